@@ -1,0 +1,13 @@
+"""Convolutions for JAX on the project's own kernels, in place of `jax.lax.conv_general_dilated`."""
+
+from jaxconv.api import conv1d, conv2d, conv3d, conv_general_dilated, conv_transpose
+from jaxconv.fallback import FallbackWarning
+
+__all__ = [
+    "FallbackWarning",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_general_dilated",
+    "conv_transpose",
+]

@@ -1,0 +1,306 @@
+"""The public functions: read the arguments, check them, build the problem.
+
+lax itself reads and checks them: its function is traced on the operands' types, which costs microseconds once a
+signature, and the problem is built from the equation that comes out. So defaults, exceptions, result types, precision
+and shardings are lax's by construction. What lax would only find while lowering is checked here first.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from jaxconv import fallback, ffi, primitives
+from jaxconv.plan import refusal
+from jaxconv.problem import ConvProblem
+
+NATIVE = tuple(ffi.MODULES)
+LAYOUTS = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}
+Ints = int | Sequence[int]
+Padding = str | Sequence[tuple[int, int]]
+
+
+def conv_general_dilated(
+    lhs: Array,
+    rhs: Array,
+    window_strides: Sequence[int],
+    padding: Padding,
+    lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None,
+    feature_group_count: int = 1,
+    batch_group_count: int = 1,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    out_sharding: Any = None,
+    *,
+    implementation: str | None = None,
+) -> Array:
+    """A drop-in for `jax.lax.conv_general_dilated`: the same arguments, results, transforms and exceptions.
+
+    Args:
+      lhs: input of rank n + 2; by default (batch, in channels, spatial...).
+      rhs: filter of rank n + 2; by default (out channels, in channels / groups, spatial...).
+      window_strides: n positive integers.
+      padding: "SAME", "SAME_LOWER", "VALID", or n (low, high) pairs, which may be negative.
+      lhs_dilation: n positive integers, or None for ones.
+      rhs_dilation: n positive integers, or None for ones.
+      dimension_numbers: None, a `jax.lax.ConvDimensionNumbers`, or three strings such as ("NHWC", "HWIO", "NHWC").
+      feature_group_count: groups of the channels.
+      batch_group_count: groups of the lhs's batch.
+      precision: as in lax. The host's kernels compute in float32 or wider at every precision.
+      preferred_element_type: dtype of the result and of the accumulation.
+      out_sharding: as in lax, for explicit sharding.
+      implementation: None for a native kernel where there is one, and else lax, with one `FallbackWarning` a reason;
+        "cuda" or "cpu" for native kernels of that platform in every pass, or an error; "xla" for lax itself.
+
+    Returns:
+      The convolution, with lax's result shape and dtype.
+
+    Raises:
+      TypeError, ValueError: what lax raises for such arguments; an unknown implementation is a ValueError.
+      NotImplementedError: the named implementation cannot do it; raised while tracing, or, where that depends on the
+        platform, while lowering.
+    """
+    arguments = dict(
+        window_strides=window_strides,
+        padding=padding,
+        lhs_dilation=lhs_dilation,
+        rhs_dilation=rhs_dilation,
+        dimension_numbers=dimension_numbers,
+        feature_group_count=feature_group_count,
+        batch_group_count=batch_group_count,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+        out_sharding=out_sharding,
+    )
+    return _convolve(lax.conv_general_dilated, lhs, rhs, arguments, implementation, _bind)
+
+
+def conv_transpose(
+    lhs: Array,
+    rhs: Array,
+    strides: Sequence[int],
+    padding: Padding,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None,
+    transpose_kernel: bool = False,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    use_consistent_padding: bool = False,
+    *,
+    implementation: str | None = None,
+) -> Array:
+    """A drop-in for `jax.lax.conv_transpose`: a convolution with fractional strides.
+
+    No zero of the dilated input is multiplied, and with `transpose_kernel` no transposed filter is made.
+
+    Args:
+      lhs: input of rank n + 2; by default (batch, spatial..., in channels).
+      rhs: filter of rank n + 2; by default (spatial..., in channels, out channels).
+      strides: n positive integers.
+      padding: "SAME", "VALID", or n (low, high) pairs.
+      rhs_dilation, dimension_numbers, transpose_kernel, precision, preferred_element_type, use_consistent_padding: as
+        in lax.
+      implementation: as in `conv_general_dilated`.
+
+    Returns:
+      The transposed convolution, with lax's result shape and dtype.
+
+    Raises:
+      As `conv_general_dilated`.
+    """
+    arguments = dict(
+        strides=strides,
+        padding=padding,
+        rhs_dilation=rhs_dilation,
+        dimension_numbers=dimension_numbers,
+        transpose_kernel=transpose_kernel,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+        use_consistent_padding=use_consistent_padding,
+    )
+    bind = partial(_bind, transpose_kernel=transpose_kernel)
+    return _convolve(lax.conv_transpose, lhs, rhs, arguments, implementation, bind)
+
+
+def conv1d(
+    x: Array,
+    w: Array,
+    *,
+    window_strides: Ints = 1,
+    padding: int | Padding = "SAME",
+    lhs_dilation: Ints = 1,
+    rhs_dilation: Ints = 1,
+    feature_group_count: int = 1,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    implementation: str | None = None,
+) -> Array:
+    """`conv2d` of one spatial dimension: x (batch, width, channels), w (width, in channels / groups, out channels)."""
+    return _conv(1, **locals())
+
+
+def conv2d(
+    x: Array,
+    w: Array,
+    *,
+    window_strides: Ints = 1,
+    padding: int | Padding = "SAME",
+    lhs_dilation: Ints = 1,
+    rhs_dilation: Ints = 1,
+    feature_group_count: int = 1,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    implementation: str | None = None,
+) -> Array:
+    """A convolution of channels-last images, with its derivatives as a `jax.custom_vjp`.
+
+    Reverse-mode derivatives of every order, and forward mode over reverse, as `conv_general_dilated`; a top-level
+    forward mode (jvp, jacfwd) is what custom_vjp rules out: use `conv_general_dilated` for it.
+
+    Args:
+      x: images (batch, height, width, in channels).
+      w: filter (height, width, in channels / feature_group_count, out channels).
+      window_strides: an integer, or one a spatial dimension; likewise both dilations.
+      padding: "SAME", "SAME_LOWER", "VALID", an integer for all sides, or (low, high) pairs, which may be negative.
+      lhs_dilation: holes put into x. A string padding needs 1, as in lax.
+      rhs_dilation: holes put into w.
+      feature_group_count: groups of the channels.
+      precision: as in lax.
+      preferred_element_type: dtype of the result and of the accumulation.
+      implementation: as in `conv_general_dilated`.
+
+    Returns:
+      Images (batch, height, width, out channels), with lax's result shape and dtype.
+
+    Raises:
+      As `conv_general_dilated`.
+    """
+    return _conv(2, **locals())
+
+
+def conv3d(
+    x: Array,
+    w: Array,
+    *,
+    window_strides: Ints = 1,
+    padding: int | Padding = "SAME",
+    lhs_dilation: Ints = 1,
+    rhs_dilation: Ints = 1,
+    feature_group_count: int = 1,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    implementation: str | None = None,
+) -> Array:
+    """`conv2d` of three spatial dimensions.
+
+    x (batch, depth, height, width, channels), w (depth, height, width, in channels / groups, out channels).
+    """
+    return _conv(3, **locals())
+
+
+def _conv(rank: int, x, w, *, implementation: str | None, **arguments) -> Array:
+    lhs_layout, rhs_layout, _ = LAYOUTS[rank]
+    for name, array, layout in (("x", x, lhs_layout), ("w", w, rhs_layout)):
+        if array.ndim != rank + 2:
+            raise TypeError(f"conv{rank}d: {name} must have {rank + 2} dimensions, {layout}, got shape {array.shape}")
+    for name in ("window_strides", "lhs_dilation", "rhs_dilation"):
+        value = arguments[name]
+        arguments[name] = (value,) * rank if jnp.ndim(value) == 0 else value
+    if isinstance(arguments["padding"], int):
+        arguments["padding"] = ((arguments["padding"],) * 2,) * rank
+    arguments["dimension_numbers"] = LAYOUTS[rank]
+    return _convolve(lax.conv_general_dilated, x, w, arguments, implementation, _bind_front)
+
+
+# From arguments to a problem.
+
+
+def _convolve(
+    lax_function: Callable, lhs, rhs, arguments: dict[str, Any], implementation: str | None, bind: Callable
+) -> Array:
+    """Lets `bind` answer what lax's function would, or lax's function itself."""
+    if implementation == "xla":
+        return lax_function(lhs, rhs, **arguments)
+    if implementation is not None and implementation not in NATIVE:
+        raise ValueError(f"implementation must be one of {(None, *NATIVE, 'xla')}, got {implementation!r}")
+    _check(lhs, arguments)
+    equation, out = _read(lax_function, lhs, rhs, arguments)
+    lhs, rhs = primitives.promote(jnp.asarray(lhs), jnp.asarray(rhs))
+    problem = ConvProblem.from_lax(*(v.aval for v in equation.invars), out, equation.params)
+    reason = refusal(problem)
+    if reason is None:
+        return bind(lhs, rhs, problem, implementation, out.sharding)
+    if implementation is not None:
+        raise NotImplementedError(f'implementation="{implementation}" cannot do this convolution: {reason}. {problem}')
+    fallback.warn(reason)
+    return lax_function(lhs, rhs, **arguments)
+
+
+def _check(lhs, arguments: dict[str, Any]) -> None:
+    """What lax finds only while lowering, or not at all."""
+    for name in ("window_strides", "strides", "lhs_dilation", "rhs_dilation"):
+        values = arguments.get(name)
+        if values is None:
+            continue
+        values = tuple(operator.index(v) for v in values)
+        if len(values) != lhs.ndim - 2:
+            raise ValueError(f"{name} must have an entry for each of {lhs.ndim - 2} spatial dimensions, got {values}")
+        if "stride" in name and any(v < 1 for v in values):
+            raise ValueError(f"{name} must be positive integers, got {values}")
+
+
+@partial(jax.jit, static_argnames=("lax_function", "arguments"))
+def _traced(lhs, rhs, lax_function, arguments):
+    return lax_function(lhs, rhs, **dict(arguments))
+
+
+def _read(lax_function: Callable, lhs, rhs, arguments: dict[str, Any]):
+    """lax's own equation for the arguments, and the type of its result."""
+    hashable = tuple((name, _hashable(value)) for name, value in arguments.items())
+    jaxpr = _traced.trace(lhs, rhs, lax_function=lax_function, arguments=hashable).jaxpr
+    (equation,) = (e for e in jaxpr.eqns if e.primitive is lax.conv_general_dilated_p)
+    return equation, jaxpr.out_avals[0]
+
+
+def _hashable(value):
+    """Lists as tuples, and NumPy integers as they are: what lax takes and jit's static arguments do not."""
+    if isinstance(value, list) or type(value) is tuple:
+        return tuple(_hashable(v) for v in value)
+    return value
+
+
+# The two ways to bind a problem.
+
+
+def _bind(lhs, rhs, problem: ConvProblem, implementation, sharding, transpose_kernel: bool = False) -> Array:
+    if transpose_kernel:  # lax reverses the filter and swaps its channels: here both are part of the problem
+        problem = replace(problem, rhs_shape=rhs.shape, rhs_spec=problem.rhs_spec.swapped(), reverse=True)
+    return primitives.gather(lhs, rhs, problem, implementation, sharding)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def _bind_front(x, w, problem: ConvProblem, implementation, sharding) -> Array:
+    return primitives.gather(x, w, problem, implementation, sharding)
+
+
+def _front_fwd(x, w, problem, implementation, sharding):
+    return primitives.gather(x, w, problem, implementation, sharding), (x, w)
+
+
+def _front_bwd(problem, implementation, sharding, residuals, g):
+    x, w = residuals
+    dx = primitives.gather(g, w, problem.dgrad(), implementation, jax.typeof(x).sharding)
+    dw = primitives.reduce(x, g, problem, implementation, jax.typeof(w).sharding)
+    return dx, dw
+
+
+_bind_front.defvjp(_front_fwd, _front_bwd)

@@ -1,0 +1,88 @@
+"""lax in place of a native kernel: said once a reason, and the same convolution."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from jaxconv.factors import axis_of, fold, unfold
+from jaxconv.problem import ConvProblem
+
+
+class FallbackWarning(UserWarning):
+    """A convolution is answered by lax, not by a kernel of jaxconv's."""
+
+
+_warned: set[str] = set()
+
+
+def warn(reason: str) -> None:
+    """Warns that lax answers, once a reason and process."""
+    if reason not in _warned:
+        _warned.add(reason)
+        warnings.warn(
+            f'jaxconv: lax.conv_general_dilated answers: {reason}. implementation="xla" says so without this warning.',
+            FallbackWarning,
+            stacklevel=2,
+        )
+
+
+def lax_gather(problem: ConvProblem) -> Callable[[Array, Array], Array]:
+    """(lhs, rhs) -> out by lax."""
+    p = problem
+    if p.is_empty:
+        return lambda lhs, rhs: jnp.zeros(p.out_shape, p.out_dtype)
+
+    def gather(lhs: Array, rhs: Array) -> Array:
+        out_spec = p.out_spec
+        out = lax.conv_general_dilated(
+            lhs,
+            _forward_filter(p, rhs).astype(lhs.dtype),
+            p.window_strides,
+            p.padding,
+            p.lhs_dilation,
+            p.rhs_dilation,
+            lax.ConvDimensionNumbers(p.lhs_spec.axes, p.rhs_spec.axes, out_spec.axes),
+            feature_group_count=1 if p.lhs_batch_grouped else p.groups,
+            batch_group_count=p.groups if p.lhs_batch_grouped else 1,
+            precision=p.precision,
+            preferred_element_type=None if p.reverse else p.out_dtype,
+        ).astype(p.out_dtype)
+        if p.out_batch_grouped:  # lax leaves the groups on the channels
+            before, channels, after = out.shape[: out_spec.second], p.out_channels, out.shape[out_spec.second + 1 :]
+            out = out.reshape(*before, p.groups, channels, *after)
+            out = fold(out, out_spec.second, p, "out", "g")
+        return out
+
+    return gather
+
+
+def lax_reduce(problem: ConvProblem) -> Callable[[Array, Array], Array]:
+    """(lhs, out) -> rhs by lax: the transpose of its forward convolution in the filter."""
+    rhs = jax.ShapeDtypeStruct(problem.rhs_shape, problem.rhs_dtype)
+    if problem.is_empty:
+        return lambda lhs, out: jnp.zeros(rhs.shape, rhs.dtype)
+    forward = lax_gather(problem)
+    return lambda lhs, out: jax.linear_transpose(lambda w: forward(lhs, w), rhs)(out)[0]
+
+
+LAX = {"gather": lax_gather, "reduce": lax_reduce}
+
+
+def _forward_filter(problem: ConvProblem, rhs: Array) -> Array:
+    """A data gradient's filter as lax takes it: reversed, and its groups on the out axis."""
+    if not problem.reverse:
+        return rhs
+    rhs = jnp.flip(rhs, problem.rhs_spec.spatial)
+    rhs, mapped = unfold(rhs, problem.groups, problem, "rhs", "g")
+    out_axis = axis_of(problem, "rhs", "k")
+    rhs = jnp.moveaxis(rhs, mapped, out_axis)
+    shape = problem.rhs_shape
+    merged = list(shape)
+    merged[problem.rhs_spec.second] //= problem.groups
+    merged[out_axis] *= problem.groups
+    return rhs.reshape(merged)

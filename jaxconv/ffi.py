@@ -1,0 +1,95 @@
+"""The native modules: loads them, checks that they fit the running jaxlib, registers them; the only `ffi_call`."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import jax
+import jaxlib.version
+import numpy as np
+from jax import Array
+
+from jaxconv.offsets import offset_tables
+from jaxconv.plan import ConvPlan
+from jaxconv.problem import ConvProblem
+
+MODULES = {"cpu": "jaxconv._cpu", "cuda": "jaxconv._cuda"}
+FFI_PLATFORMS = {"cpu": "cpu", "cuda": "CUDA"}
+
+
+def running_ffi_api() -> tuple[int, int]:
+    """(major, minor) of the FFI that the running jaxlib speaks, off the headers it ships."""
+    header = Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text()
+    major, minor = (re.search(rf"#define XLA_FFI_API_{part} (\d+)", header)[1] for part in ("MAJOR", "MINOR"))
+    return int(major), int(minor)
+
+
+def check_fits(name: str, built: tuple[int, int], running: tuple[int, int]) -> None:
+    """Raises ImportError if a module built for one FFI API cannot run on another.
+
+    XLA accepts handlers of its own major version and of its own or an earlier minor version. It must be asked
+    beforehand: registering a handler that it refuses can stop the whole backend from initialising.
+    """
+    if built[0] != running[0] or built[1] > running[1]:
+        raise ImportError(
+            f"{name} was built for XLA FFI API {built[0]}.{built[1]}, but the installed jaxlib "
+            f"{jaxlib.version.__version__} has {running[0]}.{running[1]}. Reinstall jaxconv, or install a jaxlib "
+            "from 0.10 on."
+        )
+
+
+def _load(platform: str) -> ModuleType | None:
+    """Imports, checks and registers a platform's native module; None if it was not built."""
+    name = MODULES[platform]
+    if importlib.util.find_spec(name) is None:
+        return None
+    module = importlib.import_module(name)
+    check_fits(name, module.ffi_api_version(), running_ffi_api())
+    for target, handler in module.registrations().items():
+        jax.ffi.register_ffi_target(target, handler, platform=FFI_PLATFORMS[platform])
+    return module
+
+
+_LOADED = {platform: _load(platform) for platform in MODULES}
+if _LOADED["cpu"] is None:
+    raise ImportError("jaxconv's native module jaxconv._cpu is missing: install the package with `pip install .`")
+
+
+def is_built(platform: str) -> bool:
+    """Whether native kernels for a platform are in this installation."""
+    return _LOADED.get(platform) is not None
+
+
+def convolution(plan: ConvPlan, problem: ConvProblem) -> Callable[[Array, Array], Array]:
+    """The custom call of a plan: `gather` maps (lhs, rhs) to out, `reduce` maps (lhs, out) to rhs."""
+    role = "out" if plan.kind == "gather" else "rhs"
+    result = jax.ShapeDtypeStruct(getattr(problem, f"{role}_shape"), getattr(problem, f"{role}_dtype"))
+    call = jax.ffi.ffi_call(f"jaxconv_{plan.kind}", result)
+    tables = offset_tables(problem)
+    attributes = _attributes(problem) | plan.attributes()
+    return lambda a, b: call(a, b, *tables, **attributes)
+
+
+def _attributes(problem: ConvProblem) -> dict[str, np.generic | np.ndarray]:
+    """The attributes that src_common/ffi_decode.h reads, one for one; the sizes it takes from the buffers."""
+    return {
+        "src_spec": _int64(problem.lhs_spec.axes),
+        "filter_spec": _int64(problem.rhs_spec.axes),
+        "dst_spec": _int64(problem.out_spec.axes),
+        "window_strides": _int64(problem.window_strides),
+        "padding_low": _int64(problem.pad_low),
+        "lhs_dilation": _int64(problem.lhs_dilation),
+        "rhs_dilation": _int64(problem.rhs_dilation),
+        "groups": np.int64(problem.groups),
+        "src_batch_grouped": np.bool_(problem.lhs_batch_grouped),
+        "dst_batch_grouped": np.bool_(problem.out_batch_grouped),
+        "filter_in_grouped": np.bool_(problem.reverse),
+    }
+
+
+def _int64(values: tuple[int, ...]) -> np.ndarray:
+    return np.array(values, np.int64)

@@ -1,0 +1,131 @@
+"""How a convolution splits over the devices of a mesh.
+
+Images, groups, input and output channels stay sharded; a sharded sum (input channels of a gather, images of a reduce)
+ends in a psum, which is where XLA puts one for its own convolution. Spatial dimensions are gathered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import jax
+from jax import Array
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxconv.factors import carriers, resize
+from jaxconv.fallback import LAX
+from jaxconv.problem import ConvProblem
+
+MeshAxes = tuple[str, ...]
+OPERANDS = {"gather": ("lhs", "rhs"), "reduce": ("lhs", "out")}
+RESULT = {"gather": "out", "reduce": "rhs"}
+SUMMED = {"gather": "c", "reduce": "n"}
+
+
+def partitioned(
+    kind: str, problem: ConvProblem, local: Callable[[ConvProblem], Callable[[Array, Array], Array]]
+) -> Callable[[Array, Array], Array]:
+    """`local(problem)` as a function that XLA's partitioner splits into functions of smaller problems."""
+    roles = (*OPERANDS[kind], RESULT[kind])
+    # What is decorated gives the result's type and never runs, because `partition` is always asked. It must not hold
+    # constants, which offset tables are.
+    call = custom_partitioning(LAX[kind](problem))
+    rule, sizes, spatial = _sharding_rule(kind, problem)
+
+    def partition(mesh, operands, result):
+        specs = {
+            role: _mesh_axes(aval.sharding, len(aval.shape)) for role, aval in zip(roles, (*operands, result), strict=True)
+        }
+        split = _choose(problem, roles, specs, mesh.shape)
+        shard = problem
+        for factor, axes in split.items():
+            shard = resize(shard, factor, partial(_divide, by=_size(axes, mesh.shape)))
+        compute, summed = local(shard), split[SUMMED[kind]]
+
+        def lower(a, b):
+            out = compute(a, b)
+            return jax.lax.psum(out, summed) if summed else out
+
+        *args, out = (NamedSharding(mesh, _spec(problem, role, split)) for role in roles)
+        return mesh, lower, out, tuple(args)
+
+    call.def_partition(
+        partition,
+        sharding_rule=rule,
+        reduction_factors=(SUMMED[kind],),
+        need_replication_factors=spatial,
+        **sizes,
+    )
+    return call
+
+
+def _sharding_rule(kind: str, problem: ConvProblem) -> tuple[str, dict[str, int], tuple[str, ...]]:
+    """Shardy's rule, the sizes of the factors that share an axis, and the factors that must be whole."""
+    sizes = {"g": problem.groups, "n": problem.batch, "c": problem.in_channels, "k": problem.out_channels}
+    compound, whole = {}, []
+
+    def array(role: str) -> str:
+        names = [f"{role}{axis}" for axis in range(len(getattr(problem, f"{role}_shape")))]
+        for factor, (axis, grouped) in carriers(problem)[role].items():
+            grouped = grouped and problem.groups > 1
+            names[axis] = f"(g {factor})" if grouped else factor
+            if grouped:
+                compound.update({"g": sizes["g"], factor: sizes[factor]})
+        whole.extend(names[axis] for axis in getattr(problem, f"{role}_spec").spatial)
+        return " ".join(names)
+
+    operands = ", ".join(array(role) for role in OPERANDS[kind])
+    return f"{operands} -> {array(RESULT[kind])}", compound, tuple(whole)
+
+
+def _mesh_axes(sharding: NamedSharding, rank: int) -> tuple[MeshAxes, ...]:
+    """The mesh axes of each array axis."""
+    entries = (*sharding.spec, *(None,) * rank)[:rank]
+    return tuple(() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in entries)
+
+
+def _choose(problem: ConvProblem, roles, specs, mesh_shape) -> dict[str, MeshAxes]:
+    """The mesh axes that split each factor: what an operand or else the result has, if it divides and is not taken.
+
+    Images come first: where a mesh axis is wanted twice, as by weights sharded for storage, activations keep it.
+    """
+    sizes = {"n": problem.batch, "g": problem.groups, "c": problem.in_channels, "k": problem.out_channels}
+    split: dict[str, MeshAxes] = {}
+    taken: set[str] = set()
+    for factor in ("n", "g", "c", "k"):
+        split[factor] = ()
+        for role in roles:
+            axes = _wanted(problem, role, factor, specs[role])
+            if axes and not taken & set(axes) and sizes[factor] % _size(axes, mesh_shape) == 0:
+                split[factor] = axes
+                taken |= set(axes)
+                break
+    return split
+
+
+def _wanted(problem: ConvProblem, role: str, factor: str, spec) -> MeshAxes:
+    """The mesh axes on a role's axis; on a grouped axis they split the groups, its major part."""
+    for name, (axis, grouped) in carriers(problem)[role].items():
+        grouped = grouped and problem.groups > 1
+        if (factor == "g" and grouped) or (factor == name and not grouped):
+            return spec[axis]
+    return ()
+
+
+def _spec(problem: ConvProblem, role: str, split: dict[str, MeshAxes]) -> PartitionSpec:
+    entries = [None] * len(getattr(problem, f"{role}_shape"))
+    for factor, (axis, grouped) in carriers(problem)[role].items():
+        axes = split["g" if grouped and problem.groups > 1 else factor]
+        entries[axis] = axes or None
+    return PartitionSpec(*entries)
+
+
+def _size(axes: MeshAxes, mesh_shape) -> int:
+    return math.prod(mesh_shape[a] for a in axes)
+
+
+def _divide(size: int, by: int) -> int:
+    return size // by

@@ -1,0 +1,182 @@
+"""The bilinear primitives: `gather` (fprop and dgrad) and `reduce` (wgrad), each the transpose of the others.
+
+gather[p](lhs, rhs) is the convolution p. Its transpose in the lhs is gather[p.dgrad()], in the rhs reduce[p], and
+reduce[p](lhs, cotangent of out) has gathers as its two transposes. So all derivatives of all orders are these two.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+
+import jax
+from jax import Array, lax
+from jax._src.dispatch import prim_requires_devices_during_lowering
+from jax._src.interpreters.mlir import lower_with_sharding_in_types
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from jaxconv import factors, fallback, ffi
+from jaxconv.partitioning import OPERANDS, RESULT, partitioned
+from jaxconv.plan import make_plan, refusal
+from jaxconv.problem import ConvProblem
+
+gather_p = Primitive("jaxconv_gather")
+reduce_p = Primitive("jaxconv_reduce")
+PRIMITIVES = {"gather": gather_p, "reduce": reduce_p}
+
+
+def gather(lhs: Array, rhs: Array, problem: ConvProblem, implementation: str | None, sharding) -> Array:
+    """The convolution of lhs and rhs. `sharding` is that of the result's type."""
+    return gather_p.bind(
+        *promote(lhs, rhs), problem=problem, implementation=implementation, sharding=sharding
+    )
+
+
+def reduce(lhs: Array, out: Array, problem: ConvProblem, implementation: str | None, sharding) -> Array:
+    """The filter's cotangent for an output's cotangent `out`."""
+    if problem.reverse:  # the same sum, seen from the other activation: one residue class where there may be many
+        lhs, out, problem = out, lhs, problem.dgrad()
+    return reduce_p.bind(
+        *promote(lhs, out), problem=problem, implementation=implementation, sharding=sharding
+    )
+
+
+def promote(*arrays: Array) -> tuple[Array, ...]:
+    """Arrays that vary over the same manual mesh axes.
+
+    Under shard_map a primitive's operands must agree; the transpose of this cast is the psum that makes a replicated
+    operand's gradient right.
+    """
+    varying = [jax.typeof(a).manual_axis_type.varying for a in arrays]
+    union = frozenset().union(*varying)
+    return tuple(
+        lax.pcast(a, tuple(union - own), to="varying") if union - own else a
+        for a, own in zip(arrays, varying, strict=True)
+    )
+
+
+# Shapes and types.
+
+
+def _abstract(kind: str, a, b, *, problem: ConvProblem, implementation, sharding):
+    roles = OPERANDS[kind]
+    for role, aval in zip(roles, (a, b), strict=True):
+        expected = (getattr(problem, f"{role}_shape"), getattr(problem, f"{role}_dtype"))
+        assert (aval.shape, aval.dtype) == expected, (role, aval, expected)
+    result = RESULT[kind]
+    return a.update(
+        shape=getattr(problem, f"{result}_shape"),
+        dtype=getattr(problem, f"{result}_dtype"),
+        weak_type=False,
+        sharding=sharding,
+    )
+
+
+# Derivatives. `x` stands for the operand whose cotangent is asked for: only its type is known.
+
+
+def _gather_transpose_lhs(ct, x, rhs, *, problem, implementation, sharding):
+    return gather(ct, rhs, problem.dgrad(), implementation, x.aval.sharding)
+
+
+def _gather_transpose_rhs(ct, lhs, x, *, problem, implementation, sharding):
+    return reduce(lhs, ct, problem, implementation, x.aval.sharding)
+
+
+def _reduce_transpose_lhs(ct, x, out, *, problem, implementation, sharding):
+    return gather(out, ct, problem.dgrad(), implementation, x.aval.sharding)
+
+
+def _reduce_transpose_out(ct, lhs, x, *, problem, implementation, sharding):
+    return gather(lhs, ct, problem, implementation, x.aval.sharding)
+
+
+# vmap: a mapped axis folds into the factor that exactly the mapped arrays and the result share.
+
+
+def _batch(kind: str, operands, mapped_axes, *, problem: ConvProblem, implementation, sharding):
+    roles, result = OPERANDS[kind], RESULT[kind]
+    mapped = [role for role, axis in zip(roles, mapped_axes, strict=True) if axis is not None]
+    factor = _shared_factor(mapped + [result])
+    if factor == "g":
+        problem = factors.with_group_axis(problem)
+    size = next(x.shape[a] for x, a in zip(operands, mapped_axes, strict=True) if a is not None)
+    folded = [
+        x if axis is None else factors.fold(x, axis, problem, role, factor)
+        for x, role, axis in zip(operands, roles, mapped_axes, strict=True)
+    ]
+    big = factors.resize(problem, factor, lambda n: n * size)
+    out = PRIMITIVES[kind].bind(*folded, problem=big, implementation=implementation, sharding=sharding)
+    return factors.unfold(out, size, problem, result, factor)
+
+
+def _shared_factor(roles: list[str]) -> str:
+    pair = {frozenset(("lhs", "out")): "n", frozenset(("lhs", "rhs")): "c", frozenset(("rhs", "out")): "k"}
+    return pair.get(frozenset(roles), "g")
+
+
+# Lowering.
+
+
+def _lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, implementation, sharding):
+    compute = _computation(kind, platform, problem, implementation)
+    if _is_partitioned(ctx.module_context.axis_context):
+        compute = partitioned(kind, problem, partial(_computation, kind, platform, implementation=implementation))
+    # Under shard_map, types carry the manual axes; inside the lowering there is one device's array and no axis.
+    plain = ctx.replace(avals_in=list(map(_plain, ctx.avals_in)), avals_out=list(map(_plain, ctx.avals_out)))
+    (out,) = mlir.lower_fun(compute, multiple_results=False)(plain, a, b)
+    return [lower_with_sharding_in_types(ctx, out, ctx.avals_out[0])]
+
+
+def _computation(kind: str, platform: str | None, problem: ConvProblem, implementation: str | None):
+    """What answers a problem on a platform: a native kernel, or lax with a warning where no name forbids it."""
+    reason = _platform_refusal(platform, implementation) or refusal(problem)
+    if reason is None:
+        return ffi.convolution(make_plan(platform, kind, problem), problem)
+    if implementation is not None:
+        raise NotImplementedError(f'implementation="{implementation}" cannot do this convolution: {reason}. {problem}')
+    fallback.warn(reason)
+    return fallback.LAX[kind](problem)
+
+
+def _platform_refusal(platform: str | None, implementation: str | None) -> str | None:
+    if implementation is not None and implementation != platform:
+        return f"it is being compiled for another platform ({platform or 'neither cpu nor cuda'})"
+    if platform is None:
+        return "no native kernels for this platform (cpu and cuda have them)"
+    if not ffi.is_built(platform):
+        return f"this installation of jaxconv has no {platform} kernels (JAXCONV_CUDA=ON builds them)"
+    return None
+
+
+def _is_partitioned(axis_context) -> bool:
+    """Whether XLA's partitioner will split this computation: several known devices, and no shard_map around."""
+    if getattr(axis_context, "manual_axes", None):
+        return False
+    return len(getattr(axis_context, "device_assignment", None) or ()) > 1
+
+
+def _plain(aval):
+    return jax.core.ShapedArray(aval.shape, aval.dtype)
+
+
+@lru_cache(maxsize=4096)
+def _jitted(kind: str, **params):
+    return jax.jit(partial(PRIMITIVES[kind].bind, **params))
+
+
+def _apply(kind: str, *operands, **params):
+    with jax.disable_jit(False):
+        return _jitted(kind, **params)(*operands)
+
+
+for _kind, _primitive in PRIMITIVES.items():
+    _primitive.def_impl(partial(_apply, _kind))
+    _primitive.def_abstract_eval(partial(_abstract, _kind))
+    batching.primitive_batchers[_primitive] = partial(_batch, _kind)
+    prim_requires_devices_during_lowering.add(_primitive)  # what custom_partitioning needs, and only asks for itself
+    mlir.register_lowering(_primitive, partial(_lower, _kind, None))
+    for _platform in ffi.FFI_PLATFORMS:
+        mlir.register_lowering(_primitive, partial(_lower, _kind, _platform), platform=_platform)
+ad.defbilinear(gather_p, _gather_transpose_lhs, _gather_transpose_rhs)
+ad.defbilinear(reduce_p, _reduce_transpose_lhs, _reduce_transpose_out)

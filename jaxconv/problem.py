@@ -1,0 +1,182 @@
+"""ConvProblem: one frozen, hashable description of a convolution."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Dim = Any  # an int, or the symbolic batch of an exported program
+Shape = tuple[Dim, ...]
+
+
+class Spec(NamedTuple):
+    """Axes of an array, as in `lax.ConvDimensionNumbers`: (batch, channel) or a filter's (out, in), then spatial."""
+
+    first: int
+    second: int
+    spatial: tuple[int, ...]
+
+    @classmethod
+    def of(cls, axes) -> Spec:
+        return cls(axes[0], axes[1], tuple(axes[2:]))
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        return (self.first, self.second, *self.spatial)
+
+    def swapped(self) -> Spec:
+        return Spec(self.second, self.first, self.spatial)
+
+
+def dilate(size: int, dilation: int) -> int:
+    """Extent of `size` elements with `dilation - 1` holes between neighbours."""
+    return 0 if size == 0 else (size - 1) * dilation + 1
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvProblem:
+    """A convolution as `lax.conv_general_dilated` defines it, in the terms that kernels use.
+
+    Per spatial dimension, output position `o` reads, through tap `k`, the element `i` of the input with
+    `i * lhs_dilation == o * window_stride + k' * rhs_dilation - pad_low`, if there is one inside the input. `k'` is
+    `k`, or `kernel - 1 - k` where the kernel is reversed. The output's size is given, so high padding is implied.
+
+    Groups divide channels; the lhs (lax's `batch_group_count`) and the output may carry them on the batch axis
+    instead. The filter carries them on its out axis, and in a data gradient (`reverse`) on its in axis.
+    """
+
+    lhs_shape: Shape
+    rhs_shape: Shape
+    out_shape: Shape
+    lhs_spec: Spec  # (batch, channel, spatial)
+    rhs_spec: Spec  # (out, in, spatial)
+    out_spec: Spec  # (batch, channel, spatial)
+    window_strides: tuple[int, ...]
+    pad_low: tuple[int, ...]
+    lhs_dilation: tuple[int, ...]
+    rhs_dilation: tuple[int, ...]
+    groups: int
+    lhs_batch_grouped: bool
+    out_batch_grouped: bool
+    reverse: bool
+    lhs_dtype: np.dtype
+    rhs_dtype: np.dtype
+    out_dtype: np.dtype
+    precision: Any
+
+    @classmethod
+    def from_lax(cls, lhs, rhs, out, params: dict[str, Any]) -> ConvProblem:
+        """The problem of lax's own equation: avals of operands and result, and the primitive's parameters."""
+        lhs_spec, rhs_spec, out_spec = map(Spec.of, params["dimension_numbers"])
+        batch_groups = params["batch_group_count"]
+        return cls(
+            lhs_shape=lhs.shape,
+            rhs_shape=rhs.shape,
+            out_shape=out.shape,
+            lhs_spec=lhs_spec,
+            rhs_spec=rhs_spec,
+            out_spec=out_spec,
+            window_strides=tuple(params["window_strides"]),
+            pad_low=tuple(low for low, _ in params["padding"]),
+            lhs_dilation=tuple(params["lhs_dilation"]),
+            rhs_dilation=tuple(params["rhs_dilation"]),
+            groups=max(batch_groups, params["feature_group_count"]),
+            lhs_batch_grouped=batch_groups > 1,
+            out_batch_grouped=False,
+            reverse=False,
+            lhs_dtype=lhs.dtype,
+            rhs_dtype=rhs.dtype,
+            out_dtype=out.dtype,
+            precision=params["precision"],
+        )
+
+    def dgrad(self) -> ConvProblem:
+        """The convolution that takes an output's cotangent to the lhs's: strides and lhs dilation change places.
+
+        The identity of lax's transpose rule, `pad_low' = dilate(kernel, rhs_dilation) - 1 - pad_low`, applied to
+        itself gives back the problem.
+        """
+        return dataclasses.replace(
+            self,
+            lhs_shape=self.out_shape,
+            out_shape=self.lhs_shape,
+            lhs_spec=self.out_spec,
+            rhs_spec=self.rhs_spec.swapped(),
+            out_spec=self.lhs_spec,
+            window_strides=self.lhs_dilation,
+            lhs_dilation=self.window_strides,
+            pad_low=tuple(
+                (k - 1) * r - p for k, r, p in zip(self.kernel, self.rhs_dilation, self.pad_low, strict=True)
+            ),
+            lhs_batch_grouped=self.out_batch_grouped,
+            out_batch_grouped=self.lhs_batch_grouped,
+            reverse=not self.reverse,
+            lhs_dtype=self.out_dtype,
+            out_dtype=self.lhs_dtype,
+        )
+
+    # Sizes.
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        return tuple(self.rhs_shape[a] for a in self.rhs_spec.spatial)
+
+    @property
+    def in_spatial(self) -> tuple[int, ...]:
+        return tuple(self.lhs_shape[a] for a in self.lhs_spec.spatial)
+
+    @property
+    def out_spatial(self) -> tuple[int, ...]:
+        return tuple(self.out_shape[a] for a in self.out_spec.spatial)
+
+    @property
+    def batch(self) -> Dim:
+        """Images in a batch group."""
+        images = self.lhs_shape[self.lhs_spec.first]
+        return images // self.groups if self.lhs_batch_grouped else images
+
+    @property
+    def in_channels(self) -> int:
+        """Input channels in a group."""
+        channels = self.rhs_shape[self.rhs_spec.second]
+        return channels // self.groups if self.reverse else channels
+
+    @property
+    def out_channels(self) -> int:
+        """Output channels in a group."""
+        channels = self.rhs_shape[self.rhs_spec.first]
+        return channels if self.reverse else channels // self.groups
+
+    @property
+    def padding(self) -> tuple[tuple[int, int], ...]:
+        """(low, high) padding that gives exactly this output in lax; the output must not be empty."""
+        dims = zip(
+            self.in_spatial, self.out_spatial, self.kernel, self.window_strides, self.pad_low, self.lhs_dilation,
+            self.rhs_dilation, strict=True,
+        )  # fmt: skip
+        return tuple(
+            (low, (o - 1) * s + dilate(k, r) - dilate(i, d) - low) for i, o, k, s, low, d, r in dims
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the result or the reduction of some pass has no elements, so that lax cannot name the problem."""
+        return any(isinstance(d, int) and d == 0 for d in self.lhs_shape + self.rhs_shape + self.out_shape)
+
+    def __str__(self) -> str:
+        def name(shape, dtype):
+            return f"{dtype.name}[{','.join(map(str, shape))}]"
+
+        return (
+            f"{name(self.lhs_shape, self.lhs_dtype)} * {name(self.rhs_shape, self.rhs_dtype)} -> "
+            f"{name(self.out_shape, self.out_dtype)}, window_strides {self.window_strides}, low padding "
+            f"{self.pad_low}, lhs_dilation {self.lhs_dilation}, rhs_dilation {self.rhs_dilation}, groups {self.groups}"
+        )
+
+
+def row_major_strides(shape: Shape) -> tuple[Dim, ...]:
+    """Elements between neighbours along each axis."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))

@@ -1,0 +1,121 @@
+// The module `_cpu`: XLA's calls of the host kernels.
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "conv_problem.h"
+#include "ffi_decode.h"
+#include "kernels.h"
+#include "parallel.h"
+
+namespace jaxconv {
+namespace {
+
+namespace nb = ::nanobind;
+
+enum Family : int32_t { kGemm, kDepthwise };
+
+void RunOnPool(void* pool, int64_t threads, int64_t items, Workers::Body body, const void* context) {
+  auto* xla = static_cast<ffi::ThreadPool*>(pool);
+  ParallelFor(
+      threads, [xla](auto&& task) { xla->Schedule(std::forward<decltype(task)>(task)); }, items,
+      [=](int64_t slot, int64_t item) { body(context, slot, item); });
+}
+
+bool IsInteger(DType type) { return type == DType::kS8 || type == DType::kS32; }
+
+// Sums of integers are 32 bits wide, so is what holds them.
+bool SupportsTypes(const ConvProblem& p, DType result) {
+  return IsInteger(p.src_type) == IsInteger(p.filter_type) && IsInteger(p.src_type) == IsInteger(p.dst_type) &&
+         result != DType::kS8;
+}
+
+// A call's buffers in their roles, whichever of the filter and the destination is the result.
+struct Operands {
+  ffi::AnyBuffer src, filter, dst, taps, classes;
+};
+
+enum class Pass { kGather, kReduce };
+
+Kernel* Choose(const KernelSet& kernels, Pass pass, int32_t family) {
+  const bool gather = pass == Pass::kGather;
+  switch (family) {
+    case kGemm: return gather ? kernels.gemm_gather : kernels.gemm_reduce;
+    case kDepthwise: return gather ? kernels.depthwise_gather : kernels.depthwise_reduce;
+    default: return nullptr;
+  }
+}
+
+ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, const ConvAttributes& attributes) {
+  const auto refuse = [&](ffi::ErrorCode code, const std::string& why) {
+    return ffi::Error(
+        code, Describe(o.src.dimensions(), o.filter.dimensions(), o.dst.dimensions(), attributes) + ": " + why);
+  };
+  try {
+    ffi::ErrorOr<ConvProblem> problem = DecodeProblem(o.src, o.filter, o.dst, o.taps, o.classes, attributes);
+    if (!problem) return std::move(problem.error());
+    const bool gather = pass == Pass::kGather;
+    const ffi::AnyBuffer &rhs = gather ? o.filter : o.dst, &result = gather ? o.dst : o.filter;
+    if (o.taps.element_type() != ffi::DataType::S32 || o.classes.element_type() != ffi::DataType::S32)
+      return refuse(ffi::ErrorCode::kInvalidArgument, "the offset tables must be int32");
+    if (!SupportsTypes(*problem, gather ? problem->dst_type : problem->filter_type))
+      return refuse(ffi::ErrorCode::kInvalidArgument, "the host has no kernel for these dtypes");
+    Kernel* kernel = Choose(HostKernels(), pass, attributes.family);
+    if (!kernel) return refuse(ffi::ErrorCode::kInvalidArgument, "the host has no such kernel family");
+    if (result.element_count() == 0) return ffi::Error::Success();
+
+    const ConvCall call{*problem,
+                        static_cast<const Tap*>(o.taps.untyped_data()),
+                        static_cast<const ResidueClass*>(o.classes.untyped_data()),
+                        o.src.untyped_data(),
+                        rhs.untyped_data(),
+                        result.untyped_data()};
+    kernel(call, Workers(&pool, std::max<int64_t>(pool.num_threads(), 1), RunOnPool));
+    return ffi::Error::Success();
+  } catch (const std::bad_alloc&) {
+    return refuse(ffi::ErrorCode::kResourceExhausted, "out of memory");
+  } catch (const std::exception& e) {
+    return refuse(ffi::ErrorCode::kInternal, e.what());
+  }
+}
+
+ffi::Error Gather(ffi::ThreadPool pool, ffi::AnyBuffer src, ffi::AnyBuffer filter, ffi::AnyBuffer taps,
+                  ffi::AnyBuffer classes, ffi::Result<ffi::AnyBuffer> dst, ConvAttributes attributes) {
+  return Run(Pass::kGather, pool, {src, filter, *dst, taps, classes}, attributes);
+}
+
+ffi::Error Reduce(ffi::ThreadPool pool, ffi::AnyBuffer src, ffi::AnyBuffer grad, ffi::AnyBuffer taps,
+                  ffi::AnyBuffer classes, ffi::Result<ffi::AnyBuffer> filter_grad, ConvAttributes attributes) {
+  return Run(Pass::kReduce, pool, {src, *filter_grad, grad, taps, classes}, attributes);
+}
+
+template <auto* call>
+nb::capsule Handler() {
+  XLA_FFI_DEFINE_HANDLER(handler, call,
+                         ffi::Ffi::Bind()
+                             .Ctx<ffi::ThreadPool>()
+                             .Arg<ffi::AnyBuffer>()
+                             .Arg<ffi::AnyBuffer>()
+                             .Arg<ffi::AnyBuffer>()
+                             .Arg<ffi::AnyBuffer>()
+                             .Ret<ffi::AnyBuffer>()
+                             .Attrs<ConvAttributes>());
+  return nb::capsule(reinterpret_cast<void*>(handler));
+}
+
+}  // namespace
+}  // namespace jaxconv
+
+NB_MODULE(_cpu, m) {
+  m.def("registrations", [] {
+    nanobind::dict targets;
+    targets["jaxconv_gather"] = jaxconv::Handler<jaxconv::Gather>();
+    targets["jaxconv_reduce"] = jaxconv::Handler<jaxconv::Reduce>();
+    return targets;
+  });
+  m.def("ffi_api_version", [] { return nanobind::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); });
+}

@@ -1,0 +1,77 @@
+// The host kernels, one set for each instruction set they are compiled for.
+#pragma once
+
+#include <cstdint>
+
+#include "conv_problem.h"
+
+namespace jaxconv {
+
+// The operands of one call. The right-hand side is the filter in a gather and the destination's gradient in a reduce.
+struct ConvCall {
+  const ConvProblem& problem;
+  const Tap* taps;
+  const ResidueClass* classes;
+  const void* src;
+  const void* rhs;
+  void* result;
+};
+
+// Who runs a parallel loop. Plain pointers, because kernels compiled for a newer instruction set must not instantiate
+// code that the linker could merge with the baseline's.
+class Workers {
+ public:
+  using Body = void (*)(const void* context, int64_t slot, int64_t item);
+  using Run = void (*)(void* pool, int64_t threads, int64_t items, Body body, const void* context);
+
+  Workers(void* pool, int64_t threads, Run run) : pool_(pool), threads_(threads), run_(run) {}
+
+  int64_t threads() const { return threads_; }
+
+  // Calls body(slot, item) for every item, with slot < threads(). `work` is about the number of multiply-adds in all:
+  // waking a thread costs as much as many of them.
+  template <typename F>
+  void For(int64_t items, double work, const F& body) const {
+    constexpr double kWorkPerThread = 2e5;
+    const double worth = 1 + work / kWorkPerThread;
+    run_(pool_, worth < threads_ ? static_cast<int64_t>(worth) : threads_, items,
+         [](const void* context, int64_t slot, int64_t item) { (*static_cast<const F*>(context))(slot, item); }, &body);
+  }
+
+ private:
+  void* pool_;
+  int64_t threads_;
+  Run run_;
+};
+
+// A kernel may throw std::bad_alloc, before it has started any thread.
+using Kernel = void(const ConvCall& call, const Workers& workers);
+
+// Operand types: all floating or all integer. Sums are float64 if any operand is, else float32; integers wrap in 32 bits.
+struct KernelSet {
+  Kernel* gemm_gather;
+  Kernel* gemm_reduce;
+  Kernel* depthwise_gather;  // right for any problem, fast with one input or one output channel a group
+  Kernel* depthwise_reduce;
+};
+
+// The kernels for the fastest instruction set that this machine has.
+const KernelSet& HostKernels();
+
+#define JAXCONV_DECLARE_KERNELS(isa) \
+  namespace isa {                    \
+  Kernel GemmGather;                 \
+  Kernel GemmReduce;                 \
+  Kernel DepthwiseGather;            \
+  Kernel DepthwiseReduce;            \
+  }
+
+JAXCONV_DECLARE_KERNELS(baseline)
+#ifdef __x86_64__
+JAXCONV_DECLARE_KERNELS(x86_64_v3)
+JAXCONV_DECLARE_KERNELS(x86_64_v4)
+#endif
+
+#undef JAXCONV_DECLARE_KERNELS
+
+}  // namespace jaxconv

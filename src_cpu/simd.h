@@ -1,0 +1,244 @@
+// Vectors and number formats, for the kernels.
+//
+// This header is compiled once for each instruction set, so everything is in an anonymous namespace: only what has
+// internal linkage is safe from the linker, which would keep one copy for all. For the same reason kernels use no
+// standard containers or algorithms.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <type_traits>
+
+#include "conv_problem.h"
+#include "kernels.h"
+
+namespace jaxconv::JAXCONV_ISA {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kVectorBytes = 64;
+#elif defined(__AVX2__)
+constexpr int kVectorBytes = 32;
+#else
+constexpr int kVectorBytes = 16;
+#endif
+
+template <typename T, int lanes>
+struct VectorOf {
+  typedef T Type __attribute__((vector_size(lanes * sizeof(T))));
+};
+template <typename T>
+struct VectorOf<T, 1> {
+  using Type = T;
+};
+
+template <typename T>
+constexpr int kLanes = kVectorBytes / sizeof(T);
+
+template <typename T, int lanes = kLanes<T>>
+using Vector = typename VectorOf<T, lanes>::Type;
+
+template <typename T>
+constexpr T Min(T a, T b) {
+  return a < b ? a : b;
+}
+
+template <typename T>
+constexpr T Max(T a, T b) {
+  return a > b ? a : b;
+}
+
+constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
+
+// ---- Number formats ------------------------------------------------------------------------------------------------
+
+struct BF16 {
+  uint16_t bits;
+};
+struct F16 {
+  uint16_t bits;
+};
+
+template <typename To, typename From>
+To BitCast(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+// The conversions below take one number or a vector of them (F of float, U of uint32_t). They never meet a subnormal
+// float32, which XLA's threads flush to zero.
+
+template <typename F, typename U>
+F FromBF16(U half) {
+  return BitCast<F>(half << 16);
+}
+
+template <typename U, typename F>
+U ToBF16(F value) {
+  const U bits = BitCast<U>(value);
+  const U rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const U quiet_nan = (bits >> 16) | 0x40u;
+  return (bits & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded;
+}
+
+template <typename F, typename U>
+F FromF16(U half) {
+  const U magnitude = (half & 0x7fffu) << 13;
+  const U normal = magnitude + (112u << 23);
+  const U special = magnitude + (224u << 23);
+  const U subnormal = BitCast<U>(BitCast<F>(magnitude + (113u << 23)) - 0x1p-14f);
+  const U bits = magnitude < (1u << 23) ? subnormal : magnitude >= (31u << 23) ? special : normal;
+  return BitCast<F>(bits | ((half & 0x8000u) << 16));
+}
+
+template <typename U, typename F>
+U ToF16(F value) {
+  const U bits = BitCast<U>(value);
+  const U magnitude = bits & 0x7fffffffu;
+  const U normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  const U quiet_nan = ((magnitude >> 13) & 0x3ffu) | 0x7e00u;
+  const U infinity = (magnitude & 0u) | 0x7c00u;
+  const U subnormal = BitCast<U>(BitCast<F>(magnitude) + 0.5f) - (126u << 23);  // the addition rounds
+  const U special = magnitude > (255u << 23) ? quiet_nan : infinity;
+  const U half = magnitude < (113u << 23) ? subnormal : magnitude >= (143u << 23) ? special : normal;
+  return half | ((bits >> 16) & 0x8000u);
+}
+
+// One number from its storage format to the type of the sums (float, double or uint32_t), and back.
+template <typename T, typename S>
+T Load(S value) {
+  if constexpr (sizeof(S) == 2) {
+    const uint32_t bits = value.bits;
+    if constexpr (std::is_same_v<S, BF16>) return static_cast<T>(FromBF16<float>(bits));
+    else return static_cast<T>(FromF16<float>(bits));
+  } else {
+    return static_cast<T>(value);
+  }
+}
+
+template <typename S, typename T>
+S Store(T value) {
+  if constexpr (std::is_same_v<S, BF16>) return {static_cast<uint16_t>(ToBF16<uint32_t>(static_cast<float>(value)))};
+  else if constexpr (std::is_same_v<S, F16>) return {static_cast<uint16_t>(ToF16<uint32_t>(static_cast<float>(value)))};
+  else return static_cast<S>(value);
+}
+
+template <typename T, int lanes = kLanes<T>, typename S>
+Vector<T, lanes> LoadVector(const S* from) {
+  using To = Vector<T, lanes>;
+  if constexpr (lanes == 1) {
+    return Load<T>(*from);
+  } else if constexpr (sizeof(S) == 2) {
+    using F = Vector<float, lanes>;
+    const auto bits = __builtin_convertvector(BitCast<Vector<uint16_t, lanes>>(
+        *reinterpret_cast<const uint16_t(*)[lanes]>(from)), Vector<uint32_t, lanes>);
+    if constexpr (std::is_same_v<S, BF16>) return __builtin_convertvector(FromBF16<F>(bits), To);
+    else return __builtin_convertvector(FromF16<F>(bits), To);
+  } else {
+    return __builtin_convertvector(BitCast<Vector<S, lanes>>(*reinterpret_cast<const S(*)[lanes]>(from)), To);
+  }
+}
+
+template <typename V, typename T>
+void StoreVector(const V& vector, T* to) {
+  std::memcpy(to, &vector, sizeof(vector));
+}
+
+// Converts n adjacent numbers, in vectors of `lanes`: the last one overlaps its neighbour instead of leaving a rest.
+template <int lanes, typename T, typename S>
+void Convert(const S* from, int64_t n, T* to) {
+  if (n >= lanes) {
+    for (int64_t i = 0; i <= n - lanes; i += lanes) StoreVector(LoadVector<T, lanes>(from + i), to + i);
+    if (n % lanes) StoreVector(LoadVector<T, lanes>(from + n - lanes), to + n - lanes);
+  } else if constexpr (lanes > 1) {
+    Convert<lanes / 2>(from, n, to);
+  }
+}
+
+template <typename T, typename S>
+void Convert(const S* from, int64_t n, T* to) {
+  Convert<kLanes<T>>(from, n, to);
+}
+
+// Stores rows of a tile [rows][columns], of which `lanes` columns count, each row at its own offset.
+template <typename S, typename T>
+void StoreRows(const T* tile, int64_t columns, const int64_t* offsets, int64_t rows, int64_t lane_stride, int64_t lanes,
+               void* result) {
+  S* out = static_cast<S*>(result);
+  if (lane_stride == 1) {
+    for (int64_t r = 0; r < rows; ++r) {
+      if constexpr (std::is_same_v<S, T>) Convert(tile + r * columns, lanes, out + offsets[r]);
+      else for (int64_t l = 0; l < lanes; ++l) out[offsets[r] + l] = Store<S>(tile[r * columns + l]);
+    }
+  } else {
+    for (int64_t l = 0; l < lanes; ++l)
+      for (int64_t r = 0; r < rows; ++r) out[offsets[r] + l * lane_stride] = Store<S>(tile[r * columns + l]);
+  }
+}
+
+template <typename T>
+using StoreRowsFunction = void(const T* tile, int64_t columns, const int64_t* offsets, int64_t rows,
+                               int64_t lane_stride, int64_t lanes, void* result);
+
+template <typename T>
+void Zero(int64_t n, T* to) {
+  std::memset(to, 0, n * sizeof(T));
+}
+
+// ---- Types of a problem ---------------------------------------------------------------------------------------------
+
+// Calls f(S{}) with the storage type of a number that is summed in T.
+template <typename T, typename F>
+auto WithStorage(DType type, const F& f) {
+  if constexpr (std::is_integral_v<T>) {
+    return type == DType::kS8 ? f(int8_t{}) : f(int32_t{});
+  } else {
+    if constexpr (std::is_same_v<T, double>)
+      if (type == DType::kF64) return f(double{});
+    if (type == DType::kBF16) return f(BF16{});
+    if (type == DType::kF16) return f(F16{});
+    return f(float{});
+  }
+}
+
+// Calls f(T{}) with the type of the problem's sums. Integers wrap, so they are unsigned.
+template <typename F>
+void WithSums(const ConvProblem& p, const F& f) {
+  const auto any = [&](DType type) { return p.src_type == type || p.filter_type == type || p.dst_type == type; };
+  if (any(DType::kF64)) f(double{});
+  else if (any(DType::kS32)) f(uint32_t{});
+  else f(float{});
+}
+
+// ---- Memory ---------------------------------------------------------------------------------------------------------
+
+constexpr int64_t kAlignment = 64;
+
+template <typename T>
+class Buffer {
+ public:
+  explicit Buffer(int64_t n)
+      : data_(static_cast<T*>(::operator new(Max<int64_t>(n, 1) * sizeof(T), std::align_val_t(kAlignment)))) {}
+  ~Buffer() { ::operator delete(data_, std::align_val_t(kAlignment)); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  T* data() const { return data_; }
+  T& operator[](int64_t i) const { return data_[i]; }
+
+ private:
+  T* data_;
+};
+
+inline const void* Offset(const void* data, DType type, int64_t elements) {
+  constexpr int64_t kBytes[] = {4, 8, 2, 2, 1, 4};
+  return static_cast<const char*>(data) + elements * kBytes[static_cast<int>(type)];
+}
+
+}  // namespace
+}  // namespace jaxconv::JAXCONV_ISA
