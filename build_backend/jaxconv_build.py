@@ -117,9 +117,9 @@ def find_index_nvcc() -> Path:
         nvcc = None
     if nvcc is None or not nvcc.exists():
         raise SystemExit(
-            "jaxconv: the CUDA module is to be built (JAXCONV_CUDA=ON, or there is an NVIDIA driver), and there\n"
-            f"is no nvcc of CUDA {OLDEST_NVCC} or newer. Install a CUDA toolkit, or build in isolation (pip's\n"
-            f"default), or\n  pip install {' '.join(map(repr, INDEX_NVCC))}\n"
+            "jaxconv: the CUDA module is to be built (JAXCONV_CUDA=ON, or there is an NVIDIA driver),\n"
+            f"and there is no nvcc of CUDA {OLDEST_NVCC} or newer. Install a CUDA toolkit, or build in\n"
+            f"isolation (pip's default), or\n  pip install {' '.join(map(repr, INDEX_NVCC))}\n"
             "or set JAXCONV_CUDA=OFF to build the host's kernels only"
         )
     return nvcc

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from jaxconv import fallback, ffi, primitives
@@ -214,7 +215,7 @@ def _conv(rank: int, x, w, *, implementation: str | None, **arguments) -> Array:
             raise TypeError(f"conv{rank}d: {name} must have {rank + 2} dimensions, {layout}, got shape {array.shape}")
     for name in ("window_strides", "lhs_dilation", "rhs_dilation"):
         value = arguments[name]
-        arguments[name] = (value,) * rank if jnp.ndim(value) == 0 else value
+        arguments[name] = (value,) * rank if np.ndim(value) == 0 else value
     if isinstance(arguments["padding"], int):
         arguments["padding"] = ((arguments["padding"],) * 2,) * rank
     arguments["dimension_numbers"] = LAYOUTS[rank]
@@ -236,6 +237,8 @@ def _convolve(
     equation, out = _read(lax_function, lhs, rhs, arguments)
     lhs, rhs = primitives.promote(jnp.asarray(lhs), jnp.asarray(rhs))
     problem = ConvProblem.from_lax(*(v.aval for v in equation.invars), out, equation.params)
+    if 0 in problem.kernel:  # lax finds it while lowering
+        raise ValueError(f"rhs must have a positive size in each spatial dimension, got {problem.kernel}")
     reason = refusal(problem)
     if reason is None:
         return bind(lhs, rhs, problem, implementation, out.sharding)
@@ -254,7 +257,7 @@ def _check(lhs, arguments: dict[str, Any]) -> None:
         values = tuple(operator.index(v) for v in values)
         if len(values) != lhs.ndim - 2:
             raise ValueError(f"{name} must have an entry for each of {lhs.ndim - 2} spatial dimensions, got {values}")
-        if "stride" in name and any(v < 1 for v in values):
+        if name == "window_strides" and any(v < 1 for v in values):
             raise ValueError(f"{name} must be positive integers, got {values}")
 
 
@@ -272,8 +275,8 @@ def _read(lax_function: Callable, lhs, rhs, arguments: dict[str, Any]):
 
 
 def _hashable(value):
-    """Lists as tuples, and NumPy integers as they are: what lax takes and jit's static arguments do not."""
-    if isinstance(value, list) or type(value) is tuple:
+    """Sequences as tuples: lax takes lists and arrays, jit's static arguments do not."""
+    if isinstance(value, list | np.ndarray) or type(value) is tuple:
         return tuple(_hashable(v) for v in value)
     return value
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 from jax import Array
@@ -17,7 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxconv.factors import carriers, resize
 from jaxconv.fallback import LAX
-from jaxconv.problem import ConvProblem
+from jaxconv.problem import ConvProblem, Dim
 
 MeshAxes = tuple[str, ...]
 OPERANDS = {"gather": ("lhs", "rhs"), "reduce": ("lhs", "out")}
@@ -26,14 +27,14 @@ SUMMED = {"gather": "c", "reduce": "n"}
 
 
 def partitioned(
-    kind: str, problem: ConvProblem, local: Callable[[ConvProblem], Callable[[Array, Array], Array]]
+    kind: str, problem: ConvProblem, local: Callable[[ConvProblem], Callable[[Array, Array], Array]], devices: int
 ) -> Callable[[Array, Array], Array]:
     """`local(problem)` as a function that XLA's partitioner splits into functions of smaller problems."""
     roles = (*OPERANDS[kind], RESULT[kind])
     # What is decorated gives the result's type and never runs, because `partition` is always asked. It must not hold
     # constants, which offset tables are.
     call = custom_partitioning(LAX[kind](problem))
-    rule, sizes, spatial = _sharding_rule(kind, problem)
+    rule, factors = _sharding_rule(kind, problem, devices)
 
     def partition(mesh, operands, result):
         specs = {
@@ -52,33 +53,51 @@ def partitioned(
         *args, out = (NamedSharding(mesh, _spec(problem, role, split)) for role in roles)
         return mesh, lower, out, tuple(args)
 
-    call.def_partition(
-        partition,
-        sharding_rule=rule,
-        reduction_factors=(SUMMED[kind],),
-        need_replication_factors=spatial,
-        **sizes,
-    )
+    call.def_partition(partition, sharding_rule=rule, **factors)
     return call
 
 
-def _sharding_rule(kind: str, problem: ConvProblem) -> tuple[str, dict[str, int], tuple[str, ...]]:
-    """Shardy's rule, the sizes of the factors that share an axis, and the factors that must be whole."""
-    sizes = {"g": problem.groups, "n": problem.batch, "c": problem.in_channels, "k": problem.out_channels}
-    compound, whole = {}, []
+def _sharding_rule(kind: str, problem: ConvProblem, devices: int) -> tuple[str, dict[str, Any]]:
+    """Shardy's rule, with the factor that is summed, those that stay whole, and the sizes of those without an axis.
+
+    Names that begin with a role's are of factors that stay whole.
+    """
+    splittable, sizes = _splittable(problem), _sizes(problem)
+    # Few groups would be split by a part of a mesh axis, for which JAX has no name: they stay whole.
+    splits_groups = problem.groups % devices == 0
+    whole, given = [], {}
+
+    def name(role: str, factor: str, grouped: bool) -> str:
+        own = f"{role}_{factor}"
+        if grouped and problem.groups > 1 and splits_groups:
+            if sizes[factor] == 1:  # Shardy has no place for a factor of one element beside another
+                return "g"
+            given.update({"g": problem.groups, own: sizes[factor]})
+            return f"(g {own})"
+        return factor if factor in splittable else own
 
     def array(role: str) -> str:
-        names = [f"{role}{axis}" for axis in range(len(getattr(problem, f"{role}_shape")))]
+        names = [f"{role}_{axis}" for axis in range(len(getattr(problem, f"{role}_shape")))]
         for factor, (axis, grouped) in carriers(problem)[role].items():
-            grouped = grouped and problem.groups > 1
-            names[axis] = f"(g {factor})" if grouped else factor
-            if grouped:
-                compound.update({"g": sizes["g"], factor: sizes[factor]})
-        whole.extend(names[axis] for axis in getattr(problem, f"{role}_spec").spatial)
+            names[axis] = name(role, factor, grouped)
+        whole.extend(n.removeprefix("(g ").removesuffix(")") for n in names if role in n)
         return " ".join(names)
 
-    operands = ", ".join(array(role) for role in OPERANDS[kind])
-    return f"{operands} -> {array(RESULT[kind])}", compound, tuple(whole)
+    rule = f"{', '.join(array(role) for role in OPERANDS[kind])} -> {array(RESULT[kind])}"
+    if "g" in rule.replace("(g ", "").split():
+        given.pop("g", None)
+    summed = {SUMMED[kind]} & splittable
+    return rule, dict(reduction_factors=tuple(summed), need_replication_factors=tuple(whole), **given)
+
+
+def _sizes(problem: ConvProblem) -> dict[str, Dim]:
+    return {"n": problem.batch, "g": problem.groups, "c": problem.in_channels, "k": problem.out_channels}
+
+
+def _splittable(problem: ConvProblem) -> set[str]:
+    """The factors besides g that have an axis of their own in every array that carries them."""
+    grouped = {f for roles in carriers(problem).values() for f, c in roles.items() if c.grouped}
+    return {"n", "c", "k"} - (grouped if problem.groups > 1 else set())
 
 
 def _mesh_axes(sharding: NamedSharding, rank: int) -> tuple[MeshAxes, ...]:
@@ -92,12 +111,12 @@ def _choose(problem: ConvProblem, roles, specs, mesh_shape) -> dict[str, MeshAxe
 
     Images come first: where a mesh axis is wanted twice, as by weights sharded for storage, activations keep it.
     """
-    sizes = {"n": problem.batch, "g": problem.groups, "c": problem.in_channels, "k": problem.out_channels}
+    sizes, splittable = _sizes(problem), _splittable(problem) | {"g"}
     split: dict[str, MeshAxes] = {}
     taken: set[str] = set()
     for factor in ("n", "g", "c", "k"):
         split[factor] = ()
-        for role in roles:
+        for role in roles if factor in splittable else ():
             axes = _wanted(problem, role, factor, specs[role])
             if axes and not taken & set(axes) and sizes[factor] % _size(axes, mesh_shape) == 0:
                 split[factor] = axes

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache, partial
 
 import jax
+import jax.numpy as jnp
 from jax import Array, lax
 from jax._src.dispatch import prim_requires_devices_during_lowering
 from jax._src.interpreters.mlir import lower_with_sharding_in_types
@@ -67,7 +68,7 @@ def _abstract(kind: str, a, b, *, problem: ConvProblem, implementation, sharding
     return a.update(
         shape=getattr(problem, f"{result}_shape"),
         dtype=getattr(problem, f"{result}_dtype"),
-        weak_type=False,
+        weak_type=a.weak_type and b.weak_type,
         sharding=sharding,
     )
 
@@ -101,6 +102,8 @@ def _batch(kind: str, operands, mapped_axes, *, problem: ConvProblem, implementa
     if factor == "g":
         problem = factors.with_group_axis(problem)
     size = next(x.shape[a] for x, a in zip(operands, mapped_axes, strict=True) if a is not None)
+    if isinstance(size, int) and size == 0:  # nothing to fold, and no way back from a merged axis of none
+        return jnp.zeros((0, *getattr(problem, f"{result}_shape")), getattr(problem, f"{result}_dtype")), 0
     folded = [
         x if axis is None else factors.fold(x, axis, problem, role, factor)
         for x, role, axis in zip(operands, roles, mapped_axes, strict=True)
@@ -119,9 +122,9 @@ def _shared_factor(roles: list[str]) -> str:
 
 
 def _lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, implementation, sharding):
-    compute = _computation(kind, platform, problem, implementation)
-    if _is_partitioned(ctx.module_context.axis_context):
-        compute = partitioned(kind, problem, partial(_computation, kind, platform, implementation=implementation))
+    compute = partial(_computation, kind, platform, implementation=implementation)
+    devices = _partitioned_devices(ctx.module_context.axis_context)
+    compute = partitioned(kind, problem, compute, devices) if devices > 1 else compute(problem)
     # Under shard_map, types carry the manual axes; inside the lowering there is one device's array and no axis.
     plain = ctx.replace(avals_in=list(map(_plain, ctx.avals_in)), avals_out=list(map(_plain, ctx.avals_out)))
     (out,) = mlir.lower_fun(compute, multiple_results=False)(plain, a, b)
@@ -149,11 +152,11 @@ def _platform_refusal(platform: str | None, implementation: str | None) -> str |
     return None
 
 
-def _is_partitioned(axis_context) -> bool:
-    """Whether XLA's partitioner will split this computation: several known devices, and no shard_map around."""
+def _partitioned_devices(axis_context) -> int:
+    """The devices over which XLA's partitioner will split this computation: under shard_map it is split already."""
     if getattr(axis_context, "manual_axes", None):
-        return False
-    return len(getattr(axis_context, "device_assignment", None) or ()) > 1
+        return 1
+    return len(getattr(axis_context, "device_assignment", None) or ())
 
 
 def _plain(aval):

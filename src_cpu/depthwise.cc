@@ -1,7 +1,7 @@
-// Convolutions of groups with one input or one output channel: no matrix product, so the groups are the lanes of a vector.
+// Convolutions of groups with one input or one output channel: no matrix product, so the groups are a vector's lanes.
 //
-// Positions are taken in strips along w. A strip sees a list of taps, each with the part of the strip for which it reads
-// inside the source, so that inner loops have no bounds to check. Right for any number of channels in a group.
+// Positions are taken in strips along w. A strip sees a list of taps, each with the part of the strip for which it
+// reads inside the source, so that inner loops have no bounds to check. Right for any number of channels in a group.
 #include <cstdint>
 
 #include "kernels.h"
@@ -118,6 +118,11 @@ struct Walk {
   int64_t lanes;
 };
 
+// The work on one vector of lanes of a strip; `right` is the filter in a gather, dst's gradient in a reduce.
+template <typename T>
+using StripFunction = void(const Strip& strip, const Reaches& reaches, const Walk& walk, const void* src,
+                           const T* right, T* sums);
+
 // ---- Gather ---------------------------------------------------------------------------------------------------------
 
 // n adjacent positions from `first` on: sums[i] = sum over the taps and channels of source * filter[tap][channel].
@@ -154,16 +159,13 @@ void SumStrip(const Strip& strip, const Reaches& reaches, const Walk& walk, cons
   }
 }
 
-template <typename T>
-using SumStripFunction = void(const Strip& strip, const Reaches& reaches, const Walk& walk, const void* src,
-                              const T* filter, T* sums);
-
 template <typename T, typename S>
 void SumStripOf(const Strip& strip, const Reaches& reaches, const Walk& walk, const void* src, const T* filter,
                 T* sums) {
   constexpr int kPositions = 8;  // in registers
   const S* from = static_cast<const S*>(src);
-  if (walk.lane == 1 && walk.lanes == kLanes<T>) SumStrip<T, true, kPositions>(strip, reaches, walk, from, filter, sums);
+  const bool whole = walk.lane == 1 && walk.lanes == kLanes<T>;
+  if (whole) SumStrip<T, true, kPositions>(strip, reaches, walk, from, filter, sums);
   else SumStrip<T, false, 1>(strip, reaches, walk, from, filter, sums);
 }
 
@@ -239,7 +241,7 @@ class Gather {
   const Buffer<T> filter_;  // [vector of lanes][k][tap][c][lane]
   const Buffer<Reach> reaches_;
   const Buffer<T> sums_;
-  SumStripFunction<T>* sum_strip_;
+  StripFunction<T>* sum_strip_;
   StageFunction<T>* stage_;
   StoreRowsFunction<T>* store_rows_;
 };
@@ -384,7 +386,7 @@ class Reduce {
   const Buffer<int64_t> offsets_;
   const Buffer<Reach> reaches_;
   const Buffer<T> grad_;
-  SumStripFunction<T>* sum_taps_;
+  StripFunction<T>* sum_taps_;
   StageFunction<T>* stage_;
   StoreRowsFunction<T>* store_rows_;
 };

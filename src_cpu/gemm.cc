@@ -4,8 +4,9 @@
 //   gather  dst[position, k] = rows[position, (tap, c)] * filter[(tap, c), k]
 //   reduce  filter[(tap, c), k] = rows[position, (tap, c)]^T * grad[position, k]
 //
-// Both pack the same row-major block of rows (the left operand, transposed in a reduce) and panels of the right operand,
-// in the type of the sums, and sweep the same register tile over them. Only packing and storing know number formats.
+// Both pack the same row-major block of rows (the left operand, transposed in a reduce) and panels of the right
+// operand, in the type of the sums, and sweep the same register tile over them. Only packing and storing know
+// number formats.
 #include <cstdint>
 
 #include "kernels.h"
@@ -209,7 +210,7 @@ void PackContiguousRow(const Source& source, const Positions& at, int64_t r, con
   }
 }
 
-// Channels apart from each other: position after position, because those are more likely to be neighbours.
+// Channels apart from each other, or a single one: position after position, because those are more likely neighbours.
 template <typename T, typename S>
 void PackStridedTap(const Source& source, const Positions& at, const Tap& tap, const Slice& slice, T* out) {
   const ConvProblem& p = source.problem;
@@ -234,7 +235,7 @@ using PackRowsFunction = void(const Source& source, const Positions& at, const S
 template <typename T, typename S>
 void PackRows(const Source& source, const Positions& at, const Slice& slice, T* rows) {
   const int64_t columns = slice.columns();
-  if (source.problem.src.channel == 1) {
+  if (source.problem.src.channel == 1 && source.problem.in_channels > 1) {
     for (int64_t r = 0; r < at.count; ++r)
       PackContiguousRow<T, S>(source, at, r, slice, rows + r * kRowStride<T>);
   } else {

@@ -47,7 +47,7 @@ class Workers {
 // A kernel may throw std::bad_alloc, before it has started any thread.
 using Kernel = void(const ConvCall& call, const Workers& workers);
 
-// Operand types: all floating or all integer. Sums are float64 if any operand is, else float32; integers wrap in 32 bits.
+// Operands are all floating or all integer. Sums are float64 if any operand is, else float32; integers wrap in 32 bits.
 struct KernelSet {
   Kernel* gemm_gather;
   Kernel* gemm_reduce;

@@ -1,0 +1,29 @@
+"""Before JAX starts: eight simulated host devices. After: which native implementation the tests force."""
+import os
+
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+
+import jax
+import pytest
+
+NATIVE = {"cpu": "cpu", "gpu": "cuda"}
+
+
+def pytest_collection_modifyitems(items):
+    if jax.default_backend() == "gpu":
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="no GPU"))
+
+
+@pytest.fixture(scope="session")
+def implementation():
+    """The native implementation of the default platform: naming it turns a silent fallback into an error."""
+    return NATIVE[jax.default_backend()]
+
+
+@pytest.fixture
+def x64():
+    with jax.enable_x64(True):
+        yield

@@ -1,0 +1,259 @@
+"""The host's kernels at the sizes where their blocks end, their accuracy, their determinism, and many at once."""
+import functools
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from reference import HOST, assert_same, cotangent, integers, lax_channels_last, pullback, run_on_host
+
+import jaxconv
+
+conv2d = functools.partial(jaxconv.conv2d, implementation="cpu")
+conv3d = functools.partial(jaxconv.conv3d, implementation="cpu")
+FLOATS = ["float32", "float64", "bfloat16", "float16"]
+
+
+@pytest.fixture(autouse=True)
+def on_the_host():
+    with jax.default_device(HOST):
+        yield
+
+
+@functools.cache
+def exact(x_shape, w_shape, params):
+    """Operands of small integers, and the passes in float64 by lax."""
+    theirs = functools.partial(lax_channels_last, **dict(params))
+    with jax.enable_x64(True):
+        x, w = integers(x_shape, "float64", 0, 3), integers(w_shape, "float64", 1, 3)
+        operands = x, w, cotangent(theirs, x, w)
+        return operands, run_on_host(pullback(theirs), *operands)
+
+
+def check_exactly(x_shape, w_shape, dtype, **params):
+    """Bit-equal: sums of small integers are exact in the accumulator, and are rounded once to the result's dtype."""
+    operands, expected = exact(x_shape, w_shape, tuple(params.items()))
+    to_dtype = lambda arrays: tuple(np.asarray(a).astype(dtype) for a in arrays)
+    with jax.enable_x64(dtype == "float64"):
+        actual = jax.jit(pullback(functools.partial(conv2d, **params)))(*to_dtype(operands))
+    assert_same(actual, to_dtype(expected))
+
+
+# Around the widths of registers and tiles: in channels, out channels.
+CHANNELS = [(1, 1), (1, 64), (2, 7), (3, 17), (5, 33), (7, 8), (8, 70), (9, 15), (15, 16), (16, 31), (17, 9), (31, 32),
+            (32, 65), (33, 3), (63, 1), (64, 64), (65, 5), (70, 63)]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("channels", CHANNELS, ids=str)
+def test_channels(channels, dtype):
+    c, k = channels
+    check_exactly((2, 5, 7, c), (3, 2, c, k), dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("width", [1, 7, 8, 9, 15, 17, 31, 33, 64, 65, 129])
+def test_widths(width, dtype):
+    check_exactly((1, 3, width, 5), (2, 3, 5, 6), dtype, window_strides=(1, 2))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("channels, multiplier", [
+    (1, 1), (7, 1), (8, 1), (15, 1), (17, 1), (33, 1), (64, 1), (70, 1), (1, 3), (8, 2), (17, 2), (5, 7)
+])  # fmt: skip
+def test_depthwise(channels, multiplier, dtype):
+    shapes = (2, 6, 9, channels), (3, 3, 1, channels * multiplier)
+    check_exactly(*shapes, dtype, feature_group_count=channels, window_strides=(2, 1))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("groups, c, k", [(2, 16, 8), (3, 5, 7), (4, 33, 1), (5, 1, 17)])
+def test_groups(groups, c, k, dtype):
+    check_exactly((2, 5, 6, groups * c), (3, 3, c, groups * k), dtype, feature_group_count=groups)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_large(dtype):
+    """Several blocks in every dimension of both products, for every thread."""
+    params = dict(lhs_dilation=(1, 2), padding=((1, 1), (2, 2)), window_strides=(2, 3))
+    check_exactly((3, 33, 31, 35), (3, 3, 35, 67), dtype, **params)
+
+
+@pytest.mark.parametrize("lhs, rhs, groups", [
+    ((2, 9, 7, 65), (3, 3, 65, 33), 1), ((2, 9, 7, 64), (3, 3, 1, 64), 64), ((2, 9, 7, 12), (3, 3, 4, 9), 3),
+    ((1, 16, 16, 130), (5, 5, 130, 2), 1),
+])  # fmt: skip
+def test_int8(lhs, rhs, groups):
+    """The whole range of int8, summed without saturation."""
+    x, w = integers(lhs, "int8", bound=127), integers(rhs, "int8", 1, 127)
+    x[:1], w[:, :, :, :1] = -128, -128
+    params = dict(feature_group_count=groups, window_strides=(1, 2), padding="VALID")
+    actual = jax.jit(functools.partial(conv2d, **params, preferred_element_type="int32"))(x, w)
+    wide = run_on_host(functools.partial(lax_channels_last, **params), x.astype(np.int32), w.astype(np.int32))
+    assert_same(actual, wide)
+
+
+def gaussian(shape, dtype, seed):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+# (x, w, groups)
+ACCURACY = {
+    "dense": ((2, 17, 15, 40), (3, 3, 40, 24), 1),
+    "long_sum": ((1, 9, 9, 512), (3, 3, 512, 8), 1),
+    "many_positions": ((8, 32, 32, 4), (3, 3, 4, 8), 1),
+    "depthwise": ((4, 32, 30, 16), (7, 7, 1, 16), 16),
+    "grouped": ((2, 16, 16, 24), (3, 3, 6, 24), 4),
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("x_shape, w_shape, groups", ACCURACY.values(), ids=ACCURACY)
+def test_accuracy(x_shape, w_shape, groups, dtype):
+    """Against float64: at most twice lax's error, and what rounding in the accumulator explains."""
+    eps = 2**-52 if dtype == "float64" else 2**-23
+    with jax.enable_x64(True):
+        x, w = gaussian(x_shape, dtype, 0), gaussian(w_shape, dtype, 1)
+        ours, theirs = (functools.partial(f, feature_group_count=groups) for f in (conv2d, lax_channels_last))
+        g = gaussian(jax.eval_shape(theirs, x, w).shape, dtype, 2)
+        exactly = run_on_host(pullback(theirs), *(a.astype("float64") for a in (x, w, g)))
+        actual, by_lax = jax.jit(pullback(ours))(x, w, g), run_on_host(pullback(theirs), x, w, g)
+    taps = w_shape[0] * w_shape[1]
+    lengths = taps * w_shape[2], taps * w_shape[3] // groups, g.size // g.shape[-1]
+    for a, l, e, length in zip(actual, by_lax, exactly, lengths, strict=True):
+        a, l, e = (np.asarray(array, np.float64) for array in (a, l, e))
+        assert np.all(np.isfinite(a))
+        scale = np.sqrt(np.mean(np.square(e)))
+        assert np.max(np.abs(a - e)) <= 2 * np.max(np.abs(l - e)) + 4 * eps * scale * np.sqrt(length)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("x_shape, w_shape, groups", ACCURACY.values(), ids=ACCURACY)
+def test_the_same_twice(x_shape, w_shape, groups, dtype):
+    """Sums are in a fixed order, whichever thread does them."""
+    with jax.enable_x64(dtype == "float64"):
+        x, w = gaussian(x_shape, dtype, 0), gaussian(w_shape, dtype, 1)
+        conv = functools.partial(conv2d, feature_group_count=groups)
+        passes = jax.jit(pullback(conv))
+        g = gaussian(jax.eval_shape(conv, x, w).shape, dtype, 2)
+        first = passes(x, w, g)
+        for _ in range(3):
+            assert_same(passes(x, w, g), first)
+
+
+def group_by_group(x, w, groups, **params):
+    """lax without feature groups: its own gradients of these let a NaN out of its group."""
+    pieces = zip(jnp.split(x, groups, -1), jnp.split(w, groups, -1), strict=True)
+    return jnp.concatenate([lax_channels_last(*piece, **params) for piece in pieces], -1)
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("where", ["x", "w", "g"])
+def test_not_finite_numbers_propagate(special, groups, where):
+    """What is not a finite number, in one place of one operand, ends where lax has it."""
+    ours = functools.partial(conv2d, feature_group_count=groups, padding="VALID")
+    theirs = functools.partial(group_by_group, groups=groups, padding="VALID")
+    x, w = integers((2, 7, 6, 4)), integers((3, 3, 4 // groups, 8), seed=1)
+    operands = dict(x=x, w=w, g=cotangent(theirs, x, w))
+    operands[where][-1, 2, 0, 0] = special
+    # In the data gradient, lax multiplies a filter with padding too, where infinities become NaN.
+    passes = lambda conv: lambda x, w, g: pullback(conv)(x, w, g)[:: 2 if where == "w" else 1]
+    assert_same(jax.jit(passes(ours))(*operands.values()), run_on_host(passes(theirs), *operands.values()))
+
+
+def test_empty_reductions_are_zero():
+    """Where no tap reaches the image, results are zeros and not what memory held."""
+    x, w = np.full((2, 3, 3, 4), 7, np.float32), np.full((2, 2, 4, 5), 7, np.float32)
+    conv = functools.partial(conv2d, padding=((9, 9), (9, 9)), rhs_dilation=3, window_strides=4)
+    theirs = functools.partial(lax_channels_last, padding=((9, 9), (9, 9)), rhs_dilation=3, window_strides=4)
+    g = cotangent(theirs, x, w)
+    assert_same(jax.jit(pullback(conv))(x, w, g), run_on_host(pullback(theirs), x, w, g))
+    for x_shape, w_shape in [((2, 3, 3, 0), (2, 2, 0, 5)), ((0, 3, 3, 4), (2, 2, 4, 5)), ((2, 3, 3, 4), (2, 2, 4, 0))]:
+        operands = integers(x_shape), integers(w_shape)
+        for result in jax.jit(pullback(conv2d))(*operands, cotangent(lax_channels_last, *operands)):
+            np.testing.assert_array_equal(result, 0)
+
+
+# Many at once: XLA's thread pool only schedules, and a handler that waited for it could wait for itself.
+
+
+def test_many_convolutions_in_one_program():
+    x, w = integers((2, 12, 10, 16)), integers((3, 3, 16, 16), bound=1)
+
+    def wide(conv):
+        """Independent convolutions, and a chain."""
+
+        def network(x, w):
+            branches = [conv(x + i, w) for i in range(40)]
+            y = sum(branches)
+            for _ in range(5):
+                y = jnp.sign(conv(y, w))
+            return y
+
+        return network
+
+    expected = run_on_host(wide(lax_channels_last), x, w)
+    program = jax.jit(wide(conv2d))
+    for _ in range(5):
+        assert_same(program(x, w), expected)
+
+
+def test_programs_from_many_threads():
+    problems = [
+        (integers((2, 8 + i, 9, 16), seed=i), integers((3, 3, 16 // groups, 16), seed=i), groups)
+        for i, groups in enumerate([1, 16, 4, 1, 16, 2, 1, 8])
+    ]
+    programs, expected = [], []
+    for x, w, groups in problems:
+        g = cotangent(functools.partial(lax_channels_last, feature_group_count=groups), x, w)
+        passes = lambda conv: pullback(functools.partial(conv, feature_group_count=groups))
+        programs.append(jax.jit(passes(conv2d)).lower(x, w, g).compile())
+        expected.append(((x, w, g), run_on_host(passes(lax_channels_last), x, w, g)))
+    failures = []
+
+    def work(program, operands, results):
+        try:
+            for _ in range(20):
+                assert_same(program(*operands), results)
+        except BaseException as error:
+            failures.append(error)
+
+    jobs = 2 * [(program, *e) for program, e in zip(programs, expected, strict=True)]
+    threads = [threading.Thread(target=work, args=job, daemon=True) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+        assert not thread.is_alive(), "a deadlock"
+    assert not failures, failures[0]
+
+
+def test_on_every_device():
+    """Eight simulated devices run their own convolutions at once."""
+    devices = jax.devices("cpu")
+    assert len(devices) == 8
+    x, w = integers((2, 9, 8, 16)), integers((3, 3, 16, 24))
+    program, expected = jax.jit(conv2d), run_on_host(lax_channels_last, x, w)
+    results = [program(*jax.device_put((x, w), device)) for device in devices for _ in range(4)]
+    for result in results:
+        assert_same(result, expected)
+
+
+def test_three_dimensions():
+    x, w = integers((2, 5, 9, 7, 17)), integers((3, 2, 3, 17, 9), seed=1)
+    params = dict(window_strides=(1, 2, 1), rhs_dilation=(2, 1, 1))
+    ours, theirs = (functools.partial(f, **params) for f in (conv3d, lax_channels_last))
+    g = cotangent(theirs, x, w)
+    assert_same(jax.jit(pullback(ours))(x, w, g), run_on_host(pullback(theirs), x, w, g))
+
+
+def test_transposed_layouts():
+    """Channels first, where neighbouring elements are pixels."""
+    x, w = integers((2, 17, 9, 10)), integers((33, 17, 3, 3), seed=1)
+    ours = lambda x, w: jaxconv.conv_general_dilated(x, w, (1, 1), "SAME", implementation="cpu")
+    theirs = lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "SAME")
+    g = cotangent(theirs, x, w)
+    assert_same(jax.jit(pullback(ours))(x, w, g), run_on_host(pullback(theirs), x, w, g))
