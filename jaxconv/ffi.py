@@ -67,11 +67,14 @@ def is_built(platform: str) -> bool:
 def convolution(plan: ConvPlan, problem: ConvProblem) -> Callable[[Array, Array], Array]:
     """The custom call of a plan: `gather` maps (lhs, rhs) to out, `reduce` maps (lhs, out) to rhs."""
     role = "out" if plan.kind == "gather" else "rhs"
-    result = jax.ShapeDtypeStruct(getattr(problem, f"{role}_shape"), getattr(problem, f"{role}_dtype"))
-    call = jax.ffi.ffi_call(f"jaxconv_{plan.kind}", result)
+    results = [jax.ShapeDtypeStruct(getattr(problem, f"{role}_shape"), getattr(problem, f"{role}_dtype"))]
+    scratch = plan.scratch_bytes(problem)
+    if scratch is not None:  # XLA owns it, so that a call allocates nothing
+        results.append(jax.ShapeDtypeStruct((scratch,), np.uint8))
+    call = jax.ffi.ffi_call(f"jaxconv_{plan.kind}", results)
     tables = offset_tables(problem)
     attributes = _attributes(problem) | plan.attributes()
-    return lambda a, b: call(a, b, *tables, **attributes)
+    return lambda a, b: call(a, b, *tables, **attributes)[0]
 
 
 def _attributes(problem: ConvProblem) -> dict[str, np.generic | np.ndarray]:

@@ -1,0 +1,108 @@
+// Element types in memory against the type of the sums: vector loads, widening and narrowing.
+//
+// The types of a mixed call are run-time values: a uniform branch a load costs little beside the arithmetic, and many
+// combinations of types share one kernel. Where the type is a compile-time constant the branches fold away.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "conv_problem.h"
+
+namespace jaxconv {
+
+template <typename T, int N>
+struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
+  T v[N];
+};
+
+// The element type that sums of type Acc have in memory.
+template <typename Acc>
+constexpr DType NativeType() {
+  if constexpr (std::is_same_v<Acc, float>) return DType::kF32;
+  if constexpr (std::is_same_v<Acc, double>) return DType::kF64;
+  return DType::kS32;
+}
+
+// Calls f(T{}) with the type named by `type`, one of those that sums of type Acc are made of.
+template <typename Acc, typename F>
+__device__ __forceinline__ void WithType(DType type, F&& f) {
+  if constexpr (std::is_same_v<Acc, float>) {
+    if (type == DType::kBF16) return f(__nv_bfloat16{});
+    if (type == DType::kF16) return f(__half{});
+  } else if constexpr (std::is_same_v<Acc, double>) {
+    if (type == DType::kF32) return f(float{});
+  } else {
+    if (type == DType::kS8) return f(int8_t{});
+  }
+  f(Acc{});
+}
+
+// Element i of the 32-bit words that elements of type T were loaded as.
+template <typename T>
+__device__ __forceinline__ T ElementOf(const uint32_t* words, int i) {
+  if constexpr (std::is_same_v<T, double>) return __hiloint2double(words[2 * i + 1], words[2 * i]);
+  if constexpr (std::is_same_v<T, float>) return __uint_as_float(words[i]);
+  if constexpr (std::is_same_v<T, int32_t>) return static_cast<int32_t>(words[i]);
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) return __ushort_as_bfloat16(words[i / 2] >> i % 2 * 16);
+  if constexpr (std::is_same_v<T, __half>) return __ushort_as_half(words[i / 2] >> i % 2 * 16);
+  if constexpr (std::is_same_v<T, int8_t>) return static_cast<int8_t>(words[i / 4] >> i % 4 * 8);
+}
+
+// N elements of any type that widens to Acc, as they came from memory: converting only when they are stored to shared
+// memory lets the load stay in flight. The words keep the compiler from cutting registers into bytes, which it would
+// have to wait for.
+template <typename Acc, int N>
+struct RawPack {
+  static constexpr int kWords = N * sizeof(Acc) / 4;
+
+  uint32_t words[kWords];
+
+  __device__ __forceinline__ void Clear() {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[i] = 0;
+  }
+
+  __device__ __forceinline__ void Load(const void* base, int64_t index, DType type) {
+    WithType<Acc>(type, [&](auto t) {
+      using T = decltype(t);
+      const T* from = static_cast<const T*>(base) + index;
+      if constexpr (N * sizeof(T) == 1) {
+        words[0] = *reinterpret_cast<const uint8_t*>(from);
+      } else if constexpr (N * sizeof(T) == 2) {
+        words[0] = *reinterpret_cast<const uint16_t*>(from);
+      } else {
+        constexpr int kLoaded = N * sizeof(T) / 4;
+        const auto pack = *reinterpret_cast<const Pack<uint32_t, kLoaded>*>(from);
+#pragma unroll
+        for (int i = 0; i < kLoaded; ++i) words[i] = pack.v[i];
+      }
+    });
+  }
+
+  __device__ __forceinline__ Pack<Acc, N> Widen(DType type) const {
+    Pack<Acc, N> wide;
+    WithType<Acc>(type, [&](auto t) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) wide.v[i] = static_cast<Acc>(ElementOf<decltype(t)>(words, i));
+    });
+    return wide;
+  }
+};
+
+// Rounds N sums to `type` and stores them.
+template <typename Acc, int N>
+__device__ __forceinline__ void StoreNarrowed(const Pack<Acc, N>& sums, void* base, int64_t index, DType type) {
+  WithType<Acc>(type, [&](auto t) {
+    using T = decltype(t);
+    Pack<T, N> pack;
+#pragma unroll
+    for (int i = 0; i < N; ++i) pack.v[i] = static_cast<T>(sums.v[i]);
+    *reinterpret_cast<Pack<T, N>*>(static_cast<T*>(base) + index) = pack;
+  });
+}
+
+}  // namespace jaxconv

@@ -1,0 +1,42 @@
+// The reduction's steps as points, worked out by the whole block some time ahead, so that the main loop, which needs
+// one for each step, has no divisions.
+#pragma once
+
+#include <cstdint>
+
+#include "device/points.cuh"
+
+namespace jaxconv {
+
+// A ring of two halves. A half is filled by one step a thread while the other is read.
+template <int kThreads, int kDepth>
+class StepTable {
+ public:
+  static constexpr int kTilesPerHalf = kThreads / kDepth;
+
+  __device__ StepTable(Point (&ring)[2 * kThreads], const ClassPoints& points, int64_t begin, int64_t end)
+      : ring_(ring), points_(points), begin_(begin), end_(end) {}
+
+  // Fills the half that begins with a tile.
+  __device__ void Fill(int tile) const {
+    const int64_t step = begin_ + static_cast<int64_t>(tile) * kDepth + threadIdx.x;
+    ring_[Place(tile) + threadIdx.x] = step < end_ ? points_.Step(step) : Nowhere();
+  }
+
+  // Fills the half after the one that begins with `tile`, which is being read. A barrier must follow before the last
+  // tile of the latter is multiplied, as the next is read then.
+  __device__ void FillAfter(int tile) const { Fill(tile + kTilesPerHalf); }
+
+  // The steps of a tile.
+  __device__ const Point* Tile(int tile) const { return ring_ + Place(tile); }
+
+ private:
+  static __device__ unsigned Place(int tile) { return static_cast<unsigned>(tile) * kDepth % (2 * kThreads); }
+
+  Point* ring_;
+  const ClassPoints& points_;
+  int64_t begin_;
+  int64_t end_;
+};
+
+}  // namespace jaxconv
