@@ -14,7 +14,9 @@ from typing import Any
 import jax
 from jax import Array
 from jax.experimental.custom_partitioning import custom_partitioning
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from jaxconv.factors import carriers, resize
 from jaxconv.fallback import LAX
@@ -24,6 +26,30 @@ MeshAxes = tuple[str, ...]
 OPERANDS = {"gather": ("lhs", "rhs"), "reduce": ("lhs", "out")}
 RESULT = {"gather": "out", "reduce": "rhs"}
 SUMMED = {"gather": "c", "reduce": "n"}
+
+
+# A psum that is lowered without the user's mesh around it: under an explicit one its addition would be annotated with
+# a sharding, which collectives refuse.
+psum_p = Primitive("jaxconv_psum")
+psum_p.def_abstract_eval(lambda x, axes: x)
+
+
+def without_shardings(ctx: mlir.LoweringRuleContext) -> mlir.LoweringRuleContext:
+    """The context for lowering one device's arrays: types without mesh axes, manual or explicit."""
+
+    def plain(avals):
+        return [jax.core.ShapedArray(aval.shape, aval.dtype) for aval in avals]
+
+    return ctx.replace(avals_in=plain(ctx.avals_in), avals_out=plain(ctx.avals_out))
+
+
+def _lower_psum(ctx, x, *, axes: MeshAxes):
+    with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
+        ctx = without_shardings(ctx)
+        return mlir.lower_fun(lambda x: jax.lax.psum(x, axes), multiple_results=False)(ctx, x)
+
+
+mlir.register_lowering(psum_p, _lower_psum)
 
 
 def partitioned(
@@ -48,7 +74,7 @@ def partitioned(
 
         def lower(a, b):
             out = compute(a, b)
-            return jax.lax.psum(out, summed) if summed else out
+            return psum_p.bind(out, axes=summed) if summed else out
 
         *args, out = (NamedSharding(mesh, _spec(problem, role, split)) for role in roles)
         return mesh, lower, out, tuple(args)

@@ -17,7 +17,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from jaxconv import factors, fallback, ffi
-from jaxconv.partitioning import OPERANDS, RESULT, partitioned
+from jaxconv.partitioning import OPERANDS, RESULT, partitioned, without_shardings
 from jaxconv.plan import make_plan, refusal
 from jaxconv.problem import ConvProblem
 
@@ -125,9 +125,7 @@ def _lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, 
     compute = partial(_computation, kind, platform, implementation=implementation)
     devices = _partitioned_devices(ctx.module_context.axis_context)
     compute = partitioned(kind, problem, compute, devices) if devices > 1 else compute(problem)
-    # Under shard_map, types carry the manual axes; inside the lowering there is one device's array and no axis.
-    plain = ctx.replace(avals_in=list(map(_plain, ctx.avals_in)), avals_out=list(map(_plain, ctx.avals_out)))
-    (out,) = mlir.lower_fun(compute, multiple_results=False)(plain, a, b)
+    (out,) = mlir.lower_fun(compute, multiple_results=False)(without_shardings(ctx), a, b)
     return [lower_with_sharding_in_types(ctx, out, ctx.avals_out[0])]
 
 
@@ -157,10 +155,6 @@ def _partitioned_devices(axis_context) -> int:
     if getattr(axis_context, "manual_axes", None):
         return 1
     return len(getattr(axis_context, "device_assignment", None) or ())
-
-
-def _plain(aval):
-    return jax.core.ShapedArray(aval.shape, aval.dtype)
 
 
 @lru_cache(maxsize=4096)

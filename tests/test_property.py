@@ -81,7 +81,7 @@ MISMATCH = st.sampled_from([0] * 60 + [1])
 def problems(draw, dtypes):
     rank = draw(st.sampled_from([2, 1, 3]))
     each = lambda strategy: tuple(draw(strategy) for _ in range(rank))
-    front_door = draw(st.sampled_from([False, False, True]))
+    front_door = draw(st.booleans())
     groups, batch_groups = draw(st.sampled_from(2 * NEITHER + FEATURES + BATCH * (not front_door)))
     out_channels = draw(SIZES) * groups * batch_groups + draw(MISMATCH)
     in_channels = draw(SIZES) * groups
@@ -148,29 +148,29 @@ def random_problems(*dtypes, examples):
     return lambda test: settled(given(drawn=drawn)(test))
 
 
-# 2,400 problems, in parts that run in parallel. Naming the implementation makes a fallback an error.
+# 2,020 problems, in parts that run in parallel. Naming the implementation makes a fallback an error.
 
 
 @pytest.mark.parametrize("part", range(4))
-@random_problems(("float32", None), examples=12)
+@random_problems(("float32", None), examples=10)
 def test_float32(drawn, part, implementation):
     check(drawn, implementation)
 
 
 @pytest.mark.parametrize("part", range(2))
-@random_problems(("float64", None), ("float32", "float64"), examples=10)
+@random_problems(("float64", None), ("float32", "float64"), examples=8)
 def test_float64(drawn, part, implementation):
     with jax.enable_x64(True):
         check(drawn, implementation)
 
 
-@pytest.mark.parametrize("part", range(2))
-@random_problems(("bfloat16", None), ("bfloat16", "float32"), ("float16", None), ("float16", "float32"), examples=13)
+@pytest.mark.parametrize("part", range(4))
+@random_problems(("bfloat16", None), ("bfloat16", "float32"), ("float16", None), ("float16", "float32"), examples=6)
 def test_halves(drawn, part, implementation):
     check(drawn, implementation)
 
 
-@random_problems(("int8", "int32"), examples=16)
+@random_problems(("int8", "int32"), examples=12)
 def test_int8_to_int32(drawn, implementation):
     check(drawn, implementation)
 
@@ -179,7 +179,7 @@ OTHER_DTYPES = ["int8", "int16", "int32", "uint8", "uint16", "uint32", "bool", "
 
 
 @pytest.mark.filterwarnings("ignore::jaxconv.FallbackWarning")
-@random_problems(*((dtype, None) for dtype in OTHER_DTYPES), ("uint8", "int32"), ("float16", "float64"), examples=10)
+@random_problems(*((dtype, None) for dtype in OTHER_DTYPES), ("uint8", "int32"), ("float16", "float64"), examples=9)
 def test_other_dtypes(drawn):
     """What no kernel takes, and lax answers."""
     with jax.enable_x64(True):
