@@ -128,6 +128,8 @@ inline ffi::ErrorOr<ConvProblem> DecodeProblem(ffi::AnyBuffer src, ffi::AnyBuffe
 
   int64_t tap_count = 1;
   for (size_t i = 2; i < rank; ++i) tap_count *= dims[a.filter_spec[i]];
+  if (taps.element_type() != ffi::DataType::S32 || classes.element_type() != ffi::DataType::S32)
+    return refuse("the offset tables must be int32");
   if (taps.dimensions().size() != 2 || taps.dimensions()[0] != tap_count || taps.dimensions()[1] != 5 ||
       classes.dimensions().size() != 2 || classes.dimensions()[1] != 8)
     return refuse("the offset tables are not those of this problem");

@@ -60,8 +60,6 @@ ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, const ConvAtt
     if (!problem) return std::move(problem.error());
     const bool gather = pass == Pass::kGather;
     const ffi::AnyBuffer &rhs = gather ? o.filter : o.dst, &result = gather ? o.dst : o.filter;
-    if (o.taps.element_type() != ffi::DataType::S32 || o.classes.element_type() != ffi::DataType::S32)
-      return refuse(ffi::ErrorCode::kInvalidArgument, "the offset tables must be int32");
     if (!SupportsTypes(*problem, gather ? problem->dst_type : problem->filter_type))
       return refuse(ffi::ErrorCode::kInvalidArgument, "the host has no kernel for these dtypes");
     Kernel* kernel = Choose(HostKernels(), pass, attributes.family);
