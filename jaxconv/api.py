@@ -216,7 +216,7 @@ def _conv(rank: int, x, w, *, implementation: str | None, **arguments) -> Array:
     for name in ("window_strides", "lhs_dilation", "rhs_dilation"):
         value = arguments[name]
         arguments[name] = (value,) * rank if np.ndim(value) == 0 else value
-    if isinstance(arguments["padding"], int):
+    if isinstance(arguments["padding"], int | np.integer):
         arguments["padding"] = ((arguments["padding"],) * 2,) * rank
     arguments["dimension_numbers"] = LAYOUTS[rank]
     return _convolve(lax.conv_general_dilated, x, w, arguments, implementation, _bind_front)
@@ -233,7 +233,7 @@ def _convolve(
         return lax_function(lhs, rhs, **arguments)
     if implementation is not None and implementation not in NATIVE:
         raise ValueError(f"implementation must be one of {(None, *NATIVE, 'xla')}, got {implementation!r}")
-    _check(lhs, arguments)
+    arguments = _normalised(lhs, rhs, arguments)
     equation, out = _read(lax_function, lhs, rhs, arguments)
     lhs, rhs = primitives.promote(jnp.asarray(lhs), jnp.asarray(rhs))
     problem = ConvProblem.from_lax(*(v.aval for v in equation.invars), out, equation.params)
@@ -248,17 +248,28 @@ def _convolve(
     return lax_function(lhs, rhs, **arguments)
 
 
-def _check(lhs, arguments: dict[str, Any]) -> None:
-    """What lax finds only while lowering, or not at all."""
+def _normalised(lhs, rhs, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments as tuples of integers, and what lax finds only while lowering."""
+    arguments = dict(arguments)
     for name in ("window_strides", "strides", "lhs_dilation", "rhs_dilation"):
         values = arguments.get(name)
         if values is None:
             continue
-        values = tuple(operator.index(v) for v in values)
-        if len(values) != lhs.ndim - 2:
+        try:
+            values = arguments[name] = tuple(operator.index(v) for v in values)
+        except TypeError as e:
+            raise TypeError(f"{name} must be a sequence of integers, got {values!r}") from e
+        if len(values) != lhs.ndim - 2 and lhs.ndim == rhs.ndim:
             raise ValueError(f"{name} must have an entry for each of {lhs.ndim - 2} spatial dimensions, got {values}")
         if name == "window_strides" and any(v < 1 for v in values):
             raise ValueError(f"{name} must be positive integers, got {values}")
+    padding = arguments["padding"]
+    if not isinstance(padding, str):
+        try:
+            arguments["padding"] = tuple((operator.index(low), operator.index(high)) for low, high in padding)
+        except (TypeError, ValueError) as e:
+            raise ValueError(f"padding must be a string or a sequence of (low, high) pairs, got {padding!r}") from e
+    return arguments
 
 
 @partial(jax.jit, static_argnames=("lax_function", "arguments"))

@@ -21,14 +21,15 @@ _warned: set[str] = set()
 
 
 def warn(reason: str) -> None:
-    """Warns that lax answers, once a reason and process."""
-    if reason not in _warned:
-        _warned.add(reason)
+    """Warns that lax answers, once a reason and process, and always where a filter makes that an error."""
+    action = next((f[0] for f in warnings.filters if issubclass(FallbackWarning, f[2])), "default")
+    if action == "error" or reason not in _warned:
         warnings.warn(
             f'jaxconv: lax.conv_general_dilated answers: {reason}. implementation="xla" says so without this warning.',
             FallbackWarning,
             stacklevel=2,
         )
+        _warned.add(reason)
 
 
 def lax_gather(problem: ConvProblem) -> Callable[[Array, Array], Array]:
@@ -50,7 +51,7 @@ def lax_gather(problem: ConvProblem) -> Callable[[Array, Array], Array]:
             feature_group_count=1 if p.lhs_batch_grouped else p.groups,
             batch_group_count=p.groups if p.lhs_batch_grouped else 1,
             precision=p.precision,
-            preferred_element_type=None if p.reverse else p.out_dtype,
+            preferred_element_type=p.out_dtype if p.lhs_dtype == p.rhs_dtype else None,
         ).astype(p.out_dtype)
         if p.out_batch_grouped:  # lax leaves the groups on the channels
             before, channels, after = out.shape[: out_spec.second], p.out_channels, out.shape[out_spec.second + 1 :]

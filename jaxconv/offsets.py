@@ -37,14 +37,14 @@ class Line(NamedTuple):
     of at most one phase: strides and dilations are fixed, so two such positions differ by a multiple of the period.
     """
 
-    counts: np.ndarray  # [period] output positions of each phase
+    counts: np.ndarray  # [phases] output positions of each phase
     phases: np.ndarray  # [kernel] the phase that sees a tap, or -1
     shifts: np.ndarray  # [kernel] the tap's displacement, in source elements
 
 
 def _line(out_size, kernel, stride, pad_low, lhs_dilation, rhs_dilation, reverse) -> Line:
     period = lhs_dilation // math.gcd(stride, lhs_dilation)
-    phase = np.arange(period)
+    phase = np.arange(min(period, max(out_size, 1)))  # phases behind the output have no positions
     place = np.arange(kernel)[::-1] if reverse else np.arange(kernel)
     shift, hole = np.divmod(phase[:, None] * stride + place * rhs_dilation - pad_low, lhs_dilation)
     counts = np.maximum(0, -(-(out_size - phase) // period))

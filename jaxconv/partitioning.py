@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
 from jax import Array
+from jax._src.sharding_impls import GSPMDSharding, parse_flatten_op_sharding
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from jaxconv.factors import carriers, resize
 from jaxconv.fallback import LAX
@@ -60,16 +60,16 @@ def partitioned(
     # What is decorated gives the result's type and never runs, because `partition` is always asked. It must not hold
     # constants, which offset tables are.
     call = custom_partitioning(LAX[kind](problem))
-    rule, factors = _sharding_rule(kind, problem, devices)
+    rule, special = _sharding_rule(kind, problem, devices)
 
     def partition(mesh, operands, result):
-        specs = {
-            role: _mesh_axes(aval.sharding, len(aval.shape)) for role, aval in zip(roles, (*operands, result), strict=True)
-        }
-        split = _choose(problem, roles, specs, mesh.shape)
+        if mesh.empty:  # shardings without a mesh have no axes to name: everything is gathered
+            whole = GSPMDSharding.get_replicated(operands[0].sharding._device_assignment)
+            return mesh, local(problem), whole, (whole,) * len(operands)
+        split = _choose(problem, mesh, dict(zip(roles, (*operands, result), strict=True)))
         shard = problem
         for factor, axes in split.items():
-            shard = resize(shard, factor, partial(_divide, by=_size(axes, mesh.shape)))
+            shard = resize(shard, factor, lambda size, by=_size(axes, mesh.shape): size // by)
         compute, summed = local(shard), split[SUMMED[kind]]
 
         def lower(a, b):
@@ -79,7 +79,13 @@ def partitioned(
         *args, out = (NamedSharding(mesh, _spec(problem, role, split)) for role in roles)
         return mesh, lower, out, tuple(args)
 
-    call.def_partition(partition, sharding_rule=rule, **factors)
+    def infer(mesh, operands, result):
+        split = _choose(problem, mesh, dict(zip(roles, operands, strict=False)))
+        return NamedSharding(mesh, _spec(problem, roles[-1], split))
+
+    call.def_partition(
+        partition, infer_sharding_from_operands=infer, decode_shardings=False, sharding_rule=rule, **special
+    )
     return call
 
 
@@ -126,25 +132,32 @@ def _splittable(problem: ConvProblem) -> set[str]:
     return {"n", "c", "k"} - (grouped if problem.groups > 1 else set())
 
 
-def _mesh_axes(sharding: NamedSharding, rank: int) -> tuple[MeshAxes, ...]:
-    """The mesh axes of each array axis."""
-    entries = (*sharding.spec, *(None,) * rank)[:rank]
+def _mesh_axes(sharding: GSPMDSharding | None, mesh: Mesh, rank: int) -> tuple[MeshAxes, ...]:
+    """The mesh axes of each array axis; none where the array is split in a way that mesh axes cannot say."""
+    if sharding is None:
+        return ((),) * rank
+    try:
+        spec = parse_flatten_op_sharding(sharding._to_xla_hlo_sharding(rank), mesh)[0]
+    except (AssertionError, NotImplementedError, ValueError):
+        spec = ()
+    entries = (*spec, *(None,) * rank)[:rank]
     return tuple(() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in entries)
 
 
-def _choose(problem: ConvProblem, roles, specs, mesh_shape) -> dict[str, MeshAxes]:
+def _choose(problem: ConvProblem, mesh: Mesh, arrays: dict[str, Any]) -> dict[str, MeshAxes]:
     """The mesh axes that split each factor: what an operand or else the result has, if it divides and is not taken.
 
     Images come first: where a mesh axis is wanted twice, as by weights sharded for storage, activations keep it.
     """
+    specs = {role: _mesh_axes(aval.sharding, mesh, len(aval.shape)) for role, aval in arrays.items()}
     sizes, splittable = _sizes(problem), _splittable(problem) | {"g"}
     split: dict[str, MeshAxes] = {}
     taken: set[str] = set()
     for factor in ("n", "g", "c", "k"):
         split[factor] = ()
-        for role in roles if factor in splittable else ():
+        for role in specs if factor in splittable else ():
             axes = _wanted(problem, role, factor, specs[role])
-            if axes and not taken & set(axes) and sizes[factor] % _size(axes, mesh_shape) == 0:
+            if axes and not taken & set(axes) and sizes[factor] % _size(axes, mesh.shape) == 0:
                 split[factor] = axes
                 taken |= set(axes)
                 break
@@ -170,7 +183,3 @@ def _spec(problem: ConvProblem, role: str, split: dict[str, MeshAxes]) -> Partit
 
 def _size(axes: MeshAxes, mesh_shape) -> int:
     return math.prod(mesh_shape[a] for a in axes)
-
-
-def _divide(size: int, by: int) -> int:
-    return size // by

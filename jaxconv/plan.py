@@ -79,7 +79,8 @@ def refusal(problem: ConvProblem) -> str | None:
     """Why no native kernel, on any platform, takes the problem; None if one may."""
     if len(problem.kernel) > SPATIAL:
         return f"{len(problem.kernel)} spatial dimensions (1 to {SPATIAL} are native)"
-    operand, result = (problem.rhs_dtype, problem.lhs_dtype if problem.reverse else problem.out_dtype)
+    operand = problem.rhs_dtype
+    result = problem.out_dtype if problem.lhs_dtype == operand else problem.lhs_dtype  # of the forward convolution
     if (operand, result) not in DTYPES:
         return f"dtype {operand.name} with result {result.name}"
     # Every size and stride but those of an outermost batch is in the tables.

@@ -123,8 +123,12 @@ def _shared_factor(roles: list[str]) -> str:
 
 def _lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, implementation, sharding):
     compute = partial(_computation, kind, platform, implementation=implementation)
-    devices = _partitioned_devices(ctx.module_context.axis_context)
-    compute = partitioned(kind, problem, compute, devices) if devices > 1 else compute(problem)
+    module = ctx.module_context
+    devices = _partitioned_devices(module.axis_context)
+    if devices > 1 and module.lowering_parameters.for_export:  # a partitioner is a Python function of this process
+        compute = _refuse("an export for several devices", implementation, kind, problem)
+    else:
+        compute = partitioned(kind, problem, compute, devices) if devices > 1 else compute(problem)
     (out,) = mlir.lower_fun(compute, multiple_results=False)(without_shardings(ctx), a, b)
     return [lower_with_sharding_in_types(ctx, out, ctx.avals_out[0])]
 
@@ -134,6 +138,10 @@ def _computation(kind: str, platform: str | None, problem: ConvProblem, implemen
     reason = _platform_refusal(platform, implementation) or refusal(problem)
     if reason is None:
         return ffi.convolution(make_plan(platform, kind, problem), problem)
+    return _refuse(reason, implementation, kind, problem)
+
+
+def _refuse(reason: str, implementation: str | None, kind: str, problem: ConvProblem):
     if implementation is not None:
         raise NotImplementedError(f'implementation="{implementation}" cannot do this convolution: {reason}. {problem}')
     fallback.warn(reason)

@@ -342,3 +342,11 @@ def test_conv_transpose_of_four_dimensions():
     for function in (lax.conv_transpose, jaxconv.conv_transpose):
         with pytest.raises(ValueError, match="4"):
             function(x, w, (1,) * 4, "SAME")
+
+
+def test_transposed_kernel_keeps_the_wide_sum(implementation):
+    """int8 operands of a reversed problem are summed and returned in int32."""
+    x, w = np.full((1, 4, 4, 8), 100, np.int8), np.full((3, 3, 8, 8), 100, np.int8)
+    arguments = ((2, 2), "SAME", None, None, True, None, jnp.int32)
+    actual = jaxconv.conv_transpose(x, w, *arguments, implementation=implementation)
+    assert_same(actual, run_on_host(lambda x, w: lax.conv_transpose(x, w, *arguments), x, w))

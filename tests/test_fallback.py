@@ -3,6 +3,7 @@ import functools
 import json
 import subprocess
 import sys
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -138,3 +139,15 @@ def test_default_is_native(implementation):
             text = jax.jit(pullback(getattr(case, entry)(None))).lower(x, w, np.float32(case.lax()(x, w))).as_text()
             assert custom_calls(text) == {"gather": 2, "reduce": 1}
             assert "stablehlo.convolution" not in text
+
+
+def test_a_filter_makes_every_fallback_an_error():
+    """Also the second of a reason, and one that was warned of before."""
+    x, w = jnp.ones((1, 4, 4, 2), "complex64"), jnp.ones((3, 3, 2, 2), "complex64")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        jaxconv.conv2d(x, w)
+        warnings.simplefilter("error", jaxconv.FallbackWarning)
+        for _ in range(2):
+            with pytest.raises(jaxconv.FallbackWarning):
+                jaxconv.conv2d(x, w)

@@ -376,3 +376,15 @@ def test_conv_transpose_with_sharded_batch():
     actual, hlo = compiled(ours, placed)
     assert_same(actual, jax.lax.conv_transpose(x, w, (2, 2), "SAME"))
     assert collectives(hlo) == {}
+
+
+def test_part_of_a_mesh_axis():
+    """Images that a part of a mesh axis splits, which no partition spec can say, are gathered and right."""
+    x, w = place(ONE_AXIS(), DENSE.operands(), (P("a"), P()))
+
+    def step(conv):
+        return pullback(lambda x, w: conv(jnp.moveaxis(x.reshape(2, 4, *x.shape[1:]), 1, 0).reshape(x.shape), w))
+
+    g = cotangent(DENSE.lax(), x, w)
+    actual = jax.jit(step(DENSE.front_door("cpu")))(x, w, g)
+    assert_same(actual, run_on_host(step(DENSE.lax()), *jax.device_get((x, w, g))))
