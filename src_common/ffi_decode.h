@@ -153,14 +153,19 @@ inline ffi::ErrorOr<ConvProblem> DecodeProblem(ffi::AnyBuffer src, ffi::AnyBuffe
 
 }  // namespace jaxconv
 
-XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
-    ::jaxconv::ConvAttributes, ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("src_spec"),
-    ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("filter_spec"),
-    ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("dst_spec"),
-    ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("window_strides"),
-    ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("padding_low"),
-    ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("lhs_dilation"),
-    ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("rhs_dilation"),
-    ::xla::ffi::StructMember<int64_t>("groups"), ::xla::ffi::StructMember<bool>("src_batch_grouped"),
-    ::xla::ffi::StructMember<bool>("dst_batch_grouped"), ::xla::ffi::StructMember<bool>("filter_in_grouped"),
-    ::xla::ffi::StructMember<int32_t>("family"));
+// The members of ConvAttributes, in order, for this registration and those of structs that add a platform's own.
+#define JAXCONV_CONV_ATTRIBUTE_MEMBERS                                              \
+  ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("src_spec"),            \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("filter_spec"),     \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("dst_spec"),        \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("window_strides"),  \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("padding_low"),     \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("lhs_dilation"),    \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("rhs_dilation"),    \
+      ::xla::ffi::StructMember<int64_t>("groups"),                                  \
+      ::xla::ffi::StructMember<bool>("src_batch_grouped"),                          \
+      ::xla::ffi::StructMember<bool>("dst_batch_grouped"),                          \
+      ::xla::ffi::StructMember<bool>("filter_in_grouped"),                          \
+      ::xla::ffi::StructMember<int32_t>("family")
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(::jaxconv::ConvAttributes, JAXCONV_CONV_ATTRIBUTE_MEMBERS);

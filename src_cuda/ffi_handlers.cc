@@ -22,18 +22,9 @@ struct CudaAttributes : ConvAttributes {
 
 }  // namespace jaxconv
 
-XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
-    ::jaxconv::CudaAttributes, ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("src_spec"),
-    ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("filter_spec"),
-    ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("dst_spec"),
-    ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("window_strides"),
-    ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("padding_low"),
-    ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("lhs_dilation"),
-    ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("rhs_dilation"),
-    ::xla::ffi::StructMember<int64_t>("groups"), ::xla::ffi::StructMember<bool>("src_batch_grouped"),
-    ::xla::ffi::StructMember<bool>("dst_batch_grouped"), ::xla::ffi::StructMember<bool>("filter_in_grouped"),
-    ::xla::ffi::StructMember<int32_t>("family"), ::xla::ffi::StructMember<int32_t>("tile"),
-    ::xla::ffi::StructMember<int32_t>("split"));
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(::jaxconv::CudaAttributes, JAXCONV_CONV_ATTRIBUTE_MEMBERS,
+                                      ::xla::ffi::StructMember<int32_t>("tile"),
+                                      ::xla::ffi::StructMember<int32_t>("split"));
 
 namespace jaxconv {
 namespace {

@@ -181,6 +181,6 @@ OTHER_DTYPES = ["int8", "int16", "int32", "uint8", "uint16", "uint32", "bool", "
 @pytest.mark.filterwarnings("ignore::jaxconv.FallbackWarning")
 @random_problems(*((dtype, None) for dtype in OTHER_DTYPES), ("uint8", "int32"), ("float16", "float64"), examples=9)
 def test_other_dtypes(drawn):
-    """What no kernel takes, and lax answers."""
-    with jax.enable_x64(True):
+    """What no kernel takes, and lax answers: on the host, for on a GPU it refuses most of these too."""
+    with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
         check(drawn, None)
