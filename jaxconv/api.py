@@ -18,11 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jaxconv import fallback, ffi, primitives
-from jaxconv.plan import refusal
+from jaxconv import fallback, primitives
+from jaxconv.plan import IMPLEMENTATIONS, Constraint, refusal
 from jaxconv.problem import ConvProblem
 
-NATIVE = tuple(ffi.MODULES)
 LAYOUTS = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}
 Ints = int | Sequence[int]
 Padding = str | Sequence[tuple[int, int]]
@@ -231,8 +230,9 @@ def _convolve(
     """Lets `bind` answer what lax's function would, or lax's function itself."""
     if implementation == "xla":
         return lax_function(lhs, rhs, **arguments)
-    if implementation is not None and implementation not in NATIVE:
-        raise ValueError(f"implementation must be one of {(None, *NATIVE, 'xla')}, got {implementation!r}")
+    if implementation not in (None, *IMPLEMENTATIONS) and not isinstance(implementation, Constraint):
+        allowed = (None, *IMPLEMENTATIONS, "xla")
+        raise ValueError(f"implementation must be one of {allowed}, got {implementation!r}")
     arguments = _normalised(lhs, rhs, arguments)
     equation, out = _read(lax_function, lhs, rhs, arguments)
     lhs, rhs = primitives.promote(jnp.asarray(lhs), jnp.asarray(rhs))
@@ -243,7 +243,7 @@ def _convolve(
     if reason is None:
         return bind(lhs, rhs, problem, implementation, out.sharding)
     if implementation is not None:
-        raise NotImplementedError(f'implementation="{implementation}" cannot do this convolution: {reason}. {problem}')
+        raise NotImplementedError(f"implementation={implementation!r} cannot do this convolution: {reason}. {problem}")
     fallback.warn(reason)
     return lax_function(lhs, rhs, **arguments)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +14,7 @@ import jaxlib.version
 import numpy as np
 from jax import Array
 
+from jaxconv.families import TYPICAL_DEVICE, Device
 from jaxconv.offsets import offset_tables
 from jaxconv.plan import ConvPlan
 from jaxconv.problem import ConvProblem
@@ -62,6 +64,13 @@ if _LOADED["cpu"] is None:
 def is_built(platform: str) -> bool:
     """Whether native kernels for a platform are in this installation."""
     return _LOADED.get(platform) is not None
+
+
+@lru_cache(maxsize=1)
+def device() -> Device:
+    """What plans depend on of the first GPU of this machine, or of a typical one."""
+    limits = _LOADED["cuda"].device_limits() if is_built("cuda") else None
+    return TYPICAL_DEVICE if limits is None else Device(**limits)
 
 
 def convolution(plan: ConvPlan, problem: ConvProblem) -> Callable[[Array, Array], Array]:

@@ -1,20 +1,18 @@
-"""ConvPlan: which kernel answers a ConvProblem on a platform, or why none does."""
+"""ConvPlan: which kernel answers a ConvProblem on a platform, with which settings, or why none does."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from functools import lru_cache
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
+from jaxconv.families import FAMILIES, TYPICAL_DEVICE, Device, Family, Settings, Tile
 from jaxconv.offsets import SPATIAL, fits_int32
 from jaxconv.problem import ConvProblem, Dim, Shape
-
-# Kernel families of each platform, in the order of the `Family` enums of src_cpu and src_cuda.
-FAMILIES = {"cpu": ("gemm", "depthwise"), "cuda": ("simt",)}
+from jaxconv.product import Product
 
 # (lhs and rhs, out) of a forward convolution. Its gradients have the same three, in other roles.
 DTYPES = frozenset(
@@ -26,53 +24,90 @@ DTYPES = frozenset(
 )  # fmt: skip
 
 
-class SimtTile(NamedTuple):
-    """A thread block's part of the product: rows x columns of results."""
+@dataclasses.dataclass(frozen=True)
+class Constraint:
+    """What a plan must be; None leaves it to the planner.
 
-    rows: int
-    cols: int
-    only_f32: bool
+    It may stand for an implementation's name in every public function: that is how tests reach each tile.
+    """
+
+    platform: str | None = None
+    family: str | None = None
+    tile: Tile | None = None
+    split: int | None = None
+    chunk: int | None = None
 
 
-# Those of src_cuda/launch.h, in its order.
-SIMT_TILES = (
-    SimtTile(128, 128, only_f32=True),
-    SimtTile(128, 64, only_f32=True),
-    SimtTile(64, 64, only_f32=False),
-    SimtTile(128, 32, only_f32=False),
-)
-SIMT_DEPTH = 8  # steps of the reduction that a tile takes at a time
-RESIDENT_RESULTS = 2 * 128 * 128  # results that a multiprocessor's resident blocks hold, whatever their tile
-MULTIPROCESSORS = 132
-MAX_SPLIT = 32
-TYPICAL_BATCH = 32  # stands for a batch that is symbolic while planning
+# The native implementations that users name: the platforms and their kernel families.
+IMPLEMENTATIONS = {platform: Constraint(platform=platform) for platform in FAMILIES} | {
+    family: Constraint(family=family) for families in FAMILIES.values() for family in families
+}
+
+
+def constraint_of(implementation: str | Constraint | None) -> Constraint:
+    if isinstance(implementation, Constraint):
+        return implementation
+    return Constraint() if implementation is None else IMPLEMENTATIONS[implementation]
 
 
 @dataclasses.dataclass(frozen=True)
 class ConvPlan:
-    """A kernel and its settings.
-
-    kind: "gather" (fprop, dgrad) or "reduce" (wgrad).
-    tile: on CUDA, an index of the family's tiles.
-    split: on CUDA, slices of the reduction, each summed on its own, then added in order.
-    """
+    """A kernel and its settings. kind: "gather" (fprop, dgrad) or "reduce" (wgrad)."""
 
     platform: str
     kind: str
     family: str
-    tile: int | None = None
-    split: int | None = None
+    settings: Settings
 
     def attributes(self) -> dict[str, np.generic]:
-        settings = {"family": FAMILIES[self.platform].index(self.family), "tile": self.tile, "split": self.split}
-        return {name: np.int32(value) for name, value in settings.items() if value is not None}
+        """What the platform's handler reads besides the problem."""
+        attributes = {"family": np.int32(list(FAMILIES[self.platform]).index(self.family))}
+        if self.platform == "cuda":
+            tiles = [row.tile for row in self._family.tiles]
+            attributes["tile"] = np.int32(tiles.index(self.settings.tile))
+            attributes["split"] = np.int32(self.settings.split)
+            attributes["chunk"] = np.int64(self.settings.chunk or 0)
+        return attributes
 
     def scratch_bytes(self, problem: ConvProblem) -> Dim | None:
-        """Bytes for the slices of a split reduction; None on a platform whose kernels take no scratch buffer."""
-        if self.split is None:
-            return None
-        shape = problem.out_shape if self.kind == "gather" else problem.rhs_shape
-        return 0 if self.split == 1 else self.split * math.prod(shape) * _sum_bytes(problem)
+        """Bytes of the scratch buffer; None on a platform whose kernels take none."""
+        return self._family.scratch_bytes(self.settings, Product(self.kind, problem))
+
+    @property
+    def _family(self) -> Family:
+        return FAMILIES[self.platform][self.family]
+
+    def __str__(self) -> str:
+        tile, split, chunk = self.settings
+        parts = {"stages": tile and tile.stages, "split": split, "chunk": chunk}
+        known = (f"{name} {value}" for name, value in parts.items() if value is not None)
+        return ", ".join([_name(self.family, tile), *known])
+
+
+class Rejection(NamedTuple):
+    """A family, or one of its tiles, and why it was not chosen."""
+
+    what: str
+    reason: str
+
+
+class Choice(NamedTuple):
+    """The cheapest plan that does it, or None.
+
+    cost: estimated seconds on a GPU; multiply-adds' worth on the host.
+    rejected: everything else, with the reason.
+    """
+
+    plan: ConvPlan | None
+    cost: float
+    rejected: tuple[Rejection, ...]
+
+    @classmethod
+    def nothing(cls, reason: str) -> Choice:
+        return cls(None, float("inf"), (Rejection("", reason),))
+
+    def why_nothing(self) -> str:
+        return "; ".join(f"{what}: {reason}" if what else reason for what, reason in self.rejected)
 
 
 def refusal(problem: ConvProblem) -> str | None:
@@ -97,44 +132,56 @@ def _are_known(shape: Shape) -> bool:
     return all(isinstance(d, int) for d in shape)
 
 
+class Candidate(NamedTuple):
+    """A family with a tile, at its best settings."""
+
+    plan: ConvPlan
+    cost: float
+
+    @property
+    def name(self) -> str:
+        return _name(self.plan.family, self.plan.settings.tile)
+
+
 @lru_cache(maxsize=4096)
-def make_plan(platform: str, kind: str, problem: ConvProblem) -> ConvPlan:
+def choose(
+    platform: str,
+    kind: str,
+    problem: ConvProblem,
+    constraint: Constraint = Constraint(),
+    device: Device = TYPICAL_DEVICE,
+) -> Choice:
     """The plan for a problem that `refusal` passed, on a platform that has kernels."""
-    if platform == "cpu":
-        narrow = problem.groups > 1 and 1 in (problem.in_channels, problem.out_channels)
-        return ConvPlan(platform, kind, "depthwise" if narrow else "gemm")
-    tile, split = _simt_tile(kind, problem)
-    return ConvPlan(platform, kind, "simt", tile, split)
+    product = Product(kind, problem)
+    candidates: list[Candidate] = []
+    rejected: list[Rejection] = []
+    for name, family in FAMILIES[platform].items():
+        if constraint.family not in (None, name):
+            rejected.append(Rejection(name, f"{constraint.family} was asked for"))
+            continue
+        for tile in [row.tile for row in family.tiles] if constraint.tile is None else [constraint.tile]:
+            settings = _settings(family, tile, product, constraint, device)
+            reason = family.why_not(settings[0], product, device)
+            if reason is not None:
+                rejected.append(Rejection(_name(name, tile), reason))
+                continue
+            cost, best = min((family.cost(s, product, device), i) for i, s in enumerate(settings))
+            candidates.append(Candidate(ConvPlan(platform, kind, name, settings[best]), cost))
+    if not candidates:
+        return Choice(None, float("inf"), tuple(rejected))
+    best = min(candidates, key=lambda c: c.cost)
+    dearer = (Rejection(c.name, f"{c.cost / best.cost:.2f}x the cost") for c in candidates if c is not best)
+    return Choice(best.plan, best.cost, (*dearer, *rejected))
 
 
-def _simt_tile(kind: str, problem: ConvProblem) -> tuple[int, int]:
-    """The tile and split whose waves of thread blocks take the least time.
-
-    A wave computes RESIDENT_RESULTS on each multiprocessor, full of results or not, for a slice of the reduction. A
-    split costs its scratch twice more, which counts as steps of that many results.
-    """
-    batch = problem.batch if isinstance(problem.batch, int) else TYPICAL_BATCH
-    positions = batch * math.prod(problem.out_spatial)
-    filter_rows = math.prod(problem.kernel) * problem.in_channels
-    rows, steps = (positions, filter_rows) if kind == "gather" else (filter_rows, positions)
-    results = rows * problem.out_channels * problem.groups
-    wide = _sum_bytes(problem) == 8 or problem.rhs_dtype.kind == "i"
-
-    def cost(choice: tuple[int, int]) -> float:
-        tile, split = SIMT_TILES[choice[0]], choice[1]
-        blocks = -(-rows // tile.rows) * -(-problem.out_channels // tile.cols) * problem.groups * split
-        resident = MULTIPROCESSORS * RESIDENT_RESULTS // (tile.rows * tile.cols)
-        depth = -(-steps // split) + 4 * SIMT_DEPTH  # and the pipeline's filling and emptying
-        # Narrow tiles load more for each product.
-        return -(-blocks // resident) * depth * (1 + 8 / tile.rows + 8 / tile.cols) + (split > 1) * split * (
-            results * 16 / (MULTIPROCESSORS * RESIDENT_RESULTS)
-        )
-
-    tiles = [i for i, tile in enumerate(SIMT_TILES) if not (wide and tile.only_f32)]
-    splits = [s for s in range(1, MAX_SPLIT + 1) if s == 1 or steps >= 4 * SIMT_DEPTH * s]
-    return min(((t, s) for t in tiles for s in splits), key=cost)
+def _settings(
+    family: Family, tile: Tile | None, product: Product, asked: Constraint, device: Device
+) -> list[Settings]:
+    """Those that a tile may run with."""
+    splits = family.splits(tile, product, device) if asked.split is None else [asked.split]
+    chunk = family.chunk(tile, product) if asked.chunk is None else asked.chunk
+    return [Settings(tile, split, chunk) for split in splits]
 
 
-def _sum_bytes(problem: ConvProblem) -> int:
-    """Size of the type that sums are kept in."""
-    return 8 if jnp.dtype("float64") in (problem.lhs_dtype, problem.rhs_dtype, problem.out_dtype) else 4
+def _name(family: str, tile: Tile | None) -> str:
+    return family if tile is None else f"{family} {tile}"

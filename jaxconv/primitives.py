@@ -18,7 +18,7 @@ from jax.interpreters import ad, batching, mlir
 
 from jaxconv import factors, fallback, ffi
 from jaxconv.partitioning import OPERANDS, RESULT, partitioned, without_shardings
-from jaxconv.plan import make_plan, refusal
+from jaxconv.plan import FAMILIES, Choice, Constraint, choose, constraint_of, refusal
 from jaxconv.problem import ConvProblem
 
 gather_p = Primitive("jaxconv_gather")
@@ -26,14 +26,14 @@ reduce_p = Primitive("jaxconv_reduce")
 PRIMITIVES = {"gather": gather_p, "reduce": reduce_p}
 
 
-def gather(lhs: Array, rhs: Array, problem: ConvProblem, implementation: str | None, sharding) -> Array:
+def gather(lhs: Array, rhs: Array, problem: ConvProblem, implementation, sharding) -> Array:
     """The convolution of lhs and rhs. `sharding` is that of the result's type."""
     return gather_p.bind(
         *promote(lhs, rhs), problem=problem, implementation=implementation, sharding=sharding
     )
 
 
-def reduce(lhs: Array, out: Array, problem: ConvProblem, implementation: str | None, sharding) -> Array:
+def reduce(lhs: Array, out: Array, problem: ConvProblem, implementation, sharding) -> Array:
     """The filter's cotangent for an output's cotangent `out`."""
     if problem.reverse:  # the same sum, seen from the other activation: one residue class where there may be many
         lhs, out, problem = out, lhs, problem.dgrad()
@@ -133,23 +133,31 @@ def _lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, 
     return [lower_with_sharding_in_types(ctx, out, ctx.avals_out[0])]
 
 
-def _computation(kind: str, platform: str | None, problem: ConvProblem, implementation: str | None):
+def _computation(kind: str, platform: str | None, problem: ConvProblem, implementation):
     """What answers a problem on a platform: a native kernel, or lax with a warning where no name forbids it."""
-    reason = _platform_refusal(platform, implementation) or refusal(problem)
-    if reason is None:
-        return ffi.convolution(make_plan(platform, kind, problem), problem)
-    return _refuse(reason, implementation, kind, problem)
+    choice = decide(kind, platform, problem, implementation)
+    if choice.plan is None:
+        return _refuse(choice.why_nothing(), implementation, kind, problem)
+    return ffi.convolution(choice.plan, problem)
 
 
-def _refuse(reason: str, implementation: str | None, kind: str, problem: ConvProblem):
+def decide(kind: str, platform: str | None, problem: ConvProblem, implementation) -> Choice:
+    """The plan for a problem on a platform, or why no native kernel answers it there."""
+    constraint = constraint_of(implementation)
+    reason = _platform_refusal(platform, constraint) or refusal(problem)
+    return Choice.nothing(reason) if reason else choose(platform, kind, problem, constraint, ffi.device())
+
+
+def _refuse(reason: str, implementation, kind: str, problem: ConvProblem):
     if implementation is not None:
-        raise NotImplementedError(f'implementation="{implementation}" cannot do this convolution: {reason}. {problem}')
+        raise NotImplementedError(f"implementation={implementation!r} cannot do this convolution: {reason}. {problem}")
     fallback.warn(reason)
     return fallback.LAX[kind](problem)
 
 
-def _platform_refusal(platform: str | None, implementation: str | None) -> str | None:
-    if implementation is not None and implementation != platform:
+def _platform_refusal(platform: str | None, constraint: Constraint) -> str | None:
+    families = FAMILIES.get(platform, {})
+    if constraint.platform not in (None, platform) or constraint.family not in (None, *families):
         return f"it is being compiled for another platform ({platform or 'neither cpu nor cuda'})"
     if platform is None:
         return "no native kernels for this platform (cpu and cuda have them)"

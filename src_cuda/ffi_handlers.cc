@@ -5,6 +5,8 @@
 #include <cuda_runtime_api.h>
 #include <nanobind/nanobind.h>
 
+#include <iterator>
+#include <stdexcept>
 #include <string>
 
 #include "conv_problem.h"
@@ -18,16 +20,25 @@ namespace jaxconv {
 struct CudaAttributes : ConvAttributes {
   int32_t tile;
   int32_t split;
+  int64_t chunk;
 };
 
 }  // namespace jaxconv
 
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(::jaxconv::CudaAttributes, JAXCONV_CONV_ATTRIBUTE_MEMBERS,
                                       ::xla::ffi::StructMember<int32_t>("tile"),
-                                      ::xla::ffi::StructMember<int32_t>("split"));
+                                      ::xla::ffi::StructMember<int32_t>("split"),
+                                      ::xla::ffi::StructMember<int64_t>("chunk"));
 
 namespace jaxconv {
 namespace {
+
+// What the running device gives a thread block, for kernels that ask for it.
+cudaError_t SharedMemoryLimit(int* bytes) {
+  int device = 0;
+  if (const cudaError_t status = cudaGetDevice(&device)) return status;
+  return cudaDeviceGetAttribute(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+}
 
 // `rhs` and `result` are filter and destination of a gather, the destination's gradient and the filter's of a reduce.
 ffi::Error Run(Pass pass, cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffer rhs, ffi::AnyBuffer taps,
@@ -38,15 +49,25 @@ ffi::Error Run(Pass pass, cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffe
   const auto describe = [&](const std::string& what) {
     return Describe(src.dimensions(), filter.dimensions(), dst.dimensions(), attributes) + ": " + what;
   };
+  const auto refuse = [&](const std::string& why) { return ffi::Error::InvalidArgument(describe(why)); };
+  const auto fail = [&](cudaError_t status) { return ffi::Error::Internal(describe(cudaGetErrorString(status))); };
+
   const ffi::ErrorOr<ConvProblem> problem = DecodeProblem(src, filter, dst, taps, classes, attributes);
   if (problem.has_error()) return problem.error();
-  if (attributes.family != static_cast<int32_t>(Family::kSimt)) {
-    return ffi::Error::InvalidArgument(describe("no such kernel family"));
+  if (attributes.family < 0 || attributes.family >= static_cast<int>(std::size(kFamilies))) {
+    return refuse("no such kernel family");
   }
-  const SimtPlan plan{attributes.tile, attributes.split};
-  if (const char* why = WhyNotSimt(*problem, pass, plan)) return ffi::Error::InvalidArgument(describe(why));
-  if (scratch.size_bytes() < SimtScratchBytes(*problem, pass, plan.split)) {
-    return ffi::Error::InvalidArgument(describe("the scratch is too small for the split"));
+  const KernelFamily& family = *kFamilies[attributes.family];
+  const Plan plan{attributes.tile, attributes.split, attributes.chunk};
+  if (const char* why = family.why_not(*problem, pass, plan)) return refuse(why);
+  if (const size_t need = family.scratch_bytes(*problem, pass, plan); scratch.size_bytes() < need) {
+    return refuse("needs " + std::to_string(need) + " bytes of scratch, got " + std::to_string(scratch.size_bytes()));
+  }
+  int limit = 0;
+  if (const cudaError_t status = SharedMemoryLimit(&limit)) return fail(status);
+  if (const size_t need = family.shared_bytes(*problem, pass, plan); static_cast<size_t>(limit) < need) {
+    return refuse("needs " + std::to_string(need) + " bytes of shared memory, the device has " +
+                  std::to_string(limit) + " for a thread block");
   }
   const ConvCall call{*problem,
                       pass,
@@ -54,10 +75,10 @@ ffi::Error Run(Pass pass, cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffe
                       static_cast<const ResidueClass*>(classes.untyped_data()),
                       src.untyped_data(),
                       rhs.untyped_data(),
-                      result.untyped_data()};
-  const cudaError_t status = LaunchSimt(call, plan, scratch.untyped_data(), stream);
-  if (status == cudaSuccess) return ffi::Error::Success();
-  return ffi::Error::Internal(describe(cudaGetErrorString(status)));
+                      result.untyped_data(),
+                      scratch.untyped_data()};
+  const cudaError_t status = family.launch(call, plan, stream);
+  return status == cudaSuccess ? ffi::Error::Success() : fail(status);
 }
 
 ffi::Error Gather(cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffer filter, ffi::AnyBuffer taps,
@@ -97,11 +118,33 @@ nanobind::dict Registrations() {
   return handlers;
 }
 
+// What the planner needs to know of a GPU, or None where there is none.
+nanobind::object DeviceLimits() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) return nanobind::none();
+  const auto attribute = [](cudaDeviceAttr name) {
+    int value = 0;
+    const cudaError_t status = cudaDeviceGetAttribute(&value, name, 0);
+    if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
+    return value;
+  };
+  constexpr double kHz = 1e3, kBytesPerBit = 1.0 / 8, kTransfersPerClock = 2;
+  nanobind::dict limits;
+  limits["multiprocessors"] = attribute(cudaDevAttrMultiProcessorCount);
+  limits["clock_hz"] = attribute(cudaDevAttrClockRate) * kHz;
+  limits["bandwidth"] = attribute(cudaDevAttrMemoryClockRate) * kHz * kTransfersPerClock *
+                        attribute(cudaDevAttrGlobalMemoryBusWidth) * kBytesPerBit;
+  limits["shared_bytes"] = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  return limits;
+}
+
 }  // namespace
 }  // namespace jaxconv
 
 NB_MODULE(_cuda, module) {
   module.def("registrations", &jaxconv::Registrations, "FFI handlers by target name.");
+  module.def("device_limits", &jaxconv::DeviceLimits,
+             "The first GPU's multiprocessors, clock_hz, bandwidth (bytes/s) and shared_bytes (a thread block's most).");
   module.def("ffi_api_version", [] { return nanobind::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); },
              "(major, minor) of the FFI that the handlers were compiled for.");
 }

@@ -1,4 +1,4 @@
-// What the kernel files offer to the FFI handlers: one launch a family, and the table of compiled tiles.
+// What the kernel files offer to the FFI handlers: a KernelFamily each, and the tables of compiled tiles.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,8 +9,6 @@
 #include "conv_problem.h"
 
 namespace jaxconv {
-
-enum class Family : int32_t { kSimt };
 
 // The two products of conv_problem.h.
 enum class Pass { kGather, kReduce };
@@ -24,13 +22,42 @@ struct ConvCall {
   const void* src;
   const void* rhs;
   void* result;
+  void* scratch;
 };
 
-// A thread block's part of the product: `rows` x `cols` results, `depth` steps of the reduction at a time.
-struct SimtTile {
+// How a family is to run a call. With split > 1 the reduction is cut into that many slices, each summed into its own
+// part of the scratch, and a second kernel adds the slices in order.
+struct Plan {
+  int tile;  // index into the family's table
+  int split;
+  int64_t chunk;  // im2col: rows of the column matrix that are in the scratch at a time; 0 elsewhere
+};
+
+// One .cu file. The checks are made on the host before each launch and enqueue nothing.
+struct KernelFamily {
+  // Why a call cannot run, or null.
+  const char* (*why_not)(const ConvProblem&, Pass, const Plan&);
+  // Scratch that a call that can run needs.
+  size_t (*scratch_bytes)(const ConvProblem&, Pass, const Plan&);
+  // Shared memory of its thread blocks.
+  size_t (*shared_bytes)(const ConvProblem&, Pass, const Plan&);
+  // Enqueues a call that can run, with enough scratch and shared memory. Allocates nothing, waits for nothing.
+  cudaError_t (*launch)(const ConvCall&, const Plan&, cudaStream_t);
+};
+
+extern const KernelFamily kSimt;
+extern const KernelFamily kIm2col;
+
+// In the order of FAMILIES["cuda"] in families.py.
+inline constexpr const KernelFamily* kFamilies[] = {&kSimt, &kIm2col};
+
+// A thread block's part of the product: `rows` x `cols` results, `depth` steps of the reduction at a time, `stages`
+// copies of the operands' tiles in shared memory.
+struct Tile {
   int rows;
   int cols;
   int depth;
+  int stages;
   int thread_rows;  // results of one thread
   int thread_cols;
   bool only_f32;  // compiled for sums in float32 alone; the others also for float64 and int32
@@ -38,28 +65,16 @@ struct SimtTile {
   constexpr int threads() const { return rows * cols / (thread_rows * thread_cols); }
 };
 
-inline constexpr SimtTile kSimtTiles[] = {
-    {128, 128, 8, 8, 8, true},
-    {128, 64, 8, 8, 8, true},
-    {64, 64, 8, 4, 8, false},
-    {128, 32, 8, 4, 8, false},
+// The tables of families.py.
+inline constexpr Tile kSimtTiles[] = {
+    {128, 128, 8, 2, 8, 8, true},
+    {128, 64, 8, 2, 8, 8, true},
+    {64, 64, 8, 2, 4, 8, false},
+    {128, 32, 8, 2, 4, 8, false},
 };
-inline constexpr int kSimtTileCount = sizeof(kSimtTiles) / sizeof(kSimtTiles[0]);
-
-// The plan of a simt call. With split > 1 the reduction is cut into that many slices, each summed into its own part of
-// the scratch, and a second kernel adds the slices in order.
-struct SimtPlan {
-  int tile;  // index into kSimtTiles
-  int split;
+inline constexpr Tile kIm2colTiles[] = {
+    {128, 128, 8, 1, 8, 8, true},
+    {64, 64, 8, 1, 8, 8, false},
 };
-
-// Scratch that a call needs: one result in the sums' type for each slice, nothing without a split.
-size_t SimtScratchBytes(const ConvProblem& problem, Pass pass, int split);
-
-// Why a call cannot run, or null.
-const char* WhyNotSimt(const ConvProblem& problem, Pass pass, const SimtPlan& plan);
-
-// Enqueues a call that WhyNotSimt accepts. Allocates nothing, waits for nothing.
-cudaError_t LaunchSimt(const ConvCall& call, const SimtPlan& plan, void* scratch, cudaStream_t stream);
 
 }  // namespace jaxconv

@@ -68,4 +68,17 @@ struct ClassPoints {
   }
 };
 
+// Finds the class of a row tile and makes the tile's index one within the class; null where all classes have ended.
+__device__ inline const ResidueClass* FindClass(const ConvProblem& problem, const Tap* taps,
+                                                const ResidueClass* classes, bool reduce, int tile_rows,
+                                                uint32_t* row_tile) {
+  for (int c = 0; c < problem.class_count; ++c) {
+    const int64_t rows = ClassPoints{problem, taps, classes[c], reduce}.rows();
+    const int64_t tiles = (rows + tile_rows - 1) / tile_rows;
+    if (*row_tile < tiles) return &classes[c];
+    *row_tile -= static_cast<uint32_t>(tiles);
+  }
+  return nullptr;
+}
+
 }  // namespace jaxconv

@@ -10,7 +10,7 @@
 
 namespace jaxconv {
 
-template <typename Acc, SimtTile kTile>
+template <typename Acc, Tile kTile>
 class WarpTile {
  public:
   static constexpr int kRows = kTile.thread_rows;

@@ -16,6 +16,9 @@
 #include "device/step_table.cuh"
 #include "device/tile_loader.cuh"
 #include "device/warp_tile.cuh"
+#include "host/enqueue.cuh"
+#include "host/product.h"
+#include "host/types.h"
 #include "launch.h"
 
 namespace jaxconv {
@@ -63,21 +66,10 @@ __device__ Work BlockWork(const SimtParams& p) {
   return work;
 }
 
-// Finds the class of a row tile and makes the tile's index one within the class; null where all classes have ended.
-__device__ const ResidueClass* FindClass(const SimtParams& p, int tile_rows, uint32_t* row_tile) {
-  for (int c = 0; c < p.problem.class_count; ++c) {
-    const int64_t rows = ClassPoints{p.problem, p.taps, p.classes[c], p.reduce}.rows();
-    const int64_t tiles = (rows + tile_rows - 1) / tile_rows;
-    if (*row_tile < tiles) return &p.classes[c];
-    *row_tile -= static_cast<uint32_t>(tiles);
-  }
-  return nullptr;
-}
-
-template <typename Acc, SimtTile kTile>
+template <typename Acc, Tile kTile>
 struct alignas(16) SharedTiles {
-  Acc src[2][kTile.depth][PaddedLines(kTile.rows)];
-  Acc rhs[2][kTile.depth][PaddedLines(kTile.cols)];
+  Acc src[kTile.stages][kTile.depth][PaddedLines(kTile.rows)];
+  Acc rhs[kTile.stages][kTile.depth][PaddedLines(kTile.cols)];
   Point rows[kTile.rows];
   Point steps[2 * kTile.threads()];
 };
@@ -85,7 +77,7 @@ struct alignas(16) SharedTiles {
 // Blocks that a multiprocessor is to hold, so that one block's barriers and loads are behind another's arithmetic: two
 // of the large tile leave 128 registers a thread, as do four of the small ones; float64 takes twice the registers.
 template <typename Acc>
-constexpr int MinBlocks(const SimtTile& tile) {
+constexpr int MinBlocks(const Tile& tile) {
   return 512 / tile.threads() / (sizeof(Acc) / 4);
 }
 
@@ -93,14 +85,15 @@ constexpr int MinBlocks(const SimtTile& tile) {
 template <typename Acc, bool kMixed, int kTileIndex, Access kSrcAccess, Access kRhsAccess>
 __global__ void __launch_bounds__(kSimtTiles[kTileIndex].threads(), MinBlocks<Acc>(kSimtTiles[kTileIndex]))
     SimtKernel(const __grid_constant__ SimtParams p) {
-  constexpr SimtTile kTile = kSimtTiles[kTileIndex];
+  constexpr Tile kTile = kSimtTiles[kTileIndex];
   constexpr int kThreads = kTile.threads();
   using Shared = SharedTiles<Acc, kTile>;
-  static_assert(sizeof(Shared) <= 48 * 1024, "every device gives a block 48 KB without asking");
+  static_assert(sizeof(Shared) <= 48 * 1024, "a block gets no more static shared memory");
+  static_assert(kTile.stages == 2, "one stage is multiplied while the next is loaded");
   __shared__ Shared shared;
 
   Work work = BlockWork(p);
-  const ResidueClass* residue = FindClass(p, kTile.rows, &work.row_tile);
+  const ResidueClass* residue = FindClass(p.problem, p.taps, p.classes, p.reduce, kTile.rows, &work.row_tile);
   if (residue == nullptr) return;
   const ClassPoints points{p.problem, p.taps, *residue, p.reduce};
 
@@ -171,16 +164,6 @@ __global__ void __launch_bounds__(kSimtTiles[kTileIndex].threads(), MinBlocks<Ac
   StoreSums<Acc>(sums, shared.rows, {p.out, out_type, first_col, p.cols, p.out_col_stride, p.quad_results});
 }
 
-// The second kernel of a split call.
-template <typename Acc>
-__global__ void AddSlices(const Acc* slices, void* out, DType type, int64_t elements, int split) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= elements) return;
-  Acc sum = slices[i];
-  for (int s = 1; s < split; ++s) sum += slices[s * elements + i];
-  StoreNarrowed(Pack<Acc, 1>{sum}, out, i, type);
-}
-
 // The compiled kernels.
 
 struct OperandAccess {
@@ -214,29 +197,6 @@ SimtKernelPtr FindKernel(int tile, int access, std::index_sequence<kTileIndex...
   static const std::array<SimtKernelPtr, kAccessCount> kernels[] = {
       KernelsOfTile<Acc, kMixed, kTileIndex>(std::make_index_sequence<kAccessCount>())...};
   return kernels[tile][access];
-}
-
-// Types.
-
-bool IsInteger(DType type) { return type == DType::kS8 || type == DType::kS32; }
-
-size_t ElementBytes(DType type) {
-  switch (type) {
-    case DType::kF64: return 8;
-    case DType::kF32:
-    case DType::kS32: return 4;
-    case DType::kBF16:
-    case DType::kF16: return 2;
-    case DType::kS8: return 1;
-  }
-  return 0;
-}
-
-// The type of the sums.
-DType SumType(const ConvProblem& p) {
-  const auto any = [&](DType type) { return p.src_type == type || p.filter_type == type || p.dst_type == type; };
-  if (IsInteger(p.src_type)) return DType::kS32;
-  return any(DType::kF64) ? DType::kF64 : DType::kF32;
 }
 
 bool IsPure(const ConvProblem& p) {
@@ -310,38 +270,21 @@ int ChooseAccess(const ConvCall& call) {
   return static_cast<int>(std::find_if(std::begin(kAccesses), std::end(kAccesses), fits) - std::begin(kAccesses));
 }
 
-// Sizes.
-
-int64_t ResultElements(const ConvProblem& p, Pass pass) {
-  const int64_t places = pass == Pass::kGather ? p.batch * p.dst_size[0] * p.dst_size[1] * p.dst_size[2]
-                                               : p.tap_count * p.in_channels;
-  return p.groups * places * p.out_channels;
+int64_t Blocks(const ConvProblem& p, Pass pass, const Plan& plan) {
+  const Tile& tile = kSimtTiles[plan.tile];
+  return RowTiles(p, Rows(p, pass), tile.rows) * CeilDiv(p.out_channels, tile.cols) * plan.split * p.groups;
 }
 
-// Classes are on the device, so the rows of each are unknown here: a bound on the tiles of all, exact for one class.
-// Blocks past the last tile end at once.
-int64_t RowTiles(const ConvProblem& p, Pass pass, const SimtTile& tile) {
-  const int64_t rows = ResultElements(p, pass) / (p.groups * p.out_channels);
-  return (rows + static_cast<int64_t>(p.class_count) * (tile.rows - 1)) / tile.rows;
-}
-
-int64_t ColTiles(const ConvProblem& p, const SimtTile& tile) { return (p.out_channels + tile.cols - 1) / tile.cols; }
-
-int64_t Blocks(const ConvProblem& p, Pass pass, const SimtPlan& plan) {
-  const SimtTile& tile = kSimtTiles[plan.tile];
-  return RowTiles(p, pass, tile) * ColTiles(p, tile) * plan.split * p.groups;
-}
-
-SimtParams MakeParams(const ConvCall& call, const SimtPlan& plan, void* scratch) {
+SimtParams MakeParams(const ConvCall& call, const Plan& plan) {
   const ConvProblem& p = call.problem;
-  const SimtTile& tile = kSimtTiles[plan.tile];
+  const Tile& tile = kSimtTiles[plan.tile];
   const bool reduce = call.pass == Pass::kReduce;
   const OperandLayout rhs = RhsLayout(call);
   OperandLayout out = ResultLayout(call);
   SimtParams params{};
   params.out_elements = ResultElements(p, call.pass);
   if (plan.split > 1) {
-    out.data = scratch;
+    out.data = call.scratch;
     out.type = SumType(p);
   }
   params.problem = p;
@@ -353,8 +296,8 @@ SimtParams MakeParams(const ConvCall& call, const SimtPlan& plan, void* scratch)
   params.rhs_type = rhs.type;
   params.out_type = out.type;
   for (int d = 0; d < kSpatial; ++d) params.src_size[d] = static_cast<uint32_t>(p.src_size[d]);
-  params.row_tiles = static_cast<uint32_t>(RowTiles(p, call.pass, tile));
-  params.col_tiles = static_cast<uint32_t>(ColTiles(p, tile));
+  params.row_tiles = static_cast<uint32_t>(RowTiles(p, Rows(p, call.pass), tile.rows));
+  params.col_tiles = static_cast<uint32_t>(CeilDiv(p.out_channels, tile.cols));
   params.cols = p.out_channels;
   params.rhs_col_stride = rhs.line_stride;
   params.rhs_group_stride = reduce ? p.dst.group : p.filter.group;
@@ -366,57 +309,53 @@ SimtParams MakeParams(const ConvCall& call, const SimtPlan& plan, void* scratch)
   return params;
 }
 
-template <typename Kernel, typename... Args>
-cudaError_t Launch(Kernel* kernel, int64_t blocks, int threads, cudaStream_t stream, Args... args) {
-  void* arguments[] = {&args...};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(static_cast<uint32_t>(blocks)), dim3(threads),
-                          arguments, 0, stream);
-}
-
 template <typename Acc>
-cudaError_t LaunchSums(const ConvCall& call, const SimtPlan& plan, void* scratch, cudaStream_t stream) {
+cudaError_t LaunchSums(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
-  const auto all_tiles = std::make_index_sequence<kSimtTileCount>();
+  const auto all_tiles = std::make_index_sequence<std::size(kSimtTiles)>();
   const int access = ChooseAccess(call);
   const SimtKernelPtr kernel = IsPure(p) ? FindKernel<Acc, false>(plan.tile, access, all_tiles)
                                          : FindKernel<Acc, true>(plan.tile, access, all_tiles);
-  const SimtParams params = MakeParams(call, plan, scratch);
+  const SimtParams params = MakeParams(call, plan);
   const cudaError_t status =
-      Launch(kernel, Blocks(p, call.pass, plan), kSimtTiles[plan.tile].threads(), stream, params);
+      Enqueue(kernel, Blocks(p, call.pass, plan), kSimtTiles[plan.tile].threads(), stream, params);
   if (status != cudaSuccess || plan.split == 1) return status;
-  constexpr int kThreads = 256;
-  return Launch(AddSlices<Acc>, (params.out_elements + kThreads - 1) / kThreads, kThreads, stream,
-                static_cast<const Acc*>(scratch), call.result, ResultLayout(call).type, params.out_elements,
-                plan.split);
+  return AddSlices<Acc>(call.scratch, call.result, ResultLayout(call).type, params.out_elements, plan.split, stream);
 }
 
-}  // namespace
+// The family.
 
-size_t SimtScratchBytes(const ConvProblem& problem, Pass pass, int split) {
-  return split > 1 ? split * ResultElements(problem, pass) * ElementBytes(SumType(problem)) : 0;
-}
-
-const char* WhyNotSimt(const ConvProblem& p, Pass pass, const SimtPlan& plan) {
-  if (plan.tile < 0 || plan.tile >= kSimtTileCount) return "no such tile";
-  if (plan.split < 1) return "the split must be positive";
-  if (kSimtTiles[plan.tile].only_f32 && SumType(p) != DType::kF32) return "the tile is compiled for float32 sums only";
-  const DType types[] = {p.src_type, p.filter_type, p.dst_type};
-  for (DType type : types) {
-    if (IsInteger(type) != IsInteger(p.src_type)) return "integer and floating operands do not mix";
-    if (SumType(p) == DType::kF64 && ElementBytes(type) < 4) return "16-bit operands do not mix with float64";
-  }
-  if ((pass == Pass::kGather ? p.dst_type : p.filter_type) == DType::kS8) return "the result of integers is int32";
+const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
+  if (const char* why = WhyNotTile(kSimtTiles, p, plan)) return why;
+  if (const char* why = WhyNotTypes(p, pass)) return why;
+  if (plan.chunk != 0) return "simt has no chunks";
   if (ResultElements(p, pass) > 0 && Blocks(p, pass, plan) > INT32_MAX) return "the product has too many tiles";
   return nullptr;
 }
 
-cudaError_t LaunchSimt(const ConvCall& call, const SimtPlan& plan, void* scratch, cudaStream_t stream) {
-  if (ResultElements(call.problem, call.pass) == 0) return cudaSuccess;
-  switch (SumType(call.problem)) {
-    case DType::kF64: return LaunchSums<double>(call, plan, scratch, stream);
-    case DType::kS32: return LaunchSums<int32_t>(call, plan, scratch, stream);
-    default: return LaunchSums<float>(call, plan, scratch, stream);
-  }
+size_t ScratchBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
+  return plan.split > 1 ? SliceBytes(p, pass, plan.split) : 0;
 }
+
+template <typename Acc, size_t... kTileIndex>
+size_t SharedBytesOf(int tile, std::index_sequence<kTileIndex...>) {
+  constexpr size_t kBytes[] = {sizeof(SharedTiles<Acc, kSimtTiles[kTileIndex]>)...};
+  return kBytes[tile];
+}
+
+size_t SharedBytes(const ConvProblem& p, Pass, const Plan& plan) {
+  return WithSumType(p, [&](auto acc) {
+    return SharedBytesOf<decltype(acc)>(plan.tile, std::make_index_sequence<std::size(kSimtTiles)>());
+  });
+}
+
+cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
+  if (ResultElements(call.problem, call.pass) == 0) return cudaSuccess;
+  return WithSumType(call.problem, [&](auto acc) { return LaunchSums<decltype(acc)>(call, plan, stream); });
+}
+
+}  // namespace
+
+const KernelFamily kSimt = {WhyNot, ScratchBytes, SharedBytes, Launch};
 
 }  // namespace jaxconv

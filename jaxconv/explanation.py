@@ -1,0 +1,81 @@
+"""`explain`: which kernel answers each convolution of a function, and why no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from jax import lax
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+from jaxconv import primitives
+from jaxconv.plan import Choice, refusal
+from jaxconv.problem import ConvProblem
+
+KINDS = {primitive: kind for kind, primitive in primitives.PRIMITIVES.items()}
+
+
+def explain(fn: Callable, *args: Any, **kwargs: Any) -> None:
+    """Prints a line for each convolution and pass of `fn(*args, **kwargs)`, which is traced, not run.
+
+    A line names the pass (fprop, dgrad, wgrad), the problem, and what answers it: the kernel family with its tile,
+    stages and split, the estimated time on a GPU, and why every other family and tile was not chosen. A convolution
+    that lax answers is a line too, with the reason. Gradients are shown if the function takes them:
+    `explain(jax.grad(loss), params, x)`. What is inside a loop is shown once.
+
+    Args:
+      fn: a function of arrays, jitted or not.
+      *args, **kwargs: its arguments: arrays, or `jax.ShapeDtypeStruct`s. The platform is that of committed arrays, or
+        that of the default device.
+    """
+    for line in lines(fn, *args, **kwargs):
+        print(line)
+
+
+def lines(fn: Callable, *args: Any, **kwargs: Any) -> list[str]:
+    """What `explain` prints."""
+    platform = _platform((args, kwargs))
+    jaxpr = jax.make_jaxpr(fn)(*args, **kwargs).jaxpr
+    return [_line(equation, platform) for equation in _convolutions(jaxpr)]
+
+
+def _platform(arguments: Any) -> str:
+    arrays = (a for a in jax.tree.leaves(arguments) if isinstance(a, jax.Array) and not isinstance(a, jax.core.Tracer))
+    committed = next((a for a in arrays if a.committed), None)
+    default = committed if committed is not None else jax.numpy.zeros(())
+    (platform, *_) = {device.platform for device in default.devices()}
+    return {"gpu": "cuda"}.get(platform, platform)
+
+
+def _convolutions(jaxpr: Jaxpr) -> Iterator[Any]:
+    """Equations of ours and lax's, also in the programs that equations hold: loops, branches, calls."""
+    for equation in jaxpr.eqns:
+        if equation.primitive in KINDS or equation.primitive is lax.conv_general_dilated_p:
+            yield equation
+        for parameter in jax.tree.leaves(equation.params, is_leaf=lambda p: isinstance(p, ClosedJaxpr | Jaxpr)):
+            if isinstance(parameter, ClosedJaxpr):
+                parameter = parameter.jaxpr
+            if isinstance(parameter, Jaxpr):
+                yield from _convolutions(parameter)
+
+
+def _line(equation: Any, platform: str) -> str:
+    if equation.primitive is lax.conv_general_dilated_p:
+        avals = [v.aval for v in (*equation.invars, *equation.outvars)]
+        problem = ConvProblem.from_lax(*avals, equation.params)
+        reason = refusal(problem)
+        return f"convolution {problem}: lax" + (f": {reason}" if reason else ", as asked")
+    kind, problem = KINDS[equation.primitive], equation.params["problem"]
+    name = "wgrad" if kind == "reduce" else "dgrad" if problem.reverse else "fprop"
+    implementation = equation.params["implementation"]
+    choice = primitives.decide(kind, platform, problem, implementation)
+    if choice.plan is None:
+        answer = "lax" if implementation is None else "an error"
+        return f"{name} {problem}: {answer}: {choice.why_nothing()}"
+    return f"{name} {problem}: {_answer(choice, platform)}"
+
+
+def _answer(choice: Choice, platform: str) -> str:
+    time = f" ({choice.cost * 1e6:.1f} us)" if platform == "cuda" else ""
+    return "; ".join([f"{choice.plan}{time}", *(f"not {what}: {reason}" for what, reason in choice.rejected)])

@@ -1,0 +1,77 @@
+"""The matrix product that a pass of a convolution is: its sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from functools import cached_property
+
+import numpy as np
+
+from jaxconv.problem import ConvProblem, Dim
+
+TYPICAL_BATCH = 32  # stands for a batch that is symbolic while planning
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """The matrix product of a pass of a problem, of each of `groups`; `steps` are the reduction's length.
+
+    kind: "gather" (fprop, dgrad) or "reduce" (wgrad).
+    """
+
+    kind: str
+    problem: ConvProblem
+
+    @cached_property
+    def has_known_batch(self) -> bool:
+        return isinstance(self.problem.batch, int)
+
+    @cached_property
+    def positions(self) -> int:
+        """Of the output, in all images of a batch group."""
+        return (self.problem.batch if self.has_known_batch else TYPICAL_BATCH) * math.prod(self.problem.out_spatial)
+
+    @cached_property
+    def channel_taps(self) -> int:
+        return math.prod(self.problem.kernel) * self.problem.in_channels
+
+    @cached_property
+    def rows(self) -> int:
+        return self.positions if self.kind == "gather" else self.channel_taps
+
+    @cached_property
+    def cols(self) -> int:
+        return self.problem.out_channels
+
+    @cached_property
+    def steps(self) -> int:
+        return self.channel_taps if self.kind == "gather" else self.positions
+
+    @cached_property
+    def groups(self) -> int:
+        return self.problem.groups
+
+    @cached_property
+    def multiply_adds(self) -> int:
+        """Those of all groups; at least one, so that costs have ratios."""
+        return max(1, self.rows * self.cols * self.steps * self.groups)
+
+    @cached_property
+    def sum_dtype(self) -> np.dtype:
+        """The type that sums are kept in."""
+        dtypes = (self.problem.lhs_dtype, self.problem.rhs_dtype, self.problem.out_dtype)
+        if dtypes[1].kind == "i":
+            return np.dtype("int32")
+        return np.dtype("float64" if np.dtype("float64") in dtypes else "float32")
+
+    @cached_property
+    def sums_bytes(self) -> Dim:
+        """Of the whole result, in that type: symbolic if the batch is."""
+        shape = self.problem.out_shape if self.kind == "gather" else self.problem.rhs_shape
+        return math.prod(shape) * self.sum_dtype.itemsize
+
+    @cached_property
+    def column_bytes(self) -> int:
+        """Of a row of the column matrix: a position's (tap, channel)s, of all groups."""
+        return self.groups * self.channel_taps * self.problem.lhs_dtype.itemsize
