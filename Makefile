@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/installed
 BUILT_FROM := pyproject.toml CMakeLists.txt $(wildcard build_backend/*.py) \
               $(shell find src_common src_cpu src_cuda -type f)
 
-.PHONY: demo test clean
+.PHONY: demo test bench clean
 
 demo: $(INSTALLED)
 	$(VENV)/bin/python examples/digits.py
@@ -13,9 +13,13 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	$(VENV)/bin/python -m pytest -n 2 -m "not gpu"
 
+# make bench BENCH="--suites sd --dtypes bfloat16"
+bench: $(INSTALLED)
+	$(VENV)/bin/python -m benchmarks $(BENCH)
+
 $(INSTALLED): $(BUILT_FROM)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --editable '.[demo,test]'
+	$(VENV)/bin/python -m pip install --editable '.[bench,demo,test]'
 	touch $@
 
 clean:

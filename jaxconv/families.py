@@ -48,11 +48,16 @@ class Tile(NamedTuple):
 
 
 class TileRow(NamedTuple):
-    """A compiled tile. only_f32: for sums in float32 alone."""
+    """A compiled tile.
+
+    only_f32: for sums in float32 alone.
+    efficiency: measured for gather and reduce on products of whole tiles in float32, of the rate at the highest clock.
+    """
 
     tile: Tile
     threads: int
     only_f32: bool
+    efficiency: dict[str, float]
 
 
 class Settings(NamedTuple):
@@ -67,10 +72,18 @@ class Settings(NamedTuple):
     chunk: int | None = None
 
 
+class Rounds(NamedTuple):
+    """How often a family launches its product, and the rows and steps of each launch."""
+
+    count: int
+    rows: int
+    steps: int
+
+
 class HostFamily:
     """A host kernel: it has no settings. Its cost is in multiply-adds."""
 
-    tiles = (TileRow(None, 0, only_f32=False),)
+    tiles = (TileRow(None, 0, only_f32=False, efficiency={}),)
 
     def splits(self, tile: None, product: Product, device: Device) -> Iterable[None]:
         return (None,)
@@ -108,20 +121,24 @@ class CudaCores:
     """What simt and im2col share: sums on CUDA cores, in tiles of rows x columns."""
 
     RESIDENT_RESULTS = 2 * 128 * 128  # that a multiprocessor's resident blocks hold, whatever their tile
-    MAX_SPLIT = 32
+    MAX_SPLIT = 128
     MAX_WAVES = 6  # of a split's thread blocks
+    SLICE_SECONDS = 5e-8  # a thread's wait for a slice, while slices are added
     POINT_BYTES = 32  # of device/points.cuh
     PADDING = 4  # of a tile's lines in shared memory
 
     tiles: tuple[TileRow, ...]
-    efficiency: float  # measured, on large tiles: of the arithmetic rate at the highest clock
+
+    def rounds(self, settings: Settings, product: Product) -> Rounds:
+        return Rounds(1, product.rows, product.steps)
 
     def splits(self, tile: Tile, product: Product, device: Device) -> Iterable[int]:
         """One, and those that fill whole waves of thread blocks, if that leaves each slice some tiles."""
-        blocks = max(1, self.blocks(Settings(tile, split=1), product))
-        most = min(self.MAX_SPLIT, product.steps // (4 * tile.depth))
+        whole = Settings(tile, 1, self.chunk(tile, product))
+        blocks = max(1, self.blocks(whole, product))
+        most = min(self.MAX_SPLIT, self.rounds(whole, product).steps // (4 * tile.depth))
         full = (waves * self.resident_blocks(tile, device) // blocks for waves in range(1, self.MAX_WAVES + 1))
-        return sorted({1, *(split for split in full if 1 < split <= most)})
+        return sorted({max(1, min(split, most)) for split in (1, *full)})
 
     def resident_blocks(self, tile: Tile, device: Device) -> int:
         return device.multiprocessors * self.RESIDENT_RESULTS // (tile.rows * tile.cols)
@@ -150,21 +167,21 @@ class CudaCores:
         return tile.stages * tile.depth * lines * product.sum_dtype.itemsize + points * self.POINT_BYTES
 
     def blocks(self, settings: Settings, product: Product) -> int:
-        tile = settings.tile
-        return _ceil(product.rows, tile.rows) * _ceil(product.cols, tile.cols) * product.groups * settings.split
+        """Thread blocks of a round."""
+        tile, rows = settings.tile, self.rounds(settings, product).rows
+        return _ceil(rows, tile.rows) * _ceil(product.cols, tile.cols) * product.groups * settings.split
 
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
         """Waves of thread blocks, each full of results or not, for a slice of the reduction; then the slices' sum."""
-        tile = settings.tile
+        tile, rounds = settings.tile, self.rounds(settings, product)
         lanes = 128 if product.sum_dtype == np.float32 else 64
-        steps = _ceil(product.steps, settings.split) + 4 * tile.depth  # and the pipeline's filling and emptying
-        loads = 1 + 8 / tile.rows + 8 / tile.cols  # narrow tiles load more for each product
+        rate = lanes * device.clock_hz * self.row_of(tile).efficiency[product.kind]
+        steps = _ceil(rounds.steps, settings.split) + 4 * tile.depth  # and the pipeline's filling and emptying
         waves = _ceil(self.blocks(settings, product), self.resident_blocks(tile, device))
-        cycles = waves * steps * loads * self.RESIDENT_RESULTS / lanes
-        seconds = cycles / (device.clock_hz * self.efficiency) + LAUNCH_SECONDS
-        if settings.split > 1:  # written, and read by one more kernel
+        seconds = rounds.count * (waves * steps * self.RESIDENT_RESULTS / rate + LAUNCH_SECONDS)
+        if settings.split > 1:  # slices are written, and read by one more kernel
             slices = settings.split * product.rows * product.cols * product.groups * product.sum_dtype.itemsize
-            seconds += 2 * slices / device.bandwidth + LAUNCH_SECONDS
+            seconds += 2 * slices / device.bandwidth + settings.split * self.SLICE_SECONDS + LAUNCH_SECONDS
         return seconds
 
 
@@ -172,12 +189,11 @@ class Simt(CudaCores):
     """Implicit GEMM: src_cuda/kernels/simt.cu."""
 
     tiles = (
-        TileRow(Tile(128, 128, 8, 2), 256, only_f32=True),
-        TileRow(Tile(128, 64, 8, 2), 128, only_f32=True),
-        TileRow(Tile(64, 64, 8, 2), 128, only_f32=False),
-        TileRow(Tile(128, 32, 8, 2), 128, only_f32=False),
+        TileRow(Tile(128, 128, 8, 2), 256, only_f32=True, efficiency={"gather": 0.66, "reduce": 0.65}),
+        TileRow(Tile(128, 64, 8, 2), 128, only_f32=True, efficiency={"gather": 0.64, "reduce": 0.55}),
+        TileRow(Tile(64, 64, 8, 2), 128, only_f32=False, efficiency={"gather": 0.55, "reduce": 0.43}),
+        TileRow(Tile(128, 32, 8, 2), 128, only_f32=False, efficiency={"gather": 0.47, "reduce": 0.34}),
     )
-    efficiency = 0.75
 
     def chunk(self, tile: Tile, product: Product) -> None:
         return None
@@ -198,10 +214,20 @@ class Im2col(CudaCores):
     """An explicit column matrix, then its product: src_cuda/kernels/im2col.cu."""
 
     tiles = (
-        TileRow(Tile(128, 128, 8, 1), 256, only_f32=True),
-        TileRow(Tile(64, 64, 8, 1), 64, only_f32=False),
+        TileRow(Tile(128, 128, 8, 1), 256, only_f32=True, efficiency={"gather": 0.17, "reduce": 0.11}),
+        TileRow(Tile(64, 64, 8, 1), 64, only_f32=False, efficiency={"gather": 0.09, "reduce": 0.10}),
     )
-    efficiency = 0.35
+
+    def rounds(self, settings: Settings, product: Product) -> Rounds:
+        """A product for each chunk of the column matrix, by its rows or, in a reduce, its steps."""
+        count = max(1, _ceil(product.positions, settings.chunk))
+        if product.kind == "gather":
+            return Rounds(count, min(product.rows, settings.chunk), product.steps)
+        return Rounds(count, product.rows, min(product.steps, settings.chunk))
+
+    def splits(self, tile: Tile, product: Product, device: Device) -> Iterable[int]:
+        """Only weight gradients': slices of a whole output would be more scratch than the column matrix."""
+        return super().splits(tile, product, device) if product.kind == "reduce" else [1]
 
     def chunk(self, tile: Tile, product: Product) -> int:
         """Whole tiles of rows: all that there are, if the scratch's cap allows."""
@@ -211,16 +237,13 @@ class Im2col(CudaCores):
         return max(1, rows // tile.rows) * tile.rows
 
     def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
-        if reason := super().why_not(settings, product, device):
-            return reason
         if settings.chunk < 1 or settings.chunk % settings.tile.rows:
             return f"a chunk of {settings.chunk} rows, not whole tiles of {settings.tile.rows}"
-        return None
+        return super().why_not(settings, product, device)
 
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
-        chunks = _ceil(product.positions, settings.chunk)
         copies = 2 * product.positions * product.column_bytes / device.bandwidth  # written and read
-        launches = 2 * chunks * LAUNCH_SECONDS
+        launches = self.rounds(settings, product).count * LAUNCH_SECONDS
         return copies + launches + super().cost(settings, product, device)
 
     def scratch_bytes(self, settings: Settings, product: Product) -> Dim:

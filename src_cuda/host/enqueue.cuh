@@ -22,6 +22,7 @@ __global__ void AddSlicesKernel(const Acc* slices, void* out, DType type, int64_
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= elements) return;
   Acc sum = slices[i];
+#pragma unroll 8  // loads in flight; the order of the sum is the loop's
   for (int s = 1; s < split; ++s) sum += slices[s * elements + i];
   StoreNarrowed(Pack<Acc, 1>{sum}, out, i, type);
 }

@@ -1,0 +1,87 @@
+"""The command line."""
+
+import argparse
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+
+import jax
+from tqdm import tqdm
+
+from convbench import cases, machine, tables
+from convbench.measure import measure, warm_up
+from convbench.programs import PASSES, PRECISIONS
+from convbench.results import Results
+
+HOST_SUITE = "host"
+IMPLEMENTATION = {"cpu": "cpu", "gpu": "cuda"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 1 if one of our kernels failed."""
+    options = _parser().parse_args(arguments)
+    return _readme() if options.readme else _run(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="benchmarks", description="jaxconv beside lax, each pass of each layer.")
+    several = dict(nargs="+", metavar="NAME")
+    parser.add_argument("--case-file", type=Path, default=cases.CASES, help="JSON list of layers")
+    parser.add_argument("--suites", **several, help=f"default: {HOST_SUITE} on a host, all others on a GPU")
+    parser.add_argument("--cases", **several, help="of these suites; default: all")
+    parser.add_argument("--dtypes", **several, default=["float32"])
+    parser.add_argument("--precision", choices=PRECISIONS, default="default", help="of float32, on both sides")
+    parser.add_argument("--passes", nargs="+", choices=PASSES, default=PASSES)
+    parser.add_argument("--implementations", **several, help="of jaxconv; default: the platform's")
+    parser.add_argument("--seconds", type=float, default=0.2, help="to spend on the calls of a program (3 to 20 calls)")
+    parser.add_argument("--commit", help="to be noted with the results; default: git's")
+    parser.add_argument("--out", type=Path, help="JSON file to write, or to add to")
+    parser.add_argument("--charts", type=Path, metavar="DIR", help="draw charts into this folder")
+    parser.add_argument(
+        "--readme", action="store_true", help="measure nothing: rewrite the README's part from benchmarks/results"
+    )
+    return parser
+
+
+def _readme() -> int:
+    from convbench import readme  # it needs matplotlib
+
+    readme.write()
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    jax.config.update("jax_enable_compilation_cache", False)  # what it finds is not a compilation
+    selected = _selected(options)
+    results = Results.continued(options.out, machine.describe(options.commit))
+    implementations = options.implementations or [IMPLEMENTATION[jax.default_backend()]]
+    warm_up(implementations)
+    measured = []
+    with tqdm(total=len(selected) * len(options.dtypes) * len(options.passes), unit="pass") as bar:
+        for case in selected:
+            bar.set_description(case.name)
+            rows = []
+            for dtype, which in product(options.dtypes, options.passes):
+                rows += measure(case, which, dtype, options.precision, implementations, options.seconds)
+                bar.update()
+            measured += rows
+            results.add(rows)
+            if options.out:
+                results.save(options.out)
+    print(tables.terminal(measured))
+    if options.charts:
+        from convbench import charts  # measuring needs no matplotlib
+
+        charts.draw(results, options.charts, options.out.stem if options.out else "benchmark")
+    return int(any(row["error"] for row in measured))
+
+
+def _selected(options: argparse.Namespace) -> list[cases.Case]:
+    every = cases.load(options.case_file)
+    known = {case.suite for case in every}, {case.name for case in every}
+    for asked, names in zip((options.suites, options.cases), known):
+        if unknown := set(asked or ()) - names:
+            raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(sorted(names))}")
+    on_host = jax.default_backend() == "cpu"
+    suites = options.suites or [suite for suite in known[0] if options.cases or (suite == HOST_SUITE) == on_host]
+    return [case for case in every if case.suite in suites and (not options.cases or case.name in options.cases)]

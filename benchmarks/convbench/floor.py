@@ -1,0 +1,64 @@
+"""The least time a GPU could take for a convolution: its arithmetic or its memory traffic, whichever is longer."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from convbench.cases import Case, dilate
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """What a GPU was measured to reach."""
+
+    bandwidth: float  # bytes/s of a copy
+    rates: dict[tuple[str, str], float]  # FLOP/s of matrix products, by dtype and precision
+
+    def rate(self, dtype: str, precision: str) -> float | None:
+        """FLOP/s, if known."""
+        return self.rates.get((dtype, precision))
+
+
+PEAKS = {
+    "NVIDIA H200": Peaks(
+        bandwidth=4280e9,
+        rates={(dtype, precision): 740e12 for dtype in ("bfloat16", "float16") for precision in ("default", "highest")}
+        | {("float32", "default"): 400e12, ("float32", "highest"): 51e12},
+    )
+}
+
+
+def taps_inside(size: int, kernel: int, stride: int, pads: tuple[int, int], hole: int, spread: int) -> int:
+    """Pairs of an output position and a tap that read an element of one input dimension, not padding nor a hole.
+
+    Args:
+      size, kernel: elements of the input and of the filter.
+      stride, pads, hole, spread: window stride, (low, high) padding, lhs and rhs dilation.
+    """
+    positions = (dilate(size, hole) + sum(pads) - dilate(kernel, spread)) // stride + 1
+    read = np.arange(positions)[:, None] * stride + np.arange(kernel) * spread - pads[0]
+    return np.count_nonzero((read >= 0) & (read < dilate(size, hole)) & (read % hole == 0))
+
+
+def flops(case: Case) -> int:
+    """Multiplications and additions that no zero makes void: the same number in every pass."""
+    dimensions = zip(
+        case.lhs[1:-1], case.rhs, case.window_strides, case.padding, case.lhs_dilation, case.rhs_dilation
+    )
+    taps = math.prod(taps_inside(*dimension) for dimension in dimensions)
+    in_channels_of_group, out_channels = case.rhs[-2:]
+    return 2 * case.lhs[0] * in_channels_of_group * out_channels * taps
+
+
+def bytes_touched(case: Case, itemsize: int) -> int:
+    """Bytes of both operands and the result, each once: the same number in every pass."""
+    return itemsize * sum(math.prod(shape) for shape in (case.lhs, case.rhs, case.out))
+
+
+def floor_us(case: Case, dtype: str, precision: str, itemsize: int, peaks: Peaks | None) -> float | None:
+    """Microseconds, or None where the peaks are not known."""
+    rate = peaks and peaks.rate(dtype, precision)
+    if rate is None:
+        return None
+    return 1e6 * max(flops(case) / rate, bytes_touched(case, itemsize) / peaks.bandwidth)

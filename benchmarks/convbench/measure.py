@@ -1,0 +1,93 @@
+"""The rows: a pass of a layer by our kernels and by lax, in one process, on the same arrays."""
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jaxconv
+from jax import Array, lax
+from jaxconv import explanation
+
+from convbench.cases import Case
+from convbench.floor import PEAKS, bytes_touched, floor_us, flops
+from convbench.programs import PASSES, Program, answered_by_us, compile_fresh, program, random_operands
+from convbench.timing import CLOCKS, median_us
+
+LONGEST_ERROR = 300  # characters: XLA's can be pages
+
+
+class Timing(NamedTuple):
+    """A program's times, or why there are none; and what jaxconv planned."""
+
+    plan: str | None = None
+    us: float | None = None
+    lower_s: float | None = None
+    compile_s: float | None = None
+    error: str | None = None
+
+
+def measure(
+    case: Case, which: str, dtype: str, precision: str, implementations: Sequence[str], budget_s: float
+) -> list[dict]:
+    """A row for each implementation of jaxconv's, as `results` describes it. No failure of a side raises."""
+    on = partial(program, case, which, dtype, precision)
+    with jax.enable_x64(dtype == "float64"):
+        reference = on(lax.conv_general_dilated)
+        operands = cache(lambda: jax.block_until_ready(random_operands(reference.operands)))
+        theirs = _timing(reference, operands, budget_s, ours=False)
+        rows = []
+        for implementation in implementations:
+            forced = on(partial(jaxconv.conv_general_dilated, implementation=implementation))
+            timing = _timing(forced, operands, budget_s, ours=True)
+            names = {"case": case.name, "suite": case.suite, "pass": which, "dtype": dtype, "precision": precision}
+            names |= {"implementation": implementation, "plan": timing.plan}
+            rows.append(names | _numbers(case, dtype, precision, timing, theirs))
+        return rows
+
+
+def warm_up(implementations: Sequence[str]) -> None:
+    """Lets both sides do once what only the first convolution of a process needs, before anything is timed."""
+    tiny = Case("", "", (1, 8, 8, 4), (3, 3, 4, 4), (1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1), 1)
+    for which in PASSES:
+        measure(tiny, which, "float32", "default", implementations, budget_s=0)
+
+
+def _timing(side: Program, operands: Callable[[], tuple[Array, ...]], budget_s: float, ours: bool) -> Timing:
+    try:
+        compiled, lower_s, compile_s = compile_fresh(side)
+        if ours and not answered_by_us(compiled.as_text()):
+            return Timing(error="lax answered in place of our kernels")
+        clock = CLOCKS[jax.default_backend()]
+        us = median_us(clock, compiled, operands(), budget_s)
+        return Timing(_plan(side) if ours else None, us, lower_s, compile_s)
+    except Exception as error:  # whatever one row fails by, the others are measured
+        return Timing(error=f"{type(error).__name__}: {error}"[:LONGEST_ERROR])
+
+
+def _plan(side: Program) -> str:
+    """What answers the program's one convolution, without the problem before and the rejected plans behind."""
+    (line,) = explanation.lines(side.function, *side.operands)
+    return line.partition(": ")[2].partition("; not ")[0]
+
+
+def _numbers(case: Case, dtype: str, precision: str, ours: Timing, theirs: Timing) -> dict:
+    peaks = PEAKS.get(jax.devices()[0].device_kind)
+    itemsize = jnp.dtype(dtype).itemsize
+    floor = floor_us(case, dtype, precision, itemsize, peaks)
+    numbers = {
+        "us": ours.us,
+        "tflops": ours.us and flops(case) / ours.us * 1e-6,
+        "flops_per_byte": flops(case) / bytes_touched(case, itemsize),
+        "lax_us": theirs.us,
+        "speedup": ours.us and theirs.us and theirs.us / ours.us,
+        "floor_us": floor,
+        "over_floor": ours.us and floor and ours.us / floor,
+        "lower_s": ours.lower_s,
+        "compile_s": ours.compile_s,
+        "lax_lower_s": theirs.lower_s,
+        "lax_compile_s": theirs.compile_s,
+    }
+    rounded = {name: value and float(f"{value:.4g}") for name, value in numbers.items()}
+    return rounded | {"error": ours.error, "lax_error": theirs.error}

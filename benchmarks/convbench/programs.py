@@ -1,0 +1,71 @@
+"""A pass of a layer as a compiled program, and the check that our kernels answer it."""
+
+import re
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from convbench.cases import Case
+
+PASSES = ("fprop", "dgrad", "wgrad")
+PRECISIONS = {"default": lax.Precision.DEFAULT, "highest": lax.Precision.HIGHEST}
+
+
+class Program(NamedTuple):
+    """A function and the types of the arrays it takes: only those that the pass reads."""
+
+    function: Callable[..., Array]
+    operands: tuple[jax.ShapeDtypeStruct, ...]
+
+
+def program(case: Case, which: str, dtype: str, precision: str, conv_general_dilated: Callable) -> Program:
+    """The pass `which` of a case, on lax's function or one in its place."""
+    lhs, rhs, out = (jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for shape in (case.lhs, case.rhs, case.out))
+
+    def fprop(x, w):
+        return conv_general_dilated(x, w, **case.arguments, precision=PRECISIONS[precision])
+
+    def dgrad(g, w):
+        return jax.linear_transpose(lambda x: fprop(x, w), lhs)(g)[0]
+
+    def wgrad(x, g):
+        return jax.linear_transpose(lambda w: fprop(x, w), rhs)(g)[0]
+
+    return {
+        "fprop": Program(fprop, (lhs, rhs)),
+        "dgrad": Program(dgrad, (out, rhs)),
+        "wgrad": Program(wgrad, (lhs, out)),
+    }[which]
+
+
+@partial(jax.jit, static_argnums=0)
+def random_operands(types: tuple[jax.ShapeDtypeStruct, ...]) -> tuple[Array, ...]:
+    """Normally distributed arrays, the same in every process."""
+    keys = jax.random.split(jax.random.key(0), len(types))
+    return tuple(jax.random.normal(key, type.shape).astype(type.dtype) for key, type in zip(keys, types))
+
+
+class Compilation(NamedTuple):
+    compiled: jax.stages.Compiled
+    lower_s: float  # tracing and lowering, wall time
+    compile_s: float  # XLA's compilation, wall time
+
+
+def compile_fresh(program: Program) -> Compilation:
+    """Traces, lowers and compiles a function that JAX has not seen."""
+    start = time.perf_counter()
+    lowered = jax.jit(lambda *operands: program.function(*operands)).lower(*program.operands)
+    lowered_at = time.perf_counter()
+    compiled = lowered.compile()
+    return Compilation(compiled, lowered_at - start, time.perf_counter() - lowered_at)
+
+
+def answered_by_us(hlo: str) -> bool:
+    """Whether our kernels compute the convolution of a compiled module, and nothing else does."""
+    others = re.search(r"\bconvolution\(|__cudnn|__onednn", hlo)
+    return 'custom_call_target="jaxconv_' in hlo and not others

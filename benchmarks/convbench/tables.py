@@ -1,0 +1,74 @@
+"""Rows as text: for a terminal, and in Markdown."""
+
+from collections.abc import Callable
+
+from tabulate import tabulate
+
+from convbench.programs import PASSES
+from convbench.results import geomean_speedup, grouped
+
+HEADER = ("case", "pass", "dtype", "implementation", "us", "TFLOP/s", "lax us", "x lax", "x floor", "compile s",
+          "lax compile s")  # fmt: skip
+
+
+def terminal(rows: list[dict]) -> str:
+    """A line a row, then the geometric means, then the errors."""
+    lines = [
+        (row["case"], row["pass"], _arithmetic(row), row["implementation"], row["us"], row["tflops"], row["lax_us"],
+         row["speedup"], row["over_floor"], row["compile_s"], row["lax_compile_s"])
+        for row in rows
+    ]  # fmt: skip
+    means = [
+        (*group, geomean_speedup(of_group))
+        for group, of_group in grouped(rows, "suite", "dtype", "precision", "implementation", "pass").items()
+    ]
+    errors = dict.fromkeys(
+        f"{row['case']} {row['pass']} {_arithmetic(row)} {side}: {error}"
+        for row in rows
+        for side, error in ((row["implementation"], row["error"]), ("lax", row["lax_error"]))
+        if error
+    )
+    mean_header = ("suite", "dtype", "precision", "implementation", "pass", "x lax, geometric mean")
+    parts = (
+        tabulate(lines, HEADER, floatfmt=".4g", missingval="-"),
+        tabulate(means, mean_header, floatfmt=".3g", missingval="-"),
+        "\n".join(errors),
+    )
+    return "\n\n".join(part for part in parts if part)
+
+
+def mean_table(rows: list[dict]) -> str:
+    """Markdown: the geometric mean of the speed against lax, by suite and pass."""
+    return _by_pass(rows, "suite", lambda cell: _times(geomean_speedup(cell)))
+
+
+def case_table(rows: list[dict]) -> str:
+    """Markdown: time and speed against lax, by case and pass."""
+    return _by_pass(rows, "case", lambda cell: _time_and_speed(cell[0]))
+
+
+def _by_pass(rows: list[dict], field: str, text: Callable[[list[dict]], str]) -> str:
+    passes = [which for which in PASSES if any(row["pass"] == which for row in rows)]
+    lines = []
+    for (name,), of_name in grouped(rows, field).items():
+        cells = grouped(of_name, "pass")
+        lines.append((name, *(text(cells[which,]) if (which,) in cells else "" for which in passes)))
+    return tabulate(lines, (field, *passes), tablefmt="github", disable_numparse=True)
+
+
+def _time_and_speed(row: dict) -> str:
+    if row["us"] is None:
+        return "error"
+    return f"{_time(row['us'])}, {_times(row['speedup']) if row['speedup'] else 'lax refuses'}"
+
+
+def _time(us: float) -> str:
+    return f"{us:.1f} µs" if us < 1000 else f"{us / 1000:.2f} ms"
+
+
+def _times(factor: float | None) -> str:
+    return f"{factor:.2f}×" if factor else ""
+
+
+def _arithmetic(row: dict) -> str:
+    return row["dtype"] if row["precision"] == "default" else f"{row['dtype']} {row['precision']}"

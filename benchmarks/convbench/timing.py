@@ -1,0 +1,43 @@
+"""The time of a compiled program: of its kernels on a GPU, of the call on a host."""
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+import jax
+
+FEWEST, MOST = 3, 20
+
+# (compiled program, operands, calls) -> seconds of each call; a call before them is not counted.
+Clock = Callable[[jax.stages.Compiled, tuple, int], list[float]]
+
+
+def kernel_seconds(compiled: jax.stages.Compiled, operands: tuple, calls: int) -> list[float]:
+    """Time that a GPU spends in all kernels of a call, by CUPTI; copies and gaps between kernels are not in it."""
+    from jax.experimental.mosaic.gpu import profiler  # not for every platform
+
+    _, milliseconds = profiler.measure(compiled, aggregate=False, iterations=calls)(*operands)
+    if milliseconds is None:
+        raise RuntimeError("no kernel ran")
+    kernels_by_call = [milliseconds] if calls == 1 else milliseconds
+    return [sum(ms for _, ms in kernels) * 1e-3 for kernels in kernels_by_call]
+
+
+def wall_seconds(compiled: jax.stages.Compiled, operands: tuple, calls: int) -> list[float]:
+    """Time from a call to its result on a host."""
+    times = []
+    for _ in range(calls + 1):
+        start = time.perf_counter()
+        jax.block_until_ready(compiled(*operands))
+        times.append(time.perf_counter() - start)
+    return times[1:]
+
+
+CLOCKS: dict[str, Clock] = {"gpu": kernel_seconds, "cpu": wall_seconds}
+
+
+def median_us(clock: Clock, compiled: jax.stages.Compiled, operands: tuple, budget_s: float) -> float:
+    """Median microseconds of a call, over as many as take about `budget_s` seconds: 3 to 20."""
+    (first,) = clock(compiled, operands, 1)
+    calls = min(max(int(budget_s / first), FEWEST), MOST)
+    return 1e6 * median(clock(compiled, operands, calls))
