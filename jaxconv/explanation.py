@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.interpreters import partial_eval
 
 from jaxconv import primitives
 from jaxconv.plan import Choice, refusal
@@ -25,9 +26,9 @@ def explain(fn: Callable, *args: Any, **kwargs: Any) -> None:
     `explain(jax.grad(loss), params, x)`. What is inside a loop is shown once.
 
     Args:
-      fn: a function of arrays, jitted or not.
-      *args, **kwargs: its arguments: arrays, or `jax.ShapeDtypeStruct`s. The platform is that of committed arrays, or
-        that of the default device.
+      fn: a function, jitted or not.
+      *args, **kwargs: its arguments. Arrays may be `jax.ShapeDtypeStruct`s; what is no array is static. The platform is
+        that of committed arrays, or that of the default device.
     """
     for line in lines(fn, *args, **kwargs):
         print(line)
@@ -35,9 +36,17 @@ def explain(fn: Callable, *args: Any, **kwargs: Any) -> None:
 
 def lines(fn: Callable, *args: Any, **kwargs: Any) -> list[str]:
     """What `explain` prints."""
-    platform = _platform((args, kwargs))
-    jaxpr = jax.make_jaxpr(fn)(*args, **kwargs).jaxpr
-    return [_line(equation, platform) for equation in _convolutions(jaxpr)]
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    arrays = {place: leaf for place, leaf in enumerate(leaves) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")}
+
+    def of_arrays(arrays):
+        args, kwargs = jax.tree.unflatten(tree, (arrays.get(place, leaf) for place, leaf in enumerate(leaves)))
+        return fn(*args, **kwargs)
+
+    jaxpr = jax.make_jaxpr(of_arrays)(arrays).jaxpr
+    needed, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    platform = _platform(arrays)
+    return [_line(equation, platform) for equation in _convolutions(needed)]
 
 
 def _platform(arguments: Any) -> str:

@@ -172,17 +172,21 @@ class CudaCores:
         return _ceil(rows, tile.rows) * _ceil(product.cols, tile.cols) * product.groups * settings.split
 
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
-        """Waves of thread blocks, each full of results or not, for a slice of the reduction; then the slices' sum."""
+        """A multiprocessor's results, there or not, each for a slice of the reduction; then the slices' sum."""
         tile, rounds = settings.tile, self.rounds(settings, product)
         lanes = 128 if product.sum_dtype == np.float32 else 64
         rate = lanes * device.clock_hz * self.row_of(tile).efficiency[product.kind]
         steps = _ceil(rounds.steps, settings.split) + 4 * tile.depth  # and the pipeline's filling and emptying
-        waves = _ceil(self.blocks(settings, product), self.resident_blocks(tile, device))
-        seconds = rounds.count * (waves * steps * self.RESIDENT_RESULTS / rate + LAUNCH_SECONDS)
+        load = _ceil(self.blocks(settings, product), device.multiprocessors) * tile.rows * tile.cols
+        seconds = rounds.count * (self.shared_load(load) * steps / rate + LAUNCH_SECONDS)
         if settings.split > 1:  # slices are written, and read by one more kernel
             slices = settings.split * product.rows * product.cols * product.groups * product.sum_dtype.itemsize
             seconds += 2 * slices / device.bandwidth + settings.split * self.SLICE_SECONDS + LAUNCH_SECONDS
         return seconds
+
+    def shared_load(self, results: int) -> float:
+        """A multiprocessor's results; if fewer than fit, as many as would take the same time: latencies show."""
+        return max(results, 0.2 * self.RESIDENT_RESULTS + 0.8 * results)
 
 
 class Simt(CudaCores):

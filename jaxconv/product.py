@@ -15,7 +15,7 @@ TYPICAL_BATCH = 32  # stands for a batch that is symbolic while planning
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """The matrix product of a pass of a problem, of each of `groups`; `steps` are the reduction's length.
+    """The matrix product of a pass of a problem, of each of `groups`; `steps` are a result's reduction's length.
 
     kind: "gather" (fprop, dgrad) or "reduce" (wgrad).
     """
@@ -45,8 +45,14 @@ class Product:
         return self.problem.out_channels
 
     @cached_property
+    def classes(self) -> int:
+        """Residue classes of a lhs dilation: a position sees the taps of its own, on average their share of all."""
+        pairs = zip(self.problem.window_strides, self.problem.lhs_dilation, strict=True)
+        return math.prod(dilation // math.gcd(stride, dilation) for stride, dilation in pairs)
+
+    @cached_property
     def steps(self) -> int:
-        return self.channel_taps if self.kind == "gather" else self.positions
+        return -(-(self.channel_taps if self.kind == "gather" else self.positions) // self.classes)
 
     @cached_property
     def groups(self) -> int:

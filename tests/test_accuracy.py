@@ -1,0 +1,88 @@
+"""Errors on Gaussian inputs, against float64, in every pass.
+
+The largest error of a result is at most twice that of lax in the same dtype on the same platform, plus c eps sqrt(n) r,
+which rounding in the accumulator explains: n is the number of products in a sum, r the root mean square of the exact
+results, and eps the accumulator's, which is float32 for halves.
+  c = 3: added one after the other, n independent terms have a rounding error of 0.15 eps sqrt(n) r, and the worst of
+      10^5 results below 2 eps sqrt(n) r; no other order has larger ones. Operands rounded to tf32 are far outside.
+Halves are besides rounded once: each result is within half a unit of its own last place, and that much.
+"""
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import lax_channels_last, pullback, run, run_on_host
+
+import jaxconv
+
+C = 3
+DTYPES = ["float32", "float64", "bfloat16", "float16"]
+
+# x, w, parameters.
+LAYERS = {
+    "dense": ((2, 17, 15, 40), (3, 3, 40, 24), {}),
+    "strided": ((2, 33, 31, 24), (3, 3, 24, 40), dict(window_strides=2)),
+    "transposed": ((2, 13, 15, 40), (4, 4, 40, 24), dict(lhs_dilation=2, padding=2)),
+    "dilated_line": ((2, 700, 24), (3, 24, 40), dict(rhs_dilation=16)),
+    "depthwise": ((4, 32, 30, 16), (7, 7, 1, 16), dict(feature_group_count=16)),
+    "grouped": ((2, 16, 16, 24), (3, 3, 6, 24), dict(feature_group_count=4)),
+    "volume": ((1, 7, 9, 8, 12), (3, 3, 3, 12, 16), {}),
+    "many_channels": ((1, 9, 9, 512), (3, 3, 512, 8), {}),
+    "many_positions": ((16, 64, 64, 4), (3, 3, 4, 8), {}),
+}  # fmt: skip
+
+
+def ours(x, w, implementation, **params):
+    return getattr(jaxconv, f"conv{x.ndim - 2}d")(x, w, implementation=implementation, **params)
+
+
+def gaussian(shape, dtype, seed):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+@functools.cache
+def by_lax(layer, dtype):
+    """Operands, the passes in float64, and in the dtype on the default platform."""
+    x_shape, w_shape, params = LAYERS[layer]
+    theirs = functools.partial(lax_channels_last, **params)
+    x, w = gaussian(x_shape, dtype, 0), gaussian(w_shape, dtype, 1)
+    operands = x, w, gaussian(jax.eval_shape(theirs, x, w).shape, dtype, 2)
+    exact = run_on_host(pullback(theirs), *(a.astype("float64") for a in operands))
+    return operands, exact, run(pullback(functools.partial(theirs, precision="highest")), *operands)
+
+
+def error(actual, exact):
+    actual = np.asarray(actual, np.float64)
+    assert np.all(np.isfinite(actual))
+    return np.abs(actual - exact)
+
+
+def check(layer, dtype, implementation):
+    _, w_shape, params = LAYERS[layer]
+    operands, exact, theirs = by_lax(layer, dtype)
+    actual = run(pullback(functools.partial(ours, implementation=implementation, **params)), *operands)
+    taps, groups = np.prod(w_shape[:-2]), params.get("feature_group_count", 1)
+    terms = taps * w_shape[-2], taps * w_shape[-1] // groups, operands[2].size // w_shape[-1]
+    eps, f32_eps = jnp.finfo(dtype).eps, jnp.finfo("float32").eps
+    for name, a, l, e, n in zip(("y", "dx", "dw"), actual, theirs, map(np.asarray, exact), terms, strict=True):
+        assert a.dtype == dtype
+        rounding = C * min(eps, f32_eps) * np.sqrt(n) * np.sqrt(np.mean(e**2))
+        assert np.max(error(a, e)) <= 2 * np.max(error(l, e)) + rounding, name
+        if eps > f32_eps:
+            assert np.all(error(a, e) <= eps / 2 * np.abs(e) + rounding), name
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_accuracy(layer, dtype, implementation, x64):
+    check(layer, dtype, implementation)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("family", ["simt", "im2col"])
+def test_accuracy_of_families(layer, dtype, family, x64):
+    check(layer, dtype, family)

@@ -1,0 +1,355 @@
+"""The CUDA kernels: every family and tile, in every pass, bit-equal to lax on the host for small integers."""
+import dataclasses
+import functools
+import json
+import math
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import GENERAL, named
+from jax import export, lax
+from reference import assert_same, channels_last, cotangent, integers, pullback, run_on_host
+
+import jaxconv
+from jaxconv.families import FAMILIES
+from jaxconv.plan import Constraint
+from jaxconv.problem import dilate
+
+pytestmark = pytest.mark.gpu
+
+CASES = Path(__file__).parents[1] / "benchmarks" / "cases.json"
+TILES = {f"{name}_{row.tile}_{row.tile.stages}": (name, row)
+         for name, family in FAMILIES["cuda"].items() for row in family.tiles}  # fmt: skip
+every_tile = pytest.mark.parametrize("family, row", TILES.values(), ids=TILES)
+every_family = pytest.mark.parametrize("family", FAMILIES["cuda"])
+
+DTYPES = {"float32": "float32", "float64": "float64", "bfloat16": "bfloat16", "float16": "float16",
+          "bfloat16_to_float32": "float32", "int8_to_int32": "int32"}  # fmt: skip
+
+
+def constraint(family=None, row=None, **settings):
+    return Constraint("cuda", family, row and row.tile, **settings)
+
+
+def settings_of(family, row):
+    """Whole and split reductions; and a column matrix at once, or a tile of rows at a time."""
+    if family == "simt":
+        return [dict(split=s) for s in (1, 2, 3, 5)]
+    return [dict(split=1), dict(split=3), *(dict(split=s, chunk=row.tile.rows) for s in (1, 2, 5))]
+
+
+@dataclasses.dataclass(frozen=True)
+class Convolution:
+    lhs: tuple
+    rhs: tuple
+    params: dict
+
+    def bound(self, conv, **more):
+        return functools.partial(conv, **self.params, **more)
+
+    def lax(self):
+        return self.bound(lax.conv_general_dilated)
+
+    def ours(self, implementation, result=None):
+        return self.bound(jaxconv.conv_general_dilated, implementation=implementation, preferred_element_type=result)
+
+    def operands(self, dtype="float32"):
+        """x, w and a cotangent."""
+        x, w = integers(self.lhs, dtype, 0), integers(self.rhs, dtype, 1)
+        return x, w, cotangent(self.lax(), x, w)
+
+
+def channels_last_convolution(lhs, rhs, **params):
+    one = (1,) * (len(lhs) - 2)
+    defaults = dict(window_strides=one, padding="SAME", lhs_dilation=one, rhs_dilation=one)
+    return Convolution(lhs, rhs, defaults | params | dict(dimension_numbers=channels_last(len(one))))
+
+
+def fewer(size, most):
+    """At most about `most`, with the size's remainder in vectors of four."""
+    return size if size <= most else most + size % 4
+
+
+def shrunk(case):
+    """A benchmark's convolution with less of everything but its window: all that indices depend on."""
+    tuples = {name: tuple(tuple(v) if isinstance(v, list) else v for v in value)
+              for name, value in case.items() if isinstance(value, list)}  # fmt: skip
+    lhs, rhs, groups = tuples.pop("lhs"), tuples.pop("rhs"), case["feature_group_count"]
+    kernel, in_channels, out_channels = rhs[:-2], rhs[-2], rhs[-1] // groups
+    reach, rest = map(dilate, kernel, tuples["rhs_dilation"]), 6 if len(kernel) < 3 else 2
+    spatial = (min(s, r + t + rest) for s, r, t in zip(lhs[1:-1], reach, tuples["window_strides"], strict=True))
+    groups = fewer(groups, 16 if in_channels == 1 else 3)
+    in_channels, out_channels = (fewer(c, 32 if groups == 1 else 12) for c in (in_channels, out_channels))
+    return channels_last_convolution(
+        (min(2, lhs[0]), *spatial, groups * in_channels), (*kernel, in_channels, groups * out_channels),
+        feature_group_count=groups, **tuples,
+    )  # fmt: skip
+
+
+def of_cases():
+    for case in GENERAL:
+        yield case.name, Convolution(case.lhs, case.rhs, case.lax().keywords)
+
+
+def of_layouts():
+    """Every operand's channels, images and pixels outermost or innermost."""
+    sizes = {"N": 3, "C": 6, "H": 9, "W": 7, "I": 3, "O": 10}
+    window = sizes | {"H": 3, "W": 2}
+    for layout in [("NCHW", "OIHW", "NCHW"), ("CHWN", "IHWO", "HWNC"), ("NHWC", "OHWI", "NCHW"),
+                   ("HWCN", "HWOI", "CNHW"), ("WNHC", "OWIH", "NWCH")]:  # fmt: skip
+        lhs, rhs = tuple(sizes[d] for d in layout[0]), tuple(window[d] for d in layout[1])
+        params = dict(window_strides=(2, 1), padding="SAME", dimension_numbers=layout, feature_group_count=2)
+        yield "_".join(layout), Convolution(lhs, rhs, params)
+
+
+def of_benchmarks():
+    by_convolution = {}
+    for case in json.loads(CASES.read_text()):
+        by_convolution.setdefault(str(shrunk(case)), (case["name"], shrunk(case)))
+    yield from by_convolution.values()
+
+
+def of_tiles():
+    """Several tiles in each dimension of the product, and one result or one step."""
+    yield "many_columns", channels_last_convolution((2, 5, 6, 20), (3, 3, 20, 300))
+    yield "many_rows", channels_last_convolution((3, 700, 5), (4, 5, 3), padding=((3, 0),))
+    yield "many_steps", channels_last_convolution((1, 9, 8, 260), (2, 3, 260, 12))
+    yield "many_groups", channels_last_convolution((2, 6, 5, 140), (3, 3, 2, 210), feature_group_count=70)
+    yield "many_classes", channels_last_convolution((2, 9, 11, 6), (5, 4, 6, 7), lhs_dilation=(4, 3),
+                                                    padding=((3, 1), (2, 5)), window_strides=(3, 2))  # fmt: skip
+    yield "one_of_everything", channels_last_convolution((1, 1, 1), (1, 1, 1))
+    yield "nothing_seen", channels_last_convolution(
+        (2, 3, 3, 4), (2, 2, 4, 5), padding=((9, 9), (9, 9)), rhs_dilation=(3, 3), window_strides=(4, 4))  # fmt: skip
+    yield "no_channels", channels_last_convolution((2, 3, 3, 0), (2, 2, 0, 5))
+    yield "no_results", channels_last_convolution((2, 3, 3, 4), (2, 2, 4, 0))
+    yield "no_images", channels_last_convolution((0, 3, 3, 4), (2, 2, 4, 5))
+
+
+@functools.cache
+def convolutions():
+    return dict([*of_cases(), *of_layouts(), *of_benchmarks(), *of_tiles()])
+
+
+def pulled_back(of_convolution):
+    """`{name: x, w, g} -> {name: results}` of many convolutions in one program."""
+    return lambda operands: {name: pullback(of_convolution(convolutions()[name]))(*o) for name, o in operands.items()}
+
+
+@functools.cache
+def exact():
+    """Operands and results of all convolutions in float32, whose sums have no more than 24 bits."""
+    operands = {name: c.operands() for name, c in convolutions().items()}
+    return operands, run_on_host(pulled_back(Convolution.lax), operands)
+
+
+def rounded(arrays, *dtypes):
+    """Each of the convolutions' arrays in its dtype."""
+    cast = lambda of: tuple(np.asarray(a).astype(d) for a, d in zip(of, dtypes, strict=True))
+    return {name: cast(of) for name, of in arrays.items()}
+
+
+def check(implementation, dtype):
+    """Sums of small integers are exact in the accumulator, and are rounded once to the result's dtype."""
+    operand, result = dtype.partition("_")[0], DTYPES[dtype]
+    operands, expected = exact()
+    operands, expected = rounded(operands, operand, operand, result), rounded(expected, result, operand, operand)
+    ours = lambda convolution: convolution.ours(implementation, result)
+    with jax.enable_x64(dtype == "float64"):
+        if dtype == "int8_to_int32":
+            forward = lambda operands: {name: ours(convolutions()[name])(x, w) for name, (x, w, _) in operands.items()}
+            assert_same(jax.jit(forward)(operands), {name: y for name, (y, _, _) in expected.items()})
+        else:
+            assert_same(jax.jit(pulled_back(ours))(operands), expected)
+
+
+EVERY_SETTING = {
+    f"{tile}-{'-'.join(f'{k}_{v}' for k, v in settings.items())}-{dtype}": (family, row, settings, dtype)
+    for tile, (family, row) in TILES.items() for settings in settings_of(family, row)
+    for dtype in DTYPES if not (row.only_f32 and dtype in ("float64", "int8_to_int32"))
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family, row, settings, dtype", EVERY_SETTING.values(), ids=EVERY_SETTING)
+def test_exact(family, row, settings, dtype):
+    check(constraint(family, row, **settings), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", [None, *FAMILIES["cuda"]])
+def test_exact_as_planned(family, dtype):
+    check(constraint(family), dtype)
+
+
+@every_family
+def test_exact_where_a_product_is_large(family):
+    """More than one chunk of the column matrix, and more blocks than a GPU holds."""
+    large = channels_last_convolution((64, 112, 112, 32), (3, 3, 32, 8))
+    operands = large.operands()
+    actual = jax.jit(pullback(large.ours(constraint(family))))(*operands)
+    assert_same(actual, run_on_host(pullback(large.lax()), *operands))
+
+
+# What compute-sanitizer can go through: tiny, alone in their programs, and on every path of a kernel.
+
+SMOKE = {
+    "lhs_dilated_groups": (channels_last_convolution(
+        (1, 4, 3, 8), (3, 2, 4, 8), lhs_dilation=(2, 3), padding=((1, 2), (0, 1)), feature_group_count=2), 1),
+    "odd_channels": (channels_last_convolution((2, 9, 8, 7), (2, 3, 7, 5)), 2),
+}  # fmt: skip
+PASSES = {
+    "fprop": lambda conv: lambda x, w, g: conv(x, w),
+    "dgrad": lambda conv: lambda x, w, g: jax.vjp(lambda x: conv(x, w), x)[1](g),
+    "wgrad": lambda conv: lambda x, w, g: jax.vjp(lambda w: conv(x, w), w)[1](g),
+}
+
+
+@pytest.mark.parametrize("of_conv", PASSES.values(), ids=PASSES)
+@pytest.mark.parametrize("convolution, split", SMOKE.values(), ids=SMOKE)
+@every_tile
+def test_smoke(family, row, convolution, split, of_conv):
+    chunk = row.tile.rows if family == "im2col" else None
+    ours = convolution.ours(constraint(family, row, split=split, chunk=chunk))
+    operands = convolution.operands()
+    assert_same(jax.jit(of_conv(ours))(*operands), run_on_host(of_conv(convolution.lax()), *operands))
+
+
+# The same, again and anywhere in memory.
+
+LAYERS = {
+    "dense": channels_last_convolution((4, 17, 16, 24), (3, 3, 24, 40)),
+    "transposed": channels_last_convolution((4, 9, 8, 24), (4, 4, 24, 20), lhs_dilation=(2, 2), padding=((2, 2),) * 2),
+    "depthwise": channels_last_convolution((4, 16, 15, 36), (5, 5, 1, 36), feature_group_count=36),
+    "line": channels_last_convolution((4, 1000, 6), (3, 6, 9), rhs_dilation=(8,)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("split", [1, 3, 8])
+@every_tile
+def test_the_same_twice(family, row, split, dtype):
+    """Gaussian sums, which any other order would change."""
+    rng = np.random.default_rng(0)
+    operands = {name: [rng.standard_normal(a.shape).astype(dtype) for a in layer.operands(dtype)]
+                for name, layer in LAYERS.items()}  # fmt: skip
+    ours = constraint(family, row, split=split)
+    program = jax.jit(lambda operands: {name: pullback(LAYERS[name].ours(ours))(*o) for name, o in operands.items()})
+    first = program(operands)
+    assert all(np.all(np.isfinite(np.asarray(a, np.float32))) for a in jax.tree.leaves(first))
+    for _ in range(4):
+        assert_same(program(operands), first)
+
+
+def poison(*shapes):
+    """Leaves NaNs where the next arrays will be."""
+    arrays = [jax.device_put(np.full(shape, np.nan, np.float32)) for shape in (*shapes, (2**24,))]
+    jax.block_until_ready(arrays)
+    for array in arrays:
+        array.delete()
+
+
+@pytest.mark.parametrize("split", [1, 5])
+@every_tile
+def test_results_are_written_everywhere(family, row, split):
+    """Whatever was in the memory of results and scratch."""
+    names = ["nothing_seen", "no_channels", "many_classes", "many_groups", "odd_channels", "negative_padding"]
+    operands, expected = (rounded({name: of[name] for name in names}, *["float32"] * 3) for of in exact())
+    ours = lambda convolution: convolution.ours(constraint(family, row, split=split))
+    program = jax.jit(pulled_back(ours)).lower(operands).compile()
+    for _ in range(3):
+        poison(*(a.shape for a in jax.tree.leaves(expected)))
+        assert_same(program(operands), expected)
+
+
+@pytest.mark.parametrize("operand, padding, reached", [
+    ("x", "SAME", ("y", "dw")), ("w", "VALID", ("y",)), ("g", "VALID", ("dx", "dw"))
+])  # fmt: skip
+@pytest.mark.parametrize("groups", [1, 4])
+@every_tile
+def test_not_finite_numbers_reach_their_results_alone(family, row, groups, operand, padding, reached):
+    """Those results that lax sums them into: it counts them, as a one among zeros.
+
+    Where they meet padding, lax multiplies them with its zeros, but for those of x: the others get none.
+    """
+    shapes = (2, 9, 8, 12), (3, 3, 12 // groups, 20)
+    convolution = channels_last_convolution(*shapes, padding=padding, feature_group_count=groups)
+    theirs, ours = (pullback(c) for c in (convolution.lax(), convolution.ours(constraint(family, row))))
+    program = jax.jit(ours)
+    ones = {name: np.ones_like(a) for name, a in zip("xwg", convolution.operands(), strict=True)}
+    for index in [(0, 0, 0, 0), (-1, -2, -3, -1)]:
+        one = np.zeros_like(ones[operand])
+        one[index] = 1
+        counts = run_on_host(theirs, *(ones | {operand: one}).values())
+        for value in (np.nan, np.inf):
+            actual = program(*(ones | {operand: np.where(one, np.float32(value), ones[operand])}).values())
+            for name, result, count in zip(("y", "dx", "dw"), actual, counts, strict=True):
+                if name in reached:
+                    assert np.any(count)
+                    np.testing.assert_array_equal(~np.isfinite(result), np.asarray(count) > 0, err_msg=name)
+
+
+@every_family
+def test_offsets_past_31_bits(family):
+    """The first and the last image of more than 2^31 elements; the others are zeros."""
+    images, positions, channels = 2**31 // 2**20 + 3, 2**10, 2**10
+    convolution = channels_last_convolution((images, positions, channels), (1, channels, 4))
+    ends = dataclasses.replace(convolution, lhs=(2, positions, channels))
+    x, w, g = ends.operands("bfloat16")
+    ours, theirs = (pullback(c) for c in (convolution.ours(constraint(family)), ends.lax()))
+
+    @jax.jit
+    def apart(ends):
+        return jnp.zeros((images, *ends.shape[1:]), ends.dtype).at[jnp.array([0, -1])].set(ends)
+
+    @jax.jit
+    def check(x, w, g):
+        y, dx, dw = ours(x, w, g)
+        return [a[jnp.array([0, -1])] for a in (y, dx)], dw, [jnp.any(a[1:-1] != 0) for a in (y, dx)]
+
+    (y, dx), dw, others = check(apart(x), w, apart(g))
+    assert math.prod(convolution.lhs) > 2**31
+    expected = run_on_host(theirs, *(a.astype(np.float32) for a in (x, w, g)))
+    assert_same((y, dx, dw), tuple(a.astype(x.dtype) for a in expected))
+    assert not any(others)
+
+
+# Inside of programs.
+
+
+@pytest.mark.parametrize("name", ["dense", "strided", "grouped", "causal", "odd_channels"])
+@every_tile
+def test_exported_with_any_batch(family, row, name):
+    convolution, conv = convolutions()[name], convolutions()[name].ours(constraint(family, row))
+    (batch,) = export.symbolic_shape("b")
+    x, w, g = convolution.operands()
+    types = [jax.ShapeDtypeStruct((batch, *a.shape[1:]), a.dtype) for a in (x, g)]
+    checks = [export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}") for kind in ("gather", "reduce")]
+    program = export.export(jax.jit(pullback(conv)), disabled_checks=checks)(types[0], w, types[1])
+    program = export.deserialize(program.serialize())
+    for images in (1, 5):
+        resized = dataclasses.replace(convolution, lhs=(images, *convolution.lhs[1:]))
+        operands = resized.operands()
+        assert_same(program.call(*operands), run_on_host(pullback(resized.lax()), *operands))
+
+
+def test_command_buffers():
+    """A program of every tile, again and again: XLA records its calls into a CUDA graph and replays them."""
+    layer = named("odd_channels")
+    x, w = layer.operands()
+
+    def network(x, w):
+        ys = {}
+        for tile, (family, row) in TILES.items():
+            for settings in settings_of(family, row):
+                conv = layer.general(constraint(family, row, **settings))
+                ys[tile, str(settings)] = pullback(conv)(x, w, jnp.sign(conv(x, w)))
+        return list(ys.values())
+
+    conv = layer.lax()
+    expected = [run_on_host(lambda x, w: pullback(conv)(x, w, jnp.sign(conv(x, w))), a * x, w) for a in (1, -1)]
+    program = jax.jit(network)
+    for repeat in range(6):
+        for result in program((-1) ** repeat * x, w):
+            assert_same(result, expected[repeat % 2])
