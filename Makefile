@@ -15,7 +15,8 @@ test: $(INSTALLED)
 
 # make bench BENCH="--suites sd --dtypes bfloat16"
 bench: $(INSTALLED)
-	$(VENV)/bin/python -m benchmarks $(BENCH)
+	mkdir -p build && rm -f build/benchmark.json
+	$(VENV)/bin/python -m benchmarks --out build/benchmark.json --charts build $(BENCH)
 
 $(INSTALLED): $(BUILT_FROM)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)

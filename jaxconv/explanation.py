@@ -22,7 +22,7 @@ def explain(fn: Callable, *args: Any, **kwargs: Any) -> None:
 
     A line names the pass (fprop, dgrad, wgrad), the problem, and what answers it: the kernel family with its tile,
     stages and split, the estimated time on a GPU, and why every other family and tile was not chosen. A convolution
-    that lax answers is a line too, with the reason. Gradients are shown if the function takes them:
+    that lax answers is a line too, with the reason. Of sharded arrays it is the whole problem that is planned for. Gradients are shown if the function takes them:
     `explain(jax.grad(loss), params, x)`. What is inside a loop is shown once.
 
     Args:
@@ -37,7 +37,7 @@ def explain(fn: Callable, *args: Any, **kwargs: Any) -> None:
 def lines(fn: Callable, *args: Any, **kwargs: Any) -> list[str]:
     """What `explain` prints."""
     leaves, tree = jax.tree.flatten((args, kwargs))
-    arrays = {place: leaf for place, leaf in enumerate(leaves) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")}
+    arrays = {place: leaf for place, leaf in enumerate(leaves) if _is_array(leaf)}
 
     def of_arrays(arrays):
         args, kwargs = jax.tree.unflatten(tree, (arrays.get(place, leaf) for place, leaf in enumerate(leaves)))
@@ -49,12 +49,17 @@ def lines(fn: Callable, *args: Any, **kwargs: Any) -> list[str]:
     return [_line(equation, platform) for equation in _convolutions(needed)]
 
 
-def _platform(arguments: Any) -> str:
-    arrays = (a for a in jax.tree.leaves(arguments) if isinstance(a, jax.Array) and not isinstance(a, jax.core.Tracer))
-    committed = next((a for a in arrays if a.committed), None)
-    default = committed if committed is not None else jax.numpy.zeros(())
-    (platform, *_) = {device.platform for device in default.devices()}
-    return {"gpu": "cuda"}.get(platform, platform)
+def _is_array(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not isinstance(leaf, type)
+
+
+def _platform(arrays: dict[int, Any]) -> str | None:
+    """Of committed arrays, else of the default device; None where no kernel of ours is registered."""
+    concrete = (a for a in arrays.values() if isinstance(a, jax.Array) and not isinstance(a, jax.core.Tracer))
+    committed = next((device for a in concrete if a.committed for device in a.devices()), None)
+    device = committed or jax.config.jax_default_device or jax.devices()[0]
+    platform = device if isinstance(device, str) else device.platform
+    return {"gpu": "cuda", "cuda": "cuda", "cpu": "cpu"}.get(platform)
 
 
 def _convolutions(jaxpr: Jaxpr) -> Iterator[Any]:
@@ -69,7 +74,7 @@ def _convolutions(jaxpr: Jaxpr) -> Iterator[Any]:
                 yield from _convolutions(parameter)
 
 
-def _line(equation: Any, platform: str) -> str:
+def _line(equation: Any, platform: str | None) -> str:
     if equation.primitive is lax.conv_general_dilated_p:
         avals = [v.aval for v in (*equation.invars, *equation.outvars)]
         problem = ConvProblem.from_lax(*avals, equation.params)
@@ -85,6 +90,6 @@ def _line(equation: Any, platform: str) -> str:
     return f"{name} {problem}: {_answer(choice, platform)}"
 
 
-def _answer(choice: Choice, platform: str) -> str:
+def _answer(choice: Choice, platform: str | None) -> str:
     time = f" ({choice.cost * 1e6:.1f} us)" if platform == "cuda" else ""
     return "; ".join([f"{choice.plan}{time}", *(f"not {what}: {reason}" for what, reason in choice.rejected)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -50,14 +50,16 @@ class Tile(NamedTuple):
 class TileRow(NamedTuple):
     """A compiled tile.
 
+    threads: of a thread block. resident: thread blocks that a multiprocessor holds.
+    efficiency: measured for gather and reduce on products of whole tiles, of the family's rate at the highest clock.
     only_f32: for sums in float32 alone.
-    efficiency: measured for gather and reduce on products of whole tiles in float32, of the rate at the highest clock.
     """
 
-    tile: Tile
-    threads: int
-    only_f32: bool
-    efficiency: dict[str, float]
+    tile: Tile | None
+    threads: int = 0
+    resident: int = 0
+    efficiency: dict[str, float] = {}
+    only_f32: bool = False
 
 
 class Settings(NamedTuple):
@@ -83,9 +85,13 @@ class Rounds(NamedTuple):
 class HostFamily:
     """A host kernel: it has no settings. Its cost is in multiply-adds."""
 
-    tiles = (TileRow(None, 0, only_f32=False, efficiency={}),)
+    def tiles(self, product: Product) -> Sequence[TileRow]:
+        return [TileRow(None)]
 
-    def splits(self, tile: None, product: Product, device: Device) -> Iterable[None]:
+    def why_never(self, product: Product) -> str | None:
+        return None
+
+    def splits(self, row: TileRow, product: Product, device: Device) -> Iterable[None]:
         return (None,)
 
     def chunk(self, tile: None, product: Product) -> None:
@@ -107,58 +113,100 @@ class Gemm(HostFamily):
 
 
 class Depthwise(HostFamily):
-    def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
+    def why_never(self, product: Product) -> str | None:
         if product.groups == 1 or 1 not in (product.problem.in_channels, product.cols):
             return "it is for groups of one channel"
-        return super().why_not(settings, product, device)
+        return None
 
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
         """Vectors go along groups."""
         return product.multiply_adds
 
 
-class CudaCores:
-    """What simt and im2col share: sums on CUDA cores, in tiles of rows x columns."""
+class CudaFamily:
+    """What the CUDA kernels share: a product in tiles of rows x columns, split along its reduction."""
 
-    RESIDENT_RESULTS = 2 * 128 * 128  # that a multiprocessor's resident blocks hold, whatever their tile
     MAX_SPLIT = 128
     MAX_WAVES = 6  # of a split's thread blocks
     SLICE_SECONDS = 5e-8  # a thread's wait for a slice, while slices are added
     POINT_BYTES = 32  # of device/points.cuh
-    PADDING = 4  # of a tile's lines in shared memory
 
-    tiles: tuple[TileRow, ...]
+    TILES: tuple[TileRow, ...]
+
+    def tiles(self, product: Product) -> Sequence[TileRow]:
+        """Those made for the product's types."""
+        return self.TILES
+
+    def row_of(self, tile: Tile) -> TileRow:
+        return next(row for row in self.TILES if row.tile == tile)
+
+    def why_never(self, product: Product) -> str | None:
+        """Why no tile takes the product."""
+        return None
 
     def rounds(self, settings: Settings, product: Product) -> Rounds:
         return Rounds(1, product.rows, product.steps)
 
-    def splits(self, tile: Tile, product: Product, device: Device) -> Iterable[int]:
+    def splits(self, row: TileRow, product: Product, device: Device) -> Iterable[int]:
         """One, and those that fill whole waves of thread blocks, if that leaves each slice some tiles."""
-        whole = Settings(tile, 1, self.chunk(tile, product))
+        whole = Settings(row.tile, 1, self.chunk(row.tile, product))
         blocks = max(1, self.blocks(whole, product))
-        most = min(self.MAX_SPLIT, self.rounds(whole, product).steps // (4 * tile.depth))
-        full = (waves * self.resident_blocks(tile, device) // blocks for waves in range(1, self.MAX_WAVES + 1))
+        most = min(self.MAX_SPLIT, self.rounds(whole, product).steps // (4 * row.tile.depth))
+        wave = row.resident * device.multiprocessors
+        full = (waves * wave // blocks for waves in range(1, self.MAX_WAVES + 1))
         return sorted({max(1, min(split, most)) for split in (1, *full)})
 
-    def resident_blocks(self, tile: Tile, device: Device) -> int:
-        return device.multiprocessors * self.RESIDENT_RESULTS // (tile.rows * tile.cols)
+    def chunk(self, tile: Tile, product: Product) -> int | None:
+        return None
 
-    def row_of(self, tile: Tile | None) -> TileRow | None:
-        return next((row for row in self.tiles if row.tile == tile), None)
+    def blocks(self, settings: Settings, product: Product) -> int:
+        """Thread blocks of a round."""
+        tile, rows = settings.tile, self.rounds(settings, product).rows
+        row_tiles = (rows + product.classes * (tile.rows - 1)) // tile.rows  # each residue class has its own
+        return row_tiles * _ceil(product.cols, tile.cols) * product.groups * settings.split
 
     def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
-        row = self.row_of(settings.tile)
-        if row is None:
-            return f"no tile {settings.tile} is compiled"
-        if row.only_f32 and product.sum_dtype != np.float32:
-            return "compiled for float32 sums only"
         if settings.split < 1:
             return f"a split of {settings.split}"
-        if (need := self.shared_bytes(row, product)) > device.shared_bytes:
+        if (settings.chunk is None) != (self.chunk(settings.tile, product) is None):
+            return "it has no chunks"
+        if (need := self.shared_bytes(self.row_of(settings.tile), product)) > device.shared_bytes:
             return f"{need} bytes of shared memory, the device has {device.shared_bytes}"
         if self.blocks(settings, product) > INT32_MAX:
             return "more than 2^31 - 1 thread blocks"
         return None
+
+    def cost(self, settings: Settings, product: Product, device: Device) -> float:
+        """A multiprocessor's results, there or not, each for a slice of the reduction; then the slices' sum."""
+        tile, row, rounds = settings.tile, self.row_of(settings.tile), self.rounds(settings, product)
+        rate = self.rate(product) * device.clock_hz * row.efficiency[product.kind]
+        steps = _ceil(rounds.steps, settings.split) + 4 * tile.depth  # and the pipeline's filling and emptying
+        blocks = _ceil(self.blocks(settings, product), device.multiprocessors)
+        # Where fewer blocks run than a multiprocessor holds, latencies show.
+        load = max(blocks, 0.2 * row.resident + 0.8 * blocks) * tile.rows * tile.cols
+        seconds = rounds.count * (load * steps / rate + LAUNCH_SECONDS)
+        if settings.split > 1:  # slices are written, and read by one more kernel
+            slices = settings.split * product.rows * product.cols * product.groups * product.sum_dtype.itemsize
+            seconds += 2 * slices / device.bandwidth + settings.split * self.SLICE_SECONDS + LAUNCH_SECONDS
+        return seconds
+
+    def scratch_bytes(self, settings: Settings, product: Product) -> Dim:
+        return settings.split * product.sums_bytes if settings.split > 1 else 0
+
+
+class CudaCores(CudaFamily):
+    """What simt and im2col share: sums on CUDA cores."""
+
+    PADDING = 4  # of a tile's lines in shared memory
+
+    def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
+        if self.row_of(settings.tile).only_f32 and product.sum_dtype != np.float32:
+            return "compiled for float32 sums only"
+        return super().why_not(settings, product, device)
+
+    def rate(self, product: Product) -> int:
+        """Multiply-adds of a multiprocessor in a clock."""
+        return 128 if product.sum_dtype == np.float32 else 64
 
     def shared_bytes(self, row: TileRow, product: Product) -> int:
         tile = row.tile
@@ -166,49 +214,16 @@ class CudaCores:
         points = tile.rows + 2 * row.threads
         return tile.stages * tile.depth * lines * product.sum_dtype.itemsize + points * self.POINT_BYTES
 
-    def blocks(self, settings: Settings, product: Product) -> int:
-        """Thread blocks of a round."""
-        tile, rows = settings.tile, self.rounds(settings, product).rows
-        return _ceil(rows, tile.rows) * _ceil(product.cols, tile.cols) * product.groups * settings.split
-
-    def cost(self, settings: Settings, product: Product, device: Device) -> float:
-        """A multiprocessor's results, there or not, each for a slice of the reduction; then the slices' sum."""
-        tile, rounds = settings.tile, self.rounds(settings, product)
-        lanes = 128 if product.sum_dtype == np.float32 else 64
-        rate = lanes * device.clock_hz * self.row_of(tile).efficiency[product.kind]
-        steps = _ceil(rounds.steps, settings.split) + 4 * tile.depth  # and the pipeline's filling and emptying
-        load = _ceil(self.blocks(settings, product), device.multiprocessors) * tile.rows * tile.cols
-        seconds = rounds.count * (self.shared_load(load) * steps / rate + LAUNCH_SECONDS)
-        if settings.split > 1:  # slices are written, and read by one more kernel
-            slices = settings.split * product.rows * product.cols * product.groups * product.sum_dtype.itemsize
-            seconds += 2 * slices / device.bandwidth + settings.split * self.SLICE_SECONDS + LAUNCH_SECONDS
-        return seconds
-
-    def shared_load(self, results: int) -> float:
-        """A multiprocessor's results; if fewer than fit, as many as would take the same time: latencies show."""
-        return max(results, 0.2 * self.RESIDENT_RESULTS + 0.8 * results)
-
 
 class Simt(CudaCores):
     """Implicit GEMM: src_cuda/kernels/simt.cu."""
 
-    tiles = (
-        TileRow(Tile(128, 128, 8, 2), 256, only_f32=True, efficiency={"gather": 0.66, "reduce": 0.65}),
-        TileRow(Tile(128, 64, 8, 2), 128, only_f32=True, efficiency={"gather": 0.64, "reduce": 0.55}),
-        TileRow(Tile(64, 64, 8, 2), 128, only_f32=False, efficiency={"gather": 0.55, "reduce": 0.43}),
-        TileRow(Tile(128, 32, 8, 2), 128, only_f32=False, efficiency={"gather": 0.47, "reduce": 0.34}),
+    TILES = (
+        TileRow(Tile(128, 128, 8, 2), 256, 2, {"gather": 0.66, "reduce": 0.65}, only_f32=True),
+        TileRow(Tile(128, 64, 8, 2), 128, 4, {"gather": 0.64, "reduce": 0.55}, only_f32=True),
+        TileRow(Tile(64, 64, 8, 2), 128, 8, {"gather": 0.55, "reduce": 0.43}),
+        TileRow(Tile(128, 32, 8, 2), 128, 8, {"gather": 0.47, "reduce": 0.34}),
     )
-
-    def chunk(self, tile: Tile, product: Product) -> None:
-        return None
-
-    def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
-        if settings.chunk is not None:
-            return "it has no chunks"
-        return super().why_not(settings, product, device)
-
-    def scratch_bytes(self, settings: Settings, product: Product) -> Dim:
-        return settings.split * product.sums_bytes if settings.split > 1 else 0
 
 
 IM2COL_SCRATCH = 256 * 2**20  # bytes of the column matrix at a time, if that is a tile's rows
@@ -217,9 +232,9 @@ IM2COL_SCRATCH = 256 * 2**20  # bytes of the column matrix at a time, if that is
 class Im2col(CudaCores):
     """An explicit column matrix, then its product: src_cuda/kernels/im2col.cu."""
 
-    tiles = (
-        TileRow(Tile(128, 128, 8, 1), 256, only_f32=True, efficiency={"gather": 0.17, "reduce": 0.11}),
-        TileRow(Tile(64, 64, 8, 1), 64, only_f32=False, efficiency={"gather": 0.09, "reduce": 0.10}),
+    TILES = (
+        TileRow(Tile(128, 128, 8, 1), 256, 2, {"gather": 0.17, "reduce": 0.11}, only_f32=True),
+        TileRow(Tile(64, 64, 8, 1), 64, 8, {"gather": 0.09, "reduce": 0.10}),
     )
 
     def rounds(self, settings: Settings, product: Product) -> Rounds:
@@ -229,15 +244,14 @@ class Im2col(CudaCores):
             return Rounds(count, min(product.rows, settings.chunk), product.steps)
         return Rounds(count, product.rows, min(product.steps, settings.chunk))
 
-    def splits(self, tile: Tile, product: Product, device: Device) -> Iterable[int]:
-        """Only weight gradients': slices of a whole output would be more scratch than the column matrix."""
-        return super().splits(tile, product, device) if product.kind == "reduce" else [1]
+    def splits(self, row: TileRow, product: Product, device: Device) -> Iterable[int]:
+        """Those whose slices need no more scratch than the column matrix may: an output can be large."""
+        slice_bytes = max(1, product.rows * product.cols * product.groups * product.sum_dtype.itemsize)
+        return [s for s in super().splits(row, product, device) if s == 1 or s * slice_bytes <= IM2COL_SCRATCH]
 
     def chunk(self, tile: Tile, product: Product) -> int:
         """Whole tiles of rows: all that there are, if the scratch's cap allows."""
-        rows = IM2COL_SCRATCH // max(1, product.column_bytes)
-        if product.has_known_batch:
-            rows = min(rows, self._rows(tile, product))
+        rows = min(IM2COL_SCRATCH // max(1, product.column_bytes), self._rows(tile, product))
         return max(1, rows // tile.rows) * tile.rows
 
     def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
@@ -264,12 +278,61 @@ class Im2col(CudaCores):
         return (product.positions + classes * (tile.rows - 1)) // tile.rows * tile.rows
 
 
-Family = HostFamily | Simt | Im2col
+class Mma(CudaFamily):
+    """Implicit GEMM on tensor cores: src_cuda/kernels/mma.cu. float32 operands are multiplied as tf32."""
+
+    ROW_BYTES = 128  # of a tile in shared memory, along the steps
+    PIECE_BYTES = 16  # of an asynchronous copy
+    ELEMENTWISE = 3  # times as long, if operands cannot be copied in such pieces
+
+    TILES = (
+        TileRow(Tile(128, 128, 64, 3), 128, 2, {"gather": 0.30, "reduce": 0.29}),
+        TileRow(Tile(128, 64, 64, 4), 128, 2, {"gather": 0.19, "reduce": 0.20}),
+        TileRow(Tile(64, 64, 64, 4), 128, 3, {"gather": 0.17, "reduce": 0.16}),
+        TileRow(Tile(128, 16, 64, 4), 128, 2, {"gather": 0.075, "reduce": 0.072}),
+        TileRow(Tile(128, 128, 32, 3), 128, 2, {"gather": 0.27, "reduce": 0.26}),
+        TileRow(Tile(128, 64, 32, 4), 128, 2, {"gather": 0.19, "reduce": 0.18}),
+        TileRow(Tile(64, 64, 32, 4), 128, 3, {"gather": 0.16, "reduce": 0.13}),
+        TileRow(Tile(128, 16, 32, 4), 128, 2, {"gather": 0.07, "reduce": 0.065}),
+    )
+
+    def tiles(self, product: Product) -> Sequence[TileRow]:
+        operand_bytes = product.operand_dtypes[0].itemsize
+        return [row for row in self.TILES if row.tile.depth * operand_bytes == self.ROW_BYTES]
+
+    def why_never(self, product: Product) -> str | None:
+        first, second = product.operand_dtypes
+        if first != second:
+            return f"operands of two types, {first.name} and {second.name}"
+        if first.name not in ("bfloat16", "float16", "float32"):
+            return f"tensor cores of {first.name}"
+        if first == np.float32 and product.is_exact:
+            return "precision HIGHEST is float32 itself, tensor cores have tf32"
+        return None
+
+    def rate(self, product: Product) -> int:
+        """Multiply-adds of a multiprocessor in a clock, by Hopper's own instructions for dense matrices."""
+        return 4096 // product.operand_dtypes[0].itemsize
+
+    def cost(self, settings: Settings, product: Product, device: Device) -> float:
+        piece = self.PIECE_BYTES // product.operand_dtypes[0].itemsize
+        slower = 1 if product.has_runs_of(piece) else self.ELEMENTWISE
+        return slower * super().cost(settings, product, device)
+
+    def shared_bytes(self, row: TileRow, product: Product) -> int:
+        tile = row.tile
+        stages = tile.stages * (tile.rows + tile.cols) * self.ROW_BYTES
+        sums = tile.rows * (tile.cols + 8) * product.sum_dtype.itemsize
+        points = (tile.rows + 2 * tile.depth) * 9 // 8  # every ninth place is padding
+        return max(stages, sums) + points * self.POINT_BYTES
+
+
+Family = HostFamily | CudaFamily
 
 # Of each platform, in the order of src_cpu's `Family` and src_cuda's `kFamilies`.
 FAMILIES: dict[str, dict[str, Family]] = {
     "cpu": {"gemm": Gemm(), "depthwise": Depthwise()},
-    "cuda": {"simt": Simt(), "im2col": Im2col()},
+    "cuda": {"simt": Simt(), "im2col": Im2col(), "mma": Mma()},
 }
 
 

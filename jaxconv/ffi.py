@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import re
 from collections.abc import Callable
@@ -70,7 +71,8 @@ def is_built(platform: str) -> bool:
 def device() -> Device:
     """What plans depend on of the first GPU of this machine, or of a typical one."""
     limits = _LOADED["cuda"].device_limits() if is_built("cuda") else None
-    return TYPICAL_DEVICE if limits is None else Device(**limits)
+    known = {name: value for name, value in (limits or {}).items() if value > 0}  # drivers say 0 of what they hide
+    return dataclasses.replace(TYPICAL_DEVICE, **known)
 
 
 def convolution(plan: ConvPlan, problem: ConvProblem) -> Callable[[Array, Array], Array]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from jaxconv.families import FAMILIES, TYPICAL_DEVICE, Device, Family, Settings, Tile
+from jaxconv.families import FAMILIES, TYPICAL_DEVICE, Device, Family, Settings, Tile, TileRow
 from jaxconv.offsets import SPATIAL, fits_int32
 from jaxconv.problem import ConvProblem, Dim, Shape
 from jaxconv.product import Product
@@ -63,7 +63,7 @@ class ConvPlan:
         """What the platform's handler reads besides the problem."""
         attributes = {"family": np.int32(list(FAMILIES[self.platform]).index(self.family))}
         if self.platform == "cuda":
-            tiles = [row.tile for row in self._family.tiles]
+            tiles = [row.tile for row in self._family.TILES]
             attributes["tile"] = np.int32(tiles.index(self.settings.tile))
             attributes["split"] = np.int32(self.settings.split)
             attributes["chunk"] = np.int64(self.settings.chunk or 0)
@@ -110,14 +110,16 @@ class Choice(NamedTuple):
         return "; ".join(f"{what}: {reason}" if what else reason for what, reason in self.rejected)
 
 
-def refusal(problem: ConvProblem) -> str | None:
-    """Why no native kernel, on any platform, takes the problem; None if one may."""
+def refusal(problem: ConvProblem, kind: str = "gather") -> str | None:
+    """Why no native kernel, on any platform, takes the problem's pass; None if one may."""
     if len(problem.kernel) > SPATIAL:
         return f"{len(problem.kernel)} spatial dimensions (1 to {SPATIAL} are native)"
     operand = problem.rhs_dtype
     result = problem.out_dtype if problem.lhs_dtype == operand else problem.lhs_dtype  # of the forward convolution
     if (operand, result) not in DTYPES:
         return f"dtype {operand.name} with result {result.name}"
+    if (problem.out_dtype if kind == "gather" else problem.rhs_dtype) == jnp.dtype("int8"):
+        return "sums of integers as int8"
     # Every size and stride but those of an outermost batch is in the tables.
     if not _are_known(problem.rhs_shape + problem.lhs_shape[1:] + problem.out_shape[1:]) or not _are_known(
         (problem.in_channels, problem.out_channels, *problem.in_spatial, *problem.out_spatial)
@@ -159,11 +161,18 @@ def choose(
         if constraint.family not in (None, name):
             rejected.append(Rejection(name, f"{constraint.family} was asked for"))
             continue
-        for tile in [row.tile for row in family.tiles] if constraint.tile is None else [constraint.tile]:
-            settings = _settings(family, tile, product, constraint, device)
+        reason = family.why_never(product)
+        if reason is not None:
+            rejected.append(Rejection(name, reason))
+            continue
+        rows = [row for row in family.tiles(product) if constraint.tile in (None, row.tile)]
+        if not rows:
+            rejected.append(Rejection(_name(name, constraint.tile), "no such tile is compiled for these types"))
+        for row in rows:
+            settings = _settings(family, row, product, constraint, device)
             reason = family.why_not(settings[0], product, device)
             if reason is not None:
-                rejected.append(Rejection(_name(name, tile), reason))
+                rejected.append(Rejection(_name(name, row.tile), reason))
                 continue
             cost, best = min((family.cost(s, product, device), i) for i, s in enumerate(settings))
             candidates.append(Candidate(ConvPlan(platform, kind, name, settings[best]), cost))
@@ -175,12 +184,12 @@ def choose(
 
 
 def _settings(
-    family: Family, tile: Tile | None, product: Product, asked: Constraint, device: Device
+    family: Family, row: TileRow, product: Product, asked: Constraint, device: Device
 ) -> list[Settings]:
     """Those that a tile may run with."""
-    splits = family.splits(tile, product, device) if asked.split is None else [asked.split]
-    chunk = family.chunk(tile, product) if asked.chunk is None else asked.chunk
-    return [Settings(tile, split, chunk) for split in splits]
+    splits = family.splits(row, product, device) if asked.split is None else [asked.split]
+    chunk = family.chunk(row.tile, product) if asked.chunk is None else asked.chunk
+    return [Settings(row.tile, split, chunk) for split in splits]
 
 
 def _name(family: str, tile: Tile | None) -> str:

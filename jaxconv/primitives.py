@@ -144,7 +144,7 @@ def _computation(kind: str, platform: str | None, problem: ConvProblem, implemen
 def decide(kind: str, platform: str | None, problem: ConvProblem, implementation) -> Choice:
     """The plan for a problem on a platform, or why no native kernel answers it there."""
     constraint = constraint_of(implementation)
-    reason = _platform_refusal(platform, constraint) or refusal(problem)
+    reason = _platform_refusal(platform, constraint) or refusal(problem, kind)
     return Choice.nothing(reason) if reason else choose(platform, kind, problem, constraint, ffi.device())
 
 

@@ -7,8 +7,9 @@ import math
 from functools import cached_property
 
 import numpy as np
+from jax import lax
 
-from jaxconv.problem import ConvProblem, Dim
+from jaxconv.problem import ConvProblem, Dim, Shape
 
 TYPICAL_BATCH = 32  # stands for a batch that is symbolic while planning
 
@@ -48,7 +49,8 @@ class Product:
     def classes(self) -> int:
         """Residue classes of a lhs dilation: a position sees the taps of its own, on average their share of all."""
         pairs = zip(self.problem.window_strides, self.problem.lhs_dilation, strict=True)
-        return math.prod(dilation // math.gcd(stride, dilation) for stride, dilation in pairs)
+        periods = math.prod(dilation // math.gcd(stride, dilation) for stride, dilation in pairs)
+        return max(1, min(periods, math.prod(self.problem.out_spatial)))
 
     @cached_property
     def steps(self) -> int:
@@ -62,6 +64,27 @@ class Product:
     def multiply_adds(self) -> int:
         """Those of all groups; at least one, so that costs have ratios."""
         return max(1, self.rows * self.cols * self.steps * self.groups)
+
+    @cached_property
+    def operand_dtypes(self) -> tuple[np.dtype, np.dtype]:
+        other = self.problem.rhs_dtype if self.kind == "gather" else self.problem.out_dtype
+        return self.problem.lhs_dtype, other
+
+    def has_runs_of(self, elements: int) -> bool:
+        """Whether both operands' channels are contiguous in runs of as many, which begin at their multiples."""
+        p = self.problem
+        source = _is_last(p.lhs_spec.second, p.lhs_shape) and p.in_channels % elements == 0
+        if self.kind == "reduce":
+            return source and _is_last(p.out_spec.second, p.out_shape) and p.out_channels % elements == 0
+        by_out = _is_last(p.rhs_spec.first, p.rhs_shape) and p.out_channels % elements == 0
+        by_in = _is_last(p.rhs_spec.second, p.rhs_shape) and p.in_channels % elements == 0
+        return source and (by_out or by_in)
+
+    @cached_property
+    def is_exact(self) -> bool:
+        """Whether float32 is to be multiplied as such, not as tf32."""
+        precision = self.problem.precision
+        return lax.Precision.HIGHEST in (precision if isinstance(precision, tuple) else (precision,))
 
     @cached_property
     def sum_dtype(self) -> np.dtype:
@@ -81,3 +104,7 @@ class Product:
     def column_bytes(self) -> int:
         """Of a row of the column matrix: a position's (tap, channel)s, of all groups."""
         return self.groups * self.channel_taps * self.problem.lhs_dtype.itemsize
+
+
+def _is_last(axis: int, shape: Shape) -> bool:
+    return axis == len(shape) - 1

@@ -47,9 +47,10 @@ struct KernelFamily {
 
 extern const KernelFamily kSimt;
 extern const KernelFamily kIm2col;
+extern const KernelFamily kMma;
 
 // In the order of FAMILIES["cuda"] in families.py.
-inline constexpr const KernelFamily* kFamilies[] = {&kSimt, &kIm2col};
+inline constexpr const KernelFamily* kFamilies[] = {&kSimt, &kIm2col, &kMma};
 
 // A thread block's part of the product: `rows` x `cols` results, `depth` steps of the reduction at a time, `stages`
 // copies of the operands' tiles in shared memory.
@@ -75,6 +76,26 @@ inline constexpr Tile kSimtTiles[] = {
 inline constexpr Tile kIm2colTiles[] = {
     {128, 128, 8, 1, 8, 8, true},
     {64, 64, 8, 1, 8, 8, false},
+};
+
+// A tile on tensor cores, which warps share out. A row of shared memory along the steps is 128 bytes.
+struct MmaTile {
+  int rows;
+  int cols;
+  int depth;  // 64 for 16-bit operands, 32 for float32's
+  int stages;
+  int warp_rows;
+  int warp_cols;
+  int blocks;  // that a multiprocessor is to hold
+
+  constexpr int threads() const { return 32 * (rows / warp_rows) * (cols / warp_cols); }
+  constexpr int operand_bytes() const { return 128 / depth; }
+};
+
+inline constexpr MmaTile kMmaTiles[] = {
+    {128, 128, 64, 3, 64, 64, 2}, {128, 64, 64, 4, 64, 32, 2}, {64, 64, 64, 4, 32, 32, 3},
+    {128, 16, 64, 4, 32, 16, 2},  {128, 128, 32, 3, 64, 64, 2}, {128, 64, 32, 4, 64, 32, 2},
+    {64, 64, 32, 4, 32, 32, 3},   {128, 16, 32, 4, 32, 16, 2},
 };
 
 }  // namespace jaxconv

@@ -2,7 +2,8 @@
 
 The largest error of a result is at most twice that of lax in the same dtype on the same platform, plus c eps sqrt(n) r,
 which rounding in the accumulator explains: n is the number of products in a sum, r the root mean square of the exact
-results, and eps the accumulator's, which is float32 for halves.
+results, and eps the accumulator's, which is float32 for halves. lax's precision is ours: HIGHEST, or for tensor cores
+the default.
   c = 3: added one after the other, n independent terms have a rounding error of 0.15 eps sqrt(n) r, and the worst of
       10^5 results below 2 eps sqrt(n) r; no other order has larger ones. Operands rounded to tf32 are far outside.
 Halves are besides rounded once: each result is within half a unit of its own last place, and that much.
@@ -43,14 +44,14 @@ def gaussian(shape, dtype, seed):
 
 
 @functools.cache
-def by_lax(layer, dtype):
+def by_lax(layer, dtype, precision):
     """Operands, the passes in float64, and in the dtype on the default platform."""
     x_shape, w_shape, params = LAYERS[layer]
     theirs = functools.partial(lax_channels_last, **params)
     x, w = gaussian(x_shape, dtype, 0), gaussian(w_shape, dtype, 1)
     operands = x, w, gaussian(jax.eval_shape(theirs, x, w).shape, dtype, 2)
     exact = run_on_host(pullback(theirs), *(a.astype("float64") for a in operands))
-    return operands, exact, run(pullback(functools.partial(theirs, precision="highest")), *operands)
+    return operands, exact, run(pullback(functools.partial(theirs, precision=precision)), *operands)
 
 
 def error(actual, exact):
@@ -59,10 +60,11 @@ def error(actual, exact):
     return np.abs(actual - exact)
 
 
-def check(layer, dtype, implementation):
+def check(layer, dtype, implementation, precision="highest"):
     _, w_shape, params = LAYERS[layer]
-    operands, exact, theirs = by_lax(layer, dtype)
-    actual = run(pullback(functools.partial(ours, implementation=implementation, **params)), *operands)
+    operands, exact, theirs = by_lax(layer, dtype, precision)
+    conv = functools.partial(ours, implementation=implementation, precision=precision, **params)
+    actual = run(pullback(conv), *operands)
     taps, groups = np.prod(w_shape[:-2]), params.get("feature_group_count", 1)
     terms = taps * w_shape[-2], taps * w_shape[-1] // groups, operands[2].size // w_shape[-1]
     eps, f32_eps = jnp.finfo(dtype).eps, jnp.finfo("float32").eps
@@ -86,3 +88,11 @@ def test_accuracy(layer, dtype, implementation, x64):
 @pytest.mark.parametrize("family", ["simt", "im2col"])
 def test_accuracy_of_families(layer, dtype, family, x64):
     check(layer, dtype, family)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_accuracy_of_tensor_cores(layer, dtype):
+    """float32 by tf32, as lax has it at its default precision."""
+    check(layer, dtype, "mma", precision="default")

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.gpu
 
 CASES = Path(__file__).parents[1] / "benchmarks" / "cases.json"
 TILES = {f"{name}_{row.tile}_{row.tile.stages}": (name, row)
-         for name, family in FAMILIES["cuda"].items() for row in family.tiles}  # fmt: skip
+         for name, family in FAMILIES["cuda"].items() for row in family.TILES}  # fmt: skip
 every_tile = pytest.mark.parametrize("family, row", TILES.values(), ids=TILES)
 every_family = pytest.mark.parametrize("family", FAMILIES["cuda"])
 
@@ -34,9 +34,20 @@ def constraint(family=None, row=None, **settings):
     return Constraint("cuda", family, row and row.tile, **settings)
 
 
+def dtypes_of(family, row):
+    """Those that a tile is compiled for."""
+    if family == "mma":
+        return ["float32"] if row.tile.depth == 32 else ["bfloat16", "float16", "bfloat16_to_float32"]
+    return [dtype for dtype in DTYPES if not (row.only_f32 and dtype in ("float64", "int8_to_int32"))]
+
+
+def dtype_of(family, row):
+    return "bfloat16" if "float32" not in dtypes_of(family, row) else "float32"
+
+
 def settings_of(family, row):
     """Whole and split reductions; and a column matrix at once, or a tile of rows at a time."""
-    if family == "simt":
+    if family != "im2col":
         return [dict(split=s) for s in (1, 2, 3, 5)]
     return [dict(split=1), dict(split=3), *(dict(split=s, chunk=row.tile.rows) for s in (1, 2, 5))]
 
@@ -158,7 +169,7 @@ def check(implementation, dtype):
     operands, expected = rounded(operands, operand, operand, result), rounded(expected, result, operand, operand)
     ours = lambda convolution: convolution.ours(implementation, result)
     with jax.enable_x64(dtype == "float64"):
-        if dtype == "int8_to_int32":
+        if dtype == "int8_to_int32" or (implementation.family, dtype) == ("mma", "bfloat16_to_float32"):
             forward = lambda operands: {name: ours(convolutions()[name])(x, w) for name, (x, w, _) in operands.items()}
             assert_same(jax.jit(forward)(operands), {name: y for name, (y, _, _) in expected.items()})
         else:
@@ -168,7 +179,7 @@ def check(implementation, dtype):
 EVERY_SETTING = {
     f"{tile}-{'-'.join(f'{k}_{v}' for k, v in settings.items())}-{dtype}": (family, row, settings, dtype)
     for tile, (family, row) in TILES.items() for settings in settings_of(family, row)
-    for dtype in DTYPES if not (row.only_f32 and dtype in ("float64", "int8_to_int32"))
+    for dtype in dtypes_of(family, row)
 }  # fmt: skip
 
 
@@ -180,6 +191,8 @@ def test_exact(family, row, settings, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", [None, *FAMILIES["cuda"]])
 def test_exact_as_planned(family, dtype):
+    if family == "mma" and dtype in ("float64", "int8_to_int32"):
+        pytest.skip("tensor cores have no such type")
     check(constraint(family), dtype)
 
 
@@ -201,8 +214,8 @@ SMOKE = {
 }  # fmt: skip
 PASSES = {
     "fprop": lambda conv: lambda x, w, g: conv(x, w),
-    "dgrad": lambda conv: lambda x, w, g: jax.vjp(lambda x: conv(x, w), x)[1](g),
-    "wgrad": lambda conv: lambda x, w, g: jax.vjp(lambda w: conv(x, w), w)[1](g),
+    "dgrad": lambda conv: lambda x, w, g: jax.vjp(lambda x: conv(x, w), x)[1](g)[0],
+    "wgrad": lambda conv: lambda x, w, g: jax.vjp(lambda w: conv(x, w), w)[1](g)[0],
 }
 
 
@@ -210,10 +223,11 @@ PASSES = {
 @pytest.mark.parametrize("convolution, split", SMOKE.values(), ids=SMOKE)
 @every_tile
 def test_smoke(family, row, convolution, split, of_conv):
-    chunk = row.tile.rows if family == "im2col" else None
+    chunk, dtype = row.tile.rows if family == "im2col" else None, dtype_of(family, row)
     ours = convolution.ours(constraint(family, row, split=split, chunk=chunk))
     operands = convolution.operands()
-    assert_same(jax.jit(of_conv(ours))(*operands), run_on_host(of_conv(convolution.lax()), *operands))
+    actual = jax.jit(of_conv(ours))(*(a.astype(dtype) for a in operands))
+    assert_same(actual, run_on_host(of_conv(convolution.lax()), *operands).astype(dtype))
 
 
 # The same, again and anywhere in memory.
@@ -231,6 +245,8 @@ LAYERS = {
 @every_tile
 def test_the_same_twice(family, row, split, dtype):
     """Gaussian sums, which any other order would change."""
+    if dtype not in dtypes_of(family, row):
+        pytest.skip("not a tile for this type")
     rng = np.random.default_rng(0)
     operands = {name: [rng.standard_normal(a.shape).astype(dtype) for a in layer.operands(dtype)]
                 for name, layer in LAYERS.items()}  # fmt: skip
@@ -242,9 +258,10 @@ def test_the_same_twice(family, row, split, dtype):
         assert_same(program(operands), first)
 
 
-def poison(*shapes):
+def poison(*likes):
     """Leaves NaNs where the next arrays will be."""
-    arrays = [jax.device_put(np.full(shape, np.nan, np.float32)) for shape in (*shapes, (2**24,))]
+    likes = (*likes, jax.ShapeDtypeStruct((2**24,), np.float32))
+    arrays = [jax.device_put(np.full(a.shape, np.nan, a.dtype)) for a in likes]
     jax.block_until_ready(arrays)
     for array in arrays:
         array.delete()
@@ -255,11 +272,12 @@ def poison(*shapes):
 def test_results_are_written_everywhere(family, row, split):
     """Whatever was in the memory of results and scratch."""
     names = ["nothing_seen", "no_channels", "many_classes", "many_groups", "odd_channels", "negative_padding"]
-    operands, expected = (rounded({name: of[name] for name in names}, *["float32"] * 3) for of in exact())
+    dtypes = [dtype_of(family, row)] * 3
+    operands, expected = (rounded({name: of[name] for name in names}, *dtypes) for of in exact())
     ours = lambda convolution: convolution.ours(constraint(family, row, split=split))
     program = jax.jit(pulled_back(ours)).lower(operands).compile()
     for _ in range(3):
-        poison(*(a.shape for a in jax.tree.leaves(expected)))
+        poison(*jax.tree.leaves(expected))
         assert_same(program(operands), expected)
 
 
@@ -277,17 +295,18 @@ def test_not_finite_numbers_reach_their_results_alone(family, row, groups, opera
     convolution = channels_last_convolution(*shapes, padding=padding, feature_group_count=groups)
     theirs, ours = (pullback(c) for c in (convolution.lax(), convolution.ours(constraint(family, row))))
     program = jax.jit(ours)
-    ones = {name: np.ones_like(a) for name, a in zip("xwg", convolution.operands(), strict=True)}
+    dtype = dtype_of(family, row)
+    ones = {name: np.ones(a.shape, dtype) for name, a in zip("xwg", convolution.operands(), strict=True)}
     for index in [(0, 0, 0, 0), (-1, -2, -3, -1)]:
         one = np.zeros_like(ones[operand])
         one[index] = 1
-        counts = run_on_host(theirs, *(ones | {operand: one}).values())
+        counts = run_on_host(theirs, *(a.astype(np.float32) for a in (ones | {operand: one}).values()))
         for value in (np.nan, np.inf):
-            actual = program(*(ones | {operand: np.where(one, np.float32(value), ones[operand])}).values())
+            actual = program(*(ones | {operand: np.where(one, one.dtype.type(value), ones[operand])}).values())
             for name, result, count in zip(("y", "dx", "dw"), actual, counts, strict=True):
                 if name in reached:
                     assert np.any(count)
-                    np.testing.assert_array_equal(~np.isfinite(result), np.asarray(count) > 0, err_msg=name)
+                    np.testing.assert_array_equal(~np.isfinite(np.asarray(result, np.float32)), np.asarray(count) > 0, err_msg=name)
 
 
 @every_family
@@ -323,7 +342,8 @@ def test_offsets_past_31_bits(family):
 def test_exported_with_any_batch(family, row, name):
     convolution, conv = convolutions()[name], convolutions()[name].ours(constraint(family, row))
     (batch,) = export.symbolic_shape("b")
-    x, w, g = convolution.operands()
+    dtype = dtype_of(family, row)
+    x, w, g = convolution.operands(dtype)
     types = [jax.ShapeDtypeStruct((batch, *a.shape[1:]), a.dtype) for a in (x, g)]
     checks = [export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}") for kind in ("gather", "reduce")]
     program = export.export(jax.jit(pullback(conv)), disabled_checks=checks)(types[0], w, types[1])
@@ -331,7 +351,9 @@ def test_exported_with_any_batch(family, row, name):
     for images in (1, 5):
         resized = dataclasses.replace(convolution, lhs=(images, *convolution.lhs[1:]))
         operands = resized.operands()
-        assert_same(program.call(*operands), run_on_host(pullback(resized.lax()), *operands))
+        expected = run_on_host(pullback(resized.lax()), *operands)
+        actual = program.call(*(a.astype(dtype) for a in operands))
+        assert_same(actual, tuple(a.astype(dtype) for a in expected))
 
 
 def test_command_buffers():
@@ -344,7 +366,9 @@ def test_command_buffers():
         for tile, (family, row) in TILES.items():
             for settings in settings_of(family, row):
                 conv = layer.general(constraint(family, row, **settings))
-                ys[tile, str(settings)] = pullback(conv)(x, w, jnp.sign(conv(x, w)))
+                operands = [a.astype(dtype_of(family, row)) for a in (x, w)]
+                results = pullback(conv)(*operands, jnp.sign(conv(*operands)))
+                ys[tile, str(settings)] = tuple(a.astype(x.dtype) for a in results)
         return list(ys.values())
 
     conv = layer.lax()

@@ -17,13 +17,14 @@ from reference import lax_channels_last
 from jaxconv.families import FAMILIES, IM2COL_SCRATCH, TYPICAL_DEVICE, Tile
 from jaxconv.plan import Constraint, choose
 from jaxconv.problem import ConvProblem
+from jaxconv.product import Product
 
 SOURCES = Path(__file__).parents[1]
 CUDA = FAMILIES["cuda"]
 
 DTYPES = [("float32", None), ("float64", None), ("bfloat16", None), ("float16", None), ("bfloat16", "float32"),
           ("float16", "float32"), ("float32", "float64"), ("int8", "int32")]  # fmt: skip
-ROWS = [(name, row) for name, family in CUDA.items() for row in family.tiles]
+ROWS = [(name, row) for name, family in CUDA.items() for row in family.TILES]
 IDS = [f"{family}_{row.tile}_{row.tile.stages}" for family, row in ROWS]
 
 
@@ -64,7 +65,7 @@ every_pass = pytest.mark.parametrize("kind, problem", PASSES.values(), ids=PASSE
 every_tile = pytest.mark.parametrize("family, row", ROWS, ids=IDS)
 
 
-every_im2col_tile = pytest.mark.parametrize("row", CUDA["im2col"].tiles, ids=lambda row: str(row.tile))
+every_im2col_tile = pytest.mark.parametrize("row", CUDA["im2col"].TILES, ids=lambda row: str(row.tile))
 
 
 def channel_taps(problem):
@@ -84,6 +85,17 @@ def sums_in_f32(problem):
     return sum_bytes(problem) == 4 and problem.rhs_dtype.kind != "i"
 
 
+def candidates(kind, problem):
+    """What may be chosen: each tile, made for the problem's types or not, that is not ruled out with its family."""
+    product = Product(kind, problem)
+    return [(name, row) for name, family in CUDA.items() if family.why_never(product) is None
+            for row in family.tiles(product)]  # fmt: skip
+
+
+def takes(kind, problem, family, row):
+    return (family, row) in candidates(kind, problem) and (sums_in_f32(problem) or not row.only_f32)
+
+
 def factor(rejection):
     """How many times the chosen candidate's cost, or None for another reason."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)x the cost", rejection.reason)
@@ -97,7 +109,7 @@ def factor(rejection):
 @every_pass
 def test_every_tile_can_be_named(kind, problem, family, row):
     choice = choose("cuda", kind, problem, Constraint(family=family, tile=row.tile))
-    if row.only_f32 and not sums_in_f32(problem):
+    if not takes(kind, problem, family, row):
         assert choice.plan is None
     else:
         assert (choice.plan.family, choice.plan.settings.tile) == (family, row.tile)
@@ -109,8 +121,9 @@ def test_every_tile_can_be_named(kind, problem, family, row):
 def test_every_candidate_is_chosen_or_rejected_with_a_reason(kind, problem):
     choice = choose("cuda", kind, problem)
     chosen = f"{choice.plan.family} {choice.plan.settings.tile}"
-    assert {chosen, *(r.what for r in choice.rejected)} == {f"{family} {row.tile}" for family, row in ROWS}
-    assert len(choice.rejected) == len(ROWS) - 1
+    tiles = {f"{family} {row.tile}" for family, row in candidates(kind, problem)}
+    ruled_out = {name for name, family in CUDA.items() if family.why_never(Product(kind, problem))}
+    assert sorted([chosen, *(r.what for r in choice.rejected)]) == sorted(tiles | ruled_out)
     assert all(r.reason for r in choice.rejected)
 
 
@@ -119,7 +132,7 @@ def test_the_cheapest_is_chosen(kind, problem):
     """And a reason by cost is the cost of the candidate, were it named, over that of the chosen."""
     choice = choose("cuda", kind, problem)
     reasons = {r.what: factor(r) for r in choice.rejected}
-    for family, row in ROWS:
+    for family, row in candidates(kind, problem):
         named = choose("cuda", kind, problem, Constraint(family=family, tile=row.tile))
         if named.plan is None:
             assert reasons[f"{family} {row.tile}"] is None
@@ -137,14 +150,14 @@ def test_im2col_is_never_chosen_for_large_dense_layers(name, which):
 
 @every_pass
 def test_a_family_can_be_named_alone(kind, problem):
-    for family in CUDA:
+    for family in dict(candidates(kind, problem)):
         assert choose("cuda", kind, problem, Constraint(family=family)).plan.family == family
 
 
 @pytest.mark.parametrize("split", [1, 2, 3, 5])
 @every_pass
 def test_a_split_can_be_named(kind, problem, split):
-    for family in CUDA:
+    for family in dict(candidates(kind, problem)):
         assert choose("cuda", kind, problem, Constraint(family=family, split=split)).plan.settings.split == split
 
 
@@ -160,7 +173,7 @@ def test_host_families(kind, problem):
 
 # Constraints that cannot be met.
 
-FIRST = CUDA["im2col"].tiles[0].tile
+FIRST = CUDA["im2col"].TILES[0].tile
 IMPOSSIBLE = {
     "unknown_tile": ("cuda", "dense", Constraint(family="simt", tile=Tile(3, 5, 7, 1)), "3x5x7"),
     "unknown_tile_of_any_family": ("cuda", "dense", Constraint(tile=Tile(3, 5, 7, 1)), "3x5x7"),
@@ -188,7 +201,7 @@ def test_what_cannot_be_met_says_why(platform, name, constraint, why, which):
 @pytest.mark.parametrize("name", ["wide", "int8"])
 def test_tiles_for_float32_sums_say_so(name, family, row):
     choice = choose("cuda", "gather", LAYERS[name], Constraint(family=family, tile=row.tile))
-    assert (choice.plan is None) == row.only_f32
+    assert (choice.plan is None) == (not takes("gather", LAYERS[name], family, row))
     if row.only_f32:
         assert any("float32" in r.reason for r in choice.rejected)
 
@@ -229,8 +242,8 @@ def test_shared_memory_limits_tiles():
     for shared_bytes in (0, 2**13, 2**14, 2**15, 2**16, TYPICAL_DEVICE.shared_bytes):
         choice = choose("cuda", kind, problem, device=device(shared_bytes=shared_bytes))
         too_large.append({r.what for r in choice.rejected if "shared memory" in r.reason})
-        assert (choice.plan is None) == (len(too_large[-1]) == len(ROWS))
-    assert too_large[0] == {f"{family} {row.tile}" for family, row in ROWS}
+        assert (choice.plan is None) == (too_large[-1] == too_large[0])
+    assert too_large[0] == {f"{family} {row.tile}" for family, row in candidates(kind, problem)}
     assert too_large[-1] == set()
     assert all(more >= fewer for more, fewer in zip(too_large, too_large[1:], strict=False))
 
@@ -367,8 +380,10 @@ def test_every_problem_has_a_plan(problem):
         assert choose("cpu", kind, problem).plan is not None
         for family in CUDA:
             choice = choose("cuda", kind, problem, Constraint(family=family))
-            too_large = all("2^31 - 1 thread blocks" in r.reason for r in choice.rejected if r.what.startswith(family))
-            assert choice.plan.family == family if choice.plan else too_large
+            reasons = [r.reason for r in choice.rejected if r.what.startswith(family)]
+            too_large = all("2^31 - 1 thread blocks" in reason for reason in reasons)
+            ruled_out = CUDA[family].why_never(Product(kind, problem)) in reasons
+            assert choice.plan.family == family if choice.plan else too_large or ruled_out
 
 
 def test_plans_are_values():
@@ -396,7 +411,17 @@ def test_tiles_are_those_that_are_compiled(family, table):
         *numbers, only_f32 = (field.strip() for field in row.split(","))
         *tile, thread_rows, thread_cols = map(int, numbers)
         compiled.append((tuple(tile), tile[0] * tile[1] // (thread_rows * thread_cols), only_f32 == "true"))
-    assert compiled == [(tuple(row.tile), row.threads, row.only_f32) for row in CUDA[family].tiles]
+    assert compiled == [(tuple(row.tile), row.threads, row.only_f32) for row in CUDA[family].TILES]
+
+
+def test_tensor_core_tiles_are_those_that_are_compiled():
+    header = (SOURCES / "src_cuda" / "launch.h").read_text()
+    (rows,) = re.findall(r"\bkMmaTiles\[\] = {\s*(.*?)\s*};", header, re.DOTALL)
+    compiled = []
+    for row in re.findall(r"{([^{}]*)}", rows):
+        *tile, warp_rows, warp_cols, blocks = (int(field) for field in row.split(","))
+        compiled.append((tuple(tile), 32 * (tile[0] // warp_rows) * (tile[1] // warp_cols), blocks))
+    assert compiled == [(tuple(row.tile), row.threads, row.resident) for row in CUDA["mma"].TILES]
 
 
 @pytest.mark.parametrize("platform, header, families", [

@@ -6,6 +6,7 @@ from itertools import product
 from pathlib import Path
 
 import jax
+from jaxconv.plan import IMPLEMENTATIONS
 from tqdm import tqdm
 
 from convbench import cases, machine, tables
@@ -14,7 +15,8 @@ from convbench.programs import PASSES, PRECISIONS
 from convbench.results import Results
 
 HOST_SUITE = "host"
-IMPLEMENTATION = {"cpu": "cpu", "gpu": "cuda"}
+DEFAULT = {"cpu": "cpu", "gpu": "cuda"}
+DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,10 +31,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--case-file", type=Path, default=cases.CASES, help="JSON list of layers")
     parser.add_argument("--suites", **several, help=f"default: {HOST_SUITE} on a host, all others on a GPU")
     parser.add_argument("--cases", **several, help="of these suites; default: all")
-    parser.add_argument("--dtypes", **several, default=["float32"])
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["float32"])
     parser.add_argument("--precision", choices=PRECISIONS, default="default", help="of float32, on both sides")
     parser.add_argument("--passes", nargs="+", choices=PASSES, default=PASSES)
-    parser.add_argument("--implementations", **several, help="of jaxconv; default: the platform's")
+    parser.add_argument("--implementations", nargs="+", choices=(*IMPLEMENTATIONS, "xla"), help="of jaxconv; default: the platform's")
     parser.add_argument("--seconds", type=float, default=0.2, help="to spend on the calls of a program (3 to 20 calls)")
     parser.add_argument("--commit", help="to be noted with the results; default: git's")
     parser.add_argument("--out", type=Path, help="JSON file to write, or to add to")
@@ -54,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
     jax.config.update("jax_enable_compilation_cache", False)  # what it finds is not a compilation
     selected = _selected(options)
     results = Results.continued(options.out, machine.describe(options.commit))
-    implementations = options.implementations or [IMPLEMENTATION[jax.default_backend()]]
+    implementations = options.implementations or [DEFAULT[jax.default_backend()]]
     warm_up(implementations)
     measured = []
     with tqdm(total=len(selected) * len(options.dtypes) * len(options.passes), unit="pass") as bar:

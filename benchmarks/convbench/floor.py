@@ -51,14 +51,26 @@ def flops(case: Case) -> int:
     return 2 * case.lhs[0] * in_channels_of_group * out_channels * taps
 
 
-def bytes_touched(case: Case, itemsize: int) -> int:
-    """Bytes of both operands and the result, each once: the same number in every pass."""
-    return itemsize * sum(math.prod(shape) for shape in (case.lhs, case.rhs, case.out))
+def elements_read(size: int, kernel: int, stride: int, pads: tuple[int, int], hole: int, spread: int) -> int:
+    """Elements of one input dimension that some tap reads; arguments as in `taps_inside`."""
+    positions = (dilate(size, hole) + sum(pads) - dilate(kernel, spread)) // stride + 1
+    read = np.unique(np.arange(positions)[:, None] * stride + np.arange(kernel) * spread - pads[0])
+    return np.count_nonzero((read >= 0) & (read < dilate(size, hole)) & (read % hole == 0))
 
 
-def floor_us(case: Case, dtype: str, precision: str, itemsize: int, peaks: Peaks | None) -> float | None:
+def bytes_touched(case: Case, which: str, itemsize: int) -> int:
+    """Bytes that a pass must touch of both operands and the result, each once: of what it reads, what some tap needs."""
+    batch, *spatial, channels = case.lhs
+    if which != "dgrad":
+        dimensions = zip(spatial, case.rhs, case.window_strides, case.padding, case.lhs_dilation, case.rhs_dilation)
+        spatial = [elements_read(*dimension) for dimension in dimensions]
+    lhs = batch * math.prod(spatial) * channels
+    return itemsize * (lhs + math.prod(case.rhs) + math.prod(case.out))
+
+
+def floor_us(case: Case, which: str, dtype: str, precision: str, itemsize: int, peaks: Peaks | None) -> float | None:
     """Microseconds, or None where the peaks are not known."""
     rate = peaks and peaks.rate(dtype, precision)
     if rate is None:
         return None
-    return 1e6 * max(flops(case) / rate, bytes_touched(case, itemsize) / peaks.bandwidth)
+    return 1e6 * max(flops(case) / rate, bytes_touched(case, which, itemsize) / peaks.bandwidth)

@@ -43,7 +43,7 @@ def measure(
             timing = _timing(forced, operands, budget_s, ours=True)
             names = {"case": case.name, "suite": case.suite, "pass": which, "dtype": dtype, "precision": precision}
             names |= {"implementation": implementation, "plan": timing.plan}
-            rows.append(names | _numbers(case, dtype, precision, timing, theirs))
+            rows.append(names | _numbers(case, which, dtype, precision, timing, theirs))
         return rows
 
 
@@ -72,14 +72,14 @@ def _plan(side: Program) -> str:
     return line.partition(": ")[2].partition("; not ")[0]
 
 
-def _numbers(case: Case, dtype: str, precision: str, ours: Timing, theirs: Timing) -> dict:
+def _numbers(case: Case, which: str, dtype: str, precision: str, ours: Timing, theirs: Timing) -> dict:
     peaks = PEAKS.get(jax.devices()[0].device_kind)
     itemsize = jnp.dtype(dtype).itemsize
-    floor = floor_us(case, dtype, precision, itemsize, peaks)
+    floor = floor_us(case, which, dtype, precision, itemsize, peaks)
     numbers = {
         "us": ours.us,
         "tflops": ours.us and flops(case) / ours.us * 1e-6,
-        "flops_per_byte": flops(case) / bytes_touched(case, itemsize),
+        "flops_per_byte": flops(case) / bytes_touched(case, which, itemsize),
         "lax_us": theirs.us,
         "speedup": ours.us and theirs.us and theirs.us / ours.us,
         "floor_us": floor,

@@ -19,10 +19,34 @@ struct alignas(16) Point {
   int32_t at[kSpatial];
 };
 
+// Division by a number that many share: a multiplication, where the hardware would take some hundred cycles.
+class Divider {
+ public:
+  __device__ explicit Divider(int64_t divisor)
+      : divisor_(divisor), reciprocal_(UINT64_MAX / static_cast<uint64_t>(max(divisor, int64_t{1}))) {}
+
+  // i / divisor and i % divisor of 0 <= i. The reciprocal is rounded down: the quotient may be one too small at first.
+  __device__ __forceinline__ int64_t Divide(int64_t i, int64_t* rest) const {
+    int64_t quotient = static_cast<int64_t>(__umul64hi(static_cast<uint64_t>(i), reciprocal_));
+    *rest = i - quotient * divisor_;
+    const bool small = *rest >= divisor_;
+    *rest -= small ? divisor_ : 0;
+    return quotient + small;
+  }
+
+ private:
+  int64_t divisor_;
+  uint64_t reciprocal_;
+};
+
 // Far outside any source, also after another point's coordinates were added.
 __device__ __forceinline__ Point Nowhere() {
   constexpr int32_t kFar = INT32_MIN / 2;
   return {0, -1, {kFar, kFar, kFar}};
+}
+
+__device__ inline int64_t Positions(const ConvProblem& problem, const ResidueClass& residue) {
+  return problem.batch * residue.count[0] * residue.count[1] * residue.count[2];
 }
 
 // The points of one residue class. `reduce` exchanges rows and steps.
@@ -31,10 +55,14 @@ struct ClassPoints {
   const Tap* taps;
   ResidueClass residue;
   bool reduce;
+  Divider by_channels;
+  Divider by_count[kSpatial];
 
-  __device__ int64_t positions() const {
-    return problem.batch * residue.count[0] * residue.count[1] * residue.count[2];
-  }
+  __device__ ClassPoints(const ConvProblem& problem, const Tap* taps, const ResidueClass& residue, bool reduce)
+      : problem(problem), taps(taps), residue(residue), reduce(reduce), by_channels(problem.in_channels),
+        by_count{Divider(residue.count[0]), Divider(residue.count[1]), Divider(residue.count[2])} {}
+
+  __device__ int64_t positions() const { return Positions(problem, residue); }
   __device__ int64_t channel_taps() const { return problem.in_channels * residue.tap_count; }
   __device__ int64_t rows() const { return reduce ? channel_taps() : positions(); }
   __device__ int64_t steps() const { return reduce ? positions() : channel_taps(); }
@@ -45,9 +73,8 @@ struct ClassPoints {
     Point point{};
 #pragma unroll
     for (int d = kSpatial - 1; d >= 0; --d) {
-      const int64_t rest = i / residue.count[d];
-      const int64_t q = i - rest * residue.count[d];
-      i = rest;
+      int64_t q;
+      i = by_count[d].Divide(i, &q);
       const int64_t at = q * problem.step[d];
       point.at[d] = static_cast<int32_t>(at);
       point.src += at * problem.src.spatial[d];
@@ -59,8 +86,8 @@ struct ClassPoints {
   }
 
   __device__ Point ChannelTap(int64_t i) const {
-    const int64_t place = i / problem.in_channels;
-    const int64_t channel = i - place * problem.in_channels;
+    int64_t channel;
+    const int64_t place = by_channels.Divide(i, &channel);
     const Tap tap = taps[residue.first_tap + place];
     return {tap.src_delta + channel * problem.src.channel,
             tap.filter_delta + channel * problem.filter.in,
@@ -69,11 +96,10 @@ struct ClassPoints {
 };
 
 // Finds the class of a row tile and makes the tile's index one within the class; null where all classes have ended.
-__device__ inline const ResidueClass* FindClass(const ConvProblem& problem, const Tap* taps,
-                                                const ResidueClass* classes, bool reduce, int tile_rows,
-                                                uint32_t* row_tile) {
+__device__ inline const ResidueClass* FindClass(const ConvProblem& problem, const ResidueClass* classes, bool reduce,
+                                                int tile_rows, uint32_t* row_tile) {
   for (int c = 0; c < problem.class_count; ++c) {
-    const int64_t rows = ClassPoints{problem, taps, classes[c], reduce}.rows();
+    const int64_t rows = reduce ? problem.in_channels * classes[c].tap_count : Positions(problem, classes[c]);
     const int64_t tiles = (rows + tile_rows - 1) / tile_rows;
     if (*row_tile < tiles) return &classes[c];
     *row_tile -= static_cast<uint32_t>(tiles);

@@ -10,11 +10,24 @@
 
 namespace jaxconv {
 
+// With `shared_bytes` of dynamic shared memory, which the caller has compared with the device's limit.
+template <typename Kernel, typename... Args>
+cudaError_t EnqueueShared(Kernel* kernel, int64_t blocks, int threads, size_t shared_bytes, cudaStream_t stream,
+                          Args... args) {
+  const void* function = reinterpret_cast<const void*>(kernel);
+  constexpr size_t kUnasked = 48 * 1024;  // more is given only to kernels that ask for it
+  if (shared_bytes > kUnasked) {
+    const cudaError_t status = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                    static_cast<int>(shared_bytes));
+    if (status != cudaSuccess) return status;
+  }
+  void* arguments[] = {&args...};
+  return cudaLaunchKernel(function, dim3(static_cast<uint32_t>(blocks)), dim3(threads), arguments, shared_bytes, stream);
+}
+
 template <typename Kernel, typename... Args>
 cudaError_t Enqueue(Kernel* kernel, int64_t blocks, int threads, cudaStream_t stream, Args... args) {
-  void* arguments[] = {&args...};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(static_cast<uint32_t>(blocks)), dim3(threads),
-                          arguments, 0, stream);
+  return EnqueueShared(kernel, blocks, threads, 0, stream, args...);
 }
 
 template <typename Acc>
@@ -27,12 +40,14 @@ __global__ void AddSlicesKernel(const Acc* slices, void* out, DType type, int64_
   StoreNarrowed(Pack<Acc, 1>{sum}, out, i, type);
 }
 
-// The last kernel of a split call: adds the slices in their order.
+// The last kernel of a call that keeps sums in the scratch: adds the slices in their order.
 template <typename Acc>
-cudaError_t AddSlices(const void* slices, void* out, DType type, int64_t elements, int split, cudaStream_t stream) {
+cudaError_t AddSlices(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
   constexpr int kThreads = 256;
-  return Enqueue(AddSlicesKernel<Acc>, CeilDiv(elements, kThreads), kThreads, stream, static_cast<const Acc*>(slices),
-                 out, type, elements, split);
+  const int64_t elements = ResultElements(call.problem, call.pass);
+  const DType type = call.pass == Pass::kReduce ? call.problem.filter_type : call.problem.dst_type;
+  return Enqueue(AddSlicesKernel<Acc>, CeilDiv(elements, kThreads), kThreads, stream,
+                 static_cast<const Acc*>(call.scratch), call.result, type, elements, plan.split);
 }
 
 }  // namespace jaxconv

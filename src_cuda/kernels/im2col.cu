@@ -5,7 +5,6 @@
 // sees. The positions of a class begin at a tile's boundary, so that no tile of rows has two classes. Scratch holds
 // `chunk` rows at a time: a gather's chunks are parts of its result; a reduce's are added up, one after the other.
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <iterator>
 #include <utility>
@@ -60,7 +59,7 @@ __global__ void Im2colKernel(const __grid_constant__ Im2colParams p) {
 
   uint32_t tile = static_cast<uint32_t>((p.columns.first_row + first) / p.tile_rows);
   const int64_t row_in_tile = (p.columns.first_row + first) % p.tile_rows;
-  const ResidueClass* residue = FindClass(p.problem, p.taps, p.classes, false, p.tile_rows, &tile);
+  const ResidueClass* residue = FindClass(p.problem, p.classes, false, p.tile_rows, &tile);
   if (residue == nullptr) return;
   const ClassPoints points{p.problem, p.taps, *residue, false};
   if (threadIdx.x < kIm2colRows) {
@@ -176,20 +175,6 @@ __device__ __forceinline__ Acc LoadWidened(const void* base, int64_t index, DTyp
   return raw.Widen(type).v[0];
 }
 
-// The steps of the reduction that a block takes.
-struct Steps {
-  int64_t begin;
-  int64_t end;
-
-  // One of `split` equal parts, but for the last.
-  __device__ Steps Slice(int slice, int split, int depth) const {
-    const int64_t tiles = (end - begin + depth - 1) / depth;
-    const int64_t size = (tiles + split - 1) / split * depth;
-    const int64_t from = min(begin + slice * size, end);
-    return {from, min(from + size, end)};
-  }
-};
-
 template <typename Acc, int kTileIndex, bool kReduce>
 __global__ void __launch_bounds__(kIm2colTiles[kTileIndex].threads())
     GemmKernel(const __grid_constant__ GemmParams p) {
@@ -209,23 +194,23 @@ __global__ void __launch_bounds__(kIm2colTiles[kTileIndex].threads())
 
   // The rows of a gather's product are the column matrix's; those of a reduce's its columns.
   uint32_t class_tile = row_tile + (kReduce ? 0 : static_cast<uint32_t>(p.columns.first_row / kTile.rows));
-  const ResidueClass* residue = FindClass(p.problem, p.taps, p.classes, kReduce, kTile.rows, &class_tile);
+  const ResidueClass* residue = FindClass(p.problem, p.classes, kReduce, kTile.rows, &class_tile);
   if (residue == nullptr) return;
   const ClassPoints points{p.problem, p.taps, *residue, kReduce};
   const int64_t first_row = static_cast<int64_t>(class_tile) * kTile.rows;
 
   int64_t class_begin = -p.columns.first_row;  // the class's first position, as a row in the scratch
   for (const ResidueClass* c = p.classes; kReduce && c != residue; ++c) {
-    const int64_t positions = ClassPoints{p.problem, p.taps, *c, kReduce}.positions();
+    const int64_t positions = Positions(p.problem, *c);
     class_begin += (positions + kTile.rows - 1) / kTile.rows * kTile.rows;
   }
-  Steps all{0, points.steps()};
+  StepRange all{0, points.steps()};
   if (kReduce) {
     all = {min(max(-class_begin, int64_t{0}), all.end),
            min(max(p.columns.rows - class_begin, int64_t{0}), all.end)};
   }
   if (p.accumulate && all.begin == all.end) return;
-  const Steps mine = all.Slice(slice, p.split, kTile.depth);
+  const StepRange mine = all.Slice(slice, p.split, kTile.depth);
 
   for (int i = threadIdx.x; i < kTile.rows; i += kThreads) {
     Point point = Nowhere();
@@ -235,7 +220,7 @@ __global__ void __launch_bounds__(kIm2colTiles[kTileIndex].threads())
     }
     shared.rows[i] = point;
   }
-  const StepTable<kThreads, kTile.depth> steps(shared.steps, points, mine.begin, mine.end);
+  const StepTable<kThreads, kTile.depth> steps(shared.steps, points, mine);
   steps.Fill(0);
   __syncthreads();
 
@@ -251,7 +236,7 @@ __global__ void __launch_bounds__(kIm2colTiles[kTileIndex].threads())
   const int64_t origin = group * p.columns.width + (kReduce ? class_begin * p.columns.pitch + first_row
                                                            : static_cast<int64_t>(row_tile) * kTile.rows * line_stride);
   const int64_t rhs_origin = group * p.rhs_group_stride + first_col * p.rhs_col_stride;
-  const int tiles = static_cast<int>((mine.end - mine.begin + kTile.depth - 1) / kTile.depth);
+  const int tiles = mine.Tiles(kTile.depth);
 #pragma unroll 1
   for (int first = 0; first < tiles; first += steps.kTilesPerHalf) {
     steps.FillAfter(first);
@@ -395,8 +380,7 @@ cudaError_t LaunchSums(const ConvCall& call, const Plan& plan, cudaStream_t stre
     if (const cudaError_t status = EnqueueGemm<Acc>(call, plan, columns, stream)) return status;
   }
   if (!KeepsSums(p, call.pass, plan)) return cudaSuccess;
-  const DType type = call.pass == Pass::kReduce ? p.filter_type : p.dst_type;
-  return AddSlices<Acc>(call.scratch, call.result, type, ResultElements(p, call.pass), plan.split, stream);
+  return AddSlices<Acc>(call, plan, stream);
 }
 
 // The family.

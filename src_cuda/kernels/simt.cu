@@ -5,66 +5,25 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <initializer_list>
 #include <iterator>
 #include <type_traits>
 #include <utility>
 
 #include "device/convert.cuh"
 #include "device/epilogue.cuh"
-#include "device/points.cuh"
+#include "device/product.cuh"
 #include "device/step_table.cuh"
 #include "device/tile_loader.cuh"
 #include "device/warp_tile.cuh"
 #include "host/enqueue.cuh"
+#include "host/layout.h"
+#include "host/params.h"
 #include "host/product.h"
 #include "host/types.h"
 #include "launch.h"
 
 namespace jaxconv {
 namespace {
-
-struct SimtParams {
-  ConvProblem problem;
-  const Tap* taps;
-  const ResidueClass* classes;
-  const void* src;
-  const void* rhs;
-  void* out;  // the result, or the slices in the scratch
-  DType rhs_type;
-  DType out_type;
-  uint32_t src_size[kSpatial];
-  uint32_t row_tiles;  // at least those of all classes together
-  uint32_t col_tiles;
-  int64_t cols;
-  int64_t rhs_col_stride;
-  int64_t rhs_group_stride;
-  int64_t out_col_stride;
-  int64_t out_group_stride;
-  int64_t out_elements;  // of one slice
-  int32_t split;
-  bool reduce;
-  bool quad_results;
-};
-
-// What a block computes: a tile of one class's product, in one group, over one slice of the reduction.
-struct Work {
-  uint32_t row_tile;
-  uint32_t col_tile;
-  uint32_t slice;
-  uint32_t group;
-};
-
-__device__ Work BlockWork(const SimtParams& p) {
-  // Blocks that run at the same time read the same rows, then neighbouring rows.
-  uint32_t block = blockIdx.x;
-  Work work;
-  work.col_tile = block % p.col_tiles, block /= p.col_tiles;
-  work.row_tile = block % p.row_tiles, block /= p.row_tiles;
-  work.slice = block % p.split;
-  work.group = block / p.split;
-  return work;
-}
 
 template <typename Acc, Tile kTile>
 struct alignas(16) SharedTiles {
@@ -84,7 +43,7 @@ constexpr int MinBlocks(const Tile& tile) {
 // kMixed: operands may have other types than the sums.
 template <typename Acc, bool kMixed, int kTileIndex, Access kSrcAccess, Access kRhsAccess>
 __global__ void __launch_bounds__(kSimtTiles[kTileIndex].threads(), MinBlocks<Acc>(kSimtTiles[kTileIndex]))
-    SimtKernel(const __grid_constant__ SimtParams p) {
+    SimtKernel(const __grid_constant__ ProductParams p) {
   constexpr Tile kTile = kSimtTiles[kTileIndex];
   constexpr int kThreads = kTile.threads();
   using Shared = SharedTiles<Acc, kTile>;
@@ -92,29 +51,13 @@ __global__ void __launch_bounds__(kSimtTiles[kTileIndex].threads(), MinBlocks<Ac
   static_assert(kTile.stages == 2, "one stage is multiplied while the next is loaded");
   __shared__ Shared shared;
 
-  Work work = BlockWork(p);
-  const ResidueClass* residue = FindClass(p.problem, p.taps, p.classes, p.reduce, kTile.rows, &work.row_tile);
-  if (residue == nullptr) return;
-  const ClassPoints points{p.problem, p.taps, *residue, p.reduce};
-
-  const int64_t all_steps = points.steps();
-  const int64_t all_tiles = (all_steps + kTile.depth - 1) / kTile.depth;
-  const int64_t slice_steps = (all_tiles + p.split - 1) / p.split * kTile.depth;
-  const int64_t begin = std::min(work.slice * slice_steps, all_steps);
-  const int64_t end = std::min(begin + slice_steps, all_steps);
-  const int tiles = static_cast<int>((end - begin + kTile.depth - 1) / kTile.depth);
-
-  for (int i = threadIdx.x; i < kTile.rows; i += kThreads) {
-    const int64_t row = static_cast<int64_t>(work.row_tile) * kTile.rows + i;
-    Point point = Nowhere();
-    if (row < points.rows()) {
-      point = points.Row(row);
-      point.src += work.group * p.problem.src.group;
-      point.partner += work.group * p.out_group_stride + work.slice * p.out_elements;
-    }
-    shared.rows[i] = point;
-  }
-  const StepTable<kThreads, kTile.depth> steps(shared.steps, points, begin, end);
+  const Work work = Work::OfBlock(p, kTile.rows);
+  if (work.residue == nullptr) return;
+  const ClassPoints points = work.Points(p, p.reduce);
+  work.FillRows<kTile.rows, kThreads>(p, points, shared.rows);
+  const StepRange range = StepRange{0, points.steps()}.Slice(work.slice, p.split, kTile.depth);
+  const int tiles = range.Tiles(kTile.depth);
+  const StepTable<kThreads, kTile.depth> steps(shared.steps, points, range);
   steps.Fill(0);
   __syncthreads();
 
@@ -161,7 +104,7 @@ __global__ void __launch_bounds__(kSimtTiles[kTileIndex].threads(), MinBlocks<Ac
     }
   }
 
-  StoreSums<Acc>(sums, shared.rows, {p.out, out_type, first_col, p.cols, p.out_col_stride, p.quad_results});
+  StoreSums<Acc>(sums, shared.rows, {p.out, out_type, first_col, p.cols, p.out_col_stride, p.out_vectors});
 }
 
 // The compiled kernels.
@@ -181,7 +124,7 @@ constexpr OperandAccess kAccesses[] = {
 };
 constexpr int kAccessCount = std::size(kAccesses);
 
-using SimtKernelPtr = void (*)(SimtParams);
+using SimtKernelPtr = void (*)(ProductParams);
 
 template <typename Acc, bool kMixed, int kTileIndex, size_t... kAccess>
 std::array<SimtKernelPtr, kAccessCount> KernelsOfTile(std::index_sequence<kAccess...>) {
@@ -203,110 +146,18 @@ bool IsPure(const ConvProblem& p) {
   return p.src_type == p.filter_type && p.src_type == p.dst_type && p.src_type == SumType(p);
 }
 
-// Layouts.
-
-struct OperandLayout {
-  const void* data;
-  DType type;
-  int64_t line_stride;
-  int64_t step_stride;
-  bool line_quads;  // four neighbouring lines are contiguous and aligned, as far as strides go
-  bool step_quads;
-
-  bool Allows(Access access) const {
-    if (access != Access::kLineQuads && access != Access::kStepQuads) {
-      return (access == Access::kLines) == (line_stride <= step_stride);
-    }
-    const size_t alignment = std::min<size_t>(16, 4 * ElementBytes(type));
-    return (access == Access::kLineQuads ? line_quads : step_quads) &&
-           reinterpret_cast<uintptr_t>(data) % alignment == 0;
+bool Allows(const OperandLayout& layout, Access access) {
+  switch (access) {
+    case Access::kLineQuads: return layout.LineVectors(4);
+    case Access::kStepQuads: return layout.StepVectors(4);
+    default: return (access == Access::kLines) == (layout.line_stride <= layout.step_stride);
   }
-};
-
-bool AreQuads(int64_t stride, int64_t count, std::initializer_list<int64_t> other_strides) {
-  return stride == 1 && count % 4 == 0 &&
-         std::all_of(other_strides.begin(), other_strides.end(), [](int64_t s) { return s % 4 == 0; });
-}
-
-bool ChannelQuads(const TensorStrides& s, int64_t channels) {
-  return AreQuads(s.channel, channels, {s.batch, s.spatial[0], s.spatial[1], s.spatial[2], s.group});
-}
-
-// The offsets of taps are multiples of four where these strides are: a filter is dense.
-bool OutQuads(const ConvProblem& p) {
-  return AreQuads(p.filter.out, p.out_channels, {p.in_channels == 1 ? 0 : p.filter.in, p.filter.group});
-}
-
-bool InQuads(const ConvProblem& p) {
-  return AreQuads(p.filter.in, p.in_channels, {p.out_channels == 1 ? 0 : p.filter.out, p.filter.group});
-}
-
-OperandLayout SourceLayout(const ConvCall& call) {
-  const ConvProblem& p = call.problem;
-  const int64_t position = p.src.spatial[kSpatial - 1] * p.step[kSpatial - 1];
-  const bool quads = ChannelQuads(p.src, p.in_channels);
-  if (call.pass == Pass::kReduce) return {call.src, p.src_type, p.src.channel, position, quads, false};
-  return {call.src, p.src_type, position, p.src.channel, false, quads};
-}
-
-OperandLayout RhsLayout(const ConvCall& call) {
-  const ConvProblem& p = call.problem;
-  if (call.pass == Pass::kGather) {
-    return {call.rhs, p.filter_type, p.filter.out, p.filter.in, OutQuads(p), InQuads(p)};
-  }
-  const int64_t position = p.dst.spatial[kSpatial - 1] * p.period[kSpatial - 1];
-  return {call.rhs, p.dst_type, p.dst.channel, position, ChannelQuads(p.dst, p.out_channels), false};
-}
-
-OperandLayout ResultLayout(const ConvCall& call) {
-  const ConvProblem& p = call.problem;
-  if (call.pass == Pass::kReduce) return {call.result, p.filter_type, p.filter.out, 0, OutQuads(p), false};
-  return {call.result, p.dst_type, p.dst.channel, 0, ChannelQuads(p.dst, p.out_channels), false};
 }
 
 int ChooseAccess(const ConvCall& call) {
   const OperandLayout src = SourceLayout(call), rhs = RhsLayout(call);
-  const auto fits = [&](const OperandAccess& access) { return src.Allows(access.src) && rhs.Allows(access.rhs); };
+  const auto fits = [&](const OperandAccess& access) { return Allows(src, access.src) && Allows(rhs, access.rhs); };
   return static_cast<int>(std::find_if(std::begin(kAccesses), std::end(kAccesses), fits) - std::begin(kAccesses));
-}
-
-int64_t Blocks(const ConvProblem& p, Pass pass, const Plan& plan) {
-  const Tile& tile = kSimtTiles[plan.tile];
-  return RowTiles(p, Rows(p, pass), tile.rows) * CeilDiv(p.out_channels, tile.cols) * plan.split * p.groups;
-}
-
-SimtParams MakeParams(const ConvCall& call, const Plan& plan) {
-  const ConvProblem& p = call.problem;
-  const Tile& tile = kSimtTiles[plan.tile];
-  const bool reduce = call.pass == Pass::kReduce;
-  const OperandLayout rhs = RhsLayout(call);
-  OperandLayout out = ResultLayout(call);
-  SimtParams params{};
-  params.out_elements = ResultElements(p, call.pass);
-  if (plan.split > 1) {
-    out.data = call.scratch;
-    out.type = SumType(p);
-  }
-  params.problem = p;
-  params.taps = call.taps;
-  params.classes = call.classes;
-  params.src = call.src;
-  params.rhs = call.rhs;
-  params.out = const_cast<void*>(out.data);
-  params.rhs_type = rhs.type;
-  params.out_type = out.type;
-  for (int d = 0; d < kSpatial; ++d) params.src_size[d] = static_cast<uint32_t>(p.src_size[d]);
-  params.row_tiles = static_cast<uint32_t>(RowTiles(p, Rows(p, call.pass), tile.rows));
-  params.col_tiles = static_cast<uint32_t>(CeilDiv(p.out_channels, tile.cols));
-  params.cols = p.out_channels;
-  params.rhs_col_stride = rhs.line_stride;
-  params.rhs_group_stride = reduce ? p.dst.group : p.filter.group;
-  params.out_col_stride = out.line_stride;
-  params.out_group_stride = reduce ? p.filter.group : p.dst.group;
-  params.split = plan.split;
-  params.reduce = reduce;
-  params.quad_results = out.Allows(Access::kLineQuads);
-  return params;
 }
 
 template <typename Acc>
@@ -316,11 +167,13 @@ cudaError_t LaunchSums(const ConvCall& call, const Plan& plan, cudaStream_t stre
   const int access = ChooseAccess(call);
   const SimtKernelPtr kernel = IsPure(p) ? FindKernel<Acc, false>(plan.tile, access, all_tiles)
                                          : FindKernel<Acc, true>(plan.tile, access, all_tiles);
-  const SimtParams params = MakeParams(call, plan);
-  const cudaError_t status =
-      Enqueue(kernel, Blocks(p, call.pass, plan), kSimtTiles[plan.tile].threads(), stream, params);
+  const Tile& tile = kSimtTiles[plan.tile];
+  ProductParams params = MakeParams(call, plan, tile.rows, tile.cols);
+  params.out_vectors = ResultLayout(call, plan).LineVectors(4);
+  const int64_t blocks = Blocks(p, call.pass, plan, tile.rows, tile.cols);
+  const cudaError_t status = Enqueue(kernel, blocks, tile.threads(), stream, params);
   if (status != cudaSuccess || plan.split == 1) return status;
-  return AddSlices<Acc>(call.scratch, call.result, ResultLayout(call).type, params.out_elements, plan.split, stream);
+  return AddSlices<Acc>(call, plan, stream);
 }
 
 // The family.
@@ -329,7 +182,8 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   if (const char* why = WhyNotTile(kSimtTiles, p, plan)) return why;
   if (const char* why = WhyNotTypes(p, pass)) return why;
   if (plan.chunk != 0) return "simt has no chunks";
-  if (ResultElements(p, pass) > 0 && Blocks(p, pass, plan) > INT32_MAX) return "the product has too many tiles";
+  const Tile& tile = kSimtTiles[plan.tile];
+  if (Blocks(p, pass, plan, tile.rows, tile.cols) > INT32_MAX) return "the product has too many tiles";
   return nullptr;
 }
 

@@ -1,0 +1,74 @@
+// Instructions that CUDA C++ has no name for.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace jaxconv::ptx {
+
+__device__ __forceinline__ uint32_t SharedAddress(const void* shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+
+// Copies 16 bytes to shared memory without passing through registers; zeros if not `valid`, and then reads nothing. Only
+// WaitForCopies orders it with other accesses, so that the compiler may move it among arithmetic.
+__device__ __forceinline__ void CopyAsync(uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0));
+}
+
+__device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most kPending groups of this thread's copies are under way.
+template <int kPending>
+__device__ __forceinline__ void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// Four 8 x 8 matrices of 16-bit elements, row i of matrix j at the address that lane 8 * j + i gives.
+template <bool kTranspose>
+__device__ __forceinline__ void LoadMatrices(uint32_t (&out)[4], uint32_t address) {
+  if constexpr (kTranspose) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"(address));
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"(address));
+  }
+}
+
+__device__ __forceinline__ uint32_t LoadWord(uint32_t address) {
+  uint32_t word;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(address));
+  return word;
+}
+
+// The nearest tf32 number, ties away from zero: the tensor cores would truncate.
+__device__ __forceinline__ uint32_t RoundToTf32(float x) {
+  uint32_t rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(x));
+  return rounded;
+}
+
+// sum += a * b, of 16 x 8 results by 32 bytes of steps. Registers: rows g and g + 8 by steps 4 bytes * t, then the
+// latter's second halves, where g = lane / 4 and t = lane % 4; the sums are rows g and g + 8 by columns 2t and 2t + 1.
+template <typename T>
+__device__ __forceinline__ void MultiplyAdd(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+
+#define JAXCONV_MULTIPLY_ADD(T, SHAPE)                                                                           \
+  template <>                                                                                                   \
+  __device__ __forceinline__ void MultiplyAdd<T>(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,          \
+                                                 uint32_t b1) {                                                 \
+    asm("mma.sync.aligned." SHAPE " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"   \
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                       \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                               \
+  }
+JAXCONV_MULTIPLY_ADD(__nv_bfloat16, "m16n8k16.row.col.f32.bf16.bf16.f32")
+JAXCONV_MULTIPLY_ADD(__half, "m16n8k16.row.col.f32.f16.f16.f32")
+JAXCONV_MULTIPLY_ADD(float, "m16n8k8.row.col.f32.tf32.tf32.f32")
+#undef JAXCONV_MULTIPLY_ADD
+
+}  // namespace jaxconv::ptx

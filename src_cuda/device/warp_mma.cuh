@@ -1,0 +1,88 @@
+// A warp's share of a block's product on tensor cores.
+#pragma once
+
+#include <cstdint>
+
+#include "device/ptx.cuh"
+#include "device/shared_tile.cuh"
+
+namespace jaxconv {
+
+// kRows x kCols sums of operands of type T; float is multiplied as tf32.
+template <typename T, typename SrcTile, typename RhsTile, int kRows, int kCols>
+class WarpMma {
+ public:
+  __device__ WarpMma(int first_row, int first_col) : src_(first_row), rhs_(first_col) {}
+
+  static constexpr int kSteps = SrcTile::kDepth / Fragments<SrcTile, T, false>::kSteps;  // multiplications of a tile
+
+  // Adds a tile's product. One step's fragments are read while another's are multiplied; between(k) is done before the
+  // k-th multiplication, so that its instructions are issued while the tensor cores are busy.
+  template <typename F>
+  __device__ __forceinline__ void Multiply(uint32_t src, uint32_t rhs, F&& between) {
+    Read(0, src, rhs, 0);
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+      between(k);
+      if (k + 1 < kSteps) Read((k + 1) % 2, src, rhs, k + 1);
+#pragma unroll
+      for (int i = 0; i < kRowBlocks; ++i) {
+#pragma unroll
+        for (int j = 0; j < kColBlocks; ++j) {
+          const uint32_t(&b)[4] = b_[k % 2][j];
+          ptx::MultiplyAdd<T>(sum_[i][2 * j], a_[k % 2][i], b[0], b[1]);
+          ptx::MultiplyAdd<T>(sum_[i][2 * j + 1], a_[k % 2][i], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  // Stores the sums into rows of `pitch` floats, two neighbours at a time.
+  __device__ __forceinline__ void Store(float* first, int pitch) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kRowBlocks; ++i) {
+#pragma unroll
+      for (int j = 0; j < 2 * kColBlocks; ++j) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float* to = first + (i * 16 + half * 8 + lane / 4) * pitch + j * 8 + lane % 4 * 2;
+          *reinterpret_cast<float2*>(to) = {sum_[i][j][2 * half], sum_[i][j][2 * half + 1]};
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr int kRowBlocks = kRows / 16;
+  static constexpr int kColBlocks = kCols / 16;
+  static_assert(kRows % 16 == 0 && kCols % 16 == 0);
+
+  __device__ __forceinline__ void Read(int set, uint32_t src, uint32_t rhs, int k) {
+#pragma unroll
+    for (int i = 0; i < kRowBlocks; ++i) {
+      src_.Load(a_[set][i], src, i, k);
+      Round(a_[set][i]);
+    }
+#pragma unroll
+    for (int j = 0; j < kColBlocks; ++j) {
+      rhs_.Load(b_[set][j], rhs, j, k);
+      Round(b_[set][j]);
+    }
+  }
+
+  static __device__ __forceinline__ void Round(uint32_t (&words)[4]) {
+    if constexpr (sizeof(T) == 4) {
+#pragma unroll
+      for (uint32_t& word : words) word = ptx::RoundToTf32(__uint_as_float(word));
+    }
+  }
+
+  Fragments<SrcTile, T, false> src_;
+  Fragments<RhsTile, T, true> rhs_;
+  uint32_t a_[2][kRowBlocks][4];
+  uint32_t b_[2][kColBlocks][4];
+  float sum_[kRowBlocks][2 * kColBlocks][4] = {};
+};
+
+}  // namespace jaxconv

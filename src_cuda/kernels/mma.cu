@@ -1,0 +1,80 @@
+// The mma family: which kernel of device/mma_kernel.cuh answers a call, and its launch.
+#include "kernels/mma.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+
+#include "host/enqueue.cuh"
+#include "host/layout.h"
+#include "host/params.h"
+#include "host/product.h"
+#include "host/types.h"
+#include "launch.h"
+
+namespace jaxconv {
+namespace {
+
+DType RhsType(const ConvProblem& p, Pass pass) { return pass == Pass::kGather ? p.filter_type : p.dst_type; }
+
+// The channels that lie densest decide how the other operand of a gather is read.
+MmaAccess ChooseAccess(const ConvProblem& p, Pass pass) {
+  if (pass == Pass::kReduce) return MmaAccess::kLinesLines;
+  return p.filter.in < p.filter.out ? MmaAccess::kStepsSteps : MmaAccess::kStepsLines;
+}
+
+CompiledMma Find(const ConvProblem& p, Pass pass, int tile) {
+  const MmaAccess access = ChooseAccess(p, pass);
+  switch (p.src_type) {
+    case DType::kBF16: return FindMma<__nv_bfloat16>(tile, access);
+    case DType::kF16: return FindMma<__half>(tile, access);
+    default: return FindMma<float>(tile, access);
+  }
+}
+
+const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
+  if (plan.tile < 0 || plan.tile >= static_cast<int>(std::size(kMmaTiles))) return "no such tile is compiled";
+  if (plan.split < 1) return "the split must be positive";
+  if (plan.chunk != 0) return "mma has no chunks";
+  if (p.src_type != RhsType(p, pass)) return "operands of two types";
+  if (SumType(p) != DType::kF32) return "tensor cores sum in float32 here";
+  const MmaTile& tile = kMmaTiles[plan.tile];
+  if (tile.operand_bytes() != static_cast<int>(ElementBytes(p.src_type))) return "the tile is for another type";
+  if (Blocks(p, pass, plan, tile.rows, tile.cols) > INT32_MAX) return "the product has too many tiles";
+  return nullptr;
+}
+
+size_t ScratchBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
+  return plan.split > 1 ? SliceBytes(p, pass, plan.split) : 0;
+}
+
+size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) { return Find(p, pass, plan.tile).shared_bytes; }
+
+cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
+  const ConvProblem& p = call.problem;
+  if (ResultElements(p, call.pass) == 0) return cudaSuccess;
+  const MmaTile& tile = kMmaTiles[plan.tile];
+  const CompiledMma compiled = Find(p, call.pass, plan.tile);
+  const int piece = 16 / static_cast<int>(ElementBytes(p.src_type));
+  const OperandLayout src = SourceLayout(call), rhs = RhsLayout(call);
+  ProductParams params = MakeParams(call, plan, tile.rows, tile.cols);
+  const MmaAccess access = ChooseAccess(p, call.pass);
+  const bool pieces =
+      (access == MmaAccess::kLinesLines ? src.LineVectors(piece) : src.StepVectors(piece)) &&
+      (access == MmaAccess::kStepsSteps ? rhs.StepVectors(piece) : rhs.LineVectors(piece));
+  params.out_vectors = ResultLayout(call, plan).LineVectors(8);
+  const int64_t blocks = Blocks(p, call.pass, plan, tile.rows, tile.cols);
+  const cudaError_t status = EnqueueShared(pieces ? compiled.of_pieces : compiled.of_elements, blocks, tile.threads(),
+                                           compiled.shared_bytes, stream, params);
+  if (status != cudaSuccess || plan.split == 1) return status;
+  return AddSlices<float>(call, plan, stream);
+}
+
+}  // namespace
+
+const KernelFamily kMma = {WhyNot, ScratchBytes, SharedBytes, Launch};
+
+}  // namespace jaxconv

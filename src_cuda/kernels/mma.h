@@ -1,0 +1,26 @@
+// The compiled kernels of the mma family: a file for each type, as they take long to compile.
+#pragma once
+
+#include <cstddef>
+
+#include "device/product.cuh"
+
+namespace jaxconv {
+
+// Along which axis the source and the other operand are contiguous: steps of the reduction, or lines.
+enum class MmaAccess {
+  kStepsLines,  // fprop: channels of the source, out channels of the filter
+  kStepsSteps,  // dgrad: the filter's in channels are those of the reduction
+  kLinesLines,  // wgrad
+};
+
+struct CompiledMma {
+  void (*of_pieces)(ProductParams) = nullptr;    // null: the tile is not made for the type
+  void (*of_elements)(ProductParams) = nullptr;  // where an operand is not contiguous, or not aligned
+  size_t shared_bytes = 0;
+};
+
+template <typename T>
+CompiledMma FindMma(int tile, MmaAccess access);
+
+}  // namespace jaxconv
