@@ -306,6 +306,8 @@ class Mma(CudaFamily):
             return f"operands of two types, {first.name} and {second.name}"
         if first.name not in ("bfloat16", "float16", "float32"):
             return f"tensor cores of {first.name}"
+        if product.sum_dtype != np.float32:
+            return f"sums in {product.sum_dtype.name}"
         if first == np.float32 and product.is_exact:
             return "precision HIGHEST is float32 itself, tensor cores have tf32"
         return None

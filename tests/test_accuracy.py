@@ -60,7 +60,7 @@ def error(actual, exact):
     return np.abs(actual - exact)
 
 
-def check(layer, dtype, implementation, precision="highest"):
+def check(layer, dtype, implementation, precision="highest", operands_rounding=0.0):
     _, w_shape, params = LAYERS[layer]
     operands, exact, theirs = by_lax(layer, dtype, precision)
     conv = functools.partial(ours, implementation=implementation, precision=precision, **params)
@@ -70,7 +70,7 @@ def check(layer, dtype, implementation, precision="highest"):
     eps, f32_eps = jnp.finfo(dtype).eps, jnp.finfo("float32").eps
     for name, a, l, e, n in zip(("y", "dx", "dw"), actual, theirs, map(np.asarray, exact), terms, strict=True):
         assert a.dtype == dtype
-        rounding = C * min(eps, f32_eps) * np.sqrt(n) * np.sqrt(np.mean(e**2))
+        rounding = (C * min(eps, f32_eps) * np.sqrt(n) + 4 * operands_rounding) * np.sqrt(np.mean(e**2))
         assert np.max(error(a, e)) <= 2 * np.max(error(l, e)) + rounding, name
         if eps > f32_eps:
             assert np.all(error(a, e) <= eps / 2 * np.abs(e) + rounding), name
@@ -93,6 +93,10 @@ def test_accuracy_of_families(layer, dtype, family, x64):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("layer", LAYERS)
-def test_accuracy_of_tensor_cores(layer, dtype):
-    """float32 by tf32, as lax has it at its default precision."""
-    check(layer, dtype, "mma", precision="default")
+def test_accuracy_of_tensor_cores(layer, dtype, x64):
+    """float32 by tf32, of 11 bits: lax at its default precision may have more.
+
+    Each product is off by 0.6 * 2^-11 (root mean square), and so are sums of them, the worst of 10^5 by 2.6. Operands
+    that are truncated, not rounded, are off in one direction, by twice as much.
+    """
+    check(layer, dtype, "mma", "default", operands_rounding=2**-11 if dtype == "float32" else 0)

@@ -108,7 +108,7 @@ def test_run_measures_every_pass(case_file, implementation, tmp_path, capsys):
     assert drawn == set(charts.names(results, "out"))
 
 
-@pytest.mark.parametrize("options", [["--implementations", "xla"], ["--implementations", "im2col"]])
+@pytest.mark.parametrize("options", [["--implementations", "xla"], ["--implementations", "depthwise"]])
 def test_run_fails_where_ours_does_not_answer(case_file, options, tmp_path, capsys):
     out = tmp_path / "out.json"
     command = ["--case-file", str(case_file), "--suites", "small", "--seconds", "0", "--passes", "fprop"]

@@ -92,7 +92,8 @@ __device__ __forceinline__ void CopyPieces(const char* from, uint32_t to, int pa
   for (int i = 0; i < Pattern::kCount; ++i) {
     if (i * parts / Pattern::kCount != part || !Pattern::IsActive(i)) continue;
     const Element element = find(Pattern::Slow(i));
-    ptx::CopyAsync(to + Pattern::Offset(i), from + element.offset, element.valid);
+    // Nothing is read where the element is a zero, but its address must be one that may be read.
+    ptx::CopyAsync(to + Pattern::Offset(i), from + (element.valid ? element.offset : 0), element.valid);
   }
 }
 
