@@ -162,7 +162,7 @@ class CudaFamily:
     def blocks(self, settings: Settings, product: Product) -> int:
         """Thread blocks of a round."""
         tile, rows = settings.tile, self.rounds(settings, product).rows
-        row_tiles = (rows + product.classes * (tile.rows - 1)) // tile.rows  # each residue class has its own
+        row_tiles = product.classes * _ceil(_ceil(rows, product.classes), tile.rows)  # each residue class has its own
         return row_tiles * _ceil(product.cols, tile.cols) * product.groups * settings.split
 
     def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:

@@ -83,10 +83,11 @@ __global__ void __launch_bounds__(kMmaTiles[kTileIndex].threads(), kMmaTiles[kTi
   // The point of this thread's step of a tile, in bytes, which the whole block needs one tile later.
   const auto step_of = [&](int tile) {
     const int64_t step = range.begin + static_cast<int64_t>(tile) * kTile.depth + threadIdx.x;
-    Point point = points.Step(step);
+    const bool exists = step < range.end;
+    Point point = points.Step(exists ? step : range.begin);  // no branch: it is among the tensor cores' instructions
     point.src *= sizeof(T);
     point.partner *= sizeof(T);
-    return step < range.end ? point : Nowhere();
+    return exists ? point : Nowhere();
   };
   const auto store_step = [&](int tile, const Point& point) {
     if (threadIdx.x < kTile.depth) shared.steps[tile % 2][threadIdx.x] = point;
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__(kMmaTiles[kTileIndex].threads(), kMmaTiles[kTi
   };
 
   constexpr int kAhead = kTile.stages - 1;
-  store_step(0, step_of(0));
+  store_step(0, tiles > 0 ? step_of(0) : Nowhere());
   for (int tile = 0; tile < kAhead; ++tile) {
     __syncthreads();
     const auto find_src = in_src(tile);
@@ -142,7 +143,7 @@ __global__ void __launch_bounds__(kMmaTiles[kTileIndex].threads(), kMmaTiles[kTi
 #pragma unroll
     for (int part = 0; part < kParts; ++part) copy(tile, part, find_src, find_rhs);
     ptx::CommitCopies();
-    store_step(tile + 1, step_of(tile + 1));
+    store_step(tile + 1, tiles > 0 ? step_of(tile + 1) : Nowhere());
   }
 
   constexpr int kWarpsAcross = kTile.cols / kTile.warp_cols;

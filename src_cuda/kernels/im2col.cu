@@ -176,7 +176,8 @@ __device__ __forceinline__ Acc LoadWidened(const void* base, int64_t index, DTyp
 }
 
 template <typename Acc, int kTileIndex, bool kReduce>
-__global__ void __launch_bounds__(kIm2colTiles[kTileIndex].threads())
+__global__ void __launch_bounds__(kIm2colTiles[kTileIndex].threads(),
+                                  512 / kIm2colTiles[kTileIndex].threads() / (sizeof(Acc) / 4))
     GemmKernel(const __grid_constant__ GemmParams p) {
   constexpr Tile kTile = kIm2colTiles[kTileIndex];
   constexpr int kThreads = kTile.threads();
