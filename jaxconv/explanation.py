@@ -22,8 +22,8 @@ def explain(fn: Callable, *args: Any, **kwargs: Any) -> None:
 
     A line names the pass (fprop, dgrad, wgrad), the problem, and what answers it: the kernel family with its tile,
     stages and split, the estimated time on a GPU, and why every other family and tile was not chosen. A convolution
-    that lax answers is a line too, with the reason. Of sharded arrays it is the whole problem that is planned for. Gradients are shown if the function takes them:
-    `explain(jax.grad(loss), params, x)`. What is inside a loop is shown once.
+    that lax answers is a line too, with the reason. Gradients are shown if the function takes them:
+    `explain(jax.grad(loss), params, x)`. What is inside a loop is shown once, and of sharded arrays the whole problem.
 
     Args:
       fn: a function, jitted or not.

@@ -186,7 +186,7 @@ class CudaFamily:
         load = max(blocks, 0.2 * row.resident + 0.8 * blocks) * tile.rows * tile.cols
         seconds = rounds.count * (load * steps / rate + LAUNCH_SECONDS)
         if settings.split > 1:  # slices are written, and read by one more kernel
-            slices = settings.split * product.rows * product.cols * product.groups * product.sum_dtype.itemsize
+            slices = settings.split * product.planned_sums_bytes
             seconds += 2 * slices / device.bandwidth + settings.split * self.SLICE_SECONDS + LAUNCH_SECONDS
         return seconds
 
@@ -246,8 +246,8 @@ class Im2col(CudaCores):
 
     def splits(self, row: TileRow, product: Product, device: Device) -> Iterable[int]:
         """Those whose slices need no more scratch than the column matrix may: an output can be large."""
-        slice_bytes = max(1, product.rows * product.cols * product.groups * product.sum_dtype.itemsize)
-        return [s for s in super().splits(row, product, device) if s == 1 or s * slice_bytes <= IM2COL_SCRATCH]
+        fits = lambda split: split == 1 or split * product.planned_sums_bytes <= IM2COL_SCRATCH
+        return list(filter(fits, super().splits(row, product, device)))
 
     def chunk(self, tile: Tile, product: Product) -> int:
         """Whole tiles of rows: all that there are, if the scratch's cap allows."""

@@ -67,10 +67,10 @@ def is_built(platform: str) -> bool:
     return _LOADED.get(platform) is not None
 
 
-@lru_cache(maxsize=1)
-def device() -> Device:
-    """What plans depend on of the first GPU of this machine, or of a typical one."""
-    limits = _LOADED["cuda"].device_limits() if is_built("cuda") else None
+@lru_cache(maxsize=len(MODULES))
+def device(platform: str) -> Device:
+    """What plans for a platform depend on: of the first GPU of this machine, or of a typical one."""
+    limits = _LOADED["cuda"].device_limits() if platform == "cuda" and is_built("cuda") else None
     known = {name: value for name, value in (limits or {}).items() if value > 0}  # drivers say 0 of what they hide
     return dataclasses.replace(TYPICAL_DEVICE, **known)
 

@@ -145,7 +145,7 @@ def decide(kind: str, platform: str | None, problem: ConvProblem, implementation
     """The plan for a problem on a platform, or why no native kernel answers it there."""
     constraint = constraint_of(implementation)
     reason = _platform_refusal(platform, constraint) or refusal(problem, kind)
-    return Choice.nothing(reason) if reason else choose(platform, kind, problem, constraint, ffi.device())
+    return Choice.nothing(reason) if reason else choose(platform, kind, problem, constraint, ffi.device(platform))
 
 
 def _refuse(reason: str, implementation, kind: str, problem: ConvProblem):

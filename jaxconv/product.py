@@ -101,6 +101,11 @@ class Product:
         return math.prod(shape) * self.sum_dtype.itemsize
 
     @cached_property
+    def planned_sums_bytes(self) -> int:
+        """The same as a number, whatever the batch will be."""
+        return self.rows * self.cols * self.groups * self.sum_dtype.itemsize
+
+    @cached_property
     def column_bytes(self) -> int:
         """Of a row of the column matrix: a position's (tap, channel)s, of all groups."""
         return self.groups * self.channel_taps * self.problem.lhs_dtype.itemsize

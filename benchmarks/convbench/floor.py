@@ -29,8 +29,11 @@ PEAKS = {
 }
 
 
-def taps_inside(size: int, kernel: int, stride: int, pads: tuple[int, int], hole: int, spread: int) -> int:
-    """Pairs of an output position and a tap that read an element of one input dimension, not padding nor a hole.
+def elements_read(
+    size: int, kernel: int, stride: int, pads: tuple[int, int], hole: int, spread: int
+) -> np.ndarray:
+    """What taps read of one input dimension: for each pair of an output position and a tap that reads an element, not
+    padding nor a hole, the element's place in the dilated input.
 
     Args:
       size, kernel: elements of the input and of the filter.
@@ -38,32 +41,29 @@ def taps_inside(size: int, kernel: int, stride: int, pads: tuple[int, int], hole
     """
     positions = (dilate(size, hole) + sum(pads) - dilate(kernel, spread)) // stride + 1
     read = np.arange(positions)[:, None] * stride + np.arange(kernel) * spread - pads[0]
-    return np.count_nonzero((read >= 0) & (read < dilate(size, hole)) & (read % hole == 0))
+    return read[(read >= 0) & (read < dilate(size, hole)) & (read % hole == 0)]
+
+
+def _elements_read(case: Case) -> list[np.ndarray]:
+    """`elements_read` of each dimension."""
+    dimensions = zip(
+        case.lhs[1:-1], case.rhs, case.window_strides, case.padding, case.lhs_dilation, case.rhs_dilation
+    )
+    return [elements_read(*dimension) for dimension in dimensions]
 
 
 def flops(case: Case) -> int:
     """Multiplications and additions that no zero makes void: the same number in every pass."""
-    dimensions = zip(
-        case.lhs[1:-1], case.rhs, case.window_strides, case.padding, case.lhs_dilation, case.rhs_dilation
-    )
-    taps = math.prod(taps_inside(*dimension) for dimension in dimensions)
+    taps = math.prod(read.size for read in _elements_read(case))
     in_channels_of_group, out_channels = case.rhs[-2:]
     return 2 * case.lhs[0] * in_channels_of_group * out_channels * taps
-
-
-def elements_read(size: int, kernel: int, stride: int, pads: tuple[int, int], hole: int, spread: int) -> int:
-    """Elements of one input dimension that some tap reads; arguments as in `taps_inside`."""
-    positions = (dilate(size, hole) + sum(pads) - dilate(kernel, spread)) // stride + 1
-    read = np.unique(np.arange(positions)[:, None] * stride + np.arange(kernel) * spread - pads[0])
-    return np.count_nonzero((read >= 0) & (read < dilate(size, hole)) & (read % hole == 0))
 
 
 def bytes_touched(case: Case, which: str, itemsize: int) -> int:
     """Bytes that a pass must touch of both operands and the result, each once: of what it reads, what some tap needs."""
     batch, *spatial, channels = case.lhs
     if which != "dgrad":
-        dimensions = zip(spatial, case.rhs, case.window_strides, case.padding, case.lhs_dilation, case.rhs_dilation)
-        spatial = [elements_read(*dimension) for dimension in dimensions]
+        spatial = [np.unique(read).size for read in _elements_read(case)]
     lhs = batch * math.prod(spatial) * channels
     return itemsize * (lhs + math.prod(case.rhs) + math.prod(case.out))
 

@@ -13,7 +13,7 @@ Clock = Callable[[jax.stages.Compiled, tuple, int], list[float]]
 
 
 def kernel_seconds(compiled: jax.stages.Compiled, operands: tuple, calls: int) -> list[float]:
-    """Time that a GPU spends in all kernels of a call, by CUPTI; copies, memsets and gaps between kernels are not in it."""
+    """Time that a GPU spends in all kernels of a call, by CUPTI, without copies, memsets and gaps between kernels."""
     from jax.experimental.mosaic.gpu import profiler  # not for every platform
 
     _, milliseconds = profiler.measure(compiled, aggregate=False, iterations=calls)(*operands)

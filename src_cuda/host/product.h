@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <utility>
 
 #include "conv_problem.h"
 #include "host/types.h"
@@ -31,12 +33,34 @@ inline size_t SliceBytes(const ConvProblem& p, Pass pass, int split) {
   return split * ResultElements(p, pass) * ElementBytes(SumType(p));
 }
 
-// Why no family that has `tiles` can run a plan, or null.
+// The scratch of a family that keeps nothing else there.
+inline size_t SplitBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
+  return plan.split > 1 ? SliceBytes(p, pass, plan.split) : 0;
+}
+
+// Why no family that has as many tiles can run a plan, or null.
+inline const char* WhyNotPlan(const Plan& plan, size_t tiles) {
+  if (plan.tile < 0 || plan.tile >= static_cast<int>(tiles)) return "no such tile is compiled";
+  return plan.split < 1 ? "the split must be positive" : nullptr;
+}
+
+// Why no family on CUDA cores that has `tiles` can run a plan, or null.
 template <size_t kCount>
 const char* WhyNotTile(const Tile (&tiles)[kCount], const ConvProblem& p, const Plan& plan) {
-  if (plan.tile < 0 || plan.tile >= static_cast<int>(kCount)) return "no such tile is compiled";
+  if (const char* why = WhyNotPlan(plan, kCount)) return why;
   if (tiles[plan.tile].only_f32 && SumType(p) != DType::kF32) return "the tile is compiled for float32 sums only";
-  return plan.split < 1 ? "the split must be positive" : nullptr;
+  return nullptr;
+}
+
+// Shared memory of a family on CUDA cores, whose blocks have a Shared<type of the sums, tile>.
+template <template <typename, Tile> class Shared, const auto& kTiles>
+size_t SharedBytesOf(const ConvProblem& p, int tile) {
+  return WithSumType(p, [&](auto acc) {
+    return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
+      constexpr size_t kBytes[] = {sizeof(Shared<decltype(acc), kTiles[kIndex]>)...};
+      return kBytes[tile];
+    }(std::make_index_sequence<std::size(kTiles)>());
+  });
 }
 
 }  // namespace jaxconv

@@ -399,10 +399,7 @@ size_t ScratchBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
 }
 
 size_t SharedBytes(const ConvProblem& p, Pass, const Plan& plan) {
-  return WithSumType(p, [&](auto acc) {
-    return plan.tile == 0 ? sizeof(GemmTiles<decltype(acc), kIm2colTiles[0]>)
-                          : sizeof(GemmTiles<decltype(acc), kIm2colTiles[1]>);
-  });
+  return SharedBytesOf<GemmTiles, kIm2colTiles>(p, plan.tile);
 }
 
 cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) {

@@ -36,8 +36,7 @@ CompiledMma Find(const ConvProblem& p, Pass pass, int tile) {
 }
 
 const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
-  if (plan.tile < 0 || plan.tile >= static_cast<int>(std::size(kMmaTiles))) return "no such tile is compiled";
-  if (plan.split < 1) return "the split must be positive";
+  if (const char* why = WhyNotPlan(plan, std::size(kMmaTiles))) return why;
   if (plan.chunk != 0) return "mma has no chunks";
   if (p.src_type != RhsType(p, pass)) return "operands of two types";
   if (SumType(p) != DType::kF32) return "tensor cores sum in float32 here";
@@ -45,10 +44,6 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   if (tile.operand_bytes() != static_cast<int>(ElementBytes(p.src_type))) return "the tile is for another type";
   if (Blocks(p, pass, plan, tile.rows, tile.cols) > INT32_MAX) return "the product has too many tiles";
   return nullptr;
-}
-
-size_t ScratchBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
-  return plan.split > 1 ? SliceBytes(p, pass, plan.split) : 0;
 }
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) { return Find(p, pass, plan.tile).shared_bytes; }
@@ -75,6 +70,6 @@ cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) 
 
 }  // namespace
 
-const KernelFamily kMma = {WhyNot, ScratchBytes, SharedBytes, Launch};
+const KernelFamily kMma = {WhyNot, SplitBytes, SharedBytes, Launch};
 
 }  // namespace jaxconv

@@ -187,20 +187,8 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   return nullptr;
 }
 
-size_t ScratchBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
-  return plan.split > 1 ? SliceBytes(p, pass, plan.split) : 0;
-}
-
-template <typename Acc, size_t... kTileIndex>
-size_t SharedBytesOf(int tile, std::index_sequence<kTileIndex...>) {
-  constexpr size_t kBytes[] = {sizeof(SharedTiles<Acc, kSimtTiles[kTileIndex]>)...};
-  return kBytes[tile];
-}
-
 size_t SharedBytes(const ConvProblem& p, Pass, const Plan& plan) {
-  return WithSumType(p, [&](auto acc) {
-    return SharedBytesOf<decltype(acc)>(plan.tile, std::make_index_sequence<std::size(kSimtTiles)>());
-  });
+  return SharedBytesOf<SharedTiles, kSimtTiles>(p, plan.tile);
 }
 
 cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
@@ -210,6 +198,6 @@ cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) 
 
 }  // namespace
 
-const KernelFamily kSimt = {WhyNot, ScratchBytes, SharedBytes, Launch};
+const KernelFamily kSimt = {WhyNot, SplitBytes, SharedBytes, Launch};
 
 }  // namespace jaxconv
