@@ -19,16 +19,17 @@ class Device:
     """What a plan depends on of a GPU.
 
     clock_hz: of its multiprocessors, at most. bandwidth: of its memory, in bytes/s, by its clock and width.
-    shared_bytes: the most shared memory that a thread block may have.
+    shared_bytes: the most shared memory that a thread block may have. capability: ten times the compute capability.
     """
 
     multiprocessors: int
     clock_hz: float
     bandwidth: float
     shared_bytes: int
+    capability: int
 
 
-TYPICAL_DEVICE = Device(132, 1.98e9, 4.9e12, 232448)  # an H200: planned for where no GPU is at hand
+TYPICAL_DEVICE = Device(132, 1.98e9, 4.9e12, 232448, 90)  # an H200: planned for where no GPU is at hand
 LAUNCH_SECONDS = 3e-6
 
 
@@ -36,15 +37,17 @@ class Tile(NamedTuple):
     """A thread block's part of the product: rows x columns of results, `depth` steps of the reduction at a time.
 
     stages: copies of the operands' tiles in shared memory.
+    wgmma: multiplied by Hopper's own instruction.
     """
 
     rows: int
     cols: int
     depth: int
     stages: int
+    wgmma: bool = False
 
     def __str__(self) -> str:
-        return f"{self.rows}x{self.cols}x{self.depth}"
+        return f"{self.rows}x{self.cols}x{self.depth}" + (" wgmma" if self.wgmma else "")
 
 
 class TileRow(NamedTuple):
@@ -283,6 +286,7 @@ class Mma(CudaFamily):
 
     ROW_BYTES = 128  # of a tile in shared memory, along the steps
     PIECE_BYTES = 16  # of an asynchronous copy
+    ALIGNMENT = 1024  # of shared memory: eight such rows are exchanged in turn
     ELEMENTWISE = 3  # times as long, if operands cannot be copied in such pieces
 
     TILES = (
@@ -290,6 +294,9 @@ class Mma(CudaFamily):
         TileRow(Tile(128, 64, 64, 4), 128, 2, {"gather": 0.19, "reduce": 0.20}),
         TileRow(Tile(64, 64, 64, 4), 128, 3, {"gather": 0.17, "reduce": 0.16}),
         TileRow(Tile(128, 16, 64, 4), 128, 2, {"gather": 0.075, "reduce": 0.072}),
+        TileRow(Tile(256, 128, 64, 4, True), 256, 1, {"gather": 0.50, "reduce": 0.50}),
+        TileRow(Tile(128, 128, 64, 3, True), 128, 2, {"gather": 0.50, "reduce": 0.50}),
+        TileRow(Tile(128, 64, 64, 4, True), 128, 2, {"gather": 0.35, "reduce": 0.35}),
         TileRow(Tile(128, 128, 32, 3), 128, 2, {"gather": 0.27, "reduce": 0.26}),
         TileRow(Tile(128, 64, 32, 4), 128, 2, {"gather": 0.19, "reduce": 0.18}),
         TileRow(Tile(64, 64, 32, 4), 128, 3, {"gather": 0.16, "reduce": 0.13}),
@@ -312,6 +319,11 @@ class Mma(CudaFamily):
             return "precision HIGHEST is float32 itself, tensor cores have tf32"
         return None
 
+    def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
+        if settings.tile.wgmma and device.capability != 90:
+            return f"wgmma is of compute capability 9.0, the device has {device.capability / 10}"
+        return super().why_not(settings, product, device)
+
     def rate(self, product: Product) -> int:
         """Multiply-adds of a multiprocessor in a clock, by Hopper's own instructions for dense matrices."""
         return 4096 // product.operand_dtypes[0].itemsize
@@ -326,7 +338,7 @@ class Mma(CudaFamily):
         stages = tile.stages * (tile.rows + tile.cols) * self.ROW_BYTES
         sums = tile.rows * (tile.cols + 8) * product.sum_dtype.itemsize
         points = (tile.rows + 2 * tile.depth) * 9 // 8  # every ninth place is padding
-        return max(stages, sums) + points * self.POINT_BYTES
+        return _ceil(max(stages, sums) + points * self.POINT_BYTES, self.ALIGNMENT) * self.ALIGNMENT
 
 
 Family = HostFamily | CudaFamily

@@ -135,6 +135,8 @@ nanobind::object DeviceLimits() {
   limits["bandwidth"] = attribute(cudaDevAttrMemoryClockRate) * kHz * kTransfersPerClock *
                         attribute(cudaDevAttrGlobalMemoryBusWidth) * kBytesPerBit;
   limits["shared_bytes"] = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  limits["capability"] =
+      10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
   return limits;
 }
 
@@ -144,7 +146,8 @@ nanobind::object DeviceLimits() {
 NB_MODULE(_cuda, module) {
   module.def("registrations", &jaxconv::Registrations, "FFI handlers by target name.");
   module.def("device_limits", &jaxconv::DeviceLimits,
-             "The first GPU's multiprocessors, clock_hz, bandwidth (bytes/s) and shared_bytes (a thread block's most).");
+             "The first GPU's multiprocessors, clock_hz, bandwidth (bytes/s), shared_bytes (a thread block's most) and "
+             "capability (ten times the compute capability).");
   module.def("ffi_api_version", [] { return nanobind::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); },
              "(major, minor) of the FFI that the handlers were compiled for.");
 }

@@ -78,7 +78,8 @@ inline constexpr Tile kIm2colTiles[] = {
     {64, 64, 8, 1, 8, 8, false},
 };
 
-// A tile on tensor cores, which warps share out. A row of shared memory along the steps is 128 bytes.
+// A tile on tensor cores, which warps share out, or, if they multiply by wgmma, warpgroups of four warps. A row of
+// shared memory along the steps is 128 bytes.
 struct MmaTile {
   int rows;
   int cols;
@@ -87,15 +88,19 @@ struct MmaTile {
   int warp_rows;
   int warp_cols;
   int blocks;  // that a multiprocessor is to hold
+  bool wgmma;  // needs sm_90
 
-  constexpr int threads() const { return 32 * (rows / warp_rows) * (cols / warp_cols); }
+  constexpr int threads() const { return (wgmma ? 128 : 32) * (rows / warp_rows) * (cols / warp_cols); }
   constexpr int operand_bytes() const { return 128 / depth; }
 };
 
 inline constexpr MmaTile kMmaTiles[] = {
-    {128, 128, 64, 3, 64, 64, 2}, {128, 64, 64, 4, 64, 32, 2}, {64, 64, 64, 4, 32, 32, 3},
-    {128, 16, 64, 4, 32, 16, 2},  {128, 128, 32, 3, 64, 64, 2}, {128, 64, 32, 4, 64, 32, 2},
-    {64, 64, 32, 4, 32, 32, 3},   {128, 16, 32, 4, 32, 16, 2},
+    {128, 128, 64, 3, 64, 64, 2, false},   {128, 64, 64, 4, 64, 32, 2, false},
+    {64, 64, 64, 4, 32, 32, 3, false},     {128, 16, 64, 4, 32, 16, 2, false},
+    {256, 128, 64, 4, 128, 128, 1, true}, {128, 128, 64, 3, 128, 128, 2, true},
+    {128, 64, 64, 4, 128, 64, 2, true},   {128, 128, 32, 3, 64, 64, 2, false},
+    {128, 64, 32, 4, 64, 32, 2, false},    {64, 64, 32, 4, 32, 32, 3, false},
+    {128, 16, 32, 4, 32, 16, 2, false},
 };
 
 }  // namespace jaxconv

@@ -131,6 +131,12 @@ def of_tiles():
     yield "many_groups", channels_last_convolution((2, 6, 5, 140), (3, 3, 2, 210), feature_group_count=70)
     yield "many_classes", channels_last_convolution((2, 9, 11, 6), (5, 4, 6, 7), lhs_dilation=(4, 3),
                                                     padding=((3, 1), (2, 5)), window_strides=(3, 2))  # fmt: skip
+    yield "many_of_all", channels_last_convolution((3, 23, 21, 72), (3, 3, 72, 200))
+    yield "many_taps", channels_last_convolution((2, 9, 8, 8), (7, 6, 8, 16))
+    yield "very_many_taps", channels_last_convolution((2, 90, 16), (100, 16, 8), padding=((60, 50),))
+    yield "many_taps_of_classes", channels_last_convolution(
+        (2, 7, 6, 24), (9, 10, 24, 8), lhs_dilation=(1, 2), padding=((4, 5), (6, 4)), window_strides=(2, 1))
+    yield "many_taps_of_groups", channels_last_convolution((2, 9, 8, 32), (5, 7, 8, 64), feature_group_count=4)
     yield "one_of_everything", channels_last_convolution((1, 1, 1), (1, 1, 1))
     yield "nothing_seen", channels_last_convolution(
         (2, 3, 3, 4), (2, 2, 4, 5), padding=((9, 9), (9, 9)), rhs_dilation=(3, 3), window_strides=(4, 4))  # fmt: skip

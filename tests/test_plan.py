@@ -235,6 +235,18 @@ def test_multiprocessors_matter():
     assert splits[0] < splits[1]
 
 
+def test_an_instruction_of_hopper_is_for_hopper():
+    """Elsewhere its tiles are refused, with the reason, and another takes the problem."""
+    kind, problem = PASSES["dense_fprop"]
+    problem = dataclasses.replace(problem, **dict.fromkeys(("lhs_dtype", "rhs_dtype", "out_dtype"), np.dtype("bfloat16")))
+    assert choose("cuda", kind, problem, device=device(capability=90)).plan.settings.tile.wgmma
+    for capability in (80, 89, 100):
+        choice = choose("cuda", kind, problem, device=device(capability=capability))
+        assert choice.plan.family == "mma" and not choice.plan.settings.tile.wgmma
+        reasons = [r.reason for r in choice.rejected if r.what.endswith("wgmma")]
+        assert len(reasons) == 3 and all(str(capability / 10) in reason for reason in reasons)
+
+
 def test_shared_memory_limits_tiles():
     """The more a block may have, the more tiles there are; each one that does not fit says so."""
     kind, problem = PASSES["dense_fprop"]
@@ -410,8 +422,9 @@ def test_tiles_are_those_that_are_compiled(family, table):
     for row in re.findall(r"{([^{}]*)}", rows):
         *numbers, only_f32 = (field.strip() for field in row.split(","))
         *tile, thread_rows, thread_cols = map(int, numbers)
-        compiled.append((tuple(tile), tile[0] * tile[1] // (thread_rows * thread_cols), only_f32 == "true"))
-    assert compiled == [(tuple(row.tile), row.threads, row.only_f32) for row in CUDA[family].TILES]
+        threads = tile[0] * tile[1] // (thread_rows * thread_cols)
+        compiled.append((Tile(*tile), threads, only_f32 == "true"))
+    assert compiled == [(row.tile, row.threads, row.only_f32) for row in CUDA[family].TILES]
 
 
 def test_tensor_core_tiles_are_those_that_are_compiled():
@@ -419,8 +432,11 @@ def test_tensor_core_tiles_are_those_that_are_compiled():
     (rows,) = re.findall(r"\bkMmaTiles\[\] = {\s*(.*?)\s*};", header, re.DOTALL)
     compiled = []
     for row in re.findall(r"{([^{}]*)}", rows):
-        *tile, warp_rows, warp_cols, blocks = (int(field) for field in row.split(","))
-        compiled.append((tuple(tile), 32 * (tile[0] // warp_rows) * (tile[1] // warp_cols), blocks))
+        *numbers, wgmma = (field.strip() for field in row.split(","))
+        *tile, warp_rows, warp_cols, blocks = map(int, numbers)
+        wgmma = wgmma == "true"
+        threads = (128 if wgmma else 32) * (tile[0] // warp_rows) * (tile[1] // warp_cols)
+        compiled.append(((*tile, wgmma), threads, blocks))
     assert compiled == [(tuple(row.tile), row.threads, row.resident) for row in CUDA["mma"].TILES]
 
 
@@ -437,3 +453,4 @@ def test_families_are_numbered_as_in_the_sources(platform, header, families):
 
 def test_tiles_print_as_sizes():
     assert str(Tile(128, 64, 8, 2)) == "128x64x8"
+    assert str(Tile(256, 128, 64, 4, wgmma=True)) == "256x128x64 wgmma"

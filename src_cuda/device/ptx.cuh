@@ -12,8 +12,9 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
-// Copies 16 bytes to shared memory without passing through registers; zeros if not `valid`, and then reads nothing. Only
-// WaitForCopies orders it with other accesses, so that the compiler may move it among arithmetic.
+// Copies 16 bytes to shared memory without passing through registers; zeros if not `valid`, and then reads nothing,
+// whatever the address. Only WaitForCopies orders it with other accesses, so that the compiler may move it among
+// arithmetic.
 __device__ __forceinline__ void CopyAsync(uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0));
 }

@@ -1,7 +1,8 @@
 // An operand's tile in shared memory as tensor cores read it: lines by steps, swizzled.
 //
-// It lies as in device memory, along the steps or along the lines, so that it is copied in pieces of 16 bytes; ldmatrix
-// transposes the latter. Pieces are exchanged within a row so that neither writing nor reading meets a bank twice.
+// It lies as in device memory, along the steps or along the lines, so that it is copied in pieces of 16 bytes. Rows are
+// of 128 bytes at most, longer ones are cut: so wgmma finds one of its own layouts, and for it as for ldmatrix pieces
+// are exchanged within a row so that neither writing nor reading meets a bank twice.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +17,23 @@ struct SharedTile {
   static constexpr int kDepth = kTileDepth;
   static constexpr bool kAlongSteps = kTileAlongSteps;
   static constexpr int kPiece = 16 / sizeof(T);  // elements
-  static constexpr int kRowBytes = (kAlongSteps ? kDepth : kLines) * sizeof(T);
-  static constexpr int kBytes = kLines * kDepth * sizeof(T);
   static constexpr bool kWords = !kAlongSteps && sizeof(T) == 4;  // ldmatrix transposes 16-bit elements alone
+  static constexpr int kFastBytes = (kAlongSteps ? kDepth : kLines) * sizeof(T);
+  static constexpr int kRowBytes = kWords || kFastBytes < 128 ? kFastBytes : 128;
+  static constexpr int kRows = kAlongSteps ? kLines : kDepth;
+  static constexpr int kBytes = kLines * kDepth * sizeof(T);
   static_assert(kRowBytes >= 32 && (kRowBytes & (kRowBytes - 1)) == 0, "rows are powers of two of at least two pieces");
 
   // Bytes from the tile's origin to an element.
   static __device__ __forceinline__ int Offset(int line, int step) {
     const int row = kAlongSteps ? line : step;
     const int byte = (kAlongSteps ? step : line) * static_cast<int>(sizeof(T));
-    return row * kRowBytes + ((byte / 16 ^ Exchange(row)) * 16) + byte % 16;
+    return (byte / kRowBytes * kRows + row) * kRowBytes + ((byte % kRowBytes / 16 ^ Exchange(row)) * 16) + byte % 16;
+  }
+
+  // The offset of the element that lies `rows` rows further, where the bits of `rows` are none of the row's.
+  static __device__ __forceinline__ int Further(int offset, int rows) {
+    return (offset ^ Exchange(rows) * 16) + rows * kRowBytes;
   }
 
  private:

@@ -16,6 +16,10 @@ class WarpMma {
 
   static constexpr int kSteps = SrcTile::kDepth / Fragments<SrcTile, T, false>::kSteps;  // multiplications of a tile
 
+  template <int kPending>
+  __device__ __forceinline__ void Reuse() const {}  // a tile has been multiplied when Multiply returns
+  __device__ __forceinline__ void Finish() const {}
+
   // Adds a tile's product. One step's fragments are read while another's are multiplied; between(k) is done before the
   // k-th multiplication, so that its instructions are issued while the tensor cores are busy.
   template <typename F>

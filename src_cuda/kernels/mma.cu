@@ -35,6 +35,28 @@ CompiledMma Find(const ConvProblem& p, Pass pass, int tile) {
   }
 }
 
+// Bytes from the first element of a tensor to beyond its last, by those strides of an activation that lead the furthest.
+int64_t SpanBytes(const TensorStrides& s, int64_t batch, int64_t groups, DType type) {
+  return std::max(batch * s.batch, groups * s.group) * static_cast<int64_t>(ElementBytes(type));
+}
+
+// Kernels that copy in pieces count them in 32 bits, and the bytes between lines and steps of a filter.
+bool PiecesFit(const ConvProblem& p) {
+  constexpr int64_t kMost = int64_t{INT32_MAX} * 16;
+  const int64_t filter = std::max(p.filter.in, p.filter.out) * static_cast<int64_t>(ElementBytes(p.filter_type));
+  return SpanBytes(p.src, p.batch, p.groups, p.src_type) < kMost &&
+         SpanBytes(p.dst, p.batch, p.groups, p.dst_type) < kMost && filter < INT32_MAX / 64;
+}
+
+bool HasPieces(const ConvCall& call) {
+  const int piece = 16 / static_cast<int>(ElementBytes(call.problem.src_type));
+  const OperandLayout src = SourceLayout(call), rhs = RhsLayout(call);
+  const MmaAccess access = ChooseAccess(call.problem, call.pass);
+  return (access == MmaAccess::kLinesLines ? src.LineVectors(piece) : src.StepVectors(piece)) &&
+         (access == MmaAccess::kStepsSteps ? rhs.StepVectors(piece) : rhs.LineVectors(piece)) &&
+         PiecesFit(call.problem);
+}
+
 const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   if (const char* why = WhyNotPlan(plan, std::size(kMmaTiles))) return why;
   if (plan.chunk != 0) return "mma has no chunks";
@@ -46,24 +68,31 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   return nullptr;
 }
 
-size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) { return Find(p, pass, plan.tile).shared_bytes; }
+size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
+  const CompiledMma compiled = Find(p, pass, plan.tile);
+  return std::max(compiled.of_pieces.shared_bytes, compiled.of_elements.shared_bytes);
+}
+
+// wgmma is in code for sm_90a, which runs on sm_90 alone.
+cudaError_t CheckDevice(const MmaTile& tile) {
+  int device = 0, major = 0;
+  if (const cudaError_t status = cudaGetDevice(&device)) return status;
+  if (const cudaError_t status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)) return status;
+  return tile.wgmma && major != 9 ? cudaErrorNoKernelImageForDevice : cudaSuccess;
+}
 
 cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
   const MmaTile& tile = kMmaTiles[plan.tile];
+  if (const cudaError_t status = CheckDevice(tile)) return status;
   const CompiledMma compiled = Find(p, call.pass, plan.tile);
-  const int piece = 16 / static_cast<int>(ElementBytes(p.src_type));
-  const OperandLayout src = SourceLayout(call), rhs = RhsLayout(call);
+  const MmaKernelOfTile kernel = HasPieces(call) ? compiled.of_pieces : compiled.of_elements;
   ProductParams params = MakeParams(call, plan, tile.rows, tile.cols);
-  const MmaAccess access = ChooseAccess(p, call.pass);
-  const bool pieces =
-      (access == MmaAccess::kLinesLines ? src.LineVectors(piece) : src.StepVectors(piece)) &&
-      (access == MmaAccess::kStepsSteps ? rhs.StepVectors(piece) : rhs.LineVectors(piece));
   params.out_vectors = ResultLayout(call, plan).LineVectors(8);
   const int64_t blocks = Blocks(p, call.pass, plan, tile.rows, tile.cols);
-  const cudaError_t status = EnqueueShared(pieces ? compiled.of_pieces : compiled.of_elements, blocks, tile.threads(),
-                                           compiled.shared_bytes, stream, params);
+  const cudaError_t status =
+      EnqueueShared(kernel.function, blocks, tile.threads(), kernel.shared_bytes, stream, params);
   if (status != cudaSuccess || plan.split == 1) return status;
   return AddSlices<float>(call, plan, stream);
 }

@@ -14,10 +14,14 @@ enum class MmaAccess {
   kLinesLines,  // wgrad
 };
 
-struct CompiledMma {
-  void (*of_pieces)(ProductParams) = nullptr;    // null: the tile is not made for the type
-  void (*of_elements)(ProductParams) = nullptr;  // where an operand is not contiguous, or not aligned
+struct MmaKernelOfTile {
+  void (*function)(ProductParams) = nullptr;  // null: not compiled
   size_t shared_bytes = 0;
+};
+
+struct CompiledMma {
+  MmaKernelOfTile of_pieces;    // null: the tile is not made for the type
+  MmaKernelOfTile of_elements;  // where an operand is not contiguous, or not aligned
 };
 
 template <typename T>

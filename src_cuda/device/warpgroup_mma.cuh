@@ -1,0 +1,88 @@
+// A warpgroup's share of a block's product on Hopper's tensor cores, which read both operands from shared memory.
+#pragma once
+
+#include <cstdint>
+
+#include "device/ptx_hopper.cuh"
+#include "device/shared_tile.cuh"
+
+namespace jaxconv {
+
+// A tile in shared memory as wgmma's 64-bit descriptors say it: the address, the distances between blocks of 8 rows and
+// of columns of 128 bytes, and the swizzle, all but the address known at compile time.
+template <typename Tile>
+struct MatrixDescriptor {
+  static constexpr uint64_t kSwizzle = Tile::kRowBytes == 128 ? 1 : Tile::kRowBytes == 64 ? 2 : 3;
+  static constexpr uint64_t kRowsApart = 8 * Tile::kRowBytes, kColumnsApart = Tile::kRows * Tile::kRowBytes;
+  static constexpr uint64_t kLayout = kSwizzle << 62 | kRowsApart / 16 << 32 | kColumnsApart / 16 << 16;
+  static_assert(!Tile::kWords && kColumnsApart < 1 << 18, "distances have 14 bits, of 16 bytes");
+
+  // Of the k-th multiplication's steps, from a line on. The address has 14 bits, of 16 bytes.
+  static __device__ __forceinline__ uint64_t At(uint32_t tile, int line, int k) {
+    const int bytes = Tile::kAlongSteps ? line * Tile::kRowBytes + k * 32
+                                        : line * 2 / Tile::kRowBytes * kColumnsApart + k * 16 * Tile::kRowBytes;
+    return kLayout | (tile + bytes) >> 4;
+  }
+};
+
+// kRows x kCols sums of operands of type T. Multiplications are under way until Finish, or Reuse, waits for them.
+template <typename T, typename SrcTile, typename RhsTile, int kRows, int kCols>
+class WarpgroupMma {
+ public:
+  __device__ WarpgroupMma(int first_row, int first_col) : first_row_(first_row), first_col_(first_col) {}
+
+  static constexpr int kSteps = SrcTile::kDepth / 16;  // multiplications of a tile
+
+  // To be called before the barrier after which a tile is read. Of the multiplications, kPending tiles' may be going on
+  // after it: the others' shared memory may be written.
+  template <int kPending>
+  __device__ __forceinline__ void Reuse() const {
+    ptx::FenceForTensorCores();
+    ptx::WaitForMultiplications<kPending>();
+  }
+
+  // Adds a tile's product; calls between(k) for each multiplication meanwhile.
+  template <typename F>
+  __device__ __forceinline__ void Multiply(uint32_t src, uint32_t rhs, F&& between) {
+    ptx::BeginMultiplications();
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+#pragma unroll
+      for (int i = 0; i < kRows / 64; ++i) {
+        ptx::WarpgroupMultiplyAdd<T, kCols, !SrcTile::kAlongSteps, !RhsTile::kAlongSteps>(
+            sum_[i], MatrixDescriptor<SrcTile>::At(src, first_row_ + i * 64, k),
+            MatrixDescriptor<RhsTile>::At(rhs, first_col_, k));
+      }
+    }
+    ptx::CommitMultiplications();
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) between(k);
+  }
+
+  __device__ __forceinline__ void Finish() const { ptx::WaitForMultiplications<0>(); }
+
+  // Stores the sums into rows of `pitch` floats, two neighbours at a time.
+  __device__ __forceinline__ void Store(float* first, int pitch) const {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+#pragma unroll
+    for (int i = 0; i < kRows / 64; ++i) {
+#pragma unroll
+      for (int j = 0; j < kCols / 8; ++j) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float* to = first + (i * 64 + warp * 16 + half * 8 + lane / 4) * pitch + j * 8 + lane % 4 * 2;
+          *reinterpret_cast<float2*>(to) = {sum_[i][j][2 * half], sum_[i][j][2 * half + 1]};
+        }
+      }
+    }
+  }
+
+ private:
+  static_assert(kRows % 64 == 0, "a multiplication is of 64 rows");
+
+  int first_row_;
+  int first_col_;
+  float sum_[kRows / 64][kCols / 8][4] = {};
+};
+
+}  // namespace jaxconv
