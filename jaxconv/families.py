@@ -286,6 +286,7 @@ class Mma(CudaFamily):
 
     ROW_BYTES = 128  # of a tile in shared memory, along the steps
     PIECE_BYTES = 16  # of an asynchronous copy
+    RING = 4  # tiles of which the steps are prepared
     ALIGNMENT = 1024  # of shared memory: eight such rows are exchanged in turn
     ELEMENTWISE = 3  # times as long, if operands cannot be copied in such pieces
 
@@ -337,7 +338,7 @@ class Mma(CudaFamily):
         tile = row.tile
         stages = tile.stages * (tile.rows + tile.cols) * self.ROW_BYTES
         sums = tile.rows * (tile.cols + 8) * product.sum_dtype.itemsize
-        points = (tile.rows + 2 * tile.depth) * 9 // 8  # every ninth place is padding
+        points = (tile.rows + self.RING * tile.depth) * 9 // 8  # every ninth place is padding
         return _ceil(max(stages, sums) + points * self.POINT_BYTES, self.ALIGNMENT) * self.ALIGNMENT
 
 

@@ -21,6 +21,8 @@ class PointTable {
   Point points_[kCount + kCount / 8];
 };
 
+inline constexpr int kFeedRing = 4;  // tiles of which a feed prepares the steps: more than are copied ahead
+
 // `src` of points is in bytes here, and so is `partner` where it is an operand's.
 template <int kRows>
 struct Block {

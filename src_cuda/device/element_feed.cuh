@@ -12,7 +12,7 @@ template <typename T, MmaTile kTile, typename SrcTile, typename RhsTile>
 class ElementFeed {
  public:
   struct Shared {
-    PointTable<kTile.depth> steps[2];  // of the tile that is being copied, and of the next
+    PointTable<kTile.depth> steps[kFeedRing];
   };
 
   __device__ ElementFeed(const Block<kTile.rows>& block, Shared& shared)
@@ -20,8 +20,19 @@ class ElementFeed {
         rhs_(static_cast<const char*>(block.params.rhs) +
              block.work.group * block.params.rhs_group_stride * sizeof(T)) {}
 
-  // Works out the steps of a tile: before a barrier, after which it is copied.
-  __device__ void Prepare(int tile) {
+  __device__ void AddRow(int row, const Point& point) const {}
+
+  // Prepares the steps of the first tiles, before the barrier after which these are copied.
+  template <int kTiles>
+  __device__ void PrepareFirst() const {
+#pragma unroll 1
+    for (int tile = 0; tile < kTiles; ++tile) Prepare(tile);
+  }
+
+  __device__ void Start(int tile) const {}
+
+  // Prepares the steps of a tile, before the barrier after which it is copied.
+  __device__ void Prepare(int tile) const {
     if (threadIdx.x >= kTile.depth) return;
     const int64_t step = block_.range.begin + static_cast<int64_t>(tile) * kTile.depth + threadIdx.x;
     Point point = Nowhere();
@@ -30,14 +41,14 @@ class ElementFeed {
       point.src *= sizeof(T);
       point.partner *= sizeof(T);
     }
-    shared_.steps[tile % 2][threadIdx.x] = point;
+    shared_.steps[tile % kFeedRing][threadIdx.x] = point;
   }
 
   // Copies one of `parts` parts of a tile: all in the first.
   template <typename Stage>
   __device__ __forceinline__ void Copy(int tile, Stage& stage, int part, int parts) const {
     if (part > 0) return;
-    const PointTable<kTile.depth>& steps = shared_.steps[tile % 2];
+    const PointTable<kTile.depth>& steps = shared_.steps[tile % kFeedRing];
     CopyElements<SrcTile>(src_, stage.src, [&](int fast, int slow) { return OfSource(steps, fast, slow); });
     CopyElements<RhsTile>(rhs_, stage.rhs, [&](int fast, int slow) { return OfColumns(steps, fast, slow); });
   }

@@ -97,25 +97,30 @@ __device__ __forceinline__ void MultiplyTiles(Feed& feed, Sums& sums, Stage (&st
   // block is there to fill the gap, one tile later.
   constexpr int kPending = kTile.wgmma && kTile.blocks == 1 ? 1 : 0;
   constexpr int kAhead = kTile.stages - 1 - kPending;
-  feed.Prepare(0);
+  static_assert(kAhead < kFeedRing);
+  feed.template PrepareFirst<kAhead + 1>();
+  __syncthreads();
+  feed.Start(kAhead + 1);
+#pragma unroll 1
   for (int tile = 0; tile < kAhead; ++tile) {
-    __syncthreads();
 #pragma unroll
     for (int k = 0; k < Sums::kSteps; ++k) feed.Copy(tile, stages[tile], k, Sums::kSteps);
     ptx::CommitCopies();
-    feed.Prepare(tile + 1);
   }
+  int from = 0, to = kAhead;  // stages
 #pragma unroll 1
   for (int tile = 0; tile < tiles; ++tile) {
     ptx::WaitForCopies<kAhead - 1>();
     sums.template Reuse<kPending>();
     __syncthreads();
     const int next = tile + kAhead;
-    Stage &stage = stages[tile % kTile.stages], &next_stage = stages[next % kTile.stages];
-    sums.Multiply(ptx::SharedAddress(stage.src), ptx::SharedAddress(stage.rhs),
+    Stage& next_stage = stages[to];
+    sums.Multiply(ptx::SharedAddress(stages[from].src), ptx::SharedAddress(stages[from].rhs),
                   [&](int k) { feed.Copy(next, next_stage, k, Sums::kSteps); });
     ptx::CommitCopies();
     feed.Prepare(next + 1);
+    from = from + 1 < kTile.stages ? from + 1 : 0;
+    to = to + 1 < kTile.stages ? to + 1 : 0;
   }
   ptx::WaitForCopies<0>();
   sums.Finish();
@@ -134,15 +139,18 @@ __global__ void __launch_bounds__(kMmaTiles[kTileIndex].threads(), kMmaTiles[kTi
   const Work work = Work::OfBlock(p, kTile.rows);
   if (work.residue == nullptr) return;
   const ClassPoints points = work.Points(p, kAccess == MmaAccess::kLinesLines);
-  work.FillRows<kTile.rows, kThreads, sizeof(T)>(p, points, shared.rows);
   const StepRange range = StepRange{0, points.steps()}.Slice(work.slice, p.split, kTile.depth);
   const int64_t first_col = static_cast<int64_t>(work.col_tile) * kTile.cols;
-  __syncthreads();
-
-  typename Parts::Feed feed({p, work, points, shared.rows, range, first_col}, shared.feed);
+  const Block<kTile.rows> block{p, work, points, shared.rows, range, first_col};
+  typename Parts::Feed feed(block, shared.feed);
+  for (int i = threadIdx.x; i < kTile.rows; i += kThreads) {
+    const Point point = work.Row(p, points, kTile.rows, i, sizeof(T));
+    shared.rows[i] = point;
+    feed.AddRow(i, point);
+  }
   constexpr int kTeam = kTile.wgmma ? 128 : 32;  // threads that multiply together
   constexpr int kTeamsAcross = kTile.cols / kTile.warp_cols;
-  const int team = threadIdx.x / kTeam;
+  const int team = __shfl_sync(0xffffffff, threadIdx.x / kTeam, 0);  // for the compiler: the same in all of a warp
   const int row = team / kTeamsAcross * kTile.warp_rows, col = team % kTeamsAcross * kTile.warp_cols;
   typename Parts::Sums sums(row, col);
   MultiplyTiles<kTile>(feed, sums, shared.stages, range.Tiles(kTile.depth));

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "device/block.cuh"
+#include "device/position_walk.cuh"
 #include "device/ptx.cuh"
 #include "device/tile_copy.cuh"
 
@@ -16,11 +17,12 @@ namespace jaxconv {
 inline constexpr int kPieceBytes = 16;
 inline constexpr int kWindow = 32;  // taps of a mask
 
-// A mask of those taps, up to kWindow, that lie inside the source as seen from a position.
-__device__ inline uint32_t TapsInside(const int32_t (&at)[kSpatial], const Tap* taps, int count,
-                                      const uint32_t (&size)[kSpatial]) {
+// A mask of those taps, up to kWindow, that lie inside the source as seen from a position. `taps` have a `shift`.
+template <typename TapShift>
+__device__ __forceinline__ uint32_t TapsInside(const int32_t (&at)[kSpatial], const TapShift* taps, int count,
+                                               const uint32_t (&size)[kSpatial]) {
   uint32_t inside = 0;
-#pragma unroll 4
+#pragma unroll 1
   for (int t = 0; t < min(count, kWindow); ++t) {
     bool is_inside = true;
 #pragma unroll
@@ -37,7 +39,7 @@ __device__ __forceinline__ void CopyPieces(uint32_t to, int part, int parts, con
                                            const IsValid& is_valid) {
 #pragma unroll
   for (int i = 0; i < Pattern::kCount; ++i) {
-    if (i * parts / Pattern::kCount != part || !Pattern::IsActive(i)) continue;
+    if (!Pattern::IsIn(i, part, parts)) continue;
     ptx::CopyAsync(Tile::Further(to, i * Pattern::kStride), from(i), is_valid(i));
   }
 }
@@ -64,51 +66,59 @@ class GatherFeed {
 
  public:
   struct Shared {
-    Run runs[2][kRuns];               // of the tile that is being copied, and of the next
+    Run runs[kFeedRing][kRuns];
+    int32_t from[kTile.rows];        // pieces from the source's origin to the rows' positions
     uint32_t inside[2][kTile.rows];  // masks of the rows, for a window and the one after
   };
 
-  // The rows' points must be there.
   __device__ GatherFeed(const Block<kTile.rows>& block, Shared& shared) : block_(block), shared_(shared) {
     const ProductParams& p = block.params;
     const char* rhs = static_cast<const char*>(p.rhs) + block.work.group * p.rhs_group_stride * sizeof(T);
     const int64_t column_bytes = p.rhs_col_stride * sizeof(T);
     if constexpr (RhsTile::kAlongSteps) {
       rhs_ = rhs + (block.first_col + RhsPattern::First()) * column_bytes;
-      rhs_stride_ = static_cast<uint32_t>(RhsPattern::kStride * column_bytes);
+      rhs_stride_ = static_cast<int32_t>(RhsPattern::kStride * column_bytes);
       columns_ = static_cast<int>(min(p.cols - block.first_col, int64_t{kTile.cols})) - RhsPattern::First();
     } else {
       // A column that does not exist is one that does: nobody stores its sums.
       const int64_t col = block.first_col + RhsPattern::Fast();
-      rhs_stride_ = static_cast<uint32_t>(p.problem.filter.in * sizeof(T));
+      rhs_stride_ = static_cast<int32_t>(p.problem.filter.in * sizeof(T));
       rhs_ = rhs + (col < p.cols ? col * column_bytes : 0) + RhsPattern::First() % kRun * rhs_stride_;
     }
-#pragma unroll
-    for (int i = 0; i < SrcPattern::kCount; ++i) {
-      from_[i] = static_cast<int32_t>(block.rows[SrcPattern::Slow(i)].src / kPieceBytes);
-    }
-    filled_ = static_cast<int>(block.range.begin / p.problem.in_channels / kWindow);
+    filled_ = WindowOf(block.range.begin);
   }
 
-  // Works out the steps of a tile: before a barrier, after which it is copied.
-  __device__ void Prepare(int tile) {
-    const ProductParams& p = block_.params;
-    const int64_t first = block_.range.begin + static_cast<int64_t>(tile) * kTile.depth;
+  // Prepares a row, before the barrier after which the first tile is copied.
+  __device__ void AddRow(int row, const Point& point) const {
+    shared_.from[row] = static_cast<int32_t>(point.src / kPieceBytes);
+    FillMask(filled_, row, point);
+    if ((filled_ + 1) * kWindow < block_.points.residue.tap_count) FillMask(filled_ + 1, row, point);
+  }
+
+  // Prepares the steps of the first tiles, before the barrier after which these are copied.
+  template <int kTiles>
+  __device__ __forceinline__ void PrepareFirst() {
+    static_assert(kTiles * kRuns <= kTile.threads() && kTiles <= kFeedRing);
+    if (threadIdx.x >= kTiles * kRuns) return;
+    SeekRun(static_cast<int>(threadIdx.x) * kRun);
+    StoreRun(threadIdx.x / kRuns);
+  }
+
+  // After that barrier. The next tile to be prepared is given.
+  __device__ __forceinline__ void Start(int tile) {
+    filled_ += 2;
+#pragma unroll
+    for (int i = 0; i < SrcPattern::kCount; ++i) from_[i] = shared_.from[SrcPattern::Slow(i)];
+    if (threadIdx.x < kRuns) SeekRun(tile * kTile.depth + static_cast<int>(threadIdx.x) * kRun);
+  }
+
+  // Prepares the steps of the next tile, before the barrier after which it is copied.
+  __device__ __forceinline__ void Prepare(int tile) {
     if (threadIdx.x < kRuns) {
-      Run run{0, 0, -1};
-      if (const int64_t step = first + threadIdx.x * kRun; step < block_.range.end) {
-        const Point point = block_.points.Step(step);
-        int64_t channel;
-        run = {point.src * static_cast<int64_t>(sizeof(T)), point.partner * static_cast<int64_t>(sizeof(T)),
-               static_cast<int32_t>(block_.points.by_channels.Divide(step, &channel))};
-      }
-      shared_.runs[tile % 2][threadIdx.x] = run;
+      StoreRun(tile);
+      AdvanceRun();
     }
-    if (filled_ * kWindow >= block_.points.residue.tap_count) return;
-    const int64_t last = min(first + kTile.depth, block_.range.end) - 1;
-    int64_t channel;
-    const int window = last < 0 ? 0 : static_cast<int>(block_.points.by_channels.Divide(last, &channel)) / kWindow;
-    for (; filled_ <= window; ++filled_) FillMasks(filled_);
+    if (filled_ * kWindow < block_.points.residue.tap_count) FillMasks(tile);
   }
 
   // Copies one of `parts` parts of a tile; the first comes first.
@@ -117,33 +127,82 @@ class GatherFeed {
     if (part == 0) Begin(tile);
     CopyPieces<SrcPattern, SrcTile>(
         ptx::SharedAddress(stage.src) + SrcPattern::Origin(), part, parts,
-        [&](int i) { return src_ + static_cast<int64_t>(from_[i]) * kPieceBytes; },
+        [&](int i) { return ptx::AddProduct(src_, from_[i], kPieceBytes); },
         [&](int i) { return (inside_[i] & tap_bit_) != 0; });
     const uint32_t rhs = ptx::SharedAddress(stage.rhs) + RhsPattern::Origin();
     if constexpr (RhsTile::kAlongSteps) {
       CopyPieces<RhsPattern, RhsTile>(
-          rhs, part, parts, [&](int i) { return rhs_run_[0] + static_cast<uint64_t>(rhs_stride_) * i; },
+          rhs, part, parts, [&](int i) { return ptx::AddProduct(rhs_run_[0], rhs_stride_, i); },
           [&](int i) { return i * RhsPattern::kStride < rhs_limit_[0]; });
     } else {
       CopyPieces<RhsPattern, RhsTile>(
           rhs, part, parts,
-          [&](int i) { return rhs_run_[i / kRun] + static_cast<uint64_t>(rhs_stride_) * (i % kRun); },
+          [&](int i) { return ptx::AddProduct(rhs_run_[i / kRun], rhs_stride_, i % kRun); },
           [&](int i) { return rhs_limit_[i / kRun] > 0; });
     }
   }
 
  private:
-  __device__ void FillMasks(int window) const {
-    const Tap* taps = block_.points.taps + block_.points.residue.first_tap + window * kWindow;
-    const int count = block_.points.residue.tap_count - window * kWindow;
-    for (int row = threadIdx.x; row < kTile.rows; row += kTile.threads()) {
-      shared_.inside[window % 2][row] = TapsInside(block_.rows[row].at, taps, count, block_.params.src_size);
-    }
+  // To the run that begins so many steps after the block's first.
+  __device__ __forceinline__ void SeekRun(int steps) {
+    const int64_t channels = block_.params.problem.in_channels;
+    int64_t channel;
+    tap_ = static_cast<int>(block_.points.by_channels.Divide(block_.range.begin + steps, &channel));
+    channel_ = static_cast<int>(channel);
+    steps_left_ = static_cast<int>(block_.range.end - block_.range.begin) - steps;
+    taps_of_tile_ = static_cast<int>(block_.points.by_channels.Divide(kTile.depth, &channel));
+    channels_of_tile_ = static_cast<int>(channel);
+    LoadTap();
+  }
+
+  // To the same run of the next tile.
+  __device__ __forceinline__ void AdvanceRun() {
+    const int channels = static_cast<int>(block_.params.problem.in_channels);
+    steps_left_ -= kTile.depth;
+    tap_ += taps_of_tile_;
+    channel_ += channels_of_tile_;
+    if (channel_ >= channels) channel_ -= channels, ++tap_;
+    LoadTap();
+  }
+
+  // Loads what is stored a tile later.
+  __device__ __forceinline__ void LoadTap() {
+    if (steps_left_ <= 0) return;
+    const Tap& tap = block_.points.taps[block_.points.residue.first_tap + tap_];
+    src_delta_ = tap.src_delta;
+    filter_delta_ = tap.filter_delta;
+  }
+
+  __device__ __forceinline__ void StoreRun(int tile) const {
+    constexpr int64_t kBytes = sizeof(T);
+    shared_.runs[tile % kFeedRing][threadIdx.x % kRuns] = {
+        (src_delta_ + int64_t{channel_}) * kBytes,
+        (filter_delta_ + channel_ * block_.params.problem.filter.in) * kBytes, steps_left_ > 0 ? tap_ : -1};
+  }
+
+  __device__ __forceinline__ int WindowOf(int64_t step) const {
+    int64_t channel;
+    return static_cast<int>(block_.points.by_channels.Divide(step, &channel)) / kWindow;
+  }
+
+  __device__ __forceinline__ void FillMask(int window, int row, const Point& point) const {
+    const ResidueClass& residue = block_.points.residue;
+    shared_.inside[window % 2][row] =
+        TapsInside(point.at, block_.points.taps + residue.first_tap + window * kWindow,
+                   residue.tap_count - window * kWindow, block_.params.src_size);
+  }
+
+  // Those of the window that a tile is the first to reach, if it is. The tile before is not in the last but one.
+  __device__ __forceinline__ void FillMasks(int tile) {
+    const int64_t end = block_.range.begin + (tile + int64_t{1}) * kTile.depth;
+    if (filled_ > WindowOf(min(end, block_.range.end) - 1)) return;
+    for (int row = threadIdx.x; row < kTile.rows; row += kTile.threads()) FillMask(filled_, row, block_.rows[row]);
+    ++filled_;
   }
 
   // Reads what this thread's pieces of a tile share.
   __device__ __forceinline__ void Begin(int tile) {
-    const Run(&runs)[kRuns] = shared_.runs[tile % 2];
+    const Run(&runs)[kRuns] = shared_.runs[tile % kFeedRing];
     const Run& run = runs[SrcPattern::Fast() / kRun];
     if (run.tap >= 0 && run.tap / kWindow != window_) {
       window_ = run.tap / kWindow;
@@ -162,13 +221,22 @@ class GatherFeed {
 
   const Block<kTile.rows>& block_;
   Shared& shared_;
-  int filled_;  // windows of which the masks are there
+  int filled_;  // the first window of which the masks are not there yet
 
-  int32_t from_[SrcPattern::kCount];  // pieces from the source's origin to the rows' positions
+  // Of the first threads: a run of the tile that is prepared next.
+  int tap_;
+  int channel_;
+  int steps_left_;
+  int src_delta_ = 0;
+  int filter_delta_ = 0;
+  int taps_of_tile_;
+  int channels_of_tile_;
+
+  int32_t from_[SrcPattern::kCount];
   uint32_t inside_[SrcPattern::kCount] = {};
   int window_ = -1;  // that of inside_
   const char* rhs_;
-  uint32_t rhs_stride_;  // bytes between the thread's pieces
+  int32_t rhs_stride_;  // bytes between the thread's pieces
   int columns_;
 
   // Of the tile that is being copied.
@@ -193,61 +261,99 @@ class ReduceFeed {
     uint32_t inside;  // a mask of the block's taps
   };
 
- public:
-  struct Shared {
-    Step steps[2][kTile.depth];  // of the tile that is being copied, and of the next
+  struct alignas(16) Shift {
+    int32_t shift[kSpatial];
   };
 
-  __device__ ReduceFeed(const Block<kTile.rows>& block, Shared& shared) : block_(block), shared_(shared) {
+ public:
+  struct Shared {
+    Step steps[kFeedRing][kTile.depth];
+    WalkStride stride;
+    Shift taps[kWindow];  // the block's
+  };
+
+  __device__ ReduceFeed(const Block<kTile.rows>& block, Shared& shared)
+      : block_(block), shared_(shared), walk_(block.points, FirstStep(block), kRun) {
     const ProductParams& p = block.params;
     const int64_t first_row = static_cast<int64_t>(block.work.row_tile) * kTile.rows;
-    const int64_t row = first_row + SrcPattern::Fast(), channels = p.problem.in_channels;
-    first_tap_ = static_cast<int>(first_row / channels);
-    tap_bit_ = row < block.points.rows() ? 1u << (row / channels - first_tap_) : 0;
-    last_tap_ = static_cast<int>((min(first_row + kTile.rows, block.points.rows()) - 1) / channels);
-    src_ = static_cast<const char*>(p.src) + block.rows[SrcPattern::Fast()].src;
+    const int first_tap = TapOf(first_row), row = SrcPattern::Fast();
+    tap_bit_ = first_row + row < block.points.rows() ? 1u << (TapOf(first_row + row) - first_tap) : 0;
+    tap_count_ = TapOf(min(first_row + kTile.rows, block.points.rows()) - 1) - first_tap + 1;
     // A column that does not exist is one that does: nobody stores its sums.
     const int64_t col = block.first_col + RhsPattern::Fast();
     rhs_ = static_cast<const char*>(p.rhs) +
            (block.work.group * p.rhs_group_stride + (col < p.cols ? col * p.rhs_col_stride : 0)) * sizeof(T);
+    if (threadIdx.x < tap_count_) {
+      const Tap& tap = block.points.taps[block.points.residue.first_tap + first_tap + threadIdx.x];
+      shared.taps[threadIdx.x] = {{tap.shift[0], tap.shift[1], tap.shift[2]}};
+    }
+    if (threadIdx.x == 0) shared.stride.template Fill<kRun>(block.points, kTile.depth);
+    __syncthreads();
   }
 
-  // Works out the steps of a tile: before a barrier, after which it is copied.
-  __device__ void Prepare(int tile) const {
+  __device__ void AddRow(int row, const Point& point) const {}
+
+  // Prepares the steps of the first tiles, before the barrier after which these are copied.
+  template <int kTiles>
+  __device__ __forceinline__ void PrepareFirst() {
+#pragma unroll 1
+    for (int tile = 0; tile < kTiles; ++tile) Prepare(tile);
+  }
+
+  // After that barrier.
+  __device__ __forceinline__ void Start(int tile) {
+    src_ = static_cast<const char*>(block_.params.src) + block_.rows[SrcPattern::Fast()].src;
+  }
+
+  // Prepares the steps of the next tile, before the barrier after which it is copied.
+  __device__ __forceinline__ void Prepare(int tile) {
     if (threadIdx.x >= kTile.depth) return;
-    const int64_t step = block_.range.begin + static_cast<int64_t>(tile) * kTile.depth + threadIdx.x;
-    Step result{0, -1, 0};
-    if (step < block_.range.end) {
-      const Point point = block_.points.Step(step);
-      result = {static_cast<int32_t>(point.src / kRun), static_cast<int32_t>(point.partner / kRun),
-                TapsInside(point.at, block_.points.taps + block_.points.residue.first_tap + first_tap_,
-                           last_tap_ - first_tap_ + 1, block_.params.src_size)};
-    }
-    shared_.steps[tile % 2][threadIdx.x] = result;
+    const int64_t step = FirstStep(block_) + static_cast<int64_t>(tile) * kTile.depth;
+    const bool exists = step < block_.range.end;
+    const uint32_t inside = TapsInside(walk_.at, shared_.taps, exists ? tap_count_ : 0, block_.params.src_size);
+    shared_.steps[tile % kFeedRing][threadIdx.x] = {walk_.src, exists ? walk_.partner : -1, inside};
+    walk_.Advance(shared_.stride, block_.params.problem.step);
   }
 
   // Copies one of `parts` parts of a tile.
   template <typename Stage>
   __device__ __forceinline__ void Copy(int tile, Stage& stage, int part, int parts) const {
-    const Step(&steps)[kTile.depth] = shared_.steps[tile % 2];
+    const Step(&steps)[kTile.depth] = shared_.steps[tile % kFeedRing];
+    Step of_src[SrcPattern::kCount], of_rhs[RhsPattern::kCount];  // read first: copies stay in their order
+#pragma unroll
+    for (int i = 0; i < SrcPattern::kCount; ++i) {
+      if (SrcPattern::IsIn(i, part, parts)) of_src[i] = steps[SrcPattern::Slow(i)];
+    }
+#pragma unroll
+    for (int i = 0; i < RhsPattern::kCount; ++i) {
+      if (RhsPattern::IsIn(i, part, parts)) of_rhs[i] = steps[RhsPattern::Slow(i)];
+    }
     CopyPieces<SrcPattern, SrcTile>(
         ptx::SharedAddress(stage.src) + SrcPattern::Origin(), part, parts,
-        [&](int i) { return src_ + static_cast<int64_t>(steps[SrcPattern::Slow(i)].src) * kPieceBytes; },
-        [&](int i) { return (steps[SrcPattern::Slow(i)].inside & tap_bit_) != 0; });
+        [&](int i) { return ptx::AddProduct(src_, of_src[i].src, kPieceBytes); },
+        [&](int i) { return (of_src[i].inside & tap_bit_) != 0; });
     CopyPieces<RhsPattern, RhsTile>(
         ptx::SharedAddress(stage.rhs) + RhsPattern::Origin(), part, parts,
-        [&](int i) { return rhs_ + static_cast<int64_t>(steps[RhsPattern::Slow(i)].partner) * kPieceBytes; },
-        [&](int i) { return steps[RhsPattern::Slow(i)].partner >= 0; });
+        [&](int i) { return ptx::AddProduct(rhs_, of_rhs[i].partner, kPieceBytes); },
+        [&](int i) { return of_rhs[i].partner >= 0; });
   }
 
  private:
+  static __device__ int64_t FirstStep(const Block<kTile.rows>& block) { return block.range.begin + threadIdx.x; }
+
+  __device__ int TapOf(int64_t row) const {
+    int64_t tap, channel;
+    tap = block_.points.by_channels.Divide(row, &channel);
+    return static_cast<int>(tap);
+  }
+
   const Block<kTile.rows>& block_;
   Shared& shared_;
   const char* src_;
   const char* rhs_;
-  int first_tap_;  // of the class, that the block's rows begin with
-  int last_tap_;
-  uint32_t tap_bit_;  // of this thread's rows, 0 if there are none
+  PositionWalk walk_;  // of this thread's step of a tile
+  uint32_t tap_bit_;   // of this thread's rows, 0 if there are none
+  int tap_count_;      // of the block
 };
 
 }  // namespace jaxconv

@@ -22,10 +22,18 @@ struct alignas(16) Point {
 // Division by a number that many share: a multiplication, where the hardware would take some hundred cycles.
 class Divider {
  public:
-  __device__ explicit Divider(int64_t divisor)
-      : divisor_(divisor), reciprocal_(UINT64_MAX / static_cast<uint64_t>(max(divisor, int64_t{1}))) {}
+  // The reciprocal has 64 bits behind the point, of which the first 50 are right, and is rounded down: good for dividends
+  // below 2^46. In float64 from an estimate in float32, each of Newton's steps doubling the bits.
+  __device__ __forceinline__ explicit Divider(int64_t divisor) : divisor_(divisor) {
+    const double d = static_cast<double>(max(divisor, int64_t{1}));
+    double x = __fdividef(1.0f, static_cast<float>(d));
+    x = __fma_rn(x, __fma_rn(-d, x, 1.0), x);
+    x = __fma_rn(x, __fma_rn(-d, x, 1.0), x);
+    constexpr double kBelowOne = 18446744073709535232.0;  // 2^64 (1 - 2^-50)
+    reciprocal_ = static_cast<uint64_t>(x * kBelowOne);
+  }
 
-  // i / divisor and i % divisor of 0 <= i. The reciprocal is rounded down: the quotient may be one too small at first.
+  // i / divisor and i % divisor of 0 <= i. The quotient may be one too small at first.
   __device__ __forceinline__ int64_t Divide(int64_t i, int64_t* rest) const {
     int64_t quotient = static_cast<int64_t>(__umul64hi(static_cast<uint64_t>(i), reciprocal_));
     *rest = i - quotient * divisor_;
@@ -85,13 +93,19 @@ struct ClassPoints {
     return point;
   }
 
-  __device__ Point ChannelTap(int64_t i) const {
+  // `place`: the tap's, in its class.
+  __device__ Point ChannelTap(int64_t i, int64_t* place) const {
     int64_t channel;
-    const int64_t place = by_channels.Divide(i, &channel);
-    const Tap tap = taps[residue.first_tap + place];
+    *place = by_channels.Divide(i, &channel);
+    const Tap tap = taps[residue.first_tap + *place];
     return {tap.src_delta + channel * problem.src.channel,
             tap.filter_delta + channel * problem.filter.in,
             {tap.shift[0], tap.shift[1], tap.shift[2]}};
+  }
+
+  __device__ Point ChannelTap(int64_t i) const {
+    int64_t place;
+    return ChannelTap(i, &place);
   }
 };
 

@@ -12,6 +12,13 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
+// base + a * b in one instruction; the compiler would make several additions of a row of them.
+__device__ __forceinline__ const char* AddProduct(const char* base, int32_t a, int32_t b) {
+  const char* sum;
+  asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(sum) : "r"(a), "r"(b), "l"(base));
+  return sum;
+}
+
 // Copies 16 bytes to shared memory without passing through registers; zeros if not `valid`, and then reads nothing,
 // whatever the address. Only WaitForCopies orders it with other accesses, so that the compiler may move it among
 // arithmetic.

@@ -18,6 +18,8 @@ struct CopyPattern {
   static __device__ int First() { return threadIdx.x / kFast * (kConsecutive ? kCount : 1); }
   static __device__ int Slow(int i) { return First() + i * kStride; }
   static __device__ bool IsActive(int i) { return kExact || Slow(i) < Tile::kRows; }
+  // Whether the thread's i-th copy is there, and in one of so many parts of all.
+  static __device__ bool IsIn(int i, int part, int parts) { return i * parts / kCount == part && IsActive(i); }
 
   // The place in shared memory of the first element; Tile::Further leads to the others.
   static __device__ int Origin() {

@@ -17,11 +17,16 @@ struct MatrixDescriptor {
   static constexpr uint64_t kLayout = kSwizzle << 62 | kRowsApart / 16 << 32 | kColumnsApart / 16 << 16;
   static_assert(!Tile::kWords && kColumnsApart < 1 << 18, "distances have 14 bits, of 16 bytes");
 
-  // Of the k-th multiplication's steps, from a line on. The address has 14 bits, of 16 bytes.
-  static __device__ __forceinline__ uint64_t At(uint32_t tile, int line, int k) {
-    const int bytes = Tile::kAlongSteps ? line * Tile::kRowBytes + k * 32
-                                        : line * 2 / Tile::kRowBytes * kColumnsApart + k * 16 * Tile::kRowBytes;
-    return kLayout | (tile + bytes) >> 4;
+  // From a line of a tile on. The address has 14 bits, of 16 bytes.
+  static __device__ __forceinline__ uint64_t At(uint32_t tile, int line) {
+    return kLayout | (tile + (Tile::kAlongSteps ? line * Tile::kRowBytes
+                                                : line * 2 / Tile::kRowBytes * static_cast<int>(kColumnsApart))) >> 4;
+  }
+
+  // What is added to it for as many lines, and for the k-th multiplication's steps.
+  static constexpr uint64_t Further(int lines, int k) {
+    return (Tile::kAlongSteps ? lines * Tile::kRowBytes + k * 32
+                              : lines * 2 / Tile::kRowBytes * kColumnsApart + k * 16 * Tile::kRowBytes) / 16;
   }
 };
 
@@ -44,14 +49,16 @@ class WarpgroupMma {
   // Adds a tile's product; calls between(k) for each multiplication meanwhile.
   template <typename F>
   __device__ __forceinline__ void Multiply(uint32_t src, uint32_t rhs, F&& between) {
+    using Src = MatrixDescriptor<SrcTile>;
+    using Rhs = MatrixDescriptor<RhsTile>;
+    const uint64_t a = Src::At(src, first_row_), b = Rhs::At(rhs, first_col_);
     ptx::BeginMultiplications();
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
 #pragma unroll
       for (int i = 0; i < kRows / 64; ++i) {
         ptx::WarpgroupMultiplyAdd<T, kCols, !SrcTile::kAlongSteps, !RhsTile::kAlongSteps>(
-            sum_[i], MatrixDescriptor<SrcTile>::At(src, first_row_ + i * 64, k),
-            MatrixDescriptor<RhsTile>::At(rhs, first_col_, k));
+            sum_[i], a + Src::Further(i * 64, k), b + Rhs::Further(0, k));
       }
     }
     ptx::CommitMultiplications();
