@@ -88,6 +88,8 @@ class Rounds(NamedTuple):
 class HostFamily:
     """A host kernel: it has no settings. Its cost is in multiply-adds."""
 
+    REWRITES = False  # whether it takes problems that are rewritten
+
     def tiles(self, product: Product) -> Sequence[TileRow]:
         return [TileRow(None)]
 
@@ -129,6 +131,7 @@ class Depthwise(HostFamily):
 class CudaFamily:
     """What the CUDA kernels share: a product in tiles of rows x columns, split along its reduction."""
 
+    REWRITES = False
     MAX_SPLIT = 128
     MAX_WAVES = 6  # of a split's thread blocks
     SLICE_SECONDS = 5e-8  # a thread's wait for a slice, while slices are added
@@ -284,6 +287,7 @@ class Im2col(CudaCores):
 class Mma(CudaFamily):
     """Implicit GEMM on tensor cores: src_cuda/kernels/mma.cu. float32 operands are multiplied as tf32."""
 
+    REWRITES = True
     ROW_BYTES = 128  # of a tile in shared memory, along the steps
     PIECE_BYTES = 16  # of an asynchronous copy
     RING = 4  # tiles of which the steps are prepared

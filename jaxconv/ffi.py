@@ -19,6 +19,8 @@ from jaxconv.families import TYPICAL_DEVICE, Device
 from jaxconv.offsets import offset_tables
 from jaxconv.plan import ConvPlan
 from jaxconv.problem import ConvProblem
+from jaxconv.product import OPERANDS, RESULT
+from jaxconv.rewriting import rewrite
 
 MODULES = {"cpu": "jaxconv._cpu", "cuda": "jaxconv._cuda"}
 FFI_PLATFORMS = {"cpu": "cpu", "cuda": "CUDA"}
@@ -76,16 +78,22 @@ def device(platform: str) -> Device:
 
 
 def convolution(plan: ConvPlan, problem: ConvProblem) -> Callable[[Array, Array], Array]:
-    """The custom call of a plan: `gather` maps (lhs, rhs) to out, `reduce` maps (lhs, out) to rhs."""
-    role = "out" if plan.kind == "gather" else "rhs"
-    results = [jax.ShapeDtypeStruct(getattr(problem, f"{role}_shape"), getattr(problem, f"{role}_dtype"))]
+    """The custom call of a plan: `gather` maps (lhs, rhs) to out, `reduce` maps (lhs, out) to rhs.
+
+    It is that of the rewritten problem, between its operands' and its result's changes of form.
+    """
     scratch = plan.scratch_bytes(problem)
+    problem, forms = rewrite(plan.rewriting, problem)
+    result = RESULT[plan.kind]
+    results = [jax.ShapeDtypeStruct(getattr(problem, f"{result}_shape"), getattr(problem, f"{result}_dtype"))]
     if scratch is not None:  # XLA owns it, so that a call allocates nothing
         results.append(jax.ShapeDtypeStruct((scratch,), np.uint8))
     call = jax.ffi.ffi_call(f"jaxconv_{plan.kind}", results)
     tables = offset_tables(problem)
     attributes = _attributes(problem) | plan.attributes()
-    return lambda a, b: call(a, b, *tables, **attributes)[0]
+    into_a, into_b = (forms[role].to for role in OPERANDS[plan.kind])
+    back = forms[result].back
+    return lambda a, b: back(call(into_a(a), into_b(b), *tables, **attributes)[0])
 
 
 def _attributes(problem: ConvProblem) -> dict[str, np.generic | np.ndarray]:

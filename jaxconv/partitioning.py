@@ -21,10 +21,9 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxconv.factors import carriers, resize
 from jaxconv.fallback import LAX
 from jaxconv.problem import ConvProblem, Dim
+from jaxconv.product import OPERANDS, RESULT
 
 MeshAxes = tuple[str, ...]
-OPERANDS = {"gather": ("lhs", "rhs"), "reduce": ("lhs", "out")}
-RESULT = {"gather": "out", "reduce": "rhs"}
 SUMMED = {"gather": "c", "reduce": "n"}
 
 

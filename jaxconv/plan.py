@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxconv.families import FAMILIES, TYPICAL_DEVICE, Device, Family, Settings, Tile, TileRow
+from jaxconv.families import FAMILIES, LAUNCH_SECONDS, TYPICAL_DEVICE, Device, Family, Settings, Tile, TileRow
 from jaxconv.offsets import SPATIAL, fits_int32
 from jaxconv.problem import ConvProblem, Dim, Shape
-from jaxconv.product import Product
+from jaxconv.product import TYPICAL_BATCH, Product
+from jaxconv.rewriting import Rewriting, Rewritten, rewrite, rewritings, why_not
 
 # (lhs and rhs, out) of a forward convolution. Its gradients have the same three, in other roles.
 DTYPES = frozenset(
@@ -36,6 +38,7 @@ class Constraint:
     tile: Tile | None = None
     split: int | None = None
     chunk: int | None = None
+    rewriting: Rewriting | None = None
 
 
 # The native implementations that users name: the platforms and their kernel families.
@@ -52,12 +55,16 @@ def constraint_of(implementation: str | Constraint | None) -> Constraint:
 
 @dataclasses.dataclass(frozen=True)
 class ConvPlan:
-    """A kernel and its settings. kind: "gather" (fprop, dgrad) or "reduce" (wgrad)."""
+    """A kernel, its settings, and what its problem is rewritten by.
+
+    kind: "gather" (fprop, dgrad) or "reduce" (wgrad).
+    """
 
     platform: str
     kind: str
     family: str
     settings: Settings
+    rewriting: Rewriting = ()
 
     def attributes(self) -> dict[str, np.generic]:
         """What the platform's handler reads besides the problem."""
@@ -71,7 +78,8 @@ class ConvPlan:
 
     def scratch_bytes(self, problem: ConvProblem) -> Dim | None:
         """Bytes of the scratch buffer; None on a platform whose kernels take none."""
-        return self._family.scratch_bytes(self.settings, Product(self.kind, problem))
+        product = Product(self.kind, rewrite(self.rewriting, problem).problem)
+        return self._family.scratch_bytes(self.settings, product)
 
     @property
     def _family(self) -> Family:
@@ -81,7 +89,7 @@ class ConvPlan:
         tile, split, chunk = self.settings
         parts = {"stages": tile and tile.stages, "split": split, "chunk": chunk}
         known = (f"{name} {value}" for name, value in parts.items() if value is not None)
-        return ", ".join([_name(self.family, tile), *known])
+        return ", ".join([_name(self.family, tile, self.rewriting), *known])
 
 
 class Rejection(NamedTuple):
@@ -135,14 +143,14 @@ def _are_known(shape: Shape) -> bool:
 
 
 class Candidate(NamedTuple):
-    """A family with a tile, at its best settings."""
+    """A family with a tile, at its best settings, for the problem as it is or rewritten."""
 
     plan: ConvPlan
     cost: float
 
     @property
     def name(self) -> str:
-        return _name(self.plan.family, self.plan.settings.tile)
+        return _name(self.plan.family, self.plan.settings.tile, self.plan.rewriting)
 
 
 @lru_cache(maxsize=4096)
@@ -165,22 +173,70 @@ def choose(
         if reason is not None:
             rejected.append(Rejection(name, reason))
             continue
-        rows = [row for row in family.tiles(product) if constraint.tile in (None, row.tile)]
-        if not rows:
-            rejected.append(Rejection(_name(name, constraint.tile), "no such tile is compiled for these types"))
-        for row in rows:
-            settings = _settings(family, row, product, constraint, device)
-            reason = family.why_not(settings[0], product, device)
-            if reason is not None:
-                rejected.append(Rejection(_name(name, row.tile), reason))
-                continue
-            cost, best = min((family.cost(s, product, device), i) for i, s in enumerate(settings))
-            candidates.append(Candidate(ConvPlan(platform, kind, name, settings[best]), cost))
+        for rewriting in _rewritings(family, product, constraint):
+            plan = ConvPlan(platform, kind, name, Settings(), rewriting)
+            found, not_found = _candidates(plan, family, problem, constraint, device)
+            candidates += found
+            rejected += not_found
     if not candidates:
         return Choice(None, float("inf"), tuple(rejected))
     best = min(candidates, key=lambda c: c.cost)
     dearer = (Rejection(c.name, f"{c.cost / best.cost:.2f}x the cost") for c in candidates if c is not best)
     return Choice(best.plan, best.cost, (*dearer, *rejected))
+
+
+def _rewritings(family: Family, product: Product, asked: Constraint) -> list[Rewriting]:
+    """Those that a family may answer: the problem as it is comes first."""
+    if asked.rewriting is not None:
+        return [asked.rewriting]
+    return [(), *(rewritings(product) if family.REWRITES else ())]
+
+
+def _candidates(
+    plan: ConvPlan, family: Family, problem: ConvProblem, asked: Constraint, device: Device
+) -> tuple[list[Candidate], list[Rejection]]:
+    """The plan, which has no settings yet, with each of the family's tiles; and why not with others."""
+    name, rewriting = plan.family, plan.rewriting
+    reason = _why_not_rewritten(rewriting, family, problem, plan.kind)
+    if reason is not None:
+        return [], [Rejection(_name(name, asked.tile, rewriting), reason)]
+    rewritten = rewrite(rewriting, problem)
+    product = Product(plan.kind, rewritten.problem)
+    rows = [row for row in family.tiles(product) if asked.tile in (None, row.tile)]
+    if not rows:
+        reason = "no such tile is compiled for these types"
+        return [], [Rejection(_name(name, asked.tile, rewriting), reason)]
+    conversions = _conversion_seconds(problem, rewritten, device)
+    candidates, rejected = [], []
+    for row in rows:
+        settings = _settings(family, row, product, asked, device)
+        reason = family.why_not(settings[0], product, device)
+        if reason is not None:
+            rejected.append(Rejection(_name(name, row.tile, rewriting), reason))
+            continue
+        cost, best = min((family.cost(s, product, device), i) for i, s in enumerate(settings))
+        candidates.append(Candidate(dataclasses.replace(plan, settings=settings[best]), cost + conversions))
+    return candidates, rejected
+
+
+def _why_not_rewritten(rewriting: Rewriting, family: Family, problem: ConvProblem, kind: str) -> str | None:
+    if not rewriting:
+        return None
+    if not family.REWRITES:
+        return "it takes operands as they lie"
+    return why_not(rewriting, problem) or refusal(rewrite(rewriting, problem).problem, kind)
+
+
+def _conversion_seconds(problem: ConvProblem, rewritten: Rewritten, device: Device) -> float:
+    """Each array that changes its place in memory is read and written once."""
+
+    def seconds(role: str) -> float:
+        shapes = (getattr(p, f"{role}_shape") for p in (problem, rewritten.problem))
+        known = ([d if isinstance(d, int) else TYPICAL_BATCH for d in shape] for shape in shapes)
+        elements = sum(map(math.prod, known))
+        return elements * getattr(problem, f"{role}_dtype").itemsize / device.bandwidth + LAUNCH_SECONDS
+
+    return sum(seconds(role) for role, form in rewritten.forms.items() if not form.is_view)
 
 
 def _settings(
@@ -192,5 +248,6 @@ def _settings(
     return [Settings(row.tile, split, chunk) for split in splits]
 
 
-def _name(family: str, tile: Tile | None) -> str:
-    return family if tile is None else f"{family} {tile}"
+def _name(family: str, tile: Tile | None, rewriting: Rewriting) -> str:
+    kernel = family if tile is None else f"{family} {tile}"
+    return f"{kernel} of {' and '.join(map(str, rewriting))}" if rewriting else kernel

@@ -17,9 +17,10 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from jaxconv import factors, fallback, ffi
-from jaxconv.partitioning import OPERANDS, RESULT, partitioned, without_shardings
+from jaxconv.partitioning import partitioned, without_shardings
 from jaxconv.plan import FAMILIES, Choice, Constraint, choose, constraint_of, refusal
 from jaxconv.problem import ConvProblem
+from jaxconv.product import OPERANDS, RESULT
 
 gather_p = Primitive("jaxconv_gather")
 reduce_p = Primitive("jaxconv_reduce")

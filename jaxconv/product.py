@@ -13,6 +13,10 @@ from jaxconv.problem import ConvProblem, Dim, Shape
 
 TYPICAL_BATCH = 32  # stands for a batch that is symbolic while planning
 
+# The roles of a kind's arrays.
+OPERANDS = {"gather": ("lhs", "rhs"), "reduce": ("lhs", "out")}
+RESULT = {"gather": "out", "reduce": "rhs"}
+
 
 @dataclasses.dataclass(frozen=True)
 class Product:

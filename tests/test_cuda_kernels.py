@@ -12,11 +12,13 @@ import pytest
 from cases import GENERAL, named
 from jax import export, lax
 from reference import assert_same, channels_last, cotangent, integers, pullback, run_on_host
+from test_plan import problem_of
 
 import jaxconv
 from jaxconv.families import FAMILIES
 from jaxconv.plan import Constraint
 from jaxconv.problem import dilate
+from jaxconv.rewriting import ChannelsLast, PackedColumns, PackedGroups, why_not
 
 pytestmark = pytest.mark.gpu
 
@@ -31,7 +33,9 @@ DTYPES = {"float32": "float32", "float64": "float64", "bfloat16": "bfloat16", "f
 
 
 def constraint(family=None, row=None, **settings):
-    return Constraint("cuda", family, row and row.tile, **settings)
+    """A tile is reached with the problem as it is; a family's problems may be rewritten."""
+    rewriting = None if row is None else ()
+    return Constraint("cuda", family, row and row.tile, rewriting=rewriting, **settings)
 
 
 def dtypes_of(family, row):
@@ -114,6 +118,8 @@ def of_layouts():
         lhs, rhs = tuple(sizes[d] for d in layout[0]), tuple(window[d] for d in layout[1])
         params = dict(window_strides=(2, 1), padding="SAME", dimension_numbers=layout, feature_group_count=2)
         yield "_".join(layout), Convolution(lhs, rhs, params)
+    stem = dict(window_strides=(2, 2), padding="SAME", dimension_numbers=("NCHW", "OIHW", "NCHW"))
+    yield "channels_first_stem", Convolution((2, 3, 12, 11), (10, 3, 5, 5), stem)
 
 
 def of_benchmarks():
@@ -168,10 +174,10 @@ def rounded(arrays, *dtypes):
     return {name: cast(of) for name, of in arrays.items()}
 
 
-def check(implementation, dtype):
+def check(implementation, dtype, names=None):
     """Sums of small integers are exact in the accumulator, and are rounded once to the result's dtype."""
     operand, result = dtype.partition("_")[0], DTYPES[dtype]
-    operands, expected = exact()
+    operands, expected = exact() if names is None else ({name: of[name] for name in names} for of in exact())
     operands, expected = rounded(operands, operand, operand, result), rounded(expected, result, operand, operand)
     ours = lambda convolution: convolution.ours(implementation, result)
     with jax.enable_x64(dtype == "float64"):
@@ -200,6 +206,23 @@ def test_exact(family, row, settings, dtype):
 ])  # fmt: skip
 def test_exact_as_planned(family, dtype):
     check(constraint(family), dtype)
+
+
+REWRITINGS = [
+    (ChannelsLast(),), (PackedColumns(1),), (PackedColumns(2),), (PackedColumns(3),), (PackedColumns(16),),
+    (PackedGroups(2),), (PackedGroups(16),), (PackedGroups(70),), (ChannelsLast(), PackedColumns(1)),
+    (ChannelsLast(), PackedColumns(2)), (ChannelsLast(), PackedGroups(2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("rewriting", REWRITINGS, ids=lambda rewriting: " and ".join(map(str, rewriting)))
+def test_exact_when_rewritten(rewriting, dtype):
+    """Those convolutions that it applies to."""
+    problems = {name: problem_of(c.lax(), c.lhs, c.rhs, dtype) for name, c in convolutions().items()}
+    names = [name for name, problem in problems.items() if why_not(rewriting, problem) is None]
+    assert names
+    check(Constraint("cuda", "mma", rewriting=rewriting), dtype, names)
 
 
 @every_family

@@ -18,6 +18,7 @@ from jaxconv.families import FAMILIES, IM2COL_SCRATCH, TYPICAL_DEVICE, Tile
 from jaxconv.plan import Constraint, choose
 from jaxconv.problem import ConvProblem
 from jaxconv.product import Product
+from jaxconv.rewriting import rewritings
 
 SOURCES = Path(__file__).parents[1]
 CUDA = FAMILIES["cuda"]
@@ -92,6 +93,16 @@ def candidates(kind, problem):
             for row in family.tiles(product)]  # fmt: skip
 
 
+def constraints(kind, problem):
+    """`{name: constraint}` of the candidates, for the problem as it is and rewritten."""
+    named = {}
+    for family, row in candidates(kind, problem):
+        for rewriting in [(), *(rewritings(Product(kind, problem)) if CUDA[family].REWRITES else ())]:
+            suffix = f" of {' and '.join(map(str, rewriting))}" if rewriting else ""
+            named[f"{family} {row.tile}{suffix}"] = Constraint(family=family, tile=row.tile, rewriting=rewriting)
+    return named
+
+
 def takes(kind, problem, family, row):
     return (family, row) in candidates(kind, problem) and (sums_in_f32(problem) or not row.only_f32)
 
@@ -120,10 +131,10 @@ def test_every_tile_can_be_named(kind, problem, family, row):
 @every_pass
 def test_every_candidate_is_chosen_or_rejected_with_a_reason(kind, problem):
     choice = choose("cuda", kind, problem)
-    chosen = f"{choice.plan.family} {choice.plan.settings.tile}"
-    tiles = {f"{family} {row.tile}" for family, row in candidates(kind, problem)}
+    chosen = str(choice.plan).split(", stages")[0]
     ruled_out = {name for name, family in CUDA.items() if family.why_never(Product(kind, problem))}
-    assert sorted([chosen, *(r.what for r in choice.rejected)]) == sorted(tiles | ruled_out)
+    every = {*constraints(kind, problem), *ruled_out}
+    assert sorted([chosen, *(r.what for r in choice.rejected)]) == sorted(every)
     assert all(r.reason for r in choice.rejected)
 
 
@@ -132,12 +143,12 @@ def test_the_cheapest_is_chosen(kind, problem):
     """And a reason by cost is the cost of the candidate, were it named, over that of the chosen."""
     choice = choose("cuda", kind, problem)
     reasons = {r.what: factor(r) for r in choice.rejected}
-    for family, row in candidates(kind, problem):
-        named = choose("cuda", kind, problem, Constraint(family=family, tile=row.tile))
+    for name, constraint in constraints(kind, problem).items():
+        named = choose("cuda", kind, problem, constraint)
         if named.plan is None:
-            assert reasons[f"{family} {row.tile}"] is None
+            assert reasons[name] is None
         elif named.plan != choice.plan:
-            ratio = reasons[f"{family} {row.tile}"]
+            ratio = reasons[name]
             assert ratio >= 1
             assert named.cost / choice.cost == pytest.approx(ratio, rel=0.01, abs=0.06)
 

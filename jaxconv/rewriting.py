@@ -1,0 +1,285 @@
+"""Rewritings: a problem as another convolution, which tensor cores take faster, by cheap changes of its arrays.
+
+Each is exact on finite numbers. An infinity or a NaN makes NaNs of the zeros that it meets, and a rewriting puts some
+in: so results of its neighbours in a pack, which do not depend on it, become NaN too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from jaxconv.factors import fold, unfold
+from jaxconv.families import Mma
+from jaxconv.problem import ConvProblem, Shape, Spec
+from jaxconv.product import Product
+
+ROLES = ("lhs", "rhs", "out")
+PACKED_CHANNELS = (16, 32, 64)  # of a group, after groups are packed: about as many
+
+
+class Form(NamedTuple):
+    """An array's way to its new form, and back. is_view: it lies in memory as before."""
+
+    to: Callable[[Array], Array]
+    back: Callable[[Array], Array]
+    is_view: bool = False
+
+    def then(self, other: Form) -> Form:
+        return Form(
+            lambda x: other.to(self.to(x)), lambda x: self.back(other.back(x)), self.is_view and other.is_view
+        )
+
+
+AS_IT_IS = Form(lambda x: x, lambda x: x, is_view=True)
+
+
+class Rewritten(NamedTuple):
+    """The new problem, and for each role (lhs, rhs, out) its array's form there."""
+
+    problem: ConvProblem
+    forms: dict[str, Form]
+
+
+# The steps: each is of a forward problem.
+
+
+@dataclasses.dataclass(frozen=True)
+class ChannelsLast:
+    """Activations as [batch, *spatial, channel], filters as [*spatial, in, out], where channels are not last."""
+
+    def why_not(self, problem: ConvProblem) -> str | None:
+        return None if _orders(problem) else "channels are last as they lie"
+
+    def rewrite(self, problem: ConvProblem) -> Rewritten:
+        changes, forms = {}, {}
+        for role, order in _orders(problem).items():
+            spec, shape = getattr(problem, f"{role}_spec"), getattr(problem, f"{role}_shape")
+            changes[f"{role}_spec"] = Spec.of([order.index(axis) for axis in spec.axes])
+            changes[f"{role}_shape"] = tuple(shape[axis] for axis in order)
+            inverse = tuple(map(order.index, range(len(order))))
+            forms[role] = Form(*(partial(jnp.transpose, axes=axes) for axes in (order, inverse)))
+        return Rewritten(dataclasses.replace(problem, **changes), forms)
+
+    def __str__(self) -> str:
+        return "channels last"
+
+
+def _orders(problem: ConvProblem) -> dict[str, Shape]:
+    """The new order of axes of each array that needs one."""
+    orders = {}
+    for role in ("lhs", "out"):
+        spec = getattr(problem, f"{role}_spec")
+        if spec.second != len(spec.axes) - 1:
+            orders[role] = (spec.first, *spec.spatial, spec.second)
+    spec = problem.rhs_spec
+    if len(spec.axes) - 1 not in (spec.first, spec.second):
+        orders["rhs"] = (*spec.spatial, spec.second, spec.first)
+    return orders
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedColumns:
+    """Channels in whole pieces, by zeros, and `columns` neighbours along the last spatial dimension as one.
+
+    lhs [..., W, C] becomes [..., ceil(W / columns), columns * C']; so do a filter's columns, behind as many zeros as
+    bring its first one to a pack's beginning. Then it moves by one pack where it moved by `columns`.
+    """
+
+    columns: int
+
+    def why_not(self, problem: ConvProblem) -> str | None:
+        if problem.groups > 1:
+            return "there are groups"
+        if self.columns == 1:
+            whole = self._channels(problem) == (problem.in_channels, problem.out_channels)
+            return "there are whole pieces of channels" if whole else None
+        if self.columns != problem.window_strides[-1]:
+            return f"the window's stride along columns is {problem.window_strides[-1]}"
+        if (problem.lhs_dilation[-1], problem.rhs_dilation[-1]) != (1, 1):
+            return "columns are dilated"
+        return None
+
+    def rewrite(self, problem: ConvProblem) -> Rewritten:
+        p, by = problem, self.columns
+        ins, outs = self._channels(p)
+        pad_low = _ceil(p.pad_low[-1], by)
+        front = by * pad_low - p.pad_low[-1]
+        width, kernel = _ceil(p.in_spatial[-1], by), _ceil(front + p.kernel[-1], by)
+        lhs_channel, lhs_column, out_channel = p.lhs_spec.second, p.lhs_spec.spatial[-1], p.out_spec.second
+        rhs_out, rhs_in, rhs_column = p.rhs_spec.first, p.rhs_spec.second, p.rhs_spec.spatial[-1]
+        lhs = _placed(p.lhs_shape, {lhs_column: (0, by * width), lhs_channel: (0, ins)})
+        rhs = _placed(p.rhs_shape, {rhs_column: (front, by * kernel), rhs_in: (0, ins), rhs_out: (0, outs)})
+        out = _placed(p.out_shape, {out_channel: (0, outs)})
+        packed = dataclasses.replace(
+            p,
+            lhs_shape=_resized(p.lhs_shape, {lhs_column: width, lhs_channel: by * ins}),
+            rhs_shape=_resized(p.rhs_shape, {rhs_column: kernel, rhs_in: by * ins, rhs_out: outs}),
+            out_shape=_resized(p.out_shape, {out_channel: outs}),
+            window_strides=(*p.window_strides[:-1], p.window_strides[-1] // by),
+            pad_low=(*p.pad_low[:-1], pad_low),
+        )
+        forms = {"lhs": lhs.then(_packed(p, "lhs", by)), "rhs": rhs.then(_packed(p, "rhs", by)), "out": out}
+        return Rewritten(packed, forms)
+
+    def _channels(self, problem: ConvProblem) -> tuple[int, int]:
+        """Input and output channels with those of zeros."""
+        piece = _piece(problem)
+        least = piece // math.gcd(self.columns, piece)
+        return _ceil(problem.in_channels, least) * least, _ceil(problem.out_channels, piece) * piece
+
+    def __str__(self) -> str:
+        return "padded channels" if self.columns == 1 else f"packed columns ({self.columns})"
+
+
+def _resized(shape: Shape, sizes: dict[int, int]) -> Shape:
+    return tuple(sizes.get(axis, size) for axis, size in enumerate(shape))
+
+
+def _placed(shape: Shape, places: dict[int, tuple[int, int]]) -> Form:
+    """An array among zeros: for some axes the index of its first element, and the new size."""
+    if all((low, size) == (0, shape[axis]) for axis, (low, size) in places.items()):
+        return AS_IT_IS
+    edges = [(0, 0)] * len(shape)
+    for axis, (low, size) in places.items():
+        edges[axis] = (low, size - low - shape[axis])
+
+    def padded(x: Array, sign: int) -> Array:
+        return lax.pad(x, x.dtype.type(0), [(sign * low, sign * high, 0) for low, high in edges])
+
+    return Form(partial(padded, sign=1), partial(padded, sign=-1))
+
+
+def _packed(problem: ConvProblem, role: str, by: int) -> Form:
+    """[..., W, C] -> [..., W / by, by * C] of a role's array, whatever its axes' order."""
+    if by == 1:
+        return AS_IT_IS
+    spec = getattr(problem, f"{role}_spec")
+    axis = spec.spatial[-1]
+
+    def to(x: Array) -> Array:
+        before, columns, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
+        return fold(x.reshape(*before, columns // by, by, *after), axis + 1, problem, role, "c")
+
+    def back(x: Array) -> Array:
+        x, mapped = unfold(x, by, problem, role, "c")
+        x = jnp.moveaxis(x, mapped, axis + 1)
+        before, packs, after = x.shape[:axis], x.shape[axis], x.shape[axis + 2 :]
+        return x.reshape(*before, packs * by, *after)
+
+    return Form(to, back, is_view=spec.second == axis + 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedGroups:
+    """`groups` groups as one: the filter [*spatial, in, groups * out] becomes [*spatial, groups * in, groups * out],
+    which is zeros but for the blocks [in, out] on its diagonal. Activations stay as they are.
+    """
+
+    groups: int
+
+    def why_not(self, problem: ConvProblem) -> str | None:
+        if problem.groups == 1 or problem.lhs_batch_grouped or problem.out_batch_grouped:
+            return "there are no groups of features"
+        if self.groups < 2 or problem.groups % self.groups:
+            return f"there are {problem.groups} groups"
+        return None
+
+    def rewrite(self, problem: ConvProblem) -> Rewritten:
+        p, many, ins = problem, self.groups, problem.in_channels
+        axes = (p.rhs_spec.second, p.rhs_spec.first)
+        packs, outs = p.groups // many, p.out_channels
+
+        # In a matrix of `many` lines every (many + 1)-th element is on the diagonal.
+        def to(rhs: Array) -> Array:
+            rhs = jnp.moveaxis(rhs, axes, (-2, -1))
+            window = rhs.shape[:-2]
+            diagonal = rhs.reshape(*window, ins, packs, many, outs)
+            edges = [(0, 0, 0)] * (rhs.ndim + 2)
+            edges[-2] = (0, 0, many)
+            matrix = lax.pad(diagonal, rhs.dtype.type(0), edges)
+            blocks = jnp.moveaxis(matrix.reshape(*window, ins, packs, many, many, outs), -3, -5)
+            return jnp.moveaxis(blocks.reshape(*window, many * ins, packs * many * outs), (-2, -1), axes)
+
+        def back(rhs: Array) -> Array:
+            rhs = jnp.moveaxis(rhs, axes, (-2, -1))
+            window = rhs.shape[:-2]
+            blocks = jnp.moveaxis(rhs.reshape(*window, many, ins, packs, many, outs), -5, -3)
+            matrix = blocks.reshape(*window, ins, packs, many * many, outs)
+            diagonal = lax.slice_in_dim(matrix, 0, None, many + 1, axis=matrix.ndim - 2)
+            return jnp.moveaxis(diagonal.reshape(*window, ins, packs * many * outs), (-2, -1), axes)
+
+        shape = _resized(p.rhs_shape, {p.rhs_spec.second: many * ins})
+        return Rewritten(dataclasses.replace(p, rhs_shape=shape, groups=packs), {"rhs": Form(to, back)})
+
+    def __str__(self) -> str:
+        return f"packed groups ({self.groups})"
+
+
+Step = ChannelsLast | PackedColumns | PackedGroups
+Rewriting = tuple[Step, ...]  # in their order; none leaves the problem as it is
+
+
+@lru_cache(maxsize=4096)
+def rewrite(rewriting: Rewriting, problem: ConvProblem) -> Rewritten:
+    """The problem after all steps, which apply. A data gradient becomes that of the rewritten forward problem."""
+    if not rewriting:
+        return Rewritten(problem, dict.fromkeys(ROLES, AS_IT_IS))
+    if problem.reverse:
+        forward, forms = rewrite(rewriting, problem.dgrad())
+        return Rewritten(forward.dgrad(), {"lhs": forms["out"], "rhs": forms["rhs"], "out": forms["lhs"]})
+    *first, last = rewriting
+    before, forms = rewrite(tuple(first), problem)
+    after, changed = last.rewrite(before)
+    return Rewritten(after, forms | {role: forms[role].then(form) for role, form in changed.items()})
+
+
+def why_not(rewriting: Rewriting, problem: ConvProblem) -> str | None:
+    """Why a step does not apply to what those before it make of the problem."""
+    if not rewriting:
+        return None
+    problem = problem.dgrad() if problem.reverse else problem
+    *first, last = rewriting
+    return why_not(tuple(first), problem) or last.why_not(rewrite(tuple(first), problem).problem)
+
+
+def rewritings(product: Product) -> list[Rewriting]:
+    """Those that apply to a product's problem and let its operands be copied in pieces."""
+    problem = product.problem.dgrad() if product.problem.reverse else product.problem
+    first: Rewriting = () if ChannelsLast().why_not(problem) else (ChannelsLast(),)
+    steps = [(), *((step,) for step in (*_columns(problem), *_groups(problem)))]
+    found = [first + step for step in steps if first + step and why_not(step, problem) is None]
+    piece = _piece(problem)
+    return [r for r in found if Product(product.kind, rewrite(r, product.problem).problem).has_runs_of(piece)]
+
+
+def _columns(problem: ConvProblem) -> list[PackedColumns]:
+    """Packs only for channels that are no whole pieces."""
+    strides = {1, problem.window_strides[-1]} if problem.in_channels % _piece(problem) else {1}
+    return [PackedColumns(columns) for columns in sorted(strides)]
+
+
+def _groups(problem: ConvProblem) -> list[PackedGroups]:
+    """Those that make whole pieces of channels, about as many as fill a tile."""
+    ins, outs, piece = problem.in_channels, problem.out_channels, _piece(problem)
+    channels = max(ins, outs, 1)
+    most = min(problem.groups, 2 * PACKED_CHANNELS[-1] // channels)
+    divisors = [many for many in range(2, most + 1) if problem.groups % many == 0]
+    whole = [many for many in divisors if many * ins % piece == 0 and many * outs % piece == 0]
+    nearest = {min(whole, key=lambda many: abs(many * channels - n)) for n in PACKED_CHANNELS if whole}
+    return [PackedGroups(many) for many in sorted(nearest)]
+
+
+def _piece(problem: ConvProblem) -> int:
+    """Elements of an asynchronous copy."""
+    return Mma.PIECE_BYTES // problem.rhs_dtype.itemsize
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)

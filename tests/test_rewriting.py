@@ -1,0 +1,304 @@
+"""Rewritings: the rewritten convolution has the same results, and the planner takes it where that is cheaper."""
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from jax import export, lax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from reference import assert_same, integers, lax_channels_last, pullback, run_on_host
+from test_plan import layer, passes_of, problem_of, problems
+
+import jaxconv
+from jaxconv import ffi
+from jaxconv.fallback import LAX
+from jaxconv.families import FAMILIES, TYPICAL_DEVICE
+from jaxconv.plan import Constraint, choose
+from jaxconv.product import OPERANDS, RESULT, Product
+from jaxconv.rewriting import ROLES, ChannelsLast, PackedColumns, PackedGroups, rewrite, rewritings, why_not
+
+PROBLEMS_IN_AN_EXAMPLE = 6  # they share a compilation
+
+
+def in_float32(problem):
+    """What a piece is depends on the type; sums of small integers are exact in this one."""
+    return dataclasses.replace(problem, **{f"{role}_dtype": np.dtype("float32") for role in ROLES})
+
+
+def array(problem, role):
+    return integers(getattr(problem, f"{role}_shape"), seed=ROLES.index(role))
+
+
+def rewritten_by_lax(kind, problem, rewriting):
+    """The pass as lax computes the rewritten one."""
+    rewritten, forms = rewrite(rewriting, problem)
+    compute = LAX[kind](in_float32(rewritten))
+    into = [forms[role].to for role in OPERANDS[kind]]
+    return lambda a, b: forms[RESULT[kind]].back(compute(into[0](a), into[1](b)))
+
+
+def all_that_apply(problem):
+    groups = [PackedGroups(many) for many in range(2, problem.groups + 1)]
+    steps = [PackedColumns(1), PackedColumns(problem.window_strides[-1]), *groups]
+    tried = {(*first, *last) for first in ((), (ChannelsLast(),)) for last in ((), *((step,) for step in steps))}
+    return [r for r in sorted(tried, key=str) if why_not(r, problem) is None]
+
+
+def check(problems):
+    """Every pass of the problems under every rewriting, compiled together."""
+    cases = [(kind, p, r) for problem in problems for kind, p in passes_of(problem).values()
+             for r in all_that_apply(p)]  # fmt: skip
+    operands = [tuple(array(p, role) for role in OPERANDS[kind]) for kind, p, _ in cases]
+
+    def answers(rewritten):
+        computes = [rewritten_by_lax(kind, p, r if rewritten else ()) for kind, p, r in cases]
+        return lambda operands: [compute(*o) for compute, o in zip(computes, operands, strict=True)]
+
+    run = functools.partial(run_on_host, xla_disable_hlo_passes="algsimp")  # as test_property's
+    assert_same(run(answers(True), operands), run(answers(False), operands))
+
+
+def layout(draw, letters):
+    return "".join(draw(st.permutations(letters)))
+
+
+@st.composite
+def small_problems(draw):
+    rank = draw(st.integers(1, 3))
+    each = lambda strategy: tuple(draw(strategy) for _ in range(rank))
+    spatial = "DHW"[3 - rank :]
+    last = draw(st.booleans())
+    layouts = (
+        (f"N{spatial}C", f"{spatial}IO", f"N{spatial}C") if last
+        else (layout(draw, f"N{spatial}C"), layout(draw, f"{spatial}IO"), layout(draw, f"N{spatial}C"))
+    )  # fmt: skip
+    groups = draw(st.sampled_from([1, 1, 1, 2, 4, 6]))
+    ins, outs = (draw(st.integers(1, 20 if groups == 1 else 4)) for _ in range(2))
+    strides, dilations = st.integers(1, 3), st.sampled_from([1, 1, 2])
+    params = dict(
+        window_strides=(*each(strides)[:-1], draw(st.integers(1, 5))),
+        padding=each(st.tuples(st.integers(-2, 4), st.integers(-2, 4))),
+        lhs_dilation=each(dilations), rhs_dilation=each(dilations),
+    )  # fmt: skip
+    if draw(st.booleans()):  # so that columns can be packed
+        params |= {name: (*params[name][:-1], 1) for name in ("lhs_dilation", "rhs_dilation")}
+    lhs = dict(zip(f"N{spatial}C", (2, *each(st.integers(5, 9)), groups * ins), strict=True))
+    rhs = dict(zip(f"{spatial}IO", (*each(st.integers(1, 4)), ins, groups * outs), strict=True))
+    conv = functools.partial(
+        lax.conv_general_dilated, dimension_numbers=layouts, feature_group_count=groups, **params
+    )
+    shapes = tuple(lhs[d] for d in layouts[0]), tuple(rhs[d] for d in layouts[1])
+    return problem_of(conv, *shapes, draw(st.sampled_from(["float32", "bfloat16"])))
+
+
+@settings(max_examples=12, deadline=None, database=None, phases=[Phase.generate])
+@given(st.lists(small_problems(), min_size=PROBLEMS_IN_AN_EXAMPLE, max_size=PROBLEMS_IN_AN_EXAMPLE))
+def test_same_results(problems):
+    check(problems)
+
+
+PACKED = {
+    "stem": layer((2, 15, 17, 3), (7, 7, 3, 8), "bfloat16", window_strides=2, padding=3),
+    "patches": layer((2, 9, 12, 3), (4, 4, 3, 5), window_strides=4, padding=0),
+    "window_within_a_stride": layer((2, 11, 3), (2, 3, 4), window_strides=5, padding=((-3, 6),)),
+    "to_few_channels": layer((2, 5, 6, 16), (3, 3, 16, 3), "bfloat16"),
+    "groups": layer((2, 5, 6, 16), (3, 3, 2, 24), feature_group_count=8),
+    "depthwise": layer((2, 9, 12), (3, 1, 12), window_strides=2, feature_group_count=12),
+}
+
+
+def test_same_results_of_layers():
+    check(PACKED.values())
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("name", PACKED)
+def test_forms_are_those_of_the_problem(name, which):
+    """Of the rewritten problem's shapes, and there and back is the same."""
+    _, problem = passes_of(PACKED[name])[which]
+    for rewriting in all_that_apply(problem):
+        rewritten, forms = rewrite(rewriting, problem)
+        for role in ROLES:
+            x = array(problem, role)
+            new = forms[role].to(x)
+            assert new.shape == getattr(rewritten, f"{role}_shape")
+            assert_same(np.asarray(forms[role].back(new)), x)
+            if forms[role].is_view:
+                assert_same(np.ravel(new), np.ravel(x))
+
+
+def sizes(problem):
+    return problem.lhs_shape, problem.rhs_shape, problem.out_shape, problem.window_strides, problem.pad_low
+
+
+def test_a_stem():
+    """7x7 by 2 of 3 channels is 7x4 by (2, 1) of 8."""
+    stem = layer((32, 224, 224, 3), (7, 7, 3, 64), "bfloat16", window_strides=2, padding=3)
+    rewritten = rewrite((PackedColumns(2),), stem).problem
+    assert sizes(rewritten) == (
+        (32, 224, 112, 8), (7, 4, 8, 64), (32, 112, 112, 64), (2, 1), (3, 2)
+    )  # fmt: skip
+
+
+def test_patches():
+    """16x16 by 16 of 3 channels is 16x1 by (16, 1) of 48, and nothing moves."""
+    patches = layer((32, 224, 224, 3), (16, 16, 3, 768), "bfloat16", window_strides=16, padding=0)
+    rewritten, forms = rewrite((PackedColumns(16),), patches)
+    assert sizes(rewritten) == (
+        (32, 224, 14, 48), (16, 1, 48, 768), (32, 14, 14, 768), (16, 1), (0, 0)
+    )  # fmt: skip
+    assert all(forms[role].is_view for role in ROLES)
+
+
+def test_zeros_of_packed_groups_are_not_products():
+    """What is not finite stays in its group's block, and what comes back is of the diagonal alone."""
+    problem = layer((1, 3, 4), (1, 2, 4), feature_group_count=2)
+    form = rewrite((PackedGroups(2),), problem).forms["rhs"]
+    rhs = np.array([[[1, 2, np.inf, 4], [5, 6, 7, np.nan]]], np.float32)
+    blocks = np.array([[[1, 2, 0, 0], [5, 6, 0, 0], [0, 0, np.inf, 4], [0, 0, 7, np.nan]]], np.float32)
+    assert_same(np.asarray(form.to(rhs)), blocks)
+    assert_same(np.asarray(form.back(np.where(blocks == 0, np.float32(np.nan), blocks))), rhs)
+
+
+INAPPLICABLE = {
+    "channels_last": (layer((2, 5, 6, 3), (3, 3, 3, 4)), ChannelsLast(), "last"),
+    "whole_pieces": (layer((2, 5, 6, 4), (3, 3, 4, 8)), PackedColumns(1), "pieces"),
+    "another_stride": (layer((2, 5, 6, 3), (3, 3, 3, 4), window_strides=2), PackedColumns(3), "stride"),
+    "dilated": (layer((2, 5, 9), (2, 9, 4), window_strides=2, rhs_dilation=2), PackedColumns(2), "dilated"),
+    "groups_of_columns": (layer((2, 5, 6), (2, 3, 4), feature_group_count=2), PackedColumns(1), "groups"),
+    "no_groups": (layer((2, 5, 6), (2, 6, 4)), PackedGroups(2), "groups"),
+    "groups_of_images": (layer((2, 5, 6), (2, 6, 4), batch_group_count=2), PackedGroups(2), "groups"),
+    "other_groups": (layer((2, 5, 6), (2, 2, 6), feature_group_count=3), PackedGroups(2), "3 groups"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("problem, step, why", INAPPLICABLE.values(), ids=INAPPLICABLE)
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+def test_what_does_not_apply_says_why(problem, step, why, which):
+    kind, problem = passes_of(problem)[which]
+    choice = choose("cuda", kind, problem, Constraint(family="mma", rewriting=(step,)))
+    assert choice.plan is None
+    (rejection,) = (r for r in choice.rejected if r.what == f"mma of {step}")
+    assert why in rejection.reason
+
+
+# The planner.
+
+
+def channels_first(lhs, rhs, **params):
+    layouts = dict(dimension_numbers=("NCHW", "OIHW", "NCHW"), window_strides=(1, 1), padding="SAME")
+    return problem_of(functools.partial(lax.conv_general_dilated, **layouts | params), lhs, rhs, "bfloat16")
+
+
+halves = functools.partial(layer, dtype="bfloat16")
+LAYERS = {
+    "stem": (halves((128, 224, 224, 3), (7, 7, 3, 64), window_strides=2, padding=3), (PackedColumns(2),)),
+    "patches": (halves((128, 224, 224, 3), (16, 16, 3, 768), window_strides=16, padding=0), (PackedColumns(16),)),
+    "images": (halves((2, 512, 512, 128), (3, 3, 128, 3)), (PackedColumns(1),)),
+    "groups": (halves((128, 56, 56, 128), (3, 3, 4, 128), feature_group_count=32), (PackedGroups(16),)),
+    "channels_first": (channels_first((32, 128, 28, 28), (128, 128, 3, 3)), (ChannelsLast(),)),
+    "stem_of_channels_first": (
+        channels_first((128, 3, 224, 224), (64, 3, 7, 7), window_strides=(2, 2)), (ChannelsLast(), PackedColumns(2))
+    ),
+    "dense": (halves((32, 56, 56, 64), (3, 3, 64, 64)), ()),
+    "strided": (halves((32, 56, 56, 64), (3, 3, 64, 128), window_strides=2), ()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("problem, rewriting", LAYERS.values(), ids=LAYERS)
+def test_what_is_chosen(problem, rewriting, which):
+    """And why: the problem as it is costs more, also with what the arrays' conversion takes."""
+    kind, problem = passes_of(problem)[which]
+    choice = choose("cuda", kind, problem)
+    assert (choice.plan.family, choice.plan.rewriting) == ("mma", rewriting)
+    tile, named = choice.plan.settings.tile, " of " + " and ".join(map(str, rewriting)) if rewriting else ""
+    assert str(choice.plan).startswith(f"mma {tile}{named}, stages ")
+    if rewriting:
+        as_it_is = choose("cuda", kind, problem, Constraint(rewriting=()))
+        assert as_it_is.plan.rewriting == ()
+        assert as_it_is.cost > choice.cost
+        asked = choose("cuda", kind, problem, Constraint(rewriting=rewriting))
+        assert (asked.plan, asked.cost) == (choice.plan, choice.cost)
+    else:
+        assert not any(" of " in r.what for r in choice.rejected)
+
+
+def test_what_is_converted_has_a_price():
+    """Bytes read and written, and a launch each; less bandwidth, more of it."""
+    _, problem = passes_of(LAYERS["channels_first"][0])["fprop"]
+    asked = Constraint("cuda", "mma", rewriting=(ChannelsLast(),), split=1)
+    slow = dataclasses.replace(TYPICAL_DEVICE, bandwidth=TYPICAL_DEVICE.bandwidth / 2)
+    costs = [choose("cuda", "gather", problem, asked, device).cost for device in (slow, TYPICAL_DEVICE)]
+    elements = sum(np.prod(getattr(problem, f"{role}_shape")) for role in ROLES)
+    assert costs[0] - costs[1] == pytest.approx(2 * 2 * elements / TYPICAL_DEVICE.bandwidth)
+
+
+@pytest.mark.parametrize("family", ["simt", "im2col"])
+def test_other_families_take_what_lies_there(family):
+    problem = LAYERS["stem"][0]
+    choice = choose("cuda", "gather", problem, Constraint(family=family))
+    assert choice.plan.rewriting == ()
+    assert not any(" of " in r.what for r in choice.rejected)
+    choice = choose("cuda", "gather", problem, Constraint(family=family, rewriting=(PackedColumns(2),)))
+    assert choice.plan is None
+
+
+@settings(max_examples=100, deadline=None, database=None)
+@given(problems())
+def test_what_is_tried_has_pieces(problem):
+    for kind, p in passes_of(problem).values():
+        for rewriting in rewritings(Product(kind, p)):
+            assert why_not(rewriting, p) is None
+            rewritten = rewrite(rewriting, p).problem
+            assert rewritten.reverse == p.reverse
+            assert Product(kind, rewritten).has_runs_of(FAMILIES["cuda"]["mma"].PIECE_BYTES // p.rhs_dtype.itemsize)
+
+
+# The call.
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("rewriting, ins, groups", [((PackedColumns(2),), 3, 1), ((PackedGroups(4),), 2, 8)])
+def test_on_a_mesh(rewriting, ins, groups, kind, monkeypatch):
+    """Each device rewrites the part of the problem that it has: here lax is the kernel."""
+
+    def convolution(plan, problem):
+        assert problem.batch == 1
+        return rewritten_by_lax(plan.kind, problem, rewriting)
+
+    monkeypatch.setattr(ffi, "convolution", convolution)
+    params = dict(window_strides=(2, 2), padding="SAME", feature_group_count=groups)
+    ours, theirs = (functools.partial(conv, **params) for conv in (jaxconv.conv2d, lax_channels_last))
+    operands = [integers(shape) for shape in ((8, 6, 5, groups * ins), (3, 3, ins, 16), (8, 3, 3, 16))]
+    mesh = jax.make_mesh((8,), ("a",), axis_types=(kind,), devices=jax.devices("cpu"))
+    specs = P("a"), P(), P("a")
+    with jax.set_mesh(mesh):
+        sharded = [jax.device_put(a, NamedSharding(mesh, spec)) for a, spec in zip(operands, specs, strict=True)]
+        results = jax.jit(pullback(ours))(*sharded)
+    assert_same(tuple(map(np.asarray, results)), run_on_host(pullback(theirs), *operands))
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("problem, rewriting", LAYERS.values(), ids=LAYERS)
+def test_the_call_with_any_batch(problem, rewriting, which):
+    """The kernel gets the rewritten problem's arrays; the function around it has the problem's."""
+    (batch,) = export.symbolic_shape("b")
+    at_batch = {f"{role}_shape": (batch, *getattr(problem, f"{role}_shape")[1:]) for role in ("lhs", "out")}
+    kind, problem = passes_of(dataclasses.replace(problem, **at_batch))[which]
+    plan = choose("cuda", kind, problem).plan
+    assert plan.rewriting == rewriting
+    types = {role: jax.ShapeDtypeStruct(getattr(problem, f"{role}_shape"), problem.rhs_dtype) for role in ROLES}
+    checks = [export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}")]
+    function = jax.jit(ffi.convolution(plan, problem))
+    exported = export.export(function, platforms=["cuda"], disabled_checks=checks)(*map(types.get, OPERANDS[kind]))
+    assert exported.out_avals[0].shape == types[RESULT[kind]].shape
+    (call,) = (line for line in exported.mlir_module().splitlines() if f"@jaxconv_{kind}" in line)
+    rewritten = rewrite(rewriting, problem).problem
+    for role in (*OPERANDS[kind], RESULT[kind]):
+        shape = getattr(rewritten, f"{role}_shape")
+        assert f"tensor<{'x'.join(str(d) if isinstance(d, int) else '?' for d in shape)}xbf16>" in call
