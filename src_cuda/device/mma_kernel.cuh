@@ -74,20 +74,27 @@ struct MmaParts {
   static_assert(kTile.depth <= kTile.threads(), "a thread works out one step of a tile");
 };
 
-// Stores rows of sums: eight neighbours a thread where they are contiguous, else one.
+// Stores rows of sums, `kNeighbours` of each row a thread.
 template <int kNeighbours, int kCols, int kThreads, int kRows, int kPitch>
 __device__ __forceinline__ void StoreRows(const float (&sums)[kRows][kPitch], const PointTable<kRows>& rows,
                                           const ProductParams& p, int64_t first_col) {
   constexpr int kAcross = kCols / kNeighbours;
+  static_assert(kThreads % kAcross == 0, "a thread keeps its columns");
+  const int col = threadIdx.x % kAcross * kNeighbours;
+  if (first_col + col >= p.cols) return;
+  WithType<float>(p.out_type, [&](auto type) {
+    using Out = decltype(type);
+    Out* out = static_cast<Out*>(p.out) + (first_col + col) * p.out_col_stride;
 #pragma unroll 4
-  for (int i = threadIdx.x; i < kRows * kAcross; i += kThreads) {
-    const int row = i / kAcross, col = i % kAcross * kNeighbours;
-    if (rows[row].partner < 0 || first_col + col >= p.cols) continue;
-    Pack<float, kNeighbours> pack;
+    for (int row = threadIdx.x / kAcross; row < kRows; row += kThreads / kAcross) {
+      const int64_t to = rows[row].partner;
+      if (to < 0) continue;
+      Pack<Out, kNeighbours> pack;
 #pragma unroll
-    for (int v = 0; v < kNeighbours; ++v) pack.v[v] = sums[row][col + v];
-    StoreNarrowed(pack, p.out, rows[row].partner + (first_col + col) * p.out_col_stride, p.out_type);
-  }
+      for (int v = 0; v < kNeighbours; ++v) pack.v[v] = static_cast<Out>(sums[row][col + v]);
+      *reinterpret_cast<Pack<Out, kNeighbours>*>(out + to) = pack;
+    }
+  });
 }
 
 // Multiplies all tiles of the block's steps.

@@ -77,16 +77,18 @@ struct ClassPoints {
   __device__ Point Row(int64_t i) const { return reduce ? ChannelTap(i) : Position(i); }
   __device__ Point Step(int64_t i) const { return reduce ? Position(i) : ChannelTap(i); }
 
+  // Coordinates and strides within an image fit 32 bits, their products do not.
   __device__ Point Position(int64_t i) const {
+    const auto times = [](int32_t a, int64_t b) { return static_cast<int64_t>(a) * static_cast<int32_t>(b); };
     Point point{};
 #pragma unroll
     for (int d = kSpatial - 1; d >= 0; --d) {
       int64_t q;
       i = by_count[d].Divide(i, &q);
-      const int64_t at = q * problem.step[d];
-      point.at[d] = static_cast<int32_t>(at);
-      point.src += at * problem.src.spatial[d];
-      point.partner += (residue.phase[d] + q * problem.period[d]) * problem.dst.spatial[d];
+      point.at[d] = static_cast<int32_t>(q) * static_cast<int32_t>(problem.step[d]);
+      point.src += times(point.at[d], problem.src.spatial[d]);
+      const int32_t dst_at = residue.phase[d] + static_cast<int32_t>(q) * static_cast<int32_t>(problem.period[d]);
+      point.partner += times(dst_at, problem.dst.spatial[d]);
     }
     point.src += i * problem.src.batch;
     point.partner += i * problem.dst.batch;
