@@ -255,7 +255,7 @@ def test_an_instruction_of_hopper_is_for_hopper():
         choice = choose("cuda", kind, problem, device=device(capability=capability))
         assert choice.plan.family == "mma" and not choice.plan.settings.tile.wgmma
         reasons = [r.reason for r in choice.rejected if r.what.endswith("wgmma")]
-        assert len(reasons) == 3 and all(str(capability / 10) in reason for reason in reasons)
+        assert len(reasons) == 4 and all(str(capability / 10) in reason for reason in reasons)
 
 
 def test_shared_memory_limits_tiles():

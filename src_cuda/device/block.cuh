@@ -1,4 +1,5 @@
-// What a thread block of the mma family multiplies, and the points of its rows.
+// What a thread block of the mma family multiplies: a tile of one class's rows over one slice of the reduction, with a
+// few units in turn, which are tiles of columns, of all groups. What is worked out for the rows serves all of them.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,11 @@
 #include "device/step_table.cuh"
 
 namespace jaxconv {
+
+struct MmaParams : ProductParams {
+  uint32_t units;        // tiles of columns of all groups
+  uint32_t block_units;  // of one block
+};
 
 // Points in shared memory. Every ninth place is unused: threads that copy pieces of eight elements read every eighth
 // point, which would all be in the same banks.
@@ -21,17 +27,21 @@ class PointTable {
   Point points_[kCount + kCount / 8];
 };
 
+struct Unit {
+  uint32_t group;
+  int64_t first_col;
+};
+
 inline constexpr int kFeedRing = 4;  // tiles of which a feed prepares the steps: more than are copied ahead
 
-// `src` of points is in bytes here, and so is `partner` where it is an operand's.
-template <int kRows>
+// Points are those of the first group; `src` is in bytes, and so is `partner` where it is an operand's.
+template <int kRows, typename Index>
 struct Block {
-  const ProductParams& params;
-  const Work& work;
-  const ClassPoints& points;
+  const MmaParams& params;
+  const ClassPointsOf<Index>& points;
   const PointTable<kRows>& rows;
   StepRange range;
-  int64_t first_col;
+  uint32_t row_tile;
 };
 
 }  // namespace jaxconv

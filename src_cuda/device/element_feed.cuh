@@ -15,12 +15,18 @@ class ElementFeed {
     PointTable<kTile.depth> steps[kFeedRing];
   };
 
-  __device__ ElementFeed(const Block<kTile.rows>& block, Shared& shared)
-      : block_(block), shared_(shared), src_(static_cast<const char*>(block.params.src)),
-        rhs_(static_cast<const char*>(block.params.rhs) +
-             block.work.group * block.params.rhs_group_stride * sizeof(T)) {}
+  using Index = int64_t;  // of rows and steps
+
+  __device__ ElementFeed(const Block<kTile.rows, Index>& block, Shared& shared) : block_(block), shared_(shared) {}
 
   __device__ void AddRow(int row, const Point& point) const {}
+
+  __device__ void Begin(const Unit& unit) {
+    const ProductParams& p = block_.params;
+    src_ = static_cast<const char*>(p.src) + unit.group * p.problem.src.group * sizeof(T);
+    rhs_ = static_cast<const char*>(p.rhs) + unit.group * p.rhs_group_stride * sizeof(T);
+    first_col_ = unit.first_col;
+  }
 
   // Prepares the steps of the first tiles, before the barrier after which these are copied.
   template <int kTiles>
@@ -72,7 +78,7 @@ class ElementFeed {
   }
 
   __device__ Element OfColumns(const PointTable<kTile.depth>& steps, int fast, int slow) const {
-    const int64_t col = block_.first_col + (RhsTile::kAlongSteps ? slow : fast);
+    const int64_t col = first_col_ + (RhsTile::kAlongSteps ? slow : fast);
     const int64_t partner = steps[RhsTile::kAlongSteps ? fast : slow].partner;
     return {partner + col * block_.params.rhs_col_stride * static_cast<int64_t>(sizeof(T)),
             partner >= 0 && col < block_.params.cols};
@@ -100,10 +106,11 @@ class ElementFeed {
     }
   }
 
-  const Block<kTile.rows>& block_;
+  const Block<kTile.rows, Index>& block_;
   Shared& shared_;
   const char* src_;
   const char* rhs_;
+  int64_t first_col_;
 };
 
 }  // namespace jaxconv

@@ -26,6 +26,13 @@
 
 namespace jaxconv {
 
+// Elements from one row of results in shared memory to the next: rows begin 16 bytes or 8 banks apart, so that a warp,
+// which stores pairs from eight rows at once, meets no bank twice more than it must.
+template <typename Out, int kCols>
+constexpr int ResultPitch() {
+  return kCols + 8;
+}
+
 // What a kernel is made of. kPieces: both operands may be copied in pieces of 16 bytes.
 template <typename T, MmaTile kTile, MmaAccess kAccess, bool kPieces>
 struct MmaParts {
@@ -54,17 +61,15 @@ struct MmaParts {
   }
   using Sums = typename decltype(sums())::type;
 
-  // Shared memory. The sums, in the end, take the place of the stages.
+  // Shared memory. The results, in the end, take the place of the stages.
   struct Shared {
-    static constexpr int kSumPitch = kTile.cols + 8;  // rows begin 8 banks apart: pairs of sums meet no bank twice
-
     struct Stage {
       char src[SrcTile::kBytes];
       char rhs[RhsTile::kBytes];
     };
     union alignas(1024) {  // swizzles are of addresses: of rows of 128 bytes, eight in turn
       Stage stages[kTile.stages];
-      float sums[kTile.rows][kSumPitch];
+      char results[kTile.rows * ResultPitch<float, kTile.cols>() * sizeof(float)];
     };
     PointTable<kTile.rows> rows;
     typename Feed::Shared feed;
@@ -74,27 +79,23 @@ struct MmaParts {
   static_assert(kTile.depth <= kTile.threads(), "a thread works out one step of a tile");
 };
 
-// Stores rows of sums, `kNeighbours` of each row a thread.
-template <int kNeighbours, int kCols, int kThreads, int kRows, int kPitch>
-__device__ __forceinline__ void StoreRows(const float (&sums)[kRows][kPitch], const PointTable<kRows>& rows,
-                                          const ProductParams& p, int64_t first_col) {
-  constexpr int kAcross = kCols / kNeighbours;
-  static_assert(kThreads % kAcross == 0, "a thread keeps its columns");
-  const int col = threadIdx.x % kAcross * kNeighbours;
-  if (first_col + col >= p.cols) return;
-  WithType<float>(p.out_type, [&](auto type) {
-    using Out = decltype(type);
-    Out* out = static_cast<Out*>(p.out) + (first_col + col) * p.out_col_stride;
+// Stores rows of results, kVector of each row at once.
+template <int kVector, MmaTile kTile, typename Out>
+__device__ __forceinline__ void StoreRows(const Out* results, const PointTable<kTile.rows>& rows, const MmaParams& p,
+                                          const Unit& unit, int64_t slice_offset) {
+  constexpr int kAcross = kTile.cols / kVector, kDown = kTile.threads() / kAcross;
+  static_assert(kTile.threads() % kAcross == 0 && kTile.rows % kDown == 0, "a thread keeps its columns");
+  const int first_row = threadIdx.x / kAcross, col = threadIdx.x % kAcross * kVector;
+  if (unit.first_col + col >= p.cols) return;
+  Out* out = static_cast<Out*>(p.out) + slice_offset + unit.group * p.out_group_stride +
+             (unit.first_col + col) * p.out_col_stride;
 #pragma unroll 4
-    for (int row = threadIdx.x / kAcross; row < kRows; row += kThreads / kAcross) {
-      const int64_t to = rows[row].partner;
-      if (to < 0) continue;
-      Pack<Out, kNeighbours> pack;
-#pragma unroll
-      for (int v = 0; v < kNeighbours; ++v) pack.v[v] = static_cast<Out>(sums[row][col + v]);
-      *reinterpret_cast<Pack<Out, kNeighbours>*>(out + to) = pack;
-    }
-  });
+  for (int i = 0; i < kTile.rows / kDown; ++i) {
+    const int row = first_row + i * kDown;
+    const int64_t to = rows[row].partner;
+    const auto pack = *reinterpret_cast<const Pack<Out, kVector>*>(results + row * ResultPitch<Out, kTile.cols>() + col);
+    if (to >= 0) *reinterpret_cast<Pack<Out, kVector>*>(out + to) = pack;
+  }
 }
 
 // Multiplies all tiles of the block's steps.
@@ -133,42 +134,66 @@ __device__ __forceinline__ void MultiplyTiles(Feed& feed, Sums& sums, Stage (&st
   sums.Finish();
 }
 
-template <typename T, int kTileIndex, MmaAccess kAccess, bool kPieces>
-__global__ void __launch_bounds__(kMmaTiles[kTileIndex].threads(), kMmaTiles[kTileIndex].blocks)
-    MmaKernel(const __grid_constant__ ProductParams p) {
-  constexpr MmaTile kTile = kMmaTiles[kTileIndex];
-  constexpr int kThreads = kTile.threads();
-  if constexpr (kTile.wgmma && !ptx::kIsHopper) return;
-  using Parts = MmaParts<T, kTile, kAccess, kPieces>;
-  extern __shared__ __align__(1024) char raw_shared[];
-  typename Parts::Shared& shared = *reinterpret_cast<typename Parts::Shared*>(raw_shared);
-
-  const Work work = Work::OfBlock(p, kTile.rows);
-  if (work.residue == nullptr) return;
-  const ClassPoints points = work.Points(p, kAccess == MmaAccess::kLinesLines);
-  const StepRange range = StepRange{0, points.steps()}.Slice(work.slice, p.split, kTile.depth);
-  const int64_t first_col = static_cast<int64_t>(work.col_tile) * kTile.cols;
-  const Block<kTile.rows> block{p, work, points, shared.rows, range, first_col};
-  typename Parts::Feed feed(block, shared.feed);
-  for (int i = threadIdx.x; i < kTile.rows; i += kThreads) {
-    const Point point = work.Row(p, points, kTile.rows, i, sizeof(T));
-    shared.rows[i] = point;
-    feed.AddRow(i, point);
-  }
+// Computes a unit's results, of which the slice's begin at an offset.
+template <typename Parts, MmaTile kTile>
+__device__ __forceinline__ void ComputeUnit(typename Parts::Feed& feed, typename Parts::Shared& shared,
+                                            const MmaParams& p, const Unit& unit, int tiles, int64_t slice_offset) {
   constexpr int kTeam = kTile.wgmma ? 128 : 32;  // threads that multiply together
   constexpr int kTeamsAcross = kTile.cols / kTile.warp_cols;
   const int team = __shfl_sync(0xffffffff, threadIdx.x / kTeam, 0);  // for the compiler: the same in all of a warp
   const int row = team / kTeamsAcross * kTile.warp_rows, col = team % kTeamsAcross * kTile.warp_cols;
   typename Parts::Sums sums(row, col);
-  MultiplyTiles<kTile>(feed, sums, shared.stages, range.Tiles(kTile.depth));
+  feed.Begin(unit);
+  MultiplyTiles<kTile>(feed, sums, shared.stages, tiles);
+  __syncthreads();
+  WithType<float>(p.out_type, [&](auto type) {
+    using Out = decltype(type);
+    constexpr int kPitch = ResultPitch<Out, kTile.cols>();
+    Out* results = reinterpret_cast<Out*>(shared.results);
+    sums.Store(results + row * kPitch + col, kPitch);
+    __syncthreads();
+    if (p.out_vectors) {
+      StoreRows<16 / sizeof(Out), kTile>(results, shared.rows, p, unit, slice_offset);
+    } else {
+      StoreRows<1, kTile>(results, shared.rows, p, unit, slice_offset);
+    }
+  });
+}
 
-  __syncthreads();
-  sums.Store(&shared.sums[row][col], Parts::Shared::kSumPitch);
-  __syncthreads();
-  if (p.out_vectors) {
-    StoreRows<8, kTile.cols, kThreads>(shared.sums, shared.rows, p, first_col);
-  } else {
-    StoreRows<1, kTile.cols, kThreads>(shared.sums, shared.rows, p, first_col);
+template <typename T, int kTileIndex, MmaAccess kAccess, bool kPieces>
+__global__ void __launch_bounds__(kMmaTiles[kTileIndex].threads(), kMmaTiles[kTileIndex].blocks)
+    MmaKernel(const __grid_constant__ MmaParams p) {
+  constexpr MmaTile kTile = kMmaTiles[kTileIndex];
+  if constexpr (kTile.wgmma && !ptx::kIsHopper) return;
+  using Parts = MmaParts<T, kTile, kAccess, kPieces>;
+  using Feed = typename Parts::Feed;
+  constexpr bool kReduce = kAccess == MmaAccess::kLinesLines;
+  extern __shared__ __align__(1024) char raw_shared[];
+  typename Parts::Shared& shared = *reinterpret_cast<typename Parts::Shared*>(raw_shared);
+
+  // Blocks that run at the same time read the same rows, then neighbouring rows.
+  const uint32_t blocks_of_rows = (p.units + p.block_units - 1) / p.block_units;
+  const uint32_t first_unit = blockIdx.x % blocks_of_rows * p.block_units, row_block = blockIdx.x / blocks_of_rows;
+  const uint32_t slice = row_block / p.row_tiles;
+  uint32_t row_tile = row_block % p.row_tiles;
+  const ResidueClass* residue = FindClass(p.problem, p.classes, kReduce, kTile.rows, &row_tile);
+  if (residue == nullptr) return;
+  const ClassPointsOf<typename Feed::Index> points{p.problem, p.taps, *residue, kReduce};
+  const StepRange range = StepRange{0, points.steps()}.Slice(slice, p.split, kTile.depth);
+  const Block<kTile.rows, typename Feed::Index> block{p, points, shared.rows, range, row_tile};
+  Feed feed(block, shared.feed);
+  for (int i = threadIdx.x; i < kTile.rows; i += kTile.threads()) {
+    const int64_t row = static_cast<int64_t>(row_tile) * kTile.rows + i;
+    Point point = row < points.rows() ? points.Row(row) : Nowhere();
+    point.src *= sizeof(T);
+    shared.rows[i] = point;
+    feed.AddRow(i, point);
+  }
+  const uint32_t last_unit = min(first_unit + p.block_units, p.units);
+#pragma unroll 1
+  for (uint32_t unit = first_unit; unit < last_unit; ++unit) {
+    ComputeUnit<Parts, kTile>(feed, shared, p, {unit / p.col_tiles, int64_t{unit % p.col_tiles} * kTile.cols},
+                              range.Tiles(kTile.depth), slice * p.out_elements);
   }
 }
 

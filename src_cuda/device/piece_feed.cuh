@@ -22,14 +22,28 @@ template <typename TapShift>
 __device__ __forceinline__ uint32_t TapsInside(const int32_t (&at)[kSpatial], const TapShift* taps, int count,
                                                const uint32_t (&size)[kSpatial]) {
   uint32_t inside = 0;
+  count = min(count, kWindow);
+  constexpr int kInFlight = 4;  // taps that are loaded at once
 #pragma unroll 1
-  for (int t = 0; t < min(count, kWindow); ++t) {
-    bool is_inside = true;
+  for (int first = 0; first < count; first += kInFlight) {
 #pragma unroll
-    for (int d = 0; d < kSpatial; ++d) is_inside &= static_cast<uint32_t>(at[d] + taps[t].shift[d]) < size[d];
-    inside |= static_cast<uint32_t>(is_inside) << t;
+    for (int t = first; t < first + kInFlight; ++t) {
+      const TapShift& tap = taps[min(t, count - 1)];
+      bool is_inside = t < count;
+#pragma unroll
+      for (int d = 0; d < kSpatial; ++d) is_inside &= static_cast<uint32_t>(at[d] + tap.shift[d]) < size[d];
+      inside |= static_cast<uint32_t>(is_inside) << t;
+    }
   }
   return inside;
+}
+
+// The same as a function, for where several rows are prepared: it is long.
+static __device__ __noinline__ uint32_t TapsInsideOfRow(int32_t d, int32_t h, int32_t w, const Tap* taps, int count,
+                                                 const uint32_t* size) {
+  const int32_t at[kSpatial] = {d, h, w};
+  const uint32_t sizes[kSpatial] = {size[0], size[1], size[2]};
+  return TapsInside(at, taps, count, sizes);
 }
 
 // Copies one of `parts` parts of a tile; from(i) is the address of the thread's i-th piece, is_valid(i) whether it
@@ -71,28 +85,39 @@ class GatherFeed {
     uint32_t inside[2][kTile.rows];  // masks of the rows, for a window and the one after
   };
 
-  __device__ GatherFeed(const Block<kTile.rows>& block, Shared& shared) : block_(block), shared_(shared) {
-    const ProductParams& p = block.params;
-    const char* rhs = static_cast<const char*>(p.rhs) + block.work.group * p.rhs_group_stride * sizeof(T);
-    const int64_t column_bytes = p.rhs_col_stride * sizeof(T);
-    if constexpr (RhsTile::kAlongSteps) {
-      rhs_ = rhs + (block.first_col + RhsPattern::First()) * column_bytes;
-      rhs_stride_ = static_cast<int32_t>(RhsPattern::kStride * column_bytes);
-      columns_ = static_cast<int>(min(p.cols - block.first_col, int64_t{kTile.cols})) - RhsPattern::First();
-    } else {
-      // A column that does not exist is one that does: nobody stores its sums.
-      const int64_t col = block.first_col + RhsPattern::Fast();
-      rhs_stride_ = static_cast<int32_t>(p.problem.filter.in * sizeof(T));
-      rhs_ = rhs + (col < p.cols ? col * column_bytes : 0) + RhsPattern::First() % kRun * rhs_stride_;
-    }
-    filled_ = WindowOf(block.range.begin);
-  }
+  using Index = int32_t;  // of rows and steps
 
-  // Prepares a row, before the barrier after which the first tile is copied.
-  __device__ void AddRow(int row, const Point& point) const {
+  __device__ GatherFeed(const Block<kTile.rows, Index>& block, Shared& shared)
+      : block_(block), shared_(shared), filled_(WindowOf(block.range.begin)) {}
+
+  // Prepares a row, before the first barrier.
+  __device__ __forceinline__ void AddRow(int row, const Point& point) const {
     shared_.from[row] = static_cast<int32_t>(point.src / kPieceBytes);
     FillMask(filled_, row, point);
     if ((filled_ + 1) * kWindow < block_.points.residue.tap_count) FillMask(filled_ + 1, row, point);
+  }
+
+  // Before the barrier after which the first tile is copied.
+  __device__ __forceinline__ void Begin(const Unit& unit) {
+    const MmaParams& p = block_.params;
+    source_ = static_cast<const char*>(p.src) + unit.group * p.problem.src.group * sizeof(T);
+    const char* rhs = static_cast<const char*>(p.rhs) + unit.group * p.rhs_group_stride * sizeof(T);
+    const int64_t column_bytes = p.rhs_col_stride * sizeof(T);
+    if constexpr (RhsTile::kAlongSteps) {
+      rhs_ = rhs + (unit.first_col + RhsPattern::First()) * column_bytes;
+      rhs_stride_ = static_cast<int32_t>(RhsPattern::kStride * column_bytes);
+      columns_ = static_cast<int>(min(p.cols - unit.first_col, int64_t{kTile.cols})) - RhsPattern::First();
+    } else {
+      // A column that does not exist is one that does: nobody stores its sums.
+      const int64_t col = unit.first_col + RhsPattern::Fast();
+      rhs_stride_ = static_cast<int32_t>(p.problem.filter.in * sizeof(T));
+      rhs_ = rhs + (col < p.cols ? col * column_bytes : 0) + RhsPattern::First() % kRun * rhs_stride_;
+    }
+    if (filled_ > WindowOf(block_.range.begin) + 2) {  // a unit before has gone through all windows
+      filled_ = WindowOf(block_.range.begin);
+      for (int row = threadIdx.x; row < kTile.rows; row += kTile.threads()) AddRow(row, block_.rows[row]);
+      window_ = -1;
+    }
   }
 
   // Prepares the steps of the first tiles, before the barrier after which these are copied.
@@ -106,7 +131,7 @@ class GatherFeed {
 
   // After that barrier. The next tile to be prepared is given.
   __device__ __forceinline__ void Start(int tile) {
-    filled_ += 2;
+    filled_ = WindowOf(block_.range.begin) + 2;
 #pragma unroll
     for (int i = 0; i < SrcPattern::kCount; ++i) from_[i] = shared_.from[SrcPattern::Slow(i)];
     if (threadIdx.x < kRuns) SeekRun(tile * kTile.depth + static_cast<int>(threadIdx.x) * kRun);
@@ -145,13 +170,9 @@ class GatherFeed {
  private:
   // To the run that begins so many steps after the block's first.
   __device__ __forceinline__ void SeekRun(int steps) {
-    const int64_t channels = block_.params.problem.in_channels;
-    int64_t channel;
-    tap_ = static_cast<int>(block_.points.by_channels.Divide(block_.range.begin + steps, &channel));
-    channel_ = static_cast<int>(channel);
+    tap_ = block_.points.TapOf(block_.range.begin + steps, &channel_);
     steps_left_ = static_cast<int>(block_.range.end - block_.range.begin) - steps;
-    taps_of_tile_ = static_cast<int>(block_.points.by_channels.Divide(kTile.depth, &channel));
-    channels_of_tile_ = static_cast<int>(channel);
+    taps_of_tile_ = block_.points.TapOf(kTile.depth, &channels_of_tile_);
     LoadTap();
   }
 
@@ -181,15 +202,16 @@ class GatherFeed {
   }
 
   __device__ __forceinline__ int WindowOf(int64_t step) const {
-    int64_t channel;
-    return static_cast<int>(block_.points.by_channels.Divide(step, &channel)) / kWindow;
+    int channel;
+    return block_.points.TapOf(step, &channel) / kWindow;
   }
 
   __device__ __forceinline__ void FillMask(int window, int row, const Point& point) const {
     const ResidueClass& residue = block_.points.residue;
     shared_.inside[window % 2][row] =
-        TapsInside(point.at, block_.points.taps + residue.first_tap + window * kWindow,
-                   residue.tap_count - window * kWindow, block_.params.src_size);
+        TapsInsideOfRow(point.at[0], point.at[1], point.at[2],
+                        block_.points.taps + residue.first_tap + window * kWindow,
+                        residue.tap_count - window * kWindow, block_.params.src_size);
   }
 
   // Those of the window that a tile is the first to reach, if it is. The tile before is not in the last but one.
@@ -209,7 +231,7 @@ class GatherFeed {
 #pragma unroll
       for (int i = 0; i < SrcPattern::kCount; ++i) inside_[i] = shared_.inside[window_ % 2][SrcPattern::Slow(i)];
     }
-    src_ = static_cast<const char*>(block_.params.src) + run.src;
+    src_ = source_ + run.src;
     tap_bit_ = run.tap < 0 ? 0 : 1u << run.tap % kWindow;
 #pragma unroll
     for (int j = 0; j < kRhsRuns; ++j) {
@@ -219,7 +241,7 @@ class GatherFeed {
     }
   }
 
-  const Block<kTile.rows>& block_;
+  const Block<kTile.rows, Index>& block_;
   Shared& shared_;
   int filled_;  // the first window of which the masks are not there yet
 
@@ -235,6 +257,7 @@ class GatherFeed {
   int32_t from_[SrcPattern::kCount];
   uint32_t inside_[SrcPattern::kCount] = {};
   int window_ = -1;  // that of inside_
+  const char* source_;
   const char* rhs_;
   int32_t rhs_stride_;  // bytes between the thread's pieces
   int columns_;
@@ -272,17 +295,14 @@ class ReduceFeed {
     Shift taps[kWindow];  // the block's
   };
 
-  __device__ ReduceFeed(const Block<kTile.rows>& block, Shared& shared)
-      : block_(block), shared_(shared), walk_(block.points, FirstStep(block), kRun) {
-    const ProductParams& p = block.params;
-    const int64_t first_row = static_cast<int64_t>(block.work.row_tile) * kTile.rows;
+  using Index = int32_t;  // of rows and steps
+
+  __device__ ReduceFeed(const Block<kTile.rows, Index>& block, Shared& shared)
+      : block_(block), shared_(shared), walk_(block.points, block.range.begin + threadIdx.x, kRun) {
+    const int64_t first_row = static_cast<int64_t>(block.row_tile) * kTile.rows;
     const int first_tap = TapOf(first_row), row = SrcPattern::Fast();
     tap_bit_ = first_row + row < block.points.rows() ? 1u << (TapOf(first_row + row) - first_tap) : 0;
     tap_count_ = TapOf(min(first_row + kTile.rows, block.points.rows()) - 1) - first_tap + 1;
-    // A column that does not exist is one that does: nobody stores its sums.
-    const int64_t col = block.first_col + RhsPattern::Fast();
-    rhs_ = static_cast<const char*>(p.rhs) +
-           (block.work.group * p.rhs_group_stride + (col < p.cols ? col * p.rhs_col_stride : 0)) * sizeof(T);
     if (threadIdx.x < tap_count_) {
       const Tap& tap = block.points.taps[block.points.residue.first_tap + first_tap + threadIdx.x];
       shared.taps[threadIdx.x] = {{tap.shift[0], tap.shift[1], tap.shift[2]}};
@@ -293,6 +313,18 @@ class ReduceFeed {
 
   __device__ void AddRow(int row, const Point& point) const {}
 
+  // Before the barrier after which the first tile is copied.
+  __device__ __forceinline__ void Begin(const Unit& unit) {
+    const MmaParams& p = block_.params;
+    source_ = static_cast<const char*>(p.src) + unit.group * p.problem.src.group * sizeof(T);
+    // A column that does not exist is one that does: nobody stores its sums.
+    const int64_t col = unit.first_col + RhsPattern::Fast();
+    rhs_ = static_cast<const char*>(p.rhs) +
+           (unit.group * p.rhs_group_stride + (col < p.cols ? col * p.rhs_col_stride : 0)) * sizeof(T);
+    if (walked_) walk_ = {block_.points, block_.range.begin + threadIdx.x, kRun};
+    walked_ = true;
+  }
+
   // Prepares the steps of the first tiles, before the barrier after which these are copied.
   template <int kTiles>
   __device__ __forceinline__ void PrepareFirst() {
@@ -302,13 +334,13 @@ class ReduceFeed {
 
   // After that barrier.
   __device__ __forceinline__ void Start(int tile) {
-    src_ = static_cast<const char*>(block_.params.src) + block_.rows[SrcPattern::Fast()].src;
+    src_ = source_ + block_.rows[SrcPattern::Fast()].src;
   }
 
   // Prepares the steps of the next tile, before the barrier after which it is copied.
   __device__ __forceinline__ void Prepare(int tile) {
     if (threadIdx.x >= kTile.depth) return;
-    const int64_t step = FirstStep(block_) + static_cast<int64_t>(tile) * kTile.depth;
+    const int64_t step = block_.range.begin + static_cast<int64_t>(tile) * kTile.depth + threadIdx.x;
     const bool exists = step < block_.range.end;
     const uint32_t inside = TapsInside(walk_.at, shared_.taps, exists ? tap_count_ : 0, block_.params.src_size);
     shared_.steps[tile % kFeedRing][threadIdx.x] = {walk_.src, exists ? walk_.partner : -1, inside};
@@ -339,19 +371,18 @@ class ReduceFeed {
   }
 
  private:
-  static __device__ int64_t FirstStep(const Block<kTile.rows>& block) { return block.range.begin + threadIdx.x; }
-
-  __device__ int TapOf(int64_t row) const {
-    int64_t tap, channel;
-    tap = block_.points.by_channels.Divide(row, &channel);
-    return static_cast<int>(tap);
+  __device__ __forceinline__ int TapOf(int64_t row) const {
+    int channel;
+    return block_.points.TapOf(row, &channel);
   }
 
-  const Block<kTile.rows>& block_;
+  const Block<kTile.rows, Index>& block_;
   Shared& shared_;
+  const char* source_;
   const char* src_;
   const char* rhs_;
   PositionWalk walk_;  // of this thread's step of a tile
+  bool walked_ = false;
   uint32_t tap_bit_;   // of this thread's rows, 0 if there are none
   int tap_count_;      // of the block
 };

@@ -19,8 +19,32 @@ struct alignas(16) Point {
   int32_t at[kSpatial];
 };
 
-// Division by a number that many share: a multiplication, where the hardware would take some hundred cycles.
-class Divider {
+// Division by a number that many share: a multiplication, where the hardware would take a hundred cycles and more.
+template <typename Index>
+class Divider;
+
+template <>
+class Divider<int32_t> {
+ public:
+  __device__ __forceinline__ explicit Divider(int32_t divisor)
+      : divisor_(divisor), reciprocal_(UINT32_MAX / static_cast<uint32_t>(max(divisor, 1))) {}
+
+  // i / divisor and i % divisor of 0 <= i. The reciprocal is rounded down: the quotient may be one too small at first.
+  __device__ __forceinline__ int32_t Divide(int32_t i, int32_t* rest) const {
+    const int32_t quotient = static_cast<int32_t>(__umulhi(static_cast<uint32_t>(i), reciprocal_));
+    *rest = i - quotient * divisor_;
+    const bool small = *rest >= divisor_;
+    *rest -= small ? divisor_ : 0;
+    return quotient + small;
+  }
+
+ private:
+  int32_t divisor_;
+  uint32_t reciprocal_;
+};
+
+template <>
+class Divider<int64_t> {
  public:
   // The reciprocal has 64 bits behind the point, of which the first 50 are right, and is rounded down: good for dividends
   // below 2^46. In float64 from an estimate in float32, each of Newton's steps doubling the bits.
@@ -33,9 +57,9 @@ class Divider {
     reciprocal_ = static_cast<uint64_t>(x * kBelowOne);
   }
 
-  // i / divisor and i % divisor of 0 <= i. The quotient may be one too small at first.
+  // As above.
   __device__ __forceinline__ int64_t Divide(int64_t i, int64_t* rest) const {
-    int64_t quotient = static_cast<int64_t>(__umul64hi(static_cast<uint64_t>(i), reciprocal_));
+    const int64_t quotient = static_cast<int64_t>(__umul64hi(static_cast<uint64_t>(i), reciprocal_));
     *rest = i - quotient * divisor_;
     const bool small = *rest >= divisor_;
     *rest -= small ? divisor_ : 0;
@@ -57,18 +81,20 @@ __device__ inline int64_t Positions(const ConvProblem& problem, const ResidueCla
   return problem.batch * residue.count[0] * residue.count[1] * residue.count[2];
 }
 
-// The points of one residue class. `reduce` exchanges rows and steps.
-struct ClassPoints {
+// The points of one residue class, numbered by Index. `reduce` exchanges rows and steps.
+template <typename Index>
+struct ClassPointsOf {
   const ConvProblem& problem;
   const Tap* taps;
   ResidueClass residue;
   bool reduce;
-  Divider by_channels;
-  Divider by_count[kSpatial];
+  Divider<Index> by_channels;
+  Divider<Index> by_count[kSpatial];
 
-  __device__ ClassPoints(const ConvProblem& problem, const Tap* taps, const ResidueClass& residue, bool reduce)
-      : problem(problem), taps(taps), residue(residue), reduce(reduce), by_channels(problem.in_channels),
-        by_count{Divider(residue.count[0]), Divider(residue.count[1]), Divider(residue.count[2])} {}
+  __device__ ClassPointsOf(const ConvProblem& problem, const Tap* taps, const ResidueClass& residue, bool reduce)
+      : problem(problem), taps(taps), residue(residue), reduce(reduce),
+        by_channels(static_cast<Index>(problem.in_channels)),
+        by_count{Divider<Index>(residue.count[0]), Divider<Index>(residue.count[1]), Divider<Index>(residue.count[2])} {}
 
   __device__ int64_t positions() const { return Positions(problem, residue); }
   __device__ int64_t channel_taps() const { return problem.in_channels * residue.tap_count; }
@@ -81,39 +107,45 @@ struct ClassPoints {
   __device__ Point Position(int64_t i) const {
     const auto times = [](int32_t a, int64_t b) { return static_cast<int64_t>(a) * static_cast<int32_t>(b); };
     Point point{};
+    Index rest = static_cast<Index>(i);
 #pragma unroll
     for (int d = kSpatial - 1; d >= 0; --d) {
-      int64_t q;
-      i = by_count[d].Divide(i, &q);
+      Index q;
+      rest = by_count[d].Divide(rest, &q);
       point.at[d] = static_cast<int32_t>(q) * static_cast<int32_t>(problem.step[d]);
       point.src += times(point.at[d], problem.src.spatial[d]);
       const int32_t dst_at = residue.phase[d] + static_cast<int32_t>(q) * static_cast<int32_t>(problem.period[d]);
       point.partner += times(dst_at, problem.dst.spatial[d]);
     }
-    point.src += i * problem.src.batch;
-    point.partner += i * problem.dst.batch;
+    point.src += rest * problem.src.batch;
+    point.partner += rest * problem.dst.batch;
     return point;
   }
 
-  // `place`: the tap's, in its class.
-  __device__ Point ChannelTap(int64_t i, int64_t* place) const {
-    int64_t channel;
-    *place = by_channels.Divide(i, &channel);
-    const Tap tap = taps[residue.first_tap + *place];
+  // The tap, in its class, and the channel of a (tap, channel).
+  __device__ __forceinline__ int TapOf(int64_t i, int* channel) const {
+    Index rest;
+    const int tap = static_cast<int>(by_channels.Divide(static_cast<Index>(i), &rest));
+    *channel = static_cast<int>(rest);
+    return tap;
+  }
+
+  __device__ Point ChannelTap(int64_t i) const {
+    int channel;
+    const int place = TapOf(i, &channel);
+    const Tap tap = taps[residue.first_tap + place];
     return {tap.src_delta + channel * problem.src.channel,
             tap.filter_delta + channel * problem.filter.in,
             {tap.shift[0], tap.shift[1], tap.shift[2]}};
   }
-
-  __device__ Point ChannelTap(int64_t i) const {
-    int64_t place;
-    return ChannelTap(i, &place);
-  }
 };
+
+using ClassPoints = ClassPointsOf<int64_t>;
 
 // Finds the class of a row tile and makes the tile's index one within the class; null where all classes have ended.
 __device__ inline const ResidueClass* FindClass(const ConvProblem& problem, const ResidueClass* classes, bool reduce,
                                                 int tile_rows, uint32_t* row_tile) {
+  if (problem.class_count == 1) return classes;  // and there is no tile too many
   for (int c = 0; c < problem.class_count; ++c) {
     const int64_t rows = reduce ? problem.in_channels * classes[c].tap_count : Positions(problem, classes[c]);
     const int64_t tiles = (rows + tile_rows - 1) / tile_rows;

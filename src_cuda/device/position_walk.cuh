@@ -22,8 +22,9 @@ struct WalkStride {
 
   // For steps of `distance` positions.
   template <int kUnit>
-  __device__ __forceinline__ void Fill(const ClassPoints& points, int distance) {
-    int64_t rest = distance, sum_src = 0, sum_partner = 0;
+  __device__ __forceinline__ void Fill(const ClassPointsOf<int32_t>& points, int distance) {
+    int32_t rest = distance;
+    int64_t sum_src = 0, sum_partner = 0;
     FillDigit<2, kUnit>(points, rest, sum_src, sum_partner);
     FillDigit<1, kUnit>(points, rest, sum_src, sum_partner);
     FillDigit<0, kUnit>(points, rest, sum_src, sum_partner);
@@ -34,7 +35,7 @@ struct WalkStride {
  private:
   // Takes the digit from `rest` and adds to the offsets what it is worth.
   template <int d, int kUnit>
-  __device__ __forceinline__ void FillDigit(const ClassPoints& points, int64_t& rest, int64_t& sum_src,
+  __device__ __forceinline__ void FillDigit(const ClassPointsOf<int32_t>& points, int32_t& rest, int64_t& sum_src,
                                             int64_t& sum_partner) {
     const ConvProblem& p = points.problem;
     const int64_t count = points.residue.count[d];
@@ -42,7 +43,7 @@ struct WalkStride {
     constexpr int kNext = d == 0 ? 0 : d - 1;
     const int64_t next_src = d == 0 ? p.src.batch : p.step[kNext] * p.src.spatial[kNext];
     const int64_t next_partner = d == 0 ? p.dst.batch : p.period[kNext] * p.dst.spatial[kNext];
-    int64_t digit;
+    int32_t digit;
     rest = points.by_count[d].Divide(rest, &digit);
     sum_src += digit * one_src;
     sum_partner += digit * one_partner;
@@ -58,7 +59,7 @@ struct PositionWalk {
   int32_t at[kSpatial];
 
   // From the i-th position on.
-  __device__ __forceinline__ PositionWalk(const ClassPoints& points, int64_t i, int unit) {
+  __device__ __forceinline__ PositionWalk(const ClassPointsOf<int32_t>& points, int64_t i, int unit) {
     const Point point = points.Position(i);
     src = static_cast<int32_t>(point.src / unit);
     partner = static_cast<int32_t>(point.partner / unit);

@@ -57,21 +57,19 @@ struct Work {
     return {p.problem, p.taps, *residue, reduce};
   }
 
-  // The point of the tile's i-th row, `src` in units of so many elements or bytes, `partner` being its offset in the
-  // result.
-  __device__ Point Row(const ProductParams& p, const ClassPoints& points, int tile_rows, int i, int src_unit) const {
-    const int64_t row = static_cast<int64_t>(row_tile) * tile_rows + i;
-    if (row >= points.rows()) return Nowhere();
-    Point point = points.Row(row);
-    point.src = (point.src + group * p.problem.src.group) * src_unit;
-    point.partner += group * p.out_group_stride + slice * p.out_elements;
-    return point;
-  }
-
-  // Fills the points of the tile's rows, `src` in elements.
-  template <int kRows, int kThreads, typename Table>
-  __device__ void FillRows(const ProductParams& p, const ClassPoints& points, Table& rows) const {
-    for (int i = threadIdx.x; i < kRows; i += kThreads) rows[i] = Row(p, points, kRows, i, 1);
+  // Fills the points of the tile's rows, `partner` being their offsets in the result.
+  template <int kRows, int kThreads>
+  __device__ void FillRows(const ProductParams& p, const ClassPoints& points, Point (&rows)[kRows]) const {
+    for (int i = threadIdx.x; i < kRows; i += kThreads) {
+      const int64_t row = static_cast<int64_t>(row_tile) * kRows + i;
+      Point point = Nowhere();
+      if (row < points.rows()) {
+        point = points.Row(row);
+        point.src += group * p.problem.src.group;
+        point.partner += group * p.out_group_stride + slice * p.out_elements;
+      }
+      rows[i] = point;
+    }
   }
 };
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "device/convert.cuh"
 #include "device/ptx.cuh"
 #include "device/shared_tile.cuh"
 
@@ -41,8 +42,9 @@ class WarpMma {
     }
   }
 
-  // Stores the sums into rows of `pitch` floats, two neighbours at a time.
-  __device__ __forceinline__ void Store(float* first, int pitch) const {
+  // Stores the sums, rounded, into rows of `pitch` elements, two neighbours at a time.
+  template <typename Out>
+  __device__ __forceinline__ void Store(Out* first, int pitch) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < kRowBlocks; ++i) {
@@ -50,8 +52,9 @@ class WarpMma {
       for (int j = 0; j < 2 * kColBlocks; ++j) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          float* to = first + (i * 16 + half * 8 + lane / 4) * pitch + j * 8 + lane % 4 * 2;
-          *reinterpret_cast<float2*>(to) = {sum_[i][j][2 * half], sum_[i][j][2 * half + 1]};
+          Out* to = first + (i * 16 + half * 8 + lane / 4) * pitch + j * 8 + lane % 4 * 2;
+          *reinterpret_cast<Pack<Out, 2>*>(to) = {static_cast<Out>(sum_[i][j][2 * half]),
+                                                  static_cast<Out>(sum_[i][j][2 * half + 1])};
         }
       }
     }

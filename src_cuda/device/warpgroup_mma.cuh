@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "device/convert.cuh"
 #include "device/ptx_hopper.cuh"
 #include "device/shared_tile.cuh"
 
@@ -68,8 +69,9 @@ class WarpgroupMma {
 
   __device__ __forceinline__ void Finish() const { ptx::WaitForMultiplications<0>(); }
 
-  // Stores the sums into rows of `pitch` floats, two neighbours at a time.
-  __device__ __forceinline__ void Store(float* first, int pitch) const {
+  // Stores the sums, rounded, into rows of `pitch` elements, two neighbours at a time.
+  template <typename Out>
+  __device__ __forceinline__ void Store(Out* first, int pitch) const {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
 #pragma unroll
     for (int i = 0; i < kRows / 64; ++i) {
@@ -77,8 +79,9 @@ class WarpgroupMma {
       for (int j = 0; j < kCols / 8; ++j) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          float* to = first + (i * 64 + warp * 16 + half * 8 + lane / 4) * pitch + j * 8 + lane % 4 * 2;
-          *reinterpret_cast<float2*>(to) = {sum_[i][j][2 * half], sum_[i][j][2 * half + 1]};
+          Out* to = first + (i * 64 + warp * 16 + half * 8 + lane / 4) * pitch + j * 8 + lane % 4 * 2;
+          *reinterpret_cast<Pack<Out, 2>*>(to) = {static_cast<Out>(sum_[i][j][2 * half]),
+                                                  static_cast<Out>(sum_[i][j][2 * half + 1])};
         }
       }
     }

@@ -40,10 +40,11 @@ int64_t SpanBytes(const TensorStrides& s, int64_t batch, int64_t groups, DType t
   return std::max(batch * s.batch, groups * s.group) * static_cast<int64_t>(ElementBytes(type));
 }
 
-// Kernels that copy in pieces count them in 32 bits, and the bytes between lines and steps of a filter.
+// Kernels that copy in pieces count them in 32 bits, and rows and steps, and the bytes between those of a filter.
 bool PiecesFit(const ConvProblem& p) {
   constexpr int64_t kMost = int64_t{INT32_MAX} * 16;
   const int64_t filter = std::max(p.filter.in, p.filter.out) * static_cast<int64_t>(ElementBytes(p.filter_type));
+  if (Positions(p) >= INT32_MAX || ChannelTaps(p) >= INT32_MAX) return false;
   return SpanBytes(p.src, p.batch, p.groups, p.src_type) < kMost &&
          SpanBytes(p.dst, p.batch, p.groups, p.dst_type) < kMost && filter < INT32_MAX / 64;
 }
@@ -81,6 +82,25 @@ cudaError_t CheckDevice(const MmaTile& tile) {
   return tile.wgmma && major != 9 ? cudaErrorNoKernelImageForDevice : cudaSuccess;
 }
 
+// Units that a block computes in turn: what is worked out for its rows, which takes as long as some tiles of steps, is
+// worked out once for all, but a GPU must be full to the end.
+cudaError_t ChooseBlockUnits(const MmaTile& tile, int64_t row_blocks, int64_t steps, MmaParams* params) {
+  constexpr int64_t kRowsWorth = 6, kUnitsWorth = 4, kMost = 16;  // tiles of steps: of the rows, of a unit's results
+  int device = 0, multiprocessors = 0;
+  if (const cudaError_t status = cudaGetDevice(&device)) return status;
+  if (const cudaError_t status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device)) {
+    return status;
+  }
+  const int64_t unit = CeilDiv(steps, tile.depth) + kUnitsWorth;
+  int64_t least = INT64_MAX;
+  for (int64_t units = 1; units <= std::min<int64_t>(kMost, params->units); ++units) {
+    const int64_t blocks = CeilDiv(params->units, units) * row_blocks;
+    const int64_t cost = CeilDiv(blocks, multiprocessors * tile.blocks) * (kRowsWorth + units * unit);
+    if (cost < least) least = cost, params->block_units = static_cast<uint32_t>(units);
+  }
+  return cudaSuccess;
+}
+
 cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
@@ -88,9 +108,13 @@ cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) 
   if (const cudaError_t status = CheckDevice(tile)) return status;
   const CompiledMma compiled = Find(p, call.pass, plan.tile);
   const MmaKernelOfTile kernel = HasPieces(call) ? compiled.of_pieces : compiled.of_elements;
-  ProductParams params = MakeParams(call, plan, tile.rows, tile.cols);
-  params.out_vectors = ResultLayout(call, plan).LineVectors(8);
-  const int64_t blocks = Blocks(p, call.pass, plan, tile.rows, tile.cols);
+  MmaParams params{MakeParams(call, plan, tile.rows, tile.cols)};
+  params.out_vectors = ResultLayout(call, plan).LineVectors(16 / static_cast<int>(ElementBytes(params.out_type)));
+  params.units = static_cast<uint32_t>(params.col_tiles * p.groups);
+  const int64_t row_blocks = static_cast<int64_t>(params.row_tiles) * plan.split;
+  const int64_t steps = (call.pass == Pass::kGather ? ChannelTaps(p) : Positions(p)) / p.class_count / plan.split;
+  if (const cudaError_t status = ChooseBlockUnits(tile, row_blocks, steps, &params)) return status;
+  const int64_t blocks = CeilDiv(params.units, params.block_units) * row_blocks;
   const cudaError_t status =
       EnqueueShared(kernel.function, blocks, tile.threads(), kernel.shared_bytes, stream, params);
   if (status != cudaSuccess || plan.split == 1) return status;

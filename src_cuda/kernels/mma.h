@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "device/product.cuh"
+#include "device/block.cuh"
 
 namespace jaxconv {
 
@@ -15,7 +15,7 @@ enum class MmaAccess {
 };
 
 struct MmaKernelOfTile {
-  void (*function)(ProductParams) = nullptr;  // null: not compiled
+  void (*function)(MmaParams) = nullptr;  // null: not compiled
   size_t shared_bytes = 0;
 };
 
