@@ -55,8 +55,9 @@ def conv_general_dilated(
       dimension_numbers: None, a `jax.lax.ConvDimensionNumbers`, or three strings such as ("NHWC", "HWIO", "NHWC").
       feature_group_count: groups of the channels.
       batch_group_count: groups of the lhs's batch.
-      precision: as in lax: on a GPU, DEFAULT and HIGH multiply float32 as tf32, HIGHEST as itself. The host's kernels
-        compute in float32 or wider at every precision.
+      precision: as in lax: on a GPU, DEFAULT and HIGH multiply float32 as tf32, HIGHEST as itself; implementation="mma"
+        multiplies HIGHEST on tensor cores, as two tf32 numbers in three passes: each product is within 3 * 2^-22 of
+        itself, but an infinity gives NaN. The host's kernels compute in float32 or wider at every precision.
       preferred_element_type: dtype of the result and of the accumulation.
       out_sharding: as in lax, for explicit sharding.
       implementation: None for a native kernel where there is one, and else lax, with one `FallbackWarning` a reason;

@@ -37,7 +37,7 @@ class Tile(NamedTuple):
     """A thread block's part of the product: rows x columns of results, `depth` steps of the reduction at a time.
 
     stages: copies of the operands' tiles in shared memory.
-    wgmma: multiplied by Hopper's own instruction.
+    wgmma: multiplied by Hopper's own instruction. passes: 3 if float32 is multiplied as two tf32 numbers.
     """
 
     rows: int
@@ -45,9 +45,11 @@ class Tile(NamedTuple):
     depth: int
     stages: int
     wgmma: bool = False
+    passes: int = 1
 
     def __str__(self) -> str:
-        return f"{self.rows}x{self.cols}x{self.depth}" + (" wgmma" if self.wgmma else "")
+        how = " wgmma" if self.wgmma else f" in {self.passes} passes" if self.passes > 1 else ""
+        return f"{self.rows}x{self.cols}x{self.depth}{how}"
 
 
 class TileRow(NamedTuple):
@@ -94,6 +96,9 @@ class HostFamily:
         return [TileRow(None)]
 
     def why_never(self, product: Product) -> str | None:
+        return None
+
+    def why_unasked(self, product: Product) -> str | None:
         return None
 
     def splits(self, row: TileRow, product: Product, device: Device) -> Iterable[None]:
@@ -148,6 +153,10 @@ class CudaFamily:
 
     def why_never(self, product: Product) -> str | None:
         """Why no tile takes the product."""
+        return None
+
+    def why_unasked(self, product: Product) -> str | None:
+        """Why the product is for it only if the family is asked for."""
         return None
 
     def rounds(self, settings: Settings, product: Product) -> Rounds:
@@ -301,17 +310,20 @@ class Mma(CudaFamily):
         TileRow(Tile(128, 16, 64, 4), 128, 2, {"gather": 0.075, "reduce": 0.072}),
         TileRow(Tile(256, 128, 64, 4, True), 256, 1, {"gather": 0.50, "reduce": 0.50}),
         TileRow(Tile(128, 128, 64, 3, True), 128, 2, {"gather": 0.50, "reduce": 0.50}),
-        TileRow(Tile(128, 64, 64, 4, True), 128, 2, {"gather": 0.35, "reduce": 0.35}),
-        TileRow(Tile(128, 16, 64, 3, True), 128, 3, {"gather": 0.12, "reduce": 0.12}),
+        TileRow(Tile(128, 64, 64, 2, True), 128, 4, {"gather": 0.35, "reduce": 0.35}),
+        TileRow(Tile(128, 16, 64, 2, True), 128, 5, {"gather": 0.12, "reduce": 0.12}),
         TileRow(Tile(128, 128, 32, 3), 128, 2, {"gather": 0.27, "reduce": 0.26}),
         TileRow(Tile(128, 64, 32, 4), 128, 2, {"gather": 0.19, "reduce": 0.18}),
         TileRow(Tile(64, 64, 32, 4), 128, 3, {"gather": 0.16, "reduce": 0.13}),
         TileRow(Tile(128, 16, 32, 4), 128, 2, {"gather": 0.07, "reduce": 0.065}),
+        TileRow(Tile(128, 128, 32, 3, passes=3), 256, 1, {"gather": 0.13, "reduce": 0.13}),
+        TileRow(Tile(64, 64, 32, 4, passes=3), 128, 2, {"gather": 0.08, "reduce": 0.08}),
     )
 
     def tiles(self, product: Product) -> Sequence[TileRow]:
-        operand_bytes = product.operand_dtypes[0].itemsize
-        return [row for row in self.TILES if row.tile.depth * operand_bytes == self.ROW_BYTES]
+        dtype = product.operand_dtypes[0]
+        depth, passes = self.ROW_BYTES // dtype.itemsize, 3 if dtype == np.float32 and product.is_exact else 1
+        return [row for row in self.TILES if (row.tile.depth, row.tile.passes) == (depth, passes)]
 
     def why_never(self, product: Product) -> str | None:
         first, second = product.operand_dtypes
@@ -321,8 +333,11 @@ class Mma(CudaFamily):
             return f"tensor cores of {first.name}"
         if product.sum_dtype != np.float32:
             return f"sums in {product.sum_dtype.name}"
-        if first == np.float32 and product.is_exact:
-            return "precision HIGHEST is float32 itself, tensor cores have tf32"
+        return None
+
+    def why_unasked(self, product: Product) -> str | None:
+        if product.operand_dtypes[0] == np.float32 and product.is_exact:
+            return "precision HIGHEST is float32 itself; by name, mma multiplies it as tf32 in three passes"
         return None
 
     def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:

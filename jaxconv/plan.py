@@ -169,7 +169,7 @@ def choose(
         if constraint.family not in (None, name):
             rejected.append(Rejection(name, f"{constraint.family} was asked for"))
             continue
-        reason = family.why_never(product)
+        reason = family.why_never(product) or (None if constraint.family else family.why_unasked(product))
         if reason is not None:
             rejected.append(Rejection(name, reason))
             continue

@@ -89,18 +89,20 @@ struct MmaTile {
   int warp_cols;
   int blocks;  // that a multiprocessor is to hold
   bool wgmma;  // needs sm_90
+  int passes;  // 3: float32 as the sum of two tf32 numbers, whose products are added but for that of the small ones
 
   constexpr int threads() const { return (wgmma ? 128 : 32) * (rows / warp_rows) * (cols / warp_cols); }
   constexpr int operand_bytes() const { return 128 / depth; }
 };
 
 inline constexpr MmaTile kMmaTiles[] = {
-    {128, 128, 64, 3, 64, 64, 2, false},   {128, 64, 64, 4, 64, 32, 2, false},
-    {64, 64, 64, 4, 32, 32, 3, false},     {128, 16, 64, 4, 32, 16, 2, false},
-    {256, 128, 64, 4, 128, 128, 1, true},        {128, 128, 64, 3, 128, 128, 2, true},
-    {128, 64, 64, 4, 128, 64, 2, true},          {128, 16, 64, 3, 128, 16, 3, true},
-    {128, 128, 32, 3, 64, 64, 2, false},         {128, 64, 32, 4, 64, 32, 2, false},
-    {64, 64, 32, 4, 32, 32, 3, false},           {128, 16, 32, 4, 32, 16, 2, false},
+    {128, 128, 64, 3, 64, 64, 2, false, 1},   {128, 64, 64, 4, 64, 32, 2, false, 1},
+    {64, 64, 64, 4, 32, 32, 3, false, 1},     {128, 16, 64, 4, 32, 16, 2, false, 1},
+    {256, 128, 64, 4, 128, 128, 1, true, 1},  {128, 128, 64, 3, 128, 128, 2, true, 1},
+    {128, 64, 64, 2, 128, 64, 4, true, 1},    {128, 16, 64, 2, 128, 16, 5, true, 1},
+    {128, 128, 32, 3, 64, 64, 2, false, 1},   {128, 64, 32, 4, 64, 32, 2, false, 1},
+    {64, 64, 32, 4, 32, 32, 3, false, 1},     {128, 16, 32, 4, 32, 16, 2, false, 1},
+    {128, 128, 32, 3, 64, 32, 1, false, 3},   {64, 64, 32, 4, 32, 32, 2, false, 3},
 };
 
 }  // namespace jaxconv

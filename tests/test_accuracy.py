@@ -100,3 +100,24 @@ def test_accuracy_of_tensor_cores(layer, dtype, x64):
     that are truncated, not rounded, are off in one direction, by twice as much.
     """
     check(layer, dtype, "mma", "default", operands_rounding=2**-11 if dtype == "float32" else 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layer", LAYERS)
+def test_accuracy_of_three_passes(layer, x64):
+    """float32 as two tf32 numbers: to each product's error of at most 3 * 2^-22 three roundings contribute that are
+    independent and of 2^-22 at most. So the bound is that of float32 whose operands are rounded to 22 bits.
+    """
+    check(layer, "float32", "mma", operands_rounding=2**-22)
+
+
+@pytest.mark.gpu
+def test_three_passes_are_not_one():
+    """A number that tf32 alone gets wrong, and numbers without a small part."""
+    values = np.float32([1 + 2**-20, 3, -(2.0**-120), 2.0**120, 0, np.nan])
+    x = np.zeros((1, 6, 8), np.float32)
+    x[0, :, 0] = values
+    w = np.eye(8, dtype=np.float32)[None]
+    y = np.asarray(ours(x, w, "mma", precision="highest", padding="VALID"))[0, :, 0]
+    np.testing.assert_array_equal(y, values)
+    assert np.asarray(ours(x, w, "mma", padding="VALID"))[0, 0, 0] == 1

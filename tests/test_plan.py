@@ -443,11 +443,11 @@ def test_tensor_core_tiles_are_those_that_are_compiled():
     (rows,) = re.findall(r"\bkMmaTiles\[\] = {\s*(.*?)\s*};", header, re.DOTALL)
     compiled = []
     for row in re.findall(r"{([^{}]*)}", rows):
-        *numbers, wgmma = (field.strip() for field in row.split(","))
+        *numbers, wgmma, passes = (field.strip() for field in row.split(","))
         *tile, warp_rows, warp_cols, blocks = map(int, numbers)
         wgmma = wgmma == "true"
         threads = (128 if wgmma else 32) * (tile[0] // warp_rows) * (tile[1] // warp_cols)
-        compiled.append(((*tile, wgmma), threads, blocks))
+        compiled.append(((*tile, wgmma, int(passes)), threads, blocks))
     assert compiled == [(tuple(row.tile), row.threads, row.resident) for row in CUDA["mma"].TILES]
 
 

@@ -50,13 +50,11 @@ struct MmaParts {
   }
   using Feed = typename decltype(feed())::type;
 
-  template <template <typename, typename, typename, int, int> class Mma>
-  using SumsOf = Mma<T, SrcTile, RhsTile, kTile.warp_rows, kTile.warp_cols>;
   static constexpr auto sums() {
     if constexpr (kTile.wgmma) {
-      return std::type_identity<SumsOf<WarpgroupMma>>();
+      return std::type_identity<WarpgroupMma<T, SrcTile, RhsTile, kTile.warp_rows, kTile.warp_cols>>();
     } else {
-      return std::type_identity<SumsOf<WarpMma>>();
+      return std::type_identity<WarpMma<T, SrcTile, RhsTile, kTile.warp_rows, kTile.warp_cols, kTile.passes>>();
     }
   }
   using Sums = typename decltype(sums())::type;

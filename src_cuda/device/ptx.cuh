@@ -54,10 +54,14 @@ __device__ __forceinline__ uint32_t LoadWord(uint32_t address) {
   return word;
 }
 
-// The nearest tf32 number, ties away from zero: the tensor cores would truncate.
+// The nearest tf32 number: the tensor cores would truncate.
 __device__ __forceinline__ uint32_t RoundToTf32(float x) {
   uint32_t rounded;
+#if __CUDA_ARCH__ >= 900
+  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(x));  // one instruction
+#else
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(x));
+#endif
   return rounded;
 }
 

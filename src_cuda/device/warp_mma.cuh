@@ -9,8 +9,10 @@
 
 namespace jaxconv {
 
-// kRows x kCols sums of operands of type T; float is multiplied as tf32.
-template <typename T, typename SrcTile, typename RhsTile, int kRows, int kCols>
+// kRows x kCols sums of operands of type T. float is multiplied as tf32, of 11 bits: in one pass, or in three, after each
+// number was cut into a large and a small one. What is lost of a product then is the product of the small ones, of at
+// most 2^-22, and their roundings, 2^-22 each. An infinity less itself is none: three passes make NaN of it.
+template <typename T, typename SrcTile, typename RhsTile, int kRows, int kCols, int kPasses>
 class WarpMma {
  public:
   __device__ WarpMma(int first_row, int first_col) : src_(first_row), rhs_(first_col) {}
@@ -30,15 +32,11 @@ class WarpMma {
     for (int k = 0; k < kSteps; ++k) {
       between(k);
       if (k + 1 < kSteps) Read((k + 1) % 2, src, rhs, k + 1);
-#pragma unroll
-      for (int i = 0; i < kRowBlocks; ++i) {
-#pragma unroll
-        for (int j = 0; j < kColBlocks; ++j) {
-          const uint32_t(&b)[4] = b_[k % 2][j];
-          ptx::MultiplyAdd<T>(sum_[i][2 * j], a_[k % 2][i], b[0], b[1]);
-          ptx::MultiplyAdd<T>(sum_[i][2 * j + 1], a_[k % 2][i], b[2], b[3]);
-        }
+      if constexpr (kPasses == 3) {
+        MultiplyFragments(a_[k % 2], b_small_[k % 2]);
+        MultiplyFragments(a_small_[k % 2], b_[k % 2]);
       }
+      MultiplyFragments(a_[k % 2], b_[k % 2]);
     }
   }
 
@@ -65,23 +63,42 @@ class WarpMma {
   static constexpr int kColBlocks = kCols / 16;
   static_assert(kRows % 16 == 0 && kCols % 16 == 0);
 
+  static_assert(kPasses == 1 || (kPasses == 3 && sizeof(T) == 4));
+  static constexpr bool kSmall = kPasses == 3;
+
   __device__ __forceinline__ void Read(int set, uint32_t src, uint32_t rhs, int k) {
 #pragma unroll
     for (int i = 0; i < kRowBlocks; ++i) {
       src_.Load(a_[set][i], src, i, k);
-      Round(a_[set][i]);
+      Round(a_[set][i], a_small_[kSmall ? set : 0][i]);
     }
 #pragma unroll
     for (int j = 0; j < kColBlocks; ++j) {
       rhs_.Load(b_[set][j], rhs, j, k);
-      Round(b_[set][j]);
+      Round(b_[set][j], b_small_[kSmall ? set : 0][j]);
     }
   }
 
-  static __device__ __forceinline__ void Round(uint32_t (&words)[4]) {
-    if constexpr (sizeof(T) == 4) {
+  // Rounds to what tensor cores multiply; with three passes what that takes away is `small`.
+  static __device__ __forceinline__ void Round(uint32_t (&words)[4], uint32_t (&small)[4]) {
+    if constexpr (sizeof(T) == 2) return;
 #pragma unroll
-      for (uint32_t& word : words) word = ptx::RoundToTf32(__uint_as_float(word));
+    for (int i = 0; i < 4; ++i) {
+      const float x = __uint_as_float(words[i]);
+      words[i] = ptx::RoundToTf32(x);
+      if constexpr (kPasses == 3) small[i] = ptx::RoundToTf32(x - __uint_as_float(words[i]));
+    }
+  }
+
+  __device__ __forceinline__ void MultiplyFragments(const uint32_t (&a)[kRowBlocks][4],
+                                                    const uint32_t (&b)[kColBlocks][4]) {
+#pragma unroll
+    for (int i = 0; i < kRowBlocks; ++i) {
+#pragma unroll
+      for (int j = 0; j < kColBlocks; ++j) {
+        ptx::MultiplyAdd<T>(sum_[i][2 * j], a[i], b[j][0], b[j][1]);
+        ptx::MultiplyAdd<T>(sum_[i][2 * j + 1], a[i], b[j][2], b[j][3]);
+      }
     }
   }
 
@@ -89,6 +106,8 @@ class WarpMma {
   Fragments<RhsTile, T, true> rhs_;
   uint32_t a_[2][kRowBlocks][4];
   uint32_t b_[2][kColBlocks][4];
+  uint32_t a_small_[kSmall ? 2 : 1][kRowBlocks][4];  // unused but for three passes
+  uint32_t b_small_[kSmall ? 2 : 1][kColBlocks][4];
   float sum_[kRowBlocks][2 * kColBlocks][4] = {};
 };
 
