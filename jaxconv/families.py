@@ -137,6 +137,7 @@ class CudaFamily:
     """What the CUDA kernels share: a product in tiles of rows x columns, split along its reduction."""
 
     REWRITES = False
+    FILL = 4  # tiles of steps that filling and emptying the pipeline take as long as
     MAX_SPLIT = 128
     MAX_WAVES = 6  # of a split's thread blocks
     SLICE_SECONDS = 5e-8  # a thread's wait for a slice, while slices are added
@@ -195,7 +196,7 @@ class CudaFamily:
         """A multiprocessor's results, there or not, each for a slice of the reduction; then the slices' sum."""
         tile, row, rounds = settings.tile, self.row_of(settings.tile), self.rounds(settings, product)
         rate = self.rate(product) * device.clock_hz * row.efficiency[product.kind]
-        steps = _ceil(rounds.steps, settings.split) + 4 * tile.depth  # and the pipeline's filling and emptying
+        steps = _ceil(rounds.steps, settings.split) + self.FILL * tile.depth
         blocks = _ceil(self.blocks(settings, product), device.multiprocessors)
         # Where fewer blocks run than a multiprocessor holds, latencies show.
         load = max(blocks, 0.2 * row.resident + 0.8 * blocks) * tile.rows * tile.cols
@@ -297,6 +298,7 @@ class Mma(CudaFamily):
     """Implicit GEMM on tensor cores: src_cuda/kernels/mma.cu. float32 operands are multiplied as tf32."""
 
     REWRITES = True
+    FILL = 3
     ROW_BYTES = 128  # of a tile in shared memory, along the steps
     PIECE_BYTES = 16  # of an asynchronous copy
     RING = 4  # tiles of which the steps are prepared
@@ -304,20 +306,20 @@ class Mma(CudaFamily):
     ELEMENTWISE = 3  # times as long, if operands cannot be copied in such pieces
 
     TILES = (
-        TileRow(Tile(128, 128, 64, 3), 128, 2, {"gather": 0.30, "reduce": 0.29}),
-        TileRow(Tile(128, 64, 64, 4), 128, 2, {"gather": 0.19, "reduce": 0.20}),
-        TileRow(Tile(64, 64, 64, 4), 128, 3, {"gather": 0.17, "reduce": 0.16}),
-        TileRow(Tile(128, 16, 64, 4), 128, 2, {"gather": 0.075, "reduce": 0.072}),
-        TileRow(Tile(256, 128, 64, 4, True), 256, 1, {"gather": 0.50, "reduce": 0.50}),
-        TileRow(Tile(128, 128, 64, 3, True), 128, 2, {"gather": 0.50, "reduce": 0.50}),
-        TileRow(Tile(128, 64, 64, 2, True), 128, 4, {"gather": 0.35, "reduce": 0.35}),
-        TileRow(Tile(128, 16, 64, 2, True), 128, 5, {"gather": 0.12, "reduce": 0.12}),
-        TileRow(Tile(128, 128, 32, 3), 128, 2, {"gather": 0.27, "reduce": 0.26}),
-        TileRow(Tile(128, 64, 32, 4), 128, 2, {"gather": 0.19, "reduce": 0.18}),
-        TileRow(Tile(64, 64, 32, 4), 128, 3, {"gather": 0.16, "reduce": 0.13}),
-        TileRow(Tile(128, 16, 32, 4), 128, 2, {"gather": 0.07, "reduce": 0.065}),
-        TileRow(Tile(128, 128, 32, 3, passes=3), 256, 1, {"gather": 0.13, "reduce": 0.13}),
-        TileRow(Tile(64, 64, 32, 4, passes=3), 128, 2, {"gather": 0.08, "reduce": 0.08}),
+        TileRow(Tile(128, 128, 64, 3), 128, 2, {"gather": 0.35, "reduce": 0.34}),
+        TileRow(Tile(128, 64, 64, 4), 128, 2, {"gather": 0.28, "reduce": 0.25}),
+        TileRow(Tile(64, 64, 64, 4), 128, 3, {"gather": 0.23, "reduce": 0.19}),
+        TileRow(Tile(128, 16, 64, 4), 128, 2, {"gather": 0.12, "reduce": 0.082}),
+        TileRow(Tile(256, 128, 64, 4, wgmma=True), 256, 1, {"gather": 0.53, "reduce": 0.49}),
+        TileRow(Tile(128, 128, 64, 3, wgmma=True), 128, 2, {"gather": 0.48, "reduce": 0.44}),
+        TileRow(Tile(128, 64, 64, 2, wgmma=True), 128, 4, {"gather": 0.38, "reduce": 0.23}),
+        TileRow(Tile(128, 16, 64, 2, wgmma=True), 128, 5, {"gather": 0.15, "reduce": 0.095}),
+        TileRow(Tile(128, 128, 32, 3), 128, 2, {"gather": 0.33, "reduce": 0.31}),
+        TileRow(Tile(128, 64, 32, 4), 128, 2, {"gather": 0.26, "reduce": 0.22}),
+        TileRow(Tile(64, 64, 32, 4), 128, 3, {"gather": 0.22, "reduce": 0.18}),
+        TileRow(Tile(128, 16, 32, 4), 128, 2, {"gather": 0.11, "reduce": 0.084}),
+        TileRow(Tile(128, 128, 32, 3, passes=3), 256, 1, {"gather": 0.14, "reduce": 0.13}),
+        TileRow(Tile(64, 64, 32, 4, passes=3), 128, 2, {"gather": 0.12, "reduce": 0.10}),
     )
 
     def tiles(self, product: Product) -> Sequence[TileRow]:
