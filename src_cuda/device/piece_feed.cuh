@@ -73,8 +73,8 @@ class GatherFeed {
   static_assert(kRuns < kWindow, "a tile's taps are in two windows at most");
 
   struct alignas(16) Run {
-    int64_t src;      // bytes
-    int64_t partner;  // bytes
+    const char* src;  // of the unit's group: what positions' places are added to
+    const char* rhs;  // and columns'
     int32_t tap;      // of the class, or -1: no steps
   };
 
@@ -99,19 +99,19 @@ class GatherFeed {
 
   // Before the barrier after which the first tile is copied.
   __device__ __forceinline__ void Begin(const Unit& unit) {
-    const MmaParams& p = block_.params;
-    source_ = static_cast<const char*>(p.src) + unit.group * p.problem.src.group * sizeof(T);
-    const char* rhs = static_cast<const char*>(p.rhs) + unit.group * p.rhs_group_stride * sizeof(T);
-    const int64_t column_bytes = p.rhs_col_stride * sizeof(T);
+    const ProductParams& p = block_.params;
+    const int column_bytes = static_cast<int>(p.rhs_col_stride * sizeof(T));
+    group_ = unit.group;
     if constexpr (RhsTile::kAlongSteps) {
-      rhs_ = rhs + (unit.first_col + RhsPattern::First()) * column_bytes;
-      rhs_stride_ = static_cast<int32_t>(RhsPattern::kStride * column_bytes);
-      columns_ = static_cast<int>(min(p.cols - unit.first_col, int64_t{kTile.cols})) - RhsPattern::First();
+      const int64_t col = unit.first_col + RhsPattern::First();
+      rhs_stride_ = RhsPattern::kStride * column_bytes;
+      rhs_from_ = static_cast<int32_t>(col) * column_bytes;
+      columns_ = static_cast<int>(min(p.cols - col, int64_t{kTile.cols}));
     } else {
       // A column that does not exist is one that does: nobody stores its sums.
       const int64_t col = unit.first_col + RhsPattern::Fast();
       rhs_stride_ = static_cast<int32_t>(p.problem.filter.in * sizeof(T));
-      rhs_ = rhs + (col < p.cols ? col * column_bytes : 0) + RhsPattern::First() % kRun * rhs_stride_;
+      rhs_from_ = (col < p.cols ? static_cast<int32_t>(col) * column_bytes : 0) + RhsPattern::First() % kRun * rhs_stride_;
     }
     if (filled_ > WindowOf(block_.range.begin) + 2) {  // a unit before has gone through all windows
       filled_ = WindowOf(block_.range.begin);
@@ -195,10 +195,12 @@ class GatherFeed {
   }
 
   __device__ __forceinline__ void StoreRun(int tile) const {
-    constexpr int64_t kBytes = sizeof(T);
-    shared_.runs[tile % kFeedRing][threadIdx.x % kRuns] = {
-        (src_delta_ + int64_t{channel_}) * kBytes,
-        (filter_delta_ + channel_ * block_.params.problem.filter.in) * kBytes, steps_left_ > 0 ? tap_ : -1};
+    const ProductParams& p = block_.params;
+    const int64_t src = group_ * p.problem.src.group + src_delta_ + channel_;
+    const int64_t rhs = group_ * p.rhs_group_stride + filter_delta_ + channel_ * p.problem.filter.in;
+    shared_.runs[tile % kFeedRing][threadIdx.x % kRuns] = {static_cast<const char*>(p.src) + src * sizeof(T),
+                                                           static_cast<const char*>(p.rhs) + rhs * sizeof(T),
+                                                           steps_left_ > 0 ? tap_ : -1};
   }
 
   __device__ __forceinline__ int WindowOf(int64_t step) const {
@@ -231,12 +233,12 @@ class GatherFeed {
 #pragma unroll
       for (int i = 0; i < SrcPattern::kCount; ++i) inside_[i] = shared_.inside[window_ % 2][SrcPattern::Slow(i)];
     }
-    src_ = source_ + run.src;
+    src_ = run.src;
     tap_bit_ = run.tap < 0 ? 0 : 1u << run.tap % kWindow;
 #pragma unroll
     for (int j = 0; j < kRhsRuns; ++j) {
       const Run& own = RhsTile::kAlongSteps ? run : runs[RhsPattern::First() / kRun + j];
-      rhs_run_[j] = rhs_ + own.partner;
+      rhs_run_[j] = own.rhs + rhs_from_;
       rhs_limit_[j] = own.tap < 0 ? 0 : RhsTile::kAlongSteps ? columns_ : 1;
     }
   }
@@ -257,10 +259,10 @@ class GatherFeed {
   int32_t from_[SrcPattern::kCount];
   uint32_t inside_[SrcPattern::kCount] = {};
   int window_ = -1;  // that of inside_
-  const char* source_;
-  const char* rhs_;
-  int32_t rhs_stride_;  // bytes between the thread's pieces
-  int columns_;
+  uint32_t group_;
+  int32_t rhs_from_;    // bytes from a run's place to the thread's first piece
+  int32_t rhs_stride_;  // and from one to the next
+  int columns_;         // that exist from the thread's first one on
 
   // Of the tile that is being copied.
   const char* src_;

@@ -43,10 +43,12 @@ int64_t SpanBytes(const TensorStrides& s, int64_t batch, int64_t groups, DType t
 // Kernels that copy in pieces count them in 32 bits, and rows and steps, and the bytes between those of a filter.
 bool PiecesFit(const ConvProblem& p) {
   constexpr int64_t kMost = int64_t{INT32_MAX} * 16;
-  const int64_t filter = std::max(p.filter.in, p.filter.out) * static_cast<int64_t>(ElementBytes(p.filter_type));
+  const auto filter = [&](int64_t elements) { return elements * static_cast<int64_t>(ElementBytes(p.filter_type)); };
   if (Positions(p) >= INT32_MAX || ChannelTaps(p) >= INT32_MAX) return false;
   return SpanBytes(p.src, p.batch, p.groups, p.src_type) < kMost &&
-         SpanBytes(p.dst, p.batch, p.groups, p.dst_type) < kMost && filter < INT32_MAX / 64;
+         SpanBytes(p.dst, p.batch, p.groups, p.dst_type) < kMost &&
+         filter(std::max(p.in_channels * p.filter.in, p.out_channels * p.filter.out)) < INT32_MAX &&
+         filter(std::max(p.filter.in, p.filter.out)) < INT32_MAX / 64;
 }
 
 bool HasPieces(const ConvCall& call) {
