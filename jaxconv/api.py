@@ -57,12 +57,15 @@ def conv_general_dilated(
       batch_group_count: groups of the lhs's batch.
       precision: as in lax: on a GPU, DEFAULT and HIGH multiply float32 as tf32, HIGHEST as itself; implementation="mma"
         multiplies HIGHEST on tensor cores, as two tf32 numbers in three passes: each product is within 3 * 2^-22 of
-        itself, but an infinity gives NaN. The host's kernels compute in float32 or wider at every precision.
+        itself, but an infinity, or what tf32 rounds to one, gives NaN. The host's kernels compute in float32 or wider
+        at every precision.
       preferred_element_type: dtype of the result and of the accumulation.
       out_sharding: as in lax, for explicit sharding.
       implementation: None for a native kernel where there is one, and else lax, with one `FallbackWarning` a reason;
         "cuda" or "cpu" for native kernels of that platform in every pass, or an error; a kernel family, "simt", "mma"
-        or "im2col" on a GPU, "gemm" or "depthwise" on a host, likewise; "xla" for lax itself.
+        or "im2col" on a GPU, "gemm" or "depthwise" on a host, likewise; "xla" for lax itself. On a GPU an infinity or
+        NaN may make NaNs of results that do not depend on it, in neighbouring groups or columns: tensor cores take
+        narrow groups and few channels in packs.
 
     Returns:
       The convolution, with lax's result shape and dtype.

@@ -19,17 +19,17 @@ class Device:
     """What a plan depends on of a GPU.
 
     clock_hz: of its multiprocessors, at most. bandwidth: of its memory, in bytes/s, by its clock and width.
-    shared_bytes: the most shared memory that a thread block may have. capability: ten times the compute capability.
+    shared_bytes: the most shared memory that a thread block may have. wgmma: whether there are kernels with it.
     """
 
     multiprocessors: int
     clock_hz: float
     bandwidth: float
     shared_bytes: int
-    capability: int
+    wgmma: bool
 
 
-TYPICAL_DEVICE = Device(132, 1.98e9, 4.9e12, 232448, 90)  # an H200: planned for where no GPU is at hand
+TYPICAL_DEVICE = Device(132, 1.98e9, 4.9e12, 232448, True)  # an H200: planned for where no GPU is at hand
 LAUNCH_SECONDS = 3e-6
 
 
@@ -72,11 +72,13 @@ class Settings(NamedTuple):
 
     split: slices of the reduction, each summed on its own, then added in order.
     chunk: rows of im2col's column matrix that are in the scratch at a time.
+    units: tiles of columns that a thread block of mma computes in turn; None leaves it to the launch.
     """
 
     tile: Tile | None = None
     split: int | None = None
     chunk: int | None = None
+    units: int | None = None
 
 
 class Rounds(NamedTuple):
@@ -137,6 +139,7 @@ class CudaFamily:
     """What the CUDA kernels share: a product in tiles of rows x columns, split along its reduction."""
 
     REWRITES = False
+    HAS_UNITS = False
     FILL = 4  # tiles of steps that filling and emptying the pipeline take as long as
     MAX_SPLIT = 128
     MAX_WAVES = 6  # of a split's thread blocks
@@ -182,6 +185,8 @@ class CudaFamily:
         return row_tiles * _ceil(product.cols, tile.cols) * product.groups * settings.split
 
     def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
+        if settings.units is not None and not self.HAS_UNITS:
+            return "its blocks have one unit"
         if settings.split < 1:
             return f"a split of {settings.split}"
         if (settings.chunk is None) != (self.chunk(settings.tile, product) is None):
@@ -298,22 +303,22 @@ class Mma(CudaFamily):
     """Implicit GEMM on tensor cores: src_cuda/kernels/mma.cu. float32 operands are multiplied as tf32."""
 
     REWRITES = True
+    HAS_UNITS = True
     FILL = 3
     ROW_BYTES = 128  # of a tile in shared memory, along the steps
     PIECE_BYTES = 16  # of an asynchronous copy
-    RING = 4  # tiles of which the steps are prepared
     ALIGNMENT = 1024  # of shared memory: eight such rows are exchanged in turn
     ELEMENTWISE = 3  # times as long, if operands cannot be copied in such pieces
 
     TILES = (
-        TileRow(Tile(128, 128, 64, 3), 128, 2, {"gather": 0.35, "reduce": 0.34}),
-        TileRow(Tile(128, 64, 64, 4), 128, 2, {"gather": 0.28, "reduce": 0.25}),
+        TileRow(Tile(128, 128, 64, 3), 128, 2, {"gather": 0.37, "reduce": 0.34}),
+        TileRow(Tile(128, 64, 64, 4), 128, 2, {"gather": 0.29, "reduce": 0.24}),
         TileRow(Tile(64, 64, 64, 4), 128, 3, {"gather": 0.23, "reduce": 0.19}),
         TileRow(Tile(128, 16, 64, 4), 128, 2, {"gather": 0.12, "reduce": 0.082}),
-        TileRow(Tile(256, 128, 64, 4, wgmma=True), 256, 1, {"gather": 0.53, "reduce": 0.49}),
-        TileRow(Tile(128, 128, 64, 3, wgmma=True), 128, 2, {"gather": 0.48, "reduce": 0.44}),
-        TileRow(Tile(128, 64, 64, 2, wgmma=True), 128, 4, {"gather": 0.38, "reduce": 0.23}),
-        TileRow(Tile(128, 16, 64, 2, wgmma=True), 128, 5, {"gather": 0.15, "reduce": 0.095}),
+        TileRow(Tile(256, 128, 64, 4, wgmma=True), 256, 1, {"gather": 0.52, "reduce": 0.49}),
+        TileRow(Tile(128, 128, 64, 3, wgmma=True), 128, 2, {"gather": 0.49, "reduce": 0.44}),
+        TileRow(Tile(128, 64, 64, 2, wgmma=True), 128, 4, {"gather": 0.37, "reduce": 0.30}),
+        TileRow(Tile(128, 16, 64, 2, wgmma=True), 128, 5, {"gather": 0.15, "reduce": 0.10}),
         TileRow(Tile(128, 128, 32, 3), 128, 2, {"gather": 0.33, "reduce": 0.31}),
         TileRow(Tile(128, 64, 32, 4), 128, 2, {"gather": 0.26, "reduce": 0.22}),
         TileRow(Tile(64, 64, 32, 4), 128, 3, {"gather": 0.22, "reduce": 0.18}),
@@ -343,8 +348,8 @@ class Mma(CudaFamily):
         return None
 
     def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
-        if settings.tile.wgmma and device.capability != 90:
-            return f"wgmma is of compute capability 9.0, the device has {device.capability / 10}"
+        if settings.tile.wgmma and not device.wgmma:
+            return "wgmma is of compute capability 9.0, and in kernels that are built for it"
         return super().why_not(settings, product, device)
 
     def rate(self, product: Product) -> int:
@@ -360,7 +365,8 @@ class Mma(CudaFamily):
         tile = row.tile
         stages = tile.stages * (tile.rows + tile.cols) * self.ROW_BYTES
         sums = tile.rows * (tile.cols + 8) * product.sum_dtype.itemsize
-        points = (tile.rows + self.RING * tile.depth) * 9 // 8  # every ninth place is padding
+        ring = 2 if tile.stages == 2 else 4  # tiles of which the steps are known
+        points = (tile.rows + ring * tile.depth) * 9 // 8  # every ninth place is padding
         return _ceil(max(stages, sums) + points * self.POINT_BYTES, self.ALIGNMENT) * self.ALIGNMENT
 
 

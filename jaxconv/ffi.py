@@ -73,7 +73,8 @@ def is_built(platform: str) -> bool:
 def device(platform: str) -> Device:
     """What plans for a platform depend on: of the first GPU of this machine, or of a typical one."""
     limits = _LOADED["cuda"].device_limits() if platform == "cuda" and is_built("cuda") else None
-    known = {name: value for name, value in (limits or {}).items() if value > 0}  # drivers say 0 of what they hide
+    is_known = lambda value: isinstance(value, bool) or value > 0  # drivers say 0 of what they hide
+    known = {name: value for name, value in (limits or {}).items() if is_known(value)}
     return dataclasses.replace(TYPICAL_DEVICE, **known)
 
 

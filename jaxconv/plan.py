@@ -38,6 +38,7 @@ class Constraint:
     tile: Tile | None = None
     split: int | None = None
     chunk: int | None = None
+    units: int | None = None
     rewriting: Rewriting | None = None
 
 
@@ -74,6 +75,7 @@ class ConvPlan:
             attributes["tile"] = np.int32(tiles.index(self.settings.tile))
             attributes["split"] = np.int32(self.settings.split)
             attributes["chunk"] = np.int64(self.settings.chunk or 0)
+            attributes["units"] = np.int32(self.settings.units or 0)
         return attributes
 
     def scratch_bytes(self, problem: ConvProblem) -> Dim | None:
@@ -86,8 +88,8 @@ class ConvPlan:
         return FAMILIES[self.platform][self.family]
 
     def __str__(self) -> str:
-        tile, split, chunk = self.settings
-        parts = {"stages": tile and tile.stages, "split": split, "chunk": chunk}
+        tile, split, chunk, units = self.settings
+        parts = {"stages": tile and tile.stages, "split": split, "chunk": chunk, "units": units}
         known = (f"{name} {value}" for name, value in parts.items() if value is not None)
         return ", ".join([_name(self.family, tile, self.rewriting), *known])
 
@@ -169,7 +171,7 @@ def choose(
         if constraint.family not in (None, name):
             rejected.append(Rejection(name, f"{constraint.family} was asked for"))
             continue
-        reason = family.why_never(product) or (None if constraint.family else family.why_unasked(product))
+        reason = family.why_never(product) or (None if _is_named(constraint) else family.why_unasked(product))
         if reason is not None:
             rejected.append(Rejection(name, reason))
             continue
@@ -183,6 +185,10 @@ def choose(
     best = min(candidates, key=lambda c: c.cost)
     dearer = (Rejection(c.name, f"{c.cost / best.cost:.2f}x the cost") for c in candidates if c is not best)
     return Choice(best.plan, best.cost, (*dearer, *rejected))
+
+
+def _is_named(asked: Constraint) -> bool:
+    return asked.family is not None or asked.tile is not None
 
 
 def _rewritings(family: Family, product: Product, asked: Constraint) -> list[Rewriting]:
@@ -204,7 +210,7 @@ def _candidates(
     product = Product(plan.kind, rewritten.problem)
     rows = [row for row in family.tiles(product) if asked.tile in (None, row.tile)]
     if not rows:
-        reason = "no such tile is compiled for these types"
+        reason = "no such tile is compiled for these types at this precision"
         return [], [Rejection(_name(name, asked.tile, rewriting), reason)]
     conversions = _conversion_seconds(problem, rewritten, device)
     candidates, rejected = [], []
@@ -245,7 +251,7 @@ def _settings(
     """Those that a tile may run with."""
     splits = family.splits(row, product, device) if asked.split is None else [asked.split]
     chunk = family.chunk(row.tile, product) if asked.chunk is None else asked.chunk
-    return [Settings(row.tile, split, chunk) for split in splits]
+    return [Settings(row.tile, split, chunk, asked.units) for split in splits]
 
 
 def _name(family: str, tile: Tile | None, rewriting: Rewriting) -> str:

@@ -116,4 +116,5 @@ class Product:
 
 
 def _is_last(axis: int, shape: Shape) -> bool:
-    return axis == len(shape) - 1
+    """Whether neighbours along an axis are neighbours in memory."""
+    return all(isinstance(d, int) and d == 1 for d in shape[axis + 1 :])

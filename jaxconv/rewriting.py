@@ -97,6 +97,8 @@ class PackedColumns:
     def why_not(self, problem: ConvProblem) -> str | None:
         if problem.groups > 1:
             return "there are groups"
+        if not problem.kernel:
+            return "there are no columns"
         if self.columns == 1:
             whole = self._channels(problem) == (problem.in_channels, problem.out_channels)
             return "there are whole pieces of channels" if whole else None
@@ -261,7 +263,7 @@ def rewritings(product: Product) -> list[Rewriting]:
 
 def _columns(problem: ConvProblem) -> list[PackedColumns]:
     """Packs only for channels that are no whole pieces."""
-    strides = {1, problem.window_strides[-1]} if problem.in_channels % _piece(problem) else {1}
+    strides = {1, *problem.window_strides[-1:]} if problem.in_channels % _piece(problem) else {1}
     return [PackedColumns(columns) for columns in sorted(strides)]
 
 

@@ -21,6 +21,7 @@ struct CudaAttributes : ConvAttributes {
   int32_t tile;
   int32_t split;
   int64_t chunk;
+  int32_t units;
 };
 
 }  // namespace jaxconv
@@ -28,7 +29,8 @@ struct CudaAttributes : ConvAttributes {
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(::jaxconv::CudaAttributes, JAXCONV_CONV_ATTRIBUTE_MEMBERS,
                                       ::xla::ffi::StructMember<int32_t>("tile"),
                                       ::xla::ffi::StructMember<int32_t>("split"),
-                                      ::xla::ffi::StructMember<int64_t>("chunk"));
+                                      ::xla::ffi::StructMember<int64_t>("chunk"),
+                                      ::xla::ffi::StructMember<int32_t>("units"));
 
 namespace jaxconv {
 namespace {
@@ -58,7 +60,7 @@ ffi::Error Run(Pass pass, cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffe
     return refuse("no such kernel family");
   }
   const KernelFamily& family = *kFamilies[attributes.family];
-  const Plan plan{attributes.tile, attributes.split, attributes.chunk};
+  const Plan plan{attributes.tile, attributes.split, attributes.chunk, attributes.units};
   if (const char* why = family.why_not(*problem, pass, plan)) return refuse(why);
   if (const size_t need = family.scratch_bytes(*problem, pass, plan); scratch.size_bytes() < need) {
     return refuse("needs " + std::to_string(need) + " bytes of scratch, got " + std::to_string(scratch.size_bytes()));
@@ -135,8 +137,8 @@ nanobind::object DeviceLimits() {
   limits["bandwidth"] = attribute(cudaDevAttrMemoryClockRate) * kHz * kTransfersPerClock *
                         attribute(cudaDevAttrGlobalMemoryBusWidth) * kBytesPerBit;
   limits["shared_bytes"] = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  limits["capability"] =
-      10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
+  limits["wgmma"] =
+      HasWgmma(attribute(cudaDevAttrComputeCapabilityMajor), attribute(cudaDevAttrComputeCapabilityMinor));
   return limits;
 }
 
@@ -147,7 +149,7 @@ NB_MODULE(_cuda, module) {
   module.def("registrations", &jaxconv::Registrations, "FFI handlers by target name.");
   module.def("device_limits", &jaxconv::DeviceLimits,
              "The first GPU's multiprocessors, clock_hz, bandwidth (bytes/s), shared_bytes (a thread block's most) and "
-             "capability (ten times the compute capability).");
+             "wgmma (whether its kernels are for it).");
   module.def("ffi_api_version", [] { return nanobind::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); },
              "(major, minor) of the FFI that the handlers were compiled for.");
 }

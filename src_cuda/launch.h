@@ -31,6 +31,7 @@ struct Plan {
   int tile;  // index into the family's table
   int split;
   int64_t chunk;  // im2col: rows of the column matrix that are in the scratch at a time; 0 elsewhere
+  int units;      // mma: tiles of columns that a block computes in turn; 0: as many as suit the device
 };
 
 // One .cu file. The checks are made on the host before each launch and enqueue nothing.
@@ -48,6 +49,15 @@ struct KernelFamily {
 extern const KernelFamily kSimt;
 extern const KernelFamily kIm2col;
 extern const KernelFamily kMma;
+
+// Whether a device of a compute capability has wgmma, and this build code for it.
+inline bool HasWgmma(int major, int minor) {
+#ifdef JAXCONV_SM_90A
+  return major == 9 && minor == 0;
+#else
+  return false;
+#endif
+}
 
 // In the order of FAMILIES["cuda"] in families.py.
 inline constexpr const KernelFamily* kFamilies[] = {&kSimt, &kIm2col, &kMma};
@@ -88,11 +98,17 @@ struct MmaTile {
   int warp_rows;
   int warp_cols;
   int blocks;  // that a multiprocessor is to hold
-  bool wgmma;  // needs sm_90
-  int passes;  // 3: float32 as the sum of two tf32 numbers, whose products are added but for that of the small ones
+  bool wgmma;  // is of compute capability 9.0 alone
+  int passes;  // 1, or 3: float32 as the sum of two tf32 numbers
 
   constexpr int threads() const { return (wgmma ? 128 : 32) * (rows / warp_rows) * (cols / warp_cols); }
   constexpr int operand_bytes() const { return 128 / depth; }
+  // Tiles that are copied ahead of the one that is multiplied. A stage is written again when it has been multiplied: at
+  // once, or, if multiplications go on meanwhile and no other block is there to fill the gap, one tile later.
+  constexpr int pending() const { return wgmma && blocks == 1 ? 1 : 0; }
+  constexpr int ahead() const { return stages - 1 - pending(); }
+  // Tiles of which the steps are known: those, and the next; a power of two.
+  constexpr int ring() const { return ahead() == 1 ? 2 : 4; }
 };
 
 inline constexpr MmaTile kMmaTiles[] = {
@@ -104,5 +120,13 @@ inline constexpr MmaTile kMmaTiles[] = {
     {64, 64, 32, 4, 32, 32, 3, false, 1},     {128, 16, 32, 4, 32, 16, 2, false, 1},
     {128, 128, 32, 3, 64, 32, 1, false, 3},   {64, 64, 32, 4, 32, 32, 2, false, 3},
 };
+
+// The tile that takes the place of one of wgmma where that is not to be had: programs may be compiled elsewhere.
+constexpr int WithoutWgmma(int tile) {
+  for (int i = 0; kMmaTiles[tile].wgmma; ++i) {
+    if (!kMmaTiles[i].wgmma && kMmaTiles[i].cols == kMmaTiles[tile].cols) return i;
+  }
+  return tile;
+}
 
 }  // namespace jaxconv

@@ -50,7 +50,9 @@ def dtype_of(family, row):
 
 
 def settings_of(family, row):
-    """Whole and split reductions; and a column matrix at once, or a tile of rows at a time."""
+    """Whole and split reductions; several units a block; and a column matrix at once, or a tile of rows at a time."""
+    if family == "mma":
+        return [*(dict(split=s) for s in (1, 2, 3, 5)), dict(split=1, units=3), dict(split=2, units=2)]
     if family != "im2col":
         return [dict(split=s) for s in (1, 2, 3, 5)]
     return [dict(split=1), dict(split=3), *(dict(split=s, chunk=row.tile.rows) for s in (1, 2, 5))]
@@ -141,7 +143,7 @@ def of_tiles():
                                                     padding=((3, 1), (2, 5)), window_strides=(3, 2))  # fmt: skip
     yield "many_of_all", channels_last_convolution((3, 23, 21, 72), (3, 3, 72, 200))
     yield "many_taps", channels_last_convolution((2, 9, 8, 8), (7, 6, 8, 16))
-    yield "very_many_taps", channels_last_convolution((2, 90, 16), (100, 16, 8), padding=((60, 50),))
+    yield "very_many_taps", channels_last_convolution((2, 90, 16), (100, 16, 136), padding=((60, 50),))
     yield "many_taps_of_classes", channels_last_convolution(
         (2, 7, 6, 24), (9, 10, 24, 8), lhs_dilation=(1, 2), padding=((4, 5), (6, 4)), window_strides=(2, 1))
     yield "many_taps_of_groups", channels_last_convolution((2, 9, 8, 32), (5, 7, 8, 64), feature_group_count=4)
@@ -255,7 +257,8 @@ PASSES = {
 @every_tile
 def test_smoke(family, row, convolution, split, of_conv):
     chunk, dtype = row.tile.rows if family == "im2col" else None, dtype_of(family, row)
-    ours = convolution.ours(constraint(family, row, split=split, chunk=chunk))
+    units = 2 if family == "mma" else None
+    ours = convolution.ours(constraint(family, row, split=split, chunk=chunk, units=units))
     operands = convolution.operands()
     actual = jax.jit(of_conv(ours))(*(a.astype(dtype) for a in operands))
     assert_same(actual, run_on_host(of_conv(convolution.lax()), *operands).astype(dtype))
@@ -340,7 +343,8 @@ def test_not_finite_numbers_reach_their_results_alone(family, row, groups, opera
             for name, result, count in zip(("y", "dx", "dw"), actual, counts, strict=True):
                 if name in reached:
                     assert np.any(count)
-                    np.testing.assert_array_equal(~np.isfinite(np.asarray(result, np.float32)), np.asarray(count) > 0, err_msg=name)
+                    is_finite = np.isfinite(np.asarray(result, np.float32))
+                    np.testing.assert_array_equal(~is_finite, np.asarray(count) > 0, err_msg=name)
 
 
 @every_family

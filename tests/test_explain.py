@@ -314,7 +314,7 @@ def test_a_line_on_a_gpu():
 @pytest.mark.parametrize("family", FAMILIES["cuda"])
 def test_named_on_a_gpu(family):
     for row in float32_tiles(family):
-        for implementation in (family, Constraint(family=family, tile=row.tile, split=3)):
+        for implementation in (family, Constraint(family=family, tile=row.tile, split=3, rewriting=())):
             conv = functools.partial(jaxconv.conv2d, implementation=implementation)
             with jax.default_device(gpu()):
                 (answer,) = answers(conv, X, W)

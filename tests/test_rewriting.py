@@ -302,3 +302,27 @@ def test_the_call_with_any_batch(problem, rewriting, which):
     for role in (*OPERANDS[kind], RESULT[kind]):
         shape = getattr(rewritten, f"{role}_shape")
         assert f"tensor<{'x'.join(str(d) if isinstance(d, int) else '?' for d in shape)}xbf16>" in call
+
+
+def test_without_columns_there_are_none_to_pack():
+    """A convolution without spatial dimensions is a matrix product: of channels that are no whole pieces, too."""
+    conv = functools.partial(lax.conv_general_dilated, window_strides=(), padding=(), dimension_numbers=None)
+    problem = problem_of(conv, (16, 6), (10, 6), "bfloat16")
+    for kind, p in passes_of(problem).values():
+        assert choose("cuda", kind, p).plan.rewriting == ()
+        assert why_not((PackedColumns(1),), p) == "there are no columns"
+
+
+def test_what_is_not_finite_stays_in_its_pack():
+    """Results of other packs are as without it, bit for bit."""
+    problem = layer((1, 7, 6, 8), (3, 3, 1, 8), "float32", feature_group_count=8)
+    (kind, p), rewriting = passes_of(problem)["fprop"], (PackedGroups(4),)
+    x, w = array(p, "lhs"), array(p, "rhs")
+    spoilt = x.copy()
+    spoilt[0, 3, 3, 1] = np.inf
+    actual, expected = (run_on_host(rewritten_by_lax(kind, p, rewriting), a, w) for a in (spoilt, x))
+    assert_same(actual[..., 4:], expected[..., 4:])
+    seen = np.zeros(actual.shape[1:3], bool)
+    seen[2:5, 2:5] = True  # by windows that hold it
+    assert_same(actual[0][~seen], expected[0][~seen])
+    assert not np.all(np.isfinite(actual[..., 0]))

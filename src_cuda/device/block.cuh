@@ -32,8 +32,6 @@ struct Unit {
   int64_t first_col;
 };
 
-inline constexpr int kFeedRing = 4;  // tiles of which a feed prepares the steps: more than are copied ahead
-
 // Points are those of the first group; `src` is in bytes, and so is `partner` where it is an operand's.
 template <int kRows, typename Index>
 struct Block {

@@ -12,7 +12,7 @@ template <typename T, MmaTile kTile, typename SrcTile, typename RhsTile>
 class ElementFeed {
  public:
   struct Shared {
-    PointTable<kTile.depth> steps[kFeedRing];
+    PointTable<kTile.depth> steps[kTile.ring()];
   };
 
   using Index = int64_t;  // of rows and steps
@@ -47,14 +47,14 @@ class ElementFeed {
       point.src *= sizeof(T);
       point.partner *= sizeof(T);
     }
-    shared_.steps[tile % kFeedRing][threadIdx.x] = point;
+    shared_.steps[tile % kTile.ring()][threadIdx.x] = point;
   }
 
   // Copies one of `parts` parts of a tile: all in the first.
   template <typename Stage>
   __device__ __forceinline__ void Copy(int tile, Stage& stage, int part, int parts) const {
     if (part > 0) return;
-    const PointTable<kTile.depth>& steps = shared_.steps[tile % kFeedRing];
+    const PointTable<kTile.depth>& steps = shared_.steps[tile % kTile.ring()];
     CopyElements<SrcTile>(src_, stage.src, [&](int fast, int slow) { return OfSource(steps, fast, slow); });
     CopyElements<RhsTile>(rhs_, stage.rhs, [&](int fast, int slow) { return OfColumns(steps, fast, slow); });
   }
@@ -94,13 +94,13 @@ class ElementFeed {
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) {
         elements[i] = T(0.0f);
-        if (first + i >= Pattern::kCount || !Pattern::IsActive(first + i)) continue;
+        if (first + i >= Pattern::kCount) continue;
         const Element element = find(Pattern::Fast(), Pattern::Slow(first + i));
         if (element.valid) elements[i] = *reinterpret_cast<const T*>(from + element.offset);
       }
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) {
-        if (first + i >= Pattern::kCount || !Pattern::IsActive(first + i)) continue;
+        if (first + i >= Pattern::kCount) continue;
         *reinterpret_cast<T*>(to + Tile::Further(Pattern::Origin(), (first + i) * Pattern::kStride)) = elements[i];
       }
     }

@@ -26,12 +26,9 @@
 
 namespace jaxconv {
 
-// Elements from one row of results in shared memory to the next: rows begin 16 bytes or 8 banks apart, so that a warp,
-// which stores pairs from eight rows at once, meets no bank twice more than it must.
-template <typename Out, int kCols>
-constexpr int ResultPitch() {
-  return kCols + 8;
-}
+// Elements from one row of results in shared memory to the next: rows begin 4 or 8 banks apart, so that a warp, which
+// stores pairs from eight rows at once, meets no bank more often than it must.
+constexpr int ResultPitch(int cols) { return cols + 8; }
 
 // What a kernel is made of. kPieces: both operands may be copied in pieces of 16 bytes.
 template <typename T, MmaTile kTile, MmaAccess kAccess, bool kPieces>
@@ -67,7 +64,7 @@ struct MmaParts {
     };
     union alignas(1024) {  // swizzles are of addresses: of rows of 128 bytes, eight in turn
       Stage stages[kTile.stages];
-      char results[kTile.rows * ResultPitch<float, kTile.cols>() * sizeof(float)];
+      char results[kTile.rows * ResultPitch(kTile.cols) * sizeof(float)];
     };
     PointTable<kTile.rows> rows;
     typename Feed::Shared feed;
@@ -75,6 +72,8 @@ struct MmaParts {
   static_assert(SrcTile::kBytes % 1024 == 0 && RhsTile::kBytes % 1024 == 0, "each tile begins a turn of its swizzle");
   static_assert(kTile.operand_bytes() == sizeof(T), "a row along the steps is 128 bytes");
   static_assert(kTile.depth <= kTile.threads(), "a thread works out one step of a tile");
+  static_assert(!kTile.wgmma || (kTile.warp_cols == kTile.cols && kTile.warp_rows % 64 == 0 && sizeof(T) == 2),
+                "a matrix of wgmma begins with a turn of the swizzle");
 };
 
 // Stores rows of results, kVector of each row at once.
@@ -91,7 +90,8 @@ __device__ __forceinline__ void StoreRows(const Out* results, const PointTable<k
   for (int i = 0; i < kTile.rows / kDown; ++i) {
     const int row = first_row + i * kDown;
     const int64_t to = rows[row].partner;
-    const auto pack = *reinterpret_cast<const Pack<Out, kVector>*>(results + row * ResultPitch<Out, kTile.cols>() + col);
+    const auto pack =
+        *reinterpret_cast<const Pack<Out, kVector>*>(results + row * ResultPitch(kTile.cols) + col);
     if (to >= 0) *reinterpret_cast<Pack<Out, kVector>*>(out + to) = pack;
   }
 }
@@ -99,11 +99,8 @@ __device__ __forceinline__ void StoreRows(const Out* results, const PointTable<k
 // Multiplies all tiles of the block's steps.
 template <MmaTile kTile, typename Feed, typename Sums, typename Stage>
 __device__ __forceinline__ void MultiplyTiles(Feed& feed, Sums& sums, Stage (&stages)[kTile.stages], int tiles) {
-  // A stage is written again when it has been multiplied: at once, or, if multiplications go on meanwhile and no other
-  // block is there to fill the gap, one tile later.
-  constexpr int kPending = kTile.wgmma && kTile.blocks == 1 ? 1 : 0;
-  constexpr int kAhead = kTile.stages - 1 - kPending;
-  static_assert(kAhead < kFeedRing);
+  constexpr int kAhead = kTile.ahead();
+  static_assert(kAhead > 0 && kAhead < kTile.ring());
   feed.template PrepareFirst<kAhead + 1>();
   __syncthreads();
   feed.Start(kAhead + 1);
@@ -117,7 +114,7 @@ __device__ __forceinline__ void MultiplyTiles(Feed& feed, Sums& sums, Stage (&st
 #pragma unroll 1
   for (int tile = 0; tile < tiles; ++tile) {
     ptx::WaitForCopies<kAhead - 1>();
-    sums.template Reuse<kPending>();
+    sums.template Reuse<kTile.pending()>();
     __syncthreads();
     const int next = tile + kAhead;
     Stage& next_stage = stages[to];
@@ -146,7 +143,7 @@ __device__ __forceinline__ void ComputeUnit(typename Parts::Feed& feed, typename
   __syncthreads();
   WithType<float>(p.out_type, [&](auto type) {
     using Out = decltype(type);
-    constexpr int kPitch = ResultPitch<Out, kTile.cols>();
+    constexpr int kPitch = ResultPitch(kTile.cols);
     Out* results = reinterpret_cast<Out*>(shared.results);
     sums.Store(results + row * kPitch + col, kPitch);
     __syncthreads();
@@ -162,12 +159,16 @@ template <typename T, int kTileIndex, MmaAccess kAccess, bool kPieces>
 __global__ void __launch_bounds__(kMmaTiles[kTileIndex].threads(), kMmaTiles[kTileIndex].blocks)
     MmaKernel(const __grid_constant__ MmaParams p) {
   constexpr MmaTile kTile = kMmaTiles[kTileIndex];
-  if constexpr (kTile.wgmma && !ptx::kIsHopper) return;
+  if constexpr (kTile.wgmma && !ptx::kIsHopper) {
+    __trap();  // the host chooses another tile
+    return;
+  }
   using Parts = MmaParts<T, kTile, kAccess, kPieces>;
   using Feed = typename Parts::Feed;
   constexpr bool kReduce = kAccess == MmaAccess::kLinesLines;
   extern __shared__ __align__(1024) char raw_shared[];
   typename Parts::Shared& shared = *reinterpret_cast<typename Parts::Shared*>(raw_shared);
+  if (ptx::SharedAddress(raw_shared) % alignof(typename Parts::Shared) != 0) __trap();
 
   // Blocks that run at the same time read the same rows, then neighbouring rows.
   const uint32_t blocks_of_rows = (p.units + p.block_units - 1) / p.block_units;

@@ -40,7 +40,7 @@ __device__ __forceinline__ uint32_t TapsInside(const int32_t (&at)[kSpatial], co
 
 // The same as a function, for where several rows are prepared: it is long.
 static __device__ __noinline__ uint32_t TapsInsideOfRow(int32_t d, int32_t h, int32_t w, const Tap* taps, int count,
-                                                 const uint32_t* size) {
+                                                        const uint32_t* size) {
   const int32_t at[kSpatial] = {d, h, w};
   const uint32_t sizes[kSpatial] = {size[0], size[1], size[2]};
   return TapsInside(at, taps, count, sizes);
@@ -58,8 +58,8 @@ __device__ __forceinline__ void CopyPieces(uint32_t to, int part, int parts, con
   }
 }
 
-// Of a gather. Steps come in runs of channels of one tap, a run for each piece of a tile's row; a thread keeps its rows'
-// places and masks in registers.
+// Of a gather. Steps come in runs of channels of one tap, a run for each piece of a tile's row; a thread keeps its
+// rows' places and masks in registers.
 template <typename T, MmaTile kTile, typename SrcTile, typename RhsTile>
 class GatherFeed {
   static constexpr int kRun = kPieceBytes / sizeof(T);
@@ -80,7 +80,7 @@ class GatherFeed {
 
  public:
   struct Shared {
-    Run runs[kFeedRing][kRuns];
+    Run runs[kTile.ring()][kRuns];
     int32_t from[kTile.rows];        // pieces from the source's origin to the rows' positions
     uint32_t inside[2][kTile.rows];  // masks of the rows, for a window and the one after
   };
@@ -88,13 +88,14 @@ class GatherFeed {
   using Index = int32_t;  // of rows and steps
 
   __device__ GatherFeed(const Block<kTile.rows, Index>& block, Shared& shared)
-      : block_(block), shared_(shared), filled_(WindowOf(block.range.begin)) {}
+      : block_(block), shared_(shared), filled_(WindowOf(block.range.begin) + 2) {}
 
-  // Prepares a row, before the first barrier.
-  __device__ __forceinline__ void AddRow(int row, const Point& point) const {
+  // Prepares a row, before the first barrier: the first two windows.
+  __device__ __forceinline__ void AddRow(int row, const Point& point) {
     shared_.from[row] = static_cast<int32_t>(point.src / kPieceBytes);
-    FillMask(filled_, row, point);
-    if ((filled_ + 1) * kWindow < block_.points.residue.tap_count) FillMask(filled_ + 1, row, point);
+    const int window = WindowOf(block_.range.begin);
+    FillMask(window, row, point);
+    if ((window + 1) * kWindow < block_.points.residue.tap_count) FillMask(window + 1, row, point);
   }
 
   // Before the barrier after which the first tile is copied.
@@ -111,10 +112,11 @@ class GatherFeed {
       // A column that does not exist is one that does: nobody stores its sums.
       const int64_t col = unit.first_col + RhsPattern::Fast();
       rhs_stride_ = static_cast<int32_t>(p.problem.filter.in * sizeof(T));
-      rhs_from_ = (col < p.cols ? static_cast<int32_t>(col) * column_bytes : 0) + RhsPattern::First() % kRun * rhs_stride_;
+      rhs_from_ = (col < p.cols ? static_cast<int32_t>(col) * column_bytes : 0) +
+                  RhsPattern::First() % kRun * rhs_stride_;
     }
-    if (filled_ > WindowOf(block_.range.begin) + 2) {  // a unit before has gone through all windows
-      filled_ = WindowOf(block_.range.begin);
+    if (filled_ > WindowOf(block_.range.begin) + 2) {  // a unit before has gone through more windows
+      filled_ = WindowOf(block_.range.begin) + 2;
       for (int row = threadIdx.x; row < kTile.rows; row += kTile.threads()) AddRow(row, block_.rows[row]);
       window_ = -1;
     }
@@ -123,7 +125,7 @@ class GatherFeed {
   // Prepares the steps of the first tiles, before the barrier after which these are copied.
   template <int kTiles>
   __device__ __forceinline__ void PrepareFirst() {
-    static_assert(kTiles * kRuns <= kTile.threads() && kTiles <= kFeedRing);
+    static_assert(kTiles * kRuns <= kTile.threads() && kTiles <= kTile.ring());
     if (threadIdx.x >= kTiles * kRuns) return;
     SeekRun(static_cast<int>(threadIdx.x) * kRun);
     StoreRun(threadIdx.x / kRuns);
@@ -131,7 +133,6 @@ class GatherFeed {
 
   // After that barrier. The next tile to be prepared is given.
   __device__ __forceinline__ void Start(int tile) {
-    filled_ = WindowOf(block_.range.begin) + 2;
 #pragma unroll
     for (int i = 0; i < SrcPattern::kCount; ++i) from_[i] = shared_.from[SrcPattern::Slow(i)];
     if (threadIdx.x < kRuns) SeekRun(tile * kTile.depth + static_cast<int>(threadIdx.x) * kRun);
@@ -149,7 +150,7 @@ class GatherFeed {
   // Copies one of `parts` parts of a tile; the first comes first.
   template <typename Stage>
   __device__ __forceinline__ void Copy(int tile, Stage& stage, int part, int parts) {
-    if (part == 0) Begin(tile);
+    if (part == 0) ReadRuns(tile);
     CopyPieces<SrcPattern, SrcTile>(
         ptx::SharedAddress(stage.src) + SrcPattern::Origin(), part, parts,
         [&](int i) { return ptx::AddProduct(src_, from_[i], kPieceBytes); },
@@ -198,7 +199,7 @@ class GatherFeed {
     const ProductParams& p = block_.params;
     const int64_t src = group_ * p.problem.src.group + src_delta_ + channel_;
     const int64_t rhs = group_ * p.rhs_group_stride + filter_delta_ + channel_ * p.problem.filter.in;
-    shared_.runs[tile % kFeedRing][threadIdx.x % kRuns] = {static_cast<const char*>(p.src) + src * sizeof(T),
+    shared_.runs[tile % kTile.ring()][threadIdx.x % kRuns] = {static_cast<const char*>(p.src) + src * sizeof(T),
                                                            static_cast<const char*>(p.rhs) + rhs * sizeof(T),
                                                            steps_left_ > 0 ? tap_ : -1};
   }
@@ -225,8 +226,8 @@ class GatherFeed {
   }
 
   // Reads what this thread's pieces of a tile share.
-  __device__ __forceinline__ void Begin(int tile) {
-    const Run(&runs)[kRuns] = shared_.runs[tile % kFeedRing];
+  __device__ __forceinline__ void ReadRuns(int tile) {
+    const Run(&runs)[kRuns] = shared_.runs[tile % kTile.ring()];
     const Run& run = runs[SrcPattern::Fast() / kRun];
     if (run.tap >= 0 && run.tap / kWindow != window_) {
       window_ = run.tap / kWindow;
@@ -292,7 +293,7 @@ class ReduceFeed {
 
  public:
   struct Shared {
-    Step steps[kFeedRing][kTile.depth];
+    Step steps[kTile.ring()][kTile.depth];
     WalkStride stride;
     Shift taps[kWindow];  // the block's
   };
@@ -345,14 +346,14 @@ class ReduceFeed {
     const int64_t step = block_.range.begin + static_cast<int64_t>(tile) * kTile.depth + threadIdx.x;
     const bool exists = step < block_.range.end;
     const uint32_t inside = TapsInside(walk_.at, shared_.taps, exists ? tap_count_ : 0, block_.params.src_size);
-    shared_.steps[tile % kFeedRing][threadIdx.x] = {walk_.src, exists ? walk_.partner : -1, inside};
+    shared_.steps[tile % kTile.ring()][threadIdx.x] = {walk_.src, exists ? walk_.partner : -1, inside};
     walk_.Advance(shared_.stride, block_.params.problem.step);
   }
 
   // Copies one of `parts` parts of a tile.
   template <typename Stage>
   __device__ __forceinline__ void Copy(int tile, Stage& stage, int part, int parts) const {
-    const Step(&steps)[kTile.depth] = shared_.steps[tile % kFeedRing];
+    const Step(&steps)[kTile.depth] = shared_.steps[tile % kTile.ring()];
     Step of_src[SrcPattern::kCount], of_rhs[RhsPattern::kCount];  // read first: copies stay in their order
 #pragma unroll
     for (int i = 0; i < SrcPattern::kCount; ++i) {

@@ -46,8 +46,8 @@ class Divider<int32_t> {
 template <>
 class Divider<int64_t> {
  public:
-  // The reciprocal has 64 bits behind the point, of which the first 50 are right, and is rounded down: good for dividends
-  // below 2^46. In float64 from an estimate in float32, each of Newton's steps doubling the bits.
+  // The reciprocal has 64 bits behind the point, of which the first 50 are right, and is rounded down: good for
+  // dividends below 2^46. In float64 from an estimate in float32, each of Newton's steps doubling the bits.
   __device__ __forceinline__ explicit Divider(int64_t divisor) : divisor_(divisor) {
     const double d = static_cast<double>(max(divisor, int64_t{1}));
     double x = __fdividef(1.0f, static_cast<float>(d));
@@ -94,7 +94,8 @@ struct ClassPointsOf {
   __device__ ClassPointsOf(const ConvProblem& problem, const Tap* taps, const ResidueClass& residue, bool reduce)
       : problem(problem), taps(taps), residue(residue), reduce(reduce),
         by_channels(static_cast<Index>(problem.in_channels)),
-        by_count{Divider<Index>(residue.count[0]), Divider<Index>(residue.count[1]), Divider<Index>(residue.count[2])} {}
+        by_count{Divider<Index>(residue.count[0]), Divider<Index>(residue.count[1]),
+                 Divider<Index>(residue.count[2])} {}
 
   __device__ int64_t positions() const { return Positions(problem, residue); }
   __device__ int64_t channel_taps() const { return problem.in_channels * residue.tap_count; }

@@ -7,8 +7,8 @@
 
 namespace jaxconv {
 
-// What is added for each step of the walk, the same for all threads: in shared memory, as registers are few. Offsets are
-// in units of so many elements.
+// What is added for each step of the walk, the same for all threads: in shared memory, as registers are few. Offsets
+// are in units of so many elements.
 struct WalkStride {
   struct alignas(16) Digit {  // of a position's number, for a spatial dimension
     int32_t end;      // of the source coordinate: there it begins again, and the next digit is one more

@@ -54,7 +54,7 @@ __device__ __forceinline__ uint32_t LoadWord(uint32_t address) {
   return word;
 }
 
-// The nearest tf32 number: the tensor cores would truncate.
+// The nearest tf32 number: the tensor cores would truncate. Ties go to even from sm_90 on, else away from zero.
 __device__ __forceinline__ uint32_t RoundToTf32(float x) {
   uint32_t rounded;
 #if __CUDA_ARCH__ >= 900
@@ -70,13 +70,13 @@ __device__ __forceinline__ uint32_t RoundToTf32(float x) {
 template <typename T>
 __device__ __forceinline__ void MultiplyAdd(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 
-#define JAXCONV_MULTIPLY_ADD(T, SHAPE)                                                                           \
-  template <>                                                                                                   \
-  __device__ __forceinline__ void MultiplyAdd<T>(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,          \
-                                                 uint32_t b1) {                                                 \
-    asm("mma.sync.aligned." SHAPE " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"   \
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                       \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                               \
+#define JAXCONV_MULTIPLY_ADD(T, SHAPE)                                                                    \
+  template <>                                                                                             \
+  __device__ __forceinline__ void MultiplyAdd<T>(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,    \
+                                                 uint32_t b1) {                                           \
+    asm("mma.sync.aligned." SHAPE " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"      \
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                          \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                                  \
   }
 JAXCONV_MULTIPLY_ADD(__nv_bfloat16, "m16n8k16.row.col.f32.bf16.bf16.f32")
 JAXCONV_MULTIPLY_ADD(__half, "m16n8k16.row.col.f32.f16.f16.f32")

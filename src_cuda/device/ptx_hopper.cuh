@@ -13,7 +13,7 @@ namespace jaxconv::ptx {
 inline constexpr bool kIsHopper = true;
 #define JAXCONV_HOPPER_ASM(...) asm volatile(__VA_ARGS__)
 #else
-inline constexpr bool kIsHopper = false;  // kernels end at once, and are never launched
+inline constexpr bool kIsHopper = false;
 #define JAXCONV_HOPPER_ASM(...)
 #endif
 
@@ -35,6 +35,11 @@ __device__ __forceinline__ void CommitMultiplications() {
 template <int kPending>
 __device__ __forceinline__ void WaitForMultiplications() {
   JAXCONV_HOPPER_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// Keeps what reads these registers behind a wait for the multiplications that write them, which does not name them.
+__device__ __forceinline__ void KeepBehind(float (&sum)[4]) {
+  asm volatile("" : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])::"memory");
 }
 
 // sum += a * b, of 64 x kCols results by 32 bytes of steps; `a` and `b` describe matrices in shared memory. A matrix is

@@ -8,18 +8,17 @@ namespace jaxconv {
 template <typename Tile, int kThreads, int kUnit, bool kConsecutive = false>
 struct CopyPattern {
   static constexpr int kFast = (Tile::kAlongSteps ? Tile::kDepth : Tile::kLines) / kUnit;
-  static constexpr int kCount = (kFast * Tile::kRows + kThreads - 1) / kThreads;
-  static constexpr bool kExact = kFast * Tile::kRows % kThreads == 0;
+  static constexpr int kCount = kFast * Tile::kRows / kThreads;
   static constexpr int kStride = kConsecutive ? 1 : kThreads / kFast;
   static_assert(kThreads % kFast == 0, "a thread keeps its place along the fast axis");
+  static_assert(kCount * kThreads == kFast * Tile::kRows, "threads copy equally much");
   static_assert((kStride & (kStride - 1)) == 0 && (kCount & (kCount - 1)) == 0, "Tile::Further counts in bits");
 
   static __device__ int Fast() { return threadIdx.x % kFast * kUnit; }
   static __device__ int First() { return threadIdx.x / kFast * (kConsecutive ? kCount : 1); }
   static __device__ int Slow(int i) { return First() + i * kStride; }
-  static __device__ bool IsActive(int i) { return kExact || Slow(i) < Tile::kRows; }
-  // Whether the thread's i-th copy is there, and in one of so many parts of all.
-  static __device__ bool IsIn(int i, int part, int parts) { return i * parts / kCount == part && IsActive(i); }
+  // Whether the thread's i-th copy is in one of so many parts of all.
+  static __device__ bool IsIn(int i, int part, int parts) { return i * parts / kCount == part; }
 
   // The place in shared memory of the first element; Tile::Further leads to the others.
   static __device__ int Origin() {

@@ -3,15 +3,16 @@
 
 #include <cstdint>
 
-#include "device/convert.cuh"
 #include "device/ptx.cuh"
 #include "device/shared_tile.cuh"
+#include "device/store_pairs.cuh"
 
 namespace jaxconv {
 
-// kRows x kCols sums of operands of type T. float is multiplied as tf32, of 11 bits: in one pass, or in three, after each
-// number was cut into a large and a small one. What is lost of a product then is the product of the small ones, of at
-// most 2^-22, and their roundings, 2^-22 each. An infinity less itself is none: three passes make NaN of it.
+// kRows x kCols sums of operands of type T. float is multiplied as tf32, of 11 bits: in one pass, or in three, after
+// each number was cut into a large and a small one. What is lost of a product then is the product of the small ones, of
+// at most 2^-22, and their roundings, 2^-22 each. An infinity less itself is none: three passes make NaN of it, and of
+// numbers that tf32 rounds to it.
 template <typename T, typename SrcTile, typename RhsTile, int kRows, int kCols, int kPasses>
 class WarpMma {
  public:
@@ -40,22 +41,11 @@ class WarpMma {
     }
   }
 
-  // Stores the sums, rounded, into rows of `pitch` elements, two neighbours at a time.
+  // Stores the sums, rounded, into rows of `pitch` elements.
   template <typename Out>
   __device__ __forceinline__ void Store(Out* first, int pitch) const {
-    const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int i = 0; i < kRowBlocks; ++i) {
-#pragma unroll
-      for (int j = 0; j < 2 * kColBlocks; ++j) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          Out* to = first + (i * 16 + half * 8 + lane / 4) * pitch + j * 8 + lane % 4 * 2;
-          *reinterpret_cast<Pack<Out, 2>*>(to) = {static_cast<Out>(sum_[i][j][2 * half]),
-                                                  static_cast<Out>(sum_[i][j][2 * half + 1])};
-        }
-      }
-    }
+    for (int i = 0; i < kRowBlocks; ++i) StorePairs(sum_[i], first + i * 16 * pitch, pitch);
   }
 
  private:

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "device/convert.cuh"
+#include "device/store_pairs.cuh"
 #include "device/ptx_hopper.cuh"
 #include "device/shared_tile.cuh"
 
@@ -67,29 +67,24 @@ class WarpgroupMma {
     for (int k = 0; k < kSteps; ++k) between(k);
   }
 
-  __device__ __forceinline__ void Finish() const { ptx::WaitForMultiplications<0>(); }
-
-  // Stores the sums, rounded, into rows of `pitch` elements, two neighbours at a time.
-  template <typename Out>
-  __device__ __forceinline__ void Store(Out* first, int pitch) const {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  __device__ __forceinline__ void Finish() {
+    ptx::WaitForMultiplications<0>();
 #pragma unroll
-    for (int i = 0; i < kRows / 64; ++i) {
+    for (auto& rows : sum_) {
 #pragma unroll
-      for (int j = 0; j < kCols / 8; ++j) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          Out* to = first + (i * 64 + warp * 16 + half * 8 + lane / 4) * pitch + j * 8 + lane % 4 * 2;
-          *reinterpret_cast<Pack<Out, 2>*>(to) = {static_cast<Out>(sum_[i][j][2 * half]),
-                                                  static_cast<Out>(sum_[i][j][2 * half + 1])};
-        }
-      }
+      for (auto& four : rows) ptx::KeepBehind(four);
     }
   }
 
- private:
-  static_assert(kRows % 64 == 0, "a multiplication is of 64 rows");
+  // Stores the sums, rounded, into rows of `pitch` elements.
+  template <typename Out>
+  __device__ __forceinline__ void Store(Out* first, int pitch) const {
+    const int warp = threadIdx.x / 32 % 4;
+#pragma unroll
+    for (int i = 0; i < kRows / 64; ++i) StorePairs(sum_[i], first + (i * 64 + warp * 16) * pitch, pitch);
+  }
 
+ private:
   int first_row_;
   int first_col_;
   float sum_[kRows / 64][kCols / 8][4] = {};

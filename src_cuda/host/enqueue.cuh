@@ -22,7 +22,8 @@ cudaError_t EnqueueShared(Kernel* kernel, int64_t blocks, int threads, size_t sh
     if (status != cudaSuccess) return status;
   }
   void* arguments[] = {&args...};
-  return cudaLaunchKernel(function, dim3(static_cast<uint32_t>(blocks)), dim3(threads), arguments, shared_bytes, stream);
+  return cudaLaunchKernel(function, dim3(static_cast<uint32_t>(blocks)), dim3(threads), arguments, shared_bytes,
+                          stream);
 }
 
 template <typename Kernel, typename... Args>

@@ -35,18 +35,21 @@ CompiledMma Find(const ConvProblem& p, Pass pass, int tile) {
   }
 }
 
-// Bytes from the first element of a tensor to beyond its last, by those strides of an activation that lead the furthest.
-int64_t SpanBytes(const TensorStrides& s, int64_t batch, int64_t groups, DType type) {
-  return std::max(batch * s.batch, groups * s.group) * static_cast<int64_t>(ElementBytes(type));
+// A bound on the bytes from the first element of an activation to its last.
+int64_t SpanBytes(const TensorStrides& s, const int64_t (&size)[kSpatial], int64_t batch, int64_t groups, DType type) {
+  int64_t elements = std::max(batch * s.batch, groups * s.group);
+  for (int d = 0; d < kSpatial; ++d) elements = std::max(elements, size[d] * s.spatial[d]);
+  return elements * static_cast<int64_t>(ElementBytes(type));
 }
 
-// Kernels that copy in pieces count them in 32 bits, and rows and steps, and the bytes between those of a filter.
+// Kernels that copy in pieces count these in 32 bits, and rows and steps, and the bytes between the filter's. A
+// position may lie beyond the source's end by 2^31 elements, which are 2^29 pieces at most.
 bool PiecesFit(const ConvProblem& p) {
-  constexpr int64_t kMost = int64_t{INT32_MAX} * 16;
+  constexpr int64_t kMostBytes = (int64_t{INT32_MAX} - (int64_t{1} << 29)) * 16;
   const auto filter = [&](int64_t elements) { return elements * static_cast<int64_t>(ElementBytes(p.filter_type)); };
-  if (Positions(p) >= INT32_MAX || ChannelTaps(p) >= INT32_MAX) return false;
-  return SpanBytes(p.src, p.batch, p.groups, p.src_type) < kMost &&
-         SpanBytes(p.dst, p.batch, p.groups, p.dst_type) < kMost &&
+  return Positions(p) < INT32_MAX && ChannelTaps(p) < INT32_MAX &&
+         SpanBytes(p.src, p.src_size, p.batch, p.groups, p.src_type) < kMostBytes &&
+         SpanBytes(p.dst, p.dst_size, p.batch, p.groups, p.dst_type) < kMostBytes &&
          filter(std::max(p.in_channels * p.filter.in, p.out_channels * p.filter.out)) < INT32_MAX &&
          filter(std::max(p.filter.in, p.filter.out)) < INT32_MAX / 64;
 }
@@ -63,6 +66,7 @@ bool HasPieces(const ConvCall& call) {
 const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   if (const char* why = WhyNotPlan(plan, std::size(kMmaTiles))) return why;
   if (plan.chunk != 0) return "mma has no chunks";
+  if (plan.units < 0) return "a negative number of units";
   if (p.src_type != RhsType(p, pass)) return "operands of two types";
   if (SumType(p) != DType::kF32) return "tensor cores sum in float32 here";
   const MmaTile& tile = kMmaTiles[plan.tile];
@@ -71,51 +75,53 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   return nullptr;
 }
 
+int DeviceAttribute(cudaDeviceAttr name) {
+  int device = 0, value = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return 0;
+  return cudaDeviceGetAttribute(&value, name, device) == cudaSuccess ? value : 0;
+}
+
+// The tile that runs on this device.
+int TileHere(const Plan& plan) {
+  return HasWgmma(DeviceAttribute(cudaDevAttrComputeCapabilityMajor),
+                  DeviceAttribute(cudaDevAttrComputeCapabilityMinor))
+             ? plan.tile
+             : WithoutWgmma(plan.tile);
+}
+
 size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
-  const CompiledMma compiled = Find(p, pass, plan.tile);
+  const CompiledMma compiled = Find(p, pass, TileHere(plan));
   return std::max(compiled.of_pieces.shared_bytes, compiled.of_elements.shared_bytes);
 }
 
-// wgmma is in code for sm_90a, which runs on sm_90 alone.
-cudaError_t CheckDevice(const MmaTile& tile) {
-  int device = 0, major = 0;
-  if (const cudaError_t status = cudaGetDevice(&device)) return status;
-  if (const cudaError_t status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)) return status;
-  return tile.wgmma && major != 9 ? cudaErrorNoKernelImageForDevice : cudaSuccess;
-}
-
 // Units that a block computes in turn: what is worked out for its rows, which takes as long as some tiles of steps, is
-// worked out once for all, but a GPU must be full to the end.
-cudaError_t ChooseBlockUnits(const MmaTile& tile, int64_t row_blocks, int64_t steps, MmaParams* params) {
-  constexpr int64_t kRowsWorth = 6, kUnitsWorth = 4, kMost = 16;  // tiles of steps: of the rows, of a unit's results
-  int device = 0, multiprocessors = 0;
-  if (const cudaError_t status = cudaGetDevice(&device)) return status;
-  if (const cudaError_t status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device)) {
-    return status;
-  }
-  const int64_t unit = CeilDiv(steps, tile.depth) + kUnitsWorth;
+// worked out once for all, but a GPU must be full to the end. The worths are measured on 1x1 convolutions.
+uint32_t ChooseBlockUnits(const MmaTile& tile, uint32_t units, int64_t row_blocks, int64_t steps) {
+  constexpr int64_t kRowsWorth = 6, kUnitWorth = 4, kMost = 16;  // in tiles of steps: of the rows, of a unit's results
+  const int64_t places = std::max(1, DeviceAttribute(cudaDevAttrMultiProcessorCount) * tile.blocks);
+  const int64_t unit = CeilDiv(steps, tile.depth) + kUnitWorth;
+  uint32_t best = 1;
   int64_t least = INT64_MAX;
-  for (int64_t units = 1; units <= std::min<int64_t>(kMost, params->units); ++units) {
-    const int64_t blocks = CeilDiv(params->units, units) * row_blocks;
-    const int64_t cost = CeilDiv(blocks, multiprocessors * tile.blocks) * (kRowsWorth + units * unit);
-    if (cost < least) least = cost, params->block_units = static_cast<uint32_t>(units);
+  for (uint32_t some = 1; some <= std::min<int64_t>(kMost, units); ++some) {
+    const int64_t cost = CeilDiv(CeilDiv(units, some) * row_blocks, places) * (kRowsWorth + some * unit);
+    if (cost < least) least = cost, best = some;
   }
-  return cudaSuccess;
+  return best;
 }
 
 cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
-  const MmaTile& tile = kMmaTiles[plan.tile];
-  if (const cudaError_t status = CheckDevice(tile)) return status;
-  const CompiledMma compiled = Find(p, call.pass, plan.tile);
+  const int index = TileHere(plan);
+  const MmaTile& tile = kMmaTiles[index];
+  const CompiledMma compiled = Find(p, call.pass, index);
   const MmaKernelOfTile kernel = HasPieces(call) ? compiled.of_pieces : compiled.of_elements;
   MmaParams params{MakeParams(call, plan, tile.rows, tile.cols)};
   params.out_vectors = ResultLayout(call, plan).LineVectors(16 / static_cast<int>(ElementBytes(params.out_type)));
   params.units = static_cast<uint32_t>(params.col_tiles * p.groups);
   const int64_t row_blocks = static_cast<int64_t>(params.row_tiles) * plan.split;
   const int64_t steps = (call.pass == Pass::kGather ? ChannelTaps(p) : Positions(p)) / p.class_count / plan.split;
-  if (const cudaError_t status = ChooseBlockUnits(tile, row_blocks, steps, &params)) return status;
+  params.block_units = plan.units > 0 ? plan.units : ChooseBlockUnits(tile, params.units, row_blocks, steps);
   const int64_t blocks = CeilDiv(params.units, params.block_units) * row_blocks;
   const cudaError_t status =
       EnqueueShared(kernel.function, blocks, tile.threads(), kernel.shared_bytes, stream, params);
