@@ -141,9 +141,9 @@ class CudaFamily:
     REWRITES = False
     HAS_UNITS = False
     FILL = 4  # tiles of steps that filling and emptying the pipeline take as long as
-    MAX_SPLIT = 128
+    MAX_SPLIT = 264
     MAX_WAVES = 6  # of a split's thread blocks
-    SLICE_SECONDS = 5e-8  # a thread's wait for a slice, while slices are added
+    SLICE_SECONDS = 1e-8  # a thread's wait for a slice, while slices are added
     POINT_BYTES = 32  # of device/points.cuh
 
     TILES: tuple[TileRow, ...]

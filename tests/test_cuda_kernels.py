@@ -52,10 +52,10 @@ def dtype_of(family, row):
 def settings_of(family, row):
     """Whole and split reductions; several units a block; and a column matrix at once, or a tile of rows at a time."""
     if family == "mma":
-        return [*(dict(split=s) for s in (1, 2, 3, 5)), dict(split=1, units=3), dict(split=2, units=2)]
+        return [*(dict(split=s) for s in (1, 2, 3, 17)), dict(split=1, units=3), dict(split=2, units=2)]
     if family != "im2col":
-        return [dict(split=s) for s in (1, 2, 3, 5)]
-    return [dict(split=1), dict(split=3), *(dict(split=s, chunk=row.tile.rows) for s in (1, 2, 5))]
+        return [dict(split=s) for s in (1, 2, 3, 17)]
+    return [dict(split=1), dict(split=3), *(dict(split=s, chunk=row.tile.rows) for s in (1, 2, 17))]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,23 +31,38 @@ cudaError_t Enqueue(Kernel* kernel, int64_t blocks, int threads, cudaStream_t st
   return EnqueueShared(kernel, blocks, threads, 0, stream, args...);
 }
 
-template <typename Acc>
+inline constexpr int kSliceThreads = 256;
+
+// Adds slices, kParts threads a result: each every kParts-th slice in order, then the parts in theirs.
+template <typename Acc, int kParts>
 __global__ void AddSlicesKernel(const Acc* slices, void* out, DType type, int64_t elements, int split) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= elements) return;
-  Acc sum = slices[i];
+  constexpr int kResults = kSliceThreads / kParts;
+  __shared__ Acc parts[kParts][kResults];
+  const int result = threadIdx.x % kResults, part = threadIdx.x / kResults;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kResults + result;
+  if (i < elements) {
+    Acc sum = slices[part * elements + i];
 #pragma unroll 8  // loads in flight; the order of the sum is the loop's
-  for (int s = 1; s < split; ++s) sum += slices[s * elements + i];
+    for (int s = part + kParts; s < split; s += kParts) sum += slices[s * elements + i];
+    parts[part][result] = sum;
+  }
+  __syncthreads();
+  if (part > 0 || i >= elements) return;
+  Acc sum = parts[0][result];
+#pragma unroll
+  for (int p = 1; p < kParts; ++p) sum += parts[p][result];
   StoreNarrowed(Pack<Acc, 1>{sum}, out, i, type);
 }
 
-// The last kernel of a call that keeps sums in the scratch: adds the slices in their order.
+// The last kernel of a call that keeps sums in the scratch: adds the slices in an order of its own.
 template <typename Acc>
 cudaError_t AddSlices(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
-  constexpr int kThreads = 256;
+  constexpr int kParts = 8;  // of many slices, as a thread has to wait for each
   const int64_t elements = ResultElements(call.problem, call.pass);
   const DType type = call.pass == Pass::kReduce ? call.problem.filter_type : call.problem.dst_type;
-  return Enqueue(AddSlicesKernel<Acc>, CeilDiv(elements, kThreads), kThreads, stream,
+  const int parts = plan.split >= 2 * kParts ? kParts : 1;
+  return Enqueue(parts == 1 ? AddSlicesKernel<Acc, 1> : AddSlicesKernel<Acc, kParts>,
+                 CeilDiv(elements * parts, kSliceThreads), kSliceThreads, stream,
                  static_cast<const Acc*>(call.scratch), call.result, type, elements, plan.split);
 }
 
