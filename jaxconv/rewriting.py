@@ -148,14 +148,16 @@ def _placed(shape: Shape, places: dict[int, tuple[int, int]]) -> Form:
     """An array among zeros: for some axes the index of its first element, and the new size."""
     if all((low, size) == (0, shape[axis]) for axis, (low, size) in places.items()):
         return AS_IT_IS
-    edges = [(0, 0)] * len(shape)
+    edges = [(0, 0, 0)] * len(shape)
     for axis, (low, size) in places.items():
-        edges[axis] = (low, size - low - shape[axis])
+        edges[axis] = (low, size - low - shape[axis], 0)
 
-    def padded(x: Array, sign: int) -> Array:
-        return lax.pad(x, x.dtype.type(0), [(sign * low, sign * high, 0) for low, high in edges])
+    def back(x: Array) -> Array:
+        for axis, (low, _) in places.items():
+            x = lax.slice_in_dim(x, low, low + shape[axis], axis=axis)
+        return x
 
-    return Form(partial(padded, sign=1), partial(padded, sign=-1))
+    return Form(lambda x: lax.pad(x, x.dtype.type(0), edges), back)
 
 
 def _packed(problem: ConvProblem, role: str, by: int) -> Form:
