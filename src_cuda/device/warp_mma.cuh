@@ -71,12 +71,13 @@ class WarpMma {
 
   // Rounds to what tensor cores multiply; with three passes what that takes away is `small`.
   static __device__ __forceinline__ void Round(uint32_t (&words)[4], uint32_t (&small)[4]) {
-    if constexpr (sizeof(T) == 2) return;
+    if constexpr (sizeof(T) == 4) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float x = __uint_as_float(words[i]);
-      words[i] = ptx::RoundToTf32(x);
-      if constexpr (kPasses == 3) small[i] = ptx::RoundToTf32(x - __uint_as_float(words[i]));
+      for (int i = 0; i < 4; ++i) {
+        const float x = __uint_as_float(words[i]);
+        words[i] = ptx::RoundToTf32(x);
+        if constexpr (kPasses == 3) small[i] = ptx::RoundToTf32(x - __uint_as_float(words[i]));
+      }
     }
   }
 

@@ -1,65 +1,17 @@
-// Copies tiles to shared memory asynchronously, in pieces of 16 bytes: for operands whose channels are contiguous.
-//
-// What a piece's address and its validity depend on is worked out beforehand, so that a copy costs one multiplication,
-// one test of a bit and the copy itself. A position's window lies inside the source but for some taps: that is a mask,
-// of up to 32 taps at a time.
+// Copies tiles of a gather to shared memory asynchronously, in pieces.
 #pragma once
 
 #include <cstdint>
 
 #include "device/block.cuh"
-#include "device/position_walk.cuh"
+#include "device/piece_copy.cuh"
 #include "device/ptx.cuh"
 #include "device/tile_copy.cuh"
 
 namespace jaxconv {
 
-inline constexpr int kPieceBytes = 16;
-inline constexpr int kWindow = 32;  // taps of a mask
-
-// A mask of those taps, up to kWindow, that lie inside the source as seen from a position. `taps` have a `shift`.
-template <typename TapShift>
-__device__ __forceinline__ uint32_t TapsInside(const int32_t (&at)[kSpatial], const TapShift* taps, int count,
-                                               const uint32_t (&size)[kSpatial]) {
-  uint32_t inside = 0;
-  count = min(count, kWindow);
-  constexpr int kInFlight = 4;  // taps that are loaded at once
-#pragma unroll 1
-  for (int first = 0; first < count; first += kInFlight) {
-#pragma unroll
-    for (int t = first; t < first + kInFlight; ++t) {
-      const TapShift& tap = taps[min(t, count - 1)];
-      bool is_inside = t < count;
-#pragma unroll
-      for (int d = 0; d < kSpatial; ++d) is_inside &= static_cast<uint32_t>(at[d] + tap.shift[d]) < size[d];
-      inside |= static_cast<uint32_t>(is_inside) << t;
-    }
-  }
-  return inside;
-}
-
-// The same as a function, for where several rows are prepared: it is long.
-static __device__ __noinline__ uint32_t TapsInsideOfRow(int32_t d, int32_t h, int32_t w, const Tap* taps, int count,
-                                                        const uint32_t* size) {
-  const int32_t at[kSpatial] = {d, h, w};
-  const uint32_t sizes[kSpatial] = {size[0], size[1], size[2]};
-  return TapsInside(at, taps, count, sizes);
-}
-
-// Copies one of `parts` parts of a tile; from(i) is the address of the thread's i-th piece, is_valid(i) whether it
-// exists, else it is zeros.
-template <typename Pattern, typename Tile, typename From, typename IsValid>
-__device__ __forceinline__ void CopyPieces(uint32_t to, int part, int parts, const From& from,
-                                           const IsValid& is_valid) {
-#pragma unroll
-  for (int i = 0; i < Pattern::kCount; ++i) {
-    if (!Pattern::IsIn(i, part, parts)) continue;
-    ptx::CopyAsync(Tile::Further(to, i * Pattern::kStride), from(i), is_valid(i));
-  }
-}
-
-// Of a gather. Steps come in runs of channels of one tap, a run for each piece of a tile's row; a thread keeps its
-// rows' places and masks in registers.
+// Steps come in runs of channels of one tap, a run for each piece of a tile's row; a thread keeps its rows' places and
+// masks in registers.
 template <typename T, MmaTile kTile, typename SrcTile, typename RhsTile>
 class GatherFeed {
   static constexpr int kRun = kPieceBytes / sizeof(T);
@@ -200,8 +152,8 @@ class GatherFeed {
     const int64_t src = group_ * p.problem.src.group + src_delta_ + channel_;
     const int64_t rhs = group_ * p.rhs_group_stride + filter_delta_ + channel_ * p.problem.filter.in;
     shared_.runs[tile % kTile.ring()][threadIdx.x % kRuns] = {static_cast<const char*>(p.src) + src * sizeof(T),
-                                                           static_cast<const char*>(p.rhs) + rhs * sizeof(T),
-                                                           steps_left_ > 0 ? tap_ : -1};
+                                                              static_cast<const char*>(p.rhs) + rhs * sizeof(T),
+                                                              steps_left_ > 0 ? tap_ : -1};
   }
 
   __device__ __forceinline__ int WindowOf(int64_t step) const {
@@ -270,124 +222,6 @@ class GatherFeed {
   uint32_t tap_bit_;
   const char* rhs_run_[kRhsRuns];
   int rhs_limit_[kRhsRuns];  // pieces at and beyond it do not exist
-};
-
-// Of a reduce. Rows come in runs of channels of one tap; a thread copies pieces of one run, from many positions.
-template <typename T, MmaTile kTile, typename SrcTile, typename RhsTile>
-class ReduceFeed {
-  static constexpr int kRun = kPieceBytes / sizeof(T);
-  using SrcPattern = CopyPattern<SrcTile, kTile.threads(), kRun>;
-  using RhsPattern = CopyPattern<RhsTile, kTile.threads(), kRun>;
-  static_assert(!SrcTile::kAlongSteps && !RhsTile::kAlongSteps);
-  static_assert(kTile.rows / kRun <= kWindow, "a tile's taps, which its rows' runs begin, are in one window");
-
-  struct alignas(16) Step {
-    int32_t src;      // pieces from the source's origin
-    int32_t partner;  // pieces in the destination, or -1: no step
-    uint32_t inside;  // a mask of the block's taps
-  };
-
-  struct alignas(16) Shift {
-    int32_t shift[kSpatial];
-  };
-
- public:
-  struct Shared {
-    Step steps[kTile.ring()][kTile.depth];
-    WalkStride stride;
-    Shift taps[kWindow];  // the block's
-  };
-
-  using Index = int32_t;  // of rows and steps
-
-  __device__ ReduceFeed(const Block<kTile.rows, Index>& block, Shared& shared)
-      : block_(block), shared_(shared), walk_(block.points, block.range.begin + threadIdx.x, kRun) {
-    const int64_t first_row = static_cast<int64_t>(block.row_tile) * kTile.rows;
-    const int first_tap = TapOf(first_row), row = SrcPattern::Fast();
-    tap_bit_ = first_row + row < block.points.rows() ? 1u << (TapOf(first_row + row) - first_tap) : 0;
-    tap_count_ = TapOf(min(first_row + kTile.rows, block.points.rows()) - 1) - first_tap + 1;
-    if (threadIdx.x < tap_count_) {
-      const Tap& tap = block.points.taps[block.points.residue.first_tap + first_tap + threadIdx.x];
-      shared.taps[threadIdx.x] = {{tap.shift[0], tap.shift[1], tap.shift[2]}};
-    }
-    if (threadIdx.x == 0) shared.stride.template Fill<kRun>(block.points, kTile.depth);
-    __syncthreads();
-  }
-
-  __device__ void AddRow(int row, const Point& point) const {}
-
-  // Before the barrier after which the first tile is copied.
-  __device__ __forceinline__ void Begin(const Unit& unit) {
-    const MmaParams& p = block_.params;
-    source_ = static_cast<const char*>(p.src) + unit.group * p.problem.src.group * sizeof(T);
-    // A column that does not exist is one that does: nobody stores its sums.
-    const int64_t col = unit.first_col + RhsPattern::Fast();
-    rhs_ = static_cast<const char*>(p.rhs) +
-           (unit.group * p.rhs_group_stride + (col < p.cols ? col * p.rhs_col_stride : 0)) * sizeof(T);
-    if (walked_) walk_ = {block_.points, block_.range.begin + threadIdx.x, kRun};
-    walked_ = true;
-  }
-
-  // Prepares the steps of the first tiles, before the barrier after which these are copied.
-  template <int kTiles>
-  __device__ __forceinline__ void PrepareFirst() {
-#pragma unroll 1
-    for (int tile = 0; tile < kTiles; ++tile) Prepare(tile);
-  }
-
-  // After that barrier.
-  __device__ __forceinline__ void Start(int tile) {
-    src_ = source_ + block_.rows[SrcPattern::Fast()].src;
-  }
-
-  // Prepares the steps of the next tile, before the barrier after which it is copied.
-  __device__ __forceinline__ void Prepare(int tile) {
-    if (threadIdx.x >= kTile.depth) return;
-    const int64_t step = block_.range.begin + static_cast<int64_t>(tile) * kTile.depth + threadIdx.x;
-    const bool exists = step < block_.range.end;
-    const uint32_t inside = TapsInside(walk_.at, shared_.taps, exists ? tap_count_ : 0, block_.params.src_size);
-    shared_.steps[tile % kTile.ring()][threadIdx.x] = {walk_.src, exists ? walk_.partner : -1, inside};
-    walk_.Advance(shared_.stride, block_.params.problem.step);
-  }
-
-  // Copies one of `parts` parts of a tile.
-  template <typename Stage>
-  __device__ __forceinline__ void Copy(int tile, Stage& stage, int part, int parts) const {
-    const Step(&steps)[kTile.depth] = shared_.steps[tile % kTile.ring()];
-    Step of_src[SrcPattern::kCount], of_rhs[RhsPattern::kCount];  // read first: copies stay in their order
-#pragma unroll
-    for (int i = 0; i < SrcPattern::kCount; ++i) {
-      if (SrcPattern::IsIn(i, part, parts)) of_src[i] = steps[SrcPattern::Slow(i)];
-    }
-#pragma unroll
-    for (int i = 0; i < RhsPattern::kCount; ++i) {
-      if (RhsPattern::IsIn(i, part, parts)) of_rhs[i] = steps[RhsPattern::Slow(i)];
-    }
-    CopyPieces<SrcPattern, SrcTile>(
-        ptx::SharedAddress(stage.src) + SrcPattern::Origin(), part, parts,
-        [&](int i) { return ptx::AddProduct(src_, of_src[i].src, kPieceBytes); },
-        [&](int i) { return (of_src[i].inside & tap_bit_) != 0; });
-    CopyPieces<RhsPattern, RhsTile>(
-        ptx::SharedAddress(stage.rhs) + RhsPattern::Origin(), part, parts,
-        [&](int i) { return ptx::AddProduct(rhs_, of_rhs[i].partner, kPieceBytes); },
-        [&](int i) { return of_rhs[i].partner >= 0; });
-  }
-
- private:
-  __device__ __forceinline__ int TapOf(int64_t row) const {
-    int channel;
-    return block_.points.TapOf(row, &channel);
-  }
-
-  const Block<kTile.rows, Index>& block_;
-  Shared& shared_;
-  const char* source_;
-  const char* src_;
-  const char* rhs_;
-  PositionWalk walk_;  // of this thread's step of a tile
-  bool walked_ = false;
-  uint32_t tap_bit_;   // of this thread's rows, 0 if there are none
-  int tap_count_;      // of the block
 };
 
 }  // namespace jaxconv
