@@ -195,7 +195,8 @@ def _rewritings(family: Family, product: Product, asked: Constraint) -> list[Rew
     """Those that a family may answer: the problem as it is comes first."""
     if asked.rewriting is not None:
         return [asked.rewriting]
-    return [(), *(rewritings(product) if family.REWRITES else ())]
+    is_compiled = asked.tile is None or asked.tile in (row.tile for row in family.tiles(product))
+    return [(), *(rewritings(product) if family.REWRITES and is_compiled else ())]
 
 
 def _candidates(

@@ -465,3 +465,11 @@ def test_families_are_numbered_as_in_the_sources(platform, header, families):
 def test_tiles_print_as_sizes():
     assert str(Tile(128, 64, 8, 2)) == "128x64x8"
     assert str(Tile(256, 128, 64, 4, wgmma=True)) == "256x128x64 wgmma"
+
+
+def test_a_tile_that_is_not_compiled_is_refused_once():
+    """Not again for each rewriting of the problem."""
+    kind, problem = PASSES["stem_wgrad"]
+    choice = choose("cuda", kind, problem, Constraint(tile=Tile(3, 5, 7, 1)))
+    assert choice.plan is None
+    assert len({r.what for r in choice.rejected}) == len(choice.rejected) == len(CUDA)
