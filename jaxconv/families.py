@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxconv.offsets import INT32_MAX, offset_tables
 from jaxconv.problem import Dim
-from jaxconv.product import Product
+from jaxconv.product import Product, ceil_div
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,25 +89,31 @@ class Rounds(NamedTuple):
     steps: int
 
 
-class HostFamily:
-    """A host kernel: it has no settings. Its cost is in multiply-adds."""
+class Family:
+    """What the planner asks of every family, and what most answer."""
 
     REWRITES = False  # whether it takes problems that are rewritten
+
+    def why_never(self, product: Product) -> str | None:
+        """Why no tile takes the product."""
+        return None
+
+    def why_unasked(self, product: Product) -> str | None:
+        """Why the product is for it only if the family is asked for."""
+        return None
+
+    def chunk(self, tile: Tile | None, product: Product) -> int | None:
+        return None
+
+
+class HostFamily(Family):
+    """A host kernel: it has no settings. Its cost is in multiply-adds."""
 
     def tiles(self, product: Product) -> Sequence[TileRow]:
         return [TileRow(None)]
 
-    def why_never(self, product: Product) -> str | None:
-        return None
-
-    def why_unasked(self, product: Product) -> str | None:
-        return None
-
     def splits(self, row: TileRow, product: Product, device: Device) -> Iterable[None]:
         return (None,)
-
-    def chunk(self, tile: None, product: Product) -> None:
-        return None
 
     def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
         return "a host kernel has no settings" if settings != Settings() else None
@@ -135,10 +141,9 @@ class Depthwise(HostFamily):
         return product.multiply_adds
 
 
-class CudaFamily:
+class CudaFamily(Family):
     """What the CUDA kernels share: a product in tiles of rows x columns, split along its reduction."""
 
-    REWRITES = False
     HAS_UNITS = False
     FILL = 4  # tiles of steps that filling and emptying the pipeline take as long as
     MAX_SPLIT = 264
@@ -155,14 +160,6 @@ class CudaFamily:
     def row_of(self, tile: Tile) -> TileRow:
         return next(row for row in self.TILES if row.tile == tile)
 
-    def why_never(self, product: Product) -> str | None:
-        """Why no tile takes the product."""
-        return None
-
-    def why_unasked(self, product: Product) -> str | None:
-        """Why the product is for it only if the family is asked for."""
-        return None
-
     def rounds(self, settings: Settings, product: Product) -> Rounds:
         return Rounds(1, product.rows, product.steps)
 
@@ -175,14 +172,12 @@ class CudaFamily:
         full = (waves * wave // blocks for waves in range(1, self.MAX_WAVES + 1))
         return sorted({max(1, min(split, most)) for split in (1, *full)})
 
-    def chunk(self, tile: Tile, product: Product) -> int | None:
-        return None
-
     def blocks(self, settings: Settings, product: Product) -> int:
         """Thread blocks of a round."""
         tile, rows = settings.tile, self.rounds(settings, product).rows
-        row_tiles = product.classes * _ceil(_ceil(rows, product.classes), tile.rows)  # each residue class has its own
-        return row_tiles * _ceil(product.cols, tile.cols) * product.groups * settings.split
+        # Each residue class has its own tiles of rows.
+        row_tiles = product.classes * ceil_div(ceil_div(rows, product.classes), tile.rows)
+        return row_tiles * ceil_div(product.cols, tile.cols) * product.groups * settings.split
 
     def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
         if settings.units is not None and not self.HAS_UNITS:
@@ -201,8 +196,8 @@ class CudaFamily:
         """A multiprocessor's results, there or not, each for a slice of the reduction; then the slices' sum."""
         tile, row, rounds = settings.tile, self.row_of(settings.tile), self.rounds(settings, product)
         rate = self.rate(product) * device.clock_hz * row.efficiency[product.kind]
-        steps = _ceil(rounds.steps, settings.split) + self.FILL * tile.depth
-        blocks = _ceil(self.blocks(settings, product), device.multiprocessors)
+        steps = ceil_div(rounds.steps, settings.split) + self.FILL * tile.depth
+        blocks = ceil_div(self.blocks(settings, product), device.multiprocessors)
         # Where fewer blocks run than a multiprocessor holds, latencies show.
         load = max(blocks, 0.2 * row.resident + 0.8 * blocks) * tile.rows * tile.cols
         seconds = rounds.count * (load * steps / rate + LAUNCH_SECONDS)
@@ -260,7 +255,7 @@ class Im2col(CudaCores):
 
     def rounds(self, settings: Settings, product: Product) -> Rounds:
         """A product for each chunk of the column matrix, by its rows or, in a reduce, its steps."""
-        count = max(1, _ceil(product.positions, settings.chunk))
+        count = max(1, ceil_div(product.positions, settings.chunk))
         if product.kind == "gather":
             return Rounds(count, min(product.rows, settings.chunk), product.steps)
         return Rounds(count, product.rows, min(product.steps, settings.chunk))
@@ -357,9 +352,13 @@ class Mma(CudaFamily):
         return 4096 // product.operand_dtypes[0].itemsize
 
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
-        piece = self.PIECE_BYTES // product.operand_dtypes[0].itemsize
-        slower = 1 if product.has_runs_of(piece) else self.ELEMENTWISE
+        slower = 1 if product.has_runs_of(self.piece(product.operand_dtypes[0])) else self.ELEMENTWISE
         return slower * super().cost(settings, product, device)
+
+    @classmethod
+    def piece(cls, dtype: np.dtype) -> int:
+        """Elements of an asynchronous copy."""
+        return cls.PIECE_BYTES // dtype.itemsize
 
     def shared_bytes(self, row: TileRow, product: Product) -> int:
         tile = row.tile
@@ -367,17 +366,11 @@ class Mma(CudaFamily):
         sums = tile.rows * (tile.cols + 8) * product.sum_dtype.itemsize
         ring = 2 if tile.stages == 2 else 4  # tiles of which the steps are known
         points = (tile.rows + ring * tile.depth) * 9 // 8  # every ninth place is padding
-        return _ceil(max(stages, sums) + points * self.POINT_BYTES, self.ALIGNMENT) * self.ALIGNMENT
+        return ceil_div(max(stages, sums) + points * self.POINT_BYTES, self.ALIGNMENT) * self.ALIGNMENT
 
-
-Family = HostFamily | CudaFamily
 
 # Of each platform, in the order of src_cpu's `Family` and src_cuda's `kFamilies`.
 FAMILIES: dict[str, dict[str, Family]] = {
     "cpu": {"gemm": Gemm(), "depthwise": Depthwise()},
     "cuda": {"simt": Simt(), "im2col": Im2col(), "mma": Mma()},
 }
-
-
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)

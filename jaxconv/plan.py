@@ -175,9 +175,14 @@ def choose(
         if reason is not None:
             rejected.append(Rejection(name, reason))
             continue
+        rows = [row for row in family.tiles(product) if constraint.tile in (None, row.tile)]
+        if not rows:
+            reason = "no such tile is compiled for these types at this precision"
+            rejected.append(Rejection(_name(name, constraint.tile, ()), reason))
+            continue
         for rewriting in _rewritings(family, product, constraint):
             plan = ConvPlan(platform, kind, name, Settings(), rewriting)
-            found, not_found = _candidates(plan, family, problem, constraint, device)
+            found, not_found = _candidates(plan, family, rows, problem, constraint, device)
             candidates += found
             rejected += not_found
     if not candidates:
@@ -195,24 +200,19 @@ def _rewritings(family: Family, product: Product, asked: Constraint) -> list[Rew
     """Those that a family may answer: the problem as it is comes first."""
     if asked.rewriting is not None:
         return [asked.rewriting]
-    is_compiled = asked.tile is None or asked.tile in (row.tile for row in family.tiles(product))
-    return [(), *(rewritings(product) if family.REWRITES and is_compiled else ())]
+    return [(), *(rewritings(product) if family.REWRITES else ())]
 
 
 def _candidates(
-    plan: ConvPlan, family: Family, problem: ConvProblem, asked: Constraint, device: Device
+    plan: ConvPlan, family: Family, rows: list[TileRow], problem: ConvProblem, asked: Constraint, device: Device
 ) -> tuple[list[Candidate], list[Rejection]]:
-    """The plan, which has no settings yet, with each of the family's tiles; and why not with others."""
+    """The plan, which has no settings yet, with each of the tiles; and why not with others."""
     name, rewriting = plan.family, plan.rewriting
     reason = _why_not_rewritten(rewriting, family, problem, plan.kind)
     if reason is not None:
         return [], [Rejection(_name(name, asked.tile, rewriting), reason)]
     rewritten = rewrite(rewriting, problem)
     product = Product(plan.kind, rewritten.problem)
-    rows = [row for row in family.tiles(product) if asked.tile in (None, row.tile)]
-    if not rows:
-        reason = "no such tile is compiled for these types at this precision"
-        return [], [Rejection(_name(name, asked.tile, rewriting), reason)]
     conversions = _conversion_seconds(problem, rewritten, device)
     candidates, rejected = [], []
     for row in rows:

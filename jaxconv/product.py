@@ -115,6 +115,10 @@ class Product:
         return self.groups * self.channel_taps * self.problem.lhs_dtype.itemsize
 
 
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
 def _is_last(axis: int, shape: Shape) -> bool:
     """Whether neighbours along an axis are neighbours in memory."""
     return all(isinstance(d, int) and d == 1 for d in shape[axis + 1 :])

@@ -18,7 +18,7 @@ from jax import Array, lax
 from jaxconv.factors import fold, unfold
 from jaxconv.families import Mma
 from jaxconv.problem import ConvProblem, Shape, Spec
-from jaxconv.product import Product
+from jaxconv.product import Product, ceil_div
 
 ROLES = ("lhs", "rhs", "out")
 PACKED_CHANNELS = (16, 32, 64)  # of a group, after groups are packed: about as many
@@ -111,9 +111,9 @@ class PackedColumns:
     def rewrite(self, problem: ConvProblem) -> Rewritten:
         p, by = problem, self.columns
         ins, outs = self._channels(p)
-        pad_low = _ceil(p.pad_low[-1], by)
+        pad_low = ceil_div(p.pad_low[-1], by)
         front = by * pad_low - p.pad_low[-1]
-        width, kernel = _ceil(p.in_spatial[-1], by), _ceil(front + p.kernel[-1], by)
+        width, kernel = ceil_div(p.in_spatial[-1], by), ceil_div(front + p.kernel[-1], by)
         lhs_channel, lhs_column, out_channel = p.lhs_spec.second, p.lhs_spec.spatial[-1], p.out_spec.second
         rhs_out, rhs_in, rhs_column = p.rhs_spec.first, p.rhs_spec.second, p.rhs_spec.spatial[-1]
         lhs = _placed(p.lhs_shape, {lhs_column: (0, by * width), lhs_channel: (0, ins)})
@@ -132,9 +132,9 @@ class PackedColumns:
 
     def _channels(self, problem: ConvProblem) -> tuple[int, int]:
         """Input and output channels with those of zeros."""
-        piece = _piece(problem)
+        piece = Mma.piece(problem.rhs_dtype)
         least = piece // math.gcd(self.columns, piece)
-        return _ceil(problem.in_channels, least) * least, _ceil(problem.out_channels, piece) * piece
+        return ceil_div(problem.in_channels, least) * least, ceil_div(problem.out_channels, piece) * piece
 
     def __str__(self) -> str:
         return "padded channels" if self.columns == 1 else f"packed columns ({self.columns})"
@@ -248,42 +248,38 @@ def why_not(rewriting: Rewriting, problem: ConvProblem) -> str | None:
     """Why a step does not apply to what those before it make of the problem."""
     if not rewriting:
         return None
-    problem = problem.dgrad() if problem.reverse else problem
+    problem = _forward(problem)
     *first, last = rewriting
     return why_not(tuple(first), problem) or last.why_not(rewrite(tuple(first), problem).problem)
 
 
 def rewritings(product: Product) -> list[Rewriting]:
     """Those that apply to a product's problem and let its operands be copied in pieces."""
-    problem = product.problem.dgrad() if product.problem.reverse else product.problem
+    problem = _forward(product.problem)
     first: Rewriting = () if ChannelsLast().why_not(problem) else (ChannelsLast(),)
     steps = [(), *((step,) for step in (*_columns(problem), *_groups(problem)))]
     found = [first + step for step in steps if first + step and why_not(step, problem) is None]
-    piece = _piece(problem)
+    piece = Mma.piece(problem.rhs_dtype)
     return [r for r in found if Product(product.kind, rewrite(r, product.problem).problem).has_runs_of(piece)]
+
+
+def _forward(problem: ConvProblem) -> ConvProblem:
+    """The convolution that it is, or that it is the data gradient of."""
+    return problem.dgrad() if problem.reverse else problem
 
 
 def _columns(problem: ConvProblem) -> list[PackedColumns]:
     """Packs only for channels that are no whole pieces."""
-    strides = {1, *problem.window_strides[-1:]} if problem.in_channels % _piece(problem) else {1}
+    strides = {1, *problem.window_strides[-1:]} if problem.in_channels % Mma.piece(problem.rhs_dtype) else {1}
     return [PackedColumns(columns) for columns in sorted(strides)]
 
 
 def _groups(problem: ConvProblem) -> list[PackedGroups]:
     """Those that make whole pieces of channels, about as many as fill a tile."""
-    ins, outs, piece = problem.in_channels, problem.out_channels, _piece(problem)
+    ins, outs, piece = problem.in_channels, problem.out_channels, Mma.piece(problem.rhs_dtype)
     channels = max(ins, outs, 1)
     most = min(problem.groups, 2 * PACKED_CHANNELS[-1] // channels)
     divisors = [many for many in range(2, most + 1) if problem.groups % many == 0]
     whole = [many for many in divisors if many * ins % piece == 0 and many * outs % piece == 0]
     nearest = {min(whole, key=lambda many: abs(many * channels - n)) for n in PACKED_CHANNELS if whole}
     return [PackedGroups(many) for many in sorted(nearest)]
-
-
-def _piece(problem: ConvProblem) -> int:
-    """Elements of an asynchronous copy."""
-    return Mma.PIECE_BYTES // problem.rhs_dtype.itemsize
-
-
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)

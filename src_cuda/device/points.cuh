@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "conv_problem.h"
 #include "launch.h"
@@ -21,17 +22,14 @@ struct alignas(16) Point {
 
 // Division by a number that many share: a multiplication, where the hardware would take a hundred cycles and more.
 template <typename Index>
-class Divider;
-
-template <>
-class Divider<int32_t> {
+class Divider {
  public:
-  __device__ __forceinline__ explicit Divider(int32_t divisor)
-      : divisor_(divisor), reciprocal_(UINT32_MAX / static_cast<uint32_t>(max(divisor, 1))) {}
+  __device__ __forceinline__ explicit Divider(Index divisor)
+      : divisor_(divisor), reciprocal_(Reciprocal(max(divisor, Index{1}))) {}
 
   // i / divisor and i % divisor of 0 <= i. The reciprocal is rounded down: the quotient may be one too small at first.
-  __device__ __forceinline__ int32_t Divide(int32_t i, int32_t* rest) const {
-    const int32_t quotient = static_cast<int32_t>(__umulhi(static_cast<uint32_t>(i), reciprocal_));
+  __device__ __forceinline__ Index Divide(Index i, Index* rest) const {
+    const Index quotient = static_cast<Index>(UpperHalf(static_cast<Unsigned>(i), reciprocal_));
     *rest = i - quotient * divisor_;
     const bool small = *rest >= divisor_;
     *rest -= small ? divisor_ : 0;
@@ -39,36 +37,28 @@ class Divider<int32_t> {
   }
 
  private:
-  int32_t divisor_;
-  uint32_t reciprocal_;
-};
+  using Unsigned = std::make_unsigned_t<Index>;
 
-template <>
-class Divider<int64_t> {
- public:
-  // The reciprocal has 64 bits behind the point, of which the first 50 are right, and is rounded down: good for
-  // dividends below 2^46. In float64 from an estimate in float32, each of Newton's steps doubling the bits.
-  __device__ __forceinline__ explicit Divider(int64_t divisor) : divisor_(divisor) {
-    const double d = static_cast<double>(max(divisor, int64_t{1}));
+  static __device__ __forceinline__ uint32_t UpperHalf(uint32_t a, uint32_t b) { return __umulhi(a, b); }
+  static __device__ __forceinline__ uint64_t UpperHalf(uint64_t a, uint64_t b) { return __umul64hi(a, b); }
+
+  static __device__ __forceinline__ uint32_t Reciprocal(int32_t divisor) {
+    return UINT32_MAX / static_cast<uint32_t>(divisor);
+  }
+
+  // 64 bits behind the point, of which the first 50 are right: good for dividends below 2^46. In float64 from an
+  // estimate in float32, each of Newton's steps doubling the bits.
+  static __device__ __forceinline__ uint64_t Reciprocal(int64_t divisor) {
+    const double d = static_cast<double>(divisor);
     double x = __fdividef(1.0f, static_cast<float>(d));
     x = __fma_rn(x, __fma_rn(-d, x, 1.0), x);
     x = __fma_rn(x, __fma_rn(-d, x, 1.0), x);
     constexpr double kBelowOne = 18446744073709535232.0;  // 2^64 (1 - 2^-50)
-    reciprocal_ = static_cast<uint64_t>(x * kBelowOne);
+    return static_cast<uint64_t>(x * kBelowOne);
   }
 
-  // As above.
-  __device__ __forceinline__ int64_t Divide(int64_t i, int64_t* rest) const {
-    const int64_t quotient = static_cast<int64_t>(__umul64hi(static_cast<uint64_t>(i), reciprocal_));
-    *rest = i - quotient * divisor_;
-    const bool small = *rest >= divisor_;
-    *rest -= small ? divisor_ : 0;
-    return quotient + small;
-  }
-
- private:
-  int64_t divisor_;
-  uint64_t reciprocal_;
+  Index divisor_;
+  Unsigned reciprocal_;
 };
 
 // Far outside any source, also after another point's coordinates were added.

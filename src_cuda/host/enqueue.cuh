@@ -59,7 +59,7 @@ template <typename Acc>
 cudaError_t AddSlices(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
   constexpr int kParts = 8;  // of many slices, as a thread has to wait for each
   const int64_t elements = ResultElements(call.problem, call.pass);
-  const DType type = call.pass == Pass::kReduce ? call.problem.filter_type : call.problem.dst_type;
+  const DType type = ResultType(call.problem, call.pass);
   const int parts = plan.split >= 2 * kParts ? kParts : 1;
   return Enqueue(parts == 1 ? AddSlicesKernel<Acc, 1> : AddSlicesKernel<Acc, kParts>,
                  CeilDiv(elements * parts, kSliceThreads), kSliceThreads, stream,

@@ -76,7 +76,7 @@ inline OperandLayout RhsLayout(const ConvCall& call) {
 inline OperandLayout ResultLayout(const ConvCall& call, const Plan& plan) {
   const ConvProblem& p = call.problem;
   const bool reduce = call.pass == Pass::kReduce, split = plan.split > 1;
-  const DType type = split ? SumType(p) : reduce ? p.filter_type : p.dst_type;
+  const DType type = split ? SumType(p) : ResultType(p, call.pass);
   const void* data = split ? call.scratch : call.result;
   if (reduce) return {data, type, p.filter.out, 0, internal::FilterOutUnit(p), 1};
   return {data, type, p.dst.channel, 0, internal::ChannelUnit(p.dst, p.out_channels), 1};

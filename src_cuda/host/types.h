@@ -22,6 +22,10 @@ inline size_t ElementBytes(DType type) {
   return 0;
 }
 
+// The types of a pass's second operand and of its result.
+inline DType RhsType(const ConvProblem& p, Pass pass) { return pass == Pass::kGather ? p.filter_type : p.dst_type; }
+inline DType ResultType(const ConvProblem& p, Pass pass) { return pass == Pass::kGather ? p.dst_type : p.filter_type; }
+
 // The type of the sums.
 inline DType SumType(const ConvProblem& p) {
   const auto any = [&](DType type) { return p.src_type == type || p.filter_type == type || p.dst_type == type; };
@@ -45,8 +49,7 @@ inline const char* WhyNotTypes(const ConvProblem& p, Pass pass) {
     if (IsInteger(type) != IsInteger(p.src_type)) return "integer and floating operands do not mix";
     if (SumType(p) == DType::kF64 && ElementBytes(type) < 4) return "16-bit operands do not mix with float64";
   }
-  const DType result = pass == Pass::kGather ? p.dst_type : p.filter_type;
-  return result == DType::kS8 ? "the result of integers is int32" : nullptr;
+  return ResultType(p, pass) == DType::kS8 ? "the result of integers is int32" : nullptr;
 }
 
 }  // namespace jaxconv

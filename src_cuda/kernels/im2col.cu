@@ -356,8 +356,8 @@ cudaError_t EnqueueGemm(const ConvCall& call, const Plan& plan, const Columns& c
   params.columns = columns;
   params.rhs = call.rhs;
   params.out = keeps ? call.scratch : call.result;
-  params.rhs_type = reduce ? p.dst_type : p.filter_type;
-  params.out_type = keeps ? SumType(p) : reduce ? p.filter_type : p.dst_type;
+  params.rhs_type = RhsType(p, call.pass);
+  params.out_type = keeps ? SumType(p) : ResultType(p, call.pass);
   params.row_tiles = static_cast<uint32_t>(GemmRowTiles(p, call.pass, plan));
   params.col_tiles = static_cast<uint32_t>(CeilDiv(p.out_channels, kIm2colTiles[plan.tile].cols));
   params.rhs_col_stride = reduce ? p.dst.channel : p.filter.out;

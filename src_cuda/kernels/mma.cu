@@ -18,8 +18,6 @@
 namespace jaxconv {
 namespace {
 
-DType RhsType(const ConvProblem& p, Pass pass) { return pass == Pass::kGather ? p.filter_type : p.dst_type; }
-
 // The channels that lie densest decide how the other operand of a gather is read.
 MmaAccess ChooseAccess(const ConvProblem& p, Pass pass) {
   if (pass == Pass::kReduce) return MmaAccess::kLinesLines;
