@@ -54,6 +54,10 @@ __device__ __forceinline__ uint32_t LoadWord(uint32_t address) {
   return word;
 }
 
+__device__ __forceinline__ void LoadPair(uint32_t& first, uint32_t& second, uint32_t address) {
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(first), "=r"(second) : "r"(address));
+}
+
 // The nearest tf32 number: the tensor cores would truncate. Ties go to even from sm_90 on, else away from zero.
 __device__ __forceinline__ uint32_t RoundToTf32(float x) {
   uint32_t rounded;

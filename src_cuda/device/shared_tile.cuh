@@ -60,7 +60,7 @@ class Fragments {
     const int matrix = lane / 8, line_half = kOfColumns ? matrix / 2 : matrix % 2;
     const int step_half = kOfColumns ? matrix % 2 : matrix / 2;
     if constexpr (Tile::kWords) {
-      origin_ = Tile::Offset(first_line + lane / 4, lane % 4);
+      origin_ = Tile::Offset(first_line + Line(0, lane / 4), lane % 4);
     } else if constexpr (Tile::kAlongSteps) {
       origin_ = Tile::Offset(first_line + line_half * 8 + lane % 8, step_half * Tile::kPiece);
     } else {
@@ -68,10 +68,21 @@ class Fragments {
     }
   }
 
+  // The line of 16 that lane group g has first or second. Words of the source are read in pairs of neighbours, which are
+  // neighbouring registers of a multiplication.
+  static __device__ __forceinline__ int Line(int half, int g) { return kPairs ? 2 * g + half : half * 8 + g; }
+
   // The block-th 16 lines of the warp, the k-th steps. Swizzling is by exclusive or, and so is what is added to an
   // offset within a row.
   __device__ __forceinline__ void Load(uint32_t (&out)[4], uint32_t tile, int block, int k) const {
-    if constexpr (Tile::kWords) {
+    if constexpr (kPairs) {
+#pragma unroll
+      for (int step_half = 0; step_half < 2; ++step_half) {
+        const int step = k * kSteps + step_half * 4;
+        ptx::LoadPair(out[2 * step_half], out[2 * step_half + 1],
+                      tile + (origin_ ^ block * kLines * 4) + step * Tile::kRowBytes);
+      }
+    } else if constexpr (Tile::kWords) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int line_half = kOfColumns ? i / 2 : i % 2, step_half = kOfColumns ? i % 2 : i / 2;
@@ -86,6 +97,8 @@ class Fragments {
   }
 
  private:
+  static constexpr bool kPairs = Tile::kWords && !kOfColumns;
+
   int origin_;
 };
 

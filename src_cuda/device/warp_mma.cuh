@@ -45,7 +45,9 @@ class WarpMma {
   template <typename Out>
   __device__ __forceinline__ void Store(Out* first, int pitch) const {
 #pragma unroll
-    for (int i = 0; i < kRowBlocks; ++i) StorePairs(sum_[i], first + i * 16 * pitch, pitch);
+    for (int i = 0; i < kRowBlocks; ++i) {
+      StorePairs(sum_[i], first + i * 16 * pitch, pitch, Fragments<SrcTile, T, false>::Line);
+    }
   }
 
  private:

@@ -81,7 +81,9 @@ class WarpgroupMma {
   __device__ __forceinline__ void Store(Out* first, int pitch) const {
     const int warp = threadIdx.x / 32 % 4;
 #pragma unroll
-    for (int i = 0; i < kRows / 64; ++i) StorePairs(sum_[i], first + (i * 64 + warp * 16) * pitch, pitch);
+    for (int i = 0; i < kRows / 64; ++i) {
+      StorePairs(sum_[i], first + (i * 64 + warp * 16) * pitch, pitch, [](int half, int g) { return half * 8 + g; });
+    }
   }
 
  private:
