@@ -84,17 +84,23 @@ def convolution(plan: ConvPlan, problem: ConvProblem) -> Callable[[Array, Array]
     It is that of the rewritten problem, between its operands' and its result's changes of form.
     """
     scratch = plan.scratch_bytes(problem)
-    problem, forms = rewrite(plan.rewriting, problem)
+    problem, forms, swapped = rewrite(plan.rewriting, problem)
     result = RESULT[plan.kind]
     results = [jax.ShapeDtypeStruct(getattr(problem, f"{result}_shape"), getattr(problem, f"{result}_dtype"))]
     if scratch is not None:  # XLA owns it, so that a call allocates nothing
         results.append(jax.ShapeDtypeStruct((scratch,), np.uint8))
     call = jax.ffi.ffi_call(f"jaxconv_{plan.kind}", results)
     tables = offset_tables(problem)
-    attributes = _attributes(problem) | plan.attributes()
+    attributes = _attributes(problem) | plan.attributes(problem)
     into_a, into_b = (forms[role].to for role in OPERANDS[plan.kind])
     back = forms[result].back
-    return lambda a, b: back(call(into_a(a), into_b(b), *tables, **attributes)[0])
+
+    def convolve(a: Array, b: Array) -> Array:
+        if swapped:
+            a, b = b, a
+        return back(call(into_a(a), into_b(b), *tables, **attributes)[0])
+
+    return convolve
 
 
 def _attributes(problem: ConvProblem) -> dict[str, np.generic | np.ndarray]:

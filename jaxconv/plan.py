@@ -14,7 +14,7 @@ from jaxconv.families import FAMILIES, LAUNCH_SECONDS, TYPICAL_DEVICE, Device, F
 from jaxconv.offsets import SPATIAL, fits_int32
 from jaxconv.problem import ConvProblem, Dim, Shape
 from jaxconv.product import TYPICAL_BATCH, Product
-from jaxconv.rewriting import Rewriting, Rewritten, rewrite, rewritings, why_not
+from jaxconv.rewriting import Rewriting, Rewritten, SwappedOperands, rewrite, rewritings, why_not
 
 # (lhs and rhs, out) of a forward convolution. Its gradients have the same three, in other roles.
 DTYPES = frozenset(
@@ -39,7 +39,12 @@ class Constraint:
     split: int | None = None
     chunk: int | None = None
     units: int | None = None
+    area: tuple[int, int] | None = None
     rewriting: Rewriting | None = None
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(self.tile, self.split, self.chunk, self.units, self.area)
 
 
 # The native implementations that users name: the platforms and their kernel families.
@@ -67,8 +72,8 @@ class ConvPlan:
     settings: Settings
     rewriting: Rewriting = ()
 
-    def attributes(self) -> dict[str, np.generic]:
-        """What the platform's handler reads besides the problem."""
+    def attributes(self, problem: ConvProblem) -> dict[str, np.generic | np.ndarray]:
+        """What the platform's handler reads besides the problem, which is the rewritten one."""
         attributes = {"family": np.int32(list(FAMILIES[self.platform]).index(self.family))}
         if self.platform == "cuda":
             tiles = [row.tile for row in self._family.TILES]
@@ -76,6 +81,7 @@ class ConvPlan:
             attributes["split"] = np.int32(self.settings.split)
             attributes["chunk"] = np.int64(self.settings.chunk or 0)
             attributes["units"] = np.int32(self.settings.units or 0)
+            attributes["area"] = np.array(self._family.area(self.settings, Product(self.kind, problem)), np.int64)
         return attributes
 
     def scratch_bytes(self, problem: ConvProblem) -> Dim | None:
@@ -88,8 +94,9 @@ class ConvPlan:
         return FAMILIES[self.platform][self.family]
 
     def __str__(self) -> str:
-        tile, split, chunk, units = self.settings
-        parts = {"stages": tile and tile.stages, "split": split, "chunk": chunk, "units": units}
+        tile, split, chunk, units, area = self.settings
+        parts = {"stages": tile and tile.stages, "split": split, "chunk": chunk, "units": units,
+                 "area": area and f"{area[0]}x{area[1]}"}  # fmt: skip
         known = (f"{name} {value}" for name, value in parts.items() if value is not None)
         return ", ".join([_name(self.family, tile, self.rewriting), *known])
 
@@ -200,7 +207,7 @@ def _rewritings(family: Family, product: Product, asked: Constraint) -> list[Rew
     """Those that a family may answer: the problem as it is comes first."""
     if asked.rewriting is not None:
         return [asked.rewriting]
-    return [(), *(rewritings(product) if family.REWRITES else ())]
+    return [(), *(rewritings(product, family.PACKS_GROUPS) if family.REWRITES else ())]
 
 
 def _candidates(
@@ -216,7 +223,7 @@ def _candidates(
     conversions = _conversion_seconds(problem, rewritten, device)
     candidates, rejected = [], []
     for row in rows:
-        settings = _settings(family, row, product, asked, device)
+        settings = family.settings(row, product, device, asked.settings)
         reason = family.why_not(settings[0], product, device)
         if reason is not None:
             rejected.append(Rejection(_name(name, row.tile, rewriting), reason))
@@ -231,28 +238,22 @@ def _why_not_rewritten(rewriting: Rewriting, family: Family, problem: ConvProble
         return None
     if not family.REWRITES:
         return "it takes operands as they lie"
+    if kind == "gather" and SwappedOperands() in rewriting:
+        return "only a reduce is the same with its operands swapped"
     return why_not(rewriting, problem) or refusal(rewrite(rewriting, problem).problem, kind)
 
 
 def _conversion_seconds(problem: ConvProblem, rewritten: Rewritten, device: Device) -> float:
     """Each array that changes its place in memory is read and written once."""
+    before = problem.dgrad() if rewritten.swapped else problem
 
     def seconds(role: str) -> float:
-        shapes = (getattr(p, f"{role}_shape") for p in (problem, rewritten.problem))
+        shapes = (getattr(p, f"{role}_shape") for p in (before, rewritten.problem))
         known = ([d if isinstance(d, int) else TYPICAL_BATCH for d in shape] for shape in shapes)
         elements = sum(map(math.prod, known))
-        return elements * getattr(problem, f"{role}_dtype").itemsize / device.bandwidth + LAUNCH_SECONDS
+        return elements * getattr(before, f"{role}_dtype").itemsize / device.bandwidth + LAUNCH_SECONDS
 
     return sum(seconds(role) for role, form in rewritten.forms.items() if not form.is_view)
-
-
-def _settings(
-    family: Family, row: TileRow, product: Product, asked: Constraint, device: Device
-) -> list[Settings]:
-    """Those that a tile may run with."""
-    splits = family.splits(row, product, device) if asked.split is None else [asked.split]
-    chunk = family.chunk(row.tile, product) if asked.chunk is None else asked.chunk
-    return [Settings(row.tile, split, chunk, asked.units) for split in splits]
 
 
 def _name(family: str, tile: Tile | None, rewriting: Rewriting) -> str:

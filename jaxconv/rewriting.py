@@ -41,10 +41,14 @@ AS_IT_IS = Form(lambda x: x, lambda x: x, is_view=True)
 
 
 class Rewritten(NamedTuple):
-    """The new problem, and for each role (lhs, rhs, out) its array's form there."""
+    """The new problem, and for each of its roles (lhs, rhs, out) its array's form there.
+
+    swapped: what was lhs is out there, and the other way round.
+    """
 
     problem: ConvProblem
     forms: dict[str, Form]
+    swapped: bool = False
 
 
 # The steps: each is of a forward problem.
@@ -226,7 +230,24 @@ class PackedGroups:
         return f"packed groups ({self.groups})"
 
 
-Step = ChannelsLast | PackedColumns | PackedGroups
+@dataclasses.dataclass(frozen=True)
+class SwappedOperands:
+    """Of a reduce: that of the problem's data gradient, with lhs and out in each other's role.
+
+    A filter's gradient is the same seen from either side: sum of g * conv(x, w) is sum of x * dgrad(g, w). What reads
+    its rows once for each tap is then the output's cotangent, which may have far fewer channels. A last step.
+    """
+
+    def why_not(self, problem: ConvProblem) -> str | None:
+        return None
+
+    def __str__(self) -> str:
+        return "swapped operands"
+
+
+FEW = 4  # times as many channels in as out are worth swapping
+
+Step = ChannelsLast | PackedColumns | PackedGroups | SwappedOperands
 Rewriting = tuple[Step, ...]  # in their order; none leaves the problem as it is
 
 
@@ -235,13 +256,20 @@ def rewrite(rewriting: Rewriting, problem: ConvProblem) -> Rewritten:
     """The problem after all steps, which apply. A data gradient becomes that of the rewritten forward problem."""
     if not rewriting:
         return Rewritten(problem, dict.fromkeys(ROLES, AS_IT_IS))
+    if isinstance(rewriting[-1], SwappedOperands):
+        before, forms, _ = rewrite(rewriting[:-1], problem)
+        return Rewritten(before.dgrad(), _swapped(forms), swapped=True)
     if problem.reverse:
-        forward, forms = rewrite(rewriting, problem.dgrad())
-        return Rewritten(forward.dgrad(), {"lhs": forms["out"], "rhs": forms["rhs"], "out": forms["lhs"]})
+        forward, forms, _ = rewrite(rewriting, problem.dgrad())
+        return Rewritten(forward.dgrad(), _swapped(forms))
     *first, last = rewriting
-    before, forms = rewrite(tuple(first), problem)
-    after, changed = last.rewrite(before)
+    before, forms, _ = rewrite(tuple(first), problem)
+    after, changed, _ = last.rewrite(before)
     return Rewritten(after, forms | {role: forms[role].then(form) for role, form in changed.items()})
+
+
+def _swapped(forms: dict[str, Form]) -> dict[str, Form]:
+    return {"lhs": forms["out"], "rhs": forms["rhs"], "out": forms["lhs"]}
 
 
 def why_not(rewriting: Rewriting, problem: ConvProblem) -> str | None:
@@ -253,12 +281,14 @@ def why_not(rewriting: Rewriting, problem: ConvProblem) -> str | None:
     return why_not(tuple(first), problem) or last.why_not(rewrite(tuple(first), problem).problem)
 
 
-def rewritings(product: Product) -> list[Rewriting]:
+def rewritings(product: Product, packs_groups: bool) -> list[Rewriting]:
     """Those that apply to a product's problem and let its operands be copied in pieces."""
     problem = _forward(product.problem)
     first: Rewriting = () if ChannelsLast().why_not(problem) else (ChannelsLast(),)
-    steps = [(), *((step,) for step in (*_columns(problem), *_groups(problem)))]
+    steps = [(), *((step,) for step in (*_columns(problem), *(_groups(problem) if packs_groups else ())))]
     found = [first + step for step in steps if first + step and why_not(step, problem) is None]
+    if product.kind == "reduce" and FEW * problem.out_channels <= problem.in_channels and math.prod(problem.kernel) > 1:
+        found += [r + (SwappedOperands(),) for r in ((), *found)]
     piece = Mma.piece(problem.rhs_dtype)
     return [r for r in found if Product(product.kind, rewrite(r, product.problem).problem).has_runs_of(piece)]
 

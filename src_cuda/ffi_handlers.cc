@@ -22,6 +22,7 @@ struct CudaAttributes : ConvAttributes {
   int32_t split;
   int64_t chunk;
   int32_t units;
+  ffi::Span<const int64_t> area;  // rows, columns, box, taps; zeros but for direct
 };
 
 }  // namespace jaxconv
@@ -30,7 +31,8 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(::jaxconv::CudaAttributes, JAXCONV_CONV_AT
                                       ::xla::ffi::StructMember<int32_t>("tile"),
                                       ::xla::ffi::StructMember<int32_t>("split"),
                                       ::xla::ffi::StructMember<int64_t>("chunk"),
-                                      ::xla::ffi::StructMember<int32_t>("units"));
+                                      ::xla::ffi::StructMember<int32_t>("units"),
+                                      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("area"));
 
 namespace jaxconv {
 namespace {
@@ -40,6 +42,12 @@ cudaError_t SharedMemoryLimit(int* bytes) {
   int device = 0;
   if (const cudaError_t status = cudaGetDevice(&device)) return status;
   return cudaDeviceGetAttribute(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+}
+
+Area DecodeArea(ffi::Span<const int64_t> area) {
+  if (area.size() != 6) return {};
+  const auto at = [&](int i) { return static_cast<int32_t>(area[i]); };
+  return {at(0), at(1), {at(2), at(3), at(4)}, at(5)};
 }
 
 // `rhs` and `result` are filter and destination of a gather, the destination's gradient and the filter's of a reduce.
@@ -60,7 +68,8 @@ ffi::Error Run(Pass pass, cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffe
     return refuse("no such kernel family");
   }
   const KernelFamily& family = *kFamilies[attributes.family];
-  const Plan plan{attributes.tile, attributes.split, attributes.chunk, attributes.units};
+  const Plan plan{attributes.tile, attributes.split, attributes.chunk, attributes.units,
+                  DecodeArea(attributes.area)};
   if (const char* why = family.why_not(*problem, pass, plan)) return refuse(why);
   if (const size_t need = family.scratch_bytes(*problem, pass, plan); scratch.size_bytes() < need) {
     return refuse("needs " + std::to_string(need) + " bytes of scratch, got " + std::to_string(scratch.size_bytes()));

@@ -25,6 +25,15 @@ struct ConvCall {
   void* scratch;
 };
 
+// Of the direct family: the output positions that a thread block computes at a time, rows by columns; the source pixels
+// that they read, in the class that reads most; and the taps of the class that has most.
+struct Area {
+  int32_t rows;
+  int32_t cols;
+  int32_t box[kSpatial];
+  int32_t taps;
+};
+
 // How a family is to run a call. With split > 1 the reduction is cut into that many slices, each summed into its own
 // part of the scratch, and a second kernel adds the slices in order.
 struct Plan {
@@ -32,6 +41,7 @@ struct Plan {
   int split;
   int64_t chunk;  // im2col: rows of the column matrix that are in the scratch at a time; 0 elsewhere
   int units;      // mma: tiles of columns that a block computes in turn; 0: as many as suit the device
+  Area area;      // direct; zeros elsewhere
 };
 
 // One .cu file. The checks are made on the host before each launch and enqueue nothing.
@@ -49,6 +59,7 @@ struct KernelFamily {
 extern const KernelFamily kSimt;
 extern const KernelFamily kIm2col;
 extern const KernelFamily kMma;
+extern const KernelFamily kDirect;
 
 // Whether a device of a compute capability has wgmma, and this build code for it.
 inline bool HasWgmma(int major, int minor) {
@@ -59,8 +70,8 @@ inline bool HasWgmma(int major, int minor) {
 #endif
 }
 
-// In the order of FAMILIES["cuda"] in families.py.
-inline constexpr const KernelFamily* kFamilies[] = {&kSimt, &kIm2col, &kMma};
+// In the order of FAMILIES["cuda"] in families/__init__.py.
+inline constexpr const KernelFamily* kFamilies[] = {&kSimt, &kIm2col, &kMma, &kDirect};
 
 // A thread block's part of the product: `rows` x `cols` results, `depth` steps of the reduction at a time, `stages`
 // copies of the operands' tiles in shared memory.
@@ -76,7 +87,7 @@ struct Tile {
   constexpr int threads() const { return rows * cols / (thread_rows * thread_cols); }
 };
 
-// The tables of families.py.
+// The tables of families/.
 inline constexpr Tile kSimtTiles[] = {
     {128, 128, 8, 2, 8, 8, true},
     {128, 64, 8, 2, 8, 8, true},
@@ -128,5 +139,28 @@ constexpr int WithoutWgmma(int tile) {
   }
   return tile;
 }
+
+// What a warp of the direct family has, in multiplications of 16 x 8 results. A set is of blocks of eight output
+// channels that read the same source channels.
+struct DirectTile {
+  int set;          // blocks of eight output channels
+  int sets;         // in a gather
+  int positions;    // blocks of 16, in a gather
+  int warps;        // of a gather's thread block
+  int pieces;       // of eight source channels in shared memory, at most; and blocks of eight output channels
+  int filter_rows;  // blocks of 16 (tap, source channel)s, in a reduce
+
+  constexpr int col_blocks() const { return set * sets; }
+
+  // Thread blocks that a multiprocessor is to hold: as registers allow.
+  constexpr int gather_blocks() const { return warps == 8 ? 2 : 3; }
+  constexpr int reduce_blocks() const { return filter_rows * set <= 20 ? 2 : 1; }
+};
+
+// The table of families/direct.py.
+inline constexpr DirectTile kDirectTiles[] = {
+    {1, 2, 4, 8, 4, 5}, {1, 2, 4, 8, 4, 13}, {2, 1, 4, 8, 4, 9}, {4, 1, 4, 4, 4, 5},
+    {6, 1, 2, 4, 8, 4}, {8, 1, 2, 8, 8, 2},  {1, 1, 2, 8, 4, 9},
+};
 
 }  // namespace jaxconv

@@ -103,6 +103,14 @@ def test_accuracy_of_tensor_cores(layer, dtype, x64):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("layer", [layer for layer in LAYERS if layer != "transposed"])
+def test_accuracy_of_direct(layer, dtype, x64):
+    """Where it has each pass: the weights' gradient of a dilated input it has not."""
+    check(layer, dtype, "direct", "default")
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("layer", LAYERS)
 def test_accuracy_of_three_passes(layer, x64):
     """float32 as two tf32 numbers: to each product's error of at most 3 * 2^-22 three roundings contribute that are

@@ -1,6 +1,7 @@
 """The CUDA kernels: every family and tile, in every pass, bit-equal to lax on the host for small integers."""
 import dataclasses
 import functools
+import itertools
 import json
 import math
 from pathlib import Path
@@ -12,24 +13,29 @@ import pytest
 from cases import GENERAL, named
 from jax import export, lax
 from reference import assert_same, channels_last, cotangent, integers, pullback, run_on_host
-from test_plan import problem_of
+from test_plan import passes_of, problem_of
 
 import jaxconv
+from jaxconv import ffi
 from jaxconv.families import FAMILIES
-from jaxconv.plan import Constraint
+from jaxconv.plan import Constraint, choose
 from jaxconv.problem import dilate
 from jaxconv.rewriting import ChannelsLast, PackedColumns, PackedGroups, why_not
 
 pytestmark = pytest.mark.gpu
 
 CASES = Path(__file__).parents[1] / "benchmarks" / "cases.json"
+# Of the families that take every problem of their types; direct takes some passes of some.
 TILES = {f"{name}_{row.tile}_{row.tile.stages}": (name, row)
-         for name, family in FAMILIES["cuda"].items() for row in family.TILES}  # fmt: skip
+         for name, family in FAMILIES["cuda"].items() if name != "direct" for row in family.TILES}  # fmt: skip
 every_tile = pytest.mark.parametrize("family, row", TILES.values(), ids=TILES)
 every_family = pytest.mark.parametrize("family", FAMILIES["cuda"])
+DIRECT = FAMILIES["cuda"]["direct"].TILES
+every_direct_tile = pytest.mark.parametrize("row", DIRECT, ids=lambda row: str(row.tile).replace(" ", "_"))
 
 DTYPES = {"float32": "float32", "float64": "float64", "bfloat16": "bfloat16", "float16": "float16",
           "bfloat16_to_float32": "float32", "int8_to_int32": "int32"}  # fmt: skip
+HALVES = ["bfloat16", "float16", "bfloat16_to_float32"]
 
 
 def constraint(family=None, row=None, **settings):
@@ -41,7 +47,7 @@ def constraint(family=None, row=None, **settings):
 def dtypes_of(family, row):
     """Those that a tile is compiled for."""
     if family == "mma":
-        return ["float32"] if row.tile.depth == 32 else ["bfloat16", "float16", "bfloat16_to_float32"]
+        return ["float32"] if row.tile.depth == 32 else HALVES
     return [dtype for dtype in DTYPES if not (row.only_f32 and dtype in ("float64", "int8_to_int32"))]
 
 
@@ -155,9 +161,53 @@ def of_tiles():
     yield "no_images", channels_last_convolution((0, 3, 3, 4), (2, 2, 4, 5))
 
 
+def of_narrow():
+    """Groups, channels and windows that direct is for, and its edges: of boxes, pieces, sets, chunks and areas."""
+    last = channels_last_convolution
+    grouped = lambda lhs, rhs, **more: last(lhs, rhs, feature_group_count=lhs[-1] // rhs[-2], **more)
+    yield "groups_of_4", grouped((2, 9, 10, 32), (3, 3, 4, 32))
+    yield "groups_of_16", grouped((2, 14, 14, 64), (3, 3, 16, 64))
+    yield "groups_of_48", grouped((2, 7, 9, 96), (3, 3, 48, 96))
+    yield "groups_of_12", grouped((2, 7, 9, 48), (3, 3, 12, 48))
+    yield "groups_of_24", grouped((2, 7, 9, 72), (3, 3, 24, 72))
+    yield "dilated_groups", grouped((2, 12, 11, 64), (3, 3, 32, 64), rhs_dilation=(2, 2))
+    yield "depthwise_5x5", grouped((3, 17, 19, 40), (5, 5, 1, 40))
+    yield "depthwise_7x7", grouped((2, 30, 29, 16), (7, 7, 1, 16))
+    yield "strided_depthwise", grouped((2, 17, 19, 144), (3, 3, 1, 144), window_strides=(2, 2))
+    yield "twice_as_many", grouped((2, 9, 9, 16), (3, 3, 1, 32))
+    yield "thrice_as_many", grouped((2, 9, 9, 16), (3, 3, 1, 48))
+    yield "packed_stem", last((2, 40, 36, 8), (7, 4, 8, 64), window_strides=(2, 1))
+    yield "to_few_channels", last((2, 20, 20, 128), (3, 3, 128, 8))
+    yield "odd_pieces", last((2, 20, 20, 72), (3, 3, 72, 136))
+    yield "causal_depthwise", grouped((2, 300, 64), (4, 1, 64), padding=((3, 0),))
+    yield "thirds", last((2, 20, 23, 16), (3, 3, 16, 24), window_strides=(3, 3))
+    yield "doubled", last((2, 9, 8, 16), (4, 4, 16, 24), lhs_dilation=(2, 2), padding=((2, 2), (2, 2)))
+    yield "narrow_volume", last((2, 5, 6, 9, 8), (3, 3, 3, 8, 16))
+    yield "large_image", last((1, 70, 300, 8), (3, 3, 8, 8))
+    yield "holes_between_windows", last((2, 11, 12, 24), (1, 2, 24, 16), window_strides=(2, 3), padding="VALID")
+    yield "pieces_unseen", last((2, 3, 3, 8), (2, 2, 8, 16), padding=((9, 9), (9, 9)), rhs_dilation=(3, 3),
+                                window_strides=(4, 4))  # fmt: skip
+
+
+NARROW = dict(of_narrow())
+
+
 @functools.cache
 def convolutions():
-    return dict([*of_cases(), *of_layouts(), *of_benchmarks(), *of_tiles()])
+    return dict([*of_cases(), *of_layouts(), *of_benchmarks(), *of_tiles(), *NARROW.items()])
+
+
+@functools.cache
+def problem(name, dtype="bfloat16"):
+    convolution = convolutions()[name]
+    return problem_of(convolution.lax(), convolution.lhs, convolution.rhs, dtype.partition("_")[0], DTYPES[dtype])
+
+
+def are_taken(name, implementation, dtype="bfloat16", passes=("fprop", "dgrad", "wgrad")):
+    """Whether an implementation has plans for a convolution's passes, here."""
+    device = ffi.device("cuda")
+    of_passes = (passes_of(problem(name, dtype))[which] for which in passes)
+    return all(choose("cuda", *of_pass, implementation, device).plan is not None for of_pass in of_passes)
 
 
 def pulled_back(of_convolution):
@@ -178,14 +228,20 @@ def rounded(arrays, *dtypes):
     return {name: cast(of) for name, of in arrays.items()}
 
 
-def check(implementation, dtype, names=None):
-    """Sums of small integers are exact in the accumulator, and are rounded once to the result's dtype."""
+def exact_in(dtype, names):
+    """Operands and results: sums are exact in the accumulator, and are rounded once to the result's dtype."""
     operand, result = dtype.partition("_")[0], DTYPES[dtype]
-    operands, expected = exact() if names is None else ({name: of[name] for name in names} for of in exact())
-    operands, expected = rounded(operands, operand, operand, result), rounded(expected, result, operand, operand)
-    ours = lambda convolution: convolution.ours(implementation, result)
+    operands, expected = ({name: of[name] for name in names} for of in exact())
+    return rounded(operands, operand, operand, result), rounded(expected, result, operand, operand)
+
+
+def check(implementation, dtype, names=None):
+    names = [name for name in convolutions() if name not in NARROW] if names is None else names
+    operands, expected = exact_in(dtype, names)
+    ours = lambda convolution: convolution.ours(implementation, DTYPES[dtype])
+    forward_alone = implementation.family in ("mma", "direct") and dtype == "bfloat16_to_float32"
     with jax.enable_x64(dtype == "float64"):
-        if dtype == "int8_to_int32" or (implementation.family, dtype) == ("mma", "bfloat16_to_float32"):
+        if dtype == "int8_to_int32" or forward_alone:
             forward = lambda operands: {name: ours(convolutions()[name])(x, w) for name, (x, w, _) in operands.items()}
             assert_same(jax.jit(forward)(operands), {name: y for name, (y, _, _) in expected.items()})
         else:
@@ -205,11 +261,16 @@ def test_exact(family, row, settings, dtype):
 
 
 @pytest.mark.parametrize("family, dtype", [
-    (family, dtype) for family in (None, *FAMILIES["cuda"]) for dtype in DTYPES
+    (family, dtype) for family in (None, *FAMILIES["cuda"]) for dtype in (HALVES if family == "direct" else DTYPES)
     if not (family == "mma" and dtype in ("float64", "int8_to_int32"))
 ])  # fmt: skip
 def test_exact_as_planned(family, dtype):
-    check(constraint(family), dtype)
+    """All, or, of direct, those that it takes."""
+    names, passes = list(convolutions()), ("fprop",) if dtype == "bfloat16_to_float32" else tuple(PASSES)
+    if family == "direct":
+        names = [name for name in names if are_taken(name, constraint(family), dtype, passes)]
+        assert len(names) > len(NARROW)
+    check(constraint(family), dtype, names)
 
 
 REWRITINGS = [
@@ -223,8 +284,7 @@ REWRITINGS = [
 @pytest.mark.parametrize("rewriting", REWRITINGS, ids=lambda rewriting: " and ".join(map(str, rewriting)))
 def test_exact_when_rewritten(rewriting, dtype):
     """Those convolutions that it applies to."""
-    problems = {name: problem_of(c.lax(), c.lhs, c.rhs, dtype) for name, c in convolutions().items()}
-    names = [name for name, problem in problems.items() if why_not(rewriting, problem) is None]
+    names = [name for name in convolutions() if why_not(rewriting, problem(name, dtype)) is None]
     assert names
     check(Constraint("cuda", "mma", rewriting=rewriting), dtype, names)
 
@@ -233,9 +293,65 @@ def test_exact_when_rewritten(rewriting, dtype):
 def test_exact_where_a_product_is_large(family):
     """More than one chunk of the column matrix, and more blocks than a GPU holds."""
     large = channels_last_convolution((64, 112, 112, 32), (3, 3, 32, 8))
-    operands = large.operands()
-    actual = jax.jit(pullback(large.ours(constraint(family))))(*operands)
-    assert_same(actual, run_on_host(pullback(large.lax()), *operands))
+    operands, dtype = large.operands(), "bfloat16" if family == "direct" else "float32"
+    actual = jax.jit(pullback(large.ours(constraint(family))))(*(a.astype(dtype) for a in operands))
+    assert_same(actual, tuple(a.astype(dtype) for a in run_on_host(pullback(large.lax()), *operands)))
+
+
+# The passes of direct, each alone: others of the same convolution may be another family's.
+
+PASSES = {
+    "fprop": lambda conv: lambda x, w, g: conv(x, w),
+    "dgrad": lambda conv: lambda x, w, g: jax.linear_transpose(lambda x: conv(x, w), x)(g)[0],
+    "wgrad": lambda conv: lambda x, w, g: jax.linear_transpose(lambda w: conv(x, w), w)(g)[0],
+}
+
+
+def alone(cases, dtype="bfloat16"):
+    """`{name: x, w, g} -> results` of (name, pass, constraint)s in one program."""
+    ours = lambda name, asked: convolutions()[name].ours(asked, DTYPES[dtype])
+    return lambda operands: [PASSES[which](ours(name, asked))(*operands[name]) for name, which, asked in cases]
+
+
+def cases_of(row, names, passes=tuple(PASSES), splits=(None,), areas=(None,), dtype="bfloat16"):
+    """What a tile of direct takes of the named convolutions; the splits are of reductions."""
+    every = [
+        (name, which, constraint("direct", row, split=split, area=area)) for name in names for which in passes
+        for split in (splits if which == "wgrad" else (None,)) for area in areas
+    ]  # fmt: skip
+    return [(name, which, asked) for name, which, asked in every if are_taken(name, asked, dtype, (which,))]
+
+
+def results_of(cases, expected):
+    return [expected[name][list(PASSES).index(which)] for name, which, _ in cases]
+
+
+def check_alone(cases, dtype="bfloat16"):
+    operands, expected = exact_in(dtype, {name for name, *_ in cases})
+    assert_same(jax.jit(alone(cases, dtype))(operands), results_of(cases, expected))
+
+
+@pytest.mark.parametrize("dtype, which", [
+    (dtype, which) for dtype in HALVES for which in PASSES if which == "fprop" or dtype != "bfloat16_to_float32"
+])  # fmt: skip
+@every_direct_tile
+def test_exact_direct(row, dtype, which):
+    """Every convolution that the tile takes."""
+    cases = cases_of(row, convolutions(), (which,), dtype=dtype)
+    assert {name for name, *_ in cases} & set(NARROW)
+    if which == "wgrad":
+        cases += cases_of(row, NARROW, (which,), splits=(1, 3), dtype=dtype)
+    check_alone(cases, dtype)
+
+
+@every_direct_tile
+def test_exact_direct_areas(row):
+    """By name: a run, and several rows or runs, whether or not they divide the image or are larger."""
+    names = ["groups_of_16", "depthwise_5x5", "strided_depthwise", "packed_stem", "causal_depthwise", "thirds",
+             "doubled", "narrow_volume", "large_image"]  # fmt: skip
+    cases = cases_of(row, names, areas=[(1, 8), (3, 16), (2, 32)])
+    assert len({asked.area for *_, asked in cases}) == 3
+    check_alone(cases)
 
 
 # What compute-sanitizer can go through: tiny, alone in their programs, and on every path of a kernel.
@@ -245,11 +361,11 @@ SMOKE = {
         (1, 4, 3, 8), (3, 2, 4, 8), lhs_dilation=(2, 3), padding=((1, 2), (0, 1)), feature_group_count=2), 1),
     "odd_channels": (channels_last_convolution((2, 9, 8, 7), (2, 3, 7, 5)), 2),
 }  # fmt: skip
-PASSES = {
-    "fprop": lambda conv: lambda x, w, g: conv(x, w),
-    "dgrad": lambda conv: lambda x, w, g: jax.vjp(lambda x: conv(x, w), x)[1](g)[0],
-    "wgrad": lambda conv: lambda x, w, g: jax.vjp(lambda w: conv(x, w), w)[1](g)[0],
-}
+SMOKE_OF_DIRECT = {
+    "strided_groups": channels_last_convolution(
+        (1, 5, 11, 16), (3, 2, 8, 16), window_strides=(2, 1), feature_group_count=2),
+    "channels": channels_last_convolution((2, 4, 9, 32), (2, 2, 32, 16)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("of_conv", PASSES.values(), ids=PASSES)
@@ -262,6 +378,16 @@ def test_smoke(family, row, convolution, split, of_conv):
     operands = convolution.operands()
     actual = jax.jit(of_conv(ours))(*(a.astype(dtype) for a in operands))
     assert_same(actual, run_on_host(of_conv(convolution.lax()), *operands).astype(dtype))
+
+
+@pytest.mark.parametrize("which", PASSES)
+@pytest.mark.parametrize("convolution", SMOKE_OF_DIRECT.values(), ids=SMOKE_OF_DIRECT)
+@every_direct_tile
+def test_smoke_of_direct(row, convolution, which):
+    asked, of_conv = constraint("direct", row, split=2 if which == "wgrad" else None), PASSES[which]
+    operands = convolution.operands()
+    actual = jax.jit(of_conv(convolution.ours(asked)))(*(a.astype("bfloat16") for a in operands))
+    assert_same(actual, run_on_host(of_conv(convolution.lax()), *operands).astype("bfloat16"))
 
 
 # The same, again and anywhere in memory.
@@ -295,6 +421,19 @@ def test_the_same_twice(family, row, dtype, split):
         assert_same(program(operands), first)
 
 
+@every_direct_tile
+def test_the_same_twice_by_direct(row):
+    names = ["groups_of_16", "depthwise_5x5", "strided_depthwise", "packed_stem", "causal_depthwise", "large_image"]
+    rng = np.random.default_rng(0)
+    operands = {name: [rng.standard_normal(a.shape).astype("bfloat16") for a in convolutions()[name].operands()]
+                for name in names}  # fmt: skip
+    program = jax.jit(alone(cases_of(row, names, splits=(None, 1, 3, 8))))
+    first = program(operands)
+    assert all(np.all(np.isfinite(np.asarray(a, np.float32))) for a in first)
+    for _ in range(4):
+        assert_same(program(operands), first)
+
+
 def poison(*likes):
     """Leaves NaNs where the next arrays will be."""
     likes = (*likes, jax.ShapeDtypeStruct((2**24,), np.float32))
@@ -315,6 +454,19 @@ def test_results_are_written_everywhere(family, row, split):
     program = jax.jit(pulled_back(ours)).lower(operands).compile()
     for _ in range(3):
         poison(*jax.tree.leaves(expected))
+        assert_same(program(operands), expected)
+
+
+@every_direct_tile
+def test_results_are_written_everywhere_by_direct(row):
+    """Also those that no tap reaches, and slices of no areas."""
+    names = ["pieces_unseen", "holes_between_windows", "groups_of_12", "thrice_as_many", "doubled", "odd_pieces"]
+    cases = cases_of(row, names, splits=(1, 5, 40))
+    operands, expected = exact_in("bfloat16", {name for name, *_ in cases})
+    expected = results_of(cases, expected)
+    program = jax.jit(alone(cases)).lower(operands).compile()
+    for _ in range(3):
+        poison(*expected)
         assert_same(program(operands), expected)
 
 
@@ -345,6 +497,40 @@ def test_not_finite_numbers_reach_their_results_alone(family, row, groups, opera
                     assert np.any(count)
                     is_finite = np.isfinite(np.asarray(result, np.float32))
                     np.testing.assert_array_equal(~is_finite, np.asarray(count) > 0, err_msg=name)
+
+
+@pytest.mark.parametrize("of_group", [1, 4])
+@every_direct_tile
+def test_not_finite_numbers_reach_no_further_than_their_window(row, of_group):
+    """In a gather, and there no further than the channels that a set of output channels is multiplied with.
+
+    In a reduction, no further than their own piece of eight channels. What they do not reach is the same, bit for bit.
+    """
+    convolution = channels_last_convolution(
+        (2, 13, 21, 128), (3, 3, of_group, 128), feature_group_count=128 // of_group)  # fmt: skip
+    ones = [np.ones(a.shape, "bfloat16") for a in convolution.operands()]
+    problems = passes_of(problem_of(convolution.lax(), convolution.lhs, convolution.rhs, "bfloat16"))
+    seen = np.zeros((2, 13, 21, 1), bool)
+    seen[1, 4:7, 15:18] = True
+    set_channels = 2 ** math.ceil(math.log2(row.tile.columns))
+    asked = constraint("direct", row)
+    taken = [which for which in PASSES if choose("cuda", *problems[which], asked, ffi.device("cuda")).plan is not None]
+    assert {"fprop", "dgrad"} & set(taken)
+    for which in taken:
+        program = jax.jit(PASSES[which](convolution.ours(asked)))
+        clean = np.asarray(program(*ones))
+        for operand, channel, value in itertools.product((0, 2), (0, 127), (np.nan, np.inf)):
+            if (which, operand) in (("fprop", 2), ("dgrad", 0)):
+                continue
+            operands = [a.copy() for a in ones]
+            operands[operand][1, 5, 16, channel] = value
+            actual = np.asarray(program(*operands))
+            near = lambda many: np.arange(128) // many == channel // many
+            reached = near(8) & np.ones(actual.shape, bool) if which == "wgrad" else near(set_channels) & seen
+            np.testing.assert_array_equal(actual[~reached], clean[~reached], err_msg=which)
+            is_finite = np.isfinite(actual.astype(np.float32))
+            assert not np.all(is_finite)
+            assert which == "wgrad" or not np.any(is_finite & seen & near(of_group))
 
 
 @every_family
@@ -392,6 +578,42 @@ def test_exported_with_any_batch(family, row, name):
         expected = run_on_host(pullback(resized.lax()), *operands)
         actual = program.call(*(a.astype(dtype) for a in operands))
         assert_same(actual, tuple(a.astype(dtype) for a in expected))
+
+
+BY_DIRECT_ALONE = ["depthwise_5x5", "strided_depthwise", "causal_depthwise", "rn50_56_1x1s2_256_512"]
+
+
+@every_direct_tile
+def test_exported_with_any_batch_by_direct(row):
+    """The plan is made for another batch."""
+    cases = cases_of(row, BY_DIRECT_ALONE)
+    assert {which for _, which, _ in cases} == set(PASSES)
+    (batch,) = export.symbolic_shape("b")
+    checks = [export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}") for kind in ("gather", "reduce")]
+
+    def types(name):
+        x, w, g = (jax.ShapeDtypeStruct(a.shape, "bfloat16") for a in convolutions()[name].operands())
+        return x.update(shape=(batch, *x.shape[1:])), w, g.update(shape=(batch, *g.shape[1:]))
+
+    program = export.export(jax.jit(alone(cases)), disabled_checks=checks)({name: types(name) for name, *_ in cases})
+    program = export.deserialize(program.serialize())
+    for images in (1, 5):
+        resized = {name: dataclasses.replace(c, lhs=(images, *c.lhs[1:])) for name, c in
+                   ((name, convolutions()[name]) for name in BY_DIRECT_ALONE)}  # fmt: skip
+        operands = {name: c.operands() for name, c in resized.items() if name in {name for name, *_ in cases}}
+        expected = run_on_host(pulled_back(Convolution.lax), operands)
+        actual = program.call(rounded(operands, *3 * ["bfloat16"]))
+        assert_same(actual, results_of(cases, rounded(expected, *3 * ["bfloat16"])))
+
+
+def test_command_buffers_of_direct():
+    """Every tile and pass, as below."""
+    cases = [case for row in DIRECT for case in cases_of(row, BY_DIRECT_ALONE, splits=(1, 3))]
+    operands, expected = exact_in("bfloat16", BY_DIRECT_ALONE)
+    program = jax.jit(lambda operands, sign: [sign * a for a in alone(cases)(operands)])
+    for repeat in range(6):
+        sign = np.asarray((-1) ** repeat, "bfloat16")
+        assert_same(program(operands, sign), [sign * a for a in results_of(cases, expected)])
 
 
 def test_command_buffers():

@@ -281,7 +281,7 @@ def test_without_warnings():
 GPU_LINE = re.compile(r"""
     (?P<pass>fprop|dgrad|wgrad)\ (?P<problem>.*?):
     \ (?P<family>\w+)\ (?P<tile>\d+x\d+x\d+)(\ of\ [^,;]+)?,\ stages\ \d+,\ split\ \d+(,\ chunk\ \d+)?\ \(\d+\.\d+\ us\)
-    (?P<rejected>(;\ not\ \w+\ \d+x\d+x\d+(\ of\ [^:;]+)?:\ [^;]+)*)
+    (?P<rejected>(;\ not\ \w+(\ \d+x\d+x\d+(\ of\ [^:;]+)?)?:\ [^;]+)*)
 """, re.VERBOSE)  # fmt: skip
 
 
@@ -290,23 +290,26 @@ def gpu():
 
 
 def float32_tiles(family):
+    """None of a family without kernels of float32."""
     jaxpr = jax.make_jaxpr(lax_channels_last)(X, W)
     (equation,) = jaxpr.eqns
     problem = ConvProblem.from_lax(*(v.aval for v in equation.invars), jaxpr.out_avals[0], equation.params)
-    return FAMILIES["cuda"][family].tiles(Product("gather", problem))
+    product = Product("gather", problem)
+    return [] if FAMILIES["cuda"][family].why_never(product) else FAMILIES["cuda"][family].tiles(product)
 
 
 @pytest.mark.gpu
 def test_a_line_on_a_gpu():
-    """Every tile is chosen or rejected with a reason, in each pass, also for the problem rewritten."""
+    """Every tile, or its family, is chosen or rejected with a reason, in each pass, also for the problem rewritten."""
     with jax.default_device(gpu()):
         explained = lines(jax.grad(loss(jaxconv.conv2d), argnums=(0, 1)), X, W)
-    tiles = [f"{name} {row.tile}" for name in FAMILIES["cuda"] for row in float32_tiles(name)]
+    tiles = [what for name in FAMILIES["cuda"]
+             for what in [f"{name} {row.tile}" for row in float32_tiles(name)] or [name]]  # fmt: skip
     assert len(explained) == 3
     for line in explained:
         match = GPU_LINE.fullmatch(line)
         assert match, line
-        rejected = re.findall(r"; not (\w+ \d+x\d+x\d+)(?: of [^:;]+)?: ", match["rejected"])
+        rejected = re.findall(r"; not (\w+(?: \d+x\d+x\d+)?)(?: of [^:;]+)?: ", match["rejected"])
         assert {f"{match['family']} {match['tile']}", *rejected} == set(tiles)
 
 
@@ -320,6 +323,19 @@ def test_named_on_a_gpu(family):
                 (answer,) = answers(conv, X, W)
             assert answer.startswith(f"{family} ")
         assert answer.startswith(f"{family} {row.tile}, stages {row.tile.stages}, split 3")
+
+
+@pytest.mark.gpu
+def test_direct_on_a_gpu():
+    """A line says its area."""
+    x, w = jax.ShapeDtypeStruct((2, 20, 20, 32), "bfloat16"), jax.ShapeDtypeStruct((3, 3, 4, 32), "bfloat16")
+    for row in FAMILIES["cuda"]["direct"].TILES:
+        named = Constraint(family="direct", tile=row.tile, area=(2, 8), rewriting=())
+        conv = functools.partial(jaxconv.conv2d, feature_group_count=8, implementation=named)
+        with jax.default_device(gpu()):
+            (answer,) = answers(conv, x, w)
+        assert re.match(rf"direct {row.tile}, stages \d, split 1, area 2x8 \(\d+\.\d+ us\)", answer), answer
+        assert {r.split(":")[0] for r in answer.split("; not ")[1:]} == FAMILIES["cuda"].keys() - {"direct"}
 
 
 @pytest.mark.gpu

@@ -11,17 +11,20 @@ import pytest
 from cases import GENERAL
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax import export
+from jax import export, lax
 from reference import lax_channels_last
 
-from jaxconv.families import FAMILIES, IM2COL_SCRATCH, TYPICAL_DEVICE, Tile
+from jaxconv.families import FAMILIES, IM2COL_SCRATCH, TYPICAL_DEVICE, DirectTile, Tile
+from jaxconv.families.direct import Shape
+from jaxconv.offsets import offset_tables
 from jaxconv.plan import Constraint, choose
 from jaxconv.problem import ConvProblem
 from jaxconv.product import Product
-from jaxconv.rewriting import rewritings
+from jaxconv.rewriting import rewrite, rewritings
 
 SOURCES = Path(__file__).parents[1]
 CUDA = FAMILIES["cuda"]
+PARTIAL = {"direct"}  # the families that take some problems of their types; the others take them all
 
 DTYPES = [("float32", None), ("float64", None), ("bfloat16", None), ("float16", None), ("bfloat16", "float32"),
           ("float16", "float32"), ("float32", "float64"), ("int8", "int32")]  # fmt: skip
@@ -59,6 +62,8 @@ LAYERS = {
     "wide": layer((32, 28, 28, 128), (3, 3, 128, 128), "float64"),
     "tiny": layer((2, 3, 3, 1), (2, 2, 1, 1)),
     "int8": layer((32, 28, 28, 128), (3, 3, 128, 128), "int8", "int32"),
+    "narrow": layer((32, 56, 56, 128), (3, 3, 4, 128), "bfloat16", feature_group_count=32),
+    "stem_of_halves": layer((32, 224, 224, 3), (7, 7, 3, 64), "bfloat16", window_strides=2, padding=3),
 }
 PASSES = {f"{name}_{which}": kind for name, p in LAYERS.items() for which, kind in passes_of(p).items()
           if name != "int8" or which == "fprop"}  # fmt: skip
@@ -86,18 +91,26 @@ def sums_in_f32(problem):
     return sum_bytes(problem) == 4 and problem.rhs_dtype.kind != "i"
 
 
+def may_take(kind, problem):
+    """The families that are not ruled out."""
+    return [name for name, family in CUDA.items() if family.why_never(Product(kind, problem)) is None]
+
+
 def candidates(kind, problem):
     """What may be chosen: each tile, made for the problem's types or not, that is not ruled out with its family."""
-    product = Product(kind, problem)
-    return [(name, row) for name, family in CUDA.items() if family.why_never(product) is None
-            for row in family.tiles(product)]  # fmt: skip
+    return [(name, row) for name in may_take(kind, problem) for row in CUDA[name].tiles(Product(kind, problem))]
+
+
+def rewritings_of(family, kind, problem):
+    """Those that the family may answer, besides none."""
+    return rewritings(Product(kind, problem), CUDA[family].PACKS_GROUPS) if CUDA[family].REWRITES else []
 
 
 def constraints(kind, problem):
     """`{name: constraint}` of the candidates, for the problem as it is and rewritten."""
     named = {}
     for family, row in candidates(kind, problem):
-        for rewriting in [(), *(rewritings(Product(kind, problem)) if CUDA[family].REWRITES else ())]:
+        for rewriting in [(), *rewritings_of(family, kind, problem)]:
             suffix = f" of {' and '.join(map(str, rewriting))}" if rewriting else ""
             named[f"{family} {row.tile}{suffix}"] = Constraint(family=family, tile=row.tile, rewriting=rewriting)
     return named
@@ -105,6 +118,17 @@ def constraints(kind, problem):
 
 def takes(kind, problem, family, row):
     return (family, row) in candidates(kind, problem) and (sums_in_f32(problem) or not row.only_f32)
+
+
+def plan_of(choice, family):
+    """The family's plan; None if it is partial, with a reason for each tile."""
+    if choice.plan is None:
+        assert family in PARTIAL
+        refused = [r for r in choice.rejected if r.what.startswith(f"{family} ")]
+        assert refused and all(r.reason for r in refused)
+    else:
+        assert choice.plan.family == family
+    return choice.plan
 
 
 def factor(rejection):
@@ -122,9 +146,8 @@ def test_every_tile_can_be_named(kind, problem, family, row):
     choice = choose("cuda", kind, problem, Constraint(family=family, tile=row.tile))
     if not takes(kind, problem, family, row):
         assert choice.plan is None
-    else:
-        assert (choice.plan.family, choice.plan.settings.tile) == (family, row.tile)
-        assert (choice.plan.platform, choice.plan.kind) == ("cuda", kind)
+    elif plan := plan_of(choice, family):
+        assert (plan.platform, plan.kind, plan.settings.tile) == ("cuda", kind, row.tile)
         assert 0 < choice.cost < math.inf
 
 
@@ -161,15 +184,16 @@ def test_im2col_is_never_chosen_for_large_dense_layers(name, which):
 
 @every_pass
 def test_a_family_can_be_named_alone(kind, problem):
-    for family in dict(candidates(kind, problem)):
-        assert choose("cuda", kind, problem, Constraint(family=family)).plan.family == family
+    for family in may_take(kind, problem):
+        plan_of(choose("cuda", kind, problem, Constraint(family=family)), family)
 
 
 @pytest.mark.parametrize("split", [1, 2, 3, 5])
 @every_pass
 def test_a_split_can_be_named(kind, problem, split):
-    for family in dict(candidates(kind, problem)):
-        assert choose("cuda", kind, problem, Constraint(family=family, split=split)).plan.settings.split == split
+    for family in may_take(kind, problem):
+        plan = plan_of(choose("cuda", kind, problem, Constraint(family=family, split=split)), family)
+        assert plan is None or plan.settings.split == split
 
 
 @pytest.mark.parametrize("kind, problem", [PASSES["dense_fprop"], PASSES["depthwise_wgrad"]], ids=str)
@@ -349,7 +373,7 @@ def test_a_symbolic_batch_has_plans(case):
     (batch,) = export.symbolic_shape("b")
     problem = problem_of(case.lax(), (batch, *case.lhs[1:]), case.rhs)
     for kind, problem in passes_of(problem).values():
-        for constraint in (Constraint(), *(Constraint(family=family) for family in CUDA)):
+        for constraint in (Constraint(), *(Constraint(family=family) for family in CUDA if family not in PARTIAL)):
             choice = choose("cuda", kind, problem, constraint)
             assert choice.plan is not None
             assert 0 < choice.cost < math.inf
@@ -389,24 +413,35 @@ def problems(draw):
     return layer(lhs, rhs, *draw(st.sampled_from(DTYPES)), **params)
 
 
+def is_refused(plan, problem, device=TYPICAL_DEVICE):
+    """Whether the family itself says that it cannot run a plan."""
+    product = Product(plan.kind, rewrite(plan.rewriting, problem).problem)
+    return CUDA[plan.family].why_not(plan.settings, product, device) is not None
+
+
 @settings(max_examples=150, deadline=None, database=None)
 @given(problems())
 def test_every_problem_has_a_plan(problem):
     """On both platforms, also where nothing is left of the image, and of whichever family.
 
-    Unless it has more tiles than a launch may have blocks.
+    Unless it has more tiles than a launch may have blocks, or the family takes only some problems.
     """
     for kind, problem in passes_of(problem).values():
         choice = choose("cuda", kind, problem)
+        assert not is_refused(choice.plan, problem)
         assert all(r.reason for r in choice.rejected)
         assert all(f is None or f >= 1 for f in map(factor, choice.rejected))
         assert choose("cpu", kind, problem).plan is not None
         for family in CUDA:
             choice = choose("cuda", kind, problem, Constraint(family=family))
             reasons = [r.reason for r in choice.rejected if r.what.startswith(family)]
-            too_large = all("2^31 - 1 thread blocks" in reason for reason in reasons)
-            ruled_out = CUDA[family].why_never(Product(kind, problem)) in reasons
-            assert choice.plan.family == family if choice.plan else too_large or ruled_out
+            if choice.plan is not None:
+                assert choice.plan.family == family and not is_refused(choice.plan, problem)
+            elif family not in may_take(kind, problem):
+                assert reasons == [CUDA[family].why_never(Product(kind, problem))]
+            else:
+                too_large = any("2^31 - 1 thread blocks" in reason for reason in reasons)
+                assert reasons and all(reasons) and (too_large or family in PARTIAL)
 
 
 def test_plans_are_values():
@@ -414,12 +449,197 @@ def test_plans_are_values():
     again = layer((32, 28, 28, 128), (3, 3, 128, 128))
     choice = choose("cuda", "gather", again)
     assert choice is choose("cuda", "gather", LAYERS["dense"])
-    attributes = choice.plan.attributes()
-    assert all(isinstance(value, np.generic) for value in attributes.values())
+    attributes = choice.plan.attributes(again)
+    assert all(isinstance(value, np.generic | np.ndarray) for value in attributes.values())
     assert attributes["split"] == choice.plan.settings.split
+    assert not np.any(attributes["area"])
     others = choose("cuda", "gather", again, Constraint(family="simt", split=choice.plan.settings.split + 1)).plan
-    assert others.attributes() != attributes
+    assert others.attributes(again)["split"] != attributes["split"]
     assert hash(Constraint(tile=FIRST)) == hash(Constraint(tile=Tile(*FIRST)))
+
+
+# The direct family.
+
+DIRECT = [row.tile for row in CUDA["direct"].TILES]
+every_direct_tile = pytest.mark.parametrize("tile", DIRECT, ids=str)
+halves = functools.partial(layer, dtype="bfloat16")
+
+
+def direct(tile=None, **settings):
+    return Constraint("cuda", "direct", tile, rewriting=(), **settings)
+
+
+# (groups, input and output channels of each), of whole pieces.
+CHANNELS = [
+    (groups, ins, outs) for groups in (1, 2, 3, 4, 8, 16, 40) for ins in (1, 3, 4, 8, 12, 16, 24, 32, 48, 64)
+    for outs in (1, 2, 3, 4, 8, 12, 16, 24, 32, 48, 64) if groups * ins % 8 == groups * outs % 8 == 0
+]  # fmt: skip
+
+
+@st.composite
+def problems_of_pieces(draw):
+    rank = draw(st.integers(1, 3))
+    each = lambda strategy: tuple(draw(strategy) for _ in range(rank))
+    groups, ins, outs = draw(st.sampled_from(CHANNELS))
+    if groups == 1:
+        ins, outs = draw(st.sampled_from([ins, 3 * ins])), draw(st.sampled_from([outs, 9 * outs]))
+    params = dict(
+        window_strides=each(st.integers(1, 4)), lhs_dilation=each(st.sampled_from([1, 1, 2, 3])),
+        rhs_dilation=each(st.integers(1, 3)), padding=each(st.tuples(st.integers(-1, 8), st.integers(0, 8))),
+    )  # fmt: skip
+    lhs = (draw(st.integers(1, 3)), *each(st.integers(1, 60)), groups * ins)
+    return halves(lhs, (*each(st.integers(1, 5)), ins, groups * outs), feature_group_count=groups, **params)
+
+
+def check_box(kind, problem, shape):
+    """Each tap of a residue class, seen from each position of an area, is in the box."""
+    dims = list(zip(problem.window_strides, problem.lhs_dilation, strict=True))
+    _, down, right = [1] * (3 - len(dims)) + [stride // math.gcd(stride, dilation) for stride, dilation in dims]
+    positions = np.array([(0, down * r, right * c) for r in range(shape.area[0]) for c in range(shape.area[1])])
+    tables = offset_tables(problem)
+    for first, count, *_ in tables.classes:
+        if count:
+            seen = tables.taps[first : first + count, None, 2:] + positions
+            assert np.all(np.ptp(seen, axis=(0, 1)) < shape.box)
+        assert count <= shape.window.taps
+
+
+def check_pieces(kind, problem, shape):
+    """A set's output channels depend on no pieces of source channels but those of its entries."""
+    ins, outs, groups = problem.in_channels, problem.out_channels, shape.block_groups or 1
+    assert shape.entry_pieces == shape.src_pieces or shape.entry_pieces.bit_count() == 1
+    if groups == problem.groups == 1:
+        assert shape.entry_pieces * shape.chunks * 8 >= ins
+        return
+    assert groups * ins == shape.src_pieces * 8
+    assert groups * shape.channel_blocks >= problem.groups
+    for col in range(0, groups * outs, shape.tile.columns):
+        of_groups = {c // outs for c in range(col, min(col + shape.tile.columns, groups * outs))}
+        pieces = {(group * ins + channel) // 8 for group in of_groups for channel in range(ins)}
+        first = 0 if shape.entry_pieces == shape.src_pieces else min(pieces) // shape.entry_pieces * shape.entry_pieces
+        assert pieces <= set(range(first, first + shape.entry_pieces))
+        assert first + shape.entry_pieces <= shape.src_pieces
+
+
+@settings(max_examples=100, deadline=None, database=None)
+@given(
+    problems_of_pieces(), st.sampled_from([None, None, (1, 8), (3, 16), (2, 32)]),
+    st.sampled_from([48 * 2**10, 99 * 2**10, TYPICAL_DEVICE.shared_bytes]),
+)  # fmt: skip
+def test_what_direct_takes_fits(problem, area, shared_bytes):
+    small = device(shared_bytes=shared_bytes)
+    for kind, problem in passes_of(problem).values():
+        for tile in DIRECT:
+            plan = plan_of(choose("cuda", kind, problem, direct(tile, area=area), small), "direct")
+            if plan is None:
+                continue
+            assert not is_refused(plan, problem, small)
+            assert area in (None, plan.settings.area)
+            shape = Shape(Product(kind, problem), tile, plan.settings.area)
+            check_box(kind, problem, shape)
+            check_pieces(kind, problem, shape)
+            assert shape.shared_bytes <= shared_bytes
+            assert plan.settings.area[1] % 8 == shape.box[2] % 8 == 0
+            assert max(*shape.box, *plan.settings.area) <= 256
+            assert math.prod(plan.settings.area) <= shape.positions
+            told = plan.attributes(problem)["area"]
+            assert tuple(told) == (*plan.settings.area, *shape.box, shape.window.taps)
+
+
+def channels_first(lhs, rhs):
+    layouts = dict(dimension_numbers=("NCHW", "OIHW", "NCHW"), window_strides=(1, 1), padding="SAME")
+    return problem_of(functools.partial(lax.conv_general_dilated, **layouts), lhs, rhs, "bfloat16")
+
+
+GROUPED = halves((2, 20, 20, 32), (2, 2, 8, 32), feature_group_count=4)
+GATHERS, EVERY_PASS = ("fprop", "dgrad"), ("fprop", "dgrad", "wgrad")
+REFUSED = {
+    "float32": (layer((2, 20, 20, 16), (3, 3, 16, 16)), {}, EVERY_PASS, "float32"),
+    "two_types": (layer((2, 20, 20, 16), (3, 3, 16, 16), "bfloat16", "float32"), {}, EVERY_PASS[1:], "two types"),
+    "channels_first": (channels_first((2, 16, 20, 20), (16, 16, 3, 3)), {}, EVERY_PASS, "last"),
+    "part_of_a_piece": (halves((2, 20, 20, 12), (3, 3, 12, 16)), {}, EVERY_PASS, "pieces of eight"),
+    "wide_groups": (
+        halves((2, 20, 20, 192), (3, 3, 96, 192), feature_group_count=2), {}, EVERY_PASS, "groups of 96 channels"
+    ),
+    "groups_of_images": (halves((4, 20, 20, 16), (3, 3, 16, 16), batch_group_count=2), {}, EVERY_PASS, "images"),
+    "dilated_input": (
+        halves((2, 20, 20, 16), (2, 2, 16, 16), lhs_dilation=2, padding=1), {}, EVERY_PASS[2:], "dilated"
+    ),
+    "split_gather": (GROUPED, dict(split=2), GATHERS, "split of 2"),
+    "no_split": (GROUPED, dict(split=0), EVERY_PASS, "split of 0"),
+    "large_area": (GROUPED, dict(area=(64, 64)), GATHERS, "cover the area"),
+    "long_area": (GROUPED, dict(area=(1, 264)), EVERY_PASS[2:], "too large"),
+    "part_of_a_run": (GROUPED, dict(area=(4, 12)), EVERY_PASS, r"area of \(4, 12\)"),
+    "no_area": (GROUPED, dict(area=(0, 8)), EVERY_PASS, r"area of \(0, 8\)"),
+    "chunks": (GROUPED, dict(chunk=128), EVERY_PASS, "chunks"),
+    "units": (GROUPED, dict(units=2), EVERY_PASS, "units"),
+    "nothing": (halves((0, 20, 20, 16), (3, 3, 16, 16)), {}, EVERY_PASS, "nothing"),
+}  # fmt: skip
+
+
+@every_direct_tile
+@pytest.mark.parametrize("problem, asked, passes, why", REFUSED.values(), ids=REFUSED)
+def test_what_direct_does_not_take_says_why(problem, asked, passes, why, tile):
+    for which in passes:
+        choice = choose("cuda", *passes_of(problem)[which], direct(tile, **asked))
+        assert choice.plan is None
+        (reason,) = (r.reason for r in choice.rejected if r.what.startswith("direct"))
+        assert re.search(why, reason), reason
+
+
+@pytest.mark.parametrize("family", ["simt", "im2col", "mma"])
+def test_an_area_is_of_direct(family):
+    kind, problem = PASSES["narrow_fprop"]
+    choice = choose("cuda", kind, problem, Constraint(family=family, area=(4, 8)))
+    assert choice.plan is None
+    assert any("area" in r.reason for r in choice.rejected if r.what.startswith(family))
+
+
+def test_direct_without_spatial_dimensions():
+    """A matrix product, which is a pixel for each image: planned, or refused with a reason."""
+    conv = functools.partial(lax.conv_general_dilated, window_strides=(), padding=(), dimension_numbers=None)
+    for kind, problem in passes_of(problem_of(conv, (16, 8), (24, 8), "bfloat16")).values():
+        assert choose("cuda", kind, problem).plan is not None
+        plan_of(choose("cuda", kind, problem, direct()), "direct")
+
+
+def test_direct_plans_print_their_area():
+    kind, problem = PASSES["narrow_fprop"]
+    plan = choose("cuda", kind, problem, direct(DIRECT[0], area=(3, 16))).plan
+    assert re.fullmatch(rf"direct {DIRECT[0]}, stages \d, split 1, area 3x16", str(plan))
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+def test_direct_with_any_batch(which):
+    """The plan is that of a typical batch, and its scratch, of weights' gradients, has no batch."""
+    (batch,) = export.symbolic_shape("b")
+    (kind, symbolic), (_, known) = (
+        passes_of(halves((b, 56, 56, 128), (3, 3, 4, 128), feature_group_count=32))[which] for b in (batch, 32)
+    )
+    plans = [choose("cuda", kind, problem, direct()).plan for problem in (symbolic, known)]
+    assert plans[0] == plans[1]
+    split = plans[0].settings.split
+    scratch = 0 if split == 1 else split * math.prod(known.rhs_shape) * 4
+    assert plans[0].scratch_bytes(symbolic) == plans[1].scratch_bytes(known) == scratch
+
+
+FOR_DIRECT = {
+    "narrow_groups": (halves((128, 56, 56, 128), (3, 3, 4, 128), feature_group_count=32), EVERY_PASS, True),
+    "stem": (
+        halves((128, 224, 224, 3), (7, 7, 3, 64), window_strides=2, padding=3), ("fprop", "wgrad"), True
+    ),
+    "many_channels": (halves((32, 28, 28, 512), (3, 3, 512, 512)), EVERY_PASS, False),
+    "float32": (layer((128, 56, 56, 128), (3, 3, 4, 128), feature_group_count=32), EVERY_PASS, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("problem, passes, is_direct", FOR_DIRECT.values(), ids=FOR_DIRECT)
+def test_what_direct_is_chosen_for(problem, passes, is_direct):
+    for which in passes:
+        choice = choose("cuda", *passes_of(problem)[which])
+        assert (choice.plan.family == "direct") == is_direct
+        others = [factor(r) for r in choice.rejected if r.what.startswith("direct") != is_direct]
+        assert all(times is None or times >= 1 for times in others)
 
 
 # What is compiled.
@@ -451,6 +671,17 @@ def test_tensor_core_tiles_are_those_that_are_compiled():
     assert compiled == [(tuple(row.tile), row.threads, row.resident) for row in CUDA["mma"].TILES]
 
 
+def test_direct_tiles_are_those_that_are_compiled():
+    """There in blocks: of 8 columns, of 16 positions, of 16 rows of the filter."""
+    header = (SOURCES / "src_cuda" / "launch.h").read_text()
+    (rows,) = re.findall(r"\bkDirectTiles\[\] = {\s*(.*?)\s*};", header, re.DOTALL)
+    compiled = [tuple(map(int, row.split(","))) for row in re.findall(r"{([^{}]*)}", rows)]
+    assert compiled == [
+        (t.columns / 8, t.sets, t.positions / 16, t.warps, t.pieces, t.filter_rows / 16)
+        for t in (row.tile for row in CUDA["direct"].TILES)
+    ]
+
+
 @pytest.mark.parametrize("platform, header, families", [
     ("cpu", "src_cpu/ffi_handlers.cc", r"enum Family : int32_t { (.*?) };"),
     ("cuda", "src_cuda/launch.h", r"kFamilies\[\] = {(.*?)};"),
@@ -465,6 +696,9 @@ def test_families_are_numbered_as_in_the_sources(platform, header, families):
 def test_tiles_print_as_sizes():
     assert str(Tile(128, 64, 8, 2)) == "128x64x8"
     assert str(Tile(256, 128, 64, 4, wgmma=True)) == "256x128x64 wgmma"
+    assert str(DirectTile(16, 2, 64, 8, 4, 144)) == "2x16 by 64 or 144"
+    for family in CUDA.values():
+        assert len({str(row.tile) for row in family.TILES}) == len({row.tile for row in family.TILES})
 
 
 def test_a_tile_that_is_not_compiled_is_refused_once():

@@ -19,7 +19,9 @@ from jaxconv.fallback import LAX
 from jaxconv.families import FAMILIES, TYPICAL_DEVICE
 from jaxconv.plan import Constraint, choose
 from jaxconv.product import OPERANDS, RESULT, Product
-from jaxconv.rewriting import ROLES, ChannelsLast, PackedColumns, PackedGroups, rewrite, rewritings, why_not
+from jaxconv.rewriting import (
+    ROLES, ChannelsLast, PackedColumns, PackedGroups, SwappedOperands, rewrite, rewritings, why_not
+)  # fmt: skip
 
 PROBLEMS_IN_AN_EXAMPLE = 6  # they share a compilation
 
@@ -35,10 +37,15 @@ def array(problem, role):
 
 def rewritten_by_lax(kind, problem, rewriting):
     """The pass as lax computes the rewritten one."""
-    rewritten, forms = rewrite(rewriting, problem)
+    rewritten, forms, swapped = rewrite(rewriting, problem)
     compute = LAX[kind](in_float32(rewritten))
     into = [forms[role].to for role in OPERANDS[kind]]
-    return lambda a, b: forms[RESULT[kind]].back(compute(into[0](a), into[1](b)))
+
+    def computed(a, b):
+        a, b = (b, a) if swapped else (a, b)
+        return forms[RESULT[kind]].back(compute(into[0](a), into[1](b)))
+
+    return computed
 
 
 def all_that_apply(problem):
@@ -52,6 +59,7 @@ def check(problems):
     """Every pass of the problems under every rewriting, compiled together."""
     cases = [(kind, p, r) for problem in problems for kind, p in passes_of(problem).values()
              for r in all_that_apply(p)]  # fmt: skip
+    cases += [(kind, p, (*r, SwappedOperands())) for kind, p, r in cases if kind == "reduce"]
     operands = [tuple(array(p, role) for role in OPERANDS[kind]) for kind, p, _ in cases]
 
     def answers(rewritten):
@@ -121,7 +129,7 @@ def test_forms_are_those_of_the_problem(name, which):
     """Of the rewritten problem's shapes, and there and back is the same."""
     _, problem = passes_of(PACKED[name])[which]
     for rewriting in all_that_apply(problem):
-        rewritten, forms = rewrite(rewriting, problem)
+        rewritten, forms, *_ = rewrite(rewriting, problem)
         for role in ROLES:
             x = array(problem, role)
             new = forms[role].to(x)
@@ -147,7 +155,7 @@ def test_a_stem():
 def test_patches():
     """16x16 by 16 of 3 channels is 16x1 by (16, 1) of 48, and nothing moves."""
     patches = layer((32, 224, 224, 3), (16, 16, 3, 768), "bfloat16", window_strides=16, padding=0)
-    rewritten, forms = rewrite((PackedColumns(16),), patches)
+    rewritten, forms, *_ = rewrite((PackedColumns(16),), patches)
     assert sizes(rewritten) == (
         (32, 224, 14, 48), (16, 1, 48, 768), (32, 14, 14, 768), (16, 1), (0, 0)
     )  # fmt: skip
@@ -162,6 +170,13 @@ def test_zeros_of_packed_groups_are_not_products():
     blocks = np.array([[[1, 2, 0, 0], [5, 6, 0, 0], [0, 0, np.inf, 4], [0, 0, 7, np.nan]]], np.float32)
     assert_same(np.asarray(form.to(rhs)), blocks)
     assert_same(np.asarray(form.back(np.where(blocks == 0, np.float32(np.nan), blocks))), rhs)
+
+
+def test_only_a_reduce_is_swapped():
+    for kind, problem in passes_of(layer((2, 5, 6, 16), (3, 3, 16, 8))).values():
+        choice = choose("cuda", kind, problem, Constraint(family="mma", rewriting=(SwappedOperands(),)))
+        assert (choice.plan is not None) == (kind == "reduce")
+        assert choice.plan is not None or any("swapped" in r.reason for r in choice.rejected)
 
 
 INAPPLICABLE = {
@@ -214,18 +229,34 @@ LAYERS = {
 def test_what_is_chosen(problem, rewriting, which):
     """And why: the problem as it is costs more, also with what the arrays' conversion takes."""
     kind, problem = passes_of(problem)[which]
-    choice = choose("cuda", kind, problem)
+    choice = choose("cuda", kind, problem, Constraint(family="mma"))
+    if choice.plan.rewriting[-1:] == (SwappedOperands(),):
+        assert which == "wgrad" and problem.in_channels > problem.out_channels
+        rewriting = (*rewriting, SwappedOperands())
     assert (choice.plan.family, choice.plan.rewriting) == ("mma", rewriting)
     tile, named = choice.plan.settings.tile, " of " + " and ".join(map(str, rewriting)) if rewriting else ""
     assert str(choice.plan).startswith(f"mma {tile}{named}, stages ")
     if rewriting:
-        as_it_is = choose("cuda", kind, problem, Constraint(rewriting=()))
+        as_it_is = choose("cuda", kind, problem, Constraint(family="mma", rewriting=()))
         assert as_it_is.plan.rewriting == ()
         assert as_it_is.cost > choice.cost
-        asked = choose("cuda", kind, problem, Constraint(rewriting=rewriting))
+        asked = choose("cuda", kind, problem, Constraint(family="mma", rewriting=rewriting))
         assert (asked.plan, asked.cost) == (choice.plan, choice.cost)
     else:
         assert not any(" of " in r.what for r in choice.rejected)
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("problem, rewriting", LAYERS.values(), ids=LAYERS)
+def test_what_is_chosen_of_all_families(problem, rewriting, which):
+    """Groups of few channels need no packs where a family takes them as they lie."""
+    kind, problem = passes_of(problem)[which]
+    choice = choose("cuda", kind, problem)
+    assert choice.cost <= choose("cuda", kind, problem, Constraint(family="mma")).cost
+    packs_groups = any(isinstance(step, PackedGroups) for step in rewriting)
+    chosen = tuple(step for step in choice.plan.rewriting if step != SwappedOperands())
+    assert chosen == (() if packs_groups else rewriting)
+    assert (choice.plan.family == "direct") >= packs_groups
 
 
 def test_what_is_converted_has_a_price():
@@ -249,13 +280,16 @@ def test_other_families_take_what_lies_there(family):
 
 
 @settings(max_examples=100, deadline=None, database=None)
-@given(problems())
-def test_what_is_tried_has_pieces(problem):
+@given(problems(), st.booleans())
+def test_what_is_tried_has_pieces(problem, packs_groups):
     for kind, p in passes_of(problem).values():
-        for rewriting in rewritings(Product(kind, p)):
+        for rewriting in rewritings(Product(kind, p), packs_groups):
             assert why_not(rewriting, p) is None
+            assert packs_groups or not any(isinstance(step, PackedGroups) for step in rewriting)
             rewritten = rewrite(rewriting, p).problem
-            assert rewritten.reverse == p.reverse
+            swaps = SwappedOperands() in rewriting
+            assert (rewritten.reverse != p.reverse) == swaps
+            assert kind == "reduce" or not swaps
             assert Product(kind, rewritten).has_runs_of(FAMILIES["cuda"]["mma"].PIECE_BYTES // p.rhs_dtype.itemsize)
 
 
@@ -284,14 +318,18 @@ def test_on_a_mesh(rewriting, ins, groups, kind, monkeypatch):
 
 
 @pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("family", ["mma", "direct"])
 @pytest.mark.parametrize("problem, rewriting", LAYERS.values(), ids=LAYERS)
-def test_the_call_with_any_batch(problem, rewriting, which):
+def test_the_call_with_any_batch(problem, rewriting, family, which):
     """The kernel gets the rewritten problem's arrays; the function around it has the problem's."""
     (batch,) = export.symbolic_shape("b")
     at_batch = {f"{role}_shape": (batch, *getattr(problem, f"{role}_shape")[1:]) for role in ("lhs", "out")}
     kind, problem = passes_of(dataclasses.replace(problem, **at_batch))[which]
-    plan = choose("cuda", kind, problem).plan
-    assert plan.rewriting == rewriting
+    choice = choose("cuda", kind, problem, Constraint(family=family, rewriting=rewriting))
+    if choice.plan is None:
+        assert family == "direct" and all(r.reason for r in choice.rejected)
+        return
+    plan = choice.plan
     types = {role: jax.ShapeDtypeStruct(getattr(problem, f"{role}_shape"), problem.rhs_dtype) for role in ROLES}
     checks = [export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}")]
     function = jax.jit(ffi.convolution(plan, problem))

@@ -48,6 +48,13 @@ __device__ __forceinline__ void LoadMatrices(uint32_t (&out)[4], uint32_t addres
   }
 }
 
+// Two of them, at the addresses that lanes 0 to 15 give.
+__device__ __forceinline__ void LoadTwoMatrices(uint32_t& first, uint32_t& second, uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(first), "=r"(second)
+               : "r"(address));
+}
+
 __device__ __forceinline__ uint32_t LoadWord(uint32_t address) {
   uint32_t word;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(address));

@@ -1,0 +1,187 @@
+"""What the planner asks of a kernel family, and what the CUDA families share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from jaxconv.offsets import INT32_MAX
+from jaxconv.problem import Dim
+from jaxconv.product import Product, ceil_div
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """What a plan depends on of a GPU.
+
+    clock_hz: of its multiprocessors, at most. bandwidth: of its memory, in bytes/s, by its clock and width.
+    shared_bytes: the most shared memory that a thread block may have. wgmma: whether there are kernels with it.
+    """
+
+    multiprocessors: int
+    clock_hz: float
+    bandwidth: float
+    shared_bytes: int
+    wgmma: bool
+
+
+TYPICAL_DEVICE = Device(132, 1.98e9, 4.9e12, 232448, True)  # an H200: planned for where no GPU is at hand
+LAUNCH_SECONDS = 3e-6
+
+
+class Tile(NamedTuple):
+    """A thread block's part of the product: rows x columns of results, `depth` steps of the reduction at a time.
+
+    stages: copies of the operands' tiles in shared memory.
+    wgmma: multiplied by Hopper's own instruction. passes: 3 if float32 is multiplied as two tf32 numbers.
+    """
+
+    rows: int
+    cols: int
+    depth: int
+    stages: int
+    wgmma: bool = False
+    passes: int = 1
+
+    def __str__(self) -> str:
+        how = " wgmma" if self.wgmma else f" in {self.passes} passes" if self.passes > 1 else ""
+        return f"{self.rows}x{self.cols}x{self.depth}{how}"
+
+
+class TileRow(NamedTuple):
+    """A compiled tile.
+
+    threads: of a thread block. resident: thread blocks that a multiprocessor holds.
+    efficiency: measured for gather and reduce on products of whole tiles, of the family's rate at the highest clock.
+    only_f32: for sums in float32 alone.
+    """
+
+    tile: Tile | None
+    threads: int = 0
+    resident: int = 0
+    efficiency: dict[str, float] = {}
+    only_f32: bool = False
+
+
+class Settings(NamedTuple):
+    """What a plan lays down besides its family; None where a family has no such setting.
+
+    split: slices of the reduction, each summed on its own, then added in order.
+    chunk: rows of im2col's column matrix that are in the scratch at a time.
+    units: tiles of columns that a thread block of mma computes in turn; None leaves it to the launch.
+    area: rows and columns of output positions that a thread block of direct computes at a time.
+    """
+
+    tile: Tile | None = None
+    split: int | None = None
+    chunk: int | None = None
+    units: int | None = None
+    area: tuple[int, int] | None = None
+
+
+class Rounds(NamedTuple):
+    """How often a family launches its product, and the rows and steps of each launch."""
+
+    count: int
+    rows: int
+    steps: int
+
+
+class Family:
+    """What the planner asks of every family, and what most answer."""
+
+    REWRITES = False  # whether it takes problems that are rewritten
+    PACKS_GROUPS = True  # whether packing groups may help those
+
+    def why_never(self, product: Product) -> str | None:
+        """Why no tile takes the product."""
+        return None
+
+    def why_unasked(self, product: Product) -> str | None:
+        """Why the product is for it only if the family is asked for."""
+        return None
+
+
+class CudaFamily(Family):
+    """What the CUDA kernels share: a product in tiles of rows x columns, split along its reduction."""
+
+    HAS_UNITS = False
+    FILL = 4  # tiles of steps that filling and emptying the pipeline take as long as
+    MAX_SPLIT = 264
+    MAX_WAVES = 6  # of a split's thread blocks
+    SLICE_SECONDS = 1e-8  # a thread's wait for a slice, while slices are added
+    POINT_BYTES = 32  # of device/points.cuh
+
+    TILES: tuple[TileRow, ...]
+
+    def tiles(self, product: Product) -> Sequence[TileRow]:
+        """Those made for the product's types."""
+        return self.TILES
+
+    def settings(self, row: TileRow, product: Product, device: Device, asked: Settings) -> list[Settings]:
+        """Those that a tile may run with: what is not asked for."""
+        splits = self.splits(row, product, device) if asked.split is None else [asked.split]
+        chunk = self.chunk(row.tile, product) if asked.chunk is None else asked.chunk
+        return [asked._replace(tile=row.tile, split=split, chunk=chunk) for split in splits]
+
+    def chunk(self, tile: Tile, product: Product) -> int | None:
+        return None
+
+    def row_of(self, tile: Tile) -> TileRow:
+        return next(row for row in self.TILES if row.tile == tile)
+
+    def rounds(self, settings: Settings, product: Product) -> Rounds:
+        return Rounds(1, product.rows, product.steps)
+
+    def splits(self, row: TileRow, product: Product, device: Device) -> Iterable[int]:
+        """One, and those that fill whole waves of thread blocks, if that leaves each slice some tiles."""
+        whole = Settings(row.tile, 1, self.chunk(row.tile, product))
+        blocks = max(1, self.blocks(whole, product))
+        most = min(self.MAX_SPLIT, self.rounds(whole, product).steps // (4 * row.tile.depth))
+        wave = row.resident * device.multiprocessors
+        full = (waves * wave // blocks for waves in range(1, self.MAX_WAVES + 1))
+        return sorted({max(1, min(split, most)) for split in (1, *full)})
+
+    def blocks(self, settings: Settings, product: Product) -> int:
+        """Thread blocks of a round."""
+        tile, rows = settings.tile, self.rounds(settings, product).rows
+        # Each residue class has its own tiles of rows.
+        row_tiles = product.classes * ceil_div(ceil_div(rows, product.classes), tile.rows)
+        return row_tiles * ceil_div(product.cols, tile.cols) * product.groups * settings.split
+
+    def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
+        if settings.units is not None and not self.HAS_UNITS:
+            return "its blocks have one unit"
+        if settings.area is not None:
+            return "it has no areas"
+        if settings.split < 1:
+            return f"a split of {settings.split}"
+        if (settings.chunk is None) != (self.chunk(settings.tile, product) is None):
+            return "it has no chunks"
+        if (need := self.shared_bytes(self.row_of(settings.tile), product)) > device.shared_bytes:
+            return f"{need} bytes of shared memory, the device has {device.shared_bytes}"
+        if self.blocks(settings, product) > INT32_MAX:
+            return "more than 2^31 - 1 thread blocks"
+        return None
+
+    def cost(self, settings: Settings, product: Product, device: Device) -> float:
+        """A multiprocessor's results, there or not, each for a slice of the reduction; then the slices' sum."""
+        tile, row, rounds = settings.tile, self.row_of(settings.tile), self.rounds(settings, product)
+        rate = self.rate(product) * device.clock_hz * row.efficiency[product.kind]
+        steps = ceil_div(rounds.steps, settings.split) + self.FILL * tile.depth
+        blocks = ceil_div(self.blocks(settings, product), device.multiprocessors)
+        # Where fewer blocks run than a multiprocessor holds, latencies show.
+        load = max(blocks, 0.2 * row.resident + 0.8 * blocks) * tile.rows * tile.cols
+        seconds = rounds.count * (load * steps / rate + LAUNCH_SECONDS)
+        if settings.split > 1:  # slices are written, and read by one more kernel
+            slices = settings.split * product.planned_sums_bytes
+            seconds += 2 * slices / device.bandwidth + settings.split * self.SLICE_SECONDS + LAUNCH_SECONDS
+        return seconds
+
+    def area(self, settings: Settings, product: Product) -> tuple[int, ...]:
+        """`Area` of src_cuda/launch.h."""
+        return (0,) * 6
+
+    def scratch_bytes(self, settings: Settings, product: Product) -> Dim:
+        return settings.split * product.sums_bytes if settings.split > 1 else 0

@@ -1,0 +1,85 @@
+"""The mma family: implicit GEMM on tensor cores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxconv.families.base import CudaFamily, Device, Settings, Tile, TileRow
+from jaxconv.product import Product, ceil_div
+
+
+class Mma(CudaFamily):
+    """Implicit GEMM on tensor cores: src_cuda/kernels/mma.cu. float32 operands are multiplied as tf32."""
+
+    REWRITES = True
+    HAS_UNITS = True
+    FILL = 3
+    ROW_BYTES = 128  # of a tile in shared memory, along the steps
+    PIECE_BYTES = 16  # of an asynchronous copy
+    ALIGNMENT = 1024  # of shared memory: eight such rows are exchanged in turn
+    ELEMENTWISE = 3  # times as long, if operands cannot be copied in such pieces
+
+    TILES = (
+        TileRow(Tile(128, 128, 64, 3), 128, 2, {"gather": 0.37, "reduce": 0.34}),
+        TileRow(Tile(128, 64, 64, 4), 128, 2, {"gather": 0.29, "reduce": 0.24}),
+        TileRow(Tile(64, 64, 64, 4), 128, 3, {"gather": 0.23, "reduce": 0.19}),
+        TileRow(Tile(128, 16, 64, 4), 128, 2, {"gather": 0.12, "reduce": 0.082}),
+        TileRow(Tile(256, 128, 64, 4, wgmma=True), 256, 1, {"gather": 0.52, "reduce": 0.49}),
+        TileRow(Tile(128, 128, 64, 3, wgmma=True), 128, 2, {"gather": 0.49, "reduce": 0.44}),
+        TileRow(Tile(128, 64, 64, 2, wgmma=True), 128, 4, {"gather": 0.37, "reduce": 0.30}),
+        TileRow(Tile(128, 16, 64, 2, wgmma=True), 128, 5, {"gather": 0.15, "reduce": 0.10}),
+        TileRow(Tile(128, 128, 32, 3), 128, 2, {"gather": 0.33, "reduce": 0.31}),
+        TileRow(Tile(128, 64, 32, 4), 128, 2, {"gather": 0.26, "reduce": 0.22}),
+        TileRow(Tile(64, 64, 32, 4), 128, 3, {"gather": 0.22, "reduce": 0.18}),
+        TileRow(Tile(128, 16, 32, 4), 128, 2, {"gather": 0.11, "reduce": 0.084}),
+        TileRow(Tile(128, 128, 32, 3, passes=3), 256, 1, {"gather": 0.14, "reduce": 0.13}),
+        TileRow(Tile(64, 64, 32, 4, passes=3), 128, 2, {"gather": 0.12, "reduce": 0.10}),
+    )
+
+    def tiles(self, product: Product) -> Sequence[TileRow]:
+        dtype = product.operand_dtypes[0]
+        depth, passes = self.ROW_BYTES // dtype.itemsize, 3 if dtype == np.float32 and product.is_exact else 1
+        return [row for row in self.TILES if (row.tile.depth, row.tile.passes) == (depth, passes)]
+
+    def why_never(self, product: Product) -> str | None:
+        first, second = product.operand_dtypes
+        if first != second:
+            return f"operands of two types, {first.name} and {second.name}"
+        if first.name not in ("bfloat16", "float16", "float32"):
+            return f"tensor cores of {first.name}"
+        if product.sum_dtype != np.float32:
+            return f"sums in {product.sum_dtype.name}"
+        return None
+
+    def why_unasked(self, product: Product) -> str | None:
+        if product.operand_dtypes[0] == np.float32 and product.is_exact:
+            return "precision HIGHEST is float32 itself; by name, mma multiplies it as tf32 in three passes"
+        return None
+
+    def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
+        if settings.tile.wgmma and not device.wgmma:
+            return "wgmma is of compute capability 9.0, and in kernels that are built for it"
+        return super().why_not(settings, product, device)
+
+    def rate(self, product: Product) -> int:
+        """Multiply-adds of a multiprocessor in a clock, by Hopper's own instructions for dense matrices."""
+        return 4096 // product.operand_dtypes[0].itemsize
+
+    def cost(self, settings: Settings, product: Product, device: Device) -> float:
+        slower = 1 if product.has_runs_of(self.piece(product.operand_dtypes[0])) else self.ELEMENTWISE
+        return slower * super().cost(settings, product, device)
+
+    @classmethod
+    def piece(cls, dtype: np.dtype) -> int:
+        """Elements of an asynchronous copy."""
+        return cls.PIECE_BYTES // dtype.itemsize
+
+    def shared_bytes(self, row: TileRow, product: Product) -> int:
+        tile = row.tile
+        stages = tile.stages * (tile.rows + tile.cols) * self.ROW_BYTES
+        sums = tile.rows * (tile.cols + 8) * product.sum_dtype.itemsize
+        ring = 2 if tile.stages == 2 else 4  # tiles of which the steps are known
+        points = (tile.rows + ring * tile.depth) * 9 // 8  # every ninth place is padding
+        return ceil_div(max(stages, sums) + points * self.POINT_BYTES, self.ALIGNMENT) * self.ALIGNMENT

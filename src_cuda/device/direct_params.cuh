@@ -1,0 +1,195 @@
+// What a kernel of the direct family is launched with, and a thread block's part of it.
+//
+// A thread block has some source and output channels of one residue class, and computes areas of output positions, one
+// after the other. The source pixels of an area, a box with the halo that its taps reach, lie in shared memory once for
+// all taps. In shared memory a pixel is pieces of eight channels; a row of the filter matrix that is multiplied with
+// such a piece is an entry: a (tap, piece).
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "conv_problem.h"
+#include "device/points.cuh"
+#include "launch.h"
+
+namespace jaxconv {
+
+inline constexpr int kPieceChannels = 8;  // of 16-bit types: 16 bytes, a row of ldmatrix's 8 x 8
+inline constexpr int kRun = 8;            // neighbouring positions along the last dimension: such a matrix's rows
+
+// Pixels in shared memory, 1 << pitch pieces apart. Pieces are exchanged by the pixel's number, as TMA does it, so that
+// those of eight neighbours are in different banks.
+struct PixelLayout {
+  int32_t pieces;
+  int32_t pitch;
+
+  // The place of a piece, which is exchanged with another one.
+  __host__ __device__ int32_t Exchange(int32_t piece, int32_t pixel) const {
+    return piece ^ (pixel >> (3 - pitch) & ((1 << pitch) - 1));
+  }
+};
+
+// Bytes from the beginning of shared memory.
+struct DirectPlaces {
+  int32_t stage;            // bytes of each of kDirectStages: boxes, each with the gradient's area behind it in a reduce
+  int32_t gradient;         // from the stage
+  int32_t filter;           // of a gather, in the order in which it is multiplied
+  int32_t entries;
+  int32_t positions;        // of the area
+  int32_t position_pixels;  // of a reduce: bytes to their pixels in the box
+  int32_t zeros;
+  int32_t barriers;
+  int32_t results;          // of a gather's warps
+  int32_t end;
+};
+
+inline constexpr int kDirectStages = 2;
+
+// Which channels of a gather's filter are contiguous, in pieces of eight: source channels, output channels, or none.
+enum class FilterOrder { kIns, kOuts, kNone };
+
+struct DirectParams {
+  CUtensorMap src_map;  // for TMA, where there is one
+  CUtensorMap dst_map;  // of a reduce's gradient
+  bool src_in_rows;     // whether the map takes the pixels of a row for one: they are neighbours, and TMA is slow with
+  bool dst_in_rows;     // pieces of 16 bytes
+  ConvProblem problem;
+  int32_t dst_apart[kSpatial];  // elements between neighbouring positions of a class
+  const Tap* taps;
+  const ResidueClass* classes;
+  const void* src;
+  const void* rhs;  // the filter, or the destination's gradient
+  void* out;        // the result, or the slices in the scratch
+  int64_t out_elements;  // of one slice
+  DType out_type;
+  Area area;
+  DirectPlaces places;
+  PixelLayout src_pixel;
+  PixelLayout dst_pixel;   // of a reduce
+  int32_t workers;         // thread blocks that share out the areas
+  int32_t channel_blocks;
+  int32_t block_groups;    // groups of a channel block; 0: a part of the only group's channels
+  int32_t chunks;          // parts of the source channels, of the only group
+  int32_t col_blocks;      // blocks of eight output channels of a channel block
+  int32_t entry_pieces;    // pieces of source channels that a set of output channels reads of each tap: see FirstPiece
+  int32_t positions;       // of an area, with those behind its end that make whole multiplications
+  int32_t items;           // of a reduce: warps that have a thread block's sums
+  int32_t parts;           // and of its positions, among so many warps each
+  FilterOrder filter_order;
+};
+
+inline constexpr int kReduceWarps = 8;  // of a thread block
+
+struct Channels {
+  int32_t group;  // the first
+  int32_t src;    // the first of all groups' channels
+  int32_t src_count;
+  int32_t dst;
+  int32_t dst_count;
+};
+
+// An area's place among the class's positions.
+struct AreaPlace {
+  int32_t image;
+  int32_t at[kSpatial];
+};
+
+class DirectBlock {
+ public:
+  __device__ __forceinline__ DirectBlock(const DirectParams& p, int src_chunks)
+      : worker(blockIdx.x % p.workers),
+        residue_(p.classes[blockIdx.x / p.workers / p.channel_blocks / src_chunks]),
+        high_((residue_.count[1] + p.area.rows - 1) / p.area.rows),
+        wide_((residue_.count[2] + p.area.cols - 1) / p.area.cols),
+        by_high_(high_), by_wide_(wide_), by_deep_(residue_.count[0]),
+        areas(static_cast<int32_t>(p.problem.batch) * residue_.count[0] * high_ * wide_) {
+    int32_t block = blockIdx.x / p.workers;
+    const int32_t part = block % src_chunks;
+    block = block / src_chunks % p.channel_blocks;
+    const ConvProblem& q = p.problem;
+    const int32_t ins = static_cast<int32_t>(q.in_channels), outs = static_cast<int32_t>(q.out_channels);
+    if (p.block_groups > 0) {
+      const int32_t first = block * p.block_groups, count = min(p.block_groups, static_cast<int32_t>(q.groups) - first);
+      channels = {first, first * ins, count * ins, first * outs, count * outs};
+    } else {
+      const int32_t chunk = p.src_pixel.pieces * kPieceChannels, cols = p.col_blocks * 8;
+      channels = {0, part * chunk, min(ins - part * chunk, src_chunks > 1 ? chunk : ins), block * cols,
+                  min(outs - block * cols, cols)};
+    }
+    first_to = channels.dst;
+    for (int d = 0; d < kSpatial; ++d) first_to += residue_.phase[d] * q.dst.spatial[d];
+  }
+
+  __device__ __forceinline__ const ResidueClass& residue() const { return residue_; }
+
+  __device__ __forceinline__ AreaPlace Place(const DirectParams& p, int32_t area) const {
+    AreaPlace place;
+    int32_t h, w;
+    area = by_wide_.Divide(area, &w);
+    area = by_high_.Divide(area, &h);
+    place.image = by_deep_.Divide(area, &place.at[0]);
+    place.at[1] = h * p.area.rows;
+    place.at[2] = w * p.area.cols;
+    return place;
+  }
+
+  int32_t worker;
+
+ private:
+  ResidueClass residue_;
+  int32_t high_, wide_;
+  Divider<int32_t> by_high_, by_wide_, by_deep_;
+
+ public:
+  int32_t areas;
+  Channels channels;
+  int64_t first_to;  // elements from the destination's origin to the first area's first channel
+};
+
+// The first piece of source channels that the set of output channels that begins with a column reads. It is a multiple
+// of entry_pieces, a power of two, or zero: it may be added to a piece by exclusive or.
+__device__ __forceinline__ int32_t FirstPiece(const DirectParams& p, int32_t first_col) {
+  if (p.entry_pieces == p.src_pixel.pieces) return 0;
+  const int32_t first = first_col / static_cast<int32_t>(p.problem.out_channels) *
+                        static_cast<int32_t>(p.problem.in_channels) / kPieceChannels;
+  return first & -p.entry_pieces;
+}
+
+// A place in the filter of a block's source and output channel, or -1 where they are of different groups or none.
+class FilterPlaces {
+ public:
+  __device__ __forceinline__ FilterPlaces(const DirectParams& p, const Channels& channels)
+      : strides_(p.problem.filter), channels_(channels), grouped_(p.block_groups > 0),
+        outs_(static_cast<int32_t>(p.problem.out_channels)), by_ins_(static_cast<int32_t>(p.problem.in_channels)),
+        by_outs_(static_cast<int32_t>(p.problem.out_channels)) {}
+
+  __device__ __forceinline__ int64_t Of(int32_t in, int32_t out) const {
+    if (in >= channels_.src_count || out >= channels_.dst_count) return -1;
+    if (!grouped_) return (channels_.src + in) * strides_.in + (channels_.dst + out) * strides_.out;
+    const int32_t in_group = by_ins_.Divide(in, &in), out_group = by_outs_.Divide(out, &out);
+    if (in_group != out_group) return -1;
+    return in * strides_.in + out * strides_.out + (channels_.group + in_group) * strides_.group;
+  }
+
+  // The place of a source channel's first of eight output channels, if these are contiguous, and which of them are of
+  // its group: from first to before last.
+  __device__ __forceinline__ int64_t OfRow(int32_t in, int32_t out, int32_t* first, int32_t* last) const {
+    if (in >= channels_.src_count || out >= channels_.dst_count) return -1;
+    *first = 0, *last = kPieceChannels;
+    if (!grouped_) return (channels_.src + in) * strides_.in + channels_.dst + out;
+    const int32_t group = by_ins_.Divide(in, &in);
+    *first = group * outs_ - out, *last = *first + outs_;
+    return *first < kPieceChannels && *last > 0 ? in * strides_.in + channels_.dst + out : -1;
+  }
+
+ private:
+  FilterStrides strides_;
+  Channels channels_;
+  bool grouped_;
+  int32_t outs_;
+  Divider<int32_t> by_ins_, by_outs_;
+};
+
+}  // namespace jaxconv

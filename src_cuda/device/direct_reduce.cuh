@@ -1,0 +1,232 @@
+// The direct family's reduce on tensor cores: rows are entries of eight source channels, columns output channels, steps
+// positions. A thread block keeps the sums of all its channels' taps in registers.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "device/convert.cuh"
+#include "device/direct_params.cuh"
+#include "device/direct_ring.cuh"
+#include "device/direct_tables.cuh"
+#include "device/ptx.cuh"
+
+namespace jaxconv {
+
+// A warp's sums: of kRows blocks of two entries by a set of output channels, over a part of the positions.
+template <typename T, DirectTile kTile>
+class DirectFilterSums {
+  static constexpr int kRows = kTile.filter_rows, kBlocks = kTile.set;
+  static constexpr int kSteps = 2;  // of 16 positions, whose gradients are in registers
+
+ public:
+  // `item`: of the sets and their parts of kRows.
+  __device__ __forceinline__ DirectFilterSums(const DirectParams& p, int item, int entries)
+      : first_col_(item % (p.col_blocks / kBlocks) * kBlocks * 8),
+        first_entry_(item / (p.col_blocks / kBlocks) * kRows * 2), entries_(entries),
+        first_piece_(FirstPiece(p, first_col_)) {}
+
+  // Adds the products of 32 positions. If an area has all its positions, kWhole, none
+  // need to be looked at.
+  template <bool kWhole>
+  __device__ __forceinline__ void Multiply(const DirectParams& p, const char* shared, uint32_t box, uint32_t gradient,
+                                           const AreaEnd& end, int first_position) {
+    const int lane = threadIdx.x % 32, matrix = lane / 8;
+    const Position* positions = reinterpret_cast<const Position*>(shared + p.places.positions) + first_position;
+    const uint32_t pixels = ptx::SharedAddress(shared) + p.places.position_pixels;
+    uint32_t from[kSteps];
+    bool is_there[kSteps];
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+      const int at = k * 16 + matrix / 2 * kRun + lane % kRun;
+      is_there[k] = kWhole || end.Has(positions[at]);  // the gradient is zero elsewhere, and so must be what it is multiplied with
+      from[k] = box + ptx::LoadWord(pixels + (first_position + at) * static_cast<int>(sizeof(uint32_t)));
+    }
+    uint32_t b[kSteps][kBlocks][2];
+    ReadGradient(p, gradient, first_position, b);
+    const uint32_t entries = ptx::SharedAddress(shared) + p.places.entries;
+    const uint32_t zeros = ptx::SharedAddress(shared) + p.places.zeros;
+    uint32_t a[2][kSteps][4];  // while one block of rows is multiplied, the next is read
+    const auto read = [&](int i) {
+      const uint32_t entry = ReadEntry(entries, min(first_entry_ + 2 * i + matrix % 2, entries_ - 1));
+      const uint32_t offset = entry ^ first_piece_ * 16;
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k) ptx::LoadMatrices<true>(a[i % 2][k], is_there[k] ? from[k] + offset : zeros);
+    };
+    read(0);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (i + 1 < kRows) read(i + 1);
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k) {
+#pragma unroll
+        for (int j = 0; j < kBlocks; ++j) ptx::MultiplyAdd<T>(sum_[i][j], a[i % 2][k], b[k][j][0], b[k][j][1]);
+      }
+    }
+  }
+
+  // To shared memory, and adds what another part of the positions has written: `sums` is the item's place there, of
+  // which each lane has its own.
+  __device__ __forceinline__ void Write(float* sums) const {
+    ForEach([&](float sum, int at) { sums[at * 32 + threadIdx.x % 32] = sum; });
+  }
+  __device__ __forceinline__ void Add(const float* sums) {
+    ForEach([&](float& sum, int at) { sum += sums[at * 32 + threadIdx.x % 32]; });
+  }
+  static constexpr int kFloats = kRows * kBlocks * 4 * 32;
+
+  // Stores what was written to `sums`: registers have no addresses.
+  __device__ __forceinline__ void Store(const DirectParams& p, const DirectBlock& block, const float* sums) const {
+    const int lane = threadIdx.x % 32;
+    const FilterPlaces places(p, block.channels);
+    const Divider<int32_t> by_pieces(p.entry_pieces);
+    const int64_t slice = block.worker * p.out_elements;
+#pragma unroll 2
+    for (int at = 0; at < kRows * kBlocks * 4; at += 2) {
+      const int entry = first_entry_ + at / (kBlocks * 4) * 2 + at / 2 % 2;
+      if (entry >= entries_) continue;
+      int32_t piece;
+      const int32_t tap = by_pieces.Divide(entry, &piece);
+      const int32_t in = (piece + first_piece_) * kPieceChannels + lane / 4;
+      const int32_t out = first_col_ + at / 4 % kBlocks * 8 + lane % 4 * 2;
+      const int64_t to = slice + p.taps[block.residue().first_tap + tap].filter_delta;
+      const int64_t place[2] = {places.Of(in, out), places.Of(in, out + 1)};
+      const float sum[2] = {sums[at * 32 + lane], sums[(at + 1) * 32 + lane]};
+      if (p.out_type == DType::kF32 && place[0] >= 0 && place[1] == place[0] + 1 && (to + place[0]) % 2 == 0) {
+        StoreNarrowed(Pack<float, 2>{sum[0], sum[1]}, p.out, to + place[0], p.out_type);
+        continue;
+      }
+#pragma unroll
+      for (int v = 0; v < 2; ++v) {
+        if (place[v] >= 0) StoreNarrowed(Pack<float, 1>{sum[v]}, p.out, to + place[v], p.out_type);
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void ReadGradient(const DirectParams& p, uint32_t gradient, int first_position,
+                                               uint32_t (&b)[kSteps][kBlocks][2]) const {
+    const int lane = threadIdx.x % 32, matrix = lane / 8;
+    const auto address = [&](int position, int block) {
+      const int32_t pixel = first_position + position;
+      return gradient + ((pixel << p.dst_pixel.pitch) + p.dst_pixel.Exchange(first_col_ / 8 + block, pixel)) * 16;
+    };
+    static_assert(kSteps == 2 && (kBlocks == 1 || kBlocks % 2 == 0));
+    uint32_t four[4];
+    if constexpr (kBlocks == 1) {
+      ptx::LoadMatrices<true>(four, address(lane, 0));
+      b[0][0][0] = four[0], b[0][0][1] = four[1], b[1][0][0] = four[2], b[1][0][1] = four[3];
+    } else {
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k) {
+#pragma unroll
+        for (int j = 0; j < kBlocks; j += 2) {
+          ptx::LoadMatrices<true>(four, address(k * 16 + lane % 16, j + matrix / 2));
+          b[k][j][0] = four[0], b[k][j][1] = four[1], b[k][j + 1][0] = four[2], b[k][j + 1][1] = four[3];
+        }
+      }
+    }
+  }
+
+  template <typename F>
+  __device__ __forceinline__ void ForEach(F&& f) {
+    int at = 0;
+#pragma unroll
+    for (auto& blocks : sum_) {
+#pragma unroll
+      for (auto& four : blocks) {
+#pragma unroll
+        for (float& sum : four) f(sum, at++);
+      }
+    }
+  }
+  template <typename F>
+  __device__ __forceinline__ void ForEach(F&& f) const {
+    const_cast<DirectFilterSums*>(this)->ForEach([&](const float& sum, int at) { f(sum, at); });
+  }
+
+  int first_col_;
+  int first_entry_;
+  int entries_;
+  uint32_t first_piece_;
+  float sum_[kRows][kBlocks][4] = {};
+};
+
+// Positions behind an area's end, which no copy reaches.
+__device__ __forceinline__ void ClearBehindArea(const DirectParams& p, char* shared) {
+  const int32_t first = p.area.rows * p.area.cols << p.dst_pixel.pitch, last = p.positions << p.dst_pixel.pitch;
+  for (int stage = 0; stage < kDirectStages; ++stage) {
+    uint4* pieces = reinterpret_cast<uint4*>(shared + stage * p.places.stage + p.places.gradient);
+    for (int i = first + threadIdx.x; i < last; i += 32 * kReduceWarps) pieces[i] = {};
+  }
+}
+
+template <typename T, int kTileIndex>
+__global__ void __launch_bounds__(32 * kReduceWarps, kDirectTiles[kTileIndex].reduce_blocks())
+    DirectReduce(const __grid_constant__ DirectParams p) {
+  constexpr DirectTile kTile = kDirectTiles[kTileIndex];
+  extern __shared__ __align__(1024) char shared[];
+  const DirectBlock block(p, p.chunks);
+  const uint32_t base = ptx::SharedAddress(shared);
+  const BoxOrigin origin(p, block.residue());
+  const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  StageRing filled(base + p.places.barriers), read = filled;
+  if (threadIdx.x == 0) filled.Init(kReduceWarps);
+  FillTables<32 * kReduceWarps>(p, block.residue(), origin, shared);
+  uint32_t* pixels = reinterpret_cast<uint32_t*>(shared + p.places.position_pixels);
+  for (int i = threadIdx.x; i < p.positions; i += 32 * kReduceWarps) pixels[i] = PixelOf(p, i);
+  ClearBehindArea(p, shared);
+  __syncthreads();
+  const Box box = SourceBox(p), gradient = GradientBox(p);
+  int32_t next = block.worker;  // the area that is copied next
+  const auto copy = [&] {
+    if (next >= block.areas) return;
+    const AreaPlace place = block.Place(p, next);
+    const int32_t at[kSpatial] = {origin.At(p, place, 0), origin.At(p, place, 1), origin.At(p, place, 2)};
+    const uint32_t stage = base + filled.stage() * p.places.stage;
+    filled.WaitUntilEmpty();
+    box.template Copy<T>(stage, filled.full(), block.channels.src, at, place.image);
+    gradient.template Copy<T>(stage + p.places.gradient, filled.full(), block.channels.dst, place.at, place.image);
+    Box::Arrive(filled.full(), box.Bytes() + gradient.Bytes());
+    filled.Advance();
+    next += p.workers;
+  };
+  const int entries = block.residue().tap_count * p.entry_pieces, part = warp / p.items;
+  DirectFilterSums<T, kTile> sums(p, warp % p.items, entries);
+  if (warp == 0) copy();
+#pragma unroll 1
+  for (int32_t area = block.worker; area < block.areas; area += p.workers) {
+    if (warp == 0) copy();
+    const AreaEnd end(p, block, block.Place(p, area));
+    const uint32_t stage = base + read.stage() * p.places.stage;
+    read.WaitUntilFull();
+    const auto multiply = [&](auto is_whole) {
+#pragma unroll 1
+      for (int position = part * 32; position < p.positions; position += p.parts * 32) {
+        sums.template Multiply<is_whole>(p, shared, stage, stage + p.places.gradient, end, position);
+      }
+    };
+    if (part < p.parts && entries > 0) {
+      if (end.rows * end.cols == p.positions) {
+        multiply(std::true_type());
+      } else {
+        multiply(std::false_type());
+      }
+    }
+    read.Release();
+  }
+  __syncthreads();  // what is exchanged takes the stages' place
+  float* exchange = reinterpret_cast<float*>(shared) + warp % p.items * sums.kFloats;
+#pragma unroll 1
+  for (int other = 1; other < p.parts; ++other) {  // in order: the sum is the same each time
+    __syncthreads();
+    if (part == other) sums.Write(exchange);
+    __syncthreads();
+    if (part == 0) sums.Add(exchange);
+  }
+  if (part > 0) return;
+  sums.Write(exchange);
+  sums.Store(p, block, exchange);
+}
+
+}  // namespace jaxconv

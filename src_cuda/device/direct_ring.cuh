@@ -1,0 +1,112 @@
+// Stages of the direct family: boxes of pixels, which the first warp copies, and all warps read.
+#pragma once
+
+#include <cstdint>
+
+#include "device/direct_params.cuh"
+#include "device/ptx.cuh"
+#include "device/ptx_barrier.cuh"
+
+namespace jaxconv {
+
+// A way through the stages, of a warp that reads them or of the one that fills them. A stage has two barriers: one says that it is full, one that it is empty.
+class StageRing {
+ public:
+  __device__ __forceinline__ explicit StageRing(uint32_t barriers) : barriers_(barriers) {}
+
+  // To be called by one thread, before all others wait.
+  __device__ __forceinline__ void Init(int readers) const {
+    for (int stage = 0; stage < kDirectStages; ++stage) {
+      ptx::InitBarrier(barriers_ + stage * 16, ptx::kHasTma ? 1 : 32);
+      ptx::InitBarrier(barriers_ + stage * 16 + 8, readers);
+    }
+  }
+
+  __device__ __forceinline__ int stage() const { return stage_; }
+  __device__ __forceinline__ uint32_t full() const { return barriers_ + stage_ * 16; }
+  __device__ __forceinline__ void WaitUntilFull() const { ptx::Wait(full(), turn_); }
+  __device__ __forceinline__ void WaitUntilEmpty() const { ptx::Wait(full() + 8, turn_ ^ 1); }
+
+  // Says that this warp has read the stage, and goes to the next one.
+  __device__ __forceinline__ void Release() {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ptx::Arrive(full() + 8);
+    Advance();
+  }
+
+  __device__ __forceinline__ void Advance() {
+    stage_ = stage_ + 1 < kDirectStages ? stage_ + 1 : 0;
+    turn_ ^= stage_ == 0;
+  }
+
+ private:
+  uint32_t barriers_;
+  int stage_ = 0;
+  uint32_t turn_ = 0;
+};
+
+// A box of a tensor in shared memory: from where, and how large.
+struct Box {
+  const CUtensorMap& map;
+  bool in_rows;
+  const void* tensor;
+  const TensorStrides& strides;
+  const int64_t (&size)[kSpatial];
+  int32_t channels;  // of all groups
+  PixelLayout pixel;
+  int32_t extent[kSpatial];
+
+  __device__ __forceinline__ uint32_t Bytes() const {
+    return (extent[0] * extent[1] * extent[2] << pixel.pitch) * 16;
+  }
+
+  // Zeros outside of the tensor. To be called by all of a warp; the barrier is arrived at in Arrive.
+  template <typename T>
+  __device__ __forceinline__ void Copy(uint32_t to, uint32_t barrier, int32_t channel, const int32_t (&at)[kSpatial],
+                                       int32_t image) const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (threadIdx.x % 32 > 0) return;
+    const int32_t first = in_rows ? at[2] * kPieceChannels : channel;
+    ptx::CopyBoxByTma(to, map, barrier, first, in_rows ? 0 : at[2], at[1], at[0], image);
+#else
+    const int32_t piece = threadIdx.x % 32 & ((1 << pixel.pitch) - 1);
+    channel += piece * kPieceChannels;
+    const T* first = static_cast<const T*>(tensor) + image * strides.batch + channel;
+    for (int32_t row = 0; row < extent[0] * extent[1]; ++row) {
+      const int32_t d = at[0] + row / extent[1], h = at[1] + row % extent[1];
+      const bool is_there = channel < channels && static_cast<uint32_t>(d) < size[0] &&
+                            static_cast<uint32_t>(h) < size[1];
+      const T* from = first + d * strides.spatial[0] + h * strides.spatial[1];
+      for (int32_t w = threadIdx.x % 32 >> pixel.pitch; w < extent[2]; w += 32 >> pixel.pitch) {
+        const int32_t number = row * extent[2] + w;
+        ptx::CopyAsync(to + ((number << pixel.pitch) + pixel.Exchange(piece, number)) * 16,
+                       from + (at[2] + w) * strides.spatial[2],
+                       is_there && static_cast<uint32_t>(at[2] + w) < size[2]);
+      }
+    }
+#endif
+  }
+
+  // Says that a stage will be full when the copies, of so many bytes, have been done.
+  static __device__ __forceinline__ void Arrive(uint32_t barrier, uint32_t bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (threadIdx.x % 32 == 0) ptx::ArriveExpecting(barrier, bytes);
+#else
+    ptx::ArriveBehindCopies(barrier);
+#endif
+  }
+};
+
+__device__ __forceinline__ Box SourceBox(const DirectParams& p) {
+  const ConvProblem& q = p.problem;
+  return {p.src_map, p.src_in_rows, p.src, q.src, q.src_size, static_cast<int32_t>(q.groups * q.in_channels), p.src_pixel,
+          {p.area.box[0], p.area.box[1], p.area.box[2]}};
+}
+
+__device__ __forceinline__ Box GradientBox(const DirectParams& p) {
+  const ConvProblem& q = p.problem;
+  return {p.dst_map, p.dst_in_rows, p.rhs, q.dst, q.dst_size, static_cast<int32_t>(q.groups * q.out_channels), p.dst_pixel,
+          {1, p.area.rows, p.area.cols}};
+}
+
+}  // namespace jaxconv

@@ -1,0 +1,114 @@
+// Tables of the direct family in shared memory: worked out once for all areas of a thread block.
+#pragma once
+
+#include <cstdint>
+
+#include "device/direct_params.cuh"
+#include "device/ptx.cuh"
+
+namespace jaxconv {
+
+// A position of an area. Those behind its end are nowhere.
+struct alignas(8) Position {
+  int32_t to;  // elements from the area's origin in the destination
+  int16_t row;
+  int16_t column;
+};
+
+inline constexpr int16_t kNoRow = INT16_MAX;
+
+// The box's first pixel as seen from an area's first: the least of all taps' shifts.
+struct BoxOrigin {
+  int32_t low[kSpatial];
+
+  // To be called by whole warps.
+  __device__ __forceinline__ BoxOrigin(const DirectParams& p, const ResidueClass& residue) {
+    int32_t high[kSpatial];
+#pragma unroll
+    for (int d = 0; d < kSpatial; ++d) low[d] = INT32_MAX, high[d] = INT32_MIN;
+    for (int t = threadIdx.x % 32; t < residue.tap_count; t += 32) {
+      const Tap tap = p.taps[residue.first_tap + t];
+#pragma unroll
+      for (int d = 0; d < kSpatial; ++d) low[d] = min(low[d], tap.shift[d]), high[d] = max(high[d], tap.shift[d]);
+    }
+    const int32_t reach[kSpatial] = {1, (p.area.rows - 1) * static_cast<int32_t>(p.problem.step[1]) + 1,
+                                     (p.area.cols - 1) * static_cast<int32_t>(p.problem.step[2]) + 1};
+#pragma unroll
+    for (int d = 0; d < kSpatial; ++d) {
+      low[d] = residue.tap_count == 0 ? 0 : __reduce_min_sync(0xffffffff, low[d]);
+      high[d] = residue.tap_count == 0 ? 0 : __reduce_max_sync(0xffffffff, high[d]);
+      if (high[d] - low[d] + reach[d] > p.area.box[d]) __trap();  // the plan is of another problem
+    }
+  }
+
+  // The box's first pixel, of an area.
+  __device__ __forceinline__ int32_t At(const DirectParams& p, const AreaPlace& place, int d) const {
+    return place.at[d] * static_cast<int32_t>(p.problem.step[d]) + low[d];
+  }
+};
+
+// An entry as the lanes see it that read the first to eighth position of a run: bytes from the position's pixel to the
+// piece. Runs begin with pixels of numbers that are multiples of eight, which do not matter to the exchange of pieces.
+// The piece that a set begins with is added by exclusive or.
+inline constexpr int kEntryBytes = kRun * sizeof(uint32_t);
+
+__device__ __forceinline__ uint32_t ReadEntry(uint32_t entries, int i) {
+  return ptx::LoadWord(entries + i * kEntryBytes + threadIdx.x % kRun * static_cast<int>(sizeof(uint32_t)));
+}
+
+// With one more than there are, the last again, so that entries may be read by twos.
+template <int kThreads>
+__device__ __forceinline__ void FillEntries(const DirectParams& p, const ResidueClass& residue, const BoxOrigin& origin,
+                                            char* shared) {
+  uint32_t* entries = reinterpret_cast<uint32_t*>(shared + p.places.entries);
+  const int32_t count = residue.tap_count * p.entry_pieces;
+  for (int i = threadIdx.x; count > 0 && i < (count + 1) * kRun; i += kThreads) {
+    const int32_t entry = min(i / kRun, count - 1), position = i % kRun * static_cast<int32_t>(p.problem.step[2]);
+    const Tap tap = p.taps[residue.first_tap + entry / p.entry_pieces];
+    const int32_t d = tap.shift[0] - origin.low[0], h = tap.shift[1] - origin.low[1], w = tap.shift[2] - origin.low[2];
+    const int32_t pixel = (d * p.area.box[1] + h) * p.area.box[2] + w;
+    entries[i] = ((pixel << p.src_pixel.pitch) +
+                  p.src_pixel.Exchange(entry % p.entry_pieces, pixel + position)) * 16;
+  }
+}
+
+template <int kThreads>
+__device__ __forceinline__ void FillTables(const DirectParams& p, const ResidueClass& residue, const BoxOrigin& origin,
+                                           char* shared) {
+  Position* positions = reinterpret_cast<Position*>(shared + p.places.positions);
+  for (int i = threadIdx.x; i < p.positions; i += kThreads) {
+    const int32_t h = i / p.area.cols, w = i % p.area.cols;
+    positions[i] = h < p.area.rows ? Position{h * p.dst_apart[1] + w * p.dst_apart[2], static_cast<int16_t>(h),
+                                              static_cast<int16_t>(w)}
+                                   : Position{0, kNoRow, kNoRow};
+  }
+  FillEntries<kThreads>(p, residue, origin, shared);
+  if (threadIdx.x < 4) reinterpret_cast<int32_t*>(shared + p.places.zeros)[threadIdx.x] = 0;
+}
+
+// Bytes from the box's first pixel to that of an area's position.
+__device__ __forceinline__ int32_t PixelOf(const DirectParams& p, int32_t position) {
+  const int32_t h = position / p.area.cols, w = position % p.area.cols;
+  if (h >= p.area.rows) return 0;
+  const int32_t step[2] = {static_cast<int32_t>(p.problem.step[1]), static_cast<int32_t>(p.problem.step[2])};
+  return ((h * step[0] * p.area.box[2] + w * step[1]) << p.src_pixel.pitch) * 16;
+}
+
+// Elements from the destination's origin to an area's, and the positions that it has before the class's end.
+struct AreaEnd {
+  int64_t to;
+  int32_t rows;
+  int32_t cols;
+
+  __device__ __forceinline__ AreaEnd(const DirectParams& p, const DirectBlock& block, const AreaPlace& place)
+      : to(place.image * p.problem.dst.batch + block.first_to +
+           (place.at[0] * p.dst_apart[0] + place.at[1] * p.dst_apart[1] + place.at[2] * p.dst_apart[2])),
+        rows(min(block.residue().count[1] - place.at[1], p.area.rows)),
+        cols(min(block.residue().count[2] - place.at[2], p.area.cols)) {}
+
+  __device__ __forceinline__ bool Has(const Position& position) const {
+    return position.row < rows && position.column < cols;
+  }
+};
+
+}  // namespace jaxconv

@@ -1,0 +1,303 @@
+// The direct family: convolution on tensor cores from a box of source pixels in shared memory, which serves all taps.
+// For channels that tiles of a matrix product are too large for: narrow groups, depthwise, stems, few outputs.
+#include "kernels/direct.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <iterator>
+#include <numeric>
+
+#include "host/enqueue.cuh"
+#include "host/layout.h"
+#include "host/product.h"
+#include "host/types.h"
+#include "launch.h"
+
+namespace jaxconv {
+namespace {
+
+constexpr int32_t kMostExtent = 256;  // of a box of TMA
+
+
+// How many groups a channel block has: the most that a tile's pieces hold, whole ones of source and output channels,
+// equally many in each block as far as that goes; 0 where they do not.
+int32_t BlockGroups(const ConvProblem& p, const DirectTile& tile) {
+  const auto whole = [](int64_t channels) { return kPieceChannels / std::gcd<int64_t>(channels, kPieceChannels); };
+  const int64_t least = std::lcm(whole(p.in_channels), whole(p.out_channels));
+  const int64_t most = tile.pieces * kPieceChannels / std::max(p.in_channels, p.out_channels) / least * least;
+  if (most == 0) return 0;
+  const int64_t blocks = CeilDiv(p.groups, most);
+  return static_cast<int32_t>(CeilDiv(CeilDiv(p.groups, blocks), least) * least);
+}
+
+PixelLayout Layout(int64_t pieces) {
+  return {static_cast<int32_t>(pieces), static_cast<int32_t>(std::bit_width(static_cast<uint64_t>(pieces) - 1))};
+}
+
+// The pieces of source channels that a set of output channels reads: a power of two, at whose multiples each set's
+// begin, if that is less than all.
+int32_t EntryPieces(const ConvProblem& p, int32_t groups, int32_t set_cols) {
+  const int64_t all = groups * p.in_channels / kPieceChannels;
+  int64_t pieces = 1;
+  for (int64_t col = 0; col < groups * p.out_channels; col += set_cols) {
+    const int64_t last = std::min(col + set_cols, groups * p.out_channels) - 1;
+    const int64_t first_piece = col / p.out_channels * p.in_channels / kPieceChannels;
+    const int64_t last_piece = ((last / p.out_channels + 1) * p.in_channels - 1) / kPieceChannels;
+    while (first_piece / pieces != last_piece / pieces) pieces *= 2;
+  }
+  return static_cast<int32_t>(all % pieces == 0 ? pieces : all);
+}
+
+// The thread blocks' channels, and how they lie in shared memory.
+void SetChannels(DirectParams& d, const DirectTile& tile, Pass pass) {
+  const ConvProblem& p = d.problem;
+  const int warp_cols = (pass == Pass::kGather ? tile.col_blocks() : tile.set) * 8;
+  int64_t cols;  // of a channel block
+  if (p.groups > 1) {
+    d.block_groups = BlockGroups(p, tile);
+    d.channel_blocks = static_cast<int32_t>(CeilDiv(p.groups, d.block_groups));
+    d.chunks = 1;
+    d.src_pixel = Layout(d.block_groups * p.in_channels / kPieceChannels);
+    d.entry_pieces = EntryPieces(p, d.block_groups, tile.set * 8);
+    cols = CeilDiv(d.block_groups * p.out_channels, warp_cols) * warp_cols;
+  } else {
+    const int64_t pieces = p.in_channels / kPieceChannels;
+    d.block_groups = 0;
+    d.chunks = static_cast<int32_t>(CeilDiv(pieces, tile.pieces));
+    d.src_pixel = Layout(CeilDiv(pieces, d.chunks));
+    d.entry_pieces = d.src_pixel.pieces;
+    const int64_t most = std::max(1, tile.pieces * kPieceChannels / warp_cols);
+    cols = std::min(CeilDiv(p.out_channels, warp_cols), most) * warp_cols;
+    d.channel_blocks = static_cast<int32_t>(CeilDiv(p.out_channels, cols));
+  }
+  d.col_blocks = static_cast<int32_t>(cols / 8);
+  d.dst_pixel = Layout(d.col_blocks);
+}
+
+// Of a gather: the warps that share out an area's positions.
+int WarpsDown(const DirectParams& d, const DirectTile& tile) {
+  return tile.warps / (d.col_blocks / tile.col_blocks());
+}
+
+// Of a reduce: sets of output channels by parts of the entries.
+int Items(const DirectParams& d, const DirectTile& tile) {
+  const int64_t rows = CeilDiv(d.area.taps * d.entry_pieces, 2);
+  return static_cast<int>(std::max<int64_t>(1, CeilDiv(rows, tile.filter_rows))) * d.col_blocks / tile.set;
+}
+
+int64_t AreaPositions(const DirectParams& d, const DirectTile& tile, Pass pass) {
+  if (pass == Pass::kGather) return WarpsDown(d, tile) * tile.positions * 16;
+  return CeilDiv(d.area.rows * d.area.cols, 32) * 32;
+}
+
+DirectPlaces MakePlaces(const DirectParams& d, const DirectTile& tile, Pass pass, DType out_type) {
+  constexpr int64_t kAlignment = 128;
+  const auto turn = [](int64_t bytes) { return CeilDiv(bytes, 1024) * 1024; };  // of TMA's exchange of pieces
+  const auto whole = [](int64_t bytes) { return CeilDiv(bytes, kAlignment) * kAlignment; };
+  const int64_t box = static_cast<int64_t>(d.area.box[0]) * d.area.box[1] * d.area.box[2];
+  const int64_t positions = d.positions, entries = d.area.taps * d.entry_pieces;
+  const int64_t box_bytes = turn((box << d.src_pixel.pitch) * 16);
+  const int64_t out_bytes = static_cast<int64_t>(ElementBytes(out_type));
+  int64_t at = 0;
+  DirectPlaces places{};
+  const auto place = [&](int32_t& where, int64_t bytes) { where = static_cast<int32_t>(at), at += whole(bytes); };
+  places.gradient = static_cast<int32_t>(box_bytes);
+  places.stage = static_cast<int32_t>(box_bytes);
+  if (pass == Pass::kReduce) places.stage += static_cast<int32_t>(turn((positions << d.dst_pixel.pitch) * 16));
+  at = kDirectStages * places.stage;
+  if (pass == Pass::kGather) place(places.filter, d.chunks * CeilDiv(entries, 2) * d.col_blocks * 2 * 8 * 16);
+  const int32_t exchange = tile.filter_rows * tile.set * 4 * 32 * 4 * d.items;
+  if (pass == Pass::kReduce) at = std::max<int64_t>(at, exchange);
+  place(places.entries, (entries + 1) * kRun * 4);
+  place(places.positions, positions * 8);
+  if (pass == Pass::kReduce) place(places.position_pixels, positions * 4);
+  place(places.zeros, 16);
+  place(places.barriers, kDirectStages * 16);
+  if (pass == Pass::kGather) place(places.results, tile.warps * 16 * (tile.col_blocks() * 8 * out_bytes + 16));
+  places.end = static_cast<int32_t>(std::min<int64_t>(at, INT32_MAX));
+  return places;
+}
+
+// Everything but the operands.
+DirectParams MakeShape(const ConvProblem& p, Pass pass, const Plan& plan) {
+  const DirectTile& tile = kDirectTiles[plan.tile];
+  DirectParams d{};
+  d.problem = p;
+  d.area = plan.area;
+  SetChannels(d, tile, pass);
+  for (int i = 0; i < kSpatial; ++i) {
+    d.dst_apart[i] = static_cast<int32_t>(p.period[i] * p.dst.spatial[i]);
+  }
+  d.positions = static_cast<int32_t>(AreaPositions(d, tile, pass));
+  d.items = Items(d, tile);
+  d.parts = std::max(1, kReduceWarps / d.items);
+  const DType type = pass == Pass::kReduce && plan.split > 1 ? DType::kF32 : ResultType(p, pass);
+  d.places = MakePlaces(d, tile, pass, type);
+  d.out_type = type;
+  return d;
+}
+
+bool HasPieces(const TensorStrides& s, int64_t groups, int64_t channels) {
+  return s.channel == 1 && (groups == 1 || s.group == channels) && s.batch % kPieceChannels == 0 &&
+         s.spatial[0] % kPieceChannels == 0 && s.spatial[1] % kPieceChannels == 0 &&
+         s.spatial[2] % kPieceChannels == 0 && groups * channels % kPieceChannels == 0;
+}
+
+// What does not depend on the tile.
+const char* WhyNotProblem(const ConvProblem& p, Pass pass) {
+  const bool is_short = p.src_type == DType::kBF16 || p.src_type == DType::kF16;
+  if (!is_short || p.src_type != RhsType(p, pass)) return "operands are of bfloat16 or float16 here";
+  if (SumType(p) != DType::kF32) return "tensor cores sum in float32 here";
+  if (!HasPieces(p.src, p.groups, p.in_channels) || !HasPieces(p.dst, p.groups, p.out_channels)) {
+    return "channels are not last, in pieces of eight";
+  }
+  return nullptr;
+}
+
+const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
+  if (const char* why = WhyNotPlan(plan, std::size(kDirectTiles))) return why;
+  if (plan.chunk != 0 || plan.units != 0) return "direct has neither chunks nor units";
+  if (pass == Pass::kGather && plan.split != 1) return "a gather of direct is not split";
+  if (ResultElements(p, pass) == 0) return nullptr;
+  if (const char* why = WhyNotProblem(p, pass)) return why;
+  const DirectTile& tile = kDirectTiles[plan.tile];
+  if (p.groups > 1 && BlockGroups(p, tile) == 0) return "the tile does not hold whole groups";
+  const Area& area = plan.area;
+  if (area.rows < 1 || area.cols < kRun || area.cols % kRun || area.taps < 0 || area.taps > p.tap_count) {
+    return "no such area";
+  }
+  if (std::min({area.box[0], area.box[1], area.box[2]}) < 1 || area.box[2] % kRun ||
+      std::max({area.box[0], area.box[1], area.box[2], area.rows, area.cols}) > kMostExtent) {
+    return "no such box";
+  }
+  if (pass == Pass::kReduce && std::max({p.period[0], p.period[1], p.period[2]}) > 1) {
+    return "the gradient's positions are not neighbours";
+  }
+  const DirectParams d = MakeShape(p, pass, plan);
+  if (pass == Pass::kGather) {
+    const int across = d.col_blocks / tile.col_blocks();
+    if (across > tile.warps || tile.warps % across) return "its warps do not share out the channels";
+    if (area.rows * area.cols > d.positions) return "its warps do not cover the area";
+  } else if (d.items > kReduceWarps || d.col_blocks > 8) {
+    return "its warps do not hold the sums";
+  }
+  const auto image = [](const TensorStrides& s, const int64_t (&size)[kSpatial]) {
+    return std::max({s.spatial[0] * size[0], s.spatial[1] * size[1], s.spatial[2] * size[2]});
+  };
+  if (std::max({Positions(p), image(p.src, p.src_size), image(p.dst, p.dst_size)}) >= INT32_MAX) {
+    return "positions, or the elements of an image, do not fit 32 bits";
+  }
+  return nullptr;
+}
+
+size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
+  return ResultElements(p, pass) == 0 ? 0 : MakeShape(p, pass, plan).places.end;
+}
+
+// A gather's blocks stay as long as there are areas: as many as the device holds at once.
+int32_t GatherWorkers(const DirectParams& d, const DirectTile& tile) {
+  int device = 0, multiprocessors = 1, shared = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+  const int64_t held = std::clamp<int64_t>(shared / (d.places.end + 1024), 1, tile.gather_blocks());
+  const int64_t others = static_cast<int64_t>(d.channel_blocks) * d.problem.class_count;
+  const int64_t areas = d.problem.batch * CeilDiv(d.problem.dst_size[1], d.area.rows) * d.problem.dst_size[0] *
+                        CeilDiv(d.problem.dst_size[2], d.area.cols);
+  return static_cast<int32_t>(std::clamp<int64_t>(held * multiprocessors / others, 1, std::max<int64_t>(1, areas)));
+}
+
+FilterOrder OrderOf(const ConvCall& call) {
+  const ConvProblem& p = call.problem;
+  const FilterStrides& f = p.filter;
+  const int64_t outs = p.groups * p.out_channels;
+  if (call.pass == Pass::kReduce) return FilterOrder::kNone;
+  if (RhsLayout(call).StepVectors(kPieceChannels)) return FilterOrder::kIns;
+  const bool is_row = f.out == 1 && (p.groups == 1 || f.group == p.out_channels) && outs % kPieceChannels == 0;
+  return is_row && (p.in_channels == 1 || f.in == outs) ? FilterOrder::kOuts : FilterOrder::kNone;
+}
+
+// What TMA needs to know of an activation.
+bool EncodeMap(CUtensorMap* map, bool* in_rows, const void* tensor, DType type, const TensorStrides& s,
+               const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, const PixelLayout& pixel,
+               const int32_t (&extent)[kSpatial]) {
+  static const auto encode = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    const cudaError_t status =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(status == cudaSuccess ? function : nullptr);
+  }();
+  if (encode == nullptr) return false;
+  constexpr CUtensorMapSwizzle kSwizzles[] = {CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_SWIZZLE_32B,
+                                              CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_SWIZZLE_128B};
+  const auto bytes = [&](int64_t stride) { return static_cast<cuuint64_t>(std::max<int64_t>(stride, channels)) * 2; };
+  const auto size_of = [](int64_t size) { return static_cast<cuuint64_t>(size); };
+  *in_rows = pixel.pitch == 0 && s.spatial[2] == channels && extent[2] * channels <= kMostExtent;
+  const int64_t row = *in_rows ? size[2] : 1, pixel_channels = kPieceChannels << pixel.pitch;
+  const int32_t box_row = *in_rows ? extent[2] : 1;
+  const cuuint64_t sizes[] = {size_of(channels * row), size_of(size[2] / row), size_of(size[1]), size_of(size[0]),
+                              size_of(batch)};
+  const cuuint64_t strides[] = {bytes(s.spatial[2] * row), bytes(s.spatial[1]), bytes(s.spatial[0]), bytes(s.batch)};
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(pixel_channels * box_row),
+                            static_cast<cuuint32_t>(extent[2] / box_row), static_cast<cuuint32_t>(extent[1]),
+                            static_cast<cuuint32_t>(extent[0]), 1};
+  const cuuint32_t steps[] = {1, 1, 1, 1, 1};
+  return encode(map, type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 5,
+                const_cast<void*>(tensor), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                kSwizzles[pixel.pitch], CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// Fills in what TMA needs, on devices that have it.
+bool EncodeMaps(const ConvCall& call, DirectParams* d) {
+  int device = 0, major = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) {
+    return false;
+  }
+  if (major < 9) return true;
+  const ConvProblem& p = call.problem;
+  const int32_t area[kSpatial] = {1, d->area.rows, d->area.cols};
+  return EncodeMap(&d->src_map, &d->src_in_rows, call.src, p.src_type, p.src, p.src_size, p.batch, p.groups * p.in_channels,
+                   d->src_pixel, d->area.box) &&
+         (call.pass == Pass::kGather || EncodeMap(&d->dst_map, &d->dst_in_rows, call.rhs, p.dst_type, p.dst, p.dst_size, p.batch,
+                                                  p.groups * p.out_channels, d->dst_pixel, area));
+}
+
+cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
+  const ConvProblem& p = call.problem;
+  if (ResultElements(p, call.pass) == 0) return cudaSuccess;
+  const DirectTile& tile = kDirectTiles[plan.tile];
+  const bool reduce = call.pass == Pass::kReduce;
+  DirectParams d = MakeShape(p, call.pass, plan);
+  d.taps = call.taps;
+  d.classes = call.classes;
+  d.src = call.src;
+  d.rhs = call.rhs;
+  d.out = plan.split > 1 ? call.scratch : call.result;
+  for (const void* data : {d.src, d.rhs, static_cast<const void*>(d.out)}) {
+    if (reinterpret_cast<uintptr_t>(data) % 16 != 0) return cudaErrorMisalignedAddress;
+  }
+  d.out_elements = ResultElements(p, call.pass);
+  d.workers = reduce ? plan.split : GatherWorkers(d, tile);
+  d.filter_order = OrderOf(call);
+  if (!EncodeMaps(call, &d)) return cudaErrorInvalidValue;
+  const DirectKernel kernel = p.src_type == DType::kBF16 ? FindDirect<__nv_bfloat16>(plan.tile, call.pass)
+                                                         : FindDirect<__half>(plan.tile, call.pass);
+  const int64_t blocks = static_cast<int64_t>(d.workers) * d.channel_blocks * p.class_count * (reduce ? d.chunks : 1);
+  const cudaError_t status = EnqueueShared(kernel, blocks, 32 * (reduce ? kReduceWarps : tile.warps), d.places.end,
+                                           stream, d);
+  if (status != cudaSuccess || plan.split == 1) return status;
+  return AddSlices<float>(call, plan, stream);
+}
+
+}  // namespace
+
+const KernelFamily kDirect = {WhyNot, SplitBytes, SharedBytes, Launch};
+
+}  // namespace jaxconv

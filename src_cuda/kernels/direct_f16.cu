@@ -1,0 +1,8 @@
+// The direct family's kernels for float16 operands.
+#include "device/direct_kernel.cuh"
+
+namespace jaxconv {
+
+template DirectKernel FindDirect<__half>(int tile, Pass pass);
+
+}  // namespace jaxconv
