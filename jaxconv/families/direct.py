@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import math
-from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -79,189 +78,139 @@ def window(problem: ConvProblem) -> Window:
     return Window(tuple(map(int, reach)), most, tuple(map(int, counts)), len(tables.classes), tuple(steps))
 
 
-@dataclasses.dataclass(frozen=True)
 class Shape:
     """How thread blocks share out a product: what src_cuda/kernels/direct.cu works out likewise.
 
     area: rows and columns of output positions that a thread block computes at a time.
+
+    block_groups: groups of a channel block, as many as the tile holds in whole pieces; 0 of a single group's channels.
+    chunks: parts of the source channels of a single group. src_pieces: of a pixel in shared memory.
+    entry_pieces: pieces of source channels that a set of output channels reads of each tap: a power of two, at whose
+      multiples each set's begin, if that is less than all. entries: (tap, piece)s of a chunk.
+    col_blocks: blocks of eight output channels of a channel block.
+    warps_across: of a gather, those that share out the output channels.
+    items: of a reduce, what a warp has, of which there are a thread block's sums.
+    filter_bytes: of a gather, which a thread block begins with.
+
+    box: source pixels of an area; its rows are whole runs.
+    positions: of an area, with those behind its end that make whole multiplications. areas: of all classes and images.
+    shared_bytes: of a thread block.
     """
 
-    product: Product
-    tile: DirectTile
-    area: tuple[int, int]
+    def __init__(self, product: Product, tile: DirectTile, area: tuple[int, int]) -> None:
+        self.product, self.tile, self.is_gather = product, tile, product.kind == "gather"
+        self.window = window(product.problem)
+        self._set_channels(product.problem.in_channels, product.problem.out_channels)
+        self._set_area(area)
 
-    # Channels.
+    def at(self, area: tuple[int, int]) -> Shape:
+        """The same with another area."""
+        other = copy.copy(self)
+        other._set_area(area)
+        return other
 
-    @cached_property
-    def block_groups(self) -> int:
-        """Groups of a channel block: as many as the tile holds in whole pieces; 0 of a single group's channels."""
-        return _block_groups(self.product, self.tile) if self.product.groups > 1 else 0
-
-    @cached_property
-    def chunks(self) -> int:
-        """Parts of the source channels of a single group."""
-        return 1 if self.block_groups else ceil_div(self._ins // PIECE, self.tile.pieces)
-
-    @cached_property
-    def src_pieces(self) -> int:
-        """Of a pixel in shared memory."""
-        return self.block_groups * self._ins // PIECE if self.block_groups else ceil_div(self._ins // PIECE, self.chunks)
-
-    @cached_property
-    def entry_pieces(self) -> int:
-        """Pieces of source channels that a set of output channels reads of each tap.
-
-        A power of two, at whose multiples each set's begin, if that is less than all.
-        """
-        if not self.block_groups:
-            return self.src_pieces
-        outs, pieces = self.block_groups * self._outs, 1
-        for col in range(0, outs, self.tile.columns):
-            last = min(col + self.tile.columns, outs) - 1
-            first_piece = col // self._outs * self._ins // PIECE
-            last_piece = ((last // self._outs + 1) * self._ins - 1) // PIECE
-            while first_piece // pieces != last_piece // pieces:
-                pieces *= 2
-        return pieces if self.src_pieces % pieces == 0 else self.src_pieces
-
-    @cached_property
-    def channel_blocks(self) -> int:
+    def _set_channels(self, ins: int, outs: int) -> None:
+        product, tile = self.product, self.tile
+        of_warp = tile.columns * (tile.sets if self.is_gather else 1)
+        self.block_groups = _block_groups(product, tile) if product.groups > 1 else 0
         if self.block_groups:
-            return ceil_div(self.product.groups, self.block_groups)
-        return ceil_div(self._outs, self.col_blocks * 8)
+            self.chunks, self.src_pieces = 1, self.block_groups * ins // PIECE
+            self.entry_pieces = _entry_pieces(ins, outs, self.block_groups, tile.columns)
+            self.col_blocks = ceil_div(self.block_groups * outs, of_warp) * of_warp // 8
+            self.channel_blocks = ceil_div(product.groups, self.block_groups)
+        else:
+            self.chunks = ceil_div(ins // PIECE, tile.pieces)
+            self.src_pieces = self.entry_pieces = ceil_div(ins // PIECE, self.chunks)
+            self.col_blocks = min(ceil_div(outs, of_warp), max(1, tile.pieces * PIECE // of_warp)) * of_warp // 8
+            self.channel_blocks = ceil_div(outs, self.col_blocks * 8)
+        self.entries = self.window.taps * self.entry_pieces
+        steps, sets = ceil_div(self.entries, 2), self.col_blocks * 8 // tile.columns
+        self.warps_across = max(1, self.col_blocks * 8 // (tile.columns * tile.sets))
+        self.items = max(1, ceil_div(steps * 16, tile.filter_rows)) * sets
+        self.filter_bytes = self.chunks * steps * self.col_blocks * 256 if self.is_gather else 0
 
-    @cached_property
-    def col_blocks(self) -> int:
-        """Blocks of eight output channels of a channel block."""
-        of_warp = self.tile.columns * (self.tile.sets if self.is_gather else 1)
-        warps = ceil_div(self.block_groups * self._outs or self._outs, of_warp)
-        most = math.inf if self.block_groups else max(1, self.tile.pieces * PIECE // of_warp)
-        return min(warps, most) * of_warp // 8
-
-    @cached_property
-    def _ins(self) -> int:
-        return self.product.problem.in_channels
-
-    @cached_property
-    def _outs(self) -> int:
-        return self.product.problem.out_channels
-
-    # Positions.
-
-    @property
-    def is_gather(self) -> bool:
-        return self.product.kind == "gather"
-
-    @cached_property
-    def window(self) -> Window:
-        return window(self.product.problem)
-
-    @cached_property
-    def box(self) -> tuple[int, int, int]:
-        """Source pixels of an area; its rows are whole runs."""
-        (d, h, w), steps = self.window.reach, self.window.steps
-        wide = (self.area[1] - 1) * steps[2] + w
-        return d, (self.area[0] - 1) * steps[1] + h, ceil_div(wide, RUN) * RUN
-
-    @cached_property
-    def entries(self) -> int:
-        """(tap, piece)s that are multiplied for an output channel, of a chunk."""
-        return self.window.taps * self.entry_pieces
-
-    @cached_property
-    def warps_across(self) -> int:
-        """Of a gather: those that share out the output channels."""
-        return max(1, self.col_blocks * 8 // (self.tile.columns * self.tile.sets))
-
-    @cached_property
-    def items(self) -> int:
-        """Of a reduce: what a warp has, of which there are a thread block's sums."""
-        sets = self.col_blocks * 8 // self.tile.columns
-        return max(1, ceil_div(ceil_div(self.entries, 2) * 16, self.tile.filter_rows)) * sets
-
-    @cached_property
-    def positions(self) -> int:
-        """Of a thread block at a time, with those behind the area's end that make whole multiplications."""
+    def _set_area(self, area: tuple[int, int]) -> None:
+        (rows, cols), tile, (d, h, w), steps = area, self.tile, self.window.reach, self.window.steps
+        self.area = area
+        self.box = d, (rows - 1) * steps[1] + h, ceil_div((cols - 1) * steps[2] + w, RUN) * RUN
         if self.is_gather:
-            return self.tile.warps // self.warps_across * self.tile.positions
-        return ceil_div(math.prod(self.area), 32) * 32
-
-    @cached_property
-    def areas(self) -> int:
-        """Of all classes and images."""
+            self.positions = tile.warps // self.warps_across * tile.positions
+        else:
+            self.positions = ceil_div(rows * cols, 32) * 32
         depth, height, width = self.window.counts
         images = self.product.positions // max(1, math.prod(self.product.problem.out_spatial))
-        in_class = depth * ceil_div(height, self.area[0]) * ceil_div(width, self.area[1])
-        return images * in_class * self.window.classes
+        self.areas = images * depth * ceil_div(height, rows) * ceil_div(width, cols) * self.window.classes
+        self.shared_bytes = self._stages_bytes() + self._fixed_bytes()
 
-    # Shared memory.
-
-    @cached_property
-    def shared_bytes(self) -> int:
-        stages = self.tile.stages * self._stage_bytes
-        if not self.is_gather:
-            stages = max(stages, self.tile.filter_rows * self.tile.columns * 4 * self.items)  # exchanged in their place
-        return stages + self._fixed_bytes
-
-    @cached_property
-    def _stage_bytes(self) -> int:
+    def _stages_bytes(self) -> int:
         stage = _whole((math.prod(self.box) << _pitch(self.src_pieces)) * 16, TURN_BYTES)
         if self.is_gather:
-            return stage
-        return stage + _whole((self.positions << _pitch(self.col_blocks)) * 16, TURN_BYTES)
+            return self.tile.stages * stage
+        stage += _whole((self.positions << _pitch(self.col_blocks)) * 16, TURN_BYTES)
+        exchanged = self.tile.filter_rows * self.tile.columns * 4 * self.items  # in the end, in their place
+        return max(self.tile.stages * stage, exchanged)
 
-    @cached_property
     def _fixed_bytes(self) -> int:
-        tables = _whole((self.entries + 1) * RUN * 4) + _whole(self.positions * 8) + _whole(16) + _whole(16 * self.tile.stages)
+        sizes = (self.entries + 1) * RUN * 4, self.positions * 8, 16, self.tile.stages * 16
+        tables = sum(map(_whole, sizes))
         if not self.is_gather:
             return tables + _whole(self.positions * 4)
         result = self.product.problem.out_dtype.itemsize * self.tile.columns * self.tile.sets + 16
         return _whole(self.filter_bytes) + tables + _whole(self.tile.warps * 16 * result)
 
-    @cached_property
-    def filter_bytes(self) -> int:
-        """Of a gather, which a thread block begins with."""
-        return self.chunks * ceil_div(self.entries, 2) * self.col_blocks * 256 if self.is_gather else 0
+    def resident(self, device: Device) -> int:
+        """Thread blocks that a multiprocessor holds."""
+        # As registers allow: src_cuda/launch.h.
+        if self.is_gather:
+            most = 2 if self.tile.warps == 8 else 3
+        else:
+            most = 2 if self.tile.filter_rows * self.tile.columns <= 20 * 16 * 8 else 1
+        return min(most, (device.shared_bytes + BLOCK_SHARED_BYTES) // (self.shared_bytes + BLOCK_SHARED_BYTES))
 
     # What an area costs, of a chunk of the source channels.
 
-    @cached_property
     def area_bytes(self) -> int:
         """That multiplications read of shared memory: 512 bytes are a source's operand, 256 the other."""
+        tile, blocks = self.tile, self.positions // 16
         if self.is_gather:
-            steps, sets = ceil_div(self.entries, 2), self.col_blocks * 8 // self.tile.columns
-            return steps * (self.positions // 16 * sets * 512 + self.tile.warps * self._warp_col_blocks * 256)
-        return self.positions // 16 * self.items * (self.tile.filter_rows // 16 * 512 + self.tile.columns // 8 * 256)
+            steps, sets = ceil_div(self.entries, 2), self.col_blocks * 8 // tile.columns
+            return steps * (blocks * sets * 512 + tile.warps * (tile.columns * tile.sets // 8) * 256)
+        return blocks * self.items * (tile.filter_rows // 16 * 512 + tile.columns // 8 * 256)
 
-    @cached_property
     def area_multiplications(self) -> int:
         """Of 16 x 8 x 16."""
+        blocks = self.positions // 16
         if self.is_gather:
-            return self.positions // 16 * ceil_div(self.entries, 2) * self.col_blocks
-        return self.positions // 16 * self.items * self.tile.filter_rows // 16 * self.tile.columns // 8
+            return blocks * ceil_div(self.entries, 2) * self.col_blocks
+        return blocks * self.items * self.tile.filter_rows // 16 * self.tile.columns // 8
 
-    @cached_property
     def box_bytes(self) -> int:
         gradient = 0 if self.is_gather else self.positions * self.col_blocks
         return (math.prod(self.box) * self.src_pieces + gradient) * 16
 
-    @cached_property
     def activation_bytes(self) -> int:
         """Of lhs and out, each once."""
-        problem = self.product.problem
-        sizes = {"lhs": math.prod(problem.in_spatial) * self._ins, "out": math.prod(problem.out_spatial) * self._outs}
-        images = self.product.positions // max(1, math.prod(problem.out_spatial)) * self.product.groups
-        return sum(images * size * getattr(problem, f"{role}_dtype").itemsize for role, size in sizes.items())
+        problem, groups = self.product.problem, self.product.groups
+        lhs = math.prod(problem.in_spatial) * problem.in_channels * problem.lhs_dtype.itemsize
+        out = math.prod(problem.out_spatial) * problem.out_channels * problem.out_dtype.itemsize
+        return self.product.positions // max(1, math.prod(problem.out_spatial)) * groups * (lhs + out)
 
-    @property
-    def _warp_col_blocks(self) -> int:
-        return self.tile.columns * self.tile.sets // 8
 
-    def resident(self, device: Device) -> int:
-        """Thread blocks that a multiprocessor holds."""
-        # src_cuda/launch.h: as registers allow.
-        most = {8: 2, 4: 3}[self.tile.warps] if self.is_gather else 2 if self.tile.filter_rows * self.tile.columns <= 20 * 128 else 1
-        return min(most, (device.shared_bytes + BLOCK_SHARED_BYTES) // (self.shared_bytes + BLOCK_SHARED_BYTES))
+@lru_cache(maxsize=4096)
+def _shape(product: Product, tile: DirectTile) -> Shape:
+    """With the least area."""
+    return Shape(product, tile, (1, RUN))
+
+
+def _entry_pieces(ins: int, outs: int, groups: int, columns: int) -> int:
+    pieces, all_pieces = 1, groups * ins // PIECE
+    for col in range(0, groups * outs, columns):
+        last = min(col + columns, groups * outs) - 1
+        first_piece = col // outs * ins // PIECE
+        last_piece = ((last // outs + 1) * ins - 1) // PIECE
+        while first_piece // pieces != last_piece // pieces:
+            pieces *= 2
+    return pieces if all_pieces % pieces == 0 else all_pieces
 
 
 def _whole(size: int, unit: int = 128) -> int:
@@ -281,6 +230,21 @@ def _block_groups(product: Product, tile: DirectTile) -> int:
         return 0
     blocks = ceil_div(product.groups, most)
     return ceil_div(ceil_div(product.groups, blocks), least) * least
+
+
+def _why_not_warps(shape: Shape, device: Device) -> str | None:
+    """What does not depend on the area."""
+    if not shape.is_gather:
+        too_many = shape.items > REDUCE_WARPS or shape.col_blocks > MOST_COL_BLOCKS
+        return "its warps do not hold the sums of all taps" if too_many else None
+    if shape.tile.warps % shape.warps_across:
+        return "its warps do not share out the channels"
+    return _why_not_bytes(shape.filter_bytes, device)
+
+
+def _why_not_bytes(need: int, device: Device) -> str | None:
+    fits = need <= device.shared_bytes
+    return None if fits else f"{need} bytes of shared memory, the device has {device.shared_bytes}"
 
 
 def _why_not_area(area: tuple[int, int]) -> str | None:
@@ -311,58 +275,50 @@ class Direct(CudaFamily):
         return None
 
     def settings(self, row: TileRow, product: Product, device: Device, asked: Settings) -> list[Settings]:
-        if self._why_not_channels(product, row.tile) is not None:
-            return [asked._replace(tile=row.tile)]
+        is_whole = asked.split is None and product.kind == "gather"
+        asked = asked._replace(tile=row.tile, split=1 if is_whole else asked.split)
+        if self._why_not_channels(product, row.tile) or _why_not_warps(_shape(product, row.tile), device):
+            return [asked]
         area = asked.area or self._area(row.tile, product, device)
-        if asked.split is not None or product.kind == "gather" or _why_not_area(area):
-            return [asked._replace(tile=row.tile, split=1 if asked.split is None else asked.split, area=area)]
-        shape = Shape(product, row.tile, area)
+        if asked.split is not None or _why_not_area(area):
+            return [asked._replace(area=area)]
+        shape = _shape(product, row.tile).at(area)
         places = shape.resident(device) * device.multiprocessors
         blocks = shape.channel_blocks * shape.window.classes * shape.chunks
-        split = max(1, min(places // blocks, self.MAX_SPLIT, shape.areas))
-        return [asked._replace(tile=row.tile, split=split, area=area)]
+        return [asked._replace(split=max(1, min(places // blocks, self.MAX_SPLIT, shape.areas)), area=area)]
 
     def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
         if settings.chunk is not None or settings.units is not None:
             return "it has neither chunks nor units"
         if (reason := self._why_not_channels(product, settings.tile)) is not None:
             return reason
-        if (reason := _why_not_area(settings.area)) is not None:
+        shape = _shape(product, settings.tile)
+        if (reason := _why_not_warps(shape, device) or _why_not_area(settings.area)) is not None:
             return reason
-        shape = Shape(product, settings.tile, settings.area)
-        if product.kind == "gather":
-            if settings.split != 1:
-                return f"a split of {settings.split}: its gather has none"
-            if settings.tile.warps % shape.warps_across:
-                return "its warps do not share out the channels"
-            if math.prod(settings.area) > shape.positions:
-                return "its warps do not cover the area"
-        elif settings.split < 1:
-            return f"a split of {settings.split}"
-        elif shape.items > REDUCE_WARPS or shape.col_blocks > MOST_COL_BLOCKS:
-            return "its warps do not hold the sums of all taps"
+        shape = shape.at(settings.area)
+        if settings.split != 1 if shape.is_gather else settings.split < 1:
+            return f"a split of {settings.split}" + (": its gather has none" if shape.is_gather else "")
+        if math.prod(settings.area) > shape.positions:
+            return "its warps do not cover the area"
         if max(*shape.box, *settings.area) > MOST_EXTENT:
             return "the window's reach is too large"
         if not shape.is_gather and max(product.problem.lhs_dilation, default=1) > 1:
             return "an input that is dilated"
         if max(product.positions, self._image_elements(product.problem)) > INT32_MAX:
             return "positions, or the elements of an image, do not fit 32 bits"
-        if shape.shared_bytes > device.shared_bytes:
-            return f"{shape.shared_bytes} bytes of shared memory, the device has {device.shared_bytes}"
-        return None
+        return _why_not_bytes(shape.shared_bytes, device)
 
     def area(self, settings: Settings, product: Product) -> tuple[int, ...]:
-        shape = Shape(product, settings.tile, settings.area)
+        shape = _shape(product, settings.tile).at(settings.area)
         return (*settings.area, *shape.box, shape.window.taps)
 
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
         """Shared memory's bandwidth, or the tensor cores' rate, and part of the other; or memory. And the beginning."""
-        shape = Shape(product, settings.tile, settings.area)
-        shared, multiplications = shape.area_bytes, shape.area_multiplications
-        clocks = [shared / SHARED_BYTES_A_CLOCK, multiplications * MULTIPLICATION_CLOCKS]
-        area = max(clocks) + 0.5 * min(clocks) + shape.box_bytes / BOX_BYTES_A_CLOCK + AREA_CLOCKS
+        shape = _shape(product, settings.tile).at(settings.area)
+        clocks = shape.area_bytes() / SHARED_BYTES_A_CLOCK, shape.area_multiplications() * MULTIPLICATION_CLOCKS
+        area = max(clocks) + 0.5 * min(clocks) + shape.box_bytes() / BOX_BYTES_A_CLOCK + AREA_CLOCKS
         areas = ceil_div(shape.areas * shape.channel_blocks * shape.chunks, device.multiprocessors)
-        seconds = max(areas * area / device.clock_hz, 1.1 * shape.activation_bytes / device.bandwidth)
+        seconds = max(areas * area / device.clock_hz, 1.1 * shape.activation_bytes() / device.bandwidth)
         seconds += BEGIN_SECONDS + LAUNCH_SECONDS + shape.filter_bytes / FILTER_BYTES_A_SECOND
         if settings.split > 1:
             seconds += 2 * settings.split * product.planned_sums_bytes / device.bandwidth + LAUNCH_SECONDS
@@ -390,19 +346,19 @@ class Direct(CudaFamily):
 
     def _area(self, tile: DirectTile, product: Product, device: Device) -> tuple[int, int]:
         """The one whose boxes and multiplications are least, if two thread blocks' shared memory holds it."""
-        most = Shape(product, tile, (1, RUN)).positions if product.kind == "gather" else 256
-        _, height, width = window(product.problem).counts
-        reach, step = window(product.problem).reach[2], window(product.problem).steps[2]
+        shape = _shape(product, tile)
+        most = shape.positions if shape.is_gather else 256
+        (*_, reach), (*_, step), (_, height, width) = shape.window.reach, shape.window.steps, shape.window.counts
         widest = min(most, ceil_div(width, RUN) * RUN, max(RUN, ((MOST_EXTENT - reach) // step + 1) // RUN * RUN))
         best, least = (1, RUN), math.inf
-        for wide in {*(RUN << i for i in range(6) if RUN << i < widest), widest}:
+        for wide in {*(w for w in (8, 16, 32, 64, 128) if w < widest), widest}:
             rows = max(1, min(most // wide, height))
-            area = ceil_div(height, ceil_div(height, rows)), wide
-            shape = Shape(product, tile, area)
-            if max(shape.box) > MOST_EXTENT:
+            candidate = shape.at((ceil_div(height, ceil_div(height, rows)), wide))
+            if max(candidate.box) > MOST_EXTENT:
                 continue
-            cost = shape.areas * (shape.positions * shape.window.taps + 6 * math.prod(shape.box))
-            cost *= 1 if shape.resident(device) > 1 else 1.3 if shape.resident(device) == 1 else 100
+            cost = candidate.areas * (candidate.positions * shape.window.taps + 6 * math.prod(candidate.box))
+            resident = candidate.resident(device)
+            cost *= 1 if resident > 1 else 1.3 if resident == 1 else 100
             if cost < least:
-                best, least = area, cost
+                best, least = candidate.area, cost
         return best

@@ -21,7 +21,8 @@ class FilterMatrices {
 
  public:
   // To be called by all threads, before a barrier.
-  static __device__ __forceinline__ void Fill(const DirectParams& p, const DirectBlock& block, int set_cols, Row* rows) {
+  static __device__ __forceinline__ void Fill(const DirectParams& p, const DirectBlock& block, int set_cols,
+                                              Row* rows) {
     const int32_t entries = block.residue().tap_count * p.entry_pieces, steps = (entries + 1) / 2;
     const FilterPlaces places(p, block.channels);
     const Divider<int32_t> by_blocks(p.col_blocks), by_steps(steps), by_pieces(p.entry_pieces);

@@ -33,7 +33,7 @@ struct PixelLayout {
 
 // Bytes from the beginning of shared memory.
 struct DirectPlaces {
-  int32_t stage;            // bytes of each of kDirectStages: boxes, each with the gradient's area behind it in a reduce
+  int32_t stage;            // bytes of each of kDirectStages: a box and, in a reduce, the gradient's area behind it
   int32_t gradient;         // from the stage
   int32_t filter;           // of a gather, in the order in which it is multiplied
   int32_t entries;

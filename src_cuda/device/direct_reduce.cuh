@@ -39,7 +39,8 @@ class DirectFilterSums {
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
       const int at = k * 16 + matrix / 2 * kRun + lane % kRun;
-      is_there[k] = kWhole || end.Has(positions[at]);  // the gradient is zero elsewhere, and so must be what it is multiplied with
+      // The gradient is zero elsewhere, and so must be what it is multiplied with.
+      is_there[k] = kWhole || end.Has(positions[at]);
       from[k] = box + ptx::LoadWord(pixels + (first_position + at) * static_cast<int>(sizeof(uint32_t)));
     }
     uint32_t b[kSteps][kBlocks][2];

@@ -9,7 +9,8 @@
 
 namespace jaxconv {
 
-// A way through the stages, of a warp that reads them or of the one that fills them. A stage has two barriers: one says that it is full, one that it is empty.
+// A way through the stages, of a warp that reads them or of the one that fills them. A stage has two barriers: one says
+// that it is full, one that it is empty.
 class StageRing {
  public:
   __device__ __forceinline__ explicit StageRing(uint32_t barriers) : barriers_(barriers) {}
@@ -99,14 +100,14 @@ struct Box {
 
 __device__ __forceinline__ Box SourceBox(const DirectParams& p) {
   const ConvProblem& q = p.problem;
-  return {p.src_map, p.src_in_rows, p.src, q.src, q.src_size, static_cast<int32_t>(q.groups * q.in_channels), p.src_pixel,
-          {p.area.box[0], p.area.box[1], p.area.box[2]}};
+  return {p.src_map, p.src_in_rows, p.src, q.src, q.src_size, static_cast<int32_t>(q.groups * q.in_channels),
+          p.src_pixel, {p.area.box[0], p.area.box[1], p.area.box[2]}};
 }
 
 __device__ __forceinline__ Box GradientBox(const DirectParams& p) {
   const ConvProblem& q = p.problem;
-  return {p.dst_map, p.dst_in_rows, p.rhs, q.dst, q.dst_size, static_cast<int32_t>(q.groups * q.out_channels), p.dst_pixel,
-          {1, p.area.rows, p.area.cols}};
+  return {p.dst_map, p.dst_in_rows, p.rhs, q.dst, q.dst_size, static_cast<int32_t>(q.groups * q.out_channels),
+          p.dst_pixel, {1, p.area.rows, p.area.cols}};
 }
 
 }  // namespace jaxconv

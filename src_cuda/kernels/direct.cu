@@ -14,14 +14,12 @@
 #include "host/enqueue.cuh"
 #include "host/layout.h"
 #include "host/product.h"
+#include "host/tensor_map.h"
 #include "host/types.h"
 #include "launch.h"
 
 namespace jaxconv {
 namespace {
-
-constexpr int32_t kMostExtent = 256;  // of a box of TMA
-
 
 // How many groups a channel block has: the most that a tile's pieces hold, whole ones of source and output channels,
 // equally many in each block as far as that goes; 0 where they do not.
@@ -171,9 +169,11 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
     return "no such area";
   }
   if (std::min({area.box[0], area.box[1], area.box[2]}) < 1 || area.box[2] % kRun ||
-      std::max({area.box[0], area.box[1], area.box[2], area.rows, area.cols}) > kMostExtent) {
+      std::max({area.box[0], area.box[1], area.box[2], area.rows, area.cols}) > kMostBoxExtent) {
     return "no such box";
   }
+  constexpr int64_t kMostPixels = 1 << 16;  // sizes of shared memory are of 32 bits
+  if (static_cast<int64_t>(area.box[0]) * area.box[1] * area.box[2] > kMostPixels) return "the box is too large";
   if (pass == Pass::kReduce && std::max({p.period[0], p.period[1], p.period[2]}) > 1) {
     return "the gradient's positions are not neighbours";
   }
@@ -221,38 +221,6 @@ FilterOrder OrderOf(const ConvCall& call) {
   return is_row && (p.in_channels == 1 || f.in == outs) ? FilterOrder::kOuts : FilterOrder::kNone;
 }
 
-// What TMA needs to know of an activation.
-bool EncodeMap(CUtensorMap* map, bool* in_rows, const void* tensor, DType type, const TensorStrides& s,
-               const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, const PixelLayout& pixel,
-               const int32_t (&extent)[kSpatial]) {
-  static const auto encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    const cudaError_t status =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(status == cudaSuccess ? function : nullptr);
-  }();
-  if (encode == nullptr) return false;
-  constexpr CUtensorMapSwizzle kSwizzles[] = {CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_SWIZZLE_32B,
-                                              CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_SWIZZLE_128B};
-  const auto bytes = [&](int64_t stride) { return static_cast<cuuint64_t>(std::max<int64_t>(stride, channels)) * 2; };
-  const auto size_of = [](int64_t size) { return static_cast<cuuint64_t>(size); };
-  *in_rows = pixel.pitch == 0 && s.spatial[2] == channels && extent[2] * channels <= kMostExtent;
-  const int64_t row = *in_rows ? size[2] : 1, pixel_channels = kPieceChannels << pixel.pitch;
-  const int32_t box_row = *in_rows ? extent[2] : 1;
-  const cuuint64_t sizes[] = {size_of(channels * row), size_of(size[2] / row), size_of(size[1]), size_of(size[0]),
-                              size_of(batch)};
-  const cuuint64_t strides[] = {bytes(s.spatial[2] * row), bytes(s.spatial[1]), bytes(s.spatial[0]), bytes(s.batch)};
-  const cuuint32_t box[] = {static_cast<cuuint32_t>(pixel_channels * box_row),
-                            static_cast<cuuint32_t>(extent[2] / box_row), static_cast<cuuint32_t>(extent[1]),
-                            static_cast<cuuint32_t>(extent[0]), 1};
-  const cuuint32_t steps[] = {1, 1, 1, 1, 1};
-  return encode(map, type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 5,
-                const_cast<void*>(tensor), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                kSwizzles[pixel.pitch], CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
 // Fills in what TMA needs, on devices that have it.
 bool EncodeMaps(const ConvCall& call, DirectParams* d) {
   int device = 0, major = 0;
@@ -263,10 +231,12 @@ bool EncodeMaps(const ConvCall& call, DirectParams* d) {
   if (major < 9) return true;
   const ConvProblem& p = call.problem;
   const int32_t area[kSpatial] = {1, d->area.rows, d->area.cols};
-  return EncodeMap(&d->src_map, &d->src_in_rows, call.src, p.src_type, p.src, p.src_size, p.batch, p.groups * p.in_channels,
-                   d->src_pixel, d->area.box) &&
-         (call.pass == Pass::kGather || EncodeMap(&d->dst_map, &d->dst_in_rows, call.rhs, p.dst_type, p.dst, p.dst_size, p.batch,
-                                                  p.groups * p.out_channels, d->dst_pixel, area));
+  if (!EncodeMap(&d->src_map, &d->src_in_rows, call.src, p.src_type, p.src, p.src_size, p.batch,
+                 p.groups * p.in_channels, d->src_pixel, d->area.box)) {
+    return false;
+  }
+  return call.pass == Pass::kGather || EncodeMap(&d->dst_map, &d->dst_in_rows, call.rhs, p.dst_type, p.dst, p.dst_size,
+                                                 p.batch, p.groups * p.out_channels, d->dst_pixel, area);
 }
 
 cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
