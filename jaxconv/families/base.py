@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxconv.offsets import INT32_MAX
 from jaxconv.problem import Dim
@@ -185,3 +185,13 @@ class CudaFamily(Family):
 
     def scratch_bytes(self, settings: Settings, product: Product) -> Dim:
         return settings.split * product.sums_bytes if settings.split > 1 else 0
+
+
+class TensorCores(CudaFamily):
+    """What the families on tensor cores share: both operands are of one type, and problems may be rewritten."""
+
+    REWRITES = True
+
+    def why_never(self, product: Product) -> str | None:
+        first, second = product.operand_dtypes
+        return f"operands of two types, {first.name} and {second.name}" if first != second else None

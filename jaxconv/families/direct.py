@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxconv.families.base import LAUNCH_SECONDS, CudaFamily, Device, Settings, TileRow
+from jaxconv.families.base import LAUNCH_SECONDS, Device, Settings, TensorCores, TileRow
 from jaxconv.offsets import INT32_MAX, SPATIAL, offset_tables
 from jaxconv.problem import ConvProblem
 from jaxconv.product import Product, ceil_div
@@ -252,10 +252,9 @@ def _why_not_area(area: tuple[int, int]) -> str | None:
     return f"an area of {area}" if rows < 1 or cols < 1 or cols % RUN else None
 
 
-class Direct(CudaFamily):
+class Direct(TensorCores):
     """Convolution from a box of source pixels in shared memory: src_cuda/kernels/direct.cu."""
 
-    REWRITES = True
     PACKS_GROUPS = False
 
     TILES = tuple(
@@ -267,12 +266,10 @@ class Direct(CudaFamily):
     )  # fmt: skip
 
     def why_never(self, product: Product) -> str | None:
-        first, second = product.operand_dtypes
-        if first != second:
-            return f"operands of two types, {first.name} and {second.name}"
-        if first.name not in ("bfloat16", "float16"):
-            return f"it has no kernels of {first.name}"
-        return None
+        if (reason := super().why_never(product)) is not None:
+            return reason
+        name = product.operand_dtypes[0].name
+        return None if name in ("bfloat16", "float16") else f"it has no kernels of {name}"
 
     def settings(self, row: TileRow, product: Product, device: Device, asked: Settings) -> list[Settings]:
         is_whole = asked.split is None and product.kind == "gather"

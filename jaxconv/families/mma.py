@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxconv.families.base import CudaFamily, Device, Settings, Tile, TileRow
+from jaxconv.families.base import Device, Settings, TensorCores, Tile, TileRow
 from jaxconv.product import Product, ceil_div
 
 
-class Mma(CudaFamily):
+class Mma(TensorCores):
     """Implicit GEMM on tensor cores: src_cuda/kernels/mma.cu. float32 operands are multiplied as tf32."""
 
-    REWRITES = True
     HAS_UNITS = True
     FILL = 3
     ROW_BYTES = 128  # of a tile in shared memory, along the steps
@@ -44,11 +43,11 @@ class Mma(CudaFamily):
         return [row for row in self.TILES if (row.tile.depth, row.tile.passes) == (depth, passes)]
 
     def why_never(self, product: Product) -> str | None:
-        first, second = product.operand_dtypes
-        if first != second:
-            return f"operands of two types, {first.name} and {second.name}"
-        if first.name not in ("bfloat16", "float16", "float32"):
-            return f"tensor cores of {first.name}"
+        if (reason := super().why_never(product)) is not None:
+            return reason
+        name = product.operand_dtypes[0].name
+        if name not in ("bfloat16", "float16", "float32"):
+            return f"tensor cores of {name}"
         if product.sum_dtype != np.float32:
             return f"sums in {product.sum_dtype.name}"
         return None

@@ -26,8 +26,8 @@ class DirectFilterSums {
         first_entry_(item / (p.col_blocks / kBlocks) * kRows * 2), entries_(entries),
         first_piece_(FirstPiece(p, first_col_)) {}
 
-  // Adds the products of 32 positions. If an area has all its positions, kWhole, none
-  // need to be looked at.
+  // Adds the products of 32 positions. If an area has all its positions, kWhole, none need to be looked
+  // at.
   template <bool kWhole>
   __device__ __forceinline__ void Multiply(const DirectParams& p, const char* shared, uint32_t box, uint32_t gradient,
                                            const AreaEnd& end, int first_position) {
@@ -68,7 +68,7 @@ class DirectFilterSums {
 
   // To shared memory, and adds what another part of the positions has written: `sums` is the item's place there, of
   // which each lane has its own.
-  __device__ __forceinline__ void Write(float* sums) const {
+  __device__ __forceinline__ void Write(float* sums) {
     ForEach([&](float sum, int at) { sums[at * 32 + threadIdx.x % 32] = sum; });
   }
   __device__ __forceinline__ void Add(const float* sums) {
@@ -141,11 +141,6 @@ class DirectFilterSums {
       }
     }
   }
-  template <typename F>
-  __device__ __forceinline__ void ForEach(F&& f) const {
-    const_cast<DirectFilterSums*>(this)->ForEach([&](const float& sum, int at) { f(sum, at); });
-  }
-
   int first_col_;
   int first_entry_;
   int entries_;

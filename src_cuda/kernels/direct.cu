@@ -11,6 +11,7 @@
 #include <iterator>
 #include <numeric>
 
+#include "host/device_attribute.h"
 #include "host/enqueue.cuh"
 #include "host/layout.h"
 #include "host/product.h"
@@ -200,10 +201,8 @@ size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
 
 // A gather's blocks stay as long as there are areas: as many as the device holds at once.
 int32_t GatherWorkers(const DirectParams& d, const DirectTile& tile) {
-  int device = 0, multiprocessors = 1, shared = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+  const int multiprocessors = std::max(1, DeviceAttribute(cudaDevAttrMultiProcessorCount));
+  const int shared = DeviceAttribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
   const int64_t held = std::clamp<int64_t>(shared / (d.places.end + 1024), 1, tile.gather_blocks());
   const int64_t others = static_cast<int64_t>(d.channel_blocks) * d.problem.class_count;
   const int64_t areas = d.problem.batch * CeilDiv(d.problem.dst_size[1], d.area.rows) * d.problem.dst_size[0] *
@@ -223,11 +222,8 @@ FilterOrder OrderOf(const ConvCall& call) {
 
 // Fills in what TMA needs, on devices that have it.
 bool EncodeMaps(const ConvCall& call, DirectParams* d) {
-  int device = 0, major = 0;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) {
-    return false;
-  }
+  const int major = DeviceAttribute(cudaDevAttrComputeCapabilityMajor);
+  if (major == 0) return false;
   if (major < 9) return true;
   const ConvProblem& p = call.problem;
   const int32_t area[kSpatial] = {1, d->area.rows, d->area.cols};

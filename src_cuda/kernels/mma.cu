@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <iterator>
 
+#include "host/device_attribute.h"
 #include "host/enqueue.cuh"
 #include "host/layout.h"
 #include "host/params.h"
@@ -71,12 +72,6 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   if (tile.operand_bytes() != static_cast<int>(ElementBytes(p.src_type))) return "the tile is for another type";
   if (Blocks(p, pass, plan, tile.rows, tile.cols) > INT32_MAX) return "the product has too many tiles";
   return nullptr;
-}
-
-int DeviceAttribute(cudaDeviceAttr name) {
-  int device = 0, value = 0;
-  if (cudaGetDevice(&device) != cudaSuccess) return 0;
-  return cudaDeviceGetAttribute(&value, name, device) == cudaSuccess ? value : 0;
 }
 
 // The tile that runs on this device.

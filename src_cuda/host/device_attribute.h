@@ -1,0 +1,15 @@
+// What launches ask of the device they run on.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+namespace jaxconv {
+
+// An attribute of the current device; 0 where it cannot be read.
+inline int DeviceAttribute(cudaDeviceAttr name) {
+  int device = 0, value = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return 0;
+  return cudaDeviceGetAttribute(&value, name, device) == cudaSuccess ? value : 0;
+}
+
+}  // namespace jaxconv
