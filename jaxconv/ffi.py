@@ -13,7 +13,7 @@ from types import ModuleType
 import jax
 import jaxlib.version
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from jaxconv.families import TYPICAL_DEVICE, Device
 from jaxconv.offsets import offset_tables
@@ -94,11 +94,14 @@ def convolution(plan: ConvPlan, problem: ConvProblem) -> Callable[[Array, Array]
     attributes = _attributes(problem) | plan.attributes(problem)
     into_a, into_b = (forms[role].to for role in OPERANDS[plan.kind])
     back = forms[result].back
+    # XLA would hand over slices of larger arrays, wherever they begin.
+    whole = lax.optimization_barrier if plan.takes_aligned else lambda arrays: arrays
 
     def convolve(a: Array, b: Array) -> Array:
         if swapped:
             a, b = b, a
-        return back(call(into_a(a), into_b(b), *tables, **attributes)[0])
+        operands = whole((into_a(a), into_b(b)))
+        return back(whole(call(*operands, *tables, **attributes)[0]))
 
     return convolve
 

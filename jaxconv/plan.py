@@ -81,13 +81,18 @@ class ConvPlan:
             attributes["split"] = np.int32(self.settings.split)
             attributes["chunk"] = np.int64(self.settings.chunk or 0)
             attributes["units"] = np.int32(self.settings.units or 0)
-            attributes["area"] = np.array(self._family.area(self.settings, Product(self.kind, problem)), np.int64)
+            attributes["shape"] = np.array(self._family.shape(self.settings, Product(self.kind, problem)), np.int64)
         return attributes
 
     def scratch_bytes(self, problem: ConvProblem) -> Dim | None:
         """Bytes of the scratch buffer; None on a platform whose kernels take none."""
         product = Product(self.kind, rewrite(self.rewriting, problem).problem)
         return self._family.scratch_bytes(self.settings, product)
+
+    @property
+    def takes_aligned(self) -> bool:
+        """Whether operands and result must begin at multiples of 16 bytes."""
+        return self._family.ALIGNED
 
     @property
     def _family(self) -> Family:

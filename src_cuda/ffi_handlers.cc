@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
 #include <iterator>
 #include <stdexcept>
 #include <string>
@@ -22,7 +23,7 @@ struct CudaAttributes : ConvAttributes {
   int32_t split;
   int64_t chunk;
   int32_t units;
-  ffi::Span<const int64_t> area;  // rows, columns, box, taps; zeros but for direct
+  ffi::Span<const int64_t> shape;
 };
 
 }  // namespace jaxconv
@@ -32,7 +33,7 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(::jaxconv::CudaAttributes, JAXCONV_CONV_AT
                                       ::xla::ffi::StructMember<int32_t>("split"),
                                       ::xla::ffi::StructMember<int64_t>("chunk"),
                                       ::xla::ffi::StructMember<int32_t>("units"),
-                                      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("area"));
+                                      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("shape"));
 
 namespace jaxconv {
 namespace {
@@ -44,10 +45,12 @@ cudaError_t SharedMemoryLimit(int* bytes) {
   return cudaDeviceGetAttribute(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
 }
 
-Area DecodeArea(ffi::Span<const int64_t> area) {
-  if (area.size() != 6) return {};
-  const auto at = [&](int i) { return static_cast<int32_t>(area[i]); };
-  return {at(0), at(1), {at(2), at(3), at(4)}, at(5)};
+Plan DecodePlan(const CudaAttributes& attributes) {
+  Plan plan{attributes.tile, attributes.split, attributes.chunk, attributes.units, {}};
+  for (size_t i = 0; i < std::min(attributes.shape.size(), std::size(plan.shape)); ++i) {
+    plan.shape[i] = static_cast<int32_t>(attributes.shape[i]);
+  }
+  return plan;
 }
 
 // `rhs` and `result` are filter and destination of a gather, the destination's gradient and the filter's of a reduce.
@@ -68,8 +71,7 @@ ffi::Error Run(Pass pass, cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffe
     return refuse("no such kernel family");
   }
   const KernelFamily& family = *kFamilies[attributes.family];
-  const Plan plan{attributes.tile, attributes.split, attributes.chunk, attributes.units,
-                  DecodeArea(attributes.area)};
+  const Plan plan = DecodePlan(attributes);
   if (const char* why = family.why_not(*problem, pass, plan)) return refuse(why);
   if (const size_t need = family.scratch_bytes(*problem, pass, plan); scratch.size_bytes() < need) {
     return refuse("needs " + std::to_string(need) + " bytes of scratch, got " + std::to_string(scratch.size_bytes()));

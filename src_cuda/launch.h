@@ -34,6 +34,17 @@ struct Area {
   int32_t taps;
 };
 
+// Of the depthwise family: a thread block's tile, along which the rows of the source pass by.
+struct Stream {
+  int32_t rows;       // of the destination, in positions of a residue class
+  int32_t cols;       // of each image's row: whole strips
+  int32_t channels;   // of a thread block
+  int32_t images;     // of a tile; 0: all images' rows follow each other as one's, where no tap leaves its row
+  int32_t first_row;  // source row and column of the first position's first tap
+  int32_t first_col;
+  int32_t groups;     // of the filter's rows
+};
+
 // How a family is to run a call. With split > 1 the reduction is cut into that many slices, each summed into its own
 // part of the scratch, and a second kernel adds the slices in order.
 struct Plan {
@@ -41,7 +52,10 @@ struct Plan {
   int split;
   int64_t chunk;  // im2col: rows of the column matrix that are in the scratch at a time; 0 elsewhere
   int units;      // mma: tiles of columns that a block computes in turn; 0: as many as suit the device
-  Area area;      // direct; zeros elsewhere
+  int32_t shape[7];  // direct: an Area; depthwise: a Stream; zeros elsewhere
+
+  Area area() const { return {shape[0], shape[1], {shape[2], shape[3], shape[4]}, shape[5]}; }
+  Stream stream() const { return {shape[0], shape[1], shape[2], shape[3], shape[4], shape[5], shape[6]}; }
 };
 
 // One .cu file. The checks are made on the host before each launch and enqueue nothing.
@@ -60,6 +74,7 @@ extern const KernelFamily kSimt;
 extern const KernelFamily kIm2col;
 extern const KernelFamily kMma;
 extern const KernelFamily kDirect;
+extern const KernelFamily kDepthwise;
 
 // Whether a device of a compute capability has wgmma, and this build code for it.
 inline bool HasWgmma(int major, int minor) {
@@ -71,7 +86,7 @@ inline bool HasWgmma(int major, int minor) {
 }
 
 // In the order of FAMILIES["cuda"] in families/__init__.py.
-inline constexpr const KernelFamily* kFamilies[] = {&kSimt, &kIm2col, &kMma, &kDirect};
+inline constexpr const KernelFamily* kFamilies[] = {&kSimt, &kIm2col, &kMma, &kDirect, &kDepthwise};
 
 // A thread block's part of the product: `rows` x `cols` results, `depth` steps of the reduction at a time, `stages`
 // copies of the operands' tiles in shared memory.
@@ -161,6 +176,42 @@ struct DirectTile {
 inline constexpr DirectTile kDirectTiles[] = {
     {1, 2, 4, 8, 4, 5}, {1, 2, 4, 8, 4, 13}, {2, 1, 4, 8, 4, 9}, {4, 1, 4, 4, 4, 5},
     {6, 1, 2, 4, 8, 4}, {8, 1, 2, 8, 8, 2},  {1, 1, 2, 8, 4, 9},
+};
+
+// What a thread block of the depthwise family does with a step: it takes the source rows of one row of the destination,
+// or gives the rows of the destination that one source row begins.
+struct DepthwiseTile {
+  int step;      // source rows of a step
+  int period;    // rows of the destination
+  int lags;      // steps after which a source row is used for the last time, and one
+  int blocks;    // of 16 source pixels, which eight neighbouring outputs read; none of a tile on CUDA cores
+  int channels;  // of a warp on tensor cores
+  int width;     // of a window on CUDA cores, whose columns have the strides of the rows
+
+  constexpr bool on_cuda_cores() const { return blocks == 0; }
+  constexpr int slots() const { return step * period * lags; }
+  // Source pixels that a strip of eight outputs reads.
+  constexpr int pixels() const { return on_cuda_cores() ? (8 / period - 1) * step + width : blocks * 16; }
+  // Windows of many rows and columns are taken in groups of so many rows as there are lags.
+  constexpr bool has_groups() const { return lags > 1 && blocks > 2; }
+  constexpr int stages() const { return step * blocks == 1 ? 8 : 4; }
+  // Registers of the sums, of a gather and of a reduce.
+  constexpr int gather_sums() const { return period * lags * (on_cuda_cores() ? 8 : 4 * channels); }
+  constexpr int reduce_sums() const { return slots() * (on_cuda_cores() ? width : 4 * blocks * channels); }
+  // Thread blocks that a multiprocessor is to hold: as registers allow.
+  constexpr int gather_blocks() const { return on_cuda_cores() ? 3 : gather_sums() <= 32 && blocks == 1 ? 3 : 2; }
+  constexpr int reduce_blocks() const { return on_cuda_cores() || reduce_sums() <= 32 ? 3 : 2; }
+  // Whether a warp's registers hold a reduce's sums.
+  constexpr bool reduces() const { return period == 1 && reduce_sums() <= 160; }
+};
+
+// The table of families/depthwise.py.
+inline constexpr DepthwiseTile kDepthwiseTiles[] = {
+    {1, 1, 1, 1, 8, 0}, {1, 1, 1, 3, 8, 0}, {1, 1, 1, 3, 4, 0}, {1, 1, 3, 1, 8, 0}, {1, 1, 3, 1, 4, 0},
+    {1, 1, 5, 1, 4, 0}, {1, 1, 7, 1, 4, 0}, {1, 1, 8, 3, 2, 0}, {1, 1, 5, 3, 2, 0}, {2, 1, 2, 2, 4, 0},
+    {2, 1, 4, 2, 4, 0}, {1, 2, 2, 1, 4, 0}, {1, 2, 4, 1, 4, 0},
+    {1, 1, 1, 0, 0, 4}, {1, 1, 1, 0, 0, 32}, {1, 1, 3, 0, 0, 3}, {1, 1, 5, 0, 0, 5}, {1, 1, 7, 0, 0, 7},
+    {2, 1, 2, 0, 0, 3}, {2, 1, 3, 0, 0, 5}, {1, 2, 2, 0, 0, 2}, {1, 2, 3, 0, 0, 3},
 };
 
 }  // namespace jaxconv

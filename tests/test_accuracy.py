@@ -33,6 +33,12 @@ LAYERS = {
     "many_channels": ((1, 9, 9, 512), (3, 3, 512, 8), {}),
     "many_positions": ((16, 64, 64, 4), (3, 3, 4, 8), {}),
 }  # fmt: skip
+# More, for the families that are for those.
+MORE_DEPTHWISE = {
+    "strided_depthwise": ((4, 33, 31, 16), (3, 3, 1, 16), dict(feature_group_count=16, window_strides=2)),
+    "depthwise_31x31": ((2, 18, 20, 8), (31, 31, 1, 8), dict(feature_group_count=8)),
+    "depthwise_line": ((2, 700, 24), (31, 1, 24), dict(feature_group_count=24)),
+}
 
 
 def ours(x, w, implementation, **params):
@@ -46,7 +52,7 @@ def gaussian(shape, dtype, seed):
 @functools.cache
 def by_lax(layer, dtype, precision):
     """Operands, the passes in float64, and in the dtype on the default platform."""
-    x_shape, w_shape, params = LAYERS[layer]
+    x_shape, w_shape, params = (LAYERS | MORE_DEPTHWISE)[layer]
     theirs = functools.partial(lax_channels_last, **params)
     x, w = gaussian(x_shape, dtype, 0), gaussian(w_shape, dtype, 1)
     operands = x, w, gaussian(jax.eval_shape(theirs, x, w).shape, dtype, 2)
@@ -61,7 +67,7 @@ def error(actual, exact):
 
 
 def check(layer, dtype, implementation, precision="highest", operands_rounding=0.0):
-    _, w_shape, params = LAYERS[layer]
+    _, w_shape, params = (LAYERS | MORE_DEPTHWISE)[layer]
     operands, exact, theirs = by_lax(layer, dtype, precision)
     conv = functools.partial(ours, implementation=implementation, precision=precision, **params)
     actual = run(pullback(conv), *operands)
@@ -102,12 +108,19 @@ def test_accuracy_of_tensor_cores(layer, dtype, x64):
     check(layer, dtype, "mma", "default", operands_rounding=2**-11 if dtype == "float32" else 0)
 
 
+# Where a family has each pass: not all have the weights' gradient of a dilated input or of a large window.
+BY_PARTIAL_FAMILIES = [
+    *(("direct", layer, dtype) for layer in (LAYERS | MORE_DEPTHWISE) if layer not in ("transposed", "depthwise_31x31")
+      for dtype in ("bfloat16", "float16")),
+    *(("depthwise", layer, dtype) for layer in ("depthwise", *MORE_DEPTHWISE)
+      for dtype in ("bfloat16", "float16", "float32") if (layer, dtype) != ("depthwise_31x31", "float32")),
+]  # fmt: skip
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("layer", [layer for layer in LAYERS if layer != "transposed"])
-def test_accuracy_of_direct(layer, dtype, x64):
-    """Where it has each pass: the weights' gradient of a dilated input it has not."""
-    check(layer, dtype, "direct", "default")
+@pytest.mark.parametrize("family, layer, dtype", BY_PARTIAL_FAMILIES)
+def test_accuracy_of_partial_families(family, layer, dtype, x64):
+    check(layer, dtype, family, "highest" if dtype == "float32" else "default")
 
 
 @pytest.mark.gpu

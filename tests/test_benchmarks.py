@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from types import SimpleNamespace
 
 import jax
@@ -214,6 +215,29 @@ def test_readme_section_of_a_gpu(tmp_path, monkeypatch):
     charts.draw(results, tmp_path, path.stem)
     assert all((tmp_path / name).exists() and name in readme.section(path) for name in charts.names(results, "h200"))
     assert charts.names(results, "h200") == ["h200_roofline_float32.png", "h200_speed_float32_cpu.png"]
+
+
+def texts(path):
+    """What an SVG file says; where it says it is left to the versions of matplotlib and of its fonts."""
+    return re.findall(r"<text[^>]*>(.*?)</text>", path.read_text())
+
+
+def test_chart_of_cases_says_title_cases_passes_and_speeds(tmp_path):
+    rows = [ROW, ROW | {"pass": "wgrad", "speedup": 0.5}, ROW | {"case": "b", "speedup": None}]
+    for name in ("one.svg", "again.svg"):
+        charts.draw_cases(rows, "A title", tmp_path / name)
+    said = texts(tmp_path / "one.svg")
+    assert {"A title", "a", "b", "fprop", "wgrad", "1×"} <= set(said)
+    assert [text for text in said if re.fullmatch(r"\d+\.\d\d×", text)] == ["2.00×", "0.50×"]
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "again.svg").read_bytes()
+
+
+def test_readme_shows_depthwise_layers_of_the_committed_results(tmp_path):
+    assert f"]({readme.DEPTHWISE.relative_to(readme.ROOT).as_posix()})" in readme.README.read_text()
+    readme.draw_depthwise(tmp_path / "depthwise.svg")
+    drawn = texts(tmp_path / "depthwise.svg")
+    assert texts(readme.DEPTHWISE) == drawn, "`python -m benchmarks --readme` draws it"
+    assert {case.name for case in load() if case.suite == "depthwise"} <= set(drawn)
 
 
 def test_readme_shows_the_committed_results():

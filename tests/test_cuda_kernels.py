@@ -13,11 +13,12 @@ import pytest
 from cases import GENERAL, named
 from jax import export, lax
 from reference import assert_same, channels_last, cotangent, integers, pullback, run_on_host
-from test_plan import passes_of, problem_of
+from test_plan import PARTIAL, passes_of, problem_of
 
 import jaxconv
 from jaxconv import ffi
 from jaxconv.families import FAMILIES
+from jaxconv.families.depthwise import window
 from jaxconv.plan import Constraint, choose
 from jaxconv.problem import dilate
 from jaxconv.rewriting import ChannelsLast, PackedColumns, PackedGroups, why_not
@@ -25,13 +26,20 @@ from jaxconv.rewriting import ChannelsLast, PackedColumns, PackedGroups, why_not
 pytestmark = pytest.mark.gpu
 
 CASES = Path(__file__).parents[1] / "benchmarks" / "cases.json"
-# Of the families that take every problem of their types; direct takes some passes of some.
-TILES = {f"{name}_{row.tile}_{row.tile.stages}": (name, row)
-         for name, family in FAMILIES["cuda"].items() if name != "direct" for row in family.TILES}  # fmt: skip
+ROWS = {f"{name}_{row.tile}_{row.tile.stages}".replace(" ", "_"): (name, row)
+        for name, family in FAMILIES["cuda"].items() for row in family.TILES}  # fmt: skip
+# Of the families that take every problem of their types, and of those that take some passes of some.
+TILES = {tile: (family, row) for tile, (family, row) in ROWS.items() if family not in PARTIAL}
+PARTIAL_TILES = {tile: (family, row) for tile, (family, row) in ROWS.items() if family in PARTIAL}
 every_tile = pytest.mark.parametrize("family, row", TILES.values(), ids=TILES)
+every_partial_tile = pytest.mark.parametrize("family, row", PARTIAL_TILES.values(), ids=PARTIAL_TILES)
 every_family = pytest.mark.parametrize("family", FAMILIES["cuda"])
-DIRECT = FAMILIES["cuda"]["direct"].TILES
-every_direct_tile = pytest.mark.parametrize("row", DIRECT, ids=lambda row: str(row.tile).replace(" ", "_"))
+
+
+def every_tile_of(family):
+    rows = FAMILIES["cuda"][family].TILES
+    return pytest.mark.parametrize("row", rows, ids=lambda row: str(row.tile).replace(" ", "_"))
+
 
 DTYPES = {"float32": "float32", "float64": "float64", "bfloat16": "bfloat16", "float16": "float16",
           "bfloat16_to_float32": "float32", "int8_to_int32": "int32"}  # fmt: skip
@@ -48,11 +56,25 @@ def dtypes_of(family, row):
     """Those that a tile is compiled for."""
     if family == "mma":
         return ["float32"] if row.tile.depth == 32 else HALVES
+    if family == "direct":
+        return HALVES
+    if family == "depthwise":
+        return row.tile.dtypes
     return [dtype for dtype in DTYPES if not (row.only_f32 and dtype in ("float64", "int8_to_int32"))]
 
 
 def dtype_of(family, row):
     return "bfloat16" if "float32" not in dtypes_of(family, row) else "float32"
+
+
+def dtypes_of_family(family):
+    """All, if any family may answer."""
+    rows = [(name, row) for name, row in ROWS.values() if family in (None, name)]
+    return [dtype for dtype in DTYPES if any(dtype in dtypes_of(*row) for row in rows)]
+
+
+# One dtype of each of a family's kinds of kernels.
+FAMILY_TYPES = dict.fromkeys((family, dtype_of(family, row)) for family, row in ROWS.values())
 
 
 def settings_of(family, row):
@@ -171,15 +193,11 @@ def of_narrow():
     yield "groups_of_12", grouped((2, 7, 9, 48), (3, 3, 12, 48))
     yield "groups_of_24", grouped((2, 7, 9, 72), (3, 3, 24, 72))
     yield "dilated_groups", grouped((2, 12, 11, 64), (3, 3, 32, 64), rhs_dilation=(2, 2))
-    yield "depthwise_5x5", grouped((3, 17, 19, 40), (5, 5, 1, 40))
-    yield "depthwise_7x7", grouped((2, 30, 29, 16), (7, 7, 1, 16))
-    yield "strided_depthwise", grouped((2, 17, 19, 144), (3, 3, 1, 144), window_strides=(2, 2))
     yield "twice_as_many", grouped((2, 9, 9, 16), (3, 3, 1, 32))
     yield "thrice_as_many", grouped((2, 9, 9, 16), (3, 3, 1, 48))
     yield "packed_stem", last((2, 40, 36, 8), (7, 4, 8, 64), window_strides=(2, 1))
     yield "to_few_channels", last((2, 20, 20, 128), (3, 3, 128, 8))
     yield "odd_pieces", last((2, 20, 20, 72), (3, 3, 72, 136))
-    yield "causal_depthwise", grouped((2, 300, 64), (4, 1, 64), padding=((3, 0),))
     yield "thirds", last((2, 20, 23, 16), (3, 3, 16, 24), window_strides=(3, 3))
     yield "doubled", last((2, 9, 8, 16), (4, 4, 16, 24), lhs_dilation=(2, 2), padding=((2, 2), (2, 2)))
     yield "narrow_volume", last((2, 5, 6, 9, 8), (3, 3, 3, 8, 16))
@@ -187,9 +205,64 @@ def of_narrow():
     yield "holes_between_windows", last((2, 11, 12, 24), (1, 2, 24, 16), window_strides=(2, 3), padding="VALID")
     yield "pieces_unseen", last((2, 3, 3, 8), (2, 2, 8, 16), padding=((9, 9), (9, 9)), rhs_dilation=(3, 3),
                                 window_strides=(4, 4))  # fmt: skip
+    yield "tiny_strided_groups", grouped((1, 5, 11, 16), (3, 2, 8, 16), window_strides=(2, 1))
+    yield "tiny_channels", last((2, 4, 9, 32), (2, 2, 32, 16))
 
 
-NARROW = dict(of_narrow())
+def of_channels():
+    """Each channel on its own: windows, strides, rows and images that depthwise is for, and its edges.
+
+    There is a tiny one for each of its tiles.
+    """
+    each = lambda lhs, kernel, **more: channels_last_convolution(
+        lhs, (*kernel, 1, lhs[-1]), feature_group_count=lhs[-1], **more)  # fmt: skip
+    twice = dict(lhs_dilation=(2, 2))
+    yield "tiny_line", each((2, 11, 8), (3,))
+    yield "tiny_31", each((1, 20, 8), (31,))
+    yield "tiny_3x3", each((1, 4, 9, 8), (3, 3))
+    yield "tiny_5x5", each((1, 6, 9, 8), (5, 5))
+    yield "tiny_7x7", each((1, 8, 9, 8), (7, 7))
+    yield "tiny_9x19", each((1, 11, 10, 8), (9, 19))
+    yield "tiny_strided_3x3", each((1, 7, 9, 8), (3, 3), window_strides=(2, 2))
+    yield "tiny_strided_5x5", each((1, 7, 9, 8), (5, 5), window_strides=(2, 2))
+    yield "tiny_doubled_3x3", each((1, 4, 5, 8), (3, 3), **twice, padding=((1, 2), (1, 2)))
+    yield "tiny_doubled_5x5", each((1, 4, 5, 8), (5, 5), **twice, padding=((2, 3), (2, 3)))
+    yield "depthwise_5x5", each((3, 17, 19, 40), (5, 5))
+    yield "depthwise_7x7", each((2, 30, 29, 16), (7, 7))
+    yield "whole_pieces_of_float32", each((2, 9, 10, 12), (3, 3))
+    yield "small_images", each((19, 7, 7, 40), (7, 7))
+    yield "tall_image", each((1, 150, 12, 24), (3, 3))
+    yield "wide_rows", each((1, 6, 150, 24), (3, 3))
+    yield "even_window", each((2, 10, 11, 16), (4, 6))
+    yield "dilated_window", each((2, 14, 21, 24), (3, 3), rhs_dilation=(2, 3))
+    yield "cropped", each((2, 9, 12, 16), (3, 3), padding=((-1, 2), (1, -2)))
+    yield "window_31x31", each((2, 34, 27, 24), (31, 31), padding=((15, 15), (15, 15)))
+    yield "window_13x21", each((1, 24, 30, 40), (13, 21))
+    yield "window_31", each((3, 100, 144), (31,))
+    yield "causal_depthwise", each((2, 300, 64), (4,), padding=((3, 0),))
+    yield "joined_lines", each((5, 150, 32), (4,), padding=((3, 0),))
+    yield "joined_rows", each((3, 5, 130, 64), (1, 9))
+    yield "short_lines", each((9, 20, 24), (4,))
+    yield "strided_depthwise", each((2, 17, 19, 144), (3, 3), window_strides=(2, 2))
+    yield "strided_7x7", each((2, 15, 17, 24), (7, 7), window_strides=(2, 2))
+    yield "strided_rows", each((2, 9, 12, 8), (3, 3), window_strides=(2, 1))
+    yield "strided_columns", each((2, 9, 40, 16), (3, 3), window_strides=(1, 3))
+    yield "strided_line", each((3, 41, 40), (5,), window_strides=(2,))
+    yield "holes", each((2, 9, 11, 24), (1, 1), window_strides=(2, 2))
+    yield "doubled_3x3", each((2, 9, 8, 40), (3, 3), **twice, padding=((1, 2), (1, 2)))
+    yield "doubled_4x4", each((2, 9, 8, 40), (4, 4), **twice, padding=((2, 2), (2, 2)))
+    yield "doubled_7x7", each((2, 9, 8, 16), (7, 7), **twice, padding=((3, 4), (3, 4)))
+    yield "four_times_as_wide", each((2, 5, 9, 16), (3, 5), lhs_dilation=(1, 4), padding=((1, 1), (2, 4)))
+    yield "two_thirds_as_wide", each((2, 5, 31, 8), (3, 4), lhs_dilation=(1, 2), padding=((1, 1), (2, 2)),
+                                     window_strides=(1, 3))  # fmt: skip
+    yield "taps_unseen", each((2, 2, 3, 16), (7, 7))
+    yield "results_unseen", each((2, 3, 4, 8), (3, 3), padding=((6, 0), (0, 9)))
+    layout = dict(dimension_numbers=("HNWC", "OIHW", "WHNC"), window_strides=(1, 1), padding="SAME")
+    yield "images_inside", Convolution((9, 3, 12, 16), (16, 1, 3, 3), layout | dict(feature_group_count=16))
+
+
+CHANNELS = dict(of_channels())
+NARROW = dict(of_narrow()) | CHANNELS
 
 
 @functools.cache
@@ -228,11 +301,14 @@ def rounded(arrays, *dtypes):
     return {name: cast(of) for name, of in arrays.items()}
 
 
-def exact_in(dtype, names):
+def in_dtype(dtype, operands, expected):
     """Operands and results: sums are exact in the accumulator, and are rounded once to the result's dtype."""
     operand, result = dtype.partition("_")[0], DTYPES[dtype]
-    operands, expected = ({name: of[name] for name in names} for of in exact())
     return rounded(operands, operand, operand, result), rounded(expected, result, operand, operand)
+
+
+def exact_in(dtype, names):
+    return in_dtype(dtype, *({name: of[name] for name in names} for of in exact()))
 
 
 def check(implementation, dtype, names=None):
@@ -261,15 +337,14 @@ def test_exact(family, row, settings, dtype):
 
 
 @pytest.mark.parametrize("family, dtype", [
-    (family, dtype) for family in (None, *FAMILIES["cuda"]) for dtype in (HALVES if family == "direct" else DTYPES)
-    if not (family == "mma" and dtype in ("float64", "int8_to_int32"))
+    (family, dtype) for family in (None, *FAMILIES["cuda"]) for dtype in dtypes_of_family(family)
 ])  # fmt: skip
 def test_exact_as_planned(family, dtype):
-    """All, or, of direct, those that it takes."""
+    """All, or, of partial families, those that they take."""
     names, passes = list(convolutions()), ("fprop",) if dtype == "bfloat16_to_float32" else tuple(PASSES)
-    if family == "direct":
+    if family in PARTIAL:
         names = [name for name in names if are_taken(name, constraint(family), dtype, passes)]
-        assert len(names) > len(NARROW)
+        assert len(set(names) & set(NARROW)) > len(NARROW) / 3
     check(constraint(family), dtype, names)
 
 
@@ -289,16 +364,23 @@ def test_exact_when_rewritten(rewriting, dtype):
     check(Constraint("cuda", "mma", rewriting=rewriting), dtype, names)
 
 
-@every_family
-def test_exact_where_a_product_is_large(family):
+def of_family(family, lhs, kernel, outs):
+    """A dense convolution, or one that depthwise takes."""
+    if family != "depthwise":
+        return channels_last_convolution(lhs, (*kernel, lhs[-1], outs))
+    return channels_last_convolution(lhs, (*kernel, 1, lhs[-1]), feature_group_count=lhs[-1])
+
+
+@pytest.mark.parametrize("family, dtype", FAMILY_TYPES)
+def test_exact_where_a_product_is_large(family, dtype):
     """More than one chunk of the column matrix, and more blocks than a GPU holds."""
-    large = channels_last_convolution((64, 112, 112, 32), (3, 3, 32, 8))
-    operands, dtype = large.operands(), "bfloat16" if family == "direct" else "float32"
+    large = of_family(family, (64, 112, 112, 32), (3, 3), 8)
+    operands = large.operands()
     actual = jax.jit(pullback(large.ours(constraint(family))))(*(a.astype(dtype) for a in operands))
     assert_same(actual, tuple(a.astype(dtype) for a in run_on_host(pullback(large.lax()), *operands)))
 
 
-# The passes of direct, each alone: others of the same convolution may be another family's.
+# The passes of partial families, each alone: others of the same convolution may be another family's.
 
 PASSES = {
     "fprop": lambda conv: lambda x, w, g: conv(x, w),
@@ -307,18 +389,33 @@ PASSES = {
 }
 
 
-def alone(cases, dtype="bfloat16"):
+def kernels_of(family, row):
+    """The (dtype, pass)es that a tile of a partial family has kernels for."""
+    reduces = family != "depthwise" or row.tile.reduces
+    passes = {"bfloat16_to_float32": ["fprop"]}
+    every = [which for which in PASSES if reduces or which != "wgrad"]
+    return [(dtype, which) for dtype in dtypes_of(family, row) for which in passes.get(dtype, every)]
+
+
+EVERY_KERNEL = {
+    f"{tile}-{dtype}-{which}": (family, row, dtype, which)
+    for tile, (family, row) in PARTIAL_TILES.items() for dtype, which in kernels_of(family, row)
+}  # fmt: skip
+
+
+def alone(cases, dtype):
     """`{name: x, w, g} -> results` of (name, pass, constraint)s in one program."""
     ours = lambda name, asked: convolutions()[name].ours(asked, DTYPES[dtype])
     return lambda operands: [PASSES[which](ours(name, asked))(*operands[name]) for name, which, asked in cases]
 
 
-def cases_of(row, names, passes=tuple(PASSES), splits=(None,), areas=(None,), dtype="bfloat16"):
-    """What a tile of direct takes of the named convolutions; the splits are of reductions."""
+def cases_of(family, row, names, passes=tuple(PASSES), splits=(None,), areas=(None,), dtype=None):
+    """What a tile takes of the named convolutions; the splits are of reductions."""
     every = [
-        (name, which, constraint("direct", row, split=split, area=area)) for name in names for which in passes
+        (name, which, constraint(family, row, split=split, area=area)) for name in names for which in passes
         for split in (splits if which == "wgrad" else (None,)) for area in areas
     ]  # fmt: skip
+    dtype = dtype or dtype_of(family, row)
     return [(name, which, asked) for name, which, asked in every if are_taken(name, asked, dtype, (which,))]
 
 
@@ -326,32 +423,40 @@ def results_of(cases, expected):
     return [expected[name][list(PASSES).index(which)] for name, which, _ in cases]
 
 
-def check_alone(cases, dtype="bfloat16"):
+def check_alone(cases, dtype):
     operands, expected = exact_in(dtype, {name for name, *_ in cases})
     assert_same(jax.jit(alone(cases, dtype))(operands), results_of(cases, expected))
 
 
-@pytest.mark.parametrize("dtype, which", [
-    (dtype, which) for dtype in HALVES for which in PASSES if which == "fprop" or dtype != "bfloat16_to_float32"
-])  # fmt: skip
-@every_direct_tile
-def test_exact_direct(row, dtype, which):
+# Whole thread blocks of depthwise have 1, 2 or 4 slices, by its tile and the channels.
+SPLITS = (1, 3, 12)
+
+
+@pytest.mark.parametrize("family, row, dtype, which", EVERY_KERNEL.values(), ids=EVERY_KERNEL)
+def test_exact_where_taken(family, row, dtype, which):
     """Every convolution that the tile takes."""
-    cases = cases_of(row, convolutions(), (which,), dtype=dtype)
+    cases = cases_of(family, row, convolutions(), (which,), dtype=dtype)
     assert {name for name, *_ in cases} & set(NARROW)
     if which == "wgrad":
-        cases += cases_of(row, NARROW, (which,), splits=(1, 3), dtype=dtype)
+        cases += cases_of(family, row, NARROW, (which,), SPLITS, dtype=dtype)
     check_alone(cases, dtype)
 
 
-@every_direct_tile
-def test_exact_direct_areas(row):
-    """By name: a run, and several rows or runs, whether or not they divide the image or are larger."""
-    names = ["groups_of_16", "depthwise_5x5", "strided_depthwise", "packed_stem", "causal_depthwise", "thirds",
-             "doubled", "narrow_volume", "large_image"]  # fmt: skip
-    cases = cases_of(row, names, areas=[(1, 8), (3, 16), (2, 32)])
-    assert len({asked.area for *_, asked in cases}) == 3
-    check_alone(cases)
+# By name: of direct a run, and several rows or runs, of depthwise one or more strips. Whether or not they
+# divide the image, or are larger.
+AREAS = {"direct": [(1, 8), (3, 16), (2, 32)], "depthwise": [(1, 8), (3, 16), (2, 96), (50, 24)]}
+WITH_AREAS = {
+    "direct": ["groups_of_16", "depthwise_5x5", "strided_depthwise", "packed_stem", "causal_depthwise",
+               "thirds", "doubled", "narrow_volume", "large_image"],
+    "depthwise": CHANNELS,
+}  # fmt: skip
+
+
+@every_partial_tile
+def test_exact_areas(family, row):
+    cases = cases_of(family, row, WITH_AREAS[family], areas=AREAS[family])
+    assert {asked.area for *_, asked in cases} == set(AREAS[family])
+    check_alone(cases, dtype_of(family, row))
 
 
 # What compute-sanitizer can go through: tiny, alone in their programs, and on every path of a kernel.
@@ -361,11 +466,10 @@ SMOKE = {
         (1, 4, 3, 8), (3, 2, 4, 8), lhs_dilation=(2, 3), padding=((1, 2), (0, 1)), feature_group_count=2), 1),
     "odd_channels": (channels_last_convolution((2, 9, 8, 7), (2, 3, 7, 5)), 2),
 }  # fmt: skip
-SMOKE_OF_DIRECT = {
-    "strided_groups": channels_last_convolution(
-        (1, 5, 11, 16), (3, 2, 8, 16), window_strides=(2, 1), feature_group_count=2),
-    "channels": channels_last_convolution((2, 4, 9, 32), (2, 2, 32, 16)),
-}  # fmt: skip
+TINY = {
+    "direct": ["tiny_strided_groups", "tiny_channels"],
+    "depthwise": [name for name in CHANNELS if name.startswith("tiny")],
+}
 
 
 @pytest.mark.parametrize("of_conv", PASSES.values(), ids=PASSES)
@@ -380,14 +484,14 @@ def test_smoke(family, row, convolution, split, of_conv):
     assert_same(actual, run_on_host(of_conv(convolution.lax()), *operands).astype(dtype))
 
 
-@pytest.mark.parametrize("which", PASSES)
-@pytest.mark.parametrize("convolution", SMOKE_OF_DIRECT.values(), ids=SMOKE_OF_DIRECT)
-@every_direct_tile
-def test_smoke_of_direct(row, convolution, which):
-    asked, of_conv = constraint("direct", row, split=2 if which == "wgrad" else None), PASSES[which]
-    operands = convolution.operands()
-    actual = jax.jit(of_conv(convolution.ours(asked)))(*(a.astype("bfloat16") for a in operands))
-    assert_same(actual, run_on_host(of_conv(convolution.lax()), *operands).astype("bfloat16"))
+@pytest.mark.parametrize("family, row, dtype, which", EVERY_KERNEL.values(), ids=EVERY_KERNEL)
+def test_smoke_where_taken(family, row, dtype, which):
+    cases = cases_of(family, row, TINY[family], (which,), splits=(8,), dtype=dtype)
+    assert cases
+    operands = {name: convolutions()[name].operands() for name in TINY[family]}
+    operands, expected = in_dtype(dtype, operands, run_on_host(pulled_back(Convolution.lax), operands))
+    for case in cases:
+        assert_same(jax.jit(alone([case], dtype))(operands), results_of([case], expected))
 
 
 # The same, again and anywhere in memory.
@@ -421,13 +525,12 @@ def test_the_same_twice(family, row, dtype, split):
         assert_same(program(operands), first)
 
 
-@every_direct_tile
-def test_the_same_twice_by_direct(row):
-    names = ["groups_of_16", "depthwise_5x5", "strided_depthwise", "packed_stem", "causal_depthwise", "large_image"]
-    rng = np.random.default_rng(0)
-    operands = {name: [rng.standard_normal(a.shape).astype("bfloat16") for a in convolutions()[name].operands()]
-                for name in names}  # fmt: skip
-    program = jax.jit(alone(cases_of(row, names, splits=(None, 1, 3, 8))))
+@every_partial_tile
+def test_the_same_twice_where_taken(family, row):
+    rng, dtype = np.random.default_rng(0), dtype_of(family, row)
+    operands = {name: [rng.standard_normal(a.shape).astype(dtype) for a in convolutions()[name].operands()]
+                for name in WITH_AREAS[family]}  # fmt: skip
+    program = jax.jit(alone(cases_of(family, row, WITH_AREAS[family], splits=(None, *SPLITS)), dtype))
     first = program(operands)
     assert all(np.all(np.isfinite(np.asarray(a, np.float32))) for a in first)
     for _ in range(4):
@@ -457,14 +560,20 @@ def test_results_are_written_everywhere(family, row, split):
         assert_same(program(operands), expected)
 
 
-@every_direct_tile
-def test_results_are_written_everywhere_by_direct(row):
+UNEVEN = {
+    "direct": ["pieces_unseen", "holes_between_windows", "groups_of_12", "thrice_as_many", "doubled",
+               "odd_pieces"],
+    "depthwise": CHANNELS,
+}  # fmt: skip
+
+
+@every_partial_tile
+def test_results_are_written_everywhere_where_taken(family, row):
     """Also those that no tap reaches, and slices of no areas."""
-    names = ["pieces_unseen", "holes_between_windows", "groups_of_12", "thrice_as_many", "doubled", "odd_pieces"]
-    cases = cases_of(row, names, splits=(1, 5, 40))
-    operands, expected = exact_in("bfloat16", {name for name, *_ in cases})
+    cases, dtype = cases_of(family, row, UNEVEN[family], splits=(1, 5, 40)), dtype_of(family, row)
+    operands, expected = exact_in(dtype, {name for name, *_ in cases})
     expected = results_of(cases, expected)
-    program = jax.jit(alone(cases)).lower(operands).compile()
+    program = jax.jit(alone(cases, dtype)).lower(operands).compile()
     for _ in range(3):
         poison(*expected)
         assert_same(program(operands), expected)
@@ -499,45 +608,98 @@ def test_not_finite_numbers_reach_their_results_alone(family, row, groups, opera
                     np.testing.assert_array_equal(~is_finite, np.asarray(count) > 0, err_msg=name)
 
 
+def check_not_finite(convolution, asked, which, dtype, at, reached):
+    """Among ones, a number of an image that is not finite: no results are but those `reached(channel, seen)`.
+
+    The others are the same, bit for bit. Those that lax sums it into, which are `seen`, are not finite.
+    """
+    ones = [np.ones(a.shape, dtype) for a in convolution.operands()]
+    ours, theirs = (PASSES[which](conv) for conv in (convolution.ours(asked), convolution.lax()))
+    program = jax.jit(ours)
+    clean = np.asarray(program(*ones))
+    for operand, channel in itertools.product({"fprop": [0], "dgrad": [2], "wgrad": [0, 2]}[which], (0, -1)):
+        place = (1, *at, channel)
+        one = [a.astype(np.float32) for a in ones]
+        one[operand] = np.zeros_like(one[operand])
+        one[operand][place] = 1
+        seen = np.asarray(run_on_host(theirs, *one)) > 0
+        assert np.any(seen)
+        may_be = reached(channel % convolution.lhs[-1], seen)
+        for value in (np.nan, np.inf):
+            operands = [a.copy() for a in ones]
+            operands[operand][place] = value
+            actual = np.asarray(program(*operands))
+            np.testing.assert_array_equal(actual[~may_be], clean[~may_be], err_msg=which)
+            assert not np.any(np.isfinite(actual.astype(np.float32)) & seen)
+
+
 @pytest.mark.parametrize("of_group", [1, 4])
-@every_direct_tile
+@every_tile_of("direct")
 def test_not_finite_numbers_reach_no_further_than_their_window(row, of_group):
     """In a gather, and there no further than the channels that a set of output channels is multiplied with.
 
-    In a reduction, no further than their own piece of eight channels. What they do not reach is the same, bit for bit.
+    In a reduction, no further than their own piece of eight channels.
     """
     convolution = channels_last_convolution(
         (2, 13, 21, 128), (3, 3, of_group, 128), feature_group_count=128 // of_group)  # fmt: skip
-    ones = [np.ones(a.shape, "bfloat16") for a in convolution.operands()]
     problems = passes_of(problem_of(convolution.lax(), convolution.lhs, convolution.rhs, "bfloat16"))
-    seen = np.zeros((2, 13, 21, 1), bool)
-    seen[1, 4:7, 15:18] = True
     set_channels = 2 ** math.ceil(math.log2(row.tile.columns))
     asked = constraint("direct", row)
     taken = [which for which in PASSES if choose("cuda", *problems[which], asked, ffi.device("cuda")).plan is not None]
     assert {"fprop", "dgrad"} & set(taken)
+
+    def reached(which, channel, seen):
+        many = 8 if which == "wgrad" else set_channels
+        near = np.arange(128) // many == channel // many
+        return near & (np.full_like(seen, True) if which == "wgrad" else np.any(seen, axis=-1, keepdims=True))
+
     for which in taken:
-        program = jax.jit(PASSES[which](convolution.ours(asked)))
-        clean = np.asarray(program(*ones))
-        for operand, channel, value in itertools.product((0, 2), (0, 127), (np.nan, np.inf)):
-            if (which, operand) in (("fprop", 2), ("dgrad", 0)):
-                continue
-            operands = [a.copy() for a in ones]
-            operands[operand][1, 5, 16, channel] = value
-            actual = np.asarray(program(*operands))
-            near = lambda many: np.arange(128) // many == channel // many
-            reached = near(8) & np.ones(actual.shape, bool) if which == "wgrad" else near(set_channels) & seen
-            np.testing.assert_array_equal(actual[~reached], clean[~reached], err_msg=which)
-            is_finite = np.isfinite(actual.astype(np.float32))
-            assert not np.all(is_finite)
-            assert which == "wgrad" or not np.any(is_finite & seen & near(of_group))
+        check_not_finite(convolution, asked, which, "bfloat16", (5, 16), functools.partial(reached, which))
+
+
+def strips_that_read(problem, plan, at):
+    """bool[output positions] of a gather by depthwise: the strips whose bands have a source pixel."""
+    reach, tile, groups = window(problem), plan.settings.tile, plan.attributes(problem)["shape"][-1]
+    rows, cols = map(np.arange, (1, *problem.out_spatial)[-2:])
+    row, col = (0, *at)[-2:]
+    row = row - reach.first[0] - rows // reach.periods[0] * reach.steps[0]
+    col = col - reach.first[1] - cols // 8 * 8 // reach.periods[1] * reach.steps[1]
+    within_rows = (row >= 0) & (row < tile.step * tile.lags * groups)
+    within_cols = (col >= 0) & (col < tile.pixels)
+    return np.outer(within_rows, within_cols).reshape(problem.out_spatial)
+
+
+@every_tile_of("depthwise")
+def test_not_finite_numbers_reach_no_further_than_their_strips(row):
+    """In a gather, and there no further than their channel and image.
+
+    In a reduction, no further than their channel.
+    """
+    names = ["joined_rows", "short_lines", "window_31", "cropped", "depthwise_5x5", "depthwise_7x7",
+             "window_31x31", "strided_depthwise", "strided_7x7", "doubled_3x3", "doubled_7x7"]  # fmt: skip
+    dtype, cases = dtype_of("depthwise", row), cases_of("depthwise", row, names)
+    assert {which for _, which, _ in cases} == {which for _, which in kernels_of("depthwise", row)}
+    for name, which, asked in cases:
+        kind, of_pass = passes_of(problem(name, dtype))[which]
+        at = (3, 5)[-len(of_pass.kernel) :]
+        plan = choose("cuda", kind, of_pass, asked, ffi.device("cuda")).plan
+
+        def reached(channel, seen, kind=kind, of_pass=of_pass, plan=plan, at=at):
+            may_be = np.zeros(seen.shape, bool)
+            if kind == "reduce":
+                may_be[..., channel] = True
+            else:
+                may_be[1, ..., channel] = strips_that_read(of_pass, plan, at)
+            return may_be
+
+        check_not_finite(convolutions()[name], asked, which, dtype, at, reached)
 
 
 @every_family
 def test_offsets_past_31_bits(family):
     """The first and the last image of more than 2^31 elements; the others are zeros."""
     images, positions, channels = 2**31 // 2**20 + 3, 2**10, 2**10
-    convolution = channels_last_convolution((images, positions, channels), (1, channels, 4))
+    convolution = of_family(family, (images, positions, channels), (1,), 4)
     ends = dataclasses.replace(convolution, lhs=(2, positions, channels))
     x, w, g = ends.operands("bfloat16")
     ours, theirs = (pullback(c) for c in (convolution.ours(constraint(family)), ends.lax()))
@@ -556,6 +718,22 @@ def test_offsets_past_31_bits(family):
     expected = run_on_host(theirs, *(a.astype(np.float32) for a in (x, w, g)))
     assert_same((y, dx, dw), tuple(a.astype(x.dtype) for a in expected))
     assert not any(others)
+
+
+@pytest.mark.parametrize("family, dtype", FAMILY_TYPES)
+def test_operands_within_larger_arrays(family, dtype):
+    """Those begin anywhere in a program's memory."""
+    convolution = of_family(family, (2, 9, 8, 16), (3, 3), 24)
+    operands = convolution.operands()
+
+    def apart(flat):
+        pieces = [(math.prod(a.shape), a.shape) for a in operands]
+        begins = [3, *(3 + end for end in itertools.accumulate(size for size, _ in pieces))]
+        return [flat[b : b + size].reshape(shape) for b, (size, shape) in zip(begins, pieces, strict=False)]
+
+    flat = np.concatenate([np.zeros(3, dtype), *(a.ravel().astype(dtype) for a in operands)])
+    actual = jax.jit(lambda flat: pullback(convolution.ours(constraint(family)))(*apart(flat)))(flat)
+    assert_same(actual, tuple(a.astype(dtype) for a in run_on_host(pullback(convolution.lax()), *operands)))
 
 
 # Inside of programs.
@@ -580,39 +758,50 @@ def test_exported_with_any_batch(family, row, name):
         assert_same(actual, tuple(a.astype(dtype) for a in expected))
 
 
-BY_DIRECT_ALONE = ["depthwise_5x5", "strided_depthwise", "causal_depthwise", "rn50_56_1x1s2_256_512"]
+ALONE = {
+    "direct": ["depthwise_5x5", "strided_depthwise", "causal_depthwise", "rn50_56_1x1s2_256_512"],
+    "depthwise": [*TINY["depthwise"], "small_images", "short_lines", "causal_depthwise", "joined_rows"],
+}
 
 
-@every_direct_tile
-def test_exported_with_any_batch_by_direct(row):
+@every_partial_tile
+def test_exported_with_any_batch_where_taken(family, row):
     """The plan is made for another batch."""
-    cases = cases_of(row, BY_DIRECT_ALONE)
-    assert {which for _, which, _ in cases} == set(PASSES)
+    cases, dtype = cases_of(family, row, ALONE[family]), dtype_of(family, row)
+    names = {name for name, *_ in cases}
+    assert {which for _, which, _ in cases} == {which for _, which in kernels_of(family, row)}
     (batch,) = export.symbolic_shape("b")
     checks = [export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}") for kind in ("gather", "reduce")]
 
     def types(name):
-        x, w, g = (jax.ShapeDtypeStruct(a.shape, "bfloat16") for a in convolutions()[name].operands())
+        x, w, g = (jax.ShapeDtypeStruct(a.shape, dtype) for a in convolutions()[name].operands())
         return x.update(shape=(batch, *x.shape[1:])), w, g.update(shape=(batch, *g.shape[1:]))
 
-    program = export.export(jax.jit(alone(cases)), disabled_checks=checks)({name: types(name) for name, *_ in cases})
+    program = jax.jit(alone(cases, dtype))
+    program = export.export(program, disabled_checks=checks)({name: types(name) for name in names})
     program = export.deserialize(program.serialize())
+
+    def resized(name, images):
+        convolution = convolutions()[name]
+        return dataclasses.replace(convolution, lhs=(images, *convolution.lhs[1:]))
+
     for images in (1, 5):
-        resized = {name: dataclasses.replace(c, lhs=(images, *c.lhs[1:])) for name, c in
-                   ((name, convolutions()[name]) for name in BY_DIRECT_ALONE)}  # fmt: skip
-        operands = {name: c.operands() for name, c in resized.items() if name in {name for name, *_ in cases}}
+        operands = {name: resized(name, images).operands() for name in names}
         expected = run_on_host(pulled_back(Convolution.lax), operands)
-        actual = program.call(rounded(operands, *3 * ["bfloat16"]))
-        assert_same(actual, results_of(cases, rounded(expected, *3 * ["bfloat16"])))
+        actual = program.call(rounded(operands, *3 * [dtype]))
+        assert_same(actual, results_of(cases, rounded(expected, *3 * [dtype])))
 
 
-def test_command_buffers_of_direct():
+@pytest.mark.parametrize("family, dtype", [of for of in FAMILY_TYPES if of[0] in PARTIAL])
+def test_command_buffers_where_taken(family, dtype):
     """Every tile and pass, as below."""
-    cases = [case for row in DIRECT for case in cases_of(row, BY_DIRECT_ALONE, splits=(1, 3))]
-    operands, expected = exact_in("bfloat16", BY_DIRECT_ALONE)
-    program = jax.jit(lambda operands, sign: [sign * a for a in alone(cases)(operands)])
+    rows = [row for row in FAMILIES["cuda"][family].TILES if dtype in dtypes_of(family, row)]
+    cases = [case for row in rows
+             for case in cases_of(family, row, ALONE[family], splits=SPLITS, dtype=dtype)]  # fmt: skip
+    operands, expected = exact_in(dtype, ALONE[family])
+    program = jax.jit(lambda operands, sign: [sign * a for a in alone(cases, dtype)(operands)])
     for repeat in range(6):
-        sign = np.asarray((-1) ** repeat, "bfloat16")
+        sign = np.asarray((-1) ** repeat, dtype)
         assert_same(program(operands, sign), [sign * a for a in results_of(cases, expected)])
 
 

@@ -12,12 +12,12 @@ import pytest
 from cases import ENTRIES, named
 from jax import lax
 from reference import HOST, lax_channels_last
+from test_plan import problem_of
 
 import jaxconv
 from jaxconv.explanation import lines
 from jaxconv.families import FAMILIES
-from jaxconv.plan import Constraint
-from jaxconv.problem import ConvProblem
+from jaxconv.plan import Constraint, choose
 from jaxconv.product import Product
 
 X, W = jax.ShapeDtypeStruct((2, 5, 4, 3), np.float32), jax.ShapeDtypeStruct((3, 2, 3, 4), np.float32)
@@ -291,10 +291,7 @@ def gpu():
 
 def float32_tiles(family):
     """None of a family without kernels of float32."""
-    jaxpr = jax.make_jaxpr(lax_channels_last)(X, W)
-    (equation,) = jaxpr.eqns
-    problem = ConvProblem.from_lax(*(v.aval for v in equation.invars), jaxpr.out_avals[0], equation.params)
-    product = Product("gather", problem)
+    product = Product("gather", problem_of(lax_channels_last, X.shape, W.shape))
     return [] if FAMILIES["cuda"][family].why_never(product) else FAMILIES["cuda"][family].tiles(product)
 
 
@@ -326,16 +323,26 @@ def test_named_on_a_gpu(family):
 
 
 @pytest.mark.gpu
-def test_direct_on_a_gpu():
-    """A line says its area."""
-    x, w = jax.ShapeDtypeStruct((2, 20, 20, 32), "bfloat16"), jax.ShapeDtypeStruct((3, 3, 4, 32), "bfloat16")
-    for row in FAMILIES["cuda"]["direct"].TILES:
-        named = Constraint(family="direct", tile=row.tile, area=(2, 8), rewriting=())
-        conv = functools.partial(jaxconv.conv2d, feature_group_count=8, implementation=named)
+@pytest.mark.parametrize("family, groups", [("direct", 8), ("depthwise", 32)])
+def test_partial_families_on_a_gpu(family, groups):
+    """A line says its area, of a tile that takes the problem, or why it does not."""
+    x, w = (jax.ShapeDtypeStruct(shape, "bfloat16") for shape in ((2, 20, 20, 32), (3, 3, 32 // groups, 32)))
+    ours, theirs = (
+        functools.partial(conv, feature_group_count=groups) for conv in (jaxconv.conv2d, lax_channels_last)
+    )
+    problem = problem_of(theirs, x.shape, w.shape, x.dtype)
+    taken = 0
+    for row in FAMILIES["cuda"][family].tiles(Product("gather", problem)):
+        named = Constraint(family=family, tile=row.tile, area=(2, 8), rewriting=())
         with jax.default_device(gpu()):
-            (answer,) = answers(conv, x, w)
-        assert re.match(rf"direct {row.tile}, stages \d, split 1, area 2x8 \(\d+\.\d+ us\)", answer), answer
-        assert {r.split(":")[0] for r in answer.split("; not ")[1:]} == FAMILIES["cuda"].keys() - {"direct"}
+            (answer,) = answers(functools.partial(ours, implementation=named), x, w)
+        if choose("cuda", "gather", problem, named).plan is None:
+            assert family == "depthwise" and re.match(rf"an error: .*{family} {row.tile}: ", answer), answer
+            continue
+        taken += 1
+        assert re.match(rf"{family} {row.tile}, stages \d, split 1, area 2x8 \(\d+\.\d+ us\)", answer), answer
+        assert {r.split(":")[0] for r in answer.split("; not ")[1:]} == FAMILIES["cuda"].keys() - {family}
+    assert taken > 1
 
 
 @pytest.mark.gpu

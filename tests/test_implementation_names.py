@@ -11,10 +11,13 @@ from jax import lax
 from reference import HOST, assert_same, channels_last, cotangent, integers, pullback, run_on_host
 
 import jaxconv
+from jaxconv import ffi
 from jaxconv.families import FAMILIES, Tile
 from jaxconv.plan import Constraint
 
-CUDA_ONLY = [*FAMILIES["cuda"], "cuda", Constraint(family="simt"), Constraint(platform="cuda"),
+# depthwise is the name of a family of either platform.
+CUDA_ONLY = [*(name for name in FAMILIES["cuda"] if name not in FAMILIES["cpu"]), "cuda",
+             Constraint(family="simt"), Constraint(platform="cuda"), Constraint("cuda", "depthwise"),
              Constraint("cuda", "im2col", Tile(64, 64, 8, 1), split=2)]  # fmt: skip
 
 
@@ -104,12 +107,24 @@ def test_cuda_families_on_the_host(implementation, entry):
             function(x, w)
 
 
-@pytest.mark.parametrize("family", FAMILIES["cpu"])
-def test_host_families_on_a_gpu(family):
-    x, w = named("depthwise").operands()
-    traced = jax.jit(named("depthwise").general(family)).trace(x, w)
-    with pytest.raises(NotImplementedError, match=f"implementation=.*{family}"):
-        traced.lower(lowering_platforms=("cuda",))
+@pytest.mark.parametrize("implementation", ["gemm", Constraint("cpu", "depthwise")], ids=str)
+def test_host_families_on_a_gpu(implementation):
+    x, w = jnp.ones((2, 9, 8, 16)), jnp.ones((3, 3, 1, 16))
+    conv = functools.partial(jaxconv.conv2d, feature_group_count=16, implementation=implementation)
+    with pytest.raises(NotImplementedError, match="implementation=.*(gemm|Constraint).*platform"):
+        jax.jit(conv).trace(x, w).lower(lowering_platforms=("cuda",))
+
+
+def test_a_name_of_both_platforms():
+    """Each platform's own family answers, in every pass."""
+    x, w = jnp.ones((2, 9, 8, 16)), jnp.ones((3, 3, 1, 16))
+    conv = functools.partial(jaxconv.conv2d, feature_group_count=16, implementation="depthwise")
+    traced = jax.jit(jax.grad(loss(conv), argnums=(0, 1))).trace(x, w)
+    for platform in filter(ffi.is_built, FAMILIES):
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+        called = re.findall(r"\bfamily = (\d+)", text)
+        assert {list(FAMILIES[platform])[int(index)] for index in called} == {"depthwise"}
+        assert len(called) == 3
 
 
 CALLS = {

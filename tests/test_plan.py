@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from jax import export, lax
 from reference import lax_channels_last
 
-from jaxconv.families import FAMILIES, IM2COL_SCRATCH, TYPICAL_DEVICE, DirectTile, Tile
+from jaxconv.families import FAMILIES, IM2COL_SCRATCH, TYPICAL_DEVICE, DepthwiseTile, DirectTile, Tile
+from jaxconv.families.depthwise import window
 from jaxconv.families.direct import Shape
 from jaxconv.offsets import offset_tables
 from jaxconv.plan import Constraint, choose
@@ -24,7 +25,7 @@ from jaxconv.rewriting import rewrite, rewritings
 
 SOURCES = Path(__file__).parents[1]
 CUDA = FAMILIES["cuda"]
-PARTIAL = {"direct"}  # the families that take some problems of their types; the others take them all
+PARTIAL = ("direct", "depthwise")  # take some problems of their types; the other families take them all
 
 DTYPES = [("float32", None), ("float64", None), ("bfloat16", None), ("float16", None), ("bfloat16", "float32"),
           ("float16", "float32"), ("float32", "float64"), ("int8", "int32")]  # fmt: skip
@@ -124,7 +125,7 @@ def plan_of(choice, family):
     """The family's plan; None if it is partial, with a reason for each tile."""
     if choice.plan is None:
         assert family in PARTIAL
-        refused = [r for r in choice.rejected if r.what.startswith(f"{family} ")]
+        refused = [r for r in choice.rejected if r.what.startswith(family)]
         assert refused and all(r.reason for r in refused)
     else:
         assert choice.plan.family == family
@@ -452,21 +453,24 @@ def test_plans_are_values():
     attributes = choice.plan.attributes(again)
     assert all(isinstance(value, np.generic | np.ndarray) for value in attributes.values())
     assert attributes["split"] == choice.plan.settings.split
-    assert not np.any(attributes["area"])
+    assert not np.any(attributes["shape"])
     others = choose("cuda", "gather", again, Constraint(family="simt", split=choice.plan.settings.split + 1)).plan
     assert others.attributes(again)["split"] != attributes["split"]
     assert hash(Constraint(tile=FIRST)) == hash(Constraint(tile=Tile(*FIRST)))
 
 
-# The direct family.
+# The partial families.
 
-DIRECT = [row.tile for row in CUDA["direct"].TILES]
-every_direct_tile = pytest.mark.parametrize("tile", DIRECT, ids=str)
 halves = functools.partial(layer, dtype="bfloat16")
 
 
-def direct(tile=None, **settings):
-    return Constraint("cuda", "direct", tile, rewriting=(), **settings)
+def as_it_is(family, tile=None, **settings):
+    return Constraint("cuda", family, tile, rewriting=(), **settings)
+
+
+def each_channel(lhs, kernel, dtype="bfloat16", **params):
+    """Convolved on its own."""
+    return layer(lhs, (*kernel, 1, lhs[-1]), dtype, feature_group_count=lhs[-1], **params)
 
 
 # (groups, input and output channels of each), of whole pieces.
@@ -529,8 +533,9 @@ def check_pieces(kind, problem, shape):
 def test_what_direct_takes_fits(problem, area, shared_bytes):
     small = device(shared_bytes=shared_bytes)
     for kind, problem in passes_of(problem).values():
-        for tile in DIRECT:
-            plan = plan_of(choose("cuda", kind, problem, direct(tile, area=area), small), "direct")
+        for tile in (row.tile for row in CUDA["direct"].TILES):
+            choice = choose("cuda", kind, problem, as_it_is("direct", tile, area=area), small)
+            plan = plan_of(choice, "direct")
             if plan is None:
                 continue
             assert not is_refused(plan, problem, small)
@@ -542,116 +547,293 @@ def test_what_direct_takes_fits(problem, area, shared_bytes):
             assert plan.settings.area[1] % 8 == shape.box[2] % 8 == 0
             assert max(*shape.box, *plan.settings.area) <= 256
             assert math.prod(plan.settings.area) <= shape.positions
-            told = plan.attributes(problem)["area"]
+            told = plan.attributes(problem)["shape"]
             assert tuple(told) == (*plan.settings.area, *shape.box, shape.window.taps)
 
 
-def channels_first(lhs, rhs):
+@st.composite
+def problems_of_channels(draw):
+    rank = draw(st.integers(1, 2))
+    each = lambda strategy: tuple(draw(strategy) for _ in range(rank))
+    strides = st.sampled_from([1, 1, 2, 3, 4])
+    params = dict(
+        window_strides=each(strides), lhs_dilation=each(strides), rhs_dilation=each(st.integers(1, 3)),
+        padding=each(st.tuples(st.integers(-1, 8), st.integers(0, 8))),
+    )  # fmt: skip
+    channels = st.sampled_from([8, 16, 24, 40, 64, 144])
+    lhs = (draw(st.integers(1, 20)), *each(st.integers(1, 200)), draw(channels))
+    kernel = each(st.sampled_from([1, 2, 3, 4, 5, 7, 13, 31]))
+    return each_channel(lhs, kernel, draw(st.sampled_from(["bfloat16", "float32"])), **params)
+
+
+def check_bands(problem, plan):
+    """Each tap has a place of its own, and all outputs of a strip read it from pixels that are there."""
+    tile = plan.settings.tile
+    *_, first_row, first_col, groups = plan.attributes(problem)["shape"].tolist()
+    (_, step), (_, period), tables = *window(problem)[1:3], offset_tables(problem)
+    places = []
+    for first, count, _, row_phase, phase, *positions in tables.classes.tolist():
+        for row, col in tables.taps[first : first + count, 3:].tolist() if all(positions) else ():
+            lag, row = divmod(row - first_row, tile.step)
+            places.append((row, row_phase, lag, phase, col - first_col))
+            assert 0 <= lag < tile.lags * groups and row_phase < tile.period
+            assert 0 <= col - first_col < tile.pixels - (7 - phase) // period * step
+    assert len(set(places)) == len(places) > 0
+
+
+def check_stream(kind, problem, plan):
+    """A thread block's outputs are of its warps, and images are joined only if no tap leaves its row."""
+    tile, split, *_, area = plan.settings
+    rows, cols, channels, images, first_row, _, groups = plan.attributes(problem)["shape"].tolist()
+    pieces = channels * problem.lhs_dtype.itemsize // 16
+    sets, rest = divmod(tile.most_channel_bytes, pieces * 16)
+    assert pieces.bit_count() == 1 and channels <= max(2 * problem.groups, 8) and rest == 0
+    assert 1 <= rows <= area[0] and cols == area[1]
+    assert max(1, images) * cols // 8 <= sets * tile.set_strips
+    assert groups == 1 or tile.has_groups
+    slices = 1 if tile.on_cuda_cores else sets  # whose warps add their sums themselves
+    assert split == 1 if kind == "gather" else split % slices == 0
+    if images == 0:
+        heights = {(1, *spatial)[-2] for spatial in (problem.in_spatial, problem.out_spatial)}
+        assert tile.slots == 1 and first_row == 0 and len(heights) == 1
+
+
+@settings(max_examples=150, deadline=None, database=None)
+@given(
+    problems_of_channels(), st.sampled_from([None, None, (1, 8), (3, 16), (7, 24), (100, 64)]),
+    st.sampled_from([48 * 2**10, 99 * 2**10, TYPICAL_DEVICE.shared_bytes]),
+)  # fmt: skip
+def test_what_depthwise_takes_fits(problem, area, shared_bytes):
+    small = device(shared_bytes=shared_bytes)
+    for kind, problem in passes_of(problem).values():
+        for row in CUDA["depthwise"].TILES:
+            choice = choose("cuda", kind, problem, as_it_is("depthwise", row.tile, area=area), small)
+            plan = plan_of(choice, "depthwise")
+            if plan is None:
+                continue
+            assert not is_refused(plan, problem, small)
+            assert area in (None, plan.settings.area)
+            check_bands(problem, plan)
+            check_stream(kind, problem, plan)
+
+
+def channels_first(lhs, rhs, **params):
     layouts = dict(dimension_numbers=("NCHW", "OIHW", "NCHW"), window_strides=(1, 1), padding="SAME")
-    return problem_of(functools.partial(lax.conv_general_dilated, **layouts), lhs, rhs, "bfloat16")
+    return problem_of(functools.partial(lax.conv_general_dilated, **layouts | params), lhs, rhs, "bfloat16")
 
 
 GROUPED = halves((2, 20, 20, 32), (2, 2, 8, 32), feature_group_count=4)
+EACH = each_channel((2, 20, 20, 32), (3, 3))
+LINE = each_channel((2, 100, 8), (4,))
+OF_LINES = CUDA["depthwise"].TILES[0].tile
 GATHERS, EVERY_PASS = ("fprop", "dgrad"), ("fprop", "dgrad", "wgrad")
 REFUSED = {
-    "float32": (layer((2, 20, 20, 16), (3, 3, 16, 16)), {}, EVERY_PASS, "float32"),
-    "two_types": (layer((2, 20, 20, 16), (3, 3, 16, 16), "bfloat16", "float32"), {}, EVERY_PASS[1:], "two types"),
-    "channels_first": (channels_first((2, 16, 20, 20), (16, 16, 3, 3)), {}, EVERY_PASS, "last"),
-    "part_of_a_piece": (halves((2, 20, 20, 12), (3, 3, 12, 16)), {}, EVERY_PASS, "pieces of eight"),
-    "wide_groups": (
-        halves((2, 20, 20, 192), (3, 3, 96, 192), feature_group_count=2), {}, EVERY_PASS, "groups of 96 channels"
-    ),
-    "groups_of_images": (halves((4, 20, 20, 16), (3, 3, 16, 16), batch_group_count=2), {}, EVERY_PASS, "images"),
-    "dilated_input": (
-        halves((2, 20, 20, 16), (2, 2, 16, 16), lhs_dilation=2, padding=1), {}, EVERY_PASS[2:], "dilated"
-    ),
-    "split_gather": (GROUPED, dict(split=2), GATHERS, "split of 2"),
-    "no_split": (GROUPED, dict(split=0), EVERY_PASS, "split of 0"),
-    "large_area": (GROUPED, dict(area=(64, 64)), GATHERS, "cover the area"),
-    "long_area": (GROUPED, dict(area=(1, 264)), EVERY_PASS[2:], "too large"),
-    "part_of_a_run": (GROUPED, dict(area=(4, 12)), EVERY_PASS, r"area of \(4, 12\)"),
-    "no_area": (GROUPED, dict(area=(0, 8)), EVERY_PASS, r"area of \(0, 8\)"),
-    "chunks": (GROUPED, dict(chunk=128), EVERY_PASS, "chunks"),
-    "units": (GROUPED, dict(units=2), EVERY_PASS, "units"),
-    "nothing": (halves((0, 20, 20, 16), (3, 3, 16, 16)), {}, EVERY_PASS, "nothing"),
+    "direct": {
+        "float32": (layer((2, 20, 20, 16), (3, 3, 16, 16)), {}, EVERY_PASS, "float32"),
+        "two_types": (
+            layer((2, 20, 20, 16), (3, 3, 16, 16), "bfloat16", "float32"), {}, EVERY_PASS[1:], "two types"
+        ),
+        "channels_first": (channels_first((2, 16, 20, 20), (16, 16, 3, 3)), {}, EVERY_PASS, "last"),
+        "part_of_a_piece": (halves((2, 20, 20, 12), (3, 3, 12, 16)), {}, EVERY_PASS, "pieces of eight"),
+        "wide_groups": (
+            halves((2, 20, 20, 192), (3, 3, 96, 192), feature_group_count=2), {}, EVERY_PASS, "96 channels"
+        ),
+        "groups_of_images": (
+            halves((4, 20, 20, 16), (3, 3, 16, 16), batch_group_count=2), {}, EVERY_PASS, "images"
+        ),
+        "dilated_input": (
+            halves((2, 20, 20, 16), (2, 2, 16, 16), lhs_dilation=2, padding=1), {}, EVERY_PASS[2:], "dilated"
+        ),
+        "split_gather": (GROUPED, dict(split=2), GATHERS, "split of 2"),
+        "no_split": (GROUPED, dict(split=0), EVERY_PASS, "split of 0"),
+        "large_area": (GROUPED, dict(area=(64, 64)), GATHERS, "cover the area"),
+        "long_area": (GROUPED, dict(area=(1, 264)), EVERY_PASS[2:], "too large"),
+        "part_of_a_run": (GROUPED, dict(area=(4, 12)), EVERY_PASS, r"area of \(4, 12\)"),
+        "no_area": (GROUPED, dict(area=(0, 8)), EVERY_PASS, r"area of \(0, 8\)"),
+        "chunks": (GROUPED, dict(chunk=128), EVERY_PASS, "chunks"),
+        "units": (GROUPED, dict(units=2), EVERY_PASS, "units"),
+        "nothing": (halves((0, 20, 20, 16), (3, 3, 16, 16)), {}, EVERY_PASS, "nothing"),
+    },
+    "depthwise": {
+        "float64": (each_channel((2, 20, 20, 16), (3, 3), "float64"), {}, EVERY_PASS, "float64"),
+        "two_types": (
+            each_channel((2, 20, 20, 16), (3, 3), result="float32"), {}, EVERY_PASS, "bfloat16 and float32"
+        ),
+        "dense": (halves((2, 20, 20, 16), (3, 3, 16, 16)), {}, EVERY_PASS, "one channel"),
+        "groups_of_8": (GROUPED, {}, EVERY_PASS, "one channel"),
+        "one_group": (each_channel((2, 20, 20, 1), (3, 3)), {}, EVERY_PASS, "one channel"),
+        "twice_as_many": (
+            halves((2, 20, 20, 16), (3, 3, 1, 32), feature_group_count=16), {}, EVERY_PASS, "one channel"
+        ),
+        "groups_of_images": (
+            halves((16, 20, 20, 1), (3, 3, 1, 16), batch_group_count=16), {}, EVERY_PASS, "images"
+        ),
+        "volume": (each_channel((2, 5, 6, 7, 16), (3, 3, 3)), {}, EVERY_PASS, "3 spatial dimensions"),
+        "channels_first": (
+            channels_first((2, 16, 20, 20), (16, 1, 3, 3), feature_group_count=16), {}, EVERY_PASS, "last"
+        ),
+        "part_of_a_piece": (each_channel((2, 20, 20, 12), (3, 3)), {}, EVERY_PASS, "pieces"),
+        "part_of_a_piece_of_float32": (
+            each_channel((2, 20, 20, 10), (3, 3), "float32"), {}, EVERY_PASS, "pieces"
+        ),
+        "nothing": (each_channel((0, 20, 20, 16), (3, 3)), {}, EVERY_PASS, "nothing"),
+        "nothing_but_holes": (
+            each_channel((2, 40, 16), (1,), lhs_dilation=2, window_strides=2, padding=((1, 0),)), {},
+            EVERY_PASS, "nothing"
+        ),
+        "dilated_input": (
+            each_channel((2, 20, 20, 16), (4, 4), lhs_dilation=2, padding=2), {}, EVERY_PASS[2:], "dilated"
+        ),
+        "columns_thrice_as_wide": (
+            each_channel((2, 20, 20, 16), (3, 3), lhs_dilation=(1, 3), padding=1), {}, EVERY_PASS[:1],
+            "whole periods"
+        ),
+        "rows_by_three": (
+            each_channel((2, 20, 20, 16), (3, 3), window_strides=(3, 1)), {}, EVERY_PASS,
+            "rows move by (3:1|1:3)"
+        ),
+        "tall_window": (
+            each_channel((2, 40, 20, 16), (31, 3), window_strides=2), {}, EVERY_PASS, "taps in"
+        ),
+        "wide_window": (each_channel((2, 20, 90, 16), (3, 71)), {}, EVERY_PASS, "source pixels"),
+        "too_many_sums": (
+            each_channel((2, 20, 20, 16), (7, 7), window_strides=2), {}, EVERY_PASS[2:], "sums of all taps"
+        ),
+        "split_gather": (EACH, dict(split=2), GATHERS, "split of 2"),
+        "no_split": (EACH, dict(split=0), EVERY_PASS, "split of 0"),
+        "negative_split": (EACH, dict(split=-4), EVERY_PASS, "split of -4"),
+        "part_of_a_thread_block": (LINE, dict(tile=OF_LINES, split=3), EVERY_PASS[2:], "whole thread blocks"),
+        "large_area": (EACH, dict(area=(1, 256)), EVERY_PASS, "cover the area"),
+        "long_area": (EACH, dict(area=(1, 1024)), EVERY_PASS, "cover the area"),
+        "part_of_a_strip": (EACH, dict(area=(4, 12)), EVERY_PASS, r"area of \(4, 12\)"),
+        "no_area": (EACH, dict(area=(0, 8)), EVERY_PASS, r"area of \(0, 8\)"),
+        "no_columns": (EACH, dict(area=(4, 0)), EVERY_PASS, r"area of \(4, 0\)"),
+        "chunks": (EACH, dict(chunk=128), EVERY_PASS, "chunks"),
+        "units": (EACH, dict(units=2), EVERY_PASS, "units"),
+    },
 }  # fmt: skip
+# Than a tile of depthwise is for.
+OTHER_WINDOWS = "rows move by|columns move by|taps in|source pixels|sums of all taps"
 
 
-@every_direct_tile
-@pytest.mark.parametrize("problem, asked, passes, why", REFUSED.values(), ids=REFUSED)
-def test_what_direct_does_not_take_says_why(problem, asked, passes, why, tile):
+EVERY_REFUSED = {f"{family}_{name}": (family, *case)
+                 for family, cases in REFUSED.items() for name, case in cases.items()}  # fmt: skip
+
+
+@pytest.mark.parametrize("family, problem, asked, passes, why", EVERY_REFUSED.values(), ids=EVERY_REFUSED)
+def test_what_is_not_taken_says_why(family, problem, asked, passes, why):
+    """Of each tile, or of the family."""
     for which in passes:
-        choice = choose("cuda", *passes_of(problem)[which], direct(tile, **asked))
+        choice = choose("cuda", *passes_of(problem)[which], as_it_is(family, **asked))
         assert choice.plan is None
-        (reason,) = (r.reason for r in choice.rejected if r.what.startswith("direct"))
-        assert re.search(why, reason), reason
+        reasons = [r.reason for r in choice.rejected if r.what.startswith(family)]
+        assert any(re.search(why, reason) for reason in reasons), reasons
+        assert all(re.search(f"{why}|{OTHER_WINDOWS}", reason) for reason in reasons), reasons
 
 
 @pytest.mark.parametrize("family", ["simt", "im2col", "mma"])
-def test_an_area_is_of_direct(family):
+def test_an_area_is_of_partial_families(family):
     kind, problem = PASSES["narrow_fprop"]
     choice = choose("cuda", kind, problem, Constraint(family=family, area=(4, 8)))
     assert choice.plan is None
     assert any("area" in r.reason for r in choice.rejected if r.what.startswith(family))
 
 
-def test_direct_without_spatial_dimensions():
+@pytest.mark.parametrize("family", PARTIAL)
+def test_without_spatial_dimensions(family):
     """A matrix product, which is a pixel for each image: planned, or refused with a reason."""
     conv = functools.partial(lax.conv_general_dilated, window_strides=(), padding=(), dimension_numbers=None)
-    for kind, problem in passes_of(problem_of(conv, (16, 8), (24, 8), "bfloat16")).values():
-        assert choose("cuda", kind, problem).plan is not None
-        plan_of(choose("cuda", kind, problem, direct()), "direct")
+    for groups in (1, 8):
+        grouped = functools.partial(conv, feature_group_count=groups)
+        problem = problem_of(grouped, (16, 8), (8, 8 // groups), "bfloat16")
+        for kind, problem in passes_of(problem).values():
+            assert choose("cuda", kind, problem).plan is not None
+            plan_of(choose("cuda", kind, problem, as_it_is(family)), family)
 
 
-def test_direct_plans_print_their_area():
-    kind, problem = PASSES["narrow_fprop"]
-    plan = choose("cuda", kind, problem, direct(DIRECT[0], area=(3, 16))).plan
-    assert re.fullmatch(rf"direct {DIRECT[0]}, stages \d, split 1, area 3x16", str(plan))
+@pytest.mark.parametrize("family, problem", [("direct", LAYERS["narrow"]), ("depthwise", LINE)])
+def test_plans_print_their_area(family, problem):
+    tile = CUDA[family].TILES[0].tile
+    plan = choose("cuda", "gather", problem, as_it_is(family, tile, area=(3, 16))).plan
+    assert re.fullmatch(rf"{family} {tile}, stages \d, split 1, area 3x16", str(plan))
 
 
-@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
-def test_direct_with_any_batch(which):
+AT_BATCH = {
+    "narrow_groups": ("direct", lambda b: halves((b, 56, 56, 128), (3, 3, 4, 128), feature_group_count=32)),
+    "depthwise": ("depthwise", lambda b: each_channel((b, 56, 56, 128), (7, 7))),
+    "depthwise_float32": ("depthwise", lambda b: each_channel((b, 56, 56, 128), (3, 3), "float32")),
+    "small_images": ("depthwise", lambda b: each_channel((b, 7, 7, 1024), (7, 7))),
+    "lines": ("depthwise", lambda b: each_channel((b, 2048, 1024), (4,), padding=((3, 0),))),
+    "large_window": ("depthwise", lambda b: each_channel((b, 56, 56, 128), (31, 31))),
+}
+
+
+@pytest.mark.parametrize("which", EVERY_PASS)
+@pytest.mark.parametrize("family, at_batch", AT_BATCH.values(), ids=AT_BATCH)
+def test_partial_families_with_any_batch(family, at_batch, which):
     """The plan is that of a typical batch, and its scratch, of weights' gradients, has no batch."""
     (batch,) = export.symbolic_shape("b")
-    (kind, symbolic), (_, known) = (
-        passes_of(halves((b, 56, 56, 128), (3, 3, 4, 128), feature_group_count=32))[which] for b in (batch, 32)
-    )
-    plans = [choose("cuda", kind, problem, direct()).plan for problem in (symbolic, known)]
+    (kind, symbolic), (_, known) = (passes_of(at_batch(b))[which] for b in (batch, 32))
+    plans = [choose("cuda", kind, problem, as_it_is(family)).plan for problem in (symbolic, known)]
     assert plans[0] == plans[1]
+    attributes = [plans[0].attributes(problem)["shape"] for problem in (symbolic, known)]
+    np.testing.assert_array_equal(*attributes)
     split = plans[0].settings.split
     scratch = 0 if split == 1 else split * math.prod(known.rhs_shape) * 4
     assert plans[0].scratch_bytes(symbolic) == plans[1].scratch_bytes(known) == scratch
 
 
-FOR_DIRECT = {
-    "narrow_groups": (halves((128, 56, 56, 128), (3, 3, 4, 128), feature_group_count=32), EVERY_PASS, True),
-    "stem": (
-        halves((128, 224, 224, 3), (7, 7, 3, 64), window_strides=2, padding=3), ("fprop", "wgrad"), True
+CHOSEN_FOR = {
+    "narrow_groups": (
+        "direct", halves((128, 56, 56, 128), (3, 3, 4, 128), feature_group_count=32), EVERY_PASS
     ),
-    "many_channels": (halves((32, 28, 28, 512), (3, 3, 512, 512)), EVERY_PASS, False),
-    "float32": (layer((128, 56, 56, 128), (3, 3, 4, 128), feature_group_count=32), EVERY_PASS, False),
+    "stem": (
+        "direct", halves((128, 224, 224, 3), (7, 7, 3, 64), window_strides=2, padding=3), ("fprop", "wgrad")
+    ),
+    "convnext": ("depthwise", each_channel((128, 56, 56, 128), (7, 7)), EVERY_PASS),
+    "convnext_of_small_images": ("depthwise", each_channel((128, 7, 7, 1024), (7, 7)), EVERY_PASS),
+    "depthwise_5x5": ("depthwise", each_channel((128, 28, 28, 240), (5, 5), "float16"), EVERY_PASS),
+    "replknet": ("depthwise", each_channel((32, 56, 56, 128), (31, 31)), EVERY_PASS),
+    "replknet_of_small_images": ("depthwise", each_channel((32, 14, 14, 512), (27, 27)), EVERY_PASS),
+    "conformer": ("depthwise", each_channel((32, 1000, 512), (31,)), EVERY_PASS),
+    "convnext_of_float32": ("depthwise", each_channel((128, 56, 56, 128), (7, 7), "float32"), EVERY_PASS),
 }  # fmt: skip
+NOT_CHOSEN_FOR = {
+    "many_channels": ("direct", halves((32, 28, 28, 512), (3, 3, 512, 512)), EVERY_PASS),
+    "float32": ("direct", layer((128, 56, 56, 128), (3, 3, 4, 128), feature_group_count=32), EVERY_PASS),
+    "twice_as_many": (
+        "depthwise", halves((128, 56, 56, 64), (3, 3, 1, 128), feature_group_count=64), EVERY_PASS
+    ),
+    "transposed": (
+        "depthwise", each_channel((32, 56, 56, 128), (4, 4), lhs_dilation=2, padding=2), EVERY_PASS[2:]
+    ),
+}  # fmt: skip
+EITHER = [(*case, cases is CHOSEN_FOR) for cases in (CHOSEN_FOR, NOT_CHOSEN_FOR) for case in cases.values()]
 
 
-@pytest.mark.parametrize("problem, passes, is_direct", FOR_DIRECT.values(), ids=FOR_DIRECT)
-def test_what_direct_is_chosen_for(problem, passes, is_direct):
+@pytest.mark.parametrize("family, problem, passes, is_chosen", EITHER, ids=[*CHOSEN_FOR, *NOT_CHOSEN_FOR])
+def test_what_partial_families_are_chosen_for(family, problem, passes, is_chosen):
     for which in passes:
         choice = choose("cuda", *passes_of(problem)[which])
-        assert (choice.plan.family == "direct") == is_direct
-        others = [factor(r) for r in choice.rejected if r.what.startswith("direct") != is_direct]
+        assert (choice.plan.family == family) == is_chosen
+        others = [factor(r) for r in choice.rejected if r.what.startswith(family) != is_chosen]
         assert all(times is None or times >= 1 for times in others)
 
 
 # What is compiled.
 
 
-@pytest.mark.parametrize("family, table", [("simt", "kSimtTiles"), ("im2col", "kIm2colTiles")])
-def test_tiles_are_those_that_are_compiled(family, table):
+def compiled_rows(table):
+    """The fields of each row of a table of src_cuda/launch.h."""
     header = (SOURCES / "src_cuda" / "launch.h").read_text()
     (rows,) = re.findall(rf"\b{table}\[\] = {{\s*(.*?)\s*}};", header, re.DOTALL)
+    return [[field.strip() for field in row.split(",")] for row in re.findall(r"{([^{}]*)}", rows)]
+
+
+@pytest.mark.parametrize("family, table", [("simt", "kSimtTiles"), ("im2col", "kIm2colTiles")])
+def test_tiles_are_those_that_are_compiled(family, table):
     compiled = []
-    for row in re.findall(r"{([^{}]*)}", rows):
-        *numbers, only_f32 = (field.strip() for field in row.split(","))
+    for *numbers, only_f32 in compiled_rows(table):
         *tile, thread_rows, thread_cols = map(int, numbers)
         threads = tile[0] * tile[1] // (thread_rows * thread_cols)
         compiled.append((Tile(*tile), threads, only_f32 == "true"))
@@ -659,11 +841,8 @@ def test_tiles_are_those_that_are_compiled(family, table):
 
 
 def test_tensor_core_tiles_are_those_that_are_compiled():
-    header = (SOURCES / "src_cuda" / "launch.h").read_text()
-    (rows,) = re.findall(r"\bkMmaTiles\[\] = {\s*(.*?)\s*};", header, re.DOTALL)
     compiled = []
-    for row in re.findall(r"{([^{}]*)}", rows):
-        *numbers, wgmma, passes = (field.strip() for field in row.split(","))
+    for *numbers, wgmma, passes in compiled_rows("kMmaTiles"):
         *tile, warp_rows, warp_cols, blocks = map(int, numbers)
         wgmma = wgmma == "true"
         threads = (128 if wgmma else 32) * (tile[0] // warp_rows) * (tile[1] // warp_cols)
@@ -673,13 +852,15 @@ def test_tensor_core_tiles_are_those_that_are_compiled():
 
 def test_direct_tiles_are_those_that_are_compiled():
     """There in blocks: of 8 columns, of 16 positions, of 16 rows of the filter."""
-    header = (SOURCES / "src_cuda" / "launch.h").read_text()
-    (rows,) = re.findall(r"\bkDirectTiles\[\] = {\s*(.*?)\s*};", header, re.DOTALL)
-    compiled = [tuple(map(int, row.split(","))) for row in re.findall(r"{([^{}]*)}", rows)]
-    assert compiled == [
+    assert [tuple(map(int, row)) for row in compiled_rows("kDirectTiles")] == [
         (t.columns / 8, t.sets, t.positions / 16, t.warps, t.pieces, t.filter_rows / 16)
         for t in (row.tile for row in CUDA["direct"].TILES)
     ]
+
+
+def test_depthwise_tiles_are_those_that_are_compiled():
+    compiled = [tuple(map(int, row)) for row in compiled_rows("kDepthwiseTiles")]
+    assert compiled == [tuple(row.tile) for row in CUDA["depthwise"].TILES]
 
 
 @pytest.mark.parametrize("platform, header, families", [
@@ -697,6 +878,8 @@ def test_tiles_print_as_sizes():
     assert str(Tile(128, 64, 8, 2)) == "128x64x8"
     assert str(Tile(256, 128, 64, 4, wgmma=True)) == "256x128x64 wgmma"
     assert str(DirectTile(16, 2, 64, 8, 4, 144)) == "2x16 by 64 or 144"
+    assert str(DepthwiseTile(1, 1, 7, 1, 4)) == "7x16 by 4"
+    assert str(DepthwiseTile(2, 1, 4, 2, 4)) == "2:1 4x32 by 4"
     for family in CUDA.values():
         assert len({str(row.tile) for row in family.TILES}) == len({row.tile for row in family.TILES})
 

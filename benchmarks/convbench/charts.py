@@ -6,8 +6,9 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from convbench.floor import PEAKS
 from convbench.programs import PASSES
@@ -19,6 +20,11 @@ FASTER, SLOWER = OURS[:2]
 LAX = "#8C8C8C"
 WIDTH = 9  # inches
 DOTS_PER_INCH = 110
+# Of a drawing in a README: blues for the passes that gather, orange for the one that reduces.
+BY_PASS = dict(zip(PASSES, (OURS[0], "#56B4E9", OURS[4])))
+# The same file for the same rows: no random names, no date, and text that is left to the reader's fonts.
+STABLE = {"svg.fonttype": "none", "svg.hashsalt": "jaxconv"}
+UNDATED = {"Date": None, "Creator": None}
 
 
 def draw(results: Results, folder: Path, stem: str) -> None:
@@ -31,6 +37,12 @@ def draw(results: Results, folder: Path, stem: str) -> None:
 def names(results: Results, stem: str) -> list[str]:
     """File names: a roofline for each arithmetic whose floors are known, the speed of each implementation in each."""
     return [name for name, _ in _charts(results, stem)]
+
+
+def draw_cases(rows: list[dict], title: str, path: Path) -> None:
+    """Writes an SVG file: the speed of one implementation in a few cases, a bar for each pass."""
+    with rc_context(STABLE):
+        _cases(rows, title).savefig(path, metadata=UNDATED)
 
 
 def _charts(results: Results, stem: str) -> Iterator[tuple[str, Callable[[], Figure]]]:
@@ -101,6 +113,35 @@ def _speed(rows: list[dict], title: str) -> Figure:
     panels[0].set_yticks(heights, [case for _, case in cases], fontsize="small")
     panels[0].set_ylim(len(cases) - 0.5, -0.5)
     figure.suptitle(title)
+    return figure
+
+
+def _cases(rows: list[dict], title: str) -> Figure:
+    """Bars to the right where jaxconv is faster: a group for each case, a bar for each pass."""
+    cases, passes = list(grouped(rows, "case")), _passes(rows)
+    speeds = {(row["case"], row["pass"]): row["speedup"] or np.nan for row in rows}
+    height = 1.15 + 0.56 * len(cases)
+    figure = Figure(figsize=(WIDTH, height))
+    panel = figure.add_axes((0.25, 0.4 / height, 0.72, 1 - 1.15 / height))
+    bar = 0.8 / len(passes)
+    for place, which in enumerate(passes):
+        values = np.array([speeds.get((case, which), np.nan) for (case,) in cases])
+        heights = np.arange(len(cases)) + (place - (len(passes) - 1) / 2) * bar
+        bars = panel.barh(heights, values - 1, 0.9 * bar, left=1, color=BY_PASS[which], label=which)
+        panel.bar_label(bars, [f"{value:.2f}×" for value in values], padding=3, fontsize="small")
+    panel.axvline(1, color="black", linewidth=1)
+    panel.margins(x=0.1)
+    panel.set(xscale="log", ylim=(len(cases) - 0.5, -0.5))
+    panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    panel.xaxis.set_major_formatter("{x:g}×")
+    panel.minorticks_off()
+    panel.grid(axis="x", alpha=0.3)
+    panel.set_axisbelow(True)
+    panel.set_yticks(range(len(cases)), [case for (case,) in cases])
+    panel.tick_params(length=0)
+    panel.spines[:].set_visible(False)
+    panel.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(passes), frameon=False)
+    figure.text(0.02, 1 - 0.3 / height, title, fontsize="large", fontweight="bold")
     return figure
 
 

@@ -10,6 +10,7 @@ from convbench.tables import case_table, mean_table
 ROOT = Path(__file__).parent.parent.parent
 README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
+DEPTHWISE = ROOT / "docs" / "depthwise.svg"
 BEGIN, END = "<!-- by `python -m benchmarks --readme` -->", "<!-- until here -->"
 
 
@@ -17,7 +18,16 @@ def write() -> None:
     """Draws the charts and rewrites the README."""
     for path in sorted(RESULTS.glob("*.json")):
         charts.draw(Results.load(path), RESULTS, path.stem)
+    draw_depthwise(DEPTHWISE)
     README.write_text(rewritten(README.read_text()))
+
+
+def draw_depthwise(path: Path) -> None:
+    """The picture above the tables: each depthwise layer in bfloat16."""
+    results = Results.load(RESULTS / "h200.json")
+    rows = grouped(results.rows, "suite", "dtype", "implementation")["depthwise", "bfloat16", "cuda"]
+    title = f"Depthwise layers, bfloat16, {results.machine['device']}: times as fast as lax"
+    charts.draw_cases(rows, title, path)
 
 
 def rewritten(readme: str) -> str:

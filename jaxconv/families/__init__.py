@@ -2,12 +2,13 @@
 
 from jaxconv.families.base import LAUNCH_SECONDS, TYPICAL_DEVICE, Device, Family, Settings, Tile, TileRow
 from jaxconv.families.cuda_cores import IM2COL_SCRATCH, Im2col, Simt
+from jaxconv.families.depthwise import Depthwise, DepthwiseTile
 from jaxconv.families.direct import Direct, DirectTile
-from jaxconv.families.host import Depthwise, Gemm
+from jaxconv.families.host import Gemm, HostDepthwise
 from jaxconv.families.mma import Mma
 
 # Of each platform, in the order of src_cpu's `Family` and src_cuda's `kFamilies`.
 FAMILIES: dict[str, dict[str, Family]] = {
-    "cpu": {"gemm": Gemm(), "depthwise": Depthwise()},
-    "cuda": {"simt": Simt(), "im2col": Im2col(), "mma": Mma(), "direct": Direct()},
+    "cpu": {"gemm": Gemm(), "depthwise": HostDepthwise()},
+    "cuda": {"simt": Simt(), "im2col": Im2col(), "mma": Mma(), "direct": Direct(), "depthwise": Depthwise()},
 }

@@ -70,7 +70,8 @@ class Settings(NamedTuple):
     split: slices of the reduction, each summed on its own, then added in order.
     chunk: rows of im2col's column matrix that are in the scratch at a time.
     units: tiles of columns that a thread block of mma computes in turn; None leaves it to the launch.
-    area: rows and columns of output positions that a thread block of direct computes at a time.
+    area: rows and columns of output positions that a thread block of direct computes at a time, or one of depthwise,
+      of each image, one row after the other.
     """
 
     tile: Tile | None = None
@@ -93,6 +94,7 @@ class Family:
 
     REWRITES = False  # whether it takes problems that are rewritten
     PACKS_GROUPS = True  # whether packing groups may help those
+    ALIGNED = False  # whether its operands and results begin at multiples of 16 bytes
 
     def why_never(self, product: Product) -> str | None:
         """Why no tile takes the product."""
@@ -179,8 +181,8 @@ class CudaFamily(Family):
             seconds += 2 * slices / device.bandwidth + settings.split * self.SLICE_SECONDS + LAUNCH_SECONDS
         return seconds
 
-    def area(self, settings: Settings, product: Product) -> tuple[int, ...]:
-        """`Area` of src_cuda/launch.h."""
+    def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:
+        """`Plan::shape` of src_cuda/launch.h."""
         return (0,) * 6
 
     def scratch_bytes(self, settings: Settings, product: Product) -> Dim:

@@ -256,6 +256,7 @@ class Direct(TensorCores):
     """Convolution from a box of source pixels in shared memory: src_cuda/kernels/direct.cu."""
 
     PACKS_GROUPS = False
+    ALIGNED = True
 
     TILES = tuple(
         TileRow(DirectTile(*tile))
@@ -305,7 +306,7 @@ class Direct(TensorCores):
             return "positions, or the elements of an image, do not fit 32 bits"
         return _why_not_bytes(shape.shared_bytes, device)
 
-    def area(self, settings: Settings, product: Product) -> tuple[int, ...]:
+    def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:
         shape = _shape(product, settings.tile).at(settings.area)
         return (*settings.area, *shape.box, shape.window.taps)
 

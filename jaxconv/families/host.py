@@ -32,7 +32,7 @@ class Gemm(HostFamily):
         return product.multiply_adds * (1 + 1 / filled if product.groups > 1 else 1)
 
 
-class Depthwise(HostFamily):
+class HostDepthwise(HostFamily):
     def why_never(self, product: Product) -> str | None:
         if product.groups == 1 or 1 not in (product.problem.in_channels, product.cols):
             return "it is for groups of one channel"

@@ -12,6 +12,9 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
+// Keeps a value in its register, where the compiler would work it out anew at each use.
+__device__ __forceinline__ void Keep(int32_t& value) { asm volatile("" : "+r"(value)); }
+
 // base + a * b in one instruction; the compiler would make several additions of a row of them.
 __device__ __forceinline__ const char* AddProduct(const char* base, int32_t a, int32_t b) {
   const char* sum;
@@ -65,6 +68,12 @@ __device__ __forceinline__ void LoadPair(uint32_t& first, uint32_t& second, uint
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(first), "=r"(second) : "r"(address));
 }
 
+__device__ __forceinline__ void LoadFour(uint32_t (&words)[4], uint32_t address) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address));
+}
+
 // The nearest tf32 number: the tensor cores would truncate. Ties go to even from sm_90 on, else away from zero.
 __device__ __forceinline__ uint32_t RoundToTf32(float x) {
   uint32_t rounded;
@@ -76,22 +85,31 @@ __device__ __forceinline__ uint32_t RoundToTf32(float x) {
   return rounded;
 }
 
-// sum += a * b, of 16 x 8 results by 32 bytes of steps. Registers: rows g and g + 8 by steps 4 bytes * t, then the
-// latter's second halves, where g = lane / 4 and t = lane % 4; the sums are rows g and g + 8 by columns 2t and 2t + 1.
+// sum = before + a * b, of 16 x 8 results by 32 bytes of steps. Registers: rows g and g + 8 by steps 4 bytes * t, then
+// the latter's second halves, where g = lane / 4 and t = lane % 4; the sums are rows g and g + 8 by columns 2t and
+// 2t + 1.
 template <typename T>
-__device__ __forceinline__ void MultiplyAdd(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+__device__ __forceinline__ void MultiplyAdd(float (&sum)[4], const float (&before)[4], const uint32_t (&a)[4],
+                                            uint32_t b0, uint32_t b1);
 
-#define JAXCONV_MULTIPLY_ADD(T, SHAPE)                                                                    \
-  template <>                                                                                             \
-  __device__ __forceinline__ void MultiplyAdd<T>(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,    \
-                                                 uint32_t b1) {                                           \
-    asm("mma.sync.aligned." SHAPE " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"      \
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                          \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                                  \
+#define JAXCONV_MULTIPLY_ADD(T, SHAPE)                                                                                \
+  template <>                                                                                                         \
+  __device__ __forceinline__ void MultiplyAdd<T>(float (&sum)[4], const float (&before)[4], const uint32_t (&a)[4],   \
+                                                 uint32_t b0, uint32_t b1) {                                          \
+    asm("mma.sync.aligned." SHAPE " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"              \
+        : "=f"(sum[0]), "=f"(sum[1]), "=f"(sum[2]), "=f"(sum[3])                                                      \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(before[0]), "f"(before[1]),               \
+          "f"(before[2]), "f"(before[3]));                                                                            \
   }
 JAXCONV_MULTIPLY_ADD(__nv_bfloat16, "m16n8k16.row.col.f32.bf16.bf16.f32")
 JAXCONV_MULTIPLY_ADD(__half, "m16n8k16.row.col.f32.f16.f16.f32")
 JAXCONV_MULTIPLY_ADD(float, "m16n8k8.row.col.f32.tf32.tf32.f32")
 #undef JAXCONV_MULTIPLY_ADD
+
+// sum += a * b.
+template <typename T>
+__device__ __forceinline__ void MultiplyAdd(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  MultiplyAdd<T>(sum, sum, a, b0, b1);
+}
 
 }  // namespace jaxconv::ptx

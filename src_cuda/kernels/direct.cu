@@ -126,7 +126,7 @@ DirectParams MakeShape(const ConvProblem& p, Pass pass, const Plan& plan) {
   const DirectTile& tile = kDirectTiles[plan.tile];
   DirectParams d{};
   d.problem = p;
-  d.area = plan.area;
+  d.area = plan.area();
   SetChannels(d, tile, pass);
   for (int i = 0; i < kSpatial; ++i) {
     d.dst_apart[i] = static_cast<int32_t>(p.period[i] * p.dst.spatial[i]);
@@ -165,7 +165,7 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   if (const char* why = WhyNotProblem(p, pass)) return why;
   const DirectTile& tile = kDirectTiles[plan.tile];
   if (p.groups > 1 && BlockGroups(p, tile) == 0) return "the tile does not hold whole groups";
-  const Area& area = plan.area;
+  const Area area = plan.area();
   if (area.rows < 1 || area.cols < kRun || area.cols % kRun || area.taps < 0 || area.taps > p.tap_count) {
     return "no such area";
   }

@@ -1,0 +1,441 @@
+"""The depthwise family: each channel on its own, as products with band matrices on tensor cores, or on CUDA cores."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+from jaxconv.families.base import LAUNCH_SECONDS, CudaFamily, Device, Settings, TileRow
+from jaxconv.offsets import INT32_MAX, SPATIAL, offset_tables
+from jaxconv.problem import ConvProblem
+from jaxconv.product import TYPICAL_BATCH, Product, ceil_div
+
+STRIP = 8  # neighbouring output columns, which read one band of source pixels
+MULTIPLIED = 16  # strips, and source pixels
+WARPS = 4
+THREADS = 32 * WARPS
+PIECE_BYTES = 16  # that are copied at once
+BATCH_BYTES = THREADS * PIECE_BYTES
+MOST_WAVES, MOST_RESIDENT = 4, 3  # of thread blocks, for whose sake columns are cut
+MOST_WASTE = 1.125  # of channels that are not there, in favour of more neighbours in memory
+BLOCK_SHARED_BYTES = 1024  # that a thread block takes besides its own
+# Costs, fitted to measurements on an H200. Clocks are of a step of a thread block.
+MULTIPLICATION_CLOCKS = 6.5  # for one of each warp
+PIXEL_CLOCKS = 128  # for reading 16 source pixels of each strip
+FMA_CLOCKS = 1.4  # for one of each lane
+STEP_CLOCKS = 120
+LATENCY_CLOCKS = 780  # from a step to the next, whatever is done there
+BEGIN_SECONDS = 5e-6
+REDUCE_BANDWIDTH = 0.82  # of a gather's
+BANDWIDTH = {128: 0.7, 64: 0.7, 32: 0.55, 16: 0.4}  # that copies reach, of so many bytes of neighbouring channels
+
+
+class DepthwiseTile(NamedTuple):
+    """Along columns a thread block goes in steps, of `step` source rows or `period` rows of the output.
+
+    lags: steps after which a source row is used for the last time, and one.
+    blocks: of 16 source pixels, which eight neighbouring outputs read; none of a tile on CUDA cores.
+    channels: of a warp on tensor cores.
+    width: of a window on CUDA cores, whose columns have the strides of the rows.
+    """
+
+    step: int
+    period: int
+    lags: int
+    blocks: int
+    channels: int = 0
+    width: int = 0
+
+    wgmma = False
+    passes = 1
+
+    @property
+    def on_cuda_cores(self) -> bool:
+        return self.blocks == 0
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        return ("float32",) if self.on_cuda_cores else ("bfloat16", "float16")
+
+    @property
+    def slots(self) -> int:
+        return self.step * self.period * self.lags
+
+    @property
+    def pixels(self) -> int:
+        """Source pixels that a strip reads."""
+        if self.on_cuda_cores:
+            return (STRIP // self.period - 1) * self.step + self.width
+        return self.blocks * MULTIPLIED
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether the filter's rows are taken in groups, of as many as there are lags."""
+        return self.lags > 1 and self.blocks > 2
+
+    @property
+    def stages(self) -> int:
+        return 8 if self.step * self.blocks == 1 else 4
+
+    @property
+    def set_strips(self) -> int:
+        """Strips of a thread block in which each channel has one set of warps, or of lanes."""
+        return WARPS if self.on_cuda_cores else MULTIPLIED
+
+    @property
+    def most_channel_bytes(self) -> int:
+        """A thread block's channels then."""
+        return 32 * 4 if self.on_cuda_cores else WARPS * self.channels * 2
+
+    @property
+    def strip_pieces(self) -> int:
+        """Of a tile's row of the output, of each thread."""
+        return self.set_strips * STRIP * self.most_channel_bytes // BATCH_BYTES
+
+    @property
+    def most_copies(self) -> int:
+        """Pieces of a source row, of each thread."""
+        return 2 * self.strip_pieces + 1
+
+    def sums(self, kind: str) -> int:
+        """Registers of them."""
+        if kind == "gather":
+            return self.period * self.lags * (8 if self.on_cuda_cores else 4 * self.channels)
+        return self.slots * (self.width if self.on_cuda_cores else 4 * self.blocks * self.channels)
+
+    @property
+    def reduces(self) -> bool:
+        """Whether a warp's registers hold a reduce's sums."""
+        return self.period == 1 and self.sums("reduce") <= 160
+
+    def resident(self, kind: str) -> int:
+        """Thread blocks that a multiprocessor's registers hold."""
+        few = self.sums(kind) <= 32 and (kind == "reduce" or self.blocks == 1)
+        return 3 if few or self.on_cuda_cores else 2
+
+    @property
+    def clocks(self) -> float:
+        """A step's share of a multiprocessor."""
+        if self.on_cuda_cores:
+            return self.slots * self.width * STRIP * FMA_CLOCKS + STEP_CLOCKS
+        multiplications = self.channels * self.slots * self.blocks * MULTIPLICATION_CLOCKS
+        return multiplications + self.step * self.blocks * PIXEL_CLOCKS + STEP_CLOCKS
+
+    def __str__(self) -> str:
+        rows = f"{self.step}:{self.period} " if self.step * self.period > 1 else ""
+        reach = f"{self.width}" if self.on_cuda_cores else f"{self.blocks * MULTIPLIED} by {self.channels}"
+        return f"{rows}{self.lags}x{reach}"
+
+
+class Window(NamedTuple):
+    """Where a problem's taps reach from the first position: their first source row and column, and how far.
+
+    steps, periods: of rows and columns: source pixels and output positions between a residue class's neighbours.
+    rows: source rows. pixels: source pixels that a strip reads.
+    """
+
+    first: tuple[int, int]
+    steps: tuple[int, int]
+    periods: tuple[int, int]
+    rows: int
+    pixels: int
+
+
+@lru_cache(maxsize=4096)
+def window(problem: ConvProblem) -> Window | None:
+    """None if no position sees a tap."""
+    tables = offset_tables(problem)
+    pairs = [(1, 1)] * (SPATIAL - len(problem.kernel))
+    for stride, dilation in zip(problem.window_strides, problem.lhs_dilation, strict=True):
+        common = math.gcd(stride, dilation)
+        pairs.append((stride // common, dilation // common))
+    (row_step, row_period), (col_step, col_period) = pairs[-2:]
+    rows, begins, ends = [], [], []
+    for first, count, _, _, phase, *counts in tables.classes.tolist():
+        if count and all(counts):
+            shifts = tables.taps[first : first + count, 3:]
+            rows += [shifts[:, 0].min(), shifts[:, 0].max()]
+            last = (STRIP - 1 - phase) // col_period * col_step if phase < STRIP else 0
+            begins.append(shifts[:, 1].min())
+            ends.append(shifts[:, 1].max() + last)
+    if not rows:
+        return None
+    first = int(min(rows)), int(min(begins))
+    reach = int(max(rows)) - first[0] + 1, int(max(ends)) - first[1] + 1
+    return Window(first, (row_step, col_step), (row_period, col_period), *reach)
+
+
+class Stream(NamedTuple):
+    """How thread blocks share out a product: what src_cuda/kernels/depthwise.cu works out likewise.
+
+    channels: of a thread block. images: of a tile; 0 if all images' rows follow each other as one's.
+    rows, strips: of a tile: of each image. strip_images: whose strips a tile has.
+    tiles: of all images, for each of channel_tiles. groups: of the filter's rows.
+    slices: of a reduce, that a thread block sums.
+    """
+
+    channels: int
+    images: int
+    rows: int
+    strips: int
+    tiles: int
+    channel_tiles: int
+    groups: int
+    slices: int
+
+
+class Depthwise(CudaFamily):
+    """Convolution of each channel on its own: src_cuda/kernels/depthwise.cu.
+
+    What a row of the filter takes from a source row is a product with a band matrix: of 16 source pixels, or a few
+    times as many, by eight neighbouring outputs. 16 such strips are multiplied at a time, for each row of the filter.
+    """
+
+    ALIGNED = True
+
+    TILES = tuple(
+        TileRow(DepthwiseTile(*tile))
+        for tile in (
+            (1, 1, 1, 1, 8), (1, 1, 1, 3, 8), (1, 1, 1, 3, 4), (1, 1, 3, 1, 8), (1, 1, 3, 1, 4),
+            (1, 1, 5, 1, 4), (1, 1, 7, 1, 4), (1, 1, 8, 3, 2), (1, 1, 5, 3, 2), (2, 1, 2, 2, 4),
+            (2, 1, 4, 2, 4), (1, 2, 2, 1, 4), (1, 2, 4, 1, 4),
+            (1, 1, 1, 0, 0, 4), (1, 1, 1, 0, 0, 32), (1, 1, 3, 0, 0, 3), (1, 1, 5, 0, 0, 5), (1, 1, 7, 0, 0, 7),
+            (2, 1, 2, 0, 0, 3), (2, 1, 3, 0, 0, 5), (1, 2, 2, 0, 0, 2), (1, 2, 3, 0, 0, 3),
+        )
+    )  # fmt: skip
+
+    def why_never(self, product: Product) -> str | None:
+        problem = product.problem
+        dtypes = {problem.lhs_dtype, problem.rhs_dtype, problem.out_dtype}
+        if len(dtypes) > 1 or problem.lhs_dtype.name not in ("bfloat16", "float16", "float32"):
+            return f"it has no kernels of {' and '.join(sorted(dtype.name for dtype in dtypes))}"
+        if (problem.in_channels, problem.out_channels) != (1, 1) or product.groups == 1:
+            return "it is for groups of one channel"
+        if problem.lhs_batch_grouped or problem.out_batch_grouped:
+            return "groups of images"
+        if not 1 <= len(problem.kernel) <= 2:
+            return f"{len(problem.kernel)} spatial dimensions"
+        for role in ("lhs", "out"):
+            shape, axis = getattr(problem, f"{role}_shape"), getattr(problem, f"{role}_spec").second
+            if axis != len(shape) - 1 or shape[axis] * problem.lhs_dtype.itemsize % PIECE_BYTES:
+                return "channels are not last, in pieces of 16 bytes"
+        if problem.is_empty or window(problem) is None:
+            return "nothing is to be computed"
+        if STRIP % window(problem).periods[1]:
+            return "strips are not whole periods of columns"
+        if product.kind == "reduce" and max(problem.lhs_dilation) > 1:
+            return "an input that is dilated"
+        return None
+
+    def tiles(self, product: Product) -> list[TileRow]:
+        return [row for row in self.TILES if product.problem.lhs_dtype.name in row.tile.dtypes]
+
+    def settings(self, row: TileRow, product: Product, device: Device, asked: Settings) -> list[Settings]:
+        tile = row.tile
+        if self._why_not_window(tile, product) is not None:
+            return [asked._replace(tile=tile, split=1)]
+        if asked.area is not None and _why_not_area(asked.area) is not None:
+            return [asked._replace(tile=tile, split=1)]
+        areas = [asked.area] if asked.area else self._areas(tile, product, device)
+        settings = [
+            asked._replace(tile=tile, area=area, split=self._split(tile, area, product, device, asked.split))
+            for area in areas
+        ]
+        return [s for s in settings if self.why_not(s, product, device) is None] or settings[:1]
+
+    def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
+        tile, split, chunk, units, area = settings
+        if chunk is not None or units is not None:
+            return "it has neither chunks nor units"
+        if (reason := self._why_not_window(tile, product)) is not None:
+            return reason
+        if area is None:
+            return "no tile of strips fits into shared memory"
+        if (reason := _why_not_area(area)) is not None:
+            return reason
+        stream = _stream(tile, area, product)
+        if stream is None:
+            return "its warps do not cover the area"
+        if product.kind == "gather" and split != 1:
+            return f"a split of {split}: its gather has none"
+        if split < 1 or (product.kind == "reduce" and split % stream.slices):
+            return f"a split of {split}, not of whole thread blocks with {stream.slices} slices each"
+        if _image_elements(product.problem) * max(1, stream.images) >= INT32_MAX:
+            return "elements of a tile's images do not fit 32 bits"
+        need = _shared_bytes(tile, product, stream)
+        return None if need <= device.shared_bytes else f"{need} bytes of shared memory, of {device.shared_bytes}"
+
+    def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:
+        stream = _stream(settings.tile, settings.area, product)
+        first = window(product.problem).first
+        return (stream.rows, stream.strips * STRIP, stream.channels, stream.images, *first, stream.groups)
+
+    def cost(self, settings: Settings, product: Product, device: Device) -> float:
+        """Steps, as long as those of a multiprocessor's blocks or one's latency take, or memory; and the beginning."""
+        tile, split, _, _, area = settings
+        stream = _stream(tile, area, product)
+        resident, is_gather = _resident(tile, product, stream, device), product.kind == "gather"
+        workers = max(1, resident * device.multiprocessors // stream.channel_tiles)
+        blocks = stream.channel_tiles * (workers if is_gather else split // stream.slices * stream.groups)
+        tiles = ceil_div(stream.tiles, workers if is_gather else split // stream.slices)
+        at_once = min(resident, ceil_div(blocks, device.multiprocessors))
+        clocks = max(at_once * tile.clocks, tile.clocks + LATENCY_CLOCKS)
+        steps = tiles * (stream.groups if is_gather else 1) * (stream.rows + tile.lags - 1)
+        rounds = ceil_div(blocks, resident * device.multiprocessors)
+        compute, memory = rounds * steps * clocks / device.clock_hz, _activation_bytes(product) / device.bandwidth
+        bandwidth = BANDWIDTH[stream.channels * product.problem.lhs_dtype.itemsize]
+        bandwidth *= 1 if is_gather else REDUCE_BANDWIDTH
+        seconds = max(compute, memory / bandwidth) + BEGIN_SECONDS + LAUNCH_SECONDS
+        if split > 1:
+            seconds += 2 * split * product.planned_sums_bytes / device.bandwidth + LAUNCH_SECONDS
+        return seconds
+
+    def _why_not_window(self, tile: DepthwiseTile, product: Product) -> str | None:
+        reach = window(product.problem)
+        if (reach.steps[0], reach.periods[0]) != (tile.step, tile.period):
+            return f"rows move by {reach.steps[0]}:{reach.periods[0]}"
+        if ceil_div(reach.rows, tile.step) > tile.lags and not tile.has_groups:
+            return f"taps in {reach.rows} rows"
+        if tile.on_cuda_cores and (reach.steps[1], reach.periods[1]) != (tile.step, tile.period):
+            return f"columns move by {reach.steps[1]}:{reach.periods[1]}"
+        if reach.pixels > tile.pixels:
+            return f"{reach.pixels} source pixels of {STRIP} outputs"
+        if product.kind == "reduce" and not tile.reduces:
+            return "its warps do not hold the sums of all taps"
+        return None
+
+    def _areas(self, tile: DepthwiseTile, product: Product, device: Device) -> list[tuple[int, int] | None]:
+        """Of each number of strips the most rows, and fewer, until there are tiles for all thread blocks."""
+        (height, width), areas = _out_size(product.problem), []
+        strips, rows = ceil_div(width, STRIP), ceil_div(height, tile.period)
+        if _joins_images(tile, product):
+            rows *= _images(product)
+        most = tile.set_strips * tile.most_channel_bytes // _channel_bytes(tile, product)
+        least_rows = tile.lags if tile.has_groups else 2 * tile.lags
+        for parts in (1, 2):
+            wide = ceil_div(strips, ceil_div(strips, most) * parts) * STRIP
+            for segments in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64):
+                area = ceil_div(rows, segments), wide
+                if area in areas or (segments > 1 and area[0] < least_rows):
+                    break
+                if (stream := _stream(tile, area, product)) is None:
+                    break
+                areas.append(area)
+                if stream.tiles * stream.channel_tiles > MOST_WAVES * MOST_RESIDENT * device.multiprocessors:
+                    break
+        return areas or [None]
+
+    def _split(self, tile: DepthwiseTile, area, product: Product, device: Device, asked: int | None) -> int:
+        """As many thread blocks as there are places for at once."""
+        stream = area and _stream(tile, area, product)
+        if asked is not None or product.kind == "gather" or not stream:
+            return 1 if asked is None else asked
+        blocks = _resident(tile, product, stream, device) * device.multiprocessors
+        return stream.slices * max(1, min(blocks // stream.channel_tiles, stream.tiles))
+
+
+def _why_not_area(area: tuple[int, int]) -> str | None:
+    rows, cols = area
+    return f"an area of {area}" if rows < 1 or cols < STRIP or cols % STRIP else None
+
+
+def _channel_bytes(tile: DepthwiseTile, product: Product) -> int:
+    """Of a thread block's channels: the most, if few of them are missing."""
+    size, there = tile.most_channel_bytes, product.groups * product.problem.lhs_dtype.itemsize
+    while size > PIECE_BYTES and ceil_div(there, size) * size > MOST_WASTE * there:
+        size //= 2
+    return size
+
+
+def _images(product: Product) -> int:
+    return product.problem.batch if product.has_known_batch else TYPICAL_BATCH
+
+
+def _out_size(problem: ConvProblem) -> tuple[int, int]:
+    return (1, *problem.out_spatial)[-2:]
+
+
+def _joins_images(tile: DepthwiseTile, product: Product) -> bool:
+    """Whether all images' rows may follow each other as one's: no tap leaves its row."""
+    problem = product.problem
+    same = (1, *problem.in_spatial)[-2] == _out_size(problem)[0]
+    batch_first = problem.lhs_spec.first == problem.out_spec.first == 0
+    in_order = problem.lhs_spec.spatial == tuple(sorted(problem.lhs_spec.spatial)) and (
+        problem.out_spec.spatial == tuple(sorted(problem.out_spec.spatial))
+    )
+    return tile.slots == 1 and window(problem).first[0] == 0 and same and batch_first and in_order
+
+
+@lru_cache(maxsize=4096)
+def _stream(tile: DepthwiseTile, area: tuple[int, int], product: Product) -> Stream | None:
+    """None if the tile does not have the area's strips, or its threads do not copy them."""
+    problem, channel_bytes = product.problem, _channel_bytes(tile, product)
+    sets = tile.most_channel_bytes // channel_bytes
+    strips, most = area[1] // STRIP, tile.set_strips * sets
+    height, width = _out_size(problem)
+    images, rows = _images(product), ceil_div(height, tile.period)
+    if strips > most:
+        return None
+    if _joins_images(tile, product) and 2 * strips > most:
+        images, rows, of_tile = 1, rows * images, 0
+    else:
+        of_tile = most // strips
+        while of_tile > 1 and _copies(tile, product, of_tile, strips, channel_bytes) > tile.most_copies:
+            of_tile -= 1
+    if _copies(tile, product, max(1, of_tile), strips, channel_bytes) > tile.most_copies:
+        return None
+    high = min(area[0], rows)
+    tiles = ceil_div(images, max(1, of_tile)) * ceil_div(rows, high) * ceil_div(ceil_div(width, STRIP), strips)
+    groups = ceil_div(window(problem).rows, tile.lags) if tile.has_groups else 1
+    channels = channel_bytes // problem.lhs_dtype.itemsize
+    slices = 1 if tile.on_cuda_cores else sets
+    return Stream(channels, of_tile, high, strips, tiles, ceil_div(product.groups, channels), groups, slices)
+
+
+def _copies(tile: DepthwiseTile, product: Product, images: int, strips: int, channel_bytes: int) -> int:
+    """Pieces of a source row that a thread copies."""
+    reach = window(product.problem)
+    step = STRIP * reach.steps[1] // reach.periods[1]
+    return ceil_div(images * ((strips - 1) * step + tile.pixels) * channel_bytes, BATCH_BYTES)
+
+
+def _shared_bytes(tile: DepthwiseTile, product: Product, stream: Stream) -> int:
+    """Of a thread block: MakePlaces of src_cuda/kernels/depthwise.cu."""
+    gathers, channel_bytes = product.kind == "gather", stream.channels * product.problem.lhs_dtype.itemsize
+    log_pieces = (channel_bytes // PIECE_BYTES).bit_length() - 1
+    log_gap = 1 if gathers and tile.channels == 8 else 3
+    has_gaps = not tile.on_cuda_cores and tile.channels != 4
+    batch = BATCH_BYTES + (THREADS >> log_pieces >> log_gap) * PIECE_BYTES * has_gaps
+    row = _copies(tile, product, max(1, stream.images), stream.strips, channel_bytes) * batch
+    result_row = tile.strip_pieces * batch
+    if tile.on_cuda_cores:
+        other = tile.slots * tile.width * (tile.period * channel_bytes if gathers else THREADS * 4)
+    else:
+        sums = tile.slots * tile.blocks * MULTIPLIED
+        table = stream.groups * sums * window(product.problem).periods[1] * channel_bytes
+        other = table if gathers else sums * STRIP * 4 * WARPS
+    other = ceil_div(other, 128) * 128
+    stages = tile.stages * (tile.step * row + (0 if gathers else result_row))
+    if not gathers:
+        return max(stages, other)
+    sums = stream.rows * tile.channels * BATCH_BYTES if tile.has_groups else 0
+    return stages + 2 * tile.period * result_row + other + sums
+
+
+def _resident(tile: DepthwiseTile, product: Product, stream: Stream, device: Device) -> int:
+    """Thread blocks that a multiprocessor holds."""
+    need = _shared_bytes(tile, product, stream) + BLOCK_SHARED_BYTES
+    return max(1, min(tile.resident(product.kind), (device.shared_bytes + BLOCK_SHARED_BYTES) // need))
+
+
+def _image_elements(problem: ConvProblem) -> int:
+    arrays = (problem.lhs_shape, problem.lhs_spec), (problem.out_shape, problem.out_spec)
+    return max(math.prod(shape[axis:]) for shape, spec in arrays for axis in spec.spatial)
+
+
+def _activation_bytes(product: Product) -> int:
+    """Of lhs and out, each once."""
+    problem = product.problem
+    pixels = math.prod(problem.in_spatial) + math.prod(problem.out_spatial)
+    return _images(product) * pixels * product.groups * problem.lhs_dtype.itemsize

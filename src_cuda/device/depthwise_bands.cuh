@@ -1,0 +1,225 @@
+// The depthwise family's gather on tensor cores: what a warp multiplies. Rows are strips, columns the outputs of a strip, steps source pixels.
+#pragma once
+
+#include <cstdint>
+
+#include "device/depthwise_rows.cuh"
+
+namespace jaxconv {
+
+// A warp's band matrices: of its channels, for each slot.
+template <typename T, DepthwiseTile kTile>
+class Bands {
+ public:
+  // A table of the taps in shared memory: channels of pixels of phases of columns of slots. By all threads, between
+  // barriers.
+  static __device__ __forceinline__ void FillTable(const DepthwiseParams& p, T* table) {
+    const ConvProblem& q = p.problem;
+    const int32_t phases = static_cast<int32_t>(q.period[2]);
+    const int32_t pieces = p.groups * kTile.slots() * phases * kPixels << p.log_pieces;
+    for (int32_t i = threadIdx.x; i < pieces; i += kDepthwiseThreads) reinterpret_cast<uint4*>(table)[i] = uint4{};
+    __syncthreads();
+    for (int32_t c = 0; c < q.class_count; ++c) FillClass(p, p.classes[c], phases, table);
+  }
+
+  // The bands of a group of slots.
+  __device__ __forceinline__ void Read(const DepthwiseParams& p, const T* table, int32_t group) {
+    const DepthwiseWarp warp(p, kTile.channels);
+    const int lane = threadIdx.x % 32, col = lane / 4;
+    const int32_t phases = static_cast<int32_t>(p.problem.period[2]), phase = col % phases;
+    const int32_t begin = col / phases * static_cast<int32_t>(p.problem.step[2]);
+    table += (group * kTile.slots() * phases + phase) * kPixels * p.channels + warp.part * kTile.channels;
+#pragma unroll
+    for (int slot = 0; slot < kTile.slots(); ++slot) {
+#pragma unroll
+      for (int i = 0; i < kTile.blocks * 2; ++i) {
+        PixelPart<kTile.channels> pair[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int32_t pixel = i * 8 + lane % 4 * 2 + e - begin, row = slot * phases * kPixels + max(pixel, 0);
+          pair[e].Load(ptx::SharedAddress(table + row * p.channels));
+#pragma unroll
+          for (uint32_t& word : pair[e].words) word = pixel >= 0 ? word : 0;
+        }
+#pragma unroll
+        for (int c = 0; c < kTile.channels; ++c) words_[slot][i / 2][i % 2][c] = PairOf(pair[0], pair[1], c);
+      }
+    }
+  }
+
+  __device__ __forceinline__ uint32_t At(int slot, int block, int half, int channel) const {
+    return words_[slot][block][half][channel];
+  }
+
+ private:
+  static constexpr int kPixels = kMultiplied * kTile.blocks;
+
+  static __device__ __forceinline__ void FillClass(const DepthwiseParams& p, const ResidueClass& residue,
+                                                   int32_t phases, T* table) {
+    if (residue.count[1] == 0 || residue.count[2] == 0) return;  // taps that no position sees
+    const int32_t channels = p.channels, first = FirstChannel(p);
+    const int32_t elements = residue.tap_count * channels;
+    constexpr int kLoads = 8;  // in flight
+    for (int32_t begin = threadIdx.x; begin < elements; begin += kLoads * kDepthwiseThreads) {
+      Tap taps[kLoads];
+      T values[kLoads];
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        const int32_t element = min(begin + i * kDepthwiseThreads, elements - 1);
+        taps[i] = p.taps[residue.first_tap + element / channels];
+      }
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        const int32_t channel = min(first + (begin + i * kDepthwiseThreads) % channels, p.all_channels - 1);
+        values[i] = static_cast<const T*>(p.rhs)[taps[i].filter_delta + channel * p.problem.filter.group];
+      }
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        const int32_t element = begin + i * kDepthwiseThreads;
+        const BandPlace place(p, kTile, taps[i], residue);
+        const int32_t row = (place.slot * phases + residue.phase[2]) * kPixels + place.pixel;
+        if (element < elements) table[row * channels + element % channels] = values[i];
+      }
+    }
+  }
+
+  uint32_t words_[kTile.slots()][kTile.blocks][2][kTile.channels];
+};
+
+// A warp's sums: of the rows that are still to receive a source row, for each of its channels. A row moves on by a lag
+// with each step.
+template <typename T, DepthwiseTile kTile>
+class BandSums {
+  static constexpr int kChannels = kTile.channels;
+
+ public:
+  // Of a lane's two strips and four pixels.
+  struct Pixels {
+    PixelPart<kChannels> of[2][4];
+  };
+
+  __device__ __forceinline__ explicit BandSums(const DepthwiseParams& p) {
+    const DepthwiseWarp warp(p, kTile.channels);
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int32_t strip = warp.set * kMultiplied + half * 8 + lane / 4;
+      from_[half] = {p, StripPixel(p, strip) + lane % 4 * 2, warp.part};
+      to_[half] = {p, strip * kStripCols + lane % 4 * 2, warp.part};
+    }
+  }
+
+  // Of a step, what is multiplied first.
+  __device__ __forceinline__ Pixels First(const DepthwiseParams& p, uint32_t stage) const { return Read(p, stage, 0); }
+
+  // Adds what a step's source rows give. While some pixels are multiplied, the next are read. A row begins with zeros,
+  // or with what `begins` has.
+  __device__ __forceinline__ void Multiply(const DepthwiseParams& p, const Bands<T, kTile>& bands, uint32_t stage,
+                                           Pixels pixels, const float (&begins)[kChannels][4]) {
+#pragma unroll
+    for (int i = 0; i < kTile.step * kTile.blocks; ++i) {
+      const int a = i / kTile.blocks, block = i % kTile.blocks, next = i + 1;
+      uint32_t rows[kChannels][4];
+      Pair(pixels, rows);
+      if (next < kTile.step * kTile.blocks) {
+        pixels = Read(p, stage + next / kTile.blocks * p.places.row, next % kTile.blocks);
+      }
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) {
+#pragma unroll
+        for (int b = 0; b < kTile.period; ++b) {
+#pragma unroll
+          for (int lag = kTile.lags - 1; lag >= 0; --lag) {
+            const int slot = (a + b) * kTile.lags + lag;
+            float before[4];
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+              before[j] = i > 0 ? sums_[c][b][lag][j] : lag > 0 ? sums_[c][b][lag - 1][j] : begins[c][j];
+            }
+            ptx::MultiplyAdd<T>(sums_[c][b][lag], before, rows[c], bands.At(slot, block, 0, c),
+                                bands.At(slot, block, 1, c));
+          }
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void Multiply(const DepthwiseParams& p, const Bands<T, kTile>& bands, uint32_t stage,
+                                           const Pixels& pixels) {
+    Multiply(p, bands, stage, pixels, {});
+  }
+
+  // The same as the former, of a step whose source row is not there.
+  __device__ __forceinline__ void MoveOn(const float (&begins)[kChannels][4]) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+#pragma unroll
+        for (int lag = kTile.lags - 1; lag > 0; --lag) sums_[c][0][lag][j] = sums_[c][0][lag - 1][j];
+        sums_[c][0][0][j] = begins[c][j];
+      }
+    }
+  }
+
+  // Rounds the rows that have received all, and stores them into shared memory.
+  __device__ __forceinline__ void Store(const DepthwiseParams& p, char* to) const {
+#pragma unroll
+    for (int i = 0; i < kTile.period * 4; ++i) {
+      const int phase = i / 4, half = i / 2 % 2, e = i % 2;
+      Pack<T, kChannels> part;
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) part.v[c] = static_cast<T>(sums_[c][phase][kTile.lags - 1][half * 2 + e]);
+      *reinterpret_cast<Pack<T, kChannels>*>(to + phase * p.places.result_row + to_[half].At(p, 0, e)) = part;
+    }
+  }
+
+  // A row's sums on their way from one group of the filter's rows to the next: this lane's, of all warps' in `sums`.
+  static __device__ __forceinline__ void LoadSums(const char* sums, int32_t row, float (&to)[kChannels][4]) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+      const auto four = *reinterpret_cast<const Pack<float, 4>*>(sums + SumsPlace(row, c));
+#pragma unroll
+      for (int j = 0; j < 4; ++j) to[c][j] = four.v[j];
+    }
+  }
+
+  __device__ __forceinline__ void StoreSums(char* sums, int32_t row) const {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+      const float(&last)[4] = sums_[c][0][kTile.lags - 1];
+      *reinterpret_cast<Pack<float, 4>*>(sums + SumsPlace(row, c)) = {last[0], last[1], last[2], last[3]};
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ int32_t SumsPlace(int32_t row, int channel) {
+    return ((row * kChannels + channel) * kDepthwiseThreads + threadIdx.x) * 16;
+  }
+
+  __device__ __forceinline__ Pixels Read(const DepthwiseParams& p, uint32_t row, int block) const {
+    Pixels pixels;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) pixels.of[half][i].Load(row + from_[half].At(p, block * 2 + i / 2, i % 2));
+    }
+    return pixels;
+  }
+
+  static __device__ __forceinline__ void Pair(const Pixels& pixels, uint32_t (&rows)[kChannels][4]) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        rows[c][i] = PairOf(pixels.of[i % 2][i / 2 * 2], pixels.of[i % 2][i / 2 * 2 + 1], c);
+      }
+    }
+  }
+
+  PixelPlaces<kTile, kTile.blocks * 2, 2> from_[2];
+  PixelPlaces<kTile, 1, 2> to_[2];
+  float sums_[kChannels][kTile.period][kTile.lags][4];
+};
+
+}  // namespace jaxconv

@@ -1,0 +1,152 @@
+// The depthwise family's kernels for operands of a type: one for each tile and pass.
+#pragma once
+
+#include <cstdint>
+#include <iterator>
+#include <type_traits>
+#include <utility>
+
+#include "device/depthwise_bands.cuh"
+#include "device/depthwise_filter_bands.cuh"
+#include "device/depthwise_lanes.cuh"
+#include "kernels/depthwise.h"
+
+namespace jaxconv {
+
+template <typename T, DepthwiseTile kTile>
+using DepthwiseTaps = std::conditional_t<kTile.on_cuda_cores(), LaneTaps<T, kTile>, Bands<T, kTile>>;
+template <typename T, DepthwiseTile kTile>
+using DepthwiseSums = std::conditional_t<kTile.on_cuda_cores(), LaneSums<T, kTile>, BandSums<T, kTile>>;
+template <typename T, DepthwiseTile kTile>
+using DepthwiseFilterSums = std::conditional_t<kTile.on_cuda_cores(), LaneFilterSums<T, kTile>, FilterBandSums<T, kTile>>;
+
+// A step of a gather: what its source row gives to the rows that are to receive it. In groups of the filter's rows, a
+// row's sums begin with those of the group before.
+template <typename T, DepthwiseTile kTile>
+__device__ __forceinline__ void GatherStep(const DepthwiseParams& p, const DepthwiseTaps<T, kTile>& taps,
+                                           DepthwiseSums<T, kTile>& sums, uint32_t stage,
+                                           const typename DepthwiseSums<T, kTile>::Pixels& pixels, bool has_source,
+                                           char* group_sums, int32_t step, int32_t group) {
+  if constexpr (kTile.has_groups()) {
+    float begins[kTile.channels][4] = {};
+    if (group > 0 && step < p.rows) sums.LoadSums(group_sums, step, begins);
+    if (has_source) {
+      sums.Multiply(p, taps, stage, pixels, begins);
+    } else {
+      sums.MoveOn(begins);
+    }
+    const int32_t done = step - (kTile.lags - 1);
+    if (group < p.groups - 1 && done >= 0 && done < p.rows) sums.StoreSums(group_sums, done);
+  } else if constexpr (kTile.on_cuda_cores() && kTile.step == 1) {
+    if (has_source) {
+      sums.Multiply(p, taps, stage, pixels);
+    } else {
+      sums.MoveOn();
+    }
+  } else {  // on tensor cores zeros are multiplied as fast as sums are moved
+    sums.Multiply(p, taps, stage, pixels);
+  }
+}
+
+template <typename T, int kIndex>
+__global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].gather_blocks())
+    DepthwiseGather(const __grid_constant__ DepthwiseParams p) {
+  constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
+  extern __shared__ __align__(128) char shared[];
+  const int32_t worker = blockIdx.x / p.channel_tiles, groups = kTile.has_groups() ? p.groups : 1;
+  DepthwiseReader<T, kTile, false> reader(p, shared, worker, 0, groups);
+#pragma unroll 1
+  for (int i = 0; i < kTile.stages() - 1; ++i) reader.Copy();
+  T* table = reinterpret_cast<T*>(shared + p.places.taps);
+  DepthwiseTaps<T, kTile>::FillTable(p, table);
+  __syncthreads();
+  DepthwiseTaps<T, kTile> taps;
+  if constexpr (!kTile.has_groups()) taps.Read(p, table, 0);
+  DepthwiseSums<T, kTile> sums(p);
+  DepthwiseWriter<T, kTile> writer(p);
+  const auto results = [&](uint32_t n) {
+    return shared + p.places.results + (n & 1) * kTile.period * p.places.result_row;
+  };
+  uint32_t n = 0;         // steps of all tiles
+  int32_t complete = -1;  // the position whose rows the step before has completed
+  for (int32_t tile = worker; tile < p.tiles; tile += p.workers) {
+    const DepthwiseTilePlace place(p, tile);
+    for (int32_t group = 0; group < groups; ++group) {
+      if constexpr (kTile.has_groups()) taps.Read(p, table, group);
+#pragma unroll 1
+      for (int32_t step = 0; step < place.last_row - place.first_row + kTile.lags - 1; ++step, ++n) {
+        ptx::WaitForCopies<kTile.stages() - 2>();
+        __syncthreads();
+        // All reads of shared memory go first, and none waits for a copy to be begun.
+        const uint32_t stage = ptx::SharedAddress(shared) + n % kTile.stages() * p.places.stage;
+        const auto pixels = sums.First(p, stage);
+        const auto pieces = writer.Load(results(n - 1));
+        reader.Copy();
+        writer.Store(complete, pieces);
+        if (step == 0 && group == 0) writer.Begin(place);
+        const bool has_source = HasRow(p, SourceRow(p, kTile, place.first_row + step, group));
+        GatherStep<T, kTile>(p, taps, sums, stage, pixels, has_source, shared + p.places.sums, step, group);
+        const bool is_last = !kTile.has_groups() || group == groups - 1, completes = is_last && step >= kTile.lags - 1;
+        if (is_last) sums.Store(p, results(n));
+        complete = completes ? place.first_row + step - (kTile.lags - 1) : -1;
+      }
+    }
+  }
+  __syncthreads();
+  writer.Store(complete, writer.Load(results(n - 1)));
+}
+
+template <typename T, int kIndex>
+__global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].reduce_blocks())
+    DepthwiseReduce(const __grid_constant__ DepthwiseParams p) {
+  constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
+  using Sums = DepthwiseFilterSums<T, kTile>;
+  extern __shared__ __align__(128) char shared[];
+  const int32_t group = blockIdx.x / p.channel_tiles % p.groups, worker = blockIdx.x / p.channel_tiles / p.groups;
+  DepthwiseReader<T, kTile, true> reader(p, shared, worker, group, 1);
+#pragma unroll 1
+  for (int i = 0; i < kTile.stages() - 1; ++i) reader.Copy();
+  Sums sums(p);
+  uint32_t n = 0;  // steps of all tiles
+  for (int32_t tile = worker; tile < p.tiles; tile += p.workers) {
+    const DepthwiseTilePlace place(p, tile);
+    const int32_t steps = place.last_row - place.first_row + kTile.lags - 1;
+    sums.Begin();
+    const auto advance = [&]<int kTurn>(int32_t step) {
+      ptx::WaitForCopies<kTile.stages() - 2>();
+      __syncthreads();
+      reader.Copy();
+      const bool has_source = HasRow(p, SourceRow(p, kTile, place.first_row + step, group));
+      const uint32_t stage = ptx::SharedAddress(shared) + n++ % kTile.stages() * p.places.stage;
+      sums.template Multiply<kTurn>(p, stage, kTile.step > 1 || has_source);
+    };
+    for (int32_t first = 0; first < steps; first += Sums::kTurns) {
+      [&]<int... kTurn>(std::integer_sequence<int, kTurn...>) {
+        (... && (first + kTurn < steps && (advance.template operator()<kTurn>(first + kTurn), true)));
+      }(std::make_integer_sequence<int, Sums::kTurns>());
+    }
+  }
+  __syncthreads();
+  sums.Store(p, group, worker, reinterpret_cast<float*>(shared));
+}
+
+// The kernel of a tile, if it is for the type.
+template <typename T, int kIndex>
+constexpr DepthwiseKernel DepthwiseKernelOf(Pass pass) {
+  constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
+  if constexpr (kTile.on_cuda_cores() == (sizeof(T) == sizeof(float))) {
+    if (pass == Pass::kGather) return DepthwiseGather<T, kIndex>;
+    if constexpr (kTile.reduces()) return DepthwiseReduce<T, kIndex>;
+  }
+  return nullptr;
+}
+
+template <typename T>
+DepthwiseKernel FindDepthwise(int tile, Pass pass) {
+  return [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
+    const DepthwiseKernel kernels[] = {DepthwiseKernelOf<T, kIndex>(pass)...};
+    return kernels[tile];
+  }(std::make_integer_sequence<int, std::size(kDepthwiseTiles)>());
+}
+
+}  // namespace jaxconv

@@ -1,0 +1,123 @@
+// What a kernel of the depthwise family is launched with, and a thread block's part of it.
+//
+// A strip is eight neighbouring output columns of a row. What its row of the filter takes from a source row is a band
+// matrix, of some source pixels by eight outputs, in which each diagonal is a tap: tensor cores multiply it with the
+// source pixels of sixteen strips at a time, of one channel. A thread block has some channels and a tile of strips, and
+// lets the rows of the source pass by, one step after the other: nothing is read twice along a column.
+#pragma once
+
+#include <cstdint>
+
+#include "conv_problem.h"
+#include "device/points.cuh"
+#include "launch.h"
+
+namespace jaxconv {
+
+inline constexpr int kStripCols = 8;    // the columns of a multiplication
+inline constexpr int kMultiplied = 16;  // strips, its rows
+inline constexpr int kDepthwiseWarps = 4;
+inline constexpr int kDepthwiseThreads = 32 * kDepthwiseWarps;
+inline constexpr int kPieceBytes = 16;  // which are copied at once
+inline constexpr int kBatchBytes = kDepthwiseThreads * kPieceBytes;
+
+// Strips of a tile in which each channel has one set of warps, or of lanes.
+constexpr int SetStrips(const DepthwiseTile& tile) { return tile.on_cuda_cores() ? kDepthwiseWarps : kMultiplied; }
+// A thread block's channels then, in bytes.
+constexpr int MostChannelBytes(const DepthwiseTile& tile) {
+  return tile.on_cuda_cores() ? 32 * 4 : kDepthwiseWarps * tile.channels * 2;
+}
+// Of a thread: pieces of its tile's row of the destination, and of a source row, at most.
+constexpr int StripPieces(const DepthwiseTile& tile) {
+  return SetStrips(tile) * kStripCols * MostChannelBytes(tile) / kBatchBytes;
+}
+constexpr int MostCopies(const DepthwiseTile& tile) { return 2 * StripPieces(tile) + 1; }
+// Whether pieces are exchanged in shared memory, or else left out, so that what a warp reads at once is in as many banks
+// as there are for its channels: see PiecePlace.
+constexpr bool Exchanges(const DepthwiseTile& tile) { return tile.channels == 4; }
+// Bytes from the beginning of shared memory, or of a stage.
+struct DepthwisePlaces {
+  int32_t stage;    // bytes of each: the source rows of a step and, in a reduce, a row of the gradient behind them
+  int32_t row;      // bytes of a source row
+  int32_t results;  // of a gather: two steps' rows
+  int32_t result_row;
+  int32_t taps;     // of a gather: a table of the filter
+  int32_t sums;     // of a gather in groups: the sums of those before
+  int32_t end;
+};
+
+struct DepthwiseParams {
+  ConvProblem problem;
+  const Tap* taps;
+  const ResidueClass* classes;
+  const void* src;
+  const void* rhs;  // the filter, or the destination's gradient
+  void* out;        // the result, or the slices in the scratch
+  int64_t out_elements;  // of one slice
+  DType out_type;
+  DepthwisePlaces places;
+  int32_t first_row;     // source row of the first destination row's first tap
+  int32_t first_col;     // likewise the column
+  int32_t groups;        // of the filter's rows
+  int32_t sets;          // of warps, or of lanes, that have the same channels, and other strips
+  int32_t channels;      // of a thread block
+  int32_t log_pieces;    // and the pieces of a pixel that they are
+  int32_t log_gap;       // in shared memory, the pixels behind which a piece is left out, if any is
+  int32_t batch;         // bytes in shared memory from a thread's pixel to its next one
+  int32_t images;        // of a tile
+  int32_t strips;        // of each image's row
+  bool images_first;     // whether neighbouring strips of a tile are of neighbouring images
+  int32_t tile_strips;   // of all images, with those behind the last that make whole multiplications
+  int32_t strip_step;    // source pixels between neighbouring strips
+  int32_t src_width;     // source pixels of an image's row in shared memory
+  int32_t copies;        // of a thread, of a source row
+  int32_t rows;          // of a tile, in the destination's positions of one class
+  int32_t all_rows;
+  int32_t all_channels;
+  int32_t channel_tiles;
+  int32_t column_tiles;
+  int32_t segments;      // tiles along a column
+  int32_t tiles;         // of a channel tile
+  int32_t workers;       // thread blocks that share them out
+};
+
+// A tile's place.
+struct DepthwiseTilePlace {
+  int32_t image;
+  int32_t images;     // that there are
+  int32_t first_row;  // and the row behind the last, of a class's positions
+  int32_t last_row;
+  int32_t col;        // of the destination
+
+  __device__ __forceinline__ DepthwiseTilePlace(const DepthwiseParams& p, int32_t tile)
+      : image(tile / p.segments / p.column_tiles * p.images),
+        images(min(p.images, static_cast<int32_t>(p.problem.batch) - image)),
+        first_row(tile / p.column_tiles % p.segments * p.rows), last_row(min(first_row + p.rows, p.all_rows)),
+        col(tile % p.column_tiles * p.strips * kStripCols) {}
+};
+
+__device__ __forceinline__ int32_t FirstChannel(const DepthwiseParams& p) {
+  return static_cast<int32_t>(blockIdx.x % p.channel_tiles) * p.channels;
+}
+
+// Which of a tile's strips one is.
+struct StripPlace {
+  int32_t image;
+  int32_t strip;  // of the image's row
+
+  __device__ __forceinline__ StripPlace(const DepthwiseParams& p, int32_t n)
+      : image(p.images == 1 ? 0 : p.images_first ? n % p.images : n / p.strips),
+        strip(p.images == 1 ? n : p.images_first ? n / p.images : n % p.strips) {}
+};
+
+// What a warp has on tensor cores: a part of a thread block's channels, of one set of strips.
+struct DepthwiseWarp {
+  int32_t part;
+  int32_t set;
+  int32_t channel;  // the first
+
+  __device__ __forceinline__ DepthwiseWarp(const DepthwiseParams& p, int channels)
+      : part(threadIdx.x / 32 / p.sets), set(threadIdx.x / 32 % p.sets), channel(FirstChannel(p) + part * channels) {}
+};
+
+}  // namespace jaxconv

@@ -1,0 +1,303 @@
+// Rows of pixels on their way from memory to shared memory, for the depthwise family.
+#pragma once
+
+#include <cstdint>
+
+#include "device/convert.cuh"
+#include "device/depthwise_params.cuh"
+#include "device/ptx.cuh"
+
+namespace jaxconv {
+
+// The place of a pixel's piece in a row, in pieces, of which eight neighbours are in all banks. Pixels that a warp reads
+// at once differ, in a gather, by 2, in a reduce by 1, and by 8 or 16 from strip to strip.
+//   Either a piece is left out behind some pixels: then distances of eight pixels are the same everywhere. Or, for four
+// channels, pieces are exchanged by the bits in which those pixels differ, which are 0 to 4: nearly no two of them are
+// in the same banks then, but each has its own distance.
+template <DepthwiseTile kTile>
+__device__ __forceinline__ int32_t PiecePlace(const DepthwiseParams& p, int32_t pixel, int32_t piece) {
+  if constexpr (Exchanges(kTile)) {
+    const int32_t high = (pixel >> 3 ^ pixel >> 4) & 1, middle = (pixel >> 2 & 1) ^ high;
+    return ((pixel << p.log_pieces) + piece) ^ (p.log_pieces == 1 ? middle | high << 1 : high | high << 2);
+  } else {
+    return (pixel << p.log_pieces) + piece + (pixel >> p.log_gap);
+  }
+}
+
+// Where a warp finds its channels of some pixels: the first one and its neighbours, and those at distances of eight.
+template <DepthwiseTile kTile, int kEights, int kNeighbours>
+class PixelPlaces {
+ public:
+  PixelPlaces() = default;
+  __device__ __forceinline__ PixelPlaces(const DepthwiseParams& p, int32_t pixel, int32_t part) {
+    constexpr int kParts = kPieceBytes / (2 * kTile.channels);
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) {
+      const int32_t piece = PiecePlace<kTile>(p, pixel + i / kNeighbours * 8 + i % kNeighbours, part / kParts);
+      at_[i] = piece * kPieceBytes + part % kParts * 2 * kTile.channels;
+    }
+  }
+
+  __device__ __forceinline__ uint32_t At(const DepthwiseParams& p, int eights, int neighbour) const {
+    if constexpr (Exchanges(kTile)) return at_[eights * kNeighbours + neighbour];
+    return at_[0] + (((8 * eights + neighbour) << p.log_pieces) + (8 * eights >> p.log_gap)) * kPieceBytes;
+  }
+
+ private:
+  static constexpr int kKept = Exchanges(kTile) ? kEights * kNeighbours : 1;
+
+  uint32_t at_[kKept];
+};
+
+// The first source row of a step, of a group of the filter's rows; a step is numbered by the position that it is the
+// first for.
+__device__ __forceinline__ int32_t SourceRow(const DepthwiseParams& p, const DepthwiseTile& tile, int32_t step,
+                                             int32_t group) {
+  return tile.step * (step + group * tile.lags) + p.first_row;
+}
+
+__device__ __forceinline__ bool HasRow(const DepthwiseParams& p, int32_t row) {
+  return static_cast<uint32_t>(row) < static_cast<uint32_t>(p.problem.src_size[1]);
+}
+
+// Elements from a tile's first image to a pixel, or -1 outside.
+__device__ __forceinline__ int32_t PixelOffset(int32_t image, int32_t col, int32_t images, int64_t cols,
+                                               const TensorStrides& strides) {
+  const bool is_there = image < images && col >= 0 && col < cols;
+  return is_there ? static_cast<int32_t>(image * strides.batch + col * strides.spatial[2]) : -1;
+}
+
+// A warp's channels of a pixel.
+template <int kChannels>
+struct PixelPart {
+  uint32_t words[kChannels / 2];
+
+  __device__ __forceinline__ void Load(uint32_t address) {
+    if constexpr (kChannels == 2) words[0] = ptx::LoadWord(address);
+    if constexpr (kChannels == 4) ptx::LoadPair(words[0], words[1], address);
+    if constexpr (kChannels == 8) ptx::LoadFour(words, address);
+  }
+};
+
+// The pair of a channel's 16-bit elements, of two pixels.
+template <int kChannels>
+__device__ __forceinline__ uint32_t PairOf(const PixelPart<kChannels>& first, const PixelPart<kChannels>& second,
+                                           int channel) {
+  return __byte_perm(first.words[channel / 2], second.words[channel / 2], channel % 2 ? 0x7632 : 0x5410);
+}
+
+// A thread's piece of a row in shared memory, of a few pixels.
+template <typename T, DepthwiseTile kTile>
+struct DepthwisePiece {
+  int32_t pixel;    // the first
+  int32_t apart;    // pixels to the next
+  int32_t place;    // bytes
+  int32_t channel;  // the first
+
+  __device__ __forceinline__ explicit DepthwisePiece(const DepthwiseParams& p)
+      : pixel(threadIdx.x >> p.log_pieces), apart(kDepthwiseThreads >> p.log_pieces) {
+    const int32_t piece = threadIdx.x & ((1 << p.log_pieces) - 1);
+    // CUDA cores read a pixel's channels one beside the other, as they lie.
+    place = (kTile.on_cuda_cores() ? threadIdx.x : PiecePlace<kTile>(p, pixel, piece)) * kPieceBytes;
+    ptx::Keep(place);
+    channel = FirstChannel(p) + piece * (kPieceBytes / static_cast<int>(sizeof(T)));
+  }
+
+  static_assert(kTile.on_cuda_cores() || kBatchBytes / MostChannelBytes(kTile) % (Exchanges(kTile) ? 32 : 8) == 0,
+                "pieces of a thread's pixels are equally far apart");
+};
+
+// Where a thread finds its pieces of the rows of a tile's images in a tensor.
+template <typename T, DepthwiseTile kTile, int kCount>
+class DepthwiseRows {
+ public:
+  using Piece = DepthwisePiece<T, kTile>;
+
+  // Of the source, whose pixels are an image's after the other's.
+  __device__ __forceinline__ void BeginSource(const DepthwiseParams& p, const Piece& piece,
+                                              const DepthwiseTilePlace& place) {
+    const ConvProblem& q = p.problem;
+    const int32_t images = Begin(p, piece, place, p.src, q.src);
+    const int32_t col = place.col / static_cast<int32_t>(q.period[2]) * static_cast<int32_t>(q.step[2]) + p.first_col;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int32_t pixel = piece.pixel + i * piece.apart, image = p.images > 1 ? pixel / p.src_width : 0;
+      const int32_t at = pixel - image * p.src_width;
+      at_[i] = at < p.src_width ? PixelOffset(image, col + at, images, q.src_size[2], q.src) : -1;
+    }
+  }
+
+  // Of the destination or its gradient, whose pixels are those of the strips.
+  __device__ __forceinline__ void BeginStrips(const DepthwiseParams& p, const Piece& piece,
+                                              const DepthwiseTilePlace& place, const void* tensor) {
+    const ConvProblem& q = p.problem;
+    const int32_t images = Begin(p, piece, place, tensor, q.dst);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int32_t pixel = piece.pixel + i * piece.apart;
+      const StripPlace strip(p, pixel / kStripCols);
+      const int32_t at = strip.strip * kStripCols + pixel % kStripCols;
+      at_[i] = strip.strip < p.strips ? PixelOffset(strip.image, place.col + at, images, q.dst_size[2], q.dst) : -1;
+    }
+  }
+
+  __device__ __forceinline__ const T* Row(int32_t row) const { return first_ + static_cast<int64_t>(row) * apart_; }
+  __device__ __forceinline__ bool Has(int i) const { return at_[i] >= 0; }
+  __device__ __forceinline__ int32_t At(int i) const { return at_[i]; }
+
+ private:
+  // The images that there are, for a thread whose channels are there.
+  __device__ __forceinline__ int32_t Begin(const DepthwiseParams& p, const Piece& piece,
+                                           const DepthwiseTilePlace& place, const void* tensor,
+                                           const TensorStrides& strides) {
+    first_ = static_cast<const T*>(tensor) + place.image * strides.batch + piece.channel;
+    apart_ = static_cast<int32_t>(strides.spatial[1]);
+    return piece.channel < p.all_channels ? place.images : 0;
+  }
+
+  const T* first_;
+  int32_t apart_;
+  int32_t at_[kCount];  // of a tile's images, whose elements have offsets of 32 bits
+};
+
+// What a thread block reads: the source rows of a step, and in a reduce a row of the gradient, of its tiles, one after
+// the other, into a ring of stages.
+template <typename T, DepthwiseTile kTile, bool kWithGradient>
+class DepthwiseReader {
+ public:
+  // Of `groups` groups of the filter's rows.
+  __device__ __forceinline__ DepthwiseReader(const DepthwiseParams& p, char* shared, int32_t tile, int32_t group,
+                                             int32_t groups)
+      : p_(p), piece_(p), stages_(ptx::SharedAddress(shared)), tile_(tile), first_group_(group), groups_(groups),
+        group_(group) {
+    if (tile_ < p_.tiles) Begin();
+  }
+
+  // Begins the copies of the next step, if there is one.
+  __device__ __forceinline__ void Copy() {
+    if (tile_ < p_.tiles) {
+      const uint32_t to = stages_ + piece_.place + stage_ * p_.places.stage;
+#pragma unroll
+      for (int a = 0; a < kTile.step; ++a) {
+        const int32_t row = SourceRow(p_, kTile, first_row_ + step_, group_) + a;
+        const T* from = src_.Row(row);
+        const bool is_there = HasRow(p_, row);
+#pragma unroll
+        for (int i = 0; i < MostCopies(kTile); ++i) {
+          if (i >= p_.copies) break;
+          ptx::CopyAsync(to + a * p_.places.row + i * p_.batch, from + src_.At(i), is_there && src_.Has(i));
+        }
+      }
+      if constexpr (kWithGradient) {
+        const int32_t row = first_row_ + step_;
+        const T* from = gradient_.Row(row);
+#pragma unroll
+        for (int i = 0; i < StripPieces(kTile); ++i) {
+          ptx::CopyAsync(to + kTile.step * p_.places.row + i * p_.batch, from + gradient_.At(i),
+                         row < last_row_ && gradient_.Has(i));
+        }
+      }
+      Advance();
+    }
+    ptx::CommitCopies();
+  }
+
+ private:
+  __device__ __forceinline__ void Advance() {
+    stage_ = (stage_ + 1) % kTile.stages();
+    if (++step_ < last_row_ - first_row_ + kTile.lags - 1) return;
+    step_ = 0;
+    if (++group_ < first_group_ + groups_) return;
+    group_ = first_group_;
+    tile_ += p_.workers;
+    if (tile_ < p_.tiles) Begin();
+  }
+
+  __device__ __forceinline__ void Begin() {
+    const DepthwiseTilePlace place(p_, tile_);
+    src_.BeginSource(p_, piece_, place);
+    if constexpr (kWithGradient) gradient_.BeginStrips(p_, piece_, place, p_.rhs);
+    first_row_ = place.first_row;
+    last_row_ = place.last_row;
+  }
+
+  const DepthwiseParams& p_;
+  DepthwisePiece<T, kTile> piece_;
+  uint32_t stages_;
+  int32_t tile_, first_group_, groups_, group_;
+  int32_t step_ = 0, stage_ = 0;
+  int32_t first_row_, last_row_;
+  DepthwiseRows<T, kTile, MostCopies(kTile)> src_;
+  DepthwiseRows<T, kTile, kWithGradient ? StripPieces(kTile) : 1> gradient_;
+};
+
+// What a gather's thread block writes: rows of the destination, which lie in shared memory as if they had been copied
+// there.
+template <typename T, DepthwiseTile kTile>
+class DepthwiseWriter {
+ public:
+  struct Pieces {
+    uint4 of[kTile.period][StripPieces(kTile)];
+  };
+
+  __device__ __forceinline__ explicit DepthwiseWriter(const DepthwiseParams& p) : p_(p), piece_(p) {}
+
+  __device__ __forceinline__ void Begin(const DepthwiseTilePlace& place) {
+    dst_.BeginStrips(p_, piece_, place, p_.out);
+  }
+
+  __device__ __forceinline__ Pieces Load(const char* from) const {
+    Pieces pieces;
+#pragma unroll
+    for (int phase = 0; phase < kTile.period; ++phase) {
+#pragma unroll
+      for (int i = 0; i < StripPieces(kTile); ++i) {
+        pieces.of[phase][i] =
+            *reinterpret_cast<const uint4*>(from + phase * p_.places.result_row + piece_.place + i * p_.batch);
+      }
+    }
+    return pieces;
+  }
+
+  // The rows of a position of a class; of a negative one none.
+  __device__ __forceinline__ void Store(int32_t position, const Pieces& pieces) const {
+#pragma unroll
+    for (int phase = 0; phase < kTile.period; ++phase) {
+      const int32_t row = position * kTile.period + phase;
+      T* to = const_cast<T*>(dst_.Row(row));
+#pragma unroll
+      for (int i = 0; i < StripPieces(kTile); ++i) {
+        if (position >= 0 && row < p_.problem.dst_size[1] && dst_.Has(i)) {
+          *reinterpret_cast<uint4*>(to + dst_.At(i)) = pieces.of[phase][i];
+        }
+      }
+    }
+  }
+
+ private:
+  const DepthwiseParams& p_;
+  DepthwisePiece<T, kTile> piece_;
+  DepthwiseRows<T, kTile, StripPieces(kTile)> dst_;
+};
+
+// The source pixel, of a row in shared memory, at which one of a tile's strips begins. Strips behind the last are the
+// last: what comes of them goes nowhere.
+__device__ __forceinline__ int32_t StripPixel(const DepthwiseParams& p, int32_t strip) {
+  const StripPlace place(p, min(strip, p.images * p.strips - 1));
+  return place.image * p.src_width + place.strip * p.strip_step;
+}
+
+// Where in the bands a tap is: the slot, a step's source row (or destination row) and a lag; and the first pixel.
+struct BandPlace {
+  int32_t slot;
+  int32_t pixel;
+
+  __device__ __forceinline__ BandPlace(const DepthwiseParams& p, const DepthwiseTile& tile, const Tap& tap,
+                                       const ResidueClass& residue)
+      : pixel(tap.shift[2] - p.first_col) {
+    const int32_t row = tap.shift[1] - p.first_row;
+    slot = (row % tile.step + residue.phase[1]) * tile.lags + row / tile.step;
+  }
+};
+
+}  // namespace jaxconv

@@ -1,0 +1,224 @@
+// The depthwise family: convolution of each channel on its own, as products with the band matrices of its filter's rows
+// on tensor cores; in float32 on CUDA cores.
+#include "kernels/depthwise.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <iterator>
+
+#include "host/device_attribute.h"
+#include "host/enqueue.cuh"
+#include "host/product.h"
+#include "host/types.h"
+#include "launch.h"
+
+namespace jaxconv {
+namespace {
+
+// Whether an activation's channels are last, in whole pieces.
+bool HasPieces(const TensorStrides& s, int64_t channels, int64_t piece) {
+  return s.group == 1 && channels % piece == 0 && s.batch % piece == 0 && s.spatial[1] % piece == 0 &&
+         s.spatial[2] % piece == 0;
+}
+
+// What does not depend on the plan.
+const char* WhyNotProblem(const ConvProblem& p, Pass pass) {
+  if (p.in_channels != 1 || p.out_channels != 1) return "depthwise is for groups of one channel";
+  const bool has_kernels = p.src_type == DType::kBF16 || p.src_type == DType::kF16 || p.src_type == DType::kF32;
+  if (!has_kernels || p.src_type != RhsType(p, pass) || p.src_type != ResultType(p, pass)) {
+    return "operands and result are all of bfloat16, of float16 or of float32 here";
+  }
+  if (p.src_size[0] != 1 || p.dst_size[0] != 1) return "depthwise is for one or two spatial dimensions";
+  const int64_t piece = kPieceBytes / ElementBytes(p.src_type);
+  const bool has_pieces = HasPieces(p.src, p.groups, piece) && HasPieces(p.dst, p.groups, piece);
+  return has_pieces ? nullptr : "channels are not last, in pieces of 16 bytes";
+}
+
+// Makes the images' rows those of one image.
+void JoinImages(ConvProblem* p) {
+  const auto join = [&](TensorStrides* s, int64_t* size) {
+    s->spatial[1] = size[1] > 1 ? s->spatial[1] : s->batch;
+    size[1] *= p->batch;
+  };
+  join(&p->src, p->src_size);
+  join(&p->dst, p->dst_size);
+  p->batch = 1;
+}
+
+bool CanJoinImages(const ConvProblem& p, const DepthwiseTile& tile, const Stream& stream) {
+  const auto is_dense = [](const TensorStrides& s, const int64_t (&size)[kSpatial]) {
+    return size[1] == 1 || s.batch == size[1] * s.spatial[1];
+  };
+  return tile.slots() == 1 && stream.first_row == 0 && p.src_size[1] == p.dst_size[1] && is_dense(p.src, p.src_size) &&
+         is_dense(p.dst, p.dst_size);
+}
+
+// Bytes of a gather's table of taps, or of what a reduce has in shared memory behind the last step.
+int64_t OtherBytes(const DepthwiseParams& d, const DepthwiseTile& tile, Pass pass) {
+  const int64_t element = static_cast<int64_t>(ElementBytes(d.problem.src_type));
+  if (tile.on_cuda_cores()) {
+    const int64_t taps = static_cast<int64_t>(tile.slots()) * tile.width;
+    return taps * (pass == Pass::kGather ? tile.period * d.channels * element : kDepthwiseThreads * 4);
+  }
+  const int64_t sums = static_cast<int64_t>(tile.slots()) * tile.blocks * kMultiplied;
+  if (pass == Pass::kReduce) return sums * kStripCols * 4 * kDepthwiseWarps;
+  return d.groups * sums * d.problem.period[2] * d.channels * element;
+}
+
+DepthwisePlaces MakePlaces(const DepthwiseParams& d, const DepthwiseTile& tile, Pass pass) {
+  const int64_t row = d.copies * d.batch, result_row = static_cast<int64_t>(StripPieces(tile)) * d.batch;
+  const int64_t stage = tile.step * row + (pass == Pass::kReduce ? result_row : 0);
+  const int64_t other = CeilDiv(OtherBytes(d, tile, pass), 128) * 128;
+  const bool gathers = pass == Pass::kGather;
+  DepthwisePlaces places{};
+  int64_t at = 0;
+  const auto place = [&](int32_t& where, int64_t bytes) { where = static_cast<int32_t>(at), at += bytes; };
+  places.stage = static_cast<int32_t>(stage);
+  places.row = static_cast<int32_t>(row);
+  at = std::max(tile.stages() * stage, gathers ? 0 : other);
+  places.result_row = static_cast<int32_t>(result_row);
+  if (gathers) place(places.results, 2 * tile.period * result_row);
+  if (gathers) place(places.taps, other);
+  if (gathers && tile.has_groups()) place(places.sums, static_cast<int64_t>(d.rows) * tile.channels * kBatchBytes);
+  places.end = static_cast<int32_t>(std::min<int64_t>(at, INT32_MAX));
+  return places;
+}
+
+// Of a thread's pieces of a row, the bytes from one to the next.
+int32_t BatchBytes(const DepthwiseParams& d, const DepthwiseTile& tile) {
+  const bool has_gaps = !tile.on_cuda_cores() && !Exchanges(tile);
+  return kBatchBytes + (has_gaps ? (kDepthwiseThreads >> d.log_pieces >> d.log_gap) * kPieceBytes : 0);
+}
+
+// Everything but the operands and the workers, of a plan whose stream is one.
+DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const Plan& plan) {
+  const DepthwiseTile& tile = kDepthwiseTiles[plan.tile];
+  const Stream stream = plan.stream();
+  DepthwiseParams d{};
+  d.problem = problem;
+  if (stream.images == 0) JoinImages(&d.problem);
+  const ConvProblem& p = d.problem;
+  d.out_type = pass == Pass::kReduce && plan.split > 1 ? DType::kF32 : ResultType(p, pass);
+  d.out_elements = ResultElements(problem, pass);
+  d.first_row = stream.first_row;
+  d.first_col = stream.first_col;
+  d.groups = stream.groups;
+  const int32_t channel_bytes = stream.channels * static_cast<int32_t>(ElementBytes(p.src_type));
+  d.channels = stream.channels;
+  d.sets = MostChannelBytes(tile) / channel_bytes;
+  d.log_pieces = std::bit_width(static_cast<uint32_t>(channel_bytes / kPieceBytes)) - 1;
+  d.tile_strips = d.sets * SetStrips(tile);
+  d.images = std::max(1, stream.images);
+  d.strips = stream.cols / kStripCols;
+  d.strip_step = static_cast<int32_t>(kStripCols * p.step[2] / p.period[2]);
+  d.images_first = d.strips % 2 == 0;
+  d.src_width = (d.strips - 1) * d.strip_step + tile.pixels();
+  const int64_t pixels = static_cast<int64_t>(d.images) * d.src_width;
+  d.copies = static_cast<int32_t>(std::min<int64_t>(CeilDiv(pixels << d.log_pieces, kDepthwiseThreads), INT16_MAX));
+  d.log_gap = pass == Pass::kGather && tile.channels == 8 ? 1 : 3;
+  d.batch = BatchBytes(d, tile);
+  d.all_channels = static_cast<int32_t>(p.groups);
+  d.all_rows = static_cast<int32_t>(CeilDiv(p.dst_size[1], p.period[1]));
+  d.rows = std::max(1, std::min(stream.rows, d.all_rows));
+  d.channel_tiles = static_cast<int32_t>(CeilDiv(p.groups, d.channels));
+  d.column_tiles = static_cast<int32_t>(CeilDiv(p.dst_size[2], stream.cols));
+  d.segments = static_cast<int32_t>(CeilDiv(d.all_rows, d.rows));
+  d.tiles = static_cast<int32_t>(CeilDiv(p.batch, d.images)) * d.column_tiles * d.segments;
+  d.places = MakePlaces(d, tile, pass);
+  return d;
+}
+
+// Of a reduce's thread block.
+int32_t Slices(const DepthwiseParams& d, const DepthwiseTile& tile) { return tile.on_cuda_cores() ? 1 : d.sets; }
+
+DepthwiseKernel Find(DType type, int tile, Pass pass) {
+  switch (type) {
+    case DType::kBF16: return FindDepthwise<__nv_bfloat16>(tile, pass);
+    case DType::kF16: return FindDepthwise<__half>(tile, pass);
+    default: return FindDepthwise<float>(tile, pass);
+  }
+}
+
+const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
+  if (const char* why = WhyNotPlan(plan, std::size(kDepthwiseTiles))) return why;
+  if (plan.chunk != 0 || plan.units != 0) return "depthwise has neither chunks nor units";
+  if (pass == Pass::kGather && plan.split != 1) return "a gather of depthwise is not split";
+  if (ResultElements(p, pass) == 0) return nullptr;
+  if (const char* why = WhyNotProblem(p, pass)) return why;
+  const DepthwiseTile& tile = kDepthwiseTiles[plan.tile];
+  const Stream stream = plan.stream();
+  if (pass == Pass::kReduce && !tile.reduces()) return "the tile has no reduce";
+  const bool in_f32 = p.src_type == DType::kF32;
+  if (in_f32 != tile.on_cuda_cores()) return "the tile is compiled for other types";
+  if (p.step[1] != tile.step || p.period[1] != tile.period) return "rows are of other strides than the tile's";
+  if (in_f32 && (p.step[2] != tile.step || p.period[2] != tile.period)) return "columns have not the rows' strides";
+  if (kStripCols % p.period[2] != 0) return "strips are not whole periods of columns";
+  const int64_t channel_bytes = stream.channels * static_cast<int64_t>(ElementBytes(p.src_type));
+  if (channel_bytes < kPieceBytes || channel_bytes > MostChannelBytes(tile) ||
+      !std::has_single_bit(static_cast<uint32_t>(stream.channels))) {
+    return "no such channels of a thread block";
+  }
+  if (stream.groups < 1 || (stream.groups > 1 && !tile.has_groups())) return "no such groups of the filter's rows";
+  constexpr int kMostStrips = kMultiplied * kDepthwiseWarps, kMostRows = 1 << 16, kMostGroups = 1 << 10;
+  if (stream.rows < 1 || stream.cols < kStripCols || stream.cols % kStripCols != 0 || stream.images < 0 ||
+      stream.cols > kMostStrips * kStripCols || stream.images > kMostStrips || stream.groups > kMostGroups ||
+      (tile.has_groups() && stream.rows > kMostRows)) {
+    return "no such tile of strips";
+  }
+  if (stream.images == 0 && !CanJoinImages(p, tile, stream)) return "the images' rows are not one image's";
+  const auto extent = [&](const TensorStrides& s, int64_t images) { return std::max<int64_t>(1, images) * s.batch; };
+  if (std::max(extent(p.src, stream.images), extent(p.dst, stream.images)) >= INT32_MAX) {
+    return "elements of a tile's images do not fit 32 bits";
+  }
+  const DepthwiseParams d = MakeShape(p, pass, plan);
+  if (d.images * d.strips > d.tile_strips) return "a tile has more strips than the warps";
+  if (d.copies > MostCopies(tile)) return "a row has more pixels than the threads copy";
+  if (pass == Pass::kReduce && plan.split % Slices(d, tile) != 0) return "the warps' sums are slices";
+  if (CeilDiv(p.batch, d.images) * d.column_tiles * d.segments >= INT32_MAX) return "there are too many tiles";
+  return nullptr;
+}
+
+size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
+  return ResultElements(p, pass) == 0 ? 0 : MakeShape(p, pass, plan).places.end;
+}
+
+// A gather's blocks stay as long as there are tiles: as many as the device holds at once.
+int32_t GatherWorkers(const DepthwiseParams& d, const DepthwiseTile& tile) {
+  const int multiprocessors = std::max(1, DeviceAttribute(cudaDevAttrMultiProcessorCount));
+  const int shared = DeviceAttribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  const int64_t held = std::clamp<int64_t>(shared / (d.places.end + 1024), 1, tile.gather_blocks());
+  return static_cast<int32_t>(
+      std::clamp<int64_t>(held * multiprocessors / d.channel_tiles, 1, std::max<int64_t>(1, d.tiles)));
+}
+
+cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
+  const ConvProblem& p = call.problem;
+  if (ResultElements(p, call.pass) == 0) return cudaSuccess;
+  const DepthwiseTile& tile = kDepthwiseTiles[plan.tile];
+  const bool reduce = call.pass == Pass::kReduce;
+  DepthwiseParams d = MakeShape(p, call.pass, plan);
+  d.taps = call.taps;
+  d.classes = call.classes;
+  d.src = call.src;
+  d.rhs = call.rhs;
+  d.out = plan.split > 1 ? call.scratch : call.result;
+  for (const void* data : {d.src, reduce ? d.rhs : static_cast<const void*>(d.out)}) {
+    if (reinterpret_cast<uintptr_t>(data) % 16 != 0) return cudaErrorMisalignedAddress;
+  }
+  d.workers = reduce ? plan.split / Slices(d, tile) : GatherWorkers(d, tile);
+  const DepthwiseKernel kernel = Find(p.src_type, plan.tile, call.pass);
+  const int64_t blocks = static_cast<int64_t>(d.workers) * d.channel_tiles * (reduce ? d.groups : 1);
+  const cudaError_t status = EnqueueShared(kernel, blocks, kDepthwiseThreads, d.places.end, stream, d);
+  if (status != cudaSuccess || plan.split == 1) return status;
+  return AddSlices<float>(call, plan, stream);
+}
+
+}  // namespace
+
+const KernelFamily kDepthwise = {WhyNot, SplitBytes, SharedBytes, Launch};
+
+}  // namespace jaxconv

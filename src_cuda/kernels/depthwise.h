@@ -1,0 +1,14 @@
+// The compiled kernels of the depthwise family: a file for each type.
+#pragma once
+
+#include "device/depthwise_params.cuh"
+
+namespace jaxconv {
+
+using DepthwiseKernel = void (*)(DepthwiseParams);
+
+// Null where a tile is of other types, or has no reduce.
+template <typename T>
+DepthwiseKernel FindDepthwise(int tile, Pass pass);
+
+}  // namespace jaxconv
