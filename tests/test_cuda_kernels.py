@@ -253,6 +253,7 @@ def of_channels():
     yield "doubled_4x4", each((2, 9, 8, 40), (4, 4), **twice, padding=((2, 2), (2, 2)))
     yield "doubled_7x7", each((2, 9, 8, 16), (7, 7), **twice, padding=((3, 4), (3, 4)))
     yield "four_times_as_wide", each((2, 5, 9, 16), (3, 5), lhs_dilation=(1, 4), padding=((1, 1), (2, 4)))
+    yield "eight_times_as_wide", each((2, 5, 9, 16), (3, 9), lhs_dilation=(1, 8), padding=((1, 1), (2, 4)))
     yield "two_thirds_as_wide", each((2, 5, 31, 8), (3, 4), lhs_dilation=(1, 2), padding=((1, 1), (2, 2)),
                                      window_strides=(1, 3))  # fmt: skip
     yield "taps_unseen", each((2, 2, 3, 16), (7, 7))

@@ -686,7 +686,14 @@ REFUSED = {
         ),
         "columns_thrice_as_wide": (
             each_channel((2, 20, 20, 16), (3, 3), lhs_dilation=(1, 3), padding=1), {}, EVERY_PASS[:1],
-            "whole periods"
+            "columns' period"
+        ),
+        "columns_eight_times_as_wide": (
+            each_channel((5, 112, 8), (3,), lhs_dilation=8, padding=((1, 1),)), {}, EVERY_PASS[:1], "columns' period"
+        ),
+        "too_many_groups_of_rows": (
+            each_channel((2, 8192, 1, 16), (3, 1), rhs_dilation=(4096, 1), padding=((8192, 0), (0, 0))), {},
+            EVERY_PASS[2:], "taps in 8193 rows"
         ),
         "rows_by_three": (
             each_channel((2, 20, 20, 16), (3, 3), window_strides=(3, 1)), {}, EVERY_PASS,

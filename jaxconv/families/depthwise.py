@@ -12,6 +12,8 @@ from jaxconv.problem import ConvProblem
 from jaxconv.product import TYPICAL_BATCH, Product, ceil_div
 
 STRIP = 8  # neighbouring output columns, which read one band of source pixels
+MOST_PERIOD = 4  # of columns: a strip then begins at an even pixel
+MOST_GROUPS = 1024  # of the filter's rows
 MULTIPLIED = 16  # strips, and source pixels
 WARPS = 4
 THREADS = 32 * WARPS
@@ -222,8 +224,8 @@ class Depthwise(CudaFamily):
                 return "channels are not last, in pieces of 16 bytes"
         if problem.is_empty or window(problem) is None:
             return "nothing is to be computed"
-        if STRIP % window(problem).periods[1]:
-            return "strips are not whole periods of columns"
+        if MOST_PERIOD % window(problem).periods[1]:
+            return "columns' period is not 1, 2 or 4"
         if product.kind == "reduce" and max(problem.lhs_dilation) > 1:
             return "an input that is dilated"
         return None
@@ -257,12 +259,15 @@ class Depthwise(CudaFamily):
         stream = _stream(tile, area, product)
         if stream is None:
             return "its warps do not cover the area"
+        if stream.groups > MOST_GROUPS:
+            return f"taps in {window(product.problem).rows} rows"
         if product.kind == "gather" and split != 1:
             return f"a split of {split}: its gather has none"
         if split < 1 or (product.kind == "reduce" and split % stream.slices):
             return f"a split of {split}, not of whole thread blocks with {stream.slices} slices each"
-        if _image_elements(product.problem) * max(1, stream.images) >= INT32_MAX:
-            return "elements of a tile's images do not fit 32 bits"
+        rows = _images(product) * max(_out_size(product.problem)[0], (1, *product.problem.in_spatial)[-2])
+        if max(_image_elements(product.problem) * max(1, stream.images), rows) >= INT32_MAX:
+            return "rows, or elements of a tile's images, do not fit 32 bits"
         need = _shared_bytes(tile, product, stream)
         return None if need <= device.shared_bytes else f"{need} bytes of shared memory, of {device.shared_bytes}"
 

@@ -1,4 +1,5 @@
-// The depthwise family's gather on tensor cores: what a warp multiplies. Rows are strips, columns the outputs of a strip, steps source pixels.
+// The depthwise family's gather on tensor cores: what a warp multiplies. Rows are strips, columns the outputs of a
+// strip, steps source pixels.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The depthwise family's reduce on tensor cores: what a warp multiplies. Rows are the source pixels that a strip reads, columns its outputs,
-// steps strips: what a tap is to receive is on a diagonal of the sums.
+// The depthwise family's reduce on tensor cores: what a warp multiplies. Rows are the source pixels that a strip reads,
+// columns its outputs, steps strips: what a tap is to receive is on a diagonal of the sums.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +56,8 @@ class FilterBandSums {
   }
 
   // Adds the diagonals, and stores the group's taps into the slice of this warp's set. By way of `exchange`.
-  __device__ __forceinline__ void Store(const DepthwiseParams& p, int32_t group, int32_t worker, float* exchange) const {
+  __device__ __forceinline__ void Store(const DepthwiseParams& p, int32_t group, int32_t worker,
+                                        float* exchange) const {
     const DepthwiseWarp warp(p, kTile.channels);
     if (warp.channel >= p.all_channels) return;
     const int64_t first_to = (static_cast<int64_t>(worker) * p.sets + warp.set) * p.out_elements;

@@ -18,7 +18,8 @@ using DepthwiseTaps = std::conditional_t<kTile.on_cuda_cores(), LaneTaps<T, kTil
 template <typename T, DepthwiseTile kTile>
 using DepthwiseSums = std::conditional_t<kTile.on_cuda_cores(), LaneSums<T, kTile>, BandSums<T, kTile>>;
 template <typename T, DepthwiseTile kTile>
-using DepthwiseFilterSums = std::conditional_t<kTile.on_cuda_cores(), LaneFilterSums<T, kTile>, FilterBandSums<T, kTile>>;
+using DepthwiseFilterSums =
+    std::conditional_t<kTile.on_cuda_cores(), LaneFilterSums<T, kTile>, FilterBandSums<T, kTile>>;
 
 // A step of a gather: what its source row gives to the rows that are to receive it. In groups of the filter's rows, a
 // row's sums begin with those of the group before.

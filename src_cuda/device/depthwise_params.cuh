@@ -15,6 +15,7 @@
 namespace jaxconv {
 
 inline constexpr int kStripCols = 8;    // the columns of a multiplication
+inline constexpr int kMostPeriod = 4;   // of columns: a strip then begins at an even pixel
 inline constexpr int kMultiplied = 16;  // strips, its rows
 inline constexpr int kDepthwiseWarps = 4;
 inline constexpr int kDepthwiseThreads = 32 * kDepthwiseWarps;
@@ -32,8 +33,8 @@ constexpr int StripPieces(const DepthwiseTile& tile) {
   return SetStrips(tile) * kStripCols * MostChannelBytes(tile) / kBatchBytes;
 }
 constexpr int MostCopies(const DepthwiseTile& tile) { return 2 * StripPieces(tile) + 1; }
-// Whether pieces are exchanged in shared memory, or else left out, so that what a warp reads at once is in as many banks
-// as there are for its channels: see PiecePlace.
+// Whether pieces are exchanged in shared memory, or else left out, so that what a warp reads at once is in as many
+// banks as there are for its channels: see PiecePlace.
 constexpr bool Exchanges(const DepthwiseTile& tile) { return tile.channels == 4; }
 // Bytes from the beginning of shared memory, or of a stage.
 struct DepthwisePlaces {

@@ -127,7 +127,8 @@ DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const Plan& pla
   d.channel_tiles = static_cast<int32_t>(CeilDiv(p.groups, d.channels));
   d.column_tiles = static_cast<int32_t>(CeilDiv(p.dst_size[2], stream.cols));
   d.segments = static_cast<int32_t>(CeilDiv(d.all_rows, d.rows));
-  d.tiles = static_cast<int32_t>(CeilDiv(p.batch, d.images)) * d.column_tiles * d.segments;
+  const int64_t tiles = CeilDiv(p.batch, d.images) * d.column_tiles * d.segments;
+  d.tiles = static_cast<int32_t>(std::min<int64_t>(tiles, INT32_MAX));
   d.places = MakePlaces(d, tile, pass);
   return d;
 }
@@ -156,7 +157,7 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   if (in_f32 != tile.on_cuda_cores()) return "the tile is compiled for other types";
   if (p.step[1] != tile.step || p.period[1] != tile.period) return "rows are of other strides than the tile's";
   if (in_f32 && (p.step[2] != tile.step || p.period[2] != tile.period)) return "columns have not the rows' strides";
-  if (kStripCols % p.period[2] != 0) return "strips are not whole periods of columns";
+  if (kMostPeriod % p.period[2] != 0) return "columns' period is not 1, 2 or 4";
   const int64_t channel_bytes = stream.channels * static_cast<int64_t>(ElementBytes(p.src_type));
   if (channel_bytes < kPieceBytes || channel_bytes > MostChannelBytes(tile) ||
       !std::has_single_bit(static_cast<uint32_t>(stream.channels))) {
@@ -164,21 +165,25 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   }
   if (stream.groups < 1 || (stream.groups > 1 && !tile.has_groups())) return "no such groups of the filter's rows";
   constexpr int kMostStrips = kMultiplied * kDepthwiseWarps, kMostRows = 1 << 16, kMostGroups = 1 << 10;
+  constexpr int kMostTiles = INT32_MAX / 2;  // behind which workers count on
   if (stream.rows < 1 || stream.cols < kStripCols || stream.cols % kStripCols != 0 || stream.images < 0 ||
       stream.cols > kMostStrips * kStripCols || stream.images > kMostStrips || stream.groups > kMostGroups ||
       (tile.has_groups() && stream.rows > kMostRows)) {
     return "no such tile of strips";
   }
   if (stream.images == 0 && !CanJoinImages(p, tile, stream)) return "the images' rows are not one image's";
-  const auto extent = [&](const TensorStrides& s, int64_t images) { return std::max<int64_t>(1, images) * s.batch; };
-  if (std::max(extent(p.src, stream.images), extent(p.dst, stream.images)) >= INT32_MAX) {
+  if (p.batch * std::max(p.src_size[1], p.dst_size[1]) >= INT32_MAX) return "rows do not fit 32 bits";
+  const auto extent = [&](const TensorStrides& s, const int64_t (&size)[kSpatial]) {
+    return std::max({std::max(1, stream.images) * s.batch, size[1] * s.spatial[1], size[2] * s.spatial[2]});
+  };
+  if (std::max(extent(p.src, p.src_size), extent(p.dst, p.dst_size)) >= INT32_MAX) {
     return "elements of a tile's images do not fit 32 bits";
   }
   const DepthwiseParams d = MakeShape(p, pass, plan);
   if (d.images * d.strips > d.tile_strips) return "a tile has more strips than the warps";
   if (d.copies > MostCopies(tile)) return "a row has more pixels than the threads copy";
   if (pass == Pass::kReduce && plan.split % Slices(d, tile) != 0) return "the warps' sums are slices";
-  if (CeilDiv(p.batch, d.images) * d.column_tiles * d.segments >= INT32_MAX) return "there are too many tiles";
+  if (d.tiles > kMostTiles) return "there are too many tiles";
   return nullptr;
 }
 
