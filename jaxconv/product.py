@@ -33,9 +33,29 @@ class Product:
         return isinstance(self.problem.batch, int)
 
     @cached_property
+    def images(self) -> int:
+        """Of a batch group."""
+        return self.problem.batch if self.has_known_batch else TYPICAL_BATCH
+
+    @cached_property
     def positions(self) -> int:
         """Of the output, in all images of a batch group."""
-        return (self.problem.batch if self.has_known_batch else TYPICAL_BATCH) * math.prod(self.problem.out_spatial)
+        return self.images * math.prod(self.problem.out_spatial)
+
+    @cached_property
+    def image_elements(self) -> int:
+        """Of lhs or out, from an image's first element to behind its last, at most."""
+        p = self.problem
+        arrays = (p.lhs_shape, p.lhs_spec), (p.out_shape, p.out_spec)
+        return max((math.prod(shape[axis:]) for shape, spec in arrays for axis in spec.spatial), default=0)
+
+    @cached_property
+    def activation_bytes(self) -> int:
+        """Of lhs and out, each once."""
+        p = self.problem
+        lhs = math.prod(p.in_spatial) * p.in_channels * p.lhs_dtype.itemsize
+        out = math.prod(p.out_spatial) * p.out_channels * p.out_dtype.itemsize
+        return self.images * self.groups * (lhs + out)
 
     @cached_property
     def channel_taps(self) -> int:
@@ -73,6 +93,12 @@ class Product:
     def operand_dtypes(self) -> tuple[np.dtype, np.dtype]:
         other = self.problem.rhs_dtype if self.kind == "gather" else self.problem.out_dtype
         return self.problem.lhs_dtype, other
+
+    def has_pixels_of(self, elements: int) -> bool:
+        """Whether the channels of lhs and of out, of all groups, are the last axis, and multiples of as many."""
+        p = self.problem
+        arrays = (p.lhs_spec.second, p.lhs_shape), (p.out_spec.second, p.out_shape)
+        return all(axis == len(shape) - 1 and shape[axis] % elements == 0 for axis, shape in arrays)
 
     def has_runs_of(self, elements: int) -> bool:
         """Whether both operands' channels are contiguous in runs of as many, which begin at their multiples."""

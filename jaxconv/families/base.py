@@ -28,6 +28,12 @@ class Device:
 
 TYPICAL_DEVICE = Device(132, 1.98e9, 4.9e12, 232448, True)  # an H200: planned for where no GPU is at hand
 LAUNCH_SECONDS = 3e-6
+BLOCK_SHARED_BYTES = 1024  # that a thread block takes besides its own
+
+
+def held_blocks(shared_bytes: int, most: int, device: Device) -> int:
+    """Thread blocks that a multiprocessor holds, whose registers hold `most`."""
+    return min(most, (device.shared_bytes + BLOCK_SHARED_BYTES) // (shared_bytes + BLOCK_SHARED_BYTES))
 
 
 class Tile(NamedTuple):

@@ -6,10 +6,10 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-from jaxconv.families.base import LAUNCH_SECONDS, CudaFamily, Device, Settings, TileRow
+from jaxconv.families.base import LAUNCH_SECONDS, CudaFamily, Device, Settings, TileRow, held_blocks
 from jaxconv.offsets import INT32_MAX, SPATIAL, offset_tables
 from jaxconv.problem import ConvProblem
-from jaxconv.product import TYPICAL_BATCH, Product, ceil_div
+from jaxconv.product import Product, ceil_div
 
 STRIP = 8  # neighbouring output columns, which read one band of source pixels
 MOST_PERIOD = 4  # of columns: a strip then begins at an even pixel
@@ -21,7 +21,6 @@ PIECE_BYTES = 16  # that are copied at once
 BATCH_BYTES = THREADS * PIECE_BYTES
 MOST_WAVES, MOST_RESIDENT = 4, 3  # of thread blocks, for whose sake columns are cut
 MOST_WASTE = 1.125  # of channels that are not there, in favour of more neighbours in memory
-BLOCK_SHARED_BYTES = 1024  # that a thread block takes besides its own
 # Costs, fitted to measurements on an H200. Clocks are of a step of a thread block.
 MULTIPLICATION_CLOCKS = 6.5  # for one of each warp
 PIXEL_CLOCKS = 128  # for reading 16 source pixels of each strip
@@ -172,7 +171,7 @@ class Stream(NamedTuple):
     """How thread blocks share out a product: what src_cuda/kernels/depthwise.cu works out likewise.
 
     channels: of a thread block. images: of a tile; 0 if all images' rows follow each other as one's.
-    rows, strips: of a tile: of each image. strip_images: whose strips a tile has.
+    rows, strips: of a tile: of each image.
     tiles: of all images, for each of channel_tiles. groups: of the filter's rows.
     slices: of a reduce, that a thread block sums.
     """
@@ -218,10 +217,8 @@ class Depthwise(CudaFamily):
             return "groups of images"
         if not 1 <= len(problem.kernel) <= 2:
             return f"{len(problem.kernel)} spatial dimensions"
-        for role in ("lhs", "out"):
-            shape, axis = getattr(problem, f"{role}_shape"), getattr(problem, f"{role}_spec").second
-            if axis != len(shape) - 1 or shape[axis] * problem.lhs_dtype.itemsize % PIECE_BYTES:
-                return "channels are not last, in pieces of 16 bytes"
+        if not product.has_pixels_of(PIECE_BYTES // problem.lhs_dtype.itemsize):
+            return "channels are not last, in pieces of 16 bytes"
         if problem.is_empty or window(problem) is None:
             return "nothing is to be computed"
         if MOST_PERIOD % window(problem).periods[1]:
@@ -235,15 +232,12 @@ class Depthwise(CudaFamily):
 
     def settings(self, row: TileRow, product: Product, device: Device, asked: Settings) -> list[Settings]:
         tile = row.tile
-        if self._why_not_window(tile, product) is not None:
-            return [asked._replace(tile=tile, split=1)]
-        if asked.area is not None and _why_not_area(asked.area) is not None:
+        no_area = asked.area is not None and _why_not_area(asked.area) is not None
+        if no_area or self._why_not_window(tile, product) is not None:
             return [asked._replace(tile=tile, split=1)]
         areas = [asked.area] if asked.area else self._areas(tile, product, device)
-        settings = [
-            asked._replace(tile=tile, area=area, split=self._split(tile, area, product, device, asked.split))
-            for area in areas
-        ]
+        split = self._split if asked.split is None else lambda *_: asked.split
+        settings = [asked._replace(tile=tile, area=a, split=split(tile, a, product, device)) for a in areas]
         return [s for s in settings if self.why_not(s, product, device) is None] or settings[:1]
 
     def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
@@ -265,8 +259,8 @@ class Depthwise(CudaFamily):
             return f"a split of {split}: its gather has none"
         if split < 1 or (product.kind == "reduce" and split % stream.slices):
             return f"a split of {split}, not of whole thread blocks with {stream.slices} slices each"
-        rows = _images(product) * max(_out_size(product.problem)[0], (1, *product.problem.in_spatial)[-2])
-        if max(_image_elements(product.problem) * max(1, stream.images), rows) >= INT32_MAX:
+        rows = product.images * max(_out_size(product.problem)[0], (1, *product.problem.in_spatial)[-2])
+        if max(product.image_elements * max(1, stream.images), rows) >= INT32_MAX:
             return "rows, or elements of a tile's images, do not fit 32 bits"
         need = _shared_bytes(tile, product, stream)
         return None if need <= device.shared_bytes else f"{need} bytes of shared memory, of {device.shared_bytes}"
@@ -288,7 +282,7 @@ class Depthwise(CudaFamily):
         clocks = max(at_once * tile.clocks, tile.clocks + LATENCY_CLOCKS)
         steps = tiles * (stream.groups if is_gather else 1) * (stream.rows + tile.lags - 1)
         rounds = ceil_div(blocks, resident * device.multiprocessors)
-        compute, memory = rounds * steps * clocks / device.clock_hz, _activation_bytes(product) / device.bandwidth
+        compute, memory = rounds * steps * clocks / device.clock_hz, product.activation_bytes / device.bandwidth
         bandwidth = BANDWIDTH[stream.channels * product.problem.lhs_dtype.itemsize]
         bandwidth *= 1 if is_gather else REDUCE_BANDWIDTH
         seconds = max(compute, memory / bandwidth) + BEGIN_SECONDS + LAUNCH_SECONDS
@@ -315,7 +309,7 @@ class Depthwise(CudaFamily):
         (height, width), areas = _out_size(product.problem), []
         strips, rows = ceil_div(width, STRIP), ceil_div(height, tile.period)
         if _joins_images(tile, product):
-            rows *= _images(product)
+            rows *= product.images
         most = tile.set_strips * tile.most_channel_bytes // _channel_bytes(tile, product)
         least_rows = tile.lags if tile.has_groups else 2 * tile.lags
         for parts in (1, 2):
@@ -331,11 +325,11 @@ class Depthwise(CudaFamily):
                     break
         return areas or [None]
 
-    def _split(self, tile: DepthwiseTile, area, product: Product, device: Device, asked: int | None) -> int:
+    def _split(self, tile: DepthwiseTile, area: tuple[int, int] | None, product: Product, device: Device) -> int:
         """As many thread blocks as there are places for at once."""
         stream = area and _stream(tile, area, product)
-        if asked is not None or product.kind == "gather" or not stream:
-            return 1 if asked is None else asked
+        if product.kind == "gather" or not stream:
+            return 1
         blocks = _resident(tile, product, stream, device) * device.multiprocessors
         return stream.slices * max(1, min(blocks // stream.channel_tiles, stream.tiles))
 
@@ -351,10 +345,6 @@ def _channel_bytes(tile: DepthwiseTile, product: Product) -> int:
     while size > PIECE_BYTES and ceil_div(there, size) * size > MOST_WASTE * there:
         size //= 2
     return size
-
-
-def _images(product: Product) -> int:
-    return product.problem.batch if product.has_known_batch else TYPICAL_BATCH
 
 
 def _out_size(problem: ConvProblem) -> tuple[int, int]:
@@ -379,7 +369,7 @@ def _stream(tile: DepthwiseTile, area: tuple[int, int], product: Product) -> Str
     sets = tile.most_channel_bytes // channel_bytes
     strips, most = area[1] // STRIP, tile.set_strips * sets
     height, width = _out_size(problem)
-    images, rows = _images(product), ceil_div(height, tile.period)
+    images, rows = product.images, ceil_div(height, tile.period)
     if strips > most:
         return None
     if _joins_images(tile, product) and 2 * strips > most:
@@ -430,17 +420,4 @@ def _shared_bytes(tile: DepthwiseTile, product: Product, stream: Stream) -> int:
 
 def _resident(tile: DepthwiseTile, product: Product, stream: Stream, device: Device) -> int:
     """Thread blocks that a multiprocessor holds."""
-    need = _shared_bytes(tile, product, stream) + BLOCK_SHARED_BYTES
-    return max(1, min(tile.resident(product.kind), (device.shared_bytes + BLOCK_SHARED_BYTES) // need))
-
-
-def _image_elements(problem: ConvProblem) -> int:
-    arrays = (problem.lhs_shape, problem.lhs_spec), (problem.out_shape, problem.out_spec)
-    return max(math.prod(shape[axis:]) for shape, spec in arrays for axis in spec.spatial)
-
-
-def _activation_bytes(product: Product) -> int:
-    """Of lhs and out, each once."""
-    problem = product.problem
-    pixels = math.prod(problem.in_spatial) + math.prod(problem.out_spatial)
-    return _images(product) * pixels * product.groups * problem.lhs_dtype.itemsize
+    return max(1, held_blocks(_shared_bytes(tile, product, stream), tile.resident(product.kind), device))

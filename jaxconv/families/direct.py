@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxconv.families.base import LAUNCH_SECONDS, Device, Settings, TensorCores, TileRow
+from jaxconv.families.base import LAUNCH_SECONDS, Device, Settings, TensorCores, TileRow, held_blocks
 from jaxconv.offsets import INT32_MAX, SPATIAL, offset_tables
 from jaxconv.problem import ConvProblem
 from jaxconv.product import Product, ceil_div
@@ -27,7 +27,6 @@ BOX_BYTES_A_CLOCK = 64
 AREA_CLOCKS = 500
 BEGIN_SECONDS = 4e-6
 FILTER_BYTES_A_SECOND = 4e9
-BLOCK_SHARED_BYTES = 1024  # that a thread block takes besides its own
 
 
 class DirectTile(NamedTuple):
@@ -165,7 +164,7 @@ class Shape:
             most = 2 if self.tile.warps == 8 else 3
         else:
             most = 2 if self.tile.filter_rows * self.tile.columns <= 20 * 16 * 8 else 1
-        return min(most, (device.shared_bytes + BLOCK_SHARED_BYTES) // (self.shared_bytes + BLOCK_SHARED_BYTES))
+        return held_blocks(self.shared_bytes, most, device)
 
     # What an area costs, of a chunk of the source channels.
 
@@ -187,13 +186,6 @@ class Shape:
     def box_bytes(self) -> int:
         gradient = 0 if self.is_gather else self.positions * self.col_blocks
         return (math.prod(self.box) * self.src_pieces + gradient) * 16
-
-    def activation_bytes(self) -> int:
-        """Of lhs and out, each once."""
-        problem, groups = self.product.problem, self.product.groups
-        lhs = math.prod(problem.in_spatial) * problem.in_channels * problem.lhs_dtype.itemsize
-        out = math.prod(problem.out_spatial) * problem.out_channels * problem.out_dtype.itemsize
-        return self.product.positions // max(1, math.prod(problem.out_spatial)) * groups * (lhs + out)
 
 
 @lru_cache(maxsize=4096)
@@ -302,7 +294,7 @@ class Direct(TensorCores):
             return "the window's reach is too large"
         if not shape.is_gather and max(product.problem.lhs_dilation, default=1) > 1:
             return "an input that is dilated"
-        if max(product.positions, self._image_elements(product.problem)) > INT32_MAX:
+        if max(product.positions, product.image_elements) > INT32_MAX:
             return "positions, or the elements of an image, do not fit 32 bits"
         return _why_not_bytes(shape.shared_bytes, device)
 
@@ -316,7 +308,7 @@ class Direct(TensorCores):
         clocks = shape.area_bytes() / SHARED_BYTES_A_CLOCK, shape.area_multiplications() * MULTIPLICATION_CLOCKS
         area = max(clocks) + 0.5 * min(clocks) + shape.box_bytes() / BOX_BYTES_A_CLOCK + AREA_CLOCKS
         areas = ceil_div(shape.areas * shape.channel_blocks * shape.chunks, device.multiprocessors)
-        seconds = max(areas * area / device.clock_hz, 1.1 * shape.activation_bytes() / device.bandwidth)
+        seconds = max(areas * area / device.clock_hz, 1.1 * product.activation_bytes / device.bandwidth)
         seconds += BEGIN_SECONDS + LAUNCH_SECONDS + shape.filter_bytes / FILTER_BYTES_A_SECOND
         if settings.split > 1:
             seconds += 2 * settings.split * product.planned_sums_bytes / device.bandwidth + LAUNCH_SECONDS
@@ -326,21 +318,13 @@ class Direct(TensorCores):
         problem = product.problem
         if problem.lhs_batch_grouped or problem.out_batch_grouped:
             return "groups of images"
-        for role in ("lhs", "out"):
-            shape, axis = getattr(problem, f"{role}_shape"), getattr(problem, f"{role}_spec").second
-            if axis != len(shape) - 1 or shape[axis] % PIECE:
-                return "channels are not last, in pieces of eight"
+        if not product.has_pixels_of(PIECE):
+            return "channels are not last, in pieces of eight"
         if problem.is_empty or not math.prod(problem.kernel):
             return "nothing is to be computed"
         if product.groups > 1 and _block_groups(product, tile) == 0:
             return f"groups of {max(problem.in_channels, problem.out_channels)} channels"
         return None
-
-    @staticmethod
-    def _image_elements(problem: ConvProblem) -> int:
-        """From an image's first element to behind its last, at most."""
-        arrays = (problem.lhs_shape, problem.lhs_spec), (problem.out_shape, problem.out_spec)
-        return max((math.prod(shape[axis:]) for shape, spec in arrays for axis in spec.spatial), default=0)
 
     def _area(self, tile: DirectTile, product: Product, device: Device) -> tuple[int, int]:
         """The one whose boxes and multiplications are least, if two thread blocks' shared memory holds it."""

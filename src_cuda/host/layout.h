@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "conv_problem.h"
+#include "host/product.h"
 #include "host/types.h"
 #include "launch.h"
 
@@ -75,10 +76,9 @@ inline OperandLayout RhsLayout(const ConvCall& call) {
 // The result has lines alone. The slices of a split reduction lie as it does, in the type of the sums.
 inline OperandLayout ResultLayout(const ConvCall& call, const Plan& plan) {
   const ConvProblem& p = call.problem;
-  const bool reduce = call.pass == Pass::kReduce, split = plan.split > 1;
-  const DType type = split ? SumType(p) : ResultType(p, call.pass);
-  const void* data = split ? call.scratch : call.result;
-  if (reduce) return {data, type, p.filter.out, 0, internal::FilterOutUnit(p), 1};
+  const DType type = StoredType(p, call.pass, plan);
+  const void* data = StoredData(call, plan);
+  if (call.pass == Pass::kReduce) return {data, type, p.filter.out, 0, internal::FilterOutUnit(p), 1};
   return {data, type, p.dst.channel, 0, internal::ChannelUnit(p.dst, p.out_channels), 1};
 }
 

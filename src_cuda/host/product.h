@@ -38,6 +38,13 @@ inline size_t SplitBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
   return plan.split > 1 ? SliceBytes(p, pass, plan.split) : 0;
 }
 
+// What a call's first kernel stores, and where: the slices of a split reduction are in the type of the sums.
+inline DType StoredType(const ConvProblem& p, Pass pass, const Plan& plan) {
+  return plan.split > 1 ? SumType(p) : ResultType(p, pass);
+}
+
+inline void* StoredData(const ConvCall& call, const Plan& plan) { return plan.split > 1 ? call.scratch : call.result; }
+
 // Why no family that has as many tiles can run a plan, or null.
 inline const char* WhyNotPlan(const Plan& plan, size_t tiles) {
   if (plan.tile < 0 || plan.tile >= static_cast<int>(tiles)) return "no such tile is compiled";

@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <iterator>
 
-#include "host/device_attribute.h"
 #include "host/enqueue.cuh"
+#include "host/persistent.h"
 #include "host/product.h"
 #include "host/types.h"
 #include "launch.h"
@@ -102,8 +102,6 @@ DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const Plan& pla
   d.problem = problem;
   if (stream.images == 0) JoinImages(&d.problem);
   const ConvProblem& p = d.problem;
-  d.out_type = pass == Pass::kReduce && plan.split > 1 ? DType::kF32 : ResultType(p, pass);
-  d.out_elements = ResultElements(problem, pass);
   d.first_row = stream.first_row;
   d.first_col = stream.first_col;
   d.groups = stream.groups;
@@ -191,30 +189,18 @@ size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
   return ResultElements(p, pass) == 0 ? 0 : MakeShape(p, pass, plan).places.end;
 }
 
-// A gather's blocks stay as long as there are tiles: as many as the device holds at once.
-int32_t GatherWorkers(const DepthwiseParams& d, const DepthwiseTile& tile) {
-  const int multiprocessors = std::max(1, DeviceAttribute(cudaDevAttrMultiProcessorCount));
-  const int shared = DeviceAttribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
-  const int64_t held = std::clamp<int64_t>(shared / (d.places.end + 1024), 1, tile.gather_blocks());
-  return static_cast<int32_t>(
-      std::clamp<int64_t>(held * multiprocessors / d.channel_tiles, 1, std::max<int64_t>(1, d.tiles)));
-}
-
 cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
   const DepthwiseTile& tile = kDepthwiseTiles[plan.tile];
   const bool reduce = call.pass == Pass::kReduce;
   DepthwiseParams d = MakeShape(p, call.pass, plan);
-  d.taps = call.taps;
-  d.classes = call.classes;
-  d.src = call.src;
-  d.rhs = call.rhs;
-  d.out = plan.split > 1 ? call.scratch : call.result;
-  for (const void* data : {d.src, reduce ? d.rhs : static_cast<const void*>(d.out)}) {
-    if (reinterpret_cast<uintptr_t>(data) % 16 != 0) return cudaErrorMisalignedAddress;
-  }
-  d.workers = reduce ? plan.split / Slices(d, tile) : GatherWorkers(d, tile);
+  SetOperands(call, plan, &d);
+  // The filter, or its gradient, is read or written an element at a time.
+  if (!AreAligned({d.src, reduce ? d.rhs : d.out})) return cudaErrorMisalignedAddress;
+  // A gather's blocks stay as long as there are tiles.
+  d.workers = reduce ? plan.split / Slices(d, tile)
+                     : Workers(d.places.end, tile.gather_blocks(), d.channel_tiles, d.tiles);
   const DepthwiseKernel kernel = Find(p.src_type, plan.tile, call.pass);
   const int64_t blocks = static_cast<int64_t>(d.workers) * d.channel_tiles * (reduce ? d.groups : 1);
   const cudaError_t status = EnqueueShared(kernel, blocks, kDepthwiseThreads, d.places.end, stream, d);

@@ -14,6 +14,7 @@
 #include "host/device_attribute.h"
 #include "host/enqueue.cuh"
 #include "host/layout.h"
+#include "host/persistent.h"
 #include "host/product.h"
 #include "host/tensor_map.h"
 #include "host/types.h"
@@ -134,9 +135,7 @@ DirectParams MakeShape(const ConvProblem& p, Pass pass, const Plan& plan) {
   d.positions = static_cast<int32_t>(AreaPositions(d, tile, pass));
   d.items = Items(d, tile);
   d.parts = std::max(1, kReduceWarps / d.items);
-  const DType type = pass == Pass::kReduce && plan.split > 1 ? DType::kF32 : ResultType(p, pass);
-  d.places = MakePlaces(d, tile, pass, type);
-  d.out_type = type;
+  d.places = MakePlaces(d, tile, pass, StoredType(p, pass, plan));
   return d;
 }
 
@@ -199,15 +198,12 @@ size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
   return ResultElements(p, pass) == 0 ? 0 : MakeShape(p, pass, plan).places.end;
 }
 
-// A gather's blocks stay as long as there are areas: as many as the device holds at once.
+// A gather's blocks stay as long as there are areas.
 int32_t GatherWorkers(const DirectParams& d, const DirectTile& tile) {
-  const int multiprocessors = std::max(1, DeviceAttribute(cudaDevAttrMultiProcessorCount));
-  const int shared = DeviceAttribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
-  const int64_t held = std::clamp<int64_t>(shared / (d.places.end + 1024), 1, tile.gather_blocks());
-  const int64_t others = static_cast<int64_t>(d.channel_blocks) * d.problem.class_count;
-  const int64_t areas = d.problem.batch * CeilDiv(d.problem.dst_size[1], d.area.rows) * d.problem.dst_size[0] *
-                        CeilDiv(d.problem.dst_size[2], d.area.cols);
-  return static_cast<int32_t>(std::clamp<int64_t>(held * multiprocessors / others, 1, std::max<int64_t>(1, areas)));
+  const ConvProblem& p = d.problem;
+  const int64_t areas = p.batch * p.dst_size[0] * CeilDiv(p.dst_size[1], d.area.rows) *
+                        CeilDiv(p.dst_size[2], d.area.cols);
+  return Workers(d.places.end, tile.gather_blocks(), static_cast<int64_t>(d.channel_blocks) * p.class_count, areas);
 }
 
 FilterOrder OrderOf(const ConvCall& call) {
@@ -241,15 +237,8 @@ cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) 
   const DirectTile& tile = kDirectTiles[plan.tile];
   const bool reduce = call.pass == Pass::kReduce;
   DirectParams d = MakeShape(p, call.pass, plan);
-  d.taps = call.taps;
-  d.classes = call.classes;
-  d.src = call.src;
-  d.rhs = call.rhs;
-  d.out = plan.split > 1 ? call.scratch : call.result;
-  for (const void* data : {d.src, d.rhs, static_cast<const void*>(d.out)}) {
-    if (reinterpret_cast<uintptr_t>(data) % 16 != 0) return cudaErrorMisalignedAddress;
-  }
-  d.out_elements = ResultElements(p, call.pass);
+  SetOperands(call, plan, &d);
+  if (!AreAligned({d.src, d.rhs, d.out})) return cudaErrorMisalignedAddress;
   d.workers = reduce ? plan.split : GatherWorkers(d, tile);
   d.filter_order = OrderOf(call);
   if (!EncodeMaps(call, &d)) return cudaErrorInvalidValue;
