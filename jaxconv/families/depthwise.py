@@ -312,7 +312,7 @@ class Depthwise(CudaFamily):
             rows *= product.images
         most = tile.set_strips * tile.most_channel_bytes // _channel_bytes(tile, product)
         least_rows = tile.lags if tile.has_groups else 2 * tile.lags
-        for parts in (1, 2):
+        for parts in (1, 2, 4) if tile.on_cuda_cores else (1, 2):
             wide = ceil_div(strips, ceil_div(strips, most) * parts) * STRIP
             for segments in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64):
                 area = ceil_div(rows, segments), wide
