@@ -26,12 +26,13 @@ struct ConvCall {
 };
 
 // Of the direct family: the output positions that a thread block computes at a time, rows by columns; the source pixels
-// that they read, in the class that reads most; and the taps of the class that has most.
+// that they read, in the class that reads most; the taps of the class that has most.
 struct Area {
   int32_t rows;
   int32_t cols;
   int32_t box[kSpatial];
   int32_t taps;
+  int32_t walk;  // rows, a dilation apart, that a warp takes one after the other; 1: it takes all at once
 };
 
 // Of the depthwise family: a thread block's tile, along which the rows of the source pass by.
@@ -54,7 +55,7 @@ struct Plan {
   int units;      // mma: tiles of columns that a block computes in turn; 0: as many as suit the device
   int32_t shape[7];  // direct: an Area; depthwise: a Stream; zeros elsewhere
 
-  Area area() const { return {shape[0], shape[1], {shape[2], shape[3], shape[4]}, shape[5]}; }
+  Area area() const { return {shape[0], shape[1], {shape[2], shape[3], shape[4]}, shape[5], shape[6]}; }
   Stream stream() const { return {shape[0], shape[1], shape[2], shape[3], shape[4], shape[5], shape[6]}; }
 };
 
@@ -155,6 +156,20 @@ constexpr int WithoutWgmma(int tile) {
   return tile;
 }
 
+// Filters along whose rows a warp walks that keeps the filter in registers: how many rows of taps they have at most,
+// source rows from one row of the destination to the next, and multiplications of 16 (tap, source channel)s that a row
+// of taps has at most. No rows: it does not walk.
+struct Walk {
+  int rows;
+  int step;
+  int steps;
+
+  // Rows of the destination that are under way: those that a step's source rows meet.
+  constexpr int lags() const { return rows == 0 ? 1 : (rows + step - 1) / step; }
+  // Of the residue classes of a dilated input, which many rows are for, some have one row less.
+  constexpr int least_rows() const { return step == 1 && rows > 3 ? rows - 1 : rows; }
+};
+
 // What a warp of the direct family has, in multiplications of 16 x 8 results. A set is of blocks of eight output
 // channels that read the same source channels.
 struct DirectTile {
@@ -164,18 +179,23 @@ struct DirectTile {
   int warps;        // of a gather's thread block
   int pieces;       // of eight source channels in shared memory, at most; and blocks of eight output channels
   int filter_rows;  // blocks of 16 (tap, source channel)s, in a reduce
+  Walk walk;        // of a gather
 
   constexpr int col_blocks() const { return set * sets; }
+  constexpr bool walks() const { return walk.rows > 0; }
 
   // Thread blocks that a multiprocessor is to hold: as registers allow.
-  constexpr int gather_blocks() const { return warps == 8 ? 2 : 3; }
+  constexpr int gather_blocks() const { return warps <= 4 ? 3 : warps <= 8 && walk.rows <= 3 ? 2 : 1; }
   constexpr int reduce_blocks() const { return filter_rows * set <= 20 ? 2 : 1; }
 };
 
 // The table of families/direct.py.
 inline constexpr DirectTile kDirectTiles[] = {
-    {1, 2, 4, 8, 4, 5}, {1, 2, 4, 8, 4, 13}, {2, 1, 4, 8, 4, 9}, {4, 1, 4, 4, 4, 5},
-    {6, 1, 2, 4, 8, 4}, {8, 1, 2, 8, 8, 2},  {1, 1, 2, 8, 4, 9},
+    {1, 2, 4, 8, 4, 5, {}},          {1, 2, 4, 8, 4, 13, {}},         {2, 1, 4, 8, 4, 9, {}},
+    {4, 1, 4, 4, 4, 5, {}},          {6, 1, 2, 4, 8, 4, {}},          {8, 1, 2, 8, 8, 4, {}},
+    {1, 1, 4, 8, 4, 9, {}},          {1, 2, 1, 16, 8, 5, {3, 1, 2}},  {2, 1, 1, 8, 8, 9, {3, 1, 3}},
+    {2, 1, 1, 4, 4, 5, {3, 1, 6}},   {2, 1, 1, 12, 8, 4, {3, 1, 9}},  {2, 1, 1, 12, 8, 9, {7, 2, 2}},
+    {1, 1, 1, 8, 8, 9, {4, 1, 16}},  {8, 1, 2, 8, 8, 2, {}},
 };
 
 // What a thread block of the depthwise family does with a step: it takes the source rows of one row of the destination,

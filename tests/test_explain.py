@@ -337,7 +337,8 @@ def test_partial_families_on_a_gpu(family, groups):
         with jax.default_device(gpu()):
             (answer,) = answers(functools.partial(ours, implementation=named), x, w)
         if choose("cuda", "gather", problem, named).plan is None:
-            assert family == "depthwise" and re.match(rf"an error: .*{family} {row.tile}: ", answer), answer
+            may_be = family == "depthwise" or row.tile.walk  # for a window alone
+            assert may_be and re.match(rf"an error: .*{family} {row.tile}: ", answer), answer
             continue
         taken += 1
         assert re.match(rf"{family} {row.tile}, stages \d, split 1, area 2x8 \(\d+\.\d+ us\)", answer), answer

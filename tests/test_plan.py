@@ -16,7 +16,7 @@ from reference import lax_channels_last
 
 from jaxconv.families import FAMILIES, IM2COL_SCRATCH, TYPICAL_DEVICE, DepthwiseTile, DirectTile, Tile
 from jaxconv.families.depthwise import window
-from jaxconv.families.direct import Shape
+from jaxconv.families.direct import Shape, Walk
 from jaxconv.offsets import offset_tables
 from jaxconv.plan import Constraint, choose
 from jaxconv.problem import ConvProblem
@@ -545,10 +545,10 @@ def test_what_direct_takes_fits(problem, area, shared_bytes):
             check_pieces(kind, problem, shape)
             assert shape.shared_bytes <= shared_bytes
             assert plan.settings.area[1] % 8 == shape.box[2] % 8 == 0
-            assert max(*shape.box, *plan.settings.area) <= 256
-            assert math.prod(plan.settings.area) <= shape.positions
+            assert max(*shape.box, shape.rows, plan.settings.area[1]) <= 256
+            assert shape.rows // shape.walk * plan.settings.area[1] <= shape.positions
             told = plan.attributes(problem)["shape"]
-            assert tuple(told) == (*plan.settings.area, *shape.box, shape.window.taps)
+            assert tuple(told) == (shape.rows, plan.settings.area[1], *shape.box, shape.window.taps, shape.walk)
 
 
 @st.composite
@@ -830,11 +830,11 @@ def test_what_partial_families_are_chosen_for(family, problem, passes, is_chosen
 # What is compiled.
 
 
-def compiled_rows(table):
+def compiled_rows(table, pattern=r"{([^{}]*)}"):
     """The fields of each row of a table of src_cuda/launch.h."""
     header = (SOURCES / "src_cuda" / "launch.h").read_text()
     (rows,) = re.findall(rf"\b{table}\[\] = {{\s*(.*?)\s*}};", header, re.DOTALL)
-    return [[field.strip() for field in row.split(",")] for row in re.findall(r"{([^{}]*)}", rows)]
+    return [[field.strip() for field in row.split(",")] for row in re.findall(pattern, rows)]
 
 
 @pytest.mark.parametrize("family, table", [("simt", "kSimtTiles"), ("im2col", "kIm2colTiles")])
@@ -859,8 +859,13 @@ def test_tensor_core_tiles_are_those_that_are_compiled():
 
 def test_direct_tiles_are_those_that_are_compiled():
     """There in blocks: of 8 columns, of 16 positions, of 16 rows of the filter."""
-    assert [tuple(map(int, row)) for row in compiled_rows("kDirectTiles")] == [
+    assert [tuple(map(int, row)) for row in compiled_rows("kDirectTiles", r"{([^{}]*), {.*?}}")] == [
         (t.columns / 8, t.sets, t.positions / 16, t.warps, t.pieces, t.filter_rows / 16)
+        for t in (row.tile for row in CUDA["direct"].TILES)
+    ]
+    walks = [[int(field) for field in row if field] for row in compiled_rows("kDirectTiles", r"{[^{}]*, {(.*?)}}")]
+    assert walks == [
+        [t.walk.rows, t.walk.step, t.walk.depth / 16] if t.walk else []
         for t in (row.tile for row in CUDA["direct"].TILES)
     ]
 
@@ -884,7 +889,9 @@ def test_families_are_numbered_as_in_the_sources(platform, header, families):
 def test_tiles_print_as_sizes():
     assert str(Tile(128, 64, 8, 2)) == "128x64x8"
     assert str(Tile(256, 128, 64, 4, wgmma=True)) == "256x128x64 wgmma"
-    assert str(DirectTile(16, 2, 64, 8, 4, 144)) == "2x16 by 64 or 144"
+    assert str(DirectTile(16, 2, 64, 8, 4, 144)) == "2x16 of 32 by 64 or 144"
+    assert str(DirectTile(16, 1, 16, 8, 8, 144, Walk(3, 1, 48))) == "1x16 of 64 by 16 along 3 rows of 48 or 144"
+    assert str(Walk(7, 2, 32)) == "7:2 rows of 32"
     assert str(DepthwiseTile(1, 1, 7, 1, 4)) == "7x16 by 4"
     assert str(DepthwiseTile(2, 1, 4, 2, 4)) == "2:1 4x32 by 4"
     for family in CUDA.values():

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxconv.families.base import LAUNCH_SECONDS, Device, Settings, TensorCores, TileRow, held_blocks
-from jaxconv.offsets import INT32_MAX, SPATIAL, offset_tables
+from jaxconv.offsets import INT32_MAX, SPATIAL, OffsetTables, offset_tables
 from jaxconv.problem import ConvProblem
 from jaxconv.product import Product, ceil_div
 
@@ -20,13 +20,35 @@ RUN = 8  # neighbouring positions that are read at once
 REDUCE_WARPS = 8
 MOST_EXTENT = 256  # of a box of TMA
 TURN_BYTES = 1024  # of shared memory, after which TMA exchanges pieces in the same way
-# Costs, of which the last four are fitted to measurements on an H200.
+# Costs, of which the last five are fitted to measurements on an H200.
 SHARED_BYTES_A_CLOCK = 128
 MULTIPLICATION_CLOCKS = 1.5  # of a multiprocessor
 BOX_BYTES_A_CLOCK = 64
 AREA_CLOCKS = 500
+WALK_CLOCKS = 5  # of a source row of each warp that walks
 BEGIN_SECONDS = 4e-6
 FILTER_BYTES_A_SECOND = 4e9
+
+
+class Walk(NamedTuple):
+    """Filters that a warp keeps: rows of taps, at most, which move by `step` source rows; a row's (tap, channel)s."""
+
+    rows: int
+    step: int
+    depth: int
+
+    def __str__(self) -> str:
+        return f"{self.rows}{f':{self.step}' if self.step > 1 else ''} rows of {self.depth}"
+
+    @property
+    def lags(self) -> int:
+        """Rows of the destination that are under way."""
+        return ceil_div(self.rows, self.step)
+
+    @property
+    def least_rows(self) -> int:
+        """Of the residue classes of a dilated input, which many rows are for, some have one row less."""
+        return self.rows - 1 if self.step == 1 and self.rows > 3 else self.rows
 
 
 class DirectTile(NamedTuple):
@@ -35,6 +57,7 @@ class DirectTile(NamedTuple):
     columns: of a set: output channels that read the same source channels. sets, positions: in a gather.
     warps: of a gather's thread block. pieces: of eight source or output channels that a thread block has at most.
     filter_rows: (tap, source channel)s in a reduce.
+    walk: if a gather's warps keep the filter in registers and walk along the rows of the source.
     """
 
     columns: int
@@ -43,13 +66,24 @@ class DirectTile(NamedTuple):
     warps: int
     pieces: int
     filter_rows: int
+    walk: Walk | None = None
 
     stages = 2
     wgmma = False
     passes = 1
 
     def __str__(self) -> str:
-        return f"{self.sets}x{self.columns} by {self.positions} or {self.filter_rows}"
+        walk = f" along {self.walk}" if self.walk else ""
+        return f"{self.sets}x{self.columns} of {self.pieces * PIECE} by {self.positions}{walk} or {self.filter_rows}"
+
+
+class Rows(NamedTuple):
+    """A window's rows of taps: equal ones, `dilation` source rows apart. A class has `least` to `count` of them."""
+
+    count: int
+    least: int
+    taps: int
+    dilation: int
 
 
 class Window(NamedTuple):
@@ -60,6 +94,7 @@ class Window(NamedTuple):
     counts: tuple[int, ...]
     classes: int
     steps: tuple[int, ...]  # source pixels between neighbouring positions
+    rows: Rows | None  # of taps, if all classes' are such
 
 
 @lru_cache(maxsize=4096)
@@ -74,7 +109,25 @@ def window(problem: ConvProblem) -> Window:
     pairs = zip(problem.window_strides, problem.lhs_dilation, strict=True)
     steps = [stride // math.gcd(stride, dilation) for stride, dilation in pairs]
     steps = [1] * (SPATIAL - len(steps)) + steps
-    return Window(tuple(map(int, reach)), most, tuple(map(int, counts)), len(tables.classes), tuple(steps))
+    return Window(
+        tuple(map(int, reach)), most, tuple(map(int, counts)), len(tables.classes), tuple(steps), _rows(tables)
+    )
+
+
+def _rows(tables: OffsetTables) -> Rows | None:
+    found = []
+    for first, count, *_ in tables.classes:
+        depth, row, col = tables.taps[first : first + count, 2:].T
+        if count == 0 or np.ptp(depth):
+            return None
+        taps = int(np.count_nonzero(row == row[0]))
+        if count % taps or np.any(col.reshape(-1, taps) != col[:taps]) or np.any(np.ptp(row.reshape(-1, taps), axis=1)):
+            return None
+        apart = {abs(int(n)) for n in np.diff(row[::taps])}
+        found.append((int(count) // taps, taps, apart))
+    counts, taps, apart = zip(*found, strict=True)
+    apart = set().union(*apart)
+    return Rows(max(counts), min(counts), taps[0], apart.pop()) if len(apart) == 1 and len({*taps}) == 1 else None
 
 
 class Shape:
@@ -84,13 +137,16 @@ class Shape:
 
     block_groups: groups of a channel block, as many as the tile holds in whole pieces; 0 of a single group's channels.
     chunks: parts of the source channels of a single group. src_pieces: of a pixel in shared memory.
+    walking: the tile's walk, if warps do in this pass.
     entry_pieces: pieces of source channels that a set of output channels reads of each tap: a power of two, at whose
-      multiples each set's begin, if that is less than all. entries: (tap, piece)s of a chunk.
+      multiples each set's begin, if that is less than all. entries: (tap, piece)s of a chunk. row_steps: twos of them,
+      of a row of taps if warps walk. steps: of all rows.
     col_blocks: blocks of eight output channels of a channel block.
     warps_across: of a gather, those that share out the output channels.
     items: of a reduce, what a warp has, of which there are a thread block's sums.
     filter_bytes: of a gather, which a thread block begins with.
 
+    rows: of an area, in whole walks. walk: of these, that a warp takes one after the other; 1: it takes all at once.
     box: source pixels of an area; its rows are whole runs.
     positions: of an area, with those behind its end that make whole multiplications. areas: of all classes and images.
     shared_bytes: of a thread block.
@@ -99,6 +155,7 @@ class Shape:
     def __init__(self, product: Product, tile: DirectTile, area: tuple[int, int]) -> None:
         self.product, self.tile, self.is_gather = product, tile, product.kind == "gather"
         self.window = window(product.problem)
+        self.walking = tile.walk if self.is_gather else None
         self._set_channels(product.problem.in_channels, product.problem.out_channels)
         self._set_area(area)
 
@@ -123,26 +180,43 @@ class Shape:
             self.col_blocks = min(ceil_div(outs, of_warp), max(1, tile.pieces * PIECE // of_warp)) * of_warp // 8
             self.channel_blocks = ceil_div(outs, self.col_blocks * 8)
         self.entries = self.window.taps * self.entry_pieces
-        steps, sets = ceil_div(self.entries, 2), self.col_blocks * 8 // tile.columns
+        sets = self.col_blocks * 8 // tile.columns
+        rows = self.window.rows.count if self.walking and self.window.rows else 1
+        self.row_steps = ceil_div(self.window.taps // rows * self.entry_pieces, 2)
+        self.steps = rows * self.row_steps
         self.warps_across = max(1, self.col_blocks * 8 // (tile.columns * tile.sets))
-        self.items = max(1, ceil_div(steps * 16, tile.filter_rows)) * sets
-        self.filter_bytes = self.chunks * steps * self.col_blocks * 256 if self.is_gather else 0
+        self.items = max(1, ceil_div(ceil_div(self.entries, 2) * 16, tile.filter_rows)) * sets
+        self.filter_bytes = self.chunks * self.steps * self.col_blocks * 256 if self.is_gather else 0
 
     def _set_area(self, area: tuple[int, int]) -> None:
         (rows, cols), tile, (d, h, w), steps = area, self.tile, self.window.reach, self.window.steps
         self.area = area
-        self.box = d, (rows - 1) * steps[1] + h, ceil_div((cols - 1) * steps[2] + w, RUN) * RUN
         if self.is_gather:
             self.positions = tile.warps // self.warps_across * tile.positions
         else:
             self.positions = ceil_div(rows * cols, 32) * 32
+        self.rows, self.walk = self._walks(rows, cols) if self.walking else (rows, 1)
+        self.box = d, (self.rows - 1) * steps[1] + h, ceil_div((cols - 1) * steps[2] + w, RUN) * RUN
         depth, height, width = self.window.counts
         images = self.product.positions // max(1, math.prod(self.product.problem.out_spatial))
-        self.areas = images * depth * ceil_div(height, rows) * ceil_div(width, cols) * self.window.classes
+        self.areas = images * depth * ceil_div(height, self.rows) * ceil_div(width, cols) * self.window.classes
         self.shared_bytes = self._stages_bytes() + self._fixed_bytes()
+
+    def _walks(self, rows: int, cols: int) -> tuple[int, int]:
+        """Rows of whole walks, and those of each: as many walks as warps hold, and as a dilation's rows lie abreast."""
+        least = max(1, self.walking.lags - 1)
+        walks = max(1, min(self.positions // cols, rows // least) // self.dilation) * self.dilation
+        walk = max(least, ceil_div(rows, walks))
+        return walks * walk, walk
+
+    @property
+    def dilation(self) -> int:
+        return self.window.rows.dilation if self.window.rows else 1
 
     def _stages_bytes(self) -> int:
         stage = _whole((math.prod(self.box) << _pitch(self.src_pieces)) * 16, TURN_BYTES)
+        if self.walking:
+            return max(self.tile.stages * stage, stage + _whole(self.filter_bytes))
         if self.is_gather:
             return self.tile.stages * stage
         stage += _whole((self.positions << _pitch(self.col_blocks)) * 16, TURN_BYTES)
@@ -155,13 +229,16 @@ class Shape:
         if not self.is_gather:
             return tables + _whole(self.positions * 4)
         result = self.product.problem.out_dtype.itemsize * self.tile.columns * self.tile.sets + 16
-        return _whole(self.filter_bytes) + tables + _whole(self.tile.warps * 16 * result)
+        results = 0 if self.walking else self.tile.warps * 16 * result
+        filter_bytes = 0 if self.walking else _whole(self.filter_bytes)  # in a stage's place
+        return filter_bytes + tables + _whole(results)
 
     def resident(self, device: Device) -> int:
         """Thread blocks that a multiprocessor holds."""
         # As registers allow: src_cuda/launch.h.
         if self.is_gather:
-            most = 2 if self.tile.warps == 8 else 3
+            is_large = self.tile.walk is not None and self.tile.walk.rows > 3
+            most = 3 if self.tile.warps <= 4 else 2 if self.tile.warps <= 8 and not is_large else 1
         else:
             most = 2 if self.tile.filter_rows * self.tile.columns <= 20 * 16 * 8 else 1
         return held_blocks(self.shared_bytes, most, device)
@@ -170,18 +247,29 @@ class Shape:
 
     def area_bytes(self) -> int:
         """That multiplications read of shared memory: 512 bytes are a source's operand, 256 the other."""
-        tile, blocks = self.tile, self.positions // 16
+        tile, blocks, sets = self.tile, self.positions // 16, self.col_blocks * 8 // self.tile.columns
+        if self.walking:  # the filter is in registers
+            return self.source_rows() * self.walking.depth // 16 * blocks * sets * 512
         if self.is_gather:
-            steps, sets = ceil_div(self.entries, 2), self.col_blocks * 8 // tile.columns
-            return steps * (blocks * sets * 512 + tile.warps * (tile.columns * tile.sets // 8) * 256)
+            return self.steps * (blocks * sets * 512 + tile.warps * (tile.columns * tile.sets // 8) * 256)
         return blocks * self.items * (tile.filter_rows // 16 * 512 + tile.columns // 8 * 256)
+
+    def source_rows(self) -> int:
+        """Of a walk."""
+        return (self.walk + self.walking.lags - 1) * self.walking.step
 
     def area_multiplications(self) -> int:
         """Of 16 x 8 x 16."""
         blocks = self.positions // 16
         if self.is_gather:
-            return blocks * ceil_div(self.entries, 2) * self.col_blocks
+            steps = self.walking.rows * self.walking.depth // 16 if self.walking else self.steps
+            return blocks * self.walk * steps * self.col_blocks
         return blocks * self.items * self.tile.filter_rows // 16 * self.tile.columns // 8
+
+    def area_clocks(self) -> float:
+        clocks = self.area_bytes() / SHARED_BYTES_A_CLOCK, self.area_multiplications() * MULTIPLICATION_CLOCKS
+        walks = self.source_rows() * self.tile.warps * WALK_CLOCKS if self.walking else 0
+        return max(clocks) + 0.5 * min(clocks) + self.box_bytes() / BOX_BYTES_A_CLOCK + AREA_CLOCKS + walks
 
     def box_bytes(self) -> int:
         gradient = 0 if self.is_gather else self.positions * self.col_blocks
@@ -231,7 +319,22 @@ def _why_not_warps(shape: Shape, device: Device) -> str | None:
         return "its warps do not hold the sums of all taps" if too_many else None
     if shape.tile.warps % shape.warps_across:
         return "its warps do not share out the channels"
+    if shape.walking and (reason := _why_not_walk(shape)) is not None:
+        return reason
     return _why_not_bytes(shape.filter_bytes, device)
+
+
+def _why_not_walk(shape: Shape) -> str | None:
+    problem = shape.product.problem
+    if problem.out_dtype not in (problem.lhs_dtype, np.float32):
+        return f"results of {problem.out_dtype.name}"
+    walk, rows, step = shape.walking, shape.window.rows, shape.window.steps[1]
+    if rows is None or rows.count != walk.rows or rows.least < walk.least_rows:
+        return f"taps in other than {walk.rows} rows"
+    if step != walk.step or (step > 1 and rows.dilation > 1):
+        return f"rows that move by {step}, {rows.dilation} apart"
+    too_many = shape.chunks > 1 or shape.row_steps * 16 > walk.depth
+    return "its warps do not hold the filter" if too_many else None
 
 
 def _why_not_bytes(need: int, device: Device) -> str | None:
@@ -244,6 +347,16 @@ def _why_not_area(area: tuple[int, int]) -> str | None:
     return f"an area of {area}" if rows < 1 or cols < 1 or cols % RUN else None
 
 
+def _extents(shape: Shape, most: int, widest: int) -> list[tuple[int, int]]:
+    """Columns of areas that are worth a look, with rows: the most that warps hold; of walks several."""
+    height = shape.window.counts[1]
+    wides = {*(w for w in (8, 16, 32, 64, 128) if w < widest), widest}
+    if not shape.walking:
+        return [(wide, max(1, min(most // wide, height))) for wide in wides]
+    wides = {wide for wide in wides if wide * shape.dilation <= most}
+    return [(wide, ceil_div(height, parts)) for wide in wides for parts in (1, 2, 4, 7)]
+
+
 class Direct(TensorCores):
     """Convolution from a box of source pixels in shared memory: src_cuda/kernels/direct.cu."""
 
@@ -254,7 +367,11 @@ class Direct(TensorCores):
         TileRow(DirectTile(*tile))
         for tile in (
             (8, 2, 64, 8, 4, 80), (8, 2, 64, 8, 4, 208), (16, 1, 64, 8, 4, 144), (32, 1, 64, 4, 4, 80),
-            (48, 1, 32, 4, 8, 64), (64, 1, 32, 8, 8, 32), (8, 1, 32, 8, 4, 144),
+            (48, 1, 32, 4, 8, 64), (64, 1, 32, 8, 8, 64), (8, 1, 64, 8, 4, 144),
+            (8, 2, 16, 16, 8, 80, Walk(3, 1, 32)), (16, 1, 16, 8, 8, 144, Walk(3, 1, 48)),
+            (16, 1, 16, 4, 4, 80, Walk(3, 1, 96)), (16, 1, 16, 12, 8, 64, Walk(3, 1, 144)),
+            (16, 1, 16, 12, 8, 144, Walk(7, 2, 32)), (8, 1, 16, 8, 8, 144, Walk(4, 1, 256)),
+            (64, 1, 32, 8, 8, 32),
         )
     )  # fmt: skip
 
@@ -288,9 +405,9 @@ class Direct(TensorCores):
         shape = shape.at(settings.area)
         if settings.split != 1 if shape.is_gather else settings.split < 1:
             return f"a split of {settings.split}" + (": its gather has none" if shape.is_gather else "")
-        if math.prod(settings.area) > shape.positions:
+        if shape.rows // shape.walk * settings.area[1] > shape.positions:
             return "its warps do not cover the area"
-        if max(*shape.box, *settings.area) > MOST_EXTENT:
+        if max(*shape.box, shape.rows, settings.area[1]) > MOST_EXTENT:
             return "the window's reach is too large"
         if not shape.is_gather and max(product.problem.lhs_dilation, default=1) > 1:
             return "an input that is dilated"
@@ -300,15 +417,13 @@ class Direct(TensorCores):
 
     def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:
         shape = _shape(product, settings.tile).at(settings.area)
-        return (*settings.area, *shape.box, shape.window.taps)
+        return (shape.rows, settings.area[1], *shape.box, shape.window.taps, shape.walk)
 
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
         """Shared memory's bandwidth, or the tensor cores' rate, and part of the other; or memory. And the beginning."""
         shape = _shape(product, settings.tile).at(settings.area)
-        clocks = shape.area_bytes() / SHARED_BYTES_A_CLOCK, shape.area_multiplications() * MULTIPLICATION_CLOCKS
-        area = max(clocks) + 0.5 * min(clocks) + shape.box_bytes() / BOX_BYTES_A_CLOCK + AREA_CLOCKS
         areas = ceil_div(shape.areas * shape.channel_blocks * shape.chunks, device.multiprocessors)
-        seconds = max(areas * area / device.clock_hz, 1.1 * product.activation_bytes / device.bandwidth)
+        seconds = max(areas * shape.area_clocks() / device.clock_hz, 1.1 * product.activation_bytes / device.bandwidth)
         seconds += BEGIN_SECONDS + LAUNCH_SECONDS + shape.filter_bytes / FILTER_BYTES_A_SECOND
         if settings.split > 1:
             seconds += 2 * settings.split * product.planned_sums_bytes / device.bandwidth + LAUNCH_SECONDS
@@ -333,12 +448,14 @@ class Direct(TensorCores):
         (*_, reach), (*_, step), (_, height, width) = shape.window.reach, shape.window.steps, shape.window.counts
         widest = min(most, ceil_div(width, RUN) * RUN, max(RUN, ((MOST_EXTENT - reach) // step + 1) // RUN * RUN))
         best, least = (1, RUN), math.inf
-        for wide in {*(w for w in (8, 16, 32, 64, 128) if w < widest), widest}:
-            rows = max(1, min(most // wide, height))
+        for wide, rows in _extents(shape, most, widest):
             candidate = shape.at((ceil_div(height, ceil_div(height, rows)), wide))
             if max(candidate.box) > MOST_EXTENT:
                 continue
-            cost = candidate.areas * (candidate.positions * shape.window.taps + 6 * math.prod(candidate.box))
+            if shape.walking:
+                cost = candidate.areas * candidate.area_clocks()
+            else:
+                cost = candidate.areas * (candidate.positions * shape.window.taps + 6 * math.prod(candidate.box))
             resident = candidate.resident(device)
             cost *= 1 if resident > 1 else 1.3 if resident == 1 else 100
             if cost < least:

@@ -4,96 +4,15 @@
 #include <cstdint>
 
 #include "device/convert.cuh"
+#include "device/direct_filter.cuh"
 #include "device/direct_params.cuh"
+#include "device/direct_results.cuh"
 #include "device/direct_ring.cuh"
 #include "device/direct_tables.cuh"
+#include "device/direct_walk.cuh"
 #include "device/ptx.cuh"
-#include "device/store_pairs.cuh"
 
 namespace jaxconv {
-
-// The filter's matrices of eight output channels by the eight source channels of an entry, in the order in which they
-// are multiplied: two entries, for each block of output channels, for each two entries, for each chunk. Zeros stand
-// between groups, and where an entry is missing.
-template <typename T, int kWarps>
-class FilterMatrices {
-  using Row = Pack<T, kPieceChannels>;
-
- public:
-  // To be called by all threads, before a barrier.
-  static __device__ __forceinline__ void Fill(const DirectParams& p, const DirectBlock& block, int set_cols,
-                                              Row* rows) {
-    const int32_t entries = block.residue().tap_count * p.entry_pieces, steps = (entries + 1) / 2;
-    const FilterPlaces places(p, block.channels);
-    const Divider<int32_t> by_blocks(p.col_blocks), by_steps(steps), by_pieces(p.entry_pieces);
-    const T* from = static_cast<const T*>(p.rhs);
-#pragma unroll 4  // loads in flight
-    for (int row = threadIdx.x; row < p.chunks * steps * p.col_blocks * 16; row += 32 * kWarps) {
-      int32_t col_block, step, piece;
-      const int32_t chunk = by_steps.Divide(by_blocks.Divide(row / 16, &col_block), &step);
-      const int32_t entry = step * 2 + row / 8 % 2;
-      Row pack;
-#pragma unroll
-      for (T& element : pack.v) element = T(0.0f);
-      const T* whole = nullptr;
-      if (entry < entries) {
-        const T* tap = from + p.taps[block.residue().first_tap + by_pieces.Divide(entry, &piece)].filter_delta;
-        piece += FirstPiece(p, col_block * 8 / set_cols * set_cols) + chunk * p.src_pixel.pieces;
-        whole = ReadRow(p, places, tap, piece * kPieceChannels, col_block * 8, row % 8, pack);
-      }
-      if (whole != nullptr) {
-        ptx::CopyAsync(ptx::SharedAddress(rows + row), whole, true);
-      } else {
-        rows[row] = pack;
-      }
-    }
-    ptx::CommitCopies();
-    ptx::WaitForCopies<0>();
-  }
-
-  // Rows that were read as source channels become those of output channels. Likewise, after the barrier.
-  static __device__ __forceinline__ void Transpose(const DirectParams& p, int entries, Row* rows) {
-    const int matrices = p.chunks * ((entries + 1) / 2) * p.col_blocks * 2, lane = threadIdx.x % 32;
-    for (int first = threadIdx.x / 32 * 4; first < matrices; first += kWarps * 4) {
-      uint32_t four[4];
-      ptx::LoadMatrices<true>(four, ptx::SharedAddress(rows + min(first + lane / 8, matrices - 1) * 8 + lane % 8));
-      __syncwarp();
-#pragma unroll
-      for (int i = 0; i < 4 && first + i < matrices; ++i) {
-        reinterpret_cast<uint32_t*>(rows + (first + i) * 8 + lane / 4)[lane % 4] = four[i];
-      }
-    }
-  }
-
- private:
-  // An output channel's eight source channels; or, if output channels are what is contiguous, the other way round. If
-  // they are neighbours in memory, where they are; else reads those that are there.
-  static __device__ __forceinline__ const T* ReadRow(const DirectParams& p, const FilterPlaces& places, const T* tap,
-                                                     int32_t in, int32_t out, int32_t row, Row& pack) {
-    if (p.filter_order == FilterOrder::kIns) {
-      const int64_t at = places.Of(in, out + row);
-      return at < 0 ? nullptr : tap + at;
-    }
-    if (p.filter_order == FilterOrder::kOuts) {
-      int32_t first, last;
-      const int64_t at = places.OfRow(in + row, out, &first, &last);
-      if (at < 0) return nullptr;
-      if (first <= 0 && last >= kPieceChannels) return tap + at;
-      const Row all = *reinterpret_cast<const Row*>(tap + at);
-#pragma unroll
-      for (int i = 0; i < kPieceChannels; ++i) {
-        if (first <= i && i < last) pack.v[i] = all.v[i];
-      }
-      return nullptr;
-    }
-#pragma unroll
-    for (int i = 0; i < kPieceChannels; ++i) {
-      const int64_t at = places.Of(in + i, out + row);
-      if (at >= 0) pack.v[i] = tap[at];
-    }
-    return nullptr;
-  }
-};
 
 // A warp's sums: of kPositions blocks of 16 positions by kBlocks of eight output channels.
 template <typename T, DirectTile kTile>
@@ -104,7 +23,7 @@ class DirectSums {
   __device__ __forceinline__ DirectSums(const DirectParams& p, int first_position, int first_col)
       : first_position_(first_position), first_col_(first_col) {
 #pragma unroll
-    for (int i = 0; i < kPositions; ++i) from_[i] = PixelOf(p, first_position + i * 16 + threadIdx.x % 16);
+    for (int i = 0; i < kPositions; ++i) from_[i] = PixelOf<false>(p, first_position + i * 16 + threadIdx.x % 16);
 #pragma unroll
     for (int s = 0; s < kTile.sets; ++s) first_piece_[s] = FirstPiece(p, first_col + s * kTile.set * 8) * 16;
   }
@@ -156,46 +75,33 @@ class DirectSums {
     MultiplyAdd(kSets - 1, second);
   }
 
-  // Rounds the sums and stores them: through shared memory, so that neighbours in memory are stored at once. `results`
-  // is the warp's place there.
+  // Rounds the sums and stores them. `results` is the warp's place in shared memory.
   template <typename Out>
   __device__ __forceinline__ void Store(const DirectParams& p, const char* shared, Out* results, const AreaEnd& end,
                                         int dst_count) const {
-    constexpr int kCols = kBlocks * 8, kPitch = ResultPitch<Out>(), kVector = 16 / sizeof(Out);
-    constexpr int kAcross = kCols / kVector, kVectors = (16 * kAcross + 31) / 32;  // of a lane
-    const int lane = threadIdx.x % 32;
+    using Rows = ResultRows<Out, kBlocks>;
     const Position* positions = reinterpret_cast<const Position*>(shared + p.places.positions) + first_position_;
     Out* out = static_cast<Out*>(p.out) + end.to + first_col_;
-    Position all[kPositions][kVectors];
+    Position all[kPositions][Rows::kVectors];
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) all[i][v] = positions[i * 16 + min((lane + v * 32) / kAcross, 15)];
+      for (int v = 0; v < Rows::kVectors; ++v) all[i][v] = positions[i * 16 + Rows::Row(v)];
     }
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
       __syncwarp();
-      StorePairs(sum_[i], results, kPitch, [](int half, int g) { return half * 8 + g; });
+      Rows::Write(sum_[i], results);
       __syncwarp();
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        const int at = lane + v * 32, row = at / kAcross, col = at % kAcross * kVector;
-        if (at >= 16 * kAcross || !end.Has(all[i][v]) || first_col_ + col >= dst_count) continue;
-        *reinterpret_cast<Pack<Out, kVector>*>(out + all[i][v].to + col) =
-            *reinterpret_cast<const Pack<Out, kVector>*>(results + row * kPitch + col);
+      for (int v = 0; v < Rows::kVectors; ++v) {
+        const bool is_there = end.Has(all[i][v]) && first_col_ + Rows::Col(v) < dst_count;
+        Rows::Store(results, v, is_there, out + all[i][v].to);
       }
     }
   }
 
-  // Elements from one row of results in shared memory to the next: rows begin in different banks.
-  template <typename Out>
-  static constexpr int ResultPitch() {
-    return kBlocks * 8 + 16 / sizeof(Out);
-  }
-
  private:
-  static constexpr int kColBlockBytes = 2 * 8 * 16;
-
   // Of two entries, for a set.
   struct Operands {
     uint32_t a[kPositions][4];
@@ -205,7 +111,7 @@ class DirectSums {
   __device__ __forceinline__ void Read(int set, uint32_t from, uint32_t filter, Operands& to) const {
     filter += set * kTile.set * kColBlockBytes;
     if constexpr (kTile.set == 1) {
-      ptx::LoadTwoMatrices(to.b[0][0], to.b[0][1], filter);
+      ptx::LoadTwoMatrices<false>(to.b[0][0], to.b[0][1], filter);
     } else {
       static_assert(kTile.set % 2 == 0);
 #pragma unroll
@@ -242,6 +148,10 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTi
     DirectGather(const __grid_constant__ DirectParams p) {
   constexpr DirectTile kTile = kDirectTiles[kTileIndex];
   extern __shared__ __align__(1024) char shared[];
+  const ConvProblem& q = p.problem;
+  PrefetchTables(p, q.tap_count * q.groups * q.in_channels * q.out_channels * static_cast<int64_t>(sizeof(T)));
+  const Box box = SourceBox(p);
+  box.Prefetch();
   const DirectBlock block(p, 1);
   if (block.worker >= block.areas) return;
   const uint32_t base = ptx::SharedAddress(shared);
@@ -249,7 +159,6 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTi
   StageRing filled(base + p.places.barriers), read = filled;
   if (threadIdx.x == 0) filled.Init(kTile.warps);
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
-  const Box box = SourceBox(p);
   int32_t next = block.worker;  // what is copied next
   int next_chunk = 0;
   const auto copy = [&] {
@@ -266,38 +175,59 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTi
   };
   __syncthreads();
   if (warp == 0) copy();
-  FillTables<32 * kTile.warps>(p, block.residue(), origin, shared);
+  const FilterSteps steps(block.residue().tap_count, p.entry_pieces, p.row_taps);
+  if (kTile.walks()) CheckRowsOfTaps(p, block.residue(), origin, steps, kTile.walk);
+  FillTables<32 * kTile.warps, kTile.walks()>(p, block.residue(), origin, shared);
   auto* filter = reinterpret_cast<Pack<T, kPieceChannels>*>(shared + p.places.filter);
-  FilterMatrices<T, kTile.warps>::Fill(p, block, kTile.set * 8, filter);
+  FilterMatrices<T, kTile>::Fill(p, block, steps, filter);
   __syncthreads();
-  const int entries = block.residue().tap_count * p.entry_pieces, steps = (entries + 1) / 2;
-  if (p.filter_order == FilterOrder::kOuts) {
-    FilterMatrices<T, kTile.warps>::Transpose(p, entries, filter);
+  if (!kTile.walks() && p.filter_order == FilterOrder::kOuts) {
+    FilterMatrices<T, kTile>::Transpose(p, steps, filter);
     __syncthreads();
   }
 
   const int warps_across = p.col_blocks / kTile.col_blocks();
-  const int warp_position = warp / warps_across * kTile.positions * 16;
-  DirectSums<T, kTile> sums(p, warp_position, warp % warps_across * kTile.col_blocks() * 8);
-  const int chunk_bytes = steps * p.col_blocks * 2 * 8 * 16;
+  const int first_position = warp / warps_across * kTile.positions * 16;
+  const int first_col = warp % warps_across * kTile.col_blocks() * 8;
+  if constexpr (kTile.walks()) {
+    DirectWalk<T, kTile> walk(p, block, origin, steps, shared, first_position, first_col);
+    ptx::FenceForTma();  // the filter's place is the second stage's
+    __syncthreads();
 #pragma unroll 1
-  for (int32_t area = block.worker; area < block.areas; area += p.workers) {
-    sums.Clear();
-#pragma unroll 1
-    for (int chunk = 0; chunk < p.chunks; ++chunk) {
+    for (int32_t area = block.worker; area < block.areas; area += p.workers) {
       if (warp == 0) copy();
       read.WaitUntilFull();
-      sums.Multiply(p, base + p.places.entries, base + read.stage() * p.places.stage,
-                    base + p.places.filter + chunk * chunk_bytes, steps);
+      const AreaEnd end(p, block, block.Place(p, area));
+      const uint32_t stage = base + read.stage() * p.places.stage;
+      if (p.out_type == DType::kF32) {
+        walk.template Compute<float>(p, end, stage);
+      } else {
+        walk.template Compute<T>(p, end, stage);
+      }
       read.Release();
     }
-    const AreaEnd end(p, block, block.Place(p, area));
-    WithType<float>(p.out_type, [&](auto type) {
-      using Out = decltype(type);
-      constexpr int kPitch = DirectSums<T, kTile>::template ResultPitch<Out>();
-      Out* results = reinterpret_cast<Out*>(shared + p.places.results) + warp * 16 * kPitch;
-      sums.Store(p, shared, results, end, block.channels.dst_count);
-    });
+  } else {
+    DirectSums<T, kTile> sums(p, first_position, first_col);
+    const int chunk_bytes = steps.all * p.col_blocks * kColBlockBytes;
+#pragma unroll 1
+    for (int32_t area = block.worker; area < block.areas; area += p.workers) {
+      sums.Clear();
+#pragma unroll 1
+      for (int chunk = 0; chunk < p.chunks; ++chunk) {
+        if (warp == 0) copy();
+        read.WaitUntilFull();
+        sums.Multiply(p, base + p.places.entries, base + read.stage() * p.places.stage,
+                      base + p.places.filter + chunk * chunk_bytes, steps.all);
+        read.Release();
+      }
+      const AreaEnd end(p, block, block.Place(p, area));
+      WithType<float>(p.out_type, [&](auto type) {
+        using Out = decltype(type);
+        Out* results = reinterpret_cast<Out*>(shared + p.places.results);
+        sums.Store(p, shared, results + warp * ResultRows<Out, kTile.col_blocks()>::kElements, end,
+                   block.channels.dst_count);
+      });
+    }
   }
 }
 

@@ -10,15 +10,23 @@
 
 namespace jaxconv {
 
-// Tiles that differ in a reduce alone have the same kernel for a gather.
+// Tiles that differ elsewhere have the same kernel for a pass.
 constexpr int FirstForGather(int tile) {
   const DirectTile& t = kDirectTiles[tile];
   for (int i = 0; i < tile; ++i) {
     const DirectTile& other = kDirectTiles[i];
-    if (other.set == t.set && other.sets == t.sets && other.positions == t.positions &&
-        other.warps == t.warps) {
+    if (other.set == t.set && other.sets == t.sets && other.positions == t.positions && other.warps == t.warps &&
+        other.walk.rows == t.walk.rows && other.walk.step == t.walk.step && other.walk.steps == t.walk.steps) {
       return i;
     }
+  }
+  return tile;
+}
+
+constexpr int FirstForReduce(int tile) {
+  const DirectTile& t = kDirectTiles[tile];
+  for (int i = 0; i < tile; ++i) {
+    if (kDirectTiles[i].set == t.set && kDirectTiles[i].filter_rows == t.filter_rows) return i;
   }
   return tile;
 }
@@ -27,7 +35,7 @@ template <typename T>
 DirectKernel FindDirect(int tile, Pass pass) {
   return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
     const DirectKernel gathers[] = {DirectGather<T, FirstForGather(kIndex)>...};
-    const DirectKernel reduces[] = {DirectReduce<T, kIndex>...};
+    const DirectKernel reduces[] = {DirectReduce<T, FirstForReduce(kIndex)>...};
     return (pass == Pass::kGather ? gathers : reduces)[tile];
   }(std::make_index_sequence<std::size(kDirectTiles)>());
 }

@@ -41,7 +41,7 @@ struct DirectPlaces {
   int32_t position_pixels;  // of a reduce: bytes to their pixels in the box
   int32_t zeros;
   int32_t barriers;
-  int32_t results;          // of a gather's warps
+  int32_t results;          // of a gather's warps that do not walk
   int32_t end;
 };
 
@@ -77,6 +77,8 @@ struct DirectParams {
   int32_t positions;       // of an area, with those behind its end that make whole multiplications
   int32_t items;           // of a reduce: warps that have a thread block's sums
   int32_t parts;           // and of its positions, among so many warps each
+  int32_t row_taps;        // where warps walk: taps of a row; else 0
+  int32_t row_dilation;    // where warps walk: source rows from one row of taps to the next
   FilterOrder filter_order;
 };
 
@@ -96,11 +98,24 @@ struct AreaPlace {
   int32_t at[kSpatial];
 };
 
+// Where a position is in an area: of a walk its first row. As many walks as the dilation has rows begin beside each
+// other, and the next ones behind their ends.
+template <bool kWalks>
+struct AreaPosition {
+  int32_t row;
+  int32_t column;
+
+  __device__ __forceinline__ AreaPosition(const DirectParams& p, int32_t position)
+      : row(position / p.area.cols), column(position % p.area.cols) {
+    if (kWalks) row = row / p.row_dilation * (p.area.walk * p.row_dilation) + row % p.row_dilation;
+  }
+};
+
 class DirectBlock {
  public:
   __device__ __forceinline__ DirectBlock(const DirectParams& p, int src_chunks)
       : worker(blockIdx.x % p.workers),
-        residue_(p.classes[blockIdx.x / p.workers / p.channel_blocks / src_chunks]),
+        residue_(ClassOf(p, blockIdx.x / p.workers / p.channel_blocks / src_chunks)),
         high_((residue_.count[1] + p.area.rows - 1) / p.area.rows),
         wide_((residue_.count[2] + p.area.cols - 1) / p.area.cols),
         by_high_(high_), by_wide_(wide_), by_deep_(residue_.count[0]),
@@ -138,6 +153,14 @@ class DirectBlock {
   int32_t worker;
 
  private:
+  // The only one has all taps and positions. The way to the table is long for a small layer.
+  static __device__ __forceinline__ ResidueClass ClassOf(const DirectParams& p, int index) {
+    const ConvProblem& q = p.problem;
+    if (q.class_count > 1) return p.classes[index];
+    return {0, q.tap_count, {}, {static_cast<int32_t>(q.dst_size[0]), static_cast<int32_t>(q.dst_size[1]),
+                                 static_cast<int32_t>(q.dst_size[2])}};
+  }
+
   ResidueClass residue_;
   int32_t high_, wide_;
   Divider<int32_t> by_high_, by_wide_, by_deep_;
@@ -156,6 +179,19 @@ __device__ __forceinline__ int32_t FirstPiece(const DirectParams& p, int32_t fir
                         static_cast<int32_t>(p.problem.in_channels) / kPieceChannels;
   return first & -p.entry_pieces;
 }
+
+// The steps of a gather: two entries each, of the same row of taps, if warps walk along rows.
+struct FilterSteps {
+  int32_t rows;     // of taps; one of all, if no warp walks
+  int32_t taps;     // of a row
+  int32_t entries;  // of a row
+  int32_t of_row;
+  int32_t all;
+
+  __host__ __device__ FilterSteps(int32_t tap_count, int32_t entry_pieces, int32_t row_taps)
+      : rows(row_taps > 0 ? tap_count / row_taps : 1), taps(row_taps > 0 ? row_taps : tap_count),
+        entries(taps * entry_pieces), of_row((entries + 1) / 2), all(of_row * rows) {}
+};
 
 // A place in the filter of a block's source and output channel, or -1 where they are of different groups or none.
 class FilterPlaces {

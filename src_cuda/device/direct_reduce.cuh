@@ -76,14 +76,15 @@ class DirectFilterSums {
   }
   static constexpr int kFloats = kRows * kBlocks * 4 * 32;
 
-  // Stores what was written to `sums`: registers have no addresses.
-  __device__ __forceinline__ void Store(const DirectParams& p, const DirectBlock& block, const float* sums) const {
+  // Stores a part of what was written to `sums`, of as many as there are of the positions.
+  __device__ __forceinline__ void Store(const DirectParams& p, const DirectBlock& block, const float* sums,
+                                        int part) const {
     const int lane = threadIdx.x % 32;
     const FilterPlaces places(p, block.channels);
     const Divider<int32_t> by_pieces(p.entry_pieces);
     const int64_t slice = block.worker * p.out_elements;
 #pragma unroll 2
-    for (int at = 0; at < kRows * kBlocks * 4; at += 2) {
+    for (int at = 2 * part; at < kRows * kBlocks * 4; at += 2 * p.parts) {
       const int entry = first_entry_ + at / (kBlocks * 4) * 2 + at / 2 % 2;
       if (entry >= entries_) continue;
       int32_t piece;
@@ -162,18 +163,21 @@ __global__ void __launch_bounds__(32 * kReduceWarps, kDirectTiles[kTileIndex].re
     DirectReduce(const __grid_constant__ DirectParams p) {
   constexpr DirectTile kTile = kDirectTiles[kTileIndex];
   extern __shared__ __align__(1024) char shared[];
+  PrefetchTables(p, 0);
+  const Box box = SourceBox(p), gradient = GradientBox(p);
+  box.Prefetch();
+  gradient.Prefetch();
   const DirectBlock block(p, p.chunks);
   const uint32_t base = ptx::SharedAddress(shared);
   const BoxOrigin origin(p, block.residue());
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
   StageRing filled(base + p.places.barriers), read = filled;
   if (threadIdx.x == 0) filled.Init(kReduceWarps);
-  FillTables<32 * kReduceWarps>(p, block.residue(), origin, shared);
+  FillTables<32 * kReduceWarps, false>(p, block.residue(), origin, shared);
   uint32_t* pixels = reinterpret_cast<uint32_t*>(shared + p.places.position_pixels);
-  for (int i = threadIdx.x; i < p.positions; i += 32 * kReduceWarps) pixels[i] = PixelOf(p, i);
+  for (int i = threadIdx.x; i < p.positions; i += 32 * kReduceWarps) pixels[i] = PixelOf<false>(p, i);
   ClearBehindArea(p, shared);
   __syncthreads();
-  const Box box = SourceBox(p), gradient = GradientBox(p);
   int32_t next = block.worker;  // the area that is copied next
   const auto copy = [&] {
     if (next >= block.areas) return;
@@ -220,9 +224,9 @@ __global__ void __launch_bounds__(32 * kReduceWarps, kDirectTiles[kTileIndex].re
     __syncthreads();
     if (part == 0) sums.Add(exchange);
   }
-  if (part > 0) return;
-  sums.Write(exchange);
-  sums.Store(p, block, exchange);
+  if (part == 0) sums.Write(exchange);
+  __syncthreads();
+  if (part < p.parts) sums.Store(p, block, exchange, part);
 }
 
 }  // namespace jaxconv

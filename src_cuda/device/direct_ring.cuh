@@ -61,6 +61,12 @@ struct Box {
     return (extent[0] * extent[1] * extent[2] << pixel.pitch) * 16;
   }
 
+  __device__ __forceinline__ void Prefetch() const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (threadIdx.x == 0) ptx::PrefetchMap(map);
+#endif
+  }
+
   // Zeros outside of the tensor. To be called by all of a warp; the barrier is arrived at in Arrive.
   template <typename T>
   __device__ __forceinline__ void Copy(uint32_t to, uint32_t barrier, int32_t channel, const int32_t (&at)[kSpatial],

@@ -8,6 +8,17 @@
 
 namespace jaxconv {
 
+// Fetches taps, of which the filter's and the first box's addresses depend, and the filter to L2 while the class is
+// read: the way to memory is as long as a small layer takes for some areas. All thread blocks share out the filter.
+__device__ __forceinline__ void PrefetchTables(const DirectParams& p, int64_t filter_bytes) {
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const auto fetch = [](const void* first, int64_t line, int64_t bytes) {
+    if (line * ptx::kLineBytes < bytes) ptx::Prefetch(static_cast<const char*>(first) + line * ptx::kLineBytes);
+  };
+  fetch(p.taps, threadIdx.x, p.problem.tap_count * static_cast<int64_t>(sizeof(Tap)));
+  fetch(p.rhs, thread, filter_bytes);
+}
+
 // A position of an area. Those behind its end are nowhere.
 struct alignas(8) Position {
   int32_t to;  // elements from the area's origin in the destination
@@ -41,11 +52,33 @@ struct BoxOrigin {
     }
   }
 
+  // Of so many rows of taps, which a class consists of, the number of the one that is `at` dilations below the highest.
+  __device__ __forceinline__ int32_t RowOfTaps(const DirectParams& p, const ResidueClass& residue, int32_t rows,
+                                               int32_t at) const {
+    return p.taps[residue.first_tap].shift[1] > low[1] ? rows - 1 - at : at;
+  }
+
   // The box's first pixel, of an area.
   __device__ __forceinline__ int32_t At(const DirectParams& p, const AreaPlace& place, int d) const {
     return place.at[d] * static_cast<int32_t>(p.problem.step[d]) + low[d];
   }
 };
+
+// The plan is of another problem, if a class's taps are not as many rows as a walk has, equal ones, a dilation apart. To
+// be called by whole warps.
+__device__ __forceinline__ void CheckRowsOfTaps(const DirectParams& p, const ResidueClass& residue,
+                                                const BoxOrigin& origin, const FilterSteps& steps, const Walk& walk) {
+  const Tap* taps = p.taps + residue.first_tap;
+  bool is_grid = steps.rows >= walk.least_rows() && steps.rows <= walk.rows &&
+                 steps.rows * steps.taps == residue.tap_count;
+  for (int32_t t = threadIdx.x % 32; t < residue.tap_count; t += 32) {
+    const int32_t row = origin.RowOfTaps(p, residue, steps.rows, t / steps.taps);
+    const Tap tap = taps[t];
+    is_grid &= tap.shift[0] == origin.low[0] && tap.shift[1] == origin.low[1] + row * p.row_dilation &&
+               tap.shift[2] == taps[t % steps.taps].shift[2];
+  }
+  if (!is_grid) __trap();
+}
 
 // An entry as the lanes see it that read the first to eighth position of a run: bytes from the position's pixel to the
 // piece. Runs begin with pixels of numbers that are multiples of eight, which do not matter to the exchange of pieces.
@@ -62,6 +95,7 @@ __device__ __forceinline__ void FillEntries(const DirectParams& p, const Residue
                                             char* shared) {
   uint32_t* entries = reinterpret_cast<uint32_t*>(shared + p.places.entries);
   const int32_t count = residue.tap_count * p.entry_pieces;
+#pragma unroll 1
   for (int i = threadIdx.x; count > 0 && i < (count + 1) * kRun; i += kThreads) {
     const int32_t entry = min(i / kRun, count - 1), position = i % kRun * static_cast<int32_t>(p.problem.step[2]);
     const Tap tap = p.taps[residue.first_tap + entry / p.entry_pieces];
@@ -72,26 +106,28 @@ __device__ __forceinline__ void FillEntries(const DirectParams& p, const Residue
   }
 }
 
-template <int kThreads>
+template <int kThreads, bool kWalks>
 __device__ __forceinline__ void FillTables(const DirectParams& p, const ResidueClass& residue, const BoxOrigin& origin,
                                            char* shared) {
   Position* positions = reinterpret_cast<Position*>(shared + p.places.positions);
+#pragma unroll 1
   for (int i = threadIdx.x; i < p.positions; i += kThreads) {
-    const int32_t h = i / p.area.cols, w = i % p.area.cols;
-    positions[i] = h < p.area.rows ? Position{h * p.dst_apart[1] + w * p.dst_apart[2], static_cast<int16_t>(h),
-                                              static_cast<int16_t>(w)}
-                                   : Position{0, kNoRow, kNoRow};
+    const AreaPosition<kWalks> at(p, i);
+    positions[i] = at.row < p.area.rows ? Position{at.row * p.dst_apart[1] + at.column * p.dst_apart[2],
+                                                   static_cast<int16_t>(at.row), static_cast<int16_t>(at.column)}
+                                        : Position{0, kNoRow, kNoRow};
   }
   FillEntries<kThreads>(p, residue, origin, shared);
   if (threadIdx.x < 4) reinterpret_cast<int32_t*>(shared + p.places.zeros)[threadIdx.x] = 0;
 }
 
 // Bytes from the box's first pixel to that of an area's position.
+template <bool kWalks>
 __device__ __forceinline__ int32_t PixelOf(const DirectParams& p, int32_t position) {
-  const int32_t h = position / p.area.cols, w = position % p.area.cols;
-  if (h >= p.area.rows) return 0;
+  const AreaPosition<kWalks> at(p, position);
+  if (at.row >= p.area.rows) return 0;
   const int32_t step[2] = {static_cast<int32_t>(p.problem.step[1]), static_cast<int32_t>(p.problem.step[2])};
-  return ((h * step[0] * p.area.box[2] + w * step[1]) << p.src_pixel.pitch) * 16;
+  return ((at.row * step[0] * p.area.box[2] + at.column * step[1]) << p.src_pixel.pitch) * 16;
 }
 
 // Elements from the destination's origin to an area's, and the positions that it has before the class's end.

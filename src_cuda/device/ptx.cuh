@@ -29,6 +29,10 @@ __device__ __forceinline__ void CopyAsync(uint32_t to, const void* from, bool va
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0));
 }
 
+// Fetches a line of memory to L2.
+__device__ __forceinline__ void Prefetch(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
+inline constexpr int kLineBytes = 128;
+
 __device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits until at most kPending groups of this thread's copies are under way.
@@ -52,10 +56,17 @@ __device__ __forceinline__ void LoadMatrices(uint32_t (&out)[4], uint32_t addres
 }
 
 // Two of them, at the addresses that lanes 0 to 15 give.
+template <bool kTranspose>
 __device__ __forceinline__ void LoadTwoMatrices(uint32_t& first, uint32_t& second, uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-               : "=r"(first), "=r"(second)
-               : "r"(address));
+  if constexpr (kTranspose) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(first), "=r"(second)
+                 : "r"(address));
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(first), "=r"(second)
+                 : "r"(address));
+  }
 }
 
 __device__ __forceinline__ uint32_t LoadWord(uint32_t address) {

@@ -49,6 +49,11 @@ __device__ __forceinline__ void ArriveExpecting(uint32_t barrier, uint32_t bytes
                : "memory");
 }
 
+// Fetches what describes a tensor, before the first copy.
+__device__ __forceinline__ void PrefetchMap(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");
+}
+
 // Copies a box of a tensor of (channel, w, h, d, image); zeros outside.
 __device__ __forceinline__ void CopyBoxByTma(uint32_t to, const CUtensorMap& map, uint32_t barrier, int32_t channel,
                                              int32_t w, int32_t h, int32_t d, int32_t image) {
@@ -58,8 +63,13 @@ __device__ __forceinline__ void CopyBoxByTma(uint32_t to, const CUtensorMap& map
       "r"(d), "r"(image)
       : "memory");
 }
-
-__device__ __forceinline__ void FenceForTma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 #endif
+
+// Puts what this thread did in shared memory before TMA's writes there.
+__device__ __forceinline__ void FenceForTma() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
 
 }  // namespace jaxconv::ptx

@@ -109,7 +109,14 @@ DirectPlaces MakePlaces(const DirectParams& d, const DirectTile& tile, Pass pass
   places.stage = static_cast<int32_t>(box_bytes);
   if (pass == Pass::kReduce) places.stage += static_cast<int32_t>(turn((positions << d.dst_pixel.pitch) * 16));
   at = kDirectStages * places.stage;
-  if (pass == Pass::kGather) place(places.filter, d.chunks * CeilDiv(entries, 2) * d.col_blocks * 2 * 8 * 16);
+  const FilterSteps steps(d.area.taps, d.entry_pieces, d.row_taps);
+  const int64_t filter = d.chunks * int64_t{steps.all} * d.col_blocks * 2 * 8 * 16;
+  if (pass == Pass::kGather && tile.walks()) {  // it is in registers before there is a second area
+    places.filter = places.stage;
+    at = std::max(at, places.stage + whole(filter));
+  } else if (pass == Pass::kGather) {
+    place(places.filter, filter);
+  }
   const int32_t exchange = tile.filter_rows * tile.set * 4 * 32 * 4 * d.items;
   if (pass == Pass::kReduce) at = std::max<int64_t>(at, exchange);
   place(places.entries, (entries + 1) * kRun * 4);
@@ -117,7 +124,9 @@ DirectPlaces MakePlaces(const DirectParams& d, const DirectTile& tile, Pass pass
   if (pass == Pass::kReduce) place(places.position_pixels, positions * 4);
   place(places.zeros, 16);
   place(places.barriers, kDirectStages * 16);
-  if (pass == Pass::kGather) place(places.results, tile.warps * 16 * (tile.col_blocks() * 8 * out_bytes + 16));
+  if (pass == Pass::kGather && !tile.walks()) {
+    place(places.results, tile.warps * 16 * (tile.col_blocks() * 8 * out_bytes + 16));
+  }
   places.end = static_cast<int32_t>(std::min<int64_t>(at, INT32_MAX));
   return places;
 }
@@ -133,8 +142,12 @@ DirectParams MakeShape(const ConvProblem& p, Pass pass, const Plan& plan) {
     d.dst_apart[i] = static_cast<int32_t>(p.period[i] * p.dst.spatial[i]);
   }
   d.positions = static_cast<int32_t>(AreaPositions(d, tile, pass));
-  d.items = Items(d, tile);
+  d.items = pass == Pass::kReduce ? Items(d, tile) : 1;
   d.parts = std::max(1, kReduceWarps / d.items);
+  if (pass == Pass::kGather && tile.walks()) {
+    d.row_taps = d.area.taps / tile.walk.rows;
+    d.row_dilation = (d.area.box[1] - (d.area.rows - 1) * static_cast<int32_t>(p.step[1]) - 1) / (tile.walk.rows - 1);
+  }
   d.places = MakePlaces(d, tile, pass, StoredType(p, pass, plan));
   return d;
 }
@@ -156,6 +169,24 @@ const char* WhyNotProblem(const ConvProblem& p, Pass pass) {
   return nullptr;
 }
 
+// The taps are looked at by the kernel.
+const char* WhyNotWalk(const DirectParams& d, const DirectTile& tile) {
+  const ConvProblem& p = d.problem;
+  if (p.dst_type != DType::kF32 && p.dst_type != p.src_type) return "results are of the operands' type or float32 here";
+  const Walk& walk = tile.walk;
+  const int32_t rows = d.area.rows, last_row = (rows - 1) * walk.step + (walk.rows - 1) * d.row_dilation;
+  if (p.step[1] != walk.step || d.row_taps < 1 || d.area.taps % walk.rows || p.tap_count % d.row_taps) {
+    return "rows do not follow each other";
+  }
+  if (d.row_dilation < 1 || (walk.step > 1 && d.row_dilation > 1) || d.area.box[1] != last_row + 1 ||
+      d.area.walk < walk.lags() - 1 || rows % d.area.walk || rows / d.area.walk % d.row_dilation) {
+    return "no such walk";
+  }
+  const FilterSteps steps(d.area.taps, d.entry_pieces, d.row_taps);
+  if (d.chunks > 1 || steps.of_row > walk.steps) return "its warps do not hold the filter";
+  return nullptr;
+}
+
 const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   if (const char* why = WhyNotPlan(plan, std::size(kDirectTiles))) return why;
   if (plan.chunk != 0 || plan.units != 0) return "direct has neither chunks nor units";
@@ -165,7 +196,8 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   const DirectTile& tile = kDirectTiles[plan.tile];
   if (p.groups > 1 && BlockGroups(p, tile) == 0) return "the tile does not hold whole groups";
   const Area area = plan.area();
-  if (area.rows < 1 || area.cols < kRun || area.cols % kRun || area.taps < 0 || area.taps > p.tap_count) {
+  if (area.rows < 1 || area.cols < kRun || area.cols % kRun || area.taps < 0 || area.taps > p.tap_count ||
+      area.walk < 1) {
     return "no such area";
   }
   if (std::min({area.box[0], area.box[1], area.box[2]}) < 1 || area.box[2] % kRun ||
@@ -178,10 +210,15 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
     return "the gradient's positions are not neighbours";
   }
   const DirectParams d = MakeShape(p, pass, plan);
+  if (pass == Pass::kGather && tile.walks()) {
+    if (const char* why = WhyNotWalk(d, tile)) return why;
+  } else if (area.walk != 1) {
+    return "the tile does not walk";
+  }
   if (pass == Pass::kGather) {
     const int across = d.col_blocks / tile.col_blocks();
     if (across > tile.warps || tile.warps % across) return "its warps do not share out the channels";
-    if (area.rows * area.cols > d.positions) return "its warps do not cover the area";
+    if (area.rows / area.walk * area.cols > d.positions) return "its warps do not cover the area";
   } else if (d.items > kReduceWarps || d.col_blocks > 8) {
     return "its warps do not hold the sums";
   }

@@ -1,0 +1,92 @@
+// The filter of the direct family's gather in shared memory.
+#pragma once
+
+#include <cstdint>
+
+#include "device/convert.cuh"
+#include "device/direct_params.cuh"
+#include "device/ptx.cuh"
+
+namespace jaxconv {
+
+// The filter's matrices of eight output channels by the eight source channels of an entry, in the order in which they
+// are multiplied: two entries, for each block of output channels, for each two entries of a row of taps, for each row,
+// for each chunk. Zeros stand between groups, and where an entry is missing.
+inline constexpr int kColBlockBytes = 2 * 8 * 16;
+
+template <typename T, DirectTile kTile>
+class FilterMatrices {
+  static constexpr int kThreads = 32 * kTile.warps;
+
+  using Row = Pack<T, kPieceChannels>;
+
+ public:
+  // To be called by all threads, before a barrier.
+  static __device__ __forceinline__ void Fill(const DirectParams& p, const DirectBlock& block,
+                                              const FilterSteps& steps, Row* rows) {
+    constexpr int kSetCols = kTile.set * 8;
+    const FilterPlaces places(p, block.channels);
+    const Divider<int32_t> by_blocks(p.col_blocks), by_all(steps.all), by_row(steps.of_row), by_pieces(p.entry_pieces);
+    const T* from = static_cast<const T*>(p.rhs);
+#pragma unroll 1  // instructions come from far away, too
+    for (int row = threadIdx.x; row < p.chunks * steps.all * p.col_blocks * 16; row += kThreads) {
+      int32_t col_block, step, piece;
+      const int32_t chunk = by_all.Divide(by_blocks.Divide(row / 16, &col_block), &step);
+      const int32_t tap_row = by_row.Divide(step, &step), entry = step * 2 + row / 8 % 2;
+      if (entry >= steps.entries) {
+        ptx::CopyAsync(ptx::SharedAddress(rows + row), from, false);
+        continue;
+      }
+      const int32_t tap_of_row = by_pieces.Divide(entry, &piece);
+      const T* tap = from + p.taps[block.residue().first_tap + tap_row * steps.taps + tap_of_row].filter_delta;
+      piece += FirstPiece(p, col_block * 8 / kSetCols * kSetCols) + chunk * p.src_pixel.pieces;
+      FillRow(p, places, tap, piece * kPieceChannels, col_block * 8, row % 8, rows + row);
+    }
+    ptx::CommitCopies();
+    ptx::WaitForCopies<0>();
+  }
+
+  // Rows that were read as source channels become those of output channels, in their place: for tiles that read them
+  // again and again. Likewise, after the barrier.
+  static __device__ __forceinline__ void Transpose(const DirectParams& p, const FilterSteps& steps, Row* rows) {
+    const int matrices = p.chunks * steps.all * p.col_blocks * 2, lane = threadIdx.x % 32;
+    for (int first = threadIdx.x / 32 * 4; first < matrices; first += kThreads / 8) {
+      uint32_t four[4];
+      ptx::LoadMatrices<true>(four, ptx::SharedAddress(rows + min(first + lane / 8, matrices - 1) * 8 + lane % 8));
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < 4 && first + i < matrices; ++i) {
+        reinterpret_cast<uint32_t*>(rows + (first + i) * 8 + lane / 4)[lane % 4] = four[i];
+      }
+    }
+  }
+
+ private:
+  // An output channel's eight source channels; or, if output channels are what is contiguous, the other way round.
+  static __device__ __forceinline__ void FillRow(const DirectParams& p, const FilterPlaces& places, const T* tap,
+                                                 int32_t in, int32_t out, int32_t row, Row* to) {
+    if (p.filter_order == FilterOrder::kNone) {
+#pragma unroll 1
+      for (int i = 0; i < kPieceChannels; ++i) {
+        const int64_t at = places.Of(in + i, out + row);
+        reinterpret_cast<T*>(to)[i] = at < 0 ? T(0.0f) : tap[at];
+      }
+      return;
+    }
+    int32_t first = 0, last = kPieceChannels;
+    const int64_t at = p.filter_order == FilterOrder::kIns ? places.Of(in, out + row)
+                                                           : places.OfRow(in + row, out, &first, &last);
+    if (at < 0 || (first <= 0 && last >= kPieceChannels)) {
+      ptx::CopyAsync(ptx::SharedAddress(to), at < 0 ? tap : tap + at, at >= 0);
+      return;
+    }
+    Row pack = *reinterpret_cast<const Row*>(tap + at);
+#pragma unroll
+    for (int i = 0; i < kPieceChannels; ++i) {
+      if (i < first || i >= last) pack.v[i] = T(0.0f);
+    }
+    *to = pack;
+  }
+};
+
+}  // namespace jaxconv
