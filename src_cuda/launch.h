@@ -164,6 +164,7 @@ struct Walk {
   int step;
   int steps;
 
+  constexpr bool operator==(const Walk&) const = default;
   // Rows of the destination that are under way: those that a step's source rows meet.
   constexpr int lags() const { return rows == 0 ? 1 : (rows + step - 1) / step; }
   // Of the residue classes of a dilated input, which many rows are for, some have one row less.

@@ -82,7 +82,6 @@ class Rows(NamedTuple):
 
     count: int
     least: int
-    taps: int
     dilation: int
 
 
@@ -127,7 +126,7 @@ def _rows(tables: OffsetTables) -> Rows | None:
         found.append((int(count) // taps, taps, apart))
     counts, taps, apart = zip(*found, strict=True)
     apart = set().union(*apart)
-    return Rows(max(counts), min(counts), taps[0], apart.pop()) if len(apart) == 1 and len({*taps}) == 1 else None
+    return Rows(max(counts), min(counts), apart.pop()) if len(apart) == 1 and len({*taps}) == 1 else None
 
 
 class Shape:
@@ -204,7 +203,7 @@ class Shape:
 
     def _walks(self, rows: int, cols: int) -> tuple[int, int]:
         """Rows of whole walks, and those of each: as many walks as warps hold, and as a dilation's rows lie abreast."""
-        least = max(1, self.walking.lags - 1)
+        least = self.walking.lags - 1
         walks = max(1, min(self.positions // cols, rows // least) // self.dilation) * self.dilation
         walk = max(least, ceil_div(rows, walks))
         return walks * walk, walk

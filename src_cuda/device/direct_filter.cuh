@@ -12,8 +12,6 @@ namespace jaxconv {
 // The filter's matrices of eight output channels by the eight source channels of an entry, in the order in which they
 // are multiplied: two entries, for each block of output channels, for each two entries of a row of taps, for each row,
 // for each chunk. Zeros stand between groups, and where an entry is missing.
-inline constexpr int kColBlockBytes = 2 * 8 * 16;
-
 template <typename T, DirectTile kTile>
 class FilterMatrices {
   static constexpr int kThreads = 32 * kTile.warps;

@@ -16,7 +16,7 @@ constexpr int FirstForGather(int tile) {
   for (int i = 0; i < tile; ++i) {
     const DirectTile& other = kDirectTiles[i];
     if (other.set == t.set && other.sets == t.sets && other.positions == t.positions && other.warps == t.warps &&
-        other.walk.rows == t.walk.rows && other.walk.step == t.walk.step && other.walk.steps == t.walk.steps) {
+        other.walk == t.walk) {
       return i;
     }
   }

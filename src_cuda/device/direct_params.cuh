@@ -18,6 +18,7 @@ namespace jaxconv {
 
 inline constexpr int kPieceChannels = 8;  // of 16-bit types: 16 bytes, a row of ldmatrix's 8 x 8
 inline constexpr int kRun = 8;            // neighbouring positions along the last dimension: such a matrix's rows
+inline constexpr int kColBlockBytes = 2 * 8 * 16;  // of the filter: two entries' matrices, of eight output channels
 
 // Pixels in shared memory, 1 << pitch pieces apart. Pieces are exchanged by the pixel's number, as TMA does it, so that
 // those of eight neighbours are in different banks.

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 
@@ -23,6 +24,14 @@ void SetOperands(const ConvCall& call, const Plan& plan, Params* params) {
   params->out = StoredData(call, plan);
   params->out_elements = ResultElements(call.problem, call.pass);
   params->out_type = StoredType(call.problem, call.pass, plan);
+}
+
+// Why no problem's pass can run a plan of such a family, which has `tiles` of them, or null.
+inline const char* WhyNotPersistentPlan(const Plan& plan, size_t tiles, Pass pass) {
+  if (const char* why = WhyNotPlan(plan, tiles)) return why;
+  if (plan.chunk != 0 || plan.units != 0) return "the family has neither chunks nor units";
+  if (pass == Pass::kGather && plan.split != 1) return "the family's gathers are not split";
+  return nullptr;
 }
 
 inline bool AreAligned(std::initializer_list<const void*> operands) {

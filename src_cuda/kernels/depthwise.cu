@@ -143,9 +143,7 @@ DepthwiseKernel Find(DType type, int tile, Pass pass) {
 }
 
 const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
-  if (const char* why = WhyNotPlan(plan, std::size(kDepthwiseTiles))) return why;
-  if (plan.chunk != 0 || plan.units != 0) return "depthwise has neither chunks nor units";
-  if (pass == Pass::kGather && plan.split != 1) return "a gather of depthwise is not split";
+  if (const char* why = WhyNotPersistentPlan(plan, std::size(kDepthwiseTiles), pass)) return why;
   if (ResultElements(p, pass) == 0) return nullptr;
   if (const char* why = WhyNotProblem(p, pass)) return why;
   const DepthwiseTile& tile = kDepthwiseTiles[plan.tile];

@@ -110,7 +110,7 @@ DirectPlaces MakePlaces(const DirectParams& d, const DirectTile& tile, Pass pass
   if (pass == Pass::kReduce) places.stage += static_cast<int32_t>(turn((positions << d.dst_pixel.pitch) * 16));
   at = kDirectStages * places.stage;
   const FilterSteps steps(d.area.taps, d.entry_pieces, d.row_taps);
-  const int64_t filter = d.chunks * int64_t{steps.all} * d.col_blocks * 2 * 8 * 16;
+  const int64_t filter = d.chunks * int64_t{steps.all} * d.col_blocks * kColBlockBytes;
   if (pass == Pass::kGather && tile.walks()) {  // it is in registers before there is a second area
     places.filter = places.stage;
     at = std::max(at, places.stage + whole(filter));
@@ -188,9 +188,7 @@ const char* WhyNotWalk(const DirectParams& d, const DirectTile& tile) {
 }
 
 const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
-  if (const char* why = WhyNotPlan(plan, std::size(kDirectTiles))) return why;
-  if (plan.chunk != 0 || plan.units != 0) return "direct has neither chunks nor units";
-  if (pass == Pass::kGather && plan.split != 1) return "a gather of direct is not split";
+  if (const char* why = WhyNotPersistentPlan(plan, std::size(kDirectTiles), pass)) return why;
   if (ResultElements(p, pass) == 0) return nullptr;
   if (const char* why = WhyNotProblem(p, pass)) return why;
   const DirectTile& tile = kDirectTiles[plan.tile];
