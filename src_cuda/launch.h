@@ -53,8 +53,11 @@ struct Plan {
   int split;
   int64_t chunk;  // im2col: rows of the column matrix that are in the scratch at a time; 0 elsewhere
   int units;      // mma: tiles of columns that a block computes in turn; 0: as many as suit the device
-  int32_t shape[7];  // direct: an Area; depthwise: a Stream; zeros elsewhere
+  int32_t shape[7];  // direct: an Area; depthwise: a Stream; mma: its merged classes; zeros elsewhere
 
+  // Of a gather by mma: residue classes whose columns follow each other in one matrix, as they read the same source
+  // pixels. All, or 1.
+  int merged() const { return shape[0]; }
   Area area() const { return {shape[0], shape[1], {shape[2], shape[3], shape[4]}, shape[5], shape[6]}; }
   Stream stream() const { return {shape[0], shape[1], shape[2], shape[3], shape[4], shape[5], shape[6]}; }
 };

@@ -175,6 +175,15 @@ def of_tiles():
     yield "many_taps_of_classes", channels_last_convolution(
         (2, 7, 6, 24), (9, 10, 24, 8), lhs_dilation=(1, 2), padding=((4, 5), (6, 4)), window_strides=(2, 1))
     yield "many_taps_of_groups", channels_last_convolution((2, 9, 8, 32), (5, 7, 8, 64), feature_group_count=4)
+    # Windows that do not overlap: residue classes that mma merges.
+    beside = lambda lhs, rhs, strides, **more: channels_last_convolution(
+        lhs, rhs, window_strides=strides, **dict(padding="VALID") | more)  # fmt: skip
+    yield "windows_side_by_side", beside((2, 10, 9, 24), (2, 3, 24, 40), (2, 3))
+    yield "groups_side_by_side", beside((2, 6, 8, 16), (2, 2, 8, 48), (2, 2), feature_group_count=2)
+    yield "volumes_side_by_side", beside((1, 4, 6, 4, 16), (3, 2, 2, 16, 136), (1, 2, 2), padding=((1, 1), *[(0, 0)] * 2))
+    yield "patches", beside((2, 32, 32, 3), (16, 16, 3, 24), (16, 16))
+    yield "doubled_without_overlap", channels_last_convolution(
+        (3, 7, 6, 64), (2, 2, 64, 40), lhs_dilation=(2, 2), padding=((1, 1), (1, 1)))
     yield "one_of_everything", channels_last_convolution((1, 1, 1), (1, 1, 1))
     yield "nothing_seen", channels_last_convolution(
         (2, 3, 3, 4), (2, 2, 4, 5), padding=((9, 9), (9, 9)), rhs_dilation=(3, 3), window_strides=(4, 4))  # fmt: skip
@@ -193,6 +202,7 @@ def of_narrow():
     yield "groups_of_12", grouped((2, 7, 9, 48), (3, 3, 12, 48))
     yield "groups_of_24", grouped((2, 7, 9, 72), (3, 3, 24, 72))
     yield "dilated_groups", grouped((2, 12, 11, 64), (3, 3, 32, 64), rhs_dilation=(2, 2))
+    yield "groups_of_8_to_24", grouped((2, 9, 10, 16), (3, 3, 8, 48))
     yield "twice_as_many", grouped((2, 9, 9, 16), (3, 3, 1, 32))
     yield "thrice_as_many", grouped((2, 9, 9, 16), (3, 3, 1, 48))
     yield "packed_stem", last((2, 40, 36, 8), (7, 4, 8, 64), window_strides=(2, 1))

@@ -445,6 +445,32 @@ def test_every_problem_has_a_plan(problem):
                 assert reasons and all(reasons) and (too_large or family in PARTIAL)
 
 
+def side_by_side(lhs, rhs, stride, **more):
+    """A convolution whose windows do not overlap."""
+    return layer(lhs, rhs, "bfloat16", window_strides=stride, padding="VALID", **more)
+
+
+MERGED = {
+    "patch": (side_by_side((2, 32, 32, 48), (16, 16, 48, 24), (16, 16)).dgrad(), 256),
+    "rows": (side_by_side((2, 32, 2, 48), (16, 1, 48, 24), (16, 1)).dgrad(), 16),
+    "pairs": (side_by_side((2, 8, 6, 16), (2, 2, 16, 32), (2, 2)).dgrad(), 4),
+    "groups": (side_by_side((2, 8, 6, 16), (2, 2, 8, 32), (2, 2), feature_group_count=2).dgrad(), 4),
+    "few_columns": (side_by_side((2, 8, 6, 4), (2, 2, 4, 32), (2, 2)).dgrad(), 1),
+    "a_row_without_window": (side_by_side((2, 9, 6, 16), (2, 2, 16, 32), (2, 2)).dgrad(), 1),
+    "holes": (side_by_side((2, 8, 6, 16), (1, 2, 16, 32), (2, 2)).dgrad(), 1),
+    "overlap": (side_by_side((2, 9, 7, 16), (3, 3, 16, 32), (2, 2)).dgrad(), 1),
+    "not_dilated": (side_by_side((2, 8, 6, 16), (2, 2, 16, 32), (2, 2)), 1),
+}
+
+
+@pytest.mark.parametrize("problem, merged", MERGED.values(), ids=MERGED)
+def test_classes_that_read_the_same_pixels_are_merged(problem, merged):
+    """By mma's gather, which then has the columns of all in one matrix."""
+    for kind, expected in (("gather", merged), ("reduce", 1)):
+        plan = choose("cuda", kind, problem, Constraint(family="mma", rewriting=())).plan
+        assert plan.attributes(problem)["shape"].tolist() == [expected]
+
+
 def test_plans_are_values():
     """Equal problems have the same plan, which says what the kernel is told."""
     again = layer((32, 28, 28, 128), (3, 3, 128, 128))
@@ -453,7 +479,7 @@ def test_plans_are_values():
     attributes = choice.plan.attributes(again)
     assert all(isinstance(value, np.generic | np.ndarray) for value in attributes.values())
     assert attributes["split"] == choice.plan.settings.split
-    assert not np.any(attributes["shape"])
+    assert attributes["shape"].tolist() == [1]
     others = choose("cuda", "gather", again, Constraint(family="simt", split=choice.plan.settings.split + 1)).plan
     assert others.attributes(again)["split"] != attributes["split"]
     assert hash(Constraint(tile=FIRST)) == hash(Constraint(tile=Tile(*FIRST)))

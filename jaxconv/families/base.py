@@ -153,10 +153,14 @@ class CudaFamily(Family):
 
     def blocks(self, settings: Settings, product: Product) -> int:
         """Thread blocks of a round."""
-        tile, rows = settings.tile, self.rounds(settings, product).rows
+        tile, rows, merged = settings.tile, self.rounds(settings, product).rows, self.merged(product)
         # Each residue class has its own tiles of rows.
-        row_tiles = product.classes * ceil_div(ceil_div(rows, product.classes), tile.rows)
-        return row_tiles * ceil_div(product.cols, tile.cols) * product.groups * settings.split
+        row_tiles = product.classes // merged * ceil_div(ceil_div(rows, product.classes), tile.rows)
+        return row_tiles * ceil_div(merged * product.cols, tile.cols) * product.groups * settings.split
+
+    def merged(self, product: Product) -> int:
+        """Residue classes whose columns are one matrix's."""
+        return 1
 
     def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
         if settings.units is not None and not self.HAS_UNITS:

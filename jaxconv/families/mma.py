@@ -3,11 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from jaxconv.families.base import Device, Settings, TensorCores, Tile, TileRow
+from jaxconv.offsets import offset_tables
+from jaxconv.problem import ConvProblem, row_major_strides
 from jaxconv.product import Product, ceil_div
+
+LARGEST_MERGED = 2**31 - 1  # bytes of a filter
+
+
+@lru_cache(maxsize=4096)
+def merged_classes(problem: ConvProblem) -> int:
+    """Residue classes of a gather, all or 1, that read the same source pixels: where a window does not overlap its
+    neighbours, as in patch embeddings' data gradients. Their columns make one matrix, and each pixel is read once.
+    """
+    if max(problem.lhs_dilation, default=1) == 1:
+        return 1
+    tables = offset_tables(problem)
+    classes = len(tables.classes)
+    if np.ptp(tables.classes[:, 1]) or np.ptp(tables.classes[:, 5:], axis=0).any() or not len(tables.taps):
+        return 1
+    taps = tables.taps.reshape(classes, -1, tables.taps.shape[1])
+    places = taps[:, :, 1] - taps[:1, :, 1]
+    if np.any(taps[:, :, 2:] != taps[0, :, 2:]) or np.any(places != places[:, :1]):
+        return 1
+    strides = row_major_strides(problem.rhs_shape)
+    in_stride, out_stride = strides[problem.rhs_spec.second], strides[problem.rhs_spec.first]
+    follow = np.array_equal(places[:, 0], np.arange(classes) * (problem.out_channels * out_stride))
+    # A filter that lies along its input channels is copied in columns that are equally far apart.
+    fits = strides[0] * problem.rhs_shape[0] * problem.rhs_dtype.itemsize <= LARGEST_MERGED
+    return classes if fits and (follow or in_stride > out_stride) else 1
 
 
 class Mma(TensorCores):
@@ -69,6 +97,14 @@ class Mma(TensorCores):
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
         slower = 1 if product.has_runs_of(self.piece(product.operand_dtypes[0])) else self.ELEMENTWISE
         return slower * super().cost(settings, product, device)
+
+    def merged(self, product: Product) -> int:
+        piece = self.piece(product.operand_dtypes[0])  # results are stored as such, too
+        in_pieces = product.kind == "gather" and product.has_runs_of(piece) and product.cols % piece == 0
+        return merged_classes(product.problem) if in_pieces else 1
+
+    def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:
+        return (self.merged(product),)
 
     @classmethod
     def piece(cls, dtype: np.dtype) -> int:

@@ -13,6 +13,28 @@ namespace jaxconv {
 struct MmaParams : ProductParams {
   uint32_t units;        // tiles of columns of all groups
   uint32_t block_units;  // of one block
+  uint32_t merged;       // residue classes that the columns are of, one after the other
+  uint32_t class_cols;   // of each
+};
+
+// A column of merged classes: elements by which the first class's places in the filter and in the result are moved.
+struct MergedCol {
+  int64_t filter;
+  int64_t result;
+
+  __device__ static MergedCol Of(const MmaParams& p, int64_t col) {
+    if (p.merged == 1) return {col * p.rhs_col_stride, col * p.out_col_stride};
+    const uint32_t place = static_cast<uint32_t>(col) / p.class_cols;
+    const int64_t col_of_class = static_cast<uint32_t>(col) % p.class_cols;
+    const ResidueClass& residue = p.classes[place];
+    const int32_t filter = p.taps[residue.first_tap].filter_delta - p.taps[p.classes[0].first_tap].filter_delta;
+    MergedCol found{filter + col_of_class * p.rhs_col_stride, col_of_class * p.out_col_stride};
+#pragma unroll
+    for (int d = 0; d < kSpatial; ++d) {
+      found.result += (residue.phase[d] - p.classes[0].phase[d]) * p.problem.dst.spatial[d];
+    }
+    return found;
+  }
 };
 
 // Points in shared memory. Every ninth place is unused: threads that copy pieces of eight elements read every eighth

@@ -52,10 +52,10 @@ class GatherFeed {
 
   // Before the barrier after which the first tile is copied.
   __device__ __forceinline__ void Begin(const Unit& unit) {
-    const ProductParams& p = block_.params;
+    const MmaParams& p = block_.params;
     const int column_bytes = static_cast<int>(p.rhs_col_stride * sizeof(T));
     group_ = unit.group;
-    if constexpr (RhsTile::kAlongSteps) {
+    if constexpr (RhsTile::kAlongSteps) {  // merged classes' columns are equally far apart, too
       const int64_t col = unit.first_col + RhsPattern::First();
       rhs_stride_ = RhsPattern::kStride * column_bytes;
       rhs_from_ = static_cast<int32_t>(col) * column_bytes;
@@ -64,7 +64,7 @@ class GatherFeed {
       // A column that does not exist is one that does: nobody stores its sums.
       const int64_t col = unit.first_col + RhsPattern::Fast();
       rhs_stride_ = static_cast<int32_t>(p.problem.filter.in * sizeof(T));
-      rhs_from_ = (col < p.cols ? static_cast<int32_t>(col) * column_bytes : 0) +
+      rhs_from_ = (col < p.cols ? static_cast<int32_t>(MergedCol::Of(p, col).filter * sizeof(T)) : 0) +
                   RhsPattern::First() % kRun * rhs_stride_;
     }
     if (filled_ > WindowOf(block_.range.begin) + 2) {  // a unit before has gone through more windows

@@ -86,7 +86,7 @@ __device__ __forceinline__ void StoreRows(const Out* results, const PointTable<k
   const int first_row = threadIdx.x / kAcross, col = threadIdx.x % kAcross * kVector;
   if (unit.first_col + col >= p.cols) return;
   Out* out = static_cast<Out*>(p.out) + slice_offset + unit.group * p.out_group_stride +
-             (unit.first_col + col) * p.out_col_stride;
+             MergedCol::Of(p, unit.first_col + col).result;
 #pragma unroll 4
   for (int i = 0; i < kTile.rows / kDown; ++i) {
     const int row = first_row + i * kDown;

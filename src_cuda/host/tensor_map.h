@@ -31,7 +31,7 @@ inline bool EncodeMap(CUtensorMap* map, bool* in_rows, const void* tensor, DType
                                               CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_SWIZZLE_128B};
   const auto bytes = [&](int64_t stride) { return static_cast<cuuint64_t>(std::max<int64_t>(stride, channels)) * 2; };
   const auto size_of = [](int64_t size) { return static_cast<cuuint64_t>(size); };
-  *in_rows = pixel.pitch == 0 && s.spatial[2] == channels && extent[2] * channels <= kMostBoxExtent;
+  *in_rows = channels == kPieceChannels && s.spatial[2] == channels && extent[2] * channels <= kMostBoxExtent;
   const int64_t row = *in_rows ? size[2] : 1, pixel_channels = kPieceChannels << pixel.pitch;
   const int32_t box_row = *in_rows ? extent[2] : 1;
   const cuuint64_t sizes[] = {size_of(channels * row), size_of(size[2] / row), size_of(size[1]), size_of(size[0]),

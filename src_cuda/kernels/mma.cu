@@ -62,10 +62,26 @@ bool HasPieces(const ConvCall& call) {
          PiecesFit(call.problem);
 }
 
+// The classes' tables are the planner's: here, that their positions and taps are equally many.
+const char* WhyNotMerged(const ConvProblem& p, Pass pass, int merged) {
+  if (merged == 1) return nullptr;
+  if (pass == Pass::kReduce || merged != p.class_count || p.tap_count % merged ||
+      p.period[0] * p.period[1] * p.period[2] != merged) {
+    return "no such classes to merge";
+  }
+  for (int d = 0; d < kSpatial; ++d) {
+    if (p.dst_size[d] % p.period[d]) return "classes of different sizes cannot be merged";
+  }
+  const int64_t filter = p.groups * ChannelTaps(p) * p.out_channels * static_cast<int64_t>(ElementBytes(p.filter_type));
+  return filter < INT32_MAX ? nullptr : "the filter is too large for merged classes";
+}
+
 const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   if (const char* why = WhyNotPlan(plan, std::size(kMmaTiles))) return why;
   if (plan.chunk != 0) return "mma has no chunks";
   if (plan.units < 0) return "a negative number of units";
+  if (ResultElements(p, pass) == 0) return nullptr;
+  if (const char* why = WhyNotMerged(p, pass, plan.merged())) return why;
   if (p.src_type != RhsType(p, pass)) return "operands of two types";
   if (SumType(p) != DType::kF32) return "tensor cores sum in float32 here";
   const MmaTile& tile = kMmaTiles[plan.tile];
@@ -102,14 +118,27 @@ uint32_t ChooseBlockUnits(const MmaTile& tile, uint32_t units, int64_t row_block
   return best;
 }
 
+// One class's rows, with the columns of all.
+void MergeClasses(const ConvProblem& p, const MmaTile& tile, int merged, MmaParams* params) {
+  params->merged = merged;
+  params->class_cols = static_cast<uint32_t>(p.out_channels);
+  if (merged == 1) return;
+  params->problem.class_count = 1;
+  params->cols = p.out_channels * merged;
+  params->row_tiles = static_cast<uint32_t>(CeilDiv(Positions(p) / merged, tile.rows));
+  params->col_tiles = static_cast<uint32_t>(CeilDiv(params->cols, tile.cols));
+}
+
 cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
   const int index = TileHere(plan);
   const MmaTile& tile = kMmaTiles[index];
   const CompiledMma compiled = Find(p, call.pass, index);
-  const MmaKernelOfTile kernel = HasPieces(call) ? compiled.of_pieces : compiled.of_elements;
+  const bool pieces = HasPieces(call);
+  const MmaKernelOfTile kernel = pieces ? compiled.of_pieces : compiled.of_elements;
   MmaParams params{MakeParams(call, plan, tile.rows, tile.cols)};
+  MergeClasses(p, tile, pieces ? plan.merged() : 1, &params);
   params.out_vectors = ResultLayout(call, plan).LineVectors(16 / static_cast<int>(ElementBytes(params.out_type)));
   params.units = static_cast<uint32_t>(params.col_tiles * p.groups);
   const int64_t row_blocks = static_cast<int64_t>(params.row_tiles) * plan.split;
