@@ -33,6 +33,7 @@ struct Area {
   int32_t box[kSpatial];
   int32_t taps;
   int32_t walk;  // rows, a dilation apart, that a warp takes one after the other; 1: it takes all at once
+  int32_t run;   // taps of a row, if the source is read in runs, and box[2] is of pieces of eight elements; else 0
 };
 
 // Of the depthwise family: a thread block's tile, along which the rows of the source pass by.
@@ -53,12 +54,12 @@ struct Plan {
   int split;
   int64_t chunk;  // im2col: rows of the column matrix that are in the scratch at a time; 0 elsewhere
   int units;      // mma: tiles of columns that a block computes in turn; 0: as many as suit the device
-  int32_t shape[7];  // direct: an Area; depthwise: a Stream; mma: its merged classes; zeros elsewhere
+  int32_t shape[8];  // direct: an Area; depthwise: a Stream; mma: its merged classes; zeros elsewhere
 
   // Of a gather by mma: residue classes whose columns follow each other in one matrix, as they read the same source
   // pixels. All, or 1.
   int merged() const { return shape[0]; }
-  Area area() const { return {shape[0], shape[1], {shape[2], shape[3], shape[4]}, shape[5], shape[6]}; }
+  Area area() const { return {shape[0], shape[1], {shape[2], shape[3], shape[4]}, shape[5], shape[6], shape[7]}; }
   Stream stream() const { return {shape[0], shape[1], shape[2], shape[3], shape[4], shape[5], shape[6]}; }
 };
 
@@ -184,6 +185,9 @@ struct DirectTile {
   int pieces;       // of eight source channels in shared memory, at most; and blocks of eight output channels
   int filter_rows;  // blocks of 16 (tap, source channel)s, in a reduce
   Walk walk;        // of a gather
+  // For few channels: a row's (tap, channel)s are read as they lie in the source, one behind the other. If a gather
+  // walks, so many pieces of eight at most. 0: pixels are whole pieces.
+  int run = 0;
 
   constexpr int col_blocks() const { return set * sets; }
   constexpr bool walks() const { return walk.rows > 0; }
@@ -199,7 +203,8 @@ inline constexpr DirectTile kDirectTiles[] = {
     {4, 1, 4, 4, 4, 5, {}},          {6, 1, 2, 4, 8, 4, {}},          {8, 1, 2, 8, 8, 4, {}},
     {1, 1, 4, 8, 4, 9, {}},          {1, 2, 1, 16, 8, 5, {3, 1, 2}},  {2, 1, 1, 8, 8, 9, {3, 1, 3}},
     {2, 1, 1, 4, 4, 5, {3, 1, 6}},   {2, 1, 1, 12, 8, 4, {3, 1, 9}},  {2, 1, 1, 12, 8, 9, {7, 2, 2}},
-    {1, 1, 1, 8, 8, 9, {4, 1, 16}},  {8, 1, 2, 8, 8, 2, {}},
+    {1, 1, 1, 8, 8, 9, {4, 1, 16}},  {8, 1, 2, 8, 8, 2, {}},          {2, 1, 1, 12, 8, 9, {7, 2, 2}, 3},
+    {8, 1, 2, 8, 8, 3, {}, 1},       {4, 1, 4, 4, 4, 5, {}, 1},
 };
 
 // What a thread block of the depthwise family does with a step: it takes the source rows of one row of the destination,

@@ -511,18 +511,22 @@ def problems_of_pieces(draw):
     rank = draw(st.integers(1, 3))
     each = lambda strategy: tuple(draw(strategy) for _ in range(rank))
     groups, ins, outs = draw(st.sampled_from(CHANNELS))
-    if groups == 1:
+    if groups == 1 and draw(st.booleans()):  # rows whose few channels are read in runs
+        ins = draw(st.integers(1, 13))
+    elif groups == 1:
         ins, outs = draw(st.sampled_from([ins, 3 * ins])), draw(st.sampled_from([outs, 9 * outs]))
     params = dict(
         window_strides=each(st.integers(1, 4)), lhs_dilation=each(st.sampled_from([1, 1, 2, 3])),
         rhs_dilation=each(st.integers(1, 3)), padding=each(st.tuples(st.integers(-1, 8), st.integers(0, 8))),
     )  # fmt: skip
-    lhs = (draw(st.integers(1, 3)), *each(st.integers(1, 60)), groups * ins)
+    lhs = (draw(st.integers(1, 3)), *each(st.integers(1, 60) | st.just(8)), groups * ins)
     return halves(lhs, (*each(st.integers(1, 5)), ins, groups * outs), feature_group_count=groups, **params)
 
 
 def check_box(kind, problem, shape):
     """Each tap of a residue class, seen from each position of an area, is in the box."""
+    if shape.run:
+        return check_box_of_runs(problem, shape)
     dims = list(zip(problem.window_strides, problem.lhs_dilation, strict=True))
     _, down, right = [1] * (3 - len(dims)) + [stride // math.gcd(stride, dilation) for stride, dilation in dims]
     positions = np.array([(0, down * r, right * c) for r in range(shape.area[0]) for c in range(shape.area[1])])
@@ -534,8 +538,20 @@ def check_box(kind, problem, shape):
         assert count <= shape.window.taps
 
 
+def check_box_of_runs(problem, shape):
+    """The same, with all elements that are read: whole multiplications of rows' pieces."""
+    step, (taps,) = problem.window_strides[-1] * problem.in_channels, problem.kernel[-1:]
+    pieces = shape.tile.run if shape.walking else shape.entry_pieces
+    assert (taps * problem.in_channels + problem.in_channels % 2) <= shape.entry_pieces * 8 <= pieces * 8
+    assert 6 + (shape.area[1] - 1) * step + pieces * 8 <= shape.box[2] * 8 <= 256
+    assert step % 2 == shape.area[1] % 16 == 0 and shape.run == taps
+    assert shape.box[:2] == Shape(Product("gather", problem), shape.tile._replace(run=0), shape.area).box[:2]
+
+
 def check_pieces(kind, problem, shape):
     """A set's output channels depend on no pieces of source channels but those of its entries."""
+    if shape.run:
+        return
     ins, outs, groups = problem.in_channels, problem.out_channels, shape.block_groups or 1
     assert shape.entry_pieces == shape.src_pieces or shape.entry_pieces.bit_count() == 1
     if groups == problem.groups == 1:
@@ -570,11 +586,12 @@ def test_what_direct_takes_fits(problem, area, shared_bytes):
             check_box(kind, problem, shape)
             check_pieces(kind, problem, shape)
             assert shape.shared_bytes <= shared_bytes
-            assert plan.settings.area[1] % 8 == shape.box[2] % 8 == 0
+            assert plan.settings.area[1] % 8 == 0 and (shape.run or shape.box[2] % 8 == 0)
             assert max(*shape.box, shape.rows, plan.settings.area[1]) <= 256
             assert shape.rows // shape.walk * plan.settings.area[1] <= shape.positions
             told = plan.attributes(problem)["shape"]
-            assert tuple(told) == (shape.rows, plan.settings.area[1], *shape.box, shape.window.taps, shape.walk)
+            taps = shape.window.taps
+            assert tuple(told) == (shape.rows, plan.settings.area[1], *shape.box, taps, shape.walk, shape.run)
 
 
 @st.composite
@@ -660,7 +677,12 @@ REFUSED = {
             layer((2, 20, 20, 16), (3, 3, 16, 16), "bfloat16", "float32"), {}, EVERY_PASS[1:], "two types"
         ),
         "channels_first": (channels_first((2, 16, 20, 20), (16, 16, 3, 3)), {}, EVERY_PASS, "last"),
-        "part_of_a_piece": (halves((2, 20, 20, 12), (3, 3, 12, 16)), {}, EVERY_PASS, "pieces of eight"),
+        "part_of_a_piece": (halves((2, 20, 20, 12), (3, 3, 12, 12)), {}, EVERY_PASS, "pieces of eight"),
+        "odd_runs": (halves((2, 20, 24, 3), (3, 3, 3, 16)), {}, EVERY_PASS, "odd number of elements|pieces of eight"),
+        "rows_of_parts": (halves((2, 20, 21, 4), (3, 3, 4, 16)), {}, EVERY_PASS, "whole pieces|pieces of eight"),
+        "dilated_runs": (
+            halves((2, 20, 24, 4), (3, 3, 4, 16), rhs_dilation=(1, 2)), {}, EVERY_PASS, "neighbours|pieces of eight",
+        ),
         "wide_groups": (
             halves((2, 20, 20, 192), (3, 3, 96, 192), feature_group_count=2), {}, EVERY_PASS, "96 channels"
         ),
@@ -746,7 +768,7 @@ REFUSED = {
     },
 }  # fmt: skip
 # Than a tile of depthwise is for.
-OTHER_WINDOWS = "rows move by|columns move by|taps in|source pixels|sums of all taps"
+OTHER_WINDOWS = "rows move by|columns move by|taps in|source pixels|sums of all taps|few channels|whole pieces"
 
 
 EVERY_REFUSED = {f"{family}_{name}": (family, *case)
@@ -885,15 +907,17 @@ def test_tensor_core_tiles_are_those_that_are_compiled():
 
 def test_direct_tiles_are_those_that_are_compiled():
     """There in blocks: of 8 columns, of 16 positions, of 16 rows of the filter."""
-    assert [tuple(map(int, row)) for row in compiled_rows("kDirectTiles", r"{([^{}]*), {.*?}}")] == [
-        (t.columns / 8, t.sets, t.positions / 16, t.warps, t.pieces, t.filter_rows / 16)
-        for t in (row.tile for row in CUDA["direct"].TILES)
+    tiles = [row.tile for row in CUDA["direct"].TILES]
+    rest = r"{([^{}]*), {.*?}(?:, \d+)?}"
+    assert [tuple(map(int, row)) for row in compiled_rows("kDirectTiles", rest)] == [
+        (t.columns / 8, t.sets, t.positions / 16, t.warps, t.pieces, t.filter_rows / 16) for t in tiles
     ]
-    walks = [[int(field) for field in row if field] for row in compiled_rows("kDirectTiles", r"{[^{}]*, {(.*?)}}")]
-    assert walks == [
-        [t.walk.rows, t.walk.step, t.walk.depth / 16] if t.walk else []
-        for t in (row.tile for row in CUDA["direct"].TILES)
+    walks = compiled_rows("kDirectTiles", r"{[^{}]*, {(.*?)}(?:, \d+)?}")
+    assert [[int(field) for field in row if field] for row in walks] == [
+        [t.walk.rows, t.walk.step, t.walk.depth / 16] if t.walk else [] for t in tiles
     ]
+    runs = compiled_rows("kDirectTiles", r"{[^{}]*, {.*?}((?:, \d+)?)}")
+    assert [int(row[-1] or 0) for row in runs] == [t.run for t in tiles]
 
 
 def test_depthwise_tiles_are_those_that_are_compiled():
@@ -917,6 +941,7 @@ def test_tiles_print_as_sizes():
     assert str(Tile(256, 128, 64, 4, wgmma=True)) == "256x128x64 wgmma"
     assert str(DirectTile(16, 2, 64, 8, 4, 144)) == "2x16 of 32 by 64 or 144"
     assert str(DirectTile(16, 1, 16, 8, 8, 144, Walk(3, 1, 48))) == "1x16 of 64 by 16 along 3 rows of 48 or 144"
+    assert str(DirectTile(32, 1, 64, 4, 4, 80, None, 1)) == "1x32 of 32 by 64 in runs or 80"
     assert str(Walk(7, 2, 32)) == "7:2 rows of 32"
     assert str(DepthwiseTile(1, 1, 7, 1, 4)) == "7x16 by 4"
     assert str(DepthwiseTile(2, 1, 4, 2, 4)) == "2:1 4x32 by 4"

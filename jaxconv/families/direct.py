@@ -58,6 +58,8 @@ class DirectTile(NamedTuple):
     warps: of a gather's thread block. pieces: of eight source or output channels that a thread block has at most.
     filter_rows: (tap, source channel)s in a reduce.
     walk: if a gather's warps keep the filter in registers and walk along the rows of the source.
+    run: if it reads a row's (tap, channel)s as they lie in the source, for channels that are no whole pieces: of a
+      gather that walks so many pieces at most; else 1. 0: it reads whole pieces.
     """
 
     columns: int
@@ -67,6 +69,7 @@ class DirectTile(NamedTuple):
     pieces: int
     filter_rows: int
     walk: Walk | None = None
+    run: int = 0
 
     stages = 2
     wgmma = False
@@ -74,7 +77,9 @@ class DirectTile(NamedTuple):
 
     def __str__(self) -> str:
         walk = f" along {self.walk}" if self.walk else ""
-        return f"{self.sets}x{self.columns} of {self.pieces * PIECE} by {self.positions}{walk} or {self.filter_rows}"
+        source = " in runs" if self.run else ""
+        columns = f"{self.sets}x{self.columns} of {self.pieces * PIECE}"
+        return f"{columns} by {self.positions}{walk}{source} or {self.filter_rows}"
 
 
 class Rows(NamedTuple):
@@ -146,7 +151,8 @@ class Shape:
     filter_bytes: of a gather, which a thread block begins with.
 
     rows: of an area, in whole walks. walk: of these, that a warp takes one after the other; 1: it takes all at once.
-    box: source pixels of an area; its rows are whole runs.
+    run: taps of a row, if the source is read in runs; else 0.
+    box: source pixels of an area; its rows are whole runs of RUN. Or pieces of its rows, if these are read in runs.
     positions: of an area, with those behind its end that make whole multiplications. areas: of all classes and images.
     shared_bytes: of a thread block.
     """
@@ -155,6 +161,7 @@ class Shape:
         self.product, self.tile, self.is_gather = product, tile, product.kind == "gather"
         self.window = window(product.problem)
         self.walking = tile.walk if self.is_gather else None
+        self.run = product.problem.kernel[-1] if tile.run else 0
         self._set_channels(product.problem.in_channels, product.problem.out_channels)
         self._set_area(area)
 
@@ -168,7 +175,9 @@ class Shape:
         product, tile = self.product, self.tile
         of_warp = tile.columns * (tile.sets if self.is_gather else 1)
         self.block_groups = _block_groups(product, tile) if product.groups > 1 else 0
-        if self.block_groups:
+        if self.run:
+            self.chunks, self.src_pieces, self.entry_pieces = 1, 1, self._run_pieces(ins)
+        elif self.block_groups:
             self.chunks, self.src_pieces = 1, self.block_groups * ins // PIECE
             self.entry_pieces = _entry_pieces(ins, outs, self.block_groups, tile.columns)
             self.col_blocks = ceil_div(self.block_groups * outs, of_warp) * of_warp // 8
@@ -176,16 +185,26 @@ class Shape:
         else:
             self.chunks = ceil_div(ins // PIECE, tile.pieces)
             self.src_pieces = self.entry_pieces = ceil_div(ins // PIECE, self.chunks)
+        if not self.block_groups:
             self.col_blocks = min(ceil_div(outs, of_warp), max(1, tile.pieces * PIECE // of_warp)) * of_warp // 8
             self.channel_blocks = ceil_div(outs, self.col_blocks * 8)
-        self.entries = self.window.taps * self.entry_pieces
+        taps = self.window.taps // max(1, self.run)  # that have entries
+        self.entries = taps * self.entry_pieces
         sets = self.col_blocks * 8 // tile.columns
         rows = self.window.rows.count if self.walking and self.window.rows else 1
-        self.row_steps = ceil_div(self.window.taps // rows * self.entry_pieces, 2)
+        self.row_steps = ceil_div(taps // rows * self.entry_pieces, 2)
         self.steps = rows * self.row_steps
         self.warps_across = max(1, self.col_blocks * 8 // (tile.columns * tile.sets))
         self.items = max(1, ceil_div(ceil_div(self.entries, 2) * 16, tile.filter_rows)) * sets
         self.filter_bytes = self.chunks * self.steps * self.col_blocks * 256 if self.is_gather else 0
+
+    def _run_pieces(self, ins: int) -> int:
+        """A run may begin with an element that is none of it: two are read at a time.
+
+        By twos in a gather where no warp walks.
+        """
+        pieces = ceil_div(self.run * ins + ins % 2, PIECE)
+        return ceil_div(pieces, 2) * 2 if self.is_gather and not self.walking else pieces
 
     def _set_area(self, area: tuple[int, int]) -> None:
         (rows, cols), tile, (d, h, w), steps = area, self.tile, self.window.reach, self.window.steps
@@ -195,7 +214,13 @@ class Shape:
         else:
             self.positions = ceil_div(rows * cols, 32) * 32
         self.rows, self.walk = self._walks(rows, cols) if self.walking else (rows, 1)
-        self.box = d, (self.rows - 1) * steps[1] + h, ceil_div((cols - 1) * steps[2] + w, RUN) * RUN
+        if self.run:
+            read = (self.tile.run if self.walking else self.entry_pieces) * PIECE
+            begin = PIECE - 2  # elements in front of the first one that is read, at most: boxes begin with a piece
+            wide = ceil_div(begin + (cols - 1) * steps[2] * self.product.problem.in_channels + read, PIECE)
+        else:
+            wide = ceil_div((cols - 1) * steps[2] + w, RUN) * RUN
+        self.box = d, (self.rows - 1) * steps[1] + h, wide
         depth, height, width = self.window.counts
         images = self.product.positions // max(1, math.prod(self.product.problem.out_spatial))
         self.areas = images * depth * ceil_div(height, self.rows) * ceil_div(width, cols) * self.window.classes
@@ -207,6 +232,12 @@ class Shape:
         walks = max(1, min(self.positions // cols, rows // least) // self.dilation) * self.dilation
         walk = max(least, ceil_div(rows, walks))
         return walks * walk, walk
+
+    @property
+    def extent(self) -> int:
+        """The longest that TMA is told of."""
+        deep, high, wide = self.box
+        return max(deep, high, wide * PIECE if self.run else wide, self.rows, self.area[1])
 
     @property
     def dilation(self) -> int:
@@ -248,7 +279,7 @@ class Shape:
         """That multiplications read of shared memory: 512 bytes are a source's operand, 256 the other."""
         tile, blocks, sets = self.tile, self.positions // 16, self.col_blocks * 8 // self.tile.columns
         if self.walking:  # the filter is in registers
-            return self.source_rows() * self.walking.depth // 16 * blocks * sets * 512
+            return self.source_rows() * self._row_depth() // 8 * blocks * sets * 256
         if self.is_gather:
             return self.steps * (blocks * sets * 512 + tile.warps * (tile.columns * tile.sets // 8) * 256)
         return blocks * self.items * (tile.filter_rows // 16 * 512 + tile.columns // 8 * 256)
@@ -257,11 +288,15 @@ class Shape:
         """Of a walk."""
         return (self.walk + self.walking.lags - 1) * self.walking.step
 
-    def area_multiplications(self) -> int:
+    def _row_depth(self) -> int:
+        """(tap, channel)s of a row of taps that a warp which walks multiplies."""
+        return self.tile.run * PIECE or self.walking.depth
+
+    def area_multiplications(self) -> float:
         """Of 16 x 8 x 16."""
         blocks = self.positions // 16
         if self.is_gather:
-            steps = self.walking.rows * self.walking.depth // 16 if self.walking else self.steps
+            steps = self.walking.rows * self._row_depth() / 16 if self.walking else self.steps
             return blocks * self.walk * steps * self.col_blocks
         return blocks * self.items * self.tile.filter_rows // 16 * self.tile.columns // 8
 
@@ -311,6 +346,21 @@ def _block_groups(product: Product, tile: DirectTile) -> int:
     return ceil_div(ceil_div(product.groups, blocks), least) * least
 
 
+def _why_not_runs(problem: ConvProblem) -> str | None:
+    """Why a row's (tap, channel)s are not read as they lie, two elements at a time, or need not be."""
+    lhs, ins, rank = problem.lhs_spec, problem.in_channels, len(problem.lhs_shape)
+    if problem.groups > 1 or ins % PIECE == 0 or (*lhs.spatial[-1:], lhs.second) != (rank - 2, rank - 1):
+        return "no rows of few channels, which are last"
+    if problem.out_spec.second != rank - 1 or problem.out_channels % PIECE:
+        return "output channels are not last, in pieces of eight"
+    if max(*problem.lhs_dilation, problem.rhs_dilation[-1]) > 1 or problem.reverse:
+        return "taps that are not neighbours, one after the other"
+    if problem.in_spatial[-1] * ins % PIECE:
+        return "rows that are no whole pieces"
+    is_even = problem.window_strides[-1] * ins % 2 == 0
+    return None if is_even else "positions that are an odd number of elements apart"
+
+
 def _why_not_warps(shape: Shape, device: Device) -> str | None:
     """What does not depend on the area."""
     if not shape.is_gather:
@@ -332,7 +382,8 @@ def _why_not_walk(shape: Shape) -> str | None:
         return f"taps in other than {walk.rows} rows"
     if step != walk.step or (step > 1 and rows.dilation > 1):
         return f"rows that move by {step}, {rows.dilation} apart"
-    too_many = shape.chunks > 1 or shape.row_steps * 16 > walk.depth
+    pieces = shape.entry_pieces if shape.run else shape.row_steps * 2
+    too_many = shape.chunks > 1 or pieces > (shape.tile.run or walk.depth // PIECE)
     return "its warps do not hold the filter" if too_many else None
 
 
@@ -350,6 +401,8 @@ def _extents(shape: Shape, most: int, widest: int) -> list[tuple[int, int]]:
     """Columns of areas that are worth a look, with rows: the most that warps hold; of walks several."""
     height = shape.window.counts[1]
     wides = {*(w for w in (8, 16, 32, 64, 128) if w < widest), widest}
+    if shape.run:
+        wides = {ceil_div(wide, 16) * 16 for wide in wides}
     if not shape.walking:
         return [(wide, max(1, min(most // wide, height))) for wide in wides]
     wides = {wide for wide in wides if wide * shape.dilation <= most}
@@ -371,6 +424,7 @@ class Direct(TensorCores):
             (16, 1, 16, 4, 4, 80, Walk(3, 1, 96)), (16, 1, 16, 12, 8, 64, Walk(3, 1, 144)),
             (16, 1, 16, 12, 8, 144, Walk(7, 2, 32)), (8, 1, 16, 8, 8, 144, Walk(4, 1, 256)),
             (64, 1, 32, 8, 8, 32),
+            (16, 1, 16, 12, 8, 144, Walk(7, 2, 32), 3), (64, 1, 32, 8, 8, 48, None, 1), (32, 1, 64, 4, 4, 80, None, 1),
         )
     )  # fmt: skip
 
@@ -406,8 +460,10 @@ class Direct(TensorCores):
             return f"a split of {settings.split}" + (": its gather has none" if shape.is_gather else "")
         if shape.rows // shape.walk * settings.area[1] > shape.positions:
             return "its warps do not cover the area"
-        if max(*shape.box, shape.rows, settings.area[1]) > MOST_EXTENT:
+        if shape.extent > MOST_EXTENT:
             return "the window's reach is too large"
+        if shape.run and settings.area[1] % (2 * RUN):
+            return "an area whose rows are not whole multiplications"
         if not shape.is_gather and max(product.problem.lhs_dilation, default=1) > 1:
             return "an input that is dilated"
         if max(product.positions, product.image_elements) > INT32_MAX:
@@ -416,7 +472,7 @@ class Direct(TensorCores):
 
     def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:
         shape = _shape(product, settings.tile).at(settings.area)
-        return (shape.rows, settings.area[1], *shape.box, shape.window.taps, shape.walk)
+        return (shape.rows, settings.area[1], *shape.box, shape.window.taps, shape.walk, shape.run)
 
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
         """Shared memory's bandwidth, or the tensor cores' rate, and part of the other; or memory. And the beginning."""
@@ -432,7 +488,10 @@ class Direct(TensorCores):
         problem = product.problem
         if problem.lhs_batch_grouped or problem.out_batch_grouped:
             return "groups of images"
-        if not product.has_pixels_of(PIECE):
+        if tile.run:
+            if (reason := _why_not_runs(problem)) is not None:
+                return reason
+        elif not product.has_pixels_of(PIECE):
             return "channels are not last, in pieces of eight"
         if problem.is_empty or not math.prod(problem.kernel):
             return "nothing is to be computed"
@@ -449,7 +508,7 @@ class Direct(TensorCores):
         best, least = (1, RUN), math.inf
         for wide, rows in _extents(shape, most, widest):
             candidate = shape.at((ceil_div(height, ceil_div(height, rows)), wide))
-            if max(candidate.box) > MOST_EXTENT:
+            if candidate.extent > MOST_EXTENT:
                 continue
             if shape.walking:
                 cost = candidate.areas * candidate.area_clocks()

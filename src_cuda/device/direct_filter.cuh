@@ -5,6 +5,7 @@
 
 #include "device/convert.cuh"
 #include "device/direct_params.cuh"
+#include "device/direct_tables.cuh"
 #include "device/ptx.cuh"
 
 namespace jaxconv {
@@ -15,12 +16,13 @@ namespace jaxconv {
 template <typename T, DirectTile kTile>
 class FilterMatrices {
   static constexpr int kThreads = 32 * kTile.warps;
+  static constexpr bool kRuns = kTile.run > 0;
 
   using Row = Pack<T, kPieceChannels>;
 
  public:
   // To be called by all threads, before a barrier.
-  static __device__ __forceinline__ void Fill(const DirectParams& p, const DirectBlock& block,
+  static __device__ __forceinline__ void Fill(const DirectParams& p, const DirectBlock& block, const BoxOrigin& origin,
                                               const FilterSteps& steps, Row* rows) {
     constexpr int kSetCols = kTile.set * 8;
     const FilterPlaces places(p, block.channels);
@@ -36,6 +38,12 @@ class FilterMatrices {
         continue;
       }
       const int32_t tap_of_row = by_pieces.Divide(entry, &piece);
+      if constexpr (kRuns) {
+        const Tap* run = p.taps + block.residue().first_tap + tap_row * steps.taps + tap_of_row * p.area.run;
+        FillRunRow(p, places, from, run, piece * kPieceChannels - origin.RunSkip(p), col_block * 8, row % 8,
+                   rows + row);
+        continue;
+      }
       const T* tap = from + p.taps[block.residue().first_tap + tap_row * steps.taps + tap_of_row].filter_delta;
       piece += FirstPiece(p, col_block * 8 / kSetCols * kSetCols) + chunk * p.src_pixel.pieces;
       FillRow(p, places, tap, piece * kPieceChannels, col_block * 8, row % 8, rows + row);
@@ -60,6 +68,27 @@ class FilterMatrices {
   }
 
  private:
+  // The same of a run's (tap, channel)s, from one of them on; zeros where there are none.
+  static __device__ __forceinline__ void FillRunRow(const DirectParams& p, const FilterPlaces& places, const T* from,
+                                                    const Tap* run, int32_t first, int32_t out, int32_t row, Row* to) {
+    const int32_t channels = static_cast<int32_t>(p.problem.in_channels);
+    const auto exists = [&](int32_t at) { return at >= 0 && at < p.area.run * channels; };
+    if (p.filter_order == FilterOrder::kOuts) {
+      const int32_t at = first + row;
+      int32_t unused_first, unused_last;
+      const int64_t place = exists(at) ? places.OfRow(at % channels, out, &unused_first, &unused_last) : -1;
+      const T* source = place < 0 ? from : from + run[at / channels].filter_delta + place;
+      ptx::CopyAsync(ptx::SharedAddress(to), source, place >= 0);
+      return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < kPieceChannels; ++i) {
+      const int32_t at = first + i;
+      const int64_t place = exists(at) ? places.Of(at % channels, out + row) : -1;
+      reinterpret_cast<T*>(to)[i] = place < 0 ? T(0.0f) : from[run[at / channels].filter_delta + place];
+    }
+  }
+
   // An output channel's eight source channels; or, if output channels are what is contiguous, the other way round.
   static __device__ __forceinline__ void FillRow(const DirectParams& p, const FilterPlaces& places, const T* tap,
                                                  int32_t in, int32_t out, int32_t row, Row* to) {

@@ -18,12 +18,18 @@ namespace jaxconv {
 template <typename T, DirectTile kTile>
 class DirectSums {
   static constexpr int kPositions = kTile.positions, kBlocks = kTile.col_blocks();
+  static constexpr bool kRuns = kTile.run > 0;
 
  public:
   __device__ __forceinline__ DirectSums(const DirectParams& p, int first_position, int first_col)
-      : first_position_(first_position), first_col_(first_col) {
+      : first_position_(first_position), first_col_(first_col),
+        half_bytes_(8 * p.position_elements * static_cast<int32_t>(sizeof(T))) {
+    const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int i = 0; i < kPositions; ++i) from_[i] = PixelOf<false>(p, first_position + i * 16 + threadIdx.x % 16);
+    for (int i = 0; i < kPositions; ++i) {
+      const int position = first_position + i * 16;
+      from_[i] = kRuns ? RunOf<false>(p, position + lane / 4) + lane % 4 * 4 : PixelOf<false>(p, position + lane % 16);
+    }
 #pragma unroll
     for (int s = 0; s < kTile.sets; ++s) first_piece_[s] = FirstPiece(p, first_col + s * kTile.set * 8) * 16;
   }
@@ -44,7 +50,7 @@ class DirectSums {
     static_assert(kSets <= 2, "operands are read alternately to two places");
     const int step_bytes = p.col_blocks * kColBlockBytes, count = steps * kSets;
     filter += first_col_ / 8 * kColBlockBytes + threadIdx.x % 32 * 16;
-    entries += threadIdx.x % 32 / 16 * kEntryBytes;
+    if (!kRuns) entries += threadIdx.x % 32 / 16 * kEntryBytes;
     Operands first, second;
     uint32_t from = ReadEntry(entries, 0) + box, next = ReadEntry(entries, min(1, steps - 1) * 2) + box;
     int read = 1;  // steps whose entries have been read, less one
@@ -123,7 +129,13 @@ class DirectSums {
     }
     from ^= first_piece_[set];
 #pragma unroll
-    for (int i = 0; i < kPositions; ++i) ptx::LoadMatrices<false>(to.a[i], from + from_[i]);
+    for (int i = 0; i < kPositions; ++i) {
+      if constexpr (kRuns) {
+        LoadRuns(to.a[i], from + from_[i], half_bytes_, false);
+      } else {
+        ptx::LoadMatrices<false>(to.a[i], from + from_[i]);
+      }
+    }
   }
 
   __device__ __forceinline__ void MultiplyAdd(int set, const Operands& of) {
@@ -138,6 +150,7 @@ class DirectSums {
 
   int first_position_;
   int first_col_;
+  uint32_t half_bytes_;                // of a source in runs: from a position to the eighth after it
   int32_t from_[kPositions];           // of the lane's position in each block
   uint32_t first_piece_[kTile.sets];   // bytes
   float sum_[kPositions][kBlocks][4];
@@ -164,7 +177,8 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTi
   const auto copy = [&] {
     if (next >= block.areas) return;
     const AreaPlace place = block.Place(p, next);
-    const int32_t at[kSpatial] = {origin.At(p, place, 0), origin.At(p, place, 1), origin.At(p, place, 2)};
+    const int32_t at[kSpatial] = {origin.At(p, place, 0), origin.At(p, place, 1),
+                                  kTile.run > 0 ? origin.RunAt(p, place) : origin.At(p, place, 2)};
     filled.WaitUntilEmpty();
     box.template Copy<T>(base + filled.stage() * p.places.stage, filled.full(),
                          block.channels.src + next_chunk * p.src_pixel.pieces * kPieceChannels, at, place.image);
@@ -175,11 +189,12 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTi
   };
   __syncthreads();
   if (warp == 0) copy();
-  const FilterSteps steps(block.residue().tap_count, p.entry_pieces, p.row_taps);
+  const FilterSteps steps(block.residue().tap_count, p.entry_pieces, p.row_taps, p.area.run);
   if (kTile.walks()) CheckRowsOfTaps(p, block.residue(), origin, steps, kTile.walk);
-  FillTables<32 * kTile.warps, kTile.walks()>(p, block.residue(), origin, shared);
+  if (kTile.run > 0) CheckRuns(p, block.residue(), origin);
+  FillTables<32 * kTile.warps, kTile.walks(), (kTile.run > 0)>(p, block.residue(), origin, shared);
   auto* filter = reinterpret_cast<Pack<T, kPieceChannels>*>(shared + p.places.filter);
-  FilterMatrices<T, kTile>::Fill(p, block, steps, filter);
+  FilterMatrices<T, kTile>::Fill(p, block, origin, steps, filter);
   __syncthreads();
   if (!kTile.walks() && p.filter_order == FilterOrder::kOuts) {
     FilterMatrices<T, kTile>::Transpose(p, steps, filter);

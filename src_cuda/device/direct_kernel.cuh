@@ -16,7 +16,7 @@ constexpr int FirstForGather(int tile) {
   for (int i = 0; i < tile; ++i) {
     const DirectTile& other = kDirectTiles[i];
     if (other.set == t.set && other.sets == t.sets && other.positions == t.positions && other.warps == t.warps &&
-        other.walk == t.walk) {
+        other.walk == t.walk && other.run == t.run) {
       return i;
     }
   }
@@ -26,7 +26,8 @@ constexpr int FirstForGather(int tile) {
 constexpr int FirstForReduce(int tile) {
   const DirectTile& t = kDirectTiles[tile];
   for (int i = 0; i < tile; ++i) {
-    if (kDirectTiles[i].set == t.set && kDirectTiles[i].filter_rows == t.filter_rows) return i;
+    const DirectTile& other = kDirectTiles[i];
+    if (other.set == t.set && other.filter_rows == t.filter_rows && (other.run > 0) == (t.run > 0)) return i;
   }
   return tile;
 }

@@ -54,8 +54,10 @@ enum class FilterOrder { kIns, kOuts, kNone };
 struct DirectParams {
   CUtensorMap src_map;  // for TMA, where there is one
   CUtensorMap dst_map;  // of a reduce's gradient
-  bool src_in_rows;     // whether the map takes the pixels of a row for one: they are neighbours, and TMA is slow with
-  bool dst_in_rows;     // pieces of 16 bytes
+  // Where the map takes the pixels of a row for one, the elements from one to the next that a box may begin with: they
+  // are neighbours, and TMA is slow with pieces of 16 bytes. Elsewhere 0.
+  int32_t src_in_rows;
+  int32_t dst_in_rows;
   ConvProblem problem;
   int32_t dst_apart[kSpatial];  // elements between neighbouring positions of a class
   const Tap* taps;
@@ -80,6 +82,7 @@ struct DirectParams {
   int32_t parts;           // and of its positions, among so many warps each
   int32_t row_taps;        // where warps walk: taps of a row; else 0
   int32_t row_dilation;    // where warps walk: source rows from one row of taps to the next
+  int32_t position_elements;  // where the source is read in runs: from one position to the next
   FilterOrder filter_order;
 };
 
@@ -189,9 +192,10 @@ struct FilterSteps {
   int32_t of_row;
   int32_t all;
 
-  __host__ __device__ FilterSteps(int32_t tap_count, int32_t entry_pieces, int32_t row_taps)
+  // `run`: taps that share entries.
+  __host__ __device__ FilterSteps(int32_t tap_count, int32_t entry_pieces, int32_t row_taps, int32_t run)
       : rows(row_taps > 0 ? tap_count / row_taps : 1), taps(row_taps > 0 ? row_taps : tap_count),
-        entries(taps * entry_pieces), of_row((entries + 1) / 2), all(of_row * rows) {}
+        entries((run > 0 ? taps / run : taps) * entry_pieces), of_row((entries + 1) / 2), all(of_row * rows) {}
 };
 
 // A place in the filter of a block's source and output channel, or -1 where they are of different groups or none.

@@ -18,6 +18,7 @@ template <typename T, DirectTile kTile>
 class DirectFilterSums {
   static constexpr int kRows = kTile.filter_rows, kBlocks = kTile.set;
   static constexpr int kSteps = 2;  // of 16 positions, whose gradients are in registers
+  static constexpr bool kRuns = kTile.run > 0;
 
  public:
   // `item`: of the sets and their parts of kRows.
@@ -34,14 +35,18 @@ class DirectFilterSums {
     const int lane = threadIdx.x % 32, matrix = lane / 8;
     const Position* positions = reinterpret_cast<const Position*>(shared + p.places.positions) + first_position;
     const uint32_t pixels = ptx::SharedAddress(shared) + p.places.position_pixels;
-    uint32_t from[kSteps];
-    bool is_there[kSteps];
+    constexpr int kHalves = kRuns ? 2 : 1;  // of a step, in each of which the lane has a position
+    uint32_t from[kSteps][kHalves];
+    bool is_there[kSteps][kHalves];
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
-      const int at = k * 16 + matrix / 2 * kRun + lane % kRun;
-      // The gradient is zero elsewhere, and so must be what it is multiplied with.
-      is_there[k] = kWhole || end.Has(positions[at]);
-      from[k] = box + ptx::LoadWord(pixels + (first_position + at) * static_cast<int>(sizeof(uint32_t)));
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        const int at = k * 16 + (kRuns ? half * kRun + lane / 4 : matrix / 2 * kRun + lane % kRun);
+        // The gradient is zero elsewhere, and so must be what it is multiplied with.
+        is_there[k][half] = kWhole || end.Has(positions[at]);
+        from[k][half] = box + ptx::LoadWord(pixels + (first_position + at) * static_cast<int>(sizeof(uint32_t)));
+      }
     }
     uint32_t b[kSteps][kBlocks][2];
     ReadGradient(p, gradient, first_position, b);
@@ -49,10 +54,27 @@ class DirectFilterSums {
     const uint32_t zeros = ptx::SharedAddress(shared) + p.places.zeros;
     uint32_t a[2][kSteps][4];  // while one block of rows is multiplied, the next is read
     const auto read = [&](int i) {
-      const uint32_t entry = ReadEntry(entries, min(first_entry_ + 2 * i + matrix % 2, entries_ - 1));
-      const uint32_t offset = entry ^ first_piece_ * 16;
+      if constexpr (kRuns) {  // positions lie at multiples of 4 bytes alone
 #pragma unroll
-      for (int k = 0; k < kSteps; ++k) ptx::LoadMatrices<true>(a[i % 2][k], is_there[k] ? from[k] + offset : zeros);
+        for (int row = 0; row < 2; ++row) {
+          const uint32_t offset = ReadEntry(entries, min(first_entry_ + 2 * i + row, entries_ - 1));
+#pragma unroll
+          for (int k = 0; k < kSteps; ++k) {
+#pragma unroll
+            for (int half = 0; half < kHalves; ++half) {
+              const uint32_t place = (is_there[k][half] ? from[k][half] + offset : zeros) + lane % 4 * 4;
+              a[i % 2][k][half * 2 + row] = ptx::Transpose(ptx::LoadWord(place));
+            }
+          }
+        }
+      } else {
+        const uint32_t entry = ReadEntry(entries, min(first_entry_ + 2 * i + matrix % 2, entries_ - 1));
+        const uint32_t offset = entry ^ first_piece_ * 16;
+#pragma unroll
+        for (int k = 0; k < kSteps; ++k) {
+          ptx::LoadMatrices<true>(a[i % 2][k], is_there[k][0] ? from[k][0] + offset : zeros);
+        }
+      }
     };
     read(0);
 #pragma unroll
@@ -77,19 +99,24 @@ class DirectFilterSums {
   static constexpr int kFloats = kRows * kBlocks * 4 * 32;
 
   // Stores a part of what was written to `sums`, of as many as there are of the positions.
-  __device__ __forceinline__ void Store(const DirectParams& p, const DirectBlock& block, const float* sums,
-                                        int part) const {
+  __device__ __forceinline__ void Store(const DirectParams& p, const DirectBlock& block, const BoxOrigin& origin,
+                                        const float* sums, int part) const {
     const int lane = threadIdx.x % 32;
     const FilterPlaces places(p, block.channels);
-    const Divider<int32_t> by_pieces(p.entry_pieces);
+    const Divider<int32_t> by_pieces(p.entry_pieces), by_channels(static_cast<int32_t>(p.problem.in_channels));
     const int64_t slice = block.worker * p.out_elements;
 #pragma unroll 2
     for (int at = 2 * part; at < kRows * kBlocks * 4; at += 2 * p.parts) {
       const int entry = first_entry_ + at / (kBlocks * 4) * 2 + at / 2 % 2;
       if (entry >= entries_) continue;
       int32_t piece;
-      const int32_t tap = by_pieces.Divide(entry, &piece);
-      const int32_t in = (piece + first_piece_) * kPieceChannels + lane / 4;
+      int32_t tap = by_pieces.Divide(entry, &piece);
+      int32_t in = (piece + first_piece_) * kPieceChannels + lane / 4;
+      if constexpr (kRuns) {  // of a row of taps, of which an entry has several, or parts
+        const int32_t element = in - origin.RunSkip(p);
+        if (element < 0 || element >= p.area.run * static_cast<int32_t>(p.problem.in_channels)) continue;
+        tap = tap * p.area.run + by_channels.Divide(element, &in);
+      }
       const int32_t out = first_col_ + at / 4 % kBlocks * 8 + lane % 4 * 2;
       const int64_t to = slice + p.taps[block.residue().first_tap + tap].filter_delta;
       const int64_t place[2] = {places.Of(in, out), places.Of(in, out + 1)};
@@ -173,16 +200,20 @@ __global__ void __launch_bounds__(32 * kReduceWarps, kDirectTiles[kTileIndex].re
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
   StageRing filled(base + p.places.barriers), read = filled;
   if (threadIdx.x == 0) filled.Init(kReduceWarps);
-  FillTables<32 * kReduceWarps, false>(p, block.residue(), origin, shared);
+  if (kTile.run > 0) CheckRuns(p, block.residue(), origin);
+  FillTables<32 * kReduceWarps, false, (kTile.run > 0)>(p, block.residue(), origin, shared);
   uint32_t* pixels = reinterpret_cast<uint32_t*>(shared + p.places.position_pixels);
-  for (int i = threadIdx.x; i < p.positions; i += 32 * kReduceWarps) pixels[i] = PixelOf<false>(p, i);
+  for (int i = threadIdx.x; i < p.positions; i += 32 * kReduceWarps) {
+    pixels[i] = kTile.run > 0 ? RunOf<false>(p, i) : PixelOf<false>(p, i);
+  }
   ClearBehindArea(p, shared);
   __syncthreads();
   int32_t next = block.worker;  // the area that is copied next
   const auto copy = [&] {
     if (next >= block.areas) return;
     const AreaPlace place = block.Place(p, next);
-    const int32_t at[kSpatial] = {origin.At(p, place, 0), origin.At(p, place, 1), origin.At(p, place, 2)};
+    const int32_t at[kSpatial] = {origin.At(p, place, 0), origin.At(p, place, 1),
+                                  kTile.run > 0 ? origin.RunAt(p, place) : origin.At(p, place, 2)};
     const uint32_t stage = base + filled.stage() * p.places.stage;
     filled.WaitUntilEmpty();
     box.template Copy<T>(stage, filled.full(), block.channels.src, at, place.image);
@@ -191,7 +222,8 @@ __global__ void __launch_bounds__(32 * kReduceWarps, kDirectTiles[kTileIndex].re
     filled.Advance();
     next += p.workers;
   };
-  const int entries = block.residue().tap_count * p.entry_pieces, part = warp / p.items;
+  const FilterSteps steps(block.residue().tap_count, p.entry_pieces, 0, p.area.run);
+  const int entries = steps.entries, part = warp / p.items;
   DirectFilterSums<T, kTile> sums(p, warp % p.items, entries);
   if (warp == 0) copy();
 #pragma unroll 1
@@ -226,7 +258,7 @@ __global__ void __launch_bounds__(32 * kReduceWarps, kDirectTiles[kTileIndex].re
   }
   if (part == 0) sums.Write(exchange);
   __syncthreads();
-  if (part < p.parts) sums.Store(p, block, exchange, part);
+  if (part < p.parts) sums.Store(p, block, origin, exchange, part);
 }
 
 }  // namespace jaxconv

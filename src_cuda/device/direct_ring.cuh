@@ -49,7 +49,7 @@ class StageRing {
 // A box of a tensor in shared memory: from where, and how large.
 struct Box {
   const CUtensorMap& map;
-  bool in_rows;
+  int32_t in_rows;
   const void* tensor;
   const TensorStrides& strides;
   const int64_t (&size)[kSpatial];
@@ -73,9 +73,10 @@ struct Box {
                                        int32_t image) const {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (threadIdx.x % 32 > 0) return;
-    const int32_t first = in_rows ? at[2] * kPieceChannels : channel;
+    const int32_t first = in_rows ? at[2] * in_rows : channel;
     ptx::CopyBoxByTma(to, map, barrier, first, in_rows ? 0 : at[2], at[1], at[0], image);
 #else
+    if (in_rows == 1) return CopyRuns<T>(to, at, image);
     const int32_t piece = threadIdx.x % 32 & ((1 << pixel.pitch) - 1);
     channel += piece * kPieceChannels;
     const T* first = static_cast<const T*>(tensor) + image * strides.batch + channel;
@@ -92,6 +93,23 @@ struct Box {
       }
     }
 #endif
+  }
+
+  // A box of runs without TMA: pieces of a row of the tensor, which is whole ones.
+  template <typename T>
+  __device__ __forceinline__ void CopyRuns(uint32_t to, const int32_t (&at)[kSpatial], int32_t image) const {
+    const int64_t row_elements = size[2] * channels;
+    const T* first = static_cast<const T*>(tensor) + image * strides.batch;
+    for (int32_t row = 0; row < extent[0] * extent[1]; ++row) {
+      const int32_t d = at[0] + row / extent[1], h = at[1] + row % extent[1];
+      const bool is_there = static_cast<uint32_t>(d) < size[0] && static_cast<uint32_t>(h) < size[1];
+      const T* from = first + d * strides.spatial[0] + h * strides.spatial[1] + at[2];
+      for (int32_t piece = threadIdx.x % 32; piece < extent[2]; piece += 32) {
+        const int32_t element = at[2] + piece * kPieceChannels;
+        ptx::CopyAsync(to + (row * extent[2] + piece) * 16, from + piece * kPieceChannels,
+                       is_there && element >= 0 && element < row_elements);
+      }
+    }
   }
 
   // Says that a stage will be full when the copies, of so many bytes, have been done.

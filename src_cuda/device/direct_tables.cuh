@@ -28,7 +28,9 @@ struct alignas(8) Position {
 
 inline constexpr int16_t kNoRow = INT16_MAX;
 
-// The box's first pixel as seen from an area's first: the least of all taps' shifts.
+// The box's first pixel as seen from an area's first: the least of all taps' shifts. Of a source that is read in runs
+// the box begins with the last piece up to there, as TMA wants it, and what is read with the last even element: two are
+// read at a time.
 struct BoxOrigin {
   int32_t low[kSpatial];
 
@@ -48,7 +50,9 @@ struct BoxOrigin {
     for (int d = 0; d < kSpatial; ++d) {
       low[d] = residue.tap_count == 0 ? 0 : __reduce_min_sync(0xffffffff, low[d]);
       high[d] = residue.tap_count == 0 ? 0 : __reduce_max_sync(0xffffffff, high[d]);
-      if (high[d] - low[d] + reach[d] > p.area.box[d]) __trap();  // the plan is of another problem
+      const bool is_run = d == 2 && p.area.run > 0;
+      // The plan is of another problem.
+      if (is_run ? high[d] - low[d] + 1 != p.area.run : high[d] - low[d] + reach[d] > p.area.box[d]) __trap();
     }
   }
 
@@ -62,7 +66,34 @@ struct BoxOrigin {
   __device__ __forceinline__ int32_t At(const DirectParams& p, const AreaPlace& place, int d) const {
     return place.at[d] * static_cast<int32_t>(p.problem.step[d]) + low[d];
   }
+
+  // Where the source is read in runs: the box's first element along the last dimension, those from there to the first
+  // that is read, and from there to the first of the first tap.
+  __device__ __forceinline__ int32_t RunAt(const DirectParams& p, const AreaPlace& place) const {
+    return place.at[2] * p.position_elements + (FirstOfRun(p) & -kPieceChannels);
+  }
+  __device__ __forceinline__ int32_t RunBegin(const DirectParams& p) const {
+    return FirstOfRun(p) & (kPieceChannels - 2);
+  }
+  __device__ __forceinline__ int32_t RunSkip(const DirectParams& p) const { return FirstOfRun(p) & 1; }
+
+ private:
+  __device__ __forceinline__ int32_t FirstOfRun(const DirectParams& p) const {
+    return low[2] * static_cast<int32_t>(p.problem.in_channels);
+  }
 };
+
+// The plan is of another problem, if the taps are not rows, each of neighbouring ones. To be called by whole warps.
+__device__ __forceinline__ void CheckRuns(const DirectParams& p, const ResidueClass& residue, const BoxOrigin& origin) {
+  const Tap* taps = p.taps + residue.first_tap;
+  bool is_run = residue.tap_count % p.area.run == 0;
+  for (int32_t t = threadIdx.x % 32; t < residue.tap_count; t += 32) {
+    const Tap tap = taps[t], first = taps[t / p.area.run * p.area.run];
+    is_run &= tap.shift[0] == first.shift[0] && tap.shift[1] == first.shift[1] &&
+              tap.shift[2] == origin.low[2] + t % p.area.run;
+  }
+  if (!is_run) __trap();
+}
 
 // The plan is of another problem, if a class's taps are not as many rows as a walk has, equal ones, a dilation apart. To
 // be called by whole warps.
@@ -106,7 +137,22 @@ __device__ __forceinline__ void FillEntries(const DirectParams& p, const Residue
   }
 }
 
-template <int kThreads, bool kWalks>
+// The same where the source is read in runs: bytes from the position's first element to the entry's.
+template <int kThreads>
+__device__ __forceinline__ void FillRunEntries(const DirectParams& p, const ResidueClass& residue,
+                                               const BoxOrigin& origin, char* shared) {
+  uint32_t* entries = reinterpret_cast<uint32_t*>(shared + p.places.entries);
+  const int32_t count = residue.tap_count / p.area.run * p.entry_pieces;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < (count + 1) * kRun; i += kThreads) {
+    const int32_t entry = min(i / kRun, count - 1);
+    const Tap tap = p.taps[residue.first_tap + entry / p.entry_pieces * p.area.run];
+    const int32_t row = (tap.shift[0] - origin.low[0]) * p.area.box[1] + tap.shift[1] - origin.low[1];
+    entries[i] = (row * p.area.box[2] + entry % p.entry_pieces) * 16 + origin.RunBegin(p) * 2;
+  }
+}
+
+template <int kThreads, bool kWalks, bool kRuns>
 __device__ __forceinline__ void FillTables(const DirectParams& p, const ResidueClass& residue, const BoxOrigin& origin,
                                            char* shared) {
   Position* positions = reinterpret_cast<Position*>(shared + p.places.positions);
@@ -117,7 +163,11 @@ __device__ __forceinline__ void FillTables(const DirectParams& p, const ResidueC
                                                    static_cast<int16_t>(at.row), static_cast<int16_t>(at.column)}
                                         : Position{0, kNoRow, kNoRow};
   }
-  FillEntries<kThreads>(p, residue, origin, shared);
+  if constexpr (kRuns) {
+    FillRunEntries<kThreads>(p, residue, origin, shared);
+  } else {
+    FillEntries<kThreads>(p, residue, origin, shared);
+  }
   if (threadIdx.x < 4) reinterpret_cast<int32_t*>(shared + p.places.zeros)[threadIdx.x] = 0;
 }
 
@@ -128,6 +178,25 @@ __device__ __forceinline__ int32_t PixelOf(const DirectParams& p, int32_t positi
   if (at.row >= p.area.rows) return 0;
   const int32_t step[2] = {static_cast<int32_t>(p.problem.step[1]), static_cast<int32_t>(p.problem.step[2])};
   return ((at.row * step[0] * p.area.box[2] + at.column * step[1]) << p.src_pixel.pitch) * 16;
+}
+
+// The same where the source is read in runs.
+template <bool kWalks>
+__device__ __forceinline__ int32_t RunOf(const DirectParams& p, int32_t position) {
+  const AreaPosition<kWalks> at(p, position);
+  if (at.row >= p.area.rows) return 0;
+  const int32_t row = at.row * static_cast<int32_t>(p.problem.step[1]) * p.area.box[2];
+  return row * 16 + at.column * p.position_elements * 2;
+}
+
+// What LoadMatrices reads, of two entries one behind the other, from positions that lie at multiples of 4 bytes alone:
+// the lane's place is its own. `is_half`: of the first alone.
+__device__ __forceinline__ void LoadRuns(uint32_t (&to)[4], uint32_t from, uint32_t half_bytes, bool is_half) {
+  to[0] = ptx::LoadWord(from);
+  to[1] = ptx::LoadWord(from + half_bytes);
+  if (is_half) return;
+  to[2] = ptx::LoadWord(from + 16);
+  to[3] = ptx::LoadWord(from + half_bytes + 16);
 }
 
 // Elements from the destination's origin to an area's, and the positions that it has before the class's end.

@@ -20,6 +20,9 @@ class DirectWalk {
   static constexpr int kPositions = kTile.positions, kBlocks = kTile.col_blocks(), kSet = kTile.set;
   static constexpr int kTapRows = kTile.walk.rows, kStep = kTile.walk.step, kLags = kTile.walk.lags();
   static constexpr int kRowSteps = kTile.walk.steps;
+  static constexpr bool kRuns = kTile.run > 0;
+  static_assert(!kRuns || (kTile.sets == 1 && (kTile.run + 1) / 2 == kRowSteps && kTile.run > 1),
+                "a row's steps are a run's pieces by twos, of which the last may be one alone, but not the first");
   static constexpr bool kMayLackRow = kTile.walk.least_rows() < kTapRows;
   static constexpr int kRowReads = kTile.sets * kRowSteps, kReads = kStep * kRowReads;  // of a source row, of a step
   // Reads of the source ahead: as many as registers allow beside the filter.
@@ -36,14 +39,22 @@ class DirectWalk {
       : first_col_(first_col), cols_(block.channels.dst_count - first_col), dilation_(p.row_dilation),
         is_odd_(threadIdx.x % 2), lacks_row_(steps.rows < kTapRows),
         row_bytes_((p.row_dilation * p.area.box[2] << p.src_pixel.pitch) * 16),
+        half_bytes_(8 * p.position_elements * static_cast<int32_t>(sizeof(T))),
         positions_(reinterpret_cast<const Position*>(shared + p.places.positions) + first_position) {
     ptx::Keep(is_odd_);
     const uint32_t base = ptx::SharedAddress(shared), lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < kPositions; ++i) from_[i] = PixelOf<true>(p, first_position + i * 16 + lane % 16);
     const int32_t first_row = origin.RowOfTaps(p, block.residue(), steps.rows, 0);
 #pragma unroll
+    for (int i = 0; i < kPositions; ++i) {
+      const int position = first_position + i * 16;
+      from_[i] = kRuns ? RunOf<true>(p, position + lane / 4) : PixelOf<true>(p, position + lane % 16);
+    }
+#pragma unroll
     for (int r = 0; r < kRowReads; ++r) {
+      if constexpr (kRuns) {
+        entry_[r] = ReadEntry(base + p.places.entries, first_row * steps.entries) + r * 32 + lane % 4 * 4;
+        continue;
+      }
       const int32_t entry = min(r % kRowSteps * 2 + static_cast<int32_t>(lane / 16), steps.entries - 1);
       entry_[r] = ReadEntry(base + p.places.entries, first_row * steps.entries + entry) ^
                   FirstPiece(p, first_col + r / kRowSteps * kSet * 8) * 16;
@@ -140,8 +151,17 @@ class DirectWalk {
   __device__ __forceinline__ void Read(uint32_t row, int r, uint32_t (&to)[kPositions][4]) const {
     const uint32_t from = row + r / kRowReads * row_bytes_ + entry_[r % kRowReads];
 #pragma unroll
-    for (int i = 0; i < kPositions; ++i) ptx::LoadMatrices<false>(to[i], from + from_[i]);
+    for (int i = 0; i < kPositions; ++i) {
+      if constexpr (kRuns) {
+        LoadRuns(to[i], from + from_[i], half_bytes_, IsHalf(r));
+      } else {
+        ptx::LoadMatrices<false>(to[i], from + from_[i]);
+      }
+    }
   }
+
+  // Whether a step of a row of taps has one piece alone.
+  static constexpr bool IsHalf(int r) { return kRuns && kTile.run % 2 == 1 && r % kRowSteps == kRowSteps - 1; }
 
   // Adds the products of a step's source rows to the sums of all lags that it has, and passes each lag's sums on to the
   // next one's: the first multiplication reads them there. What has been multiplied makes room for what comes next, of
@@ -182,9 +202,12 @@ class DirectWalk {
         const int block = set * kSet + j;
         float (&sum)[4] = sum_[lag][i][block];
         const uint32_t (&filter)[2] = filter_[tap_row][r % kRowReads][j];
+        const bool is_half = IsHalf(r % kRowReads);
         if (kMayLackRow && tap_row == kTapRows - 1 && lacks_row_) {  // what is not finite would make zeros NaN
 #pragma unroll
           for (int k = 0; k < 4 && is_first; ++k) sum[k] = sum_[lag - 1][i][block][k];
+        } else if (is_half) {
+          ptx::MultiplyAddHalf<T>(sum, source[i], filter[0]);
         } else if (!is_first) {
           ptx::MultiplyAdd<T>(sum, source[i], filter[0], filter[1]);
         } else if (lag > 0) {
@@ -262,6 +285,7 @@ class DirectWalk {
   int32_t is_odd_;  // whether the lane is
   bool lacks_row_;  // whether the class has one row of taps less than the tile
   uint32_t row_bytes_;  // from a source row to the next that this walk reads
+  uint32_t half_bytes_;  // of a source in runs: from a position to the eighth after it
   const Position* positions_;
   int32_t from_[kPositions];  // of the lane's position in each block
   uint32_t entry_[kRowReads];

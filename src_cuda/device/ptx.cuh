@@ -69,6 +69,13 @@ __device__ __forceinline__ void LoadTwoMatrices(uint32_t& first, uint32_t& secon
   }
 }
 
+// The transpose of an 8 x 8 matrix, of which lane 4 * i + j has the elements 2j and 2j + 1 of row i.
+__device__ __forceinline__ uint32_t Transpose(uint32_t matrix) {
+  uint32_t transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(matrix));
+  return transposed;
+}
+
 __device__ __forceinline__ uint32_t LoadWord(uint32_t address) {
   uint32_t word;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(address));
@@ -122,5 +129,20 @@ template <typename T>
 __device__ __forceinline__ void MultiplyAdd(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   MultiplyAdd<T>(sum, sum, a, b0, b1);
 }
+
+// The same of half as many steps: the first halves of those registers.
+template <typename T>
+__device__ __forceinline__ void MultiplyAddHalf(float (&sum)[4], const uint32_t (&a)[4], uint32_t b);
+
+#define JAXCONV_MULTIPLY_ADD_HALF(T, SHAPE)                                                                           \
+  template <>                                                                                                         \
+  __device__ __forceinline__ void MultiplyAddHalf<T>(float (&sum)[4], const uint32_t (&a)[4], uint32_t b) {           \
+    asm("mma.sync.aligned." SHAPE " {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"                              \
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                                      \
+        : "r"(a[0]), "r"(a[1]), "r"(b));                                                                              \
+  }
+JAXCONV_MULTIPLY_ADD_HALF(__nv_bfloat16, "m16n8k8.row.col.f32.bf16.bf16.f32")
+JAXCONV_MULTIPLY_ADD_HALF(__half, "m16n8k8.row.col.f32.f16.f16.f32")
+#undef JAXCONV_MULTIPLY_ADD_HALF
 
 }  // namespace jaxconv::ptx

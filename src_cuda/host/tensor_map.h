@@ -14,11 +14,12 @@ namespace jaxconv {
 
 inline constexpr int32_t kMostBoxExtent = 256;
 
-// Describes an activation and a box of it to TMA. `in_rows`: the pixels of a box's row are taken for one, as they are
-// neighbours and have but eight channels. False where the driver refuses, or is too old.
-inline bool EncodeMap(CUtensorMap* map, bool* in_rows, const void* tensor, DType type, const TensorStrides& s,
-               const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, const PixelLayout& pixel,
-               const int32_t (&extent)[kSpatial]) {
+// Describes an activation and a box of it to TMA. The pixels of a box's row are taken for one, `in_rows` elements
+// apart, if they are neighbours and have but eight channels, or `is_runs`, where the box's extent is of eight elements.
+// False where the driver refuses, or is too old.
+inline bool EncodeMap(CUtensorMap* map, int32_t* in_rows, const void* tensor, DType type, const TensorStrides& s,
+                      const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, const PixelLayout& pixel,
+                      const int32_t (&extent)[kSpatial], bool is_runs) {
   static const auto encode = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult found;
@@ -29,11 +30,14 @@ inline bool EncodeMap(CUtensorMap* map, bool* in_rows, const void* tensor, DType
   if (encode == nullptr) return false;
   constexpr CUtensorMapSwizzle kSwizzles[] = {CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_SWIZZLE_32B,
                                               CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_SWIZZLE_128B};
-  const auto bytes = [&](int64_t stride) { return static_cast<cuuint64_t>(std::max<int64_t>(stride, channels)) * 2; };
   const auto size_of = [](int64_t size) { return static_cast<cuuint64_t>(size); };
-  *in_rows = channels == kPieceChannels && s.spatial[2] == channels && extent[2] * channels <= kMostBoxExtent;
+  const bool is_row = pixel.pitch == 0 && channels == kPieceChannels && s.spatial[2] == channels &&
+                      extent[2] * channels <= kMostBoxExtent;
+  *in_rows = is_runs ? 1 : is_row ? kPieceChannels : 0;
   const int64_t row = *in_rows ? size[2] : 1, pixel_channels = kPieceChannels << pixel.pitch;
   const int32_t box_row = *in_rows ? extent[2] : 1;
+  // Strides of dimensions that there are none of may be anything that is valid.
+  const auto bytes = [&](int64_t stride) { return size_of(std::max<int64_t>(stride, channels * row)) * 2; };
   const cuuint64_t sizes[] = {size_of(channels * row), size_of(size[2] / row), size_of(size[1]), size_of(size[0]),
                               size_of(batch)};
   const cuuint64_t strides[] = {bytes(s.spatial[2] * row), bytes(s.spatial[1]), bytes(s.spatial[0]), bytes(s.batch)};

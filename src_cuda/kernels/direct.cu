@@ -52,6 +52,14 @@ int32_t EntryPieces(const ConvProblem& p, int32_t groups, int32_t set_cols) {
   return static_cast<int32_t>(all % pieces == 0 ? pieces : all);
 }
 
+// Pieces of a run: (tap, channel)s of a row of taps, which may begin with an element that is none of them. By twos in a
+// gather whose warps do not walk: a multiplication's are one behind the other.
+int32_t RunPieces(const ConvProblem& p, Pass pass, const Area& area, const DirectTile& tile) {
+  const int64_t elements = area.run * p.in_channels + p.in_channels % 2;
+  const int64_t pieces = CeilDiv(elements, kPieceChannels);
+  return static_cast<int32_t>(tile.walks() || pass == Pass::kReduce ? pieces : CeilDiv(pieces, 2) * 2);
+}
+
 // The thread blocks' channels, and how they lie in shared memory.
 void SetChannels(DirectParams& d, const DirectTile& tile, Pass pass) {
   const ConvProblem& p = d.problem;
@@ -65,11 +73,11 @@ void SetChannels(DirectParams& d, const DirectTile& tile, Pass pass) {
     d.entry_pieces = EntryPieces(p, d.block_groups, tile.set * 8);
     cols = CeilDiv(d.block_groups * p.out_channels, warp_cols) * warp_cols;
   } else {
-    const int64_t pieces = p.in_channels / kPieceChannels;
+    const int64_t pieces = d.area.run > 0 ? 1 : p.in_channels / kPieceChannels;
     d.block_groups = 0;
     d.chunks = static_cast<int32_t>(CeilDiv(pieces, tile.pieces));
     d.src_pixel = Layout(CeilDiv(pieces, d.chunks));
-    d.entry_pieces = d.src_pixel.pieces;
+    d.entry_pieces = d.area.run > 0 ? RunPieces(p, pass, d.area, tile) : d.src_pixel.pieces;
     const int64_t most = std::max(1, tile.pieces * kPieceChannels / warp_cols);
     cols = std::min(CeilDiv(p.out_channels, warp_cols), most) * warp_cols;
     d.channel_blocks = static_cast<int32_t>(CeilDiv(p.out_channels, cols));
@@ -85,7 +93,8 @@ int WarpsDown(const DirectParams& d, const DirectTile& tile) {
 
 // Of a reduce: sets of output channels by parts of the entries.
 int Items(const DirectParams& d, const DirectTile& tile) {
-  const int64_t rows = CeilDiv(d.area.taps * d.entry_pieces, 2);
+  const FilterSteps steps(d.area.taps, d.entry_pieces, 0, d.area.run);
+  const int64_t rows = CeilDiv(steps.entries, 2);
   return static_cast<int>(std::max<int64_t>(1, CeilDiv(rows, tile.filter_rows))) * d.col_blocks / tile.set;
 }
 
@@ -99,7 +108,8 @@ DirectPlaces MakePlaces(const DirectParams& d, const DirectTile& tile, Pass pass
   const auto turn = [](int64_t bytes) { return CeilDiv(bytes, 1024) * 1024; };  // of TMA's exchange of pieces
   const auto whole = [](int64_t bytes) { return CeilDiv(bytes, kAlignment) * kAlignment; };
   const int64_t box = static_cast<int64_t>(d.area.box[0]) * d.area.box[1] * d.area.box[2];
-  const int64_t positions = d.positions, entries = d.area.taps * d.entry_pieces;
+  const int64_t positions = d.positions;
+  const int64_t entries = FilterSteps(d.area.taps, d.entry_pieces, 0, d.area.run).entries;
   const int64_t box_bytes = turn((box << d.src_pixel.pitch) * 16);
   const int64_t out_bytes = static_cast<int64_t>(ElementBytes(out_type));
   int64_t at = 0;
@@ -109,7 +119,7 @@ DirectPlaces MakePlaces(const DirectParams& d, const DirectTile& tile, Pass pass
   places.stage = static_cast<int32_t>(box_bytes);
   if (pass == Pass::kReduce) places.stage += static_cast<int32_t>(turn((positions << d.dst_pixel.pitch) * 16));
   at = kDirectStages * places.stage;
-  const FilterSteps steps(d.area.taps, d.entry_pieces, d.row_taps);
+  const FilterSteps steps(d.area.taps, d.entry_pieces, d.row_taps, d.area.run);
   const int64_t filter = d.chunks * int64_t{steps.all} * d.col_blocks * kColBlockBytes;
   if (pass == Pass::kGather && tile.walks()) {  // it is in registers before there is a second area
     places.filter = places.stage;
@@ -142,6 +152,7 @@ DirectParams MakeShape(const ConvProblem& p, Pass pass, const Plan& plan) {
     d.dst_apart[i] = static_cast<int32_t>(p.period[i] * p.dst.spatial[i]);
   }
   d.positions = static_cast<int32_t>(AreaPositions(d, tile, pass));
+  d.position_elements = static_cast<int32_t>(p.step[2] * p.in_channels);
   d.items = pass == Pass::kReduce ? Items(d, tile) : 1;
   d.parts = std::max(1, kReduceWarps / d.items);
   if (pass == Pass::kGather && tile.walks()) {
@@ -158,15 +169,38 @@ bool HasPieces(const TensorStrides& s, int64_t groups, int64_t channels) {
          s.spatial[2] % kPieceChannels == 0 && groups * channels % kPieceChannels == 0;
 }
 
-// What does not depend on the tile.
-const char* WhyNotProblem(const ConvProblem& p, Pass pass) {
+// Rows of a source that is read in runs: of neighbouring elements, two at a time, which TMA takes for pieces.
+bool HasRuns(const ConvProblem& p) {
+  const TensorStrides& s = p.src;
+  return p.groups == 1 && s.channel == 1 && s.spatial[2] == p.in_channels && p.step[2] * p.in_channels % 2 == 0 &&
+         s.batch % kPieceChannels == 0 && s.spatial[0] % kPieceChannels == 0 && s.spatial[1] % kPieceChannels == 0 &&
+         p.src_size[2] * p.in_channels % kPieceChannels == 0;
+}
+
+// What does not depend on the tile but for its way to read the source.
+const char* WhyNotProblem(const ConvProblem& p, Pass pass, bool is_runs) {
   const bool is_short = p.src_type == DType::kBF16 || p.src_type == DType::kF16;
   if (!is_short || p.src_type != RhsType(p, pass)) return "operands are of bfloat16 or float16 here";
   if (SumType(p) != DType::kF32) return "tensor cores sum in float32 here";
-  if (!HasPieces(p.src, p.groups, p.in_channels) || !HasPieces(p.dst, p.groups, p.out_channels)) {
+  if (is_runs && (!HasRuns(p) || p.class_count > 1)) return "no runs are read here";
+  if ((!is_runs && !HasPieces(p.src, p.groups, p.in_channels)) || !HasPieces(p.dst, p.groups, p.out_channels)) {
     return "channels are not last, in pieces of eight";
   }
   return nullptr;
+}
+
+// The taps are looked at by the kernel. A warp reads whole multiplications' pieces, also behind a run's end.
+const char* WhyNotRun(const DirectParams& d, const DirectTile& tile, bool walks) {
+  const Area& area = d.area;
+  if (area.run == 0) return nullptr;
+  if (area.taps != d.problem.tap_count || area.taps % area.run || area.cols % 16) return "no such runs";
+  if (walks && (d.row_taps != area.run || d.entry_pieces > tile.run)) return "its warps do not hold a run";
+  const int64_t pieces = walks ? tile.run : d.entry_pieces;
+  constexpr int64_t kMostBegin = kPieceChannels - 2;  // of elements in front of the first one that is read
+  const int64_t elements = kMostBegin + (area.cols - 1) * int64_t{d.position_elements} + pieces * kPieceChannels;
+  return elements <= int64_t{area.box[2]} * kPieceChannels && area.box[2] <= kMostBoxExtent / kPieceChannels
+             ? nullptr
+             : "no such box of runs";
 }
 
 // The taps are looked at by the kernel.
@@ -182,7 +216,7 @@ const char* WhyNotWalk(const DirectParams& d, const DirectTile& tile) {
       d.area.walk < walk.lags() - 1 || rows % d.area.walk || rows / d.area.walk % d.row_dilation) {
     return "no such walk";
   }
-  const FilterSteps steps(d.area.taps, d.entry_pieces, d.row_taps);
+  const FilterSteps steps(d.area.taps, d.entry_pieces, d.row_taps, d.area.run);
   if (d.chunks > 1 || steps.of_row > walk.steps) return "its warps do not hold the filter";
   return nullptr;
 }
@@ -190,15 +224,16 @@ const char* WhyNotWalk(const DirectParams& d, const DirectTile& tile) {
 const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   if (const char* why = WhyNotPersistentPlan(plan, std::size(kDirectTiles), pass)) return why;
   if (ResultElements(p, pass) == 0) return nullptr;
-  if (const char* why = WhyNotProblem(p, pass)) return why;
   const DirectTile& tile = kDirectTiles[plan.tile];
+  const bool is_runs = tile.run > 0, walks = pass == Pass::kGather && tile.walks();
+  if (const char* why = WhyNotProblem(p, pass, is_runs)) return why;
   if (p.groups > 1 && BlockGroups(p, tile) == 0) return "the tile does not hold whole groups";
   const Area area = plan.area();
   if (area.rows < 1 || area.cols < kRun || area.cols % kRun || area.taps < 0 || area.taps > p.tap_count ||
-      area.walk < 1) {
+      area.walk < 1 || area.run < 0 || (area.run > 0) != is_runs) {
     return "no such area";
   }
-  if (std::min({area.box[0], area.box[1], area.box[2]}) < 1 || area.box[2] % kRun ||
+  if (std::min({area.box[0], area.box[1], area.box[2]}) < 1 || (!is_runs && area.box[2] % kRun) ||
       std::max({area.box[0], area.box[1], area.box[2], area.rows, area.cols}) > kMostBoxExtent) {
     return "no such box";
   }
@@ -208,7 +243,8 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
     return "the gradient's positions are not neighbours";
   }
   const DirectParams d = MakeShape(p, pass, plan);
-  if (pass == Pass::kGather && tile.walks()) {
+  if (const char* why = WhyNotRun(d, tile, walks)) return why;
+  if (walks) {
     if (const char* why = WhyNotWalk(d, tile)) return why;
   } else if (area.walk != 1) {
     return "the tile does not walk";
@@ -259,11 +295,11 @@ bool EncodeMaps(const ConvCall& call, DirectParams* d) {
   const ConvProblem& p = call.problem;
   const int32_t area[kSpatial] = {1, d->area.rows, d->area.cols};
   if (!EncodeMap(&d->src_map, &d->src_in_rows, call.src, p.src_type, p.src, p.src_size, p.batch,
-                 p.groups * p.in_channels, d->src_pixel, d->area.box)) {
+                 p.groups * p.in_channels, d->src_pixel, d->area.box, d->area.run > 0)) {
     return false;
   }
   return call.pass == Pass::kGather || EncodeMap(&d->dst_map, &d->dst_in_rows, call.rhs, p.dst_type, p.dst, p.dst_size,
-                                                 p.batch, p.groups * p.out_channels, d->dst_pixel, area);
+                                                 p.batch, p.groups * p.out_channels, d->dst_pixel, area, false);
 }
 
 cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
