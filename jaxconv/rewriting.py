@@ -290,7 +290,8 @@ def rewritings(product: Product, packs_groups: bool) -> list[Rewriting]:
     if product.kind == "reduce" and FEW * problem.out_channels <= problem.in_channels and math.prod(problem.kernel) > 1:
         found += [r + (SwappedOperands(),) for r in ((), *found)]
     piece = Mma.piece(problem.rhs_dtype)
-    return [r for r in found if Product(product.kind, rewrite(r, product.problem).problem).has_runs_of(piece)]
+    in_pieces = lambda r: Product(product.kind, rewrite(r, product.problem).problem).has_runs_of(piece)
+    return [r for r in found if r == (SwappedOperands(),) or in_pieces(r)]
 
 
 def _forward(problem: ConvProblem) -> ConvProblem:

@@ -229,9 +229,18 @@ def of_narrow():
     yield "wide_7_rows", last((150, 7, 283, 16), (7, 1, 16, 8), window_strides=(2, 2), padding=((0, 4), (0, 4)))
     yield "tiny_7_runs", last((1, 9, 8, 3), (7, 7, 3, 16), window_strides=(2, 2))
     yield "tiny_runs", last((1, 3, 8, 4), (2, 3, 4, 8))
+    yield "tiny_odd_runs", last((1, 3, 8, 3), (2, 3, 3, 8))
+    yield "tiny_7_odd_runs", last((1, 9, 8, 3), (7, 7, 3, 16), window_strides=(2, 1))
+    yield "tiny_to_7_runs", last((1, 5, 8, 16), (7, 7, 16, 3), lhs_dilation=(2, 1), padding=((3, 4), (3, 3)))
+    yield "tiny_to_runs", last((1, 3, 8, 8), (2, 3, 8, 3))
     yield "image_stem", last((2, 40, 56, 3), (7, 7, 3, 64), window_strides=(2, 2), padding=((3, 3), (3, 3)))
     yield "wide_stem", last((1, 19, 104, 3), (7, 5, 3, 72), window_strides=(2, 2), padding=((2, 4), (0, 1)))
     yield "small_image", last((3, 12, 16, 3), (3, 3, 3, 40), window_strides=(1, 2))
+    yield "odd_image", last((2, 12, 24, 3), (3, 3, 3, 72))
+    yield "odd_line", last((2, 56, 5), (4, 5, 16), window_strides=(3,), padding=((3, 9),))
+    yield "odd_stem", last((2, 23, 40, 1), (7, 7, 1, 32), window_strides=(2, 1), padding=((3, 3), (4, 2)))
+    yield "to_an_image", last((2, 12, 24, 64), (3, 3, 64, 3), padding=((0, 2), (1, 1)))
+    yield "doubled_to_an_image", last((2, 9, 8, 16), (7, 7, 16, 3), lhs_dilation=(2, 1), padding=((3, 4), (3, 3)))
     yield "latents", last((2, 9, 18, 4), (3, 3, 4, 72))
     yield "dilated_rows_of_runs", last((2, 11, 12, 6), (3, 5, 6, 40), rhs_dilation=(2, 1), padding=((1, 4), (5, -1)))
     yield "line_in_runs", last((2, 200, 2), (9, 2, 16), window_strides=(3,), padding=((2, 9),))
@@ -429,8 +438,6 @@ def kernels_of(family, row):
     reduces = family != "depthwise" or row.tile.reduces
     passes = {"bfloat16_to_float32": ["fprop"]}
     every = [which for which in PASSES if reduces or which != "wgrad"]
-    if family == "direct" and row.tile.run:  # not in the reversed order of a data gradient's taps
-        every = ["fprop", "wgrad"]
     return [(dtype, which) for dtype in dtypes_of(family, row) for which in passes.get(dtype, every)]
 
 
@@ -485,7 +492,8 @@ AREAS = {"direct": [(1, 8), (3, 16), (2, 32), (5, 16)], "depthwise": [(1, 8), (3
 WITH_AREAS = {
     "direct": ["groups_of_16", "dilated_groups", "depthwise_5x5", "strided_depthwise", "strided_groups",
                "doubled_groups", "packed_stem", "doubled_rows", "causal_depthwise", "thirds", "doubled",
-               "narrow_volume", "large_image", "image_stem", "latents"],
+               "narrow_volume", "large_image", "image_stem", "latents",
+               "odd_image", "odd_stem", "to_an_image"],
     "depthwise": CHANNELS,
 }  # fmt: skip
 
@@ -696,7 +704,7 @@ def test_not_finite_numbers_reach_no_further_than_their_window(row, of_group):
         check_not_finite(convolution, asked, which, "bfloat16", (5, 16), functools.partial(reached, which))
 
 
-@pytest.mark.parametrize("name", ["image_stem", "latents"])
+@pytest.mark.parametrize("name", ["image_stem", "latents", "odd_image"])
 @every_tile_of("direct")
 def test_not_finite_numbers_reach_no_further_than_their_runs(row, name):
     """A run is read in whole pieces, and behind its end: up to 32 elements."""
@@ -818,7 +826,8 @@ def test_exported_with_any_batch(family, row, name):
 
 ALONE = {
     "direct": ["depthwise_5x5", "strided_depthwise", "causal_depthwise", "rn50_56_1x1s2_256_512", "groups_of_4",
-               "strided_groups", "packed_stem", "doubled_rows", "doubled_groups", "image_stem", "latents"],
+               "strided_groups", "packed_stem", "doubled_rows", "doubled_groups", "image_stem", "latents",
+               "odd_stem", "to_an_image", "doubled_to_an_image"],
     "depthwise": [*TINY["depthwise"], "small_images", "short_lines", "causal_depthwise", "joined_rows"],
 }
 

@@ -216,8 +216,11 @@ class Shape:
         self.rows, self.walk = self._walks(rows, cols) if self.walking else (rows, 1)
         if self.run:
             read = (self.tile.run if self.walking else self.entry_pieces) * PIECE
-            begin = PIECE - 2  # elements in front of the first one that is read, at most: boxes begin with a piece
-            wide = ceil_div(begin + (cols - 1) * steps[2] * self.product.problem.in_channels + read, PIECE)
+            apart = steps[2] * self.product.problem.in_channels
+            # Elements in front of the first one that is read, at most, as boxes begin with a piece; and those behind,
+            # as two are read at a time.
+            around = PIECE - 2 + apart % 2 * 2
+            wide = ceil_div(around + (cols - 1) * apart + read, PIECE)
         else:
             wide = ceil_div((cols - 1) * steps[2] + w, RUN) * RUN
         self.box = d, (self.rows - 1) * steps[1] + h, wide
@@ -347,18 +350,15 @@ def _block_groups(product: Product, tile: DirectTile) -> int:
 
 
 def _why_not_runs(problem: ConvProblem) -> str | None:
-    """Why a row's (tap, channel)s are not read as they lie, two elements at a time, or need not be."""
+    """Why a row's (tap, channel)s are not read as they lie, or need not be."""
     lhs, ins, rank = problem.lhs_spec, problem.in_channels, len(problem.lhs_shape)
     if problem.groups > 1 or ins % PIECE == 0 or (*lhs.spatial[-1:], lhs.second) != (rank - 2, rank - 1):
         return "no rows of few channels, which are last"
     if problem.out_spec.second != rank - 1 or problem.out_channels % PIECE:
         return "output channels are not last, in pieces of eight"
-    if max(*problem.lhs_dilation, problem.rhs_dilation[-1]) > 1 or problem.reverse:
-        return "taps that are not neighbours, one after the other"
-    if problem.in_spatial[-1] * ins % PIECE:
-        return "rows that are no whole pieces"
-    is_even = problem.window_strides[-1] * ins % 2 == 0
-    return None if is_even else "positions that are an odd number of elements apart"
+    if max(*problem.lhs_dilation, problem.rhs_dilation[-1]) > 1:
+        return "taps that are not neighbours"
+    return "rows that are no whole pieces" if problem.in_spatial[-1] * ins % PIECE else None
 
 
 def _why_not_warps(shape: Shape, device: Device) -> str | None:

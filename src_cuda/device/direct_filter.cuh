@@ -40,7 +40,7 @@ class FilterMatrices {
       const int32_t tap_of_row = by_pieces.Divide(entry, &piece);
       if constexpr (kRuns) {
         const Tap* run = p.taps + block.residue().first_tap + tap_row * steps.taps + tap_of_row * p.area.run;
-        FillRunRow(p, places, from, run, piece * kPieceChannels - origin.RunSkip(p), col_block * 8, row % 8,
+        FillRunRow(p, places, origin, run, piece * kPieceChannels - origin.RunSkip(p), col_block * 8, row % 8,
                    rows + row);
         continue;
       }
@@ -69,24 +69,29 @@ class FilterMatrices {
 
  private:
   // The same of a run's (tap, channel)s, from one of them on; zeros where there are none.
-  static __device__ __forceinline__ void FillRunRow(const DirectParams& p, const FilterPlaces& places, const T* from,
-                                                    const Tap* run, int32_t first, int32_t out, int32_t row, Row* to) {
+  static __device__ __forceinline__ void FillRunRow(const DirectParams& p, const FilterPlaces& places,
+                                                    const BoxOrigin& origin, const Tap* run, int32_t first, int32_t out,
+                                                    int32_t row, Row* to) {
     const int32_t channels = static_cast<int32_t>(p.problem.in_channels);
     const auto exists = [&](int32_t at) { return at >= 0 && at < p.area.run * channels; };
+    const auto tap = [&](int32_t at) {
+      return static_cast<const T*>(p.rhs) + run[origin.TapOfRun(p, run, at / channels)].filter_delta;
+    };
     if (p.filter_order == FilterOrder::kOuts) {
       const int32_t at = first + row;
       int32_t unused_first, unused_last;
       const int64_t place = exists(at) ? places.OfRow(at % channels, out, &unused_first, &unused_last) : -1;
-      const T* source = place < 0 ? from : from + run[at / channels].filter_delta + place;
-      ptx::CopyAsync(ptx::SharedAddress(to), source, place >= 0);
+      ptx::CopyAsync(ptx::SharedAddress(to), place < 0 ? p.rhs : tap(at) + place, place >= 0);
       return;
     }
-#pragma unroll 1
+    Row pack;
+#pragma unroll
     for (int i = 0; i < kPieceChannels; ++i) {
       const int32_t at = first + i;
       const int64_t place = exists(at) ? places.Of(at % channels, out + row) : -1;
-      reinterpret_cast<T*>(to)[i] = place < 0 ? T(0.0f) : from[run[at / channels].filter_delta + place];
+      pack.v[i] = place < 0 ? T(0.0f) : tap(at)[place];
     }
+    *to = pack;
   }
 
   // An output channel's eight source channels; or, if output channels are what is contiguous, the other way round.

@@ -15,7 +15,7 @@
 namespace jaxconv {
 
 // A warp's sums: of kPositions blocks of 16 positions by kBlocks of eight output channels.
-template <typename T, DirectTile kTile>
+template <typename T, DirectTile kTile, bool kOdd>
 class DirectSums {
   static constexpr int kPositions = kTile.positions, kBlocks = kTile.col_blocks();
   static constexpr bool kRuns = kTile.run > 0;
@@ -28,7 +28,7 @@ class DirectSums {
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
       const int position = first_position + i * 16;
-      from_[i] = kRuns ? RunOf<false>(p, position + lane / 4) + lane % 4 * 4 : PixelOf<false>(p, position + lane % 16);
+      from_[i] = kRuns ? RunOf<false>(p, position + lane / 4) : PixelOf<false>(p, position + lane % 16);
     }
 #pragma unroll
     for (int s = 0; s < kTile.sets; ++s) first_piece_[s] = FirstPiece(p, first_col + s * kTile.set * 8) * 16;
@@ -131,7 +131,7 @@ class DirectSums {
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
       if constexpr (kRuns) {
-        LoadRuns(to.a[i], from + from_[i], half_bytes_, false);
+        RunPlace<kOdd>(from_[i]).LoadTwo(to.a[i], from, half_bytes_, false);
       } else {
         ptx::LoadMatrices<false>(to.a[i], from + from_[i]);
       }
@@ -156,7 +156,8 @@ class DirectSums {
   float sum_[kPositions][kBlocks][4];
 };
 
-template <typename T, int kTileIndex>
+// kOdd: of a source that is read in runs, of positions an odd number of elements apart.
+template <typename T, int kTileIndex, bool kOdd>
 __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTiles[kTileIndex].gather_blocks())
     DirectGather(const __grid_constant__ DirectParams p) {
   constexpr DirectTile kTile = kDirectTiles[kTileIndex];
@@ -205,7 +206,7 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTi
   const int first_position = warp / warps_across * kTile.positions * 16;
   const int first_col = warp % warps_across * kTile.col_blocks() * 8;
   if constexpr (kTile.walks()) {
-    DirectWalk<T, kTile> walk(p, block, origin, steps, shared, first_position, first_col);
+    DirectWalk<T, kTile, kOdd> walk(p, block, origin, steps, shared, first_position, first_col);
     ptx::FenceForTma();  // the filter's place is the second stage's
     __syncthreads();
 #pragma unroll 1
@@ -222,7 +223,7 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTi
       read.Release();
     }
   } else {
-    DirectSums<T, kTile> sums(p, first_position, first_col);
+    DirectSums<T, kTile, kOdd> sums(p, first_position, first_col);
     const int chunk_bytes = steps.all * p.col_blocks * kColBlockBytes;
 #pragma unroll 1
     for (int32_t area = block.worker; area < block.areas; area += p.workers) {

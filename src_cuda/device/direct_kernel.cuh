@@ -32,13 +32,20 @@ constexpr int FirstForReduce(int tile) {
   return tile;
 }
 
-template <typename T>
+// Tiles that read whole pieces have no kernels for odd positions.
+template <typename T, bool kOdd>
 DirectKernel FindDirect(int tile, Pass pass) {
   return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
-    const DirectKernel gathers[] = {DirectGather<T, FirstForGather(kIndex)>...};
-    const DirectKernel reduces[] = {DirectReduce<T, FirstForReduce(kIndex)>...};
+    constexpr auto is_odd = [](int index) { return kOdd && kDirectTiles[index].run > 0; };
+    const DirectKernel gathers[] = {DirectGather<T, FirstForGather(kIndex), is_odd(kIndex)>...};
+    const DirectKernel reduces[] = {DirectReduce<T, FirstForReduce(kIndex), is_odd(kIndex)>...};
     return (pass == Pass::kGather ? gathers : reduces)[tile];
   }(std::make_index_sequence<std::size(kDirectTiles)>());
+}
+
+template <typename T>
+DirectKernel FindDirect(int tile, Pass pass, bool is_odd) {
+  return is_odd ? FindDirect<T, true>(tile, pass) : FindDirect<T, false>(tile, pass);
 }
 
 }  // namespace jaxconv

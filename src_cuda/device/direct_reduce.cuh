@@ -14,7 +14,7 @@
 namespace jaxconv {
 
 // A warp's sums: of kRows blocks of two entries by a set of output channels, over a part of the positions.
-template <typename T, DirectTile kTile>
+template <typename T, DirectTile kTile, bool kOdd>
 class DirectFilterSums {
   static constexpr int kRows = kTile.filter_rows, kBlocks = kTile.set;
   static constexpr int kSteps = 2;  // of 16 positions, whose gradients are in registers
@@ -36,7 +36,8 @@ class DirectFilterSums {
     const Position* positions = reinterpret_cast<const Position*>(shared + p.places.positions) + first_position;
     const uint32_t pixels = ptx::SharedAddress(shared) + p.places.position_pixels;
     constexpr int kHalves = kRuns ? 2 : 1;  // of a step, in each of which the lane has a position
-    uint32_t from[kSteps][kHalves];
+    using Place = std::conditional_t<kRuns, RunPlace<kOdd>, uint32_t>;
+    Place from[kSteps][kHalves];
     bool is_there[kSteps][kHalves];
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
@@ -45,7 +46,8 @@ class DirectFilterSums {
         const int at = k * 16 + (kRuns ? half * kRun + lane / 4 : matrix / 2 * kRun + lane % kRun);
         // The gradient is zero elsewhere, and so must be what it is multiplied with.
         is_there[k][half] = kWhole || end.Has(positions[at]);
-        from[k][half] = box + ptx::LoadWord(pixels + (first_position + at) * static_cast<int>(sizeof(uint32_t)));
+        const uint32_t pixel = pixels + (first_position + at) * static_cast<int>(sizeof(uint32_t));
+        from[k][half] = Place(box + ptx::LoadWord(pixel));
       }
     }
     uint32_t b[kSteps][kBlocks][2];
@@ -62,8 +64,8 @@ class DirectFilterSums {
           for (int k = 0; k < kSteps; ++k) {
 #pragma unroll
             for (int half = 0; half < kHalves; ++half) {
-              const uint32_t place = (is_there[k][half] ? from[k][half] + offset : zeros) + lane % 4 * 4;
-              a[i % 2][k][half * 2 + row] = ptx::Transpose(ptx::LoadWord(place));
+              const uint32_t elements = from[k][half].Load(offset);
+              a[i % 2][k][half * 2 + row] = ptx::Transpose(is_there[k][half] ? elements : 0);
             }
           }
         }
@@ -115,7 +117,8 @@ class DirectFilterSums {
       if constexpr (kRuns) {  // of a row of taps, of which an entry has several, or parts
         const int32_t element = in - origin.RunSkip(p);
         if (element < 0 || element >= p.area.run * static_cast<int32_t>(p.problem.in_channels)) continue;
-        tap = tap * p.area.run + by_channels.Divide(element, &in);
+        tap *= p.area.run;
+        tap += origin.TapOfRun(p, p.taps + block.residue().first_tap + tap, by_channels.Divide(element, &in));
       }
       const int32_t out = first_col_ + at / 4 % kBlocks * 8 + lane % 4 * 2;
       const int64_t to = slice + p.taps[block.residue().first_tap + tap].filter_delta;
@@ -185,7 +188,7 @@ __device__ __forceinline__ void ClearBehindArea(const DirectParams& p, char* sha
   }
 }
 
-template <typename T, int kTileIndex>
+template <typename T, int kTileIndex, bool kOdd>
 __global__ void __launch_bounds__(32 * kReduceWarps, kDirectTiles[kTileIndex].reduce_blocks())
     DirectReduce(const __grid_constant__ DirectParams p) {
   constexpr DirectTile kTile = kDirectTiles[kTileIndex];
@@ -224,7 +227,7 @@ __global__ void __launch_bounds__(32 * kReduceWarps, kDirectTiles[kTileIndex].re
   };
   const FilterSteps steps(block.residue().tap_count, p.entry_pieces, 0, p.area.run);
   const int entries = steps.entries, part = warp / p.items;
-  DirectFilterSums<T, kTile> sums(p, warp % p.items, entries);
+  DirectFilterSums<T, kTile, kOdd> sums(p, warp % p.items, entries);
   if (warp == 0) copy();
 #pragma unroll 1
   for (int32_t area = block.worker; area < block.areas; area += p.workers) {

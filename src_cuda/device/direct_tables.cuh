@@ -76,6 +76,10 @@ struct BoxOrigin {
     return FirstOfRun(p) & (kPieceChannels - 2);
   }
   __device__ __forceinline__ int32_t RunSkip(const DirectParams& p) const { return FirstOfRun(p) & 1; }
+  // The tap of a run's columns, from the first one on: a data gradient's taps are in reversed order.
+  __device__ __forceinline__ int32_t TapOfRun(const DirectParams& p, const Tap* run, int32_t col) const {
+    return run[0].shift[2] > low[2] ? p.area.run - 1 - col : col;
+  }
 
  private:
   __device__ __forceinline__ int32_t FirstOfRun(const DirectParams& p) const {
@@ -88,9 +92,10 @@ __device__ __forceinline__ void CheckRuns(const DirectParams& p, const ResidueCl
   const Tap* taps = p.taps + residue.first_tap;
   bool is_run = residue.tap_count % p.area.run == 0;
   for (int32_t t = threadIdx.x % 32; t < residue.tap_count; t += 32) {
-    const Tap tap = taps[t], first = taps[t / p.area.run * p.area.run];
-    is_run &= tap.shift[0] == first.shift[0] && tap.shift[1] == first.shift[1] &&
-              tap.shift[2] == origin.low[2] + t % p.area.run;
+    const Tap* run = taps + t / p.area.run * p.area.run;
+    const Tap tap = taps[t];
+    is_run &= tap.shift[0] == run[0].shift[0] && tap.shift[1] == run[0].shift[1] &&
+              tap.shift[2] == origin.low[2] + origin.TapOfRun(p, run, t % p.area.run);
   }
   if (!is_run) __trap();
 }
@@ -189,15 +194,36 @@ __device__ __forceinline__ int32_t RunOf(const DirectParams& p, int32_t position
   return row * 16 + at.column * p.position_elements * 2;
 }
 
-// What LoadMatrices reads, of two entries one behind the other, from positions that lie at multiples of 4 bytes alone:
-// the lane's place is its own. `is_half`: of the first alone.
-__device__ __forceinline__ void LoadRuns(uint32_t (&to)[4], uint32_t from, uint32_t half_bytes, bool is_half) {
-  to[0] = ptx::LoadWord(from);
-  to[1] = ptx::LoadWord(from + half_bytes);
-  if (is_half) return;
-  to[2] = ptx::LoadWord(from + 16);
-  to[3] = ptx::LoadWord(from + half_bytes + 16);
-}
+// A lane's place in a source that is read in runs, of a position and the lane's two elements in each piece. kOdd: every
+// other position begins in the middle of a word.
+template <bool kOdd>
+class RunPlace {
+ public:
+  RunPlace() = default;
+  // From the position's first byte.
+  __device__ __forceinline__ explicit RunPlace(uint32_t from)
+      : from_((kOdd ? from & ~3u : from) + threadIdx.x % 4 * 4), bytes_(from & 2 ? 0x5432 : 0x3210) {}
+
+  // Two elements, so many bytes behind.
+  __device__ __forceinline__ uint32_t Load(uint32_t offset) const {
+    const uint32_t word = ptx::LoadWord(from_ + offset);
+    return kOdd ? __byte_perm(word, ptx::LoadWord(from_ + offset + 4), bytes_) : word;
+  }
+
+  // What LoadMatrices reads, of two pieces one behind the other. The second eight positions begin `half_bytes` behind
+  // the first. `is_half`: of the first piece alone.
+  __device__ __forceinline__ void LoadTwo(uint32_t (&to)[4], uint32_t offset, uint32_t half_bytes, bool is_half) const {
+    to[0] = Load(offset);
+    to[1] = Load(offset + half_bytes);
+    if (is_half) return;
+    to[2] = Load(offset + 16);
+    to[3] = Load(offset + half_bytes + 16);
+  }
+
+ private:
+  uint32_t from_;
+  uint32_t bytes_;  // of two words, those that are the elements
+};
 
 // Elements from the destination's origin to an area's, and the positions that it has before the class's end.
 struct AreaEnd {

@@ -15,7 +15,7 @@
 
 namespace jaxconv {
 
-template <typename T, DirectTile kTile>
+template <typename T, DirectTile kTile, bool kOdd>
 class DirectWalk {
   static constexpr int kPositions = kTile.positions, kBlocks = kTile.col_blocks(), kSet = kTile.set;
   static constexpr int kTapRows = kTile.walk.rows, kStep = kTile.walk.step, kLags = kTile.walk.lags();
@@ -52,7 +52,7 @@ class DirectWalk {
 #pragma unroll
     for (int r = 0; r < kRowReads; ++r) {
       if constexpr (kRuns) {
-        entry_[r] = ReadEntry(base + p.places.entries, first_row * steps.entries) + r * 32 + lane % 4 * 4;
+        entry_[r] = ReadEntry(base + p.places.entries, first_row * steps.entries) + r * 32;
         continue;
       }
       const int32_t entry = min(r % kRowSteps * 2 + static_cast<int32_t>(lane / 16), steps.entries - 1);
@@ -153,7 +153,7 @@ class DirectWalk {
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
       if constexpr (kRuns) {
-        LoadRuns(to[i], from + from_[i], half_bytes_, IsHalf(r));
+        RunPlace<kOdd>(from_[i]).LoadTwo(to[i], from, half_bytes_, IsHalf(r));
       } else {
         ptx::LoadMatrices<false>(to[i], from + from_[i]);
       }

@@ -172,8 +172,7 @@ bool HasPieces(const TensorStrides& s, int64_t groups, int64_t channels) {
 // Rows of a source that is read in runs: of neighbouring elements, two at a time, which TMA takes for pieces.
 bool HasRuns(const ConvProblem& p) {
   const TensorStrides& s = p.src;
-  return p.groups == 1 && s.channel == 1 && s.spatial[2] == p.in_channels && p.step[2] * p.in_channels % 2 == 0 &&
-         s.batch % kPieceChannels == 0 && s.spatial[0] % kPieceChannels == 0 && s.spatial[1] % kPieceChannels == 0 &&
+  return p.groups == 1 && s.channel == 1 && s.spatial[2] == p.in_channels && s.batch % kPieceChannels == 0 && s.spatial[0] % kPieceChannels == 0 && s.spatial[1] % kPieceChannels == 0 &&
          p.src_size[2] * p.in_channels % kPieceChannels == 0;
 }
 
@@ -196,8 +195,9 @@ const char* WhyNotRun(const DirectParams& d, const DirectTile& tile, bool walks)
   if (area.taps != d.problem.tap_count || area.taps % area.run || area.cols % 16) return "no such runs";
   if (walks && (d.row_taps != area.run || d.entry_pieces > tile.run)) return "its warps do not hold a run";
   const int64_t pieces = walks ? tile.run : d.entry_pieces;
-  constexpr int64_t kMostBegin = kPieceChannels - 2;  // of elements in front of the first one that is read
-  const int64_t elements = kMostBegin + (area.cols - 1) * int64_t{d.position_elements} + pieces * kPieceChannels;
+  // Elements in front of the first one that is read, at most, and the word behind what begins in the middle of one.
+  const int64_t around = kPieceChannels - 2 + d.position_elements % 2 * 2;
+  const int64_t elements = around + (area.cols - 1) * int64_t{d.position_elements} + pieces * kPieceChannels;
   return elements <= int64_t{area.box[2]} * kPieceChannels && area.box[2] <= kMostBoxExtent / kPieceChannels
              ? nullptr
              : "no such box of runs";
@@ -313,8 +313,9 @@ cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) 
   d.workers = reduce ? plan.split : GatherWorkers(d, tile);
   d.filter_order = OrderOf(call);
   if (!EncodeMaps(call, &d)) return cudaErrorInvalidValue;
-  const DirectKernel kernel = p.src_type == DType::kBF16 ? FindDirect<__nv_bfloat16>(plan.tile, call.pass)
-                                                         : FindDirect<__half>(plan.tile, call.pass);
+  const bool is_odd = d.area.run > 0 && d.position_elements % 2 == 1;
+  const DirectKernel kernel = p.src_type == DType::kBF16 ? FindDirect<__nv_bfloat16>(plan.tile, call.pass, is_odd)
+                                                         : FindDirect<__half>(plan.tile, call.pass, is_odd);
   const int64_t blocks = static_cast<int64_t>(d.workers) * d.channel_blocks * p.class_count * (reduce ? d.chunks : 1);
   const cudaError_t status = EnqueueShared(kernel, blocks, 32 * (reduce ? kReduceWarps : tile.warps), d.places.end,
                                            stream, d);
