@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -58,7 +59,7 @@ struct Plan {
 
   // Of a gather by mma: residue classes whose columns follow each other in one matrix, as they read the same source
   // pixels. All, or 1.
-  int merged() const { return shape[0]; }
+  int merged() const { return std::max(1, shape[0]); }
   Area area() const { return {shape[0], shape[1], {shape[2], shape[3], shape[4]}, shape[5], shape[6], shape[7]}; }
   Stream stream() const { return {shape[0], shape[1], shape[2], shape[3], shape[4], shape[5], shape[6]}; }
 };

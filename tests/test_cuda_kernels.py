@@ -179,6 +179,8 @@ def of_tiles():
     beside = lambda lhs, rhs, strides, **more: channels_last_convolution(
         lhs, rhs, window_strides=strides, **dict(padding="VALID") | more)  # fmt: skip
     yield "windows_side_by_side", beside((2, 10, 9, 24), (2, 3, 24, 40), (2, 3))
+    yield "columns_side_by_side", beside((2, 8, 1, 32), (2, 1, 32, 64), (2, 2))
+    yield "one_window", beside((4, 2, 2, 32), (2, 2, 32, 64), (4, 4))
     yield "groups_side_by_side", beside((2, 6, 8, 16), (2, 2, 8, 48), (2, 2), feature_group_count=2)
     yield "volumes_side_by_side", beside(
         (1, 4, 6, 4, 16), (3, 2, 2, 16, 136), (1, 2, 2), padding=((1, 1), (0, 0), (0, 0)))

@@ -453,6 +453,7 @@ def side_by_side(lhs, rhs, stride, **more):
 MERGED = {
     "patch": (side_by_side((2, 32, 32, 48), (16, 16, 48, 24), (16, 16)).dgrad(), 256),
     "rows": (side_by_side((2, 32, 2, 48), (16, 1, 48, 24), (16, 1)).dgrad(), 16),
+    "a_column": (side_by_side((2, 32, 1, 48), (16, 1, 48, 24), (16, 2)).dgrad(), 16),
     "pairs": (side_by_side((2, 8, 6, 16), (2, 2, 16, 32), (2, 2)).dgrad(), 4),
     "groups": (side_by_side((2, 8, 6, 16), (2, 2, 8, 32), (2, 2), feature_group_count=2).dgrad(), 4),
     "few_columns": (side_by_side((2, 8, 6, 4), (2, 2, 4, 32), (2, 2)).dgrad(), 1),

@@ -193,7 +193,7 @@ class CudaFamily(Family):
 
     def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:
         """`Plan::shape` of src_cuda/launch.h."""
-        return (0,) * 6
+        return (0,)
 
     def scratch_bytes(self, settings: Settings, product: Product) -> Dim:
         return settings.split * product.sums_bytes if settings.split > 1 else 0

@@ -505,7 +505,7 @@ class Direct(TensorCores):
         most = shape.positions if shape.is_gather else 256
         (*_, reach), (*_, step), (_, height, width) = shape.window.reach, shape.window.steps, shape.window.counts
         widest = min(most, ceil_div(width, RUN) * RUN, max(RUN, ((MOST_EXTENT - reach) // step + 1) // RUN * RUN))
-        best, least = (1, RUN), math.inf
+        best, least = (1, 2 * RUN if shape.run else RUN), math.inf
         for wide, rows in _extents(shape, most, widest):
             candidate = shape.at((ceil_div(height, ceil_div(height, rows)), wide))
             if candidate.extent > MOST_EXTENT:

@@ -8,11 +8,9 @@ from functools import lru_cache
 import numpy as np
 
 from jaxconv.families.base import Device, Settings, TensorCores, Tile, TileRow
-from jaxconv.offsets import offset_tables
+from jaxconv.offsets import INT32_MAX, offset_tables
 from jaxconv.problem import ConvProblem, row_major_strides
 from jaxconv.product import Product, ceil_div
-
-LARGEST_MERGED = 2**31 - 1  # bytes of a filter
 
 
 @lru_cache(maxsize=4096)
@@ -24,7 +22,7 @@ def merged_classes(problem: ConvProblem) -> int:
         return 1
     tables = offset_tables(problem)
     classes = len(tables.classes)
-    if np.ptp(tables.classes[:, 1]) or np.ptp(tables.classes[:, 5:], axis=0).any() or not len(tables.taps):
+    if not len(tables.taps) or np.ptp(tables.classes[:, 1]) or np.ptp(tables.classes[:, 5:], axis=0).any():
         return 1
     taps = tables.taps.reshape(classes, -1, tables.taps.shape[1])
     places = taps[:, :, 1] - taps[:1, :, 1]
@@ -32,9 +30,9 @@ def merged_classes(problem: ConvProblem) -> int:
         return 1
     strides = row_major_strides(problem.rhs_shape)
     in_stride, out_stride = strides[problem.rhs_spec.second], strides[problem.rhs_spec.first]
-    follow = np.array_equal(places[:, 0], np.arange(classes) * (problem.out_channels * out_stride))
     # A filter that lies along its input channels is copied in columns that are equally far apart.
-    fits = strides[0] * problem.rhs_shape[0] * problem.rhs_dtype.itemsize <= LARGEST_MERGED
+    follow = np.array_equal(places[:, 0], np.arange(classes) * (problem.out_channels * out_stride))
+    fits = strides[0] * problem.rhs_shape[0] * problem.rhs_dtype.itemsize < INT32_MAX
     return classes if fits and (follow or in_stride > out_stride) else 1
 
 

@@ -37,6 +37,27 @@ struct MergedCol {
   }
 };
 
+// The plan is of another problem, if merged classes do not see the same source pixels, or, of a filter that lies along
+// the steps, if their columns are not equally far apart.
+template <bool kAlongSteps>
+__device__ __forceinline__ void CheckMerged(const MmaParams& p) {
+  const ResidueClass& first = p.classes[0];
+  for (uint32_t c = threadIdx.x; c < p.merged; c += blockDim.x) {
+    const ResidueClass& residue = p.classes[c];
+    bool is_same = residue.tap_count == first.tap_count;
+    for (int d = 0; d < kSpatial; ++d) is_same &= residue.count[d] == first.count[d];
+    if (!is_same) __trap();
+    for (int t = 0; t < first.tap_count; ++t) {
+      const Tap &tap = p.taps[residue.first_tap + t], &of_first = p.taps[first.first_tap + t];
+      const int64_t apart = tap.filter_delta - of_first.filter_delta;
+      const int64_t first_apart = p.taps[residue.first_tap].filter_delta - p.taps[first.first_tap].filter_delta;
+      is_same &= apart == (kAlongSteps ? c * p.class_cols * p.rhs_col_stride : first_apart);
+      for (int d = 0; d < kSpatial; ++d) is_same &= tap.shift[d] == of_first.shift[d];
+    }
+    if (!is_same) __trap();
+  }
+}
+
 // Points in shared memory. Every ninth place is unused: threads that copy pieces of eight elements read every eighth
 // point, which would all be in the same banks.
 template <int kCount>

@@ -40,7 +40,7 @@ class FilterMatrices {
       const int32_t tap_of_row = by_pieces.Divide(entry, &piece);
       if constexpr (kRuns) {
         const Tap* run = p.taps + block.residue().first_tap + tap_row * steps.taps + tap_of_row * p.area.run;
-        FillRunRow(p, places, origin, run, piece * kPieceChannels - origin.RunSkip(p), col_block * 8, row % 8,
+        FillRunRow(p, block, origin, run, piece * kPieceChannels - origin.RunSkip(p), col_block * 8, row % 8,
                    rows + row);
         continue;
       }
@@ -68,32 +68,6 @@ class FilterMatrices {
   }
 
  private:
-  // The same of a run's (tap, channel)s, from one of them on; zeros where there are none.
-  static __device__ __forceinline__ void FillRunRow(const DirectParams& p, const FilterPlaces& places,
-                                                    const BoxOrigin& origin, const Tap* run, int32_t first, int32_t out,
-                                                    int32_t row, Row* to) {
-    const int32_t channels = static_cast<int32_t>(p.problem.in_channels);
-    const auto exists = [&](int32_t at) { return at >= 0 && at < p.area.run * channels; };
-    const auto tap = [&](int32_t at) {
-      return static_cast<const T*>(p.rhs) + run[origin.TapOfRun(p, run, at / channels)].filter_delta;
-    };
-    if (p.filter_order == FilterOrder::kOuts) {
-      const int32_t at = first + row;
-      int32_t unused_first, unused_last;
-      const int64_t place = exists(at) ? places.OfRow(at % channels, out, &unused_first, &unused_last) : -1;
-      ptx::CopyAsync(ptx::SharedAddress(to), place < 0 ? p.rhs : tap(at) + place, place >= 0);
-      return;
-    }
-    Row pack;
-#pragma unroll
-    for (int i = 0; i < kPieceChannels; ++i) {
-      const int32_t at = first + i;
-      const int64_t place = exists(at) ? places.Of(at % channels, out + row) : -1;
-      pack.v[i] = place < 0 ? T(0.0f) : tap(at)[place];
-    }
-    *to = pack;
-  }
-
   // An output channel's eight source channels; or, if output channels are what is contiguous, the other way round.
   static __device__ __forceinline__ void FillRow(const DirectParams& p, const FilterPlaces& places, const T* tap,
                                                  int32_t in, int32_t out, int32_t row, Row* to) {
@@ -116,6 +90,33 @@ class FilterMatrices {
 #pragma unroll
     for (int i = 0; i < kPieceChannels; ++i) {
       if (i < first || i >= last) pack.v[i] = T(0.0f);
+    }
+    *to = pack;
+  }
+
+  // The same of a run's (tap, channel)s, from one of them on, of the only group; zeros where there are none.
+  static __device__ __forceinline__ void FillRunRow(const DirectParams& p, const DirectBlock& block,
+                                                    const BoxOrigin& origin, const Tap* run, int32_t first, int32_t out,
+                                                    int32_t row, Row* to) {
+    const FilterStrides& strides = p.problem.filter;
+    const int32_t channels = static_cast<int32_t>(p.problem.in_channels);
+    const auto exists = [&](int32_t at, int32_t col) {
+      return at >= 0 && at < p.area.run * channels && col < block.channels.dst_count;
+    };
+    const auto place = [&](int32_t at, int32_t col) {
+      const Tap& tap = run[origin.TapOfRun(p, run, at / channels)];
+      return static_cast<const T*>(p.rhs) + tap.filter_delta + at % channels * strides.in +
+             (block.channels.dst + col) * strides.out;
+    };
+    if (p.filter_order == FilterOrder::kOuts) {
+      const bool is_there = exists(first + row, out);
+      ptx::CopyAsync(ptx::SharedAddress(to), is_there ? place(first + row, out) : p.rhs, is_there);
+      return;
+    }
+    Row pack;
+#pragma unroll
+    for (int i = 0; i < kPieceChannels; ++i) {
+      pack.v[i] = exists(first + i, out + row) ? *place(first + i, out + row) : T(0.0f);
     }
     *to = pack;
   }

@@ -178,8 +178,8 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTi
   const auto copy = [&] {
     if (next >= block.areas) return;
     const AreaPlace place = block.Place(p, next);
-    const int32_t at[kSpatial] = {origin.At(p, place, 0), origin.At(p, place, 1),
-                                  kTile.run > 0 ? origin.RunAt(p, place) : origin.At(p, place, 2)};
+    int32_t at[kSpatial];
+    origin.BoxAt<(kTile.run > 0)>(p, place, at);
     filled.WaitUntilEmpty();
     box.template Copy<T>(base + filled.stage() * p.places.stage, filled.full(),
                          block.channels.src + next_chunk * p.src_pixel.pieces * kPieceChannels, at, place.image);

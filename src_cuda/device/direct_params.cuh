@@ -54,10 +54,8 @@ enum class FilterOrder { kIns, kOuts, kNone };
 struct DirectParams {
   CUtensorMap src_map;  // for TMA, where there is one
   CUtensorMap dst_map;  // of a reduce's gradient
-  // Where the map takes the pixels of a row for one, the elements from one to the next that a box may begin with: they
-  // are neighbours, and TMA is slow with pieces of 16 bytes. Elsewhere 0.
-  int32_t src_in_rows;
-  int32_t dst_in_rows;
+  bool src_in_rows;     // whether the map takes the pixels of a row for one: they are neighbours, and TMA is slow with
+  bool dst_in_rows;     // pieces of 16 bytes
   ConvProblem problem;
   int32_t dst_apart[kSpatial];  // elements between neighbouring positions of a class
   const Tap* taps;

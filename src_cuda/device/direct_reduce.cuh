@@ -215,8 +215,8 @@ __global__ void __launch_bounds__(32 * kReduceWarps, kDirectTiles[kTileIndex].re
   const auto copy = [&] {
     if (next >= block.areas) return;
     const AreaPlace place = block.Place(p, next);
-    const int32_t at[kSpatial] = {origin.At(p, place, 0), origin.At(p, place, 1),
-                                  kTile.run > 0 ? origin.RunAt(p, place) : origin.At(p, place, 2)};
+    int32_t at[kSpatial];
+    origin.BoxAt<(kTile.run > 0)>(p, place, at);
     const uint32_t stage = base + filled.stage() * p.places.stage;
     filled.WaitUntilEmpty();
     box.template Copy<T>(stage, filled.full(), block.channels.src, at, place.image);

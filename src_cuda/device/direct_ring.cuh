@@ -49,7 +49,8 @@ class StageRing {
 // A box of a tensor in shared memory: from where, and how large.
 struct Box {
   const CUtensorMap& map;
-  int32_t in_rows;
+  bool in_rows;
+  bool in_runs;  // the last place and extent are of elements and pieces
   const void* tensor;
   const TensorStrides& strides;
   const int64_t (&size)[kSpatial];
@@ -73,10 +74,10 @@ struct Box {
                                        int32_t image) const {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (threadIdx.x % 32 > 0) return;
-    const int32_t first = in_rows ? at[2] * in_rows : channel;
-    ptx::CopyBoxByTma(to, map, barrier, first, in_rows ? 0 : at[2], at[1], at[0], image);
+    const int32_t first = in_runs ? at[2] : in_rows ? at[2] * kPieceChannels : channel;
+    ptx::CopyBoxByTma(to, map, barrier, first, in_rows || in_runs ? 0 : at[2], at[1], at[0], image);
 #else
-    if (in_rows == 1) return CopyRuns<T>(to, at, image);
+    if (in_runs) return CopyRuns<T>(to, at, image);
     const int32_t piece = threadIdx.x % 32 & ((1 << pixel.pitch) - 1);
     channel += piece * kPieceChannels;
     const T* first = static_cast<const T*>(tensor) + image * strides.batch + channel;
@@ -124,13 +125,14 @@ struct Box {
 
 __device__ __forceinline__ Box SourceBox(const DirectParams& p) {
   const ConvProblem& q = p.problem;
-  return {p.src_map, p.src_in_rows, p.src, q.src, q.src_size, static_cast<int32_t>(q.groups * q.in_channels),
-          p.src_pixel, {p.area.box[0], p.area.box[1], p.area.box[2]}};
+  return {p.src_map, p.src_in_rows, p.area.run > 0, p.src, q.src, q.src_size,
+          static_cast<int32_t>(q.groups * q.in_channels), p.src_pixel,
+          {p.area.box[0], p.area.box[1], p.area.box[2]}};
 }
 
 __device__ __forceinline__ Box GradientBox(const DirectParams& p) {
   const ConvProblem& q = p.problem;
-  return {p.dst_map, p.dst_in_rows, p.rhs, q.dst, q.dst_size, static_cast<int32_t>(q.groups * q.out_channels),
+  return {p.dst_map, p.dst_in_rows, false, p.rhs, q.dst, q.dst_size, static_cast<int32_t>(q.groups * q.out_channels),
           p.dst_pixel, {1, p.area.rows, p.area.cols}};
 }
 

@@ -62,16 +62,17 @@ struct BoxOrigin {
     return p.taps[residue.first_tap].shift[1] > low[1] ? rows - 1 - at : at;
   }
 
-  // The box's first pixel, of an area.
-  __device__ __forceinline__ int32_t At(const DirectParams& p, const AreaPlace& place, int d) const {
-    return place.at[d] * static_cast<int32_t>(p.problem.step[d]) + low[d];
+  // The box's place, of an area: its first pixel, or, along the last dimension of a source that is read in runs, its
+  // first element.
+  template <bool kRuns>
+  __device__ __forceinline__ void BoxAt(const DirectParams& p, const AreaPlace& place, int32_t (&at)[kSpatial]) const {
+#pragma unroll
+    for (int d = 0; d < kSpatial; ++d) at[d] = place.at[d] * static_cast<int32_t>(p.problem.step[d]) + low[d];
+    if (kRuns) at[2] = place.at[2] * p.position_elements + (FirstOfRun(p) & -kPieceChannels);
   }
 
-  // Where the source is read in runs: the box's first element along the last dimension, those from there to the first
-  // that is read, and from there to the first of the first tap.
-  __device__ __forceinline__ int32_t RunAt(const DirectParams& p, const AreaPlace& place) const {
-    return place.at[2] * p.position_elements + (FirstOfRun(p) & -kPieceChannels);
-  }
+  // Where the source is read in runs: the elements from the box's first to the first that is read, and from there to
+  // the first of the first tap.
   __device__ __forceinline__ int32_t RunBegin(const DirectParams& p) const {
     return FirstOfRun(p) & (kPieceChannels - 2);
   }
@@ -149,7 +150,7 @@ __device__ __forceinline__ void FillRunEntries(const DirectParams& p, const Resi
   uint32_t* entries = reinterpret_cast<uint32_t*>(shared + p.places.entries);
   const int32_t count = residue.tap_count / p.area.run * p.entry_pieces;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < (count + 1) * kRun; i += kThreads) {
+  for (int i = threadIdx.x; count > 0 && i < (count + 1) * kRun; i += kThreads) {
     const int32_t entry = min(i / kRun, count - 1);
     const Tap tap = p.taps[residue.first_tap + entry / p.entry_pieces * p.area.run];
     const int32_t row = (tap.shift[0] - origin.low[0]) * p.area.box[1] + tap.shift[1] - origin.low[1];

@@ -175,6 +175,7 @@ __global__ void __launch_bounds__(kMmaTiles[kTileIndex].threads(), kMmaTiles[kTi
   const uint32_t blocks_of_rows = (p.units + p.block_units - 1) / p.block_units;
   const uint32_t first_unit = blockIdx.x % blocks_of_rows * p.block_units, row_block = blockIdx.x / blocks_of_rows;
   const uint32_t slice = row_block / p.row_tiles;
+  if (p.merged > 1) CheckMerged<Parts::RhsTile::kAlongSteps>(p);
   uint32_t row_tile = row_block % p.row_tiles;
   const ResidueClass* residue = FindClass(p.problem, p.classes, kReduce, kTile.rows, &row_tile);
   if (residue == nullptr) return;

@@ -14,10 +14,10 @@ namespace jaxconv {
 
 inline constexpr int32_t kMostBoxExtent = 256;
 
-// Describes an activation and a box of it to TMA. The pixels of a box's row are taken for one, `in_rows` elements
-// apart, if they are neighbours and have but eight channels, or `is_runs`, where the box's extent is of eight elements.
-// False where the driver refuses, or is too old.
-inline bool EncodeMap(CUtensorMap* map, int32_t* in_rows, const void* tensor, DType type, const TensorStrides& s,
+// Describes an activation and a box of it to TMA. The pixels of a box's row are taken for one if they are neighbours
+// and have but eight channels, `in_rows`, or are read in runs, where the box's extent is of pieces of a row. False where
+// the driver refuses, or is too old.
+inline bool EncodeMap(CUtensorMap* map, bool* in_rows, const void* tensor, DType type, const TensorStrides& s,
                       const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, const PixelLayout& pixel,
                       const int32_t (&extent)[kSpatial], bool is_runs) {
   static const auto encode = [] {
@@ -31,11 +31,11 @@ inline bool EncodeMap(CUtensorMap* map, int32_t* in_rows, const void* tensor, DT
   constexpr CUtensorMapSwizzle kSwizzles[] = {CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_SWIZZLE_32B,
                                               CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_SWIZZLE_128B};
   const auto size_of = [](int64_t size) { return static_cast<cuuint64_t>(size); };
-  const bool is_row = pixel.pitch == 0 && channels == kPieceChannels && s.spatial[2] == channels &&
-                      extent[2] * channels <= kMostBoxExtent;
-  *in_rows = is_runs ? 1 : is_row ? kPieceChannels : 0;
-  const int64_t row = *in_rows ? size[2] : 1, pixel_channels = kPieceChannels << pixel.pitch;
-  const int32_t box_row = *in_rows ? extent[2] : 1;
+  *in_rows = pixel.pitch == 0 && channels == kPieceChannels && s.spatial[2] == channels &&
+             extent[2] * channels <= kMostBoxExtent;
+  const bool is_row = *in_rows || is_runs;
+  const int64_t row = is_row ? size[2] : 1, pixel_channels = kPieceChannels << pixel.pitch;
+  const int32_t box_row = is_row ? extent[2] : 1;
   // Strides of dimensions that there are none of may be anything that is valid.
   const auto bytes = [&](int64_t stride) { return size_of(std::max<int64_t>(stride, channels * row)) * 2; };
   const cuuint64_t sizes[] = {size_of(channels * row), size_of(size[2] / row), size_of(size[1]), size_of(size[0]),

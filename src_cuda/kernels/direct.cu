@@ -172,7 +172,8 @@ bool HasPieces(const TensorStrides& s, int64_t groups, int64_t channels) {
 // Rows of a source that is read in runs: of neighbouring elements, two at a time, which TMA takes for pieces.
 bool HasRuns(const ConvProblem& p) {
   const TensorStrides& s = p.src;
-  return p.groups == 1 && s.channel == 1 && s.spatial[2] == p.in_channels && s.batch % kPieceChannels == 0 && s.spatial[0] % kPieceChannels == 0 && s.spatial[1] % kPieceChannels == 0 &&
+  return p.groups == 1 && p.class_count == 1 && s.channel == 1 && s.spatial[2] == p.in_channels &&
+         s.batch % kPieceChannels == 0 && s.spatial[0] % kPieceChannels == 0 && s.spatial[1] % kPieceChannels == 0 &&
          p.src_size[2] * p.in_channels % kPieceChannels == 0;
 }
 
@@ -181,7 +182,7 @@ const char* WhyNotProblem(const ConvProblem& p, Pass pass, bool is_runs) {
   const bool is_short = p.src_type == DType::kBF16 || p.src_type == DType::kF16;
   if (!is_short || p.src_type != RhsType(p, pass)) return "operands are of bfloat16 or float16 here";
   if (SumType(p) != DType::kF32) return "tensor cores sum in float32 here";
-  if (is_runs && (!HasRuns(p) || p.class_count > 1)) return "no runs are read here";
+  if (is_runs && !HasRuns(p)) return "no runs are read here";
   if ((!is_runs && !HasPieces(p.src, p.groups, p.in_channels)) || !HasPieces(p.dst, p.groups, p.out_channels)) {
     return "channels are not last, in pieces of eight";
   }
@@ -230,7 +231,7 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   if (p.groups > 1 && BlockGroups(p, tile) == 0) return "the tile does not hold whole groups";
   const Area area = plan.area();
   if (area.rows < 1 || area.cols < kRun || area.cols % kRun || area.taps < 0 || area.taps > p.tap_count ||
-      area.walk < 1 || area.run < 0 || (area.run > 0) != is_runs) {
+      area.walk < 1 || area.run < 0 || area.run > area.taps || (area.run > 0) != is_runs) {
     return "no such area";
   }
   if (std::min({area.box[0], area.box[1], area.box[2]}) < 1 || (!is_runs && area.box[2] % kRun) ||

@@ -62,15 +62,17 @@ bool HasPieces(const ConvCall& call) {
          PiecesFit(call.problem);
 }
 
-// The classes' tables are the planner's: here, that their positions and taps are equally many.
+// Of the classes' tables, whether their positions and taps can be equally many. The kernel looks at them.
 const char* WhyNotMerged(const ConvProblem& p, Pass pass, int merged) {
   if (merged == 1) return nullptr;
-  if (pass == Pass::kReduce || merged != p.class_count || p.tap_count % merged ||
-      p.period[0] * p.period[1] * p.period[2] != merged) {
-    return "no such classes to merge";
-  }
+  int64_t classes = 1;
   for (int d = 0; d < kSpatial; ++d) {
-    if (p.dst_size[d] % p.period[d]) return "classes of different sizes cannot be merged";
+    const int64_t phases = std::min(p.period[d], p.dst_size[d]);  // those that have positions
+    if (p.dst_size[d] % phases) return "classes of different sizes cannot be merged";
+    classes *= phases;
+  }
+  if (pass == Pass::kReduce || merged != p.class_count || merged != classes || p.tap_count % merged) {
+    return "no such classes to merge";
   }
   const int64_t filter = p.groups * ChannelTaps(p) * p.out_channels * static_cast<int64_t>(ElementBytes(p.filter_type));
   return filter < INT32_MAX ? nullptr : "the filter is too large for merged classes";
