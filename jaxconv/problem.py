@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,15 +121,15 @@ class ConvProblem:
 
     # Sizes.
 
-    @property
+    @cached_property
     def kernel(self) -> tuple[int, ...]:
         return tuple(self.rhs_shape[a] for a in self.rhs_spec.spatial)
 
-    @property
+    @cached_property
     def in_spatial(self) -> tuple[int, ...]:
         return tuple(self.lhs_shape[a] for a in self.lhs_spec.spatial)
 
-    @property
+    @cached_property
     def out_spatial(self) -> tuple[int, ...]:
         return tuple(self.out_shape[a] for a in self.out_spec.spatial)
 
@@ -138,13 +139,13 @@ class ConvProblem:
         images = self.lhs_shape[self.lhs_spec.first]
         return images // self.groups if self.lhs_batch_grouped else images
 
-    @property
+    @cached_property
     def in_channels(self) -> int:
         """Input channels in a group."""
         channels = self.rhs_shape[self.rhs_spec.second]
         return channels // self.groups if self.reverse else channels
 
-    @property
+    @cached_property
     def out_channels(self) -> int:
         """Output channels in a group."""
         channels = self.rhs_shape[self.rhs_spec.first]

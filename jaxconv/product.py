@@ -102,13 +102,19 @@ class Product:
 
     def has_runs_of(self, elements: int) -> bool:
         """Whether both operands' channels are contiguous in runs of as many, which begin at their multiples."""
+        return any(all(channels % elements == 0 for channels in operands) for operands in self._contiguous_channels)
+
+    @cached_property
+    def _contiguous_channels(self) -> tuple[tuple[int, ...], ...]:
+        """The operands' channels, where they are contiguous: by either axis of a filter."""
         p = self.problem
-        source = _is_last(p.lhs_spec.second, p.lhs_shape) and p.in_channels % elements == 0
+        if not _is_last(p.lhs_spec.second, p.lhs_shape):
+            return ()
         if self.kind == "reduce":
-            return source and _is_last(p.out_spec.second, p.out_shape) and p.out_channels % elements == 0
-        by_out = _is_last(p.rhs_spec.first, p.rhs_shape) and p.out_channels % elements == 0
-        by_in = _is_last(p.rhs_spec.second, p.rhs_shape) and p.in_channels % elements == 0
-        return source and (by_out or by_in)
+            others = ((p.out_spec.second, p.out_shape, p.out_channels),)
+        else:
+            others = (p.rhs_spec.first, p.rhs_shape, p.out_channels), (p.rhs_spec.second, p.rhs_shape, p.in_channels)
+        return tuple((p.in_channels, channels) for axis, shape, channels in others if _is_last(axis, shape))
 
     @cached_property
     def is_exact(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from functools import lru_cache
 from typing import NamedTuple
@@ -27,7 +26,7 @@ BOX_BYTES_A_CLOCK = 64
 AREA_CLOCKS = 500
 WALK_CLOCKS = 5  # of a source row of each warp that walks
 BEGIN_SECONDS = 4e-6
-FILTER_BYTES_A_SECOND = 4e9
+FILTER_BYTES_A_SECOND = 5e8  # of a warp
 
 
 class Walk(NamedTuple):
@@ -104,11 +103,11 @@ class Window(NamedTuple):
 @lru_cache(maxsize=4096)
 def window(problem: ConvProblem) -> Window:
     tables = offset_tables(problem)
-    reach, most = np.ones(SPATIAL, np.int64), 0
-    for first, count, *_ in tables.classes:
-        shifts = tables.taps[first : first + count, 2:]
-        if count:
-            reach, most = np.maximum(reach, np.ptp(shifts, axis=0) + 1), max(most, int(count))
+    reach, most = np.ones(SPATIAL, np.int64), int(tables.classes[:, 1].max(initial=0))
+    if most:
+        firsts, shifts = tables.classes[tables.classes[:, 1] > 0, 0], tables.taps[:, 2:]
+        spans = np.maximum.reduceat(shifts, firsts) - np.minimum.reduceat(shifts, firsts)
+        reach = spans.max(axis=0) + 1
     counts = tables.classes[:, 5:].max(axis=0, initial=0)
     pairs = zip(problem.window_strides, problem.lhs_dilation, strict=True)
     steps = [stride // math.gcd(stride, dilation) for stride, dilation in pairs]
@@ -119,13 +118,14 @@ def window(problem: ConvProblem) -> Window:
 
 
 def _rows(tables: OffsetTables) -> Rows | None:
+    """Of several rows each."""
     found = []
     for first, count, *_ in tables.classes:
         depth, row, col = tables.taps[first : first + count, 2:].T
         if count == 0 or np.ptp(depth):
             return None
         taps = int(np.count_nonzero(row == row[0]))
-        if count % taps or np.any(col.reshape(-1, taps) != col[:taps]) or np.any(np.ptp(row.reshape(-1, taps), axis=1)):
+        if count == taps or count % taps or np.any(col.reshape(-1, taps) != col[:taps]) or np.any(np.ptp(row.reshape(-1, taps), axis=1)):
             return None
         apart = {abs(int(n)) for n in np.diff(row[::taps])}
         found.append((int(count) // taps, taps, apart))
@@ -167,7 +167,8 @@ class Shape:
 
     def at(self, area: tuple[int, int]) -> Shape:
         """The same with another area."""
-        other = copy.copy(self)
+        other = Shape.__new__(Shape)
+        other.__dict__.update(self.__dict__)
         other._set_area(area)
         return other
 
@@ -279,13 +280,19 @@ class Shape:
     # What an area costs, of a chunk of the source channels.
 
     def area_bytes(self) -> int:
-        """That multiplications read of shared memory: 512 bytes are a source's operand, 256 the other."""
+        """That multiplications read of shared memory, or take as long: 512 bytes are a source's operand, 256 the other.
+
+        One of runs is read by four instructions, not by one, and by eight if positions are an odd number of elements
+        apart.
+        """
         tile, blocks, sets = self.tile, self.positions // 16, self.col_blocks * 8 // self.tile.columns
+        is_odd = self.window.steps[2] * self.product.problem.in_channels % 2
+        source = 512 if not self.run else 1536 if is_odd else 768
         if self.walking:  # the filter is in registers
-            return self.source_rows() * self._row_depth() // 8 * blocks * sets * 256
+            return self.source_rows() * self._row_depth() // PIECE * blocks * sets * source // 2
         if self.is_gather:
-            return self.steps * (blocks * sets * 512 + tile.warps * (tile.columns * tile.sets // 8) * 256)
-        return blocks * self.items * (tile.filter_rows // 16 * 512 + tile.columns // 8 * 256)
+            return self.steps * (blocks * sets * source + tile.warps * (tile.columns * tile.sets // 8) * 256)
+        return blocks * self.items * (tile.filter_rows // 16 * source + tile.columns // 8 * 256)
 
     def source_rows(self) -> int:
         """Of a walk."""
@@ -479,7 +486,7 @@ class Direct(TensorCores):
         shape = _shape(product, settings.tile).at(settings.area)
         areas = ceil_div(shape.areas * shape.channel_blocks * shape.chunks, device.multiprocessors)
         seconds = max(areas * shape.area_clocks() / device.clock_hz, 1.1 * product.activation_bytes / device.bandwidth)
-        seconds += BEGIN_SECONDS + LAUNCH_SECONDS + shape.filter_bytes / FILTER_BYTES_A_SECOND
+        seconds += BEGIN_SECONDS + LAUNCH_SECONDS + shape.filter_bytes / settings.tile.warps / FILTER_BYTES_A_SECOND
         if settings.split > 1:
             seconds += 2 * settings.split * product.planned_sums_bytes / device.bandwidth + LAUNCH_SECONDS
         return seconds

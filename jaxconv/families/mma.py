@@ -18,8 +18,6 @@ def merged_classes(problem: ConvProblem) -> int:
     """Residue classes of a gather, all or 1, that read the same source pixels: where a window does not overlap its
     neighbours, as in patch embeddings' data gradients. Their columns make one matrix, and each pixel is read once.
     """
-    if max(problem.lhs_dilation, default=1) == 1:
-        return 1
     tables = offset_tables(problem)
     classes = len(tables.classes)
     if not len(tables.taps) or np.ptp(tables.classes[:, 1]) or np.ptp(tables.classes[:, 5:], axis=0).any():
@@ -97,8 +95,10 @@ class Mma(TensorCores):
         return slower * super().cost(settings, product, device)
 
     def merged(self, product: Product) -> int:
+        if product.classes == 1 or product.kind == "reduce":
+            return 1
         piece = self.piece(product.operand_dtypes[0])  # results are stored as such, too
-        in_pieces = product.kind == "gather" and product.has_runs_of(piece) and product.cols % piece == 0
+        in_pieces = product.has_runs_of(piece) and product.cols % piece == 0
         return merged_classes(product.problem) if in_pieces else 1
 
     def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:
