@@ -212,7 +212,7 @@ def _rewritings(family: Family, product: Product, asked: Constraint) -> list[Rew
     """Those that a family may answer: the problem as it is comes first."""
     if asked.rewriting is not None:
         return [asked.rewriting]
-    return [(), *(rewritings(product, family.PACKS_GROUPS) if family.REWRITES else ())]
+    return [(), *(rewritings(product, family.PACKS_GROUPS, family.STORES_PARTS) if family.REWRITES else ())]
 
 
 def _candidates(

@@ -94,11 +94,11 @@ class Product:
         other = self.problem.rhs_dtype if self.kind == "gather" else self.problem.out_dtype
         return self.problem.lhs_dtype, other
 
-    def has_pixels_of(self, elements: int) -> bool:
+    def has_pixels_of(self, lhs: int, out: int) -> bool:
         """Whether the channels of lhs and of out, of all groups, are the last axis, and multiples of as many."""
         p = self.problem
-        arrays = (p.lhs_spec.second, p.lhs_shape), (p.out_spec.second, p.out_shape)
-        return all(axis == len(shape) - 1 and shape[axis] % elements == 0 for axis, shape in arrays)
+        arrays = (p.lhs_spec.second, p.lhs_shape, lhs), (p.out_spec.second, p.out_shape, out)
+        return all(axis == len(shape) - 1 and shape[axis] % elements == 0 for axis, shape, elements in arrays)
 
     def has_runs_of(self, elements: int) -> bool:
         """Whether both operands' channels are contiguous in runs of as many, which begin at their multiples."""

@@ -94,9 +94,12 @@ class PackedColumns:
 
     lhs [..., W, C] becomes [..., ceil(W / columns), columns * C']; so do a filter's columns, behind as many zeros as
     bring its first one to a pack's beginning. Then it moves by one pack where it moved by `columns`.
+
+    whole: else channels stay as many as they are.
     """
 
     columns: int
+    whole: bool = True
 
     def why_not(self, problem: ConvProblem) -> str | None:
         if problem.groups > 1:
@@ -104,8 +107,8 @@ class PackedColumns:
         if not problem.kernel:
             return "there are no columns"
         if self.columns == 1:
-            whole = self._channels(problem) == (problem.in_channels, problem.out_channels)
-            return "there are whole pieces of channels" if whole else None
+            is_same = self._channels(problem) == (problem.in_channels, problem.out_channels)
+            return "there are whole pieces of channels" if is_same else None
         if self.columns != problem.window_strides[-1]:
             return f"the window's stride along columns is {problem.window_strides[-1]}"
         if (problem.lhs_dilation[-1], problem.rhs_dilation[-1]) != (1, 1):
@@ -136,12 +139,16 @@ class PackedColumns:
 
     def _channels(self, problem: ConvProblem) -> tuple[int, int]:
         """Input and output channels with those of zeros."""
+        if not self.whole:
+            return problem.in_channels, problem.out_channels
         piece = Mma.piece(problem.rhs_dtype)
         least = piece // math.gcd(self.columns, piece)
         return ceil_div(problem.in_channels, least) * least, ceil_div(problem.out_channels, piece) * piece
 
     def __str__(self) -> str:
-        return "padded channels" if self.columns == 1 else f"packed columns ({self.columns})"
+        if self.columns == 1:
+            return "padded channels"
+        return f"packed columns ({self.columns})" if self.whole else f"packed columns ({self.columns}) alone"
 
 
 def _resized(shape: Shape, sizes: dict[int, int]) -> Shape:
@@ -281,11 +288,14 @@ def why_not(rewriting: Rewriting, problem: ConvProblem) -> str | None:
     return why_not(tuple(first), problem) or last.why_not(rewrite(tuple(first), problem).problem)
 
 
-def rewritings(product: Product, packs_groups: bool) -> list[Rewriting]:
-    """Those that apply to a product's problem and let its operands be copied in pieces."""
+def rewritings(product: Product, packs_groups: bool, stores_parts: bool) -> list[Rewriting]:
+    """Those that apply to a product's problem and let its operands be copied in pieces.
+
+    packs_groups: also of groups. stores_parts: also those of which a data gradient's channels are no whole pieces.
+    """
     problem = _forward(product.problem)
     first: Rewriting = () if ChannelsLast().why_not(problem) else (ChannelsLast(),)
-    steps = [(), *((step,) for step in (*_columns(problem), *(_groups(problem) if packs_groups else ())))]
+    steps = [(), *((step,) for step in (*_columns(problem, stores_parts), *(_groups(problem) if packs_groups else ())))]
     found = [first + step for step in steps if first + step and why_not(step, problem) is None]
     if product.kind == "reduce" and FEW * problem.out_channels <= problem.in_channels and math.prod(problem.kernel) > 1:
         found += [r + (SwappedOperands(),) for r in ((), *found)]
@@ -299,10 +309,13 @@ def _forward(problem: ConvProblem) -> ConvProblem:
     return problem.dgrad() if problem.reverse else problem
 
 
-def _columns(problem: ConvProblem) -> list[PackedColumns]:
+def _columns(problem: ConvProblem, stores_parts: bool) -> list[PackedColumns]:
     """Packs only for channels that are no whole pieces."""
-    strides = {1, *problem.window_strides[-1:]} if problem.in_channels % Mma.piece(problem.rhs_dtype) else {1}
-    return [PackedColumns(columns) for columns in sorted(strides)]
+    if problem.in_channels % Mma.piece(problem.rhs_dtype) == 0:
+        return [PackedColumns(1)]
+    stride = problem.window_strides[-1] if problem.kernel else 1
+    wholes = (True, False) if stores_parts else (True,)
+    return [PackedColumns(1), *(PackedColumns(stride, whole) for whole in wholes if stride > 1)]
 
 
 def _groups(problem: ConvProblem) -> list[PackedGroups]:

@@ -251,6 +251,9 @@ def of_narrow():
     yield "runs_of_many", last((2, 9, 10, 12), (3, 4, 12, 24))
     layout = dict(dimension_numbers=("HNWC", "OIHW", "WHNC"), window_strides=(2, 2), padding="SAME")
     yield "runs_of_images_inside", Convolution((13, 2, 8, 3), (24, 3, 7, 7), layout)
+    yield "to_pairs", last((1, 25, 20, 64), (4, 3, 64, 6), padding=((1, 2), (2, 1)))
+    yield "doubled_to_pairs", last((2, 11, 20, 64), (7, 3, 64, 2), lhs_dilation=(2, 1), padding=((3, 4), (1, 1)))
+    yield "tiny_to_pairs", last((1, 5, 9, 16), (7, 2, 16, 6), lhs_dilation=(2, 1), padding=((3, 3), (0, 1)))
     yield "four_rows", last((1, 25, 20, 32), (4, 3, 32, 8), padding=((1, 2), (2, 1)))
 
 
@@ -396,6 +399,7 @@ def test_exact_as_planned(family, dtype):
 
 REWRITINGS = [
     (ChannelsLast(),), (PackedColumns(1),), (PackedColumns(2),), (PackedColumns(3),), (PackedColumns(16),),
+    (PackedColumns(2, whole=False),), (PackedColumns(3, whole=False),),
     (PackedGroups(2),), (PackedGroups(16),), (PackedGroups(70),), (ChannelsLast(), PackedColumns(1)),
     (ChannelsLast(), PackedColumns(2)), (ChannelsLast(), PackedGroups(2)),
 ]  # fmt: skip

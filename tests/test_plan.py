@@ -104,7 +104,8 @@ def candidates(kind, problem):
 
 def rewritings_of(family, kind, problem):
     """Those that the family may answer, besides none."""
-    return rewritings(Product(kind, problem), CUDA[family].PACKS_GROUPS) if CUDA[family].REWRITES else []
+    flags = CUDA[family].PACKS_GROUPS, CUDA[family].STORES_PARTS
+    return rewritings(Product(kind, problem), *flags) if CUDA[family].REWRITES else []
 
 
 def constraints(kind, problem):

@@ -152,6 +152,16 @@ def test_a_stem():
     )  # fmt: skip
 
 
+def test_columns_alone():
+    """A stem's data gradient is written as it lies: two pixels of three channels are one of six."""
+    stem = layer((32, 224, 224, 3), (7, 7, 3, 64), "bfloat16", window_strides=2, padding=3)
+    rewritten, forms, *_ = rewrite((PackedColumns(2, whole=False),), stem.dgrad())
+    assert sizes(rewritten)[:3] == ((32, 112, 112, 64), (7, 4, 6, 64), (32, 224, 112, 6))
+    assert forms["lhs"].is_view and forms["out"].is_view
+    choice = choose("cuda", "gather", stem.dgrad())
+    assert (choice.plan.family, choice.plan.rewriting) == ("direct", (PackedColumns(2, whole=False),))
+
+
 def test_patches():
     """16x16 by 16 of 3 channels is 16x1 by (16, 1) of 48, and nothing moves."""
     patches = layer((32, 224, 224, 3), (16, 16, 3, 768), "bfloat16", window_strides=16, padding=0)
@@ -259,6 +269,7 @@ def test_what_is_chosen_of_all_families(name, problem, rewriting, which):
     packs_groups = any(isinstance(step, PackedGroups) for step in rewriting)
     in_runs = choice.plan.family == "direct" and choice.plan.settings.tile.run > 0
     chosen = tuple(step for step in choice.plan.rewriting if step != SwappedOperands())
+    chosen = tuple(PackedColumns(2) if step == PackedColumns(2, whole=False) else step for step in chosen)
     assert chosen == (() if packs_groups or in_runs else rewriting)
     assert (choice.plan.family == "direct") >= packs_groups
     assert in_runs == ((name, which) in IN_RUNS)
@@ -285,12 +296,13 @@ def test_other_families_take_what_lies_there(family):
 
 
 @settings(max_examples=100, deadline=None, database=None)
-@given(problems(), st.booleans())
-def test_what_is_tried_has_pieces(problem, packs_groups):
+@given(problems(), st.booleans(), st.booleans())
+def test_what_is_tried_has_pieces(problem, packs_groups, stores_parts):
     for kind, p in passes_of(problem).values():
-        for rewriting in rewritings(Product(kind, p), packs_groups):
+        for rewriting in rewritings(Product(kind, p), packs_groups, stores_parts):
             assert why_not(rewriting, p) is None
             assert packs_groups or not any(isinstance(step, PackedGroups) for step in rewriting)
+            assert stores_parts or not any(isinstance(step, PackedColumns) and not step.whole for step in rewriting)
             rewritten = rewrite(rewriting, p).problem
             swaps = SwappedOperands() in rewriting
             assert (rewritten.reverse != p.reverse) == swaps

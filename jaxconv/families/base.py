@@ -100,6 +100,7 @@ class Family:
 
     REWRITES = False  # whether it takes problems that are rewritten
     PACKS_GROUPS = True  # whether packing groups may help those
+    STORES_PARTS = False  # whether results of channels that are no whole pieces are stored as fast
     ALIGNED = False  # whether its operands and results begin at multiples of 16 bytes
 
     def why_never(self, product: Product) -> str | None:

@@ -217,7 +217,8 @@ class Depthwise(CudaFamily):
             return "groups of images"
         if not 1 <= len(problem.kernel) <= 2:
             return f"{len(problem.kernel)} spatial dimensions"
-        if not product.has_pixels_of(PIECE_BYTES // problem.lhs_dtype.itemsize):
+        piece = PIECE_BYTES // problem.lhs_dtype.itemsize
+        if not product.has_pixels_of(piece, piece):
             return "channels are not last, in pieces of 16 bytes"
         if problem.is_empty or window(problem) is None:
             return "nothing is to be computed"

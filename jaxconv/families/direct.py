@@ -125,7 +125,9 @@ def _rows(tables: OffsetTables) -> Rows | None:
         if count == 0 or np.ptp(depth):
             return None
         taps = int(np.count_nonzero(row == row[0]))
-        if count == taps or count % taps or np.any(col.reshape(-1, taps) != col[:taps]) or np.any(np.ptp(row.reshape(-1, taps), axis=1)):
+        if count == taps or count % taps:
+            return None
+        if np.any(col.reshape(-1, taps) != col[:taps]) or np.any(np.ptp(row.reshape(-1, taps), axis=1)):
             return None
         apart = {abs(int(n)) for n in np.diff(row[::taps])}
         found.append((int(count) // taps, taps, apart))
@@ -356,6 +358,11 @@ def _block_groups(product: Product, tile: DirectTile) -> int:
     return ceil_div(ceil_div(product.groups, blocks), least) * least
 
 
+def _out_unit(product: Product, tile: DirectTile) -> int:
+    """Output channels that are stored at once: pairs by warps that walk with a block of eight, else pieces."""
+    return 2 if product.kind == "gather" and tile.walk and tile.columns * tile.sets == 8 else PIECE
+
+
 def _why_not_runs(problem: ConvProblem) -> str | None:
     """Why a row's (tap, channel)s are not read as they lie, or need not be."""
     lhs, ins, rank = problem.lhs_spec, problem.in_channels, len(problem.lhs_shape)
@@ -420,6 +427,7 @@ class Direct(TensorCores):
     """Convolution from a box of source pixels in shared memory: src_cuda/kernels/direct.cu."""
 
     PACKS_GROUPS = False
+    STORES_PARTS = True
     ALIGNED = True
 
     TILES = tuple(
@@ -498,7 +506,7 @@ class Direct(TensorCores):
         if tile.run:
             if (reason := _why_not_runs(problem)) is not None:
                 return reason
-        elif not product.has_pixels_of(PIECE):
+        elif not product.has_pixels_of(PIECE, _out_unit(product, tile)):
             return "channels are not last, in pieces of eight"
         if problem.is_empty or not math.prod(problem.kernel):
             return "nothing is to be computed"

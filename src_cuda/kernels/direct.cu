@@ -163,10 +163,15 @@ DirectParams MakeShape(const ConvProblem& p, Pass pass, const Plan& plan) {
   return d;
 }
 
-bool HasPieces(const TensorStrides& s, int64_t groups, int64_t channels) {
-  return s.channel == 1 && (groups == 1 || s.group == channels) && s.batch % kPieceChannels == 0 &&
-         s.spatial[0] % kPieceChannels == 0 && s.spatial[1] % kPieceChannels == 0 &&
-         s.spatial[2] % kPieceChannels == 0 && groups * channels % kPieceChannels == 0;
+// Whether pixels are whole vectors of a unit of channels.
+bool HasPixels(const TensorStrides& s, int64_t groups, int64_t channels, int unit) {
+  return s.channel == 1 && (groups == 1 || s.group == channels) && s.batch % unit == 0 && s.spatial[0] % unit == 0 &&
+         s.spatial[1] % unit == 0 && s.spatial[2] % unit == 0 && groups * channels % unit == 0;
+}
+
+// Output channels that are stored at once.
+int OutUnit(const DirectTile& tile, Pass pass) {
+  return pass == Pass::kGather && tile.walks() && tile.col_blocks() == 1 ? 2 : kPieceChannels;
 }
 
 // Rows of a source that is read in runs: of neighbouring elements, two at a time, which TMA takes for pieces.
@@ -177,13 +182,13 @@ bool HasRuns(const ConvProblem& p) {
          p.src_size[2] * p.in_channels % kPieceChannels == 0;
 }
 
-// What does not depend on the tile but for its way to read the source.
-const char* WhyNotProblem(const ConvProblem& p, Pass pass, bool is_runs) {
+const char* WhyNotProblem(const ConvProblem& p, Pass pass, const DirectTile& tile) {
   const bool is_short = p.src_type == DType::kBF16 || p.src_type == DType::kF16;
   if (!is_short || p.src_type != RhsType(p, pass)) return "operands are of bfloat16 or float16 here";
   if (SumType(p) != DType::kF32) return "tensor cores sum in float32 here";
-  if (is_runs && !HasRuns(p)) return "no runs are read here";
-  if ((!is_runs && !HasPieces(p.src, p.groups, p.in_channels)) || !HasPieces(p.dst, p.groups, p.out_channels)) {
+  if (tile.run > 0 && !HasRuns(p)) return "no runs are read here";
+  if ((tile.run == 0 && !HasPixels(p.src, p.groups, p.in_channels, kPieceChannels)) ||
+      !HasPixels(p.dst, p.groups, p.out_channels, OutUnit(tile, pass))) {
     return "channels are not last, in pieces of eight";
   }
   return nullptr;
@@ -227,7 +232,7 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   if (ResultElements(p, pass) == 0) return nullptr;
   const DirectTile& tile = kDirectTiles[plan.tile];
   const bool is_runs = tile.run > 0, walks = pass == Pass::kGather && tile.walks();
-  if (const char* why = WhyNotProblem(p, pass, is_runs)) return why;
+  if (const char* why = WhyNotProblem(p, pass, tile)) return why;
   if (p.groups > 1 && BlockGroups(p, tile) == 0) return "the tile does not hold whole groups";
   const Area area = plan.area();
   if (area.rows < 1 || area.cols < kRun || area.cols % kRun || area.taps < 0 || area.taps > p.tap_count ||
