@@ -724,7 +724,7 @@ def test_not_finite_numbers_reach_no_further_than_their_runs(row, name):
         first = cols - problem(name).pad_low[-1] * channels - 1
         element = at[1] * channels + channel
         near = (first <= element) & (element < first + 33)
-        return np.any(seen, axis=(2, 3), keepdims=True) & near[:, None]
+        return np.any(seen, axis=(2, 3), keepdims=True) & near[:, None] & np.ones_like(seen)
 
     check_not_finite(convolution, asked, "fprop", "bfloat16", at, reached)
 
