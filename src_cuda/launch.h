@@ -133,6 +133,8 @@ struct MmaTile {
   bool wgmma;  // is of compute capability 9.0 alone
   int passes;  // 1, or 3: float32 as the sum of two tf32 numbers
 
+  // Whether there are kernels that merge residue classes: for narrower tiles it gains little.
+  constexpr bool merges() const { return cols == 128; }
   constexpr int threads() const { return (wgmma ? 128 : 32) * (rows / warp_rows) * (cols / warp_cols); }
   constexpr int operand_bytes() const { return 128 / depth; }
   // Tiles that are copied ahead of the one that is multiplied. A stage is written again when it has been multiplied: at

@@ -467,10 +467,11 @@ MERGED = {
 
 @pytest.mark.parametrize("problem, merged", MERGED.values(), ids=MERGED)
 def test_classes_that_read_the_same_pixels_are_merged(problem, merged):
-    """By mma's gather, which then has the columns of all in one matrix."""
-    for kind, expected in (("gather", merged), ("reduce", 1)):
-        plan = choose("cuda", kind, problem, Constraint(family="mma", rewriting=())).plan
-        assert plan.attributes(problem)["shape"].tolist() == [expected]
+    """By a gather of mma's wide tiles, which then has the columns of all in one matrix."""
+    for row in CUDA["mma"].tiles(Product("gather", problem)):
+        for kind, expected in (("gather", merged if row.tile.cols == 128 else 1), ("reduce", 1)):
+            plan = choose("cuda", kind, problem, as_it_is("mma", row.tile)).plan
+            assert plan.attributes(problem)["shape"].tolist() == [expected]
 
 
 def test_plans_are_values():

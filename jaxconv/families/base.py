@@ -154,12 +154,12 @@ class CudaFamily(Family):
 
     def blocks(self, settings: Settings, product: Product) -> int:
         """Thread blocks of a round."""
-        tile, rows, merged = settings.tile, self.rounds(settings, product).rows, self.merged(product)
+        tile, rows, merged = settings.tile, self.rounds(settings, product).rows, self.merged(settings.tile, product)
         # Each residue class has its own tiles of rows.
         row_tiles = product.classes // merged * ceil_div(ceil_div(rows, product.classes), tile.rows)
         return row_tiles * ceil_div(merged * product.cols, tile.cols) * product.groups * settings.split
 
-    def merged(self, product: Product) -> int:
+    def merged(self, tile: Tile, product: Product) -> int:
         """Residue classes whose columns are one matrix's."""
         return 1
 

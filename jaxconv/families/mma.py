@@ -42,6 +42,7 @@ class Mma(TensorCores):
     ROW_BYTES = 128  # of a tile in shared memory, along the steps
     PIECE_BYTES = 16  # of an asynchronous copy
     ALIGNMENT = 1024  # of shared memory: eight such rows are exchanged in turn
+    MERGED_COLS = 128  # of tiles that merge residue classes
     ELEMENTWISE = 3  # times as long, if operands cannot be copied in such pieces
 
     TILES = (
@@ -94,15 +95,15 @@ class Mma(TensorCores):
         slower = 1 if product.has_runs_of(self.piece(product.operand_dtypes[0])) else self.ELEMENTWISE
         return slower * super().cost(settings, product, device)
 
-    def merged(self, product: Product) -> int:
-        if product.classes == 1 or product.kind == "reduce":
+    def merged(self, tile: Tile, product: Product) -> int:
+        if product.classes == 1 or product.kind == "reduce" or tile.cols != self.MERGED_COLS:
             return 1
         piece = self.piece(product.operand_dtypes[0])  # results are stored as such, too
         in_pieces = product.has_runs_of(piece) and product.cols % piece == 0
         return merged_classes(product.problem) if in_pieces else 1
 
     def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:
-        return (self.merged(product),)
+        return (self.merged(settings.tile, product),)
 
     @classmethod
     def piece(cls, dtype: np.dtype) -> int:

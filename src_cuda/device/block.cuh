@@ -23,7 +23,6 @@ struct MergedCol {
   int64_t result;
 
   __device__ static MergedCol Of(const MmaParams& p, int64_t col) {
-    if (p.merged == 1) return {col * p.rhs_col_stride, col * p.out_col_stride};
     const uint32_t place = static_cast<uint32_t>(col) / p.class_cols;
     const int64_t col_of_class = static_cast<uint32_t>(col) % p.class_cols;
     const ResidueClass& residue = p.classes[place];

@@ -12,7 +12,7 @@ namespace jaxconv {
 
 // Steps come in runs of channels of one tap, a run for each piece of a tile's row; a thread keeps its rows' places and
 // masks in registers.
-template <typename T, MmaTile kTile, typename SrcTile, typename RhsTile>
+template <typename T, MmaTile kTile, typename SrcTile, typename RhsTile, bool kMerged>
 class GatherFeed {
   static constexpr int kRun = kPieceBytes / sizeof(T);
   static constexpr int kRuns = kTile.depth / kRun;
@@ -52,7 +52,7 @@ class GatherFeed {
 
   // Before the barrier after which the first tile is copied.
   __device__ __forceinline__ void Begin(const Unit& unit) {
-    const MmaParams& p = block_.params;
+    const ProductParams& p = block_.params;
     const int column_bytes = static_cast<int>(p.rhs_col_stride * sizeof(T));
     group_ = unit.group;
     if constexpr (RhsTile::kAlongSteps) {  // merged classes' columns are equally far apart, too
@@ -64,8 +64,7 @@ class GatherFeed {
       // A column that does not exist is one that does: nobody stores its sums.
       const int64_t col = unit.first_col + RhsPattern::Fast();
       rhs_stride_ = static_cast<int32_t>(p.problem.filter.in * sizeof(T));
-      rhs_from_ = (col < p.cols ? static_cast<int32_t>(MergedCol::Of(p, col).filter * sizeof(T)) : 0) +
-                  RhsPattern::First() % kRun * rhs_stride_;
+      rhs_from_ = (col < p.cols ? ColumnBytes(col, column_bytes) : 0) + RhsPattern::First() % kRun * rhs_stride_;
     }
     if (filled_ > WindowOf(block_.range.begin) + 2) {  // a unit before has gone through more windows
       filled_ = WindowOf(block_.range.begin) + 2;
@@ -121,6 +120,12 @@ class GatherFeed {
   }
 
  private:
+  // From a unit's first column to another one.
+  __device__ __forceinline__ int32_t ColumnBytes(int64_t col, int column_bytes) const {
+    if constexpr (!kMerged) return static_cast<int32_t>(col) * column_bytes;
+    return static_cast<int32_t>(MergedCol::Of(block_.params, col).filter * sizeof(T));
+  }
+
   // To the run that begins so many steps after the block's first.
   __device__ __forceinline__ void SeekRun(int steps) {
     tap_ = block_.points.TapOf(block_.range.begin + steps, &channel_);

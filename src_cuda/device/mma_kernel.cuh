@@ -31,8 +31,9 @@ namespace jaxconv {
 // stores pairs from eight rows at once, meets no bank more often than it must.
 constexpr int ResultPitch(int cols) { return cols + 8; }
 
-// What a kernel is made of. kPieces: both operands may be copied in pieces of 16 bytes.
-template <typename T, MmaTile kTile, MmaAccess kAccess, bool kPieces>
+// What a kernel is made of. kPieces: both operands may be copied in pieces of 16 bytes. kMerged: columns are those of
+// all residue classes.
+template <typename T, MmaTile kTile, MmaAccess kAccess, bool kPieces, bool kMerged>
 struct MmaParts {
   using SrcTile = SharedTile<T, kTile.rows, kTile.depth, kAccess != MmaAccess::kLinesLines>;
   using RhsTile = SharedTile<T, kTile.cols, kTile.depth, kAccess == MmaAccess::kStepsSteps>;
@@ -43,7 +44,7 @@ struct MmaParts {
     } else if constexpr (kAccess == MmaAccess::kLinesLines) {
       return std::type_identity<ReduceFeed<T, kTile, SrcTile, RhsTile>>();
     } else {
-      return std::type_identity<GatherFeed<T, kTile, SrcTile, RhsTile>>();
+      return std::type_identity<GatherFeed<T, kTile, SrcTile, RhsTile, kMerged>>();
     }
   }
   using Feed = typename decltype(feed())::type;
@@ -78,15 +79,19 @@ struct MmaParts {
 };
 
 // Stores rows of results, kVector of each row at once.
-template <int kVector, MmaTile kTile, typename Out>
+template <int kVector, MmaTile kTile, bool kMerged, typename Out>
 __device__ __forceinline__ void StoreRows(const Out* results, const PointTable<kTile.rows>& rows, const MmaParams& p,
                                           const Unit& unit, int64_t slice_offset) {
   constexpr int kAcross = kTile.cols / kVector, kDown = kTile.threads() / kAcross;
   static_assert(kTile.threads() % kAcross == 0 && kTile.rows % kDown == 0, "a thread keeps its columns");
   const int first_row = threadIdx.x / kAcross, col = threadIdx.x % kAcross * kVector;
   if (unit.first_col + col >= p.cols) return;
-  Out* out = static_cast<Out*>(p.out) + slice_offset + unit.group * p.out_group_stride +
-             MergedCol::Of(p, unit.first_col + col).result;
+  Out* out = static_cast<Out*>(p.out) + slice_offset + unit.group * p.out_group_stride;
+  if constexpr (kMerged) {
+    out += MergedCol::Of(p, unit.first_col + col).result;
+  } else {
+    out += (unit.first_col + col) * p.out_col_stride;
+  }
 #pragma unroll 4
   for (int i = 0; i < kTile.rows / kDown; ++i) {
     const int row = first_row + i * kDown;
@@ -131,7 +136,7 @@ __device__ __forceinline__ void MultiplyTiles(Feed& feed, Sums& sums, Stage (&st
 }
 
 // Computes a unit's results, of which the slice's begin at an offset.
-template <typename Parts, MmaTile kTile>
+template <typename Parts, MmaTile kTile, bool kMerged>
 __device__ __forceinline__ void ComputeUnit(typename Parts::Feed& feed, typename Parts::Shared& shared,
                                             const MmaParams& p, const Unit& unit, int tiles, int64_t slice_offset) {
   constexpr int kTeam = kTile.wgmma ? 128 : 32;  // threads that multiply together
@@ -149,14 +154,14 @@ __device__ __forceinline__ void ComputeUnit(typename Parts::Feed& feed, typename
     sums.Store(results + row * kPitch + col, kPitch);
     __syncthreads();
     if (p.out_vectors) {
-      StoreRows<16 / sizeof(Out), kTile>(results, shared.rows, p, unit, slice_offset);
+      StoreRows<16 / sizeof(Out), kTile, kMerged>(results, shared.rows, p, unit, slice_offset);
     } else {
-      StoreRows<1, kTile>(results, shared.rows, p, unit, slice_offset);
+      StoreRows<1, kTile, kMerged>(results, shared.rows, p, unit, slice_offset);
     }
   });
 }
 
-template <typename T, int kTileIndex, MmaAccess kAccess, bool kPieces>
+template <typename T, int kTileIndex, MmaAccess kAccess, bool kPieces, bool kMerged>
 __global__ void __launch_bounds__(kMmaTiles[kTileIndex].threads(), kMmaTiles[kTileIndex].blocks)
     MmaKernel(const __grid_constant__ MmaParams p) {
   constexpr MmaTile kTile = kMmaTiles[kTileIndex];
@@ -164,7 +169,7 @@ __global__ void __launch_bounds__(kMmaTiles[kTileIndex].threads(), kMmaTiles[kTi
     __trap();  // the host chooses another tile
     return;
   }
-  using Parts = MmaParts<T, kTile, kAccess, kPieces>;
+  using Parts = MmaParts<T, kTile, kAccess, kPieces, kMerged>;
   using Feed = typename Parts::Feed;
   constexpr bool kReduce = kAccess == MmaAccess::kLinesLines;
   extern __shared__ __align__(1024) char raw_shared[];
@@ -175,7 +180,7 @@ __global__ void __launch_bounds__(kMmaTiles[kTileIndex].threads(), kMmaTiles[kTi
   const uint32_t blocks_of_rows = (p.units + p.block_units - 1) / p.block_units;
   const uint32_t first_unit = blockIdx.x % blocks_of_rows * p.block_units, row_block = blockIdx.x / blocks_of_rows;
   const uint32_t slice = row_block / p.row_tiles;
-  if (p.merged > 1) CheckMerged<Parts::RhsTile::kAlongSteps>(p);
+  if constexpr (kMerged) CheckMerged<Parts::RhsTile::kAlongSteps>(p);
   uint32_t row_tile = row_block % p.row_tiles;
   const ResidueClass* residue = FindClass(p.problem, p.classes, kReduce, kTile.rows, &row_tile);
   if (residue == nullptr) return;
@@ -193,9 +198,15 @@ __global__ void __launch_bounds__(kMmaTiles[kTileIndex].threads(), kMmaTiles[kTi
   const uint32_t last_unit = min(first_unit + p.block_units, p.units);
 #pragma unroll 1
   for (uint32_t unit = first_unit; unit < last_unit; ++unit) {
-    ComputeUnit<Parts, kTile>(feed, shared, p, {unit / p.col_tiles, int64_t{unit % p.col_tiles} * kTile.cols},
+    ComputeUnit<Parts, kTile, kMerged>(feed, shared, p, {unit / p.col_tiles, int64_t{unit % p.col_tiles} * kTile.cols},
                               range.Tiles(kTile.depth), slice * p.out_elements);
   }
+}
+
+template <typename T, int kTileIndex, MmaAccess kAccess, bool kPieces, bool kMerged>
+constexpr MmaKernelOfTile Compiled() {
+  return {MmaKernel<T, kTileIndex, kAccess, kPieces, kMerged>,
+          sizeof(typename MmaParts<T, kMmaTiles[kTileIndex], kAccess, kPieces, kMerged>::Shared)};
 }
 
 // The compiled kernels for operands of type T, those whose tiles are made for it.
@@ -206,8 +217,11 @@ CompiledMma FindTile(int tile, std::index_sequence<kTileIndex...>) {
     if constexpr (kTile.operand_bytes() != sizeof(T)) {
       return {};
     } else {
-      return {{MmaKernel<T, kIndex, kAccess, true>, sizeof(typename MmaParts<T, kTile, kAccess, true>::Shared)},
-              {MmaKernel<T, kIndex, kAccess, false>, sizeof(typename MmaParts<T, kTile, kAccess, false>::Shared)}};
+      CompiledMma kernels{Compiled<T, kIndex, kAccess, true, false>(), Compiled<T, kIndex, kAccess, false, false>()};
+      if constexpr (kTile.merges() && kAccess != MmaAccess::kLinesLines) {
+        kernels.merged = Compiled<T, kIndex, kAccess, true, true>();
+      }
+      return kernels;
     }
   };
   const CompiledMma tiles[] = {compiled(std::integral_constant<int, kTileIndex>())...};

@@ -88,6 +88,7 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   if (SumType(p) != DType::kF32) return "tensor cores sum in float32 here";
   const MmaTile& tile = kMmaTiles[plan.tile];
   if (tile.operand_bytes() != static_cast<int>(ElementBytes(p.src_type))) return "the tile is for another type";
+  if (plan.merged() > 1 && !tile.merges()) return "the tile merges no classes";
   if (Blocks(p, pass, plan, tile.rows, tile.cols) > INT32_MAX) return "the product has too many tiles";
   return nullptr;
 }
@@ -124,7 +125,6 @@ uint32_t ChooseBlockUnits(const MmaTile& tile, uint32_t units, int64_t row_block
 void MergeClasses(const ConvProblem& p, const MmaTile& tile, int merged, MmaParams* params) {
   params->merged = merged;
   params->class_cols = static_cast<uint32_t>(p.out_channels);
-  if (merged == 1) return;
   params->problem.class_count = 1;
   params->cols = p.out_channels * merged;
   params->row_tiles = static_cast<uint32_t>(CeilDiv(Positions(p) / merged, tile.rows));
@@ -137,10 +137,10 @@ cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) 
   const int index = TileHere(plan);
   const MmaTile& tile = kMmaTiles[index];
   const CompiledMma compiled = Find(p, call.pass, index);
-  const bool pieces = HasPieces(call);
-  const MmaKernelOfTile kernel = pieces ? compiled.of_pieces : compiled.of_elements;
+  const bool pieces = HasPieces(call), merges = pieces && plan.merged() > 1;
+  const MmaKernelOfTile kernel = merges ? compiled.merged : pieces ? compiled.of_pieces : compiled.of_elements;
   MmaParams params{MakeParams(call, plan, tile.rows, tile.cols)};
-  MergeClasses(p, tile, pieces ? plan.merged() : 1, &params);
+  if (merges) MergeClasses(p, tile, plan.merged(), &params);
   params.out_vectors = ResultLayout(call, plan).LineVectors(16 / static_cast<int>(ElementBytes(params.out_type)));
   params.units = static_cast<uint32_t>(params.col_tiles * p.groups);
   const int64_t row_blocks = static_cast<int64_t>(params.row_tiles) * plan.split;

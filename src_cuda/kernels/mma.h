@@ -22,6 +22,7 @@ struct MmaKernelOfTile {
 struct CompiledMma {
   MmaKernelOfTile of_pieces;    // null: the tile is not made for the type
   MmaKernelOfTile of_elements;  // where an operand is not contiguous, or not aligned
+  MmaKernelOfTile merged;       // of pieces, and of merged residue classes; null: the tile merges none
 };
 
 template <typename T>
