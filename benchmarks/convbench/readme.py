@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent.parent
 README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 DEPTHWISE = ROOT / "docs" / "depthwise.svg"
+FEW = 20  # rows, whose means would say little
 BEGIN, END = "<!-- by `python -m benchmarks --readme` -->", "<!-- until here -->"
 
 
@@ -57,7 +58,7 @@ def _origin(machine: dict, path: Path) -> str:
 def _tables(rows: list[dict], dtype: str, precision: str, implementation: str) -> str:
     arithmetic = dtype if precision == "default" else f"{dtype}, precision {precision}"
     title = f"**{implementation}, {arithmetic}**"
-    if len(grouped(rows, "suite")) == 1:
+    if len(grouped(rows, "suite")) == 1 or len(rows) <= FEW:
         return f"{title}: time, and how many times as fast as lax\n\n{case_table(rows)}"
     return (
         f"{title}: how many times as fast as lax, geometric mean of a suite\n\n{mean_table(rows)}\n\n"
