@@ -72,9 +72,9 @@ class Product:
     @cached_property
     def classes(self) -> int:
         """Residue classes of a lhs dilation: a position sees the taps of its own, on average their share of all."""
-        pairs = zip(self.problem.window_strides, self.problem.lhs_dilation, strict=True)
-        periods = math.prod(dilation // math.gcd(stride, dilation) for stride, dilation in pairs)
-        return max(1, min(periods, math.prod(self.problem.out_spatial)))
+        p = self.problem
+        dims = zip(p.window_strides, p.lhs_dilation, p.out_spatial, strict=True)
+        return math.prod(min(dilation // math.gcd(stride, dilation), max(size, 1)) for stride, dilation, size in dims)
 
     @cached_property
     def steps(self) -> int:

@@ -289,7 +289,8 @@ def why_not(rewriting: Rewriting, problem: ConvProblem) -> str | None:
 
 
 def rewritings(product: Product, packs_groups: bool, stores_parts: bool) -> list[Rewriting]:
-    """Those that apply to a product's problem and let its operands be copied in pieces.
+    """Those that apply to a product's problem and let its operands be copied in pieces; or, if nothing but the
+    operands is changed, read in runs.
 
     packs_groups: also of groups. stores_parts: also those of which a data gradient's channels are no whole pieces.
     """
@@ -314,8 +315,11 @@ def _columns(problem: ConvProblem, stores_parts: bool) -> list[PackedColumns]:
     if problem.in_channels % Mma.piece(problem.rhs_dtype) == 0:
         return [PackedColumns(1)]
     stride = problem.window_strides[-1] if problem.kernel else 1
-    wholes = (True, False) if stores_parts else (True,)
-    return [PackedColumns(1), *(PackedColumns(stride, whole) for whole in wholes if stride > 1)]
+    if stride == 1:
+        return [PackedColumns(1)]
+    are_whole = PackedColumns(stride)._channels(problem) == (problem.in_channels, problem.out_channels)
+    alone = [PackedColumns(stride, whole=False)] if stores_parts and not are_whole else []
+    return [PackedColumns(1), PackedColumns(stride), *alone]
 
 
 def _groups(problem: ConvProblem) -> list[PackedGroups]:

@@ -179,6 +179,7 @@ def of_tiles():
     beside = lambda lhs, rhs, strides, **more: channels_last_convolution(
         lhs, rhs, window_strides=strides, **dict(padding="VALID") | more)  # fmt: skip
     yield "windows_side_by_side", beside((2, 10, 9, 24), (2, 3, 24, 40), (2, 3))
+    yield "many_taps_side_by_side", beside((1, 40, 4, 16), (35, 2, 16, 136), (1, 2))
     yield "columns_side_by_side", beside((2, 8, 1, 32), (2, 1, 32, 64), (2, 2))
     yield "one_window", beside((4, 2, 2, 32), (2, 2, 32, 64), (4, 4))
     yield "groups_side_by_side", beside((2, 6, 8, 16), (2, 2, 8, 48), (2, 2), feature_group_count=2)
@@ -252,6 +253,7 @@ def of_narrow():
     layout = dict(dimension_numbers=("HNWC", "OIHW", "WHNC"), window_strides=(2, 2), padding="SAME")
     yield "runs_of_images_inside", Convolution((13, 2, 8, 3), (24, 3, 7, 7), layout)
     yield "to_pairs", last((1, 25, 20, 64), (4, 3, 64, 6), padding=((1, 2), (2, 1)))
+    yield "groups_to_pairs", grouped((1, 9, 8, 16), (4, 2, 8, 2))
     yield "doubled_to_pairs", last((2, 11, 20, 64), (7, 3, 64, 2), lhs_dilation=(2, 1), padding=((3, 4), (1, 1)))
     yield "tiny_to_pairs", last((1, 5, 9, 16), (7, 2, 16, 6), lhs_dilation=(2, 1), padding=((3, 3), (0, 1)))
     yield "four_rows", last((1, 25, 20, 32), (4, 3, 32, 8), padding=((1, 2), (2, 1)))
@@ -414,6 +416,16 @@ def test_exact_when_rewritten(rewriting, dtype):
     check(Constraint("cuda", "mma", rewriting=rewriting), dtype, names)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_exact_columns_alone(dtype):
+    """Data gradients by direct, of packs whose channels are no whole pieces."""
+    asked = Constraint("cuda", "direct", rewriting=(PackedColumns(2, whole=False),))
+    names = [name for name in convolutions() if why_not(asked.rewriting, problem(name, dtype)) is None]
+    cases = [(name, "dgrad", asked) for name in names if are_taken(name, asked, dtype, ("dgrad",))]
+    assert "image_stem" in {name for name, *_ in cases}
+    check_alone(cases, dtype)
+
+
 def of_family(family, lhs, kernel, outs):
     """A dense convolution, or one that depthwise takes."""
     if family != "depthwise":
@@ -518,6 +530,8 @@ SMOKE = {
     "lhs_dilated_groups": (channels_last_convolution(
         (1, 4, 3, 8), (3, 2, 4, 8), lhs_dilation=(2, 3), padding=((1, 2), (0, 1)), feature_group_count=2), 1),
     "odd_channels": (channels_last_convolution((2, 9, 8, 7), (2, 3, 7, 5)), 2),
+    "side_by_side": (channels_last_convolution(
+        (1, 4, 4, 8), (2, 2, 8, 16), window_strides=(2, 2), padding="VALID"), 1),
 }  # fmt: skip
 TINY = {
     "direct": [name for name in NARROW if name.startswith("tiny") and name not in CHANNELS],
@@ -554,6 +568,7 @@ LAYERS = {
     "transposed": channels_last_convolution((4, 9, 8, 24), (4, 4, 24, 20), lhs_dilation=(2, 2), padding=((2, 2),) * 2),
     "depthwise": channels_last_convolution((4, 16, 15, 36), (5, 5, 1, 36), feature_group_count=36),
     "line": channels_last_convolution((4, 1000, 6), (3, 6, 9), rhs_dilation=(8,)),
+    "side_by_side": channels_last_convolution((4, 16, 8, 24), (2, 2, 24, 40), window_strides=(2, 2), padding="VALID"),
 }
 
 

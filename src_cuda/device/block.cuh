@@ -13,8 +13,8 @@ namespace jaxconv {
 struct MmaParams : ProductParams {
   uint32_t units;        // tiles of columns of all groups
   uint32_t block_units;  // of one block
-  uint32_t merged;       // residue classes that the columns are of, one after the other
-  uint32_t class_cols;   // of each
+  uint32_t merged;       // of kernels that merge: residue classes that the columns are of, one after the other
+  uint32_t class_cols;   // likewise, of each
 };
 
 // A column of merged classes: elements by which the first class's places in the filter and in the result are moved.
@@ -41,17 +41,16 @@ struct MergedCol {
 template <bool kAlongSteps>
 __device__ __forceinline__ void CheckMerged(const MmaParams& p) {
   const ResidueClass& first = p.classes[0];
-  for (uint32_t c = threadIdx.x; c < p.merged; c += blockDim.x) {
+  for (uint32_t i = threadIdx.x; i < p.merged * first.tap_count; i += blockDim.x) {
+    const uint32_t c = i / first.tap_count, t = i % first.tap_count;
     const ResidueClass& residue = p.classes[c];
-    bool is_same = residue.tap_count == first.tap_count;
-    for (int d = 0; d < kSpatial; ++d) is_same &= residue.count[d] == first.count[d];
-    if (!is_same) __trap();
-    for (int t = 0; t < first.tap_count; ++t) {
-      const Tap &tap = p.taps[residue.first_tap + t], &of_first = p.taps[first.first_tap + t];
-      const int64_t apart = tap.filter_delta - of_first.filter_delta;
-      const int64_t first_apart = p.taps[residue.first_tap].filter_delta - p.taps[first.first_tap].filter_delta;
-      is_same &= apart == (kAlongSteps ? c * p.class_cols * p.rhs_col_stride : first_apart);
-      for (int d = 0; d < kSpatial; ++d) is_same &= tap.shift[d] == of_first.shift[d];
+    const Tap &tap = p.taps[residue.first_tap + t], &of_first = p.taps[first.first_tap + t];
+    const int64_t apart = tap.filter_delta - of_first.filter_delta;
+    const int64_t first_apart = p.taps[residue.first_tap].filter_delta - p.taps[first.first_tap].filter_delta;
+    bool is_same = residue.tap_count == first.tap_count &&
+                   apart == (kAlongSteps ? c * p.class_cols * p.rhs_col_stride : first_apart);
+    for (int d = 0; d < kSpatial; ++d) {
+      is_same &= residue.count[d] == first.count[d] && tap.shift[d] == of_first.shift[d];
     }
     if (!is_same) __trap();
   }

@@ -56,7 +56,7 @@ class DirectFilterSums {
     const uint32_t zeros = ptx::SharedAddress(shared) + p.places.zeros;
     uint32_t a[2][kSteps][4];  // while one block of rows is multiplied, the next is read
     const auto read = [&](int i) {
-      if constexpr (kRuns) {  // positions lie at multiples of 4 bytes alone
+      if constexpr (kRuns) {  // positions lie anywhere
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
           const uint32_t offset = ReadEntry(entries, min(first_entry_ + 2 * i + row, entries_ - 1));

@@ -150,7 +150,7 @@ __device__ __forceinline__ void FillRunEntries(const DirectParams& p, const Resi
   uint32_t* entries = reinterpret_cast<uint32_t*>(shared + p.places.entries);
   const int32_t count = residue.tap_count / p.area.run * p.entry_pieces;
 #pragma unroll 1
-  for (int i = threadIdx.x; count > 0 && i < (count + 1) * kRun; i += kThreads) {
+  for (int i = threadIdx.x; i < (count + 1) * kRun; i += kThreads) {
     const int32_t entry = min(i / kRun, count - 1);
     const Tap tap = p.taps[residue.first_tap + entry / p.entry_pieces * p.area.run];
     const int32_t row = (tap.shift[0] - origin.low[0]) * p.area.box[1] + tap.shift[1] - origin.low[1];

@@ -71,7 +71,8 @@ const char* WhyNotMerged(const ConvProblem& p, Pass pass, int merged) {
     if (p.dst_size[d] % phases) return "classes of different sizes cannot be merged";
     classes *= phases;
   }
-  if (pass == Pass::kReduce || merged != p.class_count || merged != classes || p.tap_count % merged) {
+  if (pass == Pass::kReduce || merged != p.class_count || merged != classes || p.tap_count < merged ||
+      p.tap_count % merged) {
     return "no such classes to merge";
   }
   const int64_t filter = p.groups * ChannelTaps(p) * p.out_channels * static_cast<int64_t>(ElementBytes(p.filter_type));
@@ -88,7 +89,6 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   if (SumType(p) != DType::kF32) return "tensor cores sum in float32 here";
   const MmaTile& tile = kMmaTiles[plan.tile];
   if (tile.operand_bytes() != static_cast<int>(ElementBytes(p.src_type))) return "the tile is for another type";
-  if (plan.merged() > 1 && !tile.merges()) return "the tile merges no classes";
   if (Blocks(p, pass, plan, tile.rows, tile.cols) > INT32_MAX) return "the product has too many tiles";
   return nullptr;
 }
@@ -103,7 +103,7 @@ int TileHere(const Plan& plan) {
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
   const CompiledMma compiled = Find(p, pass, TileHere(plan));
-  return std::max(compiled.of_pieces.shared_bytes, compiled.of_elements.shared_bytes);
+  return std::max({compiled.of_pieces.shared_bytes, compiled.of_elements.shared_bytes, compiled.merged.shared_bytes});
 }
 
 // Units that a block computes in turn: what is worked out for its rows, which takes as long as some tiles of steps, is
@@ -137,7 +137,7 @@ cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) 
   const int index = TileHere(plan);
   const MmaTile& tile = kMmaTiles[index];
   const CompiledMma compiled = Find(p, call.pass, index);
-  const bool pieces = HasPieces(call), merges = pieces && plan.merged() > 1;
+  const bool pieces = HasPieces(call), merges = pieces && plan.merged() > 1 && tile.merges();
   const MmaKernelOfTile kernel = merges ? compiled.merged : pieces ? compiled.of_pieces : compiled.of_elements;
   MmaParams params{MakeParams(call, plan, tile.rows, tile.cols)};
   if (merges) MergeClasses(p, tile, plan.merged(), &params);
