@@ -312,10 +312,8 @@ def _forward(problem: ConvProblem) -> ConvProblem:
 
 def _columns(problem: ConvProblem, stores_parts: bool) -> list[PackedColumns]:
     """Packs only for channels that are no whole pieces."""
-    if problem.in_channels % Mma.piece(problem.rhs_dtype) == 0:
-        return [PackedColumns(1)]
     stride = problem.window_strides[-1] if problem.kernel else 1
-    if stride == 1:
+    if stride == 1 or problem.in_channels % Mma.piece(problem.rhs_dtype) == 0:
         return [PackedColumns(1)]
     are_whole = PackedColumns(stride)._channels(problem) == (problem.in_channels, problem.out_channels)
     alone = [PackedColumns(stride, whole=False)] if stores_parts and not are_whole else []

@@ -207,7 +207,7 @@ class Shape:
         By twos in a gather where no warp walks.
         """
         pieces = ceil_div(self.run * ins + ins % 2, PIECE)
-        return ceil_div(pieces, 2) * 2 if self.is_gather and not self.walking else pieces
+        return _whole(pieces, 2) if self.is_gather and not self.walking else pieces
 
     def _set_area(self, area: tuple[int, int]) -> None:
         (rows, cols), tile, (d, h, w), steps = area, self.tile, self.window.reach, self.window.steps
@@ -366,10 +366,8 @@ def _out_unit(product: Product, tile: DirectTile) -> int:
 def _why_not_runs(problem: ConvProblem) -> str | None:
     """Why a row's (tap, channel)s are not read as they lie, or need not be."""
     lhs, ins, rank = problem.lhs_spec, problem.in_channels, len(problem.lhs_shape)
-    if problem.groups > 1 or ins % PIECE == 0 or (*lhs.spatial[-1:], lhs.second) != (rank - 2, rank - 1):
-        return "no rows of few channels, which are last"
-    if problem.out_spec.second != rank - 1 or problem.out_channels % PIECE:
-        return "output channels are not last, in pieces of eight"
+    if problem.groups > 1 or ins % PIECE == 0 or lhs.spatial[-1:] != (rank - 2,):
+        return "no rows of few channels"
     if max(*problem.lhs_dilation, problem.rhs_dilation[-1]) > 1:
         return "taps that are not neighbours"
     return "rows that are no whole pieces" if problem.in_spatial[-1] * ins % PIECE else None
@@ -416,7 +414,7 @@ def _extents(shape: Shape, most: int, widest: int) -> list[tuple[int, int]]:
     height = shape.window.counts[1]
     wides = {*(w for w in (8, 16, 32, 64, 128) if w < widest), widest}
     if shape.run:
-        wides = {ceil_div(wide, 16) * 16 for wide in wides}
+        wides = {_whole(wide, 2 * RUN) for wide in wides}
     if not shape.walking:
         return [(wide, max(1, min(most // wide, height))) for wide in wides]
     wides = {wide for wide in wides if wide * shape.dilation <= most}
@@ -503,11 +501,10 @@ class Direct(TensorCores):
         problem = product.problem
         if problem.lhs_batch_grouped or problem.out_batch_grouped:
             return "groups of images"
-        if tile.run:
-            if (reason := _why_not_runs(problem)) is not None:
-                return reason
-        elif not product.has_pixels_of(PIECE, _out_unit(product, tile)):
+        if not product.has_pixels_of(1 if tile.run else PIECE, _out_unit(product, tile)):
             return "channels are not last, in pieces of eight"
+        if tile.run and (reason := _why_not_runs(problem)) is not None:
+            return reason
         if problem.is_empty or not math.prod(problem.kernel):
             return "nothing is to be computed"
         if product.groups > 1 and _block_groups(product, tile) == 0:
