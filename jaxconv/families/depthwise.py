@@ -171,19 +171,32 @@ class Stream(NamedTuple):
     """How thread blocks share out a product: what src_cuda/kernels/depthwise.cu works out likewise.
 
     channels: of a thread block. images: of a tile; 0 if all images' rows follow each other as one's.
-    rows, strips: of a tile: of each image.
-    tiles: of all images, for each of channel_tiles. groups: of the filter's rows.
-    slices: of a reduce, that a thread block sums.
+    rows, strips: of a tile, at most: of each image.
+    height: of all images' tiles, one below the other: those of one channel tile, of channel_tiles, which thread blocks
+      share out by rows.
+    groups: of the filter's rows. slices: of a reduce, that a thread block sums.
     """
 
     channels: int
     images: int
     rows: int
     strips: int
-    tiles: int
+    height: int
     channel_tiles: int
     groups: int
     slices: int
+
+    @property
+    def most_workers(self) -> int:
+        """Thread blocks that may share a channel tile out."""
+        return ceil_div(self.height, self.rows)
+
+    def steps(self, workers: int, lags: int) -> int:
+        """Of a thread block for each group: its rows, and at each cut of a column those of the window. Where that is
+        an image's edge, half of them, as steps without a source row are left out."""
+        rows = ceil_div(self.height, workers)
+        cuts = ceil_div(rows, self.rows) + (rows % self.rows > 0)
+        return rows + (cuts + 1) * (lags - 1) // 2
 
 
 class Depthwise(CudaFamily):
@@ -261,7 +274,7 @@ class Depthwise(CudaFamily):
         if split < 1 or (product.kind == "reduce" and split % stream.slices):
             return f"a split of {split}, not of whole thread blocks with {stream.slices} slices each"
         rows = product.images * max(_out_size(product.problem)[0], (1, *product.problem.in_spatial)[-2])
-        if max(product.image_elements * max(1, stream.images), rows) >= INT32_MAX:
+        if max(product.image_elements * max(1, stream.images), rows, stream.height) >= INT32_MAX:
             return "rows, or elements of a tile's images, do not fit 32 bits"
         need = _shared_bytes(tile, product, stream)
         return None if need <= device.shared_bytes else f"{need} bytes of shared memory, of {device.shared_bytes}"
@@ -276,12 +289,12 @@ class Depthwise(CudaFamily):
         tile, split, _, _, area = settings
         stream = _stream(tile, area, product)
         resident, is_gather = _resident(tile, product, stream, device), product.kind == "gather"
-        workers = max(1, resident * device.multiprocessors // stream.channel_tiles)
-        blocks = stream.channel_tiles * (workers if is_gather else split // stream.slices * stream.groups)
-        tiles = ceil_div(stream.tiles, workers if is_gather else split // stream.slices)
+        places = max(1, resident * device.multiprocessors // stream.channel_tiles)
+        workers = min(places, stream.most_workers) if is_gather else split // stream.slices
+        blocks = stream.channel_tiles * workers * (1 if is_gather else stream.groups)
         at_once = min(resident, ceil_div(blocks, device.multiprocessors))
         clocks = max(at_once * tile.clocks, tile.clocks + LATENCY_CLOCKS)
-        steps = tiles * (stream.groups if is_gather else 1) * (stream.rows + tile.lags - 1)
+        steps = stream.steps(workers, tile.lags) * (stream.groups if is_gather else 1)
         rounds = ceil_div(blocks, resident * device.multiprocessors)
         compute, memory = rounds * steps * clocks / device.clock_hz, product.activation_bytes / device.bandwidth
         bandwidth = BANDWIDTH[stream.channels * product.problem.lhs_dtype.itemsize]
@@ -322,7 +335,7 @@ class Depthwise(CudaFamily):
                 if (stream := _stream(tile, area, product)) is None:
                     break
                 areas.append(area)
-                if stream.tiles * stream.channel_tiles > MOST_WAVES * MOST_RESIDENT * device.multiprocessors:
+                if stream.most_workers * stream.channel_tiles > MOST_WAVES * MOST_RESIDENT * device.multiprocessors:
                     break
         return areas or [None]
 
@@ -332,7 +345,7 @@ class Depthwise(CudaFamily):
         if product.kind == "gather" or not stream:
             return 1
         blocks = _resident(tile, product, stream, device) * device.multiprocessors
-        return stream.slices * max(1, min(blocks // stream.channel_tiles, stream.tiles))
+        return stream.slices * max(1, min(blocks // stream.channel_tiles, stream.most_workers))
 
 
 def _why_not_area(area: tuple[int, int]) -> str | None:
@@ -382,11 +395,11 @@ def _stream(tile: DepthwiseTile, area: tuple[int, int], product: Product) -> Str
     if _copies(tile, product, max(1, of_tile), strips, channel_bytes) > tile.most_copies:
         return None
     high = min(area[0], rows)
-    tiles = ceil_div(images, max(1, of_tile)) * ceil_div(rows, high) * ceil_div(ceil_div(width, STRIP), strips)
+    stream_rows = ceil_div(images, max(1, of_tile)) * ceil_div(ceil_div(width, STRIP), strips) * rows
     groups = ceil_div(window(problem).rows, tile.lags) if tile.has_groups else 1
     channels = channel_bytes // problem.lhs_dtype.itemsize
     slices = 1 if tile.on_cuda_cores else sets
-    return Stream(channels, of_tile, high, strips, tiles, ceil_div(product.groups, channels), groups, slices)
+    return Stream(channels, of_tile, high, strips, stream_rows, ceil_div(product.groups, channels), groups, slices)
 
 
 def _copies(tile: DepthwiseTile, product: Product, images: int, strips: int, channel_bytes: int) -> int:

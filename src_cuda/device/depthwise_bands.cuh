@@ -110,6 +110,12 @@ class BandSums {
     }
   }
 
+  // Before a tile whose first steps are left out: what the tile before has left is no row's.
+  __device__ __forceinline__ void Clear() {
+#pragma unroll
+    for (int i = 0; i < kChannels * kTile.period * kTile.lags * 4; ++i) (&sums_[0][0][0][0])[i] = 0;
+  }
+
   // Of a step, what is multiplied first.
   __device__ __forceinline__ Pixels First(const DepthwiseParams& p, uint32_t stage) const { return Read(p, stage, 0); }
 

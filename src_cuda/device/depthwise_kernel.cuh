@@ -54,8 +54,9 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].gat
     DepthwiseGather(const __grid_constant__ DepthwiseParams p) {
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
   extern __shared__ __align__(128) char shared[];
-  const int32_t worker = blockIdx.x / p.channel_tiles, groups = kTile.has_groups() ? p.groups : 1;
-  DepthwiseReader<T, kTile, false> reader(p, shared, worker, 0, groups);
+  const DepthwiseRange range(p, static_cast<int32_t>(blockIdx.x) / p.channel_tiles);
+  const int32_t groups = kTile.has_groups() ? p.groups : 1;
+  DepthwiseReader<T, kTile, false> reader(p, shared, range, 0, groups);
 #pragma unroll 1
   for (int i = 0; i < kTile.stages() - 1; ++i) reader.Copy();
   T* table = reinterpret_cast<T*>(shared + p.places.taps);
@@ -70,12 +71,15 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].gat
   };
   uint32_t n = 0;         // steps of all tiles
   int32_t complete = -1;  // the position whose rows the step before has completed
-  for (int32_t tile = worker; tile < p.tiles; tile += p.workers) {
-    const DepthwiseTilePlace place(p, tile);
+  for (int32_t begin = range.begin; begin < range.end;) {
+    const DepthwiseTilePlace place(p, begin, range.end);
+    begin += place.rows();
+    const int32_t first_step = place.FirstStep(p, kTile);
+    if (first_step > 0) sums.Clear();
     for (int32_t group = 0; group < groups; ++group) {
       if constexpr (kTile.has_groups()) taps.Read(p, table, group);
 #pragma unroll 1
-      for (int32_t step = 0; step < place.last_row - place.first_row + kTile.lags - 1; ++step, ++n) {
+      for (int32_t step = first_step; step < place.GatherSteps(kTile); ++step, ++n) {
         ptx::WaitForCopies<kTile.stages() - 2>();
         __syncthreads();
         // All reads of shared memory go first, and none waits for a copy to be begun.
@@ -84,7 +88,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].gat
         const auto pieces = writer.Load(results(n - 1));
         reader.Copy();
         writer.Store(complete, pieces);
-        if (step == 0 && group == 0) writer.Begin(place);
+        if (step == first_step && group == 0) writer.Begin(place);
         const bool has_source = HasRow(p, SourceRow(p, kTile, place.first_row + step, group));
         GatherStep<T, kTile>(p, taps, sums, stage, pixels, has_source, shared + p.places.sums, step, group);
         const bool is_last = !kTile.has_groups() || group == groups - 1, completes = is_last && step >= kTile.lags - 1;
@@ -104,14 +108,16 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].red
   using Sums = DepthwiseFilterSums<T, kTile>;
   extern __shared__ __align__(128) char shared[];
   const int32_t group = blockIdx.x / p.channel_tiles % p.groups, worker = blockIdx.x / p.channel_tiles / p.groups;
-  DepthwiseReader<T, kTile, true> reader(p, shared, worker, group, 1);
+  const DepthwiseRange range(p, worker);
+  DepthwiseReader<T, kTile, true> reader(p, shared, range, group, 1);
 #pragma unroll 1
   for (int i = 0; i < kTile.stages() - 1; ++i) reader.Copy();
   Sums sums(p);
   uint32_t n = 0;  // steps of all tiles
-  for (int32_t tile = worker; tile < p.tiles; tile += p.workers) {
-    const DepthwiseTilePlace place(p, tile);
-    const int32_t steps = place.last_row - place.first_row + kTile.lags - 1;
+  for (int32_t begin = range.begin; begin < range.end;) {
+    const DepthwiseTilePlace place(p, begin, range.end);
+    begin += place.rows();
+    const int32_t steps = place.ReduceSteps(p, kTile, group);
     sums.Begin();
     const auto advance = [&]<int kTurn>(int32_t step) {
       ptx::WaitForCopies<kTile.stages() - 2>();

@@ -85,6 +85,12 @@ class LaneSums {
 
   __device__ __forceinline__ explicit LaneSums(const DepthwiseParams& p) : places_(p) {}
 
+  // Before a tile whose first steps are left out: what the tile before has left is no row's.
+  __device__ __forceinline__ void Clear() {
+#pragma unroll
+    for (int i = 0; i < kTile.period * kTile.lags * kStripCols; ++i) (&sums_[0][0][0])[i] = 0;
+  }
+
   __device__ __forceinline__ Pixels First(const DepthwiseParams&, uint32_t stage) const {
     Pixels pixels;
     places_.Load(stage + places_.src, pixels.of);

@@ -68,21 +68,37 @@ struct DepthwiseParams {
   int32_t images;        // of a tile
   int32_t strips;        // of each image's row
   bool images_first;     // whether neighbouring strips of a tile are of neighbouring images
+  uint32_t strip_inverse;  // InverseOf images, or else of strips
   int32_t tile_strips;   // of all images, with those behind the last that make whole multiplications
   int32_t strip_step;    // source pixels between neighbouring strips
   int32_t src_width;     // source pixels of an image's row in shared memory
+  uint32_t width_inverse;
   int32_t copies;        // of a thread, of a source row
-  int32_t rows;          // of a tile, in the destination's positions of one class
+  int32_t rows;          // of a tile at most, in the destination's positions of one class
   int32_t all_rows;
+  int32_t unseen_rows;   // whose steps have no source row, as those are above the image
+  int32_t seen_rows;     // behind which steps have none, as those are below it
   int32_t all_channels;
   int32_t channel_tiles;
   int32_t column_tiles;
-  int32_t segments;      // tiles along a column
-  int32_t tiles;         // of a channel tile
+  int32_t stream_rows;   // of all tiles, one below the other, of a channel tile
   int32_t workers;       // thread blocks that share them out
 };
 
-// A tile's place.
+// What n is multiplied with for n / divisor to be the upper half of the product, 0 <= n < 2^16 and 1 < divisor < 2^16.
+constexpr uint32_t InverseOf(int32_t divisor) { return UINT32_MAX / static_cast<uint32_t>(divisor) + 1; }
+
+// The rows of the stream that a thread block has: as many as the others, or one less.
+struct DepthwiseRange {
+  int32_t begin;
+  int32_t end;
+
+  __device__ __forceinline__ DepthwiseRange(const DepthwiseParams& p, int32_t worker)
+      : begin(static_cast<int32_t>(static_cast<int64_t>(p.stream_rows) * worker / p.workers)),
+        end(static_cast<int32_t>(static_cast<int64_t>(p.stream_rows) * (worker + 1) / p.workers)) {}
+};
+
+// A tile's place, which begins at a row of the stream and goes no further than a thread block's end.
 struct DepthwiseTilePlace {
   int32_t image;
   int32_t images;     // that there are
@@ -90,11 +106,28 @@ struct DepthwiseTilePlace {
   int32_t last_row;
   int32_t col;        // of the destination
 
-  __device__ __forceinline__ DepthwiseTilePlace(const DepthwiseParams& p, int32_t tile)
-      : image(tile / p.segments / p.column_tiles * p.images),
-        images(min(p.images, static_cast<int32_t>(p.problem.batch) - image)),
-        first_row(tile / p.column_tiles % p.segments * p.rows), last_row(min(first_row + p.rows, p.all_rows)),
-        col(tile % p.column_tiles * p.strips * kStripCols) {}
+  __device__ __forceinline__ DepthwiseTilePlace(const DepthwiseParams& p, int32_t begin, int32_t end) {
+    const int32_t column = begin / p.all_rows;
+    image = column / p.column_tiles * p.images;
+    images = min(p.images, static_cast<int32_t>(p.problem.batch) - image);
+    first_row = begin - column * p.all_rows;
+    last_row = min(first_row + min(p.rows, end - begin), p.all_rows);
+    col = column % p.column_tiles * p.strips * kStripCols;
+  }
+
+  __device__ __forceinline__ int32_t rows() const { return last_row - first_row; }
+
+  // A gather's first step: those without a source row would give nothing to rows that are still to receive others.
+  __device__ __forceinline__ int32_t FirstStep(const DepthwiseParams& p, const DepthwiseTile& tile) const {
+    return tile.has_groups() ? 0 : max(0, min(p.unseen_rows - first_row, tile.lags - 1));
+  }
+  // The step behind a gather's last: its rows are then complete.
+  __device__ __forceinline__ int32_t GatherSteps(const DepthwiseTile& tile) const { return rows() + tile.lags - 1; }
+  // And behind a reduce's, which has nothing to do without a source row.
+  __device__ __forceinline__ int32_t ReduceSteps(const DepthwiseParams& p, const DepthwiseTile& tile,
+                                                 int32_t group) const {
+    return max(1, min(GatherSteps(tile), p.seen_rows - first_row - group * tile.lags));
+  }
 };
 
 __device__ __forceinline__ int32_t FirstChannel(const DepthwiseParams& p) {
@@ -106,9 +139,12 @@ struct StripPlace {
   int32_t image;
   int32_t strip;  // of the image's row
 
-  __device__ __forceinline__ StripPlace(const DepthwiseParams& p, int32_t n)
-      : image(p.images == 1 ? 0 : p.images_first ? n % p.images : n / p.strips),
-        strip(p.images == 1 ? n : p.images_first ? n / p.images : n % p.strips) {}
+  __device__ __forceinline__ StripPlace(const DepthwiseParams& p, int32_t n) {
+    const int32_t quotient = p.images == 1 ? 0 : static_cast<int32_t>(__umulhi(n, p.strip_inverse));
+    const int32_t rest = n - quotient * (p.images_first ? p.images : p.strips);
+    image = p.images_first && p.images > 1 ? rest : quotient;
+    strip = p.images_first && p.images > 1 ? quotient : rest;
+  }
 };
 
 // What a warp has on tensor cores: a part of a thread block's channels, of one set of strips.

@@ -122,7 +122,8 @@ class DepthwiseRows {
     const int32_t col = place.col / static_cast<int32_t>(q.period[2]) * static_cast<int32_t>(q.step[2]) + p.first_col;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const int32_t pixel = piece.pixel + i * piece.apart, image = p.images > 1 ? pixel / p.src_width : 0;
+      const int32_t pixel = piece.pixel + i * piece.apart;
+      const int32_t image = p.images > 1 ? static_cast<int32_t>(__umulhi(pixel, p.width_inverse)) : 0;
       const int32_t at = pixel - image * p.src_width;
       at_[i] = at < p.src_width ? PixelOffset(image, col + at, images, q.src_size[2], q.src) : -1;
     }
@@ -139,6 +140,18 @@ class DepthwiseRows {
       const StripPlace strip(p, pixel / kStripCols);
       const int32_t at = strip.strip * kStripCols + pixel % kStripCols;
       at_[i] = strip.strip < p.strips ? PixelOffset(strip.image, place.col + at, images, q.dst_size[2], q.dst) : -1;
+    }
+  }
+
+  // Begins the copies of `count` pieces of a row, or of zeros for one that is not there.
+  __device__ __forceinline__ void Copy(const DepthwiseParams& p, int32_t row, bool is_there, int count,
+                                       uint32_t to) const {
+    const T* from = Row(row);
+    ptx::Keep(from);
+    const int32_t nowhere = is_there ? 0 : -1;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (i < count) ptx::CopyAsync(to + i * p.batch, from + at_[i], (at_[i] | nowhere) >= 0);
     }
   }
 
@@ -167,36 +180,24 @@ template <typename T, DepthwiseTile kTile, bool kWithGradient>
 class DepthwiseReader {
  public:
   // Of `groups` groups of the filter's rows.
-  __device__ __forceinline__ DepthwiseReader(const DepthwiseParams& p, char* shared, int32_t tile, int32_t group,
-                                             int32_t groups)
-      : p_(p), piece_(p), stages_(ptx::SharedAddress(shared)), tile_(tile), first_group_(group), groups_(groups),
-        group_(group) {
-    if (tile_ < p_.tiles) Begin();
+  __device__ __forceinline__ DepthwiseReader(const DepthwiseParams& p, char* shared, const DepthwiseRange& range,
+                                             int32_t group, int32_t groups)
+      : p_(p), piece_(p), stages_(ptx::SharedAddress(shared)), begin_(range.begin), end_(range.end),
+        first_group_(group), groups_(groups), group_(group) {
+    if (begin_ < end_) Begin();
   }
 
   // Begins the copies of the next step, if there is one.
   __device__ __forceinline__ void Copy() {
-    if (tile_ < p_.tiles) {
+    if (begin_ < end_) {
       const uint32_t to = stages_ + piece_.place + stage_ * p_.places.stage;
 #pragma unroll
       for (int a = 0; a < kTile.step; ++a) {
-        const int32_t row = SourceRow(p_, kTile, first_row_ + step_, group_) + a;
-        const T* from = src_.Row(row);
-        const bool is_there = HasRow(p_, row);
-#pragma unroll
-        for (int i = 0; i < MostCopies(kTile); ++i) {
-          if (i >= p_.copies) break;
-          ptx::CopyAsync(to + a * p_.places.row + i * p_.batch, from + src_.At(i), is_there && src_.Has(i));
-        }
+        const int32_t row = SourceRow(p_, kTile, row_, group_) + a;
+        src_.Copy(p_, row, HasRow(p_, row), p_.copies, to + a * p_.places.row);
       }
       if constexpr (kWithGradient) {
-        const int32_t row = first_row_ + step_;
-        const T* from = gradient_.Row(row);
-#pragma unroll
-        for (int i = 0; i < StripPieces(kTile); ++i) {
-          ptx::CopyAsync(to + kTile.step * p_.places.row + i * p_.batch, from + gradient_.At(i),
-                         row < last_row_ && gradient_.Has(i));
-        }
+        gradient_.Copy(p_, row_, row_ < last_row_, StripPieces(kTile), to + kTile.step * p_.places.row);
       }
       Advance();
     }
@@ -205,29 +206,34 @@ class DepthwiseReader {
 
  private:
   __device__ __forceinline__ void Advance() {
-    stage_ = (stage_ + 1) % kTile.stages();
-    if (++step_ < last_row_ - first_row_ + kTile.lags - 1) return;
-    step_ = 0;
+    if (++stage_ == kTile.stages()) stage_ = 0;
+    if (++row_ < end_row_) return;
+    row_ = first_row_;
     if (++group_ < first_group_ + groups_) return;
     group_ = first_group_;
-    tile_ += p_.workers;
-    if (tile_ < p_.tiles) Begin();
+    begin_ = next_;
+    if (begin_ < end_) Begin();
   }
 
   __device__ __forceinline__ void Begin() {
-    const DepthwiseTilePlace place(p_, tile_);
+    const DepthwiseTilePlace place(p_, begin_, end_);
     src_.BeginSource(p_, piece_, place);
     if constexpr (kWithGradient) gradient_.BeginStrips(p_, piece_, place, p_.rhs);
-    first_row_ = place.first_row;
+    next_ = begin_ + place.rows();
     last_row_ = place.last_row;
+    first_row_ = row_ = place.first_row + (kWithGradient ? 0 : place.FirstStep(p_, kTile));
+    end_row_ =
+        place.first_row + (kWithGradient ? place.ReduceSteps(p_, kTile, first_group_) : place.GatherSteps(kTile));
   }
 
   const DepthwiseParams& p_;
   DepthwisePiece<T, kTile> piece_;
   uint32_t stages_;
-  int32_t tile_, first_group_, groups_, group_;
-  int32_t step_ = 0, stage_ = 0;
-  int32_t first_row_, last_row_;
+  int32_t begin_, end_, next_;  // of the tile, of all tiles, and of the next tile
+  int32_t first_group_, groups_, group_;
+  int32_t stage_ = 0;
+  int32_t row_, first_row_, end_row_;  // of the next step, the first, and behind the last: its position
+  int32_t last_row_;                   // behind the gradient's
   DepthwiseRows<T, kTile, MostCopies(kTile)> src_;
   DepthwiseRows<T, kTile, kWithGradient ? StripPieces(kTile) : 1> gradient_;
 };

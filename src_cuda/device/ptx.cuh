@@ -14,6 +14,10 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* shared) {
 
 // Keeps a value in its register, where the compiler would work it out anew at each use.
 __device__ __forceinline__ void Keep(int32_t& value) { asm volatile("" : "+r"(value)); }
+template <typename T>
+__device__ __forceinline__ void Keep(const T*& value) {
+  asm volatile("" : "+l"(value));
+}
 
 // base + a * b in one instruction; the compiler would make several additions of a row of them.
 __device__ __forceinline__ const char* AddProduct(const char* base, int32_t a, int32_t b) {

@@ -113,8 +113,10 @@ DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const Plan& pla
   d.images = std::max(1, stream.images);
   d.strips = stream.cols / kStripCols;
   d.strip_step = static_cast<int32_t>(kStripCols * p.step[2] / p.period[2]);
-  d.images_first = d.strips % 2 == 0;
+  d.images_first = d.strips % 2 == 0 || d.strips == 1;
+  d.strip_inverse = InverseOf(d.images_first ? d.images : d.strips);
   d.src_width = (d.strips - 1) * d.strip_step + tile.pixels();
+  d.width_inverse = InverseOf(d.src_width);
   const int64_t pixels = static_cast<int64_t>(d.images) * d.src_width;
   d.copies = static_cast<int32_t>(std::min<int64_t>(CeilDiv(pixels << d.log_pieces, kDepthwiseThreads), INT16_MAX));
   d.log_gap = pass == Pass::kGather && tile.channels == 8 ? 1 : 3;
@@ -122,11 +124,12 @@ DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const Plan& pla
   d.all_channels = static_cast<int32_t>(p.groups);
   d.all_rows = static_cast<int32_t>(CeilDiv(p.dst_size[1], p.period[1]));
   d.rows = std::max(1, std::min(stream.rows, d.all_rows));
+  d.unseen_rows = std::max(0, -stream.first_row / tile.step);
+  d.seen_rows = static_cast<int32_t>(CeilDiv(p.src_size[1] - stream.first_row, tile.step));
   d.channel_tiles = static_cast<int32_t>(CeilDiv(p.groups, d.channels));
   d.column_tiles = static_cast<int32_t>(CeilDiv(p.dst_size[2], stream.cols));
-  d.segments = static_cast<int32_t>(CeilDiv(d.all_rows, d.rows));
-  const int64_t tiles = CeilDiv(p.batch, d.images) * d.column_tiles * d.segments;
-  d.tiles = static_cast<int32_t>(std::min<int64_t>(tiles, INT32_MAX));
+  const int64_t stream_rows = CeilDiv(p.batch, d.images) * d.column_tiles * d.all_rows;
+  d.stream_rows = static_cast<int32_t>(std::min<int64_t>(stream_rows, INT32_MAX));
   d.places = MakePlaces(d, tile, pass);
   return d;
 }
@@ -161,7 +164,6 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   }
   if (stream.groups < 1 || (stream.groups > 1 && !tile.has_groups())) return "no such groups of the filter's rows";
   constexpr int kMostStrips = kMultiplied * kDepthwiseWarps, kMostRows = 1 << 16, kMostGroups = 1 << 10;
-  constexpr int kMostTiles = INT32_MAX / 2;  // behind which workers count on
   if (stream.rows < 1 || stream.cols < kStripCols || stream.cols % kStripCols != 0 || stream.images < 0 ||
       stream.cols > kMostStrips * kStripCols || stream.images > kMostStrips || stream.groups > kMostGroups ||
       (tile.has_groups() && stream.rows > kMostRows)) {
@@ -179,7 +181,7 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   if (d.images * d.strips > d.tile_strips) return "a tile has more strips than the warps";
   if (d.copies > MostCopies(tile)) return "a row has more pixels than the threads copy";
   if (pass == Pass::kReduce && plan.split % Slices(d, tile) != 0) return "the warps' sums are slices";
-  if (d.tiles > kMostTiles) return "there are too many tiles";
+  if (d.stream_rows == INT32_MAX) return "there are too many rows";
   return nullptr;
 }
 
@@ -198,7 +200,7 @@ cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) 
   if (!AreAligned({d.src, reduce ? d.rhs : d.out})) return cudaErrorMisalignedAddress;
   // A gather's blocks stay as long as there are tiles.
   d.workers = reduce ? plan.split / Slices(d, tile)
-                     : Workers(d.places.end, tile.gather_blocks(), d.channel_tiles, d.tiles);
+                     : Workers(d.places.end, tile.gather_blocks(), d.channel_tiles, CeilDiv(d.stream_rows, d.rows));
   const DepthwiseKernel kernel = Find(p.src_type, plan.tile, call.pass);
   const int64_t blocks = static_cast<int64_t>(d.workers) * d.channel_tiles * (reduce ? d.groups : 1);
   const cudaError_t status = EnqueueShared(kernel, blocks, kDepthwiseThreads, d.places.end, stream, d);
