@@ -58,28 +58,24 @@ class Bands {
   static __device__ __forceinline__ void FillClass(const DepthwiseParams& p, const ResidueClass& residue,
                                                    int32_t phases, T* table) {
     if (residue.count[1] == 0 || residue.count[2] == 0) return;  // taps that no position sees
-    const int32_t channels = p.channels, first = FirstChannel(p);
-    const int32_t elements = residue.tap_count * channels;
+    const DepthwiseLane lane(p);
+    const int32_t channel = min(FirstChannel(p) + lane.channel, p.all_channels - 1);
+    const T* filter = static_cast<const T*>(p.rhs) + channel * p.problem.filter.group;
     constexpr int kLoads = 8;  // in flight
-    for (int32_t begin = threadIdx.x; begin < elements; begin += kLoads * kDepthwiseThreads) {
+    for (int32_t begin = lane.number; begin < residue.tap_count; begin += kLoads * lane.all) {
       Tap taps[kLoads];
       T values[kLoads];
 #pragma unroll
       for (int i = 0; i < kLoads; ++i) {
-        const int32_t element = min(begin + i * kDepthwiseThreads, elements - 1);
-        taps[i] = p.taps[residue.first_tap + element / channels];
+        taps[i] = p.taps[residue.first_tap + min(begin + i * lane.all, residue.tap_count - 1)];
       }
 #pragma unroll
-      for (int i = 0; i < kLoads; ++i) {
-        const int32_t channel = min(first + (begin + i * kDepthwiseThreads) % channels, p.all_channels - 1);
-        values[i] = static_cast<const T*>(p.rhs)[taps[i].filter_delta + channel * p.problem.filter.group];
-      }
+      for (int i = 0; i < kLoads; ++i) values[i] = filter[taps[i].filter_delta];
 #pragma unroll
       for (int i = 0; i < kLoads; ++i) {
-        const int32_t element = begin + i * kDepthwiseThreads;
         const BandPlace place(p, kTile, taps[i], residue);
         const int32_t row = (place.slot * phases + residue.phase[2]) * kPixels + place.pixel;
-        if (element < elements) table[row * channels + element % channels] = values[i];
+        if (begin + i * lane.all < residue.tap_count) table[(row << p.log_channels) + lane.channel] = values[i];
       }
     }
   }

@@ -7,15 +7,6 @@
 
 namespace jaxconv {
 
-// What a lane has: one of a thread block's channels, of one of a tile's strips.
-struct DepthwiseLane {
-  int32_t channel;
-  int32_t strip;
-
-  __device__ __forceinline__ explicit DepthwiseLane(const DepthwiseParams& p)
-      : channel(threadIdx.x % p.channels), strip(threadIdx.x / p.channels) {}
-};
-
 // A lane's taps: of its channel, for each slot and each phase of columns.
 template <typename T, DepthwiseTile kTile>
 class LaneTaps {
@@ -24,17 +15,18 @@ class LaneTaps {
   static __device__ __forceinline__ void FillTable(const DepthwiseParams& p, T* table) {
     for (int32_t i = threadIdx.x; i < kTaps * p.channels; i += kDepthwiseThreads) table[i] = 0;
     __syncthreads();
+    const DepthwiseLane lane(p);
+    const int32_t channel = min(FirstChannel(p) + lane.channel, p.all_channels - 1);
+    const T* filter = static_cast<const T*>(p.rhs) + channel * p.problem.filter.group;
     for (int32_t c = 0; c < p.problem.class_count; ++c) {
       const ResidueClass residue = p.classes[c];
       if (residue.count[1] == 0 || residue.count[2] == 0) continue;  // taps that no position sees
-#pragma unroll 4  // loads in flight
-      for (int32_t i = threadIdx.x; i < residue.tap_count * p.channels; i += kDepthwiseThreads) {
-        const Tap tap = p.taps[residue.first_tap + i / p.channels];
-        const int32_t channel = min(FirstChannel(p) + i % p.channels, p.all_channels - 1);
+#pragma unroll 8  // loads in flight
+      for (int32_t t = lane.number; t < residue.tap_count; t += lane.all) {
+        const Tap tap = p.taps[residue.first_tap + t];
         const BandPlace place(p, kTile, tap, residue);
         const int32_t at = (place.slot * kTile.period + residue.phase[2]) * kTile.width + place.pixel;
-        table[at * p.channels + i % p.channels] =
-            static_cast<const T*>(p.rhs)[tap.filter_delta + channel * p.problem.filter.group];
+        table[at * p.channels + lane.channel] = filter[tap.filter_delta];
       }
     }
   }
@@ -64,8 +56,8 @@ struct LanePlaces {
 
   __device__ __forceinline__ explicit LanePlaces(const DepthwiseParams& p) : pixel(p.channels * sizeof(T)) {
     const DepthwiseLane lane(p);
-    src = (StripPixel(p, lane.strip) * p.channels + lane.channel) * sizeof(T);
-    dst = (lane.strip * kStripCols * p.channels + lane.channel) * sizeof(T);
+    src = (StripPixel(p, lane.number) * p.channels + lane.channel) * sizeof(T);
+    dst = (lane.number * kStripCols * p.channels + lane.channel) * sizeof(T);
   }
 
   template <int kCount>
@@ -189,26 +181,33 @@ class LaneFilterSums {
 
   // Adds what the lanes of a channel have, and stores the taps into the worker's slice. By all threads.
   __device__ __forceinline__ void Store(const DepthwiseParams& p, int32_t, int32_t worker, float* exchange) const {
-    const int64_t first_to = worker * p.out_elements;
+    const DepthwiseLane lane(p);
+    const int32_t channel = FirstChannel(p) + lane.channel, count = static_cast<int32_t>(p.problem.tap_count);
+    const int64_t first_to = worker * p.out_elements + channel * p.problem.filter.group;
 #pragma unroll
     for (int i = 0; i < kTile.slots() * kTile.width; ++i) {
       exchange[i * kDepthwiseThreads + threadIdx.x] = sums_[i / kTile.width][i % kTile.width];
     }
     __syncthreads();
+    if (channel >= p.all_channels) return;
     const ResidueClass residue = p.classes[0];
-#pragma unroll 4  // loads in flight
-    for (int32_t i = threadIdx.x; i < p.problem.tap_count * p.channels; i += kDepthwiseThreads) {
-      const int32_t t = i / p.channels, channel = FirstChannel(p) + i % p.channels;
-      if (channel >= p.all_channels) continue;
-      const Tap tap = p.taps[t];
-      float sum = 0;
-      if (t < residue.tap_count) {  // others are seen by no position
-        const BandPlace place(p, kTile, tap, residue);
-        const float* from = exchange + (place.slot * kTile.width + place.pixel) * kDepthwiseThreads + i % p.channels;
-        for (int32_t lane = 0; lane < kDepthwiseThreads; lane += p.channels) sum += from[lane];
+    constexpr int kLoads = 8;  // in flight
+    for (int32_t begin = lane.number; begin < count; begin += kLoads * lane.all) {
+      Tap taps[kLoads];
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) taps[i] = p.taps[min(begin + i * lane.all, count - 1)];
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        const int32_t t = begin + i * lane.all;
+        if (t >= count) break;
+        float sum = 0;
+        if (t < residue.tap_count) {  // others are seen by no position
+          const BandPlace place(p, kTile, taps[i], residue);
+          const float* from = exchange + (place.slot * kTile.width + place.pixel) * kDepthwiseThreads + lane.channel;
+          for (int32_t other = 0; other < kDepthwiseThreads; other += p.channels) sum += from[other];
+        }
+        StoreNarrowed(Pack<float, 1>{sum}, p.out, first_to + taps[i].filter_delta, p.out_type);
       }
-      StoreNarrowed(Pack<float, 1>{sum}, p.out, first_to + tap.filter_delta + channel * p.problem.filter.group,
-                    p.out_type);
     }
   }
 

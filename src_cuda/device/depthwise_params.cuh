@@ -61,7 +61,8 @@ struct DepthwiseParams {
   int32_t first_col;     // likewise the column
   int32_t groups;        // of the filter's rows
   int32_t sets;          // of warps, or of lanes, that have the same channels, and other strips
-  int32_t channels;      // of a thread block
+  int32_t channels;      // of a thread block: a power of two
+  int32_t log_channels;
   int32_t log_pieces;    // and the pieces of a pixel that they are
   int32_t log_gap;       // in shared memory, the pixels behind which a piece is left out, if any is
   int32_t batch;         // bytes in shared memory from a thread's pixel to its next one
@@ -133,6 +134,17 @@ struct DepthwiseTilePlace {
 __device__ __forceinline__ int32_t FirstChannel(const DepthwiseParams& p) {
   return static_cast<int32_t>(blockIdx.x % p.channel_tiles) * p.channels;
 }
+
+// A thread's channel and number among those that have the same, where threads go from channel to channel.
+struct DepthwiseLane {
+  int32_t channel;  // of the thread block's
+  int32_t number;
+  int32_t all;      // threads of the channel
+
+  __device__ __forceinline__ explicit DepthwiseLane(const DepthwiseParams& p)
+      : channel(threadIdx.x & (p.channels - 1)), number(threadIdx.x >> p.log_channels),
+        all(kDepthwiseThreads >> p.log_channels) {}
+};
 
 // Which of a tile's strips one is.
 struct StripPlace {

@@ -107,6 +107,7 @@ DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const Plan& pla
   d.groups = stream.groups;
   const int32_t channel_bytes = stream.channels * static_cast<int32_t>(ElementBytes(p.src_type));
   d.channels = stream.channels;
+  d.log_channels = std::bit_width(static_cast<uint32_t>(stream.channels)) - 1;
   d.sets = MostChannelBytes(tile) / channel_bytes;
   d.log_pieces = std::bit_width(static_cast<uint32_t>(channel_bytes / kPieceBytes)) - 1;
   d.tile_strips = d.sets * SetStrips(tile);
