@@ -191,6 +191,8 @@ struct DirectTile {
   // For few channels: a row's (tap, channel)s are read as they lie in the source, one behind the other. If a gather
   // walks, so many pieces of eight at most. 0: pixels are whole pieces.
   int run = 0;
+  // Of a gather to few channels: columns are (tap, output channel)s, positions are source pixels.
+  bool taps_across = false;
 
   constexpr int col_blocks() const { return set * sets; }
   constexpr bool walks() const { return walk.rows > 0; }
@@ -208,6 +210,7 @@ inline constexpr DirectTile kDirectTiles[] = {
     {2, 1, 1, 4, 4, 5, {3, 1, 6}},   {2, 1, 1, 12, 8, 4, {3, 1, 9}},  {2, 1, 1, 12, 8, 9, {7, 2, 2}},
     {1, 1, 1, 8, 8, 9, {4, 1, 16}},  {8, 1, 2, 8, 8, 2, {}},          {2, 1, 1, 12, 8, 9, {7, 2, 2}, 3},
     {8, 1, 2, 8, 8, 3, {}, 1},       {4, 1, 4, 4, 4, 5, {}, 1},
+    {1, 4, 3, 8, 8, 9, {}, 0, true}, {1, 5, 3, 8, 8, 9, {}, 0, true},
 };
 
 // What a thread block of the depthwise family does with a step: it takes the source rows of one row of the destination,

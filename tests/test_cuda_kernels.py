@@ -256,6 +256,16 @@ def of_narrow():
     yield "groups_to_pairs", grouped((1, 9, 8, 16), (4, 2, 8, 2))
     yield "doubled_to_pairs", last((2, 11, 20, 64), (7, 3, 64, 2), lhs_dilation=(2, 1), padding=((3, 4), (1, 1)))
     yield "tiny_to_pairs", last((1, 5, 9, 16), (7, 2, 16, 6), lhs_dilation=(2, 1), padding=((3, 3), (0, 1)))
+    yield "to_an_odd_image", last((2, 13, 21, 72), (3, 3, 72, 3))
+    yield "to_latents", last((2, 37, 18, 136), (3, 3, 136, 4))
+    yield "to_one_channel", last((2, 20, 23, 16), (5, 5, 16, 1), window_strides=(2, 3))
+    yield "doubled_to_two", last((2, 11, 9, 24), (4, 5, 24, 2), lhs_dilation=(2, 3), padding=((2, 3), (2, 5)))
+    yield "dilated_to_three", last((2, 14, 21, 24), (3, 3, 24, 3), rhs_dilation=(2, 3), padding=((-1, 2), (3, 1)))
+    yield "volume_to_one", last((2, 4, 6, 9, 8), (3, 3, 3, 8, 1))
+    yield "line_to_one", last((2, 300, 64), (9, 64, 1))
+    yield "columns_unseen", last((2, 3, 3, 8), (2, 2, 8, 3), padding=((9, 9), (9, 9)), rhs_dilation=(3, 3),
+                                 window_strides=(4, 4))  # fmt: skip
+    yield "to_three_of_images_inside", Convolution((13, 2, 8, 40), (3, 40, 3, 3), layout | dict(window_strides=(1, 1)))
     yield "four_rows", last((1, 25, 20, 32), (4, 3, 32, 8), padding=((1, 2), (2, 1)))
 
 
@@ -511,7 +521,7 @@ WITH_AREAS = {
     "direct": ["groups_of_16", "dilated_groups", "depthwise_5x5", "strided_depthwise", "strided_groups",
                "doubled_groups", "packed_stem", "doubled_rows", "causal_depthwise", "thirds", "doubled",
                "narrow_volume", "large_image", "image_stem", "latents",
-               "odd_image", "odd_stem", "to_an_image"],
+               "odd_image", "odd_stem", "to_an_image", "to_latents"],
     "depthwise": CHANNELS,
 }  # fmt: skip
 
@@ -629,7 +639,7 @@ def test_results_are_written_everywhere(family, row, split):
 
 
 UNEVEN = {
-    "direct": ["pieces_unseen", "holes_between_windows", "groups_of_12", "thrice_as_many", "doubled",
+    "direct": ["pieces_unseen", "columns_unseen", "holes_between_windows", "groups_of_12", "thrice_as_many", "doubled",
                "odd_pieces"],
     "depthwise": CHANNELS,
 }  # fmt: skip
@@ -708,8 +718,9 @@ def test_not_finite_numbers_reach_no_further_than_their_window(row, of_group):
 
     In a reduction, no further than their own piece of eight channels.
     """
-    convolution = channels_last_convolution(
-        (2, 13, 21, 128), (3, 3, of_group, 128), feature_group_count=128 // of_group)  # fmt: skip
+    taps_across = row.tile.taps_across  # of one group
+    rhs = (3, 3, 128, 3) if taps_across else (3, 3, of_group, 128)
+    convolution = channels_last_convolution((2, 13, 21, 128), rhs, feature_group_count=128 // rhs[-2])
     problems = passes_of(problem_of(convolution.lax(), convolution.lhs, convolution.rhs, "bfloat16"))
     set_channels = 2 ** math.ceil(math.log2(row.tile.columns))
     asked = constraint("direct", row)
@@ -718,7 +729,7 @@ def test_not_finite_numbers_reach_no_further_than_their_window(row, of_group):
 
     def reached(which, channel, seen):
         many = 8 if which == "wgrad" else set_channels
-        near = np.arange(128) // many == channel // many
+        near = taps_across | (np.arange(seen.shape[-1]) // many == channel // many)
         return near & (np.full_like(seen, True) if which == "wgrad" else np.any(seen, axis=-1, keepdims=True))
 
     for which in taken:

@@ -516,6 +516,8 @@ def problems_of_pieces(draw):
     groups, ins, outs = draw(st.sampled_from(CHANNELS))
     if groups == 1 and draw(st.booleans()):  # rows whose few channels are read in runs
         ins = draw(st.integers(1, 13))
+    elif groups == 1 and draw(st.booleans()):  # outputs of few channels
+        outs = draw(st.integers(1, 5) | st.just(40))
     elif groups == 1:
         ins, outs = draw(st.sampled_from([ins, 3 * ins])), draw(st.sampled_from([outs, 9 * outs]))
     params = dict(
@@ -589,7 +591,7 @@ def test_what_direct_takes_fits(problem, area, shared_bytes):
             check_box(kind, problem, shape)
             check_pieces(kind, problem, shape)
             assert shape.shared_bytes <= shared_bytes
-            assert plan.settings.area[1] % 8 == 0 and (shape.run or shape.box[2] % 8 == 0)
+            assert plan.settings.area[1] % 8 == 0 and (shape.run or shape.taps_across or shape.box[2] % 8 == 0)
             assert max(*shape.box, shape.rows, plan.settings.area[1]) <= 256
             assert shape.rows // shape.walk * plan.settings.area[1] <= shape.positions
             told = plan.attributes(problem)["shape"]
@@ -672,7 +674,7 @@ GROUPED = halves((2, 20, 20, 32), (2, 2, 8, 32), feature_group_count=4)
 EACH = each_channel((2, 20, 20, 32), (3, 3))
 LINE = each_channel((2, 100, 8), (4,))
 OF_LINES = CUDA["depthwise"].TILES[0].tile
-GATHERS, EVERY_PASS = ("fprop", "dgrad"), ("fprop", "dgrad", "wgrad")
+GATHERS, FROM_FEW, EVERY_PASS = ("fprop", "dgrad"), ("fprop", "wgrad"), ("fprop", "dgrad", "wgrad")
 REFUSED = {
     "direct": {
         "float32": (layer((2, 20, 20, 16), (3, 3, 16, 16)), {}, EVERY_PASS, "float32"),
@@ -680,10 +682,11 @@ REFUSED = {
             layer((2, 20, 20, 16), (3, 3, 16, 16), "bfloat16", "float32"), {}, EVERY_PASS[1:], "two types"
         ),
         "channels_first": (channels_first((2, 16, 20, 20), (16, 16, 3, 3)), {}, EVERY_PASS, "last"),
+        "part_of_a_piece_of_many": (halves((2, 20, 20, 64), (3, 3, 64, 5)), {}, EVERY_PASS[:1], "pieces of eight|45 col"),
         "part_of_a_piece": (halves((2, 20, 20, 12), (3, 3, 12, 12)), {}, EVERY_PASS, "pieces of eight"),
-        "rows_of_parts": (halves((2, 20, 21, 4), (3, 3, 4, 16)), {}, EVERY_PASS, "whole pieces|pieces of eight"),
+        "rows_of_parts": (halves((2, 20, 21, 4), (3, 3, 4, 24)), {}, FROM_FEW, "whole pieces|pieces of eight"),
         "dilated_runs": (
-            halves((2, 20, 24, 4), (3, 3, 4, 16), rhs_dilation=(1, 2)), {}, EVERY_PASS, "neighbours|pieces of eight",
+            halves((2, 20, 24, 4), (3, 3, 4, 16), rhs_dilation=(1, 2)), {}, FROM_FEW, "neighbours|pieces of eight",
         ),
         "wide_groups": (
             halves((2, 20, 20, 192), (3, 3, 96, 192), feature_group_count=2), {}, EVERY_PASS, "96 channels"
@@ -769,8 +772,11 @@ REFUSED = {
         "units": (EACH, dict(units=2), EVERY_PASS, "units"),
     },
 }  # fmt: skip
-# Than a tile of depthwise is for.
-OTHER_WINDOWS = "rows move by|columns move by|taps in|source pixels|sums of all taps|few channels|whole pieces"
+# Than a tile is for.
+OTHER_WINDOWS = (
+    "rows move by|columns move by|taps in|source pixels|sums of all taps|few channels|whole pieces|there are groups|"
+    "columns of all taps"
+)
 
 
 EVERY_REFUSED = {f"{family}_{name}": (family, *case)
@@ -847,6 +853,8 @@ CHOSEN_FOR = {
     "stem": (
         "direct", halves((128, 224, 224, 3), (7, 7, 3, 64), window_strides=2, padding=3), ("fprop", "wgrad")
     ),
+    "to_an_image": ("direct", halves((2, 512, 512, 128), (3, 3, 128, 3)), EVERY_PASS),
+    "latents": ("direct", halves((8, 64, 64, 4), (3, 3, 4, 320)), EVERY_PASS),
     "convnext": ("depthwise", each_channel((128, 56, 56, 128), (7, 7)), EVERY_PASS),
     "convnext_of_small_images": ("depthwise", each_channel((128, 7, 7, 1024), (7, 7)), EVERY_PASS),
     "depthwise_5x5": ("depthwise", each_channel((128, 28, 28, 240), (5, 5), "float16"), EVERY_PASS),
@@ -910,16 +918,18 @@ def test_tensor_core_tiles_are_those_that_are_compiled():
 def test_direct_tiles_are_those_that_are_compiled():
     """There in blocks: of 8 columns, of 16 positions, of 16 rows of the filter."""
     tiles = [row.tile for row in CUDA["direct"].TILES]
-    rest = r"{([^{}]*), {.*?}(?:, \d+)?}"
+    rest = r"{([^{}]*), {.*?}(?:, \d+)?(?:, true)?}"
     assert [tuple(map(int, row)) for row in compiled_rows("kDirectTiles", rest)] == [
         (t.columns / 8, t.sets, t.positions / 16, t.warps, t.pieces, t.filter_rows / 16) for t in tiles
     ]
-    walks = compiled_rows("kDirectTiles", r"{[^{}]*, {(.*?)}(?:, \d+)?}")
+    walks = compiled_rows("kDirectTiles", r"{[^{}]*, {(.*?)}(?:, \d+)?(?:, true)?}")
     assert [[int(field) for field in row if field] for row in walks] == [
         [t.walk.rows, t.walk.step, t.walk.depth / 16] if t.walk else [] for t in tiles
     ]
-    runs = compiled_rows("kDirectTiles", r"{[^{}]*, {.*?}((?:, \d+)?)}")
+    runs = compiled_rows("kDirectTiles", r"{[^{}]*, {.*?}((?:, \d+)?)(?:, true)?}")
     assert [int(row[-1] or 0) for row in runs] == [t.run for t in tiles]
+    taps_across = compiled_rows("kDirectTiles", r"{[^{}]*, {.*?}(?:, \d+)?((?:, true)?)}")
+    assert [row[-1] == "true" for row in taps_across] == [t.taps_across for t in tiles]
 
 
 def test_depthwise_tiles_are_those_that_are_compiled():
@@ -944,6 +954,7 @@ def test_tiles_print_as_sizes():
     assert str(DirectTile(16, 2, 64, 8, 4, 144)) == "2x16 of 32 by 64 or 144"
     assert str(DirectTile(16, 1, 16, 8, 8, 144, Walk(3, 1, 48))) == "1x16 of 64 by 16 along 3 rows of 48 or 144"
     assert str(DirectTile(32, 1, 64, 4, 4, 80, None, 1)) == "1x32 of 32 by 64 in runs or 80"
+    assert str(DirectTile(8, 4, 48, 8, 8, 144, None, 0, True)) == "4x8 of taps of 64 by 48 or 144"
     assert str(Walk(7, 2, 32)) == "7:2 rows of 32"
     assert str(DepthwiseTile(1, 1, 7, 1, 4)) == "7x16 by 4"
     assert str(DepthwiseTile(2, 1, 4, 2, 4)) == "2:1 4x32 by 4"

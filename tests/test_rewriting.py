@@ -267,12 +267,14 @@ def test_what_is_chosen_of_all_families(name, problem, rewriting, which):
     choice = choose("cuda", kind, problem)
     assert choice.cost <= choose("cuda", kind, problem, Constraint(family="mma")).cost
     packs_groups = any(isinstance(step, PackedGroups) for step in rewriting)
-    in_runs = choice.plan.family == "direct" and choice.plan.settings.tile.run > 0
+    tile = choice.plan.settings.tile if choice.plan.family == "direct" else None
+    in_runs, taps_across = (tile.run > 0, tile.taps_across) if tile else (False, False)
     chosen = tuple(step for step in choice.plan.rewriting if step != SwappedOperands())
     chosen = tuple(PackedColumns(2) if step == PackedColumns(2, whole=False) else step for step in chosen)
-    assert chosen == (() if packs_groups or in_runs else rewriting)
+    assert chosen == (() if packs_groups or in_runs or taps_across else rewriting)
     assert (choice.plan.family == "direct") >= packs_groups
     assert in_runs == ((name, which) in IN_RUNS)
+    assert taps_across == ((name, which) == ("images", "fprop"))
 
 
 def test_what_is_converted_has_a_price():

@@ -59,6 +59,7 @@ class DirectTile(NamedTuple):
     walk: if a gather's warps keep the filter in registers and walk along the rows of the source.
     run: if it reads a row's (tap, channel)s as they lie in the source, for channels that are no whole pieces: of a
       gather that walks so many pieces at most; else 1. 0: it reads whole pieces.
+    taps_across: if a gather's columns are (tap, output channel)s, and what a warp has are blocks of source pixels.
     """
 
     columns: int
@@ -69,6 +70,7 @@ class DirectTile(NamedTuple):
     filter_rows: int
     walk: Walk | None = None
     run: int = 0
+    taps_across: bool = False
 
     stages = 2
     wgmma = False
@@ -77,7 +79,8 @@ class DirectTile(NamedTuple):
     def __str__(self) -> str:
         walk = f" along {self.walk}" if self.walk else ""
         source = " in runs" if self.run else ""
-        columns = f"{self.sets}x{self.columns} of {self.pieces * PIECE}"
+        taps = " of taps" if self.taps_across else ""
+        columns = f"{self.sets}x{self.columns}{taps} of {self.pieces * PIECE}"
         return f"{columns} by {self.positions}{walk}{source} or {self.filter_rows}"
 
 
@@ -143,7 +146,7 @@ class Shape:
 
     block_groups: groups of a channel block, as many as the tile holds in whole pieces; 0 of a single group's channels.
     chunks: parts of the source channels of a single group. src_pieces: of a pixel in shared memory.
-    walking: the tile's walk, if warps do in this pass.
+    walking: the tile's walk, if warps do in this pass. taps_across: whether columns are (tap, output channel)s.
     entry_pieces: pieces of source channels that a set of output channels reads of each tap: a power of two, at whose
       multiples each set's begin, if that is less than all. entries: (tap, piece)s of a chunk. row_steps: twos of them,
       of a row of taps if warps walk. steps: of all rows.
@@ -163,6 +166,7 @@ class Shape:
         self.product, self.tile, self.is_gather = product, tile, product.kind == "gather"
         self.window = window(product.problem)
         self.walking = tile.walk if self.is_gather else None
+        self.taps_across = tile.taps_across and self.is_gather
         self.run = product.problem.kernel[-1] if tile.run else 0
         self._set_channels(product.problem.in_channels, product.problem.out_channels)
         self._set_area(area)
@@ -191,7 +195,7 @@ class Shape:
         if not self.block_groups:
             self.col_blocks = min(ceil_div(outs, of_warp), max(1, tile.pieces * PIECE // of_warp)) * of_warp // 8
             self.channel_blocks = ceil_div(outs, self.col_blocks * 8)
-        taps = self.window.taps // max(1, self.run)  # that have entries
+        taps = 1 if self.taps_across else self.window.taps // max(1, self.run)  # that have entries
         self.entries = taps * self.entry_pieces
         sets = self.col_blocks * 8 // tile.columns
         rows = self.window.rows.count if self.walking and self.window.rows else 1
@@ -212,7 +216,9 @@ class Shape:
     def _set_area(self, area: tuple[int, int]) -> None:
         (rows, cols), tile, (d, h, w), steps = area, self.tile, self.window.reach, self.window.steps
         self.area = area
-        if self.is_gather:
+        if self.taps_across:
+            self.positions = rows * cols
+        elif self.is_gather:
             self.positions = tile.warps // self.warps_across * tile.positions
         else:
             self.positions = ceil_div(rows * cols, 32) * 32
@@ -225,7 +231,7 @@ class Shape:
             around = PIECE - 2 + apart % 2 * 2
             wide = ceil_div(around + (cols - 1) * apart + read, PIECE)
         else:
-            wide = ceil_div((cols - 1) * steps[2] + w, RUN) * RUN
+            wide = _whole((cols - 1) * steps[2] + w, 1 if self.taps_across else RUN)
         self.box = d, (self.rows - 1) * steps[1] + h, wide
         depth, height, width = self.window.counts
         images = self.product.positions // max(1, math.prod(self.product.problem.out_spatial))
@@ -249,8 +255,18 @@ class Shape:
     def dilation(self) -> int:
         return self.window.rows.dilation if self.window.rows else 1
 
+    @property
+    def box_held(self) -> int:
+        """Source pixels that the warps hold the products of, where taps are across."""
+        return self.tile.warps * self.tile.positions
+
+    def product_bytes(self) -> int:
+        """Of a box's pixels with all taps, which take its place."""
+        return math.prod(self.box) * self.col_blocks * 32 if self.taps_across else 0
+
     def _stages_bytes(self) -> int:
-        stage = _whole((math.prod(self.box) << _pitch(self.src_pieces)) * 16, TURN_BYTES)
+        pixels = (math.prod(self.box) << _pitch(self.src_pieces)) * 16
+        stage = _whole(max(pixels, self.product_bytes()), TURN_BYTES)
         if self.walking:
             return max(self.tile.stages * stage, stage + _whole(self.filter_bytes))
         if self.is_gather:
@@ -260,12 +276,13 @@ class Shape:
         return max(self.tile.stages * stage, exchanged)
 
     def _fixed_bytes(self) -> int:
-        sizes = (self.entries + 1) * RUN * 4, self.positions * 8, 16, self.tile.stages * 16
+        entries = self.col_blocks * 8 if self.taps_across else (self.entries + 1) * RUN
+        sizes = entries * 4, self.positions * 8, 16, self.tile.stages * 16
         tables = sum(map(_whole, sizes))
         if not self.is_gather:
             return tables + _whole(self.positions * 4)
         result = self.product.problem.out_dtype.itemsize * self.tile.columns * self.tile.sets + 16
-        results = 0 if self.walking else self.tile.warps * 16 * result
+        results = 0 if self.walking or self.taps_across else self.tile.warps * 16 * result
         filter_bytes = 0 if self.walking else _whole(self.filter_bytes)  # in a stage's place
         return filter_bytes + tables + _whole(results)
 
@@ -287,14 +304,24 @@ class Shape:
         One of runs is read by four instructions, not by one, and by eight if positions are an odd number of elements
         apart.
         """
-        tile, blocks, sets = self.tile, self.positions // 16, self.col_blocks * 8 // self.tile.columns
+        tile, blocks = self.tile, self._row_blocks()
+        sets = 1 if self.taps_across else self.col_blocks * 8 // tile.columns
         is_odd = self.window.steps[2] * self.product.problem.in_channels % 2
         source = 512 if not self.run else 1536 if is_odd else 768
         if self.walking:  # the filter is in registers
             return self.source_rows() * self._row_depth() // PIECE * blocks * sets * source // 2
         if self.is_gather:
-            return self.steps * (blocks * sets * source + tile.warps * (tile.columns * tile.sets // 8) * 256)
+            products = (self.product_bytes() + self._summed_bytes()) // self.chunks
+            return self.steps * (blocks * sets * source + tile.warps * (tile.columns * tile.sets // 8) * 256) + products
         return blocks * self.items * (tile.filter_rows // 16 * source + tile.columns // 8 * 256)
+
+    def _row_blocks(self) -> int:
+        """Of a multiplication's 16 rows."""
+        return (self.box_held if self.taps_across else self.positions) // 16
+
+    def _summed_bytes(self) -> int:
+        """Where taps are across: of products, in three of eight banks, and their places."""
+        return self.positions * self.product.problem.out_channels * self.window.taps * 16 if self.taps_across else 0
 
     def source_rows(self) -> int:
         """Of a walk."""
@@ -306,7 +333,7 @@ class Shape:
 
     def area_multiplications(self) -> float:
         """Of 16 x 8 x 16."""
-        blocks = self.positions // 16
+        blocks = self._row_blocks()
         if self.is_gather:
             steps = self.walking.rows * self._row_depth() / 16 if self.walking else self.steps
             return blocks * self.walk * steps * self.col_blocks
@@ -359,7 +386,12 @@ def _block_groups(product: Product, tile: DirectTile) -> int:
 
 
 def _out_unit(product: Product, tile: DirectTile) -> int:
-    """Output channels that are stored at once: pairs by warps that walk with a block of eight, else pieces."""
+    """Output channels that are stored at once: pairs by warps that walk with a block of eight, else pieces.
+
+    One where taps are across.
+    """
+    if product.kind == "gather" and tile.taps_across:
+        return 1
     return 2 if product.kind == "gather" and tile.walk and tile.columns * tile.sets == 8 else PIECE
 
 
@@ -382,6 +414,8 @@ def _why_not_warps(shape: Shape, device: Device) -> str | None:
         return "its warps do not share out the channels"
     if shape.walking and (reason := _why_not_walk(shape)) is not None:
         return reason
+    if shape.taps_across and (reason := _why_not_taps_across(shape)) is not None:
+        return reason
     return _why_not_bytes(shape.filter_bytes, device)
 
 
@@ -397,6 +431,14 @@ def _why_not_walk(shape: Shape) -> str | None:
     pieces = shape.entry_pieces if shape.run else shape.row_steps * 2
     too_many = shape.chunks > 1 or pieces > (shape.tile.run or walk.depth // PIECE)
     return "its warps do not hold the filter" if too_many else None
+
+
+def _why_not_taps_across(shape: Shape) -> str | None:
+    problem = shape.product.problem
+    if problem.groups > 1:
+        return "there are groups"
+    cols = max(1, shape.window.taps) * problem.out_channels
+    return f"{cols} columns of all taps" if cols > shape.tile.sets * shape.tile.columns else None
 
 
 def _why_not_bytes(need: int, device: Device) -> str | None:
@@ -415,6 +457,10 @@ def _extents(shape: Shape, most: int, widest: int) -> list[tuple[int, int]]:
     wides = {*(w for w in (8, 16, 32, 64, 128) if w < widest), widest}
     if shape.run:
         wides = {_whole(wide, 2 * RUN) for wide in wides}
+    if shape.taps_across:
+        (deep, high, reach), (_, down, right) = shape.window.reach, shape.window.steps
+        rows = [((most // (deep * ((wide - 1) * right + reach)) - high) // down + 1, wide) for wide in sorted(wides)]
+        return [(wide, max(1, min(high, height))) for high, wide in rows]
     if not shape.walking:
         return [(wide, max(1, min(most // wide, height))) for wide in wides]
     wides = {wide for wide in wides if wide * shape.dilation <= most}
@@ -438,6 +484,7 @@ class Direct(TensorCores):
             (16, 1, 16, 12, 8, 144, Walk(7, 2, 32)), (8, 1, 16, 8, 8, 144, Walk(4, 1, 256)),
             (64, 1, 32, 8, 8, 32),
             (16, 1, 16, 12, 8, 144, Walk(7, 2, 32), 3), (64, 1, 32, 8, 8, 48, None, 1), (32, 1, 64, 4, 4, 80, None, 1),
+            (8, 4, 48, 8, 8, 144, None, 0, True), (8, 5, 48, 8, 8, 144, None, 0, True),
         )
     )  # fmt: skip
 
@@ -473,6 +520,8 @@ class Direct(TensorCores):
             return f"a split of {settings.split}" + (": its gather has none" if shape.is_gather else "")
         if shape.rows // shape.walk * settings.area[1] > shape.positions:
             return "its warps do not cover the area"
+        if shape.taps_across and math.prod(shape.box) > shape.box_held:
+            return "its warps do not hold the box"
         if shape.extent > MOST_EXTENT:
             return "the window's reach is too large"
         if shape.run and settings.area[1] % (2 * RUN):
@@ -514,7 +563,7 @@ class Direct(TensorCores):
     def _area(self, tile: DirectTile, product: Product, device: Device) -> tuple[int, int]:
         """The one whose boxes and multiplications are least, if two thread blocks' shared memory holds it."""
         shape = _shape(product, tile)
-        most = shape.positions if shape.is_gather else 256
+        most = shape.box_held if shape.taps_across else shape.positions if shape.is_gather else 256
         (*_, reach), (*_, step), (_, height, width) = shape.window.reach, shape.window.steps, shape.window.counts
         widest = min(most, ceil_div(width, RUN) * RUN, max(RUN, ((MOST_EXTENT - reach) // step + 1) // RUN * RUN))
         best, least = (1, 2 * RUN if shape.run else RUN), math.inf
@@ -522,7 +571,9 @@ class Direct(TensorCores):
             candidate = shape.at((ceil_div(height, ceil_div(height, rows)), wide))
             if candidate.extent > MOST_EXTENT:
                 continue
-            if shape.walking:
+            if shape.taps_across and math.prod(candidate.box) > shape.box_held:
+                continue
+            if shape.walking or shape.taps_across:
                 cost = candidate.areas * candidate.area_clocks()
             else:
                 cost = candidate.areas * (candidate.positions * shape.window.taps + 6 * math.prod(candidate.box))

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "device/convert.cuh"
+#include "device/direct_boxes.cuh"
 #include "device/direct_filter.cuh"
 #include "device/direct_params.cuh"
 #include "device/direct_results.cuh"
@@ -173,21 +174,8 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTi
   StageRing filled(base + p.places.barriers), read = filled;
   if (threadIdx.x == 0) filled.Init(kTile.warps);
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
-  int32_t next = block.worker;  // what is copied next
-  int next_chunk = 0;
-  const auto copy = [&] {
-    if (next >= block.areas) return;
-    const AreaPlace place = block.Place(p, next);
-    int32_t at[kSpatial];
-    origin.BoxAt<(kTile.run > 0)>(p, place, at);
-    filled.WaitUntilEmpty();
-    box.template Copy<T>(base + filled.stage() * p.places.stage, filled.full(),
-                         block.channels.src + next_chunk * p.src_pixel.pieces * kPieceChannels, at, place.image);
-    Box::Arrive(filled.full(), box.Bytes());
-    filled.Advance();
-    next_chunk = next_chunk + 1 < p.chunks ? next_chunk + 1 : 0;
-    next += next_chunk == 0 ? p.workers : 0;
-  };
+  AreaBoxes<T, (kTile.run > 0)> boxes(block, filled);
+  const auto copy = [&] { boxes.CopyNext(p, block, origin, box, base); };
   __syncthreads();
   if (warp == 0) copy();
   const FilterSteps steps(block.residue().tap_count, p.entry_pieces, p.row_taps, p.area.run);

@@ -6,6 +6,7 @@
 
 #include "device/direct_gather.cuh"
 #include "device/direct_reduce.cuh"
+#include "device/direct_taps_across.cuh"
 #include "kernels/direct.h"
 
 namespace jaxconv {
@@ -16,7 +17,7 @@ constexpr int FirstForGather(int tile) {
   for (int i = 0; i < tile; ++i) {
     const DirectTile& other = kDirectTiles[i];
     if (other.set == t.set && other.sets == t.sets && other.positions == t.positions && other.warps == t.warps &&
-        other.walk == t.walk && other.run == t.run) {
+        other.walk == t.walk && other.run == t.run && other.taps_across == t.taps_across) {
       return i;
     }
   }
@@ -32,12 +33,21 @@ constexpr int FirstForReduce(int tile) {
   return tile;
 }
 
+template <typename T, int kTileIndex, bool kOdd>
+constexpr DirectKernel GatherOf() {
+  if constexpr (kDirectTiles[kTileIndex].taps_across) {
+    return DirectTapsAcross<T, kTileIndex>;
+  } else {
+    return DirectGather<T, kTileIndex, kOdd>;
+  }
+}
+
 // Tiles that read whole pieces have no kernels for odd positions.
 template <typename T, bool kOdd>
 DirectKernel FindDirect(int tile, Pass pass) {
   return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
     constexpr auto is_odd = [](int index) { return kOdd && kDirectTiles[index].run > 0; };
-    const DirectKernel gathers[] = {DirectGather<T, FirstForGather(kIndex), is_odd(kIndex)>...};
+    const DirectKernel gathers[] = {GatherOf<T, FirstForGather(kIndex), is_odd(kIndex)>()...};
     const DirectKernel reduces[] = {DirectReduce<T, FirstForReduce(kIndex), is_odd(kIndex)>...};
     return (pass == Pass::kGather ? gathers : reduces)[tile];
   }(std::make_index_sequence<std::size(kDirectTiles)>());

@@ -158,9 +158,8 @@ __device__ __forceinline__ void FillRunEntries(const DirectParams& p, const Resi
   }
 }
 
-template <int kThreads, bool kWalks, bool kRuns>
-__device__ __forceinline__ void FillTables(const DirectParams& p, const ResidueClass& residue, const BoxOrigin& origin,
-                                           char* shared) {
+template <int kThreads, bool kWalks>
+__device__ __forceinline__ void FillPositions(const DirectParams& p, char* shared) {
   Position* positions = reinterpret_cast<Position*>(shared + p.places.positions);
 #pragma unroll 1
   for (int i = threadIdx.x; i < p.positions; i += kThreads) {
@@ -169,6 +168,12 @@ __device__ __forceinline__ void FillTables(const DirectParams& p, const ResidueC
                                                    static_cast<int16_t>(at.row), static_cast<int16_t>(at.column)}
                                         : Position{0, kNoRow, kNoRow};
   }
+}
+
+template <int kThreads, bool kWalks, bool kRuns>
+__device__ __forceinline__ void FillTables(const DirectParams& p, const ResidueClass& residue, const BoxOrigin& origin,
+                                           char* shared) {
+  FillPositions<kThreads, kWalks>(p, shared);
   if constexpr (kRuns) {
     FillRunEntries<kThreads>(p, residue, origin, shared);
   } else {

@@ -34,6 +34,11 @@ int32_t BlockGroups(const ConvProblem& p, const DirectTile& tile) {
   return static_cast<int32_t>(CeilDiv(CeilDiv(p.groups, blocks), least) * least);
 }
 
+// Whether columns are (tap, output channel)s.
+bool HasTapsAcross(const DirectTile& tile, Pass pass) { return pass == Pass::kGather && tile.taps_across; }
+
+int64_t BoxPixels(const Area& area) { return static_cast<int64_t>(area.box[0]) * area.box[1] * area.box[2]; }
+
 PixelLayout Layout(int64_t pieces) {
   return {static_cast<int32_t>(pieces), static_cast<int32_t>(std::bit_width(static_cast<uint64_t>(pieces) - 1))};
 }
@@ -99,6 +104,7 @@ int Items(const DirectParams& d, const DirectTile& tile) {
 }
 
 int64_t AreaPositions(const DirectParams& d, const DirectTile& tile, Pass pass) {
+  if (HasTapsAcross(tile, pass)) return static_cast<int64_t>(d.area.rows) * d.area.cols;
   if (pass == Pass::kGather) return WarpsDown(d, tile) * tile.positions * 16;
   return CeilDiv(d.area.rows * d.area.cols, 32) * 32;
 }
@@ -107,10 +113,9 @@ DirectPlaces MakePlaces(const DirectParams& d, const DirectTile& tile, Pass pass
   constexpr int64_t kAlignment = 128;
   const auto turn = [](int64_t bytes) { return CeilDiv(bytes, 1024) * 1024; };  // of TMA's exchange of pieces
   const auto whole = [](int64_t bytes) { return CeilDiv(bytes, kAlignment) * kAlignment; };
-  const int64_t box = static_cast<int64_t>(d.area.box[0]) * d.area.box[1] * d.area.box[2];
-  const int64_t positions = d.positions;
-  const int64_t entries = FilterSteps(d.area.taps, d.entry_pieces, 0, d.area.run).entries;
-  const int64_t box_bytes = turn((box << d.src_pixel.pitch) * 16);
+  const int64_t box = BoxPixels(d.area), positions = d.positions, cols = d.col_blocks * 8;
+  const int64_t products = HasTapsAcross(tile, pass) ? box * cols * int64_t{sizeof(float)} : 0;
+  const int64_t box_bytes = turn(std::max((box << d.src_pixel.pitch) * 16, products));
   const int64_t out_bytes = static_cast<int64_t>(ElementBytes(out_type));
   int64_t at = 0;
   DirectPlaces places{};
@@ -119,7 +124,8 @@ DirectPlaces MakePlaces(const DirectParams& d, const DirectTile& tile, Pass pass
   places.stage = static_cast<int32_t>(box_bytes);
   if (pass == Pass::kReduce) places.stage += static_cast<int32_t>(turn((positions << d.dst_pixel.pitch) * 16));
   at = kDirectStages * places.stage;
-  const FilterSteps steps(d.area.taps, d.entry_pieces, d.row_taps, d.area.run);
+  const FilterSteps steps(HasTapsAcross(tile, pass) ? 1 : d.area.taps, d.entry_pieces, d.row_taps, d.area.run);
+  const int64_t entries = FilterSteps(d.area.taps, d.entry_pieces, 0, d.area.run).entries;
   const int64_t filter = d.chunks * int64_t{steps.all} * d.col_blocks * kColBlockBytes;
   if (pass == Pass::kGather && tile.walks()) {  // it is in registers before there is a second area
     places.filter = places.stage;
@@ -129,12 +135,12 @@ DirectPlaces MakePlaces(const DirectParams& d, const DirectTile& tile, Pass pass
   }
   const int32_t exchange = tile.filter_rows * tile.set * 4 * 32 * 4 * d.items;
   if (pass == Pass::kReduce) at = std::max<int64_t>(at, exchange);
-  place(places.entries, (entries + 1) * kRun * 4);
+  place(places.entries, HasTapsAcross(tile, pass) ? cols * 4 : (entries + 1) * kRun * 4);
   place(places.positions, positions * 8);
   if (pass == Pass::kReduce) place(places.position_pixels, positions * 4);
   place(places.zeros, 16);
   place(places.barriers, kDirectStages * 16);
-  if (pass == Pass::kGather && !tile.walks()) {
+  if (pass == Pass::kGather && !tile.walks() && !tile.taps_across) {
     place(places.results, tile.warps * 16 * (tile.col_blocks() * 8 * out_bytes + 16));
   }
   places.end = static_cast<int32_t>(std::min<int64_t>(at, INT32_MAX));
@@ -171,6 +177,7 @@ bool HasPixels(const TensorStrides& s, int64_t groups, int64_t channels, int uni
 
 // Output channels that are stored at once.
 int OutUnit(const DirectTile& tile, Pass pass) {
+  if (HasTapsAcross(tile, pass)) return 1;
   return pass == Pass::kGather && tile.walks() && tile.col_blocks() == 1 ? 2 : kPieceChannels;
 }
 
@@ -227,6 +234,12 @@ const char* WhyNotWalk(const DirectParams& d, const DirectTile& tile) {
   return nullptr;
 }
 
+const char* WhyNotTapsAcross(const DirectParams& d, const DirectTile& tile) {
+  if (d.problem.groups > 1) return "columns are of one group here";
+  if (std::max(1, d.area.taps) * d.problem.out_channels > tile.col_blocks() * 8) return "its columns do not hold all taps";
+  return BoxPixels(d.area) > tile.warps * tile.positions * 16 ? "its warps do not hold the box" : nullptr;
+}
+
 const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   if (const char* why = WhyNotPersistentPlan(plan, std::size(kDirectTiles), pass)) return why;
   if (ResultElements(p, pass) == 0) return nullptr;
@@ -239,17 +252,19 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
       area.walk < 1 || area.run < 0 || area.run > area.taps || (area.run > 0) != is_runs) {
     return "no such area";
   }
-  if (std::min({area.box[0], area.box[1], area.box[2]}) < 1 || (!is_runs && area.box[2] % kRun) ||
+  const bool taps_across = HasTapsAcross(tile, pass), is_in_runs = area.box[2] % kRun == 0;
+  if (std::min({area.box[0], area.box[1], area.box[2]}) < 1 || !(is_runs || taps_across || is_in_runs) ||
       std::max({area.box[0], area.box[1], area.box[2], area.rows, area.cols}) > kMostBoxExtent) {
     return "no such box";
   }
   constexpr int64_t kMostPixels = 1 << 16;  // sizes of shared memory are of 32 bits
-  if (static_cast<int64_t>(area.box[0]) * area.box[1] * area.box[2] > kMostPixels) return "the box is too large";
+  if (BoxPixels(area) > kMostPixels) return "the box is too large";
   if (pass == Pass::kReduce && std::max({p.period[0], p.period[1], p.period[2]}) > 1) {
     return "the gradient's positions are not neighbours";
   }
   const DirectParams d = MakeShape(p, pass, plan);
   if (const char* why = WhyNotRun(d, tile, walks)) return why;
+  if (const char* why = taps_across ? WhyNotTapsAcross(d, tile) : nullptr) return why;
   if (walks) {
     if (const char* why = WhyNotWalk(d, tile)) return why;
   } else if (area.walk != 1) {
@@ -283,12 +298,13 @@ int32_t GatherWorkers(const DirectParams& d, const DirectTile& tile) {
   return Workers(d.places.end, tile.gather_blocks(), static_cast<int64_t>(d.channel_blocks) * p.class_count, areas);
 }
 
-FilterOrder OrderOf(const ConvCall& call) {
+FilterOrder OrderOf(const ConvCall& call, const DirectTile& tile) {
   const ConvProblem& p = call.problem;
   const FilterStrides& f = p.filter;
   const int64_t outs = p.groups * p.out_channels;
   if (call.pass == Pass::kReduce) return FilterOrder::kNone;
   if (RhsLayout(call).StepVectors(kPieceChannels)) return FilterOrder::kIns;
+  if (tile.taps_across) return FilterOrder::kNone;
   const bool is_row = f.out == 1 && (p.groups == 1 || f.group == p.out_channels) && outs % kPieceChannels == 0;
   return is_row && (p.in_channels == 1 || f.in == outs) ? FilterOrder::kOuts : FilterOrder::kNone;
 }
@@ -317,7 +333,7 @@ cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) 
   SetOperands(call, plan, &d);
   if (!AreAligned({d.src, d.rhs, d.out})) return cudaErrorMisalignedAddress;
   d.workers = reduce ? plan.split : GatherWorkers(d, tile);
-  d.filter_order = OrderOf(call);
+  d.filter_order = OrderOf(call, tile);
   if (!EncodeMaps(call, &d)) return cudaErrorInvalidValue;
   const bool is_odd = d.area.run > 0 && d.position_elements % 2 == 1;
   const DirectKernel kernel = p.src_type == DType::kBF16 ? FindDirect<__nv_bfloat16>(plan.tile, call.pass, is_odd)

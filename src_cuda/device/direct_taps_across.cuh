@@ -1,0 +1,224 @@
+// The direct family's gather to few channels: rows are source pixels, columns (tap, output channel)s, steps channels.
+// A pixel is read and multiplied once, with all taps. An output is then the sum of what the pixels that it sees have
+// for it: these products pass through shared memory, in the place of the pixels.
+#pragma once
+
+#include <cstdint>
+
+#include "device/convert.cuh"
+#include "device/direct_boxes.cuh"
+#include "device/direct_filter.cuh"
+#include "device/direct_params.cuh"
+#include "device/direct_ring.cuh"
+#include "device/direct_tables.cuh"
+#include "device/ptx.cuh"
+
+namespace jaxconv {
+
+// The products of a box's pixels in shared memory: for each block of eight columns, for each pixel, these columns.
+inline constexpr int kProductBytes = 8 * sizeof(float);
+
+// A warp's sums over the channels: of kPixels blocks of 16 pixels by kBlocks of eight columns.
+template <typename T, DirectTile kTile>
+class PixelProducts {
+  static constexpr int kPixels = kTile.positions, kBlocks = kTile.col_blocks();
+  static constexpr int kSteps = kTile.pieces / 2;  // of 16 channels, of a chunk
+
+ public:
+  __device__ __forceinline__ PixelProducts(const DirectParams& p, int warp)
+      : first_pixel_(warp * kPixels * 16), pixels_(p.area.box[0] * p.area.box[1] * p.area.box[2]) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kPixels; ++i) {
+      from_[i] = (min(first_pixel_ + i * 16 + lane % 16, pixels_ - 1) << p.src_pixel.pitch) * 16;
+    }
+    // As blocks of 16 pixels do not matter to the exchange of pieces, a step's is in the same place in all of them.
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      piece_[s] = p.src_pixel.Exchange(min(2 * s + lane / 16, p.src_pixel.pieces - 1), lane % 16) * 16;
+    }
+  }
+
+  __device__ __forceinline__ void Clear() {
+#pragma unroll
+    for (auto& blocks : sum_) {
+#pragma unroll
+      for (auto& four : blocks) four[0] = four[1] = four[2] = four[3] = 0;
+    }
+  }
+
+  // Adds the products of a chunk's channels.
+  __device__ __forceinline__ void Multiply(uint32_t box, uint32_t filter, int steps) {
+    filter += threadIdx.x % 32 * 16;
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      if (s >= steps) return;
+      uint32_t a[kPixels][4], b[kBlocks][2];
+#pragma unroll
+      for (int i = 0; i < kPixels; ++i) ptx::LoadMatrices<false>(a[i], box + from_[i] + piece_[s]);
+#pragma unroll
+      for (int j = 0; j < kBlocks; ++j) {
+        ptx::LoadTwoMatrices<false>(b[j][0], b[j][1], filter + (s * kBlocks + j) * kColBlockBytes);
+      }
+#pragma unroll
+      for (int i = 0; i < kPixels; ++i) {
+#pragma unroll
+        for (int j = 0; j < kBlocks; ++j) ptx::MultiplyAdd<T>(sum_[i][j], a[i], b[j][0], b[j][1]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void Write(char* products) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kPixels; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int pixel = first_pixel_ + i * 16 + half * 8 + lane / 4;
+        if (pixel >= pixels_) return;
+#pragma unroll
+        for (int j = 0; j < kBlocks; ++j) {
+          float2* to = reinterpret_cast<float2*>(products + (j * pixels_ + pixel) * kProductBytes);
+          to[lane % 4] = {sum_[i][j][2 * half], sum_[i][j][2 * half + 1]};
+        }
+      }
+    }
+  }
+
+ private:
+  int first_pixel_;
+  int pixels_;  // of the box
+  uint32_t from_[kPixels];  // bytes
+  uint32_t piece_[kSteps];
+  float sum_[kPixels][kBlocks][4];
+};
+
+// The filter's matrices of eight columns by eight source channels: two of these, for each block of columns, for each 16
+// channels of a chunk, for each chunk. Zeros where there is no such tap or channel. To be called by all threads, before
+// a barrier.
+template <typename T, DirectTile kTile>
+__device__ __forceinline__ void FillColumns(const DirectParams& p, const DirectBlock& block, int steps,
+                                            Pack<T, kPieceChannels>* rows) {
+  constexpr int kBlocks = kTile.col_blocks();
+  const FilterPlaces places(p, block.channels);
+  const Divider<int32_t> by_steps(steps), by_outs(block.channels.dst_count);
+#pragma unroll 1
+  for (int row = threadIdx.x; row < p.chunks * steps * kBlocks * 16; row += 32 * kTile.warps) {
+    int32_t step, out;
+    const int32_t chunk = by_steps.Divide(row / (16 * kBlocks), &step), piece = step * 2 + row / 8 % 2;
+    const int32_t tap = by_outs.Divide(row / 16 % kBlocks * 8 + row % 8, &out);
+    const int32_t in = (chunk * p.src_pixel.pieces + piece) * kPieceChannels;
+    const bool is_there = piece < p.src_pixel.pieces && tap < block.residue().tap_count;
+    const T* from = static_cast<const T*>(p.rhs);
+    if (is_there) from += p.taps[block.residue().first_tap + tap].filter_delta;
+    if (p.filter_order == FilterOrder::kIns) {
+      const int64_t at = is_there ? places.Of(in, out) : -1;
+      ptx::CopyAsync(ptx::SharedAddress(rows + row), from + max(at, int64_t{0}), at >= 0);
+      continue;
+    }
+    Pack<T, kPieceChannels> pack;
+#pragma unroll
+    for (int i = 0; i < kPieceChannels; ++i) {
+      const int64_t at = is_there ? places.Of(in + i, out) : -1;
+      pack.v[i] = at < 0 ? T(0.0f) : from[at];
+    }
+    rows[row] = pack;
+  }
+  ptx::CommitCopies();
+  ptx::WaitForCopies<0>();
+}
+
+// Of each column: bytes from the first product of the first pixel that a position sees to that of its tap.
+template <int kThreads>
+__device__ __forceinline__ void FillColumnPlaces(const DirectParams& p, const DirectBlock& block,
+                                                 const BoxOrigin& origin, int32_t* columns) {
+  const int32_t outs = block.channels.dst_count, (&box)[kSpatial] = p.area.box;
+  for (int col = threadIdx.x; col < block.residue().tap_count * outs; col += kThreads) {
+    const Tap tap = p.taps[block.residue().first_tap + col / outs];
+    const int32_t d = tap.shift[0] - origin.low[0], h = tap.shift[1] - origin.low[1], w = tap.shift[2] - origin.low[2];
+    const int32_t pixel = (d * box[1] + h) * box[2] + w, pixels = box[0] * box[1] * box[2];
+    columns[col] = (col / 8 * pixels + pixel) * kProductBytes + col % 8 * static_cast<int32_t>(sizeof(float));
+  }
+}
+
+// Sums of an area's outputs, of each in the order of taps, rounded and stored as they lie: neighbouring channels and
+// positions by neighbouring lanes.
+template <typename Out, int kThreads>
+__device__ __forceinline__ void StoreTapSums(const DirectParams& p, const DirectBlock& block, const AreaEnd& end,
+                                             const char* shared, const char* products) {
+  const Position* positions = reinterpret_cast<const Position*>(shared + p.places.positions);
+  const int32_t* columns = reinterpret_cast<const int32_t*>(shared + p.places.entries);
+  const int32_t outs = block.channels.dst_count, cols = block.residue().tap_count * outs;
+  const int32_t down = static_cast<int32_t>(p.problem.step[1]) * p.area.box[2] * kProductBytes;
+  const int32_t right = static_cast<int32_t>(p.problem.step[2]) * kProductBytes;
+  const Divider<int32_t> by_outs(outs);
+#pragma unroll 1
+  for (int i = threadIdx.x; i < p.positions * outs; i += kThreads) {
+    int32_t out;
+    const Position at = positions[by_outs.Divide(i, &out)];
+    if (!end.Has(at)) continue;
+    const char* first = products + at.row * down + at.column * right;
+    float sum = 0;
+#pragma unroll 9  // of a window of 3 x 3 all are under way
+    for (int col = out; col < cols; col += outs) sum += *reinterpret_cast<const float*>(first + columns[col]);
+    static_cast<Out*>(p.out)[end.to + at.to + out] = static_cast<Out>(sum);
+  }
+}
+
+template <typename T, int kTileIndex>
+__global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTiles[kTileIndex].gather_blocks())
+    DirectTapsAcross(const __grid_constant__ DirectParams p) {
+  constexpr DirectTile kTile = kDirectTiles[kTileIndex];
+  constexpr int kThreads = 32 * kTile.warps;
+  static_assert(kTile.pieces % 2 == 0, "a chunk is read in steps of two pieces");
+  static_assert(kTile.run == 0 && !kTile.walks(), "pixels are whole pieces, and are read once");
+  extern __shared__ __align__(1024) char shared[];
+  const ConvProblem& q = p.problem;
+  PrefetchTables(p, q.tap_count * q.in_channels * q.out_channels * static_cast<int64_t>(sizeof(T)));
+  const Box box = SourceBox(p);
+  box.Prefetch();
+  const DirectBlock block(p, 1);
+  if (block.worker >= block.areas) return;
+  if (block.residue().tap_count > p.area.taps) __trap();  // the plan is of another problem
+  const uint32_t base = ptx::SharedAddress(shared);
+  const BoxOrigin origin(p, block.residue());
+  StageRing read(base + p.places.barriers);
+  if (threadIdx.x == 0) read.Init(kTile.warps);
+  const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  AreaBoxes<T, false> boxes(block, read);
+  const auto copy = [&] { boxes.CopyNext(p, block, origin, box, base); };
+  __syncthreads();
+  for (int stage = 0; stage < kDirectStages && warp == 0; ++stage) copy();  // while tables are worked out
+  const int steps = FilterSteps(1, p.src_pixel.pieces, 0, 0).all;
+  FillPositions<kThreads, false>(p, shared);
+  FillColumnPlaces<kThreads>(p, block, origin, reinterpret_cast<int32_t*>(shared + p.places.entries));
+  FillColumns<T, kTile>(p, block, steps, reinterpret_cast<Pack<T, kPieceChannels>*>(shared + p.places.filter));
+  __syncthreads();
+  PixelProducts<T, kTile> products(p, warp);
+#pragma unroll 1
+  for (int32_t area = block.worker; area < block.areas; area += p.workers) {
+    products.Clear();
+#pragma unroll 1
+    for (int chunk = 0;; ++chunk) {
+      read.WaitUntilFull();
+      products.Multiply(base + read.stage() * p.places.stage,
+                        base + p.places.filter + chunk * steps * kTile.col_blocks() * kColBlockBytes, steps);
+      if (chunk + 1 == p.chunks) break;
+      read.Release();
+      if (warp == 0) copy();
+    }
+    char* stage = shared + read.stage() * p.places.stage;
+    __syncthreads();  // the last chunk's pixels have been read
+    products.Write(stage);
+    __syncthreads();
+    const AreaEnd end(p, block, block.Place(p, area));
+    WithType<float>(p.out_type, [&](auto type) {
+      StoreTapSums<decltype(type), kThreads>(p, block, end, shared, stage);
+    });
+    ptx::FenceForTma();
+    read.Release();
+    if (warp == 0) copy();
+  }
+}
+
+}  // namespace jaxconv
