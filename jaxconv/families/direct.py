@@ -261,8 +261,9 @@ class Shape:
         return self.tile.warps * self.tile.positions
 
     def product_bytes(self) -> int:
-        """Of a box's pixels with all taps, which take its place."""
-        return math.prod(self.box) * self.col_blocks * 32 if self.taps_across else 0
+        """Of a box's pixels with all taps, which take its place: columns are in different banks."""
+        pitch = _whole(math.prod(self.box) - 4, 16) + 4
+        return pitch * self.col_blocks * 32 if self.taps_across else 0
 
     def _stages_bytes(self) -> int:
         pixels = (math.prod(self.box) << _pitch(self.src_pieces)) * 16
@@ -320,8 +321,8 @@ class Shape:
         return (self.box_held if self.taps_across else self.positions) // 16
 
     def _summed_bytes(self) -> int:
-        """Where taps are across: of products, in three of eight banks, and their places."""
-        return self.positions * self.product.problem.out_channels * self.window.taps * 16 if self.taps_across else 0
+        """Where taps are across: of products and their places."""
+        return self.positions * self.product.problem.out_channels * self.window.taps * 8 if self.taps_across else 0
 
     def source_rows(self) -> int:
         """Of a walk."""

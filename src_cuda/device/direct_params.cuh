@@ -32,12 +32,16 @@ struct PixelLayout {
   }
 };
 
+// Where taps are across: floats from a column's products of so many pixels to the next's, four banks further than a
+// multiple of 16.
+__host__ __device__ constexpr int32_t ProductPitch(int32_t pixels) { return (pixels + 11) / 16 * 16 + 4; }
+
 // Bytes from the beginning of shared memory.
 struct DirectPlaces {
   int32_t stage;            // bytes of each of kDirectStages: a box and, in a reduce, the gradient's area behind it
   int32_t gradient;         // from the stage
   int32_t filter;           // of a gather, in the order in which it is multiplied
-  int32_t entries;
+  int32_t entries;          // where taps are across: columns' places among the products
   int32_t positions;        // of the area
   int32_t position_pixels;  // of a reduce: bytes to their pixels in the box
   int32_t zeros;

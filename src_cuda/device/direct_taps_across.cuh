@@ -15,8 +15,11 @@
 
 namespace jaxconv {
 
-// The products of a box's pixels in shared memory: for each block of eight columns, for each pixel, these columns.
-inline constexpr int kProductBytes = 8 * sizeof(float);
+// The products of a box's pixels lie in shared memory by columns. The pitch is for the banks: lanes that write have
+// eight pixels, one beside the other, of every other column.
+__device__ __forceinline__ int32_t ProductPitch(const DirectParams& p) {
+  return ProductPitch(p.area.box[0] * p.area.box[1] * p.area.box[2]);
+}
 
 // A warp's sums over the channels: of kPixels blocks of 16 pixels by kBlocks of eight columns.
 template <typename T, DirectTile kTile>
@@ -68,8 +71,8 @@ class PixelProducts {
     }
   }
 
-  __device__ __forceinline__ void Write(char* products) const {
-    const int lane = threadIdx.x % 32;
+  __device__ __forceinline__ void Write(const DirectParams& p, float* products) const {
+    const int lane = threadIdx.x % 32, pitch = ProductPitch(p);
 #pragma unroll
     for (int i = 0; i < kPixels; ++i) {
 #pragma unroll
@@ -78,8 +81,8 @@ class PixelProducts {
         if (pixel >= pixels_) return;
 #pragma unroll
         for (int j = 0; j < kBlocks; ++j) {
-          float2* to = reinterpret_cast<float2*>(products + (j * pixels_ + pixel) * kProductBytes);
-          to[lane % 4] = {sum_[i][j][2 * half], sum_[i][j][2 * half + 1]};
+          float* to = products + (j * 8 + lane % 4 * 2) * pitch + pixel;
+          to[0] = sum_[i][j][2 * half], to[pitch] = sum_[i][j][2 * half + 1];
         }
       }
     }
@@ -93,74 +96,71 @@ class PixelProducts {
   float sum_[kPixels][kBlocks][4];
 };
 
-// The filter's matrices of eight columns by eight source channels: two of these, for each block of columns, for each 16
-// channels of a chunk, for each chunk. Zeros where there is no such tap or channel. To be called by all threads, before
-// a barrier.
+// Works out of each column its place among the products: bytes from the first column's of the first pixel that a
+// position sees to its own of the pixel that its tap sees. And the filter's matrices of eight columns by eight source
+// channels: two of these, for each block of columns, for each 16 channels of a chunk, for each chunk; zeros where there
+// is no such tap or channel. A thread has a column, whose tap it reads once. To be called by all, before a barrier.
 template <typename T, DirectTile kTile>
-__device__ __forceinline__ void FillColumns(const DirectParams& p, const DirectBlock& block, int steps,
-                                            Pack<T, kPieceChannels>* rows) {
-  constexpr int kBlocks = kTile.col_blocks();
-  const FilterPlaces places(p, block.channels);
-  const Divider<int32_t> by_steps(steps), by_outs(block.channels.dst_count);
-#pragma unroll 1
-  for (int row = threadIdx.x; row < p.chunks * steps * kBlocks * 16; row += 32 * kTile.warps) {
-    int32_t step, out;
-    const int32_t chunk = by_steps.Divide(row / (16 * kBlocks), &step), piece = step * 2 + row / 8 % 2;
-    const int32_t tap = by_outs.Divide(row / 16 % kBlocks * 8 + row % 8, &out);
+__device__ __forceinline__ void FillColumns(const DirectParams& p, const DirectBlock& block, const BoxOrigin& origin,
+                                            int steps, char* shared) {
+  constexpr int kBlocks = kTile.col_blocks(), kCols = kBlocks * 8, kAbreast = 32 * kTile.warps / kCols;
+  const int col = threadIdx.x % kCols, first = threadIdx.x / kCols, outs = block.channels.dst_count;
+  if (first >= kAbreast) return;
+  const int tap_index = col / outs, out = col % outs;
+  const bool is_tap = tap_index < block.residue().tap_count;
+  Tap tap = {};
+  if (is_tap) tap = p.taps[block.residue().first_tap + tap_index];
+  if (first == 0) {
+    const int32_t d = tap.shift[0] - origin.low[0], h = tap.shift[1] - origin.low[1], w = tap.shift[2] - origin.low[2];
+    const int32_t pixel = (d * p.area.box[1] + h) * p.area.box[2] + w;
+    reinterpret_cast<int32_t*>(shared + p.places.entries)[col] = (col * ProductPitch(p) + pixel) * 4;
+  }
+  const FilterStrides& strides = p.problem.filter;
+  const T* filter = static_cast<const T*>(p.rhs) + tap.filter_delta + out * strides.out;
+  const Divider<int32_t> by_pieces(2 * steps);
+  auto* rows = reinterpret_cast<Pack<T, kPieceChannels>*>(shared + p.places.filter) + col / 8 * 16 + col % 8;
+#pragma unroll 2  // scalar loads of both are under way
+  for (int i = first; i < p.chunks * 2 * steps; i += kAbreast) {
+    int32_t piece;
+    const int32_t chunk = by_pieces.Divide(i, &piece);
     const int32_t in = (chunk * p.src_pixel.pieces + piece) * kPieceChannels;
-    const bool is_there = piece < p.src_pixel.pieces && tap < block.residue().tap_count;
-    const T* from = static_cast<const T*>(p.rhs);
-    if (is_there) from += p.taps[block.residue().first_tap + tap].filter_delta;
+    const bool is_there = is_tap && piece < p.src_pixel.pieces && in < block.channels.src_count;
+    const T* from = is_there ? filter + in * strides.in : filter;
+    Pack<T, kPieceChannels>* to = rows + i / 2 * kBlocks * 16 + i % 2 * 8;
     if (p.filter_order == FilterOrder::kIns) {
-      const int64_t at = is_there ? places.Of(in, out) : -1;
-      ptx::CopyAsync(ptx::SharedAddress(rows + row), from + max(at, int64_t{0}), at >= 0);
+      ptx::CopyAsync(ptx::SharedAddress(to), from, is_there);
       continue;
     }
     Pack<T, kPieceChannels> pack;
 #pragma unroll
-    for (int i = 0; i < kPieceChannels; ++i) {
-      const int64_t at = is_there ? places.Of(in + i, out) : -1;
-      pack.v[i] = at < 0 ? T(0.0f) : from[at];
-    }
-    rows[row] = pack;
+    for (int k = 0; k < kPieceChannels; ++k) pack.v[k] = is_there ? from[k * strides.in] : T(0.0f);
+    *to = pack;
   }
   ptx::CommitCopies();
   ptx::WaitForCopies<0>();
 }
 
-// Of each column: bytes from the first product of the first pixel that a position sees to that of its tap.
-template <int kThreads>
-__device__ __forceinline__ void FillColumnPlaces(const DirectParams& p, const DirectBlock& block,
-                                                 const BoxOrigin& origin, int32_t* columns) {
-  const int32_t outs = block.channels.dst_count, (&box)[kSpatial] = p.area.box;
-  for (int col = threadIdx.x; col < block.residue().tap_count * outs; col += kThreads) {
-    const Tap tap = p.taps[block.residue().first_tap + col / outs];
-    const int32_t d = tap.shift[0] - origin.low[0], h = tap.shift[1] - origin.low[1], w = tap.shift[2] - origin.low[2];
-    const int32_t pixel = (d * box[1] + h) * box[2] + w, pixels = box[0] * box[1] * box[2];
-    columns[col] = (col / 8 * pixels + pixel) * kProductBytes + col % 8 * static_cast<int32_t>(sizeof(float));
-  }
-}
-
-// Sums of an area's outputs, of each in the order of taps, rounded and stored as they lie: neighbouring channels and
-// positions by neighbouring lanes.
+// Sums of an area's outputs, of each in the order of taps, rounded and stored as they lie. Neighbouring lanes have
+// neighbouring positions of a channel, whose products are in different banks.
 template <typename Out, int kThreads>
 __device__ __forceinline__ void StoreTapSums(const DirectParams& p, const DirectBlock& block, const AreaEnd& end,
                                              const char* shared, const char* products) {
   const Position* positions = reinterpret_cast<const Position*>(shared + p.places.positions);
   const int32_t* columns = reinterpret_cast<const int32_t*>(shared + p.places.entries);
-  const int32_t outs = block.channels.dst_count, cols = block.residue().tap_count * outs;
-  const int32_t down = static_cast<int32_t>(p.problem.step[1]) * p.area.box[2] * kProductBytes;
-  const int32_t right = static_cast<int32_t>(p.problem.step[2]) * kProductBytes;
-  const Divider<int32_t> by_outs(outs);
+  const int32_t outs = block.channels.dst_count, taps = block.residue().tap_count;
+  const int32_t down = static_cast<int32_t>(p.problem.step[1]) * p.area.box[2] * 4;
+  const int32_t right = static_cast<int32_t>(p.problem.step[2]) * 4;
+  const Divider<int32_t> by_positions(p.positions);
 #pragma unroll 1
   for (int i = threadIdx.x; i < p.positions * outs; i += kThreads) {
-    int32_t out;
-    const Position at = positions[by_outs.Divide(i, &out)];
+    int32_t position;
+    const int32_t out = by_positions.Divide(i, &position);
+    const Position at = positions[position];
     if (!end.Has(at)) continue;
     const char* first = products + at.row * down + at.column * right;
     float sum = 0;
 #pragma unroll 9  // of a window of 3 x 3 all are under way
-    for (int col = out; col < cols; col += outs) sum += *reinterpret_cast<const float*>(first + columns[col]);
+    for (int tap = 0; tap < taps; ++tap) sum += *reinterpret_cast<const float*>(first + columns[tap * outs + out]);
     static_cast<Out*>(p.out)[end.to + at.to + out] = static_cast<Out>(sum);
   }
 }
@@ -191,8 +191,7 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTi
   for (int stage = 0; stage < kDirectStages && warp == 0; ++stage) copy();  // while tables are worked out
   const int steps = FilterSteps(1, p.src_pixel.pieces, 0, 0).all;
   FillPositions<kThreads, false>(p, shared);
-  FillColumnPlaces<kThreads>(p, block, origin, reinterpret_cast<int32_t*>(shared + p.places.entries));
-  FillColumns<T, kTile>(p, block, steps, reinterpret_cast<Pack<T, kPieceChannels>*>(shared + p.places.filter));
+  FillColumns<T, kTile>(p, block, origin, steps, shared);
   __syncthreads();
   PixelProducts<T, kTile> products(p, warp);
 #pragma unroll 1
@@ -209,7 +208,7 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTi
     }
     char* stage = shared + read.stage() * p.places.stage;
     __syncthreads();  // the last chunk's pixels have been read
-    products.Write(stage);
+    products.Write(p, reinterpret_cast<float*>(stage));
     __syncthreads();
     const AreaEnd end(p, block, block.Place(p, area));
     WithType<float>(p.out_type, [&](auto type) {

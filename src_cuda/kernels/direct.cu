@@ -114,7 +114,7 @@ DirectPlaces MakePlaces(const DirectParams& d, const DirectTile& tile, Pass pass
   const auto turn = [](int64_t bytes) { return CeilDiv(bytes, 1024) * 1024; };  // of TMA's exchange of pieces
   const auto whole = [](int64_t bytes) { return CeilDiv(bytes, kAlignment) * kAlignment; };
   const int64_t box = BoxPixels(d.area), positions = d.positions, cols = d.col_blocks * 8;
-  const int64_t products = HasTapsAcross(tile, pass) ? box * cols * int64_t{sizeof(float)} : 0;
+  const int64_t products = HasTapsAcross(tile, pass) ? cols * ProductPitch(static_cast<int32_t>(box)) * 4 : 0;
   const int64_t box_bytes = turn(std::max((box << d.src_pixel.pitch) * 16, products));
   const int64_t out_bytes = static_cast<int64_t>(ElementBytes(out_type));
   int64_t at = 0;
