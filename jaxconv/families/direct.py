@@ -273,7 +273,8 @@ class Shape:
         if self.is_gather:
             return self.tile.stages * stage
         stage += _whole((self.positions << _pitch(self.col_blocks)) * 16, TURN_BYTES)
-        exchanged = self.tile.filter_rows * self.tile.columns * 4 * self.items  # in the end, in their place
+        # In the end, in their place: half of the warps' sums, which the other half adds to its own.
+        exchanged = self.tile.filter_rows * self.tile.columns * 4 * self.items * max(1, REDUCE_WARPS // self.items // 2)
         return max(self.tile.stages * stage, exchanged)
 
     def _fixed_bytes(self) -> int:

@@ -91,28 +91,35 @@ class DirectFilterSums {
   }
 
   // To shared memory, and adds what another part of the positions has written: `sums` is the item's place there, of
-  // which each lane has its own.
-  __device__ __forceinline__ void Write(float* sums) {
-    ForEach([&](float sum, int at) { sums[at * 32 + threadIdx.x % 32] = sum; });
+  // which each lane has its own, by fours: this is executed once, and waits for its instructions.
+  __device__ __forceinline__ void Write(float4* sums) const {
+#pragma unroll
+    for (int at = 0; at < kRows * kBlocks; ++at) {
+      const float (&sum)[4] = sum_[at / kBlocks][at % kBlocks];
+      sums[at * 32 + threadIdx.x % 32] = {sum[0], sum[1], sum[2], sum[3]};
+    }
   }
-  __device__ __forceinline__ void Add(const float* sums) {
-    ForEach([&](float& sum, int at) { sum += sums[at * 32 + threadIdx.x % 32]; });
+  __device__ __forceinline__ void Add(const float4* sums) {
+#pragma unroll
+    for (int at = 0; at < kRows * kBlocks; ++at) {
+      float (&sum)[4] = sum_[at / kBlocks][at % kBlocks];
+      const float4 other = sums[at * 32 + threadIdx.x % 32];
+      sum[0] += other.x, sum[1] += other.y, sum[2] += other.z, sum[3] += other.w;
+    }
   }
-  static constexpr int kFloats = kRows * kBlocks * 4 * 32;
+  static constexpr int kFours = kRows * kBlocks * 32;
 
-  // Stores a part of what was written to `sums`, of as many as there are of the positions.
+  // Stores a part of what was written to `sums`, of as many as there are of the positions: of each entry all columns.
   __device__ __forceinline__ void Store(const DirectParams& p, const DirectBlock& block, const BoxOrigin& origin,
-                                        const float* sums, int part) const {
+                                        const float4* sums, int part) const {
     const int lane = threadIdx.x % 32;
     const FilterPlaces places(p, block.channels);
     const Divider<int32_t> by_pieces(p.entry_pieces), by_channels(static_cast<int32_t>(p.problem.in_channels));
     const int64_t slice = block.worker * p.out_elements;
-#pragma unroll 2
-    for (int at = 2 * part; at < kRows * kBlocks * 4; at += 2 * p.parts) {
-      const int entry = first_entry_ + at / (kBlocks * 4) * 2 + at / 2 % 2;
-      if (entry >= entries_) continue;
+#pragma unroll 1
+    for (int row = part; row < 2 * kRows && first_entry_ + row < entries_; row += p.parts) {
       int32_t piece;
-      int32_t tap = by_pieces.Divide(entry, &piece);
+      int32_t tap = by_pieces.Divide(first_entry_ + row, &piece);
       int32_t in = (piece + first_piece_) * kPieceChannels + lane / 4;
       if constexpr (kRuns) {  // of a row of taps, of which an entry has several, or parts
         const int32_t element = in - origin.RunSkip(p);
@@ -120,17 +127,18 @@ class DirectFilterSums {
         tap *= p.area.run;
         tap += origin.TapOfRun(p, p.taps + block.residue().first_tap + tap, by_channels.Divide(element, &in));
       }
-      const int32_t out = first_col_ + at / 4 % kBlocks * 8 + lane % 4 * 2;
       const int64_t to = slice + p.taps[block.residue().first_tap + tap].filter_delta;
-      const int64_t place[2] = {places.Of(in, out), places.Of(in, out + 1)};
-      const float sum[2] = {sums[at * 32 + lane], sums[(at + 1) * 32 + lane]};
-      if (p.out_type == DType::kF32 && place[0] >= 0 && place[1] == place[0] + 1 && (to + place[0]) % 2 == 0) {
-        StoreNarrowed(Pack<float, 2>{sum[0], sum[1]}, p.out, to + place[0], p.out_type);
-        continue;
-      }
-#pragma unroll
-      for (int v = 0; v < 2; ++v) {
-        if (place[v] >= 0) StoreNarrowed(Pack<float, 1>{sum[v]}, p.out, to + place[v], p.out_type);
+#pragma unroll 2
+      for (int j = 0; j < kBlocks; ++j) {
+        const int32_t out = first_col_ + j * 8 + lane % 4 * 2;
+        const int64_t place[2] = {places.Of(in, out), places.Of(in, out + 1)};
+        const float2 sum = reinterpret_cast<const float2*>(sums + (row / 2 * kBlocks + j) * 32 + lane)[row % 2];
+        if (p.out_type == DType::kF32 && place[0] >= 0 && place[1] == place[0] + 1 && (to + place[0]) % 2 == 0) {
+          StoreNarrowed(Pack<float, 2>{sum.x, sum.y}, p.out, to + place[0], p.out_type);
+          continue;
+        }
+        if (place[0] >= 0) StoreNarrowed(Pack<float, 1>{sum.x}, p.out, to + place[0], p.out_type);
+        if (place[1] >= 0) StoreNarrowed(Pack<float, 1>{sum.y}, p.out, to + place[1], p.out_type);
       }
     }
   }
@@ -160,18 +168,6 @@ class DirectFilterSums {
     }
   }
 
-  template <typename F>
-  __device__ __forceinline__ void ForEach(F&& f) {
-    int at = 0;
-#pragma unroll
-    for (auto& blocks : sum_) {
-#pragma unroll
-      for (auto& four : blocks) {
-#pragma unroll
-        for (float& sum : four) f(sum, at++);
-      }
-    }
-  }
   int first_col_;
   int first_entry_;
   int entries_;
@@ -203,14 +199,6 @@ __global__ void __launch_bounds__(32 * kReduceWarps, kDirectTiles[kTileIndex].re
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
   StageRing filled(base + p.places.barriers), read = filled;
   if (threadIdx.x == 0) filled.Init(kReduceWarps);
-  if (kTile.run > 0) CheckRuns(p, block.residue(), origin);
-  FillTables<32 * kReduceWarps, false, (kTile.run > 0)>(p, block.residue(), origin, shared);
-  uint32_t* pixels = reinterpret_cast<uint32_t*>(shared + p.places.position_pixels);
-  for (int i = threadIdx.x; i < p.positions; i += 32 * kReduceWarps) {
-    pixels[i] = kTile.run > 0 ? RunOf<false>(p, i) : PixelOf<false>(p, i);
-  }
-  ClearBehindArea(p, shared);
-  __syncthreads();
   int32_t next = block.worker;  // the area that is copied next
   const auto copy = [&] {
     if (next >= block.areas) return;
@@ -225,13 +213,21 @@ __global__ void __launch_bounds__(32 * kReduceWarps, kDirectTiles[kTileIndex].re
     filled.Advance();
     next += p.workers;
   };
+  __syncthreads();
+  for (int stage = 0; stage < kDirectStages && warp == 0; ++stage) copy();  // while tables are worked out
+  if (kTile.run > 0) CheckRuns(p, block.residue(), origin);
+  FillTables<32 * kReduceWarps, false, (kTile.run > 0)>(p, block.residue(), origin, shared);
+  uint32_t* pixels = reinterpret_cast<uint32_t*>(shared + p.places.position_pixels);
+  for (int i = threadIdx.x; i < p.positions; i += 32 * kReduceWarps) {
+    pixels[i] = kTile.run > 0 ? RunOf<false>(p, i) : PixelOf<false>(p, i);
+  }
+  ClearBehindArea(p, shared);
+  __syncthreads();
   const FilterSteps steps(block.residue().tap_count, p.entry_pieces, 0, p.area.run);
   const int entries = steps.entries, part = warp / p.items;
   DirectFilterSums<T, kTile, kOdd> sums(p, warp % p.items, entries);
-  if (warp == 0) copy();
 #pragma unroll 1
   for (int32_t area = block.worker; area < block.areas; area += p.workers) {
-    if (warp == 0) copy();
     const AreaEnd end(p, block, block.Place(p, area));
     const uint32_t stage = base + read.stage() * p.places.stage;
     read.WaitUntilFull();
@@ -249,15 +245,17 @@ __global__ void __launch_bounds__(32 * kReduceWarps, kDirectTiles[kTileIndex].re
       }
     }
     read.Release();
+    if (warp == 0) copy();
   }
   __syncthreads();  // what is exchanged takes the stages' place
-  float* exchange = reinterpret_cast<float*>(shared) + warp % p.items * sums.kFloats;
+  float4* exchange = reinterpret_cast<float4*>(shared) + warp % p.items * sums.kFours;
 #pragma unroll 1
-  for (int other = 1; other < p.parts; ++other) {  // in order: the sum is the same each time
+  for (int half = p.parts / 2; half > 0; half /= 2) {  // by halves: an order, in which the sum is the same each time
+    float4* other = exchange + part % half * p.items * sums.kFours;
+    if (part >= half && part < 2 * half) sums.Write(other);
     __syncthreads();
-    if (part == other) sums.Write(exchange);
+    if (part < half) sums.Add(other);
     __syncthreads();
-    if (part == 0) sums.Add(exchange);
   }
   if (part == 0) sums.Write(exchange);
   __syncthreads();

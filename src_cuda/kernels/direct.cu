@@ -133,7 +133,7 @@ DirectPlaces MakePlaces(const DirectParams& d, const DirectTile& tile, Pass pass
   } else if (pass == Pass::kGather) {
     place(places.filter, filter);
   }
-  const int32_t exchange = tile.filter_rows * tile.set * 4 * 32 * 4 * d.items;
+  const int32_t exchange = tile.filter_rows * tile.set * 4 * 32 * 4 * d.items * std::max(1, d.parts / 2);
   if (pass == Pass::kReduce) at = std::max<int64_t>(at, exchange);
   place(places.entries, HasTapsAcross(tile, pass) ? cols * 4 : (entries + 1) * kRun * 4);
   place(places.positions, positions * 8);
@@ -160,6 +160,7 @@ DirectParams MakeShape(const ConvProblem& p, Pass pass, const Plan& plan) {
   d.positions = static_cast<int32_t>(AreaPositions(d, tile, pass));
   d.position_elements = static_cast<int32_t>(p.step[2] * p.in_channels);
   d.items = pass == Pass::kReduce ? Items(d, tile) : 1;
+  static_assert(kReduceWarps == 8, "parts, whose sums are added by halves, are a power of two for any items");
   d.parts = std::max(1, kReduceWarps / d.items);
   if (pass == Pass::kGather && tile.walks()) {
     d.row_taps = d.area.taps / tile.walk.rows;
