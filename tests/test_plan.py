@@ -682,7 +682,9 @@ REFUSED = {
             layer((2, 20, 20, 16), (3, 3, 16, 16), "bfloat16", "float32"), {}, EVERY_PASS[1:], "two types"
         ),
         "channels_first": (channels_first((2, 16, 20, 20), (16, 16, 3, 3)), {}, EVERY_PASS, "last"),
-        "part_of_a_piece_of_many": (halves((2, 20, 20, 64), (3, 3, 64, 5)), {}, EVERY_PASS[:1], "pieces of eight|45 col"),
+        "too_many_columns": (
+            halves((2, 20, 20, 64), (3, 3, 64, 5)), {}, EVERY_PASS[:1], "pieces of eight|45 columns of all taps"
+        ),
         "part_of_a_piece": (halves((2, 20, 20, 12), (3, 3, 12, 12)), {}, EVERY_PASS, "pieces of eight"),
         "rows_of_parts": (halves((2, 20, 21, 4), (3, 3, 4, 24)), {}, FROM_FEW, "whole pieces|pieces of eight"),
         "dilated_runs": (
