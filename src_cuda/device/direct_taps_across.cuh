@@ -99,7 +99,8 @@ class PixelProducts {
 // Works out of each column its place among the products: bytes from the first column's of the first pixel that a
 // position sees to its own of the pixel that its tap sees. And the filter's matrices of eight columns by eight source
 // channels: two of these, for each block of columns, for each 16 channels of a chunk, for each chunk; zeros where there
-// is no such tap or channel. A thread has a column, whose tap it reads once. To be called by all, before a barrier.
+// is no such tap or channel. A thread has a column, whose tap it reads once. To be called by all; they wait for the
+// copies, and for each other, later.
 template <typename T, DirectTile kTile>
 __device__ __forceinline__ void FillColumns(const DirectParams& p, const DirectBlock& block, const BoxOrigin& origin,
                                             int steps, char* shared) {
@@ -136,8 +137,6 @@ __device__ __forceinline__ void FillColumns(const DirectParams& p, const DirectB
     for (int k = 0; k < kPieceChannels; ++k) pack.v[k] = is_there ? from[k * strides.in] : T(0.0f);
     *to = pack;
   }
-  ptx::CommitCopies();
-  ptx::WaitForCopies<0>();
 }
 
 // Sums of an area's outputs, of each in the order of taps, rounded and stored as they lie. Neighbouring lanes have
@@ -187,11 +186,13 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTi
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
   AreaBoxes<T, false> boxes(block, read);
   const auto copy = [&] { boxes.CopyNext(p, block, origin, box, base); };
-  __syncthreads();
-  for (int stage = 0; stage < kDirectStages && warp == 0; ++stage) copy();  // while tables are worked out
   const int steps = FilterSteps(1, p.src_pixel.pieces, 0, 0).all;
-  FillPositions<kThreads, false>(p, shared);
   FillColumns<T, kTile>(p, block, origin, steps, shared);
+  ptx::CommitCopies();
+  __syncthreads();
+  for (int stage = 0; stage < kDirectStages && warp == 0; ++stage) copy();  // behind the filter, which they would delay
+  FillPositions<kThreads, false>(p, shared);
+  ptx::WaitForCopies<0>();
   __syncthreads();
   PixelProducts<T, kTile> products(p, warp);
 #pragma unroll 1
