@@ -56,7 +56,7 @@ def dtypes_of(family, row):
     """Those that a tile is compiled for."""
     if family == "mma":
         return ["float32"] if row.tile.depth == 32 else HALVES
-    if family == "direct":
+    if family in ("direct", "wgmma"):
         return HALVES
     if family == "depthwise":
         return row.tile.dtypes
@@ -322,13 +322,102 @@ def of_channels():
     yield "images_inside", Convolution((9, 3, 12, 16), (16, 1, 3, 3), layout | dict(feature_group_count=16))
 
 
+def of_windows():
+    """Pixels that TMA reads in its im2col mode, for wgmma, and its edges: of maps' ranks, steps, classes and tiles.
+
+    Results of residue classes that are equally large are stored by TMA, others from registers.
+    """
+    last = channels_last_convolution
+    strided = lambda lhs, rhs, *strides, **more: last(lhs, rhs, window_strides=strides, **more)
+    dilated = lambda lhs, rhs, *dilation, **more: last(lhs, rhs, rhs_dilation=dilation, **more)
+    spread = lambda lhs, rhs, *dilation, **more: last(lhs, rhs, lhs_dilation=dilation, **more)
+    # One for each path, each rank and each way of storing.
+    yield "tiny_windows", last((1, 4, 5, 8), (2, 3, 8, 16))
+    yield "tiny_windows_of_a_line", last((2, 7, 16), (3, 16, 8))
+    yield "tiny_windows_of_a_volume", last((1, 2, 3, 4, 8), (2, 2, 2, 8, 8))
+    yield "tiny_windows_by_two", strided((1, 4, 6, 8), (3, 3, 8, 16), 2, 2)
+    yield "tiny_odd_windows_by_two", strided((1, 3, 5, 8), (3, 3, 8, 16), 2, 2)
+    yield "tiny_doubled_windows", spread((1, 3, 4, 8), (4, 4, 8, 72), 2, 2, padding=((2, 2), (2, 2)))
+    yield "tiny_windows_without_taps", strided((1, 4, 4, 8), (1, 1, 8, 16), 2, 2)
+    # Ranks: leading dimensions of one pixel are left out.
+    yield "line", last((2, 50, 40), (3, 40, 72))
+    yield "image_of_a_row", last((2, 1, 50, 16), (1, 5, 16, 24))
+    yield "volume_of_a_row", last((2, 1, 1, 31, 16), (1, 1, 3, 16, 24))
+    yield "volume_of_a_layer", last((2, 1, 9, 12, 16), (1, 3, 2, 16, 24))
+    yield "window_beyond_a_row", last((2, 1, 20, 16), (3, 3, 16, 24))
+    yield "volume", last((2, 5, 6, 7, 40), (3, 2, 3, 40, 24))
+    yield "columns", last((2, 33, 1, 16), (5, 1, 16, 24))
+    # Steps and residue classes: data gradients have those of the strides.
+    for step in range(2, 9):
+        yield f"line_by_{step}", strided((2, 61, 8), (5, 8, 16), step)
+    yield "even_line_by_3", strided((2, 60, 16), (4, 16, 8), 3)
+    yield "even_line_by_8", strided((2, 64, 16), (9, 16, 8), 8)
+    yield "line_by_4_of_2_pixels", strided((2, 2, 16), (3, 16, 8), 4)
+    yield "image_by_3_and_2", strided((2, 23, 19, 16), (3, 5, 16, 24), 3, 2)
+    yield "image_by_8_and_1", strided((2, 33, 9, 16), (9, 2, 16, 8), 8, 1)
+    yield "even_image_by_2", strided((2, 14, 12, 72), (3, 3, 72, 136), 2, 2)
+    yield "volume_by_2", strided((1, 6, 7, 9, 16), (3, 3, 3, 16, 24), 2, 2, 2)
+    yield "even_volume_by_2", strided((2, 4, 6, 8, 16), (3, 2, 3, 16, 72), 2, 2, 2)
+    yield "volume_by_1_2_3", strided((1, 4, 6, 9, 8), (2, 3, 3, 8, 16), 1, 2, 3)
+    yield "points_by_2", strided((2, 10, 12, 40), (1, 1, 40, 64), 2, 2)
+    yield "odd_points_by_2", strided((2, 9, 11, 40), (1, 1, 40, 64), 2, 2)
+    yield "windows_apart", strided((2, 20, 21, 24), (2, 3, 24, 16), 4, 2, padding="VALID")
+    yield "windows_apart_in_a_line", strided((3, 40, 40), (3, 40, 16), 7, padding="VALID")
+    yield "doubled_windows", spread((2, 9, 8, 24), (4, 4, 24, 40), 2, 2, padding=((2, 2), (2, 2)))
+    yield "oddly_doubled_windows", spread((2, 9, 8, 72), (3, 3, 72, 40), 2, 2, padding=((1, 1), (1, 1)))
+    yield "tripled_windows_of_a_line", spread((2, 17, 16), (7, 16, 136), 3, padding=((2, 4),))
+    yield "eight_times_as_long", spread((2, 9, 16), (11, 16, 24), 8, padding=((5, 12),))
+    yield "doubled_volume", spread((1, 3, 4, 5, 16), (3, 4, 2, 16, 24), 2, 2, 2, padding=((1, 2), (2, 2), (0, 1)))
+    yield "two_thirds", spread((2, 13, 12, 24), (4, 3, 24, 16), 2, 3, padding=((2, 1), (3, 2)), window_strides=(3, 2))
+    yield "half_is_left", spread((2, 13, 12, 24), (3, 4, 24, 16), 2, 4, padding=((2, 1), (3, 2)), window_strides=(4, 2))
+    # Windows' corners and taps.
+    yield "dilated_image", dilated((2, 14, 21, 40), (3, 3, 40, 24), 2, 5)
+    yield "dilated_volume", dilated((1, 5, 9, 12, 8), (3, 2, 3, 8, 16), 1, 3, 5)
+    yield "far_taps_of_an_image", dilated((1, 3, 60, 8), (2, 3, 8, 16), 2, 100)
+    yield "far_taps_of_a_line", dilated((2, 700, 24), (3, 24, 16), 300)
+    yield "causal_line", dilated((2, 90, 40), (3, 40, 40), 16, padding=((32, 0),))
+    yield "dilated_by_strides", dilated((2, 21, 22, 16), (3, 3, 16, 24), 3, 2, window_strides=(2, 3))
+    yield "padded_unevenly", last((2, 9, 10, 16), (3, 2, 16, 24), padding=((0, 3), (5, 1)))
+    yield "cropped_windows", last((2, 12, 13, 16), (3, 3, 16, 24), padding=((-2, 1), (-1, -3)))
+    yield "cropped_line_by_3", strided((2, 40, 16), (4, 16, 24), 3, padding=((-5, -2),))
+    yield "padded_widely", last((2, 5, 6, 16), (3, 3, 16, 24), padding=((20, 31), (9, 17)))
+    yield "padded_line", last((2, 20, 8), (3, 8, 16), padding=((400, 300),))
+    yield "larger_than_the_image", last((2, 3, 4, 16), (7, 9, 16, 24))
+    yield "larger_than_the_volume", last((1, 2, 3, 2, 8), (5, 4, 5, 8, 16))
+    yield "windows_unseen", strided((2, 3, 3, 8), (2, 2, 8, 16), 4, 2, padding=((9, 9), (9, 9)), rhs_dilation=(3, 3))
+    # Channels: whole and begun chunks of 64, columns of one tile and more, whole and not.
+    for ins, outs in [(8, 200), (32, 96), (40, 136), (64, 64), (72, 40), (96, 24), (104, 16), (136, 8), (200, 72),
+                       (64, 328), (128, 520)]:
+        yield f"channels_{ins}_to_{outs}", last((2, 7, 9, ins), (2, 3, ins, outs))
+    yield "points_of_many_channels", last((2, 5, 7, 520), (1, 1, 520, 264))
+    # Rows: even and odd numbers of tiles, more than blocks are there at once, and images of less than a tile.
+    yield "three_tiles_of_rows", last((3, 10, 10, 16), (3, 3, 16, 24))
+    yield "five_tiles_of_rows", last((2, 30, 10, 72), (2, 2, 72, 72))
+    yield "many_tiles_of_rows", last((7, 6113, 8), (3, 8, 72))
+    yield "many_tiles_of_classes", strided((3, 101, 119, 16), (3, 3, 16, 8), 2, 2)
+    yield "many_small_images", last((301, 3, 2, 16), (2, 2, 16, 24))
+    yield "no_images_of_pieces", last((0, 5, 6, 8), (3, 3, 8, 16))
+    # Filters and activations that lie otherwise.
+    sizes = {"N": 3, "C": 40, "H": 9, "W": 8, "I": 40, "O": 72}
+    window = sizes | {"H": 3, "W": 2}
+    for lhs, rhs, out in [("NHWC", "OHWI", "NHWC"), ("NHWC", "IHWO", "NHWC"), ("NHWC", "HWOI", "NHWC"),
+                          ("HWNC", "HWIO", "HWNC"), ("WNHC", "OHWI", "HNWC"), ("HNWC", "IHWO", "WHNC")]:  # fmt: skip
+        params = dict(window_strides=(2, 1), padding="SAME", dimension_numbers=(lhs, rhs, out))
+        shapes = tuple(sizes[d] for d in lhs), tuple(window[d] for d in rhs)
+        yield f"windows_{lhs}_{rhs}_{out}", Convolution(*shapes, params)
+
+
 CHANNELS = dict(of_channels())
-NARROW = dict(of_narrow()) | CHANNELS
+WINDOWS = dict(of_windows())
+NARROW = dict(of_narrow())
+# Of the partial families, those that each is for.
+OWN = {"direct": NARROW | CHANNELS, "depthwise": CHANNELS, "wgmma": WINDOWS}
+OF_PARTIAL = NARROW | CHANNELS | WINDOWS
 
 
 @functools.cache
 def convolutions():
-    return dict([*of_cases(), *of_layouts(), *of_benchmarks(), *of_tiles(), *NARROW.items()])
+    return dict([*of_cases(), *of_layouts(), *of_benchmarks(), *of_tiles(), *OF_PARTIAL.items()])
 
 
 @functools.cache
@@ -373,10 +462,10 @@ def exact_in(dtype, names):
 
 
 def check(implementation, dtype, names=None):
-    names = [name for name in convolutions() if name not in NARROW] if names is None else names
+    names = [name for name in convolutions() if name not in OF_PARTIAL] if names is None else names
     operands, expected = exact_in(dtype, names)
     ours = lambda convolution: convolution.ours(implementation, DTYPES[dtype])
-    forward_alone = implementation.family in ("mma", "direct") and dtype == "bfloat16_to_float32"
+    forward_alone = implementation.family == "mma" and dtype == "bfloat16_to_float32"
     with jax.enable_x64(dtype == "float64"):
         if dtype == "int8_to_int32" or forward_alone:
             forward = lambda operands: {name: ours(convolutions()[name])(x, w) for name, (x, w, _) in operands.items()}
@@ -401,12 +490,14 @@ def test_exact(family, row, settings, dtype):
     (family, dtype) for family in (None, *FAMILIES["cuda"]) for dtype in dtypes_of_family(family)
 ])  # fmt: skip
 def test_exact_as_planned(family, dtype):
-    """All, or, of partial families, those that they take."""
-    names, passes = list(convolutions()), ("fprop",) if dtype == "bfloat16_to_float32" else tuple(PASSES)
-    if family in PARTIAL:
-        names = [name for name in names if are_taken(name, constraint(family), dtype, passes)]
-        assert len(set(names) & set(NARROW)) > len(NARROW) / 4
-    check(constraint(family), dtype, names)
+    """All, or, of partial families, the passes that they take."""
+    if family not in PARTIAL:
+        return check(constraint(family), dtype, list(convolutions()))
+    passes = ("fprop",) if dtype == "bfloat16_to_float32" else tuple(PASSES)
+    cases = [(name, which, constraint(family)) for name in convolutions() for which in passes
+             if are_taken(name, constraint(family), dtype, (which,))]  # fmt: skip
+    assert len({name for name, *_ in cases} & set(OWN[family])) > len(OWN[family]) / 4
+    check_alone(cases, dtype)
 
 
 REWRITINGS = [
@@ -436,6 +527,16 @@ def test_exact_columns_alone(dtype):
     check_alone(cases, dtype)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_exact_when_rewritten_for_wgmma(dtype):
+    """Gathers that it takes then."""
+    every = [(name, which, Constraint("cuda", "wgmma", rewriting=rewriting)) for rewriting in REWRITINGS
+             for name in convolutions() if why_not(rewriting, problem(name, dtype)) is None for which in GATHERS]
+    cases = [(name, which, asked) for name, which, asked in every if are_taken(name, asked, dtype, (which,))]
+    assert len({asked.rewriting for *_, asked in cases}) > len(REWRITINGS) / 2
+    check_alone(cases, dtype)
+
+
 def of_family(family, lhs, kernel, outs):
     """A dense convolution, or one that depthwise takes."""
     if family != "depthwise":
@@ -443,13 +544,20 @@ def of_family(family, lhs, kernel, outs):
     return channels_last_convolution(lhs, (*kernel, 1, lhs[-1]), feature_group_count=lhs[-1])
 
 
+def each_pass(family):
+    """`conv -> x, w, g -> results` of the passes that a family has, of convolutions that it takes."""
+    has = passes_of_family(family)
+    return lambda conv: lambda x, w, g: [PASSES[which](conv)(x, w, g) for which in has]
+
+
 @pytest.mark.parametrize("family, dtype", FAMILY_TYPES)
 def test_exact_where_a_product_is_large(family, dtype):
     """More than one chunk of the column matrix, and more blocks than a GPU holds."""
     large = of_family(family, (64, 112, 112, 32), (3, 3), 8)
     operands = large.operands()
-    actual = jax.jit(pullback(large.ours(constraint(family))))(*(a.astype(dtype) for a in operands))
-    assert_same(actual, tuple(a.astype(dtype) for a in run_on_host(pullback(large.lax()), *operands)))
+    ours, theirs = (each_pass(family)(conv) for conv in (large.ours(constraint(family)), large.lax()))
+    actual = jax.jit(ours)(*(a.astype(dtype) for a in operands))
+    assert_same(actual, [a.astype(dtype) for a in run_on_host(theirs, *operands)])
 
 
 # The passes of partial families, each alone: others of the same convolution may be another family's.
@@ -461,11 +569,23 @@ PASSES = {
 }
 
 
+GATHERS = ("fprop", "dgrad")
+
+
+def passes_of_family(family):
+    return GATHERS if family == "wgmma" else tuple(PASSES)
+
+
+def passes_in_slices(family):
+    """Those whose reductions a partial family cuts into slices."""
+    return GATHERS if family == "wgmma" else ("wgrad",)
+
+
 def kernels_of(family, row):
     """The (dtype, pass)es that a tile of a partial family has kernels for."""
     reduces = family != "depthwise" or row.tile.reduces
     passes = {"bfloat16_to_float32": ["fprop"]}
-    every = [which for which in PASSES if reduces or which != "wgrad"]
+    every = [which for which in passes_of_family(family) if reduces or which != "wgrad"]
     return [(dtype, which) for dtype in dtypes_of(family, row) for which in passes.get(dtype, every)]
 
 
@@ -485,7 +605,7 @@ def cases_of(family, row, names, passes=tuple(PASSES), splits=(None,), areas=(No
     """What a tile takes of the named convolutions; the splits are of reductions."""
     every = [
         (name, which, constraint(family, row, split=split, area=area)) for name in names for which in passes
-        for split in (splits if which == "wgrad" else (None,)) for area in areas
+        for split in (splits if which in passes_in_slices(family) else (None,)) for area in areas
     ]  # fmt: skip
     dtype = dtype or dtype_of(family, row)
     return [(name, which, asked) for name, which, asked in every if are_taken(name, asked, dtype, (which,))]
@@ -500,18 +620,34 @@ def check_alone(cases, dtype):
     assert_same(jax.jit(alone(cases, dtype))(operands), results_of(cases, expected))
 
 
-# Whole thread blocks of depthwise have 1, 2 or 4 slices, by its tile and the channels.
-SPLITS = (1, 3, 12)
+# Whole thread blocks of depthwise have 1, 2 or 4 slices, by its tile and the channels. Gathers of wgmma have slices
+# without steps, too.
+SPLITS = {"direct": (1, 3, 12), "depthwise": (1, 3, 12), "wgmma": (1, 3, 17)}
 
 
 @pytest.mark.parametrize("family, row, dtype, which", EVERY_KERNEL.values(), ids=EVERY_KERNEL)
 def test_exact_where_taken(family, row, dtype, which):
-    """Every convolution that the tile takes."""
-    cases = cases_of(family, row, convolutions(), (which,), dtype=dtype)
-    assert {name for name, *_ in cases} & set(NARROW)
-    if which == "wgrad":
-        cases += cases_of(family, row, NARROW, (which,), SPLITS, dtype=dtype)
+    """Every convolution that the tile takes, but for those that are wgmma's own."""
+    own, names = OWN[family], [name for name in convolutions() if name not in WINDOWS]
+    cases = cases_of(family, row, names, (which,), dtype=dtype)
+    if which in passes_in_slices(family):
+        cases += cases_of(family, row, own, (which,), SPLITS[family], dtype=dtype)
+    assert {name for name, *_ in cases} & set(own)
     check_alone(cases, dtype)
+
+
+@every_tile_of("wgmma")
+def test_wgmma_itself_runs(row):
+    """Where TMA could not be told of the operands, mma would take its place, and be as exact."""
+    from jax.experimental.mosaic.gpu import profiler  # not for every platform
+
+    cases, dtype = cases_of("wgmma", row, WINDOWS, GATHERS, splits=(1, 3)), dtype_of("wgmma", row)
+    operands, expected = exact_in(dtype, {name for name, *_ in cases})
+    program = jax.jit(alone(cases, dtype)).lower(operands).compile()
+    _, kernels = profiler.measure(program, aggregate=False)(operands)
+    names = [name for name, _ in kernels]
+    assert sum("WgmmaKernel" in name for name in names) == sum(a.size > 0 for a in results_of(cases, expected))
+    assert not any("MmaKernel" in name for name in names)
 
 
 # By name: of direct a run, and several rows or runs, of depthwise one or more strips. Whether or not they
@@ -524,9 +660,10 @@ WITH_AREAS = {
                "odd_image", "odd_stem", "to_an_image", "to_latents"],
     "depthwise": CHANNELS,
 }  # fmt: skip
+TILES_WITH_AREAS = {tile: of for tile, of in PARTIAL_TILES.items() if of[0] in WITH_AREAS}
 
 
-@every_partial_tile
+@pytest.mark.parametrize("family, row", TILES_WITH_AREAS.values(), ids=TILES_WITH_AREAS)
 def test_exact_areas(family, row):
     areas = [area for area in AREAS[family] if family != "direct" or not (row.tile.run and area[1] % 16)]
     cases = cases_of(family, row, WITH_AREAS[family], areas=areas)
@@ -544,9 +681,10 @@ SMOKE = {
         (1, 4, 4, 8), (2, 2, 8, 16), window_strides=(2, 2), padding="VALID"), 1),
 }  # fmt: skip
 TINY = {
-    "direct": [name for name in NARROW if name.startswith("tiny") and name not in CHANNELS],
-    "depthwise": [name for name in CHANNELS if name.startswith("tiny")],
+    family: [name for name in own if name.startswith("tiny")]
+    for family, own in {"direct": NARROW, "depthwise": CHANNELS, "wgmma": WINDOWS}.items()
 }
+TINY_SPLITS = {"direct": (8,), "depthwise": (8,), "wgmma": (1, 2, 8)}
 
 
 @pytest.mark.parametrize("of_conv", PASSES.values(), ids=PASSES)
@@ -563,7 +701,7 @@ def test_smoke(family, row, convolution, split, of_conv):
 
 @pytest.mark.parametrize("family, row, dtype, which", EVERY_KERNEL.values(), ids=EVERY_KERNEL)
 def test_smoke_where_taken(family, row, dtype, which):
-    cases = cases_of(family, row, TINY[family], (which,), splits=(8,), dtype=dtype)
+    cases = cases_of(family, row, TINY[family], (which,), splits=TINY_SPLITS[family], dtype=dtype)
     assert cases
     operands = {name: convolutions()[name].operands() for name in TINY[family]}
     operands, expected = in_dtype(dtype, operands, run_on_host(pulled_back(Convolution.lax), operands))
@@ -606,9 +744,10 @@ def test_the_same_twice(family, row, dtype, split):
 @every_partial_tile
 def test_the_same_twice_where_taken(family, row):
     rng, dtype = np.random.default_rng(0), dtype_of(family, row)
+    names = WITH_AREAS[family] if family in WITH_AREAS else WINDOWS
     operands = {name: [rng.standard_normal(a.shape).astype(dtype) for a in convolutions()[name].operands()]
-                for name in WITH_AREAS[family]}  # fmt: skip
-    program = jax.jit(alone(cases_of(family, row, WITH_AREAS[family], splits=(None, *SPLITS)), dtype))
+                for name in names}  # fmt: skip
+    program = jax.jit(alone(cases_of(family, row, names, splits=(None, *SPLITS[family])), dtype))
     first = program(operands)
     assert all(np.all(np.isfinite(np.asarray(a, np.float32))) for a in first)
     for _ in range(4):
@@ -642,6 +781,9 @@ UNEVEN = {
     "direct": ["pieces_unseen", "columns_unseen", "holes_between_windows", "groups_of_12", "thrice_as_many", "doubled",
                "odd_pieces"],
     "depthwise": CHANNELS,
+    "wgmma": ["windows_unseen", "pieces_unseen", "odd_points_by_2", "points_by_2", "line_by_8", "even_volume_by_2",
+              "volume_by_2", "windows_apart", "line_by_4_of_2_pixels", "padded_widely", "three_tiles_of_rows",
+              "channels_136_to_8", "channels_64_to_328"],
 }  # fmt: skip
 
 
@@ -759,6 +901,45 @@ def test_not_finite_numbers_reach_no_further_than_their_runs(row, name):
     check_not_finite(convolution, asked, "fprop", "bfloat16", at, reached)
 
 
+BY_WINDOWS = {
+    "begun_chunk": channels_last_convolution((2, 9, 8, 72), (3, 3, 72, 40)),
+    "less_than_a_chunk": channels_last_convolution((2, 9, 8, 8), (2, 3, 8, 136), padding="VALID"),
+    "of_classes": channels_last_convolution((2, 9, 8, 40), (3, 3, 40, 72), window_strides=(2, 2)),
+    "of_even_classes": channels_last_convolution(
+        (2, 6, 7, 72), (4, 4, 72, 8), lhs_dilation=(2, 2), padding=((2, 2), (2, 2))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("split", [1, 17])
+@every_tile_of("wgmma")
+def test_not_finite_numbers_reach_what_lax_sums_them_into(row, split):
+    """And nothing else: behind the last channel TMA fills zeros of pixels and of the filter, and slices have others."""
+    asked, at = constraint("wgmma", row, split=split), (2, 3)
+    for convolution, which in itertools.product(BY_WINDOWS.values(), GATHERS):
+        check_not_finite(convolution, asked, which, "bfloat16", at, lambda channel, seen: seen)
+
+
+@every_tile_of("wgmma")
+def test_not_finite_filters_reach_their_channel(row):
+    """The filter meets padding in both gathers, as lax's does, and channels that it is not of in none."""
+    asked = constraint("wgmma", row)
+    for convolution, which in itertools.product(BY_WINDOWS.values(), GATHERS):
+        x, w, g = (np.ones(a.shape, "bfloat16") for a in convolution.operands())
+        ours, theirs = (PASSES[which](conv) for conv in (convolution.ours(asked), convolution.lax()))
+        program = jax.jit(ours)
+        clean = np.asarray(program(x, w, g))
+        for tap, value in itertools.product((0, -1), (np.nan, np.inf)):
+            place = (tap, tap, tap, tap)
+            channel = np.arange(clean.shape[-1]) == tap % clean.shape[-1]
+            one, bad = np.zeros(w.shape, np.float32), w.copy()
+            one[place], bad[place] = 1, value
+            seen = np.asarray(run_on_host(theirs, x.astype(np.float32), one, g.astype(np.float32))) > 0
+            actual = np.asarray(program(x, bad, g))
+            assert np.any(seen) and not np.any(seen[..., ~channel])
+            np.testing.assert_array_equal(actual[..., ~channel], clean[..., ~channel], err_msg=which)
+            assert not np.any(np.isfinite(actual.astype(np.float32)) & seen)
+
+
 def strips_that_read(problem, plan, at):
     """bool[output positions] of a gather by depthwise: the strips whose bands have a source pixel."""
     reach, tile, groups = window(problem), plan.settings.tile, plan.attributes(problem)["shape"][-1]
@@ -801,10 +982,10 @@ def test_not_finite_numbers_reach_no_further_than_their_strips(row):
 def test_offsets_past_31_bits(family):
     """The first and the last image of more than 2^31 elements; the others are zeros."""
     images, positions, channels = 2**31 // 2**20 + 3, 2**10, 2**10
-    convolution = of_family(family, (images, positions, channels), (1,), 4)
+    convolution = of_family(family, (images, positions, channels), (1,), 8)
     ends = dataclasses.replace(convolution, lhs=(2, positions, channels))
     x, w, g = ends.operands("bfloat16")
-    ours, theirs = (pullback(c) for c in (convolution.ours(constraint(family)), ends.lax()))
+    ours, theirs = (each_pass(family)(c) for c in (convolution.ours(constraint(family)), ends.lax()))
 
     @jax.jit
     def apart(ends):
@@ -812,13 +993,13 @@ def test_offsets_past_31_bits(family):
 
     @jax.jit
     def check(x, w, g):
-        y, dx, dw = ours(x, w, g)
-        return [a[jnp.array([0, -1])] for a in (y, dx)], dw, [jnp.any(a[1:-1] != 0) for a in (y, dx)]
+        y, dx, *dw = ours(x, w, g)
+        return [a[jnp.array([0, -1])] for a in (y, dx)] + dw, [jnp.any(a[1:-1] != 0) for a in (y, dx)]
 
-    (y, dx), dw, others = check(apart(x), w, apart(g))
+    actual, others = check(apart(x), w, apart(g))
     assert math.prod(convolution.lhs) > 2**31
     expected = run_on_host(theirs, *(a.astype(np.float32) for a in (x, w, g)))
-    assert_same((y, dx, dw), tuple(a.astype(x.dtype) for a in expected))
+    assert_same(actual, [a.astype(x.dtype) for a in expected])
     assert not any(others)
 
 
@@ -834,8 +1015,9 @@ def test_operands_within_larger_arrays(family, dtype):
         return [flat[b : b + size].reshape(shape) for b, (size, shape) in zip(begins, pieces, strict=False)]
 
     flat = np.concatenate([np.zeros(3, dtype), *(a.ravel().astype(dtype) for a in operands)])
-    actual = jax.jit(lambda flat: pullback(convolution.ours(constraint(family)))(*apart(flat)))(flat)
-    assert_same(actual, tuple(a.astype(dtype) for a in run_on_host(pullback(convolution.lax()), *operands)))
+    ours, theirs = (each_pass(family)(conv) for conv in (convolution.ours(constraint(family)), convolution.lax()))
+    actual = jax.jit(lambda flat: ours(*apart(flat)))(flat)
+    assert_same(actual, [a.astype(dtype) for a in run_on_host(theirs, *operands)])
 
 
 # Inside of programs.
@@ -865,6 +1047,8 @@ ALONE = {
                "strided_groups", "packed_stem", "doubled_rows", "doubled_groups", "image_stem", "latents",
                "odd_stem", "to_an_image", "doubled_to_an_image"],
     "depthwise": [*TINY["depthwise"], "small_images", "short_lines", "causal_depthwise", "joined_rows"],
+    "wgmma": [*TINY["wgmma"], "even_image_by_2", "volume_by_2", "far_taps_of_a_line", "channels_136_to_8",
+              "windows_NHWC_OHWI_NHWC", "many_small_images", "five_tiles_of_rows"],
 }
 
 
@@ -901,7 +1085,7 @@ def test_command_buffers_where_taken(family, dtype):
     """Every tile and pass, as below."""
     rows = [row for row in FAMILIES["cuda"][family].TILES if dtype in dtypes_of(family, row)]
     cases = [case for row in rows
-             for case in cases_of(family, row, ALONE[family], splits=SPLITS, dtype=dtype)]  # fmt: skip
+             for case in cases_of(family, row, ALONE[family], splits=SPLITS[family], dtype=dtype)]  # fmt: skip
     operands, expected = exact_in(dtype, ALONE[family])
     program = jax.jit(lambda operands, sign: [sign * a for a in alone(cases, dtype)(operands)])
     for repeat in range(6):

@@ -347,6 +347,24 @@ def test_partial_families_on_a_gpu(family, groups):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("row", FAMILIES["cuda"]["wgmma"].TILES, ids=lambda row: str(row.tile).replace(" ", "_"))
+def test_wgmma_on_a_gpu(row):
+    """Of a gradient's passes it has the data's; of groups, it says why not."""
+    x, w = (jax.ShapeDtypeStruct(shape, "bfloat16") for shape in ((2, 20, 20, 32), (3, 3, 32, 24)))
+    grouped = jax.ShapeDtypeStruct((3, 3, 8, 32), "bfloat16")
+    named = Constraint("cuda", "wgmma", row.tile, split=3, rewriting=())
+    conv = functools.partial(jaxconv.conv2d, implementation=named)
+    of_data = jax.grad(lambda x, w: jnp.sum(conv(x, w) ** 2))
+    with jax.default_device(gpu()):
+        explained = lines(of_data, x, w)
+        (refused,) = answers(functools.partial(conv, feature_group_count=4), x, grouped)
+    assert [line.split()[0] for line in explained] == ["fprop", "dgrad"]
+    for line in explained:
+        assert re.search(rf": wgmma {row.tile}, stages {row.tile.stages}, split 3 \(\d+\.\d+ us\)", line), line
+    assert re.match(rf"an error: .*wgmma {row.tile}: there are groups", refused), refused
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("default, committed, families", [
     ("gpu", "cpu", FAMILIES["cpu"]), ("cpu", "gpu", FAMILIES["cuda"]), ("gpu", None, FAMILIES["cuda"]),
     ("cpu", None, FAMILIES["cpu"]),

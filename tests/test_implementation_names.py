@@ -136,7 +136,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("unknown", ["GEMM", "gemm ", "simt128", "wgmma", "reduce", ("gemm",), Tile(64, 64, 8, 2)])
+@pytest.mark.parametrize("unknown", ["GEMM", "gemm ", "simt128", "wmma", "reduce", ("gemm",), Tile(64, 64, 8, 2)])
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_unknown_names(call, unknown):
     """Refused while tracing, with the names that there are."""

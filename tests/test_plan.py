@@ -14,18 +14,19 @@ from hypothesis import strategies as st
 from jax import export, lax
 from reference import lax_channels_last
 
-from jaxconv.families import FAMILIES, IM2COL_SCRATCH, TYPICAL_DEVICE, DepthwiseTile, DirectTile, Tile
+from jaxconv.families import FAMILIES, IM2COL_SCRATCH, TYPICAL_DEVICE, DepthwiseTile, DirectTile, Tile, WgmmaTile
 from jaxconv.families.depthwise import window
 from jaxconv.families.direct import Shape, Walk
+from jaxconv.families.wgmma import im2col
 from jaxconv.offsets import offset_tables
 from jaxconv.plan import Constraint, choose
-from jaxconv.problem import ConvProblem
+from jaxconv.problem import ConvProblem, row_major_strides
 from jaxconv.product import Product
 from jaxconv.rewriting import rewrite, rewritings
 
 SOURCES = Path(__file__).parents[1]
 CUDA = FAMILIES["cuda"]
-PARTIAL = ("direct", "depthwise")  # take some problems of their types; the other families take them all
+PARTIAL = ("direct", "depthwise", "wgmma")  # take some problems of their types; the other families take them all
 
 DTYPES = [("float32", None), ("float64", None), ("bfloat16", None), ("float16", None), ("bfloat16", "float32"),
           ("float16", "float32"), ("float32", "float64"), ("int8", "int32")]  # fmt: skip
@@ -665,14 +666,20 @@ def test_what_depthwise_takes_fits(problem, area, shared_bytes):
             check_stream(kind, problem, plan)
 
 
+def of_layouts(lhs, rhs, dimension_numbers, **params):
+    defaults = dict(dimension_numbers=dimension_numbers, window_strides=(1,) * (len(lhs) - 2), padding="SAME")
+    return problem_of(functools.partial(lax.conv_general_dilated, **defaults | params), lhs, rhs, "bfloat16")
+
+
 def channels_first(lhs, rhs, **params):
-    layouts = dict(dimension_numbers=("NCHW", "OIHW", "NCHW"), window_strides=(1, 1), padding="SAME")
-    return problem_of(functools.partial(lax.conv_general_dilated, **layouts | params), lhs, rhs, "bfloat16")
+    return of_layouts(lhs, rhs, ("NCHW", "OIHW", "NCHW"), **params)
 
 
 GROUPED = halves((2, 20, 20, 32), (2, 2, 8, 32), feature_group_count=4)
 EACH = each_channel((2, 20, 20, 32), (3, 3))
 LINE = each_channel((2, 100, 8), (4,))
+PIECES = halves((2, 20, 20, 16), (3, 3, 16, 24))
+TURNED = lax.ConvDimensionNumbers((0, 3, 1, 2), (3, 2, 1, 0), (0, 3, 1, 2))  # NHWC, WHIO
 OF_LINES = CUDA["depthwise"].TILES[0].tile
 GATHERS, FROM_FEW, EVERY_PASS = ("fprop", "dgrad"), ("fprop", "wgrad"), ("fprop", "dgrad", "wgrad")
 REFUSED = {
@@ -773,6 +780,41 @@ REFUSED = {
         "chunks": (EACH, dict(chunk=128), EVERY_PASS, "chunks"),
         "units": (EACH, dict(units=2), EVERY_PASS, "units"),
     },
+    "wgmma": {
+        "float32": (layer((2, 20, 20, 16), (3, 3, 16, 16)), {}, GATHERS, "float32"),
+        "float64": (layer((2, 20, 20, 16), (3, 3, 16, 16), "float64"), {}, GATHERS, "float64"),
+        "int8": (layer((2, 20, 20, 16), (3, 3, 16, 16), "int8", "int32"), {}, EVERY_PASS[:1], "int8"),
+        "two_types": (
+            layer((2, 20, 20, 16), (3, 3, 16, 16), "bfloat16", "float32"), {}, EVERY_PASS[1:], "two types"
+        ),
+        "weight_gradients": (PIECES, {}, EVERY_PASS[2:], "weight gradients"),
+        "groups": (GROUPED, {}, GATHERS, "groups"),
+        "groups_of_images": (halves((4, 20, 20, 16), (3, 3, 16, 16), batch_group_count=2), {}, GATHERS, "groups"),
+        "channels_first": (channels_first((2, 16, 20, 20), (16, 16, 3, 3)), {}, GATHERS, "pieces of eight"),
+        "parts_of_pieces": (halves((2, 20, 20, 12), (3, 3, 12, 12)), {}, GATHERS, "pieces of eight"),
+        "from_parts_of_pieces": (halves((2, 20, 20, 12), (3, 3, 12, 16)), {}, GATHERS, "pieces of eight"),
+        "to_parts_of_pieces": (halves((2, 20, 20, 16), (3, 3, 16, 12)), {}, GATHERS, "pieces of eight"),
+        "filter_of_windows": (
+            of_layouts((2, 20, 20, 16), (24, 16, 3, 3), ("NHWC", "OIHW", "NHWC")), {}, GATHERS, "last axis"
+        ),
+        "window_around_channels": (
+            of_layouts((2, 20, 20, 16), (3, 16, 3, 24), ("NHWC", "HIWO", "NHWC")), {}, GATHERS, "one axis"
+        ),
+        "window_turned": (
+            of_layouts((2, 20, 20, 16), (3, 3, 16, 24), TURNED), {}, GATHERS, "one axis"
+        ),
+        "no_channels": (halves((2, 20, 20, 0), (3, 3, 0, 16)), {}, GATHERS[:1], "nothing"),
+        "no_cotangents": (halves((2, 20, 20, 16), (3, 3, 16, 0)), {}, GATHERS[1:], "nothing"),
+        "no_pixels": (halves((2, 0, 20, 16), (3, 3, 16, 16), padding=3), {}, GATHERS[:1], "nothing"),
+        "too_many_positions": (halves((2**15, 2**15, 8), (3, 8, 8)), {}, GATHERS, "positions"),
+        "too_many_slices": (
+            halves((2**8, 2**15, 8), (3, 8, 8)), dict(split=2**20), GATHERS, "positions|thread blocks"
+        ),
+        "no_split": (PIECES, dict(split=0), GATHERS, "split of 0"),
+        "areas": (PIECES, dict(area=(4, 8)), GATHERS, "areas"),
+        "chunks": (PIECES, dict(chunk=128), GATHERS, "chunks"),
+        "units": (PIECES, dict(units=2), GATHERS, "unit"),
+    },
 }  # fmt: skip
 # Than a tile is for.
 OTHER_WINDOWS = (
@@ -823,6 +865,230 @@ def test_plans_print_their_area(family, problem):
     assert re.fullmatch(rf"{family} {tile}, stages \d, split 1, area 3x16", str(plan))
 
 
+# The windows that TMA reads for wgmma.
+
+
+def line_of_windows(rank, axis, size, taps=1, **per_axis):
+    """All of it along one of the axes that a map of `rank` dimensions has of space."""
+    axes = rank - 2
+    at = lambda value, other: tuple(value if a == axis else other for a in range(axes))
+    others = dict(window_strides=1, lhs_dilation=1, rhs_dilation=1, padding=(0, 0))
+    params = {name: at(per_axis.get(name, other), other) for name, other in others.items()}
+    return halves((2, *at(size, 2), 8), (*at(taps, 1), 8, 8), **params)
+
+
+# Of maps' ranks: how far from an image's edges windows begin and end, and a window's last tap from its first.
+TMA_REACH = {3: (2**15, 2**16 - 1), 4: (2**7, 2**8 - 1), 5: (2**4, 2**5 - 1)}
+# A problem and what is one too much of it, as it is refused.
+BEYOND = {
+    "begins_before": ("begin", lambda most, _, more: dict(size=5, padding=(most + more, 0))),
+    "begins_within": ("begin", lambda most, _, more: dict(size=most + 9, padding=(1 - most - more, 0))),
+    "ends_behind": ("begin", lambda most, _, more: dict(size=5, padding=(0, most - 1 + more))),
+    "ends_within": ("begin", lambda most, _, more: dict(size=most + 9, taps=2, rhs_dilation=most + more)),
+    "far_taps": ("taps", lambda most, far, more: dict(
+        size=5, taps=2, rhs_dilation=far + more, padding=(most, most))),
+    "far_windows": ("pixels apart", lambda most, _, more: dict(size=40, window_strides=8 + more)),
+    "far_results": ("pixels apart", lambda most, _, more: dict(
+        size=1, taps=3, lhs_dilation=8 + more, padding=(1, 2))),
+    "many_classes": ("residue classes", lambda most, _, more: dict(size=5, taps=3, lhs_dilation=8 + more)),
+}  # fmt: skip
+AXES = [(rank, axis) for rank in TMA_REACH for axis in range(rank - 2)]
+
+
+@pytest.mark.parametrize("why, sizes", BEYOND.values(), ids=BEYOND)
+@pytest.mark.parametrize("rank, axis", AXES)
+def test_how_far_windows_of_tma_reach(rank, axis, why, sizes):
+    """Along each axis, in the data gradient of the data gradient too: that is the problem itself."""
+    at_most, beyond = (line_of_windows(rank, axis, **sizes(*TMA_REACH[rank], more)) for more in (0, 1))
+    assert im2col(at_most).rank == rank
+    assert choose("cuda", "gather", at_most, as_it_is("wgmma")).plan is not None
+    assert im2col(at_most.dgrad().dgrad()) == im2col(at_most)
+    assert why in im2col(beyond)
+    choice = choose("cuda", "gather", beyond, as_it_is("wgmma"))
+    assert choice.plan is None
+    assert all(why in r.reason for r in choice.rejected if r.what.startswith("wgmma"))
+
+
+@pytest.mark.parametrize("dilation, classes", [((2, 4), 8), ((8, 1), 8), ((2, 2, 2), 8), ((3, 3), 9), ((2, 2, 3), 12)])
+def test_residue_classes_of_wgmma(dilation, classes):
+    rank = len(dilation)
+    strided = halves((2, *(rank * [13]), 8), (*(rank * [3]), 8, 8), window_strides=dilation)
+    choice = choose("cuda", "gather", strided.dgrad(), as_it_is("wgmma"))
+    assert (choice.plan is not None) == (classes <= 8)
+    assert classes <= 8 or any(f"{classes} residue classes" in r.reason for r in choice.rejected)
+
+
+RANKS = {
+    "line": (halves((2, 9, 8), (3, 8, 8)), 3),
+    "image_of_a_row": (halves((2, 1, 9, 8), (1, 3, 8, 8)), 3),
+    "volume_of_a_row": (halves((2, 1, 1, 9, 8), (1, 1, 3, 8, 8)), 3),
+    "volume_of_a_layer": (halves((2, 1, 7, 9, 8), (1, 3, 3, 8, 8)), 4),
+    "image_of_a_column": (halves((2, 9, 1, 8), (3, 1, 8, 8)), 4),
+    "window_beyond_a_row": (halves((2, 1, 9, 8), (3, 3, 8, 8)), 4),
+    "row_that_is_padded": (halves((2, 1, 9, 8), (1, 3, 8, 8), padding=((1, 0), (1, 1))), 4),
+    "volume": (halves((2, 5, 7, 9, 8), (3, 3, 3, 8, 8)), 5),
+    "pixel": (halves((2, 1, 1, 1, 8), (1, 1, 1, 8, 8)), 3),
+}
+
+
+@pytest.mark.parametrize("problem, rank", RANKS.values(), ids=RANKS)
+def test_maps_are_of_the_smallest_rank(problem, rank):
+    """Its limits are the widest: a dilation of more is refused by them."""
+    for which in GATHERS:
+        assert im2col(passes_of(problem)[which][1]).rank == rank
+
+
+FILTERS = {
+    "HWIO": (3, 5, 16, 24), "OHWI": (24, 3, 5, 16), "IHWO": (16, 3, 5, 24), "HWOI": (3, 5, 24, 16),
+    "WHIO": (5, 3, 16, 24), "HIWO": (1, 16, 5, 24), "HOWI": (3, 24, 1, 16), "WOHI": (1, 24, 1, 16),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", FILTERS)
+def test_filters_are_read_as_they_lie(spec):
+    """The last three have a window of one axis, or of none."""
+    problem = of_layouts((2, 20, 20, 16), FILTERS[spec], ("NHWC", spec, "NHWC"))
+    for which in GATHERS:
+        check_windows(passes_of(problem)[which][1])
+        assert choose("cuda", *passes_of(problem)[which], as_it_is("wgmma")).plan is not None
+
+
+def unit_led(values, unit=1):
+    return np.array([unit] * (3 - len(values)) + list(values))
+
+
+def check_windows(problem):
+    """What TMA reads for a tap and a position of a residue class is the pixel that lax multiplies with the tap.
+
+    Each tap of the filter that a position sees is read once, and positions see no others.
+    """
+    where, tables = im2col(problem), offset_tables(problem)
+    stride, dilation, spread, taps, ins, outs = map(unit_led, (
+        problem.window_strides, problem.lhs_dilation, problem.rhs_dilation, problem.kernel, problem.in_spatial,
+        problem.out_spatial))  # fmt: skip
+    pad, corner = unit_led(problem.pad_low, 0), np.array(where.corner)
+    period, step = dilation // np.gcd(stride, dilation), stride // np.gcd(stride, dilation)
+    most, far = TMA_REACH[where.rank]
+    behind = corner + (-(-outs // period) - 1) * step - (ins - 1)
+    assert -most <= min(*corner, *behind) and max(*corner, *behind) < most
+    left_out = slice(0, 5 - where.rank)
+    assert np.all(ins[left_out] == 1) and np.all(outs[left_out] == 1) and not np.any(corner[left_out])
+    # The filter's map, of its taps by its channels, holds no more than the filter.
+    size, strides = problem.rhs_shape, row_major_strides(problem.rhs_shape)
+    channels = sum((size[axis] - 1) * strides[axis] for axis in (problem.rhs_spec.first, problem.rhs_spec.second))
+    assert where.tap_stride % 8 == 0 and (math.prod(taps) - 1) * where.tap_stride + channels < math.prod(size)
+    seen = 0
+    for first, count, *numbers in tables.classes.tolist():
+        phase, positions = np.array(numbers[:3]), numbers[3:]
+        if not all(positions):
+            continue
+        for _, delta, *shift in tables.taps[first : first + count].tolist():
+            tap, rest = divmod(delta, where.tap_stride)
+            assert rest == 0
+            place = np.array(np.unravel_index(tap, taps))
+            place = taps - 1 - place if problem.reverse else place
+            offset = np.array(shift) - corner
+            assert np.all((0 <= offset) & (offset <= far)) and not np.any(offset[left_out])
+            for d in range(3):
+                index = np.arange(positions[d])
+                dilated = (phase[d] + index * period[d]) * stride[d] + place[d] * spread[d] - pad[d]
+                np.testing.assert_array_equal((corner[d] + index * step[d] + offset[d]) * dilation[d], dilated)
+        seen += count * math.prod(positions)
+    assert seen == math.prod(
+        sum((o * s + k * r - p) % d == 0 for o in range(out) for k in range(n))
+        for out, n, s, d, r, p in zip(outs, taps, stride, dilation, spread, pad, strict=True)
+    )  # fmt: skip
+
+
+@st.composite
+def problems_of_windows(draw):
+    rank = draw(st.integers(1, 3))
+    each = lambda strategy: tuple(draw(strategy) for _ in range(rank))
+    channels = st.sampled_from([8, 40, 64, 72])
+    sizes = {"N": draw(st.integers(1, 3)), "C": draw(channels), "I": None, "O": draw(channels)}
+    spatial = "DHW"[3 - rank :]
+    pixels = each(st.integers(1, 20))
+    params = dict(
+        window_strides=each(st.sampled_from([1, 1, 2, 3, 8])), lhs_dilation=each(st.sampled_from([1, 1, 1, 2, 3, 4])),
+        rhs_dilation=each(st.sampled_from([1, 1, 2, 5])),
+        padding=tuple((draw(st.integers(-(n // 2), 9)), draw(st.integers(-((n - 1) // 2), 9))) for n in pixels),
+    )  # fmt: skip
+    lhs = dict(zip(spatial, pixels, strict=True)) | sizes
+    rhs = dict(zip(spatial, each(st.integers(1, 5)), strict=True)) | sizes | {"I": sizes["C"]}
+    layouts = [f"N{spatial}C", f"{spatial}NC"], [f"{spatial}IO", f"O{spatial}I", f"I{spatial}O", f"{spatial}OI"]
+    numbers = tuple(draw(st.sampled_from(layout)) for layout in (*layouts, layouts[0]))
+    lhs, rhs = (tuple(of[d] for d in spec) for of, spec in zip((lhs, rhs), numbers, strict=False))
+    return of_layouts(lhs, rhs, numbers, **params)
+
+
+@settings(max_examples=200, deadline=None, database=None)
+@given(problems_of_windows())
+def test_tma_reads_what_lax_multiplies(problem):
+    for which in GATHERS:
+        kind, of_pass = passes_of(problem)[which]
+        choice = choose("cuda", kind, of_pass, as_it_is("wgmma"))
+        assert (choice.plan is None) == (isinstance(im2col(of_pass), str) or 0 in of_pass.in_spatial)
+        if choice.plan is None:
+            plan_of(choice, "wgmma")
+            continue
+        if 0 not in of_pass.out_spatial:
+            check_windows(of_pass)
+        where = im2col(of_pass)
+        assert choice.plan.attributes(of_pass)["shape"].tolist() == [*where.corner, where.rank, where.tap_stride]
+
+
+@pytest.mark.parametrize("which", GATHERS)
+def test_wgmma_is_of_devices_that_have_it(which):
+    kind, problem = passes_of(PIECES)[which]
+    choice = choose("cuda", kind, problem, as_it_is("wgmma"), device(wgmma=False))
+    assert choice.plan is None
+    refused = [r.reason for r in choice.rejected if r.what.startswith("wgmma")]
+    assert len(refused) == len(CUDA["wgmma"].TILES) and all("9.0" in reason for reason in refused)
+    assert choose("cuda", kind, problem, device=device(wgmma=False)).plan is not None
+
+
+def test_positions_of_wgmma_are_of_31_bits():
+    """With as many again, which the last tiles have behind them."""
+    for images, fits in ((2**15 - 1, True), (2**15, False)):
+        choice = choose("cuda", "gather", halves((images, 2**15, 8), (3, 8, 8)), as_it_is("wgmma"))
+        assert (choice.plan is not None) == fits
+
+
+@pytest.mark.parametrize("multiprocessors", [1, 2, 3, 16, 131])
+def test_clusters_of_any_device(multiprocessors):
+    """Also one that holds no whole cluster at a time is planned for."""
+    for row in CUDA["wgmma"].TILES:
+        asked = as_it_is("wgmma", row.tile)
+        choices = [choose("cuda", "gather", PIECES, asked, device(multiprocessors=n)) for n in (multiprocessors, 132)]
+        assert choices[0].plan is not None
+        assert choices[0].cost >= choices[1].cost
+
+
+@pytest.mark.parametrize("split", [None, 1, 3, 17])
+@pytest.mark.parametrize("which", GATHERS)
+def test_wgmma_with_any_batch(which, split):
+    """The plan is that of a typical batch; its slices are of the batch that there will be."""
+    (batch,) = export.symbolic_shape("b")
+    at_batch = lambda b: passes_of(halves((b, 14, 14, 256), (3, 3, 256, 128), window_strides=2))[which]
+    (kind, symbolic), (_, known) = (at_batch(b) for b in (batch, 32))
+    for tile in (None, *(row.tile for row in CUDA["wgmma"].TILES)):
+        asked = as_it_is("wgmma", tile, split=split)
+        plans = [choose("cuda", kind, problem, asked).plan for problem in (symbolic, known)]
+        assert plans[0] == plans[1]
+        np.testing.assert_array_equal(*(plans[0].attributes(problem)["shape"] for problem in (symbolic, known)))
+        scratch = plans[0].scratch_bytes(symbolic)
+        slices = plans[0].settings.split
+        expected = 0 if slices == 1 else slices * math.prod(known.out_shape) * 4
+        assert (scratch if isinstance(scratch, int) else eval(str(scratch), {"b": 32})) == expected
+        assert plans[1].scratch_bytes(known) == expected
+
+
+@pytest.mark.parametrize("row", CUDA["wgmma"].TILES, ids=lambda row: str(row.tile))
+def test_plans_of_wgmma_print(row):
+    plan = choose("cuda", "gather", PIECES, as_it_is("wgmma", row.tile, split=3)).plan
+    assert str(plan) == f"wgmma {row.tile}, stages {row.tile.stages}, split 3"
+
+
 AT_BATCH = {
     "narrow_groups": ("direct", lambda b: halves((b, 56, 56, 128), (3, 3, 4, 128), feature_group_count=32)),
     "depthwise": ("depthwise", lambda b: each_channel((b, 56, 56, 128), (7, 7))),
@@ -864,10 +1130,18 @@ CHOSEN_FOR = {
     "replknet_of_small_images": ("depthwise", each_channel((32, 14, 14, 512), (27, 27)), EVERY_PASS),
     "conformer": ("depthwise", each_channel((32, 1000, 512), (31,)), EVERY_PASS),
     "convnext_of_float32": ("depthwise", each_channel((128, 56, 56, 128), (7, 7), "float32"), EVERY_PASS),
+    "dense": ("wgmma", halves((128, 28, 28, 256), (3, 3, 256, 256)), GATHERS),
+    "dense_of_float16": ("wgmma", layer((128, 28, 28, 256), (3, 3, 256, 256), "float16"), GATHERS),
+    "dense_to_float32": ("wgmma", layer((128, 28, 28, 256), (3, 3, 256, 256), "bfloat16", "float32"), GATHERS[:1]),
+    "strided": ("wgmma", halves((128, 56, 56, 256), (3, 3, 256, 512), window_strides=2), GATHERS),
+    "dilated": ("wgmma", halves((16, 64, 64, 512), (3, 3, 512, 512), rhs_dilation=12), GATHERS),
+    "large_volume": ("wgmma", halves((4, 32, 56, 56, 128), (3, 3, 3, 128, 128)), GATHERS),
 }  # fmt: skip
 NOT_CHOSEN_FOR = {
     "many_channels": ("direct", halves((32, 28, 28, 512), (3, 3, 512, 512)), EVERY_PASS),
     "float32": ("direct", layer((128, 56, 56, 128), (3, 3, 4, 128), feature_group_count=32), EVERY_PASS),
+    "dense_of_float32": ("wgmma", layer((128, 28, 28, 256), (3, 3, 256, 256)), EVERY_PASS),
+    "dense_weights": ("wgmma", halves((128, 28, 28, 256), (3, 3, 256, 256)), EVERY_PASS[2:]),
     "twice_as_many": (
         "depthwise", halves((128, 56, 56, 64), (3, 3, 1, 128), feature_group_count=64), EVERY_PASS
     ),
@@ -939,6 +1213,19 @@ def test_depthwise_tiles_are_those_that_are_compiled():
     assert compiled == [tuple(row.tile) for row in CUDA["depthwise"].TILES]
 
 
+def test_wgmma_tiles_are_those_that_are_compiled():
+    """Half of the rows are a warpgroup's, by 64; the sums are in registers of its threads."""
+    tiles = [row.tile for row in CUDA["wgmma"].TILES]
+    assert [tuple(map(int, row)) for row in compiled_rows("kWgmmaTiles")] == [tuple(tile) for tile in tiles]
+    for row in CUDA["wgmma"].TILES:
+        rows, cols, stages, row_blocks, col_blocks = row.tile
+        assert rows % 128 == 0 and 64 <= cols <= 256 and cols % 32 == 0 and stages >= 2
+        assert (row.threads, row.resident) == (384, 1) and min(row_blocks, col_blocks) == 1
+        assert rows // 128 * cols // 2 < 232
+        assert CUDA["wgmma"].shared_bytes(row, Product("gather", PIECES)) <= TYPICAL_DEVICE.shared_bytes == 232448
+        assert CUDA["wgmma"].shared_bytes(row, Product("gather", PIECES)) > stages * (rows + cols) * 128
+
+
 @pytest.mark.parametrize("platform, header, families", [
     ("cpu", "src_cpu/ffi_handlers.cc", r"enum Family : int32_t { (.*?) };"),
     ("cuda", "src_cuda/launch.h", r"kFamilies\[\] = {(.*?)};"),
@@ -960,6 +1247,9 @@ def test_tiles_print_as_sizes():
     assert str(Walk(7, 2, 32)) == "7:2 rows of 32"
     assert str(DepthwiseTile(1, 1, 7, 1, 4)) == "7x16 by 4"
     assert str(DepthwiseTile(2, 1, 4, 2, 4)) == "2:1 4x32 by 4"
+    assert str(WgmmaTile(128, 64, 8)) == "128x64x64"
+    assert str(WgmmaTile(256, 160, 3, row_blocks=2)) == "256x160x64 by 2x1"
+    assert str(WgmmaTile(128, 128, 6, col_blocks=2)) == "128x128x64 by 1x2"
     for family in CUDA.values():
         assert len({str(row.tile) for row in family.TILES}) == len({row.tile for row in family.TILES})
 

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <cuda.h>
-#include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <cstdint>
 
 #include "conv_problem.h"
 #include "device/direct_params.cuh"
+#include "host/driver_function.h"
 
 namespace jaxconv {
 
@@ -20,13 +20,7 @@ inline constexpr int32_t kMostBoxExtent = 256;
 inline bool EncodeMap(CUtensorMap* map, bool* in_rows, const void* tensor, DType type, const TensorStrides& s,
                       const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, const PixelLayout& pixel,
                       const int32_t (&extent)[kSpatial], bool is_runs) {
-  static const auto encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    const cudaError_t status =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(status == cudaSuccess ? function : nullptr);
-  }();
+  static const auto encode = DriverFunction<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   if (encode == nullptr) return false;
   constexpr CUtensorMapSwizzle kSwizzles[] = {CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_SWIZZLE_32B,
                                               CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_SWIZZLE_128B};
