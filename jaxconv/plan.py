@@ -225,6 +225,9 @@ def _candidates(
         return [], [Rejection(_name(name, asked.tile, rewriting), reason)]
     rewritten = rewrite(rewriting, problem)
     product = Product(plan.kind, rewritten.problem)
+    reason = family.why_not_so(product, device)
+    if reason is not None:
+        return [], [Rejection(_name(name, asked.tile, rewriting), reason)]
     conversions = _conversion_seconds(problem, rewritten, device)
     candidates, rejected = [], []
     for row in rows:

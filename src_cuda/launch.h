@@ -48,6 +48,13 @@ struct Stream {
   int32_t groups;     // of the filter's rows
 };
 
+// Of the wgmma family: where TMA's im2col mode finds the source's pixels and the filter's taps.
+struct Im2col {
+  int32_t corner[kSpatial];  // the first window's, of the residue classes' the lowest: a tap's shift is no less
+  int32_t rank;              // of the maps: two more than the last spatial dimensions, of which they have so many
+  int32_t tap_stride;        // elements of the filter from a tap to the next
+};
+
 // How a family is to run a call. With split > 1 the reduction is cut into that many slices, each summed into its own
 // part of the scratch, and a second kernel adds the slices in order.
 struct Plan {
@@ -55,12 +62,13 @@ struct Plan {
   int split;
   int64_t chunk;  // im2col: rows of the column matrix that are in the scratch at a time; 0 elsewhere
   int units;      // mma: tiles of columns that a block computes in turn; 0: as many as suit the device
-  int32_t shape[8];  // direct: an Area; depthwise: a Stream; mma: its merged classes; zeros elsewhere
+  int32_t shape[8];  // direct: an Area; depthwise: a Stream; wgmma: an Im2col; mma: its merged classes; else zeros
 
   // Of a gather by mma: residue classes whose columns follow each other in one matrix, as they read the same source
   // pixels. All, or 1.
   int merged() const { return std::max(1, shape[0]); }
   Area area() const { return {shape[0], shape[1], {shape[2], shape[3], shape[4]}, shape[5], shape[6], shape[7]}; }
+  Im2col im2col() const { return {{shape[0], shape[1], shape[2]}, shape[3], shape[4]}; }
   Stream stream() const { return {shape[0], shape[1], shape[2], shape[3], shape[4], shape[5], shape[6]}; }
 };
 
@@ -81,6 +89,7 @@ extern const KernelFamily kIm2col;
 extern const KernelFamily kMma;
 extern const KernelFamily kDirect;
 extern const KernelFamily kDepthwise;
+extern const KernelFamily kWgmma;
 
 // Whether a device of a compute capability has wgmma, and this build code for it.
 inline bool HasWgmma(int major, int minor) {
@@ -92,7 +101,7 @@ inline bool HasWgmma(int major, int minor) {
 }
 
 // In the order of FAMILIES["cuda"] in families/__init__.py.
-inline constexpr const KernelFamily* kFamilies[] = {&kSimt, &kIm2col, &kMma, &kDirect, &kDepthwise};
+inline constexpr const KernelFamily* kFamilies[] = {&kSimt, &kIm2col, &kMma, &kDirect, &kDepthwise, &kWgmma};
 
 // A thread block's part of the product: `rows` x `cols` results, `depth` steps of the reduction at a time, `stages`
 // copies of the operands' tiles in shared memory.
@@ -162,6 +171,24 @@ constexpr int WithoutWgmma(int tile) {
   }
   return tile;
 }
+
+// A tile of the wgmma family, of which two warpgroups have half of the rows each. Blocks of a cluster have neighbouring
+// rows and share what they read of the filter, or neighbouring columns and share what they read of the source.
+struct WgmmaTile {
+  int rows;
+  int cols;
+  int stages;
+  int row_blocks;  // of a cluster
+  int col_blocks;
+
+  constexpr int cluster() const { return row_blocks * col_blocks; }
+};
+
+// The table of families/wgmma.py.
+inline constexpr WgmmaTile kWgmmaTiles[] = {
+    {256, 128, 4, 2, 1}, {128, 256, 4, 2, 1}, {256, 160, 3, 2, 1}, {128, 192, 4, 2, 1}, {128, 128, 6, 1, 2},
+    {128, 128, 6, 1, 1}, {256, 96, 4, 1, 1},  {256, 64, 4, 1, 1},  {128, 64, 8, 1, 1},
+};
 
 // Filters along whose rows a warp walks that keeps the filter in registers: how many rows of taps they have at most,
 // source rows from one row of the destination to the next, and multiplications of 16 (tap, source channel)s that a row

@@ -6,9 +6,17 @@ from jaxconv.families.depthwise import Depthwise, DepthwiseTile
 from jaxconv.families.direct import Direct, DirectTile
 from jaxconv.families.host import Gemm, HostDepthwise
 from jaxconv.families.mma import Mma
+from jaxconv.families.wgmma import Wgmma, WgmmaTile
 
 # Of each platform, in the order of src_cpu's `Family` and src_cuda's `kFamilies`.
 FAMILIES: dict[str, dict[str, Family]] = {
     "cpu": {"gemm": Gemm(), "depthwise": HostDepthwise()},
-    "cuda": {"simt": Simt(), "im2col": Im2col(), "mma": Mma(), "direct": Direct(), "depthwise": Depthwise()},
+    "cuda": {
+        "simt": Simt(),
+        "im2col": Im2col(),
+        "mma": Mma(),
+        "direct": Direct(),
+        "depthwise": Depthwise(),
+        "wgmma": Wgmma(),
+    },
 }

@@ -107,6 +107,10 @@ class Family:
         """Why no tile takes the product."""
         return None
 
+    def why_not_so(self, product: Product, device: Device) -> str | None:
+        """Why no tile takes the product as it is, or is rewritten."""
+        return None
+
     def why_unasked(self, product: Product) -> str | None:
         """Why the product is for it only if the family is asked for."""
         return None
@@ -120,6 +124,7 @@ class CudaFamily(Family):
     MAX_SPLIT = 264
     MAX_WAVES = 6  # of a split's thread blocks
     SLICE_SECONDS = 1e-8  # a thread's wait for a slice, while slices are added
+    BANDWIDTH = 0.75  # of the memory's, that is reached
     POINT_BYTES = 32  # of device/points.cuh
 
     TILES: tuple[TileRow, ...]
@@ -186,7 +191,8 @@ class CudaFamily(Family):
         blocks = ceil_div(self.blocks(settings, product), device.multiprocessors)
         # Where fewer blocks run than a multiprocessor holds, latencies show.
         load = max(blocks, 0.2 * row.resident + 0.8 * blocks) * tile.rows * tile.cols
-        seconds = rounds.count * (load * steps / rate + LAUNCH_SECONDS)
+        bytes_seconds = product.activation_bytes / (self.BANDWIDTH * device.bandwidth)
+        seconds = max(rounds.count * load * steps / rate, bytes_seconds) + rounds.count * LAUNCH_SECONDS
         if settings.split > 1:  # slices are written, and read by one more kernel
             slices = settings.split * product.planned_sums_bytes
             seconds += 2 * slices / device.bandwidth + settings.split * self.SLICE_SECONDS + LAUNCH_SECONDS

@@ -42,7 +42,6 @@ __device__ __forceinline__ void ArriveBehindCopies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 // Arrives, and lets the phase end only after so many bytes of TMA.
 __device__ __forceinline__ void ArriveExpecting(uint32_t barrier, uint32_t bytes) {
   asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(barrier), "r"(bytes)
@@ -63,7 +62,6 @@ __device__ __forceinline__ void CopyBoxByTma(uint32_t to, const CUtensorMap& map
       "r"(d), "r"(image)
       : "memory");
 }
-#endif
 
 // Puts what this thread did in shared memory before TMA's writes there.
 __device__ __forceinline__ void FenceForTma() {

@@ -1,0 +1,202 @@
+"""The wgmma family: implicit GEMM on Hopper's tensor cores, of pixels that TMA reads in its im2col mode."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxconv.families.base import LAUNCH_SECONDS, Device, Settings, TensorCores, TileRow
+from jaxconv.offsets import INT32_MAX, SPATIAL, offset_tables
+from jaxconv.problem import ConvProblem, row_major_strides
+from jaxconv.product import Product, ceil_div
+
+PIECE = 8  # channels of 16 bytes, of which TMA reads whole ones
+CHUNK = 64  # channels of a tap that are multiplied at once
+WARPGROUPS = 2
+MOST_CLASSES = 8
+MOST_STEP = 8  # pixels from a window of TMA's to the next
+# Of TMA's maps, by their rank: how far from an image's edges windows may begin and end, and taps from a window's corner.
+FARTHEST = {3: (1 << 15, 1 << 16), 4: (1 << 7, 1 << 8), 5: (1 << 4, 1 << 5)}
+RESULT_BYTES = 2 * 2 * 64 * 64 * 2  # shared memory of results on their way, two buffers of each warpgroup
+RATE = 2048  # multiply-adds of a multiprocessor in a clock
+# Costs, fitted to measurements on an H200.
+BEGIN_SECONDS = 3e-6
+TILE_SECONDS = 4e-7  # for a tile's results, and for each of them
+RESULT_SECONDS = 5e-11
+
+
+class WgmmaTile(NamedTuple):
+    """A thread block's rows and columns of results, of which two warpgroups have half of the rows each.
+
+    stages: copies of the operands' tiles in shared memory.
+    row_blocks, col_blocks: thread blocks of a cluster: of neighbouring rows, which share what they read of the filter,
+      or of neighbouring columns, which share what they read of the source.
+    """
+
+    rows: int
+    cols: int
+    stages: int
+    row_blocks: int = 1
+    col_blocks: int = 1
+
+    depth = CHUNK
+    wgmma = True
+    passes = 1
+
+    def __str__(self) -> str:
+        cluster = f" by {self.row_blocks}x{self.col_blocks}" if self.cluster > 1 else ""
+        return f"{self.rows}x{self.cols}x{self.depth}{cluster}"
+
+    @property
+    def cluster(self) -> int:
+        return self.row_blocks * self.col_blocks
+
+
+class Im2col(NamedTuple):
+    """Where TMA finds a problem's pixels and taps: `Im2col` of src_cuda/launch.h."""
+
+    corner: tuple[int, ...]
+    rank: int
+    tap_stride: int
+
+
+@lru_cache(maxsize=4096)
+def im2col(problem: ConvProblem) -> Im2col | str:
+    """Or why TMA cannot."""
+    tables = offset_tables(problem)
+    live = tables.classes[(tables.classes[:, 5:] > 0).all(axis=1)]
+    if len(live) > MOST_CLASSES:
+        return f"{len(live)} residue classes, of {MOST_CLASSES} at most"
+    seen = [tables.taps[first : first + count, 2:] for first, count in live[:, :2]]
+    shifts = np.concatenate([*seen, np.zeros((0, SPATIAL), int)])
+    corner, far = (shifts.min(axis=0), shifts.max(axis=0)) if len(shifts) else (np.zeros(SPATIAL, int),) * 2
+    unit = (1,) * (SPATIAL - len(problem.kernel))
+    sizes = np.array([unit + problem.in_spatial, unit + problem.out_spatial])
+    steps = [s // math.gcd(s, d) for s, d in zip(problem.window_strides, problem.lhs_dilation, strict=True)]
+    periods = [d // math.gcd(s, d) for s, d in zip(problem.window_strides, problem.lhs_dilation, strict=True)]
+    if (apart := max([1, *steps, *periods])) > MOST_STEP:
+        return f"windows, or the results of a residue class, {apart} pixels apart, of {MOST_STEP} at most"
+    # Leading dimensions of one pixel are left out.
+    there = (sizes > 1).any(axis=0) | (corner != 0) | (far != 0)
+    rank = 2 + max(1, SPATIAL - int(there.argmax()) if there.any() else 1)
+    most, reach = FARTHEST[rank]
+    end = corner + (live[:, 5:].max(axis=0, initial=1) - 1) * np.array([*unit, *steps]) - (sizes[0] - 1)
+    if min(corner.min(), end.min()) < -most or max(corner.max(), end.max()) >= most:
+        return f"windows that begin or end more than {most} pixels from the image's edges"
+    if (far - corner).max() >= reach:
+        return f"taps {(far - corner).max()} pixels apart, of less than {reach}"
+    stride = tap_stride(problem)
+    if stride is None:
+        return "a filter whose windows are not one axis"
+    return Im2col(tuple(map(int, corner)), rank, stride)
+
+
+def tap_stride(problem: ConvProblem) -> int | None:
+    """Elements from a tap to the next, if the filter's spatial axes follow each other, rows of rows."""
+    axes = [axis for axis in problem.rhs_spec.spatial if problem.rhs_shape[axis] > 1]
+    strides = row_major_strides(problem.rhs_shape)
+    if not axes:
+        return math.prod(problem.rhs_shape[a] for a in (problem.rhs_spec.first, problem.rhs_spec.second))
+    for axis, inner in zip(axes, axes[1:], strict=False):
+        if strides[axis] != strides[inner] * problem.rhs_shape[inner]:
+            return None
+    return strides[axes[-1]]
+
+
+class Wgmma(TensorCores):
+    """Implicit GEMM on Hopper: src_cuda/kernels/wgmma.cu. Gathers of 16-bit operands, of which channels are pieces."""
+
+    PACKS_GROUPS = False
+    ALIGNED = True
+    BANDWIDTH = 0.85
+
+    # The efficiency is that of the main loop alone: it is L2, which gives narrow tiles less than they take.
+    TILES = (
+        TileRow(WgmmaTile(256, 128, 4, row_blocks=2), 384, 1, {"gather": 0.75}),
+        TileRow(WgmmaTile(128, 256, 4, row_blocks=2), 384, 1, {"gather": 0.78}),
+        TileRow(WgmmaTile(256, 160, 3, row_blocks=2), 384, 1, {"gather": 0.77}),
+        TileRow(WgmmaTile(128, 192, 4, row_blocks=2), 384, 1, {"gather": 0.66}),
+        TileRow(WgmmaTile(128, 128, 6, col_blocks=2), 384, 1, {"gather": 0.655}),
+        TileRow(WgmmaTile(128, 128, 6), 384, 1, {"gather": 0.64}),
+        TileRow(WgmmaTile(256, 96, 4), 384, 1, {"gather": 0.62}),
+        TileRow(WgmmaTile(256, 64, 4), 384, 1, {"gather": 0.50}),
+        TileRow(WgmmaTile(128, 64, 8), 384, 1, {"gather": 0.415}),
+    )
+
+    def why_never(self, product: Product) -> str | None:
+        if (reason := super().why_never(product)) is not None:
+            return reason
+        if product.kind == "reduce":
+            return "it has no weight gradients"
+        problem = product.problem
+        if problem.rhs_dtype.itemsize != 2 or problem.rhs_dtype.kind == "i":
+            return f"operands of {problem.rhs_dtype.name}"
+        if product.sum_dtype != np.float32:
+            return f"sums in {product.sum_dtype.name}"
+        return None
+
+    def why_not_so(self, product: Product, device: Device) -> str | None:
+        if not device.wgmma:
+            return "wgmma is of compute capability 9.0, and in kernels that are built for it"
+        return _why_not_windows(product)
+
+    def blocks(self, settings: Settings, product: Product) -> int:
+        return self.works(settings, product) * settings.tile.cluster
+
+    def works(self, settings: Settings, product: Product) -> int:
+        """Of clusters."""
+        tile = settings.tile
+        rows = ceil_div(_class_rows(product), tile.rows * tile.row_blocks)
+        return product.classes * rows * ceil_div(product.cols, tile.cols * tile.col_blocks) * settings.split
+
+    def cost(self, settings: Settings, product: Product, device: Device) -> float:
+        """The works of a cluster, one after the other; then the slices' sum."""
+        tile, row = settings.tile, self.row_of(settings.tile)
+        step = tile.rows * tile.cols * CHUNK / (RATE * row.efficiency["gather"] * device.clock_hz)
+        sums = tile.rows * tile.cols * (1 if settings.split == 1 else 2)  # slices are of twice as many bytes
+        work = max(1, self.steps(product) / settings.split) * step + TILE_SECONDS + sums * RESULT_SECONDS
+        turns = ceil_div(self.works(settings, product), max(1, device.multiprocessors // tile.cluster))
+        seconds = BEGIN_SECONDS + max(turns * work, product.activation_bytes / (self.BANDWIDTH * device.bandwidth))
+        if settings.split > 1:  # slices are written, and read by one more kernel
+            slices = settings.split * product.planned_sums_bytes
+            seconds += 2 * slices / device.bandwidth + settings.split * self.SLICE_SECONDS + LAUNCH_SECONDS
+        return seconds
+
+    def steps(self, product: Product) -> float:
+        """Chunks of all taps that a position sees, on average."""
+        return math.prod(product.problem.kernel) / product.classes * ceil_div(product.problem.in_channels, CHUNK)
+
+    def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:
+        where = im2col(product.problem)
+        return (*where.corner, where.rank, where.tap_stride)
+
+    def shared_bytes(self, row: TileRow, product: Product) -> int:
+        tile = row.tile
+        cols = ceil_div(tile.cols, CHUNK) * CHUNK  # that are copied, where they are neighbours in memory
+        return ceil_div(tile.stages * ((tile.rows + cols) * CHUNK * 2 + 16) + RESULT_BYTES + 32, 1024) * 1024
+
+
+def _why_not_windows(product: Product) -> str | None:
+    problem = product.problem
+    if problem.groups > 1:
+        return "there are groups"
+    if not product.has_pixels_of(PIECE, PIECE):
+        return "pixels are no whole pieces of eight channels"
+    if len(problem.rhs_shape) - 1 not in (problem.rhs_spec.first, problem.rhs_spec.second):
+        return "the filter's channels are not its last axis"
+    if 0 in (problem.in_channels, *problem.in_spatial, *problem.kernel):
+        return "there is nothing to multiply"
+    if 2 * _class_rows(product) > INT32_MAX:
+        return "too many positions"
+    where = im2col(problem)
+    return where if isinstance(where, str) else None
+
+
+def _class_rows(product: Product) -> int:
+    """Positions of the residue class that has most, which the others are computed with."""
+    p = product.problem
+    dims = zip(p.window_strides, p.lhs_dilation, p.out_spatial, strict=True)
+    return product.images * math.prod(ceil_div(size, d // math.gcd(s, d)) for s, d, size in dims)

@@ -1,0 +1,129 @@
+// Clusters: thread blocks that run at the same time and reach each other's shared memory. Hopper's, as TMA in its
+// im2col mode, which copies pixels of a convolution's windows, and to all blocks of a cluster at once.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "device/ptx_hopper.cuh"
+
+namespace jaxconv::ptx {
+
+__device__ __forceinline__ uint32_t ClusterRank() {
+  uint32_t rank = 0;
+  JAXCONV_HOPPER_ASM("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// Makes barriers that this thread has set up known to the cluster, and to TMA.
+__device__ __forceinline__ void FenceBarriers() {
+  JAXCONV_HOPPER_ASM("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Waits for all threads of the cluster; of memory it says nothing.
+__device__ __forceinline__ void SyncCluster() {
+  JAXCONV_HOPPER_ASM("barrier.cluster.arrive.relaxed; barrier.cluster.wait;" ::: "memory");
+}
+
+// Arrives at the barrier that is at the same place in another block of the cluster. What this thread wrote is not
+// released to that one: it would wait for all of it, hundreds of cycles.
+__device__ __forceinline__ void ArriveAt(uint32_t barrier, uint32_t block) {
+  JAXCONV_HOPPER_ASM(
+      "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
+      "mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(barrier), "r"(block)
+      : "memory");
+}
+
+// A place of TMA's im2col mode: a channel, and a pixel, of as many dimensions as the map has.
+struct PixelPlace {
+  int32_t w, h, d, image;
+};
+
+// Copies pixels and so many channels of each, from a place on, moved by a tap's offset; zeros outside. If kToAll, to
+// the blocks of the cluster that the mask names, at the same place.
+template <bool kToAll>
+__device__ __forceinline__ void CopyPixels(int rank, uint32_t to, const CUtensorMap& map, uint32_t barrier,
+                                           int32_t channel, const PixelPlace& at, uint16_t w, uint16_t h, uint16_t d,
+                                           uint16_t blocks) {
+  [[maybe_unused]] const auto address = reinterpret_cast<uint64_t>(&map);
+#define JAXCONV_COPY_PIXELS "d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
+#define JAXCONV_COPY_PIXELS_OF(RANK, AT, OFFSETS, BLOCKS, ...)                                                       \
+  if constexpr (kToAll) {                                                                                            \
+    JAXCONV_HOPPER_ASM("cp.async.bulk.tensor." RANK JAXCONV_COPY_PIXELS ".multicast::cluster [%0], [%1, {" AT        \
+                       "}], [%2], {" OFFSETS "}, " BLOCKS ";" ::"r"(to), "l"(address), "r"(barrier), "r"(channel),  \
+                       __VA_ARGS__, "h"(blocks)                                                                      \
+                       : "memory");                                                                                  \
+  } else {                                                                                                           \
+    JAXCONV_HOPPER_ASM("cp.async.bulk.tensor." RANK JAXCONV_COPY_PIXELS " [%0], [%1, {" AT "}], [%2], {" OFFSETS     \
+                       "};" ::"r"(to), "l"(address), "r"(barrier), "r"(channel), __VA_ARGS__                         \
+                       : "memory");                                                                                  \
+  }
+  if (rank == 3) {
+    JAXCONV_COPY_PIXELS_OF("3", "%3, %4, %5", "%6", "%7", "r"(at.w), "r"(at.image), "h"(w))
+  } else if (rank == 4) {
+    JAXCONV_COPY_PIXELS_OF("4", "%3, %4, %5, %6", "%7, %8", "%9", "r"(at.w), "r"(at.h), "r"(at.image), "h"(w), "h"(h))
+  } else {
+    JAXCONV_COPY_PIXELS_OF("5", "%3, %4, %5, %6, %7", "%8, %9, %10", "%11", "r"(at.w), "r"(at.h), "r"(at.d),
+                           "r"(at.image), "h"(w), "h"(h), "h"(d))
+  }
+#undef JAXCONV_COPY_PIXELS_OF
+#undef JAXCONV_COPY_PIXELS
+}
+
+// Stores pixels to such places; none outside.
+__device__ __forceinline__ void StorePixels(int rank, const CUtensorMap& map, uint32_t from, int32_t channel,
+                                            const PixelPlace& at) {
+  [[maybe_unused]] const auto address = reinterpret_cast<uint64_t>(&map);
+#define JAXCONV_STORE_PIXELS "d.global.shared::cta.im2col_no_offs.bulk_group [%0, "
+  if (rank == 3) {
+    JAXCONV_HOPPER_ASM("cp.async.bulk.tensor.3" JAXCONV_STORE_PIXELS "{%2, %3, %4}], [%1];" ::"l"(address), "r"(from),
+                       "r"(channel), "r"(at.w), "r"(at.image)
+                       : "memory");
+  } else if (rank == 4) {
+    JAXCONV_HOPPER_ASM("cp.async.bulk.tensor.4" JAXCONV_STORE_PIXELS "{%2, %3, %4, %5}], [%1];" ::"l"(address),
+                       "r"(from), "r"(channel), "r"(at.w), "r"(at.h), "r"(at.image)
+                       : "memory");
+  } else {
+    JAXCONV_HOPPER_ASM("cp.async.bulk.tensor.5" JAXCONV_STORE_PIXELS "{%2, %3, %4, %5, %6}], [%1];" ::"l"(address),
+                       "r"(from), "r"(channel), "r"(at.w), "r"(at.h), "r"(at.d), "r"(at.image)
+                       : "memory");
+  }
+#undef JAXCONV_STORE_PIXELS
+}
+
+__device__ __forceinline__ void CommitStores() { JAXCONV_HOPPER_ASM("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Waits until at most kPending groups of this thread's stores still read shared memory.
+template <int kPending>
+__device__ __forceinline__ void WaitForStores() {
+  JAXCONV_HOPPER_ASM("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+
+// Copies a box of a matrix of each of some taps, to the blocks of the cluster that the mask names, at the same place.
+template <bool kToAll>
+__device__ __forceinline__ void CopyMatrix(uint32_t to, const CUtensorMap& map, uint32_t barrier, int32_t fast,
+                                           int32_t slow, int32_t tap, uint16_t blocks) {
+  [[maybe_unused]] const auto address = reinterpret_cast<uint64_t>(&map);
+  if constexpr (kToAll) {
+    JAXCONV_HOPPER_ASM(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+        "[%1, {%3, %4, %5}], [%2], %6;" ::"r"(to), "l"(address), "r"(barrier), "r"(fast), "r"(slow), "r"(tap),
+        "h"(blocks)
+        : "memory");
+  } else {
+    JAXCONV_HOPPER_ASM(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
+        "[%2];" ::"r"(to), "l"(address), "r"(barrier), "r"(fast), "r"(slow), "r"(tap)
+        : "memory");
+  }
+}
+
+// Four 8 x 8 matrices of 16-bit elements from registers, row i of matrix j to the address that lane 8 * j + i gives.
+__device__ __forceinline__ void StoreMatrices(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  JAXCONV_HOPPER_ASM("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a),
+                     "r"(b), "r"(c), "r"(d)
+                     : "memory");
+}
+
+}  // namespace jaxconv::ptx

@@ -1,0 +1,113 @@
+// From a warpgroup's sums to the result: through shared memory by TMA, while the next tile is multiplied, or from
+// registers.
+#pragma once
+
+#include <cstdint>
+
+#include "device/convert.cuh"
+#include "device/ptx.cuh"
+#include "device/ptx_barrier.cuh"
+#include "device/ptx_cluster.cuh"
+#include "device/shared_tile.cuh"
+#include "device/wgmma_params.cuh"
+#include "device/wgmma_scheduler.cuh"
+
+namespace jaxconv {
+
+inline constexpr int kResultBytes = kResultRows * 64 * 2;
+inline constexpr int kResultBuffers = 2;  // of each warp: one is filled while the other is stored
+
+template <typename T>
+__device__ __forceinline__ uint32_t RoundPair(float first, float second) {
+  const Pack<T, 2> pair{static_cast<T>(first), static_cast<T>(second)};
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+template <typename T, WgmmaTile kTile>
+class WgmmaStores {
+ public:
+  // `buffers`: this warp's.
+  __device__ WgmmaStores(const WgmmaParams& p, uint32_t buffers)
+      : params_(p), rows_(p), buffers_(buffers), lane_(threadIdx.x % 32), warp_(threadIdx.x / 32 % 4) {}
+
+  // Stores 64 rows of a work's tile.
+  template <int kBlocks>
+  __device__ __forceinline__ void Store(const float (&sums)[kBlocks][4], const WgmmaWork& work, int32_t first_row) {
+    if (params_.has_out_maps) {
+      StoreByTma(sums, work, first_row);
+    } else {
+      WithType<float>(params_.out_type, [&](auto type) { StorePairs<decltype(type)>(sums, work, first_row); });
+    }
+  }
+
+  // Shared memory must be there until it has been read.
+  __device__ __forceinline__ void Finish() const {
+    if (lane_ == 0) ptx::WaitForStores<0>();
+  }
+
+ private:
+  static constexpr int kCols = ResultCols(kTile);
+  using Results = SharedTile<T, kResultRows, kCols, true>;
+  static_assert(Results::kBytes <= kResultBytes, "a buffer holds them");
+
+  template <int kBlocks>
+  __device__ __forceinline__ void StoreByTma(const float (&sums)[kBlocks][4], const WgmmaWork& work,
+                                             int32_t first_row) {
+    const ptx::PixelPlace at = InPixels(rows_.At(first_row + warp_ * kResultRows), params_.problem.period,
+                                        params_.classes[work.residue].phase);
+#pragma unroll
+    for (int block = 0; block < kTile.cols / kCols; ++block) {
+      const int32_t col = work.first_col + block * kCols;
+      if (col >= params_.problem.out_channels) return;
+      const uint32_t buffer = buffers_ + buffer_ * kResultBytes;
+      if (lane_ == 0) ptx::WaitForStores<kResultBuffers - 1>();
+      __syncwarp();
+#pragma unroll
+      for (int piece = 0; piece < kCols / 8; piece += 2) {
+        const auto& left = sums[block * kCols / 8 + piece];
+        const auto& right = sums[block * kCols / 8 + piece + 1];
+        // Lane 8 m + r has the address of row r of matrix m: of 16 rows by two pieces of eight columns.
+        ptx::StoreMatrices(buffer + Results::Offset(lane_ % 16, (piece + lane_ / 16) * 8),
+                           RoundPair<T>(left[0], left[1]), RoundPair<T>(left[2], left[3]),
+                           RoundPair<T>(right[0], right[1]), RoundPair<T>(right[2], right[3]));
+      }
+      ptx::FenceForTma();
+      __syncwarp();
+      if (lane_ == 0) {
+        ptx::StorePixels(params_.rank, params_.out_maps[work.residue], buffer, col, at);
+        ptx::CommitStores();
+      }
+      buffer_ = (buffer_ + 1) % kResultBuffers;
+    }
+  }
+
+  template <typename Out, int kBlocks>
+  __device__ __forceinline__ void StorePairs(const float (&sums)[kBlocks][4], const WgmmaWork& work,
+                                             int32_t first_row) const {
+    const ConvProblem& q = params_.problem;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const ptx::PixelPlace at = InPixels(rows_.At(first_row + warp_ * kResultRows + half * 8 + lane_ / 4), q.period,
+                                          params_.classes[work.residue].phase);
+      if (at.image >= q.batch || at.d >= q.dst_size[0] || at.h >= q.dst_size[1] || at.w >= q.dst_size[2]) continue;
+      Out* out = static_cast<Out*>(params_.out) + work.slice * params_.out_elements + at.image * q.dst.batch +
+                 at.d * q.dst.spatial[0] + at.h * q.dst.spatial[1] + at.w * q.dst.spatial[2];
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        const int32_t col = work.first_col + block * 8 + lane_ % 4 * 2;
+        if (col >= q.out_channels) continue;
+        *reinterpret_cast<Pack<Out, 2>*>(out + col) = {static_cast<Out>(sums[block][2 * half]),
+                                                       static_cast<Out>(sums[block][2 * half + 1])};
+      }
+    }
+  }
+
+  const WgmmaParams& params_;
+  RowPlaces rows_;
+  uint32_t buffers_;
+  int lane_;
+  int warp_;
+  int buffer_ = 0;
+};
+
+}  // namespace jaxconv

@@ -1,0 +1,99 @@
+// Implicit GEMM on Hopper: thread blocks that stay, of a warpgroup that copies and two that multiply.
+//
+// TMA reads pixels in its im2col mode, in which a tap of the filter is an offset, and the filter as it lies. Blocks of
+// a cluster have neighbouring rows or columns and share what they read of an operand: L2 gives less than the tensor
+// cores take.
+#pragma once
+
+#include <cstdint>
+#include <iterator>
+#include <utility>
+
+#include "device/ptx.cuh"
+#include "device/ptx_barrier.cuh"
+#include "device/ptx_cluster.cuh"
+#include "device/ptx_hopper.cuh"
+#include "device/wgmma_epilogue.cuh"
+#include "device/wgmma_mainloop.cuh"
+#include "device/wgmma_params.cuh"
+#include "device/wgmma_scheduler.cuh"
+#include "kernels/wgmma.h"
+#include "launch.h"
+
+namespace jaxconv {
+
+template <typename T, WgmmaTile kTile, bool kAlongSteps>
+struct alignas(1024) WgmmaShared {
+  WgmmaStages<T, kTile, kAlongSteps> stages;
+  char results[kWgmmaReaders][kResultBuffers][kResultBytes];
+  uint64_t barriers[WgmmaRing<kTile.stages>::kBarriers];
+  int32_t order[kMostWgmmaClasses];
+};
+
+template <typename T, int kTileIndex, bool kAlongSteps>
+__global__ void __launch_bounds__(kWgmmaThreads, 1) WgmmaKernel(const __grid_constant__ WgmmaParams p) {
+  constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
+  if constexpr (!ptx::kIsHopper) {
+    __trap();  // the host launches mma's
+  } else {
+    using Shared = WgmmaShared<T, kTile, kAlongSteps>;
+    using Scheduler = WgmmaScheduler<kTile>;
+    extern __shared__ __align__(1024) char raw_shared[];
+    Shared& shared = *reinterpret_cast<Shared*>(raw_shared);
+    const uint32_t stages = ptx::SharedAddress(&shared.stages), barriers = ptx::SharedAddress(shared.barriers);
+    if (stages % alignof(Shared) != 0) __trap();
+    Scheduler::FillOrder(p, shared.order);
+    if (threadIdx.x == 0) {
+      WgmmaRing<kTile.stages>(barriers).Init(kTile.cluster());
+      ptx::FenceBarriers();
+      ptx::PrefetchMap(p.src_map);
+      ptx::PrefetchMap(p.rhs_map);
+    }
+    __syncthreads();
+    // No block of a cluster may copy into another before that one's barriers are there, nor after it has ended.
+    if constexpr (kTile.cluster() > 1) ptx::SyncCluster();
+    constexpr int kCopyRegisters = 40, kMultiplyRegisters = 232;
+    static_assert(kCopyRegisters + 2 * kMultiplyRegisters <= 65536 / 128, "a multiprocessor has 65536 registers");
+    Scheduler scheduler(p, shared.order);
+    WgmmaWork work;
+    const int warpgroup = threadIdx.x / 128;
+    if (warpgroup == 0) {
+      ptx::LeaveRegisters<kCopyRegisters>();
+      if (threadIdx.x == 0) {
+        WgmmaCopies<T, kTile, kAlongSteps> copies(p, stages, barriers);
+        while (scheduler.Next(&work)) copies.Copy(work);
+      }
+    } else {
+      ptx::TakeRegisters<kMultiplyRegisters>();
+      const int first_row = (warpgroup - 1) * (kTile.rows / 2);
+      WgmmaSums<T, kTile, kAlongSteps> sums(stages, barriers, first_row);
+      WgmmaStores<T, kTile> stores(p, ptx::SharedAddress(shared.results[threadIdx.x / 32 - 4]));
+      while (scheduler.Next(&work)) {
+        sums.Multiply(work);
+#pragma unroll
+        for (int block = 0; block < sums.kRowBlocks; ++block) {
+          stores.Store(sums.Rows(block), work, work.first_row + first_row + block * 64);
+        }
+      }
+      stores.Finish();
+    }
+    __syncwarp();
+    if constexpr (kTile.cluster() > 1) ptx::SyncCluster();
+  }
+}
+
+template <typename T, int kTileIndex, bool kAlongSteps>
+constexpr WgmmaKernelOfTile CompiledWgmma() {
+  return {WgmmaKernel<T, kTileIndex, kAlongSteps>, sizeof(WgmmaShared<T, kWgmmaTiles[kTileIndex], kAlongSteps>)};
+}
+
+// The compiled kernels for operands of type T.
+template <typename T>
+WgmmaKernelOfTile FindWgmma(int tile, bool along_steps) {
+  return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
+    const WgmmaKernelOfTile tiles[][2] = {{CompiledWgmma<T, kIndex, false>(), CompiledWgmma<T, kIndex, true>()}...};
+    return tiles[tile][along_steps];
+  }(std::make_index_sequence<std::size(kWgmmaTiles)>());
+}
+
+}  // namespace jaxconv

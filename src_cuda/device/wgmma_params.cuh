@@ -1,0 +1,75 @@
+// What a kernel of the wgmma family is launched with, and the positions that its rows are.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "conv_problem.h"
+#include "device/points.cuh"
+#include "device/ptx_cluster.cuh"
+#include "launch.h"
+
+namespace jaxconv {
+
+inline constexpr int kWgmmaThreads = 3 * 128;  // a warpgroup that copies, and two that multiply
+inline constexpr int kWgmmaReaders = 8;        // warps of the latter
+inline constexpr int kMostWgmmaClasses = 8;
+inline constexpr int kChunk = 64;        // channels of one tap, a tile's steps: rows of 128 bytes, as TMA swizzles them
+inline constexpr int kResultRows = 16;   // that are stored at once: a warp's of a block of 64
+
+// Columns that are stored at once: as many as TMA swizzles in a row, of 128 or 64 bytes.
+constexpr int ResultCols(const WgmmaTile& tile) { return tile.cols % 64 == 0 ? 64 : 32; }
+
+// The residue classes have the same positions here, those of the one that has most: what lies outside of the result is
+// not stored.
+struct WgmmaParams {
+  CUtensorMap src_map;
+  CUtensorMap rhs_map;
+  CUtensorMap out_maps[kMostWgmmaClasses];  // of each class
+  ConvProblem problem;
+  const Tap* taps;
+  const ResidueClass* classes;
+  void* out;  // where there are no maps of it: the result, or the slices of a split reduction
+  DType out_type;
+  bool has_out_maps;
+  int64_t out_elements;  // of one slice
+  int32_t counts[kSpatial];
+  int32_t corner[kSpatial];  // of the first position's window, in any class
+  int32_t live_classes;      // those that have positions, the first ones of the table
+  int32_t rank;
+  int32_t tap_stride;  // elements of the filter from a tap to the next
+  int32_t chunks;      // of 64 source channels
+  int32_t split;
+  uint32_t row_tiles;  // of a class, whole clusters
+  uint32_t col_tiles;
+  uint32_t works;      // of clusters
+};
+
+// From a row of a class to its position.
+class RowPlaces {
+ public:
+  __device__ explicit RowPlaces(const WgmmaParams& p)
+      : by_count_{Divider<int32_t>(p.counts[0]), Divider<int32_t>(p.counts[1]), Divider<int32_t>(p.counts[2])} {}
+
+  // The last is of as many images as there are rows.
+  __device__ __forceinline__ ptx::PixelPlace At(int32_t row) const {
+    ptx::PixelPlace at;
+    row = by_count_[2].Divide(row, &at.w);
+    row = by_count_[1].Divide(row, &at.h);
+    at.image = by_count_[0].Divide(row, &at.d);
+    return at;
+  }
+
+ private:
+  Divider<int32_t> by_count_[kSpatial];
+};
+
+// The same place, in pixels of a tensor.
+__device__ __forceinline__ ptx::PixelPlace InPixels(const ptx::PixelPlace& at, const int64_t (&step)[kSpatial],
+                                                    const int32_t (&first)[kSpatial]) {
+  return {at.w * static_cast<int32_t>(step[2]) + first[2], at.h * static_cast<int32_t>(step[1]) + first[1],
+          at.d * static_cast<int32_t>(step[0]) + first[0], at.image};
+}
+
+}  // namespace jaxconv

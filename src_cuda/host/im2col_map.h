@@ -1,0 +1,74 @@
+// What Hopper's copy engine, TMA, is told of the pixels of a convolution's windows, and of its filter.
+#pragma once
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "conv_problem.h"
+#include "host/driver_function.h"
+
+namespace jaxconv {
+
+inline CUtensorMapDataType MapType(DType type) {
+  return type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+}
+
+// Windows that move over an activation: the first one's corner, how far apart they are and how many.
+struct Windows {
+  int64_t corner[kSpatial];
+  int64_t step[kSpatial];
+  int64_t count[kSpatial];
+  void Set(int d, int64_t corner_of, int64_t step_of, int64_t count_of) {
+    corner[d] = corner_of, step[d] = step_of, count[d] = count_of;
+  }
+};
+
+// Describes the pixels that one tap of all windows reads, of a few and `chunk` channels of each at a time, of 128 or 64
+// bytes, in a map of `rank` dimensions, two more than the last ones that there are of space. False where the driver
+// refuses, or is too old.
+inline bool EncodeWindows(CUtensorMap* map, int rank, const void* tensor, DType type, const TensorStrides& s,
+                          const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, const Windows& windows,
+                          int chunk, int pixels) {
+  static const auto encode = DriverFunction<decltype(cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
+  if (encode == nullptr) return false;
+  cuuint64_t sizes[2 + kSpatial] = {static_cast<cuuint64_t>(channels)}, strides[1 + kSpatial];
+  cuuint32_t steps[2 + kSpatial] = {1};
+  int lower[kSpatial], upper[kSpatial];
+  // Strides of dimensions that there are none of may be anything that is valid.
+  const auto bytes = [&](int64_t stride) { return static_cast<cuuint64_t>(std::max(stride, channels)) * 2; };
+  int dim = 0;
+  for (; dim < rank - 2; ++dim) {
+    const int d = kSpatial - 1 - dim;
+    sizes[dim + 1] = static_cast<cuuint64_t>(size[d]);
+    strides[dim] = bytes(s.spatial[d]);
+    steps[dim + 1] = static_cast<cuuint32_t>(windows.step[d]);
+    lower[dim] = static_cast<int>(windows.corner[d]);
+    upper[dim] = static_cast<int>(windows.corner[d] + (windows.count[d] - 1) * windows.step[d] - (size[d] - 1));
+  }
+  sizes[dim + 1] = static_cast<cuuint64_t>(batch);
+  strides[dim] = bytes(s.batch);
+  steps[dim + 1] = 1;
+  return encode(map, MapType(type), rank, const_cast<void*>(tensor), sizes, strides, lower, upper, chunk, pixels, steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE,
+                chunk * 2 == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// Describes the matrices of a filter's taps, of which one axis is contiguous, and a box of it, of 128 bytes by `slow`.
+inline bool EncodeMatrices(CUtensorMap* map, const void* filter, DType type, int64_t fast_size, int64_t slow_size,
+                           int64_t slow_stride, int64_t taps, int64_t tap_stride, int slow) {
+  static const auto encode = DriverFunction<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
+  if (encode == nullptr) return false;
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(fast_size), static_cast<cuuint64_t>(slow_size),
+                              static_cast<cuuint64_t>(taps)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(slow_stride) * 2, static_cast<cuuint64_t>(tap_stride) * 2};
+  const cuuint32_t box[] = {64, static_cast<cuuint32_t>(slow), 1}, steps[] = {1, 1, 1};
+  return encode(map, MapType(type), 3, const_cast<void*>(filter), sizes, strides, box, steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+}  // namespace jaxconv

@@ -1,0 +1,252 @@
+// The wgmma family: implicit GEMM on Hopper, which reads pixels by TMA in its im2col mode. Gathers of 16-bit types.
+#include "kernels/wgmma.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "host/device_attribute.h"
+#include "host/enqueue.cuh"
+#include "host/im2col_map.h"
+#include "host/persistent.h"
+#include "host/product.h"
+#include "host/types.h"
+#include "launch.h"
+
+namespace jaxconv {
+namespace {
+
+// Residue classes that have positions: the table's first ones.
+int64_t LiveClasses(const ConvProblem& p) {
+  int64_t classes = 1;
+  for (int d = 0; d < kSpatial; ++d) classes *= std::min(p.period[d], p.dst_size[d]);
+  return classes;
+}
+
+// Positions of the class that has most, which the others are computed with.
+int64_t ClassRows(const ConvProblem& p) {
+  int64_t rows = p.batch;
+  for (int d = 0; d < kSpatial; ++d) rows *= CeilDiv(p.dst_size[d], p.period[d]);
+  return rows;
+}
+
+// Tiles along rows or columns, of whole clusters.
+int64_t Tiles(int64_t size, int tile_size, int blocks) { return CeilDiv(size, int64_t{tile_size} * blocks) * blocks; }
+
+// What clusters share out.
+int64_t Works(const ConvProblem& p, const WgmmaTile& tile, int split) {
+  return Tiles(ClassRows(p), tile.rows, tile.row_blocks) * Tiles(p.out_channels, tile.cols, tile.col_blocks) /
+         tile.cluster() * LiveClasses(p) * split;
+}
+
+// Whether the filter lies along the steps: its source channels are neighbours in memory.
+bool IsAlongSteps(const ConvProblem& p) { return p.filter.out != 1; }
+
+WgmmaKernelOfTile Find(const ConvProblem& p, int tile) {
+  return p.src_type == DType::kBF16 ? FindWgmma<__nv_bfloat16>(tile, IsAlongSteps(p))
+                                    : FindWgmma<__half>(tile, IsAlongSteps(p));
+}
+
+// The plan of mma that takes the place of one of this family where there is no wgmma, or the driver is too old.
+Plan WithoutWgmma(const Plan& plan) {
+  int tile = 0;
+  while (kMmaTiles[tile].wgmma || kMmaTiles[tile].cols > std::min(128, kWgmmaTiles[plan.tile].cols)) ++tile;
+  return {tile, plan.split, 0, 0, {}};
+}
+
+const char* WhyNotOperands(const ConvProblem& p) {
+  if (p.src_type != DType::kBF16 && p.src_type != DType::kF16) return "wgmma is for types of 16 bits";
+  if (p.filter_type != p.src_type || (p.dst_type != p.src_type && p.dst_type != DType::kF32)) {
+    return "operands of two types";
+  }
+  if (p.groups != 1) return "there are groups";
+  if (p.src.channel != 1 || p.dst.channel != 1 || (p.filter.in != 1 && p.filter.out != 1)) {
+    return "channels are not neighbours in memory";
+  }
+  for (const TensorStrides& s : {p.src, p.dst}) {
+    for (int64_t stride : {s.batch, s.spatial[0], s.spatial[1], s.spatial[2]}) {
+      if (stride % 8) return "pixels do not begin at multiples of 16 bytes";
+    }
+  }
+  return p.in_channels % 8 || p.out_channels % 8 ? "channels are no whole pieces of eight" : nullptr;
+}
+
+// TMA's limits, of maps of a rank.
+const char* WhyNotWindows(const ConvProblem& p, const Im2col& im2col) {
+  if (im2col.rank < 3 || im2col.rank > 2 + kSpatial) return "no such rank";
+  const int64_t farthest = im2col.rank == 3 ? 1 << 15 : im2col.rank == 4 ? 1 << 7 : 1 << 4;
+  const auto is_corner = [&](int64_t at) { return at >= -farthest && at < farthest; };
+  for (int d = 0; d < kSpatial; ++d) {
+    const int64_t count = CeilDiv(p.dst_size[d], p.period[d]), corner = im2col.corner[d];
+    if (kSpatial - d > im2col.rank - 2) {
+      if (p.src_size[d] != 1 || p.dst_size[d] != 1 || corner != 0) return "a dimension that maps of the rank lack";
+      continue;
+    }
+    if (p.step[d] > 8 || p.period[d] > 8) return "TMA's steps are of eight pixels at most";
+    if (!is_corner(corner) || !is_corner(corner + (count - 1) * p.step[d] - (p.src_size[d] - 1))) {
+      return "windows begin or end too far from the image for TMA";
+    }
+  }
+  return nullptr;
+}
+
+// Of the filter's elements, which the map must not leave.
+const char* WhyNotTaps(const ConvProblem& p, const Im2col& im2col) {
+  const int64_t stride = im2col.tap_stride, elements = ChannelTaps(p) * p.out_channels;
+  const int64_t last =
+      (p.tap_count - 1) * stride + (p.in_channels - 1) * p.filter.in + (p.out_channels - 1) * p.filter.out;
+  if (stride < 8 || stride % 8 || std::max(p.filter.in, p.filter.out) % 8 || last >= elements) {
+    return "the filter's taps are not one axis of it";
+  }
+  return nullptr;
+}
+
+const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
+  if (const char* why = WhyNotPlan(plan, std::size(kWgmmaTiles))) return why;
+  if (plan.chunk != 0 || plan.units != 0) return "the family has neither chunks nor units";
+  if (pass != Pass::kGather) return "the family only gathers";
+  if (ResultElements(p, pass) == 0) return nullptr;
+  if (p.in_channels == 0 || p.tap_count == 0) return "there is nothing to multiply";
+  for (int64_t size : p.src_size) {
+    if (size == 0) return "the source is empty";
+  }
+  if (const char* why = WhyNotOperands(p)) return why;
+  if (const char* why = WhyNotWindows(p, plan.im2col())) return why;
+  if (const char* why = WhyNotTaps(p, plan.im2col())) return why;
+  if (LiveClasses(p) > kMostWgmmaClasses || LiveClasses(p) > p.class_count) return "too many residue classes";
+  if (ClassRows(p) > INT32_MAX / 2 || Works(p, kWgmmaTiles[plan.tile], plan.split) > INT32_MAX) {
+    return "too many positions";
+  }
+  return kMma.why_not(p, pass, WithoutWgmma(plan));
+}
+
+size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
+  return std::max(Find(p, plan.tile).shared_bytes, kMma.shared_bytes(p, pass, WithoutWgmma(plan)));
+}
+
+// False where TMA cannot be told of the operands.
+bool EncodeMaps(const ConvCall& call, const Plan& plan, WgmmaParams* params) {
+  const ConvProblem& p = call.problem;
+  const WgmmaTile& tile = kWgmmaTiles[plan.tile];
+  Windows windows;
+  for (int d = 0; d < kSpatial; ++d) windows.Set(d, params->corner[d], p.step[d], params->counts[d]);
+  if (!EncodeWindows(&params->src_map, params->rank, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels,
+                     windows, kChunk, tile.rows / tile.col_blocks)) {
+    return false;
+  }
+  const bool along_steps = IsAlongSteps(p);
+  if (!EncodeMatrices(&params->rhs_map, call.rhs, p.filter_type, along_steps ? p.in_channels : p.out_channels,
+                      along_steps ? p.out_channels : p.in_channels, along_steps ? p.filter.out : p.filter.in,
+                      p.tap_count, params->tap_stride, (along_steps ? tile.cols : kChunk) / tile.row_blocks)) {
+    return false;
+  }
+  if (!params->has_out_maps) return true;
+  // The table's order: the last dimension's phases follow each other.
+  for (int32_t c = 0; c < params->live_classes; ++c) {
+    for (int32_t d = kSpatial - 1, rest = c; d >= 0; --d) {
+      const auto phases = static_cast<int32_t>(std::min(p.period[d], p.dst_size[d]));
+      windows.Set(d, rest % phases, p.period[d], params->counts[d]), rest /= phases;
+    }
+    if (!EncodeWindows(&params->out_maps[c], params->rank, call.result, p.dst_type, p.dst, p.dst_size, p.batch,
+                       p.out_channels, windows, ResultCols(tile), kResultRows)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
+  const ConvProblem& p = call.problem;
+  const WgmmaTile& tile = kWgmmaTiles[plan.tile];
+  const Im2col im2col = plan.im2col();
+  WgmmaParams params{};
+  params.problem = p;
+  params.taps = call.taps;
+  params.classes = call.classes;
+  params.out = StoredData(call, plan);
+  params.out_type = StoredType(p, call.pass, plan);
+  // TMA stores no pixels outside of the result, which residue classes have where they are not equally large.
+  params.has_out_maps = params.out_type == p.src_type;
+  params.out_elements = ResultElements(p, call.pass);
+  for (int d = 0; d < kSpatial; ++d) {
+    params.counts[d] = static_cast<int32_t>(CeilDiv(p.dst_size[d], p.period[d]));
+    params.corner[d] = im2col.corner[d];
+    params.has_out_maps &= p.dst_size[d] % std::min(p.period[d], p.dst_size[d]) == 0;
+  }
+  params.live_classes = static_cast<int32_t>(LiveClasses(p));
+  params.rank = im2col.rank;
+  params.tap_stride = im2col.tap_stride;
+  params.chunks = static_cast<int32_t>(CeilDiv(p.in_channels, kChunk));
+  params.split = plan.split;
+  params.row_tiles = static_cast<uint32_t>(Tiles(ClassRows(p), tile.rows, tile.row_blocks));
+  params.col_tiles = static_cast<uint32_t>(Tiles(p.out_channels, tile.cols, tile.col_blocks));
+  params.works = static_cast<uint32_t>(Works(p, tile, plan.split));
+  return params;
+}
+
+// Clusters that the current device holds at once: fewer than its multiprocessors are good for, where some of those that
+// are near each other are odd ones. It is asked once.
+cudaError_t HeldClusters(const void* function, const cudaLaunchConfig_t& config, int* clusters) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, const void*>, int> known;
+  int device = 0;
+  if (const cudaError_t status = cudaGetDevice(&device)) return status;
+  const std::lock_guard lock(mutex);
+  const auto [found, is_new] = known.try_emplace({device, function}, 0);
+  if (is_new) {
+    const cudaError_t status = cudaOccupancyMaxActiveClusters(&found->second, function, &config);
+    if (status != cudaSuccess) return known.erase(found), status;
+  }
+  *clusters = std::max(1, found->second);
+  return cudaSuccess;
+}
+
+cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, uint32_t cluster, WgmmaParams& params,
+                            cudaStream_t stream) {
+  const auto function = reinterpret_cast<const void*>(kernel.function);
+  if (const cudaError_t status = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                      static_cast<int>(kernel.shared_bytes))) {
+    return status;
+  }
+  cudaLaunchAttribute of_cluster{};
+  of_cluster.id = cudaLaunchAttributeClusterDimension;
+  of_cluster.val.clusterDim = {cluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(cluster);
+  config.blockDim = dim3(kWgmmaThreads);
+  config.dynamicSmemBytes = kernel.shared_bytes;
+  config.stream = stream;
+  config.attrs = &of_cluster;
+  config.numAttrs = 1;
+  int held = 0;
+  if (const cudaError_t status = HeldClusters(function, config, &held)) return status;
+  config.gridDim = dim3(std::min<uint32_t>(held, params.works) * cluster);
+  void* arguments[] = {&params};
+  return cudaLaunchKernelExC(&config, function, arguments);
+}
+
+cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
+  const ConvProblem& p = call.problem;
+  if (ResultElements(p, call.pass) == 0) return cudaSuccess;
+  WgmmaParams params = MakeParams(call, plan);
+  const bool is_here = HasWgmma(DeviceAttribute(cudaDevAttrComputeCapabilityMajor),
+                                DeviceAttribute(cudaDevAttrComputeCapabilityMinor));
+  if (!is_here || !AreAligned({call.src, call.rhs, call.result}) || !EncodeMaps(call, plan, &params)) {
+    return kMma.launch(call, WithoutWgmma(plan), stream);
+  }
+  const cudaError_t status = EnqueueClusters(Find(p, plan.tile), kWgmmaTiles[plan.tile].cluster(), params, stream);
+  if (status != cudaSuccess || plan.split == 1) return status;
+  return AddSlices<float>(call, plan, stream);
+}
+
+}  // namespace
+
+const KernelFamily kWgmma = {WhyNot, SplitBytes, SharedBytes, Launch};
+
+}  // namespace jaxconv
