@@ -57,7 +57,9 @@ UNIT = _line(out_size=1, kernel=1, stride=1, pad_low=0, lhs_dilation=1, rhs_dila
 
 
 def fits_int32(problem: ConvProblem) -> bool:
-    """Whether every offset of the problem's tables fits 32 bits; a bound, cheaper than the tables."""
+    """Whether every offset of the problem's tables fits 32 bits, and every pixel's coordinates; a bound, cheaper than
+    the tables.
+    """
     farthest = [
         s + k * r + abs(p)
         for k, s, p, r in zip(
@@ -67,7 +69,7 @@ def fits_int32(problem: ConvProblem) -> bool:
     lhs, rhs = row_major_strides(problem.lhs_shape), row_major_strides(problem.rhs_shape)
     src = sum(far * lhs[axis] for far, axis in zip(farthest, problem.lhs_spec.spatial, strict=True))
     filter_ = sum(k * rhs[axis] for k, axis in zip(problem.kernel, problem.rhs_spec.spatial, strict=True))
-    return max(src, filter_) <= INT32_MAX
+    return max(src, filter_, *problem.in_spatial, *problem.out_spatial) <= INT32_MAX
 
 
 @lru_cache(maxsize=4096)

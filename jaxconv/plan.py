@@ -237,7 +237,8 @@ def _candidates(
             rejected.append(Rejection(_name(name, row.tile, rewriting), reason))
             continue
         cost, best = min((family.cost(s, product, device), i) for i, s in enumerate(settings))
-        candidates.append(Candidate(dataclasses.replace(plan, settings=settings[best]), cost + conversions))
+        chosen = ConvPlan(plan.platform, plan.kind, name, settings[best], rewriting)
+        candidates.append(Candidate(chosen, cost + conversions))
     return candidates, rejected
 
 

@@ -282,7 +282,8 @@ def test_an_instruction_of_hopper_is_for_hopper():
     kind, problem = PASSES["dense_fprop"]
     halves = dict.fromkeys(("lhs_dtype", "rhs_dtype", "out_dtype"), np.dtype("bfloat16"))
     problem = dataclasses.replace(problem, **halves)
-    assert choose("cuda", kind, problem, device=device(wgmma=True)).plan.settings.tile.wgmma
+    of_mma = Constraint(family="mma")
+    assert choose("cuda", kind, problem, of_mma, device(wgmma=True)).plan.settings.tile.wgmma
     choice = choose("cuda", kind, problem, device=device(wgmma=False))
     assert choice.plan.family == "mma" and not choice.plan.settings.tile.wgmma
     reasons = [r.reason for r in choice.rejected if r.what.endswith("wgmma")]  # tiles of mma, and a family
@@ -1041,6 +1042,17 @@ def test_tma_reads_what_lax_multiplies(problem):
         assert choice.plan.attributes(of_pass)["shape"].tolist() == [*where.corner, where.rank, where.tap_stride]
 
 
+def test_filters_of_one_tap_of_any_size():
+    """Also of more elements than 32 bits count."""
+    layout = dict(dimension_numbers=("NHWC", "OHWI", "NHWC"), window_strides=(1, 1), padding="VALID")
+    conv = functools.partial(lax.conv_general_dilated, **layout)
+    problem = problem_of(conv, (1, 16, 16, 2**13), (2**18, 1, 1, 2**13), "bfloat16")
+    for which in GATHERS:
+        kind, of_pass = passes_of(problem)[which]
+        plan = choose("cuda", kind, of_pass, as_it_is("wgmma")).plan
+        assert 0 < plan.attributes(of_pass)["shape"][4] < 2**31
+
+
 @pytest.mark.parametrize("which", GATHERS)
 def test_wgmma_is_of_devices_that_have_it(which):
     kind, problem = passes_of(PIECES)[which]
@@ -1226,8 +1238,10 @@ def test_wgmma_tiles_are_those_that_are_compiled():
         assert rows % 128 == 0 and 64 <= cols <= 256 and cols % 32 == 0 and stages >= 2
         assert (row.threads, row.resident) == (384, 1) and min(row_blocks, col_blocks) == 1
         assert rows // 128 * cols // 2 < 232
-        assert CUDA["wgmma"].shared_bytes(row, Product("gather", PIECES)) <= TYPICAL_DEVICE.shared_bytes == 232448
-        assert CUDA["wgmma"].shared_bytes(row, Product("gather", PIECES)) > stages * (rows + cols) * 128
+        # Stages with two barriers each, columns copied by 64; two buffers of 16 rows for each of eight warps; an order.
+        shared = stages * ((rows + math.ceil(cols / 64) * 64) * 128 + 16) + 8 * 2 * 16 * 128 + 8 * 4
+        shared = math.ceil(shared / 1024) * 1024
+        assert CUDA["wgmma"].shared_bytes(row, Product("gather", PIECES)) == shared <= TYPICAL_DEVICE.shared_bytes
 
 
 @pytest.mark.parametrize("platform, header, families", [

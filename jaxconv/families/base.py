@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from jaxconv.offsets import INT32_MAX
@@ -137,13 +138,17 @@ class CudaFamily(Family):
         """Those that a tile may run with: what is not asked for."""
         splits = self.splits(row, product, device) if asked.split is None else [asked.split]
         chunk = self.chunk(row.tile, product) if asked.chunk is None else asked.chunk
-        return [asked._replace(tile=row.tile, split=split, chunk=chunk) for split in splits]
+        return [Settings(row.tile, split, chunk, asked.units, asked.area) for split in splits]
 
     def chunk(self, tile: Tile, product: Product) -> int | None:
         return None
 
     def row_of(self, tile: Tile) -> TileRow:
-        return next(row for row in self.TILES if row.tile == tile)
+        return self._by_tile[tile]
+
+    @cached_property
+    def _by_tile(self) -> dict[Tile, TileRow]:
+        return {row.tile: row for row in self.TILES}
 
     def rounds(self, settings: Settings, product: Product) -> Rounds:
         return Rounds(1, product.rows, product.steps)

@@ -15,7 +15,6 @@ from jaxconv.product import Product, ceil_div
 
 PIECE = 8  # channels of 16 bytes, of which TMA reads whole ones
 CHUNK = 64  # channels of a tap that are multiplied at once
-WARPGROUPS = 2
 MOST_CLASSES = 8
 MOST_STEP = 8  # pixels from a window of TMA's to the next
 # Of TMA's maps, by their rank: how far from an image's edges windows may begin and end, and taps from a window's corner.
@@ -99,7 +98,7 @@ def tap_stride(problem: ConvProblem) -> int | None:
     axes = [axis for axis in problem.rhs_spec.spatial if problem.rhs_shape[axis] > 1]
     strides = row_major_strides(problem.rhs_shape)
     if not axes:
-        return math.prod(problem.rhs_shape[a] for a in (problem.rhs_spec.first, problem.rhs_spec.second))
+        return PIECE  # or any other: there is no next one
     for axis, inner in zip(axes, axes[1:], strict=False):
         if strides[axis] != strides[inner] * problem.rhs_shape[inner]:
             return None

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) WgmmaKernel(const __grid_con
       ptx::PrefetchMap(p.rhs_map);
     }
     __syncthreads();
-    // No block of a cluster may copy into another before that one's barriers are there, nor after it has ended.
+    // No block of a cluster may reach into another before that one's barriers are there, nor after it has ended.
     if constexpr (kTile.cluster() > 1) ptx::SyncCluster();
     constexpr int kCopyRegisters = 40, kMultiplyRegisters = 232;
     static_assert(kCopyRegisters + 2 * kMultiplyRegisters <= 65536 / 128, "a multiprocessor has 65536 registers");
@@ -62,6 +62,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) WgmmaKernel(const __grid_con
       if (threadIdx.x == 0) {
         WgmmaCopies<T, kTile, kAlongSteps> copies(p, stages, barriers);
         while (scheduler.Next(&work)) copies.Copy(work);
+        if constexpr (kTile.cluster() > 1) copies.Finish();
       }
     } else {
       ptx::TakeRegisters<kMultiplyRegisters>();

@@ -97,6 +97,14 @@ class WgmmaCopies {
     }
   }
 
+  // Waits until all has been read: of a block that has ended the others cannot say so.
+  __device__ __forceinline__ void Finish() {
+    for (int stage = 0; stage < kTile.stages; ++stage) {
+      ring_.WaitUntilEmpty();
+      ring_.Advance();
+    }
+  }
+
  private:
   struct Offset {
     uint16_t w, h, d;
@@ -116,7 +124,8 @@ class WgmmaCopies {
       if (from_corner[d] >= (kSpatial - d > params_.rank - 2 ? 1 : reach)) __trap();
     }
     const int32_t number = tap.filter_delta / params_.tap_stride;
-    if (number * params_.tap_stride != tap.filter_delta) __trap();
+    const bool is_tap = static_cast<uint32_t>(number) < static_cast<uint32_t>(params_.problem.tap_count);
+    if (!is_tap || number * params_.tap_stride != tap.filter_delta) __trap();
     return {static_cast<uint16_t>(from_corner[2]), static_cast<uint16_t>(from_corner[1]),
             static_cast<uint16_t>(from_corner[0]), number};
   }

@@ -53,7 +53,7 @@ WgmmaKernelOfTile Find(const ConvProblem& p, int tile) {
                                     : FindWgmma<__half>(tile, IsAlongSteps(p));
 }
 
-// The plan of mma that takes the place of one of this family where there is no wgmma, or the driver is too old.
+// The plan of mma that takes the place of one of this family where there is no wgmma, or TMA cannot be told of operands.
 Plan WithoutWgmma(const Plan& plan) {
   int tile = 0;
   while (kMmaTiles[tile].wgmma || kMmaTiles[tile].cols > std::min(128, kWgmmaTiles[plan.tile].cols)) ++tile;
@@ -113,8 +113,9 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   if (pass != Pass::kGather) return "the family only gathers";
   if (ResultElements(p, pass) == 0) return nullptr;
   if (p.in_channels == 0 || p.tap_count == 0) return "there is nothing to multiply";
-  for (int64_t size : p.src_size) {
-    if (size == 0) return "the source is empty";
+  for (int d = 0; d < kSpatial; ++d) {
+    if (p.src_size[d] == 0) return "the source is empty";
+    if (std::max(p.src_size[d], p.dst_size[d]) > INT32_MAX) return "too many pixels";
   }
   if (const char* why = WhyNotOperands(p)) return why;
   if (const char* why = WhyNotWindows(p, plan.im2col())) return why;
@@ -126,8 +127,15 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   return kMma.why_not(p, pass, WithoutWgmma(plan));
 }
 
+// Whether this device has wgmma: programs may be compiled elsewhere.
+bool IsHere() {
+  return HasWgmma(DeviceAttribute(cudaDevAttrComputeCapabilityMajor),
+                  DeviceAttribute(cudaDevAttrComputeCapabilityMinor));
+}
+
 size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
-  return std::max(Find(p, plan.tile).shared_bytes, kMma.shared_bytes(p, pass, WithoutWgmma(plan)));
+  const size_t without = kMma.shared_bytes(p, pass, WithoutWgmma(plan));
+  return IsHere() ? std::max(Find(p, plan.tile).shared_bytes, without) : without;
 }
 
 // False where TMA cannot be told of the operands.
@@ -171,7 +179,8 @@ WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
   params.classes = call.classes;
   params.out = StoredData(call, plan);
   params.out_type = StoredType(p, call.pass, plan);
-  // TMA stores no pixels outside of the result, which residue classes have where they are not equally large.
+  // A box of positions that ends outside of the result, as residue classes have where they are not equally large, is an
+  // illegal instruction to TMA's stores.
   params.has_out_maps = params.out_type == p.src_type;
   params.out_elements = ResultElements(p, call.pass);
   for (int d = 0; d < kSpatial; ++d) {
@@ -235,9 +244,7 @@ cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) 
   const ConvProblem& p = call.problem;
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
   WgmmaParams params = MakeParams(call, plan);
-  const bool is_here = HasWgmma(DeviceAttribute(cudaDevAttrComputeCapabilityMajor),
-                                DeviceAttribute(cudaDevAttrComputeCapabilityMinor));
-  if (!is_here || !AreAligned({call.src, call.rhs, call.result}) || !EncodeMaps(call, plan, &params)) {
+  if (!IsHere() || !AreAligned({call.src, call.rhs, call.result}) || !EncodeMaps(call, plan, &params)) {
     return kMma.launch(call, WithoutWgmma(plan), stream);
   }
   const cudaError_t status = EnqueueClusters(Find(p, plan.tile), kWgmmaTiles[plan.tile].cluster(), params, stream);
