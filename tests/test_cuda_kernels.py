@@ -211,6 +211,7 @@ def of_narrow():
     yield "thrice_as_many", grouped((2, 9, 9, 16), (3, 3, 1, 48))
     yield "packed_stem", last((2, 40, 36, 8), (7, 4, 8, 64), window_strides=(2, 1))
     yield "to_few_channels", last((2, 20, 20, 128), (3, 3, 128, 8))
+    yield "many_to_three", last((1, 70, 300, 72), (3, 3, 72, 3))
     yield "odd_pieces", last((2, 20, 20, 72), (3, 3, 72, 136))
     yield "thirds", last((2, 20, 23, 16), (3, 3, 16, 24), window_strides=(3, 3))
     yield "doubled", last((2, 9, 8, 16), (4, 4, 16, 24), lhs_dilation=(2, 2), padding=((2, 2), (2, 2)))
@@ -657,7 +658,8 @@ WITH_AREAS = {
     "direct": ["groups_of_16", "dilated_groups", "depthwise_5x5", "strided_depthwise", "strided_groups",
                "doubled_groups", "packed_stem", "doubled_rows", "causal_depthwise", "thirds", "doubled",
                "narrow_volume", "large_image", "image_stem", "latents",
-               "odd_image", "odd_stem", "to_an_image", "to_latents"],
+               "odd_image", "odd_stem", "to_an_image", "to_latents",
+               "many_to_three"],
     "depthwise": CHANNELS,
 }  # fmt: skip
 TILES_WITH_AREAS = {tile: of for tile, of in PARTIAL_TILES.items() if of[0] in WITH_AREAS}

@@ -600,6 +600,9 @@ def test_what_direct_takes_fits(problem, area, shared_bytes):
             assert plan.settings.area[1] % 8 == 0 and (shape.run or shape.taps_across or shape.box[2] % 8 == 0)
             assert max(*shape.box, shape.rows, plan.settings.area[1]) <= 256
             assert shape.rows // shape.walk * plan.settings.area[1] <= shape.positions
+            if shape.taps_across:
+                assert math.prod(shape.box) <= tile.warps * tile.positions * 16
+                assert shape.window.taps * problem.out_channels <= tile.sets * tile.columns
             told = plan.attributes(problem)["shape"]
             taps = shape.window.taps
             assert tuple(told) == (shape.rows, plan.settings.area[1], *shape.box, taps, shape.walk, shape.run)
@@ -696,6 +699,9 @@ REFUSED = {
         "channels_first": (channels_first((2, 16, 20, 20), (16, 16, 3, 3)), {}, EVERY_PASS, "last"),
         "too_many_columns": (
             halves((2, 20, 20, 64), (3, 3, 64, 5)), {}, EVERY_PASS[:1], "pieces of eight|45 columns of all taps"
+        ),
+        "large_box": (
+            halves((2, 20, 20, 64), (3, 3, 64, 3)), dict(area=(20, 24)), EVERY_PASS[:1], "pieces of eight|hold the box"
         ),
         "part_of_a_piece": (halves((2, 20, 20, 12), (3, 3, 12, 12)), {}, EVERY_PASS, "pieces of eight"),
         "rows_of_parts": (halves((2, 20, 21, 4), (3, 3, 4, 24)), {}, FROM_FEW, "whole pieces|pieces of eight"),

@@ -148,8 +148,8 @@ class Shape:
     chunks: parts of the source channels of a single group. src_pieces: of a pixel in shared memory.
     walking: the tile's walk, if warps do in this pass. taps_across: whether columns are (tap, output channel)s.
     entry_pieces: pieces of source channels that a set of output channels reads of each tap: a power of two, at whose
-      multiples each set's begin, if that is less than all. entries: (tap, piece)s of a chunk. row_steps: twos of them,
-      of a row of taps if warps walk. steps: of all rows.
+      multiples each set's begin, if that is less than all. entries: (tap, piece)s of a chunk, or with taps across
+      pieces alone. row_steps: twos of them, of a row of taps if warps walk. steps: of all rows.
     col_blocks: blocks of eight output channels of a channel block.
     warps_across: of a gather, those that share out the output channels.
     items: of a reduce, what a warp has, of which there are a thread block's sums.
@@ -157,8 +157,10 @@ class Shape:
 
     rows: of an area, in whole walks. walk: of these, that a warp takes one after the other; 1: it takes all at once.
     run: taps of a row, if the source is read in runs; else 0.
-    box: source pixels of an area; its rows are whole runs of RUN. Or pieces of its rows, if these are read in runs.
-    positions: of an area, with those behind its end that make whole multiplications. areas: of all classes and images.
+    box: source pixels of an area; its rows are whole runs of RUN, but with taps across. Or pieces of its rows, if these
+      are read in runs.
+    positions: of an area, with those behind its end that make whole multiplications, but with taps across. areas: of
+      all classes and images.
     shared_bytes: of a thread block.
     """
 

@@ -17,7 +17,8 @@ constexpr int FirstForGather(int tile) {
   for (int i = 0; i < tile; ++i) {
     const DirectTile& other = kDirectTiles[i];
     if (other.set == t.set && other.sets == t.sets && other.positions == t.positions && other.warps == t.warps &&
-        other.walk == t.walk && other.run == t.run && other.taps_across == t.taps_across) {
+        other.walk == t.walk && other.run == t.run && other.taps_across == t.taps_across &&
+        (!t.taps_across || other.pieces == t.pieces)) {
       return i;
     }
   }

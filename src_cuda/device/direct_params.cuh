@@ -46,7 +46,7 @@ struct DirectPlaces {
   int32_t position_pixels;  // of a reduce: bytes to their pixels in the box
   int32_t zeros;
   int32_t barriers;
-  int32_t results;          // of a gather's warps that do not walk
+  int32_t results;          // of a gather's warps that neither walk nor have taps across
   int32_t end;
 };
 
@@ -79,7 +79,7 @@ struct DirectParams {
   int32_t chunks;          // parts of the source channels, of the only group
   int32_t col_blocks;      // blocks of eight output channels of a channel block
   int32_t entry_pieces;    // pieces of source channels that a set of output channels reads of each tap: see FirstPiece
-  int32_t positions;       // of an area, with those behind its end that make whole multiplications
+  int32_t positions;       // of an area, with those behind its end that make whole multiplications, if it has such
   int32_t items;           // of a reduce: warps that have a thread block's sums
   int32_t parts;           // and of its positions, among so many warps each
   int32_t row_taps;        // where warps walk: taps of a row; else 0

@@ -199,7 +199,7 @@ cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) 
   SetOperands(call, plan, &d);
   // The filter, or its gradient, is read or written an element at a time.
   if (!AreAligned({d.src, reduce ? d.rhs : d.out})) return cudaErrorMisalignedAddress;
-  // A gather's blocks stay as long as there are tiles.
+  // A gather's blocks stay as long as there are rows.
   d.workers = reduce ? plan.split / Slices(d, tile)
                      : Workers(d.places.end, tile.gather_blocks(), d.channel_tiles, CeilDiv(d.stream_rows, d.rows));
   const DepthwiseKernel kernel = Find(p.src_type, plan.tile, call.pass);

@@ -237,7 +237,9 @@ const char* WhyNotWalk(const DirectParams& d, const DirectTile& tile) {
 
 const char* WhyNotTapsAcross(const DirectParams& d, const DirectTile& tile) {
   if (d.problem.groups > 1) return "columns are of one group here";
-  if (std::max(1, d.area.taps) * d.problem.out_channels > tile.col_blocks() * 8) return "its columns do not hold all taps";
+  if (std::max(1, d.area.taps) * d.problem.out_channels > tile.col_blocks() * 8) {
+    return "its columns do not hold all taps";
+  }
   return BoxPixels(d.area) > tile.warps * tile.positions * 16 ? "its warps do not hold the box" : nullptr;
 }
 
@@ -253,8 +255,8 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
       area.walk < 1 || area.run < 0 || area.run > area.taps || (area.run > 0) != is_runs) {
     return "no such area";
   }
-  const bool taps_across = HasTapsAcross(tile, pass), is_in_runs = area.box[2] % kRun == 0;
-  if (std::min({area.box[0], area.box[1], area.box[2]}) < 1 || !(is_runs || taps_across || is_in_runs) ||
+  const bool taps_across = HasTapsAcross(tile, pass), has_whole_runs = area.box[2] % kRun == 0;
+  if (std::min({area.box[0], area.box[1], area.box[2]}) < 1 || !(is_runs || taps_across || has_whole_runs) ||
       std::max({area.box[0], area.box[1], area.box[2], area.rows, area.cols}) > kMostBoxExtent) {
     return "no such box";
   }
