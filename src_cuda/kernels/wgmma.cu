@@ -199,8 +199,8 @@ WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
   return params;
 }
 
-// Clusters that the current device holds at once: fewer than its multiprocessors are good for, where some of those that
-// are near each other are odd ones. It is asked once.
+// Clusters that the current device holds at once, which may be fewer than its multiprocessors are good for: a kernel of
+// more would take as long again. It is asked once.
 cudaError_t HeldClusters(const void* function, const cudaLaunchConfig_t& config, int* clusters) {
   static std::mutex mutex;
   static std::map<std::pair<int, const void*>, int> known;
