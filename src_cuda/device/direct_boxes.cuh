@@ -13,7 +13,7 @@ namespace jaxconv {
 template <typename T, bool kRuns>
 class AreaBoxes {
  public:
-  __device__ __forceinline__ AreaBoxes(const DirectBlock& block, const StageRing& filled)
+  __device__ __forceinline__ AreaBoxes(const DirectBlock& block, const DirectRing& filled)
       : filled_(filled), next_(block.worker) {}
 
   __device__ __forceinline__ void CopyNext(const DirectParams& p, const DirectBlock& block, const BoxOrigin& origin,
@@ -32,7 +32,7 @@ class AreaBoxes {
   }
 
  private:
-  StageRing filled_;
+  DirectRing filled_;
   int32_t next_;
   int chunk_ = 0;
 };

@@ -171,8 +171,8 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTi
   if (block.worker >= block.areas) return;
   const uint32_t base = ptx::SharedAddress(shared);
   const BoxOrigin origin(p, block.residue());
-  StageRing filled(base + p.places.barriers), read = filled;
-  if (threadIdx.x == 0) filled.Init(kTile.warps);
+  DirectRing filled(base + p.places.barriers), read = filled;
+  if (threadIdx.x == 0) filled.Init(kBoxArrivals, kTile.warps);
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
   AreaBoxes<T, (kTile.run > 0)> boxes(block, filled);
   const auto copy = [&] { boxes.CopyNext(p, block, origin, box, base); };

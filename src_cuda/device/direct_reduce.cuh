@@ -197,8 +197,8 @@ __global__ void __launch_bounds__(32 * kReduceWarps, kDirectTiles[kTileIndex].re
   const uint32_t base = ptx::SharedAddress(shared);
   const BoxOrigin origin(p, block.residue());
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
-  StageRing filled(base + p.places.barriers), read = filled;
-  if (threadIdx.x == 0) filled.Init(kReduceWarps);
+  DirectRing filled(base + p.places.barriers), read = filled;
+  if (threadIdx.x == 0) filled.Init(kBoxArrivals, kReduceWarps);
   int32_t next = block.worker;  // the area that is copied next
   const auto copy = [&] {
     if (next >= block.areas) return;

@@ -6,45 +6,12 @@
 #include "device/direct_params.cuh"
 #include "device/ptx.cuh"
 #include "device/ptx_barrier.cuh"
+#include "device/stage_ring.cuh"
 
 namespace jaxconv {
 
-// A way through the stages, of a warp that reads them or of the one that fills them. A stage has two barriers: one says
-// that it is full, one that it is empty.
-class StageRing {
- public:
-  __device__ __forceinline__ explicit StageRing(uint32_t barriers) : barriers_(barriers) {}
-
-  // To be called by one thread, before all others wait.
-  __device__ __forceinline__ void Init(int readers) const {
-    for (int stage = 0; stage < kDirectStages; ++stage) {
-      ptx::InitBarrier(barriers_ + stage * 16, ptx::kHasTma ? 1 : 32);
-      ptx::InitBarrier(barriers_ + stage * 16 + 8, readers);
-    }
-  }
-
-  __device__ __forceinline__ int stage() const { return stage_; }
-  __device__ __forceinline__ uint32_t full() const { return barriers_ + stage_ * 16; }
-  __device__ __forceinline__ void WaitUntilFull() const { ptx::Wait(full(), turn_); }
-  __device__ __forceinline__ void WaitUntilEmpty() const { ptx::Wait(full() + 8, turn_ ^ 1); }
-
-  // Says that this warp has read the stage, and goes to the next one.
-  __device__ __forceinline__ void Release() {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) ptx::Arrive(full() + 8);
-    Advance();
-  }
-
-  __device__ __forceinline__ void Advance() {
-    stage_ = stage_ + 1 < kDirectStages ? stage_ + 1 : 0;
-    turn_ ^= stage_ == 0;
-  }
-
- private:
-  uint32_t barriers_;
-  int stage_ = 0;
-  uint32_t turn_ = 0;
-};
+using DirectRing = StageRing<kDirectStages>;
+inline constexpr int kBoxArrivals = ptx::kHasTma ? 1 : 32;  // of those who copy a box
 
 // A box of a tensor in shared memory: from where, and how large.
 struct Box {

@@ -181,8 +181,8 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTi
   if (block.residue().tap_count > p.area.taps) __trap();  // the plan is of another problem
   const uint32_t base = ptx::SharedAddress(shared);
   const BoxOrigin origin(p, block.residue());
-  StageRing read(base + p.places.barriers);
-  if (threadIdx.x == 0) read.Init(kTile.warps);
+  DirectRing read(base + p.places.barriers);
+  if (threadIdx.x == 0) read.Init(kBoxArrivals, kTile.warps);
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
   AreaBoxes<T, false> boxes(block, read);
   const auto copy = [&] { boxes.CopyNext(p, block, origin, box, base); };

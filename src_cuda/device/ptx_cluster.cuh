@@ -10,12 +10,6 @@
 
 namespace jaxconv::ptx {
 
-__device__ __forceinline__ uint32_t ClusterRank() {
-  uint32_t rank = 0;
-  JAXCONV_HOPPER_ASM("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-
 // Makes barriers that this thread has set up known to the cluster, and to TMA.
 __device__ __forceinline__ void FenceBarriers() {
   JAXCONV_HOPPER_ASM("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -26,7 +26,7 @@ template <typename T, WgmmaTile kTile, bool kAlongSteps>
 struct alignas(1024) WgmmaShared {
   WgmmaStages<T, kTile, kAlongSteps> stages;
   char results[kWgmmaReaders][kResultBuffers][kResultBytes];
-  uint64_t barriers[WgmmaRing<kTile.stages>::kBarriers];
+  uint64_t barriers[StageRing<kTile.stages>::kBarriers];
   int32_t order[kMostWgmmaClasses];
 };
 
@@ -44,7 +44,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) WgmmaKernel(const __grid_con
     if (stages % alignof(Shared) != 0) __trap();
     Scheduler::FillOrder(p, shared.order);
     if (threadIdx.x == 0) {
-      WgmmaRing<kTile.stages>(barriers).Init(kTile.cluster());
+      // All blocks of a cluster, into which a block copies, have read it before it is empty.
+      StageRing<kTile.stages>(barriers).Init(1, kWgmmaReaders * kTile.cluster());
       ptx::FenceBarriers();
       ptx::PrefetchMap(p.src_map);
       ptx::PrefetchMap(p.rhs_map);

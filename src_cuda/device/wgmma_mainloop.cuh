@@ -8,6 +8,7 @@
 #include "device/ptx_cluster.cuh"
 #include "device/ptx_hopper.cuh"
 #include "device/shared_tile.cuh"
+#include "device/stage_ring.cuh"
 #include "device/warpgroup_mma.cuh"
 #include "device/wgmma_params.cuh"
 #include "device/wgmma_scheduler.cuh"
@@ -32,39 +33,6 @@ struct WgmmaStages {
   Stage stages[kTile.stages];
 };
 
-// A way through the stages. Each has two barriers: one says that it is full, one that all blocks of the cluster, into
-// which a block copies, have read it.
-template <int kStages>
-class WgmmaRing {
- public:
-  static constexpr int kBarriers = 2 * kStages;
-
-  __device__ __forceinline__ explicit WgmmaRing(uint32_t barriers) : barriers_(barriers) {}
-
-  // To be called by one thread, before all others wait.
-  __device__ __forceinline__ void Init(int cluster) const {
-    for (int stage = 0; stage < kStages; ++stage) {
-      ptx::InitBarrier(barriers_ + stage * 16, 1);
-      ptx::InitBarrier(barriers_ + stage * 16 + 8, kWgmmaReaders * cluster);
-    }
-  }
-
-  __device__ __forceinline__ int stage() const { return stage_; }
-  __device__ __forceinline__ uint32_t full() const { return barriers_ + stage_ * 16; }
-  __device__ __forceinline__ uint32_t empty() const { return full() + 8; }
-  __device__ __forceinline__ void WaitUntilFull() const { ptx::Wait(full(), turn_); }
-  __device__ __forceinline__ void WaitUntilEmpty() const { ptx::Wait(empty(), turn_ ^ 1); }
-  __device__ __forceinline__ void Advance() {
-    stage_ = stage_ + 1 < kStages ? stage_ + 1 : 0;
-    turn_ ^= stage_ == 0;
-  }
-
- private:
-  uint32_t barriers_;
-  int stage_ = 0;
-  uint32_t turn_ = 0;
-};
-
 // What fills the stages: one thread.
 template <typename T, WgmmaTile kTile, bool kAlongSteps>
 class WgmmaCopies {
@@ -72,7 +40,7 @@ class WgmmaCopies {
   using Stages = WgmmaStages<T, kTile, kAlongSteps>;
 
   __device__ WgmmaCopies(const WgmmaParams& p, uint32_t stages, uint32_t barriers)
-      : params_(p), rows_(p), stages_(stages), ring_(barriers), rank_(kTile.cluster() > 1 ? ptx::ClusterRank() : 0) {}
+      : params_(p), rows_(p), stages_(stages), ring_(barriers), rank_(blockIdx.x % kTile.cluster()) {}
 
   // Copies a work's tiles, tap by tap.
   __device__ __forceinline__ void Copy(const WgmmaWork& work) {
@@ -156,7 +124,7 @@ class WgmmaCopies {
   const WgmmaParams& params_;
   RowPlaces rows_;
   uint32_t stages_;
-  WgmmaRing<kTile.stages> ring_;
+  StageRing<kTile.stages> ring_;
   uint32_t rank_;
 };
 
@@ -230,7 +198,7 @@ class WgmmaSums {
   static constexpr uint32_t kOfBlock = (1 << 18) - 1;
 
   uint32_t stages_;
-  WgmmaRing<kTile.stages> ring_;
+  StageRing<kTile.stages> ring_;
   int first_row_;
   float sums_[kRowBlocks][kTile.cols / 8][4];
 };

@@ -41,8 +41,8 @@ struct WgmmaParams {
   int32_t tap_stride;  // elements of the filter from a tap to the next
   int32_t chunks;      // of 64 source channels
   int32_t split;
-  uint32_t row_tiles;  // of a class, whole clusters
-  uint32_t col_tiles;
+  uint32_t row_clusters;  // of a class's tiles
+  uint32_t col_clusters;
   uint32_t works;      // of clusters
 };
 

@@ -44,12 +44,10 @@ class WgmmaScheduler {
     if (next_ >= params_.works) return false;
     uint32_t rest = next_;
     next_ += gridDim.x / kTile.cluster();
-    const uint32_t row_clusters = params_.row_tiles / kTile.row_blocks;
-    const uint32_t col_clusters = params_.col_tiles / kTile.col_blocks;
-    const uint32_t col_tile = rest % col_clusters * kTile.col_blocks + rank_ / kTile.row_blocks;
-    rest /= col_clusters;
-    const uint32_t row_tile = rest % row_clusters * kTile.row_blocks + rank_ % kTile.row_blocks;
-    rest /= row_clusters;
+    const uint32_t col_tile = rest % params_.col_clusters * kTile.col_blocks + rank_ / kTile.row_blocks;
+    rest /= params_.col_clusters;
+    const uint32_t row_tile = rest % params_.row_clusters * kTile.row_blocks + rank_ % kTile.row_blocks;
+    rest /= params_.row_clusters;
     work->first_row = static_cast<int32_t>(row_tile * kTile.rows);
     work->first_col = static_cast<int32_t>(col_tile * kTile.cols);
     work->slice = static_cast<int32_t>(rest % params_.split);

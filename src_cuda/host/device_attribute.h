@@ -3,6 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include "launch.h"
+
 namespace jaxconv {
 
 // An attribute of the current device; 0 where it cannot be read.
@@ -10,6 +12,12 @@ inline int DeviceAttribute(cudaDeviceAttr name) {
   int device = 0, value = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return 0;
   return cudaDeviceGetAttribute(&value, name, device) == cudaSuccess ? value : 0;
+}
+
+// Whether the current device has wgmma: programs may be compiled elsewhere.
+inline bool DeviceHasWgmma() {
+  return HasWgmma(DeviceAttribute(cudaDevAttrComputeCapabilityMajor),
+                  DeviceAttribute(cudaDevAttrComputeCapabilityMinor));
 }
 
 }  // namespace jaxconv

@@ -10,17 +10,19 @@
 
 namespace jaxconv {
 
-// With `shared_bytes` of dynamic shared memory, which the caller has compared with the device's limit.
+// Lets a kernel have so much dynamic shared memory, which the caller has compared with the device's limit.
+inline cudaError_t AllowShared(const void* function, size_t shared_bytes) {
+  constexpr size_t kUnasked = 48 * 1024;  // more is given only to kernels that ask for it
+  if (shared_bytes <= kUnasked) return cudaSuccess;
+  return cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+}
+
+// With `shared_bytes` of dynamic shared memory.
 template <typename Kernel, typename... Args>
 cudaError_t EnqueueShared(Kernel* kernel, int64_t blocks, int threads, size_t shared_bytes, cudaStream_t stream,
                           Args... args) {
   const void* function = reinterpret_cast<const void*>(kernel);
-  constexpr size_t kUnasked = 48 * 1024;  // more is given only to kernels that ask for it
-  if (shared_bytes > kUnasked) {
-    const cudaError_t status = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                    static_cast<int>(shared_bytes));
-    if (status != cudaSuccess) return status;
-  }
+  if (const cudaError_t status = AllowShared(function, shared_bytes)) return status;
   void* arguments[] = {&args...};
   return cudaLaunchKernel(function, dim3(static_cast<uint32_t>(blocks)), dim3(threads), arguments, shared_bytes,
                           stream);

@@ -7,13 +7,9 @@
 #include <cstdint>
 
 #include "conv_problem.h"
-#include "host/driver_function.h"
+#include "host/tma.h"
 
 namespace jaxconv {
-
-inline CUtensorMapDataType MapType(DType type) {
-  return type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-}
 
 // Windows that move over an activation: the first one's corner, how far apart they are and how many.
 struct Windows {

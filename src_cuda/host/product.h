@@ -1,6 +1,7 @@
 // Sizes of a call's matrix product, and of the tiles that cut it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -21,6 +22,17 @@ inline int64_t ChannelTaps(const ConvProblem& p) { return p.tap_count * p.in_cha
 inline int64_t Rows(const ConvProblem& p, Pass pass) { return pass == Pass::kGather ? Positions(p) : ChannelTaps(p); }
 
 inline int64_t ResultElements(const ConvProblem& p, Pass pass) { return p.groups * Rows(p, pass) * p.out_channels; }
+
+// Residue classes that have positions are the table's first ones: of each dimension so many phases.
+inline int64_t LivePhases(const ConvProblem& p, int d) { return std::min(p.period[d], p.dst_size[d]); }
+inline int64_t LiveClasses(const ConvProblem& p) { return LivePhases(p, 0) * LivePhases(p, 1) * LivePhases(p, 2); }
+
+// Whether these have equally many positions. There are results.
+inline bool HasEqualClasses(const ConvProblem& p) {
+  bool are_equal = true;
+  for (int d = 0; d < kSpatial; ++d) are_equal &= p.dst_size[d] % LivePhases(p, d) == 0;
+  return are_equal;
+}
 
 // Tiles of rows, each within a residue class. Classes are on the device, so the rows of each are unknown here: a bound
 // on the tiles of all, exact for one class. Blocks past the last tile end at once.

@@ -8,7 +8,7 @@
 
 #include "conv_problem.h"
 #include "device/direct_params.cuh"
-#include "host/driver_function.h"
+#include "host/tma.h"
 
 namespace jaxconv {
 
@@ -39,9 +39,8 @@ inline bool EncodeMap(CUtensorMap* map, bool* in_rows, const void* tensor, DType
                             static_cast<cuuint32_t>(extent[2] / box_row), static_cast<cuuint32_t>(extent[1]),
                             static_cast<cuuint32_t>(extent[0]), 1};
   const cuuint32_t steps[] = {1, 1, 1, 1, 1};
-  return encode(map, type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 5,
-                const_cast<void*>(tensor), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                kSwizzles[pixel.pitch], CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+  return encode(map, MapType(type), 5, const_cast<void*>(tensor), sizes, strides, box, steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, kSwizzles[pixel.pitch], CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 

@@ -65,13 +65,8 @@ bool HasPieces(const ConvCall& call) {
 // Of the classes' tables, whether their positions and taps can be equally many. The kernel looks at them.
 const char* WhyNotMerged(const ConvProblem& p, Pass pass, int merged) {
   if (merged == 1) return nullptr;
-  int64_t classes = 1;
-  for (int d = 0; d < kSpatial; ++d) {
-    const int64_t phases = std::min(p.period[d], p.dst_size[d]);  // those that have positions
-    if (p.dst_size[d] % phases) return "classes of different sizes cannot be merged";
-    classes *= phases;
-  }
-  if (pass == Pass::kReduce || merged != p.class_count || merged != classes || p.tap_count < merged ||
+  if (!HasEqualClasses(p)) return "classes of different sizes cannot be merged";
+  if (pass == Pass::kReduce || merged != p.class_count || merged != LiveClasses(p) || p.tap_count < merged ||
       p.tap_count % merged) {
     return "no such classes to merge";
   }
@@ -95,10 +90,7 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
 
 // The tile that runs on this device.
 int TileHere(const Plan& plan) {
-  return HasWgmma(DeviceAttribute(cudaDevAttrComputeCapabilityMajor),
-                  DeviceAttribute(cudaDevAttrComputeCapabilityMinor))
-             ? plan.tile
-             : WithoutWgmma(plan.tile);
+  return DeviceHasWgmma() ? plan.tile : WithoutWgmma(plan.tile);
 }
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {

@@ -22,13 +22,6 @@
 namespace jaxconv {
 namespace {
 
-// Residue classes that have positions: the table's first ones.
-int64_t LiveClasses(const ConvProblem& p) {
-  int64_t classes = 1;
-  for (int d = 0; d < kSpatial; ++d) classes *= std::min(p.period[d], p.dst_size[d]);
-  return classes;
-}
-
 // Positions of the class that has most, which the others are computed with.
 int64_t ClassRows(const ConvProblem& p) {
   int64_t rows = p.batch;
@@ -36,13 +29,17 @@ int64_t ClassRows(const ConvProblem& p) {
   return rows;
 }
 
-// Tiles along rows or columns, of whole clusters.
-int64_t Tiles(int64_t size, int tile_size, int blocks) { return CeilDiv(size, int64_t{tile_size} * blocks) * blocks; }
+// Clusters of tiles along a class's rows, and along columns.
+int64_t RowClusters(const ConvProblem& p, const WgmmaTile& tile) {
+  return CeilDiv(ClassRows(p), int64_t{tile.rows} * tile.row_blocks);
+}
+int64_t ColClusters(const ConvProblem& p, const WgmmaTile& tile) {
+  return CeilDiv(p.out_channels, int64_t{tile.cols} * tile.col_blocks);
+}
 
 // What clusters share out.
 int64_t Works(const ConvProblem& p, const WgmmaTile& tile, int split) {
-  return Tiles(ClassRows(p), tile.rows, tile.row_blocks) * Tiles(p.out_channels, tile.cols, tile.col_blocks) /
-         tile.cluster() * LiveClasses(p) * split;
+  return RowClusters(p, tile) * ColClusters(p, tile) * LiveClasses(p) * split;
 }
 
 // Whether the filter lies along the steps: its source channels are neighbours in memory.
@@ -127,15 +124,9 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   return kMma.why_not(p, pass, WithoutWgmma(plan));
 }
 
-// Whether this device has wgmma: programs may be compiled elsewhere.
-bool IsHere() {
-  return HasWgmma(DeviceAttribute(cudaDevAttrComputeCapabilityMajor),
-                  DeviceAttribute(cudaDevAttrComputeCapabilityMinor));
-}
-
 size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
   const size_t without = kMma.shared_bytes(p, pass, WithoutWgmma(plan));
-  return IsHere() ? std::max(Find(p, plan.tile).shared_bytes, without) : without;
+  return DeviceHasWgmma() ? std::max(Find(p, plan.tile).shared_bytes, without) : without;
 }
 
 // False where TMA cannot be told of the operands.
@@ -158,7 +149,7 @@ bool EncodeMaps(const ConvCall& call, const Plan& plan, WgmmaParams* params) {
   // The table's order: the last dimension's phases follow each other.
   for (int32_t c = 0; c < params->live_classes; ++c) {
     for (int32_t d = kSpatial - 1, rest = c; d >= 0; --d) {
-      const auto phases = static_cast<int32_t>(std::min(p.period[d], p.dst_size[d]));
+      const auto phases = static_cast<int32_t>(LivePhases(p, d));
       windows.Set(d, rest % phases, p.period[d], params->counts[d]), rest /= phases;
     }
     if (!EncodeWindows(&params->out_maps[c], params->rank, call.result, p.dst_type, p.dst, p.dst_size, p.batch,
@@ -181,20 +172,19 @@ WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
   params.out_type = StoredType(p, call.pass, plan);
   // A box of positions that ends outside of the result, as residue classes have where they are not equally large, is an
   // illegal instruction to TMA's stores.
-  params.has_out_maps = params.out_type == p.src_type;
+  params.has_out_maps = params.out_type == p.src_type && HasEqualClasses(p);
   params.out_elements = ResultElements(p, call.pass);
   for (int d = 0; d < kSpatial; ++d) {
     params.counts[d] = static_cast<int32_t>(CeilDiv(p.dst_size[d], p.period[d]));
     params.corner[d] = im2col.corner[d];
-    params.has_out_maps &= p.dst_size[d] % std::min(p.period[d], p.dst_size[d]) == 0;
   }
   params.live_classes = static_cast<int32_t>(LiveClasses(p));
   params.rank = im2col.rank;
   params.tap_stride = im2col.tap_stride;
   params.chunks = static_cast<int32_t>(CeilDiv(p.in_channels, kChunk));
   params.split = plan.split;
-  params.row_tiles = static_cast<uint32_t>(Tiles(ClassRows(p), tile.rows, tile.row_blocks));
-  params.col_tiles = static_cast<uint32_t>(Tiles(p.out_channels, tile.cols, tile.col_blocks));
+  params.row_clusters = static_cast<uint32_t>(RowClusters(p, tile));
+  params.col_clusters = static_cast<uint32_t>(ColClusters(p, tile));
   params.works = static_cast<uint32_t>(Works(p, tile, plan.split));
   return params;
 }
@@ -219,10 +209,7 @@ cudaError_t HeldClusters(const void* function, const cudaLaunchConfig_t& config,
 cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, uint32_t cluster, WgmmaParams& params,
                             cudaStream_t stream) {
   const auto function = reinterpret_cast<const void*>(kernel.function);
-  if (const cudaError_t status = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                      static_cast<int>(kernel.shared_bytes))) {
-    return status;
-  }
+  if (const cudaError_t status = AllowShared(function, kernel.shared_bytes)) return status;
   cudaLaunchAttribute of_cluster{};
   of_cluster.id = cudaLaunchAttributeClusterDimension;
   of_cluster.val.clusterDim = {cluster, 1, 1};
@@ -244,7 +231,7 @@ cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) 
   const ConvProblem& p = call.problem;
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
   WgmmaParams params = MakeParams(call, plan);
-  if (!IsHere() || !AreAligned({call.src, call.rhs, call.result}) || !EncodeMaps(call, plan, &params)) {
+  if (!DeviceHasWgmma() || !AreAligned({call.src, call.rhs, call.result}) || !EncodeMaps(call, plan, &params)) {
     return kMma.launch(call, WithoutWgmma(plan), stream);
   }
   const cudaError_t status = EnqueueClusters(Find(p, plan.tile), kWgmmaTiles[plan.tile].cluster(), params, stream);
