@@ -180,14 +180,17 @@ struct WgmmaTile {
   int stages;
   int row_blocks;  // of a cluster
   int col_blocks;
+  int resident;  // thread blocks of a multiprocessor
 
   constexpr int cluster() const { return row_blocks * col_blocks; }
+  constexpr int warpgroups() const { return rows % 192 == 0 ? 3 : 2; }  // that multiply
 };
 
 // The table of families/wgmma.py.
 inline constexpr WgmmaTile kWgmmaTiles[] = {
-    {256, 128, 4, 2, 1}, {128, 256, 4, 2, 1}, {256, 160, 3, 2, 1}, {128, 192, 4, 2, 1}, {128, 128, 6, 1, 2},
-    {128, 128, 6, 1, 1}, {256, 96, 4, 1, 1},  {256, 64, 4, 1, 1},  {128, 64, 8, 1, 1},
+    {256, 128, 4, 2, 1, 1}, {128, 256, 4, 2, 1, 1}, {256, 160, 3, 2, 1, 1}, {192, 256, 3, 1, 1, 1},
+    {192, 128, 4, 1, 1, 1}, {128, 192, 4, 2, 1, 1}, {128, 128, 6, 1, 2, 1}, {128, 128, 3, 1, 1, 2},
+    {256, 96, 4, 1, 1, 1},  {256, 64, 4, 1, 1, 1},  {256, 64, 2, 1, 1, 2},  {128, 64, 4, 1, 1, 2},
 };
 
 // Filters along whose rows a warp walks that keeps the filter in registers: how many rows of taps they have at most,

@@ -340,6 +340,7 @@ def of_windows():
     yield "tiny_odd_windows_by_two", strided((1, 3, 5, 8), (3, 3, 8, 16), 2, 2)
     yield "tiny_doubled_windows", spread((1, 3, 4, 8), (4, 4, 8, 72), 2, 2, padding=((2, 2), (2, 2)))
     yield "tiny_windows_without_taps", strided((1, 4, 4, 8), (1, 1, 8, 16), 2, 2)
+    yield "tiny_points", last((2, 3, 3, 8), (1, 1, 8, 16))
     # Ranks: leading dimensions of one pixel are left out.
     yield "line", last((2, 50, 40), (3, 40, 72))
     yield "image_of_a_row", last((2, 1, 50, 16), (1, 5, 16, 24))
@@ -390,7 +391,14 @@ def of_windows():
     for ins, outs in [(8, 200), (32, 96), (40, 136), (64, 64), (72, 40), (96, 24), (104, 16), (136, 8), (200, 72),
                        (64, 328), (128, 520)]:
         yield f"channels_{ins}_to_{outs}", last((2, 7, 9, ins), (2, 3, ins, outs))
+    # Matrices of pixels: rows of begun tiles, of more tiles than blocks are there at once, and one row.
     yield "points_of_many_channels", last((2, 5, 7, 520), (1, 1, 520, 264))
+    yield "points_of_begun_tiles", last((3, 11, 13, 72), (1, 1, 72, 136))
+    yield "points_of_a_line", last((2, 700, 24), (1, 24, 40))
+    yield "points_of_a_volume", last((2, 3, 5, 7, 40), (1, 1, 1, 40, 24))
+    yield "many_points", last((5, 6133, 8), (1, 8, 72))
+    yield "one_point", last((1, 1, 1, 72), (1, 1, 72, 136))
+    yield "padded_points", last((2, 5, 7, 24), (1, 1, 24, 16), padding=((0, 1), (2, 0)))
     # Rows: even and odd numbers of tiles, more than blocks are there at once, and images of less than a tile.
     yield "three_tiles_of_rows", last((3, 10, 10, 16), (3, 3, 16, 24))
     yield "five_tiles_of_rows", last((2, 30, 10, 72), (2, 2, 72, 72))

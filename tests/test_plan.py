@@ -889,7 +889,7 @@ def line_of_windows(rank, axis, size, taps=1, **per_axis):
 
 
 # Of maps' ranks: how far from an image's edges windows begin and end, and a window's last tap from its first.
-TMA_REACH = {3: (2**15, 2**16 - 1), 4: (2**7, 2**8 - 1), 5: (2**4, 2**5 - 1)}
+TMA_REACH = {2: (1, 0), 3: (2**15, 2**16 - 1), 4: (2**7, 2**8 - 1), 5: (2**4, 2**5 - 1)}
 # A problem and what is one too much of it, as it is refused.
 BEYOND = {
     "begins_before": ("begin", lambda most, _, more: dict(size=5, padding=(most + more, 0))),
@@ -938,7 +938,13 @@ RANKS = {
     "window_beyond_a_row": (halves((2, 1, 9, 8), (3, 3, 8, 8)), 4),
     "row_that_is_padded": (halves((2, 1, 9, 8), (1, 3, 8, 8), padding=((1, 0), (1, 1))), 4),
     "volume": (halves((2, 5, 7, 9, 8), (3, 3, 3, 8, 8)), 5),
-    "pixel": (halves((2, 1, 1, 1, 8), (1, 1, 1, 8, 8)), 3),
+    "pixel": (halves((2, 1, 1, 1, 8), (1, 1, 1, 8, 8)), 2),
+    "points": (halves((2, 7, 9, 8), (1, 1, 8, 8)), 2),
+    "points_of_a_line": (halves((2, 9, 8), (1, 8, 8)), 2),
+    "points_of_a_volume": (halves((2, 5, 7, 9, 8), (1, 1, 1, 8, 8)), 2),
+    "padded_points": (halves((2, 7, 9, 8), (1, 1, 8, 8), padding=((0, 0), (1, 1))), 4),
+    "points_further_along": (halves((2, 7, 9, 8), (1, 1, 8, 8), padding=((0, 0), (1, -1))), 4),
+    "points_by_two": (halves((2, 7, 9, 8), (1, 1, 8, 8), window_strides=(1, 2)), 4),
 }
 
 
@@ -983,7 +989,10 @@ def check_windows(problem):
     behind = corner + (-(-outs // period) - 1) * step - (ins - 1)
     assert -most <= min(*corner, *behind) and max(*corner, *behind) < most
     left_out = slice(0, 5 - where.rank)
-    assert np.all(ins[left_out] == 1) and np.all(outs[left_out] == 1) and not np.any(corner[left_out])
+    if where.rank == 2:  # a matrix of pixels: a position is one of them
+        assert np.all(ins == outs) and not np.any(corner) and math.prod(taps) == 1
+    else:
+        assert np.all(ins[left_out] == 1) and np.all(outs[left_out] == 1) and not np.any(corner[left_out])
     # The filter's map, of its taps by its channels, holds no more than the filter.
     size, strides = problem.rhs_shape, row_major_strides(problem.rhs_shape)
     channels = sum((size[axis] - 1) * strides[axis] for axis in (problem.rhs_spec.first, problem.rhs_spec.second))
@@ -1236,18 +1245,23 @@ def test_depthwise_tiles_are_those_that_are_compiled():
 
 
 def test_wgmma_tiles_are_those_that_are_compiled():
-    """Half of the rows are a warpgroup's, by 64; the sums are in registers of its threads."""
+    """Warpgroups have equally many rows, by 64; the sums are in registers of their threads."""
     tiles = [row.tile for row in CUDA["wgmma"].TILES]
     assert [tuple(map(int, row)) for row in compiled_rows("kWgmmaTiles")] == [tuple(tile) for tile in tiles]
     for row in CUDA["wgmma"].TILES:
-        rows, cols, stages, row_blocks, col_blocks = row.tile
-        assert rows % 128 == 0 and 64 <= cols <= 256 and cols % 32 == 0 and stages >= 2
-        assert (row.threads, row.resident) == (384, 1) and min(row_blocks, col_blocks) == 1
-        assert rows // 128 * cols // 2 < 232
-        # Stages with two barriers each, columns copied by 64; two buffers of 16 rows for each of eight warps; an order.
-        shared = stages * ((rows + math.ceil(cols / 64) * 64) * 128 + 16) + 8 * 2 * 16 * 128 + 8 * 4
+        rows, cols, stages, row_blocks, col_blocks, resident = row.tile
+        warpgroups = 3 if rows == 192 else 2
+        assert rows % (64 * warpgroups) == 0 and 64 <= cols <= 256 and cols % 32 == 0 and stages >= 2
+        copies = 128 if resident == 1 else 32
+        assert (row.threads, row.resident) == (warpgroups * 128 + copies, resident) and min(row_blocks, col_blocks) == 1
+        registers = {(2, 1): 232, (3, 1): 160, (2, 2): 112}[warpgroups, resident]
+        assert rows // warpgroups * cols // 128 < registers - 20
+        # Stages with two barriers each, columns copied by 64; buffers of 16 rows for each warp; an order.
+        buffers = warpgroups * 4 * (3 - resident)
+        shared = stages * ((rows + math.ceil(cols / 64) * 64) * 128 + 16) + buffers * 16 * 128 + 8 * 4
         shared = math.ceil(shared / 1024) * 1024
         assert CUDA["wgmma"].shared_bytes(row, Product("gather", PIECES)) == shared <= TYPICAL_DEVICE.shared_bytes
+        assert resident * (shared + 1024) <= 228 * 1024  # a multiprocessor's, of which each block takes one more KB
 
 
 @pytest.mark.parametrize("platform, header, families", [

@@ -19,20 +19,21 @@ MOST_CLASSES = 8
 MOST_STEP = 8  # pixels from a window of TMA's to the next
 # Of TMA's maps, by their rank: how far from an image's edges windows may begin and end, and taps from a window's corner.
 FARTHEST = {3: (1 << 15, 1 << 16), 4: (1 << 7, 1 << 8), 5: (1 << 4, 1 << 5)}
-RESULT_BYTES = 2 * 2 * 64 * 64 * 2  # shared memory of results on their way, two buffers of each warpgroup
+RESULT_BYTES = 64 * 64 * 2  # shared memory of a warpgroup's results on their way
 RATE = 2048  # multiply-adds of a multiprocessor in a clock
 # Costs, fitted to measurements on an H200.
-BEGIN_SECONDS = 3e-6
-TILE_SECONDS = 4e-7  # for a tile's results, and for each of them
-RESULT_SECONDS = 5e-11
+BEGIN_SECONDS = 9e-7
+TILE_SECONDS = 5.6e-7  # for a tile's results, and for each of them
+RESULT_SECONDS = 4.7e-11
 
 
 class WgmmaTile(NamedTuple):
-    """A thread block's rows and columns of results, of which two warpgroups have half of the rows each.
+    """A thread block's rows and columns of results; two warpgroups, or three of 192 rows, have equally many rows.
 
     stages: copies of the operands' tiles in shared memory.
     row_blocks, col_blocks: thread blocks of a cluster: of neighbouring rows, which share what they read of the filter,
       or of neighbouring columns, which share what they read of the source.
+    resident: thread blocks of a multiprocessor; of two, one multiplies while the other begins or ends a tile.
     """
 
     rows: int
@@ -40,6 +41,7 @@ class WgmmaTile(NamedTuple):
     stages: int
     row_blocks: int = 1
     col_blocks: int = 1
+    resident: int = 1
 
     depth = CHUNK
     wgmma = True
@@ -47,15 +49,20 @@ class WgmmaTile(NamedTuple):
 
     def __str__(self) -> str:
         cluster = f" by {self.row_blocks}x{self.col_blocks}" if self.cluster > 1 else ""
-        return f"{self.rows}x{self.cols}x{self.depth}{cluster}"
+        both = ", two at once" if self.resident == 2 else ""
+        return f"{self.rows}x{self.cols}x{self.depth}{cluster}{both}"
 
     @property
     def cluster(self) -> int:
         return self.row_blocks * self.col_blocks
 
+    @property
+    def warpgroups(self) -> int:
+        return 3 if self.rows % 192 == 0 else 2
+
 
 class Im2col(NamedTuple):
-    """Where TMA finds a problem's pixels and taps: `Im2col` of src_cuda/launch.h."""
+    """Where TMA finds a problem's pixels and taps: `Im2col` of src_cuda/launch.h. Of rank 2 pixels are a matrix."""
 
     corner: tuple[int, ...]
     rank: int
@@ -78,8 +85,12 @@ def im2col(problem: ConvProblem) -> Im2col | str:
     periods = [d // math.gcd(s, d) for s, d in zip(problem.window_strides, problem.lhs_dilation, strict=True)]
     if (apart := max([1, *steps, *periods])) > MOST_STEP:
         return f"windows, or the results of a residue class, {apart} pixels apart, of {MOST_STEP} at most"
+    if (stride := tap_stride(problem)) is None:
+        return "a filter whose windows are not one axis"
     # Leading dimensions of one pixel are left out.
     there = (sizes > 1).any(axis=0) | (corner != 0) | (far != 0)
+    if len(shifts) == 1 and not corner.any() and apart == 1 and (sizes[0] == sizes[1]).all():
+        return Im2col((0,) * SPATIAL, 2, stride)  # pixels as they lie: a matrix
     rank = 2 + max(1, SPATIAL - int(there.argmax()) if there.any() else 1)
     most, reach = FARTHEST[rank]
     end = corner + (live[:, 5:].max(axis=0, initial=1) - 1) * np.array([*unit, *steps]) - (sizes[0] - 1)
@@ -87,9 +98,6 @@ def im2col(problem: ConvProblem) -> Im2col | str:
         return f"windows that begin or end more than {most} pixels from the image's edges"
     if (far - corner).max() >= reach:
         return f"taps {(far - corner).max()} pixels apart, of less than {reach}"
-    stride = tap_stride(problem)
-    if stride is None:
-        return "a filter whose windows are not one axis"
     return Im2col(tuple(map(int, corner)), rank, stride)
 
 
@@ -110,19 +118,22 @@ class Wgmma(TensorCores):
 
     PACKS_GROUPS = False
     ALIGNED = True
-    BANDWIDTH = 0.85
+    BANDWIDTH = 0.734
 
     # The efficiency is that of the main loop alone: it is L2, which gives narrow tiles less than they take.
     TILES = (
-        TileRow(WgmmaTile(256, 128, 4, row_blocks=2), 384, 1, {"gather": 0.75}),
-        TileRow(WgmmaTile(128, 256, 4, row_blocks=2), 384, 1, {"gather": 0.78}),
-        TileRow(WgmmaTile(256, 160, 3, row_blocks=2), 384, 1, {"gather": 0.77}),
-        TileRow(WgmmaTile(128, 192, 4, row_blocks=2), 384, 1, {"gather": 0.66}),
-        TileRow(WgmmaTile(128, 128, 6, col_blocks=2), 384, 1, {"gather": 0.655}),
-        TileRow(WgmmaTile(128, 128, 6), 384, 1, {"gather": 0.64}),
-        TileRow(WgmmaTile(256, 96, 4), 384, 1, {"gather": 0.62}),
-        TileRow(WgmmaTile(256, 64, 4), 384, 1, {"gather": 0.50}),
-        TileRow(WgmmaTile(128, 64, 8), 384, 1, {"gather": 0.415}),
+        TileRow(WgmmaTile(256, 128, 4, row_blocks=2), 384, 1, {"gather": 0.742}),
+        TileRow(WgmmaTile(128, 256, 4, row_blocks=2), 384, 1, {"gather": 0.84}),
+        TileRow(WgmmaTile(256, 160, 3, row_blocks=2), 384, 1, {"gather": 0.733}),
+        TileRow(WgmmaTile(192, 256, 3), 512, 1, {"gather": 0.781}),
+        TileRow(WgmmaTile(192, 128, 4), 512, 1, {"gather": 0.68}),
+        TileRow(WgmmaTile(128, 192, 4, row_blocks=2), 384, 1, {"gather": 0.79}),
+        TileRow(WgmmaTile(128, 128, 6, col_blocks=2), 384, 1, {"gather": 0.742}),
+        TileRow(WgmmaTile(128, 128, 3, resident=2), 288, 2, {"gather": 0.596}),
+        TileRow(WgmmaTile(256, 96, 4), 384, 1, {"gather": 0.609}),
+        TileRow(WgmmaTile(256, 64, 4), 384, 1, {"gather": 0.468}),
+        TileRow(WgmmaTile(256, 64, 2, resident=2), 288, 2, {"gather": 0.413}),
+        TileRow(WgmmaTile(128, 64, 4, resident=2), 288, 2, {"gather": 0.39}),
     )
 
     def why_never(self, product: Product) -> str | None:
@@ -155,10 +166,13 @@ class Wgmma(TensorCores):
         """The works of a cluster, one after the other; then the slices' sum."""
         tile, row = settings.tile, self.row_of(settings.tile)
         step = tile.rows * tile.cols * CHUNK / (RATE * row.efficiency["gather"] * device.clock_hz)
+        steps = max(1, self.steps(product) / settings.split) * step
         sums = tile.rows * tile.cols * (1 if settings.split == 1 else 2)  # slices are of twice as many bytes
-        work = max(1, self.steps(product) / settings.split) * step + TILE_SECONDS + sums * RESULT_SECONDS
+        end = TILE_SECONDS + sums * RESULT_SECONDS
         turns = ceil_div(self.works(settings, product), max(1, device.multiprocessors // tile.cluster))
-        seconds = BEGIN_SECONDS + max(turns * work, product.activation_bytes / (self.BANDWIDTH * device.bandwidth))
+        ends = ceil_div(turns, tile.resident)  # those while nothing is multiplied
+        copies = product.activation_bytes / (self.BANDWIDTH * device.bandwidth)
+        seconds = BEGIN_SECONDS + max(turns * steps + ends * end, copies + end / tile.resident)
         if settings.split > 1:  # slices are written, and read by one more kernel
             slices = settings.split * product.planned_sums_bytes
             seconds += 2 * slices / device.bandwidth + settings.split * self.SLICE_SECONDS + LAUNCH_SECONDS
@@ -175,7 +189,8 @@ class Wgmma(TensorCores):
     def shared_bytes(self, row: TileRow, product: Product) -> int:
         tile = row.tile
         cols = ceil_div(tile.cols, CHUNK) * CHUNK  # that are copied, where they are neighbours in memory
-        return ceil_div(tile.stages * ((tile.rows + cols) * CHUNK * 2 + 16) + RESULT_BYTES + 32, 1024) * 1024
+        results = tile.warpgroups * (1 if tile.resident == 2 else 2) * RESULT_BYTES
+        return ceil_div(tile.stages * ((tile.rows + cols) * CHUNK * 2 + 16) + results + 32, 1024) * 1024
 
 
 def _why_not_windows(product: Product) -> str | None:

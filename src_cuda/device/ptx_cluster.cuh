@@ -29,7 +29,27 @@ __device__ __forceinline__ void ArriveAt(uint32_t barrier, uint32_t block) {
       : "memory");
 }
 
-// A place of TMA's im2col mode: a channel, and a pixel, of as many dimensions as the map has.
+// Copies a box of one of some matrices, as the taps of a filter; if kToAll, to the blocks of the cluster that the mask
+// names, at the same place.
+template <bool kToAll>
+__device__ __forceinline__ void CopyMatrix(uint32_t to, const CUtensorMap& map, uint32_t barrier, int32_t fast,
+                                           int32_t slow, int32_t matrix, uint16_t blocks) {
+  [[maybe_unused]] const auto address = reinterpret_cast<uint64_t>(&map);
+  if constexpr (kToAll) {
+    JAXCONV_HOPPER_ASM(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+        "[%1, {%3, %4, %5}], [%2], %6;" ::"r"(to), "l"(address), "r"(barrier), "r"(fast), "r"(slow), "r"(matrix),
+        "h"(blocks)
+        : "memory");
+  } else {
+    JAXCONV_HOPPER_ASM(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
+        "[%2];" ::"r"(to), "l"(address), "r"(barrier), "r"(fast), "r"(slow), "r"(matrix)
+        : "memory");
+  }
+}
+
+// A pixel, of as many dimensions as a map has: of TMA's im2col mode, or, of rank 2, a row of a matrix.
 struct PixelPlace {
   int32_t w, h, d, image;
 };
@@ -53,7 +73,9 @@ __device__ __forceinline__ void CopyPixels(int rank, uint32_t to, const CUtensor
                        "};" ::"r"(to), "l"(address), "r"(barrier), "r"(channel), __VA_ARGS__                         \
                        : "memory");                                                                                  \
   }
-  if (rank == 3) {
+  if (rank == 2) {
+    CopyMatrix<kToAll>(to, map, barrier, channel, at.w, 0, blocks);
+  } else if (rank == 3) {
     JAXCONV_COPY_PIXELS_OF("3", "%3, %4, %5", "%6", "%7", "r"(at.w), "r"(at.image), "h"(w))
   } else if (rank == 4) {
     JAXCONV_COPY_PIXELS_OF("4", "%3, %4, %5, %6", "%7, %8", "%9", "r"(at.w), "r"(at.h), "r"(at.image), "h"(w), "h"(h))
@@ -70,7 +92,11 @@ __device__ __forceinline__ void StorePixels(int rank, const CUtensorMap& map, ui
                                             const PixelPlace& at) {
   [[maybe_unused]] const auto address = reinterpret_cast<uint64_t>(&map);
 #define JAXCONV_STORE_PIXELS "d.global.shared::cta.im2col_no_offs.bulk_group [%0, "
-  if (rank == 3) {
+  if (rank == 2) {
+    JAXCONV_HOPPER_ASM("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, 0}], [%1];" ::"l"(
+                           address), "r"(from), "r"(channel), "r"(at.w)
+                       : "memory");
+  } else if (rank == 3) {
     JAXCONV_HOPPER_ASM("cp.async.bulk.tensor.3" JAXCONV_STORE_PIXELS "{%2, %3, %4}], [%1];" ::"l"(address), "r"(from),
                        "r"(channel), "r"(at.w), "r"(at.image)
                        : "memory");
@@ -92,25 +118,6 @@ __device__ __forceinline__ void CommitStores() { JAXCONV_HOPPER_ASM("cp.async.bu
 template <int kPending>
 __device__ __forceinline__ void WaitForStores() {
   JAXCONV_HOPPER_ASM("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
-}
-
-// Copies a box of a matrix of each of some taps, to the blocks of the cluster that the mask names, at the same place.
-template <bool kToAll>
-__device__ __forceinline__ void CopyMatrix(uint32_t to, const CUtensorMap& map, uint32_t barrier, int32_t fast,
-                                           int32_t slow, int32_t tap, uint16_t blocks) {
-  [[maybe_unused]] const auto address = reinterpret_cast<uint64_t>(&map);
-  if constexpr (kToAll) {
-    JAXCONV_HOPPER_ASM(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-        "[%1, {%3, %4, %5}], [%2], %6;" ::"r"(to), "l"(address), "r"(barrier), "r"(fast), "r"(slow), "r"(tap),
-        "h"(blocks)
-        : "memory");
-  } else {
-    JAXCONV_HOPPER_ASM(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
-        "[%2];" ::"r"(to), "l"(address), "r"(barrier), "r"(fast), "r"(slow), "r"(tap)
-        : "memory");
-  }
 }
 
 // Four 8 x 8 matrices of 16-bit elements from registers, row i of matrix j to the address that lane 8 * j + i gives.

@@ -15,7 +15,8 @@
 namespace jaxconv {
 
 inline constexpr int kResultBytes = kResultRows * 64 * 2;
-inline constexpr int kResultBuffers = 2;  // of each warp: one is filled while the other is stored
+// Of each warp: one is filled while the other is stored, or, where there are two blocks, what the other block does.
+constexpr int ResultBuffers(const WgmmaTile& tile) { return tile.resident == 1 ? 2 : 1; }
 
 template <typename T>
 __device__ __forceinline__ uint32_t RoundPair(float first, float second) {
@@ -30,13 +31,15 @@ class WgmmaStores {
   __device__ WgmmaStores(const WgmmaParams& p, uint32_t buffers)
       : params_(p), rows_(p), buffers_(buffers), lane_(threadIdx.x % 32), warp_(threadIdx.x / 32 % 4) {}
 
-  // Stores 64 rows of a work's tile.
+  // Stores 64 rows of a work's results, or some columns of them.
   template <int kBlocks>
-  __device__ __forceinline__ void Store(const float (&sums)[kBlocks][4], const WgmmaWork& work, int32_t first_row) {
+  __device__ __forceinline__ void Store(const float (&sums)[kBlocks][4], const WgmmaWork& work, int32_t first_row,
+                                        int32_t first_col) {
     if (params_.has_out_maps) {
-      StoreByTma(sums, work, first_row);
+      StoreByTma(sums, work.residue, first_row, first_col);
     } else {
-      WithType<float>(params_.out_type, [&](auto type) { StorePairs<decltype(type)>(sums, work, first_row); });
+      WithType<float>(params_.out_type,
+                      [&](auto type) { StorePairs<decltype(type)>(sums, work, first_row, first_col); });
     }
   }
 
@@ -51,16 +54,16 @@ class WgmmaStores {
   static_assert(Results::kBytes <= kResultBytes, "a buffer holds them");
 
   template <int kBlocks>
-  __device__ __forceinline__ void StoreByTma(const float (&sums)[kBlocks][4], const WgmmaWork& work,
-                                             int32_t first_row) {
+  __device__ __forceinline__ void StoreByTma(const float (&sums)[kBlocks][4], int32_t residue, int32_t first_row,
+                                             int32_t first_col) {
     const ptx::PixelPlace at = InPixels(rows_.At(first_row + warp_ * kResultRows), params_.problem.period,
-                                        params_.classes[work.residue].phase);
+                                        params_.classes[residue].phase);
 #pragma unroll
-    for (int block = 0; block < kTile.cols / kCols; ++block) {
-      const int32_t col = work.first_col + block * kCols;
+    for (int block = 0; block < kBlocks * 8 / kCols; ++block) {
+      const int32_t col = first_col + block * kCols;
       if (col >= params_.problem.out_channels) return;
       const uint32_t buffer = buffers_ + buffer_ * kResultBytes;
-      if (lane_ == 0) ptx::WaitForStores<kResultBuffers - 1>();
+      if (lane_ == 0) ptx::WaitForStores<ResultBuffers(kTile) - 1>();
       __syncwarp();
 #pragma unroll
       for (int piece = 0; piece < kCols / 8; piece += 2) {
@@ -74,16 +77,16 @@ class WgmmaStores {
       ptx::FenceForTma();
       __syncwarp();
       if (lane_ == 0) {
-        ptx::StorePixels(params_.rank, params_.out_maps[work.residue], buffer, col, at);
+        ptx::StorePixels(params_.rank, params_.out_maps[residue], buffer, col, at);
         ptx::CommitStores();
       }
-      buffer_ = (buffer_ + 1) % kResultBuffers;
+      buffer_ = (buffer_ + 1) % ResultBuffers(kTile);
     }
   }
 
   template <typename Out, int kBlocks>
   __device__ __forceinline__ void StorePairs(const float (&sums)[kBlocks][4], const WgmmaWork& work,
-                                             int32_t first_row) const {
+                                             int32_t first_row, int32_t first_col) const {
     const ConvProblem& q = params_.problem;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -94,7 +97,7 @@ class WgmmaStores {
                  at.d * q.dst.spatial[0] + at.h * q.dst.spatial[1] + at.w * q.dst.spatial[2];
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
-        const int32_t col = work.first_col + block * 8 + lane_ % 4 * 2;
+        const int32_t col = first_col + block * 8 + lane_ % 4 * 2;
         if (col >= q.out_channels) continue;
         *reinterpret_cast<Pack<Out, 2>*>(out + col) = {static_cast<Out>(sums[block][2 * half]),
                                                        static_cast<Out>(sums[block][2 * half + 1])};

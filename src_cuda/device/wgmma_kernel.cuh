@@ -1,4 +1,4 @@
-// Implicit GEMM on Hopper: thread blocks that stay, of a warpgroup that copies and two that multiply.
+// Implicit GEMM on Hopper: thread blocks that stay, of a warp that copies and two or three warpgroups that multiply.
 //
 // TMA reads pixels in its im2col mode, in which a tap of the filter is an offset, and the filter as it lies. Blocks of
 // a cluster have neighbouring rows or columns and share what they read of an operand: L2 gives less than the tensor
@@ -25,13 +25,14 @@ namespace jaxconv {
 template <typename T, WgmmaTile kTile, bool kAlongSteps>
 struct alignas(1024) WgmmaShared {
   WgmmaStages<T, kTile, kAlongSteps> stages;
-  char results[kWgmmaReaders][kResultBuffers][kResultBytes];
+  char results[WgmmaReaders(kTile)][ResultBuffers(kTile)][kResultBytes];
   uint64_t barriers[StageRing<kTile.stages>::kBarriers];
   int32_t order[kMostWgmmaClasses];
 };
 
 template <typename T, int kTileIndex, bool kAlongSteps>
-__global__ void __launch_bounds__(kWgmmaThreads, 1) WgmmaKernel(const __grid_constant__ WgmmaParams p) {
+__global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaTiles[kTileIndex].resident)
+    WgmmaKernel(const __grid_constant__ WgmmaParams p) {
   constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
   if constexpr (!ptx::kIsHopper) {
     __trap();  // the host launches mma's
@@ -45,7 +46,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) WgmmaKernel(const __grid_con
     Scheduler::FillOrder(p, shared.order);
     if (threadIdx.x == 0) {
       // All blocks of a cluster, into which a block copies, have read it before it is empty.
-      StageRing<kTile.stages>(barriers).Init(1, kWgmmaReaders * kTile.cluster());
+      StageRing<kTile.stages>(barriers).Init(1, WgmmaReaders(kTile) * kTile.cluster());
       ptx::FenceBarriers();
       ptx::PrefetchMap(p.src_map);
       ptx::PrefetchMap(p.rhs_map);
@@ -53,28 +54,34 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) WgmmaKernel(const __grid_con
     __syncthreads();
     // No block of a cluster may reach into another before that one's barriers are there, nor after it has ended.
     if constexpr (kTile.cluster() > 1) ptx::SyncCluster();
-    constexpr int kCopyRegisters = 40, kMultiplyRegisters = 232;
-    static_assert(kCopyRegisters + 2 * kMultiplyRegisters <= 65536 / 128, "a multiprocessor has 65536 registers");
+    constexpr int kCopyRegisters = kTile.warpgroups() == 2 ? 40 : 32;
+    constexpr int kMultiplyRegisters = kTile.warpgroups() == 2 ? 232 : 160;
+    static_assert(kCopyRegisters + kTile.warpgroups() * kMultiplyRegisters <= 65536 / 128,
+                  "a multiprocessor has 65536 registers");
     Scheduler scheduler(p, shared.order);
     WgmmaWork work;
     const int warpgroup = threadIdx.x / 128;
-    if (warpgroup == 0) {
-      ptx::LeaveRegisters<kCopyRegisters>();
-      if (threadIdx.x == 0) {
+    if (warpgroup == kTile.warpgroups()) {
+      if constexpr (kTile.resident == 1) ptx::LeaveRegisters<kCopyRegisters>();
+      if (threadIdx.x == 32 * WgmmaReaders(kTile)) {
         WgmmaCopies<T, kTile, kAlongSteps> copies(p, stages, barriers);
         while (scheduler.Next(&work)) copies.Copy(work);
         if constexpr (kTile.cluster() > 1) copies.Finish();
       }
     } else {
-      ptx::TakeRegisters<kMultiplyRegisters>();
-      const int first_row = (warpgroup - 1) * (kTile.rows / 2);
+      if constexpr (kTile.resident == 1) ptx::TakeRegisters<kMultiplyRegisters>();
+      const int first_row = warpgroup * (kTile.rows / kTile.warpgroups());
       WgmmaSums<T, kTile, kAlongSteps> sums(stages, barriers, first_row);
-      WgmmaStores<T, kTile> stores(p, ptx::SharedAddress(shared.results[threadIdx.x / 32 - 4]));
+      WgmmaStores<T, kTile> stores(p, ptx::SharedAddress(shared.results[threadIdx.x / 32]));
       while (scheduler.Next(&work)) {
         sums.Multiply(work);
 #pragma unroll
-        for (int block = 0; block < sums.kRowBlocks; ++block) {
-          stores.Store(sums.Rows(block), work, work.first_row + first_row + block * 64);
+        for (int i = 0; i < sums.kRowBlocks; ++i) {
+#pragma unroll
+          for (int j = 0; j < sums.kColBlocks; ++j) {
+            stores.Store(sums.At(i, j), work, work.first_row + first_row + i * 64,
+                         work.first_col + j * sums.kColsAtOnce);
+          }
         }
       }
       stores.Finish();

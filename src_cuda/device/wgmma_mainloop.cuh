@@ -48,7 +48,10 @@ class WgmmaCopies {
     ptx::PixelPlace at = InPixels(rows_.At(work.first_row + first_part), params_.problem.step, params_.corner);
     const auto chunks = static_cast<uint32_t>(params_.chunks);
     uint32_t tap = static_cast<uint32_t>(work.steps.begin) / chunks, chunk = work.steps.begin % chunks;
-    if (tap == static_cast<uint32_t>(work.taps)) at.image = static_cast<int32_t>(params_.problem.batch);  // zeros
+    if (tap == static_cast<uint32_t>(work.taps)) {  // zeros lie behind the last image, or row
+      (params_.rank == 2 ? at.w : at.image) =
+          static_cast<int32_t>(params_.rank == 2 ? params_.problem.src_size[2] : params_.problem.batch);
+    }
     Offset offset = OffsetOf(work, tap);
     for (auto step = static_cast<int32_t>(work.steps.begin); step < work.steps.end; ++step) {
       ring_.WaitUntilEmpty();
@@ -128,19 +131,23 @@ class WgmmaCopies {
   uint32_t rank_;
 };
 
-// A multiplying warpgroup's sums: half of the tile's rows, in blocks of 64.
+// A multiplying warpgroup's sums: its share of the tile's rows, in blocks of 64.
 template <typename T, WgmmaTile kTile, bool kAlongSteps>
 class WgmmaSums {
  public:
   using Stages = WgmmaStages<T, kTile, kAlongSteps>;
-  static constexpr int kRowBlocks = kTile.rows / 128;
-  static_assert(kTile.rows % 128 == 0, "each of two warpgroups has blocks of 64 rows");
+  static constexpr int kRowBlocks = kTile.rows / (64 * kTile.warpgroups());
+  // ptxas refuses 256 columns to kernels of 512 threads, though their warpgroups take more registers than they begin with.
+  static constexpr int kColsAtOnce = kTile.warpgroups() == 2 ? kTile.cols : 128;
+  static constexpr int kColBlocks = kTile.cols / kColsAtOnce;
+  static_assert(kTile.rows % (64 * kTile.warpgroups()) == 0, "each warpgroup has blocks of 64 rows");
 
   // An address of shared memory has the block's place in its cluster in front, for which descriptors have no bits.
   __device__ WgmmaSums(uint32_t stages, uint32_t barriers, int first_row)
       : stages_(stages & kOfBlock), ring_(barriers), first_row_(first_row) {}
 
-  __device__ __forceinline__ const float (&Rows(int block) const)[kTile.cols / 8][4] { return sums_[block]; }
+  // Of the i-th 64 rows and the j-th kColsAtOnce columns.
+  __device__ __forceinline__ const float (&At(int i, int j) const)[kColsAtOnce / 8][4] { return sums_[i][j]; }
 
   // The sums of a work. A stage is released when the multiplications behind its own have begun.
   __device__ __forceinline__ void Multiply(const WgmmaWork& work) {
@@ -158,7 +165,10 @@ class WgmmaSums {
 #pragma unroll
     for (auto& rows : sums_) {
 #pragma unroll
-      for (auto& four : rows) ptx::KeepBehind(four);
+      for (auto& block : rows) {
+#pragma unroll
+        for (auto& four : block) ptx::KeepBehind(four);
+      }
     }
   }
 
@@ -176,8 +186,11 @@ class WgmmaSums {
     for (int k = 0; k < kChunk / 16; ++k) {
 #pragma unroll
       for (int i = 0; i < kRowBlocks; ++i) {
-        ptx::WarpgroupMultiplyAdd<T, kTile.cols, false, !kAlongSteps>(sums_[i], a + Src::Further(i * 64, k),
-                                                                      b + Rhs::Further(0, k), k > 0 || kAdds);
+#pragma unroll
+        for (int j = 0; j < kColBlocks; ++j) {
+          ptx::WarpgroupMultiplyAdd<T, kColsAtOnce, false, !kAlongSteps>(
+              sums_[i][j], a + Src::Further(i * 64, k), b + Rhs::Further(j * kColsAtOnce, k), k > 0 || kAdds);
+        }
       }
     }
     ptx::CommitMultiplications();
@@ -200,7 +213,7 @@ class WgmmaSums {
   uint32_t stages_;
   StageRing<kTile.stages> ring_;
   int first_row_;
-  float sums_[kRowBlocks][kTile.cols / 8][4];
+  float sums_[kRowBlocks][kColBlocks][kColsAtOnce / 8][4];
 };
 
 }  // namespace jaxconv

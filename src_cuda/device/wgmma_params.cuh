@@ -12,8 +12,9 @@
 
 namespace jaxconv {
 
-inline constexpr int kWgmmaThreads = 3 * 128;  // a warpgroup that copies, and two that multiply
-inline constexpr int kWgmmaReaders = 8;        // warps of the latter
+constexpr int WgmmaReaders(const WgmmaTile& tile) { return 4 * tile.warpgroups(); }  // warps that multiply
+// Behind them is one that copies: of a warpgroup, which leaves them its registers, unless a multiprocessor has two blocks.
+constexpr int WgmmaThreads(const WgmmaTile& tile) { return 32 * WgmmaReaders(tile) + (tile.resident == 1 ? 128 : 32); }
 inline constexpr int kMostWgmmaClasses = 8;
 inline constexpr int kChunk = 64;        // channels of one tap, a tile's steps: rows of 128 bytes, as TMA swizzles them
 inline constexpr int kResultRows = 16;   // that are stored at once: a warp's of a block of 64

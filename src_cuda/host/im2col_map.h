@@ -21,12 +21,32 @@ struct Windows {
   }
 };
 
-// Describes the pixels that one tap of all windows reads, of a few and `chunk` channels of each at a time, of 128 or 64
-// bytes, in a map of `rank` dimensions, two more than the last ones that there are of space. False where the driver
-// refuses, or is too old.
+// Of rows of so many elements, 128 or 64 bytes.
+constexpr CUtensorMapSwizzle SwizzleOf(int elements) {
+  return elements == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
+}
+
+// Describes matrices, as the taps of a filter, of which one axis is contiguous, and a box of one, `fast` elements of that
+// axis, of 128 or 64 bytes, by `slow`. False where the driver refuses, or is too old.
+inline bool EncodeMatrices(CUtensorMap* map, const void* first, DType type, int64_t fast_size, int64_t slow_size,
+                           int64_t slow_stride, int64_t matrices, int64_t matrix_stride, int fast, int slow) {
+  static const auto encode = DriverFunction<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
+  if (encode == nullptr) return false;
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(fast_size), static_cast<cuuint64_t>(slow_size),
+                              static_cast<cuuint64_t>(matrices)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(slow_stride) * 2, static_cast<cuuint64_t>(matrix_stride) * 2};
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(fast), static_cast<cuuint32_t>(slow), 1}, steps[] = {1, 1, 1};
+  return encode(map, MapType(type), 3, const_cast<void*>(first), sizes, strides, box, steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(fast), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// Describes the pixels that one tap of all windows reads, of a few and `chunk` channels of each at a time, in a map of
+// `rank` dimensions, two more than the last ones that there are of space. Of rank 2 they are a matrix, a row for each.
 inline bool EncodeWindows(CUtensorMap* map, int rank, const void* tensor, DType type, const TensorStrides& s,
                           const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, const Windows& windows,
                           int chunk, int pixels) {
+  if (rank == 2) return EncodeMatrices(map, tensor, type, channels, size[2], s.spatial[2], 1, 8, chunk, pixels);
   static const auto encode = DriverFunction<decltype(cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
   if (encode == nullptr) return false;
   cuuint64_t sizes[2 + kSpatial] = {static_cast<cuuint64_t>(channels)}, strides[1 + kSpatial];
@@ -47,23 +67,7 @@ inline bool EncodeWindows(CUtensorMap* map, int rank, const void* tensor, DType 
   strides[dim] = bytes(s.batch);
   steps[dim + 1] = 1;
   return encode(map, MapType(type), rank, const_cast<void*>(tensor), sizes, strides, lower, upper, chunk, pixels, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE,
-                chunk * 2 == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-                CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
-// Describes the matrices of a filter's taps, of which one axis is contiguous, and a box of it, of 128 bytes by `slow`.
-inline bool EncodeMatrices(CUtensorMap* map, const void* filter, DType type, int64_t fast_size, int64_t slow_size,
-                           int64_t slow_stride, int64_t taps, int64_t tap_stride, int slow) {
-  static const auto encode = DriverFunction<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
-  if (encode == nullptr) return false;
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(fast_size), static_cast<cuuint64_t>(slow_size),
-                              static_cast<cuuint64_t>(taps)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(slow_stride) * 2, static_cast<cuuint64_t>(tap_stride) * 2};
-  const cuuint32_t box[] = {64, static_cast<cuuint32_t>(slow), 1}, steps[] = {1, 1, 1};
-  return encode(map, MapType(type), 3, const_cast<void*>(filter), sizes, strides, box, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(chunk), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 

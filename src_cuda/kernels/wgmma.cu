@@ -22,6 +22,30 @@
 namespace jaxconv {
 namespace {
 
+// Elements from a pixel to the next, if those of all images are evenly apart; else 0.
+int64_t PixelStride(const TensorStrides& s, const int64_t (&size)[kSpatial], int64_t batch) {
+  const int64_t counts[] = {size[2], size[1], size[0], batch};
+  const int64_t strides[] = {s.spatial[2], s.spatial[1], s.spatial[0], s.batch};
+  int64_t apart = s.batch, pixels = 1;
+  for (int axis = 0; axis < 1 + kSpatial; ++axis) {
+    if (counts[axis] == 1) continue;
+    if (pixels == 1) apart = strides[axis];
+    if (strides[axis] != apart * pixels) return 0;
+    pixels *= counts[axis];
+  }
+  return apart;
+}
+
+// The problem of one tap whose pixels, of all images, are the rows of a matrix: an image of one row of pixels.
+ConvProblem AsMatrix(ConvProblem p) {
+  p.src.spatial[2] = PixelStride(p.src, p.src_size, p.batch);
+  p.dst.spatial[2] = PixelStride(p.dst, p.dst_size, p.batch);
+  const int64_t pixels = p.batch * p.src_size[0] * p.src_size[1] * p.src_size[2];
+  p.batch = 1;
+  for (int d = 0; d < kSpatial; ++d) p.src_size[d] = p.dst_size[d] = d == kSpatial - 1 ? pixels : 1;
+  return p;
+}
+
 // Positions of the class that has most, which the others are computed with.
 int64_t ClassRows(const ConvProblem& p) {
   int64_t rows = p.batch;
@@ -74,8 +98,18 @@ const char* WhyNotOperands(const ConvProblem& p) {
   return p.in_channels % 8 || p.out_channels % 8 ? "channels are no whole pieces of eight" : nullptr;
 }
 
+const char* WhyNotMatrix(const ConvProblem& p, const Im2col& im2col) {
+  bool as_they_lie = p.tap_count == 1;
+  for (int d = 0; d < kSpatial; ++d) {
+    as_they_lie &= p.step[d] == 1 && p.period[d] == 1 && im2col.corner[d] == 0 && p.src_size[d] == p.dst_size[d];
+  }
+  as_they_lie &= PixelStride(p.src, p.src_size, p.batch) != 0 && PixelStride(p.dst, p.dst_size, p.batch) != 0;
+  return as_they_lie ? nullptr : "pixels are not the rows of a matrix";
+}
+
 // TMA's limits, of maps of a rank.
 const char* WhyNotWindows(const ConvProblem& p, const Im2col& im2col) {
+  if (im2col.rank == 2) return WhyNotMatrix(p, im2col);
   if (im2col.rank < 3 || im2col.rank > 2 + kSpatial) return "no such rank";
   const int64_t farthest = im2col.rank == 3 ? 1 << 15 : im2col.rank == 4 ? 1 << 7 : 1 << 4;
   const auto is_corner = [&](int64_t at) { return at >= -farthest && at < farthest; };
@@ -142,7 +176,7 @@ bool EncodeMaps(const ConvCall& call, const Plan& plan, WgmmaParams* params) {
   const bool along_steps = IsAlongSteps(p);
   if (!EncodeMatrices(&params->rhs_map, call.rhs, p.filter_type, along_steps ? p.in_channels : p.out_channels,
                       along_steps ? p.out_channels : p.in_channels, along_steps ? p.filter.out : p.filter.in,
-                      p.tap_count, params->tap_stride, (along_steps ? tile.cols : kChunk) / tile.row_blocks)) {
+                      p.tap_count, params->tap_stride, kChunk, (along_steps ? tile.cols : kChunk) / tile.row_blocks)) {
     return false;
   }
   if (!params->has_out_maps) return true;
@@ -178,6 +212,7 @@ WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
     params.counts[d] = static_cast<int32_t>(CeilDiv(p.dst_size[d], p.period[d]));
     params.corner[d] = im2col.corner[d];
   }
+  if (im2col.rank == 2) params.counts[2] = INT32_MAX;  // rows behind the last pixel are no other image's
   params.live_classes = static_cast<int32_t>(LiveClasses(p));
   params.rank = im2col.rank;
   params.tap_stride = im2col.tap_stride;
@@ -206,8 +241,9 @@ cudaError_t HeldClusters(const void* function, const cudaLaunchConfig_t& config,
   return cudaSuccess;
 }
 
-cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, uint32_t cluster, WgmmaParams& params,
+cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& tile, WgmmaParams& params,
                             cudaStream_t stream) {
+  const uint32_t cluster = tile.cluster();
   const auto function = reinterpret_cast<const void*>(kernel.function);
   if (const cudaError_t status = AllowShared(function, kernel.shared_bytes)) return status;
   cudaLaunchAttribute of_cluster{};
@@ -215,7 +251,7 @@ cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, uint32_t cluster, W
   of_cluster.val.clusterDim = {cluster, 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(cluster);
-  config.blockDim = dim3(kWgmmaThreads);
+  config.blockDim = dim3(WgmmaThreads(tile));
   config.dynamicSmemBytes = kernel.shared_bytes;
   config.stream = stream;
   config.attrs = &of_cluster;
@@ -230,11 +266,13 @@ cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, uint32_t cluster, W
 cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
-  WgmmaParams params = MakeParams(call, plan);
-  if (!DeviceHasWgmma() || !AreAligned({call.src, call.rhs, call.result}) || !EncodeMaps(call, plan, &params)) {
+  const ConvProblem seen = plan.im2col().rank == 2 ? AsMatrix(p) : p;
+  const ConvCall call_seen{seen, call.pass, call.taps, call.classes, call.src, call.rhs, call.result, call.scratch};
+  WgmmaParams params = MakeParams(call_seen, plan);
+  if (!DeviceHasWgmma() || !AreAligned({call.src, call.rhs, call.result}) || !EncodeMaps(call_seen, plan, &params)) {
     return kMma.launch(call, WithoutWgmma(plan), stream);
   }
-  const cudaError_t status = EnqueueClusters(Find(p, plan.tile), kWgmmaTiles[plan.tile].cluster(), params, stream);
+  const cudaError_t status = EnqueueClusters(Find(p, plan.tile), kWgmmaTiles[plan.tile], params, stream);
   if (status != cudaSuccess || plan.split == 1) return status;
   return AddSlices<float>(call, plan, stream);
 }
