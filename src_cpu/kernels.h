@@ -58,12 +58,15 @@ struct KernelSet {
 // The kernels for the fastest instruction set that this machine has.
 const KernelSet& HostKernels();
 
-#define JAXCONV_DECLARE_KERNELS(isa) \
-  namespace isa {                    \
-  Kernel GemmGather;                 \
-  Kernel GemmReduce;                 \
-  Kernel DepthwiseGather;            \
-  Kernel DepthwiseReduce;            \
+// GemmGather leaves to TapProductsGather what that does faster: it takes no other problem.
+#define JAXCONV_DECLARE_KERNELS(isa)               \
+  namespace isa {                                  \
+  Kernel GemmGather;                               \
+  Kernel GemmReduce;                               \
+  Kernel TapProductsGather;                        \
+  bool PrefersTapProducts(const ConvCall& call);   \
+  Kernel DepthwiseGather;                          \
+  Kernel DepthwiseReduce;                          \
   }
 
 JAXCONV_DECLARE_KERNELS(baseline)

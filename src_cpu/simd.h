@@ -36,6 +36,8 @@ struct VectorOf<T, 1> {
 
 template <typename T>
 constexpr int kLanes = kVectorBytes / sizeof(T);
+template <typename T>
+constexpr int kShortLanes = 16 / sizeof(T);  // of the shortest vector
 
 template <typename T, int lanes = kLanes<T>>
 using Vector = typename VectorOf<T, lanes>::Type;

@@ -34,10 +34,12 @@ def exact(x_shape, w_shape, params):
 
 def check_exactly(x_shape, w_shape, dtype, **params):
     """Bit-equal: sums of small integers are exact in the accumulator, and are rounded once to the result's dtype."""
+    conv = getattr(jaxconv, f"conv{len(x_shape) - 2}d")
+    ours = functools.partial(conv, implementation="cpu", **params)
     operands, expected = exact(x_shape, w_shape, tuple(params.items()))
     to_dtype = lambda arrays: tuple(np.asarray(a).astype(dtype) for a in arrays)
     with jax.enable_x64(dtype == "float64"):
-        actual = jax.jit(pullback(functools.partial(conv2d, **params)))(*to_dtype(operands))
+        actual = jax.jit(pullback(ours))(*to_dtype(operands))
     assert_same(actual, to_dtype(expected))
 
 
@@ -81,6 +83,33 @@ def test_large(dtype):
     check_exactly((3, 33, 31, 35), (3, 3, 35, 67), dtype, **params)
 
 
+# Several blocks of positions, cut along each dimension. (x, w, parameters)
+FEW_OUTPUTS = {
+    "rows": ((2, 90, 70, 5), (5, 5, 5, 4), {}),
+    "columns": ((1, 2, 6000, 3), (3, 5, 3, 4), {}),
+    "line": ((3, 4001, 6), (5, 6, 2), dict(rhs_dilation=7)),
+    "volume": ((1, 40, 19, 33, 4), (3, 3, 3, 4, 3), {}),
+    "rows_of_volumes": ((2, 5, 60, 41, 3), (5, 3, 3, 3, 3), dict(padding="VALID")),
+    "one": ((2, 67, 65, 17), (3, 3, 17, 1), {}),
+    "as_many_as_lanes": ((1, 33, 40, 16), (3, 3, 16, 16), {}),
+    "deep": ((1, 9, 8, 1100), (2, 3, 1100, 2), {}),
+    "wide_padding": ((1, 30, 8, 9), (3, 3, 9, 2), dict(padding=9)),
+    "strides": ((1, 91, 68, 20), (5, 3, 20, 2), dict(window_strides=(2, 1))),
+    "dilated_input": ((1, 41, 50, 20), (5, 5, 20, 3), dict(lhs_dilation=(3, 2), window_strides=(2, 1), padding=3)),
+    "patches": ((2, 96, 64, 3), (16, 16, 3, 24), dict(window_strides=16, padding="VALID")),
+    "stem": ((2, 75, 71, 3), (7, 7, 3, 20), dict(window_strides=2)),
+    "groups": ((2, 47, 50, 24), (3, 3, 6, 12), dict(feature_group_count=4)),
+    "many_groups": ((2, 28, 28, 32), (3, 3, 4, 32), dict(feature_group_count=8)),
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("x_shape, w_shape, params", FEW_OUTPUTS.values(), ids=FEW_OUTPUTS)
+def test_few_outputs(x_shape, w_shape, params, dtype):
+    """In the forward pass, or in the data gradient: products of pixels with all taps, in all dtypes and dimensions."""
+    check_exactly(x_shape, w_shape, dtype, **params)
+
+
 @pytest.mark.parametrize("lhs, rhs, groups", [
     ((2, 9, 7, 65), (3, 3, 65, 33), 1), ((2, 9, 7, 64), (3, 3, 1, 64), 64), ((2, 9, 7, 12), (3, 3, 4, 9), 3),
     ((1, 16, 16, 130), (5, 5, 130, 2), 1),
@@ -104,6 +133,7 @@ ACCURACY = {
     "dense": ((2, 17, 15, 40), (3, 3, 40, 24), 1),
     "long_sum": ((1, 9, 9, 512), (3, 3, 512, 8), 1),
     "many_positions": ((8, 32, 32, 4), (3, 3, 4, 8), 1),
+    "few_outputs": ((1, 70, 60, 24), (5, 5, 24, 3), 1),
     "depthwise": ((4, 32, 30, 16), (7, 7, 1, 16), 16),
     "grouped": ((2, 16, 16, 24), (3, 3, 6, 24), 4),
 }
@@ -250,10 +280,12 @@ def test_three_dimensions():
     assert_same(jax.jit(pullback(ours))(x, w, g), run_on_host(pullback(theirs), x, w, g))
 
 
-def test_transposed_layouts():
+@pytest.mark.parametrize("strides", [(1, 1), (1, 2)], ids=str)
+@pytest.mark.parametrize("c, k", [(17, 33), (19, 3), (3, 19), (1, 5)])
+def test_transposed_layouts(c, k, strides):
     """Channels first, where neighbouring elements are pixels."""
-    x, w = integers((2, 17, 9, 10)), integers((33, 17, 3, 3), seed=1)
-    ours = lambda x, w: jaxconv.conv_general_dilated(x, w, (1, 1), "SAME", implementation="cpu")
-    theirs = lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "SAME")
+    x, w = integers((2, c, 9, 10)), integers((k, c, 3, 3), seed=1)
+    ours = lambda x, w: jaxconv.conv_general_dilated(x, w, strides, "SAME", implementation="cpu")
+    theirs = lambda x, w: lax.conv_general_dilated(x, w, strides, "SAME")
     g = cotangent(theirs, x, w)
     assert_same(jax.jit(pullback(ours))(x, w, g), run_on_host(pullback(theirs), x, w, g))

@@ -1,0 +1,342 @@
+// Convolutions to few output channels: every source pixel is multiplied with all taps at once, and each output adds up
+// the products that its taps find. So a vector's lanes are (tap, k), of which there are many, and a pixel is packed
+// once and not once for each tap.
+//
+//   products[pixel, (tap, k)] = src[pixel, c] * filter[c, (tap, k)]
+//   dst[position, k]          = sum over its taps of products[pixel(position, tap), (tap, k)]
+//
+// A thread computes the products of a block of positions and adds them. Pixels that two blocks see are multiplied
+// twice; every sum is in the same order for any number of blocks and threads.
+#include <cstdint>
+
+#include "kernels.h"
+#include "simd.h"
+#include "tile.h"
+#include "work.h"
+
+namespace jaxconv::JAXCONV_ISA {
+namespace {
+
+constexpr int64_t kPixels = 96;  // packed at a time
+static_assert(kPixels % kTileRows == 0, "a block of pixels is whole tiles");
+
+constexpr int64_t kProductBytes = 1024 * 1024;  // of a block, about: of more, few are left in the second-level cache
+constexpr int64_t kLine = 64;                   // positions along w whose sums are in the first-level cache
+
+// A range of indices along each dimension.
+struct Box {
+  int64_t first[kSpatial];
+  int64_t size[kSpatial];
+
+  int64_t count() const { return size[0] * size[1] * size[2]; }
+
+  // An element's place among the box's.
+  int64_t Index(int64_t d, int64_t h, int64_t w) const {
+    return ((d - first[0]) * size[1] + h - first[1]) * size[2] + w - first[2];
+  }
+};
+
+// An output cut into blocks of positions, whose products are not too many.
+class Blocks {
+ public:
+  // least: blocks of an image that there should be.
+  Blocks(const ConvCall& call, int64_t pixel_bytes, int64_t least) : call_(call), p_(call.problem) {
+    int64_t bytes = pixel_bytes * p_.src_size[0] * p_.src_size[1] * p_.src_size[2];
+    for (int i = 0; i < kSpatial; ++i) {
+      const int64_t middle = p_.dst_size[i] / 2, size = Max<int64_t>(p_.src_size[i], 1);
+      const int64_t seen = Max<int64_t>(Pixels(i, middle, middle + p_.period[i]).size, 1);
+      const int64_t length = Max(kProductBytes * size / Max<int64_t>(bytes, 1), 2 * seen);
+      const int64_t most = Min(p_.dst_size[i], Max<int64_t>(size / seen, 1));
+      count_[i] = Min(Max(CeilDiv(size, length), CeilDiv(least, count())), most);
+      bytes = bytes * Min(CeilDiv(size, count_[i]) + seen, size) / size;
+    }
+  }
+
+  int64_t count() const { return count_[0] * count_[1] * count_[2]; }
+
+  // That all blocks of an image see, some of them twice.
+  int64_t pixels() const {
+    int64_t sum = 0;
+    for (int64_t i = 0; i < count(); ++i) sum += Pixels(i).count();
+    return sum;
+  }
+
+  // The positions of a class in a block.
+  Box Positions(const ResidueClass& cls, int64_t block) const {
+    return EachAxis(block, [&](int i, int64_t begin, int64_t end) { return Positions(cls, i, begin, end); });
+  }
+
+  // The pixels that a block's positions see, of an image.
+  Box Pixels(int64_t block) const {
+    return EachAxis(block, [&](int i, int64_t begin, int64_t end) { return Pixels(i, begin, end); });
+  }
+
+ private:
+  struct Range {
+    int64_t first;
+    int64_t size;
+  };
+
+  template <typename F>
+  Box EachAxis(int64_t block, const F& range_of) const {
+    Box box;
+    for (int i = 0; i < kSpatial; ++i) {
+      const int64_t at = Take(&block, count_[i]), size = p_.dst_size[i];
+      const Range range = range_of(i, at * size / count_[i], (at + 1) * size / count_[i]);
+      box.first[i] = range.first;
+      box.size[i] = range.size;
+    }
+    return box;
+  }
+
+  Range Positions(const ResidueClass& cls, int axis, int64_t begin, int64_t end) const {
+    const auto before = [&](int64_t o) {
+      return Min<int64_t>(CeilDiv(Max<int64_t>(o - cls.phase[axis], 0), p_.period[axis]), cls.count[axis]);
+    };
+    return {before(begin), before(end) - before(begin)};
+  }
+
+  Range Pixels(int axis, int64_t begin, int64_t end) const {
+    int64_t low = p_.src_size[axis], high = 0;
+    for (int32_t c = 0; c < p_.class_count; ++c) {
+      const ResidueClass& cls = call_.classes[c];
+      const Range q = Positions(cls, axis, begin, end);
+      if (q.size == 0) continue;
+      const int64_t first = q.first * p_.step[axis], last = first + (q.size - 1) * p_.step[axis];
+      for (int32_t t = cls.first_tap; t < cls.first_tap + cls.tap_count; ++t) {
+        low = Min(low, first + call_.taps[t].shift[axis]);
+        high = Max(high, last + call_.taps[t].shift[axis] + 1);
+      }
+    }
+    low = Max<int64_t>(low, 0);
+    return {low, Max<int64_t>(Min(high, p_.src_size[axis]) - low, 0)};
+  }
+
+  const ConvCall& call_;
+  const ConvProblem& p_;
+  int64_t count_[kSpatial] = {1, 1, 1};
+};
+
+template <typename T>
+using PackFilterFunction = void(const void* filter, int64_t offset, int64_t n, int64_t stride, int64_t columns, T* to);
+
+// One column of a panel.
+template <typename T, typename S>
+void PackFilter(const void* filter, int64_t offset, int64_t n, int64_t stride, int64_t columns, T* to) {
+  const S* from = static_cast<const S*>(filter) + offset;
+  for (int64_t c = 0; c < n; ++c) to[c * columns] = Load<T>(from[c * stride]);
+}
+
+template <typename T>
+using PackPixelsFunction = void(const void* src, const int64_t* offsets, int64_t count, int64_t channels,
+                                int64_t stride, T* rows);
+
+template <typename T, typename S>
+void PackPixels(const void* src, const int64_t* offsets, int64_t count, int64_t channels, int64_t stride, T* rows) {
+  const S* from = static_cast<const S*>(src);
+  if (stride == 1) {
+    for (int64_t r = 0; r < count; ++r) Convert(from + offsets[r], channels, rows + r * kRowStride<T>);
+  } else {
+    for (int64_t c = 0; c < channels; ++c)
+      for (int64_t r = 0; r < count; ++r) rows[r * kRowStride<T> + c] = Load<T>(from[offsets[r] + c * stride]);
+  }
+  for (int64_t r = count; r < RoundUp(count, kTileRows); ++r) Zero(channels, rows + r * kRowStride<T>);
+}
+
+// Positions [first, first + count) along w of a class, in row (d, h) of its positions.
+struct Line {
+  const ResidueClass& cls;
+  int64_t d;
+  int64_t h;
+  int64_t first;
+  int64_t count;
+};
+
+// The products of a block's pixels: of a box, `row` elements each.
+template <typename T>
+struct Products {
+  Box box;
+  const T* data;
+  int64_t row;
+};
+
+template <typename T>
+using AddLineFunction = void(const ConvCall& call, const Products<T>& products, const Line& line, T* sums);
+
+// Sums [position][lanes] of at most `lanes` output channels. Lanes behind the last one add up what they find.
+template <typename T, int lanes>
+void AddLine(const ConvCall& call, const Products<T>& products, const Line& line, T* sums) {
+  const ConvProblem& p = call.problem;
+  const int64_t end = line.first + line.count, step = p.step[2];
+  Zero(line.count * lanes, sums);
+  for (int32_t t = line.cls.first_tap; t < line.cls.first_tap + line.cls.tap_count; ++t) {
+    const int32_t* shift = call.taps[t].shift;
+    const int64_t d = line.d * p.step[0] + shift[0], h = line.h * p.step[1] + shift[1];
+    if (!Inside(d, p.src_size[0]) || !Inside(h, p.src_size[1])) continue;
+    const int64_t low = Max(CeilDiv(Max(-shift[2], 0), step), line.first);
+    const int64_t high = Min(CeilDiv(Max<int64_t>(p.src_size[2] - shift[2], 0), step), end);
+    if (low >= high) continue;
+    const T* from = products.data + products.box.Index(d, h, low * step + shift[2]) * products.row + t * p.out_channels;
+    for (int64_t q = low; q < high; ++q, from += step * products.row) {
+      T* sum = sums + (q - line.first) * lanes;
+      StoreVector(LoadVector<T, lanes>(sum) + LoadVector<T, lanes>(from), sum);
+    }
+  }
+}
+
+template <typename T>
+class TapProducts {
+ public:
+  TapProducts(const ConvCall& call, const Workers& workers)
+      : call_(call),
+        p_(call.problem),
+        tile_(ChooseTile<T, false>(p_.tap_count * p_.out_channels)),
+        panels_(CeilDiv(p_.tap_count * p_.out_channels, tile_.columns)),
+        row_(panels_ * tile_.columns),
+        lanes_(p_.out_channels <= kShortLanes<T> ? kShortLanes<T> : kLanes<T>),
+        add_line_(lanes_ == kShortLanes<T> ? AddLine<T, kShortLanes<T>> : AddLine<T, kLanes<T>>),
+        blocks_(call, row_ * sizeof(T), CeilDiv(2 * workers.threads(), Max<int64_t>(p_.batch * p_.groups, 1))),
+        products_size_(MostPixels() * row_ + kLanes<T>),  // the last pixel's last lanes are read with those behind
+        filter_(p_.groups * p_.in_channels * row_),
+        rows_(workers.threads() * kPixels * kRowStride<T>),
+        products_(workers.threads() * products_size_) {
+    WithStorage<T>(p_.src_type, [&](auto s) { pack_pixels_ = PackPixels<T, decltype(s)>; });
+    WithStorage<T>(p_.filter_type, [&](auto s) { pack_filter_ = PackFilter<T, decltype(s)>; });
+    WithStorage<T>(p_.dst_type, [&](auto s) { store_rows_ = StoreRows<decltype(s), T>; });
+  }
+
+  void Run(const Workers& workers) const {
+    const double filter_size = static_cast<double>(p_.groups) * p_.in_channels * row_;
+    workers.For(p_.groups * panels_, filter_size, [this](int64_t, int64_t item) { PackPanel(item); });
+    workers.For(p_.groups * p_.batch * blocks_.count(), MultiplyAdds(call_), [this](int64_t slot, int64_t item) {
+      const int64_t block = Take(&item, blocks_.count()), image = Take(&item, p_.batch);
+      const Box box = blocks_.Pixels(block);
+      T* products = products_.data() + slot * products_size_;
+      Multiply(slot, item, image, box, products);
+      Add(item, image, block, Products<T>{box, products, row_});
+    });
+  }
+
+ private:
+  int64_t MostPixels() const {
+    int64_t most = 0;
+    for (int64_t i = 0; i < blocks_.count(); ++i) most = Max(most, blocks_.Pixels(i).count());
+    return RoundUp(most, kTileRows);
+  }
+
+  T* FilterOf(int64_t group) const { return filter_.data() + group * p_.in_channels * row_; }
+
+  void PackPanel(int64_t item) const {
+    const int64_t panel = Take(&item, panels_), first = panel * tile_.columns;
+    T* to = FilterOf(item) + first * p_.in_channels;
+    Zero(p_.in_channels * tile_.columns, to);
+    for (int64_t i = 0; i < Min(tile_.columns, p_.tap_count * p_.out_channels - first); ++i) {
+      const int64_t tap = (first + i) / p_.out_channels, k = (first + i) % p_.out_channels;
+      pack_filter_(call_.rhs, call_.taps[tap].filter_delta + item * p_.filter.group + k * p_.filter.out,
+                   p_.in_channels, p_.filter.in, tile_.columns, to + i);
+    }
+  }
+
+  void Multiply(int64_t slot, int64_t group, int64_t image, const Box& box, T* products) const {
+    T* rows = rows_.data() + slot * kPixels * kRowStride<T>;
+    int64_t offsets[kPixels];
+    for (int64_t first = 0; first < box.count(); first += kPixels) {
+      const int64_t count = Min(kPixels, box.count() - first);
+      Locate(box, first, count, group * p_.src.group + image * p_.src.batch, offsets);
+      int64_t c = 0;
+      do {  // once even with nothing to sum: those products are zero
+        const int64_t channels = Min(kDepth<T>, p_.in_channels - c);
+        const void* from = Offset(call_.src, p_.src_type, c * p_.src.channel);
+        pack_pixels_(from, offsets, count, channels, p_.src.channel, rows);
+        Sweep(tile_, channels, rows, kTileRows * kRowStride<T>, CeilDiv(count, kTileRows),
+              FilterOf(group) + c * tile_.columns, p_.in_channels * tile_.columns, panels_,
+              Sums<T>{products + first * row_, row_, tile_.columns}, c > 0);
+      } while ((c += kDepth<T>) < p_.in_channels);
+    }
+  }
+
+  // Where the pixels [first, first + count) of a box lie.
+  void Locate(const Box& box, int64_t first, int64_t count, int64_t origin, int64_t* offsets) const {
+    int64_t d = first, w = Take(&d, box.size[2]), h = Take(&d, box.size[1]);
+    for (int64_t i = 0; i < count; w = 0) {  // a row of pixels
+      const int64_t row = origin + (box.first[0] + d) * p_.src.spatial[0] + (box.first[1] + h) * p_.src.spatial[1];
+      for (const int64_t end = Min(count, i + box.size[2] - w); i < end; ++i, ++w)
+        offsets[i] = row + (box.first[2] + w) * p_.src.spatial[2];
+      if (++h < box.size[1]) continue;
+      h = 0;
+      ++d;
+    }
+  }
+
+  void Add(int64_t group, int64_t image, int64_t block, const Products<T>& products) const {
+    for (int32_t c = 0; c < p_.class_count; ++c) {
+      const ResidueClass& cls = call_.classes[c];
+      const Box q = blocks_.Positions(cls, block);
+      const int64_t end = q.first[2] + q.size[2];
+      for (int64_t d = q.first[0]; d < q.first[0] + q.size[0]; ++d)
+        for (int64_t h = q.first[1]; h < q.first[1] + q.size[1]; ++h)
+          for (int64_t w = q.first[2]; w < end; w += kLine)
+            AddAndStore(products, Line{cls, d, h, w, Min(kLine, end - w)}, group * p_.dst.group + image * p_.dst.batch);
+    }
+  }
+
+  void AddAndStore(const Products<T>& products, const Line& line, int64_t origin) const {
+    alignas(kAlignment) T sums[kLine * kLanes<T>];
+    int64_t offsets[kLine];
+    const int64_t q[kSpatial] = {line.d, line.h, line.first};
+    for (int i = 0; i < kSpatial; ++i) origin += (line.cls.phase[i] + q[i] * p_.period[i]) * p_.dst.spatial[i];
+    for (int64_t i = 0; i < line.count; ++i) offsets[i] = origin + i * p_.period[2] * p_.dst.spatial[2];
+    add_line_(call_, products, line, sums);
+    store_rows_(sums, lanes_, offsets, line.count, p_.dst.channel, p_.out_channels, call_.result);
+  }
+
+  const ConvCall& call_;
+  const ConvProblem& p_;
+  const TileShape<T> tile_;
+  const int64_t panels_;
+  const int64_t row_;
+  const int64_t lanes_;
+  AddLineFunction<T>* const add_line_;
+  const Blocks blocks_;
+  const int64_t products_size_;  // of a block
+  const Buffer<T> filter_;       // [group][panel][c][column]
+  const Buffer<T> rows_;         // [thread][pixel][c]
+  const Buffer<T> products_;     // [thread][pixel][panel, column]
+  PackPixelsFunction<T>* pack_pixels_;
+  PackFilterFunction<T>* pack_filter_;
+  StoreRowsFunction<T>* store_rows_;
+};
+
+// Whether this takes fewer vector operations than a product of im2col rows, about. A position's sums must fit a vector.
+// It does not depend on the number of threads, on which no bit of a result may depend.
+template <typename T>
+bool IsCheaper(const ConvCall& call) {
+  const ConvProblem& p = call.problem;
+  const double channels = p.in_channels, lanes = kLanes<T>;
+  if (p.out_channels > lanes) return false;
+  double reads = 0;  // of pixels, by all taps of all positions of an image
+  for (int32_t c = 0; c < p.class_count; ++c) {
+    const ResidueClass& cls = call.classes[c];
+    reads += static_cast<double>(cls.count[0]) * cls.count[1] * cls.count[2] * cls.tap_count;
+  }
+  const int64_t vectors = CeilDiv(p.tap_count * p.out_channels, kLanes<T>);
+  const double pixels = Blocks(call, vectors * kVectorBytes, 1).pixels();
+  // Fitted to measurements: copying takes a quarter of an operation, which on a short vector is half of one.
+  const double by_rows = reads * (channels * (p.out_channels <= kShortLanes<T> ? 0.75 : 1.25) + 5);
+  const double products = pixels * channels * (vectors + 0.25);
+  return products + reads * (2 + p.out_channels * 8 / lanes) < by_rows;
+}
+
+}  // namespace
+
+bool PrefersTapProducts(const ConvCall& call) {
+  bool prefers = false;
+  WithSums(call.problem, [&](auto t) { prefers = IsCheaper<decltype(t)>(call); });
+  return prefers;
+}
+
+void TapProductsGather(const ConvCall& call, const Workers& workers) {
+  WithSums(call.problem, [&](auto t) { TapProducts<decltype(t)>(call, workers).Run(workers); });
+}
+
+}  // namespace jaxconv::JAXCONV_ISA
