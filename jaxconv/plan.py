@@ -212,7 +212,9 @@ def _rewritings(family: Family, product: Product, asked: Constraint) -> list[Rew
     """Those that a family may answer: the problem as it is comes first."""
     if asked.rewriting is not None:
         return [asked.rewriting]
-    return [(), *(rewritings(product, family.PACKS_GROUPS, family.STORES_PARTS) if family.REWRITES else ())]
+    if family.REWRITES:
+        return [(), *rewritings(product, family.PACKS_GROUPS, family.STORES_PARTS)]
+    return [(), (SwappedOperands(),)] if family.SWAPS and product.kind == "reduce" else [()]
 
 
 def _candidates(
@@ -245,7 +247,7 @@ def _candidates(
 def _why_not_rewritten(rewriting: Rewriting, family: Family, problem: ConvProblem, kind: str) -> str | None:
     if not rewriting:
         return None
-    if not family.REWRITES:
+    if not (family.REWRITES or (family.SWAPS and rewriting == (SwappedOperands(),))):
         return "it takes operands as they lie"
     if kind == "gather" and SwappedOperands() in rewriting:
         return "only a reduce is the same with its operands swapped"

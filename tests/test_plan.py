@@ -22,7 +22,7 @@ from jaxconv.offsets import offset_tables
 from jaxconv.plan import Constraint, choose
 from jaxconv.problem import ConvProblem, row_major_strides
 from jaxconv.product import Product
-from jaxconv.rewriting import rewrite, rewritings
+from jaxconv.rewriting import ChannelsLast, SwappedOperands, rewrite, rewritings
 
 SOURCES = Path(__file__).parents[1]
 CUDA = FAMILIES["cuda"]
@@ -207,10 +207,24 @@ def test_a_split_can_be_named(kind, problem, split):
 def test_host_families(kind, problem):
     choice = choose("cpu", kind, problem)
     assert choice.plan.family == ("depthwise" if problem.groups > 1 else "gemm")
-    assert {choice.plan.family, *(r.what for r in choice.rejected)} == set(FAMILIES["cpu"])
+    assert {choice.plan.family, *(r.what.partition(" of ")[0] for r in choice.rejected)} == set(FAMILIES["cpu"])
     assert all(r.reason for r in choice.rejected)
     assert choose("cpu", kind, problem, Constraint(family="gemm")).plan.family == "gemm"
     assert choice.plan.scratch_bytes(problem) is None
+
+
+@pytest.mark.parametrize("x_shape, w_shape, stride, swapped", [
+    ((4, 32, 32, 64), (3, 3, 64, 3), 1, True), ((4, 32, 32, 64), (3, 3, 64, 3), 2, True),
+    ((4, 32, 32, 64), (3, 3, 64, 64), 1, False), ((4, 32, 32, 3), (3, 3, 3, 64), 1, False),
+    ((4, 32, 32, 128), (1, 1, 128, 4), 1, False),
+])  # fmt: skip
+def test_the_host_swaps_operands_for_few_outputs(x_shape, w_shape, stride, swapped):
+    """Rows of (tap, channel)s are packed of the activation with fewer channels."""
+    problem = layer(x_shape, w_shape, window_strides=stride)
+    assert choose("cpu", "reduce", problem).plan.rewriting == ((SwappedOperands(),) if swapped else ())
+    assert choose("cpu", "gather", problem).plan.rewriting == ()
+    with_steps = Constraint("cpu", rewriting=(ChannelsLast(), SwappedOperands()))
+    assert choose("cpu", "reduce", problem, with_steps).plan is None
 
 
 # Constraints that cannot be met.

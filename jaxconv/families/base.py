@@ -100,6 +100,7 @@ class Family:
     """What the planner asks of every family, and what most answer."""
 
     REWRITES = False  # whether it takes problems that are rewritten
+    SWAPS = False  # whether it takes them with operands swapped, if nothing else is
     PACKS_GROUPS = True  # whether packing groups may help those
     STORES_PARTS = False  # whether results of channels that are no whole pieces are stored as fast
     ALIGNED = False  # whether its operands and results begin at multiples of 16 bytes

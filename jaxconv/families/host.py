@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from jaxconv.families.base import Device, Family, Settings, TileRow
-from jaxconv.product import Product
+from jaxconv.product import Product, ceil_div
+
+
+# Of the newest instruction set that kernels are compiled for. Costs are fitted to measurements with it.
+VECTOR = 16  # float32 numbers
+SHORT_VECTOR = 4  # of which two take as long
+TILE_ROWS = 12
 
 
 class HostFamily(Family):
@@ -25,11 +32,22 @@ class HostFamily(Family):
 
 
 class Gemm(HostFamily):
+    SWAPS = True
+
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
         """Vectors go along output channels: those of a narrow group are mostly empty."""
-        vector = 16
-        filled = min(max(product.cols, 1), vector) / vector
+        if product.kind == "reduce":
+            return self._reduce_cost(product)
+        filled = min(max(product.cols, 1), VECTOR) / VECTOR
         return product.multiply_adds * (1 + 1 / filled if product.groups > 1 else 1)
+
+    def _reduce_cost(self, product: Product) -> float:
+        """Each position packs its (tap, channel)s, which are a tile's rows, and for each residue class its columns."""
+        vectors = 0.5 if product.cols <= SHORT_VECTOR else ceil_div(product.cols, VECTOR)
+        tiles = ceil_div(ceil_div(product.rows, product.classes), TILE_ROWS)
+        rows = product.rows / 4 + 5 * math.prod(product.problem.kernel)
+        each_class = tiles * TILE_ROWS * vectors + product.cols / 4 + 10
+        return max(1, VECTOR * product.groups * product.steps * (rows + product.classes * each_class))
 
 
 class HostDepthwise(HostFamily):
