@@ -42,10 +42,10 @@ struct Stream {
   int32_t rows;       // of the destination, in positions of a residue class
   int32_t cols;       // of each image's row: whole strips
   int32_t channels;   // of a thread block
-  int32_t images;     // of a tile; 0: all images' rows follow each other as one's, where no tap leaves its row
-  int32_t first_row;  // source row and column of the first position's first tap
-  int32_t first_col;
-  int32_t groups;     // of the filter's rows
+  int32_t images;     // of a tile, or planes of volumes; 0: all images' rows follow each other as one's, where no tap
+                      // leaves its row
+  int32_t first[kSpatial];   // source depth, row and column of the first position's first tap
+  int32_t pieces[kSpatial];  // of the window, along each dimension
 };
 
 // Of the wgmma family: where TMA's im2col mode finds the source's pixels and the filter's taps.
@@ -62,14 +62,16 @@ struct Plan {
   int split;
   int64_t chunk;  // im2col: rows of the column matrix that are in the scratch at a time; 0 elsewhere
   int units;      // mma: tiles of columns that a block computes in turn; 0: as many as suit the device
-  int32_t shape[8];  // direct: an Area; depthwise: a Stream; wgmma: an Im2col; mma: its merged classes; else zeros
+  int32_t shape[10];  // direct: an Area; depthwise: a Stream; wgmma: an Im2col; mma: its merged classes; else zeros
 
   // Of a gather by mma: residue classes whose columns follow each other in one matrix, as they read the same source
   // pixels. All, or 1.
   int merged() const { return std::max(1, shape[0]); }
   Area area() const { return {shape[0], shape[1], {shape[2], shape[3], shape[4]}, shape[5], shape[6], shape[7]}; }
   Im2col im2col() const { return {{shape[0], shape[1], shape[2]}, shape[3], shape[4]}; }
-  Stream stream() const { return {shape[0], shape[1], shape[2], shape[3], shape[4], shape[5], shape[6]}; }
+  Stream stream() const {
+    return {shape[0], shape[1], shape[2], shape[3], {shape[4], shape[5], shape[6]}, {shape[7], shape[8], shape[9]}};
+  }
 };
 
 // One .cu file. The checks are made on the host before each launch and enqueue nothing.
@@ -252,19 +254,29 @@ struct DepthwiseTile {
   int blocks;    // of 16 source pixels, which eight neighbouring outputs read; none of a tile on CUDA cores
   int channels;  // of a warp on tensor cores
   int width;     // of a window on CUDA cores, whose columns have the strides of the rows
+  int depths = 1;  // planes of a volume that a position's taps are in, whose rows a step takes together
+  // Whether larger windows are taken in pieces, one after the other. A tile's sums wait in shared memory meanwhile.
+  bool has_pieces = false;
 
   constexpr bool on_cuda_cores() const { return blocks == 0; }
-  constexpr int slots() const { return step * period * lags; }
+  // Of a volume, planes take the place of images.
+  constexpr bool has_planes() const { return depths > 1 || has_pieces; }
+  // Source rows of a step, of all planes.
+  constexpr int sources() const { return step * depths; }
+  constexpr int slots() const { return sources() * period * lags; }
   // Source pixels that a strip of eight outputs reads.
   constexpr int pixels() const { return on_cuda_cores() ? (8 / period - 1) * step + width : blocks * 16; }
-  // Windows of many rows and columns are taken in groups of so many rows as there are lags.
-  constexpr bool has_groups() const { return lags > 1 && blocks > 2; }
-  constexpr int stages() const { return step * blocks == 1 ? 8 : 4; }
+  constexpr int stages() const { return sources() * blocks == 1 ? 8 : 4; }
   // Registers of the sums, of a gather and of a reduce.
-  constexpr int gather_sums() const { return period * lags * (on_cuda_cores() ? 8 : 4 * channels); }
+  constexpr int gather_sums() const { return period * lags * row_sums(); }
   constexpr int reduce_sums() const { return slots() * (on_cuda_cores() ? width : 4 * blocks * channels); }
+  // Sums of a lane that are a row's.
+  constexpr int row_sums() const { return on_cuda_cores() ? 8 : 4 * channels; }
   // Thread blocks that a multiprocessor is to hold: as registers allow.
-  constexpr int gather_blocks() const { return on_cuda_cores() ? 3 : gather_sums() <= 32 && blocks == 1 ? 3 : 2; }
+  constexpr int gather_blocks() const {
+    if (on_cuda_cores()) return has_pieces && gather_sums() + slots() * width > 80 ? 2 : 3;
+    return gather_sums() <= 32 && blocks == 1 ? 3 : 2;
+  }
   constexpr int reduce_blocks() const { return on_cuda_cores() || reduce_sums() <= 32 ? 3 : 2; }
   // Whether a warp's registers hold a reduce's sums.
   constexpr bool reduces() const { return period == 1 && reduce_sums() <= 160; }
@@ -273,10 +285,13 @@ struct DepthwiseTile {
 // The table of families/depthwise.py.
 inline constexpr DepthwiseTile kDepthwiseTiles[] = {
     {1, 1, 1, 1, 8, 0}, {1, 1, 1, 3, 8, 0}, {1, 1, 1, 3, 4, 0}, {1, 1, 3, 1, 8, 0}, {1, 1, 3, 1, 4, 0},
-    {1, 1, 5, 1, 4, 0}, {1, 1, 7, 1, 4, 0}, {1, 1, 8, 3, 2, 0}, {1, 1, 5, 3, 2, 0}, {2, 1, 2, 2, 4, 0},
-    {2, 1, 4, 2, 4, 0}, {1, 2, 2, 1, 4, 0}, {1, 2, 4, 1, 4, 0},
+    {1, 1, 5, 1, 4, 0}, {1, 1, 7, 1, 4, 0}, {1, 1, 8, 3, 2, 0, 1, true}, {1, 1, 5, 3, 2, 0, 1, true},
+    {2, 1, 2, 2, 4, 0}, {2, 1, 4, 2, 4, 0}, {1, 2, 2, 1, 4, 0}, {1, 2, 4, 1, 4, 0},
     {1, 1, 1, 0, 0, 4}, {1, 1, 1, 0, 0, 32}, {1, 1, 3, 0, 0, 3}, {1, 1, 5, 0, 0, 5}, {1, 1, 7, 0, 0, 7},
     {2, 1, 2, 0, 0, 3}, {2, 1, 3, 0, 0, 5}, {1, 2, 2, 0, 0, 2}, {1, 2, 3, 0, 0, 3},
+    {1, 1, 3, 1, 4, 0, 3}, {1, 1, 7, 1, 4, 0, 1, true}, {1, 1, 1, 3, 8, 0, 1, true},
+    {1, 1, 3, 0, 0, 3, 3}, {1, 1, 5, 0, 0, 5, 1, true}, {1, 1, 7, 0, 0, 7, 1, true}, {1, 1, 8, 0, 0, 8, 1, true},
+    {1, 1, 1, 0, 0, 32, 1, true}, {1, 1, 4, 0, 0, 16, 1, true},
 };
 
 }  // namespace jaxconv

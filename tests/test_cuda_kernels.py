@@ -284,6 +284,9 @@ def of_channels():
     yield "tiny_5x5", each((1, 6, 9, 8), (5, 5))
     yield "tiny_7x7", each((1, 8, 9, 8), (7, 7))
     yield "tiny_9x19", each((1, 11, 10, 8), (9, 19))
+    yield "tiny_line_of_50", each((1, 20, 8), (50,))
+    yield "tiny_volume", each((1, 2, 3, 9, 8), (3, 3, 3))
+    yield "tiny_5x2x8", each((1, 3, 4, 9, 8), (5, 2, 8))
     yield "tiny_strided_3x3", each((1, 7, 9, 8), (3, 3), window_strides=(2, 2))
     yield "tiny_strided_5x5", each((1, 7, 9, 8), (5, 5), window_strides=(2, 2))
     yield "tiny_doubled_3x3", each((1, 4, 5, 8), (3, 3), **twice, padding=((1, 2), (1, 2)))
@@ -300,6 +303,23 @@ def of_channels():
     yield "window_31x31", each((2, 34, 27, 24), (31, 31), padding=((15, 15), (15, 15)))
     yield "window_13x21", each((1, 24, 30, 40), (13, 21))
     yield "window_31", each((3, 100, 144), (31,))
+    yield "window_5x51", each((2, 9, 60, 24), (5, 51))
+    yield "window_20x100", each((1, 30, 110, 8), (20, 100), padding=((10, 9), (50, 49)))
+    yield "window_63", each((3, 150, 40), (63,), padding=((62, 0),))
+    yield "spread_taps", each((3, 150, 40), (5,), rhs_dilation=(20,))
+    yield "joined_wide_rows", each((3, 5, 130, 64), (1, 70))
+    yield "volume_3x3x3", each((2, 4, 9, 30, 40), (3, 3, 3))
+    yield "volume_5x3x7", each((2, 5, 7, 9, 16), (5, 3, 7))
+    yield "volume_7x9x8", each((1, 4, 12, 17, 40), (7, 9, 8))
+    yield "small_volumes", each((5, 3, 7, 7, 24), (3, 3, 3))
+    yield "flat_windows", each((2, 3, 9, 12, 16), (1, 3, 3))
+    yield "deep_windows", each((2, 7, 5, 12, 16), (3, 1, 1))
+    yield "strided_depths", each((2, 7, 6, 9, 16), (3, 3, 3), window_strides=(2, 1, 1))
+    yield "doubled_depths", each((2, 4, 6, 9, 16), (4, 3, 3), lhs_dilation=(2, 1, 1), padding=((2, 2), (1, 1), (1, 1)))
+    yield "dilated_volume", each((2, 8, 9, 12, 24), (3, 3, 3), rhs_dilation=(2, 1, 2))
+    yield "cropped_volume", each((2, 6, 9, 12, 16), (3, 3, 3), padding=((-1, 0), (2, -1), (-1, 3)))
+    yield "depths_unseen", each((2, 2, 6, 9, 16), (7, 3, 3))
+    yield "results_of_no_depth", each((2, 2, 6, 9, 16), (3, 3, 3), padding=((9, 0), (1, 1), (1, 9)))
     yield "causal_depthwise", each((2, 300, 64), (4,), padding=((3, 0),))
     yield "joined_lines", each((5, 150, 32), (4,), padding=((3, 0),))
     yield "joined_rows", each((3, 5, 130, 64), (1, 9))
@@ -321,6 +341,8 @@ def of_channels():
     yield "results_unseen", each((2, 3, 4, 8), (3, 3), padding=((6, 0), (0, 9)))
     layout = dict(dimension_numbers=("HNWC", "OIHW", "WHNC"), window_strides=(1, 1), padding="SAME")
     yield "images_inside", Convolution((9, 3, 12, 16), (16, 1, 3, 3), layout | dict(feature_group_count=16))
+    layout = dict(dimension_numbers=("HDNWC", "OIDHW", "WNHDC"), window_strides=(1, 1, 1), padding="SAME")
+    yield "volumes_inside", Convolution((9, 4, 3, 12, 16), (16, 1, 3, 5, 3), layout | dict(feature_group_count=16))
 
 
 def of_windows():
@@ -952,14 +974,17 @@ def test_not_finite_filters_reach_their_channel(row):
 
 def strips_that_read(problem, plan, at):
     """bool[output positions] of a gather by depthwise: the strips whose bands have a source pixel."""
-    reach, tile, groups = window(problem), plan.settings.tile, plan.attributes(problem)["shape"][-1]
-    rows, cols = map(np.arange, (1, *problem.out_spatial)[-2:])
-    row, col = (0, *at)[-2:]
-    row = row - reach.first[0] - rows // reach.periods[0] * reach.steps[0]
-    col = col - reach.first[1] - cols // 8 * 8 // reach.periods[1] * reach.steps[1]
-    within_rows = (row >= 0) & (row < tile.step * tile.lags * groups)
-    within_cols = (col >= 0) & (col < tile.pixels)
-    return np.outer(within_rows, within_cols).reshape(problem.out_spatial)
+    reach, tile = window(problem), plan.settings.tile
+    _, row_pieces, col_pieces = plan.attributes(problem)["shape"][-3:]
+    depths, rows, cols = map(np.arange, (1, 1, *problem.out_spatial)[-3:])
+    depth, row, col = (0, 0, *at)[-3:]
+    depth = depth - reach.first[0] - depths // reach.periods[0] * reach.steps[0]
+    row = row - reach.first[1] - rows // reach.periods[1] * reach.steps[1]
+    col = col - reach.first[2] - cols // 8 * 8 // reach.periods[2] * reach.steps[2]
+    within_depths = (depth >= 0) & (depth < reach.depths)
+    within_rows = (row >= 0) & (row < tile.step * tile.lags * row_pieces)
+    within_cols = (col >= 0) & (col < tile.pixels * col_pieces)
+    return (within_depths[:, None, None] & within_rows[:, None] & within_cols).reshape(problem.out_spatial)
 
 
 @every_tile_of("depthwise")
@@ -969,12 +994,13 @@ def test_not_finite_numbers_reach_no_further_than_their_strips(row):
     In a reduction, no further than their channel.
     """
     names = ["joined_rows", "short_lines", "window_31", "cropped", "depthwise_5x5", "depthwise_7x7",
-             "window_31x31", "strided_depthwise", "strided_7x7", "doubled_3x3", "doubled_7x7"]  # fmt: skip
+             "window_31x31", "strided_depthwise", "strided_7x7", "doubled_3x3", "doubled_7x7",
+             "volume_3x3x3"]  # fmt: skip
     dtype, cases = dtype_of("depthwise", row), cases_of("depthwise", row, names)
     assert {which for _, which, _ in cases} == {which for _, which in kernels_of("depthwise", row)}
     for name, which, asked in cases:
         kind, of_pass = passes_of(problem(name, dtype))[which]
-        at = (3, 5)[-len(of_pass.kernel) :]
+        at = (1, 3, 5)[-len(of_pass.kernel) :]
         plan = choose("cuda", kind, of_pass, asked, ffi.device("cuda")).plan
 
         def reached(channel, seen, kind=kind, of_pass=of_pass, plan=plan, at=at):

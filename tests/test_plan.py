@@ -624,7 +624,7 @@ def test_what_direct_takes_fits(problem, area, shared_bytes):
 
 @st.composite
 def problems_of_channels(draw):
-    rank = draw(st.integers(1, 2))
+    rank = draw(st.integers(1, 3))
     each = lambda strategy: tuple(draw(strategy) for _ in range(rank))
     strides = st.sampled_from([1, 1, 2, 3, 4])
     params = dict(
@@ -633,40 +633,44 @@ def problems_of_channels(draw):
     )  # fmt: skip
     channels = st.sampled_from([8, 16, 24, 40, 64, 144])
     lhs = (draw(st.integers(1, 20)), *each(st.integers(1, 200)), draw(channels))
-    kernel = each(st.sampled_from([1, 2, 3, 4, 5, 7, 13, 31]))
+    kernel = each(st.sampled_from([1, 2, 3, 4, 5, 7, 13, 31, *([51] if rank < 3 else [])]))
     return each_channel(lhs, kernel, draw(st.sampled_from(["bfloat16", "float32"])), **params)
 
 
 def check_bands(problem, plan):
     """Each tap has a place of its own, and all outputs of a strip read it from pixels that are there."""
     tile = plan.settings.tile
-    *_, first_row, first_col, groups = plan.attributes(problem)["shape"].tolist()
-    (_, step), (_, period), tables = *window(problem)[1:3], offset_tables(problem)
+    shape = plan.attributes(problem)["shape"]
+    origin, pieces = shape[4:7], shape[7:10].tolist()
+    (_, _, step), periods, tables = *window(problem)[1:3], offset_tables(problem)
+    piece_cols = tile.pixels - 7 // periods[2] * step
     places = []
-    for first, count, _, row_phase, phase, *positions in tables.classes.tolist():
-        for row, col in tables.taps[first : first + count, 3:].tolist() if all(positions) else ():
-            lag, row = divmod(row - first_row, tile.step)
-            places.append((row, row_phase, lag, phase, col - first_col))
-            assert 0 <= lag < tile.lags * groups and row_phase < tile.period
-            assert 0 <= col - first_col < tile.pixels - (7 - phase) // period * step
+    for first, count, *phases, _, _, _ in tables.classes[(tables.classes[:, 5:] > 0).all(axis=1)].tolist():
+        for depth, row, col in (tables.taps[first : first + count, 2:] - origin).tolist():
+            lag, row = divmod(row, tile.step)
+            piece = min(col // piece_cols, pieces[2] - 1)
+            places.append((depth, *phases, row, lag, col))
+            assert 0 <= depth * periods[0] + phases[0] < tile.depths * pieces[0]
+            assert 0 <= lag < tile.lags * pieces[1] and phases[1] < tile.period
+            assert 0 <= col - piece * piece_cols < tile.pixels - (7 - phases[2]) // periods[2] * step
     assert len(set(places)) == len(places) > 0
 
 
 def check_stream(kind, problem, plan):
     """A thread block's outputs are of its warps, and images are joined only if no tap leaves its row."""
     tile, split, *_, area = plan.settings
-    rows, cols, channels, images, first_row, _, groups = plan.attributes(problem)["shape"].tolist()
+    rows, cols, channels, images, _, first_row, _, *of_window = plan.attributes(problem)["shape"].tolist()
     pieces = channels * problem.lhs_dtype.itemsize // 16
     sets, rest = divmod(tile.most_channel_bytes, pieces * 16)
     assert pieces.bit_count() == 1 and channels <= max(2 * problem.groups, 8) and rest == 0
     assert 1 <= rows <= area[0] and cols == area[1]
     assert max(1, images) * cols // 8 <= sets * tile.set_strips
-    assert groups == 1 or tile.has_groups
+    assert math.prod(of_window) == 1 or tile.has_pieces
     slices = 1 if tile.on_cuda_cores else sets  # whose warps add their sums themselves
     assert split == 1 if kind == "gather" else split % slices == 0
     if images == 0:
         heights = {(1, *spatial)[-2] for spatial in (problem.in_spatial, problem.out_spatial)}
-        assert tile.slots == 1 and first_row == 0 and len(heights) == 1
+        assert tile.slots == 1 and first_row == 0 and len(heights) == 1 and len(problem.kernel) < 3
 
 
 @settings(max_examples=150, deadline=None, database=None)
@@ -755,7 +759,9 @@ REFUSED = {
         "groups_of_images": (
             halves((16, 20, 20, 1), (3, 3, 1, 16), batch_group_count=16), {}, EVERY_PASS, "images"
         ),
-        "volume": (each_channel((2, 5, 6, 7, 16), (3, 3, 3)), {}, EVERY_PASS, "3 spatial dimensions"),
+        "strided_volume": (
+            each_channel((2, 5, 6, 7, 16), (3, 3, 3), window_strides=2), {}, EVERY_PASS, "three spatial dimensions"
+        ),
         "channels_first": (
             channels_first((2, 16, 20, 20), (16, 1, 3, 3), feature_group_count=16), {}, EVERY_PASS, "last"
         ),
@@ -778,9 +784,9 @@ REFUSED = {
         "columns_eight_times_as_wide": (
             each_channel((5, 112, 8), (3,), lhs_dilation=8, padding=((1, 1),)), {}, EVERY_PASS[:1], "columns' period"
         ),
-        "too_many_groups_of_rows": (
-            each_channel((2, 8192, 1, 16), (3, 1), rhs_dilation=(4096, 1), padding=((8192, 0), (0, 0))), {},
-            EVERY_PASS[2:], "taps in 8193 rows"
+        "too_many_pieces": (
+            each_channel((2, 16384, 1, 16), (3, 1), rhs_dilation=(8192, 1), padding=((16384, 0), (0, 0))), {},
+            EVERY_PASS[2:], "[0-9]+ pieces of the window"
         ),
         "rows_by_three": (
             each_channel((2, 20, 20, 16), (3, 3), window_strides=(3, 1)), {}, EVERY_PASS,
@@ -789,7 +795,9 @@ REFUSED = {
         "tall_window": (
             each_channel((2, 40, 20, 16), (31, 3), window_strides=2), {}, EVERY_PASS, "taps in"
         ),
-        "wide_window": (each_channel((2, 20, 90, 16), (3, 71)), {}, EVERY_PASS, "source pixels"),
+        "wide_window": (
+            each_channel((2, 20, 90, 16), (3, 71), window_strides=2), {}, EVERY_PASS, "source pixels"
+        ),
         "too_many_sums": (
             each_channel((2, 20, 20, 16), (7, 7), window_strides=2), {}, EVERY_PASS[2:], "sums of all taps"
         ),
@@ -1141,6 +1149,7 @@ AT_BATCH = {
     "small_images": ("depthwise", lambda b: each_channel((b, 7, 7, 1024), (7, 7))),
     "lines": ("depthwise", lambda b: each_channel((b, 2048, 1024), (4,), padding=((3, 0),))),
     "large_window": ("depthwise", lambda b: each_channel((b, 56, 56, 128), (31, 31))),
+    "volume": ("depthwise", lambda b: each_channel((b, 16, 56, 56, 128), (5, 5, 5))),
 }
 
 
@@ -1174,6 +1183,11 @@ CHOSEN_FOR = {
     "replknet": ("depthwise", each_channel((32, 56, 56, 128), (31, 31)), EVERY_PASS),
     "replknet_of_small_images": ("depthwise", each_channel((32, 14, 14, 512), (27, 27)), EVERY_PASS),
     "conformer": ("depthwise", each_channel((32, 1000, 512), (31,)), EVERY_PASS),
+    "wide_windows": ("depthwise", each_channel((32, 56, 56, 128), (5, 51)), EVERY_PASS),
+    "volume": ("depthwise", each_channel((8, 16, 56, 56, 128), (3, 3, 3)), EVERY_PASS),
+    "volume_of_float32": ("depthwise", each_channel((4, 32, 32, 32, 64), (5, 5, 5), "float32"), EVERY_PASS),
+    "replknet_of_float32": ("depthwise", each_channel((32, 56, 56, 128), (31, 31), "float32"), EVERY_PASS),
+    "long_lines_of_float32": ("depthwise", each_channel((32, 1000, 512), (63,), "float32"), EVERY_PASS),
     "convnext_of_float32": ("depthwise", each_channel((128, 56, 56, 128), (7, 7), "float32"), EVERY_PASS),
     "dense": ("wgmma", halves((128, 28, 28, 256), (3, 3, 256, 256)), GATHERS),
     "dense_of_float16": ("wgmma", layer((128, 28, 28, 256), (3, 3, 256, 256), "float16"), GATHERS),
@@ -1254,8 +1268,9 @@ def test_direct_tiles_are_those_that_are_compiled():
 
 
 def test_depthwise_tiles_are_those_that_are_compiled():
-    compiled = [tuple(map(int, row)) for row in compiled_rows("kDepthwiseTiles")]
-    assert compiled == [tuple(row.tile) for row in CUDA["depthwise"].TILES]
+    number = lambda field: field == "true" or int(field)
+    compiled = [DepthwiseTile(*map(number, row)) for row in compiled_rows("kDepthwiseTiles")]
+    assert compiled == [row.tile for row in CUDA["depthwise"].TILES]
 
 
 def test_wgmma_tiles_are_those_that_are_compiled():
@@ -1299,6 +1314,8 @@ def test_tiles_print_as_sizes():
     assert str(Walk(7, 2, 32)) == "7:2 rows of 32"
     assert str(DepthwiseTile(1, 1, 7, 1, 4)) == "7x16 by 4"
     assert str(DepthwiseTile(2, 1, 4, 2, 4)) == "2:1 4x32 by 4"
+    assert str(DepthwiseTile(1, 1, 3, 0, 0, 3, 3)) == "3x3x3"
+    assert str(DepthwiseTile(1, 1, 8, 3, 2, 0, 1, True)) == "8x48 by 2 in pieces"
     assert str(WgmmaTile(128, 64, 8)) == "128x64x64"
     assert str(WgmmaTile(256, 160, 3, row_blocks=2)) == "256x160x64 by 2x1"
     assert str(WgmmaTile(128, 128, 6, col_blocks=2)) == "128x128x64 by 1x2"

@@ -6,6 +6,8 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
 from jaxconv.families.base import LAUNCH_SECONDS, CudaFamily, Device, Settings, TileRow, held_blocks
 from jaxconv.offsets import INT32_MAX, SPATIAL, offset_tables
 from jaxconv.problem import ConvProblem
@@ -13,7 +15,7 @@ from jaxconv.product import Product, ceil_div
 
 STRIP = 8  # neighbouring output columns, which read one band of source pixels
 MOST_PERIOD = 4  # of columns: a strip then begins at an even pixel
-MOST_GROUPS = 1024  # of the filter's rows
+MOST_PIECES = 1024  # of the window
 MULTIPLIED = 16  # strips, and source pixels
 WARPS = 4
 THREADS = 32 * WARPS
@@ -39,6 +41,8 @@ class DepthwiseTile(NamedTuple):
     blocks: of 16 source pixels, which eight neighbouring outputs read; none of a tile on CUDA cores.
     channels: of a warp on tensor cores.
     width: of a window on CUDA cores, whose columns have the strides of the rows.
+    depths: planes of a volume that a position's taps are in, whose rows a step takes together.
+    has_pieces: whether larger windows are taken in pieces, one after the other.
     """
 
     step: int
@@ -47,6 +51,8 @@ class DepthwiseTile(NamedTuple):
     blocks: int
     channels: int = 0
     width: int = 0
+    depths: int = 1
+    has_pieces: bool = False
 
     wgmma = False
     passes = 1
@@ -60,8 +66,18 @@ class DepthwiseTile(NamedTuple):
         return ("float32",) if self.on_cuda_cores else ("bfloat16", "float16")
 
     @property
+    def has_planes(self) -> bool:
+        """Whether it takes three dimensions."""
+        return self.depths > 1 or self.has_pieces
+
+    @property
+    def sources(self) -> int:
+        """Source rows of a step, of all planes."""
+        return self.step * self.depths
+
+    @property
     def slots(self) -> int:
-        return self.step * self.period * self.lags
+        return self.sources * self.period * self.lags
 
     @property
     def pixels(self) -> int:
@@ -71,13 +87,8 @@ class DepthwiseTile(NamedTuple):
         return self.blocks * MULTIPLIED
 
     @property
-    def has_groups(self) -> bool:
-        """Whether the filter's rows are taken in groups, of as many as there are lags."""
-        return self.lags > 1 and self.blocks > 2
-
-    @property
     def stages(self) -> int:
-        return 8 if self.step * self.blocks == 1 else 4
+        return 8 if self.sources * self.blocks == 1 else 4
 
     @property
     def set_strips(self) -> int:
@@ -99,10 +110,15 @@ class DepthwiseTile(NamedTuple):
         """Pieces of a source row, of each thread."""
         return 2 * self.strip_pieces + 1
 
+    @property
+    def row_sums(self) -> int:
+        """Registers of a row's."""
+        return STRIP if self.on_cuda_cores else 4 * self.channels
+
     def sums(self, kind: str) -> int:
         """Registers of them."""
         if kind == "gather":
-            return self.period * self.lags * (8 if self.on_cuda_cores else 4 * self.channels)
+            return self.period * self.lags * self.row_sums
         return self.slots * (self.width if self.on_cuda_cores else 4 * self.blocks * self.channels)
 
     @property
@@ -112,8 +128,9 @@ class DepthwiseTile(NamedTuple):
 
     def resident(self, kind: str) -> int:
         """Thread blocks that a multiprocessor's registers hold."""
-        few = self.sums(kind) <= 32 and (kind == "reduce" or self.blocks == 1)
-        return 3 if few or self.on_cuda_cores else 2
+        if self.on_cuda_cores:
+            return 2 if kind == "gather" and self.has_pieces and self.sums(kind) + self.slots * self.width > 80 else 3
+        return 3 if self.sums(kind) <= 32 and (kind == "reduce" or self.blocks == 1) else 2
 
     @property
     def clocks(self) -> float:
@@ -121,25 +138,29 @@ class DepthwiseTile(NamedTuple):
         if self.on_cuda_cores:
             return self.slots * self.width * STRIP * FMA_CLOCKS + STEP_CLOCKS
         multiplications = self.channels * self.slots * self.blocks * MULTIPLICATION_CLOCKS
-        return multiplications + self.step * self.blocks * PIXEL_CLOCKS + STEP_CLOCKS
+        return multiplications + self.sources * self.blocks * PIXEL_CLOCKS + STEP_CLOCKS
 
     def __str__(self) -> str:
         rows = f"{self.step}:{self.period} " if self.step * self.period > 1 else ""
         reach = f"{self.width}" if self.on_cuda_cores else f"{self.blocks * MULTIPLIED} by {self.channels}"
-        return f"{rows}{self.lags}x{reach}"
+        depths = f"{self.depths}x" if self.depths > 1 else ""
+        return f"{rows}{depths}{self.lags}x{reach}{' in pieces' if self.has_pieces else ''}"
 
 
 class Window(NamedTuple):
-    """Where a problem's taps reach from the first position: their first source row and column, and how far.
+    """Where a problem's taps reach from the first position: their first source depth, row and column, and how far.
 
-    steps, periods: of rows and columns: source pixels and output positions between a residue class's neighbours.
-    rows: source rows. pixels: source pixels that a strip reads.
+    steps, periods: source pixels and output positions between a residue class's neighbours, along each dimension.
+    depths: source planes, each as often as there are phases. rows, cols: of the source. pixels: source pixels that a
+      strip reads.
     """
 
-    first: tuple[int, int]
-    steps: tuple[int, int]
-    periods: tuple[int, int]
+    first: tuple[int, int, int]
+    steps: tuple[int, int, int]
+    periods: tuple[int, int, int]
+    depths: int
     rows: int
+    cols: int
     pixels: int
 
 
@@ -151,30 +172,41 @@ def window(problem: ConvProblem) -> Window | None:
     for stride, dilation in zip(problem.window_strides, problem.lhs_dilation, strict=True):
         common = math.gcd(stride, dilation)
         pairs.append((stride // common, dilation // common))
-    (row_step, row_period), (col_step, col_period) = pairs[-2:]
-    rows, begins, ends = [], [], []
+    steps, periods = zip(*pairs, strict=True)
+    shifts, ends = [], []
     for first, count, _, _, phase, *counts in tables.classes.tolist():
         if count and all(counts):
-            shifts = tables.taps[first : first + count, 3:]
-            rows += [shifts[:, 0].min(), shifts[:, 0].max()]
-            last = (STRIP - 1 - phase) // col_period * col_step if phase < STRIP else 0
-            begins.append(shifts[:, 1].min())
-            ends.append(shifts[:, 1].max() + last)
-    if not rows:
+            shifts.append(tables.taps[first : first + count, 2:])
+            last = (STRIP - 1 - phase) // periods[2] * steps[2] if phase < STRIP else 0
+            ends.append(shifts[-1][:, 2].max() + last)
+    if not shifts:
         return None
-    first = int(min(rows)), int(min(begins))
-    reach = int(max(rows)) - first[0] + 1, int(max(ends)) - first[1] + 1
-    return Window(first, (row_step, col_step), (row_period, col_period), *reach)
+    every = np.concatenate(shifts)
+    first = tuple(every.min(axis=0).tolist())
+    depths, rows, cols = (every.max(axis=0) - first + 1).tolist()
+    return Window(first, steps, periods, depths * periods[0], rows, cols, int(max(ends)) - first[2] + 1)
+
+
+@lru_cache(maxsize=4096)
+def _depths_seen(problem: ConvProblem) -> float:
+    """Of the window's, those in which a plane of the output has a source, on average."""
+    reach = window(problem)
+    plane, depth = np.arange(_out_depth(problem))[:, None], np.arange(reach.depths)
+    step, period = reach.steps[0], reach.periods[0]
+    at = plane // period * step + depth // period + reach.first[0]
+    seen = (plane % period == depth % period) & (at >= 0) & (at < (1, 1, *problem.in_spatial)[-3])
+    return float(seen.sum(axis=1).mean())
 
 
 class Stream(NamedTuple):
     """How thread blocks share out a product: what src_cuda/kernels/depthwise.cu works out likewise.
 
-    channels: of a thread block. images: of a tile; 0 if all images' rows follow each other as one's.
+    channels: of a thread block. images: of a tile, or planes of volumes; 0 if all images' rows follow each other as
+      one's.
     rows, strips: of a tile, at most: of each image.
     height: of all images' tiles, one below the other: those of one channel tile, of channel_tiles, which thread blocks
       share out by rows.
-    groups: of the filter's rows. slices: of a reduce, that a thread block sums.
+    pieces: of the window, along each dimension. slices: of a reduce, that a thread block sums.
     """
 
     channels: int
@@ -183,8 +215,12 @@ class Stream(NamedTuple):
     strips: int
     height: int
     channel_tiles: int
-    groups: int
+    pieces: tuple[int, int, int]
     slices: int
+
+    @property
+    def all_pieces(self) -> int:
+        return math.prod(self.pieces)
 
     @property
     def most_workers(self) -> int:
@@ -192,7 +228,7 @@ class Stream(NamedTuple):
         return ceil_div(self.height, self.rows)
 
     def steps(self, workers: int, lags: int) -> int:
-        """Of a thread block for each group: its rows, and at each cut of a column those of the window. Where that is
+        """Of a thread block for each piece: its rows, and at each cut of a column those of the window. Where that is
         an image's edge, half of them, as steps without a source row are left out."""
         rows = ceil_div(self.height, workers)
         cuts = ceil_div(rows, self.rows) + (rows % self.rows > 0)
@@ -212,10 +248,13 @@ class Depthwise(CudaFamily):
         TileRow(DepthwiseTile(*tile))
         for tile in (
             (1, 1, 1, 1, 8), (1, 1, 1, 3, 8), (1, 1, 1, 3, 4), (1, 1, 3, 1, 8), (1, 1, 3, 1, 4),
-            (1, 1, 5, 1, 4), (1, 1, 7, 1, 4), (1, 1, 8, 3, 2), (1, 1, 5, 3, 2), (2, 1, 2, 2, 4),
-            (2, 1, 4, 2, 4), (1, 2, 2, 1, 4), (1, 2, 4, 1, 4),
+            (1, 1, 5, 1, 4), (1, 1, 7, 1, 4), (1, 1, 8, 3, 2, 0, 1, True), (1, 1, 5, 3, 2, 0, 1, True),
+            (2, 1, 2, 2, 4), (2, 1, 4, 2, 4), (1, 2, 2, 1, 4), (1, 2, 4, 1, 4),
             (1, 1, 1, 0, 0, 4), (1, 1, 1, 0, 0, 32), (1, 1, 3, 0, 0, 3), (1, 1, 5, 0, 0, 5), (1, 1, 7, 0, 0, 7),
             (2, 1, 2, 0, 0, 3), (2, 1, 3, 0, 0, 5), (1, 2, 2, 0, 0, 2), (1, 2, 3, 0, 0, 3),
+            (1, 1, 3, 1, 4, 0, 3), (1, 1, 7, 1, 4, 0, 1, True), (1, 1, 1, 3, 8, 0, 1, True),
+            (1, 1, 3, 0, 0, 3, 3), (1, 1, 5, 0, 0, 5, 1, True), (1, 1, 7, 0, 0, 7, 1, True),
+            (1, 1, 8, 0, 0, 8, 1, True), (1, 1, 1, 0, 0, 32, 1, True), (1, 1, 4, 0, 0, 16, 1, True),
         )
     )  # fmt: skip
 
@@ -228,14 +267,14 @@ class Depthwise(CudaFamily):
             return "it is for groups of one channel"
         if problem.lhs_batch_grouped or problem.out_batch_grouped:
             return "groups of images"
-        if not 1 <= len(problem.kernel) <= 2:
+        if not 1 <= len(problem.kernel) <= 3:
             return f"{len(problem.kernel)} spatial dimensions"
         piece = PIECE_BYTES // problem.lhs_dtype.itemsize
         if not product.has_pixels_of(piece, piece):
             return "channels are not last, in pieces of 16 bytes"
         if problem.is_empty or window(problem) is None:
             return "nothing is to be computed"
-        if MOST_PERIOD % window(problem).periods[1]:
+        if MOST_PERIOD % window(problem).periods[2]:
             return "columns' period is not 1, 2 or 4"
         if product.kind == "reduce" and max(problem.lhs_dilation) > 1:
             return "an input that is dilated"
@@ -250,8 +289,10 @@ class Depthwise(CudaFamily):
         if no_area or self._why_not_window(tile, product) is not None:
             return [asked._replace(tile=tile, split=1)]
         areas = [asked.area] if asked.area else self._areas(tile, product, device)
-        split = self._split if asked.split is None else lambda *_: asked.split
-        settings = [asked._replace(tile=tile, area=a, split=split(tile, a, product, device)) for a in areas]
+        splits = self._splits if asked.split is None else lambda *_: [asked.split]
+        settings = [
+            asked._replace(tile=tile, area=a, split=s) for a in areas for s in splits(tile, a, product, device)
+        ]
         return [s for s in settings if self.why_not(s, product, device) is None] or settings[:1]
 
     def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
@@ -267,14 +308,16 @@ class Depthwise(CudaFamily):
         stream = _stream(tile, area, product)
         if stream is None:
             return "its warps do not cover the area"
-        if stream.groups > MOST_GROUPS:
-            return f"taps in {window(product.problem).rows} rows"
+        if stream.all_pieces > MOST_PIECES:
+            return f"{stream.all_pieces} pieces of the window"
         if product.kind == "gather" and split != 1:
             return f"a split of {split}: its gather has none"
         if split < 1 or (product.kind == "reduce" and split % stream.slices):
             return f"a split of {split}, not of whole thread blocks with {stream.slices} slices each"
-        rows = product.images * max(_out_size(product.problem)[0], (1, *product.problem.in_spatial)[-2])
-        if max(product.image_elements * max(1, stream.images), rows, stream.height) >= INT32_MAX:
+        rows = _planes(product) * max(_out_size(product.problem)[0], (1, *product.problem.in_spatial)[-2])
+        depth = _out_depth(product.problem)
+        volumes = (max(1, stream.images) + 2 * depth - 2) // depth
+        if max(product.image_elements * volumes, rows, stream.height) >= INT32_MAX:
             return "rows, or elements of a tile's images, do not fit 32 bits"
         need = _shared_bytes(tile, product, stream)
         return None if need <= device.shared_bytes else f"{need} bytes of shared memory, of {device.shared_bytes}"
@@ -282,7 +325,7 @@ class Depthwise(CudaFamily):
     def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:
         stream = _stream(settings.tile, settings.area, product)
         first = window(product.problem).first
-        return (stream.rows, stream.strips * STRIP, stream.channels, stream.images, *first, stream.groups)
+        return (stream.rows, stream.strips * STRIP, stream.channels, stream.images, *first, *stream.pieces)
 
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
         """Steps, as long as those of a multiprocessor's blocks or one's latency take, or memory; and the beginning."""
@@ -291,10 +334,12 @@ class Depthwise(CudaFamily):
         resident, is_gather = _resident(tile, product, stream, device), product.kind == "gather"
         places = max(1, resident * device.multiprocessors // stream.channel_tiles)
         workers = min(places, stream.most_workers) if is_gather else split // stream.slices
-        blocks = stream.channel_tiles * workers * (1 if is_gather else stream.groups)
+        blocks = stream.channel_tiles * workers * (1 if is_gather else stream.all_pieces)
         at_once = min(resident, ceil_div(blocks, device.multiprocessors))
         clocks = max(at_once * tile.clocks, tile.clocks + LATENCY_CLOCKS)
-        steps = stream.steps(workers, tile.lags) * (stream.groups if is_gather else 1)
+        steps = stream.steps(workers, tile.lags) * (stream.all_pieces if is_gather else 1)
+        if tile.has_pieces and stream.images == 1:  # others are left out
+            steps *= _depths_seen(product.problem) / stream.pieces[0]
         rounds = ceil_div(blocks, resident * device.multiprocessors)
         compute, memory = rounds * steps * clocks / device.clock_hz, product.activation_bytes / device.bandwidth
         bandwidth = BANDWIDTH[stream.channels * product.problem.lhs_dtype.itemsize]
@@ -306,26 +351,35 @@ class Depthwise(CudaFamily):
 
     def _why_not_window(self, tile: DepthwiseTile, product: Product) -> str | None:
         reach = window(product.problem)
-        if (reach.steps[0], reach.periods[0]) != (tile.step, tile.period):
-            return f"rows move by {reach.steps[0]}:{reach.periods[0]}"
-        if ceil_div(reach.rows, tile.step) > tile.lags and not tile.has_groups:
+        if len(product.problem.kernel) == 3 and not tile.has_planes:
+            return "three spatial dimensions"
+        if len(product.problem.kernel) < 3 and tile.depths > 1:
+            return "taps in one plane"
+        if (reach.steps[1], reach.periods[1]) != (tile.step, tile.period):
+            return f"rows move by {reach.steps[1]}:{reach.periods[1]}"
+        if tile.on_cuda_cores and (reach.steps[2], reach.periods[2]) != (tile.step, tile.period):
+            return f"columns move by {reach.steps[2]}:{reach.periods[2]}"
+        if not tile.has_pieces and reach.depths > tile.depths:
+            return f"taps in {reach.depths} planes"
+        if not tile.has_pieces and ceil_div(reach.rows, tile.step) > tile.lags:
             return f"taps in {reach.rows} rows"
-        if tile.on_cuda_cores and (reach.steps[1], reach.periods[1]) != (tile.step, tile.period):
-            return f"columns move by {reach.steps[1]}:{reach.periods[1]}"
-        if reach.pixels > tile.pixels:
+        if reach.pixels > tile.pixels and not (tile.has_pieces and _piece_cols(tile, product) > 0):
             return f"{reach.pixels} source pixels of {STRIP} outputs"
         if product.kind == "reduce" and not tile.reduces:
             return "its warps do not hold the sums of all taps"
         return None
 
     def _areas(self, tile: DepthwiseTile, product: Product, device: Device) -> list[tuple[int, int] | None]:
-        """Of each number of strips the most rows, and fewer, until there are tiles for all thread blocks."""
+        """Of each number of strips the most rows, and fewer, until there are tiles for all thread blocks.
+
+        In pieces of the window fewer still, as a tile's sums are in shared memory.
+        """
         (height, width), areas = _out_size(product.problem), []
         strips, rows = ceil_div(width, STRIP), ceil_div(height, tile.period)
         if _joins_images(tile, product):
             rows *= product.images
         most = tile.set_strips * tile.most_channel_bytes // _channel_bytes(tile, product)
-        least_rows = tile.lags if tile.has_groups else 2 * tile.lags
+        least_rows = tile.lags if tile.has_pieces else 2 * tile.lags
         for parts in (1, 2, 4) if tile.on_cuda_cores else (1, 2):
             wide = ceil_div(strips, ceil_div(strips, most) * parts) * STRIP
             for segments in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64):
@@ -335,17 +389,22 @@ class Depthwise(CudaFamily):
                 if (stream := _stream(tile, area, product)) is None:
                     break
                 areas.append(area)
-                if stream.most_workers * stream.channel_tiles > MOST_WAVES * MOST_RESIDENT * device.multiprocessors:
+                tiles = stream.most_workers * stream.channel_tiles
+                if tiles > MOST_WAVES * MOST_RESIDENT * device.multiprocessors and not tile.has_pieces:
                     break
         return areas or [None]
 
-    def _split(self, tile: DepthwiseTile, area: tuple[int, int] | None, product: Product, device: Device) -> int:
-        """As many thread blocks as there are places for at once."""
+    def _splits(
+        self, tile: DepthwiseTile, area: tuple[int, int] | None, product: Product, device: Device
+    ) -> list[int]:
+        """As many thread blocks as there are places for at once, or some times as many, for pieces of the window."""
         stream = area and _stream(tile, area, product)
         if product.kind == "gather" or not stream:
-            return 1
-        blocks = _resident(tile, product, stream, device) * device.multiprocessors
-        return stream.slices * max(1, min(blocks // stream.channel_tiles, stream.most_workers))
+            return [1]
+        places = _resident(tile, product, stream, device) * device.multiprocessors
+        blocks, waves = stream.channel_tiles * stream.all_pieces, (1, 2, 4) if stream.all_pieces > 1 else (1,)
+        workers = {max(1, min(wave * places // blocks, stream.most_workers)) for wave in waves}
+        return [stream.slices * n for n in sorted(workers)]
 
 
 def _why_not_area(area: tuple[int, int]) -> str | None:
@@ -365,6 +424,30 @@ def _out_size(problem: ConvProblem) -> tuple[int, int]:
     return (1, *problem.out_spatial)[-2:]
 
 
+def _out_depth(problem: ConvProblem) -> int:
+    return (1, 1, *problem.out_spatial)[-3]
+
+
+def _planes(product: Product) -> int:
+    """Of all images."""
+    return product.images * _out_depth(product.problem)
+
+
+def _piece_cols(tile: DepthwiseTile, product: Product) -> int:
+    """Source pixels of a piece of the window: its taps then reach no further than a strip's."""
+    reach = window(product.problem)
+    return tile.pixels - (STRIP - 1) // reach.periods[2] * reach.steps[2]
+
+
+def _pieces(tile: DepthwiseTile, product: Product) -> tuple[int, int, int]:
+    """Of the window, along each dimension."""
+    if not tile.has_pieces:
+        return (1, 1, 1)
+    reach = window(product.problem)
+    cols = 1 if reach.pixels <= tile.pixels else ceil_div(reach.cols, _piece_cols(tile, product))
+    return (reach.depths, ceil_div(reach.rows, tile.step * tile.lags), cols)
+
+
 def _joins_images(tile: DepthwiseTile, product: Product) -> bool:
     """Whether all images' rows may follow each other as one's: no tap leaves its row."""
     problem = product.problem
@@ -373,7 +456,8 @@ def _joins_images(tile: DepthwiseTile, product: Product) -> bool:
     in_order = problem.lhs_spec.spatial == tuple(sorted(problem.lhs_spec.spatial)) and (
         problem.out_spec.spatial == tuple(sorted(problem.out_spec.spatial))
     )
-    return tile.slots == 1 and window(problem).first[0] == 0 and same and batch_first and in_order
+    is_flat = len(problem.kernel) < 3 and window(problem).first[1] == 0
+    return tile.slots == 1 and is_flat and same and batch_first and in_order
 
 
 @lru_cache(maxsize=4096)
@@ -383,7 +467,7 @@ def _stream(tile: DepthwiseTile, area: tuple[int, int], product: Product) -> Str
     sets = tile.most_channel_bytes // channel_bytes
     strips, most = area[1] // STRIP, tile.set_strips * sets
     height, width = _out_size(problem)
-    images, rows = product.images, ceil_div(height, tile.period)
+    images, rows = _planes(product), ceil_div(height, tile.period)
     if strips > most:
         return None
     if _joins_images(tile, product) and 2 * strips > most:
@@ -396,16 +480,16 @@ def _stream(tile: DepthwiseTile, area: tuple[int, int], product: Product) -> Str
         return None
     high = min(area[0], rows)
     stream_rows = ceil_div(images, max(1, of_tile)) * ceil_div(ceil_div(width, STRIP), strips) * rows
-    groups = ceil_div(window(problem).rows, tile.lags) if tile.has_groups else 1
     channels = channel_bytes // problem.lhs_dtype.itemsize
     slices = 1 if tile.on_cuda_cores else sets
-    return Stream(channels, of_tile, high, strips, stream_rows, ceil_div(product.groups, channels), groups, slices)
+    channel_tiles, pieces = ceil_div(product.groups, channels), _pieces(tile, product)
+    return Stream(channels, of_tile, high, strips, stream_rows, channel_tiles, pieces, slices)
 
 
 def _copies(tile: DepthwiseTile, product: Product, images: int, strips: int, channel_bytes: int) -> int:
     """Pieces of a source row that a thread copies."""
     reach = window(product.problem)
-    step = STRIP * reach.steps[1] // reach.periods[1]
+    step = STRIP * reach.steps[2] // reach.periods[2]
     return ceil_div(images * ((strips - 1) * step + tile.pixels) * channel_bytes, BATCH_BYTES)
 
 
@@ -419,16 +503,16 @@ def _shared_bytes(tile: DepthwiseTile, product: Product, stream: Stream) -> int:
     row = _copies(tile, product, max(1, stream.images), stream.strips, channel_bytes) * batch
     result_row = tile.strip_pieces * batch
     if tile.on_cuda_cores:
-        other = tile.slots * tile.width * (tile.period * channel_bytes if gathers else THREADS * 4)
+        other = tile.slots * tile.width * 4 * (stream.all_pieces * tile.period if gathers else THREADS)
     else:
         sums = tile.slots * tile.blocks * MULTIPLIED
-        table = stream.groups * sums * window(product.problem).periods[1] * channel_bytes
+        table = stream.all_pieces * sums * window(product.problem).periods[2] * channel_bytes
         other = table if gathers else sums * STRIP * 4 * WARPS
     other = ceil_div(other, 128) * 128
-    stages = tile.stages * (tile.step * row + (0 if gathers else result_row))
+    stages = tile.stages * (tile.sources * row + (0 if gathers else result_row))
     if not gathers:
         return max(stages, other)
-    sums = stream.rows * tile.channels * BATCH_BYTES if tile.has_groups else 0
+    sums = stream.rows * tile.row_sums * 4 * THREADS if tile.has_pieces else 0
     return stages + 2 * tile.period * result_row + other + sums
 
 

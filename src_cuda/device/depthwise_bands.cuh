@@ -14,22 +14,23 @@ class Bands {
  public:
   // A table of the taps in shared memory: channels of pixels of phases of columns of slots. By all threads, between
   // barriers.
-  static __device__ __forceinline__ void FillTable(const DepthwiseParams& p, T* table) {
+  static __device__ __forceinline__ void FillTable(const DepthwiseParams& p, char* table) {
     const ConvProblem& q = p.problem;
     const int32_t phases = static_cast<int32_t>(q.period[2]);
-    const int32_t pieces = p.groups * kTile.slots() * phases * kPixels << p.log_pieces;
+    const int32_t pieces = p.pieces * kTile.slots() * phases * kPixels << p.log_pieces;
     for (int32_t i = threadIdx.x; i < pieces; i += kDepthwiseThreads) reinterpret_cast<uint4*>(table)[i] = uint4{};
     __syncthreads();
-    for (int32_t c = 0; c < q.class_count; ++c) FillClass(p, p.classes[c], phases, table);
+    for (int32_t c = 0; c < q.class_count; ++c) FillClass(p, p.classes[c], phases, reinterpret_cast<T*>(table));
   }
 
-  // The bands of a group of slots.
-  __device__ __forceinline__ void Read(const DepthwiseParams& p, const T* table, int32_t group) {
+  // The bands of a piece of the window.
+  __device__ __forceinline__ void Read(const DepthwiseParams& p, const char* from, int32_t piece) {
     const DepthwiseWarp warp(p, kTile.channels);
     const int lane = threadIdx.x % 32, col = lane / 4;
     const int32_t phases = static_cast<int32_t>(p.problem.period[2]), phase = col % phases;
     const int32_t begin = col / phases * static_cast<int32_t>(p.problem.step[2]);
-    table += (group * kTile.slots() * phases + phase) * kPixels * p.channels + warp.part * kTile.channels;
+    const T* table = reinterpret_cast<const T*>(from) +
+                     (piece * kTile.slots() * phases + phase) * kPixels * p.channels + warp.part * kTile.channels;
 #pragma unroll
     for (int slot = 0; slot < kTile.slots(); ++slot) {
 #pragma unroll
@@ -74,7 +75,8 @@ class Bands {
 #pragma unroll
       for (int i = 0; i < kLoads; ++i) {
         const BandPlace place(p, kTile, taps[i], residue);
-        const int32_t row = (place.slot * phases + residue.phase[2]) * kPixels + place.pixel;
+        const int32_t slot = place.piece * kTile.slots() + place.slot;
+        const int32_t row = (slot * phases + residue.phase[2]) * kPixels + place.pixel;
         if (begin + i * lane.all < residue.tap_count) table[(row << p.log_channels) + lane.channel] = values[i];
       }
     }
@@ -90,6 +92,10 @@ class BandSums {
   static constexpr int kChannels = kTile.channels;
 
  public:
+  // What a row's sums begin with.
+  struct Begins {
+    float of[kChannels][4];
+  };
   // Of a lane's two strips and four pixels.
   struct Pixels {
     PixelPart<kChannels> of[2][4];
@@ -118,13 +124,13 @@ class BandSums {
   // Adds what a step's source rows give. While some pixels are multiplied, the next are read. A row begins with zeros,
   // or with what `begins` has.
   __device__ __forceinline__ void Multiply(const DepthwiseParams& p, const Bands<T, kTile>& bands, uint32_t stage,
-                                           Pixels pixels, const float (&begins)[kChannels][4]) {
+                                           Pixels pixels, const Begins& begins) {
 #pragma unroll
-    for (int i = 0; i < kTile.step * kTile.blocks; ++i) {
+    for (int i = 0; i < kTile.sources() * kTile.blocks; ++i) {
       const int a = i / kTile.blocks, block = i % kTile.blocks, next = i + 1;
       uint32_t rows[kChannels][4];
       Pair(pixels, rows);
-      if (next < kTile.step * kTile.blocks) {
+      if (next < kTile.sources() * kTile.blocks) {
         pixels = Read(p, stage + next / kTile.blocks * p.places.row, next % kTile.blocks);
       }
 #pragma unroll
@@ -137,7 +143,7 @@ class BandSums {
             float before[4];
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
-              before[j] = i > 0 ? sums_[c][b][lag][j] : lag > 0 ? sums_[c][b][lag - 1][j] : begins[c][j];
+              before[j] = i > 0 ? sums_[c][b][lag][j] : lag > 0 ? sums_[c][b][lag - 1][j] : begins.of[c][j];
             }
             ptx::MultiplyAdd<T>(sums_[c][b][lag], before, rows[c], bands.At(slot, block, 0, c),
                                 bands.At(slot, block, 1, c));
@@ -153,14 +159,14 @@ class BandSums {
   }
 
   // The same as the former, of a step whose source row is not there.
-  __device__ __forceinline__ void MoveOn(const float (&begins)[kChannels][4]) {
+  __device__ __forceinline__ void MoveOn(const Begins& begins) {
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
 #pragma unroll
         for (int lag = kTile.lags - 1; lag > 0; --lag) sums_[c][0][lag][j] = sums_[c][0][lag - 1][j];
-        sums_[c][0][0][j] = begins[c][j];
+        sums_[c][0][0][j] = begins.of[c][j];
       }
     }
   }
@@ -177,13 +183,13 @@ class BandSums {
     }
   }
 
-  // A row's sums on their way from one group of the filter's rows to the next: this lane's, of all warps' in `sums`.
-  static __device__ __forceinline__ void LoadSums(const char* sums, int32_t row, float (&to)[kChannels][4]) {
+  // A row's sums on their way from one piece of the window to the next: this lane's, of all warps' in `sums`.
+  static __device__ __forceinline__ void LoadSums(const char* sums, int32_t row, Begins& to) {
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
       const auto four = *reinterpret_cast<const Pack<float, 4>*>(sums + SumsPlace(row, c));
 #pragma unroll
-      for (int j = 0; j < 4; ++j) to[c][j] = four.v[j];
+      for (int j = 0; j < 4; ++j) to.of[c][j] = four.v[j];
     }
   }
 

@@ -35,10 +35,10 @@ class FilterBandSums {
   // number modulo the lags.
   template <int kTurn>
   __device__ __forceinline__ void Multiply(const DepthwiseParams& p, uint32_t stage, bool has_source) {
-    ReadGradient(p, stage + kTile.step * p.places.row, gradients_[kTurn]);
+    ReadGradient(p, stage + kTile.sources() * p.places.row, gradients_[kTurn]);
     if (!has_source) return;
 #pragma unroll
-    for (int a = 0; a < kTile.step; ++a) {
+    for (int a = 0; a < kTile.sources(); ++a) {
 #pragma unroll
       for (int block = 0; block < kTile.blocks; ++block) {
         uint32_t rows[kChannels][4];
@@ -55,8 +55,8 @@ class FilterBandSums {
     }
   }
 
-  // Adds the diagonals, and stores the group's taps into the slice of this warp's set. By way of `exchange`.
-  __device__ __forceinline__ void Store(const DepthwiseParams& p, int32_t group, int32_t worker,
+  // Adds the diagonals, and stores a piece's taps into the slice of this warp's set. By way of `exchange`.
+  __device__ __forceinline__ void Store(const DepthwiseParams& p, int32_t piece, int32_t worker,
                                         float* exchange) const {
     const DepthwiseWarp warp(p, kTile.channels);
     if (warp.channel >= p.all_channels) return;
@@ -78,14 +78,13 @@ class FilterBandSums {
         const Tap tap = p.taps[t];
         const bool is_seen = t < residue.tap_count;  // by some position
         const BandPlace place(p, kTile, tap, residue);
-        const int32_t slot = place.slot - group * kTile.slots();
-        if (is_seen ? slot < 0 || slot >= kTile.slots() : group > 0) continue;
+        if (piece != (is_seen ? place.piece : 0)) continue;
         float sum = 0;
         if (is_seen) {
 #pragma unroll
           for (int col = 0; col < kStripCols; ++col) {
             const int32_t pixel = place.pixel + col * static_cast<int32_t>(p.problem.step[2]);
-            sum += exchange[(slot * kPixels + pixel) * kStripCols + col];
+            sum += exchange[(place.slot * kPixels + pixel) * kStripCols + col];
           }
         }
         StoreNarrowed(Pack<float, 1>{sum}, p.out,

@@ -21,23 +21,23 @@ template <typename T, DepthwiseTile kTile>
 using DepthwiseFilterSums =
     std::conditional_t<kTile.on_cuda_cores(), LaneFilterSums<T, kTile>, FilterBandSums<T, kTile>>;
 
-// A step of a gather: what its source row gives to the rows that are to receive it. In groups of the filter's rows, a
-// row's sums begin with those of the group before.
+// A step of a gather: what its source row gives to the rows that are to receive it. In pieces of the window, a row's
+// sums begin with those of the piece before.
 template <typename T, DepthwiseTile kTile>
 __device__ __forceinline__ void GatherStep(const DepthwiseParams& p, const DepthwiseTaps<T, kTile>& taps,
                                            DepthwiseSums<T, kTile>& sums, uint32_t stage,
                                            const typename DepthwiseSums<T, kTile>::Pixels& pixels, bool has_source,
-                                           char* group_sums, int32_t step, int32_t group) {
-  if constexpr (kTile.has_groups()) {
-    float begins[kTile.channels][4] = {};
-    if (group > 0 && step < p.rows) sums.LoadSums(group_sums, step, begins);
+                                           char* piece_sums, int32_t step, bool is_first, bool is_last) {
+  if constexpr (kTile.has_pieces) {
+    typename DepthwiseSums<T, kTile>::Begins begins{};
+    if (!is_first && step < p.rows) sums.LoadSums(piece_sums, step, begins);
     if (has_source) {
       sums.Multiply(p, taps, stage, pixels, begins);
     } else {
       sums.MoveOn(begins);
     }
     const int32_t done = step - (kTile.lags - 1);
-    if (group < p.groups - 1 && done >= 0 && done < p.rows) sums.StoreSums(group_sums, done);
+    if (!is_last && done >= 0 && done < p.rows) sums.StoreSums(piece_sums, done);
   } else if constexpr (kTile.on_cuda_cores() && kTile.step == 1) {
     if (has_source) {
       sums.Multiply(p, taps, stage, pixels);
@@ -55,15 +55,15 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].gat
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
   extern __shared__ __align__(128) char shared[];
   const DepthwiseRange range(p, static_cast<int32_t>(blockIdx.x) / p.channel_tiles);
-  const int32_t groups = kTile.has_groups() ? p.groups : 1;
-  DepthwiseReader<T, kTile, false> reader(p, shared, range, 0, groups);
+  const int32_t pieces_of_window = kTile.has_pieces ? p.pieces : 1;
+  DepthwiseReader<T, kTile, false> reader(p, shared, range, 0);
 #pragma unroll 1
   for (int i = 0; i < kTile.stages() - 1; ++i) reader.Copy();
-  T* table = reinterpret_cast<T*>(shared + p.places.taps);
+  char* table = shared + p.places.taps;
   DepthwiseTaps<T, kTile>::FillTable(p, table);
   __syncthreads();
   DepthwiseTaps<T, kTile> taps;
-  if constexpr (!kTile.has_groups()) taps.Read(p, table, 0);
+  if constexpr (!kTile.has_pieces) taps.Read(p, table, 0);
   DepthwiseSums<T, kTile> sums(p);
   DepthwiseWriter<T, kTile> writer(p);
   const auto results = [&](uint32_t n) {
@@ -76,8 +76,12 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].gat
     begin += place.rows();
     const int32_t first_step = place.FirstStep(p, kTile);
     if (first_step > 0) sums.Clear();
-    for (int32_t group = 0; group < groups; ++group) {
-      if constexpr (kTile.has_groups()) taps.Read(p, table, group);
+    const int32_t first_piece = place.FirstPiece(p, kTile);
+    for (int32_t piece = first_piece, next; piece < pieces_of_window; piece = next) {
+      next = place.NextPiece(p, kTile, piece);
+      const bool is_first = piece == first_piece, is_last = next == pieces_of_window;
+      const WindowPiece window(p, kTile, piece);
+      if constexpr (kTile.has_pieces) taps.Read(p, table, piece);
 #pragma unroll 1
       for (int32_t step = first_step; step < place.GatherSteps(kTile); ++step, ++n) {
         ptx::WaitForCopies<kTile.stages() - 2>();
@@ -88,12 +92,11 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].gat
         const auto pieces = writer.Load(results(n - 1));
         reader.Copy();
         writer.Store(complete, pieces);
-        if (step == first_step && group == 0) writer.Begin(place);
-        const bool has_source = HasRow(p, SourceRow(p, kTile, place.first_row + step, group));
-        GatherStep<T, kTile>(p, taps, sums, stage, pixels, has_source, shared + p.places.sums, step, group);
-        const bool is_last = !kTile.has_groups() || group == groups - 1, completes = is_last && step >= kTile.lags - 1;
+        if (step == first_step && is_first) writer.Begin(place);
+        const bool has_source = HasRow(p, SourceRow(p, kTile, place.first_row + step, window));
+        GatherStep<T, kTile>(p, taps, sums, stage, pixels, has_source, shared + p.places.sums, step, is_first, is_last);
         if (is_last) sums.Store(p, results(n));
-        complete = completes ? place.first_row + step - (kTile.lags - 1) : -1;
+        complete = is_last && step >= kTile.lags - 1 ? place.first_row + step - (kTile.lags - 1) : -1;
       }
     }
   }
@@ -107,9 +110,10 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].red
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
   using Sums = DepthwiseFilterSums<T, kTile>;
   extern __shared__ __align__(128) char shared[];
-  const int32_t group = blockIdx.x / p.channel_tiles % p.groups, worker = blockIdx.x / p.channel_tiles / p.groups;
+  const int32_t piece = blockIdx.x / p.channel_tiles % p.pieces, worker = blockIdx.x / p.channel_tiles / p.pieces;
   const DepthwiseRange range(p, worker);
-  DepthwiseReader<T, kTile, true> reader(p, shared, range, group, 1);
+  const WindowPiece window(p, kTile, piece);
+  DepthwiseReader<T, kTile, true> reader(p, shared, range, piece);
 #pragma unroll 1
   for (int i = 0; i < kTile.stages() - 1; ++i) reader.Copy();
   Sums sums(p);
@@ -117,13 +121,13 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].red
   for (int32_t begin = range.begin; begin < range.end;) {
     const DepthwiseTilePlace place(p, begin, range.end);
     begin += place.rows();
-    const int32_t steps = place.ReduceSteps(p, kTile, group);
+    const int32_t steps = place.ReduceSteps(p, kTile, window);
     sums.Begin();
     const auto advance = [&]<int kTurn>(int32_t step) {
       ptx::WaitForCopies<kTile.stages() - 2>();
       __syncthreads();
       reader.Copy();
-      const bool has_source = HasRow(p, SourceRow(p, kTile, place.first_row + step, group));
+      const bool has_source = HasRow(p, SourceRow(p, kTile, place.first_row + step, window));
       const uint32_t stage = ptx::SharedAddress(shared) + n++ % kTile.stages() * p.places.stage;
       sums.template Multiply<kTurn>(p, stage, kTile.step > 1 || has_source);
     };
@@ -134,7 +138,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].red
     }
   }
   __syncthreads();
-  sums.Store(p, group, worker, reinterpret_cast<float*>(shared));
+  sums.Store(p, piece, worker, reinterpret_cast<float*>(shared));
 }
 
 // The kernel of a tile, if it is for the type.

@@ -11,30 +11,31 @@ namespace jaxconv {
 template <typename T, DepthwiseTile kTile>
 class LaneTaps {
  public:
-  // A table of the taps in shared memory: channels of columns of phases of slots. By all threads, between barriers.
-  static __device__ __forceinline__ void FillTable(const DepthwiseParams& p, T* table) {
-    for (int32_t i = threadIdx.x; i < kTaps * p.channels; i += kDepthwiseThreads) table[i] = 0;
+  // A table in shared memory of where in the filter taps are, or -1: columns of phases of slots. By all threads,
+  // between barriers.
+  static __device__ __forceinline__ void FillTable(const DepthwiseParams& p, char* to) {
+    int32_t* table = reinterpret_cast<int32_t*>(to);
+    for (int32_t i = threadIdx.x; i < p.pieces * kTaps; i += kDepthwiseThreads) table[i] = -1;
     __syncthreads();
-    const DepthwiseLane lane(p);
-    const int32_t channel = min(FirstChannel(p) + lane.channel, p.all_channels - 1);
-    const T* filter = static_cast<const T*>(p.rhs) + channel * p.problem.filter.group;
     for (int32_t c = 0; c < p.problem.class_count; ++c) {
       const ResidueClass residue = p.classes[c];
       if (residue.count[1] == 0 || residue.count[2] == 0) continue;  // taps that no position sees
-#pragma unroll 8  // loads in flight
-      for (int32_t t = lane.number; t < residue.tap_count; t += lane.all) {
+      for (int32_t t = threadIdx.x; t < residue.tap_count; t += kDepthwiseThreads) {
         const Tap tap = p.taps[residue.first_tap + t];
         const BandPlace place(p, kTile, tap, residue);
-        const int32_t at = (place.slot * kTile.period + residue.phase[2]) * kTile.width + place.pixel;
-        table[at * p.channels + lane.channel] = filter[tap.filter_delta];
+        const int32_t slot = place.piece * kTile.slots() + place.slot;
+        table[(slot * kTile.period + residue.phase[2]) * kTile.width + place.pixel] = tap.filter_delta;
       }
     }
   }
 
-  __device__ __forceinline__ void Read(const DepthwiseParams& p, const T* table, int32_t) {
-    const DepthwiseLane lane(p);
+  // Those of a piece of the window, from the filter itself: neighbouring lanes' are neighbours there.
+  __device__ __forceinline__ void Read(const DepthwiseParams& p, const char* from, int32_t piece) {
+    const int32_t* table = reinterpret_cast<const int32_t*>(from) + piece * kTaps;
+    const int32_t channel = min(FirstChannel(p) + DepthwiseLane(p).channel, p.all_channels - 1);
+    const T* filter = static_cast<const T*>(p.rhs) + channel * p.problem.filter.group;
 #pragma unroll
-    for (int i = 0; i < kTaps; ++i) taps_[i] = table[i * p.channels + lane.channel];
+    for (int i = 0; i < kTaps; ++i) taps_[i] = table[i] < 0 ? T(0) : filter[table[i]];
   }
 
   __device__ __forceinline__ T At(int slot, int phase, int col) const {
@@ -71,6 +72,10 @@ struct LanePlaces {
 template <typename T, DepthwiseTile kTile>
 class LaneSums {
  public:
+  // What a row's sums begin with.
+  struct Begins {
+    T of[kStripCols];
+  };
   struct Pixels {
     T of[kTile.pixels()];
   };
@@ -89,10 +94,11 @@ class LaneSums {
     return pixels;
   }
 
+  // Adds what a step's source rows give. A row begins with zeros, or with what `begins` has.
   __device__ __forceinline__ void Multiply(const DepthwiseParams& p, const LaneTaps<T, kTile>& taps, uint32_t stage,
-                                           Pixels pixels) {
+                                           Pixels pixels, const Begins& begins = {}) {
 #pragma unroll
-    for (int a = 0; a < kTile.step; ++a) {
+    for (int a = 0; a < kTile.sources(); ++a) {
       if (a > 0) pixels = First(p, stage + a * p.places.row);
 #pragma unroll
       for (int b = 0; b < kTile.period; ++b) {
@@ -100,7 +106,7 @@ class LaneSums {
         for (int lag = kTile.lags - 1; lag >= 0; --lag) {
 #pragma unroll
           for (int col = 0; col < kStripCols; ++col) {
-            T sum = a > 0 ? sums_[b][lag][col] : lag > 0 ? sums_[b][lag - 1][col] : T(0);
+            T sum = a > 0 ? sums_[b][lag][col] : lag > 0 ? sums_[b][lag - 1][col] : begins.of[col];
 #pragma unroll
             for (int i = 0; i < kTile.width; ++i) {
               const int pixel = col / kTile.period * kTile.step + i;
@@ -114,15 +120,33 @@ class LaneSums {
   }
 
   // The same of a step whose source row is not there.
-  __device__ __forceinline__ void MoveOn() {
+  __device__ __forceinline__ void MoveOn(const Begins& begins = {}) {
 #pragma unroll
     for (int b = 0; b < kTile.period; ++b) {
 #pragma unroll
       for (int col = 0; col < kStripCols; ++col) {
 #pragma unroll
         for (int lag = kTile.lags - 1; lag > 0; --lag) sums_[b][lag][col] = sums_[b][lag - 1][col];
-        sums_[b][0][col] = 0;
+        sums_[b][0][col] = begins.of[col];
       }
+    }
+  }
+
+  // A row's sums on their way from one piece of the window to the next: this lane's, of all lanes' in `sums`.
+  static __device__ __forceinline__ void LoadSums(const char* sums, int32_t row, Begins& to) {
+#pragma unroll
+    for (int i = 0; i < kStripCols; i += 4) {
+      const auto four = *reinterpret_cast<const Pack<T, 4>*>(sums + SumsPlace(row, i / 4));
+#pragma unroll
+      for (int j = 0; j < 4; ++j) to.of[i + j] = four.v[j];
+    }
+  }
+
+  __device__ __forceinline__ void StoreSums(char* sums, int32_t row) const {
+    const T(&last)[kStripCols] = sums_[0][kTile.lags - 1];
+#pragma unroll
+    for (int i = 0; i < kStripCols; i += 4) {
+      *reinterpret_cast<Pack<T, 4>*>(sums + SumsPlace(row, i / 4)) = {last[i], last[i + 1], last[i + 2], last[i + 3]};
     }
   }
 
@@ -137,6 +161,10 @@ class LaneSums {
   }
 
  private:
+  static __device__ __forceinline__ int32_t SumsPlace(int32_t row, int four) {
+    return ((row * (kStripCols / 4) + four) * kDepthwiseThreads + threadIdx.x) * 16;
+  }
+
   LanePlaces<T> places_;
   T sums_[kTile.period][kTile.lags][kStripCols];
 };
@@ -160,10 +188,10 @@ class LaneFilterSums {
 #pragma unroll
       for (int col = 0; col < kStripCols; ++col) gradients_[lag][col] = gradients_[lag - 1][col];
     }
-    places_.Load(stage + kTile.step * p.places.row + places_.dst, gradients_[0]);
+    places_.Load(stage + kTile.sources() * p.places.row + places_.dst, gradients_[0]);
     if (!has_source) return;
 #pragma unroll
-    for (int a = 0; a < kTile.step; ++a) {
+    for (int a = 0; a < kTile.sources(); ++a) {
       T pixels[kTile.pixels()];
       places_.Load(stage + a * p.places.row + places_.src, pixels);
 #pragma unroll
@@ -179,8 +207,9 @@ class LaneFilterSums {
     }
   }
 
-  // Adds what the lanes of a channel have, and stores the taps into the worker's slice. By all threads.
-  __device__ __forceinline__ void Store(const DepthwiseParams& p, int32_t, int32_t worker, float* exchange) const {
+  // Adds what the lanes of a channel have, and stores a piece's taps into the worker's slice. By all threads.
+  __device__ __forceinline__ void Store(const DepthwiseParams& p, int32_t piece, int32_t worker,
+                                        float* exchange) const {
     const DepthwiseLane lane(p);
     const int32_t channel = FirstChannel(p) + lane.channel, count = static_cast<int32_t>(p.problem.tap_count);
     const int64_t first_to = worker * p.out_elements + channel * p.problem.filter.group;
@@ -200,9 +229,11 @@ class LaneFilterSums {
       for (int i = 0; i < kLoads; ++i) {
         const int32_t t = begin + i * lane.all;
         if (t >= count) break;
+        const bool is_seen = t < residue.tap_count;  // by some position
+        const BandPlace place(p, kTile, taps[i], residue);
+        if (piece != (is_seen ? place.piece : 0)) continue;
         float sum = 0;
-        if (t < residue.tap_count) {  // others are seen by no position
-          const BandPlace place(p, kTile, taps[i], residue);
+        if (is_seen) {
           const float* from = exchange + (place.slot * kTile.width + place.pixel) * kDepthwiseThreads + lane.channel;
           for (int32_t other = 0; other < kDepthwiseThreads; other += p.channels) sum += from[other];
         }

@@ -43,7 +43,7 @@ struct DepthwisePlaces {
   int32_t results;  // of a gather: two steps' rows
   int32_t result_row;
   int32_t taps;     // of a gather: a table of the filter
-  int32_t sums;     // of a gather in groups: the sums of those before
+  int32_t sums;     // of a gather in pieces: the sums of those before
   int32_t end;
 };
 
@@ -57,16 +57,21 @@ struct DepthwiseParams {
   int64_t out_elements;  // of one slice
   DType out_type;
   DepthwisePlaces places;
-  int32_t first_row;     // source row of the first destination row's first tap
-  int32_t first_col;     // likewise the column
-  int32_t groups;        // of the filter's rows
+  int32_t first_depth;   // source plane of the first position's first tap
+  int32_t first_row;     // likewise the row
+  int32_t first_col;     // and the column
+  int32_t pieces;        // of the window
+  int32_t row_pieces;    // along its rows
+  int32_t col_pieces;
+  int32_t piece_cols;    // of each, in source pixels
   int32_t sets;          // of warps, or of lanes, that have the same channels, and other strips
   int32_t channels;      // of a thread block: a power of two
   int32_t log_channels;
   int32_t log_pieces;    // and the pieces of a pixel that they are
   int32_t log_gap;       // in shared memory, the pixels behind which a piece is left out, if any is
   int32_t batch;         // bytes in shared memory from a thread's pixel to its next one
-  int32_t images;        // of a tile
+  int32_t planes;        // of all images
+  int32_t images;        // of a tile, or planes
   int32_t strips;        // of each image's row
   bool images_first;     // whether neighbouring strips of a tile are of neighbouring images
   uint32_t strip_inverse;  // InverseOf images, or else of strips
@@ -99,9 +104,37 @@ struct DepthwiseRange {
         end(static_cast<int32_t>(static_cast<int64_t>(p.stream_rows) * (worker + 1) / p.workers)) {}
 };
 
+// What a tile takes of the window at a time: all of it, or a piece of which this is the first tap.
+struct WindowPiece {
+  int32_t depth = 0;  // planes
+  int32_t step = 0;   // steps of rows
+  int32_t col = 0;    // source pixels
+
+  __device__ __forceinline__ WindowPiece(const DepthwiseParams& p, const DepthwiseTile& tile, int32_t number) {
+    if (!tile.has_pieces) return;
+    const int32_t rows = number / p.col_pieces;
+    depth = rows / p.row_pieces;
+    step = rows % p.row_pieces * tile.lags;
+    col = number % p.col_pieces * p.piece_cols;
+  }
+};
+
+// The plane of the source in which a depth of the window lies for one of the destination, or -1. Of a dilated input's
+// planes, depths are numbered by the source's, and by the phases that see them.
+__device__ __forceinline__ int32_t SourceDepth(const DepthwiseParams& p, int32_t dst_depth, int32_t depth) {
+  const ConvProblem& q = p.problem;
+  const int32_t period = static_cast<int32_t>(q.period[0]);
+  if (period > 1) {
+    if (dst_depth % period != depth % period) return -1;
+    dst_depth /= period, depth /= period;
+  }
+  const int32_t at = dst_depth * static_cast<int32_t>(q.step[0]) + depth + p.first_depth;
+  return at >= 0 && at < q.src_size[0] ? at : -1;
+}
+
 // A tile's place, which begins at a row of the stream and goes no further than a thread block's end.
 struct DepthwiseTilePlace {
-  int32_t image;
+  int32_t image;      // or the first plane
   int32_t images;     // that there are
   int32_t first_row;  // and the row behind the last, of a class's positions
   int32_t last_row;
@@ -110,7 +143,7 @@ struct DepthwiseTilePlace {
   __device__ __forceinline__ DepthwiseTilePlace(const DepthwiseParams& p, int32_t begin, int32_t end) {
     const int32_t column = begin / p.all_rows;
     image = column / p.column_tiles * p.images;
-    images = min(p.images, static_cast<int32_t>(p.problem.batch) - image);
+    images = min(p.images, p.planes - image);
     first_row = begin - column * p.all_rows;
     last_row = min(first_row + min(p.rows, end - begin), p.all_rows);
     col = column % p.column_tiles * p.strips * kStripCols;
@@ -120,14 +153,40 @@ struct DepthwiseTilePlace {
 
   // A gather's first step: those without a source row would give nothing to rows that are still to receive others.
   __device__ __forceinline__ int32_t FirstStep(const DepthwiseParams& p, const DepthwiseTile& tile) const {
-    return tile.has_groups() ? 0 : max(0, min(p.unseen_rows - first_row, tile.lags - 1));
+    return tile.has_pieces ? 0 : max(0, min(p.unseen_rows - first_row, tile.lags - 1));
   }
   // The step behind a gather's last: its rows are then complete.
   __device__ __forceinline__ int32_t GatherSteps(const DepthwiseTile& tile) const { return rows() + tile.lags - 1; }
   // And behind a reduce's, which has nothing to do without a source row.
   __device__ __forceinline__ int32_t ReduceSteps(const DepthwiseParams& p, const DepthwiseTile& tile,
-                                                 int32_t group) const {
-    return max(1, min(GatherSteps(tile), p.seen_rows - first_row - group * tile.lags));
+                                                 const WindowPiece& piece) const {
+    if (tile.has_pieces && !HasSource(p, tile, piece)) return 1;
+    return max(1, min(GatherSteps(tile), p.seen_rows - first_row - piece.step));
+  }
+
+  // A gather's first piece of the window, and the one behind another: those without a source are left out, if there is
+  // one with some. Behind the last there are p.pieces.
+  __device__ __forceinline__ int32_t FirstPiece(const DepthwiseParams& p, const DepthwiseTile& tile) const {
+    return tile.has_pieces ? min(NextPiece(p, tile, -1), p.pieces - 1) : 0;
+  }
+  __device__ __forceinline__ int32_t NextPiece(const DepthwiseParams& p, const DepthwiseTile& tile, int32_t n) const {
+    do {
+      ++n;
+    } while (tile.has_pieces && n < p.pieces && !HasSource(p, tile, WindowPiece(p, tile, n)));
+    return n;
+  }
+
+ private:
+  __device__ __forceinline__ bool HasSource(const DepthwiseParams& p, const DepthwiseTile& tile,
+                                            const WindowPiece& piece) const {
+    const int32_t step = first_row + piece.step;
+    if (step >= p.seen_rows || step + GatherSteps(tile) <= p.unseen_rows) return false;
+    const int32_t planes = static_cast<int32_t>(p.problem.dst_size[0]);
+    for (int32_t i = 0, depth = planes > 1 ? image % planes : 0; i < images; ++i) {
+      if (SourceDepth(p, depth, piece.depth) >= 0) return true;
+      if (++depth == planes) depth = 0;
+    }
+    return false;
   }
 };
 

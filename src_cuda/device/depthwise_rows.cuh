@@ -50,22 +50,21 @@ class PixelPlaces {
   uint32_t at_[kKept];
 };
 
-// The first source row of a step, of a group of the filter's rows; a step is numbered by the position that it is the
-// first for.
+// The first source row of a step, of a piece of the window; a step is numbered by the position that it is the first
+// for.
 __device__ __forceinline__ int32_t SourceRow(const DepthwiseParams& p, const DepthwiseTile& tile, int32_t step,
-                                             int32_t group) {
-  return tile.step * (step + group * tile.lags) + p.first_row;
+                                             const WindowPiece& piece) {
+  return tile.step * (step + piece.step) + p.first_row;
 }
 
 __device__ __forceinline__ bool HasRow(const DepthwiseParams& p, int32_t row) {
   return static_cast<uint32_t>(row) < static_cast<uint32_t>(p.problem.src_size[1]);
 }
 
-// Elements from a tile's first image to a pixel, or -1 outside.
-__device__ __forceinline__ int32_t PixelOffset(int32_t image, int32_t col, int32_t images, int64_t cols,
-                                               const TensorStrides& strides) {
-  const bool is_there = image < images && col >= 0 && col < cols;
-  return is_there ? static_cast<int32_t>(image * strides.batch + col * strides.spatial[2]) : -1;
+// Elements from a tile's first image or volume to a pixel, or -1 outside, as for a plane that is not there.
+__device__ __forceinline__ int32_t PixelOffset(int32_t plane, int32_t col, int64_t cols, const TensorStrides& strides) {
+  const bool is_there = plane >= 0 && col >= 0 && col < cols;
+  return is_there ? static_cast<int32_t>(plane + col * strides.spatial[2]) : -1;
 }
 
 // A warp's channels of a pixel.
@@ -114,18 +113,22 @@ class DepthwiseRows {
  public:
   using Piece = DepthwisePiece<T, kTile>;
 
-  // Of the source, whose pixels are an image's after the other's.
+  // Of the source, whose pixels are an image's after the other's: those of a depth of the window.
   __device__ __forceinline__ void BeginSource(const DepthwiseParams& p, const Piece& piece,
-                                              const DepthwiseTilePlace& place) {
+                                              const DepthwiseTilePlace& place, const WindowPiece& window, int depth) {
     const ConvProblem& q = p.problem;
     const int32_t images = Begin(p, piece, place, p.src, q.src);
-    const int32_t col = place.col / static_cast<int32_t>(q.period[2]) * static_cast<int32_t>(q.step[2]) + p.first_col;
+    const int32_t col = place.col / static_cast<int32_t>(q.period[2]) * static_cast<int32_t>(q.step[2]) + p.first_col +
+                        window.col;
+    const auto source_depth = [&](int32_t dst_depth) { return SourceDepth(p, dst_depth, window.depth + depth); };
+    const int32_t first = PlaneOffset(p, place, 0, images, q.src, source_depth);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int32_t pixel = piece.pixel + i * piece.apart;
       const int32_t image = p.images > 1 ? static_cast<int32_t>(__umulhi(pixel, p.width_inverse)) : 0;
       const int32_t at = pixel - image * p.src_width;
-      at_[i] = at < p.src_width ? PixelOffset(image, col + at, images, q.src_size[2], q.src) : -1;
+      const int32_t plane = p.images > 1 ? PlaneOffset(p, place, image, images, q.src, source_depth) : first;
+      at_[i] = at < p.src_width ? PixelOffset(plane, col + at, q.src_size[2], q.src) : -1;
     }
   }
 
@@ -134,12 +137,15 @@ class DepthwiseRows {
                                               const DepthwiseTilePlace& place, const void* tensor) {
     const ConvProblem& q = p.problem;
     const int32_t images = Begin(p, piece, place, tensor, q.dst);
+    const auto same_depth = [](int32_t dst_depth) { return dst_depth; };
+    const int32_t first = PlaneOffset(p, place, 0, images, q.dst, same_depth);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int32_t pixel = piece.pixel + i * piece.apart;
       const StripPlace strip(p, pixel / kStripCols);
       const int32_t at = strip.strip * kStripCols + pixel % kStripCols;
-      at_[i] = strip.strip < p.strips ? PixelOffset(strip.image, place.col + at, images, q.dst_size[2], q.dst) : -1;
+      const int32_t plane = p.images > 1 ? PlaneOffset(p, place, strip.image, images, q.dst, same_depth) : first;
+      at_[i] = strip.strip < p.strips ? PixelOffset(plane, place.col + at, q.dst_size[2], q.dst) : -1;
     }
   }
 
@@ -164,9 +170,28 @@ class DepthwiseRows {
   __device__ __forceinline__ int32_t Begin(const DepthwiseParams& p, const Piece& piece,
                                            const DepthwiseTilePlace& place, const void* tensor,
                                            const TensorStrides& strides) {
-    first_ = static_cast<const T*>(tensor) + place.image * strides.batch + piece.channel;
+    const int32_t image = kTile.has_planes() ? place.image / static_cast<int32_t>(p.problem.dst_size[0]) : place.image;
+    first_ = static_cast<const T*>(tensor) + image * strides.batch + piece.channel;
     apart_ = static_cast<int32_t>(strides.spatial[1]);
     return piece.channel < p.all_channels ? place.images : 0;
+  }
+
+  // Elements from a tile's first image to another of `images`, or from its first volume to a plane, or -1. `depth_of`
+  // says which of the tensor's planes, or -1, by that of the destination.
+  template <typename DepthOf>
+  static __device__ __forceinline__ int32_t PlaneOffset(const DepthwiseParams& p, const DepthwiseTilePlace& place,
+                                                        int32_t image, int32_t images, const TensorStrides& strides,
+                                                        const DepthOf& depth_of) {
+    if (image >= images) return -1;
+    if constexpr (!kTile.has_planes()) return static_cast<int32_t>(image * strides.batch);
+    const int32_t planes = static_cast<int32_t>(p.problem.dst_size[0]);
+    int32_t volume = image, plane = 0;
+    if (planes > 1) {
+      plane = place.image % planes + image;
+      volume = plane / planes, plane %= planes;
+    }
+    const int32_t depth = depth_of(plane);
+    return depth < 0 ? -1 : static_cast<int32_t>(volume * strides.batch + depth * strides.spatial[0]);
   }
 
   const T* first_;
@@ -179,11 +204,11 @@ class DepthwiseRows {
 template <typename T, DepthwiseTile kTile, bool kWithGradient>
 class DepthwiseReader {
  public:
-  // Of `groups` groups of the filter's rows.
+  // A reduce is of one piece of the window; a gather's tiles take all, one after the other.
   __device__ __forceinline__ DepthwiseReader(const DepthwiseParams& p, char* shared, const DepthwiseRange& range,
-                                             int32_t group, int32_t groups)
+                                             int32_t window_piece)
       : p_(p), piece_(p), stages_(ptx::SharedAddress(shared)), begin_(range.begin), end_(range.end),
-        first_group_(group), groups_(groups), group_(group) {
+        window_piece_(window_piece), window_(p, kTile, window_piece) {
     if (begin_ < end_) Begin();
   }
 
@@ -192,12 +217,12 @@ class DepthwiseReader {
     if (begin_ < end_) {
       const uint32_t to = stages_ + piece_.place + stage_ * p_.places.stage;
 #pragma unroll
-      for (int a = 0; a < kTile.step; ++a) {
-        const int32_t row = SourceRow(p_, kTile, row_, group_) + a;
-        src_.Copy(p_, row, HasRow(p_, row), p_.copies, to + a * p_.places.row);
+      for (int a = 0; a < kTile.sources(); ++a) {
+        const int32_t row = SourceRow(p_, kTile, row_, window_) + a % kTile.step;
+        src_[a / kTile.step].Copy(p_, row, HasRow(p_, row), p_.copies, to + a * p_.places.row);
       }
       if constexpr (kWithGradient) {
-        gradient_.Copy(p_, row_, row_ < last_row_, StripPieces(kTile), to + kTile.step * p_.places.row);
+        gradient_.Copy(p_, row_, row_ < last_row_, StripPieces(kTile), to + kTile.sources() * p_.places.row);
       }
       Advance();
     }
@@ -208,33 +233,42 @@ class DepthwiseReader {
   __device__ __forceinline__ void Advance() {
     if (++stage_ == kTile.stages()) stage_ = 0;
     if (++row_ < end_row_) return;
-    row_ = first_row_;
-    if (++group_ < first_group_ + groups_) return;
-    group_ = first_group_;
+    if constexpr (kTile.has_pieces && !kWithGradient) {
+      const DepthwiseTilePlace place(p_, begin_, end_);
+      window_piece_ = place.NextPiece(p_, kTile, window_piece_);
+      if (window_piece_ < p_.pieces) return BeginPiece(place);
+    }
     begin_ = next_;
     if (begin_ < end_) Begin();
   }
 
   __device__ __forceinline__ void Begin() {
     const DepthwiseTilePlace place(p_, begin_, end_);
-    src_.BeginSource(p_, piece_, place);
+    if constexpr (kTile.has_pieces && !kWithGradient) window_piece_ = place.FirstPiece(p_, kTile);
     if constexpr (kWithGradient) gradient_.BeginStrips(p_, piece_, place, p_.rhs);
     next_ = begin_ + place.rows();
     last_row_ = place.last_row;
-    first_row_ = row_ = place.first_row + (kWithGradient ? 0 : place.FirstStep(p_, kTile));
-    end_row_ =
-        place.first_row + (kWithGradient ? place.ReduceSteps(p_, kTile, first_group_) : place.GatherSteps(kTile));
+    BeginPiece(place);
+  }
+
+  __device__ __forceinline__ void BeginPiece(const DepthwiseTilePlace& place) {
+    window_ = WindowPiece(p_, kTile, window_piece_);
+#pragma unroll
+    for (int depth = 0; depth < kTile.depths; ++depth) src_[depth].BeginSource(p_, piece_, place, window_, depth);
+    row_ = place.first_row + (kWithGradient ? 0 : place.FirstStep(p_, kTile));
+    end_row_ = place.first_row + (kWithGradient ? place.ReduceSteps(p_, kTile, window_) : place.GatherSteps(kTile));
   }
 
   const DepthwiseParams& p_;
   DepthwisePiece<T, kTile> piece_;
   uint32_t stages_;
   int32_t begin_, end_, next_;  // of the tile, of all tiles, and of the next tile
-  int32_t first_group_, groups_, group_;
+  int32_t window_piece_;
+  WindowPiece window_;
   int32_t stage_ = 0;
-  int32_t row_, first_row_, end_row_;  // of the next step, the first, and behind the last: its position
-  int32_t last_row_;                   // behind the gradient's
-  DepthwiseRows<T, kTile, MostCopies(kTile)> src_;
+  int32_t row_, end_row_;  // of the next step, and behind the last: its position
+  int32_t last_row_;       // behind the gradient's
+  DepthwiseRows<T, kTile, MostCopies(kTile)> src_[kTile.depths];
   DepthwiseRows<T, kTile, kWithGradient ? StripPieces(kTile) : 1> gradient_;
 };
 
@@ -294,8 +328,10 @@ __device__ __forceinline__ int32_t StripPixel(const DepthwiseParams& p, int32_t 
   return place.image * p.src_width + place.strip * p.strip_step;
 }
 
-// Where in the bands a tap is: the slot, a step's source row (or destination row) and a lag; and the first pixel.
+// Where in the bands a tap is: the piece of the window; the slot, a step's source row (or destination row) and a lag;
+// and the first pixel.
 struct BandPlace {
+  int32_t piece = 0;
   int32_t slot;
   int32_t pixel;
 
@@ -303,7 +339,20 @@ struct BandPlace {
                                        const ResidueClass& residue)
       : pixel(tap.shift[2] - p.first_col) {
     const int32_t row = tap.shift[1] - p.first_row;
-    slot = (row % tile.step + residue.phase[1]) * tile.lags + row / tile.step;
+    int32_t source = row % tile.step + residue.phase[1], lag = row / tile.step;
+    if (tile.has_planes()) {
+      const int32_t period = static_cast<int32_t>(p.problem.period[0]);
+      const int32_t depth = (tap.shift[0] - p.first_depth) * period + residue.phase[0];
+      if (tile.has_pieces) {
+        const int32_t col_piece = min(pixel / p.piece_cols, p.col_pieces - 1);
+        piece = (depth * p.row_pieces + lag / tile.lags) * p.col_pieces + col_piece;
+        lag %= tile.lags;
+        pixel -= col_piece * p.piece_cols;
+      } else {
+        source += depth * tile.step;
+      }
+    }
+    slot = source * tile.lags + lag;
   }
 };
 

@@ -21,9 +21,11 @@ namespace {
 
 // Whether an activation's channels are last, in whole pieces.
 bool HasPieces(const TensorStrides& s, int64_t channels, int64_t piece) {
-  return s.group == 1 && channels % piece == 0 && s.batch % piece == 0 && s.spatial[1] % piece == 0 &&
-         s.spatial[2] % piece == 0;
+  return s.group == 1 && channels % piece == 0 && s.batch % piece == 0 && s.spatial[0] % piece == 0 &&
+         s.spatial[1] % piece == 0 && s.spatial[2] % piece == 0;
 }
+
+constexpr int kMostPieces = 1 << 10;  // of a window
 
 // What does not depend on the plan.
 const char* WhyNotProblem(const ConvProblem& p, Pass pass) {
@@ -32,7 +34,6 @@ const char* WhyNotProblem(const ConvProblem& p, Pass pass) {
   if (!has_kernels || p.src_type != RhsType(p, pass) || p.src_type != ResultType(p, pass)) {
     return "operands and result are all of bfloat16, of float16 or of float32 here";
   }
-  if (p.src_size[0] != 1 || p.dst_size[0] != 1) return "depthwise is for one or two spatial dimensions";
   const int64_t piece = kPieceBytes / ElementBytes(p.src_type);
   const bool has_pieces = HasPieces(p.src, p.groups, piece) && HasPieces(p.dst, p.groups, piece);
   return has_pieces ? nullptr : "channels are not last, in pieces of 16 bytes";
@@ -49,29 +50,31 @@ void JoinImages(ConvProblem* p) {
   p->batch = 1;
 }
 
+// Whether images are planes, as those of two dimensions are.
+bool IsFlat(const ConvProblem& p) { return p.src_size[0] == 1 && p.dst_size[0] == 1; }
+
 bool CanJoinImages(const ConvProblem& p, const DepthwiseTile& tile, const Stream& stream) {
   const auto is_dense = [](const TensorStrides& s, const int64_t (&size)[kSpatial]) {
     return size[1] == 1 || s.batch == size[1] * s.spatial[1];
   };
-  return tile.slots() == 1 && stream.first_row == 0 && p.src_size[1] == p.dst_size[1] && is_dense(p.src, p.src_size) &&
-         is_dense(p.dst, p.dst_size);
+  return tile.slots() == 1 && stream.first[1] == 0 && IsFlat(p) && p.src_size[1] == p.dst_size[1] &&
+         is_dense(p.src, p.src_size) && is_dense(p.dst, p.dst_size);
 }
 
 // Bytes of a gather's table of taps, or of what a reduce has in shared memory behind the last step.
 int64_t OtherBytes(const DepthwiseParams& d, const DepthwiseTile& tile, Pass pass) {
-  const int64_t element = static_cast<int64_t>(ElementBytes(d.problem.src_type));
   if (tile.on_cuda_cores()) {
     const int64_t taps = static_cast<int64_t>(tile.slots()) * tile.width;
-    return taps * (pass == Pass::kGather ? tile.period * d.channels * element : kDepthwiseThreads * 4);
+    return taps * 4 * (pass == Pass::kGather ? d.pieces * tile.period : kDepthwiseThreads);
   }
   const int64_t sums = static_cast<int64_t>(tile.slots()) * tile.blocks * kMultiplied;
   if (pass == Pass::kReduce) return sums * kStripCols * 4 * kDepthwiseWarps;
-  return d.groups * sums * d.problem.period[2] * d.channels * element;
+  return d.pieces * sums * d.problem.period[2] * d.channels * static_cast<int64_t>(ElementBytes(d.problem.src_type));
 }
 
 DepthwisePlaces MakePlaces(const DepthwiseParams& d, const DepthwiseTile& tile, Pass pass) {
   const int64_t row = d.copies * d.batch, result_row = static_cast<int64_t>(StripPieces(tile)) * d.batch;
-  const int64_t stage = tile.step * row + (pass == Pass::kReduce ? result_row : 0);
+  const int64_t stage = tile.sources() * row + (pass == Pass::kReduce ? result_row : 0);
   const int64_t other = CeilDiv(OtherBytes(d, tile, pass), 128) * 128;
   const bool gathers = pass == Pass::kGather;
   DepthwisePlaces places{};
@@ -83,7 +86,8 @@ DepthwisePlaces MakePlaces(const DepthwiseParams& d, const DepthwiseTile& tile, 
   places.result_row = static_cast<int32_t>(result_row);
   if (gathers) place(places.results, 2 * tile.period * result_row);
   if (gathers) place(places.taps, other);
-  if (gathers && tile.has_groups()) place(places.sums, static_cast<int64_t>(d.rows) * tile.channels * kBatchBytes);
+  const int64_t row_sums = tile.row_sums() * 4 * kDepthwiseThreads;
+  if (gathers && tile.has_pieces) place(places.sums, d.rows * row_sums);
   places.end = static_cast<int32_t>(std::min<int64_t>(at, INT32_MAX));
   return places;
 }
@@ -102,15 +106,20 @@ DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const Plan& pla
   d.problem = problem;
   if (stream.images == 0) JoinImages(&d.problem);
   const ConvProblem& p = d.problem;
-  d.first_row = stream.first_row;
-  d.first_col = stream.first_col;
-  d.groups = stream.groups;
+  d.first_depth = stream.first[0];
+  d.first_row = stream.first[1];
+  d.first_col = stream.first[2];
+  d.row_pieces = stream.pieces[1];
+  d.col_pieces = stream.pieces[2];
+  d.pieces = stream.pieces[0] * d.row_pieces * d.col_pieces;
+  d.piece_cols = static_cast<int32_t>(tile.pixels() - (kStripCols - 1) / p.period[2] * p.step[2]);
   const int32_t channel_bytes = stream.channels * static_cast<int32_t>(ElementBytes(p.src_type));
   d.channels = stream.channels;
   d.log_channels = std::bit_width(static_cast<uint32_t>(stream.channels)) - 1;
   d.sets = MostChannelBytes(tile) / channel_bytes;
   d.log_pieces = std::bit_width(static_cast<uint32_t>(channel_bytes / kPieceBytes)) - 1;
   d.tile_strips = d.sets * SetStrips(tile);
+  d.planes = static_cast<int32_t>(std::min<int64_t>(p.batch * p.dst_size[0], INT32_MAX));
   d.images = std::max(1, stream.images);
   d.strips = stream.cols / kStripCols;
   d.strip_step = static_cast<int32_t>(kStripCols * p.step[2] / p.period[2]);
@@ -125,11 +134,11 @@ DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const Plan& pla
   d.all_channels = static_cast<int32_t>(p.groups);
   d.all_rows = static_cast<int32_t>(CeilDiv(p.dst_size[1], p.period[1]));
   d.rows = std::max(1, std::min(stream.rows, d.all_rows));
-  d.unseen_rows = std::max(0, -stream.first_row / tile.step);
-  d.seen_rows = static_cast<int32_t>(CeilDiv(p.src_size[1] - stream.first_row, tile.step));
+  d.unseen_rows = std::max(0, -d.first_row / tile.step);
+  d.seen_rows = static_cast<int32_t>(CeilDiv(p.src_size[1] - d.first_row, tile.step));
   d.channel_tiles = static_cast<int32_t>(CeilDiv(p.groups, d.channels));
   d.column_tiles = static_cast<int32_t>(CeilDiv(p.dst_size[2], stream.cols));
-  const int64_t stream_rows = CeilDiv(p.batch, d.images) * d.column_tiles * d.all_rows;
+  const int64_t stream_rows = CeilDiv(d.planes, d.images) * d.column_tiles * d.all_rows;
   d.stream_rows = static_cast<int32_t>(std::min<int64_t>(stream_rows, INT32_MAX));
   d.places = MakePlaces(d, tile, pass);
   return d;
@@ -163,17 +172,26 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
       !std::has_single_bit(static_cast<uint32_t>(stream.channels))) {
     return "no such channels of a thread block";
   }
-  if (stream.groups < 1 || (stream.groups > 1 && !tile.has_groups())) return "no such groups of the filter's rows";
-  constexpr int kMostStrips = kMultiplied * kDepthwiseWarps, kMostRows = 1 << 16, kMostGroups = 1 << 10;
+  if (!IsFlat(p) && !tile.has_planes()) return "the tile is for one or two spatial dimensions";
+  int64_t pieces = 1;
+  for (const int32_t along : stream.pieces) {
+    if (along < 1 || (along > 1 && !tile.has_pieces) || along > kMostPieces) return "no such pieces of the window";
+    pieces *= along;
+  }
+  constexpr int kMostStrips = kMultiplied * kDepthwiseWarps, kMostRows = 1 << 16;
   if (stream.rows < 1 || stream.cols < kStripCols || stream.cols % kStripCols != 0 || stream.images < 0 ||
-      stream.cols > kMostStrips * kStripCols || stream.images > kMostStrips || stream.groups > kMostGroups ||
-      (tile.has_groups() && stream.rows > kMostRows)) {
+      stream.cols > kMostStrips * kStripCols || stream.images > kMostStrips || pieces > kMostPieces ||
+      (tile.has_pieces && stream.rows > kMostRows)) {
     return "no such tile of strips";
   }
   if (stream.images == 0 && !CanJoinImages(p, tile, stream)) return "the images' rows are not one image's";
-  if (p.batch * std::max(p.src_size[1], p.dst_size[1]) >= INT32_MAX) return "rows do not fit 32 bits";
+  const int64_t planes = p.batch * p.dst_size[0];
+  if (planes * std::max(p.src_size[1], p.dst_size[1]) >= INT32_MAX) return "rows do not fit 32 bits";
+  // A tile's planes are of so many volumes.
+  const int64_t volumes = (std::max(1, stream.images) + 2 * p.dst_size[0] - 2) / p.dst_size[0];
   const auto extent = [&](const TensorStrides& s, const int64_t (&size)[kSpatial]) {
-    return std::max({std::max(1, stream.images) * s.batch, size[1] * s.spatial[1], size[2] * s.spatial[2]});
+    const int64_t within = std::max({size[0] * s.spatial[0], size[1] * s.spatial[1], size[2] * s.spatial[2]});
+    return std::max(volumes * s.batch, within);
   };
   if (std::max(extent(p.src, p.src_size), extent(p.dst, p.dst_size)) >= INT32_MAX) {
     return "elements of a tile's images do not fit 32 bits";
@@ -203,7 +221,7 @@ cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) 
   d.workers = reduce ? plan.split / Slices(d, tile)
                      : Workers(d.places.end, tile.gather_blocks(), d.channel_tiles, CeilDiv(d.stream_rows, d.rows));
   const DepthwiseKernel kernel = Find(p.src_type, plan.tile, call.pass);
-  const int64_t blocks = static_cast<int64_t>(d.workers) * d.channel_tiles * (reduce ? d.groups : 1);
+  const int64_t blocks = static_cast<int64_t>(d.workers) * d.channel_tiles * (reduce ? d.pieces : 1);
   const cudaError_t status = EnqueueShared(kernel, blocks, kDepthwiseThreads, d.places.end, stream, d);
   if (status != cudaSuccess || plan.split == 1) return status;
   return AddSlices<float>(call, plan, stream);
