@@ -14,7 +14,9 @@ from jaxconv.families import FAMILIES, LAUNCH_SECONDS, TYPICAL_DEVICE, Device, F
 from jaxconv.offsets import SPATIAL, fits_int32
 from jaxconv.problem import ConvProblem, Dim, Shape
 from jaxconv.product import TYPICAL_BATCH, Product
-from jaxconv.rewriting import Rewriting, Rewritten, SwappedOperands, rewrite, rewritings, why_not
+from jaxconv.rewriting import (
+    Rewriting, Rewritten, SwappedOperands, rewrite, rewritings, rewritings_of_channels, why_not
+)  # fmt: skip
 
 # (lhs and rhs, out) of a forward convolution. Its gradients have the same three, in other roles.
 DTYPES = frozenset(
@@ -212,9 +214,13 @@ def _rewritings(family: Family, product: Product, asked: Constraint) -> list[Rew
     """Those that a family may answer: the problem as it is comes first."""
     if asked.rewriting is not None:
         return [asked.rewriting]
-    if family.REWRITES:
-        return [(), *rewritings(product, family.PACKS_GROUPS, family.STORES_PARTS)]
-    return [(), (SwappedOperands(),)] if family.SWAPS and product.kind == "reduce" else [()]
+    if family.SWAPS:
+        return [(), (SwappedOperands(),)] if product.kind == "reduce" else [()]
+    if not family.REWRITES:
+        return [()]
+    if family.OF_CHANNELS:
+        return [(), *rewritings_of_channels(product.problem)]
+    return [(), *rewritings(product, family.PACKS_GROUPS, family.STORES_PARTS)]
 
 
 def _candidates(

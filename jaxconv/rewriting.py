@@ -238,6 +238,104 @@ class PackedGroups:
 
 
 @dataclasses.dataclass(frozen=True)
+class PaddedGroups:
+    """Groups of one channel in whole pieces, by groups of zeros."""
+
+    def why_not(self, problem: ConvProblem) -> str | None:
+        if problem.groups == 1 or problem.in_channels != 1 or problem.lhs_batch_grouped or problem.out_batch_grouped:
+            return "there are no groups of one channel"
+        return None if problem.groups % Mma.piece(problem.rhs_dtype) else "there are whole pieces of groups"
+
+    def rewrite(self, problem: ConvProblem) -> Rewritten:
+        p, piece = problem, Mma.piece(problem.rhs_dtype)
+        groups = ceil_div(p.groups, piece) * piece
+        axes = {"lhs": p.lhs_spec.second, "rhs": p.rhs_spec.first, "out": p.out_spec.second}
+        changes, forms = {"groups": groups}, {}
+        for role, axis in axes.items():
+            shape = getattr(p, f"{role}_shape")
+            size = shape[axis] // p.groups * groups
+            changes[f"{role}_shape"] = _resized(shape, {axis: size})
+            forms[role] = _placed(shape, {axis: (0, size)})
+        return Rewritten(dataclasses.replace(p, **changes), forms)
+
+    def __str__(self) -> str:
+        return "padded groups"
+
+
+@dataclasses.dataclass(frozen=True)
+class MultipliersAsDepth:
+    """Channels that each have many results as channels of one result, of volumes as deep: the window, too.
+
+    lhs [batch, *spatial, C] becomes [batch, 1, *spatial, C], the filter [*spatial, 1, C * many] becomes
+    [many, *spatial, 1, C], its planes in reverse order, and out [batch, *spatial, C * many] becomes
+    [batch, many, *spatial, C]. Before lines there is one more unit dimension.
+    """
+
+    def why_not(self, problem: ConvProblem) -> str | None:
+        if problem.groups == 1 or problem.in_channels != 1 or problem.lhs_batch_grouped or problem.out_batch_grouped:
+            return "there are no groups of one channel"
+        if problem.out_channels < 2:
+            return "each channel has one result"
+        if not 1 <= len(problem.kernel) <= 2:
+            return f"there are {len(problem.kernel)} spatial dimensions"
+        specs = problem.lhs_spec, problem.out_spec
+        return None if all(s.second == len(s.axes) - 1 for s in specs) else "channels are not last"
+
+    def rewrite(self, problem: ConvProblem) -> Rewritten:
+        p, many, flat = problem, problem.out_channels, 2 - len(problem.kernel)
+        before = (1,) * (1 + flat)
+        lhs, out = (_deepened(spec, spec.first + 1, flat) for spec in (p.lhs_spec, p.out_spec))
+        rhs = _deepened(p.rhs_spec, 0, flat)
+        at, of_lhs = p.out_spec.first + 1, p.lhs_spec.first + 1
+        shape = _resized(p.out_shape, {p.out_spec.second: p.groups})
+        filter_shape = _resized(p.rhs_shape, {p.rhs_spec.first: p.groups})
+        deep = dataclasses.replace(
+            p,
+            lhs_shape=(*p.lhs_shape[:of_lhs], *before, *p.lhs_shape[of_lhs:]),
+            rhs_shape=(many, *before[1:], *filter_shape),
+            out_shape=(*shape[:at], many, *before[1:], *shape[at:]),
+            lhs_spec=lhs,
+            rhs_spec=rhs,
+            out_spec=out,
+            window_strides=before + p.window_strides,
+            pad_low=(many - 1, *(0,) * flat, *p.pad_low),
+            lhs_dilation=before + p.lhs_dilation,
+            rhs_dilation=before + p.rhs_dilation,
+        )
+        axes = tuple(range(of_lhs, of_lhs + len(before)))
+        views = Form(partial(jnp.expand_dims, axis=axes), partial(jnp.squeeze, axis=axes), is_view=True)
+        of_filter = _planes(p.rhs_spec.first, 0, many, flat)
+        turned = Form(lambda x: jnp.flip(x, 0), lambda x: jnp.flip(x, 0))
+        return Rewritten(
+            deep, {"lhs": views, "rhs": of_filter.then(turned), "out": _planes(p.out_spec.second, at, many, flat)}
+        )
+
+    def __str__(self) -> str:
+        return "multipliers as depth"
+
+
+def _deepened(spec: Spec, at: int, flat: int) -> Spec:
+    """With a spatial axis at `at`, before the others, and `flat` unit ones behind it."""
+    first, second, *spatial = (axis + (1 + flat) * (axis >= at) for axis in spec.axes)
+    return Spec(first, second, (*range(at, at + 1 + flat), *spatial))
+
+
+def _planes(axis: int, at: int, many: int, flat: int) -> Form:
+    """An axis' last factor, of `many`, as the axis `at`, and `flat` unit axes behind it."""
+    units = tuple(range(at + 1, at + 1 + flat))
+
+    def to(x: Array) -> Array:
+        x = x.reshape(*x.shape[:axis], x.shape[axis] // many, many, *x.shape[axis + 1 :])
+        return jnp.expand_dims(jnp.moveaxis(x, axis + 1, at), units)
+
+    def back(x: Array) -> Array:
+        x = jnp.moveaxis(jnp.squeeze(x, units), at, axis + 1)
+        return x.reshape(*x.shape[:axis], x.shape[axis] * many, *x.shape[axis + 2 :])
+
+    return Form(to, back)
+
+
+@dataclasses.dataclass(frozen=True)
 class SwappedOperands:
     """Of a reduce: that of the problem's data gradient, with lhs and out in each other's role.
 
@@ -254,7 +352,7 @@ class SwappedOperands:
 
 FEW = 4  # times as many channels in as out are worth swapping
 
-Step = ChannelsLast | PackedColumns | PackedGroups | SwappedOperands
+Step = ChannelsLast | PackedColumns | PackedGroups | PaddedGroups | MultipliersAsDepth | SwappedOperands
 Rewriting = tuple[Step, ...]  # in their order; none leaves the problem as it is
 
 
@@ -303,6 +401,15 @@ def rewritings(product: Product, packs_groups: bool, stores_parts: bool) -> list
     piece = Mma.piece(problem.rhs_dtype)
     in_pieces = lambda r: Product(product.kind, rewrite(r, product.problem).problem).has_runs_of(piece)
     return [r for r in found if r == (SwappedOperands(),) or in_pieces(r)]
+
+
+def rewritings_of_channels(problem: ConvProblem) -> list[Rewriting]:
+    """What makes a problem one of each channel on its own, in pieces of channels that are last: nothing, or one."""
+    forward, rewriting = _forward(problem), ()
+    for step in (ChannelsLast(), PaddedGroups(), MultipliersAsDepth()):
+        if why_not((*rewriting, step), forward) is None:
+            rewriting += (step,)
+    return [rewriting] if rewriting else []
 
 
 def _forward(problem: ConvProblem) -> ConvProblem:

@@ -21,7 +21,7 @@ from jaxconv.families import FAMILIES
 from jaxconv.families.depthwise import window
 from jaxconv.plan import Constraint, choose
 from jaxconv.problem import dilate
-from jaxconv.rewriting import ChannelsLast, PackedColumns, PackedGroups, why_not
+from jaxconv.rewriting import ChannelsLast, MultipliersAsDepth, PackedColumns, PackedGroups, PaddedGroups, why_not
 
 pytestmark = pytest.mark.gpu
 
@@ -337,8 +337,16 @@ def of_channels():
     yield "eight_times_as_wide", each((2, 5, 9, 16), (3, 9), lhs_dilation=(1, 8), padding=((1, 1), (2, 4)))
     yield "two_thirds_as_wide", each((2, 5, 31, 8), (3, 4), lhs_dilation=(1, 2), padding=((1, 1), (2, 2)),
                                      window_strides=(1, 3))  # fmt: skip
+    times = lambda many, lhs, kernel, **more: channels_last_convolution(
+        lhs, (*kernel, 1, many * lhs[-1]), feature_group_count=lhs[-1], **more)  # fmt: skip
+    yield "two_for_each", times(2, (3, 9, 30, 8), (3, 5))
+    yield "three_for_each", times(3, (2, 12, 13, 12), (7, 7))
+    yield "four_for_each_of_a_line", times(4, (3, 50, 16), (7,), padding=((6, 0),))
+    yield "three_channels", each((2, 20, 21, 3), (5, 5))
     yield "taps_unseen", each((2, 2, 3, 16), (7, 7))
     yield "results_unseen", each((2, 3, 4, 8), (3, 3), padding=((6, 0), (0, 9)))
+    layout = dict(dimension_numbers=("NCHW", "OIHW", "NCHW"), window_strides=(1, 1), padding="SAME")
+    yield "channels_first", Convolution((2, 20, 9, 12), (20, 1, 3, 3), layout | dict(feature_group_count=20))
     layout = dict(dimension_numbers=("HNWC", "OIHW", "WHNC"), window_strides=(1, 1), padding="SAME")
     yield "images_inside", Convolution((9, 3, 12, 16), (16, 1, 3, 3), layout | dict(feature_group_count=16))
     layout = dict(dimension_numbers=("HDNWC", "OIDHW", "WNHDC"), window_strides=(1, 1, 1), padding="SAME")
@@ -535,7 +543,7 @@ REWRITINGS = [
     (ChannelsLast(),), (PackedColumns(1),), (PackedColumns(2),), (PackedColumns(3),), (PackedColumns(16),),
     (PackedColumns(2, whole=False),), (PackedColumns(3, whole=False),),
     (PackedGroups(2),), (PackedGroups(16),), (PackedGroups(70),), (ChannelsLast(), PackedColumns(1)),
-    (ChannelsLast(), PackedColumns(2)), (ChannelsLast(), PackedGroups(2)),
+    (ChannelsLast(), PackedColumns(2)), (ChannelsLast(), PackedGroups(2)), (PaddedGroups(),), (MultipliersAsDepth(),),
 ]  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from jaxconv.offsets import offset_tables
 from jaxconv.plan import Constraint, choose
 from jaxconv.problem import ConvProblem, row_major_strides
 from jaxconv.product import Product
-from jaxconv.rewriting import ChannelsLast, SwappedOperands, rewrite, rewritings
+from jaxconv.rewriting import ChannelsLast, SwappedOperands, rewrite, rewritings, rewritings_of_channels
 
 SOURCES = Path(__file__).parents[1]
 CUDA = FAMILIES["cuda"]
@@ -105,8 +105,10 @@ def candidates(kind, problem):
 
 def rewritings_of(family, kind, problem):
     """Those that the family may answer, besides none."""
-    flags = CUDA[family].PACKS_GROUPS, CUDA[family].STORES_PARTS
-    return rewritings(Product(kind, problem), *flags) if CUDA[family].REWRITES else []
+    of = CUDA[family]
+    if of.OF_CHANNELS:
+        return rewritings_of_channels(problem)
+    return rewritings(Product(kind, problem), of.PACKS_GROUPS, of.STORES_PARTS) if of.REWRITES else []
 
 
 def constraints(kind, problem):

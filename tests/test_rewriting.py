@@ -20,7 +20,8 @@ from jaxconv.families import FAMILIES, TYPICAL_DEVICE
 from jaxconv.plan import Constraint, choose
 from jaxconv.product import OPERANDS, RESULT, Product
 from jaxconv.rewriting import (
-    ROLES, ChannelsLast, PackedColumns, PackedGroups, SwappedOperands, rewrite, rewritings, why_not
+    ROLES, ChannelsLast, MultipliersAsDepth, PackedColumns, PackedGroups, PaddedGroups, SwappedOperands, rewrite,
+    rewritings, rewritings_of_channels, why_not
 )  # fmt: skip
 
 PROBLEMS_IN_AN_EXAMPLE = 6  # they share a compilation
@@ -52,6 +53,7 @@ def all_that_apply(problem):
     groups = [PackedGroups(many) for many in range(2, problem.groups + 1)]
     steps = [PackedColumns(1), PackedColumns(problem.window_strides[-1]), *groups]
     tried = {(*first, *last) for first in ((), (ChannelsLast(),)) for last in ((), *((step,) for step in steps))}
+    tried |= {(step,) for step in (PaddedGroups(), MultipliersAsDepth())} | {*rewritings_of_channels(problem)}
     return [r for r in sorted(tried, key=str) if why_not(r, problem) is None]
 
 
@@ -116,6 +118,9 @@ PACKED = {
     "to_few_channels": layer((2, 5, 6, 16), (3, 3, 16, 3), "bfloat16"),
     "groups": layer((2, 5, 6, 16), (3, 3, 2, 24), feature_group_count=8),
     "depthwise": layer((2, 9, 12), (3, 1, 12), window_strides=2, feature_group_count=12),
+    "multipliers": layer((2, 5, 6, 4), (3, 2, 1, 12), feature_group_count=4, window_strides=(2, 1)),
+    "multipliers_of_lines": layer((2, 9, 3), (3, 1, 6), feature_group_count=3, lhs_dilation=2, padding=1),
+    "three_channels": layer((2, 5, 6, 3), (3, 2, 1, 3), "bfloat16", feature_group_count=3),
 }
 
 
@@ -198,6 +203,13 @@ INAPPLICABLE = {
     "no_groups": (layer((2, 5, 6), (2, 6, 4)), PackedGroups(2), "groups"),
     "groups_of_images": (layer((2, 5, 6), (2, 6, 4), batch_group_count=2), PackedGroups(2), "groups"),
     "other_groups": (layer((2, 5, 6), (2, 2, 6), feature_group_count=3), PackedGroups(2), "3 groups"),
+    "wide_groups": (layer((2, 5, 6), (2, 2, 6), feature_group_count=3), PaddedGroups(), "one channel"),
+    "whole_groups": (layer((2, 5, 4), (2, 1, 4), feature_group_count=4), PaddedGroups(), "whole pieces"),
+    "wide_multipliers": (layer((2, 5, 6), (2, 2, 6), feature_group_count=3), MultipliersAsDepth(), "one channel"),
+    "no_multipliers": (layer((2, 5, 6), (2, 1, 6), feature_group_count=6), MultipliersAsDepth(), "one result"),
+    "multipliers_of_volumes": (
+        layer((2, 3, 4, 5, 6), (2, 2, 2, 1, 12), feature_group_count=6), MultipliersAsDepth(), "3 spatial dimensions"
+    ),
 }  # fmt: skip
 
 
@@ -275,6 +287,31 @@ def test_what_is_chosen_of_all_families(name, problem, rewriting, which):
     assert (choice.plan.family == "direct") >= packs_groups
     assert in_runs == ((name, which) in IN_RUNS)
     assert taps_across == ((name, which) == ("images", "fprop"))
+
+
+OF_CHANNELS = {
+    "as_they_lie": (halves((32, 56, 56, 128), (7, 7, 1, 128), feature_group_count=128), ()),
+    "channels_first": (
+        channels_first((32, 128, 56, 56), (128, 1, 7, 7), feature_group_count=128), (ChannelsLast(),)
+    ),
+    "parts_of_pieces": (halves((32, 56, 56, 100), (3, 3, 1, 100), feature_group_count=100), (PaddedGroups(),)),
+    "multipliers": (
+        layer((32, 56, 56, 64), (7, 7, 1, 128), feature_group_count=64), (MultipliersAsDepth(),)
+    ),
+    "all": (
+        channels_first((32, 33, 56, 56), (66, 1, 15, 15), feature_group_count=33),
+        (ChannelsLast(), PaddedGroups(), MultipliersAsDepth())
+    ),
+}
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("problem, rewriting", OF_CHANNELS.values(), ids=OF_CHANNELS)
+def test_what_is_chosen_of_each_channel_on_its_own(problem, rewriting, which):
+    kind, problem = passes_of(problem)[which]
+    assert rewritings_of_channels(problem) == ([rewriting] if rewriting else [])
+    plan = choose("cuda", kind, problem).plan
+    assert (plan.family, plan.rewriting) == ("depthwise", rewriting)
 
 
 def test_what_is_converted_has_a_price():

@@ -101,6 +101,7 @@ class Family:
 
     REWRITES = False  # whether it takes problems that are rewritten
     SWAPS = False  # whether it takes them with operands swapped, if nothing else is
+    OF_CHANNELS = False  # whether those are of each channel on its own
     PACKS_GROUPS = True  # whether packing groups may help those
     STORES_PARTS = False  # whether results of channels that are no whole pieces are stored as fast
     ALIGNED = False  # whether its operands and results begin at multiples of 16 bytes

@@ -242,6 +242,8 @@ class Depthwise(CudaFamily):
     times as many, by eight neighbouring outputs. 16 such strips are multiplied at a time, for each row of the filter.
     """
 
+    REWRITES = True
+    OF_CHANNELS = True
     ALIGNED = True
 
     TILES = tuple(
@@ -263,12 +265,18 @@ class Depthwise(CudaFamily):
         dtypes = {problem.lhs_dtype, problem.rhs_dtype, problem.out_dtype}
         if len(dtypes) > 1 or problem.lhs_dtype.name not in ("bfloat16", "float16", "float32"):
             return f"it has no kernels of {' and '.join(sorted(dtype.name for dtype in dtypes))}"
-        if (problem.in_channels, problem.out_channels) != (1, 1) or product.groups == 1:
+        if 1 not in (problem.in_channels, problem.out_channels) or product.groups == 1:
             return "it is for groups of one channel"
         if problem.lhs_batch_grouped or problem.out_batch_grouped:
             return "groups of images"
         if not 1 <= len(problem.kernel) <= 3:
             return f"{len(problem.kernel)} spatial dimensions"
+        return None
+
+    def why_not_so(self, product: Product, device: Device) -> str | None:
+        problem = product.problem
+        if (problem.in_channels, problem.out_channels) != (1, 1):
+            return "it is for groups of one channel"
         piece = PIECE_BYTES // problem.lhs_dtype.itemsize
         if not product.has_pixels_of(piece, piece):
             return "channels are not last, in pieces of 16 bytes"
