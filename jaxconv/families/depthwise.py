@@ -22,6 +22,7 @@ THREADS = 32 * WARPS
 PIECE_BYTES = 16  # that are copied at once
 BATCH_BYTES = THREADS * PIECE_BYTES
 MOST_WAVES, MOST_RESIDENT = 4, 3  # of thread blocks, for whose sake columns are cut
+FEW_ROWS = 8
 MOST_WASTE = 1.125  # of channels that are not there, in favour of more neighbours in memory
 # Costs, fitted to measurements on an H200. Clocks are of a step of a thread block.
 MULTIPLICATION_CLOCKS = 6.5  # for one of each warp
@@ -29,6 +30,7 @@ PIXEL_CLOCKS = 128  # for reading 16 source pixels of each strip
 FMA_CLOCKS = 1.4  # for one of each lane
 STEP_CLOCKS = 120
 LATENCY_CLOCKS = 780  # from a step to the next, whatever is done there
+PIECE_CLOCKS = 6000  # from a piece of the window to the next
 BEGIN_SECONDS = 5e-6
 REDUCE_BANDWIDTH = 0.82  # of a gather's
 BANDWIDTH = {128: 0.7, 64: 0.7, 32: 0.55, 16: 0.4}  # that copies reach, of so many bytes of neighbouring channels
@@ -227,12 +229,21 @@ class Stream(NamedTuple):
         """Thread blocks that may share a channel tile out."""
         return ceil_div(self.height, self.rows)
 
-    def steps(self, workers: int, lags: int) -> int:
-        """Of a thread block for each piece: its rows, and at each cut of a column those of the window. Where that is
-        an image's edge, half of them, as steps without a source row are left out."""
+    def cuts(self, workers: int) -> int:
+        """Of columns: tiles of a thread block."""
         rows = ceil_div(self.height, workers)
-        cuts = ceil_div(rows, self.rows) + (rows % self.rows > 0)
-        return rows + (cuts + 1) * (lags - 1) // 2
+        return ceil_div(rows, self.rows) + (rows % self.rows > 0)
+
+    def steps(self, workers: int, lags: int) -> int:
+        """Of a thread block: its rows, and at each cut of a column those of the window. Where that is an image's edge,
+        half of them, as steps without a source row are left out."""
+        return ceil_div(self.height, workers) + (self.cuts(workers) + 1) * (lags - 1) // 2
+
+    def clocks_of_pieces(self, workers: int, lags: int, step: float) -> float:
+        """Of a gather's thread block that takes the window's pieces in turn: they leave no steps out."""
+        cuts = self.cuts(workers)
+        steps = ceil_div(self.height, workers) + cuts * (lags - 1)
+        return self.all_pieces * (steps * step + cuts * PIECE_CLOCKS)
 
 
 class Depthwise(CudaFamily):
@@ -256,7 +267,7 @@ class Depthwise(CudaFamily):
             (2, 1, 2, 0, 0, 3), (2, 1, 3, 0, 0, 5), (1, 2, 2, 0, 0, 2), (1, 2, 3, 0, 0, 3),
             (1, 1, 3, 1, 4, 0, 3), (1, 1, 7, 1, 4, 0, 1, True), (1, 1, 1, 3, 8, 0, 1, True),
             (1, 1, 3, 0, 0, 3, 3), (1, 1, 5, 0, 0, 5, 1, True), (1, 1, 7, 0, 0, 7, 1, True),
-            (1, 1, 8, 0, 0, 8, 1, True), (1, 1, 1, 0, 0, 32, 1, True), (1, 1, 4, 0, 0, 16, 1, True),
+            (1, 1, 4, 0, 0, 16, 1, True), (1, 1, 1, 0, 0, 32, 1, True),
         )
     )  # fmt: skip
 
@@ -344,12 +355,15 @@ class Depthwise(CudaFamily):
         workers = min(places, stream.most_workers) if is_gather else split // stream.slices
         blocks = stream.channel_tiles * workers * (1 if is_gather else stream.all_pieces)
         at_once = min(resident, ceil_div(blocks, device.multiprocessors))
-        clocks = max(at_once * tile.clocks, tile.clocks + LATENCY_CLOCKS)
-        steps = stream.steps(workers, tile.lags) * (stream.all_pieces if is_gather else 1)
+        step = max(at_once * tile.clocks, tile.clocks + LATENCY_CLOCKS)
+        in_turn = is_gather and tile.has_pieces
+        clocks = (
+            stream.clocks_of_pieces(workers, tile.lags, step) if in_turn else stream.steps(workers, tile.lags) * step
+        )
         if tile.has_pieces and stream.images == 1:  # others are left out
-            steps *= _depths_seen(product.problem) / stream.pieces[0]
+            clocks *= _depths_seen(product.problem) / stream.pieces[0]
         rounds = ceil_div(blocks, resident * device.multiprocessors)
-        compute, memory = rounds * steps * clocks / device.clock_hz, product.activation_bytes / device.bandwidth
+        compute, memory = rounds * clocks / device.clock_hz, product.activation_bytes / device.bandwidth
         bandwidth = BANDWIDTH[stream.channels * product.problem.lhs_dtype.itemsize]
         bandwidth *= 1 if is_gather else REDUCE_BANDWIDTH
         seconds = max(compute, memory / bandwidth) + BEGIN_SECONDS + LAUNCH_SECONDS
@@ -380,7 +394,7 @@ class Depthwise(CudaFamily):
     def _areas(self, tile: DepthwiseTile, product: Product, device: Device) -> list[tuple[int, int] | None]:
         """Of each number of strips the most rows, and fewer, until there are tiles for all thread blocks.
 
-        In pieces of the window fewer still, as a tile's sums are in shared memory.
+        Of a gather in pieces of the window until few rows are left, as a tile's sums are in shared memory.
         """
         (height, width), areas = _out_size(product.problem), []
         strips, rows = ceil_div(width, STRIP), ceil_div(height, tile.period)
@@ -388,6 +402,7 @@ class Depthwise(CudaFamily):
             rows *= product.images
         most = tile.set_strips * tile.most_channel_bytes // _channel_bytes(tile, product)
         least_rows = tile.lags if tile.has_pieces else 2 * tile.lags
+        in_turn = tile.has_pieces and product.kind == "gather"
         for parts in (1, 2, 4) if tile.on_cuda_cores else (1, 2):
             wide = ceil_div(strips, ceil_div(strips, most) * parts) * STRIP
             for segments in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64):
@@ -396,23 +411,24 @@ class Depthwise(CudaFamily):
                     break
                 if (stream := _stream(tile, area, product)) is None:
                     break
+                if in_turn and _shared_bytes(tile, product, stream) > device.shared_bytes:
+                    continue
                 areas.append(area)
-                tiles = stream.most_workers * stream.channel_tiles
-                if tiles > MOST_WAVES * MOST_RESIDENT * device.multiprocessors and not tile.has_pieces:
+                tiles, places = stream.most_workers * stream.channel_tiles, MOST_RESIDENT * device.multiprocessors
+                if area[0] <= max(FEW_ROWS, 2 * tile.lags) if in_turn else tiles > MOST_WAVES * places:
                     break
         return areas or [None]
 
     def _splits(
         self, tile: DepthwiseTile, area: tuple[int, int] | None, product: Product, device: Device
     ) -> list[int]:
-        """As many thread blocks as there are places for at once, or some times as many, for pieces of the window."""
+        """As many thread blocks as there are places for at once; of pieces of the window, or of each of them."""
         stream = area and _stream(tile, area, product)
         if product.kind == "gather" or not stream:
             return [1]
         places = _resident(tile, product, stream, device) * device.multiprocessors
-        blocks, waves = stream.channel_tiles * stream.all_pieces, (1, 2, 4) if stream.all_pieces > 1 else (1,)
-        workers = {max(1, min(wave * places // blocks, stream.most_workers)) for wave in waves}
-        return [stream.slices * n for n in sorted(workers)]
+        tiles = {stream.channel_tiles, stream.channel_tiles * stream.all_pieces}
+        return sorted({stream.slices * max(1, min(places // n, stream.most_workers)) for n in tiles})
 
 
 def _why_not_area(area: tuple[int, int]) -> str | None:

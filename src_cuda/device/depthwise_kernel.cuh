@@ -31,7 +31,7 @@ __device__ __forceinline__ void GatherStep(const DepthwiseParams& p, const Depth
   if constexpr (kTile.has_pieces) {
     typename DepthwiseSums<T, kTile>::Begins begins{};
     if (!is_first && step < p.rows) sums.LoadSums(piece_sums, step, begins);
-    if (has_source) {
+    if (has_source || kTile.blocks == 1) {  // as below
       sums.Multiply(p, taps, stage, pixels, begins);
     } else {
       sums.MoveOn(begins);

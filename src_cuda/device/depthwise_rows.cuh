@@ -236,7 +236,7 @@ class DepthwiseReader {
     if constexpr (kTile.has_pieces && !kWithGradient) {
       const DepthwiseTilePlace place(p_, begin_, end_);
       window_piece_ = place.NextPiece(p_, kTile, window_piece_);
-      if (window_piece_ < p_.pieces) return BeginPiece(place);
+      if (window_piece_ < p_.pieces) return BeginPiece(place, WindowPiece(p_, kTile, window_piece_));
     }
     begin_ = next_;
     if (begin_ < end_) Begin();
@@ -248,13 +248,25 @@ class DepthwiseReader {
     if constexpr (kWithGradient) gradient_.BeginStrips(p_, piece_, place, p_.rhs);
     next_ = begin_ + place.rows();
     last_row_ = place.last_row;
-    BeginPiece(place);
+    window_ = WindowPiece(p_, kTile, window_piece_);
+    BeginSource(place);
+    BeginSteps(place);
   }
 
-  __device__ __forceinline__ void BeginPiece(const DepthwiseTilePlace& place) {
-    window_ = WindowPiece(p_, kTile, window_piece_);
+  // Behind another piece, whose pixels may be the same.
+  __device__ __forceinline__ void BeginPiece(const DepthwiseTilePlace& place, const WindowPiece& window) {
+    const bool same = window.depth == window_.depth && window.col == window_.col;
+    window_ = window;
+    if (!same) BeginSource(place);
+    BeginSteps(place);
+  }
+
+  __device__ __forceinline__ void BeginSource(const DepthwiseTilePlace& place) {
 #pragma unroll
     for (int depth = 0; depth < kTile.depths; ++depth) src_[depth].BeginSource(p_, piece_, place, window_, depth);
+  }
+
+  __device__ __forceinline__ void BeginSteps(const DepthwiseTilePlace& place) {
     row_ = place.first_row + (kWithGradient ? 0 : place.FirstStep(p_, kTile));
     end_row_ = place.first_row + (kWithGradient ? place.ReduceSteps(p_, kTile, window_) : place.GatherSteps(kTile));
   }
