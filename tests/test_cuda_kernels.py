@@ -268,6 +268,8 @@ def of_narrow():
                                  window_strides=(4, 4))  # fmt: skip
     yield "to_three_of_images_inside", Convolution((13, 2, 8, 40), (3, 40, 3, 3), layout | dict(window_strides=(1, 1)))
     yield "four_rows", last((1, 25, 20, 32), (4, 3, 32, 8), padding=((1, 2), (2, 1)))
+    yield "four_rows_of_many", last((70, 41, 20, 16), (4, 3, 16, 8), padding=((1, 2), (2, 1)))
+    yield "four_rows_to_many", last((2, 25, 20, 32), (4, 3, 32, 24), padding=((1, 2), (2, 1)))
 
 
 def of_channels():
@@ -697,7 +699,7 @@ WITH_AREAS = {
                "doubled_groups", "packed_stem", "doubled_rows", "causal_depthwise", "thirds", "doubled",
                "narrow_volume", "large_image", "image_stem", "latents",
                "odd_image", "odd_stem", "to_an_image", "to_latents",
-               "many_to_three"],
+               "many_to_three", "four_rows_of_many", "four_rows_to_many"],
     "depthwise": CHANNELS,
 }  # fmt: skip
 TILES_WITH_AREAS = {tile: of for tile, of in PARTIAL_TILES.items() if of[0] in WITH_AREAS}

@@ -46,10 +46,10 @@ def _why_not_warps(shape: Shape, device: Device) -> str | None:
     if not shape.is_gather:
         too_many = shape.items > REDUCE_WARPS or shape.col_blocks > MOST_COL_BLOCKS
         return "its warps do not hold the sums of all taps" if too_many else None
-    if shape.tile.warps % shape.warps_across:
-        return "its warps do not share out the channels"
     if shape.walking and (reason := _why_not_walk(shape)) is not None:
         return reason
+    if shape.tile.warps % shape.warps_across:
+        return "its warps do not share out the channels"
     if shape.taps_across and (reason := _why_not_taps_across(shape)) is not None:
         return reason
     return _why_not_bytes(shape.filter_bytes, device)
@@ -62,7 +62,7 @@ def _why_not_walk(shape: Shape) -> str | None:
     walk, rows, step = shape.walking, shape.window.rows, shape.window.steps[1]
     if rows is None or rows.count != walk.rows or rows.least < walk.least_rows:
         return f"taps in other than {walk.rows} rows"
-    if step != walk.step or (step > 1 and rows.dilation > 1):
+    if step != walk.step or ((step > 1 or walk.streams) and rows.dilation > 1):
         return f"rows that move by {step}, {rows.dilation} apart"
     pieces = shape.entry_pieces if shape.run else shape.row_steps * 2
     too_many = shape.chunks > 1 or pieces > (shape.tile.run or walk.depth // PIECE)
@@ -117,7 +117,7 @@ class Direct(TensorCores):
             (48, 1, 32, 4, 8, 64), (64, 1, 32, 8, 8, 64), (8, 1, 64, 8, 4, 144),
             (8, 2, 16, 16, 8, 80, Walk(3, 1, 32)), (16, 1, 16, 8, 8, 144, Walk(3, 1, 48)),
             (16, 1, 16, 4, 4, 80, Walk(3, 1, 96)), (16, 1, 16, 12, 8, 64, Walk(3, 1, 144)),
-            (16, 1, 16, 12, 8, 144, Walk(7, 2, 32)), (8, 1, 16, 8, 8, 144, Walk(4, 1, 256)),
+            (16, 1, 16, 12, 8, 144, Walk(7, 2, 32)), (8, 1, 16, 7, 8, 144, Walk(4, 1, 256)),
             (64, 1, 32, 8, 8, 32),
             (16, 1, 16, 12, 8, 144, Walk(7, 2, 32), 3), (64, 1, 32, 8, 8, 48, None, 1), (32, 1, 64, 4, 4, 80, None, 1),
             (8, 4, 48, 8, 8, 144, None, 0, True), (8, 5, 48, 8, 8, 144, None, 0, True),
@@ -175,8 +175,8 @@ class Direct(TensorCores):
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
         """Shared memory's bandwidth, or the tensor cores' rate, and part of the other; or memory. And the beginning."""
         shape = shape_of(product, settings.tile).at(settings.area)
-        areas = ceil_div(shape.areas * shape.channel_blocks * shape.chunks, device.multiprocessors)
-        seconds = max(areas * shape.area_clocks() / device.clock_hz, 1.1 * product.activation_bytes / device.bandwidth)
+        clocks = shape.turns(device) * shape.area_clocks()
+        seconds = max(clocks / device.clock_hz, 1.1 * product.activation_bytes / device.bandwidth)
         seconds += BEGIN_SECONDS + LAUNCH_SECONDS + shape.filter_bytes / settings.tile.warps / FILTER_BYTES_A_SECOND
         if settings.split > 1:
             seconds += 2 * settings.split * product.planned_sums_bytes / device.bandwidth + LAUNCH_SECONDS
@@ -209,7 +209,9 @@ class Direct(TensorCores):
                 continue
             if shape.taps_across and math.prod(candidate.box) > shape.box_held:
                 continue
-            if shape.walking or shape.taps_across:
+            if shape.streams:  # areas are large
+                cost = candidate.turns(device) * candidate.area_clocks()
+            elif shape.walking or shape.taps_across:
                 cost = candidate.areas * candidate.area_clocks()
             else:
                 cost = candidate.areas * (candidate.positions * shape.window.taps + 6 * math.prod(candidate.box))

@@ -16,6 +16,7 @@ from jaxconv.product import Product, ceil_div
 PIECE = 8  # channels of 16 bytes: a row of the 8 x 8 matrices that tensor cores are fed with
 RUN = 8  # neighbouring positions that are read at once
 REDUCE_WARPS = 8
+STAGES, ROW_STAGES = 2, 8  # of shared memory: of boxes, and where the source passes by of rows
 TURN_BYTES = 1024  # of shared memory, after which TMA exchanges pieces in the same way
 # Costs, of which the last three are fitted to measurements on an H200.
 SHARED_BYTES_A_CLOCK = 128
@@ -41,16 +42,25 @@ class Walk(NamedTuple):
         return ceil_div(self.rows, self.step)
 
     @property
+    def streams(self) -> bool:
+        """Whether the source passes by in shared memory, a row of each walk at a time, instead of in boxes.
+
+        All warps have the same output channels then.
+        """
+        return self.step == 1 and self.rows > 3
+
+    @property
     def least_rows(self) -> int:
-        """Of the residue classes of a dilated input, which many rows are for, some have one row less."""
-        return self.rows - 1 if self.step == 1 and self.rows > 3 else self.rows
+        """Tiles of many rows are for residue classes of a dilated input, of which some have one row less."""
+        return self.rows - 1 if self.streams else self.rows
 
 
 class DirectTile(NamedTuple):
     """What a warp has: blocks of eight output channels, and of 16 positions or (tap, source channel)s.
 
     columns: of a set: output channels that read the same source channels. sets, positions: in a gather.
-    warps: of a gather's thread block. pieces: of eight source or output channels that a thread block has at most.
+    warps: of a gather's thread block, that multiply.
+    pieces: of eight source or output channels that a thread block has at most.
     filter_rows: (tap, source channel)s in a reduce.
     walk: if a gather's warps keep the filter in registers and walk along the rows of the source.
     run: if it reads a row's (tap, channel)s as they lie in the source, for channels that are no whole pieces: of a
@@ -68,7 +78,6 @@ class DirectTile(NamedTuple):
     run: int = 0
     taps_across: bool = False
 
-    stages = 2
     wgmma = False
     passes = 1
 
@@ -78,6 +87,11 @@ class DirectTile(NamedTuple):
         taps = " of taps" if self.taps_across else ""
         columns = f"{self.sets}x{self.columns}{taps} of {self.pieces * PIECE}"
         return f"{columns} by {self.positions}{walk}{source} or {self.filter_rows}"
+
+    @property
+    def stages(self) -> int:
+        """Of a gather."""
+        return ROW_STAGES if self.walk and self.walk.streams else STAGES
 
 
 class Rows(NamedTuple):
@@ -191,7 +205,8 @@ class Shape:
             self.chunks = ceil_div(ins // PIECE, tile.pieces)
             self.src_pieces = self.entry_pieces = ceil_div(ins // PIECE, self.chunks)
         if not self.block_groups:
-            self.col_blocks = min(ceil_div(outs, of_warp), max(1, tile.pieces * PIECE // of_warp)) * of_warp // 8
+            most = 1 if self.streams else max(1, tile.pieces * PIECE // of_warp)
+            self.col_blocks = min(ceil_div(outs, of_warp), most) * of_warp // 8
             self.channel_blocks = ceil_div(outs, self.col_blocks * 8)
         taps = 1 if self.taps_across else self.window.taps // max(1, self.run)  # that have entries
         self.entries = taps * self.entry_pieces
@@ -250,6 +265,14 @@ class Shape:
         return max(deep, high, wide * PIECE if self.run else wide, self.rows, self.area[1])
 
     @property
+    def streams(self) -> bool:
+        return self.walking is not None and self.walking.streams
+
+    @property
+    def stages(self) -> int:
+        return self.tile.stages if self.is_gather else STAGES
+
+    @property
     def dilation(self) -> int:
         return self.window.rows.dilation if self.window.rows else 1
 
@@ -264,26 +287,28 @@ class Shape:
         return pitch * self.col_blocks * 32 if self.taps_across else 0
 
     def _stages_bytes(self) -> int:
-        pixels = (math.prod(self.box) << _pitch(self.src_pieces)) * 16
+        walks = self.rows // self.walk
+        copied = walks * self.box[2] if self.streams else math.prod(self.box)
+        pixels = (copied << _pitch(self.src_pieces)) * 16
         stage = whole(max(pixels, self.product_bytes()), TURN_BYTES)
-        if self.walking:
-            return max(self.tile.stages * stage, stage + whole(self.filter_bytes))
+        if self.walking and not self.streams:
+            return max(self.stages * stage, stage + whole(self.filter_bytes))
         if self.is_gather:
-            return self.tile.stages * stage
+            return self.stages * stage
         stage += whole((self.positions << _pitch(self.col_blocks)) * 16, TURN_BYTES)
         # In the end, in their place: half of the warps' sums, which the other half adds to its own.
         exchanged = self.tile.filter_rows * self.tile.columns * 4 * self.items * max(1, REDUCE_WARPS // self.items // 2)
-        return max(self.tile.stages * stage, exchanged)
+        return max(self.stages * stage, exchanged)
 
     def _fixed_bytes(self) -> int:
         entries = self.col_blocks * 8 if self.taps_across else (self.entries + 1) * RUN
-        sizes = entries * 4, self.positions * 8, 16, self.tile.stages * 16
+        sizes = entries * 4, self.positions * 8, 16, self.stages * 16
         tables = sum(map(whole, sizes))
         if not self.is_gather:
             return tables + whole(self.positions * 4)
         result = self.product.problem.out_dtype.itemsize * self.tile.columns * self.tile.sets + 16
         results = 0 if self.walking or self.taps_across else self.tile.warps * 16 * result
-        filter_bytes = 0 if self.walking else whole(self.filter_bytes)  # in a stage's place
+        filter_bytes = 0 if self.walking and not self.streams else whole(self.filter_bytes)  # in a stage's place
         return filter_bytes + tables + whole(results)
 
     def resident(self, device: Device) -> int:
@@ -295,6 +320,10 @@ class Shape:
         else:
             most = 2 if self.tile.filter_rows * self.tile.columns <= 20 * 16 * 8 else 1
         return held_blocks(self.shared_bytes, most, device)
+
+    def turns(self, device: Device) -> int:
+        """Areas that a multiprocessor computes, one after the other."""
+        return ceil_div(self.areas * self.channel_blocks * self.chunks, device.multiprocessors)
 
     # What an area costs, of a chunk of the source channels.
 
@@ -346,7 +375,8 @@ class Shape:
 
     def box_bytes(self) -> int:
         gradient = 0 if self.is_gather else self.positions * self.col_blocks
-        return (math.prod(self.box) * self.src_pieces + gradient) * 16
+        pixels = self.source_rows() * self.rows // self.walk * self.box[2] if self.streams else math.prod(self.box)
+        return (pixels * self.src_pieces + gradient) * 16
 
 
 @lru_cache(maxsize=4096)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "device/convert.cuh"
 #include "device/direct_boxes.cuh"
@@ -159,9 +160,12 @@ class DirectSums {
 
 // kOdd: of a source that is read in runs, of positions an odd number of elements apart.
 template <typename T, int kTileIndex, bool kOdd>
-__global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTiles[kTileIndex].gather_blocks())
+__global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].gather_warps(),
+                                  kDirectTiles[kTileIndex].gather_blocks())
     DirectGather(const __grid_constant__ DirectParams p) {
   constexpr DirectTile kTile = kDirectTiles[kTileIndex];
+  constexpr int kThreads = 32 * kTile.warps;  // that multiply
+  constexpr bool kStreams = kTile.walk.streams();
   extern __shared__ __align__(1024) char shared[];
   const ConvProblem& q = p.problem;
   PrefetchTables(p, q.tap_count * q.groups * q.in_channels * q.out_channels * static_cast<int64_t>(sizeof(T)));
@@ -171,23 +175,27 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTi
   if (block.worker >= block.areas) return;
   const uint32_t base = ptx::SharedAddress(shared);
   const BoxOrigin origin(p, block.residue());
-  DirectRing filled(base + p.places.barriers), read = filled;
-  if (threadIdx.x == 0) filled.Init(kBoxArrivals, kTile.warps);
+  std::conditional_t<kStreams, RowRing, DirectRing> read(base + p.places.barriers);
+  if (threadIdx.x == 0) read.Init(kBoxArrivals, kTile.warps);
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
-  AreaBoxes<T, (kTile.run > 0)> boxes(block, filled);
+  AreaBoxes<T, (kTile.run > 0)> boxes(block, DirectRing(base + p.places.barriers));
   const auto copy = [&] { boxes.CopyNext(p, block, origin, box, base); };
   __syncthreads();
-  if (warp == 0) copy();
+  if constexpr (kStreams) {  // its instructions would delay a warp that multiplies, for which all others wait then
+    if (warp == kTile.warps) return CopyWalkRows<T>(p, block, origin, box, read, base);
+  } else if (warp == 0) {
+    copy();
+  }
   const FilterSteps steps(block.residue().tap_count, p.entry_pieces, p.row_taps, p.area.run);
   if (kTile.walks()) CheckRowsOfTaps(p, block.residue(), origin, steps, kTile.walk);
   if (kTile.run > 0) CheckRuns(p, block.residue(), origin);
-  FillTables<32 * kTile.warps, kTile.walks(), (kTile.run > 0)>(p, block.residue(), origin, shared);
+  FillTables<kThreads, kTile.walks(), (kTile.run > 0)>(p, block.residue(), origin, shared);
   auto* filter = reinterpret_cast<Pack<T, kPieceChannels>*>(shared + p.places.filter);
   FilterMatrices<T, kTile>::Fill(p, block, origin, steps, filter);
-  __syncthreads();
+  ptx::SyncThreads<kThreads>();
   if (!kTile.walks() && p.filter_order == FilterOrder::kOuts) {
     FilterMatrices<T, kTile>::Transpose(p, steps, filter);
-    __syncthreads();
+    ptx::SyncThreads<kThreads>();
   }
 
   const int warps_across = p.col_blocks / kTile.col_blocks();
@@ -195,20 +203,24 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTi
   const int first_col = warp % warps_across * kTile.col_blocks() * 8;
   if constexpr (kTile.walks()) {
     DirectWalk<T, kTile, kOdd> walk(p, block, origin, steps, shared, first_position, first_col);
-    ptx::FenceForTma();  // the filter's place is the second stage's
-    __syncthreads();
+    if (!kStreams) {
+      ptx::FenceForTma();  // the filter's place is the second stage's
+      ptx::SyncThreads<kThreads>();
+    }
 #pragma unroll 1
     for (int32_t area = block.worker; area < block.areas; area += p.workers) {
-      if (warp == 0) copy();
-      read.WaitUntilFull();
-      const AreaEnd end(p, block, block.Place(p, area));
-      const uint32_t stage = base + read.stage() * p.places.stage;
-      if (p.out_type == DType::kF32) {
-        walk.template Compute<float>(p, end, stage);
-      } else {
-        walk.template Compute<T>(p, end, stage);
+      if (!kStreams) {
+        if (warp == 0) copy();
+        read.WaitUntilFull();
       }
-      read.Release();
+      const AreaEnd end(p, block, block.Place(p, area));
+      std::conditional_t<kStreams, StreamRows, BoxRows> rows(read, base, p.places.stage, walk.StepBytes());
+      if (p.out_type == DType::kF32) {
+        walk.template Compute<float>(p, end, rows);
+      } else {
+        walk.template Compute<T>(p, end, rows);
+      }
+      if (!kStreams) read.Release();
     }
   } else {
     DirectSums<T, kTile, kOdd> sums(p, first_position, first_col);

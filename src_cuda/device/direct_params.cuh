@@ -38,7 +38,7 @@ __host__ __device__ constexpr int32_t ProductPitch(int32_t pixels) { return (pix
 
 // Bytes from the beginning of shared memory.
 struct DirectPlaces {
-  int32_t stage;            // bytes of each of kDirectStages: a box and, in a reduce, the gradient's area behind it
+  int32_t stage;            // bytes of each: a box and, in a reduce, the gradient's area behind it; or walks' rows
   int32_t gradient;         // from the stage
   int32_t filter;           // of a gather, in the order in which it is multiplied
   int32_t entries;          // where taps are across: columns' places among the products
@@ -51,6 +51,7 @@ struct DirectPlaces {
 };
 
 inline constexpr int kDirectStages = 2;
+inline constexpr int kRowStages = 8;  // of walks whose source passes by: of a row each
 
 // Which channels of a gather's filter are contiguous, in pieces of eight: source channels, output channels, or none.
 enum class FilterOrder { kIns, kOuts, kNone };
@@ -70,6 +71,7 @@ struct DirectParams {
   int64_t out_elements;  // of one slice
   DType out_type;
   Area area;
+  int32_t copied[kSpatial];  // source pixels that are copied at once: the area's box, or a row of it
   DirectPlaces places;
   PixelLayout src_pixel;
   PixelLayout dst_pixel;   // of a reduce

@@ -1,4 +1,4 @@
-// Stages of the direct family: boxes of pixels, which the first warp copies, and all warps read.
+// Stages of the direct family: boxes of pixels, or rows of them, which one warp copies, and all that multiply read.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 namespace jaxconv {
 
 using DirectRing = StageRing<kDirectStages>;
+using RowRing = StageRing<kRowStages>;
 inline constexpr int kBoxArrivals = ptx::kHasTma ? 1 : 32;  // of those who copy a box
 
 // A box of a tensor in shared memory: from where, and how large.
@@ -94,7 +95,7 @@ __device__ __forceinline__ Box SourceBox(const DirectParams& p) {
   const ConvProblem& q = p.problem;
   return {p.src_map, p.src_in_rows, p.area.run > 0, p.src, q.src, q.src_size,
           static_cast<int32_t>(q.groups * q.in_channels), p.src_pixel,
-          {p.area.box[0], p.area.box[1], p.area.box[2]}};
+          {p.copied[0], p.copied[1], p.copied[2]}};
 }
 
 __device__ __forceinline__ Box GradientBox(const DirectParams& p) {

@@ -200,6 +200,12 @@ __device__ __forceinline__ int32_t RunOf(const DirectParams& p, int32_t position
   return row * 16 + at.column * p.position_elements * 2;
 }
 
+// The same where the source passes by, from a stage's beginning: it has a row of each walk, one behind the other.
+__device__ __forceinline__ int32_t RowPixelOf(const DirectParams& p, int32_t position) {
+  const int32_t walk = position / p.area.cols, column = position % p.area.cols;
+  return walk * p.area.walk >= p.area.rows ? 0 : ((walk * p.area.box[2] + column) << p.src_pixel.pitch) * 16;
+}
+
 // A lane's place in a source that is read in runs, of a position and the lane's two elements in each piece. kOdd: every
 // other position begins in the middle of a word.
 template <bool kOdd>

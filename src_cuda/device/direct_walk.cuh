@@ -10,10 +10,53 @@
 #include "device/convert.cuh"
 #include "device/direct_filter.cuh"
 #include "device/direct_params.cuh"
+#include "device/direct_ring.cuh"
 #include "device/direct_tables.cuh"
 #include "device/ptx.cuh"
 
 namespace jaxconv {
+
+// Where a walk finds the source rows of its steps: in an area's box, which is in a stage, so many bytes apart.
+class BoxRows {
+ public:
+  __device__ __forceinline__ BoxRows(const DirectRing& read, uint32_t stages, uint32_t stage_bytes, uint32_t apart)
+      : first_(stages + read.stage() * stage_bytes), apart_(apart) {}
+
+  // The first step's, and the one's behind the current step, whose is given.
+  __device__ __forceinline__ uint32_t First() const { return first_; }
+  __device__ __forceinline__ uint32_t Next(uint32_t row) const { return row + apart_; }
+  // The end of a step.
+  __device__ __forceinline__ void Pass() {}
+
+ private:
+  uint32_t first_;
+  uint32_t apart_;
+};
+
+// The same where the source passes by: in a stage each, which the warp waits for, and releases.
+class StreamRows {
+ public:
+  __device__ __forceinline__ StreamRows(RowRing& read, uint32_t stages, uint32_t stage_bytes, uint32_t)
+      : read_(read), stages_(stages), stage_bytes_(stage_bytes) {}
+
+  __device__ __forceinline__ uint32_t First() const { return Wait(read_); }
+  __device__ __forceinline__ uint32_t Next(uint32_t) const {
+    RowRing next = read_;
+    next.Advance();
+    return Wait(next);
+  }
+  __device__ __forceinline__ void Pass() { read_.Release(); }
+
+ private:
+  __device__ __forceinline__ uint32_t Wait(const RowRing& ring) const {
+    ring.WaitUntilFull();
+    return stages_ + ring.stage() * stage_bytes_;
+  }
+
+  RowRing& read_;
+  uint32_t stages_;
+  uint32_t stage_bytes_;
+};
 
 template <typename T, DirectTile kTile, bool kOdd>
 class DirectWalk {
@@ -25,11 +68,12 @@ class DirectWalk {
                 "a row's steps are a run's pieces by twos, of which the last may be one alone, but not the first");
   static constexpr bool kMayLackRow = kTile.walk.least_rows() < kTapRows;
   static constexpr int kRowReads = kTile.sets * kRowSteps, kReads = kStep * kRowReads;  // of a source row, of a step
-  // Reads of the source ahead: as many as registers allow beside the filter.
-  static constexpr int kRing = kReads > 6 ? 2 : kReads % 4 == 0 ? 4 : 3;
+  // Reads of the source ahead: as many as registers allow beside the filter. Of eight warps a lane has the most.
+  static constexpr int kRing = kReads > 6 && !kTile.walk.streams() ? 2 : kReads % 4 == 0 ? 4 : 3;
   // Whether, for the same reason, results of a row are stored while the next one is multiplied.
   static constexpr bool kDelays = kRing > 2;
   static_assert(kBlocks <= 2, "a lane stores pairs of channels of one or two blocks");
+  static_assert(!kTile.walk.streams() || (kStep == 1 && !kRuns), "a stage has a row of pixels of each walk");
 
  public:
   // To be called when the tables and the filter are in shared memory.
@@ -47,7 +91,11 @@ class DirectWalk {
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
       const int position = first_position + i * 16;
-      from_[i] = kRuns ? RunOf<true>(p, position + lane / 4) : PixelOf<true>(p, position + lane % 16);
+      if constexpr (kTile.walk.streams()) {
+        from_[i] = RowPixelOf(p, position + lane % 16);
+      } else {
+        from_[i] = kRuns ? RunOf<true>(p, position + lane / 4) : PixelOf<true>(p, position + lane % 16);
+      }
     }
 #pragma unroll
     for (int r = 0; r < kRowReads; ++r) {
@@ -67,25 +115,29 @@ class DirectWalk {
     }
   }
 
-  // Computes an area from a box.
-  template <typename Out>
-  __device__ __forceinline__ void Compute(const DirectParams& p, const AreaEnd& end, uint32_t box) {
+  // Bytes of a box from a step's first source row to the next one's.
+  __device__ __forceinline__ uint32_t StepBytes() const { return kStep * row_bytes_; }
+
+  // Computes an area. `rows`: BoxRows or StreamRows.
+  template <typename Out, typename Rows>
+  __device__ __forceinline__ void Compute(const DirectParams& p, const AreaEnd& end, Rows& rows) {
     const int32_t walk = p.area.walk, row_apart = dilation_ * p.dst_apart[1];
     Ends ends;
     Begin<Out>(end, ends);
     Out* out = static_cast<Out*>(p.out) + end.to + first_col_;
-    uint32_t source[kRing][kPositions][4];
+    uint32_t source[kRing][kPositions][4], row = rows.First();
 #pragma unroll
-    for (int r = 0; r < kRing; ++r) Read(box, r, source[r]);
+    for (int r = 0; r < kRing; ++r) Read(row, r, source[r]);
     Rounded<Out> rounded;
-    const uint32_t apart = kStep * row_bytes_;
     const auto step = [&](auto first_lag, auto last_lag, auto next_first_lag, int32_t at) {
       const bool has_results = at >= (kDelays ? kLags : kLags - 1);
       if (kDelays && has_results) Round(rounded);
-      MultiplyStep<first_lag, last_lag, next_first_lag>(box, box + apart, source);
+      const uint32_t next = next_first_lag < kLags ? rows.Next(row) : row;
+      MultiplyStep<first_lag, last_lag, next_first_lag>(row, next, source);
+      rows.Pass();
+      row = next;
       if (!kDelays && has_results) Round(rounded);
       if (has_results) Store(rounded, out, row_apart, ends);
-      box += apart;
     };
     // At a walk's beginning, and at its end, some lags have no row of the destination.
     static_assert(kLags > 1, "a walk ends with steps that do not have the first lag");

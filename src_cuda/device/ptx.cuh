@@ -45,6 +45,12 @@ __device__ __forceinline__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// Waits for the first kThreads of the thread block, as __syncthreads waits for all.
+template <int kThreads>
+__device__ __forceinline__ void SyncThreads() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
+}
+
 // Four 8 x 8 matrices of 16-bit elements, row i of matrix j at the address that lane 8 * j + i gives.
 template <bool kTranspose>
 __device__ __forceinline__ void LoadMatrices(uint32_t (&out)[4], uint32_t address) {

@@ -37,6 +37,9 @@ int32_t BlockGroups(const ConvProblem& p, const DirectTile& tile) {
 // Whether columns are (tap, output channel)s.
 bool HasTapsAcross(const DirectTile& tile, Pass pass) { return pass == Pass::kGather && tile.taps_across; }
 
+// Whether the source passes by, a row of each walk at a time. All warps have the same output channels then.
+bool Streams(const DirectTile& tile, Pass pass) { return pass == Pass::kGather && tile.walk.streams(); }
+
 int64_t BoxPixels(const Area& area) { return static_cast<int64_t>(area.box[0]) * area.box[1] * area.box[2]; }
 
 PixelLayout Layout(int64_t pieces) {
@@ -83,7 +86,7 @@ void SetChannels(DirectParams& d, const DirectTile& tile, Pass pass) {
     d.chunks = static_cast<int32_t>(CeilDiv(pieces, tile.pieces));
     d.src_pixel = Layout(CeilDiv(pieces, d.chunks));
     d.entry_pieces = d.area.run > 0 ? RunPieces(p, pass, d.area, tile) : d.src_pixel.pieces;
-    const int64_t most = std::max(1, tile.pieces * kPieceChannels / warp_cols);
+    const int64_t most = Streams(tile, pass) ? 1 : std::max(1, tile.pieces * kPieceChannels / warp_cols);
     cols = std::min(CeilDiv(p.out_channels, warp_cols), most) * warp_cols;
     d.channel_blocks = static_cast<int32_t>(CeilDiv(p.out_channels, cols));
   }
@@ -115,7 +118,8 @@ DirectPlaces MakePlaces(const DirectParams& d, const DirectTile& tile, Pass pass
   const auto whole = [](int64_t bytes) { return CeilDiv(bytes, kAlignment) * kAlignment; };
   const int64_t box = BoxPixels(d.area), positions = d.positions, cols = d.col_blocks * 8;
   const int64_t products = HasTapsAcross(tile, pass) ? cols * ProductPitch(static_cast<int32_t>(box)) * 4 : 0;
-  const int64_t box_bytes = turn(std::max((box << d.src_pixel.pitch) * 16, products));
+  const int64_t pixels = Streams(tile, pass) ? int64_t{d.area.rows} / d.area.walk * d.area.box[2] : box;
+  const int64_t box_bytes = turn(std::max((pixels << d.src_pixel.pitch) * 16, products));
   const int64_t out_bytes = static_cast<int64_t>(ElementBytes(out_type));
   int64_t at = 0;
   DirectPlaces places{};
@@ -123,11 +127,12 @@ DirectPlaces MakePlaces(const DirectParams& d, const DirectTile& tile, Pass pass
   places.gradient = static_cast<int32_t>(box_bytes);
   places.stage = static_cast<int32_t>(box_bytes);
   if (pass == Pass::kReduce) places.stage += static_cast<int32_t>(turn((positions << d.dst_pixel.pitch) * 16));
-  at = kDirectStages * places.stage;
+  const int stages = Streams(tile, pass) ? kRowStages : kDirectStages;
+  at = stages * int64_t{places.stage};
   const FilterSteps steps(HasTapsAcross(tile, pass) ? 1 : d.area.taps, d.entry_pieces, d.row_taps, d.area.run);
   const int64_t entries = FilterSteps(d.area.taps, d.entry_pieces, 0, d.area.run).entries;
   const int64_t filter = d.chunks * int64_t{steps.all} * d.col_blocks * kColBlockBytes;
-  if (pass == Pass::kGather && tile.walks()) {  // it is in registers before there is a second area
+  if (pass == Pass::kGather && tile.walks() && stages == kDirectStages) {  // it is in registers before the second area
     places.filter = places.stage;
     at = std::max(at, places.stage + whole(filter));
   } else if (pass == Pass::kGather) {
@@ -139,7 +144,7 @@ DirectPlaces MakePlaces(const DirectParams& d, const DirectTile& tile, Pass pass
   place(places.positions, positions * 8);
   if (pass == Pass::kReduce) place(places.position_pixels, positions * 4);
   place(places.zeros, 16);
-  place(places.barriers, kDirectStages * 16);
+  place(places.barriers, stages * 16);
   if (pass == Pass::kGather && !tile.walks() && !tile.taps_across) {
     place(places.results, tile.warps * 16 * (tile.col_blocks() * 8 * out_bytes + 16));
   }
@@ -166,6 +171,8 @@ DirectParams MakeShape(const ConvProblem& p, Pass pass, const Plan& plan) {
     d.row_taps = d.area.taps / tile.walk.rows;
     d.row_dilation = (d.area.box[1] - (d.area.rows - 1) * static_cast<int32_t>(p.step[1]) - 1) / (tile.walk.rows - 1);
   }
+  std::copy_n(d.area.box, kSpatial, d.copied);
+  if (Streams(tile, pass)) d.copied[1] = 1;
   d.places = MakePlaces(d, tile, pass, StoredType(p, pass, plan));
   return d;
 }
@@ -226,7 +233,8 @@ const char* WhyNotWalk(const DirectParams& d, const DirectTile& tile) {
   if (p.step[1] != walk.step || d.row_taps < 1 || d.area.taps % walk.rows || p.tap_count % d.row_taps) {
     return "rows do not follow each other";
   }
-  if (d.row_dilation < 1 || (walk.step > 1 && d.row_dilation > 1) || d.area.box[1] != last_row + 1 ||
+  const bool is_dense = walk.step > 1 || walk.streams();
+  if (d.row_dilation < 1 || (is_dense && d.row_dilation > 1) || d.area.box[1] != last_row + 1 ||
       d.area.walk < walk.lags() - 1 || rows % d.area.walk || rows / d.area.walk % d.row_dilation) {
     return "no such walk";
   }
@@ -320,7 +328,7 @@ bool EncodeMaps(const ConvCall& call, DirectParams* d) {
   const ConvProblem& p = call.problem;
   const int32_t area[kSpatial] = {1, d->area.rows, d->area.cols};
   if (!EncodeMap(&d->src_map, &d->src_in_rows, call.src, p.src_type, p.src, p.src_size, p.batch,
-                 p.groups * p.in_channels, d->src_pixel, d->area.box, d->area.run > 0)) {
+                 p.groups * p.in_channels, d->src_pixel, d->copied, d->area.run > 0)) {
     return false;
   }
   return call.pass == Pass::kGather || EncodeMap(&d->dst_map, &d->dst_in_rows, call.rhs, p.dst_type, p.dst, p.dst_size,
@@ -342,8 +350,8 @@ cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) 
   const DirectKernel kernel = p.src_type == DType::kBF16 ? FindDirect<__nv_bfloat16>(plan.tile, call.pass, is_odd)
                                                          : FindDirect<__half>(plan.tile, call.pass, is_odd);
   const int64_t blocks = static_cast<int64_t>(d.workers) * d.channel_blocks * p.class_count * (reduce ? d.chunks : 1);
-  const cudaError_t status = EnqueueShared(kernel, blocks, 32 * (reduce ? kReduceWarps : tile.warps), d.places.end,
-                                           stream, d);
+  const int warps = reduce ? kReduceWarps : tile.gather_warps();
+  const cudaError_t status = EnqueueShared(kernel, blocks, 32 * warps, d.places.end, stream, d);
   if (status != cudaSuccess || plan.split == 1) return status;
   return AddSlices<float>(call, plan, stream);
 }
