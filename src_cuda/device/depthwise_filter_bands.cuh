@@ -26,7 +26,7 @@ class FilterBandSums {
   }
 
   // Before a tile's first step: no row of the gradient has been read.
-  __device__ __forceinline__ void Begin() {
+  __device__ __forceinline__ void Begin(int32_t) {
 #pragma unroll
     for (int i = 0; i < kTile.lags * kChannels * 2; ++i) (&gradients_[0][0][0])[i] = 0;
   }
@@ -34,7 +34,7 @@ class FilterBandSums {
   // Adds what a step's source rows give with its row of the gradient and those of the steps before. kTurn: the step's
   // number modulo the lags.
   template <int kTurn>
-  __device__ __forceinline__ void Multiply(const DepthwiseParams& p, uint32_t stage, bool has_source) {
+  __device__ __forceinline__ void Multiply(const DepthwiseParams& p, int32_t, uint32_t stage, bool has_source) {
     ReadGradient(p, stage + kTile.sources() * p.places.row, gradients_[kTurn]);
     if (!has_source) return;
 #pragma unroll

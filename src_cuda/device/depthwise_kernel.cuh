@@ -122,14 +122,14 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].red
     const DepthwiseTilePlace place(p, begin, range.end);
     begin += place.rows();
     const int32_t steps = place.ReduceSteps(p, kTile, window);
-    sums.Begin();
+    sums.Begin(place.rows());
     const auto advance = [&]<int kTurn>(int32_t step) {
       ptx::WaitForCopies<kTile.stages() - 2>();
       __syncthreads();
       reader.Copy();
       const bool has_source = HasRow(p, SourceRow(p, kTile, place.first_row + step, window));
       const uint32_t stage = ptx::SharedAddress(shared) + n++ % kTile.stages() * p.places.stage;
-      sums.template Multiply<kTurn>(p, stage, kTile.step > 1 || has_source);
+      sums.template Multiply<kTurn>(p, step, stage, kTile.step > 1 || has_source);
     };
     for (int32_t first = 0; first < steps; first += Sums::kTurns) {
       [&]<int... kTurn>(std::integer_sequence<int, kTurn...>) {

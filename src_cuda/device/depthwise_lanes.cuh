@@ -175,20 +175,26 @@ class LaneFilterSums {
  public:
   __device__ __forceinline__ explicit LaneFilterSums(const DepthwiseParams& p) : places_(p) {}
 
-  // Before a tile's first step: no row of the gradient has been read.
-  __device__ __forceinline__ void Begin() {
+  // Before the first step of a tile of so many rows: none of the gradient's has been read.
+  __device__ __forceinline__ void Begin(int32_t rows) {
+    rows_ = rows;
 #pragma unroll
-    for (int i = 0; i < kTile.lags * kStripCols; ++i) (&gradients_[0][0])[i] = 0;
+    for (int i = 0; i < kKept * kStripCols; ++i) (&gradients_[0][0])[i] = 0;
   }
 
+  // Adds what a step's source rows give with its row of the gradient and those of the steps before. kTurn: the step's
+  // number modulo kTurns.
   template <int kTurn>
-  __device__ __forceinline__ void Multiply(const DepthwiseParams& p, uint32_t stage, bool has_source) {
+  __device__ __forceinline__ void Multiply(const DepthwiseParams& p, int32_t step, uint32_t stage, bool has_source) {
+    if constexpr (kTurn == 0) {
 #pragma unroll
-    for (int lag = kTile.lags - 1; lag > 0; --lag) {
+      for (int i = kKept - 1; i >= kTurns; --i) {
 #pragma unroll
-      for (int col = 0; col < kStripCols; ++col) gradients_[lag][col] = gradients_[lag - 1][col];
+        for (int col = 0; col < kStripCols; ++col) gradients_[i][col] = gradients_[i - kTurns][col];
+      }
     }
-    places_.Load(stage + kTile.sources() * p.places.row + places_.dst, gradients_[0]);
+    constexpr int kFirst = kTurns - 1 - kTurn;  // where the step's row is
+    places_.Load(stage + kTile.sources() * p.places.row + places_.dst, gradients_[kFirst]);
     if (!has_source) return;
 #pragma unroll
     for (int a = 0; a < kTile.sources(); ++a) {
@@ -196,11 +202,13 @@ class LaneFilterSums {
       places_.Load(stage + a * p.places.row + places_.src, pixels);
 #pragma unroll
       for (int lag = 0; lag < kTile.lags; ++lag) {
+        // Of a small image, most source rows are near an edge, behind which the gradient has no rows.
+        if (static_cast<uint32_t>(step - lag) >= static_cast<uint32_t>(rows_)) continue;
 #pragma unroll
         for (int i = 0; i < kTile.width; ++i) {
 #pragma unroll
           for (int col = 0; col < kStripCols; ++col) {
-            sums_[a * kTile.lags + lag][i] += pixels[col * kTile.step + i] * gradients_[lag][col];
+            sums_[a * kTile.lags + lag][i] += pixels[col * kTile.step + i] * gradients_[kFirst + lag][col];
           }
         }
       }
@@ -242,11 +250,14 @@ class LaneFilterSums {
     }
   }
 
-  static constexpr int kTurns = 1;  // the gradient's rows move on from register to register
+  static constexpr int kTurns = 2;  // steps after which the gradient's rows move on from register to register
 
  private:
+  static constexpr int kKept = kTile.lags + kTurns - 1;
+
   LanePlaces<T> places_;
-  T gradients_[kTile.lags][kStripCols];
+  int32_t rows_;
+  T gradients_[kKept][kStripCols];  // the last of these steps' first
   T sums_[kTile.slots()][kTile.width] = {};
 };
 
