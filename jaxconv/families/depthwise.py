@@ -529,9 +529,10 @@ def _shared_bytes(tile: DepthwiseTile, product: Product, stream: Stream) -> int:
     if tile.on_cuda_cores:
         other = tile.slots * tile.width * 4 * (stream.all_pieces * tile.period if gathers else THREADS)
     else:
-        sums = tile.slots * tile.blocks * MULTIPLIED
-        table = stream.all_pieces * sums * window(product.problem).periods[2] * channel_bytes
-        other = table if gathers else sums * STRIP * 4 * WARPS
+        where = window(product.problem)
+        band_pixels = tile.pixels + STRIP * where.steps[2] // where.periods[2] - where.steps[2]
+        table = stream.all_pieces * tile.slots * where.periods[2] * band_pixels * channel_bytes
+        other = table if gathers else tile.slots * tile.pixels * STRIP * 4 * WARPS
     other = ceil_div(other, 128) * 128
     stages = tile.stages * (tile.sources * row + (0 if gathers else result_row))
     if not gathers:

@@ -13,36 +13,34 @@ template <typename T, DepthwiseTile kTile>
 class Bands {
  public:
   // A table of the taps in shared memory: channels of pixels of phases of columns of slots. By all threads, between
-  // barriers.
+  // barriers. Pixels in front of the first are zeros, which are read for outputs whose taps begin further on.
   static __device__ __forceinline__ void FillTable(const DepthwiseParams& p, char* table) {
     const ConvProblem& q = p.problem;
     const int32_t phases = static_cast<int32_t>(q.period[2]);
-    const int32_t pieces = p.pieces * kTile.slots() * phases * kPixels << p.log_pieces;
+    const int32_t pieces = p.pieces * kTile.slots() * phases * p.band_pixels << p.log_pieces;
     for (int32_t i = threadIdx.x; i < pieces; i += kDepthwiseThreads) reinterpret_cast<uint4*>(table)[i] = uint4{};
     __syncthreads();
     for (int32_t c = 0; c < q.class_count; ++c) FillClass(p, p.classes[c], phases, reinterpret_cast<T*>(table));
   }
 
   // The bands of a piece of the window.
-  __device__ __forceinline__ void Read(const DepthwiseParams& p, const char* from, int32_t piece) {
+  __device__ __forceinline__ void Read(const DepthwiseParams& p, const char* shared, int32_t piece) {
     const DepthwiseWarp warp(p, kTile.channels);
     const int lane = threadIdx.x % 32, col = lane / 4;
     const int32_t phases = static_cast<int32_t>(p.problem.period[2]), phase = col % phases;
     const int32_t begin = col / phases * static_cast<int32_t>(p.problem.step[2]);
-    const T* table = reinterpret_cast<const T*>(from) +
-                     (piece * kTile.slots() * phases + phase) * kPixels * p.channels + warp.part * kTile.channels;
+    const int32_t first = p.band_pixels - kPixels + lane % 4 * 2 - begin;
+    const T* table = reinterpret_cast<const T*>(shared) +
+                     ((piece * kTile.slots() * phases + phase) * p.band_pixels + first) * p.channels;
+    const uint32_t from = ptx::SharedAddress(table + warp.part * kTile.channels);
+    const uint32_t pixel_bytes = p.channels * sizeof(T), slot_bytes = phases * p.band_pixels * pixel_bytes;
 #pragma unroll
     for (int slot = 0; slot < kTile.slots(); ++slot) {
 #pragma unroll
       for (int i = 0; i < kTile.blocks * 2; ++i) {
         PixelPart<kTile.channels> pair[2];
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int32_t pixel = i * 8 + lane % 4 * 2 + e - begin, row = slot * phases * kPixels + max(pixel, 0);
-          pair[e].Load(ptx::SharedAddress(table + row * p.channels));
-#pragma unroll
-          for (uint32_t& word : pair[e].words) word = pixel >= 0 ? word : 0;
-        }
+        for (int e = 0; e < 2; ++e) pair[e].Load(from + slot * slot_bytes + (i * 8 + e) * pixel_bytes);
 #pragma unroll
         for (int c = 0; c < kTile.channels; ++c) words_[slot][i / 2][i % 2][c] = PairOf(pair[0], pair[1], c);
       }
@@ -76,7 +74,7 @@ class Bands {
       for (int i = 0; i < kLoads; ++i) {
         const BandPlace place(p, kTile, taps[i], residue);
         const int32_t slot = place.piece * kTile.slots() + place.slot;
-        const int32_t row = (slot * phases + residue.phase[2]) * kPixels + place.pixel;
+        const int32_t row = (slot * phases + residue.phase[2] + 1) * p.band_pixels - kPixels + place.pixel;
         if (begin + i * lane.all < residue.tap_count) table[(row << p.log_channels) + lane.channel] = values[i];
       }
     }

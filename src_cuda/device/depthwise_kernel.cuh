@@ -9,6 +9,7 @@
 #include "device/depthwise_bands.cuh"
 #include "device/depthwise_filter_bands.cuh"
 #include "device/depthwise_lanes.cuh"
+#include "device/prefetch_tables.cuh"
 #include "kernels/depthwise.h"
 
 namespace jaxconv {
@@ -54,6 +55,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].gat
     DepthwiseGather(const __grid_constant__ DepthwiseParams p) {
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
   extern __shared__ __align__(128) char shared[];
+  PrefetchTables(p, p.problem.tap_count * p.all_channels * static_cast<int64_t>(sizeof(T)));
   const DepthwiseRange range(p, static_cast<int32_t>(blockIdx.x) / p.channel_tiles);
   const int32_t pieces_of_window = kTile.has_pieces ? p.pieces : 1;
   DepthwiseReader<T, kTile, false> reader(p, shared, range, 0);
@@ -110,6 +112,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].red
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
   using Sums = DepthwiseFilterSums<T, kTile>;
   extern __shared__ __align__(128) char shared[];
+  PrefetchTables(p, 0);
   const int32_t piece = blockIdx.x / p.channel_tiles % p.pieces, worker = blockIdx.x / p.channel_tiles / p.pieces;
   const DepthwiseRange range(p, worker);
   const WindowPiece window(p, kTile, piece);

@@ -77,6 +77,7 @@ struct DepthwiseParams {
   uint32_t strip_inverse;  // InverseOf images, or else of strips
   int32_t tile_strips;   // of all images, with those behind the last that make whole multiplications
   int32_t strip_step;    // source pixels between neighbouring strips
+  int32_t band_pixels;   // of a gather's table of taps: those of a strip, and those between its first and last outputs
   int32_t src_width;     // source pixels of an image's row in shared memory
   uint32_t width_inverse;
   int32_t copies;        // of a thread, of a source row
@@ -99,9 +100,11 @@ struct DepthwiseRange {
   int32_t begin;
   int32_t end;
 
-  __device__ __forceinline__ DepthwiseRange(const DepthwiseParams& p, int32_t worker)
-      : begin(static_cast<int32_t>(static_cast<int64_t>(p.stream_rows) * worker / p.workers)),
-        end(static_cast<int32_t>(static_cast<int64_t>(p.stream_rows) * (worker + 1) / p.workers)) {}
+  __device__ __forceinline__ DepthwiseRange(const DepthwiseParams& p, int32_t worker) {
+    const int32_t rows = p.stream_rows / p.workers, longer = p.stream_rows - rows * p.workers;
+    begin = worker * rows + min(worker, longer);
+    end = begin + rows + (worker < longer);
+  }
 };
 
 // What a tile takes of the window at a time: all of it, or a piece of which this is the first tap.
@@ -141,12 +144,15 @@ struct DepthwiseTilePlace {
   int32_t col;        // of the destination
 
   __device__ __forceinline__ DepthwiseTilePlace(const DepthwiseParams& p, int32_t begin, int32_t end) {
-    const int32_t column = begin / p.all_rows;
-    image = column / p.column_tiles * p.images;
+    const auto divide = [](int32_t n, int32_t by) {  // without signs: in fewer instructions
+      return static_cast<int32_t>(static_cast<uint32_t>(n) / static_cast<uint32_t>(by));
+    };
+    const int32_t column = divide(begin, p.all_rows), images_before = divide(column, p.column_tiles);
+    image = images_before * p.images;
     images = min(p.images, p.planes - image);
     first_row = begin - column * p.all_rows;
     last_row = min(first_row + min(p.rows, end - begin), p.all_rows);
-    col = column % p.column_tiles * p.strips * kStripCols;
+    col = (column - images_before * p.column_tiles) * p.strips * kStripCols;
   }
 
   __device__ __forceinline__ int32_t rows() const { return last_row - first_row; }

@@ -154,10 +154,11 @@ class DepthwiseRows {
                                        uint32_t to) const {
     const T* from = Row(row);
     ptx::Keep(from);
-    const int32_t nowhere = is_there ? 0 : -1;
+    int32_t least = is_there ? 0 : INT32_MAX;  // of offsets: kept, or the compiler works it out for each piece
+    ptx::Keep(least);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (i < count) ptx::CopyAsync(to + i * p.batch, from + at_[i], (at_[i] | nowhere) >= 0);
+      if (i < count) ptx::CopyAsync(to + i * p.batch, from + at_[i], at_[i] >= least);
     }
   }
 

@@ -4,20 +4,10 @@
 #include <cstdint>
 
 #include "device/direct_params.cuh"
+#include "device/prefetch_tables.cuh"
 #include "device/ptx.cuh"
 
 namespace jaxconv {
-
-// Fetches taps, of which the filter's and the first box's addresses depend, and the filter to L2 while the class is
-// read: the way to memory is as long as a small layer takes for some areas. All thread blocks share out the filter.
-__device__ __forceinline__ void PrefetchTables(const DirectParams& p, int64_t filter_bytes) {
-  const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const auto fetch = [](const void* first, int64_t line, int64_t bytes) {
-    if (line * ptx::kLineBytes < bytes) ptx::Prefetch(static_cast<const char*>(first) + line * ptx::kLineBytes);
-  };
-  fetch(p.taps, threadIdx.x, p.problem.tap_count * static_cast<int64_t>(sizeof(Tap)));
-  fetch(p.rhs, thread, filter_bytes);
-}
 
 // A position of an area. Those behind its end are nowhere.
 struct alignas(8) Position {

@@ -67,9 +67,9 @@ int64_t OtherBytes(const DepthwiseParams& d, const DepthwiseTile& tile, Pass pas
     const int64_t taps = static_cast<int64_t>(tile.slots()) * tile.width;
     return taps * 4 * (pass == Pass::kGather ? d.pieces * tile.period : kDepthwiseThreads);
   }
-  const int64_t sums = static_cast<int64_t>(tile.slots()) * tile.blocks * kMultiplied;
-  if (pass == Pass::kReduce) return sums * kStripCols * 4 * kDepthwiseWarps;
-  return d.pieces * sums * d.problem.period[2] * d.channels * static_cast<int64_t>(ElementBytes(d.problem.src_type));
+  if (pass == Pass::kReduce) return static_cast<int64_t>(tile.slots()) * tile.pixels() * kStripCols * 4 * kDepthwiseWarps;
+  const auto element = static_cast<int64_t>(ElementBytes(d.problem.src_type));
+  return static_cast<int64_t>(d.pieces) * tile.slots() * d.problem.period[2] * d.band_pixels * d.channels * element;
 }
 
 DepthwisePlaces MakePlaces(const DepthwiseParams& d, const DepthwiseTile& tile, Pass pass) {
@@ -123,6 +123,7 @@ DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const Plan& pla
   d.images = std::max(1, stream.images);
   d.strips = stream.cols / kStripCols;
   d.strip_step = static_cast<int32_t>(kStripCols * p.step[2] / p.period[2]);
+  d.band_pixels = tile.pixels() + d.strip_step - static_cast<int32_t>(p.step[2]);
   d.images_first = d.strips % 2 == 0 || d.strips == 1;
   d.strip_inverse = InverseOf(d.images_first ? d.images : d.strips);
   d.src_width = (d.strips - 1) * d.strip_step + tile.pixels();
