@@ -67,9 +67,10 @@ int64_t OtherBytes(const DepthwiseParams& d, const DepthwiseTile& tile, Pass pas
     const int64_t taps = static_cast<int64_t>(tile.slots()) * tile.width;
     return taps * 4 * (pass == Pass::kGather ? d.pieces * tile.period : kDepthwiseThreads);
   }
-  if (pass == Pass::kReduce) return static_cast<int64_t>(tile.slots()) * tile.pixels() * kStripCols * 4 * kDepthwiseWarps;
+  const int64_t slots = tile.slots();
+  if (pass == Pass::kReduce) return slots * tile.pixels() * kStripCols * 4 * kDepthwiseWarps;
   const auto element = static_cast<int64_t>(ElementBytes(d.problem.src_type));
-  return static_cast<int64_t>(d.pieces) * tile.slots() * d.problem.period[2] * d.band_pixels * d.channels * element;
+  return d.pieces * slots * d.problem.period[2] * d.band_pixels * d.channels * element;
 }
 
 DepthwisePlaces MakePlaces(const DepthwiseParams& d, const DepthwiseTile& tile, Pass pass) {
