@@ -22,9 +22,9 @@ FARTHEST = {3: (1 << 15, 1 << 16), 4: (1 << 7, 1 << 8), 5: (1 << 4, 1 << 5)}
 RESULT_BYTES = 64 * 64 * 2  # shared memory of a warpgroup's results on their way
 RATE = 2048  # multiply-adds of a multiprocessor in a clock
 # Costs, fitted to measurements on an H200.
-BEGIN_SECONDS = 9e-7
-TILE_SECONDS = 5.6e-7  # for a tile's results, and for each of them
-RESULT_SECONDS = 4.7e-11
+BEGIN_SECONDS = 8.5e-7
+TILE_SECONDS = 7.2e-7  # for a tile's results, and for each of them
+RESULT_SECONDS = 4.3e-11
 
 
 class WgmmaTile(NamedTuple):
@@ -118,22 +118,22 @@ class Wgmma(TensorCores):
 
     PACKS_GROUPS = False
     ALIGNED = True
-    BANDWIDTH = 0.734
+    BANDWIDTH = 0.86
 
     # The efficiency is that of the main loop alone: it is L2, which gives narrow tiles less than they take.
     TILES = (
-        TileRow(WgmmaTile(256, 128, 4, row_blocks=2), 384, 1, {"gather": 0.742}),
-        TileRow(WgmmaTile(128, 256, 4, row_blocks=2), 384, 1, {"gather": 0.84}),
-        TileRow(WgmmaTile(256, 160, 3, row_blocks=2), 384, 1, {"gather": 0.733}),
-        TileRow(WgmmaTile(192, 256, 3), 512, 1, {"gather": 0.781}),
-        TileRow(WgmmaTile(192, 128, 4), 512, 1, {"gather": 0.68}),
-        TileRow(WgmmaTile(128, 192, 4, row_blocks=2), 384, 1, {"gather": 0.79}),
-        TileRow(WgmmaTile(128, 128, 6, col_blocks=2), 384, 1, {"gather": 0.742}),
-        TileRow(WgmmaTile(128, 128, 3, resident=2), 288, 2, {"gather": 0.596}),
-        TileRow(WgmmaTile(256, 96, 4), 384, 1, {"gather": 0.609}),
-        TileRow(WgmmaTile(256, 64, 4), 384, 1, {"gather": 0.468}),
-        TileRow(WgmmaTile(256, 64, 2, resident=2), 288, 2, {"gather": 0.413}),
-        TileRow(WgmmaTile(128, 64, 4, resident=2), 288, 2, {"gather": 0.39}),
+        TileRow(WgmmaTile(256, 128, 4, row_blocks=2), 384, 1, {"gather": 0.736}),
+        TileRow(WgmmaTile(128, 256, 4, row_blocks=2), 384, 1, {"gather": 0.836}),
+        TileRow(WgmmaTile(256, 160, 3, row_blocks=2), 384, 1, {"gather": 0.73}),
+        TileRow(WgmmaTile(192, 256, 3), 512, 1, {"gather": 0.762}),
+        TileRow(WgmmaTile(192, 128, 4), 512, 1, {"gather": 0.676}),
+        TileRow(WgmmaTile(128, 192, 4, row_blocks=2), 384, 1, {"gather": 0.787}),
+        TileRow(WgmmaTile(128, 128, 6, col_blocks=2), 384, 1, {"gather": 0.7}),
+        TileRow(WgmmaTile(128, 128, 3, resident=2), 288, 2, {"gather": 0.567}),
+        TileRow(WgmmaTile(256, 96, 4), 384, 1, {"gather": 0.613}),
+        TileRow(WgmmaTile(256, 64, 4), 384, 1, {"gather": 0.454}),
+        TileRow(WgmmaTile(256, 64, 2, resident=2), 288, 2, {"gather": 0.399}),
+        TileRow(WgmmaTile(128, 64, 4, resident=2), 288, 2, {"gather": 0.404}),
     )
 
     def why_never(self, product: Product) -> str | None:
