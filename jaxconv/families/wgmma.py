@@ -22,9 +22,9 @@ FARTHEST = {3: (1 << 15, 1 << 16), 4: (1 << 7, 1 << 8), 5: (1 << 4, 1 << 5)}
 RESULT_BYTES = 64 * 64 * 2  # shared memory of a warpgroup's results on their way
 RATE = 2048  # multiply-adds of a multiprocessor in a clock
 # Costs, fitted to measurements on an H200.
-BEGIN_SECONDS = 8.5e-7
-TILE_SECONDS = 7.2e-7  # for a tile's results, and for each of them
-RESULT_SECONDS = 4.3e-11
+BEGIN_SECONDS = 1.3e-6
+TILE_SECONDS = 3.1e-7  # for a tile's results, and for each of them
+RESULT_SECONDS = 3.8e-11
 
 
 class WgmmaTile(NamedTuple):
@@ -122,18 +122,18 @@ class Wgmma(TensorCores):
 
     # The efficiency is that of the main loop alone: it is L2, which gives narrow tiles less than they take.
     TILES = (
-        TileRow(WgmmaTile(256, 128, 4, row_blocks=2), 384, 1, {"gather": 0.736}),
-        TileRow(WgmmaTile(128, 256, 4, row_blocks=2), 384, 1, {"gather": 0.836}),
-        TileRow(WgmmaTile(256, 160, 3, row_blocks=2), 384, 1, {"gather": 0.73}),
-        TileRow(WgmmaTile(192, 256, 3), 512, 1, {"gather": 0.762}),
-        TileRow(WgmmaTile(192, 128, 4), 512, 1, {"gather": 0.676}),
-        TileRow(WgmmaTile(128, 192, 4, row_blocks=2), 384, 1, {"gather": 0.787}),
-        TileRow(WgmmaTile(128, 128, 6, col_blocks=2), 384, 1, {"gather": 0.7}),
-        TileRow(WgmmaTile(128, 128, 3, resident=2), 288, 2, {"gather": 0.567}),
-        TileRow(WgmmaTile(256, 96, 4), 384, 1, {"gather": 0.613}),
-        TileRow(WgmmaTile(256, 64, 4), 384, 1, {"gather": 0.454}),
-        TileRow(WgmmaTile(256, 64, 2, resident=2), 288, 2, {"gather": 0.399}),
-        TileRow(WgmmaTile(128, 64, 4, resident=2), 288, 2, {"gather": 0.404}),
+        TileRow(WgmmaTile(256, 128, 4, row_blocks=2), 384, 1, {"gather": 0.737}),
+        TileRow(WgmmaTile(128, 256, 4, row_blocks=2), 384, 1, {"gather": 0.827}),
+        TileRow(WgmmaTile(256, 160, 3, row_blocks=2), 384, 1, {"gather": 0.723}),
+        TileRow(WgmmaTile(192, 256, 3), 512, 1, {"gather": 0.745}),
+        TileRow(WgmmaTile(192, 128, 4), 512, 1, {"gather": 0.674}),
+        TileRow(WgmmaTile(128, 192, 4, row_blocks=2), 384, 1, {"gather": 0.775}),
+        TileRow(WgmmaTile(128, 128, 6, col_blocks=2), 384, 1, {"gather": 0.742}),
+        TileRow(WgmmaTile(128, 128, 3, resident=2), 288, 2, {"gather": 0.61}),
+        TileRow(WgmmaTile(256, 96, 4), 384, 1, {"gather": 0.597}),
+        TileRow(WgmmaTile(256, 64, 4), 384, 1, {"gather": 0.425}),
+        TileRow(WgmmaTile(256, 64, 2, resident=2), 288, 2, {"gather": 0.392}),
+        TileRow(WgmmaTile(128, 64, 4, resident=2), 288, 2, {"gather": 0.389}),
     )
 
     def why_never(self, product: Product) -> str | None:
@@ -172,7 +172,8 @@ class Wgmma(TensorCores):
         turns = ceil_div(self.works(settings, product), max(1, device.multiprocessors // tile.cluster))
         ends = ceil_div(turns, tile.resident)  # those while nothing is multiplied
         copies = product.activation_bytes / (self.BANDWIDTH * device.bandwidth)
-        seconds = BEGIN_SECONDS + max(turns * steps + ends * end, copies + end / tile.resident)
+        # Neither hides all of the other.
+        seconds = BEGIN_SECONDS + math.cbrt((turns * steps + ends * end) ** 3 + (copies + end / tile.resident) ** 3)
         if settings.split > 1:  # slices are written, and read by one more kernel
             slices = settings.split * product.planned_sums_bytes
             seconds += 2 * slices / device.bandwidth + settings.split * self.SLICE_SECONDS + LAUNCH_SECONDS
