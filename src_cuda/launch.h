@@ -53,6 +53,7 @@ struct Im2col {
   int32_t corner[kSpatial];  // the first window's, of the residue classes' the lowest: a tap's shift is no less
   int32_t rank;              // of the maps: two more than the last spatial dimensions, of which they have so many
   int32_t tap_stride;        // elements of the filter from a tap to the next
+  int32_t reach[2];          // rows and columns from the corner to the last tap's pixel
 };
 
 // How a family is to run a call. With split > 1 the reduction is cut into that many slices, each summed into its own
@@ -68,7 +69,7 @@ struct Plan {
   // pixels. All, or 1.
   int merged() const { return std::max(1, shape[0]); }
   Area area() const { return {shape[0], shape[1], {shape[2], shape[3], shape[4]}, shape[5], shape[6], shape[7]}; }
-  Im2col im2col() const { return {{shape[0], shape[1], shape[2]}, shape[3], shape[4]}; }
+  Im2col im2col() const { return {{shape[0], shape[1], shape[2]}, shape[3], shape[4], {shape[5], shape[6]}}; }
   Stream stream() const {
     return {shape[0], shape[1], shape[2], shape[3], {shape[4], shape[5], shape[6]}, {shape[7], shape[8], shape[9]}};
   }
@@ -183,6 +184,7 @@ struct WgmmaTile {
   int row_blocks;  // of a cluster
   int col_blocks;
   int resident;  // thread blocks of a multiprocessor
+  bool boxed = false;  // pixels are copied once for all taps of a plane, for 8 x 8 positions, or 64 of a line
 
   constexpr int cluster() const { return row_blocks * col_blocks; }
   constexpr int warpgroups() const { return rows % 192 == 0 ? 3 : 2; }  // that multiply
@@ -193,6 +195,8 @@ inline constexpr WgmmaTile kWgmmaTiles[] = {
     {256, 128, 4, 2, 1, 1}, {128, 256, 4, 2, 1, 1}, {256, 160, 3, 2, 1, 1}, {192, 256, 3, 1, 1, 1},
     {192, 128, 4, 1, 1, 1}, {128, 192, 4, 2, 1, 1}, {128, 128, 6, 1, 2, 1}, {128, 128, 3, 1, 1, 2},
     {256, 96, 4, 1, 1, 1},  {256, 64, 4, 1, 1, 1},  {256, 64, 2, 1, 1, 2},  {128, 64, 4, 1, 1, 2},
+    {256, 64, 5, 1, 1, 2, true},  {256, 96, 4, 1, 1, 1, true},
+    {256, 128, 4, 1, 1, 1, true}, {128, 256, 4, 1, 1, 1, true},
 };
 
 // Filters along whose rows a warp walks that keeps the filter in registers: how many rows of taps they have at most,

@@ -437,6 +437,14 @@ def of_windows():
     yield "many_tiles_of_rows", last((7, 6113, 8), (3, 8, 72))
     yield "many_tiles_of_classes", strided((3, 101, 119, 16), (3, 3, 16, 8), 2, 2)
     yield "many_small_images", last((301, 3, 2, 16), (2, 2, 16, 24))
+    # Boxes of pixels: whole and begun units of 8 x 8 positions or 64 of a line, several planes and chunks, the largest.
+    yield "units_of_an_image", last((2, 17, 26, 136), (3, 3, 136, 200))
+    yield "units_of_a_line", last((3, 200, 72), (41, 72, 40))
+    yield "units_of_a_volume", last((2, 3, 10, 9, 72), (3, 3, 3, 72, 136))
+    yield "units_of_a_row", last((2, 1, 130, 24), (1, 7, 24, 16))
+    yield "dilated_units", dilated((1, 19, 9, 16), (2, 2, 16, 24), 3, 1)
+    yield "padded_units", last((2, 9, 15, 16), (3, 2, 16, 24), padding=((-2, 4), (11, -3)))
+    yield "many_units", last((20, 63, 58, 8), (3, 3, 8, 72))
     yield "no_images_of_pieces", last((0, 5, 6, 8), (3, 3, 8, 16))
     # Filters and activations that lie otherwise.
     sizes = {"N": 3, "C": 40, "H": 9, "W": 8, "I": 40, "O": 72}

@@ -1021,7 +1021,7 @@ def check_windows(problem):
     size, strides = problem.rhs_shape, row_major_strides(problem.rhs_shape)
     channels = sum((size[axis] - 1) * strides[axis] for axis in (problem.rhs_spec.first, problem.rhs_spec.second))
     assert where.tap_stride % 8 == 0 and (math.prod(taps) - 1) * where.tap_stride + channels < math.prod(size)
-    seen = 0
+    seen, reach = 0, np.zeros(3, int)
     for first, count, *numbers in tables.classes.tolist():
         phase, positions = np.array(numbers[:3]), numbers[3:]
         if not all(positions):
@@ -1033,11 +1033,13 @@ def check_windows(problem):
             place = taps - 1 - place if problem.reverse else place
             offset = np.array(shift) - corner
             assert np.all((0 <= offset) & (offset <= far)) and not np.any(offset[left_out])
+            reach = np.maximum(reach, offset)
             for d in range(3):
                 index = np.arange(positions[d])
                 dilated = (phase[d] + index * period[d]) * stride[d] + place[d] * spread[d] - pad[d]
                 np.testing.assert_array_equal((corner[d] + index * step[d] + offset[d]) * dilation[d], dilated)
         seen += count * math.prod(positions)
+    assert where.reach == tuple(reach[1:])
     assert seen == math.prod(
         sum((o * s + k * r - p) % d == 0 for o in range(out) for k in range(n))
         for out, n, s, d, r, p in zip(outs, taps, stride, dilation, spread, pad, strict=True)
@@ -1078,7 +1080,8 @@ def test_tma_reads_what_lax_multiplies(problem):
         if 0 not in of_pass.out_spatial:
             check_windows(of_pass)
         where = im2col(of_pass)
-        assert choice.plan.attributes(of_pass)["shape"].tolist() == [*where.corner, where.rank, where.tap_stride]
+        expected = [*where.corner, where.rank, where.tap_stride, *where.reach]
+        assert choice.plan.attributes(of_pass)["shape"].tolist() == expected
 
 
 def test_filters_of_one_tap_of_any_size():
@@ -1100,6 +1103,22 @@ def test_wgmma_is_of_devices_that_have_it(which):
     (refused,) = (r.reason for r in choice.rejected if r.what.startswith("wgmma"))
     assert "9.0" in refused
     assert choose("cuda", kind, problem, device=device(wgmma=False)).plan is not None
+
+
+@pytest.mark.parametrize("image, window, more, is_boxed", [
+    ((56, 56), (3, 3), {}, True), ((9, 3), (3, 3), {}, True), ((1, 200), (1, 41), {}, True), ((200,), (41,), {}, True),
+    ((5, 9, 9), (7, 3, 3), {}, True), ((9, 9), (2, 2), dict(rhs_dilation=(2, 2)), True),
+    ((9, 9), (5, 5), {}, False), ((200,), (42,), {}, False), ((9, 9, 9), (8, 3, 3), {}, False),
+    ((9, 9), (3, 3), dict(rhs_dilation=(2, 2)), False), ((9, 9), (3, 3), dict(window_strides=2), False),
+    ((9, 9, 9), (3, 1, 1), {}, False), ((9, 9), (1, 1), {}, False),
+])  # fmt: skip
+@pytest.mark.parametrize("which", GATHERS)
+def test_windows_that_boxes_are_large_enough_for(image, window, more, is_boxed, which):
+    """104 pixels, 63 taps, of which a plane has more than one, and windows a pixel apart."""
+    kind, problem = passes_of(halves((2, *image, 16), (*window, 16, 8), **more))[which]
+    for row in CUDA["wgmma"].TILES:
+        if row.tile.boxed:
+            assert (choose("cuda", kind, problem, as_it_is("wgmma", row.tile)).plan is not None) == is_boxed
 
 
 def test_positions_of_wgmma_are_of_31_bits():
@@ -1126,7 +1145,7 @@ def test_wgmma_with_any_batch(which, split):
     (batch,) = export.symbolic_shape("b")
     at_batch = lambda b: passes_of(halves((b, 14, 14, 256), (3, 3, 256, 128), window_strides=2))[which]
     (kind, symbolic), (_, known) = (at_batch(b) for b in (batch, 32))
-    for tile in (None, *(row.tile for row in CUDA["wgmma"].TILES)):
+    for tile in (None, *(row.tile for row in CUDA["wgmma"].TILES if not row.tile.boxed)):
         asked = as_it_is("wgmma", tile, split=split)
         plans = [choose("cuda", kind, problem, asked).plan for problem in (symbolic, known)]
         assert plans[0] == plans[1]
@@ -1278,18 +1297,22 @@ def test_depthwise_tiles_are_those_that_are_compiled():
 def test_wgmma_tiles_are_those_that_are_compiled():
     """Warpgroups have equally many rows, by 64; the sums are in registers of their threads."""
     tiles = [row.tile for row in CUDA["wgmma"].TILES]
-    assert [tuple(map(int, row)) for row in compiled_rows("kWgmmaTiles")] == [tuple(tile) for tile in tiles]
+    number = lambda field: field == "true" or int(field)
+    assert [WgmmaTile(*map(number, row)) for row in compiled_rows("kWgmmaTiles")] == tiles
     for row in CUDA["wgmma"].TILES:
-        rows, cols, stages, row_blocks, col_blocks, resident = row.tile
+        rows, cols, stages, row_blocks, col_blocks, resident, boxed = row.tile
         warpgroups = 3 if rows == 192 else 2
         assert rows % (64 * warpgroups) == 0 and 64 <= cols <= 256 and cols % 32 == 0 and stages >= 2
         copies = 128 if resident == 1 else 32
         assert (row.threads, row.resident) == (warpgroups * 128 + copies, resident) and min(row_blocks, col_blocks) == 1
         registers = {(2, 1): 232, (3, 1): 160, (2, 2): 112}[warpgroups, resident]
         assert rows // warpgroups * cols // 128 < registers - 20
-        # Stages with two barriers each, columns copied by 64; buffers of 16 rows for each warp; an order.
+        # Stages with two barriers each, columns copied by 64; buffers of 16 rows for each warp; an order. Boxes have
+        # stages of their own, one for each block of a multiprocessor or two, and a table of taps.
         buffers = warpgroups * 4 * (3 - resident)
-        shared = stages * ((rows + math.ceil(cols / 64) * 64) * 128 + 16) + buffers * 16 * 128 + 8 * 4
+        source = (3 - resident) * (rows // 64 * 104 * 128 + 16) + 64 * 16 if boxed else stages * rows * 128
+        filters = stages * (math.ceil(cols / 64) * 64 * 128 + 16)
+        shared = source + filters + buffers * 16 * 128 + 8 * 4
         shared = math.ceil(shared / 1024) * 1024
         assert CUDA["wgmma"].shared_bytes(row, Product("gather", PIECES)) == shared <= TYPICAL_DEVICE.shared_bytes
         assert resident * (shared + 1024) <= 228 * 1024  # a multiprocessor's, of which each block takes one more KB

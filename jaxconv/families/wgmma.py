@@ -15,6 +15,8 @@ from jaxconv.product import Product, ceil_div
 
 PIECE = 8  # channels of 16 bytes, of which TMA reads whole ones
 CHUNK = 64  # channels of a tap that are multiplied at once
+UNIT_ROWS = 64  # positions that see a box of pixels
+MOST_BOX_PIXELS, MOST_BOX_TAPS = 104, 63
 MOST_CLASSES = 8
 MOST_STEP = 8  # pixels from a window of TMA's to the next
 # Of TMA's maps, by their rank: how far from an image's edges windows may begin and end, and taps from a window's corner.
@@ -34,6 +36,7 @@ class WgmmaTile(NamedTuple):
     row_blocks, col_blocks: thread blocks of a cluster: of neighbouring rows, which share what they read of the filter,
       or of neighbouring columns, which share what they read of the source.
     resident: thread blocks of a multiprocessor; of two, one multiplies while the other begins or ends a tile.
+    boxed: pixels are copied once for all taps of a plane, as boxes that 8 x 8 positions see, or 64 of a line.
     """
 
     rows: int
@@ -42,6 +45,7 @@ class WgmmaTile(NamedTuple):
     row_blocks: int = 1
     col_blocks: int = 1
     resident: int = 1
+    boxed: bool = False
 
     depth = CHUNK
     wgmma = True
@@ -49,8 +53,9 @@ class WgmmaTile(NamedTuple):
 
     def __str__(self) -> str:
         cluster = f" by {self.row_blocks}x{self.col_blocks}" if self.cluster > 1 else ""
+        boxes = " of boxes" if self.boxed else ""
         both = ", two at once" if self.resident == 2 else ""
-        return f"{self.rows}x{self.cols}x{self.depth}{cluster}{both}"
+        return f"{self.rows}x{self.cols}x{self.depth}{cluster}{boxes}{both}"
 
     @property
     def cluster(self) -> int:
@@ -62,11 +67,15 @@ class WgmmaTile(NamedTuple):
 
 
 class Im2col(NamedTuple):
-    """Where TMA finds a problem's pixels and taps: `Im2col` of src_cuda/launch.h. Of rank 2 pixels are a matrix."""
+    """Where TMA finds a problem's pixels and taps: `Im2col` of src_cuda/launch.h. Of rank 2 pixels are a matrix.
+
+    reach: rows and columns from the corner to the last tap's pixel.
+    """
 
     corner: tuple[int, ...]
     rank: int
     tap_stride: int
+    reach: tuple[int, int]
 
 
 @lru_cache(maxsize=4096)
@@ -90,7 +99,7 @@ def im2col(problem: ConvProblem) -> Im2col | str:
     # Leading dimensions of one pixel are left out.
     there = (sizes > 1).any(axis=0) | (corner != 0) | (far != 0)
     if len(shifts) == 1 and not corner.any() and apart == 1 and (sizes[0] == sizes[1]).all():
-        return Im2col((0,) * SPATIAL, 2, stride)  # pixels as they lie: a matrix
+        return Im2col((0,) * SPATIAL, 2, stride, (0, 0))  # pixels as they lie: a matrix
     rank = 2 + max(1, SPATIAL - int(there.argmax()) if there.any() else 1)
     most, reach = FARTHEST[rank]
     end = corner + (live[:, 5:].max(axis=0, initial=1) - 1) * np.array([*unit, *steps]) - (sizes[0] - 1)
@@ -98,7 +107,7 @@ def im2col(problem: ConvProblem) -> Im2col | str:
         return f"windows that begin or end more than {most} pixels from the image's edges"
     if (far - corner).max() >= reach:
         return f"taps {(far - corner).max()} pixels apart, of less than {reach}"
-    return Im2col(tuple(map(int, corner)), rank, stride)
+    return Im2col(tuple(map(int, corner)), rank, stride, tuple(map(int, (far - corner)[1:])))
 
 
 def tap_stride(problem: ConvProblem) -> int | None:
@@ -134,6 +143,10 @@ class Wgmma(TensorCores):
         TileRow(WgmmaTile(256, 64, 4), 384, 1, {"gather": 0.425}),
         TileRow(WgmmaTile(256, 64, 2, resident=2), 288, 2, {"gather": 0.392}),
         TileRow(WgmmaTile(128, 64, 4, resident=2), 288, 2, {"gather": 0.389}),
+        TileRow(WgmmaTile(256, 64, 5, resident=2, boxed=True), 288, 2, {"gather": 0.625}),
+        TileRow(WgmmaTile(256, 96, 4, boxed=True), 384, 1, {"gather": 0.675}),
+        TileRow(WgmmaTile(256, 128, 4, boxed=True), 384, 1, {"gather": 0.77}),
+        TileRow(WgmmaTile(128, 256, 4, boxed=True), 384, 1, {"gather": 0.8}),
     )
 
     def why_never(self, product: Product) -> str | None:
@@ -153,20 +166,24 @@ class Wgmma(TensorCores):
             return "wgmma is of compute capability 9.0, and in kernels that are built for it"
         return _why_not_windows(product)
 
+    def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
+        why = super().why_not(settings, product, device)
+        return _why_not_boxes(product.problem) if why is None and settings.tile.boxed else why
+
     def blocks(self, settings: Settings, product: Product) -> int:
         return self.works(settings, product) * settings.tile.cluster
 
     def works(self, settings: Settings, product: Product) -> int:
         """Of clusters."""
         tile = settings.tile
-        rows = ceil_div(_class_rows(product), tile.rows * tile.row_blocks)
+        rows = ceil_div(_class_rows(product, tile), tile.rows * tile.row_blocks)
         return product.classes * rows * ceil_div(product.cols, tile.cols * tile.col_blocks) * settings.split
 
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
         """The works of a cluster, one after the other; then the slices' sum."""
         tile, row = settings.tile, self.row_of(settings.tile)
         step = tile.rows * tile.cols * CHUNK / (RATE * row.efficiency["gather"] * device.clock_hz)
-        steps = max(1, self.steps(product) / settings.split) * step
+        steps = max(1, self.steps(product, tile) / settings.split) * step
         sums = tile.rows * tile.cols * (1 if settings.split == 1 else 2)  # slices are of twice as many bytes
         end = TILE_SECONDS + sums * RESULT_SECONDS
         turns = ceil_div(self.works(settings, product), max(1, device.multiprocessors // tile.cluster))
@@ -179,19 +196,27 @@ class Wgmma(TensorCores):
             seconds += 2 * slices / device.bandwidth + settings.split * self.SLICE_SECONDS + LAUNCH_SECONDS
         return seconds
 
-    def steps(self, product: Product) -> float:
-        """Chunks of all taps that a position sees, on average."""
-        return math.prod(product.problem.kernel) / product.classes * ceil_div(product.problem.in_channels, CHUNK)
+    def steps(self, product: Product, tile: WgmmaTile) -> float:
+        """Chunks of all taps that a position sees, on average; of boxes, also half chunks."""
+        problem, parts = product.problem, 2 if tile.boxed else 1
+        chunks = ceil_div(problem.in_channels, CHUNK // parts) / parts
+        return math.prod(problem.kernel) / product.classes * chunks
 
     def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:
         where = im2col(product.problem)
-        return (*where.corner, where.rank, where.tap_stride)
+        return (*where.corner, where.rank, where.tap_stride, *where.reach)
 
     def shared_bytes(self, row: TileRow, product: Product) -> int:
         tile = row.tile
         cols = ceil_div(tile.cols, CHUNK) * CHUNK  # that are copied, where they are neighbours in memory
         results = tile.warpgroups * (1 if tile.resident == 2 else 2) * RESULT_BYTES
-        return ceil_div(tile.stages * ((tile.rows + cols) * CHUNK * 2 + 16) + results + 32, 1024) * 1024
+        if tile.boxed:
+            boxes = (1 if tile.resident == 2 else 2) * (tile.rows // UNIT_ROWS * MOST_BOX_PIXELS * CHUNK * 2 + 16)
+            source = boxes + (MOST_BOX_TAPS + 1) * 16
+        else:
+            source = tile.stages * tile.rows * CHUNK * 2
+        filters = tile.stages * (cols * CHUNK * 2 + 16)
+        return ceil_div(source + filters + results + 32, 1024) * 1024
 
 
 def _why_not_windows(product: Product) -> str | None:
@@ -204,14 +229,33 @@ def _why_not_windows(product: Product) -> str | None:
         return "the filter's channels are not its last axis"
     if 0 in (problem.in_channels, *problem.in_spatial, *problem.kernel):
         return "there is nothing to multiply"
-    if 2 * _class_rows(product) > INT32_MAX:
+    if 2 * _class_rows(product, None) > INT32_MAX:
         return "too many positions"
     where = im2col(problem)
     return where if isinstance(where, str) else None
 
 
-def _class_rows(product: Product) -> int:
-    """Positions of the residue class that has most, which the others are computed with."""
+def _why_not_boxes(problem: ConvProblem) -> str | None:
+    """Of the pixels that a unit of 64 positions sees."""
+    if {*problem.window_strides, *problem.lhs_dilation} != {1}:
+        return "neighbouring windows are not a pixel apart"
+    reach = im2col(problem).reach
+    if reach == (0, 0):
+        return "a plane has one tap"
+    rows, cols = (unit + far for unit, far in zip(_unit(problem), reach, strict=True))
+    if rows * cols > MOST_BOX_PIXELS or math.prod(problem.kernel) > MOST_BOX_TAPS:
+        return f"windows of {rows * cols} pixels of a plane, of {MOST_BOX_PIXELS} at most"
+    return None
+
+
+def _unit(problem: ConvProblem) -> tuple[int, int]:
+    """Rows and columns of the positions that see a box."""
+    return (1, UNIT_ROWS) if (1, 1, *problem.out_spatial)[-2] == 1 else (8, 8)
+
+
+def _class_rows(product: Product, tile: WgmmaTile | None) -> int:
+    """Positions of the residue class that has most, which the others are computed with; of boxes, in whole units."""
     p = product.problem
-    dims = zip(p.window_strides, p.lhs_dilation, p.out_spatial, strict=True)
-    return product.images * math.prod(ceil_div(size, d // math.gcd(s, d)) for s, d, size in dims)
+    unit = (1, *_unit(p))[SPATIAL - len(p.kernel) :] if tile is not None and tile.boxed else (1,) * len(p.kernel)
+    dims = zip(p.window_strides, p.lhs_dilation, p.out_spatial, unit, strict=True)
+    return product.images * math.prod(ceil_div(size, d // math.gcd(s, d) * u) * u for s, d, size, u in dims)

@@ -112,6 +112,15 @@ __device__ __forceinline__ void StorePixels(int rank, const CUtensorMap& map, ui
 #undef JAXCONV_STORE_PIXELS
 }
 
+// Stores a box of pixels from such a place on; none outside.
+__device__ __forceinline__ void StoreBox(const CUtensorMap& map, uint32_t from, int32_t channel, const PixelPlace& at) {
+  [[maybe_unused]] const auto address = reinterpret_cast<uint64_t>(&map);
+  JAXCONV_HOPPER_ASM(
+      "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(address),
+      "r"(from), "r"(channel), "r"(at.w), "r"(at.h), "r"(at.d), "r"(at.image)
+      : "memory");
+}
+
 __device__ __forceinline__ void CommitStores() { JAXCONV_HOPPER_ASM("cp.async.bulk.commit_group;" ::: "memory"); }
 
 // Waits until at most kPending groups of this thread's stores still read shared memory.

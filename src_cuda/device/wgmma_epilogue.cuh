@@ -77,7 +77,11 @@ class WgmmaStores {
       ptx::FenceForTma();
       __syncwarp();
       if (lane_ == 0) {
-        ptx::StorePixels(params_.rank, params_.out_maps[residue], buffer, col, at);
+        if constexpr (kTile.boxed) {
+          ptx::StoreBox(params_.out_maps[residue], buffer, col, at);
+        } else {
+          ptx::StorePixels(params_.rank, params_.out_maps[residue], buffer, col, at);
+        }
         ptx::CommitStores();
       }
       buffer_ = (buffer_ + 1) % ResultBuffers(kTile);
@@ -106,7 +110,7 @@ class WgmmaStores {
   }
 
   const WgmmaParams& params_;
-  RowPlaces rows_;
+  RowPlaces<kTile> rows_;
   uint32_t buffers_;
   int lane_;
   int warp_;

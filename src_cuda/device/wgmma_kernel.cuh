@@ -1,18 +1,21 @@
 // Implicit GEMM on Hopper: thread blocks that stay, of a warp that copies and two or three warpgroups that multiply.
 //
-// TMA reads pixels in its im2col mode, in which a tap of the filter is an offset, and the filter as it lies. Blocks of
-// a cluster have neighbouring rows or columns and share what they read of an operand: L2 gives less than the tensor
-// cores take.
+// TMA reads pixels in its im2col mode, in which a tap of the filter is an offset, or as boxes for many taps, and the
+// filter as it lies. Blocks of a cluster have neighbouring rows or columns and share what they read of an operand: L2
+// gives less than the tensor cores take.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <type_traits>
 #include <utility>
 
 #include "device/ptx.cuh"
 #include "device/ptx_barrier.cuh"
 #include "device/ptx_cluster.cuh"
 #include "device/ptx_hopper.cuh"
+#include "device/wgmma_boxes.cuh"
 #include "device/wgmma_epilogue.cuh"
 #include "device/wgmma_mainloop.cuh"
 #include "device/wgmma_params.cuh"
@@ -23,10 +26,15 @@
 namespace jaxconv {
 
 template <typename T, WgmmaTile kTile, bool kAlongSteps>
+using WgmmaMainLoop =
+    std::conditional_t<kTile.boxed, WgmmaBoxes<T, kTile, kAlongSteps>, WgmmaWindows<T, kTile, kAlongSteps>>;
+
+template <typename T, WgmmaTile kTile, bool kAlongSteps>
 struct alignas(1024) WgmmaShared {
-  WgmmaStages<T, kTile, kAlongSteps> stages;
+  using Stages = typename WgmmaMainLoop<T, kTile, kAlongSteps>::Stages;
+  Stages stages;
   char results[WgmmaReaders(kTile)][ResultBuffers(kTile)][kResultBytes];
-  uint64_t barriers[StageRing<kTile.stages>::kBarriers];
+  uint64_t barriers[Stages::kBarriers];
   int32_t order[kMostWgmmaClasses];
 };
 
@@ -38,15 +46,17 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     __trap();  // the host launches mma's
   } else {
     using Shared = WgmmaShared<T, kTile, kAlongSteps>;
+    using MainLoop = WgmmaMainLoop<T, kTile, kAlongSteps>;
     using Scheduler = WgmmaScheduler<kTile>;
     extern __shared__ __align__(1024) char raw_shared[];
     Shared& shared = *reinterpret_cast<Shared*>(raw_shared);
-    const uint32_t stages = ptx::SharedAddress(&shared.stages), barriers = ptx::SharedAddress(shared.barriers);
-    if (stages % alignof(Shared) != 0) __trap();
+    const uint32_t barriers = ptx::SharedAddress(shared.barriers);
+    static_assert(offsetof(Shared, results) % 1024 == 0, "each tile begins a turn of its swizzle");
+    if (ptx::SharedAddress(&shared) % alignof(Shared) != 0) __trap();
     Scheduler::FillOrder(p, shared.order);
+    if constexpr (kTile.boxed) shared.stages.FillTaps(p);
     if (threadIdx.x == 0) {
-      // All blocks of a cluster, into which a block copies, have read it before it is empty.
-      StageRing<kTile.stages>(barriers).Init(1, WgmmaReaders(kTile) * kTile.cluster());
+      MainLoop::Stages::InitBarriers(barriers);
       ptx::FenceBarriers();
       ptx::PrefetchMap(p.src_map);
       ptx::PrefetchMap(p.rhs_map);
@@ -64,14 +74,14 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     if (warpgroup == kTile.warpgroups()) {
       if constexpr (kTile.resident == 1) ptx::LeaveRegisters<kCopyRegisters>();
       if (threadIdx.x == 32 * WgmmaReaders(kTile)) {
-        WgmmaCopies<T, kTile, kAlongSteps> copies(p, stages, barriers);
+        typename MainLoop::Copies copies(p, shared.stages, barriers);
         while (scheduler.Next(&work)) copies.Copy(work);
         if constexpr (kTile.cluster() > 1) copies.Finish();
       }
     } else {
       if constexpr (kTile.resident == 1) ptx::TakeRegisters<kMultiplyRegisters>();
       const int first_row = warpgroup * (kTile.rows / kTile.warpgroups());
-      WgmmaSums<T, kTile, kAlongSteps> sums(stages, barriers, first_row);
+      typename MainLoop::Products sums(p, shared.stages, barriers, first_row);
       WgmmaStores<T, kTile> stores(p, ptx::SharedAddress(shared.results[threadIdx.x / 32]));
       while (scheduler.Next(&work)) {
         sums.Multiply(work);

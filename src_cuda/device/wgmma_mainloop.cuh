@@ -1,4 +1,5 @@
-// The main loop of the wgmma family: a thread that copies both operands by TMA, and warpgroups that multiply them.
+// The main loop of the wgmma family: a thread that copies both operands by TMA, the pixels in its im2col mode, tap by
+// tap, and warpgroups that multiply them.
 #pragma once
 
 #include <cstdint>
@@ -10,27 +11,32 @@
 #include "device/shared_tile.cuh"
 #include "device/stage_ring.cuh"
 #include "device/warpgroup_mma.cuh"
+#include "device/wgmma_filter.cuh"
 #include "device/wgmma_params.cuh"
 #include "device/wgmma_scheduler.cuh"
+#include "device/wgmma_sums.cuh"
 
 namespace jaxconv {
 
-// Shared memory of the operands' tiles: kAlongSteps says how the filter lies in memory.
+// Shared memory of the operands' tiles.
 template <typename T, WgmmaTile kTile, bool kAlongSteps>
 struct WgmmaStages {
   using SrcTile = SharedTile<T, kTile.rows, kChunk, true>;
-  // Where columns are neighbours in memory, they are copied by 64.
-  static constexpr int kCols = kAlongSteps ? kTile.cols : (kTile.cols + kChunk - 1) / kChunk * kChunk;
-  using RhsTile = SharedTile<T, kCols, kChunk, kAlongSteps>;
-  static constexpr int kBytes = SrcTile::kBytes + RhsTile::kBytes;
-  static_assert(sizeof(T) == 2, "a chunk is 128 bytes, and the filter's columns need not be neighbours");
-  static_assert(SrcTile::kBytes % 1024 == 0 && RhsTile::kBytes % 1024 == 0, "each tile begins a turn of its swizzle");
+  using Filter = WgmmaFilter<T, kTile, kAlongSteps>;
+  static constexpr int kBytes = SrcTile::kBytes + Filter::Tile::kBytes;
+  static_assert(SrcTile::kBytes % 1024 == 0, "each tile begins a turn of its swizzle");
+  static constexpr int kBarriers = StageRing<kTile.stages>::kBarriers;
 
   struct Stage {
     char src[SrcTile::kBytes];
-    char rhs[RhsTile::kBytes];
+    char filter[Filter::Tile::kBytes];
   };
   Stage stages[kTile.stages];
+
+  // All blocks of a cluster, into which a block copies, have read a stage before it is empty.
+  static __device__ void InitBarriers(uint32_t barriers) {
+    StageRing<kTile.stages>(barriers).Init(1, WgmmaReaders(kTile) * kTile.cluster());
+  }
 };
 
 // What fills the stages: one thread.
@@ -39,8 +45,9 @@ class WgmmaCopies {
  public:
   using Stages = WgmmaStages<T, kTile, kAlongSteps>;
 
-  __device__ WgmmaCopies(const WgmmaParams& p, uint32_t stages, uint32_t barriers)
-      : params_(p), rows_(p), stages_(stages), ring_(barriers), rank_(blockIdx.x % kTile.cluster()) {}
+  __device__ WgmmaCopies(const WgmmaParams& p, const Stages& stages, uint32_t barriers)
+      : params_(p), rows_(p), stages_(ptx::SharedAddress(&stages)), ring_(barriers),
+        rank_(blockIdx.x % kTile.cluster()) {}
 
   // Copies a work's tiles, tap by tap.
   __device__ __forceinline__ void Copy(const WgmmaWork& work) {
@@ -59,8 +66,9 @@ class WgmmaCopies {
       ptx::ArriveExpecting(ring_.full(), Stages::kBytes);
       const auto channel = static_cast<int32_t>(chunk * kChunk);
       ptx::CopyPixels<(kTile.col_blocks > 1)>(params_.rank, stage + first_part * 128, params_.src_map, ring_.full(),
-                                              channel, at, offset.w, offset.h, offset.d, kAll);
-      CopyFilter(stage + Stages::SrcTile::kBytes, channel, work.first_col, offset.tap);
+                                              channel, at, offset.w, offset.h, offset.d, Stages::Filter::kAll);
+      Stages::Filter::Copy(params_, stage + Stages::SrcTile::kBytes, ring_.full(), channel, work.first_col, offset.tap,
+                           rank_);
       ring_.Advance();
       if (++chunk < chunks) continue;
       chunk = 0, ++tap;
@@ -101,119 +109,62 @@ class WgmmaCopies {
             static_cast<uint16_t>(from_corner[0]), number};
   }
 
-  // Blocks of neighbouring rows each copy a part of the filter's tile, to all of them.
-  __device__ __forceinline__ void CopyFilter(uint32_t to, int32_t channel, int32_t col, int32_t tap) const {
-    constexpr bool kToAll = kTile.row_blocks > 1;
-    const auto part = static_cast<int32_t>(kToAll ? rank_ : 0);
-    if constexpr (kAlongSteps) {
-      constexpr int kPart = kTile.cols / kTile.row_blocks;
-      static_assert(kPart % 8 == 0, "a part begins a turn of the swizzle");
-      ptx::CopyMatrix<kToAll>(to + part * kPart * 128, params_.rhs_map, ring_.full(), channel, col + part * kPart, tap,
-                              kAll);
-    } else {
-      constexpr int kPart = kChunk / kTile.row_blocks;
-#pragma unroll
-      for (int block = 0; block < Stages::kCols / kChunk; ++block) {  // of 64 columns: 128 bytes
-        ptx::CopyMatrix<kToAll>(to + (block * kChunk + part * kPart) * 128, params_.rhs_map, ring_.full(),
-                                col + block * kChunk, channel + part * kPart, tap, kAll);
-      }
-    }
-  }
-
   static constexpr int kRowPart = kTile.rows / kTile.col_blocks;
-  static constexpr auto kAll = static_cast<uint16_t>((1 << kTile.cluster()) - 1);
   static_assert(kTile.row_blocks == 1 || kTile.col_blocks == 1, "blocks of a cluster share one of the operands");
 
   const WgmmaParams& params_;
-  RowPlaces rows_;
+  RowPlaces<kTile> rows_;
   uint32_t stages_;
   StageRing<kTile.stages> ring_;
   uint32_t rank_;
 };
 
-// A multiplying warpgroup's sums: its share of the tile's rows, in blocks of 64.
+// What a warpgroup multiplies.
 template <typename T, WgmmaTile kTile, bool kAlongSteps>
-class WgmmaSums {
+class WgmmaProducts : public WgmmaSums<T, kTile, kAlongSteps> {
  public:
   using Stages = WgmmaStages<T, kTile, kAlongSteps>;
-  static constexpr int kRowBlocks = kTile.rows / (64 * kTile.warpgroups());
-  // ptxas refuses 256 columns to kernels of 512 threads, though their warpgroups take more registers than they begin with.
-  static constexpr int kColsAtOnce = kTile.warpgroups() == 2 ? kTile.cols : 128;
-  static constexpr int kColBlocks = kTile.cols / kColsAtOnce;
-  static_assert(kTile.rows % (64 * kTile.warpgroups()) == 0, "each warpgroup has blocks of 64 rows");
 
-  // An address of shared memory has the block's place in its cluster in front, for which descriptors have no bits.
-  __device__ WgmmaSums(uint32_t stages, uint32_t barriers, int first_row)
-      : stages_(stages & kOfBlock), ring_(barriers), first_row_(first_row) {}
-
-  // Of the i-th 64 rows and the j-th kColsAtOnce columns.
-  __device__ __forceinline__ const float (&At(int i, int j) const)[kColsAtOnce / 8][4] { return sums_[i][j]; }
+  __device__ WgmmaProducts(const WgmmaParams&, const Stages& stages, uint32_t barriers, int first_row)
+      : stages_(ptx::SharedAddress(&stages) & this->kOfBlock), ring_(barriers), first_row_(first_row) {}
 
   // The sums of a work. A stage is released when the multiplications behind its own have begun.
   __device__ __forceinline__ void Multiply(const WgmmaWork& work) {
     const auto steps = static_cast<int32_t>(work.steps.end - work.steps.begin);
-    uint32_t read = MultiplyStage<false>();
+    uint32_t read = MultiplyStage(false);
 #pragma unroll 1
     for (int32_t step = 1; step < steps; ++step) {
-      const uint32_t next = MultiplyStage<true>();
+      const uint32_t next = MultiplyStage(true);
       ptx::WaitForMultiplications<1>();
-      Release(read);
+      this->Release(read);
       read = next;
     }
-    ptx::WaitForMultiplications<0>();
-    Release(read);
-#pragma unroll
-    for (auto& rows : sums_) {
-#pragma unroll
-      for (auto& block : rows) {
-#pragma unroll
-        for (auto& four : block) ptx::KeepBehind(four);
-      }
-    }
+    this->FinishAll();
+    this->Release(read);
   }
 
  private:
   // Begins the next stage's multiplications; its barrier, to be released.
-  template <bool kAdds>
-  __device__ __forceinline__ uint32_t MultiplyStage() {
+  __device__ __forceinline__ uint32_t MultiplyStage(bool adds) {
     using Src = MatrixDescriptor<typename Stages::SrcTile>;
-    using Rhs = MatrixDescriptor<typename Stages::RhsTile>;
     ring_.WaitUntilFull();
     const uint32_t stage = stages_ + ring_.stage() * Stages::kBytes, empty = ring_.empty();
-    const uint64_t a = Src::At(stage, first_row_), b = Rhs::At(stage + Stages::SrcTile::kBytes, 0);
-    ptx::BeginMultiplications();
-#pragma unroll
-    for (int k = 0; k < kChunk / 16; ++k) {
-#pragma unroll
-      for (int i = 0; i < kRowBlocks; ++i) {
-#pragma unroll
-        for (int j = 0; j < kColBlocks; ++j) {
-          ptx::WarpgroupMultiplyAdd<T, kColsAtOnce, false, !kAlongSteps>(
-              sums_[i][j], a + Src::Further(i * 64, k), b + Rhs::Further(j * kColsAtOnce, k), k > 0 || kAdds);
-        }
-      }
-    }
-    ptx::CommitMultiplications();
+    this->template BeginChunk<Src>(Src::At(stage, first_row_), stage + Stages::SrcTile::kBytes, adds);
     ring_.Advance();
     return empty;
   }
 
-  // To be called by all of a warp; a lane tells each block of the cluster.
-  __device__ __forceinline__ void Release(uint32_t empty) const {
-    const uint32_t lane = threadIdx.x % 32;
-    if constexpr (kTile.cluster() > 1) {
-      if (lane < kTile.cluster()) ptx::ArriveAt(empty, lane);
-    } else {
-      if (lane == 0) ptx::Arrive(empty);
-    }
-  }
-
-  static constexpr uint32_t kOfBlock = (1 << 18) - 1;
-
   uint32_t stages_;
   StageRing<kTile.stages> ring_;
   int first_row_;
-  float sums_[kRowBlocks][kColBlocks][kColsAtOnce / 8][4];
+};
+
+// The main loop of pixels in TMA's im2col mode.
+template <typename T, WgmmaTile kTile, bool kAlongSteps>
+struct WgmmaWindows {
+  using Stages = WgmmaStages<T, kTile, kAlongSteps>;
+  using Copies = WgmmaCopies<T, kTile, kAlongSteps>;
+  using Products = WgmmaProducts<T, kTile, kAlongSteps>;
 };
 
 }  // namespace jaxconv

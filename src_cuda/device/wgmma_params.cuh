@@ -18,6 +18,8 @@ constexpr int WgmmaThreads(const WgmmaTile& tile) { return 32 * WgmmaReaders(til
 inline constexpr int kMostWgmmaClasses = 8;
 inline constexpr int kChunk = 64;        // channels of one tap, a tile's steps: rows of 128 bytes, as TMA swizzles them
 inline constexpr int kResultRows = 16;   // that are stored at once: a warp's of a block of 64
+inline constexpr int kUnitRows = 64;     // of a tile of boxes: positions of one box of pixels
+inline constexpr int kMostBoxPixels = 104, kMostBoxTaps = 63;
 
 // Columns that are stored at once: as many as TMA swizzles in a row, of 128 or 64 bytes.
 constexpr int ResultCols(const WgmmaTile& tile) { return tile.cols % 64 == 0 ? 64 : 32; }
@@ -41,29 +43,41 @@ struct WgmmaParams {
   int32_t rank;
   int32_t tap_stride;  // elements of the filter from a tap to the next
   int32_t chunks;      // of 64 source channels
+  int32_t unit_rows, unit_cols;  // positions of a unit, of tiles of boxes
+  int32_t box_rows, box_cols;    // pixels that they see, of a plane
   int32_t split;
   uint32_t row_clusters;  // of a class's tiles
   uint32_t col_clusters;
   uint32_t works;      // of clusters
 };
 
-// From a row of a class to its position.
+// From a row of a class to its position. Of tiles of boxes, 64 rows are a unit of positions, one line of it after the
+// other.
+template <WgmmaTile kTile>
 class RowPlaces {
  public:
   __device__ explicit RowPlaces(const WgmmaParams& p)
-      : by_count_{Divider<int32_t>(p.counts[0]), Divider<int32_t>(p.counts[1]), Divider<int32_t>(p.counts[2])} {}
+      : by_count_{Divider<int32_t>(p.counts[0]), Divider<int32_t>(p.counts[1]), Divider<int32_t>(p.counts[2])},
+        unit_rows_(p.unit_rows), unit_cols_(p.unit_cols) {}
 
   // The last is of as many images as there are rows.
   __device__ __forceinline__ ptx::PixelPlace At(int32_t row) const {
     ptx::PixelPlace at;
-    row = by_count_[2].Divide(row, &at.w);
-    row = by_count_[1].Divide(row, &at.h);
-    at.image = by_count_[0].Divide(row, &at.d);
+    int32_t rest = by_count_[2].Divide(kTile.boxed ? row / kUnitRows : row, &at.w);
+    rest = by_count_[1].Divide(rest, &at.h);
+    at.image = by_count_[0].Divide(rest, &at.d);
+    if constexpr (kTile.boxed) {
+      const int32_t in_unit = row % kUnitRows;
+      at.w = at.w * unit_cols_ + in_unit % unit_cols_;  // 8 or 64
+      at.h = at.h * unit_rows_ + in_unit / unit_cols_;
+    }
     return at;
   }
 
  private:
   Divider<int32_t> by_count_[kSpatial];
+  int32_t unit_rows_;
+  int32_t unit_cols_;
 };
 
 // The same place, in pixels of a tensor.

@@ -46,16 +46,31 @@ ConvProblem AsMatrix(ConvProblem p) {
   return p;
 }
 
-// Positions of the class that has most, which the others are computed with.
-int64_t ClassRows(const ConvProblem& p) {
-  int64_t rows = p.batch;
-  for (int d = 0; d < kSpatial; ++d) rows *= CeilDiv(p.dst_size[d], p.period[d]);
-  return rows;
+// Rows, or columns, of a unit's positions, of tiles of boxes.
+int32_t UnitOf(const ConvProblem& p, int d) { return p.dst_size[1] == 1 ? (d == 1 ? 1 : kUnitRows) : 8; }
+
+// Positions of the class that has most, which the others are computed with, or, of boxes, their units.
+struct Counts {
+  int64_t of[kSpatial];
+};
+
+Counts ClassCounts(const ConvProblem& p, const WgmmaTile& tile) {
+  Counts counts;
+  for (int d = 0; d < kSpatial; ++d) {
+    counts.of[d] = CeilDiv(p.dst_size[d], p.period[d] * (tile.boxed && d > 0 ? UnitOf(p, d) : 1));
+  }
+  return counts;
+}
+
+// Rows of a class's product.
+int64_t ClassRows(const ConvProblem& p, const WgmmaTile& tile) {
+  const Counts counts = ClassCounts(p, tile);
+  return p.batch * counts.of[0] * counts.of[1] * counts.of[2] * (tile.boxed ? kUnitRows : 1);
 }
 
 // Clusters of tiles along a class's rows, and along columns.
 int64_t RowClusters(const ConvProblem& p, const WgmmaTile& tile) {
-  return CeilDiv(ClassRows(p), int64_t{tile.rows} * tile.row_blocks);
+  return CeilDiv(ClassRows(p, tile), int64_t{tile.rows} * tile.row_blocks);
 }
 int64_t ColClusters(const ConvProblem& p, const WgmmaTile& tile) {
   return CeilDiv(p.out_channels, int64_t{tile.cols} * tile.col_blocks);
@@ -138,6 +153,19 @@ const char* WhyNotTaps(const ConvProblem& p, const Im2col& im2col) {
   return nullptr;
 }
 
+// Of the pixels that a unit of positions sees.
+const char* WhyNotBoxes(const ConvProblem& p, const Im2col& im2col) {
+  for (int d = 0; d < kSpatial; ++d) {
+    if (p.step[d] != 1 || p.period[d] != 1) return "neighbouring windows are not a pixel apart";
+  }
+  int64_t pixels = 1;
+  for (int d = 1; d < kSpatial; ++d) {
+    if (im2col.reach[d - 1] < 0) return "windows end before they begin";
+    pixels *= std::min<int64_t>(UnitOf(p, d) + int64_t{im2col.reach[d - 1]}, 1 + kMostBoxPixels);
+  }
+  return pixels > kMostBoxPixels || p.tap_count > kMostBoxTaps ? "windows are too large for boxes" : nullptr;
+}
+
 const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   if (const char* why = WhyNotPlan(plan, std::size(kWgmmaTiles))) return why;
   if (plan.chunk != 0 || plan.units != 0) return "the family has neither chunks nor units";
@@ -151,8 +179,12 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   if (const char* why = WhyNotOperands(p)) return why;
   if (const char* why = WhyNotWindows(p, plan.im2col())) return why;
   if (const char* why = WhyNotTaps(p, plan.im2col())) return why;
+  const WgmmaTile& tile = kWgmmaTiles[plan.tile];
+  if (tile.boxed) {
+    if (const char* why = WhyNotBoxes(p, plan.im2col())) return why;
+  }
   if (LiveClasses(p) > kMostWgmmaClasses || LiveClasses(p) > p.class_count) return "too many residue classes";
-  if (ClassRows(p) > INT32_MAX / 2 || Works(p, kWgmmaTiles[plan.tile], plan.split) > INT32_MAX) {
+  if (ClassRows(p, tile) > INT32_MAX / 2 || Works(p, tile, plan.split) > INT32_MAX) {
     return "too many positions";
   }
   return kMma.why_not(p, pass, WithoutWgmma(plan));
@@ -163,20 +195,33 @@ size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
   return DeviceHasWgmma() ? std::max(Find(p, plan.tile).shared_bytes, without) : without;
 }
 
-// False where TMA cannot be told of the operands.
-bool EncodeMaps(const ConvCall& call, const Plan& plan, WgmmaParams* params) {
+bool EncodeFilter(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
-  const WgmmaTile& tile = kWgmmaTiles[plan.tile];
+  const bool along_steps = IsAlongSteps(p);
+  return EncodeMatrices(&params->rhs_map, call.rhs, p.filter_type, along_steps ? p.in_channels : p.out_channels,
+                        along_steps ? p.out_channels : p.in_channels, along_steps ? p.filter.out : p.filter.in,
+                        p.tap_count, params->tap_stride, kChunk, (along_steps ? tile.cols : kChunk) / tile.row_blocks);
+}
+
+// Of boxes: what a unit sees, and what a warp stores of one.
+bool EncodeBoxMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
+  const ConvProblem& p = call.problem;
+  if (!EncodeBoxes(&params->src_map, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels, kChunk,
+                   params->box_rows, params->box_cols)) {
+    return false;
+  }
+  const int cols = std::min(params->unit_cols, kResultRows);
+  return !params->has_out_maps || EncodeBoxes(&params->out_maps[0], call.result, p.dst_type, p.dst, p.dst_size, p.batch,
+                                              p.out_channels, ResultCols(tile), kResultRows / cols, cols);
+}
+
+// Of windows, in TMA's im2col mode.
+bool EncodeWindowMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
+  const ConvProblem& p = call.problem;
   Windows windows;
   for (int d = 0; d < kSpatial; ++d) windows.Set(d, params->corner[d], p.step[d], params->counts[d]);
   if (!EncodeWindows(&params->src_map, params->rank, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels,
                      windows, kChunk, tile.rows / tile.col_blocks)) {
-    return false;
-  }
-  const bool along_steps = IsAlongSteps(p);
-  if (!EncodeMatrices(&params->rhs_map, call.rhs, p.filter_type, along_steps ? p.in_channels : p.out_channels,
-                      along_steps ? p.out_channels : p.in_channels, along_steps ? p.filter.out : p.filter.in,
-                      p.tap_count, params->tap_stride, kChunk, (along_steps ? tile.cols : kChunk) / tile.row_blocks)) {
     return false;
   }
   if (!params->has_out_maps) return true;
@@ -194,6 +239,13 @@ bool EncodeMaps(const ConvCall& call, const Plan& plan, WgmmaParams* params) {
   return true;
 }
 
+// False where TMA cannot be told of the operands.
+bool EncodeMaps(const ConvCall& call, const Plan& plan, WgmmaParams* params) {
+  const WgmmaTile& tile = kWgmmaTiles[plan.tile];
+  return EncodeFilter(call, tile, params) &&
+         (tile.boxed ? EncodeBoxMaps(call, tile, params) : EncodeWindowMaps(call, tile, params));
+}
+
 WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
   const ConvProblem& p = call.problem;
   const WgmmaTile& tile = kWgmmaTiles[plan.tile];
@@ -208,11 +260,14 @@ WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
   // illegal instruction to TMA's stores.
   params.has_out_maps = params.out_type == p.src_type && HasEqualClasses(p);
   params.out_elements = ResultElements(p, call.pass);
+  const Counts counts = ClassCounts(p, tile);
   for (int d = 0; d < kSpatial; ++d) {
-    params.counts[d] = static_cast<int32_t>(CeilDiv(p.dst_size[d], p.period[d]));
+    params.counts[d] = static_cast<int32_t>(counts.of[d]);
     params.corner[d] = im2col.corner[d];
   }
-  if (im2col.rank == 2) params.counts[2] = INT32_MAX;  // rows behind the last pixel are no other image's
+  if (im2col.rank == 2 && !tile.boxed) params.counts[2] = INT32_MAX;  // rows behind the last pixel are no other image's
+  params.unit_rows = UnitOf(p, 1), params.unit_cols = UnitOf(p, 2);
+  params.box_rows = params.unit_rows + im2col.reach[0], params.box_cols = params.unit_cols + im2col.reach[1];
   params.live_classes = static_cast<int32_t>(LiveClasses(p));
   params.rank = im2col.rank;
   params.tap_stride = im2col.tap_stride;
@@ -241,6 +296,18 @@ cudaError_t HeldClusters(const void* function, const cudaLaunchConfig_t& config,
   return cudaSuccess;
 }
 
+// How often the clusters that are there at once are launched. Of the memory's bandwidth multiprocessors get unlike
+// shares: clusters of a long kernel are dealt out as others end, each with so much to copy that its beginning does not
+// count.
+uint32_t Shifts(const WgmmaParams& params, const WgmmaTile& tile, int held) {
+  constexpr int64_t kLeastBytes = 400 << 10;
+  if (tile.resident == 1) return 1;  // nothing would hide a beginning
+  const ConvProblem& p = params.problem;
+  const auto pixels = [&](const int64_t (&size)[kSpatial]) { return p.batch * size[0] * size[1] * size[2]; };
+  const int64_t bytes = 2 * (pixels(p.src_size) * p.in_channels + pixels(p.dst_size) * p.out_channels);
+  return static_cast<uint32_t>(std::max<int64_t>(1, bytes / (held * kLeastBytes)));
+}
+
 cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& tile, WgmmaParams& params,
                             cudaStream_t stream) {
   const uint32_t cluster = tile.cluster();
@@ -258,7 +325,7 @@ cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& ti
   config.numAttrs = 1;
   int held = 0;
   if (const cudaError_t status = HeldClusters(function, config, &held)) return status;
-  config.gridDim = dim3(std::min<uint32_t>(held, params.works) * cluster);
+  config.gridDim = dim3(std::min(held * Shifts(params, tile, held), params.works) * cluster);
   void* arguments[] = {&params};
   return cudaLaunchKernelExC(&config, function, arguments);
 }
@@ -266,7 +333,8 @@ cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& ti
 cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
-  const ConvProblem seen = plan.im2col().rank == 2 ? AsMatrix(p) : p;
+  const bool is_matrix = plan.im2col().rank == 2 && !kWgmmaTiles[plan.tile].boxed;
+  const ConvProblem seen = is_matrix ? AsMatrix(p) : p;
   const ConvCall call_seen{seen, call.pass, call.taps, call.classes, call.src, call.rhs, call.result, call.scratch};
   WgmmaParams params = MakeParams(call_seen, plan);
   if (!DeviceHasWgmma() || !AreAligned({call.src, call.rhs, call.result}) || !EncodeMaps(call_seen, plan, &params)) {

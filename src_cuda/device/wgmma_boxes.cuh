@@ -1,0 +1,212 @@
+// The main loop of wgmma's tiles of boxes, whose pixels are copied once for all taps of a plane.
+//
+// L2 gives a multiprocessor less than its tensor cores take of narrow tiles, as each tap reads their pixels anew. Here
+// 64 rows are positions of one image, 8 x 8 of them or 64 of a line, and TMA copies the box of pixels that all taps of
+// a plane see. A tap's rows are in it from some pixel on: eight neighbours eight times, evenly apart. wgmma reads them
+// as they lie, as its descriptors may begin at any row of 128 bytes, and their groups of eight rows be any rows apart.
+#pragma once
+
+#include <cstdint>
+
+#include "device/ptx_barrier.cuh"
+#include "device/ptx_hopper.cuh"
+#include "device/stage_ring.cuh"
+#include "device/wgmma_filter.cuh"
+#include "device/wgmma_params.cuh"
+#include "device/wgmma_scheduler.cuh"
+#include "device/wgmma_sums.cuh"
+
+namespace jaxconv {
+
+// A tap as the main loop needs it.
+struct alignas(16) BoxTap {
+  int32_t pixel;   // of a box, that the first position sees
+  int32_t plane;   // from the positions' own
+  int32_t filter;  // the filter's tap
+};
+
+template <typename T, WgmmaTile kTile, bool kAlongSteps>
+struct WgmmaBoxStages {
+  using Filter = WgmmaFilter<T, kTile, kAlongSteps>;
+  // Of boxes. Of two blocks of a multiprocessor one multiplies while the other waits for them.
+  static constexpr int kStages = kTile.resident == 1 ? 2 : 1;
+  static constexpr int kUnits = kTile.rows / kUnitRows;
+  static constexpr int kUnitBytes = kMostBoxPixels * kChunk * sizeof(T);
+  static constexpr int kBoxBarriers = StageRing<kStages>::kBarriers;
+  static constexpr int kBarriers = kBoxBarriers + StageRing<kTile.stages>::kBarriers;
+  static_assert(kUnitBytes % 1024 == 0, "each box begins a turn of its swizzle");
+  static_assert(kTile.cluster() == 1, "boxes are not shared");
+
+  char boxes[kStages][kUnits][kUnitBytes];
+  char filter[kTile.stages][Filter::Tile::kBytes];
+  BoxTap taps[kMostBoxTaps + 1];
+
+  static __device__ void InitBarriers(uint32_t barriers) {
+    StageRing<kStages>(barriers).Init(1, WgmmaReaders(kTile));
+    StageRing<kTile.stages>(barriers + kBoxBarriers * 8).Init(1, WgmmaReaders(kTile));
+  }
+
+  // To be called by all threads, before the barrier behind which taps are read. Behind a class's taps is one that the
+  // filter does not have. The plan is of another problem, if a tap is where boxes do not reach.
+  __device__ void FillTaps(const WgmmaParams& p) {
+    const ResidueClass& all = p.classes[0];
+    if (all.tap_count > kMostBoxTaps) __trap();
+    const auto i = static_cast<int32_t>(threadIdx.x);
+    if (i == all.tap_count) taps[i] = {0, 0, p.problem.tap_count};
+    if (i >= all.tap_count) return;
+    const Tap& tap = p.taps[all.first_tap + i];
+    const int32_t row = tap.shift[1] - p.corner[1], col = tap.shift[2] - p.corner[2];
+    const int32_t filter = tap.filter_delta / p.tap_stride;
+    const bool is_in_box = row >= 0 && col >= 0 && row + p.unit_rows <= p.box_rows && col + p.unit_cols <= p.box_cols;
+    const bool is_tap = static_cast<uint32_t>(filter) < static_cast<uint32_t>(p.problem.tap_count);
+    if (!is_in_box || !is_tap || filter * p.tap_stride != tap.filter_delta) __trap();
+    taps[i] = {row * p.box_cols + col, tap.shift[0], filter};
+  }
+
+  // Calls round(first tap, last, chunk) for all boxes of a work: steps are those of a plane's taps, chunk by chunk.
+  template <typename F>
+  __device__ __forceinline__ void Rounds(const WgmmaWork& work, int32_t chunks, F&& round) const {
+    const auto begin = static_cast<int32_t>(work.steps.begin), end = static_cast<int32_t>(work.steps.end);
+    int32_t at = 0;
+#pragma unroll 1
+    for (int32_t first = 0, last; first < work.taps; first = last) {
+      for (last = first + 1; last < work.taps && taps[last].plane == taps[first].plane;) ++last;
+#pragma unroll 1
+      for (int32_t chunk = 0; chunk < chunks; ++chunk, at += last - first) {
+        const int32_t from = max(begin - at, 0), to = min(end - at, last - first);
+        if (from < to) round(first + from, first + to, chunk);
+      }
+    }
+    if (at < end) round(work.taps, work.taps + 1, 0);  // of zeros
+  }
+};
+
+// What fills the stages: one thread.
+template <typename T, WgmmaTile kTile, bool kAlongSteps>
+class WgmmaBoxCopies {
+ public:
+  using Stages = WgmmaBoxStages<T, kTile, kAlongSteps>;
+
+  __device__ WgmmaBoxCopies(const WgmmaParams& p, const Stages& stages, uint32_t barriers)
+      : params_(p), rows_(p), stages_(stages), boxes_(barriers), filter_(barriers + Stages::kBoxBarriers * 8) {}
+
+  // Copies a work's boxes, each followed by its taps.
+  __device__ __forceinline__ void Copy(const WgmmaWork& work) {
+    stages_.Rounds(work, params_.chunks, [&](int32_t first, int32_t last, int32_t chunk) {
+      CopyBoxes(work.first_row, stages_.taps[first].plane, chunk * kChunk, first == work.taps);
+      for (int32_t tap = first; tap < last; ++tap) {
+        filter_.WaitUntilEmpty();
+        ptx::ArriveExpecting(filter_.full(), Stages::Filter::Tile::kBytes);
+        Stages::Filter::Copy(params_, ptx::SharedAddress(stages_.filter[filter_.stage()]), filter_.full(),
+                             chunk * kChunk, work.first_col, stages_.taps[tap].filter, 0);
+        filter_.Advance();
+      }
+    });
+  }
+
+ private:
+  // Zeros lie behind the last image.
+  __device__ __forceinline__ void CopyBoxes(int32_t first_row, int32_t plane, int32_t channel, bool are_zeros) {
+    boxes_.WaitUntilEmpty();
+    ptx::ArriveExpecting(boxes_.full(), Stages::kUnits * params_.box_rows * params_.box_cols * 128);
+#pragma unroll 1
+    for (int unit = 0; unit < Stages::kUnits; ++unit) {
+      const ptx::PixelPlace at = rows_.At(first_row + unit * kUnitRows);
+      const uint32_t to = ptx::SharedAddress(stages_.boxes[boxes_.stage()][unit]);
+      ptx::CopyBoxByTma(to, params_.src_map, boxes_.full(), channel, at.w + params_.corner[2],
+                        at.h + params_.corner[1], at.d + plane,
+                        are_zeros ? static_cast<int32_t>(params_.problem.batch) : at.image);
+    }
+    boxes_.Advance();
+  }
+
+  const WgmmaParams& params_;
+  RowPlaces<kTile> rows_;
+  const Stages& stages_;
+  StageRing<Stages::kStages> boxes_;
+  StageRing<kTile.stages> filter_;
+};
+
+// What a warpgroup multiplies.
+template <typename T, WgmmaTile kTile, bool kAlongSteps>
+class WgmmaBoxProducts : public WgmmaSums<T, kTile, kAlongSteps> {
+ public:
+  using Stages = WgmmaBoxStages<T, kTile, kAlongSteps>;
+
+  __device__ WgmmaBoxProducts(const WgmmaParams& p, const Stages& stages, uint32_t barriers, int first_row)
+      : params_(p), stages_(stages), boxes_(barriers), filter_(barriers + Stages::kBoxBarriers * 8),
+        first_unit_(first_row / kUnitRows),
+        layout_(Unit::Layout(p.unit_rows == 1 ? 8 : p.box_cols)) {}
+
+  // The sums of a work. A tap's tile is released when the multiplications behind its own have begun, boxes at their
+  // end: what the tensor cores do meanwhile is the other warpgroup's.
+  __device__ __forceinline__ void Multiply(const WgmmaWork& work) {
+    bool adds = false;
+    stages_.Rounds(work, params_.chunks, [&](int32_t first, int32_t last, int32_t chunk) {
+      const auto left = static_cast<int32_t>(params_.problem.in_channels) - chunk * kChunk;
+      if (left > kChunk / 2) {
+        MultiplyBoxes<kChunk>(first, last, adds);
+      } else {
+        MultiplyBoxes<kChunk / 2>(first, last, adds);  // the other half has no channels
+      }
+      adds = true;
+    });
+    this->FinishAll();
+  }
+
+ private:
+  // Units of 64 rows as wgmma's descriptors say them.
+  struct Unit {
+    static __device__ __forceinline__ uint64_t Layout(uint32_t rows_apart) {
+      return uint64_t{1} << 62 | static_cast<uint64_t>(rows_apart * 8) << 32 | 1 << 16;
+    }
+    static constexpr uint64_t Further(int lines, int k) {
+      return (lines / kUnitRows * Stages::kUnitBytes + k * 32) / 16;
+    }
+  };
+
+  template <int kChannels>
+  __device__ __forceinline__ void MultiplyBoxes(int32_t first, int32_t last, bool adds) {
+    boxes_.WaitUntilFull();
+    const uint32_t box = ptx::SharedAddress(stages_.boxes[boxes_.stage()][first_unit_]);
+    uint32_t read = MultiplyTap<kChannels>(box, first, adds);
+#pragma unroll 1
+    for (int32_t tap = first + 1; tap < last; ++tap) {
+      const uint32_t next = MultiplyTap<kChannels>(box, tap, true);
+      ptx::WaitForMultiplications<1>();
+      this->Release(read);
+      read = next;
+    }
+    ptx::WaitForMultiplications<0>();
+    this->Release(read);
+    this->Release(boxes_.empty());
+    boxes_.Advance();
+  }
+
+  // Begins a tap's multiplications; its barrier, to be released.
+  template <int kChannels>
+  __device__ __forceinline__ uint32_t MultiplyTap(uint32_t box, int32_t tap, bool adds) {
+    filter_.WaitUntilFull();
+    const uint32_t filter = ptx::SharedAddress(stages_.filter[filter_.stage()]), empty = filter_.empty();
+    this->template BeginChunk<Unit, kChannels>(layout_ | (box + stages_.taps[tap].pixel * 128) >> 4, filter, adds);
+    filter_.Advance();
+    return empty;
+  }
+
+  const WgmmaParams& params_;
+  const Stages& stages_;
+  StageRing<Stages::kStages> boxes_;
+  StageRing<kTile.stages> filter_;
+  int first_unit_;
+  uint64_t layout_;
+};
+
+// The main loop of boxes.
+template <typename T, WgmmaTile kTile, bool kAlongSteps>
+struct WgmmaBoxes {
+  using Stages = WgmmaBoxStages<T, kTile, kAlongSteps>;
+  using Copies = WgmmaBoxCopies<T, kTile, kAlongSteps>;
+  using Products = WgmmaBoxProducts<T, kTile, kAlongSteps>;
+};
+
+}  // namespace jaxconv
