@@ -197,9 +197,15 @@ class Wgmma(TensorCores):
         return seconds
 
     def steps(self, product: Product, tile: WgmmaTile) -> float:
-        """Chunks of all taps that a position sees, on average; of boxes, also half chunks."""
-        problem, parts = product.problem, 2 if tile.boxed else 1
-        chunks = ceil_div(problem.in_channels, CHUNK // parts) / parts
+        """Chunks of all taps that a position sees, on average; of boxes, also half chunks.
+
+        Of a chunk of few channels less is multiplied, but as many pixels are copied.
+        """
+        problem = product.problem
+        if tile.boxed:
+            chunks = ceil_div(problem.in_channels, CHUNK // 2) / 2
+        else:
+            chunks = ceil_div(problem.in_channels, CHUNK) if problem.in_channels > 48 else 0.75
         return math.prod(problem.kernel) / product.classes * chunks
 
     def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:

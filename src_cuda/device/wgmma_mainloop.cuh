@@ -125,16 +125,29 @@ class WgmmaProducts : public WgmmaSums<T, kTile, kAlongSteps> {
  public:
   using Stages = WgmmaStages<T, kTile, kAlongSteps>;
 
-  __device__ WgmmaProducts(const WgmmaParams&, const Stages& stages, uint32_t barriers, int first_row)
-      : stages_(ptx::SharedAddress(&stages) & this->kOfBlock), ring_(barriers), first_row_(first_row) {}
+  __device__ WgmmaProducts(const WgmmaParams& p, const Stages& stages, uint32_t barriers, int first_row)
+      : channels_(p.chunks > 1 ? kChunk : static_cast<int32_t>(p.problem.in_channels)), stages_(ptx::SharedAddress(&stages) & this->kOfBlock), ring_(barriers), first_row_(first_row) {}
 
-  // The sums of a work. A stage is released when the multiplications behind its own have begun.
+  // The sums of a work. Where there are no channels, nothing is multiplied.
   __device__ __forceinline__ void Multiply(const WgmmaWork& work) {
+    if (channels_ > 48) {
+      MultiplyChunks<kChunk>(work);
+    } else if (channels_ > 32) {
+      MultiplyChunks<48>(work);
+    } else {
+      MultiplyChunks<32>(work);
+    }
+  }
+
+ private:
+  // A stage is released when the multiplications behind its own have begun.
+  template <int kChannels>
+  __device__ __forceinline__ void MultiplyChunks(const WgmmaWork& work) {
     const auto steps = static_cast<int32_t>(work.steps.end - work.steps.begin);
-    uint32_t read = MultiplyStage(false);
+    uint32_t read = MultiplyStage<kChannels>(false);
 #pragma unroll 1
     for (int32_t step = 1; step < steps; ++step) {
-      const uint32_t next = MultiplyStage(true);
+      const uint32_t next = MultiplyStage<kChannels>(true);
       ptx::WaitForMultiplications<1>();
       this->Release(read);
       read = next;
@@ -143,17 +156,18 @@ class WgmmaProducts : public WgmmaSums<T, kTile, kAlongSteps> {
     this->Release(read);
   }
 
- private:
   // Begins the next stage's multiplications; its barrier, to be released.
+  template <int kChannels>
   __device__ __forceinline__ uint32_t MultiplyStage(bool adds) {
     using Src = MatrixDescriptor<typename Stages::SrcTile>;
     ring_.WaitUntilFull();
     const uint32_t stage = stages_ + ring_.stage() * Stages::kBytes, empty = ring_.empty();
-    this->template BeginChunk<Src>(Src::At(stage, first_row_), stage + Stages::SrcTile::kBytes, adds);
+    this->template BeginChunk<Src, kChannels>(Src::At(stage, first_row_), stage + Stages::SrcTile::kBytes, adds);
     ring_.Advance();
     return empty;
   }
 
+  int32_t channels_;  // of all chunks
   uint32_t stages_;
   StageRing<kTile.stages> ring_;
   int first_row_;
