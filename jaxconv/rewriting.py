@@ -17,6 +17,7 @@ from jax import Array, lax
 
 from jaxconv.factors import fold, unfold
 from jaxconv.families import Mma
+from jaxconv.families.wgmma import MOST_STEP
 from jaxconv.problem import ConvProblem, Shape, Spec
 from jaxconv.product import Product, ceil_div
 
@@ -192,6 +193,46 @@ def _packed(problem: ConvProblem, role: str, by: int) -> Form:
 
 
 @dataclasses.dataclass(frozen=True)
+class PatchRowsAsImages:
+    """Each row of windows that lie side by side as an image, which is as high as they are: none moves down it.
+
+    lhs [batch, H, ...] becomes [batch * H / kernel, kernel, ...], and out [batch, H / kernel, ...] becomes
+    [batch * H / kernel, 1, ...]: nothing moves in memory.
+    """
+
+    def why_not(self, problem: ConvProblem) -> str | None:
+        if not problem.kernel or problem.kernel[0] == 1 or not _are_side_by_side(problem, 0):
+            return "rows of windows do not lie side by side"
+        if any(spec.spatial[0] != spec.first + 1 for spec in (problem.lhs_spec, problem.out_spec)):
+            return "rows are not next to images"
+        if problem.lhs_batch_grouped or problem.out_batch_grouped:
+            return "there are groups of images"
+        return None if isinstance(problem.batch, int) else "there is any number of images"  # costs are of known ones
+
+    def rewrite(self, problem: ConvProblem) -> Rewritten:
+        shapes, forms = {}, {}
+        for role, high in (("lhs", problem.kernel[0]), ("out", 1)):
+            spec, shape = getattr(problem, f"{role}_spec"), getattr(problem, f"{role}_shape")
+            images, rows = shape[spec.first], shape[spec.spatial[0]]
+            new = _resized(shape, {spec.first: images * rows // high, spec.spatial[0]: high})
+            shapes[f"{role}_shape"] = new
+            forms[role] = Form(partial(jnp.reshape, shape=new), partial(jnp.reshape, shape=shape), is_view=True)
+        strides = (1, *problem.window_strides[1:])
+        return Rewritten(dataclasses.replace(problem, window_strides=strides, **shapes), forms)
+
+    def __str__(self) -> str:
+        return "rows of patches as images"
+
+
+def _are_side_by_side(problem: ConvProblem, dim: int) -> bool:
+    """Whether windows cover the input along a spatial dimension, each element once."""
+    size, kernel = problem.in_spatial[dim], problem.kernel[dim]
+    covered = problem.out_spatial[dim] * kernel == size and problem.pad_low[dim] == 0
+    dilations = problem.lhs_dilation[dim], problem.rhs_dilation[dim]
+    return covered and kernel == problem.window_strides[dim] and dilations == (1, 1)
+
+
+@dataclasses.dataclass(frozen=True)
 class PackedGroups:
     """`groups` groups as one: the filter [*spatial, in, groups * out] becomes [*spatial, groups * in, groups * out],
     which is zeros but for the blocks [in, out] on its diagonal. Activations stay as they are.
@@ -352,7 +393,9 @@ class SwappedOperands:
 
 FEW = 4  # times as many channels in as out are worth swapping
 
-Step = ChannelsLast | PackedColumns | PackedGroups | PaddedGroups | MultipliersAsDepth | SwappedOperands
+Step = (
+    ChannelsLast | PackedColumns | PatchRowsAsImages | PackedGroups | PaddedGroups | MultipliersAsDepth | SwappedOperands
+)
 Rewriting = tuple[Step, ...]  # in their order; none leaves the problem as it is
 
 
@@ -395,7 +438,8 @@ def rewritings(product: Product, packs_groups: bool, stores_parts: bool) -> list
     problem = _forward(product.problem)
     first: Rewriting = () if ChannelsLast().why_not(problem) else (ChannelsLast(),)
     steps = [(), *((step,) for step in (*_columns(problem, stores_parts), *(_groups(problem) if packs_groups else ())))]
-    found = [first + step for step in steps if first + step and why_not(step, problem) is None]
+    tried = [first + step + last for last in ((), *_rows(problem)) for step in steps]
+    found = [r for r in tried if r and why_not(r, problem) is None]
     if product.kind == "reduce" and FEW * problem.out_channels <= problem.in_channels and math.prod(problem.kernel) > 1:
         found += [r + (SwappedOperands(),) for r in ((), *found)]
     piece = Mma.piece(problem.rhs_dtype)
@@ -418,13 +462,20 @@ def _forward(problem: ConvProblem) -> ConvProblem:
 
 
 def _columns(problem: ConvProblem, stores_parts: bool) -> list[PackedColumns]:
-    """Packs only for channels that are no whole pieces."""
+    """Packs only for channels that are no whole pieces, or where they change nothing in memory."""
     stride = problem.window_strides[-1] if problem.kernel else 1
-    if stride == 1 or problem.in_channels % Mma.piece(problem.rhs_dtype) == 0:
+    if stride == 1:
         return [PackedColumns(1)]
+    if problem.in_channels % Mma.piece(problem.rhs_dtype) == 0:
+        return [PackedColumns(stride if _are_side_by_side(problem, -1) else 1)]
     are_whole = PackedColumns(stride)._channels(problem) == (problem.in_channels, problem.out_channels)
     alone = [PackedColumns(stride, whole=False)] if stores_parts and not are_whole else []
     return [PackedColumns(1), PackedColumns(stride), *alone]
+
+
+def _rows(problem: ConvProblem) -> list[Rewriting]:
+    """Only of windows that are further apart than TMA's."""
+    return [(PatchRowsAsImages(),)] if problem.kernel and problem.window_strides[0] > MOST_STEP else []
 
 
 def _groups(problem: ConvProblem) -> list[PackedGroups]:

@@ -21,7 +21,9 @@ from jaxconv.families import FAMILIES
 from jaxconv.families.depthwise import window
 from jaxconv.plan import Constraint, choose
 from jaxconv.problem import dilate
-from jaxconv.rewriting import ChannelsLast, MultipliersAsDepth, PackedColumns, PackedGroups, PaddedGroups, why_not
+from jaxconv.rewriting import (
+    ChannelsLast, MultipliersAsDepth, PackedColumns, PackedGroups, PaddedGroups, PatchRowsAsImages, why_not
+)  # fmt: skip
 
 pytestmark = pytest.mark.gpu
 
@@ -554,6 +556,7 @@ REWRITINGS = [
     (PackedColumns(2, whole=False),), (PackedColumns(3, whole=False),),
     (PackedGroups(2),), (PackedGroups(16),), (PackedGroups(70),), (ChannelsLast(), PackedColumns(1)),
     (ChannelsLast(), PackedColumns(2)), (ChannelsLast(), PackedGroups(2)), (PaddedGroups(),), (MultipliersAsDepth(),),
+    (PatchRowsAsImages(),), (PackedColumns(16), PatchRowsAsImages()),
 ]  # fmt: skip
 
 

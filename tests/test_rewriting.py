@@ -20,8 +20,8 @@ from jaxconv.families import FAMILIES, TYPICAL_DEVICE
 from jaxconv.plan import Constraint, choose
 from jaxconv.product import OPERANDS, RESULT, Product
 from jaxconv.rewriting import (
-    ROLES, ChannelsLast, MultipliersAsDepth, PackedColumns, PackedGroups, PaddedGroups, SwappedOperands, rewrite,
-    rewritings, rewritings_of_channels, why_not
+    ROLES, ChannelsLast, MultipliersAsDepth, PackedColumns, PackedGroups, PaddedGroups, PatchRowsAsImages,
+    SwappedOperands, rewrite, rewritings, rewritings_of_channels, why_not
 )  # fmt: skip
 
 PROBLEMS_IN_AN_EXAMPLE = 6  # they share a compilation
@@ -53,6 +53,7 @@ def all_that_apply(problem):
     groups = [PackedGroups(many) for many in range(2, problem.groups + 1)]
     steps = [PackedColumns(1), PackedColumns(problem.window_strides[-1]), *groups]
     tried = {(*first, *last) for first in ((), (ChannelsLast(),)) for last in ((), *((step,) for step in steps))}
+    tried |= {(*steps, PatchRowsAsImages()) for steps in tried}
     tried |= {(step,) for step in (PaddedGroups(), MultipliersAsDepth())} | {*rewritings_of_channels(problem)}
     return [r for r in sorted(tried, key=str) if why_not(r, problem) is None]
 
@@ -114,6 +115,8 @@ def test_same_results(problems):
 PACKED = {
     "stem": layer((2, 15, 17, 3), (7, 7, 3, 8), "bfloat16", window_strides=2, padding=3),
     "patches": layer((2, 9, 12, 3), (4, 4, 3, 5), window_strides=4, padding=0),
+    "rows_of_patches": layer((2, 9, 7, 3), (3, 2, 3, 5), window_strides=(3, 2), padding=((0, 0), (1, 0))),
+    "rows_of_patches_of_groups": layer((3, 8, 6), (4, 2, 6), window_strides=4, padding=0, feature_group_count=3),
     "window_within_a_stride": layer((2, 11, 3), (2, 3, 4), window_strides=5, padding=((-3, 6),)),
     "to_few_channels": layer((2, 5, 6, 16), (3, 3, 16, 3), "bfloat16"),
     "groups": layer((2, 5, 6, 16), (3, 3, 2, 24), feature_group_count=8),
@@ -177,6 +180,25 @@ def test_patches():
     assert all(forms[role].is_view for role in ROLES)
 
 
+def test_rows_of_patches():
+    """Then each row of patches is an image of 16 rows, and nothing moves either."""
+    patches = layer((32, 224, 224, 3), (16, 16, 3, 768), "bfloat16", window_strides=16, padding=0)
+    rewritten, forms, *_ = rewrite((PackedColumns(16), PatchRowsAsImages()), patches)
+    assert sizes(rewritten) == (
+        (448, 16, 14, 48), (16, 1, 48, 768), (448, 1, 14, 768), (1, 1), (0, 0)
+    )  # fmt: skip
+    assert all(forms[role].is_view for role in ROLES)
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad"])
+def test_columns_side_by_side_are_packed(which):
+    """Where 2x2 by 2 of 96 channels is 2x1 by (2, 1) of 192, three whole chunks of wgmma's instead of two times two."""
+    kind, problem = passes_of(layer((128, 56, 56, 96), (2, 2, 96, 192), "bfloat16", window_strides=2, padding=0))[which]
+    choice = choose("cuda", kind, problem)
+    assert (choice.plan.family, choice.plan.rewriting) == ("wgmma", (PackedColumns(2),))
+    assert all(form.is_view for form in rewrite(choice.plan.rewriting, problem).forms.values())
+
+
 def test_zeros_of_packed_groups_are_not_products():
     """What is not finite stays in its group's block, and what comes back is of the diagonal alone."""
     problem = layer((1, 3, 4), (1, 2, 4), feature_group_count=2)
@@ -194,12 +216,25 @@ def test_only_a_reduce_is_swapped():
         assert choice.plan is not None or any("swapped" in r.reason for r in choice.rejected)
 
 
+def channels_first(lhs, rhs, **params):
+    layouts = dict(dimension_numbers=("NCHW", "OIHW", "NCHW"), window_strides=(1, 1), padding="SAME")
+    return problem_of(functools.partial(lax.conv_general_dilated, **layouts | params), lhs, rhs, "bfloat16")
+
+
 INAPPLICABLE = {
     "channels_last": (layer((2, 5, 6, 3), (3, 3, 3, 4)), ChannelsLast(), "last"),
     "whole_pieces": (layer((2, 5, 6, 4), (3, 3, 4, 8)), PackedColumns(1), "pieces"),
     "another_stride": (layer((2, 5, 6, 3), (3, 3, 3, 4), window_strides=2), PackedColumns(3), "stride"),
     "dilated": (layer((2, 5, 9), (2, 9, 4), window_strides=2, rhs_dilation=2), PackedColumns(2), "dilated"),
     "groups_of_columns": (layer((2, 5, 6), (2, 3, 4), feature_group_count=2), PackedColumns(1), "groups"),
+    "rows_that_overlap": (layer((2, 6, 3), (3, 3, 4), window_strides=2, padding=0), PatchRowsAsImages(), "side by side"),
+    "rows_left_over": (layer((2, 7, 3), (3, 3, 4), window_strides=3, padding=0), PatchRowsAsImages(), "side by side"),
+    "rows_behind_columns": (
+        channels_first((2, 3, 6, 6), (4, 3, 3, 3), window_strides=(3, 3)), PatchRowsAsImages(), "next to images"
+    ),
+    "rows_of_groups_of_images": (
+        layer((2, 6, 6), (3, 6, 4), window_strides=3, padding=0, batch_group_count=2), PatchRowsAsImages(), "groups"
+    ),
     "no_groups": (layer((2, 5, 6), (2, 6, 4)), PackedGroups(2), "groups"),
     "groups_of_images": (layer((2, 5, 6), (2, 6, 4), batch_group_count=2), PackedGroups(2), "groups"),
     "other_groups": (layer((2, 5, 6), (2, 2, 6), feature_group_count=3), PackedGroups(2), "3 groups"),
@@ -224,11 +259,6 @@ def test_what_does_not_apply_says_why(problem, step, why, which):
 
 
 # The planner.
-
-
-def channels_first(lhs, rhs, **params):
-    layouts = dict(dimension_numbers=("NCHW", "OIHW", "NCHW"), window_strides=(1, 1), padding="SAME")
-    return problem_of(functools.partial(lax.conv_general_dilated, **layouts | params), lhs, rhs, "bfloat16")
 
 
 halves = functools.partial(layer, dtype="bfloat16")
@@ -283,6 +313,9 @@ def test_what_is_chosen_of_all_families(name, problem, rewriting, which):
     in_runs, taps_across = (tile.run > 0, tile.taps_across) if tile else (False, False)
     chosen = tuple(step for step in choice.plan.rewriting if step != SwappedOperands())
     chosen = tuple(PackedColumns(2) if step == PackedColumns(2, whole=False) else step for step in chosen)
+    if (name, which) == ("patches", "fprop"):
+        assert choice.plan.family == "wgmma"
+        rewriting = (*rewriting, PatchRowsAsImages())
     assert chosen == (() if packs_groups or in_runs or taps_across else rewriting)
     assert (choice.plan.family == "direct") >= packs_groups
     assert in_runs == ((name, which) in IN_RUNS)
