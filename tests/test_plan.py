@@ -985,6 +985,17 @@ FILTERS = {
 }  # fmt: skip
 
 
+def test_a_tap_that_no_position_sees():
+    """Pixels are no matrix then: the filter's map has two taps."""
+    conv = functools.partial(
+        lax.conv_general_dilated, window_strides=(2,), padding=((0, 1),), lhs_dilation=(2,),
+        dimension_numbers=("NWC", "WIO", "NWC"),
+    )  # fmt: skip
+    problem = problem_of(conv, (1, 1, 8), (2, 8, 8), "bfloat16")
+    assert (problem.out_spatial, im2col(problem).rank) == ((1,), 3)
+    check_windows(problem)
+
+
 @pytest.mark.parametrize("spec", FILTERS)
 def test_filters_are_read_as_they_lie(spec):
     """The last three have a window of one axis, or of none."""

@@ -98,7 +98,7 @@ def im2col(problem: ConvProblem) -> Im2col | str:
         return "a filter whose windows are not one axis"
     # Leading dimensions of one pixel are left out.
     there = (sizes > 1).any(axis=0) | (corner != 0) | (far != 0)
-    if len(shifts) == 1 and not corner.any() and apart == 1 and (sizes[0] == sizes[1]).all():
+    if len(shifts) == len(tables.taps) == 1 and not corner.any() and apart == 1 and (sizes[0] == sizes[1]).all():
         return Im2col((0,) * SPATIAL, 2, stride, (0, 0))  # pixels as they lie: a matrix
     rank = 2 + max(1, SPATIAL - int(there.argmax()) if there.any() else 1)
     most, reach = FARTHEST[rank]
