@@ -176,7 +176,8 @@ constexpr int WithoutWgmma(int tile) {
 }
 
 // A tile of the wgmma family, of which two warpgroups have half of the rows each. Blocks of a cluster have neighbouring
-// rows and share what they read of the filter, or neighbouring columns and share what they read of the source.
+// rows and share what they read of the filter, or neighbouring columns and share what they read of the source; or they
+// have the slices of one tile's reduction, and add them.
 struct WgmmaTile {
   int rows;
   int cols;
@@ -185,9 +186,10 @@ struct WgmmaTile {
   int col_blocks;
   int resident;  // thread blocks of a multiprocessor
   bool boxed = false;  // pixels are copied once for all taps of a plane, for 8 x 8 positions, or 64 of a line
+  int slices = 0; // of a reduction, that the blocks of a cluster add: so many, or a part; 0: a second kernel adds them
 
   constexpr int cluster() const { return row_blocks * col_blocks; }
-  constexpr int warpgroups() const { return rows % 192 == 0 ? 3 : 2; }  // that multiply
+  constexpr int warpgroups() const { return rows % 192 == 0 ? 3 : rows == 64 ? 1 : 2; }  // that multiply
 };
 
 // The table of families/wgmma.py.
@@ -197,6 +199,7 @@ inline constexpr WgmmaTile kWgmmaTiles[] = {
     {256, 96, 4, 1, 1, 1},  {256, 64, 4, 1, 1, 1},  {256, 64, 2, 1, 1, 2},  {128, 64, 4, 1, 1, 2},
     {256, 64, 5, 1, 1, 2, true},  {256, 96, 4, 1, 1, 1, true},
     {256, 128, 4, 1, 1, 1, true}, {128, 256, 4, 1, 1, 1, true},
+    {64, 64, 5, 1, 1, 2, false, 8},
 };
 
 // Filters along whose rows a warp walks that keeps the filter in registers: how many rows of taps they have at most,

@@ -353,7 +353,8 @@ def test_wgmma_on_a_gpu(row):
     """Of a gradient's passes it has the data's; of groups, it says why not."""
     x, w = (jax.ShapeDtypeStruct(shape, "bfloat16") for shape in ((2, 20, 20, 32), (3, 3, 32, 24)))
     grouped = jax.ShapeDtypeStruct((3, 3, 8, 32), "bfloat16")
-    named = Constraint("cuda", "wgmma", row.tile, split=3, rewriting=())
+    split = row.tile.slices or 3
+    named = Constraint("cuda", "wgmma", row.tile, split=split, rewriting=())
     conv = functools.partial(jaxconv.conv2d, implementation=named)
     of_data = jax.grad(lambda x, w: jnp.sum(conv(x, w) ** 2))
     with jax.default_device(gpu()):
@@ -361,7 +362,7 @@ def test_wgmma_on_a_gpu(row):
         (refused,) = answers(functools.partial(conv, feature_group_count=4), x, grouped)
     assert [line.split()[0] for line in explained] == ["fprop", "dgrad"]
     for line in explained:
-        assert re.search(rf": wgmma {row.tile}, stages {row.tile.stages}, split 3 \(\d+\.\d+ us\)", line), line
+        assert re.search(rf": wgmma {row.tile}, stages {row.tile.stages}, split {split} \(\d+\.\d+ us\)", line), line
     assert re.match(rf"an error: .*wgmma {row.tile}: there are groups", refused), refused
 
 

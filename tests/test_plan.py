@@ -843,7 +843,7 @@ REFUSED = {
         "no_pixels": (halves((2, 0, 20, 16), (3, 3, 16, 16), padding=3), {}, GATHERS[:1], "nothing"),
         "too_many_positions": (halves((2**15, 2**15, 8), (3, 8, 8)), {}, GATHERS, "positions"),
         "too_many_slices": (
-            halves((2**8, 2**15, 8), (3, 8, 8)), dict(split=2**20), GATHERS, "positions|thread blocks"
+            halves((2**8, 2**15, 8), (3, 8, 8)), dict(split=2**20), GATHERS, "positions|thread blocks|8 slices"
         ),
         "no_split": (PIECES, dict(split=0), GATHERS, "split of 0"),
         "areas": (PIECES, dict(area=(4, 8)), GATHERS, "areas"),
@@ -1157,21 +1157,35 @@ def test_wgmma_with_any_batch(which, split):
     at_batch = lambda b: passes_of(halves((b, 14, 14, 256), (3, 3, 256, 128), window_strides=2))[which]
     (kind, symbolic), (_, known) = (at_batch(b) for b in (batch, 32))
     for tile in (None, *(row.tile for row in CUDA["wgmma"].TILES if not row.tile.boxed)):
-        asked = as_it_is("wgmma", tile, split=split)
+        adds = tile is not None and tile.slices > 0
+        asked = as_it_is("wgmma", tile, split=split and (8 if adds else split))
         plans = [choose("cuda", kind, problem, asked).plan for problem in (symbolic, known)]
         assert plans[0] == plans[1]
         np.testing.assert_array_equal(*(plans[0].attributes(problem)["shape"] for problem in (symbolic, known)))
         scratch = plans[0].scratch_bytes(symbolic)
         slices = plans[0].settings.split
-        expected = 0 if slices == 1 else slices * math.prod(known.out_shape) * 4
+        has_scratch = slices > 1 and plans[0].settings.tile.slices == 0
+        expected = slices * math.prod(known.out_shape) * 4 if has_scratch else 0
         assert (scratch if isinstance(scratch, int) else eval(str(scratch), {"b": 32})) == expected
         assert plans[1].scratch_bytes(known) == expected
 
 
+def test_slices_that_clusters_add():
+    """As many as a tile has, or a part: thread blocks add equally many columns."""
+    (adding,) = (row.tile for row in CUDA["wgmma"].TILES if row.tile.slices)
+    for split in range(1, 18):
+        choice = choose("cuda", "gather", PIECES, as_it_is("wgmma", adding, split=split))
+        assert (choice.plan is not None) == (split in (1, 2, 4, 8))
+        assert choice.plan is not None or f"a split of {split}, which 8 slices are no" in choice.why_nothing()
+    wide = choose("cuda", "gather", halves((1, 8, 8), (1, 8, 2**22)), as_it_is("wgmma", adding))
+    assert wide.plan is None and "tiles of columns" in wide.why_nothing()
+
+
 @pytest.mark.parametrize("row", CUDA["wgmma"].TILES, ids=lambda row: str(row.tile))
 def test_plans_of_wgmma_print(row):
-    plan = choose("cuda", "gather", PIECES, as_it_is("wgmma", row.tile, split=3)).plan
-    assert str(plan) == f"wgmma {row.tile}, stages {row.tile.stages}, split 3"
+    split = row.tile.slices or 3
+    plan = choose("cuda", "gather", PIECES, as_it_is("wgmma", row.tile, split=split)).plan
+    assert str(plan) == f"wgmma {row.tile}, stages {row.tile.stages}, split {split}"
 
 
 AT_BATCH = {
@@ -1308,22 +1322,25 @@ def test_depthwise_tiles_are_those_that_are_compiled():
 def test_wgmma_tiles_are_those_that_are_compiled():
     """Warpgroups have equally many rows, by 64; the sums are in registers of their threads."""
     tiles = [row.tile for row in CUDA["wgmma"].TILES]
-    number = lambda field: field == "true" or int(field)
+    number = lambda field: int({"true": 1, "false": 0}.get(field, field))
     assert [WgmmaTile(*map(number, row)) for row in compiled_rows("kWgmmaTiles")] == tiles
     for row in CUDA["wgmma"].TILES:
-        rows, cols, stages, row_blocks, col_blocks, resident, boxed = row.tile
-        warpgroups = 3 if rows == 192 else 2
+        rows, cols, stages, row_blocks, col_blocks, resident, boxed, slices = row.tile
+        warpgroups = 3 if rows == 192 else 1 if rows == 64 else 2
         assert rows % (64 * warpgroups) == 0 and 64 <= cols <= 256 and cols % 32 == 0 and stages >= 2
+        assert slices == 0 or (slices == 8 and row_blocks * col_blocks == 1 and rows == 64 * warpgroups)
         copies = 128 if resident == 1 else 32
         assert (row.threads, row.resident) == (warpgroups * 128 + copies, resident) and min(row_blocks, col_blocks) == 1
-        registers = {(2, 1): 232, (3, 1): 160, (2, 2): 112}[warpgroups, resident]
+        registers = {(2, 1): 232, (3, 1): 160, (2, 2): 112, (1, 2): 204}[warpgroups, resident]
         assert rows // warpgroups * cols // 128 < registers - 20
-        # Stages with two barriers each, columns copied by 64; buffers of 16 rows for each warp; an order. Boxes have
-        # stages of their own, one for each block of a multiprocessor or two, and a table of taps.
+        # Stages with two barriers each, columns copied by 64; buffers of 16 rows for each warp, and an order; or sums of
+        # all slices, of a part of the tile, and a barrier. Boxes have stages of their own, one for each block of a
+        # multiprocessor or two, and a table of taps.
         buffers = warpgroups * 4 * (3 - resident)
+        results = rows * cols * 4 + 8 if slices else buffers * 16 * 128 + 8 * 4
         source = (3 - resident) * (rows // 64 * 104 * 128 + 16) + 64 * 16 if boxed else stages * rows * 128
         filters = stages * (math.ceil(cols / 64) * 64 * 128 + 16)
-        shared = source + filters + buffers * 16 * 128 + 8 * 4
+        shared = source + filters + results
         shared = math.ceil(shared / 1024) * 1024
         assert CUDA["wgmma"].shared_bytes(row, Product("gather", PIECES)) == shared <= TYPICAL_DEVICE.shared_bytes
         assert resident * (shared + 1024) <= 228 * 1024  # a multiprocessor's, of which each block takes one more KB
@@ -1355,6 +1372,7 @@ def test_tiles_print_as_sizes():
     assert str(WgmmaTile(128, 64, 8)) == "128x64x64"
     assert str(WgmmaTile(256, 160, 3, row_blocks=2)) == "256x160x64 by 2x1"
     assert str(WgmmaTile(128, 128, 6, col_blocks=2)) == "128x128x64 by 1x2"
+    assert str(WgmmaTile(64, 64, 5, resident=2, slices=8)) == "64x64x64 by slices, two at once"
     for family in CUDA.values():
         assert len({str(row.tile) for row in family.TILES}) == len({row.tile for row in family.TILES})
 

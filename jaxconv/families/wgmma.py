@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from jaxconv.families.base import LAUNCH_SECONDS, Device, Settings, TensorCores, TileRow
 from jaxconv.offsets import INT32_MAX, SPATIAL, offset_tables
-from jaxconv.problem import ConvProblem, row_major_strides
+from jaxconv.problem import ConvProblem, Dim, row_major_strides
 from jaxconv.product import Product, ceil_div
 
 PIECE = 8  # channels of 16 bytes, of which TMA reads whole ones
@@ -18,6 +19,7 @@ CHUNK = 64  # channels of a tap that are multiplied at once
 UNIT_ROWS = 64  # positions that see a box of pixels
 MOST_BOX_PIXELS, MOST_BOX_TAPS = 104, 63
 MOST_CLASSES = 8
+MOST_COL_TILES = (1 << 16) - 1  # where a cluster has a tile
 MOST_STEP = 8  # pixels from a window of TMA's to the next
 # Of TMA's maps, by their rank: how far from an image's edges windows may begin and end, and taps from a window's corner.
 FARTHEST = {3: (1 << 15, 1 << 16), 4: (1 << 7, 1 << 8), 5: (1 << 4, 1 << 5)}
@@ -27,16 +29,22 @@ RATE = 2048  # multiply-adds of a multiprocessor in a clock
 BEGIN_SECONDS = 1.3e-6
 TILE_SECONDS = 3.1e-7  # for a tile's results, and for each of them
 RESULT_SECONDS = 3.8e-11
+# Of tiles whose slices a cluster adds: for a turn, a step, and each block, which L2 serves beside the others.
+SLICES_SECONDS = 2.7e-6
+SLICE_STEP_SECONDS = 2.7e-7
+SLICE_BLOCK_SECONDS = 7e-9
+SLICES_HELD = 0.9  # of the blocks that multiprocessors have room for, as clusters do not fill all
 
 
 class WgmmaTile(NamedTuple):
-    """A thread block's rows and columns of results; two warpgroups, or three of 192 rows, have equally many rows.
+    """A thread block's rows and columns of results; one, two or three warpgroups have equally many rows.
 
     stages: copies of the operands' tiles in shared memory.
     row_blocks, col_blocks: thread blocks of a cluster: of neighbouring rows, which share what they read of the filter,
       or of neighbouring columns, which share what they read of the source.
     resident: thread blocks of a multiprocessor; of two, one multiplies while the other begins or ends a tile.
     boxed: pixels are copied once for all taps of a plane, as boxes that 8 x 8 positions see, or 64 of a line.
+    slices: of a reduction, that the blocks of a cluster add: so many, or a part; 0: a second kernel adds them.
     """
 
     rows: int
@@ -46,6 +54,7 @@ class WgmmaTile(NamedTuple):
     col_blocks: int = 1
     resident: int = 1
     boxed: bool = False
+    slices: int = 0
 
     depth = CHUNK
     wgmma = True
@@ -54,8 +63,9 @@ class WgmmaTile(NamedTuple):
     def __str__(self) -> str:
         cluster = f" by {self.row_blocks}x{self.col_blocks}" if self.cluster > 1 else ""
         boxes = " of boxes" if self.boxed else ""
+        slices = " by slices" if self.slices else ""
         both = ", two at once" if self.resident == 2 else ""
-        return f"{self.rows}x{self.cols}x{self.depth}{cluster}{boxes}{both}"
+        return f"{self.rows}x{self.cols}x{self.depth}{cluster}{boxes}{slices}{both}"
 
     @property
     def cluster(self) -> int:
@@ -63,7 +73,7 @@ class WgmmaTile(NamedTuple):
 
     @property
     def warpgroups(self) -> int:
-        return 3 if self.rows % 192 == 0 else 2
+        return 3 if self.rows % 192 == 0 else 1 if self.rows == 64 else 2
 
 
 class Im2col(NamedTuple):
@@ -147,6 +157,7 @@ class Wgmma(TensorCores):
         TileRow(WgmmaTile(256, 96, 4, boxed=True), 384, 1, {"gather": 0.675}),
         TileRow(WgmmaTile(256, 128, 4, boxed=True), 384, 1, {"gather": 0.77}),
         TileRow(WgmmaTile(128, 256, 4, boxed=True), 384, 1, {"gather": 0.8}),
+        TileRow(WgmmaTile(64, 64, 5, resident=2, slices=8), 160, 2),
     )
 
     def why_never(self, product: Product) -> str | None:
@@ -166,9 +177,21 @@ class Wgmma(TensorCores):
             return "wgmma is of compute capability 9.0, and in kernels that are built for it"
         return _why_not_windows(product)
 
+    def splits(self, row: TileRow, product: Product, device: Device) -> Iterable[int]:
+        """Where a cluster adds the slices, parts of as many as it may have."""
+        slices = row.tile.slices
+        return [n for n in range(1, slices + 1) if slices % n == 0] or super().splits(row, product, device)
+
     def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
+        if settings.split > 0 and settings.tile.slices % settings.split:
+            return f"a split of {settings.split}, which {settings.tile.slices} slices are no multiple of"
+        if settings.tile.slices and ceil_div(product.cols, settings.tile.cols) > MOST_COL_TILES:
+            return f"more than {MOST_COL_TILES} tiles of columns"
         why = super().why_not(settings, product, device)
         return _why_not_boxes(product.problem) if why is None and settings.tile.boxed else why
+
+    def scratch_bytes(self, settings: Settings, product: Product) -> Dim:
+        return 0 if settings.tile.slices else super().scratch_bytes(settings, product)
 
     def blocks(self, settings: Settings, product: Product) -> int:
         return self.works(settings, product) * settings.tile.cluster
@@ -182,6 +205,8 @@ class Wgmma(TensorCores):
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
         """The works of a cluster, one after the other; then the slices' sum."""
         tile, row = settings.tile, self.row_of(settings.tile)
+        if tile.slices:
+            return self._cost_of_slices(settings, product, device)
         step = tile.rows * tile.cols * CHUNK / (RATE * row.efficiency["gather"] * device.clock_hz)
         steps = max(1, self.steps(product, tile) / settings.split) * step
         sums = tile.rows * tile.cols * (1 if settings.split == 1 else 2)  # slices are of twice as many bytes
@@ -195,6 +220,14 @@ class Wgmma(TensorCores):
             slices = settings.split * product.planned_sums_bytes
             seconds += 2 * slices / device.bandwidth + settings.split * self.SLICE_SECONDS + LAUNCH_SECONDS
         return seconds
+
+    def _cost_of_slices(self, settings: Settings, product: Product, device: Device) -> float:
+        """Thread blocks begin and end with their works."""
+        blocks = self.works(settings, product)
+        held = int(SLICES_HELD * settings.tile.resident * device.multiprocessors)
+        steps = math.ceil(self.steps(product, settings.tile) / settings.split)
+        turns = max(1, ceil_div(blocks, max(1, held)))
+        return turns * (SLICES_SECONDS + steps * SLICE_STEP_SECONDS) + blocks * SLICE_BLOCK_SECONDS
 
     def steps(self, product: Product, tile: WgmmaTile) -> float:
         """Chunks of all taps that a position sees, on average; of boxes, also half chunks.
@@ -216,6 +249,8 @@ class Wgmma(TensorCores):
         tile = row.tile
         cols = ceil_div(tile.cols, CHUNK) * CHUNK  # that are copied, where they are neighbours in memory
         results = tile.warpgroups * (1 if tile.resident == 2 else 2) * RESULT_BYTES
+        if tile.slices:
+            results = tile.rows * tile.cols * 4
         if tile.boxed:
             boxes = (1 if tile.resident == 2 else 2) * (tile.rows // UNIT_ROWS * MOST_BOX_PIXELS * CHUNK * 2 + 16)
             source = boxes + (MOST_BOX_TAPS + 1) * 16

@@ -27,6 +27,11 @@ class Divider {
   __device__ __forceinline__ explicit Divider(Index divisor)
       : divisor_(divisor), reciprocal_(Reciprocal(max(divisor, Index{1}))) {}
 
+  // Of 32 bits: 2^32 - 1 over the divisor, rounded down.
+  __device__ __forceinline__ Divider(Index divisor, uint32_t reciprocal) : divisor_(divisor), reciprocal_(reciprocal) {
+    static_assert(sizeof(Index) == 4, "others have longer ones");
+  }
+
   // i / divisor and i % divisor of 0 <= i. The reciprocal is rounded down: the quotient may be one too small at first.
   __device__ __forceinline__ Index Divide(Index i, Index* rest) const {
     const Index quotient = static_cast<Index>(UpperHalf(static_cast<Unsigned>(i), reciprocal_));

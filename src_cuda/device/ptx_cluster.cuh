@@ -20,6 +20,50 @@ __device__ __forceinline__ void SyncCluster() {
   JAXCONV_HOPPER_ASM("barrier.cluster.arrive.relaxed; barrier.cluster.wait;" ::: "memory");
 }
 
+// The same in two, between which a thread may do other things.
+__device__ __forceinline__ void ArriveInCluster() {
+  JAXCONV_HOPPER_ASM("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
+__device__ __forceinline__ void WaitForCluster() { JAXCONV_HOPPER_ASM("barrier.cluster.wait;" ::: "memory"); }
+
+// The block's place in its cluster, and the cluster's along the grid's first dimension.
+__device__ __forceinline__ uint32_t RankInCluster() {
+  uint32_t rank = 0;
+  JAXCONV_HOPPER_ASM("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+__device__ __forceinline__ uint32_t ClusterIndex() {
+  uint32_t index = 0;
+  JAXCONV_HOPPER_ASM("mov.u32 %0, %%clusterid.x;" : "=r"(index));
+  return index;
+}
+
+// The same place in the shared memory of another block of the cluster.
+__device__ __forceinline__ uint32_t InBlock(uint32_t address, uint32_t block) {
+  uint32_t there = 0;
+  JAXCONV_HOPPER_ASM("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
+  return there;
+}
+
+// Writes to shared memory of a block of the cluster, and tells a barrier of that block of the 16 bytes when they are
+// there.
+__device__ __forceinline__ void SendFour(uint32_t to, const float (&four)[4], uint32_t barrier) {
+  JAXCONV_HOPPER_ASM(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+      "f"(four[0]), "f"(four[1]), "f"(four[2]), "f"(four[3]), "r"(barrier)
+      : "memory");
+}
+
+// Waits for the end of the barrier's first phase, and for what blocks of the cluster wrote before it.
+__device__ __forceinline__ void WaitForSent(uint32_t barrier) {
+  uint32_t done = 0;
+  while (!done) {
+    JAXCONV_HOPPER_ASM(
+        "{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
+        : "=r"(done) : "r"(barrier) : "memory");
+  }
+}
+
 // Arrives at the barrier that is at the same place in another block of the cluster. What this thread wrote is not
 // released to that one: it would wait for all of it, hundreds of cycles.
 __device__ __forceinline__ void ArriveAt(uint32_t barrier, uint32_t block) {

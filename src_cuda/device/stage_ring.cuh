@@ -14,7 +14,9 @@ class StageRing {
  public:
   static constexpr int kBarriers = 2 * kStages;
 
-  __device__ __forceinline__ explicit StageRing(uint32_t barriers) : barriers_(barriers) {}
+  // From a stage on.
+  __device__ __forceinline__ explicit StageRing(uint32_t barriers, int stage = 0)
+      : barriers_(barriers), stage_(stage) {}
 
   // To be called by one thread, before all others wait: how often threads arrive, who fill a stage, and who read it.
   __device__ __forceinline__ void Init(int fillers, int readers) const {
@@ -42,9 +44,12 @@ class StageRing {
     turn_ ^= stage_ == 0;
   }
 
+  // Goes to the same stage again, all round.
+  __device__ __forceinline__ void Return() { turn_ ^= 1; }
+
  private:
   uint32_t barriers_;
-  int stage_ = 0;
+  int stage_;
   uint32_t turn_ = 0;
 };
 

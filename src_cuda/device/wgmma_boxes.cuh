@@ -66,7 +66,7 @@ struct WgmmaBoxStages {
   // Calls round(first tap, last, chunk) for all boxes of a work: steps are those of a plane's taps, chunk by chunk.
   template <typename F>
   __device__ __forceinline__ void Rounds(const WgmmaWork& work, int32_t chunks, F&& round) const {
-    const auto begin = static_cast<int32_t>(work.steps.begin), end = static_cast<int32_t>(work.steps.end);
+    const int32_t begin = work.first_step, end = work.end_step;
     int32_t at = 0;
 #pragma unroll 1
     for (int32_t first = 0, last; first < work.taps; first = last) {

@@ -38,9 +38,40 @@ class WgmmaStores {
     if (params_.has_out_maps) {
       StoreByTma(sums, work.residue, first_row, first_col);
     } else {
-      WithType<float>(params_.out_type,
-                      [&](auto type) { StorePairs<decltype(type)>(sums, work, first_row, first_col); });
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int64_t offset = RowOffset(work, first_row + warp_ * kResultRows, half);
+        if (offset < 0) continue;
+        StoreRow(sums, 2 * half, work.slice * params_.slice_elements + offset, first_col, first_col + kBlocks * 8);
+      }
     }
+  }
+
+  // From the result's origin to a row of this lane's, the first of a warp's 16 or the one eight further; or less than
+  // nothing, if there is no such row.
+  __device__ __forceinline__ int64_t RowOffset(const WgmmaWork& work, int32_t first_row, int half) const {
+    const ConvProblem& q = params_.problem;
+    const ptx::PixelPlace at = InPixels(rows_.At(first_row + half * 8 + lane_ / 4), q.period,
+                                        params_.classes[work.residue].phase);
+    if (at.image >= q.batch || at.d >= q.dst_size[0] || at.h >= q.dst_size[1] || at.w >= q.dst_size[2]) return -1;
+    return at.image * q.dst.batch + at.d * q.dst.spatial[0] + at.h * q.dst.spatial[1] + at.w * q.dst.spatial[2];
+  }
+
+  // Stores a row's columns, if there are so many, of which this lane has the pairs that begin at sums[block][first].
+  template <int kBlocks>
+  __device__ __forceinline__ void StoreRow(const float (&sums)[kBlocks][4], int first, int64_t offset,
+                                           int32_t first_col, int32_t end_col) const {
+    end_col = min(end_col, static_cast<int32_t>(params_.problem.out_channels));
+    WithType<float>(params_.out_type, [&](auto type) {
+      using Out = decltype(type);
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        const int32_t col = first_col + block * 8 + lane_ % 4 * 2;
+        if (col >= end_col) continue;
+        *reinterpret_cast<Pack<Out, 2>*>(static_cast<Out*>(params_.out) + offset + col) = {
+            static_cast<Out>(sums[block][first]), static_cast<Out>(sums[block][first + 1])};
+      }
+    });
   }
 
   // Shared memory must be there until it has been read.
@@ -85,27 +116,6 @@ class WgmmaStores {
         ptx::CommitStores();
       }
       buffer_ = (buffer_ + 1) % ResultBuffers(kTile);
-    }
-  }
-
-  template <typename Out, int kBlocks>
-  __device__ __forceinline__ void StorePairs(const float (&sums)[kBlocks][4], const WgmmaWork& work,
-                                             int32_t first_row, int32_t first_col) const {
-    const ConvProblem& q = params_.problem;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const ptx::PixelPlace at = InPixels(rows_.At(first_row + warp_ * kResultRows + half * 8 + lane_ / 4), q.period,
-                                          params_.classes[work.residue].phase);
-      if (at.image >= q.batch || at.d >= q.dst_size[0] || at.h >= q.dst_size[1] || at.w >= q.dst_size[2]) continue;
-      Out* out = static_cast<Out*>(params_.out) + work.slice * params_.out_elements + at.image * q.dst.batch +
-                 at.d * q.dst.spatial[0] + at.h * q.dst.spatial[1] + at.w * q.dst.spatial[2];
-#pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
-        const int32_t col = first_col + block * 8 + lane_ % 4 * 2;
-        if (col >= q.out_channels) continue;
-        *reinterpret_cast<Pack<Out, 2>*>(out + col) = {static_cast<Out>(sums[block][2 * half]),
-                                                       static_cast<Out>(sums[block][2 * half + 1])};
-      }
     }
   }
 

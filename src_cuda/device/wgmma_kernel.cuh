@@ -20,6 +20,7 @@
 #include "device/wgmma_mainloop.cuh"
 #include "device/wgmma_params.cuh"
 #include "device/wgmma_scheduler.cuh"
+#include "device/wgmma_slices.cuh"
 #include "kernels/wgmma.h"
 #include "launch.h"
 
@@ -103,7 +104,12 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
 
 template <typename T, int kTileIndex, bool kAlongSteps>
 constexpr WgmmaKernelOfTile CompiledWgmma() {
-  return {WgmmaKernel<T, kTileIndex, kAlongSteps>, sizeof(WgmmaShared<T, kWgmmaTiles[kTileIndex], kAlongSteps>)};
+  constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
+  if constexpr (kTile.slices > 0) {
+    return {WgmmaKernelOfSlices<T, kTileIndex, kAlongSteps>, sizeof(WgmmaSlicesShared<T, kTile, kAlongSteps>)};
+  } else {
+    return {WgmmaKernel<T, kTileIndex, kAlongSteps>, sizeof(WgmmaShared<T, kTile, kAlongSteps>)};
+  }
 }
 
 // The compiled kernels for operands of type T.

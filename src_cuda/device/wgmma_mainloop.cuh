@@ -39,42 +39,85 @@ struct WgmmaStages {
   }
 };
 
-// What fills the stages: one thread.
+// What fills the stages: one thread, or lanes of a warp, each of them a stage of its own.
 template <typename T, WgmmaTile kTile, bool kAlongSteps>
 class WgmmaCopies {
  public:
   using Stages = WgmmaStages<T, kTile, kAlongSteps>;
 
-  __device__ WgmmaCopies(const WgmmaParams& p, const Stages& stages, uint32_t barriers)
-      : params_(p), rows_(p), stages_(ptx::SharedAddress(&stages)), ring_(barriers),
-        rank_(blockIdx.x % kTile.cluster()) {}
+  // What a step reads: a chunk of channels of the pixels that a tap sees.
+  struct Step {
+    int32_t channel;
+    uint16_t w, h, d;  // the tap's place in windows
+    int32_t tap;       // of the filter
+  };
+
+  __device__ WgmmaCopies(const WgmmaParams& p, const Stages& stages, uint32_t barriers, int first_stage = 0)
+      : params_(p), rows_(p), by_chunks_(p.chunks, p.chunk_reciprocal), stages_(ptx::SharedAddress(&stages)),
+        ring_(barriers, first_stage), rank_(blockIdx.x % kTile.cluster()) {}
 
   // Copies a work's tiles, tap by tap.
   __device__ __forceinline__ void Copy(const WgmmaWork& work) {
-    const int32_t first_part = kTile.col_blocks > 1 ? rank_ * kRowPart : 0;  // of the rows, that this block copies
-    ptx::PixelPlace at = InPixels(rows_.At(work.first_row + first_part), params_.problem.step, params_.corner);
-    const auto chunks = static_cast<uint32_t>(params_.chunks);
-    uint32_t tap = static_cast<uint32_t>(work.steps.begin) / chunks, chunk = work.steps.begin % chunks;
-    if (tap == static_cast<uint32_t>(work.taps)) {  // zeros lie behind the last image, or row
+    const ptx::PixelPlace at = FirstPixel(work);
+    Step from = StepOf(TapOf(work, work.first_step), work.first_step);
+    for (int32_t step = work.first_step; step < work.end_step;) {
+      CopyStep(work, at, from);
+      ring_.Advance();
+      from.channel += kChunk;
+      if (++step < work.end_step && from.channel == params_.chunks * kChunk) from = StepOf(TapOf(work, step), step);
+    }
+  }
+
+  // The first pixel that this block copies, of a tile's first step.
+  __device__ __forceinline__ ptx::PixelPlace FirstPixel(const WgmmaWork& work) const {
+    ptx::PixelPlace at = InPixels(rows_.At(work.first_row + FirstPart()), params_.problem.step, params_.corner);
+    if (work.first_step == work.taps * params_.chunks) {  // zeros lie behind the last image, or row
       (params_.rank == 2 ? at.w : at.image) =
           static_cast<int32_t>(params_.rank == 2 ? params_.problem.src_size[2] : params_.problem.batch);
     }
-    Offset offset = OffsetOf(work, tap);
-    for (auto step = static_cast<int32_t>(work.steps.begin); step < work.steps.end; ++step) {
-      ring_.WaitUntilEmpty();
-      const uint32_t stage = stages_ + ring_.stage() * Stages::kBytes;
-      ptx::ArriveExpecting(ring_.full(), Stages::kBytes);
-      const auto channel = static_cast<int32_t>(chunk * kChunk);
-      ptx::CopyPixels<(kTile.col_blocks > 1)>(params_.rank, stage + first_part * 128, params_.src_map, ring_.full(),
-                                              channel, at, offset.w, offset.h, offset.d, Stages::Filter::kAll);
-      Stages::Filter::Copy(params_, stage + Stages::SrcTile::kBytes, ring_.full(), channel, work.first_col, offset.tap,
-                           rank_);
-      ring_.Advance();
-      if (++chunk < chunks) continue;
-      chunk = 0, ++tap;
-      if (step + 1 < work.steps.end) offset = OffsetOf(work, tap);
-    }
+    return at;
   }
+
+  // A step's tap; behind a class's taps is one that the filter does not have, of less than no elements.
+  __device__ __forceinline__ Tap TapOf(const WgmmaWork& work, int32_t step) const {
+    int32_t chunk;
+    const int32_t place = by_chunks_.Divide(step, &chunk);
+    if (place < work.taps) return params_.taps[work.first_tap + place];
+    return {0, -1, {params_.corner[0], params_.corner[1], params_.corner[2]}};
+  }
+
+  // The plan is of another problem, if a tap is where the maps do not reach.
+  __device__ __forceinline__ Step StepOf(const Tap& tap, int32_t step) const {
+    int32_t chunk, rest;
+    by_chunks_.Divide(step, &chunk);
+    int32_t number = Divider<int32_t>(params_.tap_stride, params_.tap_reciprocal).Divide(tap.filter_delta, &rest);
+    bool is_tap = number < params_.problem.tap_count && rest == 0;
+    if (tap.filter_delta < 0) is_tap = true, number = params_.problem.tap_count;
+    uint32_t from_corner[kSpatial];
+    const uint32_t reach = params_.rank == 3 ? 1 << 16 : params_.rank == 4 ? 1 << 8 : 1 << 5;
+#pragma unroll
+    for (int d = 0; d < kSpatial; ++d) {
+      from_corner[d] = static_cast<uint32_t>(tap.shift[d] - params_.corner[d]);
+      is_tap &= from_corner[d] < (kSpatial - d > params_.rank - 2 ? 1 : reach);
+    }
+    if (!is_tap) __trap();
+    return {chunk * kChunk, static_cast<uint16_t>(from_corner[2]), static_cast<uint16_t>(from_corner[1]),
+            static_cast<uint16_t>(from_corner[0]), number};
+  }
+
+  // Fills the stage with a step's tiles, when it has been read.
+  __device__ __forceinline__ void CopyStep(const WgmmaWork& work, const ptx::PixelPlace& at, const Step& from) const {
+    ring_.WaitUntilEmpty();
+    const uint32_t stage = stages_ + ring_.stage() * Stages::kBytes;
+    ptx::ArriveExpecting(ring_.full(), Stages::kBytes);
+    ptx::CopyPixels<(kTile.col_blocks > 1)>(params_.rank, stage + FirstPart() * 128, params_.src_map, ring_.full(),
+                                            from.channel, at, from.w, from.h, from.d, Stages::Filter::kAll);
+    Stages::Filter::Copy(params_, stage + Stages::SrcTile::kBytes, ring_.full(), from.channel, work.first_col, from.tap,
+                         rank_);
+  }
+
+  // To be called between two steps of a lane.
+  __device__ __forceinline__ void Return() { ring_.Return(); }
 
   // Waits until all has been read: of a block that has ended the others cannot say so.
   __device__ __forceinline__ void Finish() {
@@ -85,35 +128,15 @@ class WgmmaCopies {
   }
 
  private:
-  struct Offset {
-    uint16_t w, h, d;
-    int32_t tap;  // of the filter
-  };
-
-  // A tap's place in windows, which the table tells. Behind a class's taps is one that the filter does not have. The
-  // plan is of another problem, if a tap is where the maps do not reach.
-  __device__ __forceinline__ Offset OffsetOf(const WgmmaWork& work, uint32_t place) const {
-    if (place >= static_cast<uint32_t>(work.taps)) return {0, 0, 0, params_.problem.tap_count};
-    const Tap& tap = params_.taps[work.first_tap + place];
-    uint32_t from_corner[kSpatial];
-    const uint32_t reach = params_.rank == 3 ? 1 << 16 : params_.rank == 4 ? 1 << 8 : 1 << 5;
-#pragma unroll
-    for (int d = 0; d < kSpatial; ++d) {
-      from_corner[d] = static_cast<uint32_t>(tap.shift[d] - params_.corner[d]);
-      if (from_corner[d] >= (kSpatial - d > params_.rank - 2 ? 1 : reach)) __trap();
-    }
-    const int32_t number = tap.filter_delta / params_.tap_stride;
-    const bool is_tap = static_cast<uint32_t>(number) < static_cast<uint32_t>(params_.problem.tap_count);
-    if (!is_tap || number * params_.tap_stride != tap.filter_delta) __trap();
-    return {static_cast<uint16_t>(from_corner[2]), static_cast<uint16_t>(from_corner[1]),
-            static_cast<uint16_t>(from_corner[0]), number};
-  }
+  // Of the rows, that this block copies.
+  __device__ __forceinline__ int32_t FirstPart() const { return kTile.col_blocks > 1 ? rank_ * kRowPart : 0; }
 
   static constexpr int kRowPart = kTile.rows / kTile.col_blocks;
   static_assert(kTile.row_blocks == 1 || kTile.col_blocks == 1, "blocks of a cluster share one of the operands");
 
   const WgmmaParams& params_;
   RowPlaces<kTile> rows_;
+  Divider<int32_t> by_chunks_;
   uint32_t stages_;
   StageRing<kTile.stages> ring_;
   uint32_t rank_;
@@ -143,7 +166,7 @@ class WgmmaProducts : public WgmmaSums<T, kTile, kAlongSteps> {
   // A stage is released when the multiplications behind its own have begun.
   template <int kChannels>
   __device__ __forceinline__ void MultiplyChunks(const WgmmaWork& work) {
-    const auto steps = static_cast<int32_t>(work.steps.end - work.steps.begin);
+    const int32_t steps = work.end_step - work.first_step;
     uint32_t read = MultiplyStage<kChannels>(false);
 #pragma unroll 1
     for (int32_t step = 1; step < steps; ++step) {

@@ -25,30 +25,35 @@ inline constexpr int kMostBoxPixels = 104, kMostBoxTaps = 63;
 constexpr int ResultCols(const WgmmaTile& tile) { return tile.cols % 64 == 0 ? 64 : 32; }
 
 // The residue classes have the same positions here, those of the one that has most: what lies outside of the result is
-// not stored.
+// not stored. What a thread block reads before its first copy is in front, in few lines of the constants' cache, in which
+// a launch finds nothing.
 struct WgmmaParams {
-  CUtensorMap src_map;
-  CUtensorMap rhs_map;
-  CUtensorMap out_maps[kMostWgmmaClasses];  // of each class
-  ConvProblem problem;
   const Tap* taps;
   const ResidueClass* classes;
-  void* out;  // where there are no maps of it: the result, or the slices of a split reduction
-  DType out_type;
-  bool has_out_maps;
-  int64_t out_elements;  // of one slice
   int32_t counts[kSpatial];
   int32_t corner[kSpatial];  // of the first position's window, in any class
-  int32_t live_classes;      // those that have positions, the first ones of the table
   int32_t rank;
   int32_t tap_stride;  // elements of the filter from a tap to the next
   int32_t chunks;      // of 64 source channels
   int32_t unit_rows, unit_cols;  // positions of a unit, of tiles of boxes
   int32_t box_rows, box_cols;    // pixels that they see, of a plane
+  // For divisions by the numbers above, which a thread block would begin with, 20 instructions each: 2^32 - 1 over them.
+  uint32_t count_reciprocals[kSpatial];
+  uint32_t tap_reciprocal;
+  uint32_t chunk_reciprocal;
   int32_t split;
+  int32_t live_classes;   // those that have positions, the first ones of the table
   uint32_t row_clusters;  // of a class's tiles
   uint32_t col_clusters;
   uint32_t works;      // of clusters
+  ConvProblem problem;
+  void* out;  // where there are no maps of it: the result, or the slices of a split reduction
+  int64_t slice_elements;  // from a slice's results to the next one's; 0 where blocks add them
+  DType out_type;
+  bool has_out_maps;
+  CUtensorMap src_map;
+  CUtensorMap rhs_map;
+  CUtensorMap out_maps[kMostWgmmaClasses];  // of each class
 };
 
 // From a row of a class to its position. Of tiles of boxes, 64 rows are a unit of positions, one line of it after the
@@ -57,7 +62,9 @@ template <WgmmaTile kTile>
 class RowPlaces {
  public:
   __device__ explicit RowPlaces(const WgmmaParams& p)
-      : by_count_{Divider<int32_t>(p.counts[0]), Divider<int32_t>(p.counts[1]), Divider<int32_t>(p.counts[2])},
+      : by_count_{{p.counts[0], p.count_reciprocals[0]},
+                  {p.counts[1], p.count_reciprocals[1]},
+                  {p.counts[2], p.count_reciprocals[2]}},
         unit_rows_(p.unit_rows), unit_cols_(p.unit_cols) {}
 
   // The last is of as many images as there are rows.

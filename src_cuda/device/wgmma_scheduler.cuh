@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "device/step_table.cuh"
+#include "device/ptx_cluster.cuh"
 #include "device/wgmma_params.cuh"
 
 namespace jaxconv {
@@ -17,8 +17,35 @@ struct WgmmaWork {
   int32_t first_row;
   int32_t first_col;
   int32_t slice;
-  StepRange steps;
+  int32_t first_step;
+  int32_t end_step;
 };
+
+// Fills in the steps of a class's slice. Of one class all taps are there, without a look at the table.
+__device__ __forceinline__ void FindSteps(const WgmmaParams& p, WgmmaWork* work) {
+  work->first_tap = 0, work->taps = p.problem.tap_count;
+  if (p.problem.class_count > 1) {
+    const ResidueClass& residue = p.classes[work->residue];
+    work->first_tap = residue.first_tap, work->taps = residue.tap_count;
+  }
+  const int32_t end = work->taps * p.chunks;
+  const int32_t size = static_cast<uint32_t>(end + p.split - 1) / static_cast<uint32_t>(p.split);
+  work->first_step = min(work->slice * size, end);
+  work->end_step = min(work->first_step + size, end);
+  if (work->first_step == work->end_step) work->first_step = end, work->end_step = end + 1;  // of zeros
+}
+
+// The one tile of a cluster whose blocks have its slices.
+template <WgmmaTile kTile>
+__device__ __forceinline__ WgmmaWork WorkOfCluster(const WgmmaParams& p) {
+  WgmmaWork work;
+  work.residue = static_cast<int32_t>(blockIdx.z);
+  work.first_row = static_cast<int32_t>(ptx::ClusterIndex() * kTile.rows);
+  work.first_col = static_cast<int32_t>(blockIdx.y * kTile.cols);
+  work.slice = static_cast<int32_t>(ptx::RankInCluster());
+  FindSteps(p, &work);
+  return work;
+}
 
 // Clusters run through all works in turn: neighbouring columns of the same rows at the same time, classes of many taps
 // first, so that short works fill the end.
@@ -52,11 +79,7 @@ class WgmmaScheduler {
     work->first_col = static_cast<int32_t>(col_tile * kTile.cols);
     work->slice = static_cast<int32_t>(rest % params_.split);
     work->residue = order_[rest / params_.split];
-    const ResidueClass& residue = params_.classes[work->residue];
-    work->first_tap = residue.first_tap, work->taps = residue.tap_count;
-    const int64_t end = int64_t{residue.tap_count} * params_.chunks;
-    work->steps = StepRange{0, end}.Slice(work->slice, params_.split, 1);
-    if (work->steps.begin == work->steps.end) work->steps = {end, end + 1};  // of zeros
+    FindSteps(params_, work);
     return true;
   }
 

@@ -19,7 +19,7 @@ class WgmmaSums {
   static constexpr int kRowBlocks = kTile.rows / (64 * kTile.warpgroups());
   // ptxas refuses 256 columns to kernels of 512 threads, though their warpgroups take more registers than they begin
   // with.
-  static constexpr int kColsAtOnce = kTile.warpgroups() == 2 ? kTile.cols : 128;
+  static constexpr int kColsAtOnce = kTile.warpgroups() == 3 ? 128 : kTile.cols;
   static constexpr int kColBlocks = kTile.cols / kColsAtOnce;
   static_assert(kTile.rows % (64 * kTile.warpgroups()) == 0, "each warpgroup has blocks of 64 rows");
 

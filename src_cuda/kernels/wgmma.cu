@@ -76,6 +76,13 @@ int64_t ColClusters(const ConvProblem& p, const WgmmaTile& tile) {
   return CeilDiv(p.out_channels, int64_t{tile.cols} * tile.col_blocks);
 }
 
+// The plan of a tile's results: the slices that a cluster adds are stored as one.
+Plan Stored(const Plan& plan) {
+  Plan stored = plan;
+  if (kWgmmaTiles[plan.tile].slices > 0) stored.split = 1;
+  return stored;
+}
+
 // What clusters share out.
 int64_t Works(const ConvProblem& p, const WgmmaTile& tile, int split) {
   return RowClusters(p, tile) * ColClusters(p, tile) * LiveClasses(p) * split;
@@ -93,7 +100,7 @@ WgmmaKernelOfTile Find(const ConvProblem& p, int tile) {
 Plan WithoutWgmma(const Plan& plan) {
   int tile = 0;
   while (kMmaTiles[tile].wgmma || kMmaTiles[tile].cols > std::min(128, kWgmmaTiles[plan.tile].cols)) ++tile;
-  return {tile, plan.split, 0, 0, {}};
+  return {tile, Stored(plan).split, 0, 0, {}};
 }
 
 const char* WhyNotOperands(const ConvProblem& p) {
@@ -168,6 +175,8 @@ const char* WhyNotBoxes(const ConvProblem& p, const Im2col& im2col) {
 
 const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   if (const char* why = WhyNotPlan(plan, std::size(kWgmmaTiles))) return why;
+  const WgmmaTile& tile = kWgmmaTiles[plan.tile];
+  if (tile.slices > 0 && tile.slices % plan.split != 0) return "a cluster's blocks cannot add so many slices";
   if (plan.chunk != 0 || plan.units != 0) return "the family has neither chunks nor units";
   if (pass != Pass::kGather) return "the family only gathers";
   if (ResultElements(p, pass) == 0) return nullptr;
@@ -179,7 +188,6 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   if (const char* why = WhyNotOperands(p)) return why;
   if (const char* why = WhyNotWindows(p, plan.im2col())) return why;
   if (const char* why = WhyNotTaps(p, plan.im2col())) return why;
-  const WgmmaTile& tile = kWgmmaTiles[plan.tile];
   if (tile.boxed) {
     if (const char* why = WhyNotBoxes(p, plan.im2col())) return why;
   }
@@ -187,7 +195,13 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   if (ClassRows(p, tile) > INT32_MAX / 2 || Works(p, tile, plan.split) > INT32_MAX) {
     return "too many positions";
   }
+  if (p.tap_count * CeilDiv(p.in_channels, kChunk) > INT32_MAX / 2) return "too many steps";
+  if (tile.slices > 0 && ColClusters(p, tile) > UINT16_MAX) return "too many output channels for a grid";
   return kMma.why_not(p, pass, WithoutWgmma(plan));
+}
+
+size_t ScratchBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
+  return SplitBytes(p, pass, Stored(plan));
 }
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
@@ -254,12 +268,12 @@ WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
   params.problem = p;
   params.taps = call.taps;
   params.classes = call.classes;
-  params.out = StoredData(call, plan);
-  params.out_type = StoredType(p, call.pass, plan);
+  params.out = StoredData(call, Stored(plan));
+  params.out_type = StoredType(p, call.pass, Stored(plan));
   // A box of positions that ends outside of the result, as residue classes have where they are not equally large, is an
   // illegal instruction to TMA's stores.
-  params.has_out_maps = params.out_type == p.src_type && HasEqualClasses(p);
-  params.out_elements = ResultElements(p, call.pass);
+  params.has_out_maps = tile.slices == 0 && params.out_type == p.src_type && HasEqualClasses(p);
+  params.slice_elements = Stored(plan).split > 1 ? ResultElements(p, call.pass) : 0;
   const Counts counts = ClassCounts(p, tile);
   for (int d = 0; d < kSpatial; ++d) {
     params.counts[d] = static_cast<int32_t>(counts.of[d]);
@@ -273,6 +287,10 @@ WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
   params.tap_stride = im2col.tap_stride;
   params.chunks = static_cast<int32_t>(CeilDiv(p.in_channels, kChunk));
   params.split = plan.split;
+  const auto reciprocal = [](int32_t divisor) { return UINT32_MAX / static_cast<uint32_t>(std::max(divisor, 1)); };
+  for (int d = 0; d < kSpatial; ++d) params.count_reciprocals[d] = reciprocal(params.counts[d]);
+  params.tap_reciprocal = reciprocal(params.tap_stride);
+  params.chunk_reciprocal = reciprocal(params.chunks);
   params.row_clusters = static_cast<uint32_t>(RowClusters(p, tile));
   params.col_clusters = static_cast<uint32_t>(ColClusters(p, tile));
   params.works = static_cast<uint32_t>(Works(p, tile, plan.split));
@@ -308,9 +326,10 @@ uint32_t Shifts(const WgmmaParams& params, const WgmmaTile& tile, int held) {
   return static_cast<uint32_t>(std::max<int64_t>(1, bytes / (held * kLeastBytes)));
 }
 
+// As many clusters as the device holds, or as there are works; or one for each tile, if it has the tile's slices.
 cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& tile, WgmmaParams& params,
                             cudaStream_t stream) {
-  const uint32_t cluster = tile.cluster();
+  const uint32_t cluster = tile.slices > 0 ? params.split : tile.cluster();
   const auto function = reinterpret_cast<const void*>(kernel.function);
   if (const cudaError_t status = AllowShared(function, kernel.shared_bytes)) return status;
   cudaLaunchAttribute of_cluster{};
@@ -323,9 +342,13 @@ cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& ti
   config.stream = stream;
   config.attrs = &of_cluster;
   config.numAttrs = 1;
-  int held = 0;
-  if (const cudaError_t status = HeldClusters(function, config, &held)) return status;
-  config.gridDim = dim3(std::min(held * Shifts(params, tile, held), params.works) * cluster);
+  if (tile.slices > 0) {
+    config.gridDim = dim3(params.row_clusters * cluster, params.col_clusters, params.live_classes);
+  } else {
+    int held = 0;
+    if (const cudaError_t status = HeldClusters(function, config, &held)) return status;
+    config.gridDim = dim3(std::min(held * Shifts(params, tile, held), params.works) * cluster);
+  }
   void* arguments[] = {&params};
   return cudaLaunchKernelExC(&config, function, arguments);
 }
@@ -341,12 +364,12 @@ cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) 
     return kMma.launch(call, WithoutWgmma(plan), stream);
   }
   const cudaError_t status = EnqueueClusters(Find(p, plan.tile), kWgmmaTiles[plan.tile], params, stream);
-  if (status != cudaSuccess || plan.split == 1) return status;
+  if (status != cudaSuccess || Stored(plan).split == 1) return status;
   return AddSlices<float>(call, plan, stream);
 }
 
 }  // namespace
 
-const KernelFamily kWgmma = {WhyNot, SplitBytes, SharedBytes, Launch};
+const KernelFamily kWgmma = {WhyNot, ScratchBytes, SharedBytes, Launch};
 
 }  // namespace jaxconv

@@ -1,0 +1,164 @@
+// Small problems: a cluster has one tile, of which each block multiplies a slice of the reduction. There is no scratch
+// memory, no second kernel and no next tile.
+//
+// A warp's sums are pieces of 16 rows x 8 columns, as its registers hold them. Each block adds some columns, of all
+// slices: it is sent them, by stores that tell its barrier when they are there. So no block waits for what it sends, nor
+// for reads of another's shared memory, and each stays until what it is sent has come.
+#pragma once
+
+#include <cstdint>
+
+#include "device/ptx.cuh"
+#include "device/ptx_barrier.cuh"
+#include "device/ptx_cluster.cuh"
+#include "device/ptx_hopper.cuh"
+#include "device/wgmma_epilogue.cuh"
+#include "device/wgmma_mainloop.cuh"
+#include "device/wgmma_params.cuh"
+#include "device/wgmma_scheduler.cuh"
+#include "launch.h"
+
+namespace jaxconv {
+
+// The sums that a block is sent by those of its cluster, each warp of it by the same warp of theirs.
+template <WgmmaTile kTile>
+class SliceSums {
+ public:
+  static constexpr int kBytes = kTile.rows * kTile.cols * 4;  // of shared memory: a part of the tile, of each slice
+
+  __device__ SliceSums(const WgmmaParams& p, uint32_t sums, uint32_t barrier)
+      : sums_(sums + threadIdx.x * 16), barrier_(barrier), slices_(p.split), slice_(ptx::RankInCluster()),
+        share_(kRowPieces / slices_) {}
+
+  // To be called by one thread, before any block sends.
+  __device__ __forceinline__ void Init() const {
+    ptx::InitBarrier(barrier_, 1);
+    ptx::ArriveExpecting(barrier_, kBytes);
+  }
+
+  // Sends this warp's 16 rows of the slice's sums to those who add them.
+  __device__ __forceinline__ void Send(const float (&sums)[kTile.cols / 8][4]) const {
+    uint32_t block = 0, place = 0;
+#pragma unroll
+    for (int piece = 0; piece < kRowPieces; ++piece) {
+      ptx::SendFour(ptx::InBlock(At(slice_, place), block), sums[piece], ptx::InBlock(barrier_, block));
+      if (++place == share_) place = 0, ++block;
+    }
+  }
+
+  // Columns that this block adds: the first one, and how many.
+  __device__ __forceinline__ int32_t first_col() const { return static_cast<int32_t>(slice_ * share_ * 8); }
+  __device__ __forceinline__ int32_t cols() const { return static_cast<int32_t>(share_ * 8); }
+
+  // Adds this block's pieces of this warp's rows, when they are there: the first ones of `sums` are the results. As
+  // slices are a power of two, all that a thread was sent are read at once, and halves added to halves.
+  __device__ __forceinline__ void Add(float (&sums)[kTile.cols / 8][4]) const {
+    ptx::WaitForSent(barrier_);
+#pragma unroll
+    for (int place = 0; place < kRowPieces; ++place) {
+      uint32_t words[4];
+      ptx::LoadFour(words, At(0, place));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[place][i] = __uint_as_float(words[i]);
+    }
+#pragma unroll
+    for (int half = kRowPieces / 2; half > 0; half /= 2) {
+      if (half < share_) continue;
+#pragma unroll
+      for (int place = 0; place < half; ++place) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[place][i] += sums[place + half][i];
+      }
+    }
+  }
+
+ private:
+  static constexpr int kRowPieces = kTile.cols / 8;
+  static_assert(kRowPieces == kTile.slices && (kRowPieces & (kRowPieces - 1)) == 0,
+                "blocks have equally many columns, one piece or a power of two");
+
+  // This thread's part of a piece, in all blocks.
+  __device__ __forceinline__ uint32_t At(uint32_t slice, uint32_t place) const {
+    return sums_ + (slice * share_ + place) * (WgmmaReaders(kTile) * 32 * 16);
+  }
+
+  uint32_t sums_;
+  uint32_t barrier_;
+  uint32_t slices_;
+  uint32_t slice_;
+  uint32_t share_;  // pieces of a row, that a block adds
+};
+
+template <typename T, WgmmaTile kTile, bool kAlongSteps>
+struct alignas(1024) WgmmaSlicesShared {
+  using Stages = WgmmaStages<T, kTile, kAlongSteps>;
+  Stages stages;
+  char sums[SliceSums<kTile>::kBytes];
+  uint64_t barriers[Stages::kBarriers];
+  uint64_t sent;
+};
+
+template <typename T, int kTileIndex, bool kAlongSteps>
+__global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaTiles[kTileIndex].resident)
+    WgmmaKernelOfSlices(const __grid_constant__ WgmmaParams p) {
+  constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
+  static_assert(kTile.cluster() == 1 && !kTile.boxed, "the cluster's blocks have the slices, of pixels for each tap");
+  static_assert(kTile.rows == 64 * kTile.warpgroups() && kTile.resident == 2, "a warp has 16 rows, and its own registers");
+  if constexpr (!ptx::kIsHopper) {
+    __trap();  // the host launches mma's
+  } else {
+    using Shared = WgmmaSlicesShared<T, kTile, kAlongSteps>;
+    extern __shared__ __align__(1024) char raw_shared[];
+    Shared& shared = *reinterpret_cast<Shared*>(raw_shared);
+    const uint32_t barriers = ptx::SharedAddress(shared.barriers);
+    if (threadIdx.x == 32 * WgmmaReaders(kTile)) ptx::PrefetchMap(p.src_map), ptx::PrefetchMap(p.rhs_map);
+    const WgmmaWork work = WorkOfCluster<kTile>(p);
+    const int copier = static_cast<int>(threadIdx.x) - 32 * WgmmaReaders(kTile);
+    if (copier < 0) {
+      const SliceSums<kTile> slices(p, ptx::SharedAddress(shared.sums), ptx::SharedAddress(&shared.sent));
+      if (threadIdx.x == 0) {
+        if (ptx::SharedAddress(&shared) % alignof(Shared) != 0) __trap();
+        Shared::Stages::InitBarriers(barriers);
+        slices.Init();
+        ptx::FenceBarriers();
+      }
+      __syncthreads();
+      ptx::ArriveInCluster();
+      WgmmaProducts<T, kTile, kAlongSteps> sums(p, shared.stages, barriers, threadIdx.x / 128 * 64);
+      // What takes long to find out, while there is nothing to multiply.
+      const WgmmaStores<T, kTile> stores(p, 0);
+      const int32_t first_row = work.first_row + threadIdx.x / 32 * kResultRows;
+      const int64_t offsets[] = {stores.RowOffset(work, first_row, 0), stores.RowOffset(work, first_row, 1)};
+      sums.Multiply(work);
+      ptx::WaitForCluster();  // all blocks have their barriers
+      slices.Send(sums.At(0, 0));
+      float added[kTile.cols / 8][4];
+      slices.Add(added);
+      const int32_t first_col = work.first_col + slices.first_col();
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (offsets[half] >= 0) stores.StoreRow(added, 2 * half, offsets[half], first_col, first_col + slices.cols());
+      }
+    } else {
+      // A lane for each stage: they look up taps at the same time, each its first while pixels are worked out.
+      WgmmaCopies<T, kTile, kAlongSteps> copies(p, shared.stages, barriers, copier % kTile.stages);
+      int32_t step = work.first_step + copier;
+      const bool copies_one = copier < kTile.stages && step < work.end_step;
+      if (!copies_one) step = work.first_step;
+      const Tap tap = copies.TapOf(work, step);
+      const ptx::PixelPlace at = copies.FirstPixel(work);
+      auto from = copies.StepOf(tap, step);
+      __syncthreads();
+      ptx::ArriveInCluster();
+      for (bool more = copies_one; more;) {
+        copies.CopyStep(work, at, from);
+        more = (step += kTile.stages) < work.end_step;
+        if (more) copies.Return(), from = copies.StepOf(copies.TapOf(work, step), step);
+      }
+      __syncwarp();
+      ptx::WaitForCluster();
+    }
+  }
+}
+
+}  // namespace jaxconv
