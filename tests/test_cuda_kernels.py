@@ -18,7 +18,7 @@ from test_plan import PARTIAL, passes_of, problem_of
 import jaxconv
 from jaxconv import ffi
 from jaxconv.families import FAMILIES
-from jaxconv.families.depthwise import window
+from jaxconv.families.depthwise_shape import window
 from jaxconv.plan import Constraint, choose
 from jaxconv.problem import dilate
 from jaxconv.rewriting import (

@@ -15,7 +15,7 @@ from jax import export, lax
 from reference import lax_channels_last
 
 from jaxconv.families import FAMILIES, IM2COL_SCRATCH, TYPICAL_DEVICE, DepthwiseTile, DirectTile, Tile, WgmmaTile
-from jaxconv.families.depthwise import window
+from jaxconv.families.depthwise_shape import window
 from jaxconv.families.direct_shape import Shape, Walk
 from jaxconv.families.wgmma import im2col
 from jaxconv.offsets import offset_tables

@@ -2,7 +2,8 @@
 
 from jaxconv.families.base import LAUNCH_SECONDS, TYPICAL_DEVICE, Device, Family, Settings, Tile, TileRow
 from jaxconv.families.cuda_cores import IM2COL_SCRATCH, Im2col, Simt
-from jaxconv.families.depthwise import Depthwise, DepthwiseTile
+from jaxconv.families.depthwise import Depthwise
+from jaxconv.families.depthwise_shape import DepthwiseTile
 from jaxconv.families.direct import Direct
 from jaxconv.families.direct_shape import DirectTile
 from jaxconv.families.host import Gemm, HostDepthwise
