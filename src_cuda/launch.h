@@ -46,6 +46,7 @@ struct Stream {
                       // leaves its row
   int32_t first[kSpatial];   // source depth, row and column of the first position's first tap
   int32_t pieces[kSpatial];  // of the window, along each dimension
+  int32_t apart[2];          // rows, and columns, from one to the next of a tile, as between taps of a dilated window
 };
 
 // Of the wgmma family: where TMA's im2col mode finds the source's pixels and the filter's taps.
@@ -63,7 +64,7 @@ struct Plan {
   int split;
   int64_t chunk;  // im2col: rows of the column matrix that are in the scratch at a time; 0 elsewhere
   int units;      // mma: tiles of columns that a block computes in turn; 0: as many as suit the device
-  int32_t shape[10];  // direct: an Area; depthwise: a Stream; wgmma: an Im2col; mma: its merged classes; else zeros
+  int32_t shape[12];  // direct: an Area; depthwise: a Stream; wgmma: an Im2col; mma: its merged classes; else zeros
 
   // Of a gather by mma: residue classes whose columns follow each other in one matrix, as they read the same source
   // pixels. All, or 1.
@@ -71,7 +72,8 @@ struct Plan {
   Area area() const { return {shape[0], shape[1], {shape[2], shape[3], shape[4]}, shape[5], shape[6], shape[7]}; }
   Im2col im2col() const { return {{shape[0], shape[1], shape[2]}, shape[3], shape[4], {shape[5], shape[6]}}; }
   Stream stream() const {
-    return {shape[0], shape[1], shape[2], shape[3], {shape[4], shape[5], shape[6]}, {shape[7], shape[8], shape[9]}};
+    return {shape[0], shape[1], shape[2], shape[3], {shape[4], shape[5], shape[6]}, {shape[7], shape[8], shape[9]},
+            {shape[10], shape[11]}};
   }
 };
 

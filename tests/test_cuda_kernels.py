@@ -293,6 +293,7 @@ def of_channels():
     yield "tiny_5x2x8", each((1, 3, 4, 9, 8), (5, 2, 8))
     yield "tiny_strided_3x3", each((1, 7, 9, 8), (3, 3), window_strides=(2, 2))
     yield "tiny_strided_5x5", each((1, 7, 9, 8), (5, 5), window_strides=(2, 2))
+    yield "tiny_dilated_3x3", each((1, 7, 9, 8), (3, 3), rhs_dilation=(3, 2))
     yield "tiny_doubled_3x3", each((1, 4, 5, 8), (3, 3), **twice, padding=((1, 2), (1, 2)))
     yield "tiny_doubled_5x5", each((1, 4, 5, 8), (5, 5), **twice, padding=((2, 3), (2, 3)))
     yield "depthwise_5x5", each((3, 17, 19, 40), (5, 5))
@@ -303,6 +304,11 @@ def of_channels():
     yield "wide_rows", each((1, 6, 150, 24), (3, 3))
     yield "even_window", each((2, 10, 11, 16), (4, 6))
     yield "dilated_window", each((2, 14, 21, 24), (3, 3), rhs_dilation=(2, 3))
+    yield "far_taps", each((3, 13, 17, 40), (3, 3), rhs_dilation=(12, 16))
+    yield "dilated_columns", each((2, 9, 40, 24), (1, 5), rhs_dilation=(1, 6))
+    yield "dilated_7x7", each((2, 20, 23, 16), (7, 7), rhs_dilation=(3, 3))
+    yield "dilated_pieces", each((2, 21, 40, 8), (9, 13), rhs_dilation=(3, 4))
+    yield "dilated_rows_of_strided_columns", each((2, 14, 21, 16), (3, 3), rhs_dilation=(3, 2), window_strides=(1, 2))
     yield "cropped", each((2, 9, 12, 16), (3, 3), padding=((-1, 2), (1, -2)))
     yield "window_31x31", each((2, 34, 27, 24), (31, 31), padding=((15, 15), (15, 15)))
     yield "window_13x21", each((1, 24, 30, 40), (13, 21))
@@ -320,7 +326,7 @@ def of_channels():
     yield "deep_windows", each((2, 7, 5, 12, 16), (3, 1, 1))
     yield "strided_depths", each((2, 7, 6, 9, 16), (3, 3, 3), window_strides=(2, 1, 1))
     yield "doubled_depths", each((2, 4, 6, 9, 16), (4, 3, 3), lhs_dilation=(2, 1, 1), padding=((2, 2), (1, 1), (1, 1)))
-    yield "dilated_volume", each((2, 8, 9, 12, 24), (3, 3, 3), rhs_dilation=(2, 1, 2))
+    yield "volume_of_far_taps", each((2, 8, 9, 12, 24), (3, 3, 3), rhs_dilation=(2, 1, 2))
     yield "cropped_volume", each((2, 6, 9, 12, 16), (3, 3, 3), padding=((-1, 0), (2, -1), (-1, 3)))
     yield "depths_unseen", each((2, 2, 6, 9, 16), (7, 3, 3))
     yield "results_of_no_depth", each((2, 2, 6, 9, 16), (3, 3, 3), padding=((9, 0), (1, 1), (1, 9)))
@@ -1002,7 +1008,7 @@ def test_not_finite_filters_reach_their_channel(row):
 def strips_that_read(problem, plan, at):
     """bool[output positions] of a gather by depthwise: the strips whose bands have a source pixel."""
     reach, tile = window(problem), plan.settings.tile
-    _, row_pieces, col_pieces = plan.attributes(problem)["shape"][-3:]
+    row_pieces, col_pieces = plan.attributes(problem)["shape"][8:10]
     depths, rows, cols = map(np.arange, (1, 1, *problem.out_spatial)[-3:])
     depth, row, col = (0, 0, *at)[-3:]
     depth = depth - reach.first[0] - depths // reach.periods[0] * reach.steps[0]

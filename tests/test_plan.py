@@ -643,12 +643,14 @@ def check_bands(problem, plan):
     """Each tap has a place of its own, and all outputs of a strip read it from pixels that are there."""
     tile = plan.settings.tile
     shape = plan.attributes(problem)["shape"]
-    origin, pieces = shape[4:7], shape[7:10].tolist()
+    origin, pieces, apart = shape[4:7], shape[7:10].tolist(), np.array([1, *shape[10:]])
     (_, _, step), periods, tables = *window(problem)[1:3], offset_tables(problem)
     piece_cols = tile.pixels - 7 // periods[2] * step
     places = []
     for first, count, *phases, _, _, _ in tables.classes[(tables.classes[:, 5:] > 0).all(axis=1)].tolist():
-        for depth, row, col in (tables.taps[first : first + count, 2:] - origin).tolist():
+        shifts = tables.taps[first : first + count, 2:] - origin
+        assert not np.any(shifts % apart)
+        for depth, row, col in (shifts // apart).tolist():
             lag, row = divmod(row, tile.step)
             piece = min(col // piece_cols, pieces[2] - 1)
             places.append((depth, *phases, row, lag, col))
@@ -661,7 +663,7 @@ def check_bands(problem, plan):
 def check_stream(kind, problem, plan):
     """A thread block's outputs are of its warps, and images are joined only if no tap leaves its row."""
     tile, split, *_, area = plan.settings
-    rows, cols, channels, images, _, first_row, _, *of_window = plan.attributes(problem)["shape"].tolist()
+    rows, cols, channels, images, _, first_row, _, *of_window = plan.attributes(problem)["shape"][:10].tolist()
     pieces = channels * problem.lhs_dtype.itemsize // 16
     sets, rest = divmod(tile.most_channel_bytes, pieces * 16)
     assert pieces.bit_count() == 1 and channels <= max(2 * problem.groups, 8) and rest == 0
@@ -787,8 +789,7 @@ REFUSED = {
             each_channel((5, 112, 8), (3,), lhs_dilation=8, padding=((1, 1),)), {}, EVERY_PASS[:1], "columns' period"
         ),
         "too_many_pieces": (
-            each_channel((2, 16384, 1, 16), (3, 1), rhs_dilation=(8192, 1), padding=((16384, 0), (0, 0))), {},
-            EVERY_PASS[2:], "[0-9]+ pieces of the window"
+            each_channel((2, 16384, 1, 16), (8400, 1), padding=0), {}, EVERY_PASS[2:], "[0-9]+ pieces of the window"
         ),
         "rows_by_three": (
             each_channel((2, 20, 20, 16), (3, 3), window_strides=(3, 1)), {}, EVERY_PASS,
@@ -1235,6 +1236,8 @@ CHOSEN_FOR = {
     "replknet_of_float32": ("depthwise", each_channel((32, 56, 56, 128), (31, 31), "float32"), EVERY_PASS),
     "long_lines_of_float32": ("depthwise", each_channel((32, 1000, 512), (63,), "float32"), EVERY_PASS),
     "convnext_of_float32": ("depthwise", each_channel((128, 56, 56, 128), (7, 7), "float32"), EVERY_PASS),
+    "dilated_7x7": ("depthwise", each_channel((64, 56, 56, 64), (7, 7), rhs_dilation=3), EVERY_PASS),
+    "dilated_lines": ("depthwise", each_channel((8, 3200, 512), (3,), "float32", rhs_dilation=128), EVERY_PASS),
     "dense": ("wgmma", halves((128, 28, 28, 256), (3, 3, 256, 256)), GATHERS),
     "dense_of_float16": ("wgmma", layer((128, 28, 28, 256), (3, 3, 256, 256), "float16"), GATHERS),
     "dense_to_float32": ("wgmma", layer((128, 28, 28, 256), (3, 3, 256, 256), "bfloat16", "float32"), GATHERS[:1]),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from jaxconv.families.base import LAUNCH_SECONDS, CudaFamily, Device, Settings, TileRow
 from jaxconv.families.depthwise_shape import (
+    MOST_APART,
     PIECE_BYTES,
     STRIP,
     DepthwiseTile,
     channel_bytes_of,
     depths_seen,
+    interleaved_size,
     joins_images,
     out_depth,
     out_size,
@@ -120,6 +122,8 @@ class Depthwise(CudaFamily):
             return f"a split of {split}: its gather has none"
         if split < 1 or (product.kind == "reduce" and split % stream.slices):
             return f"a split of {split}, not of whole thread blocks with {stream.slices} slices each"
+        if max(window(product.problem).apart) > 1 and stream.tiles >= MOST_APART:
+            return f"{stream.tiles} tiles of an image"
         rows = planes_of(product) * max(out_size(product.problem)[0], (1, *product.problem.in_spatial)[-2])
         depth = out_depth(product.problem)
         volumes = (max(1, stream.images) + 2 * depth - 2) // depth
@@ -130,8 +134,8 @@ class Depthwise(CudaFamily):
 
     def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:
         stream = stream_of(settings.tile, settings.area, product)
-        first = window(product.problem).first
-        return (stream.rows, stream.strips * STRIP, stream.channels, stream.images, *first, *stream.pieces)
+        first, apart = window(product.problem).first, window(product.problem).apart
+        return (stream.rows, stream.strips * STRIP, stream.channels, stream.images, *first, *stream.pieces, *apart)
 
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
         """Steps, as long as those of a multiprocessor's blocks or one's latency take, or memory; and the beginning."""
@@ -183,7 +187,7 @@ class Depthwise(CudaFamily):
 
         Of a gather in pieces of the window until few rows are left, as a tile's sums are in shared memory.
         """
-        (height, width), areas = out_size(product.problem), []
+        (height, width), areas = interleaved_size(product.problem), []
         strips, rows = ceil_div(width, STRIP), ceil_div(height, tile.period)
         if joins_images(tile, product):
             rows *= product.images

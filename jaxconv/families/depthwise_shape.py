@@ -19,6 +19,7 @@ WARPS = 4
 THREADS = 32 * WARPS
 PIECE_BYTES = 16  # that are copied at once
 BATCH_BYTES = THREADS * PIECE_BYTES
+MOST_APART = 2**16  # of a dilated window's taps, or tiles of an image under it
 MOST_WASTE = 1.125  # of channels that are not there, in favour of more neighbours in memory
 # Costs, fitted to measurements on an H200. Clocks are of a step of a thread block.
 MULTIPLICATION_CLOCKS = 6.5  # for one of each warp
@@ -147,6 +148,8 @@ class Window(NamedTuple):
     steps, periods: source pixels and output positions between a residue class's neighbours, along each dimension.
     depths: source planes, each as often as there are phases. rows, cols: of the source. pixels: source pixels that a
       strip reads.
+    apart: rows, and columns, between taps of a dilated window. The output is as many interleaved ones, and so is the
+      source: rows, cols and pixels are of one.
     """
 
     first: tuple[int, int, int]
@@ -156,6 +159,7 @@ class Window(NamedTuple):
     rows: int
     cols: int
     pixels: int
+    apart: tuple[int, int]
 
 
 @lru_cache(maxsize=4096)
@@ -178,7 +182,15 @@ def window(problem: ConvProblem) -> Window | None:
     every = np.concatenate(shifts)
     first = tuple(every.min(axis=0).tolist())
     depths, rows, cols = (every.max(axis=0) - first + 1).tolist()
-    return Window(first, steps, periods, depths * periods[0], rows, cols, int(max(ends)) - first[2] + 1)
+    shifts = np.gcd.reduce(every - first, axis=0).tolist()
+    are_strided = [(step, period) != (1, 1) for step, period in zip(steps, periods, strict=True)]
+    apart = tuple(
+        1 if strided or reach >= MOST_APART else max(1, shift)
+        for strided, reach, shift in zip(are_strided[1:], (rows, cols), shifts[1:], strict=True)
+    )
+    rows, cols = ceil_div(rows, apart[0]), ceil_div(cols, apart[1])
+    pixels = cols + STRIP - 1 if apart[1] > 1 else int(max(ends)) - first[2] + 1
+    return Window(first, steps, periods, depths * periods[0], rows, cols, pixels, apart)
 
 
 @lru_cache(maxsize=4096)
@@ -198,6 +210,7 @@ class Stream(NamedTuple):
     channels: of a thread block. images: of a tile, or planes of volumes; 0 if all images' rows follow each other as
       one's.
     rows, strips: of a tile, at most: of each image.
+    tiles: of an image's columns, or of all columns that its rows are interleaved of.
     height: of all images' tiles, one below the other: those of one channel tile, of channel_tiles, which thread blocks
       share out by rows.
     pieces: of the window, along each dimension. slices: of a reduce, that a thread block sums.
@@ -207,6 +220,7 @@ class Stream(NamedTuple):
     images: int
     rows: int
     strips: int
+    tiles: int
     height: int
     channel_tiles: int
     pieces: tuple[int, int, int]
@@ -248,6 +262,12 @@ def channel_bytes_of(tile: DepthwiseTile, product: Product) -> int:
 
 def out_size(problem: ConvProblem) -> tuple[int, int]:
     return (1, *problem.out_spatial)[-2:]
+
+
+def interleaved_size(problem: ConvProblem) -> tuple[int, int]:
+    """Rows and columns of each output that a dilated window's is interleaved of, at most."""
+    (height, width), (row, col) = out_size(problem), window(problem).apart
+    return ceil_div(height, row), ceil_div(width, col)
 
 
 def out_depth(problem: ConvProblem) -> int:
@@ -292,7 +312,7 @@ def stream_of(tile: DepthwiseTile, area: tuple[int, int], product: Product) -> S
     problem, channel_bytes = product.problem, channel_bytes_of(tile, product)
     sets = tile.most_channel_bytes // channel_bytes
     strips, most = area[1] // STRIP, tile.set_strips * sets
-    height, width = out_size(problem)
+    height, width = interleaved_size(problem)
     images, rows = planes_of(product), ceil_div(height, tile.period)
     if strips > most:
         return None
@@ -305,11 +325,12 @@ def stream_of(tile: DepthwiseTile, area: tuple[int, int], product: Product) -> S
     if _copies(tile, product, max(1, of_tile), strips, channel_bytes) > tile.most_copies:
         return None
     high = min(area[0], rows)
-    stream_rows = ceil_div(images, max(1, of_tile)) * ceil_div(ceil_div(width, STRIP), strips) * rows
+    tiles = math.prod(window(problem).apart) * ceil_div(ceil_div(width, STRIP), strips)
+    stream_rows = ceil_div(images, max(1, of_tile)) * tiles * rows
     channels = channel_bytes // problem.lhs_dtype.itemsize
     slices = 1 if tile.on_cuda_cores else sets
     channel_tiles, pieces = ceil_div(product.groups, channels), pieces_of(tile, product)
-    return Stream(channels, of_tile, high, strips, stream_rows, channel_tiles, pieces, slices)
+    return Stream(channels, of_tile, high, strips, tiles, stream_rows, channel_tiles, pieces, slices)
 
 
 def _copies(tile: DepthwiseTile, product: Product, images: int, strips: int, channel_bytes: int) -> int:
@@ -332,9 +353,9 @@ def shared_bytes(tile: DepthwiseTile, product: Product, stream: Stream) -> int:
         other = tile.slots * tile.width * 4 * (stream.all_pieces * tile.period if gathers else THREADS)
     else:
         where = window(product.problem)
-        band_pixels = tile.pixels + STRIP * where.steps[2] // where.periods[2] - where.steps[2]
-        table = stream.all_pieces * tile.slots * where.periods[2] * band_pixels * channel_bytes
-        other = table if gathers else tile.slots * tile.pixels * STRIP * 4 * WARPS
+        begin = STRIP * where.steps[2] // where.periods[2] - where.steps[2]
+        table = stream.all_pieces * tile.slots * where.periods[2] * tile.pixels + begin
+        other = table * channel_bytes if gathers else tile.slots * tile.pixels * STRIP * 4 * WARPS
     other = ceil_div(other, 128) * 128
     stages = tile.stages * (tile.sources * row + (0 if gathers else result_row))
     if not gathers:

@@ -13,11 +13,12 @@ template <typename T, DepthwiseTile kTile>
 class Bands {
  public:
   // A table of the taps in shared memory: channels of pixels of phases of columns of slots. By all threads, between
-  // barriers. Pixels in front of the first are zeros, which are read for outputs whose taps begin further on.
+  // barriers. For outputs whose taps begin further on, the pixels in front of a slot's are read, too: zeros, as a
+  // strip's first output has no taps in as many of the last pixels of the slot before, nor has the table's beginning.
   static __device__ __forceinline__ void FillTable(const DepthwiseParams& p, char* table) {
     const ConvProblem& q = p.problem;
     const int32_t phases = static_cast<int32_t>(q.period[2]);
-    const int32_t pieces = p.pieces * kTile.slots() * phases * p.band_pixels << p.log_pieces;
+    const int32_t pieces = (p.pieces * kTile.slots() * phases * kPixels + p.band_begin) << p.log_pieces;
     for (int32_t i = threadIdx.x; i < pieces; i += kDepthwiseThreads) reinterpret_cast<uint4*>(table)[i] = uint4{};
     __syncthreads();
     for (int32_t c = 0; c < q.class_count; ++c) FillClass(p, p.classes[c], phases, reinterpret_cast<T*>(table));
@@ -29,11 +30,10 @@ class Bands {
     const int lane = threadIdx.x % 32, col = lane / 4;
     const int32_t phases = static_cast<int32_t>(p.problem.period[2]), phase = col % phases;
     const int32_t begin = col / phases * static_cast<int32_t>(p.problem.step[2]);
-    const int32_t first = p.band_pixels - kPixels + lane % 4 * 2 - begin;
-    const T* table = reinterpret_cast<const T*>(shared) +
-                     ((piece * kTile.slots() * phases + phase) * p.band_pixels + first) * p.channels;
+    const int32_t first = p.band_begin + (piece * kTile.slots() * phases + phase) * kPixels + lane % 4 * 2 - begin;
+    const T* table = reinterpret_cast<const T*>(shared) + first * p.channels;
     const uint32_t from = ptx::SharedAddress(table + warp.part * kTile.channels);
-    const uint32_t pixel_bytes = p.channels * sizeof(T), slot_bytes = phases * p.band_pixels * pixel_bytes;
+    const uint32_t pixel_bytes = p.channels * sizeof(T), slot_bytes = phases * kPixels * pixel_bytes;
 #pragma unroll
     for (int slot = 0; slot < kTile.slots(); ++slot) {
 #pragma unroll
@@ -74,7 +74,7 @@ class Bands {
       for (int i = 0; i < kLoads; ++i) {
         const BandPlace place(p, kTile, taps[i], residue);
         const int32_t slot = place.piece * kTile.slots() + place.slot;
-        const int32_t row = (slot * phases + residue.phase[2] + 1) * p.band_pixels - kPixels + place.pixel;
+        const int32_t row = p.band_begin + (slot * phases + residue.phase[2]) * kPixels + place.pixel;
         if (begin + i * lane.all < residue.tap_count) table[(row << p.log_channels) + lane.channel] = values[i];
       }
     }

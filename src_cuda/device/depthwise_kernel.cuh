@@ -23,29 +23,29 @@ using DepthwiseFilterSums =
     std::conditional_t<kTile.on_cuda_cores(), LaneFilterSums<T, kTile>, FilterBandSums<T, kTile>>;
 
 // A step of a gather: what its source row gives to the rows that are to receive it. In pieces of the window, a row's
-// sums begin with those of the piece before.
+// sums begin with those of the pieces before, which wait in `piece_sums`: `loaded` is the row that begins so, `stored`
+// the one whose sums are to wait, or -1.
 template <typename T, DepthwiseTile kTile>
 __device__ __forceinline__ void GatherStep(const DepthwiseParams& p, const DepthwiseTaps<T, kTile>& taps,
                                            DepthwiseSums<T, kTile>& sums, uint32_t stage,
                                            const typename DepthwiseSums<T, kTile>::Pixels& pixels, bool has_source,
-                                           char* piece_sums, int32_t step, bool is_first, bool is_last) {
+                                           char* piece_sums, int32_t loaded, int32_t stored) {
   if constexpr (kTile.has_pieces) {
     typename DepthwiseSums<T, kTile>::Begins begins{};
-    if (!is_first && step < p.rows) sums.LoadSums(piece_sums, step, begins);
-    if (has_source || kTile.blocks == 1) {  // as below
+    if (loaded >= 0) sums.LoadSums(piece_sums, loaded, begins);
+    if (has_source || !LeavesOutRows(kTile)) {
       sums.Multiply(p, taps, stage, pixels, begins);
     } else {
       sums.MoveOn(begins);
     }
-    const int32_t done = step - (kTile.lags - 1);
-    if (!is_last && done >= 0 && done < p.rows) sums.StoreSums(piece_sums, done);
-  } else if constexpr (kTile.on_cuda_cores() && kTile.step == 1) {
+    if (stored >= 0) sums.StoreSums(piece_sums, stored);
+  } else if constexpr (LeavesOutRows(kTile)) {
     if (has_source) {
       sums.Multiply(p, taps, stage, pixels);
     } else {
       sums.MoveOn();
     }
-  } else {  // on tensor cores zeros are multiplied as fast as sums are moved
+  } else {
     sums.Multiply(p, taps, stage, pixels);
   }
 }
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].gat
   PrefetchTables(p, p.problem.tap_count * p.all_channels * static_cast<int64_t>(sizeof(T)));
   const DepthwiseRange range(p, static_cast<int32_t>(blockIdx.x) / p.channel_tiles);
   const int32_t pieces_of_window = kTile.has_pieces ? p.pieces : 1;
-  DepthwiseReader<T, kTile, false> reader(p, shared, range, 0);
+  DepthwiseReader<T, kTile, false> reader(p, shared, range);
 #pragma unroll 1
   for (int i = 0; i < kTile.stages() - 1; ++i) reader.Copy();
   char* table = shared + p.places.taps;
@@ -76,14 +76,19 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].gat
   for (int32_t begin = range.begin; begin < range.end;) {
     const DepthwiseTilePlace place(p, begin, range.end);
     begin += place.rows();
-    const int32_t first_step = place.FirstStep(p, kTile);
-    if (first_step > 0) sums.Clear();
-    const int32_t first_piece = place.FirstPiece(p, kTile);
-    for (int32_t piece = first_piece, next; piece < pieces_of_window; piece = next) {
+    const WindowPiece first_piece = place.FirstPiece(p, kTile);
+    int32_t begun = kTile.has_pieces ? p.rows : 0;  // the first row to have been begun by a piece
+    for (WindowPiece piece = first_piece, next; piece.number < pieces_of_window; piece = next) {
       next = place.NextPiece(p, kTile, piece);
-      const bool is_first = piece == first_piece, is_last = next == pieces_of_window;
-      const WindowPiece window(p, kTile, piece);
-      if constexpr (kTile.has_pieces) taps.Read(p, table, piece);
+      const bool is_first = piece.number == first_piece.number, is_last = next.number == pieces_of_window;
+      const int32_t first_step = place.FirstStep(p, kTile, piece);
+      int32_t source_row = (place.Row(p, kTile) + RowsApart(p, kTile, first_step)) * kTile.step;
+      source_row += SourceRow(p, kTile, piece);
+      if constexpr (kTile.has_pieces) {
+        taps.Read(p, table, piece.number);
+      } else {
+        if (first_step > 0) sums.Clear();
+      }
 #pragma unroll 1
       for (int32_t step = first_step; step < place.GatherSteps(kTile); ++step, ++n) {
         ptx::WaitForCopies<kTile.stages() - 2>();
@@ -95,11 +100,16 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].gat
         reader.Copy();
         writer.Store(complete, pieces);
         if (step == first_step && is_first) writer.Begin(place);
-        const bool has_source = HasRow(p, SourceRow(p, kTile, place.first_row + step, window));
-        GatherStep<T, kTile>(p, taps, sums, stage, pixels, has_source, shared + p.places.sums, step, is_first, is_last);
+        const bool has_source = HasRow(p, source_row);
+        source_row += RowsApart(p, kTile, kTile.step);
+        const int32_t done = step - (kTile.lags - 1);
+        GatherStep<T, kTile>(p, taps, sums, stage, pixels, has_source, shared + p.places.sums,
+                             step >= begun && step < p.rows ? step : -1,
+                             !is_last && done >= first_step && done < p.rows ? done : -1);
         if (is_last) sums.Store(p, results(n));
-        complete = is_last && step >= kTile.lags - 1 ? place.first_row + step - (kTile.lags - 1) : -1;
+        complete = is_last && done >= 0 ? done : -1;
       }
+      begun = min(begun, first_step);
     }
   }
   __syncthreads();
@@ -116,7 +126,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].red
   const int32_t piece = blockIdx.x / p.channel_tiles % p.pieces, worker = blockIdx.x / p.channel_tiles / p.pieces;
   const DepthwiseRange range(p, worker);
   const WindowPiece window(p, kTile, piece);
-  DepthwiseReader<T, kTile, true> reader(p, shared, range, piece);
+  DepthwiseReader<T, kTile, true> reader(p, shared, range, window);
 #pragma unroll 1
   for (int i = 0; i < kTile.stages() - 1; ++i) reader.Copy();
   Sums sums(p);
@@ -125,12 +135,14 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].red
     const DepthwiseTilePlace place(p, begin, range.end);
     begin += place.rows();
     const int32_t steps = place.ReduceSteps(p, kTile, window);
+    int32_t source_row = place.Row(p, kTile) * kTile.step + SourceRow(p, kTile, window);
     sums.Begin(place.rows());
     const auto advance = [&]<int kTurn>(int32_t step) {
       ptx::WaitForCopies<kTile.stages() - 2>();
       __syncthreads();
       reader.Copy();
-      const bool has_source = HasRow(p, SourceRow(p, kTile, place.first_row + step, window));
+      const bool has_source = HasRow(p, source_row);
+      source_row += RowsApart(p, kTile, kTile.step);
       const uint32_t stage = ptx::SharedAddress(shared) + n++ % kTile.stages() * p.places.stage;
       sums.template Multiply<kTurn>(p, step, stage, kTile.step > 1 || has_source);
     };

@@ -36,6 +36,11 @@ constexpr int MostCopies(const DepthwiseTile& tile) { return 2 * StripPieces(til
 // Whether pieces are exchanged in shared memory, or else left out, so that what a warp reads at once is in as many
 // banks as there are for its channels: see PiecePlace.
 constexpr bool Exchanges(const DepthwiseTile& tile) { return tile.channels == 4; }
+// Whether source rows that are not there are left out. A gather's sums must move on then: on tensor cores, zeros are
+// multiplied as fast, unless a row has many pixels.
+constexpr bool LeavesOutRows(const DepthwiseTile& tile) {
+  return tile.step == 1 && (tile.on_cuda_cores() || (tile.has_pieces && tile.blocks > 1));
+}
 // Bytes from the beginning of shared memory, or of a stage.
 struct DepthwisePlaces {
   int32_t stage;    // bytes of each: the source rows of a step and, in a reduce, a row of the gradient behind them
@@ -64,6 +69,12 @@ struct DepthwiseParams {
   int32_t row_pieces;    // along its rows
   int32_t col_pieces;
   int32_t piece_cols;    // of each, in source pixels
+  // From each of a tile's rows, and columns, to the next: as far as a dilated window's taps are apart. An image is then
+  // as many interleaved ones, which have nothing to do with each other.
+  int32_t row_apart;
+  int32_t col_apart;
+  uint32_t row_inverse;  // InverseOf them
+  uint32_t col_inverse;
   int32_t sets;          // of warps, or of lanes, that have the same channels, and other strips
   int32_t channels;      // of a thread block: a power of two
   int32_t log_channels;
@@ -77,7 +88,7 @@ struct DepthwiseParams {
   uint32_t strip_inverse;  // InverseOf images, or else of strips
   int32_t tile_strips;   // of all images, with those behind the last that make whole multiplications
   int32_t strip_step;    // source pixels between neighbouring strips
-  int32_t band_pixels;   // of a gather's table of taps: those of a strip, and those between its first and last outputs
+  int32_t band_begin;    // source pixels from a strip's first output to its last: zeros before a gather's taps
   int32_t src_width;     // source pixels of an image's row in shared memory
   uint32_t width_inverse;
   int32_t copies;        // of a thread, of a source row
@@ -87,13 +98,23 @@ struct DepthwiseParams {
   int32_t seen_rows;     // behind which steps have none, as those are below it
   int32_t all_channels;
   int32_t channel_tiles;
-  int32_t column_tiles;
+  int32_t column_tiles;  // of an image, or of all that it is interleaved of
   int32_t stream_rows;   // of all tiles, one below the other, of a channel tile
   int32_t workers;       // thread blocks that share them out
 };
 
 // What n is multiplied with for n / divisor to be the upper half of the product, 0 <= n < 2^16 and 1 < divisor < 2^16.
 constexpr uint32_t InverseOf(int32_t divisor) { return UINT32_MAX / static_cast<uint32_t>(divisor) + 1; }
+
+// n / divisor, of which InverseOf is the inverse, or which is 1.
+__device__ __forceinline__ int32_t Quotient(int32_t n, int32_t divisor, uint32_t inverse) {
+  return divisor == 1 ? n : static_cast<int32_t>(__umulhi(n, inverse));
+}
+
+// So many of a tile's rows, in rows of an image: strided ones are not apart.
+__device__ __forceinline__ int32_t RowsApart(const DepthwiseParams& p, const DepthwiseTile& tile, int32_t rows) {
+  return tile.step == 1 && tile.period == 1 ? rows * p.row_apart : rows;
+}
 
 // The rows of the stream that a thread block has: as many as the others, or one less.
 struct DepthwiseRange {
@@ -109,16 +130,29 @@ struct DepthwiseRange {
 
 // What a tile takes of the window at a time: all of it, or a piece of which this is the first tap.
 struct WindowPiece {
+  int32_t number = 0;
   int32_t depth = 0;  // planes
   int32_t step = 0;   // steps of rows
   int32_t col = 0;    // source pixels
 
-  __device__ __forceinline__ WindowPiece(const DepthwiseParams& p, const DepthwiseTile& tile, int32_t number) {
+  WindowPiece() = default;
+  __device__ __forceinline__ WindowPiece(const DepthwiseParams& p, const DepthwiseTile& tile, int32_t n) {
     if (!tile.has_pieces) return;
-    const int32_t rows = number / p.col_pieces;
+    const int32_t rows = n / p.col_pieces;
+    number = n;
     depth = rows / p.row_pieces;
     step = rows % p.row_pieces * tile.lags;
-    col = number % p.col_pieces * p.piece_cols;
+    col = n % p.col_pieces * p.piece_cols;
+  }
+
+  // The next one, without divisions.
+  __device__ __forceinline__ WindowPiece Next(const DepthwiseParams& p, const DepthwiseTile& tile) const {
+    WindowPiece next = *this;
+    ++next.number;
+    next.col += p.piece_cols;
+    if (next.col == p.col_pieces * p.piece_cols) next.col = 0, next.step += tile.lags;
+    if (next.step == p.row_pieces * tile.lags) next.step = 0, ++next.depth;
+    return next;
   }
 };
 
@@ -139,10 +173,12 @@ __device__ __forceinline__ int32_t SourceDepth(const DepthwiseParams& p, int32_t
 struct DepthwiseTilePlace {
   int32_t image;      // or the first plane
   int32_t images;     // that there are
-  int32_t first_row;  // and the row behind the last, of a class's positions
+  int32_t first_row;  // and the row behind the last, of a class's positions that are apart
   int32_t last_row;
+  int32_t row_phase;  // of them: the first row of the destination
   int32_t col;        // of the destination
 
+  DepthwiseTilePlace() = default;
   __device__ __forceinline__ DepthwiseTilePlace(const DepthwiseParams& p, int32_t begin, int32_t end) {
     const auto divide = [](int32_t n, int32_t by) {  // without signs: in fewer instructions
       return static_cast<int32_t>(static_cast<uint32_t>(n) / static_cast<uint32_t>(by));
@@ -152,14 +188,27 @@ struct DepthwiseTilePlace {
     images = min(p.images, p.planes - image);
     first_row = begin - column * p.all_rows;
     last_row = min(first_row + min(p.rows, end - begin), p.all_rows);
-    col = (column - images_before * p.column_tiles) * p.strips * kStripCols;
+    const int32_t tile = column - images_before * p.column_tiles;  // first come those of neighbouring columns
+    const int32_t rows = Quotient(tile, p.col_apart, p.col_inverse);
+    const int32_t cols = Quotient(rows, p.row_apart, p.row_inverse);
+    row_phase = rows - cols * p.row_apart;
+    col = (cols * p.strips * kStripCols - rows) * p.col_apart + tile;
   }
 
   __device__ __forceinline__ int32_t rows() const { return last_row - first_row; }
+  // The first of them, in rows of an image.
+  __device__ __forceinline__ int32_t Row(const DepthwiseParams& p, const DepthwiseTile& tile) const {
+    return RowsApart(p, tile, first_row) + row_phase;
+  }
 
-  // A gather's first step: those without a source row would give nothing to rows that are still to receive others.
-  __device__ __forceinline__ int32_t FirstStep(const DepthwiseParams& p, const DepthwiseTile& tile) const {
-    return tile.has_pieces ? 0 : max(0, min(p.unseen_rows - first_row, tile.lags - 1));
+  // A gather's first step: those without a source row would give nothing to rows that are still to receive others. Of a
+  // piece, rows that receive nothing are left to the next one, whose source is further down.
+  __device__ __forceinline__ int32_t FirstStep(const DepthwiseParams& p, const DepthwiseTile& tile,
+                                               const WindowPiece& piece) const {
+    const int32_t unseen = p.unseen_rows - first_row - piece.step;
+    if (!tile.has_pieces) return max(0, min(unseen, tile.lags - 1));
+    const bool has_next = piece.step + tile.lags < p.row_pieces * tile.lags;
+    return has_next ? max(0, unseen - (tile.lags - 1)) : 0;
   }
   // The step behind a gather's last: its rows are then complete.
   __device__ __forceinline__ int32_t GatherSteps(const DepthwiseTile& tile) const { return rows() + tile.lags - 1; }
@@ -172,14 +221,17 @@ struct DepthwiseTilePlace {
 
   // A gather's first piece of the window, and the one behind another: those without a source are left out, if there is
   // one with some. Behind the last there are p.pieces.
-  __device__ __forceinline__ int32_t FirstPiece(const DepthwiseParams& p, const DepthwiseTile& tile) const {
-    return tile.has_pieces ? min(NextPiece(p, tile, -1), p.pieces - 1) : 0;
+  __device__ __forceinline__ WindowPiece FirstPiece(const DepthwiseParams& p, const DepthwiseTile& tile) const {
+    WindowPiece piece;
+    while (tile.has_pieces && piece.number < p.pieces - 1 && !HasSource(p, tile, piece)) piece = piece.Next(p, tile);
+    return piece;
   }
-  __device__ __forceinline__ int32_t NextPiece(const DepthwiseParams& p, const DepthwiseTile& tile, int32_t n) const {
+  __device__ __forceinline__ WindowPiece NextPiece(const DepthwiseParams& p, const DepthwiseTile& tile,
+                                                   WindowPiece piece) const {
     do {
-      ++n;
-    } while (tile.has_pieces && n < p.pieces && !HasSource(p, tile, WindowPiece(p, tile, n)));
-    return n;
+      piece = piece.Next(p, tile);
+    } while (tile.has_pieces && piece.number < p.pieces && !HasSource(p, tile, piece));
+    return piece;
   }
 
  private:

@@ -50,11 +50,10 @@ class PixelPlaces {
   uint32_t at_[kKept];
 };
 
-// The first source row of a step, of a piece of the window; a step is numbered by the position that it is the first
-// for.
-__device__ __forceinline__ int32_t SourceRow(const DepthwiseParams& p, const DepthwiseTile& tile, int32_t step,
+// The first source row of a piece of the window, for the first position: for others further down.
+__device__ __forceinline__ int32_t SourceRow(const DepthwiseParams& p, const DepthwiseTile& tile,
                                              const WindowPiece& piece) {
-  return tile.step * (step + piece.step) + p.first_row;
+  return RowsApart(p, tile, tile.step * piece.step) + p.first_row;
 }
 
 __device__ __forceinline__ bool HasRow(const DepthwiseParams& p, int32_t row) {
@@ -119,7 +118,7 @@ class DepthwiseRows {
     const ConvProblem& q = p.problem;
     const int32_t images = Begin(p, piece, place, p.src, q.src);
     const int32_t col = place.col / static_cast<int32_t>(q.period[2]) * static_cast<int32_t>(q.step[2]) + p.first_col +
-                        window.col;
+                        window.col * p.col_apart;
     const auto source_depth = [&](int32_t dst_depth) { return SourceDepth(p, dst_depth, window.depth + depth); };
     const int32_t first = PlaneOffset(p, place, 0, images, q.src, source_depth);
 #pragma unroll
@@ -128,7 +127,7 @@ class DepthwiseRows {
       const int32_t image = p.images > 1 ? static_cast<int32_t>(__umulhi(pixel, p.width_inverse)) : 0;
       const int32_t at = pixel - image * p.src_width;
       const int32_t plane = p.images > 1 ? PlaneOffset(p, place, image, images, q.src, source_depth) : first;
-      at_[i] = at < p.src_width ? PixelOffset(plane, col + at, q.src_size[2], q.src) : -1;
+      at_[i] = at < p.src_width ? PixelOffset(plane, col + at * p.col_apart, q.src_size[2], q.src) : -1;
     }
   }
 
@@ -145,7 +144,8 @@ class DepthwiseRows {
       const StripPlace strip(p, pixel / kStripCols);
       const int32_t at = strip.strip * kStripCols + pixel % kStripCols;
       const int32_t plane = p.images > 1 ? PlaneOffset(p, place, strip.image, images, q.dst, same_depth) : first;
-      at_[i] = strip.strip < p.strips ? PixelOffset(plane, place.col + at, q.dst_size[2], q.dst) : -1;
+      const int32_t col = place.col + at * p.col_apart;
+      at_[i] = strip.strip < p.strips ? PixelOffset(plane, col, q.dst_size[2], q.dst) : -1;
     }
   }
 
@@ -207,9 +207,9 @@ class DepthwiseReader {
  public:
   // A reduce is of one piece of the window; a gather's tiles take all, one after the other.
   __device__ __forceinline__ DepthwiseReader(const DepthwiseParams& p, char* shared, const DepthwiseRange& range,
-                                             int32_t window_piece)
+                                             const WindowPiece& window = {})
       : p_(p), piece_(p), stages_(ptx::SharedAddress(shared)), begin_(range.begin), end_(range.end),
-        window_piece_(window_piece), window_(p, kTile, window_piece) {
+        window_(window) {
     if (begin_ < end_) Begin();
   }
 
@@ -219,8 +219,10 @@ class DepthwiseReader {
       const uint32_t to = stages_ + piece_.place + stage_ * p_.places.stage;
 #pragma unroll
       for (int a = 0; a < kTile.sources(); ++a) {
-        const int32_t row = SourceRow(p_, kTile, row_, window_) + a % kTile.step;
-        src_[a / kTile.step].Copy(p_, row, HasRow(p_, row), p_.copies, to + a * p_.places.row);
+        const int32_t row = kTile.step * row_ + SourceRow(p_, kTile, window_) + a % kTile.step;
+        const bool is_there = HasRow(p_, row);
+        if (LeavesOutRows(kTile) && !is_there) continue;
+        src_[a / kTile.step].Copy(p_, row, is_there, p_.copies, to + a * p_.places.row);
       }
       if constexpr (kWithGradient) {
         gradient_.Copy(p_, row_, row_ < last_row_, StripPieces(kTile), to + kTile.sources() * p_.places.row);
@@ -233,53 +235,54 @@ class DepthwiseReader {
  private:
   __device__ __forceinline__ void Advance() {
     if (++stage_ == kTile.stages()) stage_ = 0;
-    if (++row_ < end_row_) return;
+    row_ += RowsApart(p_, kTile, 1);
+    if (row_ < end_row_) return;
     if constexpr (kTile.has_pieces && !kWithGradient) {
-      const DepthwiseTilePlace place(p_, begin_, end_);
-      window_piece_ = place.NextPiece(p_, kTile, window_piece_);
-      if (window_piece_ < p_.pieces) return BeginPiece(place, WindowPiece(p_, kTile, window_piece_));
+      const WindowPiece next = place_.NextPiece(p_, kTile, window_);
+      if (next.number < p_.pieces) return BeginPiece(next);
     }
     begin_ = next_;
     if (begin_ < end_) Begin();
   }
 
   __device__ __forceinline__ void Begin() {
-    const DepthwiseTilePlace place(p_, begin_, end_);
-    if constexpr (kTile.has_pieces && !kWithGradient) window_piece_ = place.FirstPiece(p_, kTile);
-    if constexpr (kWithGradient) gradient_.BeginStrips(p_, piece_, place, p_.rhs);
-    next_ = begin_ + place.rows();
-    last_row_ = place.last_row;
-    window_ = WindowPiece(p_, kTile, window_piece_);
-    BeginSource(place);
-    BeginSteps(place);
+    place_ = DepthwiseTilePlace(p_, begin_, end_);
+    next_ = begin_ + place_.rows();
+    if constexpr (kTile.has_pieces && !kWithGradient) window_ = place_.FirstPiece(p_, kTile);
+    if constexpr (kWithGradient) gradient_.BeginStrips(p_, piece_, place_, p_.rhs);
+    BeginSource();
+    BeginSteps();
   }
 
   // Behind another piece, whose pixels may be the same.
-  __device__ __forceinline__ void BeginPiece(const DepthwiseTilePlace& place, const WindowPiece& window) {
+  __device__ __forceinline__ void BeginPiece(const WindowPiece& window) {
     const bool same = window.depth == window_.depth && window.col == window_.col;
     window_ = window;
-    if (!same) BeginSource(place);
-    BeginSteps(place);
+    if (!same) BeginSource();
+    BeginSteps();
   }
 
-  __device__ __forceinline__ void BeginSource(const DepthwiseTilePlace& place) {
+  __device__ __forceinline__ void BeginSource() {
 #pragma unroll
-    for (int depth = 0; depth < kTile.depths; ++depth) src_[depth].BeginSource(p_, piece_, place, window_, depth);
+    for (int depth = 0; depth < kTile.depths; ++depth) src_[depth].BeginSource(p_, piece_, place_, window_, depth);
   }
 
-  __device__ __forceinline__ void BeginSteps(const DepthwiseTilePlace& place) {
-    row_ = place.first_row + (kWithGradient ? 0 : place.FirstStep(p_, kTile));
-    end_row_ = place.first_row + (kWithGradient ? place.ReduceSteps(p_, kTile, window_) : place.GatherSteps(kTile));
+  __device__ __forceinline__ void BeginSteps() {
+    const int32_t first = place_.Row(p_, kTile);
+    const int32_t steps = kWithGradient ? place_.ReduceSteps(p_, kTile, window_) : place_.GatherSteps(kTile);
+    row_ = first + RowsApart(p_, kTile, kWithGradient ? 0 : place_.FirstStep(p_, kTile, window_));
+    end_row_ = first + RowsApart(p_, kTile, steps);
+    last_row_ = min(first + RowsApart(p_, kTile, place_.rows()), static_cast<int32_t>(p_.problem.dst_size[1]));
   }
 
   const DepthwiseParams& p_;
   DepthwisePiece<T, kTile> piece_;
   uint32_t stages_;
   int32_t begin_, end_, next_;  // of the tile, of all tiles, and of the next tile
-  int32_t window_piece_;
+  DepthwiseTilePlace place_;
   WindowPiece window_;
   int32_t stage_ = 0;
-  int32_t row_, end_row_;  // of the next step, and behind the last: its position
+  int32_t row_, end_row_;  // of the next step, and behind the last: that of its position, of a class
   int32_t last_row_;       // behind the gradient's
   DepthwiseRows<T, kTile, MostCopies(kTile)> src_[kTile.depths];
   DepthwiseRows<T, kTile, kWithGradient ? StripPieces(kTile) : 1> gradient_;
@@ -298,6 +301,7 @@ class DepthwiseWriter {
 
   __device__ __forceinline__ void Begin(const DepthwiseTilePlace& place) {
     dst_.BeginStrips(p_, piece_, place, p_.out);
+    first_row_ = place.Row(p_, kTile);
   }
 
   __device__ __forceinline__ Pieces Load(const char* from) const {
@@ -313,11 +317,11 @@ class DepthwiseWriter {
     return pieces;
   }
 
-  // The rows of a position of a class; of a negative one none.
+  // The rows of one of the tile's positions, of a class; of a negative one none.
   __device__ __forceinline__ void Store(int32_t position, const Pieces& pieces) const {
 #pragma unroll
     for (int phase = 0; phase < kTile.period; ++phase) {
-      const int32_t row = position * kTile.period + phase;
+      const int32_t row = (first_row_ + RowsApart(p_, kTile, position)) * kTile.period + phase;
       T* to = const_cast<T*>(dst_.Row(row));
 #pragma unroll
       for (int i = 0; i < StripPieces(kTile); ++i) {
@@ -332,6 +336,7 @@ class DepthwiseWriter {
   const DepthwiseParams& p_;
   DepthwisePiece<T, kTile> piece_;
   DepthwiseRows<T, kTile, StripPieces(kTile)> dst_;
+  int32_t first_row_ = 0;
 };
 
 // The source pixel, of a row in shared memory, at which one of a tile's strips begins. Strips behind the last are the
@@ -350,8 +355,8 @@ struct BandPlace {
 
   __device__ __forceinline__ BandPlace(const DepthwiseParams& p, const DepthwiseTile& tile, const Tap& tap,
                                        const ResidueClass& residue)
-      : pixel(tap.shift[2] - p.first_col) {
-    const int32_t row = tap.shift[1] - p.first_row;
+      : pixel(Quotient(tap.shift[2] - p.first_col, p.col_apart, p.col_inverse)) {
+    const int32_t row = Quotient(tap.shift[1] - p.first_row, p.row_apart, p.row_inverse);
     int32_t source = row % tile.step + residue.phase[1], lag = row / tile.step;
     if (tile.has_planes()) {
       const int32_t period = static_cast<int32_t>(p.problem.period[0]);

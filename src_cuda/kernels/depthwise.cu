@@ -26,6 +26,8 @@ bool HasPieces(const TensorStrides& s, int64_t channels, int64_t piece) {
 }
 
 constexpr int kMostPieces = 1 << 10;  // of a window
+constexpr int kMostReach = 1 << 30;   // of it, in rows or columns
+constexpr int kMostApart = 1 << 16;   // of a dilated one's taps, or tiles of an image
 
 // What does not depend on the plan.
 const char* WhyNotProblem(const ConvProblem& p, Pass pass) {
@@ -70,7 +72,8 @@ int64_t OtherBytes(const DepthwiseParams& d, const DepthwiseTile& tile, Pass pas
   const int64_t slots = tile.slots();
   if (pass == Pass::kReduce) return slots * tile.pixels() * kStripCols * 4 * kDepthwiseWarps;
   const auto element = static_cast<int64_t>(ElementBytes(d.problem.src_type));
-  return d.pieces * slots * d.problem.period[2] * d.band_pixels * d.channels * element;
+  const int64_t pixels = d.pieces * slots * d.problem.period[2] * tile.pixels() + d.band_begin;
+  return pixels * d.channels * element;
 }
 
 DepthwisePlaces MakePlaces(const DepthwiseParams& d, const DepthwiseTile& tile, Pass pass) {
@@ -114,6 +117,10 @@ DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const Plan& pla
   d.col_pieces = stream.pieces[2];
   d.pieces = stream.pieces[0] * d.row_pieces * d.col_pieces;
   d.piece_cols = static_cast<int32_t>(tile.pixels() - (kStripCols - 1) / p.period[2] * p.step[2]);
+  d.row_apart = stream.apart[0];
+  d.col_apart = stream.apart[1];
+  d.row_inverse = InverseOf(d.row_apart);
+  d.col_inverse = InverseOf(d.col_apart);
   const int32_t channel_bytes = stream.channels * static_cast<int32_t>(ElementBytes(p.src_type));
   d.channels = stream.channels;
   d.log_channels = std::bit_width(static_cast<uint32_t>(stream.channels)) - 1;
@@ -124,7 +131,7 @@ DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const Plan& pla
   d.images = std::max(1, stream.images);
   d.strips = stream.cols / kStripCols;
   d.strip_step = static_cast<int32_t>(kStripCols * p.step[2] / p.period[2]);
-  d.band_pixels = tile.pixels() + d.strip_step - static_cast<int32_t>(p.step[2]);
+  d.band_begin = d.strip_step - static_cast<int32_t>(p.step[2]);
   d.images_first = d.strips % 2 == 0 || d.strips == 1;
   d.strip_inverse = InverseOf(d.images_first ? d.images : d.strips);
   d.src_width = (d.strips - 1) * d.strip_step + tile.pixels();
@@ -134,13 +141,14 @@ DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const Plan& pla
   d.log_gap = pass == Pass::kGather && tile.channels == 8 ? 1 : 3;
   d.batch = BatchBytes(d, tile);
   d.all_channels = static_cast<int32_t>(p.groups);
-  d.all_rows = static_cast<int32_t>(CeilDiv(p.dst_size[1], p.period[1]));
+  d.all_rows = static_cast<int32_t>(CeilDiv(p.dst_size[1], p.period[1] * d.row_apart));
   d.rows = std::max(1, std::min(stream.rows, d.all_rows));
-  d.unseen_rows = std::max(0, -d.first_row / tile.step);
-  d.seen_rows = static_cast<int32_t>(CeilDiv(p.src_size[1] - d.first_row, tile.step));
+  d.unseen_rows = std::max(0, -d.first_row / (tile.step * d.row_apart));
+  d.seen_rows = static_cast<int32_t>(CeilDiv(p.src_size[1] - d.first_row, tile.step * d.row_apart));
   d.channel_tiles = static_cast<int32_t>(CeilDiv(p.groups, d.channels));
-  d.column_tiles = static_cast<int32_t>(CeilDiv(p.dst_size[2], stream.cols));
-  const int64_t stream_rows = CeilDiv(d.planes, d.images) * d.column_tiles * d.all_rows;
+  const int64_t column_tiles = CeilDiv(p.dst_size[2], stream.cols * d.col_apart) * d.row_apart * d.col_apart;
+  d.column_tiles = static_cast<int32_t>(std::min<int64_t>(column_tiles, INT32_MAX));
+  const int64_t stream_rows = CeilDiv(d.planes, d.images) * column_tiles * d.all_rows;
   d.stream_rows = static_cast<int32_t>(std::min<int64_t>(stream_rows, INT32_MAX));
   d.places = MakePlaces(d, tile, pass);
   return d;
@@ -180,6 +188,15 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
     if (along < 1 || (along > 1 && !tile.has_pieces) || along > kMostPieces) return "no such pieces of the window";
     pieces *= along;
   }
+  for (int i = 0; i < 2; ++i) {
+    const int64_t taps = i == 0 ? tile.step * tile.lags : tile.pixels();
+    const bool is_strided = p.step[i + 1] != 1 || p.period[i + 1] != 1;
+    const int64_t apart = stream.apart[i];
+    if (apart < 1 || apart >= kMostApart || stream.pieces[i + 1] * taps * apart > kMostReach) {
+      return "no such distances between taps";
+    }
+    if (apart > 1 && is_strided) return "rows or columns of a dilated window are strided";
+  }
   constexpr int kMostStrips = kMultiplied * kDepthwiseWarps, kMostRows = 1 << 16;
   if (stream.rows < 1 || stream.cols < kStripCols || stream.cols % kStripCols != 0 || stream.images < 0 ||
       stream.cols > kMostStrips * kStripCols || stream.images > kMostStrips || pieces > kMostPieces ||
@@ -203,6 +220,7 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   if (d.copies > MostCopies(tile)) return "a row has more pixels than the threads copy";
   if (pass == Pass::kReduce && plan.split % Slices(d, tile) != 0) return "the warps' sums are slices";
   if (d.stream_rows == INT32_MAX) return "there are too many rows";
+  if (std::max(d.row_apart, d.col_apart) > 1 && d.column_tiles >= kMostApart) return "an image has too many tiles";
   return nullptr;
 }
 
