@@ -219,7 +219,7 @@ def _rewritings(family: Family, product: Product, asked: Constraint) -> list[Rew
     if not family.REWRITES:
         return [()]
     if family.OF_CHANNELS:
-        return [(), *rewritings_of_channels(product.problem)]
+        return [(), *rewritings_of_channels(product)]
     return [(), *rewritings(product, family.PACKS_GROUPS, family.STORES_PARTS)]
 
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -18,38 +16,12 @@ from jax import Array, lax
 from jaxconv.factors import fold, unfold
 from jaxconv.families import Mma
 from jaxconv.families.wgmma import MOST_STEP
+from jaxconv.forms import AS_IT_IS, ROLES, Form, Rewritten, placed, resized, swapped
 from jaxconv.problem import ConvProblem, Shape, Spec
 from jaxconv.product import Product, ceil_div
+from jaxconv.rewriting_of_channels import MultipliersAsDepth, PaddedGroups, StridesAsDepth
 
-ROLES = ("lhs", "rhs", "out")
 PACKED_CHANNELS = (16, 32, 64)  # of a group, after groups are packed: about as many
-
-
-class Form(NamedTuple):
-    """An array's way to its new form, and back. is_view: it lies in memory as before."""
-
-    to: Callable[[Array], Array]
-    back: Callable[[Array], Array]
-    is_view: bool = False
-
-    def then(self, other: Form) -> Form:
-        return Form(
-            lambda x: other.to(self.to(x)), lambda x: self.back(other.back(x)), self.is_view and other.is_view
-        )
-
-
-AS_IT_IS = Form(lambda x: x, lambda x: x, is_view=True)
-
-
-class Rewritten(NamedTuple):
-    """The new problem, and for each of its roles (lhs, rhs, out) its array's form there.
-
-    swapped: what was lhs is out there, and the other way round.
-    """
-
-    problem: ConvProblem
-    forms: dict[str, Form]
-    swapped: bool = False
 
 
 # The steps: each is of a forward problem.
@@ -124,14 +96,14 @@ class PackedColumns:
         width, kernel = ceil_div(p.in_spatial[-1], by), ceil_div(front + p.kernel[-1], by)
         lhs_channel, lhs_column, out_channel = p.lhs_spec.second, p.lhs_spec.spatial[-1], p.out_spec.second
         rhs_out, rhs_in, rhs_column = p.rhs_spec.first, p.rhs_spec.second, p.rhs_spec.spatial[-1]
-        lhs = _placed(p.lhs_shape, {lhs_column: (0, by * width), lhs_channel: (0, ins)})
-        rhs = _placed(p.rhs_shape, {rhs_column: (front, by * kernel), rhs_in: (0, ins), rhs_out: (0, outs)})
-        out = _placed(p.out_shape, {out_channel: (0, outs)})
+        lhs = placed(p.lhs_shape, {lhs_column: (0, by * width), lhs_channel: (0, ins)})
+        rhs = placed(p.rhs_shape, {rhs_column: (front, by * kernel), rhs_in: (0, ins), rhs_out: (0, outs)})
+        out = placed(p.out_shape, {out_channel: (0, outs)})
         packed = dataclasses.replace(
             p,
-            lhs_shape=_resized(p.lhs_shape, {lhs_column: width, lhs_channel: by * ins}),
-            rhs_shape=_resized(p.rhs_shape, {rhs_column: kernel, rhs_in: by * ins, rhs_out: outs}),
-            out_shape=_resized(p.out_shape, {out_channel: outs}),
+            lhs_shape=resized(p.lhs_shape, {lhs_column: width, lhs_channel: by * ins}),
+            rhs_shape=resized(p.rhs_shape, {rhs_column: kernel, rhs_in: by * ins, rhs_out: outs}),
+            out_shape=resized(p.out_shape, {out_channel: outs}),
             window_strides=(*p.window_strides[:-1], p.window_strides[-1] // by),
             pad_low=(*p.pad_low[:-1], pad_low),
         )
@@ -150,26 +122,6 @@ class PackedColumns:
         if self.columns == 1:
             return "padded channels"
         return f"packed columns ({self.columns})" if self.whole else f"packed columns ({self.columns}) alone"
-
-
-def _resized(shape: Shape, sizes: dict[int, int]) -> Shape:
-    return tuple(sizes.get(axis, size) for axis, size in enumerate(shape))
-
-
-def _placed(shape: Shape, places: dict[int, tuple[int, int]]) -> Form:
-    """An array among zeros: for some axes the index of its first element, and the new size."""
-    if all((low, size) == (0, shape[axis]) for axis, (low, size) in places.items()):
-        return AS_IT_IS
-    edges = [(0, 0, 0)] * len(shape)
-    for axis, (low, size) in places.items():
-        edges[axis] = (low, size - low - shape[axis], 0)
-
-    def back(x: Array) -> Array:
-        for axis, (low, _) in places.items():
-            x = lax.slice_in_dim(x, low, low + shape[axis], axis=axis)
-        return x
-
-    return Form(lambda x: lax.pad(x, x.dtype.type(0), edges), back)
 
 
 def _packed(problem: ConvProblem, role: str, by: int) -> Form:
@@ -214,7 +166,7 @@ class PatchRowsAsImages:
         for role, high in (("lhs", problem.kernel[0]), ("out", 1)):
             spec, shape = getattr(problem, f"{role}_spec"), getattr(problem, f"{role}_shape")
             images, rows = shape[spec.first], shape[spec.spatial[0]]
-            new = _resized(shape, {spec.first: images * rows // high, spec.spatial[0]: high})
+            new = resized(shape, {spec.first: images * rows // high, spec.spatial[0]: high})
             shapes[f"{role}_shape"] = new
             forms[role] = Form(partial(jnp.reshape, shape=new), partial(jnp.reshape, shape=shape), is_view=True)
         strides = (1, *problem.window_strides[1:])
@@ -271,109 +223,11 @@ class PackedGroups:
             diagonal = lax.slice_in_dim(matrix, 0, None, many + 1, axis=matrix.ndim - 2)
             return jnp.moveaxis(diagonal.reshape(*window, ins, packs * many * outs), (-2, -1), axes)
 
-        shape = _resized(p.rhs_shape, {p.rhs_spec.second: many * ins})
+        shape = resized(p.rhs_shape, {p.rhs_spec.second: many * ins})
         return Rewritten(dataclasses.replace(p, rhs_shape=shape, groups=packs), {"rhs": Form(to, back)})
 
     def __str__(self) -> str:
         return f"packed groups ({self.groups})"
-
-
-@dataclasses.dataclass(frozen=True)
-class PaddedGroups:
-    """Groups of one channel in whole pieces, by groups of zeros."""
-
-    def why_not(self, problem: ConvProblem) -> str | None:
-        if problem.groups == 1 or problem.in_channels != 1 or problem.lhs_batch_grouped or problem.out_batch_grouped:
-            return "there are no groups of one channel"
-        return None if problem.groups % Mma.piece(problem.rhs_dtype) else "there are whole pieces of groups"
-
-    def rewrite(self, problem: ConvProblem) -> Rewritten:
-        p, piece = problem, Mma.piece(problem.rhs_dtype)
-        groups = ceil_div(p.groups, piece) * piece
-        axes = {"lhs": p.lhs_spec.second, "rhs": p.rhs_spec.first, "out": p.out_spec.second}
-        changes, forms = {"groups": groups}, {}
-        for role, axis in axes.items():
-            shape = getattr(p, f"{role}_shape")
-            size = shape[axis] // p.groups * groups
-            changes[f"{role}_shape"] = _resized(shape, {axis: size})
-            forms[role] = _placed(shape, {axis: (0, size)})
-        return Rewritten(dataclasses.replace(p, **changes), forms)
-
-    def __str__(self) -> str:
-        return "padded groups"
-
-
-@dataclasses.dataclass(frozen=True)
-class MultipliersAsDepth:
-    """Channels that each have many results as channels of one result, of volumes as deep: the window, too.
-
-    lhs [batch, *spatial, C] becomes [batch, 1, *spatial, C], the filter [*spatial, 1, C * many] becomes
-    [many, *spatial, 1, C], its planes in reverse order, and out [batch, *spatial, C * many] becomes
-    [batch, many, *spatial, C]. Before lines there is one more unit dimension.
-    """
-
-    def why_not(self, problem: ConvProblem) -> str | None:
-        if problem.groups == 1 or problem.in_channels != 1 or problem.lhs_batch_grouped or problem.out_batch_grouped:
-            return "there are no groups of one channel"
-        if problem.out_channels < 2:
-            return "each channel has one result"
-        if not 1 <= len(problem.kernel) <= 2:
-            return f"there are {len(problem.kernel)} spatial dimensions"
-        specs = problem.lhs_spec, problem.out_spec
-        return None if all(s.second == len(s.axes) - 1 for s in specs) else "channels are not last"
-
-    def rewrite(self, problem: ConvProblem) -> Rewritten:
-        p, many, flat = problem, problem.out_channels, 2 - len(problem.kernel)
-        before = (1,) * (1 + flat)
-        lhs, out = (_deepened(spec, spec.first + 1, flat) for spec in (p.lhs_spec, p.out_spec))
-        rhs = _deepened(p.rhs_spec, 0, flat)
-        at, of_lhs = p.out_spec.first + 1, p.lhs_spec.first + 1
-        shape = _resized(p.out_shape, {p.out_spec.second: p.groups})
-        filter_shape = _resized(p.rhs_shape, {p.rhs_spec.first: p.groups})
-        deep = dataclasses.replace(
-            p,
-            lhs_shape=(*p.lhs_shape[:of_lhs], *before, *p.lhs_shape[of_lhs:]),
-            rhs_shape=(many, *before[1:], *filter_shape),
-            out_shape=(*shape[:at], many, *before[1:], *shape[at:]),
-            lhs_spec=lhs,
-            rhs_spec=rhs,
-            out_spec=out,
-            window_strides=before + p.window_strides,
-            pad_low=(many - 1, *(0,) * flat, *p.pad_low),
-            lhs_dilation=before + p.lhs_dilation,
-            rhs_dilation=before + p.rhs_dilation,
-        )
-        axes = tuple(range(of_lhs, of_lhs + len(before)))
-        views = Form(partial(jnp.expand_dims, axis=axes), partial(jnp.squeeze, axis=axes), is_view=True)
-        of_filter = _planes(p.rhs_spec.first, 0, many, flat)
-        turned = Form(lambda x: jnp.flip(x, 0), lambda x: jnp.flip(x, 0))
-        return Rewritten(
-            deep, {"lhs": views, "rhs": of_filter.then(turned), "out": _planes(p.out_spec.second, at, many, flat)}
-        )
-
-    def __str__(self) -> str:
-        return "multipliers as depth"
-
-
-def _deepened(spec: Spec, at: int, flat: int) -> Spec:
-    """With a spatial axis at `at`, before the others, and `flat` unit ones behind it."""
-    first, second, *spatial = (axis + (1 + flat) * (axis >= at) for axis in spec.axes)
-    return Spec(first, second, (*range(at, at + 1 + flat), *spatial))
-
-
-def _planes(axis: int, at: int, many: int, flat: int) -> Form:
-    """An axis' last factor, of `many`, as the axis `at`, and `flat` unit axes behind it."""
-    units = tuple(range(at + 1, at + 1 + flat))
-
-    def to(x: Array) -> Array:
-        x = x.reshape(*x.shape[:axis], x.shape[axis] // many, many, *x.shape[axis + 1 :])
-        return jnp.expand_dims(jnp.moveaxis(x, axis + 1, at), units)
-
-    def back(x: Array) -> Array:
-        x = jnp.moveaxis(jnp.squeeze(x, units), at, axis + 1)
-        return x.reshape(*x.shape[:axis], x.shape[axis] * many, *x.shape[axis + 2 :])
-
-    return Form(to, back)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -394,7 +248,8 @@ class SwappedOperands:
 FEW = 4  # times as many channels in as out are worth swapping
 
 Step = (
-    ChannelsLast | PackedColumns | PatchRowsAsImages | PackedGroups | PaddedGroups | MultipliersAsDepth | SwappedOperands
+    ChannelsLast | PackedColumns | PatchRowsAsImages | PackedGroups | PaddedGroups | MultipliersAsDepth
+    | StridesAsDepth | SwappedOperands
 )
 Rewriting = tuple[Step, ...]  # in their order; none leaves the problem as it is
 
@@ -406,18 +261,14 @@ def rewrite(rewriting: Rewriting, problem: ConvProblem) -> Rewritten:
         return Rewritten(problem, dict.fromkeys(ROLES, AS_IT_IS))
     if isinstance(rewriting[-1], SwappedOperands):
         before, forms, _ = rewrite(rewriting[:-1], problem)
-        return Rewritten(before.dgrad(), _swapped(forms), swapped=True)
+        return Rewritten(before.dgrad(), swapped(forms), swapped=True)
     if problem.reverse:
         forward, forms, _ = rewrite(rewriting, problem.dgrad())
-        return Rewritten(forward.dgrad(), _swapped(forms))
+        return Rewritten(forward.dgrad(), swapped(forms))
     *first, last = rewriting
     before, forms, _ = rewrite(tuple(first), problem)
     after, changed, _ = last.rewrite(before)
     return Rewritten(after, forms | {role: forms[role].then(form) for role, form in changed.items()})
-
-
-def _swapped(forms: dict[str, Form]) -> dict[str, Form]:
-    return {"lhs": forms["out"], "rhs": forms["rhs"], "out": forms["lhs"]}
 
 
 def why_not(rewriting: Rewriting, problem: ConvProblem) -> str | None:
@@ -447,13 +298,20 @@ def rewritings(product: Product, packs_groups: bool, stores_parts: bool) -> list
     return [r for r in found if r == (SwappedOperands(),) or in_pieces(r)]
 
 
-def rewritings_of_channels(problem: ConvProblem) -> list[Rewriting]:
-    """What makes a problem one of each channel on its own, in pieces of channels that are last: nothing, or one."""
-    forward, rewriting = _forward(problem), ()
+def rewritings_of_channels(product: Product) -> list[Rewriting]:
+    """What makes a problem one of each channel on its own, in pieces of channels that are last: nothing, or one. And
+    those that strides are taken out by besides. A reduce's input is then not dilated.
+    """
+    forward, rewriting = _forward(product.problem), ()
     for step in (ChannelsLast(), PaddedGroups(), MultipliersAsDepth()):
         if why_not((*rewriting, step), forward) is None:
             rewriting += (step,)
-    return [rewriting] if rewriting else []
+    unstrided = [(*rewriting, step) for step in (StridesAsDepth(columns=False), StridesAsDepth())]
+    every = [rewriting, *(r for r in unstrided if why_not(r, forward) is None)]
+    if product.kind == "reduce":
+        is_dilated = lambda r: max(rewrite(r, forward).problem.lhs_dilation, default=1) > 1
+        every = [(*r, SwappedOperands()) if is_dilated(r) else r for r in every]
+    return [r for r in every if r]
 
 
 def _forward(problem: ConvProblem) -> ConvProblem:

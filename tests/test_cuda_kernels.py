@@ -351,6 +351,12 @@ def of_channels():
         lhs, (*kernel, 1, many * lhs[-1]), feature_group_count=lhs[-1], **more)  # fmt: skip
     yield "two_for_each", times(2, (3, 9, 30, 8), (3, 5))
     yield "three_for_each", times(3, (2, 12, 13, 12), (7, 7))
+    yield "two_for_each_of_a_volume", times(2, (2, 4, 6, 9, 8), (3, 2, 3))
+    yield "two_for_each_by_two", times(2, (2, 13, 12, 8), (5, 5), window_strides=(2, 2))
+    yield "strided_31x31", each((1, 36, 40, 8), (31, 31), window_strides=(2, 2))
+    yield "strided_by_three", each((2, 14, 16, 16), (5, 4), window_strides=(3, 3))
+    yield "strided_volume", each((2, 5, 9, 12, 16), (3, 3, 3), window_strides=(2, 2, 2))
+    yield "thrice_as_wide", each((2, 5, 9, 16), (4, 5), lhs_dilation=(2, 3), padding=((2, 2), (2, 4)))
     yield "four_for_each_of_a_line", times(4, (3, 50, 16), (7,), padding=((6, 0),))
     yield "three_channels", each((2, 20, 21, 3), (5, 5))
     yield "taps_unseen", each((2, 2, 3, 16), (7, 7))

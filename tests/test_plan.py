@@ -107,7 +107,7 @@ def rewritings_of(family, kind, problem):
     """Those that the family may answer, besides none."""
     of = CUDA[family]
     if of.OF_CHANNELS:
-        return rewritings_of_channels(problem)
+        return rewritings_of_channels(Product(kind, problem))
     return rewritings(Product(kind, problem), of.PACKS_GROUPS, of.STORES_PARTS) if of.REWRITES else []
 
 
@@ -1236,8 +1236,15 @@ CHOSEN_FOR = {
     "replknet_of_float32": ("depthwise", each_channel((32, 56, 56, 128), (31, 31), "float32"), EVERY_PASS),
     "long_lines_of_float32": ("depthwise", each_channel((32, 1000, 512), (63,), "float32"), EVERY_PASS),
     "convnext_of_float32": ("depthwise", each_channel((128, 56, 56, 128), (7, 7), "float32"), EVERY_PASS),
+    "transposed": (
+        "depthwise", each_channel((32, 56, 56, 128), (4, 4), lhs_dilation=2, padding=2), EVERY_PASS[2:]
+    ),
     "dilated_7x7": ("depthwise", each_channel((64, 56, 56, 64), (7, 7), rhs_dilation=3), EVERY_PASS),
     "dilated_lines": ("depthwise", each_channel((8, 3200, 512), (3,), "float32", rhs_dilation=128), EVERY_PASS),
+    "strided_31x31": ("depthwise", each_channel((64, 56, 56, 128), (31, 31), window_strides=2), EVERY_PASS),
+    "strided_7x7_of_float32": (
+        "depthwise", each_channel((64, 56, 56, 128), (7, 7), "float32", window_strides=2), EVERY_PASS
+    ),
     "dense": ("wgmma", halves((128, 28, 28, 256), (3, 3, 256, 256)), GATHERS),
     "dense_of_float16": ("wgmma", layer((128, 28, 28, 256), (3, 3, 256, 256), "float16"), GATHERS),
     "dense_to_float32": ("wgmma", layer((128, 28, 28, 256), (3, 3, 256, 256), "bfloat16", "float32"), GATHERS[:1]),
@@ -1252,9 +1259,6 @@ NOT_CHOSEN_FOR = {
     "dense_weights": ("wgmma", halves((128, 28, 28, 256), (3, 3, 256, 256)), EVERY_PASS[2:]),
     "twice_as_many": (
         "depthwise", halves((128, 56, 56, 64), (3, 3, 1, 128), feature_group_count=64), EVERY_PASS
-    ),
-    "transposed": (
-        "depthwise", each_channel((32, 56, 56, 128), (4, 4), lhs_dilation=2, padding=2), EVERY_PASS[2:]
     ),
 }  # fmt: skip
 EITHER = [(*case, cases is CHOSEN_FOR) for cases in (CHOSEN_FOR, NOT_CHOSEN_FOR) for case in cases.values()]

@@ -21,7 +21,7 @@ from jaxconv.plan import Constraint, choose
 from jaxconv.product import OPERANDS, RESULT, Product
 from jaxconv.rewriting import (
     ROLES, ChannelsLast, MultipliersAsDepth, PackedColumns, PackedGroups, PaddedGroups, PatchRowsAsImages,
-    SwappedOperands, rewrite, rewritings, rewritings_of_channels, why_not
+    StridesAsDepth, SwappedOperands, rewrite, rewritings, rewritings_of_channels, why_not
 )  # fmt: skip
 
 PROBLEMS_IN_AN_EXAMPLE = 6  # they share a compilation
@@ -54,7 +54,9 @@ def all_that_apply(problem):
     steps = [PackedColumns(1), PackedColumns(problem.window_strides[-1]), *groups]
     tried = {(*first, *last) for first in ((), (ChannelsLast(),)) for last in ((), *((step,) for step in steps))}
     tried |= {(*steps, PatchRowsAsImages()) for steps in tried}
-    tried |= {(step,) for step in (PaddedGroups(), MultipliersAsDepth())} | {*rewritings_of_channels(problem)}
+    unstrided = [(*r, StridesAsDepth(columns)) for r in ((), (MultipliersAsDepth(),)) for columns in (False, True)]
+    tried |= {(PaddedGroups(),), (MultipliersAsDepth(),), *unstrided}
+    tried |= {*rewritings_of_channels(Product("gather", problem))}
     return [r for r in sorted(tried, key=str) if why_not(r, problem) is None]
 
 
@@ -123,8 +125,16 @@ PACKED = {
     "depthwise": layer((2, 9, 12), (3, 1, 12), window_strides=2, feature_group_count=12),
     "multipliers": layer((2, 5, 6, 4), (3, 2, 1, 12), feature_group_count=4, window_strides=(2, 1)),
     "multipliers_of_lines": layer((2, 9, 3), (3, 1, 6), feature_group_count=3, lhs_dilation=2, padding=1),
+    "multipliers_of_volumes": layer((2, 3, 4, 5, 3), (3, 2, 2, 1, 6), feature_group_count=3, lhs_dilation=(2, 1, 1),
+                                    padding=((2, 1), (0, 1), (1, 1))),
     "three_channels": layer((2, 5, 6, 3), (3, 2, 1, 3), "bfloat16", feature_group_count=3),
-}
+    "strided_rows": layer((2, 8, 7, 4), (5, 3, 1, 4), feature_group_count=4, window_strides=(2, 3)),
+    "strided_volume": layer((2, 5, 7, 6, 4), (3, 4, 3, 1, 4), feature_group_count=4, window_strides=(2, 3, 2)),
+    "strided_multipliers": layer((2, 7, 6, 4), (3, 2, 1, 8), feature_group_count=4, window_strides=(2, 2)),
+    "strided_and_cropped": layer((2, 11, 12, 4), (3, 4, 1, 4), feature_group_count=4, window_strides=(3, 2),
+                                 padding=((-2, 3), (-1, -2))),
+    "doubled": layer((2, 4, 5, 4), (4, 3, 1, 4), feature_group_count=4, lhs_dilation=(2, 3), padding=((2, 2), (1, 3))),
+}  # fmt: skip
 
 
 def test_same_results_of_layers():
@@ -242,8 +252,24 @@ INAPPLICABLE = {
     "whole_groups": (layer((2, 5, 4), (2, 1, 4), feature_group_count=4), PaddedGroups(), "whole pieces"),
     "wide_multipliers": (layer((2, 5, 6), (2, 2, 6), feature_group_count=3), MultipliersAsDepth(), "one channel"),
     "no_multipliers": (layer((2, 5, 6), (2, 1, 6), feature_group_count=6), MultipliersAsDepth(), "one result"),
-    "multipliers_of_volumes": (
-        layer((2, 3, 4, 5, 6), (2, 2, 2, 1, 12), feature_group_count=6), MultipliersAsDepth(), "3 spatial dimensions"
+    "multipliers_of_strided_volumes": (
+        layer((2, 3, 4, 5, 6), (2, 2, 2, 1, 12), feature_group_count=6, window_strides=2), MultipliersAsDepth(),
+        "strided"
+    ),
+    "wide_groups_of_strides": (
+        layer((2, 5, 6), (2, 2, 6), feature_group_count=3, window_strides=2), StridesAsDepth(), "one channel"
+    ),
+    "no_strides": (layer((2, 5, 6, 4), (2, 2, 1, 4), feature_group_count=4), StridesAsDepth(), "not strided"),
+    "no_strided_rows": (
+        layer((2, 9, 4), (2, 1, 4), feature_group_count=4, window_strides=2), StridesAsDepth(columns=False), "rows"
+    ),
+    "strided_and_dilated": (
+        layer((2, 9, 9, 4), (2, 2, 1, 4), feature_group_count=4, window_strides=2, rhs_dilation=2), StridesAsDepth(),
+        "dilated window"
+    ),
+    "both_strided_and_doubled": (
+        layer((2, 9, 9, 4), (2, 2, 1, 4), feature_group_count=4, window_strides=(2, 1), lhs_dilation=(1, 2), padding=1),
+        StridesAsDepth(columns=False), "dilated input"
     ),
 }  # fmt: skip
 
@@ -342,7 +368,7 @@ OF_CHANNELS = {
 @pytest.mark.parametrize("problem, rewriting", OF_CHANNELS.values(), ids=OF_CHANNELS)
 def test_what_is_chosen_of_each_channel_on_its_own(problem, rewriting, which):
     kind, problem = passes_of(problem)[which]
-    assert rewritings_of_channels(problem) == ([rewriting] if rewriting else [])
+    assert rewritings_of_channels(Product(kind, problem)) == ([rewriting] if rewriting else [])
     plan = choose("cuda", kind, problem).plan
     assert (plan.family, plan.rewriting) == ("depthwise", rewriting)
 
@@ -408,10 +434,16 @@ def test_on_a_mesh(rewriting, ins, groups, kind, monkeypatch):
     assert_same(tuple(map(np.asarray, results)), run_on_host(pullback(theirs), *operands))
 
 
+STRIDED = halves((32, 57, 55, 64), (31, 31, 1, 64), feature_group_count=64, window_strides=2)
+CALLS = {f"{name}_{family}": (family, *LAYERS[name]) for name in LAYERS for family in ("mma", "direct", "wgmma")} | {
+    f"strided_rows{'_and_columns' * columns}": ("depthwise", STRIDED, (StridesAsDepth(columns),))
+    for columns in (False, True)
+}
+
+
 @pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
-@pytest.mark.parametrize("family", ["mma", "direct", "wgmma"])
-@pytest.mark.parametrize("problem, rewriting", LAYERS.values(), ids=LAYERS)
-def test_the_call_with_any_batch(problem, rewriting, family, which):
+@pytest.mark.parametrize("family, problem, rewriting", CALLS.values(), ids=CALLS)
+def test_the_call_with_any_batch(family, problem, rewriting, which):
     """The kernel gets the rewritten problem's arrays; the function around it has the problem's."""
     (batch,) = export.symbolic_shape("b")
     at_batch = {f"{role}_shape": (batch, *getattr(problem, f"{role}_shape")[1:]) for role in ("lhs", "out")}
