@@ -58,7 +58,7 @@ struct Im2col {
 };
 
 // How a family is to run a call. With split > 1 the reduction is cut into that many slices, each summed into its own
-// part of the scratch, and a second kernel adds the slices in order.
+// part of the scratch, and a second kernel adds the slices in order; or, of some tiles of wgmma, a cluster adds them.
 struct Plan {
   int tile;  // index into the family's table
   int split;

@@ -1340,8 +1340,8 @@ def test_wgmma_tiles_are_those_that_are_compiled():
         assert (row.threads, row.resident) == (warpgroups * 128 + copies, resident) and min(row_blocks, col_blocks) == 1
         registers = {(2, 1): 232, (3, 1): 160, (2, 2): 112, (1, 2): 204}[warpgroups, resident]
         assert rows // warpgroups * cols // 128 < registers - 20
-        # Stages with two barriers each, columns copied by 64; buffers of 16 rows for each warp, and an order; or sums of
-        # all slices, of a part of the tile, and a barrier. Boxes have stages of their own, one for each block of a
+        # Stages with two barriers each, columns copied by 64; buffers of 16 rows for each warp, and an order; or sums
+        # of all slices, of a part of the tile, and a barrier. Boxes have stages of their own, one for each block of a
         # multiprocessor or two, and a table of taps.
         buffers = warpgroups * 4 * (3 - resident)
         results = rows * cols * 4 + 8 if slices else buffers * 16 * 128 + 8 * 4

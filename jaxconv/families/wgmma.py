@@ -29,10 +29,11 @@ RATE = 2048  # multiply-adds of a multiprocessor in a clock
 BEGIN_SECONDS = 1.3e-6
 TILE_SECONDS = 3.1e-7  # for a tile's results, and for each of them
 RESULT_SECONDS = 3.8e-11
-# Of tiles whose slices a cluster adds: for a turn, a step, and each block, which L2 serves beside the others.
-SLICES_SECONDS = 2.7e-6
-SLICE_STEP_SECONDS = 2.7e-7
-SLICE_BLOCK_SECONDS = 7e-9
+# Of tiles whose slices a cluster adds: for a turn, for a step, unless L2 takes longer for it, and for each block.
+SLICES_SECONDS = 3.0e-6
+SLICE_STEP_SECONDS = 2.0e-7
+SLICE_COPY_SECONDS = 1.9e-9  # a block's step, of L2
+SLICE_BLOCK_SECONDS = 9.5e-9
 SLICES_HELD = 0.9  # of the blocks that multiprocessors have room for, as clusters do not fill all
 
 
@@ -227,7 +228,8 @@ class Wgmma(TensorCores):
         held = int(SLICES_HELD * settings.tile.resident * device.multiprocessors)
         steps = math.ceil(self.steps(product, settings.tile) / settings.split)
         turns = max(1, ceil_div(blocks, max(1, held)))
-        return turns * (SLICES_SECONDS + steps * SLICE_STEP_SECONDS) + blocks * SLICE_BLOCK_SECONDS
+        step = max(SLICE_STEP_SECONDS, blocks / turns * SLICE_COPY_SECONDS)
+        return turns * (SLICES_SECONDS + steps * step) + blocks * SLICE_BLOCK_SECONDS
 
     def steps(self, product: Product, tile: WgmmaTile) -> float:
         """Chunks of all taps that a position sees, on average; of boxes, also half chunks.

@@ -25,8 +25,8 @@ inline constexpr int kMostBoxPixels = 104, kMostBoxTaps = 63;
 constexpr int ResultCols(const WgmmaTile& tile) { return tile.cols % 64 == 0 ? 64 : 32; }
 
 // The residue classes have the same positions here, those of the one that has most: what lies outside of the result is
-// not stored. What a thread block reads before its first copy is in front, in few lines of the constants' cache, in which
-// a launch finds nothing.
+// not stored. What a thread block reads before its first copy is in front, in few lines of the constants' cache, which
+// begins empty.
 struct WgmmaParams {
   const Tap* taps;
   const ResidueClass* classes;
@@ -37,7 +37,8 @@ struct WgmmaParams {
   int32_t chunks;      // of 64 source channels
   int32_t unit_rows, unit_cols;  // positions of a unit, of tiles of boxes
   int32_t box_rows, box_cols;    // pixels that they see, of a plane
-  // For divisions by the numbers above, which a thread block would begin with, 20 instructions each: 2^32 - 1 over them.
+  // For divisions by the numbers above, of which a thread block's beginning has some, 20 instructions less each:
+  // 2^32 - 1 over them.
   uint32_t count_reciprocals[kSpatial];
   uint32_t tap_reciprocal;
   uint32_t chunk_reciprocal;

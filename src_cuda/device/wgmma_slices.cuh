@@ -2,8 +2,8 @@
 // memory, no second kernel and no next tile.
 //
 // A warp's sums are pieces of 16 rows x 8 columns, as its registers hold them. Each block adds some columns, of all
-// slices: it is sent them, by stores that tell its barrier when they are there. So no block waits for what it sends, nor
-// for reads of another's shared memory, and each stays until what it is sent has come.
+// slices: it is sent them, by stores that tell its barrier when they are there. So no block waits for what it sends, or
+// reads another's shared memory, and each stays until all that it is sent has come.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ class SliceSums {
   static constexpr int kBytes = kTile.rows * kTile.cols * 4;  // of shared memory: a part of the tile, of each slice
 
   __device__ SliceSums(const WgmmaParams& p, uint32_t sums, uint32_t barrier)
-      : sums_(sums + threadIdx.x * 16), barrier_(barrier), slices_(p.split), slice_(ptx::RankInCluster()),
-        share_(kRowPieces / slices_) {}
+      : sums_(sums + threadIdx.x * 16), barrier_(barrier), slice_(ptx::RankInCluster()),
+        share_(kRowPieces / static_cast<uint32_t>(p.split)) {}
 
   // To be called by one thread, before any block sends.
   __device__ __forceinline__ void Init() const {
@@ -84,7 +84,6 @@ class SliceSums {
 
   uint32_t sums_;
   uint32_t barrier_;
-  uint32_t slices_;
   uint32_t slice_;
   uint32_t share_;  // pieces of a row, that a block adds
 };
@@ -103,7 +102,8 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     WgmmaKernelOfSlices(const __grid_constant__ WgmmaParams p) {
   constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
   static_assert(kTile.cluster() == 1 && !kTile.boxed, "the cluster's blocks have the slices, of pixels for each tap");
-  static_assert(kTile.rows == 64 * kTile.warpgroups() && kTile.resident == 2, "a warp has 16 rows, and its own registers");
+  static_assert(kTile.rows == 64 * kTile.warpgroups(), "a warp has 16 rows");
+  static_assert(kTile.resident == 2, "no warp leaves registers to others");
   if constexpr (!ptx::kIsHopper) {
     __trap();  // the host launches mma's
   } else {
