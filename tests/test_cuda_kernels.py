@@ -456,6 +456,9 @@ def of_windows():
     yield "units_of_a_line", last((3, 200, 72), (41, 72, 40))
     yield "units_of_a_volume", last((2, 3, 10, 9, 72), (3, 3, 3, 72, 136))
     yield "units_of_a_row", last((2, 1, 130, 24), (1, 7, 24, 16))
+    yield "units_of_a_row_in_rows", last((2, 9, 20, 16), (1, 6, 16, 24))
+    yield "units_of_a_column", last((2, 20, 9, 16), (6, 1, 16, 24))
+    yield "units_of_many_taps", last((1, 5, 9, 9, 8), (7, 3, 3, 8, 16))
     yield "dilated_units", dilated((1, 19, 9, 16), (2, 2, 16, 24), 3, 1)
     yield "padded_units", last((2, 9, 15, 16), (3, 2, 16, 24), padding=((-2, 4), (11, -3)))
     yield "many_units", last((20, 63, 58, 8), (3, 3, 8, 72))
@@ -718,6 +721,16 @@ def test_wgmma_itself_runs(row):
     assert sum("WgmmaKernel" in name for name in names) == sum(a.size > 0 for a in results_of(cases, expected))
     assert not any("MmaKernel" in name for name in names)
     assert any("AddSlices" in name for name in names) == (row.tile.slices == 0)
+
+
+@pytest.mark.parametrize("tile", [row.tile for row in FAMILIES["cuda"]["wgmma"].TILES if row.tile.resident == 2], ids=str)
+def test_exact_where_blocks_are_dealt_out(tile):
+    """Of long kernels, which have more blocks than there are at once: the last one's works end behind the others'."""
+    x = jax.random.randint(jax.random.key(0), (1, 1_300_007, 64), -3, 4).astype("bfloat16")
+    w = jax.random.randint(jax.random.key(1), (3 if tile.boxed else 1, 64, 72), -3, 4).astype("bfloat16")
+    conv = lambda tile: jaxconv.conv1d(x, w, padding="SAME", implementation=Constraint("cuda", "wgmma", tile))
+    alone = next(row.tile for row in FAMILIES["cuda"]["wgmma"].TILES if row.tile.resident == 1)
+    assert jnp.array_equal(*(jax.jit(conv, static_argnums=0)(of) for of in (tile, alone)))
 
 
 # By name: of direct a run, and several rows or runs, of depthwise one or more strips. Whether or not they

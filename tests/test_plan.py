@@ -17,7 +17,7 @@ from reference import lax_channels_last
 from jaxconv.families import FAMILIES, IM2COL_SCRATCH, TYPICAL_DEVICE, DepthwiseTile, DirectTile, Tile, WgmmaTile
 from jaxconv.families.depthwise_shape import window
 from jaxconv.families.direct_shape import Shape, Walk
-from jaxconv.families.wgmma import im2col
+from jaxconv.families.wgmma import MOST_BOX_PIXELS, MOST_BOX_TAPS, im2col
 from jaxconv.offsets import offset_tables
 from jaxconv.plan import Constraint, choose
 from jaxconv.problem import ConvProblem, row_major_strides
@@ -1117,20 +1117,30 @@ def test_wgmma_is_of_devices_that_have_it(which):
     assert choose("cuda", kind, problem, device=device(wgmma=False)).plan is not None
 
 
-@pytest.mark.parametrize("image, window, more, is_boxed", [
-    ((56, 56), (3, 3), {}, True), ((9, 3), (3, 3), {}, True), ((1, 200), (1, 41), {}, True), ((200,), (41,), {}, True),
-    ((5, 9, 9), (7, 3, 3), {}, True), ((9, 9), (2, 2), dict(rhs_dilation=(2, 2)), True),
-    ((9, 9), (5, 5), {}, False), ((200,), (42,), {}, False), ((9, 9, 9), (8, 3, 3), {}, False),
-    ((9, 9), (3, 3), dict(rhs_dilation=(2, 2)), False), ((9, 9), (3, 3), dict(window_strides=2), False),
-    ((9, 9, 9), (3, 1, 1), {}, False), ((9, 9), (1, 1), {}, False),
+BOXED = [row.tile for row in CUDA["wgmma"].TILES if row.tile.boxed]
+
+
+@pytest.mark.parametrize("image, window, more, why", [
+    ((56, 56), (3, 3), {}, None), ((9, 3), (3, 3), {}, None), ((1, 200), (1, 41), {}, None), ((200,), (41,), {}, None),
+    ((5, 9, 9), (7, 3, 3), {}, None), ((9, 9), (2, 2), dict(rhs_dilation=(2, 2)), None),
+    ((9, 9), (5, 5), {}, "144 pixels, of 104"), ((200,), (42,), {}, "105 pixels, of 104"),
+    ((9, 9), (3, 3), dict(rhs_dilation=(2, 2)), "144 pixels, of 104"), ((9, 9, 9), (8, 3, 3), {}, "72 taps, of 63"),
+    ((9, 9), (3, 3), dict(window_strides=2), "not a pixel apart"), ((9, 9, 9), (3, 1, 1), {}, "has one tap"),
+    ((9, 9), (1, 1), {}, "has one tap"),
 ])  # fmt: skip
 @pytest.mark.parametrize("which", GATHERS)
-def test_windows_that_boxes_are_large_enough_for(image, window, more, is_boxed, which):
-    """104 pixels, 63 taps, of which a plane has more than one, and windows a pixel apart."""
+def test_windows_that_boxes_are_large_enough_for(image, window, more, why, which):
     kind, problem = passes_of(halves((2, *image, 16), (*window, 16, 8), **more))[which]
-    for row in CUDA["wgmma"].TILES:
-        if row.tile.boxed:
-            assert (choose("cuda", kind, problem, as_it_is("wgmma", row.tile)).plan is not None) == is_boxed
+    for tile in BOXED:
+        choice = choose("cuda", kind, problem, as_it_is("wgmma", tile))
+        assert (choice.plan is None) == (why is not None)
+        assert why is None or any(why in r.reason for r in choice.rejected)
+
+
+def test_limits_of_boxes_are_those_that_are_compiled():
+    header = (SOURCES / "src_cuda/device/wgmma_params.cuh").read_text()
+    limits = re.search(r"kMostBoxPixels = (\d+), kMostBoxTaps = (\d+);", header).groups()
+    assert tuple(map(int, limits)) == (MOST_BOX_PIXELS, MOST_BOX_TAPS)
 
 
 def test_positions_of_wgmma_are_of_31_bits():
@@ -1138,6 +1148,10 @@ def test_positions_of_wgmma_are_of_31_bits():
     for images, fits in ((2**15 - 1, True), (2**15, False)):
         choice = choose("cuda", "gather", halves((images, 2**15, 8), (3, 8, 8)), as_it_is("wgmma"))
         assert (choice.plan is not None) == fits
+    for images, fits in ((2**24 - 1, True), (2**24, False)):  # of a unit of 64 each
+        choices = [choose("cuda", "gather", halves((images, 7, 7, 8), (3, 3, 8, 8)), as_it_is("wgmma", tile))
+                   for tile in BOXED]  # fmt: skip
+        assert all((choice.plan is not None) == fits for choice in choices)
 
 
 @pytest.mark.parametrize("multiprocessors", [1, 2, 3, 16, 131])
@@ -1151,13 +1165,14 @@ def test_clusters_of_any_device(multiprocessors):
 
 
 @pytest.mark.parametrize("split", [None, 1, 3, 17])
+@pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("which", GATHERS)
-def test_wgmma_with_any_batch(which, split):
+def test_wgmma_with_any_batch(which, stride, split):
     """The plan is that of a typical batch; its slices are of the batch that there will be."""
     (batch,) = export.symbolic_shape("b")
-    at_batch = lambda b: passes_of(halves((b, 14, 14, 256), (3, 3, 256, 128), window_strides=2))[which]
+    at_batch = lambda b: passes_of(halves((b, 14, 14, 256), (3, 3, 256, 128), window_strides=stride))[which]
     (kind, symbolic), (_, known) = (at_batch(b) for b in (batch, 32))
-    for tile in (None, *(row.tile for row in CUDA["wgmma"].TILES if not row.tile.boxed)):
+    for tile in (None, *(row.tile for row in CUDA["wgmma"].TILES if stride == 1 or not row.tile.boxed)):
         adds = tile is not None and tile.slices > 0
         asked = as_it_is("wgmma", tile, split=split and (8 if adds else split))
         plans = [choose("cuda", kind, problem, asked).plan for problem in (symbolic, known)]

@@ -1,4 +1,4 @@
-"""The wgmma family: implicit GEMM on Hopper's tensor cores, of pixels that TMA reads in its im2col mode."""
+"""The wgmma family: implicit GEMM on Hopper's tensor cores, of pixels that TMA reads in its im2col mode or as boxes."""
 
 from __future__ import annotations
 
@@ -188,6 +188,8 @@ class Wgmma(TensorCores):
             return f"a split of {settings.split}, which {settings.tile.slices} slices are no multiple of"
         if settings.tile.slices and ceil_div(product.cols, settings.tile.cols) > MOST_COL_TILES:
             return f"more than {MOST_COL_TILES} tiles of columns"
+        if 2 * _class_rows(product, settings.tile) > INT32_MAX:
+            return "too many positions"
         why = super().why_not(settings, product, device)
         return _why_not_boxes(product.problem) if why is None and settings.tile.boxed else why
 
@@ -272,8 +274,6 @@ def _why_not_windows(product: Product) -> str | None:
         return "the filter's channels are not its last axis"
     if 0 in (problem.in_channels, *problem.in_spatial, *problem.kernel):
         return "there is nothing to multiply"
-    if 2 * _class_rows(product, None) > INT32_MAX:
-        return "too many positions"
     where = im2col(problem)
     return where if isinstance(where, str) else None
 
@@ -286,8 +286,10 @@ def _why_not_boxes(problem: ConvProblem) -> str | None:
     if reach == (0, 0):
         return "a plane has one tap"
     rows, cols = (unit + far for unit, far in zip(_unit(problem), reach, strict=True))
-    if rows * cols > MOST_BOX_PIXELS or math.prod(problem.kernel) > MOST_BOX_TAPS:
-        return f"windows of {rows * cols} pixels of a plane, of {MOST_BOX_PIXELS} at most"
+    if rows * cols > MOST_BOX_PIXELS:
+        return f"boxes of {rows * cols} pixels, of {MOST_BOX_PIXELS} at most"
+    if (taps := math.prod(problem.kernel)) > MOST_BOX_TAPS:
+        return f"{taps} taps, of {MOST_BOX_TAPS} at most"
     return None
 
 
@@ -296,9 +298,9 @@ def _unit(problem: ConvProblem) -> tuple[int, int]:
     return (1, UNIT_ROWS) if (1, 1, *problem.out_spatial)[-2] == 1 else (8, 8)
 
 
-def _class_rows(product: Product, tile: WgmmaTile | None) -> int:
+def _class_rows(product: Product, tile: WgmmaTile) -> int:
     """Positions of the residue class that has most, which the others are computed with; of boxes, in whole units."""
     p = product.problem
-    unit = (1, *_unit(p))[SPATIAL - len(p.kernel) :] if tile is not None and tile.boxed else (1,) * len(p.kernel)
+    unit = (1, *_unit(p))[SPATIAL - len(p.kernel) :] if tile.boxed else (1,) * len(p.kernel)
     dims = zip(p.window_strides, p.lhs_dilation, p.out_spatial, unit, strict=True)
     return product.images * math.prod(ceil_div(size, d // math.gcd(s, d) * u) * u for s, d, size, u in dims)

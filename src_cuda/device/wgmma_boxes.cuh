@@ -35,6 +35,10 @@ struct WgmmaBoxStages {
   static constexpr int kBoxBarriers = StageRing<kStages>::kBarriers;
   static constexpr int kBarriers = kBoxBarriers + StageRing<kTile.stages>::kBarriers;
   static_assert(kUnitBytes % 1024 == 0, "each box begins a turn of its swizzle");
+  static_assert(kUnitRows == 64 && kUnitRows % kResultRows == 0, "a unit is of the rows of one multiplication");
+  static_assert(kMostBoxPixels <= 256, "TMA's boxes have no more pixels along an axis");
+  static_assert(kMostBoxTaps < WgmmaThreads(kTile), "each tap has a thread that puts it in the table");
+  static_assert(sizeof(BoxTap) * (kMostBoxTaps + 1) % 1024 == 0, "results behind it begin a turn of their swizzle");
   static_assert(kTile.cluster() == 1, "boxes are not shared");
 
   char boxes[kStages][kUnits][kUnitBytes];
@@ -55,12 +59,14 @@ struct WgmmaBoxStages {
     if (i == all.tap_count) taps[i] = {0, 0, p.problem.tap_count};
     if (i >= all.tap_count) return;
     const Tap& tap = p.taps[all.first_tap + i];
-    const int32_t row = tap.shift[1] - p.corner[1], col = tap.shift[2] - p.corner[2];
+    const uint32_t row = static_cast<uint32_t>(tap.shift[1]) - p.corner[1];
+    const uint32_t col = static_cast<uint32_t>(tap.shift[2]) - p.corner[2];
     const int32_t filter = tap.filter_delta / p.tap_stride;
-    const bool is_in_box = row >= 0 && col >= 0 && row + p.unit_rows <= p.box_rows && col + p.unit_cols <= p.box_cols;
+    const bool is_in_box = row <= static_cast<uint32_t>(p.box_rows - p.unit_rows) &&
+                           col <= static_cast<uint32_t>(p.box_cols - p.unit_cols);
     const bool is_tap = static_cast<uint32_t>(filter) < static_cast<uint32_t>(p.problem.tap_count);
     if (!is_in_box || !is_tap || filter * p.tap_stride != tap.filter_delta) __trap();
-    taps[i] = {row * p.box_cols + col, tap.shift[0], filter};
+    taps[i] = {static_cast<int32_t>(row * p.box_cols + col), tap.shift[0], filter};
   }
 
   // Calls round(first tap, last, chunk) for all boxes of a work: steps are those of a plane's taps, chunk by chunk.

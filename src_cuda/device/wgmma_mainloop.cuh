@@ -149,9 +149,10 @@ class WgmmaProducts : public WgmmaSums<T, kTile, kAlongSteps> {
   using Stages = WgmmaStages<T, kTile, kAlongSteps>;
 
   __device__ WgmmaProducts(const WgmmaParams& p, const Stages& stages, uint32_t barriers, int first_row)
-      : channels_(p.chunks > 1 ? kChunk : static_cast<int32_t>(p.problem.in_channels)), stages_(ptx::SharedAddress(&stages) & this->kOfBlock), ring_(barriers), first_row_(first_row) {}
+      : channels_(p.chunks > 1 ? kChunk : static_cast<int32_t>(p.problem.in_channels)),
+        stages_(ptx::SharedAddress(&stages) & this->kOfBlock), ring_(barriers), first_row_(first_row) {}
 
-  // The sums of a work. Where there are no channels, nothing is multiplied.
+  // The sums of a work. Of the only chunk, what has no channels is left out.
   __device__ __forceinline__ void Multiply(const WgmmaWork& work) {
     if (channels_ > 48) {
       MultiplyChunks<kChunk>(work);

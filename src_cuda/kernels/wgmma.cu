@@ -1,4 +1,5 @@
-// The wgmma family: implicit GEMM on Hopper, which reads pixels by TMA in its im2col mode. Gathers of 16-bit types.
+// The wgmma family: implicit GEMM on Hopper, which reads pixels by TMA, in its im2col mode or as boxes. Gathers of
+// 16-bit types.
 #include "kernels/wgmma.h"
 
 #include <cuda_bf16.h>
@@ -280,8 +281,10 @@ WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
     params.corner[d] = im2col.corner[d];
   }
   if (im2col.rank == 2 && !tile.boxed) params.counts[2] = INT32_MAX;  // rows behind the last pixel are no other image's
-  params.unit_rows = UnitOf(p, 1), params.unit_cols = UnitOf(p, 2);
-  params.box_rows = params.unit_rows + im2col.reach[0], params.box_cols = params.unit_cols + im2col.reach[1];
+  if (tile.boxed) {
+    params.unit_rows = UnitOf(p, 1), params.unit_cols = UnitOf(p, 2);
+    params.box_rows = params.unit_rows + im2col.reach[0], params.box_cols = params.unit_cols + im2col.reach[1];
+  }
   params.live_classes = static_cast<int32_t>(LiveClasses(p));
   params.rank = im2col.rank;
   params.tap_stride = im2col.tap_stride;
