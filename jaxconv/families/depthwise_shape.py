@@ -182,15 +182,15 @@ def window(problem: ConvProblem) -> Window | None:
     every = np.concatenate(shifts)
     first = tuple(every.min(axis=0).tolist())
     depths, rows, cols = (every.max(axis=0) - first + 1).tolist()
-    shifts = np.gcd.reduce(every - first, axis=0).tolist()
-    are_strided = [(step, period) != (1, 1) for step, period in zip(steps, periods, strict=True)]
-    apart = tuple(
-        1 if strided or reach >= MOST_APART else max(1, shift)
-        for strided, reach, shift in zip(are_strided[1:], (rows, cols), shifts[1:], strict=True)
-    )
+    apart = tuple(_apart(every[:, i] - first[i]) if steps[i] == periods[i] == 1 else 1 for i in (1, 2))
     rows, cols = ceil_div(rows, apart[0]), ceil_div(cols, apart[1])
     pixels = cols + STRIP - 1 if apart[1] > 1 else int(max(ends)) - first[2] + 1
     return Window(first, steps, periods, depths * periods[0], rows, cols, pixels, apart)
+
+
+def _apart(distances: np.ndarray) -> int:
+    """What all of taps' distances from the first are multiples of, if kernels can count so far."""
+    return max(1, int(np.gcd.reduce(distances))) if distances.max() < MOST_APART else 1
 
 
 @lru_cache(maxsize=4096)
