@@ -21,7 +21,8 @@ MOST_BOX_PIXELS, MOST_BOX_TAPS = 104, 63
 MOST_CLASSES = 8
 MOST_COL_TILES = (1 << 16) - 1  # where a cluster has a tile
 MOST_STEP = 8  # pixels from a window of TMA's to the next
-# Of TMA's maps, by their rank: how far from an image's edges windows may begin and end, and taps from a window's corner.
+# Of TMA's maps, by their rank: how far from an image's edges windows may begin and end, and taps from a window's
+# corner.
 FARTHEST = {3: (1 << 15, 1 << 16), 4: (1 << 7, 1 << 8), 5: (1 << 4, 1 << 5)}
 RESULT_BYTES = 64 * 64 * 2  # shared memory of a warpgroup's results on their way
 RATE = 2048  # multiply-adds of a multiprocessor in a clock

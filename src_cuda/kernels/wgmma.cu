@@ -14,68 +14,15 @@
 
 #include "host/device_attribute.h"
 #include "host/enqueue.cuh"
-#include "host/im2col_map.h"
 #include "host/persistent.h"
 #include "host/product.h"
 #include "host/types.h"
+#include "host/wgmma_maps.h"
+#include "host/wgmma_works.h"
 #include "launch.h"
 
 namespace jaxconv {
 namespace {
-
-// Elements from a pixel to the next, if those of all images are evenly apart; else 0.
-int64_t PixelStride(const TensorStrides& s, const int64_t (&size)[kSpatial], int64_t batch) {
-  const int64_t counts[] = {size[2], size[1], size[0], batch};
-  const int64_t strides[] = {s.spatial[2], s.spatial[1], s.spatial[0], s.batch};
-  int64_t apart = s.batch, pixels = 1;
-  for (int axis = 0; axis < 1 + kSpatial; ++axis) {
-    if (counts[axis] == 1) continue;
-    if (pixels == 1) apart = strides[axis];
-    if (strides[axis] != apart * pixels) return 0;
-    pixels *= counts[axis];
-  }
-  return apart;
-}
-
-// The problem of one tap whose pixels, of all images, are the rows of a matrix: an image of one row of pixels.
-ConvProblem AsMatrix(ConvProblem p) {
-  p.src.spatial[2] = PixelStride(p.src, p.src_size, p.batch);
-  p.dst.spatial[2] = PixelStride(p.dst, p.dst_size, p.batch);
-  const int64_t pixels = p.batch * p.src_size[0] * p.src_size[1] * p.src_size[2];
-  p.batch = 1;
-  for (int d = 0; d < kSpatial; ++d) p.src_size[d] = p.dst_size[d] = d == kSpatial - 1 ? pixels : 1;
-  return p;
-}
-
-// Rows, or columns, of a unit's positions, of tiles of boxes.
-int32_t UnitOf(const ConvProblem& p, int d) { return p.dst_size[1] == 1 ? (d == 1 ? 1 : kUnitRows) : 8; }
-
-// Positions of the class that has most, which the others are computed with, or, of boxes, their units.
-struct Counts {
-  int64_t of[kSpatial];
-};
-
-Counts ClassCounts(const ConvProblem& p, const WgmmaTile& tile) {
-  Counts counts;
-  for (int d = 0; d < kSpatial; ++d) {
-    counts.of[d] = CeilDiv(p.dst_size[d], p.period[d] * (tile.boxed && d > 0 ? UnitOf(p, d) : 1));
-  }
-  return counts;
-}
-
-// Rows of a class's product.
-int64_t ClassRows(const ConvProblem& p, const WgmmaTile& tile) {
-  const Counts counts = ClassCounts(p, tile);
-  return p.batch * counts.of[0] * counts.of[1] * counts.of[2] * (tile.boxed ? kUnitRows : 1);
-}
-
-// Clusters of tiles along a class's rows, and along columns.
-int64_t RowClusters(const ConvProblem& p, const WgmmaTile& tile) {
-  return CeilDiv(ClassRows(p, tile), int64_t{tile.rows} * tile.row_blocks);
-}
-int64_t ColClusters(const ConvProblem& p, const WgmmaTile& tile) {
-  return CeilDiv(p.out_channels, int64_t{tile.cols} * tile.col_blocks);
-}
 
 // The plan of a tile's results: the slices that a cluster adds are stored as one.
 Plan Stored(const Plan& plan) {
@@ -84,20 +31,13 @@ Plan Stored(const Plan& plan) {
   return stored;
 }
 
-// What clusters share out.
-int64_t Works(const ConvProblem& p, const WgmmaTile& tile, int split) {
-  return RowClusters(p, tile) * ColClusters(p, tile) * LiveClasses(p) * split;
-}
-
-// Whether the filter lies along the steps: its source channels are neighbours in memory.
-bool IsAlongSteps(const ConvProblem& p) { return p.filter.out != 1; }
-
 WgmmaKernelOfTile Find(const ConvProblem& p, int tile) {
   return p.src_type == DType::kBF16 ? FindWgmma<__nv_bfloat16>(tile, IsAlongSteps(p))
                                     : FindWgmma<__half>(tile, IsAlongSteps(p));
 }
 
-// The plan of mma that takes the place of one of this family where there is no wgmma, or TMA cannot be told of operands.
+// The plan of mma that takes the place of one of this family where there is no wgmma, or TMA cannot be told of
+// operands.
 Plan WithoutWgmma(const Plan& plan) {
   int tile = 0;
   while (kMmaTiles[tile].wgmma || kMmaTiles[tile].cols > std::min(128, kWgmmaTiles[plan.tile].cols)) ++tile;
@@ -208,57 +148,6 @@ size_t ScratchBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
 size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
   const size_t without = kMma.shared_bytes(p, pass, WithoutWgmma(plan));
   return DeviceHasWgmma() ? std::max(Find(p, plan.tile).shared_bytes, without) : without;
-}
-
-bool EncodeFilter(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
-  const ConvProblem& p = call.problem;
-  const bool along_steps = IsAlongSteps(p);
-  return EncodeMatrices(&params->rhs_map, call.rhs, p.filter_type, along_steps ? p.in_channels : p.out_channels,
-                        along_steps ? p.out_channels : p.in_channels, along_steps ? p.filter.out : p.filter.in,
-                        p.tap_count, params->tap_stride, kChunk, (along_steps ? tile.cols : kChunk) / tile.row_blocks);
-}
-
-// Of boxes: what a unit sees, and what a warp stores of one.
-bool EncodeBoxMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
-  const ConvProblem& p = call.problem;
-  if (!EncodeBoxes(&params->src_map, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels, kChunk,
-                   params->box_rows, params->box_cols)) {
-    return false;
-  }
-  const int cols = std::min(params->unit_cols, kResultRows);
-  return !params->has_out_maps || EncodeBoxes(&params->out_maps[0], call.result, p.dst_type, p.dst, p.dst_size, p.batch,
-                                              p.out_channels, ResultCols(tile), kResultRows / cols, cols);
-}
-
-// Of windows, in TMA's im2col mode.
-bool EncodeWindowMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
-  const ConvProblem& p = call.problem;
-  Windows windows;
-  for (int d = 0; d < kSpatial; ++d) windows.Set(d, params->corner[d], p.step[d], params->counts[d]);
-  if (!EncodeWindows(&params->src_map, params->rank, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels,
-                     windows, kChunk, tile.rows / tile.col_blocks)) {
-    return false;
-  }
-  if (!params->has_out_maps) return true;
-  // The table's order: the last dimension's phases follow each other.
-  for (int32_t c = 0; c < params->live_classes; ++c) {
-    for (int32_t d = kSpatial - 1, rest = c; d >= 0; --d) {
-      const auto phases = static_cast<int32_t>(LivePhases(p, d));
-      windows.Set(d, rest % phases, p.period[d], params->counts[d]), rest /= phases;
-    }
-    if (!EncodeWindows(&params->out_maps[c], params->rank, call.result, p.dst_type, p.dst, p.dst_size, p.batch,
-                       p.out_channels, windows, ResultCols(tile), kResultRows)) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// False where TMA cannot be told of the operands.
-bool EncodeMaps(const ConvCall& call, const Plan& plan, WgmmaParams* params) {
-  const WgmmaTile& tile = kWgmmaTiles[plan.tile];
-  return EncodeFilter(call, tile, params) &&
-         (tile.boxed ? EncodeBoxMaps(call, tile, params) : EncodeWindowMaps(call, tile, params));
 }
 
 WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
