@@ -75,19 +75,9 @@ inline bool EncodeWindows(CUtensorMap* map, int rank, const void* tensor, DType 
 inline bool EncodeBoxes(CUtensorMap* map, const void* tensor, DType type, const TensorStrides& s,
                         const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, int chunk, int rows,
                         int cols) {
-  static const auto encode = DriverFunction<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
-  if (encode == nullptr) return false;
-  const auto size_of = [](int64_t size) { return static_cast<cuuint64_t>(size); };
-  // Strides of dimensions that there are none of may be anything that is valid.
-  const auto bytes = [&](int64_t stride) { return size_of(std::max(stride, channels)) * 2; };
-  const cuuint64_t sizes[] = {size_of(channels), size_of(size[2]), size_of(size[1]), size_of(size[0]), size_of(batch)};
-  const cuuint64_t strides[] = {bytes(s.spatial[2]), bytes(s.spatial[1]), bytes(s.spatial[0]), bytes(s.batch)};
   const cuuint32_t box[] = {static_cast<cuuint32_t>(chunk), static_cast<cuuint32_t>(cols),
                             static_cast<cuuint32_t>(rows), 1, 1};
-  const cuuint32_t steps[] = {1, 1, 1, 1, 1};
-  return encode(map, MapType(type), 5, const_cast<void*>(tensor), sizes, strides, box, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(chunk), CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return EncodeActivation(map, tensor, type, s, size, batch, channels, 1, box, SwizzleOf(chunk));
 }
 
 }  // namespace jaxconv

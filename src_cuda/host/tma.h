@@ -4,6 +4,9 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <cstdint>
+
 #include "conv_problem.h"
 
 namespace jaxconv {
@@ -19,6 +22,26 @@ Function* DriverFunction(const char* name) {
 
 inline CUtensorMapDataType MapType(DType type) {
   return type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+}
+
+// Describes an activation of (channel, w, h, d, image) and a box of it. So many pixels of a row, neighbours in memory,
+// are taken for one, of all their channels. False where the driver refuses, or is too old.
+inline bool EncodeActivation(CUtensorMap* map, const void* tensor, DType type, const TensorStrides& s,
+                             const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, int64_t as_one,
+                             const cuuint32_t (&box)[2 + kSpatial], CUtensorMapSwizzle swizzle) {
+  static const auto encode = DriverFunction<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
+  if (encode == nullptr) return false;
+  const auto size_of = [](int64_t size) { return static_cast<cuuint64_t>(size); };
+  // Strides of dimensions that there are none of may be anything that is valid.
+  const auto bytes = [&](int64_t stride) { return size_of(std::max(stride, channels * as_one)) * 2; };
+  const cuuint64_t sizes[] = {size_of(channels * as_one), size_of(size[2] / as_one), size_of(size[1]),
+                              size_of(size[0]), size_of(batch)};
+  const cuuint64_t strides[] = {bytes(s.spatial[2] * as_one), bytes(s.spatial[1]), bytes(s.spatial[0]),
+                                bytes(s.batch)};
+  const cuuint32_t steps[] = {1, 1, 1, 1, 1};
+  return encode(map, MapType(type), 5, const_cast<void*>(tensor), sizes, strides, box, steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 }  // namespace jaxconv
