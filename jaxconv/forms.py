@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
+import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxconv.problem import Shape
+from jaxconv.problem import ConvProblem, Shape
 
 ROLES = ("lhs", "rhs", "out")
 
@@ -57,6 +59,20 @@ def placed(shape: Shape, places: dict[int, tuple[int, int]]) -> Form:
         return x
 
     return Form(lambda x: lax.pad(x, x.dtype.type(0), edges), back)
+
+
+def reshaped(shape: Shape, to: Shape) -> Form:
+    return Form(partial(jnp.reshape, shape=to), partial(jnp.reshape, shape=shape), is_view=True)
+
+
+def split(x: Array, axis: int, many: int) -> Array:
+    """An axis as two: its last factor, of `many`, behind the rest of it."""
+    return x.reshape(*x.shape[:axis], x.shape[axis] // many, many, *x.shape[axis + 1 :])
+
+
+def joined(x: Array, axis: int) -> Array:
+    """An axis and the one behind it as one."""
+    return x.reshape(*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
 
 
 def swapped(forms: dict[str, Form]) -> dict[str, Form]:

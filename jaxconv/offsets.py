@@ -7,7 +7,6 @@ classes of a lhs dilation, so that no kernel multiplies the zeros of a dilated i
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -42,8 +41,7 @@ class Line(NamedTuple):
     shifts: np.ndarray  # [kernel] the tap's displacement, in source elements
 
 
-def _line(out_size, kernel, stride, pad_low, lhs_dilation, rhs_dilation, reverse) -> Line:
-    period = lhs_dilation // math.gcd(stride, lhs_dilation)
+def _line(out_size, kernel, stride, pad_low, lhs_dilation, rhs_dilation, period, reverse) -> Line:
     phase = np.arange(min(period, max(out_size, 1)))  # phases behind the output have no positions
     place = np.arange(kernel)[::-1] if reverse else np.arange(kernel)
     shift, hole = np.divmod(phase[:, None] * stride + place * rhs_dilation - pad_low, lhs_dilation)
@@ -53,7 +51,7 @@ def _line(out_size, kernel, stride, pad_low, lhs_dilation, rhs_dilation, reverse
     return Line(counts, np.where(sees.any(axis=0), first, -1), shift[first, np.arange(kernel)])
 
 
-UNIT = _line(out_size=1, kernel=1, stride=1, pad_low=0, lhs_dilation=1, rhs_dilation=1, reverse=False)
+UNIT = _line(out_size=1, kernel=1, stride=1, pad_low=0, lhs_dilation=1, rhs_dilation=1, period=1, reverse=False)
 
 
 def fits_int32(problem: ConvProblem) -> bool:
@@ -77,7 +75,7 @@ def offset_tables(problem: ConvProblem) -> OffsetTables:
     """The tables of a problem whose shapes, but for an outermost batch, are known, and that fits 32 bits."""
     dims = zip(
         problem.out_spatial, problem.kernel, problem.window_strides, problem.pad_low, problem.lhs_dilation,
-        problem.rhs_dilation, strict=True,
+        problem.rhs_dilation, problem.periods, strict=True,
     )  # fmt: skip
     lines = [UNIT] * (SPATIAL - len(problem.kernel)) + [_line(*d, problem.reverse) for d in dims]
 

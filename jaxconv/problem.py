@@ -133,6 +133,18 @@ class ConvProblem:
     def out_spatial(self) -> tuple[int, ...]:
         return tuple(self.out_shape[a] for a in self.out_spec.spatial)
 
+    @cached_property
+    def periods(self) -> tuple[int, ...]:
+        """Output positions from one to the next that sees the same taps: neighbours of a residue class."""
+        pairs = zip(self.window_strides, self.lhs_dilation, strict=True)
+        return tuple(dilation // math.gcd(stride, dilation) for stride, dilation in pairs)
+
+    @cached_property
+    def steps(self) -> tuple[int, ...]:
+        """Source pixels from one of them to the next."""
+        pairs = zip(self.window_strides, self.lhs_dilation, strict=True)
+        return tuple(stride // math.gcd(stride, dilation) for stride, dilation in pairs)
+
     @property
     def batch(self) -> Dim:
         """Images in a batch group."""

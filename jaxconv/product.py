@@ -72,9 +72,8 @@ class Product:
     @cached_property
     def classes(self) -> int:
         """Residue classes of a lhs dilation: a position sees the taps of its own, on average their share of all."""
-        p = self.problem
-        dims = zip(p.window_strides, p.lhs_dilation, p.out_spatial, strict=True)
-        return math.prod(min(dilation // math.gcd(stride, dilation), max(size, 1)) for stride, dilation, size in dims)
+        dims = zip(self.problem.periods, self.problem.out_spatial, strict=True)
+        return math.prod(min(period, max(size, 1)) for period, size in dims)
 
     @cached_property
     def steps(self) -> int:

@@ -16,7 +16,7 @@ from jax import Array, lax
 from jaxconv.factors import fold, unfold
 from jaxconv.families import Mma
 from jaxconv.families.wgmma import MOST_STEP
-from jaxconv.forms import AS_IT_IS, ROLES, Form, Rewritten, placed, resized, swapped
+from jaxconv.forms import AS_IT_IS, ROLES, Form, Rewritten, joined, placed, reshaped, resized, split, swapped
 from jaxconv.problem import ConvProblem, Shape, Spec
 from jaxconv.product import Product, ceil_div
 from jaxconv.rewriting_of_channels import MultipliersAsDepth, PaddedGroups, StridesAsDepth
@@ -132,14 +132,11 @@ def _packed(problem: ConvProblem, role: str, by: int) -> Form:
     axis = spec.spatial[-1]
 
     def to(x: Array) -> Array:
-        before, columns, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
-        return fold(x.reshape(*before, columns // by, by, *after), axis + 1, problem, role, "c")
+        return fold(split(x, axis, by), axis + 1, problem, role, "c")
 
     def back(x: Array) -> Array:
         x, mapped = unfold(x, by, problem, role, "c")
-        x = jnp.moveaxis(x, mapped, axis + 1)
-        before, packs, after = x.shape[:axis], x.shape[axis], x.shape[axis + 2 :]
-        return x.reshape(*before, packs * by, *after)
+        return joined(jnp.moveaxis(x, mapped, axis + 1), axis)
 
     return Form(to, back, is_view=spec.second == axis + 1)
 
@@ -168,7 +165,7 @@ class PatchRowsAsImages:
             images, rows = shape[spec.first], shape[spec.spatial[0]]
             new = resized(shape, {spec.first: images * rows // high, spec.spatial[0]: high})
             shapes[f"{role}_shape"] = new
-            forms[role] = Form(partial(jnp.reshape, shape=new), partial(jnp.reshape, shape=shape), is_view=True)
+            forms[role] = reshaped(shape, new)
         strides = (1, *problem.window_strides[1:])
         return Rewritten(dataclasses.replace(problem, window_strides=strides, **shapes), forms)
 

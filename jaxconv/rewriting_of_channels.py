@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxconv.families import Mma
-from jaxconv.forms import AS_IT_IS, Form, Rewritten, placed, resized, swapped
+from jaxconv.forms import AS_IT_IS, ROLES, Form, Rewritten, joined, placed, reshaped, resized, split, swapped
 from jaxconv.problem import ConvProblem, Shape, Spec
 from jaxconv.product import ceil_div
 
@@ -151,7 +151,7 @@ def _without_stride(p: ConvProblem, dim: int) -> tuple[ConvProblem, dict[str, Fo
         others[dim - 1] = depth
         lhs_spec = Spec(lhs_spec.first, lhs_spec.second, (lhs_axis, *others))
         deep_shape = resized(lhs_shape, {depth: size // by, lhs_axis: by})
-        to_planes = Form(partial(jnp.reshape, shape=deep_shape), partial(jnp.reshape, shape=lhs_shape), is_view=True)
+        to_planes = reshaped(lhs_shape, deep_shape)
     changed = {
         "lhs": placed(p.lhs_shape, lhs).then(to_planes),
         "rhs": placed(p.rhs_shape, rhs).then(_to_depth(p.rhs_spec, rhs_axis, by)),
@@ -174,7 +174,7 @@ def _as_volume(problem: ConvProblem) -> tuple[ConvProblem, dict[str, Form]]:
     """With leading unit dimensions: behind the first axis of activations, and in front of a filter's."""
     units = 3 - len(problem.kernel)
     changes, forms = {}, {}
-    for role in ("lhs", "rhs", "out"):
+    for role in ROLES:
         spec, shape = getattr(problem, f"{role}_spec"), getattr(problem, f"{role}_shape")
         at = 0 if role == "rhs" else spec.first + 1
         first, second, *spatial = (axis + units * (axis >= at) for axis in spec.axes)
@@ -200,18 +200,10 @@ def _to_depth(spec: Spec, axis: int, many: int, is_turned: bool = False) -> Form
     turned = partial(jnp.flip, axis=depth + 1) if is_turned else lambda x: x
 
     def to(x: Array) -> Array:
-        planes = turned(jnp.moveaxis(_split(x, axis, many), axis + 1, depth + 1))
-        return _joined(planes, depth)
+        planes = turned(jnp.moveaxis(split(x, axis, many), axis + 1, depth + 1))
+        return joined(planes, depth)
 
     def back(x: Array) -> Array:
-        return _joined(jnp.moveaxis(turned(_split(x, depth, many)), depth + 1, axis + 1), axis)
+        return joined(jnp.moveaxis(turned(split(x, depth, many)), depth + 1, axis + 1), axis)
 
     return Form(to, back)
-
-
-def _split(x: Array, axis: int, many: int) -> Array:
-    return x.reshape(*x.shape[:axis], x.shape[axis] // many, many, *x.shape[axis + 1 :])
-
-
-def _joined(x: Array, axis: int) -> Array:
-    return x.reshape(*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])

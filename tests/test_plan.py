@@ -1335,17 +1335,19 @@ def test_direct_tiles_are_those_that_are_compiled():
     assert [row[-1] == "true" for row in taps_across] == [t.taps_across for t in tiles]
 
 
+def number_of(field):
+    return int({"true": 1, "false": 0}.get(field, field))
+
+
 def test_depthwise_tiles_are_those_that_are_compiled():
-    number = lambda field: field == "true" or int(field)
-    compiled = [DepthwiseTile(*map(number, row)) for row in compiled_rows("kDepthwiseTiles")]
+    compiled = [DepthwiseTile(*map(number_of, row)) for row in compiled_rows("kDepthwiseTiles")]
     assert compiled == [row.tile for row in CUDA["depthwise"].TILES]
 
 
 def test_wgmma_tiles_are_those_that_are_compiled():
     """Warpgroups have equally many rows, by 64; the sums are in registers of their threads."""
     tiles = [row.tile for row in CUDA["wgmma"].TILES]
-    number = lambda field: int({"true": 1, "false": 0}.get(field, field))
-    assert [WgmmaTile(*map(number, row)) for row in compiled_rows("kWgmmaTiles")] == tiles
+    assert [WgmmaTile(*map(number_of, row)) for row in compiled_rows("kWgmmaTiles")] == tiles
     for row in CUDA["wgmma"].TILES:
         rows, cols, stages, row_blocks, col_blocks, resident, boxed, slices = row.tile
         warpgroups = 3 if rows == 192 else 1 if rows == 64 else 2

@@ -166,11 +166,8 @@ class Window(NamedTuple):
 def window(problem: ConvProblem) -> Window | None:
     """None if no position sees a tap."""
     tables = offset_tables(problem)
-    pairs = [(1, 1)] * (SPATIAL - len(problem.kernel))
-    for stride, dilation in zip(problem.window_strides, problem.lhs_dilation, strict=True):
-        common = math.gcd(stride, dilation)
-        pairs.append((stride // common, dilation // common))
-    steps, periods = zip(*pairs, strict=True)
+    units = (1,) * (SPATIAL - len(problem.kernel))
+    steps, periods = (*units, *problem.steps), (*units, *problem.periods)
     shifts, ends = [], []
     for first, count, _, _, phase, *counts in tables.classes.tolist():
         if count and all(counts):

@@ -122,12 +122,8 @@ def window(problem: ConvProblem) -> Window:
         spans = np.maximum.reduceat(shifts, firsts) - np.minimum.reduceat(shifts, firsts)
         reach = spans.max(axis=0) + 1
     counts = tables.classes[:, 5:].max(axis=0, initial=0)
-    pairs = zip(problem.window_strides, problem.lhs_dilation, strict=True)
-    steps = [stride // math.gcd(stride, dilation) for stride, dilation in pairs]
-    steps = [1] * (SPATIAL - len(steps)) + steps
-    return Window(
-        tuple(map(int, reach)), most, tuple(map(int, counts)), len(tables.classes), tuple(steps), _rows(tables)
-    )
+    steps = (*(1,) * (SPATIAL - len(problem.steps)), *problem.steps)
+    return Window(tuple(map(int, reach)), most, tuple(map(int, counts)), len(tables.classes), steps, _rows(tables))
 
 
 def _rows(tables: OffsetTables) -> Rows | None:

@@ -102,9 +102,7 @@ def im2col(problem: ConvProblem) -> Im2col | str:
     corner, far = (shifts.min(axis=0), shifts.max(axis=0)) if len(shifts) else (np.zeros(SPATIAL, int),) * 2
     unit = (1,) * (SPATIAL - len(problem.kernel))
     sizes = np.array([unit + problem.in_spatial, unit + problem.out_spatial])
-    steps = [s // math.gcd(s, d) for s, d in zip(problem.window_strides, problem.lhs_dilation, strict=True)]
-    periods = [d // math.gcd(s, d) for s, d in zip(problem.window_strides, problem.lhs_dilation, strict=True)]
-    if (apart := max([1, *steps, *periods])) > MOST_STEP:
+    if (apart := max([1, *problem.steps, *problem.periods])) > MOST_STEP:
         return f"windows, or the results of a residue class, {apart} pixels apart, of {MOST_STEP} at most"
     if (stride := tap_stride(problem)) is None:
         return "a filter whose windows are not one axis"
@@ -114,7 +112,7 @@ def im2col(problem: ConvProblem) -> Im2col | str:
         return Im2col((0,) * SPATIAL, 2, stride, (0, 0))  # pixels as they lie: a matrix
     rank = 2 + max(1, SPATIAL - int(there.argmax()) if there.any() else 1)
     most, reach = FARTHEST[rank]
-    end = corner + (live[:, 5:].max(axis=0, initial=1) - 1) * np.array([*unit, *steps]) - (sizes[0] - 1)
+    end = corner + (live[:, 5:].max(axis=0, initial=1) - 1) * np.array([*unit, *problem.steps]) - (sizes[0] - 1)
     if min(corner.min(), end.min()) < -most or max(corner.max(), end.max()) >= most:
         return f"windows that begin or end more than {most} pixels from the image's edges"
     if (far - corner).max() >= reach:
@@ -303,5 +301,5 @@ def _class_rows(product: Product, tile: WgmmaTile) -> int:
     """Positions of the residue class that has most, which the others are computed with; of boxes, in whole units."""
     p = product.problem
     unit = (1, *_unit(p))[SPATIAL - len(p.kernel) :] if tile.boxed else (1,) * len(p.kernel)
-    dims = zip(p.window_strides, p.lhs_dilation, p.out_spatial, unit, strict=True)
-    return product.images * math.prod(ceil_div(size, d // math.gcd(s, d) * u) * u for s, d, size, u in dims)
+    dims = zip(p.periods, p.out_spatial, unit, strict=True)
+    return product.images * math.prod(ceil_div(size, period * u) * u for period, size, u in dims)
