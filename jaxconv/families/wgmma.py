@@ -145,7 +145,7 @@ class Wgmma(TensorCores):
         TileRow(WgmmaTile(128, 256, 4, row_blocks=2), 384, 1, {"gather": 0.827}),
         TileRow(WgmmaTile(256, 160, 3, row_blocks=2), 384, 1, {"gather": 0.723}),
         TileRow(WgmmaTile(192, 256, 3), 512, 1, {"gather": 0.745}),
-        TileRow(WgmmaTile(192, 128, 4), 512, 1, {"gather": 0.674}),
+        TileRow(WgmmaTile(192, 128, 4, col_blocks=2), 512, 1, {"gather": 0.674}),
         TileRow(WgmmaTile(128, 192, 4, row_blocks=2), 384, 1, {"gather": 0.775}),
         TileRow(WgmmaTile(128, 128, 6, col_blocks=2), 384, 1, {"gather": 0.742}),
         TileRow(WgmmaTile(128, 128, 3, resident=2), 288, 2, {"gather": 0.61}),

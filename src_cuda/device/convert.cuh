@@ -19,6 +19,13 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
   T v[N];
 };
 
+// Two sums as neighbouring elements of 16 bits.
+template <typename T>
+__device__ __forceinline__ uint32_t RoundPair(float first, float second) {
+  const Pack<T, 2> pair{static_cast<T>(first), static_cast<T>(second)};
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
 // The element type that sums of type Acc have in memory.
 template <typename Acc>
 constexpr DType NativeType() {

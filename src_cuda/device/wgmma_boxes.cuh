@@ -30,6 +30,7 @@ struct WgmmaBoxStages {
   using Filter = WgmmaFilter<T, kTile, kAlongSteps>;
   // Of boxes. Of two blocks of a multiprocessor one multiplies while the other waits for them.
   static constexpr int kStages = kTile.resident == 1 ? 2 : 1;
+  static constexpr int kCopiers = kStages;  // threads: more boxes than one are worth a second
   static constexpr int kUnits = kTile.rows / kUnitRows;
   static constexpr int kUnitBytes = kMostBoxPixels * kChunk * sizeof(T);
   static constexpr int kBoxBarriers = StageRing<kStages>::kBarriers;
@@ -87,19 +88,22 @@ struct WgmmaBoxStages {
   }
 };
 
-// What fills the stages: one thread.
+// What fills the stages: a thread for boxes, and one for the filter, so that the next boxes are asked for as soon as
+// there is room, not behind the taps before them.
 template <typename T, WgmmaTile kTile, bool kAlongSteps>
 class WgmmaBoxCopies {
  public:
   using Stages = WgmmaBoxStages<T, kTile, kAlongSteps>;
 
-  __device__ WgmmaBoxCopies(const WgmmaParams& p, const Stages& stages, uint32_t barriers)
-      : params_(p), rows_(p), stages_(stages), boxes_(barriers), filter_(barriers + Stages::kBoxBarriers * 8) {}
+  __device__ WgmmaBoxCopies(const WgmmaParams& p, const Stages& stages, uint32_t barriers, int copier)
+      : params_(p), rows_(p), stages_(stages), boxes_(barriers), filter_(barriers + Stages::kBoxBarriers * 8),
+        copies_boxes_(copier == 0), copies_filter_(copier == Stages::kCopiers - 1) {}
 
-  // Copies a work's boxes, each followed by its taps.
+  // Copies this thread's share of a work's boxes, and of the taps that follow each.
   __device__ __forceinline__ void Copy(const WgmmaWork& work) {
     stages_.Rounds(work, params_.chunks, [&](int32_t first, int32_t last, int32_t chunk) {
-      CopyBoxes(work.first_row, stages_.taps[first].plane, chunk * kChunk, first == work.taps);
+      if (copies_boxes_) CopyBoxes(work.first_row, stages_.taps[first].plane, chunk * kChunk, first == work.taps);
+      if (!copies_filter_) return;
       for (int32_t tap = first; tap < last; ++tap) {
         filter_.WaitUntilEmpty();
         ptx::ArriveExpecting(filter_.full(), Stages::Filter::Tile::kBytes);
@@ -131,6 +135,8 @@ class WgmmaBoxCopies {
   const Stages& stages_;
   StageRing<Stages::kStages> boxes_;
   StageRing<kTile.stages> filter_;
+  bool copies_boxes_;
+  bool copies_filter_;
 };
 
 // What a warpgroup multiplies.
@@ -144,16 +150,17 @@ class WgmmaBoxProducts : public WgmmaSums<T, kTile, kAlongSteps> {
         first_unit_(first_row / kUnitRows),
         layout_(Unit::Layout(p.unit_rows == 1 ? 8 : p.box_cols)) {}
 
-  // The sums of a work. A tap's tile is released when the multiplications behind its own have begun, boxes at their
+  // The sums of a work; calls meanwhile() behind the beginning of its multiplications. A tap's tile is released when the multiplications behind its own have begun, boxes at their
   // end: what the tensor cores do meanwhile is the other warpgroup's.
-  __device__ __forceinline__ void Multiply(const WgmmaWork& work) {
+  template <typename F>
+  __device__ __forceinline__ void Multiply(const WgmmaWork& work, F&& meanwhile) {
     bool adds = false;
     stages_.Rounds(work, params_.chunks, [&](int32_t first, int32_t last, int32_t chunk) {
       const auto left = static_cast<int32_t>(params_.problem.in_channels) - chunk * kChunk;
       if (left > kChunk / 2) {
-        MultiplyBoxes<kChunk>(first, last, adds);
+        MultiplyBoxes<kChunk>(first, last, adds, meanwhile);
       } else {
-        MultiplyBoxes<kChunk / 2>(first, last, adds);  // the other half has no channels
+        MultiplyBoxes<kChunk / 2>(first, last, adds, meanwhile);  // the other half has no channels
       }
       adds = true;
     });
@@ -171,11 +178,12 @@ class WgmmaBoxProducts : public WgmmaSums<T, kTile, kAlongSteps> {
     }
   };
 
-  template <int kChannels>
-  __device__ __forceinline__ void MultiplyBoxes(int32_t first, int32_t last, bool adds) {
+  template <int kChannels, typename F>
+  __device__ __forceinline__ void MultiplyBoxes(int32_t first, int32_t last, bool adds, F&& meanwhile) {
     boxes_.WaitUntilFull();
     const uint32_t box = ptx::SharedAddress(stages_.boxes[boxes_.stage()][first_unit_]);
     uint32_t read = MultiplyTap<kChannels>(box, first, adds);
+    if (!adds) meanwhile();
 #pragma unroll 1
     for (int32_t tap = first + 1; tap < last; ++tap) {
       const uint32_t next = MultiplyTap<kChannels>(box, tap, true);
@@ -210,6 +218,7 @@ class WgmmaBoxProducts : public WgmmaSums<T, kTile, kAlongSteps> {
 // The main loop of boxes.
 template <typename T, WgmmaTile kTile, bool kAlongSteps>
 struct WgmmaBoxes {
+  static constexpr int kCopiers = WgmmaBoxStages<T, kTile, kAlongSteps>::kCopiers;
   using Stages = WgmmaBoxStages<T, kTile, kAlongSteps>;
   using Copies = WgmmaBoxCopies<T, kTile, kAlongSteps>;
   using Products = WgmmaBoxProducts<T, kTile, kAlongSteps>;

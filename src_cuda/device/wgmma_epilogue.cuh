@@ -18,12 +18,6 @@ inline constexpr int kResultBytes = kResultRows * 64 * 2;
 // Of each warp: one is filled while the other is stored, or, where there are two blocks, what the other block does.
 constexpr int ResultBuffers(const WgmmaTile& tile) { return tile.resident == 1 ? 2 : 1; }
 
-template <typename T>
-__device__ __forceinline__ uint32_t RoundPair(float first, float second) {
-  const Pack<T, 2> pair{static_cast<T>(first), static_cast<T>(second)};
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-
 template <typename T, WgmmaTile kTile>
 class WgmmaStores {
  public:
@@ -31,19 +25,15 @@ class WgmmaStores {
   __device__ WgmmaStores(const WgmmaParams& p, uint32_t buffers)
       : params_(p), rows_(p), buffers_(buffers), lane_(threadIdx.x % 32), warp_(threadIdx.x / 32 % 4) {}
 
-  // Stores 64 rows of a work's results, or some columns of them.
+  // Stores 64 rows of a work's sums, or some columns of them, from registers.
   template <int kBlocks>
-  __device__ __forceinline__ void Store(const float (&sums)[kBlocks][4], const WgmmaWork& work, int32_t first_row,
-                                        int32_t first_col) {
-    if (params_.has_out_maps) {
-      StoreByTma(sums, work.residue, first_row, first_col);
-    } else {
+  __device__ __forceinline__ void StoreRows(const float (&sums)[kBlocks][4], const WgmmaWork& work, int32_t first_row,
+                                            int32_t first_col) const {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int64_t offset = RowOffset(work, first_row + warp_ * kResultRows, half);
-        if (offset < 0) continue;
-        StoreRow(sums, 2 * half, work.slice * params_.slice_elements + offset, first_col, first_col + kBlocks * 8);
-      }
+    for (int half = 0; half < 2; ++half) {
+      const int64_t offset = RowOffset(work, first_row + warp_ * kResultRows, half);
+      if (offset < 0) continue;
+      StoreRow(sums, 2 * half, work.slice * params_.slice_elements + offset, first_col, first_col + kBlocks * 8);
     }
   }
 
@@ -74,18 +64,9 @@ class WgmmaStores {
     });
   }
 
-  // Shared memory must be there until it has been read.
-  __device__ __forceinline__ void Finish() const {
-    if (lane_ == 0) ptx::WaitForStores<0>();
-  }
-
- private:
-  static constexpr int kCols = ResultCols(kTile);
-  using Results = SharedTile<T, kResultRows, kCols, true>;
-  static_assert(Results::kBytes <= kResultBytes, "a buffer holds them");
-
+  // Stores 64 rows of a class's results, rounded, or some columns of them.
   template <int kBlocks>
-  __device__ __forceinline__ void StoreByTma(const float (&sums)[kBlocks][4], int32_t residue, int32_t first_row,
+  __device__ __forceinline__ void StoreByTma(const uint32_t (&pairs)[kBlocks][2], int32_t residue, int32_t first_row,
                                              int32_t first_col) {
     const ptx::PixelPlace at = InPixels(rows_.At(first_row + warp_ * kResultRows), params_.problem.period,
                                         params_.classes[residue].phase);
@@ -98,12 +79,11 @@ class WgmmaStores {
       __syncwarp();
 #pragma unroll
       for (int piece = 0; piece < kCols / 8; piece += 2) {
-        const auto& left = sums[block * kCols / 8 + piece];
-        const auto& right = sums[block * kCols / 8 + piece + 1];
+        const auto& left = pairs[block * kCols / 8 + piece];
+        const auto& right = pairs[block * kCols / 8 + piece + 1];
         // Lane 8 m + r has the address of row r of matrix m: of 16 rows by two pieces of eight columns.
-        ptx::StoreMatrices(buffer + Results::Offset(lane_ % 16, (piece + lane_ / 16) * 8),
-                           RoundPair<T>(left[0], left[1]), RoundPair<T>(left[2], left[3]),
-                           RoundPair<T>(right[0], right[1]), RoundPair<T>(right[2], right[3]));
+        ptx::StoreMatrices(buffer + Results::Offset(lane_ % 16, (piece + lane_ / 16) * 8), left[0],
+                           left[1], right[0], right[1]);
       }
       ptx::FenceForTma();
       __syncwarp();
@@ -118,6 +98,16 @@ class WgmmaStores {
       buffer_ = (buffer_ + 1) % ResultBuffers(kTile);
     }
   }
+
+  // Shared memory must be there until it has been read.
+  __device__ __forceinline__ void Finish() const {
+    if (lane_ == 0) ptx::WaitForStores<0>();
+  }
+
+ private:
+  static constexpr int kCols = ResultCols(kTile);
+  using Results = SharedTile<T, kResultRows, kCols, true>;
+  static_assert(Results::kBytes <= kResultBytes, "a buffer holds them");
 
   const WgmmaParams& params_;
   RowPlaces<kTile> rows_;

@@ -69,13 +69,17 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     constexpr int kMultiplyRegisters = kTile.warpgroups() == 2 ? 232 : 160;
     static_assert(kCopyRegisters + kTile.warpgroups() * kMultiplyRegisters <= 65536 / 128,
                   "a multiprocessor has 65536 registers");
+    // Two warpgroups of one block have registers for a tile's results beside the next one's sums. They are stored behind
+    // the beginning of its multiplications, which the tensor cores are busy with meanwhile.
+    constexpr bool kOverlaps = kTile.rows * kTile.cols <= 256 * 128 && kTile.warpgroups() == 2 && kTile.resident == 1;
     Scheduler scheduler(p, shared.order);
     WgmmaWork work;
     const int warpgroup = threadIdx.x / 128;
     if (warpgroup == kTile.warpgroups()) {
       if constexpr (kTile.resident == 1) ptx::LeaveRegisters<kCopyRegisters>();
-      if (threadIdx.x == 32 * WgmmaReaders(kTile)) {
-        typename MainLoop::Copies copies(p, shared.stages, barriers);
+      const int copier = static_cast<int>(threadIdx.x) / 32 - WgmmaReaders(kTile);
+      if (threadIdx.x % 32 == 0 && copier < MainLoop::kCopiers) {
+        typename MainLoop::Copies copies(p, shared.stages, barriers, copier);
         while (scheduler.Next(&work)) copies.Copy(work);
         if constexpr (kTile.cluster() > 1) copies.Finish();
       }
@@ -84,15 +88,43 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       const int first_row = warpgroup * (kTile.rows / kTile.warpgroups());
       typename MainLoop::Products sums(p, shared.stages, barriers, first_row);
       WgmmaStores<T, kTile> stores(p, ptx::SharedAddress(shared.results[threadIdx.x / 32]));
-      while (scheduler.Next(&work)) {
-        sums.Multiply(work);
-#pragma unroll
-        for (int i = 0; i < sums.kRowBlocks; ++i) {
-#pragma unroll
-          for (int j = 0; j < sums.kColBlocks; ++j) {
-            stores.Store(sums.At(i, j), work, work.first_row + first_row + i * 64,
-                         work.first_col + j * sums.kColsAtOnce);
-          }
+      if constexpr (kOverlaps) {
+        typename MainLoop::Products::Rounded left[sums.kRowBlocks][sums.kColBlocks];
+        int32_t residue, row, col;  // of what is left
+        bool is_left = false;
+        const auto store_left = [&] {
+          if (!is_left) return;
+          is_left = false;
+          sums.EachBlock([&](int i, int j) {
+            stores.StoreByTma(left[i][j], residue, row + i * 64, col + j * sums.kColsAtOnce);
+          });
+        };
+        while (scheduler.Next(&work)) {
+          sums.Multiply(work, store_left);
+          residue = work.residue, row = work.first_row + first_row, col = work.first_col;
+          is_left = p.has_out_maps;
+          sums.EachBlock([&](int i, int j) {
+            if (p.has_out_maps) {
+              sums.Round(i, j, left[i][j]);
+            } else {
+              stores.StoreRows(sums.At(i, j), work, row + i * 64, col + j * sums.kColsAtOnce);
+            }
+          });
+        }
+        store_left();
+      } else {
+        while (scheduler.Next(&work)) {
+          sums.Multiply(work, [] {});
+          sums.EachBlock([&](int i, int j) {
+            const int32_t row = work.first_row + first_row + i * 64, col = work.first_col + j * sums.kColsAtOnce;
+            if (p.has_out_maps) {
+              typename MainLoop::Products::Rounded rounded;
+              sums.Round(i, j, rounded);
+              stores.StoreByTma(rounded, work.residue, row, col);
+            } else {
+              stores.StoreRows(sums.At(i, j), work, row, col);
+            }
+          });
         }
       }
       stores.Finish();

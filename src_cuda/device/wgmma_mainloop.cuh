@@ -152,23 +152,26 @@ class WgmmaProducts : public WgmmaSums<T, kTile, kAlongSteps> {
       : channels_(p.chunks > 1 ? kChunk : static_cast<int32_t>(p.problem.in_channels)),
         stages_(ptx::SharedAddress(&stages) & this->kOfBlock), ring_(barriers), first_row_(first_row) {}
 
-  // The sums of a work. Of the only chunk, what has no channels is left out.
-  __device__ __forceinline__ void Multiply(const WgmmaWork& work) {
+  // The sums of a work; calls meanwhile() behind the beginning of its multiplications. Of the only chunk, what has no
+  // channels is left out.
+  template <typename F>
+  __device__ __forceinline__ void Multiply(const WgmmaWork& work, F&& meanwhile) {
     if (channels_ > 48) {
-      MultiplyChunks<kChunk>(work);
+      MultiplyChunks<kChunk>(work, meanwhile);
     } else if (channels_ > 32) {
-      MultiplyChunks<48>(work);
+      MultiplyChunks<48>(work, meanwhile);
     } else {
-      MultiplyChunks<32>(work);
+      MultiplyChunks<32>(work, meanwhile);
     }
   }
 
  private:
   // A stage is released when the multiplications behind its own have begun.
-  template <int kChannels>
-  __device__ __forceinline__ void MultiplyChunks(const WgmmaWork& work) {
+  template <int kChannels, typename F>
+  __device__ __forceinline__ void MultiplyChunks(const WgmmaWork& work, F&& meanwhile) {
     const int32_t steps = work.end_step - work.first_step;
     uint32_t read = MultiplyStage<kChannels>(false);
+    meanwhile();
 #pragma unroll 1
     for (int32_t step = 1; step < steps; ++step) {
       const uint32_t next = MultiplyStage<kChannels>(true);
@@ -200,6 +203,7 @@ class WgmmaProducts : public WgmmaSums<T, kTile, kAlongSteps> {
 // The main loop of pixels in TMA's im2col mode.
 template <typename T, WgmmaTile kTile, bool kAlongSteps>
 struct WgmmaWindows {
+  static constexpr int kCopiers = 1;
   using Stages = WgmmaStages<T, kTile, kAlongSteps>;
   using Copies = WgmmaCopies<T, kTile, kAlongSteps>;
   using Products = WgmmaProducts<T, kTile, kAlongSteps>;

@@ -47,7 +47,8 @@ struct WgmmaParams {
   int32_t live_classes;   // those that have positions, the first ones of the table
   uint32_t row_clusters;  // of a class's tiles
   uint32_t col_clusters;
-  uint32_t works;      // of clusters
+  uint32_t class_works;  // of clusters, of a class
+  uint32_t rounds;       // in which all clusters have works of one class, for each class
   ConvProblem problem;
   void* out;  // where there are no maps of it: the result, or the slices of a split reduction
   int64_t slice_elements;  // from a slice's results to the next one's; 0 where blocks add them

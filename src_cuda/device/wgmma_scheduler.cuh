@@ -47,13 +47,15 @@ __device__ __forceinline__ WgmmaWork WorkOfCluster(const WgmmaParams& p) {
   return work;
 }
 
-// Clusters run through all works in turn: neighbouring columns of the same rows at the same time, classes of many taps
-// first, so that short works fill the end.
+// Clusters run through all works in rounds, neighbouring columns of the same rows at the same time. In a round all have
+// works of one class, and in the next ones those of the others for the same rows, which read the same pixels, and whose
+// results are neighbours. What is left at the end, of fewer works than clusters, is shared out class by class, those of
+// many taps first, so that short works fill the end.
 template <WgmmaTile kTile>
 class WgmmaScheduler {
  public:
   __device__ WgmmaScheduler(const WgmmaParams& p, const int32_t (&order)[kMostWgmmaClasses])
-      : params_(p), order_(order), next_(blockIdx.x / kTile.cluster()), rank_(blockIdx.x % kTile.cluster()) {}
+      : params_(p), order_(order) {}
 
   // To be called by the first threads of a block: the classes by their taps.
   static __device__ void FillOrder(const WgmmaParams& p, int32_t (&order)[kMostWgmmaClasses]) {
@@ -68,17 +70,26 @@ class WgmmaScheduler {
   }
 
   __device__ __forceinline__ bool Next(WgmmaWork* work) {
-    if (next_ >= params_.works) return false;
-    uint32_t rest = next_;
-    next_ += gridDim.x / kTile.cluster();
-    const uint32_t col_tile = rest % params_.col_clusters * kTile.col_blocks + rank_ / kTile.row_blocks;
+    const uint32_t clusters = gridDim.x / kTile.cluster(), rank = blockIdx.x % kTile.cluster();
+    const uint32_t in_rounds = params_.rounds * clusters, live = params_.live_classes;
+    uint32_t place = 0, rest = turn_ * clusters + blockIdx.x / kTile.cluster();
+    if (rest >= params_.class_works * live) return false;
+    if (live > 1) {  // the class's place in the order, and the work's in the class
+      const bool in_round = rest < in_rounds * live;
+      const uint32_t from = in_round ? turn_ / live * clusters : in_rounds;
+      const uint32_t each = in_round ? clusters : params_.class_works - in_rounds;
+      rest -= from * live;
+      place = rest / each, rest = from + rest % each;
+    }
+    ++turn_;
+    const uint32_t col_tile = rest % params_.col_clusters * kTile.col_blocks + rank / kTile.row_blocks;
     rest /= params_.col_clusters;
-    const uint32_t row_tile = rest % params_.row_clusters * kTile.row_blocks + rank_ % kTile.row_blocks;
+    const uint32_t row_tile = rest % params_.row_clusters * kTile.row_blocks + rank % kTile.row_blocks;
     rest /= params_.row_clusters;
     work->first_row = static_cast<int32_t>(row_tile * kTile.rows);
     work->first_col = static_cast<int32_t>(col_tile * kTile.cols);
-    work->slice = static_cast<int32_t>(rest % params_.split);
-    work->residue = order_[rest / params_.split];
+    work->slice = static_cast<int32_t>(rest);
+    work->residue = order_[place];
     FindSteps(params_, work);
     return true;
   }
@@ -86,8 +97,7 @@ class WgmmaScheduler {
  private:
   const WgmmaParams& params_;
   const int32_t (&order_)[kMostWgmmaClasses];
-  uint32_t next_;
-  uint32_t rank_;  // of the block in its cluster
+  uint32_t turn_ = 0;
 };
 
 }  // namespace jaxconv

@@ -185,7 +185,7 @@ WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
   params.chunk_reciprocal = reciprocal(params.chunks);
   params.row_clusters = static_cast<uint32_t>(RowClusters(p, tile));
   params.col_clusters = static_cast<uint32_t>(ColClusters(p, tile));
-  params.works = static_cast<uint32_t>(Works(p, tile, plan.split));
+  params.class_works = static_cast<uint32_t>(Works(p, tile, plan.split) / LiveClasses(p));
   return params;
 }
 
@@ -239,7 +239,10 @@ cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& ti
   } else {
     int held = 0;
     if (const cudaError_t status = HeldClusters(function, config, &held)) return status;
-    config.gridDim = dim3(std::min(held * Shifts(params, tile, held), params.works) * cluster);
+    const uint32_t works = params.class_works * static_cast<uint32_t>(params.live_classes);
+    const uint32_t clusters = std::min(held * Shifts(params, tile, held), works);
+    params.rounds = params.class_works / clusters;
+    config.gridDim = dim3(clusters * cluster);
   }
   void* arguments[] = {&params};
   return cudaLaunchKernelExC(&config, function, arguments);
