@@ -723,14 +723,17 @@ def test_wgmma_itself_runs(row):
     assert any("AddSlices" in name for name in names) == (row.tile.slices == 0)
 
 
-@pytest.mark.parametrize("tile", [row.tile for row in FAMILIES["cuda"]["wgmma"].TILES if row.tile.resident == 2], ids=str)
+DEALT = [row.tile for row in FAMILIES["cuda"]["wgmma"].TILES if row.tile.resident == 2 or not row.tile.boxed]
+
+
+@pytest.mark.parametrize("tile", DEALT, ids=str)
 def test_exact_where_blocks_are_dealt_out(tile):
     """Of long kernels, which have more blocks than there are at once: the last one's works end behind the others'."""
     x = jax.random.randint(jax.random.key(0), (1, 1_300_007, 64), -3, 4).astype("bfloat16")
     w = jax.random.randint(jax.random.key(1), (3 if tile.boxed else 1, 64, 72), -3, 4).astype("bfloat16")
-    conv = lambda tile: jaxconv.conv1d(x, w, padding="SAME", implementation=Constraint("cuda", "wgmma", tile))
-    alone = next(row.tile for row in FAMILIES["cuda"]["wgmma"].TILES if row.tile.resident == 1)
-    assert jnp.array_equal(*(jax.jit(conv, static_argnums=0)(of) for of in (tile, alone)))
+    conv = lambda of: jaxconv.conv1d(x, w, padding="SAME", implementation=of)
+    of_each = Constraint("cuda", "wgmma", tile), Constraint("cuda", "mma")
+    assert jnp.array_equal(*(jax.jit(conv, static_argnums=0)(of) for of in of_each))
 
 
 # By name: of direct a run, and several rows or runs, of depthwise one or more strips. Whether or not they

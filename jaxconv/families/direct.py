@@ -176,7 +176,7 @@ class Direct(TensorCores):
         """Shared memory's bandwidth, or the tensor cores' rate, and part of the other; or memory. And the beginning."""
         shape = shape_of(product, settings.tile).at(settings.area)
         clocks = shape.turns(device) * shape.area_clocks()
-        seconds = max(clocks / device.clock_hz, 1.1 * product.activation_bytes / device.bandwidth)
+        seconds = max(clocks / device.clock_hz, 1.25 * product.activation_bytes / device.bandwidth)
         seconds += BEGIN_SECONDS + LAUNCH_SECONDS + shape.filter_bytes / settings.tile.warps / FILTER_BYTES_A_SECOND
         if settings.split > 1:
             seconds += 2 * settings.split * product.planned_sums_bytes / device.bandwidth + LAUNCH_SECONDS

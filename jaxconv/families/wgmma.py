@@ -145,7 +145,7 @@ class Wgmma(TensorCores):
         TileRow(WgmmaTile(128, 256, 4, row_blocks=2), 384, 1, {"gather": 0.827}),
         TileRow(WgmmaTile(256, 160, 3, row_blocks=2), 384, 1, {"gather": 0.723}),
         TileRow(WgmmaTile(192, 256, 3), 512, 1, {"gather": 0.745}),
-        TileRow(WgmmaTile(192, 128, 4, col_blocks=2), 512, 1, {"gather": 0.674}),
+        TileRow(WgmmaTile(192, 128, 4, col_blocks=2), 512, 1, {"gather": 0.735}),
         TileRow(WgmmaTile(128, 192, 4, row_blocks=2), 384, 1, {"gather": 0.775}),
         TileRow(WgmmaTile(128, 128, 6, col_blocks=2), 384, 1, {"gather": 0.742}),
         TileRow(WgmmaTile(128, 128, 3, resident=2), 288, 2, {"gather": 0.61}),
@@ -153,10 +153,10 @@ class Wgmma(TensorCores):
         TileRow(WgmmaTile(256, 64, 4), 384, 1, {"gather": 0.425}),
         TileRow(WgmmaTile(256, 64, 2, resident=2), 288, 2, {"gather": 0.392}),
         TileRow(WgmmaTile(128, 64, 4, resident=2), 288, 2, {"gather": 0.389}),
-        TileRow(WgmmaTile(256, 64, 5, resident=2, boxed=True), 288, 2, {"gather": 0.625}),
+        TileRow(WgmmaTile(256, 64, 5, resident=2, boxed=True), 288, 2, {"gather": 0.655}),
         TileRow(WgmmaTile(256, 96, 4, boxed=True), 384, 1, {"gather": 0.675}),
-        TileRow(WgmmaTile(256, 128, 4, boxed=True), 384, 1, {"gather": 0.77}),
-        TileRow(WgmmaTile(128, 256, 4, boxed=True), 384, 1, {"gather": 0.8}),
+        TileRow(WgmmaTile(256, 128, 4, boxed=True), 384, 1, {"gather": 0.815}),
+        TileRow(WgmmaTile(128, 256, 4, boxed=True), 384, 1, {"gather": 0.831}),
         TileRow(WgmmaTile(64, 64, 5, resident=2, slices=8), 160, 2),
     )
 

@@ -99,6 +99,8 @@ class WgmmaBoxCopies {
       : params_(p), rows_(p), stages_(stages), boxes_(barriers), filter_(barriers + Stages::kBoxBarriers * 8),
         copies_boxes_(copier == 0), copies_filter_(copier == Stages::kCopiers - 1) {}
 
+  __device__ __forceinline__ void Find(const WgmmaWork&) {}  // its taps are in shared memory
+
   // Copies this thread's share of a work's boxes, and of the taps that follow each.
   __device__ __forceinline__ void Copy(const WgmmaWork& work) {
     stages_.Rounds(work, params_.chunks, [&](int32_t first, int32_t last, int32_t chunk) {
@@ -150,17 +152,17 @@ class WgmmaBoxProducts : public WgmmaSums<T, kTile, kAlongSteps> {
         first_unit_(first_row / kUnitRows),
         layout_(Unit::Layout(p.unit_rows == 1 ? 8 : p.box_cols)) {}
 
-  // The sums of a work; calls meanwhile() behind the beginning of its multiplications. A tap's tile is released when the multiplications behind its own have begun, boxes at their
+  // The sums of a work; what the last work left is stored behind the beginning of its multiplications. A tap's tile is released when the multiplications behind its own have begun, boxes at their
   // end: what the tensor cores do meanwhile is the other warpgroup's.
-  template <typename F>
-  __device__ __forceinline__ void Multiply(const WgmmaWork& work, F&& meanwhile) {
+  template <typename Epilogue>
+  __device__ __forceinline__ void Multiply(const WgmmaWork& work, Epilogue&& epilogue) {
     bool adds = false;
     stages_.Rounds(work, params_.chunks, [&](int32_t first, int32_t last, int32_t chunk) {
       const auto left = static_cast<int32_t>(params_.problem.in_channels) - chunk * kChunk;
       if (left > kChunk / 2) {
-        MultiplyBoxes<kChunk>(first, last, adds, meanwhile);
+        MultiplyBoxes<kChunk>(first, last, adds, epilogue);
       } else {
-        MultiplyBoxes<kChunk / 2>(first, last, adds, meanwhile);  // the other half has no channels
+        MultiplyBoxes<kChunk / 2>(first, last, adds, epilogue);  // the other half has no channels
       }
       adds = true;
     });
@@ -178,12 +180,12 @@ class WgmmaBoxProducts : public WgmmaSums<T, kTile, kAlongSteps> {
     }
   };
 
-  template <int kChannels, typename F>
-  __device__ __forceinline__ void MultiplyBoxes(int32_t first, int32_t last, bool adds, F&& meanwhile) {
+  template <int kChannels, typename Epilogue>
+  __device__ __forceinline__ void MultiplyBoxes(int32_t first, int32_t last, bool adds, Epilogue&& epilogue) {
     boxes_.WaitUntilFull();
     const uint32_t box = ptx::SharedAddress(stages_.boxes[boxes_.stage()][first_unit_]);
     uint32_t read = MultiplyTap<kChannels>(box, first, adds);
-    if (!adds) meanwhile();
+    if (!adds) epilogue.StoreLeft();
 #pragma unroll 1
     for (int32_t tap = first + 1; tap < last; ++tap) {
       const uint32_t next = MultiplyTap<kChannels>(box, tap, true);

@@ -117,4 +117,79 @@ class WgmmaStores {
   int buffer_ = 0;
 };
 
+// What becomes of a warpgroup's sums of one work after the other. Of the large tiles, results are left in registers,
+// rounded, and stored behind the beginning of the next work's multiplications, which keep the tensor cores busy
+// meanwhile. Smaller tiles' steps are too short for that, or another block multiplies; larger ones lack registers.
+template <typename T, WgmmaTile kTile, typename Sums>
+class WgmmaEpilogue {
+ public:
+  // `buffers`: this warp's; `first_row`: of the tile, this warpgroup's.
+  __device__ WgmmaEpilogue(const WgmmaParams& p, uint32_t buffers, int first_row)
+      : stores_(p, buffers), by_tma_(p.has_out_maps), first_row_(first_row) {}
+
+  // Stores a work's sums, or leaves them.
+  __device__ __forceinline__ void Take(const Sums& sums, const WgmmaWork& work) {
+    residue_ = work.residue, row_ = work.first_row + first_row_, col_ = work.first_col;
+#pragma unroll
+    for (int i = 0; i < Sums::kRowBlocks; ++i) {
+#pragma unroll
+      for (int j = 0; j < Sums::kColBlocks; ++j) {
+        if (!by_tma_) {
+          stores_.StoreRows(sums.At(i, j), work, row_ + i * 64, col_ + j * Sums::kColsAtOnce);
+        } else if constexpr (kLeaves) {
+          Round(sums.At(i, j), left_[i][j]);
+        } else {
+          Rounded rounded;
+          Round(sums.At(i, j), rounded);
+          stores_.StoreByTma(rounded, residue_, row_ + i * 64, col_ + j * Sums::kColsAtOnce);
+        }
+      }
+    }
+    is_left_ = kLeaves && by_tma_;
+  }
+
+  // Stores what the last work left.
+  __device__ __forceinline__ void StoreLeft() {
+    if (!is_left_) return;
+    is_left_ = false;
+#pragma unroll
+    for (int i = 0; i < Sums::kRowBlocks; ++i) {
+#pragma unroll
+      for (int j = 0; j < Sums::kColBlocks; ++j) {
+        stores_.StoreByTma(left_[i][j], residue_, row_ + i * 64, col_ + j * Sums::kColsAtOnce);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void Finish() {
+    StoreLeft();
+    stores_.Finish();
+  }
+
+ private:
+  static constexpr bool kLeaves =
+      kTile.rows * kTile.cols == 128 * 256 && kTile.warpgroups() == 2 && kTile.resident == 1;
+  using Rounded = uint32_t[Sums::kColsAtOnce / 8][2];
+
+  static __device__ __forceinline__ void Round(const float (&sums)[Sums::kColsAtOnce / 8][4], Rounded& to) {
+#pragma unroll
+    for (int block = 0; block < Sums::kColsAtOnce / 8; ++block) {
+      to[block][0] = RoundPair<T>(sums[block][0], sums[block][1]);
+      to[block][1] = RoundPair<T>(sums[block][2], sums[block][3]);
+    }
+  }
+
+  WgmmaStores<T, kTile> stores_;
+  bool by_tma_;
+  int32_t first_row_;
+  Rounded left_[Sums::kRowBlocks][Sums::kColBlocks];
+  bool is_left_ = false;
+  int32_t residue_, row_, col_;  // of what is left
+};
+
+// In its place where there is one work.
+struct NothingLeft {
+  __device__ __forceinline__ void StoreLeft() const {}
+};
+
 }  // namespace jaxconv

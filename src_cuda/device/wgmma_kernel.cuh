@@ -39,95 +39,85 @@ struct alignas(1024) WgmmaShared {
   int32_t order[kMostWgmmaClasses];
 };
 
+// Registers of a thread, where warps that copy leave theirs to those that multiply.
+constexpr int CopyRegisters(const WgmmaTile& tile) { return tile.warpgroups() == 2 ? 40 : 32; }
+constexpr int MultiplyRegisters(const WgmmaTile& tile) { return tile.warpgroups() == 2 ? 232 : 160; }
+
+// No block of a cluster may reach into another before that one's barriers are there, nor after it has ended.
+template <WgmmaTile kTile>
+__device__ __forceinline__ void SyncBlocks() {
+  __syncthreads();
+  if constexpr (kTile.cluster() > 1) ptx::SyncCluster();
+}
+
+// Of warps that copy, one lane each. What the first copies are is found out while barriers are set up.
+template <typename T, WgmmaTile kTile, bool kAlongSteps>
+__device__ __forceinline__ void CopyWorks(const WgmmaParams& p, WgmmaShared<T, kTile, kAlongSteps>& shared,
+                                          uint32_t barriers) {
+  using MainLoop = WgmmaMainLoop<T, kTile, kAlongSteps>;
+  const int lane = threadIdx.x % 32, copier = static_cast<int>(threadIdx.x) / 32 - WgmmaReaders(kTile);
+  if (copier >= MainLoop::kCopiers) return SyncBlocks<kTile>();
+  if (lane == 0) ptx::PrefetchMap(p.src_map), ptx::PrefetchMap(p.rhs_map);
+  if (copier == 0) WgmmaScheduler<kTile>::FillOrder(p, shared.order);
+  __syncwarp();
+  WgmmaScheduler<kTile> scheduler(p, shared.order);
+  typename MainLoop::Copies copies(p, shared.stages, barriers, copier);
+  WgmmaWork work;
+  for (bool is_first = true; scheduler.Next(&work); is_first = false) {  // each block has a work at least
+    copies.Find(work);
+    if (is_first) SyncBlocks<kTile>();
+    if (lane == 0) copies.Copy(work);
+    __syncwarp();
+  }
+  if constexpr (kTile.cluster() > 1) {
+    if (lane == 0) copies.Finish();
+  }
+}
+
+// Of warpgroups that multiply.
+template <typename T, WgmmaTile kTile, bool kAlongSteps>
+__device__ __forceinline__ void MultiplyWorks(const WgmmaParams& p, WgmmaShared<T, kTile, kAlongSteps>& shared,
+                                              uint32_t barriers) {
+  using Products = typename WgmmaMainLoop<T, kTile, kAlongSteps>::Products;
+  const int first_row = threadIdx.x / 128 * (kTile.rows / kTile.warpgroups());
+  WgmmaScheduler<kTile> scheduler(p, shared.order);
+  Products sums(p, shared.stages, barriers, first_row);
+  WgmmaEpilogue<T, kTile, Products> epilogue(p, ptx::SharedAddress(shared.results[threadIdx.x / 32]), first_row);
+  WgmmaWork work;
+  while (scheduler.Next(&work)) {
+    sums.Multiply(work, epilogue);
+    epilogue.Take(sums, work);
+  }
+  epilogue.Finish();
+}
+
 template <typename T, int kTileIndex, bool kAlongSteps>
 __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaTiles[kTileIndex].resident)
     WgmmaKernel(const __grid_constant__ WgmmaParams p) {
   constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
+  static_assert(CopyRegisters(kTile) + kTile.warpgroups() * MultiplyRegisters(kTile) <= 65536 / 128,
+                "a multiprocessor has 65536 registers");
   if constexpr (!ptx::kIsHopper) {
     __trap();  // the host launches mma's
   } else {
     using Shared = WgmmaShared<T, kTile, kAlongSteps>;
-    using MainLoop = WgmmaMainLoop<T, kTile, kAlongSteps>;
-    using Scheduler = WgmmaScheduler<kTile>;
     extern __shared__ __align__(1024) char raw_shared[];
     Shared& shared = *reinterpret_cast<Shared*>(raw_shared);
     const uint32_t barriers = ptx::SharedAddress(shared.barriers);
     static_assert(offsetof(Shared, results) % 1024 == 0, "each tile begins a turn of its swizzle");
     if (ptx::SharedAddress(&shared) % alignof(Shared) != 0) __trap();
-    Scheduler::FillOrder(p, shared.order);
     if constexpr (kTile.boxed) shared.stages.FillTaps(p);
     if (threadIdx.x == 0) {
-      MainLoop::Stages::InitBarriers(barriers);
+      Shared::Stages::InitBarriers(barriers);
       ptx::FenceBarriers();
-      ptx::PrefetchMap(p.src_map);
-      ptx::PrefetchMap(p.rhs_map);
     }
-    __syncthreads();
-    // No block of a cluster may reach into another before that one's barriers are there, nor after it has ended.
-    if constexpr (kTile.cluster() > 1) ptx::SyncCluster();
-    constexpr int kCopyRegisters = kTile.warpgroups() == 2 ? 40 : 32;
-    constexpr int kMultiplyRegisters = kTile.warpgroups() == 2 ? 232 : 160;
-    static_assert(kCopyRegisters + kTile.warpgroups() * kMultiplyRegisters <= 65536 / 128,
-                  "a multiprocessor has 65536 registers");
-    // Two warpgroups of one block have registers for a tile's results beside the next one's sums. They are stored behind
-    // the beginning of its multiplications, which the tensor cores are busy with meanwhile.
-    constexpr bool kOverlaps = kTile.rows * kTile.cols <= 256 * 128 && kTile.warpgroups() == 2 && kTile.resident == 1;
-    Scheduler scheduler(p, shared.order);
-    WgmmaWork work;
-    const int warpgroup = threadIdx.x / 128;
-    if (warpgroup == kTile.warpgroups()) {
-      if constexpr (kTile.resident == 1) ptx::LeaveRegisters<kCopyRegisters>();
-      const int copier = static_cast<int>(threadIdx.x) / 32 - WgmmaReaders(kTile);
-      if (threadIdx.x % 32 == 0 && copier < MainLoop::kCopiers) {
-        typename MainLoop::Copies copies(p, shared.stages, barriers, copier);
-        while (scheduler.Next(&work)) copies.Copy(work);
-        if constexpr (kTile.cluster() > 1) copies.Finish();
-      }
+    if (threadIdx.x / 128 == kTile.warpgroups()) {
+      if constexpr (kTile.resident == 1) ptx::LeaveRegisters<CopyRegisters(kTile)>();
+      CopyWorks<T, kTile, kAlongSteps>(p, shared, barriers);
     } else {
-      if constexpr (kTile.resident == 1) ptx::TakeRegisters<kMultiplyRegisters>();
-      const int first_row = warpgroup * (kTile.rows / kTile.warpgroups());
-      typename MainLoop::Products sums(p, shared.stages, barriers, first_row);
-      WgmmaStores<T, kTile> stores(p, ptx::SharedAddress(shared.results[threadIdx.x / 32]));
-      if constexpr (kOverlaps) {
-        typename MainLoop::Products::Rounded left[sums.kRowBlocks][sums.kColBlocks];
-        int32_t residue, row, col;  // of what is left
-        bool is_left = false;
-        const auto store_left = [&] {
-          if (!is_left) return;
-          is_left = false;
-          sums.EachBlock([&](int i, int j) {
-            stores.StoreByTma(left[i][j], residue, row + i * 64, col + j * sums.kColsAtOnce);
-          });
-        };
-        while (scheduler.Next(&work)) {
-          sums.Multiply(work, store_left);
-          residue = work.residue, row = work.first_row + first_row, col = work.first_col;
-          is_left = p.has_out_maps;
-          sums.EachBlock([&](int i, int j) {
-            if (p.has_out_maps) {
-              sums.Round(i, j, left[i][j]);
-            } else {
-              stores.StoreRows(sums.At(i, j), work, row + i * 64, col + j * sums.kColsAtOnce);
-            }
-          });
-        }
-        store_left();
-      } else {
-        while (scheduler.Next(&work)) {
-          sums.Multiply(work, [] {});
-          sums.EachBlock([&](int i, int j) {
-            const int32_t row = work.first_row + first_row + i * 64, col = work.first_col + j * sums.kColsAtOnce;
-            if (p.has_out_maps) {
-              typename MainLoop::Products::Rounded rounded;
-              sums.Round(i, j, rounded);
-              stores.StoreByTma(rounded, work.residue, row, col);
-            } else {
-              stores.StoreRows(sums.At(i, j), work, row, col);
-            }
-          });
-        }
-      }
-      stores.Finish();
+      SyncBlocks<kTile>();
+      if constexpr (kTile.resident == 1) ptx::TakeRegisters<MultiplyRegisters(kTile)>();
+      MultiplyWorks<T, kTile, kAlongSteps>(p, shared, barriers);
     }
     __syncwarp();
     if constexpr (kTile.cluster() > 1) ptx::SyncCluster();

@@ -56,15 +56,19 @@ class WgmmaCopies {
       : params_(p), rows_(p), by_chunks_(p.chunks, p.chunk_reciprocal), stages_(ptx::SharedAddress(&stages)),
         ring_(barriers, first_stage), rank_(blockIdx.x % kTile.cluster()) {}
 
-  // Copies a work's tiles, tap by tap.
+  // Finds out where a work's first step is.
+  __device__ __forceinline__ void Find(const WgmmaWork& work) {
+    at_ = FirstPixel(work);
+    from_ = StepOf(TapOf(work, work.first_step), work.first_step);
+  }
+
+  // Copies a work's tiles, tap by tap, when the first one's place has been found.
   __device__ __forceinline__ void Copy(const WgmmaWork& work) {
-    const ptx::PixelPlace at = FirstPixel(work);
-    Step from = StepOf(TapOf(work, work.first_step), work.first_step);
     for (int32_t step = work.first_step; step < work.end_step;) {
-      CopyStep(work, at, from);
+      CopyStep(work, at_, from_);
       ring_.Advance();
-      from.channel += kChunk;
-      if (++step < work.end_step && from.channel == params_.chunks * kChunk) from = StepOf(TapOf(work, step), step);
+      from_.channel += kChunk;
+      if (++step < work.end_step && from_.channel == params_.chunks * kChunk) from_ = StepOf(TapOf(work, step), step);
     }
   }
 
@@ -78,12 +82,13 @@ class WgmmaCopies {
     return at;
   }
 
-  // A step's tap; behind a class's taps is one that the filter does not have, of less than no elements.
+  // A step's tap; behind a class's taps is one that the filter does not have, of less than no elements. Of a matrix
+  // there is one, known without a look at the table, for which a thread block's beginning would wait.
   __device__ __forceinline__ Tap TapOf(const WgmmaWork& work, int32_t step) const {
     int32_t chunk;
     const int32_t place = by_chunks_.Divide(step, &chunk);
-    if (place < work.taps) return params_.taps[work.first_tap + place];
-    return {0, -1, {params_.corner[0], params_.corner[1], params_.corner[2]}};
+    if (place < work.taps && params_.rank > 2) return params_.taps[work.first_tap + place];
+    return {0, place < work.taps ? 0 : -1, {params_.corner[0], params_.corner[1], params_.corner[2]}};
   }
 
   // The plan is of another problem, if a tap is where the maps do not reach.
@@ -140,6 +145,8 @@ class WgmmaCopies {
   uint32_t stages_;
   StageRing<kTile.stages> ring_;
   uint32_t rank_;
+  ptx::PixelPlace at_;
+  Step from_;
 };
 
 // What a warpgroup multiplies.
@@ -152,26 +159,26 @@ class WgmmaProducts : public WgmmaSums<T, kTile, kAlongSteps> {
       : channels_(p.chunks > 1 ? kChunk : static_cast<int32_t>(p.problem.in_channels)),
         stages_(ptx::SharedAddress(&stages) & this->kOfBlock), ring_(barriers), first_row_(first_row) {}
 
-  // The sums of a work; calls meanwhile() behind the beginning of its multiplications. Of the only chunk, what has no
+  // The sums of a work; what the last work left is stored behind the beginning of its multiplications. Of the only chunk, what has no
   // channels is left out.
-  template <typename F>
-  __device__ __forceinline__ void Multiply(const WgmmaWork& work, F&& meanwhile) {
+  template <typename Epilogue>
+  __device__ __forceinline__ void Multiply(const WgmmaWork& work, Epilogue&& epilogue) {
     if (channels_ > 48) {
-      MultiplyChunks<kChunk>(work, meanwhile);
+      MultiplyChunks<kChunk>(work, epilogue);
     } else if (channels_ > 32) {
-      MultiplyChunks<48>(work, meanwhile);
+      MultiplyChunks<48>(work, epilogue);
     } else {
-      MultiplyChunks<32>(work, meanwhile);
+      MultiplyChunks<32>(work, epilogue);
     }
   }
 
  private:
   // A stage is released when the multiplications behind its own have begun.
-  template <int kChannels, typename F>
-  __device__ __forceinline__ void MultiplyChunks(const WgmmaWork& work, F&& meanwhile) {
+  template <int kChannels, typename Epilogue>
+  __device__ __forceinline__ void MultiplyChunks(const WgmmaWork& work, Epilogue&& epilogue) {
     const int32_t steps = work.end_step - work.first_step;
     uint32_t read = MultiplyStage<kChannels>(false);
-    meanwhile();
+    epilogue.StoreLeft();
 #pragma unroll 1
     for (int32_t step = 1; step < steps; ++step) {
       const uint32_t next = MultiplyStage<kChannels>(true);

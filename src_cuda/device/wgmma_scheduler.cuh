@@ -57,12 +57,12 @@ class WgmmaScheduler {
   __device__ WgmmaScheduler(const WgmmaParams& p, const int32_t (&order)[kMostWgmmaClasses])
       : params_(p), order_(order) {}
 
-  // To be called by the first threads of a block: the classes by their taps.
+  // To be called by a warp, which may read the order behind __syncwarp: the classes by their taps, if there are several.
   static __device__ void FillOrder(const WgmmaParams& p, int32_t (&order)[kMostWgmmaClasses]) {
-    const int32_t c = threadIdx.x;
-    if (c >= p.live_classes) return;
+    const int32_t c = threadIdx.x % 32;
+    if (p.live_classes == 1 || c >= p.live_classes) return;
     int32_t place = 0;
-    for (int32_t other = 0; p.live_classes > 1 && other < p.live_classes; ++other) {
+    for (int32_t other = 0; other < p.live_classes; ++other) {
       const int32_t more = p.classes[other].tap_count - p.classes[c].tap_count;
       place += more > 0 || (more == 0 && other < c);
     }
@@ -72,14 +72,17 @@ class WgmmaScheduler {
   __device__ __forceinline__ bool Next(WgmmaWork* work) {
     const uint32_t clusters = gridDim.x / kTile.cluster(), rank = blockIdx.x % kTile.cluster();
     const uint32_t in_rounds = params_.rounds * clusters, live = params_.live_classes;
-    uint32_t place = 0, rest = turn_ * clusters + blockIdx.x / kTile.cluster();
+    const bool in_round = turn_ < params_.rounds * live;
+    uint32_t place = 0, rest = blockIdx.x / kTile.cluster();
+    // Behind the rounds, who has the longest works of a turn has the shortest of the next.
+    if (live > 1 && !in_round && turn_ % 2 != 0) rest = clusters - 1 - rest;
+    rest += turn_ * clusters;
     if (rest >= params_.class_works * live) return false;
     if (live > 1) {  // the class's place in the order, and the work's in the class
-      const bool in_round = rest < in_rounds * live;
-      const uint32_t from = in_round ? turn_ / live * clusters : in_rounds;
+      const uint32_t first = in_round ? turn_ / live * clusters : in_rounds;
       const uint32_t each = in_round ? clusters : params_.class_works - in_rounds;
-      rest -= from * live;
-      place = rest / each, rest = from + rest % each;
+      rest -= first * live;
+      place = rest / each, rest = first + rest % each;
     }
     ++turn_;
     const uint32_t col_tile = rest % params_.col_clusters * kTile.col_blocks + rank / kTile.row_blocks;
@@ -89,7 +92,7 @@ class WgmmaScheduler {
     work->first_row = static_cast<int32_t>(row_tile * kTile.rows);
     work->first_col = static_cast<int32_t>(col_tile * kTile.cols);
     work->slice = static_cast<int32_t>(rest);
-    work->residue = order_[place];
+    work->residue = live > 1 ? order_[place] : 0;
     FindSteps(params_, work);
     return true;
   }

@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       const WgmmaStores<T, kTile> stores(p, 0);
       const int32_t first_row = work.first_row + threadIdx.x / 32 * kResultRows;
       const int64_t offsets[] = {stores.RowOffset(work, first_row, 0), stores.RowOffset(work, first_row, 1)};
-      sums.Multiply(work, [] {});
+      sums.Multiply(work, NothingLeft{});
       ptx::WaitForCluster();  // all blocks have their barriers
       slices.Send(sums.At(0, 0));
       float added[kTile.cols / 8][4];

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "device/convert.cuh"
 #include "device/ptx_barrier.cuh"
 #include "device/ptx_cluster.cuh"
 #include "device/ptx_hopper.cuh"
@@ -26,28 +25,6 @@ class WgmmaSums {
 
   // Of the i-th 64 rows and the j-th kColsAtOnce columns.
   __device__ __forceinline__ const float (&At(int i, int j) const)[kColsAtOnce / 8][4] { return sums_[i][j]; }
-
-  // Calls f(i, j) for all of these.
-  template <typename F>
-  static __device__ __forceinline__ void EachBlock(F&& f) {
-#pragma unroll
-    for (int i = 0; i < kRowBlocks; ++i) {
-#pragma unroll
-      for (int j = 0; j < kColBlocks; ++j) f(i, j);
-    }
-  }
-
-  // Pairs of a block's sums, rounded to results.
-  using Rounded = uint32_t[kColsAtOnce / 8][2];
-
-  __device__ __forceinline__ void Round(int i, int j, Rounded& to) const {
-#pragma unroll
-    for (int block = 0; block < kColsAtOnce / 8; ++block) {
-      const auto& four = sums_[i][j][block];
-      to[block][0] = RoundPair<T>(four[0], four[1]);
-      to[block][1] = RoundPair<T>(four[2], four[3]);
-    }
-  }
 
  protected:
   using Rhs = MatrixDescriptor<typename WgmmaFilter<T, kTile, kAlongSteps>::Tile>;
