@@ -125,7 +125,7 @@ class WgmmaEpilogue {
  public:
   // `buffers`: this warp's; `first_row`: of the tile, this warpgroup's.
   __device__ WgmmaEpilogue(const WgmmaParams& p, uint32_t buffers, int first_row)
-      : stores_(p, buffers), by_tma_(p.has_out_maps), first_row_(first_row) {}
+      : params_(p), stores_(p, buffers), first_row_(first_row) {}
 
   // Stores a work's sums, or leaves them.
   __device__ __forceinline__ void Take(const Sums& sums, const WgmmaWork& work) {
@@ -134,7 +134,7 @@ class WgmmaEpilogue {
     for (int i = 0; i < Sums::kRowBlocks; ++i) {
 #pragma unroll
       for (int j = 0; j < Sums::kColBlocks; ++j) {
-        if (!by_tma_) {
+        if (!params_.has_out_maps) {
           stores_.StoreRows(sums.At(i, j), work, row_ + i * 64, col_ + j * Sums::kColsAtOnce);
         } else if constexpr (kLeaves) {
           Round(sums.At(i, j), left_[i][j]);
@@ -145,7 +145,7 @@ class WgmmaEpilogue {
         }
       }
     }
-    is_left_ = kLeaves && by_tma_;
+    is_left_ = kLeaves && params_.has_out_maps;
   }
 
   // Stores what the last work left.
@@ -179,8 +179,8 @@ class WgmmaEpilogue {
     }
   }
 
+  const WgmmaParams& params_;
   WgmmaStores<T, kTile> stores_;
-  bool by_tma_;
   int32_t first_row_;
   Rounded left_[Sums::kRowBlocks][Sums::kColBlocks];
   bool is_left_ = false;

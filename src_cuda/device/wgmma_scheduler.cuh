@@ -71,7 +71,8 @@ class WgmmaScheduler {
 
   __device__ __forceinline__ bool Next(WgmmaWork* work) {
     const uint32_t clusters = gridDim.x / kTile.cluster(), rank = blockIdx.x % kTile.cluster();
-    const uint32_t in_rounds = params_.rounds * clusters, live = params_.live_classes;
+    const uint32_t in_rounds = params_.rounds * clusters;
+    const uint32_t live = kTile.boxed ? 1 : params_.live_classes;  // boxes are of one class
     const bool in_round = turn_ < params_.rounds * live;
     uint32_t place = 0, rest = blockIdx.x / kTile.cluster();
     // Behind the rounds, who has the longest works of a turn has the shortest of the next.

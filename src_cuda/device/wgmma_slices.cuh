@@ -36,7 +36,31 @@ class SliceSums {
     ptx::ArriveExpecting(barrier_, kBytes);
   }
 
-  // Sends this warp's 16 rows of the slice's sums to those who add them.
+  // From this warp's 16 rows of this slice's sums to those of all slices, of this block's columns: the first of `added`.
+  __device__ __forceinline__ void AddAll(const float (&sums)[kTile.cols / 8][4],
+                                         float (&added)[kTile.cols / 8][4]) const {
+    if (share_ == kRowPieces) {  // there is one
+#pragma unroll
+      for (int piece = 0; piece < kRowPieces; ++piece) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) added[piece][i] = sums[piece][i];
+      }
+    } else {
+      Send(sums);
+      Add(added);
+    }
+  }
+
+  // Columns that this block adds: the first one, and how many.
+  __device__ __forceinline__ int32_t first_col() const { return static_cast<int32_t>(slice_ * share_ * 8); }
+  __device__ __forceinline__ int32_t cols() const { return static_cast<int32_t>(share_ * 8); }
+
+ private:
+  static constexpr int kRowPieces = kTile.cols / 8;
+  static_assert(kRowPieces == kTile.slices && (kRowPieces & (kRowPieces - 1)) == 0,
+                "blocks have equally many columns, one piece or a power of two");
+
+  // Sends the sums to those who add them.
   __device__ __forceinline__ void Send(const float (&sums)[kTile.cols / 8][4]) const {
     uint32_t block = 0, place = 0;
 #pragma unroll
@@ -45,10 +69,6 @@ class SliceSums {
       if (++place == share_) place = 0, ++block;
     }
   }
-
-  // Columns that this block adds: the first one, and how many.
-  __device__ __forceinline__ int32_t first_col() const { return static_cast<int32_t>(slice_ * share_ * 8); }
-  __device__ __forceinline__ int32_t cols() const { return static_cast<int32_t>(share_ * 8); }
 
   // Adds this block's pieces of this warp's rows, when they are there: the first ones of `sums` are the results. As
   // slices are a power of two, all that a thread was sent are read at once, and halves added to halves.
@@ -71,11 +91,6 @@ class SliceSums {
       }
     }
   }
-
- private:
-  static constexpr int kRowPieces = kTile.cols / 8;
-  static_assert(kRowPieces == kTile.slices && (kRowPieces & (kRowPieces - 1)) == 0,
-                "blocks have equally many columns, one piece or a power of two");
 
   // This thread's part of a piece, in all blocks.
   __device__ __forceinline__ uint32_t At(uint32_t slice, uint32_t place) const {
@@ -131,9 +146,8 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       const int64_t offsets[] = {stores.RowOffset(work, first_row, 0), stores.RowOffset(work, first_row, 1)};
       sums.Multiply(work, NothingLeft{});
       ptx::WaitForCluster();  // all blocks have their barriers
-      slices.Send(sums.At(0, 0));
       float added[kTile.cols / 8][4];
-      slices.Add(added);
+      slices.AddAll(sums.At(0, 0), added);
       const int32_t first_col = work.first_col + slices.first_col();
 #pragma unroll
       for (int half = 0; half < 2; ++half) {

@@ -210,14 +210,12 @@ cudaError_t HeldClusters(const void* function, const cudaLaunchConfig_t& config,
 // shares: where memory is what a kernel waits for, clusters are dealt out as others end, each with so much to copy that
 // its beginning does not count.
 uint32_t Shifts(const WgmmaParams& params, const WgmmaTile& tile, int held) {
-  constexpr int64_t kLeastBytes = 600 << 10;  // of a multiprocessor
-  constexpr int kMostSteps = 8;
+  constexpr int64_t kLeastBytes = 300 << 10;
+  if (tile.resident == 1) return 1;  // nothing would hide a beginning
   const ConvProblem& p = params.problem;
-  if (tile.resident == 1 && p.tap_count * params.chunks > kMostSteps) return 1;  // nothing would hide a beginning
   const auto pixels = [&](const int64_t (&size)[kSpatial]) { return p.batch * size[0] * size[1] * size[2]; };
   const int64_t bytes = 2 * (pixels(p.src_size) * p.in_channels + pixels(p.dst_size) * p.out_channels);
-  const int64_t multiprocessors = std::max(1, held * tile.cluster() / tile.resident);
-  return static_cast<uint32_t>(std::max<int64_t>(1, bytes / (multiprocessors * kLeastBytes)));
+  return static_cast<uint32_t>(std::max<int64_t>(1, bytes / (held * kLeastBytes)));
 }
 
 // As many clusters as the device holds, or as there are works; or one for each tile, if it has the tile's slices.
