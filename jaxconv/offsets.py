@@ -7,12 +7,14 @@ classes of a lhs dilation, so that no kernel multiplies the zeros of a dilated i
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from jaxconv.problem import ConvProblem, Shape, row_major_strides
+from jaxconv.problem import ConvProblem, Shape, Spec, row_major_strides
 
 SPATIAL = 3  # problems of fewer spatial dimensions get leading unit dimensions
 INT32_MAX = np.iinfo(np.int32).max
@@ -41,6 +43,7 @@ class Line(NamedTuple):
     shifts: np.ndarray  # [kernel] the tap's displacement, in source elements
 
 
+@lru_cache(maxsize=4096)
 def _line(out_size, kernel, stride, pad_low, lhs_dilation, rhs_dilation, period, reverse) -> Line:
     phase = np.arange(min(period, max(out_size, 1)))  # phases behind the output have no positions
     place = np.arange(kernel)[::-1] if reverse else np.arange(kernel)
@@ -78,45 +81,47 @@ def offset_tables(problem: ConvProblem) -> OffsetTables:
         problem.rhs_dilation, problem.periods, strict=True,
     )  # fmt: skip
     lines = [UNIT] * (SPATIAL - len(problem.kernel)) + [_line(*d, problem.reverse) for d in dims]
+    kernel = tuple(len(line.shifts) for line in lines)
+    periods = tuple(len(line.counts) for line in lines)
 
-    counts = _grid([line.counts for line in lines])  # [phases of the problem, 3]
-    tap = _grid([np.arange(len(line.phases)) for line in lines])  # [taps, 3]
-    shift = _grid([line.shifts for line in lines])
-    phase = _grid([line.phases for line in lines])
-
-    # Classes without positions have no row but one at the end, which keeps the taps that no position sees.
-    periods = [len(line.counts) for line in lines]
-    live = np.flatnonzero((counts > 0).all(axis=1))
-    row_of_phase = np.full(len(counts), len(live))
-    row_of_phase[live] = np.arange(len(live))
-    unseen = (phase < 0).any(axis=1)
-    row = np.where(unseen, len(live), row_of_phase[np.ravel_multi_index(np.maximum(phase, 0).T, periods)])
-
-    order = np.argsort(row, kind="stable")
-    tap_count = np.bincount(row, minlength=len(live) + 1)
+    # Classes without positions, all or none, have no row but one at the end: of taps that no position sees.
+    live = math.prod(periods) if all(line.counts.all() for line in lines) else 0
+    phase = _grid(np.where(line.phases < 0, live, line.phases) for line in lines)
+    row = np.minimum(_sum(phase, row_major_strides(periods)), live).ravel()
+    tap_count = np.bincount(row, minlength=live + 1)
     first_tap = np.cumsum(tap_count) - tap_count
-    position = np.stack(np.unravel_index(live, periods), axis=1)
-    classes = np.zeros((len(live) + 1, 8), np.int64)
+    classes = np.zeros((live + 1, 8), np.int64)
     classes[:, 0], classes[:, 1] = first_tap, tap_count
-    classes[:-1, 2:5], classes[:-1, 5:] = position, counts[live]
+    if live:
+        of_phases = classes[:-1].reshape(*periods, 8)
+        of_phases[..., 2], of_phases[..., 3], of_phases[..., 4] = _grid(map(np.arange, periods))
+        of_phases[..., 5], of_phases[..., 6], of_phases[..., 7] = _grid(line.counts for line in lines)
 
-    taps = np.column_stack([
-        shift @ _strides(problem.lhs_shape, problem.lhs_spec.spatial),
-        tap @ _strides(problem.rhs_shape, problem.rhs_spec.spatial),
-        shift,
-    ])  # fmt: skip
-    taps[row == len(live)] *= np.array([0, 1, 0, 0, 0])
-    return OffsetTables(_int32(taps[order]), _int32(classes if tap_count[-1] else classes[:-1]))
+    shift = _grid(line.shifts for line in lines)
+    taps = np.empty((*kernel, 5), np.int64)
+    taps[..., 0] = _sum(shift, _strides(problem.lhs_shape, problem.lhs_spec))
+    taps[..., 1] = _sum(_grid(map(np.arange, kernel)), _strides(problem.rhs_shape, problem.rhs_spec))
+    taps[..., 2], taps[..., 3], taps[..., 4] = shift
+    taps = taps.reshape(-1, 5)[np.argsort(row, kind="stable")]
+    taps[first_tap[-1] :] *= np.array([0, 1, 0, 0, 0])
+    return OffsetTables(_int32(taps), _int32(classes if tap_count[-1] else classes[:-1]))
 
 
-def _grid(axes: list[np.ndarray]) -> np.ndarray:
-    """All combinations of three axes' entries, row-major: [n, 3]."""
-    return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, SPATIAL)
+def _grid(axes: Iterable[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """Three axes' entries, to be combined."""
+    d, h, w = axes
+    return d[:, None, None], h[:, None], w
 
 
-def _strides(shape: Shape, axes: tuple[int, ...]) -> np.ndarray:
+def _sum(grid: tuple[np.ndarray, ...], strides: Sequence[int]) -> np.ndarray:
+    """Of all combinations' entries, each as often as its axis' stride."""
+    d, h, w = (entries * stride for entries, stride in zip(grid, strides, strict=True))
+    return d + h + w
+
+
+def _strides(shape: Shape, spec: Spec) -> list[int]:
     strides = row_major_strides(shape)
-    return np.array([0] * (SPATIAL - len(axes)) + [strides[a] for a in axes], np.int64)
+    return [0] * (SPATIAL - len(spec.spatial)) + [strides[axis] for axis in spec.spatial]
 
 
 def _int32(table: np.ndarray) -> np.ndarray:

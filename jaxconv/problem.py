@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,12 +96,24 @@ class ConvProblem:
             precision=params["precision"],
         )
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Worked out once: whatever is known of a problem is looked up by it."""
+        return hash(_FIELDS(self))
+
     def dgrad(self) -> ConvProblem:
         """The convolution that takes an output's cotangent to the lhs's: strides and lhs dilation change places.
 
         The identity of lax's transpose rule, `pad_low' = dilate(kernel, rhs_dilation) - 1 - pad_low`, applied to
         itself gives back the problem.
         """
+        return self._dgrad
+
+    @cached_property
+    def _dgrad(self) -> ConvProblem:
         return dataclasses.replace(
             self,
             lhs_shape=self.out_shape,
@@ -174,7 +188,7 @@ class ConvProblem:
             (low, (o - 1) * s + dilate(k, r) - dilate(i, d) - low) for i, o, k, s, low, d, r in dims
         )
 
-    @property
+    @cached_property
     def is_empty(self) -> bool:
         """Whether the result or the reduction of some pass has no elements, so that lax cannot name the problem."""
         return any(isinstance(d, int) and d == 0 for d in self.lhs_shape + self.rhs_shape + self.out_shape)
@@ -190,6 +204,9 @@ class ConvProblem:
         )
 
 
+_FIELDS = operator.attrgetter(*(field.name for field in dataclasses.fields(ConvProblem)))
+
+
 def row_major_strides(shape: Shape) -> tuple[Dim, ...]:
     """Elements between neighbours along each axis."""
-    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    return tuple(accumulate(reversed(shape[1:]), operator.mul, initial=1))[::-1]
