@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from functools import cached_property, lru_cache, partial
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -17,6 +18,8 @@ from jaxconv.product import TYPICAL_BATCH, Product
 from jaxconv.rewriting import (
     Rewriting, Rewritten, SwappedOperands, rewrite, rewritings, rewritings_of_channels, why_not
 )  # fmt: skip
+
+ROUNDED = 1 + 1e-9  # bounds of costs, and costs
 
 # (lhs and rhs, out) of a forward convolution. Its gradients have the same three, in other roles.
 DTYPES = frozenset(
@@ -115,20 +118,26 @@ class Rejection(NamedTuple):
     reason: str
 
 
-class Choice(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Choice:
     """The cheapest plan that does it, or None.
 
     cost: estimated seconds on a GPU; multiply-adds' worth on the host.
-    rejected: everything else, with the reason.
+    others: works out what is rejected, which choosing hardly looks at.
     """
 
     plan: ConvPlan | None
     cost: float
-    rejected: tuple[Rejection, ...]
+    others: Callable[[], tuple[Rejection, ...]] = dataclasses.field(compare=False)
 
     @classmethod
     def nothing(cls, reason: str) -> Choice:
-        return cls(None, float("inf"), (Rejection("", reason),))
+        return cls(None, math.inf, lambda: (Rejection("", reason),))
+
+    @cached_property
+    def rejected(self) -> tuple[Rejection, ...]:
+        """Everything else, with the reason."""
+        return self.others()
 
     def why_nothing(self) -> str:
         return "; ".join(f"{what}: {reason}" if what else reason for what, reason in self.rejected)
@@ -158,15 +167,53 @@ def _are_known(shape: Shape) -> bool:
     return all(isinstance(d, int) for d in shape)
 
 
+class Question(NamedTuple):
+    platform: str
+    kind: str
+    problem: ConvProblem
+    asked: Constraint
+    device: Device
+
+
+class Version(NamedTuple):
+    """The problem as it is or rewritten: its product, and seconds for the changes of its arrays."""
+
+    rewriting: Rewriting
+    product: Product
+    conversions: float
+
+
+class Entrant(NamedTuple):
+    """A family, with its tiles, for a version of the problem."""
+
+    name: str
+    family: Family
+    rows: list[TileRow]
+    version: Version
+
+    def name_with(self, tile: Tile | None) -> str:
+        return _name(self.name, tile, self.version.rewriting)
+
+    def why_not(self, device: Device) -> str | None:
+        return self.family.why_not_so(self.version.product, device)
+
+    def least_cost(self, device: Device) -> float:
+        """What no tile's cost is below."""
+        return self.family.least_cost(self.version.product, device) + self.version.conversions
+
+    def least_costs(self, device: Device) -> list[tuple[float, int]]:
+        """What each tile's cost is not below, and its index, in ascending order."""
+        _, product, conversions = self.version
+        costs = (self.family.least_cost_of(row, product, device) + conversions for row in self.rows)
+        return sorted((cost, i) for i, cost in enumerate(costs))
+
+
 class Candidate(NamedTuple):
-    """A family with a tile, at its best settings, for the problem as it is or rewritten."""
+    """A tile of an entrant's, at its best settings. Of equally dear ones the first in place is chosen."""
 
-    plan: ConvPlan
     cost: float
-
-    @property
-    def name(self) -> str:
-        return _name(self.plan.family, self.plan.settings.tile, self.plan.rewriting)
+    place: tuple[int, int]
+    plan: ConvPlan | None
 
 
 @lru_cache(maxsize=4096)
@@ -177,33 +224,75 @@ def choose(
     constraint: Constraint = Constraint(),
     device: Device = TYPICAL_DEVICE,
 ) -> Choice:
-    """The plan for a problem that `refusal` passed, on a platform that has kernels."""
-    product = Product(kind, problem)
-    candidates: list[Candidate] = []
-    rejected: list[Rejection] = []
-    for name, family in FAMILIES[platform].items():
-        if constraint.family not in (None, name):
-            rejected.append(Rejection(name, f"{constraint.family} was asked for"))
+    """The plan for a problem that `refusal` passed, on a platform that has kernels.
+
+    Families and tiles come in the order of bounds of their costs: once these are above a candidate's cost, no
+    other is better.
+    """
+    question = Question(platform, kind, problem, constraint, device)
+    entrants = [entrant for entrant in _entrants(question) if isinstance(entrant, Entrant)]
+    best = Candidate(math.inf, (0, 0), None)
+    for least, at in sorted((entrant.least_cost(device), i) for i, entrant in enumerate(entrants)):
+        if least > best.cost * ROUNDED:
+            break
+        if entrants[at].why_not(device) is None:
+            best = _best_of(entrants[at], at, best, question)
+    return Choice(best.plan, best.cost, partial(_rejected, question, best))
+
+
+def _best_of(entrant: Entrant, at: int, best: Candidate, question: Question) -> Candidate:
+    """A candidate or, if that is better, one of an entrant's."""
+    for least, i in entrant.least_costs(question.device):
+        if least > best.cost * ROUNDED:
+            break
+        candidate = _candidate(entrant, (at, i), question)
+        best = best if isinstance(candidate, str) else min(best, candidate)
+    return best
+
+
+def _rejected(question: Question, best: Candidate) -> tuple[Rejection, ...]:
+    """Everything but the chosen candidate, with the reason: dearer ones first."""
+    dearer, others, at = [], [], 0
+    for entrant in _entrants(question):
+        if isinstance(entrant, Rejection):
+            others.append(entrant)
             continue
-        reason = family.why_never(product) or (None if _is_named(constraint) else family.why_unasked(product))
+        reason = entrant.why_not(question.device)
         if reason is not None:
-            rejected.append(Rejection(name, reason))
+            others.append(Rejection(entrant.name_with(question.asked.tile), reason))
+        for i, row in enumerate(entrant.rows if reason is None else ()):
+            candidate, name = _candidate(entrant, (at, i), question), entrant.name_with(row.tile)
+            if isinstance(candidate, str):
+                others.append(Rejection(name, candidate))
+            elif candidate.place != best.place:
+                dearer.append(Rejection(name, f"{candidate.cost / best.cost:.2f}x the cost"))
+        at += 1
+    return (*dearer, *others)
+
+
+def _entrants(question: Question) -> Iterator[Entrant | Rejection]:
+    """Families and versions of the problem, if nothing rules them out that is known at first sight."""
+    platform, kind, problem, asked, device = question
+    product = Product(kind, problem)
+    for name, family in FAMILIES[platform].items():
+        if asked.family not in (None, name):
+            yield Rejection(name, f"{asked.family} was asked for")
             continue
-        rows = [row for row in family.tiles(product) if constraint.tile in (None, row.tile)]
+        reason = family.why_never(product) or (None if _is_named(asked) else family.why_unasked(product))
+        if reason is not None:
+            yield Rejection(name, reason)
+            continue
+        rows = [row for row in family.tiles(product) if asked.tile in (None, row.tile)]
         if not rows:
             reason = "no such tile is compiled for these types at this precision"
-            rejected.append(Rejection(_name(name, constraint.tile, ()), reason))
+            yield Rejection(_name(name, asked.tile, ()), reason)
             continue
-        for rewriting in _rewritings(family, product, constraint):
-            plan = ConvPlan(platform, kind, name, Settings(), rewriting)
-            found, not_found = _candidates(plan, family, rows, problem, constraint, device)
-            candidates += found
-            rejected += not_found
-    if not candidates:
-        return Choice(None, float("inf"), tuple(rejected))
-    best = min(candidates, key=lambda c: c.cost)
-    dearer = (Rejection(c.name, f"{c.cost / best.cost:.2f}x the cost") for c in candidates if c is not best)
-    return Choice(best.plan, best.cost, (*dearer, *rejected))
+        for rewriting in _rewritings(family, product, asked):
+            version = _why_not_rewritten(rewriting, family, kind) or _version(rewriting, product, device)
+            if isinstance(version, Version):
+                yield Entrant(name, family, rows, version)
+            else:
+                yield Rejection(_name(name, asked.tile, rewriting), version)
 
 
 def _is_named(asked: Constraint) -> bool:
@@ -223,41 +312,40 @@ def _rewritings(family: Family, product: Product, asked: Constraint) -> list[Rew
     return [(), *rewritings(product, family.PACKS_GROUPS, family.STORES_PARTS)]
 
 
-def _candidates(
-    plan: ConvPlan, family: Family, rows: list[TileRow], problem: ConvProblem, asked: Constraint, device: Device
-) -> tuple[list[Candidate], list[Rejection]]:
-    """The plan, which has no settings yet, with each of the tiles; and why not with others."""
-    name, rewriting = plan.family, plan.rewriting
-    reason = _why_not_rewritten(rewriting, family, problem, plan.kind)
+def _candidate(entrant: Entrant, place: tuple[int, int], question: Question) -> Candidate | str:
+    """Or why the entrant's tile at that place does not do it."""
+    name, family, rows, (rewriting, product, conversions) = entrant
+    settings = family.settings(rows[place[1]], product, question.device, question.asked.settings)
+    reason = family.why_not(settings[0], product, question.device)
     if reason is not None:
-        return [], [Rejection(_name(name, asked.tile, rewriting), reason)]
-    rewritten = rewrite(rewriting, problem)
-    product = Product(plan.kind, rewritten.problem)
-    reason = family.why_not_so(product, device)
-    if reason is not None:
-        return [], [Rejection(_name(name, asked.tile, rewriting), reason)]
-    conversions = _conversion_seconds(problem, rewritten, device)
-    candidates, rejected = [], []
-    for row in rows:
-        settings = family.settings(row, product, device, asked.settings)
-        reason = family.why_not(settings[0], product, device)
-        if reason is not None:
-            rejected.append(Rejection(_name(name, row.tile, rewriting), reason))
-            continue
-        cost, best = min((family.cost(s, product, device), i) for i, s in enumerate(settings))
-        chosen = ConvPlan(plan.platform, plan.kind, name, settings[best], rewriting)
-        candidates.append(Candidate(chosen, cost + conversions))
-    return candidates, rejected
+        return reason
+    cost, best = min((family.cost(s, product, question.device), i) for i, s in enumerate(settings))
+    plan = ConvPlan(question.platform, question.kind, name, settings[best], rewriting)
+    return Candidate(cost + conversions, place, plan)
 
 
-def _why_not_rewritten(rewriting: Rewriting, family: Family, problem: ConvProblem, kind: str) -> str | None:
+def _why_not_rewritten(rewriting: Rewriting, family: Family, kind: str) -> str | None:
     if not rewriting:
         return None
     if not (family.REWRITES or (family.SWAPS and rewriting == (SwappedOperands(),))):
         return "it takes operands as they lie"
     if kind == "gather" and SwappedOperands() in rewriting:
         return "only a reduce is the same with its operands swapped"
-    return why_not(rewriting, problem) or refusal(rewrite(rewriting, problem).problem, kind)
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _version(rewriting: Rewriting, product: Product, device: Device) -> Version | str:
+    """Or why the problem is not rewritten so."""
+    kind, problem = product.kind, product.problem
+    if not rewriting:
+        return Version(rewriting, product, 0.0)
+    if (reason := why_not(rewriting, problem)) is not None:
+        return reason
+    rewritten = rewrite(rewriting, problem)
+    reason = refusal(rewritten.problem, kind)
+    seconds = _conversion_seconds(problem, rewritten, device)
+    return Version(rewriting, Product(kind, rewritten.problem), seconds) if reason is None else reason
 
 
 def _conversion_seconds(problem: ConvProblem, rewritten: Rewritten, device: Device) -> float:

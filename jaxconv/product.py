@@ -28,6 +28,9 @@ class Product:
     kind: str
     problem: ConvProblem
 
+    def __hash__(self) -> int:
+        return hash(self.problem)
+
     @cached_property
     def has_known_batch(self) -> bool:
         return isinstance(self.problem.batch, int)
@@ -89,23 +92,34 @@ class Product:
         return max(1, self.rows * self.cols * self.steps * self.groups)
 
     @cached_property
+    def seen_multiply_adds(self) -> float:
+        """Of the taps that positions see, on average: what no kernel multiplies less than."""
+        return self.positions * self.channel_taps / self.classes * self.cols * self.groups
+
+    @cached_property
     def operand_dtypes(self) -> tuple[np.dtype, np.dtype]:
         other = self.problem.rhs_dtype if self.kind == "gather" else self.problem.out_dtype
         return self.problem.lhs_dtype, other
 
     def has_pixels_of(self, lhs: int, out: int) -> bool:
         """Whether the channels of lhs and of out, of all groups, are the last axis, and multiples of as many."""
+        channels = self._last_channels
+        return channels is not None and channels[0] % lhs == channels[1] % out == 0
+
+    @cached_property
+    def _last_channels(self) -> tuple[int, int] | None:
+        """Those of lhs and out, if they are the last axis of both."""
         p = self.problem
-        arrays = (p.lhs_spec.second, p.lhs_shape, lhs), (p.out_spec.second, p.out_shape, out)
-        return all(axis == len(shape) - 1 and shape[axis] % elements == 0 for axis, shape, elements in arrays)
+        are_last = p.lhs_spec.second == len(p.lhs_shape) - 1 and p.out_spec.second == len(p.out_shape) - 1
+        return (p.lhs_shape[-1], p.out_shape[-1]) if are_last else None
 
     def has_runs_of(self, elements: int) -> bool:
         """Whether both operands' channels are contiguous in runs of as many, which begin at their multiples."""
-        return any(all(channels % elements == 0 for channels in operands) for operands in self._contiguous_channels)
+        return any(run % elements == 0 for run in self._runs)
 
     @cached_property
-    def _contiguous_channels(self) -> tuple[tuple[int, ...], ...]:
-        """The operands' channels, where they are contiguous: by either axis of a filter."""
+    def _runs(self) -> tuple[int, ...]:
+        """What both operands' channels are multiples of, where they are contiguous: by either axis of a filter."""
         p = self.problem
         if not _is_last(p.lhs_spec.second, p.lhs_shape):
             return ()
@@ -113,7 +127,7 @@ class Product:
             others = ((p.out_spec.second, p.out_shape, p.out_channels),)
         else:
             others = (p.rhs_spec.first, p.rhs_shape, p.out_channels), (p.rhs_spec.second, p.rhs_shape, p.in_channels)
-        return tuple((p.in_channels, channels) for axis, shape, channels in others if _is_last(axis, shape))
+        return tuple(math.gcd(p.in_channels, channels) for axis, shape, channels in others if _is_last(axis, shape))
 
     @cached_property
     def is_exact(self) -> bool:

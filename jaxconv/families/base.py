@@ -118,6 +118,14 @@ class Family:
         """Why the product is for it only if the family is asked for."""
         return None
 
+    def least_cost(self, product: Product, device: Device) -> float:
+        """What no tile's cost is below, worked out of little."""
+        return 0.0
+
+    def least_cost_of(self, row: TileRow, product: Product, device: Device) -> float:
+        """What a tile's cost is not below, if it takes the product."""
+        return 0.0
+
 
 class CudaFamily(Family):
     """What the CUDA kernels share: a product in tiles of rows x columns, split along its reduction."""
@@ -189,6 +197,17 @@ class CudaFamily(Family):
         if self.blocks(settings, product) > INT32_MAX:
             return "more than 2^31 - 1 thread blocks"
         return None
+
+    def least_cost(self, product: Product, device: Device) -> float:
+        return min(self.least_cost_of(row, product, device) for row in self.tiles(product))
+
+    def least_cost_of(self, row: TileRow, product: Product, device: Device) -> float:
+        """Multiplications alone, or memory. Of residue classes that are merged, tiles' columns are all there."""
+        rate = self.rate(product) * device.clock_hz * device.multiprocessors * row.efficiency[product.kind]
+        cols = product.cols if product.classes > 1 else ceil_div(product.cols, row.tile.cols) * row.tile.cols
+        seconds = product.rows * cols * product.steps * product.groups / rate
+        bytes_seconds = product.activation_bytes / (self.BANDWIDTH * device.bandwidth)
+        return max(seconds, bytes_seconds) + LAUNCH_SECONDS
 
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
         """A multiprocessor's results, there or not, each for a slice of the reduction; then the slices' sum."""

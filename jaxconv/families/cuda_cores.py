@@ -77,6 +77,10 @@ class Im2col(CudaCores):
             return f"a chunk of {settings.chunk} rows, not whole tiles of {settings.tile.rows}"
         return super().why_not(settings, product, device)
 
+    def least_cost_of(self, row: TileRow, product: Product, device: Device) -> float:
+        copies = 2 * product.positions * product.column_bytes / device.bandwidth
+        return copies + LAUNCH_SECONDS + super().least_cost_of(row, product, device)
+
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
         copies = 2 * product.positions * product.column_bytes / device.bandwidth  # written and read
         launches = self.rounds(settings, product).count * LAUNCH_SECONDS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from jaxconv.families.base import LAUNCH_SECONDS, CudaFamily, Device, Settings, TileRow
 from jaxconv.families.depthwise_shape import (
     MOST_APART,
@@ -12,12 +14,11 @@ from jaxconv.families.depthwise_shape import (
     depths_seen,
     interleaved_size,
     joins_images,
+    least_clocks,
     out_depth,
     out_size,
     piece_cols,
     planes_of,
-    resident_blocks,
-    shared_bytes,
     stream_of,
     window,
 )
@@ -89,7 +90,8 @@ class Depthwise(CudaFamily):
         return None
 
     def tiles(self, product: Product) -> list[TileRow]:
-        return [row for row in self.TILES if product.problem.lhs_dtype.name in row.tile.dtypes]
+        name = product.problem.lhs_dtype.name
+        return [row for row in self.TILES if name in row.tile.dtypes]
 
     def settings(self, row: TileRow, product: Product, device: Device, asked: Settings) -> list[Settings]:
         tile = row.tile
@@ -129,7 +131,7 @@ class Depthwise(CudaFamily):
         volumes = (max(1, stream.images) + 2 * depth - 2) // depth
         if max(product.image_elements * volumes, rows, stream.height) >= INT32_MAX:
             return "rows, or elements of a tile's images, do not fit 32 bits"
-        need = shared_bytes(tile, product, stream)
+        need = stream.shared_bytes
         return None if need <= device.shared_bytes else f"{need} bytes of shared memory, of {device.shared_bytes}"
 
     def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:
@@ -137,30 +139,41 @@ class Depthwise(CudaFamily):
         first, apart = window(product.problem).first, window(product.problem).apart
         return (stream.rows, stream.strips * STRIP, stream.channels, stream.images, *first, *stream.pieces, *apart)
 
+    def least_cost(self, product: Product, device: Device) -> float:
+        """Memory's, of the most neighbouring channels."""
+        return self._seconds(0, max(BANDWIDTH), product, device)
+
+    def least_cost_of(self, row: TileRow, product: Product, device: Device) -> float:
+        if self._why_not_window(row.tile, product) is not None:
+            return math.inf
+        clocks = least_clocks(row.tile, product) / device.multiprocessors
+        return self._seconds(clocks, channel_bytes_of(row.tile, product), product, device)
+
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
         """Steps, as long as those of a multiprocessor's blocks or one's latency take, or memory; and the beginning."""
         tile, split, _, _, area = settings
         stream = stream_of(tile, area, product)
-        resident, is_gather = resident_blocks(tile, product, stream, device), product.kind == "gather"
+        resident, is_gather = stream.resident(device), product.kind == "gather"
         places = max(1, resident * device.multiprocessors // stream.channel_tiles)
         workers = min(places, stream.most_workers) if is_gather else split // stream.slices
         blocks = stream.channel_tiles * workers * (1 if is_gather else stream.all_pieces)
         at_once = min(resident, ceil_div(blocks, device.multiprocessors))
         step = max(at_once * tile.clocks, tile.clocks + LATENCY_CLOCKS)
         in_turn = is_gather and tile.has_pieces
-        clocks = (
-            stream.clocks_of_pieces(workers, tile.lags, step) if in_turn else stream.steps(workers, tile.lags) * step
-        )
+        clocks = stream.clocks_of_pieces(workers, step) if in_turn else stream.steps(workers) * step
         if tile.has_pieces and stream.images == 1:  # others are left out
             clocks *= depths_seen(product.problem) / stream.pieces[0]
         rounds = ceil_div(blocks, resident * device.multiprocessors)
-        compute, memory = rounds * clocks / device.clock_hz, product.activation_bytes / device.bandwidth
-        bandwidth = BANDWIDTH[stream.channels * product.problem.lhs_dtype.itemsize]
-        bandwidth *= 1 if is_gather else REDUCE_BANDWIDTH
-        seconds = max(compute, memory / bandwidth) + BEGIN_SECONDS + LAUNCH_SECONDS
+        seconds = self._seconds(rounds * clocks, stream.channel_bytes, product, device)
         if split > 1:
             seconds += 2 * split * product.planned_sums_bytes / device.bandwidth + LAUNCH_SECONDS
         return seconds
+
+    def _seconds(self, clocks: float, channel_bytes: int, product: Product, device: Device) -> float:
+        """Of a multiprocessor's, or memory's; and the beginning."""
+        bandwidth = BANDWIDTH[channel_bytes] * (1 if product.kind == "gather" else REDUCE_BANDWIDTH)
+        memory = product.activation_bytes / device.bandwidth / bandwidth
+        return max(clocks / device.clock_hz, memory) + BEGIN_SECONDS + LAUNCH_SECONDS
 
     def _why_not_window(self, tile: DepthwiseTile, product: Product) -> str | None:
         reach = window(product.problem)
@@ -202,7 +215,7 @@ class Depthwise(CudaFamily):
                     break
                 if (stream := stream_of(tile, area, product)) is None:
                     break
-                if in_turn and shared_bytes(tile, product, stream) > device.shared_bytes:
+                if in_turn and stream.shared_bytes > device.shared_bytes:
                     continue
                 areas.append(area)
                 tiles, places = stream.most_workers * stream.channel_tiles, MOST_RESIDENT * device.multiprocessors
@@ -217,7 +230,7 @@ class Depthwise(CudaFamily):
         stream = area and stream_of(tile, area, product)
         if product.kind == "gather" or not stream:
             return [1]
-        places = resident_blocks(tile, product, stream, device) * device.multiprocessors
+        places = stream.resident(device) * device.multiprocessors
         tiles = {stream.channel_tiles, stream.channel_tiles * stream.all_pieces}
         return sorted({stream.slices * max(1, min(places // n, stream.most_workers)) for n in tiles})
 

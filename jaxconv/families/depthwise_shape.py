@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -201,7 +202,8 @@ def depths_seen(problem: ConvProblem) -> float:
     return float(seen.sum(axis=1).mean())
 
 
-class Stream(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Stream:
     """How thread blocks share out a product: what src_cuda/kernels/depthwise.cu works out likewise.
 
     channels: of a thread block. images: of a tile, or planes of volumes; 0 if all images' rows follow each other as
@@ -213,6 +215,8 @@ class Stream(NamedTuple):
     pieces: of the window, along each dimension. slices: of a reduce, that a thread block sums.
     """
 
+    tile: DepthwiseTile
+    product: Product
     channels: int
     images: int
     rows: int
@@ -224,10 +228,14 @@ class Stream(NamedTuple):
     slices: int
 
     @property
+    def channel_bytes(self) -> int:
+        return self.channels * self.product.problem.lhs_dtype.itemsize
+
+    @cached_property
     def all_pieces(self) -> int:
         return math.prod(self.pieces)
 
-    @property
+    @cached_property
     def most_workers(self) -> int:
         """Thread blocks that may share a channel tile out."""
         return ceil_div(self.height, self.rows)
@@ -237,16 +245,45 @@ class Stream(NamedTuple):
         rows = ceil_div(self.height, workers)
         return ceil_div(rows, self.rows) + (rows % self.rows > 0)
 
-    def steps(self, workers: int, lags: int) -> int:
+    def steps(self, workers: int) -> int:
         """Of a thread block: its rows, and at each cut of a column those of the window. Where that is an image's edge,
         half of them, as steps without a source row are left out."""
-        return ceil_div(self.height, workers) + (self.cuts(workers) + 1) * (lags - 1) // 2
+        return ceil_div(self.height, workers) + (self.cuts(workers) + 1) * (self.tile.lags - 1) // 2
 
-    def clocks_of_pieces(self, workers: int, lags: int, step: float) -> float:
+    def clocks_of_pieces(self, workers: int, step: float) -> float:
         """Of a gather's thread block that takes the window's pieces in turn: they leave no steps out."""
         cuts = self.cuts(workers)
-        steps = ceil_div(self.height, workers) + cuts * (lags - 1)
+        steps = ceil_div(self.height, workers) + cuts * (self.tile.lags - 1)
         return self.all_pieces * (steps * step + cuts * PIECE_CLOCKS)
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """Of a thread block: MakePlaces of src_cuda/kernels/depthwise.cu."""
+        tile, product, channel_bytes = self.tile, self.product, self.channel_bytes
+        gathers = product.kind == "gather"
+        log_pieces = (channel_bytes // PIECE_BYTES).bit_length() - 1
+        log_gap = 1 if gathers and tile.channels == 8 else 3
+        has_gaps = not tile.on_cuda_cores and tile.channels != 4
+        batch = BATCH_BYTES + (THREADS >> log_pieces >> log_gap) * PIECE_BYTES * has_gaps
+        row = _copies(tile, product, max(1, self.images), self.strips, channel_bytes) * batch
+        result_row = tile.strip_pieces * batch
+        if tile.on_cuda_cores:
+            other = tile.slots * tile.width * 4 * (self.all_pieces * tile.period if gathers else THREADS)
+        else:
+            where = window(product.problem)
+            begin = STRIP * where.steps[2] // where.periods[2] - where.steps[2]
+            table = self.all_pieces * tile.slots * where.periods[2] * tile.pixels + begin
+            other = table * channel_bytes if gathers else tile.slots * tile.pixels * STRIP * 4 * WARPS
+        other = ceil_div(other, 128) * 128
+        stages = tile.stages * (tile.sources * row + (0 if gathers else result_row))
+        if not gathers:
+            return max(stages, other)
+        sums = self.rows * tile.row_sums * 4 * THREADS if tile.has_pieces else 0
+        return stages + 2 * tile.period * result_row + other + sums
+
+    def resident(self, device: Device) -> int:
+        """Thread blocks that a multiprocessor holds."""
+        return max(1, held_blocks(self.shared_bytes, self.tile.resident(self.product.kind), device))
 
 
 def channel_bytes_of(tile: DepthwiseTile, product: Product) -> int:
@@ -293,14 +330,18 @@ def pieces_of(tile: DepthwiseTile, product: Product) -> tuple[int, int, int]:
 
 def joins_images(tile: DepthwiseTile, product: Product) -> bool:
     """Whether all images' rows may follow each other as one's: no tap leaves its row."""
-    problem = product.problem
+    return tile.slots == 1 and _rows_follow(product.problem)
+
+
+@lru_cache(maxsize=4096)
+def _rows_follow(problem: ConvProblem) -> bool:
     same = (1, *problem.in_spatial)[-2] == out_size(problem)[0]
     batch_first = problem.lhs_spec.first == problem.out_spec.first == 0
     in_order = problem.lhs_spec.spatial == tuple(sorted(problem.lhs_spec.spatial)) and (
         problem.out_spec.spatial == tuple(sorted(problem.out_spec.spatial))
     )
     is_flat = len(problem.kernel) < 3 and window(problem).first[1] == 0
-    return tile.slots == 1 and is_flat and same and batch_first and in_order
+    return is_flat and same and batch_first and in_order
 
 
 @lru_cache(maxsize=4096)
@@ -327,7 +368,19 @@ def stream_of(tile: DepthwiseTile, area: tuple[int, int], product: Product) -> S
     channels = channel_bytes // problem.lhs_dtype.itemsize
     slices = 1 if tile.on_cuda_cores else sets
     channel_tiles, pieces = ceil_div(product.groups, channels), pieces_of(tile, product)
-    return Stream(channels, of_tile, high, strips, tiles, stream_rows, channel_tiles, pieces, slices)
+    return Stream(
+        tile, product, channels, of_tile, high, strips, tiles, stream_rows, channel_tiles, pieces, slices
+    )  # fmt: skip
+
+
+def least_clocks(tile: DepthwiseTile, product: Product) -> float:
+    """Of all thread blocks' steps, if each had as many strips and channels as it may."""
+    height, width = interleaved_size(product.problem)
+    there = product.groups * product.problem.lhs_dtype.itemsize
+    strips = planes_of(product) * math.prod(window(product.problem).apart) * ceil_div(width, STRIP)
+    steps = ceil_div(height, tile.period) * strips / tile.set_strips * there / tile.most_channel_bytes
+    _, *pieces = pieces_of(tile, product)
+    return steps * tile.clocks * math.prod(pieces) * (depths_seen(product.problem) if tile.has_pieces else 1)
 
 
 def _copies(tile: DepthwiseTile, product: Product, images: int, strips: int, channel_bytes: int) -> int:
@@ -335,32 +388,3 @@ def _copies(tile: DepthwiseTile, product: Product, images: int, strips: int, cha
     reach = window(product.problem)
     step = STRIP * reach.steps[2] // reach.periods[2]
     return ceil_div(images * ((strips - 1) * step + tile.pixels) * channel_bytes, BATCH_BYTES)
-
-
-def shared_bytes(tile: DepthwiseTile, product: Product, stream: Stream) -> int:
-    """Of a thread block: MakePlaces of src_cuda/kernels/depthwise.cu."""
-    gathers, channel_bytes = product.kind == "gather", stream.channels * product.problem.lhs_dtype.itemsize
-    log_pieces = (channel_bytes // PIECE_BYTES).bit_length() - 1
-    log_gap = 1 if gathers and tile.channels == 8 else 3
-    has_gaps = not tile.on_cuda_cores and tile.channels != 4
-    batch = BATCH_BYTES + (THREADS >> log_pieces >> log_gap) * PIECE_BYTES * has_gaps
-    row = _copies(tile, product, max(1, stream.images), stream.strips, channel_bytes) * batch
-    result_row = tile.strip_pieces * batch
-    if tile.on_cuda_cores:
-        other = tile.slots * tile.width * 4 * (stream.all_pieces * tile.period if gathers else THREADS)
-    else:
-        where = window(product.problem)
-        begin = STRIP * where.steps[2] // where.periods[2] - where.steps[2]
-        table = stream.all_pieces * tile.slots * where.periods[2] * tile.pixels + begin
-        other = table * channel_bytes if gathers else tile.slots * tile.pixels * STRIP * 4 * WARPS
-    other = ceil_div(other, 128) * 128
-    stages = tile.stages * (tile.sources * row + (0 if gathers else result_row))
-    if not gathers:
-        return max(stages, other)
-    sums = stream.rows * tile.row_sums * 4 * THREADS if tile.has_pieces else 0
-    return stages + 2 * tile.period * result_row + other + sums
-
-
-def resident_blocks(tile: DepthwiseTile, product: Product, stream: Stream, device: Device) -> int:
-    """Thread blocks that a multiprocessor holds."""
-    return max(1, held_blocks(shared_bytes(tile, product, stream), tile.resident(product.kind), device))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
 from jaxconv.families.base import LAUNCH_SECONDS, Device, Settings, TensorCores, TileRow
 from jaxconv.families.direct_shape import (
+    MULTIPLICATION,
+    MULTIPLICATION_CLOCKS,
     PIECE,
     REDUCE_WARPS,
     RUN,
@@ -16,7 +19,6 @@ from jaxconv.families.direct_shape import (
     Walk,
     block_groups,
     out_unit,
-    shape_of,
     whole,
     window,
 )
@@ -29,6 +31,31 @@ MOST_EXTENT = 256  # of a box of TMA
 # Costs, fitted to measurements on an H200.
 BEGIN_SECONDS = 4e-6
 FILTER_BYTES_A_SECOND = 5e8  # of a warp
+
+
+@lru_cache(maxsize=4096)
+def shape_of(product: Product, tile: DirectTile, device: Device) -> Shape | str:
+    """Without an area, or why there is none with any."""
+    if (reason := _why_not_channels(product, tile)) is not None:
+        return reason
+    shape = Shape(product, tile, None)
+    reason = _why_not_warps(shape, device)
+    return shape if reason is None else reason
+
+
+def _why_not_channels(product: Product, tile: DirectTile) -> str | None:
+    problem = product.problem
+    if problem.lhs_batch_grouped or problem.out_batch_grouped:
+        return "groups of images"
+    if not product.has_pixels_of(1 if tile.run else PIECE, out_unit(product, tile)):
+        return "channels are not last, in pieces of eight"
+    if tile.run and (reason := _why_not_runs(problem)) is not None:
+        return reason
+    if problem.is_empty or not math.prod(problem.kernel):
+        return "nothing is to be computed"
+    if product.groups > 1 and block_groups(product, tile) == 0:
+        return f"groups of {max(problem.in_channels, problem.out_channels)} channels"
+    return None
 
 
 def _why_not_runs(problem: ConvProblem) -> str | None:
@@ -109,6 +136,7 @@ class Direct(TensorCores):
     PACKS_GROUPS = False
     STORES_PARTS = True
     ALIGNED = True
+    BANDWIDTH = 1 / 1.1
 
     TILES = tuple(
         TileRow(DirectTile(*tile))
@@ -133,12 +161,13 @@ class Direct(TensorCores):
     def settings(self, row: TileRow, product: Product, device: Device, asked: Settings) -> list[Settings]:
         is_whole = asked.split is None and product.kind == "gather"
         asked = asked._replace(tile=row.tile, split=1 if is_whole else asked.split)
-        if self._why_not_channels(product, row.tile) or _why_not_warps(shape_of(product, row.tile), device):
+        shape = shape_of(product, row.tile, device)
+        if isinstance(shape, str):
             return [asked]
-        area = asked.area or self._area(row.tile, product, device)
+        area = asked.area or self._area(shape, device)
         if asked.split is not None or _why_not_area(area):
             return [asked._replace(area=area)]
-        shape = shape_of(product, row.tile).at(area)
+        shape = shape.at(area)
         places = shape.resident(device) * device.multiprocessors
         blocks = shape.channel_blocks * shape.window.classes * shape.chunks
         return [asked._replace(split=max(1, min(places // blocks, self.MAX_SPLIT, shape.areas)), area=area)]
@@ -146,10 +175,10 @@ class Direct(TensorCores):
     def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
         if settings.chunk is not None or settings.units is not None:
             return "it has neither chunks nor units"
-        if (reason := self._why_not_channels(product, settings.tile)) is not None:
-            return reason
-        shape = shape_of(product, settings.tile)
-        if (reason := _why_not_warps(shape, device) or _why_not_area(settings.area)) is not None:
+        shape = shape_of(product, settings.tile, device)
+        if isinstance(shape, str):
+            return shape
+        if (reason := _why_not_area(settings.area)) is not None:
             return reason
         shape = shape.at(settings.area)
         if settings.split != 1 if shape.is_gather else settings.split < 1:
@@ -169,37 +198,37 @@ class Direct(TensorCores):
         return _why_not_bytes(shape.shared_bytes, device)
 
     def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:
-        shape = shape_of(product, settings.tile).at(settings.area)
+        shape = Shape(product, settings.tile, settings.area)
         return (shape.rows, settings.area[1], *shape.box, shape.window.taps, shape.walk, shape.run)
+
+    def least_cost(self, product: Product, device: Device) -> float:
+        """As if tensor cores were never idle."""
+        clocks = product.seen_multiply_adds / MULTIPLICATION * MULTIPLICATION_CLOCKS
+        return self._seconds(clocks / device.multiprocessors, product, device)
+
+    def least_cost_of(self, row: TileRow, product: Product, device: Device) -> float:
+        shape = shape_of(product, row.tile, device)
+        if isinstance(shape, str):
+            return math.inf
+        return self._seconds(shape.least_clocks() / device.multiprocessors, product, device)
 
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
         """Shared memory's bandwidth, or the tensor cores' rate, and part of the other; or memory. And the beginning."""
-        shape = shape_of(product, settings.tile).at(settings.area)
-        clocks = shape.turns(device) * shape.area_clocks()
-        seconds = max(clocks / device.clock_hz, 1.25 * product.activation_bytes / device.bandwidth)
-        seconds += BEGIN_SECONDS + LAUNCH_SECONDS + shape.filter_bytes / settings.tile.warps / FILTER_BYTES_A_SECOND
+        shape = shape_of(product, settings.tile, device).at(settings.area)
+        seconds = self._seconds(shape.turns(device) * shape.area_clocks(), product, device)
+        seconds += shape.filter_bytes / settings.tile.warps / FILTER_BYTES_A_SECOND
         if settings.split > 1:
             seconds += 2 * settings.split * product.planned_sums_bytes / device.bandwidth + LAUNCH_SECONDS
         return seconds
 
-    def _why_not_channels(self, product: Product, tile: DirectTile) -> str | None:
-        problem = product.problem
-        if problem.lhs_batch_grouped or problem.out_batch_grouped:
-            return "groups of images"
-        if not product.has_pixels_of(1 if tile.run else PIECE, out_unit(product, tile)):
-            return "channels are not last, in pieces of eight"
-        if tile.run and (reason := _why_not_runs(problem)) is not None:
-            return reason
-        if problem.is_empty or not math.prod(problem.kernel):
-            return "nothing is to be computed"
-        if product.groups > 1 and block_groups(product, tile) == 0:
-            return f"groups of {max(problem.in_channels, problem.out_channels)} channels"
-        return None
+    def _seconds(self, clocks: float, product: Product, device: Device) -> float:
+        """Of a multiprocessor's, or memory's; and the beginning."""
+        bytes_seconds = product.activation_bytes / (self.BANDWIDTH * device.bandwidth)
+        return max(clocks / device.clock_hz, bytes_seconds) + BEGIN_SECONDS + LAUNCH_SECONDS
 
-    def _area(self, tile: DirectTile, product: Product, device: Device) -> tuple[int, int]:
+    def _area(self, shape: Shape, device: Device) -> tuple[int, int]:
         """The one whose boxes and multiplications are least, if two thread blocks' shared memory holds it."""
-        shape = shape_of(product, tile)
-        most = shape.box_held if shape.taps_across else shape.positions if shape.is_gather else 256
+        most = shape.box_held if shape.taps_across else shape.most_positions if shape.is_gather else 256
         (*_, reach), (*_, step), (_, height, width) = shape.window.reach, shape.window.steps, shape.window.counts
         widest = min(most, ceil_div(width, RUN) * RUN, max(RUN, ((MOST_EXTENT - reach) // step + 1) // RUN * RUN))
         best, least = (1, 2 * RUN if shape.run else RUN), math.inf

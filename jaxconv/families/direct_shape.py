@@ -20,6 +20,7 @@ STAGES, ROW_STAGES = 2, 8  # of shared memory: of boxes, and where the source pa
 TURN_BYTES = 1024  # of shared memory, after which TMA exchanges pieces in the same way
 # Costs, of which the last three are fitted to measurements on an H200.
 SHARED_BYTES_A_CLOCK = 128
+MULTIPLICATION = 16 * 8 * 16
 MULTIPLICATION_CLOCKS = 1.5  # of a multiprocessor
 BOX_BYTES_A_CLOCK = 64
 AREA_CLOCKS = 500
@@ -148,7 +149,8 @@ def _rows(tables: OffsetTables) -> Rows | None:
 class Shape:
     """How thread blocks share out a product: what src_cuda/kernels/direct.cu works out likewise.
 
-    area: rows and columns of output positions that a thread block computes at a time.
+    area: rows and columns of output positions that a thread block computes at a time. Without one, what depends
+      on it is not there: rows and what follows.
 
     block_groups: groups of a channel block, as many as the tile holds in whole pieces; 0 of a single group's channels.
     chunks: parts of the source channels of a single group. src_pieces: of a pixel in shared memory.
@@ -170,17 +172,18 @@ class Shape:
     shared_bytes: of a thread block.
     """
 
-    def __init__(self, product: Product, tile: DirectTile, area: tuple[int, int]) -> None:
+    def __init__(self, product: Product, tile: DirectTile, area: tuple[int, int] | None) -> None:
         self.product, self.tile, self.is_gather = product, tile, product.kind == "gather"
         self.window = window(product.problem)
         self.walking = tile.walk if self.is_gather else None
         self.taps_across = tile.taps_across and self.is_gather
         self.run = product.problem.kernel[-1] if tile.run else 0
         self._set_channels(product.problem.in_channels, product.problem.out_channels)
-        self._set_area(area)
+        if area is not None:
+            self._set_area(area)
 
     def at(self, area: tuple[int, int]) -> Shape:
-        """The same with another area."""
+        """The same with an area."""
         other = Shape.__new__(Shape)
         other.__dict__.update(self.__dict__)
         other._set_area(area)
@@ -223,12 +226,12 @@ class Shape:
         return whole(pieces, 2) if self.is_gather and not self.walking else pieces
 
     def _set_area(self, area: tuple[int, int]) -> None:
-        (rows, cols), tile, (d, h, w), steps = area, self.tile, self.window.reach, self.window.steps
+        (rows, cols), (d, h, w), steps = area, self.window.reach, self.window.steps
         self.area = area
         if self.taps_across:
             self.positions = rows * cols
         elif self.is_gather:
-            self.positions = tile.warps // self.warps_across * tile.positions
+            self.positions = self.most_positions
         else:
             self.positions = ceil_div(rows * cols, 32) * 32
         self.rows, self.walk = self._walks(rows, cols) if self.walking else (rows, 1)
@@ -243,8 +246,8 @@ class Shape:
             wide = whole((cols - 1) * steps[2] + w, 1 if self.taps_across else RUN)
         self.box = d, (self.rows - 1) * steps[1] + h, wide
         depth, height, width = self.window.counts
-        images = self.product.positions // max(1, math.prod(self.product.problem.out_spatial))
-        self.areas = images * depth * ceil_div(height, self.rows) * ceil_div(width, cols) * self.window.classes
+        of_class = depth * ceil_div(height, self.rows) * ceil_div(width, cols)
+        self.areas = self.images * self.window.classes * of_class
         self.shared_bytes = self._stages_bytes() + self._fixed_bytes()
 
     def _walks(self, rows: int, cols: int) -> tuple[int, int]:
@@ -271,6 +274,15 @@ class Shape:
     @property
     def dilation(self) -> int:
         return self.window.rows.dilation if self.window.rows else 1
+
+    @property
+    def images(self) -> int:
+        return self.product.images if self.product.positions else 0
+
+    @property
+    def most_positions(self) -> int:
+        """Of a gather's area; of one that walks, of each step."""
+        return self.tile.warps // self.warps_across * self.tile.positions
 
     @property
     def box_held(self) -> int:
@@ -329,16 +341,26 @@ class Shape:
         One of runs is read by four instructions, not by one, and by eight if positions are an odd number of elements
         apart.
         """
-        tile, blocks = self.tile, self._row_blocks()
+        source = self._row_blocks() * self._block_bytes()
+        if self.walking:  # the filter is in registers
+            return self.source_rows() * source
+        if self.is_gather:
+            filters = self.tile.warps * (self.tile.columns * self.tile.sets // 8) * 256
+            products = (self.product_bytes() + self._summed_bytes()) // self.chunks
+            return source + self.steps * filters + products
+        return source
+
+    def _block_bytes(self) -> int:
+        """Those of a multiplication's 16 rows: of a gather the source's; of warps that walk, of a row of it."""
+        tile = self.tile
         sets = 1 if self.taps_across else self.col_blocks * 8 // tile.columns
         is_odd = self.window.steps[2] * self.product.problem.in_channels % 2
         source = 512 if not self.run else 1536 if is_odd else 768
-        if self.walking:  # the filter is in registers
-            return self.source_rows() * self._row_depth() // PIECE * blocks * sets * source // 2
+        if self.walking:
+            return self._row_depth() // PIECE * sets * source // 2
         if self.is_gather:
-            products = (self.product_bytes() + self._summed_bytes()) // self.chunks
-            return self.steps * (blocks * sets * source + tile.warps * (tile.columns * tile.sets // 8) * 256) + products
-        return blocks * self.items * (tile.filter_rows // 16 * source + tile.columns // 8 * 256)
+            return self.steps * sets * source
+        return self.items * (tile.filter_rows // 16 * source + tile.columns // 8 * 256)
 
     def _row_blocks(self) -> int:
         """Of a multiplication's 16 rows."""
@@ -357,12 +379,22 @@ class Shape:
         return self.tile.run * PIECE or self.walking.depth
 
     def area_multiplications(self) -> float:
-        """Of 16 x 8 x 16."""
-        blocks = self._row_blocks()
+        """Each of MULTIPLICATION products."""
+        return self._row_blocks() * self.walk * self._block_multiplications()
+
+    def _block_multiplications(self) -> float:
         if self.is_gather:
             steps = self.walking.rows * self._row_depth() / 16 if self.walking else self.steps
-            return blocks * self.walk * steps * self.col_blocks
-        return blocks * self.items * self.tile.filter_rows // 16 * self.tile.columns // 8
+            return steps * self.col_blocks
+        return self.items * self.tile.filter_rows // 16 * self.tile.columns // 8
+
+    def least_clocks(self) -> float:
+        """Of all areas, if none had positions behind its end, or anything but these to read and multiply."""
+        positions = self.images * math.prod(self.window.counts) * self.window.classes
+        blocks = positions / 16 * self.channel_blocks * self.chunks
+        source = blocks * self._block_bytes() * (self.walking.step if self.walking else 1)
+        clocks = source / SHARED_BYTES_A_CLOCK, blocks * self._block_multiplications() * MULTIPLICATION_CLOCKS
+        return max(clocks) + 0.5 * min(clocks)
 
     def area_clocks(self) -> float:
         clocks = self.area_bytes() / SHARED_BYTES_A_CLOCK, self.area_multiplications() * MULTIPLICATION_CLOCKS
@@ -373,12 +405,6 @@ class Shape:
         gradient = 0 if self.is_gather else self.positions * self.col_blocks
         pixels = self.source_rows() * self.rows // self.walk * self.box[2] if self.streams else math.prod(self.box)
         return (pixels * self.src_pieces + gradient) * 16
-
-
-@lru_cache(maxsize=4096)
-def shape_of(product: Product, tile: DirectTile) -> Shape:
-    """With the least area."""
-    return Shape(product, tile, (1, RUN))
 
 
 def _entry_pieces(ins: int, outs: int, groups: int, columns: int) -> int:

@@ -91,9 +91,14 @@ class Mma(TensorCores):
         """Multiply-adds of a multiprocessor in a clock, by Hopper's own instructions for dense matrices."""
         return 4096 // product.operand_dtypes[0].itemsize
 
+    def least_cost_of(self, row: TileRow, product: Product, device: Device) -> float:
+        return self._slower(product) * super().least_cost_of(row, product, device)
+
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
-        slower = 1 if product.has_runs_of(self.piece(product.operand_dtypes[0])) else self.ELEMENTWISE
-        return slower * super().cost(settings, product, device)
+        return self._slower(product) * super().cost(settings, product, device)
+
+    def _slower(self, product: Product) -> int:
+        return 1 if product.has_runs_of(self.piece(product.operand_dtypes[0])) else self.ELEMENTWISE
 
     def merged(self, tile: Tile, product: Product) -> int:
         if product.classes == 1 or product.kind == "reduce" or tile.cols != self.MERGED_COLS:

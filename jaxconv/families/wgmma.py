@@ -204,6 +204,22 @@ class Wgmma(TensorCores):
         rows = ceil_div(_class_rows(product, tile), tile.rows * tile.row_blocks)
         return product.classes * rows * ceil_div(product.cols, tile.cols * tile.col_blocks) * settings.split
 
+    def least_cost(self, product: Product, device: Device) -> float:
+        """As if nothing but multiplications, or copies, took time."""
+        seconds = product.seen_multiply_adds / (RATE * device.clock_hz * device.multiprocessors)
+        copies = product.activation_bytes / (self.BANDWIDTH * device.bandwidth)
+        slices = product.seen_multiply_adds / (64 * 64 * CHUNK) * SLICE_COPY_SECONDS
+        return min(BEGIN_SECONDS + max(seconds, copies), SLICES_SECONDS + slices)
+
+    def least_cost_of(self, row: TileRow, product: Product, device: Device) -> float:
+        """Whole tiles, without their ends."""
+        tile, works = row.tile, self.works(Settings(row.tile, 1), product)
+        if tile.slices:
+            return SLICES_SECONDS + works * self.steps(product, tile) * SLICE_COPY_SECONDS
+        rate = RATE * row.efficiency["gather"] * device.clock_hz * device.multiprocessors
+        seconds = works * tile.cluster * self.steps(product, tile) * tile.rows * tile.cols * CHUNK / rate
+        return BEGIN_SECONDS + max(seconds, product.activation_bytes / (self.BANDWIDTH * device.bandwidth))
+
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
         """The works of a cluster, one after the other; then the slices' sum."""
         tile, row = settings.tile, self.row_of(settings.tile)
