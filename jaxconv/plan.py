@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from functools import cached_property, lru_cache, partial
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -201,11 +202,10 @@ class Entrant(NamedTuple):
         """What no tile's cost is below."""
         return self.family.least_cost(self.version.product, device) + self.version.conversions
 
-    def least_costs(self, device: Device) -> list[tuple[float, int]]:
-        """What each tile's cost is not below, and its index, in ascending order."""
+    def least_costs(self, device: Device) -> list[float]:
+        """What each tile's cost is not below."""
         _, product, conversions = self.version
-        costs = (self.family.least_cost_of(row, product, device) + conversions for row in self.rows)
-        return sorted((cost, i) for i, cost in enumerate(costs))
+        return [self.family.least_cost_of(row, product, device) + conversions for row in self.rows]
 
 
 class Candidate(NamedTuple):
@@ -226,28 +226,23 @@ def choose(
 ) -> Choice:
     """The plan for a problem that `refusal` passed, on a platform that has kernels.
 
-    Families and tiles come in the order of bounds of their costs: once these are above a candidate's cost, no
-    other is better.
+    Best first: a queue has the entrants, and then their tiles, by bounds of their costs. Once the least of these is
+    above a candidate's cost, no other is better.
     """
     question = Question(platform, kind, problem, constraint, device)
     entrants = [entrant for entrant in _entrants(question) if isinstance(entrant, Entrant)]
-    best = Candidate(math.inf, (0, 0), None)
-    for least, at in sorted((entrant.least_cost(device), i) for i, entrant in enumerate(entrants)):
-        if least > best.cost * ROUNDED:
-            break
-        if entrants[at].why_not(device) is None:
-            best = _best_of(entrants[at], at, best, question)
+    queue = [(entrant.least_cost(device), (at,)) for at, entrant in enumerate(entrants)]
+    heapify(queue)
+    best = Candidate(math.inf, (len(entrants), 0), None)
+    while queue and queue[0][0] <= best.cost * ROUNDED:
+        match heappop(queue)[1]:
+            case (at,) if entrants[at].why_not(device) is None:
+                for i, least in enumerate(entrants[at].least_costs(device)):
+                    heappush(queue, (least, (at, i)))
+            case (at, i):
+                candidate = _candidate(entrants[at], (at, i), question)
+                best = best if isinstance(candidate, str) else min(best, candidate)
     return Choice(best.plan, best.cost, partial(_rejected, question, best))
-
-
-def _best_of(entrant: Entrant, at: int, best: Candidate, question: Question) -> Candidate:
-    """A candidate or, if that is better, one of an entrant's."""
-    for least, i in entrant.least_costs(question.device):
-        if least > best.cost * ROUNDED:
-            break
-        candidate = _candidate(entrant, (at, i), question)
-        best = best if isinstance(candidate, str) else min(best, candidate)
-    return best
 
 
 def _rejected(question: Question, best: Candidate) -> tuple[Rejection, ...]:

@@ -183,6 +183,10 @@ class CudaFamily(Family):
         """Residue classes whose columns are one matrix's."""
         return 1
 
+    def most_merged(self, tile: Tile, product: Product) -> int:
+        """The same at most, at first sight."""
+        return 1
+
     def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
         if settings.units is not None and not self.HAS_UNITS:
             return "its blocks have one unit"
@@ -202,9 +206,10 @@ class CudaFamily(Family):
         return min(self.least_cost_of(row, product, device) for row in self.tiles(product))
 
     def least_cost_of(self, row: TileRow, product: Product, device: Device) -> float:
-        """Multiplications alone, or memory. Of residue classes that are merged, tiles' columns are all there."""
+        """Multiplications of whole columns of tiles alone, or memory."""
         rate = self.rate(product) * device.clock_hz * device.multiprocessors * row.efficiency[product.kind]
-        cols = product.cols if product.classes > 1 else ceil_div(product.cols, row.tile.cols) * row.tile.cols
+        merged = self.most_merged(row.tile, product)
+        cols = ceil_div(merged * product.cols, row.tile.cols) * row.tile.cols / merged
         seconds = product.rows * cols * product.steps * product.groups / rate
         bytes_seconds = product.activation_bytes / (self.BANDWIDTH * device.bandwidth)
         return max(seconds, bytes_seconds) + LAUNCH_SECONDS

@@ -101,11 +101,13 @@ class Mma(TensorCores):
         return 1 if product.has_runs_of(self.piece(product.operand_dtypes[0])) else self.ELEMENTWISE
 
     def merged(self, tile: Tile, product: Product) -> int:
+        return merged_classes(product.problem) if self.most_merged(tile, product) > 1 else 1
+
+    def most_merged(self, tile: Tile, product: Product) -> int:
         if product.classes == 1 or product.kind == "reduce" or tile.cols != self.MERGED_COLS:
             return 1
         piece = self.piece(product.operand_dtypes[0])  # results are stored as such, too
-        in_pieces = product.has_runs_of(piece) and product.cols % piece == 0
-        return merged_classes(product.problem) if in_pieces else 1
+        return product.classes if product.has_runs_of(piece) and product.cols % piece == 0 else 1
 
     def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:
         return (self.merged(settings.tile, product),)
