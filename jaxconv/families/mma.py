@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -105,6 +106,8 @@ class Mma(TensorCores):
 
     def most_merged(self, tile: Tile, product: Product) -> int:
         if product.classes == 1 or product.kind == "reduce" or tile.cols != self.MERGED_COLS:
+            return 1
+        if math.prod(product.problem.kernel) % product.classes:  # they do not have equally many taps
             return 1
         piece = self.piece(product.operand_dtypes[0])  # results are stored as such, too
         return product.classes if product.has_runs_of(piece) and product.cols % piece == 0 else 1
