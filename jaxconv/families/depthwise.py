@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from jaxconv.families.base import LAUNCH_SECONDS, CudaFamily, Device, Settings, TileRow
 from jaxconv.families.depthwise_shape import (
@@ -10,11 +11,7 @@ from jaxconv.families.depthwise_shape import (
     PIECE_BYTES,
     STRIP,
     DepthwiseTile,
-    channel_bytes_of,
     depths_seen,
-    interleaved_size,
-    joins_images,
-    least_clocks,
     out_depth,
     out_size,
     piece_cols,
@@ -96,7 +93,7 @@ class Depthwise(CudaFamily):
     def settings(self, row: TileRow, product: Product, device: Device, asked: Settings) -> list[Settings]:
         tile = row.tile
         no_area = asked.area is not None and _why_not_area(asked.area) is not None
-        if no_area or self._why_not_window(tile, product) is not None:
+        if no_area or _why_not_window(tile, product) is not None:
             return [asked._replace(tile=tile, split=1)]
         areas = [asked.area] if asked.area else self._areas(tile, product, device)
         splits = self._splits if asked.split is None else lambda *_: [asked.split]
@@ -109,13 +106,13 @@ class Depthwise(CudaFamily):
         tile, split, chunk, units, area = settings
         if chunk is not None or units is not None:
             return "it has neither chunks nor units"
-        if (reason := self._why_not_window(tile, product)) is not None:
+        if (reason := _why_not_window(tile, product)) is not None:
             return reason
         if area is None:
             return "no tile of strips fits into shared memory"
         if (reason := _why_not_area(area)) is not None:
             return reason
-        stream = stream_of(tile, area, product)
+        stream = stream_of(tile, product, area)
         if stream is None:
             return "its warps do not cover the area"
         if stream.all_pieces > MOST_PIECES:
@@ -135,7 +132,7 @@ class Depthwise(CudaFamily):
         return None if need <= device.shared_bytes else f"{need} bytes of shared memory, of {device.shared_bytes}"
 
     def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:
-        stream = stream_of(settings.tile, settings.area, product)
+        stream = stream_of(settings.tile, product, settings.area)
         first, apart = window(product.problem).first, window(product.problem).apart
         return (stream.rows, stream.strips * STRIP, stream.channels, stream.images, *first, *stream.pieces, *apart)
 
@@ -144,21 +141,22 @@ class Depthwise(CudaFamily):
         return self._seconds(0, max(BANDWIDTH), product, device)
 
     def least_cost_of(self, row: TileRow, product: Product, device: Device) -> float:
-        if self._why_not_window(row.tile, product) is not None:
+        if _why_not_window(row.tile, product) is not None:
             return math.inf
-        clocks = least_clocks(row.tile, product) / device.multiprocessors
-        return self._seconds(clocks, channel_bytes_of(row.tile, product), product, device)
+        stream = stream_of(row.tile, product)
+        clocks = stream.least_clocks() / device.multiprocessors
+        return self._seconds(clocks, stream.channel_bytes, product, device)
 
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
         """Steps, as long as those of a multiprocessor's blocks or one's latency take, or memory; and the beginning."""
         tile, split, _, _, area = settings
-        stream = stream_of(tile, area, product)
+        stream = stream_of(tile, product, area)
         resident, is_gather = stream.resident(device), product.kind == "gather"
         places = max(1, resident * device.multiprocessors // stream.channel_tiles)
         workers = min(places, stream.most_workers) if is_gather else split // stream.slices
         blocks = stream.channel_tiles * workers * (1 if is_gather else stream.all_pieces)
         at_once = min(resident, ceil_div(blocks, device.multiprocessors))
-        step = max(at_once * tile.clocks, tile.clocks + LATENCY_CLOCKS)
+        step = max(at_once * stream.clocks, stream.clocks + LATENCY_CLOCKS)
         in_turn = is_gather and tile.has_pieces
         clocks = stream.clocks_of_pieces(workers, step) if in_turn else stream.steps(workers) * step
         if tile.has_pieces and stream.images == 1:  # others are left out
@@ -175,36 +173,14 @@ class Depthwise(CudaFamily):
         memory = product.activation_bytes / device.bandwidth / bandwidth
         return max(clocks / device.clock_hz, memory) + BEGIN_SECONDS + LAUNCH_SECONDS
 
-    def _why_not_window(self, tile: DepthwiseTile, product: Product) -> str | None:
-        reach = window(product.problem)
-        if len(product.problem.kernel) == 3 and not tile.has_planes:
-            return "three spatial dimensions"
-        if len(product.problem.kernel) < 3 and tile.depths > 1:
-            return "taps in one plane"
-        if (reach.steps[1], reach.periods[1]) != (tile.step, tile.period):
-            return f"rows move by {reach.steps[1]}:{reach.periods[1]}"
-        if tile.on_cuda_cores and (reach.steps[2], reach.periods[2]) != (tile.step, tile.period):
-            return f"columns move by {reach.steps[2]}:{reach.periods[2]}"
-        if not tile.has_pieces and reach.depths > tile.depths:
-            return f"taps in {reach.depths} planes"
-        if not tile.has_pieces and ceil_div(reach.rows, tile.step) > tile.lags:
-            return f"taps in {reach.rows} rows"
-        if reach.pixels > tile.pixels and not (tile.has_pieces and piece_cols(tile, product) > 0):
-            return f"{reach.pixels} source pixels of {STRIP} outputs"
-        if product.kind == "reduce" and not tile.reduces:
-            return "its warps do not hold the sums of all taps"
-        return None
-
     def _areas(self, tile: DepthwiseTile, product: Product, device: Device) -> list[tuple[int, int] | None]:
         """Of each number of strips the most rows, and fewer, until there are tiles for all thread blocks.
 
         Of a gather in pieces of the window until few rows are left, as a tile's sums are in shared memory.
         """
-        (height, width), areas = interleaved_size(product.problem), []
-        strips, rows = ceil_div(width, STRIP), ceil_div(height, tile.period)
-        if joins_images(tile, product):
-            rows *= product.images
-        most = tile.set_strips * tile.most_channel_bytes // channel_bytes_of(tile, product)
+        common, areas = stream_of(tile, product), []
+        strips, most = common.all_strips, common.most_strips
+        rows = common.all_rows * (product.images if common.joins_images else 1)
         least_rows = tile.lags if tile.has_pieces else 2 * tile.lags
         in_turn = tile.has_pieces and product.kind == "gather"
         for parts in (1, 2, 4) if tile.on_cuda_cores else (1, 2):
@@ -213,7 +189,7 @@ class Depthwise(CudaFamily):
                 area = ceil_div(rows, segments), wide
                 if area in areas or (segments > 1 and area[0] < least_rows):
                     break
-                if (stream := stream_of(tile, area, product)) is None:
+                if (stream := stream_of(tile, product, area)) is None:
                     break
                 if in_turn and stream.shared_bytes > device.shared_bytes:
                     continue
@@ -227,12 +203,34 @@ class Depthwise(CudaFamily):
         self, tile: DepthwiseTile, area: tuple[int, int] | None, product: Product, device: Device
     ) -> list[int]:
         """As many thread blocks as there are places for at once; of pieces of the window, or of each of them."""
-        stream = area and stream_of(tile, area, product)
+        stream = area and stream_of(tile, product, area)
         if product.kind == "gather" or not stream:
             return [1]
         places = stream.resident(device) * device.multiprocessors
         tiles = {stream.channel_tiles, stream.channel_tiles * stream.all_pieces}
         return sorted({stream.slices * max(1, min(places // n, stream.most_workers)) for n in tiles})
+
+
+@lru_cache(maxsize=4096)
+def _why_not_window(tile: DepthwiseTile, product: Product) -> str | None:
+    reach = window(product.problem)
+    if len(product.problem.kernel) == 3 and not tile.has_planes:
+        return "three spatial dimensions"
+    if len(product.problem.kernel) < 3 and tile.depths > 1:
+        return "taps in one plane"
+    if (reach.steps[1], reach.periods[1]) != (tile.step, tile.period):
+        return f"rows move by {reach.steps[1]}:{reach.periods[1]}"
+    if tile.on_cuda_cores and (reach.steps[2], reach.periods[2]) != (tile.step, tile.period):
+        return f"columns move by {reach.steps[2]}:{reach.periods[2]}"
+    if not tile.has_pieces and reach.depths > tile.depths:
+        return f"taps in {reach.depths} planes"
+    if not tile.has_pieces and ceil_div(reach.rows, tile.step) > tile.lags:
+        return f"taps in {reach.rows} rows"
+    if reach.pixels > tile.pixels and not (tile.has_pieces and piece_cols(tile, product) > 0):
+        return f"{reach.pixels} source pixels of {STRIP} outputs"
+    if product.kind == "reduce" and not tile.reduces:
+        return "its warps do not hold the sums of all taps"
+    return None
 
 
 def _why_not_area(area: tuple[int, int]) -> str | None:

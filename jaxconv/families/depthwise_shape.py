@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -202,38 +201,64 @@ def depths_seen(problem: ConvProblem) -> float:
     return float(seen.sum(axis=1).mean())
 
 
-@dataclasses.dataclass(frozen=True)
 class Stream:
     """How thread blocks share out a product: what src_cuda/kernels/depthwise.cu works out likewise.
 
-    channels: of a thread block. images: of a tile, or planes of volumes; 0 if all images' rows follow each other as
-      one's.
+    channels: of a thread block. channel_tiles: as many channels each. most_strips: of a thread block.
+    slices: of a reduce, that a thread block sums.
+    pieces: of the window, along each dimension. planes: of all images.
+    all_rows, all_strips: of a plane's output, or of each that it is interleaved of; rows of a step.
+    joins_images: whether all images' rows may follow each other as one's.
+    clocks: of a step. resident_most: thread blocks that a multiprocessor's registers hold.
+
+    What else there is depends on the area:
+
+    images: of a tile, or planes of volumes; 0 if all images' rows follow each other as one's.
     rows, strips: of a tile, at most: of each image.
     tiles: of an image's columns, or of all columns that its rows are interleaved of.
-    height: of all images' tiles, one below the other: those of one channel tile, of channel_tiles, which thread blocks
-      share out by rows.
-    pieces: of the window, along each dimension. slices: of a reduce, that a thread block sums.
+    height: of all images' tiles, one below the other: those of one channel tile, which thread blocks share out
+      by rows.
     """
 
-    tile: DepthwiseTile
-    product: Product
-    channels: int
-    images: int
-    rows: int
-    strips: int
-    tiles: int
-    height: int
-    channel_tiles: int
-    pieces: tuple[int, int, int]
-    slices: int
+    def __init__(self, tile: DepthwiseTile, product: Product) -> None:
+        self.tile, self.product, self.window = tile, product, window(product.problem)
+        self.channel_bytes = channel_bytes_of(tile, product)
+        self.channels = self.channel_bytes // product.problem.lhs_dtype.itemsize
+        self.channel_tiles = ceil_div(product.groups, self.channels)
+        sets = tile.most_channel_bytes // self.channel_bytes
+        self.most_strips, self.slices = tile.set_strips * sets, 1 if tile.on_cuda_cores else sets
+        self.pieces = pieces_of(tile, product)
+        self.all_pieces = math.prod(self.pieces)
+        self.planes = planes_of(product)
+        height, width = interleaved_size(product.problem)
+        self.all_rows, self.all_strips = ceil_div(height, tile.period), ceil_div(width, STRIP)
+        self.joins_images = tile.slots == 1 and _rows_follow(product.problem)
+        self.clocks, self.resident_most = tile.clocks, tile.resident(product.kind)
+        self._strip_step = STRIP * self.window.steps[2] // self.window.periods[2]
+        self._most_copies = tile.most_copies
+        self._batch, self._fixed = self._batch_bytes(), self._fixed_bytes()
 
-    @property
-    def channel_bytes(self) -> int:
-        return self.channels * self.product.problem.lhs_dtype.itemsize
+    def at(self, area: tuple[int, int]) -> Stream | None:
+        """With an area; None if the tile does not have its strips, or its threads do not copy them."""
+        strips = area[1] // STRIP
+        is_joined = self.joins_images and 2 * strips > self.most_strips
+        images = 0 if is_joined else self.most_strips // strips
+        while images > 1 and self._copies(images, strips) > self._most_copies:
+            images -= 1
+        if strips > self.most_strips or self._copies(max(1, images), strips) > self._most_copies:
+            return None
+        planes, rows = (1, self.all_rows * self.planes) if is_joined else (self.planes, self.all_rows)
+        other = Stream.__new__(Stream)
+        other.__dict__.update(self.__dict__)
+        other.images, other.strips, other.rows = images, strips, min(area[0], rows)
+        other.tiles = math.prod(self.window.apart) * ceil_div(self.all_strips, strips)
+        other.height = ceil_div(planes, max(1, images)) * other.tiles * rows
+        return other
 
-    @cached_property
-    def all_pieces(self) -> int:
-        return math.prod(self.pieces)
+    def _copies(self, images: int, strips: int) -> int:
+        """Pieces of a source row that a thread copies."""
+        pixels = (strips - 1) * self._strip_step + self.tile.pixels
+        return ceil_div(images * pixels * self.channel_bytes, BATCH_BYTES)
 
     @cached_property
     def most_workers(self) -> int:
@@ -256,34 +281,55 @@ class Stream:
         steps = ceil_div(self.height, workers) + cuts * (self.tile.lags - 1)
         return self.all_pieces * (steps * step + cuts * PIECE_CLOCKS)
 
+    def least_clocks(self) -> float:
+        """Of all thread blocks' steps, if each had as many strips and channels as it may."""
+        there = self.product.groups * self.product.problem.lhs_dtype.itemsize
+        strips = self.planes * math.prod(self.window.apart) * self.all_strips
+        steps = self.all_rows * strips / self.tile.set_strips * there / self.tile.most_channel_bytes
+        depths = depths_seen(self.product.problem) if self.tile.has_pieces else 1
+        return steps * self.clocks * math.prod(self.pieces[1:]) * depths
+
     @cached_property
     def shared_bytes(self) -> int:
         """Of a thread block: MakePlaces of src_cuda/kernels/depthwise.cu."""
-        tile, product, channel_bytes = self.tile, self.product, self.channel_bytes
-        gathers = product.kind == "gather"
-        log_pieces = (channel_bytes // PIECE_BYTES).bit_length() - 1
-        log_gap = 1 if gathers and tile.channels == 8 else 3
-        has_gaps = not tile.on_cuda_cores and tile.channels != 4
-        batch = BATCH_BYTES + (THREADS >> log_pieces >> log_gap) * PIECE_BYTES * has_gaps
-        row = _copies(tile, product, max(1, self.images), self.strips, channel_bytes) * batch
-        result_row = tile.strip_pieces * batch
-        if tile.on_cuda_cores:
-            other = tile.slots * tile.width * 4 * (self.all_pieces * tile.period if gathers else THREADS)
-        else:
-            where = window(product.problem)
-            begin = STRIP * where.steps[2] // where.periods[2] - where.steps[2]
-            table = self.all_pieces * tile.slots * where.periods[2] * tile.pixels + begin
-            other = table * channel_bytes if gathers else tile.slots * tile.pixels * STRIP * 4 * WARPS
-        other = ceil_div(other, 128) * 128
-        stages = tile.stages * (tile.sources * row + (0 if gathers else result_row))
-        if not gathers:
-            return max(stages, other)
+        tile = self.tile
+        row = self._copies(max(1, self.images), self.strips) * self._batch
+        result_row = tile.strip_pieces * self._batch
+        if self.product.kind == "reduce":
+            return max(tile.stages * (tile.sources * row + result_row), self._fixed)
         sums = self.rows * tile.row_sums * 4 * THREADS if tile.has_pieces else 0
-        return stages + 2 * tile.period * result_row + other + sums
+        return tile.stages * tile.sources * row + 2 * tile.period * result_row + self._fixed + sums
+
+    def _batch_bytes(self) -> int:
+        """Of what all threads copy at once, with gaps."""
+        tile = self.tile
+        log_pieces = (self.channel_bytes // PIECE_BYTES).bit_length() - 1
+        log_gap = 1 if self.product.kind == "gather" and tile.channels == 8 else 3
+        has_gaps = not tile.on_cuda_cores and tile.channels != 4
+        return BATCH_BYTES + (THREADS >> log_pieces >> log_gap) * PIECE_BYTES * has_gaps
+
+    def _fixed_bytes(self) -> int:
+        """Of a gather's filter, or a reduce's sums."""
+        tile, gathers = self.tile, self.product.kind == "gather"
+        (_, _, step), (_, _, period) = self.window.steps, self.window.periods
+        if tile.on_cuda_cores:
+            fixed = tile.slots * tile.width * 4 * (self.all_pieces * tile.period if gathers else THREADS)
+        elif gathers:
+            table = self.all_pieces * tile.slots * period * tile.pixels + STRIP * step // period - step
+            fixed = table * self.channel_bytes
+        else:
+            fixed = tile.slots * tile.pixels * STRIP * 4 * WARPS
+        return ceil_div(fixed, 128) * 128
 
     def resident(self, device: Device) -> int:
         """Thread blocks that a multiprocessor holds."""
-        return max(1, held_blocks(self.shared_bytes, self.tile.resident(self.product.kind), device))
+        return max(1, held_blocks(self.shared_bytes, self.resident_most, device))
+
+
+@lru_cache(maxsize=4096)
+def stream_of(tile: DepthwiseTile, product: Product, area: tuple[int, int] | None = None) -> Stream | None:
+    """Of a tile that takes the product's window; without an area what those of all areas have in common."""
+    return Stream(tile, product) if area is None else stream_of(tile, product).at(area)
 
 
 def channel_bytes_of(tile: DepthwiseTile, product: Product) -> int:
@@ -328,13 +374,9 @@ def pieces_of(tile: DepthwiseTile, product: Product) -> tuple[int, int, int]:
     return (reach.depths, ceil_div(reach.rows, tile.step * tile.lags), cols)
 
 
-def joins_images(tile: DepthwiseTile, product: Product) -> bool:
-    """Whether all images' rows may follow each other as one's: no tap leaves its row."""
-    return tile.slots == 1 and _rows_follow(product.problem)
-
-
 @lru_cache(maxsize=4096)
 def _rows_follow(problem: ConvProblem) -> bool:
+    """All images', as one's: no tap leaves its row."""
     same = (1, *problem.in_spatial)[-2] == out_size(problem)[0]
     batch_first = problem.lhs_spec.first == problem.out_spec.first == 0
     in_order = problem.lhs_spec.spatial == tuple(sorted(problem.lhs_spec.spatial)) and (
@@ -342,49 +384,3 @@ def _rows_follow(problem: ConvProblem) -> bool:
     )
     is_flat = len(problem.kernel) < 3 and window(problem).first[1] == 0
     return is_flat and same and batch_first and in_order
-
-
-@lru_cache(maxsize=4096)
-def stream_of(tile: DepthwiseTile, area: tuple[int, int], product: Product) -> Stream | None:
-    """None if the tile does not have the area's strips, or its threads do not copy them."""
-    problem, channel_bytes = product.problem, channel_bytes_of(tile, product)
-    sets = tile.most_channel_bytes // channel_bytes
-    strips, most = area[1] // STRIP, tile.set_strips * sets
-    height, width = interleaved_size(problem)
-    images, rows = planes_of(product), ceil_div(height, tile.period)
-    if strips > most:
-        return None
-    if joins_images(tile, product) and 2 * strips > most:
-        images, rows, of_tile = 1, rows * images, 0
-    else:
-        of_tile = most // strips
-        while of_tile > 1 and _copies(tile, product, of_tile, strips, channel_bytes) > tile.most_copies:
-            of_tile -= 1
-    if _copies(tile, product, max(1, of_tile), strips, channel_bytes) > tile.most_copies:
-        return None
-    high = min(area[0], rows)
-    tiles = math.prod(window(problem).apart) * ceil_div(ceil_div(width, STRIP), strips)
-    stream_rows = ceil_div(images, max(1, of_tile)) * tiles * rows
-    channels = channel_bytes // problem.lhs_dtype.itemsize
-    slices = 1 if tile.on_cuda_cores else sets
-    channel_tiles, pieces = ceil_div(product.groups, channels), pieces_of(tile, product)
-    return Stream(
-        tile, product, channels, of_tile, high, strips, tiles, stream_rows, channel_tiles, pieces, slices
-    )  # fmt: skip
-
-
-def least_clocks(tile: DepthwiseTile, product: Product) -> float:
-    """Of all thread blocks' steps, if each had as many strips and channels as it may."""
-    height, width = interleaved_size(product.problem)
-    there = product.groups * product.problem.lhs_dtype.itemsize
-    strips = planes_of(product) * math.prod(window(product.problem).apart) * ceil_div(width, STRIP)
-    steps = ceil_div(height, tile.period) * strips / tile.set_strips * there / tile.most_channel_bytes
-    _, *pieces = pieces_of(tile, product)
-    return steps * tile.clocks * math.prod(pieces) * (depths_seen(product.problem) if tile.has_pieces else 1)
-
-
-def _copies(tile: DepthwiseTile, product: Product, images: int, strips: int, channel_bytes: int) -> int:
-    """Pieces of a source row that a thread copies."""
-    reach = window(product.problem)
-    step = STRIP * reach.steps[2] // reach.periods[2]
-    return ceil_div(images * ((strips - 1) * step + tile.pixels) * channel_bytes, BATCH_BYTES)
