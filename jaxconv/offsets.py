@@ -58,19 +58,22 @@ UNIT = _line(out_size=1, kernel=1, stride=1, pad_low=0, lhs_dilation=1, rhs_dila
 
 
 def fits_int32(problem: ConvProblem) -> bool:
-    """Whether every offset of the problem's tables fits 32 bits, and every pixel's coordinates; a bound, cheaper than
-    the tables.
+    """Whether every offset of a problem's tables and of its data gradient's fits 32 bits, and every pixel's
+    coordinates; a bound, cheaper than the tables.
     """
-    farthest = [
-        s + k * r + abs(p)
-        for k, s, p, r in zip(
-            problem.kernel, problem.window_strides, problem.pad_low, problem.rhs_dilation, strict=True
-        )
-    ]
-    lhs, rhs = row_major_strides(problem.lhs_shape), row_major_strides(problem.rhs_shape)
-    src = sum(far * lhs[axis] for far, axis in zip(farthest, problem.lhs_spec.spatial, strict=True))
-    filter_ = sum(k * rhs[axis] for k, axis in zip(problem.kernel, problem.rhs_spec.spatial, strict=True))
-    return max(src, filter_, *problem.in_spatial, *problem.out_spatial) <= INT32_MAX
+    p = problem
+    dims = list(zip(p.kernel, p.window_strides, p.pad_low, p.lhs_dilation, p.rhs_dilation, strict=True))
+    farthest = (
+        _offset(p.lhs_shape, p.lhs_spec, [s + k * r + abs(low) for k, s, low, _, r in dims]),
+        _offset(p.out_shape, p.out_spec, [d + k * r + abs((k - 1) * r - low) for k, _, low, d, r in dims]),
+        _offset(p.rhs_shape, p.rhs_spec, p.kernel),
+    )
+    return max(*farthest, *p.in_spatial, *p.out_spatial) <= INT32_MAX
+
+
+def _offset(shape: Shape, spec: Spec, place: Sequence[int]) -> int:
+    strides = row_major_strides(shape)
+    return sum(at * strides[axis] for at, axis in zip(place, spec.spatial, strict=True))
 
 
 @lru_cache(maxsize=4096)

@@ -159,7 +159,7 @@ def refusal(problem: ConvProblem, kind: str = "gather") -> str | None:
         (problem.in_channels, problem.out_channels, *problem.in_spatial, *problem.out_spatial)
     ):
         return "a symbolic dimension other than an outermost batch"
-    if not (fits_int32(problem) and fits_int32(problem.dgrad())):
+    if not fits_int32(problem):
         return "an offset inside an image does not fit 32 bits"
     return None
 
@@ -226,8 +226,8 @@ def choose(
 ) -> Choice:
     """The plan for a problem that `refusal` passed, on a platform that has kernels.
 
-    Best first: a queue has the entrants, and then their tiles, by bounds of their costs. Once the least of these is
-    above a candidate's cost, no other is better.
+    Best first: a queue has the entrants, and then their tiles, by bounds of their costs. Once the least of
+    these is above a candidate's cost, no other is better.
     """
     question = Question(platform, kind, problem, constraint, device)
     entrants = [entrant for entrant in _entrants(question) if isinstance(entrant, Entrant)]

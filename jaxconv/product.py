@@ -119,7 +119,7 @@ class Product:
 
     @cached_property
     def _runs(self) -> tuple[int, ...]:
-        """What both operands' channels are multiples of, where they are contiguous: by either axis of a filter."""
+        """What both operands' contiguous channels are multiples of: by either axis of a filter."""
         p = self.problem
         if not _is_last(p.lhs_spec.second, p.lhs_shape):
             return ()
@@ -127,7 +127,8 @@ class Product:
             others = ((p.out_spec.second, p.out_shape, p.out_channels),)
         else:
             others = (p.rhs_spec.first, p.rhs_shape, p.out_channels), (p.rhs_spec.second, p.rhs_shape, p.in_channels)
-        return tuple(math.gcd(p.in_channels, channels) for axis, shape, channels in others if _is_last(axis, shape))
+        contiguous = (channels for axis, shape, channels in others if _is_last(axis, shape))
+        return tuple(math.gcd(p.in_channels, channels) for channels in contiguous)
 
     @cached_property
     def is_exact(self) -> bool:

@@ -20,7 +20,6 @@ from jaxconv.families.direct_shape import (
     block_groups,
     out_unit,
     whole,
-    window,
 )
 from jaxconv.offsets import INT32_MAX
 from jaxconv.problem import ConvProblem
@@ -244,6 +243,8 @@ class Direct(TensorCores):
                 cost = candidate.areas * candidate.area_clocks()
             else:
                 cost = candidate.areas * (candidate.positions * shape.window.taps + 6 * math.prod(candidate.box))
+            if cost >= least:
+                continue
             resident = candidate.resident(device)
             cost *= 1 if resident > 1 else 1.3 if resident == 1 else 100
             if cost < least:

@@ -149,8 +149,8 @@ def _rows(tables: OffsetTables) -> Rows | None:
 class Shape:
     """How thread blocks share out a product: what src_cuda/kernels/direct.cu works out likewise.
 
-    area: rows and columns of output positions that a thread block computes at a time. Without one, what depends
-      on it is not there: rows and what follows.
+    area: rows and columns of output positions that a thread block computes at a time. Without one, there is
+      nothing that depends on it: rows and what follows.
 
     block_groups: groups of a channel block, as many as the tile holds in whole pieces; 0 of a single group's channels.
     chunks: parts of the source channels of a single group. src_pieces: of a pixel in shared memory.
@@ -248,7 +248,6 @@ class Shape:
         depth, height, width = self.window.counts
         of_class = depth * ceil_div(height, self.rows) * ceil_div(width, cols)
         self.areas = self.images * self.window.classes * of_class
-        self.shared_bytes = self._stages_bytes() + self._fixed_bytes()
 
     def _walks(self, rows: int, cols: int) -> tuple[int, int]:
         """Rows of whole walks, and those of each: as many walks as warps hold, and as a dilation's rows lie abreast."""
@@ -293,6 +292,10 @@ class Shape:
         """Of a box's pixels with all taps, which take its place: columns are in different banks."""
         pitch = whole(math.prod(self.box) - 4, 16) + 4
         return pitch * self.col_blocks * 32 if self.taps_across else 0
+
+    @property
+    def shared_bytes(self) -> int:
+        return self._stages_bytes() + self._fixed_bytes()
 
     def _stages_bytes(self) -> int:
         walks = self.rows // self.walk
@@ -351,7 +354,7 @@ class Shape:
         return source
 
     def _block_bytes(self) -> int:
-        """Those of a multiplication's 16 rows: of a gather the source's; of warps that walk, of a row of it."""
+        """Those of a multiplication's 16 rows: of a gather the source's; where warps walk, of a row."""
         tile = self.tile
         sets = 1 if self.taps_across else self.col_blocks * 8 // tile.columns
         is_odd = self.window.steps[2] * self.product.problem.in_channels % 2
