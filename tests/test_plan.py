@@ -19,7 +19,7 @@ from jaxconv.families.depthwise_shape import window
 from jaxconv.families.direct_shape import Shape, Walk
 from jaxconv.families.wgmma import MOST_BOX_PIXELS, MOST_BOX_TAPS, im2col
 from jaxconv.offsets import offset_tables
-from jaxconv.plan import Constraint, choose
+from jaxconv.plan import ROUNDED, Constraint, _candidate, choose
 from jaxconv.problem import ConvProblem, row_major_strides
 from jaxconv.product import Product
 from jaxconv.rewriting import ChannelsLast, SwappedOperands, rewrite, rewritings, rewritings_of_channels
@@ -1286,6 +1286,39 @@ def test_what_partial_families_are_chosen_for(family, problem, passes, is_chosen
         assert (choice.plan.family == family) == is_chosen
         others = [factor(r) for r in choice.rejected if r.what.startswith(family) != is_chosen]
         assert all(times is None or times >= 1 for times in others)
+
+
+# What choosing looks at.
+
+
+@settings(max_examples=150, deadline=None, database=None)
+@given(
+    problems() | problems_of_pieces() | problems_of_channels(), st.sampled_from([1, 132, 1000]),
+    st.sampled_from([1e10, 4.9e12, 1e15]),
+)  # fmt: skip
+def test_no_cost_is_below_its_bounds(problem, multiprocessors, bandwidth):
+    asked = device(multiprocessors=multiprocessors, bandwidth=bandwidth)
+    for kind, problem in passes_of(problem).values():
+        product = Product(kind, problem)
+        for family, row in candidates(kind, problem):
+            choice = choose("cuda", kind, problem, as_it_is(family, row.tile), asked)
+            if choice.plan is not None:
+                assert CUDA[family].least_cost(product, asked) <= choice.cost * ROUNDED
+                assert CUDA[family].least_cost_of(row, product, asked) <= choice.cost * ROUNDED
+
+
+@pytest.mark.parametrize("kind, problem, most", [
+    (*PASSES["dense_dgrad"], 3), (*PASSES["halves_fprop"], 6), (*PASSES["halves_wgrad"], 8),
+    (*PASSES["depthwise_fprop"], 3), (*PASSES["narrow_dgrad"], 9), (*PASSES["stem_of_halves_wgrad"], 3),
+], ids=str)  # fmt: skip
+def test_costs_are_worked_out_of_few_tiles(kind, problem, most, monkeypatch):
+    """The others' bounds are above the best one's cost; only who asks for the reasons has theirs worked out."""
+    looked_at = []
+    monkeypatch.setattr("jaxconv.plan._candidate", lambda *which: looked_at.append(which) or _candidate(*which))
+    choice = choose.__wrapped__("cuda", kind, problem)
+    assert 0 < len(looked_at) <= most
+    looked_at.clear()
+    assert len(choice.rejected) >= len(looked_at) - 1 > most
 
 
 # What is compiled.

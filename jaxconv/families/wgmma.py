@@ -206,7 +206,8 @@ class Wgmma(TensorCores):
 
     def least_cost(self, product: Product, device: Device) -> float:
         """As if nothing but multiplications, or copies, took time."""
-        seconds = product.seen_multiply_adds / (RATE * device.clock_hz * device.multiprocessors)
+        multiprocessors = max(2, device.multiprocessors)  # a cluster's
+        seconds = product.seen_multiply_adds / (RATE * device.clock_hz * multiprocessors)
         copies = product.activation_bytes / (self.BANDWIDTH * device.bandwidth)
         slices = product.seen_multiply_adds / (64 * 64 * CHUNK) * SLICE_COPY_SECONDS
         return min(BEGIN_SECONDS + max(seconds, copies), SLICES_SECONDS + slices)
@@ -216,8 +217,8 @@ class Wgmma(TensorCores):
         tile, works = row.tile, self.works(Settings(row.tile, 1), product)
         if tile.slices:
             return SLICES_SECONDS + works * self.steps(product, tile) * SLICE_COPY_SECONDS
-        rate = RATE * row.efficiency["gather"] * device.clock_hz * device.multiprocessors
-        seconds = works * tile.cluster * self.steps(product, tile) * tile.rows * tile.cols * CHUNK / rate
+        rate = RATE * row.efficiency["gather"] * device.clock_hz * max(1, device.multiprocessors // tile.cluster)
+        seconds = works * self.steps(product, tile) * tile.rows * tile.cols * CHUNK / rate
         return BEGIN_SECONDS + max(seconds, product.activation_bytes / (self.BANDWIDTH * device.bandwidth))
 
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
