@@ -169,6 +169,8 @@ def _are_known(shape: Shape) -> bool:
 
 
 class Question(NamedTuple):
+    """What `choose` is asked."""
+
     platform: str
     kind: str
     problem: ConvProblem

@@ -392,12 +392,15 @@ class Shape:
         return self.items * self.tile.filter_rows // 16 * self.tile.columns // 8
 
     def least_clocks(self) -> float:
-        """Of all areas, if none had positions behind its end, or anything but these to read and multiply."""
+        """Of all areas, if none had positions behind its end, and boxes did not overlap."""
         positions = self.images * math.prod(self.window.counts) * self.window.classes
-        blocks = positions / 16 * self.channel_blocks * self.chunks
-        source = blocks * self._block_bytes() * (self.walking.step if self.walking else 1)
-        clocks = source / SHARED_BYTES_A_CLOCK, blocks * self._block_multiplications() * MULTIPLICATION_CLOCKS
-        return max(clocks) + 0.5 * min(clocks)
+        positions *= self.channel_blocks * self.chunks
+        source = positions / 16 * self._block_bytes() * (self.walking.step if self.walking else 1)
+        multiplications = positions / 16 * self._block_multiplications()
+        clocks = source / SHARED_BYTES_A_CLOCK, multiplications * MULTIPLICATION_CLOCKS
+        pixels = 0 if self.run else positions * math.prod(map(min, self.window.steps, self.window.reach))
+        boxes = pixels * self.src_pieces * 16 / BOX_BYTES_A_CLOCK
+        return max(clocks) + 0.5 * min(clocks) + boxes
 
     def area_clocks(self) -> float:
         clocks = self.area_bytes() / SHARED_BYTES_A_CLOCK, self.area_multiplications() * MULTIPLICATION_CLOCKS
