@@ -205,21 +205,23 @@ class Wgmma(TensorCores):
         return product.classes * rows * ceil_div(product.cols, tile.cols * tile.col_blocks) * settings.split
 
     def least_cost(self, product: Product, device: Device) -> float:
-        """As if nothing but multiplications, or copies, took time."""
+        """As if nothing but multiplications and copies took time."""
         multiprocessors = max(2, device.multiprocessors)  # a cluster's
         seconds = product.seen_multiply_adds / (RATE * device.clock_hz * multiprocessors)
         copies = product.activation_bytes / (self.BANDWIDTH * device.bandwidth)
         slices = product.seen_multiply_adds / (64 * 64 * CHUNK) * SLICE_COPY_SECONDS
-        return min(BEGIN_SECONDS + max(seconds, copies), SLICES_SECONDS + slices)
+        return min(BEGIN_SECONDS + math.cbrt(seconds**3 + copies**3), SLICES_SECONDS + slices)
 
     def least_cost_of(self, row: TileRow, product: Product, device: Device) -> float:
-        """Whole tiles, without their ends."""
+        """As if multiprocessors had equally many tiles."""
         tile, works = row.tile, self.works(Settings(row.tile, 1), product)
         if tile.slices:
             return SLICES_SECONDS + works * self.steps(product, tile) * SLICE_COPY_SECONDS
-        rate = RATE * row.efficiency["gather"] * device.clock_hz * max(1, device.multiprocessors // tile.cluster)
-        seconds = works * self.steps(product, tile) * tile.rows * tile.cols * CHUNK / rate
-        return BEGIN_SECONDS + max(seconds, product.activation_bytes / (self.BANDWIDTH * device.bandwidth))
+        turns = works / max(1, device.multiprocessors // tile.cluster)
+        step = tile.rows * tile.cols * CHUNK / (RATE * row.efficiency["gather"] * device.clock_hz)
+        end = (TILE_SECONDS + tile.rows * tile.cols * RESULT_SECONDS) / tile.resident
+        copies = product.activation_bytes / (self.BANDWIDTH * device.bandwidth) + end
+        return BEGIN_SECONDS + math.cbrt((turns * (self.steps(product, tile) * step + end)) ** 3 + copies**3)
 
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
         """The works of a cluster, one after the other; then the slices' sum."""
@@ -314,6 +316,7 @@ def _unit(problem: ConvProblem) -> tuple[int, int]:
     return (1, UNIT_ROWS) if (1, 1, *problem.out_spatial)[-2] == 1 else (8, 8)
 
 
+@lru_cache(maxsize=4096)
 def _class_rows(product: Product, tile: WgmmaTile) -> int:
     """Positions of the residue class that has most, which the others are computed with; of boxes, in whole units."""
     p = product.problem
