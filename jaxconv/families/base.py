@@ -206,11 +206,12 @@ class CudaFamily(Family):
         return min(self.least_cost_of(row, product, device) for row in self.tiles(product))
 
     def least_cost_of(self, row: TileRow, product: Product, device: Device) -> float:
-        """Multiplications of whole columns of tiles alone, or memory."""
+        """As if multiprocessors had equally many whole tiles; or memory."""
+        tile, merged = row.tile, self.most_merged(row.tile, product)
         rate = self.rate(product) * device.clock_hz * device.multiprocessors * row.efficiency[product.kind]
-        merged = self.most_merged(row.tile, product)
-        cols = ceil_div(merged * product.cols, row.tile.cols) * row.tile.cols / merged
-        seconds = product.rows * cols * product.steps * product.groups / rate
+        rows = product.classes * ceil_div(ceil_div(product.rows, product.classes), tile.rows) * tile.rows
+        cols = ceil_div(merged * product.cols, tile.cols) * tile.cols / merged
+        seconds = rows * cols * (product.steps + self.FILL * tile.depth) * product.groups / rate
         bytes_seconds = product.activation_bytes / (self.BANDWIDTH * device.bandwidth)
         return max(seconds, bytes_seconds) + LAUNCH_SECONDS
 
