@@ -135,7 +135,7 @@ class Direct(TensorCores):
     PACKS_GROUPS = False
     STORES_PARTS = True
     ALIGNED = True
-    BANDWIDTH = 1 / 1.1
+    BANDWIDTH = 0.8
 
     TILES = tuple(
         TileRow(DirectTile(*tile))
