@@ -17,7 +17,7 @@ from reference import lax_channels_last
 from jaxconv.families import FAMILIES, IM2COL_SCRATCH, TYPICAL_DEVICE, DepthwiseTile, DirectTile, Tile, WgmmaTile
 from jaxconv.families.depthwise_shape import window
 from jaxconv.families.direct_shape import Shape, Walk
-from jaxconv.families.wgmma import MOST_BOX_PIXELS, MOST_BOX_TAPS, im2col
+from jaxconv.families.wgmma import MOST_BOX_EXTENT, MOST_BOX_PIXELS, MOST_BOX_TAPS, im2col
 from jaxconv.offsets import offset_tables
 from jaxconv.plan import ROUNDED, Constraint, _candidate, choose
 from jaxconv.problem import ConvProblem, row_major_strides
@@ -1124,9 +1124,8 @@ BOXED = [row.tile for row in CUDA["wgmma"].TILES if row.tile.boxed]
     ((56, 56), (3, 3), {}, None), ((9, 3), (3, 3), {}, None), ((1, 200), (1, 41), {}, None), ((200,), (41,), {}, None),
     ((5, 9, 9), (7, 3, 3), {}, None), ((9, 9), (2, 2), dict(rhs_dilation=(2, 2)), None),
     ((9, 9), (5, 5), {}, "144 pixels, of 104"), ((200,), (42,), {}, "105 pixels, of 104"),
-    ((9, 9), (3, 3), dict(rhs_dilation=(2, 2)), "144 pixels, of 104"), ((9, 9, 9), (8, 3, 3), {}, "72 taps, of 63"),
-    ((9, 9), (3, 3), dict(window_strides=2), "not a pixel apart"), ((9, 9, 9), (3, 1, 1), {}, "has one tap"),
-    ((9, 9), (1, 1), {}, "has one tap"),
+    ((9, 9), (3, 3), dict(rhs_dilation=(2, 2)), "144 pixels, of 104"), ((9, 9, 9), (15, 3, 3), {}, "135 taps, of 127"),
+    ((9, 9, 9), (3, 1, 1), {}, "has one tap"), ((9, 9), (1, 1), {}, "has one tap"),
 ])  # fmt: skip
 @pytest.mark.parametrize("which", GATHERS)
 def test_windows_that_boxes_are_large_enough_for(image, window, more, why, which):
@@ -1137,10 +1136,27 @@ def test_windows_that_boxes_are_large_enough_for(image, window, more, why, which
         assert why is None or any(why in r.reason for r in choice.rejected)
 
 
+@pytest.mark.parametrize("image, window, strides, why", [
+    ((56, 56), (3, 3), (2, 2), None), ((56, 56), (3, 3), (1, 2), None), ((72, 72), (9, 9), (8, 8), None),
+    ((500,), (9,), (3,), None), ((9, 18, 18), (4, 4, 4), (2, 2, 2), None), ((40, 40), (6, 6), (2, 2), None),
+    ((40, 40), (7, 7), (2, 2), "121 pixels, of 104"), ((40, 40), (2, 2), (2, 2), "has one tap"),
+    ((500,), (5,), (4,), "257 pixels, with those between them, of 256"),
+])  # fmt: skip
+def test_windows_that_boxes_are_large_enough_for_by_steps(image, window, strides, why):
+    """Gradients are of several residue classes."""
+    passes = passes_of(halves((2, *image, 16), (*window, 16, 8), window_strides=strides))
+    for (kind, problem), reason in zip((passes[which] for which in GATHERS), (why, "residue classes"), strict=True):
+        for tile in BOXED:
+            choice = choose("cuda", kind, problem, as_it_is("wgmma", tile))
+            assert (choice.plan is None) == (reason is not None)
+            assert reason is None or any(reason in r.reason for r in choice.rejected)
+
+
 def test_limits_of_boxes_are_those_that_are_compiled():
-    header = (SOURCES / "src_cuda/device/wgmma_params.cuh").read_text()
-    limits = re.search(r"kMostBoxPixels = (\d+), kMostBoxTaps = (\d+);", header).groups()
-    assert tuple(map(int, limits)) == (MOST_BOX_PIXELS, MOST_BOX_TAPS)
+    params, tma = ((SOURCES / "src_cuda" / name).read_text() for name in ("device/wgmma_params.cuh", "host/tma.h"))
+    limits = *re.search(r"kMostBoxPixels = (\d+), kMostBoxTaps = (\d+);", params).groups(), *re.search(
+        r"kMostBoxExtent = (\d+);", tma).groups()  # fmt: skip
+    assert tuple(map(int, limits)) == (MOST_BOX_PIXELS, MOST_BOX_TAPS, MOST_BOX_EXTENT)
 
 
 def test_positions_of_wgmma_are_of_31_bits():
@@ -1172,7 +1188,7 @@ def test_wgmma_with_any_batch(which, stride, split):
     (batch,) = export.symbolic_shape("b")
     at_batch = lambda b: passes_of(halves((b, 14, 14, 256), (3, 3, 256, 128), window_strides=stride))[which]
     (kind, symbolic), (_, known) = (at_batch(b) for b in (batch, 32))
-    for tile in (None, *(row.tile for row in CUDA["wgmma"].TILES if stride == 1 or not row.tile.boxed)):
+    for tile in (None, *(row.tile for row in CUDA["wgmma"].TILES if (stride, which) != (2, "dgrad") or not row.tile.boxed)):
         adds = tile is not None and tile.slices > 0
         asked = as_it_is("wgmma", tile, split=split and (8 if adds else split))
         plans = [choose("cuda", kind, problem, asked).plan for problem in (symbolic, known)]
@@ -1392,10 +1408,11 @@ def test_wgmma_tiles_are_those_that_are_compiled():
         assert rows // warpgroups * cols // 128 < registers - 20
         # Stages with two barriers each, columns copied by 64; buffers of 16 rows for each warp, and an order; or sums
         # of all slices, of a part of the tile, and a barrier. Boxes have stages of their own, one for each block of a
-        # multiprocessor or two, and a table of taps.
+        # multiprocessor or three, and a table of taps.
         buffers = warpgroups * 4 * (3 - resident)
         results = rows * cols * 4 + 8 if slices else buffers * 16 * 128 + 8 * 4
-        source = (3 - resident) * (rows // 64 * 104 * 128 + 16) + 64 * 16 if boxed else stages * rows * 128
+        pixels, box_stages = (104, 1) if resident == 2 else (248, 3)
+        source = rows // 64 * pixels * 128 + box_stages * 16 + 128 * 16 if boxed else stages * rows * 128
         filters = stages * (math.ceil(cols / 64) * 64 * 128 + 16)
         shared = source + filters + results
         shared = math.ceil(shared / 1024) * 1024

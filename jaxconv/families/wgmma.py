@@ -17,7 +17,9 @@ from jaxconv.product import Product, ceil_div
 PIECE = 8  # channels of 16 bytes, of which TMA reads whole ones
 CHUNK = 64  # channels of a tap that are multiplied at once
 UNIT_ROWS = 64  # positions that see a box of pixels
-MOST_BOX_PIXELS, MOST_BOX_TAPS = 104, 63
+MOST_BOX_PIXELS, MOST_BOX_TAPS = 104, 127
+BOX_PIXELS, BOX_STAGES = 248, 3  # of a unit, in shared memory: where a multiprocessor has one block, as many as fit
+MOST_BOX_EXTENT = 256  # pixels along an axis, those between copied ones included
 MOST_CLASSES = 8
 MOST_COL_TILES = (1 << 16) - 1  # where a cluster has a tile
 MOST_STEP = 8  # pixels from a window of TMA's to the next
@@ -30,6 +32,10 @@ RATE = 2048  # multiply-adds of a multiprocessor in a clock
 BEGIN_SECONDS = 1.3e-6
 TILE_SECONDS = 3.1e-7  # for a tile's results, and for each of them
 RESULT_SECONDS = 3.8e-11
+# Of a plane's boxes, unless its taps take longer to multiply: by the blocks of a multiprocessor, and for each pixel.
+BOXES_SECONDS = {1: 7e-7, 2: 1e-6}
+BOX_PIXEL_SECONDS = 1.9e-9
+READS_APART = 1.3  # of pixels that several taps of windows several pixels apart see, unless as boxes
 # Of tiles whose slices a cluster adds: for a turn, for a step, unless L2 takes longer for it, and for each block.
 SLICES_SECONDS = 3.0e-6
 SLICE_STEP_SECONDS = 2.0e-7
@@ -229,18 +235,30 @@ class Wgmma(TensorCores):
         if tile.slices:
             return self._cost_of_slices(settings, product, device)
         step = tile.rows * tile.cols * CHUNK / (RATE * row.efficiency["gather"] * device.clock_hz)
-        steps = max(1, self.steps(product, tile) / settings.split) * step
+        steps = max(step, self._steps_seconds(product, tile, step) / settings.split)
         sums = tile.rows * tile.cols * (1 if settings.split == 1 else 2)  # slices are of twice as many bytes
         end = TILE_SECONDS + sums * RESULT_SECONDS
         turns = ceil_div(self.works(settings, product), max(1, device.multiprocessors // tile.cluster))
         ends = ceil_div(turns, tile.resident)  # those while nothing is multiplied
-        copies = product.activation_bytes / (self.BANDWIDTH * device.bandwidth)
+        reads = 1 if tile.boxed or not _are_apart(product.problem) else READS_APART
+        copies = reads * product.activation_bytes / (self.BANDWIDTH * device.bandwidth)
         # Neither hides all of the other.
         seconds = BEGIN_SECONDS + math.cbrt((turns * steps + ends * end) ** 3 + (copies + end / tile.resident) ** 3)
         if settings.split > 1:  # slices are written, and read by one more kernel
             slices = settings.split * product.planned_sums_bytes
             seconds += 2 * slices / device.bandwidth + settings.split * self.SLICE_SECONDS + LAUNCH_SECONDS
         return seconds
+
+    def _steps_seconds(self, product: Product, tile: WgmmaTile, step: float) -> float:
+        """Of a tile. A plane of few taps is multiplied before the next one's pixels are there."""
+        steps = self.steps(product, tile) * step
+        if not tile.boxed:
+            return steps
+        problem = product.problem
+        planes, chunks = _taps_of_planes(problem), ceil_div(problem.in_channels, CHUNK)
+        pixels = tile.rows // UNIT_ROWS * math.prod(_box(problem))
+        boxes = BOXES_SECONDS[tile.resident] + pixels * BOX_PIXEL_SECONDS
+        return chunks * sum(max(taps / sum(planes) * steps / chunks, boxes) for taps in planes)
 
     def _cost_of_slices(self, settings: Settings, product: Product, device: Device) -> float:
         """Thread blocks begin and end with their works."""
@@ -252,16 +270,15 @@ class Wgmma(TensorCores):
         return turns * (SLICES_SECONDS + steps * step) + blocks * SLICE_BLOCK_SECONDS
 
     def steps(self, product: Product, tile: WgmmaTile) -> float:
-        """Chunks of all taps that a position sees, on average; of boxes, also half chunks.
+        """Chunks of all taps that a position sees, on average.
 
-        Of a chunk of few channels less is multiplied, but as many pixels are copied.
+        Of a chunk of few channels less is multiplied, but as many pixels are copied, and as much of the filter, which
+        boxes of 256 columns wait for.
         """
         problem = product.problem
-        if tile.boxed:
-            chunks = ceil_div(problem.in_channels, CHUNK // 2) / 2
-        else:
-            chunks = ceil_div(problem.in_channels, CHUNK) if problem.in_channels > 48 else 0.75
-        return math.prod(problem.kernel) / product.classes * chunks
+        last = problem.in_channels % CHUNK
+        are_few = 0 < last <= CHUNK // 2 and tile.cols < 256 if tile.boxed else problem.in_channels <= 48
+        return math.prod(problem.kernel) / product.classes * (ceil_div(problem.in_channels, CHUNK) - are_few / 4)
 
     def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:
         where = im2col(product.problem)
@@ -274,7 +291,8 @@ class Wgmma(TensorCores):
         if tile.slices:
             results = tile.rows * tile.cols * 4
         if tile.boxed:
-            boxes = (1 if tile.resident == 2 else 2) * (tile.rows // UNIT_ROWS * MOST_BOX_PIXELS * CHUNK * 2 + 16)
+            pixels, stages = (MOST_BOX_PIXELS, 1) if tile.resident == 2 else (BOX_PIXELS, BOX_STAGES)
+            boxes = tile.rows // UNIT_ROWS * pixels * CHUNK * 2 + stages * 16
             source = boxes + (MOST_BOX_TAPS + 1) * 16
         else:
             source = tile.stages * tile.rows * CHUNK * 2
@@ -297,15 +315,16 @@ def _why_not_windows(product: Product) -> str | None:
 
 
 def _why_not_boxes(problem: ConvProblem) -> str | None:
-    """Of the pixels that a unit of 64 positions sees."""
-    if {*problem.window_strides, *problem.lhs_dilation} != {1}:
-        return "neighbouring windows are not a pixel apart"
-    reach = im2col(problem).reach
-    if reach == (0, 0):
+    """Of the pixels of a plane that a unit of 64 positions sees: those a step apart, as windows are."""
+    if {*problem.periods} != {1}:
+        return "neighbouring results are of several residue classes"
+    box, steps = _box(problem), _steps(problem)
+    if box == _unit(problem):
         return "a plane has one tap"
-    rows, cols = (unit + far for unit, far in zip(_unit(problem), reach, strict=True))
-    if rows * cols > MOST_BOX_PIXELS:
-        return f"boxes of {rows * cols} pixels, of {MOST_BOX_PIXELS} at most"
+    if (pixels := math.prod(box)) > MOST_BOX_PIXELS:
+        return f"boxes of {pixels} pixels, of {MOST_BOX_PIXELS} at most"
+    if (extent := max((size - 1) * step + 1 for size, step in zip(box, steps, strict=True))) > MOST_BOX_EXTENT:
+        return f"boxes of {extent} pixels, with those between them, of {MOST_BOX_EXTENT} at most"
     if (taps := math.prod(problem.kernel)) > MOST_BOX_TAPS:
         return f"{taps} taps, of {MOST_BOX_TAPS} at most"
     return None
@@ -314,6 +333,35 @@ def _why_not_boxes(problem: ConvProblem) -> str | None:
 def _unit(problem: ConvProblem) -> tuple[int, int]:
     """Rows and columns of the positions that see a box."""
     return (1, UNIT_ROWS) if (1, 1, *problem.out_spatial)[-2] == 1 else (8, 8)
+
+
+def _are_apart(problem: ConvProblem) -> bool:
+    """Whether windows are several pixels apart that have several taps along planes of pixels."""
+    return _steps(problem) != (1, 1) and _box(problem) != _unit(problem)
+
+
+def _box(problem: ConvProblem) -> tuple[int, int]:
+    """Rows and columns of the pixels that they see, of the largest plane."""
+    dims = zip(_unit(problem), im2col(problem).reach, _steps(problem), strict=True)
+    rows, cols = (unit + far // step for unit, far, step in dims)
+    return rows, cols
+
+
+@lru_cache(maxsize=4096)
+def _taps_of_planes(problem: ConvProblem) -> tuple[int, ...]:
+    """How many taps see each plane of pixels: a depth's, of rows and columns a step apart."""
+    tables = offset_tables(problem)
+    first, count = tables.classes[0, :2]
+    depths, rows, cols = tables.taps[first : first + count, 2:].T
+    row_step, col_step = _steps(problem)
+    _, taps = np.unique([depths, rows % row_step, cols % col_step], axis=1, return_counts=True)
+    return tuple(taps.tolist())
+
+
+def _steps(problem: ConvProblem) -> tuple[int, int]:
+    """Rows and columns of pixels from a window to the next."""
+    rows, cols = (1, 1, *problem.steps)[-2:]
+    return rows, cols
 
 
 @lru_cache(maxsize=4096)

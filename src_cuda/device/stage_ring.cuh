@@ -7,16 +7,16 @@
 
 namespace jaxconv {
 
-// A way through the stages, of a warp that reads them or of the one that fills them. A stage has two barriers: one says
-// that it is full, one that it is empty.
+// A way through the stages, of a warp that reads them or of the one that fills them: kStages of them, or fewer. A stage
+// has two barriers: one says that it is full, one that it is empty.
 template <int kStages>
 class StageRing {
  public:
   static constexpr int kBarriers = 2 * kStages;
 
   // From a stage on.
-  __device__ __forceinline__ explicit StageRing(uint32_t barriers, int stage = 0)
-      : barriers_(barriers), stage_(stage) {}
+  __device__ __forceinline__ explicit StageRing(uint32_t barriers, int stage = 0, int stages = kStages)
+      : barriers_(barriers), stage_(stage), stages_(stages) {}
 
   // To be called by one thread, before all others wait: how often threads arrive, who fill a stage, and who read it.
   __device__ __forceinline__ void Init(int fillers, int readers) const {
@@ -40,7 +40,7 @@ class StageRing {
   }
 
   __device__ __forceinline__ void Advance() {
-    stage_ = stage_ + 1 < kStages ? stage_ + 1 : 0;
+    stage_ = stage_ + 1 < stages_ ? stage_ + 1 : 0;
     turn_ ^= stage_ == 0;
   }
 
@@ -50,6 +50,7 @@ class StageRing {
  private:
   uint32_t barriers_;
   int stage_;
+  int stages_;
   uint32_t turn_ = 0;
 };
 

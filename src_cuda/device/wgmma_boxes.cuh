@@ -4,6 +4,8 @@
 // 64 rows are positions of one image, 8 x 8 of them or 64 of a line, and TMA copies the box of pixels that all taps of
 // a plane see. A tap's rows are in it from some pixel on: eight neighbours eight times, evenly apart. wgmma reads them
 // as they lie, as its descriptors may begin at any row of 128 bytes, and their groups of eight rows be any rows apart.
+// Of windows that are a step of several pixels apart, a tap reads pixels a step apart, which TMA copies side by side: a
+// plane is of these, and each first row and column, less than a step from the corner, has one.
 #pragma once
 
 #include <cstdint>
@@ -18,73 +20,113 @@
 
 namespace jaxconv {
 
+// A plane of pixels in one number: its depth from the positions' own, and its first row and column from their windows'
+// corner, which are less than a step.
+struct BoxPlane {
+  static constexpr int kBits = 3;
+  static_assert(1 << kBits == kMostWgmmaStep, "a row, or column, of a step's has its bits");
+  static __device__ __forceinline__ int32_t Join(int32_t depth, int32_t row, int32_t col) {
+    return (depth << kBits | row) << kBits | col;
+  }
+  static __device__ __forceinline__ int32_t Depth(int32_t plane) { return plane >> 2 * kBits; }
+  static __device__ __forceinline__ int32_t Row(int32_t plane) { return plane >> kBits & (1 << kBits) - 1; }
+  static __device__ __forceinline__ int32_t Col(int32_t plane) { return plane & (1 << kBits) - 1; }
+};
+
 // A tap as the main loop needs it.
 struct alignas(16) BoxTap {
   int32_t pixel;   // of a box, that the first position sees
-  int32_t plane;   // from the positions' own
+  int32_t plane;   // a BoxPlane
   int32_t filter;  // the filter's tap
+  int32_t end;     // behind the plane's taps
 };
 
 template <typename T, WgmmaTile kTile, bool kAlongSteps>
 struct WgmmaBoxStages {
   using Filter = WgmmaFilter<T, kTile, kAlongSteps>;
-  // Of boxes. Of two blocks of a multiprocessor one multiplies while the other waits for them.
-  static constexpr int kStages = kTile.resident == 1 ? 2 : 1;
-  static constexpr int kCopiers = kStages;  // threads: more boxes than one are worth a second
+  // Of boxes: three, as planes of few taps are multiplied before the next one's pixels are there, or two of large ones.
+  // Of two blocks of a multiprocessor one multiplies while the other waits for them.
+  static constexpr int kStages = kTile.resident == 1 ? 3 : 1;
+  static constexpr int kCopiers = kTile.resident == 1 ? 2 : 1;  // threads
   static constexpr int kUnits = kTile.rows / kUnitRows;
-  static constexpr int kUnitBytes = kMostBoxPixels * kChunk * sizeof(T);
+  static constexpr int kUnitBytes = BoxPixels(kTile) * kChunk * sizeof(T);
   static constexpr int kBoxBarriers = StageRing<kStages>::kBarriers;
   static constexpr int kBarriers = kBoxBarriers + StageRing<kTile.stages>::kBarriers;
-  static_assert(kUnitBytes % 1024 == 0, "each box begins a turn of its swizzle");
+  static_assert(BoxPixels(kTile) >= kCopiers * kMostBoxPixels, "the next ones are copied while boxes are read");
+  static_assert(kUnitBytes % 1024 == 0, "what lies behind begins a turn of its swizzle");
+  static_assert(kChunk * sizeof(T) == 128, "boxes begin at any row of 128 bytes: it is swizzled by its address");
   static_assert(kUnitRows == 64 && kUnitRows % kResultRows == 0, "a unit is of the rows of one multiplication");
   static_assert(kMostBoxPixels <= 256, "TMA's boxes have no more pixels along an axis");
   static_assert(kMostBoxTaps < WgmmaThreads(kTile), "each tap has a thread that puts it in the table");
   static_assert(sizeof(BoxTap) * (kMostBoxTaps + 1) % 1024 == 0, "results behind it begin a turn of their swizzle");
   static_assert(kTile.cluster() == 1, "boxes are not shared");
 
-  char boxes[kStages][kUnits][kUnitBytes];
+  char boxes[kUnits][kUnitBytes];
   char filter[kTile.stages][Filter::Tile::kBytes];
   BoxTap taps[kMostBoxTaps + 1];
+
+  static __device__ __forceinline__ StageRing<kStages> BoxRing(const WgmmaParams& p, uint32_t barriers) {
+    const int stages = kTile.resident == 1 ? min(kStages, BoxPixels(kTile) / (p.box_rows * p.box_cols)) : 1;
+    return StageRing<kStages>(barriers, 0, stages);
+  }
+  __device__ __forceinline__ uint32_t Box(const WgmmaParams& p, int unit, int stage) const {
+    return ptx::SharedAddress(boxes[unit]) + stage * p.box_rows * p.box_cols * 128;
+  }
 
   static __device__ void InitBarriers(uint32_t barriers) {
     StageRing<kStages>(barriers).Init(1, WgmmaReaders(kTile));
     StageRing<kTile.stages>(barriers + kBoxBarriers * 8).Init(1, WgmmaReaders(kTile));
   }
 
-  // To be called by all threads, before the barrier behind which taps are read. Behind a class's taps is one that the
-  // filter does not have. The plan is of another problem, if a tap is where boxes do not reach.
+  // To be called by all threads, before the barrier behind which taps are read. They are sorted by their planes. Behind
+  // a class's taps is one that the filter does not have.
   __device__ void FillTaps(const WgmmaParams& p) {
     const ResidueClass& all = p.classes[0];
-    if (all.tap_count > kMostBoxTaps) __trap();
     const auto i = static_cast<int32_t>(threadIdx.x);
-    if (i == all.tap_count) taps[i] = {0, 0, p.problem.tap_count};
-    if (i >= all.tap_count) return;
-    const Tap& tap = p.taps[all.first_tap + i];
+    if (all.tap_count > kMostBoxTaps) __trap();
+    BoxTap tap{0, 0, p.problem.tap_count, i + 1};
+    if (i < all.tap_count) tap = Find(p, p.taps[all.first_tap + i]);
+    if (i <= all.tap_count) taps[i] = tap;
+    __syncthreads();
+    int32_t place = 0, end = 0;
+    for (int32_t other = 0; other < all.tap_count; ++other) {
+      const int32_t plane = taps[other].plane;
+      place += plane < tap.plane || (plane == tap.plane && other < i);
+      end += plane <= tap.plane;
+    }
+    __syncthreads();
+    if (i < all.tap_count) taps[place] = {tap.pixel, tap.plane, tap.filter, end};
+  }
+
+  // Calls round(first tap, last, chunk) for all boxes of a work: steps are those of a chunk's taps, plane by plane.
+  template <typename F>
+  __device__ __forceinline__ void Rounds(const WgmmaWork& work, int32_t chunks, F&& round) const {
+    const bool are_zeros = work.first_step == work.taps * chunks;
+    int32_t chunk = are_zeros ? 0 : work.first_step / work.taps;
+    int32_t first = are_zeros ? work.taps : work.first_step % work.taps;
+#pragma unroll 1
+    for (int32_t left = work.end_step - work.first_step; left > 0;) {
+      const int32_t last = min(taps[first].end, first + left);
+      round(first, last, chunk);
+      left -= last - first;
+      first = last == work.taps ? 0 : last;
+      chunk += first == 0;
+    }
+  }
+
+ private:
+  // The plan is of another problem, if a tap is where boxes do not reach.
+  static __device__ __forceinline__ BoxTap Find(const WgmmaParams& p, const Tap& tap) {
+    const uint32_t row_step = p.problem.step[1], col_step = p.problem.step[2];
     const uint32_t row = static_cast<uint32_t>(tap.shift[1]) - p.corner[1];
     const uint32_t col = static_cast<uint32_t>(tap.shift[2]) - p.corner[2];
     const int32_t filter = tap.filter_delta / p.tap_stride;
-    const bool is_in_box = row <= static_cast<uint32_t>(p.box_rows - p.unit_rows) &&
-                           col <= static_cast<uint32_t>(p.box_cols - p.unit_cols);
+    const bool is_in_box = row / row_step <= static_cast<uint32_t>(p.box_rows - p.unit_rows) &&
+                           col / col_step <= static_cast<uint32_t>(p.box_cols - p.unit_cols);
     const bool is_tap = static_cast<uint32_t>(filter) < static_cast<uint32_t>(p.problem.tap_count);
     if (!is_in_box || !is_tap || filter * p.tap_stride != tap.filter_delta) __trap();
-    taps[i] = {static_cast<int32_t>(row * p.box_cols + col), tap.shift[0], filter};
-  }
-
-  // Calls round(first tap, last, chunk) for all boxes of a work: steps are those of a plane's taps, chunk by chunk.
-  template <typename F>
-  __device__ __forceinline__ void Rounds(const WgmmaWork& work, int32_t chunks, F&& round) const {
-    const int32_t begin = work.first_step, end = work.end_step;
-    int32_t at = 0;
-#pragma unroll 1
-    for (int32_t first = 0, last; first < work.taps; first = last) {
-      for (last = first + 1; last < work.taps && taps[last].plane == taps[first].plane;) ++last;
-#pragma unroll 1
-      for (int32_t chunk = 0; chunk < chunks; ++chunk, at += last - first) {
-        const int32_t from = max(begin - at, 0), to = min(end - at, last - first);
-        if (from < to) round(first + from, first + to, chunk);
-      }
-    }
-    if (at < end) round(work.taps, work.taps + 1, 0);  // of zeros
+    return {static_cast<int32_t>(row / row_step * p.box_cols + col / col_step),
+            BoxPlane::Join(tap.shift[0], row % row_step, col % col_step), filter};
   }
 };
 
@@ -96,8 +138,9 @@ class WgmmaBoxCopies {
   using Stages = WgmmaBoxStages<T, kTile, kAlongSteps>;
 
   __device__ WgmmaBoxCopies(const WgmmaParams& p, const Stages& stages, uint32_t barriers, int copier)
-      : params_(p), rows_(p), stages_(stages), boxes_(barriers), filter_(barriers + Stages::kBoxBarriers * 8),
-        copies_boxes_(copier == 0), copies_filter_(copier == Stages::kCopiers - 1) {}
+      : params_(p), rows_(p), stages_(stages), boxes_(Stages::BoxRing(p, barriers)),
+        filter_(barriers + Stages::kBoxBarriers * 8), copies_boxes_(copier == 0),
+        copies_filter_(copier == Stages::kCopiers - 1) {}
 
   __device__ __forceinline__ void Find(const WgmmaWork&) {}  // its taps are in shared memory
 
@@ -119,15 +162,15 @@ class WgmmaBoxCopies {
  private:
   // Zeros lie behind the last image.
   __device__ __forceinline__ void CopyBoxes(int32_t first_row, int32_t plane, int32_t channel, bool are_zeros) {
+    const int32_t corner[] = {BoxPlane::Depth(plane), params_.corner[1] + BoxPlane::Row(plane),
+                              params_.corner[2] + BoxPlane::Col(plane)};
     boxes_.WaitUntilEmpty();
     ptx::ArriveExpecting(boxes_.full(), Stages::kUnits * params_.box_rows * params_.box_cols * 128);
 #pragma unroll 1
     for (int unit = 0; unit < Stages::kUnits; ++unit) {
-      const ptx::PixelPlace at = rows_.At(first_row + unit * kUnitRows);
-      const uint32_t to = ptx::SharedAddress(stages_.boxes[boxes_.stage()][unit]);
-      ptx::CopyBoxByTma(to, params_.src_map, boxes_.full(), channel, at.w + params_.corner[2],
-                        at.h + params_.corner[1], at.d + plane,
-                        are_zeros ? static_cast<int32_t>(params_.problem.batch) : at.image);
+      const ptx::PixelPlace at = InPixels(rows_.At(first_row + unit * kUnitRows), params_.problem.step, corner);
+      ptx::CopyBoxByTma(stages_.Box(params_, unit, boxes_.stage()), params_.src_map, boxes_.full(), channel, at.w, at.h,
+                        at.d, are_zeros ? static_cast<int32_t>(params_.problem.batch) : at.image);
     }
     boxes_.Advance();
   }
@@ -148,12 +191,13 @@ class WgmmaBoxProducts : public WgmmaSums<T, kTile, kAlongSteps> {
   using Stages = WgmmaBoxStages<T, kTile, kAlongSteps>;
 
   __device__ WgmmaBoxProducts(const WgmmaParams& p, const Stages& stages, uint32_t barriers, int first_row)
-      : params_(p), stages_(stages), boxes_(barriers), filter_(barriers + Stages::kBoxBarriers * 8),
-        first_unit_(first_row / kUnitRows),
+      : params_(p), stages_(stages), boxes_(Stages::BoxRing(p, barriers)),
+        filter_(barriers + Stages::kBoxBarriers * 8), first_unit_(first_row / kUnitRows),
         layout_(Unit::Layout(p.unit_rows == 1 ? 8 : p.box_cols)) {}
 
-  // The sums of a work; what the last work left is stored behind the beginning of its multiplications. A tap's tile is released when the multiplications behind its own have begun, boxes at their
-  // end: what the tensor cores do meanwhile is the other warpgroup's.
+  // The sums of a work; what the last work left is stored behind the beginning of its multiplications. A tap's tile is
+  // released when the multiplications behind its own have begun, boxes at their end: what the tensor cores do meanwhile
+  // is the other warpgroup's.
   template <typename Epilogue>
   __device__ __forceinline__ void Multiply(const WgmmaWork& work, Epilogue&& epilogue) {
     bool adds = false;
@@ -183,7 +227,7 @@ class WgmmaBoxProducts : public WgmmaSums<T, kTile, kAlongSteps> {
   template <int kChannels, typename Epilogue>
   __device__ __forceinline__ void MultiplyBoxes(int32_t first, int32_t last, bool adds, Epilogue&& epilogue) {
     boxes_.WaitUntilFull();
-    const uint32_t box = ptx::SharedAddress(stages_.boxes[boxes_.stage()][first_unit_]);
+    const uint32_t box = stages_.Box(params_, first_unit_, boxes_.stage());
     uint32_t read = MultiplyTap<kChannels>(box, first, adds);
     if (!adds) epilogue.StoreLeft();
 #pragma unroll 1

@@ -16,11 +16,14 @@ constexpr int WgmmaReaders(const WgmmaTile& tile) { return 4 * tile.warpgroups()
 // Behind them is one that copies: of a warpgroup, which leaves them its registers, unless a multiprocessor has two
 // blocks.
 constexpr int WgmmaThreads(const WgmmaTile& tile) { return 32 * WgmmaReaders(tile) + (tile.resident == 1 ? 128 : 32); }
-inline constexpr int kMostWgmmaClasses = 8;
+inline constexpr int kMostWgmmaClasses = 8, kMostWgmmaStep = 8;
 inline constexpr int kChunk = 64;        // channels of one tap, a tile's steps: rows of 128 bytes, as TMA swizzles them
 inline constexpr int kResultRows = 16;   // that are stored at once: a warp's of a block of 64
 inline constexpr int kUnitRows = 64;     // of a tile of boxes: positions of one box of pixels
-inline constexpr int kMostBoxPixels = 104, kMostBoxTaps = 63;
+inline constexpr int kMostBoxPixels = 104, kMostBoxTaps = 127;
+
+// Of tiles of boxes, a unit's, in shared memory: all stages'.
+constexpr int BoxPixels(const WgmmaTile& tile) { return tile.resident == 1 ? 248 : kMostBoxPixels; }
 
 // Columns that are stored at once: as many as TMA swizzles in a row, of 128 or 64 bytes.
 constexpr int ResultCols(const WgmmaTile& tile) { return tile.cols % 64 == 0 ? 64 : 32; }
@@ -37,7 +40,7 @@ struct WgmmaParams {
   int32_t tap_stride;  // elements of the filter from a tap to the next
   int32_t chunks;      // of 64 source channels
   int32_t unit_rows, unit_cols;  // positions of a unit, of tiles of boxes
-  int32_t box_rows, box_cols;    // pixels that they see, of a plane
+  int32_t box_rows, box_cols;    // pixels that they see, of the largest plane
   // For divisions by the numbers above, of which a thread block's beginning has some, 20 instructions less each:
   // 2^32 - 1 over them.
   uint32_t count_reciprocals[kSpatial];

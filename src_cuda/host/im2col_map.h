@@ -71,13 +71,26 @@ inline bool EncodeWindows(CUtensorMap* map, int rank, const void* tensor, DType 
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// Describes boxes of an activation's pixels, of so many rows and columns in one plane, and `chunk` channels of each.
+// Pixels in one plane: so many rows and columns, a step apart.
+struct PixelBox {
+  int64_t rows;
+  int64_t cols;
+  int64_t row_step = 1;
+  int64_t col_step = 1;
+};
+
+// Along an axis, from the first pixel to the last.
+constexpr int64_t BoxExtent(int64_t pixels, int64_t step) { return (pixels - 1) * step + 1; }
+
+// Describes boxes of an activation's pixels, and `chunk` channels of each.
 inline bool EncodeBoxes(CUtensorMap* map, const void* tensor, DType type, const TensorStrides& s,
-                        const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, int chunk, int rows,
-                        int cols) {
-  const cuuint32_t box[] = {static_cast<cuuint32_t>(chunk), static_cast<cuuint32_t>(cols),
-                            static_cast<cuuint32_t>(rows), 1, 1};
-  return EncodeActivation(map, tensor, type, s, size, batch, channels, 1, box, SwizzleOf(chunk));
+                        const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, int chunk,
+                        const PixelBox& of) {
+  const auto number = [](int64_t number) { return static_cast<cuuint32_t>(number); };
+  const cuuint32_t box[] = {number(chunk), number(BoxExtent(of.cols, of.col_step)),
+                            number(BoxExtent(of.rows, of.row_step)), 1, 1};
+  const cuuint32_t steps[] = {1, number(of.col_step), number(of.row_step), 1, 1};
+  return EncodeActivation(map, tensor, type, s, size, batch, channels, 1, box, SwizzleOf(chunk), steps);
 }
 
 }  // namespace jaxconv

@@ -11,8 +11,6 @@
 
 namespace jaxconv {
 
-inline constexpr int32_t kMostBoxExtent = 256;
-
 // Describes an activation and a box of it to TMA. The pixels of a box's row are taken for one if they are neighbours
 // and have but eight channels, `in_rows`, or are read in runs, where the box's extent is of pieces of a row. False where
 // the driver refuses, or is too old.

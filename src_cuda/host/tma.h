@@ -24,11 +24,17 @@ inline CUtensorMapDataType MapType(DType type) {
   return type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
 }
 
-// Describes an activation of (channel, w, h, d, image) and a box of it. So many pixels of a row, neighbours in memory,
-// are taken for one, of all their channels. False where the driver refuses, or is too old.
+inline constexpr int32_t kMostBoxExtent = 256;  // elements of a box along an axis, those between copied ones included
+
+inline constexpr cuuint32_t kEachElement[2 + kSpatial] = {1, 1, 1, 1, 1};
+
+// Describes an activation of (channel, w, h, d, image) and a box of it, of which elements `steps` apart are copied. So
+// many pixels of a row, neighbours in memory, are taken for one, of all their channels. False where the driver refuses,
+// or is too old.
 inline bool EncodeActivation(CUtensorMap* map, const void* tensor, DType type, const TensorStrides& s,
                              const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, int64_t as_one,
-                             const cuuint32_t (&box)[2 + kSpatial], CUtensorMapSwizzle swizzle) {
+                             const cuuint32_t (&box)[2 + kSpatial], CUtensorMapSwizzle swizzle,
+                             const cuuint32_t (&steps)[2 + kSpatial] = kEachElement) {
   static const auto encode = DriverFunction<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   if (encode == nullptr) return false;
   const auto size_of = [](int64_t size) { return static_cast<cuuint64_t>(size); };
@@ -38,7 +44,6 @@ inline bool EncodeActivation(CUtensorMap* map, const void* tensor, DType type, c
                               size_of(size[0]), size_of(batch)};
   const cuuint64_t strides[] = {bytes(s.spatial[2] * as_one), bytes(s.spatial[1]), bytes(s.spatial[0]),
                                 bytes(s.batch)};
-  const cuuint32_t steps[] = {1, 1, 1, 1, 1};
   return encode(map, MapType(type), 5, const_cast<void*>(tensor), sizes, strides, box, steps,
                 CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;

@@ -25,12 +25,12 @@ inline bool EncodeFilter(const ConvCall& call, const WgmmaTile& tile, WgmmaParam
 inline bool EncodeBoxMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
   if (!EncodeBoxes(&params->src_map, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels, kChunk,
-                   params->box_rows, params->box_cols)) {
+                   {params->box_rows, params->box_cols, p.step[1], p.step[2]})) {
     return false;
   }
   const int cols = std::min(params->unit_cols, kResultRows);
   return !params->has_out_maps || EncodeBoxes(&params->out_maps[0], call.result, p.dst_type, p.dst, p.dst_size, p.batch,
-                                              p.out_channels, ResultCols(tile), kResultRows / cols, cols);
+                                              p.out_channels, ResultCols(tile), {kResultRows / cols, cols});
 }
 
 // Of windows, in TMA's im2col mode.

@@ -82,7 +82,7 @@ const char* WhyNotWindows(const ConvProblem& p, const Im2col& im2col) {
       if (p.src_size[d] != 1 || p.dst_size[d] != 1 || corner != 0) return "a dimension that maps of the rank lack";
       continue;
     }
-    if (p.step[d] > 8 || p.period[d] > 8) return "TMA's steps are of eight pixels at most";
+    if (std::max(p.step[d], p.period[d]) > kMostWgmmaStep) return "TMA's steps are of eight pixels at most";
     if (!is_corner(corner) || !is_corner(corner + (count - 1) * p.step[d] - (p.src_size[d] - 1))) {
       return "windows begin or end too far from the image for TMA";
     }
@@ -101,15 +101,16 @@ const char* WhyNotTaps(const ConvProblem& p, const Im2col& im2col) {
   return nullptr;
 }
 
-// Of the pixels that a unit of positions sees.
+// Of the pixels that a unit of positions sees of a plane.
 const char* WhyNotBoxes(const ConvProblem& p, const Im2col& im2col) {
-  for (int d = 0; d < kSpatial; ++d) {
-    if (p.step[d] != 1 || p.period[d] != 1) return "neighbouring windows are not a pixel apart";
-  }
   int64_t pixels = 1;
-  for (int d = 1; d < kSpatial; ++d) {
+  for (int d = 0; d < kSpatial; ++d) {
+    if (p.period[d] != 1) return "boxes are of one residue class";
+    if (d == 0) continue;
     if (im2col.reach[d - 1] < 0) return "windows end before they begin";
-    pixels *= std::min<int64_t>(UnitOf(p, d) + int64_t{im2col.reach[d - 1]}, 1 + kMostBoxPixels);
+    const int64_t extent = BoxSize(p, im2col, d);
+    if (BoxExtent(extent, p.step[d]) > kMostBoxExtent) return "TMA's boxes are of 256 pixels along an axis at most";
+    pixels *= extent;
   }
   return pixels > kMostBoxPixels || p.tap_count > kMostBoxTaps ? "windows are too large for boxes" : nullptr;
 }
@@ -172,7 +173,7 @@ WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
   if (im2col.rank == 2 && !tile.boxed) params.counts[2] = INT32_MAX;  // rows behind the last pixel are no other image's
   if (tile.boxed) {
     params.unit_rows = UnitOf(p, 1), params.unit_cols = UnitOf(p, 2);
-    params.box_rows = params.unit_rows + im2col.reach[0], params.box_cols = params.unit_cols + im2col.reach[1];
+    params.box_rows = BoxSize(p, im2col, 1), params.box_cols = BoxSize(p, im2col, 2);
   }
   params.live_classes = static_cast<int32_t>(LiveClasses(p));
   params.rank = im2col.rank;
