@@ -46,17 +46,16 @@ struct WgmmaBoxStages {
   using Filter = WgmmaFilter<T, kTile, kAlongSteps>;
   // Of boxes: three, as planes of few taps are multiplied before the next one's pixels are there, or two of large ones.
   // Of two blocks of a multiprocessor one multiplies while the other waits for them.
-  static constexpr int kStages = kTile.resident == 1 ? 3 : 1;
+  static constexpr int kStages = kTile.resident == 1 ? 3 : 1, kLeastStages = kTile.resident == 1 ? 2 : 1;
   static constexpr int kCopiers = kTile.resident == 1 ? 2 : 1;  // threads
   static constexpr int kUnits = kTile.rows / kUnitRows;
   static constexpr int kUnitBytes = BoxPixels(kTile) * kChunk * sizeof(T);
   static constexpr int kBoxBarriers = StageRing<kStages>::kBarriers;
   static constexpr int kBarriers = kBoxBarriers + StageRing<kTile.stages>::kBarriers;
-  static_assert(BoxPixels(kTile) >= kCopiers * kMostBoxPixels, "the next ones are copied while boxes are read");
+  static_assert(BoxPixels(kTile) >= kLeastStages * kMostBoxPixels, "the next ones are copied while boxes are read");
   static_assert(kUnitBytes % 1024 == 0, "what lies behind begins a turn of its swizzle");
   static_assert(kChunk * sizeof(T) == 128, "boxes begin at any row of 128 bytes: it is swizzled by its address");
   static_assert(kUnitRows == 64 && kUnitRows % kResultRows == 0, "a unit is of the rows of one multiplication");
-  static_assert(kMostBoxPixels <= 256, "TMA's boxes have no more pixels along an axis");
   static_assert(kMostBoxTaps < WgmmaThreads(kTile), "each tap has a thread that puts it in the table");
   static_assert(sizeof(BoxTap) * (kMostBoxTaps + 1) % 1024 == 0, "results behind it begin a turn of their swizzle");
   static_assert(kTile.cluster() == 1, "boxes are not shared");
@@ -85,7 +84,7 @@ struct WgmmaBoxStages {
     const auto i = static_cast<int32_t>(threadIdx.x);
     if (all.tap_count > kMostBoxTaps) __trap();
     BoxTap tap{0, 0, p.problem.tap_count, i + 1};
-    if (i < all.tap_count) tap = Find(p, p.taps[all.first_tap + i]);
+    if (i < all.tap_count) tap = InBoxes(p, p.taps[all.first_tap + i]);
     if (i <= all.tap_count) taps[i] = tap;
     __syncthreads();
     int32_t place = 0, end = 0;
@@ -116,7 +115,7 @@ struct WgmmaBoxStages {
 
  private:
   // The plan is of another problem, if a tap is where boxes do not reach.
-  static __device__ __forceinline__ BoxTap Find(const WgmmaParams& p, const Tap& tap) {
+  static __device__ __forceinline__ BoxTap InBoxes(const WgmmaParams& p, const Tap& tap) {
     const uint32_t row_step = p.problem.step[1], col_step = p.problem.step[2];
     const uint32_t row = static_cast<uint32_t>(tap.shift[1]) - p.corner[1];
     const uint32_t col = static_cast<uint32_t>(tap.shift[2]) - p.corner[2];

@@ -1,4 +1,5 @@
-// Implicit GEMM on Hopper: thread blocks that stay, of a warp that copies and two or three warpgroups that multiply.
+// Implicit GEMM on Hopper: thread blocks that stay, of one or two warps that copy and two or three warpgroups that
+// multiply.
 //
 // TMA reads pixels in its im2col mode, in which a tap of the filter is an offset, or as boxes for many taps, and the
 // filter as it lies. Blocks of a cluster have neighbouring rows or columns and share what they read of an operand: L2

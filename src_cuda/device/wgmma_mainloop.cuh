@@ -159,8 +159,8 @@ class WgmmaProducts : public WgmmaSums<T, kTile, kAlongSteps> {
       : channels_(p.chunks > 1 ? kChunk : static_cast<int32_t>(p.problem.in_channels)),
         stages_(ptx::SharedAddress(&stages) & this->kOfBlock), ring_(barriers), first_row_(first_row) {}
 
-  // The sums of a work; what the last work left is stored behind the beginning of its multiplications. Of the only chunk, what has no
-  // channels is left out.
+  // The sums of a work; what the last work left is stored behind the beginning of its multiplications. Of the only
+  // chunk, what has no channels is left out.
   template <typename Epilogue>
   __device__ __forceinline__ void Multiply(const WgmmaWork& work, Epilogue&& epilogue) {
     if (channels_ > 48) {

@@ -13,8 +13,8 @@
 namespace jaxconv {
 
 constexpr int WgmmaReaders(const WgmmaTile& tile) { return 4 * tile.warpgroups(); }  // warps that multiply
-// Behind them is one that copies: of a warpgroup, which leaves them its registers, unless a multiprocessor has two
-// blocks.
+// Behind them is one that copies, or two of boxes: of a warpgroup, which leaves them its registers, unless a
+// multiprocessor has two blocks.
 constexpr int WgmmaThreads(const WgmmaTile& tile) { return 32 * WgmmaReaders(tile) + (tile.resident == 1 ? 128 : 32); }
 inline constexpr int kMostWgmmaClasses = 8, kMostWgmmaStep = 8;
 inline constexpr int kChunk = 64;        // channels of one tap, a tile's steps: rows of 128 bytes, as TMA swizzles them

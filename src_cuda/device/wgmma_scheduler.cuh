@@ -57,7 +57,8 @@ class WgmmaScheduler {
   __device__ WgmmaScheduler(const WgmmaParams& p, const int32_t (&order)[kMostWgmmaClasses])
       : params_(p), order_(order) {}
 
-  // To be called by a warp, which may read the order behind __syncwarp: the classes by their taps, if there are several.
+  // To be called by a warp, which may read the order behind __syncwarp: the classes by their taps, if there are
+  // several.
   static __device__ void FillOrder(const WgmmaParams& p, int32_t (&order)[kMostWgmmaClasses]) {
     const int32_t c = threadIdx.x % 32;
     if (p.live_classes == 1 || c >= p.live_classes) return;

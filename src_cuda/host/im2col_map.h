@@ -26,8 +26,8 @@ constexpr CUtensorMapSwizzle SwizzleOf(int elements) {
   return elements == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
 }
 
-// Describes matrices, as the taps of a filter, of which one axis is contiguous, and a box of one, `fast` elements of that
-// axis, of 128 or 64 bytes, by `slow`. False where the driver refuses, or is too old.
+// Describes matrices, as the taps of a filter, of which one axis is contiguous, and a box of one, `fast` elements of
+// that axis, of 128 or 64 bytes, by `slow`. False where the driver refuses, or is too old.
 inline bool EncodeMatrices(CUtensorMap* map, const void* first, DType type, int64_t fast_size, int64_t slow_size,
                            int64_t slow_stride, int64_t matrices, int64_t matrix_stride, int fast, int slow) {
   static const auto encode = DriverFunction<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");

@@ -38,8 +38,8 @@ inline ConvProblem AsMatrix(ConvProblem p) {
 inline int32_t UnitOf(const ConvProblem& p, int d) { return p.dst_size[1] == 1 ? (d == 1 ? 1 : kUnitRows) : 8; }
 
 // Rows, or columns, of the pixels of a plane that a unit sees.
-inline int32_t BoxSize(const ConvProblem& p, const Im2col& im2col, int d) {
-  return UnitOf(p, d) + im2col.reach[d - 1] / static_cast<int32_t>(p.step[d]);
+inline int64_t BoxSize(const ConvProblem& p, const Im2col& im2col, int d) {
+  return UnitOf(p, d) + im2col.reach[d - 1] / p.step[d];
 }
 
 // Positions of the class that has most, which the others are computed with, or, of boxes, their units.

@@ -108,9 +108,10 @@ const char* WhyNotBoxes(const ConvProblem& p, const Im2col& im2col) {
     if (p.period[d] != 1) return "boxes are of one residue class";
     if (d == 0) continue;
     if (im2col.reach[d - 1] < 0) return "windows end before they begin";
-    const int64_t extent = BoxSize(p, im2col, d);
-    if (BoxExtent(extent, p.step[d]) > kMostBoxExtent) return "TMA's boxes are of 256 pixels along an axis at most";
-    pixels *= extent;
+    if (p.step[d] < 1 || p.step[d] > kMostWgmmaStep) return "TMA's steps are of eight pixels at most";
+    const int64_t size = BoxSize(p, im2col, d);
+    if (BoxExtent(size, p.step[d]) > kMostBoxExtent) return "TMA's boxes are of 256 pixels along an axis at most";
+    pixels *= size;
   }
   return pixels > kMostBoxPixels || p.tap_count > kMostBoxTaps ? "windows are too large for boxes" : nullptr;
 }
