@@ -104,6 +104,10 @@ class ConvProblem:
         """Worked out once: whatever is known of a problem is looked up by it."""
         return hash(_FIELDS(self))
 
+    def __getstate__(self) -> dict:
+        """Without what was worked out: another process hashes strings otherwise."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
     def dgrad(self) -> ConvProblem:
         """The convolution that takes an output's cotangent to the lhs's: strides and lhs dilation change places.
 

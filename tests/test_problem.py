@@ -1,6 +1,7 @@
 """ConvProblem's algebra and the offset tables, exactly, without a kernel."""
 
 import itertools
+import pickle
 
 import numpy as np
 import pytest
@@ -166,3 +167,12 @@ def test_offsets_past_32_bits_are_noticed(width, fits):
     tall = forward_problem((8, width), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1))
     assert fits_int32(problem)
     assert fits_int32(tall) == fits
+
+
+def test_a_problem_is_the_same_in_another_process():
+    """Its hash is not taken along, as strings have others there."""
+    problem = forward_problem((4, 5), (3, 2), (1, 2), ((1, 1), (0, 1)), (1, 1), (1, 1))
+    hash(problem)
+    copied = pickle.loads(pickle.dumps(problem))
+    assert copied == problem
+    assert "_hash" in vars(problem) and "_hash" not in vars(copied)
