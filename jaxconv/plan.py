@@ -20,7 +20,7 @@ from jaxconv.rewriting import (
     Rewriting, Rewritten, SwappedOperands, rewrite, rewritings, rewritings_of_channels, why_not
 )  # fmt: skip
 
-ROUNDED = 1 + 1e-9  # bounds of costs, and costs
+ROUNDED = 1 + 1e-9  # as bounds may be above costs by as much
 
 # (lhs and rhs, out) of a forward convolution. Its gradients have the same three, in other roles.
 DTYPES = frozenset(

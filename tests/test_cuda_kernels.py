@@ -477,9 +477,13 @@ def of_windows():
     yield "dilated_units_by_2", dilated((2, 33, 40, 72), (3, 2, 72, 24), 3, 3, window_strides=(2, 2))
     yield "padded_units_by_2", strided((2, 29, 35, 16), (3, 4, 16, 24), 2, 2, padding=((-2, 4), (11, -3)))
     yield "units_beyond_an_image", strided((2, 9, 5, 16), (3, 3, 16, 24), 2, 2, padding=((15, 9), (7, 14)))
-    yield "doubled_units_by_2", spread((2, 9, 10, 16), (5, 5, 16, 24), 2, 2, window_strides=(2, 2), padding=((2, 1), (1, 2)))
-    yield "doubled_units_by_4", spread((2, 20, 21, 16), (7, 6, 16, 24), 2, 2, window_strides=(4, 4), padding=((3, 3), (2, 3)))
+    by_twos = {"window_strides": (2, 2), "padding": ((2, 1), (1, 2))}
+    yield "doubled_units_by_2", spread((2, 9, 10, 16), (5, 5, 16, 24), 2, 2, **by_twos)
+    by_fours = {"window_strides": (4, 4), "padding": ((3, 3), (2, 3))}
+    yield "doubled_units_by_4", spread((2, 20, 21, 16), (7, 6, 16, 24), 2, 2, **by_fours)
     yield "many_units_by_2", strided((20, 125, 116, 8), (3, 3, 8, 72), 2, 2)
+    # Its data gradient has works of equally large classes for several rounds of all clusters.
+    yield "many_tiles_of_equal_classes", strided((20, 126, 116, 8), (3, 3, 8, 72), 2, 2)
     yield "no_images_of_pieces", last((0, 5, 6, 8), (3, 3, 8, 16))
     # Filters and activations that lie otherwise.
     sizes = {"N": 3, "C": 40, "H": 9, "W": 8, "I": 40, "O": 72}

@@ -19,7 +19,7 @@ from jaxconv.families.depthwise_shape import window
 from jaxconv.families.direct_shape import Shape, Walk
 from jaxconv.families.wgmma import MOST_BOX_EXTENT, MOST_BOX_PIXELS, MOST_BOX_TAPS, im2col
 from jaxconv.offsets import offset_tables
-from jaxconv.plan import ROUNDED, Constraint, _candidate, choose
+from jaxconv.plan import ROUNDED, Candidate, Constraint, Question, Rejection, _candidate, _entrants, choose, refusal
 from jaxconv.problem import ConvProblem, row_major_strides
 from jaxconv.product import Product
 from jaxconv.rewriting import ChannelsLast, SwappedOperands, rewrite, rewritings, rewritings_of_channels
@@ -1188,7 +1188,8 @@ def test_wgmma_with_any_batch(which, stride, split):
     (batch,) = export.symbolic_shape("b")
     at_batch = lambda b: passes_of(halves((b, 14, 14, 256), (3, 3, 256, 128), window_strides=stride))[which]
     (kind, symbolic), (_, known) = (at_batch(b) for b in (batch, 32))
-    for tile in (None, *(row.tile for row in CUDA["wgmma"].TILES if (stride, which) != (2, "dgrad") or not row.tile.boxed)):
+    takes_boxes = (stride, which) != (2, "dgrad")
+    for tile in (None, *(row.tile for row in CUDA["wgmma"].TILES if takes_boxes or not row.tile.boxed)):
         adds = tile is not None and tile.slices > 0
         asked = as_it_is("wgmma", tile, split=split and (8 if adds else split))
         plans = [choose("cuda", kind, problem, asked).plan for problem in (symbolic, known)]
@@ -1321,6 +1322,28 @@ def test_no_cost_is_below_its_bounds(problem, multiprocessors, bandwidth):
             if choice.plan is not None:
                 assert CUDA[family].least_cost(product, asked) <= choice.cost * ROUNDED
                 assert CUDA[family].least_cost_of(row, product, asked) <= choice.cost * ROUNDED
+
+
+@settings(max_examples=60, deadline=None, database=None)
+@given(problems() | problems_of_pieces() | problems_of_channels(), st.sampled_from([1, 3, 132]))
+def test_the_choice_is_that_of_an_exhaustive_search(problem, multiprocessors):
+    asked = device(multiprocessors=multiprocessors)
+    for kind, problem in passes_of(problem).values():
+        if refusal(problem, kind) is not None:
+            continue
+        question = Question("cuda", kind, problem, Constraint(), asked)
+        entrants = [entrant for entrant in _entrants(question) if not isinstance(entrant, Rejection)]
+        best = Candidate(math.inf, (len(entrants), 0), None)
+        for at, entrant in enumerate(entrants):
+            if entrant.why_not(asked) is not None:
+                continue
+            for i, least in enumerate(entrant.least_costs(asked)):
+                candidate = _candidate(entrant, (at, i), question)
+                if not isinstance(candidate, str):
+                    assert max(entrant.least_cost(asked), least) <= candidate.cost * ROUNDED
+                    best = min(best, candidate)
+        choice = choose("cuda", kind, problem, device=asked)
+        assert (choice.plan, choice.cost) == (best.plan, best.cost)
 
 
 @pytest.mark.parametrize("kind, problem, most", [
