@@ -20,6 +20,11 @@ SPATIAL = 3  # problems of fewer spatial dimensions get leading unit dimensions
 INT32_MAX = np.iinfo(np.int32).max
 
 
+def in_three(values: Sequence[int]) -> tuple[int, ...]:
+    """Of three dimensions, of which the leading ones that there are none of are of one."""
+    return (1,) * (SPATIAL - len(values)) + tuple(values)
+
+
 class OffsetTables(NamedTuple):
     """Rows of `Tap` and `ResidueClass` of src_common/conv_problem.h.
 

@@ -212,8 +212,11 @@ class CudaFamily(Family):
         rows = product.classes * ceil_div(ceil_div(product.rows, product.classes), tile.rows) * tile.rows
         cols = ceil_div(merged * product.cols, tile.cols) * tile.cols / merged
         seconds = rows * cols * (product.steps + self.FILL * tile.depth) * product.groups / rate
-        bytes_seconds = product.activation_bytes / (self.BANDWIDTH * device.bandwidth)
-        return max(seconds, bytes_seconds) + LAUNCH_SECONDS
+        return max(seconds, self.bytes_seconds(product, device)) + LAUNCH_SECONDS
+
+    def bytes_seconds(self, product: Product, device: Device) -> float:
+        """What the memory takes for the activations."""
+        return product.activation_bytes / (self.BANDWIDTH * device.bandwidth)
 
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
         """A multiprocessor's results, there or not, each for a slice of the reduction; then the slices' sum."""
@@ -223,8 +226,8 @@ class CudaFamily(Family):
         blocks = ceil_div(self.blocks(settings, product), device.multiprocessors)
         # Where fewer blocks run than a multiprocessor holds, latencies show.
         load = max(blocks, 0.2 * row.resident + 0.8 * blocks) * tile.rows * tile.cols
-        bytes_seconds = product.activation_bytes / (self.BANDWIDTH * device.bandwidth)
-        seconds = max(rounds.count * load * steps / rate, bytes_seconds) + rounds.count * LAUNCH_SECONDS
+        seconds = max(rounds.count * load * steps / rate, self.bytes_seconds(product, device))
+        seconds += rounds.count * LAUNCH_SECONDS
         if settings.split > 1:  # slices are written, and read by one more kernel
             slices = settings.split * product.planned_sums_bytes
             seconds += 2 * slices / device.bandwidth + settings.split * self.SLICE_SECONDS + LAUNCH_SECONDS

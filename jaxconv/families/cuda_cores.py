@@ -78,13 +78,15 @@ class Im2col(CudaCores):
         return super().why_not(settings, product, device)
 
     def least_cost_of(self, row: TileRow, product: Product, device: Device) -> float:
-        copies = 2 * product.positions * product.column_bytes / device.bandwidth
-        return copies + LAUNCH_SECONDS + super().least_cost_of(row, product, device)
+        return self._copy_seconds(product, device) + LAUNCH_SECONDS + super().least_cost_of(row, product, device)
 
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
-        copies = 2 * product.positions * product.column_bytes / device.bandwidth  # written and read
         launches = self.rounds(settings, product).count * LAUNCH_SECONDS
-        return copies + launches + super().cost(settings, product, device)
+        return self._copy_seconds(product, device) + launches + super().cost(settings, product, device)
+
+    def _copy_seconds(self, product: Product, device: Device) -> float:
+        """Of columns, which are written and read."""
+        return 2 * product.positions * product.column_bytes / device.bandwidth
 
     def scratch_bytes(self, settings: Settings, product: Product) -> Dim:
         columns = settings.chunk * product.column_bytes

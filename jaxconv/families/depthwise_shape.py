@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxconv.families.base import Device, held_blocks
-from jaxconv.offsets import SPATIAL, offset_tables
+from jaxconv.offsets import in_three, offset_tables
 from jaxconv.problem import ConvProblem
 from jaxconv.product import Product, ceil_div
 
@@ -166,8 +166,7 @@ class Window(NamedTuple):
 def window(problem: ConvProblem) -> Window | None:
     """None if no position sees a tap."""
     tables = offset_tables(problem)
-    units = (1,) * (SPATIAL - len(problem.kernel))
-    steps, periods = (*units, *problem.steps), (*units, *problem.periods)
+    steps, periods = in_three(problem.steps), in_three(problem.periods)
     shifts, ends = [], []
     for first, count, _, _, phase, *counts in tables.classes.tolist():
         if count and all(counts):
@@ -197,7 +196,7 @@ def depths_seen(problem: ConvProblem) -> float:
     plane, depth = np.arange(out_depth(problem))[:, None], np.arange(reach.depths)
     step, period = reach.steps[0], reach.periods[0]
     at = plane // period * step + depth // period + reach.first[0]
-    seen = (plane % period == depth % period) & (at >= 0) & (at < (1, 1, *problem.in_spatial)[-3])
+    seen = (plane % period == depth % period) & (at >= 0) & (at < in_three(problem.in_spatial)[0])
     return float(seen.sum(axis=1).mean())
 
 
@@ -351,7 +350,7 @@ def interleaved_size(problem: ConvProblem) -> tuple[int, int]:
 
 
 def out_depth(problem: ConvProblem) -> int:
-    return (1, 1, *problem.out_spatial)[-3]
+    return in_three(problem.out_spatial)[0]
 
 
 def planes_of(product: Product) -> int:

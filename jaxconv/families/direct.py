@@ -222,8 +222,7 @@ class Direct(TensorCores):
 
     def _seconds(self, clocks: float, product: Product, device: Device) -> float:
         """Of a multiprocessor's, or memory's; and the beginning."""
-        bytes_seconds = product.activation_bytes / (self.BANDWIDTH * device.bandwidth)
-        return max(clocks / device.clock_hz, bytes_seconds) + BEGIN_SECONDS + LAUNCH_SECONDS
+        return max(clocks / device.clock_hz, self.bytes_seconds(product, device)) + BEGIN_SECONDS + LAUNCH_SECONDS
 
     def _area(self, shape: Shape, device: Device) -> tuple[int, int]:
         """The one whose boxes and multiplications are least, if two thread blocks' shared memory holds it."""

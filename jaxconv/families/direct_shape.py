@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxconv.families.base import Device, held_blocks
-from jaxconv.offsets import SPATIAL, OffsetTables, offset_tables
+from jaxconv.offsets import SPATIAL, OffsetTables, in_three, offset_tables
 from jaxconv.problem import ConvProblem
 from jaxconv.product import Product, ceil_div
 
@@ -123,8 +123,8 @@ def window(problem: ConvProblem) -> Window:
         spans = np.maximum.reduceat(shifts, firsts) - np.minimum.reduceat(shifts, firsts)
         reach = spans.max(axis=0) + 1
     counts = tables.classes[:, 5:].max(axis=0, initial=0)
-    steps = (*(1,) * (SPATIAL - len(problem.steps)), *problem.steps)
-    return Window(tuple(map(int, reach)), most, tuple(map(int, counts)), len(tables.classes), steps, _rows(tables))
+    reach, counts, steps = tuple(map(int, reach)), tuple(map(int, counts)), in_three(problem.steps)
+    return Window(reach, most, counts, len(tables.classes), steps, _rows(tables))
 
 
 def _rows(tables: OffsetTables) -> Rows | None:

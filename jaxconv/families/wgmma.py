@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxconv.families.base import LAUNCH_SECONDS, Device, Settings, TensorCores, TileRow
-from jaxconv.offsets import INT32_MAX, SPATIAL, offset_tables
-from jaxconv.problem import ConvProblem, Dim, row_major_strides
+from jaxconv.offsets import INT32_MAX, SPATIAL, in_three, offset_tables
+from jaxconv.problem import ConvProblem, Dim, dilate, row_major_strides
 from jaxconv.product import Product, ceil_div
 
 PIECE = 8  # channels of 16 bytes, of which TMA reads whole ones
@@ -106,8 +106,7 @@ def im2col(problem: ConvProblem) -> Im2col | str:
     seen = [tables.taps[first : first + count, 2:] for first, count in live[:, :2]]
     shifts = np.concatenate([*seen, np.zeros((0, SPATIAL), int)])
     corner, far = (shifts.min(axis=0), shifts.max(axis=0)) if len(shifts) else (np.zeros(SPATIAL, int),) * 2
-    unit = (1,) * (SPATIAL - len(problem.kernel))
-    sizes = np.array([unit + problem.in_spatial, unit + problem.out_spatial])
+    sizes = np.array([in_three(problem.in_spatial), in_three(problem.out_spatial)])
     if (apart := max([1, *problem.steps, *problem.periods])) > MOST_STEP:
         return f"windows, or the results of a residue class, {apart} pixels apart, of {MOST_STEP} at most"
     if (stride := tap_stride(problem)) is None:
@@ -118,7 +117,7 @@ def im2col(problem: ConvProblem) -> Im2col | str:
         return Im2col((0,) * SPATIAL, 2, stride, (0, 0))  # pixels as they lie: a matrix
     rank = 2 + max(1, SPATIAL - int(there.argmax()) if there.any() else 1)
     most, reach = FARTHEST[rank]
-    end = corner + (live[:, 5:].max(axis=0, initial=1) - 1) * np.array([*unit, *problem.steps]) - (sizes[0] - 1)
+    end = corner + (live[:, 5:].max(axis=0, initial=1) - 1) * np.array(in_three(problem.steps)) - (sizes[0] - 1)
     if min(corner.min(), end.min()) < -most or max(corner.max(), end.max()) >= most:
         return f"windows that begin or end more than {most} pixels from the image's edges"
     if (far - corner).max() >= reach:
@@ -214,7 +213,7 @@ class Wgmma(TensorCores):
         """As if nothing but multiplications and copies took time."""
         multiprocessors = max(2, device.multiprocessors)  # a cluster's
         seconds = product.seen_multiply_adds / (RATE * device.clock_hz * multiprocessors)
-        copies = product.activation_bytes / (self.BANDWIDTH * device.bandwidth)
+        copies = self.bytes_seconds(product, device)
         slices = product.seen_multiply_adds / (64 * 64 * CHUNK) * SLICE_COPY_SECONDS
         return min(BEGIN_SECONDS + math.cbrt(seconds**3 + copies**3), SLICES_SECONDS + slices)
 
@@ -224,9 +223,9 @@ class Wgmma(TensorCores):
         if tile.slices:
             return SLICES_SECONDS + works * self.steps(product, tile) * SLICE_COPY_SECONDS
         turns = works / max(1, device.multiprocessors // tile.cluster)
-        step = tile.rows * tile.cols * CHUNK / (RATE * row.efficiency["gather"] * device.clock_hz)
+        step = _step_seconds(row, device)
         end = (TILE_SECONDS + tile.rows * tile.cols * RESULT_SECONDS) / tile.resident
-        copies = product.activation_bytes / (self.BANDWIDTH * device.bandwidth) + end
+        copies = self.bytes_seconds(product, device) + end
         return BEGIN_SECONDS + math.cbrt((turns * (self.steps(product, tile) * step + end)) ** 3 + copies**3)
 
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
@@ -234,14 +233,14 @@ class Wgmma(TensorCores):
         tile, row = settings.tile, self.row_of(settings.tile)
         if tile.slices:
             return self._cost_of_slices(settings, product, device)
-        step = tile.rows * tile.cols * CHUNK / (RATE * row.efficiency["gather"] * device.clock_hz)
+        step = _step_seconds(row, device)
         steps = max(step, self._steps_seconds(product, tile, step) / settings.split)
         sums = tile.rows * tile.cols * (1 if settings.split == 1 else 2)  # slices are of twice as many bytes
         end = TILE_SECONDS + sums * RESULT_SECONDS
         turns = ceil_div(self.works(settings, product), max(1, device.multiprocessors // tile.cluster))
         ends = ceil_div(turns, tile.resident)  # those while nothing is multiplied
         reads = 1 if tile.boxed or not _are_apart(product.problem) else READS_APART
-        copies = reads * product.activation_bytes / (self.BANDWIDTH * device.bandwidth)
+        copies = reads * self.bytes_seconds(product, device)
         # Neither hides all of the other.
         seconds = BEGIN_SECONDS + math.cbrt((turns * steps + ends * end) ** 3 + (copies + end / tile.resident) ** 3)
         if settings.split > 1:  # slices are written, and read by one more kernel
@@ -300,6 +299,11 @@ class Wgmma(TensorCores):
         return ceil_div(source + filters + results + 32, 1024) * 1024
 
 
+def _step_seconds(row: TileRow, device: Device) -> float:
+    """Of a tile's multiplications of one chunk."""
+    return row.tile.rows * row.tile.cols * CHUNK / (RATE * row.efficiency["gather"] * device.clock_hz)
+
+
 def _why_not_windows(product: Product) -> str | None:
     problem = product.problem
     if problem.groups > 1:
@@ -323,7 +327,7 @@ def _why_not_boxes(problem: ConvProblem) -> str | None:
         return "a plane has one tap"
     if (pixels := math.prod(box)) > MOST_BOX_PIXELS:
         return f"boxes of {pixels} pixels, of {MOST_BOX_PIXELS} at most"
-    if (extent := max((size - 1) * step + 1 for size, step in zip(box, steps, strict=True))) > MOST_BOX_EXTENT:
+    if (extent := max(map(dilate, box, steps))) > MOST_BOX_EXTENT:
         return f"boxes of {extent} pixels, with those between them, of {MOST_BOX_EXTENT} at most"
     if (taps := math.prod(problem.kernel)) > MOST_BOX_TAPS:
         return f"{taps} taps, of {MOST_BOX_TAPS} at most"
@@ -332,7 +336,7 @@ def _why_not_boxes(problem: ConvProblem) -> str | None:
 
 def _unit(problem: ConvProblem) -> tuple[int, int]:
     """Rows and columns of the positions that see a box."""
-    return (1, UNIT_ROWS) if (1, 1, *problem.out_spatial)[-2] == 1 else (8, 8)
+    return (1, UNIT_ROWS) if in_three(problem.out_spatial)[1] == 1 else (8, 8)
 
 
 def _are_apart(problem: ConvProblem) -> bool:
@@ -360,7 +364,7 @@ def _taps_of_planes(problem: ConvProblem) -> tuple[int, ...]:
 
 def _steps(problem: ConvProblem) -> tuple[int, int]:
     """Rows and columns of pixels from a window to the next."""
-    rows, cols = (1, 1, *problem.steps)[-2:]
+    _, rows, cols = in_three(problem.steps)
     return rows, cols
 
 
