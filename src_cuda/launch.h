@@ -177,9 +177,9 @@ constexpr int WithoutWgmma(int tile) {
   return tile;
 }
 
-// A tile of the wgmma family, of which one to three warpgroups have equally many rows. Blocks of a cluster have neighbouring
-// rows and share what they read of the filter, or neighbouring columns and share what they read of the source; or they
-// have the slices of one tile's reduction, and add them.
+// A tile of the wgmma family, of which one to three warpgroups have equally many rows. Blocks of a cluster have
+// neighbouring rows and share what they read of the filter, or neighbouring columns and share what they read of the
+// source; or they have the slices of one tile's reduction, and add them.
 struct WgmmaTile {
   int rows;
   int cols;

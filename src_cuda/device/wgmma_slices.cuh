@@ -36,7 +36,8 @@ class SliceSums {
     ptx::ArriveExpecting(barrier_, kBytes);
   }
 
-  // From this warp's 16 rows of this slice's sums to those of all slices, of this block's columns: the first of `added`.
+  // From this warp's 16 rows of this slice's sums to those of all slices, of this block's columns: the first of
+  // `added`.
   __device__ __forceinline__ void AddAll(const float (&sums)[kTile.cols / 8][4],
                                          float (&added)[kTile.cols / 8][4]) const {
     if (share_ == kRowPieces) {  // there is one

@@ -69,9 +69,12 @@ inline int64_t ColClusters(const ConvProblem& p, const WgmmaTile& tile) {
   return CeilDiv(p.out_channels, int64_t{tile.cols} * tile.col_blocks);
 }
 
-// What clusters share out.
+// What clusters share out: of a class, and of all.
+inline int64_t ClassWorks(const ConvProblem& p, const WgmmaTile& tile, int split) {
+  return RowClusters(p, tile) * ColClusters(p, tile) * split;
+}
 inline int64_t Works(const ConvProblem& p, const WgmmaTile& tile, int split) {
-  return RowClusters(p, tile) * ColClusters(p, tile) * LiveClasses(p) * split;
+  return ClassWorks(p, tile, split) * LiveClasses(p);
 }
 
 // Whether the filter lies along the steps: its source channels are neighbours in memory.

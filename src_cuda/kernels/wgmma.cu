@@ -78,11 +78,11 @@ const char* WhyNotWindows(const ConvProblem& p, const Im2col& im2col) {
   const auto is_corner = [&](int64_t at) { return at >= -farthest && at < farthest; };
   for (int d = 0; d < kSpatial; ++d) {
     const int64_t count = CeilDiv(p.dst_size[d], p.period[d]), corner = im2col.corner[d];
+    if (std::max(p.step[d], p.period[d]) > kMostWgmmaStep) return "TMA's steps are of eight pixels at most";
     if (kSpatial - d > im2col.rank - 2) {
       if (p.src_size[d] != 1 || p.dst_size[d] != 1 || corner != 0) return "a dimension that maps of the rank lack";
       continue;
     }
-    if (std::max(p.step[d], p.period[d]) > kMostWgmmaStep) return "TMA's steps are of eight pixels at most";
     if (!is_corner(corner) || !is_corner(corner + (count - 1) * p.step[d] - (p.src_size[d] - 1))) {
       return "windows begin or end too far from the image for TMA";
     }
@@ -108,7 +108,6 @@ const char* WhyNotBoxes(const ConvProblem& p, const Im2col& im2col) {
     if (p.period[d] != 1) return "boxes are of one residue class";
     if (d == 0) continue;
     if (im2col.reach[d - 1] < 0) return "windows end before they begin";
-    if (p.step[d] < 1 || p.step[d] > kMostWgmmaStep) return "TMA's steps are of eight pixels at most";
     const int64_t size = BoxSize(p, im2col, d);
     if (BoxExtent(size, p.step[d]) > kMostBoxExtent) return "TMA's boxes are of 256 pixels along an axis at most";
     pixels *= size;
@@ -174,7 +173,8 @@ WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
   if (im2col.rank == 2 && !tile.boxed) params.counts[2] = INT32_MAX;  // rows behind the last pixel are no other image's
   if (tile.boxed) {
     params.unit_rows = UnitOf(p, 1), params.unit_cols = UnitOf(p, 2);
-    params.box_rows = BoxSize(p, im2col, 1), params.box_cols = BoxSize(p, im2col, 2);
+    params.box_rows = static_cast<int32_t>(BoxSize(p, im2col, 1));
+    params.box_cols = static_cast<int32_t>(BoxSize(p, im2col, 2));
   }
   params.live_classes = static_cast<int32_t>(LiveClasses(p));
   params.rank = im2col.rank;
@@ -187,7 +187,7 @@ WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
   params.chunk_reciprocal = reciprocal(params.chunks);
   params.row_clusters = static_cast<uint32_t>(RowClusters(p, tile));
   params.col_clusters = static_cast<uint32_t>(ColClusters(p, tile));
-  params.class_works = static_cast<uint32_t>(Works(p, tile, plan.split) / LiveClasses(p));
+  params.class_works = static_cast<uint32_t>(ClassWorks(p, tile, plan.split));
   return params;
 }
 
