@@ -35,6 +35,7 @@ struct Area {
   int32_t taps;
   int32_t walk;  // rows, a dilation apart, that a warp takes one after the other; 1: it takes all at once
   int32_t run;   // taps of a row, if the source is read in runs, and box[2] is of pieces of eight elements; else 0
+  int32_t corner[kSpatial];  // of a reduce, the first class's: its taps' least shifts, with which boxes begin
 };
 
 // Of the depthwise family: a thread block's tile, along which the rows of the source pass by.
@@ -69,7 +70,10 @@ struct Plan {
   // Of a gather by mma: residue classes whose columns follow each other in one matrix, as they read the same source
   // pixels. All, or 1.
   int merged() const { return std::max(1, shape[0]); }
-  Area area() const { return {shape[0], shape[1], {shape[2], shape[3], shape[4]}, shape[5], shape[6], shape[7]}; }
+  Area area() const {
+    return {shape[0], shape[1], {shape[2], shape[3], shape[4]}, shape[5], shape[6], shape[7],
+            {shape[8], shape[9], shape[10]}};
+  }
   Im2col im2col() const { return {{shape[0], shape[1], shape[2]}, shape[3], shape[4], {shape[5], shape[6]}}; }
   Stream stream() const {
     return {shape[0], shape[1], shape[2], shape[3], {shape[4], shape[5], shape[6]}, {shape[7], shape[8], shape[9]},

@@ -575,6 +575,13 @@ def check_runs(problem, shape):
     assert shape.area[1] % 16 == 0 and shape.run == taps
 
 
+def first_corner(problem):
+    """With which the boxes of the first class begin, of which a reduce has areas."""
+    (first, count, *_), *_ = offset_tables(problem).classes
+    shifts = offset_tables(problem).taps[first : first + count, 2:]
+    return tuple(shifts.min(axis=0)) if count else (0, 0, 0)
+
+
 def check_pieces(kind, problem, shape):
     """A set's output channels depend on no pieces of source channels but those of its entries."""
     if shape.run:
@@ -620,8 +627,8 @@ def test_what_direct_takes_fits(problem, area, shared_bytes):
                 assert math.prod(shape.box) <= tile.warps * tile.positions * 16
                 assert shape.window.taps * problem.out_channels <= tile.sets * tile.columns
             told = plan.attributes(problem)["shape"]
-            taps = shape.window.taps
-            assert tuple(told) == (shape.rows, plan.settings.area[1], *shape.box, taps, shape.walk, shape.run)
+            taps, corner = shape.window.taps, first_corner(problem)
+            assert tuple(told) == (shape.rows, plan.settings.area[1], *shape.box, taps, shape.walk, shape.run, *corner)
 
 
 @st.composite

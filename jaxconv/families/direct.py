@@ -192,13 +192,15 @@ class Direct(TensorCores):
             return "an area whose rows are not whole multiplications"
         if not shape.is_gather and max(product.problem.lhs_dilation, default=1) > 1:
             return "an input that is dilated"
-        if max(product.positions, product.image_elements) > INT32_MAX:
-            return "positions, or the elements of an image, do not fit 32 bits"
+        sums = 0 if shape.is_gather else product.rows * product.cols * product.groups
+        if max(product.positions, sums, product.image_elements) > INT32_MAX:
+            return "positions, a gradient's sums, or the elements of an image do not fit 32 bits"
         return _why_not_bytes(shape.shared_bytes, device)
 
     def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:
         shape = Shape(product, settings.tile, settings.area)
-        return (shape.rows, settings.area[1], *shape.box, shape.window.taps, shape.walk, shape.run)
+        window = shape.window
+        return (shape.rows, settings.area[1], *shape.box, window.taps, shape.walk, shape.run, *window.corner)
 
     def least_cost(self, product: Product, device: Device) -> float:
         """As if tensor cores were never idle."""

@@ -104,8 +104,12 @@ class Rows(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What a problem's residue classes need at most: the reach of taps in source pixels, how many, and positions."""
+    """What a problem's residue classes need at most: the reach of taps in source pixels, how many, and positions.
 
+    corner: the first class's taps' least shifts.
+    """
+
+    corner: tuple[int, ...]
     reach: tuple[int, ...]
     taps: int
     counts: tuple[int, ...]
@@ -123,8 +127,10 @@ def window(problem: ConvProblem) -> Window:
         spans = np.maximum.reduceat(shifts, firsts) - np.minimum.reduceat(shifts, firsts)
         reach = spans.max(axis=0) + 1
     counts = tables.classes[:, 5:].max(axis=0, initial=0)
-    reach, counts, steps = tuple(map(int, reach)), tuple(map(int, counts)), in_three(problem.steps)
-    return Window(reach, most, counts, len(tables.classes), steps, _rows(tables))
+    first = tables.taps[: tables.classes[0, 1], 2:]
+    corner = first.min(axis=0) if len(first) else (0,) * SPATIAL
+    corner, reach, counts = (tuple(map(int, sizes)) for sizes in (corner, reach, counts))
+    return Window(corner, reach, most, counts, len(tables.classes), in_three(problem.steps), _rows(tables))
 
 
 def _rows(tables: OffsetTables) -> Rows | None:
@@ -307,8 +313,8 @@ class Shape:
         if self.is_gather:
             return self.stages * stage
         stage += whole((self.positions << _pitch(self.col_blocks)) * 16, TURN_BYTES)
-        # In the end, in their place: half of the warps' sums, which the other half adds to its own.
-        exchanged = self.tile.filter_rows * self.tile.columns * 4 * self.items * max(1, REDUCE_WARPS // self.items // 2)
+        # In the end, in their place: the warps' sums.
+        exchanged = self.tile.filter_rows * self.tile.columns * 4 * self.items * max(1, REDUCE_WARPS // self.items)
         return max(self.stages * stage, exchanged)
 
     def _fixed_bytes(self) -> int:
@@ -316,7 +322,8 @@ class Shape:
         sizes = entries * 4, self.positions * 8, 16, self.stages * 16
         tables = sum(map(whole, sizes))
         if not self.is_gather:
-            return tables + whole(self.positions * 4)
+            places = 8 * self.items * (self.tile.filter_rows + self.tile.columns)  # of sums
+            return tables + whole(self.positions * 4) + whole(places)
         result = self.product.problem.out_dtype.itemsize * self.tile.columns * self.tile.sets + 16
         results = 0 if self.walking or self.taps_across else self.tile.warps * 16 * result
         filter_bytes = 0 if self.walking and not self.streams else whole(self.filter_bytes)  # in a stage's place

@@ -25,7 +25,7 @@ class FilterMatrices {
   static __device__ __forceinline__ void Fill(const DirectParams& p, const DirectBlock& block, const BoxOrigin& origin,
                                               const FilterSteps& steps, Row* rows) {
     constexpr int kSetCols = kTile.set * 8;
-    const FilterPlaces places(p, block.channels);
+    const FilterPlaces places(p, block.channels, p.block_groups > 0);
     const Divider<int32_t> by_blocks(p.col_blocks), by_all(steps.all), by_row(steps.of_row), by_pieces(p.entry_pieces);
     const T* from = static_cast<const T*>(p.rhs);
 #pragma unroll 1  // instructions come from far away, too

@@ -40,13 +40,14 @@ __host__ __device__ constexpr int32_t ProductPitch(int32_t pixels) { return (pix
 struct DirectPlaces {
   int32_t stage;            // bytes of each: a box and, in a reduce, the gradient's area behind it; or walks' rows
   int32_t gradient;         // from the stage
+  int32_t barriers;
   int32_t filter;           // of a gather, in the order in which it is multiplied
   int32_t entries;          // where taps are across: columns' places among the products
   int32_t positions;        // of the area
   int32_t position_pixels;  // of a reduce: bytes to their pixels in the box
-  int32_t zeros;
-  int32_t barriers;
+  int32_t sums;             // of a reduce: ResultPlaces of each item's sums
   int32_t results;          // of a gather's warps that neither walk nor have taps across
+  int32_t zeros;
   int32_t end;
 };
 
@@ -56,12 +57,41 @@ inline constexpr int kRowStages = 8;  // of walks whose source passes by: of a r
 // Which channels of a gather's filter are contiguous, in pieces of eight: source channels, output channels, or none.
 enum class FilterOrder { kIns, kOuts, kNone };
 
+// How a residue class's positions are cut into areas.
+struct AreaGrid {
+  Divider<int32_t> by_wide, by_high, by_deep;  // areas along a row, and so on
+  int32_t of_image;
+
+  AreaGrid() = default;
+  __host__ __device__ __forceinline__ AreaGrid(const Area& area, const int32_t (&count)[kSpatial]) {
+    const int32_t high = (count[1] + area.rows - 1) / area.rows, wide = (count[2] + area.cols - 1) / area.cols;
+    by_wide = Divider<int32_t>(wide), by_high = Divider<int32_t>(high), by_deep = Divider<int32_t>(count[0]);
+    of_image = count[0] * high * wide;
+  }
+};
+
 struct DirectParams {
   CUtensorMap src_map;  // for TMA, where there is one
   CUtensorMap dst_map;  // of a reduce's gradient
-  bool src_in_rows;     // whether the map takes the pixels of a row for one: they are neighbours, and TMA is slow with
-  bool dst_in_rows;     // pieces of 16 bytes
   ConvProblem problem;
+  // What the first box waits for lies together: parameters come in lines, each from afar. Reciprocals are made on the
+  // host, as divisions are among a thread block's first instructions.
+  Divider<int32_t> by_workers, by_chunks, by_channel_blocks;
+  AreaGrid grid;           // of the only class
+  int32_t workers;         // thread blocks that share out the areas
+  int32_t channel_blocks;
+  int32_t chunks;          // parts of the source channels, of the only group
+  int32_t block_groups;    // groups of a channel block; 0: a part of the only group's channels
+  int32_t col_blocks;      // blocks of eight output channels of a channel block
+  PixelLayout src_pixel;
+  PixelLayout dst_pixel;   // of a reduce
+  Area area;
+  int32_t position_elements;  // where the source is read in runs: from one position to the next
+  bool src_in_rows;  // whether the map takes the pixels of a row for one: they are neighbours, and TMA is slow with
+  bool dst_in_rows;  // pieces of 16 bytes
+  DirectPlaces places;
+  int32_t copied[kSpatial];  // source pixels that are copied at once: the area's box, or a row of it
+  Divider<int32_t> by_cols, by_pieces, by_ins, by_outs;
   int32_t dst_apart[kSpatial];  // elements between neighbouring positions of a class
   const Tap* taps;
   const ResidueClass* classes;
@@ -70,23 +100,12 @@ struct DirectParams {
   void* out;        // the result, or the slices in the scratch
   int64_t out_elements;  // of one slice
   DType out_type;
-  Area area;
-  int32_t copied[kSpatial];  // source pixels that are copied at once: the area's box, or a row of it
-  DirectPlaces places;
-  PixelLayout src_pixel;
-  PixelLayout dst_pixel;   // of a reduce
-  int32_t workers;         // thread blocks that share out the areas
-  int32_t channel_blocks;
-  int32_t block_groups;    // groups of a channel block; 0: a part of the only group's channels
-  int32_t chunks;          // parts of the source channels, of the only group
-  int32_t col_blocks;      // blocks of eight output channels of a channel block
   int32_t entry_pieces;    // pieces of source channels that a set of output channels reads of each tap: see FirstPiece
   int32_t positions;       // of an area, with those behind its end that make whole multiplications, if it has such
   int32_t items;           // of a reduce: warps that have a thread block's sums
   int32_t parts;           // and of its positions, among so many warps each
   int32_t row_taps;        // where warps walk: taps of a row; else 0
   int32_t row_dilation;    // where warps walk: source rows from one row of taps to the next
-  int32_t position_elements;  // where the source is read in runs: from one position to the next
   FilterOrder filter_order;
 };
 
@@ -110,28 +129,24 @@ struct AreaPlace {
 // other, and the next ones behind their ends.
 template <bool kWalks>
 struct AreaPosition {
-  int32_t row;
   int32_t column;
+  int32_t row;
 
   __device__ __forceinline__ AreaPosition(const DirectParams& p, int32_t position)
-      : row(position / p.area.cols), column(position % p.area.cols) {
+      : row(p.by_cols.Divide(position, &column)) {
     if (kWalks) row = row / p.row_dilation * (p.area.walk * p.row_dilation) + row % p.row_dilation;
   }
 };
 
 class DirectBlock {
  public:
-  __device__ __forceinline__ DirectBlock(const DirectParams& p, int src_chunks)
-      : worker(blockIdx.x % p.workers),
-        residue_(ClassOf(p, blockIdx.x / p.workers / p.channel_blocks / src_chunks)),
-        high_((residue_.count[1] + p.area.rows - 1) / p.area.rows),
-        wide_((residue_.count[2] + p.area.cols - 1) / p.area.cols),
-        by_high_(high_), by_wide_(wide_), by_deep_(residue_.count[0]),
-        areas(static_cast<int32_t>(p.problem.batch) * residue_.count[0] * high_ * wide_) {
-    int32_t block = blockIdx.x / p.workers;
-    const int32_t part = block % src_chunks;
-    block = block / src_chunks % p.channel_blocks;
+  __device__ __forceinline__ DirectBlock(const DirectParams& p, int src_chunks) {
+    int32_t part = 0, block, rest = p.by_workers.Divide(static_cast<int32_t>(blockIdx.x), &worker);
+    if (src_chunks > 1) rest = p.by_chunks.Divide(rest, &part);
+    residue_ = ClassOf(p, p.by_channel_blocks.Divide(rest, &block));
+    grid_ = p.problem.class_count > 1 ? AreaGrid(p.area, residue_.count) : p.grid;
     const ConvProblem& q = p.problem;
+    areas = static_cast<int32_t>(q.batch) * grid_.of_image;
     const int32_t ins = static_cast<int32_t>(q.in_channels), outs = static_cast<int32_t>(q.out_channels);
     if (p.block_groups > 0) {
       const int32_t first = block * p.block_groups, count = min(p.block_groups, static_cast<int32_t>(q.groups) - first);
@@ -150,9 +165,9 @@ class DirectBlock {
   __device__ __forceinline__ AreaPlace Place(const DirectParams& p, int32_t area) const {
     AreaPlace place;
     int32_t h, w;
-    area = by_wide_.Divide(area, &w);
-    area = by_high_.Divide(area, &h);
-    place.image = by_deep_.Divide(area, &place.at[0]);
+    area = grid_.by_wide.Divide(area, &w);
+    area = grid_.by_high.Divide(area, &h);
+    place.image = grid_.by_deep.Divide(area, &place.at[0]);
     place.at[1] = h * p.area.rows;
     place.at[2] = w * p.area.cols;
     return place;
@@ -170,8 +185,7 @@ class DirectBlock {
   }
 
   ResidueClass residue_;
-  int32_t high_, wide_;
-  Divider<int32_t> by_high_, by_wide_, by_deep_;
+  AreaGrid grid_;
 
  public:
   int32_t areas;
@@ -202,20 +216,38 @@ struct FilterSteps {
         entries((run > 0 ? taps / run : taps) * entry_pieces), of_row((entries + 1) / 2), all(of_row * rows) {}
 };
 
-// A place in the filter of a block's source and output channel, or -1 where they are of different groups or none.
+// A source channel's, or an output channel's, part of a place in the filter: elements. Those of different groups have
+// none together.
+struct FilterPlace {
+  int64_t at;
+  int32_t group;
+};
+
+// Places in the filter of a block's source and output channels.
 class FilterPlaces {
  public:
-  __device__ __forceinline__ FilterPlaces(const DirectParams& p, const Channels& channels)
-      : strides_(p.problem.filter), channels_(channels), grouped_(p.block_groups > 0),
-        outs_(static_cast<int32_t>(p.problem.out_channels)), by_ins_(static_cast<int32_t>(p.problem.in_channels)),
-        by_outs_(static_cast<int32_t>(p.problem.out_channels)) {}
+  __device__ __forceinline__ FilterPlaces(const DirectParams& p, const Channels& channels, bool is_grouped)
+      : strides_(p.problem.filter), channels_(channels), grouped_(is_grouped),
+        outs_(static_cast<int32_t>(p.problem.out_channels)), by_ins_(p.by_ins), by_outs_(p.by_outs) {}
 
+  __device__ __forceinline__ FilterPlace OfIn(int32_t in) const {
+    if (in >= channels_.src_count) return {0, -1};
+    if (!grouped_) return {(channels_.src + in) * strides_.in, 0};
+    const int32_t group = by_ins_.Divide(in, &in);
+    return {in * strides_.in + (channels_.group + group) * strides_.group, group};
+  }
+
+  __device__ __forceinline__ FilterPlace OfOut(int32_t out) const {
+    if (out >= channels_.dst_count) return {0, -2};
+    if (!grouped_) return {(channels_.dst + out) * strides_.out, 0};
+    const int32_t group = by_outs_.Divide(out, &out);
+    return {out * strides_.out, group};
+  }
+
+  // Of a source and an output channel, or -1 where they are of different groups or none.
   __device__ __forceinline__ int64_t Of(int32_t in, int32_t out) const {
-    if (in >= channels_.src_count || out >= channels_.dst_count) return -1;
-    if (!grouped_) return (channels_.src + in) * strides_.in + (channels_.dst + out) * strides_.out;
-    const int32_t in_group = by_ins_.Divide(in, &in), out_group = by_outs_.Divide(out, &out);
-    if (in_group != out_group) return -1;
-    return in * strides_.in + out * strides_.out + (channels_.group + in_group) * strides_.group;
+    const FilterPlace row = OfIn(in), col = OfOut(out);
+    return row.group == col.group ? row.at + col.at : -1;
   }
 
   // The place of a source channel's first of eight output channels, if these are contiguous, and which of them are of

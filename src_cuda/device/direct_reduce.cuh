@@ -13,6 +13,12 @@
 
 namespace jaxconv {
 
+// A row's, or a column's, FilterPlace, as the sums fit 32 bits.
+struct alignas(8) ResultPlace {
+  int32_t at;
+  int32_t group;
+};
+
 // A warp's sums: of kRows blocks of two entries by a set of output channels, over a part of the positions.
 template <typename T, DirectTile kTile, bool kOdd>
 class DirectFilterSums {
@@ -90,8 +96,8 @@ class DirectFilterSums {
     }
   }
 
-  // To shared memory, and adds what another part of the positions has written: `sums` is the item's place there, of
-  // which each lane has its own, by fours: this is executed once, and waits for its instructions.
+  // To shared memory: `sums` is the place of the item and its part of the positions there, of which each lane has its
+  // own, by fours.
   __device__ __forceinline__ void Write(float4* sums) const {
 #pragma unroll
     for (int at = 0; at < kRows * kBlocks; ++at) {
@@ -99,51 +105,82 @@ class DirectFilterSums {
       sums[at * 32 + threadIdx.x % 32] = {sum[0], sum[1], sum[2], sum[3]};
     }
   }
-  __device__ __forceinline__ void Add(const float4* sums) {
-#pragma unroll
-    for (int at = 0; at < kRows * kBlocks; ++at) {
-      float (&sum)[4] = sum_[at / kBlocks][at % kBlocks];
-      const float4 other = sums[at * 32 + threadIdx.x % 32];
-      sum[0] += other.x, sum[1] += other.y, sum[2] += other.z, sum[3] += other.w;
-    }
-  }
   static constexpr int kFours = kRows * kBlocks * 32;
 
-  // Stores a part of what was written to `sums`, of as many as there are of the positions: of each entry all columns.
-  __device__ __forceinline__ void Store(const DirectParams& p, const DirectBlock& block, const BoxOrigin& origin,
-                                        const float4* sums, int part) const {
+  // Where results are: of the item's rows, eight to an entry, and behind them of its columns. To be called by all its
+  // parts' warps, before a barrier: it takes long, which is no matter while the first box is on its way.
+  __device__ __forceinline__ void FillPlaces(const DirectParams& p, const DirectBlock& block, const BoxOrigin& origin,
+                                             ResultPlace* results, int part) const {
+    const FilterPlaces places(p, block.channels, !kRuns && p.block_groups > 0);
+#pragma unroll 1
+    for (int i = part * 32 + threadIdx.x % 32; i < kResultPlaces; i += p.parts * 32) {
+      const FilterPlace place = i < kRows * 16 ? PlaceOfRow(p, block, origin, places, i)
+                                               : places.OfOut(first_col_ + i - kRows * 16);
+      results[i] = {static_cast<int32_t>(place.at), place.group};
+    }
+  }
+  static constexpr int kResultPlaces = kRows * 16 + kBlocks * 8;
+
+  // Adds up what all parts of the positions have written, and stores it, each of them some blocks. `sums` is the item's
+  // first part's place.
+  __device__ __forceinline__ void Store(const DirectParams& p, const DirectBlock& block, const float4* sums,
+                                        const ResultPlace* results, int part) const {
     const int lane = threadIdx.x % 32;
-    const FilterPlaces places(p, block.channels);
-    const Divider<int32_t> by_pieces(p.entry_pieces), by_channels(static_cast<int32_t>(p.problem.in_channels));
+    const ResultPlace *rows = results + lane / 4, *cols = results + kRows * 16 + lane % 4 * 2;
     const int64_t slice = block.worker * p.out_elements;
 #pragma unroll 1
-    for (int row = part; row < 2 * kRows && first_entry_ + row < entries_; row += p.parts) {
-      int32_t piece;
-      int32_t tap = by_pieces.Divide(first_entry_ + row, &piece);
-      int32_t in = (piece + first_piece_) * kPieceChannels + lane / 4;
-      if constexpr (kRuns) {  // of a row of taps, of which an entry has several, or parts
-        const int32_t element = in - origin.RunSkip(p);
-        if (element < 0 || element >= p.area.run * static_cast<int32_t>(p.problem.in_channels)) continue;
-        tap *= p.area.run;
-        tap += origin.TapOfRun(p, p.taps + block.residue().first_tap + tap, by_channels.Divide(element, &in));
-      }
-      const int64_t to = slice + p.taps[block.residue().first_tap + tap].filter_delta;
-#pragma unroll 2
-      for (int j = 0; j < kBlocks; ++j) {
-        const int32_t out = first_col_ + j * 8 + lane % 4 * 2;
-        const int64_t place[2] = {places.Of(in, out), places.Of(in, out + 1)};
-        const float2 sum = reinterpret_cast<const float2*>(sums + (row / 2 * kBlocks + j) * 32 + lane)[row % 2];
-        if (p.out_type == DType::kF32 && place[0] >= 0 && place[1] == place[0] + 1 && (to + place[0]) % 2 == 0) {
-          StoreNarrowed(Pack<float, 2>{sum.x, sum.y}, p.out, to + place[0], p.out_type);
-          continue;
-        }
-        if (place[0] >= 0) StoreNarrowed(Pack<float, 1>{sum.x}, p.out, to + place[0], p.out_type);
-        if (place[1] >= 0) StoreNarrowed(Pack<float, 1>{sum.y}, p.out, to + place[1], p.out_type);
-      }
+    for (int at = part; at < kRows * kBlocks; at += p.parts) {
+      const float4 sum = AddParts(p, sums + at * 32 + lane);
+      const ResultPlace *row = rows + at / kBlocks * 16, *col = cols + at % kBlocks * 8;
+      StorePair(p, slice, row[0], col, {sum.x, sum.y});
+      StorePair(p, slice, row[8], col, {sum.z, sum.w});
     }
   }
 
  private:
+  // In the parts' order, in which the sum is the same each time.
+  static __device__ __forceinline__ float4 AddParts(const DirectParams& p, const float4* sums) {
+    float4 sum = sums[0];
+    const int apart = p.items * kFours;
+#pragma unroll
+    for (int part = 1; part < kReduceWarps; ++part) {
+      const float4 other = part < p.parts ? sums[part * apart] : float4{};
+      sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
+    }
+    return sum;
+  }
+
+  __device__ __forceinline__ FilterPlace PlaceOfRow(const DirectParams& p, const DirectBlock& block,
+                                                    const BoxOrigin& origin, const FilterPlaces& places,
+                                                    int row) const {
+    const int entry = first_entry_ + row / 8;
+    if (entry >= entries_) return {0, -1};
+    const Tap* taps = p.taps + block.residue().first_tap;
+    int32_t piece, tap = p.by_pieces.Divide(entry, &piece), in = (piece + first_piece_) * kPieceChannels + row % 8;
+    if constexpr (kRuns) {  // of a row of taps, of which an entry has several, or parts
+      const int32_t element = in - origin.RunSkip(p);
+      if (element < 0 || element >= p.area.run * static_cast<int32_t>(p.problem.in_channels)) return {0, -1};
+      taps += tap * p.area.run;
+      tap = origin.TapOfRun(p, taps, p.by_ins.Divide(element, &in));
+    }
+    FilterPlace place = places.OfIn(in);
+    place.at += taps[tap].filter_delta;
+    return place;
+  }
+
+  // Two columns' sums of a row, those that there are. Of a slice as a pair, if they are neighbours.
+  static __device__ __forceinline__ void StorePair(const DirectParams& p, int64_t slice, ResultPlace row,
+                                                   const ResultPlace* cols, float2 sum) {
+    const int32_t first = row.at + cols[0].at, second = row.at + cols[1].at;
+    const bool has_first = row.group == cols[0].group, has_second = row.group == cols[1].group;
+    if (p.out_type == DType::kF32 && has_first && has_second && second == first + 1 && (slice + first) % 2 == 0) {
+      StoreNarrowed(Pack<float, 2>{sum.x, sum.y}, p.out, slice + first, DType::kF32);
+      return;
+    }
+    if (has_first) StoreNarrowed(Pack<float, 1>{sum.x}, p.out, slice + first, p.out_type);
+    if (has_second) StoreNarrowed(Pack<float, 1>{sum.y}, p.out, slice + second, p.out_type);
+  }
+
   __device__ __forceinline__ void ReadGradient(const DirectParams& p, uint32_t gradient, int first_position,
                                                uint32_t (&b)[kSteps][kBlocks][2]) const {
     const int lane = threadIdx.x % 32, matrix = lane / 8;
@@ -175,12 +212,23 @@ class DirectFilterSums {
   float sum_[kRows][kBlocks][4] = {};
 };
 
-// Positions behind an area's end, which no copy reaches.
-__device__ __forceinline__ void ClearBehindArea(const DirectParams& p, char* shared) {
+// What a reduce looks up for all areas. Positions behind an area's end, which no copy reaches, are zeros.
+template <bool kRuns>
+__device__ __forceinline__ void FillReduceTables(const DirectParams& p, const DirectBlock& block,
+                                                 const BoxOrigin& origin, char* shared) {
+  constexpr int kThreads = 32 * kReduceWarps;
+  FillTables<kThreads, false, kRuns>(p, block.residue(), origin, shared);
+  uint32_t* pixels = reinterpret_cast<uint32_t*>(shared + p.places.position_pixels);
+#pragma unroll 1
+  for (int i = threadIdx.x; i < p.positions; i += kThreads) {
+    pixels[i] = kRuns ? RunOf<false>(p, i) : PixelOf<false>(p, i);
+  }
   const int32_t first = p.area.rows * p.area.cols << p.dst_pixel.pitch, last = p.positions << p.dst_pixel.pitch;
-  for (int stage = 0; stage < kDirectStages; ++stage) {
-    uint4* pieces = reinterpret_cast<uint4*>(shared + stage * p.places.stage + p.places.gradient);
-    for (int i = first + threadIdx.x; i < last; i += 32 * kReduceWarps) pieces[i] = {};
+#pragma unroll 1
+  for (int i = first + threadIdx.x; i < last; i += kThreads) {
+    for (int stage = 0; stage < kDirectStages; ++stage) {
+      reinterpret_cast<uint4*>(shared + stage * p.places.stage + p.places.gradient)[i] = {};
+    }
   }
 }
 
@@ -188,23 +236,23 @@ template <typename T, int kTileIndex, bool kOdd>
 __global__ void __launch_bounds__(32 * kReduceWarps, kDirectTiles[kTileIndex].reduce_blocks())
     DirectReduce(const __grid_constant__ DirectParams p) {
   constexpr DirectTile kTile = kDirectTiles[kTileIndex];
+  constexpr bool kRuns = kTile.run > 0;
   extern __shared__ __align__(1024) char shared[];
-  PrefetchTables(p, 0);
   const Box box = SourceBox(p), gradient = GradientBox(p);
   box.Prefetch();
   gradient.Prefetch();
+  PrefetchTables(p, 0);
   const DirectBlock block(p, p.chunks);
   const uint32_t base = ptx::SharedAddress(shared);
-  const BoxOrigin origin(p, block.residue());
+  const BoxOrigin origin(p.area);
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
   DirectRing filled(base + p.places.barriers), read = filled;
-  if (threadIdx.x == 0) filled.Init(kBoxArrivals, kReduceWarps);
   int32_t next = block.worker;  // the area that is copied next
   const auto copy = [&] {
     if (next >= block.areas) return;
     const AreaPlace place = block.Place(p, next);
     int32_t at[kSpatial];
-    origin.BoxAt<(kTile.run > 0)>(p, place, at);
+    origin.BoxAt<kRuns>(p, place, at);
     const uint32_t stage = base + filled.stage() * p.places.stage;
     filled.WaitUntilEmpty();
     box.template Copy<T>(stage, filled.full(), block.channels.src, at, place.image);
@@ -213,19 +261,23 @@ __global__ void __launch_bounds__(32 * kReduceWarps, kDirectTiles[kTileIndex].re
     filled.Advance();
     next += p.workers;
   };
-  __syncthreads();
-  for (int stage = 0; stage < kDirectStages && warp == 0; ++stage) copy();  // while tables are worked out
-  if (kTile.run > 0) CheckRuns(p, block.residue(), origin);
-  FillTables<32 * kReduceWarps, false, (kTile.run > 0)>(p, block.residue(), origin, shared);
-  uint32_t* pixels = reinterpret_cast<uint32_t*>(shared + p.places.position_pixels);
-  for (int i = threadIdx.x; i < p.positions; i += 32 * kReduceWarps) {
-    pixels[i] = kTile.run > 0 ? RunOf<false>(p, i) : PixelOf<false>(p, i);
+  if (warp == 0) {  // boxes are on their way before anything is read: a small layer waits for them
+    if (threadIdx.x == 0) filled.Init(kBoxArrivals, kReduceWarps);
+    ptx::FenceForTma();
+    __syncwarp();
+#pragma unroll 1
+    for (int stage = 0; stage < kDirectStages; ++stage) copy();
+  } else if (warp == kReduceWarps - 1 && block.areas > 0) {
+    CheckOrigin(p, block.residue(), origin);
+    if (kRuns) CheckRuns(p, block.residue(), origin);
   }
-  ClearBehindArea(p, shared);
+  FillReduceTables<kRuns>(p, block, origin, shared);
+  const int entries = FilterSteps(block.residue().tap_count, p.entry_pieces, 0, p.area.run).entries;
+  const int part = warp / p.items, item = warp % p.items;
+  DirectFilterSums<T, kTile, kOdd> sums(p, item, entries);
+  ResultPlace* results = reinterpret_cast<ResultPlace*>(shared + p.places.sums) + item * sums.kResultPlaces;
+  if (part < p.parts) sums.FillPlaces(p, block, origin, results, part);
   __syncthreads();
-  const FilterSteps steps(block.residue().tap_count, p.entry_pieces, 0, p.area.run);
-  const int entries = steps.entries, part = warp / p.items;
-  DirectFilterSums<T, kTile, kOdd> sums(p, warp % p.items, entries);
 #pragma unroll 1
   for (int32_t area = block.worker; area < block.areas; area += p.workers) {
     const AreaEnd end(p, block, block.Place(p, area));
@@ -248,18 +300,10 @@ __global__ void __launch_bounds__(32 * kReduceWarps, kDirectTiles[kTileIndex].re
     if (warp == 0) copy();
   }
   __syncthreads();  // what is exchanged takes the stages' place
-  float4* exchange = reinterpret_cast<float4*>(shared) + warp % p.items * sums.kFours;
-#pragma unroll 1
-  for (int half = p.parts / 2; half > 0; half /= 2) {  // by halves: an order, in which the sum is the same each time
-    float4* other = exchange + part % half * p.items * sums.kFours;
-    if (part >= half && part < 2 * half) sums.Write(other);
-    __syncthreads();
-    if (part < half) sums.Add(other);
-    __syncthreads();
-  }
-  if (part == 0) sums.Write(exchange);
+  float4* exchange = reinterpret_cast<float4*>(shared);
+  if (part < p.parts) sums.Write(exchange + warp * sums.kFours);
   __syncthreads();
-  if (part < p.parts) sums.Store(p, block, origin, exchange, part);
+  if (part < p.parts) sums.Store(p, block, exchange + item * sums.kFours, results, part);
 }
 
 }  // namespace jaxconv

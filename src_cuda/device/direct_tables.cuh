@@ -24,11 +24,16 @@ inline constexpr int16_t kNoRow = INT16_MAX;
 struct BoxOrigin {
   int32_t low[kSpatial];
 
+  // Of a reduce, as the plan says: copies need not wait for the taps.
+  __device__ __forceinline__ explicit BoxOrigin(const Area& area)
+      : low{area.corner[0], area.corner[1], area.corner[2]} {}
+
   // To be called by whole warps.
   __device__ __forceinline__ BoxOrigin(const DirectParams& p, const ResidueClass& residue) {
     int32_t high[kSpatial];
 #pragma unroll
     for (int d = 0; d < kSpatial; ++d) low[d] = INT32_MAX, high[d] = INT32_MIN;
+#pragma unroll 1
     for (int t = threadIdx.x % 32; t < residue.tap_count; t += 32) {
       const Tap tap = p.taps[residue.first_tap + t];
 #pragma unroll
@@ -78,10 +83,20 @@ struct BoxOrigin {
   }
 };
 
+// The plan is of another problem, if boxes do not begin with the taps. To be called by whole warps.
+__device__ __forceinline__ void CheckOrigin(const DirectParams& p, const ResidueClass& residue,
+                                            const BoxOrigin& origin) {
+  const BoxOrigin found(p, residue);
+  for (int d = 0; d < kSpatial; ++d) {
+    if (found.low[d] != origin.low[d]) __trap();
+  }
+}
+
 // The plan is of another problem, if the taps are not rows, each of neighbouring ones. To be called by whole warps.
 __device__ __forceinline__ void CheckRuns(const DirectParams& p, const ResidueClass& residue, const BoxOrigin& origin) {
   const Tap* taps = p.taps + residue.first_tap;
   bool is_run = residue.tap_count % p.area.run == 0;
+#pragma unroll 1
   for (int32_t t = threadIdx.x % 32; t < residue.tap_count; t += 32) {
     const Tap* run = taps + t / p.area.run * p.area.run;
     const Tap tap = taps[t];
@@ -124,12 +139,13 @@ __device__ __forceinline__ void FillEntries(const DirectParams& p, const Residue
   const int32_t count = residue.tap_count * p.entry_pieces;
 #pragma unroll 1
   for (int i = threadIdx.x; count > 0 && i < (count + 1) * kRun; i += kThreads) {
-    const int32_t entry = min(i / kRun, count - 1), position = i % kRun * static_cast<int32_t>(p.problem.step[2]);
-    const Tap tap = p.taps[residue.first_tap + entry / p.entry_pieces];
+    const int32_t position = i % kRun * static_cast<int32_t>(p.problem.step[2]);
+    int32_t piece;
+    const Tap tap = p.taps[residue.first_tap + p.by_pieces.Divide(min(i / kRun, count - 1), &piece)];
     const int32_t d = tap.shift[0] - origin.low[0], h = tap.shift[1] - origin.low[1], w = tap.shift[2] - origin.low[2];
     const int32_t pixel = (d * p.area.box[1] + h) * p.area.box[2] + w;
     entries[i] = ((pixel << p.src_pixel.pitch) +
-                  p.src_pixel.Exchange(entry % p.entry_pieces, pixel + position)) * 16;
+                  p.src_pixel.Exchange(piece, pixel + position)) * 16;
   }
 }
 
@@ -141,10 +157,10 @@ __device__ __forceinline__ void FillRunEntries(const DirectParams& p, const Resi
   const int32_t count = residue.tap_count / p.area.run * p.entry_pieces;
 #pragma unroll 1
   for (int i = threadIdx.x; i < (count + 1) * kRun; i += kThreads) {
-    const int32_t entry = min(i / kRun, count - 1);
-    const Tap tap = p.taps[residue.first_tap + entry / p.entry_pieces * p.area.run];
+    int32_t piece;
+    const Tap tap = p.taps[residue.first_tap + p.by_pieces.Divide(min(i / kRun, count - 1), &piece) * p.area.run];
     const int32_t row = (tap.shift[0] - origin.low[0]) * p.area.box[1] + tap.shift[1] - origin.low[1];
-    entries[i] = (row * p.area.box[2] + entry % p.entry_pieces) * 16 + origin.RunBegin(p) * 2;
+    entries[i] = (row * p.area.box[2] + piece) * 16 + origin.RunBegin(p) * 2;
   }
 }
 

@@ -24,7 +24,8 @@ struct alignas(16) Point {
 template <typename Index>
 class Divider {
  public:
-  __device__ __forceinline__ explicit Divider(Index divisor)
+  Divider() = default;
+  __host__ __device__ __forceinline__ explicit Divider(Index divisor)
       : divisor_(divisor), reciprocal_(Reciprocal(max(divisor, Index{1}))) {}
 
   // Of 32 bits: 2^32 - 1 over the divisor, rounded down.
@@ -47,7 +48,7 @@ class Divider {
   static __device__ __forceinline__ uint32_t UpperHalf(uint32_t a, uint32_t b) { return __umulhi(a, b); }
   static __device__ __forceinline__ uint64_t UpperHalf(uint64_t a, uint64_t b) { return __umul64hi(a, b); }
 
-  static __device__ __forceinline__ uint32_t Reciprocal(int32_t divisor) {
+  static __host__ __device__ __forceinline__ uint32_t Reciprocal(int32_t divisor) {
     return UINT32_MAX / static_cast<uint32_t>(divisor);
   }
 

@@ -138,11 +138,14 @@ DirectPlaces MakePlaces(const DirectParams& d, const DirectTile& tile, Pass pass
   } else if (pass == Pass::kGather) {
     place(places.filter, filter);
   }
-  const int32_t exchange = tile.filter_rows * tile.set * 4 * 32 * 4 * d.items * std::max(1, d.parts / 2);
+  const int32_t exchange = tile.filter_rows * tile.set * 4 * 32 * 4 * d.items * d.parts;  // of all warps' sums
   if (pass == Pass::kReduce) at = std::max<int64_t>(at, exchange);
   place(places.entries, HasTapsAcross(tile, pass) ? cols * 4 : (entries + 1) * kRun * 4);
   place(places.positions, positions * 8);
-  if (pass == Pass::kReduce) place(places.position_pixels, positions * 4);
+  if (pass == Pass::kReduce) {
+    place(places.position_pixels, positions * 4);
+    place(places.sums, d.items * (tile.filter_rows * 16 + tile.set * 8) * 8);
+  }
   place(places.zeros, 16);
   place(places.barriers, stages * 16);
   if (pass == Pass::kGather && !tile.walks() && !tile.taps_across) {
@@ -165,7 +168,6 @@ DirectParams MakeShape(const ConvProblem& p, Pass pass, const Plan& plan) {
   d.positions = static_cast<int32_t>(AreaPositions(d, tile, pass));
   d.position_elements = static_cast<int32_t>(p.step[2] * p.in_channels);
   d.items = pass == Pass::kReduce ? Items(d, tile) : 1;
-  static_assert(kReduceWarps == 8, "parts, whose sums are added by halves, are a power of two for any items");
   d.parts = std::max(1, kReduceWarps / d.items);
   if (pass == Pass::kGather && tile.walks()) {
     d.row_taps = d.area.taps / tile.walk.rows;
@@ -291,8 +293,9 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   const auto image = [](const TensorStrides& s, const int64_t (&size)[kSpatial]) {
     return std::max({s.spatial[0] * size[0], s.spatial[1] * size[1], s.spatial[2] * size[2]});
   };
-  if (std::max({Positions(p), image(p.src, p.src_size), image(p.dst, p.dst_size)}) >= INT32_MAX) {
-    return "positions, or the elements of an image, do not fit 32 bits";
+  const int64_t sums = pass == Pass::kReduce ? ResultElements(p, pass) : 0;
+  if (std::max({Positions(p), sums, image(p.src, p.src_size), image(p.dst, p.dst_size)}) >= INT32_MAX) {
+    return "positions, a gradient's sums, or the elements of an image do not fit 32 bits";
   }
   return nullptr;
 }
@@ -335,6 +338,21 @@ bool EncodeMaps(const ConvCall& call, DirectParams* d) {
                                                  p.batch, p.groups * p.out_channels, d->dst_pixel, area, false);
 }
 
+// What thread blocks divide by, of which the workers were the last to be known.
+void SetDividers(DirectParams* d) {
+  const ConvProblem& p = d->problem;
+  const auto divider = [](int64_t divisor) { return Divider<int32_t>(static_cast<int32_t>(divisor)); };
+  d->by_workers = divider(d->workers);
+  d->by_chunks = divider(d->chunks);
+  d->by_channel_blocks = divider(d->channel_blocks);
+  d->by_cols = divider(d->area.cols);
+  d->by_pieces = divider(d->entry_pieces);
+  d->by_ins = divider(p.in_channels);
+  d->by_outs = divider(p.out_channels);
+  d->grid = AreaGrid(d->area, {static_cast<int32_t>(p.dst_size[0]), static_cast<int32_t>(p.dst_size[1]),
+                               static_cast<int32_t>(p.dst_size[2])});
+}
+
 cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
@@ -345,6 +363,7 @@ cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) 
   if (!AreAligned({d.src, d.rhs, d.out})) return cudaErrorMisalignedAddress;
   d.workers = reduce ? plan.split : GatherWorkers(d, tile);
   d.filter_order = OrderOf(call, tile);
+  SetDividers(&d);
   if (!EncodeMaps(call, &d)) return cudaErrorInvalidValue;
   const bool is_odd = d.area.run > 0 && d.position_elements % 2 == 1;
   const DirectKernel kernel = p.src_type == DType::kBF16 ? FindDirect<__nv_bfloat16>(plan.tile, call.pass, is_odd)
