@@ -33,6 +33,64 @@ class DirectFilterSums {
         first_entry_(item / (p.col_blocks / kBlocks) * kRows * 2), entries_(entries),
         first_piece_(FirstPiece(p, first_col_)) {}
 
+  // Adds the products of an area, of a part of its positions.
+  __device__ __forceinline__ void MultiplyArea(const DirectParams& p, const char* shared, uint32_t stage,
+                                               const AreaEnd& end, int part) {
+    const auto multiply = [&](auto is_whole) {
+#pragma unroll 1
+      for (int position = part * 32; position < p.positions; position += p.parts * 32) {
+        Multiply<is_whole>(p, shared, stage, stage + p.places.gradient, end, position);
+      }
+    };
+    if (end.rows * end.cols == p.positions) {
+      multiply(std::true_type());
+    } else {
+      multiply(std::false_type());
+    }
+  }
+
+  // To shared memory: `sums` is the place of the item and its part of the positions there, of which each lane has its
+  // own, by fours.
+  __device__ __forceinline__ void Write(float4* sums) const {
+#pragma unroll
+    for (int at = 0; at < kRows * kBlocks; ++at) {
+      const float (&sum)[4] = sum_[at / kBlocks][at % kBlocks];
+      sums[at * 32 + threadIdx.x % 32] = {sum[0], sum[1], sum[2], sum[3]};
+    }
+  }
+  static constexpr int kFours = kRows * kBlocks * 32;
+
+  // Where results are: of the item's rows, eight to an entry, and behind them of its columns. To be called by all its
+  // parts' warps, before a barrier: it takes long, which is no matter while the first box is on its way.
+  __device__ __forceinline__ void FillPlaces(const DirectParams& p, const DirectBlock& block, const BoxOrigin& origin,
+                                             ResultPlace* results, int part) const {
+    const FilterPlaces places(p, block.channels, !kRuns && p.block_groups > 0);
+#pragma unroll 1
+    for (int i = part * 32 + threadIdx.x % 32; i < kResultPlaces; i += p.parts * 32) {
+      const FilterPlace place = i < kRows * 16 ? PlaceOfRow(p, block, origin, places, i)
+                                               : places.OfOut(first_col_ + i - kRows * 16);
+      results[i] = {static_cast<int32_t>(place.at), place.group};
+    }
+  }
+  static constexpr int kResultPlaces = kRows * 16 + kBlocks * 8;
+
+  // Adds up what all parts of the positions have written, and stores it, each of them some blocks. `sums` is the item's
+  // first part's place.
+  __device__ __forceinline__ void Store(const DirectParams& p, const DirectBlock& block, const float4* sums,
+                                        const ResultPlace* results, int part) const {
+    const int lane = threadIdx.x % 32;
+    const ResultPlace *rows = results + lane / 4, *cols = results + kRows * 16 + lane % 4 * 2;
+    const int64_t slice = block.worker * p.out_elements;
+#pragma unroll 1
+    for (int at = part; at < kRows * kBlocks; at += p.parts) {
+      const float4 sum = AddParts(p, sums + at * 32 + lane);
+      const ResultPlace *row = rows + at / kBlocks * 16, *col = cols + at % kBlocks * 8;
+      StorePair(p, slice, row[0], col, {sum.x, sum.y});
+      StorePair(p, slice, row[8], col, {sum.z, sum.w});
+    }
+  }
+
+ private:
   // Adds the products of 32 positions. If an area has all its positions, kWhole, none need to be looked
   // at.
   template <bool kWhole>
@@ -96,48 +154,6 @@ class DirectFilterSums {
     }
   }
 
-  // To shared memory: `sums` is the place of the item and its part of the positions there, of which each lane has its
-  // own, by fours.
-  __device__ __forceinline__ void Write(float4* sums) const {
-#pragma unroll
-    for (int at = 0; at < kRows * kBlocks; ++at) {
-      const float (&sum)[4] = sum_[at / kBlocks][at % kBlocks];
-      sums[at * 32 + threadIdx.x % 32] = {sum[0], sum[1], sum[2], sum[3]};
-    }
-  }
-  static constexpr int kFours = kRows * kBlocks * 32;
-
-  // Where results are: of the item's rows, eight to an entry, and behind them of its columns. To be called by all its
-  // parts' warps, before a barrier: it takes long, which is no matter while the first box is on its way.
-  __device__ __forceinline__ void FillPlaces(const DirectParams& p, const DirectBlock& block, const BoxOrigin& origin,
-                                             ResultPlace* results, int part) const {
-    const FilterPlaces places(p, block.channels, !kRuns && p.block_groups > 0);
-#pragma unroll 1
-    for (int i = part * 32 + threadIdx.x % 32; i < kResultPlaces; i += p.parts * 32) {
-      const FilterPlace place = i < kRows * 16 ? PlaceOfRow(p, block, origin, places, i)
-                                               : places.OfOut(first_col_ + i - kRows * 16);
-      results[i] = {static_cast<int32_t>(place.at), place.group};
-    }
-  }
-  static constexpr int kResultPlaces = kRows * 16 + kBlocks * 8;
-
-  // Adds up what all parts of the positions have written, and stores it, each of them some blocks. `sums` is the item's
-  // first part's place.
-  __device__ __forceinline__ void Store(const DirectParams& p, const DirectBlock& block, const float4* sums,
-                                        const ResultPlace* results, int part) const {
-    const int lane = threadIdx.x % 32;
-    const ResultPlace *rows = results + lane / 4, *cols = results + kRows * 16 + lane % 4 * 2;
-    const int64_t slice = block.worker * p.out_elements;
-#pragma unroll 1
-    for (int at = part; at < kRows * kBlocks; at += p.parts) {
-      const float4 sum = AddParts(p, sums + at * 32 + lane);
-      const ResultPlace *row = rows + at / kBlocks * 16, *col = cols + at % kBlocks * 8;
-      StorePair(p, slice, row[0], col, {sum.x, sum.y});
-      StorePair(p, slice, row[8], col, {sum.z, sum.w});
-    }
-  }
-
- private:
   // In the parts' order, in which the sum is the same each time.
   static __device__ __forceinline__ float4 AddParts(const DirectParams& p, const float4* sums) {
     float4 sum = sums[0];
@@ -281,20 +297,9 @@ __global__ void __launch_bounds__(32 * kReduceWarps, kDirectTiles[kTileIndex].re
 #pragma unroll 1
   for (int32_t area = block.worker; area < block.areas; area += p.workers) {
     const AreaEnd end(p, block, block.Place(p, area));
-    const uint32_t stage = base + read.stage() * p.places.stage;
     read.WaitUntilFull();
-    const auto multiply = [&](auto is_whole) {
-#pragma unroll 1
-      for (int position = part * 32; position < p.positions; position += p.parts * 32) {
-        sums.template Multiply<is_whole>(p, shared, stage, stage + p.places.gradient, end, position);
-      }
-    };
     if (part < p.parts && entries > 0) {
-      if (end.rows * end.cols == p.positions) {
-        multiply(std::true_type());
-      } else {
-        multiply(std::false_type());
-      }
+      sums.MultiplyArea(p, shared, base + read.stage() * p.places.stage, end, part);
     }
     read.Release();
     if (warp == 0) copy();
