@@ -755,6 +755,34 @@ def test_exact_where_blocks_are_dealt_out(tile):
     assert jnp.array_equal(*(jax.jit(conv, static_argnums=0)(of) for of in of_each))
 
 
+@pytest.mark.parametrize("which", ["fprop", "dgrad"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("tile", [row.tile for row in FAMILIES["cuda"]["wgmma"].TILES if not row.tile.slices], ids=str)
+def test_exact_where_columns_change(tile, dtype, which):
+    """Thread blocks have works for several rounds, of other columns each time: what is left of one is stored among the
+    steps of the next, of which there are fewer than pieces, as many, or more."""
+    integers = lambda seed, *shape: jax.random.randint(jax.random.key(seed), shape, -3, 4).astype(dtype)
+
+    def conv(of, taps, channels, result=None):
+        few = integers(0, 2, 9001, channels)
+        bound = functools.partial(jaxconv.conv1d, padding="SAME", implementation=of, preferred_element_type=result)
+        if which == "fprop":
+            return bound(few, integers(1, taps, channels, 1032))
+        many = jnp.zeros((2, 9001, 1032), dtype)
+        (gradient,) = jax.vjp(lambda x: bound(x, integers(1, taps, 1032, channels)), many)[1](few)
+        return gradient
+
+    steps = [(2, 64), (3, 64), (3, 72), (4, 64), (5, 64)] + ([] if tile.boxed else [(1, 24), (1, 40)])
+    all_of = jax.jit(lambda of: [conv(of, *step) for step in steps], static_argnums=0)
+    results = all_of(Constraint("cuda", "wgmma", tile)), all_of(Constraint("cuda", "mma"))
+    for step, ours, expected in zip(steps, *results, strict=True):
+        assert jnp.array_equal(ours, expected), step
+    if which == "fprop":  # from registers, and slices
+        for split, result in [(1, "float32"), (2, None)]:
+            ours = conv(Constraint("cuda", "wgmma", tile, split), 3, 72, result)
+            assert jnp.array_equal(ours, conv(Constraint("cuda", "mma"), 3, 72, result)), (split, result)
+
+
 # By name: of direct a run, and several rows or runs, of depthwise one or more strips. Whether or not they
 # divide the image, or are larger.
 AREAS = {"direct": [(1, 8), (3, 16), (2, 32), (5, 16)], "depthwise": [(1, 8), (3, 16), (2, 96), (50, 24)]}

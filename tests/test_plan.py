@@ -1424,17 +1424,18 @@ def test_depthwise_tiles_are_those_that_are_compiled():
 
 
 def test_wgmma_tiles_are_those_that_are_compiled():
-    """Warpgroups have equally many rows, by 64; the sums are in registers of their threads."""
+    """Warpgroups have equally many rows, or columns, by 64; the sums are in registers of their threads."""
     tiles = [row.tile for row in CUDA["wgmma"].TILES]
     assert [WgmmaTile(*map(number_of, row)) for row in compiled_rows("kWgmmaTiles")] == tiles
     for row in CUDA["wgmma"].TILES:
-        rows, cols, stages, row_blocks, col_blocks, resident, boxed, slices = row.tile
-        warpgroups = 3 if rows == 192 else 1 if rows == 64 else 2
-        assert rows % (64 * warpgroups) == 0 and 64 <= cols <= 256 and cols % 32 == 0 and stages >= 2
+        rows, cols, stages, row_blocks, col_blocks, resident, boxed, slices, transposed = row.tile
+        warpgroups = 1 if rows == 64 else 2
+        assert (cols if transposed else rows) % (64 * warpgroups) == 0 and rows <= 256 and not (boxed and transposed)
+        assert 64 <= cols <= 256 and cols % 32 == 0 and stages >= 2
         assert slices == 0 or (slices == 8 and row_blocks * col_blocks == 1 and rows == 64 * warpgroups)
         copies = 128 if resident == 1 else 32
         assert (row.threads, row.resident) == (warpgroups * 128 + copies, resident) and min(row_blocks, col_blocks) == 1
-        registers = {(2, 1): 232, (3, 1): 160, (2, 2): 112, (1, 2): 204}[warpgroups, resident]
+        registers = {(2, 1): 232, (2, 2): 112, (1, 2): 204}[warpgroups, resident]
         assert rows // warpgroups * cols // 128 < registers - 20
         # Stages with two barriers each, columns copied by 64; buffers of 16 rows for each warp, and an order; or sums
         # of all slices, of a part of the tile, and a barrier. Boxes have stages of their own, one for each block of a

@@ -45,7 +45,7 @@ SLICES_HELD = 0.9  # of the blocks that multiprocessors have room for, as cluste
 
 
 class WgmmaTile(NamedTuple):
-    """A thread block's rows and columns of results; one, two or three warpgroups have equally many rows.
+    """A thread block's rows and columns of results, of which one or two warpgroups have equally many.
 
     stages: copies of the operands' tiles in shared memory.
     row_blocks, col_blocks: thread blocks of a cluster: of neighbouring rows, which share what they read of the filter,
@@ -53,6 +53,8 @@ class WgmmaTile(NamedTuple):
     resident: thread blocks of a multiprocessor; of two, one multiplies while the other begins or ends a tile.
     boxed: pixels are copied once for all taps of a plane, as boxes that 8 x 8 positions see, or 64 of a line.
     slices: of a reduction, that the blocks of a cluster add: so many, or a part; 0: a second kernel adds them.
+    transposed: a multiplication's 64 rows are channels, and its columns all of the tile's positions, which are read
+      from shared memory once for each 64 channels.
     """
 
     rows: int
@@ -63,6 +65,7 @@ class WgmmaTile(NamedTuple):
     resident: int = 1
     boxed: bool = False
     slices: int = 0
+    transposed: bool = False
 
     depth = CHUNK
     wgmma = True
@@ -81,7 +84,7 @@ class WgmmaTile(NamedTuple):
 
     @property
     def warpgroups(self) -> int:
-        return 3 if self.rows % 192 == 0 else 1 if self.rows == 64 else 2
+        return 1 if self.rows == 64 else 2
 
 
 class Im2col(NamedTuple):
@@ -146,11 +149,11 @@ class Wgmma(TensorCores):
 
     # The efficiency is that of the main loop alone: it is L2, which gives narrow tiles less than they take.
     TILES = (
-        TileRow(WgmmaTile(256, 128, 4, row_blocks=2), 384, 1, {"gather": 0.737}),
+        TileRow(WgmmaTile(256, 128, 4, row_blocks=2, transposed=True), 384, 1, {"gather": 0.737}),
         TileRow(WgmmaTile(128, 256, 4, row_blocks=2), 384, 1, {"gather": 0.827}),
         TileRow(WgmmaTile(256, 160, 3, row_blocks=2), 384, 1, {"gather": 0.723}),
-        TileRow(WgmmaTile(192, 256, 3), 512, 1, {"gather": 0.745}),
-        TileRow(WgmmaTile(192, 128, 4, col_blocks=2), 512, 1, {"gather": 0.735}),
+        TileRow(WgmmaTile(192, 256, 3, transposed=True), 384, 1, {"gather": 0.745}),
+        TileRow(WgmmaTile(192, 128, 4, col_blocks=2, transposed=True), 384, 1, {"gather": 0.735}),
         TileRow(WgmmaTile(128, 192, 4, row_blocks=2), 384, 1, {"gather": 0.775}),
         TileRow(WgmmaTile(128, 128, 6, col_blocks=2), 384, 1, {"gather": 0.742}),
         TileRow(WgmmaTile(128, 128, 3, resident=2), 288, 2, {"gather": 0.61}),

@@ -51,6 +51,11 @@ __device__ __forceinline__ void SyncThreads() {
   asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
 }
 
+// Waits for the threads of this warpgroup. Not to be called where SyncThreads is.
+__device__ __forceinline__ void SyncWarpgroup() {
+  asm volatile("bar.sync %0, 128;" ::"r"(threadIdx.x / 128 + 1) : "memory");
+}
+
 // Four 8 x 8 matrices of 16-bit elements, row i of matrix j at the address that lane 8 * j + i gives.
 template <bool kTranspose>
 __device__ __forceinline__ void LoadMatrices(uint32_t (&out)[4], uint32_t address) {

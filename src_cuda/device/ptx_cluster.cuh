@@ -98,6 +98,12 @@ struct PixelPlace {
   int32_t w, h, d, image;
 };
 
+// To be called by all of a warp: the place that a lane has.
+__device__ __forceinline__ PixelPlace PlaceOfLane(const PixelPlace& of_lane, int lane) {
+  return {__shfl_sync(0xffffffff, of_lane.w, lane), __shfl_sync(0xffffffff, of_lane.h, lane),
+          __shfl_sync(0xffffffff, of_lane.d, lane), __shfl_sync(0xffffffff, of_lane.image, lane)};
+}
+
 // Copies pixels and so many channels of each, from a place on, moved by a tap's offset; zeros outside. If kToAll, to
 // the blocks of the cluster that the mask names, at the same place.
 template <bool kToAll>
@@ -173,11 +179,19 @@ __device__ __forceinline__ void WaitForStores() {
   JAXCONV_HOPPER_ASM("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// Four 8 x 8 matrices of 16-bit elements from registers, row i of matrix j to the address that lane 8 * j + i gives.
+// Four 8 x 8 matrices of 16-bit elements from registers, row i of matrix j, or its column i, to the address that lane
+// 8 * j + i gives.
+template <bool kTranspose>
 __device__ __forceinline__ void StoreMatrices(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  JAXCONV_HOPPER_ASM("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a),
-                     "r"(b), "r"(c), "r"(d)
-                     : "memory");
+  if constexpr (kTranspose) {
+    JAXCONV_HOPPER_ASM("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+                       "r"(a), "r"(b), "r"(c), "r"(d)
+                       : "memory");
+  } else {
+    JAXCONV_HOPPER_ASM("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a),
+                       "r"(b), "r"(c), "r"(d)
+                       : "memory");
+  }
 }
 
 }  // namespace jaxconv::ptx

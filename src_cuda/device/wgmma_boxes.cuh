@@ -59,6 +59,7 @@ struct WgmmaBoxStages {
   static_assert(kMostBoxTaps < WgmmaThreads(kTile), "each tap has a thread that puts it in the table");
   static_assert(sizeof(BoxTap) * (kMostBoxTaps + 1) % 1024 == 0, "results behind it begin a turn of their swizzle");
   static_assert(kTile.cluster() == 1, "boxes are not shared");
+  static_assert(!kTile.transposed, "units of positions are a multiplication's rows");
 
   char boxes[kUnits][kUnitBytes];
   char filter[kTile.stages][Filter::Tile::kBytes];
@@ -189,14 +190,13 @@ class WgmmaBoxProducts : public WgmmaSums<T, kTile, kAlongSteps> {
  public:
   using Stages = WgmmaBoxStages<T, kTile, kAlongSteps>;
 
-  __device__ WgmmaBoxProducts(const WgmmaParams& p, const Stages& stages, uint32_t barriers, int first_row)
+  __device__ WgmmaBoxProducts(const WgmmaParams& p, const Stages& stages, uint32_t barriers)
       : params_(p), stages_(stages), boxes_(Stages::BoxRing(p, barriers)),
-        filter_(barriers + Stages::kBoxBarriers * 8), first_unit_(first_row / kUnitRows),
+        filter_(barriers + Stages::kBoxBarriers * 8), first_unit_(this->FirstRow() / kUnitRows),
         layout_(Unit::Layout(p.unit_rows == 1 ? 8 : p.box_cols)) {}
 
-  // The sums of a work; what the last work left is stored behind the beginning of its multiplications. A tap's tile is
-  // released when the multiplications behind its own have begun, boxes at their end: what the tensor cores do meanwhile
-  // is the other warpgroup's.
+  // The sums of a work. Boxes are released at the end of their multiplications: what the tensor cores do meanwhile is
+  // the other warpgroup's.
   template <typename Epilogue>
   __device__ __forceinline__ void Multiply(const WgmmaWork& work, Epilogue&& epilogue) {
     bool adds = false;
@@ -227,15 +227,9 @@ class WgmmaBoxProducts : public WgmmaSums<T, kTile, kAlongSteps> {
   __device__ __forceinline__ void MultiplyBoxes(int32_t first, int32_t last, bool adds, Epilogue&& epilogue) {
     boxes_.WaitUntilFull();
     const uint32_t box = stages_.Box(params_, first_unit_, boxes_.stage());
-    uint32_t read = MultiplyTap<kChannels>(box, first, adds);
-    if (!adds) epilogue.StoreLeft();
-#pragma unroll 1
-    for (int32_t tap = first + 1; tap < last; ++tap) {
-      const uint32_t next = MultiplyTap<kChannels>(box, tap, true);
-      ptx::WaitForMultiplications<1>();
-      this->Release(read);
-      read = next;
-    }
+    const uint32_t read = this->MultiplySteps(last - first, epilogue, [&](int32_t step) {
+      return MultiplyTap<kChannels>(box, first + step, adds || step > 0);
+    });
     ptx::WaitForMultiplications<0>();
     this->Release(read);
     this->Release(boxes_.empty());

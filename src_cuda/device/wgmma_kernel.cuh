@@ -1,5 +1,4 @@
-// Implicit GEMM on Hopper: thread blocks that stay, of one or two warps that copy and two or three warpgroups that
-// multiply.
+// Implicit GEMM on Hopper: thread blocks that stay, of one or two warps that copy and two warpgroups that multiply.
 //
 // TMA reads pixels in its im2col mode, in which a tap of the filter is an offset, or as boxes for many taps, and the
 // filter as it lies. Blocks of a cluster have neighbouring rows or columns and share what they read of an operand: L2
@@ -35,20 +34,28 @@ template <typename T, WgmmaTile kTile, bool kAlongSteps>
 struct alignas(1024) WgmmaShared {
   using Stages = typename WgmmaMainLoop<T, kTile, kAlongSteps>::Stages;
   Stages stages;
-  char results[WgmmaReaders(kTile)][ResultBuffers(kTile)][kResultBytes];
+  char results[kTile.warpgroups()][ResultBuffers(kTile)][4 * kResultBytes];
   uint64_t barriers[Stages::kBarriers];
   int32_t order[kMostWgmmaClasses];
 };
 
 // Registers of a thread, where warps that copy leave theirs to those that multiply.
-constexpr int CopyRegisters(const WgmmaTile& tile) { return tile.warpgroups() == 2 ? 40 : 32; }
-constexpr int MultiplyRegisters(const WgmmaTile& tile) { return tile.warpgroups() == 2 ? 232 : 160; }
+inline constexpr int kCopyRegisters = 40, kMultiplyRegisters = 232;
 
 // No block of a cluster may reach into another before that one's barriers are there, nor after it has ended.
 template <WgmmaTile kTile>
 __device__ __forceinline__ void SyncBlocks() {
   __syncthreads();
   if constexpr (kTile.cluster() > 1) ptx::SyncCluster();
+}
+
+// What the first copy waits for longest, as nothing of a launch is in a cache: the maps, and the first tap, if it is
+// looked up. To be called by a thread.
+template <WgmmaTile kTile>
+__device__ __forceinline__ void FetchAhead(const WgmmaParams& p) {
+  ptx::PrefetchMap(p.src_map);
+  ptx::PrefetchMap(p.rhs_map);
+  if (!kTile.boxed && p.rank > 2) ptx::Prefetch(p.taps);
 }
 
 // Of warps that copy, one lane each. What the first copies are is found out while barriers are set up.
@@ -58,7 +65,6 @@ __device__ __forceinline__ void CopyWorks(const WgmmaParams& p, WgmmaShared<T, k
   using MainLoop = WgmmaMainLoop<T, kTile, kAlongSteps>;
   const int lane = threadIdx.x % 32, copier = static_cast<int>(threadIdx.x) / 32 - WgmmaReaders(kTile);
   if (copier >= MainLoop::kCopiers) return SyncBlocks<kTile>();
-  if (lane == 0) ptx::PrefetchMap(p.src_map), ptx::PrefetchMap(p.rhs_map);
   if (copier == 0) WgmmaScheduler<kTile>::FillOrder(p, shared.order);
   __syncwarp();
   WgmmaScheduler<kTile> scheduler(p, shared.order);
@@ -80,10 +86,9 @@ template <typename T, WgmmaTile kTile, bool kAlongSteps>
 __device__ __forceinline__ void MultiplyWorks(const WgmmaParams& p, WgmmaShared<T, kTile, kAlongSteps>& shared,
                                               uint32_t barriers) {
   using Products = typename WgmmaMainLoop<T, kTile, kAlongSteps>::Products;
-  const int first_row = threadIdx.x / 128 * (kTile.rows / kTile.warpgroups());
   WgmmaScheduler<kTile> scheduler(p, shared.order);
-  Products sums(p, shared.stages, barriers, first_row);
-  WgmmaEpilogue<T, kTile, Products> epilogue(p, ptx::SharedAddress(shared.results[threadIdx.x / 32]), first_row);
+  Products sums(p, shared.stages, barriers);
+  WgmmaEpilogue<T, kTile, Products> epilogue(p, ptx::SharedAddress(shared.results[threadIdx.x / 128]));
   WgmmaWork work;
   while (scheduler.Next(&work)) {
     sums.Multiply(work, epilogue);
@@ -96,12 +101,13 @@ template <typename T, int kTileIndex, bool kAlongSteps>
 __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaTiles[kTileIndex].resident)
     WgmmaKernel(const __grid_constant__ WgmmaParams p) {
   constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
-  static_assert(CopyRegisters(kTile) + kTile.warpgroups() * MultiplyRegisters(kTile) <= 65536 / 128,
-                "a multiprocessor has 65536 registers");
+  static_assert(kTile.resident > 1 || (kTile.warpgroups() == 2 && kCopyRegisters + 2 * kMultiplyRegisters <= 3 * 168),
+                "384 threads are launched with 168 registers each");
   if constexpr (!ptx::kIsHopper) {
     __trap();  // the host launches mma's
   } else {
     using Shared = WgmmaShared<T, kTile, kAlongSteps>;
+    if (threadIdx.x == 32 * WgmmaReaders(kTile)) FetchAhead<kTile>(p);
     extern __shared__ __align__(1024) char raw_shared[];
     Shared& shared = *reinterpret_cast<Shared*>(raw_shared);
     const uint32_t barriers = ptx::SharedAddress(shared.barriers);
@@ -113,11 +119,11 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       ptx::FenceBarriers();
     }
     if (threadIdx.x / 128 == kTile.warpgroups()) {
-      if constexpr (kTile.resident == 1) ptx::LeaveRegisters<CopyRegisters(kTile)>();
+      if constexpr (kTile.resident == 1) ptx::LeaveRegisters<kCopyRegisters>();
       CopyWorks<T, kTile, kAlongSteps>(p, shared, barriers);
     } else {
       SyncBlocks<kTile>();
-      if constexpr (kTile.resident == 1) ptx::TakeRegisters<MultiplyRegisters(kTile)>();
+      if constexpr (kTile.resident == 1) ptx::TakeRegisters<kMultiplyRegisters>();
       MultiplyWorks<T, kTile, kAlongSteps>(p, shared, barriers);
     }
     __syncwarp();

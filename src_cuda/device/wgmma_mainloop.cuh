@@ -155,12 +155,11 @@ class WgmmaProducts : public WgmmaSums<T, kTile, kAlongSteps> {
  public:
   using Stages = WgmmaStages<T, kTile, kAlongSteps>;
 
-  __device__ WgmmaProducts(const WgmmaParams& p, const Stages& stages, uint32_t barriers, int first_row)
+  __device__ WgmmaProducts(const WgmmaParams& p, const Stages& stages, uint32_t barriers)
       : channels_(p.chunks > 1 ? kChunk : static_cast<int32_t>(p.problem.in_channels)),
-        stages_(ptx::SharedAddress(&stages) & this->kOfBlock), ring_(barriers), first_row_(first_row) {}
+        stages_(ptx::SharedAddress(&stages) & this->kOfBlock), ring_(barriers) {}
 
-  // The sums of a work; what the last work left is stored behind the beginning of its multiplications. Of the only
-  // chunk, what has no channels is left out.
+  // The sums of a work. Of the only chunk, what has no channels is left out.
   template <typename Epilogue>
   __device__ __forceinline__ void Multiply(const WgmmaWork& work, Epilogue&& epilogue) {
     if (channels_ > 48) {
@@ -173,19 +172,10 @@ class WgmmaProducts : public WgmmaSums<T, kTile, kAlongSteps> {
   }
 
  private:
-  // A stage is released when the multiplications behind its own have begun.
   template <int kChannels, typename Epilogue>
-  __device__ __forceinline__ void MultiplyChunks(const WgmmaWork& work, Epilogue&& epilogue) {
-    const int32_t steps = work.end_step - work.first_step;
-    uint32_t read = MultiplyStage<kChannels>(false);
-    epilogue.StoreLeft();
-#pragma unroll 1
-    for (int32_t step = 1; step < steps; ++step) {
-      const uint32_t next = MultiplyStage<kChannels>(true);
-      ptx::WaitForMultiplications<1>();
-      this->Release(read);
-      read = next;
-    }
+  __device__ __forceinline__ void MultiplyChunks(const WgmmaWork& work, Epilogue& epilogue) {
+    const uint32_t read = this->MultiplySteps(work.end_step - work.first_step, epilogue,
+                                              [&](int32_t step) { return MultiplyStage<kChannels>(step > 0); });
     this->FinishAll();
     this->Release(read);
   }
@@ -196,7 +186,7 @@ class WgmmaProducts : public WgmmaSums<T, kTile, kAlongSteps> {
     using Src = MatrixDescriptor<typename Stages::SrcTile>;
     ring_.WaitUntilFull();
     const uint32_t stage = stages_ + ring_.stage() * Stages::kBytes, empty = ring_.empty();
-    this->template BeginChunk<Src, kChannels>(Src::At(stage, first_row_), stage + Stages::SrcTile::kBytes, adds);
+    this->template BeginChunk<Src, kChannels>(Src::At(stage, this->FirstRow()), stage + Stages::SrcTile::kBytes, adds);
     ring_.Advance();
     return empty;
   }
@@ -204,7 +194,6 @@ class WgmmaProducts : public WgmmaSums<T, kTile, kAlongSteps> {
   int32_t channels_;  // of all chunks
   uint32_t stages_;
   StageRing<kTile.stages> ring_;
-  int first_row_;
 };
 
 // The main loop of pixels in TMA's im2col mode.

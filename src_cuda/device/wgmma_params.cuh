@@ -41,15 +41,16 @@ struct WgmmaParams {
   int32_t chunks;      // of 64 source channels
   int32_t unit_rows, unit_cols;  // positions of a unit, of tiles of boxes
   int32_t box_rows, box_cols;    // pixels that they see, of the largest plane
-  // For divisions by the numbers above, of which a thread block's beginning has some, 20 instructions less each:
+  // For divisions by some of these numbers, of which a thread block's beginning has some, 20 instructions less each:
   // 2^32 - 1 over them.
   uint32_t count_reciprocals[kSpatial];
   uint32_t tap_reciprocal;
   uint32_t chunk_reciprocal;
+  uint32_t row_cluster_reciprocal, col_cluster_reciprocal;
   int32_t split;
-  int32_t live_classes;   // those that have positions, the first ones of the table
-  uint32_t row_clusters;  // of a class's tiles
-  uint32_t col_clusters;
+  int32_t live_classes;  // those that have positions, the first ones of the table
+  int32_t row_clusters;  // of a class's tiles
+  int32_t col_clusters;
   uint32_t class_works;  // of clusters, of a class
   uint32_t rounds;       // in which all clusters have works of one class, for each class
   ConvProblem problem;

@@ -29,7 +29,8 @@ __device__ __forceinline__ void FindSteps(const WgmmaParams& p, WgmmaWork* work)
     work->first_tap = residue.first_tap, work->taps = residue.tap_count;
   }
   const int32_t end = work->taps * p.chunks;
-  const int32_t size = static_cast<uint32_t>(end + p.split - 1) / static_cast<uint32_t>(p.split);
+  int32_t size = end;
+  if (p.split > 1) size = static_cast<uint32_t>(end + p.split - 1) / static_cast<uint32_t>(p.split);
   work->first_step = min(work->slice * size, end);
   work->end_step = min(work->first_step + size, end);
   if (work->first_step == work->end_step) work->first_step = end, work->end_step = end + 1;  // of zeros
@@ -71,7 +72,8 @@ class WgmmaScheduler {
   }
 
   __device__ __forceinline__ bool Next(WgmmaWork* work) {
-    const uint32_t clusters = gridDim.x / kTile.cluster(), rank = blockIdx.x % kTile.cluster();
+    const uint32_t clusters = gridDim.x / kTile.cluster();
+    const int32_t rank = blockIdx.x % kTile.cluster();
     const uint32_t in_rounds = params_.rounds * clusters;
     const uint32_t live = kTile.boxed ? 1 : params_.live_classes;  // boxes are of one class
     const bool in_round = turn_ < params_.rounds * live;
@@ -87,13 +89,12 @@ class WgmmaScheduler {
       place = rest / each, rest = first + rest % each;
     }
     ++turn_;
-    const uint32_t col_tile = rest % params_.col_clusters * kTile.col_blocks + rank / kTile.row_blocks;
-    rest /= params_.col_clusters;
-    const uint32_t row_tile = rest % params_.row_clusters * kTile.row_blocks + rank % kTile.row_blocks;
-    rest /= params_.row_clusters;
-    work->first_row = static_cast<int32_t>(row_tile * kTile.rows);
-    work->first_col = static_cast<int32_t>(col_tile * kTile.cols);
-    work->slice = static_cast<int32_t>(rest);
+    int32_t row_cluster, col_cluster;
+    const int32_t along = Divider<int32_t>(params_.col_clusters, params_.col_cluster_reciprocal)
+                              .Divide(static_cast<int32_t>(rest), &col_cluster);
+    work->slice = Divider<int32_t>(params_.row_clusters, params_.row_cluster_reciprocal).Divide(along, &row_cluster);
+    work->first_row = (row_cluster * kTile.row_blocks + rank % kTile.row_blocks) * kTile.rows;
+    work->first_col = (col_cluster * kTile.col_blocks + rank / kTile.row_blocks) * kTile.cols;
     work->residue = live > 1 ? order_[place] : 0;
     FindSteps(params_, work);
     return true;

@@ -16,6 +16,7 @@
 #include "device/wgmma_mainloop.cuh"
 #include "device/wgmma_params.cuh"
 #include "device/wgmma_scheduler.cuh"
+#include "device/wgmma_stores.cuh"
 #include "launch.h"
 
 namespace jaxconv {
@@ -118,6 +119,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     WgmmaKernelOfSlices(const __grid_constant__ WgmmaParams p) {
   constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
   static_assert(kTile.cluster() == 1 && !kTile.boxed, "the cluster's blocks have the slices, of pixels for each tap");
+  static_assert(!kTile.transposed, "a lane has pairs of columns");
   static_assert(kTile.rows == 64 * kTile.warpgroups(), "a warp has 16 rows");
   static_assert(kTile.resident == 2, "no warp leaves registers to others");
   if constexpr (!ptx::kIsHopper) {
@@ -140,15 +142,15 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       }
       __syncthreads();
       ptx::ArriveInCluster();
-      WgmmaProducts<T, kTile, kAlongSteps> sums(p, shared.stages, barriers, threadIdx.x / 128 * 64);
+      WgmmaProducts<T, kTile, kAlongSteps> sums(p, shared.stages, barriers);
       // What takes long to find out, while there is nothing to multiply.
       const WgmmaStores<T, kTile> stores(p, 0);
       const int32_t first_row = work.first_row + threadIdx.x / 32 * kResultRows;
-      const int64_t offsets[] = {stores.RowOffset(work, first_row, 0), stores.RowOffset(work, first_row, 1)};
+      const int64_t offsets[] = {stores.LaneOffset(work, first_row, 0), stores.LaneOffset(work, first_row, 1)};
       sums.Multiply(work, NothingLeft{});
       ptx::WaitForCluster();  // all blocks have their barriers
       float added[kTile.cols / 8][4];
-      slices.AddAll(sums.At(0, 0), added);
+      slices.AddAll(sums.At(0), added);
       const int32_t first_col = work.first_col + slices.first_col();
 #pragma unroll
       for (int half = 0; half < 2; ++half) {

@@ -12,53 +12,66 @@
 
 namespace jaxconv {
 
-// A multiplying warpgroup's sums: its share of the tile's rows, in blocks of 64.
+// A multiplying warpgroup's sums: its share of the tile's rows, in blocks of 64, by all columns, or, of transposed
+// tiles, its share of the columns by all rows.
 template <typename T, WgmmaTile kTile, bool kAlongSteps>
 class WgmmaSums {
  public:
-  static constexpr int kRowBlocks = kTile.rows / (64 * kTile.warpgroups());
-  // ptxas refuses 256 columns to kernels of 512 threads, though their warpgroups take more registers than they begin
-  // with.
-  static constexpr int kColsAtOnce = kTile.warpgroups() == 3 ? 128 : kTile.cols;
-  static constexpr int kColBlocks = kTile.cols / kColsAtOnce;
-  static_assert(kTile.rows % (64 * kTile.warpgroups()) == 0, "each warpgroup has blocks of 64 rows");
+  static constexpr int kShare = (kTile.transposed ? kTile.cols : kTile.rows) / kTile.warpgroups();
+  static constexpr int kBlocks = kShare / 64;
+  static constexpr int kAcross = kTile.transposed ? kTile.rows : kTile.cols;
+  static_assert(kShare % 64 == 0, "each warpgroup has blocks of 64 rows, or columns");
 
-  // Of the i-th 64 rows and the j-th kColsAtOnce columns.
-  __device__ __forceinline__ const float (&At(int i, int j) const)[kColsAtOnce / 8][4] { return sums_[i][j]; }
+  // Of its i-th 64.
+  __device__ __forceinline__ const float (&At(int i) const)[kAcross / 8][4] { return sums_[i]; }
+
+  // This warpgroup's first row, or column, of the tile.
+  static __device__ __forceinline__ int FirstRow() { return kTile.transposed ? 0 : threadIdx.x / 128 * kShare; }
+  static __device__ __forceinline__ int FirstCol() { return kTile.transposed ? threadIdx.x / 128 * kShare : 0; }
 
  protected:
-  using Rhs = MatrixDescriptor<typename WgmmaFilter<T, kTile, kAlongSteps>::Tile>;
-
   // Begins the multiplications of a chunk of pixels, or its first part, which Src describes, by a filter's tile. The
   // first of a work's overwrites instead of adding: were zeros put in registers, the compiler would let none overlap.
   template <typename Src, int kChannels = kChunk>
-  __device__ __forceinline__ void BeginChunk(uint64_t a, uint32_t filter, bool adds) {
-    const uint64_t b = Rhs::At(filter, 0);
+  __device__ __forceinline__ void BeginChunk(uint64_t src, uint32_t filter, bool adds) {
+    using Rhs = MatrixDescriptor<typename WgmmaFilter<T, kTile, kAlongSteps>::Tile>;
+    const uint64_t rhs = Rhs::At(filter, FirstCol());
     ptx::BeginMultiplications();
 #pragma unroll
     for (int k = 0; k < kChannels / 16; ++k) {
 #pragma unroll
-      for (int i = 0; i < kRowBlocks; ++i) {
-#pragma unroll
-        for (int j = 0; j < kColBlocks; ++j) {
-          ptx::WarpgroupMultiplyAdd<T, kColsAtOnce, false, !kAlongSteps>(
-              sums_[i][j], a + Src::Further(i * 64, k), b + Rhs::Further(j * kColsAtOnce, k), k > 0 || adds);
+      for (int i = 0; i < kBlocks; ++i) {
+        if constexpr (kTile.transposed) {
+          ptx::WarpgroupMultiplyAdd<T, kAcross, !kAlongSteps, false>(sums_[i], rhs + Rhs::Further(i * 64, k),
+                                                                     src + Src::Further(0, k), k > 0 || adds);
+        } else {
+          ptx::WarpgroupMultiplyAdd<T, kAcross, false, !kAlongSteps>(sums_[i], src + Src::Further(i * 64, k),
+                                                                     rhs + Rhs::Further(0, k), k > 0 || adds);
         }
       }
     }
     ptx::CommitMultiplications();
   }
 
+  // The multiplications of so many steps, of one at least: begin(step) begins a step's, and says which barrier is to be
+  // told that they have been done, as it is when the next one's have begun; the last one's is returned. What the last
+  // work left is stored piece by piece, each behind the beginning of a step, which the tensor cores take longer for.
+  template <typename Epilogue, typename F>
+  __device__ __forceinline__ uint32_t MultiplySteps(int32_t steps, Epilogue& epilogue, F&& begin) {
+    uint32_t read = begin(0);
+    StoreBesides<0>(steps, epilogue, begin, read);
+#pragma unroll 1
+    for (int32_t step = max(1, Epilogue::kLeft); step < steps; ++step) MultiplyNext(step, begin, read);
+    return read;
+  }
+
   // Waits for all of them: of a work's sums, which are read behind it, or of a stage.
   __device__ __forceinline__ void FinishAll() {
     ptx::WaitForMultiplications<0>();
 #pragma unroll
-    for (auto& rows : sums_) {
+    for (auto& block : sums_) {
 #pragma unroll
-      for (auto& block : rows) {
-#pragma unroll
-        for (auto& four : block) ptx::KeepBehind(four);
-      }
+      for (auto& four : block) ptx::KeepBehind(four);
     }
   }
 
@@ -76,7 +89,25 @@ class WgmmaSums {
   static constexpr uint32_t kOfBlock = (1 << 18) - 1;
 
  private:
-  float sums_[kRowBlocks][kColBlocks][kColsAtOnce / 8][4];
+  template <typename F>
+  static __device__ __forceinline__ void MultiplyNext(int32_t step, F&& begin, uint32_t& read) {
+    const uint32_t next = begin(step);
+    ptx::WaitForMultiplications<1>();
+    Release(read);
+    read = next;
+  }
+
+  // Of as many steps as there are pieces, if there are so many.
+  template <int kPiece, typename Epilogue, typename F>
+  static __device__ __forceinline__ void StoreBesides(int32_t steps, Epilogue& epilogue, F&& begin, uint32_t& read) {
+    if constexpr (kPiece < Epilogue::kLeft) {
+      epilogue.template StorePiece<kPiece>();
+      if (kPiece + 1 < min(steps, Epilogue::kLeft)) MultiplyNext(kPiece + 1, begin, read);
+      StoreBesides<kPiece + 1>(steps, epilogue, begin, read);
+    }
+  }
+
+  float sums_[kBlocks][kAcross / 8][4];
 };
 
 }  // namespace jaxconv

@@ -138,13 +138,13 @@ DirectPlaces MakePlaces(const DirectParams& d, const DirectTile& tile, Pass pass
   } else if (pass == Pass::kGather) {
     place(places.filter, filter);
   }
-  const int32_t exchange = tile.filter_rows * tile.set * 4 * 32 * 4 * d.items * d.parts;  // of all warps' sums
-  if (pass == Pass::kReduce) at = std::max<int64_t>(at, exchange);
+  const int64_t exchange = tile.filter_rows * tile.set * 4 * 32 * 4 * int64_t{d.items} * d.parts;  // of all warps' sums
+  if (pass == Pass::kReduce) at = std::max(at, exchange);
   place(places.entries, HasTapsAcross(tile, pass) ? cols * 4 : (entries + 1) * kRun * 4);
   place(places.positions, positions * 8);
   if (pass == Pass::kReduce) {
     place(places.position_pixels, positions * 4);
-    place(places.sums, d.items * (tile.filter_rows * 16 + tile.set * 8) * 8);
+    place(places.sums, int64_t{d.items} * (tile.filter_rows * 16 + tile.set * 8) * 8);
   }
   place(places.zeros, 16);
   place(places.barriers, stages * 16);

@@ -185,8 +185,10 @@ WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
   for (int d = 0; d < kSpatial; ++d) params.count_reciprocals[d] = reciprocal(params.counts[d]);
   params.tap_reciprocal = reciprocal(params.tap_stride);
   params.chunk_reciprocal = reciprocal(params.chunks);
-  params.row_clusters = static_cast<uint32_t>(RowClusters(p, tile));
-  params.col_clusters = static_cast<uint32_t>(ColClusters(p, tile));
+  params.row_clusters = static_cast<int32_t>(RowClusters(p, tile));
+  params.col_clusters = static_cast<int32_t>(ColClusters(p, tile));
+  params.row_cluster_reciprocal = reciprocal(params.row_clusters);
+  params.col_cluster_reciprocal = reciprocal(params.col_clusters);
   params.class_works = static_cast<uint32_t>(ClassWorks(p, tile, plan.split));
   return params;
 }
