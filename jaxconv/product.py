@@ -54,9 +54,10 @@ class Product:
 
     @cached_property
     def activation_bytes(self) -> int:
-        """Of lhs and out, each once."""
+        """Of the pixels of lhs that windows see, and of out, each once."""
         p = self.problem
-        lhs = math.prod(p.in_spatial) * p.in_channels * p.lhs_dtype.itemsize
+        seen = map(_seen, p.in_spatial, p.kernel, p.window_strides, p.lhs_dilation, p.rhs_dilation)
+        lhs = math.prod(seen) * p.in_channels * p.lhs_dtype.itemsize
         out = math.prod(p.out_spatial) * p.out_channels * p.out_dtype.itemsize
         return self.images * self.groups * (lhs + out)
 
@@ -159,6 +160,13 @@ class Product:
     def column_bytes(self) -> int:
         """Of a row of the column matrix: a position's (tap, channel)s, of all groups."""
         return self.groups * self.channel_taps * self.problem.lhs_dtype.itemsize
+
+
+def _seen(size: int, kernel: int, stride: int, lhs_dilation: int, rhs_dilation: int) -> int:
+    """Pixels of a dimension that windows see, which leave some out if they are further apart than wide."""
+    if stride == 1 or lhs_dilation > 1:
+        return size
+    return ceil_div(size * len({tap * rhs_dilation % stride for tap in range(kernel)}), stride)
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -1177,6 +1177,18 @@ def test_positions_of_wgmma_are_of_31_bits():
         assert all((choice.plan is not None) == fits for choice in choices)
 
 
+@pytest.mark.parametrize("kernel, step, dilation, share", [
+    (1, 1, 1, 1), (1, 2, 1, 1 / 2), (1, 7, 3, 1 / 7), (3, 2, 1, 1), (3, 2, 2, 1 / 2), (2, 4, 1, 1 / 2), (3, 4, 2, 1 / 2),
+    (2, 6, 4, 1 / 3), (5, 3, 1, 1),
+])  # fmt: skip
+def test_pixels_that_no_window_sees_take_no_time(kernel, step, dilation, share):
+    """Of windows that leave rows, or columns, out."""
+    conv = functools.partial(lax_channels_last, window_strides=(step, 1), rhs_dilation=(dilation, 1))
+    problem = problem_of(conv, (2, 840, 10, 64), (kernel, 3, 64, 32), "bfloat16")
+    out = math.prod(problem.out_shape) * 2
+    assert Product("gather", problem).activation_bytes == 2 * 840 * share * 10 * 64 * 2 + out
+
+
 @pytest.mark.parametrize("multiprocessors", [1, 2, 3, 16, 131])
 def test_clusters_of_any_device(multiprocessors):
     """Also one that holds no whole cluster at a time is planned for."""
