@@ -166,7 +166,7 @@ def _seen(size: int, kernel: int, stride: int, lhs_dilation: int, rhs_dilation: 
     """Pixels of a dimension that windows see, which leave some out if they are further apart than wide."""
     if stride == 1 or lhs_dilation > 1:
         return size
-    return ceil_div(size * len({tap * rhs_dilation % stride for tap in range(kernel)}), stride)
+    return ceil_div(size * min(kernel, stride // math.gcd(stride, rhs_dilation)), stride)
 
 
 def ceil_div(a: int, b: int) -> int:
