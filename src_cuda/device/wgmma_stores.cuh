@@ -48,17 +48,21 @@ class WgmmaStores {
   __device__ __forceinline__ void StoreColumns(const float (&sums)[kBlocks][4], const WgmmaWork& work,
                                                int32_t first_row, int32_t first_col) const {
     static_assert(kBlocks % 4 == 0, "each of a warp's lanes has a row of four blocks of eight");
+    WithType<float>(params_.out_type, [&](auto type) {
+      using Out = decltype(type);
+      Out* const slice = static_cast<Out*>(params_.out) + work.slice * params_.slice_elements;
 #pragma unroll
-    for (int block = 0; block < kBlocks; block += 4) {
-      const int64_t offsets = RowOffset(work, first_row + block * 8 + lane_);
+      for (int block = 0; block < kBlocks; block += 4) {
+        const int64_t offsets = RowOffset(work, first_row + block * 8 + lane_);
 #pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        const int64_t offset = __shfl_sync(0xffffffff, offsets, i / 4 * 8 + lane_ % 4 * 2 + i % 2);
-        const int32_t col = first_col + warp_ * 16 + i / 2 % 2 * 8 + lane_ / 4;
-        if (offset < 0 || col >= params_.problem.out_channels) continue;
-        StoreOne(sums[block + i / 4][i % 4], work.slice * params_.slice_elements + offset + col);
+        for (int i = 0; i < 16; ++i) {
+          const int64_t offset = __shfl_sync(0xffffffff, offsets, i / 4 * 8 + lane_ % 4 * 2 + i % 2);
+          const int32_t col = first_col + warp_ * 16 + i / 2 % 2 * 8 + lane_ / 4;
+          if (offset < 0 || col >= params_.problem.out_channels) continue;
+          slice[offset + col] = static_cast<Out>(sums[block + i / 4][i % 4]);
+        }
       }
-    }
+    });
   }
 
   // From the result's origin to a row of this lane's, the first of a warp's 16 or the one eight further; or less than
@@ -134,13 +138,6 @@ class WgmmaStores {
     const ptx::PixelPlace at = InPixels(rows_.At(row), q.period, params_.classes[work.residue].phase);
     if (at.image >= q.batch || at.d >= q.dst_size[0] || at.h >= q.dst_size[1] || at.w >= q.dst_size[2]) return -1;
     return at.image * q.dst.batch + at.d * q.dst.spatial[0] + at.h * q.dst.spatial[1] + at.w * q.dst.spatial[2];
-  }
-
-  __device__ __forceinline__ void StoreOne(float sum, int64_t offset) const {
-    WithType<float>(params_.out_type, [&](auto type) {
-      using Out = decltype(type);
-      static_cast<Out*>(params_.out)[offset] = static_cast<Out>(sum);
-    });
   }
 
   // A buffer of the warpgroup that this warp's stores have left.
