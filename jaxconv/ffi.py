@@ -54,6 +54,8 @@ def _load(platform: str) -> ModuleType | None:
         return None
     module = importlib.import_module(name)
     check_fits(name, module.ffi_api_version(), running_ffi_api())
+    for type_name, registration in module.types().items():
+        jax.ffi.register_ffi_type(type_name, registration, platform=FFI_PLATFORMS[platform])
     for target, handler in module.registrations().items():
         jax.ffi.register_ffi_target(target, handler, platform=FFI_PLATFORMS[platform])
     return module

@@ -115,5 +115,6 @@ NB_MODULE(_cpu, m) {
     targets["jaxconv_reduce"] = jaxconv::Handler<jaxconv::Reduce>();
     return targets;
   });
+  m.def("types", [] { return nanobind::dict(); });  // nothing is kept from call to call
   m.def("ffi_api_version", [] { return nanobind::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); });
 }

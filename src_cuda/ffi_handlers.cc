@@ -1,15 +1,17 @@
 // The FFI handlers of the CUDA platform, and the Python module `_cuda` that hands them to JAX.
 //
 // Handlers only enqueue: they allocate nothing and wait for nothing, so that XLA may record them into a CUDA graph. The
-// scratch that a call needs is its second result.
+// scratch that a call needs is its second result. A gather has a number of its own as long as its program is loaded.
 #include <cuda_runtime_api.h>
 #include <nanobind/nanobind.h>
 
 #include <algorithm>
 #include <iterator>
+#include <memory>
 #include <stdexcept>
 #include <string>
 
+#include "call_slot.h"
 #include "conv_problem.h"
 #include "ffi_decode.h"
 #include "launch.h"
@@ -54,7 +56,7 @@ Plan DecodePlan(const CudaAttributes& attributes) {
 }
 
 // `rhs` and `result` are filter and destination of a gather, the destination's gradient and the filter's of a reduce.
-ffi::Error Run(Pass pass, cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffer rhs, ffi::AnyBuffer taps,
+ffi::Error Run(Pass pass, int slot, cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffer rhs, ffi::AnyBuffer taps,
                ffi::AnyBuffer classes, ffi::AnyBuffer result, ffi::AnyBuffer scratch,
                const CudaAttributes& attributes) {
   const ffi::AnyBuffer& filter = pass == Pass::kGather ? rhs : result;
@@ -89,21 +91,24 @@ ffi::Error Run(Pass pass, cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffe
                       src.untyped_data(),
                       rhs.untyped_data(),
                       result.untyped_data(),
-                      scratch.untyped_data()};
+                      scratch.untyped_data(),
+                      slot};
   const cudaError_t status = family.launch(call, plan, stream);
   return status == cudaSuccess ? ffi::Error::Success() : fail(status);
 }
 
+ffi::ErrorOr<std::unique_ptr<CallSlot>> TakeSlot(CudaAttributes) { return std::make_unique<CallSlot>(); }
+
 ffi::Error Gather(cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffer filter, ffi::AnyBuffer taps,
                   ffi::AnyBuffer classes, ffi::Result<ffi::AnyBuffer> dst, ffi::Result<ffi::AnyBuffer> scratch,
-                  CudaAttributes attributes) {
-  return Run(Pass::kGather, stream, src, filter, taps, classes, *dst, *scratch, attributes);
+                  CudaAttributes attributes, CallSlot* slot) {
+  return Run(Pass::kGather, slot->NumberOn(stream), stream, src, filter, taps, classes, *dst, *scratch, attributes);
 }
 
 ffi::Error Reduce(cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffer grad, ffi::AnyBuffer taps,
                   ffi::AnyBuffer classes, ffi::Result<ffi::AnyBuffer> filter_grad, ffi::Result<ffi::AnyBuffer> scratch,
                   CudaAttributes attributes) {
-  return Run(Pass::kReduce, stream, src, grad, taps, classes, *filter_grad, *scratch, attributes);
+  return Run(Pass::kReduce, -1, stream, src, grad, taps, classes, *filter_grad, *scratch, attributes);
 }
 
 // The signature of both handlers.
@@ -119,16 +124,29 @@ auto Signature() {
       .Attrs<CudaAttributes>();
 }
 
-XLA_FFI_DEFINE_HANDLER(kGather, Gather, Signature(), {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kTakeSlot, TakeSlot, ffi::Ffi::BindInstantiate().Attrs<CudaAttributes>());
+XLA_FFI_DEFINE_HANDLER(kGather, Gather, Signature().Ctx<ffi::State<CallSlot>>(), {ffi::Traits::kCmdBufferCompatible});
 XLA_FFI_DEFINE_HANDLER(kReduce, Reduce, Signature(), {ffi::Traits::kCmdBufferCompatible});
 
 nanobind::capsule Handler(XLA_FFI_Handler* handler) { return nanobind::capsule(reinterpret_cast<void*>(handler)); }
 
 nanobind::dict Registrations() {
-  nanobind::dict handlers;
-  handlers["jaxconv_gather"] = Handler(kGather);
+  nanobind::dict gather, handlers;
+  gather["instantiate"] = Handler(kTakeSlot);
+  gather["execute"] = Handler(kGather);
+  handlers["jaxconv_gather"] = gather;
   handlers["jaxconv_reduce"] = Handler(kReduce);
   return handlers;
+}
+
+// What handlers keep of a program's calls.
+nanobind::dict Types() {
+  static constexpr ffi::TypeInfo kSlotInfo = ffi::MakeTypeInfo<CallSlot>();
+  nanobind::dict slot, types;
+  slot["type_id"] = nanobind::capsule(&CallSlot::id);
+  slot["type_info"] = nanobind::capsule(&kSlotInfo);
+  types["jaxconv_call_slot"] = slot;
+  return types;
 }
 
 // What the planner needs to know of a GPU, or None where there is none.
@@ -158,6 +176,7 @@ nanobind::object DeviceLimits() {
 
 NB_MODULE(_cuda, module) {
   module.def("registrations", &jaxconv::Registrations, "FFI handlers by target name.");
+  module.def("types", &jaxconv::Types, "What FFI handlers keep, by name.");
   module.def("device_limits", &jaxconv::DeviceLimits,
              "The first GPU's multiprocessors, clock_hz, bandwidth (bytes/s), shared_bytes (a thread block's most) and "
              "wgmma (whether its kernels are for it).");

@@ -14,6 +14,9 @@ namespace jaxconv {
 // The two products of conv_problem.h.
 enum class Pass { kGather, kReduce };
 
+// Calls of loaded programs that kernels may keep something of.
+inline constexpr int kCallSlots = 1 << 14;
+
 // A call's operands, all in device memory. `rhs` is the filter of a gather and the destination's gradient of a reduce.
 struct ConvCall {
   const ConvProblem& problem;
@@ -24,6 +27,7 @@ struct ConvCall {
   const void* rhs;
   void* result;
   void* scratch;
+  int slot;  // a number below kCallSlots of the call's own, whose launches follow each other; or -1
 };
 
 // Of the direct family: the output positions that a thread block computes at a time, rows by columns; the source pixels

@@ -745,14 +745,22 @@ def test_wgmma_itself_runs(row):
     assert any("AddSlices" in name for name in names) == (row.tile.slices == 0)
 
 
-@pytest.mark.parametrize("tile", [row.tile for row in FAMILIES["cuda"]["wgmma"].TILES if row.tile.resident == 2], ids=str)
-def test_exact_where_blocks_are_dealt_out(tile):
-    """Of long kernels, which have more blocks than there are at once: the last one's works end behind the others'."""
+@pytest.mark.parametrize("tile", [row.tile for row in FAMILIES["cuda"]["wgmma"].TILES if not row.tile.slices], ids=str)
+def test_exact_where_works_are_dealt_out(tile):
+    """Blocks take the next work by a counter of the call's own, which each launch leaves at zero: several launches of
+    one call, in turn with those of others, by one program and another."""
     x = jax.random.randint(jax.random.key(0), (1, 1_300_007, 64), -3, 4).astype("bfloat16")
     w = jax.random.randint(jax.random.key(1), (3 if tile.boxed else 1, 64, 72), -3, 4).astype("bfloat16")
-    conv = lambda of: jaxconv.conv1d(x, w, padding="SAME", implementation=of)
-    of_each = Constraint("cuda", "wgmma", tile), Constraint("cuda", "mma")
-    assert jnp.array_equal(*(jax.jit(conv, static_argnums=0)(of) for of in of_each))
+    conv = lambda of, x: jaxconv.conv1d(x, w, padding="SAME", implementation=of)
+    asked, factors = Constraint("cuda", "wgmma", tile), jnp.array([1, -1, 2], x.dtype)
+    expected = jax.jit(functools.partial(conv, Constraint("cuda", "mma")))(x)
+    one = jax.jit(functools.partial(conv, asked))
+    two = jax.jit(lambda x: (conv(asked, x), conv(asked, -2 * x)))
+    loop = jax.jit(lambda x: jax.lax.map(lambda factor: conv(asked, factor * x), factors))
+    for _ in range(3):
+        assert jnp.array_equal(one(x), expected)
+        assert all(map(jnp.array_equal, two(x), (expected, -2 * expected)))
+        assert all(map(jnp.array_equal, loop(x), [factor * expected for factor in factors]))
 
 
 @pytest.mark.parametrize("which", ["fprop", "dgrad"])

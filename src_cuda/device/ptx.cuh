@@ -34,6 +34,14 @@ __device__ __forceinline__ void CopyAsync(uint32_t to, const void* from, bool va
 }
 
 // Fetches a line of memory to L2.
+// Counts up to a number, behind which comes zero; the count before. Were it an addition, ptxas would add for all of a
+// warp at once, and wait for the sum.
+__device__ __forceinline__ uint32_t CountUp(uint32_t* count, uint32_t last) {
+  uint32_t before;
+  asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(count), "r"(last) : "memory");
+  return before;
+}
+
 __device__ __forceinline__ void Prefetch(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
 inline constexpr int kLineBytes = 128;
 

@@ -54,6 +54,14 @@ __device__ __forceinline__ void SendFour(uint32_t to, const float (&four)[4], ui
       : "memory");
 }
 
+// Writes a number there, and arrives at the barrier when it is there.
+__device__ __forceinline__ void SendOne(uint32_t to, uint32_t one, uint32_t barrier) {
+  JAXCONV_HOPPER_ASM(
+      "mbarrier.arrive.expect_tx.shared::cluster.b64 _, [%2], 4; "
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(one), "r"(barrier)
+      : "memory");
+}
+
 // Waits for the end of the barrier's first phase, and for what blocks of the cluster wrote before it.
 __device__ __forceinline__ void WaitForSent(uint32_t barrier) {
   uint32_t done = 0;

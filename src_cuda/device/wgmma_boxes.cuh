@@ -98,18 +98,19 @@ struct WgmmaBoxStages {
     if (i < all.tap_count) taps[place] = {tap.pixel, tap.plane, tap.filter, end};
   }
 
-  // Calls round(first tap, last, chunk) for all boxes of a work: steps are those of a chunk's taps, plane by plane.
+  // Calls round(first tap, last, chunk, steps behind them) for all boxes of a work: steps are those of a chunk's taps,
+  // plane by plane.
   template <typename F>
-  __device__ __forceinline__ void Rounds(const WgmmaWork& work, int32_t chunks, F&& round) const {
-    const bool are_zeros = work.first_step == work.taps * chunks;
-    int32_t chunk = are_zeros ? 0 : work.first_step / work.taps;
-    int32_t first = are_zeros ? work.taps : work.first_step % work.taps;
+  __device__ __forceinline__ void Rounds(const WgmmaSteps& steps, int32_t chunks, F&& round) const {
+    const bool are_zeros = steps.first == steps.taps * chunks;
+    int32_t chunk = are_zeros ? 0 : steps.first / steps.taps;
+    int32_t first = are_zeros ? steps.taps : steps.first % steps.taps;
 #pragma unroll 1
-    for (int32_t left = work.end_step - work.first_step; left > 0;) {
+    for (int32_t left = steps.end - steps.first; left > 0;) {
       const int32_t last = min(taps[first].end, first + left);
-      round(first, last, chunk);
       left -= last - first;
-      first = last == work.taps ? 0 : last;
+      round(first, last, chunk, left);
+      first = last == steps.taps ? 0 : last;
       chunk += first == 0;
     }
   }
@@ -144,11 +145,11 @@ class WgmmaBoxCopies {
 
   __device__ __forceinline__ void Find(const WgmmaWork&) {}  // its taps are in shared memory
 
-  // Copies this thread's share of a work's boxes, and of the taps that follow each.
+  // Copies this warp's share of a work's boxes, and of the taps that follow each.
   __device__ __forceinline__ void Copy(const WgmmaWork& work) {
-    stages_.Rounds(work, params_.chunks, [&](int32_t first, int32_t last, int32_t chunk) {
-      if (copies_boxes_) CopyBoxes(work.first_row, stages_.taps[first].plane, chunk * kChunk, first == work.taps);
-      if (!copies_filter_) return;
+    stages_.Rounds(work.steps, params_.chunks, [&](int32_t first, int32_t last, int32_t chunk, int32_t) {
+      if (copies_boxes_) CopyBoxes(work.first_row, stages_.taps[first].plane, chunk * kChunk, first == work.steps.taps);
+      if (!copies_filter_ || threadIdx.x % 32 != 0) return;
       for (int32_t tap = first; tap < last; ++tap) {
         filter_.WaitUntilEmpty();
         ptx::ArriveExpecting(filter_.full(), Stages::Filter::Tile::kBytes);
@@ -160,15 +161,18 @@ class WgmmaBoxCopies {
   }
 
  private:
-  // Zeros lie behind the last image.
+  // A lane for each unit. Zeros lie behind the last image.
   __device__ __forceinline__ void CopyBoxes(int32_t first_row, int32_t plane, int32_t channel, bool are_zeros) {
     const int32_t corner[] = {BoxPlane::Depth(plane), params_.corner[1] + BoxPlane::Row(plane),
                               params_.corner[2] + BoxPlane::Col(plane)};
+    const int unit = threadIdx.x % 32;
+    const ptx::PixelPlace at = InPixels(rows_.OfUnit(first_row / kUnitRows + unit), params_.problem.step, corner);
     boxes_.WaitUntilEmpty();
-    ptx::ArriveExpecting(boxes_.full(), Stages::kUnits * params_.box_rows * params_.box_cols * 128);
-#pragma unroll 1
-    for (int unit = 0; unit < Stages::kUnits; ++unit) {
-      const ptx::PixelPlace at = InPixels(rows_.At(first_row + unit * kUnitRows), params_.problem.step, corner);
+    if (unit == 0) {
+      ptx::ArriveExpecting(boxes_.full(), Stages::kUnits * params_.box_rows * params_.box_cols * 128);
+    }
+    __syncwarp();
+    if (unit < Stages::kUnits) {
       ptx::CopyBoxByTma(stages_.Box(params_, unit, boxes_.stage()), params_.src_map, boxes_.full(), channel, at.w, at.h,
                         at.d, are_zeros ? static_cast<int32_t>(params_.problem.batch) : at.image);
     }
@@ -195,18 +199,24 @@ class WgmmaBoxProducts : public WgmmaSums<T, kTile, kAlongSteps> {
         filter_(barriers + Stages::kBoxBarriers * 8), first_unit_(this->FirstRow() / kUnitRows),
         layout_(Unit::Layout(p.unit_rows == 1 ? 8 : p.box_cols)) {}
 
-  // The sums of a work. Boxes are released at the end of their multiplications: what the tensor cores do meanwhile is
-  // the other warpgroup's.
-  template <typename Epilogue>
-  __device__ __forceinline__ void Multiply(const WgmmaWork& work, Epilogue&& epilogue) {
+  // The sums of a work; calls last() while the last boxes' are multiplied. Boxes are released at the end of their
+  // multiplications: what the tensor cores do meanwhile is the other warpgroup's.
+  template <typename Epilogue, typename Last>
+  __device__ __forceinline__ void Multiply(const WgmmaSteps& steps, Epilogue&& epilogue, Last&& last) {
     bool adds = false;
-    stages_.Rounds(work, params_.chunks, [&](int32_t first, int32_t last, int32_t chunk) {
-      const auto left = static_cast<int32_t>(params_.problem.in_channels) - chunk * kChunk;
-      if (left > kChunk / 2) {
-        MultiplyBoxes<kChunk>(first, last, adds, epilogue);
+    stages_.Rounds(steps, params_.chunks, [&](int32_t first, int32_t end, int32_t chunk, int32_t left) {
+      const auto channels = static_cast<int32_t>(params_.problem.in_channels) - chunk * kChunk;
+      uint32_t read;
+      if (channels > kChunk / 2) {
+        read = MultiplyBoxes<kChunk>(first, end, adds, epilogue);
       } else {
-        MultiplyBoxes<kChunk / 2>(first, last, adds, epilogue);  // the other half has no channels
+        read = MultiplyBoxes<kChunk / 2>(first, end, adds, epilogue);  // the other half has no channels
       }
+      if (left == 0) last();
+      ptx::WaitForMultiplications<0>();
+      this->Release(read);
+      this->Release(boxes_.empty());
+      boxes_.Advance();
       adds = true;
     });
     this->FinishAll();
@@ -223,17 +233,14 @@ class WgmmaBoxProducts : public WgmmaSums<T, kTile, kAlongSteps> {
     }
   };
 
+  // Begins the multiplications of taps with the boxes they see; the last one's barrier, to be released.
   template <int kChannels, typename Epilogue>
-  __device__ __forceinline__ void MultiplyBoxes(int32_t first, int32_t last, bool adds, Epilogue&& epilogue) {
+  __device__ __forceinline__ uint32_t MultiplyBoxes(int32_t first, int32_t end, bool adds, Epilogue&& epilogue) {
     boxes_.WaitUntilFull();
     const uint32_t box = stages_.Box(params_, first_unit_, boxes_.stage());
-    const uint32_t read = this->MultiplySteps(last - first, epilogue, [&](int32_t step) {
+    return this->MultiplySteps(end - first, epilogue, [&](int32_t step) {
       return MultiplyTap<kChannels>(box, first + step, adds || step > 0);
     });
-    ptx::WaitForMultiplications<0>();
-    this->Release(read);
-    this->Release(boxes_.empty());
-    boxes_.Advance();
   }
 
   // Begins a tap's multiplications; its barrier, to be released.

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "device/convert.cuh"
+#include "device/wgmma_dealer.cuh"
 #include "device/wgmma_params.cuh"
 #include "device/wgmma_scheduler.cuh"
 #include "device/wgmma_stores.cuh"
@@ -28,20 +29,21 @@ class WgmmaEpilogue {
   __device__ WgmmaEpilogue(const WgmmaParams& p, uint32_t buffers) : params_(p), stores_(p, buffers) {}
 
   // Stores a work's sums, or leaves them.
-  __device__ __forceinline__ void Take(const Sums& sums, const WgmmaWork& work) {
-    if (!params_.has_out_maps) return StoreUnrounded(sums, work);
+  __device__ __forceinline__ void Take(const Sums& sums, const WgmmaTold& work) {
+    if (!params_.has_out_maps) return StoreUnrounded(sums, work.All());
     if constexpr (kLeaves) {
-      place_.Keep(work);
+      left_of_ = work;
 #pragma unroll
       for (int piece = 0; piece < kPieces; ++piece) Round(sums, piece, left_[piece]);
       is_left_ = true;
     } else {
-      stores_.FindPlaces(work.residue, work.first_row);
+      const int32_t residue = work.residue(), first_col = work.first_col();
+      stores_.FindPlaces(residue, work.first_row());
 #pragma unroll
       for (int piece = 0; piece < kPieces; ++piece) {
         typename Stores::Piece rounded;
         Round(sums, piece, rounded);
-        Store(rounded, piece, work.residue, work.first_col);
+        Store(rounded, piece, residue, first_col);
       }
     }
   }
@@ -50,8 +52,8 @@ class WgmmaEpilogue {
   template <int kPiece>
   __device__ __forceinline__ void StorePiece() {
     if (!is_left_) return;
-    if constexpr (kPiece == 0) stores_.FindPlaces(place_.residue(), place_.first_row());
-    Store(left_[kPiece], kPiece, place_.residue(), place_.first_col());
+    if constexpr (kPiece == 0) stores_.FindPlaces(left_of_.residue(), left_of_.first_row());
+    Store(left_[kPiece], kPiece, left_of_.residue(), left_of_.first_col());
     is_left_ = kPiece + 1 < kPieces;
   }
 
@@ -61,24 +63,6 @@ class WgmmaEpilogue {
   }
 
  private:
-  // Where a work's results are: three numbers, of which each has a lane. Of numbers in registers that all lanes have,
-  // ptxas 13.0 took the next work's column for the last one's in some pieces.
-  class Place {
-   public:
-    __device__ __forceinline__ void Keep(const WgmmaWork& work) {
-      const uint32_t lane = threadIdx.x % 32;
-      number_ = lane == 0 ? work.residue : lane == 1 ? work.first_row : work.first_col;
-    }
-    __device__ __forceinline__ int32_t residue() const { return OfLane(0); }
-    __device__ __forceinline__ int32_t first_row() const { return OfLane(1); }
-    __device__ __forceinline__ int32_t first_col() const { return OfLane(2); }
-
-   private:
-    __device__ __forceinline__ int32_t OfLane(int lane) const { return __shfl_sync(0xffffffff, number_, lane); }
-
-    int32_t number_;
-  };
-
   template <int kFirst>
   __device__ __forceinline__ void StoreFrom() {
     if constexpr (kFirst < kLeft) {
@@ -119,7 +103,7 @@ class WgmmaEpilogue {
   Stores stores_;
   typename Stores::Piece left_[kLeaves ? kPieces : 1];
   bool is_left_ = false;
-  Place place_;  // of what is left
+  WgmmaTold left_of_;
 };
 
 // In its place where there is one work.

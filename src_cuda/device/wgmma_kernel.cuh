@@ -1,4 +1,5 @@
-// Implicit GEMM on Hopper: thread blocks that stay, of one or two warps that copy and two warpgroups that multiply.
+// Implicit GEMM on Hopper: thread blocks that stay, of one or two warps that copy, two warpgroups that multiply, and a
+// warp that tells them what is next.
 //
 // TMA reads pixels in its im2col mode, in which a tap of the filter is an offset, or as boxes for many taps, and the
 // filter as it lies. Blocks of a cluster have neighbouring rows or columns and share what they read of an operand: L2
@@ -16,6 +17,7 @@
 #include "device/ptx_cluster.cuh"
 #include "device/ptx_hopper.cuh"
 #include "device/wgmma_boxes.cuh"
+#include "device/wgmma_dealer.cuh"
 #include "device/wgmma_epilogue.cuh"
 #include "device/wgmma_mainloop.cuh"
 #include "device/wgmma_params.cuh"
@@ -37,6 +39,7 @@ struct alignas(1024) WgmmaShared {
   char results[kTile.warpgroups()][ResultBuffers(kTile)][4 * kResultBytes];
   uint64_t barriers[Stages::kBarriers];
   int32_t order[kMostWgmmaClasses];
+  WgmmaDealt<kTile> dealt;
 };
 
 // Registers of a thread, where warps that copy leave theirs to those that multiply.
@@ -58,26 +61,56 @@ __device__ __forceinline__ void FetchAhead(const WgmmaParams& p) {
   if (!kTile.boxed && p.rank > 2) ptx::Prefetch(p.taps);
 }
 
-// Of warps that copy, one lane each. What the first copies are is found out while barriers are set up.
+// Of warps that copy. What the first copies are is found out while barriers are set up.
 template <typename T, WgmmaTile kTile, bool kAlongSteps>
 __device__ __forceinline__ void CopyWorks(const WgmmaParams& p, WgmmaShared<T, kTile, kAlongSteps>& shared,
-                                          uint32_t barriers) {
-  using MainLoop = WgmmaMainLoop<T, kTile, kAlongSteps>;
-  const int lane = threadIdx.x % 32, copier = static_cast<int>(threadIdx.x) / 32 - WgmmaReaders(kTile);
-  if (copier >= MainLoop::kCopiers) return SyncBlocks<kTile>();
-  if (copier == 0) WgmmaScheduler<kTile>::FillOrder(p, shared.order);
-  __syncwarp();
-  WgmmaScheduler<kTile> scheduler(p, shared.order);
-  typename MainLoop::Copies copies(p, shared.stages, barriers, copier);
+                                          uint32_t barriers, int copier) {
+  typename WgmmaMainLoop<T, kTile, kAlongSteps>::Copies copies(p, shared.stages, barriers, copier);
+  WgmmaWorks<kTile> works(p, shared.dealt);
   WgmmaWork work;
-  for (bool is_first = true; scheduler.Next(&work); is_first = false) {  // each block has a work at least
-    copies.Find(work);
-    if (is_first) SyncBlocks<kTile>();
-    if (lane == 0) copies.Copy(work);
+  bool is_more = true;  // each block has a work at least
+  const auto next = [&] {
+    WgmmaTold told;
+    is_more = works.Next(&told);
+    work = told.All();
+    if (is_more) copies.Find(work);
+  };
+  if (copier == 0) {
+    WgmmaScheduler<kTile>::FillOrder(p, shared.order);
     __syncwarp();
+    WgmmaScheduler<kTile>(p, shared.order).Find(WgmmaDealer<kTile>::First(), &work);
+    copies.Find(work);
+    SyncBlocks<kTile>();
+    works.TellFirst(work);
+  } else {
+    SyncBlocks<kTile>();
+    next();
+  }
+  while (is_more) {
+    copies.Copy(work);
+    __syncwarp();
+    next();
   }
   if constexpr (kTile.cluster() > 1) {
-    if (lane == 0) copies.Finish();
+    if (threadIdx.x % 32 == 0) copies.Finish();
+  }
+}
+
+// Of the warp that tells the others of all works but the first; one lane.
+template <typename T, WgmmaTile kTile, bool kAlongSteps>
+__device__ __forceinline__ void DealWorks(const WgmmaParams& p, WgmmaShared<T, kTile, kAlongSteps>& shared) {
+  SyncBlocks<kTile>();
+  if (threadIdx.x % 32 != 0) return;
+  const WgmmaScheduler<kTile> scheduler(p, shared.order);
+  WgmmaDealer<kTile> dealer(p, shared.dealt);
+  WgmmaWorks<kTile> works(p, shared.dealt);
+  works.SkipFirst();
+  WgmmaWork work;
+  for (bool is_more = true; is_more;) {
+    works.WaitForRoom();  // who asks early takes works from others
+    is_more = scheduler.Find(dealer.Next(), &work);
+    if (!is_more) work.steps.end = 0;
+    works.Tell(work);
   }
 }
 
@@ -86,12 +119,13 @@ template <typename T, WgmmaTile kTile, bool kAlongSteps>
 __device__ __forceinline__ void MultiplyWorks(const WgmmaParams& p, WgmmaShared<T, kTile, kAlongSteps>& shared,
                                               uint32_t barriers) {
   using Products = typename WgmmaMainLoop<T, kTile, kAlongSteps>::Products;
-  WgmmaScheduler<kTile> scheduler(p, shared.order);
+  WgmmaWorks<kTile> works(p, shared.dealt);
   Products sums(p, shared.stages, barriers);
   WgmmaEpilogue<T, kTile, Products> epilogue(p, ptx::SharedAddress(shared.results[threadIdx.x / 128]));
-  WgmmaWork work;
-  while (scheduler.Next(&work)) {
-    sums.Multiply(work, epilogue);
+  WgmmaTold next;
+  for (bool is_more = works.Next(&next); is_more;) {
+    const WgmmaTold work = next;
+    sums.Multiply(work.steps(), epilogue, [&] { is_more = works.Next(&next); });
     epilogue.Take(sums, work);
   }
   epilogue.Finish();
@@ -107,6 +141,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     __trap();  // the host launches mma's
   } else {
     using Shared = WgmmaShared<T, kTile, kAlongSteps>;
+    constexpr int kCopiers = WgmmaMainLoop<T, kTile, kAlongSteps>::kCopiers;
     if (threadIdx.x == 32 * WgmmaReaders(kTile)) FetchAhead<kTile>(p);
     extern __shared__ __align__(1024) char raw_shared[];
     Shared& shared = *reinterpret_cast<Shared*>(raw_shared);
@@ -116,11 +151,19 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     if constexpr (kTile.boxed) shared.stages.FillTaps(p);
     if (threadIdx.x == 0) {
       Shared::Stages::InitBarriers(barriers);
+      shared.dealt.InitBarriers(WgmmaReaders(kTile) + kCopiers);
       ptx::FenceBarriers();
     }
     if (threadIdx.x / 128 == kTile.warpgroups()) {
       if constexpr (kTile.resident == 1) ptx::LeaveRegisters<kCopyRegisters>();
-      CopyWorks<T, kTile, kAlongSteps>(p, shared, barriers);
+      const int copier = static_cast<int>(threadIdx.x) / 32 - WgmmaReaders(kTile);
+      if (copier < kCopiers) {
+        CopyWorks<T, kTile, kAlongSteps>(p, shared, barriers, copier);
+      } else if (copier == kCopiers) {
+        DealWorks<T, kTile, kAlongSteps>(p, shared);
+      } else {
+        SyncBlocks<kTile>();
+      }
     } else {
       SyncBlocks<kTile>();
       if constexpr (kTile.resident == 1) ptx::TakeRegisters<kMultiplyRegisters>();

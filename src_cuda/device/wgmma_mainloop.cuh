@@ -59,23 +59,24 @@ class WgmmaCopies {
   // Finds out where a work's first step is.
   __device__ __forceinline__ void Find(const WgmmaWork& work) {
     at_ = FirstPixel(work);
-    from_ = StepOf(TapOf(work, work.first_step), work.first_step);
+    from_ = StepOf(TapOf(work, work.steps.first), work.steps.first);
   }
 
-  // Copies a work's tiles, tap by tap, when the first one's place has been found.
+  // Copies a work's tiles, tap by tap, when the first one's place has been found; one of the warp's lanes.
   __device__ __forceinline__ void Copy(const WgmmaWork& work) {
-    for (int32_t step = work.first_step; step < work.end_step;) {
+    if (threadIdx.x % 32 != 0) return;
+    for (int32_t step = work.steps.first; step < work.steps.end;) {
       CopyStep(work, at_, from_);
       ring_.Advance();
       from_.channel += kChunk;
-      if (++step < work.end_step && from_.channel == params_.chunks * kChunk) from_ = StepOf(TapOf(work, step), step);
+      if (++step < work.steps.end && from_.channel == params_.chunks * kChunk) from_ = StepOf(TapOf(work, step), step);
     }
   }
 
   // The first pixel that this block copies, of a tile's first step.
   __device__ __forceinline__ ptx::PixelPlace FirstPixel(const WgmmaWork& work) const {
     ptx::PixelPlace at = InPixels(rows_.At(work.first_row + FirstPart()), params_.problem.step, params_.corner);
-    if (work.first_step == work.taps * params_.chunks) {  // zeros lie behind the last image, or row
+    if (work.steps.first == work.steps.taps * params_.chunks) {  // zeros lie behind the last image, or row
       (params_.rank == 2 ? at.w : at.image) =
           static_cast<int32_t>(params_.rank == 2 ? params_.problem.src_size[2] : params_.problem.batch);
     }
@@ -87,8 +88,8 @@ class WgmmaCopies {
   __device__ __forceinline__ Tap TapOf(const WgmmaWork& work, int32_t step) const {
     int32_t chunk;
     const int32_t place = by_chunks_.Divide(step, &chunk);
-    if (place < work.taps && params_.rank > 2) return params_.taps[work.first_tap + place];
-    return {0, place < work.taps ? 0 : -1, {params_.corner[0], params_.corner[1], params_.corner[2]}};
+    if (place < work.steps.taps && params_.rank > 2) return params_.taps[work.first_tap + place];
+    return {0, place < work.steps.taps ? 0 : -1, {params_.corner[0], params_.corner[1], params_.corner[2]}};
   }
 
   // The plan is of another problem, if a tap is where the maps do not reach.
@@ -159,23 +160,25 @@ class WgmmaProducts : public WgmmaSums<T, kTile, kAlongSteps> {
       : channels_(p.chunks > 1 ? kChunk : static_cast<int32_t>(p.problem.in_channels)),
         stages_(ptx::SharedAddress(&stages) & this->kOfBlock), ring_(barriers) {}
 
-  // The sums of a work. Of the only chunk, what has no channels is left out.
-  template <typename Epilogue>
-  __device__ __forceinline__ void Multiply(const WgmmaWork& work, Epilogue&& epilogue) {
+  // The sums of a work; calls last() while the last step's are multiplied. Of the only chunk, what has no channels is
+  // left out.
+  template <typename Epilogue, typename Last>
+  __device__ __forceinline__ void Multiply(const WgmmaSteps& steps, Epilogue&& epilogue, Last&& last) {
     if (channels_ > 48) {
-      MultiplyChunks<kChunk>(work, epilogue);
+      MultiplyChunks<kChunk>(steps, epilogue, last);
     } else if (channels_ > 32) {
-      MultiplyChunks<48>(work, epilogue);
+      MultiplyChunks<48>(steps, epilogue, last);
     } else {
-      MultiplyChunks<32>(work, epilogue);
+      MultiplyChunks<32>(steps, epilogue, last);
     }
   }
 
  private:
-  template <int kChannels, typename Epilogue>
-  __device__ __forceinline__ void MultiplyChunks(const WgmmaWork& work, Epilogue& epilogue) {
-    const uint32_t read = this->MultiplySteps(work.end_step - work.first_step, epilogue,
+  template <int kChannels, typename Epilogue, typename Last>
+  __device__ __forceinline__ void MultiplyChunks(const WgmmaSteps& steps, Epilogue& epilogue, Last& last) {
+    const uint32_t read = this->MultiplySteps(steps.end - steps.first, epilogue,
                                               [&](int32_t step) { return MultiplyStage<kChannels>(step > 0); });
+    last();
     this->FinishAll();
     this->Release(read);
   }

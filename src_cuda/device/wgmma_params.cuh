@@ -13,9 +13,11 @@
 namespace jaxconv {
 
 constexpr int WgmmaReaders(const WgmmaTile& tile) { return 4 * tile.warpgroups(); }  // warps that multiply
-// Behind them is one that copies, or two of boxes: of a warpgroup, which leaves them its registers, unless a
-// multiprocessor has two blocks.
-constexpr int WgmmaThreads(const WgmmaTile& tile) { return 32 * WgmmaReaders(tile) + (tile.resident == 1 ? 128 : 32); }
+// Behind them is one that copies, or two of boxes, and one that deals works, unless blocks have one: of a warpgroup,
+// which leaves them its registers, unless a multiprocessor has two blocks.
+constexpr int WgmmaThreads(const WgmmaTile& tile) {
+  return 32 * WgmmaReaders(tile) + (tile.resident == 1 ? 128 : tile.slices > 0 ? 32 : 64);
+}
 inline constexpr int kMostWgmmaClasses = 8, kMostWgmmaStep = 8;
 inline constexpr int kChunk = 64;        // channels of one tap, a tile's steps: rows of 128 bytes, as TMA swizzles them
 inline constexpr int kResultRows = 16;   // that are stored at once: a warp's of a block of 64
@@ -52,7 +54,12 @@ struct WgmmaParams {
   int32_t row_clusters;  // of a class's tiles
   int32_t col_clusters;
   uint32_t class_works;  // of clusters, of a class
-  uint32_t rounds;       // in which all clusters have works of one class, for each class
+  uint32_t works;        // of all
+  uint32_t rounds;       // in which clusters take works of one class, as many as there are clusters, for each class
+  int32_t works_ahead;   // that blocks are told of, of kTile.stages at most
+  // How many works have been asked for: zero before a launch, whose last question makes it so again. Null: works are
+  // shared out beforehand.
+  uint32_t* asked_for;
   ConvProblem problem;
   void* out;  // where there are no maps of it: the result, or the slices of a split reduction
   int64_t slice_elements;  // from a slice's results to the next one's; 0 where blocks add them
@@ -76,19 +83,31 @@ class RowPlaces {
 
   // The last is of as many images as there are rows.
   __device__ __forceinline__ ptx::PixelPlace At(int32_t row) const {
-    ptx::PixelPlace at;
-    int32_t rest = by_count_[2].Divide(kTile.boxed ? row / kUnitRows : row, &at.w);
-    rest = by_count_[1].Divide(rest, &at.h);
-    at.image = by_count_[0].Divide(rest, &at.d);
-    if constexpr (kTile.boxed) {
-      const int32_t in_unit = row % kUnitRows;
-      at.w = at.w * unit_cols_ + in_unit % unit_cols_;  // 8 or 64
-      at.h = at.h * unit_rows_ + in_unit / unit_cols_;
-    }
+    if constexpr (!kTile.boxed) return OfCounts(row);
+    ptx::PixelPlace at = OfUnit(row / kUnitRows);
+    const int32_t in_unit = row % kUnitRows;
+    at.w += in_unit % unit_cols_;  // 8 or 64
+    at.h += in_unit / unit_cols_;
+    return at;
+  }
+
+  // A unit's first one.
+  __device__ __forceinline__ ptx::PixelPlace OfUnit(int32_t unit) const {
+    ptx::PixelPlace at = OfCounts(unit);
+    at.w *= unit_cols_;
+    at.h *= unit_rows_;
     return at;
   }
 
  private:
+  __device__ __forceinline__ ptx::PixelPlace OfCounts(int32_t i) const {
+    ptx::PixelPlace at;
+    int32_t rest = by_count_[2].Divide(i, &at.w);
+    rest = by_count_[1].Divide(rest, &at.h);
+    at.image = by_count_[0].Divide(rest, &at.d);
+    return at;
+  }
+
   Divider<int32_t> by_count_[kSpatial];
   int32_t unit_rows_;
   int32_t unit_cols_;

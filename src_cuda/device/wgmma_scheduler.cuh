@@ -1,4 +1,4 @@
-// Which tiles a cluster of the wgmma family computes, one after the other.
+// The works of the wgmma family's clusters, and their order.
 #pragma once
 
 #include <cstdint>
@@ -8,32 +8,37 @@
 
 namespace jaxconv {
 
-// A tile of one class's product, over one slice of its reduction, which is counted in (tap, chunk of channels)s. There
-// is a step at least.
-struct WgmmaWork {
+// Steps of a reduction, a (tap, chunk of channels) each. There is one at least; behind those of all taps is one of zeros.
+struct WgmmaSteps {
+  int32_t taps;  // of the class
+  int32_t first;
+  int32_t end;
+};
+
+// A tile of one class's product, over one slice of its reduction.
+struct alignas(16) WgmmaWork {
   int32_t residue;  // the class's row in the table
   int32_t first_tap;
-  int32_t taps;
   int32_t first_row;
   int32_t first_col;
   int32_t slice;
-  int32_t first_step;
-  int32_t end_step;
+  WgmmaSteps steps;
 };
 
 // Fills in the steps of a class's slice. Of one class all taps are there, without a look at the table.
 __device__ __forceinline__ void FindSteps(const WgmmaParams& p, WgmmaWork* work) {
-  work->first_tap = 0, work->taps = p.problem.tap_count;
+  WgmmaSteps& steps = work->steps;
+  work->first_tap = 0, steps.taps = p.problem.tap_count;
   if (p.problem.class_count > 1) {
     const ResidueClass& residue = p.classes[work->residue];
-    work->first_tap = residue.first_tap, work->taps = residue.tap_count;
+    work->first_tap = residue.first_tap, steps.taps = residue.tap_count;
   }
-  const int32_t end = work->taps * p.chunks;
+  const int32_t end = steps.taps * p.chunks;
   int32_t size = end;
   if (p.split > 1) size = static_cast<uint32_t>(end + p.split - 1) / static_cast<uint32_t>(p.split);
-  work->first_step = min(work->slice * size, end);
-  work->end_step = min(work->first_step + size, end);
-  if (work->first_step == work->end_step) work->first_step = end, work->end_step = end + 1;  // of zeros
+  steps.first = min(work->slice * size, end);
+  steps.end = min(steps.first + size, end);
+  if (steps.first == steps.end) steps.first = end, steps.end = end + 1;  // of zeros
 }
 
 // The one tile of a cluster whose blocks have its slices.
@@ -48,10 +53,10 @@ __device__ __forceinline__ WgmmaWork WorkOfCluster(const WgmmaParams& p) {
   return work;
 }
 
-// Clusters run through all works in rounds, neighbouring columns of the same rows at the same time. In a round all have
-// works of one class, and in the next ones those of the others for the same rows, which read the same pixels, and whose
-// results are neighbours. What is left at the end, of fewer works than clusters, is shared out class by class, those of
-// many taps first, so that short works fill the end.
+// Works are in rounds: as many as there are clusters are of one class, neighbouring columns of the same rows at the same
+// time; the next ones are those of the other classes for the same rows, which read the same pixels, and whose results
+// are neighbours. What is left at the end, of fewer works than clusters, comes class by class, those of many taps first,
+// so that short works fill the end.
 template <WgmmaTile kTile>
 class WgmmaScheduler {
  public:
@@ -71,24 +76,20 @@ class WgmmaScheduler {
     order[place] = c;
   }
 
-  __device__ __forceinline__ bool Next(WgmmaWork* work) {
-    const uint32_t clusters = gridDim.x / kTile.cluster();
-    const int32_t rank = blockIdx.x % kTile.cluster();
-    const uint32_t in_rounds = params_.rounds * clusters;
+  // Finds the work of an index, if there are so many.
+  __device__ __forceinline__ bool Find(uint32_t index, WgmmaWork* work) const {
+    if (index >= params_.works) return false;
     const uint32_t live = kTile.boxed ? 1 : params_.live_classes;  // boxes are of one class
-    const bool in_round = turn_ < params_.rounds * live;
-    uint32_t place = 0, rest = blockIdx.x / kTile.cluster();
-    // Behind the rounds, who has the longest works of a turn has the shortest of the next.
-    if (live > 1 && !in_round && turn_ % 2 != 0) rest = clusters - 1 - rest;
-    rest += turn_ * clusters;
-    if (rest >= params_.class_works * live) return false;
+    uint32_t place = 0, rest = index;
     if (live > 1) {  // the class's place in the order, and the work's in the class
-      const uint32_t first = in_round ? turn_ / live * clusters : in_rounds;
+      const uint32_t clusters = gridDim.x / kTile.cluster(), in_rounds = params_.rounds * clusters;
+      const bool in_round = index < in_rounds * live;
+      const uint32_t first = in_round ? index / (clusters * live) * clusters : in_rounds;
       const uint32_t each = in_round ? clusters : params_.class_works - in_rounds;
       rest -= first * live;
       place = rest / each, rest = first + rest % each;
     }
-    ++turn_;
+    const int32_t rank = blockIdx.x % kTile.cluster();
     int32_t row_cluster, col_cluster;
     const int32_t along = Divider<int32_t>(params_.col_clusters, params_.col_cluster_reciprocal)
                               .Divide(static_cast<int32_t>(rest), &col_cluster);
@@ -103,7 +104,6 @@ class WgmmaScheduler {
  private:
   const WgmmaParams& params_;
   const int32_t (&order_)[kMostWgmmaClasses];
-  uint32_t turn_ = 0;
 };
 
 }  // namespace jaxconv

@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       const WgmmaStores<T, kTile> stores(p, 0);
       const int32_t first_row = work.first_row + threadIdx.x / 32 * kResultRows;
       const int64_t offsets[] = {stores.LaneOffset(work, first_row, 0), stores.LaneOffset(work, first_row, 1)};
-      sums.Multiply(work, NothingLeft{});
+      sums.Multiply(work.steps, NothingLeft{}, [] {});
       ptx::WaitForCluster();  // all blocks have their barriers
       float added[kTile.cols / 8][4];
       slices.AddAll(sums.At(0), added);
@@ -159,9 +159,9 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     } else {
       // A lane for each stage: they look up taps at the same time, each its first while pixels are worked out.
       WgmmaCopies<T, kTile, kAlongSteps> copies(p, shared.stages, barriers, copier % kTile.stages);
-      int32_t step = work.first_step + copier;
-      const bool copies_one = copier < kTile.stages && step < work.end_step;
-      if (!copies_one) step = work.first_step;
+      int32_t step = work.steps.first + copier;
+      const bool copies_one = copier < kTile.stages && step < work.steps.end;
+      if (!copies_one) step = work.steps.first;
       const Tap tap = copies.TapOf(work, step);
       const ptx::PixelPlace at = copies.FirstPixel(work);
       auto from = copies.StepOf(tap, step);
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       ptx::ArriveInCluster();
       for (bool more = copies_one; more;) {
         copies.CopyStep(work, at, from);
-        more = (step += kTile.stages) < work.end_step;
+        more = (step += kTile.stages) < work.steps.end;
         if (more) copies.Return(), from = copies.StepOf(copies.TapOf(work, step), step);
       }
       __syncwarp();

@@ -190,6 +190,10 @@ WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
   params.row_cluster_reciprocal = reciprocal(params.row_clusters);
   params.col_cluster_reciprocal = reciprocal(params.col_clusters);
   params.class_works = static_cast<uint32_t>(ClassWorks(p, tile, plan.split));
+  params.works = params.class_works * static_cast<uint32_t>(params.live_classes);
+  // As few as all stages have the steps of: who is told of more than it gets done takes works from others.
+  const int64_t steps = CeilDiv(p.tap_count * params.chunks, int64_t{params.live_classes} * plan.split);
+  params.works_ahead = tile.boxed ? 1 : static_cast<int32_t>(CeilDiv(tile.stages, std::max<int64_t>(1, steps)));
   return params;
 }
 
@@ -210,20 +214,26 @@ cudaError_t HeldClusters(const void* function, const cudaLaunchConfig_t& config,
   return cudaSuccess;
 }
 
-// How often the clusters that are there at once are launched. Of the memory's bandwidth multiprocessors get unlike
-// shares: where memory is what a kernel waits for, clusters are dealt out as others end, each with so much to copy that
-// its beginning does not count.
-uint32_t Shifts(const WgmmaParams& params, const WgmmaTile& tile, int held) {
-  constexpr int64_t kLeastBytes = 300 << 10;
-  if (tile.resident == 1) return 1;  // nothing would hide a beginning
-  const ConvProblem& p = params.problem;
-  const auto pixels = [&](const int64_t (&size)[kSpatial]) { return p.batch * size[0] * size[1] * size[2]; };
-  const int64_t bytes = 2 * (pixels(p.src_size) * p.in_channels + pixels(p.dst_size) * p.out_channels);
-  return static_cast<uint32_t>(std::max<int64_t>(1, bytes / (held * kLeastBytes)));
+// Of each call, how many works its clusters have asked for; zeros between launches.
+__device__ uint32_t asked_for[kCallSlots];
+
+// Their address on the current device, which is asked for once.
+cudaError_t Counters(uint32_t** counters) {
+  static std::mutex mutex;
+  static std::map<int, uint32_t*> known;
+  int device = 0;
+  if (const cudaError_t status = cudaGetDevice(&device)) return status;
+  const std::lock_guard lock(mutex);
+  uint32_t*& address = known[device];
+  if (address == nullptr) {
+    if (const cudaError_t status = cudaGetSymbolAddress(reinterpret_cast<void**>(&address), asked_for)) return status;
+  }
+  *counters = address;
+  return cudaSuccess;
 }
 
 // As many clusters as the device holds, or as there are works; or one for each tile, if it has the tile's slices.
-cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& tile, WgmmaParams& params,
+cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& tile, WgmmaParams& params, int slot,
                             cudaStream_t stream) {
   const uint32_t cluster = tile.slices > 0 ? params.split : tile.cluster();
   const auto function = reinterpret_cast<const void*>(kernel.function);
@@ -243,9 +253,12 @@ cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& ti
   } else {
     int held = 0;
     if (const cudaError_t status = HeldClusters(function, config, &held)) return status;
-    const uint32_t works = params.class_works * static_cast<uint32_t>(params.live_classes);
-    const uint32_t clusters = std::min(held * Shifts(params, tile, held), works);
+    const uint32_t clusters = std::min(static_cast<uint32_t>(held), params.works);
     params.rounds = params.class_works / clusters;
+    if (slot >= 0 && params.works >= 2 * clusters) {
+      if (const cudaError_t status = Counters(&params.asked_for)) return status;
+      params.asked_for += slot;
+    }
     config.gridDim = dim3(clusters * cluster);
   }
   void* arguments[] = {&params};
@@ -257,12 +270,13 @@ cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) 
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
   const bool is_matrix = plan.im2col().rank == 2 && !kWgmmaTiles[plan.tile].boxed;
   const ConvProblem seen = is_matrix ? AsMatrix(p) : p;
-  const ConvCall call_seen{seen, call.pass, call.taps, call.classes, call.src, call.rhs, call.result, call.scratch};
+  const ConvCall call_seen{seen, call.pass, call.taps, call.classes, call.src, call.rhs, call.result, call.scratch,
+                           call.slot};
   WgmmaParams params = MakeParams(call_seen, plan);
   if (!DeviceHasWgmma() || !AreAligned({call.src, call.rhs, call.result}) || !EncodeMaps(call_seen, plan, &params)) {
     return kMma.launch(call, WithoutWgmma(plan), stream);
   }
-  const cudaError_t status = EnqueueClusters(Find(p, plan.tile), kWgmmaTiles[plan.tile], params, stream);
+  const cudaError_t status = EnqueueClusters(Find(p, plan.tile), kWgmmaTiles[plan.tile], params, call.slot, stream);
   if (status != cudaSuccess || Stored(plan).split == 1) return status;
   return AddSlices<float>(call, plan, stream);
 }
