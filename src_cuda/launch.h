@@ -281,6 +281,10 @@ struct DepthwiseTile {
   int depths = 1;  // planes of a volume that a position's taps are in, whose rows a step takes together
   // Whether larger windows are taken in pieces, one after the other. A tile's sums wait in shared memory meanwhile.
   bool has_pieces = false;
+  // Whether four warps copy source rows, four what belongs to strips, and eight multiply: in code for sm_90a.
+  bool has_copiers = false;
+
+  bool operator==(const DepthwiseTile&) const = default;
 
   constexpr bool on_cuda_cores() const { return blocks == 0; }
   // Of a volume, planes take the place of images.
@@ -298,10 +302,15 @@ struct DepthwiseTile {
   constexpr int row_sums() const { return on_cuda_cores() ? 8 : 4 * channels; }
   // Thread blocks that a multiprocessor is to hold: as registers allow.
   constexpr int gather_blocks() const {
+    if (has_copiers) return 1;
     if (on_cuda_cores()) return has_pieces && gather_sums() + slots() * width > 80 ? 2 : 3;
     return gather_sums() <= 32 && blocks == 1 ? 3 : 2;
   }
-  constexpr int reduce_blocks() const { return on_cuda_cores() || reduce_sums() <= 32 ? 3 : 2; }
+  constexpr int reduce_blocks() const { return has_copiers ? 1 : on_cuda_cores() || reduce_sums() <= 32 ? 3 : 2; }
+  // Of a gather, rows of results that wait in shared memory to be written.
+  constexpr int results() const { return has_copiers && period == 1 ? 4 : 2; }
+  // Warps that multiply.
+  constexpr int warps() const { return has_copiers ? 8 : 4; }
   // Whether a warp's registers hold a reduce's sums.
   constexpr bool reduces() const { return period == 1 && reduce_sums() <= 160; }
 };
@@ -316,6 +325,8 @@ inline constexpr DepthwiseTile kDepthwiseTiles[] = {
     {1, 1, 3, 1, 4, 0, 3}, {1, 1, 7, 1, 4, 0, 1, true}, {1, 1, 1, 3, 8, 0, 1, true},
     {1, 1, 3, 0, 0, 3, 3}, {1, 1, 5, 0, 0, 5, 1, true}, {1, 1, 7, 0, 0, 7, 1, true}, {1, 1, 4, 0, 0, 16, 1, true},
     {1, 1, 1, 0, 0, 32, 1, true},
+    {1, 1, 3, 1, 4, 0, 1, false, true}, {1, 1, 5, 1, 4, 0, 1, false, true}, {1, 1, 7, 1, 4, 0, 1, false, true},
+    {2, 1, 2, 2, 4, 0, 1, false, true}, {1, 2, 2, 1, 4, 0, 1, false, true},
 };
 
 }  // namespace jaxconv

@@ -31,6 +31,9 @@ LATENCY_CLOCKS = 780  # from a step to the next, whatever is done there
 BEGIN_SECONDS = 5e-6
 REDUCE_BANDWIDTH = 0.82  # of a gather's
 BANDWIDTH = {128: 0.7, 64: 0.7, 32: 0.55, 16: 0.4}  # that copies reach, of so many bytes of neighbouring channels
+# The same where warps do nothing but copy; steps then do not wait for each other, nor reduces for their gradient.
+COPIERS_BEGIN_SECONDS = 3.5e-6
+COPIERS_BANDWIDTH = {64: 0.88, 32: 0.65, 16: 0.45}
 
 
 class Depthwise(CudaFamily):
@@ -55,6 +58,9 @@ class Depthwise(CudaFamily):
             (1, 1, 3, 1, 4, 0, 3), (1, 1, 7, 1, 4, 0, 1, True), (1, 1, 1, 3, 8, 0, 1, True),
             (1, 1, 3, 0, 0, 3, 3), (1, 1, 5, 0, 0, 5, 1, True), (1, 1, 7, 0, 0, 7, 1, True),
             (1, 1, 4, 0, 0, 16, 1, True), (1, 1, 1, 0, 0, 32, 1, True),
+            (1, 1, 3, 1, 4, 0, 1, False, True), (1, 1, 5, 1, 4, 0, 1, False, True),
+            (1, 1, 7, 1, 4, 0, 1, False, True), (2, 1, 2, 2, 4, 0, 1, False, True),
+            (1, 2, 2, 1, 4, 0, 1, False, True),
         )
     )  # fmt: skip
 
@@ -106,6 +112,8 @@ class Depthwise(CudaFamily):
         tile, split, chunk, units, area = settings
         if chunk is not None or units is not None:
             return "it has neither chunks nor units"
+        if tile.has_copiers and not device.wgmma:
+            return "warps that copy are in kernels for compute capability 9.0"
         if (reason := _why_not_window(tile, product)) is not None:
             return reason
         if area is None:
@@ -138,14 +146,15 @@ class Depthwise(CudaFamily):
 
     def least_cost(self, product: Product, device: Device) -> float:
         """Memory's, of the most neighbouring channels."""
-        return self._seconds(0, max(BANDWIDTH), product, device)
+        has_copiers = device.wgmma and product.problem.lhs_dtype.itemsize == 2
+        return self._seconds(0, max(COPIERS_BANDWIDTH if has_copiers else BANDWIDTH), has_copiers, product, device)
 
     def least_cost_of(self, row: TileRow, product: Product, device: Device) -> float:
         if _why_not_window(row.tile, product) is not None:
             return math.inf
         stream = stream_of(row.tile, product)
         clocks = stream.least_clocks() / device.multiprocessors
-        return self._seconds(clocks, stream.channel_bytes, product, device)
+        return self._seconds(clocks, stream.channel_bytes, row.tile.has_copiers, product, device)
 
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
         """Steps, as long as those of a multiprocessor's blocks or one's latency take, or memory; and the beginning."""
@@ -156,22 +165,28 @@ class Depthwise(CudaFamily):
         workers = min(places, stream.most_workers) if is_gather else split // stream.slices
         blocks = stream.channel_tiles * workers * (1 if is_gather else stream.all_pieces)
         at_once = min(resident, ceil_div(blocks, device.multiprocessors))
-        step = max(at_once * stream.clocks, stream.clocks + LATENCY_CLOCKS)
+        step = max(at_once * stream.clocks, stream.clocks + (0 if tile.has_copiers else LATENCY_CLOCKS))
         in_turn = is_gather and tile.has_pieces
         clocks = stream.clocks_of_pieces(workers, step) if in_turn else stream.steps(workers) * step
         if tile.has_pieces and stream.images == 1:  # others are left out
             clocks *= depths_seen(product.problem) / stream.pieces[0]
         rounds = ceil_div(blocks, resident * device.multiprocessors)
-        seconds = self._seconds(rounds * clocks, stream.channel_bytes, product, device)
+        seconds = self._seconds(rounds * clocks, stream.channel_bytes, tile.has_copiers, product, device)
         if split > 1:
             seconds += 2 * split * product.planned_sums_bytes / device.bandwidth + LAUNCH_SECONDS
         return seconds
 
-    def _seconds(self, clocks: float, channel_bytes: int, product: Product, device: Device) -> float:
+    def _seconds(
+        self, clocks: float, channel_bytes: int, has_copiers: bool, product: Product, device: Device
+    ) -> float:
         """Of a multiprocessor's, or memory's; and the beginning."""
-        bandwidth = BANDWIDTH[channel_bytes] * (1 if product.kind == "gather" else REDUCE_BANDWIDTH)
+        if has_copiers:
+            bandwidth, begin = COPIERS_BANDWIDTH[channel_bytes], COPIERS_BEGIN_SECONDS
+        else:
+            bandwidth = BANDWIDTH[channel_bytes] * (1 if product.kind == "gather" else REDUCE_BANDWIDTH)
+            begin = BEGIN_SECONDS
         memory = product.activation_bytes / device.bandwidth / bandwidth
-        return max(clocks / device.clock_hz, memory) + BEGIN_SECONDS + LAUNCH_SECONDS
+        return max(clocks / device.clock_hz, memory) + begin + LAUNCH_SECONDS
 
     def _areas(self, tile: DepthwiseTile, product: Product, device: Device) -> list[tuple[int, int] | None]:
         """Of each number of strips the most rows, and fewer, until there are tiles for all thread blocks.

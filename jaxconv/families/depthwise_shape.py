@@ -15,10 +15,11 @@ from jaxconv.product import Product, ceil_div
 
 STRIP = 8  # neighbouring output columns, which read one band of source pixels
 MULTIPLIED = 16  # strips, and source pixels
-WARPS = 4
+WARPS = 4  # that copy, and multiply, where no others do
 THREADS = 32 * WARPS
 PIECE_BYTES = 16  # that are copied at once
 BATCH_BYTES = THREADS * PIECE_BYTES
+BARRIER_BYTES = 256
 MOST_APART = 2**16  # of a dilated window's taps, or tiles of an image under it
 MOST_WASTE = 1.125  # of channels that are not there, in favour of more neighbours in memory
 # Costs, fitted to measurements on an H200. Clocks are of a step of a thread block.
@@ -26,6 +27,7 @@ MULTIPLICATION_CLOCKS = 6.5  # for one of each warp
 PIXEL_CLOCKS = 128  # for reading 16 source pixels of each strip
 FMA_CLOCKS = 1.4  # for one of each lane
 STEP_CLOCKS = 120
+COPIERS_CLOCKS = 1.4  # for twice as many warps, as others copy
 PIECE_CLOCKS = 6000  # from a piece of the window to the next
 
 
@@ -38,6 +40,7 @@ class DepthwiseTile(NamedTuple):
     width: of a window on CUDA cores, whose columns have the strides of the rows.
     depths: planes of a volume that a position's taps are in, whose rows a step takes together.
     has_pieces: whether larger windows are taken in pieces, one after the other.
+    has_copiers: whether four warps copy, and eight others multiply; on Hopper.
     """
 
     step: int
@@ -48,6 +51,7 @@ class DepthwiseTile(NamedTuple):
     width: int = 0
     depths: int = 1
     has_pieces: bool = False
+    has_copiers: bool = False
 
     wgmma = False
     passes = 1
@@ -86,6 +90,16 @@ class DepthwiseTile(NamedTuple):
         return 8 if self.sources * self.blocks == 1 else 4
 
     @property
+    def warps(self) -> int:
+        """That multiply."""
+        return 2 * WARPS if self.has_copiers else WARPS
+
+    @property
+    def results(self) -> int:
+        """Of a gather, rows that wait in shared memory to be written."""
+        return 4 if self.has_copiers and self.period == 1 else 2
+
+    @property
     def set_strips(self) -> int:
         """Strips of a thread block in which each channel has one set of warps, or of lanes."""
         return WARPS if self.on_cuda_cores else MULTIPLIED
@@ -93,7 +107,7 @@ class DepthwiseTile(NamedTuple):
     @property
     def most_channel_bytes(self) -> int:
         """A thread block's channels then."""
-        return 32 * 4 if self.on_cuda_cores else WARPS * self.channels * 2
+        return 32 * 4 if self.on_cuda_cores else self.warps * self.channels * 2
 
     @property
     def strip_pieces(self) -> int:
@@ -123,6 +137,8 @@ class DepthwiseTile(NamedTuple):
 
     def resident(self, kind: str) -> int:
         """Thread blocks that a multiprocessor's registers hold."""
+        if self.has_copiers:
+            return 1
         if self.on_cuda_cores:
             return 2 if kind == "gather" and self.has_pieces and self.sums(kind) + self.slots * self.width > 80 else 3
         return 3 if self.sums(kind) <= 32 and (kind == "reduce" or self.blocks == 1) else 2
@@ -133,13 +149,15 @@ class DepthwiseTile(NamedTuple):
         if self.on_cuda_cores:
             return self.slots * self.width * STRIP * FMA_CLOCKS + STEP_CLOCKS
         multiplications = self.channels * self.slots * self.blocks * MULTIPLICATION_CLOCKS
-        return multiplications + self.sources * self.blocks * PIXEL_CLOCKS + STEP_CLOCKS
+        clocks = multiplications + self.sources * self.blocks * PIXEL_CLOCKS + STEP_CLOCKS
+        return COPIERS_CLOCKS * clocks if self.has_copiers else clocks
 
     def __str__(self) -> str:
         rows = f"{self.step}:{self.period} " if self.step * self.period > 1 else ""
         reach = f"{self.width}" if self.on_cuda_cores else f"{self.blocks * MULTIPLIED} by {self.channels}"
         depths = f"{self.depths}x" if self.depths > 1 else ""
-        return f"{rows}{depths}{self.lags}x{reach}{' in pieces' if self.has_pieces else ''}"
+        how = " in pieces" if self.has_pieces else " copied by others" if self.has_copiers else ""
+        return f"{rows}{depths}{self.lags}x{reach}{how}"
 
 
 class Window(NamedTuple):
@@ -294,10 +312,12 @@ class Stream:
         tile = self.tile
         row = self._copies(max(1, self.images), self.strips) * self._batch
         result_row = tile.strip_pieces * self._batch
+        barriers = BARRIER_BYTES if tile.has_copiers else 0
         if self.product.kind == "reduce":
-            return max(tile.stages * (tile.sources * row + result_row), self._fixed)
+            return max(tile.stages * (tile.sources * row + result_row), self._fixed) + barriers
         sums = self.rows * tile.row_sums * 4 * THREADS if tile.has_pieces else 0
-        return tile.stages * tile.sources * row + 2 * tile.period * result_row + self._fixed + sums
+        results = tile.results * tile.period * result_row
+        return tile.stages * tile.sources * row + results + self._fixed + sums + barriers
 
     def _batch_bytes(self) -> int:
         """Of what all threads copy at once, with gaps."""
@@ -317,7 +337,7 @@ class Stream:
             table = self.all_pieces * tile.slots * period * tile.pixels + STRIP * step // period - step
             fixed = table * self.channel_bytes
         else:
-            fixed = tile.slots * tile.pixels * STRIP * 4 * WARPS
+            fixed = tile.slots * tile.pixels * STRIP * 4 * tile.channels * tile.warps
         return ceil_div(fixed, 128) * 128
 
     def resident(self, device: Device) -> int:

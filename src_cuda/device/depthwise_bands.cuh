@@ -12,21 +12,24 @@ namespace jaxconv {
 template <typename T, DepthwiseTile kTile>
 class Bands {
  public:
-  // A table of the taps in shared memory: channels of pixels of phases of columns of slots. By all threads, between
-  // barriers. For outputs whose taps begin further on, the pixels in front of a slot's are read, too: zeros, as a
-  // strip's first output has no taps in as many of the last pixels of the slot before, nor has the table's beginning.
+  // A table of the taps in shared memory: channels of pixels of phases of columns of slots. By all threads that
+  // multiply, between barriers. For outputs whose taps begin further on, the pixels in front of a slot's are read, too:
+  // zeros, as a strip's first output has no taps in as many of the last pixels of the slot before, nor has the table's
+  // beginning.
   static __device__ __forceinline__ void FillTable(const DepthwiseParams& p, char* table) {
     const ConvProblem& q = p.problem;
     const int32_t phases = static_cast<int32_t>(q.period[2]);
     const int32_t pieces = (p.pieces * kTile.slots() * phases * kPixels + p.band_begin) << p.log_pieces;
-    for (int32_t i = threadIdx.x; i < pieces; i += kDepthwiseThreads) reinterpret_cast<uint4*>(table)[i] = uint4{};
-    __syncthreads();
+    for (int32_t i = Multiplier(kTile); i < pieces; i += Multipliers(kTile)) {
+      reinterpret_cast<uint4*>(table)[i] = uint4{};
+    }
+    SyncMultipliers<kTile>();
     for (int32_t c = 0; c < q.class_count; ++c) FillClass(p, p.classes[c], phases, reinterpret_cast<T*>(table));
   }
 
   // The bands of a piece of the window.
   __device__ __forceinline__ void Read(const DepthwiseParams& p, const char* shared, int32_t piece) {
-    const DepthwiseWarp warp(p, kTile.channels);
+    const DepthwiseWarp warp(p, kTile);
     const int lane = threadIdx.x % 32, col = lane / 4;
     const int32_t phases = static_cast<int32_t>(p.problem.period[2]), phase = col % phases;
     const int32_t begin = col / phases * static_cast<int32_t>(p.problem.step[2]);
@@ -57,7 +60,7 @@ class Bands {
   static __device__ __forceinline__ void FillClass(const DepthwiseParams& p, const ResidueClass& residue,
                                                    int32_t phases, T* table) {
     if (residue.count[1] == 0 || residue.count[2] == 0) return;  // taps that no position sees
-    const DepthwiseLane lane(p);
+    const DepthwiseLane lane(p, kTile);
     const int32_t channel = min(FirstChannel(p) + lane.channel, p.all_channels - 1);
     const T* filter = static_cast<const T*>(p.rhs) + channel * p.problem.filter.group;
     constexpr int kLoads = 8;  // in flight
@@ -100,13 +103,14 @@ class BandSums {
   };
 
   __device__ __forceinline__ explicit BandSums(const DepthwiseParams& p) {
-    const DepthwiseWarp warp(p, kTile.channels);
+    const DepthwiseWarp warp(p, kTile);
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int32_t strip = warp.set * kMultiplied + half * 8 + lane / 4;
       from_[half] = {p, StripPixel(p, strip) + lane % 4 * 2, warp.part};
       to_[half] = {p, strip * kStripCols + lane % 4 * 2, warp.part};
+      if (SwapsHalves(kTile, strip)) to_[half].SwapHalves();
     }
   }
 
@@ -169,14 +173,15 @@ class BandSums {
     }
   }
 
-  // Rounds the rows that have received all, and stores them into shared memory.
-  __device__ __forceinline__ void Store(const DepthwiseParams& p, char* to) const {
+  // Rounds the rows that have received all, and stores them into shared memory: those of the last lag, or, where no
+  // source row follows, of one before.
+  __device__ __forceinline__ void Store(const DepthwiseParams& p, char* to, int lag = kTile.lags - 1) const {
 #pragma unroll
     for (int i = 0; i < kTile.period * 4; ++i) {
       const int phase = i / 4, half = i / 2 % 2, e = i % 2;
       Pack<T, kChannels> part;
 #pragma unroll
-      for (int c = 0; c < kChannels; ++c) part.v[c] = static_cast<T>(sums_[c][phase][kTile.lags - 1][half * 2 + e]);
+      for (int c = 0; c < kChannels; ++c) part.v[c] = static_cast<T>(sums_[c][phase][lag][half * 2 + e]);
       *reinterpret_cast<Pack<T, kChannels>*>(to + phase * p.places.result_row + to_[half].At(p, 0, e)) = part;
     }
   }

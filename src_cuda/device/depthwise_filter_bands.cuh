@@ -15,7 +15,7 @@ class FilterBandSums {
 
  public:
   __device__ __forceinline__ explicit FilterBandSums(const DepthwiseParams& p) {
-    const DepthwiseWarp warp(p, kTile.channels);
+    const DepthwiseWarp warp(p, kTile);
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -58,33 +58,35 @@ class FilterBandSums {
   // Adds the diagonals, and stores a piece's taps into the slice of this warp's set. By way of `exchange`.
   __device__ __forceinline__ void Store(const DepthwiseParams& p, int32_t piece, int32_t worker,
                                         float* exchange) const {
-    const DepthwiseWarp warp(p, kTile.channels);
+    const DepthwiseWarp warp(p, kTile);
     if (warp.channel >= p.all_channels) return;
     const int64_t first_to = (static_cast<int64_t>(worker) * p.sets + warp.set) * p.out_elements;
-    exchange += threadIdx.x / 32 * (kExchange / kDepthwiseWarps);
+    exchange += Multiplier(kTile) / 32 * kExchange;
     const ResidueClass residue = p.classes[0];
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
-      __syncwarp();
 #pragma unroll
       for (int i = 0; i < kTile.slots() * kTile.blocks * 2; ++i) {
         const float* from = &sums_[c][i / 2 / kTile.blocks][i / 2 % kTile.blocks][i % 2 * 2];
-        *reinterpret_cast<Pack<float, 2>*>(exchange + (i * 8 + lane / 4) * kStripCols + lane % 4 * 2) = {from[0],
-                                                                                                     from[1]};
+        const int32_t to = c * kOfChannel + (i * 8 + lane / 4) * kStripCols + lane % 4 * 2;
+        *reinterpret_cast<Pack<float, 2>*>(exchange + to) = {from[0], from[1]};
       }
-      __syncwarp();
-      for (int32_t t = lane; t < p.problem.tap_count; t += 32) {
-        const Tap tap = p.taps[t];
-        const bool is_seen = t < residue.tap_count;  // by some position
-        const BandPlace place(p, kTile, tap, residue);
-        if (piece != (is_seen ? place.piece : 0)) continue;
+    }
+    __syncwarp();
+    for (int32_t t = lane; t < p.problem.tap_count; t += 32) {
+      const Tap tap = p.taps[t];
+      const bool is_seen = t < residue.tap_count;  // by some position
+      const BandPlace place(p, kTile, tap, residue);
+      if (piece != (is_seen ? place.piece : 0)) continue;
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) {
         float sum = 0;
         if (is_seen) {
 #pragma unroll
           for (int col = 0; col < kStripCols; ++col) {
             const int32_t pixel = place.pixel + col * static_cast<int32_t>(p.problem.step[2]);
-            sum += exchange[(place.slot * kPixels + pixel) * kStripCols + col];
+            sum += exchange[c * kOfChannel + (place.slot * kPixels + pixel) * kStripCols + col];
           }
         }
         StoreNarrowed(Pack<float, 1>{sum}, p.out,
@@ -95,7 +97,8 @@ class FilterBandSums {
 
   static constexpr int kTurns = kTile.lags;  // steps after which the gradient's rows are in the same registers again
   static constexpr int kPixels = kMultiplied * kTile.blocks;
-  static constexpr int kExchange = kTile.slots() * kPixels * kStripCols * kDepthwiseWarps;  // floats
+  static constexpr int kOfChannel = kTile.slots() * kPixels * kStripCols;  // floats
+  static constexpr int kExchange = kOfChannel * kChannels;                 // of a warp
 
  private:
   __device__ __forceinline__ void Read(const DepthwiseParams& p, uint32_t row, int block,

@@ -9,6 +9,7 @@
 #include "device/depthwise_bands.cuh"
 #include "device/depthwise_filter_bands.cuh"
 #include "device/depthwise_lanes.cuh"
+#include "device/depthwise_roles.cuh"
 #include "device/prefetch_tables.cuh"
 #include "kernels/depthwise.h"
 
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].gat
   PrefetchTables(p, p.problem.tap_count * p.all_channels * static_cast<int64_t>(sizeof(T)));
   const DepthwiseRange range(p, static_cast<int32_t>(blockIdx.x) / p.channel_tiles);
   const int32_t pieces_of_window = kTile.has_pieces ? p.pieces : 1;
-  DepthwiseReader<T, kTile, false> reader(p, shared, range);
+  DepthwiseReader<T, kTile, Copies::kGather> reader(p, shared, range);
 #pragma unroll 1
   for (int i = 0; i < kTile.stages() - 1; ++i) reader.Copy();
   char* table = shared + p.places.taps;
@@ -126,7 +127,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].red
   const int32_t piece = blockIdx.x / p.channel_tiles % p.pieces, worker = blockIdx.x / p.channel_tiles / p.pieces;
   const DepthwiseRange range(p, worker);
   const WindowPiece window(p, kTile, piece);
-  DepthwiseReader<T, kTile, true> reader(p, shared, range, window);
+  DepthwiseReader<T, kTile, Copies::kReduce> reader(p, shared, range, window);
 #pragma unroll 1
   for (int i = 0; i < kTile.stages() - 1; ++i) reader.Copy();
   Sums sums(p);
@@ -160,7 +161,12 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].red
 template <typename T, int kIndex>
 constexpr DepthwiseKernel DepthwiseKernelOf(Pass pass) {
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
-  if constexpr (kTile.on_cuda_cores() == (sizeof(T) == sizeof(float))) {
+  if constexpr (kTile.has_copiers) {
+    if constexpr (sizeof(T) < sizeof(float)) {
+      if (pass == Pass::kGather) return DepthwiseGatherByRoles<T, kIndex>;
+      if constexpr (kTile.reduces()) return DepthwiseReduceByRoles<T, kIndex>;
+    }
+  } else if constexpr (kTile.on_cuda_cores() == (sizeof(T) == sizeof(float))) {
     if (pass == Pass::kGather) return DepthwiseGather<T, kIndex>;
     if constexpr (kTile.reduces()) return DepthwiseReduce<T, kIndex>;
   }

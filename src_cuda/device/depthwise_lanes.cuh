@@ -32,7 +32,7 @@ class LaneTaps {
   // Those of a piece of the window, from the filter itself: neighbouring lanes' are neighbours there.
   __device__ __forceinline__ void Read(const DepthwiseParams& p, const char* from, int32_t piece) {
     const int32_t* table = reinterpret_cast<const int32_t*>(from) + piece * kTaps;
-    const int32_t channel = min(FirstChannel(p) + DepthwiseLane(p).channel, p.all_channels - 1);
+    const int32_t channel = min(FirstChannel(p) + DepthwiseLane(p, kTile).channel, p.all_channels - 1);
     const T* filter = static_cast<const T*>(p.rhs) + channel * p.problem.filter.group;
 #pragma unroll
     for (int i = 0; i < kTaps; ++i) taps_[i] = table[i] < 0 ? T(0) : filter[table[i]];
@@ -49,14 +49,14 @@ class LaneTaps {
 };
 
 // Where a lane reads a source row, and reads or writes a row of the destination: bytes to its first pixel.
-template <typename T>
+template <typename T, DepthwiseTile kTile>
 struct LanePlaces {
   uint32_t src;
   uint32_t dst;
   uint32_t pixel;  // bytes from one to the next
 
   __device__ __forceinline__ explicit LanePlaces(const DepthwiseParams& p) : pixel(p.channels * sizeof(T)) {
-    const DepthwiseLane lane(p);
+    const DepthwiseLane lane(p, kTile);
     src = (StripPixel(p, lane.number) * p.channels + lane.channel) * sizeof(T);
     dst = (lane.number * kStripCols * p.channels + lane.channel) * sizeof(T);
   }
@@ -165,7 +165,7 @@ class LaneSums {
     return ((row * (kStripCols / 4) + four) * kDepthwiseThreads + threadIdx.x) * 16;
   }
 
-  LanePlaces<T> places_;
+  LanePlaces<T, kTile> places_;
   T sums_[kTile.period][kTile.lags][kStripCols];
 };
 
@@ -218,7 +218,7 @@ class LaneFilterSums {
   // Adds what the lanes of a channel have, and stores a piece's taps into the worker's slice. By all threads.
   __device__ __forceinline__ void Store(const DepthwiseParams& p, int32_t piece, int32_t worker,
                                         float* exchange) const {
-    const DepthwiseLane lane(p);
+    const DepthwiseLane lane(p, kTile);
     const int32_t channel = FirstChannel(p) + lane.channel, count = static_cast<int32_t>(p.problem.tap_count);
     const int64_t first_to = worker * p.out_elements + channel * p.problem.filter.group;
 #pragma unroll
@@ -255,7 +255,7 @@ class LaneFilterSums {
  private:
   static constexpr int kKept = kTile.lags + kTurns - 1;
 
-  LanePlaces<T> places_;
+  LanePlaces<T, kTile> places_;
   int32_t rows_;
   T gradients_[kKept][kStripCols];  // the last of these steps' first
   T sums_[kTile.slots()][kTile.width] = {};

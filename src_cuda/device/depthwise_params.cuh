@@ -17,16 +17,22 @@ namespace jaxconv {
 inline constexpr int kStripCols = 8;    // the columns of a multiplication
 inline constexpr int kMostPeriod = 4;   // of columns: a strip then begins at an even pixel
 inline constexpr int kMultiplied = 16;  // strips, its rows
-inline constexpr int kDepthwiseWarps = 4;
+inline constexpr int kDepthwiseWarps = 4;  // that copy, and multiply, where no others do
 inline constexpr int kDepthwiseThreads = 32 * kDepthwiseWarps;
 inline constexpr int kPieceBytes = 16;  // which are copied at once
+inline constexpr int kBarrierBytes = 256;  // of a tile with copiers
 inline constexpr int kBatchBytes = kDepthwiseThreads * kPieceBytes;
+
+// The threads that multiply: all, or those behind the ones that copy.
+constexpr int Multipliers(const DepthwiseTile& tile) { return 32 * tile.warps(); }
+constexpr int FirstMultiplier(const DepthwiseTile& tile) { return tile.has_copiers ? 2 * kDepthwiseThreads : 0; }
+constexpr int BlockThreads(const DepthwiseTile& tile) { return FirstMultiplier(tile) + Multipliers(tile); }
 
 // Strips of a tile in which each channel has one set of warps, or of lanes.
 constexpr int SetStrips(const DepthwiseTile& tile) { return tile.on_cuda_cores() ? kDepthwiseWarps : kMultiplied; }
 // A thread block's channels then, in bytes.
 constexpr int MostChannelBytes(const DepthwiseTile& tile) {
-  return tile.on_cuda_cores() ? 32 * 4 : kDepthwiseWarps * tile.channels * 2;
+  return tile.on_cuda_cores() ? 32 * 4 : tile.warps() * tile.channels * 2;
 }
 // Of a thread: pieces of its tile's row of the destination, and of a source row, at most.
 constexpr int StripPieces(const DepthwiseTile& tile) {
@@ -45,10 +51,11 @@ constexpr bool LeavesOutRows(const DepthwiseTile& tile) {
 struct DepthwisePlaces {
   int32_t stage;    // bytes of each: the source rows of a step and, in a reduce, a row of the gradient behind them
   int32_t row;      // bytes of a source row
-  int32_t results;  // of a gather: two steps' rows
+  int32_t results;  // of a gather: some steps' rows
   int32_t result_row;
   int32_t taps;     // of a gather: a table of the filter
   int32_t sums;     // of a gather in pieces: the sums of those before
+  int32_t barriers;  // of a tile with copiers
   int32_t end;
 };
 
@@ -212,6 +219,10 @@ struct DepthwiseTilePlace {
   }
   // The step behind a gather's last: its rows are then complete.
   __device__ __forceinline__ int32_t GatherSteps(const DepthwiseTile& tile) const { return rows() + tile.lags - 1; }
+  // The same where rows that are complete earlier, as no source row is below them, need no further steps.
+  __device__ __forceinline__ int32_t SeenGatherSteps(const DepthwiseParams& p, const DepthwiseTile& tile) const {
+    return max(rows(), min(GatherSteps(tile), p.seen_rows - first_row));
+  }
   // And behind a reduce's, which has nothing to do without a source row.
   __device__ __forceinline__ int32_t ReduceSteps(const DepthwiseParams& p, const DepthwiseTile& tile,
                                                  const WindowPiece& piece) const {
@@ -252,15 +263,20 @@ __device__ __forceinline__ int32_t FirstChannel(const DepthwiseParams& p) {
   return static_cast<int32_t>(blockIdx.x % p.channel_tiles) * p.channels;
 }
 
-// A thread's channel and number among those that have the same, where threads go from channel to channel.
+// This thread's number among those that multiply.
+__device__ __forceinline__ uint32_t Multiplier(const DepthwiseTile& tile) {
+  return threadIdx.x - FirstMultiplier(tile);
+}
+
+// A multiplying thread's channel and number among those that have the same, where threads go from channel to channel.
 struct DepthwiseLane {
   int32_t channel;  // of the thread block's
   int32_t number;
   int32_t all;      // threads of the channel
 
-  __device__ __forceinline__ explicit DepthwiseLane(const DepthwiseParams& p)
-      : channel(threadIdx.x & (p.channels - 1)), number(threadIdx.x >> p.log_channels),
-        all(kDepthwiseThreads >> p.log_channels) {}
+  __device__ __forceinline__ DepthwiseLane(const DepthwiseParams& p, const DepthwiseTile& tile)
+      : channel(Multiplier(tile) & (p.channels - 1)), number(Multiplier(tile) >> p.log_channels),
+        all(Multipliers(tile) >> p.log_channels) {}
 };
 
 // Which of a tile's strips one is.
@@ -282,8 +298,9 @@ struct DepthwiseWarp {
   int32_t set;
   int32_t channel;  // the first
 
-  __device__ __forceinline__ DepthwiseWarp(const DepthwiseParams& p, int channels)
-      : part(threadIdx.x / 32 / p.sets), set(threadIdx.x / 32 % p.sets), channel(FirstChannel(p) + part * channels) {}
+  __device__ __forceinline__ DepthwiseWarp(const DepthwiseParams& p, const DepthwiseTile& tile)
+      : part(Multiplier(tile) / 32 / p.sets), set(Multiplier(tile) / 32 % p.sets),
+        channel(FirstChannel(p) + part * tile.channels) {}
 };
 
 }  // namespace jaxconv

@@ -13,16 +13,24 @@ namespace jaxconv {
 // reads at once differ, in a gather, by 2, in a reduce by 1, and from strip to strip by 4 to 16 or more.
 //   Either a piece is left out behind some pixels, an even number of them: then distances of eight pixels, and those of
 // an even pixel to the next, are the same everywhere. Or, for four channels, pieces are exchanged by the bits in which
-// those pixels differ, which are 0 to 4: nearly no two of them are in the same banks then, but each has its own
-// distance.
+// those pixels differ, which are 0 to 4, but for those that move a piece by themselves: nearly no two of them are in the
+// same banks then, but each has its own distance.
 template <DepthwiseTile kTile>
 __device__ __forceinline__ int32_t PiecePlace(const DepthwiseParams& p, int32_t pixel, int32_t piece) {
   if constexpr (Exchanges(kTile)) {
     const int32_t high = (pixel >> 3 ^ pixel >> 4) & 1, middle = (pixel >> 2 & 1) ^ high;
-    return ((pixel << p.log_pieces) + piece) ^ (p.log_pieces == 1 ? middle | high << 1 : high | high << 2);
+    int32_t exchanged = p.log_pieces == 1 ? middle | high << 1 : high | high << 2;
+    if (kTile.has_copiers && p.log_pieces == 2) exchanged = (pixel >> 1 & 1) | high << 1 | (pixel & 4);
+    return ((pixel << p.log_pieces) + piece) ^ exchanged;
   } else {
     return (pixel << p.log_pieces) + piece + (pixel >> p.log_gap);
   }
+}
+
+// Whether the halves of a strip's results are exchanged in each piece, so that what a warp stores at once, of which a
+// half is, is in all banks. Those that copy results exchange them again.
+__device__ __forceinline__ bool SwapsHalves(const DepthwiseTile& tile, int32_t strip) {
+  return tile.has_copiers && strip % 2 != 0;
 }
 
 // Where a warp finds its channels of some pixels: the first one and its neighbours, and those at distances of eight.
@@ -34,18 +42,31 @@ class PixelPlaces {
     constexpr int kParts = kPieceBytes / (2 * kTile.channels);
 #pragma unroll
     for (int i = 0; i < kKept; ++i) {
-      const int32_t piece = PiecePlace<kTile>(p, pixel + i / kNeighbours * 8 + i % kNeighbours, part / kParts);
+      const int32_t other = i / kKeptNeighbours * 8 + i % kKeptNeighbours;
+      const int32_t piece = PiecePlace<kTile>(p, pixel + other, part / kParts);
       at_[i] = piece * kPieceBytes + part % kParts * 2 * kTile.channels;
     }
   }
 
   __device__ __forceinline__ uint32_t At(const DepthwiseParams& p, int eights, int neighbour) const {
+    if constexpr (kKeptNeighbours < kNeighbours) {
+      int32_t apart = kPieceBytes << p.log_pieces;
+      ptx::Keep(apart);  // or the compiler works out where the neighbour is, and keeps that
+      return neighbour == 0 ? at_[eights] : at_[eights] ^ apart;
+    }
     if constexpr (Exchanges(kTile)) return at_[eights * kNeighbours + neighbour];
     return at_[0] + (((8 * eights + neighbour) << p.log_pieces) + (8 * eights >> p.log_gap)) * kPieceBytes;
   }
 
+  __device__ __forceinline__ void SwapHalves() {
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) at_[i] ^= kPieceBytes / 2;
+  }
+
  private:
-  static constexpr int kKept = Exchanges(kTile) ? kEights * kNeighbours : 1;
+  // Pieces of an even pixel and the next are exchanged alike. Where others copy, registers are scarce.
+  static constexpr int kKeptNeighbours = kTile.has_copiers ? 1 : kNeighbours;
+  static constexpr int kKept = Exchanges(kTile) ? kEights * kKeptNeighbours : 1;
 
   uint32_t at_[kKept];
 };
@@ -64,6 +85,16 @@ __device__ __forceinline__ bool HasRow(const DepthwiseParams& p, int32_t row) {
 __device__ __forceinline__ int32_t PixelOffset(int32_t plane, int32_t col, int64_t cols, const TensorStrides& strides) {
   const bool is_there = plane >= 0 && col >= 0 && col < cols;
   return is_there ? static_cast<int32_t>(plane + col * strides.spatial[2]) : -1;
+}
+
+// Waits for all threads that multiply.
+template <DepthwiseTile kTile>
+__device__ __forceinline__ void SyncMultipliers() {
+  if constexpr (kTile.has_copiers) {
+    ptx::SyncSome<Multipliers(kTile)>();
+  } else {
+    __syncthreads();
+  }
 }
 
 // A warp's channels of a pixel.
@@ -94,12 +125,17 @@ struct DepthwisePiece {
   int32_t channel;  // the first
 
   __device__ __forceinline__ explicit DepthwisePiece(const DepthwiseParams& p)
-      : pixel(threadIdx.x >> p.log_pieces), apart(kDepthwiseThreads >> p.log_pieces) {
-    const int32_t piece = threadIdx.x & ((1 << p.log_pieces) - 1);
+      : pixel(Thread() >> p.log_pieces), apart(kDepthwiseThreads >> p.log_pieces) {
+    const int32_t piece = Thread() & ((1 << p.log_pieces) - 1);
     // CUDA cores read a pixel's channels one beside the other, as they lie.
-    place = (kTile.on_cuda_cores() ? threadIdx.x : PiecePlace<kTile>(p, pixel, piece)) * kPieceBytes;
+    place = (kTile.on_cuda_cores() ? Thread() : PiecePlace<kTile>(p, pixel, piece)) * kPieceBytes;
     ptx::Keep(place);
     channel = FirstChannel(p) + piece * (kPieceBytes / static_cast<int>(sizeof(T)));
+  }
+
+  // This thread, among those that copy the same rows.
+  static __device__ __forceinline__ uint32_t Thread() {
+    return kTile.has_copiers ? threadIdx.x % kDepthwiseThreads : threadIdx.x;
   }
 
   static_assert(kTile.on_cuda_cores() || kBatchBytes / MostChannelBytes(kTile) % (Exchanges(kTile) ? 32 : 8) == 0,
@@ -123,6 +159,7 @@ class DepthwiseRows {
     const int32_t first = PlaneOffset(p, place, 0, images, q.src, source_depth);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
+      if (kTile.has_copiers && i >= p.copies) break;  // they are few, and wait for each instruction
       const int32_t pixel = piece.pixel + i * piece.apart;
       const int32_t image = p.images > 1 ? static_cast<int32_t>(__umulhi(pixel, p.width_inverse)) : 0;
       const int32_t at = pixel - image * p.src_width;
@@ -158,7 +195,11 @@ class DepthwiseRows {
     ptx::Keep(least);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (i < count) ptx::CopyAsync(to + i * p.batch, from + at_[i], at_[i] >= least);
+      if constexpr (kTile.has_copiers) {
+        if (i < count) ptx::CopyAsyncOfLine(to + i * p.batch, from + at_[i], at_[i] >= least);
+      } else {
+        if (i < count) ptx::CopyAsync(to + i * p.batch, from + at_[i], at_[i] >= least);
+      }
     }
   }
 
@@ -200,10 +241,19 @@ class DepthwiseRows {
   int32_t at_[kCount];  // of a tile's images, whose elements have offsets of 32 bits
 };
 
+// What a thread copies of a step: its source rows, in a reduce also the gradient's, or one of both.
+enum class Copies { kGather, kReduce, kReduceSource, kReduceGradient };
+
 // What a thread block reads: the source rows of a step, and in a reduce a row of the gradient, of its tiles, one after
 // the other, into a ring of stages.
-template <typename T, DepthwiseTile kTile, bool kWithGradient>
+template <typename T, DepthwiseTile kTile, Copies kCopies>
 class DepthwiseReader {
+  static constexpr bool kReduces = kCopies != Copies::kGather;
+  static constexpr bool kWithSource = kCopies != Copies::kReduceGradient;
+  static constexpr bool kWithGradient = kReduces && kCopies != Copies::kReduceSource;
+  // Also where nothing reads them: a reduce, whose steps have one.
+  static constexpr bool kLeavesOutRows = LeavesOutRows(kTile) || (kCopies == Copies::kReduceSource && kTile.step == 1);
+
  public:
   // A reduce is of one piece of the window; a gather's tiles take all, one after the other.
   __device__ __forceinline__ DepthwiseReader(const DepthwiseParams& p, char* shared, const DepthwiseRange& range,
@@ -213,15 +263,17 @@ class DepthwiseReader {
     if (begin_ < end_) Begin();
   }
 
+  __device__ __forceinline__ bool HasNext() const { return begin_ < end_; }
+
   // Begins the copies of the next step, if there is one.
   __device__ __forceinline__ void Copy() {
     if (begin_ < end_) {
       const uint32_t to = stages_ + piece_.place + stage_ * p_.places.stage;
 #pragma unroll
-      for (int a = 0; a < kTile.sources(); ++a) {
+      for (int a = 0; kWithSource && a < kTile.sources(); ++a) {
         const int32_t row = kTile.step * row_ + SourceRow(p_, kTile, window_) + a % kTile.step;
         const bool is_there = HasRow(p_, row);
-        if (LeavesOutRows(kTile) && !is_there) continue;
+        if (kLeavesOutRows && !is_there) continue;
         src_[a / kTile.step].Copy(p_, row, is_there, p_.copies, to + a * p_.places.row);
       }
       if constexpr (kWithGradient) {
@@ -237,7 +289,7 @@ class DepthwiseReader {
     if (++stage_ == kTile.stages()) stage_ = 0;
     row_ += RowsApart(p_, kTile, 1);
     if (row_ < end_row_) return;
-    if constexpr (kTile.has_pieces && !kWithGradient) {
+    if constexpr (kTile.has_pieces && !kReduces) {
       const WindowPiece next = place_.NextPiece(p_, kTile, window_);
       if (next.number < p_.pieces) return BeginPiece(next);
     }
@@ -248,7 +300,7 @@ class DepthwiseReader {
   __device__ __forceinline__ void Begin() {
     place_ = DepthwiseTilePlace(p_, begin_, end_);
     next_ = begin_ + place_.rows();
-    if constexpr (kTile.has_pieces && !kWithGradient) window_ = place_.FirstPiece(p_, kTile);
+    if constexpr (kTile.has_pieces && !kReduces) window_ = place_.FirstPiece(p_, kTile);
     if constexpr (kWithGradient) gradient_.BeginStrips(p_, piece_, place_, p_.rhs);
     BeginSource();
     BeginSteps();
@@ -264,13 +316,17 @@ class DepthwiseReader {
 
   __device__ __forceinline__ void BeginSource() {
 #pragma unroll
-    for (int depth = 0; depth < kTile.depths; ++depth) src_[depth].BeginSource(p_, piece_, place_, window_, depth);
+    for (int depth = 0; kWithSource && depth < kTile.depths; ++depth) {
+      src_[depth].BeginSource(p_, piece_, place_, window_, depth);
+    }
   }
 
   __device__ __forceinline__ void BeginSteps() {
     const int32_t first = place_.Row(p_, kTile);
-    const int32_t steps = kWithGradient ? place_.ReduceSteps(p_, kTile, window_) : place_.GatherSteps(kTile);
-    row_ = first + RowsApart(p_, kTile, kWithGradient ? 0 : place_.FirstStep(p_, kTile, window_));
+    const int32_t steps = kReduces            ? place_.ReduceSteps(p_, kTile, window_)
+                          : kTile.has_copiers ? place_.SeenGatherSteps(p_, kTile)
+                                              : place_.GatherSteps(kTile);
+    row_ = first + RowsApart(p_, kTile, kReduces ? 0 : place_.FirstStep(p_, kTile, window_));
     end_row_ = first + RowsApart(p_, kTile, steps);
     last_row_ = min(first + RowsApart(p_, kTile, place_.rows()), static_cast<int32_t>(p_.problem.dst_size[1]));
   }
@@ -310,8 +366,9 @@ class DepthwiseWriter {
     for (int phase = 0; phase < kTile.period; ++phase) {
 #pragma unroll
       for (int i = 0; i < StripPieces(kTile); ++i) {
-        pieces.of[phase][i] =
-            *reinterpret_cast<const uint4*>(from + phase * p_.places.result_row + piece_.place + i * p_.batch);
+        uint4& piece = pieces.of[phase][i];
+        piece = *reinterpret_cast<const uint4*>(from + phase * p_.places.result_row + piece_.place + i * p_.batch);
+        if (SwapsHalves(kTile, piece_.pixel / kStripCols)) piece = {piece.z, piece.w, piece.x, piece.y};
       }
     }
     return pieces;

@@ -33,6 +33,17 @@ __device__ __forceinline__ void CopyAsync(uint32_t to, const void* from, bool va
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0));
 }
 
+// The same, by way of which all of the line is fetched to L2: for others, that copy its other pieces.
+__device__ __forceinline__ void CopyAsyncOfLine(uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0));
+}
+
+// Waits for so many of the thread block's threads, in whole warps, to come here.
+template <int kThreads>
+__device__ __forceinline__ void SyncSome() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
+}
+
 // Fetches a line of memory to L2.
 // Counts up to a number, behind which comes zero; the count before. Were it an addition, ptxas would add for all of a
 // warp at once, and wait for the sum.

@@ -31,6 +31,14 @@ __device__ __forceinline__ void CommitMultiplications() {
   JAXCONV_HOPPER_ASM("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
+// One arrival of a whole warp, without a register that says which lane's.
+__device__ __forceinline__ void ArriveOfWarp(uint32_t barrier) {
+  JAXCONV_HOPPER_ASM(
+      "{ .reg .pred p; .reg .b64 state; elect.sync _|p, 0xffffffff; @p mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(
+          barrier)
+      : "memory");
+}
+
 // A warpgroup's share of the registers from here on: the kernel is launched with as many for each thread.
 template <int kRegisters>
 __device__ __forceinline__ void TakeRegisters() {

@@ -70,7 +70,7 @@ int64_t OtherBytes(const DepthwiseParams& d, const DepthwiseTile& tile, Pass pas
     return taps * 4 * (pass == Pass::kGather ? d.pieces * tile.period : kDepthwiseThreads);
   }
   const int64_t slots = tile.slots();
-  if (pass == Pass::kReduce) return slots * tile.pixels() * kStripCols * 4 * kDepthwiseWarps;
+  if (pass == Pass::kReduce) return slots * tile.pixels() * kStripCols * 4 * tile.channels * tile.warps();
   const auto element = static_cast<int64_t>(ElementBytes(d.problem.src_type));
   const int64_t pixels = d.pieces * slots * d.problem.period[2] * tile.pixels() + d.band_begin;
   return pixels * d.channels * element;
@@ -88,10 +88,11 @@ DepthwisePlaces MakePlaces(const DepthwiseParams& d, const DepthwiseTile& tile, 
   places.row = static_cast<int32_t>(row);
   at = std::max(tile.stages() * stage, gathers ? 0 : other);
   places.result_row = static_cast<int32_t>(result_row);
-  if (gathers) place(places.results, 2 * tile.period * result_row);
+  if (gathers) place(places.results, tile.results() * tile.period * result_row);
   if (gathers) place(places.taps, other);
   const int64_t row_sums = tile.row_sums() * 4 * kDepthwiseThreads;
   if (gathers && tile.has_pieces) place(places.sums, d.rows * row_sums);
+  if (tile.has_copiers) place(places.barriers, kBarrierBytes);
   places.end = static_cast<int32_t>(std::min<int64_t>(at, INT32_MAX));
   return places;
 }
@@ -165,8 +166,27 @@ DepthwiseKernel Find(DType type, int tile, Pass pass) {
   }
 }
 
-const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
-  if (const char* why = WhyNotPersistentPlan(plan, std::size(kDepthwiseTiles), pass)) return why;
+// The plan that runs on this device. Where no warps do nothing but copy, the same tile is without them: thread blocks
+// have half the channels, or half the strips.
+Plan PlanHere(const Plan& plan) {
+  DepthwiseTile tile = kDepthwiseTiles[plan.tile];
+  if (!tile.has_copiers || DeviceHasWgmma()) return plan;
+  constexpr int kElementBytes = 2, kFewest = kPieceBytes / kElementBytes;
+  tile.has_copiers = false;
+  Plan here = plan;
+  here.tile = static_cast<int>(std::find(std::begin(kDepthwiseTiles), std::end(kDepthwiseTiles), tile) -
+                               std::begin(kDepthwiseTiles));
+  int32_t &cols = here.shape[1], &channels = here.shape[2], &images = here.shape[3];
+  channels = std::max(channels / 2, kFewest);
+  const int most_strips = MostChannelBytes(tile) / (channels * kElementBytes) * kMultiplied;
+  cols = std::min(cols, most_strips * kStripCols);
+  images = std::min(images, most_strips / std::max(1, cols / kStripCols));
+  return here;
+}
+
+const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& planned) {
+  if (const char* why = WhyNotPersistentPlan(planned, std::size(kDepthwiseTiles), pass)) return why;
+  const Plan plan = PlanHere(planned);
   if (ResultElements(p, pass) == 0) return nullptr;
   if (const char* why = WhyNotProblem(p, pass)) return why;
   const DepthwiseTile& tile = kDepthwiseTiles[plan.tile];
@@ -225,11 +245,12 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
 }
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
-  return ResultElements(p, pass) == 0 ? 0 : MakeShape(p, pass, plan).places.end;
+  return ResultElements(p, pass) == 0 ? 0 : MakeShape(p, pass, PlanHere(plan)).places.end;
 }
 
-cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
+cudaError_t Launch(const ConvCall& call, const Plan& planned, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
+  const Plan plan = PlanHere(planned);
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
   const DepthwiseTile& tile = kDepthwiseTiles[plan.tile];
   const bool reduce = call.pass == Pass::kReduce;
@@ -242,7 +263,7 @@ cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) 
                      : Workers(d.places.end, tile.gather_blocks(), d.channel_tiles, CeilDiv(d.stream_rows, d.rows));
   const DepthwiseKernel kernel = Find(p.src_type, plan.tile, call.pass);
   const int64_t blocks = static_cast<int64_t>(d.workers) * d.channel_tiles * (reduce ? d.pieces : 1);
-  const cudaError_t status = EnqueueShared(kernel, blocks, kDepthwiseThreads, d.places.end, stream, d);
+  const cudaError_t status = EnqueueShared(kernel, blocks, BlockThreads(tile), d.places.end, stream, d);
   if (status != cudaSuccess || plan.split == 1) return status;
   return AddSlices<float>(call, plan, stream);
 }

@@ -1,0 +1,248 @@
+// The depthwise family's kernels whose warps have roles: four copy source rows to shared memory, four what belongs to
+// strips, a gradient's rows to there or results from there, and eight multiply.
+//
+// Where all warps do everything, a step is one latency after the other: of the barrier, reads, copies, multiplications
+// and results. Here warps that multiply wait for nothing but rows that have been copied long before. Copies take few
+// registers: so more sums fit into a multiprocessor, and a thread block has 64 neighbouring bytes of a pixel instead of
+// 32, which memory copies faster.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "device/depthwise_bands.cuh"
+#include "device/depthwise_filter_bands.cuh"
+#include "device/prefetch_tables.cuh"
+#include "device/ptx_barrier.cuh"
+#include "device/ptx_hopper.cuh"
+
+namespace jaxconv {
+
+// Registers of a thread: 512 are those of two that multiply, and of one of each four warps that copy.
+struct RoleRegisters {
+  int multiplier;
+  int copier;
+};
+constexpr RoleRegisters RegistersOf(const DepthwiseTile& tile, Pass pass) {
+  const int bands = 2 * tile.slots() * tile.blocks * tile.channels, gradients = 2 * tile.lags * tile.channels;
+  const int kept = pass == Pass::kGather ? tile.gather_sums() + bands : tile.reduce_sums() + gradients;
+  return kept > 128 ? RoleRegisters{208, 48} : RoleRegisters{176, 80};
+}
+
+// Of the ring of stages, and of that of results: which have been filled, and which may be filled again. A phase is a
+// round of the ring.
+template <DepthwiseTile kTile>
+class DepthwiseBarriers {
+ public:
+  static constexpr int kResults = kTile.results();
+  static constexpr int kCount = 2 * kTile.stages() + 2 * kResults;
+  static_assert(kCount * 8 <= kBarrierBytes && kCount <= kDepthwiseThreads);
+
+  // By all threads, of which so many copy a step.
+  __device__ __forceinline__ DepthwiseBarriers(const DepthwiseParams& p, const char* shared, int copiers)
+      : first_(ptx::SharedAddress(shared) + p.places.barriers) {
+    const int number = static_cast<int>(threadIdx.x);
+    if (number < kCount) {
+      const bool is_copied = number < kTile.stages(), is_taken = number >= kCount - kResults;
+      ptx::InitBarrier(Copied(number), is_copied ? copiers : is_taken ? kDepthwiseWarps : kTile.warps());
+    }
+    __syncthreads();
+  }
+
+  // Copiers, before and behind the copies of a step.
+  __device__ __forceinline__ void WaitForStage(uint32_t step) const {
+    if (step >= kTile.stages()) ptx::Wait(Read(step % kTile.stages()), step / kTile.stages() + 1 & 1);
+  }
+  __device__ __forceinline__ void ArriveBehindCopies(uint32_t step) const {
+    ptx::ArriveBehindCopies(Copied(step % kTile.stages()));
+  }
+  // Warps that multiply, before and behind their reads of it.
+  __device__ __forceinline__ void WaitForCopies(uint32_t step) const {
+    ptx::Wait(Copied(step % kTile.stages()), step / kTile.stages() & 1);
+  }
+  __device__ __forceinline__ void ArriveBehindReads(uint32_t step) const { OfWarp(Read(step % kTile.stages())); }
+  // The same of results, which go the other way.
+  __device__ __forceinline__ void WaitForPlace(uint32_t row) const {
+    if (row >= kResults) ptx::Wait(Taken(row % kResults), row / kResults + 1 & 1);
+  }
+  __device__ __forceinline__ void ArriveBehindStores(uint32_t row) const { OfWarp(Stored(row % kResults)); }
+  __device__ __forceinline__ void WaitForResults(uint32_t row) const {
+    ptx::Wait(Stored(row % kResults), row / kResults & 1);
+  }
+  __device__ __forceinline__ void ArriveBehindLoads(uint32_t row) const { OfWarp(Taken(row % kResults)); }
+
+ private:
+  static __device__ __forceinline__ void OfWarp(uint32_t barrier) {
+    __syncwarp();
+    ptx::ArriveOfWarp(barrier);
+  }
+
+  __device__ __forceinline__ uint32_t Copied(uint32_t i) const { return first_ + i * 8; }
+  __device__ __forceinline__ uint32_t Read(uint32_t i) const { return Copied(kTile.stages() + i); }
+  __device__ __forceinline__ uint32_t Stored(uint32_t i) const { return Copied(2 * kTile.stages() + i); }
+  __device__ __forceinline__ uint32_t Taken(uint32_t i) const { return Copied(2 * kTile.stages() + kResults + i); }
+
+  uint32_t first_;
+};
+
+template <DepthwiseTile kTile>
+__device__ __forceinline__ uint32_t StagePlace(const DepthwiseParams& p, const char* shared, uint32_t step) {
+  return ptx::SharedAddress(shared) + step % kTile.stages() * p.places.stage;
+}
+
+template <DepthwiseTile kTile>
+__device__ __forceinline__ char* ResultPlace(const DepthwiseParams& p, char* shared, uint32_t row) {
+  return shared + p.places.results + row % DepthwiseBarriers<kTile>::kResults * kTile.period * p.places.result_row;
+}
+
+// A role of copiers: all steps, into the ring.
+template <typename T, DepthwiseTile kTile, Copies kCopies>
+__device__ __forceinline__ void CopySteps(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
+                                          int32_t worker, char* shared) {
+  DepthwiseReader<T, kTile, kCopies> reader(p, shared, DepthwiseRange(p, worker));
+#pragma unroll 1
+  for (uint32_t step = 0; reader.HasNext(); ++step) {
+    barriers.WaitForStage(step);
+    reader.Copy();
+    barriers.ArriveBehindCopies(step);
+  }
+}
+
+// And of those that write a gather's results.
+template <typename T, DepthwiseTile kTile>
+__device__ __forceinline__ void WriteResults(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
+                                             int32_t worker, char* shared) {
+  const DepthwiseRange range(p, worker);
+  DepthwiseWriter<T, kTile> writer(p);
+  uint32_t row = 0;  // of all tiles
+  for (int32_t begin = range.begin; begin < range.end;) {
+    const DepthwiseTilePlace place(p, begin, range.end);
+    begin += place.rows();
+    writer.Begin(place);
+#pragma unroll 1
+    for (int32_t position = 0; position < place.rows(); ++position, ++row) {
+      barriers.WaitForResults(row);
+      const auto pieces = writer.Load(ResultPlace<kTile>(p, shared, row));
+      barriers.ArriveBehindLoads(row);
+      writer.Store(position, pieces);
+    }
+  }
+}
+
+template <typename T, DepthwiseTile kTile>
+__device__ __forceinline__ void MultiplyGather(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
+                                               int32_t worker, char* shared) {
+  const DepthwiseRange range(p, worker);
+  char* table = shared + p.places.taps;
+  Bands<T, kTile>::FillTable(p, table);
+  SyncMultipliers<kTile>();
+  Bands<T, kTile> bands;
+  bands.Read(p, table, 0);
+  BandSums<T, kTile> sums(p);
+  constexpr bool kReadsAtOnce = kTile.sources() * kTile.blocks == 1;
+  uint32_t n = 0, row = 0;  // steps, and complete rows, of all tiles
+  const auto store = [&](int lag) {
+    barriers.WaitForPlace(row);
+    sums.Store(p, ResultPlace<kTile>(p, shared, row), lag);
+    barriers.ArriveBehindStores(row++);
+  };
+  for (int32_t begin = range.begin; begin < range.end;) {
+    const DepthwiseTilePlace place(p, begin, range.end);
+    begin += place.rows();
+    const int32_t first_step = place.FirstStep(p, kTile, {}), steps = place.SeenGatherSteps(p, kTile);
+    if (first_step > 0) sums.Clear();
+#pragma unroll 1
+    for (int32_t step = first_step; step < steps; ++step, ++n) {
+      barriers.WaitForCopies(n);
+      const uint32_t stage = StagePlace<kTile>(p, shared, n);
+      const auto pixels = sums.First(p, stage);
+      if constexpr (kReadsAtOnce) barriers.ArriveBehindReads(n);
+      sums.Multiply(p, bands, stage, pixels);
+      if constexpr (!kReadsAtOnce) barriers.ArriveBehindReads(n);
+      if (step >= kTile.lags - 1) store(kTile.lags - 1);
+    }
+    // No source row follows: what the other lags have is complete, too.
+#pragma unroll
+    for (int lag = kTile.lags - 2; lag >= 0; --lag) {
+      if (steps - 1 - lag >= 0 && steps - 1 - lag < place.rows()) store(lag);
+    }
+  }
+}
+
+template <typename T, int kIndex>
+__global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
+    DepthwiseGatherByRoles(const __grid_constant__ DepthwiseParams p) {
+  if constexpr (ptx::kIsHopper) {
+    constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
+    constexpr RoleRegisters kRegisters = RegistersOf(kTile, Pass::kGather);
+    extern __shared__ __align__(128) char shared[];
+    PrefetchTables(p, p.problem.tap_count * p.all_channels * static_cast<int64_t>(sizeof(T)));
+    const int32_t worker = blockIdx.x / p.channel_tiles;
+    const DepthwiseBarriers<kTile> barriers(p, shared, kDepthwiseThreads);
+    if (threadIdx.x < kDepthwiseThreads) {
+      ptx::LeaveRegisters<kRegisters.copier>();
+      CopySteps<T, kTile, Copies::kGather>(p, barriers, worker, shared);
+    } else if (threadIdx.x < FirstMultiplier(kTile)) {
+      ptx::LeaveRegisters<kRegisters.copier>();
+      WriteResults<T, kTile>(p, barriers, worker, shared);
+    } else {
+      ptx::TakeRegisters<kRegisters.multiplier>();
+      MultiplyGather<T, kTile>(p, barriers, worker, shared);
+    }
+  }
+}
+
+template <typename T, DepthwiseTile kTile>
+__device__ __forceinline__ void MultiplyReduce(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
+                                               int32_t worker, char* shared) {
+  const DepthwiseRange range(p, worker);
+  using Sums = FilterBandSums<T, kTile>;
+  Sums sums(p);
+  uint32_t n = 0;  // steps of all tiles
+  for (int32_t begin = range.begin; begin < range.end;) {
+    const DepthwiseTilePlace place(p, begin, range.end);
+    begin += place.rows();
+    const int32_t steps = place.ReduceSteps(p, kTile, {});
+    int32_t source_row = place.Row(p, kTile) * kTile.step + SourceRow(p, kTile, {});
+    sums.Begin(place.rows());
+    const auto advance = [&]<int kTurn>(int32_t step) {
+      barriers.WaitForCopies(n);
+      const bool has_source = HasRow(p, source_row);
+      source_row += RowsApart(p, kTile, kTile.step);
+      sums.template Multiply<kTurn>(p, step, StagePlace<kTile>(p, shared, n), kTile.step > 1 || has_source);
+      barriers.ArriveBehindReads(n++);
+    };
+    for (int32_t first = 0; first < steps; first += Sums::kTurns) {
+      [&]<int... kTurn>(std::integer_sequence<int, kTurn...>) {
+        (... && (first + kTurn < steps && (advance.template operator()<kTurn>(first + kTurn), true)));
+      }(std::make_integer_sequence<int, Sums::kTurns>());
+    }
+  }
+  SyncMultipliers<kTile>();
+  sums.Store(p, 0, worker, reinterpret_cast<float*>(shared));
+}
+
+template <typename T, int kIndex>
+__global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
+    DepthwiseReduceByRoles(const __grid_constant__ DepthwiseParams p) {
+  if constexpr (ptx::kIsHopper) {
+    constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
+    constexpr RoleRegisters kRegisters = RegistersOf(kTile, Pass::kReduce);
+    extern __shared__ __align__(128) char shared[];
+    PrefetchTables(p, 0);
+    const int32_t worker = blockIdx.x / p.channel_tiles;
+    const DepthwiseBarriers<kTile> barriers(p, shared, FirstMultiplier(kTile));
+    if (threadIdx.x < kDepthwiseThreads) {
+      ptx::LeaveRegisters<kRegisters.copier>();
+      CopySteps<T, kTile, Copies::kReduceSource>(p, barriers, worker, shared);
+    } else if (threadIdx.x < FirstMultiplier(kTile)) {
+      ptx::LeaveRegisters<kRegisters.copier>();
+      CopySteps<T, kTile, Copies::kReduceGradient>(p, barriers, worker, shared);
+    } else {
+      ptx::TakeRegisters<kRegisters.multiplier>();
+      MultiplyReduce<T, kTile>(p, barriers, worker, shared);
+    }
+  }
+}
+
+}  // namespace jaxconv
