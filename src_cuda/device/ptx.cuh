@@ -44,7 +44,6 @@ __device__ __forceinline__ void SyncSome() {
   asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
 }
 
-// Fetches a line of memory to L2.
 // Counts up to a number, behind which comes zero; the count before. Were it an addition, ptxas would add for all of a
 // warp at once, and wait for the sum.
 __device__ __forceinline__ uint32_t CountUp(uint32_t* count, uint32_t last) {
@@ -53,6 +52,7 @@ __device__ __forceinline__ uint32_t CountUp(uint32_t* count, uint32_t last) {
   return before;
 }
 
+// Fetches a line of memory to L2.
 __device__ __forceinline__ void Prefetch(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
 inline constexpr int kLineBytes = 128;
 
