@@ -1445,15 +1445,15 @@ def test_wgmma_tiles_are_those_that_are_compiled():
         assert (cols if transposed else rows) % (64 * warpgroups) == 0 and rows <= 256 and not (boxed and transposed)
         assert 64 <= cols <= 256 and cols % 32 == 0 and stages >= 2
         assert slices == 0 or (slices == 8 and row_blocks * col_blocks == 1 and rows == 64 * warpgroups)
-        copies = 128 if resident == 1 else 32
-        assert (row.threads, row.resident) == (warpgroups * 128 + copies, resident) and min(row_blocks, col_blocks) == 1
-        registers = {(2, 1): 232, (2, 2): 112, (1, 2): 204}[warpgroups, resident]
+        others = 128 if resident == 1 else 32 if slices else 64  # that copy, and tell what is next
+        assert (row.threads, row.resident) == (warpgroups * 128 + others, resident) and min(row_blocks, col_blocks) == 1
+        registers = {(2, 1): 232, (2, 2): 96, (1, 2): 204}[warpgroups, resident]
         assert rows // warpgroups * cols // 128 < registers - 20
-        # Stages with two barriers each, columns copied by 64; buffers of 16 rows for each warp, and an order; or sums
-        # of all slices, of a part of the tile, and a barrier. Boxes have stages of their own, one for each block of a
-        # multiprocessor or three, and a table of taps.
+        # Stages with two barriers each, columns copied by 64; buffers of 16 rows for each warp, an order, and works of
+        # eight numbers with two barriers each; or sums of all slices, of a part of the tile, and a barrier. Boxes have
+        # stages of their own, one for each block of a multiprocessor or three, and a table of taps.
         buffers = warpgroups * 4 * (3 - resident)
-        results = rows * cols * 4 + 8 if slices else buffers * 16 * 128 + 8 * 4
+        results = rows * cols * 4 + 8 if slices else buffers * 16 * 128 + 8 * 4 + stages * 48
         pixels, box_stages = (104, 1) if resident == 2 else (248, 3)
         source = rows // 64 * pixels * 128 + box_stages * 16 + 128 * 16 if boxed else stages * rows * 128
         filters = stages * (math.ceil(cols / 64) * 64 * 128 + 16)

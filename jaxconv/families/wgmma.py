@@ -27,6 +27,7 @@ MOST_STEP = 8  # pixels from a window of TMA's to the next
 # corner.
 FARTHEST = {3: (1 << 15, 1 << 16), 4: (1 << 7, 1 << 8), 5: (1 << 4, 1 << 5)}
 RESULT_BYTES = 64 * 64 * 2  # shared memory of a warpgroup's results on their way
+WORK_BYTES = 48  # of a tile that a thread block is told of, and its barriers; and of a cluster's questions
 RATE = 2048  # multiply-adds of a multiprocessor in a clock
 # Costs, fitted to measurements on an H200.
 BEGIN_SECONDS = 1.3e-6
@@ -299,7 +300,8 @@ class Wgmma(TensorCores):
         else:
             source = tile.stages * tile.rows * CHUNK * 2
         filters = tile.stages * (cols * CHUNK * 2 + 16)
-        return ceil_div(source + filters + results + 32, 1024) * 1024
+        works = 0 if tile.slices else tile.stages * WORK_BYTES + WORK_BYTES
+        return ceil_div(source + filters + results + works + 32, 1024) * 1024
 
 
 def _step_seconds(row: TileRow, device: Device) -> float:
