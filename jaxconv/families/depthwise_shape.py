@@ -40,7 +40,7 @@ class DepthwiseTile(NamedTuple):
     width: of a window on CUDA cores, whose columns have the strides of the rows.
     depths: planes of a volume that a position's taps are in, whose rows a step takes together.
     has_pieces: whether larger windows are taken in pieces, one after the other.
-    has_copiers: whether four warps copy, and eight others multiply; on Hopper.
+    has_copiers: whether four warps copy source rows, four what belongs to strips, and eight multiply; on Hopper.
     """
 
     step: int

@@ -2,9 +2,9 @@
 // strips, a gradient's rows to there or results from there, and eight multiply.
 //
 // Where all warps do everything, a step is one latency after the other: of the barrier, reads, copies, multiplications
-// and results. Here warps that multiply wait for nothing but rows that have been copied long before. Copies take few
-// registers: so more sums fit into a multiprocessor, and a thread block has 64 neighbouring bytes of a pixel instead of
-// 32, which memory copies faster.
+// and results. Here warps that multiply wait for rows that have been copied long before, and for results' places. Copies
+// take few registers: so more sums fit into a multiprocessor, and a thread block has 64 neighbouring bytes of a pixel
+// instead of 32, which memory copies faster.
 #pragma once
 
 #include <cstdint>
@@ -172,9 +172,12 @@ __device__ __forceinline__ void MultiplyGather(const DepthwiseParams& p, const D
 template <typename T, int kIndex>
 __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
     DepthwiseGatherByRoles(const __grid_constant__ DepthwiseParams p) {
-  if constexpr (ptx::kIsHopper) {
+  if constexpr (!ptx::kIsHopper) {
+    __trap();  // the host launches the tile without copiers
+  } else {
     constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
     constexpr RoleRegisters kRegisters = RegistersOf(kTile, Pass::kGather);
+    static_assert(2 * (kRegisters.multiplier + kRegisters.copier) == 512, "a multiprocessor's, by its 128 lanes");
     extern __shared__ __align__(128) char shared[];
     PrefetchTables(p, p.problem.tap_count * p.all_channels * static_cast<int64_t>(sizeof(T)));
     const int32_t worker = blockIdx.x / p.channel_tiles;
@@ -225,9 +228,12 @@ __device__ __forceinline__ void MultiplyReduce(const DepthwiseParams& p, const D
 template <typename T, int kIndex>
 __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
     DepthwiseReduceByRoles(const __grid_constant__ DepthwiseParams p) {
-  if constexpr (ptx::kIsHopper) {
+  if constexpr (!ptx::kIsHopper) {
+    __trap();  // the host launches the tile without copiers
+  } else {
     constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
     constexpr RoleRegisters kRegisters = RegistersOf(kTile, Pass::kReduce);
+    static_assert(2 * (kRegisters.multiplier + kRegisters.copier) == 512, "a multiprocessor's, by its 128 lanes");
     extern __shared__ __align__(128) char shared[];
     PrefetchTables(p, 0);
     const int32_t worker = blockIdx.x / p.channel_tiles;

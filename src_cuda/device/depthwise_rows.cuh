@@ -91,7 +91,7 @@ __device__ __forceinline__ int32_t PixelOffset(int32_t plane, int32_t col, int64
 template <DepthwiseTile kTile>
 __device__ __forceinline__ void SyncMultipliers() {
   if constexpr (kTile.has_copiers) {
-    ptx::SyncSome<Multipliers(kTile)>();
+    ptx::SyncThreads<Multipliers(kTile)>();
   } else {
     __syncthreads();
   }

@@ -38,12 +38,6 @@ __device__ __forceinline__ void CopyAsyncOfLine(uint32_t to, const void* from, b
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0));
 }
 
-// Waits for so many of the thread block's threads, in whole warps, to come here.
-template <int kThreads>
-__device__ __forceinline__ void SyncSome() {
-  asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
-}
-
 // Counts up to a number, behind which comes zero; the count before. Were it an addition, ptxas would add for all of a
 // warp at once, and wait for the sum.
 __device__ __forceinline__ uint32_t CountUp(uint32_t* count, uint32_t last) {
@@ -64,7 +58,7 @@ __device__ __forceinline__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Waits for the first kThreads of the thread block, as __syncthreads waits for all.
+// Waits for kThreads of the thread block, in whole warps, as __syncthreads waits for all.
 template <int kThreads>
 __device__ __forceinline__ void SyncThreads() {
   asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");

@@ -103,6 +103,19 @@ int32_t BatchBytes(const DepthwiseParams& d, const DepthwiseTile& tile) {
   return kBatchBytes + (has_gaps ? (kDepthwiseThreads >> d.log_pieces >> d.log_gap) * kPieceBytes : 0);
 }
 
+// Pixels of each image, or plane, in a source row of a tile.
+int32_t SourceWidth(const ConvProblem& p, const DepthwiseTile& tile, const Stream& stream) {
+  const auto strip_step = static_cast<int32_t>(kStripCols * p.step[2] / p.period[2]);
+  return (stream.cols / kStripCols - 1) * strip_step + tile.pixels();
+}
+
+// Pieces of a source row that each thread copies.
+int32_t CopiesOf(const ConvProblem& p, const DepthwiseTile& tile, const Stream& stream) {
+  const int64_t pixels = int64_t{std::max(1, stream.images)} * SourceWidth(p, tile, stream);
+  const int64_t pieces = pixels * stream.channels * ElementBytes(p.src_type) / kPieceBytes;
+  return static_cast<int32_t>(std::min<int64_t>(CeilDiv(pieces, kDepthwiseThreads), INT16_MAX));
+}
+
 // Everything but the operands and the workers, of a plan whose stream is one.
 DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const Plan& plan) {
   const DepthwiseTile& tile = kDepthwiseTiles[plan.tile];
@@ -135,17 +148,17 @@ DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const Plan& pla
   d.band_begin = d.strip_step - static_cast<int32_t>(p.step[2]);
   d.images_first = d.strips % 2 == 0 || d.strips == 1;
   d.strip_inverse = InverseOf(d.images_first ? d.images : d.strips);
-  d.src_width = (d.strips - 1) * d.strip_step + tile.pixels();
+  d.src_width = SourceWidth(p, tile, stream);
   d.width_inverse = InverseOf(d.src_width);
-  const int64_t pixels = static_cast<int64_t>(d.images) * d.src_width;
-  d.copies = static_cast<int32_t>(std::min<int64_t>(CeilDiv(pixels << d.log_pieces, kDepthwiseThreads), INT16_MAX));
+  d.copies = CopiesOf(p, tile, stream);
   d.log_gap = pass == Pass::kGather && tile.channels == 8 ? 1 : 3;
   d.batch = BatchBytes(d, tile);
   d.all_channels = static_cast<int32_t>(p.groups);
   d.all_rows = static_cast<int32_t>(CeilDiv(p.dst_size[1], p.period[1] * d.row_apart));
   d.rows = std::max(1, std::min(stream.rows, d.all_rows));
   d.unseen_rows = std::max(0, -d.first_row / (tile.step * d.row_apart));
-  d.seen_rows = static_cast<int32_t>(CeilDiv(p.src_size[1] - d.first_row, tile.step * d.row_apart));
+  const int64_t seen_rows = CeilDiv(p.src_size[1] - d.first_row, tile.step * d.row_apart);
+  d.seen_rows = static_cast<int32_t>(std::min<int64_t>(seen_rows, INT32_MAX));
   d.channel_tiles = static_cast<int32_t>(CeilDiv(p.groups, d.channels));
   const int64_t column_tiles = CeilDiv(p.dst_size[2], stream.cols * d.col_apart) * d.row_apart * d.col_apart;
   d.column_tiles = static_cast<int32_t>(std::min<int64_t>(column_tiles, INT32_MAX));
@@ -167,8 +180,8 @@ DepthwiseKernel Find(DType type, int tile, Pass pass) {
 }
 
 // The plan that runs on this device. Where no warps do nothing but copy, the same tile is without them: thread blocks
-// have half the channels, or half the strips.
-Plan PlanHere(const Plan& plan) {
+// have half the channels, or half the strips, and as many as the fewer threads copy.
+Plan PlanHere(const ConvProblem& p, const Plan& plan) {
   DepthwiseTile tile = kDepthwiseTiles[plan.tile];
   if (!tile.has_copiers || DeviceHasWgmma()) return plan;
   constexpr int kElementBytes = 2, kFewest = kPieceBytes / kElementBytes;
@@ -181,14 +194,17 @@ Plan PlanHere(const Plan& plan) {
   const int most_strips = MostChannelBytes(tile) / (channels * kElementBytes) * kMultiplied;
   cols = std::min(cols, most_strips * kStripCols);
   images = std::min(images, most_strips / std::max(1, cols / kStripCols));
+  while (CopiesOf(p, tile, here.stream()) > MostCopies(tile) && std::max(images, cols / kStripCols) > 1) {
+    images > 1 ? --images : cols -= kStripCols;
+  }
   return here;
 }
 
 const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& planned) {
   if (const char* why = WhyNotPersistentPlan(planned, std::size(kDepthwiseTiles), pass)) return why;
-  const Plan plan = PlanHere(planned);
   if (ResultElements(p, pass) == 0) return nullptr;
   if (const char* why = WhyNotProblem(p, pass)) return why;
+  const Plan plan = PlanHere(p, planned);
   const DepthwiseTile& tile = kDepthwiseTiles[plan.tile];
   const Stream stream = plan.stream();
   if (pass == Pass::kReduce && !tile.reduces()) return "the tile has no reduce";
@@ -203,6 +219,10 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& planned) {
     return "no such channels of a thread block";
   }
   if (!IsFlat(p) && !tile.has_planes()) return "the tile is for one or two spatial dimensions";
+  for (int d = 0; d < kSpatial; ++d) {
+    if (p.src_size[d] == 0) return "the source is empty";
+    if (std::abs(int64_t{stream.first[d]}) > kMostReach) return "windows begin too far from the image";
+  }
   int64_t pieces = 1;
   for (const int32_t along : stream.pieces) {
     if (along < 1 || (along > 1 && !tile.has_pieces) || along > kMostPieces) return "no such pieces of the window";
@@ -245,13 +265,13 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& planned) {
 }
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
-  return ResultElements(p, pass) == 0 ? 0 : MakeShape(p, pass, PlanHere(plan)).places.end;
+  return ResultElements(p, pass) == 0 ? 0 : MakeShape(p, pass, PlanHere(p, plan)).places.end;
 }
 
 cudaError_t Launch(const ConvCall& call, const Plan& planned, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
-  const Plan plan = PlanHere(planned);
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
+  const Plan plan = PlanHere(p, planned);
   const DepthwiseTile& tile = kDepthwiseTiles[plan.tile];
   const bool reduce = call.pass == Pass::kReduce;
   DepthwiseParams d = MakeShape(p, call.pass, plan);

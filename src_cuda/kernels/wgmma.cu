@@ -217,19 +217,19 @@ cudaError_t HeldClusters(const void* function, const cudaLaunchConfig_t& config,
 // Of each call, how many works its clusters have asked for; zeros between launches.
 __device__ uint32_t asked_for[kCallSlots];
 
-// Their address on the current device, which is asked for once.
-cudaError_t Counters(uint32_t** counters) {
+// A call's on the current device, which is asked where they are once; null where it does not say.
+uint32_t* CounterOf(int slot) {
   static std::mutex mutex;
-  static std::map<int, uint32_t*> known;
+  static std::map<int, void*> known;
   int device = 0;
-  if (const cudaError_t status = cudaGetDevice(&device)) return status;
+  if (cudaGetDevice(&device) != cudaSuccess) return nullptr;
   const std::lock_guard lock(mutex);
-  uint32_t*& address = known[device];
-  if (address == nullptr) {
-    if (const cudaError_t status = cudaGetSymbolAddress(reinterpret_cast<void**>(&address), asked_for)) return status;
+  void*& counters = known[device];
+  if (counters == nullptr && cudaGetSymbolAddress(&counters, asked_for) != cudaSuccess) {
+    cudaGetLastError();  // or the launch would be taken for what failed
+    return nullptr;
   }
-  *counters = address;
-  return cudaSuccess;
+  return static_cast<uint32_t*>(counters) + slot;
 }
 
 // As many clusters as the device holds, or as there are works; or one for each tile, if it has the tile's slices.
@@ -255,10 +255,7 @@ cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& ti
     if (const cudaError_t status = HeldClusters(function, config, &held)) return status;
     const uint32_t clusters = std::min(static_cast<uint32_t>(held), params.works);
     params.rounds = params.class_works / clusters;
-    if (slot >= 0 && params.works >= 2 * clusters) {
-      if (const cudaError_t status = Counters(&params.asked_for)) return status;
-      params.asked_for += slot;
-    }
+    if (slot >= 0 && params.works >= 2 * clusters) params.asked_for = CounterOf(slot);
     config.gridDim = dim3(clusters * cluster);
   }
   void* arguments[] = {&params};
