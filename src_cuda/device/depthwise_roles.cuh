@@ -2,9 +2,9 @@
 // strips, a gradient's rows to there or results from there, and eight multiply.
 //
 // Where all warps do everything, a step is one latency after the other: of the barrier, reads, copies, multiplications
-// and results. Here warps that multiply wait for rows that have been copied long before, and for results' places. Copies
-// take few registers: so more sums fit into a multiprocessor, and a thread block has 64 neighbouring bytes of a pixel
-// instead of 32, which memory copies faster.
+// and results. Here warps that multiply wait for rows that have been copied long before, and for results' places.
+// Copies take few registers: so more sums fit into a multiprocessor, and a thread block has 64 neighbouring bytes of a
+// pixel instead of 32, which memory copies faster.
 #pragma once
 
 #include <cstdint>

@@ -13,8 +13,8 @@ namespace jaxconv {
 // reads at once differ, in a gather, by 2, in a reduce by 1, and from strip to strip by 4 to 16 or more.
 //   Either a piece is left out behind some pixels, an even number of them: then distances of eight pixels, and those of
 // an even pixel to the next, are the same everywhere. Or, for four channels, pieces are exchanged by the bits in which
-// those pixels differ, which are 0 to 4, but for those that move a piece by themselves: nearly no two of them are in the
-// same banks then, but each has its own distance.
+// those pixels differ, which are 0 to 4, but for those that move a piece by themselves: nearly no two of them are in
+// the same banks then, but each has its own distance.
 template <DepthwiseTile kTile>
 __device__ __forceinline__ int32_t PiecePlace(const DepthwiseParams& p, int32_t pixel, int32_t piece) {
   if constexpr (Exchanges(kTile)) {

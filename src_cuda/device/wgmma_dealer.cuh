@@ -30,9 +30,9 @@ struct WgmmaDealt {
   }
 };
 
-// A work that a warp was told of, each of whose numbers a lane has: registers are needed for sums. Of numbers in registers
-// that all lanes have, ptxas 13.0 took the next work's column for the last one's, in some of the pieces that are stored
-// while the next work is multiplied.
+// A work that a warp was told of, each of whose numbers a lane has: registers are needed for sums. Of numbers in
+// registers that all lanes have, ptxas 13.0 took the next work's column for the last one's, in some of the pieces that
+// are stored while the next work is multiplied.
 class WgmmaTold {
  public:
   WgmmaTold() = default;
@@ -98,8 +98,8 @@ class WgmmaWorks {
 
 // Which works a cluster takes: the first two are those of its place in the grid, further ones those that are next when
 // its first block asks for them, which tells the others. Were all shared out beforehand, multiprocessors, which get
-// unlike shares of the memory's bandwidth, would drift apart: pages of memory would be met at random, and some would end
-// late. To be used by a lane.
+// unlike shares of the memory's bandwidth, would drift apart: pages of memory would be met at random, and some would
+// end late. To be used by a lane.
 template <WgmmaTile kTile>
 class WgmmaDealer {
  public:

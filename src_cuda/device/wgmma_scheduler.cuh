@@ -8,7 +8,8 @@
 
 namespace jaxconv {
 
-// Steps of a reduction, a (tap, chunk of channels) each. There is one at least; behind those of all taps is one of zeros.
+// Steps of a reduction, a (tap, chunk of channels) each. There is one at least; behind those of all taps is one of
+// zeros.
 struct WgmmaSteps {
   int32_t taps;  // of the class
   int32_t first;
@@ -53,10 +54,10 @@ __device__ __forceinline__ WgmmaWork WorkOfCluster(const WgmmaParams& p) {
   return work;
 }
 
-// Works are in rounds: as many as there are clusters are of one class, neighbouring columns of the same rows at the same
-// time; the next ones are those of the other classes for the same rows, which read the same pixels, and whose results
-// are neighbours. What is left at the end, of fewer works than clusters, comes class by class, those of many taps first,
-// so that short works fill the end.
+// Works are in rounds: as many as there are clusters are of one class, neighbouring columns of the same rows at the
+// same time; the next ones are those of the other classes for the same rows, which read the same pixels, and whose
+// results are neighbours. What is left at the end, of fewer works than clusters, comes class by class, those of many
+// taps first, so that short works fill the end.
 template <WgmmaTile kTile>
 class WgmmaScheduler {
  public:
