@@ -10,6 +10,7 @@
 #include "device/depthwise_filter_bands.cuh"
 #include "device/depthwise_lanes.cuh"
 #include "device/depthwise_roles.cuh"
+#include "device/depthwise_steps.cuh"
 #include "device/prefetch_tables.cuh"
 #include "kernels/depthwise.h"
 
@@ -95,7 +96,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].gat
         ptx::WaitForCopies<kTile.stages() - 2>();
         __syncthreads();
         // All reads of shared memory go first, and none waits for a copy to be begun.
-        const uint32_t stage = ptx::SharedAddress(shared) + n % kTile.stages() * p.places.stage;
+        const uint32_t stage = StagePlace<kTile>(p, shared, n);
         const auto pixels = sums.First(p, stage);
         const auto pieces = writer.Load(results(n - 1));
         reader.Copy();
@@ -121,7 +122,6 @@ template <typename T, int kIndex>
 __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].reduce_blocks())
     DepthwiseReduce(const __grid_constant__ DepthwiseParams p) {
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
-  using Sums = DepthwiseFilterSums<T, kTile>;
   extern __shared__ __align__(128) char shared[];
   PrefetchTables(p, 0);
   const int32_t piece = blockIdx.x / p.channel_tiles % p.pieces, worker = blockIdx.x / p.channel_tiles / p.pieces;
@@ -130,29 +130,14 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].red
   DepthwiseReader<T, kTile, Copies::kReduce> reader(p, shared, range, window);
 #pragma unroll 1
   for (int i = 0; i < kTile.stages() - 1; ++i) reader.Copy();
-  Sums sums(p);
+  DepthwiseFilterSums<T, kTile> sums(p);
   uint32_t n = 0;  // steps of all tiles
-  for (int32_t begin = range.begin; begin < range.end;) {
-    const DepthwiseTilePlace place(p, begin, range.end);
-    begin += place.rows();
-    const int32_t steps = place.ReduceSteps(p, kTile, window);
-    int32_t source_row = place.Row(p, kTile) * kTile.step + SourceRow(p, kTile, window);
-    sums.Begin(place.rows());
-    const auto advance = [&]<int kTurn>(int32_t step) {
-      ptx::WaitForCopies<kTile.stages() - 2>();
-      __syncthreads();
-      reader.Copy();
-      const bool has_source = HasRow(p, source_row);
-      source_row += RowsApart(p, kTile, kTile.step);
-      const uint32_t stage = ptx::SharedAddress(shared) + n++ % kTile.stages() * p.places.stage;
-      sums.template Multiply<kTurn>(p, step, stage, kTile.step > 1 || has_source);
-    };
-    for (int32_t first = 0; first < steps; first += Sums::kTurns) {
-      [&]<int... kTurn>(std::integer_sequence<int, kTurn...>) {
-        (... && (first + kTurn < steps && (advance.template operator()<kTurn>(first + kTurn), true)));
-      }(std::make_integer_sequence<int, Sums::kTurns>());
-    }
-  }
+  const auto begin = [&] {
+    ptx::WaitForCopies<kTile.stages() - 2>();
+    __syncthreads();
+    reader.Copy();
+  };
+  MultiplyReduceSteps<kTile>(p, range, window, sums, begin, [&] { return StagePlace<kTile>(p, shared, n++); }, [] {});
   __syncthreads();
   sums.Store(p, piece, worker, reinterpret_cast<float*>(shared));
 }
@@ -163,8 +148,8 @@ constexpr DepthwiseKernel DepthwiseKernelOf(Pass pass) {
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
   if constexpr (kTile.has_copiers) {
     if constexpr (sizeof(T) < sizeof(float)) {
-      if (pass == Pass::kGather) return DepthwiseGatherByRoles<T, kIndex>;
-      if constexpr (kTile.reduces()) return DepthwiseReduceByRoles<T, kIndex>;
+      if (pass == Pass::kGather) return DepthwiseByRoles<T, kIndex, Pass::kGather>;
+      if constexpr (kTile.reduces()) return DepthwiseByRoles<T, kIndex, Pass::kReduce>;
     }
   } else if constexpr (kTile.on_cuda_cores() == (sizeof(T) == sizeof(float))) {
     if (pass == Pass::kGather) return DepthwiseGather<T, kIndex>;

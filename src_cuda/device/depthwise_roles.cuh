@@ -8,10 +8,10 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 
 #include "device/depthwise_bands.cuh"
 #include "device/depthwise_filter_bands.cuh"
+#include "device/depthwise_steps.cuh"
 #include "device/prefetch_tables.cuh"
 #include "device/ptx_barrier.cuh"
 #include "device/ptx_hopper.cuh"
@@ -84,11 +84,6 @@ class DepthwiseBarriers {
 
   uint32_t first_;
 };
-
-template <DepthwiseTile kTile>
-__device__ __forceinline__ uint32_t StagePlace(const DepthwiseParams& p, const char* shared, uint32_t step) {
-  return ptx::SharedAddress(shared) + step % kTile.stages() * p.places.stage;
-}
 
 template <DepthwiseTile kTile>
 __device__ __forceinline__ char* ResultPlace(const DepthwiseParams& p, char* shared, uint32_t row) {
@@ -169,84 +164,50 @@ __device__ __forceinline__ void MultiplyGather(const DepthwiseParams& p, const D
   }
 }
 
-template <typename T, int kIndex>
-__global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
-    DepthwiseGatherByRoles(const __grid_constant__ DepthwiseParams p) {
-  if constexpr (!ptx::kIsHopper) {
-    __trap();  // the host launches the tile without copiers
-  } else {
-    constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
-    constexpr RoleRegisters kRegisters = RegistersOf(kTile, Pass::kGather);
-    static_assert(2 * (kRegisters.multiplier + kRegisters.copier) == 512, "a multiprocessor's, by its 128 lanes");
-    extern __shared__ __align__(128) char shared[];
-    PrefetchTables(p, p.problem.tap_count * p.all_channels * static_cast<int64_t>(sizeof(T)));
-    const int32_t worker = blockIdx.x / p.channel_tiles;
-    const DepthwiseBarriers<kTile> barriers(p, shared, kDepthwiseThreads);
-    if (threadIdx.x < kDepthwiseThreads) {
-      ptx::LeaveRegisters<kRegisters.copier>();
-      CopySteps<T, kTile, Copies::kGather>(p, barriers, worker, shared);
-    } else if (threadIdx.x < FirstMultiplier(kTile)) {
-      ptx::LeaveRegisters<kRegisters.copier>();
-      WriteResults<T, kTile>(p, barriers, worker, shared);
-    } else {
-      ptx::TakeRegisters<kRegisters.multiplier>();
-      MultiplyGather<T, kTile>(p, barriers, worker, shared);
-    }
-  }
-}
-
 template <typename T, DepthwiseTile kTile>
 __device__ __forceinline__ void MultiplyReduce(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
                                                int32_t worker, char* shared) {
   const DepthwiseRange range(p, worker);
-  using Sums = FilterBandSums<T, kTile>;
-  Sums sums(p);
+  FilterBandSums<T, kTile> sums(p);
   uint32_t n = 0;  // steps of all tiles
-  for (int32_t begin = range.begin; begin < range.end;) {
-    const DepthwiseTilePlace place(p, begin, range.end);
-    begin += place.rows();
-    const int32_t steps = place.ReduceSteps(p, kTile, {});
-    int32_t source_row = place.Row(p, kTile) * kTile.step + SourceRow(p, kTile, {});
-    sums.Begin(place.rows());
-    const auto advance = [&]<int kTurn>(int32_t step) {
-      barriers.WaitForCopies(n);
-      const bool has_source = HasRow(p, source_row);
-      source_row += RowsApart(p, kTile, kTile.step);
-      sums.template Multiply<kTurn>(p, step, StagePlace<kTile>(p, shared, n), kTile.step > 1 || has_source);
-      barriers.ArriveBehindReads(n++);
-    };
-    for (int32_t first = 0; first < steps; first += Sums::kTurns) {
-      [&]<int... kTurn>(std::integer_sequence<int, kTurn...>) {
-        (... && (first + kTurn < steps && (advance.template operator()<kTurn>(first + kTurn), true)));
-      }(std::make_integer_sequence<int, Sums::kTurns>());
-    }
-  }
+  MultiplyReduceSteps<kTile>(
+      p, range, {}, sums, [&] { barriers.WaitForCopies(n); }, [&] { return StagePlace<kTile>(p, shared, n); },
+      [&] { barriers.ArriveBehindReads(n++); });
   SyncMultipliers<kTile>();
   sums.Store(p, 0, worker, reinterpret_cast<float*>(shared));
 }
 
-template <typename T, int kIndex>
+template <typename T, int kIndex, Pass kPass>
 __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
-    DepthwiseReduceByRoles(const __grid_constant__ DepthwiseParams p) {
+    DepthwiseByRoles(const __grid_constant__ DepthwiseParams p) {
   if constexpr (!ptx::kIsHopper) {
     __trap();  // the host launches the tile without copiers
   } else {
     constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
-    constexpr RoleRegisters kRegisters = RegistersOf(kTile, Pass::kReduce);
+    constexpr RoleRegisters kRegisters = RegistersOf(kTile, kPass);
     static_assert(2 * (kRegisters.multiplier + kRegisters.copier) == 512, "a multiprocessor's, by its 128 lanes");
+    constexpr bool kGathers = kPass == Pass::kGather;
     extern __shared__ __align__(128) char shared[];
-    PrefetchTables(p, 0);
+    PrefetchTables(p, kGathers ? p.problem.tap_count * p.all_channels * static_cast<int64_t>(sizeof(T)) : 0);
     const int32_t worker = blockIdx.x / p.channel_tiles;
-    const DepthwiseBarriers<kTile> barriers(p, shared, FirstMultiplier(kTile));
+    const DepthwiseBarriers<kTile> barriers(p, shared, kGathers ? kDepthwiseThreads : FirstMultiplier(kTile));
     if (threadIdx.x < kDepthwiseThreads) {
       ptx::LeaveRegisters<kRegisters.copier>();
-      CopySteps<T, kTile, Copies::kReduceSource>(p, barriers, worker, shared);
+      CopySteps<T, kTile, kGathers ? Copies::kGather : Copies::kReduceSource>(p, barriers, worker, shared);
     } else if (threadIdx.x < FirstMultiplier(kTile)) {
       ptx::LeaveRegisters<kRegisters.copier>();
-      CopySteps<T, kTile, Copies::kReduceGradient>(p, barriers, worker, shared);
+      if constexpr (kGathers) {
+        WriteResults<T, kTile>(p, barriers, worker, shared);
+      } else {
+        CopySteps<T, kTile, Copies::kReduceGradient>(p, barriers, worker, shared);
+      }
     } else {
       ptx::TakeRegisters<kRegisters.multiplier>();
-      MultiplyReduce<T, kTile>(p, barriers, worker, shared);
+      if constexpr (kGathers) {
+        MultiplyGather<T, kTile>(p, barriers, worker, shared);
+      } else {
+        MultiplyReduce<T, kTile>(p, barriers, worker, shared);
+      }
     }
   }
 }

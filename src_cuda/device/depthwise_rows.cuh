@@ -195,11 +195,7 @@ class DepthwiseRows {
     ptx::Keep(least);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if constexpr (kTile.has_copiers) {
-        if (i < count) ptx::CopyAsyncOfLine(to + i * p.batch, from + at_[i], at_[i] >= least);
-      } else {
-        if (i < count) ptx::CopyAsync(to + i * p.batch, from + at_[i], at_[i] >= least);
-      }
+      if (i < count) ptx::CopyAsync<kTile.has_copiers>(to + i * p.batch, from + at_[i], at_[i] >= least);
     }
   }
 

@@ -29,13 +29,13 @@ __device__ __forceinline__ const char* AddProduct(const char* base, int32_t a, i
 // Copies 16 bytes to shared memory without passing through registers; zeros if not `valid`, and then reads nothing,
 // whatever the address. Only WaitForCopies orders it with other accesses, so that the compiler may move it among
 // arithmetic.
+template <bool kFetchesLine = false>
 __device__ __forceinline__ void CopyAsync(uint32_t to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0));
-}
-
-// The same, by way of which all of the line is fetched to L2: for others, that copy its other pieces.
-__device__ __forceinline__ void CopyAsyncOfLine(uint32_t to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0));
+  if constexpr (kFetchesLine) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0));
+  } else {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0));
+  }
 }
 
 // Counts up to a number, behind which comes zero; the count before. Were it an addition, ptxas would add for all of a

@@ -103,10 +103,12 @@ int32_t BatchBytes(const DepthwiseParams& d, const DepthwiseTile& tile) {
   return kBatchBytes + (has_gaps ? (kDepthwiseThreads >> d.log_pieces >> d.log_gap) * kPieceBytes : 0);
 }
 
+// Source pixels from a strip to the next.
+int32_t StripStep(const ConvProblem& p) { return static_cast<int32_t>(kStripCols * p.step[2] / p.period[2]); }
+
 // Pixels of each image, or plane, in a source row of a tile.
 int32_t SourceWidth(const ConvProblem& p, const DepthwiseTile& tile, const Stream& stream) {
-  const auto strip_step = static_cast<int32_t>(kStripCols * p.step[2] / p.period[2]);
-  return (stream.cols / kStripCols - 1) * strip_step + tile.pixels();
+  return (stream.cols / kStripCols - 1) * StripStep(p) + tile.pixels();
 }
 
 // Pieces of a source row that each thread copies.
@@ -144,7 +146,7 @@ DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const Plan& pla
   d.planes = static_cast<int32_t>(std::min<int64_t>(p.batch * p.dst_size[0], INT32_MAX));
   d.images = std::max(1, stream.images);
   d.strips = stream.cols / kStripCols;
-  d.strip_step = static_cast<int32_t>(kStripCols * p.step[2] / p.period[2]);
+  d.strip_step = StripStep(p);
   d.band_begin = d.strip_step - static_cast<int32_t>(p.step[2]);
   d.images_first = d.strips % 2 == 0 || d.strips == 1;
   d.strip_inverse = InverseOf(d.images_first ? d.images : d.strips);

@@ -190,7 +190,7 @@ WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
   params.row_cluster_reciprocal = reciprocal(params.row_clusters);
   params.col_cluster_reciprocal = reciprocal(params.col_clusters);
   params.class_works = static_cast<uint32_t>(ClassWorks(p, tile, plan.split));
-  params.works = params.class_works * static_cast<uint32_t>(params.live_classes);
+  params.works = static_cast<uint32_t>(Works(p, tile, plan.split));
   // As few as all stages have the steps of: who is told of more than it gets done takes works from others.
   const int64_t steps = CeilDiv(p.tap_count * params.chunks, int64_t{params.live_classes} * plan.split);
   params.works_ahead = tile.boxed ? 1 : static_cast<int32_t>(CeilDiv(tile.stages, std::max<int64_t>(1, steps)));
