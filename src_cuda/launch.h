@@ -211,7 +211,7 @@ inline constexpr WgmmaTile kWgmmaTiles[] = {
     {256, 64, 4, 1, 1, 1},  {256, 64, 2, 1, 1, 2},  {128, 64, 4, 1, 1, 2},
     {256, 64, 5, 1, 1, 2, true},  {256, 96, 4, 1, 1, 1, true},
     {256, 128, 4, 1, 1, 1, true}, {128, 256, 4, 1, 1, 1, true},
-    {64, 64, 5, 1, 1, 2, false, 8},
+    {64, 64, 5, 1, 1, 2, false, 8}, {128, 256, 4, 1, 1, 1},
 };
 
 // Filters along whose rows a warp walks that keeps the filter in registers: how many rows of taps they have at most,

@@ -167,6 +167,7 @@ class Wgmma(TensorCores):
         TileRow(WgmmaTile(256, 128, 4, boxed=True), 384, 1, {"gather": 0.815}),
         TileRow(WgmmaTile(128, 256, 4, boxed=True), 384, 1, {"gather": 0.831}),
         TileRow(WgmmaTile(64, 64, 5, resident=2, slices=8), 160, 2),
+        TileRow(WgmmaTile(128, 256, 4), 384, 1, {"gather": 0.79}),
     )
 
     def why_never(self, product: Product) -> str | None:

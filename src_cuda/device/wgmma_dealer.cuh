@@ -125,6 +125,15 @@ class WgmmaDealer {
     return index_;
   }
 
+  // Waits until the others have all indices: to a block that has ended they cannot say so.
+  __device__ __forceinline__ void Finish() {
+    if (kTile.cluster() == 1 || blockIdx.x % kTile.cluster() != 0) return;
+    for (int i = 0; i < WgmmaDealt<kTile>::kIndices; ++i) {
+      ring_.WaitUntilEmpty();
+      ring_.Advance();
+    }
+  }
+
  private:
   __device__ __forceinline__ void Send() {
     ring_.WaitUntilEmpty();

@@ -112,6 +112,7 @@ __device__ __forceinline__ void DealWorks(const WgmmaParams& p, WgmmaShared<T, k
     if (!is_more) work.steps.end = 0;
     works.Tell(work);
   }
+  dealer.Finish();
 }
 
 // Of warpgroups that multiply.
