@@ -60,6 +60,7 @@ struct Im2col {
   int32_t rank;              // of the maps: two more than the last spatial dimensions, of which they have so many
   int32_t tap_stride;        // elements of the filter from a tap to the next
   int32_t reach[2];          // rows and columns from the corner to the last tap's pixel
+  int32_t empty_classes;     // that have positions, but no taps
 };
 
 // How a family is to run a call. With split > 1 the reduction is cut into that many slices, each summed into its own
@@ -78,7 +79,7 @@ struct Plan {
     return {shape[0], shape[1], {shape[2], shape[3], shape[4]}, shape[5], shape[6], shape[7],
             {shape[8], shape[9], shape[10]}};
   }
-  Im2col im2col() const { return {{shape[0], shape[1], shape[2]}, shape[3], shape[4], {shape[5], shape[6]}}; }
+  Im2col im2col() const { return {{shape[0], shape[1], shape[2]}, shape[3], shape[4], {shape[5], shape[6]}, shape[7]}; }
   Stream stream() const {
     return {shape[0], shape[1], shape[2], shape[3], {shape[4], shape[5], shape[6]}, {shape[7], shape[8], shape[9]},
             {shape[10], shape[11]}};

@@ -15,6 +15,7 @@ from jax import export, lax
 from reference import lax_channels_last
 
 from jaxconv.families import FAMILIES, IM2COL_SCRATCH, TYPICAL_DEVICE, DepthwiseTile, DirectTile, Tile, WgmmaTile
+from jaxconv.families.base import Settings
 from jaxconv.families.depthwise_shape import window
 from jaxconv.families.direct_shape import Shape, Walk
 from jaxconv.families.wgmma import MOST_BOX_EXTENT, MOST_BOX_PIXELS, MOST_BOX_TAPS, im2col
@@ -961,6 +962,31 @@ def test_residue_classes_of_wgmma(dilation, classes):
     assert classes <= 8 or any(f"{classes} residue classes" in r.reason for r in choice.rejected)
 
 
+WITHOUT_TAPS = {
+    "points_by_2": (halves((2, 8, 8, 8), (1, 1, 8, 8), window_strides=(2, 2)), 3),
+    "points_by_2_along_rows": (halves((2, 8, 8, 8), (1, 1, 8, 8), window_strides=(1, 2)), 1),
+    "points_by_2_of_a_row": (halves((2, 1, 8, 8), (1, 1, 8, 8), window_strides=(2, 2)), 1),
+    "volume_of_points_by_2": (halves((2, 4, 6, 8, 8), (1, 1, 1, 8, 8), window_strides=(2, 2, 2)), 7),
+    "pairs_by_2": (halves((2, 8, 8, 8), (1, 2, 8, 8), window_strides=(2, 2)), 2),
+    "windows_by_2": (halves((2, 8, 8, 8), (3, 3, 8, 8), window_strides=(2, 2)), 0),
+    "points_by_2_beside_the_image": (halves((2, 2, 8), (1, 8, 8), window_strides=(2,), padding=((2, -2),)), 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("problem, empty", WITHOUT_TAPS.values(), ids=WITHOUT_TAPS)
+def test_zeros_of_a_stride_are_no_works(problem, empty):
+    """Of a data gradient; a warp stores those of residue classes without taps. One class is left, whatever it has."""
+    dgrad = problem.dgrad()
+    assert im2col(problem).empty_classes == 0
+    assert im2col(dgrad).empty_classes == empty
+    classes = Product("gather", dgrad).classes
+    for row in CUDA["wgmma"].TILES:
+        if row.tile.boxed:
+            continue
+        works = CUDA["wgmma"].works(Settings(row.tile, 1), Product("gather", dgrad))
+        assert works == (classes - empty if row.tile.stores_zeros else classes)
+
+
 RANKS = {
     "line": (halves((2, 9, 8), (3, 8, 8)), 3),
     "image_of_a_row": (halves((2, 1, 9, 8), (1, 3, 8, 8)), 3),
@@ -1099,7 +1125,7 @@ def test_tma_reads_what_lax_multiplies(problem):
         if 0 not in of_pass.out_spatial:
             check_windows(of_pass)
         where = im2col(of_pass)
-        expected = [*where.corner, where.rank, where.tap_stride, *where.reach]
+        expected = [*where.corner, where.rank, where.tap_stride, *where.reach, where.empty_classes]
         assert choice.plan.attributes(of_pass)["shape"].tolist() == expected
 
 
@@ -1449,10 +1475,10 @@ def test_wgmma_tiles_are_those_that_are_compiled():
         assert (row.threads, row.resident) == (warpgroups * 128 + others, resident) and min(row_blocks, col_blocks) == 1
         registers = {(2, 1): 232, (2, 2): 96, (1, 2): 204}[warpgroups, resident]
         assert rows // warpgroups * cols // 128 < registers - 20
-        # Stages with two barriers each, columns copied by 64; buffers of 16 rows for each warp, an order, and works of
-        # eight numbers with two barriers each; or sums of all slices, of a part of the tile, and a barrier. Boxes have
+        # Stages with two barriers each, columns copied by 64; buffers of 16 rows for each warp and one of zeros, if there
+        # is a warp that stores them, an order, and works of eight numbers with two barriers each; or sums of all slices, of a part of the tile, and a barrier. Boxes have
         # stages of their own, one for each block of a multiprocessor or three, and a table of taps.
-        buffers = warpgroups * 4 * (3 - resident)
+        buffers = warpgroups * 4 * (3 - resident) + (resident == 1 and not boxed and not slices)
         results = rows * cols * 4 + 8 if slices else buffers * 16 * 128 + 8 * 4 + stages * 48
         pixels, box_stages = (104, 1) if resident == 2 else (248, 3)
         source = rows // 64 * pixels * 128 + box_stages * 16 + 128 * 16 if boxed else stages * rows * 128

@@ -27,6 +27,7 @@ MOST_STEP = 8  # pixels from a window of TMA's to the next
 # corner.
 FARTHEST = {3: (1 << 15, 1 << 16), 4: (1 << 7, 1 << 8), 5: (1 << 4, 1 << 5)}
 RESULT_BYTES = 64 * 64 * 2  # shared memory of a warpgroup's results on their way
+ZEROS_BYTES = 16 * 64 * 2  # of those that are stored at once
 WORK_BYTES = 48  # of a tile that a thread block is told of, and its barriers; and of a cluster's questions
 RATE = 2048  # multiply-adds of a multiprocessor in a clock
 # Costs, fitted to measurements on an H200.
@@ -87,17 +88,24 @@ class WgmmaTile(NamedTuple):
     def warpgroups(self) -> int:
         return 1 if self.rows == 64 else 2
 
+    @property
+    def stores_zeros(self) -> bool:
+        """Whether a block has a warp to spare, which stores those of residue classes without taps."""
+        return self.resident == 1 and not self.boxed and not self.slices
+
 
 class Im2col(NamedTuple):
     """Where TMA finds a problem's pixels and taps: `Im2col` of src_cuda/launch.h. Of rank 2 pixels are a matrix.
 
     reach: rows and columns from the corner to the last tap's pixel.
+    empty_classes: residue classes whose positions see no tap; one is left at least.
     """
 
     corner: tuple[int, ...]
     rank: int
     tap_stride: int
     reach: tuple[int, int]
+    empty_classes: int
 
 
 @lru_cache(maxsize=4096)
@@ -118,7 +126,7 @@ def im2col(problem: ConvProblem) -> Im2col | str:
     # Leading dimensions of one pixel are left out.
     there = (sizes > 1).any(axis=0) | (corner != 0) | (far != 0)
     if len(shifts) == len(tables.taps) == 1 and not corner.any() and apart == 1 and (sizes[0] == sizes[1]).all():
-        return Im2col((0,) * SPATIAL, 2, stride, (0, 0))  # pixels as they lie: a matrix
+        return Im2col((0,) * SPATIAL, 2, stride, (0, 0), 0)  # pixels as they lie: a matrix
     rank = 2 + max(1, SPATIAL - int(there.argmax()) if there.any() else 1)
     most, reach = FARTHEST[rank]
     end = corner + (live[:, 5:].max(axis=0, initial=1) - 1) * np.array(in_three(problem.steps)) - (sizes[0] - 1)
@@ -126,7 +134,8 @@ def im2col(problem: ConvProblem) -> Im2col | str:
         return f"windows that begin or end more than {most} pixels from the image's edges"
     if (far - corner).max() >= reach:
         return f"taps {(far - corner).max()} pixels apart, of less than {reach}"
-    return Im2col(tuple(map(int, corner)), rank, stride, tuple(map(int, (far - corner)[1:])))
+    empty = max(0, min(int((live[:, 1] == 0).sum()), len(live) - 1))
+    return Im2col(tuple(map(int, corner)), rank, stride, tuple(map(int, (far - corner)[1:])), empty)
 
 
 def tap_stride(problem: ConvProblem) -> int | None:
@@ -167,7 +176,7 @@ class Wgmma(TensorCores):
         TileRow(WgmmaTile(256, 128, 4, boxed=True), 384, 1, {"gather": 0.815}),
         TileRow(WgmmaTile(128, 256, 4, boxed=True), 384, 1, {"gather": 0.831}),
         TileRow(WgmmaTile(64, 64, 5, resident=2, slices=8), 160, 2),
-        TileRow(WgmmaTile(128, 256, 4), 384, 1, {"gather": 0.79}),
+        TileRow(WgmmaTile(128, 256, 4), 384, 1, {"gather": 0.81}),
     )
 
     def why_never(self, product: Product) -> str | None:
@@ -212,7 +221,8 @@ class Wgmma(TensorCores):
         """Of clusters."""
         tile = settings.tile
         rows = ceil_div(_class_rows(product, tile), tile.rows * tile.row_blocks)
-        return product.classes * rows * ceil_div(product.cols, tile.cols * tile.col_blocks) * settings.split
+        cols = ceil_div(product.cols, tile.cols * tile.col_blocks)
+        return _dealt_classes(product, tile) * rows * cols * settings.split
 
     def least_cost(self, product: Product, device: Device) -> float:
         """As if nothing but multiplications and copies took time."""
@@ -276,17 +286,18 @@ class Wgmma(TensorCores):
     def steps(self, product: Product, tile: WgmmaTile) -> float:
         """Chunks of all taps that a position sees, on average.
 
-        Of a chunk of few channels less is multiplied, but as many pixels are copied, and as much of the filter, which
-        boxes of 256 columns wait for.
+        Classes without taps are left out, if the tile stores their zeros. Of a chunk of few channels less is
+        multiplied, but as many pixels are copied, and as much of the filter, which boxes of 256 columns wait for.
         """
         problem = product.problem
         last = problem.in_channels % CHUNK
         are_few = 0 < last <= CHUNK // 2 and tile.cols < 256 if tile.boxed else problem.in_channels <= 48
-        return math.prod(problem.kernel) / product.classes * (ceil_div(problem.in_channels, CHUNK) - are_few / 4)
+        chunks = ceil_div(problem.in_channels, CHUNK) - are_few / 4
+        return math.prod(problem.kernel) / _dealt_classes(product, tile) * chunks
 
     def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:
         where = im2col(product.problem)
-        return (*where.corner, where.rank, where.tap_stride, *where.reach)
+        return (*where.corner, where.rank, where.tap_stride, *where.reach, where.empty_classes)
 
     def shared_bytes(self, row: TileRow, product: Product) -> int:
         tile = row.tile
@@ -301,8 +312,9 @@ class Wgmma(TensorCores):
         else:
             source = tile.stages * tile.rows * CHUNK * 2
         filters = tile.stages * (cols * CHUNK * 2 + 16)
+        zeros = ZEROS_BYTES if tile.stores_zeros else 0
         works = 0 if tile.slices else tile.stages * WORK_BYTES + WORK_BYTES
-        return ceil_div(source + filters + results + works + 32, 1024) * 1024
+        return ceil_div(source + filters + results + zeros + works + 32, 1024) * 1024
 
 
 def _step_seconds(row: TileRow, device: Device) -> float:
@@ -372,6 +384,11 @@ def _steps(problem: ConvProblem) -> tuple[int, int]:
     """Rows and columns of pixels from a window to the next."""
     _, rows, cols = in_three(problem.steps)
     return rows, cols
+
+
+def _dealt_classes(product: Product, tile: WgmmaTile) -> int:
+    """Residue classes of whose tiles clusters' works are."""
+    return product.classes - (im2col(product.problem).empty_classes if tile.stores_zeros else 0)
 
 
 @lru_cache(maxsize=4096)

@@ -23,6 +23,7 @@
 #include "device/wgmma_params.cuh"
 #include "device/wgmma_scheduler.cuh"
 #include "device/wgmma_slices.cuh"
+#include "device/wgmma_zeros.cuh"
 #include "kernels/wgmma.h"
 #include "launch.h"
 
@@ -37,6 +38,7 @@ struct alignas(1024) WgmmaShared {
   using Stages = typename WgmmaMainLoop<T, kTile, kAlongSteps>::Stages;
   Stages stages;
   char results[kTile.warpgroups()][ResultBuffers(kTile)][4 * kResultBytes];
+  alignas(128) char zeros[WgmmaZeros<kTile>::kBytes];
   uint64_t barriers[Stages::kBarriers];
   int32_t order[kMostWgmmaClasses];
   WgmmaDealt<kTile> dealt;
@@ -115,6 +117,17 @@ __device__ __forceinline__ void DealWorks(const WgmmaParams& p, WgmmaShared<T, k
   dealer.Finish();
 }
 
+// Of the warp that stores zeros, if there are classes of them.
+template <typename T, WgmmaTile kTile, bool kAlongSteps>
+__device__ __forceinline__ void StoreZeros(const WgmmaParams& p, WgmmaShared<T, kTile, kAlongSteps>& shared) {
+  SyncBlocks<kTile>();
+  if (p.empty_classes == 0) return;
+  const WgmmaZeros<kTile> zeros(p, shared.order, shared.zeros);
+  WgmmaWorks<kTile> works(p, shared.dealt);
+  for (WgmmaTold work; works.Next(&work);) zeros.Store(work);
+  zeros.Finish();
+}
+
 // Of warpgroups that multiply.
 template <typename T, WgmmaTile kTile, bool kAlongSteps>
 __device__ __forceinline__ void MultiplyWorks(const WgmmaParams& p, WgmmaShared<T, kTile, kAlongSteps>& shared,
@@ -152,7 +165,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     if constexpr (kTile.boxed) shared.stages.FillTaps(p);
     if (threadIdx.x == 0) {
       Shared::Stages::InitBarriers(barriers);
-      shared.dealt.InitBarriers(WgmmaReaders(kTile) + kCopiers);
+      shared.dealt.InitBarriers(WgmmaReaders(kTile) + kCopiers + (StoresZeros(kTile) && p.empty_classes > 0));
       ptx::FenceBarriers();
     }
     if (threadIdx.x / 128 == kTile.warpgroups()) {
@@ -162,6 +175,8 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
         CopyWorks<T, kTile, kAlongSteps>(p, shared, barriers, copier);
       } else if (copier == kCopiers) {
         DealWorks<T, kTile, kAlongSteps>(p, shared);
+      } else if (StoresZeros(kTile) && copier == kCopiers + 1) {
+        StoreZeros<T, kTile, kAlongSteps>(p, shared);
       } else {
         SyncBlocks<kTile>();
       }

@@ -27,6 +27,9 @@ inline constexpr int kMostBoxPixels = 104, kMostBoxTaps = 127;
 // Of tiles of boxes, a unit's, in shared memory: all stages'.
 constexpr int BoxPixels(const WgmmaTile& tile) { return tile.resident == 1 ? 248 : kMostBoxPixels; }
 
+// Whether a block has a warp to spare, which stores zeros.
+constexpr bool StoresZeros(const WgmmaTile& tile) { return tile.resident == 1 && !tile.boxed && tile.slices == 0; }
+
 // Columns that are stored at once: as many as TMA swizzles in a row, of 128 or 64 bytes.
 constexpr int ResultCols(const WgmmaTile& tile) { return tile.cols % 64 == 0 ? 64 : 32; }
 
@@ -51,11 +54,13 @@ struct WgmmaParams {
   uint32_t row_cluster_reciprocal, col_cluster_reciprocal;
   int32_t split;
   int32_t live_classes;  // those that have positions, the first ones of the table
+  int32_t empty_classes;  // of these, those without taps whose zeros are stored beside other classes' works
   int32_t row_clusters;  // of a class's tiles
   int32_t col_clusters;
   uint32_t class_works;  // of clusters, of a class
   uint32_t works;        // of all
   uint32_t rounds;       // in which clusters take works of one class, as many as there are clusters, for each class
+  bool leaves_out_taps;  // that a tile sees nothing of the image with
   int32_t works_ahead;   // that blocks are told of, of kTile.stages at most
   // How many works have been asked for: zero before a launch, whose last question makes it so again. Null: works are
   // shared out beforehand.

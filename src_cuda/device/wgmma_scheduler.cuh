@@ -26,20 +26,24 @@ struct alignas(16) WgmmaWork {
   WgmmaSteps steps;
 };
 
-// Fills in the steps of a class's slice. Of one class all taps are there, without a look at the table.
-__device__ __forceinline__ void FindSteps(const WgmmaParams& p, WgmmaWork* work) {
-  WgmmaSteps& steps = work->steps;
-  work->first_tap = 0, steps.taps = p.problem.tap_count;
+// Of a class's taps, without a look at the table if there is one class.
+__device__ __forceinline__ void FindTaps(const WgmmaParams& p, WgmmaWork* work) {
+  work->first_tap = 0, work->steps.taps = p.problem.tap_count;
   if (p.problem.class_count > 1) {
     const ResidueClass& residue = p.classes[work->residue];
-    work->first_tap = residue.first_tap, steps.taps = residue.tap_count;
+    work->first_tap = residue.first_tap, work->steps.taps = residue.tap_count;
   }
-  const int32_t end = steps.taps * p.chunks;
-  int32_t size = end;
-  if (p.split > 1) size = static_cast<uint32_t>(end + p.split - 1) / static_cast<uint32_t>(p.split);
-  steps.first = min(work->slice * size, end);
+}
+
+// Fills in the steps of a slice of some of the taps.
+__device__ __forceinline__ void FindSteps(const WgmmaParams& p, int32_t first_tap, int32_t end_tap, WgmmaWork* work) {
+  const int32_t first = first_tap * p.chunks, end = end_tap * p.chunks, zeros = work->steps.taps * p.chunks;
+  int32_t size = end - first;
+  if (p.split > 1) size = static_cast<uint32_t>(size + p.split - 1) / static_cast<uint32_t>(p.split);
+  WgmmaSteps& steps = work->steps;
+  steps.first = min(first + work->slice * size, end);
   steps.end = min(steps.first + size, end);
-  if (steps.first == steps.end) steps.first = end, steps.end = end + 1;  // of zeros
+  if (steps.first == steps.end) steps.first = zeros, steps.end = zeros + 1;
 }
 
 // The one tile of a cluster whose blocks have its slices.
@@ -50,7 +54,8 @@ __device__ __forceinline__ WgmmaWork WorkOfCluster(const WgmmaParams& p) {
   work.first_row = static_cast<int32_t>(ptx::ClusterIndex() * kTile.rows);
   work.first_col = static_cast<int32_t>(blockIdx.y * kTile.cols);
   work.slice = static_cast<int32_t>(ptx::RankInCluster());
-  FindSteps(p, &work);
+  FindTaps(p, &work);
+  FindSteps(p, 0, work.steps.taps, &work);
   return work;
 }
 
@@ -80,7 +85,7 @@ class WgmmaScheduler {
   // Finds the work of an index, if there are so many.
   __device__ __forceinline__ bool Find(uint32_t index, WgmmaWork* work) const {
     if (index >= params_.works) return false;
-    const uint32_t live = kTile.boxed ? 1 : params_.live_classes;  // boxes are of one class
+    const uint32_t live = kTile.boxed ? 1 : params_.live_classes - params_.empty_classes;  // boxes are of one class
     uint32_t place = 0, rest = index;
     if (live > 1) {  // the class's place in the order, and the work's in the class
       const uint32_t clusters = gridDim.x / kTile.cluster(), in_rounds = params_.rounds * clusters;
@@ -95,14 +100,35 @@ class WgmmaScheduler {
     const int32_t along = Divider<int32_t>(params_.col_clusters, params_.col_cluster_reciprocal)
                               .Divide(static_cast<int32_t>(rest), &col_cluster);
     work->slice = Divider<int32_t>(params_.row_clusters, params_.row_cluster_reciprocal).Divide(along, &row_cluster);
-    work->first_row = (row_cluster * kTile.row_blocks + rank % kTile.row_blocks) * kTile.rows;
+    work->first_row = row_cluster * kClusterRows + rank % kTile.row_blocks * kTile.rows;
     work->first_col = (col_cluster * kTile.col_blocks + rank / kTile.row_blocks) * kTile.cols;
-    work->residue = live > 1 ? order_[place] : 0;
-    FindSteps(params_, work);
+    work->residue = !kTile.boxed && params_.live_classes > 1 ? order_[place] : 0;
+    FindTaps(params_, work);
+    int32_t first = 0, end = work->steps.taps;
+    if (params_.leaves_out_taps) LeaveOutTaps(*work, row_cluster * kClusterRows, &first, &end);
+    FindSteps(params_, first, end, work);
     return true;
   }
 
  private:
+  static constexpr int kClusterRows = kTile.row_blocks * kTile.rows;
+
+  // The first taps, and the last ones, which are in the order of their rows, may see no row of the image from the rows
+  // of positions that a cluster has, whose blocks take the same steps, as each copies for all.
+  __device__ __forceinline__ void LeaveOutTaps(const WgmmaWork& work, int32_t first_row, int32_t* first,
+                                               int32_t* end) const {
+    const RowPlaces<kTile> rows(params_);
+    const ptx::PixelPlace begin = rows.At(first_row), last = rows.At(first_row + kClusterRows - 1);
+    if (begin.image != last.image) return;
+    const auto step = static_cast<int32_t>(params_.problem.step[1]);
+    const auto is_seen = [&](int32_t tap) {
+      const int32_t shift = params_.taps[work.first_tap + tap].shift[1];
+      return last.h * step + shift >= 0 && begin.h * step + shift < params_.problem.src_size[1];
+    };
+    while (*first < *end && !is_seen(*first)) ++*first;
+    while (*end > *first && !is_seen(*end - 1)) --*end;
+  }
+
   const WgmmaParams& params_;
   const int32_t (&order_)[kMostWgmmaClasses];
 };

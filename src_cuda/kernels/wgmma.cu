@@ -134,6 +134,8 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
     if (const char* why = WhyNotBoxes(p, plan.im2col())) return why;
   }
   if (LiveClasses(p) > kMostWgmmaClasses || LiveClasses(p) > p.class_count) return "too many residue classes";
+  const int empty = plan.im2col().empty_classes;
+  if (empty < 0 || empty >= LiveClasses(p)) return "no such number of residue classes without taps";
   if (ClassRows(p, tile) > INT32_MAX / 2 || Works(p, tile, plan.split) > INT32_MAX) {
     return "too many positions";
   }
@@ -149,6 +151,15 @@ size_t ScratchBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
 size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
   const size_t without = kMma.shared_bytes(p, pass, WithoutWgmma(plan));
   return DeviceHasWgmma() ? std::max(Find(p, plan.tile).shared_bytes, without) : without;
+}
+
+// Whether images' windows begin, or end, by all rows of a cluster and more beyond them.
+bool LeavesOutTaps(const ConvProblem& p, const Im2col& im2col, const WgmmaTile& tile) {
+  if (im2col.rank != 4 || tile.boxed || tile.slices > 0) return false;
+  const Counts counts = ClassCounts(p, tile);
+  const int64_t rows = CeilDiv(tile.row_blocks * tile.rows, std::max<int64_t>(1, counts.of[2])) + 1;
+  const int64_t below = im2col.corner[1] + im2col.reach[0] + (counts.of[1] - 1) * p.step[1] - (p.src_size[1] - 1);
+  return std::max<int64_t>(-im2col.corner[1], below) >= rows * p.step[1];
 }
 
 WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
@@ -177,6 +188,9 @@ WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
     params.box_cols = static_cast<int32_t>(BoxSize(p, im2col, 2));
   }
   params.live_classes = static_cast<int32_t>(LiveClasses(p));
+  params.empty_classes = params.has_out_maps && StoresZeros(tile) ? im2col.empty_classes : 0;
+  const int dealt_classes = params.live_classes - params.empty_classes;
+  params.leaves_out_taps = LeavesOutTaps(p, im2col, tile);
   params.rank = im2col.rank;
   params.tap_stride = im2col.tap_stride;
   params.chunks = static_cast<int32_t>(CeilDiv(p.in_channels, kChunk));
@@ -190,9 +204,9 @@ WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
   params.row_cluster_reciprocal = reciprocal(params.row_clusters);
   params.col_cluster_reciprocal = reciprocal(params.col_clusters);
   params.class_works = static_cast<uint32_t>(ClassWorks(p, tile, plan.split));
-  params.works = static_cast<uint32_t>(Works(p, tile, plan.split));
+  params.works = params.class_works * dealt_classes;
   // As few as all stages have the steps of: who is told of more than it gets done takes works from others.
-  const int64_t steps = CeilDiv(p.tap_count * params.chunks, int64_t{params.live_classes} * plan.split);
+  const int64_t steps = CeilDiv(p.tap_count * params.chunks, int64_t{dealt_classes} * plan.split);
   params.works_ahead = tile.boxed ? 1 : static_cast<int32_t>(CeilDiv(tile.stages, std::max<int64_t>(1, steps)));
   return params;
 }
