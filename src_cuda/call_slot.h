@@ -7,17 +7,15 @@
 #include <map>
 #include <mutex>
 
-#include "launch.h"
-#include "xla/ffi/api/ffi.h"
-
 namespace jaxconv {
+
+// Calls of loaded programs that kernels may keep something of.
+inline constexpr int kCallSlots = 1 << 14;
 
 // A call's number as long as its program is loaded: no other's, or -1, if too many are loaded. What is counted by it is
 // in each device's own memory.
 class CallSlot {
  public:
-  inline static xla::ffi::TypeId id{};  // given when the type is registered
-
   CallSlot() {
     Pool& pool = ThePool();
     const std::lock_guard lock(pool.mutex);
@@ -37,8 +35,8 @@ class CallSlot {
   CallSlot(const CallSlot&) = delete;
   CallSlot& operator=(const CallSlot&) = delete;
 
-  // The number for a launch on a stream of the current device, where it must follow the call's other ones: -1 if one
-  // of before was on another stream. Those that are captured follow each other as their graphs do.
+  // The number, below kCallSlots, for a launch on a stream of the current device, where it must follow the call's other
+  // ones: -1 if one of before was on another stream. Those that are captured follow each other as their graphs do.
   int NumberOn(cudaStream_t stream) {
     cudaStreamCaptureStatus capture;
     int device;

@@ -56,8 +56,8 @@ Plan DecodePlan(const CudaAttributes& attributes) {
 }
 
 // `rhs` and `result` are filter and destination of a gather, the destination's gradient and the filter's of a reduce.
-ffi::Error Run(Pass pass, int slot, cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffer rhs, ffi::AnyBuffer taps,
-               ffi::AnyBuffer classes, ffi::AnyBuffer result, ffi::AnyBuffer scratch,
+ffi::Error Run(Pass pass, CallSlot* slot, cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffer rhs,
+               ffi::AnyBuffer taps, ffi::AnyBuffer classes, ffi::AnyBuffer result, ffi::AnyBuffer scratch,
                const CudaAttributes& attributes) {
   const ffi::AnyBuffer& filter = pass == Pass::kGather ? rhs : result;
   const ffi::AnyBuffer& dst = pass == Pass::kGather ? result : rhs;
@@ -97,18 +97,25 @@ ffi::Error Run(Pass pass, int slot, cudaStream_t stream, ffi::AnyBuffer src, ffi
   return status == cudaSuccess ? ffi::Error::Success() : fail(status);
 }
 
-ffi::ErrorOr<std::unique_ptr<CallSlot>> TakeSlot(CudaAttributes) { return std::make_unique<CallSlot>(); }
+// What XLA keeps of a gather as long as its program is loaded.
+struct GatherState {
+  inline static ffi::TypeId id{};  // given when the type is registered
+
+  CallSlot slot;
+};
+
+ffi::ErrorOr<std::unique_ptr<GatherState>> Instantiate(CudaAttributes) { return std::make_unique<GatherState>(); }
 
 ffi::Error Gather(cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffer filter, ffi::AnyBuffer taps,
                   ffi::AnyBuffer classes, ffi::Result<ffi::AnyBuffer> dst, ffi::Result<ffi::AnyBuffer> scratch,
-                  CudaAttributes attributes, CallSlot* slot) {
-  return Run(Pass::kGather, slot->NumberOn(stream), stream, src, filter, taps, classes, *dst, *scratch, attributes);
+                  CudaAttributes attributes, GatherState* state) {
+  return Run(Pass::kGather, &state->slot, stream, src, filter, taps, classes, *dst, *scratch, attributes);
 }
 
 ffi::Error Reduce(cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffer grad, ffi::AnyBuffer taps,
                   ffi::AnyBuffer classes, ffi::Result<ffi::AnyBuffer> filter_grad, ffi::Result<ffi::AnyBuffer> scratch,
                   CudaAttributes attributes) {
-  return Run(Pass::kReduce, -1, stream, src, grad, taps, classes, *filter_grad, *scratch, attributes);
+  return Run(Pass::kReduce, nullptr, stream, src, grad, taps, classes, *filter_grad, *scratch, attributes);
 }
 
 // The signature of both handlers.
@@ -124,15 +131,16 @@ auto Signature() {
       .Attrs<CudaAttributes>();
 }
 
-XLA_FFI_DEFINE_HANDLER(kTakeSlot, TakeSlot, ffi::Ffi::BindInstantiate().Attrs<CudaAttributes>());
-XLA_FFI_DEFINE_HANDLER(kGather, Gather, Signature().Ctx<ffi::State<CallSlot>>(), {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate, ffi::Ffi::BindInstantiate().Attrs<CudaAttributes>());
+XLA_FFI_DEFINE_HANDLER(kGather, Gather, Signature().Ctx<ffi::State<GatherState>>(),
+                       {ffi::Traits::kCmdBufferCompatible});
 XLA_FFI_DEFINE_HANDLER(kReduce, Reduce, Signature(), {ffi::Traits::kCmdBufferCompatible});
 
 nanobind::capsule Handler(XLA_FFI_Handler* handler) { return nanobind::capsule(reinterpret_cast<void*>(handler)); }
 
 nanobind::dict Registrations() {
   nanobind::dict gather, handlers;
-  gather["instantiate"] = Handler(kTakeSlot);
+  gather["instantiate"] = Handler(kInstantiate);
   gather["execute"] = Handler(kGather);
   handlers["jaxconv_gather"] = gather;
   handlers["jaxconv_reduce"] = Handler(kReduce);
@@ -141,11 +149,11 @@ nanobind::dict Registrations() {
 
 // What handlers keep of a program's calls.
 nanobind::dict Types() {
-  static constexpr ffi::TypeInfo kSlotInfo = ffi::MakeTypeInfo<CallSlot>();
-  nanobind::dict slot, types;
-  slot["type_id"] = nanobind::capsule(&CallSlot::id);
-  slot["type_info"] = nanobind::capsule(&kSlotInfo);
-  types["jaxconv_call_slot"] = slot;
+  static constexpr ffi::TypeInfo kInfo = ffi::MakeTypeInfo<GatherState>();
+  nanobind::dict state, types;
+  state["type_id"] = nanobind::capsule(&GatherState::id);
+  state["type_info"] = nanobind::capsule(&kInfo);
+  types["jaxconv_gather_state"] = state;
   return types;
 }
 

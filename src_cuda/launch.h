@@ -14,8 +14,7 @@ namespace jaxconv {
 // The two products of conv_problem.h.
 enum class Pass { kGather, kReduce };
 
-// Calls of loaded programs that kernels may keep something of.
-inline constexpr int kCallSlots = 1 << 14;
+class CallSlot;
 
 // A call's operands, all in device memory. `rhs` is the filter of a gather and the destination's gradient of a reduce.
 struct ConvCall {
@@ -27,7 +26,7 @@ struct ConvCall {
   const void* rhs;
   void* result;
   void* scratch;
-  int slot;  // a number below kCallSlots of the call's own, whose launches follow each other; or -1
+  CallSlot* slot;  // of a gather, by which kernels find what they keep from launch to launch
 };
 
 // Of the direct family: the output positions that a thread block computes at a time, rows by columns; the source pixels

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <utility>
 
+#include "call_slot.h"
 #include "host/device_attribute.h"
 #include "host/enqueue.cuh"
 #include "host/persistent.h"
@@ -231,8 +232,10 @@ cudaError_t HeldClusters(const void* function, const cudaLaunchConfig_t& config,
 // Of each call, how many works its clusters have asked for; zeros between launches.
 __device__ uint32_t asked_for[kCallSlots];
 
-// A call's on the current device, which is asked where they are once; null where it does not say.
-uint32_t* CounterOf(int slot) {
+// A call's for a launch on a stream of the current device, which is asked once where they are; or null.
+uint32_t* CounterOf(CallSlot& slot, cudaStream_t stream) {
+  const int number = slot.NumberOn(stream);
+  if (number < 0) return nullptr;
   static std::mutex mutex;
   static std::map<int, void*> known;
   int device = 0;
@@ -243,12 +246,12 @@ uint32_t* CounterOf(int slot) {
     cudaGetLastError();  // or the launch would be taken for what failed
     return nullptr;
   }
-  return static_cast<uint32_t*>(counters) + slot;
+  return static_cast<uint32_t*>(counters) + number;
 }
 
 // As many clusters as the device holds, or as there are works; or one for each tile, if it has the tile's slices.
-cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& tile, WgmmaParams& params, int slot,
-                            cudaStream_t stream) {
+cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& tile, WgmmaParams& params,
+                            CallSlot& slot, cudaStream_t stream) {
   const uint32_t cluster = tile.slices > 0 ? params.split : tile.cluster();
   const auto function = reinterpret_cast<const void*>(kernel.function);
   if (const cudaError_t status = AllowShared(function, kernel.shared_bytes)) return status;
@@ -269,7 +272,7 @@ cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& ti
     if (const cudaError_t status = HeldClusters(function, config, &held)) return status;
     const uint32_t clusters = std::min(static_cast<uint32_t>(held), params.works);
     params.rounds = params.class_works / clusters;
-    if (slot >= 0 && params.works >= 2 * clusters) params.asked_for = CounterOf(slot);
+    if (params.works >= 2 * clusters) params.asked_for = CounterOf(slot, stream);
     config.gridDim = dim3(clusters * cluster);
   }
   void* arguments[] = {&params};
@@ -287,7 +290,7 @@ cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) 
   if (!DeviceHasWgmma() || !AreAligned({call.src, call.rhs, call.result}) || !EncodeMaps(call_seen, plan, &params)) {
     return kMma.launch(call, WithoutWgmma(plan), stream);
   }
-  const cudaError_t status = EnqueueClusters(Find(p, plan.tile), kWgmmaTiles[plan.tile], params, call.slot, stream);
+  const cudaError_t status = EnqueueClusters(Find(p, plan.tile), kWgmmaTiles[plan.tile], params, *call.slot, stream);
   if (status != cudaSuccess || Stored(plan).split == 1) return status;
   return AddSlices<float>(call, plan, stream);
 }
