@@ -43,9 +43,18 @@ __global__ void AddSlicesKernel(const Acc* slices, void* out, DType type, int64_
   const int result = threadIdx.x % kResults, part = threadIdx.x / kResults;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kResults + result;
   if (i < elements) {
-    Acc sum = slices[part * elements + i];
-#pragma unroll 8  // loads in flight; the order of the sum is the loop's
-    for (int s = part + kParts; s < split; s += kParts) sum += slices[s * elements + i];
+    constexpr int kLoads = 8;  // in flight
+    Acc sum = 0;
+    for (int first = part; first < split; first += kLoads * kParts) {
+      Acc values[kLoads];
+#pragma unroll
+      for (int j = 0; j < kLoads; ++j) {
+        const int s = first + j * kParts;
+        values[j] = s < split ? slices[s * elements + i] : 0;
+      }
+#pragma unroll
+      for (int j = 0; j < kLoads; ++j) sum += values[j];
+    }
     parts[part][result] = sum;
   }
   __syncthreads();
