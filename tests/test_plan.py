@@ -678,8 +678,7 @@ def check_stream(kind, problem, plan):
     assert 1 <= rows <= area[0] and cols == area[1]
     assert max(1, images) * cols // 8 <= sets * tile.set_strips
     assert math.prod(of_window) == 1 or tile.has_pieces
-    slices = 1 if tile.on_cuda_cores else sets  # whose warps add their sums themselves
-    assert split == 1 if kind == "gather" else split % slices == 0
+    assert split == 1 or kind == "reduce"
     if images == 0:
         heights = {(1, *spatial)[-2] for spatial in (problem.in_spatial, problem.out_spatial)}
         assert tile.slots == 1 and first_row == 0 and len(heights) == 1 and len(problem.kernel) < 3
@@ -718,7 +717,6 @@ EACH = each_channel((2, 20, 20, 32), (3, 3))
 LINE = each_channel((2, 100, 8), (4,))
 PIECES = halves((2, 20, 20, 16), (3, 3, 16, 24))
 TURNED = lax.ConvDimensionNumbers((0, 3, 1, 2), (3, 2, 1, 0), (0, 3, 1, 2))  # NHWC, WHIO
-OF_LINES = CUDA["depthwise"].TILES[0].tile
 GATHERS, FROM_FEW, EVERY_PASS = ("fprop", "dgrad"), ("fprop", "wgrad"), ("fprop", "dgrad", "wgrad")
 REFUSED = {
     "direct": {
@@ -815,7 +813,6 @@ REFUSED = {
         "split_gather": (EACH, dict(split=2), GATHERS, "split of 2"),
         "no_split": (EACH, dict(split=0), EVERY_PASS, "split of 0"),
         "negative_split": (EACH, dict(split=-4), EVERY_PASS, "split of -4"),
-        "part_of_a_thread_block": (LINE, dict(tile=OF_LINES, split=3), EVERY_PASS[2:], "whole thread blocks"),
         "large_area": (EACH, dict(area=(1, 256)), EVERY_PASS, "cover the area"),
         "long_area": (EACH, dict(area=(1, 1024)), EVERY_PASS, "cover the area"),
         "part_of_a_strip": (EACH, dict(area=(4, 12)), EVERY_PASS, r"area of \(4, 12\)"),

@@ -127,8 +127,8 @@ class Depthwise(CudaFamily):
             return f"{stream.all_pieces} pieces of the window"
         if product.kind == "gather" and split != 1:
             return f"a split of {split}: its gather has none"
-        if split < 1 or (product.kind == "reduce" and split % stream.slices):
-            return f"a split of {split}, not of whole thread blocks with {stream.slices} slices each"
+        if split < 1:
+            return f"a split of {split}"
         if max(window(product.problem).apart) > 1 and stream.tiles >= MOST_APART:
             return f"{stream.tiles} tiles of an image"
         rows = planes_of(product) * max(out_size(product.problem)[0], (1, *product.problem.in_spatial)[-2])
@@ -162,7 +162,7 @@ class Depthwise(CudaFamily):
         stream = stream_of(tile, product, area)
         resident, is_gather = stream.resident(device), product.kind == "gather"
         places = max(1, resident * device.multiprocessors // stream.channel_tiles)
-        workers = min(places, stream.most_workers) if is_gather else split // stream.slices
+        workers = min(places, stream.most_workers) if is_gather else split
         blocks = stream.channel_tiles * workers * (1 if is_gather else stream.all_pieces)
         at_once = min(resident, ceil_div(blocks, device.multiprocessors))
         step = max(at_once * stream.clocks, stream.clocks + (0 if tile.has_copiers else LATENCY_CLOCKS))
@@ -223,7 +223,7 @@ class Depthwise(CudaFamily):
             return [1]
         places = stream.resident(device) * device.multiprocessors
         tiles = {stream.channel_tiles, stream.channel_tiles * stream.all_pieces}
-        return sorted({stream.slices * max(1, min(places // n, stream.most_workers)) for n in tiles})
+        return sorted({max(1, min(places // n, stream.most_workers)) for n in tiles})
 
 
 @lru_cache(maxsize=4096)

@@ -20,6 +20,8 @@ THREADS = 32 * WARPS
 PIECE_BYTES = 16  # that are copied at once
 BATCH_BYTES = THREADS * PIECE_BYTES
 BARRIER_BYTES = 256
+STORED_TAP_BYTES = 8
+SUMS_GAP = 2  # floats between channels'
 MOST_APART = 2**16  # of a dilated window's taps, or tiles of an image under it
 MOST_WASTE = 1.125  # of channels that are not there, in favour of more neighbours in memory
 # Costs, fitted to measurements on an H200. Clocks are of a step of a thread block.
@@ -222,7 +224,6 @@ class Stream:
     """How thread blocks share out a product: what src_cuda/kernels/depthwise.cu works out likewise.
 
     channels: of a thread block. channel_tiles: as many channels each. most_strips: of a thread block.
-    slices: of a reduce, that a thread block sums.
     pieces: of the window, along each dimension. planes: of all images.
     all_rows, all_strips: of a plane's output, or of each that it is interleaved of; rows of a step.
     joins_images: whether all images' rows may follow each other as one's.
@@ -243,7 +244,7 @@ class Stream:
         self.channels = self.channel_bytes // product.problem.lhs_dtype.itemsize
         self.channel_tiles = ceil_div(product.groups, self.channels)
         sets = tile.most_channel_bytes // self.channel_bytes
-        self.most_strips, self.slices = tile.set_strips * sets, 1 if tile.on_cuda_cores else sets
+        self.most_strips = tile.set_strips * sets
         self.pieces = pieces_of(tile, product)
         self.all_pieces = math.prod(self.pieces)
         self.planes = planes_of(product)
@@ -314,7 +315,8 @@ class Stream:
         result_row = tile.strip_pieces * self._batch
         barriers = BARRIER_BYTES if tile.has_copiers else 0
         if self.product.kind == "reduce":
-            return max(tile.stages * (tile.sources * row + result_row), self._fixed) + barriers
+            taps = math.prod(self.product.problem.kernel) * STORED_TAP_BYTES if tile.has_copiers else 0
+            return max(tile.stages * (tile.sources * row + result_row), self._fixed) + taps + barriers
         sums = self.rows * tile.row_sums * 4 * THREADS if tile.has_pieces else 0
         results = tile.results * tile.period * result_row
         return tile.stages * tile.sources * row + results + self._fixed + sums + barriers
@@ -337,7 +339,7 @@ class Stream:
             table = self.all_pieces * tile.slots * period * tile.pixels + STRIP * step // period - step
             fixed = table * self.channel_bytes
         else:
-            fixed = tile.slots * tile.pixels * STRIP * 4 * tile.channels * tile.warps
+            fixed = (tile.slots * tile.pixels * STRIP + SUMS_GAP) * 4 * tile.channels * tile.warps
         return ceil_div(fixed, 128) * 128
 
     def resident(self, device: Device) -> int:

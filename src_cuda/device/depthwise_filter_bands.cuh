@@ -55,14 +55,10 @@ class FilterBandSums {
     }
   }
 
-  // Adds the diagonals, and stores a piece's taps into the slice of this warp's set. By way of `exchange`.
-  __device__ __forceinline__ void Store(const DepthwiseParams& p, int32_t piece, int32_t worker,
-                                        float* exchange) const {
+  // Leaves the sums in shared memory, for all threads that multiply.
+  __device__ __forceinline__ void Leave(const DepthwiseParams& p, float* shared) const {
     const DepthwiseWarp warp(p, kTile);
-    if (warp.channel >= p.all_channels) return;
-    const int64_t first_to = (static_cast<int64_t>(worker) * p.sets + warp.set) * p.out_elements;
-    exchange += Multiplier(kTile) / 32 * kExchange;
-    const ResidueClass residue = p.classes[0];
+    float* sums = shared + Left(p, warp.set, warp.part * kChannels);
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
@@ -70,37 +66,39 @@ class FilterBandSums {
       for (int i = 0; i < kTile.slots() * kTile.blocks * 2; ++i) {
         const float* from = &sums_[c][i / 2 / kTile.blocks][i / 2 % kTile.blocks][i % 2 * 2];
         const int32_t to = c * kOfChannel + (i * 8 + lane / 4) * kStripCols + lane % 4 * 2;
-        *reinterpret_cast<Pack<float, 2>*>(exchange + to) = {from[0], from[1]};
-      }
-    }
-    __syncwarp();
-    for (int32_t t = lane; t < p.problem.tap_count; t += 32) {
-      const Tap tap = p.taps[t];
-      const bool is_seen = t < residue.tap_count;  // by some position
-      const BandPlace place(p, kTile, tap, residue);
-      if (piece != (is_seen ? place.piece : 0)) continue;
-#pragma unroll
-      for (int c = 0; c < kChannels; ++c) {
-        float sum = 0;
-        if (is_seen) {
-#pragma unroll
-          for (int col = 0; col < kStripCols; ++col) {
-            const int32_t pixel = place.pixel + col * static_cast<int32_t>(p.problem.step[2]);
-            sum += exchange[c * kOfChannel + (place.slot * kPixels + pixel) * kStripCols + col];
-          }
-        }
-        StoreNarrowed(Pack<float, 1>{sum}, p.out,
-                      first_to + tap.filter_delta + (warp.channel + c) * p.problem.filter.group, p.out_type);
+        *reinterpret_cast<Pack<float, 2>*>(sums + to) = {from[0], from[1]};
       }
     }
   }
 
+  // Stores the taps that `find` finds into a slice: the sums of their diagonals, of all sets.
+  template <typename Find>
+  static __device__ __forceinline__ void Store(const DepthwiseParams& p, int32_t slice, const float* shared,
+                                               Find&& find) {
+    const int32_t apart = static_cast<int32_t>(p.problem.step[2]) * kStripCols + 1;
+    StoreTaps<kTile>(p, slice, find, [&](int32_t from, int32_t channel) {
+      float sum = 0;
+#pragma unroll 1
+      for (int32_t set = 0; set < p.sets; ++set) {
+        const float* diagonal = shared + Left(p, set, channel) + from * kStripCols;
+#pragma unroll
+        for (int col = 0; col < kStripCols; ++col) sum += diagonal[col * apart];
+      }
+      return sum;
+    });
+  }
+
   static constexpr int kTurns = kTile.lags;  // steps after which the gradient's rows are in the same registers again
   static constexpr int kPixels = kMultiplied * kTile.blocks;
-  static constexpr int kOfChannel = kTile.slots() * kPixels * kStripCols;  // floats
-  static constexpr int kExchange = kOfChannel * kChannels;                 // of a warp
+  // Floats, of which some are left out: neighbouring channels' are in other banks.
+  static constexpr int kOfChannel = kTile.slots() * kPixels * kStripCols + kSumsGap;
 
  private:
+  // Where a set's sums of a channel are: a warp's behind another's.
+  static __device__ __forceinline__ int32_t Left(const DepthwiseParams& p, int32_t set, int32_t channel) {
+    return ((channel / kChannels * p.sets + set) * kChannels + channel % kChannels) * kOfChannel;
+  }
+
   __device__ __forceinline__ void Read(const DepthwiseParams& p, uint32_t row, int block,
                                        uint32_t (&rows)[kChannels][4]) const {
     PixelPart<kChannels> pixels[4][2];

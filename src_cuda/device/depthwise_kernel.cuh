@@ -139,7 +139,10 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].red
   };
   MultiplyReduceSteps<kTile>(p, range, window, sums, begin, [&] { return StagePlace<kTile>(p, shared, n++); }, [] {});
   __syncthreads();
-  sums.Store(p, piece, worker, reinterpret_cast<float*>(shared));
+  sums.Leave(p, reinterpret_cast<float*>(shared));
+  __syncthreads();
+  sums.Store(p, worker, reinterpret_cast<const float*>(shared),
+             [&](int32_t t) { return StoredTap(p, kTile, piece, t); });
 }
 
 // The kernel of a tile, if it is for the type.

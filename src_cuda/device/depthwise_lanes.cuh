@@ -215,39 +215,24 @@ class LaneFilterSums {
     }
   }
 
-  // Adds what the lanes of a channel have, and stores a piece's taps into the worker's slice. By all threads.
-  __device__ __forceinline__ void Store(const DepthwiseParams& p, int32_t piece, int32_t worker,
-                                        float* exchange) const {
-    const DepthwiseLane lane(p, kTile);
-    const int32_t channel = FirstChannel(p) + lane.channel, count = static_cast<int32_t>(p.problem.tap_count);
-    const int64_t first_to = worker * p.out_elements + channel * p.problem.filter.group;
+  // Leaves the sums in shared memory, for all threads.
+  __device__ __forceinline__ void Leave(const DepthwiseParams&, float* shared) const {
 #pragma unroll
     for (int i = 0; i < kTile.slots() * kTile.width; ++i) {
-      exchange[i * kDepthwiseThreads + threadIdx.x] = sums_[i / kTile.width][i % kTile.width];
+      shared[i * kDepthwiseThreads + threadIdx.x] = sums_[i / kTile.width][i % kTile.width];
     }
-    __syncthreads();
-    if (channel >= p.all_channels) return;
-    const ResidueClass residue = p.classes[0];
-    constexpr int kLoads = 8;  // in flight
-    for (int32_t begin = lane.number; begin < count; begin += kLoads * lane.all) {
-      Tap taps[kLoads];
-#pragma unroll
-      for (int i = 0; i < kLoads; ++i) taps[i] = p.taps[min(begin + i * lane.all, count - 1)];
-#pragma unroll
-      for (int i = 0; i < kLoads; ++i) {
-        const int32_t t = begin + i * lane.all;
-        if (t >= count) break;
-        const bool is_seen = t < residue.tap_count;  // by some position
-        const BandPlace place(p, kTile, taps[i], residue);
-        if (piece != (is_seen ? place.piece : 0)) continue;
-        float sum = 0;
-        if (is_seen) {
-          const float* from = exchange + (place.slot * kTile.width + place.pixel) * kDepthwiseThreads + lane.channel;
-          for (int32_t other = 0; other < kDepthwiseThreads; other += p.channels) sum += from[other];
-        }
-        StoreNarrowed(Pack<float, 1>{sum}, p.out, first_to + taps[i].filter_delta, p.out_type);
-      }
-    }
+  }
+
+  // Stores the taps that `find` finds into a slice: the sums of all lanes of a channel.
+  template <typename Find>
+  static __device__ __forceinline__ void Store(const DepthwiseParams& p, int32_t slice, const float* shared,
+                                               Find&& find) {
+    StoreTaps<kTile>(p, slice, find, [&](int32_t from, int32_t channel) {
+      const float* lanes = shared + from * kDepthwiseThreads + channel;
+      float sum = 0;
+      for (int32_t other = 0; other < kDepthwiseThreads; other += p.channels) sum += lanes[other];
+      return sum;
+    });
   }
 
   static constexpr int kTurns = 2;  // steps after which the gradient's rows move on from register to register

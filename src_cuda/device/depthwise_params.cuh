@@ -21,6 +21,8 @@ inline constexpr int kDepthwiseWarps = 4;  // that copy, and multiply, where no 
 inline constexpr int kDepthwiseThreads = 32 * kDepthwiseWarps;
 inline constexpr int kPieceBytes = 16;  // which are copied at once
 inline constexpr int kBarrierBytes = 256;  // of a tile with copiers
+inline constexpr int kStoredTapBytes = 8;
+inline constexpr int kSumsGap = 2;  // behind a channel's sums of a reduce, in shared memory
 inline constexpr int kBatchBytes = kDepthwiseThreads * kPieceBytes;
 
 // The threads that multiply: all, or those behind the ones that copy.
@@ -53,7 +55,7 @@ struct DepthwisePlaces {
   int32_t row;      // bytes of a source row
   int32_t results;  // of a gather: some steps' rows
   int32_t result_row;
-  int32_t taps;     // of a gather: a table of the filter
+  int32_t taps;     // of a gather: a table of the filter; of a reduce of a tile with copiers: where its taps are
   int32_t sums;     // of a gather in pieces: the sums of those before
   int32_t barriers;  // of a tile with copiers
   int32_t end;

@@ -168,13 +168,20 @@ template <typename T, DepthwiseTile kTile>
 __device__ __forceinline__ void MultiplyReduce(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
                                                int32_t worker, char* shared) {
   const DepthwiseRange range(p, worker);
+  // While there is nothing to multiply: in the end they would have to come from memory again.
+  auto* taps = reinterpret_cast<StoredTap*>(shared + p.places.taps);
+  for (int32_t t = Multiplier(kTile); t < p.problem.tap_count; t += Multipliers(kTile)) {
+    taps[t] = StoredTap(p, kTile, 0, t);
+  }
   FilterBandSums<T, kTile> sums(p);
   uint32_t n = 0;  // steps of all tiles
   MultiplyReduceSteps<kTile>(
       p, range, {}, sums, [&] { barriers.WaitForCopies(n); }, [&] { return StagePlace<kTile>(p, shared, n); },
       [&] { barriers.ArriveBehindReads(n++); });
   SyncMultipliers<kTile>();
-  sums.Store(p, 0, worker, reinterpret_cast<float*>(shared));
+  sums.Leave(p, reinterpret_cast<float*>(shared));
+  SyncMultipliers<kTile>();
+  sums.Store(p, worker, reinterpret_cast<const float*>(shared), [&](int32_t t) { return taps[t]; });
 }
 
 template <typename T, int kIndex, Pass kPass>

@@ -427,4 +427,50 @@ struct BandPlace {
   }
 };
 
+// Where a tap's sum of a reduce is, and where it goes to: of a piece of the window.
+struct StoredTap {
+  static constexpr int32_t kNone = -1, kOfOthers = -2;
+
+  int32_t from;  // pixels of slots; none if no position sees the tap, or if it is another piece's
+  int32_t to;    // elements of the filter
+
+  StoredTap() = default;
+  __device__ __forceinline__ StoredTap(const DepthwiseParams& p, const DepthwiseTile& tile, int32_t piece, int32_t t) {
+    const Tap tap = p.taps[t];
+    const ResidueClass residue = p.classes[0];
+    const bool is_seen = t < residue.tap_count;
+    const BandPlace place(p, tile, tap, residue);
+    const int32_t pixels = tile.on_cuda_cores() ? tile.width : tile.pixels();
+    const bool is_others = piece != (is_seen ? place.piece : 0);
+    from = is_others ? kOfOthers : is_seen ? place.slot * pixels + place.pixel : kNone;
+    to = tap.filter_delta;
+  }
+};
+
+static_assert(sizeof(StoredTap) == kStoredTapBytes, "shared memory has room for it");
+
+// Stores taps of a reduce into a slice: find(t) says which, and sum_of(from, channel of the thread block's) what. By
+// all threads that multiply.
+template <DepthwiseTile kTile, typename Find, typename SumOf>
+__device__ __forceinline__ void StoreTaps(const DepthwiseParams& p, int32_t slice, Find&& find, SumOf&& sum_of) {
+  const DepthwiseLane lane(p, kTile);
+  const int32_t channel = FirstChannel(p) + lane.channel, count = static_cast<int32_t>(p.problem.tap_count);
+  if (channel >= p.all_channels) return;
+  const int64_t first_to = slice * p.out_elements + channel * p.problem.filter.group;
+  constexpr int kLoads = kTile.has_copiers ? 4 : 8;  // in flight: fewer where they are near
+#pragma unroll 1
+  for (int32_t begin = lane.number; begin < count; begin += kLoads * lane.all) {
+    StoredTap taps[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) taps[i] = find(min(begin + i * lane.all, count - 1));
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      if (begin + i * lane.all >= count) break;
+      if (taps[i].from == StoredTap::kOfOthers) continue;
+      const float sum = taps[i].from == StoredTap::kNone ? 0 : sum_of(taps[i].from, lane.channel);
+      StoreNarrowed(Pack<float, 1>{sum}, p.out, first_to + taps[i].to, p.out_type);
+    }
+  }
+}
+
 }  // namespace jaxconv

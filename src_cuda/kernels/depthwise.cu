@@ -70,7 +70,9 @@ int64_t OtherBytes(const DepthwiseParams& d, const DepthwiseTile& tile, Pass pas
     return taps * 4 * (pass == Pass::kGather ? d.pieces * tile.period : kDepthwiseThreads);
   }
   const int64_t slots = tile.slots();
-  if (pass == Pass::kReduce) return slots * tile.pixels() * kStripCols * 4 * tile.channels * tile.warps();
+  if (pass == Pass::kReduce) {
+    return (slots * tile.pixels() * kStripCols + kSumsGap) * 4 * tile.channels * tile.warps();
+  }
   const auto element = static_cast<int64_t>(ElementBytes(d.problem.src_type));
   const int64_t pixels = d.pieces * slots * d.problem.period[2] * tile.pixels() + d.band_begin;
   return pixels * d.channels * element;
@@ -92,6 +94,7 @@ DepthwisePlaces MakePlaces(const DepthwiseParams& d, const DepthwiseTile& tile, 
   if (gathers) place(places.taps, other);
   const int64_t row_sums = tile.row_sums() * 4 * kDepthwiseThreads;
   if (gathers && tile.has_pieces) place(places.sums, d.rows * row_sums);
+  if (tile.has_copiers && !gathers) place(places.taps, int64_t{d.problem.tap_count} * kStoredTapBytes);
   if (tile.has_copiers) place(places.barriers, kBarrierBytes);
   places.end = static_cast<int32_t>(std::min<int64_t>(at, INT32_MAX));
   return places;
@@ -169,9 +172,6 @@ DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const Plan& pla
   d.places = MakePlaces(d, tile, pass);
   return d;
 }
-
-// Of a reduce's thread block.
-int32_t Slices(const DepthwiseParams& d, const DepthwiseTile& tile) { return tile.on_cuda_cores() ? 1 : d.sets; }
 
 DepthwiseKernel Find(DType type, int tile, Pass pass) {
   switch (type) {
@@ -260,7 +260,6 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& planned) {
   const DepthwiseParams d = MakeShape(p, pass, plan);
   if (d.images * d.strips > d.tile_strips) return "a tile has more strips than the warps";
   if (d.copies > MostCopies(tile)) return "a row has more pixels than the threads copy";
-  if (pass == Pass::kReduce && plan.split % Slices(d, tile) != 0) return "the warps' sums are slices";
   if (d.stream_rows == INT32_MAX) return "there are too many rows";
   if (std::max(d.row_apart, d.col_apart) > 1 && d.column_tiles >= kMostApart) return "an image has too many tiles";
   return nullptr;
@@ -281,7 +280,7 @@ cudaError_t Launch(const ConvCall& call, const Plan& planned, cudaStream_t strea
   // The filter, or its gradient, is read or written an element at a time.
   if (!AreAligned({d.src, reduce ? d.rhs : d.out})) return cudaErrorMisalignedAddress;
   // A gather's blocks stay as long as there are rows.
-  d.workers = reduce ? plan.split / Slices(d, tile)
+  d.workers = reduce ? plan.split
                      : Workers(d.places.end, tile.gather_blocks(), d.channel_tiles, CeilDiv(d.stream_rows, d.rows));
   const DepthwiseKernel kernel = Find(p.src_type, plan.tile, call.pass);
   const int64_t blocks = static_cast<int64_t>(d.workers) * d.channel_tiles * (reduce ? d.pieces : 1);
