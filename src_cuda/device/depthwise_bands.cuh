@@ -13,18 +13,51 @@ template <typename T, DepthwiseTile kTile>
 class Bands {
  public:
   // A table of the taps in shared memory: channels of pixels of phases of columns of slots. By all threads that
-  // multiply, between barriers. For outputs whose taps begin further on, the pixels in front of a slot's are read, too:
-  // zeros, as a strip's first output has no taps in as many of the last pixels of the slot before, nor has the table's
-  // beginning.
-  static __device__ __forceinline__ void FillTable(const DepthwiseParams& p, char* table) {
-    const ConvProblem& q = p.problem;
-    const int32_t phases = static_cast<int32_t>(q.period[2]);
-    const int32_t pieces = (p.pieces * kTile.slots() * phases * kPixels + p.band_begin) << p.log_pieces;
+  // multiply, which are to be waited for behind either. For outputs whose taps begin further on, the pixels in front of
+  // a slot's are read, too: zeros, as a strip's first output has no taps in as many of the last pixels of the slot
+  // before, nor has the table's beginning.
+  static __device__ __forceinline__ void ClearTable(const DepthwiseParams& p, char* table) {
+    const int32_t pixels = p.pieces * kTile.slots() * static_cast<int32_t>(p.problem.period[2]) * kPixels;
+    const int32_t pieces = (pixels + p.band_begin) << p.log_pieces;
+#pragma unroll 1
     for (int32_t i = Multiplier(kTile); i < pieces; i += Multipliers(kTile)) {
       reinterpret_cast<uint4*>(table)[i] = uint4{};
     }
-    SyncMultipliers<kTile>();
-    for (int32_t c = 0; c < q.class_count; ++c) FillClass(p, p.classes[c], phases, reinterpret_cast<T*>(table));
+  }
+
+  // Taps are looked up while it is unknown which class's they are: the fewer trips to memory, the sooner a thread block
+  // begins.
+  static __device__ __forceinline__ void FillTable(const DepthwiseParams& p, char* to) {
+    const ConvProblem& q = p.problem;
+    const DepthwiseLane lane(p, kTile);
+    const int32_t channel = min(FirstChannel(p) + lane.channel, p.all_channels - 1);
+    const T* filter = static_cast<const T*>(p.rhs) + channel * q.filter.group;
+    T* table = reinterpret_cast<T*>(to) + lane.channel;
+    constexpr int kLoads = 8;  // in flight
+#pragma unroll 1
+    for (int32_t begin = lane.number; begin < q.tap_count; begin += kLoads * lane.all) {
+      Tap taps[kLoads];
+      T values[kLoads];
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) taps[i] = p.taps[min(begin + i * lane.all, q.tap_count - 1)];
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) values[i] = filter[taps[i].filter_delta];
+#pragma unroll 1
+      for (int32_t c = 0; c < q.class_count; ++c) {
+        const ResidueClass residue = p.classes[c];
+        const bool is_seen = residue.count[1] > 0 && residue.count[2] > 0;  // by some position
+        const uint32_t count = is_seen ? residue.tap_count : 0;
+        const int32_t first_row = p.band_begin + residue.phase[2] * kPixels;
+#pragma unroll
+        for (int i = 0; i < kLoads; ++i) {
+          const BandPlace place(p, kTile, taps[i], residue);
+          const int32_t slot = (place.piece * kTile.slots() + place.slot) * static_cast<int32_t>(q.period[2]);
+          const int32_t row = first_row + slot * kPixels + place.pixel;
+          const uint32_t number = begin + i * lane.all - residue.first_tap;
+          if (number < count) table[row << p.log_channels] = values[i];
+        }
+      }
+    }
   }
 
   // The bands of a piece of the window.
@@ -56,32 +89,6 @@ class Bands {
 
  private:
   static constexpr int kPixels = kMultiplied * kTile.blocks;
-
-  static __device__ __forceinline__ void FillClass(const DepthwiseParams& p, const ResidueClass& residue,
-                                                   int32_t phases, T* table) {
-    if (residue.count[1] == 0 || residue.count[2] == 0) return;  // taps that no position sees
-    const DepthwiseLane lane(p, kTile);
-    const int32_t channel = min(FirstChannel(p) + lane.channel, p.all_channels - 1);
-    const T* filter = static_cast<const T*>(p.rhs) + channel * p.problem.filter.group;
-    constexpr int kLoads = 8;  // in flight
-    for (int32_t begin = lane.number; begin < residue.tap_count; begin += kLoads * lane.all) {
-      Tap taps[kLoads];
-      T values[kLoads];
-#pragma unroll
-      for (int i = 0; i < kLoads; ++i) {
-        taps[i] = p.taps[residue.first_tap + min(begin + i * lane.all, residue.tap_count - 1)];
-      }
-#pragma unroll
-      for (int i = 0; i < kLoads; ++i) values[i] = filter[taps[i].filter_delta];
-#pragma unroll
-      for (int i = 0; i < kLoads; ++i) {
-        const BandPlace place(p, kTile, taps[i], residue);
-        const int32_t slot = place.piece * kTile.slots() + place.slot;
-        const int32_t row = p.band_begin + (slot * phases + residue.phase[2]) * kPixels + place.pixel;
-        if (begin + i * lane.all < residue.tap_count) table[(row << p.log_channels) + lane.channel] = values[i];
-      }
-    }
-  }
 
   uint32_t words_[kTile.slots()][kTile.blocks][2][kTile.channels];
 };

@@ -58,12 +58,14 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].gat
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
   extern __shared__ __align__(128) char shared[];
   PrefetchTables(p, p.problem.tap_count * p.all_channels * static_cast<int64_t>(sizeof(T)));
-  const DepthwiseRange range(p, static_cast<int32_t>(blockIdx.x) / p.channel_tiles);
+  const DepthwiseRange range(p, BlockOfChannels(p));
   const int32_t pieces_of_window = kTile.has_pieces ? p.pieces : 1;
   DepthwiseReader<T, kTile, Copies::kGather> reader(p, shared, range);
 #pragma unroll 1
   for (int i = 0; i < kTile.stages() - 1; ++i) reader.Copy();
   char* table = shared + p.places.taps;
+  DepthwiseTaps<T, kTile>::ClearTable(p, table);
+  __syncthreads();
   DepthwiseTaps<T, kTile>::FillTable(p, table);
   __syncthreads();
   DepthwiseTaps<T, kTile> taps;
@@ -124,7 +126,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].red
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
   extern __shared__ __align__(128) char shared[];
   PrefetchTables(p, 0);
-  const int32_t piece = blockIdx.x / p.channel_tiles % p.pieces, worker = blockIdx.x / p.channel_tiles / p.pieces;
+  const int32_t block = BlockOfChannels(p), worker = block / p.pieces, piece = block - worker * p.pieces;
   const DepthwiseRange range(p, worker);
   const WindowPiece window(p, kTile, piece);
   DepthwiseReader<T, kTile, Copies::kReduce> reader(p, shared, range, window);

@@ -11,12 +11,16 @@ namespace jaxconv {
 template <typename T, DepthwiseTile kTile>
 class LaneTaps {
  public:
-  // A table in shared memory of where in the filter taps are, or -1: columns of phases of slots. By all threads,
-  // between barriers.
+  // A table in shared memory of where in the filter taps are, or -1: columns of phases of slots. By all threads, which
+  // are to be waited for behind either.
+  static __device__ __forceinline__ void ClearTable(const DepthwiseParams& p, char* table) {
+    for (int32_t i = threadIdx.x; i < p.pieces * kTaps; i += kDepthwiseThreads) {
+      reinterpret_cast<int32_t*>(table)[i] = -1;
+    }
+  }
+
   static __device__ __forceinline__ void FillTable(const DepthwiseParams& p, char* to) {
     int32_t* table = reinterpret_cast<int32_t*>(to);
-    for (int32_t i = threadIdx.x; i < p.pieces * kTaps; i += kDepthwiseThreads) table[i] = -1;
-    __syncthreads();
     for (int32_t c = 0; c < p.problem.class_count; ++c) {
       const ResidueClass residue = p.classes[c];
       if (residue.count[1] == 0 || residue.count[2] == 0) continue;  // taps that no position sees

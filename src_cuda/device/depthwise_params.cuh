@@ -6,6 +6,7 @@
 // lets the rows of the source pass by, one step after the other: nothing is read twice along a column.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "conv_problem.h"
@@ -61,6 +62,12 @@ struct DepthwisePlaces {
   int32_t end;
 };
 
+// What n is multiplied with, and the upper half shifted by, for n / divisor, 0 <= n < 2^31 and 1 < divisor.
+struct LongInverse {
+  uint32_t factor;
+  int32_t shift;
+};
+
 struct DepthwiseParams {
   ConvProblem problem;
   const Tap* taps;
@@ -93,13 +100,13 @@ struct DepthwiseParams {
   int32_t planes;        // of all images
   int32_t images;        // of a tile, or planes
   int32_t strips;        // of each image's row
-  bool images_first;     // whether neighbouring strips of a tile are of neighbouring images
-  uint32_t strip_inverse;  // InverseOf images, or else of strips
+  bool images_first;     // whether neighbouring strips of a tile are of neighbouring images, of which there are some
+  uint32_t strip_inverse;  // InverseOf images, or else of strips; 0 of one image
   int32_t tile_strips;   // of all images, with those behind the last that make whole multiplications
   int32_t strip_step;    // source pixels between neighbouring strips
   int32_t band_begin;    // source pixels from a strip's first output to its last: zeros before a gather's taps
   int32_t src_width;     // source pixels of an image's row in shared memory
-  uint32_t width_inverse;
+  uint32_t width_inverse;  // InverseOf it; 0 of one image
   int32_t copies;        // of a thread, of a source row
   int32_t rows;          // of a tile at most, in the destination's positions of one class
   int32_t all_rows;
@@ -109,15 +116,31 @@ struct DepthwiseParams {
   int32_t channel_tiles;
   int32_t column_tiles;  // of an image, or of all that it is interleaved of
   int32_t stream_rows;   // of all tiles, one below the other, of a channel tile
-  int32_t workers;       // thread blocks that share them out
+  LongInverse all_rows_inverse;
+  LongInverse channel_tiles_inverse;
+  LongInverse column_tiles_inverse;
+  int32_t log_col_period;
+  int32_t workers;         // thread blocks that share the stream's rows out
+  int32_t worker_rows;     // of each at least
+  int32_t longer_workers;  // the first ones, which have one more
 };
 
 // What n is multiplied with for n / divisor to be the upper half of the product, 0 <= n < 2^16 and 1 < divisor < 2^16.
 constexpr uint32_t InverseOf(int32_t divisor) { return UINT32_MAX / static_cast<uint32_t>(divisor) + 1; }
 
+constexpr LongInverse LongInverseOf(int32_t divisor) {
+  if (divisor == 1) return {};
+  const int32_t shift = std::bit_width(static_cast<uint32_t>(divisor - 1)) - 1;
+  return {static_cast<uint32_t>(((uint64_t{1} << (32 + shift)) + divisor - 1) / divisor), shift};
+}
+
 // n / divisor, of which InverseOf is the inverse, or which is 1.
 __device__ __forceinline__ int32_t Quotient(int32_t n, int32_t divisor, uint32_t inverse) {
   return divisor == 1 ? n : static_cast<int32_t>(__umulhi(n, inverse));
+}
+
+__device__ __forceinline__ int32_t Quotient(int32_t n, int32_t divisor, LongInverse inverse) {
+  return divisor == 1 ? n : static_cast<int32_t>(__umulhi(n, inverse.factor) >> inverse.shift);
 }
 
 // So many of a tile's rows, in rows of an image: strided ones are not apart.
@@ -131,9 +154,8 @@ struct DepthwiseRange {
   int32_t end;
 
   __device__ __forceinline__ DepthwiseRange(const DepthwiseParams& p, int32_t worker) {
-    const int32_t rows = p.stream_rows / p.workers, longer = p.stream_rows - rows * p.workers;
-    begin = worker * rows + min(worker, longer);
-    end = begin + rows + (worker < longer);
+    begin = worker * p.worker_rows + min(worker, p.longer_workers);
+    end = begin + p.worker_rows + (worker < p.longer_workers);
   }
 };
 
@@ -181,7 +203,7 @@ __device__ __forceinline__ int32_t SourceDepth(const DepthwiseParams& p, int32_t
 // A tile's place, which begins at a row of the stream and goes no further than a thread block's end.
 struct DepthwiseTilePlace {
   int32_t image;      // or the first plane
-  int32_t images;     // that there are
+  int32_t images;     // that there are; 0: no tile's
   int32_t first_row;  // and the row behind the last, of a class's positions that are apart
   int32_t last_row;
   int32_t row_phase;  // of them: the first row of the destination
@@ -189,10 +211,8 @@ struct DepthwiseTilePlace {
 
   DepthwiseTilePlace() = default;
   __device__ __forceinline__ DepthwiseTilePlace(const DepthwiseParams& p, int32_t begin, int32_t end) {
-    const auto divide = [](int32_t n, int32_t by) {  // without signs: in fewer instructions
-      return static_cast<int32_t>(static_cast<uint32_t>(n) / static_cast<uint32_t>(by));
-    };
-    const int32_t column = divide(begin, p.all_rows), images_before = divide(column, p.column_tiles);
+    const int32_t column = Quotient(begin, p.all_rows, p.all_rows_inverse);
+    const int32_t images_before = Quotient(column, p.column_tiles, p.column_tiles_inverse);
     image = images_before * p.images;
     images = min(p.images, p.planes - image);
     first_row = begin - column * p.all_rows;
@@ -261,8 +281,13 @@ struct DepthwiseTilePlace {
   }
 };
 
+// This thread block's number among those of a channel tile, which go from one to the next.
+__device__ __forceinline__ int32_t BlockOfChannels(const DepthwiseParams& p) {
+  return Quotient(static_cast<int32_t>(blockIdx.x), p.channel_tiles, p.channel_tiles_inverse);
+}
+
 __device__ __forceinline__ int32_t FirstChannel(const DepthwiseParams& p) {
-  return static_cast<int32_t>(blockIdx.x % p.channel_tiles) * p.channels;
+  return (static_cast<int32_t>(blockIdx.x) - BlockOfChannels(p) * p.channel_tiles) * p.channels;
 }
 
 // This thread's number among those that multiply.
@@ -287,10 +312,10 @@ struct StripPlace {
   int32_t strip;  // of the image's row
 
   __device__ __forceinline__ StripPlace(const DepthwiseParams& p, int32_t n) {
-    const int32_t quotient = p.images == 1 ? 0 : static_cast<int32_t>(__umulhi(n, p.strip_inverse));
+    const int32_t quotient = static_cast<int32_t>(__umulhi(n, p.strip_inverse));
     const int32_t rest = n - quotient * (p.images_first ? p.images : p.strips);
-    image = p.images_first && p.images > 1 ? rest : quotient;
-    strip = p.images_first && p.images > 1 ? quotient : rest;
+    image = p.images_first ? rest : quotient;
+    strip = p.images_first ? quotient : rest;
   }
 };
 

@@ -36,17 +36,20 @@ class DepthwiseBarriers {
  public:
   static constexpr int kResults = kTile.results();
   static constexpr int kCount = 2 * kTile.stages() + 2 * kResults;
-  static_assert(kCount * 8 <= kBarrierBytes && kCount <= kDepthwiseThreads);
+  static_assert(kCount * 8 <= kBarrierBytes);
 
-  // By all threads, of which so many copy a step.
-  __device__ __forceinline__ DepthwiseBarriers(const DepthwiseParams& p, const char* shared, int copiers)
-      : first_(ptx::SharedAddress(shared) + p.places.barriers) {
-    const int number = static_cast<int>(threadIdx.x);
-    if (number < kCount) {
+  __device__ __forceinline__ DepthwiseBarriers(const DepthwiseParams& p, const char* shared)
+      : first_(ptx::SharedAddress(shared) + p.places.barriers) {}
+
+  // Sets them up, for so many threads that copy a step. By those that multiply, a lane of each warp, as lanes of one
+  // would take turns; all others find out meanwhile what they begin with, and wait for it.
+  __device__ __forceinline__ void Init(int copiers) const {
+    if (threadIdx.x % 32 != 0) return;
+#pragma unroll 1
+    for (int number = Multiplier(kTile) / 32; number < kCount; number += kTile.warps()) {
       const bool is_copied = number < kTile.stages(), is_taken = number >= kCount - kResults;
       ptx::InitBarrier(Copied(number), is_copied ? copiers : is_taken ? kDepthwiseWarps : kTile.warps());
     }
-    __syncthreads();
   }
 
   // Copiers, before and behind the copies of a step.
@@ -95,6 +98,7 @@ template <typename T, DepthwiseTile kTile, Copies kCopies>
 __device__ __forceinline__ void CopySteps(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
                                           int32_t worker, char* shared) {
   DepthwiseReader<T, kTile, kCopies> reader(p, shared, DepthwiseRange(p, worker));
+  __syncthreads();
 #pragma unroll 1
   for (uint32_t step = 0; reader.HasNext(); ++step) {
     barriers.WaitForStage(step);
@@ -109,6 +113,7 @@ __device__ __forceinline__ void WriteResults(const DepthwiseParams& p, const Dep
                                              int32_t worker, char* shared) {
   const DepthwiseRange range(p, worker);
   DepthwiseWriter<T, kTile> writer(p);
+  __syncthreads();
   uint32_t row = 0;  // of all tiles
   for (int32_t begin = range.begin; begin < range.end;) {
     const DepthwiseTilePlace place(p, begin, range.end);
@@ -129,6 +134,9 @@ __device__ __forceinline__ void MultiplyGather(const DepthwiseParams& p, const D
                                                int32_t worker, char* shared) {
   const DepthwiseRange range(p, worker);
   char* table = shared + p.places.taps;
+  barriers.Init(kDepthwiseThreads);
+  Bands<T, kTile>::ClearTable(p, table);
+  __syncthreads();
   Bands<T, kTile>::FillTable(p, table);
   SyncMultipliers<kTile>();
   Bands<T, kTile> bands;
@@ -168,6 +176,8 @@ template <typename T, DepthwiseTile kTile>
 __device__ __forceinline__ void MultiplyReduce(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
                                                int32_t worker, char* shared) {
   const DepthwiseRange range(p, worker);
+  barriers.Init(FirstMultiplier(kTile));
+  __syncthreads();
   // While there is nothing to multiply: in the end they would have to come from memory again.
   auto* taps = reinterpret_cast<StoredTap*>(shared + p.places.taps);
   for (int32_t t = Multiplier(kTile); t < p.problem.tap_count; t += Multipliers(kTile)) {
@@ -195,9 +205,8 @@ __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
     static_assert(2 * (kRegisters.multiplier + kRegisters.copier) == 512, "a multiprocessor's, by its 128 lanes");
     constexpr bool kGathers = kPass == Pass::kGather;
     extern __shared__ __align__(128) char shared[];
-    PrefetchTables(p, kGathers ? p.problem.tap_count * p.all_channels * static_cast<int64_t>(sizeof(T)) : 0);
-    const int32_t worker = blockIdx.x / p.channel_tiles;
-    const DepthwiseBarriers<kTile> barriers(p, shared, kGathers ? kDepthwiseThreads : FirstMultiplier(kTile));
+    const int32_t worker = BlockOfChannels(p);
+    const DepthwiseBarriers<kTile> barriers(p, shared);
     if (threadIdx.x < kDepthwiseThreads) {
       ptx::LeaveRegisters<kRegisters.copier>();
       CopySteps<T, kTile, kGathers ? Copies::kGather : Copies::kReduceSource>(p, barriers, worker, shared);
@@ -209,6 +218,8 @@ __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
         CopySteps<T, kTile, Copies::kReduceGradient>(p, barriers, worker, shared);
       }
     } else {
+      const int64_t filter_bytes = p.problem.tap_count * p.all_channels * static_cast<int64_t>(sizeof(T));
+      PrefetchTables(p, kGathers ? filter_bytes : 0, Multiplier(kTile), Multipliers(kTile));
       ptx::TakeRegisters<kRegisters.multiplier>();
       if constexpr (kGathers) {
         MultiplyGather<T, kTile>(p, barriers, worker, shared);

@@ -81,10 +81,12 @@ __device__ __forceinline__ bool HasRow(const DepthwiseParams& p, int32_t row) {
   return static_cast<uint32_t>(row) < static_cast<uint32_t>(p.problem.src_size[1]);
 }
 
-// Elements from a tile's first image or volume to a pixel, or -1 outside, as for a plane that is not there.
+// Elements from a tile's first image or volume to a pixel, or -1 outside, as for a plane that is not there. Without
+// branches, behind which each pixel's parameters would be waited for.
 __device__ __forceinline__ int32_t PixelOffset(int32_t plane, int32_t col, int64_t cols, const TensorStrides& strides) {
-  const bool is_there = plane >= 0 && col >= 0 && col < cols;
-  return is_there ? static_cast<int32_t>(plane + col * strides.spatial[2]) : -1;
+  const bool is_there = (plane >= 0) & (static_cast<uint32_t>(col) < static_cast<uint32_t>(cols));
+  const int32_t offset = plane + col * static_cast<int32_t>(strides.spatial[2]);
+  return is_there ? offset : -1;
 }
 
 // Waits for all threads that multiply.
@@ -142,18 +144,28 @@ struct DepthwisePiece {
                 "pieces of a thread's pixels are equally far apart");
 };
 
+// Whether a tile's pixels are where those of the tile before were, in other images, or rows. Not asked where others
+// multiply meanwhile: there it costs registers.
+template <DepthwiseTile kTile>
+__device__ __forceinline__ bool HasSamePixels(const DepthwiseTilePlace& place, const DepthwiseTilePlace& before) {
+  return kTile.has_copiers && !kTile.has_planes() && place.col == before.col && place.images == before.images;
+}
+
 // Where a thread finds its pieces of the rows of a tile's images in a tensor.
 template <typename T, DepthwiseTile kTile, int kCount>
 class DepthwiseRows {
  public:
   using Piece = DepthwisePiece<T, kTile>;
 
-  // Of the source, whose pixels are an image's after the other's: those of a depth of the window.
+  // Of the source, whose pixels are an image's after the other's: those of a depth of the window. Pixels that are where
+  // the tile's before were are known.
   __device__ __forceinline__ void BeginSource(const DepthwiseParams& p, const Piece& piece,
-                                              const DepthwiseTilePlace& place, const WindowPiece& window, int depth) {
+                                              const DepthwiseTilePlace& place, const WindowPiece& window, int depth,
+                                              bool are_known) {
     const ConvProblem& q = p.problem;
     const int32_t images = Begin(p, piece, place, p.src, q.src);
-    const int32_t col = place.col / static_cast<int32_t>(q.period[2]) * static_cast<int32_t>(q.step[2]) + p.first_col +
+    if (are_known) return;
+    const int32_t col = (place.col >> p.log_col_period) * static_cast<int32_t>(q.step[2]) + p.first_col +
                         window.col * p.col_apart;
     const auto source_depth = [&](int32_t dst_depth) { return SourceDepth(p, dst_depth, window.depth + depth); };
     const int32_t first = PlaneOffset(p, place, 0, images, q.src, source_depth);
@@ -161,18 +173,21 @@ class DepthwiseRows {
     for (int i = 0; i < kCount; ++i) {
       if (kTile.has_copiers && i >= p.copies) break;  // they are few, and wait for each instruction
       const int32_t pixel = piece.pixel + i * piece.apart;
-      const int32_t image = p.images > 1 ? static_cast<int32_t>(__umulhi(pixel, p.width_inverse)) : 0;
+      const int32_t image = static_cast<int32_t>(__umulhi(pixel, p.width_inverse));
       const int32_t at = pixel - image * p.src_width;
-      const int32_t plane = p.images > 1 ? PlaneOffset(p, place, image, images, q.src, source_depth) : first;
-      at_[i] = at < p.src_width ? PixelOffset(plane, col + at * p.col_apart, q.src_size[2], q.src) : -1;
+      const bool has_first = kTile.has_planes() && p.images == 1;
+      const int32_t plane = has_first ? first : PlaneOffset(p, place, image, images, q.src, source_depth);
+      const int32_t offset = PixelOffset(plane, col + at * p.col_apart, q.src_size[2], q.src);
+      at_[i] = at < p.src_width ? offset : -1;
     }
   }
 
   // Of the destination or its gradient, whose pixels are those of the strips.
   __device__ __forceinline__ void BeginStrips(const DepthwiseParams& p, const Piece& piece,
-                                              const DepthwiseTilePlace& place, const void* tensor) {
+                                              const DepthwiseTilePlace& place, const void* tensor, bool are_known) {
     const ConvProblem& q = p.problem;
     const int32_t images = Begin(p, piece, place, tensor, q.dst);
+    if (are_known) return;
     const auto same_depth = [](int32_t dst_depth) { return dst_depth; };
     const int32_t first = PlaneOffset(p, place, 0, images, q.dst, same_depth);
 #pragma unroll
@@ -180,9 +195,10 @@ class DepthwiseRows {
       const int32_t pixel = piece.pixel + i * piece.apart;
       const StripPlace strip(p, pixel / kStripCols);
       const int32_t at = strip.strip * kStripCols + pixel % kStripCols;
-      const int32_t plane = p.images > 1 ? PlaneOffset(p, place, strip.image, images, q.dst, same_depth) : first;
-      const int32_t col = place.col + at * p.col_apart;
-      at_[i] = strip.strip < p.strips ? PixelOffset(plane, col, q.dst_size[2], q.dst) : -1;
+      const bool has_first = kTile.has_planes() && p.images == 1;
+      const int32_t plane = has_first ? first : PlaneOffset(p, place, strip.image, images, q.dst, same_depth);
+      const int32_t offset = PixelOffset(plane, place.col + at * p.col_apart, q.dst_size[2], q.dst);
+      at_[i] = strip.strip < p.strips ? offset : -1;
     }
   }
 
@@ -220,8 +236,11 @@ class DepthwiseRows {
   static __device__ __forceinline__ int32_t PlaneOffset(const DepthwiseParams& p, const DepthwiseTilePlace& place,
                                                         int32_t image, int32_t images, const TensorStrides& strides,
                                                         const DepthOf& depth_of) {
+    if constexpr (!kTile.has_planes()) {
+      const int32_t offset = image * static_cast<int32_t>(strides.batch);
+      return image < images ? offset : -1;
+    }
     if (image >= images) return -1;
-    if constexpr (!kTile.has_planes()) return static_cast<int32_t>(image * strides.batch);
     const int32_t planes = static_cast<int32_t>(p.problem.dst_size[0]);
     int32_t volume = image, plane = 0;
     if (planes > 1) {
@@ -294,11 +313,13 @@ class DepthwiseReader {
   }
 
   __device__ __forceinline__ void Begin() {
+    const DepthwiseTilePlace before = place_;
     place_ = DepthwiseTilePlace(p_, begin_, end_);
     next_ = begin_ + place_.rows();
     if constexpr (kTile.has_pieces && !kReduces) window_ = place_.FirstPiece(p_, kTile);
-    if constexpr (kWithGradient) gradient_.BeginStrips(p_, piece_, place_, p_.rhs);
-    BeginSource();
+    const bool are_known = HasSamePixels<kTile>(place_, before);
+    if constexpr (kWithGradient) gradient_.BeginStrips(p_, piece_, place_, p_.rhs, are_known);
+    BeginSource(are_known);
     BeginSteps();
   }
 
@@ -306,14 +327,14 @@ class DepthwiseReader {
   __device__ __forceinline__ void BeginPiece(const WindowPiece& window) {
     const bool same = window.depth == window_.depth && window.col == window_.col;
     window_ = window;
-    if (!same) BeginSource();
+    if (!same) BeginSource(false);
     BeginSteps();
   }
 
-  __device__ __forceinline__ void BeginSource() {
+  __device__ __forceinline__ void BeginSource(bool are_known) {
 #pragma unroll
     for (int depth = 0; kWithSource && depth < kTile.depths; ++depth) {
-      src_[depth].BeginSource(p_, piece_, place_, window_, depth);
+      src_[depth].BeginSource(p_, piece_, place_, window_, depth, are_known);
     }
   }
 
@@ -331,7 +352,7 @@ class DepthwiseReader {
   DepthwisePiece<T, kTile> piece_;
   uint32_t stages_;
   int32_t begin_, end_, next_;  // of the tile, of all tiles, and of the next tile
-  DepthwiseTilePlace place_;
+  DepthwiseTilePlace place_{};
   WindowPiece window_;
   int32_t stage_ = 0;
   int32_t row_, end_row_;  // of the next step, and behind the last: that of its position, of a class
@@ -352,7 +373,8 @@ class DepthwiseWriter {
   __device__ __forceinline__ explicit DepthwiseWriter(const DepthwiseParams& p) : p_(p), piece_(p) {}
 
   __device__ __forceinline__ void Begin(const DepthwiseTilePlace& place) {
-    dst_.BeginStrips(p_, piece_, place, p_.out);
+    dst_.BeginStrips(p_, piece_, place, p_.out, HasSamePixels<kTile>(place, place_));
+    place_ = place;
     first_row_ = place.Row(p_, kTile);
   }
 
@@ -375,11 +397,12 @@ class DepthwiseWriter {
 #pragma unroll
     for (int phase = 0; phase < kTile.period; ++phase) {
       const int32_t row = (first_row_ + RowsApart(p_, kTile, position)) * kTile.period + phase;
-      T* to = const_cast<T*>(dst_.Row(row));
+      const T* to = dst_.Row(row);
+      ptx::Keep(to);
 #pragma unroll
       for (int i = 0; i < StripPieces(kTile); ++i) {
         if (position >= 0 && row < p_.problem.dst_size[1] && dst_.Has(i)) {
-          *reinterpret_cast<uint4*>(to + dst_.At(i)) = pieces.of[phase][i];
+          *reinterpret_cast<uint4*>(const_cast<T*>(to) + dst_.At(i)) = pieces.of[phase][i];
         }
       }
     }
@@ -388,6 +411,7 @@ class DepthwiseWriter {
  private:
   const DepthwiseParams& p_;
   DepthwisePiece<T, kTile> piece_;
+  DepthwiseTilePlace place_{};
   DepthwiseRows<T, kTile, StripPieces(kTile)> dst_;
   int32_t first_row_ = 0;
 };

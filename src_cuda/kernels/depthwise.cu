@@ -151,10 +151,10 @@ DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const Plan& pla
   d.strips = stream.cols / kStripCols;
   d.strip_step = StripStep(p);
   d.band_begin = d.strip_step - static_cast<int32_t>(p.step[2]);
-  d.images_first = d.strips % 2 == 0 || d.strips == 1;
-  d.strip_inverse = InverseOf(d.images_first ? d.images : d.strips);
+  d.images_first = d.images > 1 && (d.strips % 2 == 0 || d.strips == 1);
+  d.strip_inverse = d.images == 1 ? 0 : InverseOf(d.images_first ? d.images : d.strips);
   d.src_width = SourceWidth(p, tile, stream);
-  d.width_inverse = InverseOf(d.src_width);
+  d.width_inverse = d.images == 1 ? 0 : InverseOf(d.src_width);
   d.copies = CopiesOf(p, tile, stream);
   d.log_gap = pass == Pass::kGather && tile.channels == 8 ? 1 : 3;
   d.batch = BatchBytes(d, tile);
@@ -169,6 +169,10 @@ DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const Plan& pla
   d.column_tiles = static_cast<int32_t>(std::min<int64_t>(column_tiles, INT32_MAX));
   const int64_t stream_rows = CeilDiv(d.planes, d.images) * column_tiles * d.all_rows;
   d.stream_rows = static_cast<int32_t>(std::min<int64_t>(stream_rows, INT32_MAX));
+  d.all_rows_inverse = LongInverseOf(d.all_rows);
+  d.channel_tiles_inverse = LongInverseOf(d.channel_tiles);
+  d.column_tiles_inverse = LongInverseOf(d.column_tiles);
+  d.log_col_period = std::bit_width(static_cast<uint32_t>(p.period[2])) - 1;
   d.places = MakePlaces(d, tile, pass);
   return d;
 }
@@ -282,6 +286,8 @@ cudaError_t Launch(const ConvCall& call, const Plan& planned, cudaStream_t strea
   // A gather's blocks stay as long as there are rows.
   d.workers = reduce ? plan.split
                      : Workers(d.places.end, tile.gather_blocks(), d.channel_tiles, CeilDiv(d.stream_rows, d.rows));
+  d.worker_rows = d.stream_rows / d.workers;
+  d.longer_workers = d.stream_rows % d.workers;
   const DepthwiseKernel kernel = Find(p.src_type, plan.tile, call.pass);
   const int64_t blocks = static_cast<int64_t>(d.workers) * d.channel_tiles * (reduce ? d.pieces : 1);
   const cudaError_t status = EnqueueShared(kernel, blocks, BlockThreads(tile), d.places.end, stream, d);
