@@ -14,9 +14,11 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* shared) {
 
 // Keeps a value in its register, where the compiler would work it out anew at each use.
 __device__ __forceinline__ void Keep(int32_t& value) { asm volatile("" : "+r"(value)); }
+// And an address of global memory, which the compiler then still takes for one.
 template <typename T>
 __device__ __forceinline__ void Keep(const T*& value) {
   asm volatile("" : "+l"(value));
+  __builtin_assume(__isGlobal(value));
 }
 
 // base + a * b in one instruction; the compiler would make several additions of a row of them.
