@@ -397,12 +397,11 @@ class DepthwiseWriter {
 #pragma unroll
     for (int phase = 0; phase < kTile.period; ++phase) {
       const int32_t row = (first_row_ + RowsApart(p_, kTile, position)) * kTile.period + phase;
-      const T* to = dst_.Row(row);
-      ptx::Keep(to);
+      T* to = const_cast<T*>(dst_.Row(row));
 #pragma unroll
       for (int i = 0; i < StripPieces(kTile); ++i) {
         if (position >= 0 && row < p_.problem.dst_size[1] && dst_.Has(i)) {
-          *reinterpret_cast<uint4*>(const_cast<T*>(to) + dst_.At(i)) = pieces.of[phase][i];
+          *reinterpret_cast<uint4*>(to + dst_.At(i)) = pieces.of[phase][i];
         }
       }
     }
