@@ -198,15 +198,12 @@ def machine() -> dict[str, str]:
     return {"device": jax.devices()[0].device_kind} | {package: version(package) for package in packages}
 
 
-def print_table(times: dict[str, dict[str, Measured]], differences: dict[str, float]) -> None:
-    print(f"{'':24}{'jaxconv':>12}{'lax':>12}")
-    for which, measured in times.items():
-        ours, theirs = measured["jaxconv"], measured["lax"]
-        print(f"{which + ', compilation':24}{ours.compile_s:>10.1f} s{theirs.compile_s:>10.1f} s")
-        print(f"{which + ', a call':24}{ours.call_ms:>9.2f} ms{theirs.call_ms:>9.2f} ms"
-              f"   {theirs.call_ms / ours.call_ms:.2f}x as fast as lax")
-    print(f"\ndifference from lax: {differences['inference']:.1e} of the outputs, "
-          f"{differences['training']:.1e} of the first losses")
+def print_pass(which: str, measured: dict[str, Measured]) -> None:
+    """A table's lines, as soon as they are known: XLA takes minutes to compile all."""
+    ours, theirs = measured["jaxconv"], measured["lax"]
+    print(f"{which + ', compilation':24}{ours.compile_s:>10.1f} s{theirs.compile_s:>10.1f} s")
+    print(f"{which + ', a call':24}{ours.call_ms:>9.2f} ms{theirs.call_ms:>9.2f} ms"
+          f"   {theirs.call_ms / ours.call_ms:.2f}x as fast as lax", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -223,16 +220,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     both = networks(size, options.dtype)
     batch = random_batch(size, options.batch)
     params = initial_params(both["lax"], batch)
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    print(f"{machine()}\n{count / 1e6:.1f} million parameters, batch {options.batch}, {options.dtype}\n")
+    print(f"{'':24}{'jaxconv':>12}{'lax':>12}", flush=True)
     times, differences = {}, {}
     for which, (program_of, compared_calls) in PASSES.items():
         # Ours compiles first: XLA remembers what it measured of the matrix products that both networks have.
         programs = {name: program_of(network, params, batch) for name, network in both.items()}
         differences[which] = difference(programs, compared_calls)
         times[which] = measure(programs, options.iterations)
+        print_pass(which, times[which])
 
-    count = sum(leaf.size for leaf in jax.tree.leaves(params))
-    print(f"{machine()}\n{count / 1e6:.1f} million parameters, batch {options.batch}, {options.dtype}\n")
-    print_table(times, differences)
+    print(f"\ndifference from lax: {differences['inference']:.1e} of the outputs, "
+          f"{differences['training']:.1e} of the first losses")
     if options.out:
         network = size._asdict() | {"batch": options.batch, "dtype": options.dtype}
         rows = [{"pass": which, "implementation": name} | measured._asdict()
