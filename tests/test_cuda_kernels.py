@@ -714,8 +714,7 @@ def check_alone(cases, dtype):
     assert_same(jax.jit(alone(cases, dtype))(operands), results_of(cases, expected))
 
 
-# Whole thread blocks of depthwise have 1, 2 or 4 slices, by its tile and the channels. Gathers of wgmma have slices
-# without steps, too.
+# Gathers of wgmma have slices without steps, too.
 SPLITS = {"direct": (1, 3, 12), "depthwise": (1, 3, 12), "wgmma": (1, 3, 17)}
 
 

@@ -972,7 +972,8 @@ WITHOUT_TAPS = {
 
 @pytest.mark.parametrize("problem, empty", WITHOUT_TAPS.values(), ids=WITHOUT_TAPS)
 def test_zeros_of_a_stride_are_no_works(problem, empty):
-    """Of a data gradient; a warp stores those of residue classes without taps. One class is left, whatever it has."""
+    """Of a data gradient; a warp stores those of residue classes without taps, by TMA. One class is left, whatever it
+    has."""
     dgrad = problem.dgrad()
     assert im2col(problem).empty_classes == 0
     assert im2col(dgrad).empty_classes == empty
@@ -982,6 +983,18 @@ def test_zeros_of_a_stride_are_no_works(problem, empty):
             continue
         works = CUDA["wgmma"].works(Settings(row.tile, 1), Product("gather", dgrad))
         assert works == (classes - empty if row.tile.stores_zeros else classes)
+        if not row.tile.slices:
+            assert CUDA["wgmma"].works(Settings(row.tile, 2), Product("gather", dgrad)) == 2 * classes
+
+
+@pytest.mark.parametrize("size, dtype", [(9, np.dtype("bfloat16")), (8, np.dtype("float32"))], ids=["odd", "float32"])
+def test_zeros_that_tma_does_not_store_are_works(size, dtype):
+    """Residue classes that are not equally large, and results of another dtype, are stored from registers."""
+    problem = halves((2, size, size, 8), (1, 1, 8, 8), window_strides=(2, 2)).dgrad()
+    product = Product("gather", dataclasses.replace(problem, out_dtype=dtype))
+    for row in CUDA["wgmma"].TILES:
+        if not row.tile.boxed:
+            assert CUDA["wgmma"].works(Settings(row.tile, 1), product) == product.classes == 4
 
 
 RANKS = {
@@ -1472,9 +1485,10 @@ def test_wgmma_tiles_are_those_that_are_compiled():
         assert (row.threads, row.resident) == (warpgroups * 128 + others, resident) and min(row_blocks, col_blocks) == 1
         registers = {(2, 1): 232, (2, 2): 96, (1, 2): 204}[warpgroups, resident]
         assert rows // warpgroups * cols // 128 < registers - 20
-        # Stages with two barriers each, columns copied by 64; buffers of 16 rows for each warp and one of zeros, if there
-        # is a warp that stores them, an order, and works of eight numbers with two barriers each; or sums of all slices, of a part of the tile, and a barrier. Boxes have
-        # stages of their own, one for each block of a multiprocessor or three, and a table of taps.
+        # Stages with two barriers each, columns copied by 64; buffers of 16 rows for each warp and one of zeros, if
+        # there is a warp that stores them, an order, and works of eight numbers with two barriers each; or sums of all
+        # slices, of a part of the tile, and a barrier. Boxes have stages of their own, one for each block of a
+        # multiprocessor or three, and a table of taps.
         buffers = warpgroups * 4 * (3 - resident) + (resident == 1 and not boxed and not slices)
         results = rows * cols * 4 + 8 if slices else buffers * 16 * 128 + 8 * 4 + stages * 48
         pixels, box_stages = (104, 1) if resident == 2 else (248, 3)

@@ -222,7 +222,7 @@ class Wgmma(TensorCores):
         tile = settings.tile
         rows = ceil_div(_class_rows(product, tile), tile.rows * tile.row_blocks)
         cols = ceil_div(product.cols, tile.cols * tile.col_blocks)
-        return _dealt_classes(product, tile) * rows * cols * settings.split
+        return _dealt_classes(settings, product) * rows * cols * settings.split
 
     def least_cost(self, product: Product, device: Device) -> float:
         """As if nothing but multiplications and copies took time."""
@@ -234,14 +234,15 @@ class Wgmma(TensorCores):
 
     def least_cost_of(self, row: TileRow, product: Product, device: Device) -> float:
         """As if multiprocessors had equally many tiles."""
-        tile, works = row.tile, self.works(Settings(row.tile, 1), product)
+        tile, settings = row.tile, Settings(row.tile, 1)
+        works, steps = self.works(settings, product), self.steps(settings, product)
         if tile.slices:
-            return SLICES_SECONDS + works * self.steps(product, tile) * SLICE_COPY_SECONDS
+            return SLICES_SECONDS + works * steps * SLICE_COPY_SECONDS
         turns = works / max(1, device.multiprocessors // tile.cluster)
         step = _step_seconds(row, device)
         end = (TILE_SECONDS + tile.rows * tile.cols * RESULT_SECONDS) / tile.resident
         copies = self.bytes_seconds(product, device) + end
-        return BEGIN_SECONDS + math.cbrt((turns * (self.steps(product, tile) * step + end)) ** 3 + copies**3)
+        return BEGIN_SECONDS + math.cbrt((turns * (steps * step + end)) ** 3 + copies**3)
 
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
         """The works of a cluster, one after the other; then the slices' sum."""
@@ -249,7 +250,7 @@ class Wgmma(TensorCores):
         if tile.slices:
             return self._cost_of_slices(settings, product, device)
         step = _step_seconds(row, device)
-        steps = max(step, self._steps_seconds(product, tile, step) / settings.split)
+        steps = max(step, self._steps_seconds(settings, product, step) / settings.split)
         sums = tile.rows * tile.cols * (1 if settings.split == 1 else 2)  # slices are of twice as many bytes
         end = TILE_SECONDS + sums * RESULT_SECONDS
         turns = ceil_div(self.works(settings, product), max(1, device.multiprocessors // tile.cluster))
@@ -263,9 +264,9 @@ class Wgmma(TensorCores):
             seconds += 2 * slices / device.bandwidth + settings.split * self.SLICE_SECONDS + LAUNCH_SECONDS
         return seconds
 
-    def _steps_seconds(self, product: Product, tile: WgmmaTile, step: float) -> float:
+    def _steps_seconds(self, settings: Settings, product: Product, step: float) -> float:
         """Of a tile. A plane of few taps is multiplied before the next one's pixels are there."""
-        steps = self.steps(product, tile) * step
+        tile, steps = settings.tile, self.steps(settings, product) * step
         if not tile.boxed:
             return steps
         problem = product.problem
@@ -278,22 +279,22 @@ class Wgmma(TensorCores):
         """Thread blocks begin and end with their works."""
         blocks = self.works(settings, product)
         held = int(SLICES_HELD * settings.tile.resident * device.multiprocessors)
-        steps = math.ceil(self.steps(product, settings.tile) / settings.split)
+        steps = math.ceil(self.steps(settings, product) / settings.split)
         turns = max(1, ceil_div(blocks, max(1, held)))
         step = max(SLICE_STEP_SECONDS, blocks / turns * SLICE_COPY_SECONDS)
         return turns * (SLICES_SECONDS + steps * step) + blocks * SLICE_BLOCK_SECONDS
 
-    def steps(self, product: Product, tile: WgmmaTile) -> float:
-        """Chunks of all taps that a position sees, on average.
+    def steps(self, settings: Settings, product: Product) -> float:
+        """Chunks of all taps that a position of a work's class sees, on average.
 
-        Classes without taps are left out, if the tile stores their zeros. Of a chunk of few channels less is
-        multiplied, but as many pixels are copied, and as much of the filter, which boxes of 256 columns wait for.
+        Of a chunk of few channels less is multiplied, but as many pixels are copied, and as much of the filter, which
+        boxes of 256 columns wait for.
         """
-        problem = product.problem
+        tile, problem = settings.tile, product.problem
         last = problem.in_channels % CHUNK
         are_few = 0 < last <= CHUNK // 2 and tile.cols < 256 if tile.boxed else problem.in_channels <= 48
         chunks = ceil_div(problem.in_channels, CHUNK) - are_few / 4
-        return math.prod(problem.kernel) / _dealt_classes(product, tile) * chunks
+        return math.prod(problem.kernel) / _dealt_classes(settings, product) * chunks
 
     def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:
         where = im2col(product.problem)
@@ -386,9 +387,13 @@ def _steps(problem: ConvProblem) -> tuple[int, int]:
     return rows, cols
 
 
-def _dealt_classes(product: Product, tile: WgmmaTile) -> int:
-    """Residue classes of whose tiles clusters' works are."""
-    return product.classes - (im2col(product.problem).empty_classes if tile.stores_zeros else 0)
+def _dealt_classes(settings: Settings, product: Product) -> int:
+    """Residue classes of whose tiles clusters' works are: those without taps are not, where TMA stores the results."""
+    problem = product.problem
+    are_equal = not any(size % min(size, period) for size, period in zip(problem.out_spatial, problem.periods) if size)
+    is_stored_by_tma = settings.split == 1 and problem.out_dtype == problem.lhs_dtype and are_equal
+    empty = im2col(problem).empty_classes if settings.tile.stores_zeros and is_stored_by_tma else 0
+    return product.classes - empty
 
 
 @lru_cache(maxsize=4096)

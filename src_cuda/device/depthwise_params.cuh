@@ -62,7 +62,8 @@ struct DepthwisePlaces {
   int32_t end;
 };
 
-// What n is multiplied with, and the upper half shifted by, for n / divisor, 0 <= n < 2^31 and 1 < divisor.
+// What n is multiplied with, and the upper half shifted by, for n / divisor, 0 <= n < 2^31 and 1 < divisor; of smaller
+// ones nothing.
 struct LongInverse {
   uint32_t factor;
   int32_t shift;
@@ -129,7 +130,7 @@ struct DepthwiseParams {
 constexpr uint32_t InverseOf(int32_t divisor) { return UINT32_MAX / static_cast<uint32_t>(divisor) + 1; }
 
 constexpr LongInverse LongInverseOf(int32_t divisor) {
-  if (divisor == 1) return {};
+  if (divisor <= 1) return {};
   const int32_t shift = std::bit_width(static_cast<uint32_t>(divisor - 1)) - 1;
   return {static_cast<uint32_t>(((uint64_t{1} << (32 + shift)) + divisor - 1) / divisor), shift};
 }

@@ -1,5 +1,5 @@
-// Implicit GEMM on Hopper: thread blocks that stay, of one or two warps that copy, two warpgroups that multiply, and a
-// warp that tells them what is next.
+// Implicit GEMM on Hopper: thread blocks that stay, of one or two warps that copy, two warpgroups that multiply, a warp
+// that tells them what is next, and one that stores zeros.
 //
 // TMA reads pixels in its im2col mode, in which a tap of the filter is an offset, or as boxes for many taps, and the
 // filter as it lies. Blocks of a cluster have neighbouring rows or columns and share what they read of an operand: L2

@@ -13,8 +13,8 @@
 namespace jaxconv {
 
 constexpr int WgmmaReaders(const WgmmaTile& tile) { return 4 * tile.warpgroups(); }  // warps that multiply
-// Behind them is one that copies, or two of boxes, and one that deals works, unless blocks have one: of a warpgroup,
-// which leaves them its registers, unless a multiprocessor has two blocks.
+// Behind them is one that copies, or two of boxes, one that deals works, unless blocks have one, and one that stores
+// zeros: of a warpgroup, which leaves them its registers, unless a multiprocessor has two blocks.
 constexpr int WgmmaThreads(const WgmmaTile& tile) {
   return 32 * WgmmaReaders(tile) + (tile.resident == 1 ? 128 : tile.slices > 0 ? 32 : 64);
 }
