@@ -39,6 +39,12 @@ class StageRing {
     Advance();
   }
 
+  // Says that this lane has, of rings that are read by lanes, and goes to the next one.
+  __device__ __forceinline__ void ReleaseOfLane() {
+    ptx::Arrive(empty());
+    Advance();
+  }
+
   __device__ __forceinline__ void Advance() {
     stage_ = stage_ + 1 < stages_ ? stage_ + 1 : 0;
     turn_ ^= stage_ == 0;

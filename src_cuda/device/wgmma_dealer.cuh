@@ -24,8 +24,9 @@ struct WgmmaDealt {
   uint64_t index_barriers[IndexRing::kBarriers];  // of a cluster's first block, and the others
   uint32_t indices[kIndices];
 
+  // Readers are warps; all lanes of each say that they have read, so 32 times as many threads arrive.
   __device__ void InitBarriers(int readers) const {
-    WorkRing(ptx::SharedAddress(work_barriers)).Init(1, readers);
+    WorkRing(ptx::SharedAddress(work_barriers)).Init(1, 32 * readers);
     if constexpr (kTile.cluster() > 1) IndexRing(ptx::SharedAddress(index_barriers)).Init(1, kTile.cluster() - 1);
   }
 };
@@ -57,7 +58,10 @@ class WgmmaTold {
   int32_t number_;
 };
 
-// A block's works, one after the other, of which one warp tells all others.
+// A block's works, one after the other, of which one warp tells all others. Each lane that reads a work says so:
+// compute-sanitizer's racecheck does not follow reads through __syncwarp to a lane that arrives for its warp, and
+// reported write-after-read hazards of a work's numbers in every tile; so it is clean, and nothing measurable is lost
+// (14 layers of ResNet-50, vgg and seed: within 0.5 % either way).
 template <WgmmaTile kTile>
 class WgmmaWorks {
  public:
@@ -67,7 +71,7 @@ class WgmmaWorks {
   // Tells of the first, to be called by a warp that reads the others.
   __device__ __forceinline__ void TellFirst(const WgmmaWork& work) {
     if (threadIdx.x % 32 == 0) Write(work);
-    ring_.Release();
+    ring_.ReleaseOfLane();
   }
 
   // To be called by a lane that tells of the others: goes behind the first; waits until there is room; tells.
@@ -82,7 +86,7 @@ class WgmmaWorks {
   __device__ __forceinline__ bool Next(WgmmaTold* work) {
     ring_.WaitUntilFull();
     *work = WgmmaTold(dealt_.works[ring_.stage()]);
-    ring_.Release();
+    ring_.ReleaseOfLane();
     return work->is_there();
   }
 
