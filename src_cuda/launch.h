@@ -283,6 +283,8 @@ struct DepthwiseTile {
   bool has_pieces = false;
   // Whether four warps copy source rows, four what belongs to strips, and eight multiply: in code for sm_90a.
   bool has_copiers = false;
+  // Whether two threads do so instead, by TMA: boxes of whole rows of images, of which a tile has 16 strips.
+  bool by_tma = false;
 
   bool operator==(const DepthwiseTile&) const = default;
 
@@ -294,7 +296,7 @@ struct DepthwiseTile {
   constexpr int slots() const { return sources() * period * lags; }
   // Source pixels that a strip of eight outputs reads.
   constexpr int pixels() const { return on_cuda_cores() ? (8 / period - 1) * step + width : blocks * 16; }
-  constexpr int stages() const { return sources() * blocks == 1 ? 8 : 4; }
+  constexpr int stages() const { return by_tma ? 6 : sources() * blocks == 1 ? 8 : 4; }
   // Registers of the sums, of a gather and of a reduce.
   constexpr int gather_sums() const { return period * lags * row_sums(); }
   constexpr int reduce_sums() const { return slots() * (on_cuda_cores() ? width : 4 * blocks * channels); }
@@ -308,7 +310,7 @@ struct DepthwiseTile {
   }
   constexpr int reduce_blocks() const { return has_copiers ? 1 : on_cuda_cores() || reduce_sums() <= 32 ? 3 : 2; }
   // Of a gather, rows of results that wait in shared memory to be written.
-  constexpr int results() const { return has_copiers && period == 1 ? 4 : 2; }
+  constexpr int results() const { return by_tma ? 6 : has_copiers && period == 1 ? 4 : 2; }
   // Warps that multiply.
   constexpr int warps() const { return has_copiers ? 8 : 4; }
   // Whether a warp's registers hold a reduce's sums.
@@ -327,6 +329,7 @@ inline constexpr DepthwiseTile kDepthwiseTiles[] = {
     {1, 1, 1, 0, 0, 32, 1, true},
     {1, 1, 3, 1, 4, 0, 1, false, true}, {1, 1, 5, 1, 4, 0, 1, false, true}, {1, 1, 7, 1, 4, 0, 1, false, true},
     {2, 1, 2, 2, 4, 0, 1, false, true}, {1, 2, 2, 1, 4, 0, 1, false, true},
+    {1, 1, 7, 1, 4, 0, 1, false, true, true},
 };
 
 }  // namespace jaxconv

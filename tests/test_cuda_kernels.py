@@ -296,6 +296,11 @@ def of_channels():
     yield "tiny_dilated_3x3", each((1, 7, 9, 8), (3, 3), rhs_dilation=(3, 2))
     yield "tiny_doubled_3x3", each((1, 4, 5, 8), (3, 3), **twice, padding=((1, 2), (1, 2)))
     yield "tiny_doubled_5x5", each((1, 4, 5, 8), (5, 5), **twice, padding=((2, 3), (2, 3)))
+    yield "tiny_boxes", each((2, 3, 5, 32), (3, 3))
+    yield "boxes_of_7", each((19, 7, 7, 64), (7, 7))
+    yield "boxes_of_14", each((9, 14, 14, 120), (5, 7))
+    yield "boxes_of_31", each((5, 9, 30, 32), (7, 3), padding=((0, 3), (-1, 4)))
+    yield "boxes_of_60", each((3, 40, 60, 32), (7, 7))
     yield "depthwise_5x5", each((3, 17, 19, 40), (5, 5))
     yield "depthwise_7x7", each((2, 30, 29, 16), (7, 7))
     yield "whole_pieces_of_float32", each((2, 9, 10, 12), (3, 3))
@@ -811,7 +816,11 @@ TILES_WITH_AREAS = {tile: of for tile, of in PARTIAL_TILES.items() if of[0] in W
 
 @pytest.mark.parametrize("family, row", TILES_WITH_AREAS.values(), ids=TILES_WITH_AREAS)
 def test_exact_areas(family, row):
-    areas = [area for area in AREAS[family] if family != "direct" or not (row.tile.run and area[1] % 16)]
+    has = {
+        "direct": lambda area: not row.tile.run or area[1] % 16 == 0,
+        "depthwise": lambda area: not row.tile.by_tma or 128 % area[1] == 0,
+    }[family]
+    areas = [area for area in AREAS[family] if has(area)]
     cases = cases_of(family, row, WITH_AREAS[family], areas=areas)
     assert {asked.area for *_, asked in cases} == set(areas)
     check_alone(cases, dtype_of(family, row))
@@ -1107,8 +1116,8 @@ def test_not_finite_numbers_reach_no_further_than_their_strips(row):
 
     In a reduction, no further than their channel.
     """
-    names = ["joined_rows", "short_lines", "window_31", "cropped", "depthwise_5x5", "depthwise_7x7",
-             "window_31x31", "strided_depthwise", "strided_7x7", "doubled_3x3", "doubled_7x7",
+    names = ["joined_rows", "short_lines", "window_31", "cropped", "depthwise_5x5", "depthwise_7x7", "boxes_of_14",
+             "boxes_of_60", "window_31x31", "strided_depthwise", "strided_7x7", "doubled_3x3", "doubled_7x7",
              "volume_3x3x3"]  # fmt: skip
     dtype, cases = dtype_of("depthwise", row), cases_of("depthwise", row, names)
     assert {which for _, which, _ in cases} == {which for _, which in kernels_of("depthwise", row)}
@@ -1196,7 +1205,7 @@ ALONE = {
     "direct": ["depthwise_5x5", "strided_depthwise", "causal_depthwise", "rn50_56_1x1s2_256_512", "groups_of_4",
                "strided_groups", "packed_stem", "doubled_rows", "doubled_groups", "image_stem", "latents",
                "odd_stem", "to_an_image", "doubled_to_an_image"],
-    "depthwise": [*TINY["depthwise"], "small_images", "short_lines", "causal_depthwise", "joined_rows"],
+    "depthwise": [*TINY["depthwise"], "small_images", "boxes_of_7", "short_lines", "causal_depthwise", "joined_rows"],
     "wgmma": [*TINY["wgmma"], "even_image_by_2", "volume_by_2", "far_taps_of_a_line", "channels_136_to_8",
               "windows_NHWC_OHWI_NHWC", "many_small_images", "five_tiles_of_rows"],
 }

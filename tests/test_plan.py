@@ -703,6 +703,29 @@ def test_what_depthwise_takes_fits(problem, area, shared_bytes):
             check_stream(kind, problem, plan)
 
 
+(BY_TMA,) = (row.tile for row in CUDA["depthwise"].TILES if row.tile.by_tma)
+
+
+@pytest.mark.parametrize("problem, reason", [
+    (each_channel((128, 7, 7, 1024), (7, 7)), None),
+    (each_channel((3, 14, 14, 120), (5, 7)), None),
+    (each_channel((32, 9, 30, 64), (3, 3), "float16", padding=((0, 3), (-1, 4))), None),
+    (each_channel((32, 56, 64, 64), (7, 7)), None),
+    (each_channel((32, 56, 56, 64), (7, 7)), "boxes of 2 images of 7 strips, of 16"),
+    (each_channel((32, 7, 7, 24), (7, 7)), "boxes of 16 bytes of each pixel"),
+    (each_channel((32, 14, 14, 64), (3, 3), rhs_dilation=2), "boxes of parts of rows"),
+    (each_channel((32, 14, 14, 64), (3, 2), window_strides=(1, 2)), "boxes of columns that are apart"),
+    (each_channel((32, 14, 14, 64), (3, 3), window_strides=(2, 1)), "rows move by 2:1"),
+], ids=str)  # fmt: skip
+def test_tma_copies_whole_rows_of_images(problem, reason):
+    for kind, of_pass in list(passes_of(problem).values())[:: 1 if reason is None else 3]:
+        choice = choose("cuda", kind, of_pass, as_it_is("depthwise", BY_TMA))
+        if reason is None:
+            assert choice.plan.settings.tile == BY_TMA
+        else:
+            assert choice.plan is None and reason in str(choice.rejected)
+
+
 def of_layouts(lhs, rhs, dimension_numbers, **params):
     defaults = dict(dimension_numbers=dimension_numbers, window_strides=(1,) * (len(lhs) - 2), padding="SAME")
     return problem_of(functools.partial(lax.conv_general_dilated, **defaults | params), lhs, rhs, "bfloat16")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import NamedTuple
 
 from jaxconv.families.base import LAUNCH_SECONDS, CudaFamily, Device, Settings, TileRow
 from jaxconv.families.depthwise_shape import (
+    BOX_PIXEL_BYTES,
     MOST_APART,
     PIECE_BYTES,
     STRIP,
     DepthwiseTile,
+    Stream,
     depths_seen,
     out_depth,
     out_size,
@@ -26,14 +29,26 @@ MOST_PERIOD = 4  # of columns: a strip then begins at an even pixel
 MOST_PIECES = 1024  # of the window
 MOST_WAVES, MOST_RESIDENT = 4, 3  # of thread blocks, for whose sake columns are cut
 FEW_ROWS = 8
-# Costs, fitted to measurements on an H200.
-LATENCY_CLOCKS = 780  # from a step to the next, whatever is done there
-BEGIN_SECONDS = 5e-6
-REDUCE_BANDWIDTH = 0.82  # of a gather's
-BANDWIDTH = {128: 0.7, 64: 0.7, 32: 0.55, 16: 0.4}  # that copies reach, of so many bytes of neighbouring channels
-# The same where warps do nothing but copy; steps then do not wait for each other, nor reduces for their gradient.
-COPIERS_BEGIN_SECONDS = 3.5e-6
-COPIERS_BANDWIDTH = {64: 0.88, 32: 0.65, 16: 0.45}
+LATENCY_CLOCKS = 780  # from a step to the next, whatever is done there, fitted to measurements on an H200
+
+
+class Copying(NamedTuple):
+    """Costs of how rows are copied, fitted to measurements on an H200.
+
+    bandwidth: part of the memory's that a gather's copies reach, of so many bytes of neighbouring channels.
+    of_reduces: the same of reduces, as part of a gather's.
+    begin: seconds of a thread block's beginning and end, by the kind of product.
+    """
+
+    bandwidth: dict[int, float]
+    of_reduces: float
+    begin: dict[str, float]
+
+
+BY_ALL = Copying({128: 0.7, 64: 0.7, 32: 0.55, 16: 0.4}, 0.82, {"gather": 5e-6, "reduce": 5e-6})
+# Steps do not wait for each other, nor reduces for their gradient.
+BY_COPIERS = Copying({64: 0.88, 32: 0.65, 16: 0.45}, 1, {"gather": 2.3e-6, "reduce": 3.5e-6})
+BY_TMA = Copying({64: 0.84}, 1, {"gather": 1.2e-6, "reduce": 2.5e-6})
 
 
 class Depthwise(CudaFamily):
@@ -60,7 +75,7 @@ class Depthwise(CudaFamily):
             (1, 1, 4, 0, 0, 16, 1, True), (1, 1, 1, 0, 0, 32, 1, True),
             (1, 1, 3, 1, 4, 0, 1, False, True), (1, 1, 5, 1, 4, 0, 1, False, True),
             (1, 1, 7, 1, 4, 0, 1, False, True), (2, 1, 2, 2, 4, 0, 1, False, True),
-            (1, 2, 2, 1, 4, 0, 1, False, True),
+            (1, 2, 2, 1, 4, 0, 1, False, True), (1, 1, 7, 1, 4, 0, 1, False, True, True),
         )
     )  # fmt: skip
 
@@ -129,6 +144,8 @@ class Depthwise(CudaFamily):
             return f"a split of {split}: its gather has none"
         if split < 1:
             return f"a split of {split}"
+        if tile.by_tma and (reason := _why_no_boxes(stream)) is not None:
+            return reason
         if max(window(product.problem).apart) > 1 and stream.tiles >= MOST_APART:
             return f"{stream.tiles} tiles of an image"
         rows = planes_of(product) * max(out_size(product.problem)[0], (1, *product.problem.in_spatial)[-2])
@@ -146,15 +163,18 @@ class Depthwise(CudaFamily):
 
     def least_cost(self, product: Product, device: Device) -> float:
         """Memory's, of the most neighbouring channels."""
-        has_copiers = device.wgmma and product.problem.lhs_dtype.itemsize == 2
-        return self._seconds(0, max(COPIERS_BANDWIDTH if has_copiers else BANDWIDTH), has_copiers, product, device)
+        on_hopper = device.wgmma and product.problem.lhs_dtype.itemsize == 2
+        ways = (BY_ALL, BY_COPIERS, BY_TMA) if on_hopper else (BY_ALL,)
+        return min(self._seconds(0, max(way.bandwidth), way, product, device) for way in ways)
 
     def least_cost_of(self, row: TileRow, product: Product, device: Device) -> float:
         if _why_not_window(row.tile, product) is not None:
             return math.inf
         stream = stream_of(row.tile, product)
         clocks = stream.least_clocks() / device.multiprocessors
-        return self._seconds(clocks, stream.channel_bytes, row.tile.has_copiers, product, device)
+        if stream.channel_bytes not in _copying(row.tile).bandwidth:
+            return math.inf
+        return self._seconds(clocks, stream.channel_bytes, _copying(row.tile), product, device)
 
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
         """Steps, as long as those of a multiprocessor's blocks or one's latency take, or memory; and the beginning."""
@@ -171,22 +191,18 @@ class Depthwise(CudaFamily):
         if tile.has_pieces and stream.images == 1:  # others are left out
             clocks *= depths_seen(product.problem) / stream.pieces[0]
         rounds = ceil_div(blocks, resident * device.multiprocessors)
-        seconds = self._seconds(rounds * clocks, stream.channel_bytes, tile.has_copiers, product, device)
+        seconds = self._seconds(rounds * clocks, stream.channel_bytes, _copying(tile), product, device)
         if split > 1:
             seconds += 2 * split * product.planned_sums_bytes / device.bandwidth + LAUNCH_SECONDS
         return seconds
 
     def _seconds(
-        self, clocks: float, channel_bytes: int, has_copiers: bool, product: Product, device: Device
+        self, clocks: float, channel_bytes: int, copying: Copying, product: Product, device: Device
     ) -> float:
         """Of a multiprocessor's, or memory's; and the beginning."""
-        if has_copiers:
-            bandwidth, begin = COPIERS_BANDWIDTH[channel_bytes], COPIERS_BEGIN_SECONDS
-        else:
-            bandwidth = BANDWIDTH[channel_bytes] * (1 if product.kind == "gather" else REDUCE_BANDWIDTH)
-            begin = BEGIN_SECONDS
+        bandwidth = copying.bandwidth[channel_bytes] * (1 if product.kind == "gather" else copying.of_reduces)
         memory = product.activation_bytes / device.bandwidth / bandwidth
-        return max(clocks / device.clock_hz, memory) + begin + LAUNCH_SECONDS
+        return max(clocks / device.clock_hz, memory) + copying.begin[product.kind] + LAUNCH_SECONDS
 
     def _areas(self, tile: DepthwiseTile, product: Product, device: Device) -> list[tuple[int, int] | None]:
         """Of each number of strips the most rows, and fewer, until there are tiles for all thread blocks.
@@ -226,6 +242,10 @@ class Depthwise(CudaFamily):
         return sorted({max(1, min(places // n, stream.most_workers)) for n in tiles})
 
 
+def _copying(tile: DepthwiseTile) -> Copying:
+    return BY_TMA if tile.by_tma else BY_COPIERS if tile.has_copiers else BY_ALL
+
+
 @lru_cache(maxsize=4096)
 def _why_not_window(tile: DepthwiseTile, product: Product) -> str | None:
     reach = window(product.problem)
@@ -245,6 +265,19 @@ def _why_not_window(tile: DepthwiseTile, product: Product) -> str | None:
         return f"{reach.pixels} source pixels of {STRIP} outputs"
     if product.kind == "reduce" and not tile.reduces:
         return "its warps do not hold the sums of all taps"
+    return None
+
+
+def _why_no_boxes(stream: Stream) -> str | None:
+    """TMA copies rows of whole images, and fills places of all strips."""
+    if stream.channel_bytes != BOX_PIXEL_BYTES:
+        return f"boxes of {stream.channel_bytes} bytes of each pixel"
+    if stream.images < 2 or stream.images * stream.strips != stream.most_strips:
+        return f"boxes of {stream.images} images of {stream.strips} strips, of {stream.most_strips}"
+    if stream.tiles != 1 or max(stream.window.apart) > 1:
+        return "boxes of parts of rows"
+    if (stream.window.steps[2], stream.window.periods[2]) != (1, 1):
+        return "boxes of columns that are apart"
     return None
 
 

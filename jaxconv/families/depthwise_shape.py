@@ -21,6 +21,8 @@ PIECE_BYTES = 16  # that are copied at once
 BATCH_BYTES = THREADS * PIECE_BYTES
 BARRIER_BYTES = 256
 STORED_TAP_BYTES = 8
+BOX_PIXEL_BYTES = 64  # that TMA copies of each pixel
+BOX_TURN_BYTES = 8 * BOX_PIXEL_BYTES
 SUMS_GAP = 2  # floats between channels'
 MOST_APART = 2**16  # of a dilated window's taps, or tiles of an image under it
 MOST_WASTE = 1.125  # of channels that are not there, in favour of more neighbours in memory
@@ -30,6 +32,7 @@ PIXEL_CLOCKS = 128  # for reading 16 source pixels of each strip
 FMA_CLOCKS = 1.4  # for one of each lane
 STEP_CLOCKS = 120
 COPIERS_CLOCKS = 1.4  # for twice as many warps, as others copy
+TMA_CLOCKS = 1.2  # the same, as TMA does
 PIECE_CLOCKS = 6000  # from a piece of the window to the next
 
 
@@ -43,6 +46,7 @@ class DepthwiseTile(NamedTuple):
     depths: planes of a volume that a position's taps are in, whose rows a step takes together.
     has_pieces: whether larger windows are taken in pieces, one after the other.
     has_copiers: whether four warps copy source rows, four what belongs to strips, and eight multiply; on Hopper.
+    by_tma: whether two threads do so instead, by TMA: boxes of whole rows of images, of which a tile has 16 strips.
     """
 
     step: int
@@ -54,6 +58,7 @@ class DepthwiseTile(NamedTuple):
     depths: int = 1
     has_pieces: bool = False
     has_copiers: bool = False
+    by_tma: bool = False
 
     wgmma = False
     passes = 1
@@ -89,7 +94,7 @@ class DepthwiseTile(NamedTuple):
 
     @property
     def stages(self) -> int:
-        return 8 if self.sources * self.blocks == 1 else 4
+        return 6 if self.by_tma else 8 if self.sources * self.blocks == 1 else 4
 
     @property
     def warps(self) -> int:
@@ -99,7 +104,7 @@ class DepthwiseTile(NamedTuple):
     @property
     def results(self) -> int:
         """Of a gather, rows that wait in shared memory to be written."""
-        return 4 if self.has_copiers and self.period == 1 else 2
+        return 6 if self.by_tma else 4 if self.has_copiers and self.period == 1 else 2
 
     @property
     def set_strips(self) -> int:
@@ -152,13 +157,14 @@ class DepthwiseTile(NamedTuple):
             return self.slots * self.width * STRIP * FMA_CLOCKS + STEP_CLOCKS
         multiplications = self.channels * self.slots * self.blocks * MULTIPLICATION_CLOCKS
         clocks = multiplications + self.sources * self.blocks * PIXEL_CLOCKS + STEP_CLOCKS
-        return COPIERS_CLOCKS * clocks if self.has_copiers else clocks
+        return (TMA_CLOCKS if self.by_tma else COPIERS_CLOCKS if self.has_copiers else 1) * clocks
 
     def __str__(self) -> str:
         rows = f"{self.step}:{self.period} " if self.step * self.period > 1 else ""
         reach = f"{self.width}" if self.on_cuda_cores else f"{self.blocks * MULTIPLIED} by {self.channels}"
         depths = f"{self.depths}x" if self.depths > 1 else ""
-        how = " in pieces" if self.has_pieces else " copied by others" if self.has_copiers else ""
+        copied = " by TMA" if self.by_tma else " copied by others" if self.has_copiers else ""
+        how = " in pieces" if self.has_pieces else copied
         return f"{rows}{depths}{self.lags}x{reach}{how}"
 
 
@@ -275,8 +281,11 @@ class Stream:
 
     def _copies(self, images: int, strips: int) -> int:
         """Pieces of a source row that a thread copies."""
-        pixels = (strips - 1) * self._strip_step + self.tile.pixels
+        pixels = self._source_width(strips)
         return ceil_div(images * pixels * self.channel_bytes, BATCH_BYTES)
+
+    def _source_width(self, strips: int) -> int:
+        return (strips - 1) * self._strip_step + self.tile.pixels
 
     @cached_property
     def most_workers(self) -> int:
@@ -313,6 +322,8 @@ class Stream:
         tile = self.tile
         row = self._copies(max(1, self.images), self.strips) * self._batch
         result_row = tile.strip_pieces * self._batch
+        if tile.by_tma:
+            row, result_row = self._box_bytes(self._source_width(self.strips)), self._box_bytes(self.strips * STRIP)
         barriers = BARRIER_BYTES if tile.has_copiers else 0
         if self.product.kind == "reduce":
             taps = math.prod(self.product.problem.kernel) * STORED_TAP_BYTES if tile.has_copiers else 0
@@ -320,6 +331,11 @@ class Stream:
         sums = self.rows * tile.row_sums * 4 * THREADS if tile.has_pieces else 0
         results = tile.results * tile.period * result_row
         return tile.stages * tile.sources * row + results + self._fixed + sums + barriers
+
+    def _box_bytes(self, width: int) -> int:
+        """Of a row of the tile's images, each of so many pixels, and some for whose sake banks differ."""
+        pitch = width | 1 if self.product.kind == "gather" else (width + 3) // 8 * 8 + 4
+        return ceil_div(self.images * pitch * BOX_PIXEL_BYTES, BOX_TURN_BYTES) * BOX_TURN_BYTES
 
     def _batch_bytes(self) -> int:
         """Of what all threads copy at once, with gaps."""
@@ -337,7 +353,7 @@ class Stream:
             fixed = tile.slots * tile.width * 4 * (self.all_pieces * tile.period if gathers else THREADS)
         elif gathers:
             table = self.all_pieces * tile.slots * period * tile.pixels + STRIP * step // period - step
-            fixed = table * self.channel_bytes
+            fixed = table * (self.channels + tile.channels) * self.product.problem.lhs_dtype.itemsize
         else:
             fixed = (tile.slots * tile.pixels * STRIP + SUMS_GAP) * 4 * tile.channels * tile.warps
         return ceil_div(fixed, 128) * 128

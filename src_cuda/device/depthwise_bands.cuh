@@ -12,51 +12,73 @@ namespace jaxconv {
 template <typename T, DepthwiseTile kTile>
 class Bands {
  public:
-  // A table of the taps in shared memory: channels of pixels of phases of columns of slots. By all threads that
-  // multiply, which are to be waited for behind either. For outputs whose taps begin further on, the pixels in front of
-  // a slot's are read, too: zeros, as a strip's first output has no taps in as many of the last pixels of the slot
-  // before, nor has the table's beginning.
+  // A table of the taps in shared memory: channels of pixels of phases of columns of slots, with a gap behind a pixel's
+  // channels, so that those of other pixels are in other banks. By all threads that multiply, which are to be waited
+  // for behind either. For outputs whose taps begin further on, the pixels in front of a slot's are read, too: zeros,
+  // as a strip's first output has no taps in as many of the last pixels of the slot before, nor has the table's
+  // beginning.
   static __device__ __forceinline__ void ClearTable(const DepthwiseParams& p, char* table) {
     const int32_t pixels = p.pieces * kTile.slots() * static_cast<int32_t>(p.problem.period[2]) * kPixels;
-    const int32_t pieces = (pixels + p.band_begin) << p.log_pieces;
+    const int32_t bytes = (pixels + p.band_begin) * RowBytes(p);
 #pragma unroll 1
-    for (int32_t i = Multiplier(kTile); i < pieces; i += Multipliers(kTile)) {
-      reinterpret_cast<uint4*>(table)[i] = uint4{};
+    for (int32_t i = Multiplier(kTile) * kPieceBytes; i < bytes; i += Multipliers(kTile) * kPieceBytes) {
+      *reinterpret_cast<uint4*>(table + i) = uint4{};
     }
   }
 
-  // Taps are looked up while it is unknown which class's they are: the fewer trips to memory, the sooner a thread block
-  // begins.
+  // Some taps of a lane's, as many as there are loads in flight, and the first class.
+  struct FewTaps {
+    static constexpr int kCount = 8;
+
+    Tap of[kCount];
+    ResidueClass first_class;
+
+    FewTaps() = default;
+    __device__ __forceinline__ FewTaps(const DepthwiseParams& p, const DepthwiseLane& lane, int32_t begin)
+        : first_class(p.classes[0]) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) of[i] = p.taps[min(begin + i * lane.all, p.problem.tap_count - 1)];
+    }
+  };
+
+  static __device__ __forceinline__ FewTaps FirstTaps(const DepthwiseParams& p) {
+    const DepthwiseLane lane(p, kTile);
+    return {p, lane, lane.number};
+  }
+
   static __device__ __forceinline__ void FillTable(const DepthwiseParams& p, char* to) {
+    FillTable(p, to, FirstTaps(p));
+  }
+
+  // The first taps may be looked up before the table is there, and values while it is unknown which class's they are:
+  // the fewer trips to memory, the sooner a thread block begins.
+  static __device__ __forceinline__ void FillTable(const DepthwiseParams& p, char* to, FewTaps taps) {
     const ConvProblem& q = p.problem;
     const DepthwiseLane lane(p, kTile);
     const int32_t channel = min(FirstChannel(p) + lane.channel, p.all_channels - 1);
     const T* filter = static_cast<const T*>(p.rhs) + channel * q.filter.group;
-    T* table = reinterpret_cast<T*>(to) + lane.channel;
-    constexpr int kLoads = 8;  // in flight
-#pragma unroll 1
-    for (int32_t begin = lane.number; begin < q.tap_count; begin += kLoads * lane.all) {
-      Tap taps[kLoads];
-      T values[kLoads];
+    char* table = to + lane.channel * sizeof(T);
+    for (int32_t begin = lane.number; begin < q.tap_count;) {
+      T values[FewTaps::kCount];
 #pragma unroll
-      for (int i = 0; i < kLoads; ++i) taps[i] = p.taps[min(begin + i * lane.all, q.tap_count - 1)];
-#pragma unroll
-      for (int i = 0; i < kLoads; ++i) values[i] = filter[taps[i].filter_delta];
+      for (int i = 0; i < FewTaps::kCount; ++i) values[i] = filter[taps.of[i].filter_delta];
 #pragma unroll 1
       for (int32_t c = 0; c < q.class_count; ++c) {
-        const ResidueClass residue = p.classes[c];
+        const ResidueClass residue = c == 0 ? taps.first_class : p.classes[c];
         const bool is_seen = residue.count[1] > 0 && residue.count[2] > 0;  // by some position
         const uint32_t count = is_seen ? residue.tap_count : 0;
         const int32_t first_row = p.band_begin + residue.phase[2] * kPixels;
 #pragma unroll
-        for (int i = 0; i < kLoads; ++i) {
-          const BandPlace place(p, kTile, taps[i], residue);
+        for (int i = 0; i < FewTaps::kCount; ++i) {
+          const BandPlace place(p, kTile, taps.of[i], residue);
           const int32_t slot = (place.piece * kTile.slots() + place.slot) * static_cast<int32_t>(q.period[2]);
           const int32_t row = first_row + slot * kPixels + place.pixel;
           const uint32_t number = begin + i * lane.all - residue.first_tap;
-          if (number < count) table[row << p.log_channels] = values[i];
+          if (number < count) *reinterpret_cast<T*>(table + row * RowBytes(p)) = values[i];
         }
       }
+      begin += FewTaps::kCount * lane.all;
+      if (begin < q.tap_count) taps = {p, lane, begin};
     }
   }
 
@@ -67,9 +89,8 @@ class Bands {
     const int32_t phases = static_cast<int32_t>(p.problem.period[2]), phase = col % phases;
     const int32_t begin = col / phases * static_cast<int32_t>(p.problem.step[2]);
     const int32_t first = p.band_begin + (piece * kTile.slots() * phases + phase) * kPixels + lane % 4 * 2 - begin;
-    const T* table = reinterpret_cast<const T*>(shared) + first * p.channels;
-    const uint32_t from = ptx::SharedAddress(table + warp.part * kTile.channels);
-    const uint32_t pixel_bytes = p.channels * sizeof(T), slot_bytes = phases * kPixels * pixel_bytes;
+    const int32_t pixel_bytes = RowBytes(p), slot_bytes = phases * kPixels * pixel_bytes;
+    const uint32_t from = ptx::SharedAddress(shared) + first * pixel_bytes + warp.part * kPartBytes;
 #pragma unroll
     for (int slot = 0; slot < kTile.slots(); ++slot) {
 #pragma unroll
@@ -89,6 +110,11 @@ class Bands {
 
  private:
   static constexpr int kPixels = kMultiplied * kTile.blocks;
+  static constexpr int kPartBytes = kTile.channels * sizeof(T);
+
+  static __device__ __forceinline__ int32_t RowBytes(const DepthwiseParams& p) {
+    return p.channels * sizeof(T) + kPartBytes;
+  }
 
   uint32_t words_[kTile.slots()][kTile.blocks][2][kTile.channels];
 };
@@ -116,7 +142,7 @@ class BandSums {
     for (int half = 0; half < 2; ++half) {
       const int32_t strip = warp.set * kMultiplied + half * 8 + lane / 4;
       from_[half] = {p, StripPixel(p, strip) + lane % 4 * 2, warp.part};
-      to_[half] = {p, strip * kStripCols + lane % 4 * 2, warp.part};
+      to_[half] = {p, StripResult<kTile>(p, strip) + lane % 4 * 2, warp.part};
       if (SwapsHalves(kTile, strip)) to_[half].SwapHalves();
     }
   }
@@ -128,19 +154,24 @@ class BandSums {
   }
 
   // Of a step, what is multiplied first.
-  __device__ __forceinline__ Pixels First(const DepthwiseParams& p, uint32_t stage) const { return Read(p, stage, 0); }
+  __device__ __forceinline__ Pixels First(const DepthwiseParams& p, uint32_t stage) const {
+    return ReadPixels(p, stage, 0);
+  }
 
-  // Adds what a step's source rows give. While some pixels are multiplied, the next are read. A row begins with zeros,
-  // or with what `begins` has.
+  // Adds what a step's source rows give. While some pixels are multiplied, the next are read; while the last are,
+  // `read` may read another step's. A row begins with zeros, or with what `begins` has.
+  template <typename Read>
   __device__ __forceinline__ void Multiply(const DepthwiseParams& p, const Bands<T, kTile>& bands, uint32_t stage,
-                                           Pixels pixels, const Begins& begins) {
+                                           Pixels pixels, const Begins& begins, Read&& read) {
 #pragma unroll
     for (int i = 0; i < kTile.sources() * kTile.blocks; ++i) {
       const int a = i / kTile.blocks, block = i % kTile.blocks, next = i + 1;
       uint32_t rows[kChannels][4];
       Pair(pixels, rows);
       if (next < kTile.sources() * kTile.blocks) {
-        pixels = Read(p, stage + next / kTile.blocks * p.places.row, next % kTile.blocks);
+        pixels = ReadPixels(p, stage + next / kTile.blocks * p.places.row, next % kTile.blocks);
+      } else {
+        read();
       }
 #pragma unroll
       for (int c = 0; c < kChannels; ++c) {
@@ -163,8 +194,8 @@ class BandSums {
   }
 
   __device__ __forceinline__ void Multiply(const DepthwiseParams& p, const Bands<T, kTile>& bands, uint32_t stage,
-                                           const Pixels& pixels) {
-    Multiply(p, bands, stage, pixels, {});
+                                           const Pixels& pixels, const Begins& begins = {}) {
+    Multiply(p, bands, stage, pixels, begins, [] {});
   }
 
   // The same as the former, of a step whose source row is not there.
@@ -216,7 +247,7 @@ class BandSums {
     return ((row * kChannels + channel) * kDepthwiseThreads + threadIdx.x) * 16;
   }
 
-  __device__ __forceinline__ Pixels Read(const DepthwiseParams& p, uint32_t row, int block) const {
+  __device__ __forceinline__ Pixels ReadPixels(const DepthwiseParams& p, uint32_t row, int block) const {
     Pixels pixels;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

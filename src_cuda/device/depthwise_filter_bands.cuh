@@ -21,7 +21,7 @@ class FilterBandSums {
     for (int i = 0; i < 4; ++i) {
       const int32_t strip = warp.set * kMultiplied + i * 4 + lane % 4;
       from_[i] = {p, StripPixel(p, strip) + lane / 4, warp.part};
-      gradient_from_[i] = {p, strip * kStripCols + lane / 4, warp.part};
+      gradient_from_[i] = {p, StripResult<kTile>(p, strip) + lane / 4, warp.part};
     }
   }
 
@@ -35,24 +35,44 @@ class FilterBandSums {
   // number modulo the lags.
   template <int kTurn>
   __device__ __forceinline__ void Multiply(const DepthwiseParams& p, int32_t, uint32_t stage, bool has_source) {
-    ReadGradient(p, stage + kTile.sources() * p.places.row, gradients_[kTurn]);
+    PixelPart<kChannels> gradient[4];
+    ReadGradient(p, stage + kTile.sources() * p.places.row, gradient);
+    PairGradient(gradient, gradients_[kTurn]);
     if (!has_source) return;
 #pragma unroll
     for (int a = 0; a < kTile.sources(); ++a) {
 #pragma unroll
       for (int block = 0; block < kTile.blocks; ++block) {
+        PixelPart<kChannels> source[4][2];
+        ReadSource(p, stage + a * p.places.row, block, source);
         uint32_t rows[kChannels][4];
-        Read(p, stage + a * p.places.row, block, rows);
-#pragma unroll
-        for (int c = 0; c < kChannels; ++c) {
-#pragma unroll
-          for (int lag = 0; lag < kTile.lags; ++lag) {
-            const uint32_t(&gradient)[2] = gradients_[(kTurn - lag + kTile.lags) % kTile.lags][c];
-            ptx::MultiplyAdd<T>(sums_[c][a * kTile.lags + lag][block], rows[c], gradient[0], gradient[1]);
-          }
-        }
+        PairSource(source, rows);
+        MultiplyRows<kTurn>(rows, a, block);
       }
     }
+  }
+
+  // Of a step, what is multiplied: a lane's pixels of the gradient's row, and of a source row if there is one.
+  struct Pixels {
+    PixelPart<kChannels> gradient[4];
+    PixelPart<kChannels> source[4][2];
+  };
+
+  __device__ __forceinline__ Pixels First(const DepthwiseParams& p, uint32_t stage, bool has_source) const {
+    Pixels pixels;
+    ReadGradient(p, stage + p.places.row, pixels.gradient);
+    if (has_source) ReadSource(p, stage, 0, pixels.source);
+    return pixels;
+  }
+
+  // The same of pixels that have been read. While they are multiplied, `read` may read another step's.
+  template <int kTurn, typename Read>
+  __device__ __forceinline__ void Multiply(const Pixels& pixels, bool has_source, Read&& read) {
+    PairGradient(pixels.gradient, gradients_[kTurn]);
+    uint32_t rows[kChannels][4];
+    if (has_source) PairSource(pixels.source, rows);
+    read();
+    if (has_source) MultiplyRows<kTurn>(rows, 0, 0);
   }
 
   // Leaves the sums in shared memory, for all threads that multiply.
@@ -99,14 +119,30 @@ class FilterBandSums {
     return ((channel / kChannels * p.sets + set) * kChannels + channel % kChannels) * kOfChannel;
   }
 
-  __device__ __forceinline__ void Read(const DepthwiseParams& p, uint32_t row, int block,
-                                       uint32_t (&rows)[kChannels][4]) const {
-    PixelPart<kChannels> pixels[4][2];
+  // Adds what a block of pixels of a source row gives with the gradient's rows.
+  template <int kTurn>
+  __device__ __forceinline__ void MultiplyRows(const uint32_t (&rows)[kChannels][4], int a, int block) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+#pragma unroll
+      for (int lag = 0; lag < kTile.lags; ++lag) {
+        const uint32_t(&gradient)[2] = gradients_[(kTurn - lag + kTile.lags) % kTile.lags][c];
+        ptx::MultiplyAdd<T>(sums_[c][a * kTile.lags + lag][block], rows[c], gradient[0], gradient[1]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void ReadSource(const DepthwiseParams& p, uint32_t row, int block,
+                                             PixelPart<kChannels> (&pixels)[4][2]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) pixels[i][j].Load(row + from_[i].At(p, block * 2 + j, 0));
     }
+  }
+
+  static __device__ __forceinline__ void PairSource(const PixelPart<kChannels> (&pixels)[4][2],
+                                                    uint32_t (&rows)[kChannels][4]) {
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
 #pragma unroll
@@ -115,10 +151,13 @@ class FilterBandSums {
   }
 
   __device__ __forceinline__ void ReadGradient(const DepthwiseParams& p, uint32_t row,
-                                               uint32_t (&gradient)[kChannels][2]) const {
-    PixelPart<kChannels> pixels[4];
+                                               PixelPart<kChannels> (&pixels)[4]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) pixels[i].Load(row + gradient_from_[i].At(p, 0, 0));
+  }
+
+  static __device__ __forceinline__ void PairGradient(const PixelPart<kChannels> (&pixels)[4],
+                                                      uint32_t (&gradient)[kChannels][2]) {
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
 #pragma unroll

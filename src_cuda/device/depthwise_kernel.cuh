@@ -11,6 +11,7 @@
 #include "device/depthwise_lanes.cuh"
 #include "device/depthwise_roles.cuh"
 #include "device/depthwise_steps.cuh"
+#include "device/depthwise_tma.cuh"
 #include "device/prefetch_tables.cuh"
 #include "kernels/depthwise.h"
 
@@ -151,7 +152,9 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].red
 template <typename T, int kIndex>
 constexpr DepthwiseKernel DepthwiseKernelOf(Pass pass) {
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
-  if constexpr (kTile.has_copiers) {
+  if constexpr (kTile.by_tma) {
+    return nullptr;
+  } else if constexpr (kTile.has_copiers) {
     if constexpr (sizeof(T) < sizeof(float)) {
       if (pass == Pass::kGather) return DepthwiseByRoles<T, kIndex, Pass::kGather>;
       if constexpr (kTile.reduces()) return DepthwiseByRoles<T, kIndex, Pass::kReduce>;
@@ -161,6 +164,22 @@ constexpr DepthwiseKernel DepthwiseKernelOf(Pass pass) {
     if constexpr (kTile.reduces()) return DepthwiseReduce<T, kIndex>;
   }
   return nullptr;
+}
+
+template <typename T, int kIndex>
+constexpr DepthwiseTmaKernel DepthwiseTmaKernelOf(Pass pass) {
+  if constexpr (kDepthwiseTiles[kIndex].by_tma && sizeof(T) < sizeof(float)) {
+    return pass == Pass::kGather ? DepthwiseByTma<T, kIndex, Pass::kGather> : DepthwiseByTma<T, kIndex, Pass::kReduce>;
+  }
+  return nullptr;
+}
+
+template <typename T>
+DepthwiseTmaKernel FindDepthwiseByTma(int tile, Pass pass) {
+  return [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
+    const DepthwiseTmaKernel kernels[] = {DepthwiseTmaKernelOf<T, kIndex>(pass)...};
+    return kernels[tile];
+  }(std::make_integer_sequence<int, std::size(kDepthwiseTiles)>());
 }
 
 template <typename T>

@@ -21,6 +21,8 @@ inline constexpr int kMultiplied = 16;  // strips, its rows
 inline constexpr int kDepthwiseWarps = 4;  // that copy, and multiply, where no others do
 inline constexpr int kDepthwiseThreads = 32 * kDepthwiseWarps;
 inline constexpr int kPieceBytes = 16;  // which are copied at once
+inline constexpr int kBoxPixelBytes = 64;  // that TMA copies of each pixel
+inline constexpr int kBoxTurnBytes = 8 * kBoxPixelBytes;  // after which their pieces are exchanged alike again
 inline constexpr int kBarrierBytes = 256;  // of a tile with copiers
 inline constexpr int kStoredTapBytes = 8;
 inline constexpr int kSumsGap = 2;  // behind a channel's sums of a reduce, in shared memory
@@ -28,7 +30,9 @@ inline constexpr int kBatchBytes = kDepthwiseThreads * kPieceBytes;
 
 // The threads that multiply: all, or those behind the ones that copy.
 constexpr int Multipliers(const DepthwiseTile& tile) { return 32 * tile.warps(); }
-constexpr int FirstMultiplier(const DepthwiseTile& tile) { return tile.has_copiers ? 2 * kDepthwiseThreads : 0; }
+constexpr int FirstMultiplier(const DepthwiseTile& tile) {
+  return tile.has_copiers ? (tile.by_tma ? 1 : 2) * kDepthwiseThreads : 0;
+}
 constexpr int BlockThreads(const DepthwiseTile& tile) { return FirstMultiplier(tile) + Multipliers(tile); }
 
 // Strips of a tile in which each channel has one set of warps, or of lanes.
@@ -124,6 +128,7 @@ struct DepthwiseParams {
   int32_t workers;         // thread blocks that share the stream's rows out
   int32_t worker_rows;     // of each at least
   int32_t longer_workers;  // the first ones, which have one more
+  int32_t strips_pitch;    // by TMA: from an image's row of strips in shared memory to the next, in pixels
 };
 
 // What n is multiplied with for n / divisor to be the upper half of the product, 0 <= n < 2^16 and 1 < divisor < 2^16.

@@ -25,6 +25,7 @@ struct RoleRegisters {
 };
 constexpr RoleRegisters RegistersOf(const DepthwiseTile& tile, Pass pass) {
   const int bands = 2 * tile.slots() * tile.blocks * tile.channels, gradients = 2 * tile.lags * tile.channels;
+  if (tile.by_tma) return {232, 40};  // 504 are those of two that multiply, and of one that copies
   const int kept = pass == Pass::kGather ? tile.gather_sums() + bands : tile.reduce_sums() + gradients;
   return kept > 128 ? RoleRegisters{208, 48} : RoleRegisters{176, 80};
 }
@@ -35,6 +36,7 @@ template <DepthwiseTile kTile>
 class DepthwiseBarriers {
  public:
   static constexpr int kResults = kTile.results();
+  static constexpr int kTakers = kTile.by_tma ? 1 : kDepthwiseWarps;
   static constexpr int kCount = 2 * kTile.stages() + 2 * kResults;
   static_assert(kCount * 8 <= kBarrierBytes);
 
@@ -48,7 +50,7 @@ class DepthwiseBarriers {
 #pragma unroll 1
     for (int number = Multiplier(kTile) / 32; number < kCount; number += kTile.warps()) {
       const bool is_copied = number < kTile.stages(), is_taken = number >= kCount - kResults;
-      ptx::InitBarrier(Copied(number), is_copied ? copiers : is_taken ? kDepthwiseWarps : kTile.warps());
+      ptx::InitBarrier(Copied(number), is_copied ? copiers : is_taken ? kTakers : kTile.warps());
     }
   }
 
@@ -73,6 +75,9 @@ class DepthwiseBarriers {
     ptx::Wait(Stored(row % kResults), row / kResults & 1);
   }
   __device__ __forceinline__ void ArriveBehindLoads(uint32_t row) const { OfWarp(Taken(row % kResults)); }
+  // Of TMA: the barrier of a step's copies; behind what one thread took of results.
+  __device__ __forceinline__ uint32_t OfCopies(uint32_t step) const { return Copied(step % kTile.stages()); }
+  __device__ __forceinline__ void ArriveBehindTma(uint32_t row) const { ptx::Arrive(Taken(row % kResults)); }
 
  private:
   static __device__ __forceinline__ void OfWarp(uint32_t barrier) {
@@ -129,19 +134,39 @@ __device__ __forceinline__ void WriteResults(const DepthwiseParams& p, const Dep
   }
 }
 
+// Of warps that multiply, which set up the barriers before all others go on: a gather's bands, and its sums.
+template <typename T, DepthwiseTile kTile>
+struct Gather {
+  Bands<T, kTile> bands;
+  BandSums<T, kTile> sums;
+
+  __device__ __forceinline__ Gather(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers, int copiers,
+                                    char* table)
+      : sums(BeginTable(p, barriers, copiers, table)) {
+    SyncMultipliers<kTile>();
+    bands.Read(p, table, 0);
+  }
+
+ private:
+  // What comes of the sums' places does not wait for the table.
+  static __device__ __forceinline__ BandSums<T, kTile> BeginTable(const DepthwiseParams& p,
+                                                                  const DepthwiseBarriers<kTile>& barriers, int copiers,
+                                                                  char* table) {
+    const auto taps = Bands<T, kTile>::FirstTaps(p);
+    barriers.Init(copiers);
+    Bands<T, kTile>::ClearTable(p, table);
+    __syncthreads();
+    Bands<T, kTile>::FillTable(p, table, taps);
+    return BandSums<T, kTile>(p);
+  }
+};
+
 template <typename T, DepthwiseTile kTile>
 __device__ __forceinline__ void MultiplyGather(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
                                                int32_t worker, char* shared) {
   const DepthwiseRange range(p, worker);
-  char* table = shared + p.places.taps;
-  barriers.Init(kDepthwiseThreads);
-  Bands<T, kTile>::ClearTable(p, table);
-  __syncthreads();
-  Bands<T, kTile>::FillTable(p, table);
-  SyncMultipliers<kTile>();
-  Bands<T, kTile> bands;
-  bands.Read(p, table, 0);
-  BandSums<T, kTile> sums(p);
+  Gather<T, kTile> gather(p, barriers, kDepthwiseThreads, shared + p.places.taps);
+  auto& [bands, sums] = gather;
   constexpr bool kReadsAtOnce = kTile.sources() * kTile.blocks == 1;
   uint32_t n = 0, row = 0;  // steps, and complete rows, of all tiles
   const auto store = [&](int lag) {
@@ -164,19 +189,15 @@ __device__ __forceinline__ void MultiplyGather(const DepthwiseParams& p, const D
       if constexpr (!kReadsAtOnce) barriers.ArriveBehindReads(n);
       if (step >= kTile.lags - 1) store(kTile.lags - 1);
     }
-    // No source row follows: what the other lags have is complete, too.
-#pragma unroll
-    for (int lag = kTile.lags - 2; lag >= 0; --lag) {
-      if (steps - 1 - lag >= 0 && steps - 1 - lag < place.rows()) store(lag);
-    }
+    StoreLastRows<kTile>(place, steps, store);
   }
 }
 
-template <typename T, DepthwiseTile kTile>
-__device__ __forceinline__ void MultiplyReduce(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
-                                               int32_t worker, char* shared) {
-  const DepthwiseRange range(p, worker);
-  barriers.Init(FirstMultiplier(kTile));
+// Multiplies a reduce's steps by multiply(sums), and stores what the taps receive.
+template <typename T, DepthwiseTile kTile, typename Multiply>
+__device__ __forceinline__ void Reduce(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers, int copiers,
+                                       int32_t worker, char* shared, Multiply&& multiply) {
+  barriers.Init(copiers);
   __syncthreads();
   // While there is nothing to multiply: in the end they would have to come from memory again.
   auto* taps = reinterpret_cast<StoredTap*>(shared + p.places.taps);
@@ -184,14 +205,23 @@ __device__ __forceinline__ void MultiplyReduce(const DepthwiseParams& p, const D
     taps[t] = StoredTap(p, kTile, 0, t);
   }
   FilterBandSums<T, kTile> sums(p);
-  uint32_t n = 0;  // steps of all tiles
-  MultiplyReduceSteps<kTile>(
-      p, range, {}, sums, [&] { barriers.WaitForCopies(n); }, [&] { return StagePlace<kTile>(p, shared, n); },
-      [&] { barriers.ArriveBehindReads(n++); });
+  multiply(sums);
   SyncMultipliers<kTile>();
   sums.Leave(p, reinterpret_cast<float*>(shared));
   SyncMultipliers<kTile>();
   sums.Store(p, worker, reinterpret_cast<const float*>(shared), [&](int32_t t) { return taps[t]; });
+}
+
+template <typename T, DepthwiseTile kTile>
+__device__ __forceinline__ void MultiplyReduce(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
+                                               int32_t worker, char* shared) {
+  const DepthwiseRange range(p, worker);
+  Reduce<T, kTile>(p, barriers, FirstMultiplier(kTile), worker, shared, [&](auto& sums) {
+    uint32_t n = 0;  // steps of all tiles
+    MultiplyReduceSteps<kTile>(
+        p, range, {}, sums, [&] { barriers.WaitForCopies(n); }, [&] { return StagePlace<kTile>(p, shared, n); },
+        [&] { barriers.ArriveBehindReads(n++); });
+  });
 }
 
 template <typename T, int kIndex, Pass kPass>

@@ -27,10 +27,16 @@ __device__ __forceinline__ int32_t PiecePlace(const DepthwiseParams& p, int32_t 
   }
 }
 
+// The same of a box, in bytes. TMA exchanges each pixel's pieces by two bits of its number, so that distances of eight
+// pixels are the same everywhere.
+__device__ __forceinline__ int32_t BoxPlace(int32_t pixel, int32_t piece) {
+  return pixel * kBoxPixelBytes + (piece ^ (pixel >> 1 & 3)) * kPieceBytes;
+}
+
 // Whether the halves of a strip's results are exchanged in each piece, so that what a warp stores at once, of which a
 // half is, is in all banks. Those that copy results exchange them again.
 __device__ __forceinline__ bool SwapsHalves(const DepthwiseTile& tile, int32_t strip) {
-  return tile.has_copiers && strip % 2 != 0;
+  return tile.has_copiers && !tile.by_tma && strip % 2 != 0;
 }
 
 // Where a warp finds its channels of some pixels: the first one and its neighbours, and those at distances of eight.
@@ -40,6 +46,13 @@ class PixelPlaces {
   PixelPlaces() = default;
   __device__ __forceinline__ PixelPlaces(const DepthwiseParams& p, int32_t pixel, int32_t part) {
     constexpr int kParts = kPieceBytes / (2 * kTile.channels);
+    if constexpr (kTile.by_tma) {
+#pragma unroll
+      for (int i = 0; i < kKept; ++i) {
+        at_[i] = BoxPlace(pixel + i, part / kParts) + part % kParts * 2 * kTile.channels;
+      }
+      return;
+    }
 #pragma unroll
     for (int i = 0; i < kKept; ++i) {
       const int32_t other = i / kKeptNeighbours * 8 + i % kKeptNeighbours;
@@ -49,6 +62,7 @@ class PixelPlaces {
   }
 
   __device__ __forceinline__ uint32_t At(const DepthwiseParams& p, int eights, int neighbour) const {
+    if constexpr (kTile.by_tma) return at_[neighbour] + eights * 8 * kBoxPixelBytes;
     if constexpr (kKeptNeighbours < kNeighbours) {
       int32_t apart = kPieceBytes << p.log_pieces;
       ptx::Keep(apart);  // or the compiler works out where the neighbour is, and keeps that
@@ -65,8 +79,8 @@ class PixelPlaces {
 
  private:
   // Pieces of an even pixel and the next are exchanged alike. Where others copy, registers are scarce.
-  static constexpr int kKeptNeighbours = kTile.has_copiers ? 1 : kNeighbours;
-  static constexpr int kKept = Exchanges(kTile) ? kEights * kKeptNeighbours : 1;
+  static constexpr int kKeptNeighbours = kTile.has_copiers && !kTile.by_tma ? 1 : kNeighbours;
+  static constexpr int kKept = kTile.by_tma ? kNeighbours : Exchanges(kTile) ? kEights * kKeptNeighbours : 1;
 
   uint32_t at_[kKept];
 };
@@ -420,6 +434,14 @@ class DepthwiseWriter {
 __device__ __forceinline__ int32_t StripPixel(const DepthwiseParams& p, int32_t strip) {
   const StripPlace place(p, min(strip, p.images * p.strips - 1));
   return place.image * p.src_width + place.strip * p.strip_step;
+}
+
+// And the pixel of its destination, or gradient. Of a box strips are an image's.
+template <DepthwiseTile kTile>
+__device__ __forceinline__ int32_t StripResult(const DepthwiseParams& p, int32_t strip) {
+  if constexpr (!kTile.by_tma) return strip * kStripCols;
+  const StripPlace place(p, strip);
+  return place.image * p.strips_pitch + place.strip * kStripCols;
 }
 
 // Where in the bands a tap is: the piece of the window; the slot, a step's source row (or destination row) and a lag;

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <iterator>
 
+#include "host/depthwise_maps.h"
 #include "host/enqueue.cuh"
 #include "host/persistent.h"
 #include "host/product.h"
@@ -36,6 +37,7 @@ const char* WhyNotProblem(const ConvProblem& p, Pass pass) {
   if (!has_kernels || p.src_type != RhsType(p, pass) || p.src_type != ResultType(p, pass)) {
     return "operands and result are all of bfloat16, of float16 or of float32 here";
   }
+  if (p.tap_count == 0 || p.class_count == 0) return "there are no taps";
   const int64_t piece = kPieceBytes / ElementBytes(p.src_type);
   const bool has_pieces = HasPieces(p.src, p.groups, piece) && HasPieces(p.dst, p.groups, piece);
   return has_pieces ? nullptr : "channels are not last, in pieces of 16 bytes";
@@ -75,11 +77,16 @@ int64_t OtherBytes(const DepthwiseParams& d, const DepthwiseTile& tile, Pass pas
   }
   const auto element = static_cast<int64_t>(ElementBytes(d.problem.src_type));
   const int64_t pixels = d.pieces * slots * d.problem.period[2] * tile.pixels() + d.band_begin;
-  return pixels * d.channels * element;
+  return pixels * (d.channels + tile.channels) * element;
 }
 
+// Bytes of a box of pixels in shared memory, each of which begins a turn of its swizzle.
+int64_t BoxBytes(int64_t pixels) { return CeilDiv(pixels * kBoxPixelBytes, kBoxTurnBytes) * kBoxTurnBytes; }
+
 DepthwisePlaces MakePlaces(const DepthwiseParams& d, const DepthwiseTile& tile, Pass pass) {
-  const int64_t row = d.copies * d.batch, result_row = static_cast<int64_t>(StripPieces(tile)) * d.batch;
+  const int64_t images = d.images;
+  const int64_t row = tile.by_tma ? BoxBytes(images * d.src_width) : int64_t{d.copies} * d.batch;
+  const int64_t result_row = tile.by_tma ? BoxBytes(images * d.strips_pitch) : int64_t{StripPieces(tile)} * d.batch;
   const int64_t stage = tile.sources() * row + (pass == Pass::kReduce ? result_row : 0);
   const int64_t other = CeilDiv(OtherBytes(d, tile, pass), 128) * 128;
   const bool gathers = pass == Pass::kGather;
@@ -121,6 +128,10 @@ int32_t CopiesOf(const ConvProblem& p, const DepthwiseTile& tile, const Stream& 
   return static_cast<int32_t>(std::min<int64_t>(CeilDiv(pieces, kDepthwiseThreads), INT16_MAX));
 }
 
+// From an image's row in a box to the next one's, in pixels: what a warp reads at once of neighbouring strips, which
+// are of neighbouring images, is then in all banks. In a gather that is every other pixel, in a reduce four neighbours.
+int32_t BoxPitch(int32_t width, Pass pass) { return pass == Pass::kGather ? width | 1 : (width + 3) / 8 * 8 + 4; }
+
 // Everything but the operands and the workers, of a plan whose stream is one.
 DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const Plan& plan) {
   const DepthwiseTile& tile = kDepthwiseTiles[plan.tile];
@@ -154,6 +165,8 @@ DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const Plan& pla
   d.images_first = d.images > 1 && (d.strips % 2 == 0 || d.strips == 1);
   d.strip_inverse = d.images == 1 ? 0 : InverseOf(d.images_first ? d.images : d.strips);
   d.src_width = SourceWidth(p, tile, stream);
+  if (tile.by_tma) d.src_width = BoxPitch(d.src_width, pass);
+  d.strips_pitch = BoxPitch(stream.cols, pass);
   d.width_inverse = d.images == 1 ? 0 : InverseOf(d.src_width);
   d.copies = CopiesOf(p, tile, stream);
   d.log_gap = pass == Pass::kGather && tile.channels == 8 ? 1 : 3;
@@ -185,16 +198,31 @@ DepthwiseKernel Find(DType type, int tile, Pass pass) {
   }
 }
 
+DepthwiseTmaKernel FindByTma(DType type, int tile, Pass pass) {
+  return type == DType::kBF16 ? FindDepthwiseByTma<__nv_bfloat16>(tile, pass) : FindDepthwiseByTma<__half>(tile, pass);
+}
+
+Plan WithTile(Plan plan, const DepthwiseTile& tile) {
+  const auto* const at = std::find(std::begin(kDepthwiseTiles), std::end(kDepthwiseTiles), tile);
+  plan.tile = static_cast<int>(at - std::begin(kDepthwiseTiles));
+  return plan;
+}
+
+// The same where TMA does not copy, but warps do.
+Plan WithoutTma(const Plan& plan) {
+  DepthwiseTile tile = kDepthwiseTiles[plan.tile];
+  tile.by_tma = false;
+  return WithTile(plan, tile);
+}
+
 // The plan that runs on this device. Where no warps do nothing but copy, the same tile is without them: thread blocks
 // have half the channels, or half the strips, and as many as the fewer threads copy.
 Plan PlanHere(const ConvProblem& p, const Plan& plan) {
   DepthwiseTile tile = kDepthwiseTiles[plan.tile];
   if (!tile.has_copiers || DeviceHasWgmma()) return plan;
   constexpr int kElementBytes = 2, kFewest = kPieceBytes / kElementBytes;
-  tile.has_copiers = false;
-  Plan here = plan;
-  here.tile = static_cast<int>(std::find(std::begin(kDepthwiseTiles), std::end(kDepthwiseTiles), tile) -
-                               std::begin(kDepthwiseTiles));
+  tile.has_copiers = tile.by_tma = false;
+  Plan here = WithTile(plan, tile);
   int32_t &cols = here.shape[1], &channels = here.shape[2], &images = here.shape[3];
   channels = std::max(channels / 2, kFewest);
   const int most_strips = MostChannelBytes(tile) / (channels * kElementBytes) * kMultiplied;
@@ -263,6 +291,12 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& planned) {
   }
   const DepthwiseParams d = MakeShape(p, pass, plan);
   if (d.images * d.strips > d.tile_strips) return "a tile has more strips than the warps";
+  if (tile.by_tma) {
+    if (channel_bytes != kBoxPixelBytes) return "boxes have 64 bytes of each pixel";
+    if (d.images * d.strips != d.tile_strips || !d.images_first) return "boxes are of as many strips as the warps";
+    if (d.column_tiles != 1 || std::max(stream.apart[0], stream.apart[1]) > 1) return "boxes are of whole rows";
+    if (p.step[2] != 1 || p.period[2] != 1) return "boxes are of neighbouring columns";
+  }
   if (d.copies > MostCopies(tile)) return "a row has more pixels than the threads copy";
   if (d.stream_rows == INT32_MAX) return "there are too many rows";
   if (std::max(d.row_apart, d.col_apart) > 1 && d.column_tiles >= kMostApart) return "an image has too many tiles";
@@ -288,9 +322,14 @@ cudaError_t Launch(const ConvCall& call, const Plan& planned, cudaStream_t strea
                      : Workers(d.places.end, tile.gather_blocks(), d.channel_tiles, CeilDiv(d.stream_rows, d.rows));
   d.worker_rows = d.stream_rows / d.workers;
   d.longer_workers = d.stream_rows % d.workers;
-  const DepthwiseKernel kernel = Find(p.src_type, plan.tile, call.pass);
   const int64_t blocks = static_cast<int64_t>(d.workers) * d.channel_tiles * (reduce ? d.pieces : 1);
-  const cudaError_t status = EnqueueShared(kernel, blocks, BlockThreads(tile), d.places.end, stream, d);
+  const auto enqueue = [&](auto* kernel, const auto&... maps) {
+    return EnqueueShared(kernel, blocks, BlockThreads(tile), d.places.end, stream, d, maps...);
+  };
+  DepthwiseMaps maps;
+  if (tile.by_tma && !EncodeMaps(call, d, &maps)) return Launch(call, WithoutTma(plan), stream);
+  const cudaError_t status = tile.by_tma ? enqueue(FindByTma(p.src_type, plan.tile, call.pass), maps)
+                                         : enqueue(Find(p.src_type, plan.tile, call.pass));
   if (status != cudaSuccess || plan.split == 1) return status;
   return AddSlices<float>(call, plan, stream);
 }

@@ -2,13 +2,19 @@
 #pragma once
 
 #include "device/depthwise_params.cuh"
+#include "device/depthwise_maps.cuh"
 
 namespace jaxconv {
 
 using DepthwiseKernel = void (*)(DepthwiseParams);
+using DepthwiseTmaKernel = void (*)(DepthwiseParams, DepthwiseMaps);
 
 // Null where a tile is of other types, or has no reduce.
 template <typename T>
 DepthwiseKernel FindDepthwise(int tile, Pass pass);
+
+// Of tiles whose rows TMA copies.
+template <typename T>
+DepthwiseTmaKernel FindDepthwiseByTma(int tile, Pass pass);
 
 }  // namespace jaxconv

@@ -4,5 +4,6 @@
 namespace jaxconv {
 
 template DepthwiseKernel FindDepthwise<__nv_bfloat16>(int tile, Pass pass);
+template DepthwiseTmaKernel FindDepthwiseByTma<__nv_bfloat16>(int tile, Pass pass);
 
 }  // namespace jaxconv

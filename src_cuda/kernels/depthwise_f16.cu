@@ -4,5 +4,6 @@
 namespace jaxconv {
 
 template DepthwiseKernel FindDepthwise<__half>(int tile, Pass pass);
+template DepthwiseTmaKernel FindDepthwiseByTma<__half>(int tile, Pass pass);
 
 }  // namespace jaxconv

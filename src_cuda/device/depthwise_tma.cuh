@@ -1,0 +1,183 @@
+// The depthwise family's kernels whose rows TMA copies, each by an instruction of one thread.
+//
+// Where warps copy, a row's pieces take as many turns at shared memory as the warps that multiply, and their places are
+// worked out before the first copy. Here a box is a row of all images of a tile: zeros around them, and what is behind
+// the last image, are TMA's work, too. Few warps then share out the registers, so that the next step's pixels may be
+// read while a step is multiplied.
+#pragma once
+
+#include <cstdint>
+
+#include "device/depthwise_maps.cuh"
+#include "device/depthwise_roles.cuh"
+#include "device/ptx_cluster.cuh"
+
+namespace jaxconv {
+
+// A role of one thread: copies all steps' rows into the ring.
+template <DepthwiseTile kTile, Pass kPass>
+__device__ __forceinline__ void LoadBoxes(const DepthwiseParams& p, const DepthwiseMaps& maps,
+                                          const DepthwiseBarriers<kTile>& barriers, int32_t worker,
+                                          const char* shared) {
+  constexpr bool kReduces = kPass == Pass::kReduce;
+  const DepthwiseRange range(p, worker);
+  const int32_t channel = FirstChannel(p);
+  const uint32_t row_bytes = p.images * p.src_width * kBoxPixelBytes;
+  const uint32_t gradient_bytes = kReduces ? p.images * p.strips_pitch * kBoxPixelBytes : 0;
+  uint32_t n = 0;  // steps of all tiles
+  for (int32_t begin = range.begin; begin < range.end;) {
+    const DepthwiseTilePlace place(p, begin, range.end);
+    begin += place.rows();
+    const int32_t steps = kReduces ? place.ReduceSteps(p, kTile, {}) : place.SeenGatherSteps(p, kTile);
+#pragma unroll 1
+    for (int32_t step = kReduces ? 0 : place.FirstStep(p, kTile, {}); step < steps; ++step, ++n) {
+      barriers.WaitForStage(n);
+      const uint32_t to = StagePlace<kTile>(p, shared, n), barrier = barriers.OfCopies(n);
+      const int32_t row = place.first_row + step, source_row = row + p.first_row;
+      const bool is_copied = !kReduces || HasRow(p, source_row);
+      ptx::ArriveExpecting(barrier, (is_copied ? row_bytes : 0) + gradient_bytes);
+      if (is_copied) ptx::CopyBoxByTma(to, maps.source, barrier, channel, p.first_col, source_row, 0, place.image);
+      if constexpr (kReduces) {
+        constexpr int32_t kNone = -1;  // zeros
+        const int32_t gradient_row = row < place.last_row ? row : kNone;
+        ptx::CopyBoxByTma(to + p.places.row, maps.strips, barrier, channel, 0, gradient_row, 0, place.image);
+      }
+    }
+  }
+}
+
+// And of one that writes a gather's results.
+template <DepthwiseTile kTile>
+__device__ __forceinline__ void StoreBoxes(const DepthwiseParams& p, const DepthwiseMaps& maps,
+                                           const DepthwiseBarriers<kTile>& barriers, int32_t worker, char* shared) {
+  const DepthwiseRange range(p, worker);
+  const int32_t channel = FirstChannel(p);
+  uint32_t row = 0;  // of all tiles
+  for (int32_t begin = range.begin; begin < range.end;) {
+    const DepthwiseTilePlace place(p, begin, range.end);
+    begin += place.rows();
+#pragma unroll 1
+    for (int32_t position = place.first_row; position < place.last_row; ++position, ++row) {
+      barriers.WaitForResults(row);
+      const uint32_t from = ptx::SharedAddress(ResultPlace<kTile>(p, shared, row));
+      ptx::StoreBox(maps.strips, from, channel, {.w = 0, .h = position, .d = 0, .image = place.image});
+      ptx::CommitStores();
+      ptx::WaitForStores<1>();
+      if (row > 0) barriers.ArriveBehindTma(row - 1);
+    }
+  }
+  ptx::WaitForStores<0>();
+}
+
+// A gather: while a step is multiplied, the next one's pixels are read.
+template <typename T, DepthwiseTile kTile>
+__device__ __forceinline__ void GatherBoxes(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
+                                            int32_t worker, char* shared) {
+  static_assert(kTile.sources() * kTile.blocks == 1, "a step's pixels are read at once");
+  const DepthwiseRange range(p, worker);
+  Gather<T, kTile> gather(p, barriers, 1, shared + p.places.taps);
+  auto& [bands, sums] = gather;
+  uint32_t n = 0, row = 0, announced = 0;  // steps, complete rows and those that TMA may write, of all tiles
+  const auto read = [&](uint32_t n) {
+    barriers.WaitForCopies(n);
+    const auto pixels = sums.First(p, StagePlace<kTile>(p, shared, n));
+    barriers.ArriveBehindReads(n);
+    return pixels;
+  };
+  // Behind the next row's multiplications the fence has nothing to wait for.
+  const auto announce = [&] {
+    if (announced == row) return;
+    ptx::FenceForTma();
+    barriers.ArriveBehindStores(announced++);
+  };
+  const auto store = [&](int lag) {
+    announce();
+    barriers.WaitForPlace(row);
+    sums.Store(p, ResultPlace<kTile>(p, shared, row++), lag);
+  };
+  auto pixels = read(0);
+  for (int32_t begin = range.begin; begin < range.end;) {
+    const DepthwiseTilePlace place(p, begin, range.end);
+    begin += place.rows();
+    const int32_t first_step = place.FirstStep(p, kTile, {}), steps = place.SeenGatherSteps(p, kTile);
+    if (first_step > 0) sums.Clear();
+#pragma unroll 1
+    for (int32_t step = first_step; step < steps; ++step, ++n) {
+      sums.Multiply(p, bands, 0, pixels, {}, [&] {
+        if (step + 1 < steps || begin < range.end) pixels = read(n + 1);
+      });
+      if (step >= kTile.lags - 1) store(kTile.lags - 1);
+    }
+    StoreLastRows<kTile>(place, steps, store);
+    announce();
+  }
+}
+
+// A reduce, likewise.
+template <typename T, DepthwiseTile kTile>
+__device__ __forceinline__ void ReduceBoxes(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
+                                            int32_t worker, char* shared) {
+  const DepthwiseRange range(p, worker);
+  Reduce<T, kTile>(p, barriers, 1, worker, shared, [&](auto& sums) {
+    const auto read = [&](uint32_t n, int32_t source_row) {
+      barriers.WaitForCopies(n);
+      const auto pixels = sums.First(p, StagePlace<kTile>(p, shared, n), HasRow(p, source_row));
+      barriers.ArriveBehindReads(n);
+      return pixels;
+    };
+    uint32_t n = 0;  // steps of all tiles
+    for (int32_t begin = range.begin; begin < range.end;) {
+      const DepthwiseTilePlace place(p, begin, range.end);
+      begin += place.rows();
+      const int32_t steps = place.ReduceSteps(p, kTile, {});
+      int32_t source_row = place.first_row + p.first_row;
+      sums.Begin(place.rows());
+      auto pixels = read(n, source_row);
+      InTurns<kTile.lags>(steps, [&]<int kTurn>(int32_t step) {
+        const bool has_source = HasRow(p, source_row++);
+        ++n;
+        sums.template Multiply<kTurn>(pixels, has_source, [&] {
+          if (step + 1 < steps) pixels = read(n, source_row);
+        });
+      });
+    }
+  });
+}
+
+template <typename T, int kIndex, Pass kPass>
+__global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
+    DepthwiseByTma(const __grid_constant__ DepthwiseParams p, const __grid_constant__ DepthwiseMaps maps) {
+  if constexpr (!ptx::kIsHopper) {
+    __trap();  // the host launches the tile without copiers
+  } else {
+    constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
+    constexpr RoleRegisters kRegisters = RegistersOf(kTile, kPass);
+    static_assert(2 * kRegisters.multiplier + kRegisters.copier <= 3 * 168, "384 threads are launched with 168 each");
+    static_assert(kTile.step == 1 && kTile.period == 1 && !kTile.has_planes(), "a step has one row, and gives one");
+    extern __shared__ __align__(1024) char boxes[];
+    const int32_t worker = BlockOfChannels(p);
+    const DepthwiseBarriers<kTile> barriers(p, boxes);
+    if (threadIdx.x < FirstMultiplier(kTile)) {
+      if (threadIdx.x == 0) ptx::PrefetchMap(maps.source), ptx::PrefetchMap(maps.strips);
+      if (ptx::SharedAddress(boxes) % 1024 != 0) __trap();
+      ptx::LeaveRegisters<kRegisters.copier>();
+      __syncthreads();
+      if (threadIdx.x == 0) LoadBoxes<kTile, kPass>(p, maps, barriers, worker, boxes);
+      if constexpr (kPass == Pass::kGather) {
+        if (threadIdx.x == 32) StoreBoxes<kTile>(p, maps, barriers, worker, boxes);
+      }
+    } else {
+      constexpr bool kGathers = kPass == Pass::kGather;
+      const int64_t filter_bytes = p.problem.tap_count * p.all_channels * static_cast<int64_t>(sizeof(T));
+      PrefetchTables(p, kGathers ? filter_bytes : 0, Multiplier(kTile), Multipliers(kTile));
+      ptx::TakeRegisters<kRegisters.multiplier>();
+      if constexpr (kGathers) {
+        GatherBoxes<T, kTile>(p, barriers, worker, boxes);
+      } else {
+        ReduceBoxes<T, kTile>(p, barriers, worker, boxes);
+      }
+    }
+  }
+}
+
+}  // namespace jaxconv
