@@ -283,7 +283,7 @@ struct DepthwiseTile {
   bool has_pieces = false;
   // Whether four warps copy source rows, four what belongs to strips, and eight multiply: in code for sm_90a.
   bool has_copiers = false;
-  // Whether two threads do so instead, by TMA: boxes of whole rows of images, of which a tile has 16 strips.
+  // Whether TMA does so instead: boxes of whole rows of two images or more, of which a tile has 16 strips.
   bool by_tma = false;
 
   bool operator==(const DepthwiseTile&) const = default;
@@ -331,5 +331,34 @@ inline constexpr DepthwiseTile kDepthwiseTiles[] = {
     {2, 1, 2, 2, 4, 0, 1, false, true}, {1, 2, 2, 1, 4, 0, 1, false, true},
     {1, 1, 7, 1, 4, 0, 1, false, true, true},
 };
+
+// The place of a tile in the table, or -1.
+constexpr int DepthwiseTileIndex(const DepthwiseTile& tile) {
+  int i = 0;
+  for (const DepthwiseTile& other : kDepthwiseTiles) {
+    if (other == tile) return i;
+    ++i;
+  }
+  return -1;
+}
+
+// The same tile where TMA does not copy, but warps do; and where all warps do.
+constexpr DepthwiseTile WithoutTma(DepthwiseTile tile) {
+  tile.by_tma = false;
+  return tile;
+}
+constexpr DepthwiseTile WithoutCopiers(DepthwiseTile tile) {
+  tile.has_copiers = tile.by_tma = false;
+  return tile;
+}
+
+constexpr bool HasTilesWithoutCopiers() {
+  for (const DepthwiseTile& tile : kDepthwiseTiles) {
+    if (tile.by_tma && !tile.has_copiers) return false;
+    if (DepthwiseTileIndex(WithoutTma(tile)) < 0 || DepthwiseTileIndex(WithoutCopiers(tile)) < 0) return false;
+  }
+  return true;
+}
+static_assert(HasTilesWithoutCopiers(), "plans are for any device: another tile takes the place of one that it lacks");
 
 }  // namespace jaxconv

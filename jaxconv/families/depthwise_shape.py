@@ -46,7 +46,7 @@ class DepthwiseTile(NamedTuple):
     depths: planes of a volume that a position's taps are in, whose rows a step takes together.
     has_pieces: whether larger windows are taken in pieces, one after the other.
     has_copiers: whether four warps copy source rows, four what belongs to strips, and eight multiply; on Hopper.
-    by_tma: whether two threads do so instead, by TMA: boxes of whole rows of images, of which a tile has 16 strips.
+    by_tma: whether TMA does so instead: boxes of whole rows of two images or more, of which a tile has 16 strips.
     """
 
     step: int

@@ -60,7 +60,7 @@ class FilterBandSums {
 
   __device__ __forceinline__ Pixels First(const DepthwiseParams& p, uint32_t stage, bool has_source) const {
     Pixels pixels;
-    ReadGradient(p, stage + p.places.row, pixels.gradient);
+    ReadGradient(p, stage + kTile.sources() * p.places.row, pixels.gradient);
     if (has_source) ReadSource(p, stage, 0, pixels.source);
     return pixels;
   }

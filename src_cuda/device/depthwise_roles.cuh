@@ -14,18 +14,20 @@
 #include "device/depthwise_steps.cuh"
 #include "device/prefetch_tables.cuh"
 #include "device/ptx_barrier.cuh"
+#include "device/ptx_cluster.cuh"
 #include "device/ptx_hopper.cuh"
 
 namespace jaxconv {
 
-// Registers of a thread: 512 are those of two that multiply, and of one of each four warps that copy.
+// Registers of a thread: 512 are those of two that multiply, and of one of each four warps that copy; where TMA copies,
+// 504 of two that multiply and one that does not.
 struct RoleRegisters {
   int multiplier;
   int copier;
 };
 constexpr RoleRegisters RegistersOf(const DepthwiseTile& tile, Pass pass) {
+  if (tile.by_tma) return {232, 40};
   const int bands = 2 * tile.slots() * tile.blocks * tile.channels, gradients = 2 * tile.lags * tile.channels;
-  if (tile.by_tma) return {232, 40};  // 504 are those of two that multiply, and of one that copies
   const int kept = pass == Pass::kGather ? tile.gather_sums() + bands : tile.reduce_sums() + gradients;
   return kept > 128 ? RoleRegisters{208, 48} : RoleRegisters{176, 80};
 }
@@ -52,6 +54,7 @@ class DepthwiseBarriers {
       const bool is_copied = number < kTile.stages(), is_taken = number >= kCount - kResults;
       ptx::InitBarrier(Copied(number), is_copied ? copiers : is_taken ? kTakers : kTile.warps());
     }
+    if constexpr (kTile.by_tma) ptx::FenceBarriers();
   }
 
   // Copiers, before and behind the copies of a step.

@@ -27,8 +27,8 @@ __device__ __forceinline__ int32_t PiecePlace(const DepthwiseParams& p, int32_t 
   }
 }
 
-// The same of a box, in bytes. TMA exchanges each pixel's pieces by two bits of its number, so that distances of eight
-// pixels are the same everywhere.
+// The same of a box that begins a turn of its swizzle, in bytes. TMA exchanges a pixel's pieces by bits 1 and 2 of its
+// number, so that distances of eight pixels are the same everywhere.
 __device__ __forceinline__ int32_t BoxPlace(int32_t pixel, int32_t piece) {
   return pixel * kBoxPixelBytes + (piece ^ (pixel >> 1 & 3)) * kPieceBytes;
 }
@@ -46,30 +46,30 @@ class PixelPlaces {
   PixelPlaces() = default;
   __device__ __forceinline__ PixelPlaces(const DepthwiseParams& p, int32_t pixel, int32_t part) {
     constexpr int kParts = kPieceBytes / (2 * kTile.channels);
-    if constexpr (kTile.by_tma) {
-#pragma unroll
-      for (int i = 0; i < kKept; ++i) {
-        at_[i] = BoxPlace(pixel + i, part / kParts) + part % kParts * 2 * kTile.channels;
-      }
-      return;
-    }
 #pragma unroll
     for (int i = 0; i < kKept; ++i) {
-      const int32_t other = i / kKeptNeighbours * 8 + i % kKeptNeighbours;
-      const int32_t piece = PiecePlace<kTile>(p, pixel + other, part / kParts);
-      at_[i] = piece * kPieceBytes + part % kParts * 2 * kTile.channels;
+      const int32_t other = pixel + i / kKeptNeighbours * 8 + i % kKeptNeighbours;
+      if constexpr (kTile.by_tma) {
+        at_[i] = BoxPlace(other, part / kParts);
+      } else {
+        at_[i] = PiecePlace<kTile>(p, other, part / kParts) * kPieceBytes;
+      }
+      at_[i] += part % kParts * 2 * kTile.channels;
     }
   }
 
   __device__ __forceinline__ uint32_t At(const DepthwiseParams& p, int eights, int neighbour) const {
-    if constexpr (kTile.by_tma) return at_[neighbour] + eights * 8 * kBoxPixelBytes;
-    if constexpr (kKeptNeighbours < kNeighbours) {
+    if constexpr (kTile.by_tma) {
+      return at_[neighbour] + eights * 8 * kBoxPixelBytes;
+    } else if constexpr (kKeptNeighbours < kNeighbours) {
       int32_t apart = kPieceBytes << p.log_pieces;
       ptx::Keep(apart);  // or the compiler works out where the neighbour is, and keeps that
       return neighbour == 0 ? at_[eights] : at_[eights] ^ apart;
+    } else if constexpr (Exchanges(kTile)) {
+      return at_[eights * kNeighbours + neighbour];
+    } else {
+      return at_[0] + (((8 * eights + neighbour) << p.log_pieces) + (8 * eights >> p.log_gap)) * kPieceBytes;
     }
-    if constexpr (Exchanges(kTile)) return at_[eights * kNeighbours + neighbour];
-    return at_[0] + (((8 * eights + neighbour) << p.log_pieces) + (8 * eights >> p.log_gap)) * kPieceBytes;
   }
 
   __device__ __forceinline__ void SwapHalves() {
@@ -436,12 +436,15 @@ __device__ __forceinline__ int32_t StripPixel(const DepthwiseParams& p, int32_t 
   return place.image * p.src_width + place.strip * p.strip_step;
 }
 
-// And the pixel of its destination, or gradient. Of a box strips are an image's.
+// And the pixel of its destination, or gradient. In a box the strips of an image lie together, and images are apart.
 template <DepthwiseTile kTile>
 __device__ __forceinline__ int32_t StripResult(const DepthwiseParams& p, int32_t strip) {
-  if constexpr (!kTile.by_tma) return strip * kStripCols;
-  const StripPlace place(p, strip);
-  return place.image * p.strips_pitch + place.strip * kStripCols;
+  if constexpr (kTile.by_tma) {
+    const StripPlace place(p, strip);
+    return place.image * p.strips_pitch + place.strip * kStripCols;
+  } else {
+    return strip * kStripCols;
+  }
 }
 
 // Where in the bands a tap is: the piece of the window; the slot, a step's source row (or destination row) and a lag;

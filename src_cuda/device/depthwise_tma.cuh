@@ -73,7 +73,6 @@ __device__ __forceinline__ void StoreBoxes(const DepthwiseParams& p, const Depth
 template <typename T, DepthwiseTile kTile>
 __device__ __forceinline__ void GatherBoxes(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
                                             int32_t worker, char* shared) {
-  static_assert(kTile.sources() * kTile.blocks == 1, "a step's pixels are read at once");
   const DepthwiseRange range(p, worker);
   Gather<T, kTile> gather(p, barriers, 1, shared + p.places.taps);
   auto& [bands, sums] = gather;
@@ -152,14 +151,16 @@ __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
   } else {
     constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
     constexpr RoleRegisters kRegisters = RegistersOf(kTile, kPass);
-    static_assert(2 * kRegisters.multiplier + kRegisters.copier <= 3 * 168, "384 threads are launched with 168 each");
+    constexpr int kLaunched = 168;  // registers of each thread: a multiprocessor's, by 384
+    static_assert(2 * kRegisters.multiplier + kRegisters.copier <= 3 * kLaunched, "there are as many as at launch");
     static_assert(kTile.step == 1 && kTile.period == 1 && !kTile.has_planes(), "a step has one row, and gives one");
-    extern __shared__ __align__(1024) char boxes[];
+    static_assert(kTile.blocks == 1, "a step's pixels are read at once");
+    extern __shared__ __align__(kBoxTurnBytes) char boxes[];
     const int32_t worker = BlockOfChannels(p);
     const DepthwiseBarriers<kTile> barriers(p, boxes);
     if (threadIdx.x < FirstMultiplier(kTile)) {
       if (threadIdx.x == 0) ptx::PrefetchMap(maps.source), ptx::PrefetchMap(maps.strips);
-      if (ptx::SharedAddress(boxes) % 1024 != 0) __trap();
+      if (ptx::SharedAddress(boxes) % kBoxTurnBytes != 0) __trap();
       ptx::LeaveRegisters<kRegisters.copier>();
       __syncthreads();
       if (threadIdx.x == 0) LoadBoxes<kTile, kPass>(p, maps, barriers, worker, boxes);

@@ -9,7 +9,7 @@
 
 namespace jaxconv {
 
-// False where the driver refuses, or is too old.
+// False where the driver refuses, as it does tensors of no images, or is too old.
 inline bool EncodeMaps(const ConvCall& call, const DepthwiseParams& d, DepthwiseMaps* maps) {
   const ConvProblem& p = d.problem;
   const auto encode = [&](CUtensorMap* map, const void* tensor, const TensorStrides& strides,

@@ -37,7 +37,7 @@ const char* WhyNotProblem(const ConvProblem& p, Pass pass) {
   if (!has_kernels || p.src_type != RhsType(p, pass) || p.src_type != ResultType(p, pass)) {
     return "operands and result are all of bfloat16, of float16 or of float32 here";
   }
-  if (p.tap_count == 0 || p.class_count == 0) return "there are no taps";
+  if (p.tap_count == 0 || p.class_count == 0) return "there are no taps";  // of which kernels read the first
   const int64_t piece = kPieceBytes / ElementBytes(p.src_type);
   const bool has_pieces = HasPieces(p.src, p.groups, piece) && HasPieces(p.dst, p.groups, piece);
   return has_pieces ? nullptr : "channels are not last, in pieces of 16 bytes";
@@ -165,8 +165,7 @@ DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const Plan& pla
   d.images_first = d.images > 1 && (d.strips % 2 == 0 || d.strips == 1);
   d.strip_inverse = d.images == 1 ? 0 : InverseOf(d.images_first ? d.images : d.strips);
   d.src_width = SourceWidth(p, tile, stream);
-  if (tile.by_tma) d.src_width = BoxPitch(d.src_width, pass);
-  d.strips_pitch = BoxPitch(stream.cols, pass);
+  if (tile.by_tma) d.src_width = BoxPitch(d.src_width, pass), d.strips_pitch = BoxPitch(stream.cols, pass);
   d.width_inverse = d.images == 1 ? 0 : InverseOf(d.src_width);
   d.copies = CopiesOf(p, tile, stream);
   d.log_gap = pass == Pass::kGather && tile.channels == 8 ? 1 : 3;
@@ -203,25 +202,16 @@ DepthwiseTmaKernel FindByTma(DType type, int tile, Pass pass) {
 }
 
 Plan WithTile(Plan plan, const DepthwiseTile& tile) {
-  const auto* const at = std::find(std::begin(kDepthwiseTiles), std::end(kDepthwiseTiles), tile);
-  plan.tile = static_cast<int>(at - std::begin(kDepthwiseTiles));
+  plan.tile = DepthwiseTileIndex(tile);
   return plan;
-}
-
-// The same where TMA does not copy, but warps do.
-Plan WithoutTma(const Plan& plan) {
-  DepthwiseTile tile = kDepthwiseTiles[plan.tile];
-  tile.by_tma = false;
-  return WithTile(plan, tile);
 }
 
 // The plan that runs on this device. Where no warps do nothing but copy, the same tile is without them: thread blocks
 // have half the channels, or half the strips, and as many as the fewer threads copy.
 Plan PlanHere(const ConvProblem& p, const Plan& plan) {
-  DepthwiseTile tile = kDepthwiseTiles[plan.tile];
-  if (!tile.has_copiers || DeviceHasWgmma()) return plan;
+  const DepthwiseTile tile = WithoutCopiers(kDepthwiseTiles[plan.tile]);
+  if (tile == kDepthwiseTiles[plan.tile] || DeviceHasWgmma()) return plan;
   constexpr int kElementBytes = 2, kFewest = kPieceBytes / kElementBytes;
-  tile.has_copiers = tile.by_tma = false;
   Plan here = WithTile(plan, tile);
   int32_t &cols = here.shape[1], &channels = here.shape[2], &images = here.shape[3];
   channels = std::max(channels / 2, kFewest);
@@ -327,7 +317,7 @@ cudaError_t Launch(const ConvCall& call, const Plan& planned, cudaStream_t strea
     return EnqueueShared(kernel, blocks, BlockThreads(tile), d.places.end, stream, d, maps...);
   };
   DepthwiseMaps maps;
-  if (tile.by_tma && !EncodeMaps(call, d, &maps)) return Launch(call, WithoutTma(plan), stream);
+  if (tile.by_tma && !EncodeMaps(call, d, &maps)) return Launch(call, WithTile(plan, WithoutTma(tile)), stream);
   const cudaError_t status = tile.by_tma ? enqueue(FindByTma(p.src_type, plan.tile, call.pass), maps)
                                          : enqueue(Find(p.src_type, plan.tile, call.pass));
   if (status != cudaSuccess || plan.split == 1) return status;

@@ -1,8 +1,8 @@
 // The compiled kernels of the depthwise family: a file for each type.
 #pragma once
 
-#include "device/depthwise_params.cuh"
 #include "device/depthwise_maps.cuh"
+#include "device/depthwise_params.cuh"
 
 namespace jaxconv {
 
