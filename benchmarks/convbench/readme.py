@@ -26,7 +26,7 @@ def write() -> None:
 def draw_depthwise(path: Path) -> None:
     """The picture above the tables: each depthwise layer in bfloat16."""
     results = Results.load(RESULTS / "h200_depthwise.json")
-    for later in ("h200_windows", "h200_effnet", "h200_newest"):
+    for later in ("h200_windows", "h200_channels"):
         results.add(Results.load(RESULTS / f"{later}.json").rows)
     rows = grouped(results.rows, "suite", "dtype", "implementation")["depthwise", "bfloat16", "cuda"]
     title = f"Depthwise layers, bfloat16, {results.machine['device']}: times as fast as lax"
