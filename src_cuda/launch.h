@@ -313,6 +313,9 @@ struct DepthwiseTile {
   constexpr int results() const { return by_tma ? 6 : has_copiers && period == 1 ? 4 : 2; }
   // Warps that multiply.
   constexpr int warps() const { return has_copiers ? 8 : 4; }
+  // Channels that are left out behind each pixel's in a gather's table of taps on tensor cores, so that other pixels'
+  // are in other banks. Not of tiles whose table is as large as what lets a multiprocessor hold one thread block more.
+  constexpr int table_gap() const { return has_copiers ? channels : 0; }
   // Whether a warp's registers hold a reduce's sums.
   constexpr bool reduces() const { return period == 1 && reduce_sums() <= 160; }
 };

@@ -16,7 +16,7 @@ from reference import lax_channels_last
 
 from jaxconv.families import FAMILIES, IM2COL_SCRATCH, TYPICAL_DEVICE, DepthwiseTile, DirectTile, Tile, WgmmaTile
 from jaxconv.families.base import Settings
-from jaxconv.families.depthwise_shape import window
+from jaxconv.families.depthwise_shape import stream_of, window
 from jaxconv.families.direct_shape import Shape, Walk
 from jaxconv.families.wgmma import MOST_BOX_EXTENT, MOST_BOX_PIXELS, MOST_BOX_TAPS, im2col
 from jaxconv.offsets import offset_tables
@@ -701,6 +701,14 @@ def test_what_depthwise_takes_fits(problem, area, shared_bytes):
             assert area in (None, plan.settings.area)
             check_bands(problem, plan)
             check_stream(kind, problem, plan)
+
+
+def test_large_windows_leave_room_for_two_thread_blocks():
+    """Of a multiprocessor: with one, RepLKNet's layers take half as long again."""
+    problem = each_channel((64, 28, 28, 512), (31, 31))
+    for kind, of_pass in passes_of(problem).values():
+        settings = choose("cuda", kind, of_pass, as_it_is("depthwise")).plan.settings
+        assert stream_of(settings.tile, Product(kind, of_pass), settings.area).resident(TYPICAL_DEVICE) >= 2
 
 
 (BY_TMA,) = (row.tile for row in CUDA["depthwise"].TILES if row.tile.by_tma)

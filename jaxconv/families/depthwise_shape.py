@@ -138,6 +138,11 @@ class DepthwiseTile(NamedTuple):
         return self.slots * (self.width if self.on_cuda_cores else 4 * self.blocks * self.channels)
 
     @property
+    def table_gap(self) -> int:
+        """Channels left out behind each pixel's in a gather's table of taps on tensor cores, for the banks' sake."""
+        return self.channels if self.has_copiers else 0
+
+    @property
     def reduces(self) -> bool:
         """Whether a warp's registers hold a reduce's sums."""
         return self.period == 1 and self.sums("reduce") <= 160
@@ -353,7 +358,7 @@ class Stream:
             fixed = tile.slots * tile.width * 4 * (self.all_pieces * tile.period if gathers else THREADS)
         elif gathers:
             table = self.all_pieces * tile.slots * period * tile.pixels + STRIP * step // period - step
-            fixed = table * (self.channels + tile.channels) * self.product.problem.lhs_dtype.itemsize
+            fixed = table * (self.channels + tile.table_gap) * self.product.problem.lhs_dtype.itemsize
         else:
             fixed = (tile.slots * tile.pixels * STRIP + SUMS_GAP) * 4 * tile.channels * tile.warps
         return ceil_div(fixed, 128) * 128

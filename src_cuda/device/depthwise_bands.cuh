@@ -12,11 +12,10 @@ namespace jaxconv {
 template <typename T, DepthwiseTile kTile>
 class Bands {
  public:
-  // A table of the taps in shared memory: channels of pixels of phases of columns of slots, with a gap behind a pixel's
-  // channels, so that those of other pixels are in other banks. By all threads that multiply, which are to be waited
-  // for behind either. For outputs whose taps begin further on, the pixels in front of a slot's are read, too: zeros,
-  // as a strip's first output has no taps in as many of the last pixels of the slot before, nor has the table's
-  // beginning.
+  // A table of the taps in shared memory: channels of pixels of phases of columns of slots, some with a gap behind a
+  // pixel's channels. By all threads that multiply, which are to be waited for behind either. For outputs whose taps
+  // begin further on, the pixels in front of a slot's are read, too: zeros, as a strip's first output has no taps in as
+  // many of the last pixels of the slot before, nor has the table's beginning.
   static __device__ __forceinline__ void ClearTable(const DepthwiseParams& p, char* table) {
     const int32_t pixels = p.pieces * kTile.slots() * static_cast<int32_t>(p.problem.period[2]) * kPixels;
     const int32_t bytes = (pixels + p.band_begin) * RowBytes(p);
@@ -113,7 +112,7 @@ class Bands {
   static constexpr int kPartBytes = kTile.channels * sizeof(T);
 
   static __device__ __forceinline__ int32_t RowBytes(const DepthwiseParams& p) {
-    return p.channels * sizeof(T) + kPartBytes;
+    return (p.channels + kTile.table_gap()) * sizeof(T);
   }
 
   uint32_t words_[kTile.slots()][kTile.blocks][2][kTile.channels];

@@ -77,7 +77,7 @@ int64_t OtherBytes(const DepthwiseParams& d, const DepthwiseTile& tile, Pass pas
   }
   const auto element = static_cast<int64_t>(ElementBytes(d.problem.src_type));
   const int64_t pixels = d.pieces * slots * d.problem.period[2] * tile.pixels() + d.band_begin;
-  return pixels * (d.channels + tile.channels) * element;
+  return pixels * (d.channels + tile.table_gap()) * element;
 }
 
 // Bytes of a box of pixels in shared memory, each of which begins a turn of its swizzle.
