@@ -314,7 +314,7 @@ struct DepthwiseTile {
   // Warps that multiply.
   constexpr int warps() const { return has_copiers ? 8 : 4; }
   // Channels that are left out behind each pixel's in a gather's table of taps on tensor cores, so that other pixels'
-  // are in other banks. Not of tiles whose table is as large as what lets a multiprocessor hold one thread block more.
+  // are in other banks. A large window's table would leave no room for a second thread block: only where warps copy.
   constexpr int table_gap() const { return has_copiers ? channels : 0; }
   // Whether a warp's registers hold a reduce's sums.
   constexpr bool reduces() const { return period == 1 && reduce_sums() <= 160; }

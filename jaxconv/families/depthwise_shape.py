@@ -286,8 +286,7 @@ class Stream:
 
     def _copies(self, images: int, strips: int) -> int:
         """Pieces of a source row that a thread copies."""
-        pixels = self._source_width(strips)
-        return ceil_div(images * pixels * self.channel_bytes, BATCH_BYTES)
+        return ceil_div(images * self._source_width(strips) * self.channel_bytes, BATCH_BYTES)
 
     def _source_width(self, strips: int) -> int:
         return (strips - 1) * self._strip_step + self.tile.pixels
@@ -325,10 +324,11 @@ class Stream:
     def shared_bytes(self) -> int:
         """Of a thread block: MakePlaces of src_cuda/kernels/depthwise.cu."""
         tile = self.tile
-        row = self._copies(max(1, self.images), self.strips) * self._batch
-        result_row = tile.strip_pieces * self._batch
         if tile.by_tma:
             row, result_row = self._box_bytes(self._source_width(self.strips)), self._box_bytes(self.strips * STRIP)
+        else:
+            row = self._copies(max(1, self.images), self.strips) * self._batch
+            result_row = tile.strip_pieces * self._batch
         barriers = BARRIER_BYTES if tile.has_copiers else 0
         if self.product.kind == "reduce":
             taps = math.prod(self.product.problem.kernel) * STORED_TAP_BYTES if tile.has_copiers else 0

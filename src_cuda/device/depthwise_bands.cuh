@@ -32,7 +32,6 @@ class Bands {
     Tap of[kCount];
     ResidueClass first_class;
 
-    FewTaps() = default;
     __device__ __forceinline__ FewTaps(const DepthwiseParams& p, const DepthwiseLane& lane, int32_t begin)
         : first_class(p.classes[0]) {
 #pragma unroll

@@ -174,20 +174,23 @@ constexpr DepthwiseTmaKernel DepthwiseTmaKernelOf(Pass pass) {
   return nullptr;
 }
 
-template <typename T>
-DepthwiseTmaKernel FindDepthwiseByTma(int tile, Pass pass) {
+// What kernel_of<index>() is of a tile.
+template <typename Kernel, typename KernelOf>
+Kernel OfTile(int tile, KernelOf&& kernel_of) {
   return [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
-    const DepthwiseTmaKernel kernels[] = {DepthwiseTmaKernelOf<T, kIndex>(pass)...};
+    const Kernel kernels[] = {kernel_of.template operator()<kIndex>()...};
     return kernels[tile];
   }(std::make_integer_sequence<int, std::size(kDepthwiseTiles)>());
 }
 
 template <typename T>
+DepthwiseTmaKernel FindDepthwiseByTma(int tile, Pass pass) {
+  return OfTile<DepthwiseTmaKernel>(tile, [&]<int kIndex>() { return DepthwiseTmaKernelOf<T, kIndex>(pass); });
+}
+
+template <typename T>
 DepthwiseKernel FindDepthwise(int tile, Pass pass) {
-  return [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
-    const DepthwiseKernel kernels[] = {DepthwiseKernelOf<T, kIndex>(pass)...};
-    return kernels[tile];
-  }(std::make_integer_sequence<int, std::size(kDepthwiseTiles)>());
+  return OfTile<DepthwiseKernel>(tile, [&]<int kIndex>() { return DepthwiseKernelOf<T, kIndex>(pass); });
 }
 
 }  // namespace jaxconv

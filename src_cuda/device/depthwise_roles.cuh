@@ -32,6 +32,14 @@ constexpr RoleRegisters RegistersOf(const DepthwiseTile& tile, Pass pass) {
   return kept > 128 ? RoleRegisters{208, 48} : RoleRegisters{176, 80};
 }
 
+// Of warps that multiply, first of all.
+template <typename T, DepthwiseTile kTile, Pass kPass>
+__device__ __forceinline__ void BeginMultiplier(const DepthwiseParams& p) {
+  const int64_t filter_bytes = p.problem.tap_count * p.all_channels * static_cast<int64_t>(sizeof(T));
+  PrefetchTables(p, kPass == Pass::kGather ? filter_bytes : 0, Multiplier(kTile), Multipliers(kTile));
+  ptx::TakeRegisters<RegistersOf(kTile, kPass).multiplier>();
+}
+
 // Of the ring of stages, and of that of results: which have been filled, and which may be filled again. A phase is a
 // round of the ring.
 template <DepthwiseTile kTile>
@@ -251,9 +259,7 @@ __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
         CopySteps<T, kTile, Copies::kReduceGradient>(p, barriers, worker, shared);
       }
     } else {
-      const int64_t filter_bytes = p.problem.tap_count * p.all_channels * static_cast<int64_t>(sizeof(T));
-      PrefetchTables(p, kGathers ? filter_bytes : 0, Multiplier(kTile), Multipliers(kTile));
-      ptx::TakeRegisters<kRegisters.multiplier>();
+      BeginMultiplier<T, kTile, kPass>(p);
       if constexpr (kGathers) {
         MultiplyGather<T, kTile>(p, barriers, worker, shared);
       } else {

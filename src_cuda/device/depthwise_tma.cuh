@@ -168,11 +168,8 @@ __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
         if (threadIdx.x == 32) StoreBoxes<kTile>(p, maps, barriers, worker, boxes);
       }
     } else {
-      constexpr bool kGathers = kPass == Pass::kGather;
-      const int64_t filter_bytes = p.problem.tap_count * p.all_channels * static_cast<int64_t>(sizeof(T));
-      PrefetchTables(p, kGathers ? filter_bytes : 0, Multiplier(kTile), Multipliers(kTile));
-      ptx::TakeRegisters<kRegisters.multiplier>();
-      if constexpr (kGathers) {
+      BeginMultiplier<T, kTile, kPass>(p);
+      if constexpr (kPass == Pass::kGather) {
         GatherBoxes<T, kTile>(p, barriers, worker, boxes);
       } else {
         ReduceBoxes<T, kTile>(p, barriers, worker, boxes);
