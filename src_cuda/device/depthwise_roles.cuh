@@ -46,7 +46,10 @@ template <DepthwiseTile kTile>
 class DepthwiseBarriers {
  public:
   static constexpr int kResults = kTile.results();
-  static constexpr int kTakers = kTile.by_tma ? 1 : kDepthwiseWarps;
+  // Each lane says that it has stored or taken results where others load them: compute-sanitizer's racecheck does not
+  // follow __syncwarp to one that says so for its warp.
+  static constexpr int kStorers = kTile.by_tma ? kTile.warps() : Multipliers(kTile);
+  static constexpr int kTakers = kTile.by_tma ? 1 : kDepthwiseThreads;
   static constexpr int kCount = 2 * kTile.stages() + 2 * kResults;
   static_assert(kCount * 8 <= kBarrierBytes);
 
@@ -59,8 +62,10 @@ class DepthwiseBarriers {
     if (threadIdx.x % 32 != 0) return;
 #pragma unroll 1
     for (int number = Multiplier(kTile) / 32; number < kCount; number += kTile.warps()) {
-      const bool is_copied = number < kTile.stages(), is_taken = number >= kCount - kResults;
-      ptx::InitBarrier(Copied(number), is_copied ? copiers : is_taken ? kTakers : kTile.warps());
+      const bool is_of_stage = number < 2 * kTile.stages();
+      const int of_stage = number < kTile.stages() ? copiers : kTile.warps();
+      const int of_results = number < kCount - kResults ? kStorers : kTakers;
+      ptx::InitBarrier(Copied(number), is_of_stage ? of_stage : of_results);
     }
     if constexpr (kTile.by_tma) ptx::FenceBarriers();
   }
@@ -81,14 +86,20 @@ class DepthwiseBarriers {
   __device__ __forceinline__ void WaitForPlace(uint32_t row) const {
     if (row >= kResults) ptx::Wait(Taken(row % kResults), row / kResults + 1 & 1);
   }
-  __device__ __forceinline__ void ArriveBehindStores(uint32_t row) const { OfWarp(Stored(row % kResults)); }
+  __device__ __forceinline__ void ArriveBehindStores(uint32_t row) const {
+    if constexpr (kTile.by_tma) {
+      OfWarp(Stored(row % kResults));
+    } else {
+      ptx::Arrive(Stored(row % kResults));
+    }
+  }
   __device__ __forceinline__ void WaitForResults(uint32_t row) const {
     ptx::Wait(Stored(row % kResults), row / kResults & 1);
   }
-  __device__ __forceinline__ void ArriveBehindLoads(uint32_t row) const { OfWarp(Taken(row % kResults)); }
-  // Of TMA: the barrier of a step's copies; behind what one thread took of results.
+  // By each thread that takes results, or the one by which TMA does.
+  __device__ __forceinline__ void ArriveBehindLoads(uint32_t row) const { ptx::Arrive(Taken(row % kResults)); }
+  // Of TMA: the barrier of a step's copies.
   __device__ __forceinline__ uint32_t OfCopies(uint32_t step) const { return Copied(step % kTile.stages()); }
-  __device__ __forceinline__ void ArriveBehindTma(uint32_t row) const { ptx::Arrive(Taken(row % kResults)); }
 
  private:
   static __device__ __forceinline__ void OfWarp(uint32_t barrier) {

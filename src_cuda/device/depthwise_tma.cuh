@@ -59,11 +59,12 @@ __device__ __forceinline__ void StoreBoxes(const DepthwiseParams& p, const Depth
 #pragma unroll 1
     for (int32_t position = place.first_row; position < place.last_row; ++position, ++row) {
       barriers.WaitForResults(row);
+      ptx::FenceForTma();  // once for all threads that wrote, none of which need wait for it
       const uint32_t from = ptx::SharedAddress(ResultPlace<kTile>(p, shared, row));
       ptx::StoreBox(maps.strips, from, channel, {.w = 0, .h = position, .d = 0, .image = place.image});
       ptx::CommitStores();
       ptx::WaitForStores<1>();
-      if (row > 0) barriers.ArriveBehindTma(row - 1);
+      if (row > 0) barriers.ArriveBehindLoads(row - 1);
     }
   }
   ptx::WaitForStores<0>();
@@ -76,23 +77,17 @@ __device__ __forceinline__ void GatherBoxes(const DepthwiseParams& p, const Dept
   const DepthwiseRange range(p, worker);
   Gather<T, kTile> gather(p, barriers, 1, shared + p.places.taps);
   auto& [bands, sums] = gather;
-  uint32_t n = 0, row = 0, announced = 0;  // steps, complete rows and those that TMA may write, of all tiles
+  uint32_t n = 0, row = 0;  // steps, and complete rows, of all tiles
   const auto read = [&](uint32_t n) {
     barriers.WaitForCopies(n);
     const auto pixels = sums.First(p, StagePlace<kTile>(p, shared, n));
     barriers.ArriveBehindReads(n);
     return pixels;
   };
-  // Behind the next row's multiplications the fence has nothing to wait for.
-  const auto announce = [&] {
-    if (announced == row) return;
-    ptx::FenceForTma();
-    barriers.ArriveBehindStores(announced++);
-  };
   const auto store = [&](int lag) {
-    announce();
     barriers.WaitForPlace(row);
-    sums.Store(p, ResultPlace<kTile>(p, shared, row++), lag);
+    sums.Store(p, ResultPlace<kTile>(p, shared, row), lag);
+    barriers.ArriveBehindStores(row++);
   };
   auto pixels = read(0);
   for (int32_t begin = range.begin; begin < range.end;) {
@@ -108,7 +103,6 @@ __device__ __forceinline__ void GatherBoxes(const DepthwiseParams& p, const Dept
       if (step >= kTile.lags - 1) store(kTile.lags - 1);
     }
     StoreLastRows<kTile>(place, steps, store);
-    announce();
   }
 }
 
