@@ -59,7 +59,9 @@ __device__ __forceinline__ void StoreBoxes(const DepthwiseParams& p, const Depth
 #pragma unroll 1
     for (int32_t position = place.first_row; position < place.last_row; ++position, ++row) {
       barriers.WaitForResults(row);
-      ptx::FenceForTma();  // once for all threads that wrote, none of which need wait for it
+      // Once, by who has seen the arrivals of all that wrote, who then need not wait for it: the fence is between their
+      // writes and what TMA reads.
+      ptx::FenceForTma();
       const uint32_t from = ptx::SharedAddress(ResultPlace<kTile>(p, shared, row));
       ptx::StoreBox(maps.strips, from, channel, {.w = 0, .h = position, .d = 0, .image = place.image});
       ptx::CommitStores();
