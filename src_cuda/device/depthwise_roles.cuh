@@ -183,6 +183,15 @@ struct Gather {
   }
 };
 
+// Leaves a complete row of a lag, so many rows of all tiles behind the first, to those that write results.
+template <typename T, DepthwiseTile kTile>
+__device__ __forceinline__ void StoreRow(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
+                                         BandSums<T, kTile>& sums, int lag, uint32_t row, char* shared) {
+  barriers.WaitForPlace(row);
+  sums.Store(p, ResultPlace<kTile>(p, shared, row), lag);
+  barriers.ArriveBehindStores(row);
+}
+
 template <typename T, DepthwiseTile kTile>
 __device__ __forceinline__ void MultiplyGather(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
                                                int32_t worker, char* shared) {
@@ -191,11 +200,7 @@ __device__ __forceinline__ void MultiplyGather(const DepthwiseParams& p, const D
   auto& [bands, sums] = gather;
   constexpr bool kReadsAtOnce = kTile.sources() * kTile.blocks == 1;
   uint32_t n = 0, row = 0;  // steps, and complete rows, of all tiles
-  const auto store = [&](int lag) {
-    barriers.WaitForPlace(row);
-    sums.Store(p, ResultPlace<kTile>(p, shared, row), lag);
-    barriers.ArriveBehindStores(row++);
-  };
+  const auto store = [&](int lag) { StoreRow(p, barriers, sums, lag, row++, shared); };
   for (int32_t begin = range.begin; begin < range.end;) {
     const DepthwiseTilePlace place(p, begin, range.end);
     begin += place.rows();

@@ -86,11 +86,7 @@ __device__ __forceinline__ void GatherBoxes(const DepthwiseParams& p, const Dept
     barriers.ArriveBehindReads(n);
     return pixels;
   };
-  const auto store = [&](int lag) {
-    barriers.WaitForPlace(row);
-    sums.Store(p, ResultPlace<kTile>(p, shared, row), lag);
-    barriers.ArriveBehindStores(row++);
-  };
+  const auto store = [&](int lag) { StoreRow(p, barriers, sums, lag, row++, shared); };
   auto pixels = read(0);
   for (int32_t begin = range.begin; begin < range.end;) {
     const DepthwiseTilePlace place(p, begin, range.end);
