@@ -63,7 +63,7 @@ __device__ __forceinline__ void CopyBoxByTma(uint32_t to, const CUtensorMap& map
       : "memory");
 }
 
-// Puts what this thread did in shared memory before what TMA does there.
+// Puts what this thread did in shared memory, or waited for others to do, before what TMA does there.
 __device__ __forceinline__ void FenceForTma() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

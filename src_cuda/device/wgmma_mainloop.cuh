@@ -75,11 +75,11 @@ class WgmmaCopies {
 
   // The first pixel that this block copies, of a tile's first step.
   __device__ __forceinline__ ptx::PixelPlace FirstPixel(const WgmmaWork& work) const {
-    ptx::PixelPlace at = InPixels(rows_.At(work.first_row + FirstPart()), params_.problem.step, params_.corner);
-    if (work.steps.first == work.steps.taps * params_.chunks) {  // zeros lie behind the last image, or row
-      (params_.rank == 2 ? at.w : at.image) =
-          static_cast<int32_t>(params_.rank == 2 ? params_.problem.src_size[2] : params_.problem.batch);
-    }
+    const bool is_zeros = work.steps.first == work.steps.taps * params_.chunks;  // behind the last image, or row
+    const int32_t row = work.first_row + FirstPart();
+    if (params_.rank == 2) return {is_zeros ? static_cast<int32_t>(params_.problem.src_size[2]) : row, 0, 0, 0};
+    ptx::PixelPlace at = InPixels(rows_.At(row), params_.problem.step, params_.corner);
+    if (is_zeros) at.image = static_cast<int32_t>(params_.problem.batch);
     return at;
   }
 
@@ -96,6 +96,7 @@ class WgmmaCopies {
   __device__ __forceinline__ Step StepOf(const Tap& tap, int32_t step) const {
     int32_t chunk, rest;
     by_chunks_.Divide(step, &chunk);
+    if (params_.rank == 2) return {chunk * kChunk, 0, 0, 0, tap.filter_delta < 0 ? 1 : 0};
     int32_t number = Divider<int32_t>(params_.tap_stride, params_.tap_reciprocal).Divide(tap.filter_delta, &rest);
     bool is_tap = number < params_.problem.tap_count && rest == 0;
     if (tap.filter_delta < 0) is_tap = true, number = params_.problem.tap_count;

@@ -41,7 +41,7 @@ struct WgmmaParams {
   const ResidueClass* classes;
   int32_t counts[kSpatial];
   int32_t corner[kSpatial];  // of the first position's window, in any class
-  int32_t rank;
+  int32_t rank;        // of the maps; 2: pixels are the rows of a matrix, which the filter's one tap reads as they lie
   int32_t tap_stride;  // elements of the filter from a tap to the next
   int32_t chunks;      // of 64 source channels
   int32_t unit_rows, unit_cols;  // positions of a unit, of tiles of boxes
@@ -53,6 +53,7 @@ struct WgmmaParams {
   uint32_t chunk_reciprocal;
   uint32_t row_cluster_reciprocal, col_cluster_reciprocal;
   int32_t split;
+  int32_t class_taps;    // of the only residue class; 0 of several
   int32_t live_classes;  // those that have positions, the first ones of the table
   int32_t empty_classes;  // of these, those without taps whose zeros are stored beside other classes' works
   int32_t row_clusters;  // of a class's tiles

@@ -28,8 +28,8 @@ struct alignas(16) WgmmaWork {
 
 // Of a class's taps, without a look at the table if there is one class.
 __device__ __forceinline__ void FindTaps(const WgmmaParams& p, WgmmaWork* work) {
-  work->first_tap = 0, work->steps.taps = p.problem.tap_count;
-  if (p.problem.class_count > 1) {
+  work->first_tap = 0, work->steps.taps = p.class_taps;
+  if (p.class_taps == 0) {
     const ResidueClass& residue = p.classes[work->residue];
     work->first_tap = residue.first_tap, work->steps.taps = residue.tap_count;
   }

@@ -91,8 +91,12 @@ class WgmmaStores {
   // To be called before a tile's pieces are stored: each lane finds out where 16 of the tile's rows begin, for all.
   __device__ __forceinline__ void FindPlaces(int32_t residue, int32_t first_row) {
     static_assert(kTile.rows <= 32 * kResultRows, "each 16 rows have a lane");
-    place_ = InPixels(rows_.At(first_row + lane_ * kResultRows), params_.problem.period,
-                      params_.classes[residue].phase);
+    const int32_t row = first_row + lane_ * kResultRows;
+    if (!kTile.boxed && params_.rank == 2) {
+      place_ = {row, 0, 0, 0};
+    } else {
+      place_ = InPixels(rows_.At(row), params_.problem.period, params_.classes[residue].phase);
+    }
   }
 
   // Stores a piece, rounded: 64 of the tile's rows by some columns.
@@ -103,15 +107,16 @@ class WgmmaStores {
     if constexpr (kTile.transposed) {  // each warp has 16 channels of all rows, of which it has TMA store 16
       ptx::SyncWarpgroup();
       WriteColumns(pairs, buffer);
-      ptx::FenceForTma();
       ptx::SyncWarpgroup();
     } else {
       __syncwarp();
       WriteRows(pairs, part);
-      ptx::FenceForTma();
       __syncwarp();
     }
     if (lane_ == 0) {
+      // Once, by who has waited for all that wrote, none of whom then waits for the fence: it is between their writes
+      // and what TMA reads.
+      ptx::FenceForTma();
       if constexpr (kTile.boxed) {
         ptx::StoreBox(params_.out_maps[residue], part, col, at);
       } else {

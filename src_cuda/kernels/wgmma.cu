@@ -188,6 +188,7 @@ WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
     params.box_rows = static_cast<int32_t>(BoxSize(p, im2col, 1));
     params.box_cols = static_cast<int32_t>(BoxSize(p, im2col, 2));
   }
+  params.class_taps = p.class_count == 1 ? p.tap_count : 0;
   params.live_classes = static_cast<int32_t>(LiveClasses(p));
   params.empty_classes = params.has_out_maps && StoresZeros(tile) ? im2col.empty_classes : 0;
   const int dealt_classes = params.live_classes - params.empty_classes;
