@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from cases import GENERAL
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from jax import export, lax
 from reference import lax_channels_last
@@ -712,6 +712,35 @@ def test_large_windows_leave_room_for_two_thread_blocks():
 
 
 (BY_TMA,) = (row.tile for row in CUDA["depthwise"].TILES if row.tile.by_tma)
+
+
+@settings(max_examples=300, deadline=None, database=None)
+@given(
+    st.tuples(st.integers(1, 17), st.integers(1, 9), st.integers(1, 64), st.just(64)),
+    st.tuples(st.integers(1, 7), st.integers(1, 9)),
+    st.tuples(st.tuples(st.just(3), st.just(3)), st.tuples(st.integers(-8, 12), st.integers(-8, 12))),
+    st.sampled_from([None, (8, 8), (8, 16), (3, 32), (8, 64)]),
+)
+def test_strips_of_boxes_read_pixels_of_their_image_alone(lhs, kernel, padding, area):
+    """Images' rows share the zeros between them. A reduce may read others' pixels where that goes nowhere."""
+    assume(lhs[2] + sum(padding[1]) >= kernel[1])
+    problem = each_channel(lhs, kernel, padding=padding)
+    for kind, of_pass in passes_of(problem).values():
+        plan = choose("cuda", kind, of_pass, as_it_is("depthwise", BY_TMA, area=area)).plan
+        if plan is None:
+            continue
+        stream = stream_of(BY_TMA, Product(kind, of_pass), plan.settings.area)
+        (*_, first), (*_, width), (*_, outputs) = window(of_pass).first, of_pass.in_spatial, of_pass.out_spatial
+        output, pixel = np.arange(8 * stream.strips)[:, None], np.arange(BY_TMA.pixels)
+        at = output // 8 * 8 + pixel  # from the image's row
+        tap = pixel - output % 8
+        is_taken = (output < outputs) & (tap >= 0) & (tap < window(of_pass).cols) | (kind == "gather")
+        other, col = at // stream.source_pitch, at % stream.source_pitch + first
+        is_pixel, is_own = (col >= 0) & (col < width), (at + first >= 0) & (at + first < width)
+        assert np.array_equal(is_taken & is_pixel & (other == 0), is_taken & is_own)
+        assert not np.any(is_taken & is_pixel & (other > 0))
+        assert at.max() < stream.source_pitch + stream.source_behind
+        assert stream.shared_bytes <= TYPICAL_DEVICE.shared_bytes
 
 
 @pytest.mark.parametrize("problem, reason", [

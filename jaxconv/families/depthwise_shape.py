@@ -325,7 +325,8 @@ class Stream:
         """Of a thread block: MakePlaces of src_cuda/kernels/depthwise.cu."""
         tile = self.tile
         if tile.by_tma:
-            row, result_row = self._box_bytes(self._source_width(self.strips)), self._box_bytes(self.strips * STRIP)
+            row = _box_bytes(self.images * self.source_pitch + self.source_behind)
+            result_row = _box_bytes(self.images * self._box_pitch(self.strips * STRIP))
         else:
             row = self._copies(max(1, self.images), self.strips) * self._batch
             result_row = tile.strip_pieces * self._batch
@@ -337,10 +338,27 @@ class Stream:
         results = tile.results * tile.period * result_row
         return tile.stages * tile.sources * row + results + self._fixed + sums + barriers
 
-    def _box_bytes(self, width: int) -> int:
-        """Of a row of the tile's images, each of so many pixels, and some for whose sake banks differ."""
-        pitch = width | 1 if self.product.kind == "gather" else (width + 3) // 8 * 8 + 4
-        return ceil_div(self.images * pitch * BOX_PIXEL_BYTES, BOX_TURN_BYTES) * BOX_TURN_BYTES
+    def _box_pitch(self, width: int) -> int:
+        """Pixels from a row of one of the tile's images to the next one's, so that banks differ."""
+        return width | 1 if self.product.kind == "gather" else (width + 3) // 8 * 8 + 4
+
+    @property
+    def source_pitch(self) -> int:
+        """By TMA: pixels from an image's source row to the next image's.
+
+        A row ends with the image's last pixel, or where strips read nothing but zeros of the next image; in a reduce
+        also other pixels, but only for taps that there are none of, or outputs whose gradient is zero.
+        """
+        problem, taken = self.product.problem, self._source_width(self.strips)
+        if self.product.kind == "reduce":
+            taken = min(taken, problem.out_spatial[-1] + self.tile.pixels - STRIP)
+        zeros = min(max(-self.window.first[2], 0), taken)
+        return self._box_pitch(max(min(zeros + problem.in_spatial[-1], taken), taken - zeros))
+
+    @property
+    def source_behind(self) -> int:
+        """By TMA: zeros behind a box, that strips of the last image read."""
+        return max(0, self._source_width(self.strips) - self.source_pitch)
 
     def _batch_bytes(self) -> int:
         """Of what all threads copy at once, with gaps."""
@@ -414,6 +432,11 @@ def pieces_of(tile: DepthwiseTile, product: Product) -> tuple[int, int, int]:
     reach = window(product.problem)
     cols = 1 if reach.pixels <= tile.pixels else ceil_div(reach.cols, piece_cols(tile, product))
     return (reach.depths, ceil_div(reach.rows, tile.step * tile.lags), cols)
+
+
+def _box_bytes(pixels: int) -> int:
+    """Of pixels that TMA copies, in shared memory."""
+    return ceil_div(pixels * BOX_PIXEL_BYTES, BOX_TURN_BYTES) * BOX_TURN_BYTES
 
 
 @lru_cache(maxsize=4096)

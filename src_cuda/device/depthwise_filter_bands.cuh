@@ -52,15 +52,22 @@ class FilterBandSums {
     }
   }
 
-  // Of a step, what is multiplied: a lane's pixels of the gradient's row, and of a source row if there is one.
+  // Of a step, what is multiplied: a lane's pixels of the gradient's row, or zeros, and of a source row, if there is
+  // one.
   struct Pixels {
     PixelPart<kChannels> gradient[4];
     PixelPart<kChannels> source[4][2];
   };
 
-  __device__ __forceinline__ Pixels First(const DepthwiseParams& p, uint32_t stage, bool has_source) const {
+  __device__ __forceinline__ Pixels First(const DepthwiseParams& p, uint32_t stage, bool has_source,
+                                          bool has_gradient) const {
     Pixels pixels;
-    ReadGradient(p, stage + kTile.sources() * p.places.row, pixels.gradient);
+    if (has_gradient) {
+      ReadGradient(p, stage + kTile.sources() * p.places.row, pixels.gradient);
+    } else {
+#pragma unroll
+      for (auto& part : pixels.gradient) part = {};
+    }
     if (has_source) ReadSource(p, stage, 0, pixels.source);
     return pixels;
   }
@@ -95,15 +102,16 @@ class FilterBandSums {
   template <typename Find>
   static __device__ __forceinline__ void Store(const DepthwiseParams& p, int32_t slice, const float* shared,
                                                Find&& find) {
-    const int32_t apart = static_cast<int32_t>(p.problem.step[2]) * kStripCols + 1;
-    StoreTaps<kTile>(p, slice, find, [&](int32_t from, int32_t channel) {
+    const int32_t step = kTile.by_tma ? 1 : static_cast<int32_t>(p.problem.step[2]), apart = step * kStripCols + 1;
+    // Half of a warp's lanes begin with the second column: channels' sums are in banks an even number apart, a
+    // diagonal's columns an odd number.
+    const int32_t exchanged = threadIdx.x / 16 % 2 * apart;
+    StoreTaps<kTile>(p, slice, p.sets, find, [&](int32_t set, int32_t from, int32_t channel) {
+      const float* diagonal = shared + Left(p, set, channel) + from * kStripCols;
+      const float *even = diagonal + exchanged, *odd = diagonal - exchanged;
       float sum = 0;
-#pragma unroll 1
-      for (int32_t set = 0; set < p.sets; ++set) {
-        const float* diagonal = shared + Left(p, set, channel) + from * kStripCols;
 #pragma unroll
-        for (int col = 0; col < kStripCols; ++col) sum += diagonal[col * apart];
-      }
+      for (int col = 0; col < kStripCols; ++col) sum += (col % 2 ? odd : even)[col * apart];
       return sum;
     });
   }

@@ -231,11 +231,9 @@ class LaneFilterSums {
   template <typename Find>
   static __device__ __forceinline__ void Store(const DepthwiseParams& p, int32_t slice, const float* shared,
                                                Find&& find) {
-    StoreTaps<kTile>(p, slice, find, [&](int32_t from, int32_t channel) {
-      const float* lanes = shared + from * kDepthwiseThreads + channel;
-      float sum = 0;
-      for (int32_t other = 0; other < kDepthwiseThreads; other += p.channels) sum += lanes[other];
-      return sum;
+    const int32_t lanes = kDepthwiseThreads >> p.log_channels;
+    StoreTaps<kTile>(p, slice, lanes, find, [&](int32_t lane, int32_t from, int32_t channel) {
+      return shared[from * kDepthwiseThreads + (lane << p.log_channels) + channel];
     });
   }
 

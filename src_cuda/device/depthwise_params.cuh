@@ -110,8 +110,9 @@ struct DepthwiseParams {
   int32_t tile_strips;   // of all images, with those behind the last that make whole multiplications
   int32_t strip_step;    // source pixels between neighbouring strips
   int32_t band_begin;    // source pixels from a strip's first output to its last: zeros before a gather's taps
-  int32_t src_width;     // source pixels of an image's row in shared memory
+  int32_t src_width;     // source pixels of an image's row in shared memory; by TMA to the next one's: they share zeros
   uint32_t width_inverse;  // InverseOf it; 0 of one image
+  int32_t src_behind;    // by TMA: zeros behind a box, that strips of the last image read
   int32_t copies;        // of a thread, of a source row
   int32_t rows;          // of a tile at most, in the destination's positions of one class
   int32_t all_rows;

@@ -81,7 +81,12 @@ class DepthwiseBarriers {
   __device__ __forceinline__ void WaitForCopies(uint32_t step) const {
     ptx::Wait(Copied(step % kTile.stages()), step / kTile.stages() & 1);
   }
-  __device__ __forceinline__ void ArriveBehindReads(uint32_t step) const { OfWarp(Read(step % kTile.stages())); }
+  __device__ __forceinline__ void ArriveBehindReads(uint32_t step) const { ArriveBehindReadsOf(step % kTile.stages()); }
+  // By who counts stages, and knows whether the ring's round is an odd one, itself.
+  __device__ __forceinline__ void WaitForCopiesOf(uint32_t stage, uint32_t parity) const {
+    ptx::Wait(Copied(stage), parity);
+  }
+  __device__ __forceinline__ void ArriveBehindReadsOf(uint32_t stage) const { OfWarp(Read(stage)); }
   // The same of results, which go the other way.
   __device__ __forceinline__ void WaitForPlace(uint32_t row) const {
     if (row >= kResults) ptx::Wait(Taken(row % kResults), row / kResults + 1 & 1);

@@ -479,7 +479,7 @@ struct BandPlace {
 struct StoredTap {
   static constexpr int32_t kNone = -1, kOfOthers = -2;
 
-  int32_t from;  // pixels of slots; none if no position sees the tap, or if it is another piece's
+  int32_t from;  // pixels of slots; kNone if no position sees the tap, kOfOthers if it is another piece's
   int32_t to;    // elements of the filter
 
   StoredTap() = default;
@@ -497,10 +497,11 @@ struct StoredTap {
 
 static_assert(sizeof(StoredTap) == kStoredTapBytes, "shared memory has room for it");
 
-// Stores taps of a reduce into a slice: find(t) says which, and sum_of(from, channel of the thread block's) what. By
-// all threads that multiply.
-template <DepthwiseTile kTile, typename Find, typename SumOf>
-__device__ __forceinline__ void StoreTaps(const DepthwiseParams& p, int32_t slice, Find&& find, SumOf&& sum_of) {
+// Stores taps of a reduce into a slice: find(t) says which, and part_of(part, from, channel of the thread block's) what
+// they are the sums of. By all threads that multiply, each of which reads several taps' parts at once.
+template <DepthwiseTile kTile, typename Find, typename PartOf>
+__device__ __forceinline__ void StoreTaps(const DepthwiseParams& p, int32_t slice, int32_t parts, Find&& find,
+                                          PartOf&& part_of) {
   const DepthwiseLane lane(p, kTile);
   const int32_t channel = FirstChannel(p) + lane.channel, count = static_cast<int32_t>(p.problem.tap_count);
   if (channel >= p.all_channels) return;
@@ -509,13 +510,18 @@ __device__ __forceinline__ void StoreTaps(const DepthwiseParams& p, int32_t slic
 #pragma unroll 1
   for (int32_t begin = lane.number; begin < count; begin += kLoads * lane.all) {
     StoredTap taps[kLoads];
+    float sums[kLoads] = {};
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) taps[i] = find(min(begin + i * lane.all, count - 1));
+#pragma unroll 1
+    for (int32_t part = 0; part < parts; ++part) {
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) sums[i] += part_of(part, max(taps[i].from, 0), lane.channel);
+    }
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      if (begin + i * lane.all >= count) break;
-      if (taps[i].from == StoredTap::kOfOthers) continue;
-      const float sum = taps[i].from == StoredTap::kNone ? 0 : sum_of(taps[i].from, lane.channel);
+      if (begin + i * lane.all >= count || taps[i].from == StoredTap::kOfOthers) continue;
+      const float sum = taps[i].from == StoredTap::kNone ? 0 : sums[i];
       StoreNarrowed(Pack<float, 1>{sum}, p.out, first_to + taps[i].to, p.out_type);
     }
   }

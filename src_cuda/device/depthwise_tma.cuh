@@ -1,9 +1,9 @@
 // The depthwise family's kernels whose rows TMA copies, each by an instruction of one thread.
 //
 // Where warps copy, a row's pieces take as many turns at shared memory as the warps that multiply, and their places are
-// worked out before the first copy. Here a box is a row of all images of a tile: zeros around them, and what is behind
-// the last image, are TMA's work, too. Few warps then share out the registers, so that the next step's pixels may be
-// read while a step is multiplied.
+// worked out before the first copy. Here a box is a row of all images of a tile: zeros between them, and in place of
+// images behind the last, are TMA's work, too. Few warps then share out the registers, so that the next step's pixels
+// may be read while a step is multiplied.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@
 
 namespace jaxconv {
 
-// A role of one thread: copies all steps' rows into the ring.
+// A role of one thread: copies all steps' rows into the ring. To be called by its warp instead of __syncthreads, before
+// which it finds out where the first rows are.
 template <DepthwiseTile kTile, Pass kPass>
 __device__ __forceinline__ void LoadBoxes(const DepthwiseParams& p, const DepthwiseMaps& maps,
                                           const DepthwiseBarriers<kTile>& barriers, int32_t worker,
@@ -24,9 +25,13 @@ __device__ __forceinline__ void LoadBoxes(const DepthwiseParams& p, const Depthw
   const int32_t channel = FirstChannel(p);
   const uint32_t row_bytes = p.images * p.src_width * kBoxPixelBytes;
   const uint32_t gradient_bytes = kReduces ? p.images * p.strips_pitch * kBoxPixelBytes : 0;
+  DepthwiseTilePlace place(p, range.begin, range.end);
+  // Or the compiler works it out behind the barrier.
+  ptx::Keep(place.image), ptx::Keep(place.first_row), ptx::Keep(place.last_row);
+  __syncthreads();
+  if (threadIdx.x % 32 != 0) return;
   uint32_t n = 0;  // steps of all tiles
-  for (int32_t begin = range.begin; begin < range.end;) {
-    const DepthwiseTilePlace place(p, begin, range.end);
+  for (int32_t begin = range.begin; begin < range.end; place = {p, begin, range.end}) {
     begin += place.rows();
     const int32_t steps = kReduces ? place.ReduceSteps(p, kTile, {}) : place.SeenGatherSteps(p, kTile);
 #pragma unroll 1
@@ -34,14 +39,23 @@ __device__ __forceinline__ void LoadBoxes(const DepthwiseParams& p, const Depthw
       barriers.WaitForStage(n);
       const uint32_t to = StagePlace<kTile>(p, shared, n), barrier = barriers.OfCopies(n);
       const int32_t row = place.first_row + step, source_row = row + p.first_row;
-      const bool is_copied = !kReduces || HasRow(p, source_row);
-      ptx::ArriveExpecting(barrier, (is_copied ? row_bytes : 0) + gradient_bytes);
-      if (is_copied) ptx::CopyBoxByTma(to, maps.source, barrier, channel, p.first_col, source_row, 0, place.image);
-      if constexpr (kReduces) {
-        constexpr int32_t kNone = -1;  // zeros
-        const int32_t gradient_row = row < place.last_row ? row : kNone;
-        ptx::CopyBoxByTma(to + p.places.row, maps.strips, barrier, channel, 0, gradient_row, 0, place.image);
-      }
+      const bool has_source = !kReduces || HasRow(p, source_row), has_gradient = kReduces && row < place.last_row;
+      ptx::ArriveExpecting(barrier, (has_source ? row_bytes : 0) + (has_gradient ? gradient_bytes : 0));
+      if (has_source) ptx::CopyBoxByTma(to, maps.source, barrier, channel, p.first_col, source_row, 0, place.image);
+      if (has_gradient) ptx::CopyBoxByTma(to + p.places.row, maps.strips, barrier, channel, 0, row, 0, place.image);
+    }
+  }
+}
+
+// A role of kThreads threads, of which this is one: stores zeros behind each stage's source row, where strips of the
+// last image read some pixels, too.
+template <DepthwiseTile kTile, int kThreads>
+__device__ __forceinline__ void ClearBehindBoxes(const DepthwiseParams& p, int thread, char* shared) {
+  const int32_t begin = p.images * p.src_width * kBoxPixelBytes;
+  for (int stage = 0; stage < kTile.stages(); ++stage) {
+    char* const row = shared + stage * p.places.stage;
+    for (int32_t i = begin + thread * kPieceBytes; i < p.places.row; i += kThreads * kPieceBytes) {
+      *reinterpret_cast<uint4*>(row + i) = uint4{};
     }
   }
 }
@@ -110,25 +124,27 @@ __device__ __forceinline__ void ReduceBoxes(const DepthwiseParams& p, const Dept
                                             int32_t worker, char* shared) {
   const DepthwiseRange range(p, worker);
   Reduce<T, kTile>(p, barriers, 1, worker, shared, [&](auto& sums) {
-    const auto read = [&](uint32_t n, int32_t source_row) {
-      barriers.WaitForCopies(n);
-      const auto pixels = sums.First(p, StagePlace<kTile>(p, shared, n), HasRow(p, source_row));
-      barriers.ArriveBehindReads(n);
+    uint32_t stage = 0, parity = 0;  // of the next step to be read: by divisions of its number they are known later
+    const uint32_t first_stage = ptx::SharedAddress(shared);
+    const auto read = [&](int32_t source_row, bool has_gradient) {
+      barriers.WaitForCopiesOf(stage, parity);
+      const auto pixels = sums.First(p, first_stage + stage * p.places.stage, HasRow(p, source_row), has_gradient);
+      barriers.ArriveBehindReadsOf(stage);
+      stage = stage + 1 < kTile.stages() ? stage + 1 : 0;
+      parity ^= stage == 0;
       return pixels;
     };
-    uint32_t n = 0;  // steps of all tiles
     for (int32_t begin = range.begin; begin < range.end;) {
       const DepthwiseTilePlace place(p, begin, range.end);
       begin += place.rows();
       const int32_t steps = place.ReduceSteps(p, kTile, {});
       int32_t source_row = place.first_row + p.first_row;
       sums.Begin(place.rows());
-      auto pixels = read(n, source_row);
+      auto pixels = read(source_row, true);
       InTurns<kTile.lags>(steps, [&]<int kTurn>(int32_t step) {
         const bool has_source = HasRow(p, source_row++);
-        ++n;
         sums.template Multiply<kTurn>(pixels, has_source, [&] {
-          if (step + 1 < steps) pixels = read(n, source_row);
+          if (step + 1 < steps) pixels = read(source_row, step + 1 < place.rows());
         });
       });
     }
@@ -154,10 +170,17 @@ __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
       if (threadIdx.x == 0) ptx::PrefetchMap(maps.source), ptx::PrefetchMap(maps.strips);
       if (ptx::SharedAddress(boxes) % kBoxTurnBytes != 0) __trap();
       ptx::LeaveRegisters<kRegisters.copier>();
-      __syncthreads();
-      if (threadIdx.x == 0) LoadBoxes<kTile, kPass>(p, maps, barriers, worker, boxes);
-      if constexpr (kPass == Pass::kGather) {
-        if (threadIdx.x == 32) StoreBoxes<kTile>(p, maps, barriers, worker, boxes);
+      constexpr int kBusy = 64;  // threads, of the warps that copy and store
+      if (threadIdx.x < 32) {
+        LoadBoxes<kTile, kPass>(p, maps, barriers, worker, boxes);
+      } else {
+        if (threadIdx.x >= kBusy) {
+          ClearBehindBoxes<kTile, FirstMultiplier(kTile) - kBusy>(p, threadIdx.x - kBusy, boxes);
+        }
+        __syncthreads();
+        if constexpr (kPass == Pass::kGather) {
+          if (threadIdx.x == 32) StoreBoxes<kTile>(p, maps, barriers, worker, boxes);
+        }
       }
     } else {
       BeginMultiplier<T, kTile, kPass>(p);

@@ -85,7 +85,7 @@ int64_t BoxBytes(int64_t pixels) { return CeilDiv(pixels * kBoxPixelBytes, kBoxT
 
 DepthwisePlaces MakePlaces(const DepthwiseParams& d, const DepthwiseTile& tile, Pass pass) {
   const int64_t images = d.images;
-  const int64_t row = tile.by_tma ? BoxBytes(images * d.src_width) : int64_t{d.copies} * d.batch;
+  const int64_t row = tile.by_tma ? BoxBytes(images * d.src_width + d.src_behind) : int64_t{d.copies} * d.batch;
   const int64_t result_row = tile.by_tma ? BoxBytes(images * d.strips_pitch) : int64_t{StripPieces(tile)} * d.batch;
   const int64_t stage = tile.sources() * row + (pass == Pass::kReduce ? result_row : 0);
   const int64_t other = CeilDiv(OtherBytes(d, tile, pass), 128) * 128;
@@ -116,7 +116,7 @@ int32_t BatchBytes(const DepthwiseParams& d, const DepthwiseTile& tile) {
 // Source pixels from a strip to the next.
 int32_t StripStep(const ConvProblem& p) { return static_cast<int32_t>(kStripCols * p.step[2] / p.period[2]); }
 
-// Pixels of each image, or plane, in a source row of a tile.
+// Pixels that strips of an image, or plane, read of its source row.
 int32_t SourceWidth(const ConvProblem& p, const DepthwiseTile& tile, const Stream& stream) {
   return (stream.cols / kStripCols - 1) * StripStep(p) + tile.pixels();
 }
@@ -131,6 +131,16 @@ int32_t CopiesOf(const ConvProblem& p, const DepthwiseTile& tile, const Stream& 
 // From an image's row in a box to the next one's, in pixels: what a warp reads at once of neighbouring strips, which
 // are of neighbouring images, is then in all banks. In a gather that is every other pixel, in a reduce four neighbours.
 int32_t BoxPitch(int32_t width, Pass pass) { return pass == Pass::kGather ? width | 1 : (width + 3) / 8 * 8 + 4; }
+
+// The same of a source row. Zeros in front of an image are those behind the one before, too: its row ends with its last
+// pixel, or where strips read nothing but those zeros. A reduce's may also read pixels of the next image, but only for
+// taps that there are none of, or outputs whose gradient is zero.
+int32_t SourcePitch(const ConvProblem& p, const DepthwiseTile& tile, const Stream& stream, Pass pass) {
+  const int64_t width = SourceWidth(p, tile, stream);
+  const int64_t taken = pass == Pass::kGather ? width : std::min(width, p.dst_size[2] + tile.pixels() - kStripCols);
+  const int64_t zeros = std::min(std::max(-int64_t{stream.first[2]}, int64_t{0}), taken);
+  return BoxPitch(static_cast<int32_t>(std::max(std::min(zeros + p.src_size[2], taken), taken - zeros)), pass);
+}
 
 // Everything but the operands and the workers, of a plan whose stream is one.
 DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const Plan& plan) {
@@ -164,8 +174,9 @@ DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const Plan& pla
   d.band_begin = d.strip_step - static_cast<int32_t>(p.step[2]);
   d.images_first = d.images > 1 && (d.strips % 2 == 0 || d.strips == 1);
   d.strip_inverse = d.images == 1 ? 0 : InverseOf(d.images_first ? d.images : d.strips);
-  d.src_width = SourceWidth(p, tile, stream);
-  if (tile.by_tma) d.src_width = BoxPitch(d.src_width, pass), d.strips_pitch = BoxPitch(stream.cols, pass);
+  d.src_width = tile.by_tma ? SourcePitch(p, tile, stream, pass) : SourceWidth(p, tile, stream);
+  d.src_behind = std::max(0, SourceWidth(p, tile, stream) - d.src_width);
+  d.strips_pitch = BoxPitch(stream.cols, pass);
   d.width_inverse = d.images == 1 ? 0 : InverseOf(d.src_width);
   d.copies = CopiesOf(p, tile, stream);
   d.log_gap = pass == Pass::kGather && tile.channels == 8 ? 1 : 3;
