@@ -35,34 +35,42 @@ cudaError_t Enqueue(Kernel* kernel, int64_t blocks, int threads, cudaStream_t st
 
 inline constexpr int kSliceThreads = 256;
 
+// Adds so many slices in order, the first of which is at `from`, each `step` elements further on. One round of loads is
+// all there is of instructions: most calls take one, and wait for instructions to come from memory, too.
+template <typename Acc>
+__device__ __forceinline__ Acc AddEach(const Acc* from, int64_t step, int split) {
+  constexpr int kLoads = 8;  // in flight
+  Acc sum = 0;
+#pragma unroll 1
+  for (; split > 0; split -= kLoads) {
+    Acc values[kLoads];
+#pragma unroll
+    for (int j = 0; j < kLoads; ++j, from += step) values[j] = j < split ? *from : 0;
+#pragma unroll
+    for (int j = 0; j < kLoads; ++j) sum += values[j];
+  }
+  return sum;
+}
+
 // Adds slices, kParts threads a result: each every kParts-th slice in order, then the parts in theirs.
 template <typename Acc, int kParts>
 __global__ void AddSlicesKernel(const Acc* slices, void* out, DType type, int64_t elements, int split) {
   constexpr int kResults = kSliceThreads / kParts;
-  __shared__ Acc parts[kParts][kResults];
   const int result = threadIdx.x % kResults, part = threadIdx.x / kResults;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kResults + result;
+  Acc sum = 0;
   if (i < elements) {
-    constexpr int kLoads = 8;  // in flight
-    Acc sum = 0;
-    for (int first = part; first < split; first += kLoads * kParts) {
-      Acc values[kLoads];
-#pragma unroll
-      for (int j = 0; j < kLoads; ++j) {
-        const int s = first + j * kParts;
-        values[j] = s < split ? slices[s * elements + i] : 0;
-      }
-#pragma unroll
-      for (int j = 0; j < kLoads; ++j) sum += values[j];
-    }
-    parts[part][result] = sum;
+    sum = AddEach(slices + part * elements + i, kParts * elements, CeilDiv(split - part, kParts));
   }
-  __syncthreads();
-  if (part > 0 || i >= elements) return;
-  Acc sum = parts[0][result];
+  if constexpr (kParts > 1) {
+    __shared__ Acc parts[kParts][kResults];
+    parts[part][result] = sum;
+    __syncthreads();
+    sum = parts[0][result];
 #pragma unroll
-  for (int p = 1; p < kParts; ++p) sum += parts[p][result];
-  StoreNarrowed(Pack<Acc, 1>{sum}, out, i, type);
+    for (int p = 1; p < kParts; ++p) sum += parts[p][result];
+  }
+  if (part == 0 && i < elements) StoreNarrowed(Pack<Acc, 1>{sum}, out, i, type);
 }
 
 // The last kernel of a call that keeps sums in the scratch: adds the slices in an order of its own.
