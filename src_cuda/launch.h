@@ -285,6 +285,8 @@ struct DepthwiseTile {
   bool has_copiers = false;
   // Whether TMA does so instead: boxes of whole rows of two images or more, of which a tile has 16 strips.
   bool by_tma = false;
+  // Whether pairs of source rows are multiplied at once, of images of at most eight columns: a reduce by TMA alone.
+  bool in_pairs = false;
 
   bool operator==(const DepthwiseTile&) const = default;
 
@@ -299,7 +301,10 @@ struct DepthwiseTile {
   constexpr int stages() const { return by_tma ? 6 : sources() * blocks == 1 ? 8 : 4; }
   // Registers of the sums, of a gather and of a reduce.
   constexpr int gather_sums() const { return period * lags * row_sums(); }
-  constexpr int reduce_sums() const { return slots() * (on_cuda_cores() ? width : 4 * blocks * channels); }
+  constexpr int reduce_sums() const {
+    if (in_pairs) return 4 * pairs() * 2 * channels;
+    return slots() * (on_cuda_cores() ? width : 4 * blocks * channels);
+  }
   // Sums of a lane that are a row's.
   constexpr int row_sums() const { return on_cuda_cores() ? 8 : 4 * channels; }
   // Thread blocks that a multiprocessor is to hold: as registers allow.
@@ -316,6 +321,12 @@ struct DepthwiseTile {
   // Channels that are left out behind each pixel's in a gather's table of taps on tensor cores, so that other pixels'
   // are in other banks. A large window's table would leave no room for a second thread block: only where warps copy.
   constexpr int table_gap() const { return has_copiers ? channels : 0; }
+  // By TMA, rows of a step; and pairs of source rows that a row of the gradient is multiplied with.
+  constexpr int box_rows() const { return in_pairs ? 2 : 1; }
+  constexpr int pairs() const { return (lags + 1) / 2; }
+  // Steps by which the gradient's rows come behind the first source row that they are multiplied with.
+  constexpr int late_steps() const { return in_pairs ? pairs() - 1 : 0; }
+  constexpr bool gathers() const { return !in_pairs; }
   // Whether a warp's registers hold a reduce's sums.
   constexpr bool reduces() const { return period == 1 && reduce_sums() <= 160; }
 };
@@ -332,7 +343,7 @@ inline constexpr DepthwiseTile kDepthwiseTiles[] = {
     {1, 1, 1, 0, 0, 32, 1, true},
     {1, 1, 3, 1, 4, 0, 1, false, true}, {1, 1, 5, 1, 4, 0, 1, false, true}, {1, 1, 7, 1, 4, 0, 1, false, true},
     {2, 1, 2, 2, 4, 0, 1, false, true}, {1, 2, 2, 1, 4, 0, 1, false, true},
-    {1, 1, 7, 1, 4, 0, 1, false, true, true},
+    {1, 1, 7, 1, 4, 0, 1, false, true, true}, {1, 1, 7, 1, 4, 0, 1, false, true, true, true},
 };
 
 // The place of a tile in the table, or -1.
@@ -347,17 +358,17 @@ constexpr int DepthwiseTileIndex(const DepthwiseTile& tile) {
 
 // The same tile where TMA does not copy, but warps do; and where all warps do.
 constexpr DepthwiseTile WithoutTma(DepthwiseTile tile) {
-  tile.by_tma = false;
+  tile.by_tma = tile.in_pairs = false;
   return tile;
 }
 constexpr DepthwiseTile WithoutCopiers(DepthwiseTile tile) {
-  tile.has_copiers = tile.by_tma = false;
+  tile.has_copiers = tile.by_tma = tile.in_pairs = false;
   return tile;
 }
 
 constexpr bool HasTilesWithoutCopiers() {
   for (const DepthwiseTile& tile : kDepthwiseTiles) {
-    if (tile.by_tma && !tile.has_copiers) return false;
+    if ((tile.by_tma && !tile.has_copiers) || (tile.in_pairs && !tile.by_tma)) return false;
     if (DepthwiseTileIndex(WithoutTma(tile)) < 0 || DepthwiseTileIndex(WithoutCopiers(tile)) < 0) return false;
   }
   return true;

@@ -304,6 +304,16 @@ def of_channels():
     yield "boxes_of_a_line", each((33, 14, 64), (5,))
     yield "boxes_of_images_inside", Convolution((7, 6, 20, 64), (5, 5, 1, 64), dict(
         window_strides=(1, 1), padding="SAME", dimension_numbers=("HWNC", "HWIO", "HWNC"), feature_group_count=64))
+    yield "boxes_of_13", each((9, 13, 13, 96), (7, 8))
+    yield "boxes_of_8", each((17, 8, 8, 64), (5, 8))
+    yield "boxes_of_6_to_7", each((33, 5, 6, 120), (6, 3), padding=((0, 3), (-1, 4)))
+    yield "boxes_of_8_to_3", each((5, 9, 8, 64), (3, 6), padding="VALID")
+    yield "tall_boxes", each((3, 41, 5, 32), (7, 7))
+    yield "low_boxes", each((18, 4, 3, 96), (7, 7), padding=((9, 0), (3, 3)))
+    yield "lower_boxes", each((18, 2, 3, 32), (7, 7))
+    yield "boxes_of_a_short_line", each((40, 7, 64), (5,))
+    yield "boxes_of_small_images_inside", Convolution((7, 6, 20, 64), (5, 7, 1, 64), dict(
+        window_strides=(1, 1), padding="SAME", dimension_numbers=("WHNC", "HWIO", "HWNC"), feature_group_count=64))
     yield "depthwise_5x5", each((3, 17, 19, 40), (5, 5))
     yield "depthwise_7x7", each((2, 30, 29, 16), (7, 7))
     yield "whole_pieces_of_float32", each((2, 9, 10, 12), (3, 3))
@@ -685,9 +695,9 @@ def passes_in_slices(family):
 
 def kernels_of(family, row):
     """The (dtype, pass)es that a tile of a partial family has kernels for."""
-    reduces = family != "depthwise" or row.tile.reduces
+    has = lambda which: family != "depthwise" or (row.tile.reduces if which == "wgrad" else row.tile.gathers)
     passes = {"bfloat16_to_float32": ["fprop"]}
-    every = [which for which in passes_of_family(family) if reduces or which != "wgrad"]
+    every = [which for which in passes_of_family(family) if has(which)]
     return [(dtype, which) for dtype in dtypes_of(family, row) for which in passes.get(dtype, every)]
 
 
@@ -740,6 +750,19 @@ def test_exact_where_taken(family, row, dtype, which):
         cases += cases_of(family, row, own, (which,), splits_of(family, row), dtype=dtype)
     assert {name for name, *_ in cases} & set(own)
     check_alone(cases, dtype)
+
+
+@pytest.mark.parametrize("row", [row for row in FAMILIES["cuda"]["depthwise"].TILES if row.tile.by_tma], ids=str)
+def test_tma_itself_copies(row):
+    """Where it could not be told of the operands, warps would copy in its place, and be as exact."""
+    from jax.experimental.mosaic.gpu import profiler  # not for every platform
+
+    cases, dtype = cases_of("depthwise", row, CHANNELS), dtype_of("depthwise", row)
+    operands, _ = exact_in(dtype, {name for name, *_ in cases})
+    program = jax.jit(alone(cases, dtype)).lower(operands).compile()
+    _, kernels = profiler.measure(program, aggregate=False)(operands)
+    assert sum("DepthwiseByTma" in name for name, _ in kernels) == len(cases) > 0
+    assert not any("DepthwiseByRoles" in name for name, _ in kernels)
 
 
 @every_tile_of("wgmma")
@@ -805,7 +828,7 @@ def test_exact_where_columns_change(tile, dtype, which):
 
 # By name: of direct a run, and several rows or runs, of depthwise one or more strips. Whether or not they
 # divide the image, or are larger.
-AREAS = {"direct": [(1, 8), (3, 16), (2, 32), (5, 16)], "depthwise": [(1, 8), (3, 16), (2, 96), (50, 24)]}
+AREAS = {"direct": [(1, 8), (3, 16), (2, 32), (5, 16)], "depthwise": [(1, 8), (3, 8), (3, 16), (2, 96), (50, 24)]}
 WITH_AREAS = {
     "direct": ["groups_of_16", "dilated_groups", "depthwise_5x5", "strided_depthwise", "strided_groups",
                "doubled_groups", "packed_stem", "doubled_rows", "causal_depthwise", "thirds", "doubled",
@@ -821,7 +844,7 @@ TILES_WITH_AREAS = {tile: of for tile, of in PARTIAL_TILES.items() if of[0] in W
 def test_exact_areas(family, row):
     has = {
         "direct": lambda area: not row.tile.run or area[1] % 16 == 0,
-        "depthwise": lambda area: not row.tile.by_tma or area[1] in (8, 16, 32, 64),
+        "depthwise": lambda area: not row.tile.by_tma or area[1] in ((8,) if row.tile.in_pairs else (8, 16, 32, 64)),
     }[family]
     areas = [area for area in AREAS[family] if has(area)]
     cases = cases_of(family, row, WITH_AREAS[family], areas=areas)
@@ -1119,9 +1142,9 @@ def test_not_finite_numbers_reach_no_further_than_their_strips(row):
 
     In a reduction, no further than their channel.
     """
-    names = ["joined_rows", "short_lines", "window_31", "cropped", "depthwise_5x5", "depthwise_7x7", "boxes_of_14",
-             "boxes_of_60", "window_31x31", "strided_depthwise", "strided_7x7", "doubled_3x3", "doubled_7x7",
-             "volume_3x3x3"]  # fmt: skip
+    names = ["joined_rows", "short_lines", "window_31", "cropped", "depthwise_5x5", "depthwise_7x7", "boxes_of_7",
+             "boxes_of_14", "boxes_of_60", "window_31x31", "strided_depthwise", "strided_7x7", "doubled_3x3",
+             "doubled_7x7", "volume_3x3x3"]  # fmt: skip
     dtype, cases = dtype_of("depthwise", row), cases_of("depthwise", row, names)
     assert {which for _, which, _ in cases} == {which for _, which in kernels_of("depthwise", row)}
     for name, which, asked in cases:

@@ -711,7 +711,7 @@ def test_large_windows_leave_room_for_two_thread_blocks():
         assert stream_of(settings.tile, Product(kind, of_pass), settings.area).resident(TYPICAL_DEVICE) >= 2
 
 
-(BY_TMA,) = (row.tile for row in CUDA["depthwise"].TILES if row.tile.by_tma)
+BY_TMA, IN_PAIRS = (row.tile for row in CUDA["depthwise"].TILES if row.tile.by_tma)
 
 
 @settings(max_examples=300, deadline=None, database=None)
@@ -763,6 +763,43 @@ def test_tma_copies_whole_rows_of_images(problem, reason):
             assert choice.plan.settings.tile == BY_TMA
         else:
             assert choice.plan is None and reason in str(choice.rejected)
+
+
+@pytest.mark.parametrize("problem, reason", [
+    (each_channel((128, 7, 7, 1024), (7, 7)), None),
+    (each_channel((3, 40, 8, 120), (5, 8)), None),
+    (each_channel((5, 9, 6, 64), (3, 3), "float16", padding=((0, 3), (-1, 4))), None),
+    (each_channel((5, 9, 64), (3,), padding=((-2, 1),)), "rows of 9 columns"),
+    (each_channel((5, 9, 7, 64), (3, 3), padding=((1, 1), (2, 2))), "rows of 9 columns"),
+    (each_channel((128, 7, 7, 64), (7, 9)), "taps in 9 columns"),
+    (each_channel((128, 7, 7, 24), (7, 7)), "boxes of 16 bytes of each pixel"),
+    (each_channel((128, 8, 8, 64), (3, 3), rhs_dilation=2), "boxes of parts of rows"),
+], ids=str)  # fmt: skip
+def test_pairs_of_rows_are_of_narrow_images(problem, reason):
+    """And of reduces: zeros around images are not copied."""
+    passes = passes_of(problem)
+    for which in ("fprop", "dgrad"):
+        assert "no gather" in str(choose("cuda", *passes[which], as_it_is("depthwise", IN_PAIRS)).rejected)
+    kind, of_pass = passes["wgrad"]
+    choice = choose("cuda", kind, of_pass, as_it_is("depthwise", IN_PAIRS))
+    if reason is not None:
+        assert choice.plan is None and reason in str(choice.rejected)
+        return
+    stream = stream_of(IN_PAIRS, Product(kind, of_pass), choice.plan.settings.area)
+    pitch = stream.source_pitch
+    assert choice.plan.settings.tile == IN_PAIRS and stream.strips_pitch == pitch and stream.source_behind == 0
+    assert pitch % 2 == 1 and max(of_pass.in_spatial[-1], of_pass.out_spatial[-1]) <= pitch <= 9
+    assert stream.shared_bytes <= TYPICAL_DEVICE.shared_bytes
+
+
+@pytest.mark.parametrize("images, image, channels, tile, split", [
+    (128, 7, 1024, IN_PAIRS, 4), (128, 14, 512, BY_TMA, 8), (128, 28, 256, BY_TMA, 16),
+])  # fmt: skip
+def test_convnexts_last_weight_gradients_are_by_tma(images, image, channels, tile, split):
+    """As many thread blocks as multiprocessors."""
+    kind, of_pass = passes_of(each_channel((images, image, image, channels), (7, 7)))["wgrad"]
+    settings = choose("cuda", kind, of_pass).plan.settings
+    assert (settings.tile, settings.split) == (tile, split)
 
 
 def of_layouts(lhs, rhs, dimension_numbers, **params):
@@ -922,7 +959,7 @@ REFUSED = {
 # Than a tile is for.
 OTHER_WINDOWS = (
     "rows move by|columns move by|taps in|source pixels|sums of all taps|few channels|whole pieces|there are groups|"
-    "columns of all taps"
+    "columns of all taps|rows of [0-9]+ columns|no gather"
 )
 
 

@@ -12,6 +12,7 @@ from jaxconv.families.depthwise_shape import (
     MOST_APART,
     PIECE_BYTES,
     STRIP,
+    TAP_COLS,
     DepthwiseTile,
     Stream,
     depths_seen,
@@ -48,7 +49,7 @@ class Copying(NamedTuple):
 BY_ALL = Copying({128: 0.7, 64: 0.7, 32: 0.55, 16: 0.4}, 0.82, {"gather": 5e-6, "reduce": 5e-6})
 # Steps do not wait for each other, nor reduces for their gradient.
 BY_COPIERS = Copying({64: 0.88, 32: 0.65, 16: 0.45}, 1, {"gather": 2.3e-6, "reduce": 3.5e-6})
-BY_TMA = Copying({64: 0.84}, 1, {"gather": 1.2e-6, "reduce": 2.5e-6})
+BY_TMA = Copying({64: 0.84}, 1, {"gather": 1.2e-6, "reduce": 1.8e-6})
 
 
 class Depthwise(CudaFamily):
@@ -76,6 +77,7 @@ class Depthwise(CudaFamily):
             (1, 1, 3, 1, 4, 0, 1, False, True), (1, 1, 5, 1, 4, 0, 1, False, True),
             (1, 1, 7, 1, 4, 0, 1, False, True), (2, 1, 2, 2, 4, 0, 1, False, True),
             (1, 2, 2, 1, 4, 0, 1, False, True), (1, 1, 7, 1, 4, 0, 1, False, True, True),
+            (1, 1, 7, 1, 4, 0, 1, False, True, True, True),
         )
     )  # fmt: skip
 
@@ -265,6 +267,13 @@ def _why_not_window(tile: DepthwiseTile, product: Product) -> str | None:
         return f"{reach.pixels} source pixels of {STRIP} outputs"
     if product.kind == "reduce" and not tile.reduces:
         return "its warps do not hold the sums of all taps"
+    if product.kind == "gather" and not tile.gathers:
+        return "it has no gather"
+    if product.kind == "reduce" and tile.by_tma and reach.cols > TAP_COLS:
+        return f"taps in {reach.cols} columns"
+    columns = max(product.problem.in_spatial[-1], product.problem.out_spatial[-1])
+    if tile.in_pairs and columns > STRIP:
+        return f"rows of {columns} columns"
     return None
 
 
@@ -274,6 +283,8 @@ def _why_no_boxes(stream: Stream) -> str | None:
         return f"boxes of {stream.channel_bytes} bytes of each pixel"
     if stream.images < 2 or stream.images * stream.strips != stream.most_strips:
         return f"boxes of {stream.images} images of {stream.strips} strips, of {stream.most_strips}"
+    if stream.tile.in_pairs and stream.strips > 1:
+        return f"pairs of rows of {stream.strips} strips"
     if stream.tiles != 1 or max(stream.window.apart) > 1:
         return "boxes of parts of rows"
     if (stream.window.steps[2], stream.window.periods[2]) != (1, 1):

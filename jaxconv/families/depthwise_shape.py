@@ -21,6 +21,7 @@ PIECE_BYTES = 16  # that are copied at once
 BATCH_BYTES = THREADS * PIECE_BYTES
 BARRIER_BYTES = 256
 STORED_TAP_BYTES = 8
+TAP_COLS = 8  # of a window whose sums' diagonals lanes add
 BOX_PIXEL_BYTES = 64  # that TMA copies of each pixel
 BOX_TURN_BYTES = 8 * BOX_PIXEL_BYTES
 SUMS_GAP = 2  # floats between channels'
@@ -32,7 +33,7 @@ PIXEL_CLOCKS = 128  # for reading 16 source pixels of each strip
 FMA_CLOCKS = 1.4  # for one of each lane
 STEP_CLOCKS = 120
 COPIERS_CLOCKS = 1.4  # for twice as many warps, as others copy
-TMA_CLOCKS = 1.2  # the same, as TMA does
+TMA_CLOCKS = {"gather": 1.2, "reduce": 1.4}  # the same, as TMA does
 PIECE_CLOCKS = 6000  # from a piece of the window to the next
 
 
@@ -47,6 +48,7 @@ class DepthwiseTile(NamedTuple):
     has_pieces: whether larger windows are taken in pieces, one after the other.
     has_copiers: whether four warps copy source rows, four what belongs to strips, and eight multiply; on Hopper.
     by_tma: whether TMA does so instead: boxes of whole rows of two images or more, of which a tile has 16 strips.
+    in_pairs: whether pairs of source rows are multiplied at once, of images of at most eight columns: a reduce by TMA.
     """
 
     step: int
@@ -59,6 +61,7 @@ class DepthwiseTile(NamedTuple):
     has_pieces: bool = False
     has_copiers: bool = False
     by_tma: bool = False
+    in_pairs: bool = False
 
     wgmma = False
     passes = 1
@@ -135,12 +138,23 @@ class DepthwiseTile(NamedTuple):
         """Registers of them."""
         if kind == "gather":
             return self.period * self.lags * self.row_sums
+        if self.in_pairs:
+            return (self.lags + 1) * 4 * self.channels
         return self.slots * (self.width if self.on_cuda_cores else 4 * self.blocks * self.channels)
 
     @property
     def table_gap(self) -> int:
         """Channels left out behind each pixel's in a gather's table of taps on tensor cores, for the banks' sake."""
         return self.channels if self.has_copiers else 0
+
+    @property
+    def box_rows(self) -> int:
+        """By TMA, source rows of a step, and of a reduce's gradient."""
+        return 2 if self.in_pairs else 1
+
+    @property
+    def gathers(self) -> bool:
+        return not self.in_pairs
 
     @property
     def reduces(self) -> bool:
@@ -155,20 +169,22 @@ class DepthwiseTile(NamedTuple):
             return 2 if kind == "gather" and self.has_pieces and self.sums(kind) + self.slots * self.width > 80 else 3
         return 3 if self.sums(kind) <= 32 and (kind == "reduce" or self.blocks == 1) else 2
 
-    @property
-    def clocks(self) -> float:
+    def clocks(self, kind: str) -> float:
         """A step's share of a multiprocessor."""
         if self.on_cuda_cores:
             return self.slots * self.width * STRIP * FMA_CLOCKS + STEP_CLOCKS
-        multiplications = self.channels * self.slots * self.blocks * MULTIPLICATION_CLOCKS
-        clocks = multiplications + self.sources * self.blocks * PIXEL_CLOCKS + STEP_CLOCKS
-        return (TMA_CLOCKS if self.by_tma else COPIERS_CLOCKS if self.has_copiers else 1) * clocks
+        multiplications, blocks = self.channels * self.slots * self.blocks, self.sources * self.blocks
+        if self.in_pairs:  # for each of their rows
+            multiplications, blocks = self.channels * (self.lags + 1) / 2, blocks / 2
+        clocks = multiplications * MULTIPLICATION_CLOCKS + blocks * PIXEL_CLOCKS + STEP_CLOCKS
+        return (TMA_CLOCKS[kind] if self.by_tma else COPIERS_CLOCKS if self.has_copiers else 1) * clocks
 
     def __str__(self) -> str:
         rows = f"{self.step}:{self.period} " if self.step * self.period > 1 else ""
         reach = f"{self.width}" if self.on_cuda_cores else f"{self.blocks * MULTIPLIED} by {self.channels}"
         depths = f"{self.depths}x" if self.depths > 1 else ""
         copied = " by TMA" if self.by_tma else " copied by others" if self.has_copiers else ""
+        copied += " in pairs" if self.in_pairs else ""
         how = " in pieces" if self.has_pieces else copied
         return f"{rows}{depths}{self.lags}x{reach}{how}"
 
@@ -262,7 +278,7 @@ class Stream:
         height, width = interleaved_size(product.problem)
         self.all_rows, self.all_strips = ceil_div(height, tile.period), ceil_div(width, STRIP)
         self.joins_images = tile.slots == 1 and _rows_follow(product.problem)
-        self.clocks, self.resident_most = tile.clocks, tile.resident(product.kind)
+        self.clocks, self.resident_most = tile.clocks(product.kind), tile.resident(product.kind)
         self._strip_step = STRIP * self.window.steps[2] // self.window.periods[2]
         self._most_copies = tile.most_copies
         self._batch, self._fixed = self._batch_bytes(), self._fixed_bytes()
@@ -326,21 +342,26 @@ class Stream:
         tile = self.tile
         if tile.by_tma:
             row = _box_bytes(self.images * self.source_pitch + self.source_behind)
-            result_row = _box_bytes(self.images * self._box_pitch(self.strips * STRIP))
+            result_row = _box_bytes(self.images * self.strips_pitch)
         else:
             row = self._copies(max(1, self.images), self.strips) * self._batch
             result_row = tile.strip_pieces * self._batch
         barriers = BARRIER_BYTES if tile.has_copiers else 0
         if self.product.kind == "reduce":
             taps = math.prod(self.product.problem.kernel) * STORED_TAP_BYTES if tile.has_copiers else 0
-            return max(tile.stages * (tile.sources * row + result_row), self._fixed) + taps + barriers
+            taps = tile.lags * TAP_COLS * 4 if tile.by_tma else taps
+            stages = tile.stages * tile.box_rows * (tile.sources * row + result_row)
+            return max(stages, self._fixed) + taps + barriers
         sums = self.rows * tile.row_sums * 4 * THREADS if tile.has_pieces else 0
         results = tile.results * tile.period * result_row
         return tile.stages * tile.sources * row + results + self._fixed + sums + barriers
 
     def _box_pitch(self, width: int) -> int:
         """Pixels from a row of one of the tile's images to the next one's, so that banks differ."""
-        return width | 1 if self.product.kind == "gather" else (width + 3) // 8 * 8 + 4
+        if self.product.kind == "gather" or self.tile.in_pairs:
+            return width | 1
+        even = width + width % 2
+        return (width + 3) // 8 * 8 + 4 if self.images < 4 else even if even % 8 else even + 2
 
     @property
     def source_pitch(self) -> int:
@@ -350,15 +371,22 @@ class Stream:
         also other pixels, but only for taps that there are none of, or outputs whose gradient is zero.
         """
         problem, taken = self.product.problem, self._source_width(self.strips)
+        if self.tile.in_pairs:  # no zeros
+            return self._box_pitch(max(problem.in_spatial[-1], problem.out_spatial[-1]))
         if self.product.kind == "reduce":
             taken = min(taken, problem.out_spatial[-1] + self.tile.pixels - STRIP)
         zeros = min(max(-self.window.first[2], 0), taken)
         return self._box_pitch(max(min(zeros + problem.in_spatial[-1], taken), taken - zeros))
 
     @property
+    def strips_pitch(self) -> int:
+        """The same of what belongs to strips."""
+        return self.source_pitch if self.tile.in_pairs else self._box_pitch(self.strips * STRIP)
+
+    @property
     def source_behind(self) -> int:
         """By TMA: zeros behind a box, that strips of the last image read."""
-        return max(0, self._source_width(self.strips) - self.source_pitch)
+        return 0 if self.tile.in_pairs else max(0, self._source_width(self.strips) - self.source_pitch)
 
     def _batch_bytes(self) -> int:
         """Of what all threads copy at once, with gaps."""
@@ -377,6 +405,8 @@ class Stream:
         elif gathers:
             table = self.all_pieces * tile.slots * period * tile.pixels + STRIP * step // period - step
             fixed = table * (self.channels + tile.table_gap) * self.product.problem.lhs_dtype.itemsize
+        elif tile.by_tma:
+            fixed = 0  # lanes add them
         else:
             fixed = (tile.slots * tile.pixels * STRIP + SUMS_GAP) * 4 * tile.channels * tile.warps
         return ceil_div(fixed, 128) * 128

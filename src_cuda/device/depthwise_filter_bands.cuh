@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "device/depthwise_diagonals.cuh"
 #include "device/depthwise_rows.cuh"
 
 namespace jaxconv {
@@ -102,7 +103,7 @@ class FilterBandSums {
   template <typename Find>
   static __device__ __forceinline__ void Store(const DepthwiseParams& p, int32_t slice, const float* shared,
                                                Find&& find) {
-    const int32_t step = kTile.by_tma ? 1 : static_cast<int32_t>(p.problem.step[2]), apart = step * kStripCols + 1;
+    const int32_t apart = static_cast<int32_t>(p.problem.step[2]) * kStripCols + 1;
     // Half of a warp's lanes begin with the second column: channels' sums are in banks an even number apart, a
     // diagonal's columns an odd number.
     const int32_t exchanged = threadIdx.x / 16 % 2 * apart;
@@ -115,6 +116,23 @@ class FilterBandSums {
       return sum;
     });
   }
+
+  // Adds up what each tap is to receive, of a window of at most eight columns that are neighbours: a lane's of one
+  // channel, and of one column of the window.
+  __device__ __forceinline__ void AddTaps(float (&added)[kTile.lags]) const {
+    static_assert(kTile.slots() == kTile.lags && kTile.blocks == 1, "a warp has one multiplication's sums of a row");
+    const int diagonal = FirstDiagonal();
+    AddAllDiagonals(added, [&](int lag, float (&first)[4], float (&second)[4]) {
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) {
+        const float(&sums)[4] = sums_[c][lag][0];
+        first[c] = diagonal >= 0 ? sums[0] : sums[2];
+        second[c] = diagonal >= 1 ? sums[1] : sums[3];
+      }
+    });
+  }
+  // The column of the window that a lane's first sum is of.
+  static __device__ __forceinline__ int DiagonalOfLane(const DepthwiseParams&) { return FirstDiagonal(); }
 
   static constexpr int kTurns = kTile.lags;  // steps after which the gradient's rows are in the same registers again
   static constexpr int kPixels = kMultiplied * kTile.blocks;

@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].gat
   uint32_t n = 0;         // steps of all tiles
   int32_t complete = -1;  // the position whose rows the step before has completed
   for (int32_t begin = range.begin; begin < range.end;) {
-    const DepthwiseTilePlace place(p, begin, range.end);
+    const DepthwiseTilePlace place(p, kTile, begin, range.end);
     begin += place.rows();
     const WindowPiece first_piece = place.FirstPiece(p, kTile);
     int32_t begun = kTile.has_pieces ? p.rows : 0;  // the first row to have been begun by a piece
@@ -169,7 +169,8 @@ constexpr DepthwiseKernel DepthwiseKernelOf(Pass pass) {
 template <typename T, int kIndex>
 constexpr DepthwiseTmaKernel DepthwiseTmaKernelOf(Pass pass) {
   if constexpr (kDepthwiseTiles[kIndex].by_tma && sizeof(T) < sizeof(float)) {
-    return pass == Pass::kGather ? DepthwiseByTma<T, kIndex, Pass::kGather> : DepthwiseByTma<T, kIndex, Pass::kReduce>;
+    if (pass == Pass::kReduce) return DepthwiseByTma<T, kIndex, Pass::kReduce>;
+    if constexpr (kDepthwiseTiles[kIndex].gathers()) return DepthwiseByTma<T, kIndex, Pass::kGather>;
   }
   return nullptr;
 }

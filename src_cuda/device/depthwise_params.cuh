@@ -25,6 +25,7 @@ inline constexpr int kBoxPixelBytes = 64;  // that TMA copies of each pixel
 inline constexpr int kBoxTurnBytes = 8 * kBoxPixelBytes;  // after which their pieces are exchanged alike again
 inline constexpr int kBarrierBytes = 256;  // of a tile with copiers
 inline constexpr int kStoredTapBytes = 8;
+inline constexpr int kTapCols = 8;  // of a window whose sums' diagonals lanes add
 inline constexpr int kSumsGap = 2;  // behind a channel's sums of a reduce, in shared memory
 inline constexpr int kBatchBytes = kDepthwiseThreads * kPieceBytes;
 
@@ -60,7 +61,7 @@ struct DepthwisePlaces {
   int32_t row;      // bytes of a source row
   int32_t results;  // of a gather: some steps' rows
   int32_t result_row;
-  int32_t taps;     // of a gather: a table of the filter; of a reduce of a tile with copiers: where its taps are
+  int32_t taps;     // of a gather: a table of the filter; of a reduce of a tile with copiers: where its taps are, or go
   int32_t sums;     // of a gather in pieces: the sums of those before
   int32_t barriers;  // of a tile with copiers
   int32_t end;
@@ -110,7 +111,7 @@ struct DepthwiseParams {
   int32_t tile_strips;   // of all images, with those behind the last that make whole multiplications
   int32_t strip_step;    // source pixels between neighbouring strips
   int32_t band_begin;    // source pixels from a strip's first output to its last: zeros before a gather's taps
-  int32_t src_width;     // source pixels of an image's row in shared memory; by TMA to the next one's: they share zeros
+  int32_t src_width;     // source pixels of an image's row in shared memory; by TMA to the next one's
   uint32_t width_inverse;  // InverseOf it; 0 of one image
   int32_t src_behind;    // by TMA: zeros behind a box, that strips of the last image read
   int32_t copies;        // of a thread, of a source row
@@ -217,18 +218,21 @@ struct DepthwiseTilePlace {
   int32_t col;        // of the destination
 
   DepthwiseTilePlace() = default;
-  __device__ __forceinline__ DepthwiseTilePlace(const DepthwiseParams& p, int32_t begin, int32_t end) {
+  __device__ __forceinline__ DepthwiseTilePlace(const DepthwiseParams& p, const DepthwiseTile& tile, int32_t begin,
+                                                int32_t end) {
     const int32_t column = Quotient(begin, p.all_rows, p.all_rows_inverse);
-    const int32_t images_before = Quotient(column, p.column_tiles, p.column_tiles_inverse);
+    // Boxes are of whole rows.
+    const bool is_whole = tile.by_tma;
+    const int32_t images_before = is_whole ? column : Quotient(column, p.column_tiles, p.column_tiles_inverse);
     image = images_before * p.images;
     images = min(p.images, p.planes - image);
     first_row = begin - column * p.all_rows;
     last_row = min(first_row + min(p.rows, end - begin), p.all_rows);
-    const int32_t tile = column - images_before * p.column_tiles;  // first come those of neighbouring columns
-    const int32_t rows = Quotient(tile, p.col_apart, p.col_inverse);
+    const int32_t number = column - images_before * p.column_tiles;  // first come those of neighbouring columns
+    const int32_t rows = Quotient(number, p.col_apart, p.col_inverse);
     const int32_t cols = Quotient(rows, p.row_apart, p.row_inverse);
-    row_phase = rows - cols * p.row_apart;
-    col = (cols * p.strips * kStripCols - rows) * p.col_apart + tile;
+    row_phase = is_whole ? 0 : rows - cols * p.row_apart;
+    col = is_whole ? 0 : (cols * p.strips * kStripCols - rows) * p.col_apart + number;
   }
 
   __device__ __forceinline__ int32_t rows() const { return last_row - first_row; }
@@ -237,11 +241,13 @@ struct DepthwiseTilePlace {
     return RowsApart(p, tile, first_row) + row_phase;
   }
 
-  // A gather's first step: those without a source row would give nothing to rows that are still to receive others. Of a
-  // piece, rows that receive nothing are left to the next one, whose source is further down.
+  // A gather's first step: those without a source row would give nothing to rows that are still to receive others. So
+  // it is with a reduce's in pairs. Of a piece, rows that receive nothing are left to the next one, whose source is
+  // further down.
   __device__ __forceinline__ int32_t FirstStep(const DepthwiseParams& p, const DepthwiseTile& tile,
                                                const WindowPiece& piece) const {
     const int32_t unseen = p.unseen_rows - first_row - piece.step;
+    if (tile.in_pairs) return max(0, min(unseen / 2, tile.late_steps()));
     if (!tile.has_pieces) return max(0, min(unseen, tile.lags - 1));
     const bool has_next = piece.step + tile.lags < p.row_pieces * tile.lags;
     return has_next ? max(0, unseen - (tile.lags - 1)) : 0;
@@ -255,6 +261,7 @@ struct DepthwiseTilePlace {
   // And behind a reduce's, which has nothing to do without a source row.
   __device__ __forceinline__ int32_t ReduceSteps(const DepthwiseParams& p, const DepthwiseTile& tile,
                                                  const WindowPiece& piece) const {
+    if (tile.in_pairs) return (rows() + 1) / 2 + tile.late_steps();
     if (tile.has_pieces && !HasSource(p, tile, piece)) return 1;
     return max(1, min(GatherSteps(tile), p.seen_rows - first_row - piece.step));
   }
@@ -332,9 +339,12 @@ struct DepthwiseWarp {
   int32_t set;
   int32_t channel;  // the first
 
-  __device__ __forceinline__ DepthwiseWarp(const DepthwiseParams& p, const DepthwiseTile& tile)
-      : part(Multiplier(tile) / 32 / p.sets), set(Multiplier(tile) / 32 % p.sets),
-        channel(FirstChannel(p) + part * tile.channels) {}
+  __device__ __forceinline__ DepthwiseWarp(const DepthwiseParams& p, const DepthwiseTile& tile) {
+    const uint32_t warp = Multiplier(tile) / 32, sets = tile.by_tma ? 1 : p.sets;
+    part = warp / sets;
+    set = warp % sets;
+    channel = FirstChannel(p) + part * tile.channels;
+  }
 };
 
 }  // namespace jaxconv

@@ -26,7 +26,7 @@ struct RoleRegisters {
   int copier;
 };
 constexpr RoleRegisters RegistersOf(const DepthwiseTile& tile, Pass pass) {
-  if (tile.by_tma) return {232, 40};
+  if (tile.by_tma) return tile.in_pairs ? RoleRegisters{240, 24} : RoleRegisters{232, 40};
   const int bands = 2 * tile.slots() * tile.blocks * tile.channels, gradients = 2 * tile.lags * tile.channels;
   const int kept = pass == Pass::kGather ? tile.gather_sums() + bands : tile.reduce_sums() + gradients;
   return kept > 128 ? RoleRegisters{208, 48} : RoleRegisters{176, 80};
@@ -36,7 +36,9 @@ constexpr RoleRegisters RegistersOf(const DepthwiseTile& tile, Pass pass) {
 template <typename T, DepthwiseTile kTile, Pass kPass>
 __device__ __forceinline__ void BeginMultiplier(const DepthwiseParams& p) {
   const int64_t filter_bytes = p.problem.tap_count * p.all_channels * static_cast<int64_t>(sizeof(T));
-  PrefetchTables(p, kPass == Pass::kGather ? filter_bytes : 0, Multiplier(kTile), Multipliers(kTile));
+  if constexpr (kPass == Pass::kGather || !kTile.by_tma) {
+    PrefetchTables(p, kPass == Pass::kGather ? filter_bytes : 0, Multiplier(kTile), Multipliers(kTile));
+  }
   ptx::TakeRegisters<RegistersOf(kTile, kPass).multiplier>();
 }
 
@@ -69,6 +71,12 @@ class DepthwiseBarriers {
     }
     if constexpr (kTile.by_tma) ptx::FenceBarriers();
   }
+  // Those of a stage alone, by who has TMA copy it.
+  __device__ __forceinline__ void InitStage(int stage) const {
+    ptx::InitBarrier(Copied(stage), 1);
+    ptx::InitBarrier(Read(stage), kTile.warps());
+    ptx::FenceBarriers();
+  }
 
   // Copiers, before and behind the copies of a step.
   __device__ __forceinline__ void WaitForStage(uint32_t step) const {
@@ -87,6 +95,9 @@ class DepthwiseBarriers {
     ptx::Wait(Copied(stage), parity);
   }
   __device__ __forceinline__ void ArriveBehindReadsOf(uint32_t stage) const { OfWarp(Read(stage)); }
+  __device__ __forceinline__ void WaitForReadsOf(uint32_t stage, uint32_t parity) const {
+    ptx::Wait(Read(stage), parity ^ 1);
+  }
   // The same of results, which go the other way.
   __device__ __forceinline__ void WaitForPlace(uint32_t row) const {
     if (row >= kResults) ptx::Wait(Taken(row % kResults), row / kResults + 1 & 1);
@@ -103,8 +114,8 @@ class DepthwiseBarriers {
   }
   // By each thread that takes results, or the one by which TMA does.
   __device__ __forceinline__ void ArriveBehindLoads(uint32_t row) const { ptx::Arrive(Taken(row % kResults)); }
-  // Of TMA: the barrier of a step's copies.
-  __device__ __forceinline__ uint32_t OfCopies(uint32_t step) const { return Copied(step % kTile.stages()); }
+  // Of a stage's copies.
+  __device__ __forceinline__ uint32_t Copied(uint32_t i) const { return first_ + i * 8; }
 
  private:
   static __device__ __forceinline__ void OfWarp(uint32_t barrier) {
@@ -112,7 +123,6 @@ class DepthwiseBarriers {
     ptx::ArriveOfWarp(barrier);
   }
 
-  __device__ __forceinline__ uint32_t Copied(uint32_t i) const { return first_ + i * 8; }
   __device__ __forceinline__ uint32_t Read(uint32_t i) const { return Copied(kTile.stages() + i); }
   __device__ __forceinline__ uint32_t Stored(uint32_t i) const { return Copied(2 * kTile.stages() + i); }
   __device__ __forceinline__ uint32_t Taken(uint32_t i) const { return Copied(2 * kTile.stages() + kResults + i); }
@@ -148,7 +158,7 @@ __device__ __forceinline__ void WriteResults(const DepthwiseParams& p, const Dep
   __syncthreads();
   uint32_t row = 0;  // of all tiles
   for (int32_t begin = range.begin; begin < range.end;) {
-    const DepthwiseTilePlace place(p, begin, range.end);
+    const DepthwiseTilePlace place(p, kTile, begin, range.end);
     begin += place.rows();
     writer.Begin(place);
 #pragma unroll 1
@@ -207,7 +217,7 @@ __device__ __forceinline__ void MultiplyGather(const DepthwiseParams& p, const D
   uint32_t n = 0, row = 0;  // steps, and complete rows, of all tiles
   const auto store = [&](int lag) { StoreRow(p, barriers, sums, lag, row++, shared); };
   for (int32_t begin = range.begin; begin < range.end;) {
-    const DepthwiseTilePlace place(p, begin, range.end);
+    const DepthwiseTilePlace place(p, kTile, begin, range.end);
     begin += place.rows();
     const int32_t first_step = place.FirstStep(p, kTile, {}), steps = place.SeenGatherSteps(p, kTile);
     if (first_step > 0) sums.Clear();
@@ -225,11 +235,11 @@ __device__ __forceinline__ void MultiplyGather(const DepthwiseParams& p, const D
   }
 }
 
-// Multiplies a reduce's steps by multiply(sums), and stores what the taps receive.
-template <typename T, DepthwiseTile kTile, typename Multiply>
-__device__ __forceinline__ void Reduce(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers, int copiers,
-                                       int32_t worker, char* shared, Multiply&& multiply) {
-  barriers.Init(copiers);
+template <typename T, DepthwiseTile kTile>
+__device__ __forceinline__ void MultiplyReduce(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
+                                               int32_t worker, char* shared) {
+  const DepthwiseRange range(p, worker);
+  barriers.Init(FirstMultiplier(kTile));
   __syncthreads();
   // While there is nothing to multiply: in the end they would have to come from memory again.
   auto* taps = reinterpret_cast<StoredTap*>(shared + p.places.taps);
@@ -237,23 +247,14 @@ __device__ __forceinline__ void Reduce(const DepthwiseParams& p, const Depthwise
     taps[t] = StoredTap(p, kTile, 0, t);
   }
   FilterBandSums<T, kTile> sums(p);
-  multiply(sums);
+  uint32_t n = 0;  // steps of all tiles
+  MultiplyReduceSteps<kTile>(
+      p, range, {}, sums, [&] { barriers.WaitForCopies(n); }, [&] { return StagePlace<kTile>(p, shared, n); },
+      [&] { barriers.ArriveBehindReads(n++); });
   SyncMultipliers<kTile>();
   sums.Leave(p, reinterpret_cast<float*>(shared));
   SyncMultipliers<kTile>();
   sums.Store(p, worker, reinterpret_cast<const float*>(shared), [&](int32_t t) { return taps[t]; });
-}
-
-template <typename T, DepthwiseTile kTile>
-__device__ __forceinline__ void MultiplyReduce(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
-                                               int32_t worker, char* shared) {
-  const DepthwiseRange range(p, worker);
-  Reduce<T, kTile>(p, barriers, FirstMultiplier(kTile), worker, shared, [&](auto& sums) {
-    uint32_t n = 0;  // steps of all tiles
-    MultiplyReduceSteps<kTile>(
-        p, range, {}, sums, [&] { barriers.WaitForCopies(n); }, [&] { return StagePlace<kTile>(p, shared, n); },
-        [&] { barriers.ArriveBehindReads(n++); });
-  });
 }
 
 template <typename T, int kIndex, Pass kPass>

@@ -328,7 +328,7 @@ class DepthwiseReader {
 
   __device__ __forceinline__ void Begin() {
     const DepthwiseTilePlace before = place_;
-    place_ = DepthwiseTilePlace(p_, begin_, end_);
+    place_ = DepthwiseTilePlace(p_, kTile, begin_, end_);
     next_ = begin_ + place_.rows();
     if constexpr (kTile.has_pieces && !kReduces) window_ = place_.FirstPiece(p_, kTile);
     const bool are_known = HasSamePixels<kTile>(place_, before);

@@ -34,7 +34,7 @@ __device__ __forceinline__ void MultiplyReduceSteps(const DepthwiseParams& p, co
                                                     const WindowPiece& window, Sums& sums, Begin&& begin, Stage&& stage,
                                                     End&& end) {
   for (int32_t row = range.begin; row < range.end;) {
-    const DepthwiseTilePlace place(p, row, range.end);
+    const DepthwiseTilePlace place(p, kTile, row, range.end);
     row += place.rows();
     const int32_t steps = place.ReduceSteps(p, kTile, window);
     int32_t source_row = place.Row(p, kTile) * kTile.step + SourceRow(p, kTile, window);

@@ -7,54 +7,171 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "device/depthwise_maps.cuh"
 #include "device/depthwise_roles.cuh"
+#include "device/depthwise_row_pairs.cuh"
 #include "device/ptx_cluster.cuh"
 
 namespace jaxconv {
 
-// A role of one thread: copies all steps' rows into the ring. To be called by its warp instead of __syncthreads, before
-// which it finds out where the first rows are.
+// A way through the stages: by divisions of steps' numbers it would be known later where the next one is.
+template <DepthwiseTile kTile>
+class BoxStages {
+ public:
+  __device__ __forceinline__ BoxStages(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
+                                       const char* shared, int stage = 0)
+      : p_(p), barriers_(barriers), first_(ptx::SharedAddress(shared)), stage_(stage) {}
+
+  // Each waits for the next step's stage, and says where it is: who copies, and a warp that reads.
+  __device__ __forceinline__ uint32_t WaitForReads() const {
+    barriers_.WaitForReadsOf(stage_, parity_);
+    return Place();
+  }
+  __device__ __forceinline__ uint32_t WaitForCopies() const {
+    barriers_.WaitForCopiesOf(stage_, parity_);
+    return Place();
+  }
+
+  // The barrier of its copies.
+  __device__ __forceinline__ uint32_t copied() const { return barriers_.Copied(stage_); }
+
+  // Says that this warp has read it, and goes to the next one.
+  __device__ __forceinline__ void Release() {
+    barriers_.ArriveBehindReadsOf(stage_);
+    Advance<1>();
+  }
+
+  // Goes so many stages on.
+  template <int kBy>
+  __device__ __forceinline__ void Advance() {
+    stage_ += kBy;
+    const bool is_behind = stage_ >= kTile.stages();
+    stage_ = is_behind ? stage_ - kTile.stages() : stage_;
+    parity_ ^= is_behind;
+  }
+
+ private:
+  __device__ __forceinline__ uint32_t Place() const { return first_ + stage_ * p_.places.stage; }
+
+  const DepthwiseParams& p_;
+  const DepthwiseBarriers<kTile>& barriers_;
+  uint32_t first_;
+  int stage_;
+  uint32_t parity_ = 0;
+};
+
+// Of a reduce. Waits once for all roles: for barriers, and what is set up beside them. Or says that this warp has done
+// its part.
+template <DepthwiseTile kTile>
+__device__ __forceinline__ void SyncRoles() {
+  ptx::SyncThreads<BlockThreads(kTile), 2>();
+}
+template <DepthwiseTile kTile>
+__device__ __forceinline__ void ArriveAtRoles() {
+  ptx::ArriveAtThreads<BlockThreads(kTile), 2>();
+}
+
+// Rows of a step of a tile, of which there are one or two: of the source, and of the gradient from the tile's first.
+template <DepthwiseTile kTile>
+struct BoxRows {
+  int32_t source;
+  int32_t gradient;
+
+  __device__ __forceinline__ BoxRows(const DepthwiseParams& p, const DepthwiseTilePlace& place, int32_t step)
+      : source(place.first_row + p.first_row + step * kTile.box_rows()),
+        gradient((step - kTile.late_steps()) * kTile.box_rows()) {}
+
+  __device__ __forceinline__ void GoOn() { source += kTile.box_rows(), gradient += kTile.box_rows(); }
+  __device__ __forceinline__ bool HasSource(const DepthwiseParams& p, int i) const { return HasRow(p, source + i); }
+  __device__ __forceinline__ bool HasGradient(const DepthwiseTilePlace& place, int i) const {
+    return gradient + i >= 0 && gradient + i < place.rows();
+  }
+};
+
+// Has TMA copy a step's rows into a stage: of a gather also zeros of those that are not there, as all are read.
 template <DepthwiseTile kTile, Pass kPass>
-__device__ __forceinline__ void LoadBoxes(const DepthwiseParams& p, const DepthwiseMaps& maps,
-                                          const DepthwiseBarriers<kTile>& barriers, int32_t worker,
-                                          const char* shared) {
+__device__ __forceinline__ void CopyStep(const DepthwiseParams& p, const DepthwiseMaps& maps,
+                                         const DepthwiseTilePlace& place, int32_t step, int32_t channel, uint32_t stage,
+                                         uint32_t barrier) {
   constexpr bool kReduces = kPass == Pass::kReduce;
-  const DepthwiseRange range(p, worker);
-  const int32_t channel = FirstChannel(p);
-  const uint32_t row_bytes = p.images * p.src_width * kBoxPixelBytes;
-  const uint32_t gradient_bytes = kReduces ? p.images * p.strips_pitch * kBoxPixelBytes : 0;
-  DepthwiseTilePlace place(p, range.begin, range.end);
-  // Or the compiler works it out behind the barrier.
-  ptx::Keep(place.image), ptx::Keep(place.first_row), ptx::Keep(place.last_row);
-  __syncthreads();
-  if (threadIdx.x % 32 != 0) return;
-  uint32_t n = 0;  // steps of all tiles
-  for (int32_t begin = range.begin; begin < range.end; place = {p, begin, range.end}) {
-    begin += place.rows();
-    const int32_t steps = kReduces ? place.ReduceSteps(p, kTile, {}) : place.SeenGatherSteps(p, kTile);
-#pragma unroll 1
-    for (int32_t step = kReduces ? 0 : place.FirstStep(p, kTile, {}); step < steps; ++step, ++n) {
-      barriers.WaitForStage(n);
-      const uint32_t to = StagePlace<kTile>(p, shared, n), barrier = barriers.OfCopies(n);
-      const int32_t row = place.first_row + step, source_row = row + p.first_row;
-      const bool has_source = !kReduces || HasRow(p, source_row), has_gradient = kReduces && row < place.last_row;
-      ptx::ArriveExpecting(barrier, (has_source ? row_bytes : 0) + (has_gradient ? gradient_bytes : 0));
-      if (has_source) ptx::CopyBoxByTma(to, maps.source, barrier, channel, p.first_col, source_row, 0, place.image);
-      if (has_gradient) ptx::CopyBoxByTma(to + p.places.row, maps.strips, barrier, channel, 0, row, 0, place.image);
-    }
+  constexpr int kRows = kTile.box_rows();
+  const uint32_t strips = stage + kRows * p.places.row;
+  const BoxRows<kTile> rows(p, place, step);
+  const auto has_source = [&](int i) { return !kReduces || rows.HasSource(p, i); };
+  const auto has_gradient = [&](int i) { return kReduces && rows.HasGradient(place, i); };
+  uint32_t pixels = 0;
+  for (int i = 0; i < kRows; ++i) pixels += (has_source(i) ? p.src_width : 0) + (has_gradient(i) ? p.strips_pitch : 0);
+  ptx::ArriveExpecting(barrier, pixels * p.images * kBoxPixelBytes);
+  for (int i = 0; i < kRows; ++i) {
+    if (!has_source(i)) continue;
+    ptx::CopyBoxByTma(stage + i * p.places.row, maps.source, barrier, channel, kTile.in_pairs ? 0 : p.first_col,
+                      rows.source + i, 0, place.image);
+  }
+  for (int i = 0; i < kRows; ++i) {
+    if (!has_gradient(i)) continue;
+    ptx::CopyBoxByTma(strips + i * p.places.result_row, maps.strips, barrier, channel, 0,
+                      place.first_row + rows.gradient + i, 0, place.image);
   }
 }
 
-// A role of kThreads threads, of which this is one: stores zeros behind each stage's source row, where strips of the
-// last image read some pixels, too.
+// Warps that copy, of the four that do not multiply: a step's copies take a thread some hundred cycles to begin, and
+// there are few steps.
+inline constexpr int kBoxLoaders = 3;
+static_assert(kBoxLoaders + 1 == kDepthwiseWarps, "one is left, to store results or to find taps");
+
+// A role of a thread of each of these warps: copies steps' rows into the ring, each those of every kBoxLoaders-th step.
+// In a reduce it begins with them while the other warps do not know yet where they are; a gather's filter would come
+// later then.
+template <DepthwiseTile kTile, Pass kPass>
+__device__ __forceinline__ void LoadBoxes(const DepthwiseParams& p, const DepthwiseMaps& maps,
+                                          const DepthwiseBarriers<kTile>& barriers, int32_t worker,
+                                          const char* shared, int loader) {
+  constexpr bool kReduces = kPass == Pass::kReduce;
+  constexpr int kOwn = kTile.stages() / kBoxLoaders;
+  static_assert(kTile.stages() % kBoxLoaders == 0, "each has stages of its own");
+  const int lane = threadIdx.x % 32;
+  if (kReduces && lane < kOwn) barriers.InitStage(loader + lane * kBoxLoaders);
+  const DepthwiseRange range(p, worker);
+  const int32_t channel = FirstChannel(p);
+  DepthwiseTilePlace place(p, kTile, range.begin, range.end);
+  // Or the compiler works it out behind the barrier.
+  ptx::Keep(place.image), ptx::Keep(place.first_row), ptx::Keep(place.last_row);
+  __syncwarp();
+  if constexpr (kReduces) {
+    ArriveAtRoles<kTile>();
+  } else {
+    __syncthreads();
+  }
+  if (lane != 0) return;
+  BoxStages<kTile> stages(p, barriers, shared, loader);
+  int32_t skipped = loader;  // steps of the others, before the next
+  for (int32_t begin = range.begin; begin < range.end; place = {p, kTile, begin, range.end}) {
+    begin += place.rows();
+    const int32_t steps = kReduces ? place.ReduceSteps(p, kTile, {}) : place.SeenGatherSteps(p, kTile);
+    int32_t step = skipped + (kReduces && !kTile.in_pairs ? 0 : place.FirstStep(p, kTile, {}));
+#pragma unroll 1
+    for (; step < steps; step += kBoxLoaders) {
+      const uint32_t stage = stages.WaitForReads(), barrier = stages.copied();
+      stages.template Advance<kBoxLoaders>();
+      CopyStep<kTile, kPass>(p, maps, place, step, channel, stage, barrier);
+    }
+    skipped = step - steps;
+  }
+}
+
+// By so many threads: stores zeros behind each stage's source row, where strips of the last image read some pixels,
+// too.
 template <DepthwiseTile kTile, int kThreads>
-__device__ __forceinline__ void ClearBehindBoxes(const DepthwiseParams& p, int thread, char* shared) {
+__device__ __forceinline__ void ClearBehindBoxes(const DepthwiseParams& p, char* shared) {
+  static_assert(kTile.box_rows() == 1, "a stage begins with its only source row");
   const int32_t begin = p.images * p.src_width * kBoxPixelBytes;
+#pragma unroll 1  // all wait for it, and for its instructions
   for (int stage = 0; stage < kTile.stages(); ++stage) {
     char* const row = shared + stage * p.places.stage;
-    for (int32_t i = begin + thread * kPieceBytes; i < p.places.row; i += kThreads * kPieceBytes) {
+#pragma unroll 1
+    for (int32_t i = begin + threadIdx.x % kThreads * kPieceBytes; i < p.places.row; i += kThreads * kPieceBytes) {
       *reinterpret_cast<uint4*>(row + i) = uint4{};
     }
   }
@@ -68,7 +185,7 @@ __device__ __forceinline__ void StoreBoxes(const DepthwiseParams& p, const Depth
   const int32_t channel = FirstChannel(p);
   uint32_t row = 0;  // of all tiles
   for (int32_t begin = range.begin; begin < range.end;) {
-    const DepthwiseTilePlace place(p, begin, range.end);
+    const DepthwiseTilePlace place(p, kTile, begin, range.end);
     begin += place.rows();
 #pragma unroll 1
     for (int32_t position = place.first_row; position < place.last_row; ++position, ++row) {
@@ -103,7 +220,7 @@ __device__ __forceinline__ void GatherBoxes(const DepthwiseParams& p, const Dept
   const auto store = [&](int lag) { StoreRow(p, barriers, sums, lag, row++, shared); };
   auto pixels = read(0);
   for (int32_t begin = range.begin; begin < range.end;) {
-    const DepthwiseTilePlace place(p, begin, range.end);
+    const DepthwiseTilePlace place(p, kTile, begin, range.end);
     begin += place.rows();
     const int32_t first_step = place.FirstStep(p, kTile, {}), steps = place.SeenGatherSteps(p, kTile);
     if (first_step > 0) sums.Clear();
@@ -118,37 +235,91 @@ __device__ __forceinline__ void GatherBoxes(const DepthwiseParams& p, const Dept
   }
 }
 
-// A reduce, likewise.
+// A reduce's steps: while one is multiplied, the next one's pixels are read.
+template <typename T, DepthwiseTile kTile>
+__device__ __forceinline__ void MultiplyBoxes(const DepthwiseParams& p, const DepthwiseRange& range,
+                                              FilterBandSums<T, kTile>& sums, BoxStages<kTile>& stages) {
+  const auto read = [&](int32_t source_row, bool has_gradient) {
+    const auto pixels = sums.First(p, stages.WaitForCopies(), HasRow(p, source_row), has_gradient);
+    stages.Release();
+    return pixels;
+  };
+  for (int32_t begin = range.begin; begin < range.end;) {
+    const DepthwiseTilePlace place(p, kTile, begin, range.end);
+    begin += place.rows();
+    const int32_t steps = place.ReduceSteps(p, kTile, {});
+    int32_t source_row = place.first_row + p.first_row;
+    sums.Begin(place.rows());
+    auto pixels = read(source_row, true);
+    InTurns<FilterBandSums<T, kTile>::kTurns>(steps, [&]<int kTurn>(int32_t step) {
+      const bool has_source = HasRow(p, source_row++);
+      sums.template Multiply<kTurn>(pixels, has_source, [&] {
+        if (step + 1 < steps) pixels = read(source_row, step + 1 < place.rows());
+      });
+    });
+  }
+}
+
+// The same of rows in pairs: while a row of the gradient is multiplied, the next one is read, and before the first of a
+// step the source's, which are the last to be multiplied with it.
+template <typename T, DepthwiseTile kTile>
+__device__ __forceinline__ void MultiplyBoxes(const DepthwiseParams& p, const DepthwiseRange& range,
+                                              RowPairSums<T, kTile>& sums, BoxStages<kTile>& stages) {
+  using Row = typename RowPairSums<T, kTile>::Row;
+  for (int32_t begin = range.begin; begin < range.end;) {
+    const DepthwiseTilePlace place(p, kTile, begin, range.end);
+    begin += place.rows();
+    const int32_t first_step = place.FirstStep(p, kTile, {}), steps = place.ReduceSteps(p, kTile, {}) - first_step;
+    BoxRows<kTile> rows(p, place, first_step);
+    uint32_t stage;
+    Row source[2], even;
+    const auto has_pair = [&](int i) { return rows.HasSource(p, i) || rows.HasSource(p, i + 1); };
+    const auto read = [&](int i) {
+      const uint32_t strips = stage + 2 * p.places.row;
+      return sums.Read(p, strips + i * p.places.result_row, rows.HasGradient(place, i));
+    };
+    const auto read_first = [&] {
+      stage = stages.WaitForCopies();
+      even = read(0);
+      for (int i = 0; i < 2; ++i) source[i] = sums.Read(p, stage + i * p.places.row, rows.HasSource(p, i));
+    };
+    sums.Begin();
+    read_first();
+    InTurns<RowPairSums<T, kTile>::kTurns>(steps, [&]<int kTurn>(int32_t step) {
+      const Row odd = read(1);
+      stages.Release();
+      const bool has_even = rows.HasGradient(place, 0), has_odd = rows.HasGradient(place, 1);
+      const bool has_oldest = has_pair(-2 * kTile.late_steps()), has_newest = has_pair(0);
+      const auto keep = [&] { sums.template Keep<kTurn>(source); };
+      if (has_even) {
+        sums.template Multiply<kTurn, 0>(even, has_oldest, has_newest, keep);
+      } else if (has_newest) {
+        keep();
+      }
+      if (!has_newest) sums.template KeepNone<kTurn>();
+      rows.GoOn();
+      if (step + 1 < steps) read_first();
+      if (has_odd) sums.template Multiply<kTurn, 1>(odd, has_oldest, has_newest, [] {});
+    });
+  }
+}
+
+// Threads that multiply, and those of the warp that finds out where taps go to.
+template <DepthwiseTile kTile>
+inline constexpr int kReducers = Multipliers(kTile) + 32;
+
 template <typename T, DepthwiseTile kTile>
 __device__ __forceinline__ void ReduceBoxes(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
                                             int32_t worker, char* shared) {
-  const DepthwiseRange range(p, worker);
-  Reduce<T, kTile>(p, barriers, 1, worker, shared, [&](auto& sums) {
-    uint32_t stage = 0, parity = 0;  // of the next step to be read: by divisions of its number they are known later
-    const uint32_t first_stage = ptx::SharedAddress(shared);
-    const auto read = [&](int32_t source_row, bool has_gradient) {
-      barriers.WaitForCopiesOf(stage, parity);
-      const auto pixels = sums.First(p, first_stage + stage * p.places.stage, HasRow(p, source_row), has_gradient);
-      barriers.ArriveBehindReadsOf(stage);
-      stage = stage + 1 < kTile.stages() ? stage + 1 : 0;
-      parity ^= stage == 0;
-      return pixels;
-    };
-    for (int32_t begin = range.begin; begin < range.end;) {
-      const DepthwiseTilePlace place(p, begin, range.end);
-      begin += place.rows();
-      const int32_t steps = place.ReduceSteps(p, kTile, {});
-      int32_t source_row = place.first_row + p.first_row;
-      sums.Begin(place.rows());
-      auto pixels = read(source_row, true);
-      InTurns<kTile.lags>(steps, [&]<int kTurn>(int32_t step) {
-        const bool has_source = HasRow(p, source_row++);
-        sums.template Multiply<kTurn>(pixels, has_source, [&] {
-          if (step + 1 < steps) pixels = read(source_row, step + 1 < place.rows());
-        });
-      });
-    }
-  });
+  SyncRoles<kTile>();
+  std::conditional_t<kTile.in_pairs, RowPairSums<T, kTile>, FilterBandSums<T, kTile>> sums(p);
+  const StoredTaps<kTile> taps(p, worker, shared, sums.DiagonalOfLane(p));
+  BoxStages<kTile> stages(p, barriers, shared);
+  MultiplyBoxes(p, DepthwiseRange(p, worker), sums, stages);
+  ptx::SyncThreads<kReducers<kTile>>();
+  float added[kTile.lags];
+  sums.AddTaps(added);
+  taps.Store(added);
 }
 
 template <typename T, int kIndex, Pass kPass>
@@ -170,17 +341,20 @@ __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
       if (threadIdx.x == 0) ptx::PrefetchMap(maps.source), ptx::PrefetchMap(maps.strips);
       if (ptx::SharedAddress(boxes) % kBoxTurnBytes != 0) __trap();
       ptx::LeaveRegisters<kRegisters.copier>();
-      constexpr int kBusy = 64;  // threads, of the warps that copy and store
-      if (threadIdx.x < 32) {
-        LoadBoxes<kTile, kPass>(p, maps, barriers, worker, boxes);
+      constexpr bool kReduces = kPass == Pass::kReduce;
+      if constexpr (!kReduces) ClearBehindBoxes<kTile, kDepthwiseThreads>(p, boxes);
+      if (const int warp = threadIdx.x / 32; warp < kBoxLoaders) {
+        LoadBoxes<kTile, kPass>(p, maps, barriers, worker, boxes, warp);
+        return;
+      }
+      if constexpr (kReduces && !kTile.in_pairs) ClearBehindBoxes<kTile, 32>(p, boxes);
+      if constexpr (kReduces) {
+        SyncRoles<kTile>();
+        FindTaps<kTile>(p, reinterpret_cast<int32_t*>(boxes + p.places.taps));
+        ptx::ArriveAtThreads<kReducers<kTile>>();
       } else {
-        if (threadIdx.x >= kBusy) {
-          ClearBehindBoxes<kTile, FirstMultiplier(kTile) - kBusy>(p, threadIdx.x - kBusy, boxes);
-        }
         __syncthreads();
-        if constexpr (kPass == Pass::kGather) {
-          if (threadIdx.x == 32) StoreBoxes<kTile>(p, maps, barriers, worker, boxes);
-        }
+        if (threadIdx.x % 32 == 0) StoreBoxes<kTile>(p, maps, barriers, worker, boxes);
       }
     } else {
       BeginMultiplier<T, kTile, kPass>(p);

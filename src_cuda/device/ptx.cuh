@@ -60,10 +60,15 @@ __device__ __forceinline__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Waits for kThreads of the thread block, in whole warps, as __syncthreads waits for all.
-template <int kThreads>
+// Waits for kThreads of the thread block, in whole warps, as __syncthreads waits for all. Some of them may but say that
+// they have come.
+template <int kThreads, int kBarrier = 1>
 __device__ __forceinline__ void SyncThreads() {
-  asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
+  asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
+}
+template <int kThreads, int kBarrier = 1>
+__device__ __forceinline__ void ArriveAtThreads() {
+  asm volatile("bar.arrive %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
 }
 
 // Waits for the threads of this warpgroup. Not to be called where SyncThreads is.

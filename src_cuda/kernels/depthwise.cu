@@ -72,6 +72,7 @@ int64_t OtherBytes(const DepthwiseParams& d, const DepthwiseTile& tile, Pass pas
     return taps * 4 * (pass == Pass::kGather ? d.pieces * tile.period : kDepthwiseThreads);
   }
   const int64_t slots = tile.slots();
+  if (tile.by_tma && pass == Pass::kReduce) return 0;  // lanes add them
   if (pass == Pass::kReduce) {
     return (slots * tile.pixels() * kStripCols + kSumsGap) * 4 * tile.channels * tile.warps();
   }
@@ -87,7 +88,7 @@ DepthwisePlaces MakePlaces(const DepthwiseParams& d, const DepthwiseTile& tile, 
   const int64_t images = d.images;
   const int64_t row = tile.by_tma ? BoxBytes(images * d.src_width + d.src_behind) : int64_t{d.copies} * d.batch;
   const int64_t result_row = tile.by_tma ? BoxBytes(images * d.strips_pitch) : int64_t{StripPieces(tile)} * d.batch;
-  const int64_t stage = tile.sources() * row + (pass == Pass::kReduce ? result_row : 0);
+  const int64_t stage = tile.box_rows() * (tile.sources() * row + (pass == Pass::kReduce ? result_row : 0));
   const int64_t other = CeilDiv(OtherBytes(d, tile, pass), 128) * 128;
   const bool gathers = pass == Pass::kGather;
   DepthwisePlaces places{};
@@ -101,7 +102,8 @@ DepthwisePlaces MakePlaces(const DepthwiseParams& d, const DepthwiseTile& tile, 
   if (gathers) place(places.taps, other);
   const int64_t row_sums = tile.row_sums() * 4 * kDepthwiseThreads;
   if (gathers && tile.has_pieces) place(places.sums, d.rows * row_sums);
-  if (tile.has_copiers && !gathers) place(places.taps, int64_t{d.problem.tap_count} * kStoredTapBytes);
+  const int64_t places_bytes = tile.by_tma ? tile.lags * kTapCols * 4 : int64_t{d.problem.tap_count} * kStoredTapBytes;
+  if (tile.has_copiers && !gathers) place(places.taps, places_bytes);
   if (tile.has_copiers) place(places.barriers, kBarrierBytes);
   places.end = static_cast<int32_t>(std::min<int64_t>(at, INT32_MAX));
   return places;
@@ -129,17 +131,26 @@ int32_t CopiesOf(const ConvProblem& p, const DepthwiseTile& tile, const Stream& 
 }
 
 // From an image's row in a box to the next one's, in pixels: what a warp reads at once of neighbouring strips, which
-// are of neighbouring images, is then in all banks. In a gather that is every other pixel, in a reduce four neighbours.
-int32_t BoxPitch(int32_t width, Pass pass) { return pass == Pass::kGather ? width | 1 : (width + 3) / 8 * 8 + 4; }
+// are of neighbouring images, is then in as many banks as there are for its channels. In a gather that is every other
+// pixel, or in pairs one of each image; else in a reduce four neighbours, of strips of four images, or of two that have
+// two each.
+int32_t BoxPitch(int32_t width, const DepthwiseTile& tile, const Stream& stream, Pass pass) {
+  if (pass == Pass::kGather || tile.in_pairs) return width | 1;
+  if (stream.images < 4) return (width + 3) / 8 * 8 + 4;
+  const int32_t even = (width + 1) / 2 * 2;
+  return even % 8 == 0 ? even + 2 : even;
+}
 
 // The same of a source row. Zeros in front of an image are those behind the one before, too: its row ends with its last
 // pixel, or where strips read nothing but those zeros. A reduce's may also read pixels of the next image, but only for
-// taps that there are none of, or outputs whose gradient is zero.
+// taps that there are none of, or outputs whose gradient is zero. In pairs there are no zeros.
 int32_t SourcePitch(const ConvProblem& p, const DepthwiseTile& tile, const Stream& stream, Pass pass) {
+  const auto pitch = [&](int64_t width) { return BoxPitch(static_cast<int32_t>(width), tile, stream, pass); };
+  if (tile.in_pairs) return pitch(std::max(p.src_size[2], p.dst_size[2]));
   const int64_t width = SourceWidth(p, tile, stream);
   const int64_t taken = pass == Pass::kGather ? width : std::min(width, p.dst_size[2] + tile.pixels() - kStripCols);
   const int64_t zeros = std::min(std::max(-int64_t{stream.first[2]}, int64_t{0}), taken);
-  return BoxPitch(static_cast<int32_t>(std::max(std::min(zeros + p.src_size[2], taken), taken - zeros)), pass);
+  return pitch(std::max(std::min(zeros + p.src_size[2], taken), taken - zeros));
 }
 
 // Everything but the operands and the workers, of a plan whose stream is one.
@@ -175,8 +186,8 @@ DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const Plan& pla
   d.images_first = d.images > 1 && (d.strips % 2 == 0 || d.strips == 1);
   d.strip_inverse = d.images == 1 ? 0 : InverseOf(d.images_first ? d.images : d.strips);
   d.src_width = tile.by_tma ? SourcePitch(p, tile, stream, pass) : SourceWidth(p, tile, stream);
-  d.src_behind = std::max(0, SourceWidth(p, tile, stream) - d.src_width);
-  d.strips_pitch = BoxPitch(stream.cols, pass);
+  d.src_behind = tile.in_pairs ? 0 : std::max(0, SourceWidth(p, tile, stream) - d.src_width);
+  d.strips_pitch = tile.in_pairs ? d.src_width : BoxPitch(stream.cols, tile, stream, pass);
   d.width_inverse = d.images == 1 ? 0 : InverseOf(d.src_width);
   d.copies = CopiesOf(p, tile, stream);
   d.log_gap = pass == Pass::kGather && tile.channels == 8 ? 1 : 3;
@@ -243,6 +254,8 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& planned) {
   const DepthwiseTile& tile = kDepthwiseTiles[plan.tile];
   const Stream stream = plan.stream();
   if (pass == Pass::kReduce && !tile.reduces()) return "the tile has no reduce";
+  if (pass == Pass::kGather && !tile.gathers()) return "the tile has no gather";
+  if (tile.in_pairs && std::max(p.src_size[2], p.dst_size[2]) > kStripCols) return "rows have more than eight columns";
   const bool in_f32 = p.src_type == DType::kF32;
   if (in_f32 != tile.on_cuda_cores()) return "the tile is compiled for other types";
   if (p.step[1] != tile.step || p.period[1] != tile.period) return "rows are of other strides than the tile's";
@@ -295,6 +308,7 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& planned) {
   if (tile.by_tma) {
     if (channel_bytes != kBoxPixelBytes) return "boxes have 64 bytes of each pixel";
     if (d.images * d.strips != d.tile_strips || !d.images_first) return "boxes are of as many strips as the warps";
+    if (tile.in_pairs && d.strips != 1) return "pairs are of rows of one strip";
     if (d.column_tiles != 1 || std::max(stream.apart[0], stream.apart[1]) > 1) return "boxes are of whole rows";
     if (p.step[2] != 1 || p.period[2] != 1) return "boxes are of neighbouring columns";
   }
