@@ -52,24 +52,18 @@ class RowPairSums {
     for (int i = 0; i < kPairs * kChannels * 4; ++i) (&pairs_[0][0][0])[i] = 0;
   }
 
-  // The same of the pair of a step of which kTurn is the number modulo kTurns.
-  template <int kTurn>
-  __device__ __forceinline__ void KeepNone() {
+  // A row of a stage, of the source or the gradient. Or zeros, of one that is not there.
+  __device__ __forceinline__ Row Read(const DepthwiseParams& p, uint32_t row) const {
+    Row pixels;
 #pragma unroll
-    for (int i = 0; i < kChannels * 4; ++i) (&pairs_[kTurn][0][0])[i] = 0;
-  }
-
-  // A row of a stage, of the source or the gradient, or zeros.
-  __device__ __forceinline__ Row Read(const DepthwiseParams& p, uint32_t row, bool is_there) const {
-    Row pixels{};
-    if (is_there) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) pixels.of[i].Load(row + from_[i].At(p, 0, 0));
-    }
+    for (int i = 0; i < 4; ++i) pixels.of[i].Load(row + from_[i].At(p, 0, 0));
     return pixels;
   }
+  __device__ __forceinline__ Row Read(const DepthwiseParams& p, uint32_t row, bool is_there) const {
+    return is_there ? Read(p, row) : Row{};
+  }
 
-  // Keeps its pair of source rows.
+  // Keeps the pair of source rows of a step, of which kTurn is the number, modulo kTurns, from the gradient's first.
   template <int kTurn>
   __device__ __forceinline__ void Keep(const Row (&rows)[2]) {
 #pragma unroll
@@ -82,11 +76,9 @@ class RowPairSums {
     }
   }
 
-  // Adds what a row of the gradient gives, the first or the second of a step, with the pairs that have been kept. The
-  // oldest and the newest are left out where they are not of the image. The newest, which keep() may keep, comes last:
-  // it may still be on its way from shared memory, and as it is behind a branch the compiler lets it.
-  template <int kTurn, int kRow, typename KeepNewest>
-  __device__ __forceinline__ void Multiply(const Row& gradient, bool has_oldest, bool has_newest, KeepNewest&& keep) {
+  // Adds what a row of the gradient gives, the first or the second of a step, with the pairs that have been kept.
+  template <int kTurn, int kRow>
+  __device__ __forceinline__ void Multiply(const Row& gradient) {
     uint32_t words[kChannels][2];
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
@@ -94,12 +86,11 @@ class RowPairSums {
       for (int i = 0; i < 2; ++i) words[c][i] = PairOf(gradient.of[i * 2], gradient.of[i * 2 + 1], c);
     }
 #pragma unroll
-    for (int pair = 0; pair < kPairs - 1; ++pair) {
-      if (pair > 0 || has_oldest) MultiplyPair(sums_[kRow][pair], pairs_[(kTurn + 1 + pair) % kPairs], words);
-    }
-    if (has_newest) {
-      keep();
-      MultiplyPair(sums_[kRow][kPairs - 1], pairs_[kTurn], words);
+    for (int pair = 0; pair < kPairs; ++pair) {
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) {
+        ptx::MultiplyAdd<T>(sums_[kRow][pair][c], pairs_[(kTurn + 1 + pair) % kPairs][c], words[c][0], words[c][1]);
+      }
     }
   }
 
@@ -122,12 +113,6 @@ class RowPairSums {
   }
 
  private:
-  static __device__ __forceinline__ void MultiplyPair(float (&sums)[kChannels][4], const uint32_t (&rows)[kChannels][4],
-                                                      const uint32_t (&gradient)[kChannels][2]) {
-#pragma unroll
-    for (int c = 0; c < kChannels; ++c) ptx::MultiplyAdd<T>(sums[c], rows[c], gradient[c][0], gradient[c][1]);
-  }
-
   PixelPlaces<kTile, 1, 1> from_[4];
   int32_t has_;  // whether a lane's sums of even columns are of the window, and of odd ones
   uint32_t pairs_[kPairs][kChannels][4];

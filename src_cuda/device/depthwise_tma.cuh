@@ -73,23 +73,6 @@ __device__ __forceinline__ void ArriveAtRoles() {
   ptx::ArriveAtThreads<BlockThreads(kTile), 2>();
 }
 
-// Rows of a step of a tile, of which there are one or two: of the source, and of the gradient from the tile's first.
-template <DepthwiseTile kTile>
-struct BoxRows {
-  int32_t source;
-  int32_t gradient;
-
-  __device__ __forceinline__ BoxRows(const DepthwiseParams& p, const DepthwiseTilePlace& place, int32_t step)
-      : source(place.first_row + p.first_row + step * kTile.box_rows()),
-        gradient((step - kTile.late_steps()) * kTile.box_rows()) {}
-
-  __device__ __forceinline__ void GoOn() { source += kTile.box_rows(), gradient += kTile.box_rows(); }
-  __device__ __forceinline__ bool HasSource(const DepthwiseParams& p, int i) const { return HasRow(p, source + i); }
-  __device__ __forceinline__ bool HasGradient(const DepthwiseTilePlace& place, int i) const {
-    return gradient + i >= 0 && gradient + i < place.rows();
-  }
-};
-
 // Has TMA copy a step's rows into a stage: of a gather also zeros of those that are not there, as all are read.
 template <DepthwiseTile kTile, Pass kPass>
 __device__ __forceinline__ void CopyStep(const DepthwiseParams& p, const DepthwiseMaps& maps,
@@ -98,21 +81,22 @@ __device__ __forceinline__ void CopyStep(const DepthwiseParams& p, const Depthwi
   constexpr bool kReduces = kPass == Pass::kReduce;
   constexpr int kRows = kTile.box_rows();
   const uint32_t strips = stage + kRows * p.places.row;
-  const BoxRows<kTile> rows(p, place, step);
-  const auto has_source = [&](int i) { return !kReduces || rows.HasSource(p, i); };
-  const auto has_gradient = [&](int i) { return kReduces && rows.HasGradient(place, i); };
+  const int32_t source = place.first_row + p.first_row + step * kRows;
+  const int32_t gradient = (step - kTile.late_steps()) * kRows;  // from the tile's first
+  const auto has_source = [&](int i) { return !kReduces || HasRow(p, source + i); };
+  const auto has_gradient = [&](int i) { return kReduces && gradient + i >= 0 && gradient + i < place.rows(); };
   uint32_t pixels = 0;
   for (int i = 0; i < kRows; ++i) pixels += (has_source(i) ? p.src_width : 0) + (has_gradient(i) ? p.strips_pitch : 0);
   ptx::ArriveExpecting(barrier, pixels * p.images * kBoxPixelBytes);
   for (int i = 0; i < kRows; ++i) {
     if (!has_source(i)) continue;
     ptx::CopyBoxByTma(stage + i * p.places.row, maps.source, barrier, channel, kTile.in_pairs ? 0 : p.first_col,
-                      rows.source + i, 0, place.image);
+                      source + i, 0, place.image);
   }
   for (int i = 0; i < kRows; ++i) {
     if (!has_gradient(i)) continue;
     ptx::CopyBoxByTma(strips + i * p.places.result_row, maps.strips, barrier, channel, 0,
-                      place.first_row + rows.gradient + i, 0, place.image);
+                      place.first_row + gradient + i, 0, place.image);
   }
 }
 
@@ -260,46 +244,49 @@ __device__ __forceinline__ void MultiplyBoxes(const DepthwiseParams& p, const De
   }
 }
 
-// The same of rows in pairs: while a row of the gradient is multiplied, the next one is read, and before the first of a
-// step the source's, which are the last to be multiplied with it.
+// The same of rows in pairs. First come a tile's steps that have no row of the gradient yet. Then, while a row of it is
+// multiplied, the next one is read, and before the second of a step the next step's source rows. A step asks as little
+// as can be, as questions take as long as multiplications: a row of the gradient that is not there is read, too.
 template <typename T, DepthwiseTile kTile>
 __device__ __forceinline__ void MultiplyBoxes(const DepthwiseParams& p, const DepthwiseRange& range,
                                               RowPairSums<T, kTile>& sums, BoxStages<kTile>& stages) {
   using Row = typename RowPairSums<T, kTile>::Row;
+  constexpr int kTurns = RowPairSums<T, kTile>::kTurns, kRows = kTile.box_rows();
+  static_assert(kTile.late_steps() == kTurns - 1, "the gradient's first step is turn 0");
   for (int32_t begin = range.begin; begin < range.end;) {
     const DepthwiseTilePlace place(p, kTile, begin, range.end);
     begin += place.rows();
-    const int32_t first_step = place.FirstStep(p, kTile, {}), steps = place.ReduceSteps(p, kTile, {}) - first_step;
-    BoxRows<kTile> rows(p, place, first_step);
+    const int32_t first_step = place.FirstStep(p, kTile, {});
+    int32_t source_row = place.first_row + p.first_row + first_step * kRows;
     uint32_t stage;
-    Row source[2], even;
-    const auto has_pair = [&](int i) { return rows.HasSource(p, i) || rows.HasSource(p, i + 1); };
-    const auto read = [&](int i) {
-      const uint32_t strips = stage + 2 * p.places.row;
-      return sums.Read(p, strips + i * p.places.result_row, rows.HasGradient(place, i));
-    };
-    const auto read_first = [&] {
+    Row source[kRows], even;
+    const auto read_source = [&] {
       stage = stages.WaitForCopies();
-      even = read(0);
-      for (int i = 0; i < 2; ++i) source[i] = sums.Read(p, stage + i * p.places.row, rows.HasSource(p, i));
+      for (int i = 0; i < kRows; ++i) source[i] = sums.Read(p, stage + i * p.places.row, HasRow(p, source_row++));
+    };
+    const auto read_gradient = [&](int i) {
+      return sums.Read(p, stage + kRows * p.places.row + i * p.places.result_row);
     };
     sums.Begin();
-    read_first();
-    InTurns<RowPairSums<T, kTile>::kTurns>(steps, [&]<int kTurn>(int32_t step) {
-      const Row odd = read(1);
+    InTurns<kTurns - 1>(kTurns - 1, [&]<int kStep>(int32_t) {
+      if (first_step > kStep) return;
+      read_source();
       stages.Release();
-      const bool has_even = rows.HasGradient(place, 0), has_odd = rows.HasGradient(place, 1);
-      const bool has_oldest = has_pair(-2 * kTile.late_steps()), has_newest = has_pair(0);
-      const auto keep = [&] { sums.template Keep<kTurn>(source); };
-      if (has_even) {
-        sums.template Multiply<kTurn, 0>(even, has_oldest, has_newest, keep);
-      } else if (has_newest) {
-        keep();
+      sums.template Keep<kStep - kTile.late_steps() + kTurns>(source);
+    });
+    read_source();
+    even = read_gradient(0);
+    InTurns<kTurns>((place.rows() + kRows - 1) / kRows, [&]<int kTurn>(int32_t step) {
+      const Row odd = read_gradient(1);
+      stages.Release();
+      sums.template Keep<kTurn>(source);
+      sums.template Multiply<kTurn, 0>(even);
+      const int32_t rows_left = place.rows() - step * kRows;  // with this step's
+      if (rows_left > kRows) {
+        read_source();
+        even = read_gradient(0);
       }
-      if (!has_newest) sums.template KeepNone<kTurn>();
-      rows.GoOn();
-      if (step + 1 < steps) read_first();
-      if (has_odd) sums.template Multiply<kTurn, 1>(odd, has_oldest, has_newest, [] {});
+      if (rows_left > 1) sums.template Multiply<kTurn, 1>(odd);
     });
   }
 }
@@ -338,9 +325,9 @@ __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
     const int32_t worker = BlockOfChannels(p);
     const DepthwiseBarriers<kTile> barriers(p, boxes);
     if (threadIdx.x < FirstMultiplier(kTile)) {
+      ptx::LeaveRegisters<kRegisters.copier>();  // first of all, as those that multiply wait for them
       if (threadIdx.x == 0) ptx::PrefetchMap(maps.source), ptx::PrefetchMap(maps.strips);
       if (ptx::SharedAddress(boxes) % kBoxTurnBytes != 0) __trap();
-      ptx::LeaveRegisters<kRegisters.copier>();
       constexpr bool kReduces = kPass == Pass::kReduce;
       if constexpr (!kReduces) ClearBehindBoxes<kTile, kDepthwiseThreads>(p, boxes);
       if (const int warp = threadIdx.x / 32; warp < kBoxLoaders) {

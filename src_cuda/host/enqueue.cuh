@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "device/convert.cuh"
+#include "device/ptx.cuh"
 #include "host/product.h"
 
 namespace jaxconv {
@@ -35,54 +36,67 @@ cudaError_t Enqueue(Kernel* kernel, int64_t blocks, int threads, cudaStream_t st
 
 inline constexpr int kSliceThreads = 256;
 
-// Adds so many slices in order, the first of which is at `from`, each `step` elements further on. One round of loads is
-// all there is of instructions: most calls take one, and wait for instructions to come from memory, too.
-template <typename Acc>
-__device__ __forceinline__ Acc AddEach(const Acc* from, int64_t step, int split) {
+// Adds so many slices of a pack of results in order, the first of which is at `from`, each `step` elements further on.
+// One round of loads is all there is of instructions: most calls take one, and wait for instructions to come from
+// memory, too.
+template <typename Acc, int kPack>
+__device__ __forceinline__ void AddEach(Pack<Acc, kPack>& sums, const Acc* from, int64_t step, int split) {
   constexpr int kLoads = 8;  // in flight
-  Acc sum = 0;
 #pragma unroll 1
   for (; split > 0; split -= kLoads) {
-    Acc values[kLoads];
+    Pack<Acc, kPack> slices[kLoads] = {};
 #pragma unroll
-    for (int j = 0; j < kLoads; ++j, from += step) values[j] = j < split ? *from : 0;
+    for (int j = 0; j < kLoads; ++j) {
+      if (j < split) slices[j] = *reinterpret_cast<const Pack<Acc, kPack>*>(from);
+      from += step;
+      ptx::Keep(from);  // or each would be worked out from the first
+    }
 #pragma unroll
-    for (int j = 0; j < kLoads; ++j) sum += values[j];
+    for (int j = 0; j < kLoads; ++j) {
+#pragma unroll
+      for (int v = 0; v < kPack; ++v) sums.v[v] += slices[j].v[v];
+    }
   }
-  return sum;
 }
 
-// Adds slices, kParts threads a result: each every kParts-th slice in order, then the parts in theirs.
-template <typename Acc, int kParts>
+// Adds slices, kParts threads a pack of results: each every kParts-th slice in order, then the parts in theirs.
+template <typename Acc, int kParts, int kPack>
 __global__ void AddSlicesKernel(const Acc* slices, void* out, DType type, int64_t elements, int split) {
-  constexpr int kResults = kSliceThreads / kParts;
-  const int result = threadIdx.x % kResults, part = threadIdx.x / kResults;
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kResults + result;
-  Acc sum = 0;
+  constexpr int kPacks = kSliceThreads / kParts;
+  const int pack = threadIdx.x % kPacks, part = threadIdx.x / kPacks;
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kPacks + pack) * kPack;
+  Pack<Acc, kPack> sums{};
   if (i < elements) {
-    sum = AddEach(slices + part * elements + i, kParts * elements, CeilDiv(split - part, kParts));
+    AddEach(sums, slices + part * elements + i, kParts * elements, CeilDiv(split - part, kParts));
   }
   if constexpr (kParts > 1) {
-    __shared__ Acc parts[kParts][kResults];
-    parts[part][result] = sum;
+    static_assert(kPack == 1, "a part is a number");
+    __shared__ Acc parts[kParts][kPacks];
+    parts[part][pack] = sums.v[0];
     __syncthreads();
-    sum = parts[0][result];
+    sums.v[0] = parts[0][pack];
 #pragma unroll
-    for (int p = 1; p < kParts; ++p) sum += parts[p][result];
+    for (int p = 1; p < kParts; ++p) sums.v[0] += parts[p][pack];
   }
-  if (part == 0 && i < elements) StoreNarrowed(Pack<Acc, 1>{sum}, out, i, type);
+  if (part == 0 && i < elements) StoreNarrowed(sums, out, i, type);
 }
 
 // The last kernel of a call that keeps sums in the scratch: adds the slices in an order of its own.
 template <typename Acc>
 cudaError_t AddSlices(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
   constexpr int kParts = 8;  // of many slices, as a thread has to wait for each
+  constexpr int kPack = 2;   // of few, as the kernel waits for its threads to begin
   const int64_t elements = ResultElements(call.problem, call.pass);
   const DType type = ResultType(call.problem, call.pass);
-  const int parts = plan.split >= 2 * kParts ? kParts : 1;
-  return Enqueue(parts == 1 ? AddSlicesKernel<Acc, 1> : AddSlicesKernel<Acc, kParts>,
-                 CeilDiv(elements * parts, kSliceThreads), kSliceThreads, stream,
-                 static_cast<const Acc*>(call.scratch), call.result, type, elements, plan.split);
+  const auto is_aligned = [](const void* data, size_t bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; };
+  const bool packs = elements % kPack == 0 && is_aligned(call.scratch, kPack * sizeof(Acc)) &&
+                     is_aligned(call.result, kPack * ElementBytes(type));
+  const auto add = [&](auto* kernel, int parts, int pack) {
+    return Enqueue(kernel, CeilDiv(elements / pack * parts, kSliceThreads), kSliceThreads, stream,
+                   static_cast<const Acc*>(call.scratch), call.result, type, elements, plan.split);
+  };
+  if (plan.split >= 2 * kParts) return add(AddSlicesKernel<Acc, kParts, 1>, kParts, 1);
+  return packs ? add(AddSlicesKernel<Acc, 1, kPack>, 1, kPack) : add(AddSlicesKernel<Acc, 1, 1>, 1, 1);
 }
 
 }  // namespace jaxconv
