@@ -802,6 +802,13 @@ def test_convnexts_last_weight_gradients_are_by_tma(images, image, channels, til
     assert (settings.tile, settings.split) == (tile, split)
 
 
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+def test_mambas_lines_are_directs(which):
+    """As tiles of a single row, in each of which `depthwise` would begin anew."""
+    kind, of_pass = passes_of(each_channel((8, 4096, 4096), (4,), padding=[(3, 0)]))[which]
+    assert choose("cuda", kind, of_pass).plan.family == "direct"
+
+
 def of_layouts(lhs, rhs, dimension_numbers, **params):
     defaults = dict(dimension_numbers=dimension_numbers, window_strides=(1,) * (len(lhs) - 2), padding="SAME")
     return problem_of(functools.partial(lax.conv_general_dilated, **defaults | params), lhs, rhs, "bfloat16")

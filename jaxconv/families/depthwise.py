@@ -30,7 +30,10 @@ MOST_PERIOD = 4  # of columns: a strip then begins at an even pixel
 MOST_PIECES = 1024  # of the window
 MOST_WAVES, MOST_RESIDENT = 4, 3  # of thread blocks, for whose sake columns are cut
 FEW_ROWS = 8
-LATENCY_CLOCKS = 780  # from a step to the next, whatever is done there, fitted to measurements on an H200
+# Fitted to measurements on an H200: from a step to the next, whatever is done there; and from a tile to the next of a
+# thread block some of whose warps copy, which lines of a single row are made of.
+LATENCY_CLOCKS = 780
+CUT_CLOCKS = 600
 
 
 class Copying(NamedTuple):
@@ -190,6 +193,8 @@ class Depthwise(CudaFamily):
         step = max(at_once * stream.clocks, stream.clocks + (0 if tile.has_copiers else LATENCY_CLOCKS))
         in_turn = is_gather and tile.has_pieces
         clocks = stream.clocks_of_pieces(workers, step) if in_turn else stream.steps(workers) * step
+        if tile.has_copiers and not tile.by_tma:
+            clocks += stream.cuts(workers) * CUT_CLOCKS
         if tile.has_pieces and stream.images == 1:  # others are left out
             clocks *= depths_seen(product.problem) / stream.pieces[0]
         rounds = ceil_div(blocks, resident * device.multiprocessors)
