@@ -25,9 +25,7 @@ def write() -> None:
 
 def draw_depthwise(path: Path) -> None:
     """The picture above the tables: each depthwise layer in bfloat16."""
-    results = Results.load(RESULTS / "h200_depthwise.json")
-    for later in ("h200_windows", "h200_channels"):
-        results.add(Results.load(RESULTS / f"{later}.json").rows)
+    results = Results.load(RESULTS / "h200_channels.json")
     rows = grouped(results.rows, "suite", "dtype", "implementation")["depthwise", "bfloat16", "cuda"]
     title = f"Depthwise layers, bfloat16, {results.machine['device']}: times as fast as lax"
     charts.draw_cases(rows, title, path)
