@@ -752,29 +752,31 @@ def test_exact_where_taken(family, row, dtype, which):
     check_alone(cases, dtype)
 
 
+def kernels_run_by(cases, dtype, operands):
+    """Their names, in a program of all cases."""
+    from jax.experimental.mosaic.gpu import profiler  # not for every platform
+
+    program = jax.jit(alone(cases, dtype)).lower(operands).compile()
+    _, kernels = profiler.measure(program, aggregate=False)(operands)
+    return [name for name, _ in kernels]
+
+
 @pytest.mark.parametrize("row", [row for row in FAMILIES["cuda"]["depthwise"].TILES if row.tile.by_tma], ids=str)
 def test_tma_itself_copies(row):
     """Where it could not be told of the operands, warps would copy in its place, and be as exact."""
-    from jax.experimental.mosaic.gpu import profiler  # not for every platform
-
     cases, dtype = cases_of("depthwise", row, CHANNELS), dtype_of("depthwise", row)
     operands, _ = exact_in(dtype, {name for name, *_ in cases})
-    program = jax.jit(alone(cases, dtype)).lower(operands).compile()
-    _, kernels = profiler.measure(program, aggregate=False)(operands)
-    assert sum("DepthwiseByTma" in name for name, _ in kernels) == len(cases) > 0
-    assert not any("DepthwiseByRoles" in name for name, _ in kernels)
+    names = kernels_run_by(cases, dtype, operands)
+    assert sum("DepthwiseByTma" in name for name in names) == len(cases) > 0
+    assert not any("DepthwiseByRoles" in name for name in names)
 
 
 @every_tile_of("wgmma")
 def test_wgmma_itself_runs(row):
     """Where TMA could not be told of the operands, mma would take its place, and be as exact."""
-    from jax.experimental.mosaic.gpu import profiler  # not for every platform
-
     cases, dtype = cases_of("wgmma", row, WINDOWS, GATHERS, splits=splits_of("wgmma", row)[:2]), dtype_of("wgmma", row)
     operands, expected = exact_in(dtype, {name for name, *_ in cases})
-    program = jax.jit(alone(cases, dtype)).lower(operands).compile()
-    _, kernels = profiler.measure(program, aggregate=False)(operands)
-    names = [name for name, _ in kernels]
+    names = kernels_run_by(cases, dtype, operands)
     assert sum("WgmmaKernel" in name for name in names) == sum(a.size > 0 for a in results_of(cases, expected))
     assert not any("MmaKernel" in name for name in names)
     assert any("AddSlices" in name for name in names) == (row.tile.slices == 0)

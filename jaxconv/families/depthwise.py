@@ -30,10 +30,7 @@ MOST_PERIOD = 4  # of columns: a strip then begins at an even pixel
 MOST_PIECES = 1024  # of the window
 MOST_WAVES, MOST_RESIDENT = 4, 3  # of thread blocks, for whose sake columns are cut
 FEW_ROWS = 8
-# Fitted to measurements on an H200: from a step to the next, whatever is done there; and from a tile to the next of a
-# thread block some of whose warps copy, which lines of a single row are made of.
-LATENCY_CLOCKS = 780
-CUT_CLOCKS = 600
+LATENCY_CLOCKS = 780  # from a step to the next, whatever is done there, fitted to measurements on an H200
 
 
 class Copying(NamedTuple):
@@ -42,16 +39,18 @@ class Copying(NamedTuple):
     bandwidth: part of the memory's that a gather's copies reach, of so many bytes of neighbouring channels.
     of_reduces: the same of reduces, as part of a gather's.
     begin: seconds of a thread block's beginning and end, by the kind of product.
+    cut_clocks: of a thread block, from a tile to the next. Lines of a single row are all tiles of a row.
     """
 
     bandwidth: dict[int, float]
     of_reduces: float
     begin: dict[str, float]
+    cut_clocks: int = 0
 
 
 BY_ALL = Copying({128: 0.7, 64: 0.7, 32: 0.55, 16: 0.4}, 0.82, {"gather": 5e-6, "reduce": 5e-6})
 # Steps do not wait for each other, nor reduces for their gradient.
-BY_COPIERS = Copying({64: 0.88, 32: 0.65, 16: 0.45}, 1, {"gather": 2.3e-6, "reduce": 3.5e-6})
+BY_COPIERS = Copying({64: 0.88, 32: 0.65, 16: 0.45}, 1, {"gather": 2.3e-6, "reduce": 3.5e-6}, 600)
 BY_TMA = Copying({64: 0.84}, 1, {"gather": 1.2e-6, "reduce": 1.8e-6})
 
 
@@ -184,7 +183,7 @@ class Depthwise(CudaFamily):
     def cost(self, settings: Settings, product: Product, device: Device) -> float:
         """Steps, as long as those of a multiprocessor's blocks or one's latency take, or memory; and the beginning."""
         tile, split, _, _, area = settings
-        stream = stream_of(tile, product, area)
+        stream, copying = stream_of(tile, product, area), _copying(tile)
         resident, is_gather = stream.resident(device), product.kind == "gather"
         places = max(1, resident * device.multiprocessors // stream.channel_tiles)
         workers = min(places, stream.most_workers) if is_gather else split
@@ -193,12 +192,11 @@ class Depthwise(CudaFamily):
         step = max(at_once * stream.clocks, stream.clocks + (0 if tile.has_copiers else LATENCY_CLOCKS))
         in_turn = is_gather and tile.has_pieces
         clocks = stream.clocks_of_pieces(workers, step) if in_turn else stream.steps(workers) * step
-        if tile.has_copiers and not tile.by_tma:
-            clocks += stream.cuts(workers) * CUT_CLOCKS
+        clocks += stream.cuts(workers) * copying.cut_clocks
         if tile.has_pieces and stream.images == 1:  # others are left out
             clocks *= depths_seen(product.problem) / stream.pieces[0]
         rounds = ceil_div(blocks, resident * device.multiprocessors)
-        seconds = self._seconds(rounds * clocks, stream.channel_bytes, _copying(tile), product, device)
+        seconds = self._seconds(rounds * clocks, stream.channel_bytes, copying, product, device)
         if split > 1:
             seconds += 2 * split * product.planned_sums_bytes / device.bandwidth + LAUNCH_SECONDS
         return seconds

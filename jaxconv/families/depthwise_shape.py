@@ -348,8 +348,8 @@ class Stream:
             result_row = tile.strip_pieces * self._batch
         barriers = BARRIER_BYTES if tile.has_copiers else 0
         if self.product.kind == "reduce":
-            taps = math.prod(self.product.problem.kernel) * STORED_TAP_BYTES if tile.has_copiers else 0
-            taps = tile.lags * TAP_COLS * 4 if tile.by_tma else taps
+            stored = math.prod(self.product.problem.kernel) * STORED_TAP_BYTES if tile.has_copiers else 0
+            taps = tile.lags * TAP_COLS * 4 if tile.by_tma else stored
             stages = tile.stages * tile.box_rows * (tile.sources * row + result_row)
             return max(stages, self._fixed) + taps + barriers
         sums = self.rows * tile.row_sums * 4 * THREADS if tile.has_pieces else 0

@@ -7,6 +7,7 @@
 
 #include "device/convert.cuh"
 #include "device/ptx.cuh"
+#include "host/layout.h"
 #include "host/product.h"
 
 namespace jaxconv {
@@ -88,9 +89,7 @@ cudaError_t AddSlices(const ConvCall& call, const Plan& plan, cudaStream_t strea
   constexpr int kPack = 2;   // of few, as the kernel waits for its threads to begin
   const int64_t elements = ResultElements(call.problem, call.pass);
   const DType type = ResultType(call.problem, call.pass);
-  const auto is_aligned = [](const void* data, size_t bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; };
-  const bool packs = elements % kPack == 0 && is_aligned(call.scratch, kPack * sizeof(Acc)) &&
-                     is_aligned(call.result, kPack * ElementBytes(type));
+  const bool packs = elements % kPack == 0 && AreAligned({call.scratch, call.result});
   const auto add = [&](auto* kernel, int parts, int pack) {
     return Enqueue(kernel, CeilDiv(elements / pack * parts, kSliceThreads), kSliceThreads, stream,
                    static_cast<const Acc*>(call.scratch), call.result, type, elements, plan.split);

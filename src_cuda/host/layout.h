@@ -14,6 +14,13 @@
 
 namespace jaxconv {
 
+// Whether each operand begins with what is loaded or stored at once at most.
+inline bool AreAligned(std::initializer_list<const void*> operands) {
+  constexpr uintptr_t kPieceBytes = 16;
+  return std::all_of(operands.begin(), operands.end(),
+                     [](const void* data) { return reinterpret_cast<uintptr_t>(data) % kPieceBytes == 0; });
+}
+
 struct OperandLayout {
   const void* data;
   DType type;

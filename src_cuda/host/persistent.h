@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 
 #include "host/device_attribute.h"
 #include "host/product.h"
@@ -32,12 +31,6 @@ inline const char* WhyNotPersistentPlan(const Plan& plan, size_t tiles, Pass pas
   if (plan.chunk != 0 || plan.units != 0) return "the family has neither chunks nor units";
   if (pass == Pass::kGather && plan.split != 1) return "the family's gathers are not split";
   return nullptr;
-}
-
-inline bool AreAligned(std::initializer_list<const void*> operands) {
-  constexpr uintptr_t kPieceBytes = 16;
-  return std::all_of(operands.begin(), operands.end(),
-                     [](const void* data) { return reinterpret_cast<uintptr_t>(data) % kPieceBytes == 0; });
 }
 
 // Thread blocks that share out `tiles`, which each of `others` has: as many as the device holds at once, of which a

@@ -12,6 +12,7 @@
 
 #include "host/depthwise_maps.h"
 #include "host/enqueue.cuh"
+#include "host/layout.h"
 #include "host/persistent.h"
 #include "host/product.h"
 #include "host/types.h"

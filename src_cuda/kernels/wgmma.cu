@@ -15,6 +15,7 @@
 #include "call_slot.h"
 #include "host/device_attribute.h"
 #include "host/enqueue.cuh"
+#include "host/layout.h"
 #include "host/persistent.h"
 #include "host/product.h"
 #include "host/types.h"
