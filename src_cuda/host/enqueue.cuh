@@ -4,6 +4,9 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <mutex>
+#include <set>
+#include <utility>
 
 #include "device/convert.cuh"
 #include "device/ptx.cuh"
@@ -12,11 +15,29 @@
 
 namespace jaxconv {
 
-// Lets a kernel have so much dynamic shared memory, which the caller has compared with the device's limit.
+// Lets a kernel have all the dynamic shared memory that the current device gives, once for each kernel and device. The
+// value does not depend on the call: threads launch one kernel with different sizes at the same time.
 inline cudaError_t AllowShared(const void* function, size_t shared_bytes) {
   constexpr size_t kUnasked = 48 * 1024;  // more is given only to kernels that ask for it
   if (shared_bytes <= kUnasked) return cudaSuccess;
-  return cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+  static std::mutex mutex;
+  static std::set<std::pair<int, const void*>> allowed;
+  int device = 0, limit = 0;
+  if (const cudaError_t status = cudaGetDevice(&device)) return status;
+  const std::lock_guard lock(mutex);
+  if (allowed.contains({device, function})) return cudaSuccess;
+  cudaFuncAttributes attributes;
+  if (const cudaError_t status = cudaFuncGetAttributes(&attributes, function)) return status;
+  if (const cudaError_t status = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)) {
+    return status;
+  }
+  const int most = limit - static_cast<int>(attributes.sharedSizeBytes);
+  if (const cudaError_t status =
+          cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most)) {
+    return status;
+  }
+  allowed.insert({device, function});
+  return cudaSuccess;
 }
 
 // With `shared_bytes` of dynamic shared memory.
