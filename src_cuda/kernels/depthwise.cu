@@ -16,6 +16,7 @@
 #include "host/persistent.h"
 #include "host/product.h"
 #include "host/types.h"
+#include "host/unaligned.h"
 #include "launch.h"
 
 namespace jaxconv {
@@ -332,7 +333,7 @@ cudaError_t Launch(const ConvCall& call, const Plan& planned, cudaStream_t strea
   DepthwiseParams d = MakeShape(p, call.pass, plan);
   SetOperands(call, plan, &d);
   // The filter, or its gradient, is read or written an element at a time.
-  if (!AreAligned({d.src, reduce ? d.rhs : d.out})) return cudaErrorMisalignedAddress;
+  if (!AreAligned({d.src, reduce ? d.rhs : d.out})) return LaunchUnaligned(call, plan, stream);
   // A gather's blocks stay as long as there are rows.
   d.workers = reduce ? plan.split
                      : Workers(d.places.end, tile.gather_blocks(), d.channel_tiles, CeilDiv(d.stream_rows, d.rows));

@@ -18,6 +18,7 @@
 #include "host/product.h"
 #include "host/tensor_map.h"
 #include "host/types.h"
+#include "host/unaligned.h"
 #include "launch.h"
 
 namespace jaxconv {
@@ -360,7 +361,7 @@ cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) 
   const bool reduce = call.pass == Pass::kReduce;
   DirectParams d = MakeShape(p, call.pass, plan);
   SetOperands(call, plan, &d);
-  if (!AreAligned({d.src, d.rhs, d.out})) return cudaErrorMisalignedAddress;
+  if (!AreAligned({d.src, d.rhs, d.out})) return LaunchUnaligned(call, plan, stream);
   d.workers = reduce ? plan.split : GatherWorkers(d, tile);
   d.filter_order = OrderOf(call, tile);
   SetDividers(&d);
