@@ -35,6 +35,13 @@ class CallSlot {
   CallSlot(const CallSlot&) = delete;
   CallSlot& operator=(const CallSlot&) = delete;
 
+  // How many calls have numbers.
+  static int Used() {
+    Pool& pool = ThePool();
+    const std::lock_guard lock(pool.mutex);
+    return pool.used - static_cast<int>(pool.free.size());
+  }
+
   // The number, below kCallSlots, for a launch on a stream of the current device, where it must follow the call's other
   // ones: -1 if one of before was on another stream. Those that are captured follow each other as their graphs do.
   int NumberOn(cudaStream_t stream) {

@@ -102,8 +102,8 @@ __device__ __forceinline__ void StoreRows(const Out* results, const PointTable<k
   }
 }
 
-// Multiplies all tiles of the block's steps.
-template <MmaTile kTile, typename Feed, typename Sums, typename Stage>
+// Multiplies all tiles of the block's steps. kFinite: no operand is rounded to an infinity.
+template <MmaTile kTile, bool kFinite, typename Feed, typename Sums, typename Stage>
 __device__ __forceinline__ void MultiplyTiles(Feed& feed, Sums& sums, Stage (&stages)[kTile.stages], int tiles) {
   constexpr int kAhead = kTile.ahead();
   static_assert(kAhead > 0 && kAhead < kTile.ring());
@@ -124,8 +124,8 @@ __device__ __forceinline__ void MultiplyTiles(Feed& feed, Sums& sums, Stage (&st
     __syncthreads();
     const int next = tile + kAhead;
     Stage& next_stage = stages[to];
-    sums.Multiply(ptx::SharedAddress(stages[from].src), ptx::SharedAddress(stages[from].rhs),
-                  [&](int k) { feed.Copy(next, next_stage, k, Sums::kSteps); });
+    sums.template Multiply<kFinite>(ptx::SharedAddress(stages[from].src), ptx::SharedAddress(stages[from].rhs),
+                                    [&](int k) { feed.Copy(next, next_stage, k, Sums::kSteps); });
     ptx::CommitCopies();
     feed.Prepare(next + 1);
     from = from + 1 < kTile.stages ? from + 1 : 0;
@@ -145,7 +145,15 @@ __device__ __forceinline__ void ComputeUnit(typename Parts::Feed& feed, typename
   const int row = team / kTeamsAcross * kTile.warp_rows, col = team % kTeamsAcross * kTile.warp_cols;
   typename Parts::Sums sums(row, col);
   feed.Begin(unit);
-  MultiplyTiles<kTile>(feed, sums, shared.stages, tiles);
+  MultiplyTiles<kTile, false>(feed, sums, shared.stages, tiles);
+  if constexpr (Parts::Sums::kRounds) {
+    // Rounding to finite numbers would take a tenth of the time. So it is done only where it may have been missed.
+    if (__syncthreads_or(!sums.AreFinite())) {
+      sums = typename Parts::Sums(row, col);
+      feed.Begin(unit);
+      MultiplyTiles<kTile, true>(feed, sums, shared.stages, tiles);
+    }
+  }
   __syncthreads();
   WithType<float>(p.out_type, [&](auto type) {
     using Out = decltype(type);

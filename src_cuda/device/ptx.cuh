@@ -138,6 +138,14 @@ __device__ __forceinline__ uint32_t RoundToTf32(float x) {
   return rounded;
 }
 
+// The same, but never an infinity for a finite number: one that is too large becomes the largest tf32 number. It takes
+// three instructions more.
+__device__ __forceinline__ uint32_t RoundToFiniteTf32(float x) {
+  constexpr uint32_t kTf32Bits = 0xffffe000;
+  const uint32_t rounded = RoundToTf32(x);
+  return isinf(__uint_as_float(rounded)) ? __float_as_uint(x) & kTf32Bits : rounded;
+}
+
 // sum = before + a * b, of 16 x 8 results by 32 bytes of steps. Registers: rows g and g + 8 by steps 4 bytes * t, then
 // the latter's second halves, where g = lane / 4 and t = lane % 4; the sums are rows g and g + 8 by columns 2t and
 // 2t + 1.

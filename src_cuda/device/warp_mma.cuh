@@ -11,8 +11,7 @@ namespace jaxconv {
 
 // kRows x kCols sums of operands of type T. float is multiplied as tf32, of 11 bits: in one pass, or in three, after
 // each number was cut into a large and a small one. What is lost of a product then is the product of the small ones, of
-// at most 2^-22, and their roundings, 2^-22 each. An infinity less itself is none: three passes make NaN of it, and of
-// numbers that tf32 rounds to it.
+// at most 2^-22, and their roundings, 2^-22 each. An infinity less itself is none: three passes make NaN of it.
 template <typename T, typename SrcTile, typename RhsTile, int kRows, int kCols, int kPasses>
 class WarpMma {
  public:
@@ -24,15 +23,32 @@ class WarpMma {
   __device__ __forceinline__ void Reuse() const {}  // a tile has been multiplied when Multiply returns
   __device__ __forceinline__ void Finish() const {}
 
-  // Adds a tile's product. One step's fragments are read while another's are multiplied; between(k) is done before the
+  // Whether operands are rounded, which makes infinities of the largest numbers: then sums are not finite.
+  static constexpr bool kRounds = sizeof(T) == 4;
+
+  // Whether all of this thread's sums are finite. A sum of finite sums may not be: then the answer is no as well.
+  __device__ __forceinline__ bool AreFinite() const {
+    float all[4] = {};
+#pragma unroll
+    for (const auto& rows : sum_) {
+#pragma unroll
+      for (const auto& four : rows) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) all[i] += four[i];
+      }
+    }
+    return isfinite(all[0] + all[1] + (all[2] + all[3]));
+  }
+
+  // Adds a tile's product, of operands that are rounded to finite numbers if kFinite. One step's fragments are read while another's are multiplied; between(k) is done before the
   // k-th multiplication, so that its instructions are issued while the tensor cores are busy.
-  template <typename F>
+  template <bool kFinite, typename F>
   __device__ __forceinline__ void Multiply(uint32_t src, uint32_t rhs, F&& between) {
-    Read(0, src, rhs, 0);
+    Read<kFinite>(0, src, rhs, 0);
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
       between(k);
-      if (k + 1 < kSteps) Read((k + 1) % 2, src, rhs, k + 1);
+      if (k + 1 < kSteps) Read<kFinite>((k + 1) % 2, src, rhs, k + 1);
       if constexpr (kPasses == 3) {
         MultiplyFragments(a_[k % 2], b_small_[k % 2]);
         MultiplyFragments(a_small_[k % 2], b_[k % 2]);
@@ -58,26 +74,28 @@ class WarpMma {
   static_assert(kPasses == 1 || (kPasses == 3 && sizeof(T) == 4));
   static constexpr bool kSmall = kPasses == 3;
 
+  template <bool kFinite>
   __device__ __forceinline__ void Read(int set, uint32_t src, uint32_t rhs, int k) {
 #pragma unroll
     for (int i = 0; i < kRowBlocks; ++i) {
       src_.Load(a_[set][i], src, i, k);
-      Round(a_[set][i], a_small_[kSmall ? set : 0][i]);
+      Round<kFinite>(a_[set][i], a_small_[kSmall ? set : 0][i]);
     }
 #pragma unroll
     for (int j = 0; j < kColBlocks; ++j) {
       rhs_.Load(b_[set][j], rhs, j, k);
-      Round(b_[set][j], b_small_[kSmall ? set : 0][j]);
+      Round<kFinite>(b_[set][j], b_small_[kSmall ? set : 0][j]);
     }
   }
 
   // Rounds to what tensor cores multiply; with three passes what that takes away is `small`.
+  template <bool kFinite>
   static __device__ __forceinline__ void Round(uint32_t (&words)[4], uint32_t (&small)[4]) {
-    if constexpr (sizeof(T) == 4) {
+    if constexpr (kRounds) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float x = __uint_as_float(words[i]);
-        words[i] = ptx::RoundToTf32(x);
+        words[i] = kFinite ? ptx::RoundToFiniteTf32(x) : ptx::RoundToTf32(x);
         if constexpr (kPasses == 3) small[i] = ptx::RoundToTf32(x - __uint_as_float(words[i]));
       }
     }

@@ -47,8 +47,10 @@ class WarpgroupMma {
     ptx::WaitForMultiplications<kPending>();
   }
 
+  static constexpr bool kRounds = false;  // operands are of 16 bits
+
   // Adds a tile's product; calls between(k) for each multiplication meanwhile.
-  template <typename F>
+  template <bool kFinite, typename F>
   __device__ __forceinline__ void Multiply(uint32_t src, uint32_t rhs, F&& between) {
     using Src = MatrixDescriptor<SrcTile>;
     using Rhs = MatrixDescriptor<RhsTile>;
