@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import re
 from collections.abc import Callable
@@ -15,7 +14,8 @@ import jaxlib.version
 import numpy as np
 from jax import Array, lax
 
-from jaxconv.families import TYPICAL_DEVICE, Device
+from jaxconv import devices
+from jaxconv.devices import Device
 from jaxconv.offsets import offset_tables
 from jaxconv.plan import ConvPlan
 from jaxconv.problem import ConvProblem
@@ -66,18 +66,42 @@ if _LOADED["cpu"] is None:
     raise ImportError("jaxconv's native module jaxconv._cpu is missing: install the package with `pip install .`")
 
 
-def is_built(platform: str) -> bool:
-    """Whether native kernels for a platform are in this installation."""
-    return _LOADED.get(platform) is not None
+@lru_cache(maxsize=len(MODULES))
+def why_no_kernels(platform: str) -> str | None:
+    """Why the native kernels for a platform do not run here; None if they do.
+
+    Where there are GPUs, one kernel is loaded on each: an old driver, or a GPU that this installation has no code for,
+    would make an error of every call.
+    """
+    module = _LOADED.get(platform)
+    if module is None:
+        return f"this installation of jaxconv has no {platform} kernels (JAXCONV_CUDA=ON builds them)"
+    for gpu in _gpus() if platform == "cuda" else ():
+        is_here = gpu.process_index == jax.process_index()
+        reason = devices.why_too_old(gpu)
+        if reason is None and is_here and (error := module.why_not_run(gpu.local_hardware_id)) is not None:
+            reason = f"{gpu.device_kind} does not load the kernels of this installation of jaxconv: {error}"
+        if reason is not None:
+            return (
+                f"{reason}. Build jaxconv for that GPU (JAXCONV_CUDA_ARCHS), update the driver, or hide the GPU "
+                "(CUDA_VISIBLE_DEVICES)"
+            )
+    return None
 
 
 @lru_cache(maxsize=len(MODULES))
 def device(platform: str) -> Device:
-    """What plans for a platform depend on: of the first GPU of this machine, or of a typical one."""
-    limits = _LOADED["cuda"].device_limits() if platform == "cuda" and is_built("cuda") else None
-    is_known = lambda value: isinstance(value, bool) or value > 0  # drivers say 0 of what they hide
-    known = {name: value for name, value in (limits or {}).items() if is_known(value)}
-    return dataclasses.replace(TYPICAL_DEVICE, **known)
+    """What plans for a platform depend on: of all visible GPUs, or of a typical one."""
+    gpus = _gpus() if platform == "cuda" else []
+    return devices.planned_for(gpus, wgmma=getattr(_LOADED["cuda"], "has_wgmma", True))
+
+
+def _gpus() -> list[jax.Device]:
+    """Those of all processes; none where JAX runs without them, as while exporting from another machine."""
+    try:
+        return jax.devices("cuda")
+    except RuntimeError:
+        return []
 
 
 def convolution(plan: ConvPlan, problem: ConvProblem) -> Callable[[Array, Array], Array]:

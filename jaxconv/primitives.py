@@ -162,9 +162,7 @@ def _platform_refusal(platform: str | None, constraint: Constraint) -> str | Non
         return f"it is being compiled for another platform ({platform or 'neither cpu nor cuda'})"
     if platform is None:
         return "no native kernels for this platform (cpu and cuda have them)"
-    if not ffi.is_built(platform):
-        return f"this installation of jaxconv has no {platform} kernels (JAXCONV_CUDA=ON builds them)"
-    return None
+    return ffi.why_no_kernels(platform)
 
 
 def _partitioned_devices(axis_context) -> int:

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
-#include <stdexcept>
 #include <string>
 
 #include "call_slot.h"
@@ -157,26 +156,19 @@ nanobind::dict Types() {
   return types;
 }
 
-// What the planner needs to know of a GPU, or None where there is none.
-nanobind::object DeviceLimits() {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) return nanobind::none();
-  const auto attribute = [](cudaDeviceAttr name) {
-    int value = 0;
-    const cudaError_t status = cudaDeviceGetAttribute(&value, name, 0);
-    if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
-    return value;
-  };
-  constexpr double kHz = 1e3, kBytesPerBit = 1.0 / 8, kTransfersPerClock = 2;
-  nanobind::dict limits;
-  limits["multiprocessors"] = attribute(cudaDevAttrMultiProcessorCount);
-  limits["clock_hz"] = attribute(cudaDevAttrClockRate) * kHz;
-  limits["bandwidth"] = attribute(cudaDevAttrMemoryClockRate) * kHz * kTransfersPerClock *
-                        attribute(cudaDevAttrGlobalMemoryBusWidth) * kBytesPerBit;
-  limits["shared_bytes"] = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  limits["wgmma"] =
-      HasWgmma(attribute(cudaDevAttrComputeCapabilityMajor), attribute(cudaDevAttrComputeCapabilityMinor));
-  return limits;
+// Why a device, by its number among the visible ones, cannot run the kernels; or None. The thread's device is the same
+// before and after.
+nanobind::object WhyNotRun(int device) {
+  int before = 0;
+  cudaError_t status = cudaGetDevice(&before);
+  if (status == cudaSuccess) status = cudaSetDevice(device);
+  if (status == cudaSuccess) {
+    status = LoadProbe();
+    cudaSetDevice(before);
+  }
+  if (status == cudaSuccess) return nanobind::none();
+  cudaGetLastError();  // or the next launch would be taken for what failed
+  return nanobind::str(cudaGetErrorString(status));
 }
 
 }  // namespace
@@ -185,9 +177,10 @@ nanobind::object DeviceLimits() {
 NB_MODULE(_cuda, module) {
   module.def("registrations", &jaxconv::Registrations, "FFI handlers by target name.");
   module.def("types", &jaxconv::Types, "What FFI handlers keep, by name.");
-  module.def("device_limits", &jaxconv::DeviceLimits,
-             "The first GPU's multiprocessors, clock_hz, bandwidth (bytes/s), shared_bytes (a thread block's most) and "
-             "wgmma (whether its kernels are for it).");
+  module.def("why_not_run", &jaxconv::WhyNotRun, nanobind::arg("device"),
+             "Why a device, by its number among the visible ones, cannot run the kernels, or None: one is loaded there.");
+  module.def("calls_loaded", &jaxconv::CallSlot::Used, "Numbers that calls of loaded programs have now.");
+  module.attr("has_wgmma") = jaxconv::kHasWgmmaCode;
   module.def("ffi_api_version", [] { return nanobind::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); },
              "(major, minor) of the FFI that the handlers were compiled for.");
 }

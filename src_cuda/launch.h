@@ -104,14 +104,15 @@ extern const KernelFamily kDirect;
 extern const KernelFamily kDepthwise;
 extern const KernelFamily kWgmma;
 
-// Whether a device of a compute capability has wgmma, and this build code for it.
-inline bool HasWgmma(int major, int minor) {
+// Loads a kernel on the current device, and says why it does not load.
+cudaError_t LoadProbe();
+
+// Whether this build has code for wgmma, which devices of compute capability 9.0 have.
 #ifdef JAXCONV_SM_90A
-  return major == 9 && minor == 0;
+inline constexpr bool kHasWgmmaCode = true;
 #else
-  return false;
+inline constexpr bool kHasWgmmaCode = false;
 #endif
-}
 
 // In the order of FAMILIES["cuda"] in families/__init__.py.
 inline constexpr const KernelFamily* kFamilies[] = {&kSimt, &kIm2col, &kMma, &kDirect, &kDepthwise, &kWgmma};

@@ -1,6 +1,7 @@
 """The kernel families: their tiles, what each cannot do, what it costs. `plan.choose` chooses among them."""
 
-from jaxconv.families.base import LAUNCH_SECONDS, TYPICAL_DEVICE, Device, Family, Settings, Tile, TileRow
+from jaxconv.devices import TYPICAL_DEVICE, Device
+from jaxconv.families.base import LAUNCH_SECONDS, Family, Settings, Tile, TileRow
 from jaxconv.families.cuda_cores import IM2COL_SCRATCH, Im2col, Simt
 from jaxconv.families.depthwise import Depthwise
 from jaxconv.families.depthwise_shape import DepthwiseTile

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from jaxconv.devices import Device
 from jaxconv.offsets import INT32_MAX
 from jaxconv.problem import Dim
 from jaxconv.product import Product, ceil_div
 
 
-@dataclasses.dataclass(frozen=True)
-class Device:
-    """What a plan depends on of a GPU.
-
-    clock_hz: of its multiprocessors, at most. bandwidth: of its memory, in bytes/s, by its clock and width.
-    shared_bytes: the most shared memory that a thread block may have. wgmma: whether there are kernels with it.
-    """
-
-    multiprocessors: int
-    clock_hz: float
-    bandwidth: float
-    shared_bytes: int
-    wgmma: bool
-
-
-TYPICAL_DEVICE = Device(132, 1.98e9, 4.9e12, 232448, True)  # an H200: planned for where no GPU is at hand
 LAUNCH_SECONDS = 3e-6
 BLOCK_SHARED_BYTES = 1024  # that a thread block takes besides its own
 

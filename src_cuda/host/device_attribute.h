@@ -16,8 +16,8 @@ inline int DeviceAttribute(cudaDeviceAttr name) {
 
 // Whether the current device has wgmma: programs may be compiled elsewhere.
 inline bool DeviceHasWgmma() {
-  return HasWgmma(DeviceAttribute(cudaDevAttrComputeCapabilityMajor),
-                  DeviceAttribute(cudaDevAttrComputeCapabilityMinor));
+  return kHasWgmmaCode && DeviceAttribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
+         DeviceAttribute(cudaDevAttrComputeCapabilityMinor) == 0;
 }
 
 }  // namespace jaxconv

@@ -1,0 +1,87 @@
+"""The GPUs that are planned for, by model.
+
+A plan depends on nothing that a device reports of itself but its model: clocks differ from one device to another of the
+same model, and the processes of one program must choose the same kernels.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+OLDEST_CAPABILITY = (8, 0)  # that the kernels are compiled for
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """What a plan depends on of a GPU.
+
+    clock_hz: of its multiprocessors, at most. bandwidth: of its memory, in bytes/s, by its clock and width.
+    shared_bytes: the most shared memory that a thread block may have. wgmma: whether there are kernels with it.
+    """
+
+    multiprocessors: int
+    clock_hz: float
+    bandwidth: float
+    shared_bytes: int
+    wgmma: bool
+
+
+HOPPER_SHARED, AMPERE_SHARED, CONSUMER_SHARED = 232448, 166912, 101376
+
+# By `jax.Device.device_kind`: the numbers of NVIDIA's data sheets, and of an H200 those that its driver reports.
+MODELS = {
+    "NVIDIA H200": Device(132, 1.98e9, 4.916736e12, HOPPER_SHARED, True),
+    "NVIDIA H200 NVL": Device(132, 1.785e9, 4.8e12, HOPPER_SHARED, True),
+    "NVIDIA GH200 480GB": Device(132, 1.98e9, 4.0e12, HOPPER_SHARED, True),
+    "NVIDIA H100 80GB HBM3": Device(132, 1.98e9, 3.352e12, HOPPER_SHARED, True),
+    "NVIDIA H100 NVL": Device(132, 1.785e9, 3.938e12, HOPPER_SHARED, True),
+    "NVIDIA H100 PCIe": Device(114, 1.755e9, 2.039e12, HOPPER_SHARED, True),
+    "NVIDIA A100-SXM4-80GB": Device(108, 1.41e9, 2.039e12, AMPERE_SHARED, False),
+    "NVIDIA A100-SXM4-40GB": Device(108, 1.41e9, 1.555e12, AMPERE_SHARED, False),
+    "NVIDIA A100 80GB PCIe": Device(108, 1.41e9, 1.935e12, AMPERE_SHARED, False),
+    "NVIDIA A100-PCIE-40GB": Device(108, 1.41e9, 1.555e12, AMPERE_SHARED, False),
+    "NVIDIA L40S": Device(142, 2.52e9, 8.64e11, CONSUMER_SHARED, False),
+    "NVIDIA L4": Device(58, 2.04e9, 3.0e11, CONSUMER_SHARED, False),
+}
+TYPICAL_DEVICE = MODELS["NVIDIA H200"]  # planned for where no GPU is at hand
+
+
+def planned_for(gpus: Sequence[Any], wgmma: bool = True) -> Device:
+    """One that is no better in anything than any of the GPUs, `jax.Device`s of all processes; or a typical one.
+
+    wgmma: whether this installation has kernels with it.
+    """
+    devices = [_device_of(gpu) for gpu in gpus] or [TYPICAL_DEVICE]
+    return Device(
+        multiprocessors=min(d.multiprocessors for d in devices),
+        clock_hz=min(d.clock_hz for d in devices),
+        bandwidth=min(d.bandwidth for d in devices),
+        shared_bytes=min(d.shared_bytes for d in devices),
+        wgmma=wgmma and all(d.wgmma for d in devices),
+    )
+
+
+def why_too_old(gpu: Any) -> str | None:
+    """Why no kernel is compiled for a GPU, if its architecture is the reason."""
+    if capability_of(gpu) >= OLDEST_CAPABILITY:
+        return None
+    oldest = ".".join(map(str, OLDEST_CAPABILITY))
+    return f"{gpu.device_kind} has compute capability {gpu.compute_capability}, the kernels need {oldest}"
+
+
+def capability_of(gpu: Any) -> tuple[int, ...]:
+    return tuple(map(int, gpu.compute_capability.split(".")))
+
+
+def _device_of(gpu: Any) -> Device:
+    """By its model, or where that is not listed by its architecture and its number of multiprocessors."""
+    if gpu.device_kind in MODELS:
+        return MODELS[gpu.device_kind]
+    major, minor = capability_of(gpu)
+    # Of each architecture the first is for data centers: it has memory in stacks, and more shared memory.
+    shared, bandwidth = CONSUMER_SHARED, 8e9
+    if minor == 0 and major in (8, 9, 10):
+        shared, bandwidth = (AMPERE_SHARED if major == 8 else HOPPER_SHARED), 2e10
+    return Device(gpu.core_count, 1.7e9, gpu.core_count * bandwidth, shared, (major, minor) == (9, 0))
