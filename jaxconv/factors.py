@@ -8,13 +8,14 @@ part, on one of these. A vmapped axis folds into a factor, and a mesh axis shard
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 
-from jaxconv.problem import ConvProblem, Dim, Shape
+from jaxconv.problem import ConvProblem, Dim, Member, Shape
 
 
 class Carrier(NamedTuple):
@@ -64,7 +65,14 @@ def resize(problem: ConvProblem, factor: str, scale: Callable[[Dim], Dim]) -> Co
             shape = (*shape[:axis], scale(shape[axis]), *shape[axis + 1 :])
         shapes[f"{role}_shape"] = shape
     groups = scale(problem.groups) if factor == "g" else problem.groups
-    return dataclasses.replace(problem, groups=groups, **shapes)
+    resized = dataclasses.replace(problem, groups=groups, **shapes)
+    sizes = Member(groups, resized.in_channels, resized.out_channels)
+    return dataclasses.replace(resized, member=Member(*map(_common, problem.member, sizes)))
+
+
+def _common(member: int, size: Dim) -> int:
+    """What is left of a member's size where the whole is a part of it, or of several."""
+    return math.gcd(member, size) if isinstance(size, int) else member
 
 
 def with_group_axis(problem: ConvProblem) -> ConvProblem:

@@ -17,7 +17,7 @@ from jaxconv.offsets import SPATIAL, fits_int32
 from jaxconv.problem import ConvProblem, Dim, Shape
 from jaxconv.product import TYPICAL_BATCH, Product
 from jaxconv.rewriting import (
-    Rewriting, Rewritten, SwappedOperands, rewrite, rewritings, rewritings_of_channels, why_not
+    Rewriting, Rewritten, SwappedOperands, rewrite, rewritings, rewritings_of_channels, why_members_meet, why_not
 )  # fmt: skip
 
 ROUNDED = 1 + 1e-9  # as bounds may be above costs by as much
@@ -337,7 +337,7 @@ def _version(rewriting: Rewriting, product: Product, device: Device) -> Version 
     kind, problem = product.kind, product.problem
     if not rewriting:
         return Version(rewriting, product, 0.0)
-    if (reason := why_not(rewriting, problem)) is not None:
+    if (reason := why_not(rewriting, problem) or why_members_meet(rewriting, product)) is not None:
         return reason
     rewritten = rewrite(rewriting, problem)
     reason = refusal(rewritten.problem, kind)

@@ -34,6 +34,20 @@ class Spec(NamedTuple):
         return Spec(self.second, self.first, self.spatial)
 
 
+class Member(NamedTuple):
+    """What belongs to one member of a vmap: so many groups, and channels of each, one after the other.
+
+    Numbers of one member must not reach another's results, not even times zero: an infinity or a NaN stays its own.
+    """
+
+    groups: int
+    in_channels: int
+    out_channels: int
+
+    def swapped(self) -> Member:
+        return Member(self.groups, self.out_channels, self.in_channels)
+
+
 def dilate(size: int, dilation: int) -> int:
     """Extent of `size` elements with `dilation - 1` holes between neighbours."""
     return 0 if size == 0 else (size - 1) * dilation + 1
@@ -48,7 +62,8 @@ class ConvProblem:
     `k`, or `kernel - 1 - k` where the kernel is reversed. The output's size is given, so high padding is implied.
 
     Groups divide channels; the lhs (lax's `batch_group_count`) and the output may carry them on the batch axis
-    instead. The filter carries them on its out axis, and in a data gradient (`reverse`) on its in axis.
+    instead. The filter carries them on its out axis, and in a data gradient (`reverse`) on its in axis. Images of
+    different members of a vmap are in a batch; `member` says of groups and channels which are one member's.
     """
 
     lhs_shape: Shape
@@ -62,6 +77,7 @@ class ConvProblem:
     lhs_dilation: tuple[int, ...]
     rhs_dilation: tuple[int, ...]
     groups: int
+    member: Member
     lhs_batch_grouped: bool
     out_batch_grouped: bool
     reverse: bool
@@ -75,6 +91,7 @@ class ConvProblem:
         """The problem of lax's own equation: avals of operands and result, and the primitive's parameters."""
         lhs_spec, rhs_spec, out_spec = map(Spec.of, params["dimension_numbers"])
         batch_groups = params["batch_group_count"]
+        groups = max(batch_groups, params["feature_group_count"])
         return cls(
             lhs_shape=lhs.shape,
             rhs_shape=rhs.shape,
@@ -86,7 +103,8 @@ class ConvProblem:
             pad_low=tuple(low for low, _ in params["padding"]),
             lhs_dilation=tuple(params["lhs_dilation"]),
             rhs_dilation=tuple(params["rhs_dilation"]),
-            groups=max(batch_groups, params["feature_group_count"]),
+            groups=groups,
+            member=Member(groups, rhs.shape[rhs_spec.second], rhs.shape[rhs_spec.first] // groups),
             lhs_batch_grouped=batch_groups > 1,
             out_batch_grouped=False,
             reverse=False,
@@ -130,6 +148,7 @@ class ConvProblem:
             pad_low=tuple(
                 (k - 1) * r - p for k, r, p in zip(self.kernel, self.rhs_dilation, self.pad_low, strict=True)
             ),
+            member=self.member.swapped(),
             lhs_batch_grouped=self.out_batch_grouped,
             out_batch_grouped=self.lhs_batch_grouped,
             reverse=not self.reverse,

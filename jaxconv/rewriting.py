@@ -17,7 +17,7 @@ from jaxconv.factors import fold, unfold
 from jaxconv.families import Mma
 from jaxconv.families.wgmma import MOST_STEP
 from jaxconv.forms import AS_IT_IS, ROLES, Form, Rewritten, joined, placed, reshaped, resized, split, swapped
-from jaxconv.problem import ConvProblem, Shape, Spec
+from jaxconv.problem import ConvProblem, Member, Shape, Spec
 from jaxconv.product import Product, ceil_div
 from jaxconv.rewriting_of_channels import MultipliersAsDepth, PaddedGroups, StridesAsDepth
 
@@ -221,7 +221,9 @@ class PackedGroups:
             return jnp.moveaxis(diagonal.reshape(*window, ins, packs * many * outs), (-2, -1), axes)
 
         shape = resized(p.rhs_shape, {p.rhs_spec.second: many * ins})
-        return Rewritten(dataclasses.replace(p, rhs_shape=shape, groups=packs), {"rhs": Form(to, back)})
+        member = Member(max(1, p.member.groups // many), many * ins, many * outs)
+        packed = dataclasses.replace(p, rhs_shape=shape, groups=packs, member=member)
+        return Rewritten(packed, {"rhs": Form(to, back)})
 
     def __str__(self) -> str:
         return f"packed groups ({self.groups})"
@@ -277,6 +279,19 @@ def why_not(rewriting: Rewriting, problem: ConvProblem) -> str | None:
     return why_not(tuple(first), problem) or last.why_not(rewrite(tuple(first), problem).problem)
 
 
+def why_members_meet(rewriting: Rewriting, product: Product) -> str | None:
+    """Why a number of one member of a vmap would be multiplied for another's results, if only with a zero."""
+    problem = _forward(product.problem)
+    for step in rewriting:
+        match step:
+            # A weight gradient's groups are packed without harm: what is between two groups is thrown away.
+            case PackedGroups(many) if product.kind == "gather" and problem.member.groups % many:
+                return f"groups of several members of a vmap, which have {problem.member.groups} each"
+            case MultipliersAsDepth() if problem.member.out_channels < problem.out_channels:
+                return "a channel's results are of several members of a vmap"
+    return None
+
+
 def rewritings(product: Product, packs_groups: bool, stores_parts: bool) -> list[Rewriting]:
     """Those that apply to a product's problem and let its operands be copied in pieces; or, if nothing but the
     operands is changed, read in runs.
@@ -285,7 +300,7 @@ def rewritings(product: Product, packs_groups: bool, stores_parts: bool) -> list
     """
     problem = _forward(product.problem)
     first: Rewriting = () if ChannelsLast().why_not(problem) else (ChannelsLast(),)
-    steps = [(), *((step,) for step in (*_columns(problem, stores_parts), *(_groups(problem) if packs_groups else ())))]
+    steps = [(), *((step,) for step in (*_columns(problem, stores_parts), *(_groups(product) if packs_groups else ())))]
     tried = [first + step + last for last in ((), *_rows(problem)) for step in steps]
     found = [r for r in tried if r and why_not(r, problem) is None]
     if product.kind == "reduce" and FEW * problem.out_channels <= problem.in_channels and math.prod(problem.kernel) > 1:
@@ -333,12 +348,14 @@ def _rows(problem: ConvProblem) -> list[Rewriting]:
     return [(PatchRowsAsImages(),)] if problem.kernel and problem.window_strides[0] > MOST_STEP else []
 
 
-def _groups(problem: ConvProblem) -> list[PackedGroups]:
+def _groups(product: Product) -> list[PackedGroups]:
     """Those that make whole pieces of channels, about as many as fill a tile."""
+    problem = _forward(product.problem)
     ins, outs, piece = problem.in_channels, problem.out_channels, Mma.piece(problem.rhs_dtype)
     channels = max(ins, outs, 1)
     most = min(problem.groups, 2 * PACKED_CHANNELS[-1] // channels)
     divisors = [many for many in range(2, most + 1) if problem.groups % many == 0]
+    divisors = [many for many in divisors if why_members_meet((PackedGroups(many),), product) is None]
     whole = [many for many in divisors if many * ins % piece == 0 and many * outs % piece == 0]
     nearest = {min(whole, key=lambda many: abs(many * channels - n)) for n in PACKED_CHANNELS if whole}
     return [PackedGroups(many) for many in sorted(nearest)]

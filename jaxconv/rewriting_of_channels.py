@@ -35,7 +35,7 @@ class PaddedGroups:
         p, piece = problem, Mma.piece(problem.rhs_dtype)
         groups = ceil_div(p.groups, piece) * piece
         axes = {"lhs": p.lhs_spec.second, "rhs": p.rhs_spec.first, "out": p.out_spec.second}
-        changes, forms = {"groups": groups}, {}
+        changes, forms = {"groups": groups, "member": p.member._replace(groups=1)}, {}
         for role, axis in axes.items():
             shape = getattr(p, f"{role}_shape")
             size = shape[axis] // p.groups * groups

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxconv.offsets import SPATIAL, fits_int32, offset_tables
-from jaxconv.problem import ConvProblem, Spec, dilate
+from jaxconv.problem import ConvProblem, Member, Spec, dilate
 
 F32 = np.dtype("float32")
 
@@ -34,6 +34,7 @@ def forward_problem(in_spatial, kernel, strides, padding, lhs_dilation, rhs_dila
         lhs_dilation=lhs_dilation,
         rhs_dilation=rhs_dilation,
         groups=1,
+        member=Member(1, 3, 5),
         lhs_batch_grouped=False,
         out_batch_grouped=False,
         reverse=False,

@@ -69,6 +69,8 @@ def _why_not_runs(problem: ConvProblem) -> str | None:
 
 def _why_not_warps(shape: Shape, device: Device) -> str | None:
     """What does not depend on the area."""
+    if (reason := _why_members_meet(shape)) is not None:
+        return reason
     if not shape.is_gather:
         too_many = shape.items > REDUCE_WARPS or shape.col_blocks > MOST_COL_BLOCKS
         return "its warps do not hold the sums of all taps" if too_many else None
@@ -79,6 +81,26 @@ def _why_not_warps(shape: Shape, device: Device) -> str | None:
     if shape.taps_across and (reason := _why_not_taps_across(shape)) is not None:
         return reason
     return _why_not_bytes(shape.filter_bytes, device)
+
+
+def _why_members_meet(shape: Shape) -> str | None:
+    """A set of output channels reads whole pieces of source channels, which may be of several groups.
+
+    So a member of a vmap must have whole sets, of pieces of its own. In weight gradients what is between two groups is
+    thrown away.
+    """
+    problem, columns = shape.product.problem, shape.tile.columns
+    groups = problem.member.groups
+    if not shape.is_gather or groups == problem.groups:
+        return None
+    has_sets = groups * problem.out_channels % columns == 0
+    has_pieces = groups * problem.in_channels % (shape.entry_pieces * PIECE) == 0
+    blocks_have_sets = shape.channel_blocks == 1 or (
+        shape.block_groups * problem.out_channels % columns == 0 and shape.src_pieces % shape.entry_pieces == 0
+    )
+    if has_sets and has_pieces and blocks_have_sets:
+        return None
+    return f"sets of {columns} channels would be of several members of a vmap, which have {groups} groups each"
 
 
 def _why_not_walk(shape: Shape) -> str | None:
