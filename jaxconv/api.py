@@ -170,7 +170,7 @@ def conv2d(
     """A convolution of channels-last images, with its derivatives as a `jax.custom_vjp`.
 
     Reverse-mode derivatives of every order, and forward mode over reverse, as `conv_general_dilated`; a top-level
-    forward mode (jvp, jacfwd) is what custom_vjp rules out: use `conv_general_dilated` for it.
+    forward mode (jvp, jacfwd, jet) is what custom_vjp rules out: use `conv_general_dilated` for it.
 
     Args:
       x: images (batch, height, width, in channels).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 
@@ -27,9 +28,17 @@ def warn(reason: str) -> None:
         warnings.warn(
             f'jaxconv: lax.conv_general_dilated answers: {reason}. implementation="xla" says so without this warning.',
             FallbackWarning,
-            stacklevel=2,
+            stacklevel=_level_of_the_caller(),
         )
         _warned.add(reason)
+
+
+def _level_of_the_caller() -> int:
+    """`warn`'s stacklevel for the innermost line outside of this package and of JAX, which calls it while lowering."""
+    level, frame = 1, sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("jaxconv", "jax", "jaxlib"):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def lax_gather(problem: ConvProblem) -> Callable[[Array, Array], Array]:

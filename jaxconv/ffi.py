@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import sys
 from collections.abc import Callable
 from functools import lru_cache
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 
@@ -61,9 +64,21 @@ def _load(platform: str) -> ModuleType | None:
     return module
 
 
+def _why_missing(name: str) -> str:
+    """Why there is no such module: in a folder of sources Python finds these before the package that is installed."""
+    here = Path(__file__).parent
+    installed = PathFinder.find_spec(name, [os.path.join(entry, here.name) for entry in sys.path])
+    if installed is None:
+        return f"jaxconv's native module {name} is missing: install the package with `pip install .`"
+    return (
+        f"the sources in {here.parent} hide the jaxconv installed in {Path(installed.origin).parent}: "
+        "run Python in another folder, or install with `pip install --editable .`"
+    )
+
+
 _LOADED = {platform: _load(platform) for platform in MODULES}
 if _LOADED["cpu"] is None:
-    raise ImportError("jaxconv's native module jaxconv._cpu is missing: install the package with `pip install .`")
+    raise ImportError(_why_missing(MODULES["cpu"]))
 
 
 @lru_cache(maxsize=len(MODULES))

@@ -6,6 +6,7 @@ reduce[p](lhs, cotangent of out) has gathers as its two transposes. So all deriv
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache, partial
 
 import jax
@@ -21,6 +22,11 @@ from jaxconv.partitioning import partitioned, without_shardings
 from jaxconv.plan import FAMILIES, Choice, Constraint, choose, constraint_of, refusal
 from jaxconv.problem import ConvProblem
 from jaxconv.product import OPERANDS, RESULT
+
+try:
+    from jax.experimental.jet import jet_rules
+except ImportError:  # experimental: a jax without jet needs no rules for it
+    jet_rules = {}
 
 gather_p = Primitive("jaxconv_gather")
 reduce_p = Primitive("jaxconv_reduce")
@@ -91,6 +97,13 @@ def _reduce_transpose_lhs(ct, x, out, *, problem, implementation, sharding):
 
 def _reduce_transpose_out(ct, lhs, x, *, problem, implementation, sharding):
     return gather(lhs, ct, problem, implementation, x.aval.sharding)
+
+
+def _taylor(product: Callable, operands, series, **params):
+    """jet's rule, the product of two polynomials: the k-th coefficient sums the products of the i-th and the k-i-th."""
+    a, b = ([x, *coefficients] for x, coefficients in zip(operands, series, strict=True))
+    first, *others = (sum(product(a[i], b[k - i], **params) for i in range(k + 1)) for k in range(len(a)))
+    return first, others
 
 
 # vmap: a mapped axis folds into the factor that exactly the mapped arrays and the result share.
@@ -192,3 +205,5 @@ for _kind, _primitive in PRIMITIVES.items():
         mlir.register_lowering(_primitive, partial(_lower, _kind, _platform), platform=_platform)
 ad.defbilinear(gather_p, _gather_transpose_lhs, _gather_transpose_rhs)
 ad.defbilinear(reduce_p, _reduce_transpose_lhs, _reduce_transpose_out)
+jet_rules[gather_p] = partial(_taylor, gather)
+jet_rules[reduce_p] = partial(_taylor, reduce)

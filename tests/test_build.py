@@ -63,26 +63,26 @@ def test_unknown_setting_is_refused(backend):
 
 def test_cuda_home_comes_before_path(backend, tmp_path):
     at_home = write_nvcc(tmp_path / "home" / "bin", "13.0")
-    on_path = write_nvcc(tmp_path / "path", "12.4")
+    on_path = write_nvcc(tmp_path / "path", "12.5")
     env = {"CUDA_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "path")}
     assert backend.find_toolkit_nvcc(env) == at_home
     assert backend.find_toolkit_nvcc({"PATH": env["PATH"]}) == on_path
 
 
 def test_an_old_nvcc_is_passed_over(backend, tmp_path):
-    write_nvcc(tmp_path / "home" / "bin", "12.3")
+    write_nvcc(tmp_path / "home" / "bin", "12.4")
     new = write_nvcc(tmp_path / "path", "12.10")
     env = {"CUDA_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "path")}
     assert backend.find_toolkit_nvcc(env) == new
 
 
 def test_named_nvcc(backend, tmp_path):
-    old = write_nvcc(tmp_path / "old", "12.3")
+    old = write_nvcc(tmp_path / "old", "12.4")
     new = write_nvcc(tmp_path / "new", "13.1")
     assert backend.find_toolkit_nvcc({"JAXCONV_NVCC": new, "PATH": str(tmp_path / "old")}) == new
     assert backend.find_toolkit_nvcc({"JAXCONV_NVCC": "index", "PATH": str(tmp_path / "new")}) is None
     for refused in (old, str(tmp_path / "absent")):
-        with pytest.raises(SystemExit, match="is no nvcc of CUDA 12.4 or newer"):
+        with pytest.raises(SystemExit, match="is no nvcc of CUDA 12.5 or newer"):
             backend.find_toolkit_nvcc({"JAXCONV_NVCC": refused})
 
 
@@ -92,7 +92,7 @@ def test_cuda_without_nvcc_is_an_error(backend, monkeypatch, tmp_path):
 
     monkeypatch.setattr(backend.importlib.metadata, "distribution", not_installed)
     env = {"JAXCONV_FFI_INCLUDE_DIR": str(tmp_path), "JAXCONV_CUDA": "ON", "JAXCONV_NVCC": "index"}
-    with pytest.raises(SystemExit, match="no nvcc of CUDA 12.4 or newer"):
+    with pytest.raises(SystemExit, match="no nvcc of CUDA 12.5 or newer"):
         backend.cmake_definitions(env)
 
 

@@ -14,6 +14,7 @@ from jax import lax
 from reference import assert_same, cotangent, custom_calls, integers, pullback, run, run_on_host
 
 import jaxconv
+from jaxconv import fallback, ffi
 
 # Each convolution twice in a fresh process, as the warnings come once a process.
 WARNINGS = """
@@ -55,6 +56,29 @@ def test_one_warning_a_reason(tmp_path):
     assert "complex64" in report["complex64"][0]
     assert "4" in report["four dimensions"][0]
     assert "uint8" in report["uint8"][0]
+
+
+CALLS = {
+    "conv2d": lambda x, w: jaxconv.conv2d(x, w),
+    "conv_general_dilated": lambda x, w: jaxconv.conv_general_dilated(x, w, (1, 1), "SAME"),
+    "grad": lambda x, w: jax.grad(lambda x: jnp.sum(jaxconv.conv2d(x, w).real))(x),
+    "vmap": lambda x, w: jax.vmap(jaxconv.conv2d, (0, None))(x[None], w),
+    "jit": lambda x, w: jax.jit(jaxconv.conv2d)(x, w),
+    "lower": lambda x, w: jax.jit(jaxconv.conv2d).lower(x, w),
+}
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "float32"], ids=["while_tracing", "while_lowering"])
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_the_warning_names_the_callers_line(call, dtype, monkeypatch):
+    """Not one of this package or of JAX, many of whose frames are in between where a program is lowered."""
+    monkeypatch.setattr(fallback, "_warned", set())
+    monkeypatch.setattr(ffi, "is_built", lambda platform: False)
+    jax.clear_caches()  # eager calls keep their programs
+    x = jnp.ones((3, 3, 3, 3), dtype)
+    with pytest.warns(jaxconv.FallbackWarning) as caught:
+        call(x, x)
+    assert {(w.filename, w.lineno) for w in caught} == {(__file__, call.__code__.co_firstlineno)}
 
 
 def test_the_warning_is_a_user_warning():

@@ -1,9 +1,16 @@
 """Loading of the native modules: what does not fit the running jaxlib is refused before it reaches JAX."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import jax
 import pytest
 
 from jaxconv import ffi
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_the_running_api_is_read_off_jaxlib():
@@ -38,3 +45,27 @@ def test_native_modules_are_built_for_the_oldest_supported_api():
 
     assert jaxconv._cpu.ffi_api_version() == (0, 3)
     assert set(jaxconv._cpu.registrations()) == {"jaxconv_gather", "jaxconv_reduce"}
+
+
+def import_from_sources(*paths) -> str:
+    """What Python says in the sources' folder, which comes first, with these paths and no editable install (-S)."""
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
+    command = [sys.executable, "-S", "-c", "import jaxconv"]
+    return subprocess.run(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True).stderr
+
+
+def test_sources_that_hide_the_installed_package():
+    import jaxconv._cpu
+
+    installed = Path(jaxconv._cpu.__file__).parent
+    error = import_from_sources(Path(jax.__file__).parents[1], installed.parent)
+    assert f"ImportError: the sources in {ROOT} hide the jaxconv installed in {installed}" in error
+    assert "pip install --editable" in error
+
+
+def test_sources_that_hide_nothing(tmp_path):
+    for package in Path(jax.__file__).parents[1].iterdir():
+        if "jaxconv" not in package.name:
+            (tmp_path / package.name).symlink_to(package)
+    error = import_from_sources(tmp_path)
+    assert "ImportError: jaxconv's native module jaxconv._cpu is missing: install the package" in error

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from cases import BY_ENTRY, ENTRIES, GENERAL, named
 from jax import lax
+from jax.experimental.jet import jet
 from reference import (
     assert_same,
     cotangent,
@@ -137,6 +138,34 @@ def test_front_doors_are_custom_vjp_functions(implementation):
     x, w = case.operands()
     with pytest.raises(TypeError, match="custom_vjp"):
         jax.jvp(case.front_door(implementation), (x, w), (x, w))
+
+
+def polynomials(x, w, order=3):
+    """Taylor coefficients of both operands, none of them zero."""
+    return tuple([integers(a.shape, a.dtype, seed + k) for k in range(order)] for seed, a in ((30, x), (40, w)))
+
+
+def taylor(conv, x, w):
+    return jet(conv, (x, w), polynomials(x, w), factorial_scaled=False)
+
+
+def taylor_of_grad(conv, x, w):
+    return jet(jax.grad(loss(conv), argnums=(0, 1)), (x, w), polynomials(x, w))
+
+
+def taylor_in_filter(conv, x, w):
+    return jet(lambda w: conv(x, w), (w,), polynomials(x, w)[1:], factorial_scaled=False)
+
+
+TAYLOR_MODES = [("general", taylor), ("general", taylor_in_filter), ("general", taylor_of_grad),
+                ("front_door", taylor_of_grad)]  # fmt: skip
+
+
+@pytest.mark.parametrize("entry, transform", TAYLOR_MODES, ids=name)
+@pytest.mark.parametrize("case", ["dense", "strided_lhs_dilated", "grouped", "volume"])
+def test_taylor_mode(case, entry, transform, implementation):
+    """jet to the third order; in JAX it fails for every custom_vjp function, so for front doors it is of gradients."""
+    check(transform, named(case), entry, implementation, RTOL if transform is taylor_of_grad else 0)
 
 
 # (x's mapped axis, w's mapped axis, the result's mapped axis)
