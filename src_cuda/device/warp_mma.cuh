@@ -23,21 +23,18 @@ class WarpMma {
   __device__ __forceinline__ void Reuse() const {}  // a tile has been multiplied when Multiply returns
   __device__ __forceinline__ void Finish() const {}
 
-  // Whether operands are rounded, which makes infinities of the largest numbers: then sums are not finite.
+  // Whether operands are rounded, which makes infinities of the largest numbers.
   static constexpr bool kRounds = sizeof(T) == 4;
 
-  // Whether all of this thread's sums are finite. A sum of finite sums may not be: then the answer is no as well.
+  // Whether each row and each column has a finite sum: an operand that is not makes all of its row or column no numbers,
+  // also where it is multiplied with zeros. Where the sum of those sums is too large, the answer is no as well.
   __device__ __forceinline__ bool AreFinite() const {
-    float all[4] = {};
+    float all = 0, others = 0;
 #pragma unroll
-    for (const auto& rows : sum_) {
+    for (int i = 0; i < kRowBlocks; ++i) all += sum_[i][0][0], others += sum_[i][0][2];
 #pragma unroll
-      for (const auto& four : rows) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) all[i] += four[i];
-      }
-    }
-    return isfinite(all[0] + all[1] + (all[2] + all[3]));
+    for (int j = 0; j < 2 * kColBlocks; ++j) all += sum_[0][j][0], others += sum_[0][j][1];
+    return isfinite(all + others);
   }
 
   // Adds a tile's product, of operands that are rounded to finite numbers if kFinite. One step's fragments are read while another's are multiplied; between(k) is done before the
