@@ -18,12 +18,11 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from jaxconv.factors import carriers, resize
+from jaxconv.factors import MeshAxes, carriers, mesh_axes, resize
 from jaxconv.fallback import LAX
 from jaxconv.problem import ConvProblem, Dim
 from jaxconv.product import OPERANDS, RESULT
 
-MeshAxes = tuple[str, ...]
 SUMMED = {"gather": "c", "reduce": "n"}
 
 
@@ -139,8 +138,7 @@ def _mesh_axes(sharding: GSPMDSharding | None, mesh: Mesh, rank: int) -> tuple[M
         spec = parse_flatten_op_sharding(sharding._to_xla_hlo_sharding(rank), mesh)[0]
     except (AssertionError, NotImplementedError, ValueError):
         spec = ()
-    entries = (*spec, *(None,) * rank)[:rank]
-    return tuple(() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in entries)
+    return mesh_axes(spec, rank)
 
 
 def _choose(problem: ConvProblem, mesh: Mesh, arrays: dict[str, Any]) -> dict[str, MeshAxes]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from functools import lru_cache, partial
 
 import jax
-import jax.numpy as jnp
 from jax import Array, lax
 from jax._src.dispatch import prim_requires_devices_during_lowering
 from jax._src.interpreters.mlir import lower_with_sharding_in_types
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxconv import factors, fallback, ffi
 from jaxconv.partitioning import partitioned, without_shardings
@@ -29,18 +29,19 @@ PRIMITIVES = {"gather": gather_p, "reduce": reduce_p}
 
 def gather(lhs: Array, rhs: Array, problem: ConvProblem, implementation, sharding) -> Array:
     """The convolution of lhs and rhs. `sharding` is that of the result's type."""
-    return gather_p.bind(
-        *promote(lhs, rhs), problem=problem, implementation=implementation, sharding=sharding
-    )
+    return _bind("gather", lhs, rhs, problem, implementation, sharding)
 
 
 def reduce(lhs: Array, out: Array, problem: ConvProblem, implementation, sharding) -> Array:
     """The filter's cotangent for an output's cotangent `out`."""
     if problem.reverse:  # the same sum, seen from the other activation: one residue class where there may be many
         lhs, out, problem = out, lhs, problem.dgrad()
-    return reduce_p.bind(
-        *promote(lhs, out), problem=problem, implementation=implementation, sharding=sharding
-    )
+    return _bind("reduce", lhs, out, problem, implementation, sharding)
+
+
+def _bind(kind: str, a: Array, b: Array, problem: ConvProblem, implementation, sharding) -> Array:
+    a, b = promote(a, b)
+    return PRIMITIVES[kind].bind(a, b, problem=problem, implementation=implementation, sharding=sharding)
 
 
 def promote(*arrays: Array) -> tuple[Array, ...]:
@@ -96,22 +97,37 @@ def _reduce_transpose_out(ct, lhs, x, *, problem, implementation, sharding):
 # vmap: a mapped axis folds into the factor that exactly the mapped arrays and the result share.
 
 
-def _batch(kind: str, operands, mapped_axes, *, problem: ConvProblem, implementation, sharding):
+def _batch(kind: str, axis_data, operands, mapped_axes, *, problem: ConvProblem, implementation, sharding):
+    if all(axis is None for axis in mapped_axes):
+        return _bind(kind, *operands, problem, implementation, sharding), None
     roles, result = OPERANDS[kind], RESULT[kind]
     mapped = [role for role, axis in zip(roles, mapped_axes, strict=True) if axis is not None]
+    mesh_axes = axis_data.explicit_mesh_axis or ()
+    size = next(x.shape[a] for x, a in zip(operands, mapped_axes, strict=True) if a is not None)
+    if isinstance(size, int) and size == 0:  # nothing to fold, and no way back from a merged axis of none
+        shape, dtype = getattr(problem, f"{result}_shape"), getattr(problem, f"{result}_dtype")
+        own = NamedSharding(sharding.mesh, PartitionSpec(mesh_axes, *sharding.spec))
+        return lax.full((0, *shape), 0, dtype, sharding=own if sharding.mesh.explicit_axes else None), 0
     factor = _shared_factor(mapped + [result])
     if factor == "g":
         problem = factors.with_group_axis(problem)
-    size = next(x.shape[a] for x, a in zip(operands, mapped_axes, strict=True) if a is not None)
-    if isinstance(size, int) and size == 0:  # nothing to fold, and no way back from a merged axis of none
-        return jnp.zeros((0, *getattr(problem, f"{result}_shape")), getattr(problem, f"{result}_dtype")), 0
     folded = [
         x if axis is None else factors.fold(x, axis, problem, role, factor)
         for x, role, axis in zip(operands, roles, mapped_axes, strict=True)
     ]
     big = factors.resize(problem, factor, lambda n: n * size)
-    out = PRIMITIVES[kind].bind(*folded, problem=big, implementation=implementation, sharding=sharding)
-    return factors.unfold(out, size, problem, result, factor)
+    axis = factors.axis_of(problem, result, factor)
+    out = _bind(kind, *folded, big, implementation, _shard_merged(sharding, axis, mesh_axes))
+    return factors.unfold(out, size, problem, result, factor, mesh_axes)
+
+
+def _shard_merged(sharding: NamedSharding, axis: int, mapped: factors.MeshAxes) -> NamedSharding:
+    """The sharding of a result into one of whose axes a vmap folds that is sharded over the mesh axes `mapped`."""
+    if not mapped:
+        return sharding
+    axes = list(factors.mesh_axes(sharding.spec, max(axis + 1, len(sharding.spec))))
+    axes[axis] = mapped + axes[axis]
+    return NamedSharding(sharding.mesh, PartitionSpec(*axes))
 
 
 def _shared_factor(roles: list[str]) -> str:
@@ -187,7 +203,7 @@ def _apply(kind: str, *operands, **params):
 for _kind, _primitive in PRIMITIVES.items():
     _primitive.def_impl(partial(_apply, _kind))
     _primitive.def_abstract_eval(partial(_abstract, _kind))
-    batching.primitive_batchers[_primitive] = partial(_batch, _kind)
+    batching.fancy_primitive_batchers[_primitive] = partial(_batch, _kind)
     prim_requires_devices_during_lowering.add(_primitive)  # what custom_partitioning needs, and only asks for itself
     mlir.register_lowering(_primitive, partial(_lower, _kind, None))
     for _platform in ffi.FFI_PLATFORMS:

@@ -1,14 +1,11 @@
 """Eight host devices: values, and the collectives that XLA puts in, against lax's own convolution."""
-import functools
-import re
-from collections import Counter
-
 import jax
 import jax.numpy as jnp
 import pytest
 from cases import ENTRIES, Case, named
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
+from meshes import ONE_AXIS, TWO_AXES, collectives, compiled, mesh, place
 from reference import (
     HOST,
     assert_same,
@@ -21,7 +18,6 @@ from reference import (
 
 import jaxconv
 
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 DENSE = Case("dense", (8, 4, 3, 8), (3, 3, 8, 16))
 STRIDED = Case("strided", (8, 5, 4, 8), (3, 3, 8, 8), {"window_strides": (2, 2)})
 CAUSAL = Case("causal", (8, 6, 8), (3, 8, 8), {"padding": ((2, 0),)})
@@ -36,29 +32,6 @@ def on_the_host():
     """GPU machines simulate the eight devices too."""
     with jax.default_device(HOST):
         yield
-
-
-def mesh(shape=(8,), names=("a",), kind=AxisType.Auto):
-    return jax.make_mesh(shape, names, axis_types=(kind,) * len(shape), devices=jax.devices("cpu"))
-
-
-ONE_AXIS = functools.partial(mesh, (8,), ("a",))
-TWO_AXES = functools.partial(mesh, (4, 2), ("a", "b"))
-
-
-def place(mesh, arrays, specs):
-    return [jax.device_put(a, NamedSharding(mesh, spec)) for a, spec in zip(arrays, specs, strict=True)]
-
-
-def collectives(hlo):
-    found = re.findall(rf" ({'|'.join(COLLECTIVES)})(?:-start)?\(", hlo)
-    return Counter(found)
-
-
-def compiled(function, operands, out_shardings=None):
-    lowered = jax.jit(function, out_shardings=out_shardings).lower(*operands)
-    program = lowered.compile({"xla_backend_optimization_level": 0})
-    return program(*operands), program.as_text()
 
 
 # Where x, w and the result's cotangent lie, by (batch, in channels, out channels) on a mesh.
