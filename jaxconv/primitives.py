@@ -12,11 +12,12 @@ import jax
 from jax import Array, lax
 from jax._src.dispatch import prim_requires_devices_during_lowering
 from jax._src.interpreters.mlir import lower_with_sharding_in_types
+from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxconv import factors, fallback, ffi
+from jaxconv import factors, fallback, ffi, identity
 from jaxconv.partitioning import partitioned, without_shardings
 from jaxconv.plan import FAMILIES, Choice, Constraint, choose, constraint_of, refusal
 from jaxconv.problem import ConvProblem
@@ -144,8 +145,11 @@ def _lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, 
     devices = _partitioned_devices(module.axis_context)
     if devices > 1 and module.lowering_parameters.for_export:  # a partitioner is a Python function of this process
         compute = _refuse("an export for several devices", implementation, kind, problem)
+    elif devices > 1:
+        name_it = set_xla_metadata(jaxconv=identity.digest(kind, platform, problem, implementation))
+        compute = name_it(partitioned(kind, problem, compute, devices))
     else:
-        compute = partitioned(kind, problem, compute, devices) if devices > 1 else compute(problem)
+        compute = compute(problem)
     (out,) = mlir.lower_fun(compute, multiple_results=False)(without_shardings(ctx), a, b)
     return [lower_with_sharding_in_types(ctx, out, ctx.avals_out[0])]
 
