@@ -12,12 +12,12 @@ from typing import Any
 
 import jax
 from jax import Array
-from jax._src.sharding_impls import GSPMDSharding, parse_flatten_op_sharding
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from jaxconv._jax_private import GSPMDSharding, parse_flatten_op_sharding
 from jaxconv.factors import MeshAxes, carriers, mesh_axes, resize
 from jaxconv.fallback import LAX
 from jaxconv.problem import ConvProblem, Dim

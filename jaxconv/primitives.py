@@ -10,14 +10,13 @@ from functools import lru_cache, partial
 
 import jax
 from jax import Array, lax
-from jax._src.dispatch import prim_requires_devices_during_lowering
-from jax._src.interpreters.mlir import lower_with_sharding_in_types
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxconv import factors, fallback, ffi, identity
+from jaxconv._jax_private import lower_with_sharding_in_types, prim_requires_devices_during_lowering
 from jaxconv.partitioning import partitioned, without_shardings
 from jaxconv.plan import FAMILIES, Choice, Constraint, choose, constraint_of, refusal
 from jaxconv.problem import ConvProblem
