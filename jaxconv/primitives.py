@@ -22,9 +22,8 @@ from jaxconv.plan import FAMILIES, Choice, Constraint, choose, constraint_of, re
 from jaxconv.problem import ConvProblem
 from jaxconv.product import OPERANDS, RESULT
 
-gather_p = Primitive("jaxconv_gather")
-reduce_p = Primitive("jaxconv_reduce")
-PRIMITIVES = {"gather": gather_p, "reduce": reduce_p}
+# Two of a kind: JAX tells the lowering of a primitive the devices only if it never lowers it without any.
+PRIMITIVES = {(kind, devices): Primitive(f"jaxconv_{kind}") for kind in OPERANDS for devices in (True, False)}
 
 
 def gather(lhs: Array, rhs: Array, problem: ConvProblem, implementation, sharding) -> Array:
@@ -41,7 +40,17 @@ def reduce(lhs: Array, out: Array, problem: ConvProblem, implementation, shardin
 
 def _bind(kind: str, a: Array, b: Array, problem: ConvProblem, implementation, sharding) -> Array:
     a, b = promote(a, b)
-    return PRIMITIVES[kind].bind(a, b, problem=problem, implementation=implementation, sharding=sharding)
+    primitive = PRIMITIVES[kind, _needs_devices(jax.typeof(a).sharding, jax.typeof(b).sharding, sharding)]
+    return primitive.bind(a, b, problem=problem, implementation=implementation, sharding=sharding)
+
+
+def _needs_devices(*shardings: NamedSharding) -> bool:
+    """Whether XLA's partitioner may have to split a convolution of arrays that are sharded so, over known devices.
+
+    Under shard_map it is split already, and an abstract mesh that does not come from one of devices may have none.
+    """
+    meshes = [sharding.mesh for sharding in shardings if not sharding.mesh.empty]
+    return not any(mesh.manual_axes or mesh.abstract_device is None for mesh in meshes)
 
 
 def promote(*arrays: Array) -> tuple[Array, ...]:
@@ -94,6 +103,12 @@ def _reduce_transpose_out(ct, lhs, x, *, problem, implementation, sharding):
     return gather(lhs, ct, problem, implementation, x.aval.sharding)
 
 
+TRANSPOSES = {
+    "gather": (_gather_transpose_lhs, _gather_transpose_rhs),
+    "reduce": (_reduce_transpose_lhs, _reduce_transpose_out),
+}
+
+
 # vmap: a mapped axis folds into the factor that exactly the mapped arrays and the result share.
 
 
@@ -144,6 +159,8 @@ def _lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, 
     devices = _partitioned_devices(module.axis_context)
     if devices > 1 and module.lowering_parameters.for_export:  # a partitioner is a Python function of this process
         compute = _refuse("an export for several devices", implementation, kind, problem)
+    elif devices > 1 and module.axis_context.device_assignment is None:
+        compute = _refuse("an abstract mesh, without devices", implementation, kind, problem)
     elif devices > 1:
         name_it = set_xla_metadata(jaxconv=identity.digest(kind, platform, problem, implementation))
         compute = name_it(partitioned(kind, problem, compute, devices))
@@ -190,26 +207,26 @@ def _partitioned_devices(axis_context) -> int:
     """The devices over which XLA's partitioner will split this computation: under shard_map it is split already."""
     if getattr(axis_context, "manual_axes", None):
         return 1
-    return len(getattr(axis_context, "device_assignment", None) or ())
+    return getattr(axis_context, "num_devices", 1)
 
 
 @lru_cache(maxsize=4096)
-def _jitted(kind: str, **params):
-    return jax.jit(partial(PRIMITIVES[kind].bind, **params))
+def _jitted(primitive: Primitive, **params):
+    return jax.jit(partial(primitive.bind, **params))
 
 
-def _apply(kind: str, *operands, **params):
+def _apply(primitive: Primitive, *operands, **params):
     with jax.disable_jit(False):
-        return _jitted(kind, **params)(*operands)
+        return _jitted(primitive, **params)(*operands)
 
 
-for _kind, _primitive in PRIMITIVES.items():
-    _primitive.def_impl(partial(_apply, _kind))
+for (_kind, _devices), _primitive in PRIMITIVES.items():
+    _primitive.def_impl(partial(_apply, _primitive))
     _primitive.def_abstract_eval(partial(_abstract, _kind))
+    ad.defbilinear(_primitive, *TRANSPOSES[_kind])
     batching.fancy_primitive_batchers[_primitive] = partial(_batch, _kind)
-    prim_requires_devices_during_lowering.add(_primitive)  # what custom_partitioning needs, and only asks for itself
+    if _devices:  # what custom_partitioning needs, and only asks for itself
+        prim_requires_devices_during_lowering.add(_primitive)
     mlir.register_lowering(_primitive, partial(_lower, _kind, None))
     for _platform in ffi.FFI_PLATFORMS:
         mlir.register_lowering(_primitive, partial(_lower, _kind, _platform), platform=_platform)
-ad.defbilinear(gather_p, _gather_transpose_lhs, _gather_transpose_rhs)
-ad.defbilinear(reduce_p, _reduce_transpose_lhs, _reduce_transpose_out)

@@ -1,17 +1,23 @@
-"""Explicit meshes, whose shardings are a part of types: vmap over a sharded axis, values, types and gradients."""
+"""Explicit meshes, whose shardings are a part of types: vmap over a sharded axis, values, types and gradients.
+
+And abstract meshes, which have no devices yet.
+"""
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import ENTRIES, Case
-from jax.sharding import AxisType
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from meshes import mesh, place
-from reference import HOST, assert_same, integers, run_on_host
+from reference import HOST, assert_same, cotangent, custom_calls, integers, pullback, run_on_host
+
+from jaxconv import FallbackWarning
 
 DENSE = Case("dense", (2, 3, 4, 4), (3, 3, 4, 6))
 GROUPED = Case("grouped", (2, 3, 4, 4), (3, 3, 2, 6), {"feature_group_count": 2})
 BATCH_GROUPS = Case("batch_groups", (4, 3, 4, 4), (3, 3, 4, 6), {"batch_group_count": 2})
+EIGHT_IMAGES = Case("eight_images", (8, 3, 4, 4), (3, 3, 4, 6))
 MEMBERS = 4
 
 
@@ -147,3 +153,49 @@ def test_spmd_axis_name_around_shard_map(in_axes, check_vma):
     actual, expected = passes(DENSE.general("cpu")), passes(DENSE.lax())
     assert_same(actual, expected)
     assert [a.sharding for a in actual] == [e.sharding for e in expected]
+
+
+# Lowering for an abstract mesh, before there are devices.
+
+
+def lowered(function, operands, mesh, specs, platform):
+    with_sharding = lambda a, spec: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=NamedSharding(mesh, spec))
+    traced = jax.jit(function).trace(*map(with_sharding, operands, specs))
+    return traced.lower(lowering_platforms=(platform,))
+
+
+@pytest.mark.filterwarnings("ignore::jaxconv.FallbackWarning")
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_abstract_mesh_is_answered_by_lax(platform, kind):
+    """Forward pass and gradients; a name that is not lax's is refused."""
+    abstract = AbstractMesh((8,), ("a",), axis_types=(kind,))
+    operands = (*DENSE.operands(), cotangent(DENSE.lax(), *DENSE.operands()))
+    text = lowered(pullback(DENSE.general(None)), operands, abstract, (P(), P(), P()), platform).as_text()
+    assert text.count("stablehlo.convolution") == 3
+    with pytest.raises(NotImplementedError, match="abstract mesh"):
+        lowered(pullback(DENSE.general("cpu")), operands, abstract, (P(), P(), P()), platform)
+
+
+def test_abstract_mesh_is_warned_of():
+    with pytest.raises(FallbackWarning, match="abstract mesh"):  # the tests make errors of these warnings
+        lowered(DENSE.general(None), DENSE.operands(), AbstractMesh((8,), ("a",)), (P(), P()), "cpu")
+
+
+@pytest.mark.filterwarnings("ignore::jaxconv.FallbackWarning")
+def test_abstract_mesh_then_devices():
+    """What was lowered without devices is compiled for some, and right."""
+    x, w = EIGHT_IMAGES.operands()
+    program = lowered(DENSE.general(None), (x, w), AbstractMesh((8,), ("a",)), (P("a"), P()), "cpu")
+    program = program.compile(device_assignment=tuple(mesh().devices.flat))
+    assert_same(program(*place(mesh(), (x, w), (P("a"), P()))), run_on_host(DENSE.lax(), x, w))
+
+
+def test_shard_map_over_an_abstract_mesh_is_native():
+    """There nothing is left to split, so no devices are missed."""
+    abstract = AbstractMesh((8,), ("a",))
+    x, w = EIGHT_IMAGES.operands()
+    conv = jax.shard_map(DENSE.general("cpu"), mesh=abstract, in_specs=(P("a"), P()), out_specs=P("a"))
+    text = lowered(conv, (x, w), abstract, (P("a"), P()), "cpu").as_text()
+    assert custom_calls(text) == {"gather": 1}
+    assert "stablehlo.convolution" not in text
