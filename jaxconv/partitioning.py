@@ -51,14 +51,20 @@ mlir.register_lowering(psum_p, _lower_psum)
 
 
 def partitioned(
-    kind: str, problem: ConvProblem, local: Callable[[ConvProblem], Callable[[Array, Array], Array]], devices: int
+    kind: str,
+    problem: ConvProblem,
+    local: Callable[[ConvProblem], Callable[[Array, Array], Array]],
+    mesh_sizes: tuple[int, ...],
 ) -> Callable[[Array, Array], Array]:
-    """`local(problem)` as a function that XLA's partitioner splits into functions of smaller problems."""
+    """`local(problem)` as a function that XLA's partitioner splits into functions of smaller problems.
+
+    mesh_sizes: of the mesh's axes, or the devices' number.
+    """
     roles = (*OPERANDS[kind], RESULT[kind])
     # What is decorated gives the result's type and never runs, because `partition` is always asked. It must not hold
     # constants, which offset tables are.
     call = custom_partitioning(LAX[kind](problem))
-    rule, special = _sharding_rule(kind, problem, devices)
+    rule, special = _sharding_rule(kind, problem, mesh_sizes)
 
     def partition(mesh, operands, result):
         if mesh.empty:  # shardings without a mesh have no axes to name: everything is gathered
@@ -87,14 +93,14 @@ def partitioned(
     return call
 
 
-def _sharding_rule(kind: str, problem: ConvProblem, devices: int) -> tuple[str, dict[str, Any]]:
+def _sharding_rule(kind: str, problem: ConvProblem, mesh_sizes: tuple[int, ...]) -> tuple[str, dict[str, Any]]:
     """Shardy's rule, with the factor that is summed, those that stay whole, and the sizes of those without an axis.
 
     Names that begin with a role's are of factors that stay whole.
     """
     splittable, sizes = _splittable(problem), _sizes(problem)
     # Few groups would be split by a part of a mesh axis, for which JAX has no name: they stay whole.
-    splits_groups = problem.groups % devices == 0
+    splits_groups = all(problem.groups % size == 0 for size in mesh_sizes)
     whole, given = [], {}
 
     def name(role: str, factor: str, grouped: bool) -> str:

@@ -162,8 +162,10 @@ def _lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, 
     elif devices > 1 and module.axis_context.device_assignment is None:
         compute = _refuse("an abstract mesh, without devices", implementation, kind, problem)
     elif devices > 1:
+        mesh = module.axis_context.abstract_mesh
+        mesh_sizes = (devices,) if mesh is None else mesh.axis_sizes
         name_it = set_xla_metadata(jaxconv=identity.digest(kind, platform, problem, implementation))
-        compute = name_it(partitioned(kind, problem, compute, devices))
+        compute = name_it(partitioned(kind, problem, compute, mesh_sizes))
     else:
         compute = compute(problem)
     (out,) = mlir.lower_fun(compute, multiple_results=False)(without_shardings(ctx), a, b)

@@ -180,6 +180,28 @@ def test_vmap_of_sharded_operands(axes):
     assert_same(actual, run_on_host(step(named("dense").lax()), *operands, g))
 
 
+@pytest.mark.parametrize("members, axes", [(4, "a"), (8, ("a", "b")), (8, ("b", "a"))], ids=str)
+def test_ensemble_needs_no_communication(members, axes):
+    """Members over one of two mesh axes, or over both."""
+    x, w = integers((members, 2, 4, 3, 4)), integers((members, 3, 3, 4, 5))
+    g = cotangent(jax.vmap(DENSE.lax()), x, w)
+    step = lambda conv: pullback(jax.vmap(conv))
+    actual, hlo = compiled(step(DENSE.general("cpu")), place(TWO_AXES(), (x, w, g), (P(axes),) * 3))
+    assert_same(actual, run_on_host(step(DENSE.lax()), x, w, g))
+    assert collectives(hlo) == {}
+    assert all(a.sharding.spec == P(axes) for a in actual)
+
+
+@pytest.mark.parametrize("axes", [("a", "b"), ("b", "a")], ids=str)
+@pytest.mark.parametrize("groups", [2, 4])
+def test_fewer_groups_than_devices(groups, axes):
+    """Some orders of mesh axes split groups by a part of one."""
+    case = Case("groups", (2, 4, 3, 16), (3, 3, 16 // groups, 16), {"feature_group_count": groups})
+    operands = (*case.operands(), cotangent(case.lax(), *case.operands()))
+    actual, _ = compiled(pullback(case.general("cpu")), place(TWO_AXES(), operands, (P(None, None, None, axes),) * 3))
+    assert_same(actual, run_on_host(pullback(case.lax()), *operands))
+
+
 # Inside shard_map: (mesh, specs of x, w and y, the axes whose partial results are summed).
 MANUAL = {
     "batch": (ONE_AXIS, P("a"), P(), P("a"), ()),
