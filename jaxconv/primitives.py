@@ -118,11 +118,12 @@ def _batch(kind: str, axis_data, operands, mapped_axes, *, problem: ConvProblem,
     roles, result = OPERANDS[kind], RESULT[kind]
     mapped = [role for role, axis in zip(roles, mapped_axes, strict=True) if axis is not None]
     mesh_axes = axis_data.explicit_mesh_axis or ()
+    if mesh_axes and sharding.mesh.empty:  # as of a constant's cotangent
+        meshes = (jax.typeof(x).sharding.mesh for x in operands)
+        sharding = NamedSharding(next(mesh for mesh in meshes if not mesh.empty), PartitionSpec())
     size = next(x.shape[a] for x, a in zip(operands, mapped_axes, strict=True) if a is not None)
     if isinstance(size, int) and size == 0:  # nothing to fold, and no way back from a merged axis of none
-        shape, dtype = getattr(problem, f"{result}_shape"), getattr(problem, f"{result}_dtype")
-        own = NamedSharding(sharding.mesh, PartitionSpec(mesh_axes, *sharding.spec))
-        return lax.full((0, *shape), 0, dtype, sharding=own if sharding.mesh.explicit_axes else None), 0
+        return _no_members(problem, result, sharding, mesh_axes), 0
     factor = _shared_factor(mapped + [result])
     if factor == "g":
         problem = factors.with_group_axis(problem)
@@ -134,6 +135,12 @@ def _batch(kind: str, axis_data, operands, mapped_axes, *, problem: ConvProblem,
     axis = factors.axis_of(problem, result, factor)
     out = _bind(kind, *folded, big, implementation, _shard_merged(sharding, axis, mesh_axes))
     return factors.unfold(out, size, problem, result, factor, mesh_axes)
+
+
+def _no_members(problem: ConvProblem, result: str, sharding: NamedSharding, mapped: factors.MeshAxes) -> Array:
+    shape, dtype = getattr(problem, f"{result}_shape"), getattr(problem, f"{result}_dtype")
+    sharding = NamedSharding(sharding.mesh, PartitionSpec(mapped, *sharding.spec))
+    return lax.full((0, *shape), 0, dtype, sharding=sharding if sharding.mesh.explicit_axes else None)
 
 
 def _shard_merged(sharding: NamedSharding, axis: int, mapped: factors.MeshAxes) -> NamedSharding:

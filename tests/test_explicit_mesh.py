@@ -80,6 +80,36 @@ def test_vmap_over_a_sharded_axis(case, entry, batch, in_axes):
     assert types == [inserted(own[0], 0, "a"), *specs, *(inserted(spec, 0, "a") for spec in own)]
 
 
+@pytest.mark.parametrize("in_axes", [(0, None), (None, 0)], ids=["images", "cotangents"])
+@pytest.mark.parametrize("case", [DENSE, GROUPED], ids=str)
+def test_weight_gradients_for_one_operand_mapped(case, in_axes):
+    """There the members fold into input or output channels, within each group."""
+    x, w = case.operands()
+    g = cotangent(case.lax(), x, w)
+    operands = (members(x, in_axes[0]), members(g, in_axes[1]))
+    specs = [P() if axis is None else P("a") for axis in in_axes]
+    step = lambda conv: lambda x, g: (jax.vmap(lambda x, g: jax.vjp(conv, x, w)[1](g)[1], in_axes)(x, g),)
+    actual, types = run_explicitly(step(case.general("cpu")), operands, specs)
+    assert_same(actual, run_on_host(step(case.lax()), *operands))
+    assert types == [P("a", None, None, None, None)]
+
+
+def test_second_derivatives_over_a_sharded_axis():
+    """A Hessian-vector product of each member."""
+    operands = [members(a, 0) for a in DENSE.operands()]
+
+    def step(conv):
+        def product(x, w):
+            gradient = jax.grad(lambda w: jnp.sum(conv(x, w) ** 3))
+            return jax.jvp(gradient, (w,), (w,))
+
+        return jax.vmap(product)
+
+    actual, types = run_explicitly(step(DENSE.general("cpu")), operands, [P("a"), P("a")])
+    assert_same(actual, run_on_host(step(DENSE.lax()), *operands), 1e-6)
+    assert types == [P("a", None, None, None, None)] * 2
+
+
 @pytest.mark.parametrize("jit", [True, False])
 def test_types_are_laxs(jit):
     """Where lax takes a sharded mapped axis: of x, in a forward pass and the gradients through it."""
