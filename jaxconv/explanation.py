@@ -14,7 +14,7 @@ from jaxconv import primitives
 from jaxconv.plan import Choice, refusal
 from jaxconv.problem import ConvProblem
 
-KINDS = {primitive: kind for kind, primitive in primitives.PRIMITIVES.items()}
+KINDS = {primitive: kind for (kind, _), primitive in primitives.PRIMITIVES.items()}
 
 
 def explain(fn: Callable, *args: Any, **kwargs: Any) -> None:

@@ -12,10 +12,14 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxconv.problem import ConvProblem, Dim, Member, Shape
+
+MeshAxes = tuple[str, ...]
 
 
 class Carrier(NamedTuple):
@@ -86,27 +90,58 @@ def with_group_axis(problem: ConvProblem) -> ConvProblem:
     return dataclasses.replace(problem, lhs_batch_grouped=True, out_batch_grouped=True)
 
 
+def mesh_axes(spec, rank: int) -> tuple[MeshAxes, ...]:
+    """The mesh axes that a partition spec has for each axis of an array."""
+    entries = (*spec, *(None,) * rank)[:rank]
+    return tuple(() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in entries)
+
+
 def fold(x: Array, mapped_axis: int, problem: ConvProblem, role: str, factor: str) -> Array:
-    """Merges a mapped axis into the axis that carries a factor in the *folded* problem's array of that role."""
+    """Merges a mapped axis into the axis that carries a factor in the *folded* problem's array of that role.
+
+    Under an explicit mesh the merged axis is sharded over the mesh axes of both, those of the mapped axis first.
+    """
     axis, groups = _place(problem, role, factor)
     x = jnp.moveaxis(x, mapped_axis, axis)
-    size = x.shape[axis]
-    before, rest, after = x.shape[:axis], x.shape[axis + 1], x.shape[axis + 2 :]
-    if groups > 1:
-        x = x.reshape(*before, size, groups, rest // groups, *after)
-        x = jnp.swapaxes(x, axis, axis + 1)
-    return x.reshape(*before, size * rest, *after)
+    size, rest = x.shape[axis : axis + 2]
+    mapped, own = _mesh_axes_of_type(x)[axis : axis + 2]
+    if groups == 1:
+        return _reshape(x, axis, 2, (size * rest,), (mapped + own,))
+    x = _reshape(x, axis + 1, 1, (groups, rest // groups), ((), ()))
+    x = jnp.swapaxes(x, axis, axis + 1)
+    return _reshape(x, axis, 3, (size * rest,), (mapped + own,))
 
 
-def unfold(x: Array, size: int, problem: ConvProblem, role: str, factor: str) -> tuple[Array, int]:
-    """The inverse of `fold`: the array and its mapped axis."""
+def unfold(
+    x: Array, size: int, problem: ConvProblem, role: str, factor: str, mapped: MeshAxes = ()
+) -> tuple[Array, int]:
+    """The inverse of `fold`: the array and its mapped axis, which is sharded over the mesh axes `mapped`."""
     axis, groups = _place(problem, role, factor)
-    before, merged, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
-    rest = merged // size
-    if groups > 1:
-        x = x.reshape(*before, groups, size, rest // groups, *after)
-        x = jnp.swapaxes(x, axis, axis + 1)
-    return x.reshape(*before, size, rest, *after), axis
+    rest = x.shape[axis] // size
+    own = _mesh_axes_of_type(x)[axis][len(mapped) :]
+    if groups == 1:
+        return _reshape(x, axis, 1, (size, rest), (mapped, own)), axis
+    x = _reshape(x, axis, 1, (groups, size, rest // groups), ((), mapped, ()))
+    x = jnp.swapaxes(x, axis, axis + 1)
+    return _reshape(x, axis + 1, 2, (rest,), (own,)), axis
+
+
+def _mesh_axes_of_type(x: Array) -> tuple[MeshAxes, ...]:
+    return mesh_axes(jax.typeof(x).sharding.spec, x.ndim)
+
+
+def _reshape(x: Array, axis: int, count: int, sizes: Shape, sharded: tuple[MeshAxes, ...]) -> Array:
+    """x with axes of `sizes`, sharded over the mesh axes `sharded`, in place of `count` axes from `axis` on.
+
+    Under an explicit mesh the result's sharding must be said: a reshape keeps few shardings by itself.
+    """
+    shape = (*x.shape[:axis], *sizes, *x.shape[axis + count :])
+    mesh = jax.typeof(x).sharding.mesh
+    if not mesh.explicit_axes:
+        return x.reshape(shape)
+    own = _mesh_axes_of_type(x)
+    spec = PartitionSpec(*own[:axis], *sharded, *own[axis + count :])
+    return lax.reshape(x, shape, out_sharding=NamedSharding(mesh, spec))
 
 
 def _place(problem: ConvProblem, role: str, factor: str) -> tuple[int, int]:

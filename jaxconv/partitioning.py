@@ -12,18 +12,17 @@ from typing import Any
 
 import jax
 from jax import Array
-from jax._src.sharding_impls import GSPMDSharding, parse_flatten_op_sharding
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from jaxconv.factors import carriers, resize
+from jaxconv._jax_private import GSPMDSharding, parse_flatten_op_sharding
+from jaxconv.factors import MeshAxes, carriers, mesh_axes, resize
 from jaxconv.fallback import LAX
 from jaxconv.problem import ConvProblem, Dim
 from jaxconv.product import OPERANDS, RESULT
 
-MeshAxes = tuple[str, ...]
 SUMMED = {"gather": "c", "reduce": "n"}
 
 
@@ -52,14 +51,20 @@ mlir.register_lowering(psum_p, _lower_psum)
 
 
 def partitioned(
-    kind: str, problem: ConvProblem, local: Callable[[ConvProblem], Callable[[Array, Array], Array]], devices: int
+    kind: str,
+    problem: ConvProblem,
+    local: Callable[[ConvProblem], Callable[[Array, Array], Array]],
+    mesh_sizes: tuple[int, ...],
 ) -> Callable[[Array, Array], Array]:
-    """`local(problem)` as a function that XLA's partitioner splits into functions of smaller problems."""
+    """`local(problem)` as a function that XLA's partitioner splits into functions of smaller problems.
+
+    mesh_sizes: of the mesh's axes, or the devices' number.
+    """
     roles = (*OPERANDS[kind], RESULT[kind])
     # What is decorated gives the result's type and never runs, because `partition` is always asked. It must not hold
     # constants, which offset tables are.
     call = custom_partitioning(LAX[kind](problem))
-    rule, special = _sharding_rule(kind, problem, devices)
+    rule, special = _sharding_rule(kind, problem, mesh_sizes)
 
     def partition(mesh, operands, result):
         if mesh.empty:  # shardings without a mesh have no axes to name: everything is gathered
@@ -88,14 +93,14 @@ def partitioned(
     return call
 
 
-def _sharding_rule(kind: str, problem: ConvProblem, devices: int) -> tuple[str, dict[str, Any]]:
+def _sharding_rule(kind: str, problem: ConvProblem, mesh_sizes: tuple[int, ...]) -> tuple[str, dict[str, Any]]:
     """Shardy's rule, with the factor that is summed, those that stay whole, and the sizes of those without an axis.
 
     Names that begin with a role's are of factors that stay whole.
     """
     splittable, sizes = _splittable(problem), _sizes(problem)
     # Few groups would be split by a part of a mesh axis, for which JAX has no name: they stay whole.
-    splits_groups = problem.groups % devices == 0
+    splits_groups = all(problem.groups % size == 0 for size in mesh_sizes)
     whole, given = [], {}
 
     def name(role: str, factor: str, grouped: bool) -> str:
@@ -139,8 +144,7 @@ def _mesh_axes(sharding: GSPMDSharding | None, mesh: Mesh, rank: int) -> tuple[M
         spec = parse_flatten_op_sharding(sharding._to_xla_hlo_sharding(rank), mesh)[0]
     except (AssertionError, NotImplementedError, ValueError):
         spec = ()
-    entries = (*spec, *(None,) * rank)[:rank]
-    return tuple(() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in entries)
+    return mesh_axes(spec, rank)
 
 
 def _choose(problem: ConvProblem, mesh: Mesh, arrays: dict[str, Any]) -> dict[str, MeshAxes]:

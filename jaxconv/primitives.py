@@ -10,14 +10,14 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 
 import jax
-import jax.numpy as jnp
 from jax import Array, lax
-from jax._src.dispatch import prim_requires_devices_during_lowering
-from jax._src.interpreters.mlir import lower_with_sharding_in_types
+from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxconv import factors, fallback, ffi
+from jaxconv import factors, fallback, ffi, identity
+from jaxconv._jax_private import lower_with_sharding_in_types, prim_requires_devices_during_lowering
 from jaxconv.partitioning import partitioned, without_shardings
 from jaxconv.plan import FAMILIES, Choice, Constraint, choose, constraint_of, refusal
 from jaxconv.problem import ConvProblem
@@ -28,25 +28,35 @@ try:
 except ImportError:  # experimental: a jax without jet needs no rules for it
     jet_rules = {}
 
-gather_p = Primitive("jaxconv_gather")
-reduce_p = Primitive("jaxconv_reduce")
-PRIMITIVES = {"gather": gather_p, "reduce": reduce_p}
+# Two of a kind: JAX tells the lowering of a primitive the devices only if it never lowers it without any.
+PRIMITIVES = {(kind, devices): Primitive(f"jaxconv_{kind}") for kind in OPERANDS for devices in (True, False)}
 
 
 def gather(lhs: Array, rhs: Array, problem: ConvProblem, implementation, sharding) -> Array:
     """The convolution of lhs and rhs. `sharding` is that of the result's type."""
-    return gather_p.bind(
-        *promote(lhs, rhs), problem=problem, implementation=implementation, sharding=sharding
-    )
+    return _bind("gather", lhs, rhs, problem, implementation, sharding)
 
 
 def reduce(lhs: Array, out: Array, problem: ConvProblem, implementation, sharding) -> Array:
     """The filter's cotangent for an output's cotangent `out`."""
     if problem.reverse:  # the same sum, seen from the other activation: one residue class where there may be many
         lhs, out, problem = out, lhs, problem.dgrad()
-    return reduce_p.bind(
-        *promote(lhs, out), problem=problem, implementation=implementation, sharding=sharding
-    )
+    return _bind("reduce", lhs, out, problem, implementation, sharding)
+
+
+def _bind(kind: str, a: Array, b: Array, problem: ConvProblem, implementation, sharding) -> Array:
+    a, b = promote(a, b)
+    primitive = PRIMITIVES[kind, _needs_devices(jax.typeof(a).sharding, jax.typeof(b).sharding, sharding)]
+    return primitive.bind(a, b, problem=problem, implementation=implementation, sharding=sharding)
+
+
+def _needs_devices(*shardings: NamedSharding) -> bool:
+    """Whether XLA's partitioner may have to split a convolution of arrays that are sharded so, over known devices.
+
+    Under shard_map it is split already, and an abstract mesh that does not come from one of devices may have none.
+    """
+    meshes = [sharding.mesh for sharding in shardings if not sharding.mesh.empty]
+    return not any(mesh.manual_axes or mesh.abstract_device is None for mesh in meshes)
 
 
 def promote(*arrays: Array) -> tuple[Array, ...]:
@@ -106,25 +116,53 @@ def _taylor(product: Callable, operands, series, **params):
     return first, others
 
 
+TRANSPOSES = {
+    "gather": (_gather_transpose_lhs, _gather_transpose_rhs),
+    "reduce": (_reduce_transpose_lhs, _reduce_transpose_out),
+}
+
+
 # vmap: a mapped axis folds into the factor that exactly the mapped arrays and the result share.
 
 
-def _batch(kind: str, operands, mapped_axes, *, problem: ConvProblem, implementation, sharding):
+def _batch(kind: str, axis_data, operands, mapped_axes, *, problem: ConvProblem, implementation, sharding):
+    if all(axis is None for axis in mapped_axes):
+        return _bind(kind, *operands, problem, implementation, sharding), None
     roles, result = OPERANDS[kind], RESULT[kind]
     mapped = [role for role, axis in zip(roles, mapped_axes, strict=True) if axis is not None]
+    mesh_axes = axis_data.explicit_mesh_axis or ()
+    if mesh_axes and sharding.mesh.empty:  # as of a constant's cotangent
+        meshes = (jax.typeof(x).sharding.mesh for x in operands)
+        sharding = NamedSharding(next(mesh for mesh in meshes if not mesh.empty), PartitionSpec())
+    size = next(x.shape[a] for x, a in zip(operands, mapped_axes, strict=True) if a is not None)
+    if isinstance(size, int) and size == 0:  # nothing to fold, and no way back from a merged axis of none
+        return _no_members(problem, result, sharding, mesh_axes), 0
     factor = _shared_factor(mapped + [result])
     if factor == "g":
         problem = factors.with_group_axis(problem)
-    size = next(x.shape[a] for x, a in zip(operands, mapped_axes, strict=True) if a is not None)
-    if isinstance(size, int) and size == 0:  # nothing to fold, and no way back from a merged axis of none
-        return jnp.zeros((0, *getattr(problem, f"{result}_shape")), getattr(problem, f"{result}_dtype")), 0
     folded = [
         x if axis is None else factors.fold(x, axis, problem, role, factor)
         for x, role, axis in zip(operands, roles, mapped_axes, strict=True)
     ]
     big = factors.resize(problem, factor, lambda n: n * size)
-    out = PRIMITIVES[kind].bind(*folded, problem=big, implementation=implementation, sharding=sharding)
-    return factors.unfold(out, size, problem, result, factor)
+    axis = factors.axis_of(problem, result, factor)
+    out = _bind(kind, *folded, big, implementation, _shard_merged(sharding, axis, mesh_axes))
+    return factors.unfold(out, size, problem, result, factor, mesh_axes)
+
+
+def _no_members(problem: ConvProblem, result: str, sharding: NamedSharding, mapped: factors.MeshAxes) -> Array:
+    shape, dtype = getattr(problem, f"{result}_shape"), getattr(problem, f"{result}_dtype")
+    sharding = NamedSharding(sharding.mesh, PartitionSpec(mapped, *sharding.spec))
+    return lax.full((0, *shape), 0, dtype, sharding=sharding if sharding.mesh.explicit_axes else None)
+
+
+def _shard_merged(sharding: NamedSharding, axis: int, mapped: factors.MeshAxes) -> NamedSharding:
+    """The sharding of a result into one of whose axes a vmap folds that is sharded over the mesh axes `mapped`."""
+    if not mapped:
+        return sharding
+    axes = list(factors.mesh_axes(sharding.spec, max(axis + 1, len(sharding.spec))))
+    axes[axis] = mapped + axes[axis]
+    return NamedSharding(sharding.mesh, PartitionSpec(*axes))
 
 
 def _shared_factor(roles: list[str]) -> str:
@@ -141,8 +179,15 @@ def _lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, 
     devices = _partitioned_devices(module.axis_context)
     if devices > 1 and module.lowering_parameters.for_export:  # a partitioner is a Python function of this process
         compute = _refuse("an export for several devices", implementation, kind, problem)
+    elif devices > 1 and module.axis_context.device_assignment is None:
+        compute = _refuse("an abstract mesh, without devices", implementation, kind, problem)
+    elif devices > 1:
+        mesh = module.axis_context.abstract_mesh
+        mesh_sizes = (devices,) if mesh is None else mesh.axis_sizes
+        name_it = set_xla_metadata(jaxconv=identity.digest(kind, platform, problem, implementation))
+        compute = name_it(partitioned(kind, problem, compute, mesh_sizes))
     else:
-        compute = partitioned(kind, problem, compute, devices) if devices > 1 else compute(problem)
+        compute = compute(problem)
     (out,) = mlir.lower_fun(compute, multiple_results=False)(without_shardings(ctx), a, b)
     return [lower_with_sharding_in_types(ctx, out, ctx.avals_out[0])]
 
@@ -182,28 +227,27 @@ def _partitioned_devices(axis_context) -> int:
     """The devices over which XLA's partitioner will split this computation: under shard_map it is split already."""
     if getattr(axis_context, "manual_axes", None):
         return 1
-    return len(getattr(axis_context, "device_assignment", None) or ())
+    return getattr(axis_context, "num_devices", 1)
 
 
 @lru_cache(maxsize=4096)
-def _jitted(kind: str, **params):
-    return jax.jit(partial(PRIMITIVES[kind].bind, **params))
+def _jitted(primitive: Primitive, **params):
+    return jax.jit(partial(primitive.bind, **params))
 
 
-def _apply(kind: str, *operands, **params):
+def _apply(primitive: Primitive, *operands, **params):
     with jax.disable_jit(False):
-        return _jitted(kind, **params)(*operands)
+        return _jitted(primitive, **params)(*operands)
 
 
-for _kind, _primitive in PRIMITIVES.items():
-    _primitive.def_impl(partial(_apply, _kind))
+for (_kind, _devices), _primitive in PRIMITIVES.items():
+    _primitive.def_impl(partial(_apply, _primitive))
     _primitive.def_abstract_eval(partial(_abstract, _kind))
-    batching.primitive_batchers[_primitive] = partial(_batch, _kind)
-    prim_requires_devices_during_lowering.add(_primitive)  # what custom_partitioning needs, and only asks for itself
+    ad.defbilinear(_primitive, *TRANSPOSES[_kind])
+    batching.fancy_primitive_batchers[_primitive] = partial(_batch, _kind)
+    jet_rules[_primitive] = partial(_taylor, {"gather": gather, "reduce": reduce}[_kind])
+    if _devices:  # what custom_partitioning needs, and only asks for itself
+        prim_requires_devices_during_lowering.add(_primitive)
     mlir.register_lowering(_primitive, partial(_lower, _kind, None))
     for _platform in ffi.FFI_PLATFORMS:
         mlir.register_lowering(_primitive, partial(_lower, _kind, _platform), platform=_platform)
-ad.defbilinear(gather_p, _gather_transpose_lhs, _gather_transpose_rhs)
-ad.defbilinear(reduce_p, _reduce_transpose_lhs, _reduce_transpose_out)
-jet_rules[gather_p] = partial(_taylor, gather)
-jet_rules[reduce_p] = partial(_taylor, reduce)

@@ -1,14 +1,11 @@
 """Eight host devices: values, and the collectives that XLA puts in, against lax's own convolution."""
-import functools
-import re
-from collections import Counter
-
 import jax
 import jax.numpy as jnp
 import pytest
 from cases import ENTRIES, Case, named
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
+from meshes import ONE_AXIS, TWO_AXES, collectives, compiled, mesh, place
 from reference import (
     HOST,
     assert_same,
@@ -21,7 +18,6 @@ from reference import (
 
 import jaxconv
 
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 DENSE = Case("dense", (8, 4, 3, 8), (3, 3, 8, 16))
 STRIDED = Case("strided", (8, 5, 4, 8), (3, 3, 8, 8), {"window_strides": (2, 2)})
 CAUSAL = Case("causal", (8, 6, 8), (3, 8, 8), {"padding": ((2, 0),)})
@@ -36,29 +32,6 @@ def on_the_host():
     """GPU machines simulate the eight devices too."""
     with jax.default_device(HOST):
         yield
-
-
-def mesh(shape=(8,), names=("a",), kind=AxisType.Auto):
-    return jax.make_mesh(shape, names, axis_types=(kind,) * len(shape), devices=jax.devices("cpu"))
-
-
-ONE_AXIS = functools.partial(mesh, (8,), ("a",))
-TWO_AXES = functools.partial(mesh, (4, 2), ("a", "b"))
-
-
-def place(mesh, arrays, specs):
-    return [jax.device_put(a, NamedSharding(mesh, spec)) for a, spec in zip(arrays, specs, strict=True)]
-
-
-def collectives(hlo):
-    found = re.findall(rf" ({'|'.join(COLLECTIVES)})(?:-start)?\(", hlo)
-    return Counter(found)
-
-
-def compiled(function, operands, out_shardings=None):
-    lowered = jax.jit(function, out_shardings=out_shardings).lower(*operands)
-    program = lowered.compile({"xla_backend_optimization_level": 0})
-    return program(*operands), program.as_text()
 
 
 # Where x, w and the result's cotangent lie, by (batch, in channels, out channels) on a mesh.
@@ -205,6 +178,28 @@ def test_vmap_of_sharded_operands(axes):
     step = lambda conv: jax.vmap(pullback(conv), in_axes=(*axes, None))
     actual, _ = compiled(step(named("dense").general("cpu")), place(ONE_AXIS(), (*operands, g), (*specs, P())))
     assert_same(actual, run_on_host(step(named("dense").lax()), *operands, g))
+
+
+@pytest.mark.parametrize("members, axes", [(4, "a"), (8, ("a", "b")), (8, ("b", "a"))], ids=str)
+def test_ensemble_needs_no_communication(members, axes):
+    """Members over one of two mesh axes, or over both."""
+    x, w = integers((members, 2, 4, 3, 4)), integers((members, 3, 3, 4, 5))
+    g = cotangent(jax.vmap(DENSE.lax()), x, w)
+    step = lambda conv: pullback(jax.vmap(conv))
+    actual, hlo = compiled(step(DENSE.general("cpu")), place(TWO_AXES(), (x, w, g), (P(axes),) * 3))
+    assert_same(actual, run_on_host(step(DENSE.lax()), x, w, g))
+    assert collectives(hlo) == {}
+    assert all(a.sharding.spec == P(axes) for a in actual)
+
+
+@pytest.mark.parametrize("axes", [("a", "b"), ("b", "a")], ids=str)
+@pytest.mark.parametrize("groups", [2, 4])
+def test_fewer_groups_than_devices(groups, axes):
+    """Some orders of mesh axes split groups by a part of one."""
+    case = Case("groups", (2, 4, 3, 16), (3, 3, 16 // groups, 16), {"feature_group_count": groups})
+    operands = (*case.operands(), cotangent(case.lax(), *case.operands()))
+    actual, _ = compiled(pullback(case.general("cpu")), place(TWO_AXES(), operands, (P(None, None, None, axes),) * 3))
+    assert_same(actual, run_on_host(pullback(case.lax()), *operands))
 
 
 # Inside shard_map: (mesh, specs of x, w and y, the axes whose partial results are summed).

@@ -1,0 +1,32 @@
+"""Meshes of the eight simulated host devices, arrays on them, and what XLA compiles for them."""
+import functools
+import re
+from collections import Counter
+
+import jax
+from jax.sharding import AxisType, NamedSharding
+
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+
+
+def mesh(shape=(8,), names=("a",), kind=AxisType.Auto):
+    return jax.make_mesh(shape, names, axis_types=(kind,) * len(shape), devices=jax.devices("cpu"))
+
+
+ONE_AXIS = functools.partial(mesh, (8,), ("a",))
+TWO_AXES = functools.partial(mesh, (4, 2), ("a", "b"))
+
+
+def place(mesh, arrays, specs):
+    return [jax.device_put(a, NamedSharding(mesh, spec)) for a, spec in zip(arrays, specs, strict=True)]
+
+
+def collectives(hlo):
+    found = re.findall(rf" ({'|'.join(COLLECTIVES)})(?:-start)?\(", hlo)
+    return Counter(found)
+
+
+def compiled(function, operands, out_shardings=None):
+    lowered = jax.jit(function, out_shardings=out_shardings).lower(*operands)
+    program = lowered.compile({"xla_backend_optimization_level": 0})
+    return program(*operands), program.as_text()
