@@ -64,8 +64,8 @@ def conv_general_dilated(
       implementation: None for a native kernel where there is one, and else lax, with one `FallbackWarning` a reason;
         "cuda" or "cpu" for native kernels of that platform in every pass, or an error; a kernel family, "simt", "mma"
         or "im2col" on a GPU, "gemm" or "depthwise" on a host, likewise; "xla" for lax itself. On a GPU an infinity or
-        NaN may make NaNs of results that do not depend on it, in neighbouring groups or columns: tensor cores take
-        narrow groups and few channels in packs.
+        NaN may make NaNs of results that do not depend on it, in neighbouring groups or columns of the same image and
+        the same member of a vmap: tensor cores take narrow groups and few channels in packs.
 
     Returns:
       The convolution, with lax's result shape and dtype.

@@ -91,10 +91,10 @@ def program_of(layer: Layer) -> Program:
 
 
 def on_two_streams(one: Program, other: Program) -> Program:
-    """Both programs as one, each on a stream of its own."""
+    """Both programs as one, each on a stream of its own; unjitted, as XLA has no streams for calls within calls."""
     place = getattr(compute_on, "compute_on2", compute_on.compute_on)  # its name in jax 0.10
     streams = [
-        place(p.function, compute_type=f"gpu_stream:{i}", out_memory_spaces=jax.memory.Space.Device)
+        place(p.function.__wrapped__, compute_type=f"gpu_stream:{i}", out_memory_spaces=jax.memory.Space.Device)
         for i, p in enumerate((one, other), 1)
     ]
     function = jax.jit(
