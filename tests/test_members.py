@@ -1,4 +1,5 @@
 """Members of a vmap are independent: an infinity or a NaN in one changes no bit of another's results."""
+import dataclasses
 import functools
 from dataclasses import dataclass, field
 
@@ -9,7 +10,9 @@ from reference import channels_last, integers
 
 import jaxconv
 from jaxconv.families import FAMILIES
+from jaxconv.plan import Constraint, choose
 from jaxconv.problem import Member
+from jaxconv.rewriting import PackedGroups
 
 BOTH, IMAGES, FILTERS = (0, 0), (0, None), (None, 0)
 MEMBERS = 6
@@ -166,11 +169,15 @@ def test_of_a_vmap_of_a_gradient(implementation):
         assert not changed_members(clean, now)
 
 
-def member_of(function, *args):
-    """What the only convolution's problem says of a member."""
+def problem_of(function, *args):
+    """That of the only convolution."""
     jaxpr = jax.make_jaxpr(function)(*args)
     (equation,) = (e for e in jaxpr.eqns if "problem" in e.params)
-    return equation.params["problem"].member
+    return equation.params["problem"]
+
+
+def member_of(function, *args):
+    return problem_of(function, *args).member
 
 
 def test_the_problem_knows_its_members():
@@ -185,3 +192,22 @@ def test_the_problem_knows_its_members():
     assert member_of(jax.vmap(conv, (None, 0)), x, many(w, 5)) == one
     assert member_of(jax.vmap(conv, (0, None)), many(x, 5), w) == one
     assert member_of(jax.vmap(jax.vmap(conv, (None, 0))), many(x, 2), many(w, 2, 5)) == one
+
+
+def test_packs_on_a_gpu_stay_within_a_member():
+    """Of the same groups, those of one convolution are packed, and read in pieces of eight channels, by any number."""
+    conv = functools.partial(jaxconv.conv_general_dilated, window_strides=(1, 1), padding="SAME",
+                             dimension_numbers=channels_last(2))  # fmt: skip
+    x, w = np.ones((2, 9, 9, 12), "bfloat16"), np.ones((3, 3, 4, 12), "bfloat16")
+    many = lambda a: np.broadcast_to(a, (4, *a.shape))
+    of_members = problem_of(jax.vmap(functools.partial(conv, feature_group_count=3)), many(x), many(w))
+    of_user = dataclasses.replace(of_members, member=Member(12, 4, 4))
+    packed = Constraint("cuda", "mma", rewriting=(PackedGroups(4),))
+    within = Constraint("cuda", "mma", rewriting=(PackedGroups(3),))
+    direct = Constraint("cuda", "direct", rewriting=())
+    for asked in (packed, direct):
+        assert choose("cuda", "gather", of_user, asked).plan is not None
+        refused = choose("cuda", "gather", of_members, asked)
+        assert refused.plan is None and "of several members of a vmap" in refused.why_nothing()
+        assert choose("cuda", "reduce", of_members, asked).plan is not None  # what is between groups is thrown away
+    assert choose("cuda", "gather", of_members, within).plan is not None
