@@ -178,7 +178,7 @@ NB_MODULE(_cuda, module) {
   module.def("registrations", &jaxconv::Registrations, "FFI handlers by target name.");
   module.def("types", &jaxconv::Types, "What FFI handlers keep, by name.");
   module.def("why_not_run", &jaxconv::WhyNotRun, nanobind::arg("device"),
-             "Why a device, by its number among the visible ones, cannot run the kernels, or None: one is loaded there.");
+             "Why a device, by its number among the visible ones, cannot run the kernels; None if it can.");
   module.def("calls_loaded", &jaxconv::CallSlot::Used, "Numbers that calls of loaded programs have now.");
   module.attr("has_wgmma") = jaxconv::kHasWgmmaCode;
   module.def("ffi_api_version", [] { return nanobind::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); },

@@ -26,8 +26,8 @@ class WarpMma {
   // Whether operands are rounded, which makes infinities of the largest numbers.
   static constexpr bool kRounds = sizeof(T) == 4;
 
-  // Whether each row and each column has a finite sum: an operand that is not makes all of its row or column no numbers,
-  // also where it is multiplied with zeros. Where the sum of those sums is too large, the answer is no as well.
+  // Whether each row and each column has a finite sum. An operand that is not finite makes all sums of its row or its
+  // column so, also of its products with zeros. Where the sum of these overflows, the answer is no as well.
   __device__ __forceinline__ bool AreFinite() const {
     float all = 0, others = 0;
 #pragma unroll
@@ -37,8 +37,9 @@ class WarpMma {
     return isfinite(all + others);
   }
 
-  // Adds a tile's product, of operands that are rounded to finite numbers if kFinite. One step's fragments are read while another's are multiplied; between(k) is done before the
-  // k-th multiplication, so that its instructions are issued while the tensor cores are busy.
+  // Adds a tile's product, of operands that are rounded to finite numbers if kFinite. One step's fragments are read
+  // while another's are multiplied; between(k) is done before the k-th multiplication, so that its instructions are
+  // issued while the tensor cores are busy.
   template <bool kFinite, typename F>
   __device__ __forceinline__ void Multiply(uint32_t src, uint32_t rhs, F&& between) {
     Read<kFinite>(0, src, rhs, 0);
