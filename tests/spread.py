@@ -44,17 +44,20 @@ class Layer:
     def operands(self):
         """Ones."""
         lhs = (3, *self.lhs)
-        y = jax.eval_shape(self.conv(jax.lax.conv_general_dilated), *(np.ones(s, np.float32) for s in (lhs, self.rhs)))
+        x, w = (jax.ShapeDtypeStruct(shape, np.float32) for shape in (lhs, self.rhs))
+        y = jax.eval_shape(self.conv(jax.lax.conv_general_dilated), x, w)
         return {"x": np.ones(lhs, self.dtype), "w": np.ones(self.rhs, self.dtype), "g": np.ones(y.shape, self.dtype)}
 
 
-def _layers():
-    by_two = dict(window_strides=(2, 2))
-    return [
+BY_TWO = dict(window_strides=(2, 2))
+LAYERS = {
+    "cpu": [
         Layer("dense 3x3", "gemm", (9, 9, 16), (3, 3, 16, 16), "float32"),
         Layer("3x3, groups of 4", "gemm", (9, 9, 16), (3, 3, 4, 16), "float32"),
         Layer("3x3 to 3 channels", "gemm", (9, 9, 16), (3, 3, 16, 3), "float32"),
         Layer("7x7", "depthwise", (9, 9, 16), (7, 7, 1, 16), "float32"),
+    ],
+    "cuda": [
         Layer("dense 3x3", "simt", (9, 9, 16), (3, 3, 16, 16), "float32"),
         Layer("3x3, groups of 4", "simt", (9, 9, 16), (3, 3, 4, 16), "float32"),
         Layer("dense 3x3", "im2col", (9, 9, 16), (3, 3, 16, 16), "float32"),
@@ -63,26 +66,24 @@ def _layers():
         Layer("3x3, groups of 4", "mma", (9, 9, 32), (3, 3, 4, 32)),
         Layer("3x3, groups of 4, float32", "mma", (9, 9, 32), (3, 3, 4, 32), "float32"),
         Layer("depthwise 31x31", "mma", (40, 40, 16), (31, 31, 1, 16)),
-        Layer("stem 7x7 by 2 of 3 channels", "mma", (20, 20, 3), (7, 7, 3, 64), "bfloat16", by_two),
+        Layer("stem 7x7 by 2 of 3 channels", "mma", (20, 20, 3), (7, 7, 3, 64), "bfloat16", BY_TWO),
         Layer("dense 3x3", "wgmma", (9, 9, 64), (3, 3, 64, 64)),
         Layer("3x3, 12 to 20 channels", "wgmma", (9, 9, 12), (3, 3, 12, 20)),
         Layer("3x3, groups of 4", "direct", (9, 9, 32), (3, 3, 4, 32)),
         Layer("3x3, groups of 16", "direct", (9, 9, 64), (3, 3, 16, 64)),
-        Layer("stem 7x7 by 2 of 3 channels", "direct", (20, 24, 3), (7, 7, 3, 64), "bfloat16", by_two),
+        Layer("stem 7x7 by 2 of 3 channels", "direct", (20, 24, 3), (7, 7, 3, 64), "bfloat16", BY_TWO),
         Layer("3x3 to 3 channels", "direct", (9, 9, 64), (3, 3, 64, 3)),
         Layer("3x3", "depthwise", (20, 20, 16), (3, 3, 1, 16)),
         Layer("7x7 of small images", "depthwise", (7, 7, 64), (7, 7, 1, 64)),
         Layer("31x31", "depthwise", (40, 40, 16), (31, 31, 1, 16)),
         Layer("5x51", "depthwise", (30, 60, 16), (5, 51, 1, 16)),
         Layer("7x7, float32", "depthwise", (20, 20, 16), (7, 7, 1, 16), "float32"),
-        Layer("3x3 by 2", "depthwise", (20, 20, 16), (3, 3, 1, 16), "bfloat16", by_two),
+        Layer("3x3 by 2", "depthwise", (20, 20, 16), (3, 3, 1, 16), "bfloat16", BY_TWO),
         Layer("3x3, dilated by 2", "depthwise", (20, 20, 16), (3, 3, 1, 16), "bfloat16", dict(rhs_dilation=(2, 2))),
         Layer("3x3, 2 results a channel", "depthwise", (20, 20, 16), (3, 3, 1, 32)),
         Layer("volume 3x3x3", "depthwise", (6, 12, 12, 16), (3, 3, 3, 1, 16)),
-    ]
-
-
-LAYERS = {"cpu": _layers()[:4], "cuda": _layers()[4:]}
+    ],
+}
 
 
 def passes(conv, x, w):

@@ -35,13 +35,14 @@ def conv_of(layer, function, **more):
 def spoilt_operands(layer, which, operand, value):
     """Small numbers, and a few large ones in one of the pass's operands."""
     lhs, rhs, _ = LAYERS[layer]
-    out = jax.eval_shape(conv_of(layer, jax.lax.conv_general_dilated), *(np.ones(s, np.float32) for s in (lhs, rhs))).shape
+    x, w = (jax.ShapeDtypeStruct(shape, np.float32) for shape in (lhs, rhs))
+    out = jax.eval_shape(conv_of(layer, jax.lax.conv_general_dilated), x, w).shape
     rng = np.random.default_rng(0)
     arrays = {name: rng.uniform(-1, 1, shape).astype(np.float32) * 2.0**-12
               for name, shape in zip("xwg", (lhs, rhs, out), strict=True)}  # fmt: skip
     array = arrays[operand]
-    for place, sign in zip(((0, 0, 0, 0), (-1, -1, -1, -1), tuple(n // 2 for n in array.shape)), (1, -1, 1), strict=True):
-        array[place] = sign * value
+    array[0, 0, 0, 0] = array[tuple(n // 2 for n in array.shape)] = value
+    array[-1, -1, -1, -1] = -value
     return [arrays[name] for name in OPERANDS[which]]
 
 
@@ -54,13 +55,13 @@ def check(layer, asked, which, operand, precision=None):
     operands = spoilt_operands(layer, which, operand, LARGEST)
     wide = [a.astype(np.float64) for a in operands]
     with jax.enable_x64(True):
-        expected, magnitude = run_on_host(exact, *wide), run_on_host(exact, *map(np.abs, wide))
-        counts = run_on_host(exact, *(np.abs(a) for a in spoilt_counts(layer, which, operand)))
+        cases = wide, map(np.abs, wide), spoilt_counts(layer, which, operand)
+        expected, magnitude, counts = (np.asarray(run_on_host(exact, *case)) for case in cases)
     actual = np.asarray(ours(*operands))
     assert np.all(np.isfinite(actual))
-    assert np.all(np.abs(actual - expected) <= 3 * TF32 * np.asarray(magnitude))
+    assert np.all(np.abs(actual - expected) <= 3 * TF32 * magnitude)
     actual = np.asarray(ours(*spoilt_operands(layer, which, operand, np.inf)))
-    assert not np.any(np.isfinite(actual) & (np.asarray(counts) > 0))
+    assert not np.any(np.isfinite(actual) & (counts > 0))
 
 
 def spoilt_counts(layer, which, operand):

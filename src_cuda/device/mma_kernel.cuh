@@ -147,7 +147,7 @@ __device__ __forceinline__ void ComputeUnit(typename Parts::Feed& feed, typename
   feed.Begin(unit);
   MultiplyTiles<kTile, false>(feed, sums, shared.stages, tiles);
   if constexpr (Parts::Sums::kRounds) {
-    // Rounding to finite numbers would take a tenth of the time. So it is done only where it may have been missed.
+    // Rounding to finite numbers makes the main loop longer. So it is done only where it may have been missed.
     if (__syncthreads_or(!sums.AreFinite())) {
       sums = typename Parts::Sums(row, col);
       feed.Begin(unit);

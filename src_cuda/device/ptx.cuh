@@ -138,8 +138,8 @@ __device__ __forceinline__ uint32_t RoundToTf32(float x) {
   return rounded;
 }
 
-// The same, but never an infinity for a finite number: one that is too large becomes the largest tf32 number. It takes
-// three instructions more.
+// The same, but never an infinity for a finite number: one that is too large becomes the largest tf32 number. That takes
+// more instructions.
 __device__ __forceinline__ uint32_t RoundToFiniteTf32(float x) {
   constexpr uint32_t kTf32Bits = 0xffffe000;
   const uint32_t rounded = RoundToTf32(x);
