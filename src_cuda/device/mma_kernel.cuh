@@ -135,9 +135,10 @@ __device__ __forceinline__ void MultiplyTiles(Feed& feed, Sums& sums, Stage (&st
   sums.Finish();
 }
 
-// Computes a unit's results, of which the slice's begin at an offset.
-template <typename Parts, MmaTile kTile, bool kMerged>
-__device__ __forceinline__ void ComputeUnit(typename Parts::Feed& feed, typename Parts::Shared& shared,
+// Computes a unit's results, of which the slice's begin at an offset. Returns whether the sums that this thread looks at
+// are finite.
+template <typename Parts, MmaTile kTile, bool kMerged, bool kFinite>
+__device__ __forceinline__ bool ComputeUnit(typename Parts::Feed& feed, typename Parts::Shared& shared,
                                             const MmaParams& p, const Unit& unit, int tiles, int64_t slice_offset) {
   constexpr int kTeam = kTile.wgmma ? 128 : 32;  // threads that multiply together
   constexpr int kTeamsAcross = kTile.cols / kTile.warp_cols;
@@ -145,15 +146,8 @@ __device__ __forceinline__ void ComputeUnit(typename Parts::Feed& feed, typename
   const int row = team / kTeamsAcross * kTile.warp_rows, col = team % kTeamsAcross * kTile.warp_cols;
   typename Parts::Sums sums(row, col);
   feed.Begin(unit);
-  MultiplyTiles<kTile, false>(feed, sums, shared.stages, tiles);
-  if constexpr (Parts::Sums::kRounds) {
-    // Rounding to finite numbers makes the main loop longer. So it is done only where it may have been missed.
-    if (__syncthreads_or(!sums.AreFinite())) {
-      sums = typename Parts::Sums(row, col);
-      feed.Begin(unit);
-      MultiplyTiles<kTile, true>(feed, sums, shared.stages, tiles);
-    }
-  }
+  MultiplyTiles<kTile, kFinite>(feed, sums, shared.stages, tiles);
+  const bool are_finite = kFinite || sums.AreFinite();
   __syncthreads();
   WithType<float>(p.out_type, [&](auto type) {
     using Out = decltype(type);
@@ -167,6 +161,7 @@ __device__ __forceinline__ void ComputeUnit(typename Parts::Feed& feed, typename
       StoreRows<1, kTile, kMerged>(results, shared.rows, p, unit, slice_offset);
     }
   });
+  return are_finite;
 }
 
 template <typename T, int kTileIndex, MmaAccess kAccess, bool kPieces, bool kMerged>
@@ -204,10 +199,20 @@ __global__ void __launch_bounds__(kMmaTiles[kTileIndex].threads(), kMmaTiles[kTi
     feed.AddRow(i, point);
   }
   const uint32_t last_unit = min(first_unit + p.block_units, p.units);
+  const auto compute_units = [&]<bool kFinite>(std::bool_constant<kFinite>) {
+    bool are_finite = true;
 #pragma unroll 1
-  for (uint32_t unit = first_unit; unit < last_unit; ++unit) {
-    ComputeUnit<Parts, kTile, kMerged>(feed, shared, p, {unit / p.col_tiles, int64_t{unit % p.col_tiles} * kTile.cols},
-                              range.Tiles(kTile.depth), slice * p.out_elements);
+    for (uint32_t unit = first_unit; unit < last_unit; ++unit) {
+      are_finite &= ComputeUnit<Parts, kTile, kMerged, kFinite>(
+          feed, shared, p, {unit / p.col_tiles, int64_t{unit % p.col_tiles} * kTile.cols}, range.Tiles(kTile.depth),
+          slice * p.out_elements);
+    }
+    return are_finite;
+  };
+  const bool are_finite = compute_units(std::false_type());
+  if constexpr (Parts::Sums::kRounds) {
+    // Rounding to finite numbers takes longer. So a block does it only where it may have been missed.
+    if (__syncthreads_or(!are_finite)) compute_units(std::true_type());
   }
 }
 

@@ -29,6 +29,7 @@ class WarpMma {
   // Whether each row and each column has a finite sum. An operand that is not finite makes all sums of its row or its
   // column so, also of its products with zeros. Where the sum of these overflows, the answer is no as well.
   __device__ __forceinline__ bool AreFinite() const {
+    if constexpr (!kRounds) return true;
     float all = 0, others = 0;
 #pragma unroll
     for (int i = 0; i < kRowBlocks; ++i) all += sum_[i][0][0], others += sum_[i][0][2];

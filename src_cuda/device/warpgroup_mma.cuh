@@ -48,6 +48,7 @@ class WarpgroupMma {
   }
 
   static constexpr bool kRounds = false;  // operands are of 16 bits
+  __device__ __forceinline__ bool AreFinite() const { return true; }
 
   // Adds a tile's product; calls between(k) for each multiplication meanwhile.
   template <bool kFinite, typename F>
