@@ -24,9 +24,7 @@ from scikit_build_core.build import (  # noqa: F401  (hooks that stay as they ar
 
 OLDEST_JAXLIB = "0.10.0"
 OLDEST_NVCC = "12.5"  # whose runtime has cudaGetDriverEntryPointByVersion
-INDEX_NVCC = [
-    f"nvidia-{part}==13.0.*" for part in ("cuda-nvcc", "cuda-crt", "cuda-runtime", "cuda-cccl", "nvvm")
-]
+INDEX_NVCC = [f"nvidia-{part}==13.0.*" for part in ("cuda-nvcc", "cuda-crt", "cuda-runtime", "cuda-cccl", "nvvm")]
 
 
 def cuda_wanted(env: Mapping[str, str], driver: bool) -> bool:

@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import jaxconv
 import numpy as np
 import optax
 from jax import lax
+
+import jaxconv
 
 # Initially. The paper's 1e-6 would hide what the blocks compute from the comparison with lax.
 LAYER_SCALE = 1.0
@@ -115,8 +116,10 @@ def networks(size: Size, dtype: str) -> dict[str, ConvNeXt]:
 
 def random_batch(size: Size, count: int) -> Batch:
     images, labels = jax.random.split(jax.random.key(1))
-    return Batch(jax.random.normal(images, (count, size.image, size.image, 3)),
-                 jax.random.randint(labels, (count,), 0, size.classes))
+    return Batch(
+        jax.random.normal(images, (count, size.image, size.image, 3)),
+        jax.random.randint(labels, (count,), 0, size.classes),
+    )
 
 
 def initial_params(network: ConvNeXt, batch: Batch) -> Any:
@@ -130,6 +133,7 @@ def initial_state(params: Any, optimizer: optax.GradientTransformation) -> State
 
 def train(network: ConvNeXt, optimizer: optax.GradientTransformation, state: State, batch: Batch):
     """A step: the next state, and the loss before it."""
+
     def loss_of(params: Any) -> jax.Array:
         logits = network.apply(params, batch.images).astype(jnp.float32)
         return optax.softmax_cross_entropy_with_integer_labels(logits, batch.labels).mean()
@@ -180,16 +184,18 @@ def milliseconds(call: Callable[[], jax.Array], iterations: int) -> float:
 
 def measure(programs: Programs, iterations: int) -> dict[str, Measured]:
     """Medians of repetitions that take turns, so that a clock that slows down does so for both."""
-    times = [{name: milliseconds(program.call, iterations) for name, program in programs.items()}
-             for _ in range(REPETITIONS)]
-    return {name: Measured(program.compile_s, statistics.median(t[name] for t in times))
-            for name, program in programs.items()}
+    times = [
+        {name: milliseconds(program.call, iterations) for name, program in programs.items()} for _ in range(REPETITIONS)
+    ]
+    return {
+        name: Measured(program.compile_s, statistics.median(t[name] for t in times))
+        for name, program in programs.items()
+    }
 
 
 def difference(programs: Programs, calls: int) -> float:
     """Between what the two return in their next calls, relative to lax's; NaN if anything is not finite."""
-    ours, theirs = [np.array([programs[name].call() for _ in range(calls)], np.float64)
-                    for name in ("jaxconv", "lax")]
+    ours, theirs = [np.array([programs[name].call() for _ in range(calls)], np.float64) for name in ("jaxconv", "lax")]
     return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
 
 
@@ -202,8 +208,11 @@ def print_pass(which: str, measured: dict[str, Measured]) -> None:
     """A table's lines, as soon as they are known: XLA takes minutes to compile all."""
     ours, theirs = measured["jaxconv"], measured["lax"]
     print(f"{which + ', compilation':24}{ours.compile_s:>10.1f} s{theirs.compile_s:>10.1f} s")
-    print(f"{which + ', a call':24}{ours.call_ms:>9.2f} ms{theirs.call_ms:>9.2f} ms"
-          f"   {theirs.call_ms / ours.call_ms:.2f}x as fast as lax", flush=True)
+    print(
+        f"{which + ', a call':24}{ours.call_ms:>9.2f} ms{theirs.call_ms:>9.2f} ms"
+        f"   {theirs.call_ms / ours.call_ms:.2f}x as fast as lax",
+        flush=True,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -231,12 +240,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         times[which] = measure(programs, options.iterations)
         print_pass(which, times[which])
 
-    print(f"\ndifference from lax: {differences['inference']:.1e} of the outputs, "
-          f"{differences['training']:.1e} of the first losses")
+    print(
+        f"\ndifference from lax: {differences['inference']:.1e} of the outputs, "
+        f"{differences['training']:.1e} of the first losses"
+    )
     if options.out:
         network = size._asdict() | {"batch": options.batch, "dtype": options.dtype}
-        rows = [{"pass": which, "implementation": name} | measured._asdict()
-                for which, of in times.items() for name, measured in of.items()]
+        rows = [
+            {"pass": which, "implementation": name} | measured._asdict()
+            for which, of in times.items()
+            for name, measured in of.items()
+        ]
         results = {"machine": machine(), "network": network, "rows": rows, "differences": differences}
         options.out.write_text(json.dumps(results, indent=1) + "\n")
     tolerance = TOLERANCES[options.dtype]

@@ -7,13 +7,13 @@ import re
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import jaxconv
 import matplotlib
 import numpy as np
 import optax
@@ -21,6 +21,8 @@ from jax import lax
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from tqdm import tqdm
+
+import jaxconv
 
 BATCH = 128
 EPOCHS = 60
@@ -31,8 +33,14 @@ Conv2d = Callable[..., jax.Array]
 
 def lax_conv2d(x, w, *, window_strides, feature_group_count):
     """What `jaxconv.conv2d` means, on lax."""
-    return lax.conv_general_dilated(x, w, window_strides, "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"),
-                                    feature_group_count=feature_group_count)
+    return lax.conv_general_dilated(
+        x,
+        w,
+        window_strides,
+        "SAME",
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        feature_group_count=feature_group_count,
+    )
 
 
 class Conv(nn.Module):
@@ -90,7 +98,7 @@ def batches(digits: Digits):
     for _ in range(EPOCHS):
         order = rng.permutation(len(digits.labels))
         for first in range(0, len(order) - BATCH + 1, BATCH):
-            chosen = order[first:first + BATCH]
+            chosen = order[first : first + BATCH]
             yield Digits(digits.images[chosen], digits.labels[chosen])
 
 
@@ -144,6 +152,7 @@ def print_differences(ours: Network, theirs: Network, params, batch: Digits) -> 
         @jax.jit
         def evaluate(params, batch):
             return network.apply(params, batch.images), jax.grad(functools.partial(loss_of, network))(params, batch)
+
         return jax.device_get(evaluate(params, batch))
 
     (outputs, gradients), (lax_outputs, lax_gradients) = map(outputs_and_gradients, (ours, theirs))
@@ -177,8 +186,10 @@ def draw(path: Path, ours: Run, theirs: Run, digits: Digits, predicted: np.ndarr
     for ax, i in zip(middle.subplots(4, 6).flat, shown):
         ax.imshow(digits.images[i, :, :, 0], cmap="gray_r")
         right_answer = predicted[i] == digits.labels[i]
-        ax.set_title(f"{predicted[i]}" if right_answer else f"{predicted[i]} (is {digits.labels[i]})",
-                     color="black" if right_answer else "red")
+        ax.set_title(
+            f"{predicted[i]}" if right_answer else f"{predicted[i]} (is {digits.labels[i]})",
+            color="black" if right_answer else "red",
+        )
         ax.axis("off")
 
     right.suptitle("First-layer filters")
@@ -206,8 +217,10 @@ def main() -> None:
     run = train("jaxconv", ours, initial, training)
     lax_run = train("lax", theirs, initial, training)
 
-    predicted = [np.asarray(jax.jit(network.apply)(r.params, held_out.images)).argmax(-1)
-                 for network, r in ((ours, run), (theirs, lax_run))]
+    predicted = [
+        np.asarray(jax.jit(network.apply)(r.params, held_out.images)).argmax(-1)
+        for network, r in ((ours, run), (theirs, lax_run))
+    ]
     accuracy, lax_accuracy = [(p == held_out.labels).mean() for p in predicted]
 
     print(f"\nplatform: {jax.default_backend()}; custom calls in the compiled training step: {dict(run.calls)}\n")

@@ -22,9 +22,7 @@ class Form(NamedTuple):
     is_view: bool = False
 
     def then(self, other: Form) -> Form:
-        return Form(
-            lambda x: other.to(self.to(x)), lambda x: self.back(other.back(x)), self.is_view and other.is_view
-        )
+        return Form(lambda x: other.to(self.to(x)), lambda x: self.back(other.back(x)), self.is_view and other.is_view)
 
 
 AS_IT_IS = Form(lambda x: x, lambda x: x, is_view=True)

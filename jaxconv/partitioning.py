@@ -73,7 +73,8 @@ def partitioned(
         split = _choose(problem, mesh, dict(zip(roles, (*operands, result), strict=True)))
         shard = problem
         for factor, axes in split.items():
-            shard = resize(shard, factor, lambda size, by=_size(axes, mesh.shape): size // by)
+            by = _size(axes, mesh.shape)
+            shard = resize(shard, factor, lambda size, by=by: size // by)
         compute, summed = local(shard), split[SUMMED[kind]]
 
         def lower(a, b):

@@ -17,7 +17,14 @@ from jaxconv.offsets import SPATIAL, fits_int32
 from jaxconv.problem import ConvProblem, Dim, Shape
 from jaxconv.product import TYPICAL_BATCH, Product
 from jaxconv.rewriting import (
-    Rewriting, Rewritten, SwappedOperands, rewrite, rewritings, rewritings_of_channels, why_members_meet, why_not
+    Rewriting,
+    Rewritten,
+    SwappedOperands,
+    rewrite,
+    rewritings,
+    rewritings_of_channels,
+    why_members_meet,
+    why_not,
 )  # fmt: skip
 
 ROUNDED = 1 + 1e-9  # as bounds may be above costs by as much

@@ -207,9 +207,7 @@ class ConvProblem:
             self.in_spatial, self.out_spatial, self.kernel, self.window_strides, self.pad_low, self.lhs_dilation,
             self.rhs_dilation, strict=True,
         )  # fmt: skip
-        return tuple(
-            (low, (o - 1) * s + dilate(k, r) - dilate(i, d) - low) for i, o, k, s, low, d, r in dims
-        )
+        return tuple((low, (o - 1) * s + dilate(k, r) - dilate(i, d) - low) for i, o, k, s, low, d, r in dims)
 
     @cached_property
     def is_empty(self) -> bool:

@@ -247,8 +247,14 @@ class SwappedOperands:
 FEW = 4  # times as many channels in as out are worth swapping
 
 Step = (
-    ChannelsLast | PackedColumns | PatchRowsAsImages | PackedGroups | PaddedGroups | MultipliersAsDepth
-    | StridesAsDepth | SwappedOperands
+    ChannelsLast
+    | PackedColumns
+    | PatchRowsAsImages
+    | PackedGroups
+    | PaddedGroups
+    | MultipliersAsDepth
+    | StridesAsDepth
+    | SwappedOperands
 )
 Rewriting = tuple[Step, ...]  # in their order; none leaves the problem as it is
 

@@ -26,10 +26,10 @@ struct ConvAttributes {
   ffi::Span<const int64_t> lhs_dilation;
   ffi::Span<const int64_t> rhs_dilation;
   int64_t groups;
-  bool src_batch_grouped;    // the source's groups are on its batch axis, else on its channel axis
-  bool dst_batch_grouped;    // likewise the destination's
-  bool filter_in_grouped;    // the filter's groups are on its `in` axis (a data gradient), else on its `out` axis
-  int32_t family;            // the plan: which kernel
+  bool src_batch_grouped;  // the source's groups are on its batch axis, else on its channel axis
+  bool dst_batch_grouped;  // likewise the destination's
+  bool filter_in_grouped;  // the filter's groups are on its `in` axis (a data gradient), else on its `out` axis
+  int32_t family;          // the plan: which kernel
 };
 
 namespace internal {
@@ -83,8 +83,8 @@ inline bool DecodeTensor(ffi::Span<const int64_t> dims, ffi::Span<const int64_t>
 }  // namespace internal
 
 // The problem in one line, for error messages.
-inline std::string Describe(ffi::Span<const int64_t> src, ffi::Span<const int64_t> filter,
-                            ffi::Span<const int64_t> dst, const ConvAttributes& a) {
+inline std::string Describe(ffi::Span<const int64_t> src, ffi::Span<const int64_t> filter, ffi::Span<const int64_t> dst,
+                            const ConvAttributes& a) {
   using internal::Join;
   std::ostringstream s;
   s << "jaxconv: convolution of source " << Join(src) << " spec " << Join(a.src_spec) << ", filter " << Join(filter)
@@ -98,8 +98,8 @@ inline std::string Describe(ffi::Span<const int64_t> src, ffi::Span<const int64_
 inline ffi::ErrorOr<ConvProblem> DecodeProblem(ffi::AnyBuffer src, ffi::AnyBuffer filter, ffi::AnyBuffer dst,
                                                ffi::AnyBuffer taps, ffi::AnyBuffer classes, const ConvAttributes& a) {
   const auto refuse = [&](const char* why) {
-    return ffi::Unexpected(ffi::Error::InvalidArgument(
-        Describe(src.dimensions(), filter.dimensions(), dst.dimensions(), a) + ": " + why));
+    return ffi::Unexpected(
+        ffi::Error::InvalidArgument(Describe(src.dimensions(), filter.dimensions(), dst.dimensions(), a) + ": " + why));
   };
   ConvProblem p{};
   p.groups = a.groups;
@@ -112,8 +112,8 @@ inline ffi::ErrorOr<ConvProblem> DecodeProblem(ffi::AnyBuffer src, ffi::AnyBuffe
   int64_t dst_batch = 0;
   if (!internal::DecodeTensor(src.dimensions(), a.src_spec, p.groups, a.src_batch_grouped, &p.batch, &p.in_channels,
                               p.src_size, &p.src) ||
-      !internal::DecodeTensor(dst.dimensions(), a.dst_spec, p.groups, a.dst_batch_grouped, &dst_batch,
-                              &p.out_channels, p.dst_size, &p.dst))
+      !internal::DecodeTensor(dst.dimensions(), a.dst_spec, p.groups, a.dst_batch_grouped, &dst_batch, &p.out_channels,
+                              p.dst_size, &p.dst))
     return refuse("groups do not divide the batch or channels");
   if (dst_batch != p.batch) return refuse("the batches of source and destination differ");
 
@@ -145,8 +145,7 @@ inline ffi::ErrorOr<ConvProblem> DecodeProblem(ffi::AnyBuffer src, ffi::AnyBuffe
     p.step[i] = stride / std::gcd(stride, dilation);
   }
   if (!internal::ToDType(src.element_type(), &p.src_type) ||
-      !internal::ToDType(filter.element_type(), &p.filter_type) ||
-      !internal::ToDType(dst.element_type(), &p.dst_type))
+      !internal::ToDType(filter.element_type(), &p.filter_type) || !internal::ToDType(dst.element_type(), &p.dst_type))
     return refuse("dtypes are float32, float64, bfloat16, float16, int8 and int32");
   return p;
 }
@@ -154,18 +153,16 @@ inline ffi::ErrorOr<ConvProblem> DecodeProblem(ffi::AnyBuffer src, ffi::AnyBuffe
 }  // namespace jaxconv
 
 // The members of ConvAttributes, in order, for this registration and those of structs that add a platform's own.
-#define JAXCONV_CONV_ATTRIBUTE_MEMBERS                                              \
-  ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("src_spec"),            \
-      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("filter_spec"),     \
-      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("dst_spec"),        \
-      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("window_strides"),  \
-      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("padding_low"),     \
-      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("lhs_dilation"),    \
-      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("rhs_dilation"),    \
-      ::xla::ffi::StructMember<int64_t>("groups"),                                  \
-      ::xla::ffi::StructMember<bool>("src_batch_grouped"),                          \
-      ::xla::ffi::StructMember<bool>("dst_batch_grouped"),                          \
-      ::xla::ffi::StructMember<bool>("filter_in_grouped"),                          \
+#define JAXCONV_CONV_ATTRIBUTE_MEMBERS                                                                          \
+  ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("src_spec"),                                        \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("filter_spec"),                                 \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("dst_spec"),                                    \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("window_strides"),                              \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("padding_low"),                                 \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("lhs_dilation"),                                \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("rhs_dilation"),                                \
+      ::xla::ffi::StructMember<int64_t>("groups"), ::xla::ffi::StructMember<bool>("src_batch_grouped"),         \
+      ::xla::ffi::StructMember<bool>("dst_batch_grouped"), ::xla::ffi::StructMember<bool>("filter_in_grouped"), \
       ::xla::ffi::StructMember<int32_t>("family")
 
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(::jaxconv::ConvAttributes, JAXCONV_CONV_ATTRIBUTE_MEMBERS);

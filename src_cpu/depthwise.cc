@@ -205,8 +205,7 @@ class Gather {
     T* to = filter_.data() + item * FilterSize();
     const int64_t k = Take(&item, p_.out_channels);
     for (int32_t t = 0; t < p_.tap_count; ++t) {
-      const int64_t offset =
-          call_.taps[t].filter_delta + lanes_.first(item) * p_.filter.group + k * p_.filter.out;
+      const int64_t offset = call_.taps[t].filter_delta + lanes_.first(item) * p_.filter.group + k * p_.filter.out;
       stage_(Offset(call_.rhs, p_.filter_type, offset), p_.in_channels, p_.filter.in, p_.filter.group, lanes_.used(),
              to + t * p_.in_channels * kLanes<T>);
     }
@@ -361,8 +360,8 @@ class Reduce {
           stage_(Offset(call_.rhs, p_.dst_type, dst), strip.last - strip.first, grad_step, p_.dst.group, lanes_.used(),
                  grad);
           for (int64_t c = 0; c < p_.in_channels; ++c, sums += FilterSize())
-            sum_taps_(strip, reaches, walk,
-                      Offset(call_.src, p_.src_type, group * p_.src.group + c * p_.src.channel), grad, sums);
+            sum_taps_(strip, reaches, walk, Offset(call_.src, p_.src_type, group * p_.src.group + c * p_.src.channel),
+                      grad, sums);
         }
       }
     }

@@ -52,8 +52,8 @@ Kernel* Choose(const KernelSet& kernels, Pass pass, int32_t family) {
 
 ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, const ConvAttributes& attributes) {
   const auto refuse = [&](ffi::ErrorCode code, const std::string& why) {
-    return ffi::Error(
-        code, Describe(o.src.dimensions(), o.filter.dimensions(), o.dst.dimensions(), attributes) + ": " + why);
+    return ffi::Error(code,
+                      Describe(o.src.dimensions(), o.filter.dimensions(), o.dst.dimensions(), attributes) + ": " + why);
   };
   try {
     ffi::ErrorOr<ConvProblem> problem = DecodeProblem(o.src, o.filter, o.dst, o.taps, o.classes, attributes);

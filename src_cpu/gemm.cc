@@ -63,9 +63,7 @@ class Gather {
     return Min(kGatherColumns / tile_.columns, CeilDiv(panels_, wanted));
   }
 
-  int64_t ScratchSize() const {
-    return kGatherRows * kRowStride<T> + block_panels_ * kGatherRows * tile_.columns;
-  }
+  int64_t ScratchSize() const { return kGatherRows * kRowStride<T> + block_panels_ * kGatherRows * tile_.columns; }
 
   T* FilterPanel(const ResidueClass& cls, int64_t group, int64_t panel) const {
     const int64_t columns = static_cast<int64_t>(cls.first_tap) * p_.groups + group * cls.tap_count;
@@ -97,8 +95,7 @@ class Gather {
     T* sums = rows + kGatherRows * kRowStride<T>;
     const int64_t tiles = CeilDiv(at.count, kTileRows);
 
-    const Source source{p_, Offset(call_.src, p_.src_type, group * p_.src.group), taps_.taps(cls),
-                        taps_.runs(cls)};
+    const Source source{p_, Offset(call_.src, p_.src_type, group * p_.src.group), taps_.taps(cls), taps_.runs(cls)};
     const T* filter = FilterPanel(cls, group, panel);
     const Slices slices(cls.tap_count, p_.in_channels, kDepth<T>);
     int64_t i = 0;
@@ -162,9 +159,8 @@ class Reduce {
         sums_((parts_ > 1 ? blocks_.total() * parts_ : workers.threads()) * SumsSize()),
         scratch_(workers.threads() * ScratchSize()),
         positions_(workers.threads()) {
-    WithStorage<T>(p_.src_type, [&](auto s) {
-      pack_rows_ = by_column_ ? PackColumns<T, decltype(s)> : PackRows<T, decltype(s)>;
-    });
+    WithStorage<T>(p_.src_type,
+                   [&](auto s) { pack_rows_ = by_column_ ? PackColumns<T, decltype(s)> : PackRows<T, decltype(s)>; });
     WithStorage<T>(p_.dst_type, [&](auto s) { pack_panel_ = PackPanel<T, decltype(s)>; });
     WithStorage<T>(p_.filter_type, [&](auto s) { store_rows_ = StoreRows<decltype(s), T>; });
   }
@@ -178,9 +174,8 @@ class Reduce {
       });
       return;
     }
-    workers.For(blocks_.total() * parts_, work, [this](int64_t slot, int64_t item) {
-      Sum(slot, item / parts_, item % parts_, PartSums(item));
-    });
+    workers.For(blocks_.total() * parts_, work,
+                [this](int64_t slot, int64_t item) { Sum(slot, item / parts_, item % parts_, PartSums(item)); });
     workers.For(blocks_.total(), static_cast<double>(blocks_.total()) * parts_ * SumsSize(),
                 [this](int64_t, int64_t block) {
                   T* sums = PartSums(block * parts_);
@@ -252,8 +247,8 @@ class Reduce {
       pack_rows_(source, at, place.slice, rows);
       PackGrad(at, place, grad);
       Sweep(tile_, at.count, rows, kTileRows * (by_column_ ? kRowStride<T> : 1), tiles, grad,
-            kReduceRows * tile_.columns, place.panels,
-            Sums<T>{sums, tile_.columns, tiles * kTileRows * tile_.columns}, first > begin);
+            kReduceRows * tile_.columns, place.panels, Sums<T>{sums, tile_.columns, tiles * kTileRows * tile_.columns},
+            first > begin);
     } while ((first += kReduceRows) < end);
   }
 

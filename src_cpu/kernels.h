@@ -34,8 +34,9 @@ class Workers {
   void For(int64_t items, double work, const F& body) const {
     constexpr double kWorkPerThread = 2e5;
     const double worth = 1 + work / kWorkPerThread;
-    run_(pool_, worth < threads_ ? static_cast<int64_t>(worth) : threads_, items,
-         [](const void* context, int64_t slot, int64_t item) { (*static_cast<const F*>(context))(slot, item); }, &body);
+    run_(
+        pool_, worth < threads_ ? static_cast<int64_t>(worth) : threads_, items,
+        [](const void* context, int64_t slot, int64_t item) { (*static_cast<const F*>(context))(slot, item); }, &body);
   }
 
  private:
@@ -59,14 +60,14 @@ struct KernelSet {
 const KernelSet& HostKernels();
 
 // GemmGather leaves to TapProductsGather what that does faster: it takes no other problem.
-#define JAXCONV_DECLARE_KERNELS(isa)               \
-  namespace isa {                                  \
-  Kernel GemmGather;                               \
-  Kernel GemmReduce;                               \
-  Kernel TapProductsGather;                        \
-  bool PrefersTapProducts(const ConvCall& call);   \
-  Kernel DepthwiseGather;                          \
-  Kernel DepthwiseReduce;                          \
+#define JAXCONV_DECLARE_KERNELS(isa)             \
+  namespace isa {                                \
+  Kernel GemmGather;                             \
+  Kernel GemmReduce;                             \
+  Kernel TapProductsGather;                      \
+  bool PrefersTapProducts(const ConvCall& call); \
+  Kernel DepthwiseGather;                        \
+  Kernel DepthwiseReduce;                        \
   }
 
 JAXCONV_DECLARE_KERNELS(baseline)

@@ -173,7 +173,8 @@ void PackStridedTap(const Source& source, const Positions& at, const Tap& tap, c
     for (int64_t c = 0; c < slice.channels; ++c, from += p.src.channel, to += next_channel) {
       for (int64_t r = 0; r < low; ++r) to[r * next] = T{};
       if (transposed && distance == 1) Convert(from + low, high - low, to + low);
-      else for (int64_t r = low; r < high; ++r) to[r * next] = Load<T>(from[r * distance]);
+      else
+        for (int64_t r = low; r < high; ++r) to[r * next] = Load<T>(from[r * distance]);
       for (int64_t r = high; r < count; ++r) to[r * next] = T{};
     }
   }
@@ -190,8 +191,7 @@ template <typename T, typename S>
 void PackRows(const Source& source, const Positions& at, const Slice& slice, T* rows) {
   const int64_t columns = slice.columns();
   if (HasContiguousRows(source.problem)) {
-    for (int64_t r = 0; r < at.count; ++r)
-      PackContiguousRow<T, S>(source, at, r, slice, rows + r * kRowStride<T>);
+    for (int64_t r = 0; r < at.count; ++r) PackContiguousRow<T, S>(source, at, r, slice, rows + r * kRowStride<T>);
   } else {
     for (int32_t t = 0; t < slice.taps; ++t)
       PackStridedTap<T, S, false>(source, at, source.taps[slice.tap + t], slice, rows + t * slice.channels);

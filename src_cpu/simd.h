@@ -137,8 +137,8 @@ Vector<T, lanes> LoadVector(const S* from) {
     return Load<T>(*from);
   } else if constexpr (sizeof(S) == 2) {
     using F = Vector<float, lanes>;
-    const auto bits = __builtin_convertvector(BitCast<Vector<uint16_t, lanes>>(
-        *reinterpret_cast<const uint16_t(*)[lanes]>(from)), Vector<uint32_t, lanes>);
+    const auto bits = __builtin_convertvector(
+        BitCast<Vector<uint16_t, lanes>>(*reinterpret_cast<const uint16_t (*)[lanes]>(from)), Vector<uint32_t, lanes>);
     if constexpr (std::is_same_v<S, BF16>) return __builtin_convertvector(FromBF16<F>(bits), To);
     else return __builtin_convertvector(FromF16<F>(bits), To);
   } else {
@@ -175,7 +175,8 @@ void StoreRows(const T* tile, int64_t columns, const int64_t* offsets, int64_t r
   if (lane_stride == 1) {
     for (int64_t r = 0; r < rows; ++r) {
       if constexpr (std::is_same_v<S, T>) Convert(tile + r * columns, lanes, out + offsets[r]);
-      else for (int64_t l = 0; l < lanes; ++l) out[offsets[r] + l] = Store<S>(tile[r * columns + l]);
+      else
+        for (int64_t l = 0; l < lanes; ++l) out[offsets[r] + l] = Store<S>(tile[r * columns + l]);
     }
   } else {
     for (int64_t l = 0; l < lanes; ++l)

@@ -232,8 +232,8 @@ class TapProducts {
     Zero(p_.in_channels * tile_.columns, to);
     for (int64_t i = 0; i < Min(tile_.columns, p_.tap_count * p_.out_channels - first); ++i) {
       const int64_t tap = (first + i) / p_.out_channels, k = (first + i) % p_.out_channels;
-      pack_filter_(call_.rhs, call_.taps[tap].filter_delta + item * p_.filter.group + k * p_.filter.out,
-                   p_.in_channels, p_.filter.in, tile_.columns, to + i);
+      pack_filter_(call_.rhs, call_.taps[tap].filter_delta + item * p_.filter.group + k * p_.filter.out, p_.in_channels,
+                   p_.filter.in, tile_.columns, to + i);
     }
   }
 

@@ -80,8 +80,8 @@ ffi::Error Run(Pass pass, CallSlot* slot, cudaStream_t stream, ffi::AnyBuffer sr
   int limit = 0;
   if (const cudaError_t status = SharedMemoryLimit(&limit)) return fail(status);
   if (const size_t need = family.shared_bytes(*problem, pass, plan); static_cast<size_t>(limit) < need) {
-    return refuse("needs " + std::to_string(need) + " bytes of shared memory, the device has " +
-                  std::to_string(limit) + " for a thread block");
+    return refuse("needs " + std::to_string(need) + " bytes of shared memory, the device has " + std::to_string(limit) +
+                  " for a thread block");
   }
   const ConvCall call{*problem,
                       pass,
@@ -181,6 +181,7 @@ NB_MODULE(_cuda, module) {
              "Why a device, by its number among the visible ones, cannot run the kernels; None if it can.");
   module.def("calls_loaded", &jaxconv::CallSlot::Used, "Numbers that calls of loaded programs have now.");
   module.attr("has_wgmma") = jaxconv::kHasWgmmaCode;
-  module.def("ffi_api_version", [] { return nanobind::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); },
-             "(major, minor) of the FFI that the handlers were compiled for.");
+  module.def(
+      "ffi_api_version", [] { return nanobind::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); },
+      "(major, minor) of the FFI that the handlers were compiled for.");
 }

@@ -43,11 +43,11 @@ struct Area {
 
 // Of the depthwise family: a thread block's tile, along which the rows of the source pass by.
 struct Stream {
-  int32_t rows;       // of the destination, in positions of a residue class
-  int32_t cols;       // of each image's row: whole strips
-  int32_t channels;   // of a thread block
-  int32_t images;     // of a tile, or planes of volumes; 0: all images' rows follow each other as one's, where no tap
-                      // leaves its row
+  int32_t rows;      // of the destination, in positions of a residue class
+  int32_t cols;      // of each image's row: whole strips
+  int32_t channels;  // of a thread block
+  int32_t images;    // of a tile, or planes of volumes; 0: all images' rows follow each other as one's, where no tap
+                     // leaves its row
   int32_t first[kSpatial];   // source depth, row and column of the first position's first tap
   int32_t pieces[kSpatial];  // of the window, along each dimension
   int32_t apart[2];          // rows, and columns, from one to the next of a tile, as between taps of a dilated window
@@ -67,20 +67,25 @@ struct Im2col {
 struct Plan {
   int tile;  // index into the family's table
   int split;
-  int64_t chunk;  // im2col: rows of the column matrix that are in the scratch at a time; 0 elsewhere
-  int units;      // mma: tiles of columns that a block computes in turn; 0: as many as suit the device
+  int64_t chunk;      // im2col: rows of the column matrix that are in the scratch at a time; 0 elsewhere
+  int units;          // mma: tiles of columns that a block computes in turn; 0: as many as suit the device
   int32_t shape[12];  // direct: an Area; depthwise: a Stream; wgmma: an Im2col; mma: its merged classes; else zeros
 
   // Of a gather by mma: residue classes whose columns follow each other in one matrix, as they read the same source
   // pixels. All, or 1.
   int merged() const { return std::max(1, shape[0]); }
   Area area() const {
-    return {shape[0], shape[1], {shape[2], shape[3], shape[4]}, shape[5], shape[6], shape[7],
-            {shape[8], shape[9], shape[10]}};
+    return {shape[0], shape[1], {shape[2], shape[3], shape[4]}, shape[5],
+            shape[6], shape[7], {shape[8], shape[9], shape[10]}};
   }
   Im2col im2col() const { return {{shape[0], shape[1], shape[2]}, shape[3], shape[4], {shape[5], shape[6]}, shape[7]}; }
   Stream stream() const {
-    return {shape[0], shape[1], shape[2], shape[3], {shape[4], shape[5], shape[6]}, {shape[7], shape[8], shape[9]},
+    return {shape[0],
+            shape[1],
+            shape[2],
+            shape[3],
+            {shape[4], shape[5], shape[6]},
+            {shape[7], shape[8], shape[9]},
             {shape[10], shape[11]}};
   }
 };
@@ -169,13 +174,13 @@ struct MmaTile {
 };
 
 inline constexpr MmaTile kMmaTiles[] = {
-    {128, 128, 64, 3, 64, 64, 2, false, 1},   {128, 64, 64, 4, 64, 32, 2, false, 1},
-    {64, 64, 64, 4, 32, 32, 3, false, 1},     {128, 16, 64, 4, 32, 16, 2, false, 1},
-    {256, 128, 64, 4, 128, 128, 1, true, 1},  {128, 128, 64, 3, 128, 128, 2, true, 1},
-    {128, 64, 64, 2, 128, 64, 4, true, 1},    {128, 16, 64, 2, 128, 16, 5, true, 1},
-    {128, 128, 32, 3, 64, 64, 2, false, 1},   {128, 64, 32, 4, 64, 32, 2, false, 1},
-    {64, 64, 32, 4, 32, 32, 3, false, 1},     {128, 16, 32, 4, 32, 16, 2, false, 1},
-    {128, 128, 32, 3, 64, 32, 1, false, 3},   {64, 64, 32, 4, 32, 32, 2, false, 3},
+    {128, 128, 64, 3, 64, 64, 2, false, 1},  {128, 64, 64, 4, 64, 32, 2, false, 1},
+    {64, 64, 64, 4, 32, 32, 3, false, 1},    {128, 16, 64, 4, 32, 16, 2, false, 1},
+    {256, 128, 64, 4, 128, 128, 1, true, 1}, {128, 128, 64, 3, 128, 128, 2, true, 1},
+    {128, 64, 64, 2, 128, 64, 4, true, 1},   {128, 16, 64, 2, 128, 16, 5, true, 1},
+    {128, 128, 32, 3, 64, 64, 2, false, 1},  {128, 64, 32, 4, 64, 32, 2, false, 1},
+    {64, 64, 32, 4, 32, 32, 3, false, 1},    {128, 16, 32, 4, 32, 16, 2, false, 1},
+    {128, 128, 32, 3, 64, 32, 1, false, 3},  {64, 64, 32, 4, 32, 32, 2, false, 3},
 };
 
 // The tile that takes the place of one of wgmma where that is not to be had: programs may be compiled elsewhere.
@@ -195,9 +200,9 @@ struct WgmmaTile {
   int stages;
   int row_blocks;  // of a cluster
   int col_blocks;
-  int resident;  // thread blocks of a multiprocessor
+  int resident;        // thread blocks of a multiprocessor
   bool boxed = false;  // pixels are copied once for all taps of a plane, for 8 x 8 positions, or 64 of a line
-  int slices = 0; // of a reduction, that the blocks of a cluster add: so many, or a part; 0: a second kernel adds them
+  int slices = 0;  // of a reduction, that the blocks of a cluster add: so many, or a part; 0: a second kernel adds them
   bool transposed = false;  // a multiplication's 64 rows are channels, and all of the tile's positions its columns
 
   constexpr int cluster() const { return row_blocks * col_blocks; }
@@ -206,13 +211,24 @@ struct WgmmaTile {
 
 // The table of families/wgmma.py.
 inline constexpr WgmmaTile kWgmmaTiles[] = {
-    {256, 128, 4, 2, 1, 1, false, 0, true}, {128, 256, 4, 2, 1, 1}, {256, 160, 3, 2, 1, 1},
-    {192, 256, 3, 1, 1, 1, false, 0, true}, {192, 128, 4, 1, 2, 1, false, 0, true},
-    {128, 192, 4, 2, 1, 1}, {128, 128, 6, 1, 2, 1}, {128, 128, 3, 1, 1, 2}, {256, 96, 4, 1, 1, 1},
-    {256, 64, 4, 1, 1, 1},  {256, 64, 2, 1, 1, 2},  {128, 64, 4, 1, 1, 2},
-    {256, 64, 5, 1, 1, 2, true},  {256, 96, 4, 1, 1, 1, true},
-    {256, 128, 4, 1, 1, 1, true}, {128, 256, 4, 1, 1, 1, true},
-    {64, 64, 5, 1, 1, 2, false, 8}, {128, 256, 4, 1, 1, 1},
+    {256, 128, 4, 2, 1, 1, false, 0, true},
+    {128, 256, 4, 2, 1, 1},
+    {256, 160, 3, 2, 1, 1},
+    {192, 256, 3, 1, 1, 1, false, 0, true},
+    {192, 128, 4, 1, 2, 1, false, 0, true},
+    {128, 192, 4, 2, 1, 1},
+    {128, 128, 6, 1, 2, 1},
+    {128, 128, 3, 1, 1, 2},
+    {256, 96, 4, 1, 1, 1},
+    {256, 64, 4, 1, 1, 1},
+    {256, 64, 2, 1, 1, 2},
+    {128, 64, 4, 1, 1, 2},
+    {256, 64, 5, 1, 1, 2, true},
+    {256, 96, 4, 1, 1, 1, true},
+    {256, 128, 4, 1, 1, 1, true},
+    {128, 256, 4, 1, 1, 1, true},
+    {64, 64, 5, 1, 1, 2, false, 8},
+    {128, 256, 4, 1, 1, 1},
 };
 
 // Filters along whose rows a warp walks that keeps the filter in registers: how many rows of taps they have at most,
@@ -261,24 +277,24 @@ struct DirectTile {
 
 // The table of families/direct.py.
 inline constexpr DirectTile kDirectTiles[] = {
-    {1, 2, 4, 8, 4, 5, {}},          {1, 2, 4, 8, 4, 13, {}},         {2, 1, 4, 8, 4, 9, {}},
-    {4, 1, 4, 4, 4, 5, {}},          {6, 1, 2, 4, 8, 4, {}},          {8, 1, 2, 8, 8, 4, {}},
-    {1, 1, 4, 8, 4, 9, {}},          {1, 2, 1, 16, 8, 5, {3, 1, 2}},  {2, 1, 1, 8, 8, 9, {3, 1, 3}},
-    {2, 1, 1, 4, 4, 5, {3, 1, 6}},   {2, 1, 1, 12, 8, 4, {3, 1, 9}},  {2, 1, 1, 12, 8, 9, {7, 2, 2}},
-    {1, 1, 1, 7, 8, 9, {4, 1, 16}},  {8, 1, 2, 8, 8, 2, {}},          {2, 1, 1, 12, 8, 9, {7, 2, 2}, 3},
-    {8, 1, 2, 8, 8, 3, {}, 1},       {4, 1, 4, 4, 4, 5, {}, 1},
-    {1, 4, 3, 8, 8, 9, {}, 0, true}, {1, 5, 3, 8, 8, 9, {}, 0, true},
+    {1, 2, 4, 8, 4, 5, {}},          {1, 2, 4, 8, 4, 13, {}},        {2, 1, 4, 8, 4, 9, {}},
+    {4, 1, 4, 4, 4, 5, {}},          {6, 1, 2, 4, 8, 4, {}},         {8, 1, 2, 8, 8, 4, {}},
+    {1, 1, 4, 8, 4, 9, {}},          {1, 2, 1, 16, 8, 5, {3, 1, 2}}, {2, 1, 1, 8, 8, 9, {3, 1, 3}},
+    {2, 1, 1, 4, 4, 5, {3, 1, 6}},   {2, 1, 1, 12, 8, 4, {3, 1, 9}}, {2, 1, 1, 12, 8, 9, {7, 2, 2}},
+    {1, 1, 1, 7, 8, 9, {4, 1, 16}},  {8, 1, 2, 8, 8, 2, {}},         {2, 1, 1, 12, 8, 9, {7, 2, 2}, 3},
+    {8, 1, 2, 8, 8, 3, {}, 1},       {4, 1, 4, 4, 4, 5, {}, 1},      {1, 4, 3, 8, 8, 9, {}, 0, true},
+    {1, 5, 3, 8, 8, 9, {}, 0, true},
 };
 
 // What a thread block of the depthwise family does with a step: it takes the source rows of one row of the destination,
 // or gives the rows of the destination that one source row begins.
 struct DepthwiseTile {
-  int step;      // source rows of a step
-  int period;    // rows of the destination
-  int lags;      // steps after which a source row is used for the last time, and one
-  int blocks;    // of 16 source pixels, which eight neighbouring outputs read; none of a tile on CUDA cores
-  int channels;  // of a warp on tensor cores
-  int width;     // of a window on CUDA cores, whose columns have the strides of the rows
+  int step;        // source rows of a step
+  int period;      // rows of the destination
+  int lags;        // steps after which a source row is used for the last time, and one
+  int blocks;      // of 16 source pixels, which eight neighbouring outputs read; none of a tile on CUDA cores
+  int channels;    // of a warp on tensor cores
+  int width;       // of a window on CUDA cores, whose columns have the strides of the rows
   int depths = 1;  // planes of a volume that a position's taps are in, whose rows a step takes together
   // Whether larger windows are taken in pieces, one after the other. A tile's sums wait in shared memory meanwhile.
   bool has_pieces = false;
@@ -334,17 +350,43 @@ struct DepthwiseTile {
 
 // The table of families/depthwise.py.
 inline constexpr DepthwiseTile kDepthwiseTiles[] = {
-    {1, 1, 1, 1, 8, 0}, {1, 1, 1, 3, 8, 0}, {1, 1, 1, 3, 4, 0}, {1, 1, 3, 1, 8, 0}, {1, 1, 3, 1, 4, 0},
-    {1, 1, 5, 1, 4, 0}, {1, 1, 7, 1, 4, 0}, {1, 1, 8, 3, 2, 0, 1, true}, {1, 1, 5, 3, 2, 0, 1, true},
-    {2, 1, 2, 2, 4, 0}, {2, 1, 4, 2, 4, 0}, {1, 2, 2, 1, 4, 0}, {1, 2, 4, 1, 4, 0},
-    {1, 1, 1, 0, 0, 4}, {1, 1, 1, 0, 0, 32}, {1, 1, 3, 0, 0, 3}, {1, 1, 5, 0, 0, 5}, {1, 1, 7, 0, 0, 7},
-    {2, 1, 2, 0, 0, 3}, {2, 1, 3, 0, 0, 5}, {1, 2, 2, 0, 0, 2}, {1, 2, 3, 0, 0, 3},
-    {1, 1, 3, 1, 4, 0, 3}, {1, 1, 7, 1, 4, 0, 1, true}, {1, 1, 1, 3, 8, 0, 1, true},
-    {1, 1, 3, 0, 0, 3, 3}, {1, 1, 5, 0, 0, 5, 1, true}, {1, 1, 7, 0, 0, 7, 1, true}, {1, 1, 4, 0, 0, 16, 1, true},
+    {1, 1, 1, 1, 8, 0},
+    {1, 1, 1, 3, 8, 0},
+    {1, 1, 1, 3, 4, 0},
+    {1, 1, 3, 1, 8, 0},
+    {1, 1, 3, 1, 4, 0},
+    {1, 1, 5, 1, 4, 0},
+    {1, 1, 7, 1, 4, 0},
+    {1, 1, 8, 3, 2, 0, 1, true},
+    {1, 1, 5, 3, 2, 0, 1, true},
+    {2, 1, 2, 2, 4, 0},
+    {2, 1, 4, 2, 4, 0},
+    {1, 2, 2, 1, 4, 0},
+    {1, 2, 4, 1, 4, 0},
+    {1, 1, 1, 0, 0, 4},
+    {1, 1, 1, 0, 0, 32},
+    {1, 1, 3, 0, 0, 3},
+    {1, 1, 5, 0, 0, 5},
+    {1, 1, 7, 0, 0, 7},
+    {2, 1, 2, 0, 0, 3},
+    {2, 1, 3, 0, 0, 5},
+    {1, 2, 2, 0, 0, 2},
+    {1, 2, 3, 0, 0, 3},
+    {1, 1, 3, 1, 4, 0, 3},
+    {1, 1, 7, 1, 4, 0, 1, true},
+    {1, 1, 1, 3, 8, 0, 1, true},
+    {1, 1, 3, 0, 0, 3, 3},
+    {1, 1, 5, 0, 0, 5, 1, true},
+    {1, 1, 7, 0, 0, 7, 1, true},
+    {1, 1, 4, 0, 0, 16, 1, true},
     {1, 1, 1, 0, 0, 32, 1, true},
-    {1, 1, 3, 1, 4, 0, 1, false, true}, {1, 1, 5, 1, 4, 0, 1, false, true}, {1, 1, 7, 1, 4, 0, 1, false, true},
-    {2, 1, 2, 2, 4, 0, 1, false, true}, {1, 2, 2, 1, 4, 0, 1, false, true},
-    {1, 1, 7, 1, 4, 0, 1, false, true, true}, {1, 1, 7, 1, 4, 0, 1, false, true, true, true},
+    {1, 1, 3, 1, 4, 0, 1, false, true},
+    {1, 1, 5, 1, 4, 0, 1, false, true},
+    {1, 1, 7, 1, 4, 0, 1, false, true},
+    {2, 1, 2, 2, 4, 0, 1, false, true},
+    {1, 2, 2, 1, 4, 0, 1, false, true},
+    {1, 1, 7, 1, 4, 0, 1, false, true, true},
+    {1, 1, 7, 1, 4, 0, 1, false, true, true, true},
 };
 
 // The place of a tile in the table, or -1.

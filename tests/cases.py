@@ -1,10 +1,12 @@
 """A small, named list of convolutions that several test modules walk through, channels last."""
+
 import functools
 from dataclasses import dataclass, field
 
-import jaxconv
 import reference
 from jax import lax
+
+import jaxconv
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,12 @@ CASES = [
     Case("strided", (2, 7, 6, 2), (3, 3, 2, 3), {"window_strides": (2, 3)}),
     Case("lhs_dilated", (2, 3, 4, 2), (3, 2, 2, 3), {"lhs_dilation": (2, 3), "padding": ((1, 2), (0, 1))}),
     Case("rhs_dilated", (2, 6, 5, 2), (3, 2, 2, 3), {"rhs_dilation": (2, 3), "padding": "SAME_LOWER"}),
-    Case("strided_lhs_dilated", (1, 4, 3, 2), (3, 4, 2, 3),
-         {"window_strides": (2, 4), "lhs_dilation": (3, 6), "padding": ((2, 0), (1, 3))}),
+    Case(
+        "strided_lhs_dilated",
+        (1, 4, 3, 2),
+        (3, 4, 2, 3),
+        {"window_strides": (2, 4), "lhs_dilation": (3, 6), "padding": ((2, 0), (1, 3))},
+    ),
     Case("grouped", (2, 4, 3, 6), (3, 3, 2, 9), {"feature_group_count": 3}),
     Case("depthwise", (2, 4, 3, 5), (3, 3, 1, 5), {"feature_group_count": 5}),
     Case("depthwise_multiplier", (2, 3, 4, 3), (2, 3, 1, 6), {"feature_group_count": 3, "window_strides": (1, 2)}),

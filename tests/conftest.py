@@ -1,4 +1,5 @@
 """Before JAX starts: eight simulated host devices. After: which native implementation the tests force."""
+
 import os
 
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"

@@ -1,4 +1,5 @@
 """Meshes of the eight simulated host devices, arrays on them, and what XLA compiles for them."""
+
 import functools
 import re
 from collections import Counter

@@ -1,4 +1,5 @@
 """What the tests compare with: lax on the host, where sums of small integers are exact, and the shared comparisons."""
+
 import re
 from collections import Counter
 
@@ -28,7 +29,7 @@ def integers(shape, dtype="float32", seed=0, bound=2):
 
 
 def channels_last(rank):
-    spatial = "DHW"[3 - rank:]
+    spatial = "DHW"[3 - rank :]
     return (f"N{spatial}C", f"{spatial}IO", f"N{spatial}C")
 
 
@@ -37,8 +38,16 @@ def lax_channels_last(x, w, *, window_strides=1, padding="SAME", lhs_dilation=1,
     rank = x.ndim - 2
     per_dimension = lambda value: (value,) * rank if isinstance(value, int) else value
     padding = ((padding, padding),) * rank if isinstance(padding, int) else padding
-    return lax.conv_general_dilated(x, w, per_dimension(window_strides), padding, per_dimension(lhs_dilation),
-                                    per_dimension(rhs_dilation), channels_last(rank), **others)
+    return lax.conv_general_dilated(
+        x,
+        w,
+        per_dimension(window_strides),
+        padding,
+        per_dimension(lhs_dilation),
+        per_dimension(rhs_dilation),
+        channels_last(rank),
+        **others,
+    )
 
 
 def run(function, *args, **host_options):
@@ -90,8 +99,12 @@ def opcodes(hlo):
 
 def custom_calls(hlo):
     """How often each of our targets is called in the text of a module, StableHLO or HLO."""
-    return Counter(re.findall(r"jaxconv_(gather|reduce)\b", "\n".join(
-        line for line in hlo.splitlines() if "custom-call(" in line or "custom_call @" in line)))
+    return Counter(
+        re.findall(
+            r"jaxconv_(gather|reduce)\b",
+            "\n".join(line for line in hlo.splitlines() if "custom-call(" in line or "custom_call @" in line),
+        )
+    )
 
 
 def exception_of(function, *args, **kwargs):

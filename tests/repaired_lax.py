@@ -3,6 +3,7 @@ negative, as it is in many gradients too (of strides that leave a rest, of paddi
 
 Here such a convolution is lowered as one of a cropped image, without negative padding.
 """
+
 import functools
 
 import jax

@@ -1,7 +1,8 @@
 """How far one infinity reaches in each family: what docs/numerics.md lists, and test_spread.py holds the kernels to.
 
-    python tests/spread.py    # measures the default platform's families, and rewrites spread.json and the page's table
+python tests/spread.py    # measures the default platform's families, and rewrites spread.json and the page's table
 """
+
 import functools
 import json
 from dataclasses import dataclass, field

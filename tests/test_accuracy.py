@@ -8,6 +8,7 @@ the default.
       10^5 results below 2 eps sqrt(n) r; no other order has larger ones. Operands rounded to tf32 are far outside.
 Halves are besides rounded once: each result is within half a unit of its own last place, and that much.
 """
+
 import functools
 
 import jax
@@ -85,10 +86,10 @@ def check(layer, dtype, implementation, precision="highest", operands_rounding=0
     taps, groups = np.prod(w_shape[:-2]), params.get("feature_group_count", 1)
     terms = taps * w_shape[-2], taps * w_shape[-1] // groups, operands[2].size // w_shape[-1]
     eps, f32_eps = jnp.finfo(dtype).eps, jnp.finfo("float32").eps
-    for name, a, l, e, n in zip(("y", "dx", "dw"), actual, theirs, map(np.asarray, exact), terms, strict=False):
+    for name, a, their, e, n in zip(("y", "dx", "dw"), actual, theirs, map(np.asarray, exact), terms, strict=False):
         assert a.dtype == dtype
         rounding = (C * min(eps, f32_eps) * np.sqrt(n) + 4 * operands_rounding) * np.sqrt(np.mean(e**2))
-        assert np.max(error(a, e)) <= 2 * np.max(error(l, e)) + rounding, name
+        assert np.max(error(a, e)) <= 2 * np.max(error(their, e)) + rounding, name
         if eps > f32_eps:
             assert np.all(error(a, e) <= eps / 2 * np.abs(e) + rounding), name
 

@@ -1,4 +1,5 @@
 """Every argument of the public functions, against lax: values and both transposes, dtypes, shapes, signatures."""
+
 import functools
 import inspect
 

@@ -1,4 +1,5 @@
 """Bad input: the exception that lax raises, while tracing, and a message that names the argument and what was given."""
+
 import functools
 import re
 

@@ -11,7 +11,7 @@ import pytest
 from convbench import charts, readme, timing
 from convbench.cases import Case, load
 from convbench.command import main
-from convbench.floor import PEAKS, Peaks, bytes_touched, flops, floor_us
+from convbench.floor import PEAKS, Peaks, bytes_touched, floor_us, flops
 from convbench.measure import measure
 from convbench.programs import PASSES, answered_by_us
 from convbench.results import Results, geomean_speedup, key
@@ -49,7 +49,7 @@ def taps_on_elements(case):
     """How often a tap of a result lies on an element of the input, by looking at each."""
     image = np.ones(case.lhs[1:-1], int)
     for axis, (hole, (low, high)) in enumerate(zip(case.lhs_dilation, case.padding)):
-        holed = np.zeros((*image.shape[:axis], (image.shape[axis] - 1) * hole + 1, *image.shape[axis + 1:]), int)
+        holed = np.zeros((*image.shape[:axis], (image.shape[axis] - 1) * hole + 1, *image.shape[axis + 1 :]), int)
         holed[(slice(None),) * axis + (slice(None, None, hole),)] = image
         inside = (slice(None),) * axis + (slice(max(-low, 0), holed.shape[axis] - max(-high, 0)),)
         pads = [(0, 0)] * axis + [(max(low, 0), max(high, 0))] + [(0, 0)] * (image.ndim - axis - 1)

@@ -1,4 +1,5 @@
 """JAX's persistent compilation cache and convolutions that XLA's partitioner splits, in two processes."""
+
 import functools
 import json
 import os

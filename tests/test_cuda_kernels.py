@@ -1,4 +1,5 @@
 """The CUDA kernels: every family and tile, in every pass, bit-equal to lax on the host for small integers."""
+
 import dataclasses
 import functools
 import itertools
@@ -22,7 +23,13 @@ from jaxconv.families.depthwise_shape import window
 from jaxconv.plan import Constraint, choose
 from jaxconv.problem import dilate
 from jaxconv.rewriting import (
-    ChannelsLast, MultipliersAsDepth, PackedColumns, PackedGroups, PaddedGroups, PatchRowsAsImages, why_not
+    ChannelsLast,
+    MultipliersAsDepth,
+    PackedColumns,
+    PackedGroups,
+    PaddedGroups,
+    PatchRowsAsImages,
+    why_not,
 )  # fmt: skip
 
 pytestmark = pytest.mark.gpu
@@ -174,8 +181,12 @@ def of_tiles():
     yield "many_of_all", channels_last_convolution((3, 23, 21, 72), (3, 3, 72, 200))
     yield "many_taps", channels_last_convolution((2, 9, 8, 8), (7, 6, 8, 16))
     yield "very_many_taps", channels_last_convolution((2, 90, 16), (100, 16, 136), padding=((60, 50),))
-    yield "many_taps_of_classes", channels_last_convolution(
-        (2, 7, 6, 24), (9, 10, 24, 8), lhs_dilation=(1, 2), padding=((4, 5), (6, 4)), window_strides=(2, 1))
+    yield (
+        "many_taps_of_classes",
+        channels_last_convolution(
+            (2, 7, 6, 24), (9, 10, 24, 8), lhs_dilation=(1, 2), padding=((4, 5), (6, 4)), window_strides=(2, 1)
+        ),
+    )
     yield "many_taps_of_groups", channels_last_convolution((2, 9, 8, 32), (5, 7, 8, 64), feature_group_count=4)
     # Windows that do not overlap: residue classes that mma merges.
     beside = lambda lhs, rhs, strides, **more: channels_last_convolution(
@@ -185,11 +196,15 @@ def of_tiles():
     yield "columns_side_by_side", beside((2, 8, 1, 32), (2, 1, 32, 64), (2, 2))
     yield "one_window", beside((4, 2, 2, 32), (2, 2, 32, 64), (4, 4))
     yield "groups_side_by_side", beside((2, 6, 8, 16), (2, 2, 8, 48), (2, 2), feature_group_count=2)
-    yield "volumes_side_by_side", beside(
-        (1, 4, 6, 4, 16), (3, 2, 2, 16, 136), (1, 2, 2), padding=((1, 1), (0, 0), (0, 0)))
+    yield (
+        "volumes_side_by_side",
+        beside((1, 4, 6, 4, 16), (3, 2, 2, 16, 136), (1, 2, 2), padding=((1, 1), (0, 0), (0, 0))),
+    )
     yield "patches", beside((2, 32, 32, 3), (16, 16, 3, 24), (16, 16))
-    yield "doubled_without_overlap", channels_last_convolution(
-        (3, 7, 6, 64), (2, 2, 64, 40), lhs_dilation=(2, 2), padding=((1, 1), (1, 1)))
+    yield (
+        "doubled_without_overlap",
+        channels_last_convolution((3, 7, 6, 64), (2, 2, 64, 40), lhs_dilation=(2, 2), padding=((1, 1), (1, 1))),
+    )
     yield "one_of_everything", channels_last_convolution((1, 1, 1), (1, 1, 1))
     yield "nothing_seen", channels_last_convolution(
         (2, 3, 3, 4), (2, 2, 4, 5), padding=((9, 9), (9, 9)), rhs_dilation=(3, 3), window_strides=(4, 4))  # fmt: skip
@@ -302,8 +317,19 @@ def of_channels():
     yield "boxes_of_31", each((5, 9, 30, 32), (7, 3), padding=((0, 3), (-1, 4)))
     yield "boxes_of_60", each((3, 40, 60, 32), (7, 7))
     yield "boxes_of_a_line", each((33, 14, 64), (5,))
-    yield "boxes_of_images_inside", Convolution((7, 6, 20, 64), (5, 5, 1, 64), dict(
-        window_strides=(1, 1), padding="SAME", dimension_numbers=("HWNC", "HWIO", "HWNC"), feature_group_count=64))
+    yield (
+        "boxes_of_images_inside",
+        Convolution(
+            (7, 6, 20, 64),
+            (5, 5, 1, 64),
+            dict(
+                window_strides=(1, 1),
+                padding="SAME",
+                dimension_numbers=("HWNC", "HWIO", "HWNC"),
+                feature_group_count=64,
+            ),
+        ),
+    )
     yield "boxes_of_13", each((9, 13, 13, 96), (7, 8))
     yield "boxes_of_8", each((17, 8, 8, 64), (5, 8))
     yield "boxes_of_6_to_7", each((33, 5, 6, 120), (6, 3), padding=((0, 3), (-1, 4)))
@@ -312,8 +338,19 @@ def of_channels():
     yield "low_boxes", each((18, 4, 3, 96), (7, 7), padding=((9, 0), (3, 3)))
     yield "lower_boxes", each((18, 2, 3, 32), (7, 7))
     yield "boxes_of_a_short_line", each((40, 7, 64), (5,))
-    yield "boxes_of_small_images_inside", Convolution((7, 6, 20, 64), (5, 7, 1, 64), dict(
-        window_strides=(1, 1), padding="SAME", dimension_numbers=("WHNC", "HWIO", "HWNC"), feature_group_count=64))
+    yield (
+        "boxes_of_small_images_inside",
+        Convolution(
+            (7, 6, 20, 64),
+            (5, 7, 1, 64),
+            dict(
+                window_strides=(1, 1),
+                padding="SAME",
+                dimension_numbers=("WHNC", "HWIO", "HWNC"),
+                feature_group_count=64,
+            ),
+        ),
+    )
     yield "depthwise_5x5", each((3, 17, 19, 40), (5, 5))
     yield "depthwise_7x7", each((2, 30, 29, 16), (7, 7))
     yield "whole_pieces_of_float32", each((2, 9, 10, 12), (3, 3))
@@ -457,8 +494,19 @@ def of_windows():
     yield "larger_than_the_volume", last((1, 2, 3, 2, 8), (5, 4, 5, 8, 16))
     yield "windows_unseen", strided((2, 3, 3, 8), (2, 2, 8, 16), 4, 2, padding=((9, 9), (9, 9)), rhs_dilation=(3, 3))
     # Channels: whole and begun chunks of 64, columns of one tile and more, whole and not.
-    for ins, outs in [(8, 200), (32, 96), (40, 136), (64, 64), (72, 40), (96, 24), (104, 16), (136, 8), (200, 72),
-                       (64, 328), (128, 520)]:
+    for ins, outs in [
+        (8, 200),
+        (32, 96),
+        (40, 136),
+        (64, 64),
+        (72, 40),
+        (96, 24),
+        (104, 16),
+        (136, 8),
+        (200, 72),
+        (64, 328),
+        (128, 520),
+    ]:
         yield f"channels_{ins}_to_{outs}", last((2, 7, 9, ins), (2, 3, ins, outs))
     # Matrices of pixels: rows of begun tiles, of more tiles than blocks are there at once, and one row.
     yield "points_of_many_channels", last((2, 5, 7, 520), (1, 1, 520, 264))
@@ -642,8 +690,13 @@ def test_exact_columns_alone(dtype):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_exact_when_rewritten_for_wgmma(dtype):
     """Gathers that it takes then."""
-    every = [(name, which, Constraint("cuda", "wgmma", rewriting=rewriting)) for rewriting in REWRITINGS
-             for name in convolutions() if why_not(rewriting, problem(name, dtype)) is None for which in GATHERS]
+    every = [
+        (name, which, Constraint("cuda", "wgmma", rewriting=rewriting))
+        for rewriting in REWRITINGS
+        for name in convolutions()
+        if why_not(rewriting, problem(name, dtype)) is None
+        for which in GATHERS
+    ]
     cases = [(name, which, asked) for name, which, asked in every if are_taken(name, asked, dtype, (which,))]
     assert len({asked.rewriting for *_, asked in cases}) > len(REWRITINGS) / 2
     check_alone(cases, dtype)
@@ -927,7 +980,7 @@ def test_the_same_twice(family, row, dtype, split):
 @every_partial_tile
 def test_the_same_twice_where_taken(family, row):
     rng, dtype = np.random.default_rng(0), dtype_of(family, row)
-    names = WITH_AREAS[family] if family in WITH_AREAS else WINDOWS
+    names = WITH_AREAS.get(family, WINDOWS)
     operands = {name: [rng.standard_normal(a.shape).astype(dtype) for a in convolutions()[name].operands()]
                 for name in names}  # fmt: skip
     program = jax.jit(alone(cases_of(family, row, names, splits=(None, *splits_of(family, row))), dtype))
@@ -1230,12 +1283,33 @@ def test_exported_with_any_batch(family, row, name):
 
 
 ALONE = {
-    "direct": ["depthwise_5x5", "strided_depthwise", "causal_depthwise", "rn50_56_1x1s2_256_512", "groups_of_4",
-               "strided_groups", "packed_stem", "doubled_rows", "doubled_groups", "image_stem", "latents",
-               "odd_stem", "to_an_image", "doubled_to_an_image"],
+    "direct": [
+        "depthwise_5x5",
+        "strided_depthwise",
+        "causal_depthwise",
+        "rn50_56_1x1s2_256_512",
+        "groups_of_4",
+        "strided_groups",
+        "packed_stem",
+        "doubled_rows",
+        "doubled_groups",
+        "image_stem",
+        "latents",
+        "odd_stem",
+        "to_an_image",
+        "doubled_to_an_image",
+    ],
     "depthwise": [*TINY["depthwise"], "small_images", "boxes_of_7", "short_lines", "causal_depthwise", "joined_rows"],
-    "wgmma": [*TINY["wgmma"], "even_image_by_2", "volume_by_2", "far_taps_of_a_line", "channels_136_to_8",
-              "windows_NHWC_OHWI_NHWC", "many_small_images", "five_tiles_of_rows"],
+    "wgmma": [
+        *TINY["wgmma"],
+        "even_image_by_2",
+        "volume_by_2",
+        "far_taps_of_a_line",
+        "channels_136_to_8",
+        "windows_NHWC_OHWI_NHWC",
+        "many_small_images",
+        "five_tiles_of_rows",
+    ],
 }
 
 

@@ -1,4 +1,5 @@
 """Operands that begin anywhere in memory: families that need them aligned let another kernel answer."""
+
 import functools
 
 import jax

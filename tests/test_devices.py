@@ -1,4 +1,5 @@
 """What plans depend on of GPUs: their models, the same in every process; and GPUs that do not load the kernels."""
+
 import json
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from reference import lax_channels_last, run
 
 import jaxconv
-from jaxconv import devices, ffi
+from jaxconv import ffi
 from jaxconv.devices import MODELS, TYPICAL_DEVICE, planned_for
 
 
@@ -60,7 +61,9 @@ LOWER = textwrap.dedent("""
     module.types = module.registrations = dict
     module.has_wgmma = True
     module.why_not_run = lambda device: None
-    module.device_limits = lambda: dict(multiprocessors=132, clock_hz=clock, bandwidth=4.9e12, shared_bytes=232448, wgmma=True)
+    module.device_limits = lambda: dict(
+        multiprocessors=132, clock_hz=clock, bandwidth=4.9e12, shared_bytes=232448, wgmma=True
+    )
     sys.modules["jaxconv._cuda"] = module
     import jaxconv
     every = jax.devices

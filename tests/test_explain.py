@@ -1,4 +1,5 @@
 """`explain`: a line for each convolution and pass that a function's program holds, and for what answers it."""
+
 import functools
 import re
 import warnings
@@ -327,9 +328,7 @@ def test_named_on_a_gpu(family):
 def test_partial_families_on_a_gpu(family, groups):
     """A line says its area, of a tile that takes the problem, or why it does not."""
     x, w = (jax.ShapeDtypeStruct(shape, "bfloat16") for shape in ((2, 20, 20, 32), (3, 3, 32 // groups, 32)))
-    ours, theirs = (
-        functools.partial(conv, feature_group_count=groups) for conv in (jaxconv.conv2d, lax_channels_last)
-    )
+    ours, theirs = (functools.partial(conv, feature_group_count=groups) for conv in (jaxconv.conv2d, lax_channels_last))
     problem = problem_of(theirs, x.shape, w.shape, x.dtype)
     taken = 0
     for row in FAMILIES["cuda"][family].tiles(Product("gather", problem)):

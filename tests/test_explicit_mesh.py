@@ -2,6 +2,7 @@
 
 And abstract meshes, which have no devices yet.
 """
+
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,5 @@
 """Programs exported with a symbolic batch, and reloaded, run with any batch."""
+
 import functools
 import subprocess
 import sys

@@ -1,4 +1,5 @@
 """Where no native kernel answers, lax does: with one warning a reason, with lax's values, and never under a name."""
+
 import functools
 import json
 import subprocess

@@ -1,4 +1,5 @@
 """flax's own layers with our function injected, against the plain layers: outputs and parameter gradients."""
+
 import functools
 
 import flax.linen as linen

@@ -1,4 +1,5 @@
 """What a compiled program holds: our custom calls, as many as needed, and nothing around them."""
+
 import functools
 
 import jax

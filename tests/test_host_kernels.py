@@ -1,4 +1,5 @@
 """The host's kernels at the sizes where their blocks end, their accuracy, their determinism, and many at once."""
+
 import functools
 import threading
 
@@ -152,11 +153,11 @@ def test_accuracy(x_shape, w_shape, groups, dtype):
         actual, by_lax = jax.jit(pullback(ours))(x, w, g), run_on_host(pullback(theirs), x, w, g)
     taps = w_shape[0] * w_shape[1]
     lengths = taps * w_shape[2], taps * w_shape[3] // groups, g.size // g.shape[-1]
-    for a, l, e, length in zip(actual, by_lax, exactly, lengths, strict=True):
-        a, l, e = (np.asarray(array, np.float64) for array in (a, l, e))
+    for a, their, e, length in zip(actual, by_lax, exactly, lengths, strict=True):
+        a, their, e = (np.asarray(array, np.float64) for array in (a, their, e))
         assert np.all(np.isfinite(a))
         scale = np.sqrt(np.mean(np.square(e)))
-        assert np.max(np.abs(a - e)) <= 2 * np.max(np.abs(l - e)) + 4 * eps * scale * np.sqrt(length)
+        assert np.max(np.abs(a - e)) <= 2 * np.max(np.abs(their - e)) + 4 * eps * scale * np.sqrt(length)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -1,4 +1,5 @@
 """Kernel families and constraints as `implementation`: what they force, in every pass, and how they refuse."""
+
 import functools
 import re
 
@@ -64,9 +65,7 @@ def test_dtypes(dtype, x64):
         case = named(name)
         x, w = case.operands(dtype)
         g = cotangent(case.lax(), x, w)
-        assert_same(
-            run_on_host(pullback(case.front_door(family)), x, w, g), run_on_host(pullback(case.lax()), x, w, g)
-        )
+        assert_same(run_on_host(pullback(case.front_door(family)), x, w, g), run_on_host(pullback(case.lax()), x, w, g))
 
 
 def test_conv_transpose():

@@ -1,4 +1,5 @@
 """A jax without the private names that jaxconv needs: the import says which versions have them."""
+
 import importlib
 import re
 import subprocess

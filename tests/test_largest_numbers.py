@@ -1,4 +1,5 @@
 """Numbers near float32's largest: tensor cores round them to tf32, but none to an infinity."""
+
 import functools
 
 import jax

@@ -1,4 +1,5 @@
 """Members of a vmap are independent: an infinity or a NaN in one changes no bit of another's results."""
+
 import dataclasses
 import functools
 from dataclasses import dataclass, field
@@ -61,8 +62,7 @@ class Ensemble:
                 if axis == 0:
                     other = operands[role].copy()
                     other[0] = value
-                    yield f"{value} in {'xwg'[role]}", (*operands[:role], other, *operands[role + 1:])
-
+                    yield f"{value} in {'xwg'[role]}", (*operands[:role], other, *operands[role + 1 :])
 
 
 def grouped(name, lhs, rhs, mapped=BOTH, **params):

@@ -1,4 +1,5 @@
 """Plans: every candidate is chosen, forced or rejected with a reason, on any device, in pure Python."""
+
 import dataclasses
 import functools
 import math
@@ -1193,7 +1194,7 @@ def check_windows(problem):
             place = np.array(np.unravel_index(tap, taps))
             place = taps - 1 - place if problem.reverse else place
             offset = np.array(shift) - corner
-            assert np.all((0 <= offset) & (offset <= far)) and not np.any(offset[left_out])
+            assert np.all((offset >= 0) & (offset <= far)) and not np.any(offset[left_out])
             reach = np.maximum(reach, offset)
             for d in range(3):
                 index = np.arange(positions[d])
@@ -1320,8 +1321,8 @@ def test_positions_of_wgmma_are_of_31_bits():
 
 
 @pytest.mark.parametrize("kernel, step, dilation, share", [
-    (1, 1, 1, 1), (1, 2, 1, 1 / 2), (1, 7, 3, 1 / 7), (3, 2, 1, 1), (3, 2, 2, 1 / 2), (2, 4, 1, 1 / 2), (3, 4, 2, 1 / 2),
-    (2, 6, 4, 1 / 3), (5, 3, 1, 1),
+    (1, 1, 1, 1), (1, 2, 1, 1 / 2), (1, 7, 3, 1 / 7), (3, 2, 1, 1), (3, 2, 2, 1 / 2), (2, 4, 1, 1 / 2),
+    (3, 4, 2, 1 / 2), (2, 6, 4, 1 / 3), (5, 3, 1, 1),
 ])  # fmt: skip
 def test_pixels_that_no_window_sees_take_no_time(kernel, step, dilation, share):
     """Of windows that leave rows, or columns, out."""

@@ -18,9 +18,7 @@ def forward_problem(in_spatial, kernel, strides, padding, lhs_dilation, rhs_dila
     """A channels-last problem with 2 images, 3 input and 5 output channels."""
     n = len(kernel)
     dims = zip(in_spatial, kernel, strides, padding, lhs_dilation, rhs_dilation, strict=True)
-    out_spatial = tuple(
-        max(0, (dilate(i, d) + lo + hi - dilate(k, r)) // s + 1) for i, k, s, (lo, hi), d, r in dims
-    )
+    out_spatial = tuple(max(0, (dilate(i, d) + lo + hi - dilate(k, r)) // s + 1) for i, k, s, (lo, hi), d, r in dims)
     spatial = tuple(range(1, n + 1))
     return ConvProblem(
         lhs_shape=(2, *in_spatial, 3),

@@ -2,6 +2,7 @@
 
 One example is a list of problems that share a compilation: compiling them one by one would take the time of the suite.
 """
+
 import functools
 from dataclasses import dataclass
 

@@ -1,4 +1,5 @@
 """Rewritings: the rewritten convolution has the same results, and the planner takes it where that is cheaper."""
+
 import dataclasses
 import functools
 
@@ -20,8 +21,19 @@ from jaxconv.families import FAMILIES, TYPICAL_DEVICE
 from jaxconv.plan import Constraint, choose
 from jaxconv.product import OPERANDS, RESULT, Product
 from jaxconv.rewriting import (
-    ROLES, ChannelsLast, MultipliersAsDepth, PackedColumns, PackedGroups, PaddedGroups, PatchRowsAsImages,
-    StridesAsDepth, SwappedOperands, rewrite, rewritings, rewritings_of_channels, why_not
+    ROLES,
+    ChannelsLast,
+    MultipliersAsDepth,
+    PackedColumns,
+    PackedGroups,
+    PaddedGroups,
+    PatchRowsAsImages,
+    StridesAsDepth,
+    SwappedOperands,
+    rewrite,
+    rewritings,
+    rewritings_of_channels,
+    why_not,
 )  # fmt: skip
 
 PROBLEMS_IN_AN_EXAMPLE = 6  # they share a compilation
@@ -101,9 +113,7 @@ def small_problems(draw):
         params |= {name: (*params[name][:-1], 1) for name in ("lhs_dilation", "rhs_dilation")}
     lhs = dict(zip(f"N{spatial}C", (2, *each(st.integers(5, 9)), groups * ins), strict=True))
     rhs = dict(zip(f"{spatial}IO", (*each(st.integers(1, 4)), ins, groups * outs), strict=True))
-    conv = functools.partial(
-        lax.conv_general_dilated, dimension_numbers=layouts, feature_group_count=groups, **params
-    )
+    conv = functools.partial(lax.conv_general_dilated, dimension_numbers=layouts, feature_group_count=groups, **params)
     shapes = tuple(lhs[d] for d in layouts[0]), tuple(rhs[d] for d in layouts[1])
     return problem_of(conv, *shapes, draw(st.sampled_from(["float32", "bfloat16"])))
 
@@ -237,7 +247,9 @@ INAPPLICABLE = {
     "another_stride": (layer((2, 5, 6, 3), (3, 3, 3, 4), window_strides=2), PackedColumns(3), "stride"),
     "dilated": (layer((2, 5, 9), (2, 9, 4), window_strides=2, rhs_dilation=2), PackedColumns(2), "dilated"),
     "groups_of_columns": (layer((2, 5, 6), (2, 3, 4), feature_group_count=2), PackedColumns(1), "groups"),
-    "rows_that_overlap": (layer((2, 6, 3), (3, 3, 4), window_strides=2, padding=0), PatchRowsAsImages(), "side by side"),
+    "rows_that_overlap": (
+        layer((2, 6, 3), (3, 3, 4), window_strides=2, padding=0), PatchRowsAsImages(), "side by side"
+    ),
     "rows_left_over": (layer((2, 7, 3), (3, 3, 4), window_strides=3, padding=0), PatchRowsAsImages(), "side by side"),
     "rows_behind_columns": (
         channels_first((2, 3, 6, 6), (4, 3, 3, 3), window_strides=(3, 3)), PatchRowsAsImages(), "next to images"
@@ -350,16 +362,12 @@ def test_what_is_chosen_of_all_families(name, problem, rewriting, which):
 
 OF_CHANNELS = {
     "as_they_lie": (halves((32, 56, 56, 128), (7, 7, 1, 128), feature_group_count=128), ()),
-    "channels_first": (
-        channels_first((32, 128, 56, 56), (128, 1, 7, 7), feature_group_count=128), (ChannelsLast(),)
-    ),
+    "channels_first": (channels_first((32, 128, 56, 56), (128, 1, 7, 7), feature_group_count=128), (ChannelsLast(),)),
     "parts_of_pieces": (halves((32, 56, 56, 100), (3, 3, 1, 100), feature_group_count=100), (PaddedGroups(),)),
-    "multipliers": (
-        layer((32, 56, 56, 64), (7, 7, 1, 128), feature_group_count=64), (MultipliersAsDepth(),)
-    ),
+    "multipliers": (layer((32, 56, 56, 64), (7, 7, 1, 128), feature_group_count=64), (MultipliersAsDepth(),)),
     "all": (
         channels_first((32, 33, 56, 56), (66, 1, 15, 15), feature_group_count=33),
-        (ChannelsLast(), PaddedGroups(), MultipliersAsDepth())
+        (ChannelsLast(), PaddedGroups(), MultipliersAsDepth()),
     ),
 }
 

@@ -1,4 +1,5 @@
 """Eight host devices: values, and the collectives that XLA puts in, against lax's own convolution."""
+
 import jax
 import jax.numpy as jnp
 import pytest

@@ -1,4 +1,5 @@
 """One infinity reaches as many results as docs/numerics.md lists, of its own image alone."""
+
 import json
 
 import jax

@@ -1,4 +1,5 @@
 """Every JAX transformation of our convolutions against the same one of lax's."""
+
 import functools
 
 import jax
@@ -19,6 +20,7 @@ from reference import (
 )
 
 import jaxconv
+
 
 @pytest.fixture(autouse=True)
 def full_precision():
@@ -308,5 +310,3 @@ def test_int_arguments_differentiate(implementation):
     theirs = functools.partial(lax_channels_last, **params)
     transform = lambda conv, x, w: jax.grad(lambda x: jnp.sum(conv(x, lax.stop_gradient(w)) ** 2))(x)
     assert_same(run(functools.partial(transform, ours), x, w), run_on_host(functools.partial(transform, theirs), x, w))
-
-

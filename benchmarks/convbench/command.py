@@ -6,13 +6,13 @@ from itertools import product
 from pathlib import Path
 
 import jax
-from jaxconv.plan import IMPLEMENTATIONS
 from tqdm import tqdm
 
 from convbench import cases, machine, tables
 from convbench.measure import measure, warm_up
 from convbench.programs import PASSES, PRECISIONS
 from convbench.results import Results
+from jaxconv.plan import IMPLEMENTATIONS
 
 HOST_SUITE = "host"
 DEFAULT = {"cpu": "cpu", "gpu": "cuda"}
@@ -34,7 +34,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["float32"])
     parser.add_argument("--precision", choices=PRECISIONS, default="default", help="of float32, on both sides")
     parser.add_argument("--passes", nargs="+", choices=PASSES, default=PASSES)
-    parser.add_argument("--implementations", nargs="+", choices=(*IMPLEMENTATIONS, "xla"), help="of jaxconv; default: the platform's")
+    parser.add_argument(
+        "--implementations", nargs="+", choices=(*IMPLEMENTATIONS, "xla"), help="of jaxconv; default: the platform's"
+    )
     parser.add_argument("--seconds", type=float, default=0.2, help="to spend on the calls of a program (3 to 20 calls)")
     parser.add_argument("--commit", help="to be noted with the results; default: git's")
     parser.add_argument("--out", type=Path, help="JSON file to write, or to add to")

@@ -29,9 +29,7 @@ PEAKS = {
 }
 
 
-def elements_read(
-    size: int, kernel: int, stride: int, pads: tuple[int, int], hole: int, spread: int
-) -> np.ndarray:
+def elements_read(size: int, kernel: int, stride: int, pads: tuple[int, int], hole: int, spread: int) -> np.ndarray:
     """What taps read of one input dimension: for each pair of an output position and a tap that reads an element, not
     padding nor a hole, the element's place in the dilated input.
 
@@ -46,9 +44,7 @@ def elements_read(
 
 def _elements_read(case: Case) -> list[np.ndarray]:
     """`elements_read` of each dimension."""
-    dimensions = zip(
-        case.lhs[1:-1], case.rhs, case.window_strides, case.padding, case.lhs_dilation, case.rhs_dilation
-    )
+    dimensions = zip(case.lhs[1:-1], case.rhs, case.window_strides, case.padding, case.lhs_dilation, case.rhs_dilation)
     return [elements_read(*dimension) for dimension in dimensions]
 
 
@@ -60,7 +56,7 @@ def flops(case: Case) -> int:
 
 
 def bytes_touched(case: Case, which: str, itemsize: int) -> int:
-    """Bytes that a pass must touch of both operands and the result, each once: of what it reads, what some tap needs."""
+    """Bytes of both operands and the result, each once: of what is read, what some tap needs."""
     batch, *spatial, channels = case.lhs
     if which != "dgrad":
         spatial = [np.unique(read).size for read in _elements_read(case)]

@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import jaxconv
 from jax import Array, lax
-from jaxconv import explanation
 
+import jaxconv
 from convbench.cases import Case
 from convbench.floor import PEAKS, bytes_touched, floor_us, flops
 from convbench.programs import PASSES, Program, answered_by_us, compile_fresh, program, random_operands
 from convbench.timing import CLOCKS, median_us
+from jaxconv import explanation
 
 LONGEST_ERROR = 300  # characters: XLA's can be pages
 

@@ -60,9 +60,8 @@ def _tables(rows: list[dict], dtype: str, precision: str, implementation: str) -
     title = f"**{implementation}, {arithmetic}**"
     if len(grouped(rows, "suite")) == 1 or len(rows) <= FEW:
         return f"{title}: time, and how many times as fast as lax\n\n{case_table(rows)}"
-    return (
-        f"{title}: how many times as fast as lax, geometric mean of a suite\n\n{mean_table(rows)}\n\n"
-        + _details("Each layer", case_table(rows))
+    return f"{title}: how many times as fast as lax, geometric mean of a suite\n\n{mean_table(rows)}\n\n" + _details(
+        "Each layer", case_table(rows)
     )
 
 

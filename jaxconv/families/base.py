@@ -11,7 +11,6 @@ from jaxconv.offsets import INT32_MAX
 from jaxconv.problem import Dim
 from jaxconv.product import Product, ceil_div
 
-
 LAUNCH_SECONDS = 3e-6
 BLOCK_SHARED_BYTES = 1024  # that a thread block takes besides its own
 

@@ -122,9 +122,7 @@ class Depthwise(CudaFamily):
             return [asked._replace(tile=tile, split=1)]
         areas = [asked.area] if asked.area else self._areas(tile, product, device)
         splits = self._splits if asked.split is None else lambda *_: [asked.split]
-        settings = [
-            asked._replace(tile=tile, area=a, split=s) for a in areas for s in splits(tile, a, product, device)
-        ]
+        settings = [asked._replace(tile=tile, area=a, split=s) for a in areas for s in splits(tile, a, product, device)]
         return [s for s in settings if self.why_not(s, product, device) is None] or settings[:1]
 
     def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
@@ -201,9 +199,7 @@ class Depthwise(CudaFamily):
             seconds += 2 * split * product.planned_sums_bytes / device.bandwidth + LAUNCH_SECONDS
         return seconds
 
-    def _seconds(
-        self, clocks: float, channel_bytes: int, copying: Copying, product: Product, device: Device
-    ) -> float:
+    def _seconds(self, clocks: float, channel_bytes: int, copying: Copying, product: Product, device: Device) -> float:
         """Of a multiprocessor's, or memory's; and the beginning."""
         bandwidth = copying.bandwidth[channel_bytes] * (1 if product.kind == "gather" else copying.of_reduces)
         memory = product.activation_bytes / device.bandwidth / bandwidth
@@ -235,9 +231,7 @@ class Depthwise(CudaFamily):
                     break
         return areas or [None]
 
-    def _splits(
-        self, tile: DepthwiseTile, area: tuple[int, int] | None, product: Product, device: Device
-    ) -> list[int]:
+    def _splits(self, tile: DepthwiseTile, area: tuple[int, int] | None, product: Product, device: Device) -> list[int]:
         """As many thread blocks as there are places for at once; of pieces of the window, or of each of them."""
         stream = area and stream_of(tile, product, area)
         if product.kind == "gather" or not stream:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from jaxconv.families.base import Device, Family, Settings, TileRow
 from jaxconv.product import Product, ceil_div
 
-
 # Of the newest instruction set that kernels are compiled for. Costs are fitted to measurements with it.
 VECTOR = 16  # float32 numbers
 SHORT_VECTOR = 4  # of which two take as long

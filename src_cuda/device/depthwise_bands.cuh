@@ -235,7 +235,7 @@ class BandSums {
   __device__ __forceinline__ void StoreSums(char* sums, int32_t row) const {
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
-      const float(&last)[4] = sums_[c][0][kTile.lags - 1];
+      const float (&last)[4] = sums_[c][0][kTile.lags - 1];
       *reinterpret_cast<Pack<float, 4>*>(sums + SumsPlace(row, c)) = {last[0], last[1], last[2], last[3]};
     }
   }

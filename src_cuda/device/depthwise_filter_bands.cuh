@@ -125,7 +125,7 @@ class FilterBandSums {
     AddAllDiagonals(added, [&](int lag, float (&first)[4], float (&second)[4]) {
 #pragma unroll
       for (int c = 0; c < kChannels; ++c) {
-        const float(&sums)[4] = sums_[c][lag][0];
+        const float (&sums)[4] = sums_[c][lag][0];
         first[c] = diagonal >= 0 ? sums[0] : sums[2];
         second[c] = diagonal >= 1 ? sums[1] : sums[3];
       }
@@ -152,7 +152,7 @@ class FilterBandSums {
     for (int c = 0; c < kChannels; ++c) {
 #pragma unroll
       for (int lag = 0; lag < kTile.lags; ++lag) {
-        const uint32_t(&gradient)[2] = gradients_[(kTurn - lag + kTile.lags) % kTile.lags][c];
+        const uint32_t (&gradient)[2] = gradients_[(kTurn - lag + kTile.lags) % kTile.lags][c];
         ptx::MultiplyAdd<T>(sums_[c][a * kTile.lags + lag][block], rows[c], gradient[0], gradient[1]);
       }
     }

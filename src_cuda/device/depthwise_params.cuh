@@ -15,15 +15,15 @@
 
 namespace jaxconv {
 
-inline constexpr int kStripCols = 8;    // the columns of a multiplication
-inline constexpr int kMostPeriod = 4;   // of columns: a strip then begins at an even pixel
-inline constexpr int kMultiplied = 16;  // strips, its rows
+inline constexpr int kStripCols = 8;       // the columns of a multiplication
+inline constexpr int kMostPeriod = 4;      // of columns: a strip then begins at an even pixel
+inline constexpr int kMultiplied = 16;     // strips, its rows
 inline constexpr int kDepthwiseWarps = 4;  // that copy, and multiply, where no others do
 inline constexpr int kDepthwiseThreads = 32 * kDepthwiseWarps;
-inline constexpr int kPieceBytes = 16;  // which are copied at once
-inline constexpr int kBoxPixelBytes = 64;  // that TMA copies of each pixel
+inline constexpr int kPieceBytes = 16;                    // which are copied at once
+inline constexpr int kBoxPixelBytes = 64;                 // that TMA copies of each pixel
 inline constexpr int kBoxTurnBytes = 8 * kBoxPixelBytes;  // after which their pieces are exchanged alike again
-inline constexpr int kBarrierBytes = 256;  // of a tile with copiers
+inline constexpr int kBarrierBytes = 256;                 // of a tile with copiers
 inline constexpr int kStoredTapBytes = 8;
 inline constexpr int kTapCols = 8;  // of a window whose sums' diagonals lanes add
 inline constexpr int kSumsGap = 2;  // behind a channel's sums of a reduce, in shared memory
@@ -61,8 +61,8 @@ struct DepthwisePlaces {
   int32_t row;      // bytes of a source row
   int32_t results;  // of a gather: some steps' rows
   int32_t result_row;
-  int32_t taps;     // of a gather: a table of the filter; of a reduce of a tile with copiers: where its taps are, or go
-  int32_t sums;     // of a gather in pieces: the sums of those before
+  int32_t taps;  // of a gather: a table of the filter; of a reduce of a tile with copiers: where its taps are, or go
+  int32_t sums;  // of a gather in pieces: the sums of those before
   int32_t barriers;  // of a tile with copiers
   int32_t end;
 };
@@ -79,46 +79,46 @@ struct DepthwiseParams {
   const Tap* taps;
   const ResidueClass* classes;
   const void* src;
-  const void* rhs;  // the filter, or the destination's gradient
-  void* out;        // the result, or the slices in the scratch
+  const void* rhs;       // the filter, or the destination's gradient
+  void* out;             // the result, or the slices in the scratch
   int64_t out_elements;  // of one slice
   DType out_type;
   DepthwisePlaces places;
-  int32_t first_depth;   // source plane of the first position's first tap
-  int32_t first_row;     // likewise the row
-  int32_t first_col;     // and the column
-  int32_t pieces;        // of the window
-  int32_t row_pieces;    // along its rows
+  int32_t first_depth;  // source plane of the first position's first tap
+  int32_t first_row;    // likewise the row
+  int32_t first_col;    // and the column
+  int32_t pieces;       // of the window
+  int32_t row_pieces;   // along its rows
   int32_t col_pieces;
-  int32_t piece_cols;    // of each, in source pixels
+  int32_t piece_cols;  // of each, in source pixels
   // From each of a tile's rows, and columns, to the next: as far as a dilated window's taps are apart. An image is then
   // as many interleaved ones, which have nothing to do with each other.
   int32_t row_apart;
   int32_t col_apart;
   uint32_t row_inverse;  // InverseOf them
   uint32_t col_inverse;
-  int32_t sets;          // of warps, or of lanes, that have the same channels, and other strips
-  int32_t channels;      // of a thread block: a power of two
+  int32_t sets;      // of warps, or of lanes, that have the same channels, and other strips
+  int32_t channels;  // of a thread block: a power of two
   int32_t log_channels;
-  int32_t log_pieces;    // and the pieces of a pixel that they are
-  int32_t log_gap;       // in shared memory, the pixels behind which a piece is left out, if any is
-  int32_t batch;         // bytes in shared memory from a thread's pixel to its next one
-  int32_t planes;        // of all images
-  int32_t images;        // of a tile, or planes
-  int32_t strips;        // of each image's row
-  bool images_first;     // whether neighbouring strips of a tile are of neighbouring images, of which there are some
+  int32_t log_pieces;      // and the pieces of a pixel that they are
+  int32_t log_gap;         // in shared memory, the pixels behind which a piece is left out, if any is
+  int32_t batch;           // bytes in shared memory from a thread's pixel to its next one
+  int32_t planes;          // of all images
+  int32_t images;          // of a tile, or planes
+  int32_t strips;          // of each image's row
+  bool images_first;       // whether neighbouring strips of a tile are of neighbouring images, of which there are some
   uint32_t strip_inverse;  // InverseOf images, or else of strips; 0 of one image
-  int32_t tile_strips;   // of all images, with those behind the last that make whole multiplications
-  int32_t strip_step;    // source pixels between neighbouring strips
-  int32_t band_begin;    // source pixels from a strip's first output to its last: zeros before a gather's taps
-  int32_t src_width;     // source pixels of an image's row in shared memory; by TMA to the next one's
+  int32_t tile_strips;     // of all images, with those behind the last that make whole multiplications
+  int32_t strip_step;      // source pixels between neighbouring strips
+  int32_t band_begin;      // source pixels from a strip's first output to its last: zeros before a gather's taps
+  int32_t src_width;       // source pixels of an image's row in shared memory; by TMA to the next one's
   uint32_t width_inverse;  // InverseOf it; 0 of one image
-  int32_t src_behind;    // by TMA: zeros behind a box, that strips of the last image read
-  int32_t copies;        // of a thread, of a source row
-  int32_t rows;          // of a tile at most, in the destination's positions of one class
+  int32_t src_behind;      // by TMA: zeros behind a box, that strips of the last image read
+  int32_t copies;          // of a thread, of a source row
+  int32_t rows;            // of a tile at most, in the destination's positions of one class
   int32_t all_rows;
-  int32_t unseen_rows;   // whose steps have no source row, as those are above the image
-  int32_t seen_rows;     // behind which steps have none, as those are below it
+  int32_t unseen_rows;  // whose steps have no source row, as those are above the image
+  int32_t seen_rows;    // behind which steps have none, as those are below it
   int32_t all_channels;
   int32_t channel_tiles;
   int32_t column_tiles;  // of an image, or of all that it is interleaved of
@@ -313,10 +313,11 @@ __device__ __forceinline__ uint32_t Multiplier(const DepthwiseTile& tile) {
 struct DepthwiseLane {
   int32_t channel;  // of the thread block's
   int32_t number;
-  int32_t all;      // threads of the channel
+  int32_t all;  // threads of the channel
 
   __device__ __forceinline__ DepthwiseLane(const DepthwiseParams& p, const DepthwiseTile& tile)
-      : channel(Multiplier(tile) & (p.channels - 1)), number(Multiplier(tile) >> p.log_channels),
+      : channel(Multiplier(tile) & (p.channels - 1)),
+        number(Multiplier(tile) >> p.log_channels),
         all(Multipliers(tile) >> p.log_channels) {}
 };
 

@@ -100,8 +100,8 @@ class RowPairSums {
 #pragma unroll
       for (int c = 0; c < kChannels; ++c) {
         // With the first source row of a pair, and with the second: of the gradient's two rows one each.
-        const float(&even)[4] = sums_[lag % 2][(lag + 1) / 2][c];
-        const float(&odd)[4] = sums_[(lag + 1) % 2][lag / 2][c];
+        const float (&even)[4] = sums_[lag % 2][(lag + 1) / 2][c];
+        const float (&odd)[4] = sums_[(lag + 1) % 2][lag / 2][c];
         first[c] = has_ & 1 ? even[0] + odd[2] : 0;
         second[c] = has_ & 2 ? even[1] + odd[3] : 0;
       }

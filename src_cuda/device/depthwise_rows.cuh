@@ -179,8 +179,8 @@ class DepthwiseRows {
     const ConvProblem& q = p.problem;
     const int32_t images = Begin(p, piece, place, p.src, q.src);
     if (are_known) return;
-    const int32_t col = (place.col >> p.log_col_period) * static_cast<int32_t>(q.step[2]) + p.first_col +
-                        window.col * p.col_apart;
+    const int32_t col =
+        (place.col >> p.log_col_period) * static_cast<int32_t>(q.step[2]) + p.first_col + window.col * p.col_apart;
     const auto source_depth = [&](int32_t dst_depth) { return SourceDepth(p, dst_depth, window.depth + depth); };
     const int32_t first = PlaneOffset(p, place, 0, images, q.src, source_depth);
 #pragma unroll
@@ -287,8 +287,7 @@ class DepthwiseReader {
   // A reduce is of one piece of the window; a gather's tiles take all, one after the other.
   __device__ __forceinline__ DepthwiseReader(const DepthwiseParams& p, char* shared, const DepthwiseRange& range,
                                              const WindowPiece& window = {})
-      : p_(p), piece_(p), stages_(ptx::SharedAddress(shared)), begin_(range.begin), end_(range.end),
-        window_(window) {
+      : p_(p), piece_(p), stages_(ptx::SharedAddress(shared)), begin_(range.begin), end_(range.end), window_(window) {
     if (begin_ < end_) Begin();
   }
 

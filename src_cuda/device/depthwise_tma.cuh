@@ -110,8 +110,8 @@ static_assert(kBoxLoaders + 1 == kDepthwiseWarps, "one is left, to store results
 // later then.
 template <DepthwiseTile kTile, Pass kPass>
 __device__ __forceinline__ void LoadBoxes(const DepthwiseParams& p, const DepthwiseMaps& maps,
-                                          const DepthwiseBarriers<kTile>& barriers, int32_t worker,
-                                          const char* shared, int loader) {
+                                          const DepthwiseBarriers<kTile>& barriers, int32_t worker, const char* shared,
+                                          int loader) {
   constexpr bool kReduces = kPass == Pass::kReduce;
   constexpr int kOwn = kTile.stages() / kBoxLoaders;
   static_assert(kTile.stages() % kBoxLoaders == 0, "each has stages of its own");

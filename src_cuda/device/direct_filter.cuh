@@ -80,8 +80,8 @@ class FilterMatrices {
       return;
     }
     int32_t first = 0, last = kPieceChannels;
-    const int64_t at = p.filter_order == FilterOrder::kIns ? places.Of(in, out + row)
-                                                           : places.OfRow(in + row, out, &first, &last);
+    const int64_t at =
+        p.filter_order == FilterOrder::kIns ? places.Of(in, out + row) : places.OfRow(in + row, out, &first, &last);
     if (at < 0 || (first <= 0 && last >= kPieceChannels)) {
       ptx::CopyAsync(ptx::SharedAddress(to), at < 0 ? tap : tap + at, at >= 0);
       return;

@@ -24,7 +24,8 @@ class DirectSums {
 
  public:
   __device__ __forceinline__ DirectSums(const DirectParams& p, int first_position, int first_col)
-      : first_position_(first_position), first_col_(first_col),
+      : first_position_(first_position),
+        first_col_(first_col),
         half_bytes_(8 * p.position_elements * static_cast<int32_t>(sizeof(T))) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -152,9 +153,9 @@ class DirectSums {
 
   int first_position_;
   int first_col_;
-  uint32_t half_bytes_;                // of a source in runs: from a position to the eighth after it
-  int32_t from_[kPositions];           // of the lane's position in each block
-  uint32_t first_piece_[kTile.sets];   // bytes
+  uint32_t half_bytes_;               // of a source in runs: from a position to the eighth after it
+  int32_t from_[kPositions];          // of the lane's position in each block
+  uint32_t first_piece_[kTile.sets];  // bytes
   float sum_[kPositions][kBlocks][4];
 };
 

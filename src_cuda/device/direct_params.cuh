@@ -38,8 +38,8 @@ __host__ __device__ constexpr int32_t ProductPitch(int32_t pixels) { return (pix
 
 // Bytes from the beginning of shared memory.
 struct DirectPlaces {
-  int32_t stage;            // bytes of each: a box and, in a reduce, the gradient's area behind it; or walks' rows
-  int32_t gradient;         // from the stage
+  int32_t stage;     // bytes of each: a box and, in a reduce, the gradient's area behind it; or walks' rows
+  int32_t gradient;  // from the stage
   int32_t barriers;
   int32_t filter;           // of a gather, in the order in which it is multiplied
   int32_t entries;          // where taps are across: columns' places among the products
@@ -77,14 +77,14 @@ struct DirectParams {
   // What the first box waits for lies together: parameters come in lines, each from afar. Reciprocals are made on the
   // host, as divisions are among a thread block's first instructions.
   Divider<int32_t> by_workers, by_chunks, by_channel_blocks;
-  AreaGrid grid;           // of the only class
-  int32_t workers;         // thread blocks that share out the areas
+  AreaGrid grid;    // of the only class
+  int32_t workers;  // thread blocks that share out the areas
   int32_t channel_blocks;
-  int32_t chunks;          // parts of the source channels, of the only group
-  int32_t block_groups;    // groups of a channel block; 0: a part of the only group's channels
-  int32_t col_blocks;      // blocks of eight output channels of a channel block
+  int32_t chunks;        // parts of the source channels, of the only group
+  int32_t block_groups;  // groups of a channel block; 0: a part of the only group's channels
+  int32_t col_blocks;    // blocks of eight output channels of a channel block
   PixelLayout src_pixel;
-  PixelLayout dst_pixel;   // of a reduce
+  PixelLayout dst_pixel;  // of a reduce
   Area area;
   int32_t position_elements;  // where the source is read in runs: from one position to the next
   bool src_in_rows;  // whether the map takes the pixels of a row for one: they are neighbours, and TMA is slow with
@@ -96,16 +96,16 @@ struct DirectParams {
   const Tap* taps;
   const ResidueClass* classes;
   const void* src;
-  const void* rhs;  // the filter, or the destination's gradient
-  void* out;        // the result, or the slices in the scratch
+  const void* rhs;       // the filter, or the destination's gradient
+  void* out;             // the result, or the slices in the scratch
   int64_t out_elements;  // of one slice
   DType out_type;
-  int32_t entry_pieces;    // pieces of source channels that a set of output channels reads of each tap: see FirstPiece
-  int32_t positions;       // of an area, with those behind its end that make whole multiplications, if it has such
-  int32_t items;           // of a reduce: warps that have a thread block's sums
-  int32_t parts;           // and of its positions, among so many warps each
-  int32_t row_taps;        // where warps walk: taps of a row; else 0
-  int32_t row_dilation;    // where warps walk: source rows from one row of taps to the next
+  int32_t entry_pieces;  // pieces of source channels that a set of output channels reads of each tap: see FirstPiece
+  int32_t positions;     // of an area, with those behind its end that make whole multiplications, if it has such
+  int32_t items;         // of a reduce: warps that have a thread block's sums
+  int32_t parts;         // and of its positions, among so many warps each
+  int32_t row_taps;      // where warps walk: taps of a row; else 0
+  int32_t row_dilation;  // where warps walk: source rows from one row of taps to the next
   FilterOrder filter_order;
 };
 
@@ -180,8 +180,11 @@ class DirectBlock {
   static __device__ __forceinline__ ResidueClass ClassOf(const DirectParams& p, int index) {
     const ConvProblem& q = p.problem;
     if (q.class_count > 1) return p.classes[index];
-    return {0, q.tap_count, {}, {static_cast<int32_t>(q.dst_size[0]), static_cast<int32_t>(q.dst_size[1]),
-                                 static_cast<int32_t>(q.dst_size[2])}};
+    return {0,
+            q.tap_count,
+            {},
+            {static_cast<int32_t>(q.dst_size[0]), static_cast<int32_t>(q.dst_size[1]),
+             static_cast<int32_t>(q.dst_size[2])}};
   }
 
   ResidueClass residue_;
@@ -212,8 +215,11 @@ struct FilterSteps {
 
   // `run`: taps that share entries.
   __host__ __device__ FilterSteps(int32_t tap_count, int32_t entry_pieces, int32_t row_taps, int32_t run)
-      : rows(row_taps > 0 ? tap_count / row_taps : 1), taps(row_taps > 0 ? row_taps : tap_count),
-        entries((run > 0 ? taps / run : taps) * entry_pieces), of_row((entries + 1) / 2), all(of_row * rows) {}
+      : rows(row_taps > 0 ? tap_count / row_taps : 1),
+        taps(row_taps > 0 ? row_taps : tap_count),
+        entries((run > 0 ? taps / run : taps) * entry_pieces),
+        of_row((entries + 1) / 2),
+        all(of_row * rows) {}
 };
 
 // A source channel's, or an output channel's, part of a place in the filter: elements. Those of different groups have
@@ -227,8 +233,12 @@ struct FilterPlace {
 class FilterPlaces {
  public:
   __device__ __forceinline__ FilterPlaces(const DirectParams& p, const Channels& channels, bool is_grouped)
-      : strides_(p.problem.filter), channels_(channels), grouped_(is_grouped),
-        outs_(static_cast<int32_t>(p.problem.out_channels)), by_ins_(p.by_ins), by_outs_(p.by_outs) {}
+      : strides_(p.problem.filter),
+        channels_(channels),
+        grouped_(is_grouped),
+        outs_(static_cast<int32_t>(p.problem.out_channels)),
+        by_ins_(p.by_ins),
+        by_outs_(p.by_outs) {}
 
   __device__ __forceinline__ FilterPlace OfIn(int32_t in) const {
     if (in >= channels_.src_count) return {0, -1};

@@ -30,7 +30,8 @@ class DirectFilterSums {
   // `item`: of the sets and their parts of kRows.
   __device__ __forceinline__ DirectFilterSums(const DirectParams& p, int item, int entries)
       : first_col_(item % (p.col_blocks / kBlocks) * kBlocks * 8),
-        first_entry_(item / (p.col_blocks / kBlocks) * kRows * 2), entries_(entries),
+        first_entry_(item / (p.col_blocks / kBlocks) * kRows * 2),
+        entries_(entries),
         first_piece_(FirstPiece(p, first_col_)) {}
 
   // Adds the products of an area, of a part of its positions.
@@ -67,8 +68,8 @@ class DirectFilterSums {
     const FilterPlaces places(p, block.channels, !kRuns && p.block_groups > 0);
 #pragma unroll 1
     for (int i = part * 32 + threadIdx.x % 32; i < kResultPlaces; i += p.parts * 32) {
-      const FilterPlace place = i < kRows * 16 ? PlaceOfRow(p, block, origin, places, i)
-                                               : places.OfOut(first_col_ + i - kRows * 16);
+      const FilterPlace place =
+          i < kRows * 16 ? PlaceOfRow(p, block, origin, places, i) : places.OfOut(first_col_ + i - kRows * 16);
       results[i] = {static_cast<int32_t>(place.at), place.group};
     }
   }

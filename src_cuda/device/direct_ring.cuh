@@ -26,9 +26,7 @@ struct Box {
   PixelLayout pixel;
   int32_t extent[kSpatial];
 
-  __device__ __forceinline__ uint32_t Bytes() const {
-    return (extent[0] * extent[1] * extent[2] << pixel.pitch) * 16;
-  }
+  __device__ __forceinline__ uint32_t Bytes() const { return (extent[0] * extent[1] * extent[2] << pixel.pitch) * 16; }
 
   __device__ __forceinline__ void Prefetch() const {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -51,14 +49,13 @@ struct Box {
     const T* first = static_cast<const T*>(tensor) + image * strides.batch + channel;
     for (int32_t row = 0; row < extent[0] * extent[1]; ++row) {
       const int32_t d = at[0] + row / extent[1], h = at[1] + row % extent[1];
-      const bool is_there = channel < channels && static_cast<uint32_t>(d) < size[0] &&
-                            static_cast<uint32_t>(h) < size[1];
+      const bool is_there =
+          channel < channels && static_cast<uint32_t>(d) < size[0] && static_cast<uint32_t>(h) < size[1];
       const T* from = first + d * strides.spatial[0] + h * strides.spatial[1];
       for (int32_t w = threadIdx.x % 32 >> pixel.pitch; w < extent[2]; w += 32 >> pixel.pitch) {
         const int32_t number = row * extent[2] + w;
         ptx::CopyAsync(to + ((number << pixel.pitch) + pixel.Exchange(piece, number)) * 16,
-                       from + (at[2] + w) * strides.spatial[2],
-                       is_there && static_cast<uint32_t>(at[2] + w) < size[2]);
+                       from + (at[2] + w) * strides.spatial[2], is_there && static_cast<uint32_t>(at[2] + w) < size[2]);
       }
     }
 #endif
@@ -93,15 +90,28 @@ struct Box {
 
 __device__ __forceinline__ Box SourceBox(const DirectParams& p) {
   const ConvProblem& q = p.problem;
-  return {p.src_map, p.src_in_rows, p.area.run > 0, p.src, q.src, q.src_size,
-          static_cast<int32_t>(q.groups * q.in_channels), p.src_pixel,
+  return {p.src_map,
+          p.src_in_rows,
+          p.area.run > 0,
+          p.src,
+          q.src,
+          q.src_size,
+          static_cast<int32_t>(q.groups * q.in_channels),
+          p.src_pixel,
           {p.copied[0], p.copied[1], p.copied[2]}};
 }
 
 __device__ __forceinline__ Box GradientBox(const DirectParams& p) {
   const ConvProblem& q = p.problem;
-  return {p.dst_map, p.dst_in_rows, false, p.rhs, q.dst, q.dst_size, static_cast<int32_t>(q.groups * q.out_channels),
-          p.dst_pixel, {1, p.area.rows, p.area.cols}};
+  return {p.dst_map,
+          p.dst_in_rows,
+          false,
+          p.rhs,
+          q.dst,
+          q.dst_size,
+          static_cast<int32_t>(q.groups * q.out_channels),
+          p.dst_pixel,
+          {1, p.area.rows, p.area.cols}};
 }
 
 }  // namespace jaxconv

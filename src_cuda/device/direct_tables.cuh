@@ -106,13 +106,13 @@ __device__ __forceinline__ void CheckRuns(const DirectParams& p, const ResidueCl
   if (!is_run) __trap();
 }
 
-// The plan is of another problem, if a class's taps are not as many rows as a walk has, equal ones, a dilation apart. To
-// be called by whole warps.
+// The plan is of another problem, if a class's taps are not as many rows as a walk has, equal ones, a dilation apart.
+// To be called by whole warps.
 __device__ __forceinline__ void CheckRowsOfTaps(const DirectParams& p, const ResidueClass& residue,
                                                 const BoxOrigin& origin, const FilterSteps& steps, const Walk& walk) {
   const Tap* taps = p.taps + residue.first_tap;
-  bool is_grid = steps.rows >= walk.least_rows() && steps.rows <= walk.rows &&
-                 steps.rows * steps.taps == residue.tap_count;
+  bool is_grid =
+      steps.rows >= walk.least_rows() && steps.rows <= walk.rows && steps.rows * steps.taps == residue.tap_count;
   for (int32_t t = threadIdx.x % 32; t < residue.tap_count; t += 32) {
     const int32_t row = origin.RowOfTaps(p, residue, steps.rows, t / steps.taps);
     const Tap tap = taps[t];
@@ -144,8 +144,7 @@ __device__ __forceinline__ void FillEntries(const DirectParams& p, const Residue
     const Tap tap = p.taps[residue.first_tap + p.by_pieces.Divide(min(i / kRun, count - 1), &piece)];
     const int32_t d = tap.shift[0] - origin.low[0], h = tap.shift[1] - origin.low[1], w = tap.shift[2] - origin.low[2];
     const int32_t pixel = (d * p.area.box[1] + h) * p.area.box[2] + w;
-    entries[i] = ((pixel << p.src_pixel.pitch) +
-                  p.src_pixel.Exchange(piece, pixel + position)) * 16;
+    entries[i] = ((pixel << p.src_pixel.pitch) + p.src_pixel.Exchange(piece, pixel + position)) * 16;
   }
 }
 

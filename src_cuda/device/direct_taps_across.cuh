@@ -90,7 +90,7 @@ class PixelProducts {
 
  private:
   int first_pixel_;
-  int pixels_;  // of the box
+  int pixels_;              // of the box
   uint32_t from_[kPixels];  // bytes
   uint32_t piece_[kSteps];
   float sum_[kPixels][kBlocks][4];
@@ -212,9 +212,8 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTi
     products.Write(p, reinterpret_cast<float*>(stage));
     __syncthreads();
     const AreaEnd end(p, block, block.Place(p, area));
-    WithType<float>(p.out_type, [&](auto type) {
-      StoreTapSums<decltype(type), kThreads>(p, block, end, shared, stage);
-    });
+    WithType<float>(p.out_type,
+                    [&](auto type) { StoreTapSums<decltype(type), kThreads>(p, block, end, shared, stage); });
     ptx::FenceForTma();
     read.Release();
     if (warp == 0) copy();

@@ -78,10 +78,12 @@ class DirectWalk {
  public:
   // To be called when the tables and the filter are in shared memory.
   __device__ __forceinline__ DirectWalk(const DirectParams& p, const DirectBlock& block, const BoxOrigin& origin,
-                                        const FilterSteps& steps, const char* shared, int first_position,
-                                        int first_col)
-      : first_col_(first_col), cols_(block.channels.dst_count - first_col), dilation_(p.row_dilation),
-        is_odd_(threadIdx.x % 2), lacks_row_(steps.rows < kTapRows),
+                                        const FilterSteps& steps, const char* shared, int first_position, int first_col)
+      : first_col_(first_col),
+        cols_(block.channels.dst_count - first_col),
+        dilation_(p.row_dilation),
+        is_odd_(threadIdx.x % 2),
+        lacks_row_(steps.rows < kTapRows),
         row_bytes_((p.row_dilation * p.area.box[2] << p.src_pixel.pitch) * 16),
         half_bytes_(8 * p.position_elements * static_cast<int32_t>(sizeof(T))),
         positions_(reinterpret_cast<const Position*>(shared + p.places.positions) + first_position) {
@@ -142,9 +144,7 @@ class DirectWalk {
     // At a walk's beginning, and at its end, some lags have no row of the destination.
     static_assert(kLags > 1, "a walk ends with steps that do not have the first lag");
     constexpr std::make_integer_sequence<int, kLags - 1> kEdges;
-    [&]<int... kAt>(std::integer_sequence<int, kAt...>) {
-      (step(Lag<0>(), Lag<kAt>(), Lag<0>(), kAt), ...);
-    }(kEdges);
+    [&]<int... kAt>(std::integer_sequence<int, kAt...>) { (step(Lag<0>(), Lag<kAt>(), Lag<0>(), kAt), ...); }(kEdges);
 #pragma unroll 1
     for (int32_t at = kLags - 1; at < walk; ++at) step(Lag<0>(), Lag<kLags - 1>(), Lag<0>(), at);
     [&]<int... kAt>(std::integer_sequence<int, kAt...>) {
@@ -219,8 +219,7 @@ class DirectWalk {
   // next one's: the first multiplication reads them there. What has been multiplied makes room for what comes next, of
   // this step or of the next, but for source rows that no row of taps meets any more: they may be behind the box.
   template <int kFirstLag, int kLastLag, int kNextFirstLag>
-  __device__ __forceinline__ void MultiplyStep(uint32_t row, uint32_t next,
-                                               uint32_t (&source)[kRing][kPositions][4]) {
+  __device__ __forceinline__ void MultiplyStep(uint32_t row, uint32_t next, uint32_t (&source)[kRing][kPositions][4]) {
 #pragma unroll
     for (int r = 0; r < kReads; ++r) {
 #pragma unroll
@@ -334,9 +333,9 @@ class DirectWalk {
   int first_col_;
   int cols_;  // from the first one on
   int32_t dilation_;
-  int32_t is_odd_;  // whether the lane is
-  bool lacks_row_;  // whether the class has one row of taps less than the tile
-  uint32_t row_bytes_;  // from a source row to the next that this walk reads
+  int32_t is_odd_;       // whether the lane is
+  bool lacks_row_;       // whether the class has one row of taps less than the tile
+  uint32_t row_bytes_;   // from a source row to the next that this walk reads
   uint32_t half_bytes_;  // of a source in runs: from a position to the eighth after it
   const Position* positions_;
   int32_t from_[kPositions];  // of the lane's position in each block

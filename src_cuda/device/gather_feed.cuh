@@ -19,8 +19,7 @@ class GatherFeed {
   using SrcPattern = CopyPattern<SrcTile, kTile.threads(), kRun>;
   using RhsPattern = CopyPattern<RhsTile, kTile.threads(), kRun, !RhsTile::kAlongSteps>;
   // A thread's pieces of the filter are of consecutive steps if it lies along the columns: of so many runs.
-  static constexpr int kRhsRuns =
-      !RhsTile::kAlongSteps && RhsPattern::kCount > kRun ? RhsPattern::kCount / kRun : 1;
+  static constexpr int kRhsRuns = !RhsTile::kAlongSteps && RhsPattern::kCount > kRun ? RhsPattern::kCount / kRun : 1;
   static_assert(SrcTile::kAlongSteps && SrcPattern::kFast == kRuns, "a thread copies pieces of one run of a tile");
   static_assert(kRuns < kWindow, "a tile's taps are in two windows at most");
 
@@ -113,8 +112,7 @@ class GatherFeed {
           [&](int i) { return i * RhsPattern::kStride < rhs_limit_[0]; });
     } else {
       CopyPieces<RhsPattern, RhsTile>(
-          rhs, part, parts,
-          [&](int i) { return ptx::AddProduct(rhs_run_[i / kRun], rhs_stride_, i % kRun); },
+          rhs, part, parts, [&](int i) { return ptx::AddProduct(rhs_run_[i / kRun], rhs_stride_, i % kRun); },
           [&](int i) { return rhs_limit_[i / kRun] > 0; });
     }
   }
@@ -168,10 +166,9 @@ class GatherFeed {
 
   __device__ __forceinline__ void FillMask(int window, int row, const Point& point) const {
     const ResidueClass& residue = block_.points.residue;
-    shared_.inside[window % 2][row] =
-        TapsInsideOfRow(point.at[0], point.at[1], point.at[2],
-                        block_.points.taps + residue.first_tap + window * kWindow,
-                        residue.tap_count - window * kWindow, block_.params.src_size);
+    shared_.inside[window % 2][row] = TapsInsideOfRow(point.at[0], point.at[1], point.at[2],
+                                                      block_.points.taps + residue.first_tap + window * kWindow,
+                                                      residue.tap_count - window * kWindow, block_.params.src_size);
   }
 
   // Those of the window that a tile is the first to reach, if it is. The tile before is not in the last but one.

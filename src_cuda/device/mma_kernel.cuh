@@ -96,8 +96,7 @@ __device__ __forceinline__ void StoreRows(const Out* results, const PointTable<k
   for (int i = 0; i < kTile.rows / kDown; ++i) {
     const int row = first_row + i * kDown;
     const int64_t to = rows[row].partner;
-    const auto pack =
-        *reinterpret_cast<const Pack<Out, kVector>*>(results + row * ResultPitch(kTile.cols) + col);
+    const auto pack = *reinterpret_cast<const Pack<Out, kVector>*>(results + row * ResultPitch(kTile.cols) + col);
     if (to >= 0) *reinterpret_cast<Pack<Out, kVector>*>(out + to) = pack;
   }
 }
@@ -135,8 +134,8 @@ __device__ __forceinline__ void MultiplyTiles(Feed& feed, Sums& sums, Stage (&st
   sums.Finish();
 }
 
-// Computes a unit's results, of which the slice's begin at an offset. Returns whether the sums that this thread looks at
-// are finite.
+// Computes a unit's results, of which the slice's begin at an offset. Returns whether the sums that this thread looks
+// at are finite.
 template <typename Parts, MmaTile kTile, bool kMerged, bool kFinite>
 __device__ __forceinline__ bool ComputeUnit(typename Parts::Feed& feed, typename Parts::Shared& shared,
                                             const MmaParams& p, const Unit& unit, int tiles, int64_t slice_offset) {

@@ -88,10 +88,13 @@ struct ClassPointsOf {
   Divider<Index> by_count[kSpatial];
 
   __device__ ClassPointsOf(const ConvProblem& problem, const Tap* taps, const ResidueClass& residue, bool reduce)
-      : problem(problem), taps(taps), residue(residue), reduce(reduce),
+      : problem(problem),
+        taps(taps),
+        residue(residue),
+        reduce(reduce),
         by_channels(static_cast<Index>(problem.in_channels)),
-        by_count{Divider<Index>(residue.count[0]), Divider<Index>(residue.count[1]),
-                 Divider<Index>(residue.count[2])} {}
+        by_count{Divider<Index>(residue.count[0]), Divider<Index>(residue.count[1]), Divider<Index>(residue.count[2])} {
+  }
 
   __device__ int64_t positions() const { return Positions(problem, residue); }
   __device__ int64_t channel_taps() const { return problem.in_channels * residue.tap_count; }

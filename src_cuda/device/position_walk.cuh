@@ -11,10 +11,10 @@ namespace jaxconv {
 // are in units of so many elements.
 struct WalkStride {
   struct alignas(16) Digit {  // of a position's number, for a spatial dimension
-    int32_t end;      // of the source coordinate: there it begins again, and the next digit is one more
-    int32_t src;      // what that adds to the offsets
+    int32_t end;              // of the source coordinate: there it begins again, and the next digit is one more
+    int32_t src;              // what that adds to the offsets
     int32_t partner;
-    int32_t at;       // added at each step
+    int32_t at;  // added at each step
   };
   Digit digits[kSpatial];
   int32_t src;  // added at each step

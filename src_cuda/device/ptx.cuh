@@ -98,9 +98,7 @@ __device__ __forceinline__ void LoadTwoMatrices(uint32_t& first, uint32_t& secon
                  : "=r"(first), "=r"(second)
                  : "r"(address));
   } else {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(first), "=r"(second)
-                 : "r"(address));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(first), "=r"(second) : "r"(address));
   }
 }
 
@@ -138,8 +136,8 @@ __device__ __forceinline__ uint32_t RoundToTf32(float x) {
   return rounded;
 }
 
-// The same, but never an infinity for a finite number: one that is too large becomes the largest tf32 number. That takes
-// more instructions.
+// The same, but never an infinity for a finite number: one that is too large becomes the largest tf32 number. That
+// takes more instructions.
 __device__ __forceinline__ uint32_t RoundToFiniteTf32(float x) {
   constexpr uint32_t kTf32Bits = 0xffffe000;
   const uint32_t rounded = RoundToTf32(x);
@@ -153,14 +151,14 @@ template <typename T>
 __device__ __forceinline__ void MultiplyAdd(float (&sum)[4], const float (&before)[4], const uint32_t (&a)[4],
                                             uint32_t b0, uint32_t b1);
 
-#define JAXCONV_MULTIPLY_ADD(T, SHAPE)                                                                                \
-  template <>                                                                                                         \
-  __device__ __forceinline__ void MultiplyAdd<T>(float (&sum)[4], const float (&before)[4], const uint32_t (&a)[4],   \
-                                                 uint32_t b0, uint32_t b1) {                                          \
-    asm("mma.sync.aligned." SHAPE " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"              \
-        : "=f"(sum[0]), "=f"(sum[1]), "=f"(sum[2]), "=f"(sum[3])                                                      \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(before[0]), "f"(before[1]),               \
-          "f"(before[2]), "f"(before[3]));                                                                            \
+#define JAXCONV_MULTIPLY_ADD(T, SHAPE)                                                                              \
+  template <>                                                                                                       \
+  __device__ __forceinline__ void MultiplyAdd<T>(float (&sum)[4], const float (&before)[4], const uint32_t (&a)[4], \
+                                                 uint32_t b0, uint32_t b1) {                                        \
+    asm("mma.sync.aligned." SHAPE " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"            \
+        : "=f"(sum[0]), "=f"(sum[1]), "=f"(sum[2]), "=f"(sum[3])                                                    \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(before[0]), "f"(before[1]),             \
+          "f"(before[2]), "f"(before[3]));                                                                          \
   }
 JAXCONV_MULTIPLY_ADD(__nv_bfloat16, "m16n8k16.row.col.f32.bf16.bf16.f32")
 JAXCONV_MULTIPLY_ADD(__half, "m16n8k16.row.col.f32.f16.f16.f32")
@@ -177,12 +175,12 @@ __device__ __forceinline__ void MultiplyAdd(float (&sum)[4], const uint32_t (&a)
 template <typename T>
 __device__ __forceinline__ void MultiplyAddHalf(float (&sum)[4], const uint32_t (&a)[4], uint32_t b);
 
-#define JAXCONV_MULTIPLY_ADD_HALF(T, SHAPE)                                                                           \
-  template <>                                                                                                         \
-  __device__ __forceinline__ void MultiplyAddHalf<T>(float (&sum)[4], const uint32_t (&a)[4], uint32_t b) {           \
-    asm("mma.sync.aligned." SHAPE " {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"                              \
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                                      \
-        : "r"(a[0]), "r"(a[1]), "r"(b));                                                                              \
+#define JAXCONV_MULTIPLY_ADD_HALF(T, SHAPE)                                                                 \
+  template <>                                                                                               \
+  __device__ __forceinline__ void MultiplyAddHalf<T>(float (&sum)[4], const uint32_t (&a)[4], uint32_t b) { \
+    asm("mma.sync.aligned." SHAPE " {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"                    \
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                            \
+        : "r"(a[0]), "r"(a[1]), "r"(b));                                                                    \
   }
 JAXCONV_MULTIPLY_ADD_HALF(__nv_bfloat16, "m16n8k8.row.col.f32.bf16.bf16.f32")
 JAXCONV_MULTIPLY_ADD_HALF(__half, "m16n8k8.row.col.f32.f16.f16.f32")

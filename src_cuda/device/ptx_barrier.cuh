@@ -26,13 +26,15 @@ __device__ __forceinline__ void Wait(uint32_t barrier, uint32_t parity) {
   uint32_t done = 0;
   while (!done) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-        : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
 #else
-    asm volatile(
-        "{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-        : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
 #endif
   }
 }
@@ -58,8 +60,8 @@ __device__ __forceinline__ void CopyBoxByTma(uint32_t to, const CUtensorMap& map
                                              int32_t w, int32_t h, int32_t d, int32_t image) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, "
-      "%7}], [%2];" ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(channel), "r"(w), "r"(h),
-      "r"(d), "r"(image)
+      "%7}], [%2];" ::"r"(to),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(channel), "r"(w), "r"(h), "r"(d), "r"(image)
       : "memory");
 }
 

@@ -12,19 +12,19 @@ namespace jaxconv::ptx {
 
 // Makes barriers that this thread has set up known to the cluster, and to TMA.
 __device__ __forceinline__ void FenceBarriers() {
-  JAXCONV_HOPPER_ASM("fence.mbarrier_init.release.cluster;" ::: "memory");
+  JAXCONV_HOPPER_ASM("fence.mbarrier_init.release.cluster;" :: : "memory");
 }
 
 // Waits for all threads of the cluster; of memory it says nothing.
 __device__ __forceinline__ void SyncCluster() {
-  JAXCONV_HOPPER_ASM("barrier.cluster.arrive.relaxed; barrier.cluster.wait;" ::: "memory");
+  JAXCONV_HOPPER_ASM("barrier.cluster.arrive.relaxed; barrier.cluster.wait;" :: : "memory");
 }
 
 // The same in two, between which a thread may do other things.
 __device__ __forceinline__ void ArriveInCluster() {
-  JAXCONV_HOPPER_ASM("barrier.cluster.arrive.relaxed;" ::: "memory");
+  JAXCONV_HOPPER_ASM("barrier.cluster.arrive.relaxed;" :: : "memory");
 }
-__device__ __forceinline__ void WaitForCluster() { JAXCONV_HOPPER_ASM("barrier.cluster.wait;" ::: "memory"); }
+__device__ __forceinline__ void WaitForCluster() { JAXCONV_HOPPER_ASM("barrier.cluster.wait;" :: : "memory"); }
 
 // The block's place in its cluster, and the cluster's along the grid's first dimension.
 __device__ __forceinline__ uint32_t RankInCluster() {
@@ -50,16 +50,15 @@ __device__ __forceinline__ uint32_t InBlock(uint32_t address, uint32_t block) {
 __device__ __forceinline__ void SendFour(uint32_t to, const float (&four)[4], uint32_t barrier) {
   JAXCONV_HOPPER_ASM(
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
-      "f"(four[0]), "f"(four[1]), "f"(four[2]), "f"(four[3]), "r"(barrier)
-      : "memory");
+      "f"(four[0]), "f"(four[1]), "f"(four[2]), "f"(four[3]), "r"(barrier) : "memory");
 }
 
 // Writes a number there, and arrives at the barrier when it is there.
 __device__ __forceinline__ void SendOne(uint32_t to, uint32_t one, uint32_t barrier) {
   JAXCONV_HOPPER_ASM(
       "mbarrier.arrive.expect_tx.shared::cluster.b64 _, [%2], 4; "
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(one), "r"(barrier)
-      : "memory");
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to),
+      "r"(one), "r"(barrier) : "memory");
 }
 
 // Waits for the end of the barrier's first phase, and for what blocks of the cluster wrote before it.
@@ -77,8 +76,8 @@ __device__ __forceinline__ void WaitForSent(uint32_t barrier) {
 __device__ __forceinline__ void ArriveAt(uint32_t barrier, uint32_t block) {
   JAXCONV_HOPPER_ASM(
       "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
-      "mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(barrier), "r"(block)
-      : "memory");
+      "mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(barrier),
+      "r"(block) : "memory");
 }
 
 // Copies a box of one of some matrices, as the taps of a filter; if kToAll, to the blocks of the cluster that the mask
@@ -90,14 +89,13 @@ __device__ __forceinline__ void CopyMatrix(uint32_t to, const CUtensorMap& map, 
   if constexpr (kToAll) {
     JAXCONV_HOPPER_ASM(
         "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-        "[%1, {%3, %4, %5}], [%2], %6;" ::"r"(to), "l"(address), "r"(barrier), "r"(fast), "r"(slow), "r"(matrix),
-        "h"(blocks)
-        : "memory");
+        "[%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+        "l"(address), "r"(barrier), "r"(fast), "r"(slow), "r"(matrix), "h"(blocks) : "memory");
   } else {
     JAXCONV_HOPPER_ASM(
         "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
-        "[%2];" ::"r"(to), "l"(address), "r"(barrier), "r"(fast), "r"(slow), "r"(matrix)
-        : "memory");
+        "[%2];" ::"r"(to),
+        "l"(address), "r"(barrier), "r"(fast), "r"(slow), "r"(matrix) : "memory");
   }
 }
 
@@ -120,16 +118,15 @@ __device__ __forceinline__ void CopyPixels(int rank, uint32_t to, const CUtensor
                                            uint16_t blocks) {
   [[maybe_unused]] const auto address = reinterpret_cast<uint64_t>(&map);
 #define JAXCONV_COPY_PIXELS "d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
-#define JAXCONV_COPY_PIXELS_OF(RANK, AT, OFFSETS, BLOCKS, ...)                                                       \
-  if constexpr (kToAll) {                                                                                            \
-    JAXCONV_HOPPER_ASM("cp.async.bulk.tensor." RANK JAXCONV_COPY_PIXELS ".multicast::cluster [%0], [%1, {" AT        \
-                       "}], [%2], {" OFFSETS "}, " BLOCKS ";" ::"r"(to), "l"(address), "r"(barrier), "r"(channel),  \
-                       __VA_ARGS__, "h"(blocks)                                                                      \
-                       : "memory");                                                                                  \
-  } else {                                                                                                           \
-    JAXCONV_HOPPER_ASM("cp.async.bulk.tensor." RANK JAXCONV_COPY_PIXELS " [%0], [%1, {" AT "}], [%2], {" OFFSETS     \
-                       "};" ::"r"(to), "l"(address), "r"(barrier), "r"(channel), __VA_ARGS__                         \
-                       : "memory");                                                                                  \
+#define JAXCONV_COPY_PIXELS_OF(RANK, AT, OFFSETS, BLOCKS, ...)                                                   \
+  if constexpr (kToAll) {                                                                                        \
+    JAXCONV_HOPPER_ASM("cp.async.bulk.tensor." RANK JAXCONV_COPY_PIXELS ".multicast::cluster [%0], [%1, {" AT    \
+                       "}], [%2], {" OFFSETS "}, " BLOCKS ";" ::"r"(to),                                         \
+                       "l"(address), "r"(barrier), "r"(channel), __VA_ARGS__, "h"(blocks) : "memory");           \
+  } else {                                                                                                       \
+    JAXCONV_HOPPER_ASM("cp.async.bulk.tensor." RANK JAXCONV_COPY_PIXELS " [%0], [%1, {" AT "}], [%2], {" OFFSETS \
+                       "};" ::"r"(to),                                                                           \
+                       "l"(address), "r"(barrier), "r"(channel), __VA_ARGS__ : "memory");                        \
   }
   if (rank == 2) {
     CopyMatrix<kToAll>(to, map, barrier, channel, at.w, 0, blocks);
@@ -151,21 +148,18 @@ __device__ __forceinline__ void StorePixels(int rank, const CUtensorMap& map, ui
   [[maybe_unused]] const auto address = reinterpret_cast<uint64_t>(&map);
 #define JAXCONV_STORE_PIXELS "d.global.shared::cta.im2col_no_offs.bulk_group [%0, "
   if (rank == 2) {
-    JAXCONV_HOPPER_ASM("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, 0}], [%1];" ::"l"(
-                           address), "r"(from), "r"(channel), "r"(at.w)
-                       : "memory");
+    JAXCONV_HOPPER_ASM(
+        "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, 0}], [%1];" ::"l"(address), "r"(from),
+        "r"(channel), "r"(at.w) : "memory");
   } else if (rank == 3) {
     JAXCONV_HOPPER_ASM("cp.async.bulk.tensor.3" JAXCONV_STORE_PIXELS "{%2, %3, %4}], [%1];" ::"l"(address), "r"(from),
-                       "r"(channel), "r"(at.w), "r"(at.image)
-                       : "memory");
+                       "r"(channel), "r"(at.w), "r"(at.image) : "memory");
   } else if (rank == 4) {
     JAXCONV_HOPPER_ASM("cp.async.bulk.tensor.4" JAXCONV_STORE_PIXELS "{%2, %3, %4, %5}], [%1];" ::"l"(address),
-                       "r"(from), "r"(channel), "r"(at.w), "r"(at.h), "r"(at.image)
-                       : "memory");
+                       "r"(from), "r"(channel), "r"(at.w), "r"(at.h), "r"(at.image) : "memory");
   } else {
     JAXCONV_HOPPER_ASM("cp.async.bulk.tensor.5" JAXCONV_STORE_PIXELS "{%2, %3, %4, %5, %6}], [%1];" ::"l"(address),
-                       "r"(from), "r"(channel), "r"(at.w), "r"(at.h), "r"(at.d), "r"(at.image)
-                       : "memory");
+                       "r"(from), "r"(channel), "r"(at.w), "r"(at.h), "r"(at.d), "r"(at.image) : "memory");
   }
 #undef JAXCONV_STORE_PIXELS
 }
@@ -175,11 +169,10 @@ __device__ __forceinline__ void StoreBox(const CUtensorMap& map, uint32_t from, 
   [[maybe_unused]] const auto address = reinterpret_cast<uint64_t>(&map);
   JAXCONV_HOPPER_ASM(
       "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(address),
-      "r"(from), "r"(channel), "r"(at.w), "r"(at.h), "r"(at.d), "r"(at.image)
-      : "memory");
+      "r"(from), "r"(channel), "r"(at.w), "r"(at.h), "r"(at.d), "r"(at.image) : "memory");
 }
 
-__device__ __forceinline__ void CommitStores() { JAXCONV_HOPPER_ASM("cp.async.bulk.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void CommitStores() { JAXCONV_HOPPER_ASM("cp.async.bulk.commit_group;" :: : "memory"); }
 
 // Waits until at most kPending groups of this thread's stores still read shared memory.
 template <int kPending>
@@ -192,13 +185,11 @@ __device__ __forceinline__ void WaitForStores() {
 template <bool kTranspose>
 __device__ __forceinline__ void StoreMatrices(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   if constexpr (kTranspose) {
-    JAXCONV_HOPPER_ASM("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-                       "r"(a), "r"(b), "r"(c), "r"(d)
-                       : "memory");
+    JAXCONV_HOPPER_ASM("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a),
+                       "r"(b), "r"(c), "r"(d) : "memory");
   } else {
     JAXCONV_HOPPER_ASM("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a),
-                       "r"(b), "r"(c), "r"(d)
-                       : "memory");
+                       "r"(b), "r"(c), "r"(d) : "memory");
   }
 }
 

@@ -75,9 +75,7 @@ class ReduceFeed {
   }
 
   // After that barrier.
-  __device__ __forceinline__ void Start(int tile) {
-    src_ = source_ + block_.rows[SrcPattern::Fast()].src;
-  }
+  __device__ __forceinline__ void Start(int tile) { src_ = source_ + block_.rows[SrcPattern::Fast()].src; }
 
   // Prepares the steps of the next tile, before the barrier after which it is copied.
   __device__ __forceinline__ void Prepare(int tile) {

@@ -16,7 +16,7 @@ struct SharedTile {
   static constexpr int kLines = kTileLines;
   static constexpr int kDepth = kTileDepth;
   static constexpr bool kAlongSteps = kTileAlongSteps;
-  static constexpr int kPiece = 16 / sizeof(T);  // elements
+  static constexpr int kPiece = 16 / sizeof(T);                   // elements
   static constexpr bool kWords = !kAlongSteps && sizeof(T) == 4;  // ldmatrix transposes 16-bit elements alone
   static constexpr int kFastBytes = (kAlongSteps ? kDepth : kLines) * sizeof(T);
   static constexpr int kRowBytes = kWords || kFastBytes < 128 ? kFastBytes : 128;
@@ -68,8 +68,8 @@ class Fragments {
     }
   }
 
-  // The line of 16 that lane group g has first or second. Words of the source are read in pairs of neighbours, which are
-  // neighbouring registers of a multiplication.
+  // The line of 16 that lane group g has first or second. Words of the source are read in pairs of neighbours, which
+  // are neighbouring registers of a multiplication.
   static __device__ __forceinline__ int Line(int half, int g) { return kPairs ? 2 * g + half : half * 8 + g; }
 
   // The block-th 16 lines of the warp, the k-th steps. Swizzling is by exclusive or, and so is what is added to an

@@ -56,7 +56,11 @@ template <typename Acc, typename Pattern>
 class SourceLoader {
  public:
   __device__ SourceLoader(const void* base, DType type, const uint32_t (&size)[kSpatial], const Point* rows)
-      : base_(base), type_(type), size_(size), row_(rows + Pattern::Line()), step_(Pattern::Step()),
+      : base_(base),
+        type_(type),
+        size_(size),
+        row_(rows + Pattern::Line()),
+        step_(Pattern::Step()),
         place_(Pattern::Step() * Pattern::kPitch + Pattern::Line()) {}
 
   __device__ __forceinline__ void Load(const Point* steps) {
@@ -96,7 +100,10 @@ class PartnerLoader {
  public:
   __device__ PartnerLoader(const void* base, DType type, int64_t origin, int64_t first_col, int64_t cols,
                            int64_t col_stride)
-      : base_(base), type_(type), col_stride_(col_stride), step_(Pattern::Step()),
+      : base_(base),
+        type_(type),
+        col_stride_(col_stride),
+        step_(Pattern::Step()),
         place_(Pattern::Step() * Pattern::kPitch + Pattern::Line()) {
     const int64_t col = first_col + Pattern::Line();
     offset_ = origin + col * col_stride;

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "device/store_pairs.cuh"
 #include "device/ptx_hopper.cuh"
 #include "device/shared_tile.cuh"
+#include "device/store_pairs.cuh"
 
 namespace jaxconv {
 
@@ -21,13 +21,15 @@ struct MatrixDescriptor {
   // From a line of a tile on. The address has 14 bits, of 16 bytes.
   static __device__ __forceinline__ uint64_t At(uint32_t tile, int line) {
     return kLayout | (tile + (Tile::kAlongSteps ? line * Tile::kRowBytes
-                                                : line * 2 / Tile::kRowBytes * static_cast<int>(kColumnsApart))) >> 4;
+                                                : line * 2 / Tile::kRowBytes * static_cast<int>(kColumnsApart))) >>
+                         4;
   }
 
   // What is added to it for as many lines, and for the k-th multiplication's steps.
   static constexpr uint64_t Further(int lines, int k) {
     return (Tile::kAlongSteps ? lines * Tile::kRowBytes + k * 32
-                              : lines * 2 / Tile::kRowBytes * kColumnsApart + k * 16 * Tile::kRowBytes) / 16;
+                              : lines * 2 / Tile::kRowBytes * kColumnsApart + k * 16 * Tile::kRowBytes) /
+           16;
   }
 };
 

@@ -139,8 +139,12 @@ class WgmmaBoxCopies {
   using Stages = WgmmaBoxStages<T, kTile, kAlongSteps>;
 
   __device__ WgmmaBoxCopies(const WgmmaParams& p, const Stages& stages, uint32_t barriers, int copier)
-      : params_(p), rows_(p), stages_(stages), boxes_(Stages::BoxRing(p, barriers)),
-        filter_(barriers + Stages::kBoxBarriers * 8), copies_boxes_(copier == 0),
+      : params_(p),
+        rows_(p),
+        stages_(stages),
+        boxes_(Stages::BoxRing(p, barriers)),
+        filter_(barriers + Stages::kBoxBarriers * 8),
+        copies_boxes_(copier == 0),
         copies_filter_(copier == Stages::kCopiers - 1) {}
 
   __device__ __forceinline__ void Find(const WgmmaWork&) {}  // its taps are in shared memory
@@ -195,8 +199,11 @@ class WgmmaBoxProducts : public WgmmaSums<T, kTile, kAlongSteps> {
   using Stages = WgmmaBoxStages<T, kTile, kAlongSteps>;
 
   __device__ WgmmaBoxProducts(const WgmmaParams& p, const Stages& stages, uint32_t barriers)
-      : params_(p), stages_(stages), boxes_(Stages::BoxRing(p, barriers)),
-        filter_(barriers + Stages::kBoxBarriers * 8), first_unit_(this->FirstRow() / kUnitRows),
+      : params_(p),
+        stages_(stages),
+        boxes_(Stages::BoxRing(p, barriers)),
+        filter_(barriers + Stages::kBoxBarriers * 8),
+        first_unit_(this->FirstRow() / kUnitRows),
         layout_(Unit::Layout(p.unit_rows == 1 ? 8 : p.box_cols)) {}
 
   // The sums of a work; calls last() while the last boxes' are multiplied. Boxes are released at the end of their

@@ -108,8 +108,11 @@ template <WgmmaTile kTile>
 class WgmmaDealer {
  public:
   __device__ WgmmaDealer(const WgmmaParams& p, WgmmaDealt<kTile>& dealt)
-      : params_(p), dealt_(dealt), ring_(ptx::SharedAddress(dealt.index_barriers)),
-        clusters_(gridDim.x / kTile.cluster()), index_(First()) {}
+      : params_(p),
+        dealt_(dealt),
+        ring_(ptx::SharedAddress(dealt.index_barriers)),
+        clusters_(gridDim.x / kTile.cluster()),
+        index_(First()) {}
 
   static __device__ __forceinline__ uint32_t First() { return blockIdx.x / kTile.cluster(); }
 

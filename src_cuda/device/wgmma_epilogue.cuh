@@ -86,7 +86,7 @@ class WgmmaEpilogue {
   static __device__ __forceinline__ void Round(const Sums& sums, int piece, typename Stores::Piece& to) {
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
-      const float(&four)[4] = sums.At(piece / kOfBlock)[piece % kOfBlock * kBlocks + block];
+      const float (&four)[4] = sums.At(piece / kOfBlock)[piece % kOfBlock * kBlocks + block];
       to[block][0] = RoundPair<T>(four[0], four[1]), to[block][1] = RoundPair<T>(four[2], four[3]);
     }
   }

@@ -53,8 +53,12 @@ class WgmmaCopies {
   };
 
   __device__ WgmmaCopies(const WgmmaParams& p, const Stages& stages, uint32_t barriers, int first_stage = 0)
-      : params_(p), rows_(p), by_chunks_(p.chunks, p.chunk_reciprocal), stages_(ptx::SharedAddress(&stages)),
-        ring_(barriers, first_stage), rank_(blockIdx.x % kTile.cluster()) {}
+      : params_(p),
+        rows_(p),
+        by_chunks_(p.chunks, p.chunk_reciprocal),
+        stages_(ptx::SharedAddress(&stages)),
+        ring_(barriers, first_stage),
+        rank_(blockIdx.x % kTile.cluster()) {}
 
   // Finds out where a work's first step is.
   __device__ __forceinline__ void Find(const WgmmaWork& work) {
@@ -159,7 +163,8 @@ class WgmmaProducts : public WgmmaSums<T, kTile, kAlongSteps> {
 
   __device__ WgmmaProducts(const WgmmaParams& p, const Stages& stages, uint32_t barriers)
       : channels_(p.chunks > 1 ? kChunk : static_cast<int32_t>(p.problem.in_channels)),
-        stages_(ptx::SharedAddress(&stages) & this->kOfBlock), ring_(barriers) {}
+        stages_(ptx::SharedAddress(&stages) & this->kOfBlock),
+        ring_(barriers) {}
 
   // The sums of a work; calls last() while the last step's are multiplied. Of the only chunk, what has no channels is
   // left out.

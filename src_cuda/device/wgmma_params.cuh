@@ -19,9 +19,9 @@ constexpr int WgmmaThreads(const WgmmaTile& tile) {
   return 32 * WgmmaReaders(tile) + (tile.resident == 1 ? 128 : tile.slices > 0 ? 32 : 64);
 }
 inline constexpr int kMostWgmmaClasses = 8, kMostWgmmaStep = 8;
-inline constexpr int kChunk = 64;        // channels of one tap, a tile's steps: rows of 128 bytes, as TMA swizzles them
-inline constexpr int kResultRows = 16;   // that are stored at once: a warp's of a block of 64
-inline constexpr int kUnitRows = 64;     // of a tile of boxes: positions of one box of pixels
+inline constexpr int kChunk = 64;       // channels of one tap, a tile's steps: rows of 128 bytes, as TMA swizzles them
+inline constexpr int kResultRows = 16;  // that are stored at once: a warp's of a block of 64
+inline constexpr int kUnitRows = 64;    // of a tile of boxes: positions of one box of pixels
 inline constexpr int kMostBoxPixels = 104, kMostBoxTaps = 127;
 
 // Of tiles of boxes, a unit's, in shared memory: all stages'.
@@ -53,10 +53,10 @@ struct WgmmaParams {
   uint32_t chunk_reciprocal;
   uint32_t row_cluster_reciprocal, col_cluster_reciprocal;
   int32_t split;
-  int32_t class_taps;    // of the only residue class; 0 of several
-  int32_t live_classes;  // those that have positions, the first ones of the table
+  int32_t class_taps;     // of the only residue class; 0 of several
+  int32_t live_classes;   // those that have positions, the first ones of the table
   int32_t empty_classes;  // of these, those without taps whose zeros are stored beside other classes' works
-  int32_t row_clusters;  // of a class's tiles
+  int32_t row_clusters;   // of a class's tiles
   int32_t col_clusters;
   uint32_t class_works;  // of clusters, of a class
   uint32_t works;        // of all
@@ -67,7 +67,7 @@ struct WgmmaParams {
   // shared out beforehand.
   uint32_t* asked_for;
   ConvProblem problem;
-  void* out;  // where there are no maps of it: the result, or the slices of a split reduction
+  void* out;               // where there are no maps of it: the result, or the slices of a split reduction
   int64_t slice_elements;  // from a slice's results to the next one's; 0 where blocks add them
   DType out_type;
   bool has_out_maps;
@@ -85,7 +85,8 @@ class RowPlaces {
       : by_count_{{p.counts[0], p.count_reciprocals[0]},
                   {p.counts[1], p.count_reciprocals[1]},
                   {p.counts[2], p.count_reciprocals[2]}},
-        unit_rows_(p.unit_rows), unit_cols_(p.unit_cols) {}
+        unit_rows_(p.unit_rows),
+        unit_cols_(p.unit_cols) {}
 
   // The last is of as many images as there are rows.
   __device__ __forceinline__ ptx::PixelPlace At(int32_t row) const {

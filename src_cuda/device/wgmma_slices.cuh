@@ -28,7 +28,9 @@ class SliceSums {
   static constexpr int kBytes = kTile.rows * kTile.cols * 4;  // of shared memory: a part of the tile, of each slice
 
   __device__ SliceSums(const WgmmaParams& p, uint32_t sums, uint32_t barrier)
-      : sums_(sums + threadIdx.x * 16), barrier_(barrier), slice_(ptx::RankInCluster()),
+      : sums_(sums + threadIdx.x * 16),
+        barrier_(barrier),
+        slice_(ptx::RankInCluster()),
         share_(kRowPieces / static_cast<uint32_t>(p.split)) {}
 
   // To be called by one thread, before any block sends.

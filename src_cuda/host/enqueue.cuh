@@ -32,8 +32,7 @@ inline cudaError_t AllowShared(const void* function, size_t shared_bytes) {
     return status;
   }
   const int most = limit - static_cast<int>(attributes.sharedSizeBytes);
-  if (const cudaError_t status =
-          cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most)) {
+  if (const cudaError_t status = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most)) {
     return status;
   }
   allowed.insert({device, function});

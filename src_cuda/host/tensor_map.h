@@ -12,8 +12,8 @@
 namespace jaxconv {
 
 // Describes an activation and a box of it to TMA. The pixels of a box's row are taken for one if they are neighbours
-// and have but eight channels, `in_rows`, or are read in runs, where the box's extent is of pieces of a row. False where
-// the driver refuses, or is too old.
+// and have but eight channels, `in_rows`, or are read in runs, where the box's extent is of pieces of a row. False
+// where the driver refuses, or is too old.
 inline bool EncodeMap(CUtensorMap* map, bool* in_rows, const void* tensor, DType type, const TensorStrides& s,
                       const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, const PixelLayout& pixel,
                       const int32_t (&extent)[kSpatial], bool is_runs) {

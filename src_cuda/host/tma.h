@@ -40,10 +40,9 @@ inline bool EncodeActivation(CUtensorMap* map, const void* tensor, DType type, c
   const auto size_of = [](int64_t size) { return static_cast<cuuint64_t>(size); };
   // Strides of dimensions that there are none of may be anything that is valid.
   const auto bytes = [&](int64_t stride) { return size_of(std::max(stride, channels * as_one)) * 2; };
-  const cuuint64_t sizes[] = {size_of(channels * as_one), size_of(size[2] / as_one), size_of(size[1]),
-                              size_of(size[0]), size_of(batch)};
-  const cuuint64_t strides[] = {bytes(s.spatial[2] * as_one), bytes(s.spatial[1]), bytes(s.spatial[0]),
-                                bytes(s.batch)};
+  const cuuint64_t sizes[] = {size_of(channels * as_one), size_of(size[2] / as_one), size_of(size[1]), size_of(size[0]),
+                              size_of(batch)};
+  const cuuint64_t strides[] = {bytes(s.spatial[2] * as_one), bytes(s.spatial[1]), bytes(s.spatial[0]), bytes(s.batch)};
   return encode(map, MapType(type), 5, const_cast<void*>(tensor), sizes, strides, box, steps,
                 CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;

@@ -96,9 +96,7 @@ void SetChannels(DirectParams& d, const DirectTile& tile, Pass pass) {
 }
 
 // Of a gather: the warps that share out an area's positions.
-int WarpsDown(const DirectParams& d, const DirectTile& tile) {
-  return tile.warps / (d.col_blocks / tile.col_blocks());
-}
+int WarpsDown(const DirectParams& d, const DirectTile& tile) { return tile.warps / (d.col_blocks / tile.col_blocks()); }
 
 // Of a reduce: sets of output channels by parts of the entries.
 int Items(const DirectParams& d, const DirectTile& tile) {
@@ -308,8 +306,8 @@ size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
 // A gather's blocks stay as long as there are areas.
 int32_t GatherWorkers(const DirectParams& d, const DirectTile& tile) {
   const ConvProblem& p = d.problem;
-  const int64_t areas = p.batch * p.dst_size[0] * CeilDiv(p.dst_size[1], d.area.rows) *
-                        CeilDiv(p.dst_size[2], d.area.cols);
+  const int64_t areas =
+      p.batch * p.dst_size[0] * CeilDiv(p.dst_size[1], d.area.rows) * CeilDiv(p.dst_size[2], d.area.cols);
   return Workers(d.places.end, tile.gather_blocks(), static_cast<int64_t>(d.channel_blocks) * p.class_count, areas);
 }
 

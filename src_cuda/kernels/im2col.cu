@@ -207,8 +207,7 @@ __global__ void __launch_bounds__(kIm2colTiles[kTileIndex].threads(),
   }
   StepRange all{0, points.steps()};
   if (kReduce) {
-    all = {min(max(-class_begin, int64_t{0}), all.end),
-           min(max(p.columns.rows - class_begin, int64_t{0}), all.end)};
+    all = {min(max(-class_begin, int64_t{0}), all.end), min(max(p.columns.rows - class_begin, int64_t{0}), all.end)};
   }
   if (p.accumulate && all.begin == all.end) return;
   const StepRange mine = all.Slice(slice, p.split, kTile.depth);
@@ -234,8 +233,9 @@ __global__ void __launch_bounds__(kIm2colTiles[kTileIndex].threads(),
   const DType src_type = p.problem.src_type;
   const int64_t line_stride = kReduce ? 1 : p.columns.pitch;
   const int64_t step_stride = kReduce ? p.columns.pitch : 1;
-  const int64_t origin = group * p.columns.width + (kReduce ? class_begin * p.columns.pitch + first_row
-                                                           : static_cast<int64_t>(row_tile) * kTile.rows * line_stride);
+  const int64_t origin =
+      group * p.columns.width +
+      (kReduce ? class_begin * p.columns.pitch + first_row : static_cast<int64_t>(row_tile) * kTile.rows * line_stride);
   const int64_t rhs_origin = group * p.rhs_group_stride + first_col * p.rhs_col_stride;
   const int tiles = mine.Tiles(kTile.depth);
 #pragma unroll 1

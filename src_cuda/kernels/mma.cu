@@ -89,9 +89,7 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
 }
 
 // The tile that runs on this device.
-int TileHere(const Plan& plan) {
-  return DeviceHasWgmma() ? plan.tile : WithoutWgmma(plan.tile);
-}
+int TileHere(const Plan& plan) { return DeviceHasWgmma() ? plan.tile : WithoutWgmma(plan.tile); }
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
   const CompiledMma compiled = Find(p, pass, TileHere(plan));

@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kSimtTiles[kTileIndex].threads(), MinBlocks<Ac
   const DType out_type = kMixed ? p.out_type : NativeType<Acc>();
   const int64_t first_col = static_cast<int64_t>(work.col_tile) * kTile.cols;
   SourceLoader<Acc, TilePattern<kTile.rows, kTile.depth, kThreads, kSrcAccess>> src(p.src, src_type, p.src_size,
-                                                                                   shared.rows);
+                                                                                    shared.rows);
   PartnerLoader<Acc, TilePattern<kTile.cols, kTile.depth, kThreads, kRhsAccess>> rhs(
       p.rhs, rhs_type, work.group * p.rhs_group_stride, first_col, p.cols, p.rhs_col_stride);
 

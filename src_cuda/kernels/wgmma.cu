@@ -146,9 +146,7 @@ const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   return kMma.why_not(p, pass, WithoutWgmma(plan));
 }
 
-size_t ScratchBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
-  return SplitBytes(p, pass, Stored(plan));
-}
+size_t ScratchBytes(const ConvProblem& p, Pass pass, const Plan& plan) { return SplitBytes(p, pass, Stored(plan)); }
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
   const size_t without = kMma.shared_bytes(p, pass, WithoutWgmma(plan));
@@ -252,8 +250,8 @@ uint32_t* CounterOf(CallSlot& slot, cudaStream_t stream) {
 }
 
 // As many clusters as the device holds, or as there are works; or one for each tile, if it has the tile's slices.
-cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& tile, WgmmaParams& params,
-                            CallSlot& slot, cudaStream_t stream) {
+cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& tile, WgmmaParams& params, CallSlot& slot,
+                            cudaStream_t stream) {
   const uint32_t cluster = tile.slices > 0 ? params.split : tile.cluster();
   const auto function = reinterpret_cast<const void*>(kernel.function);
   if (const cudaError_t status = AllowShared(function, kernel.shared_bytes)) return status;
@@ -286,8 +284,8 @@ cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) 
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
   const bool is_matrix = plan.im2col().rank == 2 && !kWgmmaTiles[plan.tile].boxed;
   const ConvProblem seen = is_matrix ? AsMatrix(p) : p;
-  const ConvCall call_seen{seen, call.pass, call.taps, call.classes, call.src, call.rhs, call.result, call.scratch,
-                           call.slot};
+  const ConvCall call_seen{seen,     call.pass,   call.taps,    call.classes, call.src,
+                           call.rhs, call.result, call.scratch, call.slot};
   WgmmaParams params = MakeParams(call_seen, plan);
   if (!DeviceHasWgmma() || !AreAligned({call.src, call.rhs, call.result}) || !EncodeMaps(call_seen, plan, &params)) {
     return kMma.launch(call, WithoutWgmma(plan), stream);
