@@ -10,10 +10,11 @@
 #include <memory>
 #include <string>
 
-#include "call_slot.h"
+#include "common/call_slot.h"
+#include "common/device_attribute.h"
 #include "conv_problem.h"
+#include "families.h"
 #include "ffi_decode.h"
-#include "launch.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jaxconv {

@@ -1303,7 +1303,7 @@ def test_windows_that_boxes_are_large_enough_for_by_steps(image, window, strides
 
 
 def test_limits_of_boxes_are_those_that_are_compiled():
-    params, tma = ((SOURCES / "src_cuda" / name).read_text() for name in ("device/wgmma_params.cuh", "host/tma.h"))
+    params, tma = ((SOURCES / "src_cuda" / name).read_text() for name in ("wgmma/params.cuh", "common/tma.h"))
     limits = *re.search(r"kMostBoxPixels = (\d+), kMostBoxTaps = (\d+);", params).groups(), *re.search(
         r"kMostBoxExtent = (\d+);", tma).groups()  # fmt: skip
     assert tuple(map(int, limits)) == (MOST_BOX_PIXELS, MOST_BOX_TAPS, MOST_BOX_EXTENT)
@@ -1526,9 +1526,9 @@ def test_costs_are_worked_out_of_few_tiles(kind, problem, most, monkeypatch):
 
 
 def compiled_rows(table, pattern=r"{([^{}]*)}"):
-    """The fields of each row of a table of src_cuda/launch.h."""
-    header = (SOURCES / "src_cuda" / "launch.h").read_text()
-    (rows,) = re.findall(rf"\b{table}\[\] = {{\s*(.*?)\s*}};", header, re.DOTALL)
+    """The fields of each row of a table of a family's config."""
+    configs = "".join(path.read_text() for path in (SOURCES / "src_cuda").glob("*/config.h"))
+    (rows,) = re.findall(rf"\b{table}\[\] = {{\s*(.*?)\s*}};", configs, re.DOTALL)
     return [[field.strip() for field in row.split(",")] for row in re.findall(pattern, rows)]
 
 
@@ -1609,7 +1609,7 @@ def test_wgmma_tiles_are_those_that_are_compiled():
 
 @pytest.mark.parametrize("platform, header, families", [
     ("cpu", "src_cpu/ffi_handlers.cc", r"enum Family : int32_t { (.*?) };"),
-    ("cuda", "src_cuda/launch.h", r"kFamilies\[\] = {(.*?)};"),
+    ("cuda", "src_cuda/families.h", r"kFamilies\[\] = {(.*?)};"),
 ])  # fmt: skip
 def test_families_are_numbered_as_in_the_sources(platform, header, families):
     (names,) = re.findall(families, (SOURCES / header).read_text())

@@ -119,7 +119,7 @@ class CudaFamily(Family):
     MAX_WAVES = 6  # of a split's thread blocks
     SLICE_SECONDS = 1e-8  # a thread's wait for a slice, while slices are added
     BANDWIDTH = 0.75  # of the memory's, that is reached
-    POINT_BYTES = 32  # of device/points.cuh
+    POINT_BYTES = 32  # of common/points.cuh
 
     TILES: tuple[TileRow, ...]
 
@@ -217,7 +217,7 @@ class CudaFamily(Family):
         return seconds
 
     def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:
-        """`Plan::shape` of src_cuda/launch.h."""
+        """`Plan::shape` of src_cuda/common/plan.h."""
         return (0,)
 
     def scratch_bytes(self, settings: Settings, product: Product) -> Dim:

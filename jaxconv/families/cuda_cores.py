@@ -34,7 +34,7 @@ class CudaCores(CudaFamily):
 
 
 class Simt(CudaCores):
-    """Implicit GEMM: src_cuda/kernels/simt.cu."""
+    """Implicit GEMM: src_cuda/simt/."""
 
     TILES = (
         TileRow(Tile(128, 128, 8, 2), 256, 2, {"gather": 0.66, "reduce": 0.65}, only_f32=True),
@@ -48,7 +48,7 @@ IM2COL_SCRATCH = 256 * 2**20  # bytes of the column matrix at a time, if that is
 
 
 class Im2col(CudaCores):
-    """An explicit column matrix, then its product: src_cuda/kernels/im2col.cu."""
+    """An explicit column matrix, then its product: src_cuda/im2col/."""
 
     TILES = (
         TileRow(Tile(128, 128, 8, 1), 256, 2, {"gather": 0.17, "reduce": 0.11}, only_f32=True),

@@ -55,7 +55,7 @@ BY_TMA = Copying({64: 0.84}, 1, {"gather": 1.2e-6, "reduce": 1.8e-6})
 
 
 class Depthwise(CudaFamily):
-    """Convolution of each channel on its own: src_cuda/kernels/depthwise.cu.
+    """Convolution of each channel on its own: src_cuda/depthwise/.
 
     What a row of the filter takes from a source row is a product with a band matrix: of 16 source pixels, or a few
     times as many, by eight neighbouring outputs. 16 such strips are multiplied at a time, for each row of the filter.

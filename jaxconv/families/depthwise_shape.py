@@ -248,7 +248,7 @@ def depths_seen(problem: ConvProblem) -> float:
 
 
 class Stream:
-    """How thread blocks share out a product: what src_cuda/kernels/depthwise.cu works out likewise.
+    """How thread blocks share out a product: what src_cuda/depthwise/ works out likewise.
 
     channels: of a thread block. channel_tiles: as many channels each. most_strips: of a thread block.
     pieces: of the window, along each dimension. planes: of all images.
@@ -338,7 +338,7 @@ class Stream:
 
     @cached_property
     def shared_bytes(self) -> int:
-        """Of a thread block: MakePlaces of src_cuda/kernels/depthwise.cu."""
+        """Of a thread block: MakePlaces of src_cuda/depthwise/."""
         tile = self.tile
         if tile.by_tma:
             row = _box_bytes(self.images * self.source_pitch + self.source_behind)

@@ -152,7 +152,7 @@ def _extents(shape: Shape, most: int, widest: int) -> list[tuple[int, int]]:
 
 
 class Direct(TensorCores):
-    """Convolution from a box of source pixels in shared memory: src_cuda/kernels/direct.cu."""
+    """Convolution from a box of source pixels in shared memory: src_cuda/direct/."""
 
     PACKS_GROUPS = False
     STORES_PARTS = True

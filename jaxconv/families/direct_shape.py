@@ -153,7 +153,7 @@ def _rows(tables: OffsetTables) -> Rows | None:
 
 
 class Shape:
-    """How thread blocks share out a product: what src_cuda/kernels/direct.cu works out likewise.
+    """How thread blocks share out a product: what src_cuda/direct/ works out likewise.
 
     area: rows and columns of output positions that a thread block computes at a time. Without one, there is
       nothing that depends on it: rows and what follows.
@@ -331,7 +331,7 @@ class Shape:
 
     def resident(self, device: Device) -> int:
         """Thread blocks that a multiprocessor holds."""
-        # As registers allow: src_cuda/launch.h.
+        # As registers allow: src_cuda/common/plan.h.
         if self.is_gather:
             is_large = self.tile.walk is not None and self.tile.walk.rows > 3
             most = 3 if self.tile.warps <= 4 else 2 if self.tile.warps <= 8 and not is_large else 1

@@ -36,7 +36,7 @@ def merged_classes(problem: ConvProblem) -> int:
 
 
 class Mma(TensorCores):
-    """Implicit GEMM on tensor cores: src_cuda/kernels/mma.cu. float32 operands are multiplied as tf32."""
+    """Implicit GEMM on tensor cores: src_cuda/mma/. float32 operands are multiplied as tf32."""
 
     HAS_UNITS = True
     FILL = 3

@@ -95,7 +95,7 @@ class WgmmaTile(NamedTuple):
 
 
 class Im2col(NamedTuple):
-    """Where TMA finds a problem's pixels and taps: `Im2col` of src_cuda/launch.h. Of rank 2 pixels are a matrix.
+    """Where TMA finds a problem's pixels and taps: `Im2col` of src_cuda/common/plan.h. Of rank 2 pixels are a matrix.
 
     reach: rows and columns from the corner to the last tap's pixel.
     empty_classes: residue classes whose positions see no tap; one is left at least.
@@ -151,7 +151,7 @@ def tap_stride(problem: ConvProblem) -> int | None:
 
 
 class Wgmma(TensorCores):
-    """Implicit GEMM on Hopper: src_cuda/kernels/wgmma.cu. Gathers of 16-bit operands, of which channels are pieces."""
+    """Implicit GEMM on Hopper: src_cuda/wgmma/. Gathers of 16-bit operands, of which channels are pieces."""
 
     PACKS_GROUPS = False
     ALIGNED = True

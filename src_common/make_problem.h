@@ -1,0 +1,122 @@
+// From arrays' sizes and a convolution's parameters to a ConvProblem: for handlers and for planning.
+#pragma once
+
+#include <cstdint>
+#include <numeric>
+#include <span>
+
+#include "conv_problem.h"
+
+namespace jaxconv {
+
+using Numbers64 = std::span<const int64_t>;
+
+// An array's sizes and axes. Axes are (batch, channel, spatial...) of activations and (out, in, spatial...) of the
+// filter, as in lax.ConvDimensionNumbers.
+struct ArrayArguments {
+  Numbers64 sizes;
+  Numbers64 axes;
+  DType type;
+
+  int64_t Stride(int64_t axis) const {
+    int64_t stride = 1;
+    for (size_t i = axis + 1; i < sizes.size(); ++i) stride *= sizes[i];
+    return stride;
+  }
+};
+
+struct ProblemArguments {
+  ArrayArguments src, filter, dst;
+  Numbers64 window_strides, lhs_dilation;
+  int64_t groups;
+  bool src_batch_grouped;  // the source's groups are on its batch axis, else on its channel axis
+  bool dst_batch_grouped;  // likewise the destination's
+  bool filter_in_grouped;  // the filter's groups are on its `in` axis (a data gradient), else on its `out` axis
+  Numbers64 tap_table, class_table;  // the offset tables' sizes
+};
+
+namespace internal {
+
+// Whether axes are those of an array of this rank, each once.
+inline bool AreAxes(const ArrayArguments& a) {
+  if (a.axes.size() != a.sizes.size()) return false;
+  uint32_t seen = 0;
+  for (int64_t axis : a.axes) {
+    if (axis < 0 || axis >= static_cast<int64_t>(a.sizes.size()) || seen >> axis & 1) return false;
+    seen |= 1u << axis;
+  }
+  return true;
+}
+
+// Fills in an activation's sizes and strides; `batch` and `channels` become per-group sizes.
+inline bool DecodeTensor(const ArrayArguments& a, int64_t groups, bool batch_grouped, int64_t* batch, int64_t* channels,
+                         int64_t* size, TensorStrides* strides) {
+  *batch = a.sizes[a.axes[0]];
+  *channels = a.sizes[a.axes[1]];
+  strides->batch = a.Stride(a.axes[0]);
+  strides->channel = a.Stride(a.axes[1]);
+  int64_t* grouped = batch_grouped ? batch : channels;
+  if (*grouped % groups) return false;
+  *grouped /= groups;
+  strides->group = *grouped * (batch_grouped ? strides->batch : strides->channel);
+  const int lead = kSpatial - static_cast<int>(a.sizes.size() - 2);
+  for (int i = 0; i < kSpatial; ++i) {
+    size[i] = i < lead ? 1 : a.sizes[a.axes[2 + i - lead]];
+    strides->spatial[i] = i < lead ? 0 : a.Stride(a.axes[2 + i - lead]);
+  }
+  return true;
+}
+
+}  // namespace internal
+
+// Fills in the problem of operands that may be in any of the three roles; or says what does not fit together.
+inline const char* MakeProblem(const ProblemArguments& a, ConvProblem* problem) {
+  ConvProblem& p = *problem;
+  p = {};
+  p.groups = a.groups;
+  if (p.groups < 1) return "groups must be positive";
+  const size_t rank = a.src.sizes.size();
+  if (rank < 2 || rank > 2 + kSpatial) return "0 to 3 spatial dimensions are supported";
+  if (a.filter.sizes.size() != rank || a.dst.sizes.size() != rank) return "ranks differ";
+  if (!internal::AreAxes(a.src) || !internal::AreAxes(a.filter) || !internal::AreAxes(a.dst)) {
+    return "a spec must name each axis of its array once";
+  }
+  if (a.window_strides.size() != rank - 2 || a.lhs_dilation.size() != rank - 2)
+    return "window_strides and lhs_dilation need an entry for each spatial dimension";
+  int64_t dst_batch = 0;
+  if (!internal::DecodeTensor(a.src, p.groups, a.src_batch_grouped, &p.batch, &p.in_channels, p.src_size, &p.src) ||
+      !internal::DecodeTensor(a.dst, p.groups, a.dst_batch_grouped, &dst_batch, &p.out_channels, p.dst_size, &p.dst))
+    return "groups do not divide the batch or channels";
+  if (dst_batch != p.batch) return "the batches of source and destination differ";
+
+  const int64_t out = a.filter.sizes[a.filter.axes[0]], in = a.filter.sizes[a.filter.axes[1]];
+  p.filter.out = a.filter.Stride(a.filter.axes[0]);
+  p.filter.in = a.filter.Stride(a.filter.axes[1]);
+  p.filter.group = a.filter_in_grouped ? p.in_channels * p.filter.in : p.out_channels * p.filter.out;
+  if (in != p.in_channels * (a.filter_in_grouped ? p.groups : 1) ||
+      out != p.out_channels * (a.filter_in_grouped ? 1 : p.groups))
+    return "the filter's channels do not match the source's and destination's";
+
+  int64_t tap_count = 1;
+  for (size_t i = 2; i < rank; ++i) tap_count *= a.filter.sizes[a.filter.axes[i]];
+  if (a.tap_table.size() != 2 || a.tap_table[0] != tap_count || a.tap_table[1] != 5 || a.class_table.size() != 2 ||
+      a.class_table[1] != 8)
+    return "the offset tables are not those of this problem";
+  p.tap_count = static_cast<int32_t>(tap_count);
+  p.class_count = static_cast<int32_t>(a.class_table[0]);
+
+  const int lead = kSpatial - static_cast<int>(rank - 2);
+  for (int i = 0; i < kSpatial; ++i) {
+    const int64_t stride = i < lead ? 1 : a.window_strides[i - lead];
+    const int64_t dilation = i < lead ? 1 : a.lhs_dilation[i - lead];
+    if (stride < 1 || dilation < 1) return "window_strides and lhs_dilation must be positive";
+    p.period[i] = dilation / std::gcd(stride, dilation);
+    p.step[i] = stride / std::gcd(stride, dilation);
+  }
+  p.src_type = a.src.type;
+  p.filter_type = a.filter.type;
+  p.dst_type = a.dst.type;
+  return nullptr;
+}
+
+}  // namespace jaxconv

@@ -1,0 +1,121 @@
+// Launches that the families share.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "common/convert.cuh"
+#include "common/layout.h"
+#include "common/product.h"
+#include "common/ptx.cuh"
+
+namespace jaxconv {
+
+// Lets a kernel have all the dynamic shared memory that the current device gives, once for each kernel and device. The
+// value does not depend on the call: threads launch one kernel with different sizes at the same time.
+inline cudaError_t AllowShared(const void* function, size_t shared_bytes) {
+  constexpr size_t kUnasked = 48 * 1024;  // more is given only to kernels that ask for it
+  if (shared_bytes <= kUnasked) return cudaSuccess;
+  static std::mutex mutex;
+  static std::set<std::pair<int, const void*>> allowed;
+  int device = 0, limit = 0;
+  if (const cudaError_t status = cudaGetDevice(&device)) return status;
+  const std::lock_guard lock(mutex);
+  if (allowed.contains({device, function})) return cudaSuccess;
+  cudaFuncAttributes attributes;
+  if (const cudaError_t status = cudaFuncGetAttributes(&attributes, function)) return status;
+  if (const cudaError_t status = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)) {
+    return status;
+  }
+  const int most = limit - static_cast<int>(attributes.sharedSizeBytes);
+  if (const cudaError_t status = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most)) {
+    return status;
+  }
+  allowed.insert({device, function});
+  return cudaSuccess;
+}
+
+// With `shared_bytes` of dynamic shared memory.
+template <typename Kernel, typename... Args>
+cudaError_t EnqueueShared(Kernel* kernel, int64_t blocks, int threads, size_t shared_bytes, cudaStream_t stream,
+                          Args... args) {
+  const void* function = reinterpret_cast<const void*>(kernel);
+  if (const cudaError_t status = AllowShared(function, shared_bytes)) return status;
+  void* arguments[] = {&args...};
+  return cudaLaunchKernel(function, dim3(static_cast<uint32_t>(blocks)), dim3(threads), arguments, shared_bytes,
+                          stream);
+}
+
+template <typename Kernel, typename... Args>
+cudaError_t Enqueue(Kernel* kernel, int64_t blocks, int threads, cudaStream_t stream, Args... args) {
+  return EnqueueShared(kernel, blocks, threads, 0, stream, args...);
+}
+
+inline constexpr int kSliceThreads = 256;
+
+// Adds so many slices of a pack of results in order, the first of which is at `from`, each `step` elements further on.
+// One round of loads is all there is of instructions: most calls take one, and wait for instructions to come from
+// memory, too.
+template <typename Acc, int kPack>
+__device__ __forceinline__ void AddEach(Pack<Acc, kPack>& sums, const Acc* from, int64_t step, int split) {
+  constexpr int kLoads = 8;  // in flight
+#pragma unroll 1
+  for (; split > 0; split -= kLoads) {
+    Pack<Acc, kPack> slices[kLoads] = {};
+#pragma unroll
+    for (int j = 0; j < kLoads; ++j) {
+      if (j < split) slices[j] = *reinterpret_cast<const Pack<Acc, kPack>*>(from);
+      from += step;
+      ptx::Keep(from);  // or each would be worked out from the first
+    }
+#pragma unroll
+    for (int j = 0; j < kLoads; ++j) {
+#pragma unroll
+      for (int v = 0; v < kPack; ++v) sums.v[v] += slices[j].v[v];
+    }
+  }
+}
+
+// Adds slices, kParts threads a pack of results: each every kParts-th slice in order, then the parts in theirs.
+template <typename Acc, int kParts, int kPack>
+__global__ void AddSlicesKernel(const Acc* slices, void* out, DType type, int64_t elements, int split) {
+  constexpr int kPacks = kSliceThreads / kParts;
+  const int pack = threadIdx.x % kPacks, part = threadIdx.x / kPacks;
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kPacks + pack) * kPack;
+  Pack<Acc, kPack> sums{};
+  if (i < elements) {
+    AddEach(sums, slices + part * elements + i, kParts * elements, CeilDiv(split - part, kParts));
+  }
+  if constexpr (kParts > 1) {
+    static_assert(kPack == 1, "a part is a number");
+    __shared__ Acc parts[kParts][kPacks];
+    parts[part][pack] = sums.v[0];
+    __syncthreads();
+    sums.v[0] = parts[0][pack];
+#pragma unroll
+    for (int p = 1; p < kParts; ++p) sums.v[0] += parts[p][pack];
+  }
+  if (part == 0 && i < elements) StoreNarrowed(sums, out, i, type);
+}
+
+// The last kernel of a call that keeps sums in the scratch: adds the slices in an order of its own.
+template <typename Acc>
+cudaError_t AddSlices(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
+  constexpr int kParts = 8;  // of many slices, as a thread has to wait for each
+  constexpr int kPack = 2;   // of few, as the kernel waits for its threads to begin
+  const int64_t elements = ResultElements(call.problem, call.pass);
+  const DType type = ResultType(call.problem, call.pass);
+  const bool packs = elements % kPack == 0 && AreAligned({call.scratch, call.result});
+  const auto add = [&](auto* kernel, int parts, int pack) {
+    return Enqueue(kernel, CeilDiv(elements / pack * parts, kSliceThreads), kSliceThreads, stream,
+                   static_cast<const Acc*>(call.scratch), call.result, type, elements, plan.split);
+  };
+  if (plan.split >= 2 * kParts) return add(AddSlicesKernel<Acc, kParts, 1>, kParts, 1);
+  return packs ? add(AddSlicesKernel<Acc, 1, kPack>, 1, kPack) : add(AddSlicesKernel<Acc, 1, 1>, 1, 1);
+}
+
+}  // namespace jaxconv

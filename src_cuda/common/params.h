@@ -1,0 +1,42 @@
+// From a call to what a kernel that reads the operands in place is launched with.
+#pragma once
+
+#include "common/layout.h"
+#include "common/product.cuh"
+#include "common/product.h"
+
+namespace jaxconv {
+
+// Thread blocks of tiles of rows x cols.
+inline int64_t Blocks(const ConvProblem& p, Pass pass, const Plan& plan, int rows, int cols) {
+  return RowTiles(p, Rows(p, pass), rows) * CeilDiv(p.out_channels, cols) * plan.split * p.groups;
+}
+
+inline ProductParams MakeParams(const ConvCall& call, const Plan& plan, int tile_rows, int tile_cols) {
+  const ConvProblem& p = call.problem;
+  const bool reduce = call.pass == Pass::kReduce;
+  const OperandLayout rhs = RhsLayout(call), out = ResultLayout(call, plan);
+  ProductParams params{};
+  params.problem = p;
+  params.taps = call.taps;
+  params.classes = call.classes;
+  params.src = call.src;
+  params.rhs = call.rhs;
+  params.out = const_cast<void*>(out.data);
+  params.rhs_type = rhs.type;
+  params.out_type = out.type;
+  for (int d = 0; d < kSpatial; ++d) params.src_size[d] = static_cast<uint32_t>(p.src_size[d]);
+  params.row_tiles = static_cast<uint32_t>(RowTiles(p, Rows(p, call.pass), tile_rows));
+  params.col_tiles = static_cast<uint32_t>(CeilDiv(p.out_channels, tile_cols));
+  params.cols = p.out_channels;
+  params.rhs_col_stride = rhs.line_stride;
+  params.rhs_group_stride = reduce ? p.dst.group : p.filter.group;
+  params.out_col_stride = out.line_stride;
+  params.out_group_stride = reduce ? p.filter.group : p.dst.group;
+  params.out_elements = ResultElements(p, call.pass);
+  params.split = plan.split;
+  params.reduce = reduce;
+  return params;
+}
+
+}  // namespace jaxconv

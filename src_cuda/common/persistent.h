@@ -1,0 +1,46 @@
+// Launches of kernels whose thread blocks stay: of families with a layout of shared memory of their own.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "common/device_attribute.h"
+#include "common/family.h"
+#include "common/product.h"
+
+namespace jaxconv {
+
+// Fills in where a call's operands are, and what is stored.
+template <typename Params>
+void SetOperands(const ConvCall& call, const Plan& plan, Params* params) {
+  params->taps = call.taps;
+  params->classes = call.classes;
+  params->src = call.src;
+  params->rhs = call.rhs;
+  params->out = StoredData(call, plan);
+  params->out_elements = ResultElements(call.problem, call.pass);
+  params->out_type = StoredType(call.problem, call.pass, plan);
+}
+
+// Why no problem's pass can run a plan of such a family, which has `tiles` of them, or null.
+inline const char* WhyNotPersistentPlan(const Plan& plan, size_t tiles, Pass pass) {
+  if (const char* why = WhyNotPlan(plan, tiles)) return why;
+  if (plan.chunk != 0 || plan.units != 0) return "the family has neither chunks nor units";
+  if (pass == Pass::kGather && plan.split != 1) return "the family's gathers are not split";
+  return nullptr;
+}
+
+// Thread blocks that share out `tiles`, which each of `others` has: as many as the device holds at once, of which a
+// multiprocessor's registers hold `most`.
+inline int32_t Workers(int64_t shared_bytes, int most, int64_t others, int64_t tiles) {
+  constexpr int64_t kBlockBytes = 1024;  // that a thread block takes besides its own
+  const int multiprocessors = std::max(1, DeviceAttribute(cudaDevAttrMultiProcessorCount));
+  const int shared = DeviceAttribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  const int64_t held = std::clamp<int64_t>(shared / (shared_bytes + kBlockBytes), 1, most);
+  return static_cast<int32_t>(std::clamp<int64_t>(held * multiprocessors / others, 1, std::max<int64_t>(1, tiles)));
+}
+
+}  // namespace jaxconv

@@ -1,0 +1,154 @@
+// Instructions of Hopper alone, which are in code for sm_90a.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace jaxconv::ptx {
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+inline constexpr bool kIsHopper = true;
+#define JAXCONV_HOPPER_ASM(...) asm volatile(__VA_ARGS__)
+#else
+inline constexpr bool kIsHopper = false;
+#define JAXCONV_HOPPER_ASM(...)
+#endif
+
+// Makes this thread's writes to shared memory, also asynchronous copies, visible to the tensor cores, which read it by
+// themselves.
+__device__ __forceinline__ void FenceForTensorCores() {
+  JAXCONV_HOPPER_ASM("fence.proxy.async.shared::cta;" :: : "memory");
+}
+
+__device__ __forceinline__ void BeginMultiplications() {
+  JAXCONV_HOPPER_ASM("wgmma.fence.sync.aligned;" :: : "memory");
+}
+
+__device__ __forceinline__ void CommitMultiplications() {
+  JAXCONV_HOPPER_ASM("wgmma.commit_group.sync.aligned;" :: : "memory");
+}
+
+// One arrival of a whole warp, without a register that says which lane's.
+__device__ __forceinline__ void ArriveOfWarp(uint32_t barrier) {
+  JAXCONV_HOPPER_ASM(
+      "{ .reg .pred p; .reg .b64 state; elect.sync _|p, 0xffffffff; @p mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(
+          barrier) : "memory");
+}
+
+// A warpgroup's share of the registers from here on: the kernel is launched with as many for each thread.
+template <int kRegisters>
+__device__ __forceinline__ void TakeRegisters() {
+  JAXCONV_HOPPER_ASM("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+template <int kRegisters>
+__device__ __forceinline__ void LeaveRegisters() {
+  JAXCONV_HOPPER_ASM("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// Waits until at most kPending groups of multiplications are under way.
+template <int kPending>
+__device__ __forceinline__ void WaitForMultiplications() {
+  JAXCONV_HOPPER_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// Keeps what reads these registers behind a wait for the multiplications that write them, which does not name them.
+__device__ __forceinline__ void KeepBehind(float (&sum)[4]) {
+  asm volatile("" : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])::"memory");
+}
+
+// sum += a * b, or, unless `adds`, sum = a * b, of 64 x kCols results by 32 bytes of steps; `a` and `b` describe
+// matrices in shared memory. A matrix is kTransposed if it lies along its lines, not along the steps. Warp w of the
+// warpgroup has rows 16 w to 16 w + 15, of these and of the columns each thread those of ptx::MultiplyAdd.
+template <typename T, int kCols, bool kTransposedA, bool kTransposedB>
+__device__ __forceinline__ void WarpgroupMultiplyAdd(float (&sum)[kCols / 8][4], uint64_t a, uint64_t b,
+                                                     bool adds = true) {
+#define JAXCONV_SUM(j) "+f"(sum[j][0]), "+f"(sum[j][1]), "+f"(sum[j][2]), "+f"(sum[j][3])
+#define JAXCONV_SUMS_2 JAXCONV_SUM(0), JAXCONV_SUM(1)
+#define JAXCONV_SUMS_8 \
+  JAXCONV_SUMS_2, JAXCONV_SUM(2), JAXCONV_SUM(3), JAXCONV_SUM(4), JAXCONV_SUM(5), JAXCONV_SUM(6), JAXCONV_SUM(7)
+#define JAXCONV_SUMS_12 JAXCONV_SUMS_8, JAXCONV_SUM(8), JAXCONV_SUM(9), JAXCONV_SUM(10), JAXCONV_SUM(11)
+#define JAXCONV_SUMS_16 JAXCONV_SUMS_12, JAXCONV_SUM(12), JAXCONV_SUM(13), JAXCONV_SUM(14), JAXCONV_SUM(15)
+#define JAXCONV_SUMS_20 JAXCONV_SUMS_16, JAXCONV_SUM(16), JAXCONV_SUM(17), JAXCONV_SUM(18), JAXCONV_SUM(19)
+#define JAXCONV_SUMS_24 JAXCONV_SUMS_20, JAXCONV_SUM(20), JAXCONV_SUM(21), JAXCONV_SUM(22), JAXCONV_SUM(23)
+#define JAXCONV_SUMS_32                                                                                 \
+  JAXCONV_SUMS_24, JAXCONV_SUM(24), JAXCONV_SUM(25), JAXCONV_SUM(26), JAXCONV_SUM(27), JAXCONV_SUM(28), \
+      JAXCONV_SUM(29), JAXCONV_SUM(30), JAXCONV_SUM(31)
+#define JAXCONV_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define JAXCONV_NAMES_32                                       \
+  JAXCONV_NAMES_8                                              \
+  ", "                                                         \
+  "%8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define JAXCONV_NAMES_48 \
+  JAXCONV_NAMES_32       \
+  ", "                   \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define JAXCONV_NAMES_64 \
+  JAXCONV_NAMES_48       \
+  ", "                   \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define JAXCONV_NAMES_80 \
+  JAXCONV_NAMES_64       \
+  ", "                   \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define JAXCONV_NAMES_96 \
+  JAXCONV_NAMES_80       \
+  ", "                   \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define JAXCONV_NAMES_128                                                                        \
+  JAXCONV_NAMES_96                                                                               \
+  ", "                                                                                           \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define JAXCONV_WGMMA(TYPE, SHAPE, NAMES, SUMS, A, B, ADDS, TRANSPOSED_A, TRANSPOSED_B)                                \
+  JAXCONV_HOPPER_ASM(                                                                                                  \
+      "{ .reg .pred adds; setp.ne.b32 adds, " ADDS ", 0; wgmma.mma_async.sync.aligned." SHAPE "k16.f32." TYPE "." TYPE \
+      " {" NAMES "}, " A ", " B ", adds, 1, 1, " TRANSPOSED_A ", " TRANSPOSED_B "; }" : SUMS : "l"(a),                 \
+      "l"(b), "r"(static_cast<int>(adds)), "n"(static_cast<int>(kTransposedA)), "n"(static_cast<int>(kTransposedB)))
+#define JAXCONV_WGMMA_OF(TYPE)                                                                                  \
+  if constexpr (kCols == 16) {                                                                                  \
+    JAXCONV_WGMMA(TYPE, "m64n16", JAXCONV_NAMES_8, JAXCONV_SUMS_2, "%8", "%9", "%10", "%11", "%12");            \
+  } else if constexpr (kCols == 64) {                                                                           \
+    JAXCONV_WGMMA(TYPE, "m64n64", JAXCONV_NAMES_32, JAXCONV_SUMS_8, "%32", "%33", "%34", "%35", "%36");         \
+  } else if constexpr (kCols == 96) {                                                                           \
+    JAXCONV_WGMMA(TYPE, "m64n96", JAXCONV_NAMES_48, JAXCONV_SUMS_12, "%48", "%49", "%50", "%51", "%52");        \
+  } else if constexpr (kCols == 128) {                                                                          \
+    JAXCONV_WGMMA(TYPE, "m64n128", JAXCONV_NAMES_64, JAXCONV_SUMS_16, "%64", "%65", "%66", "%67", "%68");       \
+  } else if constexpr (kCols == 160) {                                                                          \
+    JAXCONV_WGMMA(TYPE, "m64n160", JAXCONV_NAMES_80, JAXCONV_SUMS_20, "%80", "%81", "%82", "%83", "%84");       \
+  } else if constexpr (kCols == 192) {                                                                          \
+    JAXCONV_WGMMA(TYPE, "m64n192", JAXCONV_NAMES_96, JAXCONV_SUMS_24, "%96", "%97", "%98", "%99", "%100");      \
+  } else {                                                                                                      \
+    static_assert(kCols == 256, "such a shape is not written here yet");                                        \
+    JAXCONV_WGMMA(TYPE, "m64n256", JAXCONV_NAMES_128, JAXCONV_SUMS_32, "%128", "%129", "%130", "%131", "%132"); \
+  }
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    JAXCONV_WGMMA_OF("bf16")
+  } else {
+    static_assert(std::is_same_v<T, __half>);
+    JAXCONV_WGMMA_OF("f16")
+  }
+#undef JAXCONV_SUM
+#undef JAXCONV_SUMS_2
+#undef JAXCONV_SUMS_8
+#undef JAXCONV_SUMS_12
+#undef JAXCONV_SUMS_16
+#undef JAXCONV_SUMS_20
+#undef JAXCONV_SUMS_24
+#undef JAXCONV_SUMS_32
+#undef JAXCONV_NAMES_8
+#undef JAXCONV_NAMES_32
+#undef JAXCONV_NAMES_48
+#undef JAXCONV_NAMES_64
+#undef JAXCONV_NAMES_80
+#undef JAXCONV_NAMES_96
+#undef JAXCONV_NAMES_128
+#undef JAXCONV_WGMMA
+#undef JAXCONV_WGMMA_OF
+}
+
+}  // namespace jaxconv::ptx

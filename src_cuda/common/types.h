@@ -1,0 +1,55 @@
+// Types of a call, as the host sees them while launching.
+#pragma once
+
+#include <cstddef>
+
+#include "common/plan.h"
+#include "conv_problem.h"
+
+namespace jaxconv {
+
+inline bool IsInteger(DType type) { return type == DType::kS8 || type == DType::kS32; }
+
+inline size_t ElementBytes(DType type) {
+  switch (type) {
+    case DType::kF64: return 8;
+    case DType::kF32:
+    case DType::kS32: return 4;
+    case DType::kBF16:
+    case DType::kF16: return 2;
+    case DType::kS8: return 1;
+  }
+  return 0;
+}
+
+// The types of a pass's second operand and of its result.
+inline DType RhsType(const ConvProblem& p, Pass pass) { return pass == Pass::kGather ? p.filter_type : p.dst_type; }
+inline DType ResultType(const ConvProblem& p, Pass pass) { return pass == Pass::kGather ? p.dst_type : p.filter_type; }
+
+// The type of the sums.
+inline DType SumType(const ConvProblem& p) {
+  const auto any = [&](DType type) { return p.src_type == type || p.filter_type == type || p.dst_type == type; };
+  if (IsInteger(p.src_type)) return DType::kS32;
+  return any(DType::kF64) ? DType::kF64 : DType::kF32;
+}
+
+// Calls f(Acc{}) with the type of the sums.
+template <typename F>
+auto WithSumType(const ConvProblem& p, F&& f) {
+  switch (SumType(p)) {
+    case DType::kF64: return f(double{});
+    case DType::kS32: return f(int32_t{});
+    default: return f(float{});
+  }
+}
+
+// Why the kernels on CUDA cores, which widen what they load, cannot take the types of a call, or null.
+inline const char* WhyNotTypes(const ConvProblem& p, Pass pass) {
+  for (DType type : {p.src_type, p.filter_type, p.dst_type}) {
+    if (IsInteger(type) != IsInteger(p.src_type)) return "integer and floating operands do not mix";
+    if (SumType(p) == DType::kF64 && ElementBytes(type) < 4) return "16-bit operands do not mix with float64";
+  }
+  return ResultType(p, pass) == DType::kS8 ? "the result of integers is int32" : nullptr;
+}
+
+}  // namespace jaxconv

@@ -1,0 +1,273 @@
+// The depthwise family's gather on tensor cores: what a warp multiplies. Rows are strips, columns the outputs of a
+// strip, steps source pixels.
+#pragma once
+
+#include <cstdint>
+
+#include "depthwise/rows.cuh"
+
+namespace jaxconv {
+
+// A warp's band matrices: of its channels, for each slot.
+template <typename T, DepthwiseTile kTile>
+class Bands {
+ public:
+  // A table of the taps in shared memory: channels of pixels of phases of columns of slots, some with a gap behind a
+  // pixel's channels. By all threads that multiply, which are to be waited for behind either. For outputs whose taps
+  // begin further on, the pixels in front of a slot's are read, too: zeros, as a strip's first output has no taps in as
+  // many of the last pixels of the slot before, nor has the table's beginning.
+  static __device__ __forceinline__ void ClearTable(const DepthwiseParams& p, char* table) {
+    const int32_t pixels = p.pieces * kTile.slots() * static_cast<int32_t>(p.problem.period[2]) * kPixels;
+    const int32_t bytes = (pixels + p.band_begin) * RowBytes(p);
+#pragma unroll 1
+    for (int32_t i = Multiplier(kTile) * kPieceBytes; i < bytes; i += Multipliers(kTile) * kPieceBytes) {
+      *reinterpret_cast<uint4*>(table + i) = uint4{};
+    }
+  }
+
+  // Some taps of a lane's, as many as there are loads in flight, and the first class.
+  struct FewTaps {
+    static constexpr int kCount = 8;
+
+    Tap of[kCount];
+    ResidueClass first_class;
+
+    __device__ __forceinline__ FewTaps(const DepthwiseParams& p, const DepthwiseLane& lane, int32_t begin)
+        : first_class(p.classes[0]) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) of[i] = p.taps[min(begin + i * lane.all, p.problem.tap_count - 1)];
+    }
+  };
+
+  static __device__ __forceinline__ FewTaps FirstTaps(const DepthwiseParams& p) {
+    const DepthwiseLane lane(p, kTile);
+    return {p, lane, lane.number};
+  }
+
+  static __device__ __forceinline__ void FillTable(const DepthwiseParams& p, char* to) {
+    FillTable(p, to, FirstTaps(p));
+  }
+
+  // The first taps may be looked up before the table is there, and values while it is unknown which class's they are:
+  // the fewer trips to memory, the sooner a thread block begins.
+  static __device__ __forceinline__ void FillTable(const DepthwiseParams& p, char* to, FewTaps taps) {
+    const ConvProblem& q = p.problem;
+    const DepthwiseLane lane(p, kTile);
+    const int32_t channel = min(FirstChannel(p) + lane.channel, p.all_channels - 1);
+    const T* filter = static_cast<const T*>(p.rhs) + channel * q.filter.group;
+    char* table = to + lane.channel * sizeof(T);
+    for (int32_t begin = lane.number; begin < q.tap_count;) {
+      T values[FewTaps::kCount];
+#pragma unroll
+      for (int i = 0; i < FewTaps::kCount; ++i) values[i] = filter[taps.of[i].filter_delta];
+#pragma unroll 1
+      for (int32_t c = 0; c < q.class_count; ++c) {
+        const ResidueClass residue = c == 0 ? taps.first_class : p.classes[c];
+        const bool is_seen = residue.count[1] > 0 && residue.count[2] > 0;  // by some position
+        const uint32_t count = is_seen ? residue.tap_count : 0;
+        const int32_t first_row = p.band_begin + residue.phase[2] * kPixels;
+#pragma unroll
+        for (int i = 0; i < FewTaps::kCount; ++i) {
+          const BandPlace place(p, kTile, taps.of[i], residue);
+          const int32_t slot = (place.piece * kTile.slots() + place.slot) * static_cast<int32_t>(q.period[2]);
+          const int32_t row = first_row + slot * kPixels + place.pixel;
+          const uint32_t number = begin + i * lane.all - residue.first_tap;
+          if (number < count) *reinterpret_cast<T*>(table + row * RowBytes(p)) = values[i];
+        }
+      }
+      begin += FewTaps::kCount * lane.all;
+      if (begin < q.tap_count) taps = {p, lane, begin};
+    }
+  }
+
+  // The bands of a piece of the window.
+  __device__ __forceinline__ void Read(const DepthwiseParams& p, const char* shared, int32_t piece) {
+    const DepthwiseWarp warp(p, kTile);
+    const int lane = threadIdx.x % 32, col = lane / 4;
+    const int32_t phases = static_cast<int32_t>(p.problem.period[2]), phase = col % phases;
+    const int32_t begin = col / phases * static_cast<int32_t>(p.problem.step[2]);
+    const int32_t first = p.band_begin + (piece * kTile.slots() * phases + phase) * kPixels + lane % 4 * 2 - begin;
+    const int32_t pixel_bytes = RowBytes(p), slot_bytes = phases * kPixels * pixel_bytes;
+    const uint32_t from = ptx::SharedAddress(shared) + first * pixel_bytes + warp.part * kPartBytes;
+#pragma unroll
+    for (int slot = 0; slot < kTile.slots(); ++slot) {
+#pragma unroll
+      for (int i = 0; i < kTile.blocks * 2; ++i) {
+        PixelPart<kTile.channels> pair[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) pair[e].Load(from + slot * slot_bytes + (i * 8 + e) * pixel_bytes);
+#pragma unroll
+        for (int c = 0; c < kTile.channels; ++c) words_[slot][i / 2][i % 2][c] = PairOf(pair[0], pair[1], c);
+      }
+    }
+  }
+
+  __device__ __forceinline__ uint32_t At(int slot, int block, int half, int channel) const {
+    return words_[slot][block][half][channel];
+  }
+
+ private:
+  static constexpr int kPixels = kMultiplied * kTile.blocks;
+  static constexpr int kPartBytes = kTile.channels * sizeof(T);
+
+  static __device__ __forceinline__ int32_t RowBytes(const DepthwiseParams& p) {
+    return (p.channels + kTile.table_gap()) * sizeof(T);
+  }
+
+  uint32_t words_[kTile.slots()][kTile.blocks][2][kTile.channels];
+};
+
+// A warp's sums: of the rows that are still to receive a source row, for each of its channels. A row moves on by a lag
+// with each step.
+template <typename T, DepthwiseTile kTile>
+class BandSums {
+  static constexpr int kChannels = kTile.channels;
+
+ public:
+  // What a row's sums begin with.
+  struct Begins {
+    float of[kChannels][4];
+  };
+  // Of a lane's two strips and four pixels.
+  struct Pixels {
+    PixelPart<kChannels> of[2][4];
+  };
+
+  __device__ __forceinline__ explicit BandSums(const DepthwiseParams& p) {
+    const DepthwiseWarp warp(p, kTile);
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int32_t strip = warp.set * kMultiplied + half * 8 + lane / 4;
+      from_[half] = {p, StripPixel(p, strip) + lane % 4 * 2, warp.part};
+      to_[half] = {p, StripResult<kTile>(p, strip) + lane % 4 * 2, warp.part};
+      if (SwapsHalves(kTile, strip)) to_[half].SwapHalves();
+    }
+  }
+
+  // Before a tile whose first steps are left out: what the tile before has left is no row's.
+  __device__ __forceinline__ void Clear() {
+#pragma unroll
+    for (int i = 0; i < kChannels * kTile.period * kTile.lags * 4; ++i) (&sums_[0][0][0][0])[i] = 0;
+  }
+
+  // Of a step, what is multiplied first.
+  __device__ __forceinline__ Pixels First(const DepthwiseParams& p, uint32_t stage) const {
+    return ReadPixels(p, stage, 0);
+  }
+
+  // Adds what a step's source rows give. While some pixels are multiplied, the next are read; while the last are,
+  // `read` may read another step's. A row begins with zeros, or with what `begins` has.
+  template <typename Read>
+  __device__ __forceinline__ void Multiply(const DepthwiseParams& p, const Bands<T, kTile>& bands, uint32_t stage,
+                                           Pixels pixels, const Begins& begins, Read&& read) {
+#pragma unroll
+    for (int i = 0; i < kTile.sources() * kTile.blocks; ++i) {
+      const int a = i / kTile.blocks, block = i % kTile.blocks, next = i + 1;
+      uint32_t rows[kChannels][4];
+      Pair(pixels, rows);
+      if (next < kTile.sources() * kTile.blocks) {
+        pixels = ReadPixels(p, stage + next / kTile.blocks * p.places.row, next % kTile.blocks);
+      } else {
+        read();
+      }
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) {
+#pragma unroll
+        for (int b = 0; b < kTile.period; ++b) {
+#pragma unroll
+          for (int lag = kTile.lags - 1; lag >= 0; --lag) {
+            const int slot = (a + b) * kTile.lags + lag;
+            float before[4];
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+              before[j] = i > 0 ? sums_[c][b][lag][j] : lag > 0 ? sums_[c][b][lag - 1][j] : begins.of[c][j];
+            }
+            ptx::MultiplyAdd<T>(sums_[c][b][lag], before, rows[c], bands.At(slot, block, 0, c),
+                                bands.At(slot, block, 1, c));
+          }
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void Multiply(const DepthwiseParams& p, const Bands<T, kTile>& bands, uint32_t stage,
+                                           const Pixels& pixels, const Begins& begins = {}) {
+    Multiply(p, bands, stage, pixels, begins, [] {});
+  }
+
+  // The same as the former, of a step whose source row is not there.
+  __device__ __forceinline__ void MoveOn(const Begins& begins) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+#pragma unroll
+        for (int lag = kTile.lags - 1; lag > 0; --lag) sums_[c][0][lag][j] = sums_[c][0][lag - 1][j];
+        sums_[c][0][0][j] = begins.of[c][j];
+      }
+    }
+  }
+
+  // Rounds the rows that have received all, and stores them into shared memory: those of the last lag, or, where no
+  // source row follows, of one before.
+  __device__ __forceinline__ void Store(const DepthwiseParams& p, char* to, int lag = kTile.lags - 1) const {
+#pragma unroll
+    for (int i = 0; i < kTile.period * 4; ++i) {
+      const int phase = i / 4, half = i / 2 % 2, e = i % 2;
+      Pack<T, kChannels> part;
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) part.v[c] = static_cast<T>(sums_[c][phase][lag][half * 2 + e]);
+      *reinterpret_cast<Pack<T, kChannels>*>(to + phase * p.places.result_row + to_[half].At(p, 0, e)) = part;
+    }
+  }
+
+  // A row's sums on their way from one piece of the window to the next: this lane's, of all warps' in `sums`.
+  static __device__ __forceinline__ void LoadSums(const char* sums, int32_t row, Begins& to) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+      const auto four = *reinterpret_cast<const Pack<float, 4>*>(sums + SumsPlace(row, c));
+#pragma unroll
+      for (int j = 0; j < 4; ++j) to.of[c][j] = four.v[j];
+    }
+  }
+
+  __device__ __forceinline__ void StoreSums(char* sums, int32_t row) const {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+      const float (&last)[4] = sums_[c][0][kTile.lags - 1];
+      *reinterpret_cast<Pack<float, 4>*>(sums + SumsPlace(row, c)) = {last[0], last[1], last[2], last[3]};
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ int32_t SumsPlace(int32_t row, int channel) {
+    return ((row * kChannels + channel) * kDepthwiseThreads + threadIdx.x) * 16;
+  }
+
+  __device__ __forceinline__ Pixels ReadPixels(const DepthwiseParams& p, uint32_t row, int block) const {
+    Pixels pixels;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) pixels.of[half][i].Load(row + from_[half].At(p, block * 2 + i / 2, i % 2));
+    }
+    return pixels;
+  }
+
+  static __device__ __forceinline__ void Pair(const Pixels& pixels, uint32_t (&rows)[kChannels][4]) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        rows[c][i] = PairOf(pixels.of[i % 2][i / 2 * 2], pixels.of[i % 2][i / 2 * 2 + 1], c);
+      }
+    }
+  }
+
+  PixelPlaces<kTile, kTile.blocks * 2, 2> from_[2];
+  PixelPlaces<kTile, 1, 2> to_[2];
+  float sums_[kChannels][kTile.period][kTile.lags][4];
+};
+
+}  // namespace jaxconv

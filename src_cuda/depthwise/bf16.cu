@@ -1,0 +1,9 @@
+// The depthwise family's kernels for bfloat16 operands.
+#include "depthwise/kernel.cuh"
+
+namespace jaxconv {
+
+template DepthwiseKernel FindDepthwise<__nv_bfloat16>(int tile, Pass pass);
+template DepthwiseTmaKernel FindDepthwiseByTma<__nv_bfloat16>(int tile, Pass pass);
+
+}  // namespace jaxconv

@@ -1,0 +1,137 @@
+// The tiles of the depthwise family.
+#pragma once
+
+namespace jaxconv {
+
+// What a thread block of the depthwise family does with a step: it takes the source rows of one row of the destination,
+// or gives the rows of the destination that one source row begins.
+struct DepthwiseTile {
+  int step;        // source rows of a step
+  int period;      // rows of the destination
+  int lags;        // steps after which a source row is used for the last time, and one
+  int blocks;      // of 16 source pixels, which eight neighbouring outputs read; none of a tile on CUDA cores
+  int channels;    // of a warp on tensor cores
+  int width;       // of a window on CUDA cores, whose columns have the strides of the rows
+  int depths = 1;  // planes of a volume that a position's taps are in, whose rows a step takes together
+  // Whether larger windows are taken in pieces, one after the other. A tile's sums wait in shared memory meanwhile.
+  bool has_pieces = false;
+  // Whether four warps copy source rows, four what belongs to strips, and eight multiply: in code for sm_90a.
+  bool has_copiers = false;
+  // Whether TMA does so instead: boxes of whole rows of two images or more, of which a tile has 16 strips.
+  bool by_tma = false;
+  // Whether pairs of source rows are multiplied at once, of images of at most eight columns: a reduce by TMA alone.
+  bool in_pairs = false;
+
+  bool operator==(const DepthwiseTile&) const = default;
+
+  constexpr bool on_cuda_cores() const { return blocks == 0; }
+  // Of a volume, planes take the place of images.
+  constexpr bool has_planes() const { return depths > 1 || has_pieces; }
+  // Source rows of a step, of all planes.
+  constexpr int sources() const { return step * depths; }
+  constexpr int slots() const { return sources() * period * lags; }
+  // Source pixels that a strip of eight outputs reads.
+  constexpr int pixels() const { return on_cuda_cores() ? (8 / period - 1) * step + width : blocks * 16; }
+  constexpr int stages() const { return by_tma ? 6 : sources() * blocks == 1 ? 8 : 4; }
+  // Registers of the sums, of a gather and of a reduce.
+  constexpr int gather_sums() const { return period * lags * row_sums(); }
+  constexpr int reduce_sums() const {
+    if (in_pairs) return 4 * pairs() * 2 * channels;
+    return slots() * (on_cuda_cores() ? width : 4 * blocks * channels);
+  }
+  // Sums of a lane that are a row's.
+  constexpr int row_sums() const { return on_cuda_cores() ? 8 : 4 * channels; }
+  // Thread blocks that a multiprocessor is to hold: as registers allow.
+  constexpr int gather_blocks() const {
+    if (has_copiers) return 1;
+    if (on_cuda_cores()) return has_pieces && gather_sums() + slots() * width > 80 ? 2 : 3;
+    return gather_sums() <= 32 && blocks == 1 ? 3 : 2;
+  }
+  constexpr int reduce_blocks() const { return has_copiers ? 1 : on_cuda_cores() || reduce_sums() <= 32 ? 3 : 2; }
+  // Of a gather, rows of results that wait in shared memory to be written.
+  constexpr int results() const { return by_tma ? 6 : has_copiers && period == 1 ? 4 : 2; }
+  // Warps that multiply.
+  constexpr int warps() const { return has_copiers ? 8 : 4; }
+  // Channels that are left out behind each pixel's in a gather's table of taps on tensor cores, so that other pixels'
+  // are in other banks. A large window's table would leave no room for a second thread block: only where warps copy.
+  constexpr int table_gap() const { return has_copiers ? channels : 0; }
+  // By TMA, rows of a step; and pairs of source rows that a row of the gradient is multiplied with.
+  constexpr int box_rows() const { return in_pairs ? 2 : 1; }
+  constexpr int pairs() const { return (lags + 1) / 2; }
+  // Steps by which the gradient's rows come behind the first source row that they are multiplied with.
+  constexpr int late_steps() const { return in_pairs ? pairs() - 1 : 0; }
+  constexpr bool gathers() const { return !in_pairs; }
+  // Whether a warp's registers hold a reduce's sums.
+  constexpr bool reduces() const { return period == 1 && reduce_sums() <= 160; }
+};
+
+inline constexpr DepthwiseTile kDepthwiseTiles[] = {
+    {1, 1, 1, 1, 8, 0},
+    {1, 1, 1, 3, 8, 0},
+    {1, 1, 1, 3, 4, 0},
+    {1, 1, 3, 1, 8, 0},
+    {1, 1, 3, 1, 4, 0},
+    {1, 1, 5, 1, 4, 0},
+    {1, 1, 7, 1, 4, 0},
+    {1, 1, 8, 3, 2, 0, 1, true},
+    {1, 1, 5, 3, 2, 0, 1, true},
+    {2, 1, 2, 2, 4, 0},
+    {2, 1, 4, 2, 4, 0},
+    {1, 2, 2, 1, 4, 0},
+    {1, 2, 4, 1, 4, 0},
+    {1, 1, 1, 0, 0, 4},
+    {1, 1, 1, 0, 0, 32},
+    {1, 1, 3, 0, 0, 3},
+    {1, 1, 5, 0, 0, 5},
+    {1, 1, 7, 0, 0, 7},
+    {2, 1, 2, 0, 0, 3},
+    {2, 1, 3, 0, 0, 5},
+    {1, 2, 2, 0, 0, 2},
+    {1, 2, 3, 0, 0, 3},
+    {1, 1, 3, 1, 4, 0, 3},
+    {1, 1, 7, 1, 4, 0, 1, true},
+    {1, 1, 1, 3, 8, 0, 1, true},
+    {1, 1, 3, 0, 0, 3, 3},
+    {1, 1, 5, 0, 0, 5, 1, true},
+    {1, 1, 7, 0, 0, 7, 1, true},
+    {1, 1, 4, 0, 0, 16, 1, true},
+    {1, 1, 1, 0, 0, 32, 1, true},
+    {1, 1, 3, 1, 4, 0, 1, false, true},
+    {1, 1, 5, 1, 4, 0, 1, false, true},
+    {1, 1, 7, 1, 4, 0, 1, false, true},
+    {2, 1, 2, 2, 4, 0, 1, false, true},
+    {1, 2, 2, 1, 4, 0, 1, false, true},
+    {1, 1, 7, 1, 4, 0, 1, false, true, true},
+    {1, 1, 7, 1, 4, 0, 1, false, true, true, true},
+};
+
+// The place of a tile in the table, or -1.
+constexpr int DepthwiseTileIndex(const DepthwiseTile& tile) {
+  int i = 0;
+  for (const DepthwiseTile& other : kDepthwiseTiles) {
+    if (other == tile) return i;
+    ++i;
+  }
+  return -1;
+}
+
+// The same tile where TMA does not copy, but warps do; and where all warps do.
+constexpr DepthwiseTile WithoutTma(DepthwiseTile tile) {
+  tile.by_tma = tile.in_pairs = false;
+  return tile;
+}
+constexpr DepthwiseTile WithoutCopiers(DepthwiseTile tile) {
+  tile.has_copiers = tile.by_tma = tile.in_pairs = false;
+  return tile;
+}
+
+constexpr bool HasTilesWithoutCopiers() {
+  for (const DepthwiseTile& tile : kDepthwiseTiles) {
+    if ((tile.by_tma && !tile.has_copiers) || (tile.in_pairs && !tile.by_tma)) return false;
+    if (DepthwiseTileIndex(WithoutTma(tile)) < 0 || DepthwiseTileIndex(WithoutCopiers(tile)) < 0) return false;
+  }
+  return true;
+}
+static_assert(HasTilesWithoutCopiers(), "plans are for any device: another tile takes the place of one that it lacks");
+
+}  // namespace jaxconv

@@ -1,0 +1,197 @@
+// The depthwise family's kernels for operands of a type: one for each tile and pass.
+#pragma once
+
+#include <cstdint>
+#include <iterator>
+#include <type_traits>
+#include <utility>
+
+#include "common/prefetch_tables.cuh"
+#include "depthwise/bands.cuh"
+#include "depthwise/filter_bands.cuh"
+#include "depthwise/kernels.h"
+#include "depthwise/lanes.cuh"
+#include "depthwise/roles.cuh"
+#include "depthwise/steps.cuh"
+#include "depthwise/tma.cuh"
+
+namespace jaxconv {
+
+template <typename T, DepthwiseTile kTile>
+using DepthwiseTaps = std::conditional_t<kTile.on_cuda_cores(), LaneTaps<T, kTile>, Bands<T, kTile>>;
+template <typename T, DepthwiseTile kTile>
+using DepthwiseSums = std::conditional_t<kTile.on_cuda_cores(), LaneSums<T, kTile>, BandSums<T, kTile>>;
+template <typename T, DepthwiseTile kTile>
+using DepthwiseFilterSums =
+    std::conditional_t<kTile.on_cuda_cores(), LaneFilterSums<T, kTile>, FilterBandSums<T, kTile>>;
+
+// A step of a gather: what its source row gives to the rows that are to receive it. In pieces of the window, a row's
+// sums begin with those of the pieces before, which wait in `piece_sums`: `loaded` is the row that begins so, `stored`
+// the one whose sums are to wait, or -1.
+template <typename T, DepthwiseTile kTile>
+__device__ __forceinline__ void GatherStep(const DepthwiseParams& p, const DepthwiseTaps<T, kTile>& taps,
+                                           DepthwiseSums<T, kTile>& sums, uint32_t stage,
+                                           const typename DepthwiseSums<T, kTile>::Pixels& pixels, bool has_source,
+                                           char* piece_sums, int32_t loaded, int32_t stored) {
+  if constexpr (kTile.has_pieces) {
+    typename DepthwiseSums<T, kTile>::Begins begins{};
+    if (loaded >= 0) sums.LoadSums(piece_sums, loaded, begins);
+    if (has_source || !LeavesOutRows(kTile)) {
+      sums.Multiply(p, taps, stage, pixels, begins);
+    } else {
+      sums.MoveOn(begins);
+    }
+    if (stored >= 0) sums.StoreSums(piece_sums, stored);
+  } else if constexpr (LeavesOutRows(kTile)) {
+    if (has_source) {
+      sums.Multiply(p, taps, stage, pixels);
+    } else {
+      sums.MoveOn();
+    }
+  } else {
+    sums.Multiply(p, taps, stage, pixels);
+  }
+}
+
+template <typename T, int kIndex>
+__global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].gather_blocks())
+    DepthwiseGather(const __grid_constant__ DepthwiseParams p) {
+  constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
+  extern __shared__ __align__(128) char shared[];
+  PrefetchTables(p, p.problem.tap_count * p.all_channels * static_cast<int64_t>(sizeof(T)));
+  const DepthwiseRange range(p, BlockOfChannels(p));
+  const int32_t pieces_of_window = kTile.has_pieces ? p.pieces : 1;
+  DepthwiseReader<T, kTile, Copies::kGather> reader(p, shared, range);
+#pragma unroll 1
+  for (int i = 0; i < kTile.stages() - 1; ++i) reader.Copy();
+  char* table = shared + p.places.taps;
+  DepthwiseTaps<T, kTile>::ClearTable(p, table);
+  __syncthreads();
+  DepthwiseTaps<T, kTile>::FillTable(p, table);
+  __syncthreads();
+  DepthwiseTaps<T, kTile> taps;
+  if constexpr (!kTile.has_pieces) taps.Read(p, table, 0);
+  DepthwiseSums<T, kTile> sums(p);
+  DepthwiseWriter<T, kTile> writer(p);
+  const auto results = [&](uint32_t n) {
+    return shared + p.places.results + (n & 1) * kTile.period * p.places.result_row;
+  };
+  uint32_t n = 0;         // steps of all tiles
+  int32_t complete = -1;  // the position whose rows the step before has completed
+  for (int32_t begin = range.begin; begin < range.end;) {
+    const DepthwiseTilePlace place(p, kTile, begin, range.end);
+    begin += place.rows();
+    const WindowPiece first_piece = place.FirstPiece(p, kTile);
+    int32_t begun = kTile.has_pieces ? p.rows : 0;  // the first row to have been begun by a piece
+    for (WindowPiece piece = first_piece, next; piece.number < pieces_of_window; piece = next) {
+      next = place.NextPiece(p, kTile, piece);
+      const bool is_first = piece.number == first_piece.number, is_last = next.number == pieces_of_window;
+      const int32_t first_step = place.FirstStep(p, kTile, piece);
+      int32_t source_row = (place.Row(p, kTile) + RowsApart(p, kTile, first_step)) * kTile.step;
+      source_row += SourceRow(p, kTile, piece);
+      if constexpr (kTile.has_pieces) {
+        taps.Read(p, table, piece.number);
+      } else {
+        if (first_step > 0) sums.Clear();
+      }
+#pragma unroll 1
+      for (int32_t step = first_step; step < place.GatherSteps(kTile); ++step, ++n) {
+        ptx::WaitForCopies<kTile.stages() - 2>();
+        __syncthreads();
+        // All reads of shared memory go first, and none waits for a copy to be begun.
+        const uint32_t stage = StagePlace<kTile>(p, shared, n);
+        const auto pixels = sums.First(p, stage);
+        const auto pieces = writer.Load(results(n - 1));
+        reader.Copy();
+        writer.Store(complete, pieces);
+        if (step == first_step && is_first) writer.Begin(place);
+        const bool has_source = HasRow(p, source_row);
+        source_row += RowsApart(p, kTile, kTile.step);
+        const int32_t done = step - (kTile.lags - 1);
+        GatherStep<T, kTile>(p, taps, sums, stage, pixels, has_source, shared + p.places.sums,
+                             step >= begun && step < p.rows ? step : -1,
+                             !is_last && done >= first_step && done < p.rows ? done : -1);
+        if (is_last) sums.Store(p, results(n));
+        complete = is_last && done >= 0 ? done : -1;
+      }
+      begun = min(begun, first_step);
+    }
+  }
+  __syncthreads();
+  writer.Store(complete, writer.Load(results(n - 1)));
+}
+
+template <typename T, int kIndex>
+__global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].reduce_blocks())
+    DepthwiseReduce(const __grid_constant__ DepthwiseParams p) {
+  constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
+  extern __shared__ __align__(128) char shared[];
+  PrefetchTables(p, 0);
+  const int32_t block = BlockOfChannels(p), worker = block / p.pieces, piece = block - worker * p.pieces;
+  const DepthwiseRange range(p, worker);
+  const WindowPiece window(p, kTile, piece);
+  DepthwiseReader<T, kTile, Copies::kReduce> reader(p, shared, range, window);
+#pragma unroll 1
+  for (int i = 0; i < kTile.stages() - 1; ++i) reader.Copy();
+  DepthwiseFilterSums<T, kTile> sums(p);
+  uint32_t n = 0;  // steps of all tiles
+  const auto begin = [&] {
+    ptx::WaitForCopies<kTile.stages() - 2>();
+    __syncthreads();
+    reader.Copy();
+  };
+  MultiplyReduceSteps<kTile>(p, range, window, sums, begin, [&] { return StagePlace<kTile>(p, shared, n++); }, [] {});
+  __syncthreads();
+  sums.Leave(p, reinterpret_cast<float*>(shared));
+  __syncthreads();
+  sums.Store(p, worker, reinterpret_cast<const float*>(shared),
+             [&](int32_t t) { return StoredTap(p, kTile, piece, t); });
+}
+
+// The kernel of a tile, if it is for the type.
+template <typename T, int kIndex>
+constexpr DepthwiseKernel DepthwiseKernelOf(Pass pass) {
+  constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
+  if constexpr (kTile.by_tma) {
+    return nullptr;
+  } else if constexpr (kTile.has_copiers) {
+    if constexpr (sizeof(T) < sizeof(float)) {
+      if (pass == Pass::kGather) return DepthwiseByRoles<T, kIndex, Pass::kGather>;
+      if constexpr (kTile.reduces()) return DepthwiseByRoles<T, kIndex, Pass::kReduce>;
+    }
+  } else if constexpr (kTile.on_cuda_cores() == (sizeof(T) == sizeof(float))) {
+    if (pass == Pass::kGather) return DepthwiseGather<T, kIndex>;
+    if constexpr (kTile.reduces()) return DepthwiseReduce<T, kIndex>;
+  }
+  return nullptr;
+}
+
+template <typename T, int kIndex>
+constexpr DepthwiseTmaKernel DepthwiseTmaKernelOf(Pass pass) {
+  if constexpr (kDepthwiseTiles[kIndex].by_tma && sizeof(T) < sizeof(float)) {
+    if (pass == Pass::kReduce) return DepthwiseByTma<T, kIndex, Pass::kReduce>;
+    if constexpr (kDepthwiseTiles[kIndex].gathers()) return DepthwiseByTma<T, kIndex, Pass::kGather>;
+  }
+  return nullptr;
+}
+
+// What kernel_of<index>() is of a tile.
+template <typename Kernel, typename KernelOf>
+Kernel OfTile(int tile, KernelOf&& kernel_of) {
+  return [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
+    const Kernel kernels[] = {kernel_of.template operator()<kIndex>()...};
+    return kernels[tile];
+  }(std::make_integer_sequence<int, std::size(kDepthwiseTiles)>());
+}
+
+template <typename T>
+DepthwiseTmaKernel FindDepthwiseByTma(int tile, Pass pass) {
+  return OfTile<DepthwiseTmaKernel>(tile, [&]<int kIndex>() { return DepthwiseTmaKernelOf<T, kIndex>(pass); });
+}
+
+template <typename T>
+DepthwiseKernel FindDepthwise(int tile, Pass pass) {
+  return OfTile<DepthwiseKernel>(tile, [&]<int kIndex>() { return DepthwiseKernelOf<T, kIndex>(pass); });
+}
+
+}  // namespace jaxconv

@@ -1,0 +1,20 @@
+// The compiled kernels of the depthwise family: a file for each type.
+#pragma once
+
+#include "depthwise/maps.cuh"
+#include "depthwise/params.cuh"
+
+namespace jaxconv {
+
+using DepthwiseKernel = void (*)(DepthwiseParams);
+using DepthwiseTmaKernel = void (*)(DepthwiseParams, DepthwiseMaps);
+
+// Null where a tile is of other types, or has no reduce.
+template <typename T>
+DepthwiseKernel FindDepthwise(int tile, Pass pass);
+
+// Of tiles whose rows TMA copies.
+template <typename T>
+DepthwiseTmaKernel FindDepthwiseByTma(int tile, Pass pass);
+
+}  // namespace jaxconv

@@ -1,0 +1,27 @@
+// What Hopper's copy engine, TMA, is told of a call's operands by the depthwise family.
+#pragma once
+
+#include "common/family.h"
+#include "common/tma.h"
+#include "conv_problem.h"
+#include "depthwise/config.h"
+#include "depthwise/maps.cuh"
+#include "depthwise/params.cuh"
+
+namespace jaxconv {
+
+// False where the driver refuses, as it does tensors of no images, or is too old.
+inline bool EncodeMaps(const ConvCall& call, const DepthwiseParams& d, DepthwiseMaps* maps) {
+  const ConvProblem& p = d.problem;
+  const auto encode = [&](CUtensorMap* map, const void* tensor, const TensorStrides& strides,
+                          const int64_t (&size)[kSpatial], int32_t pitch) {
+    const cuuint32_t box[] = {static_cast<cuuint32_t>(d.channels), static_cast<cuuint32_t>(pitch), 1, 1,
+                              static_cast<cuuint32_t>(d.images)};
+    return EncodeActivation(map, tensor, p.src_type, strides, size, p.batch, p.groups, 1, box,
+                            CU_TENSOR_MAP_SWIZZLE_64B);
+  };
+  return encode(&maps->source, call.src, p.src, p.src_size, d.src_width) &&
+         encode(&maps->strips, call.pass == Pass::kReduce ? call.rhs : call.result, p.dst, p.dst_size, d.strips_pitch);
+}
+
+}  // namespace jaxconv

@@ -1,0 +1,122 @@
+// The depthwise family's reduce on tensor cores of images of at most eight columns: what a warp multiplies.
+//
+// As sixteen pixels that a strip of eight outputs reads, a row of such an image would be zeros for the most part. Here
+// eight of a multiplication's rows are the pixels of a source row, and eight those of the next one. Zeros around the
+// images are not read, nor copied: sums with pixels and outputs that there are not are left out in the end.
+#pragma once
+
+#include <cstdint>
+
+#include "depthwise/diagonals.cuh"
+#include "depthwise/rows.cuh"
+
+namespace jaxconv {
+
+// A warp's sums of its channels, and the pairs of source rows that the gradient's next two rows are multiplied with.
+template <typename T, DepthwiseTile kTile>
+class RowPairSums {
+  static constexpr int kChannels = kTile.channels;
+  static constexpr int kPairs = kTile.pairs();
+  static_assert(2 * kPairs == kTile.lags + 1, "the last of a gradient row's pairs has one row of the window, not two");
+  static_assert(kTile.box_rows() == 2, "a step has a pair of source rows");
+  static_assert(kMultiplied == 16 && MostChannelBytes(kTile) == kBoxPixelBytes, "a warp has four images of each lane");
+
+ public:
+  static constexpr int kTurns = kPairs;  // steps after which a pair of source rows takes the place of another
+
+  // Of a lane: a column's pixels, of four images.
+  struct Row {
+    PixelPart<kChannels> of[4];
+  };
+
+  // Lanes of a column have neighbouring images: they then read from other banks, if rows have an odd number of pixels.
+  __device__ __forceinline__ explicit RowPairSums(const DepthwiseParams& p) {
+    const int lane = threadIdx.x % 32;
+    const int32_t col = min(lane / 4, p.src_width - 1);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      from_[i] = {p, (lane % 4 * 4 + i) * p.src_width + col, DepthwiseWarp(p, kTile).part};
+    }
+    const int32_t pixel = lane / 4, output = lane % 4 * 2, diagonal = DiagonalOfLane(p);
+    const auto has = [&](int i) {
+      const bool is_tap = diagonal - i >= 0 && diagonal - i < kTapCols;
+      return is_tap && pixel < p.problem.src_size[2] && output + i < p.problem.dst_size[2];
+    };
+    has_ = has(0) | has(1) << 1;
+    ptx::Keep(has_);
+  }
+
+  // Before a tile's first step: no pair has been kept.
+  __device__ __forceinline__ void Begin() {
+#pragma unroll
+    for (int i = 0; i < kPairs * kChannels * 4; ++i) (&pairs_[0][0][0])[i] = 0;
+  }
+
+  // A row of a stage, of the source or the gradient. Or zeros, of one that is not there.
+  __device__ __forceinline__ Row Read(const DepthwiseParams& p, uint32_t row) const {
+    Row pixels;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) pixels.of[i].Load(row + from_[i].At(p, 0, 0));
+    return pixels;
+  }
+  __device__ __forceinline__ Row Read(const DepthwiseParams& p, uint32_t row, bool is_there) const {
+    return is_there ? Read(p, row) : Row{};
+  }
+
+  // Keeps the pair of source rows of a step, of which kTurn is the number, modulo kTurns, from the gradient's first.
+  template <int kTurn>
+  __device__ __forceinline__ void Keep(const Row (&rows)[2]) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const Row& row = rows[i % 2];
+        pairs_[kTurn][c][i] = PairOf(row.of[i / 2 * 2], row.of[i / 2 * 2 + 1], c);
+      }
+    }
+  }
+
+  // Adds what a row of the gradient gives, the first or the second of a step, with the pairs that have been kept.
+  template <int kTurn, int kRow>
+  __device__ __forceinline__ void Multiply(const Row& gradient) {
+    uint32_t words[kChannels][2];
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) words[c][i] = PairOf(gradient.of[i * 2], gradient.of[i * 2 + 1], c);
+    }
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) {
+        ptx::MultiplyAdd<T>(sums_[kRow][pair][c], pairs_[(kTurn + 1 + pair) % kPairs][c], words[c][0], words[c][1]);
+      }
+    }
+  }
+
+  // Adds up what each tap is to receive: a lane's of one channel, and of one column of the window.
+  __device__ __forceinline__ void AddTaps(float (&added)[kTile.lags]) const {
+    AddAllDiagonals(added, [&](int lag, float (&first)[4], float (&second)[4]) {
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) {
+        // With the first source row of a pair, and with the second: of the gradient's two rows one each.
+        const float (&even)[4] = sums_[lag % 2][(lag + 1) / 2][c];
+        const float (&odd)[4] = sums_[(lag + 1) % 2][lag / 2][c];
+        first[c] = has_ & 1 ? even[0] + odd[2] : 0;
+        second[c] = has_ & 2 ? even[1] + odd[3] : 0;
+      }
+    });
+  }
+  // The column of the window that a lane's first sum is of.
+  static __device__ __forceinline__ int DiagonalOfLane(const DepthwiseParams& p) {
+    return FirstDiagonal() - p.first_col;
+  }
+
+ private:
+  PixelPlaces<kTile, 1, 1> from_[4];
+  int32_t has_;  // whether a lane's sums of even columns are of the window, and of odd ones
+  uint32_t pairs_[kPairs][kChannels][4];
+  float sums_[2][kPairs][kChannels][4] = {};
+};
+
+}  // namespace jaxconv

@@ -1,0 +1,63 @@
+// The steps of a depthwise kernel's thread block, where kernels whose warps all do the same and those whose warps have
+// roles go through them alike.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "common/family.h"
+#include "common/ptx.cuh"
+#include "depthwise/config.h"
+#include "depthwise/params.cuh"
+
+namespace jaxconv {
+
+// Where a step's rows are in shared memory, of the n-th of all tiles.
+template <DepthwiseTile kTile>
+__device__ __forceinline__ uint32_t StagePlace(const DepthwiseParams& p, const char* shared, uint32_t n) {
+  return ptx::SharedAddress(shared) + n % kTile.stages() * p.places.stage;
+}
+
+// Does steps, of which each is told its number modulo kTurns.
+template <int kTurns, typename Do>
+__device__ __forceinline__ void InTurns(int32_t steps, Do&& do_step) {
+  for (int32_t first = 0; first < steps; first += kTurns) {
+    [&]<int... kTurn>(std::integer_sequence<int, kTurn...>) {
+      (... && (first + kTurn < steps && (do_step.template operator()<kTurn>(first + kTurn), true)));
+    }(std::make_integer_sequence<int, kTurns>());
+  }
+}
+
+// Multiplies all steps of a reduce, of a piece of the window. Of each, begin() waits for its rows, stage() says where
+// they are, and end() that they have been read.
+template <DepthwiseTile kTile, typename Sums, typename Begin, typename Stage, typename End>
+__device__ __forceinline__ void MultiplyReduceSteps(const DepthwiseParams& p, const DepthwiseRange& range,
+                                                    const WindowPiece& window, Sums& sums, Begin&& begin, Stage&& stage,
+                                                    End&& end) {
+  for (int32_t row = range.begin; row < range.end;) {
+    const DepthwiseTilePlace place(p, kTile, row, range.end);
+    row += place.rows();
+    const int32_t steps = place.ReduceSteps(p, kTile, window);
+    int32_t source_row = place.Row(p, kTile) * kTile.step + SourceRow(p, kTile, window);
+    sums.Begin(place.rows());
+    InTurns<Sums::kTurns>(steps, [&]<int kTurn>(int32_t step) {
+      begin();
+      const bool has_source = HasRow(p, source_row);
+      source_row += RowsApart(p, kTile, kTile.step);
+      const uint32_t at = stage();
+      sums.template Multiply<kTurn>(p, step, at, kTile.step > 1 || has_source);
+      end();
+    });
+  }
+}
+
+// The rows that a gather's other lags have behind a tile's last step: no source row follows, so they are complete, too.
+template <DepthwiseTile kTile, typename Store>
+__device__ __forceinline__ void StoreLastRows(const DepthwiseTilePlace& place, int32_t steps, Store&& store) {
+#pragma unroll
+  for (int lag = kTile.lags - 2; lag >= 0; --lag) {
+    if (steps - 1 - lag >= 0 && steps - 1 - lag < place.rows()) store(lag);
+  }
+}
+
+}  // namespace jaxconv

@@ -1,0 +1,357 @@
+// The depthwise family's kernels whose rows TMA copies, each by an instruction of one thread.
+//
+// Where warps copy, a row's pieces take as many turns at shared memory as the warps that multiply, and their places are
+// worked out before the first copy. Here a box is a row of all images of a tile: zeros between them, and in place of
+// images behind the last, are TMA's work, too. Few warps then share out the registers, so that the next step's pixels
+// may be read while a step is multiplied.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "common/ptx_cluster.cuh"
+#include "depthwise/maps.cuh"
+#include "depthwise/roles.cuh"
+#include "depthwise/row_pairs.cuh"
+
+namespace jaxconv {
+
+// A way through the stages: by divisions of steps' numbers it would be known later where the next one is.
+template <DepthwiseTile kTile>
+class BoxStages {
+ public:
+  __device__ __forceinline__ BoxStages(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
+                                       const char* shared, int stage = 0)
+      : p_(p), barriers_(barriers), first_(ptx::SharedAddress(shared)), stage_(stage) {}
+
+  // Each waits for the next step's stage, and says where it is: who copies, and a warp that reads.
+  __device__ __forceinline__ uint32_t WaitForReads() const {
+    barriers_.WaitForReadsOf(stage_, parity_);
+    return Place();
+  }
+  __device__ __forceinline__ uint32_t WaitForCopies() const {
+    barriers_.WaitForCopiesOf(stage_, parity_);
+    return Place();
+  }
+
+  // The barrier of its copies.
+  __device__ __forceinline__ uint32_t copied() const { return barriers_.Copied(stage_); }
+
+  // Says that this warp has read it, and goes to the next one.
+  __device__ __forceinline__ void Release() {
+    barriers_.ArriveBehindReadsOf(stage_);
+    Advance<1>();
+  }
+
+  // Goes so many stages on.
+  template <int kBy>
+  __device__ __forceinline__ void Advance() {
+    stage_ += kBy;
+    const bool is_behind = stage_ >= kTile.stages();
+    stage_ = is_behind ? stage_ - kTile.stages() : stage_;
+    parity_ ^= is_behind;
+  }
+
+ private:
+  __device__ __forceinline__ uint32_t Place() const { return first_ + stage_ * p_.places.stage; }
+
+  const DepthwiseParams& p_;
+  const DepthwiseBarriers<kTile>& barriers_;
+  uint32_t first_;
+  int stage_;
+  uint32_t parity_ = 0;
+};
+
+// Of a reduce. Waits once for all roles: for barriers, and what is set up beside them. Or says that this warp has done
+// its part.
+template <DepthwiseTile kTile>
+__device__ __forceinline__ void SyncRoles() {
+  ptx::SyncThreads<BlockThreads(kTile), 2>();
+}
+template <DepthwiseTile kTile>
+__device__ __forceinline__ void ArriveAtRoles() {
+  ptx::ArriveAtThreads<BlockThreads(kTile), 2>();
+}
+
+// Has TMA copy a step's rows into a stage: of a gather also zeros of those that are not there, as all are read.
+template <DepthwiseTile kTile, Pass kPass>
+__device__ __forceinline__ void CopyStep(const DepthwiseParams& p, const DepthwiseMaps& maps,
+                                         const DepthwiseTilePlace& place, int32_t step, int32_t channel, uint32_t stage,
+                                         uint32_t barrier) {
+  constexpr bool kReduces = kPass == Pass::kReduce;
+  constexpr int kRows = kTile.box_rows();
+  const uint32_t strips = stage + kRows * p.places.row;
+  const int32_t source = place.first_row + p.first_row + step * kRows;
+  const int32_t gradient = (step - kTile.late_steps()) * kRows;  // from the tile's first
+  const auto has_source = [&](int i) { return !kReduces || HasRow(p, source + i); };
+  const auto has_gradient = [&](int i) { return kReduces && gradient + i >= 0 && gradient + i < place.rows(); };
+  uint32_t pixels = 0;
+  for (int i = 0; i < kRows; ++i) pixels += (has_source(i) ? p.src_width : 0) + (has_gradient(i) ? p.strips_pitch : 0);
+  ptx::ArriveExpecting(barrier, pixels * p.images * kBoxPixelBytes);
+  for (int i = 0; i < kRows; ++i) {
+    if (!has_source(i)) continue;
+    ptx::CopyBoxByTma(stage + i * p.places.row, maps.source, barrier, channel, kTile.in_pairs ? 0 : p.first_col,
+                      source + i, 0, place.image);
+  }
+  for (int i = 0; i < kRows; ++i) {
+    if (!has_gradient(i)) continue;
+    ptx::CopyBoxByTma(strips + i * p.places.result_row, maps.strips, barrier, channel, 0,
+                      place.first_row + gradient + i, 0, place.image);
+  }
+}
+
+// Warps that copy, of the four that do not multiply: a step's copies take a thread some hundred cycles to begin, and
+// there are few steps.
+inline constexpr int kBoxLoaders = 3;
+static_assert(kBoxLoaders + 1 == kDepthwiseWarps, "one is left, to store results or to find taps");
+
+// A role of a thread of each of these warps: copies steps' rows into the ring, each those of every kBoxLoaders-th step.
+// In a reduce it begins with them while the other warps do not know yet where they are; a gather's filter would come
+// later then.
+template <DepthwiseTile kTile, Pass kPass>
+__device__ __forceinline__ void LoadBoxes(const DepthwiseParams& p, const DepthwiseMaps& maps,
+                                          const DepthwiseBarriers<kTile>& barriers, int32_t worker, const char* shared,
+                                          int loader) {
+  constexpr bool kReduces = kPass == Pass::kReduce;
+  constexpr int kOwn = kTile.stages() / kBoxLoaders;
+  static_assert(kTile.stages() % kBoxLoaders == 0, "each has stages of its own");
+  const int lane = threadIdx.x % 32;
+  if (kReduces && lane < kOwn) barriers.InitStage(loader + lane * kBoxLoaders);
+  const DepthwiseRange range(p, worker);
+  const int32_t channel = FirstChannel(p);
+  DepthwiseTilePlace place(p, kTile, range.begin, range.end);
+  // Or the compiler works it out behind the barrier.
+  ptx::Keep(place.image), ptx::Keep(place.first_row), ptx::Keep(place.last_row);
+  __syncwarp();
+  if constexpr (kReduces) {
+    ArriveAtRoles<kTile>();
+  } else {
+    __syncthreads();
+  }
+  if (lane != 0) return;
+  BoxStages<kTile> stages(p, barriers, shared, loader);
+  int32_t skipped = loader;  // steps of the others, before the next
+  for (int32_t begin = range.begin; begin < range.end; place = {p, kTile, begin, range.end}) {
+    begin += place.rows();
+    const int32_t steps = kReduces ? place.ReduceSteps(p, kTile, {}) : place.SeenGatherSteps(p, kTile);
+    int32_t step = skipped + (kReduces && !kTile.in_pairs ? 0 : place.FirstStep(p, kTile, {}));
+#pragma unroll 1
+    for (; step < steps; step += kBoxLoaders) {
+      const uint32_t stage = stages.WaitForReads(), barrier = stages.copied();
+      stages.template Advance<kBoxLoaders>();
+      CopyStep<kTile, kPass>(p, maps, place, step, channel, stage, barrier);
+    }
+    skipped = step - steps;
+  }
+}
+
+// By so many threads: stores zeros behind each stage's source row, where strips of the last image read some pixels,
+// too.
+template <DepthwiseTile kTile, int kThreads>
+__device__ __forceinline__ void ClearBehindBoxes(const DepthwiseParams& p, char* shared) {
+  static_assert(kTile.box_rows() == 1, "a stage begins with its only source row");
+  const int32_t begin = p.images * p.src_width * kBoxPixelBytes;
+#pragma unroll 1  // all wait for it, and for its instructions
+  for (int stage = 0; stage < kTile.stages(); ++stage) {
+    char* const row = shared + stage * p.places.stage;
+#pragma unroll 1
+    for (int32_t i = begin + threadIdx.x % kThreads * kPieceBytes; i < p.places.row; i += kThreads * kPieceBytes) {
+      *reinterpret_cast<uint4*>(row + i) = uint4{};
+    }
+  }
+}
+
+// And of one that writes a gather's results.
+template <DepthwiseTile kTile>
+__device__ __forceinline__ void StoreBoxes(const DepthwiseParams& p, const DepthwiseMaps& maps,
+                                           const DepthwiseBarriers<kTile>& barriers, int32_t worker, char* shared) {
+  const DepthwiseRange range(p, worker);
+  const int32_t channel = FirstChannel(p);
+  uint32_t row = 0;  // of all tiles
+  for (int32_t begin = range.begin; begin < range.end;) {
+    const DepthwiseTilePlace place(p, kTile, begin, range.end);
+    begin += place.rows();
+#pragma unroll 1
+    for (int32_t position = place.first_row; position < place.last_row; ++position, ++row) {
+      barriers.WaitForResults(row);
+      // Once, by who has seen the arrivals of all that wrote, who then need not wait for it: the fence is between their
+      // writes and what TMA reads.
+      ptx::FenceForTma();
+      const uint32_t from = ptx::SharedAddress(ResultPlace<kTile>(p, shared, row));
+      ptx::StoreBox(maps.strips, from, channel, {.w = 0, .h = position, .d = 0, .image = place.image});
+      ptx::CommitStores();
+      ptx::WaitForStores<1>();
+      if (row > 0) barriers.ArriveBehindLoads(row - 1);
+    }
+  }
+  ptx::WaitForStores<0>();
+}
+
+// A gather: while a step is multiplied, the next one's pixels are read.
+template <typename T, DepthwiseTile kTile>
+__device__ __forceinline__ void GatherBoxes(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
+                                            int32_t worker, char* shared) {
+  const DepthwiseRange range(p, worker);
+  Gather<T, kTile> gather(p, barriers, 1, shared + p.places.taps);
+  auto& [bands, sums] = gather;
+  uint32_t n = 0, row = 0;  // steps, and complete rows, of all tiles
+  const auto read = [&](uint32_t n) {
+    barriers.WaitForCopies(n);
+    const auto pixels = sums.First(p, StagePlace<kTile>(p, shared, n));
+    barriers.ArriveBehindReads(n);
+    return pixels;
+  };
+  const auto store = [&](int lag) { StoreRow(p, barriers, sums, lag, row++, shared); };
+  auto pixels = read(0);
+  for (int32_t begin = range.begin; begin < range.end;) {
+    const DepthwiseTilePlace place(p, kTile, begin, range.end);
+    begin += place.rows();
+    const int32_t first_step = place.FirstStep(p, kTile, {}), steps = place.SeenGatherSteps(p, kTile);
+    if (first_step > 0) sums.Clear();
+#pragma unroll 1
+    for (int32_t step = first_step; step < steps; ++step, ++n) {
+      sums.Multiply(p, bands, 0, pixels, {}, [&] {
+        if (step + 1 < steps || begin < range.end) pixels = read(n + 1);
+      });
+      if (step >= kTile.lags - 1) store(kTile.lags - 1);
+    }
+    StoreLastRows<kTile>(place, steps, store);
+  }
+}
+
+// A reduce's steps: while one is multiplied, the next one's pixels are read.
+template <typename T, DepthwiseTile kTile>
+__device__ __forceinline__ void MultiplyBoxes(const DepthwiseParams& p, const DepthwiseRange& range,
+                                              FilterBandSums<T, kTile>& sums, BoxStages<kTile>& stages) {
+  const auto read = [&](int32_t source_row, bool has_gradient) {
+    const auto pixels = sums.First(p, stages.WaitForCopies(), HasRow(p, source_row), has_gradient);
+    stages.Release();
+    return pixels;
+  };
+  for (int32_t begin = range.begin; begin < range.end;) {
+    const DepthwiseTilePlace place(p, kTile, begin, range.end);
+    begin += place.rows();
+    const int32_t steps = place.ReduceSteps(p, kTile, {});
+    int32_t source_row = place.first_row + p.first_row;
+    sums.Begin(place.rows());
+    auto pixels = read(source_row, true);
+    InTurns<FilterBandSums<T, kTile>::kTurns>(steps, [&]<int kTurn>(int32_t step) {
+      const bool has_source = HasRow(p, source_row++);
+      sums.template Multiply<kTurn>(pixels, has_source, [&] {
+        if (step + 1 < steps) pixels = read(source_row, step + 1 < place.rows());
+      });
+    });
+  }
+}
+
+// The same of rows in pairs. First come a tile's steps that have no row of the gradient yet. Then, while a row of it is
+// multiplied, the next one is read, and before the second of a step the next step's source rows. A step asks as little
+// as can be, as questions take as long as multiplications: a row of the gradient that is not there is read, too.
+template <typename T, DepthwiseTile kTile>
+__device__ __forceinline__ void MultiplyBoxes(const DepthwiseParams& p, const DepthwiseRange& range,
+                                              RowPairSums<T, kTile>& sums, BoxStages<kTile>& stages) {
+  using Row = typename RowPairSums<T, kTile>::Row;
+  constexpr int kTurns = RowPairSums<T, kTile>::kTurns, kRows = kTile.box_rows();
+  static_assert(kTile.late_steps() == kTurns - 1, "the gradient's first step is turn 0");
+  for (int32_t begin = range.begin; begin < range.end;) {
+    const DepthwiseTilePlace place(p, kTile, begin, range.end);
+    begin += place.rows();
+    const int32_t first_step = place.FirstStep(p, kTile, {});
+    int32_t source_row = place.first_row + p.first_row + first_step * kRows;
+    uint32_t stage;
+    Row source[kRows], even;
+    const auto read_source = [&] {
+      stage = stages.WaitForCopies();
+      for (int i = 0; i < kRows; ++i) source[i] = sums.Read(p, stage + i * p.places.row, HasRow(p, source_row++));
+    };
+    const auto read_gradient = [&](int i) {
+      return sums.Read(p, stage + kRows * p.places.row + i * p.places.result_row);
+    };
+    sums.Begin();
+    InTurns<kTurns - 1>(kTurns - 1, [&]<int kStep>(int32_t) {
+      if (first_step > kStep) return;
+      read_source();
+      stages.Release();
+      sums.template Keep<kStep - kTile.late_steps() + kTurns>(source);
+    });
+    read_source();
+    even = read_gradient(0);
+    InTurns<kTurns>((place.rows() + kRows - 1) / kRows, [&]<int kTurn>(int32_t step) {
+      const Row odd = read_gradient(1);
+      stages.Release();
+      sums.template Keep<kTurn>(source);
+      sums.template Multiply<kTurn, 0>(even);
+      const int32_t rows_left = place.rows() - step * kRows;  // with this step's
+      if (rows_left > kRows) {
+        read_source();
+        even = read_gradient(0);
+      }
+      if (rows_left > 1) sums.template Multiply<kTurn, 1>(odd);
+    });
+  }
+}
+
+// Threads that multiply, and those of the warp that finds out where taps go to.
+template <DepthwiseTile kTile>
+inline constexpr int kReducers = Multipliers(kTile) + 32;
+
+template <typename T, DepthwiseTile kTile>
+__device__ __forceinline__ void ReduceBoxes(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
+                                            int32_t worker, char* shared) {
+  SyncRoles<kTile>();
+  std::conditional_t<kTile.in_pairs, RowPairSums<T, kTile>, FilterBandSums<T, kTile>> sums(p);
+  const StoredTaps<kTile> taps(p, worker, shared, sums.DiagonalOfLane(p));
+  BoxStages<kTile> stages(p, barriers, shared);
+  MultiplyBoxes(p, DepthwiseRange(p, worker), sums, stages);
+  ptx::SyncThreads<kReducers<kTile>>();
+  float added[kTile.lags];
+  sums.AddTaps(added);
+  taps.Store(added);
+}
+
+template <typename T, int kIndex, Pass kPass>
+__global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
+    DepthwiseByTma(const __grid_constant__ DepthwiseParams p, const __grid_constant__ DepthwiseMaps maps) {
+  if constexpr (!ptx::kIsHopper) {
+    __trap();  // the host launches the tile without copiers
+  } else {
+    constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
+    constexpr RoleRegisters kRegisters = RegistersOf(kTile, kPass);
+    constexpr int kLaunched = 168;  // registers of each thread: a multiprocessor's, by 384
+    static_assert(2 * kRegisters.multiplier + kRegisters.copier <= 3 * kLaunched, "there are as many as at launch");
+    static_assert(kTile.step == 1 && kTile.period == 1 && !kTile.has_planes(), "a step has one row, and gives one");
+    static_assert(kTile.blocks == 1, "a step's pixels are read at once");
+    extern __shared__ __align__(kBoxTurnBytes) char boxes[];
+    const int32_t worker = BlockOfChannels(p);
+    const DepthwiseBarriers<kTile> barriers(p, boxes);
+    if (threadIdx.x < FirstMultiplier(kTile)) {
+      ptx::LeaveRegisters<kRegisters.copier>();  // first of all, as those that multiply wait for them
+      if (threadIdx.x == 0) ptx::PrefetchMap(maps.source), ptx::PrefetchMap(maps.strips);
+      if (ptx::SharedAddress(boxes) % kBoxTurnBytes != 0) __trap();
+      constexpr bool kReduces = kPass == Pass::kReduce;
+      if constexpr (!kReduces) ClearBehindBoxes<kTile, kDepthwiseThreads>(p, boxes);
+      if (const int warp = threadIdx.x / 32; warp < kBoxLoaders) {
+        LoadBoxes<kTile, kPass>(p, maps, barriers, worker, boxes, warp);
+        return;
+      }
+      if constexpr (kReduces && !kTile.in_pairs) ClearBehindBoxes<kTile, 32>(p, boxes);
+      if constexpr (kReduces) {
+        SyncRoles<kTile>();
+        FindTaps<kTile>(p, reinterpret_cast<int32_t*>(boxes + p.places.taps));
+        ptx::ArriveAtThreads<kReducers<kTile>>();
+      } else {
+        __syncthreads();
+        if (threadIdx.x % 32 == 0) StoreBoxes<kTile>(p, maps, barriers, worker, boxes);
+      }
+    } else {
+      BeginMultiplier<T, kTile, kPass>(p);
+      if constexpr (kPass == Pass::kGather) {
+        GatherBoxes<T, kTile>(p, barriers, worker, boxes);
+      } else {
+        ReduceBoxes<T, kTile>(p, barriers, worker, boxes);
+      }
+    }
+  }
+}
+
+}  // namespace jaxconv

@@ -1,0 +1,8 @@
+// The direct family's kernels for bfloat16 operands.
+#include "direct/kernel.cuh"
+
+namespace jaxconv {
+
+template DirectKernel FindDirect<__nv_bfloat16>(int tile, Pass pass, bool is_odd);
+
+}  // namespace jaxconv

@@ -1,0 +1,8 @@
+// The direct family's kernels for float16 operands.
+#include "direct/kernel.cuh"
+
+namespace jaxconv {
+
+template DirectKernel FindDirect<__half>(int tile, Pass pass, bool is_odd);
+
+}  // namespace jaxconv

@@ -1,0 +1,125 @@
+// The filter of the direct family's gather in shared memory.
+#pragma once
+
+#include <cstdint>
+
+#include "common/convert.cuh"
+#include "common/ptx.cuh"
+#include "direct/params.cuh"
+#include "direct/tables.cuh"
+
+namespace jaxconv {
+
+// The filter's matrices of eight output channels by the eight source channels of an entry, in the order in which they
+// are multiplied: two entries, for each block of output channels, for each two entries of a row of taps, for each row,
+// for each chunk. Zeros stand between groups, and where an entry is missing.
+template <typename T, DirectTile kTile>
+class FilterMatrices {
+  static constexpr int kThreads = 32 * kTile.warps;
+  static constexpr bool kRuns = kTile.run > 0;
+
+  using Row = Pack<T, kPieceChannels>;
+
+ public:
+  // To be called by all threads, before a barrier.
+  static __device__ __forceinline__ void Fill(const DirectParams& p, const DirectBlock& block, const BoxOrigin& origin,
+                                              const FilterSteps& steps, Row* rows) {
+    constexpr int kSetCols = kTile.set * 8;
+    const FilterPlaces places(p, block.channels, p.block_groups > 0);
+    const Divider<int32_t> by_blocks(p.col_blocks), by_all(steps.all), by_row(steps.of_row), by_pieces(p.entry_pieces);
+    const T* from = static_cast<const T*>(p.rhs);
+#pragma unroll 1  // instructions come from far away, too
+    for (int row = threadIdx.x; row < p.chunks * steps.all * p.col_blocks * 16; row += kThreads) {
+      int32_t col_block, step, piece;
+      const int32_t chunk = by_all.Divide(by_blocks.Divide(row / 16, &col_block), &step);
+      const int32_t tap_row = by_row.Divide(step, &step), entry = step * 2 + row / 8 % 2;
+      if (entry >= steps.entries) {
+        ptx::CopyAsync(ptx::SharedAddress(rows + row), from, false);
+        continue;
+      }
+      const int32_t tap_of_row = by_pieces.Divide(entry, &piece);
+      if constexpr (kRuns) {
+        const Tap* run = p.taps + block.residue().first_tap + tap_row * steps.taps + tap_of_row * p.area.run;
+        FillRunRow(p, block, origin, run, piece * kPieceChannels - origin.RunSkip(p), col_block * 8, row % 8,
+                   rows + row);
+        continue;
+      }
+      const T* tap = from + p.taps[block.residue().first_tap + tap_row * steps.taps + tap_of_row].filter_delta;
+      piece += FirstPiece(p, col_block * 8 / kSetCols * kSetCols) + chunk * p.src_pixel.pieces;
+      FillRow(p, places, tap, piece * kPieceChannels, col_block * 8, row % 8, rows + row);
+    }
+    ptx::CommitCopies();
+    ptx::WaitForCopies<0>();
+  }
+
+  // Rows that were read as source channels become those of output channels, in their place: for tiles that read them
+  // again and again. Likewise, after the barrier.
+  static __device__ __forceinline__ void Transpose(const DirectParams& p, const FilterSteps& steps, Row* rows) {
+    const int matrices = p.chunks * steps.all * p.col_blocks * 2, lane = threadIdx.x % 32;
+    for (int first = threadIdx.x / 32 * 4; first < matrices; first += kThreads / 8) {
+      uint32_t four[4];
+      ptx::LoadMatrices<true>(four, ptx::SharedAddress(rows + min(first + lane / 8, matrices - 1) * 8 + lane % 8));
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < 4 && first + i < matrices; ++i) {
+        reinterpret_cast<uint32_t*>(rows + (first + i) * 8 + lane / 4)[lane % 4] = four[i];
+      }
+    }
+  }
+
+ private:
+  // An output channel's eight source channels; or, if output channels are what is contiguous, the other way round.
+  static __device__ __forceinline__ void FillRow(const DirectParams& p, const FilterPlaces& places, const T* tap,
+                                                 int32_t in, int32_t out, int32_t row, Row* to) {
+    if (p.filter_order == FilterOrder::kNone) {
+#pragma unroll 1
+      for (int i = 0; i < kPieceChannels; ++i) {
+        const int64_t at = places.Of(in + i, out + row);
+        reinterpret_cast<T*>(to)[i] = at < 0 ? T(0.0f) : tap[at];
+      }
+      return;
+    }
+    int32_t first = 0, last = kPieceChannels;
+    const int64_t at =
+        p.filter_order == FilterOrder::kIns ? places.Of(in, out + row) : places.OfRow(in + row, out, &first, &last);
+    if (at < 0 || (first <= 0 && last >= kPieceChannels)) {
+      ptx::CopyAsync(ptx::SharedAddress(to), at < 0 ? tap : tap + at, at >= 0);
+      return;
+    }
+    Row pack = *reinterpret_cast<const Row*>(tap + at);
+#pragma unroll
+    for (int i = 0; i < kPieceChannels; ++i) {
+      if (i < first || i >= last) pack.v[i] = T(0.0f);
+    }
+    *to = pack;
+  }
+
+  // The same of a run's (tap, channel)s, from one of them on, of the only group; zeros where there are none.
+  static __device__ __forceinline__ void FillRunRow(const DirectParams& p, const DirectBlock& block,
+                                                    const BoxOrigin& origin, const Tap* run, int32_t first, int32_t out,
+                                                    int32_t row, Row* to) {
+    const FilterStrides& strides = p.problem.filter;
+    const int32_t channels = static_cast<int32_t>(p.problem.in_channels);
+    const auto exists = [&](int32_t at, int32_t col) {
+      return at >= 0 && at < p.area.run * channels && col < block.channels.dst_count;
+    };
+    const auto place = [&](int32_t at, int32_t col) {
+      const Tap& tap = run[origin.TapOfRun(p, run, at / channels)];
+      return static_cast<const T*>(p.rhs) + tap.filter_delta + at % channels * strides.in +
+             (block.channels.dst + col) * strides.out;
+    };
+    if (p.filter_order == FilterOrder::kOuts) {
+      const bool is_there = exists(first + row, out);
+      ptx::CopyAsync(ptx::SharedAddress(to), is_there ? place(first + row, out) : p.rhs, is_there);
+      return;
+    }
+    Row pack;
+#pragma unroll
+    for (int i = 0; i < kPieceChannels; ++i) {
+      pack.v[i] = exists(first + i, out + row) ? *place(first + i, out + row) : T(0.0f);
+    }
+    *to = pack;
+  }
+};
+
+}  // namespace jaxconv

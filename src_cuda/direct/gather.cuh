@@ -1,0 +1,251 @@
+// The direct family's gather on tensor cores: rows are positions, columns output channels, steps entries of eight.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "common/convert.cuh"
+#include "common/ptx.cuh"
+#include "direct/boxes.cuh"
+#include "direct/filter.cuh"
+#include "direct/params.cuh"
+#include "direct/results.cuh"
+#include "direct/ring.cuh"
+#include "direct/tables.cuh"
+#include "direct/walk.cuh"
+
+namespace jaxconv {
+
+// A warp's sums: of kPositions blocks of 16 positions by kBlocks of eight output channels.
+template <typename T, DirectTile kTile, bool kOdd>
+class DirectSums {
+  static constexpr int kPositions = kTile.positions, kBlocks = kTile.col_blocks();
+  static constexpr bool kRuns = kTile.run > 0;
+
+ public:
+  __device__ __forceinline__ DirectSums(const DirectParams& p, int first_position, int first_col)
+      : first_position_(first_position),
+        first_col_(first_col),
+        half_bytes_(8 * p.position_elements * static_cast<int32_t>(sizeof(T))) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kPositions; ++i) {
+      const int position = first_position + i * 16;
+      from_[i] = kRuns ? RunOf<false>(p, position + lane / 4) : PixelOf<false>(p, position + lane % 16);
+    }
+#pragma unroll
+    for (int s = 0; s < kTile.sets; ++s) first_piece_[s] = FirstPiece(p, first_col + s * kTile.set * 8) * 16;
+  }
+
+  __device__ __forceinline__ void Clear() {
+#pragma unroll
+    for (auto& blocks : sum_) {
+#pragma unroll
+      for (auto& four : blocks) four[0] = four[1] = four[2] = four[3] = 0;
+    }
+  }
+
+  // Adds the products of a chunk's entries: while two are multiplied for a set, what comes next is read.
+  __device__ __forceinline__ void Multiply(const DirectParams& p, uint32_t entries, uint32_t box, uint32_t filter,
+                                           int steps) {
+    if (steps == 0) return;
+    constexpr int kSets = kTile.sets;
+    static_assert(kSets <= 2, "operands are read alternately to two places");
+    const int step_bytes = p.col_blocks * kColBlockBytes, count = steps * kSets;
+    filter += first_col_ / 8 * kColBlockBytes + threadIdx.x % 32 * 16;
+    if (!kRuns) entries += threadIdx.x % 32 / 16 * kEntryBytes;
+    Operands first, second;
+    uint32_t from = ReadEntry(entries, 0) + box, next = ReadEntry(entries, min(1, steps - 1) * 2) + box;
+    int read = 1;  // steps whose entries have been read, less one
+    const auto read_second = [&] {
+      if constexpr (kSets == 2) return Read(1, from, filter, second);
+      filter += step_bytes;
+      Read(0, next, filter, second);
+      from = ReadEntry(entries, min(++read, steps - 1) * 2) + box;
+    };
+    const auto read_first = [&] {
+      filter += step_bytes;
+      if constexpr (kSets == 2) from = next;
+      Read(0, from, filter, first);
+      next = ReadEntry(entries, min(++read, steps - 1) * 2) + box;
+    };
+    Read(0, from, filter, first);
+    int at = 0;
+#pragma unroll 1
+    for (; at + 2 < count; at += 2) {
+      read_second();
+      MultiplyAdd(0, first);
+      read_first();
+      MultiplyAdd(kSets - 1, second);
+    }
+    if (at + 1 == count) return MultiplyAdd(0, first);
+    read_second();
+    MultiplyAdd(0, first);
+    MultiplyAdd(kSets - 1, second);
+  }
+
+  // Rounds the sums and stores them. `results` is the warp's place in shared memory.
+  template <typename Out>
+  __device__ __forceinline__ void Store(const DirectParams& p, const char* shared, Out* results, const AreaEnd& end,
+                                        int dst_count) const {
+    using Rows = ResultRows<Out, kBlocks>;
+    const Position* positions = reinterpret_cast<const Position*>(shared + p.places.positions) + first_position_;
+    Out* out = static_cast<Out*>(p.out) + end.to + first_col_;
+    Position all[kPositions][Rows::kVectors];
+#pragma unroll
+    for (int i = 0; i < kPositions; ++i) {
+#pragma unroll
+      for (int v = 0; v < Rows::kVectors; ++v) all[i][v] = positions[i * 16 + Rows::Row(v)];
+    }
+#pragma unroll
+    for (int i = 0; i < kPositions; ++i) {
+      __syncwarp();
+      Rows::Write(sum_[i], results);
+      __syncwarp();
+#pragma unroll
+      for (int v = 0; v < Rows::kVectors; ++v) {
+        const bool is_there = end.Has(all[i][v]) && first_col_ + Rows::Col(v) < dst_count;
+        Rows::Store(results, v, is_there, out + all[i][v].to);
+      }
+    }
+  }
+
+ private:
+  // Of two entries, for a set.
+  struct Operands {
+    uint32_t a[kPositions][4];
+    uint32_t b[kTile.set][2];
+  };
+
+  __device__ __forceinline__ void Read(int set, uint32_t from, uint32_t filter, Operands& to) const {
+    filter += set * kTile.set * kColBlockBytes;
+    if constexpr (kTile.set == 1) {
+      ptx::LoadTwoMatrices<false>(to.b[0][0], to.b[0][1], filter);
+    } else {
+      static_assert(kTile.set % 2 == 0);
+#pragma unroll
+      for (int j = 0; j < kTile.set; j += 2) {
+        uint32_t four[4];
+        ptx::LoadMatrices<false>(four, filter + j * kColBlockBytes);
+        to.b[j][0] = four[0], to.b[j][1] = four[1], to.b[j + 1][0] = four[2], to.b[j + 1][1] = four[3];
+      }
+    }
+    from ^= first_piece_[set];
+#pragma unroll
+    for (int i = 0; i < kPositions; ++i) {
+      if constexpr (kRuns) {
+        RunPlace<kOdd>(from_[i]).LoadTwo(to.a[i], from, half_bytes_, false);
+      } else {
+        ptx::LoadMatrices<false>(to.a[i], from + from_[i]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void MultiplyAdd(int set, const Operands& of) {
+#pragma unroll
+    for (int i = 0; i < kPositions; ++i) {
+#pragma unroll
+      for (int j = 0; j < kTile.set; ++j) {
+        ptx::MultiplyAdd<T>(sum_[i][set * kTile.set + j], of.a[i], of.b[j][0], of.b[j][1]);
+      }
+    }
+  }
+
+  int first_position_;
+  int first_col_;
+  uint32_t half_bytes_;               // of a source in runs: from a position to the eighth after it
+  int32_t from_[kPositions];          // of the lane's position in each block
+  uint32_t first_piece_[kTile.sets];  // bytes
+  float sum_[kPositions][kBlocks][4];
+};
+
+// kOdd: of a source that is read in runs, of positions an odd number of elements apart.
+template <typename T, int kTileIndex, bool kOdd>
+__global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].gather_warps(),
+                                  kDirectTiles[kTileIndex].gather_blocks())
+    DirectGather(const __grid_constant__ DirectParams p) {
+  constexpr DirectTile kTile = kDirectTiles[kTileIndex];
+  constexpr int kThreads = 32 * kTile.warps;  // that multiply
+  constexpr bool kStreams = kTile.walk.streams();
+  extern __shared__ __align__(1024) char shared[];
+  const ConvProblem& q = p.problem;
+  PrefetchTables(p, q.tap_count * q.groups * q.in_channels * q.out_channels * static_cast<int64_t>(sizeof(T)));
+  const Box box = SourceBox(p);
+  box.Prefetch();
+  const DirectBlock block(p, 1);
+  if (block.worker >= block.areas) return;
+  const uint32_t base = ptx::SharedAddress(shared);
+  const BoxOrigin origin(p, block.residue());
+  std::conditional_t<kStreams, RowRing, DirectRing> read(base + p.places.barriers);
+  if (threadIdx.x == 0) read.Init(kBoxArrivals, kTile.warps);
+  const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  AreaBoxes<T, (kTile.run > 0)> boxes(block, DirectRing(base + p.places.barriers));
+  const auto copy = [&] { boxes.CopyNext(p, block, origin, box, base); };
+  __syncthreads();
+  if constexpr (kStreams) {  // its instructions would delay a warp that multiplies, for which all others wait then
+    if (warp == kTile.warps) return CopyWalkRows<T>(p, block, origin, box, read, base);
+  } else if (warp == 0) {
+    copy();
+  }
+  const FilterSteps steps(block.residue().tap_count, p.entry_pieces, p.row_taps, p.area.run);
+  if (kTile.walks()) CheckRowsOfTaps(p, block.residue(), origin, steps, kTile.walk);
+  if (kTile.run > 0) CheckRuns(p, block.residue(), origin);
+  FillTables<kThreads, kTile.walks(), (kTile.run > 0)>(p, block.residue(), origin, shared);
+  auto* filter = reinterpret_cast<Pack<T, kPieceChannels>*>(shared + p.places.filter);
+  FilterMatrices<T, kTile>::Fill(p, block, origin, steps, filter);
+  ptx::SyncThreads<kThreads>();
+  if (!kTile.walks() && p.filter_order == FilterOrder::kOuts) {
+    FilterMatrices<T, kTile>::Transpose(p, steps, filter);
+    ptx::SyncThreads<kThreads>();
+  }
+
+  const int warps_across = p.col_blocks / kTile.col_blocks();
+  const int first_position = warp / warps_across * kTile.positions * 16;
+  const int first_col = warp % warps_across * kTile.col_blocks() * 8;
+  if constexpr (kTile.walks()) {
+    DirectWalk<T, kTile, kOdd> walk(p, block, origin, steps, shared, first_position, first_col);
+    if (!kStreams) {
+      ptx::FenceForTma();  // the filter's place is the second stage's
+      ptx::SyncThreads<kThreads>();
+    }
+#pragma unroll 1
+    for (int32_t area = block.worker; area < block.areas; area += p.workers) {
+      if (!kStreams) {
+        if (warp == 0) copy();
+        read.WaitUntilFull();
+      }
+      const AreaEnd end(p, block, block.Place(p, area));
+      std::conditional_t<kStreams, StreamRows, BoxRows> rows(read, base, p.places.stage, walk.StepBytes());
+      if (p.out_type == DType::kF32) {
+        walk.template Compute<float>(p, end, rows);
+      } else {
+        walk.template Compute<T>(p, end, rows);
+      }
+      if (!kStreams) read.Release();
+    }
+  } else {
+    DirectSums<T, kTile, kOdd> sums(p, first_position, first_col);
+    const int chunk_bytes = steps.all * p.col_blocks * kColBlockBytes;
+#pragma unroll 1
+    for (int32_t area = block.worker; area < block.areas; area += p.workers) {
+      sums.Clear();
+#pragma unroll 1
+      for (int chunk = 0; chunk < p.chunks; ++chunk) {
+        if (warp == 0) copy();
+        read.WaitUntilFull();
+        sums.Multiply(p, base + p.places.entries, base + read.stage() * p.places.stage,
+                      base + p.places.filter + chunk * chunk_bytes, steps.all);
+        read.Release();
+      }
+      const AreaEnd end(p, block, block.Place(p, area));
+      WithType<float>(p.out_type, [&](auto type) {
+        using Out = decltype(type);
+        Out* results = reinterpret_cast<Out*>(shared + p.places.results);
+        sums.Store(p, shared, results + warp * ResultRows<Out, kTile.col_blocks()>::kElements, end,
+                   block.channels.dst_count);
+      });
+    }
+  }
+}
+
+}  // namespace jaxconv

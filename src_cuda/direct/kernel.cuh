@@ -1,0 +1,62 @@
+// The direct family's kernels for operands of a type: one for each tile and pass.
+#pragma once
+
+#include <iterator>
+#include <utility>
+
+#include "direct/gather.cuh"
+#include "direct/kernels.h"
+#include "direct/reduce.cuh"
+#include "direct/taps_across.cuh"
+
+namespace jaxconv {
+
+// Tiles that differ elsewhere have the same kernel for a pass.
+constexpr int FirstForGather(int tile) {
+  const DirectTile& t = kDirectTiles[tile];
+  for (int i = 0; i < tile; ++i) {
+    const DirectTile& other = kDirectTiles[i];
+    if (other.set == t.set && other.sets == t.sets && other.positions == t.positions && other.warps == t.warps &&
+        other.walk == t.walk && other.run == t.run && other.taps_across == t.taps_across &&
+        (!t.taps_across || other.pieces == t.pieces)) {
+      return i;
+    }
+  }
+  return tile;
+}
+
+constexpr int FirstForReduce(int tile) {
+  const DirectTile& t = kDirectTiles[tile];
+  for (int i = 0; i < tile; ++i) {
+    const DirectTile& other = kDirectTiles[i];
+    if (other.set == t.set && other.filter_rows == t.filter_rows && (other.run > 0) == (t.run > 0)) return i;
+  }
+  return tile;
+}
+
+template <typename T, int kTileIndex, bool kOdd>
+constexpr DirectKernel GatherOf() {
+  if constexpr (kDirectTiles[kTileIndex].taps_across) {
+    return DirectTapsAcross<T, kTileIndex>;
+  } else {
+    return DirectGather<T, kTileIndex, kOdd>;
+  }
+}
+
+// Tiles that read whole pieces have no kernels for odd positions.
+template <typename T, bool kOdd>
+DirectKernel FindDirect(int tile, Pass pass) {
+  return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
+    constexpr auto is_odd = [](int index) { return kOdd && kDirectTiles[index].run > 0; };
+    const DirectKernel gathers[] = {GatherOf<T, FirstForGather(kIndex), is_odd(kIndex)>()...};
+    const DirectKernel reduces[] = {DirectReduce<T, FirstForReduce(kIndex), is_odd(kIndex)>...};
+    return (pass == Pass::kGather ? gathers : reduces)[tile];
+  }(std::make_index_sequence<std::size(kDirectTiles)>());
+}
+
+template <typename T>
+DirectKernel FindDirect(int tile, Pass pass, bool is_odd) {
+  return is_odd ? FindDirect<T, true>(tile, pass) : FindDirect<T, false>(tile, pass);
+}
+
+}  // namespace jaxconv

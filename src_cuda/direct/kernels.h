@@ -1,0 +1,14 @@
+// The compiled kernels of the direct family: a file for each type, as they take long to compile.
+#pragma once
+
+#include "direct/params.cuh"
+
+namespace jaxconv {
+
+using DirectKernel = void (*)(DirectParams);
+
+// `is_odd`: the source is read in runs, and positions are an odd number of elements apart.
+template <typename T>
+DirectKernel FindDirect(int tile, Pass pass, bool is_odd);
+
+}  // namespace jaxconv

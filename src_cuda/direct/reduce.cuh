@@ -1,0 +1,315 @@
+// The direct family's reduce on tensor cores: rows are entries of eight source channels, columns output channels, steps
+// positions. A thread block keeps the sums of all its channels' taps in registers.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "common/convert.cuh"
+#include "common/ptx.cuh"
+#include "direct/params.cuh"
+#include "direct/ring.cuh"
+#include "direct/tables.cuh"
+
+namespace jaxconv {
+
+// A row's, or a column's, FilterPlace, as the sums fit 32 bits.
+struct alignas(8) ResultPlace {
+  int32_t at;
+  int32_t group;
+};
+
+// A warp's sums: of kRows blocks of two entries by a set of output channels, over a part of the positions.
+template <typename T, DirectTile kTile, bool kOdd>
+class DirectFilterSums {
+  static constexpr int kRows = kTile.filter_rows, kBlocks = kTile.set;
+  static constexpr int kSteps = 2;  // of 16 positions, whose gradients are in registers
+  static constexpr bool kRuns = kTile.run > 0;
+
+ public:
+  // `item`: of the sets and their parts of kRows.
+  __device__ __forceinline__ DirectFilterSums(const DirectParams& p, int item, int entries)
+      : first_col_(item % (p.col_blocks / kBlocks) * kBlocks * 8),
+        first_entry_(item / (p.col_blocks / kBlocks) * kRows * 2),
+        entries_(entries),
+        first_piece_(FirstPiece(p, first_col_)) {}
+
+  // Adds the products of an area, of a part of its positions.
+  __device__ __forceinline__ void MultiplyArea(const DirectParams& p, const char* shared, uint32_t stage,
+                                               const AreaEnd& end, int part) {
+    const auto multiply = [&](auto is_whole) {
+#pragma unroll 1
+      for (int position = part * 32; position < p.positions; position += p.parts * 32) {
+        Multiply<is_whole>(p, shared, stage, stage + p.places.gradient, end, position);
+      }
+    };
+    if (end.rows * end.cols == p.positions) {
+      multiply(std::true_type());
+    } else {
+      multiply(std::false_type());
+    }
+  }
+
+  // To shared memory: `sums` is the place of the item and its part of the positions there, of which each lane has its
+  // own, by fours.
+  __device__ __forceinline__ void Write(float4* sums) const {
+#pragma unroll
+    for (int at = 0; at < kRows * kBlocks; ++at) {
+      const float (&sum)[4] = sum_[at / kBlocks][at % kBlocks];
+      sums[at * 32 + threadIdx.x % 32] = {sum[0], sum[1], sum[2], sum[3]};
+    }
+  }
+  static constexpr int kFours = kRows * kBlocks * 32;
+
+  // Where results are: of the item's rows, eight to an entry, and behind them of its columns. To be called by all its
+  // parts' warps, before a barrier: it takes long, which is no matter while the first box is on its way.
+  __device__ __forceinline__ void FillPlaces(const DirectParams& p, const DirectBlock& block, const BoxOrigin& origin,
+                                             ResultPlace* results, int part) const {
+    const FilterPlaces places(p, block.channels, !kRuns && p.block_groups > 0);
+#pragma unroll 1
+    for (int i = part * 32 + threadIdx.x % 32; i < kResultPlaces; i += p.parts * 32) {
+      const FilterPlace place =
+          i < kRows * 16 ? PlaceOfRow(p, block, origin, places, i) : places.OfOut(first_col_ + i - kRows * 16);
+      results[i] = {static_cast<int32_t>(place.at), place.group};
+    }
+  }
+  static constexpr int kResultPlaces = kRows * 16 + kBlocks * 8;
+
+  // Adds up what all parts of the positions have written, and stores it, each of them some blocks. `sums` is the item's
+  // first part's place.
+  __device__ __forceinline__ void Store(const DirectParams& p, const DirectBlock& block, const float4* sums,
+                                        const ResultPlace* results, int part) const {
+    const int lane = threadIdx.x % 32;
+    const ResultPlace *rows = results + lane / 4, *cols = results + kRows * 16 + lane % 4 * 2;
+    const int64_t slice = block.worker * p.out_elements;
+#pragma unroll 1
+    for (int at = part; at < kRows * kBlocks; at += p.parts) {
+      const float4 sum = AddParts(p, sums + at * 32 + lane);
+      const ResultPlace *row = rows + at / kBlocks * 16, *col = cols + at % kBlocks * 8;
+      StorePair(p, slice, row[0], col, {sum.x, sum.y});
+      StorePair(p, slice, row[8], col, {sum.z, sum.w});
+    }
+  }
+
+ private:
+  // Adds the products of 32 positions. If an area has all its positions, kWhole, none need to be looked
+  // at.
+  template <bool kWhole>
+  __device__ __forceinline__ void Multiply(const DirectParams& p, const char* shared, uint32_t box, uint32_t gradient,
+                                           const AreaEnd& end, int first_position) {
+    const int lane = threadIdx.x % 32, matrix = lane / 8;
+    const Position* positions = reinterpret_cast<const Position*>(shared + p.places.positions) + first_position;
+    const uint32_t pixels = ptx::SharedAddress(shared) + p.places.position_pixels;
+    constexpr int kHalves = kRuns ? 2 : 1;  // of a step, in each of which the lane has a position
+    using Place = std::conditional_t<kRuns, RunPlace<kOdd>, uint32_t>;
+    Place from[kSteps][kHalves];
+    bool is_there[kSteps][kHalves];
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        const int at = k * 16 + (kRuns ? half * kRun + lane / 4 : matrix / 2 * kRun + lane % kRun);
+        // The gradient is zero elsewhere, and so must be what it is multiplied with.
+        is_there[k][half] = kWhole || end.Has(positions[at]);
+        const uint32_t pixel = pixels + (first_position + at) * static_cast<int>(sizeof(uint32_t));
+        from[k][half] = Place(box + ptx::LoadWord(pixel));
+      }
+    }
+    uint32_t b[kSteps][kBlocks][2];
+    ReadGradient(p, gradient, first_position, b);
+    const uint32_t entries = ptx::SharedAddress(shared) + p.places.entries;
+    const uint32_t zeros = ptx::SharedAddress(shared) + p.places.zeros;
+    uint32_t a[2][kSteps][4];  // while one block of rows is multiplied, the next is read
+    const auto read = [&](int i) {
+      if constexpr (kRuns) {  // positions lie anywhere
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+          const uint32_t offset = ReadEntry(entries, min(first_entry_ + 2 * i + row, entries_ - 1));
+#pragma unroll
+          for (int k = 0; k < kSteps; ++k) {
+#pragma unroll
+            for (int half = 0; half < kHalves; ++half) {
+              const uint32_t elements = from[k][half].Load(offset);
+              a[i % 2][k][half * 2 + row] = ptx::Transpose(is_there[k][half] ? elements : 0);
+            }
+          }
+        }
+      } else {
+        const uint32_t entry = ReadEntry(entries, min(first_entry_ + 2 * i + matrix % 2, entries_ - 1));
+        const uint32_t offset = entry ^ first_piece_ * 16;
+#pragma unroll
+        for (int k = 0; k < kSteps; ++k) {
+          ptx::LoadMatrices<true>(a[i % 2][k], is_there[k][0] ? from[k][0] + offset : zeros);
+        }
+      }
+    };
+    read(0);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (i + 1 < kRows) read(i + 1);
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k) {
+#pragma unroll
+        for (int j = 0; j < kBlocks; ++j) ptx::MultiplyAdd<T>(sum_[i][j], a[i % 2][k], b[k][j][0], b[k][j][1]);
+      }
+    }
+  }
+
+  // In the parts' order, in which the sum is the same each time.
+  static __device__ __forceinline__ float4 AddParts(const DirectParams& p, const float4* sums) {
+    float4 sum = sums[0];
+    const int apart = p.items * kFours;
+#pragma unroll
+    for (int part = 1; part < kReduceWarps; ++part) {
+      const float4 other = part < p.parts ? sums[part * apart] : float4{};
+      sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
+    }
+    return sum;
+  }
+
+  __device__ __forceinline__ FilterPlace PlaceOfRow(const DirectParams& p, const DirectBlock& block,
+                                                    const BoxOrigin& origin, const FilterPlaces& places,
+                                                    int row) const {
+    const int entry = first_entry_ + row / 8;
+    if (entry >= entries_) return {0, -1};
+    const Tap* taps = p.taps + block.residue().first_tap;
+    int32_t piece, tap = p.by_pieces.Divide(entry, &piece), in = (piece + first_piece_) * kPieceChannels + row % 8;
+    if constexpr (kRuns) {  // of a row of taps, of which an entry has several, or parts
+      const int32_t element = in - origin.RunSkip(p);
+      if (element < 0 || element >= p.area.run * static_cast<int32_t>(p.problem.in_channels)) return {0, -1};
+      taps += tap * p.area.run;
+      tap = origin.TapOfRun(p, taps, p.by_ins.Divide(element, &in));
+    }
+    FilterPlace place = places.OfIn(in);
+    place.at += taps[tap].filter_delta;
+    return place;
+  }
+
+  // Two columns' sums of a row, those that there are. Of a slice as a pair, if they are neighbours.
+  static __device__ __forceinline__ void StorePair(const DirectParams& p, int64_t slice, ResultPlace row,
+                                                   const ResultPlace* cols, float2 sum) {
+    const int32_t first = row.at + cols[0].at, second = row.at + cols[1].at;
+    const bool has_first = row.group == cols[0].group, has_second = row.group == cols[1].group;
+    if (p.out_type == DType::kF32 && has_first && has_second && second == first + 1 && (slice + first) % 2 == 0) {
+      StoreNarrowed(Pack<float, 2>{sum.x, sum.y}, p.out, slice + first, DType::kF32);
+      return;
+    }
+    if (has_first) StoreNarrowed(Pack<float, 1>{sum.x}, p.out, slice + first, p.out_type);
+    if (has_second) StoreNarrowed(Pack<float, 1>{sum.y}, p.out, slice + second, p.out_type);
+  }
+
+  __device__ __forceinline__ void ReadGradient(const DirectParams& p, uint32_t gradient, int first_position,
+                                               uint32_t (&b)[kSteps][kBlocks][2]) const {
+    const int lane = threadIdx.x % 32, matrix = lane / 8;
+    const auto address = [&](int position, int block) {
+      const int32_t pixel = first_position + position;
+      return gradient + ((pixel << p.dst_pixel.pitch) + p.dst_pixel.Exchange(first_col_ / 8 + block, pixel)) * 16;
+    };
+    static_assert(kSteps == 2 && (kBlocks == 1 || kBlocks % 2 == 0));
+    uint32_t four[4];
+    if constexpr (kBlocks == 1) {
+      ptx::LoadMatrices<true>(four, address(lane, 0));
+      b[0][0][0] = four[0], b[0][0][1] = four[1], b[1][0][0] = four[2], b[1][0][1] = four[3];
+    } else {
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k) {
+#pragma unroll
+        for (int j = 0; j < kBlocks; j += 2) {
+          ptx::LoadMatrices<true>(four, address(k * 16 + lane % 16, j + matrix / 2));
+          b[k][j][0] = four[0], b[k][j][1] = four[1], b[k][j + 1][0] = four[2], b[k][j + 1][1] = four[3];
+        }
+      }
+    }
+  }
+
+  int first_col_;
+  int first_entry_;
+  int entries_;
+  uint32_t first_piece_;
+  float sum_[kRows][kBlocks][4] = {};
+};
+
+// What a reduce looks up for all areas. Positions behind an area's end, which no copy reaches, are zeros.
+template <bool kRuns>
+__device__ __forceinline__ void FillReduceTables(const DirectParams& p, const DirectBlock& block,
+                                                 const BoxOrigin& origin, char* shared) {
+  constexpr int kThreads = 32 * kReduceWarps;
+  FillTables<kThreads, false, kRuns>(p, block.residue(), origin, shared);
+  uint32_t* pixels = reinterpret_cast<uint32_t*>(shared + p.places.position_pixels);
+#pragma unroll 1
+  for (int i = threadIdx.x; i < p.positions; i += kThreads) {
+    pixels[i] = kRuns ? RunOf<false>(p, i) : PixelOf<false>(p, i);
+  }
+  const int32_t first = p.area.rows * p.area.cols << p.dst_pixel.pitch, last = p.positions << p.dst_pixel.pitch;
+#pragma unroll 1
+  for (int i = first + threadIdx.x; i < last; i += kThreads) {
+    for (int stage = 0; stage < kDirectStages; ++stage) {
+      reinterpret_cast<uint4*>(shared + stage * p.places.stage + p.places.gradient)[i] = {};
+    }
+  }
+}
+
+template <typename T, int kTileIndex, bool kOdd>
+__global__ void __launch_bounds__(32 * kReduceWarps, kDirectTiles[kTileIndex].reduce_blocks())
+    DirectReduce(const __grid_constant__ DirectParams p) {
+  constexpr DirectTile kTile = kDirectTiles[kTileIndex];
+  constexpr bool kRuns = kTile.run > 0;
+  extern __shared__ __align__(1024) char shared[];
+  const Box box = SourceBox(p), gradient = GradientBox(p);
+  box.Prefetch();
+  gradient.Prefetch();
+  PrefetchTables(p, 0);
+  const DirectBlock block(p, p.chunks);
+  const uint32_t base = ptx::SharedAddress(shared);
+  const BoxOrigin origin(p.area);
+  const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  DirectRing filled(base + p.places.barriers), read = filled;
+  int32_t next = block.worker;  // the area that is copied next
+  const auto copy = [&] {
+    if (next >= block.areas) return;
+    const AreaPlace place = block.Place(p, next);
+    int32_t at[kSpatial];
+    origin.BoxAt<kRuns>(p, place, at);
+    const uint32_t stage = base + filled.stage() * p.places.stage;
+    filled.WaitUntilEmpty();
+    box.template Copy<T>(stage, filled.full(), block.channels.src, at, place.image);
+    gradient.template Copy<T>(stage + p.places.gradient, filled.full(), block.channels.dst, place.at, place.image);
+    Box::Arrive(filled.full(), box.Bytes() + gradient.Bytes());
+    filled.Advance();
+    next += p.workers;
+  };
+  if (warp == 0) {  // boxes are on their way before anything is read: a small layer waits for them
+    if (threadIdx.x == 0) filled.Init(kBoxArrivals, kReduceWarps);
+    ptx::FenceForTma();
+    __syncwarp();
+#pragma unroll 1
+    for (int stage = 0; stage < kDirectStages; ++stage) copy();
+  } else if (warp == kReduceWarps - 1 && block.areas > 0) {
+    CheckOrigin(p, block.residue(), origin);
+    if (kRuns) CheckRuns(p, block.residue(), origin);
+  }
+  FillReduceTables<kRuns>(p, block, origin, shared);
+  const int entries = FilterSteps(block.residue().tap_count, p.entry_pieces, 0, p.area.run).entries;
+  const int part = warp / p.items, item = warp % p.items;
+  DirectFilterSums<T, kTile, kOdd> sums(p, item, entries);
+  ResultPlace* results = reinterpret_cast<ResultPlace*>(shared + p.places.sums) + item * sums.kResultPlaces;
+  if (part < p.parts) sums.FillPlaces(p, block, origin, results, part);
+  __syncthreads();
+#pragma unroll 1
+  for (int32_t area = block.worker; area < block.areas; area += p.workers) {
+    const AreaEnd end(p, block, block.Place(p, area));
+    read.WaitUntilFull();
+    if (part < p.parts && entries > 0) {
+      sums.MultiplyArea(p, shared, base + read.stage() * p.places.stage, end, part);
+    }
+    read.Release();
+    if (warp == 0) copy();
+  }
+  __syncthreads();  // what is exchanged takes the stages' place
+  float4* exchange = reinterpret_cast<float4*>(shared);
+  if (part < p.parts) sums.Write(exchange + warp * sums.kFours);
+  __syncthreads();
+  if (part < p.parts) sums.Store(p, block, exchange + item * sums.kFours, results, part);
+}
+
+}  // namespace jaxconv

@@ -1,0 +1,36 @@
+// Results of the direct family's gather on their way to memory.
+#pragma once
+
+#include "common/convert.cuh"
+#include "common/store_pairs.cuh"
+
+namespace jaxconv {
+
+// Rows of a warp's results: of 16 positions, kBlocks times eight output channels. They pass through shared memory, so
+// that neighbours in memory are stored at once, in vectors of 16 bytes.
+template <typename Out, int kBlocks>
+struct ResultRows {
+  static constexpr int kCols = kBlocks * 8, kVector = 16 / sizeof(Out), kAcross = kCols / kVector;
+  static constexpr int kVectors = (16 * kAcross + 31) / 32;  // of a lane
+  static constexpr int kPitch = kCols + kVector;             // elements: rows begin in different banks
+  static constexpr int kElements = 16 * kPitch;
+
+  // The place of one of the lane's vectors. Lanes without one have another's row.
+  static __device__ __forceinline__ int Row(int v) {
+    return min(static_cast<int>(threadIdx.x % 32 + v * 32) / kAcross, 15);
+  }
+  static __device__ __forceinline__ int Col(int v) { return (threadIdx.x % 32 + v * 32) % kAcross * kVector; }
+
+  static __device__ __forceinline__ void Write(const float (&sum)[kBlocks][4], Out* results) {
+    StorePairs(sum, results, kPitch, [](int half, int g) { return half * 8 + g; });
+  }
+
+  // `row`: the first channel of the vector's row in memory.
+  static __device__ __forceinline__ void Store(const Out* results, int v, bool is_there, Out* row) {
+    if (static_cast<int>(threadIdx.x % 32) + v * 32 >= 16 * kAcross || !is_there) return;
+    *reinterpret_cast<Pack<Out, kVector>*>(row + Col(v)) =
+        *reinterpret_cast<const Pack<Out, kVector>*>(results + Row(v) * kPitch + Col(v));
+  }
+};
+
+}  // namespace jaxconv

@@ -1,0 +1,117 @@
+// Stages of the direct family: boxes of pixels, or rows of them, which one warp copies, and all that multiply read.
+#pragma once
+
+#include <cstdint>
+
+#include "common/ptx.cuh"
+#include "common/ptx_barrier.cuh"
+#include "common/stage_ring.cuh"
+#include "direct/params.cuh"
+
+namespace jaxconv {
+
+using DirectRing = StageRing<kDirectStages>;
+using RowRing = StageRing<kRowStages>;
+inline constexpr int kBoxArrivals = ptx::kHasTma ? 1 : 32;  // of those who copy a box
+
+// A box of a tensor in shared memory: from where, and how large.
+struct Box {
+  const CUtensorMap& map;
+  bool in_rows;
+  bool in_runs;  // the last place and extent are of elements and pieces
+  const void* tensor;
+  const TensorStrides& strides;
+  const int64_t (&size)[kSpatial];
+  int32_t channels;  // of all groups
+  PixelLayout pixel;
+  int32_t extent[kSpatial];
+
+  __device__ __forceinline__ uint32_t Bytes() const { return (extent[0] * extent[1] * extent[2] << pixel.pitch) * 16; }
+
+  __device__ __forceinline__ void Prefetch() const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (threadIdx.x == 0) ptx::PrefetchMap(map);
+#endif
+  }
+
+  // Zeros outside of the tensor. To be called by all of a warp; the barrier is arrived at in Arrive.
+  template <typename T>
+  __device__ __forceinline__ void Copy(uint32_t to, uint32_t barrier, int32_t channel, const int32_t (&at)[kSpatial],
+                                       int32_t image) const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (threadIdx.x % 32 > 0) return;
+    const int32_t first = in_runs ? at[2] : in_rows ? at[2] * kPieceChannels : channel;
+    ptx::CopyBoxByTma(to, map, barrier, first, in_rows || in_runs ? 0 : at[2], at[1], at[0], image);
+#else
+    if (in_runs) return CopyRuns<T>(to, at, image);
+    const int32_t piece = threadIdx.x % 32 & ((1 << pixel.pitch) - 1);
+    channel += piece * kPieceChannels;
+    const T* first = static_cast<const T*>(tensor) + image * strides.batch + channel;
+    for (int32_t row = 0; row < extent[0] * extent[1]; ++row) {
+      const int32_t d = at[0] + row / extent[1], h = at[1] + row % extent[1];
+      const bool is_there =
+          channel < channels && static_cast<uint32_t>(d) < size[0] && static_cast<uint32_t>(h) < size[1];
+      const T* from = first + d * strides.spatial[0] + h * strides.spatial[1];
+      for (int32_t w = threadIdx.x % 32 >> pixel.pitch; w < extent[2]; w += 32 >> pixel.pitch) {
+        const int32_t number = row * extent[2] + w;
+        ptx::CopyAsync(to + ((number << pixel.pitch) + pixel.Exchange(piece, number)) * 16,
+                       from + (at[2] + w) * strides.spatial[2], is_there && static_cast<uint32_t>(at[2] + w) < size[2]);
+      }
+    }
+#endif
+  }
+
+  // A box of runs without TMA: pieces of a row of the tensor, which is whole ones.
+  template <typename T>
+  __device__ __forceinline__ void CopyRuns(uint32_t to, const int32_t (&at)[kSpatial], int32_t image) const {
+    const int64_t row_elements = size[2] * channels;
+    const T* first = static_cast<const T*>(tensor) + image * strides.batch;
+    for (int32_t row = 0; row < extent[0] * extent[1]; ++row) {
+      const int32_t d = at[0] + row / extent[1], h = at[1] + row % extent[1];
+      const bool is_there = static_cast<uint32_t>(d) < size[0] && static_cast<uint32_t>(h) < size[1];
+      const T* from = first + d * strides.spatial[0] + h * strides.spatial[1] + at[2];
+      for (int32_t piece = threadIdx.x % 32; piece < extent[2]; piece += 32) {
+        const int32_t element = at[2] + piece * kPieceChannels;
+        ptx::CopyAsync(to + (row * extent[2] + piece) * 16, from + piece * kPieceChannels,
+                       is_there && element >= 0 && element < row_elements);
+      }
+    }
+  }
+
+  // Says that a stage will be full when the copies, of so many bytes, have been done.
+  static __device__ __forceinline__ void Arrive(uint32_t barrier, uint32_t bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (threadIdx.x % 32 == 0) ptx::ArriveExpecting(barrier, bytes);
+#else
+    ptx::ArriveBehindCopies(barrier);
+#endif
+  }
+};
+
+__device__ __forceinline__ Box SourceBox(const DirectParams& p) {
+  const ConvProblem& q = p.problem;
+  return {p.src_map,
+          p.src_in_rows,
+          p.area.run > 0,
+          p.src,
+          q.src,
+          q.src_size,
+          static_cast<int32_t>(q.groups * q.in_channels),
+          p.src_pixel,
+          {p.copied[0], p.copied[1], p.copied[2]}};
+}
+
+__device__ __forceinline__ Box GradientBox(const DirectParams& p) {
+  const ConvProblem& q = p.problem;
+  return {p.dst_map,
+          p.dst_in_rows,
+          false,
+          p.rhs,
+          q.dst,
+          q.dst_size,
+          static_cast<int32_t>(q.groups * q.out_channels),
+          p.dst_pixel,
+          {1, p.area.rows, p.area.cols}};
+}
+
+}  // namespace jaxconv

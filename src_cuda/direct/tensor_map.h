@@ -1,0 +1,34 @@
+// What Hopper's copy engine, TMA, is told of a tensor.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "common/tma.h"
+#include "conv_problem.h"
+#include "direct/params.cuh"
+
+namespace jaxconv {
+
+// Describes an activation and a box of it to TMA. The pixels of a box's row are taken for one if they are neighbours
+// and have but eight channels, `in_rows`, or are read in runs, where the box's extent is of pieces of a row. False
+// where the driver refuses, or is too old.
+inline bool EncodeMap(CUtensorMap* map, bool* in_rows, const void* tensor, DType type, const TensorStrides& s,
+                      const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, const PixelLayout& pixel,
+                      const int32_t (&extent)[kSpatial], bool is_runs) {
+  constexpr CUtensorMapSwizzle kSwizzles[] = {CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_SWIZZLE_32B,
+                                              CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_SWIZZLE_128B};
+  *in_rows = pixel.pitch == 0 && channels == kPieceChannels && s.spatial[2] == channels &&
+             extent[2] * channels <= kMostBoxExtent;
+  const bool is_row = *in_rows || is_runs;
+  const int64_t pixel_channels = kPieceChannels << pixel.pitch;
+  const int32_t box_row = is_row ? extent[2] : 1;
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(pixel_channels * box_row),
+                            static_cast<cuuint32_t>(extent[2] / box_row), static_cast<cuuint32_t>(extent[1]),
+                            static_cast<cuuint32_t>(extent[0]), 1};
+  return EncodeActivation(map, tensor, type, s, size, batch, channels, is_row ? size[2] : 1, box,
+                          kSwizzles[pixel.pitch]);
+}
+
+}  // namespace jaxconv

@@ -1,0 +1,13 @@
+// The tiles of the im2col family.
+#pragma once
+
+#include "common/tile.h"
+
+namespace jaxconv {
+
+inline constexpr Tile kIm2colTiles[] = {
+    {128, 128, 8, 1, 8, 8, true},
+    {64, 64, 8, 1, 8, 8, false},
+};
+
+}  // namespace jaxconv

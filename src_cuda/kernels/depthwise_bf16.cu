@@ -1,9 +1,0 @@
-// The depthwise family's kernels for bfloat16 operands.
-#include "device/depthwise_kernel.cuh"
-
-namespace jaxconv {
-
-template DepthwiseKernel FindDepthwise<__nv_bfloat16>(int tile, Pass pass);
-template DepthwiseTmaKernel FindDepthwiseByTma<__nv_bfloat16>(int tile, Pass pass);
-
-}  // namespace jaxconv

@@ -1,9 +1,0 @@
-// The depthwise family's kernels for float16 operands.
-#include "device/depthwise_kernel.cuh"
-
-namespace jaxconv {
-
-template DepthwiseKernel FindDepthwise<__half>(int tile, Pass pass);
-template DepthwiseTmaKernel FindDepthwiseByTma<__half>(int tile, Pass pass);
-
-}  // namespace jaxconv

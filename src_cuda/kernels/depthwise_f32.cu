@@ -1,8 +1,0 @@
-// The depthwise family's kernels for float32 operands.
-#include "device/depthwise_kernel.cuh"
-
-namespace jaxconv {
-
-template DepthwiseKernel FindDepthwise<float>(int tile, Pass pass);
-
-}  // namespace jaxconv

@@ -1,8 +1,0 @@
-// The direct family's kernels for bfloat16 operands.
-#include "device/direct_kernel.cuh"
-
-namespace jaxconv {
-
-template DirectKernel FindDirect<__nv_bfloat16>(int tile, Pass pass, bool is_odd);
-
-}  // namespace jaxconv

@@ -1,8 +1,0 @@
-// The mma family's kernels for bfloat16 operands.
-#include "device/mma_kernel.cuh"
-
-namespace jaxconv {
-
-template CompiledMma FindMma<__nv_bfloat16>(int tile, MmaAccess access);
-
-}  // namespace jaxconv

@@ -1,8 +1,0 @@
-// The mma family's kernels for float32 operands, which tensor cores take as tf32.
-#include "device/mma_kernel.cuh"
-
-namespace jaxconv {
-
-template CompiledMma FindMma<float>(int tile, MmaAccess access);
-
-}  // namespace jaxconv

@@ -1,8 +1,0 @@
-// The wgmma family's kernels for bfloat16 operands.
-#include "device/wgmma_kernel.cuh"
-
-namespace jaxconv {
-
-template WgmmaKernelOfTile FindWgmma<__nv_bfloat16>(int tile, bool along_steps);
-
-}  // namespace jaxconv

@@ -1,0 +1,8 @@
+// The mma family's kernels for bfloat16 operands.
+#include "mma/kernel.cuh"
+
+namespace jaxconv {
+
+template CompiledMma FindMma<__nv_bfloat16>(int tile, MmaAccess access);
+
+}  // namespace jaxconv

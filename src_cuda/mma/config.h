@@ -1,0 +1,49 @@
+// The tiles of the mma family.
+#pragma once
+
+namespace jaxconv {
+
+// A tile on tensor cores, which warps share out, or, if they multiply by wgmma, warpgroups of four warps. A row of
+// shared memory along the steps is 128 bytes.
+struct MmaTile {
+  int rows;
+  int cols;
+  int depth;  // 64 for 16-bit operands, 32 for float32's
+  int stages;
+  int warp_rows;
+  int warp_cols;
+  int blocks;  // that a multiprocessor is to hold
+  bool wgmma;  // is of compute capability 9.0 alone
+  int passes;  // 1, or 3: float32 as the sum of two tf32 numbers
+
+  // Whether there are kernels that merge residue classes: for narrower tiles it gains little.
+  constexpr bool merges() const { return cols == 128; }
+  constexpr int threads() const { return (wgmma ? 128 : 32) * (rows / warp_rows) * (cols / warp_cols); }
+  constexpr int operand_bytes() const { return 128 / depth; }
+  // Tiles that are copied ahead of the one that is multiplied. A stage is written again when it has been multiplied: at
+  // once, or, if multiplications go on meanwhile and no other block is there to fill the gap, one tile later.
+  constexpr int pending() const { return wgmma && blocks == 1 ? 1 : 0; }
+  constexpr int ahead() const { return stages - 1 - pending(); }
+  // Tiles of which the steps are known: those, and the next; a power of two.
+  constexpr int ring() const { return ahead() == 1 ? 2 : 4; }
+};
+
+inline constexpr MmaTile kMmaTiles[] = {
+    {128, 128, 64, 3, 64, 64, 2, false, 1},  {128, 64, 64, 4, 64, 32, 2, false, 1},
+    {64, 64, 64, 4, 32, 32, 3, false, 1},    {128, 16, 64, 4, 32, 16, 2, false, 1},
+    {256, 128, 64, 4, 128, 128, 1, true, 1}, {128, 128, 64, 3, 128, 128, 2, true, 1},
+    {128, 64, 64, 2, 128, 64, 4, true, 1},   {128, 16, 64, 2, 128, 16, 5, true, 1},
+    {128, 128, 32, 3, 64, 64, 2, false, 1},  {128, 64, 32, 4, 64, 32, 2, false, 1},
+    {64, 64, 32, 4, 32, 32, 3, false, 1},    {128, 16, 32, 4, 32, 16, 2, false, 1},
+    {128, 128, 32, 3, 64, 32, 1, false, 3},  {64, 64, 32, 4, 32, 32, 2, false, 3},
+};
+
+// The tile that takes the place of one of wgmma where that is not to be had: programs may be compiled elsewhere.
+constexpr int WithoutWgmma(int tile) {
+  for (int i = 0; kMmaTiles[tile].wgmma; ++i) {
+    if (!kMmaTiles[i].wgmma && kMmaTiles[i].cols == kMmaTiles[tile].cols) return i;
+  }
+  return tile;
+}
+
+}  // namespace jaxconv

@@ -1,0 +1,8 @@
+// The mma family's kernels for float16 operands.
+#include "mma/kernel.cuh"
+
+namespace jaxconv {
+
+template CompiledMma FindMma<__half>(int tile, MmaAccess access);
+
+}  // namespace jaxconv

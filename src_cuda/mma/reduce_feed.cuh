@@ -1,0 +1,130 @@
+// Copies tiles of a reduce to shared memory asynchronously, in pieces.
+#pragma once
+
+#include <cstdint>
+
+#include "common/ptx.cuh"
+#include "mma/block.cuh"
+#include "mma/piece_copy.cuh"
+#include "mma/position_walk.cuh"
+#include "mma/tile_copy.cuh"
+
+namespace jaxconv {
+
+// Rows come in runs of channels of one tap; a thread copies pieces of one run, from many positions.
+template <typename T, MmaTile kTile, typename SrcTile, typename RhsTile>
+class ReduceFeed {
+  static constexpr int kRun = kPieceBytes / sizeof(T);
+  using SrcPattern = CopyPattern<SrcTile, kTile.threads(), kRun>;
+  using RhsPattern = CopyPattern<RhsTile, kTile.threads(), kRun>;
+  static_assert(!SrcTile::kAlongSteps && !RhsTile::kAlongSteps);
+  static_assert(kTile.rows / kRun <= kWindow, "a tile's taps, which its rows' runs begin, are in one window");
+
+  struct alignas(16) Step {
+    int32_t src;      // pieces from the source's origin
+    int32_t partner;  // pieces in the destination, or -1: no step
+    uint32_t inside;  // a mask of the block's taps
+  };
+
+  struct alignas(16) Shift {
+    int32_t shift[kSpatial];
+  };
+
+ public:
+  struct Shared {
+    Step steps[kTile.ring()][kTile.depth];
+    WalkStride stride;
+    Shift taps[kWindow];  // the block's
+  };
+
+  using Index = int32_t;  // of rows and steps
+
+  __device__ ReduceFeed(const Block<kTile.rows, Index>& block, Shared& shared)
+      : block_(block), shared_(shared), walk_(block.points, block.range.begin + threadIdx.x, kRun) {
+    const int64_t first_row = static_cast<int64_t>(block.row_tile) * kTile.rows;
+    const int first_tap = TapOf(first_row), row = SrcPattern::Fast();
+    tap_bit_ = first_row + row < block.points.rows() ? 1u << (TapOf(first_row + row) - first_tap) : 0;
+    tap_count_ = TapOf(min(first_row + kTile.rows, block.points.rows()) - 1) - first_tap + 1;
+    if (threadIdx.x < tap_count_) {
+      const Tap& tap = block.points.taps[block.points.residue.first_tap + first_tap + threadIdx.x];
+      shared.taps[threadIdx.x] = {{tap.shift[0], tap.shift[1], tap.shift[2]}};
+    }
+    if (threadIdx.x == 0) shared.stride.template Fill<kRun>(block.points, kTile.depth);
+    __syncthreads();
+  }
+
+  __device__ void AddRow(int row, const Point& point) const {}
+
+  // Before the barrier after which the first tile is copied.
+  __device__ __forceinline__ void Begin(const Unit& unit) {
+    const MmaParams& p = block_.params;
+    source_ = static_cast<const char*>(p.src) + unit.group * p.problem.src.group * sizeof(T);
+    // A column that does not exist is one that does: nobody stores its sums.
+    const int64_t col = unit.first_col + RhsPattern::Fast();
+    rhs_ = static_cast<const char*>(p.rhs) +
+           (unit.group * p.rhs_group_stride + (col < p.cols ? col * p.rhs_col_stride : 0)) * sizeof(T);
+    if (walked_) walk_ = {block_.points, block_.range.begin + threadIdx.x, kRun};
+    walked_ = true;
+  }
+
+  // Prepares the steps of the first tiles, before the barrier after which these are copied.
+  template <int kTiles>
+  __device__ __forceinline__ void PrepareFirst() {
+#pragma unroll 1
+    for (int tile = 0; tile < kTiles; ++tile) Prepare(tile);
+  }
+
+  // After that barrier.
+  __device__ __forceinline__ void Start(int tile) { src_ = source_ + block_.rows[SrcPattern::Fast()].src; }
+
+  // Prepares the steps of the next tile, before the barrier after which it is copied.
+  __device__ __forceinline__ void Prepare(int tile) {
+    if (threadIdx.x >= kTile.depth) return;
+    const int64_t step = block_.range.begin + static_cast<int64_t>(tile) * kTile.depth + threadIdx.x;
+    const bool exists = step < block_.range.end;
+    const uint32_t inside = TapsInside(walk_.at, shared_.taps, exists ? tap_count_ : 0, block_.params.src_size);
+    shared_.steps[tile % kTile.ring()][threadIdx.x] = {walk_.src, exists ? walk_.partner : -1, inside};
+    walk_.Advance(shared_.stride, block_.params.problem.step);
+  }
+
+  // Copies one of `parts` parts of a tile.
+  template <typename Stage>
+  __device__ __forceinline__ void Copy(int tile, Stage& stage, int part, int parts) const {
+    const Step(&steps)[kTile.depth] = shared_.steps[tile % kTile.ring()];
+    Step of_src[SrcPattern::kCount], of_rhs[RhsPattern::kCount];  // read first: copies stay in their order
+#pragma unroll
+    for (int i = 0; i < SrcPattern::kCount; ++i) {
+      if (SrcPattern::IsIn(i, part, parts)) of_src[i] = steps[SrcPattern::Slow(i)];
+    }
+#pragma unroll
+    for (int i = 0; i < RhsPattern::kCount; ++i) {
+      if (RhsPattern::IsIn(i, part, parts)) of_rhs[i] = steps[RhsPattern::Slow(i)];
+    }
+    CopyPieces<SrcPattern, SrcTile>(
+        ptx::SharedAddress(stage.src) + SrcPattern::Origin(), part, parts,
+        [&](int i) { return ptx::AddProduct(src_, of_src[i].src, kPieceBytes); },
+        [&](int i) { return (of_src[i].inside & tap_bit_) != 0; });
+    CopyPieces<RhsPattern, RhsTile>(
+        ptx::SharedAddress(stage.rhs) + RhsPattern::Origin(), part, parts,
+        [&](int i) { return ptx::AddProduct(rhs_, of_rhs[i].partner, kPieceBytes); },
+        [&](int i) { return of_rhs[i].partner >= 0; });
+  }
+
+ private:
+  __device__ __forceinline__ int TapOf(int64_t row) const {
+    int channel;
+    return block_.points.TapOf(row, &channel);
+  }
+
+  const Block<kTile.rows, Index>& block_;
+  Shared& shared_;
+  const char* source_;
+  const char* src_;
+  const char* rhs_;
+  PositionWalk walk_;  // of this thread's step of a tile
+  bool walked_ = false;
+  uint32_t tap_bit_;  // of this thread's rows, 0 if there are none
+  int tap_count_;     // of the block
+};
+
+}  // namespace jaxconv

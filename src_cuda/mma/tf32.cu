@@ -1,0 +1,8 @@
+// The mma family's kernels for float32 operands, which tensor cores take as tf32.
+#include "mma/kernel.cuh"
+
+namespace jaxconv {
+
+template CompiledMma FindMma<float>(int tile, MmaAccess access);
+
+}  // namespace jaxconv

@@ -1,0 +1,8 @@
+// The wgmma family's kernels for bfloat16 operands.
+#include "wgmma/kernel.cuh"
+
+namespace jaxconv {
+
+template WgmmaKernelOfTile FindWgmma<__nv_bfloat16>(int tile, bool along_steps);
+
+}  // namespace jaxconv

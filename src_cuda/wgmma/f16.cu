@@ -1,0 +1,8 @@
+// The wgmma family's kernels for float16 operands.
+#include "wgmma/kernel.cuh"
+
+namespace jaxconv {
+
+template WgmmaKernelOfTile FindWgmma<__half>(int tile, bool along_steps);
+
+}  // namespace jaxconv

@@ -1,0 +1,43 @@
+// The filter's tile of the wgmma family: a tap's channels by columns, as it lies in memory.
+#pragma once
+
+#include <cstdint>
+
+#include "common/ptx_cluster.cuh"
+#include "common/shared_tile.cuh"
+#include "wgmma/params.cuh"
+
+namespace jaxconv {
+
+// kAlongSteps says how the filter lies in memory.
+template <typename T, WgmmaTile kTile, bool kAlongSteps>
+struct WgmmaFilter {
+  // Where columns are neighbours in memory, they are copied by 64.
+  static constexpr int kCols = kAlongSteps ? kTile.cols : (kTile.cols + kChunk - 1) / kChunk * kChunk;
+  using Tile = SharedTile<T, kCols, kChunk, kAlongSteps>;
+  static_assert(sizeof(T) == 2, "a chunk is 128 bytes, and the filter's columns need not be neighbours");
+  static_assert(Tile::kBytes % 1024 == 0, "each tile begins a turn of its swizzle");
+
+  // Copies a tap's tile. Blocks of neighbouring rows each copy a part of it, to all of them; `rank`: this block's.
+  static __device__ __forceinline__ void Copy(const WgmmaParams& p, uint32_t to, uint32_t barrier, int32_t channel,
+                                              int32_t col, int32_t tap, uint32_t rank) {
+    constexpr bool kToAll = kTile.row_blocks > 1;
+    const auto part = static_cast<int32_t>(kToAll ? rank : 0);
+    if constexpr (kAlongSteps) {
+      constexpr int kPart = kTile.cols / kTile.row_blocks;
+      static_assert(kPart % 8 == 0, "a part begins a turn of the swizzle");
+      ptx::CopyMatrix<kToAll>(to + part * kPart * 128, p.rhs_map, barrier, channel, col + part * kPart, tap, kAll);
+    } else {
+      constexpr int kPart = kChunk / kTile.row_blocks;
+#pragma unroll
+      for (int block = 0; block < kCols / kChunk; ++block) {  // of 64 columns: 128 bytes
+        ptx::CopyMatrix<kToAll>(to + (block * kChunk + part * kPart) * 128, p.rhs_map, barrier, col + block * kChunk,
+                                channel + part * kPart, tap, kAll);
+      }
+    }
+  }
+
+  static constexpr auto kAll = static_cast<uint16_t>((1 << kTile.cluster()) - 1);
+};
+
+}  // namespace jaxconv

@@ -1,0 +1,299 @@
+// The wgmma family: implicit GEMM on Hopper, which reads pixels by TMA, in its im2col mode or as boxes. Gathers of
+// 16-bit types.
+#include "wgmma/kernels.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "common/call_slot.h"
+#include "common/device_attribute.h"
+#include "common/enqueue.cuh"
+#include "common/layout.h"
+#include "common/persistent.h"
+#include "common/product.h"
+#include "common/types.h"
+#include "families.h"
+#include "wgmma/config.h"
+#include "wgmma/maps.h"
+#include "wgmma/works.h"
+
+namespace jaxconv {
+namespace {
+
+// The plan of a tile's results: the slices that a cluster adds are stored as one.
+Plan Stored(const Plan& plan) {
+  Plan stored = plan;
+  if (kWgmmaTiles[plan.tile].slices > 0) stored.split = 1;
+  return stored;
+}
+
+WgmmaKernelOfTile Find(const ConvProblem& p, int tile) {
+  return p.src_type == DType::kBF16 ? FindWgmma<__nv_bfloat16>(tile, IsAlongSteps(p))
+                                    : FindWgmma<__half>(tile, IsAlongSteps(p));
+}
+
+// The plan of mma that takes the place of one of this family where there is no wgmma, or TMA cannot be told of
+// operands.
+Plan WithoutWgmma(const Plan& plan) { return MmaPlan(kWgmmaTiles[plan.tile].cols, Stored(plan).split); }
+
+const char* WhyNotOperands(const ConvProblem& p) {
+  if (p.src_type != DType::kBF16 && p.src_type != DType::kF16) return "wgmma is for types of 16 bits";
+  if (p.filter_type != p.src_type || (p.dst_type != p.src_type && p.dst_type != DType::kF32)) {
+    return "operands of two types";
+  }
+  if (p.groups != 1) return "there are groups";
+  if (p.src.channel != 1 || p.dst.channel != 1 || (p.filter.in != 1 && p.filter.out != 1)) {
+    return "channels are not neighbours in memory";
+  }
+  for (const TensorStrides& s : {p.src, p.dst}) {
+    for (int64_t stride : {s.batch, s.spatial[0], s.spatial[1], s.spatial[2]}) {
+      if (stride % 8) return "pixels do not begin at multiples of 16 bytes";
+    }
+  }
+  return p.in_channels % 8 || p.out_channels % 8 ? "channels are no whole pieces of eight" : nullptr;
+}
+
+const char* WhyNotMatrix(const ConvProblem& p, const Im2col& im2col) {
+  bool as_they_lie = p.tap_count == 1;
+  for (int d = 0; d < kSpatial; ++d) {
+    as_they_lie &= p.step[d] == 1 && p.period[d] == 1 && im2col.corner[d] == 0 && p.src_size[d] == p.dst_size[d];
+  }
+  as_they_lie &= PixelStride(p.src, p.src_size, p.batch) != 0 && PixelStride(p.dst, p.dst_size, p.batch) != 0;
+  return as_they_lie ? nullptr : "pixels are not the rows of a matrix";
+}
+
+// TMA's limits, of maps of a rank.
+const char* WhyNotWindows(const ConvProblem& p, const Im2col& im2col) {
+  if (im2col.rank == 2) return WhyNotMatrix(p, im2col);
+  if (im2col.rank < 3 || im2col.rank > 2 + kSpatial) return "no such rank";
+  const int64_t farthest = im2col.rank == 3 ? 1 << 15 : im2col.rank == 4 ? 1 << 7 : 1 << 4;
+  const auto is_corner = [&](int64_t at) { return at >= -farthest && at < farthest; };
+  for (int d = 0; d < kSpatial; ++d) {
+    const int64_t count = CeilDiv(p.dst_size[d], p.period[d]), corner = im2col.corner[d];
+    if (std::max(p.step[d], p.period[d]) > kMostWgmmaStep) return "TMA's steps are of eight pixels at most";
+    if (kSpatial - d > im2col.rank - 2) {
+      if (p.src_size[d] != 1 || p.dst_size[d] != 1 || corner != 0) return "a dimension that maps of the rank lack";
+      continue;
+    }
+    if (!is_corner(corner) || !is_corner(corner + (count - 1) * p.step[d] - (p.src_size[d] - 1))) {
+      return "windows begin or end too far from the image for TMA";
+    }
+  }
+  return nullptr;
+}
+
+// Of the filter's elements, which the map must not leave.
+const char* WhyNotTaps(const ConvProblem& p, const Im2col& im2col) {
+  const int64_t stride = im2col.tap_stride, elements = ChannelTaps(p) * p.out_channels;
+  const int64_t last =
+      (p.tap_count - 1) * stride + (p.in_channels - 1) * p.filter.in + (p.out_channels - 1) * p.filter.out;
+  if (stride < 8 || stride % 8 || std::max(p.filter.in, p.filter.out) % 8 || last >= elements) {
+    return "the filter's taps are not one axis of it";
+  }
+  return nullptr;
+}
+
+// Of the pixels that a unit of positions sees of a plane.
+const char* WhyNotBoxes(const ConvProblem& p, const Im2col& im2col) {
+  int64_t pixels = 1;
+  for (int d = 0; d < kSpatial; ++d) {
+    if (p.period[d] != 1) return "boxes are of one residue class";
+    if (d == 0) continue;
+    if (im2col.reach[d - 1] < 0) return "windows end before they begin";
+    const int64_t size = BoxSize(p, im2col, d);
+    if (BoxExtent(size, p.step[d]) > kMostBoxExtent) return "TMA's boxes are of 256 pixels along an axis at most";
+    pixels *= size;
+  }
+  return pixels > kMostBoxPixels || p.tap_count > kMostBoxTaps ? "windows are too large for boxes" : nullptr;
+}
+
+const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
+  if (const char* why = WhyNotPlan(plan, std::size(kWgmmaTiles))) return why;
+  const WgmmaTile& tile = kWgmmaTiles[plan.tile];
+  if (tile.slices > 0 && tile.slices % plan.split != 0) return "a cluster's blocks cannot add so many slices";
+  if (plan.chunk != 0 || plan.units != 0) return "the family has neither chunks nor units";
+  if (pass != Pass::kGather) return "the family only gathers";
+  if (ResultElements(p, pass) == 0) return nullptr;
+  if (p.in_channels == 0 || p.tap_count == 0) return "there is nothing to multiply";
+  for (int d = 0; d < kSpatial; ++d) {
+    if (p.src_size[d] == 0) return "the source is empty";
+    if (std::max(p.src_size[d], p.dst_size[d]) > INT32_MAX) return "too many pixels";
+  }
+  if (const char* why = WhyNotOperands(p)) return why;
+  if (const char* why = WhyNotWindows(p, plan.im2col())) return why;
+  if (const char* why = WhyNotTaps(p, plan.im2col())) return why;
+  if (tile.boxed) {
+    if (const char* why = WhyNotBoxes(p, plan.im2col())) return why;
+  }
+  if (LiveClasses(p) > kMostWgmmaClasses || LiveClasses(p) > p.class_count) return "too many residue classes";
+  const int empty = plan.im2col().empty_classes;
+  if (empty < 0 || empty >= LiveClasses(p)) return "no such number of residue classes without taps";
+  if (ClassRows(p, tile) > INT32_MAX / 2 || Works(p, tile, plan.split) > INT32_MAX) {
+    return "too many positions";
+  }
+  if (p.tap_count * CeilDiv(p.in_channels, kChunk) > INT32_MAX / 2) return "too many steps";
+  if (tile.slices > 0 && ColClusters(p, tile) > UINT16_MAX) return "too many output channels for a grid";
+  return kMma.why_not(p, pass, WithoutWgmma(plan));
+}
+
+size_t ScratchBytes(const ConvProblem& p, Pass pass, const Plan& plan) { return SplitBytes(p, pass, Stored(plan)); }
+
+size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
+  const size_t without = kMma.shared_bytes(p, pass, WithoutWgmma(plan));
+  return DeviceHasWgmma() ? std::max(Find(p, plan.tile).shared_bytes, without) : without;
+}
+
+// Whether images' windows begin, or end, by all rows of a cluster and more beyond them.
+bool LeavesOutTaps(const ConvProblem& p, const Im2col& im2col, const WgmmaTile& tile) {
+  if (im2col.rank != 4 || tile.boxed || tile.slices > 0) return false;
+  const Counts counts = ClassCounts(p, tile);
+  const int64_t rows = CeilDiv(tile.row_blocks * tile.rows, std::max<int64_t>(1, counts.of[2])) + 1;
+  const int64_t below = im2col.corner[1] + im2col.reach[0] + (counts.of[1] - 1) * p.step[1] - (p.src_size[1] - 1);
+  return std::max<int64_t>(-im2col.corner[1], below) >= rows * p.step[1];
+}
+
+WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
+  const ConvProblem& p = call.problem;
+  const WgmmaTile& tile = kWgmmaTiles[plan.tile];
+  const Im2col im2col = plan.im2col();
+  WgmmaParams params{};
+  params.problem = p;
+  params.taps = call.taps;
+  params.classes = call.classes;
+  params.out = StoredData(call, Stored(plan));
+  params.out_type = StoredType(p, call.pass, Stored(plan));
+  // A box of positions that ends outside of the result, as residue classes have where they are not equally large, is an
+  // illegal instruction to TMA's stores.
+  params.has_out_maps = tile.slices == 0 && params.out_type == p.src_type && HasEqualClasses(p);
+  params.slice_elements = Stored(plan).split > 1 ? ResultElements(p, call.pass) : 0;
+  const Counts counts = ClassCounts(p, tile);
+  for (int d = 0; d < kSpatial; ++d) {
+    params.counts[d] = static_cast<int32_t>(counts.of[d]);
+    params.corner[d] = im2col.corner[d];
+  }
+  if (im2col.rank == 2 && !tile.boxed) params.counts[2] = INT32_MAX;  // rows behind the last pixel are no other image's
+  if (tile.boxed) {
+    params.unit_rows = UnitOf(p, 1), params.unit_cols = UnitOf(p, 2);
+    params.box_rows = static_cast<int32_t>(BoxSize(p, im2col, 1));
+    params.box_cols = static_cast<int32_t>(BoxSize(p, im2col, 2));
+  }
+  params.class_taps = p.class_count == 1 ? p.tap_count : 0;
+  params.live_classes = static_cast<int32_t>(LiveClasses(p));
+  params.empty_classes = params.has_out_maps && StoresZeros(tile) ? im2col.empty_classes : 0;
+  const int dealt_classes = params.live_classes - params.empty_classes;
+  params.leaves_out_taps = LeavesOutTaps(p, im2col, tile);
+  params.rank = im2col.rank;
+  params.tap_stride = im2col.tap_stride;
+  params.chunks = static_cast<int32_t>(CeilDiv(p.in_channels, kChunk));
+  params.split = plan.split;
+  const auto reciprocal = [](int32_t divisor) { return UINT32_MAX / static_cast<uint32_t>(std::max(divisor, 1)); };
+  for (int d = 0; d < kSpatial; ++d) params.count_reciprocals[d] = reciprocal(params.counts[d]);
+  params.tap_reciprocal = reciprocal(params.tap_stride);
+  params.chunk_reciprocal = reciprocal(params.chunks);
+  params.row_clusters = static_cast<int32_t>(RowClusters(p, tile));
+  params.col_clusters = static_cast<int32_t>(ColClusters(p, tile));
+  params.row_cluster_reciprocal = reciprocal(params.row_clusters);
+  params.col_cluster_reciprocal = reciprocal(params.col_clusters);
+  params.class_works = static_cast<uint32_t>(ClassWorks(p, tile, plan.split));
+  params.works = params.class_works * dealt_classes;
+  // As few as all stages have the steps of: who is told of more than it gets done takes works from others.
+  const int64_t steps = CeilDiv(p.tap_count * params.chunks, int64_t{dealt_classes} * plan.split);
+  params.works_ahead = tile.boxed ? 1 : static_cast<int32_t>(CeilDiv(tile.stages, std::max<int64_t>(1, steps)));
+  return params;
+}
+
+// Clusters that the current device holds at once, which may be fewer than its multiprocessors are good for: a kernel of
+// more would take as long again. It is asked once.
+cudaError_t HeldClusters(const void* function, const cudaLaunchConfig_t& config, int* clusters) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, const void*>, int> known;
+  int device = 0;
+  if (const cudaError_t status = cudaGetDevice(&device)) return status;
+  const std::lock_guard lock(mutex);
+  const auto [found, is_new] = known.try_emplace({device, function}, 0);
+  if (is_new) {
+    const cudaError_t status = cudaOccupancyMaxActiveClusters(&found->second, function, &config);
+    if (status != cudaSuccess) return known.erase(found), status;
+  }
+  *clusters = std::max(1, found->second);
+  return cudaSuccess;
+}
+
+// Of each call, how many works its clusters have asked for; zeros between launches.
+__device__ uint32_t asked_for[kCallSlots];
+
+// A call's for a launch on a stream of the current device, which is asked once where they are; or null.
+uint32_t* CounterOf(CallSlot& slot, cudaStream_t stream) {
+  const int number = slot.NumberOn(stream);
+  if (number < 0) return nullptr;
+  static std::mutex mutex;
+  static std::map<int, void*> known;
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return nullptr;
+  const std::lock_guard lock(mutex);
+  void*& counters = known[device];
+  if (counters == nullptr && cudaGetSymbolAddress(&counters, asked_for) != cudaSuccess) {
+    cudaGetLastError();  // or the launch would be taken for what failed
+    return nullptr;
+  }
+  return static_cast<uint32_t*>(counters) + number;
+}
+
+// As many clusters as the device holds, or as there are works; or one for each tile, if it has the tile's slices.
+cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& tile, WgmmaParams& params, CallSlot& slot,
+                            cudaStream_t stream) {
+  const uint32_t cluster = tile.slices > 0 ? params.split : tile.cluster();
+  const auto function = reinterpret_cast<const void*>(kernel.function);
+  if (const cudaError_t status = AllowShared(function, kernel.shared_bytes)) return status;
+  cudaLaunchAttribute of_cluster{};
+  of_cluster.id = cudaLaunchAttributeClusterDimension;
+  of_cluster.val.clusterDim = {cluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(cluster);
+  config.blockDim = dim3(WgmmaThreads(tile));
+  config.dynamicSmemBytes = kernel.shared_bytes;
+  config.stream = stream;
+  config.attrs = &of_cluster;
+  config.numAttrs = 1;
+  if (tile.slices > 0) {
+    config.gridDim = dim3(params.row_clusters * cluster, params.col_clusters, params.live_classes);
+  } else {
+    int held = 0;
+    if (const cudaError_t status = HeldClusters(function, config, &held)) return status;
+    const uint32_t clusters = std::min(static_cast<uint32_t>(held), params.works);
+    params.rounds = params.class_works / clusters;
+    if (params.works >= 2 * clusters) params.asked_for = CounterOf(slot, stream);
+    config.gridDim = dim3(clusters * cluster);
+  }
+  void* arguments[] = {&params};
+  return cudaLaunchKernelExC(&config, function, arguments);
+}
+
+cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
+  const ConvProblem& p = call.problem;
+  if (ResultElements(p, call.pass) == 0) return cudaSuccess;
+  const bool is_matrix = plan.im2col().rank == 2 && !kWgmmaTiles[plan.tile].boxed;
+  const ConvProblem seen = is_matrix ? AsMatrix(p) : p;
+  const ConvCall call_seen{seen,     call.pass,   call.taps,    call.classes, call.src,
+                           call.rhs, call.result, call.scratch, call.slot};
+  WgmmaParams params = MakeParams(call_seen, plan);
+  if (!DeviceHasWgmma() || !AreAligned({call.src, call.rhs, call.result}) || !EncodeMaps(call_seen, plan, &params)) {
+    return kMma.launch(call, WithoutWgmma(plan), stream);
+  }
+  const cudaError_t status = EnqueueClusters(Find(p, plan.tile), kWgmmaTiles[plan.tile], params, *call.slot, stream);
+  if (status != cudaSuccess || Stored(plan).split == 1) return status;
+  return AddSlices<float>(call, plan, stream);
+}
+
+}  // namespace
+
+const KernelFamily kWgmma = {WhyNot, ScratchBytes, SharedBytes, Launch};
+
+}  // namespace jaxconv

@@ -1,0 +1,68 @@
+// What Hopper's copy engine, TMA, is told of a call's operands by the wgmma family.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/family.h"
+#include "common/product.h"
+#include "conv_problem.h"
+#include "wgmma/config.h"
+#include "wgmma/im2col_map.h"
+#include "wgmma/params.cuh"
+#include "wgmma/works.h"
+
+namespace jaxconv {
+
+inline bool EncodeFilter(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
+  const ConvProblem& p = call.problem;
+  const bool along_steps = IsAlongSteps(p);
+  return EncodeMatrices(&params->rhs_map, call.rhs, p.filter_type, along_steps ? p.in_channels : p.out_channels,
+                        along_steps ? p.out_channels : p.in_channels, along_steps ? p.filter.out : p.filter.in,
+                        p.tap_count, params->tap_stride, kChunk, (along_steps ? tile.cols : kChunk) / tile.row_blocks);
+}
+
+// Of boxes: what a unit sees, and what a warp stores of one.
+inline bool EncodeBoxMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
+  const ConvProblem& p = call.problem;
+  if (!EncodeBoxes(&params->src_map, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels, kChunk,
+                   {params->box_rows, params->box_cols, p.step[1], p.step[2]})) {
+    return false;
+  }
+  const int cols = std::min(params->unit_cols, kResultRows);
+  return !params->has_out_maps || EncodeBoxes(&params->out_maps[0], call.result, p.dst_type, p.dst, p.dst_size, p.batch,
+                                              p.out_channels, ResultCols(tile), {kResultRows / cols, cols});
+}
+
+// Of windows, in TMA's im2col mode.
+inline bool EncodeWindowMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
+  const ConvProblem& p = call.problem;
+  Windows windows;
+  for (int d = 0; d < kSpatial; ++d) windows.Set(d, params->corner[d], p.step[d], params->counts[d]);
+  if (!EncodeWindows(&params->src_map, params->rank, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels,
+                     windows, kChunk, tile.rows / tile.col_blocks)) {
+    return false;
+  }
+  if (!params->has_out_maps) return true;
+  // The table's order: the last dimension's phases follow each other.
+  for (int32_t c = 0; c < params->live_classes; ++c) {
+    for (int32_t d = kSpatial - 1, rest = c; d >= 0; --d) {
+      const auto phases = static_cast<int32_t>(LivePhases(p, d));
+      windows.Set(d, rest % phases, p.period[d], params->counts[d]), rest /= phases;
+    }
+    if (!EncodeWindows(&params->out_maps[c], params->rank, call.result, p.dst_type, p.dst, p.dst_size, p.batch,
+                       p.out_channels, windows, ResultCols(tile), kResultRows)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// False where TMA cannot be told of the operands.
+inline bool EncodeMaps(const ConvCall& call, const Plan& plan, WgmmaParams* params) {
+  const WgmmaTile& tile = kWgmmaTiles[plan.tile];
+  return EncodeFilter(call, tile, params) &&
+         (tile.boxed ? EncodeBoxMaps(call, tile, params) : EncodeWindowMaps(call, tile, params));
+}
+
+}  // namespace jaxconv

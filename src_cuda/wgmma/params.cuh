@@ -1,0 +1,131 @@
+// What a kernel of the wgmma family is launched with, and the positions that its rows are.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "common/family.h"
+#include "common/points.cuh"
+#include "common/ptx_cluster.cuh"
+#include "conv_problem.h"
+#include "wgmma/config.h"
+
+namespace jaxconv {
+
+constexpr int WgmmaReaders(const WgmmaTile& tile) { return 4 * tile.warpgroups(); }  // warps that multiply
+// Behind them is one that copies, or two of boxes, one that deals works, unless blocks have one, and one that stores
+// zeros: of a warpgroup, which leaves them its registers, unless a multiprocessor has two blocks.
+constexpr int WgmmaThreads(const WgmmaTile& tile) {
+  return 32 * WgmmaReaders(tile) + (tile.resident == 1 ? 128 : tile.slices > 0 ? 32 : 64);
+}
+inline constexpr int kMostWgmmaClasses = 8, kMostWgmmaStep = 8;
+inline constexpr int kChunk = 64;       // channels of one tap, a tile's steps: rows of 128 bytes, as TMA swizzles them
+inline constexpr int kResultRows = 16;  // that are stored at once: a warp's of a block of 64
+inline constexpr int kUnitRows = 64;    // of a tile of boxes: positions of one box of pixels
+inline constexpr int kMostBoxPixels = 104, kMostBoxTaps = 127;
+
+// Of tiles of boxes, a unit's, in shared memory: all stages'.
+constexpr int BoxPixels(const WgmmaTile& tile) { return tile.resident == 1 ? 248 : kMostBoxPixels; }
+
+// Whether a block has a warp to spare, which stores zeros.
+constexpr bool StoresZeros(const WgmmaTile& tile) { return tile.resident == 1 && !tile.boxed && tile.slices == 0; }
+
+// Columns that are stored at once: as many as TMA swizzles in a row, of 128 or 64 bytes.
+constexpr int ResultCols(const WgmmaTile& tile) { return tile.cols % 64 == 0 ? 64 : 32; }
+
+// The residue classes have the same positions here, those of the one that has most: what lies outside of the result is
+// not stored. What a thread block reads before its first copy is in front, in few lines of the constants' cache, which
+// begins empty.
+struct WgmmaParams {
+  const Tap* taps;
+  const ResidueClass* classes;
+  int32_t counts[kSpatial];
+  int32_t corner[kSpatial];  // of the first position's window, in any class
+  int32_t rank;        // of the maps; 2: pixels are the rows of a matrix, which the filter's one tap reads as they lie
+  int32_t tap_stride;  // elements of the filter from a tap to the next
+  int32_t chunks;      // of 64 source channels
+  int32_t unit_rows, unit_cols;  // positions of a unit, of tiles of boxes
+  int32_t box_rows, box_cols;    // pixels that they see, of the largest plane
+  // For divisions by some of these numbers, of which a thread block's beginning has some, 20 instructions less each:
+  // 2^32 - 1 over them.
+  uint32_t count_reciprocals[kSpatial];
+  uint32_t tap_reciprocal;
+  uint32_t chunk_reciprocal;
+  uint32_t row_cluster_reciprocal, col_cluster_reciprocal;
+  int32_t split;
+  int32_t class_taps;     // of the only residue class; 0 of several
+  int32_t live_classes;   // those that have positions, the first ones of the table
+  int32_t empty_classes;  // of these, those without taps whose zeros are stored beside other classes' works
+  int32_t row_clusters;   // of a class's tiles
+  int32_t col_clusters;
+  uint32_t class_works;  // of clusters, of a class
+  uint32_t works;        // of all
+  uint32_t rounds;       // in which clusters take works of one class, as many as there are clusters, for each class
+  bool leaves_out_taps;  // that a tile sees nothing of the image with
+  int32_t works_ahead;   // that blocks are told of, of kTile.stages at most
+  // How many works have been asked for: zero before a launch, whose last question makes it so again. Null: works are
+  // shared out beforehand.
+  uint32_t* asked_for;
+  ConvProblem problem;
+  void* out;               // where there are no maps of it: the result, or the slices of a split reduction
+  int64_t slice_elements;  // from a slice's results to the next one's; 0 where blocks add them
+  DType out_type;
+  bool has_out_maps;
+  CUtensorMap src_map;
+  CUtensorMap rhs_map;
+  CUtensorMap out_maps[kMostWgmmaClasses];  // of each class
+};
+
+// From a row of a class to its position. Of tiles of boxes, 64 rows are a unit of positions, one line of it after the
+// other.
+template <WgmmaTile kTile>
+class RowPlaces {
+ public:
+  __device__ explicit RowPlaces(const WgmmaParams& p)
+      : by_count_{{p.counts[0], p.count_reciprocals[0]},
+                  {p.counts[1], p.count_reciprocals[1]},
+                  {p.counts[2], p.count_reciprocals[2]}},
+        unit_rows_(p.unit_rows),
+        unit_cols_(p.unit_cols) {}
+
+  // The last is of as many images as there are rows.
+  __device__ __forceinline__ ptx::PixelPlace At(int32_t row) const {
+    if constexpr (!kTile.boxed) return OfCounts(row);
+    ptx::PixelPlace at = OfUnit(row / kUnitRows);
+    const int32_t in_unit = row % kUnitRows;
+    at.w += in_unit % unit_cols_;  // 8 or 64
+    at.h += in_unit / unit_cols_;
+    return at;
+  }
+
+  // A unit's first one.
+  __device__ __forceinline__ ptx::PixelPlace OfUnit(int32_t unit) const {
+    ptx::PixelPlace at = OfCounts(unit);
+    at.w *= unit_cols_;
+    at.h *= unit_rows_;
+    return at;
+  }
+
+ private:
+  __device__ __forceinline__ ptx::PixelPlace OfCounts(int32_t i) const {
+    ptx::PixelPlace at;
+    int32_t rest = by_count_[2].Divide(i, &at.w);
+    rest = by_count_[1].Divide(rest, &at.h);
+    at.image = by_count_[0].Divide(rest, &at.d);
+    return at;
+  }
+
+  Divider<int32_t> by_count_[kSpatial];
+  int32_t unit_rows_;
+  int32_t unit_cols_;
+};
+
+// The same place, in pixels of a tensor.
+__device__ __forceinline__ ptx::PixelPlace InPixels(const ptx::PixelPlace& at, const int64_t (&step)[kSpatial],
+                                                    const int32_t (&first)[kSpatial]) {
+  return {at.w * static_cast<int32_t>(step[2]) + first[2], at.h * static_cast<int32_t>(step[1]) + first[1],
+          at.d * static_cast<int32_t>(step[0]) + first[0], at.image};
+}
+
+}  // namespace jaxconv

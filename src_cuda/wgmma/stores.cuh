@@ -1,0 +1,184 @@
+// From a warpgroup's sums to the result: through shared memory by TMA, while the next tile is multiplied, or from
+// registers.
+#pragma once
+
+#include <cstdint>
+
+#include "common/convert.cuh"
+#include "common/ptx.cuh"
+#include "common/ptx_barrier.cuh"
+#include "common/ptx_cluster.cuh"
+#include "common/shared_tile.cuh"
+#include "wgmma/params.cuh"
+#include "wgmma/scheduler.cuh"
+
+namespace jaxconv {
+
+inline constexpr int kResultBytes = kResultRows * 64 * 2;
+// Of each warpgroup: one is filled while the other is stored, or, where there are two blocks, while the other block
+// multiplies.
+constexpr int ResultBuffers(const WgmmaTile& tile) { return tile.resident == 1 ? 2 : 1; }
+
+template <typename T, WgmmaTile kTile>
+class WgmmaStores {
+ public:
+  static constexpr int kCols = ResultCols(kTile);
+  static constexpr int kPieceBlocks = kTile.transposed ? 64 / 8 : kCols / 8;
+  using Piece = uint32_t[kPieceBlocks][2];
+
+  // `buffers`: this warpgroup's.
+  __device__ WgmmaStores(const WgmmaParams& p, uint32_t buffers)
+      : params_(p), rows_(p), buffers_(buffers), lane_(threadIdx.x % 32), warp_(threadIdx.x / 32 % 4) {}
+
+  // Stores 64 rows of a work's sums from registers.
+  template <int kBlocks>
+  __device__ __forceinline__ void StoreRows(const float (&sums)[kBlocks][4], const WgmmaWork& work, int32_t first_row,
+                                            int32_t first_col) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t offset = LaneOffset(work, first_row + warp_ * kResultRows, half);
+      if (offset < 0) continue;
+      StoreRow(sums, 2 * half, work.slice * params_.slice_elements + offset, first_col, first_col + kBlocks * 8);
+    }
+  }
+
+  // Stores the sums of 64 columns, of transposed tiles: a lane finds out where a row's results begin, for all. Lanes of
+  // eight neighbouring columns store their elements side by side.
+  template <int kBlocks>
+  __device__ __forceinline__ void StoreColumns(const float (&sums)[kBlocks][4], const WgmmaWork& work,
+                                               int32_t first_row, int32_t first_col) const {
+    static_assert(kBlocks % 4 == 0, "each of a warp's lanes has a row of four blocks of eight");
+    WithType<float>(params_.out_type, [&](auto type) {
+      using Out = decltype(type);
+      Out* const slice = static_cast<Out*>(params_.out) + work.slice * params_.slice_elements;
+#pragma unroll
+      for (int block = 0; block < kBlocks; block += 4) {
+        const int64_t offsets = RowOffset(work, first_row + block * 8 + lane_);
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+          const int64_t offset = __shfl_sync(0xffffffff, offsets, i / 4 * 8 + lane_ % 4 * 2 + i % 2);
+          const int32_t col = first_col + warp_ * 16 + i / 2 % 2 * 8 + lane_ / 4;
+          if (offset < 0 || col >= params_.problem.out_channels) continue;
+          slice[offset + col] = static_cast<Out>(sums[block + i / 4][i % 4]);
+        }
+      }
+    });
+  }
+
+  // From the result's origin to a row of this lane's, the first of a warp's 16 or the one eight further; or less than
+  // nothing, if there is no such row.
+  __device__ __forceinline__ int64_t LaneOffset(const WgmmaWork& work, int32_t first_row, int half) const {
+    return RowOffset(work, first_row + half * 8 + lane_ / 4);
+  }
+
+  // Stores a row's columns, if there are so many, of which this lane has the pairs that begin at sums[block][first].
+  template <int kBlocks>
+  __device__ __forceinline__ void StoreRow(const float (&sums)[kBlocks][4], int first, int64_t offset,
+                                           int32_t first_col, int32_t end_col) const {
+    end_col = min(end_col, static_cast<int32_t>(params_.problem.out_channels));
+    WithType<float>(params_.out_type, [&](auto type) {
+      using Out = decltype(type);
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        const int32_t col = first_col + block * 8 + lane_ % 4 * 2;
+        if (col >= end_col) continue;
+        *reinterpret_cast<Pack<Out, 2>*>(static_cast<Out*>(params_.out) + offset + col) = {
+            static_cast<Out>(sums[block][first]), static_cast<Out>(sums[block][first + 1])};
+      }
+    });
+  }
+
+  // To be called before a tile's pieces are stored: each lane finds out where 16 of the tile's rows begin, for all.
+  __device__ __forceinline__ void FindPlaces(int32_t residue, int32_t first_row) {
+    static_assert(kTile.rows <= 32 * kResultRows, "each 16 rows have a lane");
+    const int32_t row = first_row + lane_ * kResultRows;
+    if (!kTile.boxed && params_.rank == 2) {
+      place_ = {row, 0, 0, 0};
+    } else {
+      place_ = InPixels(rows_.At(row), params_.problem.period, params_.classes[residue].phase);
+    }
+  }
+
+  // Stores a piece, rounded: 64 of the tile's rows by some columns.
+  __device__ __forceinline__ void StorePiece(const Piece& pairs, int32_t residue, int32_t row, int32_t col) {
+    if (col >= params_.problem.out_channels) return;
+    const ptx::PixelPlace at = ptx::PlaceOfLane(place_, row / kResultRows + warp_);
+    const uint32_t buffer = BeginBuffer(), part = buffer + warp_ * kResultBytes;
+    if constexpr (kTile.transposed) {  // each warp has 16 channels of all rows, of which it has TMA store 16
+      ptx::SyncWarpgroup();
+      WriteColumns(pairs, buffer);
+      ptx::SyncWarpgroup();
+    } else {
+      __syncwarp();
+      WriteRows(pairs, part);
+      __syncwarp();
+    }
+    if (lane_ == 0) {
+      // Once, by who has waited for all that wrote, none of whom then waits for the fence: it is between their writes
+      // and what TMA reads.
+      ptx::FenceForTma();
+      if constexpr (kTile.boxed) {
+        ptx::StoreBox(params_.out_maps[residue], part, col, at);
+      } else {
+        ptx::StorePixels(params_.rank, params_.out_maps[residue], part, col, at);
+      }
+      ptx::CommitStores();
+    }
+  }
+
+  // Shared memory must be there until it has been read.
+  __device__ __forceinline__ void Finish() const {
+    if (lane_ == 0) ptx::WaitForStores<0>();
+  }
+
+ private:
+  static_assert(!kTile.transposed || kTile.resident == 1, "a warpgroup's barrier takes all 16 that a block has");
+  using Rows = SharedTile<T, kResultRows, kCols, true>;
+  using Columns = SharedTile<T, 64, kCols, true>;
+  static_assert(Rows::kBytes <= kResultBytes && (!kTile.transposed || Columns::kBytes == 4 * kResultBytes),
+                "a buffer holds them");
+
+  __device__ __forceinline__ int64_t RowOffset(const WgmmaWork& work, int32_t row) const {
+    const ConvProblem& q = params_.problem;
+    const ptx::PixelPlace at = InPixels(rows_.At(row), q.period, params_.classes[work.residue].phase);
+    if (at.image >= q.batch || at.d >= q.dst_size[0] || at.h >= q.dst_size[1] || at.w >= q.dst_size[2]) return -1;
+    return at.image * q.dst.batch + at.d * q.dst.spatial[0] + at.h * q.dst.spatial[1] + at.w * q.dst.spatial[2];
+  }
+
+  // A buffer of the warpgroup that this warp's stores have left.
+  __device__ __forceinline__ uint32_t BeginBuffer() {
+    if (lane_ == 0) ptx::WaitForStores<ResultBuffers(kTile) - 1>();
+    const uint32_t buffer = buffers_ + buffer_ * 4 * kResultBytes;
+    buffer_ = (buffer_ + 1) % ResultBuffers(kTile);
+    return buffer;
+  }
+
+  // Lane 8 m + r has the address of row r of matrix m: of 16 rows by two times eight columns.
+  __device__ __forceinline__ void WriteRows(const Piece& pairs, uint32_t part) const {
+#pragma unroll
+    for (int block = 0; block < kCols / 8; block += 2) {
+      ptx::StoreMatrices<false>(part + Rows::Offset(lane_ % 16, (block + lane_ / 16) * 8), pairs[block][0],
+                                pairs[block][1], pairs[block + 1][0], pairs[block + 1][1]);
+    }
+  }
+
+  // Of two times eight columns by two times eight rows.
+  __device__ __forceinline__ void WriteColumns(const Piece& pairs, uint32_t buffer) const {
+#pragma unroll
+    for (int block = 0; block < 64 / 8; block += 2) {
+      const int row = (block + lane_ / 16) * 8 + lane_ % 8, col = warp_ * 16 + lane_ / 8 % 2 * 8;
+      ptx::StoreMatrices<true>(buffer + Columns::Offset(row, col), pairs[block][0], pairs[block][1],
+                               pairs[block + 1][0], pairs[block + 1][1]);
+    }
+  }
+
+  const WgmmaParams& params_;
+  RowPlaces<kTile> rows_;
+  uint32_t buffers_;
+  int lane_;
+  int warp_;
+  int buffer_ = 0;
+  ptx::PixelPlace place_;
+};
+
+}  // namespace jaxconv

@@ -1,0 +1,84 @@
+// How a convolution is shared out among the clusters of the wgmma family.
+#pragma once
+
+#include <cstdint>
+
+#include "common/family.h"
+#include "common/product.h"
+#include "conv_problem.h"
+#include "wgmma/config.h"
+#include "wgmma/params.cuh"
+
+namespace jaxconv {
+
+// Elements from a pixel to the next, if those of all images are evenly apart; else 0.
+inline int64_t PixelStride(const TensorStrides& s, const int64_t (&size)[kSpatial], int64_t batch) {
+  const int64_t counts[] = {size[2], size[1], size[0], batch};
+  const int64_t strides[] = {s.spatial[2], s.spatial[1], s.spatial[0], s.batch};
+  int64_t apart = s.batch, pixels = 1;
+  for (int axis = 0; axis < 1 + kSpatial; ++axis) {
+    if (counts[axis] == 1) continue;
+    if (pixels == 1) apart = strides[axis];
+    if (strides[axis] != apart * pixels) return 0;
+    pixels *= counts[axis];
+  }
+  return apart;
+}
+
+// The problem of one tap whose pixels, of all images, are the rows of a matrix: an image of one row of pixels.
+inline ConvProblem AsMatrix(ConvProblem p) {
+  p.src.spatial[2] = PixelStride(p.src, p.src_size, p.batch);
+  p.dst.spatial[2] = PixelStride(p.dst, p.dst_size, p.batch);
+  const int64_t pixels = p.batch * p.src_size[0] * p.src_size[1] * p.src_size[2];
+  p.batch = 1;
+  for (int d = 0; d < kSpatial; ++d) p.src_size[d] = p.dst_size[d] = d == kSpatial - 1 ? pixels : 1;
+  return p;
+}
+
+// Rows, or columns, of a unit's positions, of tiles of boxes.
+inline int32_t UnitOf(const ConvProblem& p, int d) { return p.dst_size[1] == 1 ? (d == 1 ? 1 : kUnitRows) : 8; }
+
+// Rows, or columns, of the pixels of a plane that a unit sees.
+inline int64_t BoxSize(const ConvProblem& p, const Im2col& im2col, int d) {
+  return UnitOf(p, d) + im2col.reach[d - 1] / p.step[d];
+}
+
+// Positions of the class that has most, which the others are computed with, or, of boxes, their units.
+struct Counts {
+  int64_t of[kSpatial];
+};
+
+inline Counts ClassCounts(const ConvProblem& p, const WgmmaTile& tile) {
+  Counts counts;
+  for (int d = 0; d < kSpatial; ++d) {
+    counts.of[d] = CeilDiv(p.dst_size[d], p.period[d] * (tile.boxed && d > 0 ? UnitOf(p, d) : 1));
+  }
+  return counts;
+}
+
+// Rows of a class's product.
+inline int64_t ClassRows(const ConvProblem& p, const WgmmaTile& tile) {
+  const Counts counts = ClassCounts(p, tile);
+  return p.batch * counts.of[0] * counts.of[1] * counts.of[2] * (tile.boxed ? kUnitRows : 1);
+}
+
+// Clusters of tiles along a class's rows, and along columns.
+inline int64_t RowClusters(const ConvProblem& p, const WgmmaTile& tile) {
+  return CeilDiv(ClassRows(p, tile), int64_t{tile.rows} * tile.row_blocks);
+}
+inline int64_t ColClusters(const ConvProblem& p, const WgmmaTile& tile) {
+  return CeilDiv(p.out_channels, int64_t{tile.cols} * tile.col_blocks);
+}
+
+// What clusters share out: of a class, and of all.
+inline int64_t ClassWorks(const ConvProblem& p, const WgmmaTile& tile, int split) {
+  return RowClusters(p, tile) * ColClusters(p, tile) * split;
+}
+inline int64_t Works(const ConvProblem& p, const WgmmaTile& tile, int split) {
+  return ClassWorks(p, tile, split) * LiveClasses(p);
+}
+
+// Whether the filter lies along the steps: its source channels are neighbours in memory.
+inline bool IsAlongSteps(const ConvProblem& p) { return p.filter.out != 1; }
+
+}  // namespace jaxconv
