@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference import lax_channels_last, pullback, run, run_on_host
+from cases.reference import lax_channels_last, pullback, run, run_on_host
 
 import jaxconv
 

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
-from reference import (
+from cases.reference import (
     assert_same,
     cotangent,
     integers,
@@ -17,6 +16,7 @@ from reference import (
     run,
     run_on_host,
 )
+from jax import lax
 
 import jaxconv
 

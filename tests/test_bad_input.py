@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import ENTRIES, named
+from cases.reference import channels_last, exception_of, integers
+from cases.small import ENTRIES, named
 from jax import lax
-from reference import channels_last, exception_of, integers
 
 import jaxconv
 

@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import numpy as np
+from cases.reference import integers, run_on_host
 from jax import lax
-from reference import integers, run_on_host
 
 # Convolutions of equal types: arguments, and what of the package or the planning device is another.
 PLAIN = {"window_strides": (1,), "padding": ((1, 1),), "implementation": "cpu"}

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import GENERAL, named
+from cases.reference import assert_same, channels_last, cotangent, integers, pullback, run_on_host
+from cases.small import GENERAL, named
 from jax import export, lax
-from reference import assert_same, channels_last, cotangent, integers, pullback, run_on_host
 from test_plan import PARTIAL, passes_of, problem_of
 
 import jaxconv

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pytest
+from cases.reference import assert_same, integers, pullback
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
-from reference import assert_same, integers, pullback
 
 import jaxconv
 

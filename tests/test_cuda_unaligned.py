@@ -5,8 +5,8 @@ import functools
 import jax
 import numpy as np
 import pytest
-from reference import assert_same, channels_last, integers, run_on_host
-from spread import OPERANDS, passes
+from cases.reference import assert_same, channels_last, integers, run_on_host
+from cases.spread import OPERANDS, passes
 
 import jaxconv
 from jaxconv.plan import ConvPlan

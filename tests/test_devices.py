@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference import lax_channels_last, run
+from cases.reference import lax_channels_last, run
 
 import jaxconv
 from jaxconv import ffi

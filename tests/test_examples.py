@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from reference import assert_same, run
+from cases.reference import assert_same, run
 
 import jaxconv
 

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import ENTRIES, named
+from cases.reference import HOST, lax_channels_last
+from cases.small import ENTRIES, named
 from jax import lax
-from reference import HOST, lax_channels_last
 from test_plan import problem_of
 
 import jaxconv

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import ENTRIES, Case
+from cases.meshes import mesh, place
+from cases.reference import HOST, assert_same, cotangent, custom_calls, integers, pullback, run_on_host
+from cases.small import ENTRIES, Case
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from meshes import mesh, place
-from reference import HOST, assert_same, cotangent, custom_calls, integers, pullback, run_on_host
 
 from jaxconv import FallbackWarning
 

@@ -7,9 +7,9 @@ import sys
 import jax
 import numpy as np
 import pytest
-from cases import CASES, ENTRIES, named
+from cases.reference import assert_same, cotangent, custom_calls, integers, pullback, run_on_host
+from cases.small import CASES, ENTRIES, named
 from jax import export
-from reference import assert_same, cotangent, custom_calls, integers, pullback, run_on_host
 
 # JAX vouches for the stability of its own custom calls only; ours must be named.
 CHECKS = [export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}") for kind in ("gather", "reduce")]

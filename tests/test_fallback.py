@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import BATCH_GROUPS, ENTRIES, named
+from cases.reference import assert_same, cotangent, custom_calls, integers, pullback, run, run_on_host
+from cases.small import BATCH_GROUPS, ENTRIES, named
 from jax import lax
-from reference import assert_same, cotangent, custom_calls, integers, pullback, run, run_on_host
 
 import jaxconv
 from jaxconv import fallback, ffi

@@ -6,8 +6,8 @@ import flax.linen as linen
 import jax
 import jax.numpy as jnp
 import pytest
+from cases.reference import assert_same, custom_calls, integers, run, run_on_host
 from flax import nnx
-from reference import assert_same, custom_calls, integers, run, run_on_host
 
 import jaxconv
 

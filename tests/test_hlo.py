@@ -5,8 +5,8 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
-from cases import BY_ENTRY, ENTRIES, GENERAL, named
-from reference import cotangent, custom_calls, integers, opcodes, pullback
+from cases.reference import cotangent, custom_calls, integers, opcodes, pullback
+from cases.small import BY_ENTRY, ENTRIES, GENERAL, named
 
 import jaxconv
 

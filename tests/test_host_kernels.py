@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases.reference import HOST, assert_same, cotangent, integers, lax_channels_last, pullback, run_on_host
 from jax import lax
-from reference import HOST, assert_same, cotangent, integers, lax_channels_last, pullback, run_on_host
 
 import jaxconv
 

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import BY_ENTRY, ENTRIES, named
+from cases.reference import HOST, assert_same, channels_last, cotangent, integers, pullback, run_on_host
+from cases.small import BY_ENTRY, ENTRIES, named
 from jax import lax
-from reference import HOST, assert_same, channels_last, cotangent, integers, pullback, run_on_host
 
 import jaxconv
 from jaxconv import ffi

@@ -5,8 +5,8 @@ import functools
 import jax
 import numpy as np
 import pytest
-from reference import channels_last, run_on_host
-from spread import OPERANDS, passes
+from cases.reference import channels_last, run_on_host
+from cases.spread import OPERANDS, passes
 
 import jaxconv
 from jaxconv.families import FAMILIES

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 import pytest
-from reference import channels_last, integers
+from cases.reference import channels_last, integers
 
 import jaxconv
 from jaxconv.families import FAMILIES

@@ -9,11 +9,11 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from cases import GENERAL
+from cases.reference import lax_channels_last
+from cases.small import GENERAL
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from jax import export, lax
-from reference import lax_channels_last
 
 from jaxconv.families import FAMILIES, IM2COL_SCRATCH, TYPICAL_DEVICE, DepthwiseTile, DirectTile, Tile, WgmmaTile
 from jaxconv.families.base import Settings

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import pytest
+from cases.reference import assert_same, channels_last, integers, pullback, run, run_on_host
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from jax import lax
-from reference import assert_same, channels_last, integers, pullback, run, run_on_host
 
 import jaxconv
 

@@ -6,12 +6,12 @@ import functools
 import jax
 import numpy as np
 import pytest
+from cases.reference import assert_same, integers, lax_channels_last, pullback, run_on_host
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from jax import export, lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from reference import assert_same, integers, lax_channels_last, pullback, run_on_host
 from test_plan import PARTIAL, layer, passes_of, problem_of, problems
 
 import jaxconv

@@ -3,11 +3,8 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from cases import ENTRIES, Case, named
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
-from meshes import ONE_AXIS, TWO_AXES, collectives, compiled, mesh, place
-from reference import (
+from cases.meshes import ONE_AXIS, TWO_AXES, collectives, compiled, mesh, place
+from cases.reference import (
     HOST,
     assert_same,
     cotangent,
@@ -16,6 +13,9 @@ from reference import (
     pullback,
     run_on_host,
 )
+from cases.small import ENTRIES, Case, named
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 
 import jaxconv
 

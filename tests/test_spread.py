@@ -4,8 +4,8 @@ import json
 
 import jax
 import pytest
-from reference import HOST
-from spread import LAYERS, PAGE, TABLE, measure, rows
+from cases.reference import HOST
+from cases.spread import LAYERS, PAGE, TABLE, measure, rows
 
 RECORDED = json.loads(TABLE.read_text())
 

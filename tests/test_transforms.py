@@ -6,10 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import BY_ENTRY, ENTRIES, GENERAL, named
-from jax import lax
-from jax.experimental.jet import jet
-from reference import (
+from cases.reference import (
     assert_same,
     cotangent,
     integers,
@@ -18,6 +15,9 @@ from reference import (
     run,
     run_on_host,
 )
+from cases.small import BY_ENTRY, ENTRIES, GENERAL, named
+from jax import lax
+from jax.experimental.jet import jet
 
 import jaxconv
 

@@ -6,7 +6,8 @@ from collections import Counter
 import jax
 import numpy as np
 from jax import lax
-from repaired_lax import repair
+
+from cases.repaired_lax import repair
 
 repair()
 HOST = jax.devices("cpu")[0]

@@ -1,6 +1,7 @@
 """How far one infinity reaches in each family: what docs/numerics.md lists, and test_spread.py holds the kernels to.
 
-python tests/spread.py    # measures the default platform's families, and rewrites spread.json and the page's table
+`python -m cases.spread`, in tests/, measures the default platform's families, and rewrites spread.json and the page's
+table.
 """
 
 import functools
@@ -10,14 +11,14 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from reference import channels_last, run_on_host
 from tabulate import tabulate
 
 import jaxconv
+from cases.reference import channels_last, run_on_host
 
 TABLE = Path(__file__).with_name("spread.json")
-PAGE = Path(__file__).parents[1] / "docs" / "numerics.md"
-BEGIN, END = "<!-- by `python tests/spread.py` -->\n", "<!-- until here -->\n"
+PAGE = Path(__file__).parents[2] / "docs" / "numerics.md"
+BEGIN, END = "<!-- by `python -m cases.spread`, in tests/ -->\n", "<!-- until here -->\n"
 OPERANDS = {"fprop": "xw", "dgrad": "gw", "wgrad": "xg"}
 COLUMNS = [(which, operand) for which, operands in OPERANDS.items() for operand in operands]
 

@@ -3,10 +3,10 @@
 import functools
 from dataclasses import dataclass, field
 
-import reference
 from jax import lax
 
 import jaxconv
+from cases import reference
 
 
 @dataclass(frozen=True)
