@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases.plans import PARTIAL
+from cases.problems import passes_of, problem_of
 from cases.reference import assert_same, channels_last, cotangent, integers, pullback, run_on_host
 from cases.small import GENERAL, named
 from jax import export, lax
-from test_plan import PARTIAL, passes_of, problem_of
 
 import jaxconv
 from jaxconv import ffi

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases.problems import problem_of
 from cases.reference import HOST, lax_channels_last
 from cases.small import ENTRIES, named
 from jax import lax
-from test_plan import problem_of
 
 import jaxconv
 from jaxconv.explanation import lines

@@ -6,13 +6,15 @@ import functools
 import jax
 import numpy as np
 import pytest
+from cases.plans import PARTIAL
+from cases.problems import halves, layer, passes_of, problem_of
+from cases.random_problems import problems
 from cases.reference import assert_same, integers, lax_channels_last, pullback, run_on_host
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from jax import export, lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from test_plan import PARTIAL, layer, passes_of, problem_of, problems
 
 import jaxconv
 from jaxconv import ffi
@@ -299,7 +301,6 @@ def test_what_does_not_apply_says_why(problem, step, why, which):
 # The planner.
 
 
-halves = functools.partial(layer, dtype="bfloat16")
 LAYERS = {
     "stem": (halves((128, 224, 224, 3), (7, 7, 3, 64), window_strides=2, padding=3), (PackedColumns(2),)),
     "patches": (halves((128, 224, 224, 3), (16, 16, 3, 768), window_strides=16, padding=0), (PackedColumns(16),)),
