@@ -28,8 +28,6 @@ def passes_of(problem) -> dict:
 
 
 GATHERS, EVERY_PASS = ("fprop", "dgrad"), ("fprop", "dgrad", "wgrad")
-
-
 LAYERS = {
     "dense": layer((32, 28, 28, 128), (3, 3, 128, 128)),
     "stem": layer((32, 224, 224, 3), (7, 7, 3, 64), window_strides=2),

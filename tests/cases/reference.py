@@ -11,6 +11,7 @@ from cases.repaired_lax import repair
 
 repair()
 HOST = jax.devices("cpu")[0]
+FLOATS = ["float32", "float64", "bfloat16", "float16"]
 
 # Hundreds of small programs: their compilation is what the tests spend their time on.
 QUICK_HOST_COMPILE = {"xla_backend_optimization_level": 0}

@@ -3,20 +3,12 @@
 import math
 
 import pytest
-from cases.plans import CUDA, as_it_is, candidates, device, factor
-from cases.problems import (
-    EVERY_PASS,
-    GATHERS,
-    PASSES,
-    each_channel,
-    halves,
-    layer,
-    passes_of,
-)
-from cases.random_problems import problems, problems_of_channels, problems_of_pieces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases.plans import CUDA, as_it_is, candidates, device, factor
+from cases.problems import EVERY_PASS, GATHERS, PASSES, each_channel, halves, layer, passes_of
+from cases.random_problems import problems, problems_of_channels, problems_of_pieces
 from jaxconv.plan import ROUNDED, Candidate, Constraint, Question, Rejection, _candidate, _entrants, choose, refusal
 from jaxconv.product import Product
 

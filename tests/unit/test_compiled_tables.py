@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
+
 from cases.plans import CUDA
 from cases.problems import PIECES
-
 from jaxconv.families import FAMILIES, TYPICAL_DEVICE, DepthwiseTile, Tile, WgmmaTile
 from jaxconv.families.wgmma import MOST_BOX_EXTENT, MOST_BOX_PIXELS, MOST_BOX_TAPS
 from jaxconv.product import Product

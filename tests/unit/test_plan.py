@@ -6,6 +6,9 @@ import re
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from jax import export
+
 from cases.plans import (
     CUDA,
     PARTIAL,
@@ -23,9 +26,6 @@ from cases.problems import LAYERS, PASSES, layer, passes_of, problem_of
 from cases.random_problems import problems
 from cases.reference import lax_channels_last
 from cases.small import GENERAL
-from hypothesis import given, settings
-from jax import export
-
 from jaxconv.families import FAMILIES, TYPICAL_DEVICE, DepthwiseTile, DirectTile, Tile, WgmmaTile
 from jaxconv.families.direct_shape import Walk
 from jaxconv.plan import Constraint, choose

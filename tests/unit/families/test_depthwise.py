@@ -4,15 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from cases.plans import CUDA, as_it_is, device, is_refused, plan_of
-from cases.problems import (
-    each_channel,
-    passes_of,
-)
-from cases.random_problems import problems_of_channels
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from cases.plans import CUDA, as_it_is, device, is_refused, plan_of
+from cases.problems import each_channel, passes_of
+from cases.random_problems import problems_of_channels
 from jaxconv.families import TYPICAL_DEVICE
 from jaxconv.families.depthwise_shape import stream_of, window
 from jaxconv.offsets import offset_tables

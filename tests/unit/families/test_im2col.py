@@ -3,14 +3,13 @@
 import math
 
 import pytest
+
 from cases.plans import CUDA, channel_taps, sum_bytes, sums_in_f32
 from cases.problems import LAYERS, layer, passes_of
-
 from jaxconv.families import IM2COL_SCRATCH
 from jaxconv.plan import Constraint, choose
 
 every_im2col_tile = pytest.mark.parametrize("row", CUDA["im2col"].TILES, ids=lambda row: str(row.tile))
-
 
 HUGE = {
     "many_positions": layer((256, 224, 224, 64), (3, 3, 64, 64)),

@@ -4,16 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from cases.plans import (
-    CUDA,
-    as_it_is,
-    device,
-)
-from cases.problems import (
-    PASSES,
-    layer,
-)
 
+from cases.plans import CUDA, as_it_is, device
+from cases.problems import PASSES, layer
 from jaxconv.plan import Constraint, choose
 from jaxconv.product import Product
 

@@ -6,6 +6,8 @@ import re
 
 import numpy as np
 import pytest
+from jax import export, lax
+
 from cases.plans import CUDA, PARTIAL, as_it_is, plan_of
 from cases.problems import (
     EVERY_PASS,
@@ -20,8 +22,6 @@ from cases.problems import (
     passes_of,
     problem_of,
 )
-from jax import export, lax
-
 from jaxconv.plan import Constraint, choose
 
 
@@ -32,14 +32,8 @@ def channels_first(lhs, rhs, **params):
 GROUPED = halves((2, 20, 20, 32), (2, 2, 8, 32), feature_group_count=4)
 EACH = each_channel((2, 20, 20, 32), (3, 3))
 LINE = each_channel((2, 100, 8), (4,))
-
-
 TURNED = lax.ConvDimensionNumbers((0, 3, 1, 2), (3, 2, 1, 0), (0, 3, 1, 2))  # NHWC, WHIO
-
-
 FROM_FEW = ("fprop", "wgrad")
-
-
 REFUSED = {
     "direct": {
         "float32": (layer((2, 20, 20, 16), (3, 3, 16, 16)), {}, EVERY_PASS, "float32"),
@@ -184,7 +178,6 @@ OTHER_WINDOWS = (
     "rows move by|columns move by|taps in|source pixels|sums of all taps|few channels|whole pieces|there are groups|"
     "columns of all taps|rows of [0-9]+ columns|no gather"
 )
-
 
 EVERY_REFUSED = {f"{family}_{name}": (family, *case)
                  for family, cases in REFUSED.items() for name, case in cases.items()}  # fmt: skip

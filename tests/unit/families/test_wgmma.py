@@ -6,24 +6,12 @@ import math
 
 import numpy as np
 import pytest
-from cases.plans import (
-    CUDA,
-    as_it_is,
-    device,
-    plan_of,
-)
-from cases.problems import (
-    GATHERS,
-    PIECES,
-    halves,
-    of_layouts,
-    passes_of,
-    problem_of,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import export, lax
 
+from cases.plans import CUDA, as_it_is, device, plan_of
+from cases.problems import GATHERS, PIECES, halves, of_layouts, passes_of, problem_of
 from jaxconv.families.base import Settings
 from jaxconv.families.wgmma import im2col
 from jaxconv.offsets import offset_tables
