@@ -152,20 +152,26 @@ def random_problems(*dtypes, examples):
 # 2,020 problems, in parts that run in parallel. Naming the implementation makes a fallback an error.
 
 
-@pytest.mark.parametrize("part", range(4))
+def parts(number):
+    """All but the first repeat it, on other random numbers."""
+    repeats = [pytest.param(part, marks=pytest.mark.full) for part in range(1, number)]
+    return pytest.mark.parametrize("part", [0, *repeats])
+
+
+@parts(4)
 @random_problems(("float32", None), examples=10)
 def test_float32(drawn, part, implementation):
     check(drawn, implementation)
 
 
-@pytest.mark.parametrize("part", range(2))
+@parts(2)
 @random_problems(("float64", None), ("float32", "float64"), examples=8)
 def test_float64(drawn, part, implementation):
     with jax.enable_x64(True):
         check(drawn, implementation)
 
 
-@pytest.mark.parametrize("part", range(4))
+@parts(4)
 @random_problems(("bfloat16", None), ("bfloat16", "float32"), ("float16", None), ("float16", "float32"), examples=6)
 def test_halves(drawn, part, implementation):
     check(drawn, implementation)
