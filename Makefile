@@ -5,12 +5,16 @@ INSTALLED := $(VENV)/installed
 BUILT_FROM := pyproject.toml CMakeLists.txt $(wildcard build_backend/*.py) \
               $(shell find src_common src_cpu src_cuda -type f)
 
-.PHONY: demo test bench clean
+.PHONY: demo test test-full bench clean
 
 demo: $(INSTALLED)
 	$(VENV)/bin/python examples/digits.py
 
 test: $(INSTALLED)
+	$(VENV)/bin/python -m pytest -n 2 -m "not gpu and not full"
+
+# Also what repeats the others.
+test-full: $(INSTALLED)
 	$(VENV)/bin/python -m pytest -n 2 -m "not gpu"
 
 # make bench BENCH="--suites sd --dtypes bfloat16"

@@ -7,6 +7,8 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 import jax
 import pytest
 
+pytest.register_assert_rewrite("cases")
+
 NATIVE = {"cpu": "cpu", "gpu": "cuda"}
 
 

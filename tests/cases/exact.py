@@ -1,0 +1,126 @@
+"""Runs the CUDA kernels on small integers, whose sums are exact, beside lax on the host."""
+
+import functools
+
+import jax
+import numpy as np
+
+from cases.convolution import Convolution, channels_last_convolution
+from cases.convolutions import OF_PARTIAL, convolutions, problem
+from cases.problems import passes_of
+from cases.reference import assert_same, pullback, run_on_host
+from cases.tiles import DTYPES, PASSES, constraint, dtype_of, passes_in_slices, passes_of_family
+from jaxconv import ffi
+from jaxconv.plan import choose
+from jaxconv.rewriting import (
+    ChannelsLast,
+    MultipliersAsDepth,
+    PackedColumns,
+    PackedGroups,
+    PaddedGroups,
+    PatchRowsAsImages,
+)
+
+
+def are_taken(name, implementation, dtype="bfloat16", passes=("fprop", "dgrad", "wgrad")):
+    """Whether an implementation has plans for a convolution's passes, here."""
+    device = ffi.device("cuda")
+    of_passes = (passes_of(problem(name, dtype))[which] for which in passes)
+    return all(choose("cuda", *of_pass, implementation, device).plan is not None for of_pass in of_passes)
+
+
+def pulled_back(of_convolution):
+    """`{name: x, w, g} -> {name: results}` of many convolutions in one program."""
+    return lambda operands: {name: pullback(of_convolution(convolutions()[name]))(*o) for name, o in operands.items()}
+
+
+@functools.cache
+def exact():
+    """Operands and results of all convolutions in float32, whose sums have no more than 24 bits."""
+    operands = {name: c.operands() for name, c in convolutions().items()}
+    return operands, run_on_host(pulled_back(Convolution.lax), operands)
+
+
+def rounded(arrays, *dtypes):
+    """Each of the convolutions' arrays in its dtype."""
+    cast = lambda of: tuple(np.asarray(a).astype(d) for a, d in zip(of, dtypes, strict=True))
+    return {name: cast(of) for name, of in arrays.items()}
+
+
+def in_dtype(dtype, operands, expected):
+    """Operands and results: sums are exact in the accumulator, and are rounded once to the result's dtype."""
+    operand, result = dtype.partition("_")[0], DTYPES[dtype]
+    return rounded(operands, operand, operand, result), rounded(expected, result, operand, operand)
+
+
+def exact_in(dtype, names):
+    return in_dtype(dtype, *({name: of[name] for name in names} for of in exact()))
+
+
+def check(implementation, dtype, names=None):
+    names = [name for name in convolutions() if name not in OF_PARTIAL] if names is None else names
+    operands, expected = exact_in(dtype, names)
+    ours = lambda convolution: convolution.ours(implementation, DTYPES[dtype])
+    forward_alone = implementation.family == "mma" and dtype == "bfloat16_to_float32"
+    with jax.enable_x64(dtype == "float64"):
+        if dtype == "int8_to_int32" or forward_alone:
+            forward = lambda operands: {name: ours(convolutions()[name])(x, w) for name, (x, w, _) in operands.items()}
+            assert_same(jax.jit(forward)(operands), {name: y for name, (y, _, _) in expected.items()})
+        else:
+            assert_same(jax.jit(pulled_back(ours))(operands), expected)
+
+
+def of_family(family, lhs, kernel, outs):
+    """A dense convolution, or one that depthwise takes."""
+    if family != "depthwise":
+        return channels_last_convolution(lhs, (*kernel, lhs[-1], outs))
+    return channels_last_convolution(lhs, (*kernel, 1, lhs[-1]), feature_group_count=lhs[-1])
+
+
+def each_pass(family):
+    """`conv -> x, w, g -> results` of the passes that a family has, of convolutions that it takes."""
+    has = passes_of_family(family)
+    return lambda conv: lambda x, w, g: [PASSES[which](conv)(x, w, g) for which in has]
+
+
+def alone(cases, dtype):
+    """`{name: x, w, g} -> results` of (name, pass, constraint)s in one program."""
+    ours = lambda name, asked: convolutions()[name].ours(asked, DTYPES[dtype])
+    return lambda operands: [PASSES[which](ours(name, asked))(*operands[name]) for name, which, asked in cases]
+
+
+def cases_of(family, row, names, passes=tuple(PASSES), splits=(None,), areas=(None,), dtype=None):
+    """What a tile takes of the named convolutions; the splits are of reductions."""
+    every = [
+        (name, which, constraint(family, row, split=split, area=area)) for name in names for which in passes
+        for split in (splits if which in passes_in_slices(family) else (None,)) for area in areas
+    ]  # fmt: skip
+    dtype = dtype or dtype_of(family, row)
+    return [(name, which, asked) for name, which, asked in every if are_taken(name, asked, dtype, (which,))]
+
+
+def results_of(cases, expected):
+    return [expected[name][list(PASSES).index(which)] for name, which, _ in cases]
+
+
+def check_alone(cases, dtype):
+    operands, expected = exact_in(dtype, {name for name, *_ in cases})
+    assert_same(jax.jit(alone(cases, dtype))(operands), results_of(cases, expected))
+
+
+def kernels_run_by(cases, dtype, operands):
+    """Their names, in a program of all cases."""
+    from jax.experimental.mosaic.gpu import profiler  # not for every platform
+
+    program = jax.jit(alone(cases, dtype)).lower(operands).compile()
+    _, kernels = profiler.measure(program, aggregate=False)(operands)
+    return [name for name, _ in kernels]
+
+
+REWRITINGS = [
+    (ChannelsLast(),), (PackedColumns(1),), (PackedColumns(2),), (PackedColumns(3),), (PackedColumns(16),),
+    (PackedColumns(2, whole=False),), (PackedColumns(3, whole=False),),
+    (PackedGroups(2),), (PackedGroups(16),), (PackedGroups(70),), (ChannelsLast(), PackedColumns(1)),
+    (ChannelsLast(), PackedColumns(2)), (ChannelsLast(), PackedGroups(2)), (PaddedGroups(),), (MultipliersAsDepth(),),
+    (PatchRowsAsImages(),), (PackedColumns(16), PatchRowsAsImages()),
+]  # fmt: skip

@@ -1,0 +1,20 @@
+"""TMA itself copies for the tiles of depthwise that are for it."""
+
+import pytest
+
+from cases.exact import cases_of, exact_in, kernels_run_by
+from cases.for_depthwise import CHANNELS
+from cases.tiles import dtype_of
+from jaxconv.families import FAMILIES
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("row", [row for row in FAMILIES["cuda"]["depthwise"].TILES if row.tile.by_tma], ids=str)
+def test_tma_itself_copies(row):
+    """Where it could not be told of the operands, warps would copy in its place, and be as exact."""
+    cases, dtype = cases_of("depthwise", row, CHANNELS), dtype_of("depthwise", row)
+    operands, _ = exact_in(dtype, {name for name, *_ in cases})
+    names = kernels_run_by(cases, dtype, operands)
+    assert sum("DepthwiseByTma" in name for name in names) == len(cases) > 0
+    assert not any("DepthwiseByRoles" in name for name in names)

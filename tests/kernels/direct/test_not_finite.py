@@ -1,0 +1,67 @@
+"""Infinities and NaNs reach no further than what direct reads."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+
+from cases.convolution import channels_last_convolution
+from cases.convolutions import convolutions, problem
+from cases.exact import are_taken
+from cases.not_finite import check_not_finite
+from cases.problems import passes_of, problem_of
+from cases.tiles import PASSES, constraint, every_tile_of
+from jaxconv import ffi
+from jaxconv.families import FAMILIES
+from jaxconv.plan import choose
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("of_group", [1, 4])
+@every_tile_of("direct")
+def test_not_finite_numbers_reach_no_further_than_their_window(row, of_group):
+    """In a gather, and there no further than the channels that a set of output channels is multiplied with.
+
+    In a reduction, no further than their own piece of eight channels.
+    """
+    taps_across = row.tile.taps_across  # of one group
+    rhs = (3, 3, 128, 3) if taps_across else (3, 3, of_group, 128)
+    convolution = channels_last_convolution((2, 13, 21, 128), rhs, feature_group_count=128 // rhs[-2])
+    problems = passes_of(problem_of(convolution.lax(), convolution.lhs, convolution.rhs, "bfloat16"))
+    set_channels = 2 ** math.ceil(math.log2(row.tile.columns))
+    asked = constraint("direct", row)
+    taken = [which for which in PASSES if choose("cuda", *problems[which], asked, ffi.device("cuda")).plan is not None]
+    assert {"fprop", "dgrad"} & set(taken) or row.tile.run or (row.tile.walk and row.tile.walk.rows != 3)
+
+    def reached(which, channel, seen):
+        many = 8 if which == "wgrad" else set_channels
+        near = taps_across | (np.arange(seen.shape[-1]) // many == channel // many)
+        return near & (np.full_like(seen, True) if which == "wgrad" else np.any(seen, axis=-1, keepdims=True))
+
+    for which in taken:
+        check_not_finite(convolution, asked, which, "bfloat16", (5, 16), functools.partial(reached, which))
+
+
+IN_RUNS = {
+    f"{row.tile}-{name}".replace(" ", "_"): (row, name) for row in FAMILIES["cuda"]["direct"].TILES if row.tile.run
+    for name in (["image_stem"] if row.tile.walk else ["image_stem", "latents", "odd_image"])
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row, name", IN_RUNS.values(), ids=IN_RUNS)
+def test_not_finite_numbers_reach_no_further_than_their_runs(row, name):
+    """A run is read in whole pieces, and behind its end: up to 32 elements."""
+    asked, convolution, at = constraint("direct", row), convolutions()[name], (5, 7)
+    assert are_taken(name, asked, passes=("fprop",))
+    stride, channels = convolution.params["window_strides"][-1], convolution.lhs[-1]
+
+    def reached(channel, seen):
+        cols = np.arange(seen.shape[2]) * stride * channels
+        first = cols - problem(name).pad_low[-1] * channels - 1
+        element = at[1] * channels + channel
+        near = (first <= element) & (element < first + 33)
+        return np.any(seen, axis=(2, 3), keepdims=True) & near[:, None] & np.ones_like(seen)
+
+    check_not_finite(convolution, asked, "fprop", "bfloat16", at, reached)

@@ -1,0 +1,121 @@
+"""Every CUDA family and tile, in every pass, bit-equal to lax on the host for small integers."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cases.convolutions import OWN, WITH_AREAS, convolutions
+from cases.exact import are_taken, cases_of, check, check_alone, each_pass, of_family
+from cases.for_wgmma import WINDOWS
+from cases.plans import PARTIAL
+from cases.reference import assert_same, run_on_host
+from cases.tiles import (
+    EVERY_KERNEL,
+    FAMILY_TYPES,
+    PARTIAL_TILES,
+    PASSES,
+    TILES,
+    constraint,
+    dtype_of,
+    dtypes_of,
+    dtypes_of_family,
+    every_family,
+    passes_in_slices,
+    settings_of,
+    splits_of,
+)
+from jaxconv.families import FAMILIES
+
+pytestmark = pytest.mark.gpu
+EVERY_SETTING = {
+    f"{tile}-{'-'.join(f'{k}_{v}' for k, v in settings.items())}-{dtype}": (family, row, settings, dtype)
+    for tile, (family, row) in TILES.items() for settings in settings_of(family, row)
+    for dtype in dtypes_of(family, row)
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family, row, settings, dtype", EVERY_SETTING.values(), ids=EVERY_SETTING)
+def test_exact(family, row, settings, dtype):
+    check(constraint(family, row, **settings), dtype)
+
+
+@pytest.mark.parametrize("family, dtype", [
+    (family, dtype) for family in (None, *FAMILIES["cuda"]) for dtype in dtypes_of_family(family)
+])  # fmt: skip
+def test_exact_as_planned(family, dtype):
+    """All, or, of partial families, the passes that they take."""
+    if family not in PARTIAL:
+        return check(constraint(family), dtype, list(convolutions()))
+    passes = ("fprop",) if dtype == "bfloat16_to_float32" else tuple(PASSES)
+    cases = [(name, which, constraint(family)) for name in convolutions() for which in passes
+             if are_taken(name, constraint(family), dtype, (which,))]  # fmt: skip
+    assert len({name for name, *_ in cases} & set(OWN[family])) > len(OWN[family]) / 4
+    check_alone(cases, dtype)
+
+
+@pytest.mark.parametrize("family, dtype", FAMILY_TYPES)
+def test_exact_where_a_product_is_large(family, dtype):
+    """More than one chunk of the column matrix, and more blocks than a GPU holds."""
+    large = of_family(family, (64, 112, 112, 32), (3, 3), 8)
+    operands = large.operands()
+    ours, theirs = (each_pass(family)(conv) for conv in (large.ours(constraint(family)), large.lax()))
+    actual = jax.jit(ours)(*(a.astype(dtype) for a in operands))
+    assert_same(actual, [a.astype(dtype) for a in run_on_host(theirs, *operands)])
+
+
+@pytest.mark.parametrize("family, row, dtype, which", EVERY_KERNEL.values(), ids=EVERY_KERNEL)
+def test_exact_where_taken(family, row, dtype, which):
+    """Every convolution that the tile takes, but for those that are wgmma's own."""
+    own, names = OWN[family], [name for name in convolutions() if name not in WINDOWS]
+    cases = cases_of(family, row, names, (which,), dtype=dtype)
+    if which in passes_in_slices(family):
+        cases += cases_of(family, row, own, (which,), splits_of(family, row), dtype=dtype)
+    assert {name for name, *_ in cases} & set(own)
+    check_alone(cases, dtype)
+
+
+# By name: of direct a run, and several rows or runs, of depthwise one or more strips. Whether or not they
+# divide the image, or are larger.
+AREAS = {"direct": [(1, 8), (3, 16), (2, 32), (5, 16)], "depthwise": [(1, 8), (3, 8), (3, 16), (2, 96), (50, 24)]}
+TILES_WITH_AREAS = {tile: of for tile, of in PARTIAL_TILES.items() if of[0] in WITH_AREAS}
+
+
+@pytest.mark.parametrize("family, row", TILES_WITH_AREAS.values(), ids=TILES_WITH_AREAS)
+def test_exact_areas(family, row):
+    has = {
+        "direct": lambda area: not row.tile.run or area[1] % 16 == 0,
+        "depthwise": lambda area: not row.tile.by_tma or area[1] in ((8,) if row.tile.in_pairs else (8, 16, 32, 64)),
+    }[family]
+    areas = [area for area in AREAS[family] if has(area)]
+    cases = cases_of(family, row, WITH_AREAS[family], areas=areas)
+    assert {asked.area for *_, asked in cases} == set(areas)
+    check_alone(cases, dtype_of(family, row))
+
+
+@every_family
+def test_offsets_past_31_bits(family):
+    """The first and the last image of more than 2^31 elements; the others are zeros."""
+    images, positions, channels = 2**31 // 2**20 + 3, 2**10, 2**10
+    convolution = of_family(family, (images, positions, channels), (1,), 8)
+    ends = dataclasses.replace(convolution, lhs=(2, positions, channels))
+    x, w, g = ends.operands("bfloat16")
+    ours, theirs = (each_pass(family)(c) for c in (convolution.ours(constraint(family)), ends.lax()))
+
+    @jax.jit
+    def apart(ends):
+        return jnp.zeros((images, *ends.shape[1:]), ends.dtype).at[jnp.array([0, -1])].set(ends)
+
+    @jax.jit
+    def check(x, w, g):
+        y, dx, *dw = ours(x, w, g)
+        return [a[jnp.array([0, -1])] for a in (y, dx)] + dw, [jnp.any(a[1:-1] != 0) for a in (y, dx)]
+
+    actual, others = check(apart(x), w, apart(g))
+    assert math.prod(convolution.lhs) > 2**31
+    expected = run_on_host(theirs, *(a.astype(np.float32) for a in (x, w, g)))
+    assert_same(actual, [a.astype(x.dtype) for a in expected])
+    assert not any(others)

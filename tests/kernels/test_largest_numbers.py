@@ -1,0 +1,91 @@
+"""Numbers near float32's largest: tensor cores round them to tf32, but none to an infinity."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+import jaxconv
+from cases.reference import channels_last, run_on_host
+from cases.spread import OPERANDS, passes
+from jaxconv.families import FAMILIES
+from jaxconv.plan import Constraint
+
+LARGEST = np.finfo(np.float32).max
+TF32 = 2.0**-11  # what rounding changes of an operand at most
+LAYERS = {
+    "dense": ((2, 9, 9, 16), (3, 3, 16, 24), {}),
+    "odd_channels": ((2, 9, 9, 7), (3, 3, 7, 5), {}),
+    "grouped": ((2, 9, 9, 16), (3, 3, 4, 16), dict(feature_group_count=4)),
+    "depthwise": ((2, 9, 9, 16), (3, 3, 1, 16), dict(feature_group_count=16)),
+    "many_steps": ((1, 9, 9, 520), (3, 3, 520, 8), {}),
+    "patches": ((2, 8, 8, 16), (2, 2, 16, 128), dict(window_strides=(2, 2), padding="VALID")),
+}
+F32_TILES = {
+    f"mma {row.tile}".replace(" ", "_"): row.tile for row in FAMILIES["cuda"]["mma"].TILES if row.tile.depth == 32
+}
+pytestmark = pytest.mark.gpu
+
+
+def conv_of(layer, function, **more):
+    params = dict(window_strides=(1, 1), padding="SAME", dimension_numbers=channels_last(2))
+    return functools.partial(function, **params | LAYERS[layer][2], **more)
+
+
+def spoilt_operands(layer, which, operand, value):
+    """Small numbers, and a few large ones in one of the pass's operands."""
+    lhs, rhs, _ = LAYERS[layer]
+    x, w = (jax.ShapeDtypeStruct(shape, np.float32) for shape in (lhs, rhs))
+    out = jax.eval_shape(conv_of(layer, jax.lax.conv_general_dilated), x, w).shape
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.uniform(-1, 1, shape).astype(np.float32) * 2.0**-12
+              for name, shape in zip("xwg", (lhs, rhs, out), strict=True)}  # fmt: skip
+    array = arrays[operand]
+    array[0, 0, 0, 0] = array[tuple(n // 2 for n in array.shape)] = value
+    array[-1, -1, -1, -1] = -value
+    return [arrays[name] for name in OPERANDS[which]]
+
+
+def check(layer, asked, which, operand, precision=None):
+    """Near the exact result; and what lax sums an infinity into is not finite."""
+    shapes = [np.ones(shape, np.float32) for shape in LAYERS[layer][:2]]
+    conv = conv_of(layer, jaxconv.conv_general_dilated, implementation=asked, precision=precision)
+    ours = jax.jit(passes(conv, *shapes)[which])
+    exact = passes(conv_of(layer, jax.lax.conv_general_dilated), *(a.astype(np.float64) for a in shapes))[which]
+    operands = spoilt_operands(layer, which, operand, LARGEST)
+    wide = [a.astype(np.float64) for a in operands]
+    with jax.enable_x64(True):
+        cases = wide, map(np.abs, wide), spoilt_counts(layer, which, operand)
+        expected, magnitude, counts = (np.asarray(run_on_host(exact, *case)) for case in cases)
+    actual = np.asarray(ours(*operands))
+    assert np.all(np.isfinite(actual))
+    assert np.all(np.abs(actual - expected) <= 3 * TF32 * magnitude)
+    actual = np.asarray(ours(*spoilt_operands(layer, which, operand, np.inf)))
+    assert not np.any(np.isfinite(actual) & (counts > 0))
+
+
+def spoilt_counts(layer, which, operand):
+    """Ones where the large numbers are, and in the other operand."""
+    operands = spoilt_operands(layer, which, operand, LARGEST)
+    return [np.where(np.abs(a) == LARGEST, 1.0, 0.0) if name == operand else np.ones_like(a, np.float64)
+            for name, a in zip(OPERANDS[which], operands, strict=True)]  # fmt: skip
+
+
+every_operand = pytest.mark.parametrize("which, operand", [(w, o) for w, names in OPERANDS.items() for o in names])
+
+
+@every_operand
+@pytest.mark.parametrize("layer", LAYERS)
+def test_as_planned(layer, which, operand):
+    check(layer, None, which, operand)
+
+
+@every_operand
+@pytest.mark.parametrize("layer", ["dense", "odd_channels", "many_steps", "patches"])
+@pytest.mark.parametrize("tile", F32_TILES.values(), ids=F32_TILES)
+def test_in_every_tile(tile, layer, which, operand):
+    precision = "highest" if tile.passes == 3 else None
+    for split in (1, 3):
+        asked = Constraint("cuda", "mma", tile, split=split, rewriting=())
+        check(layer, asked, which, operand, precision)

@@ -1,0 +1,54 @@
+"""The same call gives the same bits each time."""
+
+import jax
+import numpy as np
+import pytest
+
+from cases.convolution import channels_last_convolution
+from cases.convolutions import WITH_AREAS, convolutions
+from cases.exact import alone, cases_of
+from cases.for_wgmma import WINDOWS
+from cases.reference import assert_same, pullback
+from cases.tiles import TILES, constraint, dtype_of, dtypes_of, every_partial_tile, splits_of
+
+pytestmark = pytest.mark.gpu
+LAYERS = {
+    "dense": channels_last_convolution((4, 17, 16, 24), (3, 3, 24, 40)),
+    "transposed": channels_last_convolution((4, 9, 8, 24), (4, 4, 24, 20), lhs_dilation=(2, 2), padding=((2, 2),) * 2),
+    "depthwise": channels_last_convolution((4, 16, 15, 36), (5, 5, 1, 36), feature_group_count=36),
+    "line": channels_last_convolution((4, 1000, 6), (3, 6, 9), rhs_dilation=(8,)),
+    "side_by_side": channels_last_convolution((4, 16, 8, 24), (2, 2, 24, 40), window_strides=(2, 2), padding="VALID"),
+}
+
+EVERY_TYPE = {
+    f"{tile}-{dtype}": (family, row, dtype) for tile, (family, row) in TILES.items()
+    for dtype in ("float32", "bfloat16") if dtype in dtypes_of(family, row)
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("split", [1, 3, 8])
+@pytest.mark.parametrize("family, row, dtype", EVERY_TYPE.values(), ids=EVERY_TYPE)
+def test_the_same_twice(family, row, dtype, split):
+    """Gaussian sums, which any other order would change."""
+    rng = np.random.default_rng(0)
+    operands = {name: [rng.standard_normal(a.shape).astype(dtype) for a in layer.operands(dtype)]
+                for name, layer in LAYERS.items()}  # fmt: skip
+    ours = constraint(family, row, split=split)
+    program = jax.jit(lambda operands: {name: pullback(LAYERS[name].ours(ours))(*o) for name, o in operands.items()})
+    first = program(operands)
+    assert all(np.all(np.isfinite(np.asarray(a, np.float32))) for a in jax.tree.leaves(first))
+    for _ in range(4):
+        assert_same(program(operands), first)
+
+
+@every_partial_tile
+def test_the_same_twice_where_taken(family, row):
+    rng, dtype = np.random.default_rng(0), dtype_of(family, row)
+    names = WITH_AREAS.get(family, WINDOWS)
+    operands = {name: [rng.standard_normal(a.shape).astype(dtype) for a in convolutions()[name].operands()]
+                for name in names}  # fmt: skip
+    program = jax.jit(alone(cases_of(family, row, names, splits=(None, *splits_of(family, row))), dtype))
+    first = program(operands)
+    assert all(np.all(np.isfinite(np.asarray(a, np.float32))) for a in first)
+    for _ in range(4):
+        assert_same(program(operands), first)

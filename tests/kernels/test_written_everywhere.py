@@ -1,0 +1,57 @@
+"""Results are written everywhere, whatever was in their memory and in that of scratch."""
+
+import jax
+import numpy as np
+import pytest
+
+from cases.exact import alone, cases_of, exact, exact_in, pulled_back, results_of, rounded
+from cases.for_depthwise import CHANNELS
+from cases.reference import assert_same
+from cases.tiles import constraint, dtype_of, every_partial_tile, every_tile
+
+pytestmark = pytest.mark.gpu
+
+
+def poison(*likes):
+    """Leaves NaNs where the next arrays will be."""
+    likes = (*likes, jax.ShapeDtypeStruct((2**24,), np.float32))
+    arrays = [jax.device_put(np.full(a.shape, np.nan, a.dtype)) for a in likes]
+    jax.block_until_ready(arrays)
+    for array in arrays:
+        array.delete()
+
+
+@pytest.mark.parametrize("split", [1, 5])
+@every_tile
+def test_results_are_written_everywhere(family, row, split):
+    """Whatever was in the memory of results and scratch."""
+    names = ["nothing_seen", "no_channels", "many_classes", "many_groups", "odd_channels", "negative_padding"]
+    dtypes = [dtype_of(family, row)] * 3
+    operands, expected = (rounded({name: of[name] for name in names}, *dtypes) for of in exact())
+    ours = lambda convolution: convolution.ours(constraint(family, row, split=split))
+    program = jax.jit(pulled_back(ours)).lower(operands).compile()
+    for _ in range(3):
+        poison(*jax.tree.leaves(expected))
+        assert_same(program(operands), expected)
+
+
+UNEVEN = {
+    "direct": ["pieces_unseen", "columns_unseen", "holes_between_windows", "groups_of_12", "thrice_as_many", "doubled",
+               "odd_pieces"],
+    "depthwise": CHANNELS,
+    "wgmma": ["windows_unseen", "pieces_unseen", "odd_points_by_2", "points_by_2", "line_by_8", "even_volume_by_2",
+              "volume_by_2", "windows_apart", "line_by_4_of_2_pixels", "padded_widely", "three_tiles_of_rows",
+              "channels_136_to_8", "channels_64_to_328"],
+}  # fmt: skip
+
+
+@every_partial_tile
+def test_results_are_written_everywhere_where_taken(family, row):
+    """Also those that no tap reaches, and slices of no areas."""
+    cases, dtype = cases_of(family, row, UNEVEN[family], splits=(1, 5, 8, 40)), dtype_of(family, row)
+    operands, expected = exact_in(dtype, {name for name, *_ in cases})
+    expected = results_of(cases, expected)
+    program = jax.jit(alone(cases, dtype)).lower(operands).compile()
+    for _ in range(3):
+        poison(*expected)
+        assert_same(program(operands), expected)

@@ -1,0 +1,91 @@
+"""wgmma rewritten, and with works of several rounds, bit-equal to mma or lax on the host; and that it is what runs."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jaxconv
+from cases.convolutions import convolutions, problem
+from cases.exact import REWRITINGS, are_taken, cases_of, check_alone, exact_in, kernels_run_by, results_of
+from cases.for_wgmma import WINDOWS
+from cases.problems import GATHERS
+from cases.tiles import dtype_of, every_tile_of, splits_of
+from jaxconv.families import FAMILIES
+from jaxconv.plan import Constraint
+from jaxconv.rewriting import why_not
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_exact_when_rewritten_for_wgmma(dtype):
+    """Gathers that it takes then."""
+    every = [
+        (name, which, Constraint("cuda", "wgmma", rewriting=rewriting))
+        for rewriting in REWRITINGS
+        for name in convolutions()
+        if why_not(rewriting, problem(name, dtype)) is None
+        for which in GATHERS
+    ]
+    cases = [(name, which, asked) for name, which, asked in every if are_taken(name, asked, dtype, (which,))]
+    assert len({asked.rewriting for *_, asked in cases}) > len(REWRITINGS) / 2
+    check_alone(cases, dtype)
+
+
+@every_tile_of("wgmma")
+def test_wgmma_itself_runs(row):
+    """Where TMA could not be told of the operands, mma would take its place, and be as exact."""
+    cases, dtype = cases_of("wgmma", row, WINDOWS, GATHERS, splits=splits_of("wgmma", row)[:2]), dtype_of("wgmma", row)
+    operands, expected = exact_in(dtype, {name for name, *_ in cases})
+    names = kernels_run_by(cases, dtype, operands)
+    assert sum("WgmmaKernel" in name for name in names) == sum(a.size > 0 for a in results_of(cases, expected))
+    assert not any("MmaKernel" in name for name in names)
+    assert any("AddSlices" in name for name in names) == (row.tile.slices == 0)
+
+
+@pytest.mark.parametrize("tile", [row.tile for row in FAMILIES["cuda"]["wgmma"].TILES if not row.tile.slices], ids=str)
+def test_exact_where_works_are_dealt_out(tile):
+    """Blocks take the next work by a counter of the call's own, which each launch leaves at zero: several launches of
+    one call, in turn with those of others, by one program and another."""
+    x = jax.random.randint(jax.random.key(0), (1, 1_300_007, 64), -3, 4).astype("bfloat16")
+    w = jax.random.randint(jax.random.key(1), (3 if tile.boxed else 1, 64, 72), -3, 4).astype("bfloat16")
+    conv = lambda of, x: jaxconv.conv1d(x, w, padding="SAME", implementation=of)
+    asked, factors = Constraint("cuda", "wgmma", tile), jnp.array([1, -1, 2], x.dtype)
+    expected = jax.jit(functools.partial(conv, Constraint("cuda", "mma")))(x)
+    one = jax.jit(functools.partial(conv, asked))
+    two = jax.jit(lambda x: (conv(asked, x), conv(asked, -2 * x)))
+    loop = jax.jit(lambda x: jax.lax.map(lambda factor: conv(asked, factor * x), factors))
+    for _ in range(3):
+        assert jnp.array_equal(one(x), expected)
+        assert all(map(jnp.array_equal, two(x), (expected, -2 * expected)))
+        assert all(map(jnp.array_equal, loop(x), [factor * expected for factor in factors]))
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("tile", [row.tile for row in FAMILIES["cuda"]["wgmma"].TILES if not row.tile.slices], ids=str)
+def test_exact_where_columns_change(tile, dtype, which):
+    """Thread blocks have works for several rounds, of other columns each time: what is left of one is stored among the
+    steps of the next, of which there are fewer than pieces, as many, or more."""
+    integers = lambda seed, *shape: jax.random.randint(jax.random.key(seed), shape, -3, 4).astype(dtype)
+
+    def conv(of, taps, channels, result=None):
+        few = integers(0, 2, 9001, channels)
+        bound = functools.partial(jaxconv.conv1d, padding="SAME", implementation=of, preferred_element_type=result)
+        if which == "fprop":
+            return bound(few, integers(1, taps, channels, 1032))
+        many = jnp.zeros((2, 9001, 1032), dtype)
+        (gradient,) = jax.vjp(lambda x: bound(x, integers(1, taps, 1032, channels)), many)[1](few)
+        return gradient
+
+    steps = [(2, 64), (3, 64), (3, 72), (4, 64), (5, 64)] + ([] if tile.boxed else [(1, 24), (1, 40)])
+    all_of = jax.jit(lambda of: [conv(of, *step) for step in steps], static_argnums=0)
+    results = all_of(Constraint("cuda", "wgmma", tile)), all_of(Constraint("cuda", "mma"))
+    for step, ours, expected in zip(steps, *results, strict=True):
+        assert jnp.array_equal(ours, expected), step
+    if which == "fprop":  # from registers, and slices
+        for split, result in [(1, "float32"), (2, None)]:
+            ours = conv(Constraint("cuda", "wgmma", tile, split), 3, 72, result)
+            assert jnp.array_equal(ours, conv(Constraint("cuda", "mma"), 3, 72, result)), (split, result)

@@ -1,0 +1,52 @@
+"""Infinities and NaNs reach what lax sums them into, by wgmma too."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from cases.convolution import channels_last_convolution
+from cases.not_finite import check_not_finite
+from cases.problems import GATHERS
+from cases.reference import run_on_host
+from cases.tiles import PASSES, constraint, every_tile_of
+
+pytestmark = pytest.mark.gpu
+BY_WINDOWS = {
+    "begun_chunk": channels_last_convolution((2, 9, 8, 72), (3, 3, 72, 40)),
+    "less_than_a_chunk": channels_last_convolution((2, 9, 8, 8), (2, 3, 8, 136), padding="VALID"),
+    "of_classes": channels_last_convolution((2, 9, 8, 40), (3, 3, 40, 72), window_strides=(2, 2)),
+    "of_even_classes": channels_last_convolution(
+        (2, 6, 7, 72), (4, 4, 72, 8), lhs_dilation=(2, 2), padding=((2, 2), (2, 2))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("split", [1, 17])
+@every_tile_of("wgmma")
+def test_not_finite_numbers_reach_what_lax_sums_them_into(row, split):
+    """And nothing else: behind the last channel TMA fills zeros of pixels and of the filter, and slices have others."""
+    asked, at = constraint("wgmma", row, split=min(split, row.tile.slices or split)), (2, 3)
+    for convolution, which in itertools.product(BY_WINDOWS.values(), GATHERS):
+        check_not_finite(convolution, asked, which, "bfloat16", at, lambda channel, seen: seen)
+
+
+@every_tile_of("wgmma")
+def test_not_finite_filters_reach_their_channel(row):
+    """The filter meets padding in both gathers, as lax's does, and channels that it is not of in none."""
+    asked = constraint("wgmma", row)
+    for convolution, which in itertools.product(BY_WINDOWS.values(), GATHERS):
+        x, w, g = (np.ones(a.shape, "bfloat16") for a in convolution.operands())
+        ours, theirs = (PASSES[which](conv) for conv in (convolution.ours(asked), convolution.lax()))
+        program = jax.jit(ours)
+        clean = np.asarray(program(x, w, g))
+        for tap, value in itertools.product((0, -1), (np.nan, np.inf)):
+            place = (tap, tap, tap, tap)
+            channel = np.arange(clean.shape[-1]) == tap % clean.shape[-1]
+            one, bad = np.zeros(w.shape, np.float32), w.copy()
+            one[place], bad[place] = 1, value
+            seen = np.asarray(run_on_host(theirs, x.astype(np.float32), one, g.astype(np.float32))) > 0
+            actual = np.asarray(program(x, bad, g))
+            assert np.any(seen) and not np.any(seen[..., ~channel])
+            np.testing.assert_array_equal(actual[..., ~channel], clean[..., ~channel], err_msg=which)
+            assert not np.any(np.isfinite(actual.astype(np.float32)) & seen)

@@ -1,0 +1,253 @@
+"""The benchmark: what it counts, what it calls an error, what it keeps, and that the README shows its results."""
+
+import itertools
+import json
+import re
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+
+from convbench import charts, readme, timing
+from convbench.cases import Case, load
+from convbench.command import main
+from convbench.floor import PEAKS, Peaks, bytes_touched, floor_us, flops
+from convbench.measure import measure
+from convbench.programs import PASSES, answered_by_us
+from convbench.results import Results, geomean_speedup, key
+
+TINY = Case("tiny", "small", (2, 9, 8, 4), (3, 2, 2, 6), (2, 1), ((2, 0), (-1, 3)), (1, 3), (2, 1), 2)
+ROW = {"case": "a", "suite": "s", "pass": "fprop", "dtype": "float32", "precision": "default", "implementation": "cpu",
+       "plan": None, "us": 2.0, "tflops": 1.0, "flops_per_byte": 10.0, "lax_us": 4.0, "speedup": 2.0, "floor_us": 1.0,
+       "over_floor": 2.0, "lower_s": 0.1, "compile_s": 0.1, "lax_lower_s": 0.1, "lax_compile_s": 0.1, "error": None,
+       "lax_error": None}  # fmt: skip
+MACHINE = {"platform": "gpu", "device": "NVIDIA H200", "commit": "abc", "date": "2000-01-01", "jax": "1"}
+
+
+@pytest.fixture
+def case_file(tmp_path):
+    path = tmp_path / "cases.json"
+    path.write_text(json.dumps([vars(TINY)]))
+    return path
+
+
+def random_cases(count):
+    rng = np.random.default_rng(0)
+    while count:
+        rank, groups = rng.integers(1, 4), int(rng.integers(1, 3))
+        small = lambda high: tuple(map(int, rng.integers(1, high, rank)))
+        padding = tuple((int(low), int(high)) for low, high in rng.integers(-1, 4, (rank, 2)))
+        case = Case("random", "", (2, *small(7), 2 * groups), (*small(4), 2, 3 * groups), small(4), padding, small(4),
+                    small(4), groups)  # fmt: skip
+        if min(case.out) > 0:
+            count -= 1
+            yield case
+
+
+def taps_on_elements(case):
+    """How often a tap of a result lies on an element of the input, by looking at each."""
+    image = np.ones(case.lhs[1:-1], int)
+    for axis, (hole, (low, high)) in enumerate(zip(case.lhs_dilation, case.padding)):
+        holed = np.zeros((*image.shape[:axis], (image.shape[axis] - 1) * hole + 1, *image.shape[axis + 1 :]), int)
+        holed[(slice(None),) * axis + (slice(None, None, hole),)] = image
+        inside = (slice(None),) * axis + (slice(max(-low, 0), holed.shape[axis] - max(-high, 0)),)
+        pads = [(0, 0)] * axis + [(max(low, 0), max(high, 0))] + [(0, 0)] * (image.ndim - axis - 1)
+        image = np.pad(holed[inside], pads)
+    positions = itertools.product(np.ndindex(case.out[1:-1]), np.ndindex(case.rhs[: case.rank]))
+    return sum(
+        image[tuple(np.multiply(position, case.window_strides) + np.multiply(tap, case.rhs_dilation))]
+        for position, tap in positions
+    )
+
+
+@pytest.mark.parametrize("case", [TINY, *random_cases(20)])
+def test_flops_are_those_of_taps_on_elements(case):
+    batch, (in_channels_of_group, out_channels) = case.lhs[0], case.rhs[-2:]
+    assert flops(case) == 2 * batch * in_channels_of_group * out_channels * taps_on_elements(case)
+
+
+def test_every_case_is_one_lax_takes():
+    cases = load()
+    assert len({case.name for case in cases}) == len(cases)
+    for case in cases:
+        lhs, rhs = (jax.ShapeDtypeStruct(shape, "float32") for shape in (case.lhs, case.rhs))
+        out = jax.eval_shape(lambda x, w, case=case: lax.conv_general_dilated(x, w, **case.arguments), lhs, rhs)
+        assert out.shape == case.out
+
+
+def test_floor_is_the_longer_of_arithmetic_and_memory():
+    assert bytes_touched(TINY, "dgrad", itemsize=2) == 2 * (2 * 9 * 8 * 4 + 3 * 2 * 2 * 6 + np.prod(TINY.out))
+    for rate, bandwidth, expected in ((1e6, 1e12, flops(TINY)), (1e12, 1e6, bytes_touched(TINY, "fprop", 2))):
+        peaks = Peaks(bandwidth, {("float16", "default"): rate})
+        assert floor_us(TINY, "fprop", "float16", "default", 2, peaks) == expected
+    assert floor_us(TINY, "fprop", "float64", "default", 8, PEAKS["NVIDIA H200"]) is None
+    assert floor_us(TINY, "fprop", "float32", "default", 4, None) is None
+
+
+def test_what_a_stride_skips_need_not_be_touched():
+    (case,) = (case for case in load() if case.name == "rn50_56_1x1s2_256_512")
+    read = 128 * 28 * 28 * 256 + 256 * 512 + 128 * 28 * 28 * 512
+    assert bytes_touched(case, "fprop", 1) == bytes_touched(case, "wgrad", 1) == read
+    assert bytes_touched(case, "dgrad", 1) == read + 3 * 128 * 28 * 28 * 256
+
+
+def test_run_measures_every_pass(case_file, implementation, tmp_path, capsys):
+    out = tmp_path / "out.json"
+    command = ["--case-file", str(case_file), "--suites", "small", "--seconds", "0", "--commit", "abc"]
+    assert main([*command, "--out", str(out), "--charts", str(tmp_path / "charts")]) == 0
+    results = Results.load(out)
+    assert results.machine["commit"] == "abc"
+    assert [row["pass"] for row in results.rows] == list(PASSES)
+    for row in results.rows:
+        assert row["implementation"] == implementation
+        assert min(row[name] for name in ("us", "lax_us", "tflops", "speedup", "lower_s", "compile_s")) > 0
+        assert row["plan"]
+        assert (row["error"], row["lax_error"]) == (None, None)
+    assert "tiny" in capsys.readouterr().out
+    drawn = {path.name for path in (tmp_path / "charts").iterdir()}
+    assert drawn == set(charts.names(results, "out"))
+
+
+@pytest.mark.parametrize("options", [["--implementations", "xla"], ["--implementations", "depthwise"]])
+def test_run_fails_where_ours_does_not_answer(case_file, options, tmp_path, capsys):
+    out = tmp_path / "out.json"
+    command = ["--case-file", str(case_file), "--suites", "small", "--seconds", "0", "--passes", "fprop"]
+    assert main([*command, *options, "--out", str(out)]) == 1
+    (row,) = Results.load(out).rows
+    assert row["error"] and row["error"] in capsys.readouterr().out
+    assert row["us"] is None and row["speedup"] is None
+
+
+def test_lax_failing_is_noted(monkeypatch, implementation):
+    def refuse(*args, **kwargs):
+        raise ValueError("no such convolution")
+
+    monkeypatch.setattr("convbench.measure.lax", SimpleNamespace(conv_general_dilated=refuse))
+    (row,) = measure(TINY, "fprop", "float32", "default", [implementation], budget_s=0)
+    assert row["lax_error"] == "ValueError: no such convolution"
+    assert row["error"] is None and row["us"] > 0 and row["speedup"] is None
+
+
+def test_float64_is_measured_as_such(implementation):
+    (row,) = measure(TINY, "wgrad", "float64", "default", [implementation], budget_s=0)
+    assert row["error"] is None and row["lax_error"] is None
+    assert row["flops_per_byte"] == pytest.approx(flops(TINY) / bytes_touched(TINY, row["pass"], 8), rel=1e-3)
+
+
+@pytest.mark.parametrize("other", [
+    '%c = f32[1] convolution(%a, %b), window={size=3}',
+    '%c = (f32[1], u8[0]) custom-call(%a, %b), custom_call_target="__cudnn$convForward"',
+])  # fmt: skip
+def test_only_our_calls_are_ours(other):
+    ours = '%d = f32[1] custom-call(%a), custom_call_target="jaxconv_gather", metadata={op_name="jit(convolution)"}'
+    assert answered_by_us(ours)
+    assert not answered_by_us(other)
+    assert not answered_by_us(f"{ours}\n{other}")
+
+
+def test_kernel_times_are_summed_by_call(monkeypatch):
+    """As Mosaic's profiler gives them: milliseconds by kernel and call, a single call without its list."""
+    calls = []
+
+    def measure(compiled, *, aggregate, iterations):
+        calls.append(iterations)
+        times = [[("main", 1.0 + i), ("helper", 0.5)] for i in range(iterations)]
+        return lambda *operands: ("result", times[0] if iterations == 1 else times)
+
+    from jax.experimental.mosaic.gpu import profiler
+
+    monkeypatch.setattr(profiler, "measure", measure)
+    assert timing.kernel_seconds(None, (), 1) == pytest.approx([1.5e-3])
+    assert timing.kernel_seconds(None, (), 3) == pytest.approx([1.5e-3, 2.5e-3, 3.5e-3])
+    calls.clear()
+    assert timing.median_us(timing.kernel_seconds, None, (), budget_s=0.0076) == pytest.approx(3500)
+    assert calls == [1, 5]
+
+
+@pytest.mark.parametrize(("budget_s", "calls"), [(0, 3), (0.5, 5), (100, 20)])
+def test_budget_bounds_the_calls(budget_s, calls):
+    asked = []
+
+    def clock(compiled, operands, count):
+        asked.append(count)
+        return [0.1] * count
+
+    assert timing.median_us(clock, None, (), budget_s) == pytest.approx(1e5)
+    assert asked == [1, calls]
+
+
+def test_rows_replace_those_of_their_key(tmp_path):
+    path = tmp_path / "out.json"
+    results = Results.continued(path, MACHINE)
+    results.add([ROW, ROW | {"case": "b"}])
+    results.save(path)
+    again = Results.continued(path, MACHINE | {"date": "2000-01-02"})
+    again.add([ROW | {"us": 1.0}, ROW | {"pass": "wgrad"}])
+    again.save(path)
+    assert Results.load(path) == again
+    assert [(*key(row)[:2], row["us"]) for row in again.rows] == [
+        ("a", "fprop", 1.0), ("b", "fprop", 2.0), ("a", "wgrad", 2.0)]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", [{"device": "NVIDIA H100"}, {"commit": "def"}, {"cores": 2}])
+def test_rows_of_another_machine_are_not_added_to(tmp_path, change):
+    path = tmp_path / "out.json"
+    Results(MACHINE, [ROW]).save(path)
+    with pytest.raises(ValueError, match=next(iter(change))):
+        Results.continued(path, MACHINE | change)
+
+
+def test_geometric_mean_is_over_the_rows_with_both_times():
+    assert geomean_speedup([ROW, ROW | {"speedup": 8.0}, ROW | {"speedup": None}]) == pytest.approx(4)
+    assert geomean_speedup([ROW | {"speedup": None}]) is None
+
+
+def test_readme_section_of_a_gpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(readme, "ROOT", tmp_path)
+    rows = [ROW, ROW | {"case": "b", "speedup": 8.0}, ROW | {"suite": "t", "case": "c", "us": None, "speedup": None},
+            ROW | {"pass": "wgrad", "us": 1500.0, "speedup": None, "lax_us": None}]  # fmt: skip
+    path = tmp_path / "h200.json"
+    results = Results(MACHINE, rows)
+    results.save(path)
+    for few, means in ((0, {"|s|4.00×||"}), (len(rows), set())):  # of few rows there are no means
+        monkeypatch.setattr(readme, "FEW", few)
+        cells = {line.replace(" ", "") for line in readme.section(path).splitlines()}
+        assert {"|a|2.0µs,2.00×|1.50ms,laxrefuses|", "|c|error||"} | means <= cells
+        assert ("|s|4.00×||" in cells) == bool(means)
+    charts.draw(results, tmp_path, path.stem)
+    assert all((tmp_path / name).exists() and name in readme.section(path) for name in charts.names(results, "h200"))
+    assert charts.names(results, "h200") == ["h200_roofline_float32.png", "h200_speed_float32_cpu.png"]
+
+
+def texts(path):
+    """What an SVG file says; where it says it is left to the versions of matplotlib and of its fonts."""
+    return re.findall(r"<text[^>]*>(.*?)</text>", path.read_text())
+
+
+def test_chart_of_cases_says_title_cases_passes_and_speeds(tmp_path):
+    rows = [ROW, ROW | {"pass": "wgrad", "speedup": 0.5}, ROW | {"case": "b", "speedup": None}]
+    for name in ("one.svg", "again.svg"):
+        charts.draw_cases(rows, "A title", tmp_path / name)
+    said = texts(tmp_path / "one.svg")
+    assert {"A title", "a", "b", "fprop", "wgrad", "1×"} <= set(said)
+    assert [text for text in said if re.fullmatch(r"\d+\.\d\d×", text)] == ["2.00×", "0.50×"]
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "again.svg").read_bytes()
+
+
+def test_readme_shows_depthwise_layers_of_the_committed_results(tmp_path):
+    assert f"]({readme.DEPTHWISE.relative_to(readme.ROOT).as_posix()})" in readme.README.read_text()
+    readme.draw_depthwise(tmp_path / "depthwise.svg")
+    drawn = texts(tmp_path / "depthwise.svg")
+    assert texts(readme.DEPTHWISE) == drawn, "`python -m benchmarks --readme` draws it"
+    assert {case.name for case in load() if case.suite == "depthwise"} <= set(drawn)
+
+
+def test_readme_shows_the_committed_results():
+    text = readme.README.read_text()
+    assert readme.BEGIN in text and readme.END in text
+    assert readme.rewritten(text) == text, "`python -m benchmarks --readme` rewrites it"
+    for path in readme.RESULTS.glob("*.json"):
+        missing = [name for name in charts.names(Results.load(path), path.stem) if not path.with_name(name).exists()]
+        assert not missing

@@ -1,0 +1,247 @@
+"""What the families that take only some problems refuse, with reasons, and areas and batches of what they take."""
+
+import functools
+import math
+import re
+
+import numpy as np
+import pytest
+from jax import export, lax
+
+from cases.plans import CUDA, PARTIAL, as_it_is, plan_of
+from cases.problems import (
+    EVERY_PASS,
+    GATHERS,
+    LAYERS,
+    PASSES,
+    PIECES,
+    each_channel,
+    halves,
+    layer,
+    of_layouts,
+    passes_of,
+    problem_of,
+)
+from jaxconv.plan import Constraint, choose
+
+
+def channels_first(lhs, rhs, **params):
+    return of_layouts(lhs, rhs, ("NCHW", "OIHW", "NCHW"), **params)
+
+
+GROUPED = halves((2, 20, 20, 32), (2, 2, 8, 32), feature_group_count=4)
+EACH = each_channel((2, 20, 20, 32), (3, 3))
+LINE = each_channel((2, 100, 8), (4,))
+TURNED = lax.ConvDimensionNumbers((0, 3, 1, 2), (3, 2, 1, 0), (0, 3, 1, 2))  # NHWC, WHIO
+FROM_FEW = ("fprop", "wgrad")
+REFUSED = {
+    "direct": {
+        "float32": (layer((2, 20, 20, 16), (3, 3, 16, 16)), {}, EVERY_PASS, "float32"),
+        "two_types": (
+            layer((2, 20, 20, 16), (3, 3, 16, 16), "bfloat16", "float32"), {}, EVERY_PASS[1:], "two types"
+        ),
+        "channels_first": (channels_first((2, 16, 20, 20), (16, 16, 3, 3)), {}, EVERY_PASS, "last"),
+        "too_many_columns": (
+            halves((2, 20, 20, 64), (3, 3, 64, 5)), {}, EVERY_PASS[:1], "pieces of eight|45 columns of all taps"
+        ),
+        "large_box": (
+            halves((2, 20, 20, 64), (3, 3, 64, 3)), dict(area=(20, 24)), EVERY_PASS[:1], "pieces of eight|hold the box"
+        ),
+        "part_of_a_piece": (halves((2, 20, 20, 12), (3, 3, 12, 12)), {}, EVERY_PASS, "pieces of eight"),
+        "rows_of_parts": (halves((2, 20, 21, 4), (3, 3, 4, 24)), {}, FROM_FEW, "whole pieces|pieces of eight"),
+        "dilated_runs": (
+            halves((2, 20, 24, 4), (3, 3, 4, 16), rhs_dilation=(1, 2)), {}, FROM_FEW, "neighbours|pieces of eight",
+        ),
+        "wide_groups": (
+            halves((2, 20, 20, 192), (3, 3, 96, 192), feature_group_count=2), {}, EVERY_PASS, "96 channels"
+        ),
+        "groups_of_images": (
+            halves((4, 20, 20, 16), (3, 3, 16, 16), batch_group_count=2), {}, EVERY_PASS, "images"
+        ),
+        "dilated_input": (
+            halves((2, 20, 20, 16), (2, 2, 16, 16), lhs_dilation=2, padding=1), {}, EVERY_PASS[2:], "dilated"
+        ),
+        "split_gather": (GROUPED, dict(split=2), GATHERS, "split of 2"),
+        "no_split": (GROUPED, dict(split=0), EVERY_PASS, "split of 0"),
+        "large_area": (GROUPED, dict(area=(64, 64)), GATHERS, "cover the area"),
+        "long_area": (GROUPED, dict(area=(1, 264)), EVERY_PASS[2:], "too large"),
+        "part_of_a_run": (GROUPED, dict(area=(4, 12)), EVERY_PASS, r"area of \(4, 12\)"),
+        "no_area": (GROUPED, dict(area=(0, 8)), EVERY_PASS, r"area of \(0, 8\)"),
+        "chunks": (GROUPED, dict(chunk=128), EVERY_PASS, "chunks"),
+        "units": (GROUPED, dict(units=2), EVERY_PASS, "units"),
+        "nothing": (halves((0, 20, 20, 16), (3, 3, 16, 16)), {}, EVERY_PASS, "nothing"),
+    },
+    "depthwise": {
+        "float64": (each_channel((2, 20, 20, 16), (3, 3), "float64"), {}, EVERY_PASS, "float64"),
+        "two_types": (
+            each_channel((2, 20, 20, 16), (3, 3), result="float32"), {}, EVERY_PASS, "bfloat16 and float32"
+        ),
+        "dense": (halves((2, 20, 20, 16), (3, 3, 16, 16)), {}, EVERY_PASS, "one channel"),
+        "groups_of_8": (GROUPED, {}, EVERY_PASS, "one channel"),
+        "one_group": (each_channel((2, 20, 20, 1), (3, 3)), {}, EVERY_PASS, "one channel"),
+        "twice_as_many": (
+            halves((2, 20, 20, 16), (3, 3, 1, 32), feature_group_count=16), {}, EVERY_PASS, "one channel"
+        ),
+        "groups_of_images": (
+            halves((16, 20, 20, 1), (3, 3, 1, 16), batch_group_count=16), {}, EVERY_PASS, "images"
+        ),
+        "strided_volume": (
+            each_channel((2, 5, 6, 7, 16), (3, 3, 3), window_strides=2), {}, EVERY_PASS, "three spatial dimensions"
+        ),
+        "channels_first": (
+            channels_first((2, 16, 20, 20), (16, 1, 3, 3), feature_group_count=16), {}, EVERY_PASS, "last"
+        ),
+        "part_of_a_piece": (each_channel((2, 20, 20, 12), (3, 3)), {}, EVERY_PASS, "pieces"),
+        "part_of_a_piece_of_float32": (
+            each_channel((2, 20, 20, 10), (3, 3), "float32"), {}, EVERY_PASS, "pieces"
+        ),
+        "nothing": (each_channel((0, 20, 20, 16), (3, 3)), {}, EVERY_PASS, "nothing"),
+        "nothing_but_holes": (
+            each_channel((2, 40, 16), (1,), lhs_dilation=2, window_strides=2, padding=((1, 0),)), {},
+            EVERY_PASS, "nothing"
+        ),
+        "dilated_input": (
+            each_channel((2, 20, 20, 16), (4, 4), lhs_dilation=2, padding=2), {}, EVERY_PASS[2:], "dilated"
+        ),
+        "columns_thrice_as_wide": (
+            each_channel((2, 20, 20, 16), (3, 3), lhs_dilation=(1, 3), padding=1), {}, EVERY_PASS[:1],
+            "columns' period"
+        ),
+        "columns_eight_times_as_wide": (
+            each_channel((5, 112, 8), (3,), lhs_dilation=8, padding=((1, 1),)), {}, EVERY_PASS[:1], "columns' period"
+        ),
+        "too_many_pieces": (
+            each_channel((2, 16384, 1, 16), (8400, 1), padding=0), {}, EVERY_PASS[2:], "[0-9]+ pieces of the window"
+        ),
+        "rows_by_three": (
+            each_channel((2, 20, 20, 16), (3, 3), window_strides=(3, 1)), {}, EVERY_PASS,
+            "rows move by (3:1|1:3)"
+        ),
+        "tall_window": (
+            each_channel((2, 40, 20, 16), (31, 3), window_strides=2), {}, EVERY_PASS, "taps in"
+        ),
+        "wide_window": (
+            each_channel((2, 20, 90, 16), (3, 71), window_strides=2), {}, EVERY_PASS, "source pixels"
+        ),
+        "too_many_sums": (
+            each_channel((2, 20, 20, 16), (7, 7), window_strides=2), {}, EVERY_PASS[2:], "sums of all taps"
+        ),
+        "split_gather": (EACH, dict(split=2), GATHERS, "split of 2"),
+        "no_split": (EACH, dict(split=0), EVERY_PASS, "split of 0"),
+        "negative_split": (EACH, dict(split=-4), EVERY_PASS, "split of -4"),
+        "large_area": (EACH, dict(area=(1, 256)), EVERY_PASS, "cover the area"),
+        "long_area": (EACH, dict(area=(1, 1024)), EVERY_PASS, "cover the area"),
+        "part_of_a_strip": (EACH, dict(area=(4, 12)), EVERY_PASS, r"area of \(4, 12\)"),
+        "no_area": (EACH, dict(area=(0, 8)), EVERY_PASS, r"area of \(0, 8\)"),
+        "no_columns": (EACH, dict(area=(4, 0)), EVERY_PASS, r"area of \(4, 0\)"),
+        "chunks": (EACH, dict(chunk=128), EVERY_PASS, "chunks"),
+        "units": (EACH, dict(units=2), EVERY_PASS, "units"),
+    },
+    "wgmma": {
+        "float32": (layer((2, 20, 20, 16), (3, 3, 16, 16)), {}, GATHERS, "float32"),
+        "float64": (layer((2, 20, 20, 16), (3, 3, 16, 16), "float64"), {}, GATHERS, "float64"),
+        "int8": (layer((2, 20, 20, 16), (3, 3, 16, 16), "int8", "int32"), {}, EVERY_PASS[:1], "int8"),
+        "two_types": (
+            layer((2, 20, 20, 16), (3, 3, 16, 16), "bfloat16", "float32"), {}, EVERY_PASS[1:], "two types"
+        ),
+        "weight_gradients": (PIECES, {}, EVERY_PASS[2:], "weight gradients"),
+        "groups": (GROUPED, {}, GATHERS, "groups"),
+        "groups_of_images": (halves((4, 20, 20, 16), (3, 3, 16, 16), batch_group_count=2), {}, GATHERS, "groups"),
+        "channels_first": (channels_first((2, 16, 20, 20), (16, 16, 3, 3)), {}, GATHERS, "pieces of eight"),
+        "parts_of_pieces": (halves((2, 20, 20, 12), (3, 3, 12, 12)), {}, GATHERS, "pieces of eight"),
+        "from_parts_of_pieces": (halves((2, 20, 20, 12), (3, 3, 12, 16)), {}, GATHERS, "pieces of eight"),
+        "to_parts_of_pieces": (halves((2, 20, 20, 16), (3, 3, 16, 12)), {}, GATHERS, "pieces of eight"),
+        "filter_of_windows": (
+            of_layouts((2, 20, 20, 16), (24, 16, 3, 3), ("NHWC", "OIHW", "NHWC")), {}, GATHERS, "last axis"
+        ),
+        "window_around_channels": (
+            of_layouts((2, 20, 20, 16), (3, 16, 3, 24), ("NHWC", "HIWO", "NHWC")), {}, GATHERS, "one axis"
+        ),
+        "window_turned": (
+            of_layouts((2, 20, 20, 16), (3, 3, 16, 24), TURNED), {}, GATHERS, "one axis"
+        ),
+        "no_channels": (halves((2, 20, 20, 0), (3, 3, 0, 16)), {}, GATHERS[:1], "nothing"),
+        "no_cotangents": (halves((2, 20, 20, 16), (3, 3, 16, 0)), {}, GATHERS[1:], "nothing"),
+        "no_pixels": (halves((2, 0, 20, 16), (3, 3, 16, 16), padding=3), {}, GATHERS[:1], "nothing"),
+        "too_many_positions": (halves((2**15, 2**15, 8), (3, 8, 8)), {}, GATHERS, "positions"),
+        "too_many_slices": (
+            halves((2**8, 2**15, 8), (3, 8, 8)), dict(split=2**20), GATHERS, "positions|thread blocks|8 slices"
+        ),
+        "no_split": (PIECES, dict(split=0), GATHERS, "split of 0"),
+        "areas": (PIECES, dict(area=(4, 8)), GATHERS, "areas"),
+        "chunks": (PIECES, dict(chunk=128), GATHERS, "chunks"),
+        "units": (PIECES, dict(units=2), GATHERS, "unit"),
+    },
+}  # fmt: skip
+# Than a tile is for.
+OTHER_WINDOWS = (
+    "rows move by|columns move by|taps in|source pixels|sums of all taps|few channels|whole pieces|there are groups|"
+    "columns of all taps|rows of [0-9]+ columns|no gather"
+)
+
+EVERY_REFUSED = {f"{family}_{name}": (family, *case)
+                 for family, cases in REFUSED.items() for name, case in cases.items()}  # fmt: skip
+
+
+@pytest.mark.parametrize("family, problem, asked, passes, why", EVERY_REFUSED.values(), ids=EVERY_REFUSED)
+def test_what_is_not_taken_says_why(family, problem, asked, passes, why):
+    """Of each tile, or of the family."""
+    for which in passes:
+        choice = choose("cuda", *passes_of(problem)[which], as_it_is(family, **asked))
+        assert choice.plan is None
+        reasons = [r.reason for r in choice.rejected if r.what.startswith(family)]
+        assert any(re.search(why, reason) for reason in reasons), reasons
+        assert all(re.search(f"{why}|{OTHER_WINDOWS}", reason) for reason in reasons), reasons
+
+
+@pytest.mark.parametrize("family", ["simt", "im2col", "mma"])
+def test_an_area_is_of_partial_families(family):
+    kind, problem = PASSES["narrow_fprop"]
+    choice = choose("cuda", kind, problem, Constraint(family=family, area=(4, 8)))
+    assert choice.plan is None
+    assert any("area" in r.reason for r in choice.rejected if r.what.startswith(family))
+
+
+@pytest.mark.parametrize("family", PARTIAL)
+def test_without_spatial_dimensions(family):
+    """A matrix product, which is a pixel for each image: planned, or refused with a reason."""
+    conv = functools.partial(lax.conv_general_dilated, window_strides=(), padding=(), dimension_numbers=None)
+    for groups in (1, 8):
+        grouped = functools.partial(conv, feature_group_count=groups)
+        problem = problem_of(grouped, (16, 8), (8, 8 // groups), "bfloat16")
+        for kind, problem in passes_of(problem).values():
+            assert choose("cuda", kind, problem).plan is not None
+            plan_of(choose("cuda", kind, problem, as_it_is(family)), family)
+
+
+@pytest.mark.parametrize("family, problem", [("direct", LAYERS["narrow"]), ("depthwise", LINE)])
+def test_plans_print_their_area(family, problem):
+    tile = CUDA[family].TILES[0].tile
+    plan = choose("cuda", "gather", problem, as_it_is(family, tile, area=(3, 16))).plan
+    assert re.fullmatch(rf"{family} {tile}, stages \d, split 1, area 3x16", str(plan))
+
+
+AT_BATCH = {
+    "narrow_groups": ("direct", lambda b: halves((b, 56, 56, 128), (3, 3, 4, 128), feature_group_count=32)),
+    "depthwise": ("depthwise", lambda b: each_channel((b, 56, 56, 128), (7, 7))),
+    "depthwise_float32": ("depthwise", lambda b: each_channel((b, 56, 56, 128), (3, 3), "float32")),
+    "small_images": ("depthwise", lambda b: each_channel((b, 7, 7, 1024), (7, 7))),
+    "lines": ("depthwise", lambda b: each_channel((b, 2048, 1024), (4,), padding=((3, 0),))),
+    "large_window": ("depthwise", lambda b: each_channel((b, 56, 56, 128), (31, 31))),
+    "volume": ("depthwise", lambda b: each_channel((b, 16, 56, 56, 128), (5, 5, 5))),
+}
+
+
+@pytest.mark.parametrize("which", EVERY_PASS)
+@pytest.mark.parametrize("family, at_batch", AT_BATCH.values(), ids=AT_BATCH)
+def test_partial_families_with_any_batch(family, at_batch, which):
+    """The plan is that of a typical batch, and its scratch, of weights' gradients, has no batch."""
+    (batch,) = export.symbolic_shape("b")
+    (kind, symbolic), (_, known) = (passes_of(at_batch(b))[which] for b in (batch, 32))
+    plans = [choose("cuda", kind, problem, as_it_is(family)).plan for problem in (symbolic, known)]
+    assert plans[0] == plans[1]
+    attributes = [plans[0].attributes(problem)["shape"] for problem in (symbolic, known)]
+    np.testing.assert_array_equal(*attributes)
+    split = plans[0].settings.split
+    scratch = 0 if split == 1 else split * math.prod(known.rhs_shape) * 4
+    assert plans[0].scratch_bytes(symbolic) == plans[1].scratch_bytes(known) == scratch

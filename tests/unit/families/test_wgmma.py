@@ -1,0 +1,370 @@
+"""Plans of wgmma: TMA reads what lax multiplies, by maps and boxes as large as it takes."""
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import export, lax
+
+from cases.plans import CUDA, as_it_is, device, plan_of
+from cases.problems import GATHERS, PIECES, halves, of_layouts, passes_of, problem_of
+from jaxconv.families.base import Settings
+from jaxconv.families.wgmma import im2col
+from jaxconv.offsets import offset_tables
+from jaxconv.plan import choose
+from jaxconv.problem import row_major_strides
+from jaxconv.product import Product
+
+# The windows that TMA reads for wgmma.
+
+
+def line_of_windows(rank, axis, size, taps=1, **per_axis):
+    """All of it along one of the axes that a map of `rank` dimensions has of space."""
+    axes = rank - 2
+    at = lambda value, other: tuple(value if a == axis else other for a in range(axes))
+    others = dict(window_strides=1, lhs_dilation=1, rhs_dilation=1, padding=(0, 0))
+    params = {name: at(per_axis.get(name, other), other) for name, other in others.items()}
+    return halves((2, *at(size, 2), 8), (*at(taps, 1), 8, 8), **params)
+
+
+# Of maps' ranks: how far from an image's edges windows begin and end, and a window's last tap from its first.
+TMA_REACH = {2: (1, 0), 3: (2**15, 2**16 - 1), 4: (2**7, 2**8 - 1), 5: (2**4, 2**5 - 1)}
+# A problem and what is one too much of it, as it is refused.
+BEYOND = {
+    "begins_before": ("begin", lambda most, _, more: dict(size=5, padding=(most + more, 0))),
+    "begins_within": ("begin", lambda most, _, more: dict(size=most + 9, padding=(1 - most - more, 0))),
+    "ends_behind": ("begin", lambda most, _, more: dict(size=5, padding=(0, most - 1 + more))),
+    "ends_within": ("begin", lambda most, _, more: dict(size=most + 9, taps=2, rhs_dilation=most + more)),
+    "far_taps": ("taps", lambda most, far, more: dict(
+        size=5, taps=2, rhs_dilation=far + more, padding=(most, most))),
+    "far_windows": ("pixels apart", lambda most, _, more: dict(size=40, window_strides=8 + more)),
+    "far_results": ("pixels apart", lambda most, _, more: dict(
+        size=1, taps=3, lhs_dilation=8 + more, padding=(1, 2))),
+    "many_classes": ("residue classes", lambda most, _, more: dict(size=5, taps=3, lhs_dilation=8 + more)),
+}  # fmt: skip
+AXES = [(rank, axis) for rank in TMA_REACH for axis in range(rank - 2)]
+
+
+@pytest.mark.parametrize("why, sizes", BEYOND.values(), ids=BEYOND)
+@pytest.mark.parametrize("rank, axis", AXES)
+def test_how_far_windows_of_tma_reach(rank, axis, why, sizes):
+    """Along each axis, in the data gradient of the data gradient too: that is the problem itself."""
+    at_most, beyond = (line_of_windows(rank, axis, **sizes(*TMA_REACH[rank], more)) for more in (0, 1))
+    assert im2col(at_most).rank == rank
+    assert choose("cuda", "gather", at_most, as_it_is("wgmma")).plan is not None
+    assert im2col(at_most.dgrad().dgrad()) == im2col(at_most)
+    assert why in im2col(beyond)
+    choice = choose("cuda", "gather", beyond, as_it_is("wgmma"))
+    assert choice.plan is None
+    assert all(why in r.reason for r in choice.rejected if r.what.startswith("wgmma"))
+
+
+@pytest.mark.parametrize("dilation, classes", [((2, 4), 8), ((8, 1), 8), ((2, 2, 2), 8), ((3, 3), 9), ((2, 2, 3), 12)])
+def test_residue_classes_of_wgmma(dilation, classes):
+    rank = len(dilation)
+    strided = halves((2, *(rank * [13]), 8), (*(rank * [3]), 8, 8), window_strides=dilation)
+    choice = choose("cuda", "gather", strided.dgrad(), as_it_is("wgmma"))
+    assert (choice.plan is not None) == (classes <= 8)
+    assert classes <= 8 or any(f"{classes} residue classes" in r.reason for r in choice.rejected)
+
+
+WITHOUT_TAPS = {
+    "points_by_2": (halves((2, 8, 8, 8), (1, 1, 8, 8), window_strides=(2, 2)), 3),
+    "points_by_2_along_rows": (halves((2, 8, 8, 8), (1, 1, 8, 8), window_strides=(1, 2)), 1),
+    "points_by_2_of_a_row": (halves((2, 1, 8, 8), (1, 1, 8, 8), window_strides=(2, 2)), 1),
+    "volume_of_points_by_2": (halves((2, 4, 6, 8, 8), (1, 1, 1, 8, 8), window_strides=(2, 2, 2)), 7),
+    "pairs_by_2": (halves((2, 8, 8, 8), (1, 2, 8, 8), window_strides=(2, 2)), 2),
+    "windows_by_2": (halves((2, 8, 8, 8), (3, 3, 8, 8), window_strides=(2, 2)), 0),
+    "points_by_2_beside_the_image": (halves((2, 2, 8), (1, 8, 8), window_strides=(2,), padding=((2, -2),)), 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("problem, empty", WITHOUT_TAPS.values(), ids=WITHOUT_TAPS)
+def test_zeros_of_a_stride_are_no_works(problem, empty):
+    """Of a data gradient; a warp stores those of residue classes without taps, by TMA. One class is left, whatever it
+    has."""
+    dgrad = problem.dgrad()
+    assert im2col(problem).empty_classes == 0
+    assert im2col(dgrad).empty_classes == empty
+    classes = Product("gather", dgrad).classes
+    for row in CUDA["wgmma"].TILES:
+        if row.tile.boxed:
+            continue
+        works = CUDA["wgmma"].works(Settings(row.tile, 1), Product("gather", dgrad))
+        assert works == (classes - empty if row.tile.stores_zeros else classes)
+        if not row.tile.slices:
+            assert CUDA["wgmma"].works(Settings(row.tile, 2), Product("gather", dgrad)) == 2 * classes
+
+
+@pytest.mark.parametrize("size, dtype", [(9, np.dtype("bfloat16")), (8, np.dtype("float32"))], ids=["odd", "float32"])
+def test_zeros_that_tma_does_not_store_are_works(size, dtype):
+    """Residue classes that are not equally large, and results of another dtype, are stored from registers."""
+    problem = halves((2, size, size, 8), (1, 1, 8, 8), window_strides=(2, 2)).dgrad()
+    product = Product("gather", dataclasses.replace(problem, out_dtype=dtype))
+    for row in CUDA["wgmma"].TILES:
+        if not row.tile.boxed:
+            assert CUDA["wgmma"].works(Settings(row.tile, 1), product) == product.classes == 4
+
+
+RANKS = {
+    "line": (halves((2, 9, 8), (3, 8, 8)), 3),
+    "image_of_a_row": (halves((2, 1, 9, 8), (1, 3, 8, 8)), 3),
+    "volume_of_a_row": (halves((2, 1, 1, 9, 8), (1, 1, 3, 8, 8)), 3),
+    "volume_of_a_layer": (halves((2, 1, 7, 9, 8), (1, 3, 3, 8, 8)), 4),
+    "image_of_a_column": (halves((2, 9, 1, 8), (3, 1, 8, 8)), 4),
+    "window_beyond_a_row": (halves((2, 1, 9, 8), (3, 3, 8, 8)), 4),
+    "row_that_is_padded": (halves((2, 1, 9, 8), (1, 3, 8, 8), padding=((1, 0), (1, 1))), 4),
+    "volume": (halves((2, 5, 7, 9, 8), (3, 3, 3, 8, 8)), 5),
+    "pixel": (halves((2, 1, 1, 1, 8), (1, 1, 1, 8, 8)), 2),
+    "points": (halves((2, 7, 9, 8), (1, 1, 8, 8)), 2),
+    "points_of_a_line": (halves((2, 9, 8), (1, 8, 8)), 2),
+    "points_of_a_volume": (halves((2, 5, 7, 9, 8), (1, 1, 1, 8, 8)), 2),
+    "padded_points": (halves((2, 7, 9, 8), (1, 1, 8, 8), padding=((0, 0), (1, 1))), 4),
+    "points_further_along": (halves((2, 7, 9, 8), (1, 1, 8, 8), padding=((0, 0), (1, -1))), 4),
+    "points_by_two": (halves((2, 7, 9, 8), (1, 1, 8, 8), window_strides=(1, 2)), 4),
+}
+
+
+@pytest.mark.parametrize("problem, rank", RANKS.values(), ids=RANKS)
+def test_maps_are_of_the_smallest_rank(problem, rank):
+    """Its limits are the widest: a dilation of more is refused by them."""
+    for which in GATHERS:
+        assert im2col(passes_of(problem)[which][1]).rank == rank
+
+
+FILTERS = {
+    "HWIO": (3, 5, 16, 24), "OHWI": (24, 3, 5, 16), "IHWO": (16, 3, 5, 24), "HWOI": (3, 5, 24, 16),
+    "WHIO": (5, 3, 16, 24), "HIWO": (1, 16, 5, 24), "HOWI": (3, 24, 1, 16), "WOHI": (1, 24, 1, 16),
+}  # fmt: skip
+
+
+def test_a_tap_that_no_position_sees():
+    """Pixels are no matrix then: the filter's map has two taps."""
+    conv = functools.partial(
+        lax.conv_general_dilated, window_strides=(2,), padding=((0, 1),), lhs_dilation=(2,),
+        dimension_numbers=("NWC", "WIO", "NWC"),
+    )  # fmt: skip
+    problem = problem_of(conv, (1, 1, 8), (2, 8, 8), "bfloat16")
+    assert (problem.out_spatial, im2col(problem).rank) == ((1,), 3)
+    check_windows(problem)
+
+
+@pytest.mark.parametrize("spec", FILTERS)
+def test_filters_are_read_as_they_lie(spec):
+    """The last three have a window of one axis, or of none."""
+    problem = of_layouts((2, 20, 20, 16), FILTERS[spec], ("NHWC", spec, "NHWC"))
+    for which in GATHERS:
+        check_windows(passes_of(problem)[which][1])
+        assert choose("cuda", *passes_of(problem)[which], as_it_is("wgmma")).plan is not None
+
+
+def unit_led(values, unit=1):
+    return np.array([unit] * (3 - len(values)) + list(values))
+
+
+def check_windows(problem):
+    """What TMA reads for a tap and a position of a residue class is the pixel that lax multiplies with the tap.
+
+    Each tap of the filter that a position sees is read once, and positions see no others.
+    """
+    where, tables = im2col(problem), offset_tables(problem)
+    stride, dilation, spread, taps, ins, outs = map(unit_led, (
+        problem.window_strides, problem.lhs_dilation, problem.rhs_dilation, problem.kernel, problem.in_spatial,
+        problem.out_spatial))  # fmt: skip
+    pad, corner = unit_led(problem.pad_low, 0), np.array(where.corner)
+    period, step = dilation // np.gcd(stride, dilation), stride // np.gcd(stride, dilation)
+    most, far = TMA_REACH[where.rank]
+    behind = corner + (-(-outs // period) - 1) * step - (ins - 1)
+    assert -most <= min(*corner, *behind) and max(*corner, *behind) < most
+    left_out = slice(0, 5 - where.rank)
+    if where.rank == 2:  # a matrix of pixels: a position is one of them
+        assert np.all(ins == outs) and not np.any(corner) and math.prod(taps) == 1
+    else:
+        assert np.all(ins[left_out] == 1) and np.all(outs[left_out] == 1) and not np.any(corner[left_out])
+    # The filter's map, of its taps by its channels, holds no more than the filter.
+    size, strides = problem.rhs_shape, row_major_strides(problem.rhs_shape)
+    channels = sum((size[axis] - 1) * strides[axis] for axis in (problem.rhs_spec.first, problem.rhs_spec.second))
+    assert where.tap_stride % 8 == 0 and (math.prod(taps) - 1) * where.tap_stride + channels < math.prod(size)
+    seen, reach = 0, np.zeros(3, int)
+    for first, count, *numbers in tables.classes.tolist():
+        phase, positions = np.array(numbers[:3]), numbers[3:]
+        if not all(positions):
+            continue
+        for _, delta, *shift in tables.taps[first : first + count].tolist():
+            tap, rest = divmod(delta, where.tap_stride)
+            assert rest == 0
+            place = np.array(np.unravel_index(tap, taps))
+            place = taps - 1 - place if problem.reverse else place
+            offset = np.array(shift) - corner
+            assert np.all((offset >= 0) & (offset <= far)) and not np.any(offset[left_out])
+            reach = np.maximum(reach, offset)
+            for d in range(3):
+                index = np.arange(positions[d])
+                dilated = (phase[d] + index * period[d]) * stride[d] + place[d] * spread[d] - pad[d]
+                np.testing.assert_array_equal((corner[d] + index * step[d] + offset[d]) * dilation[d], dilated)
+        seen += count * math.prod(positions)
+    assert where.reach == tuple(reach[1:])
+    assert seen == math.prod(
+        sum((o * s + k * r - p) % d == 0 for o in range(out) for k in range(n))
+        for out, n, s, d, r, p in zip(outs, taps, stride, dilation, spread, pad, strict=True)
+    )  # fmt: skip
+
+
+@st.composite
+def problems_of_windows(draw):
+    rank = draw(st.integers(1, 3))
+    each = lambda strategy: tuple(draw(strategy) for _ in range(rank))
+    channels = st.sampled_from([8, 40, 64, 72])
+    sizes = {"N": draw(st.integers(1, 3)), "C": draw(channels), "I": None, "O": draw(channels)}
+    spatial = "DHW"[3 - rank :]
+    pixels = each(st.integers(1, 20))
+    params = dict(
+        window_strides=each(st.sampled_from([1, 1, 2, 3, 8])), lhs_dilation=each(st.sampled_from([1, 1, 1, 2, 3, 4])),
+        rhs_dilation=each(st.sampled_from([1, 1, 2, 5])),
+        padding=tuple((draw(st.integers(-(n // 2), 9)), draw(st.integers(-((n - 1) // 2), 9))) for n in pixels),
+    )  # fmt: skip
+    lhs = dict(zip(spatial, pixels, strict=True)) | sizes
+    rhs = dict(zip(spatial, each(st.integers(1, 5)), strict=True)) | sizes | {"I": sizes["C"]}
+    layouts = [f"N{spatial}C", f"{spatial}NC"], [f"{spatial}IO", f"O{spatial}I", f"I{spatial}O", f"{spatial}OI"]
+    numbers = tuple(draw(st.sampled_from(layout)) for layout in (*layouts, layouts[0]))
+    lhs, rhs = (tuple(of[d] for d in spec) for of, spec in zip((lhs, rhs), numbers, strict=False))
+    return of_layouts(lhs, rhs, numbers, **params)
+
+
+@settings(max_examples=200, deadline=None, database=None)
+@given(problems_of_windows())
+def test_tma_reads_what_lax_multiplies(problem):
+    for which in GATHERS:
+        kind, of_pass = passes_of(problem)[which]
+        choice = choose("cuda", kind, of_pass, as_it_is("wgmma"))
+        assert (choice.plan is None) == (isinstance(im2col(of_pass), str) or 0 in of_pass.in_spatial)
+        if choice.plan is None:
+            plan_of(choice, "wgmma")
+            continue
+        if 0 not in of_pass.out_spatial:
+            check_windows(of_pass)
+        where = im2col(of_pass)
+        expected = [*where.corner, where.rank, where.tap_stride, *where.reach, where.empty_classes]
+        assert choice.plan.attributes(of_pass)["shape"].tolist() == expected
+
+
+def test_filters_of_one_tap_of_any_size():
+    """Also of more elements than 32 bits count."""
+    layout = dict(dimension_numbers=("NHWC", "OHWI", "NHWC"), window_strides=(1, 1), padding="VALID")
+    conv = functools.partial(lax.conv_general_dilated, **layout)
+    problem = problem_of(conv, (1, 16, 16, 2**13), (2**18, 1, 1, 2**13), "bfloat16")
+    for which in GATHERS:
+        kind, of_pass = passes_of(problem)[which]
+        plan = choose("cuda", kind, of_pass, as_it_is("wgmma")).plan
+        assert 0 < plan.attributes(of_pass)["shape"][4] < 2**31
+
+
+@pytest.mark.parametrize("which", GATHERS)
+def test_wgmma_is_of_devices_that_have_it(which):
+    kind, problem = passes_of(PIECES)[which]
+    choice = choose("cuda", kind, problem, as_it_is("wgmma"), device(wgmma=False))
+    assert choice.plan is None
+    (refused,) = (r.reason for r in choice.rejected if r.what.startswith("wgmma"))
+    assert "9.0" in refused
+    assert choose("cuda", kind, problem, device=device(wgmma=False)).plan is not None
+
+
+BOXED = [row.tile for row in CUDA["wgmma"].TILES if row.tile.boxed]
+
+
+@pytest.mark.parametrize("image, window, more, why", [
+    ((56, 56), (3, 3), {}, None), ((9, 3), (3, 3), {}, None), ((1, 200), (1, 41), {}, None), ((200,), (41,), {}, None),
+    ((5, 9, 9), (7, 3, 3), {}, None), ((9, 9), (2, 2), dict(rhs_dilation=(2, 2)), None),
+    ((9, 9), (5, 5), {}, "144 pixels, of 104"), ((200,), (42,), {}, "105 pixels, of 104"),
+    ((9, 9), (3, 3), dict(rhs_dilation=(2, 2)), "144 pixels, of 104"), ((9, 9, 9), (15, 3, 3), {}, "135 taps, of 127"),
+    ((9, 9, 9), (3, 1, 1), {}, "has one tap"), ((9, 9), (1, 1), {}, "has one tap"),
+])  # fmt: skip
+@pytest.mark.parametrize("which", GATHERS)
+def test_windows_that_boxes_are_large_enough_for(image, window, more, why, which):
+    kind, problem = passes_of(halves((2, *image, 16), (*window, 16, 8), **more))[which]
+    for tile in BOXED:
+        choice = choose("cuda", kind, problem, as_it_is("wgmma", tile))
+        assert (choice.plan is None) == (why is not None)
+        assert why is None or any(why in r.reason for r in choice.rejected)
+
+
+@pytest.mark.parametrize("image, window, strides, why", [
+    ((56, 56), (3, 3), (2, 2), None), ((56, 56), (3, 3), (1, 2), None), ((72, 72), (9, 9), (8, 8), None),
+    ((500,), (9,), (3,), None), ((9, 18, 18), (4, 4, 4), (2, 2, 2), None), ((40, 40), (6, 6), (2, 2), None),
+    ((40, 40), (7, 7), (2, 2), "121 pixels, of 104"), ((40, 40), (2, 2), (2, 2), "has one tap"),
+    ((500,), (5,), (4,), "257 pixels, with those between them, of 256"),
+])  # fmt: skip
+def test_windows_that_boxes_are_large_enough_for_by_steps(image, window, strides, why):
+    """Gradients are of several residue classes."""
+    passes = passes_of(halves((2, *image, 16), (*window, 16, 8), window_strides=strides))
+    for (kind, problem), reason in zip((passes[which] for which in GATHERS), (why, "residue classes"), strict=True):
+        for tile in BOXED:
+            choice = choose("cuda", kind, problem, as_it_is("wgmma", tile))
+            assert (choice.plan is None) == (reason is not None)
+            assert reason is None or any(reason in r.reason for r in choice.rejected)
+
+
+def test_positions_of_wgmma_are_of_31_bits():
+    """With as many again, which the last tiles have behind them."""
+    for images, fits in ((2**15 - 1, True), (2**15, False)):
+        choice = choose("cuda", "gather", halves((images, 2**15, 8), (3, 8, 8)), as_it_is("wgmma"))
+        assert (choice.plan is not None) == fits
+    for images, fits in ((2**24 - 1, True), (2**24, False)):  # of a unit of 64 each
+        choices = [choose("cuda", "gather", halves((images, 7, 7, 8), (3, 3, 8, 8)), as_it_is("wgmma", tile))
+                   for tile in BOXED]  # fmt: skip
+        assert all((choice.plan is not None) == fits for choice in choices)
+
+
+@pytest.mark.parametrize("multiprocessors", [1, 2, 3, 16, 131])
+def test_clusters_of_any_device(multiprocessors):
+    """Also one that holds no whole cluster at a time is planned for."""
+    for row in CUDA["wgmma"].TILES:
+        asked = as_it_is("wgmma", row.tile)
+        choices = [choose("cuda", "gather", PIECES, asked, device(multiprocessors=n)) for n in (multiprocessors, 132)]
+        assert choices[0].plan is not None
+        assert choices[0].cost >= choices[1].cost
+
+
+@pytest.mark.parametrize("split", [None, 1, 3, 17])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("which", GATHERS)
+def test_wgmma_with_any_batch(which, stride, split):
+    """The plan is that of a typical batch; its slices are of the batch that there will be."""
+    (batch,) = export.symbolic_shape("b")
+    at_batch = lambda b: passes_of(halves((b, 14, 14, 256), (3, 3, 256, 128), window_strides=stride))[which]
+    (kind, symbolic), (_, known) = (at_batch(b) for b in (batch, 32))
+    takes_boxes = (stride, which) != (2, "dgrad")
+    for tile in (None, *(row.tile for row in CUDA["wgmma"].TILES if takes_boxes or not row.tile.boxed)):
+        adds = tile is not None and tile.slices > 0
+        asked = as_it_is("wgmma", tile, split=split and (8 if adds else split))
+        plans = [choose("cuda", kind, problem, asked).plan for problem in (symbolic, known)]
+        assert plans[0] == plans[1]
+        np.testing.assert_array_equal(*(plans[0].attributes(problem)["shape"] for problem in (symbolic, known)))
+        scratch = plans[0].scratch_bytes(symbolic)
+        slices = plans[0].settings.split
+        has_scratch = slices > 1 and plans[0].settings.tile.slices == 0
+        expected = slices * math.prod(known.out_shape) * 4 if has_scratch else 0
+        assert (scratch if isinstance(scratch, int) else eval(str(scratch), {"b": 32})) == expected
+        assert plans[1].scratch_bytes(known) == expected
+
+
+def test_slices_that_clusters_add():
+    """As many as a tile has, or a part: thread blocks add equally many columns."""
+    (adding,) = (row.tile for row in CUDA["wgmma"].TILES if row.tile.slices)
+    for split in range(1, 18):
+        choice = choose("cuda", "gather", PIECES, as_it_is("wgmma", adding, split=split))
+        assert (choice.plan is not None) == (split in (1, 2, 4, 8))
+        assert choice.plan is not None or f"a split of {split}, which 8 slices are no" in choice.why_nothing()
+    wide = choose("cuda", "gather", halves((1, 8, 8), (1, 8, 2**22)), as_it_is("wgmma", adding))
+    assert wide.plan is None and "tiles of columns" in wide.why_nothing()
+
+
+@pytest.mark.parametrize("row", CUDA["wgmma"].TILES, ids=lambda row: str(row.tile))
+def test_plans_of_wgmma_print(row):
+    split = row.tile.slices or 3
+    plan = choose("cuda", "gather", PIECES, as_it_is("wgmma", row.tile, split=split)).plan
+    assert str(plan) == f"wgmma {row.tile}, stages {row.tile.stages}, split {split}"

@@ -1,0 +1,125 @@
+"""Which families are chosen, as by an exhaustive search, and how few candidates are looked at for that."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cases.plans import CUDA, as_it_is, candidates, device, factor
+from cases.problems import EVERY_PASS, GATHERS, PASSES, each_channel, halves, layer, passes_of
+from cases.random_problems import problems, problems_of_channels, problems_of_pieces
+from jaxconv.plan import ROUNDED, Candidate, Constraint, Question, Rejection, _candidate, _entrants, choose, refusal
+from jaxconv.product import Product
+
+CHOSEN_FOR = {
+    "narrow_groups": (
+        "direct", halves((128, 56, 56, 128), (3, 3, 4, 128), feature_group_count=32), EVERY_PASS
+    ),
+    "stem": (
+        "direct", halves((128, 224, 224, 3), (7, 7, 3, 64), window_strides=2, padding=3), ("fprop", "wgrad")
+    ),
+    "to_an_image": ("direct", halves((2, 512, 512, 128), (3, 3, 128, 3)), EVERY_PASS),
+    "latents": ("direct", halves((8, 64, 64, 4), (3, 3, 4, 320)), EVERY_PASS),
+    "convnext": ("depthwise", each_channel((128, 56, 56, 128), (7, 7)), EVERY_PASS),
+    "convnext_of_small_images": ("depthwise", each_channel((128, 7, 7, 1024), (7, 7)), EVERY_PASS),
+    "depthwise_5x5": ("depthwise", each_channel((128, 28, 28, 240), (5, 5), "float16"), EVERY_PASS),
+    "replknet": ("depthwise", each_channel((32, 56, 56, 128), (31, 31)), EVERY_PASS),
+    "replknet_of_small_images": ("depthwise", each_channel((32, 14, 14, 512), (27, 27)), EVERY_PASS),
+    "conformer": ("depthwise", each_channel((32, 1000, 512), (31,)), EVERY_PASS),
+    "wide_windows": ("depthwise", each_channel((32, 56, 56, 128), (5, 51)), EVERY_PASS),
+    "volume": ("depthwise", each_channel((8, 16, 56, 56, 128), (3, 3, 3)), EVERY_PASS),
+    "volume_of_float32": ("depthwise", each_channel((4, 32, 32, 32, 64), (5, 5, 5), "float32"), EVERY_PASS),
+    "replknet_of_float32": ("depthwise", each_channel((32, 56, 56, 128), (31, 31), "float32"), EVERY_PASS),
+    "long_lines_of_float32": ("depthwise", each_channel((32, 1000, 512), (63,), "float32"), EVERY_PASS),
+    "convnext_of_float32": ("depthwise", each_channel((128, 56, 56, 128), (7, 7), "float32"), EVERY_PASS),
+    "transposed": (
+        "depthwise", each_channel((32, 56, 56, 128), (4, 4), lhs_dilation=2, padding=2), EVERY_PASS[2:]
+    ),
+    "dilated_7x7": ("depthwise", each_channel((64, 56, 56, 64), (7, 7), rhs_dilation=3), EVERY_PASS),
+    "dilated_lines": ("depthwise", each_channel((8, 3200, 512), (3,), "float32", rhs_dilation=128), EVERY_PASS),
+    "strided_31x31": ("depthwise", each_channel((64, 56, 56, 128), (31, 31), window_strides=2), EVERY_PASS),
+    "strided_7x7_of_float32": (
+        "depthwise", each_channel((64, 56, 56, 128), (7, 7), "float32", window_strides=2), EVERY_PASS
+    ),
+    "dense": ("wgmma", halves((128, 28, 28, 256), (3, 3, 256, 256)), GATHERS),
+    "dense_of_float16": ("wgmma", layer((128, 28, 28, 256), (3, 3, 256, 256), "float16"), GATHERS),
+    "dense_to_float32": ("wgmma", layer((128, 28, 28, 256), (3, 3, 256, 256), "bfloat16", "float32"), GATHERS[:1]),
+    "strided": ("wgmma", halves((128, 56, 56, 256), (3, 3, 256, 512), window_strides=2), GATHERS),
+    "dilated": ("wgmma", halves((16, 64, 64, 512), (3, 3, 512, 512), rhs_dilation=12), GATHERS),
+    "large_volume": ("wgmma", halves((4, 32, 56, 56, 128), (3, 3, 3, 128, 128)), GATHERS),
+}  # fmt: skip
+NOT_CHOSEN_FOR = {
+    "many_channels": ("direct", halves((32, 28, 28, 512), (3, 3, 512, 512)), EVERY_PASS),
+    "float32": ("direct", layer((128, 56, 56, 128), (3, 3, 4, 128), feature_group_count=32), EVERY_PASS),
+    "dense_of_float32": ("wgmma", layer((128, 28, 28, 256), (3, 3, 256, 256)), EVERY_PASS),
+    "dense_weights": ("wgmma", halves((128, 28, 28, 256), (3, 3, 256, 256)), EVERY_PASS[2:]),
+    "twice_as_many": (
+        "depthwise", halves((128, 56, 56, 64), (3, 3, 1, 128), feature_group_count=64), EVERY_PASS
+    ),
+}  # fmt: skip
+EITHER = [(*case, cases is CHOSEN_FOR) for cases in (CHOSEN_FOR, NOT_CHOSEN_FOR) for case in cases.values()]
+
+
+@pytest.mark.parametrize("family, problem, passes, is_chosen", EITHER, ids=[*CHOSEN_FOR, *NOT_CHOSEN_FOR])
+def test_what_partial_families_are_chosen_for(family, problem, passes, is_chosen):
+    for which in passes:
+        choice = choose("cuda", *passes_of(problem)[which])
+        assert (choice.plan.family == family) == is_chosen
+        others = [factor(r) for r in choice.rejected if r.what.startswith(family) != is_chosen]
+        assert all(times is None or times >= 1 for times in others)
+
+
+# What choosing looks at.
+
+
+@settings(max_examples=150, deadline=None, database=None)
+@given(
+    problems() | problems_of_pieces() | problems_of_channels(), st.sampled_from([1, 132, 1000]),
+    st.sampled_from([1e10, 4.9e12, 1e15]),
+)  # fmt: skip
+def test_no_cost_is_below_its_bounds(problem, multiprocessors, bandwidth):
+    asked = device(multiprocessors=multiprocessors, bandwidth=bandwidth)
+    for kind, problem in passes_of(problem).values():
+        product = Product(kind, problem)
+        for family, row in candidates(kind, problem):
+            choice = choose("cuda", kind, problem, as_it_is(family, row.tile), asked)
+            if choice.plan is not None:
+                assert CUDA[family].least_cost(product, asked) <= choice.cost * ROUNDED
+                assert CUDA[family].least_cost_of(row, product, asked) <= choice.cost * ROUNDED
+
+
+@settings(max_examples=60, deadline=None, database=None)
+@given(problems() | problems_of_pieces() | problems_of_channels(), st.sampled_from([1, 3, 132]))
+def test_the_choice_is_that_of_an_exhaustive_search(problem, multiprocessors):
+    asked = device(multiprocessors=multiprocessors)
+    for kind, problem in passes_of(problem).values():
+        if refusal(problem, kind) is not None:
+            continue
+        question = Question("cuda", kind, problem, Constraint(), asked)
+        entrants = [entrant for entrant in _entrants(question) if not isinstance(entrant, Rejection)]
+        best = Candidate(math.inf, (len(entrants), 0), None)
+        for at, entrant in enumerate(entrants):
+            if entrant.why_not(asked) is not None:
+                continue
+            for i, least in enumerate(entrant.least_costs(asked)):
+                candidate = _candidate(entrant, (at, i), question)
+                if not isinstance(candidate, str):
+                    assert max(entrant.least_cost(asked), least) <= candidate.cost * ROUNDED
+                    best = min(best, candidate)
+        choice = choose("cuda", kind, problem, device=asked)
+        assert (choice.plan, choice.cost) == (best.plan, best.cost)
+
+
+@pytest.mark.parametrize("kind, problem, most", [
+    (*PASSES["dense_dgrad"], 3), (*PASSES["halves_fprop"], 6), (*PASSES["halves_wgrad"], 8),
+    (*PASSES["depthwise_fprop"], 3), (*PASSES["narrow_dgrad"], 9), (*PASSES["stem_of_halves_wgrad"], 3),
+], ids=str)  # fmt: skip
+def test_costs_are_worked_out_of_few_tiles(kind, problem, most, monkeypatch):
+    """The others' bounds are above the best one's cost; only who asks for the reasons has theirs worked out."""
+    looked_at = []
+    monkeypatch.setattr("jaxconv.plan._candidate", lambda *which: looked_at.append(which) or _candidate(*which))
+    choice = choose.__wrapped__("cuda", kind, problem)
+    assert 0 < len(looked_at) <= most
+    looked_at.clear()
+    assert len(choice.rejected) >= len(looked_at) - 1 > most

@@ -1,0 +1,167 @@
+"""What plans depend on of GPUs: their models, the same in every process; and GPUs that do not load the kernels."""
+
+import json
+import subprocess
+import sys
+import textwrap
+import warnings
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxconv
+from cases.reference import lax_channels_last, run
+from jaxconv import ffi
+from jaxconv.devices import MODELS, TYPICAL_DEVICE, planned_for
+
+
+def gpu(kind, capability="9.0", multiprocessors=132, number=0, process=0):
+    return SimpleNamespace(device_kind=kind, compute_capability=capability, core_count=multiprocessors,
+                           local_hardware_id=number, process_index=process)  # fmt: skip
+
+
+H200, H100 = gpu("NVIDIA H200"), gpu("NVIDIA H100 80GB HBM3")
+
+
+def test_a_model_is_planned_for_by_its_name():
+    assert planned_for([H100, H100]) == MODELS["NVIDIA H100 80GB HBM3"]
+    assert planned_for([]) == TYPICAL_DEVICE == planned_for([H200])
+
+
+def test_several_models_have_what_each_of_them_has():
+    mixed = planned_for([H200, gpu("NVIDIA A100-SXM4-80GB", "8.0", 108)])
+    assert not mixed.wgmma
+    for name in ("multiprocessors", "clock_hz", "bandwidth", "shared_bytes"):
+        assert getattr(mixed, name) == getattr(MODELS["NVIDIA A100-SXM4-80GB"], name)
+
+
+@pytest.mark.parametrize("capability, shared", [("8.0", 166912), ("8.6", 101376), ("9.0", 232448), ("12.0", 101376)])
+def test_other_models_by_their_architecture(capability, shared):
+    device = planned_for([gpu("NVIDIA Unheard-of", capability, 40)])
+    assert (device.multiprocessors, device.shared_bytes, device.wgmma) == (40, shared, capability == "9.0")
+
+
+def test_an_installation_without_wgmma():
+    assert not planned_for([H200], wgmma=False).wgmma
+
+
+# Lowers for CUDA in a process of its own, whose driver reports a clock.
+LOWER = textwrap.dedent("""
+    import hashlib, importlib.machinery, json, sys, types
+    import jax, jax.numpy as jnp
+    from types import SimpleNamespace
+    jax.config.update("jax_platforms", "cpu")
+    clock = float(sys.argv[1])
+    module = types.ModuleType("jaxconv._cuda")
+    module.__spec__ = importlib.machinery.ModuleSpec("jaxconv._cuda", None)
+    module.ffi_api_version = lambda: (0, 3)
+    module.types = module.registrations = dict
+    module.has_wgmma = True
+    module.why_not_run = lambda device: None
+    module.device_limits = lambda: dict(
+        multiprocessors=132, clock_hz=clock, bandwidth=4.9e12, shared_bytes=232448, wgmma=True
+    )
+    sys.modules["jaxconv._cuda"] = module
+    import jaxconv
+    every = jax.devices
+    def devices(backend=None):
+        if backend != "cuda":
+            return every(backend)
+        return [SimpleNamespace(device_kind="NVIDIA H200", compute_capability="9.0", core_count=132, clock_rate=clock,
+                                local_hardware_id=0, process_index=0)]
+    jax.devices = devices
+    texts = []
+    for dtype in ("bfloat16", "float32"):
+        for size in (7, 14, 28, 56):
+            for channels in (24, 64, 96, 160, 256, 512):
+                x = jax.ShapeDtypeStruct((32, size, size, channels), dtype)
+                w = jax.ShapeDtypeStruct((3, 3, channels, channels), dtype)
+                traced = jax.jit(jax.grad(lambda x, w: jaxconv.conv2d(x, w).sum(), (0, 1))).trace(x, w)
+                texts.append(hashlib.sha256(traced.lower(lowering_platforms=("cuda",)).as_text().encode()).hexdigest())
+    print(json.dumps(texts))
+""")
+
+
+def test_processes_lower_the_same_program(tmp_path):
+    """Whatever clocks their own devices report."""
+    lowered = []
+    for clock in (1.98e9, 1.8216e9, 1.41e9):
+        process = subprocess.run([sys.executable, "-c", LOWER, str(clock)], check=True, cwd=tmp_path,
+                                 stdout=subprocess.PIPE, text=True)  # fmt: skip
+        lowered.append(json.loads(process.stdout.splitlines()[-1]))
+    assert lowered[0] == lowered[1] == lowered[2]
+
+
+@pytest.fixture
+def installed_with(monkeypatch):
+    """An installation with CUDA kernels, and GPUs that may not load them."""
+
+    def install(*gpus, error=None):
+        asked = []
+
+        def why_not_run(device):
+            asked.append(device)
+            return error
+
+        monkeypatch.setattr(ffi, "_gpus", lambda: list(gpus))
+        monkeypatch.setitem(ffi._LOADED, "cuda", SimpleNamespace(why_not_run=why_not_run, has_wgmma=True))
+        ffi.why_no_kernels.cache_clear()
+        ffi.device.cache_clear()
+        return asked
+
+    yield install
+    monkeypatch.undo()
+    ffi.why_no_kernels.cache_clear()
+    ffi.device.cache_clear()
+
+
+def test_gpus_that_load_the_kernels(installed_with):
+    asked = installed_with(H200, gpu("NVIDIA H200", number=3), gpu("NVIDIA H200", number=0, process=1))
+    assert ffi.why_no_kernels("cuda") is None is ffi.why_no_kernels("cuda")
+    assert asked == [0, 3]  # once each, and none of another process
+
+
+def test_a_gpu_that_does_not_load_the_kernels(installed_with):
+    installed_with(H200, error="no kernel image is available for execution on the device")
+    reason = ffi.why_no_kernels("cuda")
+    for what in ("NVIDIA H200", "no kernel image", "JAXCONV_CUDA_ARCHS", "driver", "CUDA_VISIBLE_DEVICES"):
+        assert what in reason
+
+
+def test_a_gpu_of_an_older_architecture(installed_with):
+    asked = installed_with(gpu("Tesla V100-SXM2-16GB", "7.0", 80))
+    assert "Tesla V100-SXM2-16GB has compute capability 7.0" in ffi.why_no_kernels("cuda")
+    assert not asked
+
+
+def test_lax_answers_with_one_warning_where_kernels_do_not_load(installed_with):
+    installed_with(H200, error="the driver is too old")
+    x, w = jax.ShapeDtypeStruct((2, 8, 8, 8), "float32"), jax.ShapeDtypeStruct((3, 3, 8, 8), "float32")
+    texts = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", jaxconv.FallbackWarning)
+        for stride in (1, 2):
+            traced = jax.jit(lambda x, w, s=stride: jaxconv.conv2d(x, w, window_strides=s)).trace(x, w)
+            texts.append(traced.lower(lowering_platforms=("cuda",)).as_text())
+    assert all("stablehlo.convolution" in text and "jaxconv_gather" not in text for text in texts)
+    assert ["the driver is too old" in str(w.message) for w in caught] == [True]
+
+
+def test_a_name_is_an_error_where_kernels_do_not_load(installed_with):
+    installed_with(H200, error="the driver is too old")
+    x, w = jax.ShapeDtypeStruct((2, 8, 8, 8), "float32"), jax.ShapeDtypeStruct((3, 3, 8, 8), "float32")
+    traced = jax.jit(lambda x, w: jaxconv.conv2d(x, w, implementation="cuda")).trace(x, w)
+    with pytest.raises(NotImplementedError, match="the driver is too old"):
+        traced.lower(lowering_platforms=("cuda",))
+
+
+@pytest.mark.gpu
+def test_this_gpu_loads_the_kernels():
+    for device in jax.local_devices():
+        assert ffi._LOADED["cuda"].why_not_run(device.local_hardware_id) is None
+    assert ffi._LOADED["cuda"].why_not_run(99) is not None
+    x, w = np.ones((1, 8, 8, 8), np.float32), np.ones((3, 3, 8, 8), np.float32)
+    np.testing.assert_array_equal(run(jaxconv.conv2d, jnp.asarray(x), w), run(lax_channels_last, x, w))

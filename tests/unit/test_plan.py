@@ -1,0 +1,350 @@
+"""The planner: every candidate is chosen, forced or rejected with a reason, on any device, in pure Python."""
+
+import functools
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from jax import export
+
+from cases.plans import (
+    CUDA,
+    PARTIAL,
+    candidates,
+    channel_taps,
+    device,
+    factor,
+    is_refused,
+    may_take,
+    plan_of,
+    sum_bytes,
+    sums_in_f32,
+)
+from cases.problems import LAYERS, PASSES, layer, passes_of, problem_of
+from cases.random_problems import problems
+from cases.reference import lax_channels_last
+from cases.small import GENERAL
+from jaxconv.families import FAMILIES, TYPICAL_DEVICE, DepthwiseTile, DirectTile, Tile, WgmmaTile
+from jaxconv.families.direct_shape import Walk
+from jaxconv.plan import Constraint, choose
+from jaxconv.product import Product
+from jaxconv.rewriting import ChannelsLast, SwappedOperands, rewrite, rewritings, rewritings_of_channels
+
+ROWS = [(name, row) for name, family in CUDA.items() for row in family.TILES]
+IDS = [f"{family}_{row.tile}_{row.tile.stages}" for family, row in ROWS]
+every_pass = pytest.mark.parametrize("kind, problem", PASSES.values(), ids=PASSES)
+every_tile = pytest.mark.parametrize("family, row", ROWS, ids=IDS)
+
+
+def steps(kind, problem):
+    """The length of the reduction."""
+    return channel_taps(problem) if kind == "gather" else problem.batch * math.prod(problem.out_spatial)
+
+
+def rewritings_of(family, kind, problem):
+    """Those that the family may answer, besides none."""
+    of = CUDA[family]
+    if of.OF_CHANNELS:
+        return rewritings_of_channels(Product(kind, problem))
+    return rewritings(Product(kind, problem), of.PACKS_GROUPS, of.STORES_PARTS) if of.REWRITES else []
+
+
+def constraints(kind, problem):
+    """`{name: constraint}` of the candidates, for the problem as it is and rewritten: tiles, or a family of which none
+    takes that."""
+    named = {}
+    for family, row in candidates(kind, problem):
+        for rewriting in [(), *rewritings_of(family, kind, problem)]:
+            product = Product(kind, rewrite(rewriting, problem).problem)
+            tile = None if CUDA[family].why_not_so(product, TYPICAL_DEVICE) else row.tile
+            name = family if tile is None else f"{family} {tile}"
+            suffix = f" of {' and '.join(map(str, rewriting))}" if rewriting else ""
+            named[f"{name}{suffix}"] = Constraint(family=family, tile=tile, rewriting=rewriting)
+    return named
+
+
+def takes(kind, problem, family, row):
+    return (family, row) in candidates(kind, problem) and (sums_in_f32(problem) or not row.only_f32)
+
+
+# The candidates.
+
+
+@every_tile
+@every_pass
+def test_every_tile_can_be_named(kind, problem, family, row):
+    choice = choose("cuda", kind, problem, Constraint(family=family, tile=row.tile))
+    if not takes(kind, problem, family, row):
+        assert choice.plan is None
+    elif plan := plan_of(choice, family):
+        assert (plan.platform, plan.kind, plan.settings.tile) == ("cuda", kind, row.tile)
+        assert 0 < choice.cost < math.inf
+
+
+@every_pass
+def test_every_candidate_is_chosen_or_rejected_with_a_reason(kind, problem):
+    choice = choose("cuda", kind, problem)
+    chosen = str(choice.plan).split(", stages")[0]
+    ruled_out = {name for name, family in CUDA.items() if family.why_never(Product(kind, problem))}
+    every = {*constraints(kind, problem), *ruled_out}
+    assert sorted([chosen, *(r.what for r in choice.rejected)]) == sorted(every)
+    assert all(r.reason for r in choice.rejected)
+
+
+@every_pass
+def test_the_cheapest_is_chosen(kind, problem):
+    """And a reason by cost is the cost of the candidate, were it named, over that of the chosen."""
+    choice = choose("cuda", kind, problem)
+    reasons = {r.what: factor(r) for r in choice.rejected}
+    for name, constraint in constraints(kind, problem).items():
+        named = choose("cuda", kind, problem, constraint)
+        if named.plan is None:
+            assert reasons[name] is None
+        elif named.plan != choice.plan:
+            ratio = reasons[name]
+            assert ratio >= 1
+            assert named.cost / choice.cost == pytest.approx(ratio, rel=0.01, abs=0.06)
+
+
+@pytest.mark.parametrize("name", ["dense", "halves", "stem", "volume"])
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+def test_im2col_is_never_chosen_for_large_dense_layers(name, which):
+    assert choose("cuda", *passes_of(LAYERS[name])[which]).plan.family != "im2col"
+
+
+@every_pass
+def test_a_family_can_be_named_alone(kind, problem):
+    for family in may_take(kind, problem):
+        plan_of(choose("cuda", kind, problem, Constraint(family=family)), family)
+
+
+@pytest.mark.parametrize("split", [1, 2, 3, 5])
+@every_pass
+def test_a_split_can_be_named(kind, problem, split):
+    for family in may_take(kind, problem):
+        plan = plan_of(choose("cuda", kind, problem, Constraint(family=family, split=split)), family)
+        assert plan is None or plan.settings.split == split
+
+
+@pytest.mark.parametrize("kind, problem", [PASSES["dense_fprop"], PASSES["depthwise_wgrad"]], ids=str)
+def test_host_families(kind, problem):
+    choice = choose("cpu", kind, problem)
+    assert choice.plan.family == ("depthwise" if problem.groups > 1 else "gemm")
+    assert {choice.plan.family, *(r.what.partition(" of ")[0] for r in choice.rejected)} == set(FAMILIES["cpu"])
+    assert all(r.reason for r in choice.rejected)
+    assert choose("cpu", kind, problem, Constraint(family="gemm")).plan.family == "gemm"
+    assert choice.plan.scratch_bytes(problem) is None
+
+
+@pytest.mark.parametrize("x_shape, w_shape, stride, swapped", [
+    ((4, 32, 32, 64), (3, 3, 64, 3), 1, True), ((4, 32, 32, 64), (3, 3, 64, 3), 2, True),
+    ((4, 32, 32, 64), (3, 3, 64, 64), 1, False), ((4, 32, 32, 3), (3, 3, 3, 64), 1, False),
+    ((4, 32, 32, 128), (1, 1, 128, 4), 1, False),
+])  # fmt: skip
+def test_the_host_swaps_operands_for_few_outputs(x_shape, w_shape, stride, swapped):
+    """Rows of (tap, channel)s are packed of the activation with fewer channels."""
+    problem = layer(x_shape, w_shape, window_strides=stride)
+    assert choose("cpu", "reduce", problem).plan.rewriting == ((SwappedOperands(),) if swapped else ())
+    assert choose("cpu", "gather", problem).plan.rewriting == ()
+    with_steps = Constraint("cpu", rewriting=(ChannelsLast(), SwappedOperands()))
+    assert choose("cpu", "reduce", problem, with_steps).plan is None
+
+
+# Constraints that cannot be met.
+
+FIRST = CUDA["im2col"].TILES[0].tile
+IMPOSSIBLE = {
+    "unknown_tile": ("cuda", "dense", Constraint(family="simt", tile=Tile(3, 5, 7, 1)), "3x5x7"),
+    "unknown_tile_of_any_family": ("cuda", "dense", Constraint(tile=Tile(3, 5, 7, 1)), "3x5x7"),
+    "chunk_of_part_of_a_tile": ("cuda", "dense", Constraint(family="im2col", tile=FIRST, chunk=FIRST.rows + 1),
+                                f"{FIRST.rows + 1}.*whole tiles"),
+    "chunk_of_nothing": ("cuda", "dense", Constraint(family="im2col", tile=FIRST, chunk=0), "chunk"),
+    "chunk_of_another_family": ("cuda", "dense", Constraint(family="simt", chunk=FIRST.rows), "chunk"),
+    "no_split": ("cuda", "dense", Constraint(split=0), "split"),
+    "negative_split": ("cuda", "dense", Constraint(split=-1), "split"),
+    "host_family": ("cuda", "dense", Constraint(family="gemm"), "gemm"),
+    "cuda_family": ("cpu", "dense", Constraint(family="simt"), "simt"),
+    "dense_as_depthwise": ("cpu", "dense", Constraint(family="depthwise"), "channel"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("platform, name, constraint, why", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+def test_what_cannot_be_met_says_why(platform, name, constraint, why, which):
+    choice = choose(platform, *passes_of(LAYERS[name])[which], constraint)
+    assert choice.plan is None
+    assert any(re.search(why, f"{r.what}: {r.reason}") for r in choice.rejected), choice.rejected
+
+
+@every_tile
+@pytest.mark.parametrize("name", ["wide", "int8"])
+def test_tiles_for_float32_sums_say_so(name, family, row):
+    choice = choose("cuda", "gather", LAYERS[name], Constraint(family=family, tile=row.tile))
+    assert (choice.plan is None) == (not takes("gather", LAYERS[name], family, row))
+    if row.only_f32:
+        assert any("float32" in r.reason for r in choice.rejected)
+
+
+# Devices.
+
+
+@every_pass
+def test_a_smaller_device_is_no_faster(kind, problem):
+    usual = choose("cuda", kind, problem)
+    assert choose("cuda", kind, problem, device=TYPICAL_DEVICE) == usual
+    for smaller in (
+        device(multiprocessors=TYPICAL_DEVICE.multiprocessors // 4),
+        device(clock_hz=TYPICAL_DEVICE.clock_hz / 4),
+        device(bandwidth=TYPICAL_DEVICE.bandwidth / 4),
+    ):
+        assert choose("cuda", kind, problem, device=smaller).cost >= usual.cost
+
+
+def test_multiprocessors_matter():
+    """A large product takes longer on fewer, and a product of few tiles is split over many."""
+    few, many = device(multiprocessors=8), device(multiprocessors=128)
+    kind, problem = PASSES["dense_fprop"]
+    assert choose("cuda", kind, problem, device=few).cost > 4 * choose("cuda", kind, problem, device=many).cost
+    kind, problem = PASSES["stem_wgrad"]
+    splits = [choose("cuda", kind, problem, device=d).plan.settings.split for d in (device(multiprocessors=1), many)]
+    assert splits[0] < splits[1]
+
+
+def test_shared_memory_limits_tiles():
+    """The more a block may have, the more tiles there are; each one that does not fit says so."""
+    kind, problem = PASSES["dense_fprop"]
+    too_large = []
+    for shared_bytes in (0, 2**13, 2**14, 2**15, 2**16, TYPICAL_DEVICE.shared_bytes):
+        choice = choose("cuda", kind, problem, device=device(shared_bytes=shared_bytes))
+        too_large.append({r.what for r in choice.rejected if "shared memory" in r.reason})
+        assert (choice.plan is None) == (too_large[-1] == too_large[0])
+    assert too_large[0] == {f"{family} {row.tile}" for family, row in candidates(kind, problem)}
+    assert too_large[-1] == set()
+    assert all(more >= fewer for more, fewer in zip(too_large, too_large[1:], strict=False))
+
+
+# Splits and their scratch.
+
+
+@every_tile
+@every_pass
+def test_a_split_has_steps_for_every_slice(kind, problem, family, row):
+    plan = choose("cuda", kind, problem, Constraint(family=family, tile=row.tile)).plan
+    if plan is not None:
+        assert 1 <= plan.settings.split <= steps(kind, problem)
+
+
+@pytest.mark.parametrize("split", [1, 2, 7])
+@every_pass
+def test_scratch_of_a_split(kind, problem, split):
+    """One result of sums for each slice."""
+    plan = choose("cuda", kind, problem, Constraint(family="simt", split=split)).plan
+    results = math.prod(problem.out_shape if kind == "gather" else problem.rhs_shape)
+    assert plan.settings.chunk is None
+    assert plan.scratch_bytes(problem) == (0 if split == 1 else split * results * sum_bytes(problem))
+
+
+# Any problem.
+
+
+@pytest.mark.parametrize("case", [case for case in GENERAL if case.name != "batch_groups"], ids=str)
+def test_a_symbolic_batch_has_plans(case):
+    (batch,) = export.symbolic_shape("b")
+    problem = problem_of(case.lax(), (batch, *case.lhs[1:]), case.rhs)
+    for kind, problem in passes_of(problem).values():
+        for constraint in (Constraint(), *(Constraint(family=family) for family in CUDA if family not in PARTIAL)):
+            choice = choose("cuda", kind, problem, constraint)
+            assert choice.plan is not None
+            assert 0 < choice.cost < math.inf
+            choice.plan.scratch_bytes(problem)  # may depend on the batch
+        assert choose("cpu", kind, problem).plan is not None
+
+
+def test_a_symbolic_scratch_is_that_of_the_batch():
+    (batch,) = export.symbolic_shape("b")
+    symbolic, five = (layer((b, 9, 9, 16), (3, 3, 16, 16)) for b in (batch, 5))
+    for kind in ("gather", "reduce"):
+        plan = choose("cuda", kind, symbolic, Constraint(family="simt", split=3)).plan
+        scratch = plan.scratch_bytes(symbolic)
+        assert (scratch if isinstance(scratch, int) else eval(str(scratch), {"b": 5})) == plan.scratch_bytes(five)
+
+
+@settings(max_examples=150, deadline=None, database=None)
+@given(problems())
+def test_every_problem_has_a_plan(problem):
+    """On both platforms, also where nothing is left of the image, and of whichever family.
+
+    Unless it has more tiles than a launch may have blocks, or the family takes only some problems.
+    """
+    for kind, problem in passes_of(problem).values():
+        choice = choose("cuda", kind, problem)
+        assert not is_refused(choice.plan, problem)
+        assert all(r.reason for r in choice.rejected)
+        assert all(f is None or f >= 1 for f in map(factor, choice.rejected))
+        assert choose("cpu", kind, problem).plan is not None
+        for family in CUDA:
+            choice = choose("cuda", kind, problem, Constraint(family=family))
+            reasons = [r.reason for r in choice.rejected if r.what.startswith(family)]
+            if choice.plan is not None:
+                assert choice.plan.family == family and not is_refused(choice.plan, problem)
+            elif family not in may_take(kind, problem):
+                assert reasons == [CUDA[family].why_never(Product(kind, problem))]
+            else:
+                too_large = any("2^31 - 1 thread blocks" in reason for reason in reasons)
+                assert reasons and all(reasons) and (too_large or family in PARTIAL)
+
+
+def test_plans_are_values():
+    """Equal problems have the same plan, which says what the kernel is told."""
+    again = layer((32, 28, 28, 128), (3, 3, 128, 128))
+    choice = choose("cuda", "gather", again)
+    assert choice is choose("cuda", "gather", LAYERS["dense"])
+    attributes = choice.plan.attributes(again)
+    assert all(isinstance(value, np.generic | np.ndarray) for value in attributes.values())
+    assert attributes["split"] == choice.plan.settings.split
+    assert attributes["shape"].tolist() == [1]
+    others = choose("cuda", "gather", again, Constraint(family="simt", split=choice.plan.settings.split + 1)).plan
+    assert others.attributes(again)["split"] != attributes["split"]
+    assert hash(Constraint(tile=FIRST)) == hash(Constraint(tile=Tile(*FIRST)))
+
+
+@pytest.mark.parametrize("kernel, step, dilation, share", [
+    (1, 1, 1, 1), (1, 2, 1, 1 / 2), (1, 7, 3, 1 / 7), (3, 2, 1, 1), (3, 2, 2, 1 / 2), (2, 4, 1, 1 / 2),
+    (3, 4, 2, 1 / 2), (2, 6, 4, 1 / 3), (5, 3, 1, 1),
+])  # fmt: skip
+def test_pixels_that_no_window_sees_take_no_time(kernel, step, dilation, share):
+    """Of windows that leave rows, or columns, out."""
+    conv = functools.partial(lax_channels_last, window_strides=(step, 1), rhs_dilation=(dilation, 1))
+    problem = problem_of(conv, (2, 840, 10, 64), (kernel, 3, 64, 32), "bfloat16")
+    out = math.prod(problem.out_shape) * 2
+    assert Product("gather", problem).activation_bytes == 2 * 840 * share * 10 * 64 * 2 + out
+
+
+def test_tiles_print_as_sizes():
+    assert str(Tile(128, 64, 8, 2)) == "128x64x8"
+    assert str(Tile(256, 128, 64, 4, wgmma=True)) == "256x128x64 wgmma"
+    assert str(DirectTile(16, 2, 64, 8, 4, 144)) == "2x16 of 32 by 64 or 144"
+    assert str(DirectTile(16, 1, 16, 8, 8, 144, Walk(3, 1, 48))) == "1x16 of 64 by 16 along 3 rows of 48 or 144"
+    assert str(DirectTile(32, 1, 64, 4, 4, 80, None, 1)) == "1x32 of 32 by 64 in runs or 80"
+    assert str(DirectTile(8, 4, 48, 8, 8, 144, None, 0, True)) == "4x8 of taps of 64 by 48 or 144"
+    assert str(Walk(7, 2, 32)) == "7:2 rows of 32"
+    assert str(DepthwiseTile(1, 1, 7, 1, 4)) == "7x16 by 4"
+    assert str(DepthwiseTile(2, 1, 4, 2, 4)) == "2:1 4x32 by 4"
+    assert str(DepthwiseTile(1, 1, 3, 0, 0, 3, 3)) == "3x3x3"
+    assert str(DepthwiseTile(1, 1, 8, 3, 2, 0, 1, True)) == "8x48 by 2 in pieces"
+    assert str(WgmmaTile(128, 64, 8)) == "128x64x64"
+    assert str(WgmmaTile(256, 160, 3, row_blocks=2)) == "256x160x64 by 2x1"
+    assert str(WgmmaTile(128, 128, 6, col_blocks=2)) == "128x128x64 by 1x2"
+    assert str(WgmmaTile(64, 64, 5, resident=2, slices=8)) == "64x64x64 by slices, two at once"
+    for family in CUDA.values():
+        assert len({str(row.tile) for row in family.TILES}) == len({row.tile for row in family.TILES})
+
+
+def test_a_tile_that_is_not_compiled_is_refused_once():
+    """Not again for each rewriting of the problem."""
+    kind, problem = PASSES["stem_wgrad"]
+    choice = choose("cuda", kind, problem, Constraint(tile=Tile(3, 5, 7, 1)))
+    assert choice.plan is None
+    assert len({r.what for r in choice.rejected}) == len(choice.rejected) == len(CUDA)

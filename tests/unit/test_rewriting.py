@@ -1,0 +1,498 @@
+"""Rewritings: the rewritten convolution has the same results, and the planner takes it where that is cheaper."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from jax import export, lax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxconv
+from cases.plans import PARTIAL
+from cases.problems import halves, layer, passes_of, problem_of
+from cases.random_problems import problems
+from cases.reference import assert_same, integers, lax_channels_last, pullback, run_on_host
+from jaxconv import ffi
+from jaxconv.fallback import LAX
+from jaxconv.families import FAMILIES, TYPICAL_DEVICE
+from jaxconv.plan import Constraint, choose
+from jaxconv.product import OPERANDS, RESULT, Product
+from jaxconv.rewriting import (
+    ROLES,
+    ChannelsLast,
+    MultipliersAsDepth,
+    PackedColumns,
+    PackedGroups,
+    PaddedGroups,
+    PatchRowsAsImages,
+    StridesAsDepth,
+    SwappedOperands,
+    rewrite,
+    rewritings,
+    rewritings_of_channels,
+    why_not,
+)  # fmt: skip
+
+PROBLEMS_IN_AN_EXAMPLE = 6  # they share a compilation
+
+
+def in_float32(problem):
+    """What a piece is depends on the type; sums of small integers are exact in this one."""
+    return dataclasses.replace(problem, **{f"{role}_dtype": np.dtype("float32") for role in ROLES})
+
+
+def array(problem, role):
+    return integers(getattr(problem, f"{role}_shape"), seed=ROLES.index(role))
+
+
+def rewritten_by_lax(kind, problem, rewriting):
+    """The pass as lax computes the rewritten one."""
+    rewritten, forms, swapped = rewrite(rewriting, problem)
+    compute = LAX[kind](in_float32(rewritten))
+    into = [forms[role].to for role in OPERANDS[kind]]
+
+    def computed(a, b):
+        a, b = (b, a) if swapped else (a, b)
+        return forms[RESULT[kind]].back(compute(into[0](a), into[1](b)))
+
+    return computed
+
+
+def all_that_apply(problem):
+    groups = [PackedGroups(many) for many in range(2, problem.groups + 1)]
+    steps = [PackedColumns(1), PackedColumns(problem.window_strides[-1]), *groups]
+    tried = {(*first, *last) for first in ((), (ChannelsLast(),)) for last in ((), *((step,) for step in steps))}
+    tried |= {(*steps, PatchRowsAsImages()) for steps in tried}
+    unstrided = [(*r, StridesAsDepth(columns)) for r in ((), (MultipliersAsDepth(),)) for columns in (False, True)]
+    tried |= {(PaddedGroups(),), (MultipliersAsDepth(),), *unstrided}
+    tried |= {*rewritings_of_channels(Product("gather", problem))}
+    return [r for r in sorted(tried, key=str) if why_not(r, problem) is None]
+
+
+def check(problems):
+    """Every pass of the problems under every rewriting, compiled together."""
+    cases = [(kind, p, r) for problem in problems for kind, p in passes_of(problem).values()
+             for r in all_that_apply(p)]  # fmt: skip
+    cases += [(kind, p, (*r, SwappedOperands())) for kind, p, r in cases if kind == "reduce"]
+    operands = [tuple(array(p, role) for role in OPERANDS[kind]) for kind, p, _ in cases]
+
+    def answers(rewritten):
+        computes = [rewritten_by_lax(kind, p, r if rewritten else ()) for kind, p, r in cases]
+        return lambda operands: [compute(*o) for compute, o in zip(computes, operands, strict=True)]
+
+    run = functools.partial(run_on_host, xla_disable_hlo_passes="algsimp")  # as test_property's
+    assert_same(run(answers(True), operands), run(answers(False), operands))
+
+
+def layout(draw, letters):
+    return "".join(draw(st.permutations(letters)))
+
+
+@st.composite
+def small_problems(draw):
+    rank = draw(st.integers(1, 3))
+    each = lambda strategy: tuple(draw(strategy) for _ in range(rank))
+    spatial = "DHW"[3 - rank :]
+    last = draw(st.booleans())
+    layouts = (
+        (f"N{spatial}C", f"{spatial}IO", f"N{spatial}C") if last
+        else (layout(draw, f"N{spatial}C"), layout(draw, f"{spatial}IO"), layout(draw, f"N{spatial}C"))
+    )  # fmt: skip
+    groups = draw(st.sampled_from([1, 1, 1, 2, 4, 6]))
+    ins, outs = (draw(st.integers(1, 20 if groups == 1 else 4)) for _ in range(2))
+    strides, dilations = st.integers(1, 3), st.sampled_from([1, 1, 2])
+    params = dict(
+        window_strides=(*each(strides)[:-1], draw(st.integers(1, 5))),
+        padding=each(st.tuples(st.integers(-2, 4), st.integers(-2, 4))),
+        lhs_dilation=each(dilations), rhs_dilation=each(dilations),
+    )  # fmt: skip
+    if draw(st.booleans()):  # so that columns can be packed
+        params |= {name: (*params[name][:-1], 1) for name in ("lhs_dilation", "rhs_dilation")}
+    lhs = dict(zip(f"N{spatial}C", (2, *each(st.integers(5, 9)), groups * ins), strict=True))
+    rhs = dict(zip(f"{spatial}IO", (*each(st.integers(1, 4)), ins, groups * outs), strict=True))
+    conv = functools.partial(lax.conv_general_dilated, dimension_numbers=layouts, feature_group_count=groups, **params)
+    shapes = tuple(lhs[d] for d in layouts[0]), tuple(rhs[d] for d in layouts[1])
+    return problem_of(conv, *shapes, draw(st.sampled_from(["float32", "bfloat16"])))
+
+
+@settings(max_examples=12, deadline=None, database=None, phases=[Phase.generate])
+@given(st.lists(small_problems(), min_size=PROBLEMS_IN_AN_EXAMPLE, max_size=PROBLEMS_IN_AN_EXAMPLE))
+def test_same_results(problems):
+    check(problems)
+
+
+PACKED = {
+    "stem": layer((2, 15, 17, 3), (7, 7, 3, 8), "bfloat16", window_strides=2, padding=3),
+    "patches": layer((2, 9, 12, 3), (4, 4, 3, 5), window_strides=4, padding=0),
+    "rows_of_patches": layer((2, 9, 7, 3), (3, 2, 3, 5), window_strides=(3, 2), padding=((0, 0), (1, 0))),
+    "rows_of_patches_of_groups": layer((3, 8, 6), (4, 2, 6), window_strides=4, padding=0, feature_group_count=3),
+    "window_within_a_stride": layer((2, 11, 3), (2, 3, 4), window_strides=5, padding=((-3, 6),)),
+    "to_few_channels": layer((2, 5, 6, 16), (3, 3, 16, 3), "bfloat16"),
+    "groups": layer((2, 5, 6, 16), (3, 3, 2, 24), feature_group_count=8),
+    "depthwise": layer((2, 9, 12), (3, 1, 12), window_strides=2, feature_group_count=12),
+    "multipliers": layer((2, 5, 6, 4), (3, 2, 1, 12), feature_group_count=4, window_strides=(2, 1)),
+    "multipliers_of_lines": layer((2, 9, 3), (3, 1, 6), feature_group_count=3, lhs_dilation=2, padding=1),
+    "multipliers_of_volumes": layer((2, 3, 4, 5, 3), (3, 2, 2, 1, 6), feature_group_count=3, lhs_dilation=(2, 1, 1),
+                                    padding=((2, 1), (0, 1), (1, 1))),
+    "three_channels": layer((2, 5, 6, 3), (3, 2, 1, 3), "bfloat16", feature_group_count=3),
+    "strided_rows": layer((2, 8, 7, 4), (5, 3, 1, 4), feature_group_count=4, window_strides=(2, 3)),
+    "strided_volume": layer((2, 5, 7, 6, 4), (3, 4, 3, 1, 4), feature_group_count=4, window_strides=(2, 3, 2)),
+    "strided_multipliers": layer((2, 7, 6, 4), (3, 2, 1, 8), feature_group_count=4, window_strides=(2, 2)),
+    "strided_and_cropped": layer((2, 11, 12, 4), (3, 4, 1, 4), feature_group_count=4, window_strides=(3, 2),
+                                 padding=((-2, 3), (-1, -2))),
+    "doubled": layer((2, 4, 5, 4), (4, 3, 1, 4), feature_group_count=4, lhs_dilation=(2, 3), padding=((2, 2), (1, 3))),
+}  # fmt: skip
+
+
+def test_same_results_of_layers():
+    check(PACKED.values())
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("name", PACKED)
+def test_forms_are_those_of_the_problem(name, which):
+    """Of the rewritten problem's shapes, and there and back is the same."""
+    _, problem = passes_of(PACKED[name])[which]
+    for rewriting in all_that_apply(problem):
+        rewritten, forms, *_ = rewrite(rewriting, problem)
+        for role in ROLES:
+            x = array(problem, role)
+            new = forms[role].to(x)
+            assert new.shape == getattr(rewritten, f"{role}_shape")
+            assert_same(np.asarray(forms[role].back(new)), x)
+            if forms[role].is_view:
+                assert_same(np.ravel(new), np.ravel(x))
+
+
+def sizes(problem):
+    return problem.lhs_shape, problem.rhs_shape, problem.out_shape, problem.window_strides, problem.pad_low
+
+
+def test_a_stem():
+    """7x7 by 2 of 3 channels is 7x4 by (2, 1) of 8."""
+    stem = layer((32, 224, 224, 3), (7, 7, 3, 64), "bfloat16", window_strides=2, padding=3)
+    rewritten = rewrite((PackedColumns(2),), stem).problem
+    assert sizes(rewritten) == (
+        (32, 224, 112, 8), (7, 4, 8, 64), (32, 112, 112, 64), (2, 1), (3, 2)
+    )  # fmt: skip
+
+
+def test_columns_alone():
+    """A stem's data gradient is written as it lies: two pixels of three channels are one of six."""
+    stem = layer((32, 224, 224, 3), (7, 7, 3, 64), "bfloat16", window_strides=2, padding=3)
+    rewritten, forms, *_ = rewrite((PackedColumns(2, whole=False),), stem.dgrad())
+    assert sizes(rewritten)[:3] == ((32, 112, 112, 64), (7, 4, 6, 64), (32, 224, 112, 6))
+    assert forms["lhs"].is_view and forms["out"].is_view
+    choice = choose("cuda", "gather", stem.dgrad())
+    assert (choice.plan.family, choice.plan.rewriting) == ("direct", (PackedColumns(2, whole=False),))
+
+
+def test_patches():
+    """16x16 by 16 of 3 channels is 16x1 by (16, 1) of 48, and nothing moves."""
+    patches = layer((32, 224, 224, 3), (16, 16, 3, 768), "bfloat16", window_strides=16, padding=0)
+    rewritten, forms, *_ = rewrite((PackedColumns(16),), patches)
+    assert sizes(rewritten) == (
+        (32, 224, 14, 48), (16, 1, 48, 768), (32, 14, 14, 768), (16, 1), (0, 0)
+    )  # fmt: skip
+    assert all(forms[role].is_view for role in ROLES)
+
+
+def test_rows_of_patches():
+    """Then each row of patches is an image of 16 rows, and nothing moves either."""
+    patches = layer((32, 224, 224, 3), (16, 16, 3, 768), "bfloat16", window_strides=16, padding=0)
+    rewritten, forms, *_ = rewrite((PackedColumns(16), PatchRowsAsImages()), patches)
+    assert sizes(rewritten) == (
+        (448, 16, 14, 48), (16, 1, 48, 768), (448, 1, 14, 768), (1, 1), (0, 0)
+    )  # fmt: skip
+    assert all(forms[role].is_view for role in ROLES)
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad"])
+def test_columns_side_by_side_are_packed(which):
+    """Where 2x2 by 2 of 96 channels is 2x1 by (2, 1) of 192, three whole chunks of wgmma's instead of two times two."""
+    kind, problem = passes_of(layer((128, 56, 56, 96), (2, 2, 96, 192), "bfloat16", window_strides=2, padding=0))[which]
+    choice = choose("cuda", kind, problem)
+    assert (choice.plan.family, choice.plan.rewriting) == ("wgmma", (PackedColumns(2),))
+    assert all(form.is_view for form in rewrite(choice.plan.rewriting, problem).forms.values())
+
+
+def test_zeros_of_packed_groups_are_not_products():
+    """What is not finite stays in its group's block, and what comes back is of the diagonal alone."""
+    problem = layer((1, 3, 4), (1, 2, 4), feature_group_count=2)
+    form = rewrite((PackedGroups(2),), problem).forms["rhs"]
+    rhs = np.array([[[1, 2, np.inf, 4], [5, 6, 7, np.nan]]], np.float32)
+    blocks = np.array([[[1, 2, 0, 0], [5, 6, 0, 0], [0, 0, np.inf, 4], [0, 0, 7, np.nan]]], np.float32)
+    assert_same(np.asarray(form.to(rhs)), blocks)
+    assert_same(np.asarray(form.back(np.where(blocks == 0, np.float32(np.nan), blocks))), rhs)
+
+
+def test_only_a_reduce_is_swapped():
+    for kind, problem in passes_of(layer((2, 5, 6, 16), (3, 3, 16, 8))).values():
+        choice = choose("cuda", kind, problem, Constraint(family="mma", rewriting=(SwappedOperands(),)))
+        assert (choice.plan is not None) == (kind == "reduce")
+        assert choice.plan is not None or any("swapped" in r.reason for r in choice.rejected)
+
+
+def channels_first(lhs, rhs, **params):
+    layouts = dict(dimension_numbers=("NCHW", "OIHW", "NCHW"), window_strides=(1, 1), padding="SAME")
+    return problem_of(functools.partial(lax.conv_general_dilated, **layouts | params), lhs, rhs, "bfloat16")
+
+
+INAPPLICABLE = {
+    "channels_last": (layer((2, 5, 6, 3), (3, 3, 3, 4)), ChannelsLast(), "last"),
+    "whole_pieces": (layer((2, 5, 6, 4), (3, 3, 4, 8)), PackedColumns(1), "pieces"),
+    "another_stride": (layer((2, 5, 6, 3), (3, 3, 3, 4), window_strides=2), PackedColumns(3), "stride"),
+    "dilated": (layer((2, 5, 9), (2, 9, 4), window_strides=2, rhs_dilation=2), PackedColumns(2), "dilated"),
+    "groups_of_columns": (layer((2, 5, 6), (2, 3, 4), feature_group_count=2), PackedColumns(1), "groups"),
+    "rows_that_overlap": (
+        layer((2, 6, 3), (3, 3, 4), window_strides=2, padding=0), PatchRowsAsImages(), "side by side"
+    ),
+    "rows_left_over": (layer((2, 7, 3), (3, 3, 4), window_strides=3, padding=0), PatchRowsAsImages(), "side by side"),
+    "rows_behind_columns": (
+        channels_first((2, 3, 6, 6), (4, 3, 3, 3), window_strides=(3, 3)), PatchRowsAsImages(), "next to images"
+    ),
+    "rows_of_groups_of_images": (
+        layer((2, 6, 6), (3, 6, 4), window_strides=3, padding=0, batch_group_count=2), PatchRowsAsImages(), "groups"
+    ),
+    "no_groups": (layer((2, 5, 6), (2, 6, 4)), PackedGroups(2), "groups"),
+    "groups_of_images": (layer((2, 5, 6), (2, 6, 4), batch_group_count=2), PackedGroups(2), "groups"),
+    "other_groups": (layer((2, 5, 6), (2, 2, 6), feature_group_count=3), PackedGroups(2), "3 groups"),
+    "wide_groups": (layer((2, 5, 6), (2, 2, 6), feature_group_count=3), PaddedGroups(), "one channel"),
+    "whole_groups": (layer((2, 5, 4), (2, 1, 4), feature_group_count=4), PaddedGroups(), "whole pieces"),
+    "wide_multipliers": (layer((2, 5, 6), (2, 2, 6), feature_group_count=3), MultipliersAsDepth(), "one channel"),
+    "no_multipliers": (layer((2, 5, 6), (2, 1, 6), feature_group_count=6), MultipliersAsDepth(), "one result"),
+    "multipliers_of_strided_volumes": (
+        layer((2, 3, 4, 5, 6), (2, 2, 2, 1, 12), feature_group_count=6, window_strides=2), MultipliersAsDepth(),
+        "strided"
+    ),
+    "wide_groups_of_strides": (
+        layer((2, 5, 6), (2, 2, 6), feature_group_count=3, window_strides=2), StridesAsDepth(), "one channel"
+    ),
+    "no_strides": (layer((2, 5, 6, 4), (2, 2, 1, 4), feature_group_count=4), StridesAsDepth(), "not strided"),
+    "no_strided_rows": (
+        layer((2, 9, 4), (2, 1, 4), feature_group_count=4, window_strides=2), StridesAsDepth(columns=False), "rows"
+    ),
+    "strided_and_dilated": (
+        layer((2, 9, 9, 4), (2, 2, 1, 4), feature_group_count=4, window_strides=2, rhs_dilation=2), StridesAsDepth(),
+        "dilated window"
+    ),
+    "both_strided_and_doubled": (
+        layer((2, 9, 9, 4), (2, 2, 1, 4), feature_group_count=4, window_strides=(2, 1), lhs_dilation=(1, 2), padding=1),
+        StridesAsDepth(columns=False), "dilated input"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("problem, step, why", INAPPLICABLE.values(), ids=INAPPLICABLE)
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+def test_what_does_not_apply_says_why(problem, step, why, which):
+    kind, problem = passes_of(problem)[which]
+    choice = choose("cuda", kind, problem, Constraint(family="mma", rewriting=(step,)))
+    assert choice.plan is None
+    (rejection,) = (r for r in choice.rejected if r.what == f"mma of {step}")
+    assert why in rejection.reason
+
+
+# The planner.
+
+
+LAYERS = {
+    "stem": (halves((128, 224, 224, 3), (7, 7, 3, 64), window_strides=2, padding=3), (PackedColumns(2),)),
+    "patches": (halves((128, 224, 224, 3), (16, 16, 3, 768), window_strides=16, padding=0), (PackedColumns(16),)),
+    "images": (halves((2, 512, 512, 128), (3, 3, 128, 3)), (PackedColumns(1),)),
+    "groups": (halves((128, 56, 56, 128), (3, 3, 4, 128), feature_group_count=32), (PackedGroups(16),)),
+    "channels_first": (channels_first((32, 128, 28, 28), (128, 128, 3, 3)), (ChannelsLast(),)),
+    "stem_of_channels_first": (
+        channels_first((128, 3, 224, 224), (64, 3, 7, 7), window_strides=(2, 2)), (ChannelsLast(), PackedColumns(2))
+    ),
+    "dense": (halves((32, 56, 56, 64), (3, 3, 64, 64)), ()),
+    "strided": (halves((32, 56, 56, 64), (3, 3, 64, 128), window_strides=2), ()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("problem, rewriting", LAYERS.values(), ids=LAYERS)
+def test_what_is_chosen(problem, rewriting, which):
+    """And why: the problem as it is costs more, also with what the arrays' conversion takes."""
+    kind, problem = passes_of(problem)[which]
+    choice = choose("cuda", kind, problem, Constraint(family="mma"))
+    if choice.plan.rewriting[-1:] == (SwappedOperands(),):
+        assert which == "wgrad" and problem.in_channels > problem.out_channels
+        rewriting = (*rewriting, SwappedOperands())
+    assert (choice.plan.family, choice.plan.rewriting) == ("mma", rewriting)
+    tile, named = choice.plan.settings.tile, " of " + " and ".join(map(str, rewriting)) if rewriting else ""
+    assert str(choice.plan).startswith(f"mma {tile}{named}, stages ")
+    if rewriting:
+        as_it_is = choose("cuda", kind, problem, Constraint(family="mma", rewriting=()))
+        assert as_it_is.plan.rewriting == ()
+        assert as_it_is.cost > choice.cost
+        asked = choose("cuda", kind, problem, Constraint(family="mma", rewriting=rewriting))
+        assert (asked.plan, asked.cost) == (choice.plan, choice.cost)
+    else:
+        assert not any(" of " in r.what for r in choice.rejected)
+
+
+IN_RUNS = [("stem", "fprop"), ("stem", "wgrad"), ("images", "dgrad"), ("images", "wgrad")]
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("name, problem, rewriting", [(name, *layer) for name, layer in LAYERS.items()], ids=LAYERS)
+def test_what_is_chosen_of_all_families(name, problem, rewriting, which):
+    """Groups of few channels need no packs where a family takes them as they lie, nor do rows of few channels."""
+    kind, problem = passes_of(problem)[which]
+    choice = choose("cuda", kind, problem)
+    assert choice.cost <= choose("cuda", kind, problem, Constraint(family="mma")).cost
+    packs_groups = any(isinstance(step, PackedGroups) for step in rewriting)
+    tile = choice.plan.settings.tile if choice.plan.family == "direct" else None
+    in_runs, taps_across = (tile.run > 0, tile.taps_across) if tile else (False, False)
+    chosen = tuple(step for step in choice.plan.rewriting if step != SwappedOperands())
+    chosen = tuple(PackedColumns(2) if step == PackedColumns(2, whole=False) else step for step in chosen)
+    if (name, which) == ("patches", "fprop"):
+        assert choice.plan.family == "wgmma"
+        rewriting = (*rewriting, PatchRowsAsImages())
+    assert chosen == (() if packs_groups or in_runs or taps_across else rewriting)
+    assert (choice.plan.family == "direct") >= packs_groups
+    assert in_runs == ((name, which) in IN_RUNS)
+    assert taps_across == ((name, which) == ("images", "fprop"))
+
+
+OF_CHANNELS = {
+    "as_they_lie": (halves((32, 56, 56, 128), (7, 7, 1, 128), feature_group_count=128), ()),
+    "channels_first": (channels_first((32, 128, 56, 56), (128, 1, 7, 7), feature_group_count=128), (ChannelsLast(),)),
+    "parts_of_pieces": (halves((32, 56, 56, 100), (3, 3, 1, 100), feature_group_count=100), (PaddedGroups(),)),
+    "multipliers": (layer((32, 56, 56, 64), (7, 7, 1, 128), feature_group_count=64), (MultipliersAsDepth(),)),
+    "all": (
+        channels_first((32, 33, 56, 56), (66, 1, 15, 15), feature_group_count=33),
+        (ChannelsLast(), PaddedGroups(), MultipliersAsDepth()),
+    ),
+}
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("problem, rewriting", OF_CHANNELS.values(), ids=OF_CHANNELS)
+def test_what_is_chosen_of_each_channel_on_its_own(problem, rewriting, which):
+    kind, problem = passes_of(problem)[which]
+    assert rewritings_of_channels(Product(kind, problem)) == ([rewriting] if rewriting else [])
+    plan = choose("cuda", kind, problem).plan
+    assert (plan.family, plan.rewriting) == ("depthwise", rewriting)
+
+
+def test_what_is_converted_has_a_price():
+    """Bytes read and written, and a launch each; less bandwidth, more of it."""
+    _, problem = passes_of(LAYERS["channels_first"][0])["fprop"]
+    asked = Constraint("cuda", "mma", rewriting=(ChannelsLast(),), split=1)
+    slow = dataclasses.replace(TYPICAL_DEVICE, bandwidth=TYPICAL_DEVICE.bandwidth / 2)
+    costs = [choose("cuda", "gather", problem, asked, device).cost for device in (slow, TYPICAL_DEVICE)]
+    elements = sum(np.prod(getattr(problem, f"{role}_shape")) for role in ROLES)
+    assert costs[0] - costs[1] == pytest.approx(2 * 2 * elements / TYPICAL_DEVICE.bandwidth)
+
+
+@pytest.mark.parametrize("family", ["simt", "im2col"])
+def test_other_families_take_what_lies_there(family):
+    problem = LAYERS["stem"][0]
+    choice = choose("cuda", "gather", problem, Constraint(family=family))
+    assert choice.plan.rewriting == ()
+    assert not any(" of " in r.what for r in choice.rejected)
+    choice = choose("cuda", "gather", problem, Constraint(family=family, rewriting=(PackedColumns(2),)))
+    assert choice.plan is None
+
+
+@settings(max_examples=100, deadline=None, database=None)
+@given(problems(), st.booleans(), st.booleans())
+def test_what_is_tried_has_pieces(problem, packs_groups, stores_parts):
+    for kind, p in passes_of(problem).values():
+        for rewriting in rewritings(Product(kind, p), packs_groups, stores_parts):
+            assert why_not(rewriting, p) is None
+            assert packs_groups or not any(isinstance(step, PackedGroups) for step in rewriting)
+            assert stores_parts or not any(isinstance(step, PackedColumns) and not step.whole for step in rewriting)
+            rewritten = rewrite(rewriting, p).problem
+            swaps = SwappedOperands() in rewriting
+            assert (rewritten.reverse != p.reverse) == swaps
+            assert kind == "reduce" or not swaps
+            piece = FAMILIES["cuda"]["mma"].PIECE_BYTES // p.rhs_dtype.itemsize
+            # Few channels of a cotangent, which nothing was done to, may be read in runs.
+            assert rewriting == (SwappedOperands(),) or Product(kind, rewritten).has_runs_of(piece)
+
+
+# The call.
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("rewriting, ins, groups", [((PackedColumns(2),), 3, 1), ((PackedGroups(4),), 2, 8)])
+def test_on_a_mesh(rewriting, ins, groups, kind, monkeypatch):
+    """Each device rewrites the part of the problem that it has: here lax is the kernel."""
+
+    def convolution(plan, problem):
+        assert problem.batch == 1
+        return rewritten_by_lax(plan.kind, problem, rewriting)
+
+    monkeypatch.setattr(ffi, "convolution", convolution)
+    params = dict(window_strides=(2, 2), padding="SAME", feature_group_count=groups)
+    ours, theirs = (functools.partial(conv, **params) for conv in (jaxconv.conv2d, lax_channels_last))
+    operands = [integers(shape) for shape in ((8, 6, 5, groups * ins), (3, 3, ins, 16), (8, 3, 3, 16))]
+    mesh = jax.make_mesh((8,), ("a",), axis_types=(kind,), devices=jax.devices("cpu"))
+    specs = P("a"), P(), P("a")
+    with jax.set_mesh(mesh):
+        sharded = [jax.device_put(a, NamedSharding(mesh, spec)) for a, spec in zip(operands, specs, strict=True)]
+        results = jax.jit(pullback(ours))(*sharded)
+    assert_same(tuple(map(np.asarray, results)), run_on_host(pullback(theirs), *operands))
+
+
+STRIDED = halves((32, 57, 55, 64), (31, 31, 1, 64), feature_group_count=64, window_strides=2)
+CALLS = {f"{name}_{family}": (family, *LAYERS[name]) for name in LAYERS for family in ("mma", "direct", "wgmma")} | {
+    f"strided_rows{'_and_columns' * columns}": ("depthwise", STRIDED, (StridesAsDepth(columns),))
+    for columns in (False, True)
+}
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("family, problem, rewriting", CALLS.values(), ids=CALLS)
+def test_the_call_with_any_batch(family, problem, rewriting, which):
+    """The kernel gets the rewritten problem's arrays; the function around it has the problem's."""
+    (batch,) = export.symbolic_shape("b")
+    at_batch = {f"{role}_shape": (batch, *getattr(problem, f"{role}_shape")[1:]) for role in ("lhs", "out")}
+    kind, problem = passes_of(dataclasses.replace(problem, **at_batch))[which]
+    choice = choose("cuda", kind, problem, Constraint(family=family, rewriting=rewriting))
+    if choice.plan is None:
+        assert family in PARTIAL and all(r.reason for r in choice.rejected)
+        return
+    plan = choice.plan
+    types = {role: jax.ShapeDtypeStruct(getattr(problem, f"{role}_shape"), problem.rhs_dtype) for role in ROLES}
+    checks = [export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}")]
+    function = jax.jit(ffi.convolution(plan, problem))
+    exported = export.export(function, platforms=["cuda"], disabled_checks=checks)(*map(types.get, OPERANDS[kind]))
+    assert exported.out_avals[0].shape == types[RESULT[kind]].shape
+    (call,) = (line for line in exported.mlir_module().splitlines() if f"@jaxconv_{kind}" in line)
+    rewritten = rewrite(rewriting, problem).problem
+    for role in (*OPERANDS[kind], RESULT[kind]):
+        shape = getattr(rewritten, f"{role}_shape")
+        assert f"tensor<{'x'.join(str(d) if isinstance(d, int) else '?' for d in shape)}xbf16>" in call
+
+
+def test_without_columns_there_are_none_to_pack():
+    """A convolution without spatial dimensions is a matrix product: of channels that are no whole pieces, too."""
+    conv = functools.partial(lax.conv_general_dilated, window_strides=(), padding=(), dimension_numbers=None)
+    problem = problem_of(conv, (16, 6), (10, 6), "bfloat16")
+    for kind, p in passes_of(problem).values():
+        assert choose("cuda", kind, p).plan.rewriting == ()
+        assert why_not((PackedColumns(1),), p) == "there are no columns"
+
+
+def test_what_is_not_finite_stays_in_its_pack():
+    """Results of other packs are as without it, bit for bit."""
+    problem = layer((1, 7, 6, 8), (3, 3, 1, 8), "float32", feature_group_count=8)
+    (kind, p), rewriting = passes_of(problem)["fprop"], (PackedGroups(4),)
+    x, w = array(p, "lhs"), array(p, "rhs")
+    spoilt = x.copy()
+    spoilt[0, 3, 3, 1] = np.inf
+    actual, expected = (run_on_host(rewritten_by_lax(kind, p, rewriting), a, w) for a in (spoilt, x))
+    assert_same(actual[..., 4:], expected[..., 4:])
+    seen = np.zeros(actual.shape[1:3], bool)
+    seen[2:5, 2:5] = True  # by windows that hold it
+    assert_same(actual[0][~seen], expected[0][~seen])
+    assert not np.all(np.isfinite(actual[..., 0]))

@@ -1,0 +1,93 @@
+"""Programs exported with a symbolic batch, and reloaded, run with any batch."""
+
+import functools
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from jax import export
+
+from cases.reference import assert_same, cotangent, custom_calls, integers, pullback, run_on_host
+from cases.small import CASES, ENTRIES, named
+
+# JAX vouches for the stability of its own custom calls only; ours must be named.
+CHECKS = [export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}") for kind in ("gather", "reduce")]
+
+
+def exported(conv, case, vjp_order=0):
+    """`conv` with a batch of any size, through its serialized form."""
+    (batch,) = export.symbolic_shape("b")
+    x = jax.ShapeDtypeStruct((batch, *case.lhs[1:]), np.float32)
+    w = jax.ShapeDtypeStruct(case.rhs, np.float32)
+    program = export.export(jax.jit(conv), disabled_checks=CHECKS)(x, w)
+    return export.deserialize(program.serialize(vjp_order=vjp_order))
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_forward_and_gradient_with_any_batch(case, entry, implementation):
+    program = exported(getattr(case, entry)(implementation), case, vjp_order=1)
+    gradient = program.vjp()
+    assert custom_calls(program.mlir_module()) == {"gather": 1}
+    assert custom_calls(gradient.mlir_module())["reduce"] == 1
+    assert "stablehlo.convolution" not in program.mlir_module() + gradient.mlir_module()
+    for batch in (1, 2, 5):
+        x, w = integers((batch, *case.lhs[1:])), integers(case.rhs)
+        g = cotangent(case.lax(), x, w)
+        y, dx, dw = run_on_host(pullback(case.lax()), x, w, g)
+        assert_same(program.call(x, w), y)
+        assert_same(gradient.call(x, w, g), (dx, dw))
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_exported_train_step(entry, implementation):
+    """A value and gradients as one exported program."""
+    case = named("strided")
+    step = lambda conv: lambda x, w: jax.value_and_grad(lambda x, w: (conv(x, w) ** 2).sum(), argnums=(0, 1))(x, w)
+    program = exported(step(getattr(case, entry)(implementation)), case)
+    for batch in (1, 4):
+        x, w = integers((batch, *case.lhs[1:])), integers(case.rhs)
+        assert_same(program.call(x, w), run_on_host(step(case.lax()), x, w))
+
+
+def test_vmap_inside_of_a_program(implementation):
+    """The mapped axis has a symbolic size and folds into the batch."""
+    case = named("dense")
+    one_by_one = lambda conv: lambda x, w: jax.vmap(lambda x: conv(x[None], w)[0])(x)
+    program = exported(one_by_one(case.general(implementation)), case)
+    x, w = integers((3, *case.lhs[1:])), integers(case.rhs)
+    assert_same(program.call(x, w), run_on_host(case.lax(), x, w))
+
+
+def test_reload_in_another_process(implementation, tmp_path):
+    case = named("grouped")
+    x, w = case.operands()
+    program = exported(case.front_door(implementation), case)
+    (tmp_path / "program").write_bytes(program.serialize())
+    np.savez(tmp_path / "operands", x=x, w=w)
+    reload = """
+import sys, numpy as np, jaxconv
+from jax import export
+folder = sys.argv[1]
+operands = np.load(folder + "/operands.npz")
+program = export.deserialize(bytearray(open(folder + "/program", "rb").read()))
+np.save(folder + "/y", program.call(operands["x"], operands["w"]))
+"""
+    subprocess.run([sys.executable, "-c", reload, str(tmp_path)], check=True, cwd=tmp_path)
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), run_on_host(case.lax(), x, w))
+
+
+def test_symbolic_spatial_size(implementation):
+    """What no native kernel takes is refused by name, and answered by lax otherwise."""
+    height = export.symbolic_shape("h")[0]
+    x = jax.ShapeDtypeStruct((2, height, 4, 3), np.float32)
+    w = jax.ShapeDtypeStruct((3, 3, 3, 4), np.float32)
+    named_conv, conv = (functools.partial(named("dense").general(i), padding="VALID") for i in (implementation, None))
+    with pytest.raises(NotImplementedError):
+        export.export(jax.jit(named_conv))(x, w)
+    with pytest.warns(UserWarning, match="symbolic"):
+        program = export.export(jax.jit(conv))(x, w)
+    x, w = integers((2, 6, 4, 3)), integers((3, 3, 3, 4))
+    assert_same(program.call(x, w), run_on_host(functools.partial(named("dense").lax(), padding="VALID"), x, w))
