@@ -110,7 +110,7 @@ def find_ffi_headers(env: Mapping[str, str]) -> str:
 def find_index_nvcc() -> Path:
     """The nvcc that INDEX_NVCC put into the build environment."""
     try:
-        nvcc = Path(importlib.metadata.distribution("nvidia-cuda-nvcc").locate_file("nvidia/cu13/bin/nvcc"))
+        nvcc = Path(str(importlib.metadata.distribution("nvidia-cuda-nvcc").locate_file("nvidia/cu13/bin/nvcc")))
     except importlib.metadata.PackageNotFoundError:
         nvcc = None
     if nvcc is None or not nvcc.exists():
