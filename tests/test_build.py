@@ -2,11 +2,14 @@
 
 import importlib.util
 import os
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
-BACKEND = Path(__file__).parents[1] / "build_backend" / "jaxconv_build.py"
+ROOT = Path(__file__).parents[1]
+BACKEND = ROOT / "build_backend" / "jaxconv_build.py"
 HEADERS = ["jaxlib==0.10.0"]
 
 
@@ -152,3 +155,9 @@ def test_definitions(backend, monkeypatch, tmp_path):
     }
     host_only = backend.cmake_definitions(env | {"JAXCONV_CUDA": "OFF"})
     assert host_only == host | {"cmake.define.JAXCONV_CUDA": "OFF"}
+
+
+def test_hooks_have_the_versions_of_the_group_dev():
+    hooks = re.findall(r"\[([\w-]+==[\d.]+)\]", (ROOT / ".pre-commit-config.yaml").read_text())
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert hooks and set(hooks) <= set(groups["dev"])
