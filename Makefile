@@ -2,10 +2,10 @@ PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/installed
 # An editable install: it sees changes of Python files at once, those of what is compiled are made here.
-BUILT_FROM := pyproject.toml CMakeLists.txt $(wildcard build_backend/*.py) \
-              $(shell find src_common src_cpu src_cuda -type f)
+SOURCES := $(shell find src_common src_cpu src_cuda -type f)
+BUILT_FROM := pyproject.toml CMakeLists.txt $(wildcard build_backend/*.py) $(SOURCES)
 
-.PHONY: demo test test-full bench clean
+.PHONY: demo test test-full lint format bench clean
 
 demo: $(INSTALLED)
 	$(VENV)/bin/python examples/digits.py
@@ -17,6 +17,17 @@ test: $(INSTALLED)
 test-full: $(INSTALLED)
 	$(VENV)/bin/python -m pytest -n 2 -m "not gpu"
 
+lint: $(INSTALLED)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/clang-format --dry-run -Werror $(SOURCES)
+	$(VENV)/bin/pyright
+
+format: $(INSTALLED)
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/clang-format -i $(SOURCES)
+
 # make bench BENCH="--suites sd --dtypes bfloat16"
 bench: $(INSTALLED)
 	mkdir -p build && rm -f build/benchmark.json
@@ -24,7 +35,7 @@ bench: $(INSTALLED)
 
 $(INSTALLED): $(BUILT_FROM)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --editable '.[bench,demo,test]'
+	$(VENV)/bin/python -m pip install --editable '.[bench,demo,dev,test]'
 	touch $@
 
 clean:

@@ -2,7 +2,7 @@
 
 The headers of XLA's FFI come from the oldest jaxlib supported, whichever jaxlib will run the package.
 The CUDA module is built where an NVIDIA driver is, or as JAXCONV_CUDA says, with the nvcc of a CUDA toolkit,
-or with that of the package index if there is none.
+or with that of the package index if there is none, and for this machine's GPUs alone.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from scikit_build_core import build as scikit_build
@@ -53,6 +53,29 @@ def driver_present() -> bool:
     except OSError:
         return False
     return True
+
+
+def gpu_capabilities() -> list[tuple[int, ...]]:
+    """The compute capability of each GPU of this machine; none where there is no nvidia-smi."""
+    query = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    try:
+        output = subprocess.run(query, capture_output=True, text=True).stdout
+    except OSError:
+        return []
+    return [version(line) for line in re.findall(r"^\d+\.\d+$", output, re.MULTILINE)]
+
+
+def architectures(capabilities: Iterable[tuple[int, ...]]) -> str:
+    """CUDA architectures in CMake's notation, of the GPUs that can run kernels; empty if none can."""
+    found = {architecture(capability) for capability in capabilities if capability >= (8, 0)}
+    if "80" in found:
+        found.discard("80-real")
+    return ";".join(sorted(found))
+
+
+def architecture(capability: tuple[int, ...]) -> str:
+    """8.x runs code for 8.0; what comes after 9.0 compiles PTX for 8.0."""
+    return "80-real" if capability < (9, 0) else "90a-real" if capability == (9, 0) else "80"
 
 
 def new_enough(nvcc: str) -> bool:
@@ -110,7 +133,7 @@ def find_ffi_headers(env: Mapping[str, str]) -> str:
 def find_index_nvcc() -> Path:
     """The nvcc that INDEX_NVCC put into the build environment."""
     try:
-        nvcc = Path(importlib.metadata.distribution("nvidia-cuda-nvcc").locate_file("nvidia/cu13/bin/nvcc"))
+        nvcc = Path(str(importlib.metadata.distribution("nvidia-cuda-nvcc").locate_file("nvidia/cu13/bin/nvcc")))
     except importlib.metadata.PackageNotFoundError:
         nvcc = None
     if nvcc is None or not nvcc.exists():
@@ -136,6 +159,9 @@ def cmake_definitions(env: Mapping[str, str]) -> dict[str, str]:
             defines["CMAKE_CUDA_COMPILER"] = str(nvcc)
             # This nvcc looks for its libraries in lib64, and the packages put them into lib.
             defines["CMAKE_CUDA_FLAGS"] = f"-L{nvcc.parent.parent / 'lib'}"
+        # CMakeLists.txt reads JAXCONV_CUDA_ARCHS itself, and has a default.
+        if not env.get("JAXCONV_CUDA_ARCHS") and (found := architectures(gpu_capabilities())):
+            defines["JAXCONV_CUDA_ARCHS"] = found
     return {f"cmake.define.{name}": value for name, value in defines.items()}
 
 

@@ -242,7 +242,8 @@ def _convolve(
     arguments = _normalised(lhs, rhs, arguments)
     equation, out = _read(lax_function, lhs, rhs, arguments)
     lhs, rhs = primitives.promote(jnp.asarray(lhs), jnp.asarray(rhs))
-    problem = ConvProblem.from_lax(*(v.aval for v in equation.invars), out, equation.params)
+    lhs_aval, rhs_aval = (v.aval for v in equation.invars)
+    problem = ConvProblem.from_lax(lhs_aval, rhs_aval, out, equation.params)
     if 0 in problem.kernel:  # lax finds it while lowering
         raise ValueError(f"rhs must have a positive size in each spatial dimension, got {problem.kernel}")
     reason = refusal(problem)

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 from jax import lax
+from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.interpreters import partial_eval
 
@@ -55,9 +56,10 @@ def _is_array(leaf: Any) -> bool:
 
 def _platform(arrays: dict[int, Any]) -> str | None:
     """Of committed arrays, else of the default device; None where no kernel of ours is registered."""
-    concrete = (a for a in arrays.values() if isinstance(a, jax.Array) and not isinstance(a, jax.core.Tracer))
+    concrete = (a for a in arrays.values() if isinstance(a, jax.Array) and not isinstance(a, Tracer))
     committed = next((device for a in concrete if a.committed for device in a.devices()), None)
-    device = committed or jax.config.jax_default_device or jax.devices()[0]
+    default = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue] (JAX adds its options)
+    device = committed or default or jax.devices()[0]
     platform = device if isinstance(device, str) else device.platform
     return {"gpu": "cuda", "cuda": "cuda", "cpu": "cpu"}.get(platform)
 
@@ -76,8 +78,8 @@ def _convolutions(jaxpr: Jaxpr) -> Iterator[Any]:
 
 def _line(equation: Any, platform: str | None) -> str:
     if equation.primitive is lax.conv_general_dilated_p:
-        avals = [v.aval for v in (*equation.invars, *equation.outvars)]
-        problem = ConvProblem.from_lax(*avals, equation.params)
+        lhs, rhs, out = (v.aval for v in (*equation.invars, *equation.outvars))
+        problem = ConvProblem.from_lax(lhs, rhs, out, equation.params)
         reason = refusal(problem)
         return f"convolution {problem}: lax" + (f": {reason}" if reason else ", as asked")
     kind, problem = KINDS[equation.primitive], equation.params["problem"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +48,7 @@ def carriers(problem: ConvProblem) -> dict[str, dict[str, Carrier]]:
     }
 
 
-def axis_of(problem: ConvProblem, role: str, factor: str) -> int | None:
+def axis_of(problem: ConvProblem, role: str, factor: str) -> int | Any:
     """The axis of a role's array that carries a factor (g included), or None."""
     for name, carrier in carriers(problem)[role].items():
         if name == factor or (factor == "g" and carrier.grouped):

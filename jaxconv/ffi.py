@@ -11,6 +11,7 @@ from functools import lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import jax
 import jaxlib.version
@@ -32,7 +33,7 @@ FFI_PLATFORMS = {"cpu": "cpu", "cuda": "CUDA"}
 def running_ffi_api() -> tuple[int, int]:
     """(major, minor) of the FFI that the running jaxlib speaks, off the headers it ships."""
     header = Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text()
-    major, minor = (re.search(rf"#define XLA_FFI_API_{part} (\d+)", header)[1] for part in ("MAJOR", "MINOR"))
+    major, minor = (re.findall(rf"#define XLA_FFI_API_{part} (\d+)", header)[0] for part in ("MAJOR", "MINOR"))
     return int(major), int(minor)
 
 
@@ -68,7 +69,7 @@ def _why_missing(name: str) -> str:
     """Why there is no such module: in a folder of sources Python finds these before the package that is installed."""
     here = Path(__file__).parent
     installed = PathFinder.find_spec(name, [os.path.join(entry, here.name) for entry in sys.path])
-    if installed is None:
+    if installed is None or installed.origin is None:
         return f"jaxconv's native module {name} is missing: install the package with `pip install .`"
     return (
         f"the sources in {here.parent} hide the jaxconv installed in {Path(installed.origin).parent}: "
@@ -111,8 +112,8 @@ def device(platform: str) -> Device:
     return devices.planned_for(gpus, wgmma=getattr(_LOADED["cuda"], "has_wgmma", True))
 
 
-def _gpus() -> list[jax.Device]:
-    """Those of all processes; none where JAX runs without them, as while exporting from another machine."""
+def _gpus() -> list[Any]:
+    """The `jax.Device`s of all processes; none where JAX runs without them, as while exporting from another machine."""
     try:
         return jax.devices("cuda")
     except RuntimeError:

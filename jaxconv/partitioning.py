@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 from jax import Array
+from jax.core import ShapedArray
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
@@ -36,7 +37,7 @@ def without_shardings(ctx: mlir.LoweringRuleContext) -> mlir.LoweringRuleContext
     """The context for lowering one device's arrays: types without mesh axes, manual or explicit."""
 
     def plain(avals):
-        return [jax.core.ShapedArray(aval.shape, aval.dtype) for aval in avals]
+        return [ShapedArray(aval.shape, aval.dtype) for aval in avals]
 
     return ctx.replace(avals_in=plain(ctx.avals_in), avals_out=plain(ctx.avals_out))
 
@@ -178,7 +179,7 @@ def _wanted(problem: ConvProblem, role: str, factor: str, spec) -> MeshAxes:
 
 
 def _spec(problem: ConvProblem, role: str, split: dict[str, MeshAxes]) -> PartitionSpec:
-    entries = [None] * len(getattr(problem, f"{role}_shape"))
+    entries: list[MeshAxes | None] = [None] * len(getattr(problem, f"{role}_shape"))
     for factor, (axis, grouped) in carriers(problem)[role].items():
         axes = split["g" if grouped and problem.groups > 1 else factor]
         entries[axis] = axes or None

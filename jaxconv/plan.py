@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import cached_property, lru_cache, partial
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -87,7 +87,7 @@ class ConvPlan:
 
     def attributes(self, problem: ConvProblem) -> dict[str, np.generic | np.ndarray]:
         """What the platform's handler reads besides the problem, which is the rewritten one."""
-        attributes = {"family": np.int32(list(FAMILIES[self.platform]).index(self.family))}
+        attributes: dict[str, Any] = {"family": np.int32(list(FAMILIES[self.platform]).index(self.family))}
         if self.platform == "cuda":
             tiles = [row.tile for row in self._family.TILES]
             attributes["tile"] = np.int32(tiles.index(self.settings.tile))
@@ -240,7 +240,7 @@ def choose(
     """
     question = Question(platform, kind, problem, constraint, device)
     entrants = [entrant for entrant in _entrants(question) if isinstance(entrant, Entrant)]
-    queue = [(entrant.least_cost(device), (at,)) for at, entrant in enumerate(entrants)]
+    queue: list[tuple[float, Any]] = [(entrant.least_cost(device), (at,)) for at, entrant in enumerate(entrants)]
     heapify(queue)
     best = Candidate(math.inf, (len(entrants), 0), None)
     while queue and queue[0][0] <= best.cost * ROUNDED:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial
+from typing import Any
 
 import jax
 from jax import Array, lax
@@ -55,7 +56,7 @@ def _needs_devices(*shardings: NamedSharding) -> bool:
 
     Under shard_map it is split already, and an abstract mesh that does not come from one of devices may have none.
     """
-    meshes = [sharding.mesh for sharding in shardings if not sharding.mesh.empty]
+    meshes: list[Any] = [sharding.mesh for sharding in shardings if not sharding.mesh.empty]
     return not any(mesh.manual_axes or mesh.abstract_device is None for mesh in meshes)
 
 
@@ -125,7 +126,9 @@ TRANSPOSES = {
 # vmap: a mapped axis folds into the factor that exactly the mapped arrays and the result share.
 
 
-def _batch(kind: str, axis_data, operands, mapped_axes, *, problem: ConvProblem, implementation, sharding):
+def _batch(
+    kind: str, axis_data, operands: tuple[Array, Array], mapped_axes, *, problem: ConvProblem, implementation, sharding
+):
     if all(axis is None for axis in mapped_axes):
         return _bind(kind, *operands, problem, implementation, sharding), None
     roles, result = OPERANDS[kind], RESULT[kind]
@@ -140,13 +143,13 @@ def _batch(kind: str, axis_data, operands, mapped_axes, *, problem: ConvProblem,
     factor = _shared_factor(mapped + [result])
     if factor == "g":
         problem = factors.with_group_axis(problem)
-    folded = [
+    a, b = (
         x if axis is None else factors.fold(x, axis, problem, role, factor)
         for x, role, axis in zip(operands, roles, mapped_axes, strict=True)
-    ]
+    )
     big = factors.resize(problem, factor, lambda n: n * size)
     axis = factors.axis_of(problem, result, factor)
-    out = _bind(kind, *folded, big, implementation, _shard_merged(sharding, axis, mesh_axes))
+    out = _bind(kind, a, b, big, implementation, _shard_merged(sharding, axis, mesh_axes))
     return factors.unfold(out, size, problem, result, factor, mesh_axes)
 
 
@@ -215,7 +218,7 @@ def _refuse(reason: str, implementation, kind: str, problem: ConvProblem):
 
 
 def _platform_refusal(platform: str | None, constraint: Constraint) -> str | None:
-    families = FAMILIES.get(platform, {})
+    families = FAMILIES.get(platform, {}) if platform else {}
     if constraint.platform not in (None, platform) or constraint.family not in (None, *families):
         return f"it is being compiled for another platform ({platform or 'neither cpu nor cuda'})"
     if platform is None:

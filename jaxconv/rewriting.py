@@ -41,7 +41,7 @@ class ChannelsLast:
             changes[f"{role}_spec"] = Spec.of([order.index(axis) for axis in spec.axes])
             changes[f"{role}_shape"] = tuple(shape[axis] for axis in order)
             inverse = tuple(map(order.index, range(len(order))))
-            forms[role] = Form(*(partial(jnp.transpose, axes=axes) for axes in (order, inverse)))
+            forms[role] = Form(partial(jnp.transpose, axes=order), partial(jnp.transpose, axes=inverse))
         return Rewritten(dataclasses.replace(problem, **changes), forms)
 
     def __str__(self) -> str:
@@ -264,13 +264,13 @@ def rewrite(rewriting: Rewriting, problem: ConvProblem) -> Rewritten:
     """The problem after all steps, which apply. A data gradient becomes that of the rewritten forward problem."""
     if not rewriting:
         return Rewritten(problem, dict.fromkeys(ROLES, AS_IT_IS))
-    if isinstance(rewriting[-1], SwappedOperands):
-        before, forms, _ = rewrite(rewriting[:-1], problem)
+    *first, last = rewriting
+    if isinstance(last, SwappedOperands):
+        before, forms, _ = rewrite(tuple(first), problem)
         return Rewritten(before.dgrad(), swapped(forms), swapped=True)
     if problem.reverse:
         forward, forms, _ = rewrite(rewriting, problem.dgrad())
         return Rewritten(forward.dgrad(), swapped(forms))
-    *first, last = rewriting
     before, forms, _ = rewrite(tuple(first), problem)
     after, changed, _ = last.rewrite(before)
     return Rewritten(after, forms | {role: forms[role].then(form) for role, form in changed.items()})

@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 CASES = Path(__file__).parent.parent / "cases.json"
 LAYOUTS = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}
@@ -62,5 +63,5 @@ def load(path: Path = CASES) -> list[Case]:
     return [Case(**{key: _tuples(value) for key, value in case.items()}) for case in json.loads(path.read_text())]
 
 
-def _tuples(value):
+def _tuples(value) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value

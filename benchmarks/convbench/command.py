@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import jax
 from tqdm import tqdm
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks", description="jaxconv beside lax, each pass of each layer.")
-    several = dict(nargs="+", metavar="NAME")
+    several: dict[str, Any] = dict(nargs="+", metavar="NAME")
     parser.add_argument("--case-file", type=Path, default=cases.CASES, help="JSON list of layers")
     parser.add_argument("--suites", **several, help=f"default: {HOST_SUITE} on a host, all others on a GPU")
     parser.add_argument("--cases", **several, help="of these suites; default: all")

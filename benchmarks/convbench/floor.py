@@ -66,7 +66,7 @@ def bytes_touched(case: Case, which: str, itemsize: int) -> int:
 
 def floor_us(case: Case, which: str, dtype: str, precision: str, itemsize: int, peaks: Peaks | None) -> float | None:
     """Microseconds, or None where the peaks are not known."""
-    rate = peaks and peaks.rate(dtype, precision)
-    if rate is None:
+    rate = None if peaks is None else peaks.rate(dtype, precision)
+    if peaks is None or rate is None:
         return None
     return 1e6 * max(flops(case) / rate, bytes_touched(case, which, itemsize) / peaks.bandwidth)

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import jax
-import jaxlib
+import jaxlib.version
 
 
 def describe(commit: str | None) -> dict:
@@ -22,7 +22,7 @@ def describe(commit: str | None) -> dict:
         "multiprocessors" if gpu else "cores": device.core_count if gpu else len(os.sched_getaffinity(0)),
         "driver": _found(r"Kernel Module.*?(\d+\.[\d.]+)", Path("/proc/driver/nvidia/version")) if gpu else None,
         "jax": jax.__version__,
-        "jaxlib": jaxlib.__version__,
+        "jaxlib": jaxlib.version.__version__,
         "python": platform.python_version(),
         "jaxconv": version("jaxconv"),
         "commit": commit or _git_commit(),

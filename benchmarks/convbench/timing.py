@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from statistics import median
+from typing import Any
 
 import jax
 
@@ -19,7 +20,7 @@ def kernel_seconds(compiled: jax.stages.Compiled, operands: tuple, calls: int) -
     _, milliseconds = profiler.measure(compiled, aggregate=False, iterations=calls)(*operands)
     if milliseconds is None:
         raise RuntimeError("no kernel ran")
-    kernels_by_call = [milliseconds] if calls == 1 else milliseconds
+    kernels_by_call: list[Any] = [milliseconds] if calls == 1 else milliseconds
     return [sum(ms for _, ms in kernels) * 1e-3 for kernels in kernels_by_call]
 
 

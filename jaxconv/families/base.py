@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxconv.devices import Device
 from jaxconv.offsets import INT32_MAX
@@ -44,10 +44,10 @@ class TileRow(NamedTuple):
 
     threads: of a thread block. resident: thread blocks that a multiprocessor holds.
     efficiency: measured for gather and reduce on products of whole tiles, of the family's rate at the highest clock.
-    only_f32: for sums in float32 alone.
+    only_f32: for sums in float32 alone. tile: of the family's own class; None on the host.
     """
 
-    tile: Tile | None
+    tile: Any
     threads: int = 0
     resident: int = 0
     efficiency: dict[str, float] = {}
@@ -64,11 +64,11 @@ class Settings(NamedTuple):
       of each image, one row after the other.
     """
 
-    tile: Tile | None = None
-    split: int | None = None
-    chunk: int | None = None
-    units: int | None = None
-    area: tuple[int, int] | None = None
+    tile: Any = None
+    split: int | Any = None
+    chunk: int | Any = None
+    units: int | Any = None
+    area: tuple[int, int] | Any = None
 
 
 class Rounds(NamedTuple):
@@ -88,6 +88,31 @@ class Family:
     PACKS_GROUPS = True  # whether packing groups may help those
     STORES_PARTS = False  # whether results of channels that are no whole pieces are stored as fast
     ALIGNED = False  # whether its operands and results begin at multiples of 16 bytes
+
+    TILES: tuple[TileRow, ...]
+
+    def tiles(self, product: Product) -> Sequence[TileRow]:
+        """Those made for the product's types."""
+        raise NotImplementedError
+
+    def settings(self, row: TileRow, product: Product, device: Device, asked: Settings) -> list[Settings]:
+        """Those that a tile may run with: what is not asked for."""
+        raise NotImplementedError
+
+    def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
+        """Why the settings do not take the product."""
+        raise NotImplementedError
+
+    def cost(self, settings: Settings, product: Product, device: Device) -> float:
+        raise NotImplementedError
+
+    def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:
+        """`Plan::shape` of src_cuda/common/plan.h."""
+        return (0,)
+
+    def scratch_bytes(self, settings: Settings, product: Product) -> Dim | None:
+        """Bytes of the scratch buffer; None on a platform whose kernels take none."""
+        return None
 
     def why_never(self, product: Product) -> str | None:
         """Why no tile takes the product."""
@@ -121,14 +146,18 @@ class CudaFamily(Family):
     BANDWIDTH = 0.75  # of the memory's, that is reached
     POINT_BYTES = 32  # of common/points.cuh
 
-    TILES: tuple[TileRow, ...]
-
     def tiles(self, product: Product) -> Sequence[TileRow]:
-        """Those made for the product's types."""
         return self.TILES
 
+    def rate(self, product: Product) -> float:
+        """Multiply-adds of a multiprocessor in a clock."""
+        raise NotImplementedError
+
+    def shared_bytes(self, row: TileRow, product: Product) -> int:
+        """Of a thread block."""
+        raise NotImplementedError
+
     def settings(self, row: TileRow, product: Product, device: Device, asked: Settings) -> list[Settings]:
-        """Those that a tile may run with: what is not asked for."""
         splits = self.splits(row, product, device) if asked.split is None else [asked.split]
         chunk = self.chunk(row.tile, product) if asked.chunk is None else asked.chunk
         return [Settings(row.tile, split, chunk, asked.units, asked.area) for split in splits]
@@ -215,10 +244,6 @@ class CudaFamily(Family):
             slices = settings.split * product.planned_sums_bytes
             seconds += 2 * slices / device.bandwidth + settings.split * self.SLICE_SECONDS + LAUNCH_SECONDS
         return seconds
-
-    def shape(self, settings: Settings, product: Product) -> tuple[int, ...]:
-        """`Plan::shape` of src_cuda/common/plan.h."""
-        return (0,)
 
     def scratch_bytes(self, settings: Settings, product: Product) -> Dim:
         return settings.split * product.sums_bytes if settings.split > 1 else 0

@@ -66,7 +66,7 @@ class Depthwise(CudaFamily):
     ALIGNED = True
 
     TILES = tuple(
-        TileRow(DepthwiseTile(*tile))
+        TileRow(DepthwiseTile(*tile))  # pyright: ignore[reportArgumentType] (fields are of several types)
         for tile in (
             (1, 1, 1, 1, 8), (1, 1, 1, 3, 8), (1, 1, 1, 3, 4), (1, 1, 3, 1, 8), (1, 1, 3, 1, 4),
             (1, 1, 5, 1, 4), (1, 1, 7, 1, 4), (1, 1, 8, 3, 2, 0, 1, True), (1, 1, 5, 3, 2, 0, 1, True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -200,17 +200,17 @@ class Window(NamedTuple):
     """
 
     first: tuple[int, int, int]
-    steps: tuple[int, int, int]
-    periods: tuple[int, int, int]
+    steps: tuple[int, ...]
+    periods: tuple[int, ...]
     depths: int
     rows: int
     cols: int
     pixels: int
-    apart: tuple[int, int]
+    apart: tuple[int, ...]
 
 
 @lru_cache(maxsize=4096)
-def window(problem: ConvProblem) -> Window | None:
+def window(problem: ConvProblem) -> Window | Any:
     """None if no position sees a tap."""
     tables = offset_tables(problem)
     steps, periods = in_three(problem.steps), in_three(problem.periods)
@@ -265,6 +265,12 @@ class Stream:
       by rows.
     """
 
+    images: int
+    rows: int
+    strips: int
+    tiles: int
+    height: int
+
     def __init__(self, tile: DepthwiseTile, product: Product) -> None:
         self.tile, self.product, self.window = tile, product, window(product.problem)
         self.channel_bytes = channel_bytes_of(tile, product)
@@ -283,7 +289,7 @@ class Stream:
         self._most_copies = tile.most_copies
         self._batch, self._fixed = self._batch_bytes(), self._fixed_bytes()
 
-    def at(self, area: tuple[int, int]) -> Stream | None:
+    def at(self, area: tuple[int, int]) -> Stream | Any:
         """With an area; None if the tile does not have its strips, or its threads do not copy them."""
         strips = area[1] // STRIP
         is_joined = self.joins_images and 2 * strips > self.most_strips
@@ -417,7 +423,7 @@ class Stream:
 
 
 @lru_cache(maxsize=4096)
-def stream_of(tile: DepthwiseTile, product: Product, area: tuple[int, int] | None = None) -> Stream | None:
+def stream_of(tile: DepthwiseTile, product: Product, area: tuple[int, int] | None = None) -> Stream | Any:
     """Of a tile that takes the product's window; without an area what those of all areas have in common."""
     return Stream(tile, product) if area is None else stream_of(tile, product).at(area)
 
@@ -430,7 +436,7 @@ def channel_bytes_of(tile: DepthwiseTile, product: Product) -> int:
     return size
 
 
-def out_size(problem: ConvProblem) -> tuple[int, int]:
+def out_size(problem: ConvProblem) -> tuple[int, ...]:
     return (1, *problem.out_spatial)[-2:]
 
 

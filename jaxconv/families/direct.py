@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,7 @@ FILTER_BYTES_A_SECOND = 5e8  # of a warp
 
 
 @lru_cache(maxsize=4096)
-def shape_of(product: Product, tile: DirectTile, device: Device) -> Shape | str:
+def shape_of(product: Product, tile: DirectTile, device: Device) -> Shape | Any:
     """Without an area, or why there is none with any."""
     if (reason := _why_not_channels(product, tile)) is not None:
         return reason
@@ -160,7 +161,7 @@ class Direct(TensorCores):
     BANDWIDTH = 0.8
 
     TILES = tuple(
-        TileRow(DirectTile(*tile))
+        TileRow(DirectTile(*tile))  # pyright: ignore[reportArgumentType] (fields are of several types)
         for tile in (
             (8, 2, 64, 8, 4, 80), (8, 2, 64, 8, 4, 208), (16, 1, 64, 8, 4, 144), (32, 1, 64, 4, 4, 80),
             (48, 1, 32, 4, 8, 64), (64, 1, 32, 8, 8, 64), (8, 1, 64, 8, 4, 144),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -181,7 +181,7 @@ class Shape:
     def __init__(self, product: Product, tile: DirectTile, area: tuple[int, int] | None) -> None:
         self.product, self.tile, self.is_gather = product, tile, product.kind == "gather"
         self.window = window(product.problem)
-        self.walking = tile.walk if self.is_gather else None
+        self.walking: Walk | Any = tile.walk if self.is_gather else None
         self.taps_across = tile.taps_across and self.is_gather
         self.run = product.problem.kernel[-1] if tile.run else 0
         self._set_channels(product.problem.in_channels, product.problem.out_channels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -104,12 +104,12 @@ class Im2col(NamedTuple):
     corner: tuple[int, ...]
     rank: int
     tap_stride: int
-    reach: tuple[int, int]
+    reach: tuple[int, ...]
     empty_classes: int
 
 
 @lru_cache(maxsize=4096)
-def im2col(problem: ConvProblem) -> Im2col | str:
+def im2col(problem: ConvProblem) -> Im2col | Any:
     """Or why TMA cannot."""
     tables = offset_tables(problem)
     live = tables.classes[(tables.classes[:, 5:] > 0).all(axis=1)]

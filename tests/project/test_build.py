@@ -1,11 +1,15 @@
 """The build backend's decisions: what is built, and what the package index must provide."""
 
 import importlib.util
+import os
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
-BACKEND = Path(__file__).parents[2] / "build_backend" / "jaxconv_build.py"
+ROOT = Path(__file__).parents[2]
+BACKEND = ROOT / "build_backend" / "jaxconv_build.py"
 HEADERS = ["jaxlib==0.10.0"]
 
 
@@ -24,6 +28,14 @@ def write_nvcc(folder: Path, release: str) -> str:
     nvcc.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.0'\n")
     nvcc.chmod(0o755)
     return str(nvcc)
+
+
+def put_nvidia_smi_on_path(monkeypatch, folder: Path, says: str) -> None:
+    """A program that answers as nvidia-smi does."""
+    smi = folder / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\ncat <<'END'\n{says}\nEND\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +108,44 @@ def test_cuda_without_nvcc_is_an_error(backend, monkeypatch, tmp_path):
         backend.cmake_definitions(env)
 
 
-def test_definitions(backend, tmp_path):
+@pytest.mark.parametrize(
+    "says, archs",
+    [
+        ("9.0", "90a-real"),
+        ("9.0\n9.0", "90a-real"),
+        ("8.0", "80-real"),
+        ("8.6\n8.9", "80-real"),
+        ("8.6\n9.0", "80-real;90a-real"),
+        ("10.0", "80"),
+        ("12.1\n8.9\n9.0", "80;90a-real"),  # the code of "80" is what 8.9 runs
+        ("7.5\n9.0", "90a-real"),
+        ("7.5", ""),
+        ("No devices were found", ""),
+        ("[N/A]", ""),
+    ],
+)
+def test_architectures_of_gpus(backend, monkeypatch, tmp_path, says, archs):
+    put_nvidia_smi_on_path(monkeypatch, tmp_path, says)
+    assert backend.architectures(backend.gpu_capabilities()) == archs
+
+
+def test_without_nvidia_smi_there_are_no_gpus(backend, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert backend.gpu_capabilities() == []
+
+
+def test_named_architectures_come_first(backend, monkeypatch, tmp_path):
+    put_nvidia_smi_on_path(monkeypatch, tmp_path, "9.0")
+    nvcc = write_nvcc(tmp_path, "13.0")
+    env = {"JAXCONV_FFI_INCLUDE_DIR": str(tmp_path), "JAXCONV_CUDA": "ON", "JAXCONV_NVCC": nvcc}
+    archs = "cmake.define.JAXCONV_CUDA_ARCHS"
+    assert backend.cmake_definitions(env)[archs] == "90a-real"
+    assert archs not in backend.cmake_definitions(env | {"JAXCONV_CUDA_ARCHS": "80"})
+    assert archs not in backend.cmake_definitions(env | {"JAXCONV_CUDA": "OFF"})
+
+
+def test_definitions(backend, monkeypatch, tmp_path):
+    monkeypatch.setattr(backend, "gpu_capabilities", list)
     nvcc = write_nvcc(tmp_path, "13.0")
     env = {"JAXCONV_FFI_INCLUDE_DIR": str(tmp_path), "JAXCONV_CUDA": "ON", "JAXCONV_NVCC": nvcc}
     host = {"cmake.define.JAXCONV_FFI_INCLUDE_DIR": str(tmp_path)}
@@ -106,3 +155,9 @@ def test_definitions(backend, tmp_path):
     }
     host_only = backend.cmake_definitions(env | {"JAXCONV_CUDA": "OFF"})
     assert host_only == host | {"cmake.define.JAXCONV_CUDA": "OFF"}
+
+
+def test_hooks_have_the_versions_of_the_group_dev():
+    hooks = re.findall(r"\[([\w-]+==[\d.]+)\]", (ROOT / ".pre-commit-config.yaml").read_text())
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert hooks and set(hooks) <= set(groups["dev"])
