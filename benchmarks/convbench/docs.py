@@ -48,6 +48,15 @@ SUMMARY = {
     "float32 on a CPU": (HOST, "float32", "default", "cpu"),
 }
 
+# What the page of all results begins with.
+HEAD = f"""# Results
+
+{BEGIN}
+
+This page shows every row of [benchmarks/results](../benchmarks/results), one file for each machine. A number with `×`
+says how many times as fast as lax a layer is. Means are geometric. Both sides ran in one process, on the same arrays,
+and our kernels were forced. [performance](performance/README.md) explains the numbers."""
+
 
 def write() -> None:
     """Draws the charts and rewrites the pages."""
@@ -114,13 +123,7 @@ def _means(rows: list[dict], suite: str) -> str:
 
 def page() -> str:
     """The page of all results, in Markdown."""
-    head = (
-        f"# Results\n\n{BEGIN}\n\n"
-        "This page shows every row of [benchmarks/results](../benchmarks/results), one file for each machine. `×` says\n"
-        "how many times as fast as lax a layer is. Means are geometric. Both sides ran in one process on the same arrays.\n"
-        "Our kernels were forced. [performance](performance/README.md) explains the numbers."
-    )
-    return "\n\n".join([head, *(section(stem, results) for stem, results in committed().items())]) + "\n"
+    return "\n\n".join([HEAD, *(section(stem, results) for stem, results in committed().items())]) + "\n"
 
 
 def section(stem: str, results: Results) -> str:
