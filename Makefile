@@ -28,10 +28,10 @@ format: $(INSTALLED)
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/clang-format -i $(SOURCES)
 
+# Merges what it measures into the machine's file in benchmarks/results, and rewrites the pages that show it.
 # make bench BENCH="--suites sd --dtypes bfloat16"
 bench: $(INSTALLED)
-	mkdir -p build && rm -f build/benchmark.json
-	$(VENV)/bin/python -m benchmarks --out build/benchmark.json --charts build $(BENCH)
+	$(VENV)/bin/python -m benchmarks --save $(BENCH)
 
 $(INSTALLED): $(BUILT_FROM)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)

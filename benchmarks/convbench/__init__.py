@@ -1,7 +1,8 @@
 """The benchmark: each pass of a list of layers on jaxconv's kernels and on lax, in one process, on the same arrays.
 
-    python -m benchmarks [--suites sd] [--dtypes bfloat16] [--implementations simt] [--out FILE.json]
-    python -m benchmarks --readme
+    python -m benchmarks [--suites sd] [--dtypes bfloat16] [--implementations simt] [--save | --out FILE.json]
+    python -m benchmarks --merge FILE.json
+    python -m benchmarks --docs
 
 A jaxconv that is installed, but not as an editable package, would be hidden by the sources in the root of the
 repository, which `-m` puts first in `sys.path`: then it is `python -P benchmarks`, with PYTHONPATH if need be.
@@ -11,10 +12,10 @@ repository, which `-m` puts first in `sys.path`: then it is `python -P benchmark
     programs.py   a pass of a layer as a compiled program, and the check that our kernels answer it
     timing.py     the time of a compiled program
     measure.py    the rows: a program of ours and one of lax's, timed
-    machine.py    what the rows were measured on
-    results.py    the file of rows, and geometric means over it
+    machine.py    what the rows were measured on, and with what
+    results.py    the file of rows of a machine, into which new rows are merged; geometric means over rows
     tables.py     rows as text
     charts.py     rows as pictures
-    readme.py     the part of ../../README.md that is made from ../results
+    docs.py       what of ../../README.md and ../../docs is made from ../results
     command.py    the command line
 """

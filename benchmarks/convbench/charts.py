@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -13,18 +12,17 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from convbench.floor import PEAKS
 from convbench.programs import PASSES
-from convbench.results import Results, grouped
+from convbench.results import Results, geomean_speedup, grouped
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; lax is grey.
 OURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 FASTER, SLOWER = OURS[:2]
 LAX = "#8C8C8C"
 WIDTH = 9  # inches
-DOTS_PER_INCH = 110
-# Of a drawing in a README: blues for the passes that gather, orange for the one that reduces.
-BY_PASS: dict[str, str] = dict(zip(PASSES, (OURS[0], "#56B4E9", OURS[4])))
+# Of bars: blues for fprop and dgrad, orange for wgrad.
+BY_PASS = dict(zip(PASSES, (OURS[0], "#56B4E9", OURS[4])))
 # The same file for the same rows: no random names, no date, and text that is left to the reader's fonts.
-STABLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "jaxconv"}
+STABLE = {"svg.fonttype": "none", "svg.hashsalt": "jaxconv"}
 UNDATED = {"Date": None, "Creator": None}
 
 
@@ -32,7 +30,7 @@ def draw(results: Results, folder: Path, stem: str) -> None:
     """Writes the files of `names` into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, figure in _charts(results, stem):
-        figure().savefig(folder / name, dpi=DOTS_PER_INCH)
+        _save(figure, folder / name)
 
 
 def names(results: Results, stem: str) -> list[str]:
@@ -40,10 +38,14 @@ def names(results: Results, stem: str) -> list[str]:
     return [name for name, _ in _charts(results, stem)]
 
 
-def draw_cases(rows: list[dict], title: str, path: Path) -> None:
-    """Writes an SVG file: the speed of one implementation in a few cases, a bar for each pass."""
+def draw_bars(rows: list[dict], field: str, title: str, path: Path) -> None:
+    """Writes an SVG file: the speed of one implementation by case or by suite, a bar for each pass."""
+    _save(partial(_bars, rows, field, title), path)
+
+
+def _save(figure: Callable[[], Figure], path: Path) -> None:
     with rc_context(STABLE):
-        _cases(rows, title).savefig(path, metadata=UNDATED)
+        figure().savefig(path, metadata=UNDATED)
 
 
 def _charts(results: Results, stem: str) -> Iterator[tuple[str, Callable[[], Figure]]]:
@@ -51,10 +53,10 @@ def _charts(results: Results, stem: str) -> Iterator[tuple[str, Callable[[], Fig
     for (dtype, precision), rows in grouped(results.rows, "dtype", "precision").items():
         arithmetic = dtype if precision == "default" else f"{dtype}_{precision}"
         if any(row["floor_us"] for row in rows):
-            yield f"{stem}_roofline_{arithmetic}.png", partial(_roofline, rows, device)
+            yield f"{stem}_roofline_{arithmetic}.svg", partial(_roofline, rows, device)
         for (implementation,), of_one in grouped(rows, "implementation").items():
             title = f"{implementation}, {arithmetic.replace('_', ' ')}, {device}: times as fast as lax"
-            yield f"{stem}_speed_{arithmetic}_{implementation}.png", partial(_speed, of_one, title)
+            yield f"{stem}_speed_{arithmetic}_{implementation}.svg", partial(_speed, of_one, title)
 
 
 def _roofline(rows: list[dict], device: str) -> Figure:
@@ -86,7 +88,7 @@ def _points(panel, rows: list[dict], tflops: list[float | None], **style) -> Non
 
 def _ceiling(panel, row: dict, device: str) -> None:
     peaks = PEAKS[device]
-    rate = peaks.rates[row["dtype"], row["precision"]]
+    rate = peaks.rate(row["dtype"], row["precision"])
     intensity = np.geomspace(0.3, 3e4, 200)
     panel.plot(intensity, np.minimum(rate, intensity * peaks.bandwidth) / 1e12, color="black", linewidth=1)
 
@@ -117,28 +119,28 @@ def _speed(rows: list[dict], title: str) -> Figure:
     return figure
 
 
-def _cases(rows: list[dict], title: str) -> Figure:
-    """Bars to the right where jaxconv is faster: a group for each case, a bar for each pass."""
-    cases, passes = list(grouped(rows, "case")), _passes(rows)
-    speeds = {(row["case"], row["pass"]): row["speedup"] or np.nan for row in rows}
-    height = 1.15 + 0.56 * len(cases)
+def _bars(rows: list[dict], field: str, title: str) -> Figure:
+    """Bars to the right where jaxconv is faster: a group for each value of the field, a bar for each pass."""
+    named, passes = [name for (name,) in grouped(rows, field)], _passes(rows)
+    speeds = {place: geomean_speedup(cell) or np.nan for place, cell in grouped(rows, field, "pass").items()}
+    height = 1.15 + 0.56 * len(named)
     figure = Figure(figsize=(WIDTH, height))
     panel = figure.add_axes((0.25, 0.4 / height, 0.72, 1 - 1.15 / height))
     bar = 0.8 / len(passes)
     for place, which in enumerate(passes):
-        values = np.array([speeds.get((case, which), np.nan) for (case,) in cases])
-        heights = np.arange(len(cases)) + (place - (len(passes) - 1) / 2) * bar
+        values = np.array([speeds.get((name, which), np.nan) for name in named])
+        heights = np.arange(len(named)) + (place - (len(passes) - 1) / 2) * bar
         bars = panel.barh(heights, values - 1, 0.9 * bar, left=1, color=BY_PASS[which], label=which)
         panel.bar_label(bars, [f"{value:.2f}×" for value in values], padding=3, fontsize="small")
     panel.axvline(1, color="black", linewidth=1)
     panel.margins(x=0.1)
-    panel.set(xscale="log", ylim=(len(cases) - 0.5, -0.5))
+    panel.set(xscale="log", ylim=(len(named) - 0.5, -0.5))
     panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     panel.xaxis.set_major_formatter("{x:g}×")
     panel.minorticks_off()
     panel.grid(axis="x", alpha=0.3)
     panel.set_axisbelow(True)
-    panel.set_yticks(range(len(cases)), [case for (case,) in cases])
+    panel.set_yticks(range(len(named)), named)
     panel.tick_params(length=0)
     panel.spines[:].set_visible(False)
     panel.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(passes), frameon=False)

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from convbench import cases, machine, tables
 from convbench.measure import measure, warm_up
 from convbench.programs import PASSES, PRECISIONS
-from convbench.results import Results
+from convbench.results import RESULTS, Results, path_of
 from jaxconv.plan import IMPLEMENTATIONS
 
 HOST_SUITE = "host"
@@ -23,7 +23,11 @@ DTYPES = ("bfloat16", "float16", "float32", "float64")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 1 if one of our kernels failed."""
     options = _parser().parse_args(arguments)
-    return _readme() if options.readme else _run(options)
+    if options.merge:
+        _merge(options.merge)
+    if options.merge or options.docs:
+        return _write_docs()
+    return _run(options)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -40,25 +44,42 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seconds", type=float, default=0.2, help="to spend on the calls of a program (3 to 20 calls)")
     parser.add_argument("--commit", help="to be noted with the results; default: git's")
-    parser.add_argument("--out", type=Path, help="JSON file to write, or to add to")
     parser.add_argument("--charts", type=Path, metavar="DIR", help="draw charts into this folder")
-    parser.add_argument(
-        "--readme", action="store_true", help="measure nothing: rewrite the README's part from benchmarks/results"
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument("--out", type=Path, metavar="FILE", help="merge the rows into this JSON file")
+    kept.add_argument(
+        "--save", action="store_true", help=f"merge the rows into the machine's file in {RESULTS.name}/, and --docs"
+    )
+    kept.add_argument(
+        "--merge", type=Path, metavar="FILE", help="measure nothing: --save the rows of a file that --out wrote"
+    )
+    kept.add_argument(
+        "--docs", action="store_true", help="measure nothing: rewrite the pages and pictures that show the results"
     )
     return parser
 
 
-def _readme() -> int:
-    from convbench import readme  # it needs matplotlib
+def _merge(path: Path) -> None:
+    measured = Results.load(path)
+    target = path_of(measured.machine)
+    results = Results.continued(target, measured.machine)
+    results.merge(measured.rows)
+    results.save(target)
 
-    readme.write()
+
+def _write_docs() -> int:
+    from convbench import docs  # it needs matplotlib
+
+    docs.write()
     return 0
 
 
 def _run(options: argparse.Namespace) -> int:
     jax.config.update("jax_enable_compilation_cache", False)  # what it finds is not a compilation
     selected = _selected(options)
-    results = Results.continued(options.out, machine.describe(options.commit))
+    on, origin = machine.describe(), machine.origin(options.commit)
+    out = path_of(on) if options.save else options.out
+    results = Results.continued(out, on) if out else Results(on)
     implementations = options.implementations or [DEFAULT[jax.default_backend()]]
     warm_up(implementations)
     measured = []
@@ -67,17 +88,20 @@ def _run(options: argparse.Namespace) -> int:
             bar.set_description(case.name)
             rows = []
             for dtype, which in product(options.dtypes, options.passes):
-                rows += measure(case, which, dtype, options.precision, implementations, options.seconds)
+                timed = measure(case, which, dtype, options.precision, implementations, options.seconds)
+                rows += [row | origin for row in timed]
                 bar.update()
             measured += rows
-            results.add(rows)
-            if options.out:
-                results.save(options.out)
+            results.merge(rows)
+            if out:
+                results.save(out)
     print(tables.terminal(measured))
     if options.charts:
         from convbench import charts  # measuring needs no matplotlib
 
-        charts.draw(results, options.charts, options.out.stem if options.out else "benchmark")
+        charts.draw(results, options.charts, out.stem if out else "benchmark")
+    if options.save:
+        _write_docs()
     return int(any(row["error"] for row in measured))
 
 

@@ -1,32 +1,37 @@
-"""What the rows of a file were measured on."""
+"""What rows were measured on, and with what."""
 
 import datetime
 import os
 import platform
 import re
 import subprocess
-from importlib.metadata import version
 from pathlib import Path
 
 import jax
 import jaxlib.version
 
 
-def describe(commit: str | None) -> dict:
-    """Device, versions, commit (git's, unless given) and date; what cannot be found is None."""
+def describe() -> dict:
+    """The device; what cannot be found is None."""
     device = jax.devices()[0]
     gpu = device.platform == "gpu"
     return {
         "platform": device.platform,
         "device": device.device_kind if gpu else _cpu_name(),
         "multiprocessors" if gpu else "cores": device.core_count if gpu else len(os.sched_getaffinity(0)),
+    }
+
+
+def origin(commit: str | None) -> dict:
+    """What each row says of its run: commit (git's, unless given), date and versions; what cannot be found is None."""
+    gpu = jax.default_backend() == "gpu"
+    return {
+        "commit": commit or _git_commit(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "driver": _found(r"Kernel Module.*?(\d+\.[\d.]+)", Path("/proc/driver/nvidia/version")) if gpu else None,
         "jax": jax.__version__,
         "jaxlib": jaxlib.version.__version__,
         "python": platform.python_version(),
-        "jaxconv": version("jaxconv"),
-        "commit": commit or _git_commit(),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
 
 

@@ -1,4 +1,4 @@
-"""A file of rows: {"machine": what they were measured on, "rows": [...]}, one row a line.
+"""A file of rows for each machine: {"machine": what it is, "rows": [...]}, one row a line.
 
 A row has the fields
 
@@ -12,17 +12,25 @@ A row has the fields
     lower_s, compile_s               tracing and lowering, and XLA's compilation: wall time, seconds
     lax_lower_s, lax_compile_s       the same of lax
     error, lax_error                 why there is no time
+    commit, date                     of jaxconv, and of the measurement
+    driver, jax, jaxlib, python      versions
 
-and what is not there is None. Case, pass, dtype, precision and implementation are its key.
+and what is not there is None. Case, pass, dtype, precision and implementation are its key: a file has one row of each,
+the newest.
 """
 
 import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from convbench import cases
+from convbench.programs import PASSES
+
+RESULTS = Path(__file__).parent.parent / "results"
 KEY = ("case", "pass", "dtype", "precision", "implementation")
 
 
@@ -30,33 +38,41 @@ def key(row: dict) -> tuple[str, ...]:
     return tuple(row[name] for name in KEY)
 
 
+def path_of(machine: dict) -> Path:
+    """The committed file of a machine: nvidia_h200.json, amd_epyc_2cores.json."""
+    cores = f" {machine['cores']}cores" if "cores" in machine else ""
+    return RESULTS / (re.sub(r"\W+", "_", (machine["device"] + cores).lower()).strip("_") + ".json")
+
+
 @dataclass
 class Results:
     machine: dict
-    rows: list[dict]
+    rows: list[dict] = field(default_factory=list)
 
     @classmethod
     def load(cls, path: Path) -> "Results":
         return cls(**json.loads(path.read_text()))
 
     @classmethod
-    def continued(cls, path: Path | None, machine: dict) -> "Results":
-        """The results of a file, if there is one, to be added to; its machine must be this one, on any day.
+    def continued(cls, path: Path, machine: dict) -> "Results":
+        """The results of a file, if there is one, to be added to.
 
         Raises:
-          ValueError: the file is from another machine, version or commit.
+          ValueError: the file is of another machine.
         """
-        if path is None or not path.exists():
-            return cls(machine, [])
-        earlier = cls.load(path)
-        differing = [name for name in machine | earlier.machine if machine.get(name) != earlier.machine.get(name)]
-        if set(differing) - {"date"}:
-            raise ValueError(f"{path} is not from this machine, versions and commit: {', '.join(differing)} differ")
-        return cls(machine, earlier.rows)
+        results = cls.load(path) if path.exists() else cls(machine)
+        differing = [name for name in machine | results.machine if machine.get(name) != results.machine.get(name)]
+        if differing:
+            raise ValueError(f"{path} is of another machine: {', '.join(differing)} differ")
+        return results
 
-    def add(self, rows: Iterable[dict]) -> None:
-        """Rows in place of those of the same key, and new ones behind."""
-        self.rows = list(({key(row): row for row in self.rows} | {key(row): row for row in rows}).values())
+    def merge(self, rows: Iterable[dict]) -> None:
+        """Adds rows, of which each takes the place of one with its key, unless that is of a later day."""
+        newest = {key(row): row for row in self.rows}
+        for row in rows:
+            if row["date"] >= newest.get(key(row), row)["date"]:
+                newest[key(row)] = row
+        self.rows = _ordered(newest.values())
 
     def save(self, path: Path) -> None:
         """Writes the file whole or not at all."""
@@ -64,6 +80,17 @@ class Results:
         partial = path.with_suffix(".partial")
         partial.write_text(f'{{\n "machine": {json.dumps(self.machine)},\n "rows": [\n{rows}\n ]\n}}\n')
         partial.replace(path)
+
+
+def _ordered(rows: Iterable[dict]) -> list[dict]:
+    """By arithmetic and implementation, then in the order of the list of cases, then by pass."""
+    places = {case.name: place for place, case in enumerate(cases.load())}
+
+    def place(row: dict) -> tuple:
+        arithmetic = row["dtype"], row["precision"], row["implementation"]
+        return *arithmetic, places.get(row["case"], len(places)), PASSES.index(row["pass"])
+
+    return sorted(rows, key=place)
 
 
 def grouped(rows: Iterable[dict], *fields: str) -> dict[tuple[str, ...], list[dict]]:

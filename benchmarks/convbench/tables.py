@@ -39,21 +39,28 @@ def terminal(rows: list[dict]) -> str:
 
 def mean_table(rows: list[dict]) -> str:
     """Markdown: the geometric mean of the speed against lax, by suite and pass."""
-    return _by_pass(rows, "suite", lambda cell: _times(geomean_speedup(cell)))
+    return _markdown("suite", _by_pass(rows, "suite", lambda cell: _times(geomean_speedup(cell))))
 
 
 def case_table(rows: list[dict]) -> str:
-    """Markdown: time and speed against lax, by case and pass."""
-    return _by_pass(rows, "case", lambda cell: _time_and_speed(cell[0]))
+    """Markdown: time and speed against lax, by case and pass, and the commits that were measured."""
+    cells = _by_pass(rows, "case", lambda cell: _time_and_speed(cell[0]))
+    for (case,), of_case in grouped(rows, "case").items():
+        cells[case]["commit"] = ", ".join(dict.fromkeys(row["commit"] for row in of_case))
+    return _markdown("case", cells)
 
 
-def _by_pass(rows: list[dict], field: str, text: Callable[[list[dict]], str]) -> str:
-    passes = [which for which in PASSES if any(row["pass"] == which for row in rows)]
-    lines = []
-    for (name,), of_name in grouped(rows, field).items():
-        cells = grouped(of_name, "pass")
-        lines.append((name, *(text(cells[which,]) if (which,) in cells else "" for which in passes)))
-    return tabulate(lines, (field, *passes), tablefmt="github", disable_numparse=True)
+def _by_pass(rows: list[dict], field: str, text: Callable[[list[dict]], str]) -> dict[str, dict[str, str]]:
+    """The cells of a table: a line for each value of the field, a column for each pass."""
+    cells = {name: {which: "" for which in PASSES} for (name,) in grouped(rows, field)}
+    for (name, which), cell in grouped(rows, field, "pass").items():
+        cells[name][which] = text(cell)
+    return cells
+
+
+def _markdown(field: str, cells: dict[str, dict[str, str]]) -> str:
+    lines = [{field: name} | of_name for name, of_name in cells.items()]
+    return tabulate(lines, "keys", tablefmt="github", disable_numparse=True)
 
 
 def _time_and_speed(row: dict) -> str:

@@ -1,4 +1,4 @@
-"""The benchmark: what it counts, what it calls an error, what it keeps, and that the README shows its results."""
+"""The benchmark: what it counts, what it calls an error, what it keeps, and that the pages show its results."""
 
 import itertools
 import json
@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 from jax import lax
 
-from convbench import charts, readme, timing
+from convbench import charts, docs, timing
 from convbench.cases import Case, load
 from convbench.command import main
 from convbench.floor import PEAKS, Peaks, bytes_touched, floor_us, flops
 from convbench.measure import measure
 from convbench.programs import PASSES, answered_by_us
-from convbench.results import Results, geomean_speedup, key
+from convbench.results import Results, geomean_speedup, key, path_of
 
 TINY = Case("tiny", "small", (2, 9, 8, 4), (3, 2, 2, 6), (2, 1), ((2, 0), (-1, 3)), (1, 3), (2, 1), 2)
 ROW = {"case": "a", "suite": "s", "pass": "fprop", "dtype": "float32", "precision": "default", "implementation": "cpu",
        "plan": None, "us": 2.0, "tflops": 1.0, "flops_per_byte": 10.0, "lax_us": 4.0, "speedup": 2.0, "floor_us": 1.0,
        "over_floor": 2.0, "lower_s": 0.1, "compile_s": 0.1, "lax_lower_s": 0.1, "lax_compile_s": 0.1, "error": None,
-       "lax_error": None}  # fmt: skip
-MACHINE = {"platform": "gpu", "device": "NVIDIA H200", "commit": "abc", "date": "2000-01-01", "jax": "1"}
+       "lax_error": None, "commit": "abc", "date": "2000-01-02", "jax": "1"}  # fmt: skip
+MACHINE = {"platform": "gpu", "device": "NVIDIA H200", "multiprocessors": 132}
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_run_measures_every_pass(case_file, implementation, tmp_path, capsys):
     command = ["--case-file", str(case_file), "--suites", "small", "--seconds", "0", "--commit", "abc"]
     assert main([*command, "--out", str(out), "--charts", str(tmp_path / "charts")]) == 0
     results = Results.load(out)
-    assert results.machine["commit"] == "abc"
+    assert {row["commit"] for row in results.rows} == {"abc"}
     assert [row["pass"] for row in results.rows] == list(PASSES)
     for row in results.rows:
         assert row["implementation"] == implementation
@@ -178,25 +178,54 @@ def test_budget_bounds_the_calls(budget_s, calls):
     assert asked == [1, calls]
 
 
-def test_rows_replace_those_of_their_key(tmp_path):
+def test_the_newest_row_of_a_key_stays(tmp_path):
     path = tmp_path / "out.json"
     results = Results.continued(path, MACHINE)
-    results.add([ROW, ROW | {"case": "b"}])
+    results.merge([ROW, ROW | {"case": "b"}])
     results.save(path)
-    again = Results.continued(path, MACHINE | {"date": "2000-01-02"})
-    again.add([ROW | {"us": 1.0}, ROW | {"pass": "wgrad"}])
+    again = Results.continued(path, MACHINE)
+    again.merge([ROW | {"us": 1.0}, ROW | {"pass": "wgrad"}, ROW | {"case": "b", "us": 1.0, "date": "2000-01-01"}])
     again.save(path)
     assert Results.load(path) == again
     assert [(*key(row)[:2], row["us"]) for row in again.rows] == [
         ("a", "fprop", 1.0), ("b", "fprop", 2.0), ("a", "wgrad", 2.0)]  # fmt: skip
 
 
-@pytest.mark.parametrize("change", [{"device": "NVIDIA H100"}, {"commit": "def"}, {"cores": 2}])
-def test_rows_of_another_machine_are_not_added_to(tmp_path, change):
+def test_rows_are_in_the_order_of_the_cases():
+    cases = load()
+    rows = [ROW | {"case": case.name, "pass": which} for case in cases for which in PASSES]
+    results = Results(MACHINE)
+    results.merge(reversed(rows))
+    assert results.rows == rows
+
+
+@pytest.mark.parametrize("change", [{"device": "NVIDIA H100"}, {"multiprocessors": 114}, {"cores": 2}])
+def test_rows_of_another_machine_are_not_merged(tmp_path, change):
     path = tmp_path / "out.json"
     Results(MACHINE, [ROW]).save(path)
     with pytest.raises(ValueError, match=next(iter(change))):
         Results.continued(path, MACHINE | change)
+
+
+def test_merge_adds_a_file_to_that_of_its_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr("convbench.results.RESULTS", tmp_path)
+    monkeypatch.setattr(docs, "write", lambda: None)
+    Results(MACHINE, [ROW, ROW | {"case": "b"}]).save(path_of(MACHINE))
+    measured = tmp_path / "elsewhere" / "new.json"
+    measured.parent.mkdir()
+    Results(MACHINE, [ROW | {"us": 1.0, "commit": "def"}]).save(measured)
+    assert main(["--merge", str(measured)]) == 0
+    merged = Results.load(tmp_path / "nvidia_h200.json").rows
+    assert [(row["case"], row["us"], row["commit"]) for row in merged] == [("a", 1.0, "def"), ("b", 2.0, "abc")]
+
+
+def test_committed_files_are_those_of_their_machines():
+    """One a machine, no key twice, and each row says where it comes from."""
+    for path in docs.RESULTS.glob("*.json"):
+        results = Results.load(path)
+        assert path == path_of(results.machine)
+        assert len({key(row) for row in results.rows}) == len(results.rows)
+        assert all(row["commit"] and row["date"] and row["jax"] for row in results.rows)
 
 
 def test_geometric_mean_is_over_the_rows_with_both_times():
@@ -204,21 +233,30 @@ def test_geometric_mean_is_over_the_rows_with_both_times():
     assert geomean_speedup([ROW | {"speedup": None}]) is None
 
 
-def test_readme_section_of_a_gpu(tmp_path, monkeypatch):
-    monkeypatch.setattr(readme, "ROOT", tmp_path)
+def test_page_of_a_gpu(tmp_path):
     rows = [ROW, ROW | {"case": "b", "speedup": 8.0}, ROW | {"suite": "t", "case": "c", "us": None, "speedup": None},
-            ROW | {"pass": "wgrad", "us": 1500.0, "speedup": None, "lax_us": None}]  # fmt: skip
-    path = tmp_path / "h200.json"
+            ROW | {"pass": "wgrad", "us": 1500.0, "speedup": None, "lax_us": None, "commit": "def"}]  # fmt: skip
     results = Results(MACHINE, rows)
-    results.save(path)
-    for few, means in ((0, {"|s|4.00×||"}), (len(rows), set())):  # of few rows there are no means
-        monkeypatch.setattr(readme, "FEW", few)
-        cells = {line.replace(" ", "") for line in readme.section(path).splitlines()}
-        assert {"|a|2.0µs,2.00×|1.50ms,laxrefuses|", "|c|error||"} | means <= cells
-        assert ("|s|4.00×||" in cells) == bool(means)
-    charts.draw(results, tmp_path, path.stem)
-    assert all((tmp_path / name).exists() and name in readme.section(path) for name in charts.names(results, "h200"))
-    assert charts.names(results, "h200") == ["h200_roofline_float32.png", "h200_speed_float32_cpu.png"]
+    section = docs.section("h200", results)
+    cells = {line.replace(" ", "") for line in section.splitlines()}
+    assert {"|s|4.00×|||", "|a|2.0µs,2.00×||1.50ms,laxrefuses|abc,def|", "|c|error|||abc|"} <= cells
+    charts.draw(results, tmp_path, "h200")
+    names = charts.names(results, "h200")
+    assert names == ["h200_roofline_float32.svg", "h200_speed_float32_cpu.svg"]
+    assert all((tmp_path / name).exists() and f"]({docs.CHARTS.name}/{name})" in section for name in names)
+
+
+def test_summary_is_of_suites():
+    rows = [ROW | {"suite": "vgg", "dtype": "bfloat16", "implementation": "cuda"},
+            ROW | {"suite": "vgg", "dtype": "bfloat16", "implementation": "cuda", "pass": "wgrad", "speedup": 0.5},
+            ROW | {"suite": "sd", "dtype": "bfloat16", "implementation": "simt"}]  # fmt: skip
+    lines = [line.replace(" ", "") for line in docs.summary({docs.H200: Results(MACHINE, rows)}).splitlines()]
+    assert len(lines) == 3
+    assert lines[-1] == "|`vgg`|largedense3x3layers|2.00,–,**0.50**|||||"
+
+
+def test_every_suite_is_described():
+    assert set(docs.SUITES) == {case.suite for case in load()}
 
 
 def texts(path):
@@ -226,28 +264,31 @@ def texts(path):
     return re.findall(r"<text[^>]*>(.*?)</text>", path.read_text())
 
 
-def test_chart_of_cases_says_title_cases_passes_and_speeds(tmp_path):
-    rows = [ROW, ROW | {"pass": "wgrad", "speedup": 0.5}, ROW | {"case": "b", "speedup": None}]
-    for name in ("one.svg", "again.svg"):
-        charts.draw_cases(rows, "A title", tmp_path / name)
+def test_chart_says_title_names_passes_and_speeds(tmp_path):
+    rows = [ROW, ROW | {"pass": "wgrad", "speedup": 0.5}, ROW | {"case": "b", "speedup": 8.0}]
+    for name, field in (("one.svg", "case"), ("again.svg", "case"), ("suites.svg", "suite")):
+        charts.draw_bars(rows, field, "A title", tmp_path / name)
     said = texts(tmp_path / "one.svg")
     assert {"A title", "a", "b", "fprop", "wgrad", "1×"} <= set(said)
-    assert [text for text in said if re.fullmatch(r"\d+\.\d\d×", text)] == ["2.00×", "0.50×"]
+    assert [text for text in said if re.fullmatch(r"\d+\.\d\d×", text)] == ["2.00×", "8.00×", "0.50×"]
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "again.svg").read_bytes()
+    assert {"s", "4.00×", "0.50×"} <= set(texts(tmp_path / "suites.svg"))
 
 
-def test_readme_shows_depthwise_layers_of_the_committed_results(tmp_path):
-    assert f"]({readme.DEPTHWISE.relative_to(readme.ROOT).as_posix()})" in readme.README.read_text()
-    readme.draw_depthwise(tmp_path / "depthwise.svg")
-    drawn = texts(tmp_path / "depthwise.svg")
-    assert texts(readme.DEPTHWISE) == drawn, "`python -m benchmarks --readme` draws it"
-    assert {case.name for case in load() if case.suite == "depthwise"} <= set(drawn)
+@pytest.mark.parametrize(("draw", "path", "page"), [
+    (docs.draw_speed, docs.SPEED, docs.README),
+    (docs.draw_depthwise, docs.DEPTHWISE, docs.DEPTHWISE.with_suffix(".md")),
+])  # fmt: skip
+def test_pictures_show_the_committed_results(tmp_path, draw, path, page):
+    assert f"]({path.relative_to(page.parent).as_posix()})" in page.read_text()
+    draw(tmp_path / "drawn.svg")
+    assert texts(path) == texts(tmp_path / "drawn.svg"), "`python -m benchmarks --docs` draws it"
 
 
-def test_readme_shows_the_committed_results():
-    text = readme.README.read_text()
-    assert readme.BEGIN in text and readme.END in text
-    assert readme.rewritten(text) == text, "`python -m benchmarks --readme` rewrites it"
-    for path in readme.RESULTS.glob("*.json"):
-        missing = [name for name in charts.names(Results.load(path), path.stem) if not path.with_name(name).exists()]
-        assert not missing
+def test_pages_show_the_committed_results():
+    text = docs.README.read_text()
+    assert docs.BEGIN in text and docs.END in text
+    assert docs.rewritten(text) == text, "`python -m benchmarks --docs` rewrites it"
+    assert docs.PAGE.read_text() == docs.page(), "`python -m benchmarks --docs` rewrites it"
+    for stem, results in docs.committed().items():
+        assert all((docs.CHARTS / name).exists() for name in charts.names(results, stem))

@@ -1,0 +1,151 @@
+"""The pages and pictures that are made from the committed results.
+
+README.md and docs/performance/depthwise.md: a part between two marks, and a picture; docs/results.md: all of it.
+"""
+
+import re
+from pathlib import Path
+
+from tabulate import tabulate
+
+from convbench import charts
+from convbench.programs import PASSES
+from convbench.results import RESULTS, Results, geomean_speedup, grouped
+from convbench.tables import case_table, mean_table
+
+ROOT = Path(__file__).parent.parent.parent
+README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "results.md"
+CHARTS = ROOT / "docs" / "results"
+SPEED = ROOT / "docs" / "speed.svg"
+DEPTHWISE = ROOT / "docs" / "performance" / "depthwise.svg"
+BEGIN, END = "<!-- by `python -m benchmarks --docs` -->", "<!-- until here -->"
+
+# What a suite is, for whoever has not seen its layers.
+SUITES = {
+    "seed": "one 3x3 layer, 14x14, 256 to 512 channels",
+    "resnet50": "the layers of ResNet-50, 128 images",
+    "vgg": "large dense 3x3 layers",
+    "sd": "the layers of Stable Diffusion",
+    "depthwise": "ConvNeXt, MobileNet, EfficientNet, RepLKNet (31x31), Mamba, Conformer",
+    "grouped": "ResNeXt, RegNet, a dilated one",
+    "dilated": "dense, dilated by 6 and 18, 2048 channels",
+    "latency": "ResNet-50, one image",
+    "odd": "sizes that are not multiples of anything; 1x7",
+    "transposed": "transposed, 2-D and 3-D",
+    "conv3d": "3-D networks",
+    "conv1d": "speech networks",
+    "patchify": "a 16x16 patch embedding",
+    "host": "small layers of all kinds",
+}
+# The columns of the README's table: the file of a machine, dtype, precision and implementation.
+H200, HOST = "nvidia_h200", "amd_epyc_2cores"
+SUMMARY = {
+    "bfloat16": (H200, "bfloat16", "default", "cuda"),
+    "float16": (H200, "float16", "default", "cuda"),
+    "float32 as tf32": (H200, "float32", "default", "cuda"),
+    "float32 `HIGHEST`, `simt`": (H200, "float32", "highest", "simt"),
+    "float32 on a CPU": (HOST, "float32", "default", "cpu"),
+}
+
+# What the page of all results begins with.
+HEAD = f"""# Results
+
+{BEGIN}
+
+This page shows every row of [benchmarks/results](../benchmarks/results), one file for each machine. A number with `×`
+says how many times as fast as lax a layer is. Means are geometric. Both sides ran in one process, on the same arrays,
+and our kernels were forced. [performance](performance/README.md) explains the numbers."""
+
+
+def write() -> None:
+    """Draws the charts and rewrites the pages."""
+    CHARTS.mkdir(exist_ok=True)
+    for stem, results in committed().items():
+        charts.draw(results, CHARTS, stem)
+    draw_speed(SPEED)
+    draw_depthwise(DEPTHWISE)
+    README.write_text(rewritten(README.read_text()))
+    PAGE.write_text(page())
+
+
+def committed() -> dict[str, Results]:
+    """By the stem of the file's name."""
+    return {path.stem: Results.load(path) for path in sorted(RESULTS.glob("*.json"))}
+
+
+def draw_speed(path: Path) -> None:
+    """The README's picture: each suite in bfloat16."""
+    title = "bfloat16 on an NVIDIA H200: times as fast as lax, by suite"
+    charts.draw_bars(_drawn(), "suite", title, path)
+
+
+def draw_depthwise(path: Path) -> None:
+    """Each depthwise layer in bfloat16."""
+    rows = [row for row in _drawn() if row["suite"] == "depthwise"]
+    charts.draw_bars(rows, "case", "Depthwise layers, bfloat16, NVIDIA H200: times as fast as lax", path)
+
+
+def _drawn() -> list[dict]:
+    return _group(committed(), SUMMARY["bfloat16"])
+
+
+def _group(machines: dict[str, Results], group: tuple[str, ...]) -> list[dict]:
+    machine, *arithmetic = group
+    rows = machines[machine].rows if machine in machines else []
+    return grouped(rows, "dtype", "precision", "implementation").get(tuple(arithmetic), [])
+
+
+def rewritten(readme: str) -> str:
+    """A README's text with the summary between the two marks."""
+    text = summary(committed())
+    return re.sub(f"{BEGIN}.*{END}", lambda _: f"{BEGIN}\n\n{text}\n\n{END}", readme, flags=re.DOTALL)
+
+
+def summary(machines: dict[str, Results]) -> str:
+    """Markdown: a line for each suite, the geometric means of its passes."""
+    columns = {title: _group(machines, group) for title, group in SUMMARY.items()}
+    lines = [
+        (f"`{suite}`", layers, *(_means(rows, suite) for rows in columns.values())) for suite, layers in SUITES.items()
+    ]
+    measured = [line for line in lines if any(line[2:])]
+    return tabulate(measured, ("suite", "layers", *columns), tablefmt="pipe", disable_numparse=True)
+
+
+def _means(rows: list[dict], suite: str) -> str:
+    """The speeds of fprop, dgrad and wgrad against lax; in bold where lax is faster."""
+    of_suite = [row for row in rows if row["suite"] == suite]
+    if not of_suite:
+        return ""
+    means = [geomean_speedup(row for row in of_suite if row["pass"] == which) for which in PASSES]
+    return ", ".join("–" if mean is None else f"{mean:.2f}" if mean >= 0.995 else f"**{mean:.2f}**" for mean in means)
+
+
+def page() -> str:
+    """The page of all results, in Markdown."""
+    return "\n\n".join([HEAD, *(section(stem, results) for stem, results in committed().items())]) + "\n"
+
+
+def section(stem: str, results: Results) -> str:
+    """Markdown: what a file of results holds, and its charts."""
+    groups = grouped(results.rows, "dtype", "precision", "implementation")
+    tables = [_tables(rows, *group) for group, rows in groups.items()]
+    pictures = [_picture(name) for name in charts.names(results, stem)]
+    cores = f", {results.machine['cores']} cores" if "cores" in results.machine else ""
+    title = f"## {results.machine['device']}{cores}"
+    return "\n\n".join((title, f"{len(results.rows)} rows, {_runs(results.rows)}.", *tables, "### Charts", *pictures))
+
+
+def _runs(rows: list[dict]) -> str:
+    runs = sorted(grouped(rows, "date", "commit", "jax"))
+    return "of " + "; ".join(f"commit {commit} ({date}, jax {jax})" for date, commit, jax in runs)
+
+
+def _tables(rows: list[dict], dtype: str, precision: str, implementation: str) -> str:
+    arithmetic = dtype if precision == "default" else f"{dtype}, precision {precision}"
+    each = f"<details><summary>Each layer: time, and speed against lax</summary>\n\n{case_table(rows)}\n\n</details>"
+    return f"### {implementation}, {arithmetic}\n\n{mean_table(rows)}\n\n{each}"
+
+
+def _picture(name: str) -> str:
+    return f"![{Path(name).stem.replace('_', ' ')}]({CHARTS.name}/{name})"
