@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -20,9 +21,9 @@ FASTER, SLOWER = OURS[:2]
 LAX = "#8C8C8C"
 WIDTH = 9  # inches
 # Of bars: blues for fprop and dgrad, orange for wgrad.
-BY_PASS = dict(zip(PASSES, (OURS[0], "#56B4E9", OURS[4])))
+BY_PASS: dict[str, str] = dict(zip(PASSES, (OURS[0], "#56B4E9", OURS[4])))
 # The same file for the same rows: no random names, no date, and text that is left to the reader's fonts.
-STABLE = {"svg.fonttype": "none", "svg.hashsalt": "jaxconv"}
+STABLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "jaxconv"}
 UNDATED = {"Date": None, "Creator": None}
 
 
@@ -88,7 +89,7 @@ def _points(panel, rows: list[dict], tflops: list[float | None], **style) -> Non
 
 def _ceiling(panel, row: dict, device: str) -> None:
     peaks = PEAKS[device]
-    rate = peaks.rate(row["dtype"], row["precision"])
+    rate = peaks.rates[row["dtype"], row["precision"]]
     intensity = np.geomspace(0.3, 3e4, 200)
     panel.plot(intensity, np.minimum(rate, intensity * peaks.bandwidth) / 1e12, color="black", linewidth=1)
 
