@@ -19,7 +19,8 @@ import numpy as np
 from jax import Array, lax
 
 from jaxconv import fallback, primitives
-from jaxconv.plan import IMPLEMENTATIONS, Constraint, refusal
+from jaxconv.planner.choose import refusal
+from jaxconv.planner.plan import IMPLEMENTATIONS, Constraint
 from jaxconv.problem import ConvProblem
 
 LAYOUTS = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}

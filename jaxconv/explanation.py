@@ -12,7 +12,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.interpreters import partial_eval
 
 from jaxconv import primitives
-from jaxconv.plan import Choice, refusal
+from jaxconv.planner.choose import Choice, refusal
 from jaxconv.problem import ConvProblem
 
 KINDS = {primitive: kind for (kind, _), primitive in primitives.PRIMITIVES.items()}

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-import sys
 from collections.abc import Callable
 from functools import lru_cache
-from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,10 +15,11 @@ import jaxlib.version
 import numpy as np
 from jax import Array, lax
 
-from jaxconv import devices
-from jaxconv.devices import Device
+from jaxconv.compiled import why_missing
 from jaxconv.offsets import offset_tables
-from jaxconv.plan import ConvPlan
+from jaxconv.planner import devices
+from jaxconv.planner.devices import Device
+from jaxconv.planner.plan import ConvPlan
 from jaxconv.problem import ConvProblem
 from jaxconv.product import OPERANDS, RESULT
 from jaxconv.rewriting import rewrite
@@ -65,21 +63,9 @@ def _load(platform: str) -> ModuleType | None:
     return module
 
 
-def _why_missing(name: str) -> str:
-    """Why there is no such module: in a folder of sources Python finds these before the package that is installed."""
-    here = Path(__file__).parent
-    installed = PathFinder.find_spec(name, [os.path.join(entry, here.name) for entry in sys.path])
-    if installed is None or installed.origin is None:
-        return f"jaxconv's native module {name} is missing: install the package with `pip install .`"
-    return (
-        f"the sources in {here.parent} hide the jaxconv installed in {Path(installed.origin).parent}: "
-        "run Python in another folder, or install with `pip install --editable .`"
-    )
-
-
 _LOADED = {platform: _load(platform) for platform in MODULES}
 if _LOADED["cpu"] is None:
-    raise ImportError(_why_missing(MODULES["cpu"]))
+    raise ImportError(why_missing(MODULES["cpu"]))
 
 
 @lru_cache(maxsize=len(MODULES))
@@ -125,7 +111,7 @@ def convolution(plan: ConvPlan, problem: ConvProblem) -> Callable[[Array, Array]
 
     It is that of the rewritten problem, between its operands' and its result's changes of form.
     """
-    scratch = plan.scratch_bytes(problem)
+    scratch = plan.workspace_bytes(problem)
     problem, forms, swapped = rewrite(plan.rewriting, problem)
     result = RESULT[plan.kind]
     results = [jax.ShapeDtypeStruct(getattr(problem, f"{result}_shape"), getattr(problem, f"{result}_dtype"))]
@@ -133,7 +119,7 @@ def convolution(plan: ConvPlan, problem: ConvProblem) -> Callable[[Array, Array]
         results.append(jax.ShapeDtypeStruct((scratch,), np.uint8))
     call = jax.ffi.ffi_call(f"jaxconv_{plan.kind}", results)
     tables = offset_tables(problem)
-    attributes = _attributes(problem) | plan.attributes(problem)
+    attributes = _attributes(problem) | plan.attributes()
     into_a, into_b = (forms[role].to for role in OPERANDS[plan.kind])
     back = forms[result].back
     # XLA would hand over slices of larger arrays, wherever they begin.

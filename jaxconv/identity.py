@@ -13,7 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from jaxconv import ffi
-from jaxconv.plan import constraint_of
+from jaxconv.compiled import planning
+from jaxconv.planner.plan import constraint_of
 from jaxconv.problem import ConvProblem
 
 
@@ -28,6 +29,8 @@ def digest(kind: str, platform: str | None, problem: ConvProblem, implementation
 def package() -> str:
     """The package's version and, as work between releases has the last one's, its sources."""
     sources = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
-        sources.update(path.read_bytes())
+    for pattern in ("*.py", "*.json"):
+        for path in sorted(Path(__file__).parent.rglob(pattern)):
+            sources.update(path.read_bytes())
+    sources.update(planning.DIGEST.encode())
     return f"{importlib.metadata.version('jaxconv')} {sources.hexdigest()}"

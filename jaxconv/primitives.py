@@ -20,7 +20,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxconv import factors, fallback, ffi, identity
 from jaxconv._jax_private import lower_with_sharding_in_types, prim_requires_devices_during_lowering
 from jaxconv.partitioning import partitioned, without_shardings
-from jaxconv.plan import FAMILIES, Choice, Constraint, choose, constraint_of, refusal
+from jaxconv.planner.choose import Choice, choose, refusal
+from jaxconv.planner.families import FAMILIES
+from jaxconv.planner.plan import Constraint, constraint_of
 from jaxconv.problem import ConvProblem
 from jaxconv.product import OPERANDS, RESULT
 

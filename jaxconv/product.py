@@ -169,6 +169,11 @@ def _seen(size: int, kernel: int, stride: int, lhs_dilation: int, rhs_dilation: 
     return ceil_div(size * min(kernel, stride // math.gcd(stride, rhs_dilation)), stride)
 
 
+def vector_of(dtype: np.dtype) -> int:
+    """Elements of a 16-byte vector."""
+    return 16 // dtype.itemsize
+
+
 def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 

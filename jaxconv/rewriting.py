@@ -13,12 +13,11 @@ from functools import lru_cache, partial
 import jax.numpy as jnp
 from jax import Array, lax
 
+from jaxconv.compiled import planning
 from jaxconv.factors import fold, unfold
-from jaxconv.families import Mma
-from jaxconv.families.wgmma import MOST_STEP
 from jaxconv.forms import AS_IT_IS, ROLES, Form, Rewritten, joined, placed, reshaped, resized, split, swapped
 from jaxconv.problem import ConvProblem, Member, Shape, Spec
-from jaxconv.product import Product, ceil_div
+from jaxconv.product import Product, ceil_div, vector_of
 from jaxconv.rewriting_of_channels import MultipliersAsDepth, PaddedGroups, StridesAsDepth
 
 PACKED_CHANNELS = (16, 32, 64)  # of a group, after groups are packed: about as many
@@ -114,7 +113,7 @@ class PackedColumns:
         """Input and output channels with those of zeros."""
         if not self.whole:
             return problem.in_channels, problem.out_channels
-        piece = Mma.piece(problem.rhs_dtype)
+        piece = vector_of(problem.rhs_dtype)
         least = piece // math.gcd(self.columns, piece)
         return ceil_div(problem.in_channels, least) * least, ceil_div(problem.out_channels, piece) * piece
 
@@ -311,7 +310,7 @@ def rewritings(product: Product, packs_groups: bool, stores_parts: bool) -> list
     found = [r for r in tried if r and why_not(r, problem) is None]
     if product.kind == "reduce" and FEW * problem.out_channels <= problem.in_channels and math.prod(problem.kernel) > 1:
         found += [r + (SwappedOperands(),) for r in ((), *found)]
-    piece = Mma.piece(problem.rhs_dtype)
+    piece = vector_of(problem.rhs_dtype)
     in_pieces = lambda r: Product(product.kind, rewrite(r, product.problem).problem).has_runs_of(piece)
     return [r for r in found if r == (SwappedOperands(),) or in_pieces(r)]
 
@@ -342,7 +341,7 @@ def _columns(problem: ConvProblem, stores_parts: bool) -> list[PackedColumns]:
     stride = problem.window_strides[-1] if problem.kernel else 1
     if stride == 1:
         return [PackedColumns(1)]
-    if problem.in_channels % Mma.piece(problem.rhs_dtype) == 0:
+    if problem.in_channels % vector_of(problem.rhs_dtype) == 0:
         return [PackedColumns(stride if _are_side_by_side(problem, -1) else 1)]
     are_whole = PackedColumns(stride)._channels(problem) == (problem.in_channels, problem.out_channels)
     alone = [PackedColumns(stride, whole=False)] if stores_parts and not are_whole else []
@@ -351,13 +350,13 @@ def _columns(problem: ConvProblem, stores_parts: bool) -> list[PackedColumns]:
 
 def _rows(problem: ConvProblem) -> list[Rewriting]:
     """Only of windows that are further apart than TMA's."""
-    return [(PatchRowsAsImages(),)] if problem.kernel and problem.window_strides[0] > MOST_STEP else []
+    return [(PatchRowsAsImages(),)] if problem.kernel and problem.window_strides[0] > planning.MOST_TMA_STEP else []
 
 
 def _groups(product: Product) -> list[PackedGroups]:
     """Those that make whole pieces of channels, about as many as fill a tile."""
     problem = _forward(product.problem)
-    ins, outs, piece = problem.in_channels, problem.out_channels, Mma.piece(problem.rhs_dtype)
+    ins, outs, piece = problem.in_channels, problem.out_channels, vector_of(problem.rhs_dtype)
     channels = max(ins, outs, 1)
     most = min(problem.groups, 2 * PACKED_CHANNELS[-1] // channels)
     divisors = [many for many in range(2, most + 1) if problem.groups % many == 0]

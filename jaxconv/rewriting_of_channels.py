@@ -8,10 +8,9 @@ from functools import partial
 import jax.numpy as jnp
 from jax import Array
 
-from jaxconv.families import Mma
 from jaxconv.forms import AS_IT_IS, ROLES, Form, Rewritten, joined, placed, reshaped, resized, split, swapped
 from jaxconv.problem import ConvProblem, Shape, Spec
-from jaxconv.product import ceil_div
+from jaxconv.product import ceil_div, vector_of
 
 DEPTH, ROWS, COLUMNS = range(3)  # of a volume
 
@@ -29,10 +28,10 @@ class PaddedGroups:
     def why_not(self, problem: ConvProblem) -> str | None:
         if reason := _why_not_channels(problem):
             return reason
-        return None if problem.groups % Mma.piece(problem.rhs_dtype) else "there are whole pieces of groups"
+        return None if problem.groups % vector_of(problem.rhs_dtype) else "there are whole pieces of groups"
 
     def rewrite(self, problem: ConvProblem) -> Rewritten:
-        p, piece = problem, Mma.piece(problem.rhs_dtype)
+        p, piece = problem, vector_of(problem.rhs_dtype)
         groups = ceil_div(p.groups, piece) * piece
         axes = {"lhs": p.lhs_spec.second, "rhs": p.rhs_spec.first, "out": p.out_spec.second}
         changes, forms = {"groups": groups, "member": p.member._replace(groups=1)}, {}

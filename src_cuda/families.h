@@ -20,7 +20,7 @@ Plan MmaPlan(int most_cols, int split);
 // Loads a kernel on the current device, and says why it does not load.
 cudaError_t LoadProbe();
 
-// In the order of FAMILIES["cuda"] in families/__init__.py.
+// In the order of FAMILIES["cuda"] in jaxconv/planner/families.py.
 inline constexpr const KernelFamily* kFamilies[] = {&kSimt, &kIm2col, &kMma, &kDirect, &kDepthwise, &kWgmma};
 
 }  // namespace jaxconv

@@ -13,7 +13,7 @@ from convbench import cases, machine, tables
 from convbench.measure import measure, warm_up
 from convbench.programs import PASSES, PRECISIONS
 from convbench.results import RESULTS, Results, path_of
-from jaxconv.plan import IMPLEMENTATIONS
+from jaxconv.planner.plan import IMPLEMENTATIONS
 
 HOST_SUITE = "host"
 DEFAULT = {"cpu": "cpu", "gpu": "cuda"}

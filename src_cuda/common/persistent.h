@@ -10,6 +10,7 @@
 #include "common/device_attribute.h"
 #include "common/family.h"
 #include "common/product.h"
+#include "common/resident.h"
 
 namespace jaxconv {
 
@@ -36,11 +37,10 @@ inline const char* WhyNotPersistentPlan(const Plan& plan, size_t tiles, Pass pas
 // Thread blocks that share out `tiles`, which each of `others` has: as many as the device holds at once, of which a
 // multiprocessor's registers hold `most`.
 inline int32_t Workers(int64_t shared_bytes, int most, int64_t others, int64_t tiles) {
-  constexpr int64_t kBlockBytes = 1024;  // that a thread block takes besides its own
   const int multiprocessors = std::max(1, DeviceAttribute(cudaDevAttrMultiProcessorCount));
-  const int shared = DeviceAttribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
-  const int64_t held = std::clamp<int64_t>(shared / (shared_bytes + kBlockBytes), 1, most);
-  return static_cast<int32_t>(std::clamp<int64_t>(held * multiprocessors / others, 1, std::max<int64_t>(1, tiles)));
+  const int multiprocessor_bytes = DeviceAttribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  const int64_t held = multiprocessors * ResidentBlocks(multiprocessor_bytes, shared_bytes, most);
+  return static_cast<int32_t>(Sharers(held, others, tiles));
 }
 
 }  // namespace jaxconv

@@ -70,6 +70,13 @@ struct Plan {
             {shape[7], shape[8], shape[9]},
             {shape[10], shape[11]}};
   }
+  void SetStream(const Stream& s) {
+    int i = 0;
+    for (const int32_t number : {s.rows, s.cols, s.channels, s.images}) shape[i++] = number;
+    for (const int32_t number : s.first) shape[i++] = number;
+    for (const int32_t number : s.pieces) shape[i++] = number;
+    for (const int32_t number : s.apart) shape[i++] = number;
+  }
 };
 
 }  // namespace jaxconv

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/tma_limits.h"
 #include "conv_problem.h"
 
 namespace jaxconv {
@@ -23,8 +24,6 @@ Function* DriverFunction(const char* name) {
 inline CUtensorMapDataType MapType(DType type) {
   return type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
 }
-
-inline constexpr int32_t kMostBoxExtent = 256;  // elements of a box along an axis, those between copied ones included
 
 inline constexpr cuuint32_t kEachElement[2 + kSpatial] = {1, 1, 1, 1, 1};
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "common/plan.h"
 #include "conv_problem.h"
@@ -9,6 +10,18 @@
 namespace jaxconv {
 
 inline bool IsInteger(DType type) { return type == DType::kS8 || type == DType::kS32; }
+
+inline std::string Name(DType type) {
+  switch (type) {
+    case DType::kF32: return "float32";
+    case DType::kF64: return "float64";
+    case DType::kBF16: return "bfloat16";
+    case DType::kF16: return "float16";
+    case DType::kS8: return "int8";
+    case DType::kS32: return "int32";
+  }
+  return "an unknown type";
+}
 
 inline size_t ElementBytes(DType type) {
   switch (type) {

@@ -1,7 +1,12 @@
 // The tiles of the depthwise family.
 #pragma once
 
+#include <string>
+
 namespace jaxconv {
+
+inline constexpr int kStripCols = 8;    // the columns of a multiplication: neighbouring outputs
+inline constexpr int kMultiplied = 16;  // strips, its rows; and source pixels, its steps
 
 // What a thread block of the depthwise family does with a step: it takes the source rows of one row of the destination,
 // or gives the rows of the destination that one source row begins.
@@ -31,7 +36,9 @@ struct DepthwiseTile {
   constexpr int sources() const { return step * depths; }
   constexpr int slots() const { return sources() * period * lags; }
   // Source pixels that a strip of eight outputs reads.
-  constexpr int pixels() const { return on_cuda_cores() ? (8 / period - 1) * step + width : blocks * 16; }
+  constexpr int pixels() const {
+    return on_cuda_cores() ? (kStripCols / period - 1) * step + width : blocks * kMultiplied;
+  }
   constexpr int stages() const { return by_tma ? 6 : sources() * blocks == 1 ? 8 : 4; }
   // Registers of the sums, of a gather and of a reduce.
   constexpr int gather_sums() const { return period * lags * row_sums(); }
@@ -40,7 +47,7 @@ struct DepthwiseTile {
     return slots() * (on_cuda_cores() ? width : 4 * blocks * channels);
   }
   // Sums of a lane that are a row's.
-  constexpr int row_sums() const { return on_cuda_cores() ? 8 : 4 * channels; }
+  constexpr int row_sums() const { return on_cuda_cores() ? kStripCols : 4 * channels; }
   // Thread blocks that a multiprocessor is to hold: as registers allow.
   constexpr int gather_blocks() const {
     if (has_copiers) return 1;
@@ -63,6 +70,16 @@ struct DepthwiseTile {
   constexpr bool gathers() const { return !in_pairs; }
   // Whether a warp's registers hold a reduce's sums.
   constexpr bool reduces() const { return period == 1 && reduce_sums() <= 160; }
+
+  std::string name() const {
+    const std::string rows = step * period > 1 ? std::to_string(step) + ":" + std::to_string(period) + " " : "";
+    const std::string planes = depths > 1 ? std::to_string(depths) + "x" : "";
+    const std::string reach =
+        on_cuda_cores() ? std::to_string(width) : std::to_string(pixels()) + " by " + std::to_string(channels);
+    const std::string copied = by_tma ? " by TMA" : has_copiers ? " copied by others" : "";
+    const std::string how = has_pieces ? " in pieces" : in_pairs ? copied + " in pairs" : copied;
+    return rows + planes + std::to_string(lags) + "x" + reach + how;
+  }
 };
 
 inline constexpr DepthwiseTile kDepthwiseTiles[] = {

@@ -6,7 +6,7 @@
 #include "conv_problem.h"
 #include "depthwise/config.h"
 #include "depthwise/maps.cuh"
-#include "depthwise/params.cuh"
+#include "depthwise/params.h"
 
 namespace jaxconv {
 

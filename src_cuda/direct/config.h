@@ -1,6 +1,8 @@
 // The tiles of the direct family.
 #pragma once
 
+#include <string>
+
 namespace jaxconv {
 
 // Filters along whose rows a warp walks that keeps the filter in registers: how many rows of taps they have at most,
@@ -19,6 +21,10 @@ struct Walk {
   constexpr bool streams() const { return step == 1 && rows > 3; }
   // Such tiles are for the residue classes of a dilated input, of which some have one row of taps less.
   constexpr int least_rows() const { return streams() ? rows - 1 : rows; }
+  std::string name() const {
+    const std::string moving = step > 1 ? ":" + std::to_string(step) : "";
+    return std::to_string(rows) + moving + " rows of " + std::to_string(16 * steps);
+  }
 };
 
 // What a warp of the direct family has, in multiplications of 16 x 8 results. A set is of blocks of eight output
@@ -45,6 +51,14 @@ struct DirectTile {
   // Thread blocks that a multiprocessor is to hold: as registers allow.
   constexpr int gather_blocks() const { return warps <= 4 ? 3 : warps <= 8 && walk.rows <= 3 ? 2 : 1; }
   constexpr int reduce_blocks() const { return filter_rows * set <= 20 ? 2 : 1; }
+
+  // Sets by their columns, of as many channels at most, by positions or, in a reduce, rows of the filter.
+  std::string name() const {
+    const std::string columns = std::to_string(sets) + "x" + std::to_string(8 * set) + (taps_across ? " of taps" : "");
+    const std::string how = (walks() ? " along " + walk.name() : "") + (run > 0 ? " in runs" : "");
+    return columns + " of " + std::to_string(8 * pieces) + " by " + std::to_string(16 * positions) + how + " or " +
+           std::to_string(16 * filter_rows);
+  }
 };
 
 inline constexpr DirectTile kDirectTiles[] = {

@@ -14,46 +14,9 @@
 #include "common/points.cuh"
 #include "conv_problem.h"
 #include "direct/config.h"
+#include "direct/memory.h"
 
 namespace jaxconv {
-
-inline constexpr int kPieceChannels = 8;  // of 16-bit types: 16 bytes, a row of ldmatrix's 8 x 8
-inline constexpr int kRun = 8;            // neighbouring positions along the last dimension: such a matrix's rows
-inline constexpr int kColBlockBytes = 2 * 8 * 16;  // of the filter: two entries' matrices, of eight output channels
-
-// Pixels in shared memory, 1 << pitch pieces apart. Pieces are exchanged by the pixel's number, as TMA does it, so that
-// those of eight neighbours are in different banks.
-struct PixelLayout {
-  int32_t pieces;
-  int32_t pitch;
-
-  // The place of a piece, which is exchanged with another one.
-  __host__ __device__ int32_t Exchange(int32_t piece, int32_t pixel) const {
-    return piece ^ (pixel >> (3 - pitch) & ((1 << pitch) - 1));
-  }
-};
-
-// Where taps are across: floats from a column's products of so many pixels to the next's, four banks further than a
-// multiple of 16.
-__host__ __device__ constexpr int32_t ProductPitch(int32_t pixels) { return (pixels + 11) / 16 * 16 + 4; }
-
-// Bytes from the beginning of shared memory.
-struct DirectPlaces {
-  int32_t stage;     // bytes of each: a box and, in a reduce, the gradient's area behind it; or walks' rows
-  int32_t gradient;  // from the stage
-  int32_t barriers;
-  int32_t filter;           // of a gather, in the order in which it is multiplied
-  int32_t entries;          // where taps are across: columns' places among the products
-  int32_t positions;        // of the area
-  int32_t position_pixels;  // of a reduce: bytes to their pixels in the box
-  int32_t sums;             // of a reduce: ResultPlaces of each item's sums
-  int32_t results;          // of a gather's warps that neither walk nor have taps across
-  int32_t zeros;
-  int32_t end;
-};
-
-inline constexpr int kDirectStages = 2;
-inline constexpr int kRowStages = 8;  // of walks whose source passes by: of a row each
 
 // Which channels of a gather's filter are contiguous, in pieces of eight: source channels, output channels, or none.
 enum class FilterOrder { kIns, kOuts, kNone };
@@ -109,8 +72,6 @@ struct DirectParams {
   int32_t row_dilation;  // where warps walk: source rows from one row of taps to the next
   FilterOrder filter_order;
 };
-
-inline constexpr int kReduceWarps = 8;  // of a thread block
 
 struct Channels {
   int32_t group;  // the first
@@ -205,23 +166,6 @@ __device__ __forceinline__ int32_t FirstPiece(const DirectParams& p, int32_t fir
                         static_cast<int32_t>(p.problem.in_channels) / kPieceChannels;
   return first & -p.entry_pieces;
 }
-
-// The steps of a gather: two entries each, of the same row of taps, if warps walk along rows.
-struct FilterSteps {
-  int32_t rows;     // of taps; one of all, if no warp walks
-  int32_t taps;     // of a row
-  int32_t entries;  // of a row
-  int32_t of_row;
-  int32_t all;
-
-  // `run`: taps that share entries.
-  __host__ __device__ FilterSteps(int32_t tap_count, int32_t entry_pieces, int32_t row_taps, int32_t run)
-      : rows(row_taps > 0 ? tap_count / row_taps : 1),
-        taps(row_taps > 0 ? row_taps : tap_count),
-        entries((run > 0 ? taps / run : taps) * entry_pieces),
-        of_row((entries + 1) / 2),
-        all(of_row * rows) {}
-};
 
 // A source channel's, or an output channel's, part of a place in the filter: elements. Those of different groups have
 // none together.

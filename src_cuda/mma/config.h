@@ -1,6 +1,12 @@
 // The tiles of the mma family.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "common/tiled_product.h"
+
 namespace jaxconv {
 
 // A tile on tensor cores, which warps share out, or, if they multiply by wgmma, warpgroups of four warps. A row of
@@ -20,6 +26,22 @@ struct MmaTile {
   constexpr bool merges() const { return cols == 128; }
   constexpr int threads() const { return (wgmma ? 128 : 32) * (rows / warp_rows) * (cols / warp_cols); }
   constexpr int operand_bytes() const { return 128 / depth; }
+  // Stages of both operands, in whose place the results are in the end; points of the rows and steps, padded.
+  constexpr int64_t shared_bytes() const {
+    constexpr int64_t kRowBytes = 128, kPointBytes = 32, kAlignment = 1024;
+    const int64_t tiles = stages * int64_t{rows + cols} * kRowBytes, results = rows * int64_t{cols + 8} * 4;
+    const int64_t points = (rows + int64_t{ring()} * depth) * 9 / 8 * kPointBytes;
+    return CeilDiv(std::max(tiles, results) + points, kAlignment) * kAlignment;
+  }
+  std::string name() const {
+    const std::string how = wgmma ? " wgmma" : passes > 1 ? " in " + std::to_string(passes) + " passes" : "";
+    return std::to_string(rows) + "x" + std::to_string(cols) + "x" + std::to_string(depth) + how;
+  }
+  TileFields fields() const {
+    return {{"rows", rows},   {"cols", cols},     {"depth", depth},    {"stages", stages},
+            {"wgmma", wgmma}, {"passes", passes}, {"resident", blocks}};
+  }
+  PlannedTile planned() const { return {rows, cols, depth, blocks}; }
   // Tiles that are copied ahead of the one that is multiplied. A stage is written again when it has been multiplied: at
   // once, or, if multiplications go on meanwhile and no other block is there to fill the gap, one tile later.
   constexpr int pending() const { return wgmma && blocks == 1 ? 1 : 0; }

@@ -72,6 +72,7 @@ struct MmaParts {
     PointTable<kTile.rows> rows;
     typename Feed::Shared feed;
   };
+  static_assert(sizeof(Shared) <= kTile.shared_bytes(), "planning knows how much shared memory a thread block has");
   static_assert(SrcTile::kBytes % 1024 == 0 && RhsTile::kBytes % 1024 == 0, "each tile begins a turn of its swizzle");
   static_assert(kTile.operand_bytes() == sizeof(T), "a row along the steps is 128 bytes");
   static_assert(kTile.depth <= kTile.threads(), "a thread works out one step of a tile");

@@ -6,10 +6,10 @@
 namespace jaxconv {
 
 inline constexpr Tile kSimtTiles[] = {
-    {128, 128, 8, 2, 8, 8, true},
-    {128, 64, 8, 2, 8, 8, true},
-    {64, 64, 8, 2, 4, 8, false},
-    {128, 32, 8, 2, 4, 8, false},
+    {128, 128, 8, 2, 8, 8, 2, true},
+    {128, 64, 8, 2, 8, 8, 4, true},
+    {64, 64, 8, 2, 4, 8, 8, false},
+    {128, 32, 8, 2, 4, 8, 8, false},
 };
 
 }  // namespace jaxconv

@@ -34,6 +34,9 @@ struct alignas(16) SharedTiles {
   Point rows[kTile.rows];
   Point steps[2 * kTile.threads()];
 };
+static_assert(sizeof(SharedTiles<float, kSimtTiles[0]>) == kSimtTiles[0].shared_bytes(sizeof(float)) &&
+                  sizeof(SharedTiles<double, kSimtTiles[2]>) == kSimtTiles[2].shared_bytes(sizeof(double)),
+              "planning knows how much shared memory a thread block has");
 
 // Blocks that a multiprocessor is to hold, so that one block's barriers and loads are behind another's arithmetic: two
 // of the large tile leave 128 registers a thread, as do four of the small ones; float64 takes twice the registers.

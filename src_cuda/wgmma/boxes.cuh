@@ -13,6 +13,7 @@
 #include "common/ptx_barrier.cuh"
 #include "common/ptx_hopper.cuh"
 #include "common/stage_ring.cuh"
+#include "common/tma_limits.h"
 #include "wgmma/filter.cuh"
 #include "wgmma/params.cuh"
 #include "wgmma/scheduler.cuh"
@@ -24,7 +25,7 @@ namespace jaxconv {
 // corner, which are less than a step.
 struct BoxPlane {
   static constexpr int kBits = 3;
-  static_assert(1 << kBits == kMostWgmmaStep, "a row, or column, of a step's has its bits");
+  static_assert(1 << kBits == kMostElementStride, "a row, or column, of a step's has its bits");
   static __device__ __forceinline__ int32_t Join(int32_t depth, int32_t row, int32_t col) {
     return (depth << kBits | row) << kBits | col;
   }
@@ -44,9 +45,8 @@ struct alignas(16) BoxTap {
 template <typename T, WgmmaTile kTile, bool kAlongSteps>
 struct WgmmaBoxStages {
   using Filter = WgmmaFilter<T, kTile, kAlongSteps>;
-  // Of boxes: three, as planes of few taps are multiplied before the next one's pixels are there, or two of large ones.
-  // Of two blocks of a multiprocessor one multiplies while the other waits for them.
-  static constexpr int kStages = kTile.resident == 1 ? 3 : 1, kLeastStages = kTile.resident == 1 ? 2 : 1;
+  // Of boxes, or, of large ones, one less.
+  static constexpr int kStages = BoxStages(kTile), kLeastStages = kTile.resident == 1 ? 2 : 1;
   static constexpr int kCopiers = kTile.resident == 1 ? 2 : 1;  // threads
   static constexpr int kUnits = kTile.rows / kUnitRows;
   static constexpr int kUnitBytes = BoxPixels(kTile) * kChunk * sizeof(T);

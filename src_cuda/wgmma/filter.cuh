@@ -5,6 +5,7 @@
 
 #include "common/ptx_cluster.cuh"
 #include "common/shared_tile.cuh"
+#include "wgmma/config.h"
 #include "wgmma/params.cuh"
 
 namespace jaxconv {
@@ -12,8 +13,7 @@ namespace jaxconv {
 // kAlongSteps says how the filter lies in memory.
 template <typename T, WgmmaTile kTile, bool kAlongSteps>
 struct WgmmaFilter {
-  // Where columns are neighbours in memory, they are copied by 64.
-  static constexpr int kCols = kAlongSteps ? kTile.cols : (kTile.cols + kChunk - 1) / kChunk * kChunk;
+  static constexpr int kCols = FilterCols(kTile, kAlongSteps);
   using Tile = SharedTile<T, kCols, kChunk, kAlongSteps>;
   static_assert(sizeof(T) == 2, "a chunk is 128 bytes, and the filter's columns need not be neighbours");
   static_assert(Tile::kBytes % 1024 == 0, "each tile begins a turn of its swizzle");

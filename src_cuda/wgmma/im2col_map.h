@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "common/tma.h"
+#include "common/tma_limits.h"
 #include "conv_problem.h"
 
 namespace jaxconv {
@@ -78,9 +79,6 @@ struct PixelBox {
   int64_t row_step = 1;
   int64_t col_step = 1;
 };
-
-// Along an axis, from the first pixel to the last.
-constexpr int64_t BoxExtent(int64_t pixels, int64_t step) { return (pixels - 1) * step + 1; }
 
 // Describes boxes of an activation's pixels, and `chunk` channels of each.
 inline bool EncodeBoxes(CUtensorMap* map, const void* tensor, DType type, const TensorStrides& s,

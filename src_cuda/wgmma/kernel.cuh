@@ -161,6 +161,8 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     extern __shared__ __align__(1024) char raw_shared[];
     Shared& shared = *reinterpret_cast<Shared*>(raw_shared);
     const uint32_t barriers = ptx::SharedAddress(shared.barriers);
+    static_assert(sizeof(Shared) == kTile.shared_bytes(kAlongSteps),
+                  "planning knows how much shared memory a thread block has");
     static_assert(offsetof(Shared, results) % 1024 == 0, "each tile begins a turn of its swizzle");
     if (ptx::SharedAddress(&shared) % alignof(Shared) != 0) __trap();
     if constexpr (kTile.boxed) shared.stages.FillTaps(p);

@@ -10,6 +10,7 @@
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "common/call_slot.h"
@@ -22,15 +23,16 @@
 #include "families.h"
 #include "wgmma/config.h"
 #include "wgmma/maps.h"
+#include "wgmma/support.h"
 #include "wgmma/works.h"
 
 namespace jaxconv {
 namespace {
 
-// The plan of a tile's results: the slices that a cluster adds are stored as one.
+// The plan of what a tile stores.
 Plan Stored(const Plan& plan) {
   Plan stored = plan;
-  if (kWgmmaTiles[plan.tile].slices > 0) stored.split = 1;
+  stored.split = static_cast<int>(kWgmmaTiles[plan.tile].stored_slices(plan.split));
   return stored;
 }
 
@@ -43,103 +45,21 @@ WgmmaKernelOfTile Find(const ConvProblem& p, int tile) {
 // operands.
 Plan WithoutWgmma(const Plan& plan) { return MmaPlan(kWgmmaTiles[plan.tile].cols, Stored(plan).split); }
 
-const char* WhyNotOperands(const ConvProblem& p) {
-  if (p.src_type != DType::kBF16 && p.src_type != DType::kF16) return "wgmma is for types of 16 bits";
-  if (p.filter_type != p.src_type || (p.dst_type != p.src_type && p.dst_type != DType::kF32)) {
-    return "operands of two types";
-  }
-  if (p.groups != 1) return "there are groups";
-  if (p.src.channel != 1 || p.dst.channel != 1 || (p.filter.in != 1 && p.filter.out != 1)) {
-    return "channels are not neighbours in memory";
-  }
-  for (const TensorStrides& s : {p.src, p.dst}) {
-    for (int64_t stride : {s.batch, s.spatial[0], s.spatial[1], s.spatial[2]}) {
-      if (stride % 8) return "pixels do not begin at multiples of 16 bytes";
-    }
-  }
-  return p.in_channels % 8 || p.out_channels % 8 ? "channels are no whole pieces of eight" : nullptr;
-}
-
-const char* WhyNotMatrix(const ConvProblem& p, const Im2col& im2col) {
-  bool as_they_lie = p.tap_count == 1;
-  for (int d = 0; d < kSpatial; ++d) {
-    as_they_lie &= p.step[d] == 1 && p.period[d] == 1 && im2col.corner[d] == 0 && p.src_size[d] == p.dst_size[d];
-  }
-  as_they_lie &= PixelStride(p.src, p.src_size, p.batch) != 0 && PixelStride(p.dst, p.dst_size, p.batch) != 0;
-  return as_they_lie ? nullptr : "pixels are not the rows of a matrix";
-}
-
-// TMA's limits, of maps of a rank.
-const char* WhyNotWindows(const ConvProblem& p, const Im2col& im2col) {
-  if (im2col.rank == 2) return WhyNotMatrix(p, im2col);
-  if (im2col.rank < 3 || im2col.rank > 2 + kSpatial) return "no such rank";
-  const int64_t farthest = im2col.rank == 3 ? 1 << 15 : im2col.rank == 4 ? 1 << 7 : 1 << 4;
-  const auto is_corner = [&](int64_t at) { return at >= -farthest && at < farthest; };
-  for (int d = 0; d < kSpatial; ++d) {
-    const int64_t count = CeilDiv(p.dst_size[d], p.period[d]), corner = im2col.corner[d];
-    if (std::max(p.step[d], p.period[d]) > kMostWgmmaStep) return "TMA's steps are of eight pixels at most";
-    if (kSpatial - d > im2col.rank - 2) {
-      if (p.src_size[d] != 1 || p.dst_size[d] != 1 || corner != 0) return "a dimension that maps of the rank lack";
-      continue;
-    }
-    if (!is_corner(corner) || !is_corner(corner + (count - 1) * p.step[d] - (p.src_size[d] - 1))) {
-      return "windows begin or end too far from the image for TMA";
-    }
-  }
-  return nullptr;
-}
-
-// Of the filter's elements, which the map must not leave.
-const char* WhyNotTaps(const ConvProblem& p, const Im2col& im2col) {
-  const int64_t stride = im2col.tap_stride, elements = ChannelTaps(p) * p.out_channels;
-  const int64_t last =
-      (p.tap_count - 1) * stride + (p.in_channels - 1) * p.filter.in + (p.out_channels - 1) * p.filter.out;
-  if (stride < 8 || stride % 8 || std::max(p.filter.in, p.filter.out) % 8 || last >= elements) {
-    return "the filter's taps are not one axis of it";
-  }
-  return nullptr;
-}
-
-// Of the pixels that a unit of positions sees of a plane.
-const char* WhyNotBoxes(const ConvProblem& p, const Im2col& im2col) {
-  int64_t pixels = 1;
-  for (int d = 0; d < kSpatial; ++d) {
-    if (p.period[d] != 1) return "boxes are of one residue class";
-    if (d == 0) continue;
-    if (im2col.reach[d - 1] < 0) return "windows end before they begin";
-    const int64_t size = BoxSize(p, im2col, d);
-    if (BoxExtent(size, p.step[d]) > kMostBoxExtent) return "TMA's boxes are of 256 pixels along an axis at most";
-    pixels *= size;
-  }
-  return pixels > kMostBoxPixels || p.tap_count > kMostBoxTaps ? "windows are too large for boxes" : nullptr;
+Reason Unsupported(const ConvProblem& p, Pass pass, const Plan& plan) {
+  if (Reason why = wgmma::UnsupportedTypes(p, pass)) return why;
+  if (Reason why = wgmma::UnsupportedSizes(p)) return why;
+  if (Reason why = wgmma::UnsupportedIm2col(p, plan.im2col())) return why;
+  return wgmma::UnsupportedTile(p, plan.im2col(), kWgmmaTiles[plan.tile], plan.split);
 }
 
 const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
   if (const char* why = WhyNotPlan(plan, std::size(kWgmmaTiles))) return why;
-  const WgmmaTile& tile = kWgmmaTiles[plan.tile];
-  if (tile.slices > 0 && tile.slices % plan.split != 0) return "a cluster's blocks cannot add so many slices";
   if (plan.chunk != 0 || plan.units != 0) return "the family has neither chunks nor units";
-  if (pass != Pass::kGather) return "the family only gathers";
   if (ResultElements(p, pass) == 0) return nullptr;
-  if (p.in_channels == 0 || p.tap_count == 0) return "there is nothing to multiply";
-  for (int d = 0; d < kSpatial; ++d) {
-    if (p.src_size[d] == 0) return "the source is empty";
-    if (std::max(p.src_size[d], p.dst_size[d]) > INT32_MAX) return "too many pixels";
+  if (const Reason why = Unsupported(p, pass, plan)) {
+    thread_local std::string text;  // until this thread's next refusal
+    return (text = *why).c_str();
   }
-  if (const char* why = WhyNotOperands(p)) return why;
-  if (const char* why = WhyNotWindows(p, plan.im2col())) return why;
-  if (const char* why = WhyNotTaps(p, plan.im2col())) return why;
-  if (tile.boxed) {
-    if (const char* why = WhyNotBoxes(p, plan.im2col())) return why;
-  }
-  if (LiveClasses(p) > kMostWgmmaClasses || LiveClasses(p) > p.class_count) return "too many residue classes";
-  const int empty = plan.im2col().empty_classes;
-  if (empty < 0 || empty >= LiveClasses(p)) return "no such number of residue classes without taps";
-  if (ClassRows(p, tile) > INT32_MAX / 2 || Works(p, tile, plan.split) > INT32_MAX) {
-    return "too many positions";
-  }
-  if (p.tap_count * CeilDiv(p.in_channels, kChunk) > INT32_MAX / 2) return "too many steps";
-  if (tile.slices > 0 && ColClusters(p, tile) > UINT16_MAX) return "too many output channels for a grid";
   return kMma.why_not(p, pass, WithoutWgmma(plan));
 }
 
@@ -169,9 +89,7 @@ WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
   params.classes = call.classes;
   params.out = StoredData(call, Stored(plan));
   params.out_type = StoredType(p, call.pass, Stored(plan));
-  // A box of positions that ends outside of the result, as residue classes have where they are not equally large, is an
-  // illegal instruction to TMA's stores.
-  params.has_out_maps = tile.slices == 0 && params.out_type == p.src_type && HasEqualClasses(p);
+  params.has_out_maps = StoresByTma(p, tile, plan.split);
   params.slice_elements = Stored(plan).split > 1 ? ResultElements(p, call.pass) : 0;
   const Counts counts = ClassCounts(p, tile);
   for (int d = 0; d < kSpatial; ++d) {
@@ -186,7 +104,7 @@ WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
   }
   params.class_taps = p.class_count == 1 ? p.tap_count : 0;
   params.live_classes = static_cast<int32_t>(LiveClasses(p));
-  params.empty_classes = params.has_out_maps && StoresZeros(tile) ? im2col.empty_classes : 0;
+  params.empty_classes = static_cast<int32_t>(ClassesOfZeros(p, im2col, tile, plan.split));
   const int dealt_classes = params.live_classes - params.empty_classes;
   params.leaves_out_taps = LeavesOutTaps(p, im2col, tile);
   params.rank = im2col.rank;

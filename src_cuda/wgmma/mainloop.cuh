@@ -10,6 +10,7 @@
 #include "common/ptx_hopper.cuh"
 #include "common/shared_tile.cuh"
 #include "common/stage_ring.cuh"
+#include "common/tma_limits.h"
 #include "common/warpgroup_mma.cuh"
 #include "wgmma/filter.cuh"
 #include "wgmma/params.cuh"
@@ -105,7 +106,7 @@ class WgmmaCopies {
     bool is_tap = number < params_.problem.tap_count && rest == 0;
     if (tap.filter_delta < 0) is_tap = true, number = params_.problem.tap_count;
     uint32_t from_corner[kSpatial];
-    const uint32_t reach = params_.rank == 3 ? 1 << 16 : params_.rank == 4 ? 1 << 8 : 1 << 5;
+    const uint32_t reach = Im2colOffsetEnd(params_.rank);
 #pragma unroll
     for (int d = 0; d < kSpatial; ++d) {
       from_corner[d] = static_cast<uint32_t>(tap.shift[d] - params_.corner[d]);

@@ -13,27 +13,6 @@
 
 namespace jaxconv {
 
-constexpr int WgmmaReaders(const WgmmaTile& tile) { return 4 * tile.warpgroups(); }  // warps that multiply
-// Behind them is one that copies, or two of boxes, one that deals works, unless blocks have one, and one that stores
-// zeros: of a warpgroup, which leaves them its registers, unless a multiprocessor has two blocks.
-constexpr int WgmmaThreads(const WgmmaTile& tile) {
-  return 32 * WgmmaReaders(tile) + (tile.resident == 1 ? 128 : tile.slices > 0 ? 32 : 64);
-}
-inline constexpr int kMostWgmmaClasses = 8, kMostWgmmaStep = 8;
-inline constexpr int kChunk = 64;       // channels of one tap, a tile's steps: rows of 128 bytes, as TMA swizzles them
-inline constexpr int kResultRows = 16;  // that are stored at once: a warp's of a block of 64
-inline constexpr int kUnitRows = 64;    // of a tile of boxes: positions of one box of pixels
-inline constexpr int kMostBoxPixels = 104, kMostBoxTaps = 127;
-
-// Of tiles of boxes, a unit's, in shared memory: all stages'.
-constexpr int BoxPixels(const WgmmaTile& tile) { return tile.resident == 1 ? 248 : kMostBoxPixels; }
-
-// Whether a block has a warp to spare, which stores zeros.
-constexpr bool StoresZeros(const WgmmaTile& tile) { return tile.resident == 1 && !tile.boxed && tile.slices == 0; }
-
-// Columns that are stored at once: as many as TMA swizzles in a row, of 128 or 64 bytes.
-constexpr int ResultCols(const WgmmaTile& tile) { return tile.cols % 64 == 0 ? 64 : 32; }
-
 // The residue classes have the same positions here, those of the one that has most: what lies outside of the result is
 // not stored. What a thread block reads before its first copy is in front, in few lines of the constants' cache, which
 // begins empty.

@@ -129,6 +129,8 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     __trap();  // the host launches mma's
   } else {
     using Shared = WgmmaSlicesShared<T, kTile, kAlongSteps>;
+    static_assert(sizeof(Shared) == kTile.shared_bytes(kAlongSteps),
+                  "planning knows how much shared memory a thread block has");
     extern __shared__ __align__(1024) char raw_shared[];
     Shared& shared = *reinterpret_cast<Shared*>(raw_shared);
     const uint32_t barriers = ptx::SharedAddress(shared.barriers);

@@ -9,15 +9,11 @@
 #include "common/ptx_barrier.cuh"
 #include "common/ptx_cluster.cuh"
 #include "common/shared_tile.cuh"
+#include "wgmma/config.h"
 #include "wgmma/params.cuh"
 #include "wgmma/scheduler.cuh"
 
 namespace jaxconv {
-
-inline constexpr int kResultBytes = kResultRows * 64 * 2;
-// Of each warpgroup: one is filled while the other is stored, or, where there are two blocks, while the other block
-// multiplies.
-constexpr int ResultBuffers(const WgmmaTile& tile) { return tile.resident == 1 ? 2 : 1; }
 
 template <typename T, WgmmaTile kTile>
 class WgmmaStores {

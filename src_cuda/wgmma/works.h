@@ -1,13 +1,13 @@
-// How a convolution is shared out among the clusters of the wgmma family.
+// How a convolution is shared out among the clusters of the wgmma family. Host-only: without CUDA.
 #pragma once
 
 #include <cstdint>
 
-#include "common/family.h"
+#include "common/plan.h"
 #include "common/product.h"
+#include "common/types.h"
 #include "conv_problem.h"
 #include "wgmma/config.h"
-#include "wgmma/params.cuh"
 
 namespace jaxconv {
 
@@ -71,11 +71,22 @@ inline int64_t ColClusters(const ConvProblem& p, const WgmmaTile& tile) {
 }
 
 // What clusters share out: of a class, and of all.
-inline int64_t ClassWorks(const ConvProblem& p, const WgmmaTile& tile, int split) {
+inline int64_t ClassWorks(const ConvProblem& p, const WgmmaTile& tile, int64_t split) {
   return RowClusters(p, tile) * ColClusters(p, tile) * split;
 }
-inline int64_t Works(const ConvProblem& p, const WgmmaTile& tile, int split) {
+inline int64_t Works(const ConvProblem& p, const WgmmaTile& tile, int64_t split) {
   return ClassWorks(p, tile, split) * LiveClasses(p);
+}
+
+// Whether TMA stores the results. A box of positions that ends outside of the result, as residue classes have where
+// they are not equally large, is an illegal instruction to it.
+inline bool StoresByTma(const ConvProblem& p, const WgmmaTile& tile, int64_t split) {
+  return tile.slices == 0 && split == 1 && p.dst_type == p.src_type && HasEqualClasses(p);
+}
+
+// Residue classes without taps whose zeros are stored beside other classes' works, and are none themselves.
+inline int64_t ClassesOfZeros(const ConvProblem& p, const Im2col& im2col, const WgmmaTile& tile, int64_t split) {
+  return im2col.empty_classes > 0 && StoresZeros(tile) && StoresByTma(p, tile, split) ? im2col.empty_classes : 0;
 }
 
 // Whether the filter lies along the steps: its source channels are neighbours in memory.

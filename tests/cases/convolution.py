@@ -7,6 +7,7 @@ from jax import lax
 
 import jaxconv
 from cases.reference import channels_last, cotangent, integers
+from cases.tiles import has_three_passes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,9 +23,9 @@ class Convolution:
         return self.bound(lax.conv_general_dilated)
 
     def ours(self, implementation, result=None):
-        exact = implementation.tile is not None and implementation.tile.passes == 3
+        precision = "highest" if has_three_passes(implementation) else None
         return self.bound(jaxconv.conv_general_dilated, implementation=implementation, preferred_element_type=result,
-                          precision="highest" if exact else None)  # fmt: skip
+                          precision=precision)  # fmt: skip
 
     def operands(self, dtype="float32"):
         """x, w and a cotangent."""

@@ -11,7 +11,7 @@ from cases.problems import passes_of
 from cases.reference import assert_same, pullback, run_on_host
 from cases.tiles import DTYPES, PASSES, constraint, dtype_of, passes_in_slices, passes_of_family
 from jaxconv import ffi
-from jaxconv.plan import choose
+from jaxconv.planner.choose import choose
 from jaxconv.rewriting import (
     ChannelsLast,
     MultipliersAsDepth,
@@ -89,13 +89,13 @@ def alone(cases, dtype):
     return lambda operands: [PASSES[which](ours(name, asked))(*operands[name]) for name, which, asked in cases]
 
 
-def cases_of(family, row, names, passes=tuple(PASSES), splits=(None,), areas=(None,), dtype=None):
+def cases_of(family, tile, names, passes=tuple(PASSES), splits=(None,), areas=(None,), dtype=None):
     """What a tile takes of the named convolutions; the splits are of reductions."""
     every = [
-        (name, which, constraint(family, row, split=split, area=area)) for name in names for which in passes
+        (name, which, constraint(family, tile, split=split, area=area)) for name in names for which in passes
         for split in (splits if which in passes_in_slices(family) else (None,)) for area in areas
     ]  # fmt: skip
-    dtype = dtype or dtype_of(family, row)
+    dtype = dtype or dtype_of(family, tile)
     return [(name, which, asked) for name, which, asked in every if are_taken(name, asked, dtype, (which,))]
 
 

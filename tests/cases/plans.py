@@ -1,15 +1,20 @@
 """What the planner's tests share: its candidates, by their constraints, and the reasons why one is refused."""
 
 import dataclasses
+import functools
 import math
 import re
 
-from jaxconv.families import FAMILIES, TYPICAL_DEVICE
-from jaxconv.plan import Constraint
+from jaxconv.planner.candidate import Asked
+from jaxconv.planner.choose import choose
+from jaxconv.planner.devices import TYPICAL_DEVICE
+from jaxconv.planner.families import FAMILIES
+from jaxconv.planner.plan import Constraint, kernel_name
 from jaxconv.product import Product
-from jaxconv.rewriting import rewrite
+from jaxconv.rewriting import rewrite, rewritings, rewritings_of_channels
 
 CUDA = FAMILIES["cuda"]
+TILES = {family: {tile.name: tile for tile in CUDA[family].tiles} for family in CUDA}
 PARTIAL = ("direct", "depthwise", "wgmma")  # take some problems of their types; the other families take them all
 
 
@@ -33,14 +38,48 @@ def sums_in_f32(problem):
     return sum_bytes(problem) == 4 and problem.rhs_dtype.kind != "i"
 
 
+def tile_of(plan):
+    """A tile of the family, with its fields."""
+    return TILES[plan.family][plan.tile]
+
+
+@functools.lru_cache(maxsize=4096)
+def answers(kind, problem, family):
+    """What a family that is named answers of the problem as it is: a candidate of each tile for its types, or of none
+    with the reason."""
+    return tuple(CUDA[family].candidates(Product(kind, problem), TYPICAL_DEVICE, Asked({}, None, True)))
+
+
+def rewritings_of(family, kind, problem):
+    """Those that the family may answer, besides none."""
+    of = CUDA[family]
+    if of.of_channels:
+        return rewritings_of_channels(Product(kind, problem))
+    return rewritings(Product(kind, problem), of.packs_groups, of.stores_parts) if of.rewrites else []
+
+
+def constraints(kind, problem):
+    """`{name: constraint}` of all that may be chosen, for the problem as it is and rewritten: each tile for its types,
+    or a family of which none takes that."""
+    named = {}
+    for family in CUDA:
+        for rewriting in [(), *rewritings_of(family, kind, problem)]:
+            for candidate in answers(kind, rewrite(rewriting, problem).problem, family):
+                name = kernel_name(family, candidate.tile, rewriting)
+                named[name] = Constraint(family=family, tile=candidate.tile, rewriting=rewriting)
+    return named
+
+
+@functools.lru_cache(maxsize=4096)
+def candidates(kind, problem):
+    """What may be chosen: `(family, tile)`s of the constraints."""
+    named = ((c.family, c.tile) for c in constraints(kind, problem).values() if c.tile is not None)
+    return [(family, TILES[family][tile]) for family, tile in dict.fromkeys(named)]
+
+
 def may_take(kind, problem):
     """The families that are not ruled out."""
-    return [name for name, family in CUDA.items() if family.why_never(Product(kind, problem)) is None]
-
-
-def candidates(kind, problem):
-    """What may be chosen: each tile, made for the problem's types or not, that is not ruled out with its family."""
-    return [(name, row) for name in may_take(kind, problem) for row in CUDA[name].tiles(Product(kind, problem))]
+    return list(dict.fromkeys(family for family, _ in candidates(kind, problem)))
 
 
 def plan_of(choice, family):
@@ -60,7 +99,25 @@ def factor(rejection):
     return match and float(match[1])
 
 
+def constraint_of(plan):
+    """That asks for all of a plan which Constraint names."""
+    names = {name: plan.settings.get(name) for name in ("split", "chunk", "units")}
+    return Constraint(plan.platform, plan.family, plan.tile, area=plan.area, rewriting=plan.rewriting, **names)
+
+
 def is_refused(plan, problem, device=TYPICAL_DEVICE):
     """Whether the family itself says that it cannot run a plan."""
-    product = Product(plan.kind, rewrite(plan.rewriting, problem).problem)
-    return CUDA[plan.family].why_not(plan.settings, product, device) is not None
+    return choose(plan.platform, plan.kind, problem, constraint_of(plan), device).plan != plan
+
+
+def shared_bytes(plan, problem):
+    """The least shared memory of a device that has the plan, as reasons say it."""
+    least = 0
+    while True:
+        choice = choose(plan.platform, plan.kind, problem, constraint_of(plan), device(shared_bytes=least))
+        if choice.plan is not None:
+            assert choice.plan == plan
+            return least
+        (more,) = {int(n) for r in choice.rejected for n in re.findall(r"^(\d+) bytes of shared memory", r.reason)}
+        assert more > least
+        least = more

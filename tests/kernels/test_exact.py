@@ -28,19 +28,19 @@ from cases.tiles import (
     settings_of,
     splits_of,
 )
-from jaxconv.families import FAMILIES
+from jaxconv.planner.families import FAMILIES
 
 pytestmark = pytest.mark.gpu
 EVERY_SETTING = {
-    f"{tile}-{'-'.join(f'{k}_{v}' for k, v in settings.items())}-{dtype}": (family, row, settings, dtype)
-    for tile, (family, row) in TILES.items() for settings in settings_of(family, row)
-    for dtype in dtypes_of(family, row)
+    f"{name}-{'-'.join(f'{k}_{v}' for k, v in settings.items())}-{dtype}": (family, tile, settings, dtype)
+    for name, (family, tile) in TILES.items() for settings in settings_of(family, tile)
+    for dtype in dtypes_of(family, tile)
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("family, row, settings, dtype", EVERY_SETTING.values(), ids=EVERY_SETTING)
-def test_exact(family, row, settings, dtype):
-    check(constraint(family, row, **settings), dtype)
+@pytest.mark.parametrize("family, tile, settings, dtype", EVERY_SETTING.values(), ids=EVERY_SETTING)
+def test_exact(family, tile, settings, dtype):
+    check(constraint(family, tile, **settings), dtype)
 
 
 @pytest.mark.parametrize("family, dtype", [
@@ -67,13 +67,13 @@ def test_exact_where_a_product_is_large(family, dtype):
     assert_same(actual, [a.astype(dtype) for a in run_on_host(theirs, *operands)])
 
 
-@pytest.mark.parametrize("family, row, dtype, which", EVERY_KERNEL.values(), ids=EVERY_KERNEL)
-def test_exact_where_taken(family, row, dtype, which):
+@pytest.mark.parametrize("family, tile, dtype, which", EVERY_KERNEL.values(), ids=EVERY_KERNEL)
+def test_exact_where_taken(family, tile, dtype, which):
     """Every convolution that the tile takes, but for those that are wgmma's own."""
     own, names = OWN[family], [name for name in convolutions() if name not in WINDOWS]
-    cases = cases_of(family, row, names, (which,), dtype=dtype)
+    cases = cases_of(family, tile, names, (which,), dtype=dtype)
     if which in passes_in_slices(family):
-        cases += cases_of(family, row, own, (which,), splits_of(family, row), dtype=dtype)
+        cases += cases_of(family, tile, own, (which,), splits_of(family, tile), dtype=dtype)
     assert {name for name, *_ in cases} & set(own)
     check_alone(cases, dtype)
 
@@ -81,19 +81,19 @@ def test_exact_where_taken(family, row, dtype, which):
 # By name: of direct a run, and several rows or runs, of depthwise one or more strips. Whether or not they
 # divide the image, or are larger.
 AREAS = {"direct": [(1, 8), (3, 16), (2, 32), (5, 16)], "depthwise": [(1, 8), (3, 8), (3, 16), (2, 96), (50, 24)]}
-TILES_WITH_AREAS = {tile: of for tile, of in PARTIAL_TILES.items() if of[0] in WITH_AREAS}
+TILES_WITH_AREAS = {name: of for name, of in PARTIAL_TILES.items() if of[0] in WITH_AREAS}
 
 
-@pytest.mark.parametrize("family, row", TILES_WITH_AREAS.values(), ids=TILES_WITH_AREAS)
-def test_exact_areas(family, row):
+@pytest.mark.parametrize("family, tile", TILES_WITH_AREAS.values(), ids=TILES_WITH_AREAS)
+def test_exact_areas(family, tile):
     has = {
-        "direct": lambda area: not row.tile.run or area[1] % 16 == 0,
-        "depthwise": lambda area: not row.tile.by_tma or area[1] in ((8,) if row.tile.in_pairs else (8, 16, 32, 64)),
+        "direct": lambda area: not tile.run or area[1] % 16 == 0,
+        "depthwise": lambda area: not tile.by_tma or area[1] in ((8,) if tile.in_pairs else (8, 16, 32, 64)),
     }[family]
     areas = [area for area in AREAS[family] if has(area)]
-    cases = cases_of(family, row, WITH_AREAS[family], areas=areas)
+    cases = cases_of(family, tile, WITH_AREAS[family], areas=areas)
     assert {asked.area for *_, asked in cases} == set(areas)
-    check_alone(cases, dtype_of(family, row))
+    check_alone(cases, dtype_of(family, tile))
 
 
 @every_family

@@ -9,8 +9,8 @@ import pytest
 import jaxconv
 from cases.reference import channels_last, run_on_host
 from cases.spread import OPERANDS, passes
-from jaxconv.families import FAMILIES
-from jaxconv.plan import Constraint
+from jaxconv.planner.families import FAMILIES
+from jaxconv.planner.plan import Constraint
 
 LARGEST = np.finfo(np.float32).max
 TF32 = 2.0**-11  # what rounding changes of an operand at most
@@ -22,9 +22,7 @@ LAYERS = {
     "many_steps": ((1, 9, 9, 520), (3, 3, 520, 8), {}),
     "patches": ((2, 8, 8, 16), (2, 2, 16, 128), dict(window_strides=(2, 2), padding="VALID")),
 }
-F32_TILES = {
-    f"mma {row.tile}".replace(" ", "_"): row.tile for row in FAMILIES["cuda"]["mma"].TILES if row.tile.depth == 32
-}
+F32_TILES = {f"mma {tile}".replace(" ", "_"): tile for tile in FAMILIES["cuda"]["mma"].tiles if tile.depth == 32}
 pytestmark = pytest.mark.gpu
 
 
@@ -87,5 +85,5 @@ def test_as_planned(layer, which, operand):
 def test_in_every_tile(tile, layer, which, operand):
     precision = "highest" if tile.passes == 3 else None
     for split in (1, 3):
-        asked = Constraint("cuda", "mma", tile, split=split, rewriting=())
+        asked = Constraint("cuda", "mma", tile.name, split=split, rewriting=())
         check(layer, asked, which, operand, precision)

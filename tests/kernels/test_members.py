@@ -10,8 +10,9 @@ import pytest
 
 import jaxconv
 from cases.reference import channels_last, integers
-from jaxconv.families import FAMILIES
-from jaxconv.plan import Constraint, choose
+from jaxconv.planner.choose import choose
+from jaxconv.planner.families import FAMILIES
+from jaxconv.planner.plan import Constraint
 from jaxconv.problem import Member
 from jaxconv.rewriting import PackedGroups
 

@@ -16,16 +16,16 @@ pytestmark = pytest.mark.gpu
 ])  # fmt: skip
 @pytest.mark.parametrize("groups", [1, 4])
 @every_tile
-def test_not_finite_numbers_reach_their_results_alone(family, row, groups, operand, padding, reached):
+def test_not_finite_numbers_reach_their_results_alone(family, tile, groups, operand, padding, reached):
     """Those results that lax sums them into: it counts them, as a one among zeros.
 
     Where they meet padding, lax multiplies them with its zeros, but for those of x: the others get none.
     """
     shapes = (2, 9, 8, 12), (3, 3, 12 // groups, 20)
     convolution = channels_last_convolution(*shapes, padding=padding, feature_group_count=groups)
-    theirs, ours = (pullback(c) for c in (convolution.lax(), convolution.ours(constraint(family, row))))
+    theirs, ours = (pullback(c) for c in (convolution.lax(), convolution.ours(constraint(family, tile))))
     program = jax.jit(ours)
-    dtype = dtype_of(family, row)
+    dtype = dtype_of(family, tile)
     ones = {name: np.ones(a.shape, dtype) for name, a in zip("xwg", convolution.operands(), strict=True)}
     for index in [(0, 0, 0, 0), (-1, -2, -3, -1)]:
         one = np.zeros_like(ones[operand])

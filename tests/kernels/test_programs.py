@@ -23,21 +23,22 @@ from cases.tiles import (
     dtypes_of,
     every_partial_tile,
     every_tile,
+    has_three_passes,
     kernels_of,
     settings_of,
     splits_of,
 )
-from jaxconv.families import FAMILIES
+from jaxconv.planner.families import FAMILIES
 
 pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("name", ["dense", "strided", "grouped", "causal", "odd_channels"])
 @every_tile
-def test_exported_with_any_batch(family, row, name):
-    convolution, conv = convolutions()[name], convolutions()[name].ours(constraint(family, row))
+def test_exported_with_any_batch(family, tile, name):
+    convolution, conv = convolutions()[name], convolutions()[name].ours(constraint(family, tile))
     (batch,) = export.symbolic_shape("b")
-    dtype = dtype_of(family, row)
+    dtype = dtype_of(family, tile)
     x, w, g = convolution.operands(dtype)
     types = [jax.ShapeDtypeStruct((batch, *a.shape[1:]), a.dtype) for a in (x, g)]
     checks = [export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}") for kind in ("gather", "reduce")]
@@ -83,11 +84,11 @@ ALONE = {
 
 
 @every_partial_tile
-def test_exported_with_any_batch_where_taken(family, row):
+def test_exported_with_any_batch_where_taken(family, tile):
     """The plan is made for another batch."""
-    cases, dtype = cases_of(family, row, ALONE[family]), dtype_of(family, row)
+    cases, dtype = cases_of(family, tile, ALONE[family]), dtype_of(family, tile)
     names = {name for name, *_ in cases}
-    assert {which for _, which, _ in cases} == {which for _, which in kernels_of(family, row)}
+    assert {which for _, which, _ in cases} == {which for _, which in kernels_of(family, tile)}
     (batch,) = export.symbolic_shape("b")
     checks = [export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}") for kind in ("gather", "reduce")]
 
@@ -113,9 +114,9 @@ def test_exported_with_any_batch_where_taken(family, row):
 @pytest.mark.parametrize("family, dtype", [of for of in FAMILY_TYPES if of[0] in PARTIAL])
 def test_command_buffers_where_taken(family, dtype):
     """Every tile and pass, as below."""
-    rows = [row for row in FAMILIES["cuda"][family].TILES if dtype in dtypes_of(family, row)]
-    cases = [case for row in rows
-             for case in cases_of(family, row, ALONE[family], splits=splits_of(family, row), dtype=dtype)]  # fmt: skip
+    tiles = [tile for tile in FAMILIES["cuda"][family].tiles if dtype in dtypes_of(family, tile)]
+    of_tile = lambda tile: cases_of(family, tile, ALONE[family], splits=splits_of(family, tile), dtype=dtype)
+    cases = [case for tile in tiles for case in of_tile(tile)]
     operands, expected = exact_in(dtype, ALONE[family])
     program = jax.jit(lambda operands, sign: [sign * a for a in alone(cases, dtype)(operands)])
     for repeat in range(6):
@@ -130,13 +131,14 @@ def test_command_buffers():
 
     def network(x, w):
         ys = {}
-        for tile, (family, row) in TILES.items():
-            for settings in settings_of(family, row):
-                precision = "highest" if row.tile.passes == 3 else None
-                conv = functools.partial(layer.general(constraint(family, row, **settings)), precision=precision)
-                operands = [a.astype(dtype_of(family, row)) for a in (x, w)]
+        for name, (family, tile) in TILES.items():
+            for settings in settings_of(family, tile):
+                asked = constraint(family, tile, **settings)
+                precision = "highest" if has_three_passes(asked) else None
+                conv = functools.partial(layer.general(asked), precision=precision)
+                operands = [a.astype(dtype_of(family, tile)) for a in (x, w)]
                 results = pullback(conv)(*operands, jnp.sign(conv(*operands)))
-                ys[tile, str(settings)] = tuple(a.astype(x.dtype) for a in results)
+                ys[name, str(settings)] = tuple(a.astype(x.dtype) for a in results)
         return list(ys.values())
 
     conv = layer.lax()

@@ -21,19 +21,19 @@ LAYERS = {
 }
 
 EVERY_TYPE = {
-    f"{tile}-{dtype}": (family, row, dtype) for tile, (family, row) in TILES.items()
-    for dtype in ("float32", "bfloat16") if dtype in dtypes_of(family, row)
+    f"{name}-{dtype}": (family, tile, dtype) for name, (family, tile) in TILES.items()
+    for dtype in ("float32", "bfloat16") if dtype in dtypes_of(family, tile)
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("split", [1, 3, 8])
-@pytest.mark.parametrize("family, row, dtype", EVERY_TYPE.values(), ids=EVERY_TYPE)
-def test_the_same_twice(family, row, dtype, split):
+@pytest.mark.parametrize("family, tile, dtype", EVERY_TYPE.values(), ids=EVERY_TYPE)
+def test_the_same_twice(family, tile, dtype, split):
     """Gaussian sums, which any other order would change."""
     rng = np.random.default_rng(0)
     operands = {name: [rng.standard_normal(a.shape).astype(dtype) for a in layer.operands(dtype)]
                 for name, layer in LAYERS.items()}  # fmt: skip
-    ours = constraint(family, row, split=split)
+    ours = constraint(family, tile, split=split)
     program = jax.jit(lambda operands: {name: pullback(LAYERS[name].ours(ours))(*o) for name, o in operands.items()})
     first = program(operands)
     assert all(np.all(np.isfinite(np.asarray(a, np.float32))) for a in jax.tree.leaves(first))
@@ -42,12 +42,12 @@ def test_the_same_twice(family, row, dtype, split):
 
 
 @every_partial_tile
-def test_the_same_twice_where_taken(family, row):
-    rng, dtype = np.random.default_rng(0), dtype_of(family, row)
+def test_the_same_twice_where_taken(family, tile):
+    rng, dtype = np.random.default_rng(0), dtype_of(family, tile)
     names = WITH_AREAS.get(family, WINDOWS)
     operands = {name: [rng.standard_normal(a.shape).astype(dtype) for a in convolutions()[name].operands()]
                 for name in names}  # fmt: skip
-    program = jax.jit(alone(cases_of(family, row, names, splits=(None, *splits_of(family, row))), dtype))
+    program = jax.jit(alone(cases_of(family, tile, names, splits=(None, *splits_of(family, tile))), dtype))
     first = program(operands)
     assert all(np.all(np.isfinite(np.asarray(a, np.float32))) for a in first)
     for _ in range(4):

@@ -23,18 +23,18 @@ TINY_SPLITS = {"direct": (8,), "depthwise": (8,), "wgmma": (1, 2, 8)}
 @pytest.mark.parametrize("of_conv", PASSES.values(), ids=PASSES)
 @pytest.mark.parametrize("convolution, split", SMOKE.values(), ids=SMOKE)
 @every_tile
-def test_smoke(family, row, convolution, split, of_conv):
-    chunk, dtype = row.tile.rows if family == "im2col" else None, dtype_of(family, row)
+def test_smoke(family, tile, convolution, split, of_conv):
+    chunk, dtype = tile.rows if family == "im2col" else None, dtype_of(family, tile)
     units = 2 if family == "mma" else None
-    ours = convolution.ours(constraint(family, row, split=split, chunk=chunk, units=units))
+    ours = convolution.ours(constraint(family, tile, split=split, chunk=chunk, units=units))
     operands = convolution.operands()
     actual = jax.jit(of_conv(ours))(*(a.astype(dtype) for a in operands))
     assert_same(actual, run_on_host(of_conv(convolution.lax()), *operands).astype(dtype))
 
 
-@pytest.mark.parametrize("family, row, dtype, which", EVERY_KERNEL.values(), ids=EVERY_KERNEL)
-def test_smoke_where_taken(family, row, dtype, which):
-    cases = cases_of(family, row, TINY[family], (which,), splits=TINY_SPLITS[family], dtype=dtype)
+@pytest.mark.parametrize("family, tile, dtype, which", EVERY_KERNEL.values(), ids=EVERY_KERNEL)
+def test_smoke_where_taken(family, tile, dtype, which):
+    cases = cases_of(family, tile, TINY[family], (which,), splits=TINY_SPLITS[family], dtype=dtype)
     assert cases
     operands = {name: convolutions()[name].operands() for name in TINY[family]}
     operands, expected = in_dtype(dtype, operands, run_on_host(pulled_back(Convolution.lax), operands))

@@ -13,7 +13,7 @@ from cases.exact import each_pass, of_family
 from cases.reference import assert_same, channels_last, integers, run_on_host
 from cases.spread import OPERANDS, passes
 from cases.tiles import FAMILY_TYPES, constraint
-from jaxconv.plan import ConvPlan
+from jaxconv.planner.plan import ConvPlan
 
 pytestmark = pytest.mark.gpu
 LAYERS = {

@@ -23,12 +23,12 @@ def poison(*likes):
 
 @pytest.mark.parametrize("split", [1, 5])
 @every_tile
-def test_results_are_written_everywhere(family, row, split):
+def test_results_are_written_everywhere(family, tile, split):
     """Whatever was in the memory of results and scratch."""
     names = ["nothing_seen", "no_channels", "many_classes", "many_groups", "odd_channels", "negative_padding"]
-    dtypes = [dtype_of(family, row)] * 3
+    dtypes = [dtype_of(family, tile)] * 3
     operands, expected = (rounded({name: of[name] for name in names}, *dtypes) for of in exact())
-    ours = lambda convolution: convolution.ours(constraint(family, row, split=split))
+    ours = lambda convolution: convolution.ours(constraint(family, tile, split=split))
     program = jax.jit(pulled_back(ours)).lower(operands).compile()
     for _ in range(3):
         poison(*jax.tree.leaves(expected))
@@ -46,9 +46,9 @@ UNEVEN = {
 
 
 @every_partial_tile
-def test_results_are_written_everywhere_where_taken(family, row):
+def test_results_are_written_everywhere_where_taken(family, tile):
     """Also those that no tap reaches, and slices of no areas."""
-    cases, dtype = cases_of(family, row, UNEVEN[family], splits=(1, 5, 8, 40)), dtype_of(family, row)
+    cases, dtype = cases_of(family, tile, UNEVEN[family], splits=(1, 5, 8, 40)), dtype_of(family, tile)
     operands, expected = exact_in(dtype, {name for name, *_ in cases})
     expected = results_of(cases, expected)
     program = jax.jit(alone(cases, dtype)).lower(operands).compile()

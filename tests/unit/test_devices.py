@@ -15,7 +15,7 @@ import pytest
 import jaxconv
 from cases.reference import lax_channels_last, run
 from jaxconv import ffi
-from jaxconv.devices import MODELS, TYPICAL_DEVICE, planned_for
+from jaxconv.planner.devices import MODELS, TYPICAL_DEVICE, planned_for
 
 
 def gpu(kind, capability="9.0", multiprocessors=132, number=0, process=0):

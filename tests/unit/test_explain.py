@@ -13,13 +13,14 @@ import pytest
 from jax import lax
 
 import jaxconv
+from cases.plans import candidates
 from cases.problems import problem_of
 from cases.reference import HOST, lax_channels_last
 from cases.small import ENTRIES, named
 from jaxconv.explanation import lines
-from jaxconv.families import FAMILIES
-from jaxconv.plan import Constraint, choose
-from jaxconv.product import Product
+from jaxconv.planner.choose import choose
+from jaxconv.planner.families import FAMILIES
+from jaxconv.planner.plan import Constraint
 
 X, W = jax.ShapeDtypeStruct((2, 5, 4, 3), np.float32), jax.ShapeDtypeStruct((3, 2, 3, 4), np.float32)
 
@@ -281,7 +282,7 @@ def test_without_warnings():
 
 GPU_LINE = re.compile(r"""
     (?P<pass>fprop|dgrad|wgrad)\ (?P<problem>.*?):
-    \ (?P<family>\w+)\ (?P<tile>\d+x\d+x\d+)(\ of\ [^,;]+)?,\ stages\ \d+,\ split\ \d+(,\ chunk\ \d+)?\ \(\d+\.\d+\ us\)
+    \ (?P<family>\w+)\ (?P<tile>\d+x\d+x\d+)(\ of\ [^,;]+)?,\ split\ \d+(,\ chunk\ \d+)?\ \(\d+\.\d+\ us\)
     (?P<rejected>(;\ not\ \w+(\ \d+x\d+x\d+(\ of\ [^:;]+)?)?:\ [^;]+)*)
 """, re.VERBOSE)  # fmt: skip
 
@@ -292,8 +293,8 @@ def gpu():
 
 def float32_tiles(family):
     """None of a family without kernels of float32."""
-    product = Product("gather", problem_of(lax_channels_last, X.shape, W.shape))
-    return [] if FAMILIES["cuda"][family].why_never(product) else FAMILIES["cuda"][family].tiles(product)
+    problem = problem_of(lax_channels_last, X.shape, W.shape)
+    return [tile for name, tile in candidates("gather", problem) if name == family]
 
 
 @pytest.mark.gpu
@@ -302,7 +303,7 @@ def test_a_line_on_a_gpu():
     with jax.default_device(gpu()):
         explained = lines(jax.grad(loss(jaxconv.conv2d), argnums=(0, 1)), X, W)
     tiles = [what for name in FAMILIES["cuda"]
-             for what in [f"{name} {row.tile}" for row in float32_tiles(name)] or [name]]  # fmt: skip
+             for what in [f"{name} {tile}" for tile in float32_tiles(name)] or [name]]  # fmt: skip
     assert len(explained) == 3
     for line in explained:
         match = GPU_LINE.fullmatch(line)
@@ -314,13 +315,13 @@ def test_a_line_on_a_gpu():
 @pytest.mark.gpu
 @pytest.mark.parametrize("family", FAMILIES["cuda"])
 def test_named_on_a_gpu(family):
-    for row in float32_tiles(family):
-        for implementation in (family, Constraint(family=family, tile=row.tile, split=3, rewriting=())):
+    for tile in float32_tiles(family):
+        for implementation in (family, Constraint(family=family, tile=tile.name, split=3, rewriting=())):
             conv = functools.partial(jaxconv.conv2d, implementation=implementation)
             with jax.default_device(gpu()):
                 (answer,) = answers(conv, X, W)
             assert answer.startswith(f"{family} ")
-        assert answer.startswith(f"{family} {row.tile}, stages {row.tile.stages}, split 3")
+        assert answer.startswith(f"{family} {tile}, split 3")
 
 
 @pytest.mark.gpu
@@ -331,29 +332,29 @@ def test_partial_families_on_a_gpu(family, groups):
     ours, theirs = (functools.partial(conv, feature_group_count=groups) for conv in (jaxconv.conv2d, lax_channels_last))
     problem = problem_of(theirs, x.shape, w.shape, x.dtype)
     taken = 0
-    for row in FAMILIES["cuda"][family].tiles(Product("gather", problem)):
-        named = Constraint(family=family, tile=row.tile, area=(2, 8), rewriting=())
+    for tile in (tile for name, tile in candidates("gather", problem) if name == family):
+        named = Constraint(family=family, tile=tile.name, area=(2, 8), rewriting=())
         with jax.default_device(gpu()):
             (answer,) = answers(functools.partial(ours, implementation=named), x, w)
         if choose("cuda", "gather", problem, named).plan is None:
-            tile = row.tile  # for a window, or few channels, or no groups, alone
-            may_be = family == "depthwise" or tile.walk or tile.run or tile.taps_across
-            assert may_be and re.match(rf"an error: .*{family} {row.tile}: ", answer), answer
+            # For a window, or few channels, or no groups, alone.
+            may_be = family == "depthwise" or tile.walk_rows or tile.run or tile.taps_across
+            assert may_be and re.match(rf"an error: .*{family} {tile}: ", answer), answer
             continue
         taken += 1
-        assert re.match(rf"{family} {row.tile}, stages \d, split 1, area 2x8 \(\d+\.\d+ us\)", answer), answer
+        assert re.match(rf"{family} {tile}, split 1, area 2x8 \(\d+\.\d+ us\)", answer), answer
         assert {r.split(":")[0] for r in answer.split("; not ")[1:]} == FAMILIES["cuda"].keys() - {family}
     assert taken > 1
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("row", FAMILIES["cuda"]["wgmma"].TILES, ids=lambda row: str(row.tile).replace(" ", "_"))
-def test_wgmma_on_a_gpu(row):
+@pytest.mark.parametrize("tile", FAMILIES["cuda"]["wgmma"].tiles, ids=lambda tile: tile.name.replace(" ", "_"))
+def test_wgmma_on_a_gpu(tile):
     """Of a gradient's passes it has the data's; of groups, it says why not."""
     x, w = (jax.ShapeDtypeStruct(shape, "bfloat16") for shape in ((2, 20, 20, 32), (3, 3, 32, 24)))
     grouped = jax.ShapeDtypeStruct((3, 3, 8, 32), "bfloat16")
-    split = row.tile.slices or 3
-    named = Constraint("cuda", "wgmma", row.tile, split=split, rewriting=())
+    split = tile.slices or 3
+    named = Constraint("cuda", "wgmma", tile.name, split=split, rewriting=())
     conv = functools.partial(jaxconv.conv2d, implementation=named)
     of_data = jax.grad(lambda x, w: jnp.sum(conv(x, w) ** 2))
     with jax.default_device(gpu()):
@@ -361,8 +362,8 @@ def test_wgmma_on_a_gpu(row):
         (refused,) = answers(functools.partial(conv, feature_group_count=4), x, grouped)
     assert [line.split()[0] for line in explained] == ["fprop", "dgrad"]
     for line in explained:
-        assert re.search(rf": wgmma {row.tile}, stages {row.tile.stages}, split {split} \(\d+\.\d+ us\)", line), line
-    assert re.match(rf"an error: .*wgmma {row.tile}: there are groups", refused), refused
+        assert re.search(rf": wgmma {tile}, split {split} \(\d+\.\d+ us\)", line), line
+    assert re.match(rf"an error: .*wgmma {tile}: there are groups", refused), refused
 
 
 @pytest.mark.gpu

@@ -68,4 +68,4 @@ def test_sources_that_hide_nothing(tmp_path):
         if "jaxconv" not in package.name:
             (tmp_path / package.name).symlink_to(package)
     error = import_from_sources(tmp_path)
-    assert "ImportError: jaxconv's native module jaxconv._cpu is missing: install the package" in error
+    assert "ImportError: jaxconv's native module jaxconv._planning is missing: install the package" in error

@@ -13,13 +13,13 @@ import jaxconv
 from cases.reference import HOST, assert_same, channels_last, cotangent, integers, pullback, run_on_host
 from cases.small import BY_ENTRY, ENTRIES, named
 from jaxconv import ffi
-from jaxconv.families import FAMILIES, Tile
-from jaxconv.plan import Constraint
+from jaxconv.planner.families import FAMILIES
+from jaxconv.planner.plan import Constraint
 
 # depthwise is the name of a family of either platform.
 CUDA_ONLY = [*(name for name in FAMILIES["cuda"] if name not in FAMILIES["cpu"]), "cuda",
              Constraint(family="simt"), Constraint(platform="cuda"), Constraint("cuda", "depthwise"),
-             Constraint("cuda", "im2col", Tile(64, 64, 8, 1), split=2)]  # fmt: skip
+             Constraint("cuda", "im2col", "64x64x8", split=2)]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +135,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("unknown", ["GEMM", "gemm ", "simt128", "wmma", "reduce", ("gemm",), Tile(64, 64, 8, 2)])
+@pytest.mark.parametrize("unknown", ["GEMM", "gemm ", "simt128", "wmma", "reduce", ("gemm",), "64x64x8"])
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_unknown_names(call, unknown):
     """Refused while tracing, with the names that there are."""
@@ -207,7 +207,7 @@ def test_implementations_do_not_share_programs():
             DEPTHWISE.general(Constraint(family="gemm", split=2))(x, w)
 
 
-@pytest.mark.parametrize("settings", [dict(split=2), dict(chunk=64), dict(tile=Tile(64, 64, 8, 2))], ids=str)
+@pytest.mark.parametrize("settings", [dict(split=2), dict(chunk=64), dict(tile="64x64x8")], ids=str)
 def test_host_kernels_have_no_settings(settings):
     x, w = named("dense").operands()
     with pytest.raises(NotImplementedError, match="settings|no such tile") as error:

@@ -13,14 +13,15 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxconv
-from cases.plans import PARTIAL
+from cases.plans import PARTIAL, tile_of
 from cases.problems import halves, layer, passes_of, problem_of
 from cases.random_problems import problems
 from cases.reference import assert_same, integers, lax_channels_last, pullback, run_on_host
 from jaxconv import ffi
 from jaxconv.fallback import LAX
-from jaxconv.families import FAMILIES, TYPICAL_DEVICE
-from jaxconv.plan import Constraint, choose
+from jaxconv.planner.choose import choose
+from jaxconv.planner.devices import TYPICAL_DEVICE
+from jaxconv.planner.plan import Constraint
 from jaxconv.product import OPERANDS, RESULT, Product
 from jaxconv.rewriting import (
     ROLES,
@@ -325,8 +326,8 @@ def test_what_is_chosen(problem, rewriting, which):
         assert which == "wgrad" and problem.in_channels > problem.out_channels
         rewriting = (*rewriting, SwappedOperands())
     assert (choice.plan.family, choice.plan.rewriting) == ("mma", rewriting)
-    tile, named = choice.plan.settings.tile, " of " + " and ".join(map(str, rewriting)) if rewriting else ""
-    assert str(choice.plan).startswith(f"mma {tile}{named}, stages ")
+    named = " of " + " and ".join(map(str, rewriting)) if rewriting else ""
+    assert str(choice.plan).startswith(f"mma {choice.plan.tile}{named}, split ")
     if rewriting:
         as_it_is = choose("cuda", kind, problem, Constraint(family="mma", rewriting=()))
         assert as_it_is.plan.rewriting == ()
@@ -348,8 +349,8 @@ def test_what_is_chosen_of_all_families(name, problem, rewriting, which):
     choice = choose("cuda", kind, problem)
     assert choice.cost <= choose("cuda", kind, problem, Constraint(family="mma")).cost
     packs_groups = any(isinstance(step, PackedGroups) for step in rewriting)
-    tile = choice.plan.settings.tile if choice.plan.family == "direct" else None
-    in_runs, taps_across = (tile.run > 0, tile.taps_across) if tile else (False, False)
+    tile = tile_of(choice.plan) if choice.plan.family == "direct" else None
+    in_runs, taps_across = (tile.run > 0, tile.taps_across > 0) if tile else (False, False)
     chosen = tuple(step for step in choice.plan.rewriting if step != SwappedOperands())
     chosen = tuple(PackedColumns(2) if step == PackedColumns(2, whole=False) else step for step in chosen)
     if (name, which) == ("patches", "fprop"):
@@ -414,7 +415,7 @@ def test_what_is_tried_has_pieces(problem, packs_groups, stores_parts):
             swaps = SwappedOperands() in rewriting
             assert (rewritten.reverse != p.reverse) == swaps
             assert kind == "reduce" or not swaps
-            piece = FAMILIES["cuda"]["mma"].PIECE_BYTES // p.rhs_dtype.itemsize
+            piece = 16 // p.rhs_dtype.itemsize
             # Few channels of a cotangent, which nothing was done to, may be read in runs.
             assert rewriting == (SwappedOperands(),) or Product(kind, rewritten).has_runs_of(piece)
 

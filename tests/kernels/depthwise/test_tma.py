@@ -5,15 +5,15 @@ import pytest
 from cases.exact import cases_of, exact_in, kernels_run_by
 from cases.for_depthwise import CHANNELS
 from cases.tiles import dtype_of
-from jaxconv.families import FAMILIES
+from jaxconv.planner.families import FAMILIES
 
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("row", [row for row in FAMILIES["cuda"]["depthwise"].TILES if row.tile.by_tma], ids=str)
-def test_tma_itself_copies(row):
+@pytest.mark.parametrize("tile", [tile for tile in FAMILIES["cuda"]["depthwise"].tiles if tile.by_tma], ids=str)
+def test_tma_itself_copies(tile):
     """Where it could not be told of the operands, warps would copy in its place, and be as exact."""
-    cases, dtype = cases_of("depthwise", row, CHANNELS), dtype_of("depthwise", row)
+    cases, dtype = cases_of("depthwise", tile, CHANNELS), dtype_of("depthwise", tile)
     operands, _ = exact_in(dtype, {name for name, *_ in cases})
     names = kernels_run_by(cases, dtype, operands)
     assert sum("DepthwiseByTma" in name for name in names) == len(cases) > 0

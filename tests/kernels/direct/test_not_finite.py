@@ -13,27 +13,27 @@ from cases.not_finite import check_not_finite
 from cases.problems import passes_of, problem_of
 from cases.tiles import PASSES, constraint, every_tile_of
 from jaxconv import ffi
-from jaxconv.families import FAMILIES
-from jaxconv.plan import choose
+from jaxconv.planner.choose import choose
+from jaxconv.planner.families import FAMILIES
 
 pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("of_group", [1, 4])
 @every_tile_of("direct")
-def test_not_finite_numbers_reach_no_further_than_their_window(row, of_group):
+def test_not_finite_numbers_reach_no_further_than_their_window(tile, of_group):
     """In a gather, and there no further than the channels that a set of output channels is multiplied with.
 
     In a reduction, no further than their own piece of eight channels.
     """
-    taps_across = row.tile.taps_across  # of one group
+    taps_across = tile.taps_across  # of one group
     rhs = (3, 3, 128, 3) if taps_across else (3, 3, of_group, 128)
     convolution = channels_last_convolution((2, 13, 21, 128), rhs, feature_group_count=128 // rhs[-2])
     problems = passes_of(problem_of(convolution.lax(), convolution.lhs, convolution.rhs, "bfloat16"))
-    set_channels = 2 ** math.ceil(math.log2(row.tile.columns))
-    asked = constraint("direct", row)
+    set_channels = 2 ** math.ceil(math.log2(tile.columns))
+    asked = constraint("direct", tile)
     taken = [which for which in PASSES if choose("cuda", *problems[which], asked, ffi.device("cuda")).plan is not None]
-    assert {"fprop", "dgrad"} & set(taken) or row.tile.run or (row.tile.walk and row.tile.walk.rows != 3)
+    assert {"fprop", "dgrad"} & set(taken) or tile.run or tile.walk_rows not in (0, 3)
 
     def reached(which, channel, seen):
         many = 8 if which == "wgrad" else set_channels
@@ -45,15 +45,15 @@ def test_not_finite_numbers_reach_no_further_than_their_window(row, of_group):
 
 
 IN_RUNS = {
-    f"{row.tile}-{name}".replace(" ", "_"): (row, name) for row in FAMILIES["cuda"]["direct"].TILES if row.tile.run
-    for name in (["image_stem"] if row.tile.walk else ["image_stem", "latents", "odd_image"])
+    f"{tile}-{name}".replace(" ", "_"): (tile, name) for tile in FAMILIES["cuda"]["direct"].tiles if tile.run
+    for name in (["image_stem"] if tile.walk_rows else ["image_stem", "latents", "odd_image"])
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("row, name", IN_RUNS.values(), ids=IN_RUNS)
-def test_not_finite_numbers_reach_no_further_than_their_runs(row, name):
+@pytest.mark.parametrize("tile, name", IN_RUNS.values(), ids=IN_RUNS)
+def test_not_finite_numbers_reach_no_further_than_their_runs(tile, name):
     """A run is read in whole pieces, and behind its end: up to 32 elements."""
-    asked, convolution, at = constraint("direct", row), convolutions()[name], (5, 7)
+    asked, convolution, at = constraint("direct", tile), convolutions()[name], (5, 7)
     assert are_taken(name, asked, passes=("fprop",))
     stride, channels = convolution.params["window_strides"][-1], convolution.lhs[-1]
 

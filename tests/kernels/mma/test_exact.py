@@ -4,7 +4,7 @@ import pytest
 
 from cases.convolutions import convolutions, problem
 from cases.exact import REWRITINGS, check
-from jaxconv.plan import Constraint
+from jaxconv.planner.plan import Constraint
 from jaxconv.rewriting import why_not
 
 pytestmark = pytest.mark.gpu

@@ -12,11 +12,14 @@ from cases.exact import REWRITINGS, are_taken, cases_of, check_alone, exact_in, 
 from cases.for_wgmma import WINDOWS
 from cases.problems import GATHERS
 from cases.tiles import dtype_of, every_tile_of, splits_of
-from jaxconv.families import FAMILIES
-from jaxconv.plan import Constraint
+from jaxconv.planner.families import FAMILIES
+from jaxconv.planner.plan import Constraint
 from jaxconv.rewriting import why_not
 
 pytestmark = pytest.mark.gpu
+every_tile_of_rows = pytest.mark.parametrize(
+    "tile", [tile for tile in FAMILIES["cuda"]["wgmma"].tiles if not tile.slices], ids=str
+)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -35,24 +38,25 @@ def test_exact_when_rewritten_for_wgmma(dtype):
 
 
 @every_tile_of("wgmma")
-def test_wgmma_itself_runs(row):
+def test_wgmma_itself_runs(tile):
     """Where TMA could not be told of the operands, mma would take its place, and be as exact."""
-    cases, dtype = cases_of("wgmma", row, WINDOWS, GATHERS, splits=splits_of("wgmma", row)[:2]), dtype_of("wgmma", row)
+    cases = cases_of("wgmma", tile, WINDOWS, GATHERS, splits=splits_of("wgmma", tile)[:2])
+    dtype = dtype_of("wgmma", tile)
     operands, expected = exact_in(dtype, {name for name, *_ in cases})
     names = kernels_run_by(cases, dtype, operands)
     assert sum("WgmmaKernel" in name for name in names) == sum(a.size > 0 for a in results_of(cases, expected))
     assert not any("MmaKernel" in name for name in names)
-    assert any("AddSlices" in name for name in names) == (row.tile.slices == 0)
+    assert any("AddSlices" in name for name in names) == (tile.slices == 0)
 
 
-@pytest.mark.parametrize("tile", [row.tile for row in FAMILIES["cuda"]["wgmma"].TILES if not row.tile.slices], ids=str)
+@every_tile_of_rows
 def test_exact_where_works_are_dealt_out(tile):
     """Blocks take the next work by a counter of the call's own, which each launch leaves at zero: several launches of
     one call, in turn with those of others, by one program and another."""
     x = jax.random.randint(jax.random.key(0), (1, 1_300_007, 64), -3, 4).astype("bfloat16")
     w = jax.random.randint(jax.random.key(1), (3 if tile.boxed else 1, 64, 72), -3, 4).astype("bfloat16")
     conv = lambda of, x: jaxconv.conv1d(x, w, padding="SAME", implementation=of)
-    asked, factors = Constraint("cuda", "wgmma", tile), jnp.array([1, -1, 2], x.dtype)
+    asked, factors = Constraint("cuda", "wgmma", tile.name), jnp.array([1, -1, 2], x.dtype)
     expected = jax.jit(functools.partial(conv, Constraint("cuda", "mma")))(x)
     one = jax.jit(functools.partial(conv, asked))
     two = jax.jit(lambda x: (conv(asked, x), conv(asked, -2 * x)))
@@ -65,7 +69,7 @@ def test_exact_where_works_are_dealt_out(tile):
 
 @pytest.mark.parametrize("which", ["fprop", "dgrad"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("tile", [row.tile for row in FAMILIES["cuda"]["wgmma"].TILES if not row.tile.slices], ids=str)
+@every_tile_of_rows
 def test_exact_where_columns_change(tile, dtype, which):
     """Thread blocks have works for several rounds, of other columns each time: what is left of one is stored among the
     steps of the next, of which there are fewer than pieces, as many, or more."""
@@ -82,10 +86,10 @@ def test_exact_where_columns_change(tile, dtype, which):
 
     steps = [(2, 64), (3, 64), (3, 72), (4, 64), (5, 64)] + ([] if tile.boxed else [(1, 24), (1, 40)])
     all_of = jax.jit(lambda of: [conv(of, *step) for step in steps], static_argnums=0)
-    results = all_of(Constraint("cuda", "wgmma", tile)), all_of(Constraint("cuda", "mma"))
+    results = all_of(Constraint("cuda", "wgmma", tile.name)), all_of(Constraint("cuda", "mma"))
     for step, ours, expected in zip(steps, *results, strict=True):
         assert jnp.array_equal(ours, expected), step
     if which == "fprop":  # from registers, and slices
         for split, result in [(1, "float32"), (2, None)]:
-            ours = conv(Constraint("cuda", "wgmma", tile, split), 3, 72, result)
+            ours = conv(Constraint("cuda", "wgmma", tile.name, split), 3, 72, result)
             assert jnp.array_equal(ours, conv(Constraint("cuda", "mma"), 3, 72, result)), (split, result)

@@ -24,17 +24,17 @@ BY_WINDOWS = {
 
 @pytest.mark.parametrize("split", [1, 17])
 @every_tile_of("wgmma")
-def test_not_finite_numbers_reach_what_lax_sums_them_into(row, split):
+def test_not_finite_numbers_reach_what_lax_sums_them_into(tile, split):
     """And nothing else: behind the last channel TMA fills zeros of pixels and of the filter, and slices have others."""
-    asked, at = constraint("wgmma", row, split=min(split, row.tile.slices or split)), (2, 3)
+    asked, at = constraint("wgmma", tile, split=min(split, tile.slices or split)), (2, 3)
     for convolution, which in itertools.product(BY_WINDOWS.values(), GATHERS):
         check_not_finite(convolution, asked, which, "bfloat16", at, lambda channel, seen: seen)
 
 
 @every_tile_of("wgmma")
-def test_not_finite_filters_reach_their_channel(row):
+def test_not_finite_filters_reach_their_channel(tile):
     """The filter meets padding in both gathers, as lax's does, and channels that it is not of in none."""
-    asked = constraint("wgmma", row)
+    asked = constraint("wgmma", tile)
     for convolution, which in itertools.product(BY_WINDOWS.values(), GATHERS):
         x, w, g = (np.ones(a.shape, "bfloat16") for a in convolution.operands())
         ours, theirs = (PASSES[which](conv) for conv in (convolution.ours(asked), convolution.lax()))

@@ -1,4 +1,4 @@
-"""Plans of direct: boxes hold what areas read, and sets of columns what they are summed of."""
+"""Plans of direct: boxes hold what areas read, and warps the sums of areas."""
 
 import math
 
@@ -7,65 +7,68 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cases.plans import CUDA, as_it_is, device, is_refused, plan_of
+from cases.plans import CUDA, as_it_is, device, is_refused, plan_of, shared_bytes, tile_of
 from cases.problems import each_channel, passes_of
 from cases.random_problems import problems_of_pieces
-from jaxconv.families import TYPICAL_DEVICE
-from jaxconv.families.direct_shape import Shape
 from jaxconv.offsets import offset_tables
-from jaxconv.plan import choose
-from jaxconv.product import Product
+from jaxconv.planner.choose import choose
+from jaxconv.planner.devices import TYPICAL_DEVICE
 
 
-def check_box(kind, problem, shape):
+def box_of(plan):
+    return [plan.settings[f"box_{name}"] for name in ("depth", "height", "width")]
+
+
+def check_box(problem, plan):
     """Each tap of a residue class, seen from each position of an area, is in the box; of runs, its row is."""
-    if shape.run:
-        check_runs(problem, shape)
+    of, rows = plan.settings, plan.settings["walks"] * plan.settings["walk"]
     dims = list(zip(problem.window_strides, problem.lhs_dilation, strict=True))
     _, down, right = [1] * (3 - len(dims)) + [stride // math.gcd(stride, dilation) for stride, dilation in dims]
-    positions = np.array([(0, down * r, right * c) for r in range(shape.area[0]) for c in range(shape.area[1])])
-    tables = offset_tables(problem)
+    positions = np.array([(0, down * r, right * c) for r in range(of["rows"]) for c in range(of["cols"])])
+    tables, there = offset_tables(problem), 2 if of["run"] else 3
+    assert rows >= of["rows"]
+    assert of["taps"] == tables.classes[:, 1].max()
     for first, count, *_ in tables.classes:
         if count:
             seen = tables.taps[first : first + count, None, 2:] + positions
-            there = 2 if shape.run else 3
-            assert np.all(np.ptp(seen, axis=(0, 1))[:there] < shape.box[:there])
-        assert count <= shape.window.taps
+            assert np.all(np.ptp(seen, axis=(0, 1))[:there] < box_of(plan)[:there])
 
 
-def check_runs(problem, shape):
+def check_runs(kind, problem, plan):
     """A box's rows have all elements that are read: whole multiplications of their pieces."""
+    of, tile = plan.settings, tile_of(plan)
     step, (taps,) = problem.window_strides[-1] * problem.in_channels, problem.kernel[-1:]
-    pieces = shape.tile.run if shape.walking else shape.entry_pieces
-    assert (taps * problem.in_channels + problem.in_channels % 2) <= shape.entry_pieces * 8 <= pieces * 8
-    assert 6 + step % 2 * 2 + (shape.area[1] - 1) * step + pieces * 8 <= shape.box[2] * 8 <= 256
-    assert shape.area[1] % 16 == 0 and shape.run == taps
+    pieces = -(-(taps * problem.in_channels + problem.in_channels % 2) // 8)
+    walking = kind == "gather" and tile.walk_rows > 0
+    if walking:
+        assert pieces <= tile.run
+        pieces = tile.run
+    elif kind == "gather":
+        pieces += pieces % 2
+    assert 6 + step % 2 * 2 + (of["cols"] - 1) * step + pieces * 8 <= of["box_width"] * 8 <= 256
+    assert of["cols"] % 16 == 0 and of["run"] == taps
 
 
 def first_corner(problem):
     """With which the boxes of the first class begin, of which a reduce has areas."""
     (first, count, *_), *_ = offset_tables(problem).classes
     shifts = offset_tables(problem).taps[first : first + count, 2:]
-    return tuple(shifts.min(axis=0)) if count else (0, 0, 0)
+    return shifts.min(axis=0).tolist() if count else [0, 0, 0]
 
 
-def check_pieces(kind, problem, shape):
-    """A set's output channels depend on no pieces of source channels but those of its entries."""
-    if shape.run:
+def check_warps(kind, problem, plan):
+    """A gather's warps have the sums of an area's positions, or, with taps across, of the box's pixels."""
+    of, tile = plan.settings, tile_of(plan)
+    if kind == "reduce":
+        assert of["walk"] == 1
         return
-    ins, outs, groups = problem.in_channels, problem.out_channels, shape.block_groups or 1
-    assert shape.entry_pieces == shape.src_pieces or shape.entry_pieces.bit_count() == 1
-    if groups == problem.groups == 1:
-        assert shape.entry_pieces * shape.chunks * 8 >= ins
-        return
-    assert groups * ins == shape.src_pieces * 8
-    assert groups * shape.channel_blocks >= problem.groups
-    for col in range(0, groups * outs, shape.tile.columns):
-        of_groups = {c // outs for c in range(col, min(col + shape.tile.columns, groups * outs))}
-        pieces = {(group * ins + channel) // 8 for group in of_groups for channel in range(ins)}
-        first = 0 if shape.entry_pieces == shape.src_pieces else min(pieces) // shape.entry_pieces * shape.entry_pieces
-        assert pieces <= set(range(first, first + shape.entry_pieces))
-        assert first + shape.entry_pieces <= shape.src_pieces
+    assert of["walk"] == 1 or tile.walk_rows > 0
+    held = tile.warps * tile.positions
+    if tile.taps_across:
+        assert math.prod(box_of(plan)) <= held
+        assert of["taps"] * problem.out_channels <= tile.sets * tile.columns
+    else:
+        assert of["walks"] * of["cols"] <= held
 
 
 @settings(max_examples=100, deadline=None, database=None)
@@ -73,29 +76,28 @@ def check_pieces(kind, problem, shape):
     problems_of_pieces(), st.sampled_from([None, None, (1, 8), (3, 16), (2, 32)]),
     st.sampled_from([48 * 2**10, 99 * 2**10, TYPICAL_DEVICE.shared_bytes]),
 )  # fmt: skip
-def test_what_direct_takes_fits(problem, area, shared_bytes):
-    small = device(shared_bytes=shared_bytes)
+def test_what_direct_takes_fits(problem, area, shared):
+    small = device(shared_bytes=shared)
     for kind, problem in passes_of(problem).values():
-        for tile in (row.tile for row in CUDA["direct"].TILES):
-            choice = choose("cuda", kind, problem, as_it_is("direct", tile, area=area), small)
+        for tile in CUDA["direct"].tiles:
+            choice = choose("cuda", kind, problem, as_it_is("direct", tile.name, area=area), small)
             plan = plan_of(choice, "direct")
             if plan is None:
                 continue
             assert not is_refused(plan, problem, small)
-            assert area in (None, plan.settings.area)
-            shape = Shape(Product(kind, problem), tile, plan.settings.area)
-            check_box(kind, problem, shape)
-            check_pieces(kind, problem, shape)
-            assert shape.shared_bytes <= shared_bytes
-            assert plan.settings.area[1] % 8 == 0 and (shape.run or shape.taps_across or shape.box[2] % 8 == 0)
-            assert max(*shape.box, shape.rows, plan.settings.area[1]) <= 256
-            assert shape.rows // shape.walk * plan.settings.area[1] <= shape.positions
-            if shape.taps_across:
-                assert math.prod(shape.box) <= tile.warps * tile.positions * 16
-                assert shape.window.taps * problem.out_channels <= tile.sets * tile.columns
-            told = plan.attributes(problem)["shape"]
-            taps, corner = shape.window.taps, first_corner(problem)
-            assert tuple(told) == (shape.rows, plan.settings.area[1], *shape.box, taps, shape.walk, shape.run, *corner)
+            assert area in (None, plan.area)
+            of, box = plan.settings, box_of(plan)
+            rows, across = of["walks"] * of["walk"], kind == "gather" and tile.taps_across
+            assert shared_bytes(plan, problem) <= shared
+            assert (of["run"] > 0) == (tile.run > 0)
+            assert of["cols"] % 8 == 0 and (of["run"] or across or of["box_width"] % 8 == 0)
+            assert max(*box, rows, of["cols"]) <= 256
+            check_box(problem, plan)
+            check_warps(kind, problem, plan)
+            if of["run"]:
+                check_runs(kind, problem, plan)
+            told = [rows, of["cols"], *box, of["taps"], of["walk"], of["run"], *first_corner(problem), 0]
+            assert plan.attributes()["shape"].tolist() == told
 
 
 @pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])

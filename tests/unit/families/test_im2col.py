@@ -6,10 +6,11 @@ import pytest
 
 from cases.plans import CUDA, channel_taps, sum_bytes, sums_in_f32
 from cases.problems import LAYERS, layer, passes_of
-from jaxconv.families import IM2COL_SCRATCH
-from jaxconv.plan import Constraint, choose
+from jaxconv.planner.choose import choose
+from jaxconv.planner.plan import Constraint
 
-every_im2col_tile = pytest.mark.parametrize("row", CUDA["im2col"].TILES, ids=lambda row: str(row.tile))
+MOST_COLUMN_BYTES = 2**28  # of a chunk, if that is a tile's rows
+every_im2col_tile = pytest.mark.parametrize("tile", CUDA["im2col"].tiles, ids=str)
 
 HUGE = {
     "many_positions": layer((256, 224, 224, 64), (3, 3, 64, 64)),
@@ -24,37 +25,37 @@ HUGE = {
 @every_im2col_tile
 @pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
 @pytest.mark.parametrize("problem", [*HUGE.values(), *LAYERS.values()], ids=[*HUGE, *LAYERS])
-def test_the_column_matrix_stays_small(problem, which, row):
+def test_the_column_matrix_stays_small(problem, which, tile):
     """Chunks are of whole tiles, and they fit, or are of one tile."""
     kind, problem = passes_of(problem)[which]
-    plan = choose("cuda", kind, problem, Constraint(family="im2col", tile=row.tile, split=1)).plan
+    plan = choose("cuda", kind, problem, Constraint(family="im2col", tile=tile.name, split=1)).plan
     if plan is None:
-        assert row.only_f32 and not sums_in_f32(problem)
+        assert tile.only_f32 and not sums_in_f32(problem)
         return
-    columns = plan.settings.chunk * problem.groups * channel_taps(problem) * problem.lhs_dtype.itemsize
-    assert plan.settings.chunk > 0 and plan.settings.chunk % row.tile.rows == 0
-    assert plan.settings.chunk == row.tile.rows or columns <= IM2COL_SCRATCH
+    columns = plan.settings["chunk"] * problem.groups * channel_taps(problem) * problem.lhs_dtype.itemsize
+    assert plan.settings["chunk"] > 0 and plan.settings["chunk"] % tile.rows == 0
+    assert plan.settings["chunk"] == tile.rows or columns <= MOST_COLUMN_BYTES
     results = math.prod(problem.out_shape if kind == "gather" else problem.rhs_shape)
-    assert columns <= plan.scratch_bytes(problem) < columns + results * sum_bytes(problem) + 16
+    assert columns <= plan.workspace_bytes(problem) < columns + results * sum_bytes(problem) + 16
 
 
 @every_im2col_tile
-def test_a_small_column_matrix_is_one_chunk(row):
+def test_a_small_column_matrix_is_one_chunk(tile):
     """It has a row for each output position, and the rows of a residue class begin at a tile's boundary."""
     strided = layer((2, 9, 9, 16), (3, 3, 16, 16), window_strides=(2, 3))
     for kind, problem in passes_of(strided).values():
         classes = 6 if problem.reverse else 1
         rows = problem.batch * math.prod(problem.out_spatial)
-        plan = choose("cuda", kind, problem, Constraint(family="im2col", tile=row.tile)).plan
-        assert rows <= plan.settings.chunk < rows + classes * row.tile.rows
+        plan = choose("cuda", kind, problem, Constraint(family="im2col", tile=tile.name)).plan
+        assert rows <= plan.settings["chunk"] < rows + classes * tile.rows
 
 
 @every_im2col_tile
-def test_a_smaller_chunk_takes_less(row):
+def test_a_smaller_chunk_takes_less(tile):
     for kind, problem in passes_of(LAYERS["dense"]).values():
-        named = [Constraint(family="im2col", tile=row.tile, split=1, chunk=n * row.tile.rows) for n in (1, 2, 4)]
+        named = [Constraint(family="im2col", tile=tile.name, split=1, chunk=n * tile.rows) for n in (1, 2, 4)]
         plans = [choose("cuda", kind, problem, c).plan for c in named]
-        assert [p.settings.chunk for p in plans] == [c.chunk for c in named]
-        scratch = [p.scratch_bytes(problem) for p in plans]
+        assert [p.settings["chunk"] for p in plans] == [c.chunk for c in named]
+        scratch = [p.workspace_bytes(problem) for p in plans]
         assert scratch == sorted(scratch)
         assert scratch[0] < scratch[-1]

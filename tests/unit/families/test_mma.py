@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from cases.plans import CUDA, as_it_is, device
+from cases.plans import as_it_is, candidates, device, tile_of
 from cases.problems import PASSES, layer
-from jaxconv.plan import Constraint, choose
-from jaxconv.product import Product
+from jaxconv.planner.choose import choose
+from jaxconv.planner.plan import Constraint
 
 
 def test_an_instruction_of_hopper_is_for_hopper():
@@ -17,9 +17,9 @@ def test_an_instruction_of_hopper_is_for_hopper():
     halves = dict.fromkeys(("lhs_dtype", "rhs_dtype", "out_dtype"), np.dtype("bfloat16"))
     problem = dataclasses.replace(problem, **halves)
     of_mma = Constraint(family="mma")
-    assert choose("cuda", kind, problem, of_mma, device(wgmma=True)).plan.settings.tile.wgmma
+    assert tile_of(choose("cuda", kind, problem, of_mma, device(wgmma=True)).plan).wgmma
     choice = choose("cuda", kind, problem, device=device(wgmma=False))
-    assert choice.plan.family == "mma" and not choice.plan.settings.tile.wgmma
+    assert choice.plan.family == "mma" and not tile_of(choice.plan).wgmma
     reasons = [r.reason for r in choice.rejected if r.what.endswith("wgmma")]  # tiles of mma, and a family
     assert len(reasons) == 4 + 1 and all("9.0" in reason for reason in reasons)
 
@@ -46,7 +46,10 @@ MERGED = {
 @pytest.mark.parametrize("problem, merged", MERGED.values(), ids=MERGED)
 def test_classes_that_read_the_same_pixels_are_merged(problem, merged):
     """By a gather of mma's wide tiles, which then has the columns of all in one matrix."""
-    for row in CUDA["mma"].tiles(Product("gather", problem)):
-        for kind, expected in (("gather", merged if row.tile.cols == 128 else 1), ("reduce", 1)):
-            plan = choose("cuda", kind, problem, as_it_is("mma", row.tile)).plan
-            assert plan.attributes(problem)["shape"].tolist() == [expected]
+    for family, tile in candidates("gather", problem):
+        if family != "mma":
+            continue
+        for kind, expected in (("gather", merged if tile.cols == 128 else 1), ("reduce", 1)):
+            plan = choose("cuda", kind, problem, as_it_is("mma", tile.name)).plan
+            assert plan.attributes()["shape"].tolist() == [expected] + 11 * [0]
+            assert plan.settings["merged"] == expected

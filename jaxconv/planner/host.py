@@ -1,11 +1,14 @@
-"""The host's kernels: src_cpu/."""
+"""The host's kernels: src_cpu/. They have no tiles and no settings. Their cost is in multiply-adds."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 
-from jaxconv.families.base import Device, Family, Settings, TileRow
+import numpy as np
+
+from jaxconv.planner.candidate import Asked, Candidate, Settings
+from jaxconv.planner.devices import Device
 from jaxconv.product import Product, ceil_div
 
 # Of the newest instruction set that kernels are compiled for. Costs are fitted to measurements with it.
@@ -14,26 +17,30 @@ SHORT_VECTOR = 4  # of which two take as long
 TILE_ROWS = 12
 
 
-class HostFamily(Family):
-    """A host kernel: it has no settings. Its cost is in multiply-adds."""
+class HostFamily:
+    rewrites = of_channels = swaps = aligned = packs_groups = stores_parts = False
 
-    def tiles(self, product: Product) -> Sequence[TileRow]:
-        return [TileRow(None)]
+    def candidates(self, product: Product, device: Device, asked: Asked) -> Iterator[Candidate]:
+        reason = "a host kernel has no settings" if asked.settings or asked.tile else self.unsupported_reason(product)
+        yield Candidate(None, reason, math.inf if reason else self.cost(product), {})
 
-    def settings(self, row: TileRow, product: Product, device: Device, asked: Settings) -> list[Settings]:
-        return [asked]
+    def unsupported_reason(self, product: Product) -> str | None:
+        return None
 
-    def why_not(self, settings: Settings, product: Product, device: Device) -> str | None:
-        return "a host kernel has no settings" if settings != Settings() else None
+    def cost(self, product: Product) -> float:
+        raise NotImplementedError
 
-    def scratch_bytes(self, settings: Settings, product: Product) -> None:
+    def attributes(self, settings: Settings) -> dict[str, np.generic | np.ndarray]:
+        return {}
+
+    def workspace_bytes(self, settings: Settings, product: Product, device: Device) -> None:
         return None
 
 
 class Gemm(HostFamily):
-    SWAPS = True
+    swaps = True
 
-    def cost(self, settings: Settings, product: Product, device: Device) -> float:
+    def cost(self, product: Product) -> float:
         """Vectors go along output channels: those of a narrow group are mostly empty."""
         if product.kind == "reduce":
             return self._reduce_cost(product)
@@ -50,11 +57,11 @@ class Gemm(HostFamily):
 
 
 class HostDepthwise(HostFamily):
-    def why_never(self, product: Product) -> str | None:
+    def unsupported_reason(self, product: Product) -> str | None:
         if product.groups == 1 or 1 not in (product.problem.in_channels, product.cols):
             return "it is for groups of one channel"
         return None
 
-    def cost(self, settings: Settings, product: Product, device: Device) -> float:
+    def cost(self, product: Product) -> float:
         """Vectors go along groups."""
         return product.multiply_adds

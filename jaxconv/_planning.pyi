@@ -1,0 +1,48 @@
+"""What the C++ module of src_cuda/planning.cc offers."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+MOST_TMA_STEP: int  # pixels from a window to the next, where TMA reads them
+DIGEST: str  # of the sources that plans depend on
+
+Array = tuple[Sequence[int], Sequence[int], str]  # sizes, axes, dtype's name
+
+class Product:
+    def __init__(
+        self,
+        is_wgrad: bool,
+        is_exact: bool,
+        src: Array,
+        filter: Array,
+        dst: Array,
+        kernel: Sequence[int],
+        window_strides: Sequence[int],
+        lhs_dilation: Sequence[int],
+        rhs_dilation: Sequence[int],
+        groups: int,
+        member: Sequence[int],
+        src_batch_grouped: bool,
+        dst_batch_grouped: bool,
+        filter_in_grouped: bool,
+        taps: np.ndarray,
+        classes: np.ndarray,
+    ) -> None: ...
+
+class Device:
+    def __init__(
+        self,
+        multiprocessors: int,
+        clock_hz: float,
+        bandwidth: float,
+        shared_bytes: int,
+        wgmma: bool,
+        costs: Mapping[str, Mapping[str, float]],
+    ) -> None: ...
+
+class Candidate:
+    tile: str | None
+    reason: str | None
+    seconds: float
+    settings: dict[str, int]

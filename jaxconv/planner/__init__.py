@@ -1,0 +1,1 @@
+"""Planning: candidates of the kernel families, their costs, the cheapest."""

@@ -1,0 +1,20 @@
+"""The kernel families of each platform, in the order of src_cpu's `Family` and src_cuda's `kFamilies`."""
+
+from __future__ import annotations
+
+from jaxconv.planner.host import Gemm, HostDepthwise, HostFamily
+from jaxconv.planner.native import NativeFamily
+
+Family = HostFamily | NativeFamily
+
+FAMILIES: dict[str, dict[str, Family]] = {
+    "cpu": {"gemm": Gemm(), "depthwise": HostDepthwise()},
+    "cuda": {
+        "simt": NativeFamily("simt"),
+        "im2col": NativeFamily("im2col"),
+        "mma": NativeFamily("mma", rewrites=True, packs_groups=True),
+        "direct": NativeFamily("direct", rewrites=True, stores_parts=True, aligned=True),
+        "depthwise": NativeFamily("depthwise", rewrites=True, of_channels=True, aligned=True),
+        "wgmma": NativeFamily("wgmma", rewrites=True, aligned=True),
+    },
+}

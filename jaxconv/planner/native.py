@@ -1,0 +1,128 @@
+"""The CUDA families' planning, which is C++: src_cuda/<family>/planning.h, through the module `_planning`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxconv.compiled import planning
+from jaxconv.offsets import in_three, offset_tables
+from jaxconv.planner.candidate import Asked, Candidate, Settings
+from jaxconv.planner.devices import Device
+from jaxconv.problem import ConvProblem, Dim, Shape, Spec
+from jaxconv.product import Product
+
+# Costs fitted to measurements on an H200: other GPUs' are worked out from their clocks and bandwidths.
+COSTS = json.loads((Path(__file__).parent / "device_data" / "h200.json").read_text())
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """A compiled tile: what a thread block computes at a time. Its fields, as `rows`, are those of its family."""
+
+    name: str
+    fields: dict[str, int] = dataclasses.field(compare=False, repr=False)
+
+    def __getattr__(self, name: str) -> int:
+        try:
+            return self.fields[name]
+        except KeyError:
+            raise AttributeError(f"a tile {self.name} has no {name}") from None
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class NativeFamily:
+    """A CUDA kernel family.
+
+    rewrites: whether it takes problems that are rewritten. of_channels: whether these are of each channel on its own.
+    packs_groups: whether packing groups may help it. stores_parts: whether it stores results of channels that are no
+      whole 16-byte vectors as fast as others.
+    aligned: whether its operands and results begin at multiples of 16 bytes.
+    """
+
+    swaps = False
+
+    def __init__(
+        self, name: str, rewrites=False, of_channels=False, packs_groups=False, stores_parts=False, aligned=False
+    ) -> None:
+        self.rewrites, self.of_channels, self.packs_groups = rewrites, of_channels, packs_groups
+        self.stores_parts, self.aligned = stores_parts, aligned
+        self._native: Any = getattr(planning, name)
+        self.tiles = tuple(Tile(name, fields) for name, fields in self._native.tiles)
+
+    def candidates(self, product: Product, device: Device, asked: Asked) -> Iterator[Candidate]:
+        found = self._native.candidates(_native(product), _native_device(device), *asked)
+        return (Candidate(c.tile, c.reason, c.seconds, c.settings) for c in found)
+
+    def attributes(self, settings: Settings) -> dict[str, np.generic | np.ndarray]:
+        tile, split, chunk, units, shape = self._native.attributes(dict(settings))
+        return {
+            "tile": np.int32(tile),
+            "split": np.int32(split),
+            "chunk": np.int64(chunk),
+            "units": np.int32(units),
+            "shape": np.array(shape, np.int64),
+        }
+
+    def workspace_bytes(self, settings: Settings, product: Product, device: Device) -> Dim:
+        """Symbolic if the batch is: it grows by the same for each image, or in steps of 16 bytes."""
+        need = lambda images: self._native.workspace_bytes(
+            _native(product, images), _native_device(device), dict(settings)
+        )
+        if product.has_known_batch:
+            return need(product.images)
+        first, more = need(1), need(1 + 16) - need(1)
+        return first + (product.problem.batch - 1) * -(-more // 16)
+
+
+@lru_cache(maxsize=64)
+def _native_device(device: Device) -> planning.Device:
+    return planning.Device(
+        multiprocessors=device.multiprocessors,
+        clock_hz=device.clock_hz,
+        bandwidth=device.bandwidth,
+        shared_bytes=device.shared_bytes,
+        wgmma=device.wgmma,
+        costs=COSTS,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _native(product: Product, images: int | None = None) -> planning.Product:
+    """images: of a batch group, that stand for a symbolic batch."""
+    p, tables = product.problem, offset_tables(product.problem)
+    batch = product.images if images is None else images
+    return planning.Product(
+        is_wgrad=product.kind == "reduce",
+        is_exact=product.is_exact,
+        src=_array(p.lhs_shape, p.lhs_spec, p.lhs_dtype, _batch(p, p.lhs_batch_grouped, batch)),
+        filter=(p.rhs_shape, p.rhs_spec.axes, p.rhs_dtype.name),
+        dst=_array(p.out_shape, p.out_spec, p.out_dtype, _batch(p, p.out_batch_grouped, batch)),
+        kernel=in_three(p.kernel),
+        window_strides=p.window_strides,
+        lhs_dilation=p.lhs_dilation,
+        rhs_dilation=p.rhs_dilation,
+        groups=p.groups,
+        member=p.member,
+        src_batch_grouped=p.lhs_batch_grouped,
+        dst_batch_grouped=p.out_batch_grouped,
+        filter_in_grouped=p.reverse,
+        taps=tables.taps,
+        classes=tables.classes,
+    )
+
+
+def _batch(problem: ConvProblem, is_grouped: bool, images: int) -> int:
+    return images * problem.groups if is_grouped else images
+
+
+def _array(shape: Shape, spec: Spec, dtype, batch: int) -> tuple[Shape, tuple[int, ...], str]:
+    return (*shape[: spec.first], batch, *shape[spec.first + 1 :]), spec.axes, dtype.name

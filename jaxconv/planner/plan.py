@@ -1,0 +1,107 @@
+"""Plans: which kernel answers a problem on a platform, with which settings; and what may be asked of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from jaxconv.planner.candidate import Asked
+from jaxconv.planner.devices import TYPICAL_DEVICE
+from jaxconv.planner.families import FAMILIES, Family
+from jaxconv.problem import ConvProblem, Dim
+from jaxconv.product import Product
+from jaxconv.rewriting import Rewriting, rewrite
+
+
+@dataclasses.dataclass(frozen=True)
+class Constraint:
+    """What a plan must be; None leaves it to the planner.
+
+    It may stand for an implementation's name in every public function: that is how tests reach each tile.
+
+    tile: its name. split: slices of the reduction, each summed on its own, then added in order. chunk: rows of im2col's
+    column matrix that are in the workspace at a time. units: tiles of columns that a thread block of mma computes in
+    turn. area: rows and columns of output positions that a thread block of direct or depthwise computes at a time.
+    """
+
+    platform: str | None = None
+    family: str | None = None
+    tile: str | None = None
+    split: int | None = None
+    chunk: int | None = None
+    units: int | None = None
+    area: tuple[int, int] | None = None
+    rewriting: Rewriting | None = None
+
+    @property
+    def asked(self) -> Asked:
+        rows, cols = self.area or (None, None)
+        settings = {"split": self.split, "chunk": self.chunk, "units": self.units, "rows": rows, "cols": cols}
+        known = {name: value for name, value in settings.items() if value is not None}
+        return Asked(known, self.tile, self.family is not None or self.tile is not None)
+
+
+ANY = Constraint()
+
+# The native implementations that users name: the platforms and their kernel families.
+IMPLEMENTATIONS = {platform: Constraint(platform=platform) for platform in FAMILIES} | {
+    family: Constraint(family=family) for families in FAMILIES.values() for family in families
+}
+
+
+def constraint_of(implementation: str | Constraint | None) -> Constraint:
+    if isinstance(implementation, Constraint):
+        return implementation
+    return ANY if implementation is None else IMPLEMENTATIONS[implementation]
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvPlan:
+    """A kernel, its settings, and what its problem is rewritten by.
+
+    kind: "gather" (fprop, dgrad) or "reduce" (wgrad). tile: its name, of a family that has tiles.
+    """
+
+    platform: str
+    kind: str
+    family: str
+    tile: str | None
+    settings: Mapping[str, int] = dataclasses.field(hash=False)
+    rewriting: Rewriting = ()
+
+    def attributes(self) -> dict[str, np.generic | np.ndarray]:
+        """What the platform's handler reads besides the problem, which is the rewritten one."""
+        family = np.int32(list(FAMILIES[self.platform]).index(self.family))
+        return {"family": family} | self._family.attributes(self.settings)
+
+    def workspace_bytes(self, problem: ConvProblem) -> Dim | None:
+        """Bytes of the workspace; None on a platform whose kernels take none."""
+        product = Product(self.kind, rewrite(self.rewriting, problem).problem)
+        return self._family.workspace_bytes(self.settings, product, TYPICAL_DEVICE)
+
+    @property
+    def takes_aligned(self) -> bool:
+        """Whether operands and result must begin at multiples of 16 bytes."""
+        return self._family.aligned
+
+    @property
+    def area(self) -> tuple[int, int] | None:
+        """Rows and columns of the output positions that a thread block computes at a time."""
+        return (self.settings["rows"], self.settings["cols"]) if "rows" in self.settings else None
+
+    @property
+    def _family(self) -> Family:
+        return FAMILIES[self.platform][self.family]
+
+    def __str__(self) -> str:
+        area = self.area and f"{self.area[0]}x{self.area[1]}"
+        parts = {name: self.settings.get(name) for name in ("split", "chunk", "units")} | {"area": area}
+        known = (f"{name} {value}" for name, value in parts.items() if value)
+        return ", ".join([kernel_name(self.family, self.tile, self.rewriting), *known])
+
+
+def kernel_name(family: str, tile: str | None, rewriting: Rewriting) -> str:
+    kernel = family if tile is None else f"{family} {tile}"
+    return f"{kernel} of {' and '.join(map(str, rewriting))}" if rewriting else kernel

@@ -1,0 +1,163 @@
+// What the depthwise family's kernels take, and why not. Host-only: without CUDA.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "common/plan.h"
+#include "common/planning.h"
+#include "common/types.h"
+#include "conv_problem.h"
+#include "depthwise/config.h"
+#include "depthwise/layout.h"
+#include "depthwise/params.h"
+
+namespace jaxconv::depthwise {
+
+inline constexpr int kMostPieces = 1 << 10;  // of a window
+inline constexpr int kMostReach = 1 << 30;   // of it, in rows or columns
+inline constexpr int kMostApart = 1 << 16;   // of a dilated one's taps, or tiles of an image
+
+inline Reason UnsupportedTypes(const ConvProblem& p) {
+  const bool has_kernels = p.src_type == DType::kBF16 || p.src_type == DType::kF16 || p.src_type == DType::kF32;
+  if (has_kernels && p.filter_type == p.src_type && p.dst_type == p.src_type) return std::nullopt;
+  std::string names;
+  for (const std::string& name : std::set{Name(p.src_type), Name(p.filter_type), Name(p.dst_type)}) {
+    names += (names.empty() ? "" : " and ") + name;
+  }
+  return "it has no kernels of " + names;
+}
+
+// Whether an activation's channels are last, in whole pieces.
+inline bool HasPieces(const TensorStrides& s, int64_t channels, int64_t piece) {
+  return s.group == 1 && channels % piece == 0 && s.batch % piece == 0 && s.spatial[0] % piece == 0 &&
+         s.spatial[1] % piece == 0 && s.spatial[2] % piece == 0;
+}
+
+// What depends on the problem alone.
+inline Reason UnsupportedProblem(const ConvProblem& p) {
+  if (Reason why = UnsupportedTypes(p)) return why;
+  if (p.in_channels != 1 || p.out_channels != 1) return "it is for groups of one channel";
+  if (p.tap_count == 0 || p.class_count == 0) return "there are no taps";  // of which kernels read the first
+  const int64_t piece = kPieceBytes / ElementBytes(p.src_type);
+  if (!HasPieces(p.src, p.groups, piece) || !HasPieces(p.dst, p.groups, piece)) {
+    return "channels are not last, in pieces of 16 bytes";
+  }
+  if (kMostPeriod % p.period[2] != 0) return "columns' period is not 1, 2 or 4";
+  return std::nullopt;
+}
+
+inline bool IsForType(const DepthwiseTile& tile, DType type) { return tile.on_cuda_cores() == (type == DType::kF32); }
+
+// What depends on the tile, whatever its stream is.
+inline Reason UnsupportedTile(const ConvProblem& p, Pass pass, const DepthwiseTile& tile) {
+  const auto moves = [&](int d) { return std::to_string(p.step[d]) + ":" + std::to_string(p.period[d]); };
+  const auto fits = [&](int d) { return p.step[d] == tile.step && p.period[d] == tile.period; };
+  if (!IsForType(tile, p.src_type)) return "the tile is compiled for other types";
+  if (!IsFlat(p) && !tile.has_planes()) return "three spatial dimensions";
+  if (!fits(1)) return "rows move by " + moves(1);
+  if (tile.on_cuda_cores() && !fits(2)) return "columns move by " + moves(2);
+  if (pass == Pass::kReduce && !tile.reduces()) return "its warps do not hold the sums of all taps";
+  if (pass == Pass::kGather && !tile.gathers()) return "it has no gather";
+  const int64_t columns = std::max(p.src_size[2], p.dst_size[2]);
+  if (tile.in_pairs && columns > kStripCols) return "rows of " + std::to_string(columns) + " columns";
+  return std::nullopt;
+}
+
+// A window's place and its pieces, and how far apart its taps are.
+inline Reason UnsupportedWindow(const ConvProblem& p, const DepthwiseTile& tile, const Stream& stream) {
+  int64_t pieces = 1;
+  for (int d = 0; d < kSpatial; ++d) {
+    if (p.src_size[d] == 0) return "the source is empty";
+    if (std::abs(int64_t{stream.first[d]}) > kMostReach) return "windows begin too far from the image";
+    const int32_t along = stream.pieces[d];
+    if (along < 1 || (along > 1 && !tile.has_pieces)) return "no such pieces of the window";
+    if ((pieces *= along) > kMostPieces) return std::to_string(pieces) + " pieces of the window";
+  }
+  for (int i = 0; i < 2; ++i) {
+    const int64_t taps = i == 0 ? tile.step * tile.lags : tile.pixels();
+    const bool is_strided = p.step[i + 1] != 1 || p.period[i + 1] != 1;
+    const int64_t apart = stream.apart[i];
+    if (apart < 1 || apart >= kMostApart || stream.pieces[i + 1] * taps * apart > kMostReach) {
+      return "no such distances between taps";
+    }
+    if (apart > 1 && is_strided) return "rows or columns of a dilated window are strided";
+  }
+  return std::nullopt;
+}
+
+// Rows and elements that kernels count in 32 bits.
+inline Reason UnsupportedSizes(const ConvProblem& p, const Stream& stream) {
+  const int64_t planes = p.batch * p.dst_size[0];
+  if (planes * std::max(p.src_size[1], p.dst_size[1]) >= INT32_MAX) return "rows do not fit 32 bits";
+  // A tile's planes are of so many volumes.
+  const int64_t volumes = (std::max(1, stream.images) + 2 * p.dst_size[0] - 2) / std::max<int64_t>(1, p.dst_size[0]);
+  const auto extent = [&](const TensorStrides& s, const int64_t (&size)[kSpatial]) {
+    const int64_t within = std::max({size[0] * s.spatial[0], size[1] * s.spatial[1], size[2] * s.spatial[2]});
+    return std::max(volumes * s.batch, within);
+  };
+  if (std::max(extent(p.src, p.src_size), extent(p.dst, p.dst_size)) >= INT32_MAX) {
+    return "elements of a tile's images do not fit 32 bits";
+  }
+  return std::nullopt;
+}
+
+// What depends on the stream, of a tile that takes the problem. Of others MakeShape is not to be asked.
+inline Reason UnsupportedStream(const ConvProblem& p, const DepthwiseTile& tile, const Stream& stream) {
+  constexpr int kMostStrips = kMultiplied * kDepthwiseWarps, kMostRows = 1 << 16;
+  const int64_t channel_bytes = stream.channels * static_cast<int64_t>(ElementBytes(p.src_type));
+  if (channel_bytes < kPieceBytes || channel_bytes > MostChannelBytes(tile) ||
+      !std::has_single_bit(static_cast<uint32_t>(stream.channels))) {
+    return "no such channels of a thread block";
+  }
+  if (Reason why = UnsupportedWindow(p, tile, stream)) return why;
+  if (stream.rows < 1 || stream.cols < kStripCols || stream.cols % kStripCols != 0) {
+    return "an area of (" + std::to_string(stream.rows) + ", " + std::to_string(stream.cols) + ")";
+  }
+  if (stream.images < 0 || stream.cols > kMostStrips * kStripCols || stream.images > kMostStrips ||
+      (tile.has_pieces && stream.rows > kMostRows)) {
+    return "no such tile of strips";
+  }
+  if (stream.images == 0 && !CanJoinImages(p, tile, stream)) return "the images' rows are not one image's";
+  return UnsupportedSizes(p, stream);
+}
+
+// TMA copies rows of whole images, and fills the places of all strips.
+inline Reason UnsupportedBoxes(const DepthwiseParams& d, const DepthwiseTile& tile) {
+  const ConvProblem& p = d.problem;
+  const auto text = [](int32_t n) { return std::to_string(n); };
+  if (const int64_t bytes = d.channels * ElementBytes(p.src_type); bytes != kBoxPixelBytes) {
+    return "boxes of " + std::to_string(bytes) + " bytes of each pixel";
+  }
+  if (d.images * d.strips != d.tile_strips || !d.images_first) {
+    return "boxes of " + text(d.images) + " images of " + text(d.strips) + " strips, of " + text(d.tile_strips);
+  }
+  if (tile.in_pairs && d.strips != 1) return "pairs of rows of " + text(d.strips) + " strips";
+  if (d.column_tiles != 1 || std::max(d.row_apart, d.col_apart) > 1) return "boxes of parts of rows";
+  if (p.step[2] != 1 || p.period[2] != 1) return "boxes of columns that are apart";
+  return std::nullopt;
+}
+
+// Whether thread blocks of the tile cover the areas of a shape, which is MakeShape's.
+inline bool CoversArea(const DepthwiseParams& d, const DepthwiseTile& tile) {
+  return d.images * d.strips <= d.tile_strips && d.copies <= MostCopies(tile);
+}
+
+inline Reason UnsupportedShape(const DepthwiseParams& d, const DepthwiseTile& tile) {
+  if (!CoversArea(d, tile)) return "its warps do not cover the area";
+  if (tile.by_tma) {
+    if (Reason why = UnsupportedBoxes(d, tile)) return why;
+  }
+  if (d.stream_rows == INT32_MAX) return "there are too many rows";
+  if (std::max(d.row_apart, d.col_apart) > 1 && d.column_tiles >= kMostApart) {
+    return std::to_string(d.column_tiles) + " tiles of an image";
+  }
+  return std::nullopt;
+}
+
+}  // namespace jaxconv::depthwise

@@ -1,0 +1,125 @@
+// Where a problem's taps reach, as the depthwise family's planning sees it. Host-only: without CUDA.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <string>
+
+#include "common/planning.h"
+#include "common/product.h"
+#include "conv_problem.h"
+#include "depthwise/config.h"
+#include "depthwise/layout.h"
+#include "depthwise/params.h"
+#include "depthwise/support.h"
+
+namespace jaxconv::depthwise {
+
+using Three = std::array<int64_t, kSpatial>;
+
+// Where taps reach from the first position: their first source depth, row and column, and how far.
+struct Window {
+  Three first;
+  int64_t depths;      // source planes, each as often as there are phases
+  double depths_seen;  // of them, in which a plane of the output has a source, on average
+  int64_t rows, cols;  // of the source
+  int64_t pixels;      // source pixels that a strip reads
+  int64_t apart[2];    // rows, and columns, between taps of a dilated window. The output is as many interleaved ones,
+                       // and so is the source: rows, cols and pixels are of one
+};
+
+// The least and the most of taps' shifts, and what all of these are apart.
+struct TapReach {
+  Three least, most, apart;
+  int64_t strip_end;  // the last source pixel of the first strip
+
+  explicit TapReach(const Product& product) {
+    least.fill(std::numeric_limits<int64_t>::max());
+    most.fill(std::numeric_limits<int64_t>::min());
+    apart.fill(0);
+    strip_end = std::numeric_limits<int64_t>::min();
+    const ConvProblem& p = product.conv;
+    const Tap* any = nullptr;
+    for (const ResidueClass& c : product.residue_classes) {
+      if (c.tap_count == 0 || c.count[0] == 0 || c.count[1] == 0 || c.count[2] == 0) continue;
+      const int64_t strip = c.phase[2] < kStripCols ? (kStripCols - 1 - c.phase[2]) / p.period[2] * p.step[2] : 0;
+      for (int t = 0; t < c.tap_count; ++t) {
+        const Tap& tap = product.taps[c.first_tap + t];
+        if (any == nullptr) any = &tap;
+        Add(tap, *any);
+        strip_end = std::max(strip_end, tap.shift[2] + strip);
+      }
+    }
+  }
+
+  bool is_empty() const { return least[0] > most[0]; }
+  int64_t size(int d) const { return most[d] - least[d] + 1; }
+
+ private:
+  void Add(const Tap& tap, const Tap& other) {
+    for (int d = 0; d < kSpatial; ++d) {
+      least[d] = std::min<int64_t>(least[d], tap.shift[d]);
+      most[d] = std::max<int64_t>(most[d], tap.shift[d]);
+      if (apart[d] != 1) apart[d] = std::gcd(apart[d], int64_t{tap.shift[d]} - other.shift[d]);
+    }
+  }
+};
+
+// Of a window's depths, those in which a plane of the output has a source, on average. Of a dilated input's planes,
+// depths are numbered by the source's, and by the phases that see them: SourceDepth of params.cuh.
+inline double DepthsSeen(const ConvProblem& p, int64_t first, int64_t depths) {
+  const int64_t period = p.period[0], step = p.step[0];
+  int64_t seen = 0;
+  for (int64_t depth = 0; depth < depths; ++depth) {
+    const int64_t phase = depth % period, at = depth / period + first;  // of the phase's first plane
+    const int64_t planes = std::max<int64_t>(0, CeilDiv(p.dst_size[0] - phase, period));
+    const int64_t before = std::clamp<int64_t>(CeilDiv(std::max<int64_t>(0, -at), step), 0, planes);
+    const int64_t until = std::clamp<int64_t>(CeilDiv(std::max<int64_t>(0, p.src_size[0] - at), step), 0, planes);
+    seen += std::max<int64_t>(0, until - before);
+  }
+  return static_cast<double>(seen) / p.dst_size[0];
+}
+
+// None if no position sees a tap.
+inline std::optional<Window> FindWindow(const Product& product) {
+  const ConvProblem& p = product.conv;
+  const TapReach reach(product);
+  if (reach.is_empty()) return std::nullopt;
+  // As far as kernels can count.
+  const auto apart = [&](int d) {
+    const bool is_strided = p.step[d] != 1 || p.period[d] != 1;
+    return is_strided || reach.size(d) > kMostApart ? 1 : std::max<int64_t>(1, reach.apart[d]);
+  };
+  Window w{.first = reach.least, .depths = reach.size(0) * p.period[0], .apart = {apart(1), apart(2)}};
+  w.depths_seen = DepthsSeen(p, w.first[0], w.depths);
+  w.rows = CeilDiv(reach.size(1), w.apart[0]);
+  w.cols = CeilDiv(reach.size(2), w.apart[1]);
+  w.pixels = w.apart[1] > 1 ? w.cols + kStripCols - 1 : reach.strip_end - w.first[2] + 1;
+  return w;
+}
+
+// Of a window, along each dimension.
+inline Three PiecesOf(const Window& w, const ConvProblem& p, const DepthwiseTile& tile) {
+  if (!tile.has_pieces) return {1, 1, 1};
+  const int64_t cols = w.pixels <= tile.pixels() ? 1 : CeilDiv(w.cols, PieceCols(p, tile));
+  return {w.depths, CeilDiv(w.rows, tile.step * tile.lags), cols};
+}
+
+// Why a tile does not take the window.
+inline Reason UnsupportedReach(const Window& w, const ConvProblem& p, Pass pass, const DepthwiseTile& tile) {
+  if (!tile.has_pieces && w.depths > tile.depths) return "taps in " + std::to_string(w.depths) + " planes";
+  if (!tile.has_pieces && CeilDiv(w.rows, tile.step) > tile.lags) return "taps in " + std::to_string(w.rows) + " rows";
+  if (w.pixels > tile.pixels() && !(tile.has_pieces && PieceCols(p, tile) > 0)) {
+    return std::to_string(w.pixels) + " source pixels of " + std::to_string(kStripCols) + " outputs";
+  }
+  if (pass == Pass::kReduce && tile.by_tma && w.cols > kTapCols) {
+    return "taps in " + std::to_string(w.cols) + " columns";
+  }
+  return std::nullopt;
+}
+
+}  // namespace jaxconv::depthwise

@@ -1,0 +1,161 @@
+// What tiles of the direct family do not take, and why: for planning, and for the handlers, which look at any plan.
+// Host-only: without CUDA.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "common/planning.h"
+#include "common/product.h"
+#include "common/tma_limits.h"
+#include "common/types.h"
+#include "conv_problem.h"
+#include "direct/layout.h"
+
+namespace jaxconv {
+namespace direct {
+
+// Why the family has no kernels of a pass's types.
+inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {
+  if (p.src_type != RhsType(p, pass)) {
+    return "operands of two types, " + Name(p.src_type) + " and " + Name(RhsType(p, pass));
+  }
+  if (p.src_type != DType::kBF16 && p.src_type != DType::kF16) return "it has no kernels of " + Name(p.src_type);
+  if (SumType(p) != DType::kF32) return "tensor cores sum in float32, not in " + Name(SumType(p));
+  return std::nullopt;
+}
+
+// Whether a result or its reduction has no elements.
+inline bool IsEmpty(const ConvProblem& p) {
+  const auto elements = [](const int64_t (&size)[kSpatial]) { return size[0] * size[1] * size[2]; };
+  const bool has_channels = p.in_channels > 0 && p.out_channels > 0;
+  return !(p.batch > 0 && has_channels && p.tap_count > 0 && elements(p.src_size) > 0 && elements(p.dst_size) > 0);
+}
+
+// Whether pixels are whole vectors of a unit of channels.
+inline bool HasPixels(const TensorStrides& s, int64_t groups, int64_t channels, int unit) {
+  return s.channel == 1 && (groups == 1 || s.group == channels) && s.batch % unit == 0 && s.spatial[0] % unit == 0 &&
+         s.spatial[1] % unit == 0 && s.spatial[2] % unit == 0 && groups * channels % unit == 0;
+}
+
+// Why a source is not read in runs, of neighbouring elements, two at a time, which TMA takes for pieces; or need not
+// be.
+inline Reason UnsupportedRows(const ConvProblem& p) {
+  const TensorStrides& s = p.src;
+  if (p.groups > 1 || p.in_channels % kPieceChannels == 0 || s.spatial[2] != p.in_channels) {
+    return "no rows of few channels";
+  }
+  if (p.class_count > 1) return "taps that are not neighbours";
+  const bool is_whole = s.batch % kPieceChannels == 0 && s.spatial[0] % kPieceChannels == 0 &&
+                        s.spatial[1] % kPieceChannels == 0 && p.src_size[2] * p.in_channels % kPieceChannels == 0;
+  return is_whole ? Reason() : "rows that are no whole pieces";
+}
+
+}  // namespace direct
+
+// A weight gradient's positions would not be neighbours.
+inline constexpr const char* kDilatedInput = "an input that is dilated";
+
+// Why a tile does not take a pass, of the family's types, that has results, whatever its taps.
+inline Reason UnsupportedProblem(const DirectPass& d) {
+  const ConvProblem& p = d.problem;
+  if (direct::IsEmpty(p)) return "nothing is to be computed";
+  if (!direct::HasPixels(p.src, p.groups, p.in_channels, d.tile.run > 0 ? 1 : kPieceChannels) ||
+      !direct::HasPixels(p.dst, p.groups, p.out_channels, d.out_unit())) {
+    return "channels are not last, in pieces of eight";
+  }
+  if (Reason why = d.tile.run > 0 ? direct::UnsupportedRows(p) : std::nullopt) return why;
+  if (p.groups > 1 && direct::BlockGroups(p, d.tile) == 0) {
+    return "groups of " + std::to_string(std::max(p.in_channels, p.out_channels)) + " channels";
+  }
+  if (!d.gathers() && std::max({p.period[0], p.period[1], p.period[2]}) > 1) {
+    return kDilatedInput;
+  }
+  const auto image = [](const TensorStrides& s, const int64_t (&size)[kSpatial]) {
+    return std::max({s.spatial[0] * size[0], s.spatial[1] * size[1], s.spatial[2] * size[2]});
+  };
+  const int64_t sums = d.gathers() ? 0 : ResultElements(p, d.pass);
+  if (std::max({Positions(p), sums, image(p.src, p.src_size), image(p.dst, p.dst_size)}) >= INT32_MAX) {
+    return "positions, a gradient's sums, or the elements of an image do not fit 32 bits";
+  }
+  return std::nullopt;
+}
+
+inline Reason UnsupportedWalk(const DirectChannels& d) {
+  const ConvProblem& p = d.problem;
+  const Walk& walk = d.tile.walk;
+  if (p.dst_type != DType::kF32 && p.dst_type != p.src_type) return "results of " + Name(p.dst_type);
+  if (p.step[1] != walk.step) return "rows that move by " + std::to_string(p.step[1]);
+  if (d.row_taps < 1 || d.taps % walk.rows || p.tap_count % d.row_taps || (d.run > 0 && d.row_taps != d.run)) {
+    return "taps in other than " + std::to_string(walk.rows) + " rows";
+  }
+  const bool is_held = d.steps().of_row <= walk.steps && (d.run == 0 || d.entry_pieces <= d.tile.run);
+  return d.chunks > 1 || !is_held ? Reason("its warps do not hold the filter") : std::nullopt;
+}
+
+// Why a tile does not take so many taps. The kernel looks at where they are.
+inline Reason UnsupportedChannels(const DirectChannels& d) {
+  if (!d.gathers()) {
+    constexpr int kMostColBlocks = 8;  // of a gradient's pixel in shared memory
+    const bool too_many = d.items > kReduceWarps || d.col_blocks > kMostColBlocks;
+    return too_many ? Reason("its warps do not hold the sums of all taps") : std::nullopt;
+  }
+  if (Reason why = d.walks() ? UnsupportedWalk(d) : std::nullopt) return why;
+  if (d.warps_across() > d.tile.warps || d.tile.warps % d.warps_across()) {
+    return "its warps do not share out the channels";
+  }
+  if (!d.has_taps_across()) return std::nullopt;
+  if (d.problem.groups > 1) return "there are groups";
+  const int64_t cols = std::max(1, d.taps) * d.problem.out_channels;
+  return cols > d.tile.col_blocks() * 8 ? Reason(std::to_string(cols) + " columns of all taps") : std::nullopt;
+}
+
+// Why an area cannot have as many rows and columns.
+inline Reason UnsupportedExtent(int64_t rows, int64_t cols) {
+  if (rows < 1 || cols < 1 || cols % kRun) {
+    return "an area of (" + std::to_string(rows) + ", " + std::to_string(cols) + ")";
+  }
+  if (std::max(rows, cols) > kMostBoxExtent) return "the area is too large for TMA";
+  return std::nullopt;
+}
+
+// Why an area is none of a tile's.
+inline Reason UnsupportedArea(const DirectPass& d, const Area& area) {
+  if (Reason why = UnsupportedExtent(area.rows, area.cols)) return why;
+  const bool is_runs = d.tile.run > 0;
+  if (area.taps < 0 || area.taps > d.problem.tap_count || area.run < 0 || area.run > area.taps ||
+      (area.run > 0) != is_runs || (is_runs && (area.taps != d.problem.tap_count || area.taps % area.run))) {
+    return "no such taps";
+  }
+  if (area.walk < 1 || area.rows % area.walk || (area.walk > 1 && !d.walks())) return "no such walk";
+  const bool has_parts = is_runs || d.has_taps_across();  // of boxes' rows, that are no whole runs of positions
+  if (std::min({area.box[0], area.box[1], area.box[2]}) < 1 || (!has_parts && area.box[2] % kRun)) return "no such box";
+  const int64_t width = int64_t{area.box[2]} * (is_runs ? kPieceChannels : 1);
+  if (std::max<int64_t>({area.box[0], area.box[1], width}) > kMostBoxExtent) return "the box is too large for TMA";
+  return std::nullopt;
+}
+
+// Why a walk's rows of the source do not follow each other as its box's.
+inline Reason UnsupportedRowDilation(const DirectLayout& d) {
+  const Walk& walk = d.tile.walk;
+  const int32_t dilation = d.row_dilation, last_row = (d.area.rows - 1) * walk.step + (walk.rows - 1) * dilation;
+  const bool is_dense = walk.step > 1 || walk.streams();
+  if (dilation < 1 || (is_dense && dilation > 1) || d.area.box[1] != last_row + 1) {
+    return "rows that move by " + std::to_string(walk.step) + ", " + std::to_string(dilation) + " apart";
+  }
+  return d.area.walk < walk.lags() - 1 || d.walks_abreast() % dilation ? Reason("no such walk") : std::nullopt;
+}
+
+// Why a thread block does not hold an area, but for its shared memory.
+inline Reason UnsupportedLayout(const DirectLayout& d) {
+  const Area& area = d.area;
+  if (d.run > 0 && area.cols % 16) return "an area whose rows are not whole multiplications";
+  if (d.run > 0 && area.box[2] < d.RowPieces(area.cols)) return "no such box of runs";
+  if (Reason why = d.walks() ? UnsupportedRowDilation(d) : std::nullopt) return why;
+  if (int64_t{d.walks_abreast()} * area.cols > d.positions) return "its warps do not cover the area";
+  if (d.has_taps_across() && BoxPixels(area) > d.pixels_held()) return "its warps do not hold the box";
+  return std::nullopt;
+}
+
+}  // namespace jaxconv

@@ -1,0 +1,96 @@
+// Planning of the im2col family: a column matrix, of which a chunk of rows is in the workspace at a time.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/tile.h"
+#include "common/tiled_product.h"
+#include "im2col/config.h"
+
+namespace jaxconv {
+
+inline constexpr int64_t kMostColumnBytes = int64_t{256} << 20;  // of a chunk, if that is a tile's rows
+
+struct Im2colSettings {
+  int64_t tile = 0;
+  int64_t split = 1;
+  int64_t chunk = 0;
+
+  static constexpr std::array<Field<Im2colSettings>, 3> Fields() {
+    return {{{"tile", &Im2colSettings::tile}, {"split", &Im2colSettings::split}, {"chunk", &Im2colSettings::chunk}}};
+  }
+};
+
+class Im2colPlanner : public TiledPlanner<Im2colPlanner, Im2colSettings> {
+ public:
+  static constexpr const char* kName = "im2col";
+  static constexpr const auto& kTiles = kIm2colTiles;
+
+  using TiledPlanner::TiledPlanner;
+
+  // All whole tiles of rows that there are, if the workspace's cap allows.
+  Im2colSettings WithExtra(Im2colSettings s, const Asked& asked) const {
+    const int64_t most = std::min(kMostColumnBytes / std::max<int64_t>(1, product_.column_bytes()), MatrixRows(s));
+    const int64_t rows = kTiles[s.tile].rows;
+    s.chunk = asked.Find("chunk").value_or(std::max<int64_t>(1, most / rows) * rows);
+    return s;
+  }
+
+  Reason UnsupportedExtra(const Im2colSettings& s) const {
+    const int64_t rows = kTiles[s.tile].rows;
+    if (s.chunk < 1 || s.chunk % rows) {
+      return "a chunk of " + std::to_string(s.chunk) + " rows, not whole tiles of " + std::to_string(rows);
+    }
+    return UnsupportedSums(kTiles[s.tile], product_);
+  }
+
+  // A product for each chunk of the column matrix, by its rows or, in a weight gradient, its steps.
+  Rounds RoundsOf(const Im2colSettings& s) const {
+    const int64_t chunk = std::max<int64_t>(1, s.chunk);  // what is asked for may be nothing
+    const int64_t count = std::max<int64_t>(1, CeilDiv(product_.positions(), chunk));
+    if (product_.pass == Pass::kGather) return {count, std::min(product_.rows(), chunk), product_.steps()};
+    return {count, product_.rows(), std::min(product_.steps(), chunk)};
+  }
+
+  // Those whose slices need no more workspace than the column matrix may: an output can be large.
+  std::vector<int64_t> SplitsOf(const Im2colSettings& whole) const {
+    std::vector<int64_t> splits = TiledPlanner::SplitsOf(whole);
+    std::erase_if(splits, [&](int64_t n) { return n > 1 && n * product_.sums_bytes() > kMostColumnBytes; });
+    return splits;
+  }
+
+  double Rate() const { return FmaRate(product_); }
+  int64_t SharedBytes(const Im2colSettings& s) const {
+    return kTiles[s.tile].shared_bytes(ElementBytes(product_.sum_type()));
+  }
+
+  // Columns are written and read.
+  double Seconds(const Im2colSettings& s) const {
+    const double copies = 2.0 * product_.positions() * product_.column_bytes() / device_.bandwidth;
+    return copies + RoundsOf(s).count * kLaunchSeconds + TiledPlanner::Seconds(s);
+  }
+
+  int64_t WorkspaceBytes(const Im2colSettings& s) const {
+    constexpr int64_t kAlignment = 16;
+    const int64_t columns = s.chunk * product_.column_bytes();
+    if (s.split == 1 && (product_.pass == Pass::kGather || MatrixRows(s) <= s.chunk)) return columns;
+    return CeilDiv(s.split * product_.sums_bytes(), kAlignment) * kAlignment + columns;
+  }
+
+  static Plan AsPlan(const Im2colSettings& s) {
+    return {static_cast<int>(s.tile), static_cast<int>(s.split), s.chunk, 0, {}};
+  }
+
+ private:
+  // Rows of the column matrix: each residue class has whole tiles of them.
+  int64_t MatrixRows(const Im2colSettings& s) const {
+    const int64_t rows = kTiles[s.tile].rows, classes = product_.residue_classes.size();
+    return (product_.positions() + classes * (rows - 1)) / rows * rows;
+  }
+};
+
+}  // namespace jaxconv

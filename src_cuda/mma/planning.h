@@ -1,0 +1,126 @@
+// Planning of the mma family: a matrix product on tensor cores, of operands of one type.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "common/tiled_product.h"
+#include "mma/config.h"
+
+namespace jaxconv {
+
+struct MmaSettings {
+  int64_t tile = 0;
+  int64_t split = 1;
+  int64_t units = 0;   // tiles of columns that a thread block computes in turn; 0: as many as suit the device
+  int64_t merged = 1;  // residue classes whose columns follow each other in one matrix: all, or 1
+
+  static constexpr std::array<Field<MmaSettings>, 4> Fields() {
+    return {{{"tile", &MmaSettings::tile},
+             {"split", &MmaSettings::split},
+             {"units", &MmaSettings::units},
+             {"merged", &MmaSettings::merged}}};
+  }
+};
+
+// Residue classes of a convolution, all or 1, that read the same source pixels: where a window does not overlap its
+// neighbours, as in a patch embedding's data gradient. Their columns make one matrix, and each pixel is read once.
+inline int64_t MergedClasses(const Product& product) {
+  const auto& taps = product.taps;
+  const auto& classes = product.residue_classes;
+  if (taps.empty()) return 1;
+  const int64_t count = classes.size(), each = taps.size() / count;
+  for (const ResidueClass& c : classes) {
+    if (c.tap_count != classes[0].tap_count) return 1;
+    for (int d = 0; d < kSpatial; ++d) {
+      if (c.count[d] != classes[0].count[d]) return 1;
+    }
+  }
+  const ConvProblem& p = product.conv;
+  bool follow = true;  // a filter that lies along its input channels is copied in columns that are equally far apart
+  for (int64_t c = 0; c < count; ++c) {
+    const int64_t place = taps[c * each].filter_delta - taps[0].filter_delta;
+    follow &= place == c * p.out_channels * p.filter.out;
+    for (int64_t t = 0; t < each; ++t) {
+      const Tap &tap = taps[c * each + t], &first = taps[t];
+      if (tap.filter_delta - first.filter_delta != place) return 1;
+      for (int d = 0; d < kSpatial; ++d) {
+        if (tap.shift[d] != first.shift[d]) return 1;
+      }
+    }
+  }
+  int64_t filter_bytes = ElementBytes(p.filter_type);
+  for (int64_t size : product.filter.sizes) filter_bytes *= size;
+  return filter_bytes < INT32_MAX && (follow || p.filter.in > p.filter.out) ? count : 1;
+}
+
+class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
+ public:
+  static constexpr const char* kName = "mma";
+  static constexpr const auto& kTiles = kMmaTiles;
+
+  MmaPlanner(const Product& product, const Device& device) : TiledPlanner(product, device) {}
+
+  Reason UnsupportedReason() const {
+    const ConvProblem& p = product_.conv;
+    if (p.src_type != RhsType(p, product_.pass)) {
+      return "operands of two types, " + Name(p.src_type) + " and " + Name(RhsType(p, product_.pass));
+    }
+    const bool is_float = p.src_type == DType::kBF16 || p.src_type == DType::kF16 || p.src_type == DType::kF32;
+    if (!is_float) return "tensor cores of " + Name(p.src_type);
+    if (product_.sum_type() != DType::kF32) return "sums in " + Name(product_.sum_type());
+    return std::nullopt;
+  }
+  using TiledPlanner::UnsupportedReason;
+
+  Reason UnsupportedUnlessNamed() const {
+    if (product_.conv.src_type != DType::kF32 || !product_.is_exact) return std::nullopt;
+    return "precision HIGHEST is float32 itself; by name, mma multiplies it as tf32 in three passes";
+  }
+
+  bool IsFor(int64_t tile) const {
+    const int passes = product_.conv.src_type == DType::kF32 && product_.is_exact ? 3 : 1;
+    return kTiles[tile].operand_bytes() == operand_bytes() && kTiles[tile].passes == passes;
+  }
+
+  MmaSettings WithExtra(MmaSettings s, const Asked& asked) const {
+    s.units = asked.Find("units").value_or(0);
+    s.merged = MayMerge(s) ? MergedClasses(product_) : 1;
+    return s;
+  }
+
+  Reason UnsupportedExtra(const MmaSettings& s) const {
+    return kTiles[s.tile].wgmma ? WithoutWgmmaInstruction(device_) : std::nullopt;
+  }
+
+  int64_t Merged(const MmaSettings& s) const { return s.merged; }
+  // Of Hopper's own instructions for dense matrices.
+  double Rate() const { return 4096 / operand_bytes(); }
+  int64_t SharedBytes(const MmaSettings& s) const { return kTiles[s.tile].shared_bytes(); }
+
+  double Seconds(const MmaSettings& s) const {
+    return TiledPlanner::Seconds(s) * (product_.HasRunsOf(vector()) ? 1 : costs_["elementwise"]);
+  }
+
+  static Plan AsPlan(const MmaSettings& s) {
+    return {static_cast<int>(s.tile),
+            static_cast<int>(s.split),
+            0,
+            static_cast<int>(s.units),
+            {static_cast<int32_t>(s.merged)}};
+  }
+
+ private:
+  int operand_bytes() const { return static_cast<int>(ElementBytes(product_.conv.src_type)); }
+  int64_t vector() const { return 16 / operand_bytes(); }
+
+  bool MayMerge(const MmaSettings& s) const {
+    const int64_t classes = product_.classes();
+    if (classes == 1 || product_.pass == Pass::kReduce || !kTiles[s.tile].merges()) return false;
+    if (product_.taps.size() % classes) return false;                        // they do not have equally many taps
+    return product_.HasRunsOf(vector()) && product_.cols() % vector() == 0;  // results are stored as such, too
+  }
+};
+
+}  // namespace jaxconv

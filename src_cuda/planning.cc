@@ -1,0 +1,222 @@
+// The Python module `_planning`: what the kernel families' planning answers. Host-only: it is always built.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "common/planning.h"
+#include "common/tma_limits.h"
+#include "depthwise/planning.h"
+#include "direct/planning.h"
+#include "im2col/planning.h"
+#include "make_problem.h"
+#include "mma/planning.h"
+#include "simt/planning.h"
+#include "wgmma/planning.h"
+
+namespace nb = nanobind;
+
+namespace jaxconv {
+namespace {
+
+using Settings = std::map<std::string, int64_t>;
+using Table = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Sizes = std::vector<int64_t>;
+using Three = std::array<int64_t, kSpatial>;
+
+// A tile at its best settings, or why it does not take the product. Without a tile: why the family does not.
+struct Candidate {
+  std::optional<std::string> tile;
+  Reason reason;
+  double seconds;
+  Settings settings;
+};
+
+template <typename Family>
+Settings Named(const typename Family::Settings& settings) {
+  Settings named;
+  for (const auto& field : Family::Settings::Fields()) named[field.name] = settings.*field.member;
+  return named;
+}
+
+template <typename Family>
+typename Family::Settings Unnamed(const Settings& named) {
+  typename Family::Settings settings;
+  for (const auto& field : Family::Settings::Fields()) settings.*field.member = named.at(field.name);
+  return settings;
+}
+
+template <typename Family>
+Reason UnknownSetting(const Asked& asked) {
+  for (const auto& [name, value] : asked.settings) {
+    bool is_known = false;
+    for (const auto& field : Family::Settings::Fields()) is_known |= name == field.name;
+    if (!is_known) return "it has no setting " + name;
+  }
+  return std::nullopt;
+}
+
+template <typename Family>
+Candidate Consider(const Family& family, int64_t tile, const Asked& asked) {
+  Candidate best{Family::TileName(tile), UnknownSetting<Family>(asked), 0, {}};
+  if (best.reason) return best;
+  const auto all = family.Candidates(tile, asked);
+  if ((best.reason = family.UnsupportedReason(all.front()))) return best;
+  const auto* least = &all.front();
+  best.seconds = family.Seconds(*least);
+  for (const auto& settings : all) {
+    if (const double seconds = family.Seconds(settings); seconds < best.seconds) {
+      best.seconds = seconds, least = &settings;
+    }
+  }
+  best.settings = Named<Family>(*least);
+  return best;
+}
+
+// Every tile for the product's types, or the one that is asked for.
+template <typename Family>
+std::vector<Candidate> Candidates(const Product& product, const Device& device, const Settings& asked,
+                                  const std::optional<std::string>& tile, bool is_named) {
+  const Family family(product, device);
+  Reason reason = family.UnsupportedReason();
+  if (!reason && !is_named) reason = family.UnsupportedUnlessNamed();
+  if (reason) return {{std::nullopt, reason, 0, {}}};
+  std::vector<Candidate> candidates;
+  for (int64_t i = 0; i < Family::TileCount(); ++i) {
+    const bool is_asked = !tile || *tile == Family::TileName(i);
+    if (is_asked && family.IsFor(i)) candidates.push_back(Consider(family, i, Asked{asked}));
+  }
+  if (candidates.empty()) {
+    candidates.push_back({std::nullopt, "no such tile is compiled for these types at this precision", 0, {}});
+  }
+  return candidates;
+}
+
+template <typename Family>
+int64_t WorkspaceBytes(const Product& product, const Device& device, const Settings& settings) {
+  return Family(product, device).WorkspaceBytes(Unnamed<Family>(settings));
+}
+
+// A plan's attributes of the custom call: tile, split, chunk, units, shape.
+template <typename Family>
+std::tuple<int, int, int64_t, int, Sizes> Attributes(const Settings& settings) {
+  const Plan plan = Family::AsPlan(Unnamed<Family>(settings));
+  return {plan.tile, plan.split, plan.chunk, plan.units, Sizes(std::begin(plan.shape), std::end(plan.shape))};
+}
+
+template <typename Family>
+void Bind(nb::module_& module) {
+  nb::module_ m = module.def_submodule(Family::kName);
+  m.def("candidates", &Candidates<Family>, nb::arg("product"), nb::arg("device"), nb::arg("asked"),
+        nb::arg("tile").none(), nb::arg("is_named"));
+  m.def("workspace_bytes", &WorkspaceBytes<Family>, nb::arg("product"), nb::arg("device"), nb::arg("settings"));
+  m.def("attributes", &Attributes<Family>, nb::arg("settings"));
+  nb::list tiles;
+  for (int64_t i = 0; i < Family::TileCount(); ++i) {
+    tiles.append(nb::make_tuple(Family::TileName(i), Family::FieldsOfTile(i)));
+  }
+  m.attr("tiles") = tiles;
+}
+
+DType TypeOf(const std::string& name) {
+  for (DType type : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16, DType::kS8, DType::kS32}) {
+    if (Name(type) == name) return type;
+  }
+  throw nb::value_error(("no kernels of " + name).c_str());
+}
+
+template <typename Row>
+std::vector<Row> RowsOf(const Table& table) {
+  const auto* rows = reinterpret_cast<const Row*>(table.data());
+  return {rows, rows + table.shape(0)};
+}
+
+// An array's sizes, axes and type.
+using Array = std::tuple<Sizes, Sizes, std::string>;
+
+void MakeProduct(Product* self, bool is_wgrad, bool is_exact, const Array& src, const Array& filter, const Array& dst,
+                 const Three& kernel, const Sizes& window_strides, const Sizes& lhs_dilation, const Sizes& rhs_dilation,
+                 int64_t groups, const Three& member, bool src_batch_grouped, bool dst_batch_grouped,
+                 bool filter_in_grouped, const Table& taps, const Table& classes) {
+  const auto of = [](const Array& array) {
+    const auto& [sizes, axes, type] = array;
+    return ArrayArguments{sizes, axes, TypeOf(type)};
+  };
+  const auto sizes = [](const Table& table) {
+    return Sizes{static_cast<int64_t>(table.shape(0)), static_cast<int64_t>(table.shape(1))};
+  };
+  const Sizes tap_table = sizes(taps), class_table = sizes(classes);
+  ConvProblem conv;
+  const char* why = MakeProblem({of(src), of(filter), of(dst), window_strides, lhs_dilation, groups, src_batch_grouped,
+                                 dst_batch_grouped, filter_in_grouped, tap_table, class_table},
+                                &conv);
+  if (why) throw nb::value_error(why);
+  const auto in_three = [](const Sizes& values) {
+    Three three{1, 1, 1};
+    std::copy(values.begin(), values.end(), three.end() - values.size());
+    return three;
+  };
+  new (self) Product{conv,
+                     is_wgrad ? Pass::kReduce : Pass::kGather,
+                     is_exact,
+                     {std::get<0>(src), std::get<1>(src)},
+                     {std::get<0>(filter), std::get<1>(filter)},
+                     {std::get<0>(dst), std::get<1>(dst)},
+                     src_batch_grouped,
+                     dst_batch_grouped,
+                     kernel,
+                     in_three(window_strides),
+                     in_three(lhs_dilation),
+                     in_three(rhs_dilation),
+                     static_cast<int>(window_strides.size()),
+                     member[0],
+                     member[1],
+                     member[2],
+                     RowsOf<Tap>(taps),
+                     RowsOf<ResidueClass>(classes)};
+}
+
+void MakeDevice(Device* self, int64_t multiprocessors, double clock_hz, double bandwidth, int64_t shared_bytes,
+                bool wgmma, const std::map<std::string, std::map<std::string, double>>& costs) {
+  new (self) Device{multiprocessors, clock_hz, bandwidth, shared_bytes, wgmma, {}};
+  for (const auto& [family, numbers] : costs) self->costs.emplace(family, Numbers(numbers));
+}
+
+}  // namespace
+}  // namespace jaxconv
+
+NB_MODULE(_planning, module) {
+  using namespace jaxconv;
+  nb::class_<Product>(module, "Product")
+      .def("__init__", &MakeProduct, nb::arg("is_wgrad"), nb::arg("is_exact"), nb::arg("src"), nb::arg("filter"),
+           nb::arg("dst"), nb::arg("kernel"), nb::arg("window_strides"), nb::arg("lhs_dilation"),
+           nb::arg("rhs_dilation"), nb::arg("groups"), nb::arg("member"), nb::arg("src_batch_grouped"),
+           nb::arg("dst_batch_grouped"), nb::arg("filter_in_grouped"), nb::arg("taps"), nb::arg("classes"));
+  nb::class_<Device>(module, "Device")
+      .def("__init__", &MakeDevice, nb::arg("multiprocessors"), nb::arg("clock_hz"), nb::arg("bandwidth"),
+           nb::arg("shared_bytes"), nb::arg("wgmma"), nb::arg("costs"));
+  nb::class_<Candidate>(module, "Candidate")
+      .def_ro("tile", &Candidate::tile)
+      .def_ro("reason", &Candidate::reason)
+      .def_ro("seconds", &Candidate::seconds)
+      .def_ro("settings", &Candidate::settings);
+  module.attr("MOST_TMA_STEP") = kMostElementStride;
+  module.attr("DIGEST") = JAXCONV_PLANNING_DIGEST;
+  Bind<SimtPlanner>(module);
+  Bind<Im2colPlanner>(module);
+  Bind<MmaPlanner>(module);
+  Bind<DirectPlanner>(module);
+  Bind<DepthwisePlanner>(module);
+  Bind<WgmmaPlanner>(module);
+}

@@ -1,0 +1,147 @@
+// Which convolutions the wgmma family takes, and why not: for planning and for launches. Host-only: without CUDA.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "common/plan.h"
+#include "common/planning.h"
+#include "common/product.h"
+#include "common/tma_limits.h"
+#include "common/types.h"
+#include "conv_problem.h"
+#include "wgmma/config.h"
+#include "wgmma/works.h"
+
+namespace jaxconv::wgmma {
+
+inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {
+  if (p.src_type != RhsType(p, pass)) {
+    return "operands of two types, " + Name(p.src_type) + " and " + Name(RhsType(p, pass));
+  }
+  if (pass != Pass::kGather) return "it has no weight gradients";
+  if (p.src_type != DType::kBF16 && p.src_type != DType::kF16) return "operands of " + Name(p.src_type);
+  if (SumType(p) != DType::kF32) return "sums in " + Name(SumType(p));
+  if (p.dst_type != p.src_type && p.dst_type != DType::kF32) return "results of " + Name(p.dst_type);
+  return std::nullopt;
+}
+
+// TMA copies 16-byte vectors of channels, from pixels that begin at multiples of 16 bytes.
+inline bool HasVectors(const TensorStrides& s, int64_t channels) {
+  bool are_whole = s.channel == 1 && channels % kVectorChannels == 0 && s.batch % kVectorChannels == 0;
+  for (int64_t stride : s.spatial) are_whole &= stride % kVectorChannels == 0;
+  return are_whole;
+}
+
+inline Reason UnsupportedSizes(const ConvProblem& p) {
+  if (p.groups > 1) return "there are groups";
+  if (!HasVectors(p.src, p.in_channels) || !HasVectors(p.dst, p.out_channels)) {
+    return "pixels are no whole pieces of eight channels";
+  }
+  if (p.filter.in != 1 && p.filter.out != 1) return "the filter's channels are not its last axis";
+  bool is_empty = p.in_channels == 0 || p.tap_count == 0;
+  int64_t pixels = 1, apart = 1;
+  for (int d = 0; d < kSpatial; ++d) {
+    is_empty |= p.src_size[d] == 0;
+    pixels = std::max({pixels, p.src_size[d], p.dst_size[d]});
+    apart = std::max({apart, p.step[d], p.period[d]});
+  }
+  if (is_empty) return "there is nothing to multiply";
+  if (pixels > INT32_MAX) return "too many pixels";
+  if (p.tap_count * CeilDiv(p.in_channels, kChunk) > INT32_MAX / 2) return "too many steps";
+  const int64_t classes = LiveClasses(p);
+  if (classes > p.class_count) return "residue classes that are not in the table";
+  if (classes > kMostWgmmaClasses) {
+    return std::to_string(classes) + " residue classes, of " + std::to_string(kMostWgmmaClasses) + " at most";
+  }
+  if (apart <= kMostElementStride) return std::nullopt;
+  return "windows, or the results of a residue class, " + std::to_string(apart) + " pixels apart, of " +
+         std::to_string(kMostElementStride) + " at most";
+}
+
+// Whether the pixels are the rows of a matrix, which the filter's one tap reads as they lie.
+inline bool IsMatrix(const ConvProblem& p, const Im2col& im2col) {
+  bool as_they_lie = p.tap_count == 1;
+  for (int d = 0; d < kSpatial; ++d) {
+    as_they_lie &= p.step[d] == 1 && p.period[d] == 1 && im2col.corner[d] == 0 && p.src_size[d] == p.dst_size[d];
+  }
+  return as_they_lie && PixelStride(p.src, p.src_size, p.batch) != 0 && PixelStride(p.dst, p.dst_size, p.batch) != 0;
+}
+
+// Of the windows, as TMA's maps of a rank say where they are.
+inline Reason UnsupportedWindows(const ConvProblem& p, const Im2col& im2col) {
+  if (im2col.rank == 2) return IsMatrix(p, im2col) ? Reason() : "pixels are not the rows of a matrix";
+  if (im2col.rank < 3 || im2col.rank > 2 + kSpatial) return "no such rank";
+  const int64_t end = Im2colCornerEnd(im2col.rank);
+  const bool are_there = LiveClasses(p) > 0;  // one window stands for none
+  bool reaches = true;
+  for (int d = 0; d < kSpatial; ++d) {
+    const int64_t first = im2col.corner[d], count = are_there ? CeilDiv(p.dst_size[d], p.period[d]) : 1;
+    const int64_t last = first + (count - 1) * p.step[d] - (p.src_size[d] - 1);
+    reaches &= std::min(first, last) >= -end && std::max(first, last) < end;
+    const bool is_in_map = kSpatial - d <= im2col.rank - 2;
+    if (!is_in_map && (p.src_size[d] > 1 || p.dst_size[d] > 1 || first != 0)) {
+      return "a dimension that maps of the rank lack";
+    }
+  }
+  if (reaches) return std::nullopt;
+  return "windows that begin or end more than " + std::to_string(end) + " pixels from the image's edges";
+}
+
+// Of the filter's elements, which its map must not leave.
+inline Reason UnsupportedFilter(const ConvProblem& p, const Im2col& im2col) {
+  const int64_t stride = im2col.tap_stride, elements = ChannelTaps(p) * p.out_channels;
+  if (elements == 0) return std::nullopt;  // there are no results
+  const int64_t last =
+      (p.tap_count - 1) * stride + (p.in_channels - 1) * p.filter.in + (p.out_channels - 1) * p.filter.out;
+  const bool has_vectors =
+      stride > 0 && stride % kVectorChannels == 0 && std::max(p.filter.in, p.filter.out) % kVectorChannels == 0;
+  return has_vectors && last < elements ? Reason() : "a filter whose windows are not one axis";
+}
+
+inline Reason UnsupportedIm2col(const ConvProblem& p, const Im2col& im2col) {
+  if (Reason why = UnsupportedFilter(p, im2col)) return why;
+  if (Reason why = UnsupportedWindows(p, im2col)) return why;
+  const bool has_taps = im2col.empty_classes == 0 || im2col.empty_classes < LiveClasses(p);
+  return has_taps && im2col.empty_classes >= 0 ? Reason() : "no such number of residue classes without taps";
+}
+
+// Of the pixels of a plane that a unit of 64 positions sees: those a step apart, as windows are.
+inline Reason UnsupportedBoxes(const ConvProblem& p, const Im2col& im2col) {
+  int64_t pixels = 1, extent = 1;
+  bool has_one_tap = true;
+  for (int64_t period : p.period) {
+    if (period != 1) return "neighbouring results are of several residue classes";
+  }
+  for (int d = 1; d < kSpatial; ++d) {
+    if (im2col.reach[d - 1] < 0) return "windows end before they begin";
+    const int64_t size = BoxSize(p, im2col, d);
+    has_one_tap &= size == UnitOf(p, d);
+    pixels *= size;
+    extent = std::max(extent, BoxExtent(size, p.step[d]));
+  }
+  const auto most = [](int64_t number) { return ", of " + std::to_string(number) + " at most"; };
+  if (has_one_tap) return "a plane has one tap";
+  if (pixels > kMostBoxPixels) return "boxes of " + std::to_string(pixels) + " pixels" + most(kMostBoxPixels);
+  if (extent > kMostBoxExtent) {
+    return "boxes of " + std::to_string(extent) + " pixels, with those between them" + most(kMostBoxExtent);
+  }
+  return p.tap_count > kMostBoxTaps ? std::to_string(p.tap_count) + " taps" + most(kMostBoxTaps) : Reason();
+}
+
+// Of a tile, for a problem and windows that are supported.
+inline Reason UnsupportedTile(const ConvProblem& p, const Im2col& im2col, const WgmmaTile& tile, int64_t split) {
+  if (split > 0 && tile.slices % split) {
+    return "a split of " + std::to_string(split) + ", which " + std::to_string(tile.slices) +
+           " slices are no multiple of";
+  }
+  if (tile.slices > 0 && ColClusters(p, tile) > UINT16_MAX) {
+    return "more than " + std::to_string(UINT16_MAX) + " tiles of columns";
+  }
+  if (ClassRows(p, tile) > INT32_MAX / 2) return "too many positions";
+  if (Works(p, tile, split) * tile.cluster() > INT32_MAX) return "more than 2^31 - 1 thread blocks";
+  return tile.boxed ? UnsupportedBoxes(p, im2col) : std::nullopt;
+}
+
+}  // namespace jaxconv::wgmma

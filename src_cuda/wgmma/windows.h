@@ -1,0 +1,103 @@
+// Where TMA finds the pixels and taps of a convolution's windows. Host-only: without CUDA.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/plan.h"
+#include "common/planning.h"
+#include "common/tma_limits.h"
+#include "wgmma/config.h"
+#include "wgmma/support.h"
+
+namespace jaxconv::wgmma {
+
+// Elements from a tap to the next, if the filter's spatial axes follow each other, rows of rows; else 0. Of one tap
+// there is no next one.
+inline int64_t TapStride(const ArrayShape& filter) {
+  int64_t stride = 0, outer = 0;  // `outer`: of the next axis
+  for (int64_t i = filter.rank() - 1; i >= 2; --i) {
+    const int64_t axis = filter.axes[i];
+    if (filter.sizes[axis] == 1) continue;
+    if (stride == 0) stride = outer = filter.Stride(axis);
+    if (filter.Stride(axis) != outer) return 0;
+    outer *= filter.sizes[axis];
+  }
+  return stride == 0 ? kVectorChannels : stride;
+}
+
+// Of the taps that positions see: their number, and the lowest and highest shifts.
+struct Shifts {
+  int64_t count = 0;
+  int32_t lowest[kSpatial]{};
+  int32_t highest[kSpatial]{};
+
+  explicit Shifts(const Product& product) {
+    for (int64_t c = 0; c < LiveClasses(product.conv); ++c) {
+      const ResidueClass& of = product.residue_classes[c];
+      for (int32_t i = 0; i < of.tap_count; ++i) Add(product.taps[of.first_tap + i]);
+    }
+  }
+  void Add(const Tap& tap) {
+    for (int d = 0; d < kSpatial; ++d) {
+      lowest[d] = count == 0 ? tap.shift[d] : std::min(lowest[d], tap.shift[d]);
+      highest[d] = count == 0 ? tap.shift[d] : std::max(highest[d], tap.shift[d]);
+    }
+    ++count;
+  }
+  int64_t reach(int d) const { return int64_t{highest[d]} - lowest[d]; }
+};
+
+// Residue classes that have positions, but no taps. One is left at least, of which the tiles are.
+inline int32_t EmptyClasses(const Product& product) {
+  const auto classes = static_cast<int32_t>(LiveClasses(product.conv));
+  int32_t empty = 0;
+  for (int32_t c = 0; c < classes; ++c) empty += product.residue_classes[c].tap_count == 0;
+  return std::max(0, std::min(empty, classes - 1));
+}
+
+// Of TMA's maps: leading dimensions of one pixel are left out.
+inline int32_t RankOf(const ConvProblem& p, const Shifts& shifts) {
+  int first = 0;
+  const auto is_there = [&](int d) {
+    return p.src_size[d] > 1 || p.dst_size[d] > 1 || shifts.lowest[d] != 0 || shifts.highest[d] != 0;
+  };
+  while (first < kSpatial - 1 && !is_there(first)) ++first;
+  return 2 + kSpatial - first;
+}
+
+// Fills in where they are, or says why TMA cannot find them.
+inline Reason FindIm2col(const Product& product, Im2col* im2col) {
+  const Shifts shifts(product);
+  std::copy(std::begin(shifts.lowest), std::end(shifts.lowest), im2col->corner);
+  im2col->rank = shifts.count == 1 && IsMatrix(product.conv, *im2col) ? 2 : RankOf(product.conv, shifts);
+  im2col->tap_stride = static_cast<int32_t>(TapStride(product.filter));
+  for (int d = 1; d < kSpatial; ++d) im2col->reach[d - 1] = static_cast<int32_t>(shifts.reach(d));
+  im2col->empty_classes = EmptyClasses(product);
+  if (Reason why = UnsupportedIm2col(product.conv, *im2col)) return why;
+  const int64_t reach = std::max({shifts.reach(0), shifts.reach(1), shifts.reach(2)});
+  const int64_t end = Im2colOffsetEnd(im2col->rank);
+  if (reach < end) return std::nullopt;
+  return "taps " + std::to_string(reach) + " pixels apart, of less than " + std::to_string(end);
+}
+
+// How many taps see each plane of pixels: a depth's, of rows and columns a step apart. Of one residue class.
+inline std::vector<int64_t> TapsOfPlanes(const Product& product, const Im2col& im2col) {
+  std::map<std::array<int64_t, kSpatial>, int64_t> planes;
+  const ResidueClass& all = product.residue_classes[0];
+  for (int32_t i = 0; i < all.tap_count; ++i) {
+    const auto& shift = product.taps[all.first_tap + i].shift;
+    const int64_t row = shift[1] - im2col.corner[1], col = shift[2] - im2col.corner[2];
+    ++planes[{shift[0], row % product.conv.step[1], col % product.conv.step[2]}];
+  }
+  std::vector<int64_t> taps;
+  for (const auto& [plane, count] : planes) taps.push_back(count);
+  return taps;
+}
+
+}  // namespace jaxconv::wgmma
