@@ -29,13 +29,14 @@ inline void JoinImages(ConvProblem* p) {
 // Whether images are planes, as those of two dimensions are.
 inline bool IsFlat(const ConvProblem& p) { return p.src_size[0] == 1 && p.dst_size[0] == 1; }
 
-// Whether all images' rows may follow each other as one's: no tap leaves its row.
+// Whether all images' rows may follow each other as one's: no tap leaves its row, of which pieces of a window could
+// have several.
 inline bool CanJoinImages(const ConvProblem& p, const DepthwiseTile& tile, const Stream& stream) {
   const auto is_dense = [](const TensorStrides& s, const int64_t (&size)[kSpatial]) {
     return size[1] == 1 || s.batch == size[1] * s.spatial[1];
   };
-  return tile.slots() == 1 && stream.first[1] == 0 && IsFlat(p) && p.src_size[1] == p.dst_size[1] &&
-         is_dense(p.src, p.src_size) && is_dense(p.dst, p.dst_size);
+  return tile.slots() == 1 && stream.pieces[1] == 1 && stream.first[1] == 0 && IsFlat(p) &&
+         p.src_size[1] == p.dst_size[1] && is_dense(p.src, p.src_size) && is_dense(p.dst, p.dst_size);
 }
 
 // Bytes of a gather's table of taps, or of what a reduce has in shared memory behind the last step.

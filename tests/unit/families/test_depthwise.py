@@ -62,7 +62,7 @@ def check_stream(kind, problem, plan):
     if of["images"] == 0:
         heights = {(1, *spatial)[-2] for spatial in (problem.in_spatial, problem.out_spatial)}
         assert tile.step == tile.period == tile.lags == tile.depths == 1
-        assert of["first_row"] == 0 and len(heights) == 1 and len(problem.kernel) < 3
+        assert of["first_row"] == 0 and of["row_pieces"] == len(heights) == 1 and len(problem.kernel) < 3
     names = ("rows", "cols", "channels", "images", "first_depth", "first_row", "first_col", "depth_pieces",
              "row_pieces", "col_pieces", "rows_apart", "cols_apart")  # fmt: skip
     assert plan.attributes()["shape"].tolist() == [of[name] for name in names]
@@ -178,3 +178,15 @@ def test_convnexts_last_weight_gradients_are_by_tma(images, image, channels, til
     kind, of_pass = passes_of(each_channel((images, image, image, channels), (7, 7)))["wgrad"]
     plan = choose("cuda", kind, of_pass).plan
     assert (plan.tile, plan.settings["split"]) == (tile.name, split)
+
+
+@pytest.mark.parametrize("padding", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("kernel", [(2, 7), (3, 9)])
+def test_images_are_not_one_where_windows_have_rows_below(kernel, padding):
+    """The last rows of an image would read the next one's."""
+    rows = tuple(n * (kernel[0] - 1) for n in padding)
+    problem = each_channel((2, 30, 154, 16), kernel, padding=(rows, (kernel[1] // 2, kernel[1] // 2)))
+    choices = [choose("cuda", *kind, as_it_is("depthwise", tile.name))
+               for kind in passes_of(problem).values() for tile in CUDA["depthwise"].tiles]  # fmt: skip
+    plans = [choice.plan for choice in choices if choice.plan is not None]
+    assert plans and all(plan.settings["images"] > 0 for plan in plans)

@@ -1,0 +1,53 @@
+"""Windows whose rows reach below an image and not above it: the last rows of an image see nothing of the next one.
+
+Kernels may take the rows of all images as those of one, where windows begin with the image.
+"""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from cases.convolution import channels_last_convolution
+from cases.problems import passes_of, problem_of
+from cases.reference import assert_same, run_on_host
+from cases.tiles import PASSES, constraint, dtype_of, kernels_of
+from jaxconv import ffi
+from jaxconv.planner.choose import choose
+from jaxconv.planner.families import FAMILIES
+
+pytestmark = pytest.mark.gpu
+
+
+def each(lhs, kernel, **more):
+    return channels_last_convolution(lhs, (*kernel, 1, lhs[-1]), feature_group_count=lhs[-1], **more)
+
+
+BELOW = {
+    "two_rows": each((2, 30, 154, 16), (2, 7)),
+    "two_rows_above": each((2, 30, 154, 16), (2, 7), padding=((1, 0), (3, 3))),  # below in the data gradient
+    "three_rows": each((3, 9, 150, 32), (3, 9), padding=((0, 2), (4, 4))),
+    "dilated_rows": each((3, 12, 150, 16), (2, 5), padding=((0, 3), (2, 2)), rhs_dilation=(3, 1)),
+    "images_of_one_row": each((5, 1, 154, 16), (2, 7)),
+}
+AREAS = [None, (4, 160), (2, 56)]
+TILES = [tile for tile in FAMILIES["cuda"]["depthwise"].tiles if tile.has_pieces]
+
+
+@pytest.mark.parametrize("convolution", BELOW.values(), ids=BELOW)
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_rows_below_an_image(tile, convolution):
+    dtype = dtype_of("depthwise", tile)
+    problems = passes_of(problem_of(convolution.lax(), convolution.lhs, convolution.rhs, dtype))
+    operands = convolution.operands()
+    taken = set()
+    for which, area in itertools.product(PASSES, AREAS):
+        asked = constraint("depthwise", tile, area=area)
+        if choose("cuda", *problems[which], asked, ffi.device("cuda")).plan is None:
+            continue
+        taken.add((which, area))
+        expected = run_on_host(PASSES[which](convolution.lax()), *operands)
+        actual = jax.jit(PASSES[which](convolution.ours(asked)))(*(a.astype(dtype) for a in operands))
+        assert_same(actual, np.asarray(expected).astype(dtype))
+    assert {which for which, area in taken if area is None} == {which for _, which in kernels_of("depthwise", tile)}
