@@ -37,7 +37,7 @@ def test_not_finite_numbers_reach_no_further_than_their_window(tile, of_group):
 
     def reached(which, channel, seen):
         many = 8 if which == "wgrad" else set_channels
-        near = taps_across | (np.arange(seen.shape[-1]) // many == channel // many)
+        near = bool(taps_across) | (np.arange(seen.shape[-1]) // many == channel // many)
         return near & (np.full_like(seen, True) if which == "wgrad" else np.any(seen, axis=-1, keepdims=True))
 
     for which in taken:
