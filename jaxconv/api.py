@@ -306,22 +306,22 @@ def _hashable(value):
 def _bind(lhs, rhs, problem: ConvProblem, implementation, sharding, transpose_kernel: bool = False) -> Array:
     if transpose_kernel:  # lax reverses the filter and swaps its channels: here both are part of the problem
         problem = replace(problem, rhs_shape=rhs.shape, rhs_spec=problem.rhs_spec.swapped(), reverse=True)
-    return primitives.gather(lhs, rhs, problem, implementation, sharding)
+    return primitives.conv(lhs, rhs, problem, implementation, sharding)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
 def _bind_front(x, w, problem: ConvProblem, implementation, sharding) -> Array:
-    return primitives.gather(x, w, problem, implementation, sharding)
+    return primitives.conv(x, w, problem, implementation, sharding)
 
 
 def _front_fwd(x, w, problem, implementation, sharding):
-    return primitives.gather(x, w, problem, implementation, sharding), (x, w)
+    return primitives.conv(x, w, problem, implementation, sharding), (x, w)
 
 
 def _front_bwd(problem, implementation, sharding, residuals, g):
     x, w = residuals
-    dx = primitives.gather(g, w, problem.dgrad(), implementation, jax.typeof(x).sharding)
-    dw = primitives.reduce(x, g, problem, implementation, jax.typeof(w).sharding)
+    dx = primitives.conv(g, w, problem.dgrad(), implementation, jax.typeof(x).sharding)
+    dw = primitives.wgrad(x, g, problem, implementation, jax.typeof(w).sharding)
     return dx, dw
 
 

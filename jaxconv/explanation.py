@@ -83,7 +83,7 @@ def _line(equation: Any, platform: str | None) -> str:
         reason = refusal(problem)
         return f"convolution {problem}: lax" + (f": {reason}" if reason else ", as asked")
     kind, problem = KINDS[equation.primitive], equation.params["problem"]
-    name = "wgrad" if kind == "reduce" else "dgrad" if problem.reverse else "fprop"
+    name = "wgrad" if kind == "wgrad" else "dgrad" if problem.reverse else "fprop"
     implementation = equation.params["implementation"]
     choice = primitives.decide(kind, platform, problem, implementation)
     if choice.plan is None:

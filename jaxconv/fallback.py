@@ -41,13 +41,13 @@ def _level_of_the_caller() -> int:
     return level
 
 
-def lax_gather(problem: ConvProblem) -> Callable[[Array, Array], Array]:
+def lax_conv(problem: ConvProblem) -> Callable[[Array, Array], Array]:
     """(lhs, rhs) -> out by lax."""
     p = problem
     if p.is_empty:
         return lambda lhs, rhs: jnp.zeros(p.out_shape, p.out_dtype)
 
-    def gather(lhs: Array, rhs: Array) -> Array:
+    def conv(lhs: Array, rhs: Array) -> Array:
         out_spec = p.out_spec
         out = lax.conv_general_dilated(
             lhs,
@@ -68,19 +68,19 @@ def lax_gather(problem: ConvProblem) -> Callable[[Array, Array], Array]:
             out = fold(out, out_spec.second, p, "out", "g")
         return out
 
-    return gather
+    return conv
 
 
-def lax_reduce(problem: ConvProblem) -> Callable[[Array, Array], Array]:
+def lax_wgrad(problem: ConvProblem) -> Callable[[Array, Array], Array]:
     """(lhs, out) -> rhs by lax: the transpose of its forward convolution in the filter."""
     rhs = jax.ShapeDtypeStruct(problem.rhs_shape, problem.rhs_dtype)
     if problem.is_empty:
         return lambda lhs, out: jnp.zeros(rhs.shape, rhs.dtype)
-    forward = lax_gather(problem)
+    forward = lax_conv(problem)
     return lambda lhs, out: jax.linear_transpose(lambda w: forward(lhs, w), rhs)(out)[0]
 
 
-LAX = {"gather": lax_gather, "reduce": lax_reduce}
+LAX = {"conv": lax_conv, "wgrad": lax_wgrad}
 
 
 def _forward_filter(problem: ConvProblem, rhs: Array) -> Array:

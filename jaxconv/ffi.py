@@ -107,7 +107,7 @@ def _gpus() -> list[Any]:
 
 
 def convolution(plan: ConvPlan, problem: ConvProblem) -> Callable[[Array, Array], Array]:
-    """The custom call of a plan: `gather` maps (lhs, rhs) to out, `reduce` maps (lhs, out) to rhs.
+    """The custom call of a plan: `conv` maps (lhs, rhs) to out, `wgrad` maps (lhs, out) to rhs.
 
     It is that of the rewritten problem, between its operands' and its result's changes of form.
     """

@@ -1,6 +1,6 @@
 """How a convolution splits over the devices of a mesh.
 
-Images, groups, input and output channels stay sharded; a sharded sum (input channels of a gather, images of a reduce)
+Images, groups, input and output channels stay sharded; a sharded sum (input channels of a conv, images of a wgrad)
 ends in a psum, which is where XLA puts one for its own convolution. Spatial dimensions are gathered.
 """
 
@@ -24,7 +24,7 @@ from jaxconv.fallback import LAX
 from jaxconv.problem import ConvProblem, Dim
 from jaxconv.product import OPERANDS, RESULT
 
-SUMMED = {"gather": "c", "reduce": "n"}
+SUMMED = {"conv": "c", "wgrad": "n"}
 
 
 # A psum that is lowered without the user's mesh around it: under an explicit one its addition would be annotated with

@@ -1,7 +1,7 @@
-"""The bilinear primitives: `gather` (fprop and dgrad) and `reduce` (wgrad), each the transpose of the others.
+"""The bilinear primitives: `conv` (fprop and dgrad) and `wgrad`, each the transpose of the others.
 
-gather[p](lhs, rhs) is the convolution p. Its transpose in the lhs is gather[p.dgrad()], in the rhs reduce[p], and
-reduce[p](lhs, cotangent of out) has gathers as its two transposes. So all derivatives of all orders are these two.
+conv[p](lhs, rhs) is the convolution p. Its transpose in the lhs is conv[p.dgrad()], in the rhs wgrad[p], and
+wgrad[p](lhs, cotangent of out) has convs as its two transposes. So all derivatives of all orders are these two.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ except ImportError:  # experimental: a jax without jet needs no rules for it
 PRIMITIVES = {(kind, devices): Primitive(f"jaxconv_{kind}") for kind in OPERANDS for devices in (True, False)}
 
 
-def gather(lhs: Array, rhs: Array, problem: ConvProblem, implementation, sharding) -> Array:
+def conv(lhs: Array, rhs: Array, problem: ConvProblem, implementation, sharding) -> Array:
     """The convolution of lhs and rhs. `sharding` is that of the result's type."""
-    return _bind("gather", lhs, rhs, problem, implementation, sharding)
+    return _bind("conv", lhs, rhs, problem, implementation, sharding)
 
 
-def reduce(lhs: Array, out: Array, problem: ConvProblem, implementation, sharding) -> Array:
+def wgrad(lhs: Array, out: Array, problem: ConvProblem, implementation, sharding) -> Array:
     """The filter's cotangent for an output's cotangent `out`."""
     if problem.reverse:  # the same sum, seen from the other activation: one residue class where there may be many
         lhs, out, problem = out, lhs, problem.dgrad()
-    return _bind("reduce", lhs, out, problem, implementation, sharding)
+    return _bind("wgrad", lhs, out, problem, implementation, sharding)
 
 
 def _bind(kind: str, a: Array, b: Array, problem: ConvProblem, implementation, sharding) -> Array:
@@ -96,20 +96,20 @@ def _abstract(kind: str, a, b, *, problem: ConvProblem, implementation, sharding
 # Derivatives. `x` stands for the operand whose cotangent is asked for: only its type is known.
 
 
-def _gather_transpose_lhs(ct, x, rhs, *, problem, implementation, sharding):
-    return gather(ct, rhs, problem.dgrad(), implementation, x.aval.sharding)
+def _conv_transpose_lhs(ct, x, rhs, *, problem, implementation, sharding):
+    return conv(ct, rhs, problem.dgrad(), implementation, x.aval.sharding)
 
 
-def _gather_transpose_rhs(ct, lhs, x, *, problem, implementation, sharding):
-    return reduce(lhs, ct, problem, implementation, x.aval.sharding)
+def _conv_transpose_rhs(ct, lhs, x, *, problem, implementation, sharding):
+    return wgrad(lhs, ct, problem, implementation, x.aval.sharding)
 
 
-def _reduce_transpose_lhs(ct, x, out, *, problem, implementation, sharding):
-    return gather(out, ct, problem.dgrad(), implementation, x.aval.sharding)
+def _wgrad_transpose_lhs(ct, x, out, *, problem, implementation, sharding):
+    return conv(out, ct, problem.dgrad(), implementation, x.aval.sharding)
 
 
-def _reduce_transpose_out(ct, lhs, x, *, problem, implementation, sharding):
-    return gather(lhs, ct, problem, implementation, x.aval.sharding)
+def _wgrad_transpose_out(ct, lhs, x, *, problem, implementation, sharding):
+    return conv(lhs, ct, problem, implementation, x.aval.sharding)
 
 
 def _taylor(product: Callable, operands, series, **params):
@@ -120,8 +120,8 @@ def _taylor(product: Callable, operands, series, **params):
 
 
 TRANSPOSES = {
-    "gather": (_gather_transpose_lhs, _gather_transpose_rhs),
-    "reduce": (_reduce_transpose_lhs, _reduce_transpose_out),
+    "conv": (_conv_transpose_lhs, _conv_transpose_rhs),
+    "wgrad": (_wgrad_transpose_lhs, _wgrad_transpose_out),
 }
 
 
@@ -250,7 +250,7 @@ for (_kind, _devices), _primitive in PRIMITIVES.items():
     _primitive.def_abstract_eval(partial(_abstract, _kind))
     ad.defbilinear(_primitive, *TRANSPOSES[_kind])
     batching.fancy_primitive_batchers[_primitive] = partial(_batch, _kind)
-    jet_rules[_primitive] = partial(_taylor, {"gather": gather, "reduce": reduce}[_kind])
+    jet_rules[_primitive] = partial(_taylor, {"conv": conv, "wgrad": wgrad}[_kind])
     if _devices:  # what custom_partitioning needs, and only asks for itself
         prim_requires_devices_during_lowering.add(_primitive)
     mlir.register_lowering(_primitive, partial(_lower, _kind, None))

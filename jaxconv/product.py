@@ -14,15 +14,15 @@ from jaxconv.problem import ConvProblem, Dim, Shape
 TYPICAL_BATCH = 32  # stands for a batch that is symbolic while planning
 
 # The roles of a kind's arrays.
-OPERANDS = {"gather": ("lhs", "rhs"), "reduce": ("lhs", "out")}
-RESULT = {"gather": "out", "reduce": "rhs"}
+OPERANDS = {"conv": ("lhs", "rhs"), "wgrad": ("lhs", "out")}
+RESULT = {"conv": "out", "wgrad": "rhs"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Product:
     """The matrix product of a pass of a problem, of each of `groups`; `steps` are a result's reduction's length.
 
-    kind: "gather" (fprop, dgrad) or "reduce" (wgrad).
+    kind: "conv" (fprop, dgrad) or "wgrad".
     """
 
     kind: str
@@ -67,7 +67,7 @@ class Product:
 
     @cached_property
     def rows(self) -> int:
-        return self.positions if self.kind == "gather" else self.channel_taps
+        return self.positions if self.kind == "conv" else self.channel_taps
 
     @cached_property
     def cols(self) -> int:
@@ -81,7 +81,7 @@ class Product:
 
     @cached_property
     def steps(self) -> int:
-        return -(-(self.channel_taps if self.kind == "gather" else self.positions) // self.classes)
+        return -(-(self.channel_taps if self.kind == "conv" else self.positions) // self.classes)
 
     @cached_property
     def groups(self) -> int:
@@ -99,7 +99,7 @@ class Product:
 
     @cached_property
     def operand_dtypes(self) -> tuple[np.dtype, np.dtype]:
-        other = self.problem.rhs_dtype if self.kind == "gather" else self.problem.out_dtype
+        other = self.problem.rhs_dtype if self.kind == "conv" else self.problem.out_dtype
         return self.problem.lhs_dtype, other
 
     def has_pixels_of(self, lhs: int, out: int) -> bool:
@@ -124,7 +124,7 @@ class Product:
         p = self.problem
         if not _is_last(p.lhs_spec.second, p.lhs_shape):
             return ()
-        if self.kind == "reduce":
+        if self.kind == "wgrad":
             others = ((p.out_spec.second, p.out_shape, p.out_channels),)
         else:
             others = (p.rhs_spec.first, p.rhs_shape, p.out_channels), (p.rhs_spec.second, p.rhs_shape, p.in_channels)
@@ -148,7 +148,7 @@ class Product:
     @cached_property
     def sums_bytes(self) -> Dim:
         """Of the whole result, in that type: symbolic if the batch is."""
-        shape = self.problem.out_shape if self.kind == "gather" else self.problem.rhs_shape
+        shape = self.problem.out_shape if self.kind == "conv" else self.problem.rhs_shape
         return math.prod(shape) * self.sum_dtype.itemsize
 
     @cached_property

@@ -230,7 +230,7 @@ class PackedGroups:
 
 @dataclasses.dataclass(frozen=True)
 class SwappedOperands:
-    """Of a reduce: that of the problem's data gradient, with lhs and out in each other's role.
+    """Of a wgrad: that of the problem's data gradient, with lhs and out in each other's role.
 
     A filter's gradient is the same seen from either side: sum of g * conv(x, w) is sum of x * dgrad(g, w). What reads
     its rows once for each tap is then the output's cotangent, which may have far fewer channels. A last step.
@@ -290,7 +290,7 @@ def why_members_meet(rewriting: Rewriting, product: Product) -> str | None:
     for step in rewriting:
         match step:
             # A weight gradient's groups are packed without harm: what is between two groups is thrown away.
-            case PackedGroups(many) if product.kind == "gather" and problem.member.groups % many:
+            case PackedGroups(many) if product.kind == "conv" and problem.member.groups % many:
                 return f"groups of several members of a vmap, which have {problem.member.groups} each"
             case MultipliersAsDepth() if problem.member.out_channels < problem.out_channels:
                 return "a channel's results are of several members of a vmap"
@@ -308,7 +308,7 @@ def rewritings(product: Product, packs_groups: bool, stores_parts: bool) -> list
     steps = [(), *((step,) for step in (*_columns(problem, stores_parts), *(_groups(product) if packs_groups else ())))]
     tried = [first + step + last for last in ((), *_rows(problem)) for step in steps]
     found = [r for r in tried if r and why_not(r, problem) is None]
-    if product.kind == "reduce" and FEW * problem.out_channels <= problem.in_channels and math.prod(problem.kernel) > 1:
+    if product.kind == "wgrad" and FEW * problem.out_channels <= problem.in_channels and math.prod(problem.kernel) > 1:
         found += [r + (SwappedOperands(),) for r in ((), *found)]
     piece = vector_of(problem.rhs_dtype)
     in_pieces = lambda r: Product(product.kind, rewrite(r, product.problem).problem).has_runs_of(piece)
@@ -317,7 +317,7 @@ def rewritings(product: Product, packs_groups: bool, stores_parts: bool) -> list
 
 def rewritings_of_channels(product: Product) -> list[Rewriting]:
     """What makes a problem one of each channel on its own, in pieces of channels that are last: nothing, or one. And
-    those that strides are taken out by besides. A reduce's input is then not dilated.
+    those that strides are taken out by besides. A wgrad's input is then not dilated.
     """
     forward, rewriting = _forward(product.problem), ()
     for step in (ChannelsLast(), PaddedGroups(), MultipliersAsDepth()):
@@ -325,7 +325,7 @@ def rewritings_of_channels(product: Product) -> list[Rewriting]:
             rewriting += (step,)
     unstrided = [(*rewriting, step) for step in (StridesAsDepth(columns=False), StridesAsDepth())]
     every = [rewriting, *(r for r in unstrided if why_not(r, forward) is None)]
-    if product.kind == "reduce":
+    if product.kind == "wgrad":
         is_dilated = lambda r: max(rewrite(r, forward).problem.lhs_dilation, default=1) > 1
         every = [(*r, SwappedOperands()) if is_dilated(r) else r for r in every]
     return [r for r in every if r]

@@ -1,8 +1,8 @@
 // One convolution as kernels see it: sizes, strides and the offset tables, plain data for host and device.
 //
 // Two products cover every pass (C = channels in, K = channels out, both per group):
-//   gather  dst[n, o, k] = sum over (tap, c) of src[n, i(o, tap), c] * filter[tap, c, k]       fprop and dgrad
-//   reduce  filter[tap, c, k] = sum over (n, o) of src[n, i(o, tap), c] * dst[n, o, k]         wgrad (dst is read)
+//   conv  dst[n, o, k] = sum over (tap, c) of src[n, i(o, tap), c] * filter[tap, c, k]       fprop and dgrad
+//   wgrad  filter[tap, c, k] = sum over (n, o) of src[n, i(o, tap), c] * dst[n, o, k]         wgrad (dst is read)
 // One and two spatial dimensions are three with leading unit dimensions.
 #pragma once
 

@@ -118,12 +118,12 @@ struct Walk {
   int64_t lanes;
 };
 
-// The work on one vector of lanes of a strip; `right` is the filter in a gather, dst's gradient in a reduce.
+// The work on one vector of lanes of a strip; `right` is the filter in a conv, dst's gradient in a wgrad.
 template <typename T>
 using StripFunction = void(const Strip& strip, const Reaches& reaches, const Walk& walk, const void* src,
                            const T* right, T* sums);
 
-// ---- Gather ---------------------------------------------------------------------------------------------------------
+// ---- Conv ---------------------------------------------------------------------------------------------------------
 
 // n adjacent positions from `first` on: sums[i] = sum over the taps and channels of source * filter[tap][channel].
 template <typename T, bool whole, int n, typename S>
@@ -170,9 +170,9 @@ void SumStripOf(const Strip& strip, const Reaches& reaches, const Walk& walk, co
 }
 
 template <typename T>
-class Gather {
+class Conv {
  public:
-  Gather(const ConvCall& call, const Workers& workers)
+  Conv(const ConvCall& call, const Workers& workers)
       : call_(call),
         p_(call.problem),
         lanes_{p_.groups, kLanes<T>},
@@ -245,7 +245,7 @@ class Gather {
   StoreRowsFunction<T>* store_rows_;
 };
 
-// ---- Reduce ---------------------------------------------------------------------------------------------------------
+// ---- Wgrad ---------------------------------------------------------------------------------------------------------
 
 // n taps over a strip: sums[tap] += sum over the positions of source * grad[position].
 template <typename T, bool whole, int n, typename S>
@@ -306,9 +306,9 @@ void SumAllTapsOf(const Strip& strip, const Reaches& reaches, const Walk& walk, 
 
 // The strips are split into parts that depend on the problem only; the parts' sums are added in their order.
 template <typename T>
-class Reduce {
+class Wgrad {
  public:
-  Reduce(const ConvCall& call, const Workers& workers)
+  Wgrad(const ConvCall& call, const Workers& workers)
       : call_(call),
         p_(call.problem),
         lanes_{p_.groups, kLanes<T>},
@@ -392,12 +392,12 @@ class Reduce {
 
 }  // namespace
 
-void DepthwiseGather(const ConvCall& call, const Workers& workers) {
-  WithSums(call.problem, [&](auto t) { Gather<decltype(t)>(call, workers).Run(workers); });
+void DepthwiseConv(const ConvCall& call, const Workers& workers) {
+  WithSums(call.problem, [&](auto t) { Conv<decltype(t)>(call, workers).Run(workers); });
 }
 
-void DepthwiseReduce(const ConvCall& call, const Workers& workers) {
-  WithSums(call.problem, [&](auto t) { Reduce<decltype(t)>(call, workers).Run(workers); });
+void DepthwiseWgrad(const ConvCall& call, const Workers& workers) {
+  WithSums(call.problem, [&](auto t) { Wgrad<decltype(t)>(call, workers).Run(workers); });
 }
 
 }  // namespace jaxconv::JAXCONV_ISA

@@ -3,7 +3,7 @@
 namespace jaxconv {
 
 #define JAXCONV_KERNEL_SET(isa) \
-  KernelSet { isa::GemmGather, isa::GemmReduce, isa::DepthwiseGather, isa::DepthwiseReduce }
+  KernelSet { isa::GemmConv, isa::GemmWgrad, isa::DepthwiseConv, isa::DepthwiseWgrad }
 
 namespace {
 

@@ -39,13 +39,13 @@ struct Operands {
   ffi::AnyBuffer src, filter, dst, taps, classes;
 };
 
-enum class Pass { kGather, kReduce };
+enum class Pass { kConv, kWgrad };
 
 Kernel* Choose(const KernelSet& kernels, Pass pass, int32_t family) {
-  const bool gather = pass == Pass::kGather;
+  const bool conv = pass == Pass::kConv;
   switch (family) {
-    case kGemm: return gather ? kernels.gemm_gather : kernels.gemm_reduce;
-    case kDepthwise: return gather ? kernels.depthwise_gather : kernels.depthwise_reduce;
+    case kGemm: return conv ? kernels.gemm_conv : kernels.gemm_wgrad;
+    case kDepthwise: return conv ? kernels.depthwise_conv : kernels.depthwise_wgrad;
     default: return nullptr;
   }
 }
@@ -58,9 +58,9 @@ ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, const ConvAtt
   try {
     ffi::ErrorOr<ConvProblem> problem = DecodeProblem(o.src, o.filter, o.dst, o.taps, o.classes, attributes);
     if (!problem) return std::move(problem.error());
-    const bool gather = pass == Pass::kGather;
-    const ffi::AnyBuffer &rhs = gather ? o.filter : o.dst, &result = gather ? o.dst : o.filter;
-    if (!SupportsTypes(*problem, gather ? problem->dst_type : problem->filter_type))
+    const bool conv = pass == Pass::kConv;
+    const ffi::AnyBuffer &rhs = conv ? o.filter : o.dst, &result = conv ? o.dst : o.filter;
+    if (!SupportsTypes(*problem, conv ? problem->dst_type : problem->filter_type))
       return refuse(ffi::ErrorCode::kInvalidArgument, "the host has no kernel for these dtypes");
     Kernel* kernel = Choose(HostKernels(), pass, attributes.family);
     if (!kernel) return refuse(ffi::ErrorCode::kInvalidArgument, "the host has no such kernel family");
@@ -81,14 +81,14 @@ ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, const ConvAtt
   }
 }
 
-ffi::Error Gather(ffi::ThreadPool pool, ffi::AnyBuffer src, ffi::AnyBuffer filter, ffi::AnyBuffer taps,
-                  ffi::AnyBuffer classes, ffi::Result<ffi::AnyBuffer> dst, ConvAttributes attributes) {
-  return Run(Pass::kGather, pool, {src, filter, *dst, taps, classes}, attributes);
+ffi::Error Conv(ffi::ThreadPool pool, ffi::AnyBuffer src, ffi::AnyBuffer filter, ffi::AnyBuffer taps,
+                ffi::AnyBuffer classes, ffi::Result<ffi::AnyBuffer> dst, ConvAttributes attributes) {
+  return Run(Pass::kConv, pool, {src, filter, *dst, taps, classes}, attributes);
 }
 
-ffi::Error Reduce(ffi::ThreadPool pool, ffi::AnyBuffer src, ffi::AnyBuffer grad, ffi::AnyBuffer taps,
-                  ffi::AnyBuffer classes, ffi::Result<ffi::AnyBuffer> filter_grad, ConvAttributes attributes) {
-  return Run(Pass::kReduce, pool, {src, *filter_grad, grad, taps, classes}, attributes);
+ffi::Error Wgrad(ffi::ThreadPool pool, ffi::AnyBuffer src, ffi::AnyBuffer grad, ffi::AnyBuffer taps,
+                 ffi::AnyBuffer classes, ffi::Result<ffi::AnyBuffer> filter_grad, ConvAttributes attributes) {
+  return Run(Pass::kWgrad, pool, {src, *filter_grad, grad, taps, classes}, attributes);
 }
 
 template <auto* call>
@@ -111,8 +111,8 @@ nb::capsule Handler() {
 NB_MODULE(_cpu, m) {
   m.def("registrations", [] {
     nanobind::dict targets;
-    targets["jaxconv_gather"] = jaxconv::Handler<jaxconv::Gather>();
-    targets["jaxconv_reduce"] = jaxconv::Handler<jaxconv::Reduce>();
+    targets["jaxconv_conv"] = jaxconv::Handler<jaxconv::Conv>();
+    targets["jaxconv_wgrad"] = jaxconv::Handler<jaxconv::Wgrad>();
     return targets;
   });
   m.def("types", [] { return nanobind::dict(); });  // nothing is kept from call to call

@@ -1,12 +1,12 @@
 // Convolutions as matrix products, without a matrix in memory: blocks of the source's im2col rows are packed through
 // the tap table when their turn comes.
 //
-//   gather  dst[position, k] = rows[position, (tap, c)] * filter[(tap, c), k]
-//   reduce  filter[(tap, c), k] = rows[position, (tap, c)]^T * grad[position, k]
+//   conv  dst[position, k] = rows[position, (tap, c)] * filter[(tap, c), k]
+//   wgrad  filter[(tap, c), k] = rows[position, (tap, c)]^T * grad[position, k]
 //
-// Both pack the same row-major block of rows (the left operand, transposed in a reduce) and panels of the right
+// Both pack the same row-major block of rows (the left operand, transposed in a wgrad) and panels of the right
 // operand, in the type of the sums, and sweep the same register tile over them. Only packing and storing know
-// number formats. A gather to few channels is left to tap_products.cc where that is cheaper.
+// number formats. A conv to few channels is left to tap_products.cc where that is cheaper.
 #include <cstdint>
 
 #include "kernels.h"
@@ -18,17 +18,17 @@
 namespace jaxconv::JAXCONV_ISA {
 namespace {
 
-constexpr int64_t kGatherRows = 96;         // rows of a block: it should fill a part of the second-level cache
-constexpr int64_t kReduceRows = kMostRows;  // here they are the reduction: the longer, the fewer passes over the sums
-static_assert(kGatherRows % kTileRows == 0 && kGatherRows <= kMostRows, "a block of rows is whole tiles");
+constexpr int64_t kConvRows = 96;          // rows of a block: it should fill a part of the second-level cache
+constexpr int64_t kWgradRows = kMostRows;  // here they are the reduction: the longer, the fewer passes over the sums
+static_assert(kConvRows % kTileRows == 0 && kConvRows <= kMostRows, "a block of rows is whole tiles");
 
-constexpr int64_t kGatherColumns = 512;  // output channels of a block
-constexpr int64_t kReduceColumns = 256;
+constexpr int64_t kConvColumns = 512;  // output channels of a block
+constexpr int64_t kWgradColumns = 256;
 
 template <typename T>
-class Gather {
+class Conv {
  public:
-  Gather(const ConvCall& call, const Workers& workers)
+  Conv(const ConvCall& call, const Workers& workers)
       : call_(call),
         p_(call.problem),
         tile_(ChooseTile<T, false>(p_.out_channels)),
@@ -52,7 +52,7 @@ class Gather {
   }
 
  private:
-  int64_t RowBlocks(int32_t c) const { return CeilDiv(PositionCount(p_, call_.classes[c]), kGatherRows); }
+  int64_t RowBlocks(int32_t c) const { return CeilDiv(PositionCount(p_, call_.classes[c]), kConvRows); }
 
   // Panels of one block: all that fit, unless that leaves threads without work.
   int64_t BlockPanels(int64_t threads) const {
@@ -60,10 +60,10 @@ class Gather {
     int64_t row_blocks = 0;
     for (int32_t c = 0; c < p_.class_count; ++c) row_blocks += RowBlocks(c) * p_.groups;
     const int64_t wanted = CeilDiv(kBlocksPerThread * threads, Max<int64_t>(row_blocks, 1));
-    return Min(kGatherColumns / tile_.columns, CeilDiv(panels_, wanted));
+    return Min(kConvColumns / tile_.columns, CeilDiv(panels_, wanted));
   }
 
-  int64_t ScratchSize() const { return kGatherRows * kRowStride<T> + block_panels_ * kGatherRows * tile_.columns; }
+  int64_t ScratchSize() const { return kConvRows * kRowStride<T> + block_panels_ * kConvRows * tile_.columns; }
 
   T* FilterPanel(const ResidueClass& cls, int64_t group, int64_t panel) const {
     const int64_t columns = static_cast<int64_t>(cls.first_tap) * p_.groups + group * cls.tap_count;
@@ -85,14 +85,14 @@ class Gather {
   void Block(int64_t slot, int64_t item) const {
     const int32_t c = blocks_.Find(&item);
     const ResidueClass& cls = call_.classes[c];
-    const int64_t row = Take(&item, RowBlocks(c)) * kGatherRows;
+    const int64_t row = Take(&item, RowBlocks(c)) * kConvRows;
     const int64_t panel = Take(&item, column_blocks_) * block_panels_, group = item;
     const int64_t panels = Min(block_panels_, panels_ - panel);
 
     Positions& at = positions_[slot];
-    at.Locate(p_, cls, row, Min(kGatherRows, PositionCount(p_, cls) - row));
+    at.Locate(p_, cls, row, Min(kConvRows, PositionCount(p_, cls) - row));
     T* rows = scratch_.data() + slot * ScratchSize();
-    T* sums = rows + kGatherRows * kRowStride<T>;
+    T* sums = rows + kConvRows * kRowStride<T>;
     const int64_t tiles = CeilDiv(at.count, kTileRows);
 
     const Source source{p_, Offset(call_.src, p_.src_type, group * p_.src.group), taps_.taps(cls), taps_.runs(cls)};
@@ -142,15 +142,15 @@ class Gather {
 // The sums of a weight gradient run over all positions. Where there are few outputs, the positions are split into parts
 // that depend on the problem only, and the parts' sums are added in their order: the same bits for any threads.
 template <typename T>
-class Reduce {
+class Wgrad {
  public:
-  Reduce(const ConvCall& call, const Workers& workers)
+  Wgrad(const ConvCall& call, const Workers& workers)
       : call_(call),
         p_(call.problem),
         by_column_(!HasContiguousRows(p_)),
         tile_(by_column_ ? ChooseTile<T, false>(p_.out_channels) : ChooseTile<T, true>(p_.out_channels)),
         panels_(CeilDiv(p_.out_channels, tile_.columns)),
-        block_panels_(Min(kReduceColumns / tile_.columns, panels_)),
+        block_panels_(Min(kWgradColumns / tile_.columns, panels_)),
         column_blocks_(CeilDiv(panels_, block_panels_)),
         blocks_(p_, [&](int32_t c) { return ClassSlices(c).count() * column_blocks_ * p_.groups; }),
         parts_(Parts()),
@@ -211,7 +211,7 @@ class Reduce {
   Slices ClassSlices(int32_t c) const { return Slices(call_.classes[c].tap_count, p_.in_channels, kDepth<T>); }
 
   int64_t Parts() const {
-    constexpr int64_t kItems = 32, kPositionsPerPart = 2 * kReduceRows;
+    constexpr int64_t kItems = 32, kPositionsPerPart = 2 * kWgradRows;
     int64_t positions = 0;
     for (int32_t c = 0; c < p_.class_count; ++c) positions = Max(positions, PositionCount(p_, call_.classes[c]));
     const int64_t wanted = CeilDiv(kItems, Max<int64_t>(blocks_.total(), 1));
@@ -225,8 +225,8 @@ class Reduce {
   }
 
   int64_t SumsSize() const { return block_rows_ * block_panels_ * tile_.columns; }
-  int64_t RowsSize() const { return (by_column_ ? block_rows_ : kReduceRows) * kRowStride<T>; }
-  int64_t ScratchSize() const { return RowsSize() + kReduceRows * block_panels_ * tile_.columns; }
+  int64_t RowsSize() const { return (by_column_ ? block_rows_ : kWgradRows) * kRowStride<T>; }
+  int64_t ScratchSize() const { return RowsSize() + kWgradRows * block_panels_ * tile_.columns; }
   T* PartSums(int64_t i) const { return sums_.data() + i * SumsSize(); }
 
   void Sum(int64_t slot, int64_t block, int64_t part, T* sums) const {
@@ -243,13 +243,13 @@ class Reduce {
     const int64_t begin = part * count / parts_;
     int64_t first = begin;
     do {  // once even with nothing to sum: the gradient is zero then
-      at.Locate(p_, cls, first, Min(kReduceRows, end - first));
+      at.Locate(p_, cls, first, Min(kWgradRows, end - first));
       pack_rows_(source, at, place.slice, rows);
       PackGrad(at, place, grad);
       Sweep(tile_, at.count, rows, kTileRows * (by_column_ ? kRowStride<T> : 1), tiles, grad,
-            kReduceRows * tile_.columns, place.panels, Sums<T>{sums, tile_.columns, tiles * kTileRows * tile_.columns},
+            kWgradRows * tile_.columns, place.panels, Sums<T>{sums, tile_.columns, tiles * kTileRows * tile_.columns},
             first > begin);
-    } while ((first += kReduceRows) < end);
+    } while ((first += kWgradRows) < end);
   }
 
   void PackGrad(const Positions& at, const Place& place, T* grad) const {
@@ -257,7 +257,7 @@ class Reduce {
       const int64_t k = (place.panel + j) * tile_.columns;
       const int64_t offset = place.group * p_.dst.group + k * p_.dst.channel;
       pack_panel_(Offset(call_.rhs, p_.dst_type, offset), at.dst, at.count, 1, 0, p_.dst.channel,
-                  Min(tile_.columns, p_.out_channels - k), tile_.columns, grad + j * kReduceRows * tile_.columns);
+                  Min(tile_.columns, p_.out_channels - k), tile_.columns, grad + j * kWgradRows * tile_.columns);
     }
   }
 
@@ -305,11 +305,11 @@ void RunPass(const ConvCall& call, const Workers& workers) {
 
 }  // namespace
 
-void GemmGather(const ConvCall& call, const Workers& workers) {
-  if (PrefersTapProducts(call)) TapProductsGather(call, workers);
-  else RunPass<Gather>(call, workers);
+void GemmConv(const ConvCall& call, const Workers& workers) {
+  if (PrefersTapProducts(call)) TapProductsConv(call, workers);
+  else RunPass<Conv>(call, workers);
 }
 
-void GemmReduce(const ConvCall& call, const Workers& workers) { RunPass<Reduce>(call, workers); }
+void GemmWgrad(const ConvCall& call, const Workers& workers) { RunPass<Wgrad>(call, workers); }
 
 }  // namespace jaxconv::JAXCONV_ISA

@@ -7,7 +7,7 @@
 
 namespace jaxconv {
 
-// The operands of one call. The right-hand side is the filter in a gather and the destination's gradient in a reduce.
+// The operands of one call. The right-hand side is the filter in a conv and the destination's gradient in a wgrad.
 struct ConvCall {
   const ConvProblem& problem;
   const Tap* taps;
@@ -50,24 +50,24 @@ using Kernel = void(const ConvCall& call, const Workers& workers);
 
 // Operands are all floating or all integer. Sums are float64 if any operand is, else float32; integers wrap in 32 bits.
 struct KernelSet {
-  Kernel* gemm_gather;
-  Kernel* gemm_reduce;
-  Kernel* depthwise_gather;  // right for any problem, fast with one input or one output channel a group
-  Kernel* depthwise_reduce;
+  Kernel* gemm_conv;
+  Kernel* gemm_wgrad;
+  Kernel* depthwise_conv;  // right for any problem, fast with one input or one output channel a group
+  Kernel* depthwise_wgrad;
 };
 
 // The kernels for the fastest instruction set that this machine has.
 const KernelSet& HostKernels();
 
-// GemmGather leaves to TapProductsGather what that does faster: it takes no other problem.
+// GemmConv leaves to TapProductsConv what that does faster: it takes no other problem.
 #define JAXCONV_DECLARE_KERNELS(isa)             \
   namespace isa {                                \
-  Kernel GemmGather;                             \
-  Kernel GemmReduce;                             \
-  Kernel TapProductsGather;                      \
+  Kernel GemmConv;                               \
+  Kernel GemmWgrad;                              \
+  Kernel TapProductsConv;                        \
   bool PrefersTapProducts(const ConvCall& call); \
-  Kernel DepthwiseGather;                        \
-  Kernel DepthwiseReduce;                        \
+  Kernel DepthwiseConv;                          \
+  Kernel DepthwiseWgrad;                         \
   }
 
 JAXCONV_DECLARE_KERNELS(baseline)

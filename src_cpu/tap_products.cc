@@ -335,7 +335,7 @@ bool PrefersTapProducts(const ConvCall& call) {
   return prefers;
 }
 
-void TapProductsGather(const ConvCall& call, const Workers& workers) {
+void TapProductsConv(const ConvCall& call, const Workers& workers) {
   WithSums(call.problem, [&](auto t) { TapProducts<decltype(t)>(call, workers).Run(workers); });
 }
 

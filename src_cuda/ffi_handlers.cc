@@ -1,7 +1,7 @@
 // The FFI handlers of the CUDA platform, and the Python module `_cuda` that hands them to JAX.
 //
 // Handlers only enqueue: they allocate nothing and wait for nothing, so that XLA may record them into a CUDA graph. The
-// scratch that a call needs is its second result. A gather has a number of its own as long as its program is loaded.
+// scratch that a call needs is its second result. A conv has a number of its own as long as its program is loaded.
 #include <cuda_runtime_api.h>
 #include <nanobind/nanobind.h>
 
@@ -55,12 +55,12 @@ Plan DecodePlan(const CudaAttributes& attributes) {
   return plan;
 }
 
-// `rhs` and `result` are filter and destination of a gather, the destination's gradient and the filter's of a reduce.
+// `rhs` and `result` are filter and destination of a conv, the destination's gradient and the filter's of a wgrad.
 ffi::Error Run(Pass pass, CallSlot* slot, cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffer rhs,
                ffi::AnyBuffer taps, ffi::AnyBuffer classes, ffi::AnyBuffer result, ffi::AnyBuffer scratch,
                const CudaAttributes& attributes) {
-  const ffi::AnyBuffer& filter = pass == Pass::kGather ? rhs : result;
-  const ffi::AnyBuffer& dst = pass == Pass::kGather ? result : rhs;
+  const ffi::AnyBuffer& filter = pass == Pass::kConv ? rhs : result;
+  const ffi::AnyBuffer& dst = pass == Pass::kConv ? result : rhs;
   const auto describe = [&](const std::string& what) {
     return Describe(src.dimensions(), filter.dimensions(), dst.dimensions(), attributes) + ": " + what;
   };
@@ -97,25 +97,25 @@ ffi::Error Run(Pass pass, CallSlot* slot, cudaStream_t stream, ffi::AnyBuffer sr
   return status == cudaSuccess ? ffi::Error::Success() : fail(status);
 }
 
-// What XLA keeps of a gather as long as its program is loaded.
-struct GatherState {
+// What XLA keeps of a conv as long as its program is loaded.
+struct ConvState {
   inline static ffi::TypeId id{};  // given when the type is registered
 
   CallSlot slot;
 };
 
-ffi::ErrorOr<std::unique_ptr<GatherState>> Instantiate(CudaAttributes) { return std::make_unique<GatherState>(); }
+ffi::ErrorOr<std::unique_ptr<ConvState>> Instantiate(CudaAttributes) { return std::make_unique<ConvState>(); }
 
-ffi::Error Gather(cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffer filter, ffi::AnyBuffer taps,
-                  ffi::AnyBuffer classes, ffi::Result<ffi::AnyBuffer> dst, ffi::Result<ffi::AnyBuffer> scratch,
-                  CudaAttributes attributes, GatherState* state) {
-  return Run(Pass::kGather, &state->slot, stream, src, filter, taps, classes, *dst, *scratch, attributes);
+ffi::Error Conv(cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffer filter, ffi::AnyBuffer taps,
+                ffi::AnyBuffer classes, ffi::Result<ffi::AnyBuffer> dst, ffi::Result<ffi::AnyBuffer> scratch,
+                CudaAttributes attributes, ConvState* state) {
+  return Run(Pass::kConv, &state->slot, stream, src, filter, taps, classes, *dst, *scratch, attributes);
 }
 
-ffi::Error Reduce(cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffer grad, ffi::AnyBuffer taps,
-                  ffi::AnyBuffer classes, ffi::Result<ffi::AnyBuffer> filter_grad, ffi::Result<ffi::AnyBuffer> scratch,
-                  CudaAttributes attributes) {
-  return Run(Pass::kReduce, nullptr, stream, src, grad, taps, classes, *filter_grad, *scratch, attributes);
+ffi::Error Wgrad(cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffer grad, ffi::AnyBuffer taps,
+                 ffi::AnyBuffer classes, ffi::Result<ffi::AnyBuffer> filter_grad, ffi::Result<ffi::AnyBuffer> scratch,
+                 CudaAttributes attributes) {
+  return Run(Pass::kWgrad, nullptr, stream, src, grad, taps, classes, *filter_grad, *scratch, attributes);
 }
 
 // The signature of both handlers.
@@ -132,28 +132,27 @@ auto Signature() {
 }
 
 XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate, ffi::Ffi::BindInstantiate().Attrs<CudaAttributes>());
-XLA_FFI_DEFINE_HANDLER(kGather, Gather, Signature().Ctx<ffi::State<GatherState>>(),
-                       {ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER(kReduce, Reduce, Signature(), {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kConv, Conv, Signature().Ctx<ffi::State<ConvState>>(), {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kWgrad, Wgrad, Signature(), {ffi::Traits::kCmdBufferCompatible});
 
 nanobind::capsule Handler(XLA_FFI_Handler* handler) { return nanobind::capsule(reinterpret_cast<void*>(handler)); }
 
 nanobind::dict Registrations() {
-  nanobind::dict gather, handlers;
-  gather["instantiate"] = Handler(kInstantiate);
-  gather["execute"] = Handler(kGather);
-  handlers["jaxconv_gather"] = gather;
-  handlers["jaxconv_reduce"] = Handler(kReduce);
+  nanobind::dict conv, handlers;
+  conv["instantiate"] = Handler(kInstantiate);
+  conv["execute"] = Handler(kConv);
+  handlers["jaxconv_conv"] = conv;
+  handlers["jaxconv_wgrad"] = Handler(kWgrad);
   return handlers;
 }
 
 // What handlers keep of a program's calls.
 nanobind::dict Types() {
-  static constexpr ffi::TypeInfo kInfo = ffi::MakeTypeInfo<GatherState>();
+  static constexpr ffi::TypeInfo kInfo = ffi::MakeTypeInfo<ConvState>();
   nanobind::dict state, types;
-  state["type_id"] = nanobind::capsule(&GatherState::id);
+  state["type_id"] = nanobind::capsule(&ConvState::id);
   state["type_info"] = nanobind::capsule(&kInfo);
-  types["jaxconv_gather_state"] = state;
+  types["jaxconv_conv_state"] = state;
   return types;
 }
 

@@ -168,7 +168,7 @@ void MakeProduct(Product* self, bool is_wgrad, bool is_exact, const Array& src, 
     return three;
   };
   new (self) Product{conv,
-                     is_wgrad ? Pass::kReduce : Pass::kGather,
+                     is_wgrad ? Pass::kWgrad : Pass::kConv,
                      is_exact,
                      {std::get<0>(src), std::get<1>(src)},
                      {std::get<0>(filter), std::get<1>(filter)},

@@ -72,7 +72,7 @@ class Choice:
         return "; ".join(f"{what}: {reason}" if what else reason for what, reason in self.rejected)
 
 
-def refusal(problem: ConvProblem, kind: str = "gather") -> str | None:
+def refusal(problem: ConvProblem, kind: str = "conv") -> str | None:
     """Why no native kernel, on any platform, takes the problem's pass; None if one may."""
     if len(problem.kernel) > SPATIAL:
         return f"{len(problem.kernel)} spatial dimensions (1 to {SPATIAL} are native)"
@@ -80,7 +80,7 @@ def refusal(problem: ConvProblem, kind: str = "gather") -> str | None:
     result = problem.out_dtype if problem.lhs_dtype == operand else problem.lhs_dtype  # of the forward convolution
     if (operand, result) not in DTYPES:
         return f"dtype {operand.name} with result {result.name}"
-    if (problem.out_dtype if kind == "gather" else problem.rhs_dtype) == jnp.dtype("int8"):
+    if (problem.out_dtype if kind == "conv" else problem.rhs_dtype) == jnp.dtype("int8"):
         return "sums of integers as int8"
     # Every size and stride but those of an outermost batch is in the tables.
     if not _are_known(problem.rhs_shape + problem.lhs_shape[1:] + problem.out_shape[1:]) or not _are_known(
@@ -178,7 +178,7 @@ def _rewritings(family: Family, product: Product, constraint: Constraint) -> lis
     if constraint.rewriting is not None:
         return [constraint.rewriting]
     if family.swaps:
-        return [(), (SwappedOperands(),)] if product.kind == "reduce" else [()]
+        return [(), (SwappedOperands(),)] if product.kind == "wgrad" else [()]
     if not family.rewrites:
         return [()]
     if family.of_channels:
@@ -191,8 +191,8 @@ def _why_not_rewritten(rewriting: Rewriting, family: Family, kind: str) -> str |
         return None
     if not (family.rewrites or (family.swaps and rewriting == (SwappedOperands(),))):
         return "it takes operands as they lie"
-    if kind == "gather" and SwappedOperands() in rewriting:
-        return "only a reduce is the same with its operands swapped"
+    if kind == "conv" and SwappedOperands() in rewriting:
+        return "only a wgrad is the same with its operands swapped"
     return None
 
 

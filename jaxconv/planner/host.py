@@ -42,12 +42,12 @@ class Gemm(HostFamily):
 
     def cost(self, product: Product) -> float:
         """Vectors go along output channels: those of a narrow group are mostly empty."""
-        if product.kind == "reduce":
-            return self._reduce_cost(product)
+        if product.kind == "wgrad":
+            return self._wgrad_cost(product)
         filled = min(max(product.cols, 1), VECTOR) / VECTOR
         return product.multiply_adds * (1 + 1 / filled if product.groups > 1 else 1)
 
-    def _reduce_cost(self, product: Product) -> float:
+    def _wgrad_cost(self, product: Product) -> float:
         """Each position packs its (tap, channel)s, which are a tile's rows, and for each residue class its columns."""
         vectors = 0.5 if product.cols <= SHORT_VECTOR else ceil_div(product.cols, VECTOR)
         tiles = ceil_div(ceil_div(product.rows, product.classes), TILE_ROWS)

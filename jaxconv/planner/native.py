@@ -101,7 +101,7 @@ def _native(product: Product, images: int | None = None) -> planning.Product:
     p, tables = product.problem, offset_tables(product.problem)
     batch = product.images if images is None else images
     return planning.Product(
-        is_wgrad=product.kind == "reduce",
+        is_wgrad=product.kind == "wgrad",
         is_exact=product.is_exact,
         src=_array(p.lhs_shape, p.lhs_spec, p.lhs_dtype, _batch(p, p.lhs_batch_grouped, batch)),
         filter=(p.rhs_shape, p.rhs_spec.axes, p.rhs_dtype.name),

@@ -61,7 +61,7 @@ def constraint_of(implementation: str | Constraint | None) -> Constraint:
 class ConvPlan:
     """A kernel, its settings, and what its problem is rewritten by.
 
-    kind: "gather" (fprop, dgrad) or "reduce" (wgrad). tile: its name, of a family that has tiles.
+    kind: "conv" (fprop, dgrad) or "wgrad". tile: its name, of a family that has tiles.
     """
 
     platform: str

@@ -12,7 +12,7 @@ namespace jaxconv {
 
 class CallSlot;
 
-// A call's operands, all in device memory. `rhs` is the filter of a gather and the destination's gradient of a reduce.
+// A call's operands, all in device memory. `rhs` is the filter of a conv and the destination's gradient of a wgrad.
 struct ConvCall {
   const ConvProblem& problem;
   Pass pass;
@@ -22,7 +22,7 @@ struct ConvCall {
   const void* rhs;
   void* result;
   void* scratch;
-  CallSlot* slot;  // of a gather, by which kernels find what they keep from launch to launch
+  CallSlot* slot;  // of a conv, by which kernels find what they keep from launch to launch
 };
 
 // One .cu file. The checks are made on the host before each launch and enqueue nothing.

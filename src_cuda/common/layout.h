@@ -67,13 +67,13 @@ inline OperandLayout SourceLayout(const ConvCall& call) {
   const ConvProblem& p = call.problem;
   const int64_t position = p.src.spatial[kSpatial - 1] * p.step[kSpatial - 1];
   const int64_t unit = internal::ChannelUnit(p.src, p.in_channels);
-  if (call.pass == Pass::kReduce) return {call.src, p.src_type, p.src.channel, position, unit, 1};
+  if (call.pass == Pass::kWgrad) return {call.src, p.src_type, p.src.channel, position, unit, 1};
   return {call.src, p.src_type, position, p.src.channel, 1, unit};
 }
 
 inline OperandLayout RhsLayout(const ConvCall& call) {
   const ConvProblem& p = call.problem;
-  if (call.pass == Pass::kGather) {
+  if (call.pass == Pass::kConv) {
     return {call.rhs, p.filter_type, p.filter.out, p.filter.in, internal::FilterOutUnit(p), internal::FilterInUnit(p)};
   }
   const int64_t position = p.dst.spatial[kSpatial - 1] * p.period[kSpatial - 1];
@@ -85,7 +85,7 @@ inline OperandLayout ResultLayout(const ConvCall& call, const Plan& plan) {
   const ConvProblem& p = call.problem;
   const DType type = StoredType(p, call.pass, plan);
   const void* data = StoredData(call, plan);
-  if (call.pass == Pass::kReduce) return {data, type, p.filter.out, 0, internal::FilterOutUnit(p), 1};
+  if (call.pass == Pass::kWgrad) return {data, type, p.filter.out, 0, internal::FilterOutUnit(p), 1};
   return {data, type, p.dst.channel, 0, internal::ChannelUnit(p.dst, p.out_channels), 1};
 }
 

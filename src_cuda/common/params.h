@@ -14,7 +14,7 @@ inline int64_t Blocks(const ConvProblem& p, Pass pass, const Plan& plan, int row
 
 inline ProductParams MakeParams(const ConvCall& call, const Plan& plan, int tile_rows, int tile_cols) {
   const ConvProblem& p = call.problem;
-  const bool reduce = call.pass == Pass::kReduce;
+  const bool wgrad = call.pass == Pass::kWgrad;
   const OperandLayout rhs = RhsLayout(call), out = ResultLayout(call, plan);
   ProductParams params{};
   params.problem = p;
@@ -30,12 +30,12 @@ inline ProductParams MakeParams(const ConvCall& call, const Plan& plan, int tile
   params.col_tiles = static_cast<uint32_t>(CeilDiv(p.out_channels, tile_cols));
   params.cols = p.out_channels;
   params.rhs_col_stride = rhs.line_stride;
-  params.rhs_group_stride = reduce ? p.dst.group : p.filter.group;
+  params.rhs_group_stride = wgrad ? p.dst.group : p.filter.group;
   params.out_col_stride = out.line_stride;
-  params.out_group_stride = reduce ? p.filter.group : p.dst.group;
+  params.out_group_stride = wgrad ? p.filter.group : p.dst.group;
   params.out_elements = ResultElements(p, call.pass);
   params.split = plan.split;
-  params.reduce = reduce;
+  params.wgrad = wgrad;
   return params;
 }
 

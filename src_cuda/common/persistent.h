@@ -30,7 +30,7 @@ void SetOperands(const ConvCall& call, const Plan& plan, Params* params) {
 inline const char* WhyNotPersistentPlan(const Plan& plan, size_t tiles, Pass pass) {
   if (const char* why = WhyNotPlan(plan, tiles)) return why;
   if (plan.chunk != 0 || plan.units != 0) return "the family has neither chunks nor units";
-  if (pass == Pass::kGather && plan.split != 1) return "the family's gathers are not split";
+  if (pass == Pass::kConv && plan.split != 1) return "the family's convs are not split";
   return nullptr;
 }
 

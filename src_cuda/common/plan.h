@@ -9,7 +9,7 @@
 namespace jaxconv {
 
 // The two products of conv_problem.h.
-enum class Pass { kGather, kReduce };
+enum class Pass { kConv, kWgrad };
 
 // Of the direct family: the output positions that a thread block computes at a time, rows by columns; the source pixels
 // that they read, in the class that reads most; the taps of the class that has most.
@@ -20,7 +20,7 @@ struct Area {
   int32_t taps;
   int32_t walk;  // rows, a dilation apart, that a warp takes one after the other; 1: it takes all at once
   int32_t run;   // taps of a row, if the source is read in runs, and box[2] is of pieces of eight elements; else 0
-  int32_t corner[kSpatial];  // of a reduce, the first class's: its taps' least shifts, with which boxes begin
+  int32_t corner[kSpatial];  // of a wgrad, the first class's: its taps' least shifts, with which boxes begin
 };
 
 // Of the depthwise family: a thread block's tile, along which the rows of the source pass by.
@@ -53,7 +53,7 @@ struct Plan {
   int units;          // mma: tiles of columns that a block computes in turn; 0: as many as suit the device
   int32_t shape[12];  // direct: an Area; depthwise: a Stream; wgmma: an Im2col; mma: its merged classes; else zeros
 
-  // Of a gather by mma: residue classes whose columns follow each other in one matrix, as they read the same source
+  // Of a conv by mma: residue classes whose columns follow each other in one matrix, as they read the same source
   // pixels. All, or 1.
   int merged() const { return std::max(1, shape[0]); }
   Area area() const {

@@ -97,7 +97,7 @@ struct Product {
     return classes;
   }
   // A result's reduction's length: a position sees the taps of its class, on average their share of all.
-  int64_t steps() const { return CeilDiv(pass == Pass::kGather ? channel_taps() : positions(), classes()); }
+  int64_t steps() const { return CeilDiv(pass == Pass::kConv ? channel_taps() : positions(), classes()); }
   // Of the taps that positions see, on average: what no kernel multiplies less than.
   double seen_multiply_adds() const {
     return static_cast<double>(positions()) * channel_taps() / classes() * cols() * conv.groups;
@@ -129,7 +129,7 @@ struct Product {
     const auto is_run = [&](const ArrayShape& other, int64_t axis, int64_t channels) {
       return IsInnermost(other, axis) && std::gcd(conv.in_channels, channels) % elements == 0;
     };
-    if (pass == Pass::kReduce) return is_run(dst, dst.axes[1], conv.out_channels);
+    if (pass == Pass::kWgrad) return is_run(dst, dst.axes[1], conv.out_channels);
     return is_run(filter, filter.axes[0], conv.out_channels) || is_run(filter, filter.axes[1], conv.in_channels);
   }
 

@@ -1,7 +1,7 @@
 // Rows and steps of the two products, as points.
 //
 // Both products multiply a matrix of source elements, one for each pair of an output position and a (tap, channel):
-// in a gather the positions are the rows and the (tap, channel)s the steps of the reduction, in a reduce the other way
+// in a conv the positions are the rows and the (tap, channel)s the steps of the reduction, in a wgrad the other way
 // round. An element's address and coordinates are the sum of its row's and its step's, so one kernel serves both.
 #pragma once
 
@@ -77,31 +77,31 @@ __device__ inline int64_t Positions(const ConvProblem& problem, const ResidueCla
   return problem.batch * residue.count[0] * residue.count[1] * residue.count[2];
 }
 
-// The points of one residue class, numbered by Index. `reduce` exchanges rows and steps.
+// The points of one residue class, numbered by Index. `wgrad` exchanges rows and steps.
 template <typename Index>
 struct ClassPointsOf {
   const ConvProblem& problem;
   const Tap* taps;
   ResidueClass residue;
-  bool reduce;
+  bool wgrad;
   Divider<Index> by_channels;
   Divider<Index> by_count[kSpatial];
 
-  __device__ ClassPointsOf(const ConvProblem& problem, const Tap* taps, const ResidueClass& residue, bool reduce)
+  __device__ ClassPointsOf(const ConvProblem& problem, const Tap* taps, const ResidueClass& residue, bool wgrad)
       : problem(problem),
         taps(taps),
         residue(residue),
-        reduce(reduce),
+        wgrad(wgrad),
         by_channels(static_cast<Index>(problem.in_channels)),
         by_count{Divider<Index>(residue.count[0]), Divider<Index>(residue.count[1]), Divider<Index>(residue.count[2])} {
   }
 
   __device__ int64_t positions() const { return Positions(problem, residue); }
   __device__ int64_t channel_taps() const { return problem.in_channels * residue.tap_count; }
-  __device__ int64_t rows() const { return reduce ? channel_taps() : positions(); }
-  __device__ int64_t steps() const { return reduce ? positions() : channel_taps(); }
-  __device__ Point Row(int64_t i) const { return reduce ? ChannelTap(i) : Position(i); }
-  __device__ Point Step(int64_t i) const { return reduce ? Position(i) : ChannelTap(i); }
+  __device__ int64_t rows() const { return wgrad ? channel_taps() : positions(); }
+  __device__ int64_t steps() const { return wgrad ? positions() : channel_taps(); }
+  __device__ Point Row(int64_t i) const { return wgrad ? ChannelTap(i) : Position(i); }
+  __device__ Point Step(int64_t i) const { return wgrad ? Position(i) : ChannelTap(i); }
 
   // Coordinates and strides within an image fit 32 bits, their products do not.
   __device__ Point Position(int64_t i) const {
@@ -143,11 +143,11 @@ struct ClassPointsOf {
 using ClassPoints = ClassPointsOf<int64_t>;
 
 // Finds the class of a row tile and makes the tile's index one within the class; null where all classes have ended.
-__device__ inline const ResidueClass* FindClass(const ConvProblem& problem, const ResidueClass* classes, bool reduce,
+__device__ inline const ResidueClass* FindClass(const ConvProblem& problem, const ResidueClass* classes, bool wgrad,
                                                 int tile_rows, uint32_t* row_tile) {
   if (problem.class_count == 1) return classes;  // and there is no tile too many
   for (int c = 0; c < problem.class_count; ++c) {
-    const int64_t rows = reduce ? problem.in_channels * classes[c].tap_count : Positions(problem, classes[c]);
+    const int64_t rows = wgrad ? problem.in_channels * classes[c].tap_count : Positions(problem, classes[c]);
     const int64_t tiles = (rows + tile_rows - 1) / tile_rows;
     if (*row_tile < tiles) return &classes[c];
     *row_tile -= static_cast<uint32_t>(tiles);

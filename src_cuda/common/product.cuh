@@ -28,7 +28,7 @@ struct ProductParams {
   int64_t out_group_stride;
   int64_t out_elements;  // of one slice
   int32_t split;
-  bool reduce;
+  bool wgrad;
   bool out_vectors;  // neighbours may be stored as vectors, of as many elements as the family asked for
 };
 
@@ -48,13 +48,13 @@ struct Work {
     work.row_tile = block % p.row_tiles, block /= p.row_tiles;
     work.slice = block % p.split;
     work.group = block / p.split;
-    work.residue = FindClass(p.problem, p.classes, p.reduce, tile_rows, &work.row_tile);
+    work.residue = FindClass(p.problem, p.classes, p.wgrad, tile_rows, &work.row_tile);
     return work;
   }
 
-  // `reduce` is the parameters', perhaps known to the compiler.
-  __device__ ClassPoints Points(const ProductParams& p, bool reduce) const {
-    return {p.problem, p.taps, *residue, reduce};
+  // `wgrad` is the parameters', perhaps known to the compiler.
+  __device__ ClassPoints Points(const ProductParams& p, bool wgrad) const {
+    return {p.problem, p.taps, *residue, wgrad};
   }
 
   // Fills the points of the tile's rows, `partner` being their offsets in the result.

@@ -17,7 +17,7 @@ inline int64_t Positions(const ConvProblem& p) { return p.batch * p.dst_size[0] 
 
 inline int64_t ChannelTaps(const ConvProblem& p) { return p.tap_count * p.in_channels; }
 
-inline int64_t Rows(const ConvProblem& p, Pass pass) { return pass == Pass::kGather ? Positions(p) : ChannelTaps(p); }
+inline int64_t Rows(const ConvProblem& p, Pass pass) { return pass == Pass::kConv ? Positions(p) : ChannelTaps(p); }
 
 inline int64_t ResultElements(const ConvProblem& p, Pass pass) { return p.groups * Rows(p, pass) * p.out_channels; }
 

@@ -69,7 +69,7 @@ inline double TiledSeconds(const Product& product, const Device& device, const N
 
 // The measured part of a family's rate that a tile reaches, by its name.
 inline double Efficiency(const Product& product, const Numbers& costs, const std::string& tile) {
-  return costs[(product.pass == Pass::kGather ? "conv " : "wgrad ") + tile];
+  return costs[(product.pass == Pass::kConv ? "conv " : "wgrad ") + tile];
 }
 
 inline Reason TooMuchSharedMemory(int64_t bytes, const Device& device) {

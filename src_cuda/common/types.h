@@ -36,8 +36,8 @@ inline size_t ElementBytes(DType type) {
 }
 
 // The types of a pass's second operand and of its result.
-inline DType RhsType(const ConvProblem& p, Pass pass) { return pass == Pass::kGather ? p.filter_type : p.dst_type; }
-inline DType ResultType(const ConvProblem& p, Pass pass) { return pass == Pass::kGather ? p.dst_type : p.filter_type; }
+inline DType RhsType(const ConvProblem& p, Pass pass) { return pass == Pass::kConv ? p.filter_type : p.dst_type; }
+inline DType ResultType(const ConvProblem& p, Pass pass) { return pass == Pass::kConv ? p.dst_type : p.filter_type; }
 
 // The type of the sums.
 inline DType SumType(const ConvProblem& p) {

@@ -1,4 +1,4 @@
-// The depthwise family's gather on tensor cores: what a warp multiplies. Rows are strips, columns the outputs of a
+// The depthwise family's conv on tensor cores: what a warp multiplies. Rows are strips, columns the outputs of a
 // strip, steps source pixels.
 #pragma once
 

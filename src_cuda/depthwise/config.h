@@ -24,7 +24,7 @@ struct DepthwiseTile {
   bool has_copiers = false;
   // Whether TMA does so instead: boxes of whole rows of two images or more, of which a tile has 16 strips.
   bool by_tma = false;
-  // Whether pairs of source rows are multiplied at once, of images of at most eight columns: a reduce by TMA alone.
+  // Whether pairs of source rows are multiplied at once, of images of at most eight columns: a wgrad by TMA alone.
   bool in_pairs = false;
 
   bool operator==(const DepthwiseTile&) const = default;
@@ -40,26 +40,26 @@ struct DepthwiseTile {
     return on_cuda_cores() ? (kStripCols / period - 1) * step + width : blocks * kMultiplied;
   }
   constexpr int stages() const { return by_tma ? 6 : sources() * blocks == 1 ? 8 : 4; }
-  // Registers of the sums, of a gather and of a reduce.
-  constexpr int gather_sums() const { return period * lags * row_sums(); }
-  constexpr int reduce_sums() const {
+  // Registers of the sums, of a conv and of a wgrad.
+  constexpr int conv_sums() const { return period * lags * row_sums(); }
+  constexpr int wgrad_sums() const {
     if (in_pairs) return 4 * pairs() * 2 * channels;
     return slots() * (on_cuda_cores() ? width : 4 * blocks * channels);
   }
   // Sums of a lane that are a row's.
   constexpr int row_sums() const { return on_cuda_cores() ? kStripCols : 4 * channels; }
   // Thread blocks that a multiprocessor is to hold: as registers allow.
-  constexpr int gather_blocks() const {
+  constexpr int conv_blocks() const {
     if (has_copiers) return 1;
-    if (on_cuda_cores()) return has_pieces && gather_sums() + slots() * width > 80 ? 2 : 3;
-    return gather_sums() <= 32 && blocks == 1 ? 3 : 2;
+    if (on_cuda_cores()) return has_pieces && conv_sums() + slots() * width > 80 ? 2 : 3;
+    return conv_sums() <= 32 && blocks == 1 ? 3 : 2;
   }
-  constexpr int reduce_blocks() const { return has_copiers ? 1 : on_cuda_cores() || reduce_sums() <= 32 ? 3 : 2; }
-  // Of a gather, rows of results that wait in shared memory to be written.
+  constexpr int wgrad_blocks() const { return has_copiers ? 1 : on_cuda_cores() || wgrad_sums() <= 32 ? 3 : 2; }
+  // Of a conv, rows of results that wait in shared memory to be written.
   constexpr int results() const { return by_tma ? 6 : has_copiers && period == 1 ? 4 : 2; }
   // Warps that multiply.
   constexpr int warps() const { return has_copiers ? 8 : 4; }
-  // Channels that are left out behind each pixel's in a gather's table of taps on tensor cores, so that other pixels'
+  // Channels that are left out behind each pixel's in a conv's table of taps on tensor cores, so that other pixels'
   // are in other banks. A large window's table would leave no room for a second thread block: only where warps copy.
   constexpr int table_gap() const { return has_copiers ? channels : 0; }
   // By TMA, rows of a step; and pairs of source rows that a row of the gradient is multiplied with.
@@ -67,9 +67,9 @@ struct DepthwiseTile {
   constexpr int pairs() const { return (lags + 1) / 2; }
   // Steps by which the gradient's rows come behind the first source row that they are multiplied with.
   constexpr int late_steps() const { return in_pairs ? pairs() - 1 : 0; }
-  constexpr bool gathers() const { return !in_pairs; }
-  // Whether a warp's registers hold a reduce's sums.
-  constexpr bool reduces() const { return period == 1 && reduce_sums() <= 160; }
+  constexpr bool has_conv() const { return !in_pairs; }
+  // Whether a warp's registers hold a wgrad's sums.
+  constexpr bool has_wgrad() const { return period == 1 && wgrad_sums() <= 160; }
 
   std::string name() const {
     const std::string rows = step * period > 1 ? std::to_string(step) + ":" + std::to_string(period) + " " : "";

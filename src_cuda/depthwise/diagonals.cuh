@@ -1,4 +1,4 @@
-// The depthwise family's reduce by TMA: the end, where lanes add what a tap is to receive.
+// The depthwise family's wgrad by TMA: the end, where lanes add what a tap is to receive.
 //
 // A warp has sums of pixels by eight outputs, for each channel and each row of the window: a tap's are on a diagonal,
 // as many outputs from the first as pixels. Stored to shared memory, to be added by threads that have a tap each, they

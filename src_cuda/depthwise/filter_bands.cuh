@@ -1,4 +1,4 @@
-// The depthwise family's reduce on tensor cores: what a warp multiplies. Rows are the source pixels that a strip reads,
+// The depthwise family's wgrad on tensor cores: what a warp multiplies. Rows are the source pixels that a strip reads,
 // columns its outputs, steps strips: what a tap is to receive is on a diagonal of the sums.
 #pragma once
 

@@ -25,14 +25,14 @@ template <typename T, DepthwiseTile kTile>
 using DepthwiseFilterSums =
     std::conditional_t<kTile.on_cuda_cores(), LaneFilterSums<T, kTile>, FilterBandSums<T, kTile>>;
 
-// A step of a gather: what its source row gives to the rows that are to receive it. In pieces of the window, a row's
+// A step of a conv: what its source row gives to the rows that are to receive it. In pieces of the window, a row's
 // sums begin with those of the pieces before, which wait in `piece_sums`: `loaded` is the row that begins so, `stored`
 // the one whose sums are to wait, or -1.
 template <typename T, DepthwiseTile kTile>
-__device__ __forceinline__ void GatherStep(const DepthwiseParams& p, const DepthwiseTaps<T, kTile>& taps,
-                                           DepthwiseSums<T, kTile>& sums, uint32_t stage,
-                                           const typename DepthwiseSums<T, kTile>::Pixels& pixels, bool has_source,
-                                           char* piece_sums, int32_t loaded, int32_t stored) {
+__device__ __forceinline__ void ConvStep(const DepthwiseParams& p, const DepthwiseTaps<T, kTile>& taps,
+                                         DepthwiseSums<T, kTile>& sums, uint32_t stage,
+                                         const typename DepthwiseSums<T, kTile>::Pixels& pixels, bool has_source,
+                                         char* piece_sums, int32_t loaded, int32_t stored) {
   if constexpr (kTile.has_pieces) {
     typename DepthwiseSums<T, kTile>::Begins begins{};
     if (loaded >= 0) sums.LoadSums(piece_sums, loaded, begins);
@@ -54,14 +54,14 @@ __device__ __forceinline__ void GatherStep(const DepthwiseParams& p, const Depth
 }
 
 template <typename T, int kIndex>
-__global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].gather_blocks())
-    DepthwiseGather(const __grid_constant__ DepthwiseParams p) {
+__global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].conv_blocks())
+    DepthwiseConv(const __grid_constant__ DepthwiseParams p) {
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
   extern __shared__ __align__(128) char shared[];
   PrefetchTables(p, p.problem.tap_count * p.all_channels * static_cast<int64_t>(sizeof(T)));
   const DepthwiseRange range(p, BlockOfChannels(p));
   const int32_t pieces_of_window = kTile.has_pieces ? p.pieces : 1;
-  DepthwiseReader<T, kTile, Copies::kGather> reader(p, shared, range);
+  DepthwiseReader<T, kTile, Copies::kConv> reader(p, shared, range);
 #pragma unroll 1
   for (int i = 0; i < kTile.stages() - 1; ++i) reader.Copy();
   char* table = shared + p.places.taps;
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].gat
         if (first_step > 0) sums.Clear();
       }
 #pragma unroll 1
-      for (int32_t step = first_step; step < place.GatherSteps(kTile); ++step, ++n) {
+      for (int32_t step = first_step; step < place.ConvSteps(kTile); ++step, ++n) {
         ptx::WaitForCopies<kTile.stages() - 2>();
         __syncthreads();
         // All reads of shared memory go first, and none waits for a copy to be begun.
@@ -108,9 +108,9 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].gat
         const bool has_source = HasRow(p, source_row);
         source_row += RowsApart(p, kTile, kTile.step);
         const int32_t done = step - (kTile.lags - 1);
-        GatherStep<T, kTile>(p, taps, sums, stage, pixels, has_source, shared + p.places.sums,
-                             step >= begun && step < p.rows ? step : -1,
-                             !is_last && done >= first_step && done < p.rows ? done : -1);
+        ConvStep<T, kTile>(p, taps, sums, stage, pixels, has_source, shared + p.places.sums,
+                           step >= begun && step < p.rows ? step : -1,
+                           !is_last && done >= first_step && done < p.rows ? done : -1);
         if (is_last) sums.Store(p, results(n));
         complete = is_last && done >= 0 ? done : -1;
       }
@@ -122,15 +122,15 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].gat
 }
 
 template <typename T, int kIndex>
-__global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].reduce_blocks())
-    DepthwiseReduce(const __grid_constant__ DepthwiseParams p) {
+__global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].wgrad_blocks())
+    DepthwiseWgrad(const __grid_constant__ DepthwiseParams p) {
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
   extern __shared__ __align__(128) char shared[];
   PrefetchTables(p, 0);
   const int32_t block = BlockOfChannels(p), worker = block / p.pieces, piece = block - worker * p.pieces;
   const DepthwiseRange range(p, worker);
   const WindowPiece window(p, kTile, piece);
-  DepthwiseReader<T, kTile, Copies::kReduce> reader(p, shared, range, window);
+  DepthwiseReader<T, kTile, Copies::kWgrad> reader(p, shared, range, window);
 #pragma unroll 1
   for (int i = 0; i < kTile.stages() - 1; ++i) reader.Copy();
   DepthwiseFilterSums<T, kTile> sums(p);
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].red
     __syncthreads();
     reader.Copy();
   };
-  MultiplyReduceSteps<kTile>(p, range, window, sums, begin, [&] { return StagePlace<kTile>(p, shared, n++); }, [] {});
+  MultiplyWgradSteps<kTile>(p, range, window, sums, begin, [&] { return StagePlace<kTile>(p, shared, n++); }, [] {});
   __syncthreads();
   sums.Leave(p, reinterpret_cast<float*>(shared));
   __syncthreads();
@@ -156,12 +156,12 @@ constexpr DepthwiseKernel DepthwiseKernelOf(Pass pass) {
     return nullptr;
   } else if constexpr (kTile.has_copiers) {
     if constexpr (sizeof(T) < sizeof(float)) {
-      if (pass == Pass::kGather) return DepthwiseByRoles<T, kIndex, Pass::kGather>;
-      if constexpr (kTile.reduces()) return DepthwiseByRoles<T, kIndex, Pass::kReduce>;
+      if (pass == Pass::kConv) return DepthwiseByRoles<T, kIndex, Pass::kConv>;
+      if constexpr (kTile.has_wgrad()) return DepthwiseByRoles<T, kIndex, Pass::kWgrad>;
     }
   } else if constexpr (kTile.on_cuda_cores() == (sizeof(T) == sizeof(float))) {
-    if (pass == Pass::kGather) return DepthwiseGather<T, kIndex>;
-    if constexpr (kTile.reduces()) return DepthwiseReduce<T, kIndex>;
+    if (pass == Pass::kConv) return DepthwiseConv<T, kIndex>;
+    if constexpr (kTile.has_wgrad()) return DepthwiseWgrad<T, kIndex>;
   }
   return nullptr;
 }
@@ -169,8 +169,8 @@ constexpr DepthwiseKernel DepthwiseKernelOf(Pass pass) {
 template <typename T, int kIndex>
 constexpr DepthwiseTmaKernel DepthwiseTmaKernelOf(Pass pass) {
   if constexpr (kDepthwiseTiles[kIndex].by_tma && sizeof(T) < sizeof(float)) {
-    if (pass == Pass::kReduce) return DepthwiseByTma<T, kIndex, Pass::kReduce>;
-    if constexpr (kDepthwiseTiles[kIndex].gathers()) return DepthwiseByTma<T, kIndex, Pass::kGather>;
+    if (pass == Pass::kWgrad) return DepthwiseByTma<T, kIndex, Pass::kWgrad>;
+    if constexpr (kDepthwiseTiles[kIndex].has_conv()) return DepthwiseByTma<T, kIndex, Pass::kConv>;
   }
   return nullptr;
 }

@@ -9,7 +9,7 @@ namespace jaxconv {
 using DepthwiseKernel = void (*)(DepthwiseParams);
 using DepthwiseTmaKernel = void (*)(DepthwiseParams, DepthwiseMaps);
 
-// Null where a tile is of other types, or has no reduce.
+// Null where a tile is of other types, or has no wgrad.
 template <typename T>
 DepthwiseKernel FindDepthwise(int tile, Pass pass);
 

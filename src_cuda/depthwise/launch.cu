@@ -92,13 +92,13 @@ cudaError_t Launch(const ConvCall& call, const Plan& planned, cudaStream_t strea
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
   const Plan plan = PlanHere(p, planned);
   const DepthwiseTile& tile = kDepthwiseTiles[plan.tile];
-  const bool reduce = call.pass == Pass::kReduce;
+  const bool wgrad = call.pass == Pass::kWgrad;
   DepthwiseParams d = ShapeOf(p, call.pass, plan);
   SetOperands(call, plan, &d);
   // The filter, or its gradient, is read or written an element at a time.
-  if (!AreAligned({d.src, reduce ? d.rhs : d.out})) return LaunchUnaligned(call, plan, stream);
-  // A gather's blocks stay as long as there are rows.
-  d.workers = reduce ? plan.split : Workers(d.places.end, MostResident(tile, call.pass), d.channel_tiles, Tiles(d));
+  if (!AreAligned({d.src, wgrad ? d.rhs : d.out})) return LaunchUnaligned(call, plan, stream);
+  // A conv's blocks stay as long as there are rows.
+  d.workers = wgrad ? plan.split : Workers(d.places.end, MostResident(tile, call.pass), d.channel_tiles, Tiles(d));
   d.worker_rows = d.stream_rows / d.workers;
   d.longer_workers = d.stream_rows % d.workers;
   const int64_t blocks = ThreadBlocks(d, call.pass, d.workers);

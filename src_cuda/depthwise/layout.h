@@ -39,15 +39,15 @@ inline bool CanJoinImages(const ConvProblem& p, const DepthwiseTile& tile, const
          p.src_size[1] == p.dst_size[1] && is_dense(p.src, p.src_size) && is_dense(p.dst, p.dst_size);
 }
 
-// Bytes of a gather's table of taps, or of what a reduce has in shared memory behind the last step.
+// Bytes of a conv's table of taps, or of what a wgrad has in shared memory behind the last step.
 inline int64_t OtherBytes(const DepthwiseParams& d, const DepthwiseTile& tile, Pass pass) {
   if (tile.on_cuda_cores()) {
     const int64_t taps = static_cast<int64_t>(tile.slots()) * tile.width;
-    return taps * 4 * (pass == Pass::kGather ? d.pieces * tile.period : kDepthwiseThreads);
+    return taps * 4 * (pass == Pass::kConv ? d.pieces * tile.period : kDepthwiseThreads);
   }
   const int64_t slots = tile.slots();
-  if (tile.by_tma && pass == Pass::kReduce) return 0;  // lanes add them
-  if (pass == Pass::kReduce) {
+  if (tile.by_tma && pass == Pass::kWgrad) return 0;  // lanes add them
+  if (pass == Pass::kWgrad) {
     return (slots * tile.pixels() * kStripCols + kSumsGap) * 4 * tile.channels * tile.warps();
   }
   const auto element = static_cast<int64_t>(ElementBytes(d.problem.src_type));
@@ -63,22 +63,22 @@ inline DepthwisePlaces MakePlaces(const DepthwiseParams& d, const DepthwiseTile&
   const int64_t images = d.images;
   const int64_t row = tile.by_tma ? BoxBytes(images * d.src_width + d.src_behind) : int64_t{d.copies} * d.batch;
   const int64_t result_row = tile.by_tma ? BoxBytes(images * d.strips_pitch) : int64_t{StripPieces(tile)} * d.batch;
-  const int64_t stage = tile.box_rows() * (tile.sources() * row + (pass == Pass::kReduce ? result_row : 0));
+  const int64_t stage = tile.box_rows() * (tile.sources() * row + (pass == Pass::kWgrad ? result_row : 0));
   const int64_t other = CeilDiv(OtherBytes(d, tile, pass), 128) * 128;
-  const bool gathers = pass == Pass::kGather;
+  const bool is_conv = pass == Pass::kConv;
   DepthwisePlaces places{};
   int64_t at = 0;
   const auto place = [&](int32_t& where, int64_t bytes) { where = static_cast<int32_t>(at), at += bytes; };
   places.stage = static_cast<int32_t>(stage);
   places.row = static_cast<int32_t>(row);
-  at = std::max(tile.stages() * stage, gathers ? 0 : other);
+  at = std::max(tile.stages() * stage, is_conv ? 0 : other);
   places.result_row = static_cast<int32_t>(result_row);
-  if (gathers) place(places.results, tile.results() * tile.period * result_row);
-  if (gathers) place(places.taps, other);
+  if (is_conv) place(places.results, tile.results() * tile.period * result_row);
+  if (is_conv) place(places.taps, other);
   const int64_t row_sums = tile.row_sums() * 4 * kDepthwiseThreads;
-  if (gathers && tile.has_pieces) place(places.sums, d.rows * row_sums);
+  if (is_conv && tile.has_pieces) place(places.sums, d.rows * row_sums);
   const int64_t places_bytes = tile.by_tma ? tile.lags * kTapCols * 4 : int64_t{d.problem.tap_count} * kStoredTapBytes;
-  if (tile.has_copiers && !gathers) place(places.taps, places_bytes);
+  if (tile.has_copiers && !is_conv) place(places.taps, places_bytes);
   if (tile.has_copiers) place(places.barriers, kBarrierBytes);
   places.end = static_cast<int32_t>(std::min<int64_t>(at, INT32_MAX));
   return places;
@@ -121,24 +121,24 @@ inline void FitImages(const ConvProblem& p, const DepthwiseTile& tile, Stream* s
 }
 
 // From an image's row in a box to the next one's, in pixels: what a warp reads at once of neighbouring strips, which
-// are of neighbouring images, is then in as many banks as there are for its channels. In a gather that is every other
-// pixel, or in pairs one of each image; else in a reduce four neighbours, of strips of four images, or of two that have
+// are of neighbouring images, is then in as many banks as there are for its channels. In a conv that is every other
+// pixel, or in pairs one of each image; else in a wgrad four neighbours, of strips of four images, or of two that have
 // two each.
 inline int32_t BoxPitch(int32_t width, const DepthwiseTile& tile, const Stream& stream, Pass pass) {
-  if (pass == Pass::kGather || tile.in_pairs) return width | 1;
+  if (pass == Pass::kConv || tile.in_pairs) return width | 1;
   if (stream.images < 4) return (width + 3) / 8 * 8 + 4;
   const int32_t even = (width + 1) / 2 * 2;
   return even % 8 == 0 ? even + 2 : even;
 }
 
 // The same of a source row. Zeros in front of an image are those behind the one before, too: its row ends with its last
-// pixel, or where strips read nothing but those zeros. A reduce's may also read pixels of the next image, but only for
+// pixel, or where strips read nothing but those zeros. A wgrad's may also read pixels of the next image, but only for
 // taps that there are none of, or outputs whose gradient is zero. In pairs there are no zeros.
 inline int32_t SourcePitch(const ConvProblem& p, const DepthwiseTile& tile, const Stream& stream, Pass pass) {
   const auto pitch = [&](int64_t width) { return BoxPitch(static_cast<int32_t>(width), tile, stream, pass); };
   if (tile.in_pairs) return pitch(std::max(p.src_size[2], p.dst_size[2]));
   const int64_t width = SourceWidth(p, tile, stream);
-  const int64_t taken = pass == Pass::kGather ? width : std::min(width, p.dst_size[2] + tile.pixels() - kStripCols);
+  const int64_t taken = pass == Pass::kConv ? width : std::min(width, p.dst_size[2] + tile.pixels() - kStripCols);
   const int64_t zeros = std::min(std::max(-int64_t{stream.first[2]}, int64_t{0}), taken);
   return pitch(std::max(std::min(zeros + p.src_size[2], taken), taken - zeros));
 }
@@ -179,7 +179,7 @@ inline DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const De
   d.strips_pitch = tile.in_pairs ? d.src_width : BoxPitch(stream.cols, tile, stream, pass);
   d.width_inverse = d.images == 1 ? 0 : InverseOf(d.src_width);
   d.copies = CopiesOf(p, tile, stream);
-  d.log_gap = pass == Pass::kGather && tile.channels == 8 ? 1 : 3;
+  d.log_gap = pass == Pass::kConv && tile.channels == 8 ? 1 : 3;
   d.batch = BatchBytes(d, tile);
   d.all_channels = static_cast<int32_t>(p.groups);
   d.all_rows = AllRows(p, stream);
@@ -206,12 +206,12 @@ inline int64_t Tiles(const DepthwiseParams& d) { return CeilDiv(d.stream_rows, d
 // Thread blocks, if so many share a channel tile out. A conv's take the window's pieces one after the other; of a
 // wgrad's pieces each is others'.
 inline int64_t ThreadBlocks(const DepthwiseParams& d, Pass pass, int64_t workers) {
-  return workers * d.channel_tiles * (pass == Pass::kReduce ? d.pieces : 1);
+  return workers * d.channel_tiles * (pass == Pass::kWgrad ? d.pieces : 1);
 }
 
 // Those that a multiprocessor's registers hold.
 inline int MostResident(const DepthwiseTile& tile, Pass pass) {
-  return pass == Pass::kGather ? tile.gather_blocks() : tile.reduce_blocks();
+  return pass == Pass::kConv ? tile.conv_blocks() : tile.wgrad_blocks();
 }
 
 }  // namespace jaxconv::depthwise

@@ -21,7 +21,7 @@ inline bool EncodeMaps(const ConvCall& call, const DepthwiseParams& d, Depthwise
                             CU_TENSOR_MAP_SWIZZLE_64B);
   };
   return encode(&maps->source, call.src, p.src, p.src_size, d.src_width) &&
-         encode(&maps->strips, call.pass == Pass::kReduce ? call.rhs : call.result, p.dst, p.dst_size, d.strips_pitch);
+         encode(&maps->strips, call.pass == Pass::kWgrad ? call.rhs : call.result, p.dst, p.dst_size, d.strips_pitch);
 }
 
 }  // namespace jaxconv

@@ -108,8 +108,8 @@ struct DepthwiseTilePlace {
     return RowsApart(p, tile, first_row) + row_phase;
   }
 
-  // A gather's first step: those without a source row would give nothing to rows that are still to receive others. So
-  // it is with a reduce's in pairs. Of a piece, rows that receive nothing are left to the next one, whose source is
+  // A conv's first step: those without a source row would give nothing to rows that are still to receive others. So
+  // it is with a wgrad's in pairs. Of a piece, rows that receive nothing are left to the next one, whose source is
   // further down.
   __device__ __forceinline__ int32_t FirstStep(const DepthwiseParams& p, const DepthwiseTile& tile,
                                                const WindowPiece& piece) const {
@@ -119,21 +119,21 @@ struct DepthwiseTilePlace {
     const bool has_next = piece.step + tile.lags < p.row_pieces * tile.lags;
     return has_next ? max(0, unseen - (tile.lags - 1)) : 0;
   }
-  // The step behind a gather's last: its rows are then complete.
-  __device__ __forceinline__ int32_t GatherSteps(const DepthwiseTile& tile) const { return rows() + tile.lags - 1; }
+  // The step behind a conv's last: its rows are then complete.
+  __device__ __forceinline__ int32_t ConvSteps(const DepthwiseTile& tile) const { return rows() + tile.lags - 1; }
   // The same where rows that are complete earlier, as no source row is below them, need no further steps.
-  __device__ __forceinline__ int32_t SeenGatherSteps(const DepthwiseParams& p, const DepthwiseTile& tile) const {
-    return max(rows(), min(GatherSteps(tile), p.seen_rows - first_row));
+  __device__ __forceinline__ int32_t SeenConvSteps(const DepthwiseParams& p, const DepthwiseTile& tile) const {
+    return max(rows(), min(ConvSteps(tile), p.seen_rows - first_row));
   }
-  // And behind a reduce's, which has nothing to do without a source row.
-  __device__ __forceinline__ int32_t ReduceSteps(const DepthwiseParams& p, const DepthwiseTile& tile,
-                                                 const WindowPiece& piece) const {
+  // And behind a wgrad's, which has nothing to do without a source row.
+  __device__ __forceinline__ int32_t WgradSteps(const DepthwiseParams& p, const DepthwiseTile& tile,
+                                                const WindowPiece& piece) const {
     if (tile.in_pairs) return (rows() + 1) / 2 + tile.late_steps();
     if (tile.has_pieces && !HasSource(p, tile, piece)) return 1;
-    return max(1, min(GatherSteps(tile), p.seen_rows - first_row - piece.step));
+    return max(1, min(ConvSteps(tile), p.seen_rows - first_row - piece.step));
   }
 
-  // A gather's first piece of the window, and the one behind another: those without a source are left out, if there is
+  // A conv's first piece of the window, and the one behind another: those without a source are left out, if there is
   // one with some. Behind the last there are p.pieces.
   __device__ __forceinline__ WindowPiece FirstPiece(const DepthwiseParams& p, const DepthwiseTile& tile) const {
     WindowPiece piece;
@@ -152,7 +152,7 @@ struct DepthwiseTilePlace {
   __device__ __forceinline__ bool HasSource(const DepthwiseParams& p, const DepthwiseTile& tile,
                                             const WindowPiece& piece) const {
     const int32_t step = first_row + piece.step;
-    if (step >= p.seen_rows || step + GatherSteps(tile) <= p.unseen_rows) return false;
+    if (step >= p.seen_rows || step + ConvSteps(tile) <= p.unseen_rows) return false;
     const int32_t planes = static_cast<int32_t>(p.problem.dst_size[0]);
     for (int32_t i = 0, depth = planes > 1 ? image % planes : 0; i < images; ++i) {
       if (SourceDepth(p, depth, piece.depth) >= 0) return true;

@@ -24,7 +24,7 @@ inline constexpr int kBoxTurnBytes = 8 * kBoxPixelBytes;  // after which their p
 inline constexpr int kBarrierBytes = 256;                 // of a tile with copiers
 inline constexpr int kStoredTapBytes = 8;
 inline constexpr int kTapCols = 8;  // of a window whose sums' diagonals lanes add
-inline constexpr int kSumsGap = 2;  // behind a channel's sums of a reduce, in shared memory
+inline constexpr int kSumsGap = 2;  // behind a channel's sums of a wgrad, in shared memory
 inline constexpr int kBatchBytes = kDepthwiseThreads * kPieceBytes;
 
 // The threads that multiply: all, or those behind the ones that copy.
@@ -52,19 +52,19 @@ constexpr int MostCopies(const DepthwiseTile& tile) { return 2 * StripPieces(til
 // Whether pieces are exchanged in shared memory, or else left out, so that what a warp reads at once is in as many
 // banks as there are for its channels: see PiecePlace.
 constexpr bool Exchanges(const DepthwiseTile& tile) { return tile.channels == 4; }
-// Whether source rows that are not there are left out. A gather's sums must move on then: on tensor cores, zeros are
+// Whether source rows that are not there are left out. A conv's sums must move on then: on tensor cores, zeros are
 // multiplied as fast, unless a row has many pixels.
 constexpr bool LeavesOutRows(const DepthwiseTile& tile) {
   return tile.step == 1 && (tile.on_cuda_cores() || (tile.has_pieces && tile.blocks > 1));
 }
 // Bytes from the beginning of shared memory, or of a stage.
 struct DepthwisePlaces {
-  int32_t stage;    // bytes of each: the source rows of a step and, in a reduce, a row of the gradient behind them
+  int32_t stage;    // bytes of each: the source rows of a step and, in a wgrad, a row of the gradient behind them
   int32_t row;      // bytes of a source row
-  int32_t results;  // of a gather: some steps' rows
+  int32_t results;  // of a conv: some steps' rows
   int32_t result_row;
-  int32_t taps;  // of a gather: a table of the filter; of a reduce of a tile with copiers: where its taps are, or go
-  int32_t sums;  // of a gather in pieces: the sums of those before
+  int32_t taps;      // of a conv: a table of the filter; of a wgrad of a tile with copiers: where its taps are, or go
+  int32_t sums;      // of a conv in pieces: the sums of those before
   int32_t barriers;  // of a tile with copiers
   int32_t end;
 };
@@ -112,7 +112,7 @@ struct DepthwiseParams {
   uint32_t strip_inverse;  // InverseOf images, or else of strips; 0 of one image
   int32_t tile_strips;     // of all images, with those behind the last that make whole multiplications
   int32_t strip_step;      // source pixels between neighbouring strips
-  int32_t band_begin;      // source pixels from a strip's first output to its last: zeros before a gather's taps
+  int32_t band_begin;      // source pixels from a strip's first output to its last: zeros before a conv's taps
   int32_t src_width;       // source pixels of an image's row in shared memory; by TMA to the next one's
   uint32_t width_inverse;  // InverseOf it; 0 of one image
   int32_t src_behind;      // by TMA: zeros behind a box, that strips of the last image read

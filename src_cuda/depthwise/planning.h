@@ -89,11 +89,11 @@ class DepthwisePlanner {
   static std::string TileName(int64_t tile) { return kDepthwiseTiles[tile].name(); }
   static TileFields FieldsOfTile(int64_t tile) {
     const DepthwiseTile& t = kDepthwiseTiles[tile];
-    return {{"step", t.step},         {"period", t.period},         {"lags", t.lags},
-            {"blocks", t.blocks},     {"channels", t.channels},     {"width", t.width},
-            {"depths", t.depths},     {"has_pieces", t.has_pieces}, {"has_copiers", t.has_copiers},
-            {"by_tma", t.by_tma},     {"in_pairs", t.in_pairs},     {"on_cuda_cores", t.on_cuda_cores()},
-            {"gathers", t.gathers()}, {"reduces", t.reduces()}};
+    return {{"step", t.step},           {"period", t.period},         {"lags", t.lags},
+            {"blocks", t.blocks},       {"channels", t.channels},     {"width", t.width},
+            {"depths", t.depths},       {"has_pieces", t.has_pieces}, {"has_copiers", t.has_copiers},
+            {"by_tma", t.by_tma},       {"in_pairs", t.in_pairs},     {"on_cuda_cores", t.on_cuda_cores()},
+            {"has_conv", t.has_conv()}, {"has_wgrad", t.has_wgrad()}};
   }
 
   Reason UnsupportedReason() const { return unsupported_; }
@@ -128,7 +128,7 @@ class DepthwisePlanner {
     if (s.rows == 0 && s.cols == 0) return "no tile of strips fits into shared memory";
     if (s.rows < 1 || s.cols < 1) return "an area of (" + std::to_string(s.rows) + ", " + std::to_string(s.cols) + ")";
     const auto text = std::to_string(s.split);
-    if (product_.pass == Pass::kGather && s.split != 1) return "a split of " + text + ": its gather has none";
+    if (product_.pass == Pass::kConv && s.split != 1) return "a split of " + text + ": its conv has none";
     if (s.split < 1) return "a split of " + text;
     if (Reason why = depthwise::UnsupportedStream(conv_, tile, s.stream())) return why;
     const DepthwiseParams shape = Shape(s);
@@ -166,7 +166,7 @@ class DepthwisePlanner {
 
  private:
   static const DepthwiseTile& TileOf(const DepthwiseSettings& s) { return kDepthwiseTiles[s.tile]; }
-  bool is_conv() const { return product_.pass == Pass::kGather; }
+  bool is_conv() const { return product_.pass == Pass::kConv; }
   bool is_volume() const { return product_.spatial_rank == kSpatial; }
   // See ThreadBlocks of layout.h.
   bool TakesPiecesInTurn(const DepthwiseTile& tile) const { return is_conv() && tile.has_pieces; }

@@ -28,7 +28,7 @@ struct RoleRegisters {
 constexpr RoleRegisters RegistersOf(const DepthwiseTile& tile, Pass pass) {
   if (tile.by_tma) return tile.in_pairs ? RoleRegisters{240, 24} : RoleRegisters{232, 40};
   const int bands = 2 * tile.slots() * tile.blocks * tile.channels, gradients = 2 * tile.lags * tile.channels;
-  const int kept = pass == Pass::kGather ? tile.gather_sums() + bands : tile.reduce_sums() + gradients;
+  const int kept = pass == Pass::kConv ? tile.conv_sums() + bands : tile.wgrad_sums() + gradients;
   return kept > 128 ? RoleRegisters{208, 48} : RoleRegisters{176, 80};
 }
 
@@ -36,8 +36,8 @@ constexpr RoleRegisters RegistersOf(const DepthwiseTile& tile, Pass pass) {
 template <typename T, DepthwiseTile kTile, Pass kPass>
 __device__ __forceinline__ void BeginMultiplier(const DepthwiseParams& p) {
   const int64_t filter_bytes = p.problem.tap_count * p.all_channels * static_cast<int64_t>(sizeof(T));
-  if constexpr (kPass == Pass::kGather || !kTile.by_tma) {
-    PrefetchTables(p, kPass == Pass::kGather ? filter_bytes : 0, Multiplier(kTile), Multipliers(kTile));
+  if constexpr (kPass == Pass::kConv || !kTile.by_tma) {
+    PrefetchTables(p, kPass == Pass::kConv ? filter_bytes : 0, Multiplier(kTile), Multipliers(kTile));
   }
   ptx::TakeRegisters<RegistersOf(kTile, kPass).multiplier>();
 }
@@ -149,7 +149,7 @@ __device__ __forceinline__ void CopySteps(const DepthwiseParams& p, const Depthw
   }
 }
 
-// And of those that write a gather's results.
+// And of those that write a conv's results.
 template <typename T, DepthwiseTile kTile>
 __device__ __forceinline__ void WriteResults(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
                                              int32_t worker, char* shared) {
@@ -171,14 +171,14 @@ __device__ __forceinline__ void WriteResults(const DepthwiseParams& p, const Dep
   }
 }
 
-// Of warps that multiply, which set up the barriers before all others go on: a gather's bands, and its sums.
+// Of warps that multiply, which set up the barriers before all others go on: a conv's bands, and its sums.
 template <typename T, DepthwiseTile kTile>
-struct Gather {
+struct Conv {
   Bands<T, kTile> bands;
   BandSums<T, kTile> sums;
 
-  __device__ __forceinline__ Gather(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers, int copiers,
-                                    char* table)
+  __device__ __forceinline__ Conv(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers, int copiers,
+                                  char* table)
       : sums(BeginTable(p, barriers, copiers, table)) {
     SyncMultipliers<kTile>();
     bands.Read(p, table, 0);
@@ -208,18 +208,18 @@ __device__ __forceinline__ void StoreRow(const DepthwiseParams& p, const Depthwi
 }
 
 template <typename T, DepthwiseTile kTile>
-__device__ __forceinline__ void MultiplyGather(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
-                                               int32_t worker, char* shared) {
+__device__ __forceinline__ void MultiplyConv(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
+                                             int32_t worker, char* shared) {
   const DepthwiseRange range(p, worker);
-  Gather<T, kTile> gather(p, barriers, kDepthwiseThreads, shared + p.places.taps);
-  auto& [bands, sums] = gather;
+  Conv<T, kTile> conv(p, barriers, kDepthwiseThreads, shared + p.places.taps);
+  auto& [bands, sums] = conv;
   constexpr bool kReadsAtOnce = kTile.sources() * kTile.blocks == 1;
   uint32_t n = 0, row = 0;  // steps, and complete rows, of all tiles
   const auto store = [&](int lag) { StoreRow(p, barriers, sums, lag, row++, shared); };
   for (int32_t begin = range.begin; begin < range.end;) {
     const DepthwiseTilePlace place(p, kTile, begin, range.end);
     begin += place.rows();
-    const int32_t first_step = place.FirstStep(p, kTile, {}), steps = place.SeenGatherSteps(p, kTile);
+    const int32_t first_step = place.FirstStep(p, kTile, {}), steps = place.SeenConvSteps(p, kTile);
     if (first_step > 0) sums.Clear();
 #pragma unroll 1
     for (int32_t step = first_step; step < steps; ++step, ++n) {
@@ -236,8 +236,8 @@ __device__ __forceinline__ void MultiplyGather(const DepthwiseParams& p, const D
 }
 
 template <typename T, DepthwiseTile kTile>
-__device__ __forceinline__ void MultiplyReduce(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
-                                               int32_t worker, char* shared) {
+__device__ __forceinline__ void MultiplyWgrad(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
+                                              int32_t worker, char* shared) {
   const DepthwiseRange range(p, worker);
   barriers.Init(FirstMultiplier(kTile));
   __syncthreads();
@@ -248,7 +248,7 @@ __device__ __forceinline__ void MultiplyReduce(const DepthwiseParams& p, const D
   }
   FilterBandSums<T, kTile> sums(p);
   uint32_t n = 0;  // steps of all tiles
-  MultiplyReduceSteps<kTile>(
+  MultiplyWgradSteps<kTile>(
       p, range, {}, sums, [&] { barriers.WaitForCopies(n); }, [&] { return StagePlace<kTile>(p, shared, n); },
       [&] { barriers.ArriveBehindReads(n++); });
   SyncMultipliers<kTile>();
@@ -266,26 +266,26 @@ __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
     constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
     constexpr RoleRegisters kRegisters = RegistersOf(kTile, kPass);
     static_assert(2 * (kRegisters.multiplier + kRegisters.copier) == 512, "a multiprocessor's, by its 128 lanes");
-    constexpr bool kGathers = kPass == Pass::kGather;
+    constexpr bool kIsConv = kPass == Pass::kConv;
     extern __shared__ __align__(128) char shared[];
     const int32_t worker = BlockOfChannels(p);
     const DepthwiseBarriers<kTile> barriers(p, shared);
     if (threadIdx.x < kDepthwiseThreads) {
       ptx::LeaveRegisters<kRegisters.copier>();
-      CopySteps<T, kTile, kGathers ? Copies::kGather : Copies::kReduceSource>(p, barriers, worker, shared);
+      CopySteps<T, kTile, kIsConv ? Copies::kConv : Copies::kWgradSource>(p, barriers, worker, shared);
     } else if (threadIdx.x < FirstMultiplier(kTile)) {
       ptx::LeaveRegisters<kRegisters.copier>();
-      if constexpr (kGathers) {
+      if constexpr (kIsConv) {
         WriteResults<T, kTile>(p, barriers, worker, shared);
       } else {
-        CopySteps<T, kTile, Copies::kReduceGradient>(p, barriers, worker, shared);
+        CopySteps<T, kTile, Copies::kWgradGradient>(p, barriers, worker, shared);
       }
     } else {
       BeginMultiplier<T, kTile, kPass>(p);
-      if constexpr (kGathers) {
-        MultiplyGather<T, kTile>(p, barriers, worker, shared);
+      if constexpr (kIsConv) {
+        MultiplyConv<T, kTile>(p, barriers, worker, shared);
       } else {
-        MultiplyReduce<T, kTile>(p, barriers, worker, shared);
+        MultiplyWgrad<T, kTile>(p, barriers, worker, shared);
       }
     }
   }

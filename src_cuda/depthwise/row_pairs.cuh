@@ -1,4 +1,4 @@
-// The depthwise family's reduce on tensor cores of images of at most eight columns: what a warp multiplies.
+// The depthwise family's wgrad on tensor cores of images of at most eight columns: what a warp multiplies.
 //
 // As sixteen pixels that a strip of eight outputs reads, a row of such an image would be zeros for the most part. Here
 // eight of a multiplication's rows are the pixels of a source row, and eight those of the next one. Zeros around the

@@ -10,7 +10,7 @@
 namespace jaxconv {
 
 // The place of a pixel's piece in a row, in pieces, of which eight neighbours are in all banks. Pixels that a warp
-// reads at once differ, in a gather, by 2, in a reduce by 1, and from strip to strip by 4 to 16 or more.
+// reads at once differ, in a conv, by 2, in a wgrad by 1, and from strip to strip by 4 to 16 or more.
 //   Either a piece is left out behind some pixels, an even number of them: then distances of eight pixels, and those of
 // an even pixel to the next, are the same everywhere. Or, for four channels, pieces are exchanged by the bits in which
 // those pixels differ, which are 0 to 4, but for those that move a piece by themselves: nearly no two of them are in
@@ -270,21 +270,21 @@ class DepthwiseRows {
   int32_t at_[kCount];  // of a tile's images, whose elements have offsets of 32 bits
 };
 
-// What a thread copies of a step: its source rows, in a reduce also the gradient's, or one of both.
-enum class Copies { kGather, kReduce, kReduceSource, kReduceGradient };
+// What a thread copies of a step: its source rows, in a wgrad also the gradient's, or one of both.
+enum class Copies { kConv, kWgrad, kWgradSource, kWgradGradient };
 
-// What a thread block reads: the source rows of a step, and in a reduce a row of the gradient, of its tiles, one after
+// What a thread block reads: the source rows of a step, and in a wgrad a row of the gradient, of its tiles, one after
 // the other, into a ring of stages.
 template <typename T, DepthwiseTile kTile, Copies kCopies>
 class DepthwiseReader {
-  static constexpr bool kReduces = kCopies != Copies::kGather;
-  static constexpr bool kWithSource = kCopies != Copies::kReduceGradient;
-  static constexpr bool kWithGradient = kReduces && kCopies != Copies::kReduceSource;
-  // Also where nothing reads them: a reduce, whose steps have one.
-  static constexpr bool kLeavesOutRows = LeavesOutRows(kTile) || (kCopies == Copies::kReduceSource && kTile.step == 1);
+  static constexpr bool kIsWgrad = kCopies != Copies::kConv;
+  static constexpr bool kWithSource = kCopies != Copies::kWgradGradient;
+  static constexpr bool kWithGradient = kIsWgrad && kCopies != Copies::kWgradSource;
+  // Also where nothing reads them: a wgrad, whose steps have one.
+  static constexpr bool kLeavesOutRows = LeavesOutRows(kTile) || (kCopies == Copies::kWgradSource && kTile.step == 1);
 
  public:
-  // A reduce is of one piece of the window; a gather's tiles take all, one after the other.
+  // A wgrad is of one piece of the window; a conv's tiles take all, one after the other.
   __device__ __forceinline__ DepthwiseReader(const DepthwiseParams& p, char* shared, const DepthwiseRange& range,
                                              const WindowPiece& window = {})
       : p_(p), piece_(p), stages_(ptx::SharedAddress(shared)), begin_(range.begin), end_(range.end), window_(window) {
@@ -317,7 +317,7 @@ class DepthwiseReader {
     if (++stage_ == kTile.stages()) stage_ = 0;
     row_ += RowsApart(p_, kTile, 1);
     if (row_ < end_row_) return;
-    if constexpr (kTile.has_pieces && !kReduces) {
+    if constexpr (kTile.has_pieces && !kIsWgrad) {
       const WindowPiece next = place_.NextPiece(p_, kTile, window_);
       if (next.number < p_.pieces) return BeginPiece(next);
     }
@@ -329,7 +329,7 @@ class DepthwiseReader {
     const DepthwiseTilePlace before = place_;
     place_ = DepthwiseTilePlace(p_, kTile, begin_, end_);
     next_ = begin_ + place_.rows();
-    if constexpr (kTile.has_pieces && !kReduces) window_ = place_.FirstPiece(p_, kTile);
+    if constexpr (kTile.has_pieces && !kIsWgrad) window_ = place_.FirstPiece(p_, kTile);
     const bool are_known = HasSamePixels<kTile>(place_, before);
     if constexpr (kWithGradient) gradient_.BeginStrips(p_, piece_, place_, p_.rhs, are_known);
     BeginSource(are_known);
@@ -353,10 +353,10 @@ class DepthwiseReader {
 
   __device__ __forceinline__ void BeginSteps() {
     const int32_t first = place_.Row(p_, kTile);
-    const int32_t steps = kReduces            ? place_.ReduceSteps(p_, kTile, window_)
-                          : kTile.has_copiers ? place_.SeenGatherSteps(p_, kTile)
-                                              : place_.GatherSteps(kTile);
-    row_ = first + RowsApart(p_, kTile, kReduces ? 0 : place_.FirstStep(p_, kTile, window_));
+    const int32_t steps = kIsWgrad            ? place_.WgradSteps(p_, kTile, window_)
+                          : kTile.has_copiers ? place_.SeenConvSteps(p_, kTile)
+                                              : place_.ConvSteps(kTile);
+    row_ = first + RowsApart(p_, kTile, kIsWgrad ? 0 : place_.FirstStep(p_, kTile, window_));
     end_row_ = first + RowsApart(p_, kTile, steps);
     last_row_ = min(first + RowsApart(p_, kTile, place_.rows()), static_cast<int32_t>(p_.problem.dst_size[1]));
   }
@@ -374,7 +374,7 @@ class DepthwiseReader {
   DepthwiseRows<T, kTile, kWithGradient ? StripPieces(kTile) : 1> gradient_;
 };
 
-// What a gather's thread block writes: rows of the destination, which lie in shared memory as if they had been copied
+// What a conv's thread block writes: rows of the destination, which lie in shared memory as if they had been copied
 // there.
 template <typename T, DepthwiseTile kTile>
 class DepthwiseWriter {
@@ -474,7 +474,7 @@ struct BandPlace {
   }
 };
 
-// Where a tap's sum of a reduce is, and where it goes to: of a piece of the window.
+// Where a tap's sum of a wgrad is, and where it goes to: of a piece of the window.
 struct StoredTap {
   static constexpr int32_t kNone = -1, kOfOthers = -2;
 
@@ -496,7 +496,7 @@ struct StoredTap {
 
 static_assert(sizeof(StoredTap) == kStoredTapBytes, "shared memory has room for it");
 
-// Stores taps of a reduce into a slice: find(t) says which, and part_of(part, from, channel of the thread block's) what
+// Stores taps of a wgrad into a slice: find(t) says which, and part_of(part, from, channel of the thread block's) what
 // they are the sums of. By all threads that multiply, each of which reads several taps' parts at once.
 template <DepthwiseTile kTile, typename Find, typename PartOf>
 __device__ __forceinline__ void StoreTaps(const DepthwiseParams& p, int32_t slice, int32_t parts, Find&& find,

@@ -28,16 +28,16 @@ __device__ __forceinline__ void InTurns(int32_t steps, Do&& do_step) {
   }
 }
 
-// Multiplies all steps of a reduce, of a piece of the window. Of each, begin() waits for its rows, stage() says where
+// Multiplies all steps of a wgrad, of a piece of the window. Of each, begin() waits for its rows, stage() says where
 // they are, and end() that they have been read.
 template <DepthwiseTile kTile, typename Sums, typename Begin, typename Stage, typename End>
-__device__ __forceinline__ void MultiplyReduceSteps(const DepthwiseParams& p, const DepthwiseRange& range,
-                                                    const WindowPiece& window, Sums& sums, Begin&& begin, Stage&& stage,
-                                                    End&& end) {
+__device__ __forceinline__ void MultiplyWgradSteps(const DepthwiseParams& p, const DepthwiseRange& range,
+                                                   const WindowPiece& window, Sums& sums, Begin&& begin, Stage&& stage,
+                                                   End&& end) {
   for (int32_t row = range.begin; row < range.end;) {
     const DepthwiseTilePlace place(p, kTile, row, range.end);
     row += place.rows();
-    const int32_t steps = place.ReduceSteps(p, kTile, window);
+    const int32_t steps = place.WgradSteps(p, kTile, window);
     int32_t source_row = place.Row(p, kTile) * kTile.step + SourceRow(p, kTile, window);
     sums.Begin(place.rows());
     InTurns<Sums::kTurns>(steps, [&]<int kTurn>(int32_t step) {
@@ -51,7 +51,7 @@ __device__ __forceinline__ void MultiplyReduceSteps(const DepthwiseParams& p, co
   }
 }
 
-// The rows that a gather's other lags have behind a tile's last step: no source row follows, so they are complete, too.
+// The rows that a conv's other lags have behind a tile's last step: no source row follows, so they are complete, too.
 template <DepthwiseTile kTile, typename Store>
 __device__ __forceinline__ void StoreLastRows(const DepthwiseTilePlace& place, int32_t steps, Store&& store) {
 #pragma unroll

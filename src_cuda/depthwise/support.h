@@ -62,8 +62,8 @@ inline Reason UnsupportedTile(const ConvProblem& p, Pass pass, const DepthwiseTi
   if (!IsFlat(p) && !tile.has_planes()) return "three spatial dimensions";
   if (!fits(1)) return "rows move by " + moves(1);
   if (tile.on_cuda_cores() && !fits(2)) return "columns move by " + moves(2);
-  if (pass == Pass::kReduce && !tile.reduces()) return "its warps do not hold the sums of all taps";
-  if (pass == Pass::kGather && !tile.gathers()) return "it has no gather";
+  if (pass == Pass::kWgrad && !tile.has_wgrad()) return "its warps do not hold the sums of all taps";
+  if (pass == Pass::kConv && !tile.has_conv()) return "it has no conv";
   const int64_t columns = std::max(p.src_size[2], p.dst_size[2]);
   if (tile.in_pairs && columns > kStripCols) return "rows of " + std::to_string(columns) + " columns";
   return std::nullopt;

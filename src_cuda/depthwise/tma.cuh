@@ -62,7 +62,7 @@ class BoxStages {
   uint32_t parity_ = 0;
 };
 
-// Of a reduce. Waits once for all roles: for barriers, and what is set up beside them. Or says that this warp has done
+// Of a wgrad. Waits once for all roles: for barriers, and what is set up beside them. Or says that this warp has done
 // its part.
 template <DepthwiseTile kTile>
 __device__ __forceinline__ void SyncRoles() {
@@ -73,18 +73,18 @@ __device__ __forceinline__ void ArriveAtRoles() {
   ptx::ArriveAtThreads<BlockThreads(kTile), 2>();
 }
 
-// Has TMA copy a step's rows into a stage: of a gather also zeros of those that are not there, as all are read.
+// Has TMA copy a step's rows into a stage: of a conv also zeros of those that are not there, as all are read.
 template <DepthwiseTile kTile, Pass kPass>
 __device__ __forceinline__ void CopyStep(const DepthwiseParams& p, const DepthwiseMaps& maps,
                                          const DepthwiseTilePlace& place, int32_t step, int32_t channel, uint32_t stage,
                                          uint32_t barrier) {
-  constexpr bool kReduces = kPass == Pass::kReduce;
+  constexpr bool kIsWgrad = kPass == Pass::kWgrad;
   constexpr int kRows = kTile.box_rows();
   const uint32_t strips = stage + kRows * p.places.row;
   const int32_t source = place.first_row + p.first_row + step * kRows;
   const int32_t gradient = (step - kTile.late_steps()) * kRows;  // from the tile's first
-  const auto has_source = [&](int i) { return !kReduces || HasRow(p, source + i); };
-  const auto has_gradient = [&](int i) { return kReduces && gradient + i >= 0 && gradient + i < place.rows(); };
+  const auto has_source = [&](int i) { return !kIsWgrad || HasRow(p, source + i); };
+  const auto has_gradient = [&](int i) { return kIsWgrad && gradient + i >= 0 && gradient + i < place.rows(); };
   uint32_t pixels = 0;
   for (int i = 0; i < kRows; ++i) pixels += (has_source(i) ? p.src_width : 0) + (has_gradient(i) ? p.strips_pitch : 0);
   ptx::ArriveExpecting(barrier, pixels * p.images * kBoxPixelBytes);
@@ -106,24 +106,24 @@ inline constexpr int kBoxLoaders = 3;
 static_assert(kBoxLoaders + 1 == kDepthwiseWarps, "one is left, to store results or to find taps");
 
 // A role of a thread of each of these warps: copies steps' rows into the ring, each those of every kBoxLoaders-th step.
-// In a reduce it begins with them while the other warps do not know yet where they are; a gather's filter would come
+// In a wgrad it begins with them while the other warps do not know yet where they are; a conv's filter would come
 // later then.
 template <DepthwiseTile kTile, Pass kPass>
 __device__ __forceinline__ void LoadBoxes(const DepthwiseParams& p, const DepthwiseMaps& maps,
                                           const DepthwiseBarriers<kTile>& barriers, int32_t worker, const char* shared,
                                           int loader) {
-  constexpr bool kReduces = kPass == Pass::kReduce;
+  constexpr bool kIsWgrad = kPass == Pass::kWgrad;
   constexpr int kOwn = kTile.stages() / kBoxLoaders;
   static_assert(kTile.stages() % kBoxLoaders == 0, "each has stages of its own");
   const int lane = threadIdx.x % 32;
-  if (kReduces && lane < kOwn) barriers.InitStage(loader + lane * kBoxLoaders);
+  if (kIsWgrad && lane < kOwn) barriers.InitStage(loader + lane * kBoxLoaders);
   const DepthwiseRange range(p, worker);
   const int32_t channel = FirstChannel(p);
   DepthwiseTilePlace place(p, kTile, range.begin, range.end);
   // Or the compiler works it out behind the barrier.
   ptx::Keep(place.image), ptx::Keep(place.first_row), ptx::Keep(place.last_row);
   __syncwarp();
-  if constexpr (kReduces) {
+  if constexpr (kIsWgrad) {
     ArriveAtRoles<kTile>();
   } else {
     __syncthreads();
@@ -133,8 +133,8 @@ __device__ __forceinline__ void LoadBoxes(const DepthwiseParams& p, const Depthw
   int32_t skipped = loader;  // steps of the others, before the next
   for (int32_t begin = range.begin; begin < range.end; place = {p, kTile, begin, range.end}) {
     begin += place.rows();
-    const int32_t steps = kReduces ? place.ReduceSteps(p, kTile, {}) : place.SeenGatherSteps(p, kTile);
-    int32_t step = skipped + (kReduces && !kTile.in_pairs ? 0 : place.FirstStep(p, kTile, {}));
+    const int32_t steps = kIsWgrad ? place.WgradSteps(p, kTile, {}) : place.SeenConvSteps(p, kTile);
+    int32_t step = skipped + (kIsWgrad && !kTile.in_pairs ? 0 : place.FirstStep(p, kTile, {}));
 #pragma unroll 1
     for (; step < steps; step += kBoxLoaders) {
       const uint32_t stage = stages.WaitForReads(), barrier = stages.copied();
@@ -161,7 +161,7 @@ __device__ __forceinline__ void ClearBehindBoxes(const DepthwiseParams& p, char*
   }
 }
 
-// And of one that writes a gather's results.
+// And of one that writes a conv's results.
 template <DepthwiseTile kTile>
 __device__ __forceinline__ void StoreBoxes(const DepthwiseParams& p, const DepthwiseMaps& maps,
                                            const DepthwiseBarriers<kTile>& barriers, int32_t worker, char* shared) {
@@ -187,13 +187,13 @@ __device__ __forceinline__ void StoreBoxes(const DepthwiseParams& p, const Depth
   ptx::WaitForStores<0>();
 }
 
-// A gather: while a step is multiplied, the next one's pixels are read.
+// A conv: while a step is multiplied, the next one's pixels are read.
 template <typename T, DepthwiseTile kTile>
-__device__ __forceinline__ void GatherBoxes(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
-                                            int32_t worker, char* shared) {
+__device__ __forceinline__ void ConvBoxes(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
+                                          int32_t worker, char* shared) {
   const DepthwiseRange range(p, worker);
-  Gather<T, kTile> gather(p, barriers, 1, shared + p.places.taps);
-  auto& [bands, sums] = gather;
+  Conv<T, kTile> conv(p, barriers, 1, shared + p.places.taps);
+  auto& [bands, sums] = conv;
   uint32_t n = 0, row = 0;  // steps, and complete rows, of all tiles
   const auto read = [&](uint32_t n) {
     barriers.WaitForCopies(n);
@@ -206,7 +206,7 @@ __device__ __forceinline__ void GatherBoxes(const DepthwiseParams& p, const Dept
   for (int32_t begin = range.begin; begin < range.end;) {
     const DepthwiseTilePlace place(p, kTile, begin, range.end);
     begin += place.rows();
-    const int32_t first_step = place.FirstStep(p, kTile, {}), steps = place.SeenGatherSteps(p, kTile);
+    const int32_t first_step = place.FirstStep(p, kTile, {}), steps = place.SeenConvSteps(p, kTile);
     if (first_step > 0) sums.Clear();
 #pragma unroll 1
     for (int32_t step = first_step; step < steps; ++step, ++n) {
@@ -219,7 +219,7 @@ __device__ __forceinline__ void GatherBoxes(const DepthwiseParams& p, const Dept
   }
 }
 
-// A reduce's steps: while one is multiplied, the next one's pixels are read.
+// A wgrad's steps: while one is multiplied, the next one's pixels are read.
 template <typename T, DepthwiseTile kTile>
 __device__ __forceinline__ void MultiplyBoxes(const DepthwiseParams& p, const DepthwiseRange& range,
                                               FilterBandSums<T, kTile>& sums, BoxStages<kTile>& stages) {
@@ -231,7 +231,7 @@ __device__ __forceinline__ void MultiplyBoxes(const DepthwiseParams& p, const De
   for (int32_t begin = range.begin; begin < range.end;) {
     const DepthwiseTilePlace place(p, kTile, begin, range.end);
     begin += place.rows();
-    const int32_t steps = place.ReduceSteps(p, kTile, {});
+    const int32_t steps = place.WgradSteps(p, kTile, {});
     int32_t source_row = place.first_row + p.first_row;
     sums.Begin(place.rows());
     auto pixels = read(source_row, true);
@@ -296,8 +296,8 @@ template <DepthwiseTile kTile>
 inline constexpr int kReducers = Multipliers(kTile) + 32;
 
 template <typename T, DepthwiseTile kTile>
-__device__ __forceinline__ void ReduceBoxes(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
-                                            int32_t worker, char* shared) {
+__device__ __forceinline__ void WgradBoxes(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
+                                           int32_t worker, char* shared) {
   SyncRoles<kTile>();
   std::conditional_t<kTile.in_pairs, RowPairSums<T, kTile>, FilterBandSums<T, kTile>> sums(p);
   const StoredTaps<kTile> taps(p, worker, shared, sums.DiagonalOfLane(p));
@@ -328,14 +328,14 @@ __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
       ptx::LeaveRegisters<kRegisters.copier>();  // first of all, as those that multiply wait for them
       if (threadIdx.x == 0) ptx::PrefetchMap(maps.source), ptx::PrefetchMap(maps.strips);
       if (ptx::SharedAddress(boxes) % kBoxTurnBytes != 0) __trap();
-      constexpr bool kReduces = kPass == Pass::kReduce;
-      if constexpr (!kReduces) ClearBehindBoxes<kTile, kDepthwiseThreads>(p, boxes);
+      constexpr bool kIsWgrad = kPass == Pass::kWgrad;
+      if constexpr (!kIsWgrad) ClearBehindBoxes<kTile, kDepthwiseThreads>(p, boxes);
       if (const int warp = threadIdx.x / 32; warp < kBoxLoaders) {
         LoadBoxes<kTile, kPass>(p, maps, barriers, worker, boxes, warp);
         return;
       }
-      if constexpr (kReduces && !kTile.in_pairs) ClearBehindBoxes<kTile, 32>(p, boxes);
-      if constexpr (kReduces) {
+      if constexpr (kIsWgrad && !kTile.in_pairs) ClearBehindBoxes<kTile, 32>(p, boxes);
+      if constexpr (kIsWgrad) {
         SyncRoles<kTile>();
         FindTaps<kTile>(p, reinterpret_cast<int32_t*>(boxes + p.places.taps));
         ptx::ArriveAtThreads<kReducers<kTile>>();
@@ -345,10 +345,10 @@ __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
       }
     } else {
       BeginMultiplier<T, kTile, kPass>(p);
-      if constexpr (kPass == Pass::kGather) {
-        GatherBoxes<T, kTile>(p, barriers, worker, boxes);
+      if constexpr (kPass == Pass::kConv) {
+        ConvBoxes<T, kTile>(p, barriers, worker, boxes);
       } else {
-        ReduceBoxes<T, kTile>(p, barriers, worker, boxes);
+        WgradBoxes<T, kTile>(p, barriers, worker, boxes);
       }
     }
   }

@@ -116,7 +116,7 @@ inline Reason UnsupportedReach(const Window& w, const ConvProblem& p, Pass pass,
   if (w.pixels > tile.pixels() && !(tile.has_pieces && PieceCols(p, tile) > 0)) {
     return std::to_string(w.pixels) + " source pixels of " + std::to_string(kStripCols) + " outputs";
   }
-  if (pass == Pass::kReduce && tile.by_tma && w.cols > kTapCols) {
+  if (pass == Pass::kWgrad && tile.by_tma && w.cols > kTapCols) {
     return "taps in " + std::to_string(w.cols) + " columns";
   }
   return std::nullopt;

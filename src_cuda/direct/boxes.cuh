@@ -10,7 +10,7 @@
 
 namespace jaxconv {
 
-// What the first warp of a gather copies: an area's box, of one chunk of the source channels after the other.
+// What the first warp of a conv copies: an area's box, of one chunk of the source channels after the other.
 template <typename T, bool kRuns>
 class AreaBoxes {
  public:

@@ -31,28 +31,28 @@ struct Walk {
 // channels that read the same source channels.
 struct DirectTile {
   int set;          // blocks of eight output channels
-  int sets;         // in a gather
-  int positions;    // blocks of 16, in a gather
-  int warps;        // of a gather's thread block, that multiply
+  int sets;         // in a conv
+  int positions;    // blocks of 16, in a conv
+  int warps;        // of a conv's thread block, that multiply
   int pieces;       // of eight source channels in shared memory, at most; and blocks of eight output channels
-  int filter_rows;  // blocks of 16 (tap, source channel)s, in a reduce
-  Walk walk;        // of a gather
-  // For few channels: a row's (tap, channel)s are read as they lie in the source, one behind the other. If a gather
+  int filter_rows;  // blocks of 16 (tap, source channel)s, in a wgrad
+  Walk walk;        // of a conv
+  // For few channels: a row's (tap, channel)s are read as they lie in the source, one behind the other. If a conv
   // walks, so many pieces of eight at most. 0: pixels are whole pieces.
   int run = 0;
-  // Of a gather to few channels: columns are (tap, output channel)s, positions are source pixels.
+  // Of a conv to few channels: columns are (tap, output channel)s, positions are source pixels.
   bool taps_across = false;
 
   constexpr int col_blocks() const { return set * sets; }
   constexpr bool walks() const { return walk.rows > 0; }
-  // Of a gather's thread block: where the source passes by, one more, which copies it.
-  constexpr int gather_warps() const { return warps + walk.streams(); }
+  // Of a conv's thread block: where the source passes by, one more, which copies it.
+  constexpr int conv_warps() const { return warps + walk.streams(); }
 
   // Thread blocks that a multiprocessor is to hold: as registers allow.
-  constexpr int gather_blocks() const { return warps <= 4 ? 3 : warps <= 8 && walk.rows <= 3 ? 2 : 1; }
-  constexpr int reduce_blocks() const { return filter_rows * set <= 20 ? 2 : 1; }
+  constexpr int conv_blocks() const { return warps <= 4 ? 3 : warps <= 8 && walk.rows <= 3 ? 2 : 1; }
+  constexpr int wgrad_blocks() const { return filter_rows * set <= 20 ? 2 : 1; }
 
-  // Sets by their columns, of as many channels at most, by positions or, in a reduce, rows of the filter.
+  // Sets by their columns, of as many channels at most, by positions or, in a wgrad, rows of the filter.
   std::string name() const {
     const std::string columns = std::to_string(sets) + "x" + std::to_string(8 * set) + (taps_across ? " of taps" : "");
     const std::string how = (walks() ? " along " + walk.name() : "") + (run > 0 ? " in runs" : "");

@@ -37,7 +37,7 @@ inline int64_t OperandBytes(const DirectLayout& d) {
   const DirectTile& tile = d.tile;
   const int64_t blocks = RowBlocks(d), source = SourceBytes(d), taps = d.taps;
   if (d.walks()) return SourceRows(d) * blocks * (RowEntries(d) * d.sets() * source / 2);
-  if (!d.gathers()) return blocks * d.items * (tile.filter_rows * source + tile.set * kFilterBytes);
+  if (!d.is_conv()) return blocks * d.items * (tile.filter_rows * source + tile.set * kFilterBytes);
   const int64_t steps = d.steps().all, filters = tile.warps * tile.col_blocks() * kFilterBytes;
   if (!d.has_taps_across()) return steps * (blocks * d.sets() * source + filters);
   // Products are written, and each position reads those of its taps, and their places.
@@ -46,7 +46,7 @@ inline int64_t OperandBytes(const DirectLayout& d) {
 }
 
 inline double Multiplications(const DirectLayout& d) {
-  if (!d.gathers()) return static_cast<double>(RowBlocks(d)) * d.items * d.tile.filter_rows * d.tile.set;
+  if (!d.is_conv()) return static_cast<double>(RowBlocks(d)) * d.items * d.tile.filter_rows * d.tile.set;
   const double steps = d.walks() ? d.tile.walk.rows * RowEntries(d) / 2.0 : d.steps().all;
   return static_cast<double>(RowBlocks(d)) * d.area.walk * steps * d.col_blocks;
 }
@@ -54,7 +54,7 @@ inline double Multiplications(const DirectLayout& d) {
 // That are copied into shared memory: of walks whose source passes by all rows, and a gradient's area.
 inline int64_t CopiedBytes(const DirectLayout& d) {
   const int64_t pixels = d.streams() ? SourceRows(d) * d.walks_abreast() * d.area.box[2] : BoxPixels(d.area);
-  const int64_t gradient = d.gathers() ? 0 : int64_t{d.positions} * d.col_blocks;
+  const int64_t gradient = d.is_conv() ? 0 : int64_t{d.positions} * d.col_blocks;
   return (pixels * d.src_pixel.pieces + gradient) * 16;
 }
 

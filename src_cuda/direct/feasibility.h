@@ -69,13 +69,13 @@ inline Reason UnsupportedProblem(const DirectPass& d) {
   if (p.groups > 1 && direct::BlockGroups(p, d.tile) == 0) {
     return "groups of " + std::to_string(std::max(p.in_channels, p.out_channels)) + " channels";
   }
-  if (!d.gathers() && std::max({p.period[0], p.period[1], p.period[2]}) > 1) {
+  if (!d.is_conv() && std::max({p.period[0], p.period[1], p.period[2]}) > 1) {
     return kDilatedInput;
   }
   const auto image = [](const TensorStrides& s, const int64_t (&size)[kSpatial]) {
     return std::max({s.spatial[0] * size[0], s.spatial[1] * size[1], s.spatial[2] * size[2]});
   };
-  const int64_t sums = d.gathers() ? 0 : ResultElements(p, d.pass);
+  const int64_t sums = d.is_conv() ? 0 : ResultElements(p, d.pass);
   if (std::max({Positions(p), sums, image(p.src, p.src_size), image(p.dst, p.dst_size)}) >= INT32_MAX) {
     return "positions, a gradient's sums, or the elements of an image do not fit 32 bits";
   }
@@ -96,9 +96,9 @@ inline Reason UnsupportedWalk(const DirectChannels& d) {
 
 // Why a tile does not take so many taps. The kernel looks at where they are.
 inline Reason UnsupportedChannels(const DirectChannels& d) {
-  if (!d.gathers()) {
+  if (!d.is_conv()) {
     constexpr int kMostColBlocks = 8;  // of a gradient's pixel in shared memory
-    const bool too_many = d.items > kReduceWarps || d.col_blocks > kMostColBlocks;
+    const bool too_many = d.items > kWgradWarps || d.col_blocks > kMostColBlocks;
     return too_many ? Reason("its warps do not hold the sums of all taps") : std::nullopt;
   }
   if (Reason why = d.walks() ? UnsupportedWalk(d) : std::nullopt) return why;

@@ -1,4 +1,4 @@
-// The filter of the direct family's gather in shared memory.
+// The filter of the direct family's conv in shared memory.
 #pragma once
 
 #include <cstdint>

@@ -4,15 +4,15 @@
 #include <iterator>
 #include <utility>
 
-#include "direct/gather.cuh"
+#include "direct/conv.cuh"
 #include "direct/kernels.h"
-#include "direct/reduce.cuh"
 #include "direct/taps_across.cuh"
+#include "direct/wgrad.cuh"
 
 namespace jaxconv {
 
 // Tiles that differ elsewhere have the same kernel for a pass.
-constexpr int FirstForGather(int tile) {
+constexpr int FirstForConv(int tile) {
   const DirectTile& t = kDirectTiles[tile];
   for (int i = 0; i < tile; ++i) {
     const DirectTile& other = kDirectTiles[i];
@@ -25,7 +25,7 @@ constexpr int FirstForGather(int tile) {
   return tile;
 }
 
-constexpr int FirstForReduce(int tile) {
+constexpr int FirstForWgrad(int tile) {
   const DirectTile& t = kDirectTiles[tile];
   for (int i = 0; i < tile; ++i) {
     const DirectTile& other = kDirectTiles[i];
@@ -35,11 +35,11 @@ constexpr int FirstForReduce(int tile) {
 }
 
 template <typename T, int kTileIndex, bool kOdd>
-constexpr DirectKernel GatherOf() {
+constexpr DirectKernel ConvOf() {
   if constexpr (kDirectTiles[kTileIndex].taps_across) {
     return DirectTapsAcross<T, kTileIndex>;
   } else {
-    return DirectGather<T, kTileIndex, kOdd>;
+    return DirectConv<T, kTileIndex, kOdd>;
   }
 }
 
@@ -48,9 +48,9 @@ template <typename T, bool kOdd>
 DirectKernel FindDirect(int tile, Pass pass) {
   return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
     constexpr auto is_odd = [](int index) { return kOdd && kDirectTiles[index].run > 0; };
-    const DirectKernel gathers[] = {GatherOf<T, FirstForGather(kIndex), is_odd(kIndex)>()...};
-    const DirectKernel reduces[] = {DirectReduce<T, FirstForReduce(kIndex), is_odd(kIndex)>...};
-    return (pass == Pass::kGather ? gathers : reduces)[tile];
+    const DirectKernel convs[] = {ConvOf<T, FirstForConv(kIndex), is_odd(kIndex)>()...};
+    const DirectKernel wgrads[] = {DirectWgrad<T, FirstForWgrad(kIndex), is_odd(kIndex)>...};
+    return (pass == Pass::kConv ? convs : wgrads)[tile];
   }(std::make_index_sequence<std::size(kDirectTiles)>());
 }
 

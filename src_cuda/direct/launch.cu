@@ -79,8 +79,8 @@ size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
   return ResultElements(p, pass) == 0 ? 0 : LayoutOf(p, pass, plan).shared_bytes;
 }
 
-// A gather's blocks stay as long as there are areas.
-int32_t GatherWorkers(const DirectLayout& d) {
+// A conv's blocks stay as long as there are areas.
+int32_t ConvWorkers(const DirectLayout& d) {
   const ConvProblem& p = d.problem;
   const int64_t areas =
       p.batch * p.dst_size[0] * CeilDiv(p.dst_size[1], d.area.rows) * CeilDiv(p.dst_size[2], d.area.cols);
@@ -91,7 +91,7 @@ FilterOrder OrderOf(const ConvCall& call, const DirectTile& tile) {
   const ConvProblem& p = call.problem;
   const FilterStrides& f = p.filter;
   const int64_t outs = p.groups * p.out_channels;
-  if (call.pass == Pass::kReduce) return FilterOrder::kNone;
+  if (call.pass == Pass::kWgrad) return FilterOrder::kNone;
   if (RhsLayout(call).StepVectors(kPieceChannels)) return FilterOrder::kIns;
   if (tile.taps_across) return FilterOrder::kNone;
   const bool is_row = f.out == 1 && (p.groups == 1 || f.group == p.out_channels) && outs % kPieceChannels == 0;
@@ -109,8 +109,8 @@ bool EncodeMaps(const ConvCall& call, DirectParams* d) {
                  p.groups * p.in_channels, d->src_pixel, d->copied, d->area.run > 0)) {
     return false;
   }
-  return call.pass == Pass::kGather || EncodeMap(&d->dst_map, &d->dst_in_rows, call.rhs, p.dst_type, p.dst, p.dst_size,
-                                                 p.batch, p.groups * p.out_channels, d->dst_pixel, area, false);
+  return call.pass == Pass::kConv || EncodeMap(&d->dst_map, &d->dst_in_rows, call.rhs, p.dst_type, p.dst, p.dst_size,
+                                               p.batch, p.groups * p.out_channels, d->dst_pixel, area, false);
 }
 
 // What thread blocks divide by, of which the workers were the last to be known.
@@ -132,20 +132,20 @@ cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) 
   const ConvProblem& p = call.problem;
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
   const DirectTile& tile = kDirectTiles[plan.tile];
-  const bool reduce = call.pass == Pass::kReduce;
+  const bool wgrad = call.pass == Pass::kWgrad;
   const DirectLayout layout = LayoutOf(p, call.pass, plan);
   DirectParams d = ParamsOf(layout);
   SetOperands(call, plan, &d);
   if (!AreAligned({d.src, d.rhs, d.out})) return LaunchUnaligned(call, plan, stream);
-  d.workers = reduce ? plan.split : GatherWorkers(layout);
+  d.workers = wgrad ? plan.split : ConvWorkers(layout);
   d.filter_order = OrderOf(call, tile);
   SetDividers(&d);
   if (!EncodeMaps(call, &d)) return cudaErrorInvalidValue;
   const DirectKernel kernel = p.src_type == DType::kBF16
                                   ? FindDirect<__nv_bfloat16>(plan.tile, call.pass, layout.has_odd_positions())
                                   : FindDirect<__half>(plan.tile, call.pass, layout.has_odd_positions());
-  const int64_t blocks = static_cast<int64_t>(d.workers) * d.channel_blocks * p.class_count * (reduce ? d.chunks : 1);
-  const int warps = reduce ? kReduceWarps : tile.gather_warps();
+  const int64_t blocks = static_cast<int64_t>(d.workers) * d.channel_blocks * p.class_count * (wgrad ? d.chunks : 1);
+  const int warps = wgrad ? kWgradWarps : tile.conv_warps();
   const cudaError_t status = EnqueueShared(kernel, blocks, 32 * warps, layout.shared_bytes, stream, d);
   if (status != cudaSuccess || plan.split == 1) return status;
   return AddSlices<float>(call, plan, stream);

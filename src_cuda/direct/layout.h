@@ -16,24 +16,24 @@
 
 namespace jaxconv {
 
-// A tile in a pass. The last three of its features are those of a gather.
+// A tile in a pass. The last three of its features are those of a conv.
 struct DirectPass {
   const ConvProblem& problem;
   Pass pass;
   const DirectTile& tile;
 
-  bool gathers() const { return pass == Pass::kGather; }
-  bool walks() const { return gathers() && tile.walks(); }
+  bool is_conv() const { return pass == Pass::kConv; }
+  bool walks() const { return is_conv() && tile.walks(); }
   // Whether the source passes by, a row of each walk at a time. All warps have the same output channels then.
-  bool streams() const { return gathers() && tile.walk.streams(); }
+  bool streams() const { return is_conv() && tile.walk.streams(); }
   // Whether columns are (tap, output channel)s.
-  bool has_taps_across() const { return gathers() && tile.taps_across; }
+  bool has_taps_across() const { return is_conv() && tile.taps_across; }
 
   int stages() const { return streams() ? kRowStages : kDirectStages; }
   // Thread blocks that a multiprocessor's registers hold.
-  int blocks() const { return gathers() ? tile.gather_blocks() : tile.reduce_blocks(); }
+  int blocks() const { return is_conv() ? tile.conv_blocks() : tile.wgrad_blocks(); }
   // Blocks of eight output channels that a warp has.
-  int warp_col_blocks() const { return gathers() ? tile.col_blocks() : tile.set; }
+  int warp_col_blocks() const { return is_conv() ? tile.col_blocks() : tile.set; }
   // Output channels that are stored at once.
   int out_unit() const {
     if (has_taps_across()) return 1;
@@ -73,10 +73,10 @@ inline int32_t EntryPieces(const ConvProblem& p, int32_t groups, int32_t set_col
 }
 
 // Pieces of a run: (tap, channel)s of a row of taps, which may begin with an element that is none of them. By twos in a
-// gather whose warps do not walk: a multiplication's are one behind the other.
+// conv whose warps do not walk: a multiplication's are one behind the other.
 inline int32_t RunPieces(const DirectPass& d, int32_t run) {
   const int64_t channels = d.problem.in_channels, pieces = CeilDiv(run * channels + channels % 2, kPieceChannels);
-  return static_cast<int32_t>(d.gathers() && !d.tile.walks() ? CeilDiv(pieces, 2) * 2 : pieces);
+  return static_cast<int32_t>(d.is_conv() && !d.tile.walks() ? CeilDiv(pieces, 2) * 2 : pieces);
 }
 
 inline PixelLayout LayoutOf(int64_t pieces) {
@@ -94,10 +94,10 @@ struct DirectChannels : DirectPass {
   int32_t block_groups = 0;  // groups of a channel block; 0: a part of the only group's channels
   int32_t col_blocks = 0;    // blocks of eight output channels of a channel block
   PixelLayout src_pixel{};
-  PixelLayout dst_pixel{};   // of a reduce
+  PixelLayout dst_pixel{};   // of a wgrad
   int32_t entry_pieces = 0;  // pieces of source channels that a set of output channels reads of each tap
   int32_t row_taps = 0;      // where warps walk: taps of a row
-  int32_t items = 1;         // of a reduce: warps that have a thread block's sums
+  int32_t items = 1;         // of a wgrad: warps that have a thread block's sums
   int32_t parts = 1;         // and of its positions, among so many warps each
 
   DirectChannels(const DirectPass& pass, int32_t taps, int32_t run) : DirectPass(pass), taps(taps), run(run) {
@@ -108,15 +108,15 @@ struct DirectChannels : DirectPass {
     }
     dst_pixel = direct::LayoutOf(col_blocks);
     if (walks()) row_taps = taps / tile.walk.rows;
-    if (gathers()) return;
+    if (is_conv()) return;
     const int64_t rows = CeilDiv(entries(), 2);
     items = static_cast<int>(std::max<int64_t>(1, CeilDiv(rows, tile.filter_rows))) * sets();
-    parts = std::max(1, kReduceWarps / items);
+    parts = std::max(1, kWgradWarps / items);
   }
 
   // Sets of output channels of a channel block.
   int32_t sets() const { return col_blocks / tile.set; }
-  // Of a gather: warps that share out the output channels, and those that share out an area's positions.
+  // Of a conv: warps that share out the output channels, and those that share out an area's positions.
   int warps_across() const { return col_blocks / tile.col_blocks(); }
   int warps_down() const { return tile.warps / warps_across(); }
   int64_t positions_held() const { return warps_down() * tile.positions * 16; }
@@ -124,7 +124,7 @@ struct DirectChannels : DirectPass {
   // (tap, piece)s.
   int32_t entries() const { return FilterSteps(taps, entry_pieces, 0, run).entries; }
   FilterSteps steps() const { return FilterSteps(has_taps_across() ? 1 : taps, entry_pieces, row_taps, run); }
-  // Of a gather's filter, with which a thread block begins.
+  // Of a conv's filter, with which a thread block begins.
   int64_t filter_bytes() const { return chunks * int64_t{steps().all} * col_blocks * kColBlockBytes; }
   bool has_odd_positions() const { return run > 0 && position_elements() % 2 == 1; }
 
@@ -188,7 +188,7 @@ struct DirectLayout : DirectChannels {
  private:
   int64_t AreaPositions() const {
     if (has_taps_across()) return int64_t{area.rows} * area.cols;
-    return gathers() ? positions_held() : CeilDiv(int64_t{area.rows} * area.cols, 32) * 32;
+    return is_conv() ? positions_held() : CeilDiv(int64_t{area.rows} * area.cols, 32) * 32;
   }
 
   // Rounded up to what TMA's exchange of pieces begins anew with.
@@ -204,13 +204,13 @@ struct DirectLayout : DirectChannels {
     SetStages();
     Place(places.entries, has_taps_across() ? col_blocks * 8 * 4 : (entries() + 1) * kRun * 4);
     Place(places.positions, positions * int64_t{8});
-    if (!gathers()) {
+    if (!is_conv()) {
       Place(places.position_pixels, positions * int64_t{4});
       Place(places.sums, int64_t{items} * (tile.filter_rows * 16 + tile.set * 8) * 8);
     }
     Place(places.zeros, 16);
     Place(places.barriers, stages() * 16);
-    if (gathers() && !tile.walks() && !tile.taps_across) {
+    if (is_conv() && !tile.walks() && !tile.taps_across) {
       const int64_t out_bytes = static_cast<int64_t>(ElementBytes(problem.dst_type));
       Place(places.results, tile.warps * 16 * (tile.col_blocks() * 8 * out_bytes + 16));
     }
@@ -221,11 +221,11 @@ struct DirectLayout : DirectChannels {
   void SetStages() {
     const int64_t copied = streams() ? int64_t{walks_abreast()} * area.box[2] : BoxPixels(area);
     const int64_t box = Turns(std::max((copied << src_pixel.pitch) * 16, product_bytes()));
-    const int64_t stage = box + (gathers() ? 0 : Turns((int64_t{positions} << dst_pixel.pitch) * 16));
+    const int64_t stage = box + (is_conv() ? 0 : Turns((int64_t{positions} << dst_pixel.pitch) * 16));
     places.gradient = static_cast<int32_t>(box);
     places.stage = static_cast<int32_t>(stage);
     shared_bytes = stages() * stage;
-    if (!gathers()) {  // in the end all warps' sums are in their place
+    if (!is_conv()) {  // in the end all warps' sums are in their place
       const int64_t exchanged = tile.filter_rows * tile.set * 4 * 32 * 4 * int64_t{items} * parts;
       shared_bytes = std::max(shared_bytes, exchanged);
     } else if (walks() && !streams()) {  // it is in registers before the second area

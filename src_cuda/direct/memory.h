@@ -8,7 +8,7 @@ namespace jaxconv {
 inline constexpr int kPieceChannels = 8;  // of 16-bit types: 16 bytes, a row of ldmatrix's 8 x 8
 inline constexpr int kRun = 8;            // neighbouring positions along the last dimension: such a matrix's rows
 inline constexpr int kColBlockBytes = 2 * 8 * 16;  // of the filter: two entries' matrices, of eight output channels
-inline constexpr int kReduceWarps = 8;             // of a thread block
+inline constexpr int kWgradWarps = 8;              // of a thread block
 
 inline constexpr int kDirectStages = 2;
 inline constexpr int kRowStages = 8;  // of walks whose source passes by: of a row each
@@ -31,20 +31,20 @@ constexpr int32_t ProductPitch(int32_t pixels) { return (pixels + 11) / 16 * 16 
 
 // Bytes from the beginning of shared memory.
 struct DirectPlaces {
-  int32_t stage;     // bytes of each: a box and, in a reduce, the gradient's area behind it; or walks' rows
+  int32_t stage;     // bytes of each: a box and, in a wgrad, the gradient's area behind it; or walks' rows
   int32_t gradient;  // from the stage
   int32_t barriers;
-  int32_t filter;           // of a gather, in the order in which it is multiplied
+  int32_t filter;           // of a conv, in the order in which it is multiplied
   int32_t entries;          // where taps are across: columns' places among the products
   int32_t positions;        // of the area
-  int32_t position_pixels;  // of a reduce: bytes to their pixels in the box
-  int32_t sums;             // of a reduce: ResultPlaces of each item's sums
-  int32_t results;          // of a gather's warps that neither walk nor have taps across
+  int32_t position_pixels;  // of a wgrad: bytes to their pixels in the box
+  int32_t sums;             // of a wgrad: ResultPlaces of each item's sums
+  int32_t results;          // of a conv's warps that neither walk nor have taps across
   int32_t zeros;
   int32_t end;
 };
 
-// The steps of a gather: two entries each, of the same row of taps, if warps walk along rows.
+// The steps of a conv: two entries each, of the same row of taps, if warps walk along rows.
 struct FilterSteps {
   int32_t rows;     // of taps; one of all, if no warp walks
   int32_t taps;     // of a row

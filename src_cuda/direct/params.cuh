@@ -18,7 +18,7 @@
 
 namespace jaxconv {
 
-// Which channels of a gather's filter are contiguous, in pieces of eight: source channels, output channels, or none.
+// Which channels of a conv's filter are contiguous, in pieces of eight: source channels, output channels, or none.
 enum class FilterOrder { kIns, kOuts, kNone };
 
 // How a residue class's positions are cut into areas.
@@ -36,7 +36,7 @@ struct AreaGrid {
 
 struct DirectParams {
   CUtensorMap src_map;  // for TMA, where there is one
-  CUtensorMap dst_map;  // of a reduce's gradient
+  CUtensorMap dst_map;  // of a wgrad's gradient
   ConvProblem problem;
   // What the first box waits for lies together: parameters come in lines, each from afar. Reciprocals are made on the
   // host, as divisions are among a thread block's first instructions.
@@ -48,7 +48,7 @@ struct DirectParams {
   int32_t block_groups;  // groups of a channel block; 0: a part of the only group's channels
   int32_t col_blocks;    // blocks of eight output channels of a channel block
   PixelLayout src_pixel;
-  PixelLayout dst_pixel;  // of a reduce
+  PixelLayout dst_pixel;  // of a wgrad
   Area area;
   int32_t position_elements;  // where the source is read in runs: from one position to the next
   bool src_in_rows;  // whether the map takes the pixels of a row for one: they are neighbours, and TMA is slow with
@@ -66,7 +66,7 @@ struct DirectParams {
   DType out_type;
   int32_t entry_pieces;  // pieces of source channels that a set of output channels reads of each tap: see FirstPiece
   int32_t positions;     // of an area, with those behind its end that make whole multiplications, if it has such
-  int32_t items;         // of a reduce: warps that have a thread block's sums
+  int32_t items;         // of a wgrad: warps that have a thread block's sums
   int32_t parts;         // and of its positions, among so many warps each
   int32_t row_taps;      // where warps walk: taps of a row; else 0
   int32_t row_dilation;  // where warps walk: source rows from one row of taps to the next

@@ -100,14 +100,14 @@ class DirectPlanner {
     s.rows = asked.Find("rows").value_or(rows), s.cols = asked.Find("cols").value_or(cols);
     if (UnsupportedExtent(s.rows, s.cols)) return {s};
     SetArea(channels, &s);
-    if (!channels.gathers() && !asked.Find("split")) s.split = Slices(DirectLayout(channels, AreaOf(s)));
+    if (!channels.is_conv() && !asked.Find("split")) s.split = Slices(DirectLayout(channels, AreaOf(s)));
     return {s};
   }
 
   Reason UnsupportedReason(const DirectSettings& s) const {
     if (Reason why = UnsupportedTile(s.tile)) return why;
     if (Reason why = UnsupportedExtent(s.rows, s.cols)) return why;
-    if (product_.pass == Pass::kGather && s.split != 1) return SplitOf(s) + ": its gather has none";
+    if (product_.pass == Pass::kConv && s.split != 1) return SplitOf(s) + ": its conv has none";
     if (s.split < 1) return SplitOf(s);
     const DirectChannels channels = ChannelsOf(s.tile);
     if (Reason why = UnsupportedArea(channels, AreaOf(s))) return why;
@@ -120,7 +120,7 @@ class DirectPlanner {
   double Seconds(const DirectSettings& s) const {
     const DirectLayout layout(ChannelsOf(s.tile), AreaOf(s));
     const double seconds = Turns(layout) * direct::AreaClocks(layout, costs_) / device_.clock_hz;
-    const double filter = layout.gathers() ? 1.0 * layout.filter_bytes() / layout.tile.warps : 0;
+    const double filter = layout.is_conv() ? 1.0 * layout.filter_bytes() / layout.tile.warps : 0;
     return std::max(seconds, ActivationSeconds(product_, device_, costs_)) + costs_["begin_seconds"] + kLaunchSeconds +
            filter / costs_["filter_bytes_per_second"] + SlicesSeconds(product_, device_, costs_, s.split);
   }
@@ -154,20 +154,20 @@ class DirectPlanner {
     if (product_.src_batch_grouped || product_.dst_batch_grouped) return "groups of images";
     if (Reason why = UnsupportedProblem(pass)) return why;
     const bool is_dilated = *std::ranges::max_element(product_.lhs_dilation) > 1;
-    if (is_dilated && !pass.gathers()) return kDilatedInput;
+    if (is_dilated && !pass.is_conv()) return kDilatedInput;
     if (t.run > 0 && (is_dilated || product_.rhs_dilation[2] > 1)) return "taps that are not neighbours";
     const DirectChannels channels = ChannelsOf(tile);
     if (Reason why = UnsupportedMembers(channels)) return why;
     if (Reason why = pass.walks() ? UnsupportedTapRows(t.walk) : std::nullopt) return why;
     if (Reason why = UnsupportedChannels(channels)) return why;
-    return TooMuchSharedMemory(pass.gathers() ? channels.filter_bytes() : 0, device_);
+    return TooMuchSharedMemory(pass.is_conv() ? channels.filter_bytes() : 0, device_);
   }
 
   // A set of output channels reads whole pieces of source channels, which may be of several groups. So a member of a
   // vmap must have whole sets, of pieces of its own. In weight gradients what is between two groups is thrown away.
   Reason UnsupportedMembers(const DirectChannels& d) const {
     const int64_t groups = product_.member_groups, cols = d.tile.set * 8;
-    if (!d.gathers() || groups == product_.conv.groups) return std::nullopt;
+    if (!d.is_conv() || groups == product_.conv.groups) return std::nullopt;
     const int64_t ins = product_.conv.in_channels, outs = product_.conv.out_channels;
     const bool has_sets = groups * outs % cols == 0;
     const bool has_pieces = groups * ins % (d.entry_pieces * kPieceChannels) == 0;
@@ -257,7 +257,7 @@ class DirectPlanner {
   // That warps hold the sums of, or where taps are across the pixels.
   static int64_t MostPositions(const DirectChannels& d) {
     constexpr int64_t kMostReduced = 256;
-    if (!d.gathers()) return kMostReduced;
+    if (!d.is_conv()) return kMostReduced;
     return d.has_taps_across() ? d.pixels_held() : d.positions_held();
   }
 

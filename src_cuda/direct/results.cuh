@@ -1,4 +1,4 @@
-// Results of the direct family's gather on their way to memory.
+// Results of the direct family's conv on their way to memory.
 #pragma once
 
 #include "common/convert.cuh"

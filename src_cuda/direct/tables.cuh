@@ -24,7 +24,7 @@ inline constexpr int16_t kNoRow = INT16_MAX;
 struct BoxOrigin {
   int32_t low[kSpatial];
 
-  // Of a reduce, as the plan says: copies need not wait for the taps.
+  // Of a wgrad, as the plan says: copies need not wait for the taps.
   __device__ __forceinline__ explicit BoxOrigin(const Area& area)
       : low{area.corner[0], area.corner[1], area.corner[2]} {}
 

@@ -1,4 +1,4 @@
-// The direct family's gather to few channels: rows are source pixels, columns (tap, output channel)s, steps channels.
+// The direct family's conv to few channels: rows are source pixels, columns (tap, output channel)s, steps channels.
 // A pixel is read and multiplied once, with all taps. An output is then the sum of what the pixels that it sees have
 // for it: these products pass through shared memory, in the place of the pixels.
 #pragma once
@@ -165,7 +165,7 @@ __device__ __forceinline__ void StoreTapSums(const DirectParams& p, const Direct
 }
 
 template <typename T, int kTileIndex>
-__global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTiles[kTileIndex].gather_blocks())
+__global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTiles[kTileIndex].conv_blocks())
     DirectTapsAcross(const __grid_constant__ DirectParams p) {
   constexpr DirectTile kTile = kDirectTiles[kTileIndex];
   constexpr int kThreads = 32 * kTile.warps;

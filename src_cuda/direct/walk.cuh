@@ -1,4 +1,4 @@
-// The direct family's gather along rows: a warp keeps the filter in registers and walks down the rows of the source.
+// The direct family's conv along rows: a warp keeps the filter in registers and walks down the rows of the source.
 // What it reads of a row is multiplied with all rows of taps that meet it, for as many rows of the destination, whose
 // sums are under way: shared memory is read once for what would be read anew for each row of taps.
 #pragma once

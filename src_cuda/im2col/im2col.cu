@@ -3,7 +3,7 @@
 //
 // The column matrix has a row for each output position and a column for each (tap, channel) that the position's class
 // sees. The positions of a class begin at a tile's boundary, so that no tile of rows has two classes. Scratch holds
-// `chunk` rows at a time: a gather's chunks are parts of its result; a reduce's are added up, one after the other.
+// `chunk` rows at a time: a conv's chunks are parts of its result; a wgrad's are added up, one after the other.
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -176,7 +176,7 @@ __device__ __forceinline__ Acc LoadWidened(const void* base, int64_t index, DTyp
   return raw.Widen(type).v[0];
 }
 
-template <typename Acc, int kTileIndex, bool kReduce>
+template <typename Acc, int kTileIndex, bool kWgrad>
 __global__ void __launch_bounds__(kIm2colTiles[kTileIndex].threads(),
                                   512 / kIm2colTiles[kTileIndex].threads() / (sizeof(Acc) / 4))
     GemmKernel(const __grid_constant__ GemmParams p) {
@@ -194,20 +194,20 @@ __global__ void __launch_bounds__(kIm2colTiles[kTileIndex].threads(),
   block /= p.row_tiles;
   const uint32_t slice = block % p.split, group = block / p.split;
 
-  // The rows of a gather's product are the column matrix's; those of a reduce's its columns.
-  uint32_t class_tile = row_tile + (kReduce ? 0 : static_cast<uint32_t>(p.columns.first_row / kTile.rows));
-  const ResidueClass* residue = FindClass(p.problem, p.classes, kReduce, kTile.rows, &class_tile);
+  // The rows of a conv's product are the column matrix's; those of a wgrad's its columns.
+  uint32_t class_tile = row_tile + (kWgrad ? 0 : static_cast<uint32_t>(p.columns.first_row / kTile.rows));
+  const ResidueClass* residue = FindClass(p.problem, p.classes, kWgrad, kTile.rows, &class_tile);
   if (residue == nullptr) return;
-  const ClassPoints points{p.problem, p.taps, *residue, kReduce};
+  const ClassPoints points{p.problem, p.taps, *residue, kWgrad};
   const int64_t first_row = static_cast<int64_t>(class_tile) * kTile.rows;
 
   int64_t class_begin = -p.columns.first_row;  // the class's first position, as a row in the scratch
-  for (const ResidueClass* c = p.classes; kReduce && c != residue; ++c) {
+  for (const ResidueClass* c = p.classes; kWgrad && c != residue; ++c) {
     const int64_t positions = Positions(p.problem, *c);
     class_begin += (positions + kTile.rows - 1) / kTile.rows * kTile.rows;
   }
   StepRange all{0, points.steps()};
-  if (kReduce) {
+  if (kWgrad) {
     all = {min(max(-class_begin, int64_t{0}), all.end), min(max(p.columns.rows - class_begin, int64_t{0}), all.end)};
   }
   if (p.accumulate && all.begin == all.end) return;
@@ -232,11 +232,10 @@ __global__ void __launch_bounds__(kIm2colTiles[kTileIndex].threads(),
   }
 
   const DType src_type = p.problem.src_type;
-  const int64_t line_stride = kReduce ? 1 : p.columns.pitch;
-  const int64_t step_stride = kReduce ? p.columns.pitch : 1;
-  const int64_t origin =
-      group * p.columns.width +
-      (kReduce ? class_begin * p.columns.pitch + first_row : static_cast<int64_t>(row_tile) * kTile.rows * line_stride);
+  const int64_t line_stride = kWgrad ? 1 : p.columns.pitch;
+  const int64_t step_stride = kWgrad ? p.columns.pitch : 1;
+  const int64_t origin = group * p.columns.width + (kWgrad ? class_begin * p.columns.pitch + first_row
+                                                           : static_cast<int64_t>(row_tile) * kTile.rows * line_stride);
   const int64_t rhs_origin = group * p.rhs_group_stride + first_col * p.rhs_col_stride;
   const int tiles = mine.Tiles(kTile.depth);
 #pragma unroll 1
@@ -246,7 +245,7 @@ __global__ void __launch_bounds__(kIm2colTiles[kTileIndex].threads(),
     for (int tile = first; tile < min(first + steps.kTilesPerHalf, tiles); ++tile) {
       const int64_t begin = mine.begin + static_cast<int64_t>(tile) * kTile.depth;
       const Point* partners = steps.Tile(tile);
-      FillTile<!kReduce, kThreads>(shared.columns, [&](int line, int step) {
+      FillTile<!kWgrad, kThreads>(shared.columns, [&](int line, int step) {
         const bool inside = first_row + line < points.rows() && begin + step < mine.end;
         const int64_t at = origin + line * line_stride + (begin + step) * step_stride;
         return inside ? LoadWidened<Acc>(p.columns.data, at, src_type) : Acc{0};
@@ -269,13 +268,13 @@ __global__ void __launch_bounds__(kIm2colTiles[kTileIndex].threads(),
 
 using GemmKernelPtr = void (*)(GemmParams);
 
-template <typename Acc, bool kReduce, size_t... kTileIndex>
+template <typename Acc, bool kWgrad, size_t... kTileIndex>
 GemmKernelPtr FindGemm(int tile, std::index_sequence<kTileIndex...>) {
   constexpr auto kernel = []<int kIndex>(std::integral_constant<int, kIndex>) -> GemmKernelPtr {
     if constexpr (kIm2colTiles[kIndex].only_f32 && !std::is_same_v<Acc, float>) {
       return nullptr;
     } else {
-      return GemmKernel<Acc, kIndex, kReduce>;
+      return GemmKernel<Acc, kIndex, kWgrad>;
     }
   };
   const GemmKernelPtr kernels[] = {kernel(std::integral_constant<int, kTileIndex>())...};
@@ -300,7 +299,7 @@ int64_t Chunks(const ConvProblem& p, const Plan& plan) {
 
 // Whether sums are kept in the scratch, from chunk to chunk or for the slices of a split.
 bool KeepsSums(const ConvProblem& p, Pass pass, const Plan& plan) {
-  return plan.split > 1 || (pass == Pass::kReduce && Chunks(p, plan) > 1);
+  return plan.split > 1 || (pass == Pass::kWgrad && Chunks(p, plan) > 1);
 }
 
 // The sums come first in the scratch, then the columns.
@@ -321,7 +320,7 @@ int64_t Im2colBlocks(const ConvProblem& p, const Plan& plan) {
 
 int64_t GemmRowTiles(const ConvProblem& p, Pass pass, const Plan& plan) {
   const int tile_rows = kIm2colTiles[plan.tile].rows;
-  return pass == Pass::kGather ? plan.chunk / tile_rows : RowTiles(p, ChannelTaps(p), tile_rows);
+  return pass == Pass::kConv ? plan.chunk / tile_rows : RowTiles(p, ChannelTaps(p), tile_rows);
 }
 
 int64_t GemmBlocks(const ConvProblem& p, Pass pass, const Plan& plan) {
@@ -349,7 +348,7 @@ cudaError_t EnqueueIm2col(const ConvCall& call, const Plan& plan, const Columns&
 template <typename Acc>
 cudaError_t EnqueueGemm(const ConvCall& call, const Plan& plan, const Columns& columns, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
-  const bool reduce = call.pass == Pass::kReduce, keeps = KeepsSums(p, call.pass, plan);
+  const bool wgrad = call.pass == Pass::kWgrad, keeps = KeepsSums(p, call.pass, plan);
   GemmParams params{};
   params.problem = p;
   params.taps = call.taps;
@@ -361,15 +360,15 @@ cudaError_t EnqueueGemm(const ConvCall& call, const Plan& plan, const Columns& c
   params.out_type = keeps ? SumType(p) : ResultType(p, call.pass);
   params.row_tiles = static_cast<uint32_t>(GemmRowTiles(p, call.pass, plan));
   params.col_tiles = static_cast<uint32_t>(CeilDiv(p.out_channels, kIm2colTiles[plan.tile].cols));
-  params.rhs_col_stride = reduce ? p.dst.channel : p.filter.out;
-  params.rhs_group_stride = reduce ? p.dst.group : p.filter.group;
-  params.out_col_stride = reduce ? p.filter.out : p.dst.channel;
-  params.out_group_stride = reduce ? p.filter.group : p.dst.group;
+  params.rhs_col_stride = wgrad ? p.dst.channel : p.filter.out;
+  params.rhs_group_stride = wgrad ? p.dst.group : p.filter.group;
+  params.out_col_stride = wgrad ? p.filter.out : p.dst.channel;
+  params.out_group_stride = wgrad ? p.filter.group : p.dst.group;
   params.out_elements = ResultElements(p, call.pass);
   params.split = plan.split;
-  params.accumulate = reduce && columns.first_row > 0;
+  params.accumulate = wgrad && columns.first_row > 0;
   constexpr auto tiles = std::make_index_sequence<std::size(kIm2colTiles)>();
-  return Enqueue(reduce ? FindGemm<Acc, true>(plan.tile, tiles) : FindGemm<Acc, false>(plan.tile, tiles),
+  return Enqueue(wgrad ? FindGemm<Acc, true>(plan.tile, tiles) : FindGemm<Acc, false>(plan.tile, tiles),
                  GemmBlocks(p, call.pass, plan), kIm2colTiles[plan.tile].threads(), stream, params);
 }
 

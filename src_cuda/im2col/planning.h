@@ -52,7 +52,7 @@ class Im2colPlanner : public TiledPlanner<Im2colPlanner, Im2colSettings> {
   Rounds RoundsOf(const Im2colSettings& s) const {
     const int64_t chunk = std::max<int64_t>(1, s.chunk);  // what is asked for may be nothing
     const int64_t count = std::max<int64_t>(1, CeilDiv(product_.positions(), chunk));
-    if (product_.pass == Pass::kGather) return {count, std::min(product_.rows(), chunk), product_.steps()};
+    if (product_.pass == Pass::kConv) return {count, std::min(product_.rows(), chunk), product_.steps()};
     return {count, product_.rows(), std::min(product_.steps(), chunk)};
   }
 
@@ -77,7 +77,7 @@ class Im2colPlanner : public TiledPlanner<Im2colPlanner, Im2colSettings> {
   int64_t WorkspaceBytes(const Im2colSettings& s) const {
     constexpr int64_t kAlignment = 16;
     const int64_t columns = s.chunk * product_.column_bytes();
-    if (s.split == 1 && (product_.pass == Pass::kGather || MatrixRows(s) <= s.chunk)) return columns;
+    if (s.split == 1 && (product_.pass == Pass::kConv || MatrixRows(s) <= s.chunk)) return columns;
     return CeilDiv(s.split * product_.sums_bytes(), kAlignment) * kAlignment + columns;
   }
 

@@ -20,11 +20,11 @@
 #include "common/warpgroup_mma.cuh"
 #include "mma/block.cuh"
 #include "mma/config.h"
+#include "mma/conv_feed.cuh"
 #include "mma/element_feed.cuh"
-#include "mma/gather_feed.cuh"
 #include "mma/kernels.h"
-#include "mma/reduce_feed.cuh"
 #include "mma/warp_mma.cuh"
+#include "mma/wgrad_feed.cuh"
 
 namespace jaxconv {
 
@@ -43,9 +43,9 @@ struct MmaParts {
     if constexpr (!kPieces) {
       return std::type_identity<ElementFeed<T, kTile, SrcTile, RhsTile>>();
     } else if constexpr (kAccess == MmaAccess::kLinesLines) {
-      return std::type_identity<ReduceFeed<T, kTile, SrcTile, RhsTile>>();
+      return std::type_identity<WgradFeed<T, kTile, SrcTile, RhsTile>>();
     } else {
-      return std::type_identity<GatherFeed<T, kTile, SrcTile, RhsTile, kMerged>>();
+      return std::type_identity<ConvFeed<T, kTile, SrcTile, RhsTile, kMerged>>();
     }
   }
   using Feed = typename decltype(feed())::type;
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kMmaTiles[kTileIndex].threads(), kMmaTiles[kTi
   }
   using Parts = MmaParts<T, kTile, kAccess, kPieces, kMerged>;
   using Feed = typename Parts::Feed;
-  constexpr bool kReduce = kAccess == MmaAccess::kLinesLines;
+  constexpr bool kWgrad = kAccess == MmaAccess::kLinesLines;
   extern __shared__ __align__(1024) char raw_shared[];
   typename Parts::Shared& shared = *reinterpret_cast<typename Parts::Shared*>(raw_shared);
   if (ptx::SharedAddress(raw_shared) % alignof(typename Parts::Shared) != 0) __trap();
@@ -186,9 +186,9 @@ __global__ void __launch_bounds__(kMmaTiles[kTileIndex].threads(), kMmaTiles[kTi
   const uint32_t slice = row_block / p.row_tiles;
   if constexpr (kMerged) CheckMerged<Parts::RhsTile::kAlongSteps>(p);
   uint32_t row_tile = row_block % p.row_tiles;
-  const ResidueClass* residue = FindClass(p.problem, p.classes, kReduce, kTile.rows, &row_tile);
+  const ResidueClass* residue = FindClass(p.problem, p.classes, kWgrad, kTile.rows, &row_tile);
   if (residue == nullptr) return;
-  const ClassPointsOf<typename Feed::Index> points{p.problem, p.taps, *residue, kReduce};
+  const ClassPointsOf<typename Feed::Index> points{p.problem, p.taps, *residue, kWgrad};
   const StepRange range = StepRange{0, points.steps()}.Slice(slice, p.split, kTile.depth);
   const Block<kTile.rows, typename Feed::Index> block{p, points, shared.rows, range, row_tile};
   Feed feed(block, shared.feed);

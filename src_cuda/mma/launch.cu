@@ -20,9 +20,9 @@
 namespace jaxconv {
 namespace {
 
-// The channels that lie densest decide how the other operand of a gather is read.
+// The channels that lie densest decide how the other operand of a conv is read.
 MmaAccess ChooseAccess(const ConvProblem& p, Pass pass) {
-  if (pass == Pass::kReduce) return MmaAccess::kLinesLines;
+  if (pass == Pass::kWgrad) return MmaAccess::kLinesLines;
   return p.filter.in < p.filter.out ? MmaAccess::kStepsSteps : MmaAccess::kStepsLines;
 }
 
@@ -67,7 +67,7 @@ bool HasPieces(const ConvCall& call) {
 const char* WhyNotMerged(const ConvProblem& p, Pass pass, int merged) {
   if (merged == 1) return nullptr;
   if (!HasEqualClasses(p)) return "classes of different sizes cannot be merged";
-  if (pass == Pass::kReduce || merged != p.class_count || merged != LiveClasses(p) || p.tap_count < merged ||
+  if (pass == Pass::kWgrad || merged != p.class_count || merged != LiveClasses(p) || p.tap_count < merged ||
       p.tap_count % merged) {
     return "no such classes to merge";
   }
@@ -135,7 +135,7 @@ cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) 
   params.out_vectors = ResultLayout(call, plan).LineVectors(16 / static_cast<int>(ElementBytes(params.out_type)));
   params.units = static_cast<uint32_t>(params.col_tiles * p.groups);
   const int64_t row_blocks = static_cast<int64_t>(params.row_tiles) * plan.split;
-  const int64_t steps = (call.pass == Pass::kGather ? ChannelTaps(p) : Positions(p)) / p.class_count / plan.split;
+  const int64_t steps = (call.pass == Pass::kConv ? ChannelTaps(p) : Positions(p)) / p.class_count / plan.split;
   params.block_units = plan.units > 0 ? plan.units : ChooseBlockUnits(tile, params.units, row_blocks, steps);
   const int64_t blocks = CeilDiv(params.units, params.block_units) * row_blocks;
   const cudaError_t status =

@@ -117,7 +117,7 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
 
   bool MayMerge(const MmaSettings& s) const {
     const int64_t classes = product_.classes();
-    if (classes == 1 || product_.pass == Pass::kReduce || !kTiles[s.tile].merges()) return false;
+    if (classes == 1 || product_.pass == Pass::kWgrad || !kTiles[s.tile].merges()) return false;
     if (product_.taps.size() % classes) return false;                        // they do not have equally many taps
     return product_.HasRunsOf(vector()) && product_.cols() % vector() == 0;  // results are stored as such, too
   }

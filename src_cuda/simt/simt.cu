@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kSimtTiles[kTileIndex].threads(), MinBlocks<Ac
 
   const Work work = Work::OfBlock(p, kTile.rows);
   if (work.residue == nullptr) return;
-  const ClassPoints points = work.Points(p, p.reduce);
+  const ClassPoints points = work.Points(p, p.wgrad);
   work.FillRows<kTile.rows, kThreads>(p, points, shared.rows);
   const StepRange range = StepRange{0, points.steps()}.Slice(work.slice, p.split, kTile.depth);
   const int tiles = range.Tiles(kTile.depth);
@@ -119,8 +119,8 @@ struct OperandAccess {
   Access rhs;
 };
 
-// The preferred first. Quads: a gather with dense channels, and with a filter dense in its channels out or in (the data
-// gradient of the former); a reduce with dense channels. The rest take any layout.
+// The preferred first. Quads: a conv with dense channels, and with a filter dense in its channels out or in (the data
+// gradient of the former); a wgrad with dense channels. The rest take any layout.
 constexpr OperandAccess kAccesses[] = {
     {Access::kStepQuads, Access::kLineQuads}, {Access::kStepQuads, Access::kStepQuads},
     {Access::kLineQuads, Access::kLineQuads}, {Access::kLines, Access::kLines},

@@ -1,4 +1,4 @@
-// The wgmma family: implicit GEMM on Hopper, which reads pixels by TMA, in its im2col mode or as boxes. Gathers of
+// The wgmma family: implicit GEMM on Hopper, which reads pixels by TMA, in its im2col mode or as boxes. Convs of
 // 16-bit types.
 #include "wgmma/kernels.h"
 

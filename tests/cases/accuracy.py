@@ -64,7 +64,7 @@ def error(actual, exact):
     return np.abs(actual - exact)
 
 
-def gathers(conv):
+def conv_passes(conv):
     """`(x, w, g) -> (y, x's gradient)`."""
 
     def forward_and_transpose(x, w, g):

@@ -24,7 +24,7 @@ def layer(lhs, rhs, dtype="float32", result=None, **params) -> ConvProblem:
 
 def passes_of(problem) -> dict:
     """The arguments `kind, problem` of each pass."""
-    return {"fprop": ("gather", problem), "dgrad": ("gather", problem.dgrad()), "wgrad": ("reduce", problem)}
+    return {"fprop": ("conv", problem), "dgrad": ("conv", problem.dgrad()), "wgrad": ("wgrad", problem)}
 
 
 GATHERS, EVERY_PASS = ("fprop", "dgrad"), ("fprop", "dgrad", "wgrad")

@@ -100,7 +100,7 @@ def passes_in_slices(family):
 
 def kernels_of(family, tile):
     """The (dtype, pass)es that a tile of a partial family has kernels for."""
-    of_depthwise = lambda which: tile.reduces if which == "wgrad" else tile.gathers
+    of_depthwise = lambda which: tile.has_wgrad if which == "wgrad" else tile.has_conv
     has = of_depthwise if family == "depthwise" else lambda which: True
     passes = {"bfloat16_to_float32": ["fprop"]}
     every = [which for which in passes_of_family(family) if has(which)]
@@ -112,7 +112,7 @@ EVERY_KERNEL = {
     for name, (family, tile) in PARTIAL_TILES.items() for dtype, which in kernels_of(family, tile)
 }  # fmt: skip
 
-# Gathers of wgmma have slices without steps, too.
+# Convs of wgmma have slices without steps, too.
 SPLITS = {"direct": (1, 3, 12), "depthwise": (1, 3, 12), "wgmma": (1, 3, 17)}
 
 

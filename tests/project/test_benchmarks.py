@@ -141,7 +141,7 @@ def test_float64_is_measured_as_such(implementation):
     '%c = (f32[1], u8[0]) custom-call(%a, %b), custom_call_target="__cudnn$convForward"',
 ])  # fmt: skip
 def test_only_our_calls_are_ours(other):
-    ours = '%d = f32[1] custom-call(%a), custom_call_target="jaxconv_gather", metadata={op_name="jit(convolution)"}'
+    ours = '%d = f32[1] custom-call(%a), custom_call_target="jaxconv_conv", metadata={op_name="jit(convolution)"}'
     assert answered_by_us(ours)
     assert not answered_by_us(other)
     assert not answered_by_us(f"{ours}\n{other}")

@@ -294,7 +294,7 @@ def gpu():
 def float32_tiles(family):
     """None of a family without kernels of float32."""
     problem = problem_of(lax_channels_last, X.shape, W.shape)
-    return [tile for name, tile in candidates("gather", problem) if name == family]
+    return [tile for name, tile in candidates("conv", problem) if name == family]
 
 
 @pytest.mark.gpu
@@ -332,11 +332,11 @@ def test_partial_families_on_a_gpu(family, groups):
     ours, theirs = (functools.partial(conv, feature_group_count=groups) for conv in (jaxconv.conv2d, lax_channels_last))
     problem = problem_of(theirs, x.shape, w.shape, x.dtype)
     taken = 0
-    for tile in (tile for name, tile in candidates("gather", problem) if name == family):
+    for tile in (tile for name, tile in candidates("conv", problem) if name == family):
         named = Constraint(family=family, tile=tile.name, area=(2, 8), rewriting=())
         with jax.default_device(gpu()):
             (answer,) = answers(functools.partial(ours, implementation=named), x, w)
-        if choose("cuda", "gather", problem, named).plan is None:
+        if choose("cuda", "conv", problem, named).plan is None:
             # For a window, or few channels, or no groups, alone.
             may_be = family == "depthwise" or tile.walk_rows or tile.run or tile.taps_across
             assert may_be and re.match(rf"an error: .*{family} {tile}: ", answer), answer

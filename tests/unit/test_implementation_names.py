@@ -135,7 +135,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("unknown", ["GEMM", "gemm ", "simt128", "wmma", "reduce", ("gemm",), "64x64x8"])
+@pytest.mark.parametrize("unknown", ["GEMM", "gemm ", "simt128", "wmma", "wgrad", ("gemm",), "64x64x8"])
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_unknown_names(call, unknown):
     """Refused while tracing, with the names that there are."""

@@ -47,7 +47,7 @@ every_tile = pytest.mark.parametrize(
 
 def steps(kind, problem):
     """The length of the reduction."""
-    return channel_taps(problem) if kind == "gather" else problem.batch * math.prod(problem.out_spatial)
+    return channel_taps(problem) if kind == "conv" else problem.batch * math.prod(problem.out_spatial)
 
 
 def takes(kind, problem, family, tile):
@@ -143,10 +143,10 @@ def test_host_families(kind, problem):
 def test_the_host_swaps_operands_for_few_outputs(x_shape, w_shape, stride, swapped):
     """Rows of (tap, channel)s are packed of the activation with fewer channels."""
     problem = layer(x_shape, w_shape, window_strides=stride)
-    assert choose("cpu", "reduce", problem).plan.rewriting == ((SwappedOperands(),) if swapped else ())
-    assert choose("cpu", "gather", problem).plan.rewriting == ()
+    assert choose("cpu", "wgrad", problem).plan.rewriting == ((SwappedOperands(),) if swapped else ())
+    assert choose("cpu", "conv", problem).plan.rewriting == ()
     with_steps = Constraint("cpu", rewriting=(ChannelsLast(), SwappedOperands()))
-    assert choose("cpu", "reduce", problem, with_steps).plan is None
+    assert choose("cpu", "wgrad", problem, with_steps).plan is None
 
 
 # Constraints that cannot be met.
@@ -183,8 +183,8 @@ def test_what_cannot_be_met_says_why(platform, name, constraint, why, which):
 @every_tile
 @pytest.mark.parametrize("name", ["wide", "int8"])
 def test_tiles_for_float32_sums_say_so(name, family, tile):
-    choice = choose("cuda", "gather", LAYERS[name], Constraint(family=family, tile=tile.name))
-    assert (choice.plan is None) == (not takes("gather", LAYERS[name], family, tile))
+    choice = choose("cuda", "conv", LAYERS[name], Constraint(family=family, tile=tile.name))
+    assert (choice.plan is None) == (not takes("conv", LAYERS[name], family, tile))
     if family in ("simt", "im2col") and tile.only_f32:
         assert any("float32" in r.reason for r in choice.rejected)
 
@@ -243,7 +243,7 @@ def test_a_split_has_steps_for_every_slice(kind, problem, family, tile):
 def test_scratch_of_a_split(kind, problem, split):
     """One result of sums for each slice."""
     plan = choose("cuda", kind, problem, Constraint(family="simt", split=split)).plan
-    results = math.prod(problem.out_shape if kind == "gather" else problem.rhs_shape)
+    results = math.prod(problem.out_shape if kind == "conv" else problem.rhs_shape)
     assert "chunk" not in plan.settings
     assert plan.workspace_bytes(problem) == (0 if split == 1 else split * results * sum_bytes(problem))
 
@@ -267,7 +267,7 @@ def test_a_symbolic_batch_has_plans(case):
 def test_a_symbolic_scratch_is_that_of_the_batch():
     (batch,) = export.symbolic_shape("b")
     symbolic, five = (layer((b, 9, 9, 16), (3, 3, 16, 16)) for b in (batch, 5))
-    for kind in ("gather", "reduce"):
+    for kind in ("conv", "wgrad"):
         plan = choose("cuda", kind, symbolic, Constraint(family="simt", split=3)).plan
         scratch = plan.workspace_bytes(symbolic)
         assert (scratch if isinstance(scratch, int) else eval(str(scratch), {"b": 5})) == plan.workspace_bytes(five)
@@ -301,13 +301,13 @@ def test_every_problem_has_a_plan(problem):
 def test_plans_are_values():
     """Equal problems have the same plan, which says what the kernel is told."""
     again = layer((32, 28, 28, 128), (3, 3, 128, 128))
-    choice = choose("cuda", "gather", again)
-    assert choice is choose("cuda", "gather", LAYERS["dense"])
+    choice = choose("cuda", "conv", again)
+    assert choice is choose("cuda", "conv", LAYERS["dense"])
     attributes = choice.plan.attributes()
     assert all(isinstance(value, np.generic | np.ndarray) for value in attributes.values())
     assert attributes["split"] == choice.plan.settings["split"]
     assert attributes["shape"].tolist() == [1] + 11 * [0]
-    others = choose("cuda", "gather", again, Constraint(family="simt", split=choice.plan.settings["split"] + 1)).plan
+    others = choose("cuda", "conv", again, Constraint(family="simt", split=choice.plan.settings["split"] + 1)).plan
     assert others.attributes()["split"] != attributes["split"]
     assert hash(Constraint(tile="64x64x8", area=(4, 8))) == hash(Constraint(tile="64x64x8", area=(4, 8)))
 
@@ -321,7 +321,7 @@ def test_pixels_that_no_window_sees_take_no_time(kernel, step, dilation, share):
     conv = functools.partial(lax_channels_last, window_strides=(step, 1), rhs_dilation=(dilation, 1))
     problem = problem_of(conv, (2, 840, 10, 64), (kernel, 3, 64, 32), "bfloat16")
     out = math.prod(problem.out_shape) * 2
-    assert Product("gather", problem).activation_bytes == 2 * 840 * share * 10 * 64 * 2 + out
+    assert Product("conv", problem).activation_bytes == 2 * 840 * share * 10 * 64 * 2 + out
 
 
 # The compiled tiles.

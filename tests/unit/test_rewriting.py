@@ -71,7 +71,7 @@ def all_that_apply(problem):
     tried |= {(*steps, PatchRowsAsImages()) for steps in tried}
     unstrided = [(*r, StridesAsDepth(columns)) for r in ((), (MultipliersAsDepth(),)) for columns in (False, True)]
     tried |= {(PaddedGroups(),), (MultipliersAsDepth(),), *unstrided}
-    tried |= {*rewritings_of_channels(Product("gather", problem))}
+    tried |= {*rewritings_of_channels(Product("conv", problem))}
     return [r for r in sorted(tried, key=str) if why_not(r, problem) is None]
 
 
@@ -79,7 +79,7 @@ def check(problems):
     """Every pass of the problems under every rewriting, compiled together."""
     cases = [(kind, p, r) for problem in problems for kind, p in passes_of(problem).values()
              for r in all_that_apply(p)]  # fmt: skip
-    cases += [(kind, p, (*r, SwappedOperands())) for kind, p, r in cases if kind == "reduce"]
+    cases += [(kind, p, (*r, SwappedOperands())) for kind, p, r in cases if kind == "wgrad"]
     operands = [tuple(array(p, role) for role in OPERANDS[kind]) for kind, p, _ in cases]
 
     def answers(rewritten):
@@ -189,7 +189,7 @@ def test_columns_alone():
     rewritten, forms, *_ = rewrite((PackedColumns(2, whole=False),), stem.dgrad())
     assert sizes(rewritten)[:3] == ((32, 112, 112, 64), (7, 4, 6, 64), (32, 224, 112, 6))
     assert forms["lhs"].is_view and forms["out"].is_view
-    choice = choose("cuda", "gather", stem.dgrad())
+    choice = choose("cuda", "conv", stem.dgrad())
     assert (choice.plan.family, choice.plan.rewriting) == ("direct", (PackedColumns(2, whole=False),))
 
 
@@ -232,10 +232,10 @@ def test_zeros_of_packed_groups_are_not_products():
     assert_same(np.asarray(form.back(np.where(blocks == 0, np.float32(np.nan), blocks))), rhs)
 
 
-def test_only_a_reduce_is_swapped():
+def test_only_a_wgrad_is_swapped():
     for kind, problem in passes_of(layer((2, 5, 6, 16), (3, 3, 16, 8))).values():
         choice = choose("cuda", kind, problem, Constraint(family="mma", rewriting=(SwappedOperands(),)))
-        assert (choice.plan is not None) == (kind == "reduce")
+        assert (choice.plan is not None) == (kind == "wgrad")
         assert choice.plan is not None or any("swapped" in r.reason for r in choice.rejected)
 
 
@@ -388,7 +388,7 @@ def test_what_is_converted_has_a_price():
     _, problem = passes_of(LAYERS["channels_first"][0])["fprop"]
     asked = Constraint("cuda", "mma", rewriting=(ChannelsLast(),), split=1)
     slow = dataclasses.replace(TYPICAL_DEVICE, bandwidth=TYPICAL_DEVICE.bandwidth / 2)
-    costs = [choose("cuda", "gather", problem, asked, device).cost for device in (slow, TYPICAL_DEVICE)]
+    costs = [choose("cuda", "conv", problem, asked, device).cost for device in (slow, TYPICAL_DEVICE)]
     elements = sum(np.prod(getattr(problem, f"{role}_shape")) for role in ROLES)
     assert costs[0] - costs[1] == pytest.approx(2 * 2 * elements / TYPICAL_DEVICE.bandwidth)
 
@@ -396,10 +396,10 @@ def test_what_is_converted_has_a_price():
 @pytest.mark.parametrize("family", ["simt", "im2col"])
 def test_other_families_take_what_lies_there(family):
     problem = LAYERS["stem"][0]
-    choice = choose("cuda", "gather", problem, Constraint(family=family))
+    choice = choose("cuda", "conv", problem, Constraint(family=family))
     assert choice.plan.rewriting == ()
     assert not any(" of " in r.what for r in choice.rejected)
-    choice = choose("cuda", "gather", problem, Constraint(family=family, rewriting=(PackedColumns(2),)))
+    choice = choose("cuda", "conv", problem, Constraint(family=family, rewriting=(PackedColumns(2),)))
     assert choice.plan is None
 
 
@@ -414,7 +414,7 @@ def test_what_is_tried_has_pieces(problem, packs_groups, stores_parts):
             rewritten = rewrite(rewriting, p).problem
             swaps = SwappedOperands() in rewriting
             assert (rewritten.reverse != p.reverse) == swaps
-            assert kind == "reduce" or not swaps
+            assert kind == "wgrad" or not swaps
             piece = 16 // p.rhs_dtype.itemsize
             # Few channels of a cotangent, which nothing was done to, may be read in runs.
             assert rewriting == (SwappedOperands(),) or Product(kind, rewritten).has_runs_of(piece)

@@ -87,7 +87,7 @@ def test_linen_ensemble(implementation):
         run_on_host(value_and_gradients(plain.apply), parameters, x),
     )
     hlo = jax.jit(injected.apply).lower(parameters, x).compile().as_text()
-    assert custom_calls(hlo) == {"gather": 1}
+    assert custom_calls(hlo) == {"conv": 1}
     assert " while(" not in hlo
 
 

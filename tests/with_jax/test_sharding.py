@@ -140,7 +140,7 @@ def test_any_sharding_is_right(case, x_spec, w_spec, entry):
     placed = place(ONE_AXIS(), operands, (x_spec, w_spec, P()))
     actual, hlo = compiled(pullback(getattr(case, entry)("cpu")), placed)
     assert_same(actual, run_on_host(pullback(case.lax()), *operands))
-    assert custom_calls(hlo) == {"gather": 2, "reduce": 1}
+    assert custom_calls(hlo) == {"conv": 2, "wgrad": 1}
 
 
 @pytest.mark.parametrize("case", [GROUPED, DEPTHWISE], ids=str)
@@ -223,7 +223,7 @@ def test_gradient_through_shard_map(layout, check_vma, entry):
     assert_same(actual, expected)
     assert_same(expected, run_on_host(pullback(DENSE.lax()), x, w, g))
     assert collectives(hlo) == collectives(lax_hlo)
-    assert custom_calls(hlo) == {"gather": 2, "reduce": 1}
+    assert custom_calls(hlo) == {"conv": 2, "wgrad": 1}
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
@@ -307,7 +307,7 @@ def test_partly_manual_shard_map(b_spec, check_vma, entry):
     operands = place(two_axes, (x, w, g), (b_spec, P(), P("a")))
     actual, hlo = compiled(step(getattr(DENSE, entry)("cpu")), operands)
     assert_same(actual, run_on_host(pullback(DENSE.lax()), x, w, g))
-    assert custom_calls(hlo) == {"gather": 2, "reduce": 1}
+    assert custom_calls(hlo) == {"conv": 2, "wgrad": 1}
 
 
 def explicit_cases():

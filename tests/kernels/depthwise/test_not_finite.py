@@ -16,7 +16,7 @@ pytestmark = pytest.mark.gpu
 
 
 def strips_that_read(problem, tile, settings, at):
-    """bool[output positions] of a gather by depthwise: the strips whose bands have a source pixel."""
+    """bool[output positions] of a conv by depthwise: the strips whose bands have a source pixel."""
     steps, periods = in_three(problem.steps), in_three(problem.periods)
     depths, rows, cols = map(np.arange, (1, 1, *problem.out_spatial)[-3:])
     depth, row, col = (0, 0, *at)[-3:]
@@ -36,7 +36,7 @@ def pixels_of(tile):
 
 @every_tile_of("depthwise")
 def test_not_finite_numbers_reach_no_further_than_their_strips(tile):
-    """In a gather, and there no further than their channel and image.
+    """In a conv, and there no further than their channel and image.
 
     In a reduction, no further than their channel.
     """
@@ -52,7 +52,7 @@ def test_not_finite_numbers_reach_no_further_than_their_strips(tile):
 
         def reached(channel, seen, kind=kind, of_pass=of_pass, plan=plan, at=at):
             may_be = np.zeros(seen.shape, bool)
-            if kind == "reduce":
+            if kind == "wgrad":
                 may_be[..., channel] = True
             else:
                 may_be[1, ..., channel] = strips_that_read(of_pass, tile, plan.settings, at)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize("of_group", [1, 4])
 @every_tile_of("direct")
 def test_not_finite_numbers_reach_no_further_than_their_window(tile, of_group):
-    """In a gather, and there no further than the channels that a set of output channels is multiplied with.
+    """In a conv, and there no further than the channels that a set of output channels is multiplied with.
 
     In a reduction, no further than their own piece of eight channels.
     """

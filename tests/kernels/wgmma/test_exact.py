@@ -24,7 +24,7 @@ every_tile_of_rows = pytest.mark.parametrize(
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_exact_when_rewritten_for_wgmma(dtype):
-    """Gathers that it takes then."""
+    """Convs that it takes then."""
     every = [
         (name, which, Constraint("cuda", "wgmma", rewriting=rewriting))
         for rewriting in REWRITINGS

@@ -25,7 +25,7 @@ BY_WINDOWS = {
 
 
 def taken_by(asked):
-    """Tiles of boxes take no residue classes: of each convolution the gathers that are left, one at least."""
+    """Tiles of boxes take no residue classes: of each convolution the convs that are left, one at least."""
     for convolution in BY_WINDOWS.values():
         problems = passes_of(problem_of(convolution.lax(), convolution.lhs, convolution.rhs, "bfloat16"))
         choices = {which: choose("cuda", *problems[which], asked, ffi.device("cuda")) for which in GATHERS}
@@ -45,7 +45,7 @@ def test_not_finite_numbers_reach_what_lax_sums_them_into(tile, split):
 
 @every_tile_of("wgmma")
 def test_not_finite_filters_reach_their_channel(tile):
-    """The filter meets padding in both gathers, as lax's does, and channels that it is not of in none."""
+    """The filter meets padding in both convs, as lax's does, and channels that it is not of in none."""
     asked = constraint("wgmma", tile)
     for convolution, which in taken_by(asked):
         x, w, g = (np.ones(a.shape, "bfloat16") for a in convolution.operands())

@@ -58,7 +58,7 @@ def check_stream(kind, problem, plan):
     assert (of["rows"], of["cols"]) == plan.area and of["rows"] >= 1 and of["cols"] % 8 == 0
     assert max(1, of["images"]) * of["cols"] // 8 <= strips_of(tile, pixel_bytes)
     assert of["depth_pieces"] * of["row_pieces"] * of["col_pieces"] == 1 or tile.has_pieces
-    assert of["split"] == 1 or kind == "reduce"
+    assert of["split"] == 1 or kind == "wgrad"
     if of["images"] == 0:
         heights = {(1, *spatial)[-2] for spatial in (problem.in_spatial, problem.out_spatial)}
         assert tile.step == tile.period == tile.lags == tile.depths == 1
@@ -120,7 +120,7 @@ def test_boxes_are_of_whole_rows_of_images(lhs, kernel, padding, area):
         assert of["cols"] >= of_pass.out_spatial[-1] and of["images"] >= 2
         # Six stages at least of each image's row of pixels that outputs see, and zeros for its last strip.
         (*_, width), (*_, outputs) = of_pass.in_spatial, of_pass.out_spatial
-        seen = min(width, outputs) if kind == "gather" else 0
+        seen = min(width, outputs) if kind == "conv" else 0
         assert 6 * of["images"] * seen * 64 < bytes_ <= TYPICAL_DEVICE.shared_bytes
 
 
@@ -157,10 +157,10 @@ def test_tma_copies_whole_rows_of_images(problem, reason):
     (each_channel((128, 8, 8, 64), (3, 3), rhs_dilation=2), "boxes of parts of rows"),
 ], ids=str)  # fmt: skip
 def test_pairs_of_rows_are_of_narrow_images(problem, reason):
-    """And of reduces: zeros around images are not copied."""
+    """And of wgrads: zeros around images are not copied."""
     passes = passes_of(problem)
     for which in ("fprop", "dgrad"):
-        assert "no gather" in str(choose("cuda", *passes[which], as_it_is("depthwise", IN_PAIRS.name)).rejected)
+        assert "no conv" in str(choose("cuda", *passes[which], as_it_is("depthwise", IN_PAIRS.name)).rejected)
     kind, of_pass = passes["wgrad"]
     choice = choose("cuda", kind, of_pass, as_it_is("depthwise", IN_PAIRS.name))
     if reason is not None:

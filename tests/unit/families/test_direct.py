@@ -39,27 +39,27 @@ def check_runs(kind, problem, plan):
     of, tile = plan.settings, tile_of(plan)
     step, (taps,) = problem.window_strides[-1] * problem.in_channels, problem.kernel[-1:]
     pieces = -(-(taps * problem.in_channels + problem.in_channels % 2) // 8)
-    walking = kind == "gather" and tile.walk_rows > 0
+    walking = kind == "conv" and tile.walk_rows > 0
     if walking:
         assert pieces <= tile.run
         pieces = tile.run
-    elif kind == "gather":
+    elif kind == "conv":
         pieces += pieces % 2
     assert 6 + step % 2 * 2 + (of["cols"] - 1) * step + pieces * 8 <= of["box_width"] * 8 <= 256
     assert of["cols"] % 16 == 0 and of["run"] == taps
 
 
 def first_corner(problem):
-    """With which the boxes of the first class begin, of which a reduce has areas."""
+    """With which the boxes of the first class begin, of which a wgrad has areas."""
     (first, count, *_), *_ = offset_tables(problem).classes
     shifts = offset_tables(problem).taps[first : first + count, 2:]
     return shifts.min(axis=0).tolist() if count else [0, 0, 0]
 
 
 def check_warps(kind, problem, plan):
-    """A gather's warps have the sums of an area's positions, or, with taps across, of the box's pixels."""
+    """A conv's warps have the sums of an area's positions, or, with taps across, of the box's pixels."""
     of, tile = plan.settings, tile_of(plan)
-    if kind == "reduce":
+    if kind == "wgrad":
         assert of["walk"] == 1
         return
     assert of["walk"] == 1 or tile.walk_rows > 0
@@ -87,7 +87,7 @@ def test_what_direct_takes_fits(problem, area, shared):
             assert not is_refused(plan, problem, small)
             assert area in (None, plan.area)
             of, box = plan.settings, box_of(plan)
-            rows, across = of["walks"] * of["walk"], kind == "gather" and tile.taps_across
+            rows, across = of["walks"] * of["walk"], kind == "conv" and tile.taps_across
             assert shared_bytes(plan, problem) <= shared
             assert (of["run"] > 0) == (tile.run > 0)
             assert of["cols"] % 8 == 0 and (of["run"] or across or of["box_width"] % 8 == 0)

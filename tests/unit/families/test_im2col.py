@@ -35,7 +35,7 @@ def test_the_column_matrix_stays_small(problem, which, tile):
     columns = plan.settings["chunk"] * problem.groups * channel_taps(problem) * problem.lhs_dtype.itemsize
     assert plan.settings["chunk"] > 0 and plan.settings["chunk"] % tile.rows == 0
     assert plan.settings["chunk"] == tile.rows or columns <= MOST_COLUMN_BYTES
-    results = math.prod(problem.out_shape if kind == "gather" else problem.rhs_shape)
+    results = math.prod(problem.out_shape if kind == "conv" else problem.rhs_shape)
     assert columns <= plan.workspace_bytes(problem) < columns + results * sum_bytes(problem) + 16
 
 

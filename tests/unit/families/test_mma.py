@@ -45,11 +45,11 @@ MERGED = {
 
 @pytest.mark.parametrize("problem, merged", MERGED.values(), ids=MERGED)
 def test_classes_that_read_the_same_pixels_are_merged(problem, merged):
-    """By a gather of mma's wide tiles, which then has the columns of all in one matrix."""
-    for family, tile in candidates("gather", problem):
+    """By a conv of mma's wide tiles, which then has the columns of all in one matrix."""
+    for family, tile in candidates("conv", problem):
         if family != "mma":
             continue
-        for kind, expected in (("gather", merged if tile.cols == 128 else 1), ("reduce", 1)):
+        for kind, expected in (("conv", merged if tile.cols == 128 else 1), ("wgrad", 1)):
             plan = choose("cuda", kind, problem, as_it_is("mma", tile.name)).plan
             assert plan.attributes()["shape"].tolist() == [expected] + 11 * [0]
             assert plan.settings["merged"] == expected

@@ -63,7 +63,7 @@ REFUSED = {
         "dilated_input": (
             halves((2, 20, 20, 16), (2, 2, 16, 16), lhs_dilation=2, padding=1), {}, EVERY_PASS[2:], "dilated"
         ),
-        "split_gather": (GROUPED, dict(split=2), GATHERS, "split of 2"),
+        "split_conv": (GROUPED, dict(split=2), GATHERS, "split of 2"),
         "no_split": (GROUPED, dict(split=0), EVERY_PASS, "split of 0"),
         "large_area": (GROUPED, dict(area=(64, 64)), GATHERS, "cover the area"),
         "long_area": (GROUPED, dict(area=(1, 264)), EVERY_PASS[2:], "too large"),
@@ -128,7 +128,7 @@ REFUSED = {
         "too_many_sums": (
             each_channel((2, 20, 20, 16), (7, 7), window_strides=2), {}, EVERY_PASS[2:], "sums of all taps"
         ),
-        "split_gather": (EACH, dict(split=2), GATHERS, "split of 2"),
+        "split_conv": (EACH, dict(split=2), GATHERS, "split of 2"),
         "no_split": (EACH, dict(split=0), EVERY_PASS, "split of 0"),
         "negative_split": (EACH, dict(split=-4), EVERY_PASS, "split of -4"),
         "large_area": (EACH, dict(area=(1, 256)), EVERY_PASS, "cover the area"),
@@ -178,7 +178,7 @@ REFUSED = {
 # Than a tile is for.
 OTHER_WINDOWS = (
     "rows move by|columns move by|taps in|source pixels|sums of all taps|few channels|whole pieces|there are groups|"
-    "columns of all taps|rows of [0-9]+ columns|no gather"
+    "columns of all taps|rows of [0-9]+ columns|no conv"
 )
 
 EVERY_REFUSED = {f"{family}_{name}": (family, *case)
@@ -203,7 +203,7 @@ def test_results_of_a_third_type(operand, result):
     grouped = halves((2, 20, 20, 32), (3, 3, 8, 32), feature_group_count=4)
     for family, problem in (("direct", grouped), ("wgmma", PIECES)):
         problem = dataclasses.replace(problem, **{name: np.dtype(dtype) for name, dtype in dtypes.items()})
-        choice = choose("cuda", "gather", problem, as_it_is(family))
+        choice = choose("cuda", "conv", problem, as_it_is(family))
         reasons = [r.reason for r in choice.rejected if r.what.startswith(family)]
         assert f"results of {result}" in reasons, reasons
         assert choice.plan is None or not tile_of(choice.plan).walk_rows
@@ -232,7 +232,7 @@ def test_without_spatial_dimensions(family):
 @pytest.mark.parametrize("family, problem", [("direct", LAYERS["narrow"]), ("depthwise", ROWS)])
 def test_plans_print_their_area(family, problem):
     tile = CUDA[family].tiles[0].name
-    plan = choose("cuda", "gather", problem, as_it_is(family, tile, area=(3, 16))).plan
+    plan = choose("cuda", "conv", problem, as_it_is(family, tile, area=(3, 16))).plan
     assert re.fullmatch(rf"{family} {tile}, split 1, area 3x16", str(plan))
 
 

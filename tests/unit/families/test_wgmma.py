@@ -25,7 +25,7 @@ WINDOWS = ("corner_d", "corner_h", "corner_w", "rank", "tap_stride", "reach_h", 
 
 def windows(problem):
     """Where TMA finds the windows, as any tile's plan has it; None if it is refused."""
-    plan = choose("cuda", "gather", problem, as_it_is("wgmma")).plan
+    plan = choose("cuda", "conv", problem, as_it_is("wgmma")).plan
     return plan and {name: plan.settings[name] for name in WINDOWS}
 
 
@@ -66,7 +66,7 @@ def test_how_far_windows_of_tma_reach(rank, axis, why, sizes):
     at_most, beyond = (line_of_windows(rank, axis, **sizes(*TMA_REACH[rank], more)) for more in (0, 1))
     assert windows(at_most)["rank"] == rank
     assert windows(at_most.dgrad().dgrad()) == windows(at_most)
-    choice = choose("cuda", "gather", beyond, as_it_is("wgmma"))
+    choice = choose("cuda", "conv", beyond, as_it_is("wgmma"))
     assert choice.plan is None
     assert all(why in r.reason for r in choice.rejected if r.what.startswith("wgmma"))
 
@@ -75,7 +75,7 @@ def test_how_far_windows_of_tma_reach(rank, axis, why, sizes):
 def test_residue_classes_of_wgmma(dilation, classes):
     rank = len(dilation)
     strided = halves((2, *(rank * [13]), 8), (*(rank * [3]), 8, 8), window_strides=dilation)
-    choice = choose("cuda", "gather", strided.dgrad(), as_it_is("wgmma"))
+    choice = choose("cuda", "conv", strided.dgrad(), as_it_is("wgmma"))
     assert (choice.plan is not None) == (classes <= 8)
     assert classes <= 8 or any(f"{classes} residue classes" in r.reason for r in choice.rejected)
 
@@ -101,7 +101,7 @@ def test_zeros_of_a_stride_are_no_works(problem, empty):
 
 def seconds(problem, tile):
     """Without what memory takes."""
-    return choose("cuda", "gather", problem, as_it_is("wgmma", tile.name, split=1), device(bandwidth=1e15)).cost
+    return choose("cuda", "conv", problem, as_it_is("wgmma", tile.name, split=1), device(bandwidth=1e15)).cost
 
 
 @every_tile
@@ -332,10 +332,10 @@ def test_windows_that_boxes_are_large_enough_for_by_steps(image, window, strides
 def test_positions_of_wgmma_are_of_31_bits():
     """With as many again, which the last tiles have behind them."""
     for images, fits in ((2**15 - 1, True), (2**15, False)):
-        choice = choose("cuda", "gather", halves((images, 2**15, 8), (3, 8, 8)), as_it_is("wgmma"))
+        choice = choose("cuda", "conv", halves((images, 2**15, 8), (3, 8, 8)), as_it_is("wgmma"))
         assert (choice.plan is not None) == fits
     for images, fits in ((2**24 - 1, True), (2**24, False)):  # of a unit of 64 each
-        choices = [choose("cuda", "gather", halves((images, 7, 7, 8), (3, 3, 8, 8)), as_it_is("wgmma", tile.name))
+        choices = [choose("cuda", "conv", halves((images, 7, 7, 8), (3, 3, 8, 8)), as_it_is("wgmma", tile.name))
                    for tile in BOXED]  # fmt: skip
         assert all((choice.plan is not None) == fits for choice in choices)
 
@@ -345,7 +345,7 @@ def test_clusters_of_any_device(multiprocessors):
     """Also one that holds no whole cluster at a time is planned for."""
     for tile in TILES_OF_WGMMA:
         asked = as_it_is("wgmma", tile.name)
-        choices = [choose("cuda", "gather", PIECES, asked, device(multiprocessors=n)) for n in (multiprocessors, 132)]
+        choices = [choose("cuda", "conv", PIECES, asked, device(multiprocessors=n)) for n in (multiprocessors, 132)]
         assert choices[0].plan is not None
         assert choices[0].cost >= choices[1].cost
 
@@ -377,17 +377,17 @@ def test_slices_that_clusters_add():
     """As many as a tile has, or a part: thread blocks add equally many columns."""
     (adding,) = (tile.name for tile in TILES_OF_WGMMA if tile.slices)
     for split in range(1, 18):
-        choice = choose("cuda", "gather", PIECES, as_it_is("wgmma", adding, split=split))
+        choice = choose("cuda", "conv", PIECES, as_it_is("wgmma", adding, split=split))
         assert (choice.plan is not None) == (split in (1, 2, 4, 8))
         assert choice.plan is not None or f"a split of {split}, which 8 slices are no" in choice.why_nothing()
-    wide = choose("cuda", "gather", halves((1, 8, 8), (1, 8, 2**22)), as_it_is("wgmma", adding))
+    wide = choose("cuda", "conv", halves((1, 8, 8), (1, 8, 2**22)), as_it_is("wgmma", adding))
     assert wide.plan is None and "tiles of columns" in wide.why_nothing()
 
 
 @every_tile
 def test_plans_of_wgmma_print(tile):
     split = tile.slices or 3
-    plan = choose("cuda", "gather", PIECES, as_it_is("wgmma", tile.name, split=split)).plan
+    plan = choose("cuda", "conv", PIECES, as_it_is("wgmma", tile.name, split=split)).plan
     assert str(plan) == f"wgmma {tile}, split {split}"
 
 
@@ -422,6 +422,6 @@ def test_shared_memory_of_wgmma(tile):
     source = boxes if tile.boxed else tile.stages * tile.rows * 128
     filters = tile.stages * (math.ceil(tile.cols / 64) * 64 * 128 + 16)
     shared = math.ceil((source + filters + results) / 1024) * 1024
-    plan = choose("cuda", "gather", PIECES, as_it_is("wgmma", tile.name)).plan
+    plan = choose("cuda", "conv", PIECES, as_it_is("wgmma", tile.name)).plan
     assert shared_bytes(plan, PIECES) == shared <= TYPICAL_DEVICE.shared_bytes
     assert tile.resident * (shared + 1024) <= 228 * 1024  # a multiprocessor's, of which each block takes one more KB

@@ -1,4 +1,4 @@
-// Copies tiles of a reduce to shared memory asynchronously, in pieces.
+// Copies tiles of a wgrad to shared memory asynchronously, in pieces.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace jaxconv {
 
 // Rows come in runs of channels of one tap; a thread copies pieces of one run, from many positions.
 template <typename T, MmaTile kTile, typename SrcTile, typename RhsTile>
-class ReduceFeed {
+class WgradFeed {
   static constexpr int kRun = kPieceBytes / sizeof(T);
   using SrcPattern = CopyPattern<SrcTile, kTile.threads(), kRun>;
   using RhsPattern = CopyPattern<RhsTile, kTile.threads(), kRun>;
@@ -39,7 +39,7 @@ class ReduceFeed {
 
   using Index = int32_t;  // of rows and steps
 
-  __device__ ReduceFeed(const Block<kTile.rows, Index>& block, Shared& shared)
+  __device__ WgradFeed(const Block<kTile.rows, Index>& block, Shared& shared)
       : block_(block), shared_(shared), walk_(block.points, block.range.begin + threadIdx.x, kRun) {
     const int64_t first_row = static_cast<int64_t>(block.row_tile) * kTile.rows;
     const int first_tap = TapOf(first_row), row = SrcPattern::Fast();

@@ -1,4 +1,4 @@
-// Copies tiles of a gather to shared memory asynchronously, in pieces.
+// Copies tiles of a conv to shared memory asynchronously, in pieces.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace jaxconv {
 // Steps come in runs of channels of one tap, a run for each piece of a tile's row; a thread keeps its rows' places and
 // masks in registers.
 template <typename T, MmaTile kTile, typename SrcTile, typename RhsTile, bool kMerged>
-class GatherFeed {
+class ConvFeed {
   static constexpr int kRun = kPieceBytes / sizeof(T);
   static constexpr int kRuns = kTile.depth / kRun;
   using SrcPattern = CopyPattern<SrcTile, kTile.threads(), kRun>;
@@ -38,7 +38,7 @@ class GatherFeed {
 
   using Index = int32_t;  // of rows and steps
 
-  __device__ GatherFeed(const Block<kTile.rows, Index>& block, Shared& shared)
+  __device__ ConvFeed(const Block<kTile.rows, Index>& block, Shared& shared)
       : block_(block), shared_(shared), filled_(WindowOf(block.range.begin) + 2) {}
 
   // Prepares a row, before the first barrier: the first two windows.

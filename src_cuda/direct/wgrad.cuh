@@ -1,4 +1,4 @@
-// The direct family's reduce on tensor cores: rows are entries of eight source channels, columns output channels, steps
+// The direct family's wgrad on tensor cores: rows are entries of eight source channels, columns output channels, steps
 // positions. A thread block keeps the sums of all its channels' taps in registers.
 #pragma once
 
@@ -160,7 +160,7 @@ class DirectFilterSums {
     float4 sum = sums[0];
     const int apart = p.items * kFours;
 #pragma unroll
-    for (int part = 1; part < kReduceWarps; ++part) {
+    for (int part = 1; part < kWgradWarps; ++part) {
       const float4 other = part < p.parts ? sums[part * apart] : float4{};
       sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
     }
@@ -229,11 +229,11 @@ class DirectFilterSums {
   float sum_[kRows][kBlocks][4] = {};
 };
 
-// What a reduce looks up for all areas. Positions behind an area's end, which no copy reaches, are zeros.
+// What a wgrad looks up for all areas. Positions behind an area's end, which no copy reaches, are zeros.
 template <bool kRuns>
-__device__ __forceinline__ void FillReduceTables(const DirectParams& p, const DirectBlock& block,
-                                                 const BoxOrigin& origin, char* shared) {
-  constexpr int kThreads = 32 * kReduceWarps;
+__device__ __forceinline__ void FillWgradTables(const DirectParams& p, const DirectBlock& block,
+                                                const BoxOrigin& origin, char* shared) {
+  constexpr int kThreads = 32 * kWgradWarps;
   FillTables<kThreads, false, kRuns>(p, block.residue(), origin, shared);
   uint32_t* pixels = reinterpret_cast<uint32_t*>(shared + p.places.position_pixels);
 #pragma unroll 1
@@ -250,8 +250,8 @@ __device__ __forceinline__ void FillReduceTables(const DirectParams& p, const Di
 }
 
 template <typename T, int kTileIndex, bool kOdd>
-__global__ void __launch_bounds__(32 * kReduceWarps, kDirectTiles[kTileIndex].reduce_blocks())
-    DirectReduce(const __grid_constant__ DirectParams p) {
+__global__ void __launch_bounds__(32 * kWgradWarps, kDirectTiles[kTileIndex].wgrad_blocks())
+    DirectWgrad(const __grid_constant__ DirectParams p) {
   constexpr DirectTile kTile = kDirectTiles[kTileIndex];
   constexpr bool kRuns = kTile.run > 0;
   extern __shared__ __align__(1024) char shared[];
@@ -279,16 +279,16 @@ __global__ void __launch_bounds__(32 * kReduceWarps, kDirectTiles[kTileIndex].re
     next += p.workers;
   };
   if (warp == 0) {  // boxes are on their way before anything is read: a small layer waits for them
-    if (threadIdx.x == 0) filled.Init(kBoxArrivals, kReduceWarps);
+    if (threadIdx.x == 0) filled.Init(kBoxArrivals, kWgradWarps);
     ptx::FenceForTma();
     __syncwarp();
 #pragma unroll 1
     for (int stage = 0; stage < kDirectStages; ++stage) copy();
-  } else if (warp == kReduceWarps - 1 && block.areas > 0) {
+  } else if (warp == kWgradWarps - 1 && block.areas > 0) {
     CheckOrigin(p, block.residue(), origin);
     if (kRuns) CheckRuns(p, block.residue(), origin);
   }
-  FillReduceTables<kRuns>(p, block, origin, shared);
+  FillWgradTables<kRuns>(p, block, origin, shared);
   const int entries = FilterSteps(block.residue().tap_count, p.entry_pieces, 0, p.area.run).entries;
   const int part = warp / p.items, item = warp % p.items;
   DirectFilterSums<T, kTile, kOdd> sums(p, item, entries);

@@ -1,4 +1,4 @@
-// The direct family's gather on tensor cores: rows are positions, columns output channels, steps entries of eight.
+// The direct family's conv on tensor cores: rows are positions, columns output channels, steps entries of eight.
 #pragma once
 
 #include <cstdint>
@@ -161,9 +161,8 @@ class DirectSums {
 
 // kOdd: of a source that is read in runs, of positions an odd number of elements apart.
 template <typename T, int kTileIndex, bool kOdd>
-__global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].gather_warps(),
-                                  kDirectTiles[kTileIndex].gather_blocks())
-    DirectGather(const __grid_constant__ DirectParams p) {
+__global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kDirectTiles[kTileIndex].conv_blocks())
+    DirectConv(const __grid_constant__ DirectParams p) {
   constexpr DirectTile kTile = kDirectTiles[kTileIndex];
   constexpr int kThreads = 32 * kTile.warps;  // that multiply
   constexpr bool kStreams = kTile.walk.streams();
