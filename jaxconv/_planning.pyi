@@ -6,6 +6,7 @@ import numpy as np
 
 MOST_TMA_STEP: int  # pixels from a window to the next, where TMA reads them
 DIGEST: str  # of the sources that plans depend on
+FORMAT: int  # of programs' custom calls: attributes, settings, offset tables
 
 Array = tuple[Sequence[int], Sequence[int], str]  # sizes, axes, dtype's name
 

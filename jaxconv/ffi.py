@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +15,7 @@ import jaxlib.version
 import numpy as np
 from jax import Array, lax
 
-from jaxconv.compiled import why_missing
+from jaxconv.compiled import planning, why_missing
 from jaxconv.offsets import offset_tables
 from jaxconv.planner import devices
 from jaxconv.planner.devices import Device
@@ -119,7 +119,7 @@ def convolution(plan: ConvPlan, problem: ConvProblem) -> Callable[[Array, Array]
         results.append(jax.ShapeDtypeStruct((scratch,), np.uint8))
     call = jax.ffi.ffi_call(f"jaxconv_{plan.kind}", results)
     tables = offset_tables(problem)
-    attributes = _attributes(problem) | plan.attributes()
+    attributes = _attributes(problem) | _kernel(plan)
     into_a, into_b = (forms[role].to for role in OPERANDS[plan.kind])
     back = forms[result].back
     # XLA would hand over slices of larger arrays, wherever they begin.
@@ -137,6 +137,7 @@ def convolution(plan: ConvPlan, problem: ConvProblem) -> Callable[[Array, Array]
 def _attributes(problem: ConvProblem) -> dict[str, np.generic | np.ndarray]:
     """The attributes that src_common/ffi_decode.h reads, one for one; the sizes it takes from the buffers."""
     return {
+        "format": np.int64(planning.FORMAT),
         "src_spec": _int64(problem.lhs_spec.axes),
         "filter_spec": _int64(problem.rhs_spec.axes),
         "dst_spec": _int64(problem.out_spec.axes),
@@ -151,5 +152,13 @@ def _attributes(problem: ConvProblem) -> dict[str, np.generic | np.ndarray]:
     }
 
 
-def _int64(values: tuple[int, ...]) -> np.ndarray:
-    return np.array(values, np.int64)
+def _kernel(plan: ConvPlan) -> dict[str, str | np.ndarray]:
+    """Which kernel the handler launches. Settings travel with their names: a handler of other settings refuses them."""
+    if not plan.settings:  # the host's kernels have none
+        return {"family": plan.family}
+    names, values = " ".join(plan.settings), _int64(plan.settings.values())
+    return {"family": plan.family, "setting_names": names, "settings": values}
+
+
+def _int64(values: Iterable[int]) -> np.ndarray:
+    return np.array(list(values), np.int64)

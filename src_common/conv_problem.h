@@ -13,7 +13,14 @@ namespace jaxconv {
 
 inline constexpr int kSpatial = 3;  // (d, h, w)
 
+// What a program's custom calls mean: the offset tables' columns, the attributes, the families' settings. Raise it when
+// that changes: programs of another format are refused.
+inline constexpr int64_t kFormat = 2;
+
 enum class DType : int32_t { kF32, kF64, kBF16, kF16, kS8, kS32 };
+
+// The two products above.
+enum class Pass { kConv, kWgrad };
 
 // A filter tap, a row of the table `taps`: where it reads relative to the row of an output position, and the bounds
 // predicate's displacement. Rows of one residue class are adjacent; every tap of the filter is in exactly one row.

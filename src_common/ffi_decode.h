@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <sstream>
 #include <string>
+#include <string_view>
 
 #include "conv_problem.h"
 #include "make_problem.h"
@@ -26,11 +28,19 @@ struct ConvAttributes {
   ffi::Span<const int64_t> lhs_dilation;
   ffi::Span<const int64_t> rhs_dilation;
   int64_t groups;
-  bool src_batch_grouped;  // the source's groups are on its batch axis, else on its channel axis
-  bool dst_batch_grouped;  // likewise the destination's
-  bool filter_in_grouped;  // the filter's groups are on its `in` axis (a data gradient), else on its `out` axis
-  int32_t family;          // the plan: which kernel
+  bool src_batch_grouped;   // the source's groups are on its batch axis, else on its channel axis
+  bool dst_batch_grouped;   // likewise the destination's
+  bool filter_in_grouped;   // the filter's groups are on its `in` axis (a data gradient), else on its `out` axis
+  int64_t format;           // kFormat of the program's jaxconv
+  std::string_view family;  // which kernels
 };
+
+// Why a program's attributes are not understood.
+inline std::optional<std::string> WhyNotFormat(const ConvAttributes& a) {
+  if (a.format == kFormat) return std::nullopt;
+  return "the program was compiled by another version of jaxconv: its format is " + std::to_string(a.format) +
+         ", this version reads " + std::to_string(kFormat);
+}
 
 namespace internal {
 
@@ -73,10 +83,11 @@ inline std::string Describe(ffi::Span<const int64_t> src, ffi::Span<const int64_
 // Builds the problem of a call whose operands may be in any of the three roles; refuses what does not fit together.
 inline ffi::ErrorOr<ConvProblem> DecodeProblem(ffi::AnyBuffer src, ffi::AnyBuffer filter, ffi::AnyBuffer dst,
                                                ffi::AnyBuffer taps, ffi::AnyBuffer classes, const ConvAttributes& a) {
-  const auto refuse = [&](const char* why) {
+  const auto refuse = [&](const std::string& why) {
     return ffi::Unexpected(
         ffi::Error::InvalidArgument(Describe(src.dimensions(), filter.dimensions(), dst.dimensions(), a) + ": " + why));
   };
+  if (const auto why = WhyNotFormat(a)) return refuse(*why);
   using internal::Of;
   ProblemArguments arguments{{Of(src.dimensions()), Of(a.src_spec), {}},
                              {Of(filter.dimensions()), Of(a.filter_spec), {}},
@@ -113,6 +124,6 @@ inline ffi::ErrorOr<ConvProblem> DecodeProblem(ffi::AnyBuffer src, ffi::AnyBuffe
       ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("rhs_dilation"),                                \
       ::xla::ffi::StructMember<int64_t>("groups"), ::xla::ffi::StructMember<bool>("src_batch_grouped"),         \
       ::xla::ffi::StructMember<bool>("dst_batch_grouped"), ::xla::ffi::StructMember<bool>("filter_in_grouped"), \
-      ::xla::ffi::StructMember<int32_t>("family")
+      ::xla::ffi::StructMember<int64_t>("format"), ::xla::ffi::StructMember<std::string_view>("family")
 
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(::jaxconv::ConvAttributes, JAXCONV_CONV_ATTRIBUTE_MEMBERS);

@@ -5,6 +5,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "conv_problem.h"
@@ -16,8 +17,6 @@ namespace jaxconv {
 namespace {
 
 namespace nb = ::nanobind;
-
-enum Family : int32_t { kGemm, kDepthwise };
 
 void RunOnPool(void* pool, int64_t threads, int64_t items, Workers::Body body, const void* context) {
   auto* xla = static_cast<ffi::ThreadPool*>(pool);
@@ -39,15 +38,11 @@ struct Operands {
   ffi::AnyBuffer src, filter, dst, taps, classes;
 };
 
-enum class Pass { kConv, kWgrad };
-
-Kernel* Choose(const KernelSet& kernels, Pass pass, int32_t family) {
+Kernel* Choose(const KernelSet& kernels, Pass pass, std::string_view family) {
   const bool conv = pass == Pass::kConv;
-  switch (family) {
-    case kGemm: return conv ? kernels.gemm_conv : kernels.gemm_wgrad;
-    case kDepthwise: return conv ? kernels.depthwise_conv : kernels.depthwise_wgrad;
-    default: return nullptr;
-  }
+  if (family == "gemm") return conv ? kernels.gemm_conv : kernels.gemm_wgrad;
+  if (family == "depthwise") return conv ? kernels.depthwise_conv : kernels.depthwise_wgrad;
+  return nullptr;
 }
 
 ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, const ConvAttributes& attributes) {

@@ -1,17 +1,21 @@
 // The FFI handlers of the CUDA platform, and the Python module `_cuda` that hands them to JAX.
 //
 // Handlers only enqueue: they allocate nothing and wait for nothing, so that XLA may record them into a CUDA graph. The
-// scratch that a call needs is its second result. A conv has a number of its own as long as its program is loaded.
+// workspace that a call needs is its second result. Settings are read when XLA loads a program, once for all its runs.
 #include <cuda_runtime_api.h>
 #include <nanobind/nanobind.h>
 
-#include <algorithm>
-#include <iterator>
 #include <memory>
+#include <sstream>
 #include <string>
+#include <string_view>
+#include <tuple>
+#include <variant>
 
 #include "common/call_slot.h"
 #include "common/device_attribute.h"
+#include "common/settings.h"
+#include "common/types.h"
 #include "conv_problem.h"
 #include "families.h"
 #include "ffi_decode.h"
@@ -19,26 +23,82 @@
 
 namespace jaxconv {
 
-// What the plan of a CUDA kernel adds to a convolution's attributes.
+// A convolution's attributes, and a kernel's settings: `settings` in the order of their names, which blanks separate.
 struct CudaAttributes : ConvAttributes {
-  int32_t tile;
-  int32_t split;
-  int64_t chunk;
-  int32_t units;
-  ffi::Span<const int64_t> shape;
+  std::string_view setting_names;
+  ffi::Span<const int64_t> settings;
 };
 
 }  // namespace jaxconv
 
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(::jaxconv::CudaAttributes, JAXCONV_CONV_ATTRIBUTE_MEMBERS,
-                                      ::xla::ffi::StructMember<int32_t>("tile"),
-                                      ::xla::ffi::StructMember<int32_t>("split"),
-                                      ::xla::ffi::StructMember<int64_t>("chunk"),
-                                      ::xla::ffi::StructMember<int32_t>("units"),
-                                      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("shape"));
+                                      ::xla::ffi::StructMember<std::string_view>("setting_names"),
+                                      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("settings"));
 
 namespace jaxconv {
 namespace {
+
+// A kernel family, and how it is to run a call.
+template <typename Settings>
+struct Kernel {
+  const KernelFamily<Settings>* family;
+  Settings settings;
+};
+
+template <typename Families>
+struct AnyKernelOf;
+template <typename... Settings>
+struct AnyKernelOf<const std::tuple<const KernelFamily<Settings>*...>> {
+  using Type = std::variant<Kernel<Settings>...>;
+};
+using AnyKernel = AnyKernelOf<decltype(kFamilies)>::Type;
+
+NamedSettings SettingsOf(const CudaAttributes& attributes) {
+  NamedSettings named;
+  std::istringstream names{std::string(attributes.setting_names)};
+  std::string name;
+  for (const int64_t value : attributes.settings) {
+    names >> name;
+    named[name] = value;
+  }
+  return named;
+}
+
+template <typename Settings>
+Reason ReadKernel(const KernelFamily<Settings>* family, const CudaAttributes& attributes, AnyKernel* kernel) {
+  Settings settings;
+  if (Reason why = ReadSettings(SettingsOf(attributes), &settings))
+    return "settings of " + std::string(Settings::kFamily) + ": " + *why;
+  *kernel = Kernel<Settings>{family, settings};
+  return std::nullopt;
+}
+
+// The kernel that attributes name, or why there is none.
+Reason FindKernel(const CudaAttributes& attributes, AnyKernel* kernel) {
+  Reason why = "there is no kernel family " + std::string(attributes.family);
+  const auto find = [&]<typename Settings>(const KernelFamily<Settings>* family) {
+    if (attributes.family == Settings::kFamily) why = ReadKernel(family, attributes, kernel);
+  };
+  std::apply([&](const auto*... family) { (find(family), ...); }, kFamilies);
+  return why;
+}
+
+// What XLA keeps of a call as long as its program is loaded.
+struct CallState {
+  inline static ffi::TypeId id{};  // given when the type is registered
+
+  AnyKernel kernel;
+  CallSlot slot;
+};
+
+ffi::ErrorOr<std::unique_ptr<CallState>> Instantiate(CudaAttributes attributes) {
+  auto state = std::make_unique<CallState>();
+  if (const Reason why = WhyNotFormat(attributes))
+    return ffi::Unexpected(ffi::Error::InvalidArgument("jaxconv: " + *why));
+  if (const Reason why = FindKernel(attributes, &state->kernel))
+    return ffi::Unexpected(ffi::Error::InvalidArgument("jaxconv: " + *why));
+  return state;
+}
 
 // What the running device gives a thread block, for kernels that ask for it.
 cudaError_t SharedMemoryLimit(int* bytes) {
@@ -47,78 +107,77 @@ cudaError_t SharedMemoryLimit(int* bytes) {
   return cudaDeviceGetAttribute(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
 }
 
-Plan DecodePlan(const CudaAttributes& attributes) {
-  Plan plan{attributes.tile, attributes.split, attributes.chunk, attributes.units, {}};
-  for (size_t i = 0; i < std::min(attributes.shape.size(), std::size(plan.shape)); ++i) {
-    plan.shape[i] = static_cast<int32_t>(attributes.shape[i]);
-  }
-  return plan;
+// `rhs` and `result` are filter and destination of a conv, the destination's gradient and the filter's of a wgrad.
+struct Buffers {
+  ffi::AnyBuffer src, rhs, taps, classes, result, workspace;
+  ffi::RemainingArgs epilogue;  // nothing, or a bias
+};
+
+// Why a bias does not fit the problem; else where it is, or null.
+Reason ReadBias(const ffi::RemainingArgs& epilogue, const ConvProblem& p, Pass pass, const void** bias) {
+  if (epilogue.size() == 0) return std::nullopt;
+  const auto buffer = epilogue.get<ffi::AnyBuffer>(0);
+  DType type;
+  if (epilogue.size() > 1 || pass != Pass::kConv || buffer.has_error()) return "operands beyond a conv's bias";
+  if (!internal::ToDType(buffer->element_type(), &type) || type != SumType(p))
+    return "a bias is in the type of the sums, " + Name(SumType(p));
+  const size_t channels = p.groups * p.out_channels;
+  if (buffer->element_count() != channels)
+    return "a bias of " + std::to_string(buffer->element_count()) + " numbers for " + std::to_string(channels) +
+           " channels";
+  *bias = buffer->untyped_data();
+  return std::nullopt;
 }
 
-// `rhs` and `result` are filter and destination of a conv, the destination's gradient and the filter's of a wgrad.
-ffi::Error Run(Pass pass, CallSlot* slot, cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffer rhs,
-               ffi::AnyBuffer taps, ffi::AnyBuffer classes, ffi::AnyBuffer result, ffi::AnyBuffer scratch,
-               const CudaAttributes& attributes) {
-  const ffi::AnyBuffer& filter = pass == Pass::kConv ? rhs : result;
-  const ffi::AnyBuffer& dst = pass == Pass::kConv ? result : rhs;
+ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& b, const CudaAttributes& attributes) {
+  const ffi::AnyBuffer& filter = pass == Pass::kConv ? b.rhs : b.result;
+  const ffi::AnyBuffer& dst = pass == Pass::kConv ? b.result : b.rhs;
   const auto describe = [&](const std::string& what) {
-    return Describe(src.dimensions(), filter.dimensions(), dst.dimensions(), attributes) + ": " + what;
+    return Describe(b.src.dimensions(), filter.dimensions(), dst.dimensions(), attributes) + ": " + what;
   };
   const auto refuse = [&](const std::string& why) { return ffi::Error::InvalidArgument(describe(why)); };
   const auto fail = [&](cudaError_t status) { return ffi::Error::Internal(describe(cudaGetErrorString(status))); };
 
-  const ffi::ErrorOr<ConvProblem> problem = DecodeProblem(src, filter, dst, taps, classes, attributes);
+  const ffi::ErrorOr<ConvProblem> problem = DecodeProblem(b.src, filter, dst, b.taps, b.classes, attributes);
   if (problem.has_error()) return problem.error();
-  if (attributes.family < 0 || attributes.family >= static_cast<int>(std::size(kFamilies))) {
-    return refuse("no such kernel family");
-  }
-  const KernelFamily& family = *kFamilies[attributes.family];
-  const Plan plan = DecodePlan(attributes);
-  if (const char* why = family.why_not(*problem, pass, plan)) return refuse(why);
-  if (const size_t need = family.scratch_bytes(*problem, pass, plan); scratch.size_bytes() < need) {
-    return refuse("needs " + std::to_string(need) + " bytes of scratch, got " + std::to_string(scratch.size_bytes()));
-  }
+  const void* bias = nullptr;
+  if (const Reason why = ReadBias(b.epilogue, *problem, pass, &bias)) return refuse(*why);
   int limit = 0;
   if (const cudaError_t status = SharedMemoryLimit(&limit)) return fail(status);
-  if (const size_t need = family.shared_bytes(*problem, pass, plan); static_cast<size_t>(limit) < need) {
-    return refuse("needs " + std::to_string(need) + " bytes of shared memory, the device has " + std::to_string(limit) +
-                  " for a thread block");
-  }
   const ConvCall call{*problem,
                       pass,
-                      static_cast<const Tap*>(taps.untyped_data()),
-                      static_cast<const ResidueClass*>(classes.untyped_data()),
-                      src.untyped_data(),
-                      rhs.untyped_data(),
-                      result.untyped_data(),
-                      scratch.untyped_data(),
-                      slot};
-  const cudaError_t status = family.launch(call, plan, stream);
-  return status == cudaSuccess ? ffi::Error::Success() : fail(status);
+                      static_cast<const Tap*>(b.taps.untyped_data()),
+                      static_cast<const ResidueClass*>(b.classes.untyped_data()),
+                      b.src.untyped_data(),
+                      b.rhs.untyped_data(),
+                      bias,
+                      b.result.untyped_data(),
+                      b.workspace.untyped_data(),
+                      &state->slot};
+  const auto run = [&](const auto& kernel) {
+    const auto& [family, settings] = kernel;
+    if (const Reason why = family->unsupported_reason(*problem, pass, settings)) return refuse(*why);
+    if (const size_t need = family->workspace_bytes(*problem, pass, settings); b.workspace.size_bytes() < need) {
+      return refuse("needs " + std::to_string(need) + " bytes of workspace, got " +
+                    std::to_string(b.workspace.size_bytes()));
+    }
+    if (const size_t need = family->shared_bytes(*problem, pass, settings); static_cast<size_t>(limit) < need) {
+      return refuse("needs " + std::to_string(need) + " bytes of shared memory, the device has " +
+                    std::to_string(limit) + " for a thread block");
+    }
+    const cudaError_t status = family->launch(call, settings, stream);
+    return status == cudaSuccess ? ffi::Error::Success() : fail(status);
+  };
+  return std::visit(run, state->kernel);
 }
 
-// What XLA keeps of a conv as long as its program is loaded.
-struct ConvState {
-  inline static ffi::TypeId id{};  // given when the type is registered
-
-  CallSlot slot;
-};
-
-ffi::ErrorOr<std::unique_ptr<ConvState>> Instantiate(CudaAttributes) { return std::make_unique<ConvState>(); }
-
-ffi::Error Conv(cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffer filter, ffi::AnyBuffer taps,
-                ffi::AnyBuffer classes, ffi::Result<ffi::AnyBuffer> dst, ffi::Result<ffi::AnyBuffer> scratch,
-                CudaAttributes attributes, ConvState* state) {
-  return Run(Pass::kConv, &state->slot, stream, src, filter, taps, classes, *dst, *scratch, attributes);
+template <Pass kPass>
+ffi::Error Execute(cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffer rhs, ffi::AnyBuffer taps,
+                   ffi::AnyBuffer classes, ffi::RemainingArgs epilogue, ffi::Result<ffi::AnyBuffer> result,
+                   ffi::Result<ffi::AnyBuffer> workspace, CudaAttributes attributes, CallState* state) {
+  return Run(kPass, state, stream, {src, rhs, taps, classes, *result, *workspace, epilogue}, attributes);
 }
 
-ffi::Error Wgrad(cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffer grad, ffi::AnyBuffer taps,
-                 ffi::AnyBuffer classes, ffi::Result<ffi::AnyBuffer> filter_grad, ffi::Result<ffi::AnyBuffer> scratch,
-                 CudaAttributes attributes) {
-  return Run(Pass::kWgrad, nullptr, stream, src, grad, taps, classes, *filter_grad, *scratch, attributes);
-}
-
-// The signature of both handlers.
 auto Signature() {
   return ffi::Ffi::Bind()
       .Ctx<ffi::PlatformStream<cudaStream_t>>()
@@ -126,33 +185,39 @@ auto Signature() {
       .Arg<ffi::AnyBuffer>()  // filter, or the destination's gradient
       .Arg<ffi::AnyBuffer>()  // taps
       .Arg<ffi::AnyBuffer>()  // classes
+      .RemainingArgs()        // a conv's bias
       .Ret<ffi::AnyBuffer>()  // destination, or the filter's gradient
-      .Ret<ffi::AnyBuffer>()  // scratch
-      .Attrs<CudaAttributes>();
+      .Ret<ffi::AnyBuffer>()  // workspace
+      .Attrs<CudaAttributes>()
+      .Ctx<ffi::State<CallState>>();
 }
 
 XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate, ffi::Ffi::BindInstantiate().Attrs<CudaAttributes>());
-XLA_FFI_DEFINE_HANDLER(kConv, Conv, Signature().Ctx<ffi::State<ConvState>>(), {ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER(kWgrad, Wgrad, Signature(), {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kConv, Execute<Pass::kConv>, Signature(), {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kWgrad, Execute<Pass::kWgrad>, Signature(), {ffi::Traits::kCmdBufferCompatible});
 
-nanobind::capsule Handler(XLA_FFI_Handler* handler) { return nanobind::capsule(reinterpret_cast<void*>(handler)); }
+nanobind::dict Stages(XLA_FFI_Handler* execute) {
+  const auto capsule = [](XLA_FFI_Handler* handler) { return nanobind::capsule(reinterpret_cast<void*>(handler)); };
+  nanobind::dict stages;
+  stages["instantiate"] = capsule(kInstantiate);
+  stages["execute"] = capsule(execute);
+  return stages;
+}
 
 nanobind::dict Registrations() {
-  nanobind::dict conv, handlers;
-  conv["instantiate"] = Handler(kInstantiate);
-  conv["execute"] = Handler(kConv);
-  handlers["jaxconv_conv"] = conv;
-  handlers["jaxconv_wgrad"] = Handler(kWgrad);
+  nanobind::dict handlers;
+  handlers["jaxconv_conv"] = Stages(kConv);
+  handlers["jaxconv_wgrad"] = Stages(kWgrad);
   return handlers;
 }
 
 // What handlers keep of a program's calls.
 nanobind::dict Types() {
-  static constexpr ffi::TypeInfo kInfo = ffi::MakeTypeInfo<ConvState>();
+  static constexpr ffi::TypeInfo kInfo = ffi::MakeTypeInfo<CallState>();
   nanobind::dict state, types;
-  state["type_id"] = nanobind::capsule(&ConvState::id);
+  state["type_id"] = nanobind::capsule(&CallState::id);
   state["type_info"] = nanobind::capsule(&kInfo);
-  types["jaxconv_conv_state"] = state;
+  types["jaxconv_call_state"] = state;
   return types;
 }
 

@@ -30,7 +30,6 @@ namespace nb = nanobind;
 namespace jaxconv {
 namespace {
 
-using Settings = std::map<std::string, int64_t>;
 using Table = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Sizes = std::vector<int64_t>;
 using Three = std::array<int64_t, kSpatial>;
@@ -40,22 +39,8 @@ struct Candidate {
   std::optional<std::string> tile;
   Reason reason;
   double seconds;
-  Settings settings;
+  NamedSettings settings;
 };
-
-template <typename Family>
-Settings Named(const typename Family::Settings& settings) {
-  Settings named;
-  for (const auto& field : Family::Settings::Fields()) named[field.name] = settings.*field.member;
-  return named;
-}
-
-template <typename Family>
-typename Family::Settings Unnamed(const Settings& named) {
-  typename Family::Settings settings;
-  for (const auto& field : Family::Settings::Fields()) settings.*field.member = named.at(field.name);
-  return settings;
-}
 
 template <typename Family>
 Reason UnknownSetting(const Asked& asked) {
@@ -80,13 +65,13 @@ Candidate Consider(const Family& family, int64_t tile, const Asked& asked) {
       best.seconds = seconds, least = &settings;
     }
   }
-  best.settings = Named<Family>(*least);
+  best.settings = Named(*least);
   return best;
 }
 
 // Every tile for the product's types, or the one that is asked for.
 template <typename Family>
-std::vector<Candidate> Candidates(const Product& product, const Device& device, const Settings& asked,
+std::vector<Candidate> Candidates(const Product& product, const Device& device, const NamedSettings& asked,
                                   const std::optional<std::string>& tile, bool is_named) {
   const Family family(product, device);
   Reason reason = family.UnsupportedReason();
@@ -104,15 +89,10 @@ std::vector<Candidate> Candidates(const Product& product, const Device& device, 
 }
 
 template <typename Family>
-int64_t WorkspaceBytes(const Product& product, const Device& device, const Settings& settings) {
-  return Family(product, device).WorkspaceBytes(Unnamed<Family>(settings));
-}
-
-// A plan's attributes of the custom call: tile, split, chunk, units, shape.
-template <typename Family>
-std::tuple<int, int, int64_t, int, Sizes> Attributes(const Settings& settings) {
-  const Plan plan = Family::AsPlan(Unnamed<Family>(settings));
-  return {plan.tile, plan.split, plan.chunk, plan.units, Sizes(std::begin(plan.shape), std::end(plan.shape))};
+int64_t WorkspaceBytes(const Product& product, const Device& device, const NamedSettings& named) {
+  typename Family::Settings settings;
+  if (const Reason why = ReadSettings(named, &settings)) throw nb::value_error(why->c_str());
+  return Family(product, device).WorkspaceBytes(settings);
 }
 
 template <typename Family>
@@ -121,7 +101,6 @@ void Bind(nb::module_& module) {
   m.def("candidates", &Candidates<Family>, nb::arg("product"), nb::arg("device"), nb::arg("asked"),
         nb::arg("tile").none(), nb::arg("is_named"));
   m.def("workspace_bytes", &WorkspaceBytes<Family>, nb::arg("product"), nb::arg("device"), nb::arg("settings"));
-  m.def("attributes", &Attributes<Family>, nb::arg("settings"));
   nb::list tiles;
   for (int64_t i = 0; i < Family::TileCount(); ++i) {
     tiles.append(nb::make_tuple(Family::TileName(i), Family::FieldsOfTile(i)));
@@ -213,6 +192,7 @@ NB_MODULE(_planning, module) {
       .def_ro("settings", &Candidate::settings);
   module.attr("MOST_TMA_STEP") = kMostElementStride;
   module.attr("DIGEST") = JAXCONV_PLANNING_DIGEST;
+  module.attr("FORMAT") = kFormat;
   Bind<SimtPlanner>(module);
   Bind<Im2colPlanner>(module);
   Bind<MmaPlanner>(module);

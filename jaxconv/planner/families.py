@@ -1,4 +1,4 @@
-"""The kernel families of each platform, in the order of src_cpu's `Family` and src_cuda's `kFamilies`."""
+"""The kernel families of each platform, by the names that their handlers know them by."""
 
 from __future__ import annotations
 

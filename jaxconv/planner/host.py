@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import numpy as np
-
 from jaxconv.planner.candidate import Asked, Candidate, Settings
 from jaxconv.planner.devices import Device
 from jaxconv.product import Product, ceil_div
@@ -29,9 +27,6 @@ class HostFamily:
 
     def cost(self, product: Product) -> float:
         raise NotImplementedError
-
-    def attributes(self, settings: Settings) -> dict[str, np.generic | np.ndarray]:
-        return {}
 
     def workspace_bytes(self, settings: Settings, product: Product, device: Device) -> None:
         return None

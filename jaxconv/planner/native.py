@@ -9,8 +9,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from jaxconv.compiled import planning
 from jaxconv.offsets import in_three, offset_tables
 from jaxconv.planner.candidate import Asked, Candidate, Settings
@@ -61,16 +59,6 @@ class NativeFamily:
     def candidates(self, product: Product, device: Device, asked: Asked) -> Iterator[Candidate]:
         found = self._native.candidates(_native(product), _native_device(device), *asked)
         return (Candidate(c.tile, c.reason, c.seconds, c.settings) for c in found)
-
-    def attributes(self, settings: Settings) -> dict[str, np.generic | np.ndarray]:
-        tile, split, chunk, units, shape = self._native.attributes(dict(settings))
-        return {
-            "tile": np.int32(tile),
-            "split": np.int32(split),
-            "chunk": np.int64(chunk),
-            "units": np.int32(units),
-            "shape": np.array(shape, np.int64),
-        }
 
     def workspace_bytes(self, settings: Settings, product: Product, device: Device) -> Dim:
         """Symbolic if the batch is: it grows by the same for each image, or in steps of 16 bytes."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-import numpy as np
-
 from jaxconv.planner.candidate import Asked
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.families import FAMILIES, Family
@@ -70,11 +68,6 @@ class ConvPlan:
     tile: str | None
     settings: Mapping[str, int] = dataclasses.field(hash=False)
     rewriting: Rewriting = ()
-
-    def attributes(self) -> dict[str, np.generic | np.ndarray]:
-        """What the platform's handler reads besides the problem, which is the rewritten one."""
-        family = np.int32(list(FAMILIES[self.platform]).index(self.family))
-        return {"family": family} | self._family.attributes(self.settings)
 
     def workspace_bytes(self, problem: ConvProblem) -> Dim | None:
         """Bytes of the workspace; None on a platform whose kernels take none."""

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "common/operand_traits.h"
 #include "conv_problem.h"
 
 namespace jaxconv {
@@ -26,13 +27,19 @@ __device__ __forceinline__ uint32_t RoundPair(float first, float second) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// The element type that sums of type Acc have in memory.
-template <typename Acc>
-constexpr DType NativeType() {
-  if constexpr (std::is_same_v<Acc, float>) return DType::kF32;
-  if constexpr (std::is_same_v<Acc, double>) return DType::kF64;
+// The DType of an element type.
+template <typename T>
+constexpr DType TypeOf() {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) return DType::kBF16;
+  if constexpr (std::is_same_v<T, __half>) return DType::kF16;
+  if constexpr (std::is_same_v<T, int8_t>) return DType::kS8;
+  if constexpr (std::is_same_v<T, float>) return DType::kF32;
+  if constexpr (std::is_same_v<T, double>) return DType::kF64;
   return DType::kS32;
 }
+
+template <typename T>
+inline constexpr OperandTraits kTraits = TraitsOf(TypeOf<T>());
 
 // Calls f(T{}) with the type named by `type`, one of those that sums of type Acc are made of.
 template <typename Acc, typename F>

@@ -1,44 +1,28 @@
-// From a thread's sums to the result in device memory.
+// The epilogue on the device: from complete sums to results. Every kernel ends with it.
 #pragma once
 
 #include <cstdint>
 
-#include "common/convert.cuh"
-#include "common/points.cuh"
+#include "common/epilogue.h"
 
 namespace jaxconv {
 
-// Columns of one group's result.
-struct ResultCols {
-  void* base;
-  DType type;
-  int64_t first;
-  int64_t count;
-  int64_t stride;
-  bool quads;  // four neighbours are contiguous, aligned, and all there or all absent
-};
+// The epilogue, for output channels that are counted from `first`. Kernels are compiled with it and without: then it
+// is no code.
+template <typename Acc, bool kHasEpilogue>
+class EpilogueOf {
+ public:
+  __device__ __forceinline__ EpilogueOf(const Epilogue& epilogue, int64_t first)
+      : bias_(kHasEpilogue ? static_cast<const Acc*>(epilogue.bias) + first : nullptr) {}
 
-template <typename Acc, typename Warp>
-__device__ __forceinline__ void StoreSums(const Warp& sums, const Point* rows, const ResultCols& cols) {
-#pragma unroll
-  for (int i = 0; i < Warp::kRows; ++i) {
-    const int64_t row = rows[sums.Row(i)].partner;
-    if (row < 0) continue;
-#pragma unroll
-    for (int j = 0; j < Warp::kCols; j += 4) {
-      const Pack<Acc, 4>& four = sums.Sums(i, j);
-      const int64_t col = cols.first + sums.Col(j);
-      if (cols.quads) {
-        if (col < cols.count) StoreNarrowed(four, cols.base, row + col, cols.type);
-      } else {
-#pragma unroll
-        for (int v = 0; v < 4; ++v) {
-          if (col + v >= cols.count) continue;
-          StoreNarrowed(Pack<Acc, 1>{four.v[v]}, cols.base, row + (col + v) * cols.stride, cols.type);
-        }
-      }
-    }
+  // The result of a channel that there is.
+  __device__ __forceinline__ Acc operator()(Acc sum, int64_t channel) const {
+    if constexpr (kHasEpilogue) return sum + __ldg(bias_ + channel);
+    return sum;
   }
-}
+
+ private:
+  const Acc* bias_;
+};
 
 }  // namespace jaxconv

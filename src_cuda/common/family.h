@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "common/plan.h"
+#include "common/reason.h"
 #include "conv_problem.h"
 
 namespace jaxconv {
@@ -20,24 +20,25 @@ struct ConvCall {
   const ResidueClass* classes;
   const void* src;
   const void* rhs;
+  const void* bias;  // of a conv: a number for each output channel of all groups, in the type of the sums; or null
   void* result;
-  void* scratch;
+  void* workspace;
   CallSlot* slot;  // of a conv, by which kernels find what they keep from launch to launch
 };
 
-// One .cu file. The checks are made on the host before each launch and enqueue nothing.
+// The checks are made on the host before each launch and enqueue nothing.
+template <typename Settings>
 struct KernelFamily {
-  // Why a call cannot run, or null.
-  const char* (*why_not)(const ConvProblem&, Pass, const Plan&);
-  // Scratch that a call that can run needs.
-  size_t (*scratch_bytes)(const ConvProblem&, Pass, const Plan&);
-  // Shared memory of its thread blocks.
-  size_t (*shared_bytes)(const ConvProblem&, Pass, const Plan&);
-  // Enqueues a call that can run, with enough scratch and shared memory. Allocates nothing, waits for nothing.
-  cudaError_t (*launch)(const ConvCall&, const Plan&, cudaStream_t);
+  Reason (*unsupported_reason)(const ConvProblem&, Pass, const Settings&);
+  // Of a call that is supported.
+  size_t (*workspace_bytes)(const ConvProblem&, Pass, const Settings&);
+  // Of a thread block.
+  size_t (*shared_bytes)(const ConvProblem&, Pass, const Settings&);
+  // Enqueues a call that is supported, with enough workspace and shared memory. Allocates nothing, waits for nothing.
+  cudaError_t (*launch)(const ConvCall&, const Settings&, cudaStream_t);
 };
 
-// Where a call's first kernel stores.
-inline void* StoredData(const ConvCall& call, const Plan& plan) { return plan.split > 1 ? call.scratch : call.result; }
+// Where a call's first kernel stores: with split-K the slices, which a second kernel adds.
+inline void* StoredData(const ConvCall& call, int64_t split) { return split > 1 ? call.workspace : call.result; }
 
 }  // namespace jaxconv

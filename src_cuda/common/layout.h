@@ -81,10 +81,10 @@ inline OperandLayout RhsLayout(const ConvCall& call) {
 }
 
 // The result has lines alone. The slices of a split reduction lie as it does, in the type of the sums.
-inline OperandLayout ResultLayout(const ConvCall& call, const Plan& plan) {
+inline OperandLayout ResultLayout(const ConvCall& call, int64_t split) {
   const ConvProblem& p = call.problem;
-  const DType type = StoredType(p, call.pass, plan);
-  const void* data = StoredData(call, plan);
+  const DType type = StoredType(p, call.pass, split);
+  const void* data = StoredData(call, split);
   if (call.pass == Pass::kWgrad) return {data, type, p.filter.out, 0, internal::FilterOutUnit(p), 1};
   return {data, type, p.dst.channel, 0, internal::ChannelUnit(p.dst, p.out_channels), 1};
 }

@@ -8,14 +8,14 @@
 namespace jaxconv {
 
 // Thread blocks of tiles of rows x cols.
-inline int64_t Blocks(const ConvProblem& p, Pass pass, const Plan& plan, int rows, int cols) {
-  return RowTiles(p, Rows(p, pass), rows) * CeilDiv(p.out_channels, cols) * plan.split * p.groups;
+inline int64_t Blocks(const ConvProblem& p, Pass pass, int64_t split, int rows, int cols) {
+  return RowTiles(p, Rows(p, pass), rows) * CeilDiv(p.out_channels, cols) * split * p.groups;
 }
 
-inline ProductParams MakeParams(const ConvCall& call, const Plan& plan, int tile_rows, int tile_cols) {
+inline ProductParams MakeParams(const ConvCall& call, int64_t split, int tile_rows, int tile_cols) {
   const ConvProblem& p = call.problem;
   const bool wgrad = call.pass == Pass::kWgrad;
-  const OperandLayout rhs = RhsLayout(call), out = ResultLayout(call, plan);
+  const OperandLayout rhs = RhsLayout(call), out = ResultLayout(call, split);
   ProductParams params{};
   params.problem = p;
   params.taps = call.taps;
@@ -34,8 +34,9 @@ inline ProductParams MakeParams(const ConvCall& call, const Plan& plan, int tile
   params.out_col_stride = out.line_stride;
   params.out_group_stride = wgrad ? p.filter.group : p.dst.group;
   params.out_elements = ResultElements(p, call.pass);
-  params.split = plan.split;
+  params.split = static_cast<int32_t>(split);
   params.wgrad = wgrad;
+  params.epilogue = EpilogueOfCall(call);
   return params;
 }
 

@@ -16,22 +16,22 @@ namespace jaxconv {
 
 // Fills in where a call's operands are, and what is stored.
 template <typename Params>
-void SetOperands(const ConvCall& call, const Plan& plan, Params* params) {
+void SetOperands(const ConvCall& call, int64_t split, Params* params) {
   params->taps = call.taps;
   params->classes = call.classes;
   params->src = call.src;
   params->rhs = call.rhs;
-  params->out = StoredData(call, plan);
+  params->out = StoredData(call, split);
   params->out_elements = ResultElements(call.problem, call.pass);
-  params->out_type = StoredType(call.problem, call.pass, plan);
+  params->out_type = StoredType(call.problem, call.pass, split);
 }
 
-// Why no problem's pass can run a plan of such a family, which has `tiles` of them, or null.
-inline const char* WhyNotPersistentPlan(const Plan& plan, size_t tiles, Pass pass) {
-  if (const char* why = WhyNotPlan(plan, tiles)) return why;
-  if (plan.chunk != 0 || plan.units != 0) return "the family has neither chunks nor units";
-  if (pass == Pass::kConv && plan.split != 1) return "the family's convs are not split";
-  return nullptr;
+// Of such a family, which has as many tiles.
+template <typename Settings>
+Reason UnsupportedSplit(const Settings& s, size_t tiles, Pass pass) {
+  if (Reason why = UnsupportedTileOrSplit(s, tiles)) return why;
+  const bool is_split_conv = pass == Pass::kConv && s.split != 1;
+  return is_split_conv ? Reason("a split of " + std::to_string(s.split) + ": its conv has none") : std::nullopt;
 }
 
 // Thread blocks that share out `tiles`, which each of `others` has: as many as the device holds at once, of which a

@@ -14,14 +14,13 @@
 #include <string>
 #include <vector>
 
-#include "common/plan.h"
 #include "common/product.h"
+#include "common/reason.h"
+#include "common/settings.h"
 #include "common/types.h"
 #include "conv_problem.h"
 
 namespace jaxconv {
-
-using Reason = std::optional<std::string>;  // why something is not supported; none: it is
 
 // What a tile is, by the names of its fields: for explanations and tests.
 using TileFields = std::map<std::string, int64_t>;
@@ -145,13 +144,6 @@ struct Product {
   static bool IsInnermost(const ArrayShape& array, int64_t axis) {
     return std::all_of(array.sizes.begin() + axis + 1, array.sizes.end(), [](int64_t size) { return size == 1; });
   }
-};
-
-// A setting's name and its place in a family's settings.
-template <typename Settings>
-struct Field {
-  const char* name;
-  int64_t Settings::* member;
 };
 
 // What is asked of settings, by the names of their fields; the rest is the planner's choice.

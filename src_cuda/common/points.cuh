@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "common/plan.h"
 #include "conv_problem.h"
 
 namespace jaxconv {

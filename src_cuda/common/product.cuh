@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "common/epilogue.h"
 #include "common/points.cuh"
 #include "common/step_table.cuh"
 
@@ -15,7 +16,7 @@ struct ProductParams {
   const ResidueClass* classes;
   const void* src;
   const void* rhs;
-  void* out;  // the result, or the slices in the scratch
+  void* out;  // the result, or the slices in the workspace
   DType rhs_type;
   DType out_type;
   uint32_t src_size[kSpatial];
@@ -30,6 +31,7 @@ struct ProductParams {
   int32_t split;
   bool wgrad;
   bool out_vectors;  // neighbours may be stored as vectors, of as many elements as the family asked for
+  Epilogue epilogue;
 };
 
 // What a block computes: a tile of one class's product, in one group, over one slice of the reduction.

@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
-#include "common/plan.h"
+#include "common/reason.h"
 #include "common/types.h"
 #include "conv_problem.h"
 
@@ -38,25 +39,34 @@ inline int64_t RowTiles(const ConvProblem& p, int64_t rows, int tile_rows) {
   return (rows + static_cast<int64_t>(p.class_count) * (tile_rows - 1)) / tile_rows;
 }
 
-// Scratch for the sums of a split reduction's slices.
-inline size_t SliceBytes(const ConvProblem& p, Pass pass, int split) {
+// Workspace for the sums of a split reduction's slices.
+inline size_t SliceBytes(const ConvProblem& p, Pass pass, int64_t split) {
   return split * ResultElements(p, pass) * ElementBytes(SumType(p));
 }
 
-// The scratch of a family that keeps nothing else there.
-inline size_t SplitBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
-  return plan.split > 1 ? SliceBytes(p, pass, plan.split) : 0;
+// The workspace of a family that keeps nothing else there.
+inline size_t SplitBytes(const ConvProblem& p, Pass pass, int64_t split) {
+  return split > 1 ? SliceBytes(p, pass, split) : 0;
+}
+template <typename Settings>
+size_t SplitWorkspace(const ConvProblem& p, Pass pass, const Settings& s) {
+  return SplitBytes(p, pass, s.split);
 }
 
 // What a call's first kernel stores: the slices of a split reduction are in the type of the sums.
-inline DType StoredType(const ConvProblem& p, Pass pass, const Plan& plan) {
-  return plan.split > 1 ? SumType(p) : ResultType(p, pass);
+inline DType StoredType(const ConvProblem& p, Pass pass, int64_t split) {
+  return split > 1 ? SumType(p) : ResultType(p, pass);
 }
 
-// Why no family that has as many tiles can run a plan, or null.
-inline const char* WhyNotPlan(const Plan& plan, size_t tiles) {
-  if (plan.tile < 0 || plan.tile >= static_cast<int>(tiles)) return "no such tile is compiled";
-  return plan.split < 1 ? "the split must be positive" : nullptr;
+// Of a family that has as many tiles.
+template <typename Settings>
+Reason UnsupportedTileOrSplit(const Settings& s, size_t tiles) {
+  if (s.tile < 0 || s.tile >= static_cast<int64_t>(tiles)) return "there is no tile " + std::to_string(s.tile);
+  return s.split < 1 ? Reason("a split of " + std::to_string(s.split)) : std::nullopt;
+}
+
+inline Reason UnsupportedBlocks(int64_t blocks) {
+  return blocks > INT32_MAX ? Reason("more than 2^31 - 1 thread blocks") : std::nullopt;
 }
 
 }  // namespace jaxconv

@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "common/plan.h"
 #include "common/product.h"
 #include "common/tiled_product.h"
 #include "common/types.h"
@@ -42,25 +41,25 @@ struct Tile {
   PlannedTile planned() const { return {rows, cols, depth, resident}; }
 };
 
-inline Reason UnsupportedSums(const Tile& tile, const Product& product) {
-  if (!tile.only_f32 || product.sum_type() == DType::kF32) return std::nullopt;
+inline Reason UnsupportedSums(const Tile& tile, DType sums) {
+  if (!tile.only_f32 || sums == DType::kF32) return std::nullopt;
   return "compiled for float32 sums only";
 }
 
 // Multiply-adds of a multiprocessor's CUDA cores in a clock.
 inline double FmaRate(const Product& product) { return product.sum_type() == DType::kF32 ? 128 : 64; }
 
-// Why no family on CUDA cores that has `tiles` can run a plan, or null.
-template <size_t kCount>
-const char* WhyNotTile(const Tile (&tiles)[kCount], const ConvProblem& p, const Plan& plan) {
-  if (const char* why = WhyNotPlan(plan, kCount)) return why;
-  if (tiles[plan.tile].only_f32 && SumType(p) != DType::kF32) return "the tile is compiled for float32 sums only";
-  return nullptr;
+// Of a family on CUDA cores, which has `tiles`.
+template <size_t kCount, typename Settings>
+Reason UnsupportedTile(const Tile (&tiles)[kCount], const ConvProblem& p, Pass pass, const Settings& s) {
+  if (Reason why = UnsupportedTileOrSplit(s, kCount)) return why;
+  if (Reason why = UnsupportedSums(tiles[s.tile], SumType(p))) return why;
+  return UnsupportedTypes(p, pass);
 }
 
 // Shared memory of a family on CUDA cores, whose blocks have a Shared<type of the sums, tile>.
 template <template <typename, Tile> class Shared, const auto& kTiles>
-size_t SharedBytesOf(const ConvProblem& p, int tile) {
+size_t SharedBytesOf(const ConvProblem& p, int64_t tile) {
   return WithSumType(p, [&](auto acc) {
     return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
       constexpr size_t kBytes[] = {sizeof(Shared<decltype(acc), kTiles[kIndex]>)...};

@@ -118,8 +118,7 @@ class TiledPlanner {
     if (Reason why = family().UnsupportedExtra(s)) return why;
     if (s.split < 1) return "a split of " + std::to_string(s.split);
     if (Reason why = TooMuchSharedMemory(family().SharedBytes(s), device_)) return why;
-    if (family().Blocks(s) > INT32_MAX) return "more than 2^31 - 1 thread blocks";
-    return std::nullopt;
+    return UnsupportedBlocks(family().Blocks(s));
   }
 
   double Seconds(const S& s) const {

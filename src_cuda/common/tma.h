@@ -22,7 +22,15 @@ Function* DriverFunction(const char* name) {
 }
 
 inline CUtensorMapDataType MapType(DType type) {
-  return type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  switch (type) {
+    case DType::kF32: return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+    case DType::kF64: return CU_TENSOR_MAP_DATA_TYPE_FLOAT64;
+    case DType::kBF16: return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    case DType::kF16: return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    case DType::kS8: return CU_TENSOR_MAP_DATA_TYPE_UINT8;  // TMA copies bytes, signed or not
+    case DType::kS32: return CU_TENSOR_MAP_DATA_TYPE_INT32;
+  }
+  return CU_TENSOR_MAP_DATA_TYPE_UINT8;
 }
 
 inline constexpr cuuint32_t kEachElement[2 + kSpatial] = {1, 1, 1, 1, 1};

@@ -4,36 +4,17 @@
 #include <cstddef>
 #include <string>
 
-#include "common/plan.h"
+#include "common/operand_traits.h"
+#include "common/reason.h"
 #include "conv_problem.h"
 
 namespace jaxconv {
 
 inline bool IsInteger(DType type) { return type == DType::kS8 || type == DType::kS32; }
 
-inline std::string Name(DType type) {
-  switch (type) {
-    case DType::kF32: return "float32";
-    case DType::kF64: return "float64";
-    case DType::kBF16: return "bfloat16";
-    case DType::kF16: return "float16";
-    case DType::kS8: return "int8";
-    case DType::kS32: return "int32";
-  }
-  return "an unknown type";
-}
+inline std::string Name(DType type) { return TraitsOf(type).name; }
 
-inline size_t ElementBytes(DType type) {
-  switch (type) {
-    case DType::kF64: return 8;
-    case DType::kF32:
-    case DType::kS32: return 4;
-    case DType::kBF16:
-    case DType::kF16: return 2;
-    case DType::kS8: return 1;
-  }
-  return 0;
-}
+constexpr size_t ElementBytes(DType type) { return TraitsOf(type).bytes; }
 
 // The types of a pass's second operand and of its result.
 inline DType RhsType(const ConvProblem& p, Pass pass) { return pass == Pass::kConv ? p.filter_type : p.dst_type; }
@@ -56,13 +37,13 @@ auto WithSumType(const ConvProblem& p, F&& f) {
   }
 }
 
-// Why the kernels on CUDA cores, which widen what they load, cannot take the types of a call, or null.
-inline const char* WhyNotTypes(const ConvProblem& p, Pass pass) {
+// By kernels on CUDA cores, which widen what they load.
+inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {
   for (DType type : {p.src_type, p.filter_type, p.dst_type}) {
     if (IsInteger(type) != IsInteger(p.src_type)) return "integer and floating operands do not mix";
     if (SumType(p) == DType::kF64 && ElementBytes(type) < 4) return "16-bit operands do not mix with float64";
   }
-  return ResultType(p, pass) == DType::kS8 ? "the result of integers is int32" : nullptr;
+  return ResultType(p, pass) == DType::kS8 ? Reason("the result of integers is int32") : std::nullopt;
 }
 
 }  // namespace jaxconv

@@ -8,6 +8,6 @@
 namespace jaxconv {
 
 // Enqueues a kernel of simt, which loads and stores single elements, and has slices of the same size.
-cudaError_t LaunchUnaligned(const ConvCall& call, const Plan& plan, cudaStream_t stream);
+cudaError_t LaunchUnaligned(const ConvCall& call, int64_t split, cudaStream_t stream);
 
 }  // namespace jaxconv

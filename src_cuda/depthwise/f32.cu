@@ -3,6 +3,6 @@
 
 namespace jaxconv {
 
-template DepthwiseKernel FindDepthwise<float>(int tile, Pass pass);
+template DepthwiseKernel FindDepthwise<float>(int64_t tile, Pass pass);
 
 }  // namespace jaxconv

@@ -177,7 +177,7 @@ constexpr DepthwiseTmaKernel DepthwiseTmaKernelOf(Pass pass) {
 
 // What kernel_of<index>() is of a tile.
 template <typename Kernel, typename KernelOf>
-Kernel OfTile(int tile, KernelOf&& kernel_of) {
+Kernel OfTile(int64_t tile, KernelOf&& kernel_of) {
   return [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
     const Kernel kernels[] = {kernel_of.template operator()<kIndex>()...};
     return kernels[tile];
@@ -185,12 +185,12 @@ Kernel OfTile(int tile, KernelOf&& kernel_of) {
 }
 
 template <typename T>
-DepthwiseTmaKernel FindDepthwiseByTma(int tile, Pass pass) {
+DepthwiseTmaKernel FindDepthwiseByTma(int64_t tile, Pass pass) {
   return OfTile<DepthwiseTmaKernel>(tile, [&]<int kIndex>() { return DepthwiseTmaKernelOf<T, kIndex>(pass); });
 }
 
 template <typename T>
-DepthwiseKernel FindDepthwise(int tile, Pass pass) {
+DepthwiseKernel FindDepthwise(int64_t tile, Pass pass) {
   return OfTile<DepthwiseKernel>(tile, [&]<int kIndex>() { return DepthwiseKernelOf<T, kIndex>(pass); });
 }
 

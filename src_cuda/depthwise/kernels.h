@@ -11,10 +11,10 @@ using DepthwiseTmaKernel = void (*)(DepthwiseParams, DepthwiseMaps);
 
 // Null where a tile is of other types, or has no wgrad.
 template <typename T>
-DepthwiseKernel FindDepthwise(int tile, Pass pass);
+DepthwiseKernel FindDepthwise(int64_t tile, Pass pass);
 
 // Of tiles whose rows TMA copies.
 template <typename T>
-DepthwiseTmaKernel FindDepthwiseByTma(int tile, Pass pass);
+DepthwiseTmaKernel FindDepthwiseByTma(int64_t tile, Pass pass);
 
 }  // namespace jaxconv

@@ -27,11 +27,11 @@ namespace {
 
 using namespace depthwise;
 
-DepthwiseParams ShapeOf(const ConvProblem& p, Pass pass, const Plan& plan) {
-  return MakeShape(p, pass, kDepthwiseTiles[plan.tile], plan.stream());
+DepthwiseParams ShapeOf(const ConvProblem& p, Pass pass, const DepthwiseSettings& s) {
+  return MakeShape(p, pass, kDepthwiseTiles[s.tile], s.stream());
 }
 
-DepthwiseKernel Find(DType type, int tile, Pass pass) {
+DepthwiseKernel Find(DType type, int64_t tile, Pass pass) {
   switch (type) {
     case DType::kBF16: return FindDepthwise<__nv_bfloat16>(tile, pass);
     case DType::kF16: return FindDepthwise<__half>(tile, pass);
@@ -39,66 +39,61 @@ DepthwiseKernel Find(DType type, int tile, Pass pass) {
   }
 }
 
-DepthwiseTmaKernel FindByTma(DType type, int tile, Pass pass) {
+DepthwiseTmaKernel FindByTma(DType type, int64_t tile, Pass pass) {
   return type == DType::kBF16 ? FindDepthwiseByTma<__nv_bfloat16>(tile, pass) : FindDepthwiseByTma<__half>(tile, pass);
 }
 
-Plan WithTile(Plan plan, const DepthwiseTile& tile) {
-  plan.tile = DepthwiseTileIndex(tile);
-  return plan;
+DepthwiseSettings WithTile(DepthwiseSettings s, const DepthwiseTile& tile) {
+  s.tile = DepthwiseTileIndex(tile);
+  return s;
 }
 
-// The plan that runs on this device. Where no warps do nothing but copy, the same tile is without them: thread blocks
-// have half the channels, or half the strips, and as many as the fewer threads copy.
-Plan PlanHere(const ConvProblem& p, const Plan& plan) {
-  const DepthwiseTile tile = WithoutCopiers(kDepthwiseTiles[plan.tile]);
-  if (tile == kDepthwiseTiles[plan.tile] || DeviceHasWgmma()) return plan;
+// The settings that run on this device. Where no warps do nothing but copy, the same tile is without them: thread
+// blocks have half the channels, or half the strips, and as many as the fewer threads copy.
+DepthwiseSettings SettingsHere(const ConvProblem& p, const DepthwiseSettings& s) {
+  const DepthwiseTile tile = WithoutCopiers(kDepthwiseTiles[s.tile]);
+  if (tile == kDepthwiseTiles[s.tile] || DeviceHasWgmma()) return s;
   constexpr int kElementBytes = 2, kFewest = kPieceBytes / kElementBytes;
-  Plan here = WithTile(plan, tile);
-  Stream stream = plan.stream();
+  Stream stream = s.stream();
   stream.channels = std::max(stream.channels / 2, kFewest);
   const int most_strips = MostStrips(tile, stream.channels * kElementBytes);
   stream.cols = std::min(stream.cols, most_strips * kStripCols);
   stream.images = std::min(stream.images, most_strips / std::max(1, stream.cols / kStripCols));
   FitImages(p, tile, &stream);
   while (CopiesOf(p, tile, stream) > MostCopies(tile) && stream.cols > kStripCols) stream.cols -= kStripCols;
-  here.SetStream(stream);
+  DepthwiseSettings here = WithTile(s, tile);
+  here.channels = stream.channels, here.cols = stream.cols, here.images = stream.images;
   return here;
 }
 
-Reason Unsupported(const ConvProblem& p, Pass pass, const Plan& planned) {
-  if (const char* why = WhyNotPersistentPlan(planned, std::size(kDepthwiseTiles), pass)) return why;
+Reason UnsupportedReason(const ConvProblem& p, Pass pass, const DepthwiseSettings& planned) {
+  if (Reason why = UnsupportedSplit(planned, std::size(kDepthwiseTiles), pass)) return why;
   if (ResultElements(p, pass) == 0) return std::nullopt;
   if (Reason why = UnsupportedProblem(p)) return why;
-  const Plan plan = PlanHere(p, planned);
-  const DepthwiseTile& tile = kDepthwiseTiles[plan.tile];
+  const DepthwiseSettings s = SettingsHere(p, planned);
+  const DepthwiseTile& tile = kDepthwiseTiles[s.tile];
   if (Reason why = UnsupportedTile(p, pass, tile)) return why;
-  if (Reason why = UnsupportedStream(p, tile, plan.stream())) return why;
-  return UnsupportedShape(ShapeOf(p, pass, plan), tile);
+  if (Reason why = UnsupportedStream(p, tile, s.stream())) return why;
+  return UnsupportedShape(ShapeOf(p, pass, s), tile);
 }
 
-const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
-  static thread_local Reason why;  // as long as it is read
-  why = Unsupported(p, pass, plan);
-  return why ? why->c_str() : nullptr;
+size_t SharedBytes(const ConvProblem& p, Pass pass, const DepthwiseSettings& s) {
+  return ResultElements(p, pass) == 0 ? 0 : ShapeOf(p, pass, SettingsHere(p, s)).places.end;
 }
 
-size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
-  return ResultElements(p, pass) == 0 ? 0 : ShapeOf(p, pass, PlanHere(p, plan)).places.end;
-}
-
-cudaError_t Launch(const ConvCall& call, const Plan& planned, cudaStream_t stream) {
+cudaError_t Launch(const ConvCall& call, const DepthwiseSettings& planned, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
-  const Plan plan = PlanHere(p, planned);
-  const DepthwiseTile& tile = kDepthwiseTiles[plan.tile];
+  const DepthwiseSettings s = SettingsHere(p, planned);
+  const DepthwiseTile& tile = kDepthwiseTiles[s.tile];
   const bool wgrad = call.pass == Pass::kWgrad;
-  DepthwiseParams d = ShapeOf(p, call.pass, plan);
-  SetOperands(call, plan, &d);
+  DepthwiseParams d = ShapeOf(p, call.pass, s);
+  SetOperands(call, s.split, &d);
   // The filter, or its gradient, is read or written an element at a time.
-  if (!AreAligned({d.src, wgrad ? d.rhs : d.out})) return LaunchUnaligned(call, plan, stream);
+  if (!AreAligned({d.src, wgrad ? d.rhs : d.out})) return LaunchUnaligned(call, s.split, stream);
   // A conv's blocks stay as long as there are rows.
-  d.workers = wgrad ? plan.split : Workers(d.places.end, MostResident(tile, call.pass), d.channel_tiles, Tiles(d));
+  d.workers = wgrad ? static_cast<int32_t>(s.split)
+                    : Workers(d.places.end, MostResident(tile, call.pass), d.channel_tiles, Tiles(d));
   d.worker_rows = d.stream_rows / d.workers;
   d.longer_workers = d.stream_rows % d.workers;
   const int64_t blocks = ThreadBlocks(d, call.pass, d.workers);
@@ -106,15 +101,15 @@ cudaError_t Launch(const ConvCall& call, const Plan& planned, cudaStream_t strea
     return EnqueueShared(kernel, blocks, BlockThreads(tile), d.places.end, stream, d, maps...);
   };
   DepthwiseMaps maps;
-  if (tile.by_tma && !EncodeMaps(call, d, &maps)) return Launch(call, WithTile(plan, WithoutTma(tile)), stream);
-  const cudaError_t status = tile.by_tma ? enqueue(FindByTma(p.src_type, plan.tile, call.pass), maps)
-                                         : enqueue(Find(p.src_type, plan.tile, call.pass));
-  if (status != cudaSuccess || plan.split == 1) return status;
-  return AddSlices<float>(call, plan, stream);
+  if (tile.by_tma && !EncodeMaps(call, d, &maps)) return Launch(call, WithTile(s, WithoutTma(tile)), stream);
+  const cudaError_t status = tile.by_tma ? enqueue(FindByTma(p.src_type, s.tile, call.pass), maps)
+                                         : enqueue(Find(p.src_type, s.tile, call.pass));
+  if (status != cudaSuccess || s.split == 1) return status;
+  return AddSlices<float>(call, s.split, stream);
 }
 
 }  // namespace
 
-const KernelFamily kDepthwise = {WhyNot, SplitBytes, SharedBytes, Launch};
+const KernelFamily<DepthwiseSettings> kDepthwise = {UnsupportedReason, SplitWorkspace, SharedBytes, Launch};
 
 }  // namespace jaxconv

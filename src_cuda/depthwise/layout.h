@@ -6,12 +6,12 @@
 #include <bit>
 #include <cstdint>
 
-#include "common/plan.h"
 #include "common/product.h"
 #include "common/types.h"
 #include "conv_problem.h"
 #include "depthwise/config.h"
 #include "depthwise/params.h"
+#include "depthwise/settings.h"
 
 namespace jaxconv::depthwise {
 

@@ -9,7 +9,6 @@
 #include <bit>
 #include <cstdint>
 
-#include "common/plan.h"
 #include "conv_problem.h"
 #include "depthwise/config.h"
 

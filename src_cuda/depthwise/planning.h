@@ -19,63 +19,17 @@
 #include "depthwise/config.h"
 #include "depthwise/layout.h"
 #include "depthwise/params.h"
+#include "depthwise/settings.h"
 #include "depthwise/support.h"
 #include "depthwise/window.h"
 
 namespace jaxconv {
 
-// A tile, the slices of a wgrad, and a Stream of common/plan.h.
-struct DepthwiseSettings {
-  int64_t tile = 0;
-  int64_t split = 1;
-  int64_t rows = 0;
-  int64_t cols = 0;  // 0: there is no area that takes the problem
-  int64_t channels = 0;
-  int64_t images = 1;
-  int64_t first_depth = 0;
-  int64_t first_row = 0;
-  int64_t first_col = 0;
-  int64_t depth_pieces = 1;
-  int64_t row_pieces = 1;
-  int64_t col_pieces = 1;
-  int64_t rows_apart = 1;
-  int64_t cols_apart = 1;
-
-  static constexpr std::array<Field<DepthwiseSettings>, 14> Fields() {
-    using S = DepthwiseSettings;
-    return {{{"tile", &S::tile},
-             {"split", &S::split},
-             {"rows", &S::rows},
-             {"cols", &S::cols},
-             {"channels", &S::channels},
-             {"images", &S::images},
-             {"first_depth", &S::first_depth},
-             {"first_row", &S::first_row},
-             {"first_col", &S::first_col},
-             {"depth_pieces", &S::depth_pieces},
-             {"row_pieces", &S::row_pieces},
-             {"col_pieces", &S::col_pieces},
-             {"rows_apart", &S::rows_apart},
-             {"cols_apart", &S::cols_apart}}};
-  }
-
-  Stream stream() const {
-    const auto in_32 = [](int64_t n) { return static_cast<int32_t>(std::clamp<int64_t>(n, INT32_MIN, INT32_MAX)); };
-    return {in_32(rows),
-            in_32(cols),
-            in_32(channels),
-            in_32(images),
-            {in_32(first_depth), in_32(first_row), in_32(first_col)},
-            {in_32(depth_pieces), in_32(row_pieces), in_32(col_pieces)},
-            {in_32(rows_apart), in_32(cols_apart)}};
-  }
-};
-
 class DepthwisePlanner {
  public:
   using Settings = DepthwiseSettings;
 
-  static constexpr const char* kName = "depthwise";
+  static constexpr const char* kName = DepthwiseSettings::kFamily;
 
   DepthwisePlanner(const Product& product, const Device& device)
       : product_(product), conv_(product.conv), device_(device), costs_(device.CostsOf(kName)) {
@@ -156,13 +110,7 @@ class DepthwisePlanner {
     return std::max(compute, memory) + copying.begin_seconds + kLaunchSeconds + slices;
   }
 
-  int64_t WorkspaceBytes(const DepthwiseSettings& s) const { return SplitBytes(conv_, product_.pass, AsPlan(s)); }
-
-  static Plan AsPlan(const DepthwiseSettings& s) {
-    Plan plan{static_cast<int>(s.tile), static_cast<int>(s.split), 0, 0, {}};
-    plan.SetStream(s.stream());
-    return plan;
-  }
+  int64_t WorkspaceBytes(const DepthwiseSettings& s) const { return SplitBytes(conv_, product_.pass, s.split); }
 
  private:
   static const DepthwiseTile& TileOf(const DepthwiseSettings& s) { return kDepthwiseTiles[s.tile]; }

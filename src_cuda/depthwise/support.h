@@ -9,7 +9,6 @@
 #include <set>
 #include <string>
 
-#include "common/plan.h"
 #include "common/planning.h"
 #include "common/types.h"
 #include "conv_problem.h"

@@ -45,7 +45,7 @@ constexpr DirectKernel ConvOf() {
 
 // Tiles that read whole pieces have no kernels for odd positions.
 template <typename T, bool kOdd>
-DirectKernel FindDirect(int tile, Pass pass) {
+DirectKernel FindDirect(int64_t tile, Pass pass) {
   return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
     constexpr auto is_odd = [](int index) { return kOdd && kDirectTiles[index].run > 0; };
     const DirectKernel convs[] = {ConvOf<T, FirstForConv(kIndex), is_odd(kIndex)>()...};
@@ -55,7 +55,7 @@ DirectKernel FindDirect(int tile, Pass pass) {
 }
 
 template <typename T>
-DirectKernel FindDirect(int tile, Pass pass, bool is_odd) {
+DirectKernel FindDirect(int64_t tile, Pass pass, bool is_odd) {
   return is_odd ? FindDirect<T, true>(tile, pass) : FindDirect<T, false>(tile, pass);
 }
 

@@ -9,6 +9,6 @@ using DirectKernel = void (*)(DirectParams);
 
 // `is_odd`: the source is read in runs, and positions are an odd number of elements apart.
 template <typename T>
-DirectKernel FindDirect(int tile, Pass pass, bool is_odd);
+DirectKernel FindDirect(int64_t tile, Pass pass, bool is_odd);
 
 }  // namespace jaxconv

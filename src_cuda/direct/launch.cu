@@ -25,28 +25,21 @@
 namespace jaxconv {
 namespace {
 
-DirectLayout LayoutOf(const ConvProblem& p, Pass pass, const Plan& plan) {
-  const Area area = plan.area();
-  return {DirectChannels({p, pass, kDirectTiles[plan.tile]}, area.taps, area.run), area};
+DirectLayout LayoutOf(const ConvProblem& p, Pass pass, const DirectSettings& s) {
+  const Area area = s.area();
+  return {DirectChannels({p, pass, kDirectTiles[s.tile]}, area.taps, area.run), area};
 }
 
-Reason UnsupportedReason(const ConvProblem& p, Pass pass, const Plan& plan) {
-  const DirectPass tile{p, pass, kDirectTiles[plan.tile]};
+Reason UnsupportedReason(const ConvProblem& p, Pass pass, const DirectSettings& s) {
+  if (Reason why = UnsupportedSplit(s, std::size(kDirectTiles), pass)) return why;
+  if (ResultElements(p, pass) == 0) return std::nullopt;
+  const DirectPass tile{p, pass, kDirectTiles[s.tile]};
   if (Reason why = direct::UnsupportedTypes(p, pass)) return why;
   if (Reason why = UnsupportedProblem(tile)) return why;
-  if (Reason why = UnsupportedArea(tile, plan.area())) return why;
-  const DirectLayout layout = LayoutOf(p, pass, plan);
+  if (Reason why = UnsupportedArea(tile, s.area())) return why;
+  const DirectLayout layout = LayoutOf(p, pass, s);
   if (Reason why = UnsupportedChannels(layout)) return why;
   return UnsupportedLayout(layout);
-}
-
-// The thread's next call takes the text back.
-const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
-  thread_local Reason reason;
-  if (const char* why = WhyNotPersistentPlan(plan, std::size(kDirectTiles), pass)) return why;
-  if (ResultElements(p, pass) == 0) return nullptr;
-  reason = UnsupportedReason(p, pass, plan);
-  return reason ? reason->c_str() : nullptr;
 }
 
 // Everything but the operands.
@@ -75,8 +68,8 @@ DirectParams ParamsOf(const DirectLayout& layout) {
   return d;
 }
 
-size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
-  return ResultElements(p, pass) == 0 ? 0 : LayoutOf(p, pass, plan).shared_bytes;
+size_t SharedBytes(const ConvProblem& p, Pass pass, const DirectSettings& s) {
+  return ResultElements(p, pass) == 0 ? 0 : LayoutOf(p, pass, s).shared_bytes;
 }
 
 // A conv's blocks stay as long as there are areas.
@@ -128,31 +121,31 @@ void SetDividers(DirectParams* d) {
                                static_cast<int32_t>(p.dst_size[2])});
 }
 
-cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
+cudaError_t Launch(const ConvCall& call, const DirectSettings& s, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
-  const DirectTile& tile = kDirectTiles[plan.tile];
+  const DirectTile& tile = kDirectTiles[s.tile];
   const bool wgrad = call.pass == Pass::kWgrad;
-  const DirectLayout layout = LayoutOf(p, call.pass, plan);
+  const DirectLayout layout = LayoutOf(p, call.pass, s);
   DirectParams d = ParamsOf(layout);
-  SetOperands(call, plan, &d);
-  if (!AreAligned({d.src, d.rhs, d.out})) return LaunchUnaligned(call, plan, stream);
-  d.workers = wgrad ? plan.split : ConvWorkers(layout);
+  SetOperands(call, s.split, &d);
+  if (!AreAligned({d.src, d.rhs, d.out})) return LaunchUnaligned(call, s.split, stream);
+  d.workers = wgrad ? static_cast<int32_t>(s.split) : ConvWorkers(layout);
   d.filter_order = OrderOf(call, tile);
   SetDividers(&d);
   if (!EncodeMaps(call, &d)) return cudaErrorInvalidValue;
   const DirectKernel kernel = p.src_type == DType::kBF16
-                                  ? FindDirect<__nv_bfloat16>(plan.tile, call.pass, layout.has_odd_positions())
-                                  : FindDirect<__half>(plan.tile, call.pass, layout.has_odd_positions());
+                                  ? FindDirect<__nv_bfloat16>(s.tile, call.pass, layout.has_odd_positions())
+                                  : FindDirect<__half>(s.tile, call.pass, layout.has_odd_positions());
   const int64_t blocks = static_cast<int64_t>(d.workers) * d.channel_blocks * p.class_count * (wgrad ? d.chunks : 1);
   const int warps = wgrad ? kWgradWarps : tile.conv_warps();
   const cudaError_t status = EnqueueShared(kernel, blocks, 32 * warps, layout.shared_bytes, stream, d);
-  if (status != cudaSuccess || plan.split == 1) return status;
-  return AddSlices<float>(call, plan, stream);
+  if (status != cudaSuccess || s.split == 1) return status;
+  return AddSlices<float>(call, s.split, stream);
 }
 
 }  // namespace
 
-const KernelFamily kDirect = {WhyNot, SplitBytes, SharedBytes, Launch};
+const KernelFamily<DirectSettings> kDirect = {UnsupportedReason, SplitWorkspace, SharedBytes, Launch};
 
 }  // namespace jaxconv

@@ -7,12 +7,12 @@
 #include <cstdint>
 #include <numeric>
 
-#include "common/plan.h"
 #include "common/product.h"
 #include "common/types.h"
 #include "conv_problem.h"
 #include "direct/config.h"
 #include "direct/memory.h"
+#include "direct/settings.h"
 
 namespace jaxconv {
 

@@ -15,6 +15,7 @@
 #include "conv_problem.h"
 #include "direct/config.h"
 #include "direct/memory.h"
+#include "direct/settings.h"
 
 namespace jaxconv {
 

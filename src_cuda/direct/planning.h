@@ -17,49 +17,15 @@
 #include "direct/cost.h"
 #include "direct/feasibility.h"
 #include "direct/layout.h"
+#include "direct/settings.h"
 #include "direct/window.h"
 
 namespace jaxconv {
 
-// The tile, slices of a weight gradient's positions, and the Area of common/plan.h, of whose rows there may be more.
-struct DirectSettings {
-  int64_t tile = 0;
-  int64_t split = 1;
-  int64_t rows = 0;  // output positions that a thread block computes at a time
-  int64_t cols = 0;
-  int64_t walks = 0;  // of `walk` rows each, abreast: no fewer than those rows
-  int64_t walk = 1;
-  int64_t box_depth = 0;
-  int64_t box_height = 0;
-  int64_t box_width = 0;
-  int64_t taps = 0;
-  int64_t run = 0;
-  int64_t corner_depth = 0;
-  int64_t corner_row = 0;
-  int64_t corner_col = 0;
-
-  static constexpr std::array<Field<DirectSettings>, 14> Fields() {
-    return {{{"tile", &DirectSettings::tile},
-             {"split", &DirectSettings::split},
-             {"rows", &DirectSettings::rows},
-             {"cols", &DirectSettings::cols},
-             {"walks", &DirectSettings::walks},
-             {"walk", &DirectSettings::walk},
-             {"box_depth", &DirectSettings::box_depth},
-             {"box_height", &DirectSettings::box_height},
-             {"box_width", &DirectSettings::box_width},
-             {"taps", &DirectSettings::taps},
-             {"run", &DirectSettings::run},
-             {"corner_depth", &DirectSettings::corner_depth},
-             {"corner_row", &DirectSettings::corner_row},
-             {"corner_col", &DirectSettings::corner_col}}};
-  }
-};
-
 class DirectPlanner {
  public:
   using Settings = DirectSettings;
-  static constexpr const char* kName = "direct";
+  static constexpr const char* kName = DirectSettings::kFamily;
 
   DirectPlanner(const Product& product, const Device& device)
       : product_(product),
@@ -100,7 +66,7 @@ class DirectPlanner {
     s.rows = asked.Find("rows").value_or(rows), s.cols = asked.Find("cols").value_or(cols);
     if (UnsupportedExtent(s.rows, s.cols)) return {s};
     SetArea(channels, &s);
-    if (!channels.is_conv() && !asked.Find("split")) s.split = Slices(DirectLayout(channels, AreaOf(s)));
+    if (!channels.is_conv() && !asked.Find("split")) s.split = Slices(DirectLayout(channels, s.area()));
     return {s};
   }
 
@@ -110,15 +76,15 @@ class DirectPlanner {
     if (product_.pass == Pass::kConv && s.split != 1) return SplitOf(s) + ": its conv has none";
     if (s.split < 1) return SplitOf(s);
     const DirectChannels channels = ChannelsOf(s.tile);
-    if (Reason why = UnsupportedArea(channels, AreaOf(s))) return why;
-    const DirectLayout layout(channels, AreaOf(s));
+    if (Reason why = UnsupportedArea(channels, s.area())) return why;
+    const DirectLayout layout(channels, s.area());
     if (Reason why = UnsupportedLayout(layout)) return why;
     return TooMuchSharedMemory(layout.shared_bytes, device_);
   }
 
   // Shared memory's bandwidth, or the tensor cores' rate, and part of the other; or memory. And the beginning.
   double Seconds(const DirectSettings& s) const {
-    const DirectLayout layout(ChannelsOf(s.tile), AreaOf(s));
+    const DirectLayout layout(ChannelsOf(s.tile), s.area());
     const double seconds = Turns(layout) * direct::AreaClocks(layout, costs_) / device_.clock_hz;
     const double filter = layout.is_conv() ? 1.0 * layout.filter_bytes() / layout.tile.warps : 0;
     return std::max(seconds, ActivationSeconds(product_, device_, costs_)) + costs_["begin_seconds"] + kLaunchSeconds +
@@ -126,14 +92,6 @@ class DirectPlanner {
   }
 
   int64_t WorkspaceBytes(const DirectSettings& s) const { return s.split > 1 ? s.split * product_.sums_bytes() : 0; }
-
-  static Plan AsPlan(const DirectSettings& s) {
-    Plan plan{static_cast<int>(s.tile), static_cast<int>(s.split), 0, 0, {}};
-    const int64_t shape[] = {s.walks * s.walk, s.cols, s.box_depth,    s.box_height, s.box_width, s.taps,
-                             s.walk,           s.run,  s.corner_depth, s.corner_row, s.corner_col};
-    std::transform(std::begin(shape), std::end(shape), plan.shape, [](int64_t n) { return static_cast<int32_t>(n); });
-    return plan;
-  }
 
  private:
   using Extent = std::pair<int64_t, int64_t>;  // rows and columns of an area
@@ -144,7 +102,6 @@ class DirectPlanner {
     return {{product_.conv, product_.pass, t}, window_->taps, static_cast<int32_t>(run)};
   }
 
-  static Area AreaOf(const DirectSettings& s) { return AsPlan(s).area(); }
   static std::string SplitOf(const DirectSettings& s) { return "a split of " + std::to_string(s.split); }
 
   // Why a tile does not take the product with any area.
@@ -211,7 +168,7 @@ class DirectPlanner {
     for (const auto& [rows, cols] : Extents(d)) {
       DirectSettings s{.rows = CeilDiv(height, CeilDiv(height, rows)), .cols = cols};
       SetArea(d, &s);
-      const Area area = AreaOf(s);
+      const Area area = s.area();
       if (UnsupportedArea(d, area) || (d.has_taps_across() && BoxPixels(area) > d.pixels_held())) continue;
       const DirectLayout layout(d, area);
       if (const double cost = Work(layout) * Crowding(layout); cost < least) best = {s.rows, s.cols}, least = cost;

@@ -15,15 +15,17 @@
 #include "common/points.cuh"
 #include "common/product.h"
 #include "common/step_table.cuh"
+#include "common/store_sums.cuh"
 #include "common/tile_loader.cuh"
 #include "common/types.h"
 #include "families.h"
 #include "im2col/config.h"
+#include "im2col/settings.h"
 
 namespace jaxconv {
 namespace {
 
-// The rows of the column matrix that are in the scratch. A row is [group][tap of its class][channel].
+// The rows of the column matrix that are in the workspace. A row is [group][tap of its class][channel].
 struct Columns {
   void* data;
   int64_t first_row;  // a multiple of the tile's rows
@@ -91,7 +93,7 @@ struct GemmParams {
   const ResidueClass* classes;
   Columns columns;
   const void* rhs;
-  void* out;  // the result, or the slices in the scratch
+  void* out;  // the result, or the slices in the workspace
   DType rhs_type;
   DType out_type;
   uint32_t row_tiles;
@@ -103,6 +105,7 @@ struct GemmParams {
   int64_t out_elements;  // of one slice
   int32_t split;
   bool accumulate;  // onto `out`, which then has the type of the sums
+  Epilogue epilogue;
 };
 
 template <typename Acc, Tile kTile>
@@ -176,7 +179,7 @@ __device__ __forceinline__ Acc LoadWidened(const void* base, int64_t index, DTyp
   return raw.Widen(type).v[0];
 }
 
-template <typename Acc, int kTileIndex, bool kWgrad>
+template <typename Acc, int kTileIndex, bool kWgrad, bool kHasEpilogue>
 __global__ void __launch_bounds__(kIm2colTiles[kTileIndex].threads(),
                                   512 / kIm2colTiles[kTileIndex].threads() / (sizeof(Acc) / 4))
     GemmKernel(const __grid_constant__ GemmParams p) {
@@ -201,7 +204,7 @@ __global__ void __launch_bounds__(kIm2colTiles[kTileIndex].threads(),
   const ClassPoints points{p.problem, p.taps, *residue, kWgrad};
   const int64_t first_row = static_cast<int64_t>(class_tile) * kTile.rows;
 
-  int64_t class_begin = -p.columns.first_row;  // the class's first position, as a row in the scratch
+  int64_t class_begin = -p.columns.first_row;  // the class's first position, as a row in the workspace
   for (const ResidueClass* c = p.classes; kWgrad && c != residue; ++c) {
     const int64_t positions = Positions(p.problem, *c);
     class_begin += (positions + kTile.rows - 1) / kTile.rows * kTile.rows;
@@ -261,20 +264,22 @@ __global__ void __launch_bounds__(kIm2colTiles[kTileIndex].threads(),
       __syncthreads();
     }
   }
-  StoreSums<Acc>(sums, shared.rows, {p.out, p.out_type, first_col, p.problem.out_channels, p.out_col_stride, false});
+  const EpilogueOf<Acc, kHasEpilogue> epilogue(p.epilogue, group * p.problem.out_channels);
+  StoreSums<Acc>(sums, shared.rows, {p.out, p.out_type, first_col, p.problem.out_channels, p.out_col_stride, false},
+                 epilogue);
 }
 
 // The compiled kernels.
 
 using GemmKernelPtr = void (*)(GemmParams);
 
-template <typename Acc, bool kWgrad, size_t... kTileIndex>
-GemmKernelPtr FindGemm(int tile, std::index_sequence<kTileIndex...>) {
+template <typename Acc, bool kWgrad, bool kHasEpilogue, size_t... kTileIndex>
+GemmKernelPtr FindGemm(int64_t tile, std::index_sequence<kTileIndex...>) {
   constexpr auto kernel = []<int kIndex>(std::integral_constant<int, kIndex>) -> GemmKernelPtr {
     if constexpr (kIm2colTiles[kIndex].only_f32 && !std::is_same_v<Acc, float>) {
       return nullptr;
     } else {
-      return GemmKernel<Acc, kIndex, kWgrad>;
+      return GemmKernel<Acc, kIndex, kWgrad, kHasEpilogue>;
     }
   };
   const GemmKernelPtr kernels[] = {kernel(std::integral_constant<int, kTileIndex>())...};
@@ -292,45 +297,45 @@ void (*FindIm2col(DType type))(Im2colParams) {
 
 // Sizes.
 
-int64_t Chunks(const ConvProblem& p, const Plan& plan) {
-  const int64_t tile_rows = kIm2colTiles[plan.tile].rows;
-  return std::max<int64_t>(1, CeilDiv(RowTiles(p, Positions(p), tile_rows) * tile_rows, plan.chunk));
+int64_t Chunks(const ConvProblem& p, const Im2colSettings& s) {
+  const int64_t tile_rows = kIm2colTiles[s.tile].rows;
+  return std::max<int64_t>(1, CeilDiv(RowTiles(p, Positions(p), tile_rows) * tile_rows, s.chunk));
 }
 
-// Whether sums are kept in the scratch, from chunk to chunk or for the slices of a split.
-bool KeepsSums(const ConvProblem& p, Pass pass, const Plan& plan) {
-  return plan.split > 1 || (pass == Pass::kWgrad && Chunks(p, plan) > 1);
+// Whether sums are kept in the workspace, from chunk to chunk or for the slices of a split.
+bool KeepsSums(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
+  return s.split > 1 || (pass == Pass::kWgrad && Chunks(p, s) > 1);
 }
 
-// The sums come first in the scratch, then the columns.
-size_t SumsBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
+// The sums come first in the workspace, then the columns.
+size_t SumsBytes(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
   constexpr size_t kAlignment = 16;
-  return KeepsSums(p, pass, plan) ? CeilDiv(SliceBytes(p, pass, plan.split), kAlignment) * kAlignment : 0;
+  return KeepsSums(p, pass, s) ? CeilDiv(SliceBytes(p, pass, s.split), kAlignment) * kAlignment : 0;
 }
 
-Columns ChunkColumns(const ConvCall& call, const Plan& plan, int64_t first_row) {
+Columns ChunkColumns(const ConvCall& call, const Im2colSettings& s, int64_t first_row) {
   const ConvProblem& p = call.problem;
-  return {static_cast<char*>(call.scratch) + SumsBytes(p, call.pass, plan), first_row, plan.chunk,
+  return {static_cast<char*>(call.workspace) + SumsBytes(p, call.pass, s), first_row, s.chunk,
           p.groups * ChannelTaps(p), ChannelTaps(p)};
 }
 
-int64_t Im2colBlocks(const ConvProblem& p, const Plan& plan) {
-  return CeilDiv(plan.chunk, kIm2colRows) * p.groups * CeilDiv(ChannelTaps(p), kIm2colSteps);
+int64_t Im2colBlocks(const ConvProblem& p, const Im2colSettings& s) {
+  return CeilDiv(s.chunk, kIm2colRows) * p.groups * CeilDiv(ChannelTaps(p), kIm2colSteps);
 }
 
-int64_t GemmRowTiles(const ConvProblem& p, Pass pass, const Plan& plan) {
-  const int tile_rows = kIm2colTiles[plan.tile].rows;
-  return pass == Pass::kConv ? plan.chunk / tile_rows : RowTiles(p, ChannelTaps(p), tile_rows);
+int64_t GemmRowTiles(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
+  const int tile_rows = kIm2colTiles[s.tile].rows;
+  return pass == Pass::kConv ? s.chunk / tile_rows : RowTiles(p, ChannelTaps(p), tile_rows);
 }
 
-int64_t GemmBlocks(const ConvProblem& p, Pass pass, const Plan& plan) {
-  const int64_t col_tiles = CeilDiv(p.out_channels, kIm2colTiles[plan.tile].cols);
-  return GemmRowTiles(p, pass, plan) * col_tiles * plan.split * p.groups;
+int64_t GemmBlocks(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
+  const int64_t col_tiles = CeilDiv(p.out_channels, kIm2colTiles[s.tile].cols);
+  return GemmRowTiles(p, pass, s) * col_tiles * s.split * p.groups;
 }
 
 // Launches.
 
-cudaError_t EnqueueIm2col(const ConvCall& call, const Plan& plan, const Columns& columns, cudaStream_t stream) {
+cudaError_t EnqueueIm2col(const ConvCall& call, const Im2colSettings& s, const Columns& columns, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
   if (ChannelTaps(p) == 0 || Positions(p) == 0) return cudaSuccess;
   Im2colParams params{};
@@ -341,74 +346,75 @@ cudaError_t EnqueueIm2col(const ConvCall& call, const Plan& plan, const Columns&
   params.columns = columns;
   for (int d = 0; d < kSpatial; ++d) params.src_size[d] = static_cast<uint32_t>(p.src_size[d]);
   params.step_blocks = static_cast<uint32_t>(CeilDiv(ChannelTaps(p), kIm2colSteps));
-  params.tile_rows = kIm2colTiles[plan.tile].rows;
-  return Enqueue(FindIm2col(p.src_type), Im2colBlocks(p, plan), kIm2colSteps * kIm2colWarps, stream, params);
+  params.tile_rows = kIm2colTiles[s.tile].rows;
+  return Enqueue(FindIm2col(p.src_type), Im2colBlocks(p, s), kIm2colSteps * kIm2colWarps, stream, params);
 }
 
 template <typename Acc>
-cudaError_t EnqueueGemm(const ConvCall& call, const Plan& plan, const Columns& columns, cudaStream_t stream) {
+cudaError_t EnqueueGemm(const ConvCall& call, const Im2colSettings& s, const Columns& columns, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
-  const bool wgrad = call.pass == Pass::kWgrad, keeps = KeepsSums(p, call.pass, plan);
+  const bool wgrad = call.pass == Pass::kWgrad, keeps = KeepsSums(p, call.pass, s);
   GemmParams params{};
   params.problem = p;
   params.taps = call.taps;
   params.classes = call.classes;
   params.columns = columns;
   params.rhs = call.rhs;
-  params.out = keeps ? call.scratch : call.result;
+  params.out = keeps ? call.workspace : call.result;
   params.rhs_type = RhsType(p, call.pass);
   params.out_type = keeps ? SumType(p) : ResultType(p, call.pass);
-  params.row_tiles = static_cast<uint32_t>(GemmRowTiles(p, call.pass, plan));
-  params.col_tiles = static_cast<uint32_t>(CeilDiv(p.out_channels, kIm2colTiles[plan.tile].cols));
+  params.row_tiles = static_cast<uint32_t>(GemmRowTiles(p, call.pass, s));
+  params.col_tiles = static_cast<uint32_t>(CeilDiv(p.out_channels, kIm2colTiles[s.tile].cols));
   params.rhs_col_stride = wgrad ? p.dst.channel : p.filter.out;
   params.rhs_group_stride = wgrad ? p.dst.group : p.filter.group;
   params.out_col_stride = wgrad ? p.filter.out : p.dst.channel;
   params.out_group_stride = wgrad ? p.filter.group : p.dst.group;
   params.out_elements = ResultElements(p, call.pass);
-  params.split = plan.split;
+  params.split = static_cast<int32_t>(s.split);
   params.accumulate = wgrad && columns.first_row > 0;
+  params.epilogue = EpilogueOfCall(call);
   constexpr auto tiles = std::make_index_sequence<std::size(kIm2colTiles)>();
-  return Enqueue(wgrad ? FindGemm<Acc, true>(plan.tile, tiles) : FindGemm<Acc, false>(plan.tile, tiles),
-                 GemmBlocks(p, call.pass, plan), kIm2colTiles[plan.tile].threads(), stream, params);
+  return Enqueue(wgrad                             ? FindGemm<Acc, true, false>(s.tile, tiles)
+                 : EndsWithEpilogue(call, s.split) ? FindGemm<Acc, false, true>(s.tile, tiles)
+                                                   : FindGemm<Acc, false, false>(s.tile, tiles),
+                 GemmBlocks(p, call.pass, s), kIm2colTiles[s.tile].threads(), stream, params);
 }
 
 template <typename Acc>
-cudaError_t LaunchSums(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
+cudaError_t LaunchSums(const ConvCall& call, const Im2colSettings& s, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
-  for (int64_t chunk = 0; chunk < Chunks(p, plan); ++chunk) {
-    const Columns columns = ChunkColumns(call, plan, chunk * plan.chunk);
-    if (const cudaError_t status = EnqueueIm2col(call, plan, columns, stream)) return status;
-    if (const cudaError_t status = EnqueueGemm<Acc>(call, plan, columns, stream)) return status;
+  for (int64_t chunk = 0; chunk < Chunks(p, s); ++chunk) {
+    const Columns columns = ChunkColumns(call, s, chunk * s.chunk);
+    if (const cudaError_t status = EnqueueIm2col(call, s, columns, stream)) return status;
+    if (const cudaError_t status = EnqueueGemm<Acc>(call, s, columns, stream)) return status;
   }
-  if (!KeepsSums(p, call.pass, plan)) return cudaSuccess;
-  return AddSlices<Acc>(call, plan, stream);
+  if (!KeepsSums(p, call.pass, s)) return cudaSuccess;
+  return AddSlices<Acc>(call, s.split, stream);
 }
 
 // The family.
 
-const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
-  if (const char* why = WhyNotTile(kIm2colTiles, p, plan)) return why;
-  if (const char* why = WhyNotTypes(p, pass)) return why;
-  if (plan.chunk < 1 || plan.chunk % kIm2colTiles[plan.tile].rows) return "a chunk is whole tiles of rows";
-  if (std::max(Im2colBlocks(p, plan), GemmBlocks(p, pass, plan)) > INT32_MAX) return "the product has too many tiles";
-  return nullptr;
+Reason UnsupportedReason(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
+  if (Reason why = UnsupportedTile(kIm2colTiles, p, pass, s)) return why;
+  if (Reason why = UnsupportedChunk(s)) return why;
+  return UnsupportedBlocks(std::max(Im2colBlocks(p, s), GemmBlocks(p, pass, s)));
 }
 
-size_t ScratchBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
-  return SumsBytes(p, pass, plan) + plan.chunk * p.groups * ChannelTaps(p) * ElementBytes(p.src_type);
+size_t WorkspaceBytes(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
+  return SumsBytes(p, pass, s) + s.chunk * p.groups * ChannelTaps(p) * ElementBytes(p.src_type);
 }
 
-size_t SharedBytes(const ConvProblem& p, Pass, const Plan& plan) {
-  return SharedBytesOf<GemmTiles, kIm2colTiles>(p, plan.tile);
+size_t SharedBytes(const ConvProblem& p, Pass, const Im2colSettings& s) {
+  return SharedBytesOf<GemmTiles, kIm2colTiles>(p, s.tile);
 }
 
-cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
+cudaError_t Launch(const ConvCall& call, const Im2colSettings& s, cudaStream_t stream) {
   if (ResultElements(call.problem, call.pass) == 0) return cudaSuccess;
-  return WithSumType(call.problem, [&](auto acc) { return LaunchSums<decltype(acc)>(call, plan, stream); });
+  return WithSumType(call.problem, [&](auto acc) { return LaunchSums<decltype(acc)>(call, s, stream); });
 }
 
 }  // namespace
 
-const KernelFamily kIm2col = {WhyNot, ScratchBytes, SharedBytes, Launch};
+const KernelFamily<Im2colSettings> kIm2col = {UnsupportedReason, WorkspaceBytes, SharedBytes, Launch};
 
 }  // namespace jaxconv

@@ -10,24 +10,15 @@
 #include "common/tile.h"
 #include "common/tiled_product.h"
 #include "im2col/config.h"
+#include "im2col/settings.h"
 
 namespace jaxconv {
 
 inline constexpr int64_t kMostColumnBytes = int64_t{256} << 20;  // of a chunk, if that is a tile's rows
 
-struct Im2colSettings {
-  int64_t tile = 0;
-  int64_t split = 1;
-  int64_t chunk = 0;
-
-  static constexpr std::array<Field<Im2colSettings>, 3> Fields() {
-    return {{{"tile", &Im2colSettings::tile}, {"split", &Im2colSettings::split}, {"chunk", &Im2colSettings::chunk}}};
-  }
-};
-
 class Im2colPlanner : public TiledPlanner<Im2colPlanner, Im2colSettings> {
  public:
-  static constexpr const char* kName = "im2col";
+  static constexpr const char* kName = Im2colSettings::kFamily;
   static constexpr const auto& kTiles = kIm2colTiles;
 
   using TiledPlanner::TiledPlanner;
@@ -41,11 +32,8 @@ class Im2colPlanner : public TiledPlanner<Im2colPlanner, Im2colSettings> {
   }
 
   Reason UnsupportedExtra(const Im2colSettings& s) const {
-    const int64_t rows = kTiles[s.tile].rows;
-    if (s.chunk < 1 || s.chunk % rows) {
-      return "a chunk of " + std::to_string(s.chunk) + " rows, not whole tiles of " + std::to_string(rows);
-    }
-    return UnsupportedSums(kTiles[s.tile], product_);
+    if (Reason why = UnsupportedChunk(s)) return why;
+    return UnsupportedSums(kTiles[s.tile], product_.sum_type());
   }
 
   // A product for each chunk of the column matrix, by its rows or, in a weight gradient, its steps.
@@ -79,10 +67,6 @@ class Im2colPlanner : public TiledPlanner<Im2colPlanner, Im2colSettings> {
     const int64_t columns = s.chunk * product_.column_bytes();
     if (s.split == 1 && (product_.pass == Pass::kConv || MatrixRows(s) <= s.chunk)) return columns;
     return CeilDiv(s.split * product_.sums_bytes(), kAlignment) * kAlignment + columns;
-  }
-
-  static Plan AsPlan(const Im2colSettings& s) {
-    return {static_cast<int>(s.tile), static_cast<int>(s.split), s.chunk, 0, {}};
   }
 
  private:

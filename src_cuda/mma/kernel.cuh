@@ -225,7 +225,7 @@ constexpr MmaKernelOfTile Compiled() {
 
 // The compiled kernels for operands of type T, those whose tiles are made for it.
 template <typename T, MmaAccess kAccess, size_t... kTileIndex>
-CompiledMma FindTile(int tile, std::index_sequence<kTileIndex...>) {
+CompiledMma FindTile(int64_t tile, std::index_sequence<kTileIndex...>) {
   constexpr auto compiled = []<int kIndex>(std::integral_constant<int, kIndex>) -> CompiledMma {
     constexpr MmaTile kTile = kMmaTiles[kIndex];
     if constexpr (kTile.operand_bytes() != sizeof(T)) {
@@ -243,7 +243,7 @@ CompiledMma FindTile(int tile, std::index_sequence<kTileIndex...>) {
 }
 
 template <typename T>
-CompiledMma FindMma(int tile, MmaAccess access) {
+CompiledMma FindMma(int64_t tile, MmaAccess access) {
   constexpr auto tiles = std::make_index_sequence<std::size(kMmaTiles)>();
   switch (access) {
     case MmaAccess::kStepsLines: return FindTile<T, MmaAccess::kStepsLines>(tile, tiles);

@@ -26,6 +26,6 @@ struct CompiledMma {
 };
 
 template <typename T>
-CompiledMma FindMma(int tile, MmaAccess access);
+CompiledMma FindMma(int64_t tile, MmaAccess access);
 
 }  // namespace jaxconv

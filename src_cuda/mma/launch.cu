@@ -16,6 +16,7 @@
 #include "common/types.h"
 #include "families.h"
 #include "mma/config.h"
+#include "mma/settings.h"
 
 namespace jaxconv {
 namespace {
@@ -26,7 +27,7 @@ MmaAccess ChooseAccess(const ConvProblem& p, Pass pass) {
   return p.filter.in < p.filter.out ? MmaAccess::kStepsSteps : MmaAccess::kStepsLines;
 }
 
-CompiledMma Find(const ConvProblem& p, Pass pass, int tile) {
+CompiledMma Find(const ConvProblem& p, Pass pass, int64_t tile) {
   const MmaAccess access = ChooseAccess(p, pass);
   switch (p.src_type) {
     case DType::kBF16: return FindMma<__nv_bfloat16>(tile, access);
@@ -64,36 +65,37 @@ bool HasPieces(const ConvCall& call) {
 }
 
 // Of the classes' tables, whether their positions and taps can be equally many. The kernel looks at them.
-const char* WhyNotMerged(const ConvProblem& p, Pass pass, int merged) {
-  if (merged == 1) return nullptr;
+Reason UnsupportedMerged(const ConvProblem& p, Pass pass, int64_t merged) {
+  if (merged == 1) return std::nullopt;
   if (!HasEqualClasses(p)) return "classes of different sizes cannot be merged";
   if (pass == Pass::kWgrad || merged != p.class_count || merged != LiveClasses(p) || p.tap_count < merged ||
       p.tap_count % merged) {
     return "no such classes to merge";
   }
   const int64_t filter = p.groups * ChannelTaps(p) * p.out_channels * static_cast<int64_t>(ElementBytes(p.filter_type));
-  return filter < INT32_MAX ? nullptr : "the filter is too large for merged classes";
+  return filter < INT32_MAX ? Reason() : "the filter is too large for merged classes";
 }
 
-const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
-  if (const char* why = WhyNotPlan(plan, std::size(kMmaTiles))) return why;
-  if (plan.chunk != 0) return "mma has no chunks";
-  if (plan.units < 0) return "a negative number of units";
-  if (ResultElements(p, pass) == 0) return nullptr;
-  if (const char* why = WhyNotMerged(p, pass, plan.merged())) return why;
+Reason UnsupportedReason(const ConvProblem& p, Pass pass, const MmaSettings& s) {
+  if (Reason why = UnsupportedTileOrSplit(s, std::size(kMmaTiles))) return why;
+  if (s.units < 0) return "a negative number of units";
+  if (ResultElements(p, pass) == 0) return std::nullopt;
+  if (Reason why = UnsupportedMerged(p, pass, s.merged)) return why;
   if (p.src_type != RhsType(p, pass)) return "operands of two types";
   if (SumType(p) != DType::kF32) return "tensor cores sum in float32 here";
-  const MmaTile& tile = kMmaTiles[plan.tile];
+  const MmaTile& tile = kMmaTiles[s.tile];
   if (tile.operand_bytes() != static_cast<int>(ElementBytes(p.src_type))) return "the tile is for another type";
-  if (Blocks(p, pass, plan, tile.rows, tile.cols) > INT32_MAX) return "the product has too many tiles";
-  return nullptr;
+  return UnsupportedBlocks(Blocks(p, pass, s.split, tile.rows, tile.cols));
 }
 
 // The tile that runs on this device.
-int TileHere(const Plan& plan) { return DeviceHasWgmma() ? plan.tile : WithoutWgmma(plan.tile); }
+int TileHere(const MmaSettings& s) {
+  const int tile = static_cast<int>(s.tile);
+  return DeviceHasWgmma() ? tile : WithoutWgmma(tile);
+}
 
-size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
-  const CompiledMma compiled = Find(p, pass, TileHere(plan));
+size_t SharedBytes(const ConvProblem& p, Pass pass, const MmaSettings& s) {
+  const CompiledMma compiled = Find(p, pass, TileHere(s));
   return std::max({compiled.of_pieces.shared_bytes, compiled.of_elements.shared_bytes, compiled.merged.shared_bytes});
 }
 
@@ -113,8 +115,8 @@ uint32_t ChooseBlockUnits(const MmaTile& tile, uint32_t units, int64_t row_block
 }
 
 // One class's rows, with the columns of all.
-void MergeClasses(const ConvProblem& p, const MmaTile& tile, int merged, MmaParams* params) {
-  params->merged = merged;
+void MergeClasses(const ConvProblem& p, const MmaTile& tile, int64_t merged, MmaParams* params) {
+  params->merged = static_cast<int32_t>(merged);
   params->class_cols = static_cast<uint32_t>(p.out_channels);
   params->problem.class_count = 1;
   params->cols = p.out_channels * merged;
@@ -122,36 +124,37 @@ void MergeClasses(const ConvProblem& p, const MmaTile& tile, int merged, MmaPara
   params->col_tiles = static_cast<uint32_t>(CeilDiv(params->cols, tile.cols));
 }
 
-cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
+cudaError_t Launch(const ConvCall& call, const MmaSettings& s, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
-  const int index = TileHere(plan);
+  const int index = TileHere(s);
   const MmaTile& tile = kMmaTiles[index];
   const CompiledMma compiled = Find(p, call.pass, index);
-  const bool pieces = HasPieces(call), merges = pieces && plan.merged() > 1 && tile.merges();
+  const bool pieces = HasPieces(call), merges = pieces && s.merged > 1 && tile.merges();
   const MmaKernelOfTile kernel = merges ? compiled.merged : pieces ? compiled.of_pieces : compiled.of_elements;
-  MmaParams params{MakeParams(call, plan, tile.rows, tile.cols)};
-  if (merges) MergeClasses(p, tile, plan.merged(), &params);
-  params.out_vectors = ResultLayout(call, plan).LineVectors(16 / static_cast<int>(ElementBytes(params.out_type)));
+  MmaParams params{MakeParams(call, s.split, tile.rows, tile.cols)};
+  if (merges) MergeClasses(p, tile, s.merged, &params);
+  params.out_vectors = ResultLayout(call, s.split).LineVectors(16 / static_cast<int>(ElementBytes(params.out_type)));
   params.units = static_cast<uint32_t>(params.col_tiles * p.groups);
-  const int64_t row_blocks = static_cast<int64_t>(params.row_tiles) * plan.split;
-  const int64_t steps = (call.pass == Pass::kConv ? ChannelTaps(p) : Positions(p)) / p.class_count / plan.split;
-  params.block_units = plan.units > 0 ? plan.units : ChooseBlockUnits(tile, params.units, row_blocks, steps);
+  const int64_t row_blocks = static_cast<int64_t>(params.row_tiles) * s.split;
+  const int64_t steps = (call.pass == Pass::kConv ? ChannelTaps(p) : Positions(p)) / p.class_count / s.split;
+  params.block_units =
+      s.units > 0 ? static_cast<uint32_t>(s.units) : ChooseBlockUnits(tile, params.units, row_blocks, steps);
   const int64_t blocks = CeilDiv(params.units, params.block_units) * row_blocks;
   const cudaError_t status =
       EnqueueShared(kernel.function, blocks, tile.threads(), kernel.shared_bytes, stream, params);
-  if (status != cudaSuccess || plan.split == 1) return status;
-  return AddSlices<float>(call, plan, stream);
+  if (status != cudaSuccess || s.split == 1) return status;
+  return AddSlices<float>(call, s.split, stream);
 }
 
 }  // namespace
 
-const KernelFamily kMma = {WhyNot, SplitBytes, SharedBytes, Launch};
+const KernelFamily<MmaSettings> kMma = {UnsupportedReason, SplitWorkspace, SharedBytes, Launch};
 
-Plan MmaPlan(int most_cols, int split) {
+MmaSettings MmaWithoutWgmma(int most_cols, int64_t split) {
   int tile = 0;
   while (kMmaTiles[tile].wgmma || kMmaTiles[tile].cols > std::min(128, most_cols)) ++tile;
-  return {tile, split, 0, 0, {}};
+  return {tile, split};
 }
 
 }  // namespace jaxconv

@@ -7,22 +7,9 @@
 
 #include "common/tiled_product.h"
 #include "mma/config.h"
+#include "mma/settings.h"
 
 namespace jaxconv {
-
-struct MmaSettings {
-  int64_t tile = 0;
-  int64_t split = 1;
-  int64_t units = 0;   // tiles of columns that a thread block computes in turn; 0: as many as suit the device
-  int64_t merged = 1;  // residue classes whose columns follow each other in one matrix: all, or 1
-
-  static constexpr std::array<Field<MmaSettings>, 4> Fields() {
-    return {{{"tile", &MmaSettings::tile},
-             {"split", &MmaSettings::split},
-             {"units", &MmaSettings::units},
-             {"merged", &MmaSettings::merged}}};
-  }
-};
 
 // Residue classes of a convolution, all or 1, that read the same source pixels: where a window does not overlap its
 // neighbours, as in a patch embedding's data gradient. Their columns make one matrix, and each pixel is read once.
@@ -57,7 +44,7 @@ inline int64_t MergedClasses(const Product& product) {
 
 class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
  public:
-  static constexpr const char* kName = "mma";
+  static constexpr const char* kName = MmaSettings::kFamily;
   static constexpr const auto& kTiles = kMmaTiles;
 
   MmaPlanner(const Product& product, const Device& device) : TiledPlanner(product, device) {}
@@ -101,14 +88,6 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
 
   double Seconds(const MmaSettings& s) const {
     return TiledPlanner::Seconds(s) * (product_.HasRunsOf(vector()) ? 1 : costs_["elementwise"]);
-  }
-
-  static Plan AsPlan(const MmaSettings& s) {
-    return {static_cast<int>(s.tile),
-            static_cast<int>(s.split),
-            0,
-            static_cast<int>(s.units),
-            {static_cast<int32_t>(s.merged)}};
   }
 
  private:

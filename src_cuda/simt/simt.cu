@@ -17,11 +17,13 @@
 #include "common/product.cuh"
 #include "common/product.h"
 #include "common/step_table.cuh"
+#include "common/store_sums.cuh"
 #include "common/tile_loader.cuh"
 #include "common/types.h"
 #include "common/unaligned.h"
 #include "families.h"
 #include "simt/config.h"
+#include "simt/settings.h"
 #include "simt/warp_tile.cuh"
 
 namespace jaxconv {
@@ -46,7 +48,7 @@ constexpr int MinBlocks(const Tile& tile) {
 }
 
 // kMixed: operands may have other types than the sums.
-template <typename Acc, bool kMixed, int kTileIndex, Access kSrcAccess, Access kRhsAccess>
+template <typename Acc, bool kMixed, bool kHasEpilogue, int kTileIndex, Access kSrcAccess, Access kRhsAccess>
 __global__ void __launch_bounds__(kSimtTiles[kTileIndex].threads(), MinBlocks<Acc>(kSimtTiles[kTileIndex]))
     SimtKernel(const __grid_constant__ ProductParams p) {
   constexpr Tile kTile = kSimtTiles[kTileIndex];
@@ -66,9 +68,9 @@ __global__ void __launch_bounds__(kSimtTiles[kTileIndex].threads(), MinBlocks<Ac
   steps.Fill(0);
   __syncthreads();
 
-  const DType src_type = kMixed ? p.problem.src_type : NativeType<Acc>();
-  const DType rhs_type = kMixed ? p.rhs_type : NativeType<Acc>();
-  const DType out_type = kMixed ? p.out_type : NativeType<Acc>();
+  const DType src_type = kMixed ? p.problem.src_type : TypeOf<Acc>();
+  const DType rhs_type = kMixed ? p.rhs_type : TypeOf<Acc>();
+  const DType out_type = kMixed ? p.out_type : TypeOf<Acc>();
   const int64_t first_col = static_cast<int64_t>(work.col_tile) * kTile.cols;
   SourceLoader<Acc, TilePattern<kTile.rows, kTile.depth, kThreads, kSrcAccess>> src(p.src, src_type, p.src_size,
                                                                                     shared.rows);
@@ -109,7 +111,8 @@ __global__ void __launch_bounds__(kSimtTiles[kTileIndex].threads(), MinBlocks<Ac
     }
   }
 
-  StoreSums<Acc>(sums, shared.rows, {p.out, out_type, first_col, p.cols, p.out_col_stride, p.out_vectors});
+  const EpilogueOf<Acc, kHasEpilogue> epilogue(p.epilogue, work.group * p.cols);
+  StoreSums<Acc>(sums, shared.rows, {p.out, out_type, first_col, p.cols, p.out_col_stride, p.out_vectors}, epilogue);
 }
 
 // The compiled kernels.
@@ -131,20 +134,31 @@ constexpr int kAccessCount = std::size(kAccesses);
 
 using SimtKernelPtr = void (*)(ProductParams);
 
-template <typename Acc, bool kMixed, int kTileIndex, size_t... kAccess>
+template <typename Acc, bool kMixed, bool kHasEpilogue, int kTileIndex, size_t... kAccess>
 std::array<SimtKernelPtr, kAccessCount> KernelsOfTile(std::index_sequence<kAccess...>) {
   if constexpr (kSimtTiles[kTileIndex].only_f32 && !std::is_same_v<Acc, float>) {
     return {};
   } else {
-    return {SimtKernel<Acc, kMixed, kTileIndex, kAccesses[kAccess].src, kAccesses[kAccess].rhs>...};
+    return {SimtKernel<Acc, kMixed, kHasEpilogue, kTileIndex, kAccesses[kAccess].src, kAccesses[kAccess].rhs>...};
   }
 }
 
-template <typename Acc, bool kMixed, size_t... kTileIndex>
-SimtKernelPtr FindKernel(int tile, int access, std::index_sequence<kTileIndex...>) {
+template <typename Acc, bool kMixed, bool kHasEpilogue, size_t... kTileIndex>
+SimtKernelPtr FindKernel(int64_t tile, int access, std::index_sequence<kTileIndex...>) {
   static const std::array<SimtKernelPtr, kAccessCount> kernels[] = {
-      KernelsOfTile<Acc, kMixed, kTileIndex>(std::make_index_sequence<kAccessCount>())...};
+      KernelsOfTile<Acc, kMixed, kHasEpilogue, kTileIndex>(std::make_index_sequence<kAccessCount>())...};
   return kernels[tile][access];
+}
+
+template <typename Acc>
+SimtKernelPtr FindKernel(int64_t tile, int access, bool is_mixed, bool has_epilogue) {
+  constexpr auto kTiles = std::make_index_sequence<std::size(kSimtTiles)>();
+  if (has_epilogue) {
+    return is_mixed ? FindKernel<Acc, true, true>(tile, access, kTiles)
+                    : FindKernel<Acc, false, true>(tile, access, kTiles);
+  }
+  return is_mixed ? FindKernel<Acc, true, false>(tile, access, kTiles)
+                  : FindKernel<Acc, false, false>(tile, access, kTiles);
 }
 
 bool IsPure(const ConvProblem& p) {
@@ -166,50 +180,44 @@ int ChooseAccess(const ConvCall& call) {
 }
 
 template <typename Acc>
-cudaError_t LaunchSums(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
+cudaError_t LaunchSums(const ConvCall& call, const SimtSettings& s, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
-  const auto all_tiles = std::make_index_sequence<std::size(kSimtTiles)>();
-  const int access = ChooseAccess(call);
-  const SimtKernelPtr kernel = IsPure(p) ? FindKernel<Acc, false>(plan.tile, access, all_tiles)
-                                         : FindKernel<Acc, true>(plan.tile, access, all_tiles);
-  const Tile& tile = kSimtTiles[plan.tile];
-  ProductParams params = MakeParams(call, plan, tile.rows, tile.cols);
-  params.out_vectors = ResultLayout(call, plan).LineVectors(4);
-  const int64_t blocks = Blocks(p, call.pass, plan, tile.rows, tile.cols);
+  const SimtKernelPtr kernel = FindKernel<Acc>(s.tile, ChooseAccess(call), !IsPure(p), EndsWithEpilogue(call, s.split));
+  const Tile& tile = kSimtTiles[s.tile];
+  ProductParams params = MakeParams(call, s.split, tile.rows, tile.cols);
+  params.out_vectors = ResultLayout(call, s.split).LineVectors(4);
+  const int64_t blocks = Blocks(p, call.pass, s.split, tile.rows, tile.cols);
   const cudaError_t status = Enqueue(kernel, blocks, tile.threads(), stream, params);
-  if (status != cudaSuccess || plan.split == 1) return status;
-  return AddSlices<Acc>(call, plan, stream);
+  if (status != cudaSuccess || s.split == 1) return status;
+  return AddSlices<Acc>(call, s.split, stream);
 }
 
 // The family.
 
-const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
-  if (const char* why = WhyNotTile(kSimtTiles, p, plan)) return why;
-  if (const char* why = WhyNotTypes(p, pass)) return why;
-  if (plan.chunk != 0) return "simt has no chunks";
-  const Tile& tile = kSimtTiles[plan.tile];
-  if (Blocks(p, pass, plan, tile.rows, tile.cols) > INT32_MAX) return "the product has too many tiles";
-  return nullptr;
+Reason UnsupportedReason(const ConvProblem& p, Pass pass, const SimtSettings& s) {
+  if (Reason why = UnsupportedTile(kSimtTiles, p, pass, s)) return why;
+  const Tile& tile = kSimtTiles[s.tile];
+  return UnsupportedBlocks(Blocks(p, pass, s.split, tile.rows, tile.cols));
 }
 
-size_t SharedBytes(const ConvProblem& p, Pass, const Plan& plan) {
-  return SharedBytesOf<SharedTiles, kSimtTiles>(p, plan.tile);
+size_t SharedBytes(const ConvProblem& p, Pass, const SimtSettings& s) {
+  return SharedBytesOf<SharedTiles, kSimtTiles>(p, s.tile);
 }
 
-cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
+cudaError_t Launch(const ConvCall& call, const SimtSettings& s, cudaStream_t stream) {
   if (ResultElements(call.problem, call.pass) == 0) return cudaSuccess;
-  return WithSumType(call.problem, [&](auto acc) { return LaunchSums<decltype(acc)>(call, plan, stream); });
+  return WithSumType(call.problem, [&](auto acc) { return LaunchSums<decltype(acc)>(call, s, stream); });
 }
 
 }  // namespace
 
-const KernelFamily kSimt = {WhyNot, SplitBytes, SharedBytes, Launch};
+const KernelFamily<SimtSettings> kSimt = {UnsupportedReason, SplitWorkspace, SharedBytes, Launch};
 
-cudaError_t LaunchUnaligned(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
+cudaError_t LaunchUnaligned(const ConvCall& call, int64_t split, cudaStream_t stream) {
   constexpr int kTile = 2;
   static_assert(!kSimtTiles[kTile].only_f32, "the tile is for sums of every type");
-  const Plan of_simt{kTile, plan.split, 0, 0, {}};
-  if (WhyNot(call.problem, call.pass, of_simt) != nullptr) return cudaErrorMisalignedAddress;
+  const SimtSettings of_simt{kTile, split};
+  if (UnsupportedReason(call.problem, call.pass, of_simt)) return cudaErrorMisalignedAddress;
   return Launch(call, of_simt, stream);
 }
 

@@ -205,7 +205,7 @@ constexpr WgmmaKernelOfTile CompiledWgmma() {
 
 // The compiled kernels for operands of type T.
 template <typename T>
-WgmmaKernelOfTile FindWgmma(int tile, bool along_steps) {
+WgmmaKernelOfTile FindWgmma(int64_t tile, bool along_steps) {
   return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
     const WgmmaKernelOfTile tiles[][2] = {{CompiledWgmma<T, kIndex, false>(), CompiledWgmma<T, kIndex, true>()}...};
     return tiles[tile][along_steps];

@@ -29,45 +29,34 @@
 namespace jaxconv {
 namespace {
 
-// The plan of what a tile stores.
-Plan Stored(const Plan& plan) {
-  Plan stored = plan;
-  stored.split = static_cast<int>(kWgmmaTiles[plan.tile].stored_slices(plan.split));
-  return stored;
-}
+// Slices that are stored in the workspace: one, where a cluster adds them.
+int64_t StoredSplit(const WgmmaSettings& s) { return kWgmmaTiles[s.tile].stored_slices(s.split); }
 
-WgmmaKernelOfTile Find(const ConvProblem& p, int tile) {
+WgmmaKernelOfTile Find(const ConvProblem& p, int64_t tile) {
   return p.src_type == DType::kBF16 ? FindWgmma<__nv_bfloat16>(tile, IsAlongSteps(p))
                                     : FindWgmma<__half>(tile, IsAlongSteps(p));
 }
 
-// The plan of mma that takes the place of one of this family where there is no wgmma, or TMA cannot be told of
-// operands.
-Plan WithoutWgmma(const Plan& plan) { return MmaPlan(kWgmmaTiles[plan.tile].cols, Stored(plan).split); }
+// What mma does in the place of a tile where there is no wgmma, or TMA has no maps of the operands.
+MmaSettings WithoutWgmma(const WgmmaSettings& s) { return MmaWithoutWgmma(kWgmmaTiles[s.tile].cols, StoredSplit(s)); }
 
-Reason Unsupported(const ConvProblem& p, Pass pass, const Plan& plan) {
+Reason UnsupportedReason(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
+  if (Reason why = UnsupportedTileOrSplit(s, std::size(kWgmmaTiles))) return why;
+  if (ResultElements(p, pass) == 0) return std::nullopt;
   if (Reason why = wgmma::UnsupportedTypes(p, pass)) return why;
   if (Reason why = wgmma::UnsupportedSizes(p)) return why;
-  if (Reason why = wgmma::UnsupportedIm2col(p, plan.im2col())) return why;
-  return wgmma::UnsupportedTile(p, plan.im2col(), kWgmmaTiles[plan.tile], plan.split);
+  if (Reason why = wgmma::UnsupportedIm2col(p, s.im2col())) return why;
+  if (Reason why = wgmma::UnsupportedTile(p, s.im2col(), kWgmmaTiles[s.tile], s.split)) return why;
+  return kMma.unsupported_reason(p, pass, WithoutWgmma(s));
 }
 
-const char* WhyNot(const ConvProblem& p, Pass pass, const Plan& plan) {
-  if (const char* why = WhyNotPlan(plan, std::size(kWgmmaTiles))) return why;
-  if (plan.chunk != 0 || plan.units != 0) return "the family has neither chunks nor units";
-  if (ResultElements(p, pass) == 0) return nullptr;
-  if (const Reason why = Unsupported(p, pass, plan)) {
-    thread_local std::string text;  // until this thread's next refusal
-    return (text = *why).c_str();
-  }
-  return kMma.why_not(p, pass, WithoutWgmma(plan));
+size_t WorkspaceBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
+  return SplitBytes(p, pass, StoredSplit(s));
 }
 
-size_t ScratchBytes(const ConvProblem& p, Pass pass, const Plan& plan) { return SplitBytes(p, pass, Stored(plan)); }
-
-size_t SharedBytes(const ConvProblem& p, Pass pass, const Plan& plan) {
-  const size_t without = kMma.shared_bytes(p, pass, WithoutWgmma(plan));
-  return DeviceHasWgmma() ? std::max(Find(p, plan.tile).shared_bytes, without) : without;
+size_t SharedBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
+  const size_t without = kMma.shared_bytes(p, pass, WithoutWgmma(s));
+  return DeviceHasWgmma() ? std::max(Find(p, s.tile).shared_bytes, without) : without;
 }
 
 // Whether images' windows begin, or end, by all rows of a cluster and more beyond them.
@@ -79,18 +68,18 @@ bool LeavesOutTaps(const ConvProblem& p, const Im2col& im2col, const WgmmaTile& 
   return std::max<int64_t>(-im2col.corner[1], below) >= rows * p.step[1];
 }
 
-WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
+WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   const ConvProblem& p = call.problem;
-  const WgmmaTile& tile = kWgmmaTiles[plan.tile];
-  const Im2col im2col = plan.im2col();
+  const WgmmaTile& tile = kWgmmaTiles[s.tile];
+  const Im2col im2col = s.im2col();
   WgmmaParams params{};
   params.problem = p;
   params.taps = call.taps;
   params.classes = call.classes;
-  params.out = StoredData(call, Stored(plan));
-  params.out_type = StoredType(p, call.pass, Stored(plan));
-  params.has_out_maps = StoresByTma(p, tile, plan.split);
-  params.slice_elements = Stored(plan).split > 1 ? ResultElements(p, call.pass) : 0;
+  params.out = StoredData(call, StoredSplit(s));
+  params.out_type = StoredType(p, call.pass, StoredSplit(s));
+  params.has_out_maps = StoresByTma(p, tile, s.split);
+  params.slice_elements = StoredSplit(s) > 1 ? ResultElements(p, call.pass) : 0;
   const Counts counts = ClassCounts(p, tile);
   for (int d = 0; d < kSpatial; ++d) {
     params.counts[d] = static_cast<int32_t>(counts.of[d]);
@@ -104,13 +93,13 @@ WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
   }
   params.class_taps = p.class_count == 1 ? p.tap_count : 0;
   params.live_classes = static_cast<int32_t>(LiveClasses(p));
-  params.empty_classes = static_cast<int32_t>(ClassesOfZeros(p, im2col, tile, plan.split));
+  params.empty_classes = static_cast<int32_t>(ClassesOfZeros(p, im2col, tile, s.split));
   const int dealt_classes = params.live_classes - params.empty_classes;
   params.leaves_out_taps = LeavesOutTaps(p, im2col, tile);
   params.rank = im2col.rank;
   params.tap_stride = im2col.tap_stride;
   params.chunks = static_cast<int32_t>(CeilDiv(p.in_channels, kChunk));
-  params.split = plan.split;
+  params.split = static_cast<int32_t>(s.split);
   const auto reciprocal = [](int32_t divisor) { return UINT32_MAX / static_cast<uint32_t>(std::max(divisor, 1)); };
   for (int d = 0; d < kSpatial; ++d) params.count_reciprocals[d] = reciprocal(params.counts[d]);
   params.tap_reciprocal = reciprocal(params.tap_stride);
@@ -119,10 +108,10 @@ WgmmaParams MakeParams(const ConvCall& call, const Plan& plan) {
   params.col_clusters = static_cast<int32_t>(ColClusters(p, tile));
   params.row_cluster_reciprocal = reciprocal(params.row_clusters);
   params.col_cluster_reciprocal = reciprocal(params.col_clusters);
-  params.class_works = static_cast<uint32_t>(ClassWorks(p, tile, plan.split));
+  params.class_works = static_cast<uint32_t>(ClassWorks(p, tile, s.split));
   params.works = params.class_works * dealt_classes;
   // As few as all stages have the steps of: who is told of more than it gets done takes works from others.
-  const int64_t steps = CeilDiv(p.tap_count * params.chunks, int64_t{dealt_classes} * plan.split);
+  const int64_t steps = CeilDiv(p.tap_count * params.chunks, int64_t{dealt_classes} * s.split);
   params.works_ahead = tile.boxed ? 1 : static_cast<int32_t>(CeilDiv(tile.stages, std::max<int64_t>(1, steps)));
   return params;
 }
@@ -194,24 +183,24 @@ cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& ti
   return cudaLaunchKernelExC(&config, function, arguments);
 }
 
-cudaError_t Launch(const ConvCall& call, const Plan& plan, cudaStream_t stream) {
+cudaError_t Launch(const ConvCall& call, const WgmmaSettings& s, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
-  const bool is_matrix = plan.im2col().rank == 2 && !kWgmmaTiles[plan.tile].boxed;
+  const bool is_matrix = s.im2col().rank == 2 && !kWgmmaTiles[s.tile].boxed;
   const ConvProblem seen = is_matrix ? AsMatrix(p) : p;
-  const ConvCall call_seen{seen,     call.pass,   call.taps,    call.classes, call.src,
-                           call.rhs, call.result, call.scratch, call.slot};
-  WgmmaParams params = MakeParams(call_seen, plan);
-  if (!DeviceHasWgmma() || !AreAligned({call.src, call.rhs, call.result}) || !EncodeMaps(call_seen, plan, &params)) {
-    return kMma.launch(call, WithoutWgmma(plan), stream);
+  const ConvCall call_seen{seen,     call.pass, call.taps,   call.classes,   call.src,
+                           call.rhs, call.bias, call.result, call.workspace, call.slot};
+  WgmmaParams params = MakeParams(call_seen, s);
+  if (!DeviceHasWgmma() || !AreAligned({call.src, call.rhs, call.result}) || !EncodeMaps(call_seen, s, &params)) {
+    return kMma.launch(call, WithoutWgmma(s), stream);
   }
-  const cudaError_t status = EnqueueClusters(Find(p, plan.tile), kWgmmaTiles[plan.tile], params, *call.slot, stream);
-  if (status != cudaSuccess || Stored(plan).split == 1) return status;
-  return AddSlices<float>(call, plan, stream);
+  const cudaError_t status = EnqueueClusters(Find(p, s.tile), kWgmmaTiles[s.tile], params, *call.slot, stream);
+  if (status != cudaSuccess || StoredSplit(s) == 1) return status;
+  return AddSlices<float>(call, StoredSplit(s), stream);
 }
 
 }  // namespace
 
-const KernelFamily kWgmma = {WhyNot, ScratchBytes, SharedBytes, Launch};
+const KernelFamily<WgmmaSettings> kWgmma = {UnsupportedReason, WorkspaceBytes, SharedBytes, Launch};
 
 }  // namespace jaxconv

@@ -59,8 +59,8 @@ inline bool EncodeWindowMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaP
 }
 
 // False where TMA cannot be told of the operands.
-inline bool EncodeMaps(const ConvCall& call, const Plan& plan, WgmmaParams* params) {
-  const WgmmaTile& tile = kWgmmaTiles[plan.tile];
+inline bool EncodeMaps(const ConvCall& call, const WgmmaSettings& s, WgmmaParams* params) {
+  const WgmmaTile& tile = kWgmmaTiles[s.tile];
   return EncodeFilter(call, tile, params) &&
          (tile.boxed ? EncodeBoxMaps(call, tile, params) : EncodeWindowMaps(call, tile, params));
 }

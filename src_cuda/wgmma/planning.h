@@ -11,36 +11,12 @@
 
 #include "common/tiled_product.h"
 #include "wgmma/config.h"
+#include "wgmma/settings.h"
 #include "wgmma/support.h"
 #include "wgmma/windows.h"
 #include "wgmma/works.h"
 
 namespace jaxconv {
-
-// An Im2col is of a problem, not chosen.
-struct WgmmaSettings {
-  int64_t tile = 0;
-  int64_t split = 1;
-  int64_t corner_d = 0, corner_h = 0, corner_w = 0;
-  int64_t rank = 0;
-  int64_t tap_stride = 0;
-  int64_t reach_h = 0, reach_w = 0;
-  int64_t empty_classes = 0;
-
-  static constexpr std::array<Field<WgmmaSettings>, 10> Fields() {
-    using S = WgmmaSettings;
-    return {{{"tile", &S::tile},
-             {"split", &S::split},
-             {"corner_d", &S::corner_d},
-             {"corner_h", &S::corner_h},
-             {"corner_w", &S::corner_w},
-             {"rank", &S::rank},
-             {"tap_stride", &S::tap_stride},
-             {"reach_h", &S::reach_h},
-             {"reach_w", &S::reach_w},
-             {"empty_classes", &S::empty_classes}}};
-  }
-};
 
 // Fitted costs, looked up once for many settings. All but three are seconds.
 struct WgmmaCosts {
@@ -57,7 +33,7 @@ struct WgmmaCosts {
 
 class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
  public:
-  static constexpr const char* kName = "wgmma";
+  static constexpr const char* kName = WgmmaSettings::kFamily;
   static constexpr const auto& kTiles = kWgmmaTiles;
 
   WgmmaPlanner(const Product& product, const Device& device)
@@ -111,14 +87,6 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     // Neither hides all of the other.
     const double both = std::cbrt(works * works * works + copies * copies * copies);
     return fitted_.begin + both + SlicesSeconds(product_, device_, costs_, s.split);
-  }
-
-  static Plan AsPlan(const WgmmaSettings& s) {
-    Plan plan{static_cast<int>(s.tile), static_cast<int>(s.split), 0, 0, {}};
-    const int64_t shape[] = {s.corner_d,   s.corner_h, s.corner_w, s.rank,
-                             s.tap_stride, s.reach_h,  s.reach_w,  s.empty_classes};
-    std::copy(std::begin(shape), std::end(shape), plan.shape);
-    return plan;
   }
 
  private:

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <string>
 
-#include "common/plan.h"
 #include "common/planning.h"
 #include "common/product.h"
 #include "common/tma_limits.h"

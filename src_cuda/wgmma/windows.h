@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "common/plan.h"
 #include "common/planning.h"
 #include "common/tma_limits.h"
 #include "wgmma/config.h"

@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
-#include "common/plan.h"
 #include "common/product.h"
 #include "common/types.h"
 #include "conv_problem.h"
 #include "wgmma/config.h"
+#include "wgmma/settings.h"
 
 namespace jaxconv {
 

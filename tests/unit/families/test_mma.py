@@ -51,5 +51,4 @@ def test_classes_that_read_the_same_pixels_are_merged(problem, merged):
             continue
         for kind, expected in (("conv", merged if tile.cols == 128 else 1), ("wgrad", 1)):
             plan = choose("cuda", kind, problem, as_it_is("mma", tile.name)).plan
-            assert plan.attributes()["shape"].tolist() == [expected] + 11 * [0]
             assert plan.settings["merged"] == expected

@@ -255,8 +255,6 @@ def test_partial_families_with_any_batch(family, at_batch, which):
     (kind, symbolic), (_, known) = (passes_of(at_batch(b))[which] for b in (batch, 32))
     plans = [choose("cuda", kind, problem, as_it_is(family)).plan for problem in (symbolic, known)]
     assert plans[0] == plans[1]
-    attributes = [plans[0].attributes()["shape"] for problem in (symbolic, known)]
-    np.testing.assert_array_equal(*attributes)
     split = plans[0].settings["split"]
     scratch = 0 if split == 1 else split * math.prod(known.rhs_shape) * 4
     assert plans[0].workspace_bytes(symbolic) == plans[1].workspace_bytes(known) == scratch

@@ -269,8 +269,7 @@ def test_tma_reads_what_lax_multiplies(problem):
             continue
         if 0 not in of_pass.out_spatial:
             check_windows(of_pass)
-        told = choice.plan.attributes()["shape"].tolist()
-        assert told == [*(choice.plan.settings[name] for name in WINDOWS), 0, 0, 0, 0]
+        assert set(WINDOWS) < set(choice.plan.settings)
 
 
 def test_filters_of_one_tap_of_any_size():
@@ -281,7 +280,7 @@ def test_filters_of_one_tap_of_any_size():
     for which in GATHERS:
         kind, of_pass = passes_of(problem)[which]
         plan = choose("cuda", kind, of_pass, as_it_is("wgmma")).plan
-        assert 0 < plan.attributes()["shape"][4] < 2**31
+        assert 0 < plan.settings["tap_stride"] < 2**31
 
 
 @pytest.mark.parametrize("which", GATHERS)
@@ -364,7 +363,6 @@ def test_wgmma_with_any_batch(which, stride, split):
         asked = as_it_is("wgmma", tile and tile.name, split=split and (8 if adds else split))
         plans = [choose("cuda", kind, problem, asked).plan for problem in (symbolic, known)]
         assert plans[0] == plans[1]
-        np.testing.assert_array_equal(*(plans[0].attributes()["shape"] for problem in (symbolic, known)))
         scratch = plans[0].workspace_bytes(symbolic)
         slices = plans[0].settings["split"]
         has_scratch = slices > 1 and TILES["wgmma"][plans[0].tile].slices == 0

@@ -1,0 +1,50 @@
+// From the sums of threads on CUDA cores to results in device memory.
+#pragma once
+
+#include <cstdint>
+
+#include "common/convert.cuh"
+#include "common/points.cuh"
+
+namespace jaxconv {
+
+// Columns of one group's result.
+struct ResultCols {
+  void* base;
+  DType type;
+  int64_t first;
+  int64_t count;
+  int64_t stride;
+  bool quads;  // four neighbours are contiguous, aligned, and all there or all absent
+};
+
+// Stores a thread's sums, each with its epilogue, whose channels are a group's columns.
+template <typename Acc, typename Sums, typename Epilogue>
+__device__ __forceinline__ void StoreSums(const Sums& sums, const Point* rows, const ResultCols& cols,
+                                          const Epilogue& epilogue) {
+#pragma unroll
+  for (int i = 0; i < Sums::kRows; ++i) {
+    const int64_t row = rows[sums.Row(i)].partner;
+    if (row < 0) continue;
+#pragma unroll
+    for (int j = 0; j < Sums::kCols; j += 4) {
+      Pack<Acc, 4> four = sums.Sums(i, j);
+      const int64_t col = cols.first + sums.Col(j);
+      if (cols.quads) {
+        if (col >= cols.count) continue;
+#pragma unroll
+        for (int v = 0; v < 4; ++v) four.v[v] = epilogue(four.v[v], col + v);
+        StoreNarrowed(four, cols.base, row + col, cols.type);
+      } else {
+#pragma unroll
+        for (int v = 0; v < 4; ++v) {
+          if (col + v >= cols.count) continue;
+          const Acc result = epilogue(four.v[v], col + v);
+          StoreNarrowed(Pack<Acc, 1>{result}, cols.base, row + (col + v) * cols.stride, cols.type);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace jaxconv

@@ -1,0 +1,66 @@
+// The settings of the direct family.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "common/settings.h"
+#include "conv_problem.h"
+
+namespace jaxconv {
+
+// The output positions that a thread block computes at a time, rows by columns; the source pixels
+// that they read, in the class that reads most; the taps of the class that has most.
+struct Area {
+  int32_t rows;
+  int32_t cols;
+  int32_t box[kSpatial];
+  int32_t taps;
+  int32_t walk;  // rows, a dilation apart, that a warp takes one after the other; 1: it takes all at once
+  int32_t run;   // taps of a row, if the source is read in runs, and box[2] is of pieces of eight elements; else 0
+  int32_t corner[kSpatial];  // of a wgrad, the first class's: its taps' least shifts, with which boxes begin
+};
+
+// An Area, which may have more rows than were asked for: a warp that goes along rows takes several.
+struct DirectSettings {
+  static constexpr const char* kFamily = "direct";
+
+  int64_t tile = 0;
+  int64_t split = 1;
+  int64_t rows = 0;  // output positions that a thread block computes at a time
+  int64_t cols = 0;
+  int64_t walks = 0;  // of `walk` rows each, abreast: no fewer than those rows
+  int64_t walk = 1;
+  int64_t box_depth = 0;
+  int64_t box_height = 0;
+  int64_t box_width = 0;
+  int64_t taps = 0;
+  int64_t run = 0;
+  int64_t corner_depth = 0;
+  int64_t corner_row = 0;
+  int64_t corner_col = 0;
+
+  static constexpr std::array<Field<DirectSettings>, 14> Fields() {
+    return {{{"tile", &DirectSettings::tile},
+             {"split", &DirectSettings::split},
+             {"rows", &DirectSettings::rows},
+             {"cols", &DirectSettings::cols},
+             {"walks", &DirectSettings::walks},
+             {"walk", &DirectSettings::walk},
+             {"box_depth", &DirectSettings::box_depth},
+             {"box_height", &DirectSettings::box_height},
+             {"box_width", &DirectSettings::box_width},
+             {"taps", &DirectSettings::taps},
+             {"run", &DirectSettings::run},
+             {"corner_depth", &DirectSettings::corner_depth},
+             {"corner_row", &DirectSettings::corner_row},
+             {"corner_col", &DirectSettings::corner_col}}};
+  }
+
+  Area area() const {
+    return {In32(walks * walk), In32(cols), {In32(box_depth), In32(box_height), In32(box_width)},    In32(taps),
+            In32(walk),         In32(run),  {In32(corner_depth), In32(corner_row), In32(corner_col)}};
+  }
+};
+
+}  // namespace jaxconv
