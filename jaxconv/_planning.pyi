@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 MOST_TMA_STEP: int  # pixels from a window to the next, where TMA reads them
+MOST_WINDOW_PIECES: int  # that depthwise takes of a window, whose every plane is one or more
 DIGEST: str  # of the sources that plans depend on
 FORMAT: int  # of programs' custom calls: attributes, settings, offset tables
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from functools import partial
 
 import jax.numpy as jnp
 from jax import Array
 
+from jaxconv.compiled import planning
 from jaxconv.forms import AS_IT_IS, ROLES, Form, Rewritten, joined, placed, reshaped, resized, split, swapped
 from jaxconv.problem import ConvProblem, Shape, Spec
 from jaxconv.product import ceil_div, vector_of
@@ -19,6 +21,11 @@ def _why_not_channels(problem: ConvProblem) -> str | None:
     if problem.groups == 1 or problem.in_channels != 1 or problem.lhs_batch_grouped or problem.out_batch_grouped:
         return "there are no groups of one channel"
     return None if 1 <= len(problem.kernel) <= 3 else f"there are {len(problem.kernel)} spatial dimensions"
+
+
+def _why_not_planes(planes: int) -> str | None:
+    """Why a window is not to be so deep: no tile takes it, and a table of all its taps may not fit into memory."""
+    return f"a window of {planes} planes" if planes > planning.MOST_WINDOW_PIECES else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,8 +69,9 @@ class MultipliersAsDepth:
             return "each channel has one result"
         if len(problem.kernel) == 3 and (problem.window_strides[DEPTH], problem.rhs_dilation[DEPTH]) != (1, 1):
             return "planes are strided, or dilated"
-        specs = problem.lhs_spec, problem.out_spec
-        return None if all(s.second == len(s.axes) - 1 for s in specs) else "channels are not last"
+        if any(spec.second != len(spec.axes) - 1 for spec in (problem.lhs_spec, problem.out_spec)):
+            return "channels are not last"
+        return _why_not_planes(_as_volume(problem)[0].kernel[DEPTH] * problem.out_channels)
 
     def rewrite(self, problem: ConvProblem) -> Rewritten:
         many = problem.out_channels
@@ -111,7 +119,9 @@ class StridesAsDepth:
         dims = self._dims(p)
         if not dims or (self.columns and COLUMNS not in dims):
             return "columns are not strided" if self.columns else "rows are not strided"
-        return "a dilated window" if max(p.rhs_dilation[dim] for dim in (DEPTH, *dims)) > 1 else None
+        if max(p.rhs_dilation[dim] for dim in (DEPTH, *dims)) > 1:
+            return "a dilated window"
+        return _why_not_planes(p.kernel[DEPTH] * math.prod(p.window_strides[dim] for dim in dims))
 
     def rewrite(self, problem: ConvProblem) -> Rewritten:
         if max(problem.lhs_dilation) > 1:

@@ -191,6 +191,7 @@ NB_MODULE(_planning, module) {
       .def_ro("seconds", &Candidate::seconds)
       .def_ro("settings", &Candidate::settings);
   module.attr("MOST_TMA_STEP") = kMostElementStride;
+  module.attr("MOST_WINDOW_PIECES") = depthwise::kMostPieces;
   module.attr("DIGEST") = JAXCONV_PLANNING_DIGEST;
   module.attr("FORMAT") = kFormat;
   Bind<SimtPlanner>(module);

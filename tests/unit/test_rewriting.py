@@ -271,6 +271,9 @@ INAPPLICABLE = {
         layer((2, 3, 4, 5, 6), (2, 2, 2, 1, 12), feature_group_count=6, window_strides=2), MultipliersAsDepth(),
         "strided"
     ),
+    "too_many_multipliers": (
+        layer((2, 5, 2), (1, 1, 2 * 1025), feature_group_count=2), MultipliersAsDepth(), "1025 planes"
+    ),
     "wide_groups_of_strides": (
         layer((2, 5, 6), (2, 2, 6), feature_group_count=3, window_strides=2), StridesAsDepth(), "one channel"
     ),
@@ -285,6 +288,10 @@ INAPPLICABLE = {
     "both_strided_and_doubled": (
         layer((2, 9, 9, 4), (2, 2, 1, 4), feature_group_count=4, window_strides=(2, 1), lhs_dilation=(1, 2), padding=1),
         StridesAsDepth(columns=False), "dilated input"
+    ),
+    "far_apart": (
+        layer((2, 40, 40, 4), (1, 1, 1, 4), feature_group_count=4, window_strides=(33, 32), padding=0),
+        StridesAsDepth(), "1056 planes"
     ),
 }  # fmt: skip
 
@@ -381,6 +388,32 @@ def test_what_is_chosen_of_each_channel_on_its_own(problem, rewriting, which):
     assert rewritings_of_channels(Product(kind, problem)) == ([rewriting] if rewriting else [])
     plan = choose("cuda", kind, problem).plan
     assert (plan.family, plan.rewriting) == ("depthwise", rewriting)
+
+
+TOO_DEEP = {
+    "multipliers_of_a_volume": (
+        layer((1, 1, 1, 1, 2), (31, 31, 31, 1, 8192), feature_group_count=2), (PaddedGroups(),)
+    ),
+    "multipliers_of_images": (layer((2, 9, 9, 8), (31, 31, 1, 32768), feature_group_count=8), ()),
+    "strides": (layer((1, 5000, 5000, 8), (1, 1, 1, 8), feature_group_count=8, window_strides=2500, padding=0), ()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("problem, rewriting", TOO_DEEP.values(), ids=TOO_DEEP)
+def test_no_window_becomes_one_of_millions_of_taps(problem, rewriting, which):
+    """No kernel takes it, but planning would tabulate its taps: more than 10 GB for the volume's multipliers."""
+    kind, problem = passes_of(problem)[which]
+    assert rewritings_of_channels(Product(kind, problem)) == ([rewriting] if rewriting else [])
+
+
+@pytest.mark.parametrize("planes, takes", [(1024, True), (1025, False)])
+def test_a_window_becomes_as_deep_as_depthwise_takes(planes, takes):
+    deep = halves((1, planes, 1, 1, 8), (planes, 1, 1, 1, 8), feature_group_count=8)
+    as_it_is = choose("cuda", "wgrad", deep, Constraint(family="depthwise", rewriting=()))
+    assert (as_it_is.plan is not None) == takes
+    multipliers = halves((1, 5, 8), (1, 1, 8 * planes), feature_group_count=8)
+    assert rewritings_of_channels(Product("wgrad", multipliers)) == ([(MultipliersAsDepth(),)] if takes else [])
 
 
 def test_what_is_converted_has_a_price():
