@@ -106,10 +106,13 @@ def _gpus() -> list[Any]:
         return []
 
 
-def convolution(plan: ConvPlan, problem: ConvProblem) -> Callable[[Array, Array], Array]:
+def convolution(plan: ConvPlan, problem: ConvProblem) -> Callable[..., Array]:
     """The custom call of a plan: `conv` maps (lhs, rhs) to out, `wgrad` maps (lhs, out) to rhs.
 
     It is that of the rewritten problem, between its operands' and its result's changes of form.
+
+    A `conv` may end with a bias: a number for each output channel of the rewritten problem, of all groups, in the type
+    of the sums (float32; float64 and int32 of such operands). No public function has one yet.
     """
     scratch = plan.workspace_bytes(problem)
     problem, forms, swapped = rewrite(plan.rewriting, problem)
@@ -125,11 +128,12 @@ def convolution(plan: ConvPlan, problem: ConvProblem) -> Callable[[Array, Array]
     # XLA would hand over slices of larger arrays, wherever they begin.
     whole = lax.optimization_barrier if plan.takes_aligned else lambda arrays: arrays
 
-    def convolve(a: Array, b: Array) -> Array:
+    def convolve(a: Array, b: Array, bias: Array | None = None) -> Array:
         if swapped:
             a, b = b, a
         operands = whole((into_a(a), into_b(b)))
-        return back(whole(call(*operands, *tables, **attributes)[0]))
+        epilogue = () if bias is None else (bias,)
+        return back(whole(call(*operands, *tables, *epilogue, **attributes)[0]))
 
     return convolve
 

@@ -1,0 +1,68 @@
+"""Convolutions that end with a bias: small integers, whose sums are exact."""
+
+import functools
+
+import jax
+import numpy as np
+
+from cases.convolutions import convolutions
+from cases.exact import exact
+from cases.problems import passes_of, problem_of
+from cases.reference import assert_same
+from cases.tiles import DTYPES, has_three_passes
+from jaxconv import ffi
+from jaxconv.planner.choose import choose
+
+SUMS = {"float64": "float64", "int8_to_int32": "int32"}  # else float32
+# Where no tap reaches a result, or nothing is summed up.
+NOTHING_SUMMED = ("nothing_seen", "no_channels", "many_classes", "doubled_without_overlap")
+
+
+@functools.cache
+def plan_of(platform, name, which, asked, dtype):
+    """A pass of a convolution, and its plan or None."""
+    convolution = convolutions()[name]
+    conv = functools.partial(convolution.lax(), precision="highest" if has_three_passes(asked) else None)
+    problem = problem_of(conv, convolution.lhs, convolution.rhs, dtype.partition("_")[0], DTYPES[dtype])
+    kind, of_pass = passes_of(problem)[which]
+    return of_pass, choose(platform, kind, of_pass, asked, ffi.device(platform)).plan
+
+
+def taken(platform, cases, dtype, start=0, most=40):
+    """Of (name, "fprop" or "dgrad", constraint)s those that have plans: those without sums, and some of the others."""
+    has_plan = [case for case in cases if plan_of(platform, *case, dtype)[1] is not None]
+    special = [case for case in has_plan if case[0] in NOTHING_SUMMED]
+    others = [case for case in has_plan if case[0] not in NOTHING_SUMMED]
+    step = max(1, len(others) // most)
+    return special + others[start % step :: step]
+
+
+def bias_of(of_pass):
+    """Integers that differ from each channel of the result to the next."""
+    channels = of_pass.out_shape[of_pass.out_spec.axes[1]]
+    return (np.arange(channels) * 7 % 31 - 15).astype("float32")
+
+
+def added(result, of_pass, bias):
+    feature = of_pass.out_spec.axes[1]
+    return result + bias.reshape([-1 if axis == feature else 1 for axis in range(result.ndim)])
+
+
+def check_bias(platform, cases, dtype):
+    """Cases in one program: bit-equal to lax's results plus the bias."""
+    operands, expected = exact()
+    calls, arrays, results = [], [], []
+    for name, which, asked in cases:
+        of_pass, plan = plan_of(platform, name, which, asked, dtype)
+        assert plan.rewriting == ()
+        x, w, g = operands[name]
+        y, dx, _ = expected[name]
+        lhs, result = {"fprop": (x, y), "dgrad": (g, dx)}[which]
+        bias = bias_of(of_pass)
+        sums = SUMS.get(dtype, "float32")
+        calls.append(ffi.convolution(plan, of_pass))
+        arrays.append([lhs.astype(of_pass.lhs_dtype), w.astype(of_pass.rhs_dtype), bias.astype(sums)])
+        results.append(added(result, of_pass, bias).astype(of_pass.out_dtype))
+    with jax.enable_x64(dtype == "float64"):
+        program = jax.jit(lambda arrays: [call(*of) for call, of in zip(calls, arrays, strict=True)])
+        assert_same(program(arrays), results)

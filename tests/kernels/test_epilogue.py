@@ -1,0 +1,63 @@
+"""The epilogue of every CUDA tile: a bias, bit-equal to lax's results plus the bias for small integers."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from cases.convolutions import OF_PARTIAL, OWN, convolutions, problem
+from cases.epilogue import bias_of, check_bias, taken
+from cases.plans import PARTIAL
+from cases.problems import passes_of
+from cases.tiles import DTYPES, EVERY_TILE, constraint, dtypes_of, settings_of, splits_of
+from jaxconv import ffi
+from jaxconv.planner.choose import choose
+from jaxconv.planner.plan import Constraint, ConvPlan
+
+pytestmark = pytest.mark.gpu
+CONVS = ("fprop", "dgrad")
+EVERY = {f"{name}-{dtype}": (family, tile, dtype)
+         for name, (family, tile) in EVERY_TILE.items() for dtype in dtypes_of(family, tile)
+         if family != "depthwise" or tile.has_conv}  # fmt: skip
+
+
+@pytest.mark.parametrize("family, tile, dtype", EVERY.values(), ids=EVERY)
+def test_bias_of_every_tile(family, tile, dtype):
+    """Also where no tap reaches, where nothing is summed, and behind split-K, where another kernel ends the sums."""
+    passes = CONVS if DTYPES[dtype] == dtype.partition("_")[0] else ("fprop",)
+    if family in PARTIAL:
+        splits = splits_of(family, tile)[:3] if family == "wgmma" else (None,)
+        names, settings = OWN[family], [dict(split=split) for split in splits]
+    else:
+        names, settings = set(convolutions()) - set(OF_PARTIAL), settings_of(family, tile)[:3]
+    cases = [(name, which, constraint(family, tile, **of)) for of in settings for name in sorted(names)
+             for which in passes]  # fmt: skip
+    check_bias("cuda", taken("cuda", cases, dtype, start=list(EVERY_TILE.values()).index((family, tile))), dtype)
+
+
+@pytest.mark.parametrize("family, name", [
+    ("mma", "many_of_all"), ("wgmma", "many_of_all"), ("direct", "groups_of_16"), ("depthwise", "depthwise_5x5"),
+])  # fmt: skip
+def test_bias_of_operands_that_are_not_aligned(monkeypatch, family, name):
+    """Another kernel takes them, and ends with the epilogue as well."""
+    monkeypatch.setattr(ConvPlan, "takes_aligned", False)
+    kind, of_pass = passes_of(problem(name))["fprop"]
+    plan = choose("cuda", kind, of_pass, Constraint("cuda", family, rewriting=()), ffi.device("cuda")).plan
+    x, w, _ = (a.astype("bfloat16") for a in convolutions()[name].operands())
+    bias, convolve = bias_of(of_pass), ffi.convolution(plan, of_pass)
+    apart = jax.jit(lambda flat, w, bias: convolve(flat[1:].reshape(x.shape), w, bias))
+    shifted = np.concatenate([np.zeros(1, x.dtype), x.ravel()])
+    np.testing.assert_array_equal(apart(shifted, w, bias), jax.jit(convolve)(x, w, bias))
+
+
+@pytest.mark.parametrize("bias, message", [
+    (np.zeros(4, "float32"), "a bias of 4 numbers for 200 channels"),
+    (np.zeros(200, "bfloat16"), "in the type of the sums, float32"),
+])  # fmt: skip
+def test_a_bias_that_does_not_fit_is_refused(bias, message):
+    kind, of_pass = passes_of(problem("many_of_all"))["fprop"]
+    x, w, _ = (a.astype("bfloat16") for a in convolutions()["many_of_all"].operands())
+    convolve = ffi.convolution(choose("cuda", kind, of_pass, constraint("mma"), ffi.device("cuda")).plan, of_pass)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+        jax.block_until_ready(jax.jit(functools.partial(convolve, bias=bias))(x, w))
