@@ -25,6 +25,7 @@ from jaxconv.product import OPERANDS, RESULT
 from jaxconv.rewriting import rewrite
 
 MODULES = {"cpu": "jaxconv._cpu", "cuda": "jaxconv._cuda"}
+FORMAT = planning.FORMAT  # of custom calls: what their attributes and tables mean
 FFI_PLATFORMS = {"cpu": "cpu", "cuda": "CUDA"}
 
 
@@ -141,7 +142,7 @@ def convolution(plan: ConvPlan, problem: ConvProblem) -> Callable[..., Array]:
 def _attributes(problem: ConvProblem) -> dict[str, np.generic | np.ndarray]:
     """The attributes that src_common/ffi_decode.h reads, one for one; the sizes it takes from the buffers."""
     return {
-        "format": np.int64(planning.FORMAT),
+        "format": np.int64(FORMAT),
         "src_spec": _int64(problem.lhs_spec.axes),
         "filter_spec": _int64(problem.rhs_spec.axes),
         "dst_spec": _int64(problem.out_spec.axes),

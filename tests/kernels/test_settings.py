@@ -1,0 +1,57 @@
+"""Programs carry their kernels' settings by name. What this version does not understand is refused: nothing runs."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+import jaxconv
+from cases.convolutions import convolutions, problem
+from cases.problems import passes_of
+from cases.tiles import FAMILY_TYPES
+from jaxconv import ffi
+from jaxconv.planner.choose import choose
+from jaxconv.planner.plan import Constraint
+
+OF_FAMILY = {"depthwise": "depthwise_5x5", "direct": "groups_of_16"}
+FAMILIES_ON_GPUS = sorted({family for family, _ in FAMILY_TYPES})
+
+
+def test_a_program_of_another_format_is_refused(monkeypatch, implementation):
+    x, w = np.ones((1, 8, 8, 8), "float32"), np.ones((3, 3, 8, 8), "float32")
+    with monkeypatch.context() as patched:
+        patched.setattr(ffi, "FORMAT", ffi.FORMAT + 1)
+        conv = jax.jit(lambda x, w: jaxconv.conv2d(x, w, implementation=implementation))
+        with pytest.raises(jax.errors.JaxRuntimeError, match=f"format is {ffi.FORMAT}, this version reads"):
+            jax.block_until_ready(conv(x, w))
+    jax.clear_caches()
+    assert np.isfinite(jaxconv.conv2d(x, w, implementation=implementation)).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", FAMILIES_ON_GPUS)
+@pytest.mark.parametrize("settings, message", [
+    (dict(split=None), "the setting split is missing"),
+    (dict(stages=3), "there is no setting stages"),
+    (dict(tile=2**40), "beyond 32 bits"),
+    (dict(tile=999), "there is no tile 999"),
+    (dict(tile=-1), "there is no tile -1"),
+    (dict(split=0), "a split of 0"),
+    (dict(split=-7), "a split of -7"),
+])  # fmt: skip
+def test_settings_that_no_kernel_has_are_refused(monkeypatch, family, settings, message):
+    """And the next call runs."""
+    name = OF_FAMILY.get(family, "many_of_all")
+    kind, of_pass = passes_of(problem(name))["fprop"]
+    plan = choose("cuda", kind, of_pass, Constraint("cuda", family, rewriting=()), ffi.device("cuda")).plan
+    operands = [a.astype("bfloat16") for a in convolutions()[name].operands()[:2]]
+    run = lambda: np.asarray(jax.jit(ffi.convolution(plan, of_pass))(*operands))
+    expected = run()
+    others = {name: value for name, value in (plan.settings | settings).items() if value is not None}
+    with monkeypatch.context() as patched:
+        of_others = ffi._kernel(dataclasses.replace(plan, settings=others))
+        patched.setattr(ffi, "_kernel", lambda plan: of_others)
+        with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+            run()
+    np.testing.assert_array_equal(run(), expected)
