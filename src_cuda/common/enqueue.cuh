@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <mutex>
 #include <set>
-#include <type_traits>
 #include <utility>
 
 #include "common/convert.cuh"
@@ -82,15 +81,9 @@ __device__ __forceinline__ void AddEach(Pack<Acc, kPack>& sums, const Acc* from,
   }
 }
 
-// What the second kernel of split-K stores, and the epilogue that the sums end with.
-struct SlicesParams {
-  const void* slices;
-  void* out;
-  DType type;
-  int64_t elements;
-  int split;
+// An epilogue, and which channel a result's element is of.
+struct ElementsEpilogue {
   Epilogue epilogue;
-  // Of a result's element: which channel it is of.
   int64_t channel_stride, channels, group_stride, groups;
 
   __device__ int64_t Channel(int64_t element) const {
@@ -100,14 +93,14 @@ struct SlicesParams {
 
 // Adds slices, kParts threads a pack of results: each every kParts-th slice in order, then the parts in theirs.
 template <typename Acc, int kParts, int kPack, bool kHasEpilogue>
-__global__ void AddSlicesKernel(const __grid_constant__ SlicesParams p) {
+__global__ void AddSlicesKernel(const Acc* slices, void* out, DType type, int64_t elements, int split,
+                                const ElementsEpilogue ends) {
   constexpr int kPacks = kSliceThreads / kParts;
   const int pack = threadIdx.x % kPacks, part = threadIdx.x / kPacks;
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kPacks + pack) * kPack;
   Pack<Acc, kPack> sums{};
-  if (i < p.elements) {
-    const Acc* slices = static_cast<const Acc*>(p.slices) + part * p.elements + i;
-    AddEach(sums, slices, kParts * p.elements, CeilDiv(p.split - part, kParts));
+  if (i < elements) {
+    AddEach(sums, slices + part * elements + i, kParts * elements, CeilDiv(split - part, kParts));
   }
   if constexpr (kParts > 1) {
     static_assert(kPack == 1, "a part is a number");
@@ -116,44 +109,38 @@ __global__ void AddSlicesKernel(const __grid_constant__ SlicesParams p) {
     __syncthreads();
     sums.v[0] = parts[0][pack];
 #pragma unroll
-    for (int q = 1; q < kParts; ++q) sums.v[0] += parts[q][pack];
+    for (int p = 1; p < kParts; ++p) sums.v[0] += parts[p][pack];
   }
-  if (part > 0 || i >= p.elements) return;
-  const EpilogueOf<Acc, kHasEpilogue> epilogue(p.epilogue, 0);
+  if constexpr (kHasEpilogue) {
+    const EpilogueOf<Acc, true> epilogue(ends.epilogue, 0);
 #pragma unroll
-  for (int v = 0; v < kPack; ++v) {
-    sums.v[v] = epilogue(sums.v[v], kHasEpilogue ? p.Channel(i + v) : 0);
+    for (int v = 0; v < kPack && i < elements; ++v) sums.v[v] = epilogue(sums.v[v], ends.Channel(i + v));
   }
-  StoreNarrowed(sums, p.out, i, p.type);
+  if (part == 0 && i < elements) StoreNarrowed(sums, out, i, type);
 }
 
 // The last kernel of a call that keeps sums in the workspace: adds the slices in an order of its own.
-template <typename Acc>
+template <typename Acc, bool kHasEpilogue>
 cudaError_t AddSlices(const ConvCall& call, int64_t split, cudaStream_t stream) {
   constexpr int kParts = 8;  // of many slices, as a thread has to wait for each
   constexpr int kPack = 2;   // of few, as the kernel waits for its threads to begin
   const ConvProblem& p = call.problem;
-  const SlicesParams params{.slices = call.workspace,
-                            .out = call.result,
-                            .type = ResultType(p, call.pass),
-                            .elements = ResultElements(p, call.pass),
-                            .split = static_cast<int>(split),
-                            .epilogue = EpilogueOfCall(call),
-                            .channel_stride = p.dst.channel,
-                            .channels = p.out_channels,
-                            .group_stride = p.dst.group,
-                            .groups = p.groups};
-  const bool packs = params.elements % kPack == 0 && AreAligned({call.workspace, call.result});
-  const auto add = [&](auto has_epilogue) {
-    constexpr bool kHasEpilogue = decltype(has_epilogue)::value;
-    const auto enqueue = [&](auto* kernel, int parts, int pack) {
-      return Enqueue(kernel, CeilDiv(params.elements / pack * parts, kSliceThreads), kSliceThreads, stream, params);
-    };
-    if (split >= 2 * kParts) return enqueue(AddSlicesKernel<Acc, kParts, 1, kHasEpilogue>, kParts, 1);
-    if (packs) return enqueue(AddSlicesKernel<Acc, 1, kPack, kHasEpilogue>, 1, kPack);
-    return enqueue(AddSlicesKernel<Acc, 1, 1, kHasEpilogue>, 1, 1);
+  const int64_t elements = ResultElements(p, call.pass);
+  const DType type = ResultType(p, call.pass);
+  const bool packs = elements % kPack == 0 && AreAligned({call.workspace, call.result});
+  const ElementsEpilogue ends{EpilogueOfCall(call), p.dst.channel, p.out_channels, p.dst.group, p.groups};
+  const auto add = [&](auto* kernel, int parts, int pack) {
+    return Enqueue(kernel, CeilDiv(elements / pack * parts, kSliceThreads), kSliceThreads, stream,
+                   static_cast<const Acc*>(call.workspace), call.result, type, elements, static_cast<int>(split), ends);
   };
-  return HasEpilogue(call) ? add(std::true_type()) : add(std::false_type());
+  if (split >= 2 * kParts) return add(AddSlicesKernel<Acc, kParts, 1, kHasEpilogue>, kParts, 1);
+  return packs ? add(AddSlicesKernel<Acc, 1, kPack, kHasEpilogue>, 1, kPack)
+               : add(AddSlicesKernel<Acc, 1, 1, kHasEpilogue>, 1, 1);
+}
+
+template <typename Acc>
+cudaError_t AddSlices(const ConvCall& call, int64_t split, cudaStream_t stream) {
+  return HasEpilogue(call) ? AddSlices<Acc, true>(call, split, stream) : AddSlices<Acc, false>(call, split, stream);
 }
 
 }  // namespace jaxconv

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "common/convert.cuh"
 #include "common/epilogue.h"
 
 namespace jaxconv {
@@ -19,6 +20,19 @@ class EpilogueOf {
   __device__ __forceinline__ Acc operator()(Acc sum, int64_t channel) const {
     if constexpr (kHasEpilogue) return sum + __ldg(bias_ + channel);
     return sum;
+  }
+
+  // Those of neighbouring channels.
+  template <int N>
+  __device__ __forceinline__ decltype(auto) operator()(const Pack<Acc, N>& sums, int64_t channel) const {
+    if constexpr (kHasEpilogue) {
+      Pack<Acc, N> results;
+#pragma unroll
+      for (int v = 0; v < N; ++v) results.v[v] = (*this)(sums.v[v], channel + v);
+      return results;
+    } else {
+      return (sums);
+    }
   }
 
  private:

@@ -28,19 +28,16 @@ __device__ __forceinline__ void StoreSums(const Sums& sums, const Point* rows, c
     if (row < 0) continue;
 #pragma unroll
     for (int j = 0; j < Sums::kCols; j += 4) {
-      Pack<Acc, 4> four = sums.Sums(i, j);
+      const Pack<Acc, 4>& four = sums.Sums(i, j);
       const int64_t col = cols.first + sums.Col(j);
       if (cols.quads) {
-        if (col >= cols.count) continue;
-#pragma unroll
-        for (int v = 0; v < 4; ++v) four.v[v] = epilogue(four.v[v], col + v);
-        StoreNarrowed(four, cols.base, row + col, cols.type);
+        if (col < cols.count) StoreNarrowed(epilogue(four, col), cols.base, row + col, cols.type);
       } else {
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
           if (col + v >= cols.count) continue;
-          const Acc result = epilogue(four.v[v], col + v);
-          StoreNarrowed(Pack<Acc, 1>{result}, cols.base, row + (col + v) * cols.stride, cols.type);
+          const Pack<Acc, 1> result{epilogue(four.v[v], col + v)};
+          StoreNarrowed(result, cols.base, row + (col + v) * cols.stride, cols.type);
         }
       }
     }

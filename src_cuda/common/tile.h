@@ -57,15 +57,4 @@ Reason UnsupportedTile(const Tile (&tiles)[kCount], const ConvProblem& p, Pass p
   return UnsupportedTypes(p, pass);
 }
 
-// Shared memory of a family on CUDA cores, whose blocks have a Shared<type of the sums, tile>.
-template <template <typename, Tile> class Shared, const auto& kTiles>
-size_t SharedBytesOf(const ConvProblem& p, int64_t tile) {
-  return WithSumType(p, [&](auto acc) {
-    return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
-      constexpr size_t kBytes[] = {sizeof(Shared<decltype(acc), kTiles[kIndex]>)...};
-      return kBytes[tile];
-    }(std::make_index_sequence<std::size(kTiles)>());
-  });
-}
-
 }  // namespace jaxconv

@@ -2,7 +2,8 @@
 //
 // The classical shape: a block's tile in shared memory, double buffered; warp tiles; 8 x 8 results a thread. A block
 // reads the next tile into registers while it multiplies this one.
-#include <algorithm>
+#pragma once
+
 #include <array>
 #include <cstdint>
 #include <iterator>
@@ -10,24 +11,16 @@
 #include <utility>
 
 #include "common/convert.cuh"
-#include "common/enqueue.cuh"
 #include "common/epilogue.cuh"
-#include "common/layout.h"
-#include "common/params.h"
 #include "common/product.cuh"
-#include "common/product.h"
 #include "common/step_table.cuh"
 #include "common/store_sums.cuh"
 #include "common/tile_loader.cuh"
-#include "common/types.h"
-#include "common/unaligned.h"
-#include "families.h"
 #include "simt/config.h"
-#include "simt/settings.h"
+#include "simt/kernels.h"
 #include "simt/warp_tile.cuh"
 
 namespace jaxconv {
-namespace {
 
 template <typename Acc, Tile kTile>
 struct alignas(16) SharedTiles {
@@ -36,9 +29,6 @@ struct alignas(16) SharedTiles {
   Point rows[kTile.rows];
   Point steps[2 * kTile.threads()];
 };
-static_assert(sizeof(SharedTiles<float, kSimtTiles[0]>) == kSimtTiles[0].shared_bytes(sizeof(float)) &&
-                  sizeof(SharedTiles<double, kSimtTiles[2]>) == kSimtTiles[2].shared_bytes(sizeof(double)),
-              "planning knows how much shared memory a thread block has");
 
 // Blocks that a multiprocessor is to hold, so that one block's barriers and loads are behind another's arithmetic: two
 // of the large tile leave 128 registers a thread, as do four of the small ones; float64 takes twice the registers.
@@ -54,6 +44,7 @@ __global__ void __launch_bounds__(kSimtTiles[kTileIndex].threads(), MinBlocks<Ac
   constexpr Tile kTile = kSimtTiles[kTileIndex];
   constexpr int kThreads = kTile.threads();
   using Shared = SharedTiles<Acc, kTile>;
+  static_assert(sizeof(Shared) == kTile.shared_bytes(sizeof(Acc)), "planning knows a block's shared memory");
   static_assert(sizeof(Shared) <= 48 * 1024, "a block gets no more static shared memory");
   static_assert(kTile.stages == 2, "one stage is multiplied while the next is loaded");
   __shared__ Shared shared;
@@ -115,25 +106,6 @@ __global__ void __launch_bounds__(kSimtTiles[kTileIndex].threads(), MinBlocks<Ac
   StoreSums<Acc>(sums, shared.rows, {p.out, out_type, first_col, p.cols, p.out_col_stride, p.out_vectors}, epilogue);
 }
 
-// The compiled kernels.
-
-struct OperandAccess {
-  Access src;
-  Access rhs;
-};
-
-// The preferred first. Quads: a conv with dense channels, and with a filter dense in its channels out or in (the data
-// gradient of the former); a wgrad with dense channels. The rest take any layout.
-constexpr OperandAccess kAccesses[] = {
-    {Access::kStepQuads, Access::kLineQuads}, {Access::kStepQuads, Access::kStepQuads},
-    {Access::kLineQuads, Access::kLineQuads}, {Access::kLines, Access::kLines},
-    {Access::kLines, Access::kSteps},         {Access::kSteps, Access::kLines},
-    {Access::kSteps, Access::kSteps},
-};
-constexpr int kAccessCount = std::size(kAccesses);
-
-using SimtKernelPtr = void (*)(ProductParams);
-
 template <typename Acc, bool kMixed, bool kHasEpilogue, int kTileIndex, size_t... kAccess>
 std::array<SimtKernelPtr, kAccessCount> KernelsOfTile(std::index_sequence<kAccess...>) {
   if constexpr (kSimtTiles[kTileIndex].only_f32 && !std::is_same_v<Acc, float>) {
@@ -144,81 +116,21 @@ std::array<SimtKernelPtr, kAccessCount> KernelsOfTile(std::index_sequence<kAcces
 }
 
 template <typename Acc, bool kMixed, bool kHasEpilogue, size_t... kTileIndex>
-SimtKernelPtr FindKernel(int64_t tile, int access, std::index_sequence<kTileIndex...>) {
+SimtKernelPtr FindSimt(int64_t tile, int access, std::index_sequence<kTileIndex...>) {
   static const std::array<SimtKernelPtr, kAccessCount> kernels[] = {
       KernelsOfTile<Acc, kMixed, kHasEpilogue, kTileIndex>(std::make_index_sequence<kAccessCount>())...};
   return kernels[tile][access];
 }
 
 template <typename Acc>
-SimtKernelPtr FindKernel(int64_t tile, int access, bool is_mixed, bool has_epilogue) {
+SimtKernelPtr FindSimt(int64_t tile, int access, bool is_mixed, bool has_epilogue) {
   constexpr auto kTiles = std::make_index_sequence<std::size(kSimtTiles)>();
   if (has_epilogue) {
-    return is_mixed ? FindKernel<Acc, true, true>(tile, access, kTiles)
-                    : FindKernel<Acc, false, true>(tile, access, kTiles);
+    return is_mixed ? FindSimt<Acc, true, true>(tile, access, kTiles)
+                    : FindSimt<Acc, false, true>(tile, access, kTiles);
   }
-  return is_mixed ? FindKernel<Acc, true, false>(tile, access, kTiles)
-                  : FindKernel<Acc, false, false>(tile, access, kTiles);
-}
-
-bool IsPure(const ConvProblem& p) {
-  return p.src_type == p.filter_type && p.src_type == p.dst_type && p.src_type == SumType(p);
-}
-
-bool Allows(const OperandLayout& layout, Access access) {
-  switch (access) {
-    case Access::kLineQuads: return layout.LineVectors(4);
-    case Access::kStepQuads: return layout.StepVectors(4);
-    default: return (access == Access::kLines) == (layout.line_stride <= layout.step_stride);
-  }
-}
-
-int ChooseAccess(const ConvCall& call) {
-  const OperandLayout src = SourceLayout(call), rhs = RhsLayout(call);
-  const auto fits = [&](const OperandAccess& access) { return Allows(src, access.src) && Allows(rhs, access.rhs); };
-  return static_cast<int>(std::find_if(std::begin(kAccesses), std::end(kAccesses), fits) - std::begin(kAccesses));
-}
-
-template <typename Acc>
-cudaError_t LaunchSums(const ConvCall& call, const SimtSettings& s, cudaStream_t stream) {
-  const ConvProblem& p = call.problem;
-  const SimtKernelPtr kernel = FindKernel<Acc>(s.tile, ChooseAccess(call), !IsPure(p), EndsWithEpilogue(call, s.split));
-  const Tile& tile = kSimtTiles[s.tile];
-  ProductParams params = MakeParams(call, s.split, tile.rows, tile.cols);
-  params.out_vectors = ResultLayout(call, s.split).LineVectors(4);
-  const int64_t blocks = Blocks(p, call.pass, s.split, tile.rows, tile.cols);
-  const cudaError_t status = Enqueue(kernel, blocks, tile.threads(), stream, params);
-  if (status != cudaSuccess || s.split == 1) return status;
-  return AddSlices<Acc>(call, s.split, stream);
-}
-
-// The family.
-
-Reason UnsupportedReason(const ConvProblem& p, Pass pass, const SimtSettings& s) {
-  if (Reason why = UnsupportedTile(kSimtTiles, p, pass, s)) return why;
-  const Tile& tile = kSimtTiles[s.tile];
-  return UnsupportedBlocks(Blocks(p, pass, s.split, tile.rows, tile.cols));
-}
-
-size_t SharedBytes(const ConvProblem& p, Pass, const SimtSettings& s) {
-  return SharedBytesOf<SharedTiles, kSimtTiles>(p, s.tile);
-}
-
-cudaError_t Launch(const ConvCall& call, const SimtSettings& s, cudaStream_t stream) {
-  if (ResultElements(call.problem, call.pass) == 0) return cudaSuccess;
-  return WithSumType(call.problem, [&](auto acc) { return LaunchSums<decltype(acc)>(call, s, stream); });
-}
-
-}  // namespace
-
-const KernelFamily<SimtSettings> kSimt = {UnsupportedReason, SplitWorkspace, SharedBytes, Launch};
-
-cudaError_t LaunchUnaligned(const ConvCall& call, int64_t split, cudaStream_t stream) {
-  constexpr int kTile = 2;
-  static_assert(!kSimtTiles[kTile].only_f32, "the tile is for sums of every type");
-  const SimtSettings of_simt{kTile, split};
-  if (UnsupportedReason(call.problem, call.pass, of_simt)) return cudaErrorMisalignedAddress;
-  return Launch(call, of_simt, stream);
+  return is_mixed ? FindSimt<Acc, true, false>(tile, access, kTiles)
+                  : FindSimt<Acc, false, false>(tile, access, kTiles);
 }
 
 }  // namespace jaxconv

@@ -1,0 +1,76 @@
+// The column matrix: a row for each output position, and a column for each (tap, channel) that the position's class
+// sees.
+//
+// The positions of a class begin at a tile's boundary, so that no tile of rows has two classes.
+#pragma once
+
+#include <cstdint>
+
+#include "common/points.cuh"
+#include "conv_problem.h"
+
+namespace jaxconv {
+
+// The rows of the column matrix that are in the workspace. A row is [group][tap of its class][channel].
+struct Columns {
+  void* data;
+  int64_t first_row;  // a multiple of the tile's rows
+  int64_t rows;
+  int64_t pitch;  // elements from a row to the next
+  int64_t width;  // and from a group's part to the next
+};
+
+struct Im2colParams {
+  ConvProblem problem;
+  const Tap* taps;
+  const ResidueClass* classes;
+  const void* src;
+  Columns columns;
+  uint32_t src_size[kSpatial];
+  uint32_t step_blocks;
+  int tile_rows;
+};
+
+constexpr int kIm2colSteps = 32;  // a warp copies neighbouring channels of one position
+constexpr int kIm2colWarps = 8;
+constexpr int kIm2colRows = 32;  // of the column matrix, one thread block's
+static_assert(kIm2colRows % kIm2colWarps == 0);
+
+// Copies elements as words of their size: im2col does not look at them.
+template <typename Word>
+__global__ void Im2colKernel(const __grid_constant__ Im2colParams p) {
+  __shared__ Point rows[kIm2colRows];
+  uint32_t block = blockIdx.x;
+  const uint32_t step_block = block % p.step_blocks;
+  block /= p.step_blocks;
+  const uint32_t group = block % static_cast<uint32_t>(p.problem.groups);
+  const int64_t first = static_cast<int64_t>(block / p.problem.groups) * kIm2colRows;
+
+  uint32_t tile = static_cast<uint32_t>((p.columns.first_row + first) / p.tile_rows);
+  const int64_t row_in_tile = (p.columns.first_row + first) % p.tile_rows;
+  const ResidueClass* residue = FindClass(p.problem, p.classes, false, p.tile_rows, &tile);
+  if (residue == nullptr) return;
+  const ClassPoints points{p.problem, p.taps, *residue, false};
+  if (threadIdx.x < kIm2colRows) {
+    const int64_t row = static_cast<int64_t>(tile) * p.tile_rows + row_in_tile + threadIdx.x;
+    rows[threadIdx.x] = row < points.rows() ? points.Row(row) : Nowhere();
+  }
+  __syncthreads();
+
+  const int64_t step = static_cast<int64_t>(step_block) * kIm2colSteps + threadIdx.x % kIm2colSteps;
+  if (step >= points.steps()) return;
+  const Point column = points.Step(step);
+  const Word* src = static_cast<const Word*>(p.src) + group * p.problem.src.group + column.src;
+  Word* to = static_cast<Word*>(p.columns.data) + first * p.columns.pitch + group * p.columns.width + step;
+#pragma unroll
+  for (int row = threadIdx.x / kIm2colSteps; row < kIm2colRows; row += kIm2colWarps) {
+    bool inside = true;
+#pragma unroll
+    for (int d = 0; d < kSpatial; ++d) {
+      inside &= static_cast<uint32_t>(rows[row].at[d] + column.at[d]) < p.src_size[d];
+    }
+    to[row * p.columns.pitch] = inside ? src[rows[row].src] : Word{0};
+  }
+}
+
+}  // namespace jaxconv

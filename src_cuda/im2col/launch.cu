@@ -1,0 +1,148 @@
+// Explicit im2col, then a GEMM: the classical way, for any problem, as the baseline of the families that never write
+// the column matrix.
+//
+// The workspace holds `chunk` rows of the column matrix at a time: a conv's chunks are parts of its result; a wgrad's
+// are added up, one after the other.
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <utility>
+
+#include "common/enqueue.cuh"
+#include "common/product.h"
+#include "common/types.h"
+#include "families.h"
+#include "im2col/columns.cuh"
+#include "im2col/config.h"
+#include "im2col/gemm.cuh"
+#include "im2col/settings.h"
+
+namespace jaxconv {
+namespace {
+
+void (*FindIm2col(DType type))(Im2colParams) {
+  switch (ElementBytes(type)) {
+    case 1: return Im2colKernel<uint8_t>;
+    case 2: return Im2colKernel<uint16_t>;
+    case 4: return Im2colKernel<uint32_t>;
+    default: return Im2colKernel<uint64_t>;
+  }
+}
+
+int64_t Chunks(const ConvProblem& p, const Im2colSettings& s) {
+  const int64_t tile_rows = kIm2colTiles[s.tile].rows;
+  return std::max<int64_t>(1, CeilDiv(RowTiles(p, Positions(p), tile_rows) * tile_rows, s.chunk));
+}
+
+// Whether sums are kept in the workspace, from chunk to chunk or for the slices of a split.
+bool KeepsSums(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
+  return s.split > 1 || (pass == Pass::kWgrad && Chunks(p, s) > 1);
+}
+
+// The sums come first in the workspace, then the columns.
+size_t SumsBytes(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
+  constexpr size_t kAlignment = 16;
+  return KeepsSums(p, pass, s) ? CeilDiv(SliceBytes(p, pass, s.split), kAlignment) * kAlignment : 0;
+}
+
+Columns ChunkColumns(const ConvCall& call, const Im2colSettings& s, int64_t first_row) {
+  const ConvProblem& p = call.problem;
+  return {static_cast<char*>(call.workspace) + SumsBytes(p, call.pass, s), first_row, s.chunk,
+          p.groups * ChannelTaps(p), ChannelTaps(p)};
+}
+
+int64_t Im2colBlocks(const ConvProblem& p, const Im2colSettings& s) {
+  return CeilDiv(s.chunk, kIm2colRows) * p.groups * CeilDiv(ChannelTaps(p), kIm2colSteps);
+}
+
+int64_t GemmRowTiles(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
+  const int tile_rows = kIm2colTiles[s.tile].rows;
+  return pass == Pass::kConv ? s.chunk / tile_rows : RowTiles(p, ChannelTaps(p), tile_rows);
+}
+
+int64_t GemmBlocks(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
+  const int64_t col_tiles = CeilDiv(p.out_channels, kIm2colTiles[s.tile].cols);
+  return GemmRowTiles(p, pass, s) * col_tiles * s.split * p.groups;
+}
+
+cudaError_t EnqueueIm2col(const ConvCall& call, const Im2colSettings& s, const Columns& columns, cudaStream_t stream) {
+  const ConvProblem& p = call.problem;
+  if (ChannelTaps(p) == 0 || Positions(p) == 0) return cudaSuccess;
+  Im2colParams params{};
+  params.problem = p;
+  params.taps = call.taps;
+  params.classes = call.classes;
+  params.src = call.src;
+  params.columns = columns;
+  for (int d = 0; d < kSpatial; ++d) params.src_size[d] = static_cast<uint32_t>(p.src_size[d]);
+  params.step_blocks = static_cast<uint32_t>(CeilDiv(ChannelTaps(p), kIm2colSteps));
+  params.tile_rows = kIm2colTiles[s.tile].rows;
+  return Enqueue(FindIm2col(p.src_type), Im2colBlocks(p, s), kIm2colSteps * kIm2colWarps, stream, params);
+}
+
+template <typename Acc>
+cudaError_t EnqueueGemm(const ConvCall& call, const Im2colSettings& s, const Columns& columns, cudaStream_t stream) {
+  const ConvProblem& p = call.problem;
+  const bool wgrad = call.pass == Pass::kWgrad, keeps = KeepsSums(p, call.pass, s);
+  GemmParams params{};
+  params.problem = p;
+  params.taps = call.taps;
+  params.classes = call.classes;
+  params.columns = columns;
+  params.rhs = call.rhs;
+  params.out = keeps ? call.workspace : call.result;
+  params.rhs_type = RhsType(p, call.pass);
+  params.out_type = keeps ? SumType(p) : ResultType(p, call.pass);
+  params.row_tiles = static_cast<uint32_t>(GemmRowTiles(p, call.pass, s));
+  params.col_tiles = static_cast<uint32_t>(CeilDiv(p.out_channels, kIm2colTiles[s.tile].cols));
+  params.rhs_col_stride = wgrad ? p.dst.channel : p.filter.out;
+  params.rhs_group_stride = wgrad ? p.dst.group : p.filter.group;
+  params.out_col_stride = wgrad ? p.filter.out : p.dst.channel;
+  params.out_group_stride = wgrad ? p.filter.group : p.dst.group;
+  params.out_elements = ResultElements(p, call.pass);
+  params.split = static_cast<int32_t>(s.split);
+  params.accumulate = wgrad && columns.first_row > 0;
+  params.epilogue = EpilogueOfCall(call);
+  constexpr auto tiles = std::make_index_sequence<std::size(kIm2colTiles)>();
+  return Enqueue(wgrad                             ? FindGemm<Acc, true, false>(s.tile, tiles)
+                 : EndsWithEpilogue(call, s.split) ? FindGemm<Acc, false, true>(s.tile, tiles)
+                                                   : FindGemm<Acc, false, false>(s.tile, tiles),
+                 GemmBlocks(p, call.pass, s), kIm2colTiles[s.tile].threads(), stream, params);
+}
+
+template <typename Acc>
+cudaError_t LaunchSums(const ConvCall& call, const Im2colSettings& s, cudaStream_t stream) {
+  const ConvProblem& p = call.problem;
+  for (int64_t chunk = 0; chunk < Chunks(p, s); ++chunk) {
+    const Columns columns = ChunkColumns(call, s, chunk * s.chunk);
+    if (const cudaError_t status = EnqueueIm2col(call, s, columns, stream)) return status;
+    if (const cudaError_t status = EnqueueGemm<Acc>(call, s, columns, stream)) return status;
+  }
+  if (!KeepsSums(p, call.pass, s)) return cudaSuccess;
+  return AddSlices<Acc>(call, s.split, stream);
+}
+
+Reason UnsupportedReason(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
+  if (Reason why = UnsupportedTile(kIm2colTiles, p, pass, s)) return why;
+  if (Reason why = UnsupportedChunk(s)) return why;
+  return UnsupportedBlocks(std::max(Im2colBlocks(p, s), GemmBlocks(p, pass, s)));
+}
+
+size_t WorkspaceBytes(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
+  return SumsBytes(p, pass, s) + s.chunk * p.groups * ChannelTaps(p) * ElementBytes(p.src_type);
+}
+
+size_t SharedBytes(const ConvProblem& p, Pass, const Im2colSettings& s) {
+  return kIm2colTiles[s.tile].shared_bytes(ElementBytes(SumType(p)));
+}
+
+cudaError_t Launch(const ConvCall& call, const Im2colSettings& s, cudaStream_t stream) {
+  if (ResultElements(call.problem, call.pass) == 0) return cudaSuccess;
+  return WithSumType(call.problem, [&](auto acc) { return LaunchSums<decltype(acc)>(call, s, stream); });
+}
+
+}  // namespace
+
+const KernelFamily<Im2colSettings> kIm2col = {UnsupportedReason, WorkspaceBytes, SharedBytes, Launch};
+
+}  // namespace jaxconv

@@ -1,0 +1,8 @@
+// The simt family's kernels whose sums are in float64.
+#include "simt/kernel.cuh"
+
+namespace jaxconv {
+
+template SimtKernelPtr FindSimt<double>(int64_t tile, int access, bool is_mixed, bool has_epilogue);
+
+}  // namespace jaxconv

@@ -1,0 +1,81 @@
+// The simt family: which kernel of kernel.cuh answers a call, and its launch.
+#include "simt/kernels.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+
+#include "common/enqueue.cuh"
+#include "common/layout.h"
+#include "common/params.h"
+#include "common/product.h"
+#include "common/types.h"
+#include "common/unaligned.h"
+#include "families.h"
+#include "simt/config.h"
+#include "simt/settings.h"
+
+namespace jaxconv {
+namespace {
+
+bool IsPure(const ConvProblem& p) {
+  return p.src_type == p.filter_type && p.src_type == p.dst_type && p.src_type == SumType(p);
+}
+
+bool Allows(const OperandLayout& layout, Access access) {
+  switch (access) {
+    case Access::kLineQuads: return layout.LineVectors(4);
+    case Access::kStepQuads: return layout.StepVectors(4);
+    default: return (access == Access::kLines) == (layout.line_stride <= layout.step_stride);
+  }
+}
+
+int ChooseAccess(const ConvCall& call) {
+  const OperandLayout src = SourceLayout(call), rhs = RhsLayout(call);
+  const auto fits = [&](const OperandAccess& access) { return Allows(src, access.src) && Allows(rhs, access.rhs); };
+  return static_cast<int>(std::find_if(std::begin(kAccesses), std::end(kAccesses), fits) - std::begin(kAccesses));
+}
+
+template <typename Acc>
+cudaError_t LaunchSums(const ConvCall& call, const SimtSettings& s, cudaStream_t stream) {
+  const ConvProblem& p = call.problem;
+  const SimtKernelPtr kernel = FindSimt<Acc>(s.tile, ChooseAccess(call), !IsPure(p), EndsWithEpilogue(call, s.split));
+  const Tile& tile = kSimtTiles[s.tile];
+  ProductParams params = MakeParams(call, s.split, tile.rows, tile.cols);
+  params.out_vectors = ResultLayout(call, s.split).LineVectors(4);
+  const int64_t blocks = Blocks(p, call.pass, s.split, tile.rows, tile.cols);
+  const cudaError_t status = Enqueue(kernel, blocks, tile.threads(), stream, params);
+  if (status != cudaSuccess || s.split == 1) return status;
+  return AddSlices<Acc>(call, s.split, stream);
+}
+
+// The family.
+
+Reason UnsupportedReason(const ConvProblem& p, Pass pass, const SimtSettings& s) {
+  if (Reason why = UnsupportedTile(kSimtTiles, p, pass, s)) return why;
+  const Tile& tile = kSimtTiles[s.tile];
+  return UnsupportedBlocks(Blocks(p, pass, s.split, tile.rows, tile.cols));
+}
+
+size_t SharedBytes(const ConvProblem& p, Pass, const SimtSettings& s) {
+  return kSimtTiles[s.tile].shared_bytes(ElementBytes(SumType(p)));
+}
+
+cudaError_t Launch(const ConvCall& call, const SimtSettings& s, cudaStream_t stream) {
+  if (ResultElements(call.problem, call.pass) == 0) return cudaSuccess;
+  return WithSumType(call.problem, [&](auto acc) { return LaunchSums<decltype(acc)>(call, s, stream); });
+}
+
+}  // namespace
+
+const KernelFamily<SimtSettings> kSimt = {UnsupportedReason, SplitWorkspace, SharedBytes, Launch};
+
+cudaError_t LaunchUnaligned(const ConvCall& call, int64_t split, cudaStream_t stream) {
+  constexpr int kTile = 2;
+  static_assert(!kSimtTiles[kTile].only_f32, "the tile is for sums of every type");
+  const SimtSettings of_simt{kTile, split};
+  if (UnsupportedReason(call.problem, call.pass, of_simt)) return cudaErrorMisalignedAddress;
+  return Launch(call, of_simt, stream);
+}
+
+}  // namespace jaxconv
