@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxconv.factors import axis_of, fold, unfold
 from jaxconv.problem import ConvProblem
+from jaxconv.problem.factors import axis_of, fold, unfold
 
 
 class FallbackWarning(UserWarning):

@@ -16,13 +16,13 @@ import numpy as np
 from jax import Array, lax
 
 from jaxconv.compiled import why_missing
-from jaxconv.offsets import offset_tables
 from jaxconv.planner import devices
 from jaxconv.planner.devices import Device
 from jaxconv.planner.plan import ConvPlan
 from jaxconv.problem import ConvProblem
-from jaxconv.product import OPERANDS, RESULT
-from jaxconv.rewriting import rewrite
+from jaxconv.problem.offsets import offset_tables
+from jaxconv.problem.product import OPERANDS, RESULT
+from jaxconv.transforms import rewrite
 
 MODULES = {"cpu": "jaxconv._cpu", "cuda": "jaxconv._cuda"}
 FFI_PLATFORMS = {"cpu": "cpu", "cuda": "CUDA"}

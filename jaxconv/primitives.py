@@ -12,19 +12,14 @@ from typing import Any
 
 import jax
 from jax import Array, lax
-from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxconv import factors, fallback, ffi, identity
-from jaxconv._jax_private import lower_with_sharding_in_types, prim_requires_devices_during_lowering
-from jaxconv.partitioning import partitioned, without_shardings
-from jaxconv.planner.choose import Choice, choose, refusal
-from jaxconv.planner.families import FAMILIES
-from jaxconv.planner.plan import Constraint, constraint_of
-from jaxconv.problem import ConvProblem
-from jaxconv.product import OPERANDS, RESULT
+from jaxconv import ffi, lowering
+from jaxconv._jax_private import prim_requires_devices_during_lowering
+from jaxconv.problem import ConvProblem, factors
+from jaxconv.problem.product import OPERANDS, RESULT
 
 try:
     from jax.experimental.jet import jet_rules
@@ -175,64 +170,7 @@ def _shared_factor(roles: list[str]) -> str:
     return pair.get(frozenset(roles), "g")
 
 
-# Lowering.
-
-
-def _lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, implementation, sharding):
-    compute = partial(_computation, kind, platform, implementation=implementation)
-    module = ctx.module_context
-    devices = _partitioned_devices(module.axis_context)
-    if devices > 1 and module.lowering_parameters.for_export:  # a partitioner is a Python function of this process
-        compute = _refuse("an export for several devices", implementation, kind, problem)
-    elif devices > 1 and module.axis_context.device_assignment is None:
-        compute = _refuse("an abstract mesh, without devices", implementation, kind, problem)
-    elif devices > 1:
-        mesh = module.axis_context.abstract_mesh
-        mesh_sizes = (devices,) if mesh is None else mesh.axis_sizes
-        name_it = set_xla_metadata(jaxconv=identity.digest(kind, platform, problem, implementation))
-        compute = name_it(partitioned(kind, problem, compute, mesh_sizes))
-    else:
-        compute = compute(problem)
-    (out,) = mlir.lower_fun(compute, multiple_results=False)(without_shardings(ctx), a, b)
-    return [lower_with_sharding_in_types(ctx, out, ctx.avals_out[0])]
-
-
-def _computation(kind: str, platform: str | None, problem: ConvProblem, implementation):
-    """What answers a problem on a platform: a native kernel, or lax with a warning where no name forbids it."""
-    choice = decide(kind, platform, problem, implementation)
-    if choice.plan is None:
-        return _refuse(choice.why_nothing(), implementation, kind, problem)
-    return ffi.convolution(choice.plan, problem)
-
-
-def decide(kind: str, platform: str | None, problem: ConvProblem, implementation) -> Choice:
-    """The plan for a problem on a platform, or why no native kernel answers it there."""
-    constraint = constraint_of(implementation)
-    reason = _platform_refusal(platform, constraint) or refusal(problem, kind)
-    return Choice.nothing(reason) if reason else choose(platform, kind, problem, constraint, ffi.device(platform))
-
-
-def _refuse(reason: str, implementation, kind: str, problem: ConvProblem):
-    if implementation is not None:
-        raise NotImplementedError(f"implementation={implementation!r} cannot do this convolution: {reason}. {problem}")
-    fallback.warn(reason)
-    return fallback.LAX[kind](problem)
-
-
-def _platform_refusal(platform: str | None, constraint: Constraint) -> str | None:
-    families = FAMILIES.get(platform, {}) if platform else {}
-    if constraint.platform not in (None, platform) or constraint.family not in (None, *families):
-        return f"it is being compiled for another platform ({platform or 'neither cpu nor cuda'})"
-    if platform is None:
-        return "no native kernels for this platform (cpu and cuda have them)"
-    return ffi.why_no_kernels(platform)
-
-
-def _partitioned_devices(axis_context) -> int:
-    """The devices over which XLA's partitioner will split this computation: under shard_map it is split already."""
-    if getattr(axis_context, "manual_axes", None):
-        return 1
-    return getattr(axis_context, "num_devices", 1)
+# Evaluation, and the registration of all rules.
 
 
 @lru_cache(maxsize=4096)
@@ -253,6 +191,6 @@ for (_kind, _devices), _primitive in PRIMITIVES.items():
     jet_rules[_primitive] = partial(_taylor, {"conv": conv, "wgrad": wgrad}[_kind])
     if _devices:  # what custom_partitioning needs, and only asks for itself
         prim_requires_devices_during_lowering.add(_primitive)
-    mlir.register_lowering(_primitive, partial(_lower, _kind, None))
+    mlir.register_lowering(_primitive, partial(lowering.lower, _kind, None))
     for _platform in ffi.FFI_PLATFORMS:
-        mlir.register_lowering(_primitive, partial(_lower, _kind, _platform), platform=_platform)
+        mlir.register_lowering(_primitive, partial(lowering.lower, _kind, _platform), platform=_platform)

@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxconv.offsets import SPATIAL, fits_int32
 from jaxconv.planner.candidate import Candidate
 from jaxconv.planner.devices import TYPICAL_DEVICE, Device
 from jaxconv.planner.families import FAMILIES, Family
 from jaxconv.planner.plan import ANY, Constraint, ConvPlan, kernel_name
 from jaxconv.problem import ConvProblem, Shape
-from jaxconv.product import TYPICAL_BATCH, Product
-from jaxconv.rewriting import (
+from jaxconv.problem.offsets import SPATIAL, fits_int32
+from jaxconv.problem.product import TYPICAL_BATCH, Product
+from jaxconv.transforms import (
     Rewriting,
     Rewritten,
     SwappedOperands,

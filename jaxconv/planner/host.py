@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxconv.planner.candidate import Asked, Candidate, Settings
 from jaxconv.planner.devices import Device
-from jaxconv.product import Product, ceil_div
+from jaxconv.problem.product import Product, ceil_div
 
 # Of the newest instruction set that kernels are compiled for. Costs are fitted to measurements with it.
 VECTOR = 16  # float32 numbers

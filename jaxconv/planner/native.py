@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from jaxconv.compiled import planning
-from jaxconv.offsets import in_three, offset_tables
 from jaxconv.planner.candidate import Asked, Candidate, Settings
 from jaxconv.planner.devices import Device
 from jaxconv.problem import ConvProblem, Dim, Shape, Spec
-from jaxconv.product import Product
+from jaxconv.problem.offsets import in_three, offset_tables
+from jaxconv.problem.product import Product
 
 # Costs fitted to measurements on an H200: other GPUs' are worked out from their clocks and bandwidths.
 COSTS = json.loads((Path(__file__).parent / "device_data" / "h200.json").read_text())

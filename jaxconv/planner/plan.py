@@ -11,8 +11,8 @@ from jaxconv.planner.candidate import Asked
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.families import FAMILIES, Family
 from jaxconv.problem import ConvProblem, Dim
-from jaxconv.product import Product
-from jaxconv.rewriting import Rewriting, rewrite
+from jaxconv.problem.product import Product
+from jaxconv.transforms import Rewriting, rewrite
 
 
 @dataclasses.dataclass(frozen=True)

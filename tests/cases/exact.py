@@ -12,7 +12,7 @@ from cases.reference import assert_same, pullback, run_on_host
 from cases.tiles import DTYPES, PASSES, constraint, dtype_of, passes_in_slices, passes_of_family
 from jaxconv import ffi
 from jaxconv.planner.choose import choose
-from jaxconv.rewriting import (
+from jaxconv.transforms import (
     ChannelsLast,
     MultipliersAsDepth,
     PackedColumns,

@@ -10,8 +10,8 @@ from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint, kernel_name
-from jaxconv.product import Product
-from jaxconv.rewriting import rewrite, rewritings, rewritings_of_channels
+from jaxconv.problem.product import Product
+from jaxconv.transforms import rewrite, rewritings, rewritings_of_channels
 
 CUDA = FAMILIES["cuda"]
 TILES = {family: {tile.name: tile for tile in CUDA[family].tiles} for family in CUDA}

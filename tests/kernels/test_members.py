@@ -14,7 +14,7 @@ from jaxconv.planner.choose import choose
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint
 from jaxconv.problem import Member
-from jaxconv.rewriting import PackedGroups
+from jaxconv.transforms import PackedGroups
 
 BOTH, IMAGES, FILTERS = (0, 0), (0, None), (None, 0)
 MEMBERS = 6

@@ -17,7 +17,7 @@ from cases.plans import candidates
 from cases.problems import problem_of
 from cases.reference import HOST, lax_channels_last
 from cases.small import ENTRIES, named
-from jaxconv.explanation import lines
+from jaxconv.explain import lines
 from jaxconv.planner.choose import choose
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint

@@ -35,8 +35,8 @@ from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint
-from jaxconv.product import Product
-from jaxconv.rewriting import ChannelsLast, SwappedOperands
+from jaxconv.problem.product import Product
+from jaxconv.transforms import ChannelsLast, SwappedOperands
 
 EVERY_TILE = [(name, tile) for name, family in CUDA.items() for tile in family.tiles]
 every_pass = pytest.mark.parametrize("kind, problem", PASSES.values(), ids=PASSES)

@@ -22,8 +22,8 @@ from jaxconv.fallback import LAX
 from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.plan import Constraint
-from jaxconv.product import OPERANDS, RESULT, Product
-from jaxconv.rewriting import (
+from jaxconv.problem.product import OPERANDS, RESULT, Product
+from jaxconv.transforms import (
     ROLES,
     ChannelsLast,
     MultipliersAsDepth,

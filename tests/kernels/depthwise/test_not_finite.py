@@ -9,8 +9,8 @@ from cases.not_finite import check_not_finite
 from cases.problems import passes_of
 from cases.tiles import dtype_of, every_tile_of, kernels_of
 from jaxconv import ffi
-from jaxconv.offsets import in_three
 from jaxconv.planner.choose import choose
+from jaxconv.problem.offsets import in_three
 
 pytestmark = pytest.mark.gpu
 

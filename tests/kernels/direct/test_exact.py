@@ -5,7 +5,7 @@ import pytest
 from cases.convolutions import convolutions, problem
 from cases.exact import are_taken, check_alone
 from jaxconv.planner.plan import Constraint
-from jaxconv.rewriting import PackedColumns, why_not
+from jaxconv.transforms import PackedColumns, why_not
 
 pytestmark = pytest.mark.gpu
 

@@ -5,7 +5,7 @@ import pytest
 from cases.convolutions import convolutions, problem
 from cases.exact import REWRITINGS, check
 from jaxconv.planner.plan import Constraint
-from jaxconv.rewriting import why_not
+from jaxconv.transforms import why_not
 
 pytestmark = pytest.mark.gpu
 

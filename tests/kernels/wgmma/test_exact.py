@@ -14,7 +14,7 @@ from cases.problems import GATHERS
 from cases.tiles import dtype_of, every_tile_of, splits_of
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint
-from jaxconv.rewriting import why_not
+from jaxconv.transforms import why_not
 
 pytestmark = pytest.mark.gpu
 every_tile_of_rows = pytest.mark.parametrize(

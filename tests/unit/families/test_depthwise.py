@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from cases.plans import CUDA, as_it_is, device, is_refused, plan_of, shared_bytes, tile_of
 from cases.problems import each_channel, passes_of
 from cases.random_problems import problems_of_channels
-from jaxconv.offsets import in_three, offset_tables
 from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
+from jaxconv.problem.offsets import in_three, offset_tables
 
 
 def pixels_of(tile):

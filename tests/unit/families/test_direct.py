@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from cases.plans import CUDA, as_it_is, device, is_refused, plan_of, shared_bytes, tile_of
 from cases.problems import each_channel, passes_of
 from cases.random_problems import problems_of_pieces
-from jaxconv.offsets import offset_tables
 from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
+from jaxconv.problem.offsets import offset_tables
 
 
 def box_of(plan):

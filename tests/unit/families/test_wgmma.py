@@ -13,10 +13,10 @@ from jax import export, lax
 
 from cases.plans import CUDA, TILES, as_it_is, device, plan_of, shared_bytes
 from cases.problems import GATHERS, PIECES, halves, of_layouts, passes_of, problem_of
-from jaxconv.offsets import offset_tables
 from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.problem import row_major_strides
+from jaxconv.problem.offsets import offset_tables
 
 TILES_OF_WGMMA = CUDA["wgmma"].tiles
 every_tile = pytest.mark.parametrize("tile", TILES_OF_WGMMA, ids=str)

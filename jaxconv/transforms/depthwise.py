@@ -8,9 +8,20 @@ from functools import partial
 import jax.numpy as jnp
 from jax import Array
 
-from jaxconv.forms import AS_IT_IS, ROLES, Form, Rewritten, joined, placed, reshaped, resized, split, swapped
 from jaxconv.problem import ConvProblem, Shape, Spec
-from jaxconv.product import ceil_div, vector_of
+from jaxconv.problem.product import ceil_div, vector_of
+from jaxconv.transforms.array_views import (
+    AS_IT_IS,
+    ROLES,
+    Form,
+    Rewritten,
+    joined,
+    placed,
+    reshaped,
+    resized,
+    split,
+    swapped,
+)
 
 DEPTH, ROWS, COLUMNS = range(3)  # of a volume
 

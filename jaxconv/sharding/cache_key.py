@@ -30,7 +30,7 @@ def package() -> str:
     """The package's version and, as work between releases has the last one's, its sources."""
     sources = hashlib.sha256()
     for pattern in ("*.py", "*.json"):
-        for path in sorted(Path(__file__).parent.rglob(pattern)):
+        for path in sorted(Path(__file__).parents[1].rglob(pattern)):
             sources.update(path.read_bytes())
     sources.update(planning.DIGEST.encode())
     return f"{importlib.metadata.version('jaxconv')} {sources.hexdigest()}"

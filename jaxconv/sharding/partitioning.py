@@ -19,10 +19,10 @@ from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from jaxconv._jax_private import GSPMDSharding, parse_flatten_op_sharding
-from jaxconv.factors import MeshAxes, carriers, mesh_axes, resize
 from jaxconv.fallback import LAX
 from jaxconv.problem import ConvProblem, Dim
-from jaxconv.product import OPERANDS, RESULT
+from jaxconv.problem.factors import MeshAxes, carriers, mesh_axes, resize
+from jaxconv.problem.product import OPERANDS, RESULT
 
 SUMMED = {"conv": "c", "wgrad": "n"}
 

@@ -11,11 +11,12 @@ from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.interpreters import partial_eval
 
-from jaxconv import primitives
+from jaxconv.lowering import decide
 from jaxconv.planner.choose import Choice, refusal
+from jaxconv.primitives import PRIMITIVES
 from jaxconv.problem import ConvProblem
 
-KINDS = {primitive: kind for (kind, _), primitive in primitives.PRIMITIVES.items()}
+KINDS = {primitive: kind for (kind, _), primitive in PRIMITIVES.items()}
 
 
 def explain(fn: Callable, *args: Any, **kwargs: Any) -> None:
@@ -85,7 +86,7 @@ def _line(equation: Any, platform: str | None) -> str:
     kind, problem = KINDS[equation.primitive], equation.params["problem"]
     name = "wgrad" if kind == "wgrad" else "dgrad" if problem.reverse else "fprop"
     implementation = equation.params["implementation"]
-    choice = primitives.decide(kind, platform, problem, implementation)
+    choice = decide(kind, platform, problem, implementation)
     if choice.plan is None:
         answer = "lax" if implementation is None else "an error"
         return f"{name} {problem}: {answer}: {choice.why_nothing()}"

@@ -1,29 +1,18 @@
-"""Rewritings: a problem as another convolution, which tensor cores take faster, by cheap changes of its arrays.
-
-Each is exact on finite numbers. An infinity or a NaN makes NaNs of the zeros that it meets, and a rewriting puts some
-in: so results of its neighbours in a pack, which do not depend on it, become NaN too.
-"""
+"""Transforms of dense and grouped problems into such as tensor cores take faster."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from functools import lru_cache, partial
+from functools import partial
 
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxconv.compiled import planning
-from jaxconv.factors import fold, unfold
-from jaxconv.forms import AS_IT_IS, ROLES, Form, Rewritten, joined, placed, reshaped, resized, split, swapped
 from jaxconv.problem import ConvProblem, Member, Shape, Spec
-from jaxconv.product import Product, ceil_div, vector_of
-from jaxconv.rewriting_of_channels import MultipliersAsDepth, PaddedGroups, StridesAsDepth
-
-PACKED_CHANNELS = (16, 32, 64)  # of a group, after groups are packed: about as many
-
-
-# The steps: each is of a forward problem.
+from jaxconv.problem.factors import fold, unfold
+from jaxconv.problem.product import ceil_div, vector_of
+from jaxconv.transforms.array_views import AS_IT_IS, Form, Rewritten, joined, placed, reshaped, resized, split
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +68,7 @@ class PackedColumns:
         if not problem.kernel:
             return "there are no columns"
         if self.columns == 1:
-            is_same = self._channels(problem) == (problem.in_channels, problem.out_channels)
+            is_same = self.channels(problem) == (problem.in_channels, problem.out_channels)
             return "there are whole pieces of channels" if is_same else None
         if self.columns != problem.window_strides[-1]:
             return f"the window's stride along columns is {problem.window_strides[-1]}"
@@ -89,7 +78,7 @@ class PackedColumns:
 
     def rewrite(self, problem: ConvProblem) -> Rewritten:
         p, by = problem, self.columns
-        ins, outs = self._channels(p)
+        ins, outs = self.channels(p)
         pad_low = ceil_div(p.pad_low[-1], by)
         front = by * pad_low - p.pad_low[-1]
         width, kernel = ceil_div(p.in_spatial[-1], by), ceil_div(front + p.kernel[-1], by)
@@ -109,7 +98,7 @@ class PackedColumns:
         forms = {"lhs": lhs.then(_packed(p, "lhs", by)), "rhs": rhs.then(_packed(p, "rhs", by)), "out": out}
         return Rewritten(packed, forms)
 
-    def _channels(self, problem: ConvProblem) -> tuple[int, int]:
+    def channels(self, problem: ConvProblem) -> tuple[int, int]:
         """Input and output channels with those of zeros."""
         if not self.whole:
             return problem.in_channels, problem.out_channels
@@ -149,7 +138,7 @@ class PatchRowsAsImages:
     """
 
     def why_not(self, problem: ConvProblem) -> str | None:
-        if not problem.kernel or problem.kernel[0] == 1 or not _are_side_by_side(problem, 0):
+        if not problem.kernel or problem.kernel[0] == 1 or not are_side_by_side(problem, 0):
             return "rows of windows do not lie side by side"
         if any(spec.spatial[0] != spec.first + 1 for spec in (problem.lhs_spec, problem.out_spec)):
             return "rows are not next to images"
@@ -172,7 +161,7 @@ class PatchRowsAsImages:
         return "rows of patches as images"
 
 
-def _are_side_by_side(problem: ConvProblem, dim: int) -> bool:
+def are_side_by_side(problem: ConvProblem, dim: int) -> bool:
     """Whether windows cover the input along a spatial dimension, each element once."""
     size, kernel = problem.in_spatial[dim], problem.kernel[dim]
     covered = problem.out_spatial[dim] * kernel == size and problem.pad_low[dim] == 0
@@ -226,141 +215,3 @@ class PackedGroups:
 
     def __str__(self) -> str:
         return f"packed groups ({self.groups})"
-
-
-@dataclasses.dataclass(frozen=True)
-class SwappedOperands:
-    """Of a wgrad: that of the problem's data gradient, with lhs and out in each other's role.
-
-    A filter's gradient is the same seen from either side: sum of g * conv(x, w) is sum of x * dgrad(g, w). What reads
-    its rows once for each tap is then the output's cotangent, which may have far fewer channels. A last step.
-    """
-
-    def why_not(self, problem: ConvProblem) -> str | None:
-        return None
-
-    def __str__(self) -> str:
-        return "swapped operands"
-
-
-FEW = 4  # times as many channels in as out are worth swapping
-
-Step = (
-    ChannelsLast
-    | PackedColumns
-    | PatchRowsAsImages
-    | PackedGroups
-    | PaddedGroups
-    | MultipliersAsDepth
-    | StridesAsDepth
-    | SwappedOperands
-)
-Rewriting = tuple[Step, ...]  # in their order; none leaves the problem as it is
-
-
-@lru_cache(maxsize=4096)
-def rewrite(rewriting: Rewriting, problem: ConvProblem) -> Rewritten:
-    """The problem after all steps, which apply. A data gradient becomes that of the rewritten forward problem."""
-    if not rewriting:
-        return Rewritten(problem, dict.fromkeys(ROLES, AS_IT_IS))
-    *first, last = rewriting
-    if isinstance(last, SwappedOperands):
-        before, forms, _ = rewrite(tuple(first), problem)
-        return Rewritten(before.dgrad(), swapped(forms), swapped=True)
-    if problem.reverse:
-        forward, forms, _ = rewrite(rewriting, problem.dgrad())
-        return Rewritten(forward.dgrad(), swapped(forms))
-    before, forms, _ = rewrite(tuple(first), problem)
-    after, changed, _ = last.rewrite(before)
-    return Rewritten(after, forms | {role: forms[role].then(form) for role, form in changed.items()})
-
-
-def why_not(rewriting: Rewriting, problem: ConvProblem) -> str | None:
-    """Why a step does not apply to what those before it make of the problem."""
-    if not rewriting:
-        return None
-    problem = _forward(problem)
-    *first, last = rewriting
-    return why_not(tuple(first), problem) or last.why_not(rewrite(tuple(first), problem).problem)
-
-
-def why_members_meet(rewriting: Rewriting, product: Product) -> str | None:
-    """Why a number of one member of a vmap would be multiplied for another's results, if only with a zero."""
-    problem = _forward(product.problem)
-    for step in rewriting:
-        match step:
-            # A weight gradient's groups are packed without harm: what is between two groups is thrown away.
-            case PackedGroups(many) if product.kind == "conv" and problem.member.groups % many:
-                return f"groups of several members of a vmap, which have {problem.member.groups} each"
-            case MultipliersAsDepth() if problem.member.out_channels < problem.out_channels:
-                return "a channel's results are of several members of a vmap"
-    return None
-
-
-def rewritings(product: Product, packs_groups: bool, stores_parts: bool) -> list[Rewriting]:
-    """Those that apply to a product's problem and let its operands be copied in pieces; or, if nothing but the
-    operands is changed, read in runs.
-
-    packs_groups: also of groups. stores_parts: also those of which a data gradient's channels are no whole pieces.
-    """
-    problem = _forward(product.problem)
-    first: Rewriting = () if ChannelsLast().why_not(problem) else (ChannelsLast(),)
-    steps = [(), *((step,) for step in (*_columns(problem, stores_parts), *(_groups(product) if packs_groups else ())))]
-    tried = [first + step + last for last in ((), *_rows(problem)) for step in steps]
-    found = [r for r in tried if r and why_not(r, problem) is None]
-    if product.kind == "wgrad" and FEW * problem.out_channels <= problem.in_channels and math.prod(problem.kernel) > 1:
-        found += [r + (SwappedOperands(),) for r in ((), *found)]
-    piece = vector_of(problem.rhs_dtype)
-    in_pieces = lambda r: Product(product.kind, rewrite(r, product.problem).problem).has_runs_of(piece)
-    return [r for r in found if r == (SwappedOperands(),) or in_pieces(r)]
-
-
-def rewritings_of_channels(product: Product) -> list[Rewriting]:
-    """What makes a problem one of each channel on its own, in pieces of channels that are last: nothing, or one. And
-    those that strides are taken out by besides. A wgrad's input is then not dilated.
-    """
-    forward, rewriting = _forward(product.problem), ()
-    for step in (ChannelsLast(), PaddedGroups(), MultipliersAsDepth()):
-        if why_not((*rewriting, step), forward) is None:
-            rewriting += (step,)
-    unstrided = [(*rewriting, step) for step in (StridesAsDepth(columns=False), StridesAsDepth())]
-    every = [rewriting, *(r for r in unstrided if why_not(r, forward) is None)]
-    if product.kind == "wgrad":
-        is_dilated = lambda r: max(rewrite(r, forward).problem.lhs_dilation, default=1) > 1
-        every = [(*r, SwappedOperands()) if is_dilated(r) else r for r in every]
-    return [r for r in every if r]
-
-
-def _forward(problem: ConvProblem) -> ConvProblem:
-    """The convolution that it is, or that it is the data gradient of."""
-    return problem.dgrad() if problem.reverse else problem
-
-
-def _columns(problem: ConvProblem, stores_parts: bool) -> list[PackedColumns]:
-    """Packs only for channels that are no whole pieces, or where they change nothing in memory."""
-    stride = problem.window_strides[-1] if problem.kernel else 1
-    if stride == 1:
-        return [PackedColumns(1)]
-    if problem.in_channels % vector_of(problem.rhs_dtype) == 0:
-        return [PackedColumns(stride if _are_side_by_side(problem, -1) else 1)]
-    are_whole = PackedColumns(stride)._channels(problem) == (problem.in_channels, problem.out_channels)
-    alone = [PackedColumns(stride, whole=False)] if stores_parts and not are_whole else []
-    return [PackedColumns(1), PackedColumns(stride), *alone]
-
-
-def _rows(problem: ConvProblem) -> list[Rewriting]:
-    """Only of windows that are further apart than TMA's."""
-    return [(PatchRowsAsImages(),)] if problem.kernel and problem.window_strides[0] > planning.MOST_TMA_STEP else []
-
-
-def _groups(product: Product) -> list[PackedGroups]:
-    """Those that make whole pieces of channels, about as many as fill a tile."""
-    problem = _forward(product.problem)
-    ins, outs, piece = problem.in_channels, problem.out_channels, vector_of(problem.rhs_dtype)
-    channels = max(ins, outs, 1)
-    most = min(problem.groups, 2 * PACKED_CHANNELS[-1] // channels)
-    divisors = [many for many in range(2, most + 1) if problem.groups % many == 0]
-    divisors = [many for many in divisors if why_members_meet((PackedGroups(many),), product) is None]
-    whole = [many for many in divisors if many * ins % piece == 0 and many * outs % piece == 0]
-    nearest = {min(whole, key=lambda many: abs(many * channels - n)) for n in PACKED_CHANNELS if whole}
-    return [PackedGroups(many) for many in sorted(nearest)]
