@@ -1,13 +1,7 @@
-"""The public functions: read the arguments, check them, build the problem.
-
-lax itself reads and checks them: its function is traced on the operands' types, which costs microseconds once a
-signature, and the problem is built from the equation that comes out. So defaults, exceptions, result types, precision
-and shardings are lax's by construction. What lax would only find while lowering is checked here first.
-"""
+"""The public functions: from arguments to a problem, and to the primitive that computes it."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,6 +13,7 @@ import numpy as np
 from jax import Array, lax
 
 from jaxconv import fallback, primitives
+from jaxconv.arguments import normalised, read
 from jaxconv.planner.choose import refusal
 from jaxconv.planner.plan import IMPLEMENTATIONS, Constraint
 from jaxconv.problem import ConvProblem
@@ -228,7 +223,7 @@ def _conv(rank: int, x, w, *, implementation: str | None, **arguments) -> Array:
     return _convolve(lax.conv_general_dilated, x, w, arguments, implementation, _bind_front)
 
 
-# From arguments to a problem.
+# From arguments to what answers them.
 
 
 def _convolve(
@@ -240,64 +235,16 @@ def _convolve(
     if implementation not in (None, *IMPLEMENTATIONS) and not isinstance(implementation, Constraint):
         allowed = (None, *IMPLEMENTATIONS, "xla")
         raise ValueError(f"implementation must be one of {allowed}, got {implementation!r}")
-    arguments = _normalised(lhs, rhs, arguments)
-    equation, out = _read(lax_function, lhs, rhs, arguments)
-    lhs, rhs = primitives.promote(jnp.asarray(lhs), jnp.asarray(rhs))
-    lhs_aval, rhs_aval = (v.aval for v in equation.invars)
-    problem = ConvProblem.from_lax(lhs_aval, rhs_aval, out, equation.params)
-    if 0 in problem.kernel:  # lax finds it while lowering
-        raise ValueError(f"rhs must have a positive size in each spatial dimension, got {problem.kernel}")
+    arguments = normalised(lhs, rhs, arguments)
+    problem, sharding = read(lax_function, lhs, rhs, arguments)
     reason = refusal(problem)
     if reason is None:
-        return bind(lhs, rhs, problem, implementation, out.sharding)
+        lhs, rhs = primitives.promote(jnp.asarray(lhs), jnp.asarray(rhs))
+        return bind(lhs, rhs, problem, implementation, sharding)
     if implementation is not None:
         raise NotImplementedError(f"implementation={implementation!r} cannot do this convolution: {reason}. {problem}")
     fallback.warn(reason)
     return lax_function(lhs, rhs, **arguments)
-
-
-def _normalised(lhs, rhs, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as tuples of integers, and what lax finds only while lowering."""
-    arguments = dict(arguments)
-    for name in ("window_strides", "strides", "lhs_dilation", "rhs_dilation"):
-        values = arguments.get(name)
-        if values is None:
-            continue
-        try:
-            values = arguments[name] = tuple(operator.index(v) for v in values)
-        except TypeError as e:
-            raise TypeError(f"{name} must be a sequence of integers, got {values!r}") from e
-        if len(values) != lhs.ndim - 2 and lhs.ndim == rhs.ndim:
-            raise ValueError(f"{name} must have an entry for each of {lhs.ndim - 2} spatial dimensions, got {values}")
-        if name == "window_strides" and any(v < 1 for v in values):
-            raise ValueError(f"{name} must be positive integers, got {values}")
-    padding = arguments["padding"]
-    if not isinstance(padding, str):
-        try:
-            arguments["padding"] = tuple((operator.index(low), operator.index(high)) for low, high in padding)
-        except (TypeError, ValueError) as e:
-            raise ValueError(f"padding must be a string or a sequence of (low, high) pairs, got {padding!r}") from e
-    return arguments
-
-
-@partial(jax.jit, static_argnames=("lax_function", "arguments"))
-def _traced(lhs, rhs, lax_function, arguments):
-    return lax_function(lhs, rhs, **dict(arguments))
-
-
-def _read(lax_function: Callable, lhs, rhs, arguments: dict[str, Any]):
-    """lax's own equation for the arguments, and the type of its result."""
-    hashable = tuple((name, _hashable(value)) for name, value in arguments.items())
-    jaxpr = _traced.trace(lhs, rhs, lax_function=lax_function, arguments=hashable).jaxpr
-    (equation,) = (e for e in jaxpr.eqns if e.primitive is lax.conv_general_dilated_p)
-    return equation, jaxpr.out_avals[0]
-
-
-def _hashable(value):
-    """Sequences as tuples: lax takes lists and arrays, jit's static arguments do not."""
-    if isinstance(value, list | np.ndarray) or type(value) is tuple:
-        return tuple(_hashable(v) for v in value)
-    return value
 
 
 # The two ways to bind a problem.
