@@ -14,8 +14,8 @@ from jax import Array, lax
 
 from jaxconv import fallback, primitives
 from jaxconv.arguments import normalised, read
-from jaxconv.planner.choose import refusal
 from jaxconv.planner.plan import IMPLEMENTATIONS, Constraint
+from jaxconv.planner.support import unsupported_reason
 from jaxconv.problem import ConvProblem
 
 LAYOUTS = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}
@@ -41,35 +41,42 @@ def conv_general_dilated(
 ) -> Array:
     """A drop-in for `jax.lax.conv_general_dilated`: the same arguments, results, transforms and exceptions.
 
+    Native kernels take float32, float64, bfloat16, float16 and int8 (with an int32 result), in 1 to 3 spatial
+    dimensions. lax takes the rest.
+
     Args:
-      lhs: input of rank n + 2; by default (batch, in channels, spatial...).
-      rhs: filter of rank n + 2; by default (out channels, in channels / groups, spatial...).
+      lhs: input with n spatial dimensions; by default (batch, in channels, spatial...).
+      rhs: filter of the same dtype; by default (out channels, in channels / groups, spatial...).
       window_strides: n positive integers.
       padding: "SAME", "SAME_LOWER", "VALID", or n (low, high) pairs, which may be negative.
       lhs_dilation: n positive integers, or None for ones.
       rhs_dilation: n positive integers, or None for ones.
       dimension_numbers: None, a `jax.lax.ConvDimensionNumbers`, or three strings such as ("NHWC", "HWIO", "NHWC").
-      feature_group_count: groups of the channels.
-      batch_group_count: groups of the lhs's batch.
-      precision: as in lax: on a GPU, DEFAULT and HIGH multiply float32 as tf32, HIGHEST as itself; implementation="mma"
-        multiplies HIGHEST on tensor cores, as two tf32 numbers in three passes: each product is within 3 * 2^-22 of
-        itself, but an infinity, or what tf32 rounds to one, gives NaN. The host's kernels compute in float32 or wider
-        at every precision.
+      feature_group_count: number of groups of the channels.
+      batch_group_count: number of groups of the lhs's batch.
+      precision: as in lax. On a GPU, DEFAULT and HIGH multiply float32 as tf32, and HIGHEST multiplies float32.
+        implementation="mma" does HIGHEST on tensor cores, with two tf32 numbers for each float32, in three passes: a
+        product has a relative error of at most 3 * 2^-22. There an infinity, or a number that tf32 rounds to infinity,
+        gives NaN. The host's kernels compute in float32 or wider at every precision.
       preferred_element_type: dtype of the result and of the accumulation.
       out_sharding: as in lax, for explicit sharding.
-      implementation: None for a native kernel where there is one, and else lax, with one `FallbackWarning` a reason;
-        "cuda" or "cpu" for native kernels of that platform in every pass, or an error; a kernel family, "simt", "mma"
-        or "im2col" on a GPU, "gemm" or "depthwise" on a host, likewise; "xla" for lax itself. On a GPU an infinity or
-        NaN may make NaNs of results that do not depend on it, in neighbouring groups or columns of the same image and
-        the same member of a vmap: tensor cores take narrow groups and few channels in packs.
+      implementation:
+        None: a native kernel if there is one, else lax, with one `FallbackWarning` for each reason.
+        "cuda", "cpu": a native kernel of that platform in every pass, or an error.
+        "simt", "im2col", "mma", "direct", "depthwise", "wgmma" on a GPU; "gemm", "depthwise" on a host: this kernel
+        family in every pass, or an error.
+        "xla": lax itself.
+        On a GPU, tensor cores take narrow groups and few channels in packs. So an infinity or a NaN may make NaNs of
+        results in neighbouring groups or columns that do not depend on it. These are of the same image and of the same
+        member of a vmap.
 
     Returns:
       The convolution, with lax's result shape and dtype.
 
     Raises:
-      TypeError, ValueError: what lax raises for such arguments; an unknown implementation is a ValueError.
-      NotImplementedError: the named implementation cannot do it; raised while tracing, or, where that depends on the
-        platform, while lowering.
+      TypeError, ValueError: where lax raises them. An unknown implementation is a ValueError.
+      NotImplementedError: the named implementation cannot do this convolution. It is raised while tracing, or while
+        lowering if the reason depends on the platform.
     """
     arguments = dict(
         window_strides=window_strides,
@@ -102,11 +109,11 @@ def conv_transpose(
 ) -> Array:
     """A drop-in for `jax.lax.conv_transpose`: a convolution with fractional strides.
 
-    No zero of the dilated input is multiplied, and with `transpose_kernel` no transposed filter is made.
+    It multiplies no zeros of the dilated input. With `transpose_kernel` it does not transpose the filter in memory.
 
     Args:
-      lhs: input of rank n + 2; by default (batch, spatial..., in channels).
-      rhs: filter of rank n + 2; by default (spatial..., in channels, out channels).
+      lhs: input with n spatial dimensions; by default (batch, spatial..., in channels).
+      rhs: filter of the same dtype; by default (spatial..., in channels, out channels).
       strides: n positive integers.
       padding: "SAME", "VALID", or n (low, high) pairs.
       rhs_dilation, dimension_numbers, transpose_kernel, precision, preferred_element_type, use_consistent_padding: as
@@ -165,17 +172,17 @@ def conv2d(
 ) -> Array:
     """A convolution of channels-last images, with its derivatives as a `jax.custom_vjp`.
 
-    Reverse-mode derivatives of every order, and forward mode over reverse, as `conv_general_dilated`; a top-level
-    forward mode (jvp, jacfwd, jet) is what custom_vjp rules out: use `conv_general_dilated` for it.
+    It has reverse-mode derivatives of every order, and forward mode over reverse. It has no forward mode at the top
+    level (jvp, jacfwd, jet), because custom_vjp has none: use `conv_general_dilated` for that.
 
     Args:
-      x: images (batch, height, width, in channels).
-      w: filter (height, width, in channels / feature_group_count, out channels).
-      window_strides: an integer, or one a spatial dimension; likewise both dilations.
+      x: images (batch, height, width, in channels), of a dtype as in `conv_general_dilated`.
+      w: filter (height, width, in channels / feature_group_count, out channels), of x's dtype.
+      window_strides: an integer, or one for each spatial dimension. Both dilations likewise.
       padding: "SAME", "SAME_LOWER", "VALID", an integer for all sides, or (low, high) pairs, which may be negative.
-      lhs_dilation: holes put into x. A string padding needs 1, as in lax.
-      rhs_dilation: holes put into w.
-      feature_group_count: groups of the channels.
+      lhs_dilation: dilation of x. It must be 1 if padding is a string, as in lax.
+      rhs_dilation: dilation of w.
+      feature_group_count: number of groups of the channels.
       precision: as in lax.
       preferred_element_type: dtype of the result and of the accumulation.
       implementation: as in `conv_general_dilated`.
@@ -229,7 +236,7 @@ def _conv(rank: int, x, w, *, implementation: str | None, **arguments) -> Array:
 def _convolve(
     lax_function: Callable, lhs, rhs, arguments: dict[str, Any], implementation: str | None, bind: Callable
 ) -> Array:
-    """Lets `bind` answer what lax's function would, or lax's function itself."""
+    """What lax's function would return, by `bind`, or by lax's function if no native kernel may take it."""
     if implementation == "xla":
         return lax_function(lhs, rhs, **arguments)
     if implementation not in (None, *IMPLEMENTATIONS) and not isinstance(implementation, Constraint):
@@ -237,7 +244,7 @@ def _convolve(
         raise ValueError(f"implementation must be one of {allowed}, got {implementation!r}")
     arguments = normalised(lhs, rhs, arguments)
     problem, sharding = read(lax_function, lhs, rhs, arguments)
-    reason = refusal(problem)
+    reason = unsupported_reason(problem)
     if reason is None:
         lhs, rhs = primitives.promote(jnp.asarray(lhs), jnp.asarray(rhs))
         return bind(lhs, rhs, problem, implementation, sharding)
@@ -251,7 +258,7 @@ def _convolve(
 
 
 def _bind(lhs, rhs, problem: ConvProblem, implementation, sharding, transpose_kernel: bool = False) -> Array:
-    if transpose_kernel:  # lax reverses the filter and swaps its channels: here both are part of the problem
+    if transpose_kernel:  # lax reverses the filter and swaps its channels; here the problem says both
         problem = replace(problem, rhs_shape=rhs.shape, rhs_spec=problem.rhs_spec.swapped(), reverse=True)
     return primitives.conv(lhs, rhs, problem, implementation, sharding)
 

@@ -1,8 +1,8 @@
 """From arguments to a problem.
 
-lax itself reads and checks them: its function is traced on the operands' types, which costs microseconds once a
-signature, and the problem is built from the equation that comes out. So defaults, exceptions, result types, precision
-and shardings are lax's by construction. What lax would only find while lowering is checked here first.
+lax itself reads and checks the arguments: its function is traced on the operands' types, once for each signature, and
+the problem is made from the equation that comes out. So defaults, exceptions, result types, precision and shardings
+are those of lax by construction. Errors that lax finds only while lowering are checked here first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jaxconv.problem import ConvProblem
 
 
 def normalised(lhs, rhs, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as tuples of integers, and what lax finds only while lowering."""
+    """The arguments as tuples of integers, after the checks that lax makes only while lowering."""
     arguments = dict(arguments)
     for name in ("window_strides", "strides", "lhs_dilation", "rhs_dilation"):
         values = arguments.get(name)

@@ -9,9 +9,10 @@ from jax.interpreters import mlir
 
 from jaxconv import fallback, ffi
 from jaxconv._jax_private import lower_with_sharding_in_types
-from jaxconv.planner.choose import Choice, choose, refusal
+from jaxconv.planner.choose import Choice, choose
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint, constraint_of
+from jaxconv.planner.support import unsupported_reason
 from jaxconv.problem import ConvProblem
 from jaxconv.sharding import cache_key
 from jaxconv.sharding.partitioning import partitioned, without_shardings
@@ -21,7 +22,7 @@ def lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, i
     compute = partial(_computation, kind, platform, implementation=implementation)
     module = ctx.module_context
     devices = _partitioned_devices(module.axis_context)
-    if devices > 1 and module.lowering_parameters.for_export:  # a partitioner is a Python function of this process
+    if devices > 1 and module.lowering_parameters.for_export:  # the partitioner would call Python in this process
         compute = _refuse("an export for several devices", implementation, kind, problem)
     elif devices > 1 and module.axis_context.device_assignment is None:
         compute = _refuse("an abstract mesh, without devices", implementation, kind, problem)
@@ -37,17 +38,17 @@ def lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, i
 
 
 def _computation(kind: str, platform: str | None, problem: ConvProblem, implementation):
-    """What answers a problem on a platform: a native kernel, or lax with a warning where no name forbids it."""
+    """What answers a problem on a platform: a native kernel, or else lax with a warning, if no name forbids that."""
     choice = decide(kind, platform, problem, implementation)
     if choice.plan is None:
-        return _refuse(choice.why_nothing(), implementation, kind, problem)
+        return _refuse(choice.unsupported_reason(), implementation, kind, problem)
     return ffi.convolution(choice.plan, problem)
 
 
 def decide(kind: str, platform: str | None, problem: ConvProblem, implementation) -> Choice:
     """The plan for a problem on a platform, or why no native kernel answers it there."""
     constraint = constraint_of(implementation)
-    reason = _platform_refusal(platform, constraint) or refusal(problem, kind)
+    reason = _platform_reason(platform, constraint) or unsupported_reason(problem, kind)
     return Choice.nothing(reason) if reason else choose(platform, kind, problem, constraint, ffi.device(platform))
 
 
@@ -58,7 +59,7 @@ def _refuse(reason: str, implementation, kind: str, problem: ConvProblem):
     return fallback.LAX[kind](problem)
 
 
-def _platform_refusal(platform: str | None, constraint: Constraint) -> str | None:
+def _platform_reason(platform: str | None, constraint: Constraint) -> str | None:
     families = FAMILIES.get(platform, {}) if platform else {}
     if constraint.platform not in (None, platform) or constraint.family not in (None, *families):
         return f"it is being compiled for another platform ({platform or 'neither cpu nor cuda'})"
@@ -68,7 +69,7 @@ def _platform_refusal(platform: str | None, constraint: Constraint) -> str | Non
 
 
 def _partitioned_devices(axis_context) -> int:
-    """The devices over which XLA's partitioner will split this computation: under shard_map it is split already."""
+    """The number of devices over which XLA's partitioner will split this. Under shard_map it is split already."""
     if getattr(axis_context, "manual_axes", None):
         return 1
     return getattr(axis_context, "num_devices", 1)

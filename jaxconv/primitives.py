@@ -1,7 +1,7 @@
 """The bilinear primitives: `conv` (fprop and dgrad) and `wgrad`, each the transpose of the others.
 
 conv[p](lhs, rhs) is the convolution p. Its transpose in the lhs is conv[p.dgrad()], in the rhs wgrad[p], and
-wgrad[p](lhs, cotangent of out) has convs as its two transposes. So all derivatives of all orders are these two.
+wgrad[p](lhs, cotangent of out) has two convs as its transposes. So all derivatives of all orders are these two.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ try:
 except ImportError:  # experimental: a jax without jet needs no rules for it
     jet_rules = {}
 
-# Two of a kind: JAX tells the lowering of a primitive the devices only if it never lowers it without any.
+# Two of each kind: JAX tells a primitive's lowering the devices only if it never lowers that primitive without devices.
 PRIMITIVES = {(kind, devices): Primitive(f"jaxconv_{kind}") for kind in OPERANDS for devices in (True, False)}
 
 
 def conv(lhs: Array, rhs: Array, problem: ConvProblem, implementation, sharding) -> Array:
-    """The convolution of lhs and rhs. `sharding` is that of the result's type."""
+    """The convolution of lhs and rhs. sharding: of the result's type."""
     return _bind("conv", lhs, rhs, problem, implementation, sharding)
 
 
 def wgrad(lhs: Array, out: Array, problem: ConvProblem, implementation, sharding) -> Array:
     """The filter's cotangent for an output's cotangent `out`."""
-    if problem.reverse:  # the same sum, seen from the other activation: one residue class where there may be many
+    if problem.reverse:  # the same sum from the other side has one residue class, where this one may have many
         lhs, out, problem = out, lhs, problem.dgrad()
     return _bind("wgrad", lhs, out, problem, implementation, sharding)
 
@@ -49,19 +49,18 @@ def _bind(kind: str, a: Array, b: Array, problem: ConvProblem, implementation, s
 
 
 def _needs_devices(*shardings: NamedSharding) -> bool:
-    """Whether XLA's partitioner may have to split a convolution of arrays that are sharded so, over known devices.
+    """Whether XLA's partitioner may have to split a convolution of arrays with these shardings over known devices.
 
-    Under shard_map it is split already, and an abstract mesh that does not come from one of devices may have none.
+    Under shard_map it is split already. An abstract mesh may have no devices.
     """
     meshes: list[Any] = [sharding.mesh for sharding in shardings if not sharding.mesh.empty]
     return not any(mesh.manual_axes or mesh.abstract_device is None for mesh in meshes)
 
 
 def promote(*arrays: Array) -> tuple[Array, ...]:
-    """Arrays that vary over the same manual mesh axes.
+    """The arrays, cast to vary over the same manual mesh axes, as shard_map wants a primitive's operands.
 
-    Under shard_map a primitive's operands must agree; the transpose of this cast is the psum that makes a replicated
-    operand's gradient right.
+    The transpose of this cast is a psum. Without it the gradient of a replicated operand would be wrong.
     """
     varying = [jax.typeof(a).manual_axis_type.varying for a in arrays]
     union = frozenset().union(*varying)
@@ -77,18 +76,18 @@ def promote(*arrays: Array) -> tuple[Array, ...]:
 def _abstract(kind: str, a, b, *, problem: ConvProblem, implementation, sharding):
     roles = OPERANDS[kind]
     for role, aval in zip(roles, (a, b), strict=True):
-        expected = (getattr(problem, f"{role}_shape"), getattr(problem, f"{role}_dtype"))
+        expected = (problem.shape(role), problem.dtype(role))
         assert (aval.shape, aval.dtype) == expected, (role, aval, expected)
     result = RESULT[kind]
     return a.update(
-        shape=getattr(problem, f"{result}_shape"),
-        dtype=getattr(problem, f"{result}_dtype"),
+        shape=problem.shape(result),
+        dtype=problem.dtype(result),
         weak_type=a.weak_type and b.weak_type,
         sharding=sharding,
     )
 
 
-# Derivatives. `x` stands for the operand whose cotangent is asked for: only its type is known.
+# Derivatives. `x` is the operand whose cotangent is computed: only its type is known.
 
 
 def _conv_transpose_lhs(ct, x, rhs, *, problem, implementation, sharding):
@@ -108,7 +107,7 @@ def _wgrad_transpose_out(ct, lhs, x, *, problem, implementation, sharding):
 
 
 def _taylor(product: Callable, operands, series, **params):
-    """jet's rule, the product of two polynomials: the k-th coefficient sums the products of the i-th and the k-i-th."""
+    """jet's rule, the product of two polynomials: coefficient k is the sum of a[i] * b[k - i]."""
     a, b = ([x, *coefficients] for x, coefficients in zip(operands, series, strict=True))
     first, *others = (sum(product(a[i], b[k - i], **params) for i in range(k + 1)) for k in range(len(a)))
     return first, others
@@ -120,7 +119,7 @@ TRANSPOSES = {
 }
 
 
-# vmap: a mapped axis folds into the factor that exactly the mapped arrays and the result share.
+# vmap: a mapped axis folds into the factor that only the mapped arrays and the result have.
 
 
 def _batch(
@@ -131,11 +130,11 @@ def _batch(
     roles, result = OPERANDS[kind], RESULT[kind]
     mapped = [role for role, axis in zip(roles, mapped_axes, strict=True) if axis is not None]
     mesh_axes = axis_data.explicit_mesh_axis or ()
-    if mesh_axes and sharding.mesh.empty:  # as of a constant's cotangent
+    if mesh_axes and sharding.mesh.empty:  # for example, the cotangent of a constant
         meshes = (jax.typeof(x).sharding.mesh for x in operands)
         sharding = NamedSharding(next(mesh for mesh in meshes if not mesh.empty), PartitionSpec())
     size = next(x.shape[a] for x, a in zip(operands, mapped_axes, strict=True) if a is not None)
-    if isinstance(size, int) and size == 0:  # nothing to fold, and no way back from a merged axis of none
+    if isinstance(size, int) and size == 0:  # an empty axis cannot be unfolded
         return _no_members(problem, result, sharding, mesh_axes), 0
     factor = _shared_factor(mapped + [result])
     if factor == "g":
@@ -151,13 +150,13 @@ def _batch(
 
 
 def _no_members(problem: ConvProblem, result: str, sharding: NamedSharding, mapped: factors.MeshAxes) -> Array:
-    shape, dtype = getattr(problem, f"{result}_shape"), getattr(problem, f"{result}_dtype")
     sharding = NamedSharding(sharding.mesh, PartitionSpec(mapped, *sharding.spec))
-    return lax.full((0, *shape), 0, dtype, sharding=sharding if sharding.mesh.explicit_axes else None)
+    shape, dtype = (0, *problem.shape(result)), problem.dtype(result)
+    return lax.full(shape, 0, dtype, sharding=sharding if sharding.mesh.explicit_axes else None)
 
 
 def _shard_merged(sharding: NamedSharding, axis: int, mapped: factors.MeshAxes) -> NamedSharding:
-    """The sharding of a result into one of whose axes a vmap folds that is sharded over the mesh axes `mapped`."""
+    """A result's sharding after a mapped axis, sharded over the mesh axes `mapped`, was folded into `axis`."""
     if not mapped:
         return sharding
     axes = list(factors.mesh_axes(sharding.spec, max(axis + 1, len(sharding.spec))))

@@ -42,7 +42,7 @@ class Tile:
 class NativeFamily:
     """A CUDA kernel family.
 
-    rewrites: whether it takes problems that are rewritten. of_channels: whether these are of each channel on its own.
+    transforms: whether it takes transformed problems. of_channels: whether these are of each channel on its own.
     packs_groups: whether packing groups may help it. stores_parts: whether it stores results of channels that are no
       whole 16-byte vectors as fast as others.
     aligned: whether its operands and results begin at multiples of 16 bytes.
@@ -51,9 +51,9 @@ class NativeFamily:
     swaps = False
 
     def __init__(
-        self, name: str, rewrites=False, of_channels=False, packs_groups=False, stores_parts=False, aligned=False
+        self, name: str, transforms=False, of_channels=False, packs_groups=False, stores_parts=False, aligned=False
     ) -> None:
-        self.rewrites, self.of_channels, self.packs_groups = rewrites, of_channels, packs_groups
+        self.transforms, self.of_channels, self.packs_groups = transforms, of_channels, packs_groups
         self.stores_parts, self.aligned = stores_parts, aligned
         self._native: Any = getattr(planning, name)
         self.tiles = tuple(Tile(name, fields) for name, fields in self._native.tiles)

@@ -1,4 +1,4 @@
-"""Forms: arrays on their way to those of another convolution, and back."""
+"""Array views: the way of an array to that of another convolution, and back."""
 
 from __future__ import annotations
 
@@ -9,42 +9,53 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxconv.problem import ConvProblem, Shape
-
-ROLES = ("lhs", "rhs", "out")
+from jaxconv.problem import ROLES, ConvProblem, Shape
 
 
-class Form(NamedTuple):
-    """An array's way to its new form, and back. is_view: it lies in memory as before."""
+class ArrayView(NamedTuple):
+    """`to` makes the new array, `back` the old one. is_free: nothing moves in memory."""
 
     to: Callable[[Array], Array]
     back: Callable[[Array], Array]
-    is_view: bool = False
+    is_free: bool = False
 
-    def then(self, other: Form) -> Form:
-        return Form(lambda x: other.to(self.to(x)), lambda x: self.back(other.back(x)), self.is_view and other.is_view)
-
-
-AS_IT_IS = Form(lambda x: x, lambda x: x, is_view=True)
+    def then(self, other: ArrayView) -> ArrayView:
+        is_free = self.is_free and other.is_free
+        return ArrayView(lambda x: other.to(self.to(x)), lambda x: self.back(other.back(x)), is_free)
 
 
-class Rewritten(NamedTuple):
-    """The new problem, and for each of its roles (lhs, rhs, out) its array's form there.
+AS_IT_IS = ArrayView(lambda x: x, lambda x: x, is_free=True)
+ALL_AS_THEY_ARE: dict[str, ArrayView] = dict.fromkeys(ROLES, AS_IT_IS)
 
-    swapped: what was lhs is out there, and the other way round.
+
+class Transformed(NamedTuple):
+    """The new problem, and the array view of each role (lhs, rhs, out) that changed.
+
+    swapped: the old lhs is the new out, and the old out is the new lhs.
     """
 
     problem: ConvProblem
-    forms: dict[str, Form]
+    views: dict[str, ArrayView]
     swapped: bool = False
+
+    def of_dgrad(self) -> Transformed:
+        """The same transform, seen from the data gradient: lhs and out change places."""
+        lhs, out = self.views["out"], self.views["lhs"]
+        return Transformed(self.problem.dgrad(), self.views | {"lhs": lhs, "out": out}, self.swapped)
+
+
+def chained(views: dict[str, ArrayView], changes: dict[str, ArrayView]) -> dict[str, ArrayView]:
+    """The views, followed by the changes."""
+    return views | {role: views[role].then(change) for role, change in changes.items()}
 
 
 def resized(shape: Shape, sizes: dict[int, int]) -> Shape:
+    """The shape with new sizes of some axes."""
     return tuple(sizes.get(axis, size) for axis, size in enumerate(shape))
 
 
-def placed(shape: Shape, places: dict[int, tuple[int, int]]) -> Form:
-    """An array among zeros: for some axes the index of its first element, and the new size."""
+def padded(shape: Shape, places: dict[int, tuple[int, int]]) -> ArrayView:
+    """The array among zeros. places: for an axis, the index of the first element, and the new size."""
     if all((low, size) == (0, shape[axis]) for axis, (low, size) in places.items()):
         return AS_IT_IS
     edges = [(0, 0, 0)] * len(shape)
@@ -56,23 +67,18 @@ def placed(shape: Shape, places: dict[int, tuple[int, int]]) -> Form:
             x = lax.slice_in_dim(x, low, low + shape[axis], axis=axis)
         return x
 
-    return Form(lambda x: lax.pad(x, x.dtype.type(0), edges), back)
+    return ArrayView(lambda x: lax.pad(x, x.dtype.type(0), edges), back)
 
 
-def reshaped(shape: Shape, to: Shape) -> Form:
-    return Form(partial(jnp.reshape, shape=to), partial(jnp.reshape, shape=shape), is_view=True)
+def reshaped(shape: Shape, to: Shape) -> ArrayView:
+    return ArrayView(partial(jnp.reshape, shape=to), partial(jnp.reshape, shape=shape), is_free=True)
 
 
-def split(x: Array, axis: int, many: int) -> Array:
-    """An axis as two: its last factor, of `many`, behind the rest of it."""
-    return x.reshape(*x.shape[:axis], x.shape[axis] // many, many, *x.shape[axis + 1 :])
+def split(x: Array, axis: int, factor: int) -> Array:
+    """[..., n, ...] -> [..., n / factor, factor, ...]."""
+    return x.reshape(*x.shape[:axis], x.shape[axis] // factor, factor, *x.shape[axis + 1 :])
 
 
-def joined(x: Array, axis: int) -> Array:
-    """An axis and the one behind it as one."""
+def merged(x: Array, axis: int) -> Array:
+    """[..., n, factor, ...] -> [..., n * factor, ...]."""
     return x.reshape(*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
-
-
-def swapped(forms: dict[str, Form]) -> dict[str, Form]:
-    """Those of a data gradient."""
-    return {"lhs": forms["out"], "rhs": forms["rhs"], "out": forms["lhs"]}

@@ -1,7 +1,7 @@
-"""Rewritings: a problem as another convolution, which tensor cores take faster, by cheap changes of its arrays.
+"""A transform of a problem: steps that make another convolution of it, with the same results.
 
-Each is exact on finite numbers. An infinity or a NaN makes NaNs of the zeros that it meets, and a rewriting puts some
-in: so results of its neighbours in a pack, which do not depend on it, become NaN too.
+A transform is exact on finite numbers. Some steps put in zeros, and an infinity or a NaN times zero is NaN: then
+neighbours in the same pack become NaN too, although they do not depend on that number.
 """
 
 from __future__ import annotations
@@ -11,78 +11,71 @@ from functools import lru_cache
 
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.product import Product
-from jaxconv.transforms.array_views import AS_IT_IS, ROLES, Rewritten, swapped
+from jaxconv.transforms.array_views import ALL_AS_THEY_ARE, Transformed, chained
 from jaxconv.transforms.dense import ChannelsLast, PackedColumns, PackedGroups, PatchRowsAsImages
 from jaxconv.transforms.depthwise import MultipliersAsDepth, PaddedGroups, StridesAsDepth
 
 
 @dataclasses.dataclass(frozen=True)
 class SwappedOperands:
-    """Of a wgrad: that of the problem's data gradient, with lhs and out in each other's role.
+    """A wgrad as that of the data gradient: lhs and out change places. It may only be the last step.
 
-    A filter's gradient is the same seen from either side: sum of g * conv(x, w) is sum of x * dgrad(g, w). What reads
-    its rows once for each tap is then the output's cotangent, which may have far fewer channels. A last step.
+    The filter's gradient is the same from either side: sum of g * conv(x, w) is sum of x * dgrad(g, w). A wgrad reads
+    its lhs once for each tap. Swapped, it so reads the output's cotangent, which may have far fewer channels.
     """
 
-    def why_not(self, problem: ConvProblem) -> str | None:
+    def unsupported_reason(self, problem: ConvProblem) -> str | None:
         return None
 
     def __str__(self) -> str:
         return "swapped operands"
 
 
-Step = (
-    ChannelsLast
-    | PackedColumns
-    | PatchRowsAsImages
-    | PackedGroups
-    | PaddedGroups
-    | MultipliersAsDepth
-    | StridesAsDepth
-    | SwappedOperands
-)
-Rewriting = tuple[Step, ...]  # in their order; none leaves the problem as it is
+DenseStep = ChannelsLast | PackedColumns | PatchRowsAsImages | PackedGroups
+DepthwiseStep = PaddedGroups | MultipliersAsDepth | StridesAsDepth
+Transform = tuple[DenseStep | DepthwiseStep | SwappedOperands, ...]  # in their order; () leaves the problem as it is
 
 
 @lru_cache(maxsize=4096)
-def rewrite(rewriting: Rewriting, problem: ConvProblem) -> Rewritten:
-    """The problem after all steps, which apply. A data gradient becomes that of the rewritten forward problem."""
-    if not rewriting:
-        return Rewritten(problem, dict.fromkeys(ROLES, AS_IT_IS))
-    *first, last = rewriting
+def apply(transform: Transform, problem: ConvProblem) -> Transformed:
+    """The problem after all steps, which must apply, and the views of all roles.
+
+    A step is for a forward problem. A data gradient becomes the data gradient of the transformed forward problem.
+    """
+    if not transform:
+        return Transformed(problem, ALL_AS_THEY_ARE)
+    *first, last = transform
     if isinstance(last, SwappedOperands):
-        before, forms, _ = rewrite(tuple(first), problem)
-        return Rewritten(before.dgrad(), swapped(forms), swapped=True)
+        return apply(tuple(first), problem).of_dgrad()._replace(swapped=True)
     if problem.reverse:
-        forward, forms, _ = rewrite(rewriting, problem.dgrad())
-        return Rewritten(forward.dgrad(), swapped(forms))
-    before, forms, _ = rewrite(tuple(first), problem)
-    after, changed, _ = last.rewrite(before)
-    return Rewritten(after, forms | {role: forms[role].then(form) for role, form in changed.items()})
+        return apply(transform, problem.dgrad()).of_dgrad()
+    before = apply(tuple(first), problem)
+    after = last.apply(before.problem)
+    return Transformed(after.problem, chained(before.views, after.views))
 
 
-def why_not(rewriting: Rewriting, problem: ConvProblem) -> str | None:
-    """Why a step does not apply to what those before it make of the problem."""
-    if not rewriting:
+def unsupported_reason(transform: Transform, problem: ConvProblem) -> str | None:
+    """Why a step does not apply to the problem after the steps before it; None if all apply."""
+    if not transform:
         return None
-    problem = forward(problem)
-    *first, last = rewriting
-    return why_not(tuple(first), problem) or last.why_not(rewrite(tuple(first), problem).problem)
+    problem = forward_of(problem)
+    *first, last = transform
+    return unsupported_reason(tuple(first), problem) or last.unsupported_reason(apply(tuple(first), problem).problem)
 
 
-def why_members_meet(rewriting: Rewriting, product: Product) -> str | None:
-    """Why a number of one member of a vmap would be multiplied for another's results, if only with a zero."""
-    problem = forward(product.problem)
-    for step in rewriting:
+def mixed_members_reason(transform: Transform, product: Product) -> str | None:
+    """Why a number of one member of a vmap would be multiplied, if only by zero, for another member's result."""
+    problem = forward_of(product.problem)
+    for step in transform:
         match step:
-            # A weight gradient's groups are packed without harm: what is between two groups is thrown away.
-            case PackedGroups(many) if product.kind == "conv" and problem.member.groups % many:
+            # In a wgrad nothing mixes: results between two groups are thrown away.
+            case PackedGroups(groups) if product.kind == "conv" and problem.member.groups % groups:
                 return f"groups of several members of a vmap, which have {problem.member.groups} each"
             case MultipliersAsDepth() if problem.member.out_channels < problem.out_channels:
                 return "a channel's results are of several members of a vmap"
     return None
 
 
-def forward(problem: ConvProblem) -> ConvProblem:
-    """The convolution that it is, or that it is the data gradient of."""
+def forward_of(problem: ConvProblem) -> ConvProblem:
+    """The problem, or the forward problem that it is the data gradient of."""
     return problem.dgrad() if problem.reverse else problem
