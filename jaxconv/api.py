@@ -78,19 +78,7 @@ def conv_general_dilated(
       NotImplementedError: the named implementation cannot do this convolution. It is raised while tracing, or while
         lowering if the reason depends on the platform.
     """
-    arguments = dict(
-        window_strides=window_strides,
-        padding=padding,
-        lhs_dilation=lhs_dilation,
-        rhs_dilation=rhs_dilation,
-        dimension_numbers=dimension_numbers,
-        feature_group_count=feature_group_count,
-        batch_group_count=batch_group_count,
-        precision=precision,
-        preferred_element_type=preferred_element_type,
-        out_sharding=out_sharding,
-    )
-    return _convolve(lax.conv_general_dilated, lhs, rhs, arguments, implementation, _bind)
+    return _convolve(lax.conv_general_dilated, _bind, **locals())
 
 
 def conv_transpose(
@@ -126,18 +114,7 @@ def conv_transpose(
     Raises:
       As `conv_general_dilated`.
     """
-    arguments = dict(
-        strides=strides,
-        padding=padding,
-        rhs_dilation=rhs_dilation,
-        dimension_numbers=dimension_numbers,
-        transpose_kernel=transpose_kernel,
-        precision=precision,
-        preferred_element_type=preferred_element_type,
-        use_consistent_padding=use_consistent_padding,
-    )
-    bind = partial(_bind, transpose_kernel=transpose_kernel)
-    return _convolve(lax.conv_transpose, lhs, rhs, arguments, implementation, bind)
+    return _convolve(lax.conv_transpose, partial(_bind, transpose_kernel=transpose_kernel), **locals())
 
 
 def conv1d(
@@ -216,7 +193,7 @@ def conv3d(
     return _conv(3, **locals())
 
 
-def _conv(rank: int, x, w, *, implementation: str | None, **arguments) -> Array:
+def _conv(rank: int, x, w, **arguments) -> Array:
     lhs_layout, rhs_layout, _ = LAYOUTS[rank]
     for name, array, layout in (("x", x, lhs_layout), ("w", w, rhs_layout)):
         if array.ndim != rank + 2:
@@ -227,15 +204,13 @@ def _conv(rank: int, x, w, *, implementation: str | None, **arguments) -> Array:
     if isinstance(arguments["padding"], int | np.integer):
         arguments["padding"] = ((arguments["padding"],) * 2,) * rank
     arguments["dimension_numbers"] = LAYOUTS[rank]
-    return _convolve(lax.conv_general_dilated, x, w, arguments, implementation, _bind_front)
+    return _convolve(lax.conv_general_dilated, _bind_front, x, w, **arguments)
 
 
 # From arguments to what answers them.
 
 
-def _convolve(
-    lax_function: Callable, lhs, rhs, arguments: dict[str, Any], implementation: str | None, bind: Callable
-) -> Array:
+def _convolve(lax_function: Callable, bind: Callable, lhs, rhs, implementation: str | None, **arguments) -> Array:
     """What lax's function would return, by `bind`, or by lax's function if no native kernel may take it."""
     if implementation == "xla":
         return lax_function(lhs, rhs, **arguments)
@@ -245,13 +220,11 @@ def _convolve(
     arguments = normalised(lhs, rhs, arguments)
     problem, sharding = read(lax_function, lhs, rhs, arguments)
     reason = unsupported_reason(problem)
-    if reason is None:
-        lhs, rhs = primitives.promote(jnp.asarray(lhs), jnp.asarray(rhs))
-        return bind(lhs, rhs, problem, implementation, sharding)
-    if implementation is not None:
-        raise NotImplementedError(f"implementation={implementation!r} cannot do this convolution: {reason}. {problem}")
-    fallback.warn(reason)
-    return lax_function(lhs, rhs, **arguments)
+    if reason is not None:
+        fallback.warn_or_raise(reason, implementation, problem)
+        return lax_function(lhs, rhs, **arguments)
+    lhs, rhs = primitives.promote(jnp.asarray(lhs), jnp.asarray(rhs))
+    return bind(lhs, rhs, problem, implementation, sharding)
 
 
 # The two ways to bind a problem.

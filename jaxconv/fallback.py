@@ -33,6 +33,13 @@ def warn(reason: str) -> None:
         _warned.add(reason)
 
 
+def warn_or_raise(reason: str, implementation, problem: ConvProblem) -> None:
+    """Warns that lax answers, or raises NotImplementedError if an implementation was named."""
+    if implementation is not None:
+        raise NotImplementedError(f"implementation={implementation!r} cannot do this convolution: {reason}. {problem}")
+    warn(reason)
+
+
 def _level_of_the_caller() -> int:
     """The stacklevel of the innermost caller outside this package and outside JAX, which lowers for the caller."""
     level, frame = 1, sys._getframe(1)
@@ -91,8 +98,7 @@ def _forward_filter(problem: ConvProblem, rhs: Array) -> Array:
     rhs, mapped = unfold(rhs, problem.groups, problem, "rhs", "g")
     out_axis = axis_of(problem, "rhs", "k")
     rhs = jnp.moveaxis(rhs, mapped, out_axis)
-    shape = problem.rhs_shape
-    merged = list(shape)
+    merged = list(problem.rhs_shape)
     merged[problem.rhs_spec.second] //= problem.groups
     merged[out_axis] *= problem.groups
     return rhs.reshape(merged)

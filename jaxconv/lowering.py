@@ -19,30 +19,35 @@ from jaxconv.sharding.partitioning import partitioned, without_shardings
 
 
 def lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, implementation, sharding):
-    compute = partial(_computation, kind, platform, implementation=implementation)
+    local = partial(_computation, kind, platform, implementation)
     module = ctx.module_context
     devices = _partitioned_devices(module.axis_context)
-    if devices > 1 and module.lowering_parameters.for_export:  # the partitioner would call Python in this process
-        compute = _refuse("an export for several devices", implementation, kind, problem)
-    elif devices > 1 and module.axis_context.device_assignment is None:
-        compute = _refuse("an abstract mesh, without devices", implementation, kind, problem)
-    elif devices > 1:
+    if devices == 1:
+        compute = local(problem)
+    elif module.lowering_parameters.for_export:  # the partitioner would call Python in this process
+        compute = _by_lax("an export for several devices", kind, implementation, problem)
+    elif module.axis_context.device_assignment is None:
+        compute = _by_lax("an abstract mesh, without devices", kind, implementation, problem)
+    else:
         mesh = module.axis_context.abstract_mesh
         mesh_sizes = (devices,) if mesh is None else mesh.axis_sizes
         name_it = set_xla_metadata(jaxconv=cache_key.digest(kind, platform, problem, implementation))
-        compute = name_it(partitioned(kind, problem, compute, mesh_sizes))
-    else:
-        compute = compute(problem)
+        compute = name_it(partitioned(kind, problem, local, mesh_sizes))
     (out,) = mlir.lower_fun(compute, multiple_results=False)(without_shardings(ctx), a, b)
     return [lower_with_sharding_in_types(ctx, out, ctx.avals_out[0])]
 
 
-def _computation(kind: str, platform: str | None, problem: ConvProblem, implementation):
+def _computation(kind: str, platform: str | None, implementation, problem: ConvProblem):
     """What answers a problem on a platform: a native kernel, or else lax with a warning, if no name forbids that."""
     choice = decide(kind, platform, problem, implementation)
     if choice.plan is None:
-        return _refuse(choice.unsupported_reason(), implementation, kind, problem)
+        return _by_lax(choice.unsupported_reason(), kind, implementation, problem)
     return ffi.convolution(choice.plan, problem)
+
+
+def _by_lax(reason: str, kind: str, implementation, problem: ConvProblem):
+    fallback.warn_or_raise(reason, implementation, problem)
+    return fallback.LAX[kind](problem)
 
 
 def decide(kind: str, platform: str | None, problem: ConvProblem, implementation) -> Choice:
@@ -50,13 +55,6 @@ def decide(kind: str, platform: str | None, problem: ConvProblem, implementation
     constraint = constraint_of(implementation)
     reason = _platform_reason(platform, constraint) or unsupported_reason(problem, kind)
     return Choice.nothing(reason) if reason else choose(platform, kind, problem, constraint, ffi.device(platform))
-
-
-def _refuse(reason: str, implementation, kind: str, problem: ConvProblem):
-    if implementation is not None:
-        raise NotImplementedError(f"implementation={implementation!r} cannot do this convolution: {reason}. {problem}")
-    fallback.warn(reason)
-    return fallback.LAX[kind](problem)
 
 
 def _platform_reason(platform: str | None, constraint: Constraint) -> str | None:

@@ -54,13 +54,8 @@ def planned_for(gpus: Sequence[Any], wgmma: bool = True) -> Device:
     gpus: the `jax.Device`s of all processes. wgmma: whether this installation has kernels with this instruction.
     """
     devices = [_device_of(gpu) for gpu in gpus] or [TYPICAL_DEVICE]
-    return Device(
-        multiprocessors=min(d.multiprocessors for d in devices),
-        clock_hz=min(d.clock_hz for d in devices),
-        bandwidth=min(d.bandwidth for d in devices),
-        shared_bytes=min(d.shared_bytes for d in devices),
-        wgmma=wgmma and all(d.wgmma for d in devices),
-    )
+    least = Device(*map(min, zip(*map(dataclasses.astuple, devices))))
+    return dataclasses.replace(least, wgmma=wgmma and least.wgmma)
 
 
 def unsupported_reason(gpu: Any) -> str | None:

@@ -190,12 +190,6 @@ class ConvProblem:
         pairs = zip(self.window_strides, self.lhs_dilation, strict=True)
         return tuple(dilation // math.gcd(stride, dilation) for stride, dilation in pairs)
 
-    @cached_property
-    def steps(self) -> tuple[int, ...]:
-        """The distance of the lhs elements that these neighbours read through one tap."""
-        pairs = zip(self.window_strides, self.lhs_dilation, strict=True)
-        return tuple(stride // math.gcd(stride, dilation) for stride, dilation in pairs)
-
     @property
     def batch(self) -> Dim:
         """Images in a batch group."""

@@ -161,7 +161,8 @@ def _choose(problem: ConvProblem, mesh: Mesh, arrays: dict[str, Any]) -> dict[st
     for factor in ("n", "g", "c", "k"):
         split[factor] = ()
         for role in specs if factor in splittable else ():
-            axes = _wanted(problem, role, factor, specs[role])
+            axis = _split_axes(problem, role).get(factor)
+            axes = () if axis is None else specs[role][axis]
             if axes and not taken & set(axes) and sizes[factor] % _size(axes, mesh.shape) == 0:
                 split[factor] = axes
                 taken |= set(axes)
@@ -169,20 +170,16 @@ def _choose(problem: ConvProblem, mesh: Mesh, arrays: dict[str, Any]) -> dict[st
     return split
 
 
-def _wanted(problem: ConvProblem, role: str, factor: str, spec) -> MeshAxes:
-    """The mesh axes that a role's array has for a factor. On a grouped axis they split g, the major part."""
-    for name, (axis, grouped) in carriers(problem)[role].items():
-        grouped = grouped and problem.groups > 1
-        if (factor == "g" and grouped) or (factor == name and not grouped):
-            return spec[axis]
-    return ()
+def _split_axes(problem: ConvProblem, role: str) -> dict[str, int]:
+    """For each factor of a role's array, the axis that is split with it: a grouped axis with g, its major part."""
+    has_groups = problem.groups > 1
+    return {"g" if has_groups and c.grouped else factor: c.axis for factor, c in carriers(problem)[role].items()}
 
 
 def _spec(problem: ConvProblem, role: str, split: dict[str, MeshAxes]) -> PartitionSpec:
     entries: list[MeshAxes | None] = [None] * len(problem.shape(role))
-    for factor, (axis, grouped) in carriers(problem)[role].items():
-        axes = split["g" if grouped and problem.groups > 1 else factor]
-        entries[axis] = axes or None
+    for factor, axis in _split_axes(problem, role).items():
+        entries[axis] = split[factor] or None
     return PartitionSpec(*entries)
 
 

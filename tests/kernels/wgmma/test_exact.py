@@ -23,7 +23,7 @@ every_tile_of_rows = pytest.mark.parametrize(
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_exact_when_rewritten_for_wgmma(dtype):
+def test_exact_when_transformed_for_wgmma(dtype):
     """Convs that it takes then."""
     every = [
         (name, which, Constraint("cuda", "wgmma", transform=transform))

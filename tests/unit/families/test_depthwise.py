@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cases.plans import CUDA, as_it_is, device, is_refused, plan_of, shared_bytes, tile_of
-from cases.problems import each_channel, passes_of
+from cases.problems import each_channel, passes_of, steps_of
 from cases.random_problems import problems_of_channels
 from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
@@ -33,7 +33,7 @@ def check_bands(problem, plan):
     origin = np.array([of[f"first_{name}"] for name in ("depth", "row", "col")])
     pieces = [of[f"{name}_pieces"] for name in ("depth", "row", "col")]
     apart = np.array([1, of["rows_apart"], of["cols_apart"]])
-    (_, _, step), periods = in_three(problem.steps), in_three(problem.periods)
+    (_, _, step), periods = in_three(steps_of(problem)), in_three(problem.periods)
     tables, pixels = offset_tables(problem), pixels_of(tile)
     piece_cols = pixels - 7 // periods[2] * step
     places = []
