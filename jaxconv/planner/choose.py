@@ -115,8 +115,9 @@ def _options(
                 yield Option(name, transform, _refused(version))
                 continue
             for candidate in family.candidates(version.product, device, constraint.asked):
-                seconds = candidate.seconds + version.conversions
-                yield Option(name, transform, candidate._replace(seconds=seconds))
+                if version.conversions:
+                    candidate = candidate._replace(seconds=candidate.seconds + version.conversions)
+                yield Option(name, transform, candidate)
 
 
 def _refused(reason: str) -> Candidate:
