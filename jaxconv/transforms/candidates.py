@@ -18,8 +18,8 @@ from jaxconv.transforms.transform import (
     unsupported_reason,
 )
 
-PACKED_CHANNELS = (16, 32, 64)  # of a group, once groups are packed: about as many
-SWAPPED_RATIO = 4  # swapping pays if lhs has at least as many times out's channels
+PACKED_CHANNELS = (16, 32, 64)  # a pack of groups gets about so many channels
+SWAPPED_RATIO = 4  # swapping pays if lhs has at least 4 times out's channels
 
 
 def dense_transforms(product: Product, packs_groups: bool, stores_parts: bool) -> list[Transform]:
@@ -27,8 +27,8 @@ def dense_transforms(product: Product, packs_groups: bool, stores_parts: bool) -
 
     SwappedOperands alone is in any case among them: a family may read few channels as packed K.
 
-    packs_groups: try packs of groups, too. stores_parts: try packs of columns without padding, too: then a data
-      gradient's channels may be no whole vectors.
+    packs_groups: also try packs of groups. stores_parts: also try packs of columns without padding. The channels that
+      a data gradient stores then need not fill whole vectors.
     """
     problem = forward_of(product.problem)
     first: Transform = () if ChannelsLast().unsupported_reason(problem) else (ChannelsLast(),)
@@ -61,7 +61,7 @@ def depthwise_transforms(product: Product) -> list[Transform]:
 
 
 def _packed_columns(problem: ConvProblem, stores_parts: bool) -> list[PackedColumns]:
-    """Packs are worth it only for channels that are no whole vectors, or where nothing moves in memory."""
+    """Packing pays only if channels do not fill whole vectors, or if nothing moves in memory."""
     stride = problem.window_strides[-1] if problem.kernel else 1
     if stride == 1:
         return [PackedColumns(1)]
@@ -78,7 +78,7 @@ def _patch_rows(problem: ConvProblem) -> list[Transform]:
 
 
 def _packed_groups(product: Product) -> list[PackedGroups]:
-    """Packs with whole vectors of channels, about as many as fill a tile."""
+    """Packs that have whole vectors of channels, and about a tile's width of them."""
     problem = forward_of(product.problem)
     ins, outs, vector = problem.in_channels, problem.out_channels, vector_elements(problem.rhs_dtype)
     channels = max(ins, outs, 1)

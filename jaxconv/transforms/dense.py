@@ -57,7 +57,7 @@ class PackedColumns:
     front of them bring the first one to the beginning of a pack. A window that moved by `columns` moves by one pack.
     columns=1 only pads channels.
 
-    whole: zeros fill up channels to whole 16-byte vectors. Else there are as many channels as before.
+    whole: zeros fill up channels to whole 16-byte vectors. Else the number of channels stays.
     """
 
     columns: int
