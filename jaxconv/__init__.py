@@ -1,7 +1,7 @@
 """Convolutions for JAX on the project's own kernels, in place of `jax.lax.conv_general_dilated`."""
 
 from jaxconv.api import conv1d, conv2d, conv3d, conv_general_dilated, conv_transpose
-from jaxconv.explanation import explain
+from jaxconv.explain import explain
 from jaxconv.fallback import FallbackWarning
 
 __all__ = [

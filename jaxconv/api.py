@@ -1,13 +1,7 @@
-"""The public functions: read the arguments, check them, build the problem.
-
-lax itself reads and checks them: its function is traced on the operands' types, which costs microseconds once a
-signature, and the problem is built from the equation that comes out. So defaults, exceptions, result types, precision
-and shardings are lax's by construction. What lax would only find while lowering is checked here first.
-"""
+"""The public functions: from arguments to a problem, and to the primitive that computes it."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,8 +13,9 @@ import numpy as np
 from jax import Array, lax
 
 from jaxconv import fallback, primitives
-from jaxconv.planner.choose import refusal
+from jaxconv.arguments import normalised, read
 from jaxconv.planner.plan import IMPLEMENTATIONS, Constraint
+from jaxconv.planner.support import unsupported_reason
 from jaxconv.problem import ConvProblem
 
 LAYOUTS = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}
@@ -46,49 +41,44 @@ def conv_general_dilated(
 ) -> Array:
     """A drop-in for `jax.lax.conv_general_dilated`: the same arguments, results, transforms and exceptions.
 
+    Native kernels take float32, float64, bfloat16, float16 and int8 (with an int32 result), in 1 to 3 spatial
+    dimensions. lax takes the rest.
+
     Args:
-      lhs: input of rank n + 2; by default (batch, in channels, spatial...).
-      rhs: filter of rank n + 2; by default (out channels, in channels / groups, spatial...).
+      lhs: input with n spatial dimensions; by default (batch, in channels, spatial...).
+      rhs: filter of the same dtype; by default (out channels, in channels / groups, spatial...).
       window_strides: n positive integers.
       padding: "SAME", "SAME_LOWER", "VALID", or n (low, high) pairs, which may be negative.
       lhs_dilation: n positive integers, or None for ones.
       rhs_dilation: n positive integers, or None for ones.
       dimension_numbers: None, a `jax.lax.ConvDimensionNumbers`, or three strings such as ("NHWC", "HWIO", "NHWC").
-      feature_group_count: groups of the channels.
-      batch_group_count: groups of the lhs's batch.
-      precision: as in lax: on a GPU, DEFAULT and HIGH multiply float32 as tf32, HIGHEST as itself; implementation="mma"
-        multiplies HIGHEST on tensor cores, as two tf32 numbers in three passes: each product is within 3 * 2^-22 of
-        itself, but an infinity, or what tf32 rounds to one, gives NaN. The host's kernels compute in float32 or wider
-        at every precision.
+      feature_group_count: number of groups of the channels.
+      batch_group_count: number of groups of the lhs's batch.
+      precision: as in lax. On a GPU, DEFAULT and HIGH multiply float32 as tf32, and HIGHEST multiplies float32.
+        implementation="mma" does HIGHEST on tensor cores, with two tf32 numbers for each float32, in three passes: a
+        product has a relative error of at most 3 * 2^-22. There an infinity, or a number that tf32 rounds to infinity,
+        gives NaN. The host's kernels compute in float32 or wider at every precision.
       preferred_element_type: dtype of the result and of the accumulation.
       out_sharding: as in lax, for explicit sharding.
-      implementation: None for a native kernel where there is one, and else lax, with one `FallbackWarning` a reason;
-        "cuda" or "cpu" for native kernels of that platform in every pass, or an error; a kernel family, "simt", "mma"
-        or "im2col" on a GPU, "gemm" or "depthwise" on a host, likewise; "xla" for lax itself. On a GPU an infinity or
-        NaN may make NaNs of results that do not depend on it, in neighbouring groups or columns of the same image and
-        the same member of a vmap: tensor cores take narrow groups and few channels in packs.
+      implementation:
+        None: a native kernel if there is one, else lax, with one `FallbackWarning` for each reason.
+        "cuda", "cpu": a native kernel of that platform in every pass, or an error.
+        "simt", "im2col", "mma", "direct", "depthwise", "wgmma" on a GPU; "gemm", "depthwise" on a host: this kernel
+        family in every pass, or an error.
+        "xla": lax itself.
+        On a GPU, tensor cores take narrow groups and few channels in packs. So an infinity or a NaN may make NaNs of
+        results in neighbouring groups or columns that do not depend on it. These are of the same image and of the same
+        member of a vmap.
 
     Returns:
       The convolution, with lax's result shape and dtype.
 
     Raises:
-      TypeError, ValueError: what lax raises for such arguments; an unknown implementation is a ValueError.
-      NotImplementedError: the named implementation cannot do it; raised while tracing, or, where that depends on the
-        platform, while lowering.
+      TypeError, ValueError: where lax raises them. An unknown implementation is a ValueError.
+      NotImplementedError: the named implementation cannot do this convolution. It is raised while tracing, or while
+        lowering if the reason depends on the platform.
     """
-    arguments = dict(
-        window_strides=window_strides,
-        padding=padding,
-        lhs_dilation=lhs_dilation,
-        rhs_dilation=rhs_dilation,
-        dimension_numbers=dimension_numbers,
-        feature_group_count=feature_group_count,
-        batch_group_count=batch_group_count,
-        precision=precision,
-        preferred_element_type=preferred_element_type,
-        out_sharding=out_sharding,
-    )
-    return _convolve(lax.conv_general_dilated, lhs, rhs, arguments, implementation, _bind)
+    return _convolve(lax.conv_general_dilated, _bind, **locals())
 
 
 def conv_transpose(
@@ -107,11 +97,11 @@ def conv_transpose(
 ) -> Array:
     """A drop-in for `jax.lax.conv_transpose`: a convolution with fractional strides.
 
-    No zero of the dilated input is multiplied, and with `transpose_kernel` no transposed filter is made.
+    It multiplies no zeros of the dilated input. With `transpose_kernel` it does not transpose the filter in memory.
 
     Args:
-      lhs: input of rank n + 2; by default (batch, spatial..., in channels).
-      rhs: filter of rank n + 2; by default (spatial..., in channels, out channels).
+      lhs: input with n spatial dimensions; by default (batch, spatial..., in channels).
+      rhs: filter of the same dtype; by default (spatial..., in channels, out channels).
       strides: n positive integers.
       padding: "SAME", "VALID", or n (low, high) pairs.
       rhs_dilation, dimension_numbers, transpose_kernel, precision, preferred_element_type, use_consistent_padding: as
@@ -124,18 +114,7 @@ def conv_transpose(
     Raises:
       As `conv_general_dilated`.
     """
-    arguments = dict(
-        strides=strides,
-        padding=padding,
-        rhs_dilation=rhs_dilation,
-        dimension_numbers=dimension_numbers,
-        transpose_kernel=transpose_kernel,
-        precision=precision,
-        preferred_element_type=preferred_element_type,
-        use_consistent_padding=use_consistent_padding,
-    )
-    bind = partial(_bind, transpose_kernel=transpose_kernel)
-    return _convolve(lax.conv_transpose, lhs, rhs, arguments, implementation, bind)
+    return _convolve(lax.conv_transpose, partial(_bind, transpose_kernel=transpose_kernel), **locals())
 
 
 def conv1d(
@@ -170,17 +149,17 @@ def conv2d(
 ) -> Array:
     """A convolution of channels-last images, with its derivatives as a `jax.custom_vjp`.
 
-    Reverse-mode derivatives of every order, and forward mode over reverse, as `conv_general_dilated`; a top-level
-    forward mode (jvp, jacfwd, jet) is what custom_vjp rules out: use `conv_general_dilated` for it.
+    It has reverse-mode derivatives of every order, and forward mode over reverse. It has no forward mode at the top
+    level (jvp, jacfwd, jet), because custom_vjp has none: use `conv_general_dilated` for that.
 
     Args:
-      x: images (batch, height, width, in channels).
-      w: filter (height, width, in channels / feature_group_count, out channels).
-      window_strides: an integer, or one a spatial dimension; likewise both dilations.
+      x: images (batch, height, width, in channels), of a dtype as in `conv_general_dilated`.
+      w: filter (height, width, in channels / feature_group_count, out channels), of x's dtype.
+      window_strides: an integer, or one for each spatial dimension. Both dilations likewise.
       padding: "SAME", "SAME_LOWER", "VALID", an integer for all sides, or (low, high) pairs, which may be negative.
-      lhs_dilation: holes put into x. A string padding needs 1, as in lax.
-      rhs_dilation: holes put into w.
-      feature_group_count: groups of the channels.
+      lhs_dilation: dilation of x. It must be 1 if padding is a string, as in lax.
+      rhs_dilation: dilation of w.
+      feature_group_count: number of groups of the channels.
       precision: as in lax.
       preferred_element_type: dtype of the result and of the accumulation.
       implementation: as in `conv_general_dilated`.
@@ -214,7 +193,7 @@ def conv3d(
     return _conv(3, **locals())
 
 
-def _conv(rank: int, x, w, *, implementation: str | None, **arguments) -> Array:
+def _conv(rank: int, x, w, **arguments) -> Array:
     lhs_layout, rhs_layout, _ = LAYOUTS[rank]
     for name, array, layout in (("x", x, lhs_layout), ("w", w, rhs_layout)):
         if array.ndim != rank + 2:
@@ -225,86 +204,34 @@ def _conv(rank: int, x, w, *, implementation: str | None, **arguments) -> Array:
     if isinstance(arguments["padding"], int | np.integer):
         arguments["padding"] = ((arguments["padding"],) * 2,) * rank
     arguments["dimension_numbers"] = LAYOUTS[rank]
-    return _convolve(lax.conv_general_dilated, x, w, arguments, implementation, _bind_front)
+    return _convolve(lax.conv_general_dilated, _bind_front, x, w, **arguments)
 
 
-# From arguments to a problem.
+# From arguments to what answers them.
 
 
-def _convolve(
-    lax_function: Callable, lhs, rhs, arguments: dict[str, Any], implementation: str | None, bind: Callable
-) -> Array:
-    """Lets `bind` answer what lax's function would, or lax's function itself."""
+def _convolve(lax_function: Callable, bind: Callable, lhs, rhs, implementation: str | None, **arguments) -> Array:
+    """What lax's function would return, by `bind`, or by lax's function if no native kernel may take it."""
     if implementation == "xla":
         return lax_function(lhs, rhs, **arguments)
     if implementation not in (None, *IMPLEMENTATIONS) and not isinstance(implementation, Constraint):
         allowed = (None, *IMPLEMENTATIONS, "xla")
         raise ValueError(f"implementation must be one of {allowed}, got {implementation!r}")
-    arguments = _normalised(lhs, rhs, arguments)
-    equation, out = _read(lax_function, lhs, rhs, arguments)
+    arguments = normalised(lhs, rhs, arguments)
+    problem, sharding = read(lax_function, lhs, rhs, arguments)
+    reason = unsupported_reason(problem)
+    if reason is not None:
+        fallback.warn_or_raise(reason, implementation, problem)
+        return lax_function(lhs, rhs, **arguments)
     lhs, rhs = primitives.promote(jnp.asarray(lhs), jnp.asarray(rhs))
-    lhs_aval, rhs_aval = (v.aval for v in equation.invars)
-    problem = ConvProblem.from_lax(lhs_aval, rhs_aval, out, equation.params)
-    if 0 in problem.kernel:  # lax finds it while lowering
-        raise ValueError(f"rhs must have a positive size in each spatial dimension, got {problem.kernel}")
-    reason = refusal(problem)
-    if reason is None:
-        return bind(lhs, rhs, problem, implementation, out.sharding)
-    if implementation is not None:
-        raise NotImplementedError(f"implementation={implementation!r} cannot do this convolution: {reason}. {problem}")
-    fallback.warn(reason)
-    return lax_function(lhs, rhs, **arguments)
-
-
-def _normalised(lhs, rhs, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as tuples of integers, and what lax finds only while lowering."""
-    arguments = dict(arguments)
-    for name in ("window_strides", "strides", "lhs_dilation", "rhs_dilation"):
-        values = arguments.get(name)
-        if values is None:
-            continue
-        try:
-            values = arguments[name] = tuple(operator.index(v) for v in values)
-        except TypeError as e:
-            raise TypeError(f"{name} must be a sequence of integers, got {values!r}") from e
-        if len(values) != lhs.ndim - 2 and lhs.ndim == rhs.ndim:
-            raise ValueError(f"{name} must have an entry for each of {lhs.ndim - 2} spatial dimensions, got {values}")
-        if name == "window_strides" and any(v < 1 for v in values):
-            raise ValueError(f"{name} must be positive integers, got {values}")
-    padding = arguments["padding"]
-    if not isinstance(padding, str):
-        try:
-            arguments["padding"] = tuple((operator.index(low), operator.index(high)) for low, high in padding)
-        except (TypeError, ValueError) as e:
-            raise ValueError(f"padding must be a string or a sequence of (low, high) pairs, got {padding!r}") from e
-    return arguments
-
-
-@partial(jax.jit, static_argnames=("lax_function", "arguments"))
-def _traced(lhs, rhs, lax_function, arguments):
-    return lax_function(lhs, rhs, **dict(arguments))
-
-
-def _read(lax_function: Callable, lhs, rhs, arguments: dict[str, Any]):
-    """lax's own equation for the arguments, and the type of its result."""
-    hashable = tuple((name, _hashable(value)) for name, value in arguments.items())
-    jaxpr = _traced.trace(lhs, rhs, lax_function=lax_function, arguments=hashable).jaxpr
-    (equation,) = (e for e in jaxpr.eqns if e.primitive is lax.conv_general_dilated_p)
-    return equation, jaxpr.out_avals[0]
-
-
-def _hashable(value):
-    """Sequences as tuples: lax takes lists and arrays, jit's static arguments do not."""
-    if isinstance(value, list | np.ndarray) or type(value) is tuple:
-        return tuple(_hashable(v) for v in value)
-    return value
+    return bind(lhs, rhs, problem, implementation, sharding)
 
 
 # The two ways to bind a problem.
 
 
 def _bind(lhs, rhs, problem: ConvProblem, implementation, sharding, transpose_kernel: bool = False) -> Array:
-    if transpose_kernel:  # lax reverses the filter and swaps its channels: here both are part of the problem
+    if transpose_kernel:  # lax reverses the filter and swaps its channels; here the problem says both
         problem = replace(problem, rhs_shape=rhs.shape, rhs_spec=problem.rhs_spec.swapped(), reverse=True)
     return primitives.conv(lhs, rhs, problem, implementation, sharding)
 

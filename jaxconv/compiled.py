@@ -1,4 +1,4 @@
-"""The compiled module that everything needs, `_planning`; and why one is missing."""
+"""The native module `_planning`, which everything needs, and the reason if a native module is missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["planning", "why_missing"]
 
 
 def why_missing(name: str) -> str:
-    """Why there is no such module: in a folder of sources Python finds these before the package that is installed."""
+    """Why a native module is missing: perhaps the sources in the current folder hide the installed package."""
     here = Path(__file__).parent
     installed = PathFinder.find_spec(name, [os.path.join(entry, here.name) for entry in sys.path])
     if installed is None or installed.origin is None:

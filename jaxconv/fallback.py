@@ -1,4 +1,4 @@
-"""lax in place of a native kernel: said once a reason, and the same convolution."""
+"""lax in place of a native kernel: the same convolution, and one warning for each reason."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxconv.factors import axis_of, fold, unfold
 from jaxconv.problem import ConvProblem
+from jaxconv.problem.factors import axis_of, fold, unfold
 
 
 class FallbackWarning(UserWarning):
-    """A convolution is answered by lax, not by a kernel of jaxconv's."""
+    """lax answers a convolution, because no kernel of jaxconv takes it."""
 
 
 _warned: set[str] = set()
 
 
 def warn(reason: str) -> None:
-    """Warns that lax answers, once a reason and process, and always where a filter makes that an error."""
+    """Warns that lax answers: once for each reason in a process, and always if a filter makes warnings errors."""
     action = next((f[0] for f in warnings.filters if issubclass(FallbackWarning, f[2])), "default")
     if action == "error" or reason not in _warned:
         warnings.warn(
@@ -33,8 +33,15 @@ def warn(reason: str) -> None:
         _warned.add(reason)
 
 
+def warn_or_raise(reason: str, implementation, problem: ConvProblem) -> None:
+    """Warns that lax answers, or raises NotImplementedError if an implementation was named."""
+    if implementation is not None:
+        raise NotImplementedError(f"implementation={implementation!r} cannot do this convolution: {reason}. {problem}")
+    warn(reason)
+
+
 def _level_of_the_caller() -> int:
-    """`warn`'s stacklevel for the innermost line outside of this package and of JAX, which calls it while lowering."""
+    """The stacklevel of the innermost caller outside this package and outside JAX, which lowers for the caller."""
     level, frame = 1, sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("jaxconv", "jax", "jaxlib"):
         level, frame = level + 1, frame.f_back
@@ -62,7 +69,7 @@ def lax_conv(problem: ConvProblem) -> Callable[[Array, Array], Array]:
             precision=p.precision,
             preferred_element_type=p.out_dtype if p.lhs_dtype == p.rhs_dtype else None,
         ).astype(p.out_dtype)
-        if p.out_batch_grouped:  # lax leaves the groups on the channels
+        if p.out_batch_grouped:  # lax has the groups on the channels
             before, channels, after = out.shape[: out_spec.second], p.out_channels, out.shape[out_spec.second + 1 :]
             out = out.reshape(*before, p.groups, channels, *after)
             out = fold(out, out_spec.second, p, "out", "g")
@@ -72,7 +79,7 @@ def lax_conv(problem: ConvProblem) -> Callable[[Array, Array], Array]:
 
 
 def lax_wgrad(problem: ConvProblem) -> Callable[[Array, Array], Array]:
-    """(lhs, out) -> rhs by lax: the transpose of its forward convolution in the filter."""
+    """(lhs, out) -> rhs by lax: the transpose, in the filter, of the forward convolution."""
     rhs = jax.ShapeDtypeStruct(problem.rhs_shape, problem.rhs_dtype)
     if problem.is_empty:
         return lambda lhs, out: jnp.zeros(rhs.shape, rhs.dtype)
@@ -84,15 +91,14 @@ LAX = {"conv": lax_conv, "wgrad": lax_wgrad}
 
 
 def _forward_filter(problem: ConvProblem, rhs: Array) -> Array:
-    """A data gradient's filter as lax takes it: reversed, and its groups on the out axis."""
+    """The filter as lax takes it: that of a data gradient is reversed, and its groups move to the out axis."""
     if not problem.reverse:
         return rhs
     rhs = jnp.flip(rhs, problem.rhs_spec.spatial)
     rhs, mapped = unfold(rhs, problem.groups, problem, "rhs", "g")
     out_axis = axis_of(problem, "rhs", "k")
     rhs = jnp.moveaxis(rhs, mapped, out_axis)
-    shape = problem.rhs_shape
-    merged = list(shape)
+    merged = list(problem.rhs_shape)
     merged[problem.rhs_spec.second] //= problem.groups
     merged[out_axis] *= problem.groups
     return rhs.reshape(merged)

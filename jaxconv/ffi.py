@@ -16,13 +16,13 @@ import numpy as np
 from jax import Array, lax
 
 from jaxconv.compiled import planning, why_missing
-from jaxconv.offsets import offset_tables
 from jaxconv.planner import devices
 from jaxconv.planner.devices import Device
 from jaxconv.planner.plan import ConvPlan
 from jaxconv.problem import ConvProblem
-from jaxconv.product import OPERANDS, RESULT
-from jaxconv.rewriting import rewrite
+from jaxconv.problem.offsets import offset_tables
+from jaxconv.problem.product import OPERANDS, RESULT
+from jaxconv.transforms import apply
 
 MODULES = {"cpu": "jaxconv._cpu", "cuda": "jaxconv._cuda"}
 FORMAT = planning.FORMAT  # of custom calls: what their attributes and tables mean
@@ -81,7 +81,7 @@ def why_no_kernels(platform: str) -> str | None:
         return f"this installation of jaxconv has no {platform} kernels (JAXCONV_CUDA=ON builds them)"
     for gpu in _gpus() if platform == "cuda" else ():
         is_here = gpu.process_index == jax.process_index()
-        reason = devices.why_too_old(gpu)
+        reason = devices.unsupported_reason(gpu)
         if reason is None and is_here and (error := module.why_not_run(gpu.local_hardware_id)) is not None:
             reason = f"{gpu.device_kind} does not load the kernels of this installation of jaxconv: {error}"
         if reason is not None:
@@ -110,22 +110,22 @@ def _gpus() -> list[Any]:
 def convolution(plan: ConvPlan, problem: ConvProblem) -> Callable[..., Array]:
     """The custom call of a plan: `conv` maps (lhs, rhs) to out, `wgrad` maps (lhs, out) to rhs.
 
-    It is that of the rewritten problem, between its operands' and its result's changes of form.
+    It is that of the transformed problem, between the array views of its operands and its result.
 
-    A `conv` may end with a bias: a number for each output channel of the rewritten problem, of all groups, in the type
-    of the sums (float32; float64 and int32 of such operands). No public function has one yet.
+    A `conv` may end with a bias: a number for each output channel of the transformed problem, of all groups, in the
+    type of the sums (float32; float64 and int32 of such operands). No public function has one yet.
     """
-    scratch = plan.workspace_bytes(problem)
-    problem, forms, swapped = rewrite(plan.rewriting, problem)
+    workspace = plan.workspace_bytes(problem)
+    problem, views, swapped = apply(plan.transform, problem)
     result = RESULT[plan.kind]
     results = [jax.ShapeDtypeStruct(getattr(problem, f"{result}_shape"), getattr(problem, f"{result}_dtype"))]
-    if scratch is not None:  # XLA owns it, so that a call allocates nothing
-        results.append(jax.ShapeDtypeStruct((scratch,), np.uint8))
+    if workspace is not None:  # XLA owns it, so that a call allocates nothing
+        results.append(jax.ShapeDtypeStruct((workspace,), np.uint8))
     call = jax.ffi.ffi_call(f"jaxconv_{plan.kind}", results)
     tables = offset_tables(problem)
     attributes = _attributes(problem) | _kernel(plan)
-    into_a, into_b = (forms[role].to for role in OPERANDS[plan.kind])
-    back = forms[result].back
+    into_a, into_b = (views[role].to for role in OPERANDS[plan.kind])
+    back = views[result].back
     # XLA would hand over slices of larger arrays, wherever they begin.
     whole = lax.optimization_barrier if plan.takes_aligned else lambda arrays: arrays
 

@@ -1,7 +1,7 @@
 """The bilinear primitives: `conv` (fprop and dgrad) and `wgrad`, each the transpose of the others.
 
 conv[p](lhs, rhs) is the convolution p. Its transpose in the lhs is conv[p.dgrad()], in the rhs wgrad[p], and
-wgrad[p](lhs, cotangent of out) has convs as its two transposes. So all derivatives of all orders are these two.
+wgrad[p](lhs, cotangent of out) has two convs as its transposes. So all derivatives of all orders are these two.
 """
 
 from __future__ import annotations
@@ -12,37 +12,32 @@ from typing import Any
 
 import jax
 from jax import Array, lax
-from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxconv import factors, fallback, ffi, identity
-from jaxconv._jax_private import lower_with_sharding_in_types, prim_requires_devices_during_lowering
-from jaxconv.partitioning import partitioned, without_shardings
-from jaxconv.planner.choose import Choice, choose, refusal
-from jaxconv.planner.families import FAMILIES
-from jaxconv.planner.plan import Constraint, constraint_of
-from jaxconv.problem import ConvProblem
-from jaxconv.product import OPERANDS, RESULT
+from jaxconv import ffi, lowering
+from jaxconv._jax_private import prim_requires_devices_during_lowering
+from jaxconv.problem import ConvProblem, factors
+from jaxconv.problem.product import OPERANDS, RESULT
 
 try:
     from jax.experimental.jet import jet_rules
 except ImportError:  # experimental: a jax without jet needs no rules for it
     jet_rules = {}
 
-# Two of a kind: JAX tells the lowering of a primitive the devices only if it never lowers it without any.
+# Two of each kind: JAX tells a primitive's lowering the devices only if it never lowers that primitive without devices.
 PRIMITIVES = {(kind, devices): Primitive(f"jaxconv_{kind}") for kind in OPERANDS for devices in (True, False)}
 
 
 def conv(lhs: Array, rhs: Array, problem: ConvProblem, implementation, sharding) -> Array:
-    """The convolution of lhs and rhs. `sharding` is that of the result's type."""
+    """The convolution of lhs and rhs. sharding: of the result's type."""
     return _bind("conv", lhs, rhs, problem, implementation, sharding)
 
 
 def wgrad(lhs: Array, out: Array, problem: ConvProblem, implementation, sharding) -> Array:
     """The filter's cotangent for an output's cotangent `out`."""
-    if problem.reverse:  # the same sum, seen from the other activation: one residue class where there may be many
+    if problem.reverse:  # the same sum from the other side has one residue class, where this one may have many
         lhs, out, problem = out, lhs, problem.dgrad()
     return _bind("wgrad", lhs, out, problem, implementation, sharding)
 
@@ -54,19 +49,18 @@ def _bind(kind: str, a: Array, b: Array, problem: ConvProblem, implementation, s
 
 
 def _needs_devices(*shardings: NamedSharding) -> bool:
-    """Whether XLA's partitioner may have to split a convolution of arrays that are sharded so, over known devices.
+    """Whether XLA's partitioner may have to split a convolution of arrays with these shardings over known devices.
 
-    Under shard_map it is split already, and an abstract mesh that does not come from one of devices may have none.
+    Under shard_map it is split already. An abstract mesh may have no devices.
     """
     meshes: list[Any] = [sharding.mesh for sharding in shardings if not sharding.mesh.empty]
     return not any(mesh.manual_axes or mesh.abstract_device is None for mesh in meshes)
 
 
 def promote(*arrays: Array) -> tuple[Array, ...]:
-    """Arrays that vary over the same manual mesh axes.
+    """The arrays, cast to vary over the same manual mesh axes, as shard_map wants a primitive's operands.
 
-    Under shard_map a primitive's operands must agree; the transpose of this cast is the psum that makes a replicated
-    operand's gradient right.
+    The transpose of this cast is a psum. Without it the gradient of a replicated operand would be wrong.
     """
     varying = [jax.typeof(a).manual_axis_type.varying for a in arrays]
     union = frozenset().union(*varying)
@@ -82,18 +76,18 @@ def promote(*arrays: Array) -> tuple[Array, ...]:
 def _abstract(kind: str, a, b, *, problem: ConvProblem, implementation, sharding):
     roles = OPERANDS[kind]
     for role, aval in zip(roles, (a, b), strict=True):
-        expected = (getattr(problem, f"{role}_shape"), getattr(problem, f"{role}_dtype"))
+        expected = (problem.shape(role), problem.dtype(role))
         assert (aval.shape, aval.dtype) == expected, (role, aval, expected)
     result = RESULT[kind]
     return a.update(
-        shape=getattr(problem, f"{result}_shape"),
-        dtype=getattr(problem, f"{result}_dtype"),
+        shape=problem.shape(result),
+        dtype=problem.dtype(result),
         weak_type=a.weak_type and b.weak_type,
         sharding=sharding,
     )
 
 
-# Derivatives. `x` stands for the operand whose cotangent is asked for: only its type is known.
+# Derivatives. `x` is the operand whose cotangent is computed: only its type is known.
 
 
 def _conv_transpose_lhs(ct, x, rhs, *, problem, implementation, sharding):
@@ -113,7 +107,7 @@ def _wgrad_transpose_out(ct, lhs, x, *, problem, implementation, sharding):
 
 
 def _taylor(product: Callable, operands, series, **params):
-    """jet's rule, the product of two polynomials: the k-th coefficient sums the products of the i-th and the k-i-th."""
+    """jet's rule, the product of two polynomials: coefficient k is the sum of a[i] * b[k - i]."""
     a, b = ([x, *coefficients] for x, coefficients in zip(operands, series, strict=True))
     first, *others = (sum(product(a[i], b[k - i], **params) for i in range(k + 1)) for k in range(len(a)))
     return first, others
@@ -125,7 +119,7 @@ TRANSPOSES = {
 }
 
 
-# vmap: a mapped axis folds into the factor that exactly the mapped arrays and the result share.
+# vmap: a mapped axis folds into the factor that only the mapped arrays and the result have.
 
 
 def _batch(
@@ -136,11 +130,11 @@ def _batch(
     roles, result = OPERANDS[kind], RESULT[kind]
     mapped = [role for role, axis in zip(roles, mapped_axes, strict=True) if axis is not None]
     mesh_axes = axis_data.explicit_mesh_axis or ()
-    if mesh_axes and sharding.mesh.empty:  # as of a constant's cotangent
+    if mesh_axes and sharding.mesh.empty:  # for example, the cotangent of a constant
         meshes = (jax.typeof(x).sharding.mesh for x in operands)
         sharding = NamedSharding(next(mesh for mesh in meshes if not mesh.empty), PartitionSpec())
     size = next(x.shape[a] for x, a in zip(operands, mapped_axes, strict=True) if a is not None)
-    if isinstance(size, int) and size == 0:  # nothing to fold, and no way back from a merged axis of none
+    if isinstance(size, int) and size == 0:  # an empty axis cannot be unfolded
         return _no_members(problem, result, sharding, mesh_axes), 0
     factor = _shared_factor(mapped + [result])
     if factor == "g":
@@ -156,13 +150,13 @@ def _batch(
 
 
 def _no_members(problem: ConvProblem, result: str, sharding: NamedSharding, mapped: factors.MeshAxes) -> Array:
-    shape, dtype = getattr(problem, f"{result}_shape"), getattr(problem, f"{result}_dtype")
     sharding = NamedSharding(sharding.mesh, PartitionSpec(mapped, *sharding.spec))
-    return lax.full((0, *shape), 0, dtype, sharding=sharding if sharding.mesh.explicit_axes else None)
+    shape, dtype = (0, *problem.shape(result)), problem.dtype(result)
+    return lax.full(shape, 0, dtype, sharding=sharding if sharding.mesh.explicit_axes else None)
 
 
 def _shard_merged(sharding: NamedSharding, axis: int, mapped: factors.MeshAxes) -> NamedSharding:
-    """The sharding of a result into one of whose axes a vmap folds that is sharded over the mesh axes `mapped`."""
+    """A result's sharding after a mapped axis, sharded over the mesh axes `mapped`, was folded into `axis`."""
     if not mapped:
         return sharding
     axes = list(factors.mesh_axes(sharding.spec, max(axis + 1, len(sharding.spec))))
@@ -175,64 +169,7 @@ def _shared_factor(roles: list[str]) -> str:
     return pair.get(frozenset(roles), "g")
 
 
-# Lowering.
-
-
-def _lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, implementation, sharding):
-    compute = partial(_computation, kind, platform, implementation=implementation)
-    module = ctx.module_context
-    devices = _partitioned_devices(module.axis_context)
-    if devices > 1 and module.lowering_parameters.for_export:  # a partitioner is a Python function of this process
-        compute = _refuse("an export for several devices", implementation, kind, problem)
-    elif devices > 1 and module.axis_context.device_assignment is None:
-        compute = _refuse("an abstract mesh, without devices", implementation, kind, problem)
-    elif devices > 1:
-        mesh = module.axis_context.abstract_mesh
-        mesh_sizes = (devices,) if mesh is None else mesh.axis_sizes
-        name_it = set_xla_metadata(jaxconv=identity.digest(kind, platform, problem, implementation))
-        compute = name_it(partitioned(kind, problem, compute, mesh_sizes))
-    else:
-        compute = compute(problem)
-    (out,) = mlir.lower_fun(compute, multiple_results=False)(without_shardings(ctx), a, b)
-    return [lower_with_sharding_in_types(ctx, out, ctx.avals_out[0])]
-
-
-def _computation(kind: str, platform: str | None, problem: ConvProblem, implementation):
-    """What answers a problem on a platform: a native kernel, or lax with a warning where no name forbids it."""
-    choice = decide(kind, platform, problem, implementation)
-    if choice.plan is None:
-        return _refuse(choice.why_nothing(), implementation, kind, problem)
-    return ffi.convolution(choice.plan, problem)
-
-
-def decide(kind: str, platform: str | None, problem: ConvProblem, implementation) -> Choice:
-    """The plan for a problem on a platform, or why no native kernel answers it there."""
-    constraint = constraint_of(implementation)
-    reason = _platform_refusal(platform, constraint) or refusal(problem, kind)
-    return Choice.nothing(reason) if reason else choose(platform, kind, problem, constraint, ffi.device(platform))
-
-
-def _refuse(reason: str, implementation, kind: str, problem: ConvProblem):
-    if implementation is not None:
-        raise NotImplementedError(f"implementation={implementation!r} cannot do this convolution: {reason}. {problem}")
-    fallback.warn(reason)
-    return fallback.LAX[kind](problem)
-
-
-def _platform_refusal(platform: str | None, constraint: Constraint) -> str | None:
-    families = FAMILIES.get(platform, {}) if platform else {}
-    if constraint.platform not in (None, platform) or constraint.family not in (None, *families):
-        return f"it is being compiled for another platform ({platform or 'neither cpu nor cuda'})"
-    if platform is None:
-        return "no native kernels for this platform (cpu and cuda have them)"
-    return ffi.why_no_kernels(platform)
-
-
-def _partitioned_devices(axis_context) -> int:
-    """The devices over which XLA's partitioner will split this computation: under shard_map it is split already."""
-    if getattr(axis_context, "manual_axes", None):
-        return 1
-    return getattr(axis_context, "num_devices", 1)
+# Evaluation, and the registration of all rules.
 
 
 @lru_cache(maxsize=4096)
@@ -253,6 +190,6 @@ for (_kind, _devices), _primitive in PRIMITIVES.items():
     jet_rules[_primitive] = partial(_taylor, {"conv": conv, "wgrad": wgrad}[_kind])
     if _devices:  # what custom_partitioning needs, and only asks for itself
         prim_requires_devices_during_lowering.add(_primitive)
-    mlir.register_lowering(_primitive, partial(_lower, _kind, None))
+    mlir.register_lowering(_primitive, partial(lowering.lower, _kind, None))
     for _platform in ffi.FFI_PLATFORMS:
-        mlir.register_lowering(_primitive, partial(_lower, _kind, _platform), platform=_platform)
+        mlir.register_lowering(_primitive, partial(lowering.lower, _kind, _platform), platform=_platform)

@@ -13,7 +13,7 @@ from convbench.cases import Case
 from convbench.floor import PEAKS, bytes_touched, floor_us, flops
 from convbench.programs import PASSES, Program, answered_by_us, compile_fresh, program, random_operands
 from convbench.timing import CLOCKS, median_us
-from jaxconv import explanation
+from jaxconv.explain import lines
 
 LONGEST_ERROR = 300  # characters: XLA's can be pages
 
@@ -68,7 +68,7 @@ def _timing(side: Program, operands: Callable[[], tuple[Array, ...]], budget_s: 
 
 def _plan(side: Program) -> str:
     """What answers the program's one convolution, without the problem before and the rejected plans behind."""
-    (line,) = explanation.lines(side.function, *side.operands)
+    (line,) = lines(side.function, *side.operands)
     return line.partition(": ")[2].partition("; not ")[0]
 
 

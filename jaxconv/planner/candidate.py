@@ -9,7 +9,7 @@ Settings = Mapping[str, int]
 
 
 class Asked(NamedTuple):
-    """What settings must be: by name, a tile's name or any, and whether the family or its tile was named."""
+    """What a constraint asks of a family. tile: a name, or None for any. is_named: the family or the tile was named."""
 
     settings: Settings
     tile: str | None
@@ -19,8 +19,8 @@ class Asked(NamedTuple):
 class Candidate(NamedTuple):
     """A tile at its best settings, or the reason why it does not take the product.
 
-    Without a tile: a family that has none, or the reason why no tile takes the product.
-    seconds: estimated, on a GPU; of the host's kernels multiply-adds' worth.
+    tile: None if the family has no tiles, or if the reason is for all of them.
+    seconds: an estimate on a GPU; for the host's kernels a number of multiply-adds.
     """
 
     tile: str | None

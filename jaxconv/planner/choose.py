@@ -1,4 +1,4 @@
-"""The planner: every candidate of every family and rewriting has a cost; the cheapest is chosen."""
+"""The planner: each candidate of each family, under each transform, has a cost. The cheapest is chosen."""
 
 from __future__ import annotations
 
@@ -8,36 +8,17 @@ from collections.abc import Callable, Iterator
 from functools import cached_property, lru_cache, partial
 from typing import NamedTuple
 
-import jax.numpy as jnp
-
-from jaxconv.offsets import SPATIAL, fits_int32
+from jaxconv import transforms
 from jaxconv.planner.candidate import Candidate
 from jaxconv.planner.devices import TYPICAL_DEVICE, Device
 from jaxconv.planner.families import FAMILIES, Family
 from jaxconv.planner.plan import ANY, Constraint, ConvPlan, kernel_name
-from jaxconv.problem import ConvProblem, Shape
-from jaxconv.product import TYPICAL_BATCH, Product
-from jaxconv.rewriting import (
-    Rewriting,
-    Rewritten,
-    SwappedOperands,
-    rewrite,
-    rewritings,
-    rewritings_of_channels,
-    why_members_meet,
-    why_not,
-)
+from jaxconv.planner.support import unsupported_reason
+from jaxconv.problem import ConvProblem
+from jaxconv.problem.product import TYPICAL_BATCH, Product
+from jaxconv.transforms import SwappedOperands, Transform, Transformed
 
 LAUNCH_SECONDS = 3e-6
-
-# (lhs and rhs, out) of a forward convolution. Its gradients have the same three, in other roles.
-DTYPES = frozenset(
-    (jnp.dtype(operand), jnp.dtype(result))
-    for operand, result in [
-        ("float32", "float32"), ("float64", "float64"), ("bfloat16", "bfloat16"), ("float16", "float16"),
-        ("bfloat16", "float32"), ("float16", "float32"), ("float32", "float64"), ("int8", "int32"),
-    ]
-)  # fmt: skip
 
 
 class Rejection(NamedTuple):
@@ -49,10 +30,10 @@ class Rejection(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The cheapest plan that does it, or None.
+    """The cheapest plan, or None.
 
-    cost: estimated seconds on a GPU; multiply-adds' worth on the host.
-    others: works out what is rejected, which choosing does not look at.
+    cost: estimated seconds on a GPU; on the host, a number of multiply-adds.
+    others: computes the rejections. Only those who ask pay for it.
     """
 
     plan: ConvPlan | None
@@ -68,52 +49,21 @@ class Choice:
         """Everything else, with the reason."""
         return self.others()
 
-    def why_nothing(self) -> str:
+    def unsupported_reason(self) -> str:
+        """Why there is no plan."""
         return "; ".join(f"{what}: {reason}" if what else reason for what, reason in self.rejected)
 
 
-def refusal(problem: ConvProblem, kind: str = "conv") -> str | None:
-    """Why no native kernel, on any platform, takes the problem's pass; None if one may."""
-    if len(problem.kernel) > SPATIAL:
-        return f"{len(problem.kernel)} spatial dimensions (1 to {SPATIAL} are native)"
-    operand = problem.rhs_dtype
-    result = problem.out_dtype if problem.lhs_dtype == operand else problem.lhs_dtype  # of the forward convolution
-    if (operand, result) not in DTYPES:
-        return f"dtype {operand.name} with result {result.name}"
-    if (problem.out_dtype if kind == "conv" else problem.rhs_dtype) == jnp.dtype("int8"):
-        return "sums of integers as int8"
-    # Every size and stride but those of an outermost batch is in the tables.
-    if not _are_known(problem.rhs_shape + problem.lhs_shape[1:] + problem.out_shape[1:]) or not _are_known(
-        (problem.in_channels, problem.out_channels, *problem.in_spatial, *problem.out_spatial)
-    ):
-        return "a symbolic dimension other than an outermost batch"
-    if not fits_int32(problem):
-        return "an offset inside an image does not fit 32 bits"
-    return None
-
-
-def _are_known(shape: Shape) -> bool:
-    return all(isinstance(d, int) for d in shape)
-
-
-class Version(NamedTuple):
-    """The problem as it is or rewritten: its product, and seconds for the changes of its arrays."""
-
-    rewriting: Rewriting
-    product: Product
-    conversions: float
-
-
 class Option(NamedTuple):
-    """What a family answers for a version of the problem."""
+    """A family's candidate for the problem under a transform."""
 
     family: str
-    rewriting: Rewriting
+    transform: Transform
     candidate: Candidate
 
     @property
     def name(self) -> str:
-        return kernel_name(self.family, self.candidate.tile, self.rewriting)
+        return kernel_name(self.family, self.candidate.tile, self.transform)
 
 
 @lru_cache(maxsize=4096)
@@ -124,13 +74,13 @@ def choose(
     constraint: Constraint = ANY,
     device: Device = TYPICAL_DEVICE,
 ) -> Choice:
-    """The plan for a problem that `refusal` passed, on a platform that has kernels."""
+    """The plan for a problem without `unsupported_reason`, on a platform that has kernels."""
     options = partial(_options, platform, kind, problem, constraint, device)
     best = min((option for option in options() if option.candidate.reason is None), key=_cost, default=None)
     others = partial(_rejected, options, best)
     if best is None:
         return Choice(None, math.inf, others)
-    plan = ConvPlan(platform, kind, best.family, best.candidate.tile, best.candidate.settings, best.rewriting)
+    plan = ConvPlan(platform, kind, best.family, best.candidate.tile, best.candidate.settings, best.transform)
     return Choice(plan, _cost(best), others)
 
 
@@ -139,7 +89,7 @@ def _cost(option: Option) -> float:
 
 
 def _rejected(options: Callable[[], Iterator[Option]], best: Option | None) -> tuple[Rejection, ...]:
-    """Everything but the chosen option, with the reason: dearer ones first."""
+    """All options but the chosen one, with reasons: first those that cost more."""
     dearer, others = [], {}
     for option in options():
         reason = option.candidate.reason
@@ -153,71 +103,79 @@ def _rejected(options: Callable[[], Iterator[Option]], best: Option | None) -> t
 def _options(
     platform: str, kind: str, problem: ConvProblem, constraint: Constraint, device: Device
 ) -> Iterator[Option]:
-    """Of all families, for the problem as it is and rewritten."""
+    """The options of all families, under all their transforms."""
     product = Product(kind, problem)
     for name, family in FAMILIES[platform].items():
         if constraint.family not in (None, name):
             yield Option(name, (), _refused(f"{constraint.family} was asked for"))
             continue
-        for rewriting in _rewritings(family, product, constraint):
-            version = _why_not_rewritten(rewriting, family, kind) or _version(rewriting, product, device)
+        for transform in _transforms(family, product, constraint):
+            version = _unsupported_transform(transform, family, kind) or _version(transform, product, device)
             if isinstance(version, str):
-                yield Option(name, rewriting, _refused(version))
+                yield Option(name, transform, _refused(version))
                 continue
             for candidate in family.candidates(version.product, device, constraint.asked):
-                seconds = candidate.seconds + version.conversions
-                yield Option(name, rewriting, candidate._replace(seconds=seconds))
+                if version.conversions:
+                    candidate = candidate._replace(seconds=candidate.seconds + version.conversions)
+                yield Option(name, transform, candidate)
 
 
 def _refused(reason: str) -> Candidate:
     return Candidate(None, reason, math.inf, {})
 
 
-def _rewritings(family: Family, product: Product, constraint: Constraint) -> list[Rewriting]:
-    """Those that a family may answer: the problem as it is comes first."""
-    if constraint.rewriting is not None:
-        return [constraint.rewriting]
+def _transforms(family: Family, product: Product, constraint: Constraint) -> list[Transform]:
+    """The transforms that a family may answer under. First comes (): the problem as it is."""
+    if constraint.transform is not None:
+        return [constraint.transform]
     if family.swaps:
         return [(), (SwappedOperands(),)] if product.kind == "wgrad" else [()]
-    if not family.rewrites:
+    if not family.transforms:
         return [()]
     if family.of_channels:
-        return [(), *rewritings_of_channels(product)]
-    return [(), *rewritings(product, family.packs_groups, family.stores_parts)]
+        return [(), *transforms.depthwise_transforms(product)]
+    return [(), *transforms.dense_transforms(product, family.packs_groups, family.stores_parts)]
 
 
-def _why_not_rewritten(rewriting: Rewriting, family: Family, kind: str) -> str | None:
-    if not rewriting:
+def _unsupported_transform(transform: Transform, family: Family, kind: str) -> str | None:
+    if not transform:
         return None
-    if not (family.rewrites or (family.swaps and rewriting == (SwappedOperands(),))):
+    if not (family.transforms or (family.swaps and transform == (SwappedOperands(),))):
         return "it takes operands as they lie"
-    if kind == "conv" and SwappedOperands() in rewriting:
+    if kind == "conv" and SwappedOperands() in transform:
         return "only a wgrad is the same with its operands swapped"
     return None
 
 
+class Version(NamedTuple):
+    """A transformed problem's product, and the seconds that the changes of its arrays take."""
+
+    product: Product
+    conversions: float
+
+
 @lru_cache(maxsize=4096)
-def _version(rewriting: Rewriting, product: Product, device: Device) -> Version | str:
-    """Or why the problem is not rewritten so."""
+def _version(transform: Transform, product: Product, device: Device) -> Version | str:
+    """The version under a transform, or why there is none."""
     kind, problem = product.kind, product.problem
-    if not rewriting:
-        return Version(rewriting, product, 0.0)
-    if (reason := why_not(rewriting, problem) or why_members_meet(rewriting, product)) is not None:
+    if not transform:
+        return Version(product, 0.0)
+    reason = transforms.unsupported_reason(transform, problem) or transforms.mixed_members_reason(transform, product)
+    if reason is not None:
         return reason
-    rewritten = rewrite(rewriting, problem)
-    reason = refusal(rewritten.problem, kind)
-    seconds = _conversion_seconds(problem, rewritten, device)
-    return Version(rewriting, Product(kind, rewritten.problem), seconds) if reason is None else reason
+    transformed = transforms.apply(transform, problem)
+    seconds = _conversion_seconds(problem, transformed, device)
+    return unsupported_reason(transformed.problem, kind) or Version(Product(kind, transformed.problem), seconds)
 
 
-def _conversion_seconds(problem: ConvProblem, rewritten: Rewritten, device: Device) -> float:
-    """Each array that changes its place in memory is read and written once."""
-    before = problem.dgrad() if rewritten.swapped else problem
+def _conversion_seconds(problem: ConvProblem, transformed: Transformed, device: Device) -> float:
+    """Each array that moves in memory is read and written once."""
+    before = problem.dgrad() if transformed.swapped else problem
 
     def seconds(role: str) -> float:
-        shapes = (getattr(p, f"{role}_shape") for p in (before, rewritten.problem))
+        shapes = (p.shape(role) for p in (before, transformed.problem))
         known = ([d if isinstance(d, int) else TYPICAL_BATCH for d in shape] for shape in shapes)
         elements = sum(map(math.prod, known))
-        return elements * getattr(before, f"{role}_dtype").itemsize / device.bandwidth + LAUNCH_SECONDS
+        return elements * before.dtype(role).itemsize / device.bandwidth + LAUNCH_SECONDS
 
-    return sum(seconds(role) for role, form in rewritten.forms.items() if not form.is_view)
+    return sum(seconds(role) for role, view in transformed.views.items() if not view.is_free)

@@ -1,7 +1,7 @@
 """The GPUs that are planned for, by model.
 
-A plan depends on nothing that a device reports of itself but its model: clocks differ from one device to another of the
-same model, and the processes of one program must choose the same kernels.
+A plan depends only on the model of a device. Clocks differ between devices of one model, and all processes of one
+program must choose the same kernels.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-OLDEST_CAPABILITY = (8, 0)  # that the kernels are compiled for
+OLDEST_CAPABILITY = (8, 0)  # the kernels are compiled for this one and later ones
 
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """What a plan depends on of a GPU.
+    """The properties of a GPU that a plan depends on.
 
-    clock_hz: of its multiprocessors, at most. bandwidth: of its memory, in bytes/s, by its clock and width.
-    shared_bytes: the most shared memory that a thread block may have. wgmma: whether there are kernels with it.
+    clock_hz: the highest clock of the multiprocessors. bandwidth: of the memory, in bytes/s, by its clock and width.
+    shared_bytes: the most shared memory of a thread block. wgmma: whether there are kernels with this instruction.
     """
 
     multiprocessors: int
@@ -45,26 +45,21 @@ MODELS = {
     "NVIDIA L40S": Device(142, 2.52e9, 8.64e11, CONSUMER_SHARED, False),
     "NVIDIA L4": Device(58, 2.04e9, 3.0e11, CONSUMER_SHARED, False),
 }
-TYPICAL_DEVICE = MODELS["NVIDIA H200"]  # planned for where no GPU is at hand
+TYPICAL_DEVICE = MODELS["NVIDIA H200"]  # for planning without a GPU
 
 
 def planned_for(gpus: Sequence[Any], wgmma: bool = True) -> Device:
-    """One that is no better in anything than any of the GPUs, `jax.Device`s of all processes; or a typical one.
+    """A device with the least of each property among the GPUs; without GPUs, a typical one.
 
-    wgmma: whether this installation has kernels with it.
+    gpus: the `jax.Device`s of all processes. wgmma: whether this installation has kernels with this instruction.
     """
     devices = [_device_of(gpu) for gpu in gpus] or [TYPICAL_DEVICE]
-    return Device(
-        multiprocessors=min(d.multiprocessors for d in devices),
-        clock_hz=min(d.clock_hz for d in devices),
-        bandwidth=min(d.bandwidth for d in devices),
-        shared_bytes=min(d.shared_bytes for d in devices),
-        wgmma=wgmma and all(d.wgmma for d in devices),
-    )
+    least = Device(*map(min, zip(*map(dataclasses.astuple, devices))))
+    return dataclasses.replace(least, wgmma=wgmma and least.wgmma)
 
 
-def why_too_old(gpu: Any) -> str | None:
-    """Why no kernel is compiled for a GPU, if its architecture is the reason."""
+def unsupported_reason(gpu: Any) -> str | None:
+    """Why a GPU is too old for the kernels; None if it is not."""
     if capability_of(gpu) >= OLDEST_CAPABILITY:
         return None
     oldest = ".".join(map(str, OLDEST_CAPABILITY))
@@ -76,11 +71,11 @@ def capability_of(gpu: Any) -> tuple[int, ...]:
 
 
 def _device_of(gpu: Any) -> Device:
-    """By its model, or where that is not listed by its architecture and its number of multiprocessors."""
+    """By its model. If that is not listed: by its architecture and its number of multiprocessors."""
     if gpu.device_kind in MODELS:
         return MODELS[gpu.device_kind]
     major, minor = capability_of(gpu)
-    # Of each architecture the first is for data centers: it has memory in stacks, and more shared memory.
+    # The first GPUs of an architecture are for data centers: with stacked memory, and more shared memory.
     shared, bandwidth = CONSUMER_SHARED, 8e9
     if minor == 0 and major in (8, 9, 10):
         shared, bandwidth = (AMPERE_SHARED if major == 8 else HOPPER_SHARED), 2e10

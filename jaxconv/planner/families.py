@@ -12,9 +12,9 @@ FAMILIES: dict[str, dict[str, Family]] = {
     "cuda": {
         "simt": NativeFamily("simt"),
         "im2col": NativeFamily("im2col"),
-        "mma": NativeFamily("mma", rewrites=True, packs_groups=True),
-        "direct": NativeFamily("direct", rewrites=True, stores_parts=True, aligned=True),
-        "depthwise": NativeFamily("depthwise", rewrites=True, of_channels=True, aligned=True),
-        "wgmma": NativeFamily("wgmma", rewrites=True, aligned=True),
+        "mma": NativeFamily("mma", transforms=True, packs_groups=True),
+        "direct": NativeFamily("direct", transforms=True, stores_parts=True, aligned=True),
+        "depthwise": NativeFamily("depthwise", transforms=True, of_channels=True, aligned=True),
+        "wgmma": NativeFamily("wgmma", transforms=True, aligned=True),
     },
 }

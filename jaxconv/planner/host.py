@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from jaxconv.planner.candidate import Asked, Candidate, Settings
 from jaxconv.planner.devices import Device
-from jaxconv.product import Product, ceil_div
+from jaxconv.problem.product import Product, ceil_div
 
 # Of the newest instruction set that kernels are compiled for. Costs are fitted to measurements with it.
 VECTOR = 16  # float32 numbers
@@ -16,7 +16,7 @@ TILE_ROWS = 12
 
 
 class HostFamily:
-    rewrites = of_channels = swaps = aligned = packs_groups = stores_parts = False
+    transforms = of_channels = swaps = aligned = packs_groups = stores_parts = False
 
     def candidates(self, product: Product, device: Device, asked: Asked) -> Iterator[Candidate]:
         reason = "a host kernel has no settings" if asked.settings or asked.tile else self.unsupported_reason(product)
@@ -39,21 +39,21 @@ class Gemm(HostFamily):
         """Vectors go along output channels: those of a narrow group are mostly empty."""
         if product.kind == "wgrad":
             return self._wgrad_cost(product)
-        filled = min(max(product.cols, 1), VECTOR) / VECTOR
+        filled = min(max(product.n, 1), VECTOR) / VECTOR
         return product.multiply_adds * (1 + 1 / filled if product.groups > 1 else 1)
 
     def _wgrad_cost(self, product: Product) -> float:
         """Each position packs its (tap, channel)s, which are a tile's rows, and for each residue class its columns."""
-        vectors = 0.5 if product.cols <= SHORT_VECTOR else ceil_div(product.cols, VECTOR)
-        tiles = ceil_div(ceil_div(product.rows, product.classes), TILE_ROWS)
-        rows = product.rows / 4 + 5 * math.prod(product.problem.kernel)
-        each_class = tiles * TILE_ROWS * vectors + product.cols / 4 + 10
-        return max(1, VECTOR * product.groups * product.steps * (rows + product.classes * each_class))
+        vectors = 0.5 if product.n <= SHORT_VECTOR else ceil_div(product.n, VECTOR)
+        tiles = ceil_div(ceil_div(product.m, product.classes), TILE_ROWS)
+        rows = product.m / 4 + 5 * math.prod(product.problem.kernel)
+        each_class = tiles * TILE_ROWS * vectors + product.n / 4 + 10
+        return max(1, VECTOR * product.groups * product.k * (rows + product.classes * each_class))
 
 
 class HostDepthwise(HostFamily):
     def unsupported_reason(self, product: Product) -> str | None:
-        if product.groups == 1 or 1 not in (product.problem.in_channels, product.cols):
+        if product.groups == 1 or 1 not in (product.problem.in_channels, product.n):
             return "it is for groups of one channel"
         return None
 

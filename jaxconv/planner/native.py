@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from jaxconv.compiled import planning
-from jaxconv.offsets import in_three, offset_tables
 from jaxconv.planner.candidate import Asked, Candidate, Settings
 from jaxconv.planner.devices import Device
 from jaxconv.problem import ConvProblem, Dim, Shape, Spec
-from jaxconv.product import Product
+from jaxconv.problem.offsets import in_three, offset_tables
+from jaxconv.problem.product import Product
 
 # Costs fitted to measurements on an H200: other GPUs' are worked out from their clocks and bandwidths.
 COSTS = json.loads((Path(__file__).parent / "device_data" / "h200.json").read_text())
@@ -40,7 +40,7 @@ class Tile:
 class NativeFamily:
     """A CUDA kernel family.
 
-    rewrites: whether it takes problems that are rewritten. of_channels: whether these are of each channel on its own.
+    transforms: whether it takes transformed problems. of_channels: whether these are of each channel on its own.
     packs_groups: whether packing groups may help it. stores_parts: whether it stores results of channels that are no
       whole 16-byte vectors as fast as others.
     aligned: whether its operands and results begin at multiples of 16 bytes.
@@ -49,9 +49,9 @@ class NativeFamily:
     swaps = False
 
     def __init__(
-        self, name: str, rewrites=False, of_channels=False, packs_groups=False, stores_parts=False, aligned=False
+        self, name: str, transforms=False, of_channels=False, packs_groups=False, stores_parts=False, aligned=False
     ) -> None:
-        self.rewrites, self.of_channels, self.packs_groups = rewrites, of_channels, packs_groups
+        self.transforms, self.of_channels, self.packs_groups = transforms, of_channels, packs_groups
         self.stores_parts, self.aligned = stores_parts, aligned
         self._native: Any = getattr(planning, name)
         self.tiles = tuple(Tile(name, fields) for name, fields in self._native.tiles)

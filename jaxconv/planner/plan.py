@@ -9,8 +9,8 @@ from jaxconv.planner.candidate import Asked
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.families import FAMILIES, Family
 from jaxconv.problem import ConvProblem, Dim
-from jaxconv.product import Product
-from jaxconv.rewriting import Rewriting, rewrite
+from jaxconv.problem.product import Product
+from jaxconv.transforms import Transform, apply
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Constraint:
 
     tile: its name. split: slices of the reduction, each summed on its own, then added in order. chunk: rows of im2col's
     column matrix that are in the workspace at a time. units: tiles of columns that a thread block of mma computes in
-    turn. area: rows and columns of output positions that a thread block of direct or depthwise computes at a time.
+    turn. output_tile: rows and columns of output positions of a thread block of direct or depthwise.
     """
 
     platform: str | None = None
@@ -30,12 +30,12 @@ class Constraint:
     split: int | None = None
     chunk: int | None = None
     units: int | None = None
-    area: tuple[int, int] | None = None
-    rewriting: Rewriting | None = None
+    output_tile: tuple[int, int] | None = None
+    transform: Transform | None = None
 
     @property
     def asked(self) -> Asked:
-        rows, cols = self.area or (None, None)
+        rows, cols = self.output_tile or (None, None)
         settings = {"split": self.split, "chunk": self.chunk, "units": self.units, "rows": rows, "cols": cols}
         known = {name: value for name, value in settings.items() if value is not None}
         return Asked(known, self.tile, self.family is not None or self.tile is not None)
@@ -57,7 +57,7 @@ def constraint_of(implementation: str | Constraint | None) -> Constraint:
 
 @dataclasses.dataclass(frozen=True)
 class ConvPlan:
-    """A kernel, its settings, and what its problem is rewritten by.
+    """A kernel, its settings, and the transform of its problem.
 
     kind: "conv" (fprop, dgrad) or "wgrad". tile: its name, of a family that has tiles.
     """
@@ -67,11 +67,11 @@ class ConvPlan:
     family: str
     tile: str | None
     settings: Mapping[str, int] = dataclasses.field(hash=False)
-    rewriting: Rewriting = ()
+    transform: Transform = ()
 
     def workspace_bytes(self, problem: ConvProblem) -> Dim | None:
         """Bytes of the workspace; None on a platform whose kernels take none."""
-        product = Product(self.kind, rewrite(self.rewriting, problem).problem)
+        product = Product(self.kind, apply(self.transform, problem).problem)
         return self._family.workspace_bytes(self.settings, product, TYPICAL_DEVICE)
 
     @property
@@ -80,7 +80,7 @@ class ConvPlan:
         return self._family.aligned
 
     @property
-    def area(self) -> tuple[int, int] | None:
+    def output_tile(self) -> tuple[int, int] | None:
         """Rows and columns of the output positions that a thread block computes at a time."""
         return (self.settings["rows"], self.settings["cols"]) if "rows" in self.settings else None
 
@@ -89,12 +89,12 @@ class ConvPlan:
         return FAMILIES[self.platform][self.family]
 
     def __str__(self) -> str:
-        area = self.area and f"{self.area[0]}x{self.area[1]}"
-        parts = {name: self.settings.get(name) for name in ("split", "chunk", "units")} | {"area": area}
+        output_tile = self.output_tile and f"{self.output_tile[0]}x{self.output_tile[1]}"
+        parts = {name: self.settings.get(name) for name in ("split", "chunk", "units")} | {"output tile": output_tile}
         known = (f"{name} {value}" for name, value in parts.items() if value)
-        return ", ".join([kernel_name(self.family, self.tile, self.rewriting), *known])
+        return ", ".join([kernel_name(self.family, self.tile, self.transform), *known])
 
 
-def kernel_name(family: str, tile: str | None, rewriting: Rewriting) -> str:
+def kernel_name(family: str, tile: str | None, transform: Transform) -> str:
     kernel = family if tile is None else f"{family} {tile}"
-    return f"{kernel} of {' and '.join(map(str, rewriting))}" if rewriting else kernel
+    return f"{kernel} of {' and '.join(map(str, transform))}" if transform else kernel

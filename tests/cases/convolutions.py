@@ -11,7 +11,7 @@ from cases.for_wgmma import WINDOWS
 from cases.problems import problem_of
 from cases.small import GENERAL
 from cases.tiles import DTYPES
-from jaxconv.problem import dilate
+from jaxconv.problem.conv_problem import dilate
 
 CASES = Path(__file__).parents[2] / "benchmarks" / "cases.json"
 

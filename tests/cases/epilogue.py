@@ -54,7 +54,7 @@ def check_bias(platform, cases, dtype):
     calls, arrays, results = [], [], []
     for name, which, asked in cases:
         of_pass, plan = plan_of(platform, name, which, asked, dtype)
-        assert plan.rewriting == ()
+        assert plan.transform == ()
         x, w, g = operands[name]
         y, dx, _ = expected[name]
         lhs, result = {"fprop": (x, y), "dgrad": (g, dx)}[which]

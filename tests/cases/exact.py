@@ -12,7 +12,7 @@ from cases.reference import assert_same, pullback, run_on_host
 from cases.tiles import DTYPES, PASSES, constraint, dtype_of, passes_in_slices, passes_of_family
 from jaxconv import ffi
 from jaxconv.planner.choose import choose
-from jaxconv.rewriting import (
+from jaxconv.transforms import (
     ChannelsLast,
     MultipliersAsDepth,
     PackedColumns,
@@ -92,7 +92,7 @@ def alone(cases, dtype):
 def cases_of(family, tile, names, passes=tuple(PASSES), splits=(None,), areas=(None,), dtype=None):
     """What a tile takes of the named convolutions; the splits are of reductions."""
     every = [
-        (name, which, constraint(family, tile, split=split, area=area)) for name in names for which in passes
+        (name, which, constraint(family, tile, split=split, output_tile=area)) for name in names for which in passes
         for split in (splits if which in passes_in_slices(family) else (None,)) for area in areas
     ]  # fmt: skip
     dtype = dtype or dtype_of(family, tile)
@@ -117,7 +117,7 @@ def kernels_run_by(cases, dtype, operands):
     return [name for name, _ in kernels]
 
 
-REWRITINGS = [
+TRANSFORMS = [
     (ChannelsLast(),), (PackedColumns(1),), (PackedColumns(2),), (PackedColumns(3),), (PackedColumns(16),),
     (PackedColumns(2, whole=False),), (PackedColumns(3, whole=False),),
     (PackedGroups(2),), (PackedGroups(16),), (PackedGroups(70),), (ChannelsLast(), PackedColumns(1)),

@@ -10,8 +10,8 @@ from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint, kernel_name
-from jaxconv.product import Product
-from jaxconv.rewriting import rewrite, rewritings, rewritings_of_channels
+from jaxconv.problem.product import Product
+from jaxconv.transforms import apply, dense_transforms, depthwise_transforms
 
 CUDA = FAMILIES["cuda"]
 TILES = {family: {tile.name: tile for tile in CUDA[family].tiles} for family in CUDA}
@@ -23,7 +23,7 @@ def device(**changes):
 
 
 def as_it_is(family, tile=None, **settings):
-    return Constraint("cuda", family, tile, rewriting=(), **settings)
+    return Constraint("cuda", family, tile, transform=(), **settings)
 
 
 def channel_taps(problem):
@@ -50,23 +50,24 @@ def answers(kind, problem, family):
     return tuple(CUDA[family].candidates(Product(kind, problem), TYPICAL_DEVICE, Asked({}, None, True)))
 
 
-def rewritings_of(family, kind, problem):
+def transforms_of(family, kind, problem):
     """Those that the family may answer, besides none."""
     of = CUDA[family]
     if of.of_channels:
-        return rewritings_of_channels(Product(kind, problem))
-    return rewritings(Product(kind, problem), of.packs_groups, of.stores_parts) if of.rewrites else []
+        return depthwise_transforms(Product(kind, problem))
+    return dense_transforms(Product(kind, problem), of.packs_groups, of.stores_parts) if of.transforms else []
 
 
 def constraints(kind, problem):
-    """`{name: constraint}` of all that may be chosen, for the problem as it is and rewritten: each tile for its types,
-    or a family of which none takes that."""
+    """`{name: constraint}` of all that may be chosen, for the problem as it is and transformed.
+
+    It is of each tile for its types, or of a family of which none takes that."""
     named = {}
     for family in CUDA:
-        for rewriting in [(), *rewritings_of(family, kind, problem)]:
-            for candidate in answers(kind, rewrite(rewriting, problem).problem, family):
-                name = kernel_name(family, candidate.tile, rewriting)
-                named[name] = Constraint(family=family, tile=candidate.tile, rewriting=rewriting)
+        for transform in [(), *transforms_of(family, kind, problem)]:
+            for candidate in answers(kind, apply(transform, problem).problem, family):
+                name = kernel_name(family, candidate.tile, transform)
+                named[name] = Constraint(family=family, tile=candidate.tile, transform=transform)
     return named
 
 
@@ -102,7 +103,9 @@ def factor(rejection):
 def constraint_of(plan):
     """That asks for all of a plan which Constraint names."""
     names = {name: plan.settings.get(name) for name in ("split", "chunk", "units")}
-    return Constraint(plan.platform, plan.family, plan.tile, area=plan.area, rewriting=plan.rewriting, **names)
+    return Constraint(
+        plan.platform, plan.family, plan.tile, output_tile=plan.output_tile, transform=plan.transform, **names
+    )
 
 
 def is_refused(plan, problem, device=TYPICAL_DEVICE):

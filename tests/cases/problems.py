@@ -1,6 +1,7 @@
 """Problems, named and of any lax convolution, and the passes of each."""
 
 import functools
+import math
 
 import jax
 from jax import lax
@@ -20,6 +21,12 @@ def problem_of(conv, lhs, rhs, dtype="float32", result=None) -> ConvProblem:
 
 def layer(lhs, rhs, dtype="float32", result=None, **params) -> ConvProblem:
     return problem_of(functools.partial(lax_channels_last, **params), lhs, rhs, dtype, result)
+
+
+def steps_of(problem) -> tuple:
+    """The distance of the lhs elements that neighbours of a residue class read through one tap."""
+    pairs = zip(problem.window_strides, problem.lhs_dilation, strict=True)
+    return tuple(stride // math.gcd(stride, dilation) for stride, dilation in pairs)
 
 
 def passes_of(problem) -> dict:

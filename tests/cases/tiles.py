@@ -42,9 +42,9 @@ HALVES = ["bfloat16", "float16", "bfloat16_to_float32"]
 
 
 def constraint(family=None, tile=None, **settings):
-    """A tile is reached with the problem as it is; a family's problems may be rewritten."""
-    rewriting = None if tile is None else ()
-    return Constraint("cuda", family, tile and tile.name, rewriting=rewriting, **settings)
+    """A tile is reached with the problem as it is; a family's problems may be transformed."""
+    transform = None if tile is None else ()
+    return Constraint("cuda", family, tile and tile.name, transform=transform, **settings)
 
 
 def dtypes_of(family, tile):

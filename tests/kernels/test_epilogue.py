@@ -43,7 +43,7 @@ def test_bias_of_operands_that_are_not_aligned(monkeypatch, family, name):
     """Another kernel takes them, and ends with the epilogue as well."""
     monkeypatch.setattr(ConvPlan, "takes_aligned", False)
     kind, of_pass = passes_of(problem(name))["fprop"]
-    plan = choose("cuda", kind, of_pass, Constraint("cuda", family, rewriting=()), ffi.device("cuda")).plan
+    plan = choose("cuda", kind, of_pass, Constraint("cuda", family, transform=()), ffi.device("cuda")).plan
     x, w, _ = (a.astype("bfloat16") for a in convolutions()[name].operands())
     bias, convolve = bias_of(of_pass), ffi.convolution(plan, of_pass)
     apart = jax.jit(lambda flat, w, bias: convolve(flat[1:].reshape(x.shape), w, bias))

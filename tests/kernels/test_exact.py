@@ -92,7 +92,7 @@ def test_exact_areas(family, tile):
     }[family]
     areas = [area for area in AREAS[family] if has(area)]
     cases = cases_of(family, tile, WITH_AREAS[family], areas=areas)
-    assert {asked.area for *_, asked in cases} == set(areas)
+    assert {asked.output_tile for *_, asked in cases} == set(areas)
     check_alone(cases, dtype_of(family, tile))
 
 

@@ -85,5 +85,5 @@ def test_as_planned(layer, which, operand):
 def test_in_every_tile(tile, layer, which, operand):
     precision = "highest" if tile.passes == 3 else None
     for split in (1, 3):
-        asked = Constraint("cuda", "mma", tile.name, split=split, rewriting=())
+        asked = Constraint("cuda", "mma", tile.name, split=split, transform=())
         check(layer, asked, which, operand, precision)

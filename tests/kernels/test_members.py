@@ -14,7 +14,7 @@ from jaxconv.planner.choose import choose
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint
 from jaxconv.problem import Member
-from jaxconv.rewriting import PackedGroups
+from jaxconv.transforms import PackedGroups
 
 BOTH, IMAGES, FILTERS = (0, 0), (0, None), (None, 0)
 MEMBERS = 6
@@ -203,12 +203,12 @@ def test_packs_on_a_gpu_stay_within_a_member():
     many = lambda a: np.broadcast_to(a, (4, *a.shape))
     of_members = problem_of(jax.vmap(functools.partial(conv, feature_group_count=3)), many(x), many(w))
     of_user = dataclasses.replace(of_members, member=Member(12, 4, 4))
-    packed = Constraint("cuda", "mma", rewriting=(PackedGroups(4),))
-    within = Constraint("cuda", "mma", rewriting=(PackedGroups(3),))
-    direct = Constraint("cuda", "direct", rewriting=())
+    packed = Constraint("cuda", "mma", transform=(PackedGroups(4),))
+    within = Constraint("cuda", "mma", transform=(PackedGroups(3),))
+    direct = Constraint("cuda", "direct", transform=())
     for asked in (packed, direct):
         assert choose("cuda", "conv", of_user, asked).plan is not None
         refused = choose("cuda", "conv", of_members, asked)
-        assert refused.plan is None and "of several members of a vmap" in refused.why_nothing()
+        assert refused.plan is None and "of several members of a vmap" in refused.unsupported_reason()
         assert choose("cuda", "wgrad", of_members, asked).plan is not None  # what is between groups is thrown away
     assert choose("cuda", "conv", of_members, within).plan is not None

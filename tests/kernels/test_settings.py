@@ -44,7 +44,7 @@ def test_settings_that_no_kernel_has_are_refused(monkeypatch, family, settings, 
     """And the next call runs."""
     name = OF_FAMILY.get(family, "many_of_all")
     kind, of_pass = passes_of(problem(name))["fprop"]
-    plan = choose("cuda", kind, of_pass, Constraint("cuda", family, rewriting=()), ffi.device("cuda")).plan
+    plan = choose("cuda", kind, of_pass, Constraint("cuda", family, transform=()), ffi.device("cuda")).plan
     operands = [a.astype("bfloat16") for a in convolutions()[name].operands()[:2]]
     run = lambda: np.asarray(jax.jit(ffi.convolution(plan, of_pass))(*operands))
     expected = run()

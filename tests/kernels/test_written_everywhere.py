@@ -1,4 +1,4 @@
-"""Results are written everywhere, whatever was in their memory and in that of scratch."""
+"""Results are written everywhere, whatever was in their memory and in the workspace."""
 
 import jax
 import numpy as np
@@ -24,7 +24,7 @@ def poison(*likes):
 @pytest.mark.parametrize("split", [1, 5])
 @every_tile
 def test_results_are_written_everywhere(family, tile, split):
-    """Whatever was in the memory of results and scratch."""
+    """Whatever was in the memory of results and the workspace."""
     names = ["nothing_seen", "no_channels", "many_classes", "many_groups", "odd_channels", "negative_padding"]
     dtypes = [dtype_of(family, tile)] * 3
     operands, expected = (rounded({name: of[name] for name in names}, *dtypes) for of in exact())

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from cases.plans import constraints, device, factor
 from cases.problems import EVERY_PASS, GATHERS, each_channel, halves, layer, passes_of
 from cases.random_problems import problems, problems_of_channels, problems_of_pieces
-from jaxconv.planner.choose import choose, refusal
+from jaxconv.planner.choose import choose
+from jaxconv.planner.support import unsupported_reason
 
 CHOSEN_FOR = {
     "narrow_groups": (
@@ -78,10 +79,10 @@ def test_what_partial_families_are_chosen_for(family, problem, passes, is_chosen
     st.sampled_from([1e10, 4.9e12, 1e15]),
 )  # fmt: skip
 def test_the_choice_is_the_least_of_all_options(problem, multiprocessors, bandwidth):
-    """Each of which can be named, with its tile and its rewriting; the others have reasons, each once."""
+    """Each of which can be named, with its tile and its transform; the others have reasons, each once."""
     asked = device(multiprocessors=multiprocessors, bandwidth=bandwidth)
     for kind, problem in passes_of(problem).values():
-        if refusal(problem, kind) is not None:
+        if unsupported_reason(problem, kind) is not None:
             continue
         options = [choose("cuda", kind, problem, each, asked) for each in constraints(kind, problem).values()]
         choice = choose("cuda", kind, problem, device=asked)

@@ -17,7 +17,7 @@ from cases.plans import candidates
 from cases.problems import problem_of
 from cases.reference import HOST, lax_channels_last
 from cases.small import ENTRIES, named
-from jaxconv.explanation import lines
+from jaxconv.explain import lines
 from jaxconv.planner.choose import choose
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint
@@ -299,7 +299,7 @@ def float32_tiles(family):
 
 @pytest.mark.gpu
 def test_a_line_on_a_gpu():
-    """Every tile, or its family, is chosen or rejected with a reason, in each pass, also for the problem rewritten."""
+    """Every tile, or its family, is chosen or rejected with a reason, in each pass, also under transforms."""
     with jax.default_device(gpu()):
         explained = lines(jax.grad(loss(jaxconv.conv2d), argnums=(0, 1)), X, W)
     tiles = [what for name in FAMILIES["cuda"]
@@ -316,7 +316,7 @@ def test_a_line_on_a_gpu():
 @pytest.mark.parametrize("family", FAMILIES["cuda"])
 def test_named_on_a_gpu(family):
     for tile in float32_tiles(family):
-        for implementation in (family, Constraint(family=family, tile=tile.name, split=3, rewriting=())):
+        for implementation in (family, Constraint(family=family, tile=tile.name, split=3, transform=())):
             conv = functools.partial(jaxconv.conv2d, implementation=implementation)
             with jax.default_device(gpu()):
                 (answer,) = answers(conv, X, W)
@@ -327,13 +327,13 @@ def test_named_on_a_gpu(family):
 @pytest.mark.gpu
 @pytest.mark.parametrize("family, groups", [("direct", 8), ("depthwise", 32)])
 def test_partial_families_on_a_gpu(family, groups):
-    """A line says its area, of a tile that takes the problem, or why it does not."""
+    """A line says its output tile, of a tile that takes the problem, or why it does not."""
     x, w = (jax.ShapeDtypeStruct(shape, "bfloat16") for shape in ((2, 20, 20, 32), (3, 3, 32 // groups, 32)))
     ours, theirs = (functools.partial(conv, feature_group_count=groups) for conv in (jaxconv.conv2d, lax_channels_last))
     problem = problem_of(theirs, x.shape, w.shape, x.dtype)
     taken = 0
     for tile in (tile for name, tile in candidates("conv", problem) if name == family):
-        named = Constraint(family=family, tile=tile.name, area=(2, 8), rewriting=())
+        named = Constraint(family=family, tile=tile.name, output_tile=(2, 8), transform=())
         with jax.default_device(gpu()):
             (answer,) = answers(functools.partial(ours, implementation=named), x, w)
         if choose("cuda", "conv", problem, named).plan is None:
@@ -342,7 +342,7 @@ def test_partial_families_on_a_gpu(family, groups):
             assert may_be and re.match(rf"an error: .*{family} {tile}: ", answer), answer
             continue
         taken += 1
-        assert re.match(rf"{family} {tile}, split 1, area 2x8 \(\d+\.\d+ us\)", answer), answer
+        assert re.match(rf"{family} {tile}, split 1, output tile 2x8 \(\d+\.\d+ us\)", answer), answer
         assert {r.split(":")[0] for r in answer.split("; not ")[1:]} == FAMILIES["cuda"].keys() - {family}
     assert taken > 1
 
@@ -354,7 +354,7 @@ def test_wgmma_on_a_gpu(tile):
     x, w = (jax.ShapeDtypeStruct(shape, "bfloat16") for shape in ((2, 20, 20, 32), (3, 3, 32, 24)))
     grouped = jax.ShapeDtypeStruct((3, 3, 8, 32), "bfloat16")
     split = tile.slices or 3
-    named = Constraint("cuda", "wgmma", tile.name, split=split, rewriting=())
+    named = Constraint("cuda", "wgmma", tile.name, split=split, transform=())
     conv = functools.partial(jaxconv.conv2d, implementation=named)
     of_data = jax.grad(lambda x, w: jnp.sum(conv(x, w) ** 2))
     with jax.default_device(gpu()):

@@ -13,6 +13,7 @@ from cases.plans import (
     PARTIAL,
     TILES,
     answers,
+    as_it_is,
     candidates,
     channel_taps,
     constraints,
@@ -33,9 +34,10 @@ from jaxconv.planner.candidate import Asked
 from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.families import FAMILIES
+from jaxconv.planner.native import COSTS
 from jaxconv.planner.plan import Constraint
-from jaxconv.product import Product
-from jaxconv.rewriting import ChannelsLast, SwappedOperands
+from jaxconv.problem.product import Product
+from jaxconv.transforms import ChannelsLast, SwappedOperands
 
 EVERY_TILE = [(name, tile) for name, family in CUDA.items() for tile in family.tiles]
 every_pass = pytest.mark.parametrize("kind, problem", PASSES.values(), ids=PASSES)
@@ -70,7 +72,7 @@ def test_every_tile_can_be_named(kind, problem, family, tile):
 
 @every_pass
 def test_every_candidate_is_chosen_or_rejected_with_a_reason(kind, problem):
-    """Once each; and a reason that a tile has of several rewritings, or a family, once."""
+    """Once each; and a reason that a tile has of several transforms, or a family, once."""
     choice = choose("cuda", kind, problem)
     expected, told = [], set()
     for name, constraint in constraints(kind, problem).items():
@@ -142,9 +144,9 @@ def test_host_families(kind, problem):
 def test_the_host_swaps_operands_for_few_outputs(x_shape, w_shape, stride, swapped):
     """Rows of (tap, channel)s are packed of the activation with fewer channels."""
     problem = layer(x_shape, w_shape, window_strides=stride)
-    assert choose("cpu", "wgrad", problem).plan.rewriting == ((SwappedOperands(),) if swapped else ())
-    assert choose("cpu", "conv", problem).plan.rewriting == ()
-    with_steps = Constraint("cpu", rewriting=(ChannelsLast(), SwappedOperands()))
+    assert choose("cpu", "wgrad", problem).plan.transform == ((SwappedOperands(),) if swapped else ())
+    assert choose("cpu", "conv", problem).plan.transform == ()
+    with_steps = Constraint("cpu", transform=(ChannelsLast(), SwappedOperands()))
     assert choose("cpu", "wgrad", problem, with_steps).plan is None
 
 
@@ -226,7 +228,7 @@ def test_shared_memory_limits_tiles():
     assert all(more >= fewer for more, fewer in zip(too_large, too_large[1:], strict=False))
 
 
-# Splits and their scratch.
+# Split-K and its workspace.
 
 
 @every_tile
@@ -239,7 +241,7 @@ def test_a_split_has_steps_for_every_slice(kind, problem, family, tile):
 
 @pytest.mark.parametrize("split", [1, 2, 7])
 @every_pass
-def test_scratch_of_a_split(kind, problem, split):
+def test_workspace_of_a_split(kind, problem, split):
     """One result of sums for each slice."""
     plan = choose("cuda", kind, problem, Constraint(family="simt", split=split)).plan
     results = math.prod(problem.out_shape if kind == "conv" else problem.rhs_shape)
@@ -263,13 +265,15 @@ def test_a_symbolic_batch_has_plans(case):
         assert choose("cpu", kind, problem).plan is not None
 
 
-def test_a_symbolic_scratch_is_that_of_the_batch():
+def test_a_symbolic_workspace_is_that_of_the_batch():
     (batch,) = export.symbolic_shape("b")
     symbolic, five = (layer((b, 9, 9, 16), (3, 3, 16, 16)) for b in (batch, 5))
     for kind in ("conv", "wgrad"):
         plan = choose("cuda", kind, symbolic, Constraint(family="simt", split=3)).plan
-        scratch = plan.workspace_bytes(symbolic)
-        assert (scratch if isinstance(scratch, int) else eval(str(scratch), {"b": 5})) == plan.workspace_bytes(five)
+        workspace = plan.workspace_bytes(symbolic)
+        assert (workspace if isinstance(workspace, int) else eval(str(workspace), {"b": 5})) == plan.workspace_bytes(
+            five
+        )
 
 
 @settings(max_examples=150, deadline=None, database=None)
@@ -304,7 +308,7 @@ def test_plans_are_values():
     assert choice is choose("cuda", "conv", LAYERS["dense"])
     others = choose("cuda", "conv", again, Constraint(family="simt", split=choice.plan.settings["split"] + 1)).plan
     assert others.settings["split"] == choice.plan.settings["split"] + 1
-    assert hash(Constraint(tile="64x64x8", area=(4, 8))) == hash(Constraint(tile="64x64x8", area=(4, 8)))
+    assert hash(Constraint(tile="64x64x8", output_tile=(4, 8))) == hash(Constraint(tile="64x64x8", output_tile=(4, 8)))
 
 
 @pytest.mark.parametrize("kernel, step, dilation, share", [
@@ -312,11 +316,13 @@ def test_plans_are_values():
     (3, 4, 2, 1 / 2), (2, 6, 4, 1 / 3), (5, 3, 1, 1),
 ])  # fmt: skip
 def test_pixels_that_no_window_sees_take_no_time(kernel, step, dilation, share):
-    """Of windows that leave rows, or columns, out."""
+    """Of windows that leave rows, or columns, out: of a slow memory, the time is that of the activations."""
     conv = functools.partial(lax_channels_last, window_strides=(step, 1), rhs_dilation=(dilation, 1))
     problem = problem_of(conv, (2, 840, 10, 64), (kernel, 3, 64, 32), "bfloat16")
-    out = math.prod(problem.out_shape) * 2
-    assert Product("conv", problem).activation_bytes == 2 * 840 * share * 10 * 64 * 2 + out
+    slow = device(bandwidth=1e6)
+    choice = choose("cuda", "conv", problem, as_it_is("mma", split=1), slow)
+    activations = 2 * 840 * share * 10 * 64 * 2 + math.prod(problem.out_shape) * 2
+    assert choice.cost == pytest.approx(activations / (COSTS["mma"]["bandwidth"] * slow.bandwidth), rel=1e-4)
 
 
 # The compiled tiles.
@@ -380,7 +386,7 @@ def test_families_are_those_of_the_native_planning():
 
 
 def test_a_tile_that_is_not_compiled_is_refused_once():
-    """Not again for each rewriting of the problem."""
+    """Not again for each transform of the problem."""
     kind, problem = PASSES["stem_wgrad"]
     choice = choose("cuda", kind, problem, Constraint(tile="3x5x7"))
     assert choice.plan is None

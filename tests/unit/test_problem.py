@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxconv.offsets import SPATIAL, fits_int32, offset_tables
-from jaxconv.problem import ConvProblem, Member, Spec, dilate
+from jaxconv.problem import ConvProblem, Member, Spec
+from jaxconv.problem.conv_problem import dilate
+from jaxconv.problem.offsets import SPATIAL, fits_int32, offset_tables
 
 F32 = np.dtype("float32")
 

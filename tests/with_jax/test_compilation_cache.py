@@ -19,7 +19,7 @@ CONVOLUTIONS = {
     "strides": (PLAIN | {"window_strides": (2,), "padding": ((5, 4),)}, {}),
     "dilation": (PLAIN | {"rhs_dilation": (2,), "padding": ((2, 2),)}, {}),
     "implementation": (PLAIN | {"implementation": "gemm"}, {}),
-    "version": (PLAIN, {"jaxconv.identity.package": "a later version"}),
+    "version": (PLAIN, {"jaxconv.sharding.cache_key.package": "a later version"}),
     "device": (PLAIN, {"jaxconv.ffi.device": "another GPU"}),
 }
 X, W = integers((8, 8, 3)), integers((3, 3, 4))

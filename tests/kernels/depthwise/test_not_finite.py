@@ -6,18 +6,18 @@ import pytest
 from cases.convolutions import convolutions, problem
 from cases.exact import cases_of
 from cases.not_finite import check_not_finite
-from cases.problems import passes_of
+from cases.problems import passes_of, steps_of
 from cases.tiles import dtype_of, every_tile_of, kernels_of
 from jaxconv import ffi
-from jaxconv.offsets import in_three
 from jaxconv.planner.choose import choose
+from jaxconv.problem.offsets import in_three
 
 pytestmark = pytest.mark.gpu
 
 
 def strips_that_read(problem, tile, settings, at):
     """bool[output positions] of a conv by depthwise: the strips whose bands have a source pixel."""
-    steps, periods = in_three(problem.steps), in_three(problem.periods)
+    steps, periods = in_three(steps_of(problem)), in_three(problem.periods)
     depths, rows, cols = map(np.arange, (1, 1, *problem.out_spatial)[-3:])
     depth, row, col = (0, 0, *at)[-3:]
     depth = depth - settings["first_depth"] - depths // periods[0] * steps[0]

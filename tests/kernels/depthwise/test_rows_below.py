@@ -43,7 +43,7 @@ def test_rows_below_an_image(tile, convolution):
     operands = convolution.operands()
     taken = set()
     for which, area in itertools.product(PASSES, AREAS):
-        asked = constraint("depthwise", tile, area=area)
+        asked = constraint("depthwise", tile, output_tile=area)
         if choose("cuda", *problems[which], asked, ffi.device("cuda")).plan is None:
             continue
         taken.add((which, area))

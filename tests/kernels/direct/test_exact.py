@@ -5,16 +5,16 @@ import pytest
 from cases.convolutions import convolutions, problem
 from cases.exact import are_taken, check_alone
 from jaxconv.planner.plan import Constraint
-from jaxconv.rewriting import PackedColumns, why_not
+from jaxconv.transforms import PackedColumns, unsupported_reason
 
 pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_exact_columns_alone(dtype):
-    """Data gradients by direct, of packs whose channels are no whole pieces."""
-    asked = Constraint("cuda", "direct", rewriting=(PackedColumns(2, whole=False),))
-    names = [name for name in convolutions() if why_not(asked.rewriting, problem(name, dtype)) is None]
+    """Data gradients by direct, of packs whose channels are no whole vectors."""
+    asked = Constraint("cuda", "direct", transform=(PackedColumns(2, whole=False),))
+    names = [name for name in convolutions() if unsupported_reason(asked.transform, problem(name, dtype)) is None]
     cases = [(name, "dgrad", asked) for name in names if are_taken(name, asked, dtype, ("dgrad",))]
     assert "image_stem" in {name for name, *_ in cases}
     check_alone(cases, dtype)

@@ -1,4 +1,4 @@
-"""wgmma rewritten, and with works of several rounds, bit-equal to mma or lax on the host; and that it is what runs."""
+"""wgmma of transforms, with works of several rounds, bit-equal to mma or lax on the host; and that it is what runs."""
 
 import functools
 
@@ -8,13 +8,13 @@ import pytest
 
 import jaxconv
 from cases.convolutions import convolutions, problem
-from cases.exact import REWRITINGS, are_taken, cases_of, check_alone, exact_in, kernels_run_by, results_of
+from cases.exact import TRANSFORMS, are_taken, cases_of, check_alone, exact_in, kernels_run_by, results_of
 from cases.for_wgmma import WINDOWS
 from cases.problems import GATHERS
 from cases.tiles import dtype_of, every_tile_of, splits_of
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint
-from jaxconv.rewriting import why_not
+from jaxconv.transforms import unsupported_reason
 
 pytestmark = pytest.mark.gpu
 every_tile_of_rows = pytest.mark.parametrize(
@@ -23,17 +23,17 @@ every_tile_of_rows = pytest.mark.parametrize(
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_exact_when_rewritten_for_wgmma(dtype):
+def test_exact_when_transformed_for_wgmma(dtype):
     """Convs that it takes then."""
     every = [
-        (name, which, Constraint("cuda", "wgmma", rewriting=rewriting))
-        for rewriting in REWRITINGS
+        (name, which, Constraint("cuda", "wgmma", transform=transform))
+        for transform in TRANSFORMS
         for name in convolutions()
-        if why_not(rewriting, problem(name, dtype)) is None
+        if unsupported_reason(transform, problem(name, dtype)) is None
         for which in GATHERS
     ]
     cases = [(name, which, asked) for name, which, asked in every if are_taken(name, asked, dtype, (which,))]
-    assert len({asked.rewriting for *_, asked in cases}) > len(REWRITINGS) / 2
+    assert len({asked.transform for *_, asked in cases}) > len(TRANSFORMS) / 2
     check_alone(cases, dtype)
 
 

@@ -6,11 +6,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cases.plans import CUDA, as_it_is, device, is_refused, plan_of, shared_bytes, tile_of
-from cases.problems import each_channel, passes_of
+from cases.problems import each_channel, passes_of, steps_of
 from cases.random_problems import problems_of_channels
-from jaxconv.offsets import in_three, offset_tables
 from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
+from jaxconv.problem.offsets import in_three, offset_tables
 
 
 def pixels_of(tile):
@@ -33,7 +33,7 @@ def check_bands(problem, plan):
     origin = np.array([of[f"first_{name}"] for name in ("depth", "row", "col")])
     pieces = [of[f"{name}_pieces"] for name in ("depth", "row", "col")]
     apart = np.array([1, of["rows_apart"], of["cols_apart"]])
-    (_, _, step), periods = in_three(problem.steps), in_three(problem.periods)
+    (_, _, step), periods = in_three(steps_of(problem)), in_three(problem.periods)
     tables, pixels = offset_tables(problem), pixels_of(tile)
     piece_cols = pixels - 7 // periods[2] * step
     places = []
@@ -55,7 +55,7 @@ def check_stream(kind, problem, plan):
     tile, of = tile_of(plan), plan.settings
     pixel_bytes = of["channels"] * problem.lhs_dtype.itemsize
     assert of["channels"].bit_count() == 1 and of["channels"] <= max(2 * problem.groups, 8) and pixel_bytes % 16 == 0
-    assert (of["rows"], of["cols"]) == plan.area and of["rows"] >= 1 and of["cols"] % 8 == 0
+    assert (of["rows"], of["cols"]) == plan.output_tile and of["rows"] >= 1 and of["cols"] % 8 == 0
     assert max(1, of["images"]) * of["cols"] // 8 <= strips_of(tile, pixel_bytes)
     assert of["depth_pieces"] * of["row_pieces"] * of["col_pieces"] == 1 or tile.has_pieces
     assert of["split"] == 1 or kind == "wgrad"
@@ -74,12 +74,12 @@ def test_what_depthwise_takes_fits(problem, area, shared):
     small = device(shared_bytes=shared)
     for kind, problem in passes_of(problem).values():
         for tile in CUDA["depthwise"].tiles:
-            choice = choose("cuda", kind, problem, as_it_is("depthwise", tile.name, area=area), small)
+            choice = choose("cuda", kind, problem, as_it_is("depthwise", tile.name, output_tile=area), small)
             plan = plan_of(choice, "depthwise")
             if plan is None:
                 continue
             assert not is_refused(plan, problem, small)
-            assert area is None or (plan.area[0] <= area[0] and plan.area[1] == area[1])
+            assert area is None or (plan.output_tile[0] <= area[0] and plan.output_tile[1] == area[1])
             assert shared_bytes(plan, problem) <= shared
             check_bands(problem, plan)
             check_stream(kind, problem, plan)
@@ -109,7 +109,7 @@ def test_boxes_are_of_whole_rows_of_images(lhs, kernel, padding, area):
     assume(lhs[2] + sum(padding[1]) >= kernel[1])
     problem = each_channel(lhs, kernel, padding=padding)
     for kind, of_pass in passes_of(problem).values():
-        plan = choose("cuda", kind, of_pass, as_it_is("depthwise", BY_TMA.name, area=area)).plan
+        plan = choose("cuda", kind, of_pass, as_it_is("depthwise", BY_TMA.name, output_tile=area)).plan
         if plan is None:
             continue
         of, bytes_ = plan.settings, shared_bytes(plan, of_pass)
@@ -163,7 +163,9 @@ def test_pairs_of_rows_are_of_narrow_images(problem, reason):
     if reason is not None:
         assert choice.plan is None and reason in str(choice.rejected)
         return
-    assert choice.plan.tile == IN_PAIRS.name and choice.plan.area[1] == 8 and choice.plan.settings["images"] == 16
+    assert (
+        choice.plan.tile == IN_PAIRS.name and choice.plan.output_tile[1] == 8 and choice.plan.settings["images"] == 16
+    )
     assert shared_bytes(choice.plan, of_pass) <= TYPICAL_DEVICE.shared_bytes
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from cases.plans import CUDA, as_it_is, device, is_refused, plan_of, shared_bytes, tile_of
 from cases.problems import each_channel, passes_of
 from cases.random_problems import problems_of_pieces
-from jaxconv.offsets import offset_tables
 from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
+from jaxconv.problem.offsets import offset_tables
 
 
 def box_of(plan):
@@ -80,12 +80,12 @@ def test_what_direct_takes_fits(problem, area, shared):
     small = device(shared_bytes=shared)
     for kind, problem in passes_of(problem).values():
         for tile in CUDA["direct"].tiles:
-            choice = choose("cuda", kind, problem, as_it_is("direct", tile.name, area=area), small)
+            choice = choose("cuda", kind, problem, as_it_is("direct", tile.name, output_tile=area), small)
             plan = plan_of(choice, "direct")
             if plan is None:
                 continue
             assert not is_refused(plan, problem, small)
-            assert area in (None, plan.area)
+            assert area in (None, plan.output_tile)
             of, box = plan.settings, box_of(plan)
             rows, across = of["walks"] * of["walk"], kind == "conv" and tile.taps_across
             assert shared_bytes(plan, problem) <= shared

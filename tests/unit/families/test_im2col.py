@@ -56,6 +56,6 @@ def test_a_smaller_chunk_takes_less(tile):
         named = [Constraint(family="im2col", tile=tile.name, split=1, chunk=n * tile.rows) for n in (1, 2, 4)]
         plans = [choose("cuda", kind, problem, c).plan for c in named]
         assert [p.settings["chunk"] for p in plans] == [c.chunk for c in named]
-        scratch = [p.workspace_bytes(problem) for p in plans]
-        assert scratch == sorted(scratch)
-        assert scratch[0] < scratch[-1]
+        workspace = [p.workspace_bytes(problem) for p in plans]
+        assert workspace == sorted(workspace)
+        assert workspace[0] < workspace[-1]

@@ -47,7 +47,8 @@ REFUSED = {
             halves((2, 20, 20, 64), (3, 3, 64, 5)), {}, EVERY_PASS[:1], "pieces of eight|45 columns of all taps"
         ),
         "large_box": (
-            halves((2, 20, 20, 64), (3, 3, 64, 3)), dict(area=(20, 24)), EVERY_PASS[:1], "pieces of eight|hold the box"
+            halves((2, 20, 20, 64), (3, 3, 64, 3)), dict(output_tile=(20, 24)), EVERY_PASS[:1],
+            "pieces of eight|hold the box"
         ),
         "part_of_a_piece": (halves((2, 20, 20, 12), (3, 3, 12, 12)), {}, EVERY_PASS, "pieces of eight"),
         "rows_of_parts": (halves((2, 20, 21, 4), (3, 3, 4, 24)), {}, FROM_FEW, "whole pieces|pieces of eight"),
@@ -65,10 +66,10 @@ REFUSED = {
         ),
         "split_conv": (GROUPED, dict(split=2), GATHERS, "split of 2"),
         "no_split": (GROUPED, dict(split=0), EVERY_PASS, "split of 0"),
-        "large_area": (GROUPED, dict(area=(64, 64)), GATHERS, "cover the area"),
-        "long_area": (GROUPED, dict(area=(1, 264)), EVERY_PASS[2:], "too large"),
-        "part_of_a_run": (GROUPED, dict(area=(4, 12)), EVERY_PASS, r"area of \(4, 12\)"),
-        "no_area": (GROUPED, dict(area=(0, 8)), EVERY_PASS, r"area of \(0, 8\)"),
+        "large_area": (GROUPED, dict(output_tile=(64, 64)), GATHERS, "cover the area"),
+        "long_area": (GROUPED, dict(output_tile=(1, 264)), EVERY_PASS[2:], "too large"),
+        "part_of_a_run": (GROUPED, dict(output_tile=(4, 12)), EVERY_PASS, r"area of \(4, 12\)"),
+        "no_area": (GROUPED, dict(output_tile=(0, 8)), EVERY_PASS, r"area of \(0, 8\)"),
         "chunks": (GROUPED, dict(chunk=128), EVERY_PASS, "no setting chunk"),
         "units": (GROUPED, dict(units=2), EVERY_PASS, "no setting units"),
         "nothing": (halves((0, 20, 20, 16), (3, 3, 16, 16)), {}, EVERY_PASS, "nothing"),
@@ -131,11 +132,11 @@ REFUSED = {
         "split_conv": (EACH, dict(split=2), GATHERS, "split of 2"),
         "no_split": (EACH, dict(split=0), EVERY_PASS, "split of 0"),
         "negative_split": (EACH, dict(split=-4), EVERY_PASS, "split of -4"),
-        "large_area": (EACH, dict(area=(1, 256)), EVERY_PASS, "cover the area"),
-        "long_area": (EACH, dict(area=(1, 1024)), EVERY_PASS, "no such tile of strips"),
-        "part_of_a_strip": (EACH, dict(area=(4, 12)), EVERY_PASS, r"area of \(4, 12\)"),
-        "no_area": (EACH, dict(area=(0, 8)), EVERY_PASS, r"area of \(0, 8\)"),
-        "no_columns": (EACH, dict(area=(4, 0)), EVERY_PASS, r"area of \(4, 0\)"),
+        "large_area": (EACH, dict(output_tile=(1, 256)), EVERY_PASS, "cover the area"),
+        "long_area": (EACH, dict(output_tile=(1, 1024)), EVERY_PASS, "no such tile of strips"),
+        "part_of_a_strip": (EACH, dict(output_tile=(4, 12)), EVERY_PASS, r"area of \(4, 12\)"),
+        "no_area": (EACH, dict(output_tile=(0, 8)), EVERY_PASS, r"area of \(0, 8\)"),
+        "no_columns": (EACH, dict(output_tile=(4, 0)), EVERY_PASS, r"area of \(4, 0\)"),
         "chunks": (EACH, dict(chunk=128), EVERY_PASS, "no setting chunk"),
         "units": (EACH, dict(units=2), EVERY_PASS, "no setting units"),
     },
@@ -170,7 +171,7 @@ REFUSED = {
             halves((2**8, 2**15, 8), (3, 8, 8)), dict(split=2**20), GATHERS, "positions|thread blocks|8 slices"
         ),
         "no_split": (PIECES, dict(split=0), GATHERS, "split of 0"),
-        "areas": (PIECES, dict(area=(4, 8)), GATHERS, "no setting (rows|cols)"),
+        "areas": (PIECES, dict(output_tile=(4, 8)), GATHERS, "no setting (rows|cols)"),
         "chunks": (PIECES, dict(chunk=128), GATHERS, "no setting chunk"),
         "units": (PIECES, dict(units=2), GATHERS, "no setting units"),
     },
@@ -212,7 +213,7 @@ def test_results_of_a_third_type(operand, result):
 @pytest.mark.parametrize("family", ["simt", "im2col", "mma"])
 def test_an_area_is_of_partial_families(family):
     kind, problem = PASSES["narrow_fprop"]
-    choice = choose("cuda", kind, problem, Constraint(family=family, area=(4, 8)))
+    choice = choose("cuda", kind, problem, Constraint(family=family, output_tile=(4, 8)))
     assert choice.plan is None
     assert all("no setting cols" in r.reason for r in choice.rejected if r.what.startswith(family))
 
@@ -232,8 +233,8 @@ def test_without_spatial_dimensions(family):
 @pytest.mark.parametrize("family, problem", [("direct", LAYERS["narrow"]), ("depthwise", ROWS)])
 def test_plans_print_their_area(family, problem):
     tile = CUDA[family].tiles[0].name
-    plan = choose("cuda", "conv", problem, as_it_is(family, tile, area=(3, 16))).plan
-    assert re.fullmatch(rf"{family} {tile}, split 1, area 3x16", str(plan))
+    plan = choose("cuda", "conv", problem, as_it_is(family, tile, output_tile=(3, 16))).plan
+    assert re.fullmatch(rf"{family} {tile}, split 1, output tile 3x16", str(plan))
 
 
 AT_BATCH = {
@@ -250,11 +251,11 @@ AT_BATCH = {
 @pytest.mark.parametrize("which", EVERY_PASS)
 @pytest.mark.parametrize("family, at_batch", AT_BATCH.values(), ids=AT_BATCH)
 def test_partial_families_with_any_batch(family, at_batch, which):
-    """The plan is that of a typical batch, and its scratch, of weights' gradients, has no batch."""
+    """The plan is that of a typical batch, and its workspace, of weights' gradients, has no batch."""
     (batch,) = export.symbolic_shape("b")
     (kind, symbolic), (_, known) = (passes_of(at_batch(b))[which] for b in (batch, 32))
     plans = [choose("cuda", kind, problem, as_it_is(family)).plan for problem in (symbolic, known)]
     assert plans[0] == plans[1]
     split = plans[0].settings["split"]
-    scratch = 0 if split == 1 else split * math.prod(known.rhs_shape) * 4
-    assert plans[0].workspace_bytes(symbolic) == plans[1].workspace_bytes(known) == scratch
+    workspace = 0 if split == 1 else split * math.prod(known.rhs_shape) * 4
+    assert plans[0].workspace_bytes(symbolic) == plans[1].workspace_bytes(known) == workspace

@@ -13,10 +13,10 @@ from jax import export, lax
 
 from cases.plans import CUDA, TILES, as_it_is, device, plan_of, shared_bytes
 from cases.problems import GATHERS, PIECES, halves, of_layouts, passes_of, problem_of
-from jaxconv.offsets import offset_tables
 from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.problem import row_major_strides
+from jaxconv.problem.offsets import offset_tables
 
 TILES_OF_WGMMA = CUDA["wgmma"].tiles
 every_tile = pytest.mark.parametrize("tile", TILES_OF_WGMMA, ids=str)
@@ -363,11 +363,11 @@ def test_wgmma_with_any_batch(which, stride, split):
         asked = as_it_is("wgmma", tile and tile.name, split=split and (8 if adds else split))
         plans = [choose("cuda", kind, problem, asked).plan for problem in (symbolic, known)]
         assert plans[0] == plans[1]
-        scratch = plans[0].workspace_bytes(symbolic)
+        workspace = plans[0].workspace_bytes(symbolic)
         slices = plans[0].settings["split"]
-        has_scratch = slices > 1 and TILES["wgmma"][plans[0].tile].slices == 0
-        expected = slices * math.prod(known.out_shape) * 4 if has_scratch else 0
-        assert (scratch if isinstance(scratch, int) else eval(str(scratch), {"b": 32})) == expected
+        has_workspace = slices > 1 and TILES["wgmma"][plans[0].tile].slices == 0
+        expected = slices * math.prod(known.out_shape) * 4 if has_workspace else 0
+        assert (workspace if isinstance(workspace, int) else eval(str(workspace), {"b": 32})) == expected
         assert plans[1].workspace_bytes(known) == expected
 
 
@@ -377,9 +377,9 @@ def test_slices_that_clusters_add():
     for split in range(1, 18):
         choice = choose("cuda", "conv", PIECES, as_it_is("wgmma", adding, split=split))
         assert (choice.plan is not None) == (split in (1, 2, 4, 8))
-        assert choice.plan is not None or f"a split of {split}, which 8 slices are no" in choice.why_nothing()
+        assert choice.plan is not None or f"a split of {split}, which 8 slices are no" in choice.unsupported_reason()
     wide = choose("cuda", "conv", halves((1, 8, 8), (1, 8, 2**22)), as_it_is("wgmma", adding))
-    assert wide.plan is None and "tiles of columns" in wide.why_nothing()
+    assert wide.plan is None and "tiles of columns" in wide.unsupported_reason()
 
 
 @every_tile

@@ -13,6 +13,8 @@ import numpy as np
 
 Dim = Any  # an int, or the symbolic batch of an exported program
 Shape = tuple[Dim, ...]
+ROLES = ("lhs", "rhs", "out")  # of a problem's arrays
+SPATIAL = 3  # the spatial dimensions that kernels have: fewer get leading unit dimensions
 
 
 class Spec(NamedTuple):
@@ -35,9 +37,10 @@ class Spec(NamedTuple):
 
 
 class Member(NamedTuple):
-    """What belongs to one member of a vmap: so many groups, and channels of each, one after the other.
+    """How many consecutive groups, and channels of a group, belong to one member of a vmap.
 
-    Numbers of one member must not reach another's results, not even times zero: an infinity or a NaN stays its own.
+    A number of one member must not reach another member's results, not even multiplied by zero: it may be infinite or
+    NaN.
     """
 
     groups: int
@@ -49,7 +52,7 @@ class Member(NamedTuple):
 
 
 def dilate(size: int, dilation: int) -> int:
-    """Extent of `size` elements with `dilation - 1` holes between neighbours."""
+    """The extent of `size` elements with `dilation - 1` holes between neighbours."""
     return 0 if size == 0 else (size - 1) * dilation + 1
 
 
@@ -57,13 +60,13 @@ def dilate(size: int, dilation: int) -> int:
 class ConvProblem:
     """A convolution as `lax.conv_general_dilated` defines it, in the terms that kernels use.
 
-    Per spatial dimension, output position `o` reads, through tap `k`, the element `i` of the input with
-    `i * lhs_dilation == o * window_stride + k' * rhs_dilation - pad_low`, if there is one inside the input. `k'` is
-    `k`, or `kernel - 1 - k` where the kernel is reversed. The output's size is given, so high padding is implied.
+    In each spatial dimension, output position `o` reads input element `i` through tap `k` if
+    `i * lhs_dilation == o * window_stride + k' * rhs_dilation - pad_low`. `k'` is `k`, or `kernel - 1 - k` if the
+    filter is reversed. The problem has the output's size, so it needs no high padding.
 
-    Groups divide channels; the lhs (lax's `batch_group_count`) and the output may carry them on the batch axis
-    instead. The filter carries them on its out axis, and in a data gradient (`reverse`) on its in axis. Images of
-    different members of a vmap are in a batch; `member` says of groups and channels which are one member's.
+    Groups divide channels. The lhs (lax's `batch_group_count`) and the output may have them on the batch axis instead.
+    The filter has them on its out axis, or on its in axis in a data gradient (`reverse`). The batch may hold images of
+    several members of a vmap; `member` says which groups and channels belong to one member.
     """
 
     lhs_shape: Shape
@@ -88,7 +91,7 @@ class ConvProblem:
 
     @classmethod
     def from_lax(cls, lhs, rhs, out, params: dict[str, Any]) -> ConvProblem:
-        """The problem of lax's own equation: avals of operands and result, and the primitive's parameters."""
+        """The problem of an equation of lax's: avals of operands and result, and the primitive's parameters."""
         lhs_spec, rhs_spec, out_spec = map(Spec.of, params["dimension_numbers"])
         batch_groups = params["batch_group_count"]
         groups = max(batch_groups, params["feature_group_count"])
@@ -119,18 +122,18 @@ class ConvProblem:
 
     @cached_property
     def _hash(self) -> int:
-        """Worked out once: whatever is known of a problem is looked up by it."""
+        """Computed once: every cache looks problems up by their hash."""
         return hash(_FIELDS(self))
 
     def __getstate__(self) -> dict:
-        """Without what was worked out: another process hashes strings otherwise."""
+        """Without cached values: another process hashes strings differently."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def dgrad(self) -> ConvProblem:
-        """The convolution that takes an output's cotangent to the lhs's: strides and lhs dilation change places.
+        """The convolution of the output's cotangent to the lhs's: strides and lhs dilation change places.
 
-        The identity of lax's transpose rule, `pad_low' = dilate(kernel, rhs_dilation) - 1 - pad_low`, applied to
-        itself gives back the problem.
+        As in lax's transpose rule, `pad_low' = dilate(kernel, rhs_dilation) - 1 - pad_low`. The data gradient of the
+        data gradient is the problem.
         """
         return self._dgrad
 
@@ -156,6 +159,17 @@ class ConvProblem:
             out_dtype=self.lhs_dtype,
         )
 
+    # Arrays by role.
+
+    def shape(self, role: str) -> Shape:
+        return getattr(self, f"{role}_shape")
+
+    def spec(self, role: str) -> Spec:
+        return getattr(self, f"{role}_spec")
+
+    def dtype(self, role: str) -> np.dtype:
+        return getattr(self, f"{role}_dtype")
+
     # Sizes.
 
     @cached_property
@@ -172,15 +186,9 @@ class ConvProblem:
 
     @cached_property
     def periods(self) -> tuple[int, ...]:
-        """Output positions from one to the next that sees the same taps: neighbours of a residue class."""
+        """The distance of neighbouring output positions that see the same taps: those of a residue class."""
         pairs = zip(self.window_strides, self.lhs_dilation, strict=True)
         return tuple(dilation // math.gcd(stride, dilation) for stride, dilation in pairs)
-
-    @cached_property
-    def steps(self) -> tuple[int, ...]:
-        """Source pixels from one of them to the next."""
-        pairs = zip(self.window_strides, self.lhs_dilation, strict=True)
-        return tuple(stride // math.gcd(stride, dilation) for stride, dilation in pairs)
 
     @property
     def batch(self) -> Dim:
@@ -211,7 +219,7 @@ class ConvProblem:
 
     @cached_property
     def is_empty(self) -> bool:
-        """Whether the result or the reduction of some pass has no elements, so that lax cannot name the problem."""
+        """Whether the result or the reduction of some pass has no elements. lax cannot express such a problem."""
         return any(isinstance(d, int) and d == 0 for d in self.lhs_shape + self.rhs_shape + self.out_shape)
 
     def __str__(self) -> str:

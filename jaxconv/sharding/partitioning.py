@@ -1,7 +1,7 @@
 """How a convolution splits over the devices of a mesh.
 
-Images, groups, input and output channels stay sharded; a sharded sum (input channels of a conv, images of a wgrad)
-ends in a psum, which is where XLA puts one for its own convolution. Spatial dimensions are gathered.
+Images, groups, input and output channels stay sharded. If the summed factor is sharded (input channels of a conv,
+images of a wgrad), a psum follows, as XLA does for its own convolution. Spatial dimensions are gathered.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from jaxconv._jax_private import GSPMDSharding, parse_flatten_op_sharding
-from jaxconv.factors import MeshAxes, carriers, mesh_axes, resize
 from jaxconv.fallback import LAX
 from jaxconv.problem import ConvProblem, Dim
-from jaxconv.product import OPERANDS, RESULT
+from jaxconv.problem.factors import MeshAxes, carriers, mesh_axes, resize
+from jaxconv.problem.product import OPERANDS, RESULT
 
 SUMMED = {"conv": "c", "wgrad": "n"}
 
-
-# A psum that is lowered without the user's mesh around it: under an explicit one its addition would be annotated with
-# a sharding, which collectives refuse.
+# A psum that is lowered outside the user's mesh. Inside an explicit mesh JAX would annotate its addition with a
+# sharding, and collectives refuse that.
 psum_p = Primitive("jaxconv_psum")
 psum_p.def_abstract_eval(lambda x, axes: x)
 
 
 def without_shardings(ctx: mlir.LoweringRuleContext) -> mlir.LoweringRuleContext:
-    """The context for lowering one device's arrays: types without mesh axes, manual or explicit."""
+    """The context with the types of one device's arrays, which have no mesh axes, manual or explicit."""
 
     def plain(avals):
         return [ShapedArray(aval.shape, aval.dtype) for aval in avals]
@@ -57,18 +56,18 @@ def partitioned(
     local: Callable[[ConvProblem], Callable[[Array, Array], Array]],
     mesh_sizes: tuple[int, ...],
 ) -> Callable[[Array, Array], Array]:
-    """`local(problem)` as a function that XLA's partitioner splits into functions of smaller problems.
+    """`local(problem)`, as a function that XLA's partitioner splits into functions of smaller problems.
 
-    mesh_sizes: of the mesh's axes, or the devices' number.
+    mesh_sizes: the sizes of the mesh axes; without a mesh, the number of devices.
     """
     roles = (*OPERANDS[kind], RESULT[kind])
-    # What is decorated gives the result's type and never runs, because `partition` is always asked. It must not hold
-    # constants, which offset tables are.
+    # The decorated function only gives the result's type: XLA always asks `partition`, so it never runs. It must not
+    # hold constants such as offset tables, so it is lax's.
     call = custom_partitioning(LAX[kind](problem))
     rule, special = _sharding_rule(kind, problem, mesh_sizes)
 
     def partition(mesh, operands, result):
-        if mesh.empty:  # shardings without a mesh have no axes to name: everything is gathered
+        if mesh.empty:  # there are no axes to name: gather everything
             whole = GSPMDSharding.get_replicated(operands[0].sharding._device_assignment)
             return mesh, local(problem), whole, (whole,) * len(operands)
         split = _choose(problem, mesh, dict(zip(roles, (*operands, result), strict=True)))
@@ -96,26 +95,26 @@ def partitioned(
 
 
 def _sharding_rule(kind: str, problem: ConvProblem, mesh_sizes: tuple[int, ...]) -> tuple[str, dict[str, Any]]:
-    """Shardy's rule, with the factor that is summed, those that stay whole, and the sizes of those without an axis.
+    """Shardy's rule, and its arguments: the summed factors, the whole ones, and the sizes of those without an axis.
 
-    Names that begin with a role's are of factors that stay whole.
+    A factor whose name begins with a role stays whole.
     """
     splittable, sizes = _splittable(problem), _sizes(problem)
-    # Few groups would be split by a part of a mesh axis, for which JAX has no name: they stay whole.
+    # Few groups would be split over a part of a mesh axis. JAX has no name for such a part, so they stay whole.
     splits_groups = all(problem.groups % size == 0 for size in mesh_sizes)
     whole, given = [], {}
 
     def name(role: str, factor: str, grouped: bool) -> str:
         own = f"{role}_{factor}"
         if grouped and problem.groups > 1 and splits_groups:
-            if sizes[factor] == 1:  # Shardy has no place for a factor of one element beside another
+            if sizes[factor] == 1:  # Shardy refuses a factor of one element next to another
                 return "g"
             given.update({"g": problem.groups, own: sizes[factor]})
             return f"(g {own})"
         return factor if factor in splittable else own
 
     def array(role: str) -> str:
-        names = [f"{role}_{axis}" for axis in range(len(getattr(problem, f"{role}_shape")))]
+        names = [f"{role}_{axis}" for axis in range(len(problem.shape(role)))]
         for factor, (axis, grouped) in carriers(problem)[role].items():
             names[axis] = name(role, factor, grouped)
         whole.extend(n.removeprefix("(g ").removesuffix(")") for n in names if role in n)
@@ -133,13 +132,13 @@ def _sizes(problem: ConvProblem) -> dict[str, Dim]:
 
 
 def _splittable(problem: ConvProblem) -> set[str]:
-    """The factors besides g that have an axis of their own in every array that carries them."""
+    """The factors, besides g, that are alone on their axis in every array."""
     grouped = {f for roles in carriers(problem).values() for f, c in roles.items() if c.grouped}
     return {"n", "c", "k"} - (grouped if problem.groups > 1 else set())
 
 
 def _mesh_axes(sharding: GSPMDSharding | None, mesh: Mesh, rank: int) -> tuple[MeshAxes, ...]:
-    """The mesh axes of each array axis; none where the array is split in a way that mesh axes cannot say."""
+    """The mesh axes of each array axis; none if mesh axes cannot express how the array is split."""
     if sharding is None:
         return ((),) * rank
     try:
@@ -150,9 +149,10 @@ def _mesh_axes(sharding: GSPMDSharding | None, mesh: Mesh, rank: int) -> tuple[M
 
 
 def _choose(problem: ConvProblem, mesh: Mesh, arrays: dict[str, Any]) -> dict[str, MeshAxes]:
-    """The mesh axes that split each factor: what an operand or else the result has, if it divides and is not taken.
+    """The mesh axes that split each factor: those of an operand, or else of the result.
 
-    Images come first: where a mesh axis is wanted twice, as by weights sharded for storage, activations keep it.
+    They must divide the factor's size, and no other factor may have them. Images choose first: if weights are sharded
+    for storage over the same mesh axis, the activations keep it.
     """
     specs = {role: _mesh_axes(aval.sharding, mesh, len(aval.shape)) for role, aval in arrays.items()}
     sizes, splittable = _sizes(problem), _splittable(problem) | {"g"}
@@ -161,7 +161,8 @@ def _choose(problem: ConvProblem, mesh: Mesh, arrays: dict[str, Any]) -> dict[st
     for factor in ("n", "g", "c", "k"):
         split[factor] = ()
         for role in specs if factor in splittable else ():
-            axes = _wanted(problem, role, factor, specs[role])
+            axis = _split_axes(problem, role).get(factor)
+            axes = () if axis is None else specs[role][axis]
             if axes and not taken & set(axes) and sizes[factor] % _size(axes, mesh.shape) == 0:
                 split[factor] = axes
                 taken |= set(axes)
@@ -169,20 +170,16 @@ def _choose(problem: ConvProblem, mesh: Mesh, arrays: dict[str, Any]) -> dict[st
     return split
 
 
-def _wanted(problem: ConvProblem, role: str, factor: str, spec) -> MeshAxes:
-    """The mesh axes on a role's axis; on a grouped axis they split the groups, its major part."""
-    for name, (axis, grouped) in carriers(problem)[role].items():
-        grouped = grouped and problem.groups > 1
-        if (factor == "g" and grouped) or (factor == name and not grouped):
-            return spec[axis]
-    return ()
+def _split_axes(problem: ConvProblem, role: str) -> dict[str, int]:
+    """For each factor of a role's array, the axis that is split with it: a grouped axis with g, its major part."""
+    has_groups = problem.groups > 1
+    return {"g" if has_groups and c.grouped else factor: c.axis for factor, c in carriers(problem)[role].items()}
 
 
 def _spec(problem: ConvProblem, role: str, split: dict[str, MeshAxes]) -> PartitionSpec:
-    entries: list[MeshAxes | None] = [None] * len(getattr(problem, f"{role}_shape"))
-    for factor, (axis, grouped) in carriers(problem)[role].items():
-        axes = split["g" if grouped and problem.groups > 1 else factor]
-        entries[axis] = axes or None
+    entries: list[MeshAxes | None] = [None] * len(problem.shape(role))
+    for factor, axis in _split_axes(problem, role).items():
+        entries[axis] = split[factor] or None
     return PartitionSpec(*entries)
 
 

@@ -1,4 +1,4 @@
-"""Rewritings: the rewritten convolution has the same results, and the planner takes it where that is cheaper."""
+"""Transforms: the transformed convolution has the same results, and the planner takes it where that is cheaper."""
 
 import dataclasses
 import functools
@@ -22,9 +22,9 @@ from jaxconv.fallback import LAX
 from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.plan import Constraint
-from jaxconv.product import OPERANDS, RESULT, Product
-from jaxconv.rewriting import (
-    ROLES,
+from jaxconv.problem import ROLES
+from jaxconv.problem.product import OPERANDS, RESULT, Product
+from jaxconv.transforms import (
     ChannelsLast,
     MultipliersAsDepth,
     PackedColumns,
@@ -33,17 +33,17 @@ from jaxconv.rewriting import (
     PatchRowsAsImages,
     StridesAsDepth,
     SwappedOperands,
-    rewrite,
-    rewritings,
-    rewritings_of_channels,
-    why_not,
+    apply,
+    dense_transforms,
+    depthwise_transforms,
+    unsupported_reason,
 )  # fmt: skip
 
 PROBLEMS_IN_AN_EXAMPLE = 6  # they share a compilation
 
 
 def in_float32(problem):
-    """What a piece is depends on the type; sums of small integers are exact in this one."""
+    """A vector's elements depend on the type; sums of small integers are exact in this one."""
     return dataclasses.replace(problem, **{f"{role}_dtype": np.dtype("float32") for role in ROLES})
 
 
@@ -51,15 +51,15 @@ def array(problem, role):
     return integers(getattr(problem, f"{role}_shape"), seed=ROLES.index(role))
 
 
-def rewritten_by_lax(kind, problem, rewriting):
-    """The pass as lax computes the rewritten one."""
-    rewritten, forms, swapped = rewrite(rewriting, problem)
-    compute = LAX[kind](in_float32(rewritten))
-    into = [forms[role].to for role in OPERANDS[kind]]
+def transformed_by_lax(kind, problem, transform):
+    """The pass as lax computes the transformed one."""
+    transformed, views, swapped = apply(transform, problem)
+    compute = LAX[kind](in_float32(transformed))
+    into = [views[role].to for role in OPERANDS[kind]]
 
     def computed(a, b):
         a, b = (b, a) if swapped else (a, b)
-        return forms[RESULT[kind]].back(compute(into[0](a), into[1](b)))
+        return views[RESULT[kind]].back(compute(into[0](a), into[1](b)))
 
     return computed
 
@@ -71,19 +71,19 @@ def all_that_apply(problem):
     tried |= {(*steps, PatchRowsAsImages()) for steps in tried}
     unstrided = [(*r, StridesAsDepth(columns)) for r in ((), (MultipliersAsDepth(),)) for columns in (False, True)]
     tried |= {(PaddedGroups(),), (MultipliersAsDepth(),), *unstrided}
-    tried |= {*rewritings_of_channels(Product("conv", problem))}
-    return [r for r in sorted(tried, key=str) if why_not(r, problem) is None]
+    tried |= {*depthwise_transforms(Product("conv", problem))}
+    return [r for r in sorted(tried, key=str) if unsupported_reason(r, problem) is None]
 
 
 def check(problems):
-    """Every pass of the problems under every rewriting, compiled together."""
+    """Every pass of the problems under every transform, compiled together."""
     cases = [(kind, p, r) for problem in problems for kind, p in passes_of(problem).values()
              for r in all_that_apply(p)]  # fmt: skip
     cases += [(kind, p, (*r, SwappedOperands())) for kind, p, r in cases if kind == "wgrad"]
     operands = [tuple(array(p, role) for role in OPERANDS[kind]) for kind, p, _ in cases]
 
-    def answers(rewritten):
-        computes = [rewritten_by_lax(kind, p, r if rewritten else ()) for kind, p, r in cases]
+    def answers(transformed):
+        computes = [transformed_by_lax(kind, p, r if transformed else ()) for kind, p, r in cases]
         return lambda operands: [compute(*o) for compute, o in zip(computes, operands, strict=True)]
 
     run = functools.partial(run_on_host, xla_disable_hlo_passes="algsimp")  # as test_property's
@@ -156,17 +156,17 @@ def test_same_results_of_layers():
 
 @pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
 @pytest.mark.parametrize("name", PACKED)
-def test_forms_are_those_of_the_problem(name, which):
-    """Of the rewritten problem's shapes, and there and back is the same."""
+def test_array_views_are_those_of_the_problem(name, which):
+    """Of the transformed problem's shapes, and there and back is the same."""
     _, problem = passes_of(PACKED[name])[which]
-    for rewriting in all_that_apply(problem):
-        rewritten, forms, *_ = rewrite(rewriting, problem)
+    for transform in all_that_apply(problem):
+        transformed, views, *_ = apply(transform, problem)
         for role in ROLES:
             x = array(problem, role)
-            new = forms[role].to(x)
-            assert new.shape == getattr(rewritten, f"{role}_shape")
-            assert_same(np.asarray(forms[role].back(new)), x)
-            if forms[role].is_view:
+            new = views[role].to(x)
+            assert new.shape == getattr(transformed, f"{role}_shape")
+            assert_same(np.asarray(views[role].back(new)), x)
+            if views[role].is_free:
                 assert_same(np.ravel(new), np.ravel(x))
 
 
@@ -177,8 +177,8 @@ def sizes(problem):
 def test_a_stem():
     """7x7 by 2 of 3 channels is 7x4 by (2, 1) of 8."""
     stem = layer((32, 224, 224, 3), (7, 7, 3, 64), "bfloat16", window_strides=2, padding=3)
-    rewritten = rewrite((PackedColumns(2),), stem).problem
-    assert sizes(rewritten) == (
+    transformed = apply((PackedColumns(2),), stem).problem
+    assert sizes(transformed) == (
         (32, 224, 112, 8), (7, 4, 8, 64), (32, 112, 112, 64), (2, 1), (3, 2)
     )  # fmt: skip
 
@@ -186,31 +186,31 @@ def test_a_stem():
 def test_columns_alone():
     """A stem's data gradient is written as it lies: two pixels of three channels are one of six."""
     stem = layer((32, 224, 224, 3), (7, 7, 3, 64), "bfloat16", window_strides=2, padding=3)
-    rewritten, forms, *_ = rewrite((PackedColumns(2, whole=False),), stem.dgrad())
-    assert sizes(rewritten)[:3] == ((32, 112, 112, 64), (7, 4, 6, 64), (32, 224, 112, 6))
-    assert forms["lhs"].is_view and forms["out"].is_view
+    transformed, views, *_ = apply((PackedColumns(2, whole=False),), stem.dgrad())
+    assert sizes(transformed)[:3] == ((32, 112, 112, 64), (7, 4, 6, 64), (32, 224, 112, 6))
+    assert views["lhs"].is_free and views["out"].is_free
     choice = choose("cuda", "conv", stem.dgrad())
-    assert (choice.plan.family, choice.plan.rewriting) == ("direct", (PackedColumns(2, whole=False),))
+    assert (choice.plan.family, choice.plan.transform) == ("direct", (PackedColumns(2, whole=False),))
 
 
 def test_patches():
     """16x16 by 16 of 3 channels is 16x1 by (16, 1) of 48, and nothing moves."""
     patches = layer((32, 224, 224, 3), (16, 16, 3, 768), "bfloat16", window_strides=16, padding=0)
-    rewritten, forms, *_ = rewrite((PackedColumns(16),), patches)
-    assert sizes(rewritten) == (
+    transformed, views, *_ = apply((PackedColumns(16),), patches)
+    assert sizes(transformed) == (
         (32, 224, 14, 48), (16, 1, 48, 768), (32, 14, 14, 768), (16, 1), (0, 0)
     )  # fmt: skip
-    assert all(forms[role].is_view for role in ROLES)
+    assert all(views[role].is_free for role in ROLES)
 
 
 def test_rows_of_patches():
     """Then each row of patches is an image of 16 rows, and nothing moves either."""
     patches = layer((32, 224, 224, 3), (16, 16, 3, 768), "bfloat16", window_strides=16, padding=0)
-    rewritten, forms, *_ = rewrite((PackedColumns(16), PatchRowsAsImages()), patches)
-    assert sizes(rewritten) == (
+    transformed, views, *_ = apply((PackedColumns(16), PatchRowsAsImages()), patches)
+    assert sizes(transformed) == (
         (448, 16, 14, 48), (16, 1, 48, 768), (448, 1, 14, 768), (1, 1), (0, 0)
     )  # fmt: skip
-    assert all(forms[role].is_view for role in ROLES)
+    assert all(views[role].is_free for role in ROLES)
 
 
 @pytest.mark.parametrize("which", ["fprop", "dgrad"])
@@ -218,23 +218,23 @@ def test_columns_side_by_side_are_packed(which):
     """Where 2x2 by 2 of 96 channels is 2x1 by (2, 1) of 192, three whole chunks of wgmma's instead of two times two."""
     kind, problem = passes_of(layer((128, 56, 56, 96), (2, 2, 96, 192), "bfloat16", window_strides=2, padding=0))[which]
     choice = choose("cuda", kind, problem)
-    assert (choice.plan.family, choice.plan.rewriting) == ("wgmma", (PackedColumns(2),))
-    assert all(form.is_view for form in rewrite(choice.plan.rewriting, problem).forms.values())
+    assert (choice.plan.family, choice.plan.transform) == ("wgmma", (PackedColumns(2),))
+    assert all(view.is_free for view in apply(choice.plan.transform, problem).views.values())
 
 
 def test_zeros_of_packed_groups_are_not_products():
     """What is not finite stays in its group's block, and what comes back is of the diagonal alone."""
     problem = layer((1, 3, 4), (1, 2, 4), feature_group_count=2)
-    form = rewrite((PackedGroups(2),), problem).forms["rhs"]
+    view = apply((PackedGroups(2),), problem).views["rhs"]
     rhs = np.array([[[1, 2, np.inf, 4], [5, 6, 7, np.nan]]], np.float32)
     blocks = np.array([[[1, 2, 0, 0], [5, 6, 0, 0], [0, 0, np.inf, 4], [0, 0, 7, np.nan]]], np.float32)
-    assert_same(np.asarray(form.to(rhs)), blocks)
-    assert_same(np.asarray(form.back(np.where(blocks == 0, np.float32(np.nan), blocks))), rhs)
+    assert_same(np.asarray(view.to(rhs)), blocks)
+    assert_same(np.asarray(view.back(np.where(blocks == 0, np.float32(np.nan), blocks))), rhs)
 
 
 def test_only_a_wgrad_is_swapped():
     for kind, problem in passes_of(layer((2, 5, 6, 16), (3, 3, 16, 8))).values():
-        choice = choose("cuda", kind, problem, Constraint(family="mma", rewriting=(SwappedOperands(),)))
+        choice = choose("cuda", kind, problem, Constraint(family="mma", transform=(SwappedOperands(),)))
         assert (choice.plan is not None) == (kind == "wgrad")
         assert choice.plan is not None or any("swapped" in r.reason for r in choice.rejected)
 
@@ -246,7 +246,7 @@ def channels_first(lhs, rhs, **params):
 
 INAPPLICABLE = {
     "channels_last": (layer((2, 5, 6, 3), (3, 3, 3, 4)), ChannelsLast(), "last"),
-    "whole_pieces": (layer((2, 5, 6, 4), (3, 3, 4, 8)), PackedColumns(1), "pieces"),
+    "whole_vectors": (layer((2, 5, 6, 4), (3, 3, 4, 8)), PackedColumns(1), "vectors"),
     "another_stride": (layer((2, 5, 6, 3), (3, 3, 3, 4), window_strides=2), PackedColumns(3), "stride"),
     "dilated": (layer((2, 5, 9), (2, 9, 4), window_strides=2, rhs_dilation=2), PackedColumns(2), "dilated"),
     "groups_of_columns": (layer((2, 5, 6), (2, 3, 4), feature_group_count=2), PackedColumns(1), "groups"),
@@ -264,7 +264,7 @@ INAPPLICABLE = {
     "groups_of_images": (layer((2, 5, 6), (2, 6, 4), batch_group_count=2), PackedGroups(2), "groups"),
     "other_groups": (layer((2, 5, 6), (2, 2, 6), feature_group_count=3), PackedGroups(2), "3 groups"),
     "wide_groups": (layer((2, 5, 6), (2, 2, 6), feature_group_count=3), PaddedGroups(), "one channel"),
-    "whole_groups": (layer((2, 5, 4), (2, 1, 4), feature_group_count=4), PaddedGroups(), "whole pieces"),
+    "whole_groups": (layer((2, 5, 4), (2, 1, 4), feature_group_count=4), PaddedGroups(), "whole 16-byte vectors"),
     "wide_multipliers": (layer((2, 5, 6), (2, 2, 6), feature_group_count=3), MultipliersAsDepth(), "one channel"),
     "no_multipliers": (layer((2, 5, 6), (2, 1, 6), feature_group_count=6), MultipliersAsDepth(), "one result"),
     "multipliers_of_strided_volumes": (
@@ -300,7 +300,7 @@ INAPPLICABLE = {
 @pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
 def test_what_does_not_apply_says_why(problem, step, why, which):
     kind, problem = passes_of(problem)[which]
-    choice = choose("cuda", kind, problem, Constraint(family="mma", rewriting=(step,)))
+    choice = choose("cuda", kind, problem, Constraint(family="mma", transform=(step,)))
     assert choice.plan is None
     (rejection,) = (r for r in choice.rejected if r.what == f"mma of {step}")
     assert why in rejection.reason
@@ -324,22 +324,22 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
-@pytest.mark.parametrize("problem, rewriting", LAYERS.values(), ids=LAYERS)
-def test_what_is_chosen(problem, rewriting, which):
+@pytest.mark.parametrize("problem, transform", LAYERS.values(), ids=LAYERS)
+def test_what_is_chosen(problem, transform, which):
     """And why: the problem as it is costs more, also with what the arrays' conversion takes."""
     kind, problem = passes_of(problem)[which]
     choice = choose("cuda", kind, problem, Constraint(family="mma"))
-    if choice.plan.rewriting[-1:] == (SwappedOperands(),):
+    if choice.plan.transform[-1:] == (SwappedOperands(),):
         assert which == "wgrad" and problem.in_channels > problem.out_channels
-        rewriting = (*rewriting, SwappedOperands())
-    assert (choice.plan.family, choice.plan.rewriting) == ("mma", rewriting)
-    named = " of " + " and ".join(map(str, rewriting)) if rewriting else ""
+        transform = (*transform, SwappedOperands())
+    assert (choice.plan.family, choice.plan.transform) == ("mma", transform)
+    named = " of " + " and ".join(map(str, transform)) if transform else ""
     assert str(choice.plan).startswith(f"mma {choice.plan.tile}{named}, split ")
-    if rewriting:
-        as_it_is = choose("cuda", kind, problem, Constraint(family="mma", rewriting=()))
-        assert as_it_is.plan.rewriting == ()
+    if transform:
+        as_it_is = choose("cuda", kind, problem, Constraint(family="mma", transform=()))
+        assert as_it_is.plan.transform == ()
         assert as_it_is.cost > choice.cost
-        asked = choose("cuda", kind, problem, Constraint(family="mma", rewriting=rewriting))
+        asked = choose("cuda", kind, problem, Constraint(family="mma", transform=transform))
         assert (asked.plan, asked.cost) == (choice.plan, choice.cost)
     else:
         assert not any(" of " in r.what for r in choice.rejected)
@@ -349,21 +349,21 @@ IN_RUNS = [("stem", "fprop"), ("stem", "wgrad"), ("images", "dgrad"), ("images",
 
 
 @pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
-@pytest.mark.parametrize("name, problem, rewriting", [(name, *layer) for name, layer in LAYERS.items()], ids=LAYERS)
-def test_what_is_chosen_of_all_families(name, problem, rewriting, which):
+@pytest.mark.parametrize("name, problem, transform", [(name, *layer) for name, layer in LAYERS.items()], ids=LAYERS)
+def test_what_is_chosen_of_all_families(name, problem, transform, which):
     """Groups of few channels need no packs where a family takes them as they lie, nor do rows of few channels."""
     kind, problem = passes_of(problem)[which]
     choice = choose("cuda", kind, problem)
     assert choice.cost <= choose("cuda", kind, problem, Constraint(family="mma")).cost
-    packs_groups = any(isinstance(step, PackedGroups) for step in rewriting)
+    packs_groups = any(isinstance(step, PackedGroups) for step in transform)
     tile = tile_of(choice.plan) if choice.plan.family == "direct" else None
     in_runs, taps_across = (tile.run > 0, tile.taps_across > 0) if tile else (False, False)
-    chosen = tuple(step for step in choice.plan.rewriting if step != SwappedOperands())
+    chosen = tuple(step for step in choice.plan.transform if step != SwappedOperands())
     chosen = tuple(PackedColumns(2) if step == PackedColumns(2, whole=False) else step for step in chosen)
     if (name, which) == ("patches", "fprop"):
         assert choice.plan.family == "wgmma"
-        rewriting = (*rewriting, PatchRowsAsImages())
-    assert chosen == (() if packs_groups or in_runs or taps_across else rewriting)
+        transform = (*transform, PatchRowsAsImages())
+    assert chosen == (() if packs_groups or in_runs or taps_across else transform)
     assert (choice.plan.family == "direct") >= packs_groups
     assert in_runs == ((name, which) in IN_RUNS)
     assert taps_across == ((name, which) == ("images", "fprop"))
@@ -372,7 +372,7 @@ def test_what_is_chosen_of_all_families(name, problem, rewriting, which):
 OF_CHANNELS = {
     "as_they_lie": (halves((32, 56, 56, 128), (7, 7, 1, 128), feature_group_count=128), ()),
     "channels_first": (channels_first((32, 128, 56, 56), (128, 1, 7, 7), feature_group_count=128), (ChannelsLast(),)),
-    "parts_of_pieces": (halves((32, 56, 56, 100), (3, 3, 1, 100), feature_group_count=100), (PaddedGroups(),)),
+    "parts_of_vectors": (halves((32, 56, 56, 100), (3, 3, 1, 100), feature_group_count=100), (PaddedGroups(),)),
     "multipliers": (layer((32, 56, 56, 64), (7, 7, 1, 128), feature_group_count=64), (MultipliersAsDepth(),)),
     "all": (
         channels_first((32, 33, 56, 56), (66, 1, 15, 15), feature_group_count=33),
@@ -382,12 +382,12 @@ OF_CHANNELS = {
 
 
 @pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
-@pytest.mark.parametrize("problem, rewriting", OF_CHANNELS.values(), ids=OF_CHANNELS)
-def test_what_is_chosen_of_each_channel_on_its_own(problem, rewriting, which):
+@pytest.mark.parametrize("problem, transform", OF_CHANNELS.values(), ids=OF_CHANNELS)
+def test_what_is_chosen_of_each_channel_on_its_own(problem, transform, which):
     kind, problem = passes_of(problem)[which]
-    assert rewritings_of_channels(Product(kind, problem)) == ([rewriting] if rewriting else [])
+    assert depthwise_transforms(Product(kind, problem)) == ([transform] if transform else [])
     plan = choose("cuda", kind, problem).plan
-    assert (plan.family, plan.rewriting) == ("depthwise", rewriting)
+    assert (plan.family, plan.transform) == ("depthwise", transform)
 
 
 TOO_DEEP = {
@@ -400,26 +400,26 @@ TOO_DEEP = {
 
 
 @pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
-@pytest.mark.parametrize("problem, rewriting", TOO_DEEP.values(), ids=TOO_DEEP)
-def test_no_window_becomes_one_of_millions_of_taps(problem, rewriting, which):
+@pytest.mark.parametrize("problem, transform", TOO_DEEP.values(), ids=TOO_DEEP)
+def test_no_window_becomes_one_of_millions_of_taps(problem, transform, which):
     """No kernel takes it, but planning would tabulate its taps: more than 10 GB for the volume's multipliers."""
     kind, problem = passes_of(problem)[which]
-    assert rewritings_of_channels(Product(kind, problem)) == ([rewriting] if rewriting else [])
+    assert depthwise_transforms(Product(kind, problem)) == ([transform] if transform else [])
 
 
 @pytest.mark.parametrize("planes, takes", [(1024, True), (1025, False)])
 def test_a_window_becomes_as_deep_as_depthwise_takes(planes, takes):
     deep = halves((1, planes, 1, 1, 8), (planes, 1, 1, 1, 8), feature_group_count=8)
-    as_it_is = choose("cuda", "wgrad", deep, Constraint(family="depthwise", rewriting=()))
+    as_it_is = choose("cuda", "wgrad", deep, Constraint(family="depthwise", transform=()))
     assert (as_it_is.plan is not None) == takes
     multipliers = halves((1, 5, 8), (1, 1, 8 * planes), feature_group_count=8)
-    assert rewritings_of_channels(Product("wgrad", multipliers)) == ([(MultipliersAsDepth(),)] if takes else [])
+    assert depthwise_transforms(Product("wgrad", multipliers)) == ([(MultipliersAsDepth(),)] if takes else [])
 
 
 def test_what_is_converted_has_a_price():
     """Bytes read and written, and a launch each; less bandwidth, more of it."""
     _, problem = passes_of(LAYERS["channels_first"][0])["fprop"]
-    asked = Constraint("cuda", "mma", rewriting=(ChannelsLast(),), split=1)
+    asked = Constraint("cuda", "mma", transform=(ChannelsLast(),), split=1)
     slow = dataclasses.replace(TYPICAL_DEVICE, bandwidth=TYPICAL_DEVICE.bandwidth / 2)
     costs = [choose("cuda", "conv", problem, asked, device).cost for device in (slow, TYPICAL_DEVICE)]
     elements = sum(np.prod(getattr(problem, f"{role}_shape")) for role in ROLES)
@@ -430,40 +430,40 @@ def test_what_is_converted_has_a_price():
 def test_other_families_take_what_lies_there(family):
     problem = LAYERS["stem"][0]
     choice = choose("cuda", "conv", problem, Constraint(family=family))
-    assert choice.plan.rewriting == ()
+    assert choice.plan.transform == ()
     assert not any(" of " in r.what for r in choice.rejected)
-    choice = choose("cuda", "conv", problem, Constraint(family=family, rewriting=(PackedColumns(2),)))
+    choice = choose("cuda", "conv", problem, Constraint(family=family, transform=(PackedColumns(2),)))
     assert choice.plan is None
 
 
 @settings(max_examples=100, deadline=None, database=None)
 @given(problems(), st.booleans(), st.booleans())
-def test_what_is_tried_has_pieces(problem, packs_groups, stores_parts):
+def test_what_is_tried_has_vectors(problem, packs_groups, stores_parts):
     for kind, p in passes_of(problem).values():
-        for rewriting in rewritings(Product(kind, p), packs_groups, stores_parts):
-            assert why_not(rewriting, p) is None
-            assert packs_groups or not any(isinstance(step, PackedGroups) for step in rewriting)
-            assert stores_parts or not any(isinstance(step, PackedColumns) and not step.whole for step in rewriting)
-            rewritten = rewrite(rewriting, p).problem
-            swaps = SwappedOperands() in rewriting
-            assert (rewritten.reverse != p.reverse) == swaps
+        for transform in dense_transforms(Product(kind, p), packs_groups, stores_parts):
+            assert unsupported_reason(transform, p) is None
+            assert packs_groups or not any(isinstance(step, PackedGroups) for step in transform)
+            assert stores_parts or not any(isinstance(step, PackedColumns) and not step.whole for step in transform)
+            transformed = apply(transform, p).problem
+            swaps = SwappedOperands() in transform
+            assert (transformed.reverse != p.reverse) == swaps
             assert kind == "wgrad" or not swaps
-            piece = 16 // p.rhs_dtype.itemsize
+            vector = 16 // p.rhs_dtype.itemsize
             # Few channels of a cotangent, which nothing was done to, may be read in runs.
-            assert rewriting == (SwappedOperands(),) or Product(kind, rewritten).has_runs_of(piece)
+            assert transform == (SwappedOperands(),) or Product(kind, transformed).has_contiguous_channels(vector)
 
 
 # The call.
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
-@pytest.mark.parametrize("rewriting, ins, groups", [((PackedColumns(2),), 3, 1), ((PackedGroups(4),), 2, 8)])
-def test_on_a_mesh(rewriting, ins, groups, kind, monkeypatch):
-    """Each device rewrites the part of the problem that it has: here lax is the kernel."""
+@pytest.mark.parametrize("transform, ins, groups", [((PackedColumns(2),), 3, 1), ((PackedGroups(4),), 2, 8)])
+def test_on_a_mesh(transform, ins, groups, kind, monkeypatch):
+    """Each device transforms the part of the problem that it has: here lax is the kernel."""
 
     def convolution(plan, problem):
         assert problem.batch == 1
-        return rewritten_by_lax(plan.kind, problem, rewriting)
+        return transformed_by_lax(plan.kind, problem, transform)
 
     monkeypatch.setattr(ffi, "convolution", convolution)
     params = dict(window_strides=(2, 2), padding="SAME", feature_group_count=groups)
@@ -485,13 +485,13 @@ CALLS = {f"{name}_{family}": (family, *LAYERS[name]) for name in LAYERS for fami
 
 
 @pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
-@pytest.mark.parametrize("family, problem, rewriting", CALLS.values(), ids=CALLS)
-def test_the_call_with_any_batch(family, problem, rewriting, which):
-    """The kernel gets the rewritten problem's arrays; the function around it has the problem's."""
+@pytest.mark.parametrize("family, problem, transform", CALLS.values(), ids=CALLS)
+def test_the_call_with_any_batch(family, problem, transform, which):
+    """The kernel gets the transformed problem's arrays; the function around it has the problem's."""
     (batch,) = export.symbolic_shape("b")
     at_batch = {f"{role}_shape": (batch, *getattr(problem, f"{role}_shape")[1:]) for role in ("lhs", "out")}
     kind, problem = passes_of(dataclasses.replace(problem, **at_batch))[which]
-    choice = choose("cuda", kind, problem, Constraint(family=family, rewriting=rewriting))
+    choice = choose("cuda", kind, problem, Constraint(family=family, transform=transform))
     if choice.plan is None:
         assert family in PARTIAL and all(r.reason for r in choice.rejected)
         return
@@ -502,29 +502,29 @@ def test_the_call_with_any_batch(family, problem, rewriting, which):
     exported = export.export(function, platforms=["cuda"], disabled_checks=checks)(*map(types.get, OPERANDS[kind]))
     assert exported.out_avals[0].shape == types[RESULT[kind]].shape
     (call,) = (line for line in exported.mlir_module().splitlines() if f"@jaxconv_{kind}" in line)
-    rewritten = rewrite(rewriting, problem).problem
+    transformed = apply(transform, problem).problem
     for role in (*OPERANDS[kind], RESULT[kind]):
-        shape = getattr(rewritten, f"{role}_shape")
+        shape = getattr(transformed, f"{role}_shape")
         assert f"tensor<{'x'.join(str(d) if isinstance(d, int) else '?' for d in shape)}xbf16>" in call
 
 
 def test_without_columns_there_are_none_to_pack():
-    """A convolution without spatial dimensions is a matrix product: of channels that are no whole pieces, too."""
+    """A convolution without spatial dimensions is a matrix product: of channels that are no whole vectors, too."""
     conv = functools.partial(lax.conv_general_dilated, window_strides=(), padding=(), dimension_numbers=None)
     problem = problem_of(conv, (16, 6), (10, 6), "bfloat16")
     for kind, p in passes_of(problem).values():
-        assert choose("cuda", kind, p).plan.rewriting == ()
-        assert why_not((PackedColumns(1),), p) == "there are no columns"
+        assert choose("cuda", kind, p).plan.transform == ()
+        assert unsupported_reason((PackedColumns(1),), p) == "there are no columns"
 
 
 def test_what_is_not_finite_stays_in_its_pack():
     """Results of other packs are as without it, bit for bit."""
     problem = layer((1, 7, 6, 8), (3, 3, 1, 8), "float32", feature_group_count=8)
-    (kind, p), rewriting = passes_of(problem)["fprop"], (PackedGroups(4),)
+    (kind, p), transform = passes_of(problem)["fprop"], (PackedGroups(4),)
     x, w = array(p, "lhs"), array(p, "rhs")
     spoilt = x.copy()
     spoilt[0, 3, 3, 1] = np.inf
-    actual, expected = (run_on_host(rewritten_by_lax(kind, p, rewriting), a, w) for a in (spoilt, x))
+    actual, expected = (run_on_host(transformed_by_lax(kind, p, transform), a, w) for a in (spoilt, x))
     assert_same(actual[..., 4:], expected[..., 4:])
     seen = np.zeros(actual.shape[1:3], bool)
     seen[2:5, 2:5] = True  # by windows that hold it

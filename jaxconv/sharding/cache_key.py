@@ -1,8 +1,9 @@
-"""What tells a convolution apart in the text of a program that XLA's partitioner has still to split.
+"""A digest that tells convolutions apart in JAX's persistent compilation cache.
 
-There a convolution is a call of a Python function, by a pointer, with operands and a result of some types: strides,
-padding and all else are in the function. JAX's persistent compilation cache has that text as its key, without the
-pointer if jax_remove_custom_partitioning_ptr_from_cache_key is set, so the text must tell any two convolutions apart.
+Before XLA's partitioner splits a program, its text has a convolution as a call of a Python function by a pointer. The
+text shows the types of operands and result, but not the strides, padding and so on. It is the key of the cache. The
+flag jax_remove_custom_partitioning_ptr_from_cache_key takes the pointer out of the key, and then only this digest
+distinguishes two convolutions.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from jaxconv.problem import ConvProblem
 
 
 def digest(kind: str, platform: str | None, problem: ConvProblem, implementation) -> str:
-    """Of everything that the compiled convolution depends on; the same in every process."""
+    """The digest of everything that the compiled convolution depends on. It is the same in every process."""
     installed = package(), ffi.why_no_kernels(platform), ffi.device(platform)
     facts = kind, platform, problem, constraint_of(implementation), *installed
     return hashlib.sha256(repr(facts).encode()).hexdigest()
@@ -27,10 +28,10 @@ def digest(kind: str, platform: str | None, problem: ConvProblem, implementation
 
 @lru_cache(maxsize=1)
 def package() -> str:
-    """The package's version and, as work between releases has the last one's, its sources."""
+    """The package's version, and the digest of its sources: commits between releases have the same version."""
     sources = hashlib.sha256()
     for pattern in ("*.py", "*.json"):
-        for path in sorted(Path(__file__).parent.rglob(pattern)):
+        for path in sorted(Path(__file__).parents[1].rglob(pattern)):
             sources.update(path.read_bytes())
     sources.update(planning.DIGEST.encode())
     return f"{importlib.metadata.version('jaxconv')} {sources.hexdigest()}"

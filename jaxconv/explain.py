@@ -11,25 +11,31 @@ from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.interpreters import partial_eval
 
-from jaxconv import primitives
-from jaxconv.planner.choose import Choice, refusal
+from jaxconv.lowering import decide
+from jaxconv.planner.choose import Choice
+from jaxconv.planner.support import unsupported_reason
+from jaxconv.primitives import PRIMITIVES
 from jaxconv.problem import ConvProblem
 
-KINDS = {primitive: kind for (kind, _), primitive in primitives.PRIMITIVES.items()}
+KINDS = {primitive: kind for (kind, _), primitive in PRIMITIVES.items()}
 
 
 def explain(fn: Callable, *args: Any, **kwargs: Any) -> None:
     """Prints a line for each convolution and pass of `fn(*args, **kwargs)`, which is traced, not run.
 
-    A line names the pass (fprop, dgrad, wgrad), the problem, and what answers it: the kernel family with its tile,
-    stages and split, the estimated time on a GPU, and why every other family and tile was not chosen. A convolution
-    that lax answers is a line too, with the reason. Gradients are shown if the function takes them:
-    `explain(jax.grad(loss), params, x)`. What is inside a loop is shown once, and of sharded arrays the whole problem.
+    A line has the pass (fprop, dgrad, wgrad), the problem, and what answers it: the kernel family with its tile and
+    settings, the estimated time on a GPU, and the reason why each other family and tile was not chosen. If lax answers
+    a convolution, its line has the reason. To see gradients, pass a function that computes them:
+    `explain(jax.grad(loss), params, x)`. A convolution inside a loop has one line. With sharded arrays, a line has the
+    whole problem.
 
     Args:
       fn: a function, jitted or not.
-      *args, **kwargs: its arguments. Arrays may be `jax.ShapeDtypeStruct`s; what is no array is static. The platform is
-        that of committed arrays, or that of the default device.
+      *args, **kwargs: its arguments. Arrays may be `jax.ShapeDtypeStruct`s; other arguments are static. The platform is
+        that of committed arrays, else that of the default device.
+
+    Raises:
+      What tracing `fn` raises.
     """
     for line in lines(fn, *args, **kwargs):
         print(line)
@@ -55,7 +61,7 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _platform(arrays: dict[int, Any]) -> str | None:
-    """Of committed arrays, else of the default device; None where no kernel of ours is registered."""
+    """The platform of committed arrays, else of the default device; None if it has no native kernels."""
     concrete = (a for a in arrays.values() if isinstance(a, jax.Array) and not isinstance(a, Tracer))
     committed = next((device for a in concrete if a.committed for device in a.devices()), None)
     default = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue] (JAX adds its options)
@@ -65,7 +71,7 @@ def _platform(arrays: dict[int, Any]) -> str | None:
 
 
 def _convolutions(jaxpr: Jaxpr) -> Iterator[Any]:
-    """Equations of ours and lax's, also in the programs that equations hold: loops, branches, calls."""
+    """The equations of our primitives and of lax's convolution, also inside loops, branches and calls."""
     for equation in jaxpr.eqns:
         if equation.primitive in KINDS or equation.primitive is lax.conv_general_dilated_p:
             yield equation
@@ -80,15 +86,15 @@ def _line(equation: Any, platform: str | None) -> str:
     if equation.primitive is lax.conv_general_dilated_p:
         lhs, rhs, out = (v.aval for v in (*equation.invars, *equation.outvars))
         problem = ConvProblem.from_lax(lhs, rhs, out, equation.params)
-        reason = refusal(problem)
+        reason = unsupported_reason(problem)
         return f"convolution {problem}: lax" + (f": {reason}" if reason else ", as asked")
     kind, problem = KINDS[equation.primitive], equation.params["problem"]
     name = "wgrad" if kind == "wgrad" else "dgrad" if problem.reverse else "fprop"
     implementation = equation.params["implementation"]
-    choice = primitives.decide(kind, platform, problem, implementation)
+    choice = decide(kind, platform, problem, implementation)
     if choice.plan is None:
         answer = "lax" if implementation is None else "an error"
-        return f"{name} {problem}: {answer}: {choice.why_nothing()}"
+        return f"{name} {problem}: {answer}: {choice.unsupported_reason()}"
     return f"{name} {problem}: {_answer(choice, platform)}"
 
 

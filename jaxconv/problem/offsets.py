@@ -1,8 +1,8 @@
 """Offset tables of a ConvProblem: pure numpy, int32, exact.
 
-The method is MegEngine's and cuDNN's "precomputed offsets" implicit GEMM: whatever would need a division in a kernel's
-main loop is tabulated once a problem. Tables are per filter tap, not per (tap, channel), and split into the residue
-classes of a lhs dilation, so that no kernel multiplies the zeros of a dilated input.
+The method is the implicit GEMM with precomputed offsets of MegEngine and cuDNN: a table, made once for a problem, has
+whatever would need a division in a kernel's main loop. It has a row for each filter tap, not for each (tap, channel).
+Rows are sorted by the residue classes of a lhs dilation, so that no kernel multiplies the zeros of a dilated input.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxconv.problem import ConvProblem, Shape, Spec, row_major_strides
+from jaxconv.problem.conv_problem import SPATIAL, ConvProblem, Shape, Spec, row_major_strides
 
-SPATIAL = 3  # problems of fewer spatial dimensions get leading unit dimensions
 INT32_MAX = np.iinfo(np.int32).max
 
 
 def in_three(values: Sequence[int]) -> tuple[int, ...]:
-    """Of three dimensions, of which the leading ones that there are none of are of one."""
+    """The values of three dimensions: leading ones for the dimensions that a problem does not have."""
     return (1,) * (SPATIAL - len(values)) + tuple(values)
 
 
@@ -39,8 +38,8 @@ class OffsetTables(NamedTuple):
 class Line(NamedTuple):
     """One spatial dimension of a problem, split into residue classes.
 
-    Output positions `phase + q * period` see the same taps at the same displacements. A tap is seen by the positions
-    of at most one phase: strides and dilations are fixed, so two such positions differ by a multiple of the period.
+    Output positions `phase + q * period` see the same taps at the same displacements. Positions of at most one phase
+    see a tap, because any two positions that see it are a multiple of the period apart.
     """
 
     counts: np.ndarray  # [phases] output positions of each phase
@@ -50,7 +49,7 @@ class Line(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _line(out_size, kernel, stride, pad_low, lhs_dilation, rhs_dilation, period, reverse) -> Line:
-    phase = np.arange(min(period, max(out_size, 1)))  # phases behind the output have no positions
+    phase = np.arange(min(period, max(out_size, 1)))  # further phases have no positions
     place = np.arange(kernel)[::-1] if reverse else np.arange(kernel)
     shift, hole = np.divmod(phase[:, None] * stride + place * rhs_dilation - pad_low, lhs_dilation)
     counts = np.maximum(0, -(-(out_size - phase) // period))
@@ -63,8 +62,9 @@ UNIT = _line(out_size=1, kernel=1, stride=1, pad_low=0, lhs_dilation=1, rhs_dila
 
 
 def fits_int32(problem: ConvProblem) -> bool:
-    """Whether every offset of a problem's tables and of its data gradient's fits 32 bits, and every pixel's
-    coordinates; a bound, cheaper than the tables.
+    """Whether 32 bits hold every offset in the tables of a problem and of its data gradient, and every coordinate.
+
+    This is an upper bound. It is cheaper than the tables.
     """
     p = problem
     dims = list(zip(p.kernel, p.window_strides, p.pad_low, p.lhs_dilation, p.rhs_dilation, strict=True))
@@ -83,7 +83,7 @@ def _offset(shape: Shape, spec: Spec, place: Sequence[int]) -> int:
 
 @lru_cache(maxsize=4096)
 def offset_tables(problem: ConvProblem) -> OffsetTables:
-    """The tables of a problem whose shapes, but for an outermost batch, are known, and that fits 32 bits."""
+    """The tables of a problem that fits 32 bits. Only an outermost batch may be symbolic."""
     dims = zip(
         problem.out_spatial, problem.kernel, problem.window_strides, problem.pad_low, problem.lhs_dilation,
         problem.rhs_dilation, problem.periods, strict=True,
@@ -92,7 +92,7 @@ def offset_tables(problem: ConvProblem) -> OffsetTables:
     kernel = tuple(len(line.shifts) for line in lines)
     periods = tuple(len(line.counts) for line in lines)
 
-    # Classes without positions, all or none, have no row but one at the end: of taps that no position sees.
+    # Either all classes have positions, or none has. Taps that no position sees are one more class, at the end.
     live = math.prod(periods) if all(line.counts.all() for line in lines) else 0
     phase = _grid(np.where(line.phases < 0, live, line.phases) for line in lines)
     row = np.minimum(_sum(phase, row_major_strides(periods)), live).ravel()
@@ -116,13 +116,13 @@ def offset_tables(problem: ConvProblem) -> OffsetTables:
 
 
 def _grid(axes: Iterable[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Three axes' entries, to be combined."""
+    """The entries of three axes, shaped for broadcasting."""
     d, h, w = axes
     return d[:, None, None], h[:, None], w
 
 
 def _sum(grid: tuple[np.ndarray, ...], strides: Sequence[int]) -> np.ndarray:
-    """Of all combinations' entries, each as often as its axis' stride."""
+    """For each combination of entries, the sum of entry times stride."""
     d, h, w = (entries * stride for entries, stride in zip(grid, strides, strict=True))
     return d + h + w
 

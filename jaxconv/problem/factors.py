@@ -1,8 +1,8 @@
-"""The index factors of a convolution and the axes that carry them: what vmap and sharding have in common.
+"""The index factors of a convolution, and the axes that carry them: vmap and sharding both need them.
 
-A convolution has four factors besides its spatial dimensions: images `n`, groups `g`, input channels `c` and output
-channels `k`, the last two per group. Each array carries two of n, c, k on an axis of its own; g rides, as the major
-part, on one of these. A vmapped axis folds into a factor, and a mesh axis shards one.
+Besides its spatial dimensions a convolution has four factors: images `n`, groups `g`, input channels `c` and output
+channels `k` of a group. Each array carries two of n, c, k, each on an axis of its own. g is the major part of one of
+these axes. vmap folds an axis into a factor, and a mesh axis shards a factor.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxconv.problem import ConvProblem, Dim, Member, Shape
+from jaxconv.problem.conv_problem import ROLES, ConvProblem, Dim, Member, Shape
 
 MeshAxes = tuple[str, ...]
 
 
 class Carrier(NamedTuple):
-    """The axis of an array that carries a factor."""
+    """The axis of an array that carries a factor; if grouped, it carries (g, factor)."""
 
     axis: int
-    grouped: bool  # the axis carries (g, factor), not the factor alone
+    grouped: bool
 
 
 def carriers(problem: ConvProblem) -> dict[str, dict[str, Carrier]]:
-    """For each role (lhs, rhs, out), its factors' axes."""
+    """The carrier of each factor, for each role (lhs, rhs, out)."""
     p = problem
     return {
         "lhs": {
@@ -59,11 +59,11 @@ def axis_of(problem: ConvProblem, role: str, factor: str) -> int | Any:
 def resize(problem: ConvProblem, factor: str, scale: Callable[[Dim], Dim]) -> ConvProblem:
     """The problem with one factor's size scaled, in every array that carries it.
 
-    On a grouped axis the scale of either part is the scale of the axis.
+    On a grouped axis, scaling either part scales the axis.
     """
     shapes = {}
-    for role in ("lhs", "rhs", "out"):
-        shape: Shape = getattr(problem, f"{role}_shape")
+    for role in ROLES:
+        shape = problem.shape(role)
         axis = axis_of(problem, role, factor)
         if axis is not None:
             shape = (*shape[:axis], scale(shape[axis]), *shape[axis + 1 :])
@@ -75,15 +75,15 @@ def resize(problem: ConvProblem, factor: str, scale: Callable[[Dim], Dim]) -> Co
 
 
 def _common(member: int, size: Dim) -> int:
-    """What is left of a member's size where the whole is a part of it, or of several."""
+    """A member's size in a problem of `size`: a shard may have only a part of the member."""
     return math.gcd(member, size) if isinstance(size, int) else member
 
 
 def with_group_axis(problem: ConvProblem) -> ConvProblem:
-    """The problem prepared to take groups of a vmap that maps all its arrays.
+    """The problem, ready to take a vmap over all its arrays as groups.
 
-    An ungrouped problem takes them on its batch axes: then a leading mapped axis of the activations folds without
-    being moved in memory.
+    An ungrouped problem takes them on its batch axes: then a leading mapped axis of the activations folds, and nothing
+    moves in memory.
     """
     if problem.groups > 1:
         return problem
@@ -97,9 +97,9 @@ def mesh_axes(spec, rank: int) -> tuple[MeshAxes, ...]:
 
 
 def fold(x: Array, mapped_axis: int, problem: ConvProblem, role: str, factor: str) -> Array:
-    """Merges a mapped axis into the axis that carries a factor in the *folded* problem's array of that role.
+    """Merges a mapped axis into the axis of a role's array that carries a factor.
 
-    Under an explicit mesh the merged axis is sharded over the mesh axes of both, those of the mapped axis first.
+    Under an explicit mesh the merged axis is sharded over the mesh axes of both, first those of the mapped axis.
     """
     axis, groups = _place(problem, role, factor)
     x = jnp.moveaxis(x, mapped_axis, axis)
@@ -115,7 +115,7 @@ def fold(x: Array, mapped_axis: int, problem: ConvProblem, role: str, factor: st
 def unfold(
     x: Array, size: int, problem: ConvProblem, role: str, factor: str, mapped: MeshAxes = ()
 ) -> tuple[Array, int]:
-    """The inverse of `fold`: the array and its mapped axis, which is sharded over the mesh axes `mapped`."""
+    """The inverse of `fold`: the array and its mapped axis, now sharded over the mesh axes `mapped`."""
     axis, groups = _place(problem, role, factor)
     rest = x.shape[axis] // size
     own = _mesh_axes_of_type(x)[axis][len(mapped) :]
@@ -131,9 +131,9 @@ def _mesh_axes_of_type(x: Array) -> tuple[MeshAxes, ...]:
 
 
 def _reshape(x: Array, axis: int, count: int, sizes: Shape, sharded: tuple[MeshAxes, ...]) -> Array:
-    """x with axes of `sizes`, sharded over the mesh axes `sharded`, in place of `count` axes from `axis` on.
+    """Replaces `count` axes, from `axis` on, by axes of `sizes` that are sharded over the mesh axes `sharded`.
 
-    Under an explicit mesh the result's sharding must be said: a reshape keeps few shardings by itself.
+    Under an explicit mesh a reshape needs the result's sharding: it keeps few shardings by itself.
     """
     shape = (*x.shape[:axis], *sizes, *x.shape[axis + count :])
     mesh = jax.typeof(x).sharding.mesh
@@ -145,7 +145,7 @@ def _reshape(x: Array, axis: int, count: int, sizes: Shape, sharded: tuple[MeshA
 
 
 def _place(problem: ConvProblem, role: str, factor: str) -> tuple[int, int]:
-    """The axis that a mapped axis joins, and the groups it must stay inside of."""
+    """The axis that a mapped axis joins, and the number of groups that it is inside of."""
     if factor == "g":
         return axis_of(problem, role, "g"), 1
     carrier = carriers(problem)[role][factor]

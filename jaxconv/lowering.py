@@ -1,0 +1,73 @@
+"""What answers a primitive on a platform: a native kernel, or lax; over several devices, split by XLA's partitioner."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from jax.experimental.xla_metadata import set_xla_metadata
+from jax.interpreters import mlir
+
+from jaxconv import fallback, ffi
+from jaxconv._jax_private import lower_with_sharding_in_types
+from jaxconv.planner.choose import Choice, choose
+from jaxconv.planner.families import FAMILIES
+from jaxconv.planner.plan import Constraint, constraint_of
+from jaxconv.planner.support import unsupported_reason
+from jaxconv.problem import ConvProblem
+from jaxconv.sharding import cache_key
+from jaxconv.sharding.partitioning import partitioned, without_shardings
+
+
+def lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, implementation, sharding):
+    local = partial(_computation, kind, platform, implementation)
+    module = ctx.module_context
+    devices = _partitioned_devices(module.axis_context)
+    if devices == 1:
+        compute = local(problem)
+    elif module.lowering_parameters.for_export:  # the partitioner would call Python in this process
+        compute = _by_lax("an export for several devices", kind, implementation, problem)
+    elif module.axis_context.device_assignment is None:
+        compute = _by_lax("an abstract mesh, without devices", kind, implementation, problem)
+    else:
+        mesh = module.axis_context.abstract_mesh
+        mesh_sizes = (devices,) if mesh is None else mesh.axis_sizes
+        name_it = set_xla_metadata(jaxconv=cache_key.digest(kind, platform, problem, implementation))
+        compute = name_it(partitioned(kind, problem, local, mesh_sizes))
+    (out,) = mlir.lower_fun(compute, multiple_results=False)(without_shardings(ctx), a, b)
+    return [lower_with_sharding_in_types(ctx, out, ctx.avals_out[0])]
+
+
+def _computation(kind: str, platform: str | None, implementation, problem: ConvProblem):
+    """What answers a problem on a platform: a native kernel, or else lax with a warning, if no name forbids that."""
+    choice = decide(kind, platform, problem, implementation)
+    if choice.plan is None:
+        return _by_lax(choice.unsupported_reason(), kind, implementation, problem)
+    return ffi.convolution(choice.plan, problem)
+
+
+def _by_lax(reason: str, kind: str, implementation, problem: ConvProblem):
+    fallback.warn_or_raise(reason, implementation, problem)
+    return fallback.LAX[kind](problem)
+
+
+def decide(kind: str, platform: str | None, problem: ConvProblem, implementation) -> Choice:
+    """The plan for a problem on a platform, or why no native kernel answers it there."""
+    constraint = constraint_of(implementation)
+    reason = _platform_reason(platform, constraint) or unsupported_reason(problem, kind)
+    return Choice.nothing(reason) if reason else choose(platform, kind, problem, constraint, ffi.device(platform))
+
+
+def _platform_reason(platform: str | None, constraint: Constraint) -> str | None:
+    families = FAMILIES.get(platform, {}) if platform else {}
+    if constraint.platform not in (None, platform) or constraint.family not in (None, *families):
+        return f"it is being compiled for another platform ({platform or 'neither cpu nor cuda'})"
+    if platform is None:
+        return "no native kernels for this platform (cpu and cuda have them)"
+    return ffi.why_no_kernels(platform)
+
+
+def _partitioned_devices(axis_context) -> int:
+    """The number of devices over which XLA's partitioner will split this. Under shard_map it is split already."""
+    if getattr(axis_context, "manual_axes", None):
+        return 1
+    return getattr(axis_context, "num_devices", 1)

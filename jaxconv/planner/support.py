@@ -1,0 +1,36 @@
+"""The problems that native kernels take at all."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from jaxconv.problem import SPATIAL, ConvProblem
+from jaxconv.problem.offsets import fits_int32
+
+# (lhs and rhs, out) of a forward convolution. Its gradients have the same three, in other roles.
+DTYPES = frozenset(
+    (jnp.dtype(operand), jnp.dtype(result))
+    for operand, result in [
+        ("float32", "float32"), ("float64", "float64"), ("bfloat16", "bfloat16"), ("float16", "float16"),
+        ("bfloat16", "float32"), ("float16", "float32"), ("float32", "float64"), ("int8", "int32"),
+    ]
+)  # fmt: skip
+
+
+def unsupported_reason(problem: ConvProblem, kind: str = "conv") -> str | None:
+    """Why no native kernel, on any platform, takes a pass of the problem; None if one may take it."""
+    p = problem
+    if len(p.kernel) > SPATIAL:
+        return f"{len(p.kernel)} spatial dimensions (1 to {SPATIAL} are native)"
+    result = p.out_dtype if p.lhs_dtype == p.rhs_dtype else p.lhs_dtype  # of the forward convolution
+    if (p.rhs_dtype, result) not in DTYPES:
+        return f"dtype {p.rhs_dtype.name} with result {result.name}"
+    if (p.out_dtype if kind == "conv" else p.rhs_dtype) == jnp.dtype("int8"):
+        return "sums of integers as int8"
+    # The tables hold every size and stride, except those of an outermost batch.
+    sizes = (*p.rhs_shape, *p.lhs_shape[1:], *p.out_shape[1:], *p.in_spatial, *p.out_spatial)
+    if not all(isinstance(d, int) for d in (*sizes, p.in_channels, p.out_channels)):
+        return "a symbolic dimension other than an outermost batch"
+    if not fits_int32(p):
+        return "an offset inside an image does not fit 32 bits"
+    return None

@@ -1,0 +1,1 @@
+"""How a convolution splits over the devices of a mesh."""

@@ -1,0 +1,84 @@
+"""Array views: the way of an array to that of another convolution, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from jaxconv.problem import ROLES, ConvProblem, Shape
+
+
+class ArrayView(NamedTuple):
+    """`to` makes the new array, `back` the old one. is_free: nothing moves in memory."""
+
+    to: Callable[[Array], Array]
+    back: Callable[[Array], Array]
+    is_free: bool = False
+
+    def then(self, other: ArrayView) -> ArrayView:
+        is_free = self.is_free and other.is_free
+        return ArrayView(lambda x: other.to(self.to(x)), lambda x: self.back(other.back(x)), is_free)
+
+
+AS_IT_IS = ArrayView(lambda x: x, lambda x: x, is_free=True)
+ALL_AS_THEY_ARE: dict[str, ArrayView] = dict.fromkeys(ROLES, AS_IT_IS)
+
+
+class Transformed(NamedTuple):
+    """The new problem, and the array view of each role (lhs, rhs, out) that changed.
+
+    swapped: the old lhs is the new out, and the old out is the new lhs.
+    """
+
+    problem: ConvProblem
+    views: dict[str, ArrayView]
+    swapped: bool = False
+
+    def of_dgrad(self) -> Transformed:
+        """The same transform, seen from the data gradient: lhs and out change places."""
+        lhs, out = self.views["out"], self.views["lhs"]
+        return Transformed(self.problem.dgrad(), self.views | {"lhs": lhs, "out": out}, self.swapped)
+
+
+def chained(views: dict[str, ArrayView], changes: dict[str, ArrayView]) -> dict[str, ArrayView]:
+    """The views, followed by the changes."""
+    return views | {role: views[role].then(change) for role, change in changes.items()}
+
+
+def resized(shape: Shape, sizes: dict[int, int]) -> Shape:
+    """The shape with new sizes of some axes."""
+    return tuple(sizes.get(axis, size) for axis, size in enumerate(shape))
+
+
+def padded(shape: Shape, places: dict[int, tuple[int, int]]) -> ArrayView:
+    """The array among zeros. places: for an axis, the index of the first element, and the new size."""
+    if all((low, size) == (0, shape[axis]) for axis, (low, size) in places.items()):
+        return AS_IT_IS
+    edges = [(0, 0, 0)] * len(shape)
+    for axis, (low, size) in places.items():
+        edges[axis] = (low, size - low - shape[axis], 0)
+
+    def back(x: Array) -> Array:
+        for axis, (low, _) in places.items():
+            x = lax.slice_in_dim(x, low, low + shape[axis], axis=axis)
+        return x
+
+    return ArrayView(lambda x: lax.pad(x, x.dtype.type(0), edges), back)
+
+
+def reshaped(shape: Shape, to: Shape) -> ArrayView:
+    return ArrayView(partial(jnp.reshape, shape=to), partial(jnp.reshape, shape=shape), is_free=True)
+
+
+def split(x: Array, axis: int, factor: int) -> Array:
+    """[..., n, ...] -> [..., n / factor, factor, ...]."""
+    return x.reshape(*x.shape[:axis], x.shape[axis] // factor, factor, *x.shape[axis + 1 :])
+
+
+def merged(x: Array, axis: int) -> Array:
+    """[..., n, factor, ...] -> [..., n * factor, ...]."""
+    return x.reshape(*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])

@@ -1,0 +1,90 @@
+"""The transforms of a problem that may be worth their cost."""
+
+from __future__ import annotations
+
+import math
+
+from jaxconv.compiled import planning
+from jaxconv.problem import ConvProblem
+from jaxconv.problem.product import Product, vector_elements
+from jaxconv.transforms.dense import ChannelsLast, PackedColumns, PackedGroups, PatchRowsAsImages, are_side_by_side
+from jaxconv.transforms.depthwise import MultipliersAsDepth, PaddedGroups, StridesAsDepth
+from jaxconv.transforms.transform import (
+    SwappedOperands,
+    Transform,
+    apply,
+    forward_of,
+    mixed_members_reason,
+    unsupported_reason,
+)
+
+PACKED_CHANNELS = (16, 32, 64)  # a pack of groups gets about so many channels
+SWAPPED_RATIO = 4  # swapping pays if lhs has at least 4 times out's channels
+
+
+def dense_transforms(product: Product, packs_groups: bool, stores_parts: bool) -> list[Transform]:
+    """Those that apply, and after which both operands can be copied in 16-byte vectors.
+
+    SwappedOperands alone is in any case among them: a family may read few channels as packed K.
+
+    packs_groups: also try packs of groups. stores_parts: also try packs of columns without padding. The channels that
+      a data gradient stores then need not fill whole vectors.
+    """
+    problem = forward_of(product.problem)
+    first: Transform = () if ChannelsLast().unsupported_reason(problem) else (ChannelsLast(),)
+    packs = [*_packed_columns(problem, stores_parts), *(_packed_groups(product) if packs_groups else ())]
+    tried = [(*first, *pack, *rows) for rows in ((), *_patch_rows(problem)) for pack in ((), *((p,) for p in packs))]
+    found = [t for t in tried if t and unsupported_reason(t, problem) is None]
+    has_few_outputs = SWAPPED_RATIO * problem.out_channels <= problem.in_channels
+    if product.kind == "wgrad" and has_few_outputs and math.prod(problem.kernel) > 1:
+        found += [(*t, SwappedOperands()) for t in ((), *found)]
+    vector = vector_elements(problem.rhs_dtype)
+    has_vectors = lambda t: Product(product.kind, apply(t, product.problem).problem).has_contiguous_channels(vector)
+    return [t for t in found if t == (SwappedOperands(),) or has_vectors(t)]
+
+
+def depthwise_transforms(product: Product) -> list[Transform]:
+    """Those that make each channel a group of one, in whole 16-byte vectors, with channels last.
+
+    At most one makes that alone. Others take out strides as well. The lhs of a wgrad is not dilated afterwards.
+    """
+    problem, base = forward_of(product.problem), ()
+    for step in (ChannelsLast(), PaddedGroups(), MultipliersAsDepth()):
+        if unsupported_reason((*base, step), problem) is None:
+            base += (step,)
+    unstrided = [(*base, step) for step in (StridesAsDepth(columns=False), StridesAsDepth())]
+    found = [base, *(t for t in unstrided if unsupported_reason(t, problem) is None)]
+    if product.kind == "wgrad":
+        is_dilated = lambda t: max(apply(t, problem).problem.lhs_dilation, default=1) > 1
+        found = [(*t, SwappedOperands()) if is_dilated(t) else t for t in found]
+    return [t for t in found if t]
+
+
+def _packed_columns(problem: ConvProblem, stores_parts: bool) -> list[PackedColumns]:
+    """Packing pays only if channels do not fill whole vectors, or if nothing moves in memory."""
+    stride = problem.window_strides[-1] if problem.kernel else 1
+    if stride == 1:
+        return [PackedColumns(1)]
+    if problem.in_channels % vector_elements(problem.rhs_dtype) == 0:
+        return [PackedColumns(stride if are_side_by_side(problem, -1) else 1)]
+    are_whole = PackedColumns(stride).channels(problem) == (problem.in_channels, problem.out_channels)
+    unpadded = [PackedColumns(stride, whole=False)] if stores_parts and not are_whole else []
+    return [PackedColumns(1), PackedColumns(stride), *unpadded]
+
+
+def _patch_rows(problem: ConvProblem) -> list[Transform]:
+    """Only for strides that TMA does not have."""
+    return [(PatchRowsAsImages(),)] if problem.kernel and problem.window_strides[0] > planning.MOST_TMA_STEP else []
+
+
+def _packed_groups(product: Product) -> list[PackedGroups]:
+    """Packs that have whole vectors of channels, and about a tile's width of them."""
+    problem = forward_of(product.problem)
+    ins, outs, vector = problem.in_channels, problem.out_channels, vector_elements(problem.rhs_dtype)
+    channels = max(ins, outs, 1)
+    most = min(problem.groups, 2 * PACKED_CHANNELS[-1] // channels)
+    packs = [pack for pack in range(2, most + 1) if problem.groups % pack == 0]
+    packs = [pack for pack in packs if mixed_members_reason((PackedGroups(pack),), product) is None]
+    whole = [pack for pack in packs if pack * ins % vector == 0 and pack * outs % vector == 0]
+    nearest = {min(whole, key=lambda pack: abs(pack * channels - n)) for n in PACKED_CHANNELS if whole}
+    return [PackedGroups(pack) for pack in sorted(nearest)]

@@ -1,0 +1,220 @@
+"""Steps for dense and grouped convolutions, which give tensor cores contiguous and wide channels."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from functools import partial
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from jaxconv.problem import ROLES, ConvProblem, Member, Shape, Spec
+from jaxconv.problem.factors import fold, unfold
+from jaxconv.problem.product import ceil_div, vector_elements
+from jaxconv.transforms.array_views import AS_IT_IS, ArrayView, Transformed, merged, padded, reshaped, resized, split
+
+
+@dataclasses.dataclass(frozen=True)
+class ChannelsLast:
+    """Activations become [batch, *spatial, channel], filters [*spatial, in, out], where channels are not last."""
+
+    def unsupported_reason(self, problem: ConvProblem) -> str | None:
+        return None if _orders(problem) else "channels are last already"
+
+    def apply(self, problem: ConvProblem) -> Transformed:
+        changes, views = {}, {}
+        for role, order in _orders(problem).items():
+            shape = problem.shape(role)
+            changes[f"{role}_spec"] = Spec.of([order.index(axis) for axis in problem.spec(role).axes])
+            changes[f"{role}_shape"] = tuple(shape[axis] for axis in order)
+            inverse = tuple(map(order.index, range(len(order))))
+            views[role] = ArrayView(partial(jnp.transpose, axes=order), partial(jnp.transpose, axes=inverse))
+        return Transformed(dataclasses.replace(problem, **changes), views)
+
+    def __str__(self) -> str:
+        return "channels last"
+
+
+def _orders(problem: ConvProblem) -> dict[str, Shape]:
+    """The new order of the axes of each array that needs one."""
+    orders = {}
+    for role in ROLES:
+        first, second, spatial = problem.spec(role)
+        last = len(spatial) + 1
+        if role == "rhs" and last not in (first, second):
+            orders[role] = (*spatial, second, first)
+        elif role != "rhs" and last != second:
+            orders[role] = (first, *spatial, second)
+    return orders
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedColumns:
+    """`columns` neighbours along the last spatial dimension become channels of one column.
+
+    lhs [..., W, C] becomes [..., ceil(W / columns), columns * C']. The filter's columns change likewise; zeros in
+    front of them bring the first one to the beginning of a pack. A window that moved by `columns` moves by one pack.
+    columns=1 only pads channels.
+
+    whole: zeros fill up channels to whole 16-byte vectors. Else the number of channels stays.
+    """
+
+    columns: int
+    whole: bool = True
+
+    def unsupported_reason(self, problem: ConvProblem) -> str | None:
+        if problem.groups > 1:
+            return "there are groups"
+        if not problem.kernel:
+            return "there are no columns"
+        if self.columns == 1:
+            is_same = self.channels(problem) == (problem.in_channels, problem.out_channels)
+            return "channels are whole 16-byte vectors already" if is_same else None
+        if self.columns != problem.window_strides[-1]:
+            return f"the window's stride along columns is {problem.window_strides[-1]}"
+        if (problem.lhs_dilation[-1], problem.rhs_dilation[-1]) != (1, 1):
+            return "columns are dilated"
+        return None
+
+    def apply(self, problem: ConvProblem) -> Transformed:
+        p, by = problem, self.columns
+        ins, outs = self.channels(p)
+        pad_low = ceil_div(p.pad_low[-1], by)
+        front = by * pad_low - p.pad_low[-1]
+        width, kernel = ceil_div(p.in_spatial[-1], by), ceil_div(front + p.kernel[-1], by)
+        lhs_channel, lhs_column, out_channel = p.lhs_spec.second, p.lhs_spec.spatial[-1], p.out_spec.second
+        rhs_out, rhs_in, rhs_column = p.rhs_spec.first, p.rhs_spec.second, p.rhs_spec.spatial[-1]
+        lhs = padded(p.lhs_shape, {lhs_column: (0, by * width), lhs_channel: (0, ins)})
+        rhs = padded(p.rhs_shape, {rhs_column: (front, by * kernel), rhs_in: (0, ins), rhs_out: (0, outs)})
+        out = padded(p.out_shape, {out_channel: (0, outs)})
+        packed = dataclasses.replace(
+            p,
+            lhs_shape=resized(p.lhs_shape, {lhs_column: width, lhs_channel: by * ins}),
+            rhs_shape=resized(p.rhs_shape, {rhs_column: kernel, rhs_in: by * ins, rhs_out: outs}),
+            out_shape=resized(p.out_shape, {out_channel: outs}),
+            window_strides=(*p.window_strides[:-1], p.window_strides[-1] // by),
+            pad_low=(*p.pad_low[:-1], pad_low),
+        )
+        views = {"lhs": lhs.then(_packed(p, "lhs", by)), "rhs": rhs.then(_packed(p, "rhs", by)), "out": out}
+        return Transformed(packed, views)
+
+    def channels(self, problem: ConvProblem) -> tuple[int, int]:
+        """Input and output channels, with the padding."""
+        if not self.whole:
+            return problem.in_channels, problem.out_channels
+        vector = vector_elements(problem.rhs_dtype)
+        least = vector // math.gcd(self.columns, vector)
+        return ceil_div(problem.in_channels, least) * least, ceil_div(problem.out_channels, vector) * vector
+
+    def __str__(self) -> str:
+        if self.columns == 1:
+            return "padded channels"
+        return f"packed columns ({self.columns})" if self.whole else f"packed columns ({self.columns}) alone"
+
+
+def _packed(problem: ConvProblem, role: str, by: int) -> ArrayView:
+    """[..., W, C] -> [..., W / by, by * C] of a role's array, in any order of axes."""
+    if by == 1:
+        return AS_IT_IS
+    spec = problem.spec(role)
+    axis = spec.spatial[-1]
+
+    def to(x: Array) -> Array:
+        return fold(split(x, axis, by), axis + 1, problem, role, "c")
+
+    def back(x: Array) -> Array:
+        x, mapped = unfold(x, by, problem, role, "c")
+        return merged(jnp.moveaxis(x, mapped, axis + 1), axis)
+
+    return ArrayView(to, back, is_free=spec.second == axis + 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class PatchRowsAsImages:
+    """Where windows neither overlap nor leave gaps: each row of windows becomes an image, as high as the window.
+
+    lhs [batch, H, ...] becomes [batch * H / kernel, kernel, ...], and out [batch, H / kernel, ...] becomes
+    [batch * H / kernel, 1, ...]. Nothing moves in memory.
+    """
+
+    def unsupported_reason(self, problem: ConvProblem) -> str | None:
+        if not problem.kernel or problem.kernel[0] == 1 or not are_side_by_side(problem, 0):
+            return "rows of windows do not lie side by side"
+        if any(spec.spatial[0] != spec.first + 1 for spec in (problem.lhs_spec, problem.out_spec)):
+            return "rows are not next to images"
+        if problem.lhs_batch_grouped or problem.out_batch_grouped:
+            return "there are groups of images"
+        return None if isinstance(problem.batch, int) else "the batch is symbolic"  # a cost needs a size
+
+    def apply(self, problem: ConvProblem) -> Transformed:
+        shapes, views = {}, {}
+        for role, height in (("lhs", problem.kernel[0]), ("out", 1)):
+            spec, shape = problem.spec(role), problem.shape(role)
+            images, rows = shape[spec.first], shape[spec.spatial[0]]
+            new = resized(shape, {spec.first: images * rows // height, spec.spatial[0]: height})
+            shapes[f"{role}_shape"] = new
+            views[role] = reshaped(shape, new)
+        strides = (1, *problem.window_strides[1:])
+        return Transformed(dataclasses.replace(problem, window_strides=strides, **shapes), views)
+
+    def __str__(self) -> str:
+        return "rows of patches as images"
+
+
+def are_side_by_side(problem: ConvProblem, dim: int) -> bool:
+    """Whether windows cover the input along a spatial dimension, each element once."""
+    size, kernel = problem.in_spatial[dim], problem.kernel[dim]
+    covered = problem.out_spatial[dim] * kernel == size and problem.pad_low[dim] == 0
+    dilations = problem.lhs_dilation[dim], problem.rhs_dilation[dim]
+    return covered and kernel == problem.window_strides[dim] and dilations == (1, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedGroups:
+    """`groups` groups become one.
+
+    The filter [*spatial, in, groups * out] becomes [*spatial, groups * in, groups * out]: the blocks [in, out] of the
+    groups lie on the diagonal, among zeros. Activations stay as they are.
+    """
+
+    groups: int
+
+    def unsupported_reason(self, problem: ConvProblem) -> str | None:
+        if problem.groups == 1 or problem.lhs_batch_grouped or problem.out_batch_grouped:
+            return "there are no groups of features"
+        if self.groups < 2 or problem.groups % self.groups:
+            return f"there are {problem.groups} groups"
+        return None
+
+    def apply(self, problem: ConvProblem) -> Transformed:
+        p, pack, ins = problem, self.groups, problem.in_channels
+        axes = (p.rhs_spec.second, p.rhs_spec.first)
+        packs, outs = p.groups // pack, p.out_channels
+
+        # In a matrix of `pack` rows and columns, every (pack + 1)-th element is on the diagonal.
+        def to(rhs: Array) -> Array:
+            rhs = jnp.moveaxis(rhs, axes, (-2, -1))
+            window = rhs.shape[:-2]
+            diagonal = rhs.reshape(*window, ins, packs, pack, outs)
+            edges = [(0, 0, 0)] * (rhs.ndim + 2)
+            edges[-2] = (0, 0, pack)
+            matrix = lax.pad(diagonal, rhs.dtype.type(0), edges)
+            blocks = jnp.moveaxis(matrix.reshape(*window, ins, packs, pack, pack, outs), -3, -5)
+            return jnp.moveaxis(blocks.reshape(*window, pack * ins, packs * pack * outs), (-2, -1), axes)
+
+        def back(rhs: Array) -> Array:
+            rhs = jnp.moveaxis(rhs, axes, (-2, -1))
+            window = rhs.shape[:-2]
+            blocks = jnp.moveaxis(rhs.reshape(*window, pack, ins, packs, pack, outs), -5, -3)
+            matrix = blocks.reshape(*window, ins, packs, pack * pack, outs)
+            diagonal = lax.slice_in_dim(matrix, 0, None, pack + 1, axis=matrix.ndim - 2)
+            return jnp.moveaxis(diagonal.reshape(*window, ins, packs * pack * outs), (-2, -1), axes)
+
+        shape = resized(p.rhs_shape, {p.rhs_spec.second: pack * ins})
+        member = Member(max(1, p.member.groups // pack), pack * ins, pack * outs)
+        packed = dataclasses.replace(p, rhs_shape=shape, groups=packs, member=member)
+        return Transformed(packed, {"rhs": ArrayView(to, back)})
+
+    def __str__(self) -> str:
+        return f"packed groups ({self.groups})"

@@ -1,0 +1,81 @@
+"""A transform of a problem: steps that make another convolution of it, with the same results.
+
+A transform is exact on finite numbers. Some steps put in zeros, and an infinity or a NaN times zero is NaN: then
+neighbours in the same pack become NaN too, although they do not depend on that number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import lru_cache
+
+from jaxconv.problem import ConvProblem
+from jaxconv.problem.product import Product
+from jaxconv.transforms.array_views import ALL_AS_THEY_ARE, Transformed, chained
+from jaxconv.transforms.dense import ChannelsLast, PackedColumns, PackedGroups, PatchRowsAsImages
+from jaxconv.transforms.depthwise import MultipliersAsDepth, PaddedGroups, StridesAsDepth
+
+
+@dataclasses.dataclass(frozen=True)
+class SwappedOperands:
+    """A wgrad as that of the data gradient: lhs and out change places. It may only be the last step.
+
+    The filter's gradient is the same from either side: sum of g * conv(x, w) is sum of x * dgrad(g, w). A wgrad reads
+    its lhs once for each tap. Swapped, it so reads the output's cotangent, which may have far fewer channels.
+    """
+
+    def unsupported_reason(self, problem: ConvProblem) -> str | None:
+        return None
+
+    def __str__(self) -> str:
+        return "swapped operands"
+
+
+DenseStep = ChannelsLast | PackedColumns | PatchRowsAsImages | PackedGroups
+DepthwiseStep = PaddedGroups | MultipliersAsDepth | StridesAsDepth
+Transform = tuple[DenseStep | DepthwiseStep | SwappedOperands, ...]  # in their order; () leaves the problem as it is
+
+
+@lru_cache(maxsize=4096)
+def apply(transform: Transform, problem: ConvProblem) -> Transformed:
+    """The problem after all steps, which must apply, and the views of all roles.
+
+    A step is for a forward problem. A data gradient becomes the data gradient of the transformed forward problem.
+    """
+    if not transform:
+        return Transformed(problem, ALL_AS_THEY_ARE)
+    *first, last = transform
+    if isinstance(last, SwappedOperands):
+        return apply(tuple(first), problem).of_dgrad()._replace(swapped=True)
+    if problem.reverse:
+        return apply(transform, problem.dgrad()).of_dgrad()
+    before = apply(tuple(first), problem)
+    after = last.apply(before.problem)
+    return Transformed(after.problem, chained(before.views, after.views))
+
+
+def unsupported_reason(transform: Transform, problem: ConvProblem) -> str | None:
+    """Why a step does not apply to the problem after the steps before it; None if all apply."""
+    if not transform:
+        return None
+    problem = forward_of(problem)
+    *first, last = transform
+    return unsupported_reason(tuple(first), problem) or last.unsupported_reason(apply(tuple(first), problem).problem)
+
+
+def mixed_members_reason(transform: Transform, product: Product) -> str | None:
+    """Why a number of one member of a vmap would be multiplied, if only by zero, for another member's result."""
+    problem = forward_of(product.problem)
+    for step in transform:
+        match step:
+            # In a wgrad nothing mixes: results between two groups are thrown away.
+            case PackedGroups(groups) if product.kind == "conv" and problem.member.groups % groups:
+                return f"groups of several members of a vmap, which have {problem.member.groups} each"
+            case MultipliersAsDepth() if problem.member.out_channels < problem.out_channels:
+                return "a channel's results are of several members of a vmap"
+    return None
+
+
+def forward_of(problem: ConvProblem) -> ConvProblem:
+    """The problem, or the forward problem that it is the data gradient of."""
+    return problem.dgrad() if problem.reverse else problem
