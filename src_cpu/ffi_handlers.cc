@@ -7,17 +7,16 @@
 #include <string>
 #include <utility>
 
+#include "common/call.h"
+#include "common/parallel.h"
 #include "conv_problem.h"
+#include "families.h"
 #include "ffi_decode.h"
-#include "kernels.h"
-#include "parallel.h"
 
 namespace jaxconv {
 namespace {
 
 namespace nb = ::nanobind;
-
-enum Family : int32_t { kGemm, kDepthwise };
 
 void RunOnPool(void* pool, int64_t threads, int64_t items, Workers::Body body, const void* context) {
   auto* xla = static_cast<ffi::ThreadPool*>(pool);
@@ -41,15 +40,6 @@ struct Operands {
 
 enum class Pass { kConv, kWgrad };
 
-Kernel* Choose(const KernelSet& kernels, Pass pass, int32_t family) {
-  const bool conv = pass == Pass::kConv;
-  switch (family) {
-    case kGemm: return conv ? kernels.gemm_conv : kernels.gemm_wgrad;
-    case kDepthwise: return conv ? kernels.depthwise_conv : kernels.depthwise_wgrad;
-    default: return nullptr;
-  }
-}
-
 ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, const ConvAttributes& attributes) {
   const auto refuse = [&](ffi::ErrorCode code, const std::string& why) {
     return ffi::Error(code,
@@ -62,8 +52,8 @@ ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, const ConvAtt
     const ffi::AnyBuffer &rhs = conv ? o.filter : o.dst, &result = conv ? o.dst : o.filter;
     if (!SupportsTypes(*problem, conv ? problem->dst_type : problem->filter_type))
       return refuse(ffi::ErrorCode::kInvalidArgument, "the host has no kernel for these dtypes");
-    Kernel* kernel = Choose(HostKernels(), pass, attributes.family);
-    if (!kernel) return refuse(ffi::ErrorCode::kInvalidArgument, "the host has no such kernel family");
+    const KernelFamily* family = HostFamily(attributes.family);
+    if (!family) return refuse(ffi::ErrorCode::kInvalidArgument, "the host has no such kernel family");
     if (result.element_count() == 0) return ffi::Error::Success();
 
     const ConvCall call{*problem,
@@ -72,7 +62,7 @@ ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, const ConvAtt
                         o.src.untyped_data(),
                         rhs.untyped_data(),
                         result.untyped_data()};
-    kernel(call, Workers(&pool, std::max<int64_t>(pool.num_threads(), 1), RunOnPool));
+    (conv ? family->conv : family->wgrad)(call, Workers(&pool, std::max<int64_t>(pool.num_threads(), 1), RunOnPool));
     return ffi::Error::Success();
   } catch (const std::bad_alloc&) {
     return refuse(ffi::ErrorCode::kResourceExhausted, "out of memory");

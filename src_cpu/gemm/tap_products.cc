@@ -9,16 +9,18 @@
 // twice; every sum is in the same order for any number of blocks and threads.
 #include <cstdint>
 
-#include "kernels.h"
-#include "simd.h"
-#include "tile.h"
-#include "work.h"
+#include "common/call.h"
+#include "common/epilogue.h"
+#include "common/storage.h"
+#include "common/work.h"
+#include "gemm/tap_products.h"
+#include "gemm/tile.h"
 
 namespace jaxconv::JAXCONV_ISA {
 namespace {
 
 constexpr int64_t kPixels = 96;  // packed at a time
-static_assert(kPixels % kTileRows == 0, "a block of pixels is whole tiles");
+static_assert(kPixels % kTileM == 0, "a block of pixels is whole tiles");
 
 constexpr int64_t kProductBytes = 1024 * 1024;  // of a block, about: of more, few are left in the second-level cache
 constexpr int64_t kLine = 64;                   // positions along w whose sums are in the first-level cache
@@ -140,7 +142,7 @@ void PackPixels(const void* src, const int64_t* offsets, int64_t count, int64_t 
     for (int64_t c = 0; c < channels; ++c)
       for (int64_t r = 0; r < count; ++r) rows[r * kRowStride<T> + c] = Load<T>(from[offsets[r] + c * stride]);
   }
-  for (int64_t r = count; r < RoundUp(count, kTileRows); ++r) Zero(channels, rows + r * kRowStride<T>);
+  for (int64_t r = count; r < RoundUp(count, kTileM); ++r) Zero(channels, rows + r * kRowStride<T>);
 }
 
 // Positions [first, first + count) along w of a class, in row (d, h) of its positions.
@@ -191,8 +193,8 @@ class TapProducts {
       : call_(call),
         p_(call.problem),
         tile_(ChooseTile<T, false>(p_.tap_count * p_.out_channels)),
-        panels_(CeilDiv(p_.tap_count * p_.out_channels, tile_.columns)),
-        row_(panels_ * tile_.columns),
+        panels_(CeilDiv(p_.tap_count * p_.out_channels, tile_.n)),
+        row_(panels_ * tile_.n),
         lanes_(p_.out_channels <= kShortLanes<T> ? kShortLanes<T> : kLanes<T>),
         add_line_(lanes_ == kShortLanes<T> ? AddLine<T, kShortLanes<T>> : AddLine<T, kLanes<T>>),
         blocks_(call, row_ * sizeof(T), CeilDiv(2 * workers.threads(), Max<int64_t>(p_.batch * p_.groups, 1))),
@@ -221,19 +223,19 @@ class TapProducts {
   int64_t MostPixels() const {
     int64_t most = 0;
     for (int64_t i = 0; i < blocks_.count(); ++i) most = Max(most, blocks_.Pixels(i).count());
-    return RoundUp(most, kTileRows);
+    return RoundUp(most, kTileM);
   }
 
   T* FilterOf(int64_t group) const { return filter_.data() + group * p_.in_channels * row_; }
 
   void PackPanel(int64_t item) const {
-    const int64_t panel = Take(&item, panels_), first = panel * tile_.columns;
+    const int64_t panel = Take(&item, panels_), first = panel * tile_.n;
     T* to = FilterOf(item) + first * p_.in_channels;
-    Zero(p_.in_channels * tile_.columns, to);
-    for (int64_t i = 0; i < Min(tile_.columns, p_.tap_count * p_.out_channels - first); ++i) {
+    Zero(p_.in_channels * tile_.n, to);
+    for (int64_t i = 0; i < Min(tile_.n, p_.tap_count * p_.out_channels - first); ++i) {
       const int64_t tap = (first + i) / p_.out_channels, k = (first + i) % p_.out_channels;
       pack_filter_(call_.rhs, call_.taps[tap].filter_delta + item * p_.filter.group + k * p_.filter.out, p_.in_channels,
-                   p_.filter.in, tile_.columns, to + i);
+                   p_.filter.in, tile_.n, to + i);
     }
   }
 
@@ -245,13 +247,12 @@ class TapProducts {
       Locate(box, first, count, group * p_.src.group + image * p_.src.batch, offsets);
       int64_t c = 0;
       do {  // once even with nothing to sum: those products are zero
-        const int64_t channels = Min(kDepth<T>, p_.in_channels - c);
+        const int64_t channels = Min(kBlockK<T>, p_.in_channels - c);
         const void* from = Offset(call_.src, p_.src_type, c * p_.src.channel);
         pack_pixels_(from, offsets, count, channels, p_.src.channel, rows);
-        Sweep(tile_, channels, rows, kTileRows * kRowStride<T>, CeilDiv(count, kTileRows),
-              FilterOf(group) + c * tile_.columns, p_.in_channels * tile_.columns, panels_,
-              Sums<T>{products + first * row_, row_, tile_.columns}, c > 0);
-      } while ((c += kDepth<T>) < p_.in_channels);
+        Sweep(tile_, channels, rows, kTileM * kRowStride<T>, CeilDiv(count, kTileM), FilterOf(group) + c * tile_.n,
+              p_.in_channels * tile_.n, panels_, Sums<T>{products + first * row_, row_, tile_.n}, c > 0);
+      } while ((c += kBlockK<T>) < p_.in_channels);
     }
   }
 
