@@ -3,6 +3,7 @@
 
 #include "common/call.h"
 #include "common/epilogue.h"
+#include "common/pack.h"
 #include "common/storage.h"
 #include "common/work.h"
 #include "depthwise/strip.h"
@@ -62,17 +63,17 @@ class Conv {
         p_(call.problem),
         lanes_{p_.groups, kLanes<T>},
         items_(p_, [&](int32_t c) { return StripCount(p_, call.classes[c]); }),
-        filter_(lanes_.count() * p_.out_channels * FilterSize()),
+        filter_(call.rhs, p_.filter_type),
+        packed_filter_(lanes_.count() * p_.out_channels * FilterSize()),
         reaches_(workers.threads() * p_.tap_count),
         sums_(workers.threads() * kStrip * kLanes<T>) {
     WithStorage<T>(p_.src_type, [&](auto s) { sum_strip_ = SumStripOf<T, decltype(s)>; });
-    WithStorage<T>(p_.filter_type, [&](auto s) { stage_ = Stage<T, decltype(s)>; });
     WithStorage<T>(p_.dst_type, [&](auto s) { store_rows_ = StoreRows<decltype(s), T>; });
   }
 
   void Run(const Workers& workers) const {
     workers.For(lanes_.count() * p_.out_channels, static_cast<double>(lanes_.count()) * p_.out_channels * FilterSize(),
-                [this](int64_t, int64_t item) { StageFilter(item); });
+                [this](int64_t, int64_t item) { PackFilter(item); });
     // Strips can be short work: a thread takes several at a time.
     const int64_t strips = CeilDiv(items_.total(), workers.threads() * kItemsPerThread);
     if (strips == 0) return;
@@ -86,13 +87,13 @@ class Conv {
 
   int64_t FilterSize() const { return p_.tap_count * p_.in_channels * kLanes<T>; }
 
-  void StageFilter(int64_t item) const {
-    T* to = filter_.data() + item * FilterSize();
+  void PackFilter(int64_t item) const {
+    T* to = packed_filter_.data() + item * FilterSize();
     const int64_t k = Take(&item, p_.out_channels);
     for (int32_t t = 0; t < p_.tap_count; ++t) {
       const int64_t offset = call_.taps[t].filter_delta + lanes_.first(item) * p_.filter.group + k * p_.filter.out;
-      stage_(Offset(call_.rhs, p_.filter_type, offset), p_.in_channels, p_.filter.in, p_.filter.group, lanes_.used(),
-             to + t * p_.in_channels * kLanes<T>);
+      filter_.PackPanel(offset, Rows{p_.in_channels, p_.filter.in}, lanes_.used(), p_.filter.group,
+                        to + t * p_.in_channels * kLanes<T>, kLanes<T>);
     }
   }
 
@@ -110,7 +111,7 @@ class Conv {
       const int64_t group = lanes_.first(b);
       const void* src = Offset(call_.src, p_.src_type, group * p_.src.group);
       for (int64_t k = 0; k < p_.out_channels; ++k) {
-        sum_strip_(strip, reaches, walk, src, filter_.data() + (b * p_.out_channels + k) * FilterSize(), sums);
+        sum_strip_(strip, reaches, walk, src, packed_filter_.data() + (b * p_.out_channels + k) * FilterSize(), sums);
         const int64_t dst = group * p_.dst.group + k * p_.dst.channel;
         store_rows_(sums, kLanes<T>, offsets, strip.last - strip.first, p_.dst.group, lanes_.used(),
                     const_cast<void*>(Offset(call_.result, p_.dst_type, dst)));
@@ -122,11 +123,11 @@ class Conv {
   const ConvProblem& p_;
   const Lanes lanes_;
   const ClassItems items_;
-  const Buffer<T> filter_;  // [vector of lanes][k][tap][c][lane]
+  const Operand<T> filter_;
+  const Buffer<T> packed_filter_;  // [vector of lanes][k][tap][c][lane]
   const Buffer<Reach> reaches_;
   const Buffer<T> sums_;
   StripFunction<T>* sum_strip_;
-  StageFunction<T>* stage_;
   StoreRowsFunction<T>* store_rows_;
 };
 

@@ -100,18 +100,6 @@ Vector<T> LoadLanes(const S* from, int64_t stride, int64_t lanes) {
   }
 }
 
-template <typename T>
-using StageFunction = void(const void* data, int64_t n, int64_t stride, int64_t lane_stride, int64_t lanes, T* to);
-
-// Brings n vectors of lanes, each `stride` after the last, into the type of the sums.
-template <typename T, typename S>
-void Stage(const void* data, int64_t n, int64_t stride, int64_t lane_stride, int64_t lanes, T* to) {
-  const S* from = static_cast<const S*>(data);
-  const bool whole = lane_stride == 1 && lanes == kLanes<T>;
-  for (int64_t i = 0; i < n; ++i, from += stride, to += kLanes<T>)
-    StoreVector(whole ? LoadLanes<T, true>(from, 1, lanes) : LoadLanes<T, false>(from, lane_stride, lanes), to);
-}
-
 // How a kernel walks the source: positions and channels within one vector of lanes.
 struct Walk {
   int64_t position;

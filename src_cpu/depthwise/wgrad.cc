@@ -3,6 +3,7 @@
 
 #include "common/call.h"
 #include "common/epilogue.h"
+#include "common/pack.h"
 #include "common/storage.h"
 #include "common/work.h"
 #include "depthwise/strip.h"
@@ -80,10 +81,10 @@ class Wgrad {
         sums_(splits_ * SumsSize()),
         offsets_(p_.tap_count),
         reaches_(workers.threads() * p_.tap_count),
-        grad_(workers.threads() * kStrip * kLanes<T>) {
+        grad_(call.rhs, p_.dst_type),
+        packed_grad_(workers.threads() * kStrip * kLanes<T>) {
     for (int32_t t = 0; t < p_.tap_count; ++t) offsets_[t] = call.taps[t].filter_delta;
     WithStorage<T>(p_.src_type, [&](auto s) { sum_taps_ = SumAllTapsOf<T, decltype(s)>; });
-    WithStorage<T>(p_.dst_type, [&](auto s) { stage_ = Stage<T, decltype(s)>; });
     WithStorage<T>(p_.filter_type, [&](auto s) { store_rows_ = StoreRows<decltype(s), T>; });
   }
 
@@ -112,7 +113,7 @@ class Wgrad {
   void Sum(int64_t slot, int64_t split, const ResidueClass& cls) const {
     const int64_t strips = StripCount(p_, cls);
     const Walk walk{p_.step[2] * p_.src.spatial[2], p_.src.channel, p_.in_channels, p_.src.group, lanes_.used()};
-    T* grad = grad_.data() + slot * kStrip * kLanes<T>;
+    T* grad = packed_grad_.data() + slot * kStrip * kLanes<T>;
     for (int64_t i = split * strips / splits_; i < (split + 1) * strips / splits_; ++i) {
       const Strip strip = LocateStrip(p_, cls, i);
       const Reaches reaches = FindReaches(call_, cls, strip, reaches_.data() + slot * p_.tap_count);
@@ -121,8 +122,7 @@ class Wgrad {
         const int64_t group = lanes_.first(b), grad_step = p_.period[2] * p_.dst.spatial[2];
         for (int64_t k = 0; k < p_.out_channels; ++k) {
           const int64_t dst = strip.dst + strip.first * grad_step + group * p_.dst.group + k * p_.dst.channel;
-          stage_(Offset(call_.rhs, p_.dst_type, dst), strip.last - strip.first, grad_step, p_.dst.group, lanes_.used(),
-                 grad);
+          grad_.PackPanel(dst, Rows{strip.last - strip.first, grad_step}, lanes_.used(), p_.dst.group, grad, kLanes<T>);
           for (int64_t c = 0; c < p_.in_channels; ++c, sums += FilterSize())
             sum_taps_(strip, reaches, walk, Offset(call_.src, p_.src_type, group * p_.src.group + c * p_.src.channel),
                       grad, sums);
@@ -148,9 +148,9 @@ class Wgrad {
   const Buffer<T> sums_;  // [split][vector of lanes][k][c][tap][lane]
   const Buffer<int64_t> offsets_;
   const Buffer<Reach> reaches_;
-  const Buffer<T> grad_;
+  const Operand<T> grad_;
+  const Buffer<T> packed_grad_;
   StripFunction<T>* sum_taps_;
-  StageFunction<T>* stage_;
   StoreRowsFunction<T>* store_rows_;
 };
 

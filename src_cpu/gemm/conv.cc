@@ -35,11 +35,11 @@ class Conv {
         blocks_n_(CeilDiv(panels_, block_panels_)),
         blocks_(p_, [&](int32_t c) { return BlocksM(c) * blocks_n_ * p_.groups; }),
         taps_(call),
-        filter_(p_.tap_count * p_.groups * p_.in_channels * panels_ * tile_.n),
+        filter_(call.rhs, p_.filter_type),
+        packed_filter_(p_.tap_count * p_.groups * p_.in_channels * panels_ * tile_.n),
         workspace_(workers.threads() * WorkspaceSize()),
         positions_(workers.threads()) {
     WithStorage<T>(p_.src_type, [&](auto s) { pack_im2col_ = PackIm2col<T, decltype(s)>; });
-    WithStorage<T>(p_.filter_type, [&](auto s) { pack_panel_ = PackPanel<T, decltype(s)>; });
     WithStorage<T>(p_.dst_type, [&](auto s) { store_rows_ = StoreRows<decltype(s), T>; });
   }
 
@@ -65,7 +65,7 @@ class Conv {
 
   T* FilterPanel(const ResidueClass& cls, int64_t group, int64_t panel) const {
     const int64_t taps = static_cast<int64_t>(cls.first_tap) * p_.groups + group * cls.tap_count;
-    return filter_.data() + (taps * panels_ + panel * cls.tap_count) * p_.in_channels * tile_.n;
+    return packed_filter_.data() + (taps * panels_ + panel * cls.tap_count) * p_.in_channels * tile_.n;
   }
 
   void PackFilter(int64_t item) const {
@@ -75,8 +75,8 @@ class Conv {
     T* to = FilterPanel(cls, group, panel);
     for (int32_t t = 0; t < cls.tap_count; ++t, to += p_.in_channels * tile_.n) {
       const int64_t offset = taps_.taps(cls)[t].filter_delta + group * p_.filter.group + k * p_.filter.out;
-      pack_panel_(call_.rhs, &offset, 1, p_.in_channels, p_.filter.in, p_.filter.out, Min(tile_.n, p_.out_channels - k),
-                  tile_.n, to);
+      filter_.PackPanel(offset, Rows{p_.in_channels, p_.filter.in}, Min(tile_.n, p_.out_channels - k), p_.filter.out,
+                        to, tile_.n);
     }
   }
 
@@ -125,11 +125,11 @@ class Conv {
   const int64_t blocks_n_;
   const ClassItems blocks_;
   const TapRuns taps_;
-  const Buffer<T> filter_;  // [class][group][panel][tap, c][k]
+  const Operand<T> filter_;
+  const Buffer<T> packed_filter_;  // [class][group][panel][tap, c][k]
   const Buffer<T> workspace_;
   const Buffer<Positions> positions_;
   PackIm2colFunction<T>* pack_im2col_;
-  PackPanelFunction<T>* pack_panel_;
   StoreRowsFunction<T>* store_rows_;
 };
 

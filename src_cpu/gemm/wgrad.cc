@@ -38,13 +38,13 @@ class Wgrad {
         splits_(Splits()),
         block_m_(BlockM()),
         taps_(call),
+        grad_(call.rhs, p_.dst_type),
         sums_((splits_ > 1 ? blocks_.total() * splits_ : workers.threads()) * SumsSize()),
         workspace_(workers.threads() * WorkspaceSize()),
         positions_(workers.threads()) {
     WithStorage<T>(p_.src_type, [&](auto s) {
       pack_im2col_ = k_major_ ? PackIm2colTransposed<T, decltype(s)> : PackIm2col<T, decltype(s)>;
     });
-    WithStorage<T>(p_.dst_type, [&](auto s) { pack_panel_ = PackPanel<T, decltype(s)>; });
     WithStorage<T>(p_.filter_type, [&](auto s) { store_rows_ = StoreRows<decltype(s), T>; });
   }
 
@@ -138,8 +138,8 @@ class Wgrad {
     for (int64_t j = 0; j < place.panels; ++j) {
       const int64_t k = (place.panel + j) * tile_.n;
       const int64_t offset = place.group * p_.dst.group + k * p_.dst.channel;
-      pack_panel_(Offset(call_.rhs, p_.dst_type, offset), at.dst, at.count, 1, 0, p_.dst.channel,
-                  Min(tile_.n, p_.out_channels - k), tile_.n, grad + j * kPositions * tile_.n);
+      grad_.PackPanel(offset, Rows{at.count, 0, at.dst}, Min(tile_.n, p_.out_channels - k), p_.dst.channel,
+                      grad + j * kPositions * tile_.n, tile_.n);
     }
   }
 
@@ -170,11 +170,11 @@ class Wgrad {
   const int64_t splits_;
   const int64_t block_m_;
   const TapRuns taps_;
+  const Operand<T> grad_;
   const Buffer<T> sums_;  // of every split of every block, or of every thread where K is not split
   const Buffer<T> workspace_;
   const Buffer<Positions> positions_;
   PackIm2colFunction<T>* pack_im2col_;
-  PackPanelFunction<T>* pack_panel_;
   StoreRowsFunction<T>* store_rows_;
 };
 
