@@ -40,7 +40,27 @@ struct Operands {
 
 enum class Pass { kConv, kWgrad };
 
-ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, const ConvAttributes& attributes) {
+// Why a pass cannot have such a bias; empty if it can.
+std::string WhyNotBias(const ffi::AnyBuffer& bias, const ConvProblem& p, Pass pass) {
+  const DType sums = SumsType(p);
+  const auto channels = static_cast<size_t>(p.groups * p.out_channels);
+  DType type;
+  if (pass != Pass::kConv) return "a wgrad has no bias";
+  if (!internal::ToDType(bias.element_type(), &type) || type != sums)
+    return std::string("the bias must be ") +
+           (sums == DType::kF64   ? "float64"
+            : sums == DType::kS32 ? "int32"
+                                  : "float32") +
+           ", as the sums are";
+  if (bias.element_count() != channels)
+    return "the bias has " + std::to_string(bias.element_count()) + " numbers for " + std::to_string(channels) +
+           " output channels";
+  return {};
+}
+
+// `more`: the bias of a conv, or nothing.
+ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, ffi::RemainingArgs more,
+               const ConvAttributes& attributes) {
   const auto refuse = [&](ffi::ErrorCode code, const std::string& why) {
     return ffi::Error(code,
                       Describe(o.src.dimensions(), o.filter.dimensions(), o.dst.dimensions(), attributes) + ": " + why);
@@ -54,6 +74,15 @@ ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, const ConvAtt
       return refuse(ffi::ErrorCode::kInvalidArgument, "the host has no kernel for these dtypes");
     const KernelFamily* family = HostFamily(attributes.family);
     if (!family) return refuse(ffi::ErrorCode::kInvalidArgument, "the host has no such kernel family");
+    const void* bias = nullptr;
+    if (more.size() > 1) return refuse(ffi::ErrorCode::kInvalidArgument, "there are operands behind the bias");
+    if (more.size() == 1) {
+      ffi::ErrorOr<ffi::AnyBuffer> buffer = more.get<ffi::AnyBuffer>(0);
+      if (!buffer) return std::move(buffer.error());
+      if (const std::string why = WhyNotBias(*buffer, *problem, pass); !why.empty())
+        return refuse(ffi::ErrorCode::kInvalidArgument, why);
+      bias = buffer->untyped_data();
+    }
     if (result.element_count() == 0) return ffi::Error::Success();
 
     const ConvCall call{*problem,
@@ -61,6 +90,7 @@ ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, const ConvAtt
                         static_cast<const ResidueClass*>(o.classes.untyped_data()),
                         o.src.untyped_data(),
                         rhs.untyped_data(),
+                        bias,
                         result.untyped_data()};
     (conv ? family->conv : family->wgrad)(call, Workers(&pool, std::max<int64_t>(pool.num_threads(), 1), RunOnPool));
     return ffi::Error::Success();
@@ -72,13 +102,15 @@ ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, const ConvAtt
 }
 
 ffi::Error Conv(ffi::ThreadPool pool, ffi::AnyBuffer src, ffi::AnyBuffer filter, ffi::AnyBuffer taps,
-                ffi::AnyBuffer classes, ffi::Result<ffi::AnyBuffer> dst, ConvAttributes attributes) {
-  return Run(Pass::kConv, pool, {src, filter, *dst, taps, classes}, attributes);
+                ffi::AnyBuffer classes, ffi::RemainingArgs bias, ffi::Result<ffi::AnyBuffer> dst,
+                ConvAttributes attributes) {
+  return Run(Pass::kConv, pool, {src, filter, *dst, taps, classes}, bias, attributes);
 }
 
 ffi::Error Wgrad(ffi::ThreadPool pool, ffi::AnyBuffer src, ffi::AnyBuffer grad, ffi::AnyBuffer taps,
-                 ffi::AnyBuffer classes, ffi::Result<ffi::AnyBuffer> filter_grad, ConvAttributes attributes) {
-  return Run(Pass::kWgrad, pool, {src, *filter_grad, grad, taps, classes}, attributes);
+                 ffi::AnyBuffer classes, ffi::RemainingArgs none, ffi::Result<ffi::AnyBuffer> filter_grad,
+                 ConvAttributes attributes) {
+  return Run(Pass::kWgrad, pool, {src, *filter_grad, grad, taps, classes}, none, attributes);
 }
 
 template <auto* call>
@@ -90,6 +122,7 @@ nb::capsule Handler() {
                              .Arg<ffi::AnyBuffer>()
                              .Arg<ffi::AnyBuffer>()
                              .Arg<ffi::AnyBuffer>()
+                             .RemainingArgs()
                              .Ret<ffi::AnyBuffer>()
                              .Attrs<ConvAttributes>());
   return nb::capsule(reinterpret_cast<void*>(handler));

@@ -14,6 +14,7 @@ struct ConvCall {
   const ResidueClass* classes;
   const void* src;
   const void* rhs;
+  const void* bias;  // SumsType[output channel of all groups], of a conv; or null
   void* result;
 };
 
@@ -45,9 +46,15 @@ class Workers {
   Run run_;
 };
 
+// The type of a problem's sums. Integers wrap.
+inline DType SumsType(const ConvProblem& p) {
+  const auto any = [&](DType type) { return p.src_type == type || p.filter_type == type || p.dst_type == type; };
+  if (any(DType::kF64)) return DType::kF64;
+  return any(DType::kS32) ? DType::kS32 : DType::kF32;
+}
+
 // One pass of a family. It may throw std::bad_alloc, before it has started any thread.
-//
-// Operands are all floating or all integer. Sums are float64 if any operand is, else float32; integers wrap in 32 bits.
+// Operands are all floating or all integer.
 using Kernel = void(const ConvCall& call, const Workers& workers);
 
 }  // namespace jaxconv

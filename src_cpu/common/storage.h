@@ -5,6 +5,7 @@
 #include <new>
 #include <type_traits>
 
+#include "common/call.h"
 #include "common/simd.h"
 #include "conv_problem.h"
 
@@ -25,13 +26,14 @@ auto WithStorage(DType type, const F& f) {
   }
 }
 
-// Calls f(T{}) with the type of the problem's sums. Integers wrap, so they are unsigned.
+// Calls f(T{}) with the type of the problem's sums. Integers are unsigned, because those may wrap.
 template <typename F>
 void WithSums(const ConvProblem& p, const F& f) {
-  const auto any = [&](DType type) { return p.src_type == type || p.filter_type == type || p.dst_type == type; };
-  if (any(DType::kF64)) f(double{});
-  else if (any(DType::kS32)) f(uint32_t{});
-  else f(float{});
+  switch (SumsType(p)) {
+    case DType::kF64: return f(double{});
+    case DType::kS32: return f(uint32_t{});
+    default: return f(float{});
+  }
 }
 
 constexpr int64_t kAlignment = 64;

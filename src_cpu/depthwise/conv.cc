@@ -66,9 +66,9 @@ class Conv {
         filter_(call.rhs, p_.filter_type),
         packed_filter_(lanes_.count() * p_.out_channels * FilterSize()),
         reaches_(workers.threads() * p_.tap_count),
-        sums_(workers.threads() * kStrip * kLanes<T>) {
+        sums_(workers.threads() * kStrip * kLanes<T>),
+        epilogue_(call.result, p_.dst_type, call.bias) {
     WithStorage<T>(p_.src_type, [&](auto s) { sum_strip_ = SumStripOf<T, decltype(s)>; });
-    WithStorage<T>(p_.dst_type, [&](auto s) { store_rows_ = StoreRows<decltype(s), T>; });
   }
 
   void Run(const Workers& workers) const {
@@ -112,9 +112,14 @@ class Conv {
       const void* src = Offset(call_.src, p_.src_type, group * p_.src.group);
       for (int64_t k = 0; k < p_.out_channels; ++k) {
         sum_strip_(strip, reaches, walk, src, packed_filter_.data() + (b * p_.out_channels + k) * FilterSize(), sums);
-        const int64_t dst = group * p_.dst.group + k * p_.dst.channel;
-        store_rows_(sums, kLanes<T>, offsets, strip.last - strip.first, p_.dst.group, lanes_.used(),
-                    const_cast<void*>(Offset(call_.result, p_.dst_type, dst)));
+        epilogue_(sums, kLanes<T>,
+                  OutputTile{.origin = group * p_.dst.group + k * p_.dst.channel,
+                             .offsets = offsets,
+                             .rows = strip.last - strip.first,
+                             .columns = lanes_.used(),
+                             .stride = p_.dst.group,
+                             .channel = group * p_.out_channels + k,
+                             .channel_stride = p_.out_channels});
       }
     }
   }
@@ -128,7 +133,7 @@ class Conv {
   const Buffer<Reach> reaches_;
   const Buffer<T> sums_;
   StripFunction<T>* sum_strip_;
-  StoreRowsFunction<T>* store_rows_;
+  const Epilogue<T> epilogue_;
 };
 
 }  // namespace

@@ -82,10 +82,10 @@ class Wgrad {
         offsets_(p_.tap_count),
         reaches_(workers.threads() * p_.tap_count),
         grad_(call.rhs, p_.dst_type),
-        packed_grad_(workers.threads() * kStrip * kLanes<T>) {
+        packed_grad_(workers.threads() * kStrip * kLanes<T>),
+        epilogue_(call.result, p_.filter_type, nullptr) {
     for (int32_t t = 0; t < p_.tap_count; ++t) offsets_[t] = call.taps[t].filter_delta;
     WithStorage<T>(p_.src_type, [&](auto s) { sum_taps_ = SumAllTapsOf<T, decltype(s)>; });
-    WithStorage<T>(p_.filter_type, [&](auto s) { store_rows_ = StoreRows<decltype(s), T>; });
   }
 
   void Run(const Workers& workers) const {
@@ -136,9 +136,12 @@ class Wgrad {
     for (int64_t split = 1; split < splits_; ++split)
       for (int64_t i = 0; i < FilterSize(); ++i) sums[i] += sums[split * SumsSize() + i];
     const int64_t c = Take(&item, p_.in_channels), k = Take(&item, p_.out_channels);
-    const int64_t offset = lanes_.first(item) * p_.filter.group + c * p_.filter.in + k * p_.filter.out;
-    store_rows_(sums, kLanes<T>, offsets_.data(), p_.tap_count, p_.filter.group, lanes_.used(),
-                const_cast<void*>(Offset(call_.result, p_.filter_type, offset)));
+    epilogue_(sums, kLanes<T>,
+              OutputTile{.origin = lanes_.first(item) * p_.filter.group + c * p_.filter.in + k * p_.filter.out,
+                         .offsets = offsets_.data(),
+                         .rows = p_.tap_count,
+                         .columns = lanes_.used(),
+                         .stride = p_.filter.group});
   }
 
   const ConvCall& call_;
@@ -151,7 +154,7 @@ class Wgrad {
   const Operand<T> grad_;
   const Buffer<T> packed_grad_;
   StripFunction<T>* sum_taps_;
-  StoreRowsFunction<T>* store_rows_;
+  const Epilogue<T> epilogue_;
 };
 
 }  // namespace

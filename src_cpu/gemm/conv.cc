@@ -38,9 +38,9 @@ class Conv {
         filter_(call.rhs, p_.filter_type),
         packed_filter_(p_.tap_count * p_.groups * p_.in_channels * panels_ * tile_.n),
         workspace_(workers.threads() * WorkspaceSize()),
-        positions_(workers.threads()) {
+        positions_(workers.threads()),
+        epilogue_(call.result, p_.dst_type, call.bias) {
     WithStorage<T>(p_.src_type, [&](auto s) { pack_im2col_ = PackIm2col<T, decltype(s)>; });
-    WithStorage<T>(p_.dst_type, [&](auto s) { store_rows_ = StoreRows<decltype(s), T>; });
   }
 
   void Run(const Workers& workers) const {
@@ -97,7 +97,7 @@ class Conv {
     const T* filter = FilterPanel(cls, group, panel);
     const TapBlocks blocks_k(cls.tap_count, p_.in_channels, kBlockK<T>);
     int64_t i = 0;
-    do {  // once even with nothing to sum: those positions are zero
+    do {  // once even with nothing to sum: those sums are zero
       const TapBlock block = blocks_k[i];
       pack_im2col_(source, at, block, im2col);
       Sweep(tile_, block.size(), im2col, kTileM * kRowStride<T>, tiles,
@@ -107,13 +107,18 @@ class Conv {
     StoreBlock(at, group, panel, panels, sums, tiles * kTileM * tile_.n);
   }
 
-  void StoreBlock(const Positions& at, int64_t group, int64_t panel, int64_t panels, const T* sums,
+  void StoreBlock(const Positions& at, int64_t group, int64_t panel, int64_t panels, T* sums,
                   int64_t panel_size) const {
     for (int64_t j = 0; j < panels; ++j) {
       const int64_t k = (panel + j) * tile_.n;
-      const int64_t offset = group * p_.dst.group + k * p_.dst.channel;
-      store_rows_(sums + j * panel_size, tile_.n, at.dst, at.count, p_.dst.channel, Min(tile_.n, p_.out_channels - k),
-                  const_cast<void*>(Offset(call_.result, p_.dst_type, offset)));
+      epilogue_(sums + j * panel_size, tile_.n,
+                OutputTile{.origin = group * p_.dst.group + k * p_.dst.channel,
+                           .offsets = at.dst,
+                           .rows = at.count,
+                           .columns = Min(tile_.n, p_.out_channels - k),
+                           .stride = p_.dst.channel,
+                           .channel = group * p_.out_channels + k,
+                           .channel_stride = 1});
     }
   }
 
@@ -130,7 +135,7 @@ class Conv {
   const Buffer<T> workspace_;
   const Buffer<Positions> positions_;
   PackIm2colFunction<T>* pack_im2col_;
-  StoreRowsFunction<T>* store_rows_;
+  const Epilogue<T> epilogue_;
 };
 
 }  // namespace

@@ -178,9 +178,8 @@ class TapProducts {
         filter_(call.rhs, p_.filter_type),
         packed_filter_(p_.groups * p_.in_channels * row_),
         rows_(workers.threads() * kPixels * kRowStride<T>),
-        products_(workers.threads() * products_size_) {
-    WithStorage<T>(p_.dst_type, [&](auto s) { store_rows_ = StoreRows<decltype(s), T>; });
-  }
+        products_(workers.threads() * products_size_),
+        epilogue_(call.result, p_.dst_type, call.bias) {}
 
   void Run(const Workers& workers) const {
     const double filter_size = static_cast<double>(p_.groups) * p_.in_channels * row_;
@@ -254,18 +253,26 @@ class TapProducts {
       for (int64_t d = q.first[0]; d < q.first[0] + q.size[0]; ++d)
         for (int64_t h = q.first[1]; h < q.first[1] + q.size[1]; ++h)
           for (int64_t w = q.first[2]; w < end; w += kLine)
-            AddAndStore(products, Line{cls, d, h, w, Min(kLine, end - w)}, group * p_.dst.group + image * p_.dst.batch);
+            AddAndStore(products, Line{cls, d, h, w, Min(kLine, end - w)}, group, image);
     }
   }
 
-  void AddAndStore(const Products<T>& products, const Line& line, int64_t origin) const {
+  void AddAndStore(const Products<T>& products, const Line& line, int64_t group, int64_t image) const {
     alignas(kAlignment) T sums[kLine * kLanes<T>];
     int64_t offsets[kLine];
     const int64_t q[kSpatial] = {line.d, line.h, line.first};
+    int64_t origin = group * p_.dst.group + image * p_.dst.batch;
     for (int i = 0; i < kSpatial; ++i) origin += (line.cls.phase[i] + q[i] * p_.period[i]) * p_.dst.spatial[i];
-    for (int64_t i = 0; i < line.count; ++i) offsets[i] = origin + i * p_.period[2] * p_.dst.spatial[2];
+    for (int64_t i = 0; i < line.count; ++i) offsets[i] = i * p_.period[2] * p_.dst.spatial[2];
     add_line_(call_, products, line, sums);
-    store_rows_(sums, lanes_, offsets, line.count, p_.dst.channel, p_.out_channels, call_.result);
+    epilogue_(sums, lanes_,
+              OutputTile{.origin = origin,
+                         .offsets = offsets,
+                         .rows = line.count,
+                         .columns = p_.out_channels,
+                         .stride = p_.dst.channel,
+                         .channel = group * p_.out_channels,
+                         .channel_stride = 1});
   }
 
   const ConvCall& call_;
@@ -282,7 +289,7 @@ class TapProducts {
   const Buffer<T> packed_filter_;  // [group][panel][c][tap, k]
   const Buffer<T> rows_;           // [thread][pixel][c]
   const Buffer<T> products_;       // [thread][pixel][panel, column]
-  StoreRowsFunction<T>* store_rows_;
+  const Epilogue<T> epilogue_;
 };
 
 // Whether this takes fewer vector operations than a product of im2col rows, about. A position's sums must fit a vector.

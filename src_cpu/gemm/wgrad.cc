@@ -41,11 +41,11 @@ class Wgrad {
         grad_(call.rhs, p_.dst_type),
         sums_((splits_ > 1 ? blocks_.total() * splits_ : workers.threads()) * SumsSize()),
         workspace_(workers.threads() * WorkspaceSize()),
-        positions_(workers.threads()) {
+        positions_(workers.threads()),
+        epilogue_(call.result, p_.filter_type, nullptr) {
     WithStorage<T>(p_.src_type, [&](auto s) {
       pack_im2col_ = k_major_ ? PackIm2colTransposed<T, decltype(s)> : PackIm2col<T, decltype(s)>;
     });
-    WithStorage<T>(p_.filter_type, [&](auto s) { store_rows_ = StoreRows<decltype(s), T>; });
   }
 
   void Run(const Workers& workers) const {
@@ -143,7 +143,7 @@ class Wgrad {
     }
   }
 
-  void StoreBlock(int64_t block, const T* sums) const {
+  void StoreBlock(int64_t block, T* sums) const {
     const Place place = Locate(block);
     const ResidueClass& cls = call_.classes[place.cls];
     const int64_t m = place.taps.size(), panel_size = RoundUp(m, kTileM) * tile_.n;
@@ -153,9 +153,12 @@ class Wgrad {
                    (place.taps.channel + i % place.taps.channels) * p_.filter.in;
     for (int64_t j = 0; j < place.panels; ++j) {
       const int64_t k = (place.panel + j) * tile_.n;
-      const int64_t offset = place.group * p_.filter.group + k * p_.filter.out;
-      store_rows_(sums + j * panel_size, tile_.n, offsets, m, p_.filter.out, Min(tile_.n, p_.out_channels - k),
-                  const_cast<void*>(Offset(call_.result, p_.filter_type, offset)));
+      epilogue_(sums + j * panel_size, tile_.n,
+                OutputTile{.origin = place.group * p_.filter.group + k * p_.filter.out,
+                           .offsets = offsets,
+                           .rows = m,
+                           .columns = Min(tile_.n, p_.out_channels - k),
+                           .stride = p_.filter.out});
     }
   }
 
@@ -175,7 +178,7 @@ class Wgrad {
   const Buffer<T> workspace_;
   const Buffer<Positions> positions_;
   PackIm2colFunction<T>* pack_im2col_;
-  StoreRowsFunction<T>* store_rows_;
+  const Epilogue<T> epilogue_;
 };
 
 }  // namespace
