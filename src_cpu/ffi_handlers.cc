@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/call.h"
+#include "common/check_tables.h"
 #include "common/parallel.h"
 #include "conv_problem.h"
 #include "families.h"
@@ -65,33 +66,32 @@ ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, ffi::Remainin
     return ffi::Error(code,
                       Describe(o.src.dimensions(), o.filter.dimensions(), o.dst.dimensions(), attributes) + ": " + why);
   };
+  const auto invalid = [&](const std::string& why) { return refuse(ffi::ErrorCode::kInvalidArgument, why); };
   try {
     ffi::ErrorOr<ConvProblem> problem = DecodeProblem(o.src, o.filter, o.dst, o.taps, o.classes, attributes);
     if (!problem) return std::move(problem.error());
     const bool conv = pass == Pass::kConv;
     const ffi::AnyBuffer &rhs = conv ? o.filter : o.dst, &result = conv ? o.dst : o.filter;
     if (!SupportsTypes(*problem, conv ? problem->dst_type : problem->filter_type))
-      return refuse(ffi::ErrorCode::kInvalidArgument, "the host has no kernel for these dtypes");
+      return invalid("the host has no kernel for these dtypes");
     const KernelFamily* family = HostFamily(attributes.family);
-    if (!family) return refuse(ffi::ErrorCode::kInvalidArgument, "the host has no such kernel family");
+    if (!family) return invalid("the host has no such kernel family");
+    const auto* taps = static_cast<const Tap*>(o.taps.untyped_data());
+    const auto* classes = static_cast<const ResidueClass*>(o.classes.untyped_data());
+    const ArrayArguments filter{internal::Of(o.filter.dimensions()), internal::Of(attributes.filter_spec),
+                                problem->filter_type};
+    if (const char* why = CheckTables(*problem, taps, classes, filter)) return invalid(why);
     const void* bias = nullptr;
-    if (more.size() > 1) return refuse(ffi::ErrorCode::kInvalidArgument, "there are operands behind the bias");
+    if (more.size() > 1) return invalid("there are operands behind the bias");
     if (more.size() == 1) {
       ffi::ErrorOr<ffi::AnyBuffer> buffer = more.get<ffi::AnyBuffer>(0);
       if (!buffer) return std::move(buffer.error());
-      if (const std::string why = WhyNotBias(*buffer, *problem, pass); !why.empty())
-        return refuse(ffi::ErrorCode::kInvalidArgument, why);
+      if (const std::string why = WhyNotBias(*buffer, *problem, pass); !why.empty()) return invalid(why);
       bias = buffer->untyped_data();
     }
     if (result.element_count() == 0) return ffi::Error::Success();
 
-    const ConvCall call{*problem,
-                        static_cast<const Tap*>(o.taps.untyped_data()),
-                        static_cast<const ResidueClass*>(o.classes.untyped_data()),
-                        o.src.untyped_data(),
-                        rhs.untyped_data(),
-                        bias,
-                        result.untyped_data()};
+    const ConvCall call{*problem, taps, classes, o.src.untyped_data(), rhs.untyped_data(), bias, result.untyped_data()};
     (conv ? family->conv : family->wgrad)(call, Workers(&pool, std::max<int64_t>(pool.num_threads(), 1), RunOnPool));
     return ffi::Error::Success();
   } catch (const std::bad_alloc&) {
