@@ -11,6 +11,7 @@
 
 #include "conv_problem.h"
 #include "make_problem.h"
+#include "operand_traits.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jaxconv {
@@ -109,6 +110,29 @@ inline ffi::ErrorOr<ConvProblem> DecodeProblem(ffi::AnyBuffer src, ffi::AnyBuffe
   ConvProblem problem;
   if (const char* why = MakeProblem(arguments, &problem)) return refuse(why);
   return problem;
+}
+
+// The bias that a call may have behind its tables: where it is, or null. Or why it does not fit the problem.
+inline std::optional<std::string> ReadBias(const ffi::RemainingArgs& more, const ConvProblem& p, Pass pass,
+                                           const void** bias) {
+  *bias = nullptr;
+  if (more.size() == 0) return std::nullopt;
+  if (more.size() > 1) return "there are operands behind the bias";
+  if (pass != Pass::kConv) return "a wgrad has no bias";
+  const ffi::ErrorOr<ffi::AnyBuffer> buffer = more.get<ffi::AnyBuffer>(0);
+  if (buffer.has_error()) return "the bias is no array";
+  const DType sums = SumType(p);
+  DType type;
+  if (!internal::ToDType(buffer->element_type(), &type) || type != sums) {
+    return std::string("the bias must be ") + TraitsOf(sums).name + ", as the sums are";
+  }
+  const auto channels = static_cast<size_t>(p.groups * p.out_channels);
+  if (buffer->element_count() != channels) {
+    return "the bias has " + std::to_string(buffer->element_count()) + " numbers for " + std::to_string(channels) +
+           " output channels";
+  }
+  *bias = buffer->untyped_data();
+  return std::nullopt;
 }
 
 }  // namespace jaxconv

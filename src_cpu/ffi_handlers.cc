@@ -5,13 +5,14 @@
 #include <exception>
 #include <new>
 #include <string>
-#include <string_view>
 #include <utility>
 
+#include "common/call.h"
+#include "common/check_tables.h"
+#include "common/parallel.h"
 #include "conv_problem.h"
+#include "families.h"
 #include "ffi_decode.h"
-#include "kernels.h"
-#include "parallel.h"
 
 namespace jaxconv {
 namespace {
@@ -25,8 +26,6 @@ void RunOnPool(void* pool, int64_t threads, int64_t items, Workers::Body body, c
       [=](int64_t slot, int64_t item) { body(context, slot, item); });
 }
 
-bool IsInteger(DType type) { return type == DType::kS8 || type == DType::kS32; }
-
 // Sums of integers are 32 bits wide, so is what holds them.
 bool SupportsTypes(const ConvProblem& p, DType result) {
   return IsInteger(p.src_type) == IsInteger(p.filter_type) && IsInteger(p.src_type) == IsInteger(p.dst_type) &&
@@ -38,36 +37,34 @@ struct Operands {
   ffi::AnyBuffer src, filter, dst, taps, classes;
 };
 
-Kernel* Choose(const KernelSet& kernels, Pass pass, std::string_view family) {
-  const bool conv = pass == Pass::kConv;
-  if (family == "gemm") return conv ? kernels.gemm_conv : kernels.gemm_wgrad;
-  if (family == "depthwise") return conv ? kernels.depthwise_conv : kernels.depthwise_wgrad;
-  return nullptr;
-}
-
-ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, const ConvAttributes& attributes) {
+// `more`: the bias of a conv, or nothing.
+ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, ffi::RemainingArgs more,
+               const ConvAttributes& attributes) {
   const auto refuse = [&](ffi::ErrorCode code, const std::string& why) {
     return ffi::Error(code,
                       Describe(o.src.dimensions(), o.filter.dimensions(), o.dst.dimensions(), attributes) + ": " + why);
   };
+  const auto invalid = [&](const std::string& why) { return refuse(ffi::ErrorCode::kInvalidArgument, why); };
   try {
     ffi::ErrorOr<ConvProblem> problem = DecodeProblem(o.src, o.filter, o.dst, o.taps, o.classes, attributes);
     if (!problem) return std::move(problem.error());
     const bool conv = pass == Pass::kConv;
     const ffi::AnyBuffer &rhs = conv ? o.filter : o.dst, &result = conv ? o.dst : o.filter;
     if (!SupportsTypes(*problem, conv ? problem->dst_type : problem->filter_type))
-      return refuse(ffi::ErrorCode::kInvalidArgument, "the host has no kernel for these dtypes");
-    Kernel* kernel = Choose(HostKernels(), pass, attributes.family);
-    if (!kernel) return refuse(ffi::ErrorCode::kInvalidArgument, "the host has no such kernel family");
+      return invalid("the host has no kernel for these dtypes");
+    const KernelFamily* family = HostFamily(attributes.family);
+    if (!family) return invalid("the host has no such kernel family");
+    const auto* taps = static_cast<const Tap*>(o.taps.untyped_data());
+    const auto* classes = static_cast<const ResidueClass*>(o.classes.untyped_data());
+    const ArrayArguments filter{internal::Of(o.filter.dimensions()), internal::Of(attributes.filter_spec),
+                                problem->filter_type};
+    if (const char* why = CheckTables(*problem, taps, classes, filter)) return invalid(why);
+    const void* bias = nullptr;
+    if (const auto why = ReadBias(more, *problem, pass, &bias)) return invalid(*why);
     if (result.element_count() == 0) return ffi::Error::Success();
 
-    const ConvCall call{*problem,
-                        static_cast<const Tap*>(o.taps.untyped_data()),
-                        static_cast<const ResidueClass*>(o.classes.untyped_data()),
-                        o.src.untyped_data(),
-                        rhs.untyped_data(),
-                        result.untyped_data()};
-    kernel(call, Workers(&pool, std::max<int64_t>(pool.num_threads(), 1), RunOnPool));
+    const ConvCall call{*problem, taps, classes, o.src.untyped_data(), rhs.untyped_data(), bias, result.untyped_data()};
+    (conv ? family->conv : family->wgrad)(call, Workers(&pool, std::max<int64_t>(pool.num_threads(), 1), RunOnPool));
     return ffi::Error::Success();
   } catch (const std::bad_alloc&) {
     return refuse(ffi::ErrorCode::kResourceExhausted, "out of memory");
@@ -77,13 +74,15 @@ ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, const ConvAtt
 }
 
 ffi::Error Conv(ffi::ThreadPool pool, ffi::AnyBuffer src, ffi::AnyBuffer filter, ffi::AnyBuffer taps,
-                ffi::AnyBuffer classes, ffi::Result<ffi::AnyBuffer> dst, ConvAttributes attributes) {
-  return Run(Pass::kConv, pool, {src, filter, *dst, taps, classes}, attributes);
+                ffi::AnyBuffer classes, ffi::RemainingArgs bias, ffi::Result<ffi::AnyBuffer> dst,
+                ConvAttributes attributes) {
+  return Run(Pass::kConv, pool, {src, filter, *dst, taps, classes}, bias, attributes);
 }
 
 ffi::Error Wgrad(ffi::ThreadPool pool, ffi::AnyBuffer src, ffi::AnyBuffer grad, ffi::AnyBuffer taps,
-                 ffi::AnyBuffer classes, ffi::Result<ffi::AnyBuffer> filter_grad, ConvAttributes attributes) {
-  return Run(Pass::kWgrad, pool, {src, *filter_grad, grad, taps, classes}, attributes);
+                 ffi::AnyBuffer classes, ffi::RemainingArgs none, ffi::Result<ffi::AnyBuffer> filter_grad,
+                 ConvAttributes attributes) {
+  return Run(Pass::kWgrad, pool, {src, *filter_grad, grad, taps, classes}, none, attributes);
 }
 
 template <auto* call>
@@ -95,6 +94,7 @@ nb::capsule Handler() {
                              .Arg<ffi::AnyBuffer>()
                              .Arg<ffi::AnyBuffer>()
                              .Arg<ffi::AnyBuffer>()
+                             .RemainingArgs()
                              .Ret<ffi::AnyBuffer>()
                              .Attrs<ConvAttributes>());
   return nb::capsule(reinterpret_cast<void*>(handler));

@@ -15,7 +15,6 @@
 #include "common/call_slot.h"
 #include "common/device_attribute.h"
 #include "common/settings.h"
-#include "common/types.h"
 #include "conv_problem.h"
 #include "families.h"
 #include "ffi_decode.h"
@@ -112,22 +111,6 @@ struct Buffers {
   ffi::AnyBuffer src, rhs, taps, classes, result, workspace;
   ffi::RemainingArgs epilogue;  // nothing, or a bias
 };
-
-// Why a bias does not fit the problem; else where it is, or null.
-Reason ReadBias(const ffi::RemainingArgs& epilogue, const ConvProblem& p, Pass pass, const void** bias) {
-  if (epilogue.size() == 0) return std::nullopt;
-  const auto buffer = epilogue.get<ffi::AnyBuffer>(0);
-  DType type;
-  if (epilogue.size() > 1 || pass != Pass::kConv || buffer.has_error()) return "operands beyond a conv's bias";
-  if (!internal::ToDType(buffer->element_type(), &type) || type != SumType(p))
-    return "a bias is in the type of the sums, " + Name(SumType(p));
-  const size_t channels = p.groups * p.out_channels;
-  if (buffer->element_count() != channels)
-    return "a bias of " + std::to_string(buffer->element_count()) + " numbers for " + std::to_string(channels) +
-           " channels";
-  *bias = buffer->untyped_data();
-  return std::nullopt;
-}
 
 ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& b, const CudaAttributes& attributes) {
   const ffi::AnyBuffer& filter = pass == Pass::kConv ? b.rhs : b.result;

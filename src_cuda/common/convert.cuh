@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "common/operand_traits.h"
+#include "operand_traits.h"
 #include "conv_problem.h"
 
 namespace jaxconv {

@@ -4,13 +4,11 @@
 #include <cstddef>
 #include <string>
 
-#include "common/operand_traits.h"
+#include "operand_traits.h"
 #include "common/reason.h"
 #include "conv_problem.h"
 
 namespace jaxconv {
-
-inline bool IsInteger(DType type) { return type == DType::kS8 || type == DType::kS32; }
 
 inline std::string Name(DType type) { return TraitsOf(type).name; }
 
@@ -19,13 +17,6 @@ constexpr size_t ElementBytes(DType type) { return TraitsOf(type).bytes; }
 // The types of a pass's second operand and of its result.
 inline DType RhsType(const ConvProblem& p, Pass pass) { return pass == Pass::kConv ? p.filter_type : p.dst_type; }
 inline DType ResultType(const ConvProblem& p, Pass pass) { return pass == Pass::kConv ? p.dst_type : p.filter_type; }
-
-// The type of the sums.
-inline DType SumType(const ConvProblem& p) {
-  const auto any = [&](DType type) { return p.src_type == type || p.filter_type == type || p.dst_type == type; };
-  if (IsInteger(p.src_type)) return DType::kS32;
-  return any(DType::kF64) ? DType::kF64 : DType::kF32;
-}
 
 // Calls f(Acc{}) with the type of the sums.
 template <typename F>

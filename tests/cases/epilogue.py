@@ -1,5 +1,6 @@
 """Convolutions that end with a bias: small integers, whose sums are exact."""
 
+import dataclasses
 import functools
 
 import jax
@@ -12,10 +13,28 @@ from cases.reference import assert_same
 from cases.tiles import DTYPES, has_three_passes
 from jaxconv import ffi
 from jaxconv.planner.choose import choose
+from jaxconv.planner.plan import constraint_of
 
 SUMS = {"float64": "float64", "int8_to_int32": "int32"}  # else float32
 # Where no tap reaches a result, or nothing is summed up.
 NOTHING_SUMMED = ("nothing_seen", "no_channels", "many_classes", "doubled_without_overlap")
+
+
+def with_bias(platform, problem, implementation, lhs, rhs, bias):
+    """A conv with a bias, or None: a number for each output channel of all groups, in the type of the sums."""
+    asked = dataclasses.replace(constraint_of(implementation), transform=())  # those change what a channel is
+    plan = choose(platform, "conv", problem, asked, ffi.device(platform)).plan
+    return ffi.convolution(plan, problem)(lhs, rhs, bias)
+
+
+def added(problem, sums, bias):
+    """The sums of a problem's groups, with their channels' bias, by numpy."""
+    bias = bias.reshape(problem.groups, problem.out_channels)
+    images = sums.shape[problem.out_spec.first]
+    by_image = np.repeat(bias, images // problem.groups, 0) if problem.out_batch_grouped else bias.reshape(1, -1)
+    spatial = tuple(range(2, sums.ndim))
+    axes = (problem.out_spec.first, problem.out_spec.second, *problem.out_spec.spatial)
+    return sums + np.transpose(np.expand_dims(by_image, spatial), np.argsort(axes))
 
 
 @functools.cache
@@ -37,15 +56,9 @@ def taken(platform, cases, dtype, start=0, most=40):
     return special + others[start % step :: step]
 
 
-def bias_of(of_pass):
+def bias_of(problem):
     """Integers that differ from each channel of the result to the next."""
-    channels = of_pass.out_shape[of_pass.out_spec.axes[1]]
-    return (np.arange(channels) * 7 % 31 - 15).astype("float32")
-
-
-def added(result, of_pass, bias):
-    feature = of_pass.out_spec.axes[1]
-    return result + bias.reshape([-1 if axis == feature else 1 for axis in range(result.ndim)])
+    return (np.arange(problem.groups * problem.out_channels) * 7 % 31 - 15).astype("float32")
 
 
 def check_bias(platform, cases, dtype):
@@ -59,10 +72,10 @@ def check_bias(platform, cases, dtype):
         y, dx, _ = expected[name]
         lhs, result = {"fprop": (x, y), "dgrad": (g, dx)}[which]
         bias = bias_of(of_pass)
-        sums = SUMS.get(dtype, "float32")
         calls.append(ffi.convolution(plan, of_pass))
+        sums = SUMS.get(dtype, "float32")
         arrays.append([lhs.astype(of_pass.lhs_dtype), w.astype(of_pass.rhs_dtype), bias.astype(sums)])
-        results.append(added(result, of_pass, bias).astype(of_pass.out_dtype))
+        results.append(added(of_pass, result, bias).astype(of_pass.out_dtype))
     with jax.enable_x64(dtype == "float64"):
         program = jax.jit(lambda arrays: [call(*of) for call, of in zip(calls, arrays, strict=True)])
         assert_same(program(arrays), results)

@@ -52,8 +52,8 @@ def test_bias_of_operands_that_are_not_aligned(monkeypatch, family, name):
 
 
 @pytest.mark.parametrize("bias, message", [
-    (np.zeros(4, "float32"), "a bias of 4 numbers for 200 channels"),
-    (np.zeros(200, "bfloat16"), "in the type of the sums, float32"),
+    (np.zeros(4, "float32"), "the bias has 4 numbers for 200 output channels"),
+    (np.zeros(200, "bfloat16"), "the bias must be float32"),
 ])  # fmt: skip
 def test_a_bias_that_does_not_fit_is_refused(bias, message):
     kind, of_pass = passes_of(problem("many_of_all"))["fprop"]

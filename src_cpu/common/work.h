@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
+#include "common/call.h"
+#include "common/storage.h"
 #include "conv_problem.h"
-#include "kernels.h"
-#include "simd.h"
 
 namespace jaxconv::JAXCONV_ISA {
 namespace {

@@ -1,42 +1,43 @@
-// Packs blocks of the two operands of a matrix product, in the type of the sums: rows of the source's im2col matrix,
-// found through the tap table, and panels of the right operand.
+// Packs blocks of the source's im2col matrix, in the type of the sums. The tap table says where they lie.
+//
+// The matrix is [position][tap, c].
 #pragma once
 
 #include <cstdint>
 
+#include "common/call.h"
+#include "common/storage.h"
+#include "common/work.h"
 #include "conv_problem.h"
-#include "kernels.h"
-#include "simd.h"
-#include "tile.h"
-#include "work.h"
+#include "gemm/tile.h"
 
 namespace jaxconv::JAXCONV_ISA {
 namespace {
 
-constexpr int64_t kMostRows = 192;  // of a block
+constexpr int64_t kMostPositions = 192;  // of a block
 
-// Columns of the im2col rows of one class: whole taps, or a part of one tap's channels.
-struct Slice {
+// Some (tap, channel)s of one class: whole taps, or a part of one tap's channels.
+struct TapBlock {
   int32_t tap;
   int32_t taps;
   int64_t channel;
   int64_t channels;
 
-  int64_t columns() const { return taps * channels; }
+  int64_t size() const { return taps * channels; }
 };
 
-// The columns of a class cut into slices of at most `depth`, about equally long.
-class Slices {
+// The (tap, channel)s of a class cut into blocks of at most `most`, about equally long.
+class TapBlocks {
  public:
-  Slices(int32_t taps, int64_t channels, int64_t depth) : taps_(taps), channels_(channels) {
+  TapBlocks(int32_t taps, int64_t channels, int64_t most) : taps_(taps), channels_(channels) {
     if (taps * channels == 0) return;
-    channel_cuts_ = CeilDiv(channels, depth);
-    tap_cuts_ = channel_cuts_ > 1 ? taps : CeilDiv(taps, depth / channels);
+    channel_cuts_ = CeilDiv(channels, most);
+    tap_cuts_ = channel_cuts_ > 1 ? taps : CeilDiv(taps, most / channels);
   }
 
   int64_t count() const { return tap_cuts_ * channel_cuts_; }
 
-  Slice operator[](int64_t i) const {
+  TapBlock operator[](int64_t i) const {
     if (count() == 0) return {};
     const int64_t t = i / channel_cuts_, c = i % channel_cuts_;
     const int64_t tap = t * taps_ / tap_cuts_, channel = c * channels_ / channel_cuts_;
@@ -52,11 +53,11 @@ class Slices {
 // Where the positions of a block read and write, relative to their group.
 struct Positions {
   int64_t count;
-  int64_t src[kMostRows];
-  int64_t dst[kMostRows];
-  int64_t base[kMostRows][kSpatial];
+  int64_t src[kMostPositions];
+  int64_t dst[kMostPositions];
+  int64_t base[kMostPositions][kSpatial];
   int64_t lines;
-  int64_t line[kMostRows + 1];  // where they begin: the positions of a line are neighbours along w
+  int64_t line[kMostPositions + 1];  // where they begin: the positions of a line are neighbours along w
 
   void Locate(const ConvProblem& p, const ResidueClass& cls, int64_t first, int64_t n) {
     count = n;
@@ -131,11 +132,11 @@ struct Source {
 };
 
 template <typename T, typename S>
-void PackContiguousRow(const Source& source, const Positions& at, int64_t r, const Slice& slice, T* out) {
+void PackContiguousRow(const Source& source, const Positions& at, int64_t r, const TapBlock& block, T* out) {
   const int64_t* size = source.problem.src_size;
-  const S* from = static_cast<const S*>(source.data) + at.src[r] + slice.channel;
-  const int32_t end = slice.tap + slice.taps;
-  for (int32_t t = slice.tap; t < end;) {
+  const S* from = static_cast<const S*>(source.data) + at.src[r] + block.channel;
+  const int32_t end = block.tap + block.taps;
+  for (int32_t t = block.tap; t < end;) {
     const Tap& tap = source.taps[t];
     const int64_t length = Min(source.runs[t], end - t);
     const int64_t w = at.base[r][2] + tap.shift[2];
@@ -144,10 +145,10 @@ void PackContiguousRow(const Source& source, const Positions& at, int64_t r, con
       low = Min(Max<int64_t>(-w, 0), length);
       high = Max(Min(size[2] - w, length), low);
     }
-    if (low > 0) Zero(low * slice.channels, out);
-    Convert(from + tap.src_delta + low * slice.channels, (high - low) * slice.channels, out + low * slice.channels);
-    if (high < length) Zero((length - high) * slice.channels, out + high * slice.channels);
-    out += length * slice.channels;
+    if (low > 0) Zero(low * block.channels, out);
+    Convert(from + tap.src_delta + low * block.channels, (high - low) * block.channels, out + low * block.channels);
+    if (high < length) Zero((length - high) * block.channels, out + high * block.channels);
+    out += length * block.channels;
     t += length;
   }
 }
@@ -155,7 +156,7 @@ void PackContiguousRow(const Source& source, const Positions& at, int64_t r, con
 // Channels apart from each other, or a single one: position after position, because those are more likely neighbours.
 // In rows of the matrix, or in rows of its transpose.
 template <typename T, typename S, bool transposed>
-void PackStridedTap(const Source& source, const Positions& at, const Tap& tap, const Slice& slice, T* out) {
+void PackStridedTap(const Source& source, const Positions& at, const Tap& tap, const TapBlock& block, T* out) {
   const ConvProblem& p = source.problem;
   const int64_t step = p.step[2], distance = step * p.src.spatial[2];
   const int64_t next = transposed ? 1 : kRowStride<T>, next_channel = transposed ? kRowStride<T> : 1;
@@ -168,9 +169,9 @@ void PackStridedTap(const Source& source, const Positions& at, const Tap& tap, c
       high = Inside(w + (count - 1) * step, p.src_size[2]) ? count : CeilDiv(Max<int64_t>(p.src_size[2] - w, 0), step);
       high = Max(Min(high, count), low);
     }
-    const S* from = static_cast<const S*>(source.data) + at.src[begin] + tap.src_delta + slice.channel * p.src.channel;
+    const S* from = static_cast<const S*>(source.data) + at.src[begin] + tap.src_delta + block.channel * p.src.channel;
     T* to = out + begin * next;
-    for (int64_t c = 0; c < slice.channels; ++c, from += p.src.channel, to += next_channel) {
+    for (int64_t c = 0; c < block.channels; ++c, from += p.src.channel, to += next_channel) {
       for (int64_t r = 0; r < low; ++r) to[r * next] = T{};
       if (transposed && distance == 1) Convert(from + low, high - low, to + low);
       else
@@ -184,55 +185,30 @@ void PackStridedTap(const Source& source, const Positions& at, const Tap& tap, c
 inline bool HasContiguousRows(const ConvProblem& p) { return p.src.channel == 1 && p.in_channels > 1; }
 
 template <typename T>
-using PackRowsFunction = void(const Source& source, const Positions& at, const Slice& slice, T* rows);
+using PackIm2colFunction = void(const Source& source, const Positions& at, const TapBlock& block, T* im2col);
 
-// Packs the slice of the positions' im2col rows, with zeros where a tile reaches over the end.
+// Packs a block [position][tap, c], with zeros where a tile reaches over the end.
 template <typename T, typename S>
-void PackRows(const Source& source, const Positions& at, const Slice& slice, T* rows) {
-  const int64_t columns = slice.columns();
+void PackIm2col(const Source& source, const Positions& at, const TapBlock& block, T* im2col) {
   if (HasContiguousRows(source.problem)) {
-    for (int64_t r = 0; r < at.count; ++r) PackContiguousRow<T, S>(source, at, r, slice, rows + r * kRowStride<T>);
+    for (int64_t r = 0; r < at.count; ++r) PackContiguousRow<T, S>(source, at, r, block, im2col + r * kRowStride<T>);
   } else {
-    for (int32_t t = 0; t < slice.taps; ++t)
-      PackStridedTap<T, S, false>(source, at, source.taps[slice.tap + t], slice, rows + t * slice.channels);
+    for (int32_t t = 0; t < block.taps; ++t)
+      PackStridedTap<T, S, false>(source, at, source.taps[block.tap + t], block, im2col + t * block.channels);
   }
   for (int64_t r = 0; r < at.count; ++r)
-    for (int i = 0; i < kTileRows; ++i) rows[r * kRowStride<T> + columns + i] = T{};
-  for (int64_t r = at.count; r < RoundUp(at.count, kTileRows); ++r) Zero(columns, rows + r * kRowStride<T>);
+    for (int i = 0; i < kTileM; ++i) im2col[r * kRowStride<T> + block.size() + i] = T{};
+  for (int64_t r = at.count; r < RoundUp(at.count, kTileM); ++r) Zero(block.size(), im2col + r * kRowStride<T>);
 }
 
-// The same as a block [column][position], for sources where that is less work.
+// Packs a block [tap, c][position].
 template <typename T, typename S>
-void PackColumns(const Source& source, const Positions& at, const Slice& slice, T* columns) {
-  static_assert(kMostRows <= kRowStride<T>, "a column of a block is a row of the transpose");
-  for (int32_t t = 0; t < slice.taps; ++t)
-    PackStridedTap<T, S, true>(source, at, source.taps[slice.tap + t], slice,
-                               columns + t * slice.channels * kRowStride<T>);
-  for (int64_t i = slice.columns(); i < RoundUp(slice.columns(), kTileRows); ++i)
-    Zero(at.count, columns + i * kRowStride<T>);
-}
-
-template <typename T>
-using PackPanelFunction = void(const void* data, const int64_t* offsets, int64_t n, int64_t inner, int64_t inner_stride,
-                               int64_t lane_stride, int64_t lanes, int64_t columns, T* panel);
-
-// Packs a panel [n][inner][columns] of the right operand, of which `lanes` columns exist.
-template <typename T, typename S>
-void PackPanel(const void* data, const int64_t* offsets, int64_t n, int64_t inner, int64_t inner_stride,
-               int64_t lane_stride, int64_t lanes, int64_t columns, T* panel) {
-  if (lanes < columns) Zero(n * inner * columns, panel);
-  for (int64_t i = 0; i < n; ++i, panel += inner * columns) {
-    const S* from = static_cast<const S*>(data) + offsets[i];
-    if (lane_stride == 1) {
-      for (int64_t c = 0; c < inner; ++c) Convert(from + c * inner_stride, lanes, panel + c * columns);
-      continue;
-    }
-    constexpr int64_t kInnerBlock = 32;  // so many lines of the panel stay in the first-level cache
-    for (int64_t first = 0; first < inner; first += kInnerBlock)
-      for (int64_t l = 0; l < lanes; ++l)
-        for (int64_t c = first; c < Min(first + kInnerBlock, inner); ++c)
-          panel[c * columns + l] = Load<T>(from[c * inner_stride + l * lane_stride]);
-  }
+void PackIm2colTransposed(const Source& source, const Positions& at, const TapBlock& block, T* im2col) {
+  static_assert(kMostPositions <= kRowStride<T>, "the positions of a block fit a row");
+  for (int32_t t = 0; t < block.taps; ++t)
+    PackStridedTap<T, S, true>(source, at, source.taps[block.tap + t], block,
+                               im2col + t * block.channels * kRowStride<T>);
+  for (int64_t i = block.size(); i < RoundUp(block.size(), kTileM); ++i) Zero(at.count, im2col + i * kRowStride<T>);
 }
 
 }  // namespace

@@ -8,11 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <new>
 #include <type_traits>
-
-#include "conv_problem.h"
-#include "kernels.h"
 
 namespace jaxconv::JAXCONV_ISA {
 namespace {
@@ -167,80 +163,9 @@ void Convert(const S* from, int64_t n, T* to) {
   Convert<kLanes<T>>(from, n, to);
 }
 
-// Stores rows of a tile [rows][columns], of which `lanes` columns count, each row at its own offset.
-template <typename S, typename T>
-void StoreRows(const T* tile, int64_t columns, const int64_t* offsets, int64_t rows, int64_t lane_stride, int64_t lanes,
-               void* result) {
-  S* out = static_cast<S*>(result);
-  if (lane_stride == 1) {
-    for (int64_t r = 0; r < rows; ++r) {
-      if constexpr (std::is_same_v<S, T>) Convert(tile + r * columns, lanes, out + offsets[r]);
-      else
-        for (int64_t l = 0; l < lanes; ++l) out[offsets[r] + l] = Store<S>(tile[r * columns + l]);
-    }
-  } else {
-    for (int64_t l = 0; l < lanes; ++l)
-      for (int64_t r = 0; r < rows; ++r) out[offsets[r] + l * lane_stride] = Store<S>(tile[r * columns + l]);
-  }
-}
-
-template <typename T>
-using StoreRowsFunction = void(const T* tile, int64_t columns, const int64_t* offsets, int64_t rows,
-                               int64_t lane_stride, int64_t lanes, void* result);
-
 template <typename T>
 void Zero(int64_t n, T* to) {
   std::memset(to, 0, n * sizeof(T));
-}
-
-// ---- Types of a problem ---------------------------------------------------------------------------------------------
-
-// Calls f(S{}) with the storage type of a number that is summed in T.
-template <typename T, typename F>
-auto WithStorage(DType type, const F& f) {
-  if constexpr (std::is_integral_v<T>) {
-    return type == DType::kS8 ? f(int8_t{}) : f(int32_t{});
-  } else {
-    if constexpr (std::is_same_v<T, double>)
-      if (type == DType::kF64) return f(double{});
-    if (type == DType::kBF16) return f(BF16{});
-    if (type == DType::kF16) return f(F16{});
-    return f(float{});
-  }
-}
-
-// Calls f(T{}) with the type of the problem's sums. Integers wrap, so they are unsigned.
-template <typename F>
-void WithSums(const ConvProblem& p, const F& f) {
-  const auto any = [&](DType type) { return p.src_type == type || p.filter_type == type || p.dst_type == type; };
-  if (any(DType::kF64)) f(double{});
-  else if (any(DType::kS32)) f(uint32_t{});
-  else f(float{});
-}
-
-// ---- Memory ---------------------------------------------------------------------------------------------------------
-
-constexpr int64_t kAlignment = 64;
-
-template <typename T>
-class Buffer {
- public:
-  explicit Buffer(int64_t n)
-      : data_(static_cast<T*>(::operator new(Max<int64_t>(n, 1) * sizeof(T), std::align_val_t(kAlignment)))) {}
-  ~Buffer() { ::operator delete(data_, std::align_val_t(kAlignment)); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-
-  T* data() const { return data_; }
-  T& operator[](int64_t i) const { return data_[i]; }
-
- private:
-  T* data_;
-};
-
-inline const void* Offset(const void* data, DType type, int64_t elements) {
-  constexpr int64_t kBytes[] = {4, 8, 2, 2, 1, 4};
-  return static_cast<const char*>(data) + elements * kBytes[static_cast<int>(type)];
 }
 
 }  // namespace

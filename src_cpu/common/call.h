@@ -1,9 +1,10 @@
-// The host kernels, one set for each instruction set they are compiled for.
+// What the handlers give to a kernel: the operands of one call, and threads.
 #pragma once
 
 #include <cstdint>
 
 #include "conv_problem.h"
+#include "operand_traits.h"
 
 namespace jaxconv {
 
@@ -14,6 +15,7 @@ struct ConvCall {
   const ResidueClass* classes;
   const void* src;
   const void* rhs;
+  const void* bias;  // SumType[output channel of all groups], of a conv; or null
   void* result;
 };
 
@@ -45,37 +47,8 @@ class Workers {
   Run run_;
 };
 
-// A kernel may throw std::bad_alloc, before it has started any thread.
+// One pass of a family. It may throw std::bad_alloc, before it has started any thread.
+// Operands are all floating or all integer.
 using Kernel = void(const ConvCall& call, const Workers& workers);
-
-// Operands are all floating or all integer. Sums are float64 if any operand is, else float32; integers wrap in 32 bits.
-struct KernelSet {
-  Kernel* gemm_conv;
-  Kernel* gemm_wgrad;
-  Kernel* depthwise_conv;  // right for any problem, fast with one input or one output channel a group
-  Kernel* depthwise_wgrad;
-};
-
-// The kernels for the fastest instruction set that this machine has.
-const KernelSet& HostKernels();
-
-// GemmConv leaves to TapProductsConv what that does faster: it takes no other problem.
-#define JAXCONV_DECLARE_KERNELS(isa)             \
-  namespace isa {                                \
-  Kernel GemmConv;                               \
-  Kernel GemmWgrad;                              \
-  Kernel TapProductsConv;                        \
-  bool PrefersTapProducts(const ConvCall& call); \
-  Kernel DepthwiseConv;                          \
-  Kernel DepthwiseWgrad;                         \
-  }
-
-JAXCONV_DECLARE_KERNELS(baseline)
-#ifdef __x86_64__
-JAXCONV_DECLARE_KERNELS(x86_64_v3)
-JAXCONV_DECLARE_KERNELS(x86_64_v4)
-#endif
-
-#undef JAXCONV_DECLARE_KERNELS
 
 }  // namespace jaxconv

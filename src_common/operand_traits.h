@@ -1,9 +1,6 @@
 // What kernels assume of the type of their operands: a row a type. A new type is a row here, and its instantiations.
 #pragma once
 
-#include <cstddef>
-#include <type_traits>
-
 #include "conv_problem.h"
 
 namespace jaxconv {
@@ -38,5 +35,14 @@ constexpr bool AreInOrder() {
   return true;
 }
 static_assert(AreInOrder(), "TraitsOf takes a type's number for its row's");
+
+inline bool IsInteger(DType type) { return type == DType::kS8 || type == DType::kS32; }
+
+// The type of a problem's sums.
+inline DType SumType(const ConvProblem& p) {
+  const auto any = [&](DType type) { return p.src_type == type || p.filter_type == type || p.dst_type == type; };
+  if (IsInteger(p.src_type)) return DType::kS32;
+  return any(DType::kF64) ? DType::kF64 : DType::kF32;
+}
 
 }  // namespace jaxconv

@@ -9,16 +9,19 @@
 // twice; every sum is in the same order for any number of blocks and threads.
 #include <cstdint>
 
-#include "kernels.h"
-#include "simd.h"
-#include "tile.h"
-#include "work.h"
+#include "common/call.h"
+#include "common/epilogue.h"
+#include "common/pack.h"
+#include "common/storage.h"
+#include "common/work.h"
+#include "gemm/tap_products.h"
+#include "gemm/tile.h"
 
 namespace jaxconv::JAXCONV_ISA {
 namespace {
 
 constexpr int64_t kPixels = 96;  // packed at a time
-static_assert(kPixels % kTileRows == 0, "a block of pixels is whole tiles");
+static_assert(kPixels % kTileM == 0, "a block of pixels is whole tiles");
 
 constexpr int64_t kProductBytes = 1024 * 1024;  // of a block, about: of more, few are left in the second-level cache
 constexpr int64_t kLine = 64;                   // positions along w whose sums are in the first-level cache
@@ -117,32 +120,6 @@ class Blocks {
   int64_t count_[kSpatial] = {1, 1, 1};
 };
 
-template <typename T>
-using PackFilterFunction = void(const void* filter, int64_t offset, int64_t n, int64_t stride, int64_t columns, T* to);
-
-// One column of a panel.
-template <typename T, typename S>
-void PackFilter(const void* filter, int64_t offset, int64_t n, int64_t stride, int64_t columns, T* to) {
-  const S* from = static_cast<const S*>(filter) + offset;
-  for (int64_t c = 0; c < n; ++c) to[c * columns] = Load<T>(from[c * stride]);
-}
-
-template <typename T>
-using PackPixelsFunction = void(const void* src, const int64_t* offsets, int64_t count, int64_t channels,
-                                int64_t stride, T* rows);
-
-template <typename T, typename S>
-void PackPixels(const void* src, const int64_t* offsets, int64_t count, int64_t channels, int64_t stride, T* rows) {
-  const S* from = static_cast<const S*>(src);
-  if (stride == 1) {
-    for (int64_t r = 0; r < count; ++r) Convert(from + offsets[r], channels, rows + r * kRowStride<T>);
-  } else {
-    for (int64_t c = 0; c < channels; ++c)
-      for (int64_t r = 0; r < count; ++r) rows[r * kRowStride<T> + c] = Load<T>(from[offsets[r] + c * stride]);
-  }
-  for (int64_t r = count; r < RoundUp(count, kTileRows); ++r) Zero(channels, rows + r * kRowStride<T>);
-}
-
 // Positions [first, first + count) along w of a class, in row (d, h) of its positions.
 struct Line {
   const ResidueClass& cls;
@@ -191,19 +168,18 @@ class TapProducts {
       : call_(call),
         p_(call.problem),
         tile_(ChooseTile<T, false>(p_.tap_count * p_.out_channels)),
-        panels_(CeilDiv(p_.tap_count * p_.out_channels, tile_.columns)),
-        row_(panels_ * tile_.columns),
+        panels_(CeilDiv(p_.tap_count * p_.out_channels, tile_.n)),
+        row_(panels_ * tile_.n),
         lanes_(p_.out_channels <= kShortLanes<T> ? kShortLanes<T> : kLanes<T>),
         add_line_(lanes_ == kShortLanes<T> ? AddLine<T, kShortLanes<T>> : AddLine<T, kLanes<T>>),
         blocks_(call, row_ * sizeof(T), CeilDiv(2 * workers.threads(), Max<int64_t>(p_.batch * p_.groups, 1))),
         products_size_(MostPixels() * row_ + kLanes<T>),  // the last pixel's last lanes are read with those behind
-        filter_(p_.groups * p_.in_channels * row_),
+        src_(call.src, p_.src_type),
+        filter_(call.rhs, p_.filter_type),
+        packed_filter_(p_.groups * p_.in_channels * row_),
         rows_(workers.threads() * kPixels * kRowStride<T>),
-        products_(workers.threads() * products_size_) {
-    WithStorage<T>(p_.src_type, [&](auto s) { pack_pixels_ = PackPixels<T, decltype(s)>; });
-    WithStorage<T>(p_.filter_type, [&](auto s) { pack_filter_ = PackFilter<T, decltype(s)>; });
-    WithStorage<T>(p_.dst_type, [&](auto s) { store_rows_ = StoreRows<decltype(s), T>; });
-  }
+        products_(workers.threads() * products_size_),
+        epilogue_(call.result, p_.dst_type, call.bias) {}
 
   void Run(const Workers& workers) const {
     const double filter_size = static_cast<double>(p_.groups) * p_.in_channels * row_;
@@ -221,19 +197,21 @@ class TapProducts {
   int64_t MostPixels() const {
     int64_t most = 0;
     for (int64_t i = 0; i < blocks_.count(); ++i) most = Max(most, blocks_.Pixels(i).count());
-    return RoundUp(most, kTileRows);
+    return RoundUp(most, kTileM);
   }
 
-  T* FilterOf(int64_t group) const { return filter_.data() + group * p_.in_channels * row_; }
+  T* FilterOf(int64_t group) const { return packed_filter_.data() + group * p_.in_channels * row_; }
 
   void PackPanel(int64_t item) const {
-    const int64_t panel = Take(&item, panels_), first = panel * tile_.columns;
+    const int64_t panel = Take(&item, panels_), first = panel * tile_.n;
     T* to = FilterOf(item) + first * p_.in_channels;
-    Zero(p_.in_channels * tile_.columns, to);
-    for (int64_t i = 0; i < Min(tile_.columns, p_.tap_count * p_.out_channels - first); ++i) {
+    Zero(p_.in_channels * tile_.n, to);
+    const int64_t n = Min(tile_.n, p_.tap_count * p_.out_channels - first);
+    for (int64_t i = 0, columns; i < n; i += columns) {  // the panel's columns of one tap
       const int64_t tap = (first + i) / p_.out_channels, k = (first + i) % p_.out_channels;
-      pack_filter_(call_.rhs, call_.taps[tap].filter_delta + item * p_.filter.group + k * p_.filter.out, p_.in_channels,
-                   p_.filter.in, tile_.columns, to + i);
+      const int64_t origin = call_.taps[tap].filter_delta + item * p_.filter.group + k * p_.filter.out;
+      columns = Min(p_.out_channels - k, n - i);
+      filter_.Pack(origin, Rows{p_.in_channels, p_.filter.in}, columns, p_.filter.out, to + i, tile_.n);
     }
   }
 
@@ -245,13 +223,12 @@ class TapProducts {
       Locate(box, first, count, group * p_.src.group + image * p_.src.batch, offsets);
       int64_t c = 0;
       do {  // once even with nothing to sum: those products are zero
-        const int64_t channels = Min(kDepth<T>, p_.in_channels - c);
-        const void* from = Offset(call_.src, p_.src_type, c * p_.src.channel);
-        pack_pixels_(from, offsets, count, channels, p_.src.channel, rows);
-        Sweep(tile_, channels, rows, kTileRows * kRowStride<T>, CeilDiv(count, kTileRows),
-              FilterOf(group) + c * tile_.columns, p_.in_channels * tile_.columns, panels_,
-              Sums<T>{products + first * row_, row_, tile_.columns}, c > 0);
-      } while ((c += kDepth<T>) < p_.in_channels);
+        const int64_t channels = Min(kBlockK<T>, p_.in_channels - c);
+        src_.Pack(c * p_.src.channel, Rows{count, 0, offsets}, channels, p_.src.channel, rows, kRowStride<T>);
+        for (int64_t r = count; r < RoundUp(count, kTileM); ++r) Zero(channels, rows + r * kRowStride<T>);
+        Sweep(tile_, channels, rows, kTileM * kRowStride<T>, CeilDiv(count, kTileM), FilterOf(group) + c * tile_.n,
+              p_.in_channels * tile_.n, panels_, Sums<T>{products + first * row_, row_, tile_.n}, c > 0);
+      } while ((c += kBlockK<T>) < p_.in_channels);
     }
   }
 
@@ -276,18 +253,26 @@ class TapProducts {
       for (int64_t d = q.first[0]; d < q.first[0] + q.size[0]; ++d)
         for (int64_t h = q.first[1]; h < q.first[1] + q.size[1]; ++h)
           for (int64_t w = q.first[2]; w < end; w += kLine)
-            AddAndStore(products, Line{cls, d, h, w, Min(kLine, end - w)}, group * p_.dst.group + image * p_.dst.batch);
+            AddAndStore(products, Line{cls, d, h, w, Min(kLine, end - w)}, group, image);
     }
   }
 
-  void AddAndStore(const Products<T>& products, const Line& line, int64_t origin) const {
+  void AddAndStore(const Products<T>& products, const Line& line, int64_t group, int64_t image) const {
     alignas(kAlignment) T sums[kLine * kLanes<T>];
     int64_t offsets[kLine];
     const int64_t q[kSpatial] = {line.d, line.h, line.first};
+    int64_t origin = group * p_.dst.group + image * p_.dst.batch;
     for (int i = 0; i < kSpatial; ++i) origin += (line.cls.phase[i] + q[i] * p_.period[i]) * p_.dst.spatial[i];
-    for (int64_t i = 0; i < line.count; ++i) offsets[i] = origin + i * p_.period[2] * p_.dst.spatial[2];
+    for (int64_t i = 0; i < line.count; ++i) offsets[i] = i * p_.period[2] * p_.dst.spatial[2];
     add_line_(call_, products, line, sums);
-    store_rows_(sums, lanes_, offsets, line.count, p_.dst.channel, p_.out_channels, call_.result);
+    epilogue_(sums, lanes_,
+              OutputTile{.origin = origin,
+                         .offsets = offsets,
+                         .rows = line.count,
+                         .columns = p_.out_channels,
+                         .stride = p_.dst.channel,
+                         .channel = group * p_.out_channels,
+                         .channel_stride = 1});
   }
 
   const ConvCall& call_;
@@ -299,12 +284,12 @@ class TapProducts {
   AddLineFunction<T>* const add_line_;
   const Blocks blocks_;
   const int64_t products_size_;  // of a block
-  const Buffer<T> filter_;       // [group][panel][c][column]
-  const Buffer<T> rows_;         // [thread][pixel][c]
-  const Buffer<T> products_;     // [thread][pixel][panel, column]
-  PackPixelsFunction<T>* pack_pixels_;
-  PackFilterFunction<T>* pack_filter_;
-  StoreRowsFunction<T>* store_rows_;
+  const Operand<T> src_;
+  const Operand<T> filter_;
+  const Buffer<T> packed_filter_;  // [group][panel][c][tap, k]
+  const Buffer<T> rows_;           // [thread][pixel][c]
+  const Buffer<T> products_;       // [thread][pixel][panel, column]
+  const Epilogue<T> epilogue_;
 };
 
 // Whether this takes fewer vector operations than a product of im2col rows, about. A position's sums must fit a vector.

@@ -1,0 +1,95 @@
+// The register tile that matrix products sweep over packed blocks, in the type of the sums.
+#pragma once
+
+#include <cstdint>
+
+#include "common/simd.h"
+
+namespace jaxconv::JAXCONV_ISA {
+namespace {
+
+// The register tile is kTileM x up to two vectors: as many accumulators as there are registers.
+#if defined(__AVX512F__)
+constexpr int kTileM = 12;
+#elif defined(__AVX2__)
+constexpr int kTileM = 6;
+#elif defined(__aarch64__)
+constexpr int kTileM = 8;
+#else
+constexpr int kTileM = 4;
+#endif
+
+// A row of a packed block holds so many elements at most. Rows are a fixed distance apart: so a tile's rows are one
+// pointer and constant displacements. The distance is an odd number of cache lines: so rows fall into different cache
+// sets.
+template <typename T>
+constexpr int64_t kBlockK = 2048 / sizeof(T);
+template <typename T>
+constexpr int64_t kRowStride = kBlockK<T> + 192 / sizeof(T);
+
+template <typename T>
+using TileFunction = void(int64_t k, const T* a, const T* b, T* c, int64_t c_stride, bool accumulate);
+
+// c[m][n] (+)= sum over k of a(m, k) * b[k][n]; a(m, k) is a[m][k], or a[k][m] if it is MN-major.
+template <typename T, int vectors, int lanes, bool mn_major>
+void Tile(int64_t k, const T* __restrict a, const T* __restrict b, T* __restrict c, int64_t c_stride, bool accumulate) {
+  using V = Vector<T, lanes>;
+  constexpr int kTileN = vectors * lanes;
+  V sums[kTileM][vectors];
+#pragma GCC unroll 16
+  for (int m = 0; m < kTileM; ++m)
+#pragma GCC unroll 2
+    for (int v = 0; v < vectors; ++v)
+      sums[m][v] = accumulate ? LoadVector<T, lanes>(c + m * c_stride + v * lanes) : V{};
+
+  for (int64_t i = 0; i < k; ++i) {
+    V right[vectors];
+#pragma GCC unroll 2
+    for (int v = 0; v < vectors; ++v) right[v] = LoadVector<T, lanes>(b + i * kTileN + v * lanes);
+#pragma GCC unroll 16
+    for (int m = 0; m < kTileM; ++m) {
+      const T left = mn_major ? a[i * kRowStride<T> + m] : a[m * kRowStride<T> + i];
+#pragma GCC unroll 2
+      for (int v = 0; v < vectors; ++v) sums[m][v] += left * right[v];
+    }
+  }
+#pragma GCC unroll 16
+  for (int m = 0; m < kTileM; ++m)
+#pragma GCC unroll 2
+    for (int v = 0; v < vectors; ++v) StoreVector(sums[m][v], c + m * c_stride + v * lanes);
+}
+
+template <typename T>
+struct TileShape {
+  int64_t n;
+  TileFunction<T>* run;
+};
+
+// The tile for N: a narrower one where the wider one would compute more padding.
+template <typename T, bool mn_major>
+TileShape<T> ChooseTile(int64_t n) {
+  constexpr int kShort = kShortLanes<T>, kLong = kLanes<T>;
+  if (n <= kShort) return {kShort, Tile<T, 1, kShort, mn_major>};
+  if (RoundUp(n, kLong) < RoundUp(n, 2 * kLong)) return {kLong, Tile<T, 1, kLong, mn_major>};
+  return {2 * kLong, Tile<T, 2, kLong, mn_major>};
+}
+
+// Where a block's sums lie: elements from one row to the next, and from one panel to the next.
+template <typename T>
+struct Sums {
+  T* data;
+  int64_t row;
+  int64_t panel;
+};
+
+// Sweeps the tile over a block of sums.
+template <typename T>
+void Sweep(const TileShape<T>& tile, int64_t k, const T* a, int64_t a_stride, int64_t tiles, const T* b,
+           int64_t b_stride, int64_t panels, const Sums<T>& c, bool accumulate) {
+  for (int64_t j = 0; j < panels; ++j)
+    for (int64_t i = 0; i < tiles; ++i)
+      tile.run(k, a + i * a_stride, b + j * b_stride, c.data + j * c.panel + i * kTileM * c.row, c.row, accumulate);
+}
+
+}  // namespace
+}  // namespace jaxconv::JAXCONV_ISA

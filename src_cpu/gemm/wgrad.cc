@@ -1,0 +1,191 @@
+// A wgrad as a matrix product. It packs the same blocks of the im2col matrix as the conv.
+//
+//   filter[(tap, c), k] = im2col[position, (tap, c)]^T * grad[position, k]
+//
+// M is (tap, input channel), N is output channels, K is positions.
+#include <cstdint>
+
+#include "common/call.h"
+#include "common/epilogue.h"
+#include "common/pack.h"
+#include "common/storage.h"
+#include "common/work.h"
+#include "gemm/im2col.h"
+#include "gemm/tile.h"
+
+namespace jaxconv::JAXCONV_ISA {
+namespace {
+
+constexpr int64_t kPositions = kMostPositions;  // packed at a time: the more, the fewer passes over the sums
+constexpr int64_t kBlockN = 256;                // output channels of a block
+
+// im2col is packed as the source lies: MN-major where channels are neighbours in memory, else K-major.
+//
+// K is all positions, which is long. Where there are few outputs, K is split. The splits depend on the problem only,
+// and their sums are added in order. So the bits are the same for any number of threads.
+template <typename T>
+class Wgrad {
+ public:
+  Wgrad(const ConvCall& call, const Workers& workers)
+      : call_(call),
+        p_(call.problem),
+        k_major_(!HasContiguousRows(p_)),
+        tile_(k_major_ ? ChooseTile<T, false>(p_.out_channels) : ChooseTile<T, true>(p_.out_channels)),
+        panels_(CeilDiv(p_.out_channels, tile_.n)),
+        block_panels_(Min(kBlockN / tile_.n, panels_)),
+        blocks_n_(CeilDiv(panels_, block_panels_)),
+        blocks_(p_, [&](int32_t c) { return BlocksM(c).count() * blocks_n_ * p_.groups; }),
+        splits_(Splits()),
+        block_m_(BlockM()),
+        taps_(call),
+        grad_(call.rhs, p_.dst_type),
+        sums_((splits_ > 1 ? blocks_.total() * splits_ : workers.threads()) * SumsSize()),
+        workspace_(workers.threads() * WorkspaceSize()),
+        positions_(workers.threads()),
+        epilogue_(call.result, p_.filter_type, nullptr) {
+    WithStorage<T>(p_.src_type, [&](auto s) {
+      pack_im2col_ = k_major_ ? PackIm2colTransposed<T, decltype(s)> : PackIm2col<T, decltype(s)>;
+    });
+  }
+
+  void Run(const Workers& workers) const {
+    const double work = MultiplyAdds(call_);
+    if (splits_ == 1) {
+      workers.For(blocks_.total(), work, [this](int64_t slot, int64_t block) {
+        Sum(slot, block, 0, SplitSums(slot));
+        StoreBlock(block, SplitSums(slot));
+      });
+      return;
+    }
+    workers.For(blocks_.total() * splits_, work,
+                [this](int64_t slot, int64_t item) { Sum(slot, item / splits_, item % splits_, SplitSums(item)); });
+    workers.For(blocks_.total(), static_cast<double>(blocks_.total()) * splits_ * SumsSize(),
+                [this](int64_t, int64_t block) {
+                  T* sums = SplitSums(block * splits_);
+                  for (int64_t split = 1; split < splits_; ++split) {
+                    const T* more = SplitSums(block * splits_ + split);
+                    for (int64_t i = 0; i < SumsSize(); ++i) sums[i] += more[i];
+                  }
+                  StoreBlock(block, sums);
+                });
+  }
+
+ private:
+  // What a block computes: some (tap, channel)s of a class x some panels, of one group.
+  struct Place {
+    int32_t cls;
+    TapBlock taps;
+    int64_t panel;
+    int64_t panels;
+    int64_t group;
+  };
+
+  Place Locate(int64_t block) const {
+    Place place;
+    place.cls = blocks_.Find(&block);
+    const TapBlocks blocks_m = BlocksM(place.cls);
+    place.taps = blocks_m[Take(&block, blocks_m.count())];
+    place.panel = Take(&block, blocks_n_) * block_panels_;
+    place.panels = Min(block_panels_, panels_ - place.panel);
+    place.group = block;
+    return place;
+  }
+
+  TapBlocks BlocksM(int32_t c) const { return TapBlocks(call_.classes[c].tap_count, p_.in_channels, kBlockK<T>); }
+
+  int64_t Splits() const {
+    constexpr int64_t kItems = 32, kPositionsPerSplit = 2 * kPositions;
+    int64_t positions = 0;
+    for (int32_t c = 0; c < p_.class_count; ++c) positions = Max(positions, PositionCount(p_, call_.classes[c]));
+    const int64_t wanted = CeilDiv(kItems, Max<int64_t>(blocks_.total(), 1));
+    return Max<int64_t>(Min(wanted, positions / kPositionsPerSplit), 1);
+  }
+
+  int64_t BlockM() const {
+    int64_t m = 0;
+    for (int32_t c = 0; c < p_.class_count; ++c) m = Max(m, call_.classes[c].tap_count * p_.in_channels);
+    return RoundUp(Min(m, kBlockK<T>), kTileM);
+  }
+
+  int64_t SumsSize() const { return block_m_ * block_panels_ * tile_.n; }
+  int64_t Im2colSize() const { return (k_major_ ? block_m_ : kPositions) * kRowStride<T>; }
+  int64_t WorkspaceSize() const { return Im2colSize() + kPositions * block_panels_ * tile_.n; }
+  T* SplitSums(int64_t i) const { return sums_.data() + i * SumsSize(); }
+
+  void Sum(int64_t slot, int64_t block, int64_t split, T* sums) const {
+    const Place place = Locate(block);
+    const ResidueClass& cls = call_.classes[place.cls];
+    const int64_t count = PositionCount(p_, cls), end = (split + 1) * count / splits_;
+    const int64_t tiles = CeilDiv(place.taps.size(), kTileM);
+
+    Positions& at = positions_[slot];
+    T* im2col = workspace_.data() + slot * WorkspaceSize();
+    T* grad = im2col + Im2colSize();
+    const Source source{p_, Offset(call_.src, p_.src_type, place.group * p_.src.group), taps_.taps(cls),
+                        taps_.runs(cls)};
+    const int64_t begin = split * count / splits_;
+    int64_t first = begin;
+    do {  // once even with nothing to sum: the gradient is zero then
+      at.Locate(p_, cls, first, Min(kPositions, end - first));
+      pack_im2col_(source, at, place.taps, im2col);
+      PackGrad(at, place, grad);
+      Sweep(tile_, at.count, im2col, kTileM * (k_major_ ? kRowStride<T> : 1), tiles, grad, kPositions * tile_.n,
+            place.panels, Sums<T>{sums, tile_.n, tiles * kTileM * tile_.n}, first > begin);
+    } while ((first += kPositions) < end);
+  }
+
+  void PackGrad(const Positions& at, const Place& place, T* grad) const {
+    for (int64_t j = 0; j < place.panels; ++j) {
+      const int64_t k = (place.panel + j) * tile_.n;
+      const int64_t offset = place.group * p_.dst.group + k * p_.dst.channel;
+      grad_.PackPanel(offset, Rows{at.count, 0, at.dst}, Min(tile_.n, p_.out_channels - k), p_.dst.channel,
+                      grad + j * kPositions * tile_.n, tile_.n);
+    }
+  }
+
+  void StoreBlock(int64_t block, T* sums) const {
+    const Place place = Locate(block);
+    const ResidueClass& cls = call_.classes[place.cls];
+    const int64_t m = place.taps.size(), panel_size = RoundUp(m, kTileM) * tile_.n;
+    int64_t offsets[kBlockK<T>];
+    for (int64_t i = 0; i < m; ++i)
+      offsets[i] = taps_.taps(cls)[place.taps.tap + i / place.taps.channels].filter_delta +
+                   (place.taps.channel + i % place.taps.channels) * p_.filter.in;
+    for (int64_t j = 0; j < place.panels; ++j) {
+      const int64_t k = (place.panel + j) * tile_.n;
+      epilogue_(sums + j * panel_size, tile_.n,
+                OutputTile{.origin = place.group * p_.filter.group + k * p_.filter.out,
+                           .offsets = offsets,
+                           .rows = m,
+                           .columns = Min(tile_.n, p_.out_channels - k),
+                           .stride = p_.filter.out});
+    }
+  }
+
+  const ConvCall& call_;
+  const ConvProblem& p_;
+  const bool k_major_;
+  const TileShape<T> tile_;
+  const int64_t panels_;
+  const int64_t block_panels_;
+  const int64_t blocks_n_;
+  const ClassItems blocks_;
+  const int64_t splits_;
+  const int64_t block_m_;
+  const TapRuns taps_;
+  const Operand<T> grad_;
+  const Buffer<T> sums_;  // of every split of every block, or of every thread where K is not split
+  const Buffer<T> workspace_;
+  const Buffer<Positions> positions_;
+  PackIm2colFunction<T>* pack_im2col_;
+  const Epilogue<T> epilogue_;
+};
+
+}  // namespace
+
+void GemmWgrad(const ConvCall& call, const Workers& workers) {
+  if (call.problem.out_channels == 0) return;
+  WithSums(call.problem, [&](auto t) { Wgrad<decltype(t)>(call, workers).Run(workers); });
+}
+
+}  // namespace jaxconv::JAXCONV_ISA
