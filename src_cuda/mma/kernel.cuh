@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "common/convert.cuh"
+#include "common/epilogue.cuh"
 #include "common/family.h"
 #include "common/product.cuh"
 #include "common/ptx.cuh"
@@ -103,6 +104,21 @@ __device__ __forceinline__ void StoreRows(const Out* results, const PointTable<k
   }
 }
 
+// Ends a unit's sums, which are those of columns from a warp's first one on, with the epilogue. A column past the last
+// takes that one's channel: its results are stored nowhere.
+template <MmaTile kTile, bool kMerged, typename Sums>
+__device__ __forceinline__ void EndSums(Sums& sums, const MmaParams& p, const Unit& unit, int warp_col) {
+  const int64_t first = unit.first_col + warp_col;
+  const int last = static_cast<int>(min(p.cols - first, int64_t{kTile.cols})) - 1;
+  const EpilogueOf<float, true> epilogue(p.epilogue, unit.group * p.problem.out_channels + (kMerged ? 0 : first));
+  const Divider<int32_t> by_class(kMerged ? p.class_cols : 1);
+  sums.ForEach([&](float& sum, int col) {
+    int32_t channel = min(col, last);
+    if constexpr (kMerged) by_class.Divide(static_cast<int32_t>(first) + channel, &channel);
+    sum = epilogue(sum, channel);
+  });
+}
+
 // Multiplies all tiles of the block's steps. kFinite: no operand is rounded to an infinity.
 template <MmaTile kTile, bool kFinite, typename Feed, typename Sums, typename Stage>
 __device__ __forceinline__ void MultiplyTiles(Feed& feed, Sums& sums, Stage (&stages)[kTile.stages], int tiles) {
@@ -138,7 +154,7 @@ __device__ __forceinline__ void MultiplyTiles(Feed& feed, Sums& sums, Stage (&st
 
 // Computes a unit's results, of which the slice's begin at an offset. Returns whether the sums that this thread looks
 // at are finite.
-template <typename Parts, MmaTile kTile, bool kMerged, bool kFinite>
+template <typename Parts, MmaTile kTile, bool kMerged, bool kHasEpilogue, bool kFinite>
 __device__ __forceinline__ bool ComputeUnit(typename Parts::Feed& feed, typename Parts::Shared& shared,
                                             const MmaParams& p, const Unit& unit, int tiles, int64_t slice_offset) {
   constexpr int kTeam = kTile.wgmma ? 128 : 32;  // threads that multiply together
@@ -149,6 +165,7 @@ __device__ __forceinline__ bool ComputeUnit(typename Parts::Feed& feed, typename
   feed.Begin(unit);
   MultiplyTiles<kTile, kFinite>(feed, sums, shared.stages, tiles);
   const bool are_finite = kFinite || sums.AreFinite();
+  if constexpr (kHasEpilogue) EndSums<kTile, kMerged>(sums, p, unit, col);
   __syncthreads();
   WithType<float>(p.out_type, [&](auto type) {
     using Out = decltype(type);
@@ -165,7 +182,7 @@ __device__ __forceinline__ bool ComputeUnit(typename Parts::Feed& feed, typename
   return are_finite;
 }
 
-template <typename T, int kTileIndex, MmaAccess kAccess, bool kPieces, bool kMerged>
+template <typename T, int kTileIndex, MmaAccess kAccess, bool kPieces, bool kMerged, bool kHasEpilogue>
 __global__ void __launch_bounds__(kMmaTiles[kTileIndex].threads(), kMmaTiles[kTileIndex].blocks)
     MmaKernel(const __grid_constant__ MmaParams p) {
   constexpr MmaTile kTile = kMmaTiles[kTileIndex];
@@ -204,7 +221,7 @@ __global__ void __launch_bounds__(kMmaTiles[kTileIndex].threads(), kMmaTiles[kTi
     bool are_finite = true;
 #pragma unroll 1
     for (uint32_t unit = first_unit; unit < last_unit; ++unit) {
-      are_finite &= ComputeUnit<Parts, kTile, kMerged, kFinite>(
+      are_finite &= ComputeUnit<Parts, kTile, kMerged, kHasEpilogue, kFinite>(
           feed, shared, p, {unit / p.col_tiles, int64_t{unit % p.col_tiles} * kTile.cols}, range.Tiles(kTile.depth),
           slice * p.out_elements);
     }
@@ -217,23 +234,24 @@ __global__ void __launch_bounds__(kMmaTiles[kTileIndex].threads(), kMmaTiles[kTi
   }
 }
 
-template <typename T, int kTileIndex, MmaAccess kAccess, bool kPieces, bool kMerged>
+template <typename T, int kTileIndex, MmaAccess kAccess, bool kHasEpilogue, bool kPieces, bool kMerged>
 constexpr MmaKernelOfTile Compiled() {
-  return {MmaKernel<T, kTileIndex, kAccess, kPieces, kMerged>,
+  return {MmaKernel<T, kTileIndex, kAccess, kPieces, kMerged, kHasEpilogue>,
           sizeof(typename MmaParts<T, kMmaTiles[kTileIndex], kAccess, kPieces, kMerged>::Shared)};
 }
 
 // The compiled kernels for operands of type T, those whose tiles are made for it.
-template <typename T, MmaAccess kAccess, size_t... kTileIndex>
+template <typename T, MmaAccess kAccess, bool kHasEpilogue, size_t... kTileIndex>
 CompiledMma FindTile(int64_t tile, std::index_sequence<kTileIndex...>) {
   constexpr auto compiled = []<int kIndex>(std::integral_constant<int, kIndex>) -> CompiledMma {
     constexpr MmaTile kTile = kMmaTiles[kIndex];
     if constexpr (kTile.operand_bytes() != sizeof(T)) {
       return {};
     } else {
-      CompiledMma kernels{Compiled<T, kIndex, kAccess, true, false>(), Compiled<T, kIndex, kAccess, false, false>()};
+      CompiledMma kernels{Compiled<T, kIndex, kAccess, kHasEpilogue, true, false>(),
+                          Compiled<T, kIndex, kAccess, kHasEpilogue, false, false>()};
       if constexpr (kTile.merges() && kAccess != MmaAccess::kLinesLines) {
-        kernels.merged = Compiled<T, kIndex, kAccess, true, true>();
+        kernels.merged = Compiled<T, kIndex, kAccess, kHasEpilogue, true, true>();
       }
       return kernels;
     }
@@ -243,14 +261,14 @@ CompiledMma FindTile(int64_t tile, std::index_sequence<kTileIndex...>) {
 }
 
 template <typename T>
-CompiledMma FindMma(int64_t tile, MmaAccess access) {
+CompiledMma FindMma(int64_t tile, MmaAccess access, bool has_epilogue) {
   constexpr auto tiles = std::make_index_sequence<std::size(kMmaTiles)>();
-  switch (access) {
-    case MmaAccess::kStepsLines: return FindTile<T, MmaAccess::kStepsLines>(tile, tiles);
-    case MmaAccess::kStepsSteps: return FindTile<T, MmaAccess::kStepsSteps>(tile, tiles);
-    case MmaAccess::kLinesLines: return FindTile<T, MmaAccess::kLinesLines>(tile, tiles);
+  using enum MmaAccess;
+  if (access == kLinesLines) return FindTile<T, kLinesLines, false>(tile, tiles);
+  if (access == kStepsLines) {
+    return has_epilogue ? FindTile<T, kStepsLines, true>(tile, tiles) : FindTile<T, kStepsLines, false>(tile, tiles);
   }
-  return {};
+  return has_epilogue ? FindTile<T, kStepsSteps, true>(tile, tiles) : FindTile<T, kStepsSteps, false>(tile, tiles);
 }
 
 }  // namespace jaxconv

@@ -26,6 +26,6 @@ struct CompiledMma {
 };
 
 template <typename T>
-CompiledMma FindMma(int64_t tile, MmaAccess access);
+CompiledMma FindMma(int64_t tile, MmaAccess access, bool has_epilogue);
 
 }  // namespace jaxconv

@@ -10,6 +10,7 @@
 
 #include "common/device_attribute.h"
 #include "common/enqueue.cuh"
+#include "common/epilogue.h"
 #include "common/layout.h"
 #include "common/params.h"
 #include "common/product.h"
@@ -27,12 +28,12 @@ MmaAccess ChooseAccess(const ConvProblem& p, Pass pass) {
   return p.filter.in < p.filter.out ? MmaAccess::kStepsSteps : MmaAccess::kStepsLines;
 }
 
-CompiledMma Find(const ConvProblem& p, Pass pass, int64_t tile) {
+CompiledMma Find(const ConvProblem& p, Pass pass, int64_t tile, bool has_epilogue) {
   const MmaAccess access = ChooseAccess(p, pass);
   switch (p.src_type) {
-    case DType::kBF16: return FindMma<__nv_bfloat16>(tile, access);
-    case DType::kF16: return FindMma<__half>(tile, access);
-    default: return FindMma<float>(tile, access);
+    case DType::kBF16: return FindMma<__nv_bfloat16>(tile, access, has_epilogue);
+    case DType::kF16: return FindMma<__half>(tile, access, has_epilogue);
+    default: return FindMma<float>(tile, access, has_epilogue);
   }
 }
 
@@ -95,7 +96,7 @@ int TileHere(const MmaSettings& s) {
 }
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const MmaSettings& s) {
-  const CompiledMma compiled = Find(p, pass, TileHere(s));
+  const CompiledMma compiled = Find(p, pass, TileHere(s), false);
   return std::max({compiled.of_pieces.shared_bytes, compiled.of_elements.shared_bytes, compiled.merged.shared_bytes});
 }
 
@@ -129,7 +130,7 @@ cudaError_t Launch(const ConvCall& call, const MmaSettings& s, cudaStream_t stre
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
   const int index = TileHere(s);
   const MmaTile& tile = kMmaTiles[index];
-  const CompiledMma compiled = Find(p, call.pass, index);
+  const CompiledMma compiled = Find(p, call.pass, index, EndsWithEpilogue(call, s.split));
   const bool pieces = HasPieces(call), merges = pieces && s.merged > 1 && tile.merges();
   const MmaKernelOfTile kernel = merges ? compiled.merged : pieces ? compiled.of_pieces : compiled.of_elements;
   MmaParams params{MakeParams(call, s.split, tile.rows, tile.cols)};

@@ -3,6 +3,6 @@
 
 namespace jaxconv {
 
-template CompiledMma FindMma<float>(int64_t tile, MmaAccess access);
+template CompiledMma FindMma<float>(int64_t tile, MmaAccess access, bool has_epilogue);
 
 }  // namespace jaxconv
