@@ -5,31 +5,31 @@
 #include <cstdint>
 #include <string>
 
+#include "common/operand_traits.h"
 #include "common/tiled_product.h"
 
 namespace jaxconv {
 
-// A tile on tensor cores, which warps share out, or, if they multiply by wgmma, warpgroups of four warps. A row of
-// shared memory along the steps is 128 bytes.
+// A tile on tensor cores. Warps share it out, or warpgroups of four warps if they multiply by wgmma.
 struct MmaTile {
   int rows;
   int cols;
-  int depth;  // 64 for 16-bit operands, 32 for float32's
+  int depth;  // a row of shared memory along the steps: the elements of 128 bytes, which the swizzle is for
   int stages;
   int warp_rows;
   int warp_cols;
   int blocks;  // that a multiprocessor is to hold
-  bool wgmma;  // is of compute capability 9.0 alone
+  bool wgmma;  // of compute capability 9.0 alone
   int passes;  // 1, or 3: float32 as the sum of two tf32 numbers
 
   // Whether there are kernels that merge residue classes: for narrower tiles it gains little.
   constexpr bool merges() const { return cols == 128; }
   constexpr int threads() const { return (wgmma ? 128 : 32) * (rows / warp_rows) * (cols / warp_cols); }
-  constexpr int operand_bytes() const { return 128 / depth; }
+  constexpr bool IsOf(DType operands) const { return depth == TraitsOf(operands).swizzle_row(); }
   // Stages of both operands, in whose place the results are in the end; points of the rows and steps, padded.
   constexpr int64_t shared_bytes() const {
-    constexpr int64_t kRowBytes = 128, kPointBytes = 32, kAlignment = 1024;
-    const int64_t tiles = stages * int64_t{rows + cols} * kRowBytes, results = rows * int64_t{cols + 8} * 4;
+    constexpr int64_t kRowBytes = 128, kSumBytes = 4, kPointBytes = 32, kAlignment = 1024;
+    const int64_t tiles = stages * int64_t{rows + cols} * kRowBytes, results = rows * int64_t{cols + 8} * kSumBytes;
     const int64_t points = (rows + int64_t{ring()} * depth) * 9 / 8 * kPointBytes;
     return CeilDiv(std::max(tiles, results) + points, kAlignment) * kAlignment;
   }

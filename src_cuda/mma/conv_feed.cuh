@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "common/convert.cuh"
 #include "common/ptx.cuh"
 #include "mma/block.cuh"
 #include "mma/piece_copy.cuh"
@@ -14,7 +15,7 @@ namespace jaxconv {
 // masks in registers.
 template <typename T, MmaTile kTile, typename SrcTile, typename RhsTile, bool kMerged>
 class ConvFeed {
-  static constexpr int kRun = kPieceBytes / sizeof(T);
+  static constexpr int kRun = kTraits<T>.vector();
   static constexpr int kRuns = kTile.depth / kRun;
   using SrcPattern = CopyPattern<SrcTile, kTile.threads(), kRun>;
   using RhsPattern = CopyPattern<RhsTile, kTile.threads(), kRun, !RhsTile::kAlongSteps>;

@@ -75,10 +75,12 @@ struct MmaParts {
   };
   static_assert(sizeof(Shared) <= kTile.shared_bytes(), "planning knows how much shared memory a thread block has");
   static_assert(SrcTile::kBytes % 1024 == 0 && RhsTile::kBytes % 1024 == 0, "each tile begins a turn of its swizzle");
-  static_assert(kTile.operand_bytes() == sizeof(T), "a row along the steps is 128 bytes");
+  static_assert(kTile.IsOf(TypeOf<T>()), "a row along the steps is 128 bytes");
+  static_assert(kTraits<T>.sums == DType::kF32, "accumulators are float32");
   static_assert(kTile.depth <= kTile.threads(), "a thread works out one step of a tile");
-  static_assert(!kTile.wgmma || (kTile.warp_cols == kTile.cols && kTile.warp_rows % 64 == 0 && sizeof(T) == 2),
+  static_assert(!kTile.wgmma || (kTile.warp_cols == kTile.cols && kTile.warp_rows % 64 == 0),
                 "a matrix of wgmma begins with a turn of the swizzle");
+  static_assert(!kTile.wgmma || kTraits<T>.bytes == 2, "wgmma reads operands along the lines if they have 16 bits");
 };
 
 // Stores rows of results, kVector of each row at once.
@@ -174,7 +176,7 @@ __device__ __forceinline__ bool ComputeUnit(typename Parts::Feed& feed, typename
     sums.Store(results + row * kPitch + col, kPitch);
     __syncthreads();
     if (p.out_vectors) {
-      StoreRows<16 / sizeof(Out), kTile, kMerged>(results, shared.rows, p, unit, slice_offset);
+      StoreRows<kTraits<Out>.vector(), kTile, kMerged>(results, shared.rows, p, unit, slice_offset);
     } else {
       StoreRows<1, kTile, kMerged>(results, shared.rows, p, unit, slice_offset);
     }
@@ -245,7 +247,7 @@ template <typename T, MmaAccess kAccess, bool kHasEpilogue, size_t... kTileIndex
 CompiledMma FindTile(int64_t tile, std::index_sequence<kTileIndex...>) {
   constexpr auto compiled = []<int kIndex>(std::integral_constant<int, kIndex>) -> CompiledMma {
     constexpr MmaTile kTile = kMmaTiles[kIndex];
-    if constexpr (kTile.operand_bytes() != sizeof(T)) {
+    if constexpr (!kTile.IsOf(TypeOf<T>())) {
       return {};
     } else {
       CompiledMma kernels{Compiled<T, kIndex, kAccess, kHasEpilogue, true, false>(),

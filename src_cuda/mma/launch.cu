@@ -12,6 +12,7 @@
 #include "common/enqueue.cuh"
 #include "common/epilogue.h"
 #include "common/layout.h"
+#include "common/operand_traits.h"
 #include "common/params.h"
 #include "common/product.h"
 #include "common/types.h"
@@ -33,7 +34,8 @@ CompiledMma Find(const ConvProblem& p, Pass pass, int64_t tile, bool has_epilogu
   switch (p.src_type) {
     case DType::kBF16: return FindMma<__nv_bfloat16>(tile, access, has_epilogue);
     case DType::kF16: return FindMma<__half>(tile, access, has_epilogue);
-    default: return FindMma<float>(tile, access, has_epilogue);
+    case DType::kF32: return FindMma<float>(tile, access, has_epilogue);
+    default: return {};  // UnsupportedReason has refused it
   }
 }
 
@@ -41,14 +43,14 @@ CompiledMma Find(const ConvProblem& p, Pass pass, int64_t tile, bool has_epilogu
 int64_t SpanBytes(const TensorStrides& s, const int64_t (&size)[kSpatial], int64_t batch, int64_t groups, DType type) {
   int64_t elements = std::max(batch * s.batch, groups * s.group);
   for (int d = 0; d < kSpatial; ++d) elements = std::max(elements, size[d] * s.spatial[d]);
-  return elements * static_cast<int64_t>(ElementBytes(type));
+  return elements * TraitsOf(type).bytes;
 }
 
 // Kernels that copy in pieces count these in 32 bits, and rows and steps, and the bytes between the filter's. A
 // position may lie beyond the source's end by 2^31 elements, which are 2^29 pieces at most.
 bool PiecesFit(const ConvProblem& p) {
   constexpr int64_t kMostBytes = (int64_t{INT32_MAX} - (int64_t{1} << 29)) * 16;
-  const auto filter = [&](int64_t elements) { return elements * static_cast<int64_t>(ElementBytes(p.filter_type)); };
+  const auto filter = [&](int64_t elements) { return elements * TraitsOf(p.filter_type).bytes; };
   return Positions(p) < INT32_MAX && ChannelTaps(p) < INT32_MAX &&
          SpanBytes(p.src, p.src_size, p.batch, p.groups, p.src_type) < kMostBytes &&
          SpanBytes(p.dst, p.dst_size, p.batch, p.groups, p.dst_type) < kMostBytes &&
@@ -57,7 +59,7 @@ bool PiecesFit(const ConvProblem& p) {
 }
 
 bool HasPieces(const ConvCall& call) {
-  const int piece = 16 / static_cast<int>(ElementBytes(call.problem.src_type));
+  const int piece = TraitsOf(call.problem.src_type).vector();
   const OperandLayout src = SourceLayout(call), rhs = RhsLayout(call);
   const MmaAccess access = ChooseAccess(call.problem, call.pass);
   return (access == MmaAccess::kLinesLines ? src.LineVectors(piece) : src.StepVectors(piece)) &&
@@ -73,7 +75,7 @@ Reason UnsupportedMerged(const ConvProblem& p, Pass pass, int64_t merged) {
       p.tap_count % merged) {
     return "no such classes to merge";
   }
-  const int64_t filter = p.groups * ChannelTaps(p) * p.out_channels * static_cast<int64_t>(ElementBytes(p.filter_type));
+  const int64_t filter = p.groups * ChannelTaps(p) * p.out_channels * TraitsOf(p.filter_type).bytes;
   return filter < INT32_MAX ? Reason() : "the filter is too large for merged classes";
 }
 
@@ -85,7 +87,7 @@ Reason UnsupportedReason(const ConvProblem& p, Pass pass, const MmaSettings& s) 
   if (p.src_type != RhsType(p, pass)) return "operands of two types";
   if (SumType(p) != DType::kF32) return "tensor cores sum in float32 here";
   const MmaTile& tile = kMmaTiles[s.tile];
-  if (tile.operand_bytes() != static_cast<int>(ElementBytes(p.src_type))) return "the tile is for another type";
+  if (!tile.IsOf(p.src_type)) return "the tile is for another type";
   return UnsupportedBlocks(Blocks(p, pass, s.split, tile.rows, tile.cols));
 }
 
@@ -135,7 +137,7 @@ cudaError_t Launch(const ConvCall& call, const MmaSettings& s, cudaStream_t stre
   const MmaKernelOfTile kernel = merges ? compiled.merged : pieces ? compiled.of_pieces : compiled.of_elements;
   MmaParams params{MakeParams(call, s.split, tile.rows, tile.cols)};
   if (merges) MergeClasses(p, tile, s.merged, &params);
-  params.out_vectors = ResultLayout(call, s.split).LineVectors(16 / static_cast<int>(ElementBytes(params.out_type)));
+  params.out_vectors = ResultLayout(call, s.split).LineVectors(TraitsOf(params.out_type).vector());
   params.units = static_cast<uint32_t>(params.col_tiles * p.groups);
   const int64_t row_blocks = static_cast<int64_t>(params.row_tiles) * s.split;
   const int64_t steps = (call.pass == Pass::kConv ? ChannelTaps(p) : Positions(p)) / p.class_count / s.split;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "common/ptx.cuh"
 #include "common/shared_tile.cuh"
@@ -24,7 +25,7 @@ class WarpMma {
   __device__ __forceinline__ void Finish() const {}
 
   // Whether operands are rounded, which makes infinities of the largest numbers.
-  static constexpr bool kRounds = sizeof(T) == 4;
+  static constexpr bool kRounds = std::is_same_v<T, float>;
 
   // Whether each row and each column has a finite sum. An operand that is not finite makes all sums of its row or its
   // column so, also of its products with zeros. Where the sum of these overflows, the answer is no as well.
@@ -76,7 +77,7 @@ class WarpMma {
   static constexpr int kColBlocks = kCols / 16;
   static_assert(kRows % 16 == 0 && kCols % 16 == 0);
 
-  static_assert(kPasses == 1 || (kPasses == 3 && sizeof(T) == 4));
+  static_assert(kPasses == 1 || (kPasses == 3 && kRounds), "passes are of numbers that are rounded");
   static constexpr bool kSmall = kPasses == 3;
 
   template <bool kFinite>

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "common/convert.cuh"
 #include "common/ptx.cuh"
 #include "mma/block.cuh"
 #include "mma/piece_copy.cuh"
@@ -14,7 +15,7 @@ namespace jaxconv {
 // Rows come in runs of channels of one tap; a thread copies pieces of one run, from many positions.
 template <typename T, MmaTile kTile, typename SrcTile, typename RhsTile>
 class WgradFeed {
-  static constexpr int kRun = kPieceBytes / sizeof(T);
+  static constexpr int kRun = kTraits<T>.vector();
   using SrcPattern = CopyPattern<SrcTile, kTile.threads(), kRun>;
   using RhsPattern = CopyPattern<RhsTile, kTile.threads(), kRun>;
   static_assert(!SrcTile::kAlongSteps && !RhsTile::kAlongSteps);
