@@ -3,6 +3,6 @@
 
 namespace jaxconv {
 
-template CompiledMma FindMma<__half>(int64_t tile, MmaAccess access, bool has_epilogue);
+template MmaKernelOfType FindMma<__half>(const MmaVariant& variant);
 
 }  // namespace jaxconv

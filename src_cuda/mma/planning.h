@@ -28,11 +28,11 @@ inline int64_t MergedClasses(const Product& product) {
   const ConvProblem& p = product.conv;
   bool follow = true;  // a filter that lies along its input channels is copied in columns that are equally far apart
   for (int64_t c = 0; c < count; ++c) {
-    const int64_t place = taps[c * each].filter_delta - taps[0].filter_delta;
-    follow &= place == c * p.out_channels * p.filter.out;
+    const int64_t apart = taps[c * each].filter_delta - taps[0].filter_delta;
+    follow &= apart == c * p.out_channels * p.filter.out;
     for (int64_t t = 0; t < each; ++t) {
       const Tap &tap = taps[c * each + t], &first = taps[t];
-      if (tap.filter_delta - first.filter_delta != place) return 1;
+      if (tap.filter_delta - first.filter_delta != apart) return 1;
       for (int d = 0; d < kSpatial; ++d) {
         if (tap.shift[d] != first.shift[d]) return 1;
       }
@@ -72,7 +72,7 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
   }
 
   MmaSettings WithExtra(MmaSettings s, const Asked& asked) const {
-    s.units = asked.Find("units").value_or(0);
+    s.n_tiles_per_cta = asked.Find("units").value_or(0);
     s.merged = MayMerge(s) ? MergedClasses(product_) : 1;
     return s;
   }
