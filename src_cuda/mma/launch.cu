@@ -46,7 +46,8 @@ int64_t SpanBytes(const TensorStrides& s, const int64_t (&size)[kSpatial], int64
 }
 
 // Kernels that copy in 16-byte vectors count these in 32 bits, and rows and steps, and the bytes between the filter's.
-// A position may lie beyond the source's end by 2^31 elements, which are 2^29 vectors at most.
+// A position may lie beyond the source's end by 2^31 elements, which are 2^29 vectors at most. A thread's vectors of
+// the filter are less than 64 lines or steps apart.
 bool VectorsFit(const ConvProblem& p) {
   constexpr int64_t kMostBytes = (int64_t{INT32_MAX} - (int64_t{1} << 29)) * kVectorBytes;
   const auto filter = [&](int64_t elements) { return elements * TraitsOf(p.filter_type).bytes; };

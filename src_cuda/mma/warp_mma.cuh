@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "common/convert.cuh"
 #include "common/ptx.cuh"
 #include "common/shared_tile.cuh"
 #include "common/store_pairs.cuh"
@@ -76,6 +77,9 @@ class WarpMma {
   static constexpr int kRowBlocks = kRows / 16;
   static constexpr int kColBlocks = kCols / 16;
   static_assert(kRows % 16 == 0 && kCols % 16 == 0);
+  static_assert(Fragments<SrcTile, T, false>::kSteps == kTraits<T>.mma_depth, "fragments are of one multiplication");
+  static_assert(kTraits<T>.bytes > 1 || (SrcTile::kAlongSteps && RhsTile::kAlongSteps),
+                "ldmatrix transposes elements of 16 bits, and words are of 32");
 
   static_assert(kPasses == 1 || (kPasses == 3 && kRounds), "passes are of numbers that are rounded");
   static constexpr bool kSmall = kPasses == 3;
