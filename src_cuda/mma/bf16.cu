@@ -3,6 +3,6 @@
 
 namespace jaxconv {
 
-template CompiledMma FindMma<__nv_bfloat16>(int64_t tile, MmaAccess access);
+template MmaKernelOfType FindMma<__nv_bfloat16>(const MmaVariant& variant);
 
 }  // namespace jaxconv

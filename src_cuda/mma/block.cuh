@@ -1,5 +1,5 @@
 // What a thread block of the mma family multiplies: a tile of one class's rows over one slice of the reduction, with a
-// few units in turn, which are tiles of columns, of all groups. What is worked out for the rows serves all of them.
+// few N tiles in turn. An N tile is a tile of one group's columns. What is worked out for the rows serves all of them.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,23 @@
 
 namespace jaxconv {
 
+inline constexpr int kVectorBytes = 16;
+
 struct MmaParams : ProductParams {
-  uint32_t units;        // tiles of columns of all groups
-  uint32_t block_units;  // of one block
-  uint32_t merged;       // of kernels that merge: residue classes that the columns are of, one after the other
-  uint32_t class_cols;   // likewise, of each
+  uint32_t n_tiles;  // of all groups
+  uint32_t n_tiles_per_cta;
+  uint32_t merged;      // of kernels that merge: the residue classes whose columns follow each other
+  uint32_t class_cols;  // likewise: the columns of each
 };
 
-// A column of merged classes: elements by which the first class's places in the filter and in the result are moved.
+// A column of merged classes: the elements to add to the first class's offsets in the filter and in the result.
 struct MergedCol {
   int64_t filter;
   int64_t result;
 
   __device__ static MergedCol Of(const MmaParams& p, int64_t col) {
-    const uint32_t place = static_cast<uint32_t>(col) / p.class_cols;
+    const ResidueClass& residue = p.classes[static_cast<uint32_t>(col) / p.class_cols];
     const int64_t col_of_class = static_cast<uint32_t>(col) % p.class_cols;
-    const ResidueClass& residue = p.classes[place];
     const int32_t filter = p.taps[residue.first_tap].filter_delta - p.taps[p.classes[0].first_tap].filter_delta;
     MergedCol found{filter + col_of_class * p.rhs_col_stride, col_of_class * p.out_col_stride};
 #pragma unroll
@@ -36,8 +37,8 @@ struct MergedCol {
   }
 };
 
-// The plan is of another problem, if merged classes do not see the same source pixels, or, of a filter that lies along
-// the steps, if their columns are not equally far apart.
+// Traps if the plan is of another problem: merged classes see the same source pixels, and their columns are equally far
+// apart if the filter lies along the steps.
 template <bool kAlongSteps>
 __device__ __forceinline__ void CheckMerged(const MmaParams& p) {
   const ResidueClass& first = p.classes[0];
@@ -56,8 +57,8 @@ __device__ __forceinline__ void CheckMerged(const MmaParams& p) {
   }
 }
 
-// Points in shared memory. Every ninth place is unused: threads that copy pieces of eight elements read every eighth
-// point, which would all be in the same banks.
+// Points in shared memory. Every ninth is unused: threads that copy vectors of eight elements read every eighth point,
+// and these would all be in the same banks.
 template <int kCount>
 class PointTable {
  public:
@@ -68,7 +69,7 @@ class PointTable {
   Point points_[kCount + kCount / 8];
 };
 
-struct Unit {
+struct NTile {
   uint32_t group;
   int64_t first_col;
 };
@@ -81,6 +82,12 @@ struct Block {
   const PointTable<kRows>& rows;
   StepRange range;
   uint32_t row_tile;
+
+  // The tap, in its class, of a (tap, channel).
+  __device__ __forceinline__ int TapOf(int64_t i) const {
+    int channel;
+    return points.TapOf(i, &channel);
+  }
 };
 
 }  // namespace jaxconv

@@ -5,32 +5,32 @@
 #include <cstdint>
 #include <string>
 
+#include "common/operand_traits.h"
 #include "common/tiled_product.h"
 
 namespace jaxconv {
 
-// A tile on tensor cores, which warps share out, or, if they multiply by wgmma, warpgroups of four warps. A row of
-// shared memory along the steps is 128 bytes.
+// A tile on tensor cores. Warps share it out, or warpgroups of four warps if they multiply by wgmma.
 struct MmaTile {
   int rows;
   int cols;
-  int depth;  // 64 for 16-bit operands, 32 for float32's
+  int depth;  // a row of shared memory along the steps: the elements of 128 bytes, which the swizzle is for
   int stages;
   int warp_rows;
   int warp_cols;
-  int blocks;  // that a multiprocessor is to hold
-  bool wgmma;  // is of compute capability 9.0 alone
+  int ctas_per_sm;
+  bool wgmma;  // of compute capability 9.0 alone
   int passes;  // 1, or 3: float32 as the sum of two tf32 numbers
 
   // Whether there are kernels that merge residue classes: for narrower tiles it gains little.
   constexpr bool merges() const { return cols == 128; }
   constexpr int threads() const { return (wgmma ? 128 : 32) * (rows / warp_rows) * (cols / warp_cols); }
-  constexpr int operand_bytes() const { return 128 / depth; }
-  // Stages of both operands, in whose place the results are in the end; points of the rows and steps, padded.
+  constexpr bool IsOf(DType operands) const { return depth == TraitsOf(operands).swizzle_row(); }
+  // The stages of both operands, then the results in their place; points of the rows and the steps, padded.
   constexpr int64_t shared_bytes() const {
-    constexpr int64_t kRowBytes = 128, kPointBytes = 32, kAlignment = 1024;
-    const int64_t tiles = stages * int64_t{rows + cols} * kRowBytes, results = rows * int64_t{cols + 8} * 4;
-    const int64_t points = (rows + int64_t{ring()} * depth) * 9 / 8 * kPointBytes;
+    constexpr int64_t kRowBytes = 128, kSumBytes = 4, kPointBytes = 32, kAlignment = 1024;
+    const int64_t tiles = stages * int64_t{rows + cols} * kRowBytes, results = rows * int64_t{cols + 8} * kSumBytes;
+    const int64_t points = (rows + int64_t{step_stages()} * depth) * 9 / 8 * kPointBytes;
     return CeilDiv(std::max(tiles, results) + points, kAlignment) * kAlignment;
   }
   std::string name() const {
@@ -38,16 +38,16 @@ struct MmaTile {
     return std::to_string(rows) + "x" + std::to_string(cols) + "x" + std::to_string(depth) + how;
   }
   TileFields fields() const {
-    return {{"rows", rows},   {"cols", cols},     {"depth", depth},    {"stages", stages},
-            {"wgmma", wgmma}, {"passes", passes}, {"resident", blocks}};
+    return {{"rows", rows},   {"cols", cols},     {"depth", depth},         {"stages", stages},
+            {"wgmma", wgmma}, {"passes", passes}, {"resident", ctas_per_sm}};
   }
-  PlannedTile planned() const { return {rows, cols, depth, blocks}; }
-  // Tiles that are copied ahead of the one that is multiplied. A stage is written again when it has been multiplied: at
-  // once, or, if multiplications go on meanwhile and no other block is there to fill the gap, one tile later.
-  constexpr int pending() const { return wgmma && blocks == 1 ? 1 : 0; }
+  PlannedTile planned() const { return {rows, cols, depth, ctas_per_sm}; }
+  // Tiles that are copied ahead of the one that is multiplied. A stage is written again once it has been multiplied. If
+  // multiplications go on meanwhile and no other block fills the gap, that is one tile later.
+  constexpr int pending() const { return wgmma && ctas_per_sm == 1 ? 1 : 0; }
   constexpr int ahead() const { return stages - 1 - pending(); }
-  // Tiles of which the steps are known: those, and the next; a power of two.
-  constexpr int ring() const { return ahead() == 1 ? 2 : 4; }
+  // The steps of so many tiles are known: of those and of the next. A power of two.
+  constexpr int step_stages() const { return ahead() == 1 ? 2 : 4; }
 };
 
 inline constexpr MmaTile kMmaTiles[] = {
@@ -60,11 +60,11 @@ inline constexpr MmaTile kMmaTiles[] = {
     {128, 128, 32, 3, 64, 32, 1, false, 3},  {64, 64, 32, 4, 32, 32, 2, false, 3},
 };
 
-// The tile that takes the place of one of wgmma where that is not to be had: programs may be compiled elsewhere.
-constexpr int WithoutWgmma(int tile) {
-  for (int i = 0; kMmaTiles[tile].wgmma; ++i) {
-    if (!kMmaTiles[i].wgmma && kMmaTiles[i].cols == kMmaTiles[tile].cols) return i;
-  }
+// The widest tile without wgmma of so many columns at most, for devices that do not have it: programs may be compiled
+// elsewhere.
+constexpr int TileWithoutWgmma(int most_cols) {
+  int tile = 0;
+  while (kMmaTiles[tile].wgmma || kMmaTiles[tile].cols > most_cols) ++tile;
   return tile;
 }
 

@@ -3,6 +3,6 @@
 
 namespace jaxconv {
 
-template CompiledMma FindMma<__half>(int64_t tile, MmaAccess access);
+template MmaKernelOfType FindMma<__half>(const MmaVariant& variant);
 
 }  // namespace jaxconv

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <iterator>
 
 #include "mma/block.cuh"
+#include "mma/config.h"
 
 namespace jaxconv {
 
@@ -14,18 +16,35 @@ enum class MmaAccess {
   kLinesLines,  // wgrad
 };
 
-struct MmaKernelOfTile {
-  void (*function)(MmaParams) = nullptr;  // null: not compiled
+// A kernel, but for the type of its operands.
+struct MmaVariant {
+  int tile;
+  MmaAccess access;
+  bool vectors;  // both operands are copied in 16-byte vectors: they are contiguous and aligned
+  bool merged;   // columns are those of all residue classes
+  bool has_epilogue;
+
+  static constexpr int kCount = 24 * std::size(kMmaTiles);
+  static constexpr MmaVariant At(int i) {
+    return {i / 24, MmaAccess{i / 8 % 3}, i / 4 % 2 == 1, i / 2 % 2 == 1, i % 2 == 1};
+  }
+  constexpr int index() const {
+    return 24 * tile + 8 * static_cast<int>(access) + 4 * vectors + 2 * merged + has_epilogue;
+  }
+  constexpr bool wgrad() const { return access == MmaAccess::kLinesLines; }
+  // Whether a call may take it.
+  constexpr bool IsFor(DType operands) const {
+    return kMmaTiles[tile].IsOf(operands) && !(wgrad() && (merged || has_epilogue)) &&
+           !(merged && !(vectors && kMmaTiles[tile].merges()));
+  }
+};
+
+struct MmaKernelOfType {
+  void (*function)(MmaParams) = nullptr;  // null: no call may take the variant
   size_t shared_bytes = 0;
 };
 
-struct CompiledMma {
-  MmaKernelOfTile of_pieces;    // null: the tile is not made for the type
-  MmaKernelOfTile of_elements;  // where an operand is not contiguous, or not aligned
-  MmaKernelOfTile merged;       // of pieces, and of merged residue classes; null: the tile merges none
-};
-
 template <typename T>
-CompiledMma FindMma(int64_t tile, MmaAccess access);
+MmaKernelOfType FindMma(const MmaVariant& variant);
 
 }  // namespace jaxconv

@@ -10,7 +10,9 @@
 
 #include "common/device_attribute.h"
 #include "common/enqueue.cuh"
+#include "common/epilogue.h"
 #include "common/layout.h"
+#include "common/operand_traits.h"
 #include "common/params.h"
 #include "common/product.h"
 #include "common/types.h"
@@ -27,12 +29,12 @@ MmaAccess ChooseAccess(const ConvProblem& p, Pass pass) {
   return p.filter.in < p.filter.out ? MmaAccess::kStepsSteps : MmaAccess::kStepsLines;
 }
 
-CompiledMma Find(const ConvProblem& p, Pass pass, int64_t tile) {
-  const MmaAccess access = ChooseAccess(p, pass);
-  switch (p.src_type) {
-    case DType::kBF16: return FindMma<__nv_bfloat16>(tile, access);
-    case DType::kF16: return FindMma<__half>(tile, access);
-    default: return FindMma<float>(tile, access);
+MmaKernelOfType Find(DType operands, const MmaVariant& variant) {
+  switch (operands) {
+    case DType::kBF16: return FindMma<__nv_bfloat16>(variant);
+    case DType::kF16: return FindMma<__half>(variant);
+    case DType::kF32: return FindMma<float>(variant);
+    default: return {};  // UnsupportedReason has refused it
   }
 }
 
@@ -40,14 +42,15 @@ CompiledMma Find(const ConvProblem& p, Pass pass, int64_t tile) {
 int64_t SpanBytes(const TensorStrides& s, const int64_t (&size)[kSpatial], int64_t batch, int64_t groups, DType type) {
   int64_t elements = std::max(batch * s.batch, groups * s.group);
   for (int d = 0; d < kSpatial; ++d) elements = std::max(elements, size[d] * s.spatial[d]);
-  return elements * static_cast<int64_t>(ElementBytes(type));
+  return elements * TraitsOf(type).bytes;
 }
 
-// Kernels that copy in pieces count these in 32 bits, and rows and steps, and the bytes between the filter's. A
-// position may lie beyond the source's end by 2^31 elements, which are 2^29 pieces at most.
-bool PiecesFit(const ConvProblem& p) {
-  constexpr int64_t kMostBytes = (int64_t{INT32_MAX} - (int64_t{1} << 29)) * 16;
-  const auto filter = [&](int64_t elements) { return elements * static_cast<int64_t>(ElementBytes(p.filter_type)); };
+// Kernels that copy in 16-byte vectors count these in 32 bits, and rows and steps, and the bytes between the filter's.
+// A position may lie beyond the source's end by 2^31 elements, which are 2^29 vectors at most. A thread's vectors of
+// the filter are less than 64 lines or steps apart.
+bool VectorsFit(const ConvProblem& p) {
+  constexpr int64_t kMostBytes = (int64_t{INT32_MAX} - (int64_t{1} << 29)) * kVectorBytes;
+  const auto filter = [&](int64_t elements) { return elements * TraitsOf(p.filter_type).bytes; };
   return Positions(p) < INT32_MAX && ChannelTaps(p) < INT32_MAX &&
          SpanBytes(p.src, p.src_size, p.batch, p.groups, p.src_type) < kMostBytes &&
          SpanBytes(p.dst, p.dst_size, p.batch, p.groups, p.dst_type) < kMostBytes &&
@@ -55,13 +58,13 @@ bool PiecesFit(const ConvProblem& p) {
          filter(std::max(p.filter.in, p.filter.out)) < INT32_MAX / 64;
 }
 
-bool HasPieces(const ConvCall& call) {
-  const int piece = 16 / static_cast<int>(ElementBytes(call.problem.src_type));
+bool HasVectors(const ConvCall& call) {
+  const int vector = TraitsOf(call.problem.src_type).vector();
   const OperandLayout src = SourceLayout(call), rhs = RhsLayout(call);
   const MmaAccess access = ChooseAccess(call.problem, call.pass);
-  return (access == MmaAccess::kLinesLines ? src.LineVectors(piece) : src.StepVectors(piece)) &&
-         (access == MmaAccess::kStepsSteps ? rhs.StepVectors(piece) : rhs.LineVectors(piece)) &&
-         PiecesFit(call.problem);
+  return (access == MmaAccess::kLinesLines ? src.LineVectors(vector) : src.StepVectors(vector)) &&
+         (access == MmaAccess::kStepsSteps ? rhs.StepVectors(vector) : rhs.LineVectors(vector)) &&
+         VectorsFit(call.problem);
 }
 
 // Of the classes' tables, whether their positions and taps can be equally many. The kernel looks at them.
@@ -72,43 +75,45 @@ Reason UnsupportedMerged(const ConvProblem& p, Pass pass, int64_t merged) {
       p.tap_count % merged) {
     return "no such classes to merge";
   }
-  const int64_t filter = p.groups * ChannelTaps(p) * p.out_channels * static_cast<int64_t>(ElementBytes(p.filter_type));
+  const int64_t filter = p.groups * ChannelTaps(p) * p.out_channels * TraitsOf(p.filter_type).bytes;
   return filter < INT32_MAX ? Reason() : "the filter is too large for merged classes";
 }
 
 Reason UnsupportedReason(const ConvProblem& p, Pass pass, const MmaSettings& s) {
   if (Reason why = UnsupportedTileOrSplit(s, std::size(kMmaTiles))) return why;
-  if (s.units < 0) return "a negative number of units";
+  if (s.n_tiles_per_cta < 0) return "a negative number of units";
   if (ResultElements(p, pass) == 0) return std::nullopt;
   if (Reason why = UnsupportedMerged(p, pass, s.merged)) return why;
   if (p.src_type != RhsType(p, pass)) return "operands of two types";
   if (SumType(p) != DType::kF32) return "tensor cores sum in float32 here";
   const MmaTile& tile = kMmaTiles[s.tile];
-  if (tile.operand_bytes() != static_cast<int>(ElementBytes(p.src_type))) return "the tile is for another type";
+  if (!tile.IsOf(p.src_type)) return "the tile is for another type";
   return UnsupportedBlocks(Blocks(p, pass, s.split, tile.rows, tile.cols));
 }
 
 // The tile that runs on this device.
 int TileHere(const MmaSettings& s) {
-  const int tile = static_cast<int>(s.tile);
-  return DeviceHasWgmma() ? tile : WithoutWgmma(tile);
+  const MmaTile& tile = kMmaTiles[s.tile];
+  return tile.wgmma && !DeviceHasWgmma() ? TileWithoutWgmma(tile.cols) : static_cast<int>(s.tile);
 }
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const MmaSettings& s) {
-  const CompiledMma compiled = Find(p, pass, TileHere(s));
-  return std::max({compiled.of_pieces.shared_bytes, compiled.of_elements.shared_bytes, compiled.merged.shared_bytes});
+  const auto bytes = [&](bool vectors, bool merged) {
+    return Find(p.src_type, {TileHere(s), ChooseAccess(p, pass), vectors, merged, false}).shared_bytes;
+  };
+  return std::max({bytes(true, false), bytes(false, false), bytes(true, true)});
 }
 
-// Units that a block computes in turn: what is worked out for its rows, which takes as long as some tiles of steps, is
-// worked out once for all, but a GPU must be full to the end. The worths are measured on 1x1 convolutions.
-uint32_t ChooseBlockUnits(const MmaTile& tile, uint32_t units, int64_t row_blocks, int64_t steps) {
-  constexpr int64_t kRowsWorth = 6, kUnitWorth = 4, kMost = 16;  // in tiles of steps: of the rows, of a unit's results
-  const int64_t places = std::max(1, DeviceAttribute(cudaDevAttrMultiProcessorCount) * tile.blocks);
-  const int64_t unit = CeilDiv(steps, tile.depth) + kUnitWorth;
+// N tiles that a thread block computes in turn. It prepares its rows once for all of them, which takes as long as some
+// tiles of steps. But the GPU must be full to the end. The worths are measured on 1x1 convolutions.
+uint32_t ChooseNTilesPerCta(const MmaTile& tile, uint32_t n_tiles, int64_t row_blocks, int64_t steps) {
+  constexpr int64_t kRowsWorth = 6, kResultsWorth = 4, kMost = 16;  // worths in tiles of steps
+  const int64_t at_once = std::max(1, DeviceAttribute(cudaDevAttrMultiProcessorCount) * tile.ctas_per_sm);
+  const int64_t n_tile = CeilDiv(steps, tile.depth) + kResultsWorth;
   uint32_t best = 1;
   int64_t least = INT64_MAX;
-  for (uint32_t some = 1; some <= std::min<int64_t>(kMost, units); ++some) {
-    const int64_t cost = CeilDiv(CeilDiv(units, some) * row_blocks, places) * (kRowsWorth + some * unit);
+  for (uint32_t some = 1; some <= std::min<int64_t>(kMost, n_tiles); ++some) {
+    const int64_t cost = CeilDiv(CeilDiv(n_tiles, some) * row_blocks, at_once) * (kRowsWorth + some * n_tile);
     if (cost < least) least = cost, best = some;
   }
   return best;
@@ -129,18 +134,18 @@ cudaError_t Launch(const ConvCall& call, const MmaSettings& s, cudaStream_t stre
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
   const int index = TileHere(s);
   const MmaTile& tile = kMmaTiles[index];
-  const CompiledMma compiled = Find(p, call.pass, index);
-  const bool pieces = HasPieces(call), merges = pieces && s.merged > 1 && tile.merges();
-  const MmaKernelOfTile kernel = merges ? compiled.merged : pieces ? compiled.of_pieces : compiled.of_elements;
+  const bool vectors = HasVectors(call), merges = vectors && s.merged > 1 && tile.merges();
+  const MmaKernelOfType kernel =
+      Find(p.src_type, {index, ChooseAccess(p, call.pass), vectors, merges, EndsWithEpilogue(call, s.split)});
   MmaParams params{MakeParams(call, s.split, tile.rows, tile.cols)};
   if (merges) MergeClasses(p, tile, s.merged, &params);
-  params.out_vectors = ResultLayout(call, s.split).LineVectors(16 / static_cast<int>(ElementBytes(params.out_type)));
-  params.units = static_cast<uint32_t>(params.col_tiles * p.groups);
+  params.out_vectors = ResultLayout(call, s.split).LineVectors(TraitsOf(params.out_type).vector());
+  params.n_tiles = static_cast<uint32_t>(params.col_tiles * p.groups);
   const int64_t row_blocks = static_cast<int64_t>(params.row_tiles) * s.split;
   const int64_t steps = (call.pass == Pass::kConv ? ChannelTaps(p) : Positions(p)) / p.class_count / s.split;
-  params.block_units =
-      s.units > 0 ? static_cast<uint32_t>(s.units) : ChooseBlockUnits(tile, params.units, row_blocks, steps);
-  const int64_t blocks = CeilDiv(params.units, params.block_units) * row_blocks;
+  params.n_tiles_per_cta = static_cast<uint32_t>(s.n_tiles_per_cta);
+  if (s.n_tiles_per_cta == 0) params.n_tiles_per_cta = ChooseNTilesPerCta(tile, params.n_tiles, row_blocks, steps);
+  const int64_t blocks = CeilDiv(params.n_tiles, params.n_tiles_per_cta) * row_blocks;
   const cudaError_t status =
       EnqueueShared(kernel.function, blocks, tile.threads(), kernel.shared_bytes, stream, params);
   if (status != cudaSuccess || s.split == 1) return status;
@@ -151,10 +156,6 @@ cudaError_t Launch(const ConvCall& call, const MmaSettings& s, cudaStream_t stre
 
 const KernelFamily<MmaSettings> kMma = {UnsupportedReason, SplitWorkspace, SharedBytes, Launch};
 
-MmaSettings MmaWithoutWgmma(int most_cols, int64_t split) {
-  int tile = 0;
-  while (kMmaTiles[tile].wgmma || kMmaTiles[tile].cols > std::min(128, most_cols)) ++tile;
-  return {tile, split};
-}
+MmaSettings MmaWithoutWgmma(int most_cols, int64_t split) { return {TileWithoutWgmma(most_cols), split}; }
 
 }  // namespace jaxconv

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "common/operand_traits.h"
 #include "common/tiled_product.h"
 #include "mma/config.h"
 #include "mma/settings.h"
@@ -27,17 +28,17 @@ inline int64_t MergedClasses(const Product& product) {
   const ConvProblem& p = product.conv;
   bool follow = true;  // a filter that lies along its input channels is copied in columns that are equally far apart
   for (int64_t c = 0; c < count; ++c) {
-    const int64_t place = taps[c * each].filter_delta - taps[0].filter_delta;
-    follow &= place == c * p.out_channels * p.filter.out;
+    const int64_t apart = taps[c * each].filter_delta - taps[0].filter_delta;
+    follow &= apart == c * p.out_channels * p.filter.out;
     for (int64_t t = 0; t < each; ++t) {
       const Tap &tap = taps[c * each + t], &first = taps[t];
-      if (tap.filter_delta - first.filter_delta != place) return 1;
+      if (tap.filter_delta - first.filter_delta != apart) return 1;
       for (int d = 0; d < kSpatial; ++d) {
         if (tap.shift[d] != first.shift[d]) return 1;
       }
     }
   }
-  int64_t filter_bytes = ElementBytes(p.filter_type);
+  int64_t filter_bytes = TraitsOf(p.filter_type).bytes;
   for (int64_t size : product.filter.sizes) filter_bytes *= size;
   return filter_bytes < INT32_MAX && (follow || p.filter.in > p.filter.out) ? count : 1;
 }
@@ -54,8 +55,7 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
     if (p.src_type != RhsType(p, product_.pass)) {
       return "operands of two types, " + Name(p.src_type) + " and " + Name(RhsType(p, product_.pass));
     }
-    const bool is_float = p.src_type == DType::kBF16 || p.src_type == DType::kF16 || p.src_type == DType::kF32;
-    if (!is_float) return "tensor cores of " + Name(p.src_type);
+    if (TraitsOf(p.src_type).sums != DType::kF32) return "tensor cores of " + Name(p.src_type);
     if (product_.sum_type() != DType::kF32) return "sums in " + Name(product_.sum_type());
     return std::nullopt;
   }
@@ -68,11 +68,11 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
 
   bool IsFor(int64_t tile) const {
     const int passes = product_.conv.src_type == DType::kF32 && product_.is_exact ? 3 : 1;
-    return kTiles[tile].operand_bytes() == operand_bytes() && kTiles[tile].passes == passes;
+    return kTiles[tile].IsOf(product_.conv.src_type) && kTiles[tile].passes == passes;
   }
 
   MmaSettings WithExtra(MmaSettings s, const Asked& asked) const {
-    s.units = asked.Find("units").value_or(0);
+    s.n_tiles_per_cta = asked.Find("units").value_or(0);
     s.merged = MayMerge(s) ? MergedClasses(product_) : 1;
     return s;
   }
@@ -83,22 +83,22 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
 
   int64_t Merged(const MmaSettings& s) const { return s.merged; }
   // Of Hopper's own instructions for dense matrices.
-  double Rate() const { return 4096 / operand_bytes(); }
+  double Rate() const { return 4096 / traits().bytes; }
   int64_t SharedBytes(const MmaSettings& s) const { return kTiles[s.tile].shared_bytes(); }
 
   double Seconds(const MmaSettings& s) const {
-    return TiledPlanner::Seconds(s) * (product_.HasRunsOf(vector()) ? 1 : costs_["elementwise"]);
+    return TiledPlanner::Seconds(s) * (product_.HasRunsOf(traits().vector()) ? 1 : costs_["elementwise"]);
   }
 
  private:
-  int operand_bytes() const { return static_cast<int>(ElementBytes(product_.conv.src_type)); }
-  int64_t vector() const { return 16 / operand_bytes(); }
+  const OperandTraits& traits() const { return TraitsOf(product_.conv.src_type); }
 
   bool MayMerge(const MmaSettings& s) const {
     const int64_t classes = product_.classes();
     if (classes == 1 || product_.pass == Pass::kWgrad || !kTiles[s.tile].merges()) return false;
-    if (product_.taps.size() % classes) return false;                        // they do not have equally many taps
-    return product_.HasRunsOf(vector()) && product_.cols() % vector() == 0;  // results are stored as such, too
+    if (product_.taps.size() % classes) return false;  // they do not have equally many taps
+    return product_.HasRunsOf(traits().vector()) &&
+           product_.cols() % traits().vector() == 0;  // results are stored as such, too
   }
 };
 

@@ -13,13 +13,13 @@ struct MmaSettings {
 
   int64_t tile = 0;
   int64_t split = 1;
-  int64_t units = 0;   // tiles of columns that a thread block computes in turn; 0: as many as suit the device
-  int64_t merged = 1;  // residue classes whose columns follow each other in one matrix: all, or 1
+  int64_t n_tiles_per_cta = 0;  // N tiles that a thread block computes in turn; 0: as many as suit the device
+  int64_t merged = 1;           // residue classes whose columns follow each other in one matrix: all, or 1
 
   static constexpr std::array<Field<MmaSettings>, 4> Fields() {
     return {{{"tile", &MmaSettings::tile},
              {"split", &MmaSettings::split},
-             {"units", &MmaSettings::units},
+             {"units", &MmaSettings::n_tiles_per_cta},
              {"merged", &MmaSettings::merged}}};
   }
 };

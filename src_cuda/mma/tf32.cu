@@ -3,6 +3,6 @@
 
 namespace jaxconv {
 
-template CompiledMma FindMma<float>(int64_t tile, MmaAccess access);
+template MmaKernelOfType FindMma<float>(const MmaVariant& variant);
 
 }  // namespace jaxconv

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
+#include "common/convert.cuh"
 #include "common/ptx.cuh"
 #include "common/shared_tile.cuh"
 #include "common/store_pairs.cuh"
@@ -24,7 +26,7 @@ class WarpMma {
   __device__ __forceinline__ void Finish() const {}
 
   // Whether operands are rounded, which makes infinities of the largest numbers.
-  static constexpr bool kRounds = sizeof(T) == 4;
+  static constexpr bool kRounds = std::is_same_v<T, float>;
 
   // Whether each row and each column has a finite sum. An operand that is not finite makes all sums of its row or its
   // column so, also of its products with zeros. Where the sum of these overflows, the answer is no as well.
@@ -56,6 +58,12 @@ class WarpMma {
     }
   }
 
+  // Calls f(sum, column) for each of the thread's sums; columns are counted from the first one.
+  template <typename F>
+  __device__ __forceinline__ void ForEach(const F& f) {
+    ForEachSum(sum_, f);
+  }
+
   // Stores the sums, rounded, into rows of `pitch` elements.
   template <typename Out>
   __device__ __forceinline__ void Store(Out* first, int pitch) const {
@@ -69,8 +77,11 @@ class WarpMma {
   static constexpr int kRowBlocks = kRows / 16;
   static constexpr int kColBlocks = kCols / 16;
   static_assert(kRows % 16 == 0 && kCols % 16 == 0);
+  static_assert(Fragments<SrcTile, T, false>::kSteps == kTraits<T>.mma_depth, "fragments are of one multiplication");
+  static_assert(kTraits<T>.bytes > 1 || (SrcTile::kAlongSteps && RhsTile::kAlongSteps),
+                "ldmatrix transposes elements of 16 bits, and words are of 32");
 
-  static_assert(kPasses == 1 || (kPasses == 3 && sizeof(T) == 4));
+  static_assert(kPasses == 1 || (kPasses == 3 && kRounds), "passes are of numbers that are rounded");
   static constexpr bool kSmall = kPasses == 3;
 
   template <bool kFinite>

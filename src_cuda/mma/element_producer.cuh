@@ -9,23 +9,23 @@
 namespace jaxconv {
 
 template <typename T, MmaTile kTile, typename SrcTile, typename RhsTile>
-class ElementFeed {
+class ElementProducer {
  public:
   struct Shared {
-    PointTable<kTile.depth> steps[kTile.ring()];
+    PointTable<kTile.depth> steps[kTile.step_stages()];
   };
 
   using Index = int64_t;  // of rows and steps
 
-  __device__ ElementFeed(const Block<kTile.rows, Index>& block, Shared& shared) : block_(block), shared_(shared) {}
+  __device__ ElementProducer(const Block<kTile.rows, Index>& block, Shared& shared) : block_(block), shared_(shared) {}
 
   __device__ void AddRow(int row, const Point& point) const {}
 
-  __device__ void Begin(const Unit& unit) {
+  __device__ void Begin(const NTile& n_tile) {
     const ProductParams& p = block_.params;
-    src_ = static_cast<const char*>(p.src) + unit.group * p.problem.src.group * sizeof(T);
-    rhs_ = static_cast<const char*>(p.rhs) + unit.group * p.rhs_group_stride * sizeof(T);
-    first_col_ = unit.first_col;
+    src_ = static_cast<const char*>(p.src) + n_tile.group * p.problem.src.group * sizeof(T);
+    rhs_ = static_cast<const char*>(p.rhs) + n_tile.group * p.rhs_group_stride * sizeof(T);
+    first_col_ = n_tile.first_col;
   }
 
   // Prepares the steps of the first tiles, before the barrier after which these are copied.
@@ -47,14 +47,14 @@ class ElementFeed {
       point.src *= sizeof(T);
       point.partner *= sizeof(T);
     }
-    shared_.steps[tile % kTile.ring()][threadIdx.x] = point;
+    shared_.steps[tile % kTile.step_stages()][threadIdx.x] = point;
   }
 
   // Copies one of `parts` parts of a tile: all in the first.
   template <typename Stage>
   __device__ __forceinline__ void Copy(int tile, Stage& stage, int part, int parts) const {
     if (part > 0) return;
-    const PointTable<kTile.depth>& steps = shared_.steps[tile % kTile.ring()];
+    const PointTable<kTile.depth>& steps = shared_.steps[tile % kTile.step_stages()];
     CopyElements<SrcTile>(src_, stage.src, [&](int fast, int slow) { return OfSource(steps, fast, slow); });
     CopyElements<RhsTile>(rhs_, stage.rhs, [&](int fast, int slow) { return OfColumns(steps, fast, slow); });
   }

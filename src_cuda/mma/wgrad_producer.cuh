@@ -1,28 +1,29 @@
-// Copies tiles of a wgrad to shared memory asynchronously, in pieces.
+// Copies tiles of a wgrad to shared memory asynchronously, in 16-byte vectors.
 #pragma once
 
 #include <cstdint>
 
+#include "common/convert.cuh"
 #include "common/ptx.cuh"
 #include "mma/block.cuh"
-#include "mma/piece_copy.cuh"
-#include "mma/position_walk.cuh"
+#include "mma/position_iterator.cuh"
+#include "mma/tap_masks.cuh"
 #include "mma/tile_copy.cuh"
 
 namespace jaxconv {
 
-// Rows come in runs of channels of one tap; a thread copies pieces of one run, from many positions.
+// The rows of a 16-byte vector are channels of one tap. A thread copies those rows' vectors of many positions.
 template <typename T, MmaTile kTile, typename SrcTile, typename RhsTile>
-class WgradFeed {
-  static constexpr int kRun = kPieceBytes / sizeof(T);
-  using SrcPattern = CopyPattern<SrcTile, kTile.threads(), kRun>;
-  using RhsPattern = CopyPattern<RhsTile, kTile.threads(), kRun>;
+class WgradProducer {
+  static constexpr int kVector = kTraits<T>.vector();
+  using SrcPattern = CopyPattern<SrcTile, kTile.threads(), kVector>;
+  using RhsPattern = CopyPattern<RhsTile, kTile.threads(), kVector>;
   static_assert(!SrcTile::kAlongSteps && !RhsTile::kAlongSteps);
-  static_assert(kTile.rows / kRun <= kWindow, "a tile's taps, which its rows' runs begin, are in one window");
+  static_assert(kTile.rows / kVector <= kMaskTaps, "a tile's taps have one mask");
 
   struct alignas(16) Step {
-    int32_t src;      // pieces from the source's origin
-    int32_t partner;  // pieces in the destination, or -1: no step
+    int32_t src;      // vectors from the source's origin
+    int32_t partner;  // vectors in the destination, or -1: no step
     uint32_t inside;  // a mask of the block's taps
   };
 
@@ -32,39 +33,39 @@ class WgradFeed {
 
  public:
   struct Shared {
-    Step steps[kTile.ring()][kTile.depth];
-    WalkStride stride;
-    Shift taps[kWindow];  // the block's
+    Step steps[kTile.step_stages()][kTile.depth];
+    PositionStride stride;
+    Shift taps[kMaskTaps];  // the block's
   };
 
   using Index = int32_t;  // of rows and steps
 
-  __device__ WgradFeed(const Block<kTile.rows, Index>& block, Shared& shared)
-      : block_(block), shared_(shared), walk_(block.points, block.range.begin + threadIdx.x, kRun) {
+  __device__ WgradProducer(const Block<kTile.rows, Index>& block, Shared& shared)
+      : block_(block), shared_(shared), position_(block.points, block.range.begin + threadIdx.x, kVector) {
     const int64_t first_row = static_cast<int64_t>(block.row_tile) * kTile.rows;
-    const int first_tap = TapOf(first_row), row = SrcPattern::Fast();
-    tap_bit_ = first_row + row < block.points.rows() ? 1u << (TapOf(first_row + row) - first_tap) : 0;
-    tap_count_ = TapOf(min(first_row + kTile.rows, block.points.rows()) - 1) - first_tap + 1;
+    const int first_tap = block.TapOf(first_row), row = SrcPattern::Fast();
+    tap_bit_ = first_row + row < block.points.rows() ? 1u << (block.TapOf(first_row + row) - first_tap) : 0;
+    tap_count_ = block.TapOf(min(first_row + kTile.rows, block.points.rows()) - 1) - first_tap + 1;
     if (threadIdx.x < tap_count_) {
       const Tap& tap = block.points.taps[block.points.residue.first_tap + first_tap + threadIdx.x];
       shared.taps[threadIdx.x] = {{tap.shift[0], tap.shift[1], tap.shift[2]}};
     }
-    if (threadIdx.x == 0) shared.stride.template Fill<kRun>(block.points, kTile.depth);
+    if (threadIdx.x == 0) shared.stride.template Fill<kVector>(block.points, kTile.depth);
     __syncthreads();
   }
 
   __device__ void AddRow(int row, const Point& point) const {}
 
   // Before the barrier after which the first tile is copied.
-  __device__ __forceinline__ void Begin(const Unit& unit) {
+  __device__ __forceinline__ void Begin(const NTile& n_tile) {
     const MmaParams& p = block_.params;
-    source_ = static_cast<const char*>(p.src) + unit.group * p.problem.src.group * sizeof(T);
+    source_ = static_cast<const char*>(p.src) + n_tile.group * p.problem.src.group * sizeof(T);
     // A column that does not exist is one that does: nobody stores its sums.
-    const int64_t col = unit.first_col + RhsPattern::Fast();
+    const int64_t col = n_tile.first_col + RhsPattern::Fast();
     rhs_ = static_cast<const char*>(p.rhs) +
-           (unit.group * p.rhs_group_stride + (col < p.cols ? col * p.rhs_col_stride : 0)) * sizeof(T);
-    if (walked_) walk_ = {block_.points, block_.range.begin + threadIdx.x, kRun};
-    walked_ = true;
+           (n_tile.group * p.rhs_group_stride + (col < p.cols ? col * p.rhs_col_stride : 0)) * sizeof(T);
+    if (has_moved_) position_ = {block_.points, block_.range.begin + threadIdx.x, kVector};
+    has_moved_ = true;
   }
 
   // Prepares the steps of the first tiles, before the barrier after which these are copied.
@@ -82,15 +83,15 @@ class WgradFeed {
     if (threadIdx.x >= kTile.depth) return;
     const int64_t step = block_.range.begin + static_cast<int64_t>(tile) * kTile.depth + threadIdx.x;
     const bool exists = step < block_.range.end;
-    const uint32_t inside = TapsInside(walk_.at, shared_.taps, exists ? tap_count_ : 0, block_.params.src_size);
-    shared_.steps[tile % kTile.ring()][threadIdx.x] = {walk_.src, exists ? walk_.partner : -1, inside};
-    walk_.Advance(shared_.stride, block_.params.problem.step);
+    const uint32_t inside = TapsInside(position_.at, shared_.taps, exists ? tap_count_ : 0, block_.params.src_size);
+    shared_.steps[tile % kTile.step_stages()][threadIdx.x] = {position_.src, exists ? position_.partner : -1, inside};
+    position_.Advance(shared_.stride, block_.params.problem.step);
   }
 
   // Copies one of `parts` parts of a tile.
   template <typename Stage>
   __device__ __forceinline__ void Copy(int tile, Stage& stage, int part, int parts) const {
-    const Step(&steps)[kTile.depth] = shared_.steps[tile % kTile.ring()];
+    const Step(&steps)[kTile.depth] = shared_.steps[tile % kTile.step_stages()];
     Step of_src[SrcPattern::kCount], of_rhs[RhsPattern::kCount];  // read first: copies stay in their order
 #pragma unroll
     for (int i = 0; i < SrcPattern::kCount; ++i) {
@@ -100,29 +101,24 @@ class WgradFeed {
     for (int i = 0; i < RhsPattern::kCount; ++i) {
       if (RhsPattern::IsIn(i, part, parts)) of_rhs[i] = steps[RhsPattern::Slow(i)];
     }
-    CopyPieces<SrcPattern, SrcTile>(
+    CopyVectors<SrcPattern, SrcTile>(
         ptx::SharedAddress(stage.src) + SrcPattern::Origin(), part, parts,
-        [&](int i) { return ptx::AddProduct(src_, of_src[i].src, kPieceBytes); },
+        [&](int i) { return ptx::AddProduct(src_, of_src[i].src, kVectorBytes); },
         [&](int i) { return (of_src[i].inside & tap_bit_) != 0; });
-    CopyPieces<RhsPattern, RhsTile>(
+    CopyVectors<RhsPattern, RhsTile>(
         ptx::SharedAddress(stage.rhs) + RhsPattern::Origin(), part, parts,
-        [&](int i) { return ptx::AddProduct(rhs_, of_rhs[i].partner, kPieceBytes); },
+        [&](int i) { return ptx::AddProduct(rhs_, of_rhs[i].partner, kVectorBytes); },
         [&](int i) { return of_rhs[i].partner >= 0; });
   }
 
  private:
-  __device__ __forceinline__ int TapOf(int64_t row) const {
-    int channel;
-    return block_.points.TapOf(row, &channel);
-  }
-
   const Block<kTile.rows, Index>& block_;
   Shared& shared_;
   const char* source_;
   const char* src_;
   const char* rhs_;
-  PositionWalk walk_;  // of this thread's step of a tile
-  bool walked_ = false;
+  PositionIterator position_;  // of this thread's step in the next tile
+  bool has_moved_ = false;
   uint32_t tap_bit_;  // of this thread's rows, 0 if there are none
   int tap_count_;     // of the block
 };

@@ -7,9 +7,9 @@
 
 namespace jaxconv {
 
-// What is added for each step of the walk, the same for all threads: in shared memory, as registers are few. Offsets
-// are in units of so many elements.
-struct WalkStride {
+// What is added for each step of the iterator. It is the same for all threads and registers are few, so it is in shared
+// memory. Offsets are in vectors of kVector elements.
+struct PositionStride {
   struct alignas(16) Digit {  // of a position's number, for a spatial dimension
     int32_t end;              // of the source coordinate: there it begins again, and the next digit is one more
     int32_t src;              // what that adds to the offsets
@@ -21,20 +21,20 @@ struct WalkStride {
   int32_t partner;
 
   // For steps of `distance` positions.
-  template <int kUnit>
+  template <int kVector>
   __device__ __forceinline__ void Fill(const ClassPointsOf<int32_t>& points, int distance) {
     int32_t rest = distance;
     int64_t sum_src = 0, sum_partner = 0;
-    FillDigit<2, kUnit>(points, rest, sum_src, sum_partner);
-    FillDigit<1, kUnit>(points, rest, sum_src, sum_partner);
-    FillDigit<0, kUnit>(points, rest, sum_src, sum_partner);
-    src = static_cast<int32_t>((sum_src + rest * points.problem.src.batch) / kUnit);
-    partner = static_cast<int32_t>((sum_partner + rest * points.problem.dst.batch) / kUnit);
+    FillDigit<2, kVector>(points, rest, sum_src, sum_partner);
+    FillDigit<1, kVector>(points, rest, sum_src, sum_partner);
+    FillDigit<0, kVector>(points, rest, sum_src, sum_partner);
+    src = static_cast<int32_t>((sum_src + rest * points.problem.src.batch) / kVector);
+    partner = static_cast<int32_t>((sum_partner + rest * points.problem.dst.batch) / kVector);
   }
 
  private:
   // Takes the digit from `rest` and adds to the offsets what it is worth.
-  template <int d, int kUnit>
+  template <int d, int kVector>
   __device__ __forceinline__ void FillDigit(const ClassPointsOf<int32_t>& points, int32_t& rest, int64_t& sum_src,
                                             int64_t& sum_partner) {
     const ConvProblem& p = points.problem;
@@ -47,32 +47,32 @@ struct WalkStride {
     rest = points.by_count[d].Divide(rest, &digit);
     sum_src += digit * one_src;
     sum_partner += digit * one_partner;
-    digits[d] = {static_cast<int32_t>(count * p.step[d]), static_cast<int32_t>((next_src - count * one_src) / kUnit),
-                 static_cast<int32_t>((next_partner - count * one_partner) / kUnit),
+    digits[d] = {static_cast<int32_t>(count * p.step[d]), static_cast<int32_t>((next_src - count * one_src) / kVector),
+                 static_cast<int32_t>((next_partner - count * one_partner) / kVector),
                  static_cast<int32_t>(digit * p.step[d])};
   }
 };
 
-struct PositionWalk {
+struct PositionIterator {
   int32_t src;
   int32_t partner;
   int32_t at[kSpatial];
 
   // From the i-th position on.
-  __device__ __forceinline__ PositionWalk(const ClassPointsOf<int32_t>& points, int64_t i, int unit) {
+  __device__ __forceinline__ PositionIterator(const ClassPointsOf<int32_t>& points, int64_t i, int vector) {
     const Point point = points.Position(i);
-    src = static_cast<int32_t>(point.src / unit);
-    partner = static_cast<int32_t>(point.partner / unit);
+    src = static_cast<int32_t>(point.src / vector);
+    partner = static_cast<int32_t>(point.partner / vector);
 #pragma unroll
     for (int d = 0; d < kSpatial; ++d) at[d] = point.at[d];
   }
 
-  __device__ __forceinline__ void Advance(const WalkStride& stride, const int64_t (&step)[kSpatial]) {
+  __device__ __forceinline__ void Advance(const PositionStride& stride, const int64_t (&step)[kSpatial]) {
     src += stride.src;
     partner += stride.partner;
 #pragma unroll
     for (int d = kSpatial - 1; d >= 0; --d) {
-      const WalkStride::Digit digit = stride.digits[d];
+      const PositionStride::Digit digit = stride.digits[d];
       at[d] += digit.at;
       if (at[d] < digit.end) continue;
       at[d] -= digit.end;
