@@ -130,23 +130,24 @@ __device__ __forceinline__ void StoreZeros(const WgmmaParams& p, WgmmaShared<T, 
 }
 
 // Of warpgroups that multiply.
-template <typename T, WgmmaTile kTile, bool kAlongSteps>
+template <typename T, WgmmaTile kTile, bool kAlongSteps, bool kHasEpilogue>
 __device__ __forceinline__ void MultiplyWorks(const WgmmaParams& p, WgmmaShared<T, kTile, kAlongSteps>& shared,
                                               uint32_t barriers) {
   using Products = typename WgmmaMainLoop<T, kTile, kAlongSteps>::Products;
   WgmmaWorks<kTile> works(p, shared.dealt);
   Products sums(p, shared.stages, barriers);
-  WgmmaEpilogue<T, kTile, Products> epilogue(p, ptx::SharedAddress(shared.results[threadIdx.x / 128]));
+  WgmmaEpilogue<T, kTile, kHasEpilogue, Products> epilogue(p, ptx::SharedAddress(shared.results[threadIdx.x / 128]));
   WgmmaTold next;
   for (bool is_more = works.Next(&next); is_more;) {
     const WgmmaTold work = next;
+    epilogue.Begin(work);
     sums.Multiply(work.steps(), epilogue, [&] { is_more = works.Next(&next); });
     epilogue.Take(sums, work);
   }
   epilogue.Finish();
 }
 
-template <typename T, int kTileIndex, bool kAlongSteps>
+template <typename T, int kTileIndex, bool kAlongSteps, bool kHasEpilogue>
 __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaTiles[kTileIndex].resident)
     WgmmaKernel(const __grid_constant__ WgmmaParams p) {
   constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
@@ -157,6 +158,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
   } else {
     using Shared = WgmmaShared<T, kTile, kAlongSteps>;
     constexpr int kCopiers = WgmmaMainLoop<T, kTile, kAlongSteps>::kCopiers;
+    constexpr bool kStoresZeros = StoresZeros(kTile) && !kHasEpilogue;  // zeros are no results where there is one
     if (threadIdx.x == 32 * WgmmaReaders(kTile)) FetchAhead<kTile>(p);
     extern __shared__ __align__(1024) char raw_shared[];
     Shared& shared = *reinterpret_cast<Shared*>(raw_shared);
@@ -168,7 +170,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     if constexpr (kTile.boxed) shared.stages.FillTaps(p);
     if (threadIdx.x == 0) {
       Shared::Stages::InitBarriers(barriers);
-      shared.dealt.InitBarriers(WgmmaReaders(kTile) + kCopiers + (StoresZeros(kTile) && p.empty_classes > 0));
+      shared.dealt.InitBarriers(WgmmaReaders(kTile) + kCopiers + (kStoresZeros && p.empty_classes > 0));
       ptx::FenceBarriers();
     }
     if (threadIdx.x / 128 == kTile.warpgroups()) {
@@ -178,7 +180,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
         CopyWorks<T, kTile, kAlongSteps>(p, shared, barriers, copier);
       } else if (copier == kCopiers) {
         DealWorks<T, kTile, kAlongSteps>(p, shared);
-      } else if (StoresZeros(kTile) && copier == kCopiers + 1) {
+      } else if (kStoresZeros && copier == kCopiers + 1) {
         StoreZeros<T, kTile, kAlongSteps>(p, shared);
       } else {
         SyncBlocks<kTile>();
@@ -186,29 +188,32 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     } else {
       SyncBlocks<kTile>();
       if constexpr (kTile.resident == 1) ptx::TakeRegisters<kMultiplyRegisters>();
-      MultiplyWorks<T, kTile, kAlongSteps>(p, shared, barriers);
+      MultiplyWorks<T, kTile, kAlongSteps, kHasEpilogue>(p, shared, barriers);
     }
     __syncwarp();
     if constexpr (kTile.cluster() > 1) ptx::SyncCluster();
   }
 }
 
-template <typename T, int kTileIndex, bool kAlongSteps>
+template <typename T, int kTileIndex, bool kAlongSteps, bool kHasEpilogue>
 constexpr WgmmaKernelOfTile CompiledWgmma() {
   constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
   if constexpr (kTile.slices > 0) {
-    return {WgmmaKernelOfSlices<T, kTileIndex, kAlongSteps>, sizeof(WgmmaSlicesShared<T, kTile, kAlongSteps>)};
+    return {WgmmaKernelOfSlices<T, kTileIndex, kAlongSteps, kHasEpilogue>,
+            sizeof(WgmmaSlicesShared<T, kTile, kAlongSteps>)};
   } else {
-    return {WgmmaKernel<T, kTileIndex, kAlongSteps>, sizeof(WgmmaShared<T, kTile, kAlongSteps>)};
+    return {WgmmaKernel<T, kTileIndex, kAlongSteps, kHasEpilogue>, sizeof(WgmmaShared<T, kTile, kAlongSteps>)};
   }
 }
 
 // The compiled kernels for operands of type T.
 template <typename T>
-WgmmaKernelOfTile FindWgmma(int64_t tile, bool along_steps) {
+WgmmaKernelOfTile FindWgmma(int64_t tile, bool along_steps, bool has_epilogue) {
   return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
-    const WgmmaKernelOfTile tiles[][2] = {{CompiledWgmma<T, kIndex, false>(), CompiledWgmma<T, kIndex, true>()}...};
-    return tiles[tile][along_steps];
+    constexpr WgmmaKernelOfTile kKernels[][2][2] = {
+        {{CompiledWgmma<T, kIndex, false, false>(), CompiledWgmma<T, kIndex, false, true>()},
+         {CompiledWgmma<T, kIndex, true, false>(), CompiledWgmma<T, kIndex, true, true>()}}...};
+    return kKernels[tile][along_steps][has_epilogue];
   }(std::make_index_sequence<std::size(kWgmmaTiles)>());
 }
 

@@ -14,6 +14,6 @@ struct WgmmaKernelOfTile {
 
 // `along_steps`: the filter's source channels are neighbours in memory, not its output channels.
 template <typename T>
-WgmmaKernelOfTile FindWgmma(int64_t tile, bool along_steps);
+WgmmaKernelOfTile FindWgmma(int64_t tile, bool along_steps, bool has_epilogue);
 
 }  // namespace jaxconv

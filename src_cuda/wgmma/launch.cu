@@ -16,6 +16,7 @@
 #include "common/call_slot.h"
 #include "common/device_attribute.h"
 #include "common/enqueue.cuh"
+#include "common/epilogue.h"
 #include "common/layout.h"
 #include "common/persistent.h"
 #include "common/product.h"
@@ -32,9 +33,9 @@ namespace {
 // Slices that are stored in the workspace: one, where a cluster adds them.
 int64_t StoredSplit(const WgmmaSettings& s) { return kWgmmaTiles[s.tile].stored_slices(s.split); }
 
-WgmmaKernelOfTile Find(const ConvProblem& p, int64_t tile) {
-  return p.src_type == DType::kBF16 ? FindWgmma<__nv_bfloat16>(tile, IsAlongSteps(p))
-                                    : FindWgmma<__half>(tile, IsAlongSteps(p));
+WgmmaKernelOfTile Find(const ConvProblem& p, int64_t tile, bool has_epilogue) {
+  const auto find = p.src_type == DType::kBF16 ? FindWgmma<__nv_bfloat16> : FindWgmma<__half>;
+  return find(tile, IsAlongSteps(p), has_epilogue);
 }
 
 // What mma does in the place of a tile where there is no wgmma, or TMA has no maps of the operands.
@@ -56,7 +57,7 @@ size_t WorkspaceBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
   const size_t without = kMma.shared_bytes(p, pass, WithoutWgmma(s));
-  return DeviceHasWgmma() ? std::max(Find(p, s.tile).shared_bytes, without) : without;
+  return DeviceHasWgmma() ? std::max(Find(p, s.tile, false).shared_bytes, without) : without;
 }
 
 // Whether images' windows begin, or end, by all rows of a cluster and more beyond them.
@@ -93,7 +94,8 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   }
   params.class_taps = p.class_count == 1 ? p.tap_count : 0;
   params.live_classes = static_cast<int32_t>(LiveClasses(p));
-  params.empty_classes = static_cast<int32_t>(ClassesOfZeros(p, im2col, tile, s.split));
+  // With an epilogue their results are no zeros: they are works as others, of a step of zeros each.
+  params.empty_classes = HasEpilogue(call) ? 0 : static_cast<int32_t>(ClassesOfZeros(p, im2col, tile, s.split));
   const int dealt_classes = params.live_classes - params.empty_classes;
   params.leaves_out_taps = LeavesOutTaps(p, im2col, tile);
   params.rank = im2col.rank;
@@ -112,6 +114,7 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   params.works = params.class_works * dealt_classes;
   // As few as all stages have the steps of: who is told of more than it gets done takes works from others.
   const int64_t steps = CeilDiv(p.tap_count * params.chunks, int64_t{dealt_classes} * s.split);
+  params.epilogue = EpilogueOfCall(call);
   params.works_ahead = tile.boxed ? 1 : static_cast<int32_t>(CeilDiv(tile.stages, std::max<int64_t>(1, steps)));
   return params;
 }
@@ -194,7 +197,8 @@ cudaError_t Launch(const ConvCall& call, const WgmmaSettings& s, cudaStream_t st
   if (!DeviceHasWgmma() || !AreAligned({call.src, call.rhs, call.result}) || !EncodeMaps(call_seen, s, &params)) {
     return kMma.launch(call, WithoutWgmma(s), stream);
   }
-  const cudaError_t status = EnqueueClusters(Find(p, s.tile), kWgmmaTiles[s.tile], params, *call.slot, stream);
+  const WgmmaKernelOfTile kernel = Find(p, s.tile, EndsWithEpilogue(call, StoredSplit(s)));
+  const cudaError_t status = EnqueueClusters(kernel, kWgmmaTiles[s.tile], params, *call.slot, stream);
   if (status != cudaSuccess || StoredSplit(s) == 1) return status;
   return AddSlices<float>(call, StoredSplit(s), stream);
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "common/epilogue.h"
 #include "common/family.h"
 #include "common/points.cuh"
 #include "common/ptx_cluster.cuh"
@@ -54,6 +55,7 @@ struct WgmmaParams {
   CUtensorMap src_map;
   CUtensorMap rhs_map;
   CUtensorMap out_maps[kMostWgmmaClasses];  // of each class
+  Epilogue epilogue;
 };
 
 // From a row of a class to its position. Of tiles of boxes, 64 rows are a unit of positions, one line of it after the

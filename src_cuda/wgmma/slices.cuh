@@ -117,7 +117,7 @@ struct alignas(1024) WgmmaSlicesShared {
   uint64_t sent;
 };
 
-template <typename T, int kTileIndex, bool kAlongSteps>
+template <typename T, int kTileIndex, bool kAlongSteps, bool kHasEpilogue>
 __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaTiles[kTileIndex].resident)
     WgmmaKernelOfSlices(const __grid_constant__ WgmmaParams p) {
   constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
@@ -150,16 +150,20 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       WgmmaProducts<T, kTile, kAlongSteps> sums(p, shared.stages, barriers);
       // What takes long to find out, while there is nothing to multiply.
       const WgmmaStores<T, kTile> stores(p, 0);
+      if constexpr (kHasEpilogue) WgmmaSumsEpilogue<kTile>(p, work.first_col + slices.first_col()).Prefetch();
       const int32_t first_row = work.first_row + threadIdx.x / 32 * kResultRows;
       const int64_t offsets[] = {stores.LaneOffset(work, first_row, 0), stores.LaneOffset(work, first_row, 1)};
       sums.Multiply(work.steps, NothingLeft{}, [] {});
-      ptx::WaitForCluster();  // all blocks have their barriers
-      float added[kTile.cols / 8][4];
-      slices.AddAll(sums.At(0), added);
+      ptx::WaitForCluster();              // all blocks have their barriers
+      float added[1][kTile.cols / 8][4];  // blocks of 64 rows: one
+      slices.AddAll(sums.At(0), added[0]);
       const int32_t first_col = work.first_col + slices.first_col();
+      if constexpr (kHasEpilogue) WgmmaSumsEpilogue<kTile>(p, first_col).Apply(added);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        if (offsets[half] >= 0) stores.StoreRow(added, 2 * half, offsets[half], first_col, first_col + slices.cols());
+        if (offsets[half] >= 0) {
+          stores.StoreRow(added[0], 2 * half, offsets[half], first_col, first_col + slices.cols());
+        }
       }
     } else {
       // A lane for each stage: they look up taps at the same time, each its first while pixels are worked out.

@@ -22,7 +22,9 @@ class WgmmaSums {
   static constexpr int kAcross = kTile.transposed ? kTile.rows : kTile.cols;
   static_assert(kShare % 64 == 0, "each warpgroup has blocks of 64 rows, or columns");
 
-  // Of its i-th 64.
+  // All; and of its i-th 64.
+  using Sums = float[kBlocks][kAcross / 8][4];
+  __device__ __forceinline__ Sums& All() { return sums_; }
   __device__ __forceinline__ const float (&At(int i) const)[kAcross / 8][4] { return sums_[i]; }
 
   // This warpgroup's first row, or column, of the tile.
@@ -107,7 +109,7 @@ class WgmmaSums {
     }
   }
 
-  float sums_[kBlocks][kAcross / 8][4];
+  Sums sums_;
 };
 
 }  // namespace jaxconv
