@@ -49,12 +49,13 @@ struct WgmmaBoxStages {
   static constexpr int kStages = BoxStages(kTile), kLeastStages = kTile.resident == 1 ? 2 : 1;
   static constexpr int kCopiers = kTile.resident == 1 ? 2 : 1;  // threads
   static constexpr int kUnits = kTile.rows / kUnitRows;
-  static constexpr int kUnitBytes = BoxPixels(kTile) * kChunk * sizeof(T);
+  static constexpr int kUnitBytes = BoxPixels(kTile) * kSwizzleBytes;
   static constexpr int kBoxBarriers = StageRing<kStages>::kBarriers;
   static constexpr int kBarriers = kBoxBarriers + StageRing<kTile.stages>::kBarriers;
   static_assert(BoxPixels(kTile) >= kLeastStages * kMostBoxPixels, "the next ones are copied while boxes are read");
   static_assert(kUnitBytes % 1024 == 0, "what lies behind begins a turn of its swizzle");
-  static_assert(kChunk * sizeof(T) == 128, "boxes begin at any row of 128 bytes: it is swizzled by its address");
+  static_assert(kBlockK<T> * sizeof(T) == kSwizzleBytes,
+                "boxes begin at any row of 128 bytes: it is swizzled by its address");
   static_assert(kUnitRows == 64 && kUnitRows % kResultRows == 0, "a unit is of the rows of one multiplication");
   static_assert(kMostBoxTaps < WgmmaThreads(kTile), "each tap has a thread that puts it in the table");
   static_assert(sizeof(BoxTap) * (kMostBoxTaps + 1) % 1024 == 0, "results behind it begin a turn of their swizzle");
@@ -70,7 +71,7 @@ struct WgmmaBoxStages {
     return StageRing<kStages>(barriers, 0, stages);
   }
   __device__ __forceinline__ uint32_t Box(const WgmmaParams& p, int unit, int stage) const {
-    return ptx::SharedAddress(boxes[unit]) + stage * p.box_rows * p.box_cols * 128;
+    return ptx::SharedAddress(boxes[unit]) + stage * p.box_rows * p.box_cols * kSwizzleBytes;
   }
 
   static __device__ void InitBarriers(uint32_t barriers) {
@@ -152,13 +153,15 @@ class WgmmaBoxCopies {
   // Copies this warp's share of a work's boxes, and of the taps that follow each.
   __device__ __forceinline__ void Copy(const WgmmaWork& work) {
     stages_.Rounds(work.steps, params_.chunks, [&](int32_t first, int32_t last, int32_t chunk, int32_t) {
-      if (copies_boxes_) CopyBoxes(work.first_row, stages_.taps[first].plane, chunk * kChunk, first == work.steps.taps);
+      if (copies_boxes_) {
+        CopyBoxes(work.first_row, stages_.taps[first].plane, chunk * kBlockK<T>, first == work.steps.taps);
+      }
       if (!copies_filter_ || threadIdx.x % 32 != 0) return;
       for (int32_t tap = first; tap < last; ++tap) {
         filter_.WaitUntilEmpty();
         ptx::ArriveExpecting(filter_.full(), Stages::Filter::Tile::kBytes);
         Stages::Filter::Copy(params_, ptx::SharedAddress(stages_.filter[filter_.stage()]), filter_.full(),
-                             chunk * kChunk, work.first_col, stages_.taps[tap].filter, 0);
+                             chunk * kBlockK<T>, work.first_col, stages_.taps[tap].filter, 0);
         filter_.Advance();
       }
     });
@@ -173,7 +176,7 @@ class WgmmaBoxCopies {
     const ptx::PixelPlace at = InPixels(rows_.OfUnit(first_row / kUnitRows + unit), params_.problem.step, corner);
     boxes_.WaitUntilEmpty();
     if (unit == 0) {
-      ptx::ArriveExpecting(boxes_.full(), Stages::kUnits * params_.box_rows * params_.box_cols * 128);
+      ptx::ArriveExpecting(boxes_.full(), Stages::kUnits * params_.box_rows * params_.box_cols * kSwizzleBytes);
     }
     __syncwarp();
     if (unit < Stages::kUnits) {
@@ -212,12 +215,12 @@ class WgmmaBoxProducts : public WgmmaSums<T, kTile, kAlongSteps> {
   __device__ __forceinline__ void Multiply(const WgmmaSteps& steps, Epilogue&& epilogue, Last&& last) {
     bool adds = false;
     stages_.Rounds(steps, params_.chunks, [&](int32_t first, int32_t end, int32_t chunk, int32_t left) {
-      const auto channels = static_cast<int32_t>(params_.problem.in_channels) - chunk * kChunk;
+      const auto channels = static_cast<int32_t>(params_.problem.in_channels) - chunk * kBlockK<T>;
       uint32_t read;
-      if (channels > kChunk / 2) {
-        read = MultiplyBoxes<kChunk>(first, end, adds, epilogue);
+      if (channels > kBlockK<T> / 2) {
+        read = MultiplyBoxes<kBlockK<T>>(first, end, adds, epilogue);
       } else {
-        read = MultiplyBoxes<kChunk / 2>(first, end, adds, epilogue);  // the other half has no channels
+        read = MultiplyBoxes<kBlockK<T> / 2>(first, end, adds, epilogue);  // the other half has no channels
       }
       if (left == 0) last();
       ptx::WaitForMultiplications<0>();
@@ -236,7 +239,7 @@ class WgmmaBoxProducts : public WgmmaSums<T, kTile, kAlongSteps> {
       return uint64_t{1} << 62 | static_cast<uint64_t>(rows_apart * 8) << 32 | 1 << 16;
     }
     static constexpr uint64_t Further(int lines, int k) {
-      return (lines / kUnitRows * Stages::kUnitBytes + k * 32) / 16;
+      return (lines / kUnitRows * Stages::kUnitBytes + k * kTraits<T>.mma_depth * sizeof(T)) / 16;
     }
   };
 
@@ -255,7 +258,8 @@ class WgmmaBoxProducts : public WgmmaSums<T, kTile, kAlongSteps> {
   __device__ __forceinline__ uint32_t MultiplyTap(uint32_t box, int32_t tap, bool adds) {
     filter_.WaitUntilFull();
     const uint32_t filter = ptx::SharedAddress(stages_.filter[filter_.stage()]), empty = filter_.empty();
-    this->template BeginChunk<Unit, kChannels>(layout_ | (box + stages_.taps[tap].pixel * 128) >> 4, filter, adds);
+    this->template BeginChunk<Unit, kChannels>(layout_ | (box + stages_.taps[tap].pixel * kSwizzleBytes) >> 4, filter,
+                                               adds);
     filter_.Advance();
     return empty;
   }

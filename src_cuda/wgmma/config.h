@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "common/operand_traits.h"
 #include "common/product.h"
 #include "common/tiled_product.h"
 #include "common/tma_limits.h"
@@ -11,11 +12,12 @@
 namespace jaxconv {
 
 inline constexpr int kMostWgmmaClasses = 8;
-inline constexpr int kVectorChannels = 8;  // channels of 16 bytes, of which TMA copies whole ones
-inline constexpr int kChunk = 64;       // channels of one tap, a tile's steps: rows of 128 bytes, as TMA swizzles them
-inline constexpr int kResultRows = 16;  // that are stored at once: a warp's of a block of 64
-inline constexpr int kResultBytes = kResultRows * 64 * 2;
+inline constexpr int kSwizzleBytes = 128;  // of a row, as TMA swizzles it: BLOCK_K of all types, channels of one tap
+inline constexpr int kResultRows = 16;     // that are stored at once: a warp's of a block of 64
+inline constexpr int kResultBytes = kResultRows * kSwizzleBytes;
 inline constexpr int kUnitRows = 64;  // of a tile of boxes: positions of one box of pixels
+// BLOCK_K of 16-bit types, for tiles' names and for what planning shares with other families.
+inline constexpr int kPlannedBlockK = TraitsOf(DType::kBF16).swizzle_row();
 inline constexpr int kMostBoxPixels = 104, kMostBoxTaps = 127;
 
 // A tile of the wgmma family, of which one or two warpgroups have equally many rows, or columns. Blocks of a cluster
@@ -41,7 +43,7 @@ struct WgmmaTile {
   std::string name() const {
     const auto number = [](int n) { return std::to_string(n); };
     const std::string by = cluster() > 1 ? " by " + number(row_blocks) + "x" + number(col_blocks) : "";
-    return number(rows) + "x" + number(cols) + "x" + number(kChunk) + by + (boxed ? " of boxes" : "") +
+    return number(rows) + "x" + number(cols) + "x" + number(kPlannedBlockK) + by + (boxed ? " of boxes" : "") +
            (slices > 0 ? " by slices" : "") + (resident == 2 ? ", two at once" : "");
   }
   TileFields fields() const {
@@ -55,7 +57,7 @@ struct WgmmaTile {
             {"slices", slices},
             {"transposed", transposed}};
   }
-  PlannedTile planned() const { return {rows, cols, kChunk, resident}; }
+  PlannedTile planned() const { return {rows, cols, kPlannedBlockK, resident}; }
 };
 
 inline constexpr WgmmaTile kWgmmaTiles[] = {
@@ -94,28 +96,29 @@ constexpr int BoxStages(const WgmmaTile& tile) { return tile.resident == 1 ? 3 :
 // Whether a block has a warp to spare, which stores zeros.
 constexpr bool StoresZeros(const WgmmaTile& tile) { return tile.resident == 1 && !tile.boxed && tile.slices == 0; }
 
-// Columns that are stored at once: as many as TMA swizzles in a row, of 128 or 64 bytes.
+// Columns that are stored at once, of 16-bit results: as many as TMA swizzles in a row, of 128 or 64 bytes.
 constexpr int ResultCols(const WgmmaTile& tile) { return tile.cols % 64 == 0 ? 64 : 32; }
 
 // Of each warpgroup: one is filled while the other is stored, or, where there are two blocks, while the other block
 // multiplies.
 constexpr int ResultBuffers(const WgmmaTile& tile) { return tile.resident == 1 ? 2 : 1; }
 
-// Columns of a filter's tile. Where they are neighbours in memory, they are copied by 64.
+// Columns of a filter's tile. Where they are neighbours in memory, which wgmma takes of 16-bit types alone, they are
+// copied by rows of 128 bytes.
 constexpr int FilterCols(const WgmmaTile& tile, bool along_steps) {
-  return along_steps ? tile.cols : static_cast<int>(CeilDiv(tile.cols, kChunk) * kChunk);
+  return along_steps ? tile.cols : static_cast<int>(CeilDiv(tile.cols, kPlannedBlockK) * kPlannedBlockK);
 }
 
 // Of a thread block: operands; results on their way, zeros, and what the block is told of, or the sums that it is sent.
 // `along_steps`: the filter's source channels are neighbours in memory, not its output channels.
 constexpr int64_t WgmmaTile::shared_bytes(bool along_steps) const {
-  constexpr int64_t kLineBytes = kChunk * 2, kBarriers = 2 * 8, kTapBytes = 16, kWorkBytes = 32, kAlignment = 1024;
-  int64_t bytes = stages * (FilterCols(*this, along_steps) * kLineBytes + kBarriers);
+  constexpr int64_t kBarriers = 2 * 8, kTapBytes = 16, kWorkBytes = 32, kAlignment = 1024;
+  int64_t bytes = stages * (FilterCols(*this, along_steps) * kSwizzleBytes + kBarriers);
   if (boxed) {
-    bytes += rows / kUnitRows * BoxPixels(*this) * kLineBytes + BoxStages(*this) * kBarriers;
+    bytes += rows / kUnitRows * BoxPixels(*this) * kSwizzleBytes + BoxStages(*this) * kBarriers;
     bytes += (kMostBoxTaps + 1) * kTapBytes;
   } else {
-    bytes += stages * rows * kLineBytes;
+    bytes += stages * rows * kSwizzleBytes;
   }
   if (slices > 0) {
     bytes += rows * cols * 4 + kBarriers / 2;

@@ -14,8 +14,9 @@ namespace jaxconv {
 template <typename T, WgmmaTile kTile, bool kAlongSteps>
 struct WgmmaFilter {
   static constexpr int kCols = FilterCols(kTile, kAlongSteps);
-  using Tile = SharedTile<T, kCols, kChunk, kAlongSteps>;
-  static_assert(sizeof(T) == 2, "a chunk is 128 bytes, and the filter's columns need not be neighbours");
+  using Tile = SharedTile<T, kCols, kBlockK<T>, kAlongSteps>;
+  static_assert(kAlongSteps || sizeof(T) == 2, "wgmma takes columns that are neighbours of 16-bit types alone");
+  static_assert(Tile::kRowBytes == kSwizzleBytes, "TMA swizzles rows of so many bytes");
   static_assert(Tile::kBytes % 1024 == 0, "each tile begins a turn of its swizzle");
 
   // Copies a tap's tile. Blocks of neighbouring rows each copy a part of it, to all of them; `rank`: this block's.
@@ -26,13 +27,15 @@ struct WgmmaFilter {
     if constexpr (kAlongSteps) {
       constexpr int kPart = kTile.cols / kTile.row_blocks;
       static_assert(kPart % 8 == 0, "a part begins a turn of the swizzle");
-      ptx::CopyMatrix<kToAll>(to + part * kPart * 128, p.rhs_map, barrier, channel, col + part * kPart, tap, kAll);
+      ptx::CopyMatrix<kToAll>(to + part * kPart * kSwizzleBytes, p.rhs_map, barrier, channel, col + part * kPart, tap,
+                              kAll);
     } else {
-      constexpr int kPart = kChunk / kTile.row_blocks;
+      constexpr int kPart = kBlockK<T> / kTile.row_blocks;
+      constexpr int kRow = kTraits<T>.swizzle_row();  // columns of a swizzled row
 #pragma unroll
-      for (int block = 0; block < kCols / kChunk; ++block) {  // of 64 columns: 128 bytes
-        ptx::CopyMatrix<kToAll>(to + (block * kChunk + part * kPart) * 128, p.rhs_map, barrier, col + block * kChunk,
-                                channel + part * kPart, tap, kAll);
+      for (int block = 0; block < kCols / kRow; ++block) {
+        ptx::CopyMatrix<kToAll>(to + (block * kBlockK<T> + part * kPart) * kSwizzleBytes, p.rhs_map, barrier,
+                                col + block * kRow, channel + part * kPart, tap, kAll);
       }
     }
   }

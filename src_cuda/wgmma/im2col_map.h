@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/operand_traits.h"
 #include "common/tma.h"
 #include "common/tma_limits.h"
 #include "conv_problem.h"
@@ -23,8 +24,8 @@ struct Windows {
 };
 
 // Of rows of so many elements, 128 or 64 bytes.
-constexpr CUtensorMapSwizzle SwizzleOf(int elements) {
-  return elements == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
+constexpr CUtensorMapSwizzle SwizzleOf(DType type, int elements) {
+  return elements == TraitsOf(type).swizzle_row() ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
 }
 
 // Describes matrices, as the taps of a filter, of which one axis is contiguous, and a box of one, `fast` elements of
@@ -35,10 +36,11 @@ inline bool EncodeMatrices(CUtensorMap* map, const void* first, DType type, int6
   if (encode == nullptr) return false;
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(fast_size), static_cast<cuuint64_t>(slow_size),
                               static_cast<cuuint64_t>(matrices)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(slow_stride) * 2, static_cast<cuuint64_t>(matrix_stride) * 2};
+  const auto bytes = [&](int64_t stride) { return static_cast<cuuint64_t>(stride * TraitsOf(type).bytes); };
+  const cuuint64_t strides[] = {bytes(slow_stride), bytes(matrix_stride)};
   const cuuint32_t box[] = {static_cast<cuuint32_t>(fast), static_cast<cuuint32_t>(slow), 1}, steps[] = {1, 1, 1};
   return encode(map, MapType(type), 3, const_cast<void*>(first), sizes, strides, box, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(fast), CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(type, fast), CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
@@ -47,14 +49,17 @@ inline bool EncodeMatrices(CUtensorMap* map, const void* first, DType type, int6
 inline bool EncodeWindows(CUtensorMap* map, int rank, const void* tensor, DType type, const TensorStrides& s,
                           const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, const Windows& windows,
                           int chunk, int pixels) {
-  if (rank == 2) return EncodeMatrices(map, tensor, type, channels, size[2], s.spatial[2], 1, 8, chunk, pixels);
+  const OperandTraits& traits = TraitsOf(type);
+  if (rank == 2) {  // one matrix: how far the next one is may be anything that is valid
+    return EncodeMatrices(map, tensor, type, channels, size[2], s.spatial[2], 1, traits.vector(), chunk, pixels);
+  }
   static const auto encode = DriverFunction<decltype(cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
   if (encode == nullptr) return false;
   cuuint64_t sizes[2 + kSpatial] = {static_cast<cuuint64_t>(channels)}, strides[1 + kSpatial];
   cuuint32_t steps[2 + kSpatial] = {1};
   int lower[kSpatial], upper[kSpatial];
   // Strides of dimensions that there are none of may be anything that is valid.
-  const auto bytes = [&](int64_t stride) { return static_cast<cuuint64_t>(std::max(stride, channels)) * 2; };
+  const auto bytes = [&](int64_t stride) { return static_cast<cuuint64_t>(std::max(stride, channels) * traits.bytes); };
   int dim = 0;
   for (; dim < rank - 2; ++dim) {
     const int d = kSpatial - 1 - dim;
@@ -68,7 +73,7 @@ inline bool EncodeWindows(CUtensorMap* map, int rank, const void* tensor, DType 
   strides[dim] = bytes(s.batch);
   steps[dim + 1] = 1;
   return encode(map, MapType(type), rank, const_cast<void*>(tensor), sizes, strides, lower, upper, chunk, pixels, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(chunk), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(type, chunk), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
@@ -88,7 +93,7 @@ inline bool EncodeBoxes(CUtensorMap* map, const void* tensor, DType type, const 
   const cuuint32_t box[] = {number(chunk), number(BoxExtent(of.cols, of.col_step)),
                             number(BoxExtent(of.rows, of.row_step)), 1, 1};
   const cuuint32_t steps[] = {1, number(of.col_step), number(of.row_step), 1, 1};
-  return EncodeActivation(map, tensor, type, s, size, batch, channels, 1, box, SwizzleOf(chunk), steps);
+  return EncodeActivation(map, tensor, type, s, size, batch, channels, 1, box, SwizzleOf(type, chunk), steps);
 }
 
 }  // namespace jaxconv

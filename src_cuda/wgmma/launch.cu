@@ -34,8 +34,11 @@ namespace {
 int64_t StoredSplit(const WgmmaSettings& s) { return kWgmmaTiles[s.tile].stored_slices(s.split); }
 
 WgmmaKernelOfTile Find(const ConvProblem& p, int64_t tile, bool has_epilogue) {
-  const auto find = p.src_type == DType::kBF16 ? FindWgmma<__nv_bfloat16> : FindWgmma<__half>;
-  return find(tile, IsAlongSteps(p), has_epilogue);
+  switch (p.src_type) {
+    case DType::kBF16: return FindWgmma<__nv_bfloat16>(tile, IsAlongSteps(p), has_epilogue);
+    case DType::kF16: return FindWgmma<__half>(tile, IsAlongSteps(p), has_epilogue);
+    default: return {};  // UnsupportedTypes says so
+  }
 }
 
 // What mma does in the place of a tile where there is no wgmma, or TMA has no maps of the operands.
@@ -100,7 +103,7 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   params.leaves_out_taps = LeavesOutTaps(p, im2col, tile);
   params.rank = im2col.rank;
   params.tap_stride = im2col.tap_stride;
-  params.chunks = static_cast<int32_t>(CeilDiv(p.in_channels, kChunk));
+  params.chunks = static_cast<int32_t>(KBlocks(p));
   params.split = static_cast<int32_t>(s.split);
   const auto reciprocal = [](int32_t divisor) { return UINT32_MAX / static_cast<uint32_t>(std::max(divisor, 1)); };
   for (int d = 0; d < kSpatial; ++d) params.count_reciprocals[d] = reciprocal(params.counts[d]);

@@ -22,7 +22,7 @@ namespace jaxconv {
 // Shared memory of the operands' tiles.
 template <typename T, WgmmaTile kTile, bool kAlongSteps>
 struct WgmmaStages {
-  using SrcTile = SharedTile<T, kTile.rows, kChunk, true>;
+  using SrcTile = SharedTile<T, kTile.rows, kBlockK<T>, true>;
   using Filter = WgmmaFilter<T, kTile, kAlongSteps>;
   static constexpr int kBytes = SrcTile::kBytes + Filter::Tile::kBytes;
   static_assert(SrcTile::kBytes % 1024 == 0, "each tile begins a turn of its swizzle");
@@ -73,8 +73,10 @@ class WgmmaCopies {
     for (int32_t step = work.steps.first; step < work.steps.end;) {
       CopyStep(work, at_, from_);
       ring_.Advance();
-      from_.channel += kChunk;
-      if (++step < work.steps.end && from_.channel == params_.chunks * kChunk) from_ = StepOf(TapOf(work, step), step);
+      from_.channel += kBlockK<T>;
+      if (++step < work.steps.end && from_.channel == params_.chunks * kBlockK<T>) {
+        from_ = StepOf(TapOf(work, step), step);
+      }
     }
   }
 
@@ -101,7 +103,7 @@ class WgmmaCopies {
   __device__ __forceinline__ Step StepOf(const Tap& tap, int32_t step) const {
     int32_t chunk, rest;
     by_chunks_.Divide(step, &chunk);
-    if (params_.rank == 2) return {chunk * kChunk, 0, 0, 0, tap.filter_delta < 0 ? 1 : 0};
+    if (params_.rank == 2) return {chunk * kBlockK<T>, 0, 0, 0, tap.filter_delta < 0 ? 1 : 0};
     int32_t number = Divider<int32_t>(params_.tap_stride, params_.tap_reciprocal).Divide(tap.filter_delta, &rest);
     bool is_tap = number < params_.problem.tap_count && rest == 0;
     if (tap.filter_delta < 0) is_tap = true, number = params_.problem.tap_count;
@@ -113,7 +115,7 @@ class WgmmaCopies {
       is_tap &= from_corner[d] < (kSpatial - d > params_.rank - 2 ? 1 : reach);
     }
     if (!is_tap) __trap();
-    return {chunk * kChunk, static_cast<uint16_t>(from_corner[2]), static_cast<uint16_t>(from_corner[1]),
+    return {chunk * kBlockK<T>, static_cast<uint16_t>(from_corner[2]), static_cast<uint16_t>(from_corner[1]),
             static_cast<uint16_t>(from_corner[0]), number};
   }
 
@@ -122,8 +124,9 @@ class WgmmaCopies {
     ring_.WaitUntilEmpty();
     const uint32_t stage = stages_ + ring_.stage() * Stages::kBytes;
     ptx::ArriveExpecting(ring_.full(), Stages::kBytes);
-    ptx::CopyPixels<(kTile.col_blocks > 1)>(params_.rank, stage + FirstPart() * 128, params_.src_map, ring_.full(),
-                                            from.channel, at, from.w, from.h, from.d, Stages::Filter::kAll);
+    ptx::CopyPixels<(kTile.col_blocks > 1)>(params_.rank, stage + FirstPart() * kSwizzleBytes, params_.src_map,
+                                            ring_.full(), from.channel, at, from.w, from.h, from.d,
+                                            Stages::Filter::kAll);
     Stages::Filter::Copy(params_, stage + Stages::SrcTile::kBytes, ring_.full(), from.channel, work.first_col, from.tap,
                          rank_);
   }
@@ -163,7 +166,7 @@ class WgmmaProducts : public WgmmaSums<T, kTile, kAlongSteps> {
   using Stages = WgmmaStages<T, kTile, kAlongSteps>;
 
   __device__ WgmmaProducts(const WgmmaParams& p, const Stages& stages, uint32_t barriers)
-      : channels_(p.chunks > 1 ? kChunk : static_cast<int32_t>(p.problem.in_channels)),
+      : channels_(p.chunks > 1 ? kBlockK<T> : static_cast<int32_t>(p.problem.in_channels)),
         stages_(ptx::SharedAddress(&stages) & this->kOfBlock),
         ring_(barriers) {}
 
@@ -171,12 +174,13 @@ class WgmmaProducts : public WgmmaSums<T, kTile, kAlongSteps> {
   // left out.
   template <typename Epilogue, typename Last>
   __device__ __forceinline__ void Multiply(const WgmmaSteps& steps, Epilogue&& epilogue, Last&& last) {
-    if (channels_ > 48) {
-      MultiplyChunks<kChunk>(steps, epilogue, last);
-    } else if (channels_ > 32) {
-      MultiplyChunks<48>(steps, epilogue, last);
+    constexpr int kMost = kBlockK<T> * 3 / 4, kHalf = kBlockK<T> / 2;
+    if (channels_ > kMost) {
+      MultiplyChunks<kBlockK<T>>(steps, epilogue, last);
+    } else if (channels_ > kHalf) {
+      MultiplyChunks<kMost>(steps, epilogue, last);
     } else {
-      MultiplyChunks<32>(steps, epilogue, last);
+      MultiplyChunks<kHalf>(steps, epilogue, last);
     }
   }
 

@@ -17,16 +17,18 @@ namespace jaxconv {
 inline bool EncodeFilter(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
   const bool along_steps = IsAlongSteps(p);
+  const int block_k = static_cast<int>(BlockK(p));
   return EncodeMatrices(&params->rhs_map, call.rhs, p.filter_type, along_steps ? p.in_channels : p.out_channels,
                         along_steps ? p.out_channels : p.in_channels, along_steps ? p.filter.out : p.filter.in,
-                        p.tap_count, params->tap_stride, kChunk, (along_steps ? tile.cols : kChunk) / tile.row_blocks);
+                        p.tap_count, params->tap_stride, block_k,
+                        (along_steps ? tile.cols : block_k) / tile.row_blocks);
 }
 
 // Of boxes: what a unit sees, and what a warp stores of one.
 inline bool EncodeBoxMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
-  if (!EncodeBoxes(&params->src_map, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels, kChunk,
-                   {params->box_rows, params->box_cols, p.step[1], p.step[2]})) {
+  if (!EncodeBoxes(&params->src_map, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels,
+                   static_cast<int>(BlockK(p)), {params->box_rows, params->box_cols, p.step[1], p.step[2]})) {
     return false;
   }
   const int cols = std::min(params->unit_cols, kResultRows);
@@ -40,7 +42,7 @@ inline bool EncodeWindowMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaP
   Windows windows;
   for (int d = 0; d < kSpatial; ++d) windows.Set(d, params->corner[d], p.step[d], params->counts[d]);
   if (!EncodeWindows(&params->src_map, params->rank, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels,
-                     windows, kChunk, tile.rows / tile.col_blocks)) {
+                     windows, static_cast<int>(BlockK(p)), tile.rows / tile.col_blocks)) {
     return false;
   }
   if (!params->has_out_maps) return true;

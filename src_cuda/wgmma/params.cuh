@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "common/convert.cuh"
 #include "common/epilogue.h"
 #include "common/family.h"
 #include "common/points.cuh"
@@ -24,7 +25,7 @@ struct WgmmaParams {
   int32_t corner[kSpatial];  // of the first position's window, in any class
   int32_t rank;        // of the maps; 2: pixels are the rows of a matrix, which the filter's one tap reads as they lie
   int32_t tap_stride;  // elements of the filter from a tap to the next
-  int32_t chunks;      // of 64 source channels
+  int32_t chunks;      // of kBlockK source channels
   int32_t unit_rows, unit_cols;  // positions of a unit, of tiles of boxes
   int32_t box_rows, box_cols;    // pixels that they see, of the largest plane
   // For divisions by some of these numbers, of which a thread block's beginning has some, 20 instructions less each:
@@ -57,6 +58,10 @@ struct WgmmaParams {
   CUtensorMap out_maps[kMostWgmmaClasses];  // of each class
   Epilogue epilogue;
 };
+
+// Channels of one tap that are a step of K: a row of 128 bytes, as TMA swizzles it.
+template <typename T>
+inline constexpr int kBlockK = kTraits<T>.swizzle_row();
 
 // From a row of a class to its position. Of tiles of boxes, 64 rows are a unit of positions, one line of it after the
 // other.

@@ -121,9 +121,9 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   // multiplied, but as many pixels are copied, and as much of the filter, which boxes of 256 columns wait for.
   double Steps(const WgmmaSettings& s) const {
     const WgmmaTile& tile = kTiles[s.tile];
-    const int64_t channels = product_.conv.in_channels, last = channels % kChunk;
-    const bool are_few = tile.boxed ? 0 < last && last <= kChunk / 2 && tile.cols < 256 : channels <= 48;
-    const double chunks = CeilDiv(channels, kChunk) - (are_few ? fitted_.few_channels : 0);
+    const int64_t channels = product_.conv.in_channels, block_k = BlockK(product_.conv), last = channels % block_k;
+    const bool are_few = tile.boxed ? 0 < last && last <= block_k / 2 && tile.cols < 256 : channels <= block_k * 3 / 4;
+    const double chunks = KBlocks(product_.conv) - (are_few ? fitted_.few_channels : 0);
     return static_cast<double>(product_.conv.tap_count) / DealtClasses(s) * chunks;
   }
 
@@ -145,17 +145,19 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
         .activations = ActivationSeconds(product_, device_, of),
         .steps = {},
     };
-    constexpr double kRate = 2048;  // multiply-adds of a multiprocessor in a clock
+    // Multiply-adds of a multiprocessor in a clock, of 16-bit types. A step, which is of 128 bytes, takes as long of
+    // all.
+    constexpr double kRate = 2048;
     for (const WgmmaTile& tile : kTiles) {
       const double rate = kRate * device_.clock_hz * (tile.slices > 0 ? 1 : Efficiency(product_, of, tile.name()));
-      fitted_.steps.push_back(tile.rows * tile.cols * double{kChunk} / rate);
+      fitted_.steps.push_back(tile.rows * tile.cols * double{kPlannedBlockK} / rate);
     }
   }
 
   // Of a tile. A plane of few taps is multiplied before the next one's pixels are there.
   double StepsSeconds(const WgmmaSettings& s) const {
     const WgmmaTile& tile = kTiles[s.tile];
-    const double steps = Steps(s) * fitted_.steps[s.tile], chunks = CeilDiv(product_.conv.in_channels, kChunk);
+    const double steps = Steps(s) * fitted_.steps[s.tile], chunks = KBlocks(product_.conv);
     if (!tile.boxed) return steps;
     const double pixels = tile.rows / kUnitRows * UnitPixels();
     const double boxes = fitted_.boxes[tile.resident - 1] + pixels * fitted_.box_pixel;

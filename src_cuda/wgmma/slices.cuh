@@ -26,7 +26,8 @@ namespace jaxconv {
 template <WgmmaTile kTile>
 class SliceSums {
  public:
-  static constexpr int kBytes = kTile.rows * kTile.cols * 4;  // of shared memory: a part of the tile, of each slice
+  static constexpr int kBytes =
+      kTile.rows * kTile.cols * sizeof(float);  // of shared memory: a part of the tile, of each slice
 
   __device__ SliceSums(const WgmmaParams& p, uint32_t sums, uint32_t barrier)
       : sums_(sums + threadIdx.x * 16),

@@ -129,6 +129,7 @@ class WgmmaStores {
 
  private:
   static_assert(!kTile.transposed || kTile.resident == 1, "a warpgroup's barrier takes all 16 that a block has");
+  static_assert(sizeof(T) == 2, "stmatrix writes elements of 16 bits");
   using Rows = SharedTile<T, kResultRows, kCols, true>;
   using Columns = SharedTile<T, 64, kCols, true>;
   static_assert(Rows::kBytes <= kResultBytes && (!kTile.transposed || Columns::kBytes == 4 * kResultBytes),

@@ -34,13 +34,13 @@ class WgmmaSums {
  protected:
   // Begins the multiplications of a chunk of pixels, or its first part, which Src describes, by a filter's tile. The
   // first of a work's overwrites instead of adding: were zeros put in registers, the compiler would let none overlap.
-  template <typename Src, int kChannels = kChunk>
+  template <typename Src, int kChannels = kBlockK<T>>
   __device__ __forceinline__ void BeginChunk(uint64_t src, uint32_t filter, bool adds) {
     using Rhs = MatrixDescriptor<typename WgmmaFilter<T, kTile, kAlongSteps>::Tile>;
     const uint64_t rhs = Rhs::At(filter, FirstCol());
     ptx::BeginMultiplications();
 #pragma unroll
-    for (int k = 0; k < kChannels / 16; ++k) {
+    for (int k = 0; k < kChannels / kTraits<T>.mma_depth; ++k) {
 #pragma unroll
       for (int i = 0; i < kBlocks; ++i) {
         if constexpr (kTile.transposed) {

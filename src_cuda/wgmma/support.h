@@ -27,16 +27,17 @@ inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {
 }
 
 // TMA copies 16-byte vectors of channels, from pixels that begin at multiples of 16 bytes.
-inline bool HasVectors(const TensorStrides& s, int64_t channels) {
-  bool are_whole = s.channel == 1 && channels % kVectorChannels == 0 && s.batch % kVectorChannels == 0;
-  for (int64_t stride : s.spatial) are_whole &= stride % kVectorChannels == 0;
+inline bool HasVectors(const TensorStrides& s, int64_t channels, int vector) {
+  bool are_whole = s.channel == 1 && channels % vector == 0 && s.batch % vector == 0;
+  for (int64_t stride : s.spatial) are_whole &= stride % vector == 0;
   return are_whole;
 }
 
 inline Reason UnsupportedSizes(const ConvProblem& p) {
   if (p.groups > 1) return "there are groups";
-  if (!HasVectors(p.src, p.in_channels) || !HasVectors(p.dst, p.out_channels)) {
-    return "pixels are no whole pieces of eight channels";
+  const int vector = TraitsOf(p.src_type).vector();
+  if (!HasVectors(p.src, p.in_channels, vector) || !HasVectors(p.dst, p.out_channels, vector)) {
+    return "pixels are no whole vectors of " + std::to_string(vector) + " channels";
   }
   if (p.filter.in != 1 && p.filter.out != 1) return "the filter's channels are not its last axis";
   bool is_empty = p.in_channels == 0 || p.tap_count == 0;
@@ -48,7 +49,7 @@ inline Reason UnsupportedSizes(const ConvProblem& p) {
   }
   if (is_empty) return "there is nothing to multiply";
   if (pixels > INT32_MAX) return "too many pixels";
-  if (p.tap_count * CeilDiv(p.in_channels, kChunk) > INT32_MAX / 2) return "too many steps";
+  if (p.tap_count * KBlocks(p) > INT32_MAX / 2) return "too many steps";
   const int64_t classes = LiveClasses(p);
   if (classes > p.class_count) return "residue classes that are not in the table";
   if (classes > kMostWgmmaClasses) {
@@ -94,8 +95,8 @@ inline Reason UnsupportedFilter(const ConvProblem& p, const Im2col& im2col) {
   if (elements == 0) return std::nullopt;  // there are no results
   const int64_t last =
       (p.tap_count - 1) * stride + (p.in_channels - 1) * p.filter.in + (p.out_channels - 1) * p.filter.out;
-  const bool has_vectors =
-      stride > 0 && stride % kVectorChannels == 0 && std::max(p.filter.in, p.filter.out) % kVectorChannels == 0;
+  const int vector = TraitsOf(p.filter_type).vector();
+  const bool has_vectors = stride > 0 && stride % vector == 0 && std::max(p.filter.in, p.filter.out) % vector == 0;
   return has_vectors && last < elements ? Reason() : "a filter whose windows are not one axis";
 }
 

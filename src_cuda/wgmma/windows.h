@@ -17,8 +17,8 @@
 namespace jaxconv::wgmma {
 
 // Elements from a tap to the next, if the filter's spatial axes follow each other, rows of rows; else 0. Of one tap
-// there is no next one.
-inline int64_t TapStride(const ArrayShape& filter) {
+// there is no next one, and a 16-byte vector stands for the distance.
+inline int64_t TapStride(const ArrayShape& filter, int vector) {
   int64_t stride = 0, outer = 0;  // `outer`: of the next axis
   for (int64_t i = filter.rank() - 1; i >= 2; --i) {
     const int64_t axis = filter.axes[i];
@@ -27,7 +27,7 @@ inline int64_t TapStride(const ArrayShape& filter) {
     if (filter.Stride(axis) != outer) return 0;
     outer *= filter.sizes[axis];
   }
-  return stride == 0 ? kVectorChannels : stride;
+  return stride == 0 ? vector : stride;
 }
 
 // Of the taps that positions see: their number, and the lowest and highest shifts.
@@ -75,7 +75,8 @@ inline Reason FindIm2col(const Product& product, Im2col* im2col) {
   const Shifts shifts(product);
   std::copy(std::begin(shifts.lowest), std::end(shifts.lowest), im2col->corner);
   im2col->rank = shifts.count == 1 && IsMatrix(product.conv, *im2col) ? 2 : RankOf(product.conv, shifts);
-  im2col->tap_stride = static_cast<int32_t>(TapStride(product.filter));
+  const int vector = TraitsOf(product.conv.filter_type).vector();
+  im2col->tap_stride = static_cast<int32_t>(TapStride(product.filter, vector));
   for (int d = 1; d < kSpatial; ++d) im2col->reach[d - 1] = static_cast<int32_t>(shifts.reach(d));
   im2col->empty_classes = EmptyClasses(product);
   if (Reason why = UnsupportedIm2col(product.conv, *im2col)) return why;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "common/operand_traits.h"
 #include "common/product.h"
 #include "common/types.h"
 #include "conv_problem.h"
@@ -10,6 +11,10 @@
 #include "wgmma/settings.h"
 
 namespace jaxconv {
+
+// Channels of one tap that are a step of K, and how many steps a tap has.
+inline int64_t BlockK(const ConvProblem& p) { return TraitsOf(p.src_type).swizzle_row(); }
+inline int64_t KBlocks(const ConvProblem& p) { return CeilDiv(p.in_channels, BlockK(p)); }
 
 // Elements from a pixel to the next, if those of all images are evenly apart; else 0.
 inline int64_t PixelStride(const TensorStrides& s, const int64_t (&size)[kSpatial], int64_t batch) {
