@@ -1,5 +1,5 @@
-// The wgmma family: implicit GEMM on Hopper, which reads pixels by TMA, in its im2col mode or as boxes. Convs of
-// 16-bit types.
+// The wgmma family: implicit GEMM on Hopper for convs of 16-bit types. TMA reads pixels in its im2col mode, or as halo
+// tiles.
 #include "wgmma/kernels.h"
 
 #include <cuda_bf16.h>
@@ -25,24 +25,26 @@
 #include "wgmma/config.h"
 #include "wgmma/maps.h"
 #include "wgmma/support.h"
-#include "wgmma/works.h"
+#include "wgmma/work_tiles.h"
 
 namespace jaxconv {
 namespace {
 
-// Slices that are stored in the workspace: one, where a cluster adds them.
-int64_t StoredSplit(const WgmmaSettings& s) { return kWgmmaTiles[s.tile].stored_slices(s.split); }
+// Slices of K whose sums are stored: one, where a cluster adds them.
+int64_t WorkspaceSplit(const WgmmaSettings& s) { return kWgmmaTiles[s.tile].workspace_split(s.split); }
 
 WgmmaKernelOfTile Find(const ConvProblem& p, int64_t tile, bool has_epilogue) {
   switch (p.src_type) {
-    case DType::kBF16: return FindWgmma<__nv_bfloat16>(tile, IsAlongSteps(p), has_epilogue);
-    case DType::kF16: return FindWgmma<__half>(tile, IsAlongSteps(p), has_epilogue);
+    case DType::kBF16: return FindWgmma<__nv_bfloat16>(tile, IsKMajor(p), has_epilogue);
+    case DType::kF16: return FindWgmma<__half>(tile, IsKMajor(p), has_epilogue);
     default: return {};  // UnsupportedTypes says so
   }
 }
 
-// What mma does in the place of a tile where there is no wgmma, or TMA has no maps of the operands.
-MmaSettings WithoutWgmma(const WgmmaSettings& s) { return MmaWithoutWgmma(kWgmmaTiles[s.tile].cols, StoredSplit(s)); }
+// The settings of mma, which takes the call where there is no wgmma, or TMA has no maps of the operands.
+MmaSettings WithoutWgmma(const WgmmaSettings& s) {
+  return MmaWithoutWgmma(kWgmmaTiles[s.tile].cols, WorkspaceSplit(s));
+}
 
 Reason UnsupportedReason(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
   if (Reason why = UnsupportedTileOrSplit(s, std::size(kWgmmaTiles))) return why;
@@ -55,7 +57,7 @@ Reason UnsupportedReason(const ConvProblem& p, Pass pass, const WgmmaSettings& s
 }
 
 size_t WorkspaceBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
-  return SplitBytes(p, pass, StoredSplit(s));
+  return SplitBytes(p, pass, WorkspaceSplit(s));
 }
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
@@ -63,9 +65,9 @@ size_t SharedBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
   return DeviceHasWgmma() ? std::max(Find(p, s.tile, false).shared_bytes, without) : without;
 }
 
-// Whether images' windows begin, or end, by all rows of a cluster and more beyond them.
+// Whether windows begin above images, or end below them, by more rows than a cluster has.
 bool LeavesOutTaps(const ConvProblem& p, const Im2col& im2col, const WgmmaTile& tile) {
-  if (im2col.rank != 4 || tile.boxed || tile.slices > 0) return false;
+  if (im2col.rank != 4 || tile.halo || tile.cluster_split > 0) return false;
   const Counts counts = ClassCounts(p, tile);
   const int64_t rows = CeilDiv(tile.row_blocks * tile.rows, std::max<int64_t>(1, counts.of[2])) + 1;
   const int64_t below = im2col.corner[1] + im2col.reach[0] + (counts.of[1] - 1) * p.step[1] - (p.src_size[1] - 1);
@@ -80,50 +82,50 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   params.problem = p;
   params.taps = call.taps;
   params.classes = call.classes;
-  params.out = StoredData(call, StoredSplit(s));
-  params.out_type = StoredType(p, call.pass, StoredSplit(s));
+  params.out = StoredData(call, WorkspaceSplit(s));
+  params.out_type = StoredType(p, call.pass, WorkspaceSplit(s));
   params.has_out_maps = StoresByTma(p, tile, s.split);
-  params.slice_elements = StoredSplit(s) > 1 ? ResultElements(p, call.pass) : 0;
+  params.slice_elements = WorkspaceSplit(s) > 1 ? ResultElements(p, call.pass) : 0;
   const Counts counts = ClassCounts(p, tile);
   for (int d = 0; d < kSpatial; ++d) {
     params.counts[d] = static_cast<int32_t>(counts.of[d]);
     params.corner[d] = im2col.corner[d];
   }
-  if (im2col.rank == 2 && !tile.boxed) params.counts[2] = INT32_MAX;  // rows behind the last pixel are no other image's
-  if (tile.boxed) {
+  if (im2col.rank == 2 && !tile.halo) params.counts[2] = INT32_MAX;  // rows behind the last pixel are no other image's
+  if (tile.halo) {
     params.unit_rows = UnitOf(p, 1), params.unit_cols = UnitOf(p, 2);
-    params.box_rows = static_cast<int32_t>(BoxSize(p, im2col, 1));
-    params.box_cols = static_cast<int32_t>(BoxSize(p, im2col, 2));
+    params.halo_rows = static_cast<int32_t>(HaloSize(p, im2col, 1));
+    params.halo_cols = static_cast<int32_t>(HaloSize(p, im2col, 2));
   }
   params.class_taps = p.class_count == 1 ? p.tap_count : 0;
   params.live_classes = static_cast<int32_t>(LiveClasses(p));
-  // With an epilogue their results are no zeros: they are works as others, of a step of zeros each.
+  // With an epilogue their results are no zeros: they are tiles as others, with one step of zeros.
   params.empty_classes = HasEpilogue(call) ? 0 : static_cast<int32_t>(ClassesOfZeros(p, im2col, tile, s.split));
-  const int dealt_classes = params.live_classes - params.empty_classes;
+  const int scheduled_classes = params.live_classes - params.empty_classes;
   params.leaves_out_taps = LeavesOutTaps(p, im2col, tile);
   params.rank = im2col.rank;
   params.tap_stride = im2col.tap_stride;
-  params.chunks = static_cast<int32_t>(KBlocks(p));
+  params.k_blocks = static_cast<int32_t>(KBlocks(p));
   params.split = static_cast<int32_t>(s.split);
   const auto reciprocal = [](int32_t divisor) { return UINT32_MAX / static_cast<uint32_t>(std::max(divisor, 1)); };
   for (int d = 0; d < kSpatial; ++d) params.count_reciprocals[d] = reciprocal(params.counts[d]);
   params.tap_reciprocal = reciprocal(params.tap_stride);
-  params.chunk_reciprocal = reciprocal(params.chunks);
+  params.k_block_reciprocal = reciprocal(params.k_blocks);
   params.row_clusters = static_cast<int32_t>(RowClusters(p, tile));
   params.col_clusters = static_cast<int32_t>(ColClusters(p, tile));
   params.row_cluster_reciprocal = reciprocal(params.row_clusters);
   params.col_cluster_reciprocal = reciprocal(params.col_clusters);
-  params.class_works = static_cast<uint32_t>(ClassWorks(p, tile, s.split));
-  params.works = params.class_works * dealt_classes;
-  // As few as all stages have the steps of: who is told of more than it gets done takes works from others.
-  const int64_t steps = CeilDiv(p.tap_count * params.chunks, int64_t{dealt_classes} * s.split);
+  params.class_tiles = static_cast<uint32_t>(ClassWorkTiles(p, tile, s.split));
+  params.tiles = params.class_tiles * scheduled_classes;
+  // Enough to fill all stages. A block that has more tiles than it gets done takes them from others.
+  const int64_t steps = CeilDiv(p.tap_count * params.k_blocks, int64_t{scheduled_classes} * s.split);
+  params.tiles_ahead = tile.halo ? 1 : static_cast<int32_t>(CeilDiv(tile.stages, std::max<int64_t>(1, steps)));
   params.epilogue = EpilogueOfCall(call);
-  params.works_ahead = tile.boxed ? 1 : static_cast<int32_t>(CeilDiv(tile.stages, std::max<int64_t>(1, steps)));
   return params;
 }
 
-// Clusters that the current device holds at once, which may be fewer than its multiprocessors are good for: a kernel of
-// more would take as long again. It is asked once.
+// Clusters that the current device holds at once. They may be fewer than its multiprocessors have room for: a kernel of
+// more would take as long again. The device is asked once.
 cudaError_t HeldClusters(const void* function, const cudaLaunchConfig_t& config, int* clusters) {
   static std::mutex mutex;
   static std::map<std::pair<int, const void*>, int> known;
@@ -139,10 +141,10 @@ cudaError_t HeldClusters(const void* function, const cudaLaunchConfig_t& config,
   return cudaSuccess;
 }
 
-// Of each call, how many works its clusters have asked for; zeros between launches.
+// How many tiles the clusters of each call have asked for: zeros between launches.
 __device__ uint32_t asked_for[kCallSlots];
 
-// A call's for a launch on a stream of the current device, which is asked once where they are; or null.
+// A call's counter for a launch on a stream of the current device, or null. The device is asked once for all of them.
 uint32_t* CounterOf(CallSlot& slot, cudaStream_t stream) {
   const int number = slot.NumberOn(stream);
   if (number < 0) return nullptr;
@@ -159,10 +161,10 @@ uint32_t* CounterOf(CallSlot& slot, cudaStream_t stream) {
   return static_cast<uint32_t*>(counters) + number;
 }
 
-// As many clusters as the device holds, or as there are works; or one for each tile, if it has the tile's slices.
+// Enqueues as many clusters as the device holds, or as there are tiles. With cluster split-K each tile has one.
 cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& tile, WgmmaParams& params, CallSlot& slot,
                             cudaStream_t stream) {
-  const uint32_t cluster = tile.slices > 0 ? params.split : tile.cluster();
+  const uint32_t cluster = tile.cluster_split > 0 ? params.split : tile.cluster();
   const auto function = reinterpret_cast<const void*>(kernel.function);
   if (const cudaError_t status = AllowShared(function, kernel.shared_bytes)) return status;
   cudaLaunchAttribute of_cluster{};
@@ -175,14 +177,14 @@ cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& ti
   config.stream = stream;
   config.attrs = &of_cluster;
   config.numAttrs = 1;
-  if (tile.slices > 0) {
+  if (tile.cluster_split > 0) {
     config.gridDim = dim3(params.row_clusters * cluster, params.col_clusters, params.live_classes);
   } else {
     int held = 0;
     if (const cudaError_t status = HeldClusters(function, config, &held)) return status;
-    const uint32_t clusters = std::min(static_cast<uint32_t>(held), params.works);
-    params.rounds = params.class_works / clusters;
-    if (params.works >= 2 * clusters) params.asked_for = CounterOf(slot, stream);
+    const uint32_t clusters = std::min(static_cast<uint32_t>(held), params.tiles);
+    params.rounds = params.class_tiles / clusters;
+    if (params.tiles >= 2 * clusters) params.asked_for = CounterOf(slot, stream);
     config.gridDim = dim3(clusters * cluster);
   }
   void* arguments[] = {&params};
@@ -192,7 +194,7 @@ cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& ti
 cudaError_t Launch(const ConvCall& call, const WgmmaSettings& s, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
-  const bool is_matrix = s.im2col().rank == 2 && !kWgmmaTiles[s.tile].boxed;
+  const bool is_matrix = s.im2col().rank == 2 && !kWgmmaTiles[s.tile].halo;
   const ConvProblem seen = is_matrix ? AsMatrix(p) : p;
   const ConvCall call_seen{seen,     call.pass, call.taps,   call.classes,   call.src,
                            call.rhs, call.bias, call.result, call.workspace, call.slot};
@@ -200,10 +202,10 @@ cudaError_t Launch(const ConvCall& call, const WgmmaSettings& s, cudaStream_t st
   if (!DeviceHasWgmma() || !AreAligned({call.src, call.rhs, call.result}) || !EncodeMaps(call_seen, s, &params)) {
     return kMma.launch(call, WithoutWgmma(s), stream);
   }
-  const WgmmaKernelOfTile kernel = Find(p, s.tile, EndsWithEpilogue(call, StoredSplit(s)));
+  const WgmmaKernelOfTile kernel = Find(p, s.tile, EndsWithEpilogue(call, WorkspaceSplit(s)));
   const cudaError_t status = EnqueueClusters(kernel, kWgmmaTiles[s.tile], params, *call.slot, stream);
-  if (status != cudaSuccess || StoredSplit(s) == 1) return status;
-  return AddSlices<float>(call, StoredSplit(s), stream);
+  if (status != cudaSuccess || WorkspaceSplit(s) == 1) return status;
+  return AddSlices<float>(call, WorkspaceSplit(s), stream);
 }
 
 }  // namespace

@@ -11,8 +11,8 @@ namespace jaxconv {
 
 // Where TMA's im2col mode finds the source's pixels and the filter's taps.
 struct Im2col {
-  int32_t corner[kSpatial];  // the first window's, of the residue classes' the lowest: a tap's shift is no less
-  int32_t rank;              // of the maps: two more than the last spatial dimensions, of which they have so many
+  int32_t corner[kSpatial];  // the first window's: the lowest shift of a tap, in any residue class
+  int32_t rank;              // of the maps: channels, images, and the last rank - 2 dimensions of space
   int32_t tap_stride;        // elements of the filter from a tap to the next
   int32_t reach[2];          // rows and columns from the corner to the last tap's pixel
   int32_t empty_classes;     // that have positions, but no taps

@@ -1,4 +1,4 @@
-// Which convolutions the wgmma family takes, and why not: for planning and for launches. Host-only: without CUDA.
+// Which convolutions the wgmma family does not take, and why: for planning and launches. Host-only: without CUDA.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 #include "common/types.h"
 #include "conv_problem.h"
 #include "wgmma/config.h"
-#include "wgmma/works.h"
+#include "wgmma/work_tiles.h"
 
 namespace jaxconv::wgmma {
 
@@ -60,7 +60,7 @@ inline Reason UnsupportedSizes(const ConvProblem& p) {
          std::to_string(kMostElementStride) + " at most";
 }
 
-// Whether the pixels are the rows of a matrix, which the filter's one tap reads as they lie.
+// Whether the pixels are the rows of a matrix, and the filter's one tap reads them as they lie.
 inline bool IsMatrix(const ConvProblem& p, const Im2col& im2col) {
   bool as_they_lie = p.tap_count == 1;
   for (int d = 0; d < kSpatial; ++d) {
@@ -69,8 +69,8 @@ inline bool IsMatrix(const ConvProblem& p, const Im2col& im2col) {
   return as_they_lie && PixelStride(p.src, p.src_size, p.batch) != 0 && PixelStride(p.dst, p.dst_size, p.batch) != 0;
 }
 
-// Of the windows, as TMA's maps of a rank say where they are.
-inline Reason UnsupportedWindows(const ConvProblem& p, const Im2col& im2col) {
+// For windows that maps of the rank do not reach.
+inline Reason UnsupportedCorners(const ConvProblem& p, const Im2col& im2col) {
   if (im2col.rank == 2) return IsMatrix(p, im2col) ? Reason() : "pixels are not the rows of a matrix";
   if (im2col.rank < 3 || im2col.rank > 2 + kSpatial) return "no such rank";
   const int64_t end = Im2colCornerEnd(im2col.rank);
@@ -89,7 +89,7 @@ inline Reason UnsupportedWindows(const ConvProblem& p, const Im2col& im2col) {
   return "windows that begin or end more than " + std::to_string(end) + " pixels from the image's edges";
 }
 
-// Of the filter's elements, which its map must not leave.
+// For a filter whose map would leave it.
 inline Reason UnsupportedFilter(const ConvProblem& p, const Im2col& im2col) {
   const int64_t stride = im2col.tap_stride, elements = ChannelTaps(p) * p.out_channels;
   if (elements == 0) return std::nullopt;  // there are no results
@@ -102,13 +102,13 @@ inline Reason UnsupportedFilter(const ConvProblem& p, const Im2col& im2col) {
 
 inline Reason UnsupportedIm2col(const ConvProblem& p, const Im2col& im2col) {
   if (Reason why = UnsupportedFilter(p, im2col)) return why;
-  if (Reason why = UnsupportedWindows(p, im2col)) return why;
+  if (Reason why = UnsupportedCorners(p, im2col)) return why;
   const bool has_taps = im2col.empty_classes == 0 || im2col.empty_classes < LiveClasses(p);
   return has_taps && im2col.empty_classes >= 0 ? Reason() : "no such number of residue classes without taps";
 }
 
-// Of the pixels of a plane that a unit of 64 positions sees: those a step apart, as windows are.
-inline Reason UnsupportedBoxes(const ConvProblem& p, const Im2col& im2col) {
+// For halo tiles that are too large.
+inline Reason UnsupportedHalo(const ConvProblem& p, const Im2col& im2col) {
   int64_t pixels = 1, extent = 1;
   bool has_one_tap = true;
   for (int64_t period : p.period) {
@@ -116,32 +116,32 @@ inline Reason UnsupportedBoxes(const ConvProblem& p, const Im2col& im2col) {
   }
   for (int d = 1; d < kSpatial; ++d) {
     if (im2col.reach[d - 1] < 0) return "windows end before they begin";
-    const int64_t size = BoxSize(p, im2col, d);
+    const int64_t size = HaloSize(p, im2col, d);
     has_one_tap &= size == UnitOf(p, d);
     pixels *= size;
     extent = std::max(extent, BoxExtent(size, p.step[d]));
   }
   const auto most = [](int64_t number) { return ", of " + std::to_string(number) + " at most"; };
   if (has_one_tap) return "a plane has one tap";
-  if (pixels > kMostBoxPixels) return "boxes of " + std::to_string(pixels) + " pixels" + most(kMostBoxPixels);
+  if (pixels > kMostHaloPixels) return "halo tiles of " + std::to_string(pixels) + " pixels" + most(kMostHaloPixels);
   if (extent > kMostBoxExtent) {
-    return "boxes of " + std::to_string(extent) + " pixels, with those between them" + most(kMostBoxExtent);
+    return "halo tiles of " + std::to_string(extent) + " pixels, with those between them" + most(kMostBoxExtent);
   }
-  return p.tap_count > kMostBoxTaps ? std::to_string(p.tap_count) + " taps" + most(kMostBoxTaps) : Reason();
+  return p.tap_count > kMostHaloTaps ? std::to_string(p.tap_count) + " taps" + most(kMostHaloTaps) : Reason();
 }
 
-// Of a tile, for a problem and windows that are supported.
+// For a tile. The problem and its windows are supported.
 inline Reason UnsupportedTile(const ConvProblem& p, const Im2col& im2col, const WgmmaTile& tile, int64_t split) {
-  if (split > 0 && tile.slices % split) {
-    return "a split of " + std::to_string(split) + ", which " + std::to_string(tile.slices) +
+  if (split > 0 && tile.cluster_split % split) {
+    return "a split of " + std::to_string(split) + ", which " + std::to_string(tile.cluster_split) +
            " slices are no multiple of";
   }
-  if (tile.slices > 0 && ColClusters(p, tile) > UINT16_MAX) {
+  if (tile.cluster_split > 0 && ColClusters(p, tile) > UINT16_MAX) {
     return "more than " + std::to_string(UINT16_MAX) + " tiles of columns";
   }
   if (ClassRows(p, tile) > INT32_MAX / 2) return "too many positions";
-  if (Works(p, tile, split) * tile.cluster() > INT32_MAX) return "more than 2^31 - 1 thread blocks";
-  return tile.boxed ? UnsupportedBoxes(p, im2col) : std::nullopt;
+  if (WorkTiles(p, tile, split) * tile.cluster() > INT32_MAX) return "more than 2^31 - 1 thread blocks";
+  return tile.halo ? UnsupportedHalo(p, im2col) : std::nullopt;
 }
 
 }  // namespace jaxconv::wgmma

@@ -1,4 +1,4 @@
-// Where TMA finds the pixels and taps of a convolution's windows. Host-only: without CUDA.
+// Finds the settings of TMA's im2col mode for a convolution. Host-only: without CUDA.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 
 namespace jaxconv::wgmma {
 
-// Elements from a tap to the next, if the filter's spatial axes follow each other, rows of rows; else 0. Of one tap
-// there is no next one, and a 16-byte vector stands for the distance.
+// Elements from a tap to the next, if the filter's spatial axes follow each other, rows of rows; else 0. One tap has no
+// next one: a 16-byte vector stands for the distance.
 inline int64_t TapStride(const ArrayShape& filter, int vector) {
   int64_t stride = 0, outer = 0;  // `outer`: of the next axis
   for (int64_t i = filter.rank() - 1; i >= 2; --i) {
@@ -30,7 +30,7 @@ inline int64_t TapStride(const ArrayShape& filter, int vector) {
   return stride == 0 ? vector : stride;
 }
 
-// Of the taps that positions see: their number, and the lowest and highest shifts.
+// The taps that positions see: their number, and the lowest and highest shifts.
 struct Shifts {
   int64_t count = 0;
   int32_t lowest[kSpatial]{};
@@ -52,7 +52,7 @@ struct Shifts {
   int64_t reach(int d) const { return int64_t{highest[d]} - lowest[d]; }
 };
 
-// Residue classes that have positions, but no taps. One is left at least, of which the tiles are.
+// Residue classes that have positions, but no taps. At least one class is left for tiles.
 inline int32_t EmptyClasses(const Product& product) {
   const auto classes = static_cast<int32_t>(LiveClasses(product.conv));
   int32_t empty = 0;
@@ -60,7 +60,7 @@ inline int32_t EmptyClasses(const Product& product) {
   return std::max(0, std::min(empty, classes - 1));
 }
 
-// Of TMA's maps: leading dimensions of one pixel are left out.
+// The rank of TMA's maps. They leave out leading dimensions of one pixel.
 inline int32_t RankOf(const ConvProblem& p, const Shifts& shifts) {
   int first = 0;
   const auto is_there = [&](int d) {
@@ -70,7 +70,7 @@ inline int32_t RankOf(const ConvProblem& p, const Shifts& shifts) {
   return 2 + kSpatial - first;
 }
 
-// Fills in where they are, or says why TMA cannot find them.
+// Fills in the settings, or says why TMA cannot find the pixels.
 inline Reason FindIm2col(const Product& product, Im2col* im2col) {
   const Shifts shifts(product);
   std::copy(std::begin(shifts.lowest), std::end(shifts.lowest), im2col->corner);
@@ -86,7 +86,7 @@ inline Reason FindIm2col(const Product& product, Im2col* im2col) {
   return "taps " + std::to_string(reach) + " pixels apart, of less than " + std::to_string(end);
 }
 
-// How many taps see each plane of pixels: a depth's, of rows and columns a step apart. Of one residue class.
+// How many taps see each plane of pixels, see halo.cuh. There is one residue class.
 inline std::vector<int64_t> TapsOfPlanes(const Product& product, const Im2col& im2col) {
   std::map<std::array<int64_t, kSpatial>, int64_t> planes;
   const ResidueClass& all = product.residue_classes[0];
