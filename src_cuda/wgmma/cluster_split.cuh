@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       WgmmaConsumer<T, kTile, kKMajor> sums(p, shared.stages, barriers);
       // This takes long. It is done while there is nothing to multiply.
       const WgmmaStores<T, kTile> stores(p, 0);
-      if constexpr (kHasEpilogue) WgmmaSumsEpilogue<kTile>(p, tile.first_col + cluster_sums.first_col()).Prefetch();
+      if constexpr (kHasEpilogue) PrefetchEpilogue<kTile>(p, tile.first_col + cluster_sums.first_col());
       const int32_t first_row = tile.first_row + threadIdx.x / 32 * kResultRows;
       const int64_t offsets[] = {stores.LaneOffset(tile, first_row, 0), stores.LaneOffset(tile, first_row, 1)};
       sums.Multiply(tile.steps, NothingLeft{}, [] {});
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       float added[1][kTile.cols / 8][4];  // blocks of 64 rows: one
       cluster_sums.AddAll(sums.At(0), added[0]);
       const int32_t first_col = tile.first_col + cluster_sums.first_col();
-      if constexpr (kHasEpilogue) WgmmaSumsEpilogue<kTile>(p, first_col).Apply(added);
+      if constexpr (kHasEpilogue) ApplyEpilogue<kTile>(p, first_col, added);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         if (offsets[half] >= 0) {

@@ -13,61 +13,36 @@
 
 namespace jaxconv {
 
-// The epilogue of a warpgroup's sums, in its registers. A tile may have more columns than there are channels. Columns
-// that are no channels are not stored: here they take the epilogue of others, so that no branch keeps loads from being
-// in flight together. Channels are whole 16-byte vectors of 16-bit elements, so eight columns are all channels, or
-// none.
+// Brings what the epilogue reads of a tile's columns to L2. To be called by a warpgroup, before the sums are there.
 template <WgmmaTile kTile>
-class WgmmaSumsEpilogue {
- public:
-  // Of columns from `first_col` on.
-  __device__ WgmmaSumsEpilogue(const WgmmaParams& p, int32_t first_col)
-      : epilogue_(p.epilogue, 0),
-        bias_(static_cast<const float*>(p.epilogue.bias)),
-        first_col_(first_col),
-        last_eight_(static_cast<int32_t>(p.problem.out_channels) - 8) {}
+__device__ __forceinline__ void PrefetchEpilogue(const WgmmaParams& p, int32_t first_col) {
+  static_assert(kTile.cols <= 128 * 2, "each thread has two columns");
+  const int32_t col = first_col + threadIdx.x % 128 * 2, last = p.problem.out_channels - 8;
+  ptx::Prefetch(static_cast<const float*>(p.epilogue.bias) + min(col, last));
+}
 
-  // Brings the operands of a tile's columns to L2. To be called by a warpgroup, before the sums are there.
-  __device__ __forceinline__ void Prefetch() const {
-    static_assert(kTile.cols <= 128 * 2, "each thread has two columns");
-    const auto col = static_cast<int32_t>(threadIdx.x % 128 * 2);
-    ptx::Prefetch(bias_ + min(first_col_ + col, last_eight_));
-  }
-
-  // Makes results of sums. Loops over sums of one channel are inside, so that a lane holds few operands at a time.
-  template <int kBlocks, int kAcross>
-  __device__ __forceinline__ void Apply(float (&sums)[kBlocks][kAcross][4]) const {
-    const auto lane = static_cast<int32_t>(threadIdx.x % 32), warp = static_cast<int32_t>(threadIdx.x / 32 % 4);
-    if constexpr (kTile.swap_ab) {
+// Makes results of a warpgroup's sums, in its registers: of columns from one on. A tile may have more columns than
+// there are channels. Columns that are no channels are not stored: here they take the epilogue of others, so that no
+// branch keeps loads from being in flight together. Channels are whole 16-byte vectors of 16-bit elements, so eight
+// columns are all channels, or none. The inner loop is over the sums of eight columns, so that a lane holds few
+// operands at a time.
+template <WgmmaTile kTile, int kBlocks, int kAcross>
+__device__ __forceinline__ void ApplyEpilogue(const WgmmaParams& p, int32_t first_col,
+                                              float (&sums)[kBlocks][kAcross][4]) {
+  constexpr bool kSwaps = kTile.swap_ab;
+  const EpilogueOf<float, true> epilogue(p.epilogue, 0);
+  const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, last = p.problem.out_channels - 8;
 #pragma unroll
-      for (int eight = 0; eight < 2 * kBlocks; ++eight) {
-        const int block = eight / 2, first = eight % 2 * 2;
-        const int32_t channel = Eight(block * 64 + warp * 16 + eight % 2 * 8) + lane / 4;
+  for (int eight = 0; eight < (kSwaps ? 2 * kBlocks : kAcross); ++eight) {
+    const int32_t col = kSwaps ? eight / 2 * 64 + warp * 16 + eight % 2 * 8 : eight * 8;
+    const int32_t channel = min(first_col + col, last) + (kSwaps ? lane / 4 : lane % 4 * 2);
 #pragma unroll
-        for (auto& four : sums[block]) End(four[first], channel), End(four[first + 1], channel);
-      }
-    } else {
-#pragma unroll
-      for (int across = 0; across < kAcross; ++across) {
-        const int32_t channel = Eight(across * 8) + lane % 4 * 2;
-#pragma unroll
-        for (auto& block : sums) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) End(block[across][i], channel + i % 2);
-        }
-      }
+    for (int i = 0; i < (kSwaps ? 2 * kAcross : 4 * kBlocks); ++i) {
+      float& sum = kSwaps ? sums[eight / 2][i / 2][eight % 2 * 2 + i % 2] : sums[i / 4][eight][i % 4];
+      sum = epilogue(sum, kSwaps ? channel : channel + i % 2);
     }
   }
-
- private:
-  __device__ __forceinline__ int32_t Eight(int32_t col) const { return min(first_col_ + col, last_eight_); }
-  __device__ __forceinline__ void End(float& sum, int32_t channel) const { sum = epilogue_(sum, channel); }
-
-  EpilogueOf<float, true> epilogue_;
-  const float* bias_;
-  int32_t first_col_;
-  int32_t last_eight_;
-};
+}
 
 // Large tiles leave their results in registers, rounded. Each subtile is stored behind the beginning of another step of
 // the next tile, which keeps the tensor cores busy meanwhile. The steps of smaller tiles are too short for that, or
@@ -88,14 +63,12 @@ class WgmmaEpilogue {
 
   // To be called before a tile is multiplied.
   __device__ __forceinline__ void Begin(const WgmmaReceivedTile& tile) const {
-    if constexpr (kHasEpilogue) WgmmaSumsEpilogue<kTile>(params_, tile.first_col()).Prefetch();
+    if constexpr (kHasEpilogue) PrefetchEpilogue<kTile>(params_, tile.first_col());
   }
 
   // Stores a tile's results, or leaves them. They take the place of its sums.
   __device__ __forceinline__ void Take(Sums& sums, const WgmmaReceivedTile& tile) {
-    if constexpr (kHasEpilogue) {
-      WgmmaSumsEpilogue<kTile>(params_, tile.first_col() + Sums::FirstCol()).Apply(sums.All());
-    }
+    if constexpr (kHasEpilogue) ApplyEpilogue<kTile>(params_, tile.first_col() + Sums::FirstCol(), sums.All());
     if (!params_.has_out_maps) return StoreUnrounded(sums, tile.All());
     if constexpr (kLeaves) {
       left_of_ = tile;

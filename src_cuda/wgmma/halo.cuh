@@ -273,13 +273,4 @@ class WgmmaHaloConsumer : public WgmmaSums<T, kTile, kKMajor> {
   uint64_t layout_;
 };
 
-// The main loop of halo tiles.
-template <typename T, WgmmaTile kTile, bool kKMajor>
-struct WgmmaHalo {
-  static constexpr int kProducers = WgmmaHaloStages<T, kTile, kKMajor>::kProducers;
-  using Stages = WgmmaHaloStages<T, kTile, kKMajor>;
-  using Producer = WgmmaHaloProducer<T, kTile, kKMajor>;
-  using Consumer = WgmmaHaloConsumer<T, kTile, kKMajor>;
-};
-
 }  // namespace jaxconv

@@ -71,28 +71,27 @@ inline int32_t RankOf(const ConvProblem& p, const Shifts& shifts) {
 }
 
 // Fills in the settings, or says why TMA cannot find the pixels.
-inline Reason FindIm2col(const Product& product, Im2col* im2col) {
+inline Reason FindIm2col(const Product& product, WgmmaSettings* s) {
   const Shifts shifts(product);
-  std::copy(std::begin(shifts.lowest), std::end(shifts.lowest), im2col->corner);
-  im2col->rank = shifts.count == 1 && IsMatrix(product.conv, *im2col) ? 2 : RankOf(product.conv, shifts);
-  const int vector = TraitsOf(product.conv.filter_type).vector();
-  im2col->tap_stride = static_cast<int32_t>(TapStride(product.filter, vector));
-  for (int d = 1; d < kSpatial; ++d) im2col->reach[d - 1] = static_cast<int32_t>(shifts.reach(d));
-  im2col->empty_classes = EmptyClasses(product);
-  if (Reason why = UnsupportedIm2col(product.conv, *im2col)) return why;
+  s->corner_d = shifts.lowest[0], s->corner_h = shifts.lowest[1], s->corner_w = shifts.lowest[2];
+  s->rank = shifts.count == 1 && IsMatrix(product.conv, *s) ? 2 : RankOf(product.conv, shifts);
+  s->tap_stride = TapStride(product.filter, TraitsOf(product.conv.filter_type).vector());
+  s->reach_h = shifts.reach(1), s->reach_w = shifts.reach(2);
+  s->empty_classes = EmptyClasses(product);
+  if (Reason why = UnsupportedIm2col(product.conv, *s)) return why;
   const int64_t reach = std::max({shifts.reach(0), shifts.reach(1), shifts.reach(2)});
-  const int64_t end = Im2colOffsetEnd(im2col->rank);
+  const int64_t end = Im2colOffsetEnd(s->rank);
   if (reach < end) return std::nullopt;
   return "taps " + std::to_string(reach) + " pixels apart, of less than " + std::to_string(end);
 }
 
 // How many taps see each plane of pixels, see halo.cuh. There is one residue class.
-inline std::vector<int64_t> TapsOfPlanes(const Product& product, const Im2col& im2col) {
+inline std::vector<int64_t> TapsOfPlanes(const Product& product, const WgmmaSettings& s) {
   std::map<std::array<int64_t, kSpatial>, int64_t> planes;
   const ResidueClass& all = product.residue_classes[0];
   for (int32_t i = 0; i < all.tap_count; ++i) {
     const auto& shift = product.taps[all.first_tap + i].shift;
-    const int64_t row = shift[1] - im2col.corner[1], col = shift[2] - im2col.corner[2];
+    const int64_t row = shift[1] - s.corner(1), col = shift[2] - s.corner(2);
     ++planes[{shift[0], row % product.conv.step[1], col % product.conv.step[2]}];
   }
   std::vector<int64_t> taps;

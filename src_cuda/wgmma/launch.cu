@@ -33,11 +33,11 @@ namespace {
 // Slices of K whose sums are stored: one, where a cluster adds them.
 int64_t WorkspaceSplit(const WgmmaSettings& s) { return kWgmmaTiles[s.tile].workspace_split(s.split); }
 
-WgmmaKernelOfTile Find(const ConvProblem& p, int64_t tile, bool has_epilogue) {
+WgmmaKernelPtr Find(const ConvProblem& p, int64_t tile, bool has_epilogue) {
   switch (p.src_type) {
     case DType::kBF16: return FindWgmma<__nv_bfloat16>(tile, IsKMajor(p), has_epilogue);
     case DType::kF16: return FindWgmma<__half>(tile, IsKMajor(p), has_epilogue);
-    default: return {};  // UnsupportedTypes says so
+    default: return nullptr;  // UnsupportedTypes says so
   }
 }
 
@@ -51,8 +51,8 @@ Reason UnsupportedReason(const ConvProblem& p, Pass pass, const WgmmaSettings& s
   if (ResultElements(p, pass) == 0) return std::nullopt;
   if (Reason why = wgmma::UnsupportedTypes(p, pass)) return why;
   if (Reason why = wgmma::UnsupportedSizes(p)) return why;
-  if (Reason why = wgmma::UnsupportedIm2col(p, s.im2col())) return why;
-  if (Reason why = wgmma::UnsupportedTile(p, s.im2col(), kWgmmaTiles[s.tile], s.split)) return why;
+  if (Reason why = wgmma::UnsupportedIm2col(p, s)) return why;
+  if (Reason why = wgmma::UnsupportedTile(p, s)) return why;
   return kMma.unsupported_reason(p, pass, WithoutWgmma(s));
 }
 
@@ -60,24 +60,27 @@ size_t WorkspaceBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
   return SplitBytes(p, pass, WorkspaceSplit(s));
 }
 
+size_t WgmmaSharedBytes(const ConvProblem& p, const WgmmaSettings& s) {
+  return kWgmmaTiles[s.tile].shared_bytes(IsKMajor(p));
+}
+
 size_t SharedBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
   const size_t without = kMma.shared_bytes(p, pass, WithoutWgmma(s));
-  return DeviceHasWgmma() ? std::max(Find(p, s.tile, false).shared_bytes, without) : without;
+  return DeviceHasWgmma() ? std::max(WgmmaSharedBytes(p, s), without) : without;
 }
 
 // Whether windows begin above images, or end below them, by more rows than a cluster has.
-bool LeavesOutTaps(const ConvProblem& p, const Im2col& im2col, const WgmmaTile& tile) {
-  if (im2col.rank != 4 || tile.halo || tile.cluster_split > 0) return false;
-  const Counts counts = ClassCounts(p, tile);
-  const int64_t rows = CeilDiv(tile.row_blocks * tile.rows, std::max<int64_t>(1, counts.of[2])) + 1;
-  const int64_t below = im2col.corner[1] + im2col.reach[0] + (counts.of[1] - 1) * p.step[1] - (p.src_size[1] - 1);
-  return std::max<int64_t>(-im2col.corner[1], below) >= rows * p.step[1];
+bool LeavesOutTaps(const ConvProblem& p, const WgmmaSettings& s, const WgmmaTile& tile) {
+  if (s.rank != 4 || tile.halo || tile.cluster_split > 0) return false;
+  const auto counts = ClassCounts(p, tile);
+  const int64_t rows = CeilDiv(tile.row_blocks * tile.rows, std::max<int64_t>(1, counts[2])) + 1;
+  const int64_t below = s.corner(1) + s.reach_h + (counts[1] - 1) * p.step[1] - (p.src_size[1] - 1);
+  return std::max<int64_t>(-s.corner(1), below) >= rows * p.step[1];
 }
 
 WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   const ConvProblem& p = call.problem;
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
-  const Im2col im2col = s.im2col();
   WgmmaParams params{};
   params.problem = p;
   params.taps = call.taps;
@@ -86,25 +89,25 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   params.out_type = StoredType(p, call.pass, WorkspaceSplit(s));
   params.has_out_maps = StoresByTma(p, tile, s.split);
   params.slice_elements = WorkspaceSplit(s) > 1 ? ResultElements(p, call.pass) : 0;
-  const Counts counts = ClassCounts(p, tile);
+  const auto counts = ClassCounts(p, tile);
   for (int d = 0; d < kSpatial; ++d) {
-    params.counts[d] = static_cast<int32_t>(counts.of[d]);
-    params.corner[d] = im2col.corner[d];
+    params.counts[d] = static_cast<int32_t>(counts[d]);
+    params.corner[d] = static_cast<int32_t>(s.corner(d));
   }
-  if (im2col.rank == 2 && !tile.halo) params.counts[2] = INT32_MAX;  // rows behind the last pixel are no other image's
+  if (s.rank == 2 && !tile.halo) params.counts[2] = INT32_MAX;  // rows behind the last pixel are no other image's
   if (tile.halo) {
     params.unit_rows = UnitOf(p, 1), params.unit_cols = UnitOf(p, 2);
-    params.halo_rows = static_cast<int32_t>(HaloSize(p, im2col, 1));
-    params.halo_cols = static_cast<int32_t>(HaloSize(p, im2col, 2));
+    params.halo_rows = static_cast<int32_t>(HaloSize(p, s, 1));
+    params.halo_cols = static_cast<int32_t>(HaloSize(p, s, 2));
   }
   params.class_taps = p.class_count == 1 ? p.tap_count : 0;
   params.live_classes = static_cast<int32_t>(LiveClasses(p));
   // With an epilogue their results are no zeros: they are tiles as others, with one step of zeros.
-  params.empty_classes = HasEpilogue(call) ? 0 : static_cast<int32_t>(ClassesOfZeros(p, im2col, tile, s.split));
+  params.empty_classes = HasEpilogue(call) ? 0 : static_cast<int32_t>(ClassesOfZeros(p, s));
   const int scheduled_classes = params.live_classes - params.empty_classes;
-  params.leaves_out_taps = LeavesOutTaps(p, im2col, tile);
-  params.rank = im2col.rank;
-  params.tap_stride = im2col.tap_stride;
+  params.leaves_out_taps = LeavesOutTaps(p, s, tile);
+  params.rank = static_cast<int32_t>(s.rank);
+  params.tap_stride = static_cast<int32_t>(s.tap_stride);
   params.k_blocks = static_cast<int32_t>(KBlocks(p));
   params.split = static_cast<int32_t>(s.split);
   const auto reciprocal = [](int32_t divisor) { return UINT32_MAX / static_cast<uint32_t>(std::max(divisor, 1)); };
@@ -162,18 +165,18 @@ uint32_t* CounterOf(CallSlot& slot, cudaStream_t stream) {
 }
 
 // Enqueues as many clusters as the device holds, or as there are tiles. With cluster split-K each tile has one.
-cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& tile, WgmmaParams& params, CallSlot& slot,
-                            cudaStream_t stream) {
+cudaError_t EnqueueClusters(WgmmaKernelPtr kernel, size_t shared_bytes, const WgmmaTile& tile, WgmmaParams& params,
+                            CallSlot& slot, cudaStream_t stream) {
   const uint32_t cluster = tile.cluster_split > 0 ? params.split : tile.cluster();
-  const auto function = reinterpret_cast<const void*>(kernel.function);
-  if (const cudaError_t status = AllowShared(function, kernel.shared_bytes)) return status;
+  const auto function = reinterpret_cast<const void*>(kernel);
+  if (const cudaError_t status = AllowShared(function, shared_bytes)) return status;
   cudaLaunchAttribute of_cluster{};
   of_cluster.id = cudaLaunchAttributeClusterDimension;
   of_cluster.val.clusterDim = {cluster, 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(cluster);
   config.blockDim = dim3(WgmmaThreads(tile));
-  config.dynamicSmemBytes = kernel.shared_bytes;
+  config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &of_cluster;
   config.numAttrs = 1;
@@ -194,7 +197,7 @@ cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& ti
 cudaError_t Launch(const ConvCall& call, const WgmmaSettings& s, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
-  const bool is_matrix = s.im2col().rank == 2 && !kWgmmaTiles[s.tile].halo;
+  const bool is_matrix = s.rank == 2 && !kWgmmaTiles[s.tile].halo;
   const ConvProblem seen = is_matrix ? AsMatrix(p) : p;
   const ConvCall call_seen{seen,     call.pass, call.taps,   call.classes,   call.src,
                            call.rhs, call.bias, call.result, call.workspace, call.slot};
@@ -202,8 +205,9 @@ cudaError_t Launch(const ConvCall& call, const WgmmaSettings& s, cudaStream_t st
   if (!DeviceHasWgmma() || !AreAligned({call.src, call.rhs, call.result}) || !EncodeMaps(call_seen, s, &params)) {
     return kMma.launch(call, WithoutWgmma(s), stream);
   }
-  const WgmmaKernelOfTile kernel = Find(p, s.tile, EndsWithEpilogue(call, WorkspaceSplit(s)));
-  const cudaError_t status = EnqueueClusters(kernel, kWgmmaTiles[s.tile], params, *call.slot, stream);
+  const WgmmaKernelPtr kernel = Find(p, s.tile, EndsWithEpilogue(call, WorkspaceSplit(s)));
+  const size_t shared_bytes = WgmmaSharedBytes(p, s);
+  const cudaError_t status = EnqueueClusters(kernel, shared_bytes, kWgmmaTiles[s.tile], params, *call.slot, stream);
   if (status != cudaSuccess || WorkspaceSplit(s) == 1) return status;
   return AddSlices<float>(call, WorkspaceSplit(s), stream);
 }

@@ -24,6 +24,7 @@ template <typename T, WgmmaTile kTile, bool kKMajor>
 struct WgmmaStages {
   using SrcTile = SharedTile<T, kTile.rows, kBlockK<T>, true>;
   using Filter = WgmmaFilter<T, kTile, kKMajor>;
+  static constexpr int kProducers = 1;  // threads
   static constexpr int kBytes = SrcTile::kBytes + Filter::Tile::kBytes;
   static_assert(SrcTile::kBytes % 1024 == 0, "each tile begins a turn of its swizzle");
   static constexpr int kBarriers = StageRing<kTile.stages>::kBarriers;
@@ -209,15 +210,6 @@ class WgmmaConsumer : public WgmmaSums<T, kTile, kKMajor> {
   int32_t channels_;  // that are multiplied of each block of K
   uint32_t stages_;
   StageRing<kTile.stages> pipeline_;
-};
-
-// The main loop of pixels in TMA's im2col mode.
-template <typename T, WgmmaTile kTile, bool kKMajor>
-struct WgmmaIm2col {
-  static constexpr int kProducers = 1;
-  using Stages = WgmmaStages<T, kTile, kKMajor>;
-  using Producer = WgmmaProducer<T, kTile, kKMajor>;
-  using Consumer = WgmmaConsumer<T, kTile, kKMajor>;
 };
 
 }  // namespace jaxconv

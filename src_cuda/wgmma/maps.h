@@ -17,7 +17,7 @@ namespace jaxconv {
 inline bool EncodeFilter(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
   const bool k_major = IsKMajor(p);
-  const int block_k = static_cast<int>(BlockK(p));
+  const int block_k = BlockK(p);
   return EncodeMatrices(&params->rhs_map, call.rhs, p.filter_type, k_major ? p.in_channels : p.out_channels,
                         k_major ? p.out_channels : p.in_channels, k_major ? p.filter.out : p.filter.in, p.tap_count,
                         params->tap_stride, block_k, (k_major ? tile.cols : block_k) / tile.row_blocks);
@@ -26,8 +26,8 @@ inline bool EncodeFilter(const ConvCall& call, const WgmmaTile& tile, WgmmaParam
 // Maps of halo tiles, and of the part of a unit that a warp stores.
 inline bool EncodeHaloMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
-  if (!EncodeBoxes(&params->src_map, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels,
-                   static_cast<int>(BlockK(p)), {params->halo_rows, params->halo_cols, p.step[1], p.step[2]})) {
+  if (!EncodeBoxes(&params->src_map, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels, BlockK(p),
+                   {params->halo_rows, params->halo_cols, p.step[1], p.step[2]})) {
     return false;
   }
   const int cols = std::min(params->unit_cols, kResultRows);
@@ -41,7 +41,7 @@ inline bool EncodeIm2colMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaP
   Im2colWindows windows;
   for (int d = 0; d < kSpatial; ++d) windows.Set(d, params->corner[d], p.step[d], params->counts[d]);
   if (!EncodeIm2col(&params->src_map, params->rank, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels,
-                    windows, static_cast<int>(BlockK(p)), tile.rows / tile.col_blocks)) {
+                    windows, BlockK(p), tile.rows / tile.col_blocks)) {
     return false;
   }
   if (!params->has_out_maps) return true;

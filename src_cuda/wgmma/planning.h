@@ -44,13 +44,12 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   using TiledPlanner::UnsupportedReason;
 
   WgmmaSettings WithExtra(const WgmmaSettings& s, const Asked&) const {
-    const auto& [corner, rank, tap_stride, reach, empty_classes] = im2col_;
-    return {s.tile, s.split, corner[0], corner[1], corner[2], rank, tap_stride, reach[0], reach[1], empty_classes};
+    WgmmaSettings extra = im2col_;
+    extra.tile = s.tile, extra.split = s.split;
+    return extra;
   }
 
-  Reason UnsupportedExtra(const WgmmaSettings& s) const {
-    return wgmma::UnsupportedTile(product_.conv, im2col_, kTiles[s.tile], s.split);
-  }
+  Reason UnsupportedExtra(const WgmmaSettings& s) const { return wgmma::UnsupportedTile(product_.conv, s); }
 
   // With cluster split-K, all divisors of the most slices.
   std::vector<int64_t> SplitsOf(const WgmmaSettings& whole) const {
@@ -101,7 +100,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
 
   // Residue classes that have tiles.
   int64_t ScheduledClasses(const WgmmaSettings& s) const {
-    return product_.classes() - ClassesOfZeros(product_.conv, im2col_, kTiles[s.tile], s.split);
+    return product_.classes() - ClassesOfZeros(product_.conv, s);
   }
   int64_t WorkTilesOf(const WgmmaSettings& s) const {
     return ClassWorkTiles(product_.conv, kTiles[s.tile], s.split) * ScheduledClasses(s);
@@ -179,7 +178,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   }
 
   WgmmaCosts fitted_;
-  Im2col im2col_{};
+  WgmmaSettings im2col_;             // but for tile and split
   std::vector<int64_t> plane_taps_;  // where halo tiles are supported
   Reason unsupported_;
 };

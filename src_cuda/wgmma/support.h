@@ -61,26 +61,26 @@ inline Reason UnsupportedSizes(const ConvProblem& p) {
 }
 
 // Whether the pixels are the rows of a matrix, and the filter's one tap reads them as they lie.
-inline bool IsMatrix(const ConvProblem& p, const Im2col& im2col) {
+inline bool IsMatrix(const ConvProblem& p, const WgmmaSettings& s) {
   bool as_they_lie = p.tap_count == 1;
   for (int d = 0; d < kSpatial; ++d) {
-    as_they_lie &= p.step[d] == 1 && p.period[d] == 1 && im2col.corner[d] == 0 && p.src_size[d] == p.dst_size[d];
+    as_they_lie &= p.step[d] == 1 && p.period[d] == 1 && s.corner(d) == 0 && p.src_size[d] == p.dst_size[d];
   }
   return as_they_lie && PixelStride(p.src, p.src_size, p.batch) != 0 && PixelStride(p.dst, p.dst_size, p.batch) != 0;
 }
 
 // For windows that maps of the rank do not reach.
-inline Reason UnsupportedCorners(const ConvProblem& p, const Im2col& im2col) {
-  if (im2col.rank == 2) return IsMatrix(p, im2col) ? Reason() : "pixels are not the rows of a matrix";
-  if (im2col.rank < 3 || im2col.rank > 2 + kSpatial) return "no such rank";
-  const int64_t end = Im2colCornerEnd(im2col.rank);
+inline Reason UnsupportedCorners(const ConvProblem& p, const WgmmaSettings& s) {
+  if (s.rank == 2) return IsMatrix(p, s) ? Reason() : "pixels are not the rows of a matrix";
+  if (s.rank < 3 || s.rank > 2 + kSpatial) return "no such rank";
+  const int64_t end = Im2colCornerEnd(s.rank);
   const bool are_there = LiveClasses(p) > 0;  // one window stands for none
   bool reaches = true;
   for (int d = 0; d < kSpatial; ++d) {
-    const int64_t first = im2col.corner[d], count = are_there ? CeilDiv(p.dst_size[d], p.period[d]) : 1;
+    const int64_t first = s.corner(d), count = are_there ? CeilDiv(p.dst_size[d], p.period[d]) : 1;
     const int64_t last = first + (count - 1) * p.step[d] - (p.src_size[d] - 1);
     reaches &= std::min(first, last) >= -end && std::max(first, last) < end;
-    const bool is_in_map = kSpatial - d <= im2col.rank - 2;
+    const bool is_in_map = kSpatial - d <= s.rank - 2;
     if (!is_in_map && (p.src_size[d] > 1 || p.dst_size[d] > 1 || first != 0)) {
       return "a dimension that maps of the rank lack";
     }
@@ -90,8 +90,8 @@ inline Reason UnsupportedCorners(const ConvProblem& p, const Im2col& im2col) {
 }
 
 // For a filter whose map would leave it.
-inline Reason UnsupportedFilter(const ConvProblem& p, const Im2col& im2col) {
-  const int64_t stride = im2col.tap_stride, elements = ChannelTaps(p) * p.out_channels;
+inline Reason UnsupportedFilter(const ConvProblem& p, const WgmmaSettings& s) {
+  const int64_t stride = s.tap_stride, elements = ChannelTaps(p) * p.out_channels;
   if (elements == 0) return std::nullopt;  // there are no results
   const int64_t last =
       (p.tap_count - 1) * stride + (p.in_channels - 1) * p.filter.in + (p.out_channels - 1) * p.filter.out;
@@ -100,23 +100,23 @@ inline Reason UnsupportedFilter(const ConvProblem& p, const Im2col& im2col) {
   return has_vectors && last < elements ? Reason() : "a filter whose windows are not one axis";
 }
 
-inline Reason UnsupportedIm2col(const ConvProblem& p, const Im2col& im2col) {
-  if (Reason why = UnsupportedFilter(p, im2col)) return why;
-  if (Reason why = UnsupportedCorners(p, im2col)) return why;
-  const bool has_taps = im2col.empty_classes == 0 || im2col.empty_classes < LiveClasses(p);
-  return has_taps && im2col.empty_classes >= 0 ? Reason() : "no such number of residue classes without taps";
+inline Reason UnsupportedIm2col(const ConvProblem& p, const WgmmaSettings& s) {
+  if (Reason why = UnsupportedFilter(p, s)) return why;
+  if (Reason why = UnsupportedCorners(p, s)) return why;
+  const bool has_taps = s.empty_classes == 0 || s.empty_classes < LiveClasses(p);
+  return has_taps && s.empty_classes >= 0 ? Reason() : "no such number of residue classes without taps";
 }
 
 // For halo tiles that are too large.
-inline Reason UnsupportedHalo(const ConvProblem& p, const Im2col& im2col) {
+inline Reason UnsupportedHalo(const ConvProblem& p, const WgmmaSettings& s) {
   int64_t pixels = 1, extent = 1;
   bool has_one_tap = true;
   for (int64_t period : p.period) {
     if (period != 1) return "neighbouring results are of several residue classes";
   }
   for (int d = 1; d < kSpatial; ++d) {
-    if (im2col.reach[d - 1] < 0) return "windows end before they begin";
-    const int64_t size = HaloSize(p, im2col, d);
+    if (s.reach(d) < 0) return "windows end before they begin";
+    const int64_t size = HaloSize(p, s, d);
     has_one_tap &= size == UnitOf(p, d);
     pixels *= size;
     extent = std::max(extent, BoxExtent(size, p.step[d]));
@@ -131,17 +131,18 @@ inline Reason UnsupportedHalo(const ConvProblem& p, const Im2col& im2col) {
 }
 
 // For a tile. The problem and its windows are supported.
-inline Reason UnsupportedTile(const ConvProblem& p, const Im2col& im2col, const WgmmaTile& tile, int64_t split) {
-  if (split > 0 && tile.cluster_split % split) {
-    return "a split of " + std::to_string(split) + ", which " + std::to_string(tile.cluster_split) +
+inline Reason UnsupportedTile(const ConvProblem& p, const WgmmaSettings& s) {
+  const WgmmaTile& tile = kWgmmaTiles[s.tile];
+  if (s.split > 0 && tile.cluster_split % s.split) {
+    return "a split of " + std::to_string(s.split) + ", which " + std::to_string(tile.cluster_split) +
            " slices are no multiple of";
   }
   if (tile.cluster_split > 0 && ColClusters(p, tile) > UINT16_MAX) {
     return "more than " + std::to_string(UINT16_MAX) + " tiles of columns";
   }
   if (ClassRows(p, tile) > INT32_MAX / 2) return "too many positions";
-  if (WorkTiles(p, tile, split) * tile.cluster() > INT32_MAX) return "more than 2^31 - 1 thread blocks";
-  return tile.halo ? UnsupportedHalo(p, im2col) : std::nullopt;
+  if (WorkTiles(p, tile, s.split) * tile.cluster() > INT32_MAX) return "more than 2^31 - 1 thread blocks";
+  return tile.halo ? UnsupportedHalo(p, s) : std::nullopt;
 }
 
 }  // namespace jaxconv::wgmma

@@ -1,6 +1,7 @@
 // How a convolution is shared out among the clusters of the wgmma family. Host-only: without CUDA.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "common/operand_traits.h"
@@ -13,7 +14,7 @@
 namespace jaxconv {
 
 // Channels of one tap that are a step of K, and the steps of a tap.
-inline int64_t BlockK(const ConvProblem& p) { return TraitsOf(p.src_type).swizzle_row(); }
+inline int BlockK(const ConvProblem& p) { return TraitsOf(p.src_type).swizzle_row(); }
 inline int64_t KBlocks(const ConvProblem& p) { return CeilDiv(p.in_channels, BlockK(p)); }
 
 // Elements from a pixel to the next, if those of all images are evenly apart; else 0.
@@ -44,27 +45,23 @@ inline ConvProblem AsMatrix(ConvProblem p) {
 inline int32_t UnitOf(const ConvProblem& p, int d) { return p.dst_size[1] == 1 ? (d == 1 ? 1 : kUnitRows) : 8; }
 
 // Rows, or columns, of the halo tile of a plane.
-inline int64_t HaloSize(const ConvProblem& p, const Im2col& im2col, int d) {
-  return UnitOf(p, d) + im2col.reach[d - 1] / p.step[d];
+inline int64_t HaloSize(const ConvProblem& p, const WgmmaSettings& s, int d) {
+  return UnitOf(p, d) + s.reach(d) / p.step[d];
 }
 
 // Positions of the largest class along each dimension, or, with halo tiles, its units. Other classes have as many here.
-struct Counts {
-  int64_t of[kSpatial];
-};
-
-inline Counts ClassCounts(const ConvProblem& p, const WgmmaTile& tile) {
-  Counts counts;
+inline std::array<int64_t, kSpatial> ClassCounts(const ConvProblem& p, const WgmmaTile& tile) {
+  std::array<int64_t, kSpatial> counts;
   for (int d = 0; d < kSpatial; ++d) {
-    counts.of[d] = CeilDiv(p.dst_size[d], p.period[d] * (tile.halo && d > 0 ? UnitOf(p, d) : 1));
+    counts[d] = CeilDiv(p.dst_size[d], p.period[d] * (tile.halo && d > 0 ? UnitOf(p, d) : 1));
   }
   return counts;
 }
 
 // Rows of a class's product.
 inline int64_t ClassRows(const ConvProblem& p, const WgmmaTile& tile) {
-  const Counts counts = ClassCounts(p, tile);
-  return p.batch * counts.of[0] * counts.of[1] * counts.of[2] * (tile.halo ? kUnitRows : 1);
+  const auto counts = ClassCounts(p, tile);
+  return p.batch * counts[0] * counts[1] * counts[2] * (tile.halo ? kUnitRows : 1);
 }
 
 // Clusters of tiles along a class's rows, and along columns.
@@ -90,8 +87,9 @@ inline bool StoresByTma(const ConvProblem& p, const WgmmaTile& tile, int64_t spl
 }
 
 // Residue classes without taps that are no tiles: their zeros are stored beside the tiles of other classes.
-inline int64_t ClassesOfZeros(const ConvProblem& p, const Im2col& im2col, const WgmmaTile& tile, int64_t split) {
-  return im2col.empty_classes > 0 && StoresZeros(tile) && StoresByTma(p, tile, split) ? im2col.empty_classes : 0;
+inline int64_t ClassesOfZeros(const ConvProblem& p, const WgmmaSettings& s) {
+  const WgmmaTile& tile = kWgmmaTiles[s.tile];
+  return s.empty_classes > 0 && StoresZeros(tile) && StoresByTma(p, tile, s.split) ? s.empty_classes : 0;
 }
 
 // Whether the filter is K-major: its source channels are neighbours in memory.
