@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
@@ -75,7 +74,7 @@ inline Reason FindIm2col(const Product& product, WgmmaSettings* s) {
   const Shifts shifts(product);
   s->corner_d = shifts.lowest[0], s->corner_h = shifts.lowest[1], s->corner_w = shifts.lowest[2];
   s->rank = shifts.count == 1 && IsMatrix(product.conv, *s) ? 2 : RankOf(product.conv, shifts);
-  s->tap_stride = TapStride(product.filter, TraitsOf(product.conv.filter_type).vector());
+  s->tap_stride = In32(TapStride(product.filter, TraitsOf(product.conv.filter_type).vector()));
   s->reach_h = shifts.reach(1), s->reach_w = shifts.reach(2);
   s->empty_classes = EmptyClasses(product);
   if (Reason why = UnsupportedIm2col(product.conv, *s)) return why;

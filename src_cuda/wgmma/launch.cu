@@ -31,7 +31,7 @@ namespace jaxconv {
 namespace {
 
 // Slices of K whose sums are stored: one, where a cluster adds them.
-int64_t WorkspaceSplit(const WgmmaSettings& s) { return kWgmmaTiles[s.tile].workspace_split(s.split); }
+int64_t StoredSplit(const WgmmaSettings& s) { return kWgmmaTiles[s.tile].workspace_split(s.split); }
 
 WgmmaKernelPtr Find(const ConvProblem& p, int64_t tile, bool has_epilogue) {
   switch (p.src_type) {
@@ -42,9 +42,7 @@ WgmmaKernelPtr Find(const ConvProblem& p, int64_t tile, bool has_epilogue) {
 }
 
 // The settings of mma, which takes the call where there is no wgmma, or TMA has no maps of the operands.
-MmaSettings WithoutWgmma(const WgmmaSettings& s) {
-  return MmaWithoutWgmma(kWgmmaTiles[s.tile].cols, WorkspaceSplit(s));
-}
+MmaSettings WithoutWgmma(const WgmmaSettings& s) { return MmaWithoutWgmma(kWgmmaTiles[s.tile].cols, StoredSplit(s)); }
 
 Reason UnsupportedReason(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
   if (Reason why = UnsupportedTileOrSplit(s, std::size(kWgmmaTiles))) return why;
@@ -57,16 +55,12 @@ Reason UnsupportedReason(const ConvProblem& p, Pass pass, const WgmmaSettings& s
 }
 
 size_t WorkspaceBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
-  return SplitBytes(p, pass, WorkspaceSplit(s));
-}
-
-size_t WgmmaSharedBytes(const ConvProblem& p, const WgmmaSettings& s) {
-  return kWgmmaTiles[s.tile].shared_bytes(IsKMajor(p));
+  return SplitBytes(p, pass, StoredSplit(s));
 }
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
   const size_t without = kMma.shared_bytes(p, pass, WithoutWgmma(s));
-  return DeviceHasWgmma() ? std::max(WgmmaSharedBytes(p, s), without) : without;
+  return DeviceHasWgmma() ? std::max<size_t>(kWgmmaTiles[s.tile].shared_bytes(IsKMajor(p)), without) : without;
 }
 
 // Whether windows begin above images, or end below them, by more rows than a cluster has.
@@ -85,10 +79,10 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   params.problem = p;
   params.taps = call.taps;
   params.classes = call.classes;
-  params.out = StoredData(call, WorkspaceSplit(s));
-  params.out_type = StoredType(p, call.pass, WorkspaceSplit(s));
+  params.out = StoredData(call, StoredSplit(s));
+  params.out_type = StoredType(p, call.pass, StoredSplit(s));
   params.has_out_maps = StoresByTma(p, tile, s.split);
-  params.slice_elements = WorkspaceSplit(s) > 1 ? ResultElements(p, call.pass) : 0;
+  params.slice_elements = StoredSplit(s) > 1 ? ResultElements(p, call.pass) : 0;
   const auto counts = ClassCounts(p, tile);
   for (int d = 0; d < kSpatial; ++d) {
     params.counts[d] = static_cast<int32_t>(counts[d]);
@@ -205,11 +199,11 @@ cudaError_t Launch(const ConvCall& call, const WgmmaSettings& s, cudaStream_t st
   if (!DeviceHasWgmma() || !AreAligned({call.src, call.rhs, call.result}) || !EncodeMaps(call_seen, s, &params)) {
     return kMma.launch(call, WithoutWgmma(s), stream);
   }
-  const WgmmaKernelPtr kernel = Find(p, s.tile, EndsWithEpilogue(call, WorkspaceSplit(s)));
-  const size_t shared_bytes = WgmmaSharedBytes(p, s);
+  const WgmmaKernelPtr kernel = Find(p, s.tile, EndsWithEpilogue(call, StoredSplit(s)));
+  const size_t shared_bytes = kWgmmaTiles[s.tile].shared_bytes(IsKMajor(p));
   const cudaError_t status = EnqueueClusters(kernel, shared_bytes, kWgmmaTiles[s.tile], params, *call.slot, stream);
-  if (status != cudaSuccess || WorkspaceSplit(s) == 1) return status;
-  return AddSlices<float>(call, WorkspaceSplit(s), stream);
+  if (status != cudaSuccess || StoredSplit(s) == 1) return status;
+  return AddSlices<float>(call, StoredSplit(s), stream);
 }
 
 }  // namespace
