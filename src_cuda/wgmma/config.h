@@ -1,9 +1,10 @@
-// The tiles of the wgmma family, and what a thread block has of shared memory and threads. Host-only: without CUDA.
+// The tiles of the wgmma family, and the threads and shared memory of a thread block. Host-only: without CUDA.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
+#include "common/operand_traits.h"
 #include "common/product.h"
 #include "common/tiled_product.h"
 #include "common/tma_limits.h"
@@ -11,38 +12,41 @@
 namespace jaxconv {
 
 inline constexpr int kMostWgmmaClasses = 8;
-inline constexpr int kVectorChannels = 8;  // channels of 16 bytes, of which TMA copies whole ones
-inline constexpr int kChunk = 64;       // channels of one tap, a tile's steps: rows of 128 bytes, as TMA swizzles them
-inline constexpr int kResultRows = 16;  // that are stored at once: a warp's of a block of 64
-inline constexpr int kResultBytes = kResultRows * 64 * 2;
-inline constexpr int kUnitRows = 64;  // of a tile of boxes: positions of one box of pixels
-inline constexpr int kMostBoxPixels = 104, kMostBoxTaps = 127;
+inline constexpr int kSwizzleBytes = 128;  // a swizzled row of TMA and wgmma: BLOCK_K channels of one tap, of all types
+inline constexpr int kResultRows = 16;     // a warp stores so many rows at once: its part of a multiplication's 64
+inline constexpr int kResultBytes = kResultRows * kSwizzleBytes;
+inline constexpr int kUnitRows = 64;  // positions that have a halo tile: the rows of one multiplication
+// BLOCK_K of 16-bit types. Tiles' names have it, and what planning shares with other families.
+inline constexpr int kPlannedBlockK = TraitsOf(DType::kBF16).swizzle_row();
+inline constexpr int kMostHaloPixels = 104, kMostHaloTaps = 127;
 
-// A tile of the wgmma family, of which one or two warpgroups have equally many rows, or columns. Blocks of a cluster
-// have neighbouring rows and share what they read of the filter, or neighbouring columns and share what they read of
-// the source; or they have the slices of one tile's reduction, and add them.
+// A tile of the wgmma family. One or two warpgroups have equal shares of its rows, or, with swapped operands, of its
+// columns. The blocks of a cluster have neighbouring rows and share the filter that they read, or neighbouring columns
+// and share the source. With cluster split-K they have slices of one tile's K instead, and add them.
 struct WgmmaTile {
   int rows;
   int cols;
   int stages;
-  int row_blocks;  // of a cluster
+  int row_blocks;  // thread blocks of a cluster, along rows and along columns
   int col_blocks;
-  int resident;  // thread blocks of a multiprocessor; of two, one multiplies while the other begins or ends a tile
-  bool boxed = false;  // pixels are copied once for all taps of a plane, for 8 x 8 positions, or 64 of a line
-  int slices = 0;  // of a reduction, that the blocks of a cluster add: so many, or a part; 0: a second kernel adds them
-  bool transposed = false;  // a multiplication's 64 rows are channels, and all of the tile's positions its columns
+  int ctas_per_sm;  // of two, one multiplies while the other begins or ends a tile
+  // TMA copies the pixels that all taps of a plane see once, for 8 x 8 positions or 64 of a line.
+  bool halo = false;
+  // Slices of K that a cluster adds: so many, or a divisor of it. 0: split-K is through the workspace.
+  int cluster_split = 0;
+  bool swap_ab = false;  // channels are M of a multiplication, and all of the tile's positions N
 
   constexpr int cluster() const { return row_blocks * col_blocks; }
   constexpr int warpgroups() const { return rows == 64 ? 1 : 2; }  // that multiply
-  // Slices of a reduction that are stored: those that a cluster adds are stored as one.
-  constexpr int64_t stored_slices(int64_t split) const { return slices > 0 ? 1 : split; }
-  constexpr int64_t shared_bytes(bool along_steps) const;
+  // Slices that are stored: a cluster stores the sum of its own.
+  constexpr int64_t workspace_split(int64_t split) const { return cluster_split > 0 ? 1 : split; }
+  constexpr int64_t shared_bytes(bool k_major) const;
 
   std::string name() const {
     const auto number = [](int n) { return std::to_string(n); };
     const std::string by = cluster() > 1 ? " by " + number(row_blocks) + "x" + number(col_blocks) : "";
-    return number(rows) + "x" + number(cols) + "x" + number(kChunk) + by + (boxed ? " of boxes" : "") +
-           (slices > 0 ? " by slices" : "") + (resident == 2 ? ", two at once" : "");
+    return number(rows) + "x" + number(cols) + "x" + number(kPlannedBlockK) + by + (halo ? " of boxes" : "") +
+           (cluster_split > 0 ? " by slices" : "") + (ctas_per_sm == 2 ? ", two at once" : "");
   }
   TileFields fields() const {
     return {{"rows", rows},
@@ -50,12 +54,12 @@ struct WgmmaTile {
             {"stages", stages},
             {"row_blocks", row_blocks},
             {"col_blocks", col_blocks},
-            {"resident", resident},
-            {"boxed", boxed},
-            {"slices", slices},
-            {"transposed", transposed}};
+            {"resident", ctas_per_sm},
+            {"boxed", halo},
+            {"slices", cluster_split},
+            {"transposed", swap_ab}};
   }
-  PlannedTile planned() const { return {rows, cols, kChunk, resident}; }
+  PlannedTile planned() const { return {rows, cols, kPlannedBlockK, ctas_per_sm}; }
 };
 
 inline constexpr WgmmaTile kWgmmaTiles[] = {
@@ -79,49 +83,52 @@ inline constexpr WgmmaTile kWgmmaTiles[] = {
     {128, 256, 4, 1, 1, 1},
 };
 
-constexpr int WgmmaReaders(const WgmmaTile& tile) { return 4 * tile.warpgroups(); }  // warps that multiply
-// Behind them is one that copies, or two of boxes, one that deals works, unless blocks have one, and one that stores
-// zeros: of a warpgroup, which leaves them its registers, unless a multiprocessor has two blocks.
+constexpr int ConsumerWarps(const WgmmaTile& tile) { return 4 * tile.warpgroups(); }
+// Behind the consumers are a producer warp, or two for halo tiles, the tile scheduler, unless a block has one tile, and
+// a warp that stores zeros. With one block a multiprocessor they are a whole warpgroup: setmaxnreg is for warpgroups.
 constexpr int WgmmaThreads(const WgmmaTile& tile) {
-  return 32 * WgmmaReaders(tile) + (tile.resident == 1 ? 128 : tile.slices > 0 ? 32 : 64);
+  return 32 * ConsumerWarps(tile) + (tile.ctas_per_sm == 1 ? 128 : tile.cluster_split > 0 ? 32 : 64);
 }
 
-// Of tiles of boxes: the pixels of a unit that shared memory holds, and in how many boxes at most. Planes of few taps
-// are multiplied before the next one's pixels are there, unless another block multiplies meanwhile.
-constexpr int BoxPixels(const WgmmaTile& tile) { return tile.resident == 1 ? 248 : kMostBoxPixels; }
-constexpr int BoxStages(const WgmmaTile& tile) { return tile.resident == 1 ? 3 : 1; }
+// The pixels that shared memory has for a unit, and in how many halo tiles at most. A plane of few taps is multiplied
+// before the next one's pixels are there: then one stage is not enough, unless another block multiplies meanwhile.
+constexpr int HaloPixels(const WgmmaTile& tile) { return tile.ctas_per_sm == 1 ? 248 : kMostHaloPixels; }
+constexpr int HaloStages(const WgmmaTile& tile) { return tile.ctas_per_sm == 1 ? 3 : 1; }
 
-// Whether a block has a warp to spare, which stores zeros.
-constexpr bool StoresZeros(const WgmmaTile& tile) { return tile.resident == 1 && !tile.boxed && tile.slices == 0; }
+// Whether a block has a warp to spare, to store zeros.
+constexpr bool StoresZeros(const WgmmaTile& tile) {
+  return tile.ctas_per_sm == 1 && !tile.halo && tile.cluster_split == 0;
+}
 
-// Columns that are stored at once: as many as TMA swizzles in a row, of 128 or 64 bytes.
+// Columns of 16-bit results that are stored at once: a swizzled row of TMA, of 128 or 64 bytes.
 constexpr int ResultCols(const WgmmaTile& tile) { return tile.cols % 64 == 0 ? 64 : 32; }
 
-// Of each warpgroup: one is filled while the other is stored, or, where there are two blocks, while the other block
-// multiplies.
-constexpr int ResultBuffers(const WgmmaTile& tile) { return tile.resident == 1 ? 2 : 1; }
+// Result buffers of a warpgroup. Of two, one is filled while the other is stored. With two blocks a multiprocessor, the
+// other block multiplies meanwhile, and one is enough.
+constexpr int ResultBuffers(const WgmmaTile& tile) { return tile.ctas_per_sm == 1 ? 2 : 1; }
 
-// Columns of a filter's tile. Where they are neighbours in memory, they are copied by 64.
-constexpr int FilterCols(const WgmmaTile& tile, bool along_steps) {
-  return along_steps ? tile.cols : static_cast<int>(CeilDiv(tile.cols, kChunk) * kChunk);
+// Columns of the filter's tile in shared memory. An MN-major filter, which wgmma reads of 16-bit types alone, is copied
+// by whole rows of 128 bytes.
+constexpr int FilterCols(const WgmmaTile& tile, bool k_major) {
+  return k_major ? tile.cols : static_cast<int>(CeilDiv(tile.cols, kPlannedBlockK) * kPlannedBlockK);
 }
 
-// Of a thread block: operands; results on their way, zeros, and what the block is told of, or the sums that it is sent.
-// `along_steps`: the filter's source channels are neighbours in memory, not its output channels.
-constexpr int64_t WgmmaTile::shared_bytes(bool along_steps) const {
-  constexpr int64_t kLineBytes = kChunk * 2, kBarriers = 2 * 8, kTapBytes = 16, kWorkBytes = 32, kAlignment = 1024;
-  int64_t bytes = stages * (FilterCols(*this, along_steps) * kLineBytes + kBarriers);
-  if (boxed) {
-    bytes += rows / kUnitRows * BoxPixels(*this) * kLineBytes + BoxStages(*this) * kBarriers;
-    bytes += (kMostBoxTaps + 1) * kTapBytes;
+// Shared memory of a thread block: operands, result buffers, zeros and the next tiles; or operands and the sums of
+// other slices. `k_major`: the filter's source channels are neighbours in memory, not its output channels.
+constexpr int64_t WgmmaTile::shared_bytes(bool k_major) const {
+  constexpr int64_t kBarriers = 2 * 8, kTapBytes = 16, kWorkTileBytes = 32, kAlignment = 1024;
+  int64_t bytes = stages * (FilterCols(*this, k_major) * kSwizzleBytes + kBarriers);
+  if (halo) {
+    bytes += rows / kUnitRows * HaloPixels(*this) * kSwizzleBytes + HaloStages(*this) * kBarriers;
+    bytes += (kMostHaloTaps + 1) * kTapBytes;
   } else {
-    bytes += stages * rows * kLineBytes;
+    bytes += stages * rows * kSwizzleBytes;
   }
-  if (slices > 0) {
+  if (cluster_split > 0) {
     bytes += rows * cols * 4 + kBarriers / 2;
   } else {
     bytes += warpgroups() * ResultBuffers(*this) * 4 * kResultBytes + (StoresZeros(*this) ? kResultBytes : 16);
-    bytes += kMostWgmmaClasses * 4 + stages * (kWorkBytes + kBarriers) + (cluster() > 1 ? 2 : 1) * kBarriers + 16;
+    bytes += kMostWgmmaClasses * 4 + stages * (kWorkTileBytes + kBarriers) + (cluster() > 1 ? 2 : 1) * kBarriers + 16;
   }
   return CeilDiv(bytes, kAlignment) * kAlignment;
 }

@@ -3,6 +3,6 @@
 
 namespace jaxconv {
 
-template WgmmaKernelOfTile FindWgmma<__half>(int64_t tile, bool along_steps);
+template WgmmaKernelPtr FindWgmma<__half>(int64_t tile, bool k_major, bool has_epilogue);
 
 }  // namespace jaxconv

@@ -1,4 +1,4 @@
-// The filter's tile of the wgmma family: a tap's channels by columns, as it lies in memory.
+// The filter's tile of the wgmma family: BLOCK_K channels of a tap by columns, as they lie in memory.
 #pragma once
 
 #include <cstdint>
@@ -10,29 +10,32 @@
 
 namespace jaxconv {
 
-// kAlongSteps says how the filter lies in memory.
-template <typename T, WgmmaTile kTile, bool kAlongSteps>
+// Of a filter that is K-major, or MN-major.
+template <typename T, WgmmaTile kTile, bool kKMajor>
 struct WgmmaFilter {
-  static constexpr int kCols = FilterCols(kTile, kAlongSteps);
-  using Tile = SharedTile<T, kCols, kChunk, kAlongSteps>;
-  static_assert(sizeof(T) == 2, "a chunk is 128 bytes, and the filter's columns need not be neighbours");
+  static constexpr int kCols = FilterCols(kTile, kKMajor);
+  using Tile = SharedTile<T, kCols, kBlockK<T>, kKMajor>;
+  static_assert(kKMajor || sizeof(T) == 2, "wgmma reads MN-major operands of 16-bit types alone");
+  static_assert(Tile::kRowBytes == kSwizzleBytes, "TMA swizzles rows of so many bytes");
   static_assert(Tile::kBytes % 1024 == 0, "each tile begins a turn of its swizzle");
 
-  // Copies a tap's tile. Blocks of neighbouring rows each copy a part of it, to all of them; `rank`: this block's.
+  // Copies a tap's tile. Blocks of neighbouring rows copy a part each, to all of them. `rank`: this block's.
   static __device__ __forceinline__ void Copy(const WgmmaParams& p, uint32_t to, uint32_t barrier, int32_t channel,
                                               int32_t col, int32_t tap, uint32_t rank) {
     constexpr bool kToAll = kTile.row_blocks > 1;
     const auto part = static_cast<int32_t>(kToAll ? rank : 0);
-    if constexpr (kAlongSteps) {
+    if constexpr (kKMajor) {
       constexpr int kPart = kTile.cols / kTile.row_blocks;
       static_assert(kPart % 8 == 0, "a part begins a turn of the swizzle");
-      ptx::CopyMatrix<kToAll>(to + part * kPart * 128, p.rhs_map, barrier, channel, col + part * kPart, tap, kAll);
+      ptx::CopyMatrix<kToAll>(to + part * kPart * kSwizzleBytes, p.rhs_map, barrier, channel, col + part * kPart, tap,
+                              kAll);
     } else {
-      constexpr int kPart = kChunk / kTile.row_blocks;
+      constexpr int kPart = kBlockK<T> / kTile.row_blocks;
+      constexpr int kRow = kTraits<T>.swizzle_row();  // columns of a swizzled row
 #pragma unroll
-      for (int block = 0; block < kCols / kChunk; ++block) {  // of 64 columns: 128 bytes
-        ptx::CopyMatrix<kToAll>(to + (block * kChunk + part * kPart) * 128, p.rhs_map, barrier, col + block * kChunk,
-                                channel + part * kPart, tap, kAll);
+      for (int block = 0; block < kCols / kRow; ++block) {
+        ptx::CopyMatrix<kToAll>(to + (block * kBlockK<T> + part * kPart) * kSwizzleBytes, p.rhs_map, barrier,
+                                col + block * kRow, channel + part * kPart, tap, kAll);
       }
     }
   }

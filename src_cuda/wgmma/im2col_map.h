@@ -1,4 +1,4 @@
-// What Hopper's copy engine, TMA, is told of the pixels of a convolution's windows, and of its filter.
+// TMA's maps: of the pixels that a convolution's windows see, in im2col mode or as boxes, and of its filter.
 #pragma once
 
 #include <cuda.h>
@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/operand_traits.h"
 #include "common/tma.h"
 #include "common/tma_limits.h"
 #include "conv_problem.h"
@@ -13,7 +14,7 @@
 namespace jaxconv {
 
 // Windows that move over an activation: the first one's corner, how far apart they are and how many.
-struct Windows {
+struct Im2colWindows {
   int64_t corner[kSpatial];
   int64_t step[kSpatial];
   int64_t count[kSpatial];
@@ -22,39 +23,45 @@ struct Windows {
   }
 };
 
-// Of rows of so many elements, 128 or 64 bytes.
-constexpr CUtensorMapSwizzle SwizzleOf(int elements) {
-  return elements == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
+// Swizzles rows of so many elements: of 128 bytes, or of 64.
+constexpr CUtensorMapSwizzle SwizzleOf(DType type, int elements) {
+  return elements == TraitsOf(type).swizzle_row() ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
 }
 
-// Describes matrices, as the taps of a filter, of which one axis is contiguous, and a box of one, `fast` elements of
-// that axis, of 128 or 64 bytes, by `slow`. False where the driver refuses, or is too old.
+// Describes matrices, such as the taps of a filter. One axis is contiguous. A box has `fast` elements of that axis, a
+// swizzled row, by `slow` of the other. False where the driver refuses, or is too old.
 inline bool EncodeMatrices(CUtensorMap* map, const void* first, DType type, int64_t fast_size, int64_t slow_size,
                            int64_t slow_stride, int64_t matrices, int64_t matrix_stride, int fast, int slow) {
   static const auto encode = DriverFunction<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   if (encode == nullptr) return false;
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(fast_size), static_cast<cuuint64_t>(slow_size),
                               static_cast<cuuint64_t>(matrices)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(slow_stride) * 2, static_cast<cuuint64_t>(matrix_stride) * 2};
+  const auto bytes = [&](int64_t stride) { return static_cast<cuuint64_t>(stride * TraitsOf(type).bytes); };
+  const cuuint64_t strides[] = {bytes(slow_stride), bytes(matrix_stride)};
   const cuuint32_t box[] = {static_cast<cuuint32_t>(fast), static_cast<cuuint32_t>(slow), 1}, steps[] = {1, 1, 1};
   return encode(map, MapType(type), 3, const_cast<void*>(first), sizes, strides, box, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(fast), CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(type, fast), CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// Describes the pixels that one tap of all windows reads, of a few and `chunk` channels of each at a time, in a map of
-// `rank` dimensions, two more than the last ones that there are of space. Of rank 2 they are a matrix, a row for each.
-inline bool EncodeWindows(CUtensorMap* map, int rank, const void* tensor, DType type, const TensorStrides& s,
-                          const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, const Windows& windows,
-                          int chunk, int pixels) {
-  if (rank == 2) return EncodeMatrices(map, tensor, type, channels, size[2], s.spatial[2], 1, 8, chunk, pixels);
+// Describes the pixels that one tap of all windows reads: `pixels` of them and `channels_at_once` channels of each at a
+// time. The map has channels, images, and the last rank - 2 dimensions of space. Of rank 2, pixels are rows of a
+// matrix.
+inline bool EncodeIm2col(CUtensorMap* map, int rank, const void* tensor, DType type, const TensorStrides& s,
+                         const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, const Im2colWindows& windows,
+                         int channels_at_once, int pixels) {
+  const OperandTraits& traits = TraitsOf(type);
+  if (rank == 2) {  // one matrix: how far the next one is may be anything that is valid
+    return EncodeMatrices(map, tensor, type, channels, size[2], s.spatial[2], 1, traits.vector(), channels_at_once,
+                          pixels);
+  }
   static const auto encode = DriverFunction<decltype(cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
   if (encode == nullptr) return false;
   cuuint64_t sizes[2 + kSpatial] = {static_cast<cuuint64_t>(channels)}, strides[1 + kSpatial];
   cuuint32_t steps[2 + kSpatial] = {1};
   int lower[kSpatial], upper[kSpatial];
   // Strides of dimensions that there are none of may be anything that is valid.
-  const auto bytes = [&](int64_t stride) { return static_cast<cuuint64_t>(std::max(stride, channels)) * 2; };
+  const auto bytes = [&](int64_t stride) { return static_cast<cuuint64_t>(std::max(stride, channels) * traits.bytes); };
   int dim = 0;
   for (; dim < rank - 2; ++dim) {
     const int d = kSpatial - 1 - dim;
@@ -67,9 +74,9 @@ inline bool EncodeWindows(CUtensorMap* map, int rank, const void* tensor, DType 
   sizes[dim + 1] = static_cast<cuuint64_t>(batch);
   strides[dim] = bytes(s.batch);
   steps[dim + 1] = 1;
-  return encode(map, MapType(type), rank, const_cast<void*>(tensor), sizes, strides, lower, upper, chunk, pixels, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(chunk), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return encode(map, MapType(type), rank, const_cast<void*>(tensor), sizes, strides, lower, upper, channels_at_once,
+                pixels, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(type, channels_at_once),
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 // Pixels in one plane: so many rows and columns, a step apart.
@@ -80,15 +87,16 @@ struct PixelBox {
   int64_t col_step = 1;
 };
 
-// Describes boxes of an activation's pixels, and `chunk` channels of each.
+// Describes boxes of an activation's pixels, and `channels_at_once` channels of each.
 inline bool EncodeBoxes(CUtensorMap* map, const void* tensor, DType type, const TensorStrides& s,
-                        const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, int chunk,
+                        const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, int channels_at_once,
                         const PixelBox& of) {
   const auto number = [](int64_t number) { return static_cast<cuuint32_t>(number); };
-  const cuuint32_t box[] = {number(chunk), number(BoxExtent(of.cols, of.col_step)),
+  const cuuint32_t box[] = {number(channels_at_once), number(BoxExtent(of.cols, of.col_step)),
                             number(BoxExtent(of.rows, of.row_step)), 1, 1};
   const cuuint32_t steps[] = {1, number(of.col_step), number(of.row_step), 1, 1};
-  return EncodeActivation(map, tensor, type, s, size, batch, channels, 1, box, SwizzleOf(chunk), steps);
+  return EncodeActivation(map, tensor, type, s, size, batch, channels, 1, box, SwizzleOf(type, channels_at_once),
+                          steps);
 }
 
 }  // namespace jaxconv

@@ -1,9 +1,9 @@
-// Implicit GEMM on Hopper: thread blocks that stay, of one or two warps that copy, two warpgroups that multiply, a warp
-// that tells them what is next, and one that stores zeros.
+// Implicit GEMM on Hopper. Thread blocks are persistent. They have one or two producer warps, consumer warpgroups, a
+// tile scheduler, and a warp that stores zeros.
 //
-// TMA reads pixels in its im2col mode, in which a tap of the filter is an offset, or as boxes for many taps, and the
-// filter as it lies. Blocks of a cluster have neighbouring rows or columns and share what they read of an operand: L2
-// gives less than the tensor cores take.
+// TMA reads pixels in its im2col mode, where a tap of the filter is an offset, or as halo tiles for many taps. It reads
+// the filter as it lies. Blocks of a cluster share what they read of one operand: L2 gives less than the tensor cores
+// take.
 #pragma once
 
 #include <cstddef>
@@ -17,198 +17,197 @@
 #include "common/ptx_barrier.cuh"
 #include "common/ptx_cluster.cuh"
 #include "common/ptx_hopper.cuh"
-#include "wgmma/boxes.cuh"
+#include "wgmma/cluster_split.cuh"
 #include "wgmma/config.h"
-#include "wgmma/dealer.cuh"
 #include "wgmma/epilogue.cuh"
+#include "wgmma/halo.cuh"
 #include "wgmma/kernels.h"
 #include "wgmma/mainloop.cuh"
 #include "wgmma/params.cuh"
-#include "wgmma/scheduler.cuh"
-#include "wgmma/slices.cuh"
+#include "wgmma/tile_order.cuh"
+#include "wgmma/tile_scheduler.cuh"
 #include "wgmma/zeros.cuh"
 
 namespace jaxconv {
 
-template <typename T, WgmmaTile kTile, bool kAlongSteps>
-using WgmmaMainLoop =
-    std::conditional_t<kTile.boxed, WgmmaBoxes<T, kTile, kAlongSteps>, WgmmaWindows<T, kTile, kAlongSteps>>;
+// Registers of a thread, where producers give theirs to consumers.
+inline constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 
-template <typename T, WgmmaTile kTile, bool kAlongSteps>
-struct alignas(1024) WgmmaShared {
-  using Stages = typename WgmmaMainLoop<T, kTile, kAlongSteps>::Stages;
-  Stages stages;
-  char results[kTile.warpgroups()][ResultBuffers(kTile)][4 * kResultBytes];
-  alignas(128) char zeros[WgmmaZeros<kTile>::kBytes];
-  uint64_t barriers[Stages::kBarriers];
-  int32_t order[kMostWgmmaClasses];
-  WgmmaDealt<kTile> dealt;
-};
-
-// Registers of a thread, where warps that copy leave theirs to those that multiply.
-inline constexpr int kCopyRegisters = 40, kMultiplyRegisters = 232;
-
-// No block of a cluster may reach into another before that one's barriers are there, nor after it has ended.
+// A block of a cluster may reach into another once that one's barriers are there, and until it ends.
 template <WgmmaTile kTile>
 __device__ __forceinline__ void SyncBlocks() {
   __syncthreads();
   if constexpr (kTile.cluster() > 1) ptx::SyncCluster();
 }
 
-// What the first copy waits for longest, as nothing of a launch is in a cache: the maps, and the first tap, if it is
-// looked up. To be called by a thread.
+// Fetches what the first copy waits for longest, as no cache has it: the maps, and the first tap, if it is looked up.
+// To be called by a thread.
 template <WgmmaTile kTile>
 __device__ __forceinline__ void FetchAhead(const WgmmaParams& p) {
   ptx::PrefetchMap(p.src_map);
   ptx::PrefetchMap(p.rhs_map);
-  if (!kTile.boxed && p.rank > 2) ptx::Prefetch(p.taps);
+  if (!kTile.halo && p.rank > 2) ptx::Prefetch(p.taps);
 }
 
-// Of warps that copy. What the first copies are is found out while barriers are set up.
-template <typename T, WgmmaTile kTile, bool kAlongSteps>
-__device__ __forceinline__ void CopyWorks(const WgmmaParams& p, WgmmaShared<T, kTile, kAlongSteps>& shared,
-                                          uint32_t barriers, int copier) {
-  typename WgmmaMainLoop<T, kTile, kAlongSteps>::Copies copies(p, shared.stages, barriers, copier);
-  WgmmaWorks<kTile> works(p, shared.dealt);
-  WgmmaWork work;
-  bool is_more = true;  // each block has a work at least
-  const auto next = [&] {
-    WgmmaTold told;
-    is_more = works.Next(&told);
-    work = told.All();
-    if (is_more) copies.Find(work);
-  };
-  if (copier == 0) {
-    WgmmaScheduler<kTile>::FillOrder(p, shared.order);
-    __syncwarp();
-    WgmmaScheduler<kTile>(p, shared.order).Find(WgmmaDealer<kTile>::First(), &work);
-    copies.Find(work);
+// A thread block: its shared memory, and what its warps do.
+template <typename T, WgmmaTile kTile, bool kKMajor>
+struct alignas(1024) WgmmaBlock {
+  template <template <typename, WgmmaTile, bool> class OfIm2col, template <typename, WgmmaTile, bool> class OfHalo>
+  using MainLoop = std::conditional_t<kTile.halo, OfHalo<T, kTile, kKMajor>, OfIm2col<T, kTile, kKMajor>>;
+  using Stages = MainLoop<WgmmaStages, WgmmaHaloStages>;
+  using Producer = MainLoop<WgmmaProducer, WgmmaHaloProducer>;
+  using Consumer = MainLoop<WgmmaConsumer, WgmmaHaloConsumer>;
+
+  Stages stages;
+  char results[kTile.warpgroups()][ResultBuffers(kTile)][4 * kResultBytes];
+  alignas(128) char zeros[WgmmaZeros<kTile>::kBytes];
+  uint64_t barriers[Stages::kBarriers];
+  int32_t order[kMostWgmmaClasses];
+  WgmmaNextTiles<kTile> next_tiles;
+
+  // Of producer warps. They find out what to copy first while barriers are set up.
+  __device__ __forceinline__ void ProduceTiles(const WgmmaParams& p, int warp) {
+    Producer producer(p, stages, ptx::SharedAddress(barriers), warp);
+    WgmmaTileBroadcast<kTile> tiles(p, next_tiles);
+    WgmmaWorkTile tile;
+    bool is_more = true;  // each block has a tile at least
+    const auto next = [&] {
+      WgmmaReceivedTile received;
+      is_more = tiles.Next(&received);
+      tile = received.All();
+      if (is_more) producer.Find(tile);
+    };
+    if (warp == 0) {
+      WgmmaTileOrder<kTile>::FillOrder(p, order);
+      __syncwarp();
+      WgmmaTileOrder<kTile>(p, order).Find(WgmmaTileScheduler<kTile>::First(), &tile);
+      producer.Find(tile);
+      SyncBlocks<kTile>();
+      tiles.BroadcastFirst(tile);
+    } else {
+      SyncBlocks<kTile>();
+      next();
+    }
+    while (is_more) {
+      producer.Copy(tile);
+      __syncwarp();
+      next();
+    }
+    if constexpr (kTile.cluster() > 1) {
+      if (threadIdx.x % 32 == 0) producer.Finish();
+    }
+  }
+
+  // Of the tile scheduler: one lane of a warp. A producer broadcasts the first tile.
+  __device__ __forceinline__ void ScheduleTiles(const WgmmaParams& p) {
     SyncBlocks<kTile>();
-    works.TellFirst(work);
-  } else {
+    if (threadIdx.x % 32 != 0) return;
+    const WgmmaTileOrder<kTile> tile_order(p, order);
+    WgmmaTileScheduler<kTile> scheduler(p, next_tiles);
+    WgmmaTileBroadcast<kTile> tiles(p, next_tiles);
+    tiles.SkipFirst();
+    WgmmaWorkTile tile;
+    for (bool is_more = true; is_more;) {
+      tiles.WaitForRoom();  // a block that asks early takes tiles from others
+      is_more = tile_order.Find(scheduler.Next(), &tile);
+      if (!is_more) tile.steps.end = 0;
+      tiles.Broadcast(tile);
+    }
+    scheduler.Finish();
+  }
+
+  // Of the warp that stores zeros, if there are classes of them.
+  __device__ __forceinline__ void StoreZeros(const WgmmaParams& p) {
     SyncBlocks<kTile>();
-    next();
+    if (p.empty_classes == 0) return;
+    const WgmmaZeros<kTile> stores(p, order, zeros);
+    WgmmaTileBroadcast<kTile> tiles(p, next_tiles);
+    for (WgmmaReceivedTile tile; tiles.Next(&tile);) stores.Store(tile);
+    stores.Finish();
   }
-  while (is_more) {
-    copies.Copy(work);
-    __syncwarp();
-    next();
-  }
-  if constexpr (kTile.cluster() > 1) {
-    if (threadIdx.x % 32 == 0) copies.Finish();
-  }
-}
 
-// Of the warp that tells the others of all works but the first; one lane.
-template <typename T, WgmmaTile kTile, bool kAlongSteps>
-__device__ __forceinline__ void DealWorks(const WgmmaParams& p, WgmmaShared<T, kTile, kAlongSteps>& shared) {
-  SyncBlocks<kTile>();
-  if (threadIdx.x % 32 != 0) return;
-  const WgmmaScheduler<kTile> scheduler(p, shared.order);
-  WgmmaDealer<kTile> dealer(p, shared.dealt);
-  WgmmaWorks<kTile> works(p, shared.dealt);
-  works.SkipFirst();
-  WgmmaWork work;
-  for (bool is_more = true; is_more;) {
-    works.WaitForRoom();  // who asks early takes works from others
-    is_more = scheduler.Find(dealer.Next(), &work);
-    if (!is_more) work.steps.end = 0;
-    works.Tell(work);
+  // Of consumer warpgroups.
+  template <bool kHasEpilogue>
+  __device__ __forceinline__ void ConsumeTiles(const WgmmaParams& p) {
+    WgmmaTileBroadcast<kTile> tiles(p, next_tiles);
+    Consumer sums(p, stages, ptx::SharedAddress(barriers));
+    WgmmaEpilogue<T, kTile, kHasEpilogue, Consumer> epilogue(p, ptx::SharedAddress(results[threadIdx.x / 128]));
+    WgmmaReceivedTile next;
+    for (bool is_more = tiles.Next(&next); is_more;) {
+      const WgmmaReceivedTile tile = next;
+      epilogue.Begin(tile);
+      sums.Multiply(tile.steps(), epilogue, [&] { is_more = tiles.Next(&next); });
+      epilogue.Take(sums, tile);
+    }
+    epilogue.Finish();
   }
-  dealer.Finish();
-}
+};
 
-// Of the warp that stores zeros, if there are classes of them.
-template <typename T, WgmmaTile kTile, bool kAlongSteps>
-__device__ __forceinline__ void StoreZeros(const WgmmaParams& p, WgmmaShared<T, kTile, kAlongSteps>& shared) {
-  SyncBlocks<kTile>();
-  if (p.empty_classes == 0) return;
-  const WgmmaZeros<kTile> zeros(p, shared.order, shared.zeros);
-  WgmmaWorks<kTile> works(p, shared.dealt);
-  for (WgmmaTold work; works.Next(&work);) zeros.Store(work);
-  zeros.Finish();
-}
-
-// Of warpgroups that multiply.
-template <typename T, WgmmaTile kTile, bool kAlongSteps>
-__device__ __forceinline__ void MultiplyWorks(const WgmmaParams& p, WgmmaShared<T, kTile, kAlongSteps>& shared,
-                                              uint32_t barriers) {
-  using Products = typename WgmmaMainLoop<T, kTile, kAlongSteps>::Products;
-  WgmmaWorks<kTile> works(p, shared.dealt);
-  Products sums(p, shared.stages, barriers);
-  WgmmaEpilogue<T, kTile, Products> epilogue(p, ptx::SharedAddress(shared.results[threadIdx.x / 128]));
-  WgmmaTold next;
-  for (bool is_more = works.Next(&next); is_more;) {
-    const WgmmaTold work = next;
-    sums.Multiply(work.steps(), epilogue, [&] { is_more = works.Next(&next); });
-    epilogue.Take(sums, work);
-  }
-  epilogue.Finish();
-}
-
-template <typename T, int kTileIndex, bool kAlongSteps>
-__global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaTiles[kTileIndex].resident)
+template <typename T, int kTileIndex, bool kKMajor, bool kHasEpilogue>
+__global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaTiles[kTileIndex].ctas_per_sm)
     WgmmaKernel(const __grid_constant__ WgmmaParams p) {
   constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
-  static_assert(kTile.resident > 1 || (kTile.warpgroups() == 2 && kCopyRegisters + 2 * kMultiplyRegisters <= 3 * 168),
-                "384 threads are launched with 168 registers each");
+  static_assert(
+      kTile.ctas_per_sm > 1 || (kTile.warpgroups() == 2 && kProducerRegisters + 2 * kConsumerRegisters <= 3 * 168),
+      "a launch gives 384 threads 168 registers each");
   if constexpr (!ptx::kIsHopper) {
     __trap();  // the host launches mma's
   } else {
-    using Shared = WgmmaShared<T, kTile, kAlongSteps>;
-    constexpr int kCopiers = WgmmaMainLoop<T, kTile, kAlongSteps>::kCopiers;
-    if (threadIdx.x == 32 * WgmmaReaders(kTile)) FetchAhead<kTile>(p);
+    using Block = WgmmaBlock<T, kTile, kKMajor>;
+    constexpr int kProducers = Block::Stages::kProducers;
+    constexpr bool kStoresZeros = StoresZeros(kTile) && !kHasEpilogue;  // else zeros are no results
+    if (threadIdx.x == 32 * ConsumerWarps(kTile)) FetchAhead<kTile>(p);
     extern __shared__ __align__(1024) char raw_shared[];
-    Shared& shared = *reinterpret_cast<Shared*>(raw_shared);
-    const uint32_t barriers = ptx::SharedAddress(shared.barriers);
-    static_assert(sizeof(Shared) == kTile.shared_bytes(kAlongSteps),
+    Block& block = *reinterpret_cast<Block*>(raw_shared);
+    static_assert(sizeof(Block) == kTile.shared_bytes(kKMajor),
                   "planning knows how much shared memory a thread block has");
-    static_assert(offsetof(Shared, results) % 1024 == 0, "each tile begins a turn of its swizzle");
-    if (ptx::SharedAddress(&shared) % alignof(Shared) != 0) __trap();
-    if constexpr (kTile.boxed) shared.stages.FillTaps(p);
+    static_assert(offsetof(Block, results) % 1024 == 0, "each tile begins a turn of its swizzle");
+    if (ptx::SharedAddress(&block) % alignof(Block) != 0) __trap();
+    if constexpr (kTile.halo) block.stages.FillTaps(p);
     if (threadIdx.x == 0) {
-      Shared::Stages::InitBarriers(barriers);
-      shared.dealt.InitBarriers(WgmmaReaders(kTile) + kCopiers + (StoresZeros(kTile) && p.empty_classes > 0));
+      Block::Stages::InitBarriers(ptx::SharedAddress(block.barriers));
+      block.next_tiles.InitBarriers(ConsumerWarps(kTile) + kProducers + (kStoresZeros && p.empty_classes > 0));
       ptx::FenceBarriers();
     }
     if (threadIdx.x / 128 == kTile.warpgroups()) {
-      if constexpr (kTile.resident == 1) ptx::LeaveRegisters<kCopyRegisters>();
-      const int copier = static_cast<int>(threadIdx.x) / 32 - WgmmaReaders(kTile);
-      if (copier < kCopiers) {
-        CopyWorks<T, kTile, kAlongSteps>(p, shared, barriers, copier);
-      } else if (copier == kCopiers) {
-        DealWorks<T, kTile, kAlongSteps>(p, shared);
-      } else if (StoresZeros(kTile) && copier == kCopiers + 1) {
-        StoreZeros<T, kTile, kAlongSteps>(p, shared);
+      if constexpr (kTile.ctas_per_sm == 1) ptx::LeaveRegisters<kProducerRegisters>();
+      const int warp = static_cast<int>(threadIdx.x) / 32 - ConsumerWarps(kTile);
+      if (warp < kProducers) {
+        block.ProduceTiles(p, warp);
+      } else if (warp == kProducers) {
+        block.ScheduleTiles(p);
+      } else if (kStoresZeros && warp == kProducers + 1) {
+        block.StoreZeros(p);
       } else {
         SyncBlocks<kTile>();
       }
     } else {
       SyncBlocks<kTile>();
-      if constexpr (kTile.resident == 1) ptx::TakeRegisters<kMultiplyRegisters>();
-      MultiplyWorks<T, kTile, kAlongSteps>(p, shared, barriers);
+      if constexpr (kTile.ctas_per_sm == 1) ptx::TakeRegisters<kConsumerRegisters>();
+      block.template ConsumeTiles<kHasEpilogue>(p);
     }
     __syncwarp();
     if constexpr (kTile.cluster() > 1) ptx::SyncCluster();
   }
 }
 
-template <typename T, int kTileIndex, bool kAlongSteps>
-constexpr WgmmaKernelOfTile CompiledWgmma() {
-  constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
-  if constexpr (kTile.slices > 0) {
-    return {WgmmaKernelOfSlices<T, kTileIndex, kAlongSteps>, sizeof(WgmmaSlicesShared<T, kTile, kAlongSteps>)};
+template <typename T, int kTileIndex, bool kKMajor, bool kHasEpilogue>
+constexpr WgmmaKernelPtr CompiledWgmma() {
+  if constexpr (kWgmmaTiles[kTileIndex].cluster_split > 0) {
+    return WgmmaClusterSplitKernel<T, kTileIndex, kKMajor, kHasEpilogue>;
   } else {
-    return {WgmmaKernel<T, kTileIndex, kAlongSteps>, sizeof(WgmmaShared<T, kTile, kAlongSteps>)};
+    return WgmmaKernel<T, kTileIndex, kKMajor, kHasEpilogue>;
   }
 }
 
 // The compiled kernels for operands of type T.
 template <typename T>
-WgmmaKernelOfTile FindWgmma(int64_t tile, bool along_steps) {
+WgmmaKernelPtr FindWgmma(int64_t tile, bool k_major, bool has_epilogue) {
   return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
-    const WgmmaKernelOfTile tiles[][2] = {{CompiledWgmma<T, kIndex, false>(), CompiledWgmma<T, kIndex, true>()}...};
-    return tiles[tile][along_steps];
+    constexpr WgmmaKernelPtr kKernels[][2][2] = {
+        {{CompiledWgmma<T, kIndex, false, false>(), CompiledWgmma<T, kIndex, false, true>()},
+         {CompiledWgmma<T, kIndex, true, false>(), CompiledWgmma<T, kIndex, true, true>()}}...};
+    return kKernels[tile][k_major][has_epilogue];
   }(std::make_index_sequence<std::size(kWgmmaTiles)>());
 }
 

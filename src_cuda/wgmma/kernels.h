@@ -1,19 +1,16 @@
-// The compiled kernels of the wgmma family: a file for each type, as they take long to compile.
+// The compiled kernels of the wgmma family. They take long to compile: each type has a file.
 #pragma once
 
-#include <cstddef>
+#include <cstdint>
 
 #include "wgmma/params.cuh"
 
 namespace jaxconv {
 
-struct WgmmaKernelOfTile {
-  void (*function)(WgmmaParams);
-  size_t shared_bytes;
-};
+using WgmmaKernelPtr = void (*)(WgmmaParams);
 
-// `along_steps`: the filter's source channels are neighbours in memory, not its output channels.
+// `k_major`: the filter's source channels are neighbours in memory, not its output channels.
 template <typename T>
-WgmmaKernelOfTile FindWgmma(int64_t tile, bool along_steps);
+WgmmaKernelPtr FindWgmma(int64_t tile, bool k_major, bool has_epilogue);
 
 }  // namespace jaxconv

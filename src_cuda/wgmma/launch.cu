@@ -1,5 +1,5 @@
-// The wgmma family: implicit GEMM on Hopper, which reads pixels by TMA, in its im2col mode or as boxes. Convs of
-// 16-bit types.
+// The wgmma family: implicit GEMM on Hopper for convs of 16-bit types. TMA reads pixels in its im2col mode, or as halo
+// tiles.
 #include "wgmma/kernels.h"
 
 #include <cuda_bf16.h>
@@ -16,6 +16,7 @@
 #include "common/call_slot.h"
 #include "common/device_attribute.h"
 #include "common/enqueue.cuh"
+#include "common/epilogue.h"
 #include "common/layout.h"
 #include "common/persistent.h"
 #include "common/product.h"
@@ -24,20 +25,23 @@
 #include "wgmma/config.h"
 #include "wgmma/maps.h"
 #include "wgmma/support.h"
-#include "wgmma/works.h"
+#include "wgmma/work_tiles.h"
 
 namespace jaxconv {
 namespace {
 
-// Slices that are stored in the workspace: one, where a cluster adds them.
-int64_t StoredSplit(const WgmmaSettings& s) { return kWgmmaTiles[s.tile].stored_slices(s.split); }
+// Slices of K whose sums are stored: one, where a cluster adds them.
+int64_t StoredSplit(const WgmmaSettings& s) { return kWgmmaTiles[s.tile].workspace_split(s.split); }
 
-WgmmaKernelOfTile Find(const ConvProblem& p, int64_t tile) {
-  return p.src_type == DType::kBF16 ? FindWgmma<__nv_bfloat16>(tile, IsAlongSteps(p))
-                                    : FindWgmma<__half>(tile, IsAlongSteps(p));
+WgmmaKernelPtr Find(const ConvProblem& p, int64_t tile, bool has_epilogue) {
+  switch (p.src_type) {
+    case DType::kBF16: return FindWgmma<__nv_bfloat16>(tile, IsKMajor(p), has_epilogue);
+    case DType::kF16: return FindWgmma<__half>(tile, IsKMajor(p), has_epilogue);
+    default: return nullptr;  // UnsupportedTypes says so
+  }
 }
 
-// What mma does in the place of a tile where there is no wgmma, or TMA has no maps of the operands.
+// The settings of mma, which takes the call where there is no wgmma, or TMA has no maps of the operands.
 MmaSettings WithoutWgmma(const WgmmaSettings& s) { return MmaWithoutWgmma(kWgmmaTiles[s.tile].cols, StoredSplit(s)); }
 
 Reason UnsupportedReason(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
@@ -45,8 +49,8 @@ Reason UnsupportedReason(const ConvProblem& p, Pass pass, const WgmmaSettings& s
   if (ResultElements(p, pass) == 0) return std::nullopt;
   if (Reason why = wgmma::UnsupportedTypes(p, pass)) return why;
   if (Reason why = wgmma::UnsupportedSizes(p)) return why;
-  if (Reason why = wgmma::UnsupportedIm2col(p, s.im2col())) return why;
-  if (Reason why = wgmma::UnsupportedTile(p, s.im2col(), kWgmmaTiles[s.tile], s.split)) return why;
+  if (Reason why = wgmma::UnsupportedIm2col(p, s)) return why;
+  if (Reason why = wgmma::UnsupportedTile(p, s)) return why;
   return kMma.unsupported_reason(p, pass, WithoutWgmma(s));
 }
 
@@ -56,22 +60,21 @@ size_t WorkspaceBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
   const size_t without = kMma.shared_bytes(p, pass, WithoutWgmma(s));
-  return DeviceHasWgmma() ? std::max(Find(p, s.tile).shared_bytes, without) : without;
+  return DeviceHasWgmma() ? std::max<size_t>(kWgmmaTiles[s.tile].shared_bytes(IsKMajor(p)), without) : without;
 }
 
-// Whether images' windows begin, or end, by all rows of a cluster and more beyond them.
-bool LeavesOutTaps(const ConvProblem& p, const Im2col& im2col, const WgmmaTile& tile) {
-  if (im2col.rank != 4 || tile.boxed || tile.slices > 0) return false;
-  const Counts counts = ClassCounts(p, tile);
-  const int64_t rows = CeilDiv(tile.row_blocks * tile.rows, std::max<int64_t>(1, counts.of[2])) + 1;
-  const int64_t below = im2col.corner[1] + im2col.reach[0] + (counts.of[1] - 1) * p.step[1] - (p.src_size[1] - 1);
-  return std::max<int64_t>(-im2col.corner[1], below) >= rows * p.step[1];
+// Whether windows begin above images, or end below them, by more rows than a cluster has.
+bool LeavesOutTaps(const ConvProblem& p, const WgmmaSettings& s, const WgmmaTile& tile) {
+  if (s.rank != 4 || tile.halo || tile.cluster_split > 0) return false;
+  const auto counts = ClassCounts(p, tile);
+  const int64_t rows = CeilDiv(tile.row_blocks * tile.rows, std::max<int64_t>(1, counts[2])) + 1;
+  const int64_t below = s.corner(1) + s.reach_h + (counts[1] - 1) * p.step[1] - (p.src_size[1] - 1);
+  return std::max<int64_t>(-s.corner(1), below) >= rows * p.step[1];
 }
 
 WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   const ConvProblem& p = call.problem;
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
-  const Im2col im2col = s.im2col();
   WgmmaParams params{};
   params.problem = p;
   params.taps = call.taps;
@@ -80,44 +83,46 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   params.out_type = StoredType(p, call.pass, StoredSplit(s));
   params.has_out_maps = StoresByTma(p, tile, s.split);
   params.slice_elements = StoredSplit(s) > 1 ? ResultElements(p, call.pass) : 0;
-  const Counts counts = ClassCounts(p, tile);
+  const auto counts = ClassCounts(p, tile);
   for (int d = 0; d < kSpatial; ++d) {
-    params.counts[d] = static_cast<int32_t>(counts.of[d]);
-    params.corner[d] = im2col.corner[d];
+    params.counts[d] = static_cast<int32_t>(counts[d]);
+    params.corner[d] = static_cast<int32_t>(s.corner(d));
   }
-  if (im2col.rank == 2 && !tile.boxed) params.counts[2] = INT32_MAX;  // rows behind the last pixel are no other image's
-  if (tile.boxed) {
+  if (s.rank == 2 && !tile.halo) params.counts[2] = INT32_MAX;  // rows behind the last pixel are no other image's
+  if (tile.halo) {
     params.unit_rows = UnitOf(p, 1), params.unit_cols = UnitOf(p, 2);
-    params.box_rows = static_cast<int32_t>(BoxSize(p, im2col, 1));
-    params.box_cols = static_cast<int32_t>(BoxSize(p, im2col, 2));
+    params.halo_rows = static_cast<int32_t>(HaloSize(p, s, 1));
+    params.halo_cols = static_cast<int32_t>(HaloSize(p, s, 2));
   }
   params.class_taps = p.class_count == 1 ? p.tap_count : 0;
   params.live_classes = static_cast<int32_t>(LiveClasses(p));
-  params.empty_classes = static_cast<int32_t>(ClassesOfZeros(p, im2col, tile, s.split));
-  const int dealt_classes = params.live_classes - params.empty_classes;
-  params.leaves_out_taps = LeavesOutTaps(p, im2col, tile);
-  params.rank = im2col.rank;
-  params.tap_stride = im2col.tap_stride;
-  params.chunks = static_cast<int32_t>(CeilDiv(p.in_channels, kChunk));
+  // With an epilogue their results are no zeros: they are tiles as others, with one step of zeros.
+  params.empty_classes = HasEpilogue(call) ? 0 : static_cast<int32_t>(ClassesOfZeros(p, s));
+  const int scheduled_classes = params.live_classes - params.empty_classes;
+  params.leaves_out_taps = LeavesOutTaps(p, s, tile);
+  params.rank = static_cast<int32_t>(s.rank);
+  params.tap_stride = static_cast<int32_t>(s.tap_stride);
+  params.k_blocks = static_cast<int32_t>(KBlocks(p));
   params.split = static_cast<int32_t>(s.split);
   const auto reciprocal = [](int32_t divisor) { return UINT32_MAX / static_cast<uint32_t>(std::max(divisor, 1)); };
   for (int d = 0; d < kSpatial; ++d) params.count_reciprocals[d] = reciprocal(params.counts[d]);
   params.tap_reciprocal = reciprocal(params.tap_stride);
-  params.chunk_reciprocal = reciprocal(params.chunks);
+  params.k_block_reciprocal = reciprocal(params.k_blocks);
   params.row_clusters = static_cast<int32_t>(RowClusters(p, tile));
   params.col_clusters = static_cast<int32_t>(ColClusters(p, tile));
   params.row_cluster_reciprocal = reciprocal(params.row_clusters);
   params.col_cluster_reciprocal = reciprocal(params.col_clusters);
-  params.class_works = static_cast<uint32_t>(ClassWorks(p, tile, s.split));
-  params.works = params.class_works * dealt_classes;
-  // As few as all stages have the steps of: who is told of more than it gets done takes works from others.
-  const int64_t steps = CeilDiv(p.tap_count * params.chunks, int64_t{dealt_classes} * s.split);
-  params.works_ahead = tile.boxed ? 1 : static_cast<int32_t>(CeilDiv(tile.stages, std::max<int64_t>(1, steps)));
+  params.class_tiles = static_cast<uint32_t>(ClassWorkTiles(p, tile, s.split));
+  params.tiles = params.class_tiles * scheduled_classes;
+  // Enough to fill all stages. A block that has more tiles than it gets done takes them from others.
+  const int64_t steps = CeilDiv(p.tap_count * params.k_blocks, int64_t{scheduled_classes} * s.split);
+  params.tiles_ahead = tile.halo ? 1 : static_cast<int32_t>(CeilDiv(tile.stages, std::max<int64_t>(1, steps)));
+  params.epilogue = EpilogueOfCall(call);
   return params;
 }
 
-// Clusters that the current device holds at once, which may be fewer than its multiprocessors are good for: a kernel of
-// more would take as long again. It is asked once.
+// Clusters that the current device holds at once. They may be fewer than its multiprocessors have room for: a kernel of
+// more would take as long again. The device is asked once.
 cudaError_t HeldClusters(const void* function, const cudaLaunchConfig_t& config, int* clusters) {
   static std::mutex mutex;
   static std::map<std::pair<int, const void*>, int> known;
@@ -133,10 +138,10 @@ cudaError_t HeldClusters(const void* function, const cudaLaunchConfig_t& config,
   return cudaSuccess;
 }
 
-// Of each call, how many works its clusters have asked for; zeros between launches.
+// How many tiles the clusters of each call have asked for: zeros between launches.
 __device__ uint32_t asked_for[kCallSlots];
 
-// A call's for a launch on a stream of the current device, which is asked once where they are; or null.
+// A call's counter for a launch on a stream of the current device, or null. The device is asked once for all of them.
 uint32_t* CounterOf(CallSlot& slot, cudaStream_t stream) {
   const int number = slot.NumberOn(stream);
   if (number < 0) return nullptr;
@@ -153,30 +158,30 @@ uint32_t* CounterOf(CallSlot& slot, cudaStream_t stream) {
   return static_cast<uint32_t*>(counters) + number;
 }
 
-// As many clusters as the device holds, or as there are works; or one for each tile, if it has the tile's slices.
-cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& tile, WgmmaParams& params, CallSlot& slot,
-                            cudaStream_t stream) {
-  const uint32_t cluster = tile.slices > 0 ? params.split : tile.cluster();
-  const auto function = reinterpret_cast<const void*>(kernel.function);
-  if (const cudaError_t status = AllowShared(function, kernel.shared_bytes)) return status;
+// Enqueues as many clusters as the device holds, or as there are tiles. With cluster split-K each tile has one.
+cudaError_t EnqueueClusters(WgmmaKernelPtr kernel, size_t shared_bytes, const WgmmaTile& tile, WgmmaParams& params,
+                            CallSlot& slot, cudaStream_t stream) {
+  const uint32_t cluster = tile.cluster_split > 0 ? params.split : tile.cluster();
+  const auto function = reinterpret_cast<const void*>(kernel);
+  if (const cudaError_t status = AllowShared(function, shared_bytes)) return status;
   cudaLaunchAttribute of_cluster{};
   of_cluster.id = cudaLaunchAttributeClusterDimension;
   of_cluster.val.clusterDim = {cluster, 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(cluster);
   config.blockDim = dim3(WgmmaThreads(tile));
-  config.dynamicSmemBytes = kernel.shared_bytes;
+  config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &of_cluster;
   config.numAttrs = 1;
-  if (tile.slices > 0) {
+  if (tile.cluster_split > 0) {
     config.gridDim = dim3(params.row_clusters * cluster, params.col_clusters, params.live_classes);
   } else {
     int held = 0;
     if (const cudaError_t status = HeldClusters(function, config, &held)) return status;
-    const uint32_t clusters = std::min(static_cast<uint32_t>(held), params.works);
-    params.rounds = params.class_works / clusters;
-    if (params.works >= 2 * clusters) params.asked_for = CounterOf(slot, stream);
+    const uint32_t clusters = std::min(static_cast<uint32_t>(held), params.tiles);
+    params.rounds = params.class_tiles / clusters;
+    if (params.tiles >= 2 * clusters) params.asked_for = CounterOf(slot, stream);
     config.gridDim = dim3(clusters * cluster);
   }
   void* arguments[] = {&params};
@@ -186,7 +191,7 @@ cudaError_t EnqueueClusters(const WgmmaKernelOfTile& kernel, const WgmmaTile& ti
 cudaError_t Launch(const ConvCall& call, const WgmmaSettings& s, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
-  const bool is_matrix = s.im2col().rank == 2 && !kWgmmaTiles[s.tile].boxed;
+  const bool is_matrix = s.rank == 2 && !kWgmmaTiles[s.tile].halo;
   const ConvProblem seen = is_matrix ? AsMatrix(p) : p;
   const ConvCall call_seen{seen,     call.pass, call.taps,   call.classes,   call.src,
                            call.rhs, call.bias, call.result, call.workspace, call.slot};
@@ -194,7 +199,9 @@ cudaError_t Launch(const ConvCall& call, const WgmmaSettings& s, cudaStream_t st
   if (!DeviceHasWgmma() || !AreAligned({call.src, call.rhs, call.result}) || !EncodeMaps(call_seen, s, &params)) {
     return kMma.launch(call, WithoutWgmma(s), stream);
   }
-  const cudaError_t status = EnqueueClusters(Find(p, s.tile), kWgmmaTiles[s.tile], params, *call.slot, stream);
+  const WgmmaKernelPtr kernel = Find(p, s.tile, EndsWithEpilogue(call, StoredSplit(s)));
+  const size_t shared_bytes = kWgmmaTiles[s.tile].shared_bytes(IsKMajor(p));
+  const cudaError_t status = EnqueueClusters(kernel, shared_bytes, kWgmmaTiles[s.tile], params, *call.slot, stream);
   if (status != cudaSuccess || StoredSplit(s) == 1) return status;
   return AddSlices<float>(call, StoredSplit(s), stream);
 }

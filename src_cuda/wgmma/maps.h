@@ -1,4 +1,4 @@
-// What Hopper's copy engine, TMA, is told of a call's operands by the wgmma family.
+// The maps by which TMA finds a call's operands.
 #pragma once
 
 #include <algorithm>
@@ -10,23 +10,24 @@
 #include "wgmma/config.h"
 #include "wgmma/im2col_map.h"
 #include "wgmma/params.cuh"
-#include "wgmma/works.h"
+#include "wgmma/work_tiles.h"
 
 namespace jaxconv {
 
 inline bool EncodeFilter(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
-  const bool along_steps = IsAlongSteps(p);
-  return EncodeMatrices(&params->rhs_map, call.rhs, p.filter_type, along_steps ? p.in_channels : p.out_channels,
-                        along_steps ? p.out_channels : p.in_channels, along_steps ? p.filter.out : p.filter.in,
-                        p.tap_count, params->tap_stride, kChunk, (along_steps ? tile.cols : kChunk) / tile.row_blocks);
+  const bool k_major = IsKMajor(p);
+  const int block_k = BlockK(p);
+  return EncodeMatrices(&params->rhs_map, call.rhs, p.filter_type, k_major ? p.in_channels : p.out_channels,
+                        k_major ? p.out_channels : p.in_channels, k_major ? p.filter.out : p.filter.in, p.tap_count,
+                        params->tap_stride, block_k, (k_major ? tile.cols : block_k) / tile.row_blocks);
 }
 
-// Of boxes: what a unit sees, and what a warp stores of one.
-inline bool EncodeBoxMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
+// Maps of halo tiles, and of the part of a unit that a warp stores.
+inline bool EncodeHaloMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
-  if (!EncodeBoxes(&params->src_map, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels, kChunk,
-                   {params->box_rows, params->box_cols, p.step[1], p.step[2]})) {
+  if (!EncodeBoxes(&params->src_map, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels, BlockK(p),
+                   {params->halo_rows, params->halo_cols, p.step[1], p.step[2]})) {
     return false;
   }
   const int cols = std::min(params->unit_cols, kResultRows);
@@ -34,35 +35,35 @@ inline bool EncodeBoxMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaPara
                                               p.out_channels, ResultCols(tile), {kResultRows / cols, cols});
 }
 
-// Of windows, in TMA's im2col mode.
-inline bool EncodeWindowMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
+// Maps of TMA's im2col mode.
+inline bool EncodeIm2colMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
-  Windows windows;
+  Im2colWindows windows;
   for (int d = 0; d < kSpatial; ++d) windows.Set(d, params->corner[d], p.step[d], params->counts[d]);
-  if (!EncodeWindows(&params->src_map, params->rank, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels,
-                     windows, kChunk, tile.rows / tile.col_blocks)) {
+  if (!EncodeIm2col(&params->src_map, params->rank, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels,
+                    windows, BlockK(p), tile.rows / tile.col_blocks)) {
     return false;
   }
   if (!params->has_out_maps) return true;
-  // The table's order: the last dimension's phases follow each other.
+  // Classes are in the table's order: the last dimension's phases follow each other.
   for (int32_t c = 0; c < params->live_classes; ++c) {
     for (int32_t d = kSpatial - 1, rest = c; d >= 0; --d) {
       const auto phases = static_cast<int32_t>(LivePhases(p, d));
       windows.Set(d, rest % phases, p.period[d], params->counts[d]), rest /= phases;
     }
-    if (!EncodeWindows(&params->out_maps[c], params->rank, call.result, p.dst_type, p.dst, p.dst_size, p.batch,
-                       p.out_channels, windows, ResultCols(tile), kResultRows)) {
+    if (!EncodeIm2col(&params->out_maps[c], params->rank, call.result, p.dst_type, p.dst, p.dst_size, p.batch,
+                      p.out_channels, windows, ResultCols(tile), kResultRows)) {
       return false;
     }
   }
   return true;
 }
 
-// False where TMA cannot be told of the operands.
+// False where TMA has no maps of the operands.
 inline bool EncodeMaps(const ConvCall& call, const WgmmaSettings& s, WgmmaParams* params) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
   return EncodeFilter(call, tile, params) &&
-         (tile.boxed ? EncodeBoxMaps(call, tile, params) : EncodeWindowMaps(call, tile, params));
+         (tile.halo ? EncodeHaloMaps(call, tile, params) : EncodeIm2colMaps(call, tile, params));
 }
 
 }  // namespace jaxconv

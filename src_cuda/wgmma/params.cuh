@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "common/convert.cuh"
+#include "common/epilogue.h"
 #include "common/family.h"
 #include "common/points.cuh"
 #include "common/ptx_cluster.cuh"
@@ -13,9 +15,9 @@
 
 namespace jaxconv {
 
-// The residue classes have the same positions here, those of the one that has most: what lies outside of the result is
-// not stored. What a thread block reads before its first copy is in front, in few lines of the constants' cache, which
-// begins empty.
+// All residue classes have the positions of the largest one here: what lies outside of the result is not stored. The
+// numbers that a thread block reads before its first copy are in front, in few lines: the constants' cache begins
+// empty.
 struct WgmmaParams {
   const Tap* taps;
   const ResidueClass* classes;
@@ -23,54 +25,57 @@ struct WgmmaParams {
   int32_t corner[kSpatial];  // of the first position's window, in any class
   int32_t rank;        // of the maps; 2: pixels are the rows of a matrix, which the filter's one tap reads as they lie
   int32_t tap_stride;  // elements of the filter from a tap to the next
-  int32_t chunks;      // of 64 source channels
-  int32_t unit_rows, unit_cols;  // positions of a unit, of tiles of boxes
-  int32_t box_rows, box_cols;    // pixels that they see, of the largest plane
-  // For divisions by some of these numbers, of which a thread block's beginning has some, 20 instructions less each:
-  // 2^32 - 1 over them.
+  int32_t k_blocks;    // of kBlockK source channels
+  int32_t unit_rows, unit_cols;  // positions of a halo tile
+  int32_t halo_rows, halo_cols;  // pixels of the largest plane that they see
+  // 2^32 - 1 over some of these numbers. A division by one takes 20 instructions less, and a block begins with several.
   uint32_t count_reciprocals[kSpatial];
   uint32_t tap_reciprocal;
-  uint32_t chunk_reciprocal;
+  uint32_t k_block_reciprocal;
   uint32_t row_cluster_reciprocal, col_cluster_reciprocal;
   int32_t split;
   int32_t class_taps;     // of the only residue class; 0 of several
   int32_t live_classes;   // those that have positions, the first ones of the table
-  int32_t empty_classes;  // of these, those without taps whose zeros are stored beside other classes' works
+  int32_t empty_classes;  // of these, those without taps whose zeros are stored beside other classes' tiles
   int32_t row_clusters;   // of a class's tiles
   int32_t col_clusters;
-  uint32_t class_works;  // of clusters, of a class
-  uint32_t works;        // of all
-  uint32_t rounds;       // in which clusters take works of one class, as many as there are clusters, for each class
-  bool leaves_out_taps;  // that a tile sees nothing of the image with
-  int32_t works_ahead;   // that blocks are told of, of kTile.stages at most
-  // How many works have been asked for: zero before a launch, whose last question makes it so again. Null: works are
-  // shared out beforehand.
+  uint32_t class_tiles;  // of clusters, of a class
+  uint32_t tiles;        // of all
+  uint32_t rounds;       // of a class: a round gives each cluster a tile, see WgmmaTileOrder
+  bool leaves_out_taps;  // those by which a tile sees nothing of the image
+  int32_t tiles_ahead;   // that the scheduler broadcasts, kTile.stages at most
+  // How many tiles the schedulers have asked for: zero before and after a launch. Null: tiles are shared out
+  // beforehand.
   uint32_t* asked_for;
   ConvProblem problem;
-  void* out;               // where there are no maps of it: the result, or the slices of a split reduction
-  int64_t slice_elements;  // from a slice's results to the next one's; 0 where blocks add them
+  void* out;               // where TMA does not store: the result, or the workspace of split-K
+  int64_t slice_elements;  // from a slice's results in the workspace to the next one's
   DType out_type;
   bool has_out_maps;
   CUtensorMap src_map;
   CUtensorMap rhs_map;
   CUtensorMap out_maps[kMostWgmmaClasses];  // of each class
+  Epilogue epilogue;
 };
 
-// From a row of a class to its position. Of tiles of boxes, 64 rows are a unit of positions, one line of it after the
-// other.
+// Channels of one tap that are a step of K: a row of 128 bytes, as TMA swizzles it.
+template <typename T>
+inline constexpr int kBlockK = kTraits<T>.swizzle_row();
+
+// From a row of a class to its position. With halo tiles 64 rows are a unit, one line of positions after the other.
 template <WgmmaTile kTile>
-class RowPlaces {
+class RowPositions {
  public:
-  __device__ explicit RowPlaces(const WgmmaParams& p)
+  __device__ explicit RowPositions(const WgmmaParams& p)
       : by_count_{{p.counts[0], p.count_reciprocals[0]},
                   {p.counts[1], p.count_reciprocals[1]},
                   {p.counts[2], p.count_reciprocals[2]}},
         unit_rows_(p.unit_rows),
         unit_cols_(p.unit_cols) {}
 
-  // The last is of as many images as there are rows.
+  // Images are counted on behind the last one.
   __device__ __forceinline__ ptx::PixelPlace At(int32_t row) const {
-    if constexpr (!kTile.boxed) return OfCounts(row);
+    if constexpr (!kTile.halo) return OfCounts(row);
     ptx::PixelPlace at = OfUnit(row / kUnitRows);
     const int32_t in_unit = row % kUnitRows;
     at.w += in_unit % unit_cols_;  // 8 or 64

@@ -5,30 +5,24 @@
 #include <cstdint>
 
 #include "common/settings.h"
-#include "conv_problem.h"
 
 namespace jaxconv {
 
-// Where TMA's im2col mode finds the source's pixels and the filter's taps.
-struct Im2col {
-  int32_t corner[kSpatial];  // the first window's, of the residue classes' the lowest: a tap's shift is no less
-  int32_t rank;              // of the maps: two more than the last spatial dimensions, of which they have so many
-  int32_t tap_stride;        // elements of the filter from a tap to the next
-  int32_t reach[2];          // rows and columns from the corner to the last tap's pixel
-  int32_t empty_classes;     // that have positions, but no taps
-};
-
-// All but tile and split follow from the problem, see Im2col.
+// All but tile and split follow from the problem: they say where TMA's im2col mode finds pixels and taps.
 struct WgmmaSettings {
   static constexpr const char* kFamily = "wgmma";
 
   int64_t tile = 0;
   int64_t split = 1;
+  // The first window's corner: the lowest shift of a tap, in any residue class.
   int64_t corner_d = 0, corner_h = 0, corner_w = 0;
-  int64_t rank = 0;
-  int64_t tap_stride = 0;
-  int64_t reach_h = 0, reach_w = 0;
-  int64_t empty_classes = 0;
+  int64_t rank = 0;                  // of the maps: channels, images, and the last rank - 2 dimensions of space
+  int64_t tap_stride = 0;            // elements of the filter from a tap to the next
+  int64_t reach_h = 0, reach_w = 0;  // rows and columns from the corner to the last tap's pixel
+  int64_t empty_classes = 0;         // that have positions, but no taps
+
+  int64_t corner(int d) const { return d == 0 ? corner_d : d == 1 ? corner_h : corner_w; }
+  int64_t reach(int d) const { return d == 1 ? reach_h : reach_w; }
 
   static constexpr std::array<Field<WgmmaSettings>, 10> Fields() {
     using S = WgmmaSettings;
@@ -42,14 +36,6 @@ struct WgmmaSettings {
              {"reach_h", &S::reach_h},
              {"reach_w", &S::reach_w},
              {"empty_classes", &S::empty_classes}}};
-  }
-
-  Im2col im2col() const {
-    return {{In32(corner_d), In32(corner_h), In32(corner_w)},
-            In32(rank),
-            In32(tap_stride),
-            {In32(reach_h), In32(reach_w)},
-            In32(empty_classes)};
   }
 };
 

@@ -1,5 +1,4 @@
-// From a warpgroup's sums to the result: through shared memory by TMA, while the next tile is multiplied, or from
-// registers.
+// Stores a warpgroup's results: through shared memory by TMA, while the next tile is multiplied, or from registers.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +10,7 @@
 #include "common/shared_tile.cuh"
 #include "wgmma/config.h"
 #include "wgmma/params.cuh"
-#include "wgmma/scheduler.cuh"
+#include "wgmma/tile_order.cuh"
 
 namespace jaxconv {
 
@@ -19,37 +18,37 @@ template <typename T, WgmmaTile kTile>
 class WgmmaStores {
  public:
   static constexpr int kCols = ResultCols(kTile);
-  static constexpr int kPieceBlocks = kTile.transposed ? 64 / 8 : kCols / 8;
-  using Piece = uint32_t[kPieceBlocks][2];
+  static constexpr int kSubtileBlocks = kTile.swap_ab ? 64 / 8 : kCols / 8;
+  using Subtile = uint32_t[kSubtileBlocks][2];
 
   // `buffers`: this warpgroup's.
   __device__ WgmmaStores(const WgmmaParams& p, uint32_t buffers)
       : params_(p), rows_(p), buffers_(buffers), lane_(threadIdx.x % 32), warp_(threadIdx.x / 32 % 4) {}
 
-  // Stores 64 rows of a work's sums from registers.
+  // Stores 64 rows of a tile from registers.
   template <int kBlocks>
-  __device__ __forceinline__ void StoreRows(const float (&sums)[kBlocks][4], const WgmmaWork& work, int32_t first_row,
-                                            int32_t first_col) const {
+  __device__ __forceinline__ void StoreRows(const float (&sums)[kBlocks][4], const WgmmaWorkTile& tile,
+                                            int32_t first_row, int32_t first_col) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int64_t offset = LaneOffset(work, first_row + warp_ * kResultRows, half);
+      const int64_t offset = LaneOffset(tile, first_row + warp_ * kResultRows, half);
       if (offset < 0) continue;
-      StoreRow(sums, 2 * half, work.slice * params_.slice_elements + offset, first_col, first_col + kBlocks * 8);
+      StoreRow(sums, 2 * half, tile.slice * params_.slice_elements + offset, first_col, first_col + kBlocks * 8);
     }
   }
 
-  // Stores the sums of 64 columns, of transposed tiles: a lane finds out where a row's results begin, for all. Lanes of
+  // Stores 64 columns of a tile with swapped operands. Each lane finds where a row begins, for all lanes. Lanes of
   // eight neighbouring columns store their elements side by side.
   template <int kBlocks>
-  __device__ __forceinline__ void StoreColumns(const float (&sums)[kBlocks][4], const WgmmaWork& work,
+  __device__ __forceinline__ void StoreColumns(const float (&sums)[kBlocks][4], const WgmmaWorkTile& tile,
                                                int32_t first_row, int32_t first_col) const {
     static_assert(kBlocks % 4 == 0, "each of a warp's lanes has a row of four blocks of eight");
     WithType<float>(params_.out_type, [&](auto type) {
       using Out = decltype(type);
-      Out* const slice = static_cast<Out*>(params_.out) + work.slice * params_.slice_elements;
+      Out* const slice = static_cast<Out*>(params_.out) + tile.slice * params_.slice_elements;
 #pragma unroll
       for (int block = 0; block < kBlocks; block += 4) {
-        const int64_t offsets = RowOffset(work, first_row + block * 8 + lane_);
+        const int64_t offsets = RowOffset(tile, first_row + block * 8 + lane_);
 #pragma unroll
         for (int i = 0; i < 16; ++i) {
           const int64_t offset = __shfl_sync(0xffffffff, offsets, i / 4 * 8 + lane_ % 4 * 2 + i % 2);
@@ -61,13 +60,13 @@ class WgmmaStores {
     });
   }
 
-  // From the result's origin to a row of this lane's, the first of a warp's 16 or the one eight further; or less than
-  // nothing, if there is no such row.
-  __device__ __forceinline__ int64_t LaneOffset(const WgmmaWork& work, int32_t first_row, int half) const {
-    return RowOffset(work, first_row + half * 8 + lane_ / 4);
+  // Elements from the result's origin to a row of this lane's: the first of a warp's 16, or the one eight further. Less
+  // than 0: there is no such row.
+  __device__ __forceinline__ int64_t LaneOffset(const WgmmaWorkTile& tile, int32_t first_row, int half) const {
+    return RowOffset(tile, first_row + half * 8 + lane_ / 4);
   }
 
-  // Stores a row's columns, if there are so many, of which this lane has the pairs that begin at sums[block][first].
+  // Stores a row's columns that are channels. This lane has the pairs that begin at sums[block][first].
   template <int kBlocks>
   __device__ __forceinline__ void StoreRow(const float (&sums)[kBlocks][4], int first, int64_t offset,
                                            int32_t first_col, int32_t end_col) const {
@@ -84,23 +83,23 @@ class WgmmaStores {
     });
   }
 
-  // To be called before a tile's pieces are stored: each lane finds out where 16 of the tile's rows begin, for all.
-  __device__ __forceinline__ void FindPlaces(int32_t residue, int32_t first_row) {
+  // To be called before a tile's subtiles are stored. Each lane finds where 16 of the tile's rows begin, for all lanes.
+  __device__ __forceinline__ void FindPositions(int32_t residue, int32_t first_row) {
     static_assert(kTile.rows <= 32 * kResultRows, "each 16 rows have a lane");
     const int32_t row = first_row + lane_ * kResultRows;
-    if (!kTile.boxed && params_.rank == 2) {
-      place_ = {row, 0, 0, 0};
+    if (!kTile.halo && params_.rank == 2) {
+      position_ = {row, 0, 0, 0};
     } else {
-      place_ = InPixels(rows_.At(row), params_.problem.period, params_.classes[residue].phase);
+      position_ = InPixels(rows_.At(row), params_.problem.period, params_.classes[residue].phase);
     }
   }
 
-  // Stores a piece, rounded: 64 of the tile's rows by some columns.
-  __device__ __forceinline__ void StorePiece(const Piece& pairs, int32_t residue, int32_t row, int32_t col) {
+  // Stores a subtile, rounded: 64 of the tile's rows by some columns.
+  __device__ __forceinline__ void StoreSubtile(const Subtile& pairs, int32_t residue, int32_t row, int32_t col) {
     if (col >= params_.problem.out_channels) return;
-    const ptx::PixelPlace at = ptx::PlaceOfLane(place_, row / kResultRows + warp_);
+    const ptx::PixelPlace at = ptx::PlaceOfLane(position_, row / kResultRows + warp_);
     const uint32_t buffer = BeginBuffer(), part = buffer + warp_ * kResultBytes;
-    if constexpr (kTile.transposed) {  // each warp has 16 channels of all rows, of which it has TMA store 16
+    if constexpr (kTile.swap_ab) {  // a warp has 16 channels of all rows, and stores 16 rows
       ptx::SyncWarpgroup();
       WriteColumns(pairs, buffer);
       ptx::SyncWarpgroup();
@@ -110,10 +109,10 @@ class WgmmaStores {
       __syncwarp();
     }
     if (lane_ == 0) {
-      // Once, by who has waited for all that wrote, none of whom then waits for the fence: it is between their writes
-      // and what TMA reads.
+      // Between the writes of all lanes, for which this one has waited, and what TMA reads. The others need not wait
+      // for the fence.
       ptx::FenceForTma();
-      if constexpr (kTile.boxed) {
+      if constexpr (kTile.halo) {
         ptx::StoreBox(params_.out_maps[residue], part, col, at);
       } else {
         ptx::StorePixels(params_.rank, params_.out_maps[residue], part, col, at);
@@ -122,26 +121,27 @@ class WgmmaStores {
     }
   }
 
-  // Shared memory must be there until it has been read.
+  // TMA reads shared memory, which must not have ended.
   __device__ __forceinline__ void Finish() const {
     if (lane_ == 0) ptx::WaitForStores<0>();
   }
 
  private:
-  static_assert(!kTile.transposed || kTile.resident == 1, "a warpgroup's barrier takes all 16 that a block has");
+  static_assert(!kTile.swap_ab || kTile.ctas_per_sm == 1, "a warpgroup's barrier takes all 16 that a block has");
+  static_assert(sizeof(T) == 2, "stmatrix writes elements of 16 bits");
   using Rows = SharedTile<T, kResultRows, kCols, true>;
   using Columns = SharedTile<T, 64, kCols, true>;
-  static_assert(Rows::kBytes <= kResultBytes && (!kTile.transposed || Columns::kBytes == 4 * kResultBytes),
+  static_assert(Rows::kBytes <= kResultBytes && (!kTile.swap_ab || Columns::kBytes == 4 * kResultBytes),
                 "a buffer holds them");
 
-  __device__ __forceinline__ int64_t RowOffset(const WgmmaWork& work, int32_t row) const {
+  __device__ __forceinline__ int64_t RowOffset(const WgmmaWorkTile& tile, int32_t row) const {
     const ConvProblem& q = params_.problem;
-    const ptx::PixelPlace at = InPixels(rows_.At(row), q.period, params_.classes[work.residue].phase);
+    const ptx::PixelPlace at = InPixels(rows_.At(row), q.period, params_.classes[tile.residue].phase);
     if (at.image >= q.batch || at.d >= q.dst_size[0] || at.h >= q.dst_size[1] || at.w >= q.dst_size[2]) return -1;
     return at.image * q.dst.batch + at.d * q.dst.spatial[0] + at.h * q.dst.spatial[1] + at.w * q.dst.spatial[2];
   }
 
-  // A buffer of the warpgroup that this warp's stores have left.
+  // A buffer of the warpgroup that TMA has read this warp's part of.
   __device__ __forceinline__ uint32_t BeginBuffer() {
     if (lane_ == 0) ptx::WaitForStores<ResultBuffers(kTile) - 1>();
     const uint32_t buffer = buffers_ + buffer_ * 4 * kResultBytes;
@@ -150,7 +150,7 @@ class WgmmaStores {
   }
 
   // Lane 8 m + r has the address of row r of matrix m: of 16 rows by two times eight columns.
-  __device__ __forceinline__ void WriteRows(const Piece& pairs, uint32_t part) const {
+  __device__ __forceinline__ void WriteRows(const Subtile& pairs, uint32_t part) const {
 #pragma unroll
     for (int block = 0; block < kCols / 8; block += 2) {
       ptx::StoreMatrices<false>(part + Rows::Offset(lane_ % 16, (block + lane_ / 16) * 8), pairs[block][0],
@@ -158,8 +158,8 @@ class WgmmaStores {
     }
   }
 
-  // Of two times eight columns by two times eight rows.
-  __device__ __forceinline__ void WriteColumns(const Piece& pairs, uint32_t buffer) const {
+  // Here a matrix is eight columns by eight rows.
+  __device__ __forceinline__ void WriteColumns(const Subtile& pairs, uint32_t buffer) const {
 #pragma unroll
     for (int block = 0; block < 64 / 8; block += 2) {
       const int row = (block + lane_ / 16) * 8 + lane_ % 8, col = warp_ * 16 + lane_ / 8 % 2 * 8;
@@ -169,12 +169,12 @@ class WgmmaStores {
   }
 
   const WgmmaParams& params_;
-  RowPlaces<kTile> rows_;
+  RowPositions<kTile> rows_;
   uint32_t buffers_;
   int lane_;
   int warp_;
   int buffer_ = 0;
-  ptx::PixelPlace place_;
+  ptx::PixelPlace position_;
 };
 
 }  // namespace jaxconv

@@ -1,4 +1,4 @@
-// What a warpgroup of the wgmma family adds up, in its registers.
+// The sums of a consumer warpgroup of the wgmma family, in its registers.
 #pragma once
 
 #include <cstdint>
@@ -12,50 +12,53 @@
 
 namespace jaxconv {
 
-// A multiplying warpgroup's sums: its share of the tile's rows, in blocks of 64, by all columns, or, of transposed
-// tiles, its share of the columns by all rows.
-template <typename T, WgmmaTile kTile, bool kAlongSteps>
+// A warpgroup has a share of the tile's rows, in blocks of 64, by all columns. With swapped operands it has a share of
+// the columns, in blocks of 64, by all rows.
+template <typename T, WgmmaTile kTile, bool kKMajor>
 class WgmmaSums {
  public:
-  static constexpr int kShare = (kTile.transposed ? kTile.cols : kTile.rows) / kTile.warpgroups();
+  static constexpr int kShare = (kTile.swap_ab ? kTile.cols : kTile.rows) / kTile.warpgroups();
   static constexpr int kBlocks = kShare / 64;
-  static constexpr int kAcross = kTile.transposed ? kTile.rows : kTile.cols;
+  static constexpr int kAcross = kTile.swap_ab ? kTile.rows : kTile.cols;
   static_assert(kShare % 64 == 0, "each warpgroup has blocks of 64 rows, or columns");
 
-  // Of its i-th 64.
+  // All sums; and those of its i-th 64.
+  using Sums = float[kBlocks][kAcross / 8][4];
+  __device__ __forceinline__ Sums& All() { return sums_; }
   __device__ __forceinline__ const float (&At(int i) const)[kAcross / 8][4] { return sums_[i]; }
 
   // This warpgroup's first row, or column, of the tile.
-  static __device__ __forceinline__ int FirstRow() { return kTile.transposed ? 0 : threadIdx.x / 128 * kShare; }
-  static __device__ __forceinline__ int FirstCol() { return kTile.transposed ? threadIdx.x / 128 * kShare : 0; }
+  static __device__ __forceinline__ int FirstRow() { return kTile.swap_ab ? 0 : threadIdx.x / 128 * kShare; }
+  static __device__ __forceinline__ int FirstCol() { return kTile.swap_ab ? threadIdx.x / 128 * kShare : 0; }
 
  protected:
-  // Begins the multiplications of a chunk of pixels, or its first part, which Src describes, by a filter's tile. The
-  // first of a work's overwrites instead of adding: were zeros put in registers, the compiler would let none overlap.
-  template <typename Src, int kChannels = kChunk>
-  __device__ __forceinline__ void BeginChunk(uint64_t src, uint32_t filter, bool adds) {
-    using Rhs = MatrixDescriptor<typename WgmmaFilter<T, kTile, kAlongSteps>::Tile>;
+  // Begins to multiply a block of K of pixels, or its first part, by a filter's tile. Src describes the pixels. A
+  // tile's first step overwrites the sums: were zeros put in registers, the compiler would let no multiplications
+  // overlap.
+  template <typename Src, int kChannels = kBlockK<T>>
+  __device__ __forceinline__ void BeginKBlock(uint64_t src, uint32_t filter, bool adds) {
+    using Rhs = MatrixDescriptor<typename WgmmaFilter<T, kTile, kKMajor>::Tile>;
     const uint64_t rhs = Rhs::At(filter, FirstCol());
     ptx::BeginMultiplications();
 #pragma unroll
-    for (int k = 0; k < kChannels / 16; ++k) {
+    for (int k = 0; k < kChannels / kTraits<T>.mma_depth; ++k) {
 #pragma unroll
       for (int i = 0; i < kBlocks; ++i) {
-        if constexpr (kTile.transposed) {
-          ptx::WarpgroupMultiplyAdd<T, kAcross, !kAlongSteps, false>(sums_[i], rhs + Rhs::Further(i * 64, k),
-                                                                     src + Src::Further(0, k), k > 0 || adds);
+        if constexpr (kTile.swap_ab) {
+          ptx::WarpgroupMultiplyAdd<T, kAcross, !kKMajor, false>(sums_[i], rhs + Rhs::Further(i * 64, k),
+                                                                 src + Src::Further(0, k), k > 0 || adds);
         } else {
-          ptx::WarpgroupMultiplyAdd<T, kAcross, false, !kAlongSteps>(sums_[i], src + Src::Further(i * 64, k),
-                                                                     rhs + Rhs::Further(0, k), k > 0 || adds);
+          ptx::WarpgroupMultiplyAdd<T, kAcross, false, !kKMajor>(sums_[i], src + Src::Further(i * 64, k),
+                                                                 rhs + Rhs::Further(0, k), k > 0 || adds);
         }
       }
     }
     ptx::CommitMultiplications();
   }
 
-  // The multiplications of so many steps, of one at least: begin(step) begins a step's, and says which barrier is to be
-  // told that they have been done, as it is when the next one's have begun; the last one's is returned. What the last
-  // work left is stored piece by piece, each behind the beginning of a step, which the tensor cores take longer for.
+  // Multiplies one step or more. begin(step) begins one, and returns the barrier that is to be released when it is
+  // done: behind the beginning of the next one. Returns the last one's. Subtiles of the previous tile are stored
+  // meanwhile, each behind the beginning of a step, which takes longer.
   template <typename Epilogue, typename F>
   __device__ __forceinline__ uint32_t MultiplySteps(int32_t steps, Epilogue& epilogue, F&& begin) {
     uint32_t read = begin(0);
@@ -65,7 +68,7 @@ class WgmmaSums {
     return read;
   }
 
-  // Waits for all of them: of a work's sums, which are read behind it, or of a stage.
+  // Waits for all multiplications. The sums are read behind it.
   __device__ __forceinline__ void FinishAll() {
     ptx::WaitForMultiplications<0>();
 #pragma unroll
@@ -75,7 +78,7 @@ class WgmmaSums {
     }
   }
 
-  // To be called by all of a warp; a lane tells each block of the cluster.
+  // Releases a stage in all blocks of the cluster. To be called by a warp.
   static __device__ __forceinline__ void Release(uint32_t empty) {
     const uint32_t lane = threadIdx.x % 32;
     if constexpr (kTile.cluster() > 1) {
@@ -85,7 +88,7 @@ class WgmmaSums {
     }
   }
 
-  // An address of shared memory has the block's place in its cluster in front, for which descriptors have no bits.
+  // Of an address of shared memory: in front is the block's rank in its cluster, for which descriptors have no bits.
   static constexpr uint32_t kOfBlock = (1 << 18) - 1;
 
  private:
@@ -97,17 +100,17 @@ class WgmmaSums {
     read = next;
   }
 
-  // Of as many steps as there are pieces, if there are so many.
-  template <int kPiece, typename Epilogue, typename F>
+  // Stores subtiles beside the first steps.
+  template <int kSubtile, typename Epilogue, typename F>
   static __device__ __forceinline__ void StoreBesides(int32_t steps, Epilogue& epilogue, F&& begin, uint32_t& read) {
-    if constexpr (kPiece < Epilogue::kLeft) {
-      epilogue.template StorePiece<kPiece>();
-      if (kPiece + 1 < min(steps, Epilogue::kLeft)) MultiplyNext(kPiece + 1, begin, read);
-      StoreBesides<kPiece + 1>(steps, epilogue, begin, read);
+    if constexpr (kSubtile < Epilogue::kLeft) {
+      epilogue.template StoreSubtile<kSubtile>();
+      if (kSubtile + 1 < min(steps, Epilogue::kLeft)) MultiplyNext(kSubtile + 1, begin, read);
+      StoreBesides<kSubtile + 1>(steps, epilogue, begin, read);
     }
   }
 
-  float sums_[kBlocks][kAcross / 8][4];
+  Sums sums_;
 };
 
 }  // namespace jaxconv

@@ -1,4 +1,4 @@
-// Which convolutions the wgmma family takes, and why not: for planning and for launches. Host-only: without CUDA.
+// Which convolutions the wgmma family does not take, and why: for planning and launches. Host-only: without CUDA.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 #include "common/types.h"
 #include "conv_problem.h"
 #include "wgmma/config.h"
-#include "wgmma/works.h"
+#include "wgmma/work_tiles.h"
 
 namespace jaxconv::wgmma {
 
@@ -27,16 +27,17 @@ inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {
 }
 
 // TMA copies 16-byte vectors of channels, from pixels that begin at multiples of 16 bytes.
-inline bool HasVectors(const TensorStrides& s, int64_t channels) {
-  bool are_whole = s.channel == 1 && channels % kVectorChannels == 0 && s.batch % kVectorChannels == 0;
-  for (int64_t stride : s.spatial) are_whole &= stride % kVectorChannels == 0;
+inline bool HasVectors(const TensorStrides& s, int64_t channels, int vector) {
+  bool are_whole = s.channel == 1 && channels % vector == 0 && s.batch % vector == 0;
+  for (int64_t stride : s.spatial) are_whole &= stride % vector == 0;
   return are_whole;
 }
 
 inline Reason UnsupportedSizes(const ConvProblem& p) {
   if (p.groups > 1) return "there are groups";
-  if (!HasVectors(p.src, p.in_channels) || !HasVectors(p.dst, p.out_channels)) {
-    return "pixels are no whole pieces of eight channels";
+  const int vector = TraitsOf(p.src_type).vector();
+  if (!HasVectors(p.src, p.in_channels, vector) || !HasVectors(p.dst, p.out_channels, vector)) {
+    return "pixels are no whole vectors of " + std::to_string(vector) + " channels";
   }
   if (p.filter.in != 1 && p.filter.out != 1) return "the filter's channels are not its last axis";
   bool is_empty = p.in_channels == 0 || p.tap_count == 0;
@@ -48,7 +49,7 @@ inline Reason UnsupportedSizes(const ConvProblem& p) {
   }
   if (is_empty) return "there is nothing to multiply";
   if (pixels > INT32_MAX) return "too many pixels";
-  if (p.tap_count * CeilDiv(p.in_channels, kChunk) > INT32_MAX / 2) return "too many steps";
+  if (p.tap_count * KBlocks(p) > INT32_MAX / 2) return "too many steps";
   const int64_t classes = LiveClasses(p);
   if (classes > p.class_count) return "residue classes that are not in the table";
   if (classes > kMostWgmmaClasses) {
@@ -59,27 +60,27 @@ inline Reason UnsupportedSizes(const ConvProblem& p) {
          std::to_string(kMostElementStride) + " at most";
 }
 
-// Whether the pixels are the rows of a matrix, which the filter's one tap reads as they lie.
-inline bool IsMatrix(const ConvProblem& p, const Im2col& im2col) {
+// Whether the pixels are the rows of a matrix, and the filter's one tap reads them as they lie.
+inline bool IsMatrix(const ConvProblem& p, const WgmmaSettings& s) {
   bool as_they_lie = p.tap_count == 1;
   for (int d = 0; d < kSpatial; ++d) {
-    as_they_lie &= p.step[d] == 1 && p.period[d] == 1 && im2col.corner[d] == 0 && p.src_size[d] == p.dst_size[d];
+    as_they_lie &= p.step[d] == 1 && p.period[d] == 1 && s.corner(d) == 0 && p.src_size[d] == p.dst_size[d];
   }
   return as_they_lie && PixelStride(p.src, p.src_size, p.batch) != 0 && PixelStride(p.dst, p.dst_size, p.batch) != 0;
 }
 
-// Of the windows, as TMA's maps of a rank say where they are.
-inline Reason UnsupportedWindows(const ConvProblem& p, const Im2col& im2col) {
-  if (im2col.rank == 2) return IsMatrix(p, im2col) ? Reason() : "pixels are not the rows of a matrix";
-  if (im2col.rank < 3 || im2col.rank > 2 + kSpatial) return "no such rank";
-  const int64_t end = Im2colCornerEnd(im2col.rank);
+// For windows that maps of the rank do not reach.
+inline Reason UnsupportedCorners(const ConvProblem& p, const WgmmaSettings& s) {
+  if (s.rank == 2) return IsMatrix(p, s) ? Reason() : "pixels are not the rows of a matrix";
+  if (s.rank < 3 || s.rank > 2 + kSpatial) return "no such rank";
+  const int64_t end = Im2colCornerEnd(s.rank);
   const bool are_there = LiveClasses(p) > 0;  // one window stands for none
   bool reaches = true;
   for (int d = 0; d < kSpatial; ++d) {
-    const int64_t first = im2col.corner[d], count = are_there ? CeilDiv(p.dst_size[d], p.period[d]) : 1;
+    const int64_t first = s.corner(d), count = are_there ? CeilDiv(p.dst_size[d], p.period[d]) : 1;
     const int64_t last = first + (count - 1) * p.step[d] - (p.src_size[d] - 1);
     reaches &= std::min(first, last) >= -end && std::max(first, last) < end;
-    const bool is_in_map = kSpatial - d <= im2col.rank - 2;
+    const bool is_in_map = kSpatial - d <= s.rank - 2;
     if (!is_in_map && (p.src_size[d] > 1 || p.dst_size[d] > 1 || first != 0)) {
       return "a dimension that maps of the rank lack";
     }
@@ -88,59 +89,60 @@ inline Reason UnsupportedWindows(const ConvProblem& p, const Im2col& im2col) {
   return "windows that begin or end more than " + std::to_string(end) + " pixels from the image's edges";
 }
 
-// Of the filter's elements, which its map must not leave.
-inline Reason UnsupportedFilter(const ConvProblem& p, const Im2col& im2col) {
-  const int64_t stride = im2col.tap_stride, elements = ChannelTaps(p) * p.out_channels;
+// For a filter whose map would leave it.
+inline Reason UnsupportedFilter(const ConvProblem& p, const WgmmaSettings& s) {
+  const int64_t stride = s.tap_stride, elements = ChannelTaps(p) * p.out_channels;
   if (elements == 0) return std::nullopt;  // there are no results
   const int64_t last =
       (p.tap_count - 1) * stride + (p.in_channels - 1) * p.filter.in + (p.out_channels - 1) * p.filter.out;
-  const bool has_vectors =
-      stride > 0 && stride % kVectorChannels == 0 && std::max(p.filter.in, p.filter.out) % kVectorChannels == 0;
+  const int vector = TraitsOf(p.filter_type).vector();
+  const bool has_vectors = stride > 0 && stride % vector == 0 && std::max(p.filter.in, p.filter.out) % vector == 0;
   return has_vectors && last < elements ? Reason() : "a filter whose windows are not one axis";
 }
 
-inline Reason UnsupportedIm2col(const ConvProblem& p, const Im2col& im2col) {
-  if (Reason why = UnsupportedFilter(p, im2col)) return why;
-  if (Reason why = UnsupportedWindows(p, im2col)) return why;
-  const bool has_taps = im2col.empty_classes == 0 || im2col.empty_classes < LiveClasses(p);
-  return has_taps && im2col.empty_classes >= 0 ? Reason() : "no such number of residue classes without taps";
+inline Reason UnsupportedIm2col(const ConvProblem& p, const WgmmaSettings& s) {
+  if (Reason why = UnsupportedFilter(p, s)) return why;
+  if (Reason why = UnsupportedCorners(p, s)) return why;
+  const bool has_taps = s.empty_classes == 0 || s.empty_classes < LiveClasses(p);
+  return has_taps && s.empty_classes >= 0 ? Reason() : "no such number of residue classes without taps";
 }
 
-// Of the pixels of a plane that a unit of 64 positions sees: those a step apart, as windows are.
-inline Reason UnsupportedBoxes(const ConvProblem& p, const Im2col& im2col) {
+// For halo tiles that are too large.
+inline Reason UnsupportedHalo(const ConvProblem& p, const WgmmaSettings& s) {
   int64_t pixels = 1, extent = 1;
   bool has_one_tap = true;
   for (int64_t period : p.period) {
     if (period != 1) return "neighbouring results are of several residue classes";
   }
   for (int d = 1; d < kSpatial; ++d) {
-    if (im2col.reach[d - 1] < 0) return "windows end before they begin";
-    const int64_t size = BoxSize(p, im2col, d);
+    if (s.reach(d) < 0) return "windows end before they begin";
+    const int64_t size = HaloSize(p, s, d);
     has_one_tap &= size == UnitOf(p, d);
     pixels *= size;
     extent = std::max(extent, BoxExtent(size, p.step[d]));
   }
   const auto most = [](int64_t number) { return ", of " + std::to_string(number) + " at most"; };
   if (has_one_tap) return "a plane has one tap";
-  if (pixels > kMostBoxPixels) return "boxes of " + std::to_string(pixels) + " pixels" + most(kMostBoxPixels);
+  if (pixels > kMostHaloPixels) return "halo tiles of " + std::to_string(pixels) + " pixels" + most(kMostHaloPixels);
   if (extent > kMostBoxExtent) {
-    return "boxes of " + std::to_string(extent) + " pixels, with those between them" + most(kMostBoxExtent);
+    return "halo tiles of " + std::to_string(extent) + " pixels, with those between them" + most(kMostBoxExtent);
   }
-  return p.tap_count > kMostBoxTaps ? std::to_string(p.tap_count) + " taps" + most(kMostBoxTaps) : Reason();
+  return p.tap_count > kMostHaloTaps ? std::to_string(p.tap_count) + " taps" + most(kMostHaloTaps) : Reason();
 }
 
-// Of a tile, for a problem and windows that are supported.
-inline Reason UnsupportedTile(const ConvProblem& p, const Im2col& im2col, const WgmmaTile& tile, int64_t split) {
-  if (split > 0 && tile.slices % split) {
-    return "a split of " + std::to_string(split) + ", which " + std::to_string(tile.slices) +
+// For a tile. The problem and its windows are supported.
+inline Reason UnsupportedTile(const ConvProblem& p, const WgmmaSettings& s) {
+  const WgmmaTile& tile = kWgmmaTiles[s.tile];
+  if (s.split > 0 && tile.cluster_split % s.split) {
+    return "a split of " + std::to_string(s.split) + ", which " + std::to_string(tile.cluster_split) +
            " slices are no multiple of";
   }
-  if (tile.slices > 0 && ColClusters(p, tile) > UINT16_MAX) {
+  if (tile.cluster_split > 0 && ColClusters(p, tile) > UINT16_MAX) {
     return "more than " + std::to_string(UINT16_MAX) + " tiles of columns";
   }
   if (ClassRows(p, tile) > INT32_MAX / 2) return "too many positions";
-  if (Works(p, tile, split) * tile.cluster() > INT32_MAX) return "more than 2^31 - 1 thread blocks";
-  return tile.boxed ? UnsupportedBoxes(p, im2col) : std::nullopt;
+  if (WorkTiles(p, tile, s.split) * tile.cluster() > INT32_MAX) return "more than 2^31 - 1 thread blocks";
+  return tile.halo ? UnsupportedHalo(p, s) : std::nullopt;
 }
 
 }  // namespace jaxconv::wgmma

@@ -1,5 +1,5 @@
-// Results of residue classes that see no tap, as a stride leaves where it is larger than the filter: zeros, which a
-// warp stores by TMA beside what others multiply, as memory is all that they take.
+// The zeros of residue classes without taps, which a stride larger than the filter leaves. They take memory alone: a
+// warp stores them by TMA while others multiply.
 #pragma once
 
 #include <cstdint>
@@ -7,19 +7,19 @@
 #include "common/ptx.cuh"
 #include "common/ptx_barrier.cuh"
 #include "common/ptx_cluster.cuh"
-#include "wgmma/dealer.cuh"
 #include "wgmma/params.cuh"
 #include "wgmma/stores.cuh"
+#include "wgmma/tile_scheduler.cuh"
 
 namespace jaxconv {
 
-// A store's worth of them in shared memory. To be used by a warp.
+// Zeros in shared memory, enough for a store. To be used by a warp.
 template <WgmmaTile kTile>
 class WgmmaZeros {
  public:
-  static constexpr int kBytes = StoresZeros(kTile) ? kResultBytes : 16;  // none would not be an array
+  static constexpr int kBytes = StoresZeros(kTile) ? kResultBytes : 16;  // an array has some
 
-  // `order`: of the classes, by their taps; `zeros`: room for them.
+  // `order`: of the classes, see WgmmaTileOrder; `zeros`: room for them.
   __device__ WgmmaZeros(const WgmmaParams& p, const int32_t (&order)[kMostWgmmaClasses], char* zeros)
       : params_(p), order_(order), rows_(p), zeros_(ptx::SharedAddress(zeros)), lane_(threadIdx.x % 32) {
     for (int at = lane_ * 16; at < kBytes; at += 32 * 16) *reinterpret_cast<int4*>(zeros + at) = int4{};
@@ -27,9 +27,9 @@ class WgmmaZeros {
     __syncwarp();
   }
 
-  // Of a work: the same tile of each class without taps, whose pixels are neighbours of the work's.
-  __device__ __forceinline__ void Store(const WgmmaTold& work) const {
-    const int32_t residue = work.residue(), first_row = work.first_row(), first_col = work.first_col();
+  // The same tile of each class without taps: its pixels are neighbours of the tile's.
+  __device__ __forceinline__ void Store(const WgmmaReceivedTile& tile) const {
+    const int32_t residue = tile.residue(), first_row = tile.first_row(), first_col = tile.first_col();
     if (residue != order_[0] || lane_ >= kTile.rows / kResultRows) return;
     const ptx::PixelPlace row = rows_.At(first_row + lane_ * kResultRows);
     for (int32_t c = params_.live_classes - params_.empty_classes; c < params_.live_classes; ++c) {
@@ -43,13 +43,13 @@ class WgmmaZeros {
     ptx::CommitStores();
   }
 
-  // Shared memory must be there until it has been read.
+  // TMA reads shared memory, which must not have ended.
   __device__ __forceinline__ void Finish() const { ptx::WaitForStores<0>(); }
 
  private:
   const WgmmaParams& params_;
   const int32_t (&order_)[kMostWgmmaClasses];
-  RowPlaces<kTile> rows_;
+  RowPositions<kTile> rows_;
   uint32_t zeros_;
   int lane_;
 };

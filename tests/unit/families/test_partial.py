@@ -150,10 +150,10 @@ REFUSED = {
         "weight_gradients": (PIECES, {}, EVERY_PASS[2:], "weight gradients"),
         "groups": (GROUPED, {}, GATHERS, "groups"),
         "groups_of_images": (halves((4, 20, 20, 16), (3, 3, 16, 16), batch_group_count=2), {}, GATHERS, "groups"),
-        "channels_first": (channels_first((2, 16, 20, 20), (16, 16, 3, 3)), {}, GATHERS, "pieces of eight"),
-        "parts_of_pieces": (halves((2, 20, 20, 12), (3, 3, 12, 12)), {}, GATHERS, "pieces of eight"),
-        "from_parts_of_pieces": (halves((2, 20, 20, 12), (3, 3, 12, 16)), {}, GATHERS, "pieces of eight"),
-        "to_parts_of_pieces": (halves((2, 20, 20, 16), (3, 3, 16, 12)), {}, GATHERS, "pieces of eight"),
+        "channels_first": (channels_first((2, 16, 20, 20), (16, 16, 3, 3)), {}, GATHERS, "vectors of 8"),
+        "parts_of_pieces": (halves((2, 20, 20, 12), (3, 3, 12, 12)), {}, GATHERS, "vectors of 8"),
+        "from_parts_of_pieces": (halves((2, 20, 20, 12), (3, 3, 12, 16)), {}, GATHERS, "vectors of 8"),
+        "to_parts_of_pieces": (halves((2, 20, 20, 16), (3, 3, 16, 12)), {}, GATHERS, "vectors of 8"),
         "filter_of_windows": (
             of_layouts((2, 20, 20, 16), (24, 16, 3, 3), ("NHWC", "OIHW", "NHWC")), {}, GATHERS, "last axis"
         ),

@@ -1,10 +1,9 @@
-// Where TMA finds the pixels and taps of a convolution's windows. Host-only: without CUDA.
+// Finds the settings of TMA's im2col mode for a convolution. Host-only: without CUDA.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
@@ -16,9 +15,9 @@
 
 namespace jaxconv::wgmma {
 
-// Elements from a tap to the next, if the filter's spatial axes follow each other, rows of rows; else 0. Of one tap
-// there is no next one.
-inline int64_t TapStride(const ArrayShape& filter) {
+// Elements from a tap to the next, if the filter's spatial axes follow each other, rows of rows; else 0. One tap has no
+// next one: a 16-byte vector stands for the distance.
+inline int64_t TapStride(const ArrayShape& filter, int vector) {
   int64_t stride = 0, outer = 0;  // `outer`: of the next axis
   for (int64_t i = filter.rank() - 1; i >= 2; --i) {
     const int64_t axis = filter.axes[i];
@@ -27,10 +26,10 @@ inline int64_t TapStride(const ArrayShape& filter) {
     if (filter.Stride(axis) != outer) return 0;
     outer *= filter.sizes[axis];
   }
-  return stride == 0 ? kVectorChannels : stride;
+  return stride == 0 ? vector : stride;
 }
 
-// Of the taps that positions see: their number, and the lowest and highest shifts.
+// The taps that positions see: their number, and the lowest and highest shifts.
 struct Shifts {
   int64_t count = 0;
   int32_t lowest[kSpatial]{};
@@ -52,7 +51,7 @@ struct Shifts {
   int64_t reach(int d) const { return int64_t{highest[d]} - lowest[d]; }
 };
 
-// Residue classes that have positions, but no taps. One is left at least, of which the tiles are.
+// Residue classes that have positions, but no taps. At least one class is left for tiles.
 inline int32_t EmptyClasses(const Product& product) {
   const auto classes = static_cast<int32_t>(LiveClasses(product.conv));
   int32_t empty = 0;
@@ -60,7 +59,7 @@ inline int32_t EmptyClasses(const Product& product) {
   return std::max(0, std::min(empty, classes - 1));
 }
 
-// Of TMA's maps: leading dimensions of one pixel are left out.
+// The rank of TMA's maps. They leave out leading dimensions of one pixel.
 inline int32_t RankOf(const ConvProblem& p, const Shifts& shifts) {
   int first = 0;
   const auto is_there = [&](int d) {
@@ -70,28 +69,28 @@ inline int32_t RankOf(const ConvProblem& p, const Shifts& shifts) {
   return 2 + kSpatial - first;
 }
 
-// Fills in where they are, or says why TMA cannot find them.
-inline Reason FindIm2col(const Product& product, Im2col* im2col) {
+// Fills in the settings, or says why TMA cannot find the pixels.
+inline Reason FindIm2col(const Product& product, WgmmaSettings* s) {
   const Shifts shifts(product);
-  std::copy(std::begin(shifts.lowest), std::end(shifts.lowest), im2col->corner);
-  im2col->rank = shifts.count == 1 && IsMatrix(product.conv, *im2col) ? 2 : RankOf(product.conv, shifts);
-  im2col->tap_stride = static_cast<int32_t>(TapStride(product.filter));
-  for (int d = 1; d < kSpatial; ++d) im2col->reach[d - 1] = static_cast<int32_t>(shifts.reach(d));
-  im2col->empty_classes = EmptyClasses(product);
-  if (Reason why = UnsupportedIm2col(product.conv, *im2col)) return why;
+  s->corner_d = shifts.lowest[0], s->corner_h = shifts.lowest[1], s->corner_w = shifts.lowest[2];
+  s->rank = shifts.count == 1 && IsMatrix(product.conv, *s) ? 2 : RankOf(product.conv, shifts);
+  s->tap_stride = In32(TapStride(product.filter, TraitsOf(product.conv.filter_type).vector()));
+  s->reach_h = shifts.reach(1), s->reach_w = shifts.reach(2);
+  s->empty_classes = EmptyClasses(product);
+  if (Reason why = UnsupportedIm2col(product.conv, *s)) return why;
   const int64_t reach = std::max({shifts.reach(0), shifts.reach(1), shifts.reach(2)});
-  const int64_t end = Im2colOffsetEnd(im2col->rank);
+  const int64_t end = Im2colOffsetEnd(s->rank);
   if (reach < end) return std::nullopt;
   return "taps " + std::to_string(reach) + " pixels apart, of less than " + std::to_string(end);
 }
 
-// How many taps see each plane of pixels: a depth's, of rows and columns a step apart. Of one residue class.
-inline std::vector<int64_t> TapsOfPlanes(const Product& product, const Im2col& im2col) {
+// How many taps see each plane of pixels, see halo.cuh. There is one residue class.
+inline std::vector<int64_t> TapsOfPlanes(const Product& product, const WgmmaSettings& s) {
   std::map<std::array<int64_t, kSpatial>, int64_t> planes;
   const ResidueClass& all = product.residue_classes[0];
   for (int32_t i = 0; i < all.tap_count; ++i) {
     const auto& shift = product.taps[all.first_tap + i].shift;
-    const int64_t row = shift[1] - im2col.corner[1], col = shift[2] - im2col.corner[2];
+    const int64_t row = shift[1] - s.corner(1), col = shift[2] - s.corner(2);
     ++planes[{shift[0], row % product.conv.step[1], col % product.conv.step[2]}];
   }
   std::vector<int64_t> taps;

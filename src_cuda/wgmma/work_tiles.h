@@ -1,8 +1,10 @@
 // How a convolution is shared out among the clusters of the wgmma family. Host-only: without CUDA.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
+#include "common/operand_traits.h"
 #include "common/product.h"
 #include "common/types.h"
 #include "conv_problem.h"
@@ -10,6 +12,10 @@
 #include "wgmma/settings.h"
 
 namespace jaxconv {
+
+// Channels of one tap that are a step of K, and the steps of a tap.
+inline int BlockK(const ConvProblem& p) { return TraitsOf(p.src_type).swizzle_row(); }
+inline int64_t KBlocks(const ConvProblem& p) { return CeilDiv(p.in_channels, BlockK(p)); }
 
 // Elements from a pixel to the next, if those of all images are evenly apart; else 0.
 inline int64_t PixelStride(const TensorStrides& s, const int64_t (&size)[kSpatial], int64_t batch) {
@@ -35,31 +41,27 @@ inline ConvProblem AsMatrix(ConvProblem p) {
   return p;
 }
 
-// Rows, or columns, of a unit's positions, of tiles of boxes.
+// Rows, or columns, of a unit: the positions of one halo tile.
 inline int32_t UnitOf(const ConvProblem& p, int d) { return p.dst_size[1] == 1 ? (d == 1 ? 1 : kUnitRows) : 8; }
 
-// Rows, or columns, of the pixels of a plane that a unit sees.
-inline int64_t BoxSize(const ConvProblem& p, const Im2col& im2col, int d) {
-  return UnitOf(p, d) + im2col.reach[d - 1] / p.step[d];
+// Rows, or columns, of the halo tile of a plane.
+inline int64_t HaloSize(const ConvProblem& p, const WgmmaSettings& s, int d) {
+  return UnitOf(p, d) + s.reach(d) / p.step[d];
 }
 
-// Positions of the class that has most, which the others are computed with, or, of boxes, their units.
-struct Counts {
-  int64_t of[kSpatial];
-};
-
-inline Counts ClassCounts(const ConvProblem& p, const WgmmaTile& tile) {
-  Counts counts;
+// Positions of the largest class along each dimension, or, with halo tiles, its units. Other classes have as many here.
+inline std::array<int64_t, kSpatial> ClassCounts(const ConvProblem& p, const WgmmaTile& tile) {
+  std::array<int64_t, kSpatial> counts;
   for (int d = 0; d < kSpatial; ++d) {
-    counts.of[d] = CeilDiv(p.dst_size[d], p.period[d] * (tile.boxed && d > 0 ? UnitOf(p, d) : 1));
+    counts[d] = CeilDiv(p.dst_size[d], p.period[d] * (tile.halo && d > 0 ? UnitOf(p, d) : 1));
   }
   return counts;
 }
 
 // Rows of a class's product.
 inline int64_t ClassRows(const ConvProblem& p, const WgmmaTile& tile) {
-  const Counts counts = ClassCounts(p, tile);
-  return p.batch * counts.of[0] * counts.of[1] * counts.of[2] * (tile.boxed ? kUnitRows : 1);
+  const auto counts = ClassCounts(p, tile);
+  return p.batch * counts[0] * counts[1] * counts[2] * (tile.halo ? kUnitRows : 1);
 }
 
 // Clusters of tiles along a class's rows, and along columns.
@@ -70,26 +72,27 @@ inline int64_t ColClusters(const ConvProblem& p, const WgmmaTile& tile) {
   return CeilDiv(p.out_channels, int64_t{tile.cols} * tile.col_blocks);
 }
 
-// What clusters share out: of a class, and of all.
-inline int64_t ClassWorks(const ConvProblem& p, const WgmmaTile& tile, int64_t split) {
+// The work tiles that clusters share out: of a class, and of all.
+inline int64_t ClassWorkTiles(const ConvProblem& p, const WgmmaTile& tile, int64_t split) {
   return RowClusters(p, tile) * ColClusters(p, tile) * split;
 }
-inline int64_t Works(const ConvProblem& p, const WgmmaTile& tile, int64_t split) {
-  return ClassWorks(p, tile, split) * LiveClasses(p);
+inline int64_t WorkTiles(const ConvProblem& p, const WgmmaTile& tile, int64_t split) {
+  return ClassWorkTiles(p, tile, split) * LiveClasses(p);
 }
 
-// Whether TMA stores the results. A box of positions that ends outside of the result, as residue classes have where
-// they are not equally large, is an illegal instruction to it.
+// Whether TMA stores the results. Residue classes that are not equally large have boxes that end outside of the result,
+// which are illegal instructions to TMA.
 inline bool StoresByTma(const ConvProblem& p, const WgmmaTile& tile, int64_t split) {
-  return tile.slices == 0 && split == 1 && p.dst_type == p.src_type && HasEqualClasses(p);
+  return tile.cluster_split == 0 && split == 1 && p.dst_type == p.src_type && HasEqualClasses(p);
 }
 
-// Residue classes without taps whose zeros are stored beside other classes' works, and are none themselves.
-inline int64_t ClassesOfZeros(const ConvProblem& p, const Im2col& im2col, const WgmmaTile& tile, int64_t split) {
-  return im2col.empty_classes > 0 && StoresZeros(tile) && StoresByTma(p, tile, split) ? im2col.empty_classes : 0;
+// Residue classes without taps that are no tiles: their zeros are stored beside the tiles of other classes.
+inline int64_t ClassesOfZeros(const ConvProblem& p, const WgmmaSettings& s) {
+  const WgmmaTile& tile = kWgmmaTiles[s.tile];
+  return s.empty_classes > 0 && StoresZeros(tile) && StoresByTma(p, tile, s.split) ? s.empty_classes : 0;
 }
 
-// Whether the filter lies along the steps: its source channels are neighbours in memory.
-inline bool IsAlongSteps(const ConvProblem& p) { return p.filter.out != 1; }
+// Whether the filter is K-major: its source channels are neighbours in memory.
+inline bool IsKMajor(const ConvProblem& p) { return p.filter.out != 1; }
 
 }  // namespace jaxconv

@@ -1,0 +1,276 @@
+// The main loop of halo tiles: pixels are copied once for all taps of a plane.
+//
+// In im2col mode each tap reads its pixels anew. Narrow tiles then take more than L2 gives a multiprocessor. Here 64
+// rows are a unit: positions of one image, 8 x 8 of them or 64 of a line. TMA copies the halo tile of pixels that all
+// taps of a plane see. A tap's rows are in it from some pixel on: eight neighbours eight times, evenly apart. wgmma
+// reads them as they lie: its descriptors may begin at any row of 128 bytes, and their groups of eight rows be any rows
+// apart. With strides a tap reads pixels a step apart, which TMA copies side by side. Such pixels are a plane: there is
+// one for each first row and column that is less than a step from the corner.
+#pragma once
+
+#include <cstdint>
+
+#include "common/ptx_barrier.cuh"
+#include "common/ptx_hopper.cuh"
+#include "common/stage_ring.cuh"
+#include "common/tma_limits.h"
+#include "wgmma/filter.cuh"
+#include "wgmma/params.cuh"
+#include "wgmma/sums.cuh"
+#include "wgmma/tile_order.cuh"
+
+namespace jaxconv {
+
+// A plane of pixels in one number: its depth from the positions', and its first row and column from their windows'
+// corner, less than a step each.
+struct HaloPlane {
+  static constexpr int kBits = 3;
+  static_assert(1 << kBits == kMostElementStride, "a row, or column, of a step's has its bits");
+  static __device__ __forceinline__ int32_t Join(int32_t depth, int32_t row, int32_t col) {
+    return (depth << kBits | row) << kBits | col;
+  }
+  static __device__ __forceinline__ int32_t Depth(int32_t plane) { return plane >> 2 * kBits; }
+  static __device__ __forceinline__ int32_t Row(int32_t plane) { return plane >> kBits & (1 << kBits) - 1; }
+  static __device__ __forceinline__ int32_t Col(int32_t plane) { return plane & (1 << kBits) - 1; }
+};
+
+// A tap as the main loop needs it.
+struct alignas(16) HaloTap {
+  int32_t pixel;   // of the halo tile, that the first position sees
+  int32_t plane;   // a HaloPlane
+  int32_t filter;  // the filter's tap
+  int32_t end;     // behind the plane's taps
+};
+
+template <typename T, WgmmaTile kTile, bool kKMajor>
+struct WgmmaHaloStages {
+  using Filter = WgmmaFilter<T, kTile, kKMajor>;
+  // Stages of halo tiles. Of large ones there is one less.
+  static constexpr int kStages = HaloStages(kTile), kLeastStages = kTile.ctas_per_sm == 1 ? 2 : 1;
+  static constexpr int kProducers = kTile.ctas_per_sm == 1 ? 2 : 1;  // threads
+  static constexpr int kUnits = kTile.rows / kUnitRows;
+  static constexpr int kUnitBytes = HaloPixels(kTile) * kSwizzleBytes;
+  static constexpr int kHaloBarriers = StageRing<kStages>::kBarriers;
+  static constexpr int kBarriers = kHaloBarriers + StageRing<kTile.stages>::kBarriers;
+  static_assert(HaloPixels(kTile) >= kLeastStages * kMostHaloPixels,
+                "the next halo tiles are copied while these are read");
+  static_assert(kUnitBytes % 1024 == 0, "what lies behind begins a turn of its swizzle");
+  static_assert(kBlockK<T> * sizeof(T) == kSwizzleBytes,
+                "a descriptor begins at any row of 128 bytes: it is swizzled by its address");
+  static_assert(kUnitRows == 64 && kUnitRows % kResultRows == 0, "a unit is of the rows of one multiplication");
+  static_assert(kMostHaloTaps < WgmmaThreads(kTile), "each tap has a thread that puts it in the table");
+  static_assert(sizeof(HaloTap) * (kMostHaloTaps + 1) % 1024 == 0, "results behind it begin a turn of their swizzle");
+  static_assert(kTile.cluster() == 1, "halo tiles are not shared");
+  static_assert(!kTile.swap_ab, "units of positions are a multiplication's rows");
+
+  char halos[kUnits][kUnitBytes];
+  char filter[kTile.stages][Filter::Tile::kBytes];
+  HaloTap taps[kMostHaloTaps + 1];
+
+  static __device__ __forceinline__ StageRing<kStages> HaloPipeline(const WgmmaParams& p, uint32_t barriers) {
+    const int stages = kTile.ctas_per_sm == 1 ? min(kStages, HaloPixels(kTile) / (p.halo_rows * p.halo_cols)) : 1;
+    return StageRing<kStages>(barriers, 0, stages);
+  }
+  __device__ __forceinline__ uint32_t Halo(const WgmmaParams& p, int unit, int stage) const {
+    return ptx::SharedAddress(halos[unit]) + stage * p.halo_rows * p.halo_cols * kSwizzleBytes;
+  }
+
+  static __device__ void InitBarriers(uint32_t barriers) {
+    StageRing<kStages>(barriers).Init(1, ConsumerWarps(kTile));
+    StageRing<kTile.stages>(barriers + kHaloBarriers * 8).Init(1, ConsumerWarps(kTile));
+  }
+
+  // Sorts the taps by their planes. Behind them is one that the filter does not have. To be called by all threads,
+  // before the barrier behind which taps are read.
+  __device__ void FillTaps(const WgmmaParams& p) {
+    const ResidueClass& all = p.classes[0];
+    const auto i = static_cast<int32_t>(threadIdx.x);
+    if (all.tap_count > kMostHaloTaps) __trap();
+    HaloTap tap{0, 0, p.problem.tap_count, i + 1};
+    if (i < all.tap_count) tap = InHalo(p, p.taps[all.first_tap + i]);
+    if (i <= all.tap_count) taps[i] = tap;
+    __syncthreads();
+    int32_t place = 0, end = 0;
+    for (int32_t other = 0; other < all.tap_count; ++other) {
+      const int32_t plane = taps[other].plane;
+      place += plane < tap.plane || (plane == tap.plane && other < i);
+      end += plane <= tap.plane;
+    }
+    __syncthreads();
+    if (i < all.tap_count) taps[place] = {tap.pixel, tap.plane, tap.filter, end};
+  }
+
+  // Calls round(first tap, end, block of K, steps behind them) for each halo tile of a unit. Steps are a block of K's
+  // taps, plane by plane.
+  template <typename F>
+  __device__ __forceinline__ void Rounds(const WgmmaSteps& steps, int32_t k_blocks, F&& round) const {
+    const bool are_zeros = steps.first == steps.taps * k_blocks;
+    int32_t k_block = are_zeros ? 0 : steps.first / steps.taps;
+    int32_t first = are_zeros ? steps.taps : steps.first % steps.taps;
+#pragma unroll 1
+    for (int32_t left = steps.end - steps.first; left > 0;) {
+      const int32_t last = min(taps[first].end, first + left);
+      left -= last - first;
+      round(first, last, k_block, left);
+      first = last == steps.taps ? 0 : last;
+      k_block += first == 0;
+    }
+  }
+
+ private:
+  // If halo tiles do not reach a tap, the plan is of another problem.
+  static __device__ __forceinline__ HaloTap InHalo(const WgmmaParams& p, const Tap& tap) {
+    const uint32_t row_step = p.problem.step[1], col_step = p.problem.step[2];
+    const uint32_t row = static_cast<uint32_t>(tap.shift[1]) - p.corner[1];
+    const uint32_t col = static_cast<uint32_t>(tap.shift[2]) - p.corner[2];
+    const int32_t filter = tap.filter_delta / p.tap_stride;
+    const bool is_in_halo = row / row_step <= static_cast<uint32_t>(p.halo_rows - p.unit_rows) &&
+                            col / col_step <= static_cast<uint32_t>(p.halo_cols - p.unit_cols);
+    const bool is_tap = static_cast<uint32_t>(filter) < static_cast<uint32_t>(p.problem.tap_count);
+    if (!is_in_halo || !is_tap || filter * p.tap_stride != tap.filter_delta) __trap();
+    return {static_cast<int32_t>(row / row_step * p.halo_cols + col / col_step),
+            HaloPlane::Join(tap.shift[0], row % row_step, col % col_step), filter};
+  }
+};
+
+// Fills the stages: a thread with halo tiles, and one with the filter. So the next halo tiles are asked for as soon as
+// there is room, not behind the taps before them.
+template <typename T, WgmmaTile kTile, bool kKMajor>
+class WgmmaHaloProducer {
+ public:
+  using Stages = WgmmaHaloStages<T, kTile, kKMajor>;
+
+  __device__ WgmmaHaloProducer(const WgmmaParams& p, const Stages& stages, uint32_t barriers, int warp)
+      : params_(p),
+        rows_(p),
+        stages_(stages),
+        halos_(Stages::HaloPipeline(p, barriers)),
+        filter_(barriers + Stages::kHaloBarriers * 8),
+        copies_halos_(warp == 0),
+        copies_filter_(warp == Stages::kProducers - 1) {}
+
+  __device__ __forceinline__ void Find(const WgmmaWorkTile&) {}  // its taps are in shared memory
+
+  // Copies this warp's share of a tile's halo tiles, and of the taps that follow each.
+  __device__ __forceinline__ void Copy(const WgmmaWorkTile& tile) {
+    stages_.Rounds(tile.steps, params_.k_blocks, [&](int32_t first, int32_t last, int32_t k_block, int32_t) {
+      if (copies_halos_) {
+        CopyHalos(tile.first_row, stages_.taps[first].plane, k_block * kBlockK<T>, first == tile.steps.taps);
+      }
+      if (!copies_filter_ || threadIdx.x % 32 != 0) return;
+      for (int32_t tap = first; tap < last; ++tap) {
+        filter_.WaitUntilEmpty();
+        ptx::ArriveExpecting(filter_.full(), Stages::Filter::Tile::kBytes);
+        Stages::Filter::Copy(params_, ptx::SharedAddress(stages_.filter[filter_.stage()]), filter_.full(),
+                             k_block * kBlockK<T>, tile.first_col, stages_.taps[tap].filter, 0);
+        filter_.Advance();
+      }
+    });
+  }
+
+ private:
+  // A lane copies a unit's. Zeros lie behind the last image.
+  __device__ __forceinline__ void CopyHalos(int32_t first_row, int32_t plane, int32_t channel, bool are_zeros) {
+    const int32_t corner[] = {HaloPlane::Depth(plane), params_.corner[1] + HaloPlane::Row(plane),
+                              params_.corner[2] + HaloPlane::Col(plane)};
+    const int unit = threadIdx.x % 32;
+    const ptx::PixelPlace at = InPixels(rows_.OfUnit(first_row / kUnitRows + unit), params_.problem.step, corner);
+    halos_.WaitUntilEmpty();
+    if (unit == 0) {
+      ptx::ArriveExpecting(halos_.full(), Stages::kUnits * params_.halo_rows * params_.halo_cols * kSwizzleBytes);
+    }
+    __syncwarp();
+    if (unit < Stages::kUnits) {
+      ptx::CopyBoxByTma(stages_.Halo(params_, unit, halos_.stage()), params_.src_map, halos_.full(), channel, at.w,
+                        at.h, at.d, are_zeros ? static_cast<int32_t>(params_.problem.batch) : at.image);
+    }
+    halos_.Advance();
+  }
+
+  const WgmmaParams& params_;
+  RowPositions<kTile> rows_;
+  const Stages& stages_;
+  StageRing<Stages::kStages> halos_;
+  StageRing<kTile.stages> filter_;
+  bool copies_halos_;
+  bool copies_filter_;
+};
+
+// A consumer warpgroup.
+template <typename T, WgmmaTile kTile, bool kKMajor>
+class WgmmaHaloConsumer : public WgmmaSums<T, kTile, kKMajor> {
+ public:
+  using Stages = WgmmaHaloStages<T, kTile, kKMajor>;
+
+  __device__ WgmmaHaloConsumer(const WgmmaParams& p, const Stages& stages, uint32_t barriers)
+      : params_(p),
+        stages_(stages),
+        halos_(Stages::HaloPipeline(p, barriers)),
+        filter_(barriers + Stages::kHaloBarriers * 8),
+        first_unit_(this->FirstRow() / kUnitRows),
+        layout_(Unit::Layout(p.unit_rows == 1 ? 8 : p.halo_cols)) {}
+
+  // Sums up a tile; calls last() while the last halo tiles are multiplied. Halo tiles are released when they have been
+  // multiplied: meanwhile the tensor cores have the other warpgroup's.
+  template <typename Epilogue, typename Last>
+  __device__ __forceinline__ void Multiply(const WgmmaSteps& steps, Epilogue&& epilogue, Last&& last) {
+    bool adds = false;
+    stages_.Rounds(steps, params_.k_blocks, [&](int32_t first, int32_t end, int32_t k_block, int32_t left) {
+      const auto channels = static_cast<int32_t>(params_.problem.in_channels) - k_block * kBlockK<T>;
+      uint32_t read;
+      if (channels > kBlockK<T> / 2) {
+        read = MultiplyHalos<kBlockK<T>>(first, end, adds, epilogue);
+      } else {
+        read = MultiplyHalos<kBlockK<T> / 2>(first, end, adds, epilogue);  // the other half has no channels
+      }
+      if (left == 0) last();
+      ptx::WaitForMultiplications<0>();
+      this->Release(read);
+      this->Release(halos_.empty());
+      halos_.Advance();
+      adds = true;
+    });
+    this->FinishAll();
+  }
+
+ private:
+  // Units of 64 rows, as wgmma's descriptors say them.
+  struct Unit {
+    static __device__ __forceinline__ uint64_t Layout(uint32_t rows_apart) {
+      return uint64_t{1} << 62 | static_cast<uint64_t>(rows_apart * 8) << 32 | 1 << 16;
+    }
+    static constexpr uint64_t Further(int lines, int k) {
+      return (lines / kUnitRows * Stages::kUnitBytes + k * kTraits<T>.mma_depth * sizeof(T)) / 16;
+    }
+  };
+
+  // Begins the multiplications of taps with the halo tiles they see. Returns the last one's barrier, to be released.
+  template <int kChannels, typename Epilogue>
+  __device__ __forceinline__ uint32_t MultiplyHalos(int32_t first, int32_t end, bool adds, Epilogue&& epilogue) {
+    halos_.WaitUntilFull();
+    const uint32_t halo = stages_.Halo(params_, first_unit_, halos_.stage());
+    return this->MultiplySteps(end - first, epilogue, [&](int32_t step) {
+      return MultiplyTap<kChannels>(halo, first + step, adds || step > 0);
+    });
+  }
+
+  // Begins a tap's multiplications. Returns its barrier, to be released.
+  template <int kChannels>
+  __device__ __forceinline__ uint32_t MultiplyTap(uint32_t halo, int32_t tap, bool adds) {
+    filter_.WaitUntilFull();
+    const uint32_t filter = ptx::SharedAddress(stages_.filter[filter_.stage()]), empty = filter_.empty();
+    this->template BeginKBlock<Unit, kChannels>(layout_ | (halo + stages_.taps[tap].pixel * kSwizzleBytes) >> 4, filter,
+                                                adds);
+    filter_.Advance();
+    return empty;
+  }
+
+  const WgmmaParams& params_;
+  const Stages& stages_;
+  StageRing<Stages::kStages> halos_;
+  StageRing<kTile.stages> filter_;
+  int first_unit_;
+  uint64_t layout_;
+};
+
+}  // namespace jaxconv

@@ -1,0 +1,135 @@
+// The tiles that the clusters of the wgmma family compute, and their order.
+#pragma once
+
+#include <cstdint>
+
+#include "common/ptx_cluster.cuh"
+#include "wgmma/params.cuh"
+
+namespace jaxconv {
+
+// Steps of K: a tap and BLOCK_K channels each. There is at least one: behind the steps of all taps is one of zeros.
+struct WgmmaSteps {
+  int32_t taps;  // of the class
+  int32_t first;
+  int32_t end;
+};
+
+// A tile of one residue class's product, over one slice of its K.
+struct alignas(16) WgmmaWorkTile {
+  int32_t residue;  // the class's row in the table
+  int32_t first_tap;
+  int32_t first_row;
+  int32_t first_col;
+  int32_t slice;
+  WgmmaSteps steps;
+};
+
+// Fills in a class's taps. It does not read the table if there is one class.
+__device__ __forceinline__ void FindTaps(const WgmmaParams& p, WgmmaWorkTile* tile) {
+  tile->first_tap = 0, tile->steps.taps = p.class_taps;
+  if (p.class_taps == 0) {
+    const ResidueClass& residue = p.classes[tile->residue];
+    tile->first_tap = residue.first_tap, tile->steps.taps = residue.tap_count;
+  }
+}
+
+// Fills in the steps of a slice, of taps from one to another.
+__device__ __forceinline__ void FindSteps(const WgmmaParams& p, int32_t first_tap, int32_t end_tap,
+                                          WgmmaWorkTile* tile) {
+  const int32_t first = first_tap * p.k_blocks, end = end_tap * p.k_blocks, zeros = tile->steps.taps * p.k_blocks;
+  int32_t size = end - first;
+  if (p.split > 1) size = static_cast<uint32_t>(size + p.split - 1) / static_cast<uint32_t>(p.split);
+  WgmmaSteps& steps = tile->steps;
+  steps.first = min(first + tile->slice * size, end);
+  steps.end = min(steps.first + size, end);
+  if (steps.first == steps.end) steps.first = zeros, steps.end = zeros + 1;
+}
+
+// The one tile of a cluster that splits K, for the slice of this block.
+template <WgmmaTile kTile>
+__device__ __forceinline__ WgmmaWorkTile TileOfCluster(const WgmmaParams& p) {
+  WgmmaWorkTile tile;
+  tile.residue = static_cast<int32_t>(blockIdx.z);
+  tile.first_row = static_cast<int32_t>(ptx::ClusterIndex() * kTile.rows);
+  tile.first_col = static_cast<int32_t>(blockIdx.y * kTile.cols);
+  tile.slice = static_cast<int32_t>(ptx::RankInCluster());
+  FindTaps(p, &tile);
+  FindSteps(p, 0, tile.steps.taps, &tile);
+  return tile;
+}
+
+// Tiles are in rounds. A round is a tile of one class for each cluster: neighbouring columns of the same rows at the
+// same time. The next rounds are the other classes' for the same rows, which read the same pixels, and whose results
+// are neighbours. The tiles behind the last whole round come class by class. Those of many taps are first, so that
+// short tiles fill the end.
+template <WgmmaTile kTile>
+class WgmmaTileOrder {
+ public:
+  __device__ WgmmaTileOrder(const WgmmaParams& p, const int32_t (&order)[kMostWgmmaClasses])
+      : params_(p), order_(order) {}
+
+  // Sorts the classes by their taps, if there are several. To be called by a warp. It may read them behind __syncwarp.
+  static __device__ void FillOrder(const WgmmaParams& p, int32_t (&order)[kMostWgmmaClasses]) {
+    const int32_t c = threadIdx.x % 32;
+    if (p.live_classes == 1 || c >= p.live_classes) return;
+    int32_t place = 0;
+    for (int32_t other = 0; other < p.live_classes; ++other) {
+      const int32_t more = p.classes[other].tap_count - p.classes[c].tap_count;
+      place += more > 0 || (more == 0 && other < c);
+    }
+    order[place] = c;
+  }
+
+  // The tile of an index, if there are so many.
+  __device__ __forceinline__ bool Find(uint32_t index, WgmmaWorkTile* tile) const {
+    if (index >= params_.tiles) return false;
+    const uint32_t live = kTile.halo ? 1 : params_.live_classes - params_.empty_classes;  // halo tiles are of one class
+    uint32_t place = 0, rest = index;
+    if (live > 1) {  // the class's place in the order, and the tile's in the class
+      const uint32_t clusters = gridDim.x / kTile.cluster(), in_rounds = params_.rounds * clusters;
+      const bool in_round = index < in_rounds * live;
+      const uint32_t first = in_round ? index / (clusters * live) * clusters : in_rounds;
+      const uint32_t each = in_round ? clusters : params_.class_tiles - in_rounds;
+      rest -= first * live;
+      place = rest / each, rest = first + rest % each;
+    }
+    const int32_t rank = blockIdx.x % kTile.cluster();
+    int32_t row_cluster, col_cluster;
+    const int32_t along = Divider<int32_t>(params_.col_clusters, params_.col_cluster_reciprocal)
+                              .Divide(static_cast<int32_t>(rest), &col_cluster);
+    tile->slice = Divider<int32_t>(params_.row_clusters, params_.row_cluster_reciprocal).Divide(along, &row_cluster);
+    tile->first_row = row_cluster * kClusterRows + rank % kTile.row_blocks * kTile.rows;
+    tile->first_col = (col_cluster * kTile.col_blocks + rank / kTile.row_blocks) * kTile.cols;
+    tile->residue = !kTile.halo && params_.live_classes > 1 ? order_[place] : 0;
+    FindTaps(params_, tile);
+    int32_t first = 0, end = tile->steps.taps;
+    if (params_.leaves_out_taps) LeaveOutTaps(*tile, row_cluster * kClusterRows, &first, &end);
+    FindSteps(params_, first, end, tile);
+    return true;
+  }
+
+ private:
+  static constexpr int kClusterRows = kTile.row_blocks * kTile.rows;
+
+  // Taps are in the order of their rows. From a cluster's positions the first ones, or the last ones, may see no row of
+  // the image. The blocks of a cluster take the same steps, as each copies for all.
+  __device__ __forceinline__ void LeaveOutTaps(const WgmmaWorkTile& tile, int32_t first_row, int32_t* first,
+                                               int32_t* end) const {
+    const RowPositions<kTile> rows(params_);
+    const ptx::PixelPlace begin = rows.At(first_row), last = rows.At(first_row + kClusterRows - 1);
+    if (begin.image != last.image) return;
+    const auto step = static_cast<int32_t>(params_.problem.step[1]);
+    const auto is_seen = [&](int32_t tap) {
+      const int32_t shift = params_.taps[tile.first_tap + tap].shift[1];
+      return last.h * step + shift >= 0 && begin.h * step + shift < params_.problem.src_size[1];
+    };
+    while (*first < *end && !is_seen(*first)) ++*first;
+    while (*end > *first && !is_seen(*end - 1)) --*end;
+  }
+
+  const WgmmaParams& params_;
+  const int32_t (&order_)[kMostWgmmaClasses];
+};
+
+}  // namespace jaxconv
