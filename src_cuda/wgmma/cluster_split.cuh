@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       ptx::ArriveInCluster();
       WgmmaConsumer<T, kTile, kKMajor> sums(p, shared.stages, barriers);
       // This takes long. It is done while there is nothing to multiply.
-      const WgmmaStores<T, kTile> stores(p, 0);
+      const WgmmaStores<T, kTile, kHasEpilogue> stores(p, 0);
       if constexpr (kHasEpilogue) PrefetchEpilogue<kTile>(p, tile.first_col + cluster_sums.first_col());
       const int32_t first_row = tile.first_row + threadIdx.x / 32 * kResultRows;
       const int64_t offsets[] = {stores.LaneOffset(tile, first_row, 0), stores.LaneOffset(tile, first_row, 1)};

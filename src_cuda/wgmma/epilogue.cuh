@@ -49,7 +49,7 @@ __device__ __forceinline__ void ApplyEpilogue(const WgmmaParams& p, int32_t firs
 // another block multiplies. Larger tiles lack registers.
 template <typename T, WgmmaTile kTile, bool kHasEpilogue, typename Sums>
 class WgmmaEpilogue {
-  using Stores = WgmmaStores<T, kTile>;
+  using Stores = WgmmaStores<T, kTile, kHasEpilogue>;
   static constexpr bool kLeaves = kTile.rows * kTile.cols == 128 * 256 && kTile.ctas_per_sm == 1;
   static constexpr int kBlocks = Stores::kSubtileBlocks, kOfBlock = Sums::kAcross / (8 * kBlocks);
   static constexpr int kSubtiles = Sums::kBlocks * kOfBlock;
