@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "common/convert.cuh"
+#include "common/epilogue.cuh"
 #include "common/ptx.cuh"
 #include "direct/boxes.cuh"
 #include "direct/filter.cuh"
@@ -84,6 +85,23 @@ class DirectSums {
     MultiplyAdd(kSets - 1, second);
   }
 
+  // From complete sums to results.
+  template <bool kHasEpilogue>
+  __device__ __forceinline__ void End(const EpilogueOf<float, kHasEpilogue>& epilogue, int32_t dst_count) {
+    if constexpr (kHasEpilogue) {
+      ptx::Keep(dst_count);  // or the compiler would read the bias ahead, into registers that sums need
+#pragma unroll
+      for (int j = 0; j < kBlocks; ++j) {
+        const int64_t channel = LaneChannel(first_col_ + j * 8, dst_count);
+#pragma unroll
+        for (int i = 0; i < kPositions; ++i) {
+#pragma unroll
+          for (int k = 0; k < 4; ++k) sum_[i][j][k] = epilogue(sum_[i][j][k], channel + k % 2);
+        }
+      }
+    }
+  }
+
   // Rounds the sums and stores them. `results` is the warp's place in shared memory.
   template <typename Out>
   __device__ __forceinline__ void Store(const DirectParams& p, const char* shared, Out* results, const AreaEnd& end,
@@ -160,7 +178,7 @@ class DirectSums {
 };
 
 // kOdd: of a source that is read in runs, of positions an odd number of elements apart.
-template <typename T, int kTileIndex, bool kOdd>
+template <typename T, bool kHasEpilogue, int kTileIndex, bool kOdd>
 __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kDirectTiles[kTileIndex].conv_blocks())
     DirectConv(const __grid_constant__ DirectParams p) {
   constexpr DirectTile kTile = kDirectTiles[kTileIndex];
@@ -201,6 +219,7 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kD
   const int warps_across = p.col_blocks / kTile.col_blocks();
   const int first_position = warp / warps_across * kTile.positions * 16;
   const int first_col = warp % warps_across * kTile.col_blocks() * 8;
+  const EpilogueOf<float, kHasEpilogue> epilogue(p.epilogue, block.channels.dst);
   if constexpr (kTile.walks()) {
     DirectWalk<T, kTile, kOdd> walk(p, block, origin, steps, shared, first_position, first_col);
     if (!kStreams) {
@@ -216,9 +235,9 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kD
       const AreaEnd end(p, block, block.Place(p, area));
       std::conditional_t<kStreams, StreamRows, BoxRows> rows(read, base, p.places.stage, walk.StepBytes());
       if (p.out_type == DType::kF32) {
-        walk.template Compute<float>(p, end, rows);
+        walk.template Compute<float>(p, end, epilogue, rows);
       } else {
-        walk.template Compute<T>(p, end, rows);
+        walk.template Compute<T>(p, end, epilogue, rows);
       }
       if (!kStreams) read.Release();
     }
@@ -236,6 +255,7 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kD
                       base + p.places.filter + chunk * chunk_bytes, steps.all);
         read.Release();
       }
+      sums.End(epilogue, block.channels.dst_count);
       const AreaEnd end(p, block, block.Place(p, area));
       WithType<float>(p.out_type, [&](auto type) {
         using Out = decltype(type);

@@ -34,29 +34,30 @@ constexpr int FirstForWgrad(int tile) {
   return tile;
 }
 
-template <typename T, int kTileIndex, bool kOdd>
+template <typename T, bool kHasEpilogue, int kTileIndex, bool kOdd>
 constexpr DirectKernel ConvOf() {
   if constexpr (kDirectTiles[kTileIndex].taps_across) {
-    return DirectTapsAcross<T, kTileIndex>;
+    return DirectTapsAcross<T, kHasEpilogue, kTileIndex>;
   } else {
-    return DirectConv<T, kTileIndex, kOdd>;
+    return DirectConv<T, kHasEpilogue, kTileIndex, kOdd>;
   }
 }
 
 // Tiles that read whole pieces have no kernels for odd positions.
 template <typename T, bool kOdd>
-DirectKernel FindDirect(int64_t tile, Pass pass) {
+DirectKernel FindDirect(int64_t tile, Pass pass, bool has_epilogue) {
   return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
     constexpr auto is_odd = [](int index) { return kOdd && kDirectTiles[index].run > 0; };
-    const DirectKernel convs[] = {ConvOf<T, FirstForConv(kIndex), is_odd(kIndex)>()...};
+    const DirectKernel convs[] = {ConvOf<T, false, FirstForConv(kIndex), is_odd(kIndex)>()...};
+    const DirectKernel with_epilogue[] = {ConvOf<T, true, FirstForConv(kIndex), is_odd(kIndex)>()...};
     const DirectKernel wgrads[] = {DirectWgrad<T, FirstForWgrad(kIndex), is_odd(kIndex)>...};
-    return (pass == Pass::kConv ? convs : wgrads)[tile];
+    return (pass == Pass::kWgrad ? wgrads : has_epilogue ? with_epilogue : convs)[tile];
   }(std::make_index_sequence<std::size(kDirectTiles)>());
 }
 
 template <typename T>
-DirectKernel FindDirect(int64_t tile, Pass pass, bool is_odd) {
-  return is_odd ? FindDirect<T, true>(tile, pass) : FindDirect<T, false>(tile, pass);
+DirectKernel FindDirect(int64_t tile, Pass pass, bool has_epilogue, bool is_odd) {
+  return is_odd ? FindDirect<T, true>(tile, pass, has_epilogue) : FindDirect<T, false>(tile, pass, has_epilogue);
 }
 
 }  // namespace jaxconv

@@ -11,6 +11,7 @@
 
 #include "common/device_attribute.h"
 #include "common/enqueue.cuh"
+#include "common/epilogue.h"
 #include "common/layout.h"
 #include "common/persistent.h"
 #include "common/product.h"
@@ -121,6 +122,14 @@ void SetDividers(DirectParams* d) {
                                static_cast<int32_t>(p.dst_size[2])});
 }
 
+DirectKernel FindKernel(const ConvCall& call, const DirectSettings& s, bool is_odd) {
+  const bool has_epilogue = EndsWithEpilogue(call, s.split);
+  if (call.problem.src_type == DType::kBF16) {
+    return FindDirect<__nv_bfloat16>(s.tile, call.pass, has_epilogue, is_odd);
+  }
+  return FindDirect<__half>(s.tile, call.pass, has_epilogue, is_odd);
+}
+
 cudaError_t Launch(const ConvCall& call, const DirectSettings& s, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
@@ -132,11 +141,10 @@ cudaError_t Launch(const ConvCall& call, const DirectSettings& s, cudaStream_t s
   if (!AreAligned({d.src, d.rhs, d.out})) return LaunchUnaligned(call, s.split, stream);
   d.workers = wgrad ? static_cast<int32_t>(s.split) : ConvWorkers(layout);
   d.filter_order = OrderOf(call, tile);
+  d.epilogue = EpilogueOfCall(call);
   SetDividers(&d);
   if (!EncodeMaps(call, &d)) return cudaErrorInvalidValue;
-  const DirectKernel kernel = p.src_type == DType::kBF16
-                                  ? FindDirect<__nv_bfloat16>(s.tile, call.pass, layout.has_odd_positions())
-                                  : FindDirect<__half>(s.tile, call.pass, layout.has_odd_positions());
+  const DirectKernel kernel = FindKernel(call, s, layout.has_odd_positions());
   const int64_t blocks = static_cast<int64_t>(d.workers) * d.channel_blocks * p.class_count * (wgrad ? d.chunks : 1);
   const int warps = wgrad ? kWgradWarps : tile.conv_warps();
   const cudaError_t status = EnqueueShared(kernel, blocks, 32 * warps, layout.shared_bytes, stream, d);

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "common/epilogue.h"
 #include "common/family.h"
 #include "common/points.cuh"
 #include "conv_problem.h"
@@ -72,6 +73,7 @@ struct DirectParams {
   int32_t row_taps;      // where warps walk: taps of a row; else 0
   int32_t row_dilation;  // where warps walk: source rows from one row of taps to the next
   FilterOrder filter_order;
+  Epilogue epilogue;  // of a conv
 };
 
 struct Channels {

@@ -1,10 +1,18 @@
 // Results of the direct family's conv on their way to memory.
 #pragma once
 
+#include <cstdint>
+
 #include "common/convert.cuh"
 #include "common/store_pairs.cuh"
 
 namespace jaxconv {
+
+// The first of the lane's two output channels of a block of eight; of none, the last two that there are, whose operands
+// of the epilogue may be read.
+__device__ __forceinline__ int64_t LaneChannel(int32_t first, int32_t count) {
+  return min(first + static_cast<int32_t>(threadIdx.x % 4) * 2, count - 2);
+}
 
 // Rows of a warp's results: of 16 positions, kBlocks times eight output channels. They pass through shared memory, so
 // that neighbours in memory are stored at once, in vectors of 16 bytes.

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "common/convert.cuh"
+#include "common/epilogue.cuh"
 #include "common/ptx.cuh"
 #include "direct/boxes.cuh"
 #include "direct/filter.cuh"
@@ -139,9 +140,9 @@ __device__ __forceinline__ void FillColumns(const DirectParams& p, const DirectB
   }
 }
 
-// Sums of an area's outputs, of each in the order of taps, rounded and stored as they lie. Neighbouring lanes have
-// neighbouring positions of a channel, whose products are in different banks.
-template <typename Out, int kThreads>
+// Results of an area: sums of each in the order of taps, then the epilogue, rounded and stored as they lie.
+// Neighbouring lanes have neighbouring positions of a channel, whose products are in different banks.
+template <typename Out, bool kHasEpilogue, int kThreads>
 __device__ __forceinline__ void StoreTapSums(const DirectParams& p, const DirectBlock& block, const AreaEnd& end,
                                              const char* shared, const char* products) {
   const Position* positions = reinterpret_cast<const Position*>(shared + p.places.positions);
@@ -150,6 +151,7 @@ __device__ __forceinline__ void StoreTapSums(const DirectParams& p, const Direct
   const int32_t down = static_cast<int32_t>(p.problem.step[1]) * p.area.box[2] * 4;
   const int32_t right = static_cast<int32_t>(p.problem.step[2]) * 4;
   const Divider<int32_t> by_positions(p.positions);
+  const EpilogueOf<float, kHasEpilogue> epilogue(p.epilogue, block.channels.dst);
 #pragma unroll 1
   for (int i = threadIdx.x; i < p.positions * outs; i += kThreads) {
     int32_t position;
@@ -160,11 +162,11 @@ __device__ __forceinline__ void StoreTapSums(const DirectParams& p, const Direct
     float sum = 0;
 #pragma unroll 9  // of a window of 3 x 3 all are under way
     for (int tap = 0; tap < taps; ++tap) sum += *reinterpret_cast<const float*>(first + columns[tap * outs + out]);
-    static_cast<Out*>(p.out)[end.to + at.to + out] = static_cast<Out>(sum);
+    static_cast<Out*>(p.out)[end.to + at.to + out] = static_cast<Out>(epilogue(sum, out));
   }
 }
 
-template <typename T, int kTileIndex>
+template <typename T, bool kHasEpilogue, int kTileIndex>
 __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTiles[kTileIndex].conv_blocks())
     DirectTapsAcross(const __grid_constant__ DirectParams p) {
   constexpr DirectTile kTile = kDirectTiles[kTileIndex];
@@ -212,8 +214,9 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTi
     products.Write(p, reinterpret_cast<float*>(stage));
     __syncthreads();
     const AreaEnd end(p, block, block.Place(p, area));
-    WithType<float>(p.out_type,
-                    [&](auto type) { StoreTapSums<decltype(type), kThreads>(p, block, end, shared, stage); });
+    WithType<float>(p.out_type, [&](auto type) {
+      StoreTapSums<decltype(type), kHasEpilogue, kThreads>(p, block, end, shared, stage);
+    });
     ptx::FenceForTma();
     read.Release();
     if (warp == 0) copy();

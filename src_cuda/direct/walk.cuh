@@ -8,9 +8,11 @@
 #include <utility>
 
 #include "common/convert.cuh"
+#include "common/epilogue.cuh"
 #include "common/ptx.cuh"
 #include "direct/filter.cuh"
 #include "direct/params.cuh"
+#include "direct/results.cuh"
 #include "direct/ring.cuh"
 #include "direct/tables.cuh"
 
@@ -121,8 +123,9 @@ class DirectWalk {
   __device__ __forceinline__ uint32_t StepBytes() const { return kStep * row_bytes_; }
 
   // Computes an area. `rows`: BoxRows or StreamRows.
-  template <typename Out, typename Rows>
-  __device__ __forceinline__ void Compute(const DirectParams& p, const AreaEnd& end, Rows& rows) {
+  template <typename Out, bool kHasEpilogue, typename Rows>
+  __device__ __forceinline__ void Compute(const DirectParams& p, const AreaEnd& end,
+                                          const EpilogueOf<float, kHasEpilogue>& epilogue, Rows& rows) {
     const int32_t walk = p.area.walk, row_apart = dilation_ * p.dst_apart[1];
     Ends ends;
     Begin<Out>(end, ends);
@@ -133,12 +136,12 @@ class DirectWalk {
     Rounded<Out> rounded;
     const auto step = [&](auto first_lag, auto last_lag, auto next_first_lag, int32_t at) {
       const bool has_results = at >= (kDelays ? kLags : kLags - 1);
-      if (kDelays && has_results) Round(rounded);
+      if (kDelays && has_results) Round(epilogue, rounded);
       const uint32_t next = next_first_lag < kLags ? rows.Next(row) : row;
       MultiplyStep<first_lag, last_lag, next_first_lag>(row, next, source);
       rows.Pass();
       row = next;
-      if (!kDelays && has_results) Round(rounded);
+      if (!kDelays && has_results) Round(epilogue, rounded);
       if (has_results) Store(rounded, out, row_apart, ends);
     };
     // At a walk's beginning, and at its end, some lags have no row of the destination.
@@ -151,7 +154,7 @@ class DirectWalk {
       (step(Lag<kAt + 1>(), Lag<kLags - 1>(), Lag<kAt + 2>(), walk + kAt), ...);
     }(kEdges);
     if (!kDelays) return;
-    Round(rounded);
+    Round(epilogue, rounded);
     Store(rounded, out, row_apart, ends);
   }
 
@@ -280,8 +283,10 @@ class DirectWalk {
   template <typename Out>
   static constexpr bool kExchanges = kBlocks == 2 && sizeof(Out) == 2;
 
-  template <typename Out>
-  __device__ __forceinline__ void Round(Rounded<Out>& rounded) const {
+  template <typename Out, bool kHasEpilogue>
+  __device__ __forceinline__ void Round(const EpilogueOf<float, kHasEpilogue>& epilogue, Rounded<Out>& rounded) const {
+    int32_t dst_count = first_col_ + cols_;
+    if constexpr (kHasEpilogue) ptx::Keep(dst_count);  // or the bias's address would be in registers beside the filter
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
 #pragma unroll
@@ -290,7 +295,8 @@ class DirectWalk {
 #pragma unroll
         for (int j = 0; j < kBlocks; ++j) {
           const float* sum = sum_[kLags - 1][i][j] + 2 * half;
-          pairs[j] = {static_cast<Out>(sum[0]), static_cast<Out>(sum[1])};
+          const int64_t channel = LaneChannel(first_col_ + j * 8, dst_count);
+          pairs[j] = {static_cast<Out>(epilogue(sum[0], channel)), static_cast<Out>(epilogue(sum[1], channel + 1))};
         }
         if constexpr (kExchanges<Out>) {
           const uint32_t other = __shfl_xor_sync(0xffffffff, is_odd_ ? Word(pairs[0]) : Word(pairs[1]), 1);
