@@ -25,7 +25,7 @@ class AreaBoxes {
     origin.BoxAt<kRuns>(p, place, at);
     filled_.WaitUntilEmpty();
     box.template Copy<T>(stages + filled_.stage() * p.places.stage, filled_.full(),
-                         block.channels.src + chunk_ * p.src_pixel.pieces * kPieceChannels, at, place.image);
+                         block.channels.src + chunk_ * p.src_pixel.pieces * kVector<T>, at, place.image);
     Box::Arrive(filled_.full(), box.Bytes());
     filled_.Advance();
     chunk_ = chunk_ + 1 < p.chunks ? chunk_ + 1 : 0;

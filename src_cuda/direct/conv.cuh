@@ -22,12 +22,14 @@ template <typename T, DirectTile kTile, bool kOdd>
 class DirectSums {
   static constexpr int kPositions = kTile.positions, kBlocks = kTile.col_blocks();
   static constexpr bool kRuns = kTile.run > 0;
+  static_assert(kTraits<T>.mma_depth == 2 * kVector<T>, "a multiplication takes the vectors of two entries");
+  static_assert(!kRuns || kVector<T> == kRunVector, "a word of a packed row is two elements of 16 bits");
 
  public:
   __device__ __forceinline__ DirectSums(const DirectParams& p, int first_position, int first_col)
       : first_position_(first_position),
         first_col_(first_col),
-        half_bytes_(8 * p.position_elements * static_cast<int32_t>(sizeof(T))) {
+        half_bytes_(8 * p.position_elements * kTraits<T>.bytes) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
@@ -35,7 +37,7 @@ class DirectSums {
       from_[i] = kRuns ? RunOf<false>(p, position + lane / 4) : PixelOf<false>(p, position + lane % 16);
     }
 #pragma unroll
-    for (int s = 0; s < kTile.sets; ++s) first_piece_[s] = FirstPiece(p, first_col + s * kTile.set * 8) * 16;
+    for (int s = 0; s < kTile.sets; ++s) first_piece_[s] = FirstPiece<T>(p, first_col + s * kTile.set * 8) * 16;
   }
 
   __device__ __forceinline__ void Clear() {
@@ -186,10 +188,10 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kD
   constexpr bool kStreams = kTile.walk.streams();
   extern __shared__ __align__(1024) char shared[];
   const ConvProblem& q = p.problem;
-  PrefetchTables(p, q.tap_count * q.groups * q.in_channels * q.out_channels * static_cast<int64_t>(sizeof(T)));
+  PrefetchTables(p, q.tap_count * q.groups * q.in_channels * q.out_channels * kTraits<T>.bytes);
   const Box box = SourceBox(p);
   box.Prefetch();
-  const DirectBlock block(p, 1);
+  const DirectBlock block(p, 1, kVector<T>);
   if (block.worker >= block.areas) return;
   const uint32_t base = ptx::SharedAddress(shared);
   const BoxOrigin origin(p, block.residue());
@@ -208,7 +210,7 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kD
   if (kTile.walks()) CheckRowsOfTaps(p, block.residue(), origin, steps, kTile.walk);
   if (kTile.run > 0) CheckRuns(p, block.residue(), origin);
   FillTables<kThreads, kTile.walks(), (kTile.run > 0)>(p, block.residue(), origin, shared);
-  auto* filter = reinterpret_cast<Pack<T, kPieceChannels>*>(shared + p.places.filter);
+  auto* filter = reinterpret_cast<FilterRow<T>*>(shared + p.places.filter);
   FilterMatrices<T, kTile>::Fill(p, block, origin, steps, filter);
   ptx::SyncThreads<kThreads>();
   if (!kTile.walks() && p.filter_order == FilterOrder::kOuts) {

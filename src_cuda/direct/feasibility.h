@@ -43,12 +43,12 @@ inline bool HasPixels(const TensorStrides& s, int64_t groups, int64_t channels, 
 // be.
 inline Reason UnsupportedRows(const ConvProblem& p) {
   const TensorStrides& s = p.src;
-  if (p.groups > 1 || p.in_channels % kPieceChannels == 0 || s.spatial[2] != p.in_channels) {
+  if (p.groups > 1 || p.in_channels % kRunVector == 0 || s.spatial[2] != p.in_channels) {
     return "no rows of few channels";
   }
   if (p.class_count > 1) return "taps that are not neighbours";
-  const bool is_whole = s.batch % kPieceChannels == 0 && s.spatial[0] % kPieceChannels == 0 &&
-                        s.spatial[1] % kPieceChannels == 0 && p.src_size[2] * p.in_channels % kPieceChannels == 0;
+  const bool is_whole = s.batch % kRunVector == 0 && s.spatial[0] % kRunVector == 0 && s.spatial[1] % kRunVector == 0 &&
+                        p.src_size[2] * p.in_channels % kRunVector == 0;
   return is_whole ? Reason() : "rows that are no whole pieces";
 }
 
@@ -61,7 +61,7 @@ inline constexpr const char* kDilatedInput = "an input that is dilated";
 inline Reason UnsupportedProblem(const DirectPass& d) {
   const ConvProblem& p = d.problem;
   if (direct::IsEmpty(p)) return "nothing is to be computed";
-  if (!direct::HasPixels(p.src, p.groups, p.in_channels, d.tile.run > 0 ? 1 : kPieceChannels) ||
+  if (!direct::HasPixels(p.src, p.groups, p.in_channels, d.tile.run > 0 ? 1 : d.vector()) ||
       !direct::HasPixels(p.dst, p.groups, p.out_channels, d.out_unit())) {
     return "channels are not last, in pieces of eight";
   }
@@ -131,7 +131,7 @@ inline Reason UnsupportedArea(const DirectPass& d, const Area& area) {
   if (area.walk < 1 || area.rows % area.walk || (area.walk > 1 && !d.walks())) return "no such walk";
   const bool has_parts = is_runs || d.has_taps_across();  // of boxes' rows, that are no whole runs of positions
   if (std::min({area.box[0], area.box[1], area.box[2]}) < 1 || (!has_parts && area.box[2] % kRun)) return "no such box";
-  const int64_t width = int64_t{area.box[2]} * (is_runs ? kPieceChannels : 1);
+  const int64_t width = int64_t{area.box[2]} * (is_runs ? kRunVector : 1);
   if (std::max<int64_t>({area.box[0], area.box[1], width}) > kMostBoxExtent) return "the box is too large for TMA";
   return std::nullopt;
 }

@@ -18,7 +18,7 @@ class FilterMatrices {
   static constexpr int kThreads = 32 * kTile.warps;
   static constexpr bool kRuns = kTile.run > 0;
 
-  using Row = Pack<T, kPieceChannels>;
+  using Row = FilterRow<T>;
 
  public:
   // To be called by all threads, before a barrier.
@@ -40,13 +40,12 @@ class FilterMatrices {
       const int32_t tap_of_row = by_pieces.Divide(entry, &piece);
       if constexpr (kRuns) {
         const Tap* run = p.taps + block.residue().first_tap + tap_row * steps.taps + tap_of_row * p.area.run;
-        FillRunRow(p, block, origin, run, piece * kPieceChannels - origin.RunSkip(p), col_block * 8, row % 8,
-                   rows + row);
+        FillRunRow(p, block, origin, run, piece * kVector<T> - origin.RunSkip(p), col_block * 8, row % 8, rows + row);
         continue;
       }
       const T* tap = from + p.taps[block.residue().first_tap + tap_row * steps.taps + tap_of_row].filter_delta;
-      piece += FirstPiece(p, col_block * 8 / kSetCols * kSetCols) + chunk * p.src_pixel.pieces;
-      FillRow(p, places, tap, piece * kPieceChannels, col_block * 8, row % 8, rows + row);
+      piece += FirstPiece<T>(p, col_block * 8 / kSetCols * kSetCols) + chunk * p.src_pixel.pieces;
+      FillRow(p, places, tap, piece * kVector<T>, col_block * 8, row % 8, rows + row);
     }
     ptx::CommitCopies();
     ptx::WaitForCopies<0>();
@@ -55,6 +54,7 @@ class FilterMatrices {
   // Rows that were read as source channels become those of output channels, in their place: for tiles that read them
   // again and again. Likewise, after the barrier.
   static __device__ __forceinline__ void Transpose(const DirectParams& p, const FilterSteps& steps, Row* rows) {
+    static_assert(kTraits<T>.bytes == 2, "ldmatrix transposes elements of 16 bits");
     const int matrices = p.chunks * steps.all * p.col_blocks * 2, lane = threadIdx.x % 32;
     for (int first = threadIdx.x / 32 * 4; first < matrices; first += kThreads / 8) {
       uint32_t four[4];
@@ -73,22 +73,22 @@ class FilterMatrices {
                                                  int32_t in, int32_t out, int32_t row, Row* to) {
     if (p.filter_order == FilterOrder::kNone) {
 #pragma unroll 1
-      for (int i = 0; i < kPieceChannels; ++i) {
+      for (int i = 0; i < kVector<T>; ++i) {
         const int64_t at = places.Of(in + i, out + row);
         reinterpret_cast<T*>(to)[i] = at < 0 ? T(0.0f) : tap[at];
       }
       return;
     }
-    int32_t first = 0, last = kPieceChannels;
+    int32_t first = 0, last = kVector<T>;
     const int64_t at =
         p.filter_order == FilterOrder::kIns ? places.Of(in, out + row) : places.OfRow(in + row, out, &first, &last);
-    if (at < 0 || (first <= 0 && last >= kPieceChannels)) {
+    if (at < 0 || (first <= 0 && last >= kVector<T>)) {
       ptx::CopyAsync(ptx::SharedAddress(to), at < 0 ? tap : tap + at, at >= 0);
       return;
     }
     Row pack = *reinterpret_cast<const Row*>(tap + at);
 #pragma unroll
-    for (int i = 0; i < kPieceChannels; ++i) {
+    for (int i = 0; i < kVector<T>; ++i) {
       if (i < first || i >= last) pack.v[i] = T(0.0f);
     }
     *to = pack;
@@ -115,7 +115,7 @@ class FilterMatrices {
     }
     Row pack;
 #pragma unroll
-    for (int i = 0; i < kPieceChannels; ++i) {
+    for (int i = 0; i < kVector<T>; ++i) {
       pack.v[i] = exists(first + i, out + row) ? *place(first + i, out + row) : T(0.0f);
     }
     *to = pack;

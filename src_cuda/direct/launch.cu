@@ -86,9 +86,9 @@ FilterOrder OrderOf(const ConvCall& call, const DirectTile& tile) {
   const FilterStrides& f = p.filter;
   const int64_t outs = p.groups * p.out_channels;
   if (call.pass == Pass::kWgrad) return FilterOrder::kNone;
-  if (RhsLayout(call).StepVectors(kPieceChannels)) return FilterOrder::kIns;
+  if (RhsLayout(call).StepVectors(TraitsOf(p.filter_type).vector())) return FilterOrder::kIns;
   if (tile.taps_across) return FilterOrder::kNone;
-  const bool is_row = f.out == 1 && (p.groups == 1 || f.group == p.out_channels) && outs % kPieceChannels == 0;
+  const bool is_row = f.out == 1 && (p.groups == 1 || f.group == p.out_channels) && outs % kColBlock == 0;
   return is_row && (p.in_channels == 1 || f.in == outs) ? FilterOrder::kOuts : FilterOrder::kNone;
 }
 
@@ -124,10 +124,12 @@ void SetDividers(DirectParams* d) {
 
 DirectKernel FindKernel(const ConvCall& call, const DirectSettings& s, bool is_odd) {
   const bool has_epilogue = EndsWithEpilogue(call, s.split);
-  if (call.problem.src_type == DType::kBF16) {
-    return FindDirect<__nv_bfloat16>(s.tile, call.pass, has_epilogue, is_odd);
+  const auto find = [&](auto type) { return FindDirect<decltype(type)>(s.tile, call.pass, has_epilogue, is_odd); };
+  switch (call.problem.src_type) {
+    case DType::kBF16: return find(__nv_bfloat16());
+    case DType::kF16: return find(__half());
+    default: return nullptr;  // UnsupportedTypes says so
   }
-  return FindDirect<__half>(s.tile, call.pass, has_epilogue, is_odd);
 }
 
 cudaError_t Launch(const ConvCall& call, const DirectSettings& s, cudaStream_t stream) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <numeric>
 
+#include "common/operand_traits.h"
 #include "common/product.h"
 #include "common/types.h"
 #include "conv_problem.h"
@@ -29,6 +30,8 @@ struct DirectPass {
   // Whether columns are (tap, output channel)s.
   bool has_taps_across() const { return is_conv() && tile.taps_across; }
 
+  // Elements of a 16-byte vector.
+  int vector() const { return TraitsOf(problem.src_type).vector(); }
   int stages() const { return streams() ? kRowStages : kDirectStages; }
   // Thread blocks that a multiprocessor's registers hold.
   int blocks() const { return is_conv() ? tile.conv_blocks() : tile.wgrad_blocks(); }
@@ -37,7 +40,7 @@ struct DirectPass {
   // Output channels that are stored at once.
   int out_unit() const {
     if (has_taps_across()) return 1;
-    return walks() && tile.col_blocks() == 1 ? 2 : kPieceChannels;
+    return walks() && tile.col_blocks() == 1 ? 2 : kColBlock;
   }
   // Where taps are across: source pixels that the warps hold the products of.
   int64_t pixels_held() const { return tile.warps * tile.positions * 16; }
@@ -50,9 +53,10 @@ namespace direct {
 // How many groups a channel block has: the most that a tile's pieces hold, whole ones of source and output channels,
 // equally many in each block as far as that goes; 0 where they do not.
 inline int32_t BlockGroups(const ConvProblem& p, const DirectTile& tile) {
-  const auto whole = [](int64_t channels) { return kPieceChannels / std::gcd<int64_t>(channels, kPieceChannels); };
-  const int64_t least = std::lcm(whole(p.in_channels), whole(p.out_channels));
-  const int64_t most = tile.pieces * kPieceChannels / std::max(p.in_channels, p.out_channels) / least * least;
+  const int64_t vector = TraitsOf(p.src_type).vector();
+  const auto whole = [](int64_t channels, int64_t unit) { return unit / std::gcd(channels, unit); };
+  const int64_t least = std::lcm(whole(p.in_channels, vector), whole(p.out_channels, kColBlock));
+  const int64_t most = tile.pieces * vector / std::max(p.in_channels, p.out_channels) / least * least;
   if (most == 0) return 0;
   const int64_t blocks = CeilDiv(p.groups, most);
   return static_cast<int32_t>(CeilDiv(CeilDiv(p.groups, blocks), least) * least);
@@ -61,12 +65,12 @@ inline int32_t BlockGroups(const ConvProblem& p, const DirectTile& tile) {
 // The pieces of source channels that a set of output channels reads: a power of two, at whose multiples each set's
 // begin, if that is less than all.
 inline int32_t EntryPieces(const ConvProblem& p, int32_t groups, int32_t set_cols) {
-  const int64_t all = groups * p.in_channels / kPieceChannels;
+  const int64_t vector = TraitsOf(p.src_type).vector(), all = groups * p.in_channels / vector;
   int64_t pieces = 1;
   for (int64_t col = 0; col < groups * p.out_channels; col += set_cols) {
     const int64_t last = std::min(col + set_cols, groups * p.out_channels) - 1;
-    const int64_t first_piece = col / p.out_channels * p.in_channels / kPieceChannels;
-    const int64_t last_piece = ((last / p.out_channels + 1) * p.in_channels - 1) / kPieceChannels;
+    const int64_t first_piece = col / p.out_channels * p.in_channels / vector;
+    const int64_t last_piece = ((last / p.out_channels + 1) * p.in_channels - 1) / vector;
     while (first_piece / pieces != last_piece / pieces) pieces *= 2;
   }
   return static_cast<int32_t>(all % pieces == 0 ? pieces : all);
@@ -75,7 +79,7 @@ inline int32_t EntryPieces(const ConvProblem& p, int32_t groups, int32_t set_col
 // Pieces of a run: (tap, channel)s of a row of taps, which may begin with an element that is none of them. By twos in a
 // conv whose warps do not walk: a multiplication's are one behind the other.
 inline int32_t RunPieces(const DirectPass& d, int32_t run) {
-  const int64_t channels = d.problem.in_channels, pieces = CeilDiv(run * channels + channels % 2, kPieceChannels);
+  const int64_t channels = d.problem.in_channels, pieces = CeilDiv(run * channels + channels % 2, kRunVector);
   return static_cast<int32_t>(d.is_conv() && !d.tile.walks() ? CeilDiv(pieces, 2) * 2 : pieces);
 }
 
@@ -131,9 +135,9 @@ struct DirectChannels : DirectPass {
   // Pieces of a box's row that is read in runs: from the one with the first element, which is an even one, to the last
   // that a warp reads. It reads whole multiplications', two elements at a time.
   int64_t RowPieces(int64_t cols) const {
-    const int64_t in_front = kPieceChannels - 2, behind = has_odd_positions() ? 2 : 0;
-    const int64_t read = (walks() ? tile.run : entry_pieces) * kPieceChannels;
-    return CeilDiv(in_front + behind + (cols - 1) * position_elements() + read, kPieceChannels);
+    const int64_t in_front = kRunVector - 2, behind = has_odd_positions() ? 2 : 0;
+    const int64_t read = (walks() ? tile.run : entry_pieces) * kRunVector;
+    return CeilDiv(in_front + behind + (cols - 1) * position_elements() + read, kRunVector);
   }
 
  private:
@@ -142,17 +146,17 @@ struct DirectChannels : DirectPass {
     const int64_t warp_cols = warp_col_blocks() * 8;
     block_groups = direct::BlockGroups(p, tile);
     channel_blocks = static_cast<int32_t>(CeilDiv(p.groups, block_groups));
-    src_pixel = direct::LayoutOf(block_groups * p.in_channels / kPieceChannels);
+    src_pixel = direct::LayoutOf(block_groups * p.in_channels / vector());
     entry_pieces = direct::EntryPieces(p, block_groups, tile.set * 8);
     col_blocks = static_cast<int32_t>(CeilDiv(block_groups * p.out_channels, warp_cols) * warp_col_blocks());
   }
 
   void SetChannels() {
-    const int64_t pieces = run > 0 ? 1 : problem.in_channels / kPieceChannels, warp_cols = warp_col_blocks() * 8;
+    const int64_t pieces = run > 0 ? 1 : problem.in_channels / vector(), warp_cols = warp_col_blocks() * 8;
     chunks = static_cast<int32_t>(CeilDiv(pieces, tile.pieces));
     src_pixel = direct::LayoutOf(CeilDiv(pieces, chunks));
     entry_pieces = run > 0 ? direct::RunPieces(*this, run) : src_pixel.pieces;
-    const int64_t most = streams() ? 1 : std::max<int64_t>(1, tile.pieces * kPieceChannels / warp_cols);
+    const int64_t most = streams() ? 1 : std::max<int64_t>(1, tile.pieces * vector() / warp_cols);
     col_blocks = static_cast<int32_t>(std::min(CeilDiv(problem.out_channels, warp_cols), most) * warp_col_blocks());
     channel_blocks = static_cast<int32_t>(CeilDiv(problem.out_channels, col_blocks * 8));
   }
@@ -211,7 +215,7 @@ struct DirectLayout : DirectChannels {
     Place(places.zeros, 16);
     Place(places.barriers, stages() * 16);
     if (is_conv() && !tile.walks() && !tile.taps_across) {
-      const int64_t out_bytes = static_cast<int64_t>(ElementBytes(problem.dst_type));
+      const int64_t out_bytes = TraitsOf(problem.dst_type).bytes;
       Place(places.results, tile.warps * 16 * (tile.col_blocks() * 8 * out_bytes + 16));
     }
     places.end = static_cast<int32_t>(std::min<int64_t>(shared_bytes, INT32_MAX));

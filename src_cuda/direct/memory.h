@@ -5,8 +5,11 @@
 
 namespace jaxconv {
 
-inline constexpr int kPieceChannels = 8;  // of 16-bit types: 16 bytes, a row of ldmatrix's 8 x 8
-inline constexpr int kRun = 8;            // neighbouring positions along the last dimension: such a matrix's rows
+// Runs have elements of 16 bits: a lane reads words of two, as multiplications take them.
+inline constexpr int kRunElementBytes = 2;
+inline constexpr int kRunVector = 16 / kRunElementBytes;
+inline constexpr int kColBlock = 8;  // output channels of a multiplication
+inline constexpr int kRun = 8;       // neighbouring positions along the last dimension: such a matrix's rows
 inline constexpr int kColBlockBytes = 2 * 8 * 16;  // of the filter: two entries' matrices, of eight output channels
 inline constexpr int kWgradWarps = 8;              // of a thread block
 

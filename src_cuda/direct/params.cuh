@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "common/convert.cuh"
 #include "common/epilogue.h"
 #include "common/family.h"
 #include "common/points.cuh"
@@ -35,6 +36,12 @@ struct AreaGrid {
     of_image = count[0] * high * wide;
   }
 };
+
+// Elements of a 16-byte vector of a pixel, and a row of the filter's matrices.
+template <typename T>
+inline constexpr int kVector = kTraits<T>.vector();
+template <typename T>
+using FilterRow = Pack<T, kVector<T>>;
 
 struct DirectParams {
   CUtensorMap src_map;  // for TMA, where there is one
@@ -105,7 +112,7 @@ struct AreaPosition {
 
 class DirectBlock {
  public:
-  __device__ __forceinline__ DirectBlock(const DirectParams& p, int src_chunks) {
+  __device__ __forceinline__ DirectBlock(const DirectParams& p, int src_chunks, int vector) {
     int32_t part = 0, block, rest = p.by_workers.Divide(static_cast<int32_t>(blockIdx.x), &worker);
     if (src_chunks > 1) rest = p.by_chunks.Divide(rest, &part);
     residue_ = ClassOf(p, p.by_channel_blocks.Divide(rest, &block));
@@ -117,7 +124,7 @@ class DirectBlock {
       const int32_t first = block * p.block_groups, count = min(p.block_groups, static_cast<int32_t>(q.groups) - first);
       channels = {first, first * ins, count * ins, first * outs, count * outs};
     } else {
-      const int32_t chunk = p.src_pixel.pieces * kPieceChannels, cols = p.col_blocks * 8;
+      const int32_t chunk = p.src_pixel.pieces * vector, cols = p.col_blocks * 8;
       channels = {0, part * chunk, min(ins - part * chunk, src_chunks > 1 ? chunk : ins), block * cols,
                   min(outs - block * cols, cols)};
     }
@@ -163,10 +170,11 @@ class DirectBlock {
 
 // The first piece of source channels that the set of output channels that begins with a column reads. It is a multiple
 // of entry_pieces, a power of two, or zero: it may be added to a piece by exclusive or.
+template <typename T>
 __device__ __forceinline__ int32_t FirstPiece(const DirectParams& p, int32_t first_col) {
   if (p.entry_pieces == p.src_pixel.pieces) return 0;
   const int32_t first = first_col / static_cast<int32_t>(p.problem.out_channels) *
-                        static_cast<int32_t>(p.problem.in_channels) / kPieceChannels;
+                        static_cast<int32_t>(p.problem.in_channels) / kVector<T>;
   return first & -p.entry_pieces;
 }
 
@@ -212,11 +220,11 @@ class FilterPlaces {
   // its group: from first to before last.
   __device__ __forceinline__ int64_t OfRow(int32_t in, int32_t out, int32_t* first, int32_t* last) const {
     if (in >= channels_.src_count || out >= channels_.dst_count) return -1;
-    *first = 0, *last = kPieceChannels;
+    *first = 0, *last = kColBlock;
     if (!grouped_) return (channels_.src + in) * strides_.in + channels_.dst + out;
     const int32_t group = by_ins_.Divide(in, &in);
     *first = group * outs_ - out, *last = *first + outs_;
-    return *first < kPieceChannels && *last > 0 ? in * strides_.in + channels_.dst + out : -1;
+    return *first < kColBlock && *last > 0 ? in * strides_.in + channels_.dst + out : -1;
   }
 
  private:

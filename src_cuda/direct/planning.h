@@ -127,7 +127,7 @@ class DirectPlanner {
     if (!d.is_conv() || groups == product_.conv.groups) return std::nullopt;
     const int64_t ins = product_.conv.in_channels, outs = product_.conv.out_channels;
     const bool has_sets = groups * outs % cols == 0;
-    const bool has_pieces = groups * ins % (d.entry_pieces * kPieceChannels) == 0;
+    const bool has_pieces = groups * ins % (d.entry_pieces * d.vector()) == 0;
     const bool blocks_have_sets =
         d.channel_blocks == 1 || (d.block_groups * outs % cols == 0 && d.src_pixel.pieces % d.entry_pieces == 0);
     if (has_sets && has_pieces && blocks_have_sets) return std::nullopt;

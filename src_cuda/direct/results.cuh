@@ -18,7 +18,8 @@ __device__ __forceinline__ int64_t LaneChannel(int32_t first, int32_t count) {
 // that neighbours in memory are stored at once, in vectors of 16 bytes.
 template <typename Out, int kBlocks>
 struct ResultRows {
-  static constexpr int kCols = kBlocks * 8, kVector = 16 / sizeof(Out), kAcross = kCols / kVector;
+  static constexpr int kCols = kBlocks * 8, kVector = kTraits<Out>.vector(), kAcross = kCols / kVector;
+  static_assert(kCols % kVector == 0, "a row of results is whole vectors");
   static constexpr int kVectors = (16 * kAcross + 31) / 32;  // of a lane
   static constexpr int kPitch = kCols + kVector;             // elements: rows begin in different banks
   static constexpr int kElements = 16 * kPitch;

@@ -40,12 +40,12 @@ struct Box {
                                        int32_t image) const {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (threadIdx.x % 32 > 0) return;
-    const int32_t first = in_runs ? at[2] : in_rows ? at[2] * kPieceChannels : channel;
+    const int32_t first = in_runs ? at[2] : in_rows ? at[2] * kVector<T> : channel;
     ptx::CopyBoxByTma(to, map, barrier, first, in_rows || in_runs ? 0 : at[2], at[1], at[0], image);
 #else
     if (in_runs) return CopyRuns<T>(to, at, image);
     const int32_t piece = threadIdx.x % 32 & ((1 << pixel.pitch) - 1);
-    channel += piece * kPieceChannels;
+    channel += piece * kVector<T>;
     const T* first = static_cast<const T*>(tensor) + image * strides.batch + channel;
     for (int32_t row = 0; row < extent[0] * extent[1]; ++row) {
       const int32_t d = at[0] + row / extent[1], h = at[1] + row % extent[1];
@@ -71,8 +71,8 @@ struct Box {
       const bool is_there = static_cast<uint32_t>(d) < size[0] && static_cast<uint32_t>(h) < size[1];
       const T* from = first + d * strides.spatial[0] + h * strides.spatial[1] + at[2];
       for (int32_t piece = threadIdx.x % 32; piece < extent[2]; piece += 32) {
-        const int32_t element = at[2] + piece * kPieceChannels;
-        ptx::CopyAsync(to + (row * extent[2] + piece) * 16, from + piece * kPieceChannels,
+        const int32_t element = at[2] + piece * kRunVector;
+        ptx::CopyAsync(to + (row * extent[2] + piece) * 16, from + piece * kRunVector,
                        is_there && element >= 0 && element < row_elements);
       }
     }

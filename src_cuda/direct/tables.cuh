@@ -63,14 +63,12 @@ struct BoxOrigin {
   __device__ __forceinline__ void BoxAt(const DirectParams& p, const AreaPlace& place, int32_t (&at)[kSpatial]) const {
 #pragma unroll
     for (int d = 0; d < kSpatial; ++d) at[d] = place.at[d] * static_cast<int32_t>(p.problem.step[d]) + low[d];
-    if (kRuns) at[2] = place.at[2] * p.position_elements + (FirstOfRun(p) & -kPieceChannels);
+    if (kRuns) at[2] = place.at[2] * p.position_elements + (FirstOfRun(p) & -kRunVector);
   }
 
   // Where the source is read in runs: the elements from the box's first to the first that is read, and from there to
   // the first of the first tap.
-  __device__ __forceinline__ int32_t RunBegin(const DirectParams& p) const {
-    return FirstOfRun(p) & (kPieceChannels - 2);
-  }
+  __device__ __forceinline__ int32_t RunBegin(const DirectParams& p) const { return FirstOfRun(p) & (kRunVector - 2); }
   __device__ __forceinline__ int32_t RunSkip(const DirectParams& p) const { return FirstOfRun(p) & 1; }
   // The tap of a run's columns, from the first one on: a data gradient's taps are in reversed order.
   __device__ __forceinline__ int32_t TapOfRun(const DirectParams& p, const Tap* run, int32_t col) const {
@@ -159,7 +157,7 @@ __device__ __forceinline__ void FillRunEntries(const DirectParams& p, const Resi
     int32_t piece;
     const Tap tap = p.taps[residue.first_tap + p.by_pieces.Divide(min(i / kRun, count - 1), &piece) * p.area.run];
     const int32_t row = (tap.shift[0] - origin.low[0]) * p.area.box[1] + tap.shift[1] - origin.low[1];
-    entries[i] = (row * p.area.box[2] + piece) * 16 + origin.RunBegin(p) * 2;
+    entries[i] = (row * p.area.box[2] + piece) * 16 + origin.RunBegin(p) * kRunElementBytes;
   }
 }
 
@@ -202,7 +200,7 @@ __device__ __forceinline__ int32_t RunOf(const DirectParams& p, int32_t position
   const AreaPosition<kWalks> at(p, position);
   if (at.row >= p.area.rows) return 0;
   const int32_t row = at.row * static_cast<int32_t>(p.problem.step[1]) * p.area.box[2];
-  return row * 16 + at.column * p.position_elements * 2;
+  return row * 16 + at.column * p.position_elements * kRunElementBytes;
 }
 
 // The same where the source passes by, from a stage's beginning: it has a row of each walk, one behind the other.

@@ -26,6 +26,7 @@ __device__ __forceinline__ int32_t ProductPitch(const DirectParams& p) {
 template <typename T, DirectTile kTile>
 class PixelProducts {
   static constexpr int kPixels = kTile.positions, kBlocks = kTile.col_blocks();
+  static_assert(kTraits<T>.mma_depth == 2 * kVector<T>, "a multiplication takes the channels of two vectors");
   static constexpr int kSteps = kTile.pieces / 2;  // of 16 channels, of a chunk
 
  public:
@@ -120,22 +121,22 @@ __device__ __forceinline__ void FillColumns(const DirectParams& p, const DirectB
   const FilterStrides& strides = p.problem.filter;
   const T* filter = static_cast<const T*>(p.rhs) + tap.filter_delta + out * strides.out;
   const Divider<int32_t> by_pieces(2 * steps);
-  auto* rows = reinterpret_cast<Pack<T, kPieceChannels>*>(shared + p.places.filter) + col / 8 * 16 + col % 8;
+  auto* rows = reinterpret_cast<FilterRow<T>*>(shared + p.places.filter) + col / 8 * 16 + col % 8;
 #pragma unroll 2  // scalar loads of both are under way
   for (int i = first; i < p.chunks * 2 * steps; i += kAbreast) {
     int32_t piece;
     const int32_t chunk = by_pieces.Divide(i, &piece);
-    const int32_t in = (chunk * p.src_pixel.pieces + piece) * kPieceChannels;
+    const int32_t in = (chunk * p.src_pixel.pieces + piece) * kVector<T>;
     const bool is_there = is_tap && piece < p.src_pixel.pieces && in < block.channels.src_count;
     const T* from = is_there ? filter + in * strides.in : filter;
-    Pack<T, kPieceChannels>* to = rows + i / 2 * kBlocks * 16 + i % 2 * 8;
+    FilterRow<T>* to = rows + i / 2 * kBlocks * 16 + i % 2 * 8;
     if (p.filter_order == FilterOrder::kIns) {
       ptx::CopyAsync(ptx::SharedAddress(to), from, is_there);
       continue;
     }
-    Pack<T, kPieceChannels> pack;
+    FilterRow<T> pack;
 #pragma unroll
-    for (int k = 0; k < kPieceChannels; ++k) pack.v[k] = is_there ? from[k * strides.in] : T(0.0f);
+    for (int k = 0; k < kVector<T>; ++k) pack.v[k] = is_there ? from[k * strides.in] : T(0.0f);
     *to = pack;
   }
 }
@@ -175,10 +176,10 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTi
   static_assert(kTile.run == 0 && !kTile.walks(), "pixels are whole pieces, and are read once");
   extern __shared__ __align__(1024) char shared[];
   const ConvProblem& q = p.problem;
-  PrefetchTables(p, q.tap_count * q.in_channels * q.out_channels * static_cast<int64_t>(sizeof(T)));
+  PrefetchTables(p, q.tap_count * q.in_channels * q.out_channels * kTraits<T>.bytes);
   const Box box = SourceBox(p);
   box.Prefetch();
-  const DirectBlock block(p, 1);
+  const DirectBlock block(p, 1, kVector<T>);
   if (block.worker >= block.areas) return;
   if (block.residue().tap_count > p.area.taps) __trap();  // the plan is of another problem
   const uint32_t base = ptx::SharedAddress(shared);

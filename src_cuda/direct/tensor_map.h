@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "common/operand_traits.h"
 #include "common/tma.h"
 #include "conv_problem.h"
 #include "direct/params.cuh"
@@ -19,10 +20,10 @@ inline bool EncodeMap(CUtensorMap* map, bool* in_rows, const void* tensor, DType
                       const int32_t (&extent)[kSpatial], bool is_runs) {
   constexpr CUtensorMapSwizzle kSwizzles[] = {CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_SWIZZLE_32B,
                                               CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_SWIZZLE_128B};
-  *in_rows = pixel.pitch == 0 && channels == kPieceChannels && s.spatial[2] == channels &&
+  *in_rows = pixel.pitch == 0 && channels == TraitsOf(type).vector() && s.spatial[2] == channels &&
              extent[2] * channels <= kMostBoxExtent;
   const bool is_row = *in_rows || is_runs;
-  const int64_t pixel_channels = kPieceChannels << pixel.pitch;
+  const int64_t pixel_channels = TraitsOf(type).vector() << pixel.pitch;
   const int32_t box_row = is_row ? extent[2] : 1;
   const cuuint32_t box[] = {static_cast<cuuint32_t>(pixel_channels * box_row),
                             static_cast<cuuint32_t>(extent[2] / box_row), static_cast<cuuint32_t>(extent[1]),

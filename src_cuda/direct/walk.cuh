@@ -68,6 +68,7 @@ class DirectWalk {
   static constexpr bool kRuns = kTile.run > 0;
   static_assert(!kRuns || (kTile.sets == 1 && (kTile.run + 1) / 2 == kRowSteps && kTile.run > 1),
                 "a row's steps are a run's pieces by twos, of which the last may be one alone, but not the first");
+  static_assert(kTraits<T>.bytes == 2, "ldmatrix transposes elements of 16 bits");
   static constexpr bool kMayLackRow = kTile.walk.least_rows() < kTapRows;
   static constexpr int kRowReads = kTile.sets * kRowSteps, kReads = kStep * kRowReads;  // of a source row, of a step
   // Reads of the source ahead: as many as registers allow beside the filter. Of eight warps a lane has the most.
@@ -87,7 +88,7 @@ class DirectWalk {
         is_odd_(threadIdx.x % 2),
         lacks_row_(steps.rows < kTapRows),
         row_bytes_((p.row_dilation * p.area.box[2] << p.src_pixel.pitch) * 16),
-        half_bytes_(8 * p.position_elements * static_cast<int32_t>(sizeof(T))),
+        half_bytes_(8 * p.position_elements * kTraits<T>.bytes),
         positions_(reinterpret_cast<const Position*>(shared + p.places.positions) + first_position) {
     ptx::Keep(is_odd_);
     const uint32_t base = ptx::SharedAddress(shared), lane = threadIdx.x % 32;
@@ -109,7 +110,7 @@ class DirectWalk {
       }
       const int32_t entry = min(r % kRowSteps * 2 + static_cast<int32_t>(lane / 16), steps.entries - 1);
       entry_[r] = ReadEntry(base + p.places.entries, first_row * steps.entries + entry) ^
-                  FirstPiece(p, first_col + r / kRowSteps * kSet * 8) * 16;
+                  FirstPiece<T>(p, first_col + r / kRowSteps * kSet * 8) * 16;
     }
 #pragma unroll
     for (int at = 0; at < kTapRows; ++at) {
@@ -281,7 +282,7 @@ class DirectWalk {
     Pack<Out, 2> pairs[kPositions][2][kBlocks];
   };
   template <typename Out>
-  static constexpr bool kExchanges = kBlocks == 2 && sizeof(Out) == 2;
+  static constexpr bool kExchanges = kBlocks == 2 && kTraits<Out>.bytes == 2;
 
   template <typename Out, bool kHasEpilogue>
   __device__ __forceinline__ void Round(const EpilogueOf<float, kHasEpilogue>& epilogue, Rounded<Out>& rounded) const {

@@ -25,6 +25,7 @@ class DirectFilterSums {
   static constexpr int kRows = kTile.filter_rows, kBlocks = kTile.set;
   static constexpr int kSteps = 2;  // of 16 positions, whose gradients are in registers
   static constexpr bool kRuns = kTile.run > 0;
+  static_assert(kTraits<T>.bytes == 2, "ldmatrix transposes elements of 16 bits");
 
  public:
   // `item`: of the sets and their parts of kRows.
@@ -32,7 +33,7 @@ class DirectFilterSums {
       : first_col_(item % (p.col_blocks / kBlocks) * kBlocks * 8),
         first_entry_(item / (p.col_blocks / kBlocks) * kRows * 2),
         entries_(entries),
-        first_piece_(FirstPiece(p, first_col_)) {}
+        first_piece_(FirstPiece<T>(p, first_col_)) {}
 
   // Adds the products of an area, of a part of its positions.
   __device__ __forceinline__ void MultiplyArea(const DirectParams& p, const char* shared, uint32_t stage,
@@ -173,7 +174,7 @@ class DirectFilterSums {
     const int entry = first_entry_ + row / 8;
     if (entry >= entries_) return {0, -1};
     const Tap* taps = p.taps + block.residue().first_tap;
-    int32_t piece, tap = p.by_pieces.Divide(entry, &piece), in = (piece + first_piece_) * kPieceChannels + row % 8;
+    int32_t piece, tap = p.by_pieces.Divide(entry, &piece), in = (piece + first_piece_) * kVector<T> + row % 8;
     if constexpr (kRuns) {  // of a row of taps, of which an entry has several, or parts
       const int32_t element = in - origin.RunSkip(p);
       if (element < 0 || element >= p.area.run * static_cast<int32_t>(p.problem.in_channels)) return {0, -1};
@@ -259,7 +260,7 @@ __global__ void __launch_bounds__(32 * kWgradWarps, kDirectTiles[kTileIndex].wgr
   box.Prefetch();
   gradient.Prefetch();
   PrefetchTables(p, 0);
-  const DirectBlock block(p, p.chunks);
+  const DirectBlock block(p, p.chunks, kVector<T>);
   const uint32_t base = ptx::SharedAddress(shared);
   const BoxOrigin origin(p.area);
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
