@@ -3,6 +3,6 @@
 
 namespace jaxconv {
 
-template DirectKernel FindDirect<__nv_bfloat16>(int64_t tile, Pass pass, bool is_odd);
+template DirectKernel FindDirect<__nv_bfloat16>(int64_t tile, Pass pass, bool has_epilogue, bool is_odd);
 
 }  // namespace jaxconv

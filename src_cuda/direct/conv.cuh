@@ -1,51 +1,48 @@
-// The direct family's conv on tensor cores: rows are positions, columns output channels, steps entries of eight.
+// The direct family's conv on tensor cores: M is positions, N output channels, K entries.
 #pragma once
 
 #include <cstdint>
 #include <type_traits>
 
 #include "common/convert.cuh"
+#include "common/epilogue.cuh"
 #include "common/ptx.cuh"
-#include "direct/boxes.cuh"
 #include "direct/filter.cuh"
+#include "direct/halo_tiles.cuh"
 #include "direct/params.cuh"
+#include "direct/pipeline.cuh"
 #include "direct/results.cuh"
-#include "direct/ring.cuh"
+#include "direct/row_streaming.cuh"
 #include "direct/tables.cuh"
-#include "direct/walk.cuh"
 
 namespace jaxconv {
 
-// A warp's sums: of kPositions blocks of 16 positions by kBlocks of eight output channels.
+// A warp's sums: kPositions blocks of 16 positions by kBlocks of eight output channels.
 template <typename T, DirectTile kTile, bool kOdd>
 class DirectSums {
   static constexpr int kPositions = kTile.positions, kBlocks = kTile.col_blocks();
-  static constexpr bool kRuns = kTile.run > 0;
+  static constexpr bool kPacked = kTile.packed > 0;
+  static_assert(kTraits<T>.mma_depth == 2 * kVector<T>, "a multiplication takes the vectors of two entries");
+  static_assert(!kPacked || kVector<T> == kPackedVector, "a word of a packed row is two elements of 16 bits");
 
  public:
   __device__ __forceinline__ DirectSums(const DirectParams& p, int first_position, int first_col)
       : first_position_(first_position),
         first_col_(first_col),
-        half_bytes_(8 * p.position_elements * static_cast<int32_t>(sizeof(T))) {
+        half_bytes_(8 * p.position_elements * kTraits<T>.bytes) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
       const int position = first_position + i * 16;
-      from_[i] = kRuns ? RunOf<false>(p, position + lane / 4) : PixelOf<false>(p, position + lane % 16);
+      from_[i] = kPacked ? PackedOf<false>(p, position + lane / 4) : PixelOf<false>(p, position + lane % 16);
     }
 #pragma unroll
-    for (int s = 0; s < kTile.sets; ++s) first_piece_[s] = FirstPiece(p, first_col + s * kTile.set * 8) * 16;
+    for (int s = 0; s < kTile.sets; ++s) first_vector_[s] = FirstVector<T>(p, first_col + s * kTile.set * 8) * 16;
   }
 
-  __device__ __forceinline__ void Clear() {
-#pragma unroll
-    for (auto& blocks : sum_) {
-#pragma unroll
-      for (auto& four : blocks) four[0] = four[1] = four[2] = four[3] = 0;
-    }
-  }
+  __device__ __forceinline__ void Clear() { ClearSums(sum_); }
 
-  // Adds the products of a chunk's entries: while two are multiplied for a set, what comes next is read.
+  // Adds the products of a chunk's entries. While two are multiplied for a set, the next ones are read.
   __device__ __forceinline__ void Multiply(const DirectParams& p, uint32_t entries, uint32_t box, uint32_t filter,
                                            int steps) {
     if (steps == 0) return;
@@ -53,7 +50,7 @@ class DirectSums {
     static_assert(kSets <= 2, "operands are read alternately to two places");
     const int step_bytes = p.col_blocks * kColBlockBytes, count = steps * kSets;
     filter += first_col_ / 8 * kColBlockBytes + threadIdx.x % 32 * 16;
-    if (!kRuns) entries += threadIdx.x % 32 / 16 * kEntryBytes;
+    if (!kPacked) entries += threadIdx.x % 32 / 16 * kEntryBytes;
     Operands first, second;
     uint32_t from = ReadEntry(entries, 0) + box, next = ReadEntry(entries, min(1, steps - 1) * 2) + box;
     int read = 1;  // steps whose entries have been read, less one
@@ -84,12 +81,29 @@ class DirectSums {
     MultiplyAdd(kSets - 1, second);
   }
 
+  // Turns complete sums into results.
+  template <bool kHasEpilogue>
+  __device__ __forceinline__ void End(const EpilogueOf<float, kHasEpilogue>& epilogue, int32_t dst_count) {
+    if constexpr (kHasEpilogue) {
+      ptx::Keep(dst_count);  // or the compiler would hold the bias in registers that sums need
+#pragma unroll
+      for (int j = 0; j < kBlocks; ++j) {
+        const int64_t channel = LaneChannel(first_col_ + j * 8, dst_count);
+#pragma unroll
+        for (int i = 0; i < kPositions; ++i) {
+#pragma unroll
+          for (int k = 0; k < 4; ++k) sum_[i][j][k] = epilogue(sum_[i][j][k], channel + k % 2);
+        }
+      }
+    }
+  }
+
   // Rounds the sums and stores them. `results` is the warp's place in shared memory.
   template <typename Out>
-  __device__ __forceinline__ void Store(const DirectParams& p, const char* shared, Out* results, const AreaEnd& end,
+  __device__ __forceinline__ void Store(const DirectParams& p, const char* shared, Out* results, const TileEnd& end,
                                         int dst_count) const {
     using Rows = ResultRows<Out, kBlocks>;
-    const Position* positions = reinterpret_cast<const Position*>(shared + p.places.positions) + first_position_;
+    const Position* positions = reinterpret_cast<const Position*>(shared + p.offsets.positions) + first_position_;
     Out* out = static_cast<Out*>(p.out) + end.to + first_col_;
     Position all[kPositions][Rows::kVectors];
 #pragma unroll
@@ -130,11 +144,11 @@ class DirectSums {
         to.b[j][0] = four[0], to.b[j][1] = four[1], to.b[j + 1][0] = four[2], to.b[j + 1][1] = four[3];
       }
     }
-    from ^= first_piece_[set];
+    from ^= first_vector_[set];
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
-      if constexpr (kRuns) {
-        RunPlace<kOdd>(from_[i]).LoadTwo(to.a[i], from, half_bytes_, false);
+      if constexpr (kPacked) {
+        PackedLane<kOdd>(from_[i]).LoadTwo(to.a[i], from, half_bytes_, false);
       } else {
         ptx::LoadMatrices<false>(to.a[i], from + from_[i]);
       }
@@ -153,47 +167,47 @@ class DirectSums {
 
   int first_position_;
   int first_col_;
-  uint32_t half_bytes_;               // of a source in runs: from a position to the eighth after it
-  int32_t from_[kPositions];          // of the lane's position in each block
-  uint32_t first_piece_[kTile.sets];  // bytes
+  uint32_t half_bytes_;                // with packed K: from a position to the eighth after it
+  int32_t from_[kPositions];           // of the lane's position in each block
+  uint32_t first_vector_[kTile.sets];  // bytes
   float sum_[kPositions][kBlocks][4];
 };
 
-// kOdd: of a source that is read in runs, of positions an odd number of elements apart.
-template <typename T, int kTileIndex, bool kOdd>
+// kOdd: with packed K, positions are an odd number of elements apart.
+template <typename T, bool kHasEpilogue, int kTileIndex, bool kOdd>
 __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kDirectTiles[kTileIndex].conv_blocks())
     DirectConv(const __grid_constant__ DirectParams p) {
   constexpr DirectTile kTile = kDirectTiles[kTileIndex];
-  constexpr int kThreads = 32 * kTile.warps;  // that multiply
-  constexpr bool kStreams = kTile.walk.streams();
+  constexpr int kThreads = 32 * kTile.warps;  // consumers
+  constexpr bool kStagesRows = kTile.row_stream.stages_rows();
   extern __shared__ __align__(1024) char shared[];
   const ConvProblem& q = p.problem;
-  PrefetchTables(p, q.tap_count * q.groups * q.in_channels * q.out_channels * static_cast<int64_t>(sizeof(T)));
+  PrefetchTables(p, q.tap_count * q.groups * q.in_channels * q.out_channels * kTraits<T>.bytes);
   const Box box = SourceBox(p);
   box.Prefetch();
-  const DirectBlock block(p, 1);
-  if (block.worker >= block.areas) return;
+  const DirectBlock block(p, 1, kVector<T>);
+  if (block.worker >= block.tiles) return;
   const uint32_t base = ptx::SharedAddress(shared);
-  const BoxOrigin origin(p, block.residue());
-  std::conditional_t<kStreams, RowRing, DirectRing> read(base + p.places.barriers);
+  const HaloOrigin origin(p, block.residue());
+  std::conditional_t<kStagesRows, RowPipeline, DirectPipeline> read(base + p.offsets.barriers);
   if (threadIdx.x == 0) read.Init(kBoxArrivals, kTile.warps);
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
-  AreaBoxes<T, (kTile.run > 0)> boxes(block, DirectRing(base + p.places.barriers));
-  const auto copy = [&] { boxes.CopyNext(p, block, origin, box, base); };
+  HaloTiles<T, (kTile.packed > 0)> halo_tiles(block, DirectPipeline(base + p.offsets.barriers));
+  const auto copy = [&] { halo_tiles.CopyNext(p, block, origin, box, base); };
   __syncthreads();
-  if constexpr (kStreams) {  // its instructions would delay a warp that multiplies, for which all others wait then
-    if (warp == kTile.warps) return CopyWalkRows<T>(p, block, origin, box, read, base);
+  if constexpr (kStagesRows) {  // a consumer that copies, too, would be late, and all others would wait for it
+    if (warp == kTile.warps) return CopyStreamedRows<T>(p, block, origin, box, read, base);
   } else if (warp == 0) {
     copy();
   }
-  const FilterSteps steps(block.residue().tap_count, p.entry_pieces, p.row_taps, p.area.run);
-  if (kTile.walks()) CheckRowsOfTaps(p, block.residue(), origin, steps, kTile.walk);
-  if (kTile.run > 0) CheckRuns(p, block.residue(), origin);
-  FillTables<kThreads, kTile.walks(), (kTile.run > 0)>(p, block.residue(), origin, shared);
-  auto* filter = reinterpret_cast<Pack<T, kPieceChannels>*>(shared + p.places.filter);
+  const FilterSteps steps(block.residue().tap_count, p.entry_vectors, p.row_taps, p.tile.packed);
+  if (kTile.streams_rows()) CheckRowsOfTaps(p, block.residue(), origin, steps, kTile.row_stream);
+  if (kTile.packed > 0) CheckPacked(p, block.residue(), origin);
+  FillTables<kThreads, kTile.streams_rows(), (kTile.packed > 0)>(p, block.residue(), origin, shared);
+  auto* filter = reinterpret_cast<FilterRow<T>*>(shared + p.offsets.filter);
   FilterMatrices<T, kTile>::Fill(p, block, origin, steps, filter);
   ptx::SyncThreads<kThreads>();
-  if (!kTile.walks() && p.filter_order == FilterOrder::kOuts) {
+  if (!kTile.streams_rows() && p.filter_order == FilterOrder::kOuts) {
     FilterMatrices<T, kTile>::Transpose(p, steps, filter);
     ptx::SyncThreads<kThreads>();
   }
@@ -201,45 +215,47 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kD
   const int warps_across = p.col_blocks / kTile.col_blocks();
   const int first_position = warp / warps_across * kTile.positions * 16;
   const int first_col = warp % warps_across * kTile.col_blocks() * 8;
-  if constexpr (kTile.walks()) {
-    DirectWalk<T, kTile, kOdd> walk(p, block, origin, steps, shared, first_position, first_col);
-    if (!kStreams) {
+  const EpilogueOf<float, kHasEpilogue> epilogue(p.epilogue, block.channels.dst);
+  if constexpr (kTile.streams_rows()) {
+    RowStreaming<T, kTile, kOdd> streaming(p, block, origin, steps, shared, first_position, first_col);
+    if (!kStagesRows) {
       ptx::FenceForTma();  // the filter's place is the second stage's
       ptx::SyncThreads<kThreads>();
     }
 #pragma unroll 1
-    for (int32_t area = block.worker; area < block.areas; area += p.workers) {
-      if (!kStreams) {
+    for (int32_t tile = block.worker; tile < block.tiles; tile += p.workers) {
+      if (!kStagesRows) {
         if (warp == 0) copy();
         read.WaitUntilFull();
       }
-      const AreaEnd end(p, block, block.Place(p, area));
-      std::conditional_t<kStreams, StreamRows, BoxRows> rows(read, base, p.places.stage, walk.StepBytes());
+      const TileEnd end(p, block, block.Place(p, tile));
+      std::conditional_t<kStagesRows, StagedRows, HaloRows> rows(read, base, p.offsets.stage, streaming.StepBytes());
       if (p.out_type == DType::kF32) {
-        walk.template Compute<float>(p, end, rows);
+        streaming.template Compute<float>(p, end, epilogue, rows);
       } else {
-        walk.template Compute<T>(p, end, rows);
+        streaming.template Compute<T>(p, end, epilogue, rows);
       }
-      if (!kStreams) read.Release();
+      if (!kStagesRows) read.Release();
     }
   } else {
     DirectSums<T, kTile, kOdd> sums(p, first_position, first_col);
     const int chunk_bytes = steps.all * p.col_blocks * kColBlockBytes;
 #pragma unroll 1
-    for (int32_t area = block.worker; area < block.areas; area += p.workers) {
+    for (int32_t tile = block.worker; tile < block.tiles; tile += p.workers) {
       sums.Clear();
 #pragma unroll 1
       for (int chunk = 0; chunk < p.chunks; ++chunk) {
         if (warp == 0) copy();
         read.WaitUntilFull();
-        sums.Multiply(p, base + p.places.entries, base + read.stage() * p.places.stage,
-                      base + p.places.filter + chunk * chunk_bytes, steps.all);
+        sums.Multiply(p, base + p.offsets.entries, base + read.stage() * p.offsets.stage,
+                      base + p.offsets.filter + chunk * chunk_bytes, steps.all);
         read.Release();
       }
-      const AreaEnd end(p, block, block.Place(p, area));
+      sums.End(epilogue, block.channels.dst_count);
+      const TileEnd end(p, block, block.Place(p, tile));
       WithType<float>(p.out_type, [&](auto type) {
         using Out = decltype(type);
-        Out* results = reinterpret_cast<Out*>(shared + p.places.results);
+        Out* results = reinterpret_cast<Out*>(shared + p.offsets.results);
         sums.Store(p, shared, results + warp * ResultRows<Out, kTile.col_blocks()>::kElements, end,
                    block.channels.dst_count);
       });

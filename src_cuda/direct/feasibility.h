@@ -39,16 +39,16 @@ inline bool HasPixels(const TensorStrides& s, int64_t groups, int64_t channels, 
          s.spatial[1] % unit == 0 && s.spatial[2] % unit == 0 && groups * channels % unit == 0;
 }
 
-// Why a source is not read in runs, of neighbouring elements, two at a time, which TMA takes for pieces; or need not
-// be.
-inline Reason UnsupportedRows(const ConvProblem& p) {
+// Why a tile of packed K does not take a source: neighbours are read two at a time, and TMA copies vectors. Or why it
+// need not.
+inline Reason UnsupportedPacking(const ConvProblem& p) {
   const TensorStrides& s = p.src;
-  if (p.groups > 1 || p.in_channels % kPieceChannels == 0 || s.spatial[2] != p.in_channels) {
+  if (p.groups > 1 || p.in_channels % kPackedVector == 0 || s.spatial[2] != p.in_channels) {
     return "no rows of few channels";
   }
   if (p.class_count > 1) return "taps that are not neighbours";
-  const bool is_whole = s.batch % kPieceChannels == 0 && s.spatial[0] % kPieceChannels == 0 &&
-                        s.spatial[1] % kPieceChannels == 0 && p.src_size[2] * p.in_channels % kPieceChannels == 0;
+  const bool is_whole = s.batch % kPackedVector == 0 && s.spatial[0] % kPackedVector == 0 &&
+                        s.spatial[1] % kPackedVector == 0 && p.src_size[2] * p.in_channels % kPackedVector == 0;
   return is_whole ? Reason() : "rows that are no whole pieces";
 }
 
@@ -57,15 +57,15 @@ inline Reason UnsupportedRows(const ConvProblem& p) {
 // A weight gradient's positions would not be neighbours.
 inline constexpr const char* kDilatedInput = "an input that is dilated";
 
-// Why a tile does not take a pass, of the family's types, that has results, whatever its taps.
+// Why a tile does not take a pass that has results, of the family's types, whatever its taps.
 inline Reason UnsupportedProblem(const DirectPass& d) {
   const ConvProblem& p = d.problem;
   if (direct::IsEmpty(p)) return "nothing is to be computed";
-  if (!direct::HasPixels(p.src, p.groups, p.in_channels, d.tile.run > 0 ? 1 : kPieceChannels) ||
+  if (!direct::HasPixels(p.src, p.groups, p.in_channels, d.tile.packed > 0 ? 1 : d.vector()) ||
       !direct::HasPixels(p.dst, p.groups, p.out_channels, d.out_unit())) {
     return "channels are not last, in pieces of eight";
   }
-  if (Reason why = d.tile.run > 0 ? direct::UnsupportedRows(p) : std::nullopt) return why;
+  if (Reason why = d.tile.packed > 0 ? direct::UnsupportedPacking(p) : std::nullopt) return why;
   if (p.groups > 1 && direct::BlockGroups(p, d.tile) == 0) {
     return "groups of " + std::to_string(std::max(p.in_channels, p.out_channels)) + " channels";
   }
@@ -82,15 +82,15 @@ inline Reason UnsupportedProblem(const DirectPass& d) {
   return std::nullopt;
 }
 
-inline Reason UnsupportedWalk(const DirectChannels& d) {
+inline Reason UnsupportedRowStream(const DirectChannels& d) {
   const ConvProblem& p = d.problem;
-  const Walk& walk = d.tile.walk;
+  const RowStream& rows = d.tile.row_stream;
   if (p.dst_type != DType::kF32 && p.dst_type != p.src_type) return "results of " + Name(p.dst_type);
-  if (p.step[1] != walk.step) return "rows that move by " + std::to_string(p.step[1]);
-  if (d.row_taps < 1 || d.taps % walk.rows || p.tap_count % d.row_taps || (d.run > 0 && d.row_taps != d.run)) {
-    return "taps in other than " + std::to_string(walk.rows) + " rows";
+  if (p.step[1] != rows.step) return "rows that move by " + std::to_string(p.step[1]);
+  if (d.row_taps < 1 || d.taps % rows.rows || p.tap_count % d.row_taps || (d.packed > 0 && d.row_taps != d.packed)) {
+    return "taps in other than " + std::to_string(rows.rows) + " rows";
   }
-  const bool is_held = d.steps().of_row <= walk.steps && (d.run == 0 || d.entry_pieces <= d.tile.run);
+  const bool is_held = d.steps().of_row <= rows.steps && (d.packed == 0 || d.entry_vectors <= d.tile.packed);
   return d.chunks > 1 || !is_held ? Reason("its warps do not hold the filter") : std::nullopt;
 }
 
@@ -101,60 +101,62 @@ inline Reason UnsupportedChannels(const DirectChannels& d) {
     const bool too_many = d.items > kWgradWarps || d.col_blocks > kMostColBlocks;
     return too_many ? Reason("its warps do not hold the sums of all taps") : std::nullopt;
   }
-  if (Reason why = d.walks() ? UnsupportedWalk(d) : std::nullopt) return why;
+  if (Reason why = d.streams_rows() ? UnsupportedRowStream(d) : std::nullopt) return why;
   if (d.warps_across() > d.tile.warps || d.tile.warps % d.warps_across()) {
     return "its warps do not share out the channels";
   }
-  if (!d.has_taps_across()) return std::nullopt;
+  if (!d.taps_in_n()) return std::nullopt;
   if (d.problem.groups > 1) return "there are groups";
   const int64_t cols = std::max(1, d.taps) * d.problem.out_channels;
   return cols > d.tile.col_blocks() * 8 ? Reason(std::to_string(cols) + " columns of all taps") : std::nullopt;
 }
 
-// Why an area cannot have as many rows and columns.
+// Why an output tile cannot have as many rows and columns.
 inline Reason UnsupportedExtent(int64_t rows, int64_t cols) {
-  if (rows < 1 || cols < 1 || cols % kRun) {
+  if (rows < 1 || cols < 1 || cols % kMatrixRows) {
     return "an area of (" + std::to_string(rows) + ", " + std::to_string(cols) + ")";
   }
   if (std::max(rows, cols) > kMostBoxExtent) return "the area is too large for TMA";
   return std::nullopt;
 }
 
-// Why an area is none of a tile's.
-inline Reason UnsupportedArea(const DirectPass& d, const Area& area) {
-  if (Reason why = UnsupportedExtent(area.rows, area.cols)) return why;
-  const bool is_runs = d.tile.run > 0;
-  if (area.taps < 0 || area.taps > d.problem.tap_count || area.run < 0 || area.run > area.taps ||
-      (area.run > 0) != is_runs || (is_runs && (area.taps != d.problem.tap_count || area.taps % area.run))) {
+// Why an output tile is none of a tile's.
+inline Reason UnsupportedTileSize(const DirectPass& d, const OutputTile& size) {
+  if (Reason why = UnsupportedExtent(size.rows, size.cols)) return why;
+  const bool is_packed = d.tile.packed > 0;
+  if (size.taps < 0 || size.taps > d.problem.tap_count || size.packed < 0 || size.packed > size.taps ||
+      (size.packed > 0) != is_packed || (is_packed && (size.taps != d.problem.tap_count || size.taps % size.packed))) {
     return "no such taps";
   }
-  if (area.walk < 1 || area.rows % area.walk || (area.walk > 1 && !d.walks())) return "no such walk";
-  const bool has_parts = is_runs || d.has_taps_across();  // of boxes' rows, that are no whole runs of positions
-  if (std::min({area.box[0], area.box[1], area.box[2]}) < 1 || (!has_parts && area.box[2] % kRun)) return "no such box";
-  const int64_t width = int64_t{area.box[2]} * (is_runs ? kPieceChannels : 1);
-  if (std::max<int64_t>({area.box[0], area.box[1], width}) > kMostBoxExtent) return "the box is too large for TMA";
+  const bool has_stream = size.stream > 1;
+  if (size.stream < 1 || size.rows % size.stream || (has_stream && !d.streams_rows())) return "no such walk";
+  const bool has_parts = is_packed || d.taps_in_n();  // rows of the halo tile are no multiples of a matrix's rows
+  const int32_t least = std::min({size.halo[0], size.halo[1], size.halo[2]});
+  if (least < 1 || (!has_parts && size.halo[2] % kMatrixRows)) return "no such box";
+  const int64_t width = int64_t{size.halo[2]} * (is_packed ? kPackedVector : 1);
+  if (std::max<int64_t>({size.halo[0], size.halo[1], width}) > kMostBoxExtent) return "the box is too large for TMA";
   return std::nullopt;
 }
 
-// Why a walk's rows of the source do not follow each other as its box's.
+// Why the source rows of a stream do not follow each other as those of its halo tile.
 inline Reason UnsupportedRowDilation(const DirectLayout& d) {
-  const Walk& walk = d.tile.walk;
-  const int32_t dilation = d.row_dilation, last_row = (d.area.rows - 1) * walk.step + (walk.rows - 1) * dilation;
-  const bool is_dense = walk.step > 1 || walk.streams();
-  if (dilation < 1 || (is_dense && dilation > 1) || d.area.box[1] != last_row + 1) {
-    return "rows that move by " + std::to_string(walk.step) + ", " + std::to_string(dilation) + " apart";
+  const RowStream& rows = d.tile.row_stream;
+  const int32_t dilation = d.row_dilation, last_row = (d.out_tile.rows - 1) * rows.step + (rows.rows - 1) * dilation;
+  const bool is_dense = rows.step > 1 || rows.stages_rows();
+  if (dilation < 1 || (is_dense && dilation > 1) || d.out_tile.halo[1] != last_row + 1) {
+    return "rows that move by " + std::to_string(rows.step) + ", " + std::to_string(dilation) + " apart";
   }
-  return d.area.walk < walk.lags() - 1 || d.walks_abreast() % dilation ? Reason("no such walk") : std::nullopt;
+  return d.out_tile.stream < rows.lags() - 1 || d.streams_abreast() % dilation ? Reason("no such walk") : std::nullopt;
 }
 
-// Why a thread block does not hold an area, but for its shared memory.
+// Why a thread block does not hold an output tile, its shared memory aside.
 inline Reason UnsupportedLayout(const DirectLayout& d) {
-  const Area& area = d.area;
-  if (d.run > 0 && area.cols % 16) return "an area whose rows are not whole multiplications";
-  if (d.run > 0 && area.box[2] < d.RowPieces(area.cols)) return "no such box of runs";
-  if (Reason why = d.walks() ? UnsupportedRowDilation(d) : std::nullopt) return why;
-  if (int64_t{d.walks_abreast()} * area.cols > d.positions) return "its warps do not cover the area";
-  if (d.has_taps_across() && BoxPixels(area) > d.pixels_held()) return "its warps do not hold the box";
+  const OutputTile& out_tile = d.out_tile;
+  if (d.packed > 0 && out_tile.cols % 16) return "an area whose rows are not whole multiplications";
+  if (d.packed > 0 && out_tile.halo[2] < d.RowVectors(out_tile.cols)) return "no such box of runs";
+  if (Reason why = d.streams_rows() ? UnsupportedRowDilation(d) : std::nullopt) return why;
+  if (int64_t{d.streams_abreast()} * out_tile.cols > d.positions) return "its warps do not cover the area";
+  if (d.taps_in_n() && HaloPixels(out_tile) > d.pixels_held()) return "its warps do not hold the box";
   return std::nullopt;
 }
 

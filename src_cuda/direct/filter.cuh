@@ -10,51 +10,53 @@
 
 namespace jaxconv {
 
-// The filter's matrices of eight output channels by the eight source channels of an entry, in the order in which they
-// are multiplied: two entries, for each block of output channels, for each two entries of a row of taps, for each row,
-// for each chunk. Zeros stand between groups, and where an entry is missing.
+// The filter's matrices of eight output channels by a vector of source channels, in the order of multiplications: two
+// entries, for each block of output channels, for each two entries of a row of taps, for each row, for each chunk.
+// Zeros stand between groups, and where an entry is missing.
 template <typename T, DirectTile kTile>
 class FilterMatrices {
   static constexpr int kThreads = 32 * kTile.warps;
-  static constexpr bool kRuns = kTile.run > 0;
+  static constexpr bool kPacked = kTile.packed > 0;
 
-  using Row = Pack<T, kPieceChannels>;
+  using Row = FilterRow<T>;
 
  public:
   // To be called by all threads, before a barrier.
-  static __device__ __forceinline__ void Fill(const DirectParams& p, const DirectBlock& block, const BoxOrigin& origin,
+  static __device__ __forceinline__ void Fill(const DirectParams& p, const DirectBlock& block, const HaloOrigin& origin,
                                               const FilterSteps& steps, Row* rows) {
     constexpr int kSetCols = kTile.set * 8;
-    const FilterPlaces places(p, block.channels, p.block_groups > 0);
-    const Divider<int32_t> by_blocks(p.col_blocks), by_all(steps.all), by_row(steps.of_row), by_pieces(p.entry_pieces);
+    const FilterOffsets offsets(p, block.channels, p.block_groups > 0);
+    const Divider<int32_t> by_blocks(p.col_blocks), by_all(steps.all), by_row(steps.of_row),
+        by_vectors(p.entry_vectors);
     const T* from = static_cast<const T*>(p.rhs);
 #pragma unroll 1  // instructions come from far away, too
     for (int row = threadIdx.x; row < p.chunks * steps.all * p.col_blocks * 16; row += kThreads) {
-      int32_t col_block, step, piece;
+      int32_t col_block, step, vector;
       const int32_t chunk = by_all.Divide(by_blocks.Divide(row / 16, &col_block), &step);
       const int32_t tap_row = by_row.Divide(step, &step), entry = step * 2 + row / 8 % 2;
       if (entry >= steps.entries) {
         ptx::CopyAsync(ptx::SharedAddress(rows + row), from, false);
         continue;
       }
-      const int32_t tap_of_row = by_pieces.Divide(entry, &piece);
-      if constexpr (kRuns) {
-        const Tap* run = p.taps + block.residue().first_tap + tap_row * steps.taps + tap_of_row * p.area.run;
-        FillRunRow(p, block, origin, run, piece * kPieceChannels - origin.RunSkip(p), col_block * 8, row % 8,
-                   rows + row);
+      const int32_t tap_of_row = by_vectors.Divide(entry, &vector);
+      if constexpr (kPacked) {
+        const Tap* first_tap = p.taps + block.residue().first_tap + tap_row * steps.taps + tap_of_row * p.tile.packed;
+        FillPackedRow(p, block, origin, first_tap, vector * kVector<T> - origin.PackedSkip(p), col_block * 8, row % 8,
+                      rows + row);
         continue;
       }
       const T* tap = from + p.taps[block.residue().first_tap + tap_row * steps.taps + tap_of_row].filter_delta;
-      piece += FirstPiece(p, col_block * 8 / kSetCols * kSetCols) + chunk * p.src_pixel.pieces;
-      FillRow(p, places, tap, piece * kPieceChannels, col_block * 8, row % 8, rows + row);
+      vector += FirstVector<T>(p, col_block * 8 / kSetCols * kSetCols) + chunk * p.src_pixel.vectors;
+      FillRow(p, offsets, tap, vector * kVector<T>, col_block * 8, row % 8, rows + row);
     }
     ptx::CommitCopies();
     ptx::WaitForCopies<0>();
   }
 
-  // Rows that were read as source channels become those of output channels, in their place: for tiles that read them
-  // again and again. Likewise, after the barrier.
+  // A row for each source channel becomes a row for each output channel, in their place. For tiles that read them again
+  // and again. To be called by all threads, after the barrier.
   static __device__ __forceinline__ void Transpose(const DirectParams& p, const FilterSteps& steps, Row* rows) {
+    static_assert(kTraits<T>.bytes == 2, "ldmatrix transposes elements of 16 bits");
     const int matrices = p.chunks * steps.all * p.col_blocks * 2, lane = threadIdx.x % 32;
     for (int first = threadIdx.x / 32 * 4; first < matrices; first += kThreads / 8) {
       uint32_t four[4];
@@ -68,43 +70,43 @@ class FilterMatrices {
   }
 
  private:
-  // An output channel's eight source channels; or, if output channels are what is contiguous, the other way round.
-  static __device__ __forceinline__ void FillRow(const DirectParams& p, const FilterPlaces& places, const T* tap,
+  // A vector of an output channel's source channels; the other way round, if output channels are contiguous.
+  static __device__ __forceinline__ void FillRow(const DirectParams& p, const FilterOffsets& offsets, const T* tap,
                                                  int32_t in, int32_t out, int32_t row, Row* to) {
     if (p.filter_order == FilterOrder::kNone) {
 #pragma unroll 1
-      for (int i = 0; i < kPieceChannels; ++i) {
-        const int64_t at = places.Of(in + i, out + row);
+      for (int i = 0; i < kVector<T>; ++i) {
+        const int64_t at = offsets.Of(in + i, out + row);
         reinterpret_cast<T*>(to)[i] = at < 0 ? T(0.0f) : tap[at];
       }
       return;
     }
-    int32_t first = 0, last = kPieceChannels;
+    int32_t first = 0, last = kVector<T>;
     const int64_t at =
-        p.filter_order == FilterOrder::kIns ? places.Of(in, out + row) : places.OfRow(in + row, out, &first, &last);
-    if (at < 0 || (first <= 0 && last >= kPieceChannels)) {
+        p.filter_order == FilterOrder::kIns ? offsets.Of(in, out + row) : offsets.OfRow(in + row, out, &first, &last);
+    if (at < 0 || (first <= 0 && last >= kVector<T>)) {
       ptx::CopyAsync(ptx::SharedAddress(to), at < 0 ? tap : tap + at, at >= 0);
       return;
     }
     Row pack = *reinterpret_cast<const Row*>(tap + at);
 #pragma unroll
-    for (int i = 0; i < kPieceChannels; ++i) {
+    for (int i = 0; i < kVector<T>; ++i) {
       if (i < first || i >= last) pack.v[i] = T(0.0f);
     }
     *to = pack;
   }
 
-  // The same of a run's (tap, channel)s, from one of them on, of the only group; zeros where there are none.
-  static __device__ __forceinline__ void FillRunRow(const DirectParams& p, const DirectBlock& block,
-                                                    const BoxOrigin& origin, const Tap* run, int32_t first, int32_t out,
-                                                    int32_t row, Row* to) {
+  // The same with packed K, which has one group: from a (tap, channel) on. Zeros where there are none.
+  static __device__ __forceinline__ void FillPackedRow(const DirectParams& p, const DirectBlock& block,
+                                                       const HaloOrigin& origin, const Tap* first_tap, int32_t first,
+                                                       int32_t out, int32_t row, Row* to) {
     const FilterStrides& strides = p.problem.filter;
     const int32_t channels = static_cast<int32_t>(p.problem.in_channels);
     const auto exists = [&](int32_t at, int32_t col) {
-      return at >= 0 && at < p.area.run * channels && col < block.channels.dst_count;
+      return at >= 0 && at < p.tile.packed * channels && col < block.channels.dst_count;
     };
     const auto place = [&](int32_t at, int32_t col) {
-      const Tap& tap = run[origin.TapOfRun(p, run, at / channels)];
+      const Tap& tap = first_tap[origin.TapOfPacked(p, first_tap, at / channels)];
       return static_cast<const T*>(p.rhs) + tap.filter_delta + at % channels * strides.in +
              (block.channels.dst + col) * strides.out;
     };
@@ -115,7 +117,7 @@ class FilterMatrices {
     }
     Row pack;
 #pragma unroll
-    for (int i = 0; i < kPieceChannels; ++i) {
+    for (int i = 0; i < kVector<T>; ++i) {
       pack.v[i] = exists(first + i, out + row) ? *place(first + i, out + row) : T(0.0f);
     }
     *to = pack;

@@ -6,19 +6,19 @@
 
 #include "direct/conv.cuh"
 #include "direct/kernels.h"
-#include "direct/taps_across.cuh"
+#include "direct/taps_in_n.cuh"
 #include "direct/wgrad.cuh"
 
 namespace jaxconv {
 
-// Tiles that differ elsewhere have the same kernel for a pass.
+// Tiles that differ in what a pass does not use share its kernel.
 constexpr int FirstForConv(int tile) {
   const DirectTile& t = kDirectTiles[tile];
   for (int i = 0; i < tile; ++i) {
     const DirectTile& other = kDirectTiles[i];
     if (other.set == t.set && other.sets == t.sets && other.positions == t.positions && other.warps == t.warps &&
-        other.walk == t.walk && other.run == t.run && other.taps_across == t.taps_across &&
-        (!t.taps_across || other.pieces == t.pieces)) {
+        other.row_stream == t.row_stream && other.packed == t.packed && other.taps_in_n == t.taps_in_n &&
+        (!t.taps_in_n || other.vectors == t.vectors)) {
       return i;
     }
   }
@@ -29,34 +29,35 @@ constexpr int FirstForWgrad(int tile) {
   const DirectTile& t = kDirectTiles[tile];
   for (int i = 0; i < tile; ++i) {
     const DirectTile& other = kDirectTiles[i];
-    if (other.set == t.set && other.filter_rows == t.filter_rows && (other.run > 0) == (t.run > 0)) return i;
+    if (other.set == t.set && other.filter_rows == t.filter_rows && (other.packed > 0) == (t.packed > 0)) return i;
   }
   return tile;
 }
 
-template <typename T, int kTileIndex, bool kOdd>
+template <typename T, bool kHasEpilogue, int kTileIndex, bool kOdd>
 constexpr DirectKernel ConvOf() {
-  if constexpr (kDirectTiles[kTileIndex].taps_across) {
-    return DirectTapsAcross<T, kTileIndex>;
+  if constexpr (kDirectTiles[kTileIndex].taps_in_n) {
+    return DirectTapsInN<T, kHasEpilogue, kTileIndex>;
   } else {
-    return DirectConv<T, kTileIndex, kOdd>;
+    return DirectConv<T, kHasEpilogue, kTileIndex, kOdd>;
   }
 }
 
-// Tiles that read whole pieces have no kernels for odd positions.
+// Only tiles of packed K have kernels for odd positions.
 template <typename T, bool kOdd>
-DirectKernel FindDirect(int64_t tile, Pass pass) {
+DirectKernel FindDirect(int64_t tile, Pass pass, bool has_epilogue) {
   return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
-    constexpr auto is_odd = [](int index) { return kOdd && kDirectTiles[index].run > 0; };
-    const DirectKernel convs[] = {ConvOf<T, FirstForConv(kIndex), is_odd(kIndex)>()...};
+    constexpr auto is_odd = [](int index) { return kOdd && kDirectTiles[index].packed > 0; };
+    const DirectKernel convs[] = {ConvOf<T, false, FirstForConv(kIndex), is_odd(kIndex)>()...};
+    const DirectKernel with_epilogue[] = {ConvOf<T, true, FirstForConv(kIndex), is_odd(kIndex)>()...};
     const DirectKernel wgrads[] = {DirectWgrad<T, FirstForWgrad(kIndex), is_odd(kIndex)>...};
-    return (pass == Pass::kConv ? convs : wgrads)[tile];
+    return (pass == Pass::kWgrad ? wgrads : has_epilogue ? with_epilogue : convs)[tile];
   }(std::make_index_sequence<std::size(kDirectTiles)>());
 }
 
 template <typename T>
-DirectKernel FindDirect(int64_t tile, Pass pass, bool is_odd) {
-  return is_odd ? FindDirect<T, true>(tile, pass) : FindDirect<T, false>(tile, pass);
+DirectKernel FindDirect(int64_t tile, Pass pass, bool has_epilogue, bool is_odd) {
+  return is_odd ? FindDirect<T, true>(tile, pass, has_epilogue) : FindDirect<T, false>(tile, pass, has_epilogue);
 }
 
 }  // namespace jaxconv

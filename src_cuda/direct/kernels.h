@@ -7,8 +7,8 @@ namespace jaxconv {
 
 using DirectKernel = void (*)(DirectParams);
 
-// `is_odd`: the source is read in runs, and positions are an odd number of elements apart.
+// `has_epilogue`: only of a conv. `is_odd`: with packed K, positions are an odd number of elements apart.
 template <typename T>
-DirectKernel FindDirect(int64_t tile, Pass pass, bool is_odd);
+DirectKernel FindDirect(int64_t tile, Pass pass, bool has_epilogue, bool is_odd);
 
 }  // namespace jaxconv

@@ -1,5 +1,5 @@
-// The direct family: convolution on tensor cores from a box of source pixels in shared memory, which serves all taps.
-// For channels that tiles of a matrix product are too large for: narrow groups, depthwise, stems, few outputs.
+// The direct family: convolution on tensor cores from a halo tile in shared memory, which serves all taps. For channels
+// that tiles of a matrix product are too large for: narrow groups, depthwise, stems, few outputs.
 #include "direct/kernels.h"
 
 #include <cuda_bf16.h>
@@ -11,6 +11,7 @@
 
 #include "common/device_attribute.h"
 #include "common/enqueue.cuh"
+#include "common/epilogue.h"
 #include "common/layout.h"
 #include "common/persistent.h"
 #include "common/product.h"
@@ -26,8 +27,8 @@ namespace jaxconv {
 namespace {
 
 DirectLayout LayoutOf(const ConvProblem& p, Pass pass, const DirectSettings& s) {
-  const Area area = s.area();
-  return {DirectChannels({p, pass, kDirectTiles[s.tile]}, area.taps, area.run), area};
+  const OutputTile out_tile = s.out_tile();
+  return {DirectChannels({p, pass, kDirectTiles[s.tile]}, out_tile.taps, out_tile.packed), out_tile};
 }
 
 Reason UnsupportedReason(const ConvProblem& p, Pass pass, const DirectSettings& s) {
@@ -36,7 +37,7 @@ Reason UnsupportedReason(const ConvProblem& p, Pass pass, const DirectSettings& 
   const DirectPass tile{p, pass, kDirectTiles[s.tile]};
   if (Reason why = direct::UnsupportedTypes(p, pass)) return why;
   if (Reason why = UnsupportedProblem(tile)) return why;
-  if (Reason why = UnsupportedArea(tile, s.area())) return why;
+  if (Reason why = UnsupportedTileSize(tile, s.out_tile())) return why;
   const DirectLayout layout = LayoutOf(p, pass, s);
   if (Reason why = UnsupportedChannels(layout)) return why;
   return UnsupportedLayout(layout);
@@ -53,13 +54,13 @@ DirectParams ParamsOf(const DirectLayout& layout) {
   d.col_blocks = layout.col_blocks;
   d.src_pixel = layout.src_pixel;
   d.dst_pixel = layout.dst_pixel;
-  d.area = layout.area;
+  d.tile = layout.out_tile;
   d.position_elements = static_cast<int32_t>(layout.position_elements());
-  d.places = layout.places;
-  std::copy_n(d.area.box, kSpatial, d.copied);
-  if (layout.streams()) d.copied[1] = 1;
+  d.offsets = layout.offsets;
+  std::copy_n(d.tile.halo, kSpatial, d.copied);
+  if (layout.stages_rows()) d.copied[1] = 1;
   for (int i = 0; i < kSpatial; ++i) d.dst_apart[i] = static_cast<int32_t>(p.period[i] * p.dst.spatial[i]);
-  d.entry_pieces = layout.entry_pieces;
+  d.entry_vectors = layout.entry_vectors;
   d.positions = layout.positions;
   d.items = layout.items;
   d.parts = layout.parts;
@@ -72,12 +73,12 @@ size_t SharedBytes(const ConvProblem& p, Pass pass, const DirectSettings& s) {
   return ResultElements(p, pass) == 0 ? 0 : LayoutOf(p, pass, s).shared_bytes;
 }
 
-// A conv's blocks stay as long as there are areas.
+// Thread blocks of a conv are persistent.
 int32_t ConvWorkers(const DirectLayout& d) {
   const ConvProblem& p = d.problem;
-  const int64_t areas =
-      p.batch * p.dst_size[0] * CeilDiv(p.dst_size[1], d.area.rows) * CeilDiv(p.dst_size[2], d.area.cols);
-  return Workers(d.shared_bytes, d.blocks(), static_cast<int64_t>(d.channel_blocks) * p.class_count, areas);
+  const int64_t out_tiles =
+      p.batch * p.dst_size[0] * CeilDiv(p.dst_size[1], d.out_tile.rows) * CeilDiv(p.dst_size[2], d.out_tile.cols);
+  return Workers(d.shared_bytes, d.blocks(), static_cast<int64_t>(d.channel_blocks) * p.class_count, out_tiles);
 }
 
 FilterOrder OrderOf(const ConvCall& call, const DirectTile& tile) {
@@ -85,9 +86,9 @@ FilterOrder OrderOf(const ConvCall& call, const DirectTile& tile) {
   const FilterStrides& f = p.filter;
   const int64_t outs = p.groups * p.out_channels;
   if (call.pass == Pass::kWgrad) return FilterOrder::kNone;
-  if (RhsLayout(call).StepVectors(kPieceChannels)) return FilterOrder::kIns;
-  if (tile.taps_across) return FilterOrder::kNone;
-  const bool is_row = f.out == 1 && (p.groups == 1 || f.group == p.out_channels) && outs % kPieceChannels == 0;
+  if (RhsLayout(call).StepVectors(TraitsOf(p.filter_type).vector())) return FilterOrder::kIns;
+  if (tile.taps_in_n) return FilterOrder::kNone;
+  const bool is_row = f.out == 1 && (p.groups == 1 || f.group == p.out_channels) && outs % kColBlock == 0;
   return is_row && (p.in_channels == 1 || f.in == outs) ? FilterOrder::kOuts : FilterOrder::kNone;
 }
 
@@ -97,28 +98,38 @@ bool EncodeMaps(const ConvCall& call, DirectParams* d) {
   if (major == 0) return false;
   if (major < 9) return true;
   const ConvProblem& p = call.problem;
-  const int32_t area[kSpatial] = {1, d->area.rows, d->area.cols};
+  const int32_t out_tile[kSpatial] = {1, d->tile.rows, d->tile.cols};
   if (!EncodeMap(&d->src_map, &d->src_in_rows, call.src, p.src_type, p.src, p.src_size, p.batch,
-                 p.groups * p.in_channels, d->src_pixel, d->copied, d->area.run > 0)) {
+                 p.groups * p.in_channels, d->src_pixel, d->copied, d->tile.packed > 0)) {
     return false;
   }
   return call.pass == Pass::kConv || EncodeMap(&d->dst_map, &d->dst_in_rows, call.rhs, p.dst_type, p.dst, p.dst_size,
-                                               p.batch, p.groups * p.out_channels, d->dst_pixel, area, false);
+                                               p.batch, p.groups * p.out_channels, d->dst_pixel, out_tile, false);
 }
 
-// What thread blocks divide by, of which the workers were the last to be known.
+// What thread blocks divide by. The workers are known last.
 void SetDividers(DirectParams* d) {
   const ConvProblem& p = d->problem;
   const auto divider = [](int64_t divisor) { return Divider<int32_t>(static_cast<int32_t>(divisor)); };
   d->by_workers = divider(d->workers);
   d->by_chunks = divider(d->chunks);
   d->by_channel_blocks = divider(d->channel_blocks);
-  d->by_cols = divider(d->area.cols);
-  d->by_pieces = divider(d->entry_pieces);
+  d->by_cols = divider(d->tile.cols);
+  d->by_vectors = divider(d->entry_vectors);
   d->by_ins = divider(p.in_channels);
   d->by_outs = divider(p.out_channels);
-  d->grid = AreaGrid(d->area, {static_cast<int32_t>(p.dst_size[0]), static_cast<int32_t>(p.dst_size[1]),
+  d->grid = TileGrid(d->tile, {static_cast<int32_t>(p.dst_size[0]), static_cast<int32_t>(p.dst_size[1]),
                                static_cast<int32_t>(p.dst_size[2])});
+}
+
+DirectKernel FindKernel(const ConvCall& call, const DirectSettings& s, bool is_odd) {
+  const bool has_epilogue = EndsWithEpilogue(call, s.split);
+  const auto find = [&](auto type) { return FindDirect<decltype(type)>(s.tile, call.pass, has_epilogue, is_odd); };
+  switch (call.problem.src_type) {
+    case DType::kBF16: return find(__nv_bfloat16());
+    case DType::kF16: return find(__half());
+    default: return nullptr;  // UnsupportedTypes says so
+  }
 }
 
 cudaError_t Launch(const ConvCall& call, const DirectSettings& s, cudaStream_t stream) {
@@ -132,11 +143,10 @@ cudaError_t Launch(const ConvCall& call, const DirectSettings& s, cudaStream_t s
   if (!AreAligned({d.src, d.rhs, d.out})) return LaunchUnaligned(call, s.split, stream);
   d.workers = wgrad ? static_cast<int32_t>(s.split) : ConvWorkers(layout);
   d.filter_order = OrderOf(call, tile);
+  d.epilogue = EpilogueOfCall(call);
   SetDividers(&d);
   if (!EncodeMaps(call, &d)) return cudaErrorInvalidValue;
-  const DirectKernel kernel = p.src_type == DType::kBF16
-                                  ? FindDirect<__nv_bfloat16>(s.tile, call.pass, layout.has_odd_positions())
-                                  : FindDirect<__half>(s.tile, call.pass, layout.has_odd_positions());
+  const DirectKernel kernel = FindKernel(call, s, layout.has_odd_positions());
   const int64_t blocks = static_cast<int64_t>(d.workers) * d.channel_blocks * p.class_count * (wgrad ? d.chunks : 1);
   const int warps = wgrad ? kWgradWarps : tile.conv_warps();
   const cudaError_t status = EnqueueShared(kernel, blocks, 32 * warps, layout.shared_bytes, stream, d);

@@ -1,16 +1,34 @@
 // Results of the direct family's conv on their way to memory.
 #pragma once
 
+#include <cstdint>
+
 #include "common/convert.cuh"
 #include "common/store_pairs.cuh"
 
 namespace jaxconv {
 
-// Rows of a warp's results: of 16 positions, kBlocks times eight output channels. They pass through shared memory, so
-// that neighbours in memory are stored at once, in vectors of 16 bytes.
+// The first of the lane's two output channels in a block of eight. Lanes without channels get the last two that exist:
+// they may read the epilogue's operands, and need no branch.
+__device__ __forceinline__ int64_t LaneChannel(int32_t first, int32_t count) {
+  return min(first + static_cast<int32_t>(threadIdx.x % 4) * 2, count - 2);
+}
+
+template <int kRows, int kBlocks>
+__device__ __forceinline__ void ClearSums(float (&sums)[kRows][kBlocks][4]) {
+#pragma unroll
+  for (auto& blocks : sums) {
+#pragma unroll
+    for (auto& four : blocks) four[0] = four[1] = four[2] = four[3] = 0;
+  }
+}
+
+// Rows of a warp's results: 16 positions, kBlocks times eight output channels. They pass through shared memory: then
+// neighbours in memory are stored at once, in 16-byte vectors.
 template <typename Out, int kBlocks>
 struct ResultRows {
-  static constexpr int kCols = kBlocks * 8, kVector = 16 / sizeof(Out), kAcross = kCols / kVector;
+  static constexpr int kCols = kBlocks * 8, kVector = kTraits<Out>.vector(), kAcross = kCols / kVector;
+  static_assert(kCols % kVector == 0, "a row of results is whole vectors");
   static constexpr int kVectors = (16 * kAcross + 31) / 32;  // of a lane
   static constexpr int kPitch = kCols + kVector;             // elements: rows begin in different banks
   static constexpr int kElements = 16 * kPitch;

@@ -9,19 +9,19 @@
 
 namespace jaxconv {
 
-// The output positions that a thread block computes at a time, rows by columns; the source pixels
-// that they read, in the class that reads most; the taps of the class that has most.
-struct Area {
+// The output positions that a thread block computes at a time, rows by columns. The source pixels that they read, in
+// the class that reads most. The taps of the class that has most.
+struct OutputTile {
   int32_t rows;
   int32_t cols;
-  int32_t box[kSpatial];
+  int32_t halo[kSpatial];
   int32_t taps;
-  int32_t walk;  // rows, a dilation apart, that a warp takes one after the other; 1: it takes all at once
-  int32_t run;   // taps of a row, if the source is read in runs, and box[2] is of pieces of eight elements; else 0
-  int32_t corner[kSpatial];  // of a wgrad, the first class's: its taps' least shifts, with which boxes begin
+  int32_t stream;            // rows that a warp takes in turn, a dilation apart; 1: it takes all at once
+  int32_t packed;            // with packed K: taps of a row, and halo[2] counts vectors; else 0
+  int32_t corner[kSpatial];  // of a wgrad: least shifts of the first class's taps. Halo tiles begin there
 };
 
-// An Area, which may have more rows than were asked for: a warp that goes along rows takes several.
+// An OutputTile. It may have more rows than were asked for: with row streaming a warp takes several.
 struct DirectSettings {
   static constexpr const char* kFamily = "direct";
 
@@ -29,7 +29,7 @@ struct DirectSettings {
   int64_t split = 1;
   int64_t rows = 0;  // output positions that a thread block computes at a time
   int64_t cols = 0;
-  int64_t walks = 0;  // of `walk` rows each, abreast: no fewer than those rows
+  int64_t walks = 0;  // streams abreast, of `walk` rows each: no fewer rows than `rows`
   int64_t walk = 1;
   int64_t box_depth = 0;
   int64_t box_height = 0;
@@ -57,7 +57,7 @@ struct DirectSettings {
              {"corner_col", &DirectSettings::corner_col}}};
   }
 
-  Area area() const {
+  OutputTile out_tile() const {
     return {In32(walks * walk), In32(cols), {In32(box_depth), In32(box_height), In32(box_width)},    In32(taps),
             In32(walk),         In32(run),  {In32(corner_depth), In32(corner_row), In32(corner_col)}};
   }

@@ -5,24 +5,25 @@
 
 #include <cstdint>
 
+#include "common/operand_traits.h"
 #include "common/tma.h"
 #include "conv_problem.h"
 #include "direct/params.cuh"
 
 namespace jaxconv {
 
-// Describes an activation and a box of it to TMA. The pixels of a box's row are taken for one if they are neighbours
-// and have but eight channels, `in_rows`, or are read in runs, where the box's extent is of pieces of a row. False
-// where the driver refuses, or is too old.
+// Describes an activation and a box of it to TMA. `in_rows`: the map takes a row of pixels for one pixel, if they are
+// neighbours of one vector each. Packed K is such a row, too, and its extent counts vectors. False where the driver
+// refuses, or is too old.
 inline bool EncodeMap(CUtensorMap* map, bool* in_rows, const void* tensor, DType type, const TensorStrides& s,
                       const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, const PixelLayout& pixel,
-                      const int32_t (&extent)[kSpatial], bool is_runs) {
+                      const int32_t (&extent)[kSpatial], bool is_packed) {
   constexpr CUtensorMapSwizzle kSwizzles[] = {CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_SWIZZLE_32B,
                                               CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_SWIZZLE_128B};
-  *in_rows = pixel.pitch == 0 && channels == kPieceChannels && s.spatial[2] == channels &&
+  *in_rows = pixel.pitch == 0 && channels == TraitsOf(type).vector() && s.spatial[2] == channels &&
              extent[2] * channels <= kMostBoxExtent;
-  const bool is_row = *in_rows || is_runs;
-  const int64_t pixel_channels = kPieceChannels << pixel.pitch;
+  const bool is_row = *in_rows || is_packed;
+  const int64_t pixel_channels = TraitsOf(type).vector() << pixel.pitch;
   const int32_t box_row = is_row ? extent[2] : 1;
   const cuuint32_t box[] = {static_cast<cuuint32_t>(pixel_channels * box_row),
                             static_cast<cuuint32_t>(extent[2] / box_row), static_cast<cuuint32_t>(extent[1]),

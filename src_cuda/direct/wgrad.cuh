@@ -1,5 +1,5 @@
-// The direct family's wgrad on tensor cores: rows are entries of eight source channels, columns output channels, steps
-// positions. A thread block keeps the sums of all its channels' taps in registers.
+// The direct family's wgrad on tensor cores: M is entries, N output channels, K positions. A thread block keeps the
+// sums of all its channels' taps in registers.
 #pragma once
 
 #include <cstdint>
@@ -8,23 +8,24 @@
 #include "common/convert.cuh"
 #include "common/ptx.cuh"
 #include "direct/params.cuh"
-#include "direct/ring.cuh"
+#include "direct/pipeline.cuh"
 #include "direct/tables.cuh"
 
 namespace jaxconv {
 
-// A row's, or a column's, FilterPlace, as the sums fit 32 bits.
-struct alignas(8) ResultPlace {
+// A FilterOffset in 32 bits, which sums fit: of a row or of a column.
+struct alignas(8) ResultOffset {
   int32_t at;
   int32_t group;
 };
 
-// A warp's sums: of kRows blocks of two entries by a set of output channels, over a part of the positions.
+// A warp's sums: kRows blocks of two entries by a set of output channels, over a part of the positions.
 template <typename T, DirectTile kTile, bool kOdd>
 class DirectFilterSums {
   static constexpr int kRows = kTile.filter_rows, kBlocks = kTile.set;
   static constexpr int kSteps = 2;  // of 16 positions, whose gradients are in registers
-  static constexpr bool kRuns = kTile.run > 0;
+  static constexpr bool kPacked = kTile.packed > 0;
+  static_assert(kTraits<T>.bytes == 2, "ldmatrix transposes elements of 16 bits");
 
  public:
   // `item`: of the sets and their parts of kRows.
@@ -32,15 +33,15 @@ class DirectFilterSums {
       : first_col_(item % (p.col_blocks / kBlocks) * kBlocks * 8),
         first_entry_(item / (p.col_blocks / kBlocks) * kRows * 2),
         entries_(entries),
-        first_piece_(FirstPiece(p, first_col_)) {}
+        first_vector_(FirstVector<T>(p, first_col_)) {}
 
-  // Adds the products of an area, of a part of its positions.
-  __device__ __forceinline__ void MultiplyArea(const DirectParams& p, const char* shared, uint32_t stage,
-                                               const AreaEnd& end, int part) {
+  // Adds the products of an output tile, of a part of its positions.
+  __device__ __forceinline__ void MultiplyTile(const DirectParams& p, const char* shared, uint32_t stage,
+                                               const TileEnd& end, int part) {
     const auto multiply = [&](auto is_whole) {
 #pragma unroll 1
       for (int position = part * 32; position < p.positions; position += p.parts * 32) {
-        Multiply<is_whole>(p, shared, stage, stage + p.places.gradient, end, position);
+        Multiply<is_whole>(p, shared, stage, stage + p.offsets.gradient, end, position);
       }
     };
     if (end.rows * end.cols == p.positions) {
@@ -50,8 +51,8 @@ class DirectFilterSums {
     }
   }
 
-  // To shared memory: `sums` is the place of the item and its part of the positions there, of which each lane has its
-  // own, by fours.
+  // To shared memory. `sums`: the place of the item and of its part of the positions. Each lane has its own sums there,
+  // by fours.
   __device__ __forceinline__ void Write(float4* sums) const {
 #pragma unroll
     for (int at = 0; at < kRows * kBlocks; ++at) {
@@ -61,54 +62,54 @@ class DirectFilterSums {
   }
   static constexpr int kFours = kRows * kBlocks * 32;
 
-  // Where results are: of the item's rows, eight to an entry, and behind them of its columns. To be called by all its
-  // parts' warps, before a barrier: it takes long, which is no matter while the first box is on its way.
-  __device__ __forceinline__ void FillPlaces(const DirectParams& p, const DirectBlock& block, const BoxOrigin& origin,
-                                             ResultPlace* results, int part) const {
-    const FilterPlaces places(p, block.channels, !kRuns && p.block_groups > 0);
+  // Where results are stored: by the item's rows, eight to an entry, and behind them by its columns. To be called by
+  // the warps of all its parts, before a barrier. It takes long, but meanwhile the first halo tile is on its way.
+  __device__ __forceinline__ void FillOffsets(const DirectParams& p, const DirectBlock& block, const HaloOrigin& origin,
+                                              ResultOffset* results, int part) const {
+    const FilterOffsets offsets(p, block.channels, !kPacked && p.block_groups > 0);
 #pragma unroll 1
-    for (int i = part * 32 + threadIdx.x % 32; i < kResultPlaces; i += p.parts * 32) {
-      const FilterPlace place =
-          i < kRows * 16 ? PlaceOfRow(p, block, origin, places, i) : places.OfOut(first_col_ + i - kRows * 16);
+    for (int i = part * 32 + threadIdx.x % 32; i < kResultOffsets; i += p.parts * 32) {
+      const FilterOffset place =
+          i < kRows * 16 ? PlaceOfRow(p, block, origin, offsets, i) : offsets.OfOut(first_col_ + i - kRows * 16);
       results[i] = {static_cast<int32_t>(place.at), place.group};
     }
   }
-  static constexpr int kResultPlaces = kRows * 16 + kBlocks * 8;
+  static constexpr int kResultOffsets = kRows * 16 + kBlocks * 8;
 
-  // Adds up what all parts of the positions have written, and stores it, each of them some blocks. `sums` is the item's
-  // first part's place.
+  // Adds what all parts of the positions have written, and stores it. Each part takes some blocks. `sums`: the place of
+  // the item's first part.
   __device__ __forceinline__ void Store(const DirectParams& p, const DirectBlock& block, const float4* sums,
-                                        const ResultPlace* results, int part) const {
+                                        const ResultOffset* results, int part) const {
     const int lane = threadIdx.x % 32;
-    const ResultPlace *rows = results + lane / 4, *cols = results + kRows * 16 + lane % 4 * 2;
+    const ResultOffset *rows = results + lane / 4, *cols = results + kRows * 16 + lane % 4 * 2;
     const int64_t slice = block.worker * p.out_elements;
 #pragma unroll 1
     for (int at = part; at < kRows * kBlocks; at += p.parts) {
       const float4 sum = AddParts(p, sums + at * 32 + lane);
-      const ResultPlace *row = rows + at / kBlocks * 16, *col = cols + at % kBlocks * 8;
+      const ResultOffset *row = rows + at / kBlocks * 16, *col = cols + at % kBlocks * 8;
       StorePair(p, slice, row[0], col, {sum.x, sum.y});
       StorePair(p, slice, row[8], col, {sum.z, sum.w});
     }
   }
 
  private:
-  // Adds the products of 32 positions. If an area has all its positions, kWhole, none need to be looked
-  // at.
+  // Adds the products of 32 positions. kWhole: the output tile has all its positions, and none is looked at.
   template <bool kWhole>
   __device__ __forceinline__ void Multiply(const DirectParams& p, const char* shared, uint32_t box, uint32_t gradient,
-                                           const AreaEnd& end, int first_position) {
+                                           const TileEnd& end, int first_position) {
     const int lane = threadIdx.x % 32, matrix = lane / 8;
-    const Position* positions = reinterpret_cast<const Position*>(shared + p.places.positions) + first_position;
-    const uint32_t pixels = ptx::SharedAddress(shared) + p.places.position_pixels;
-    constexpr int kHalves = kRuns ? 2 : 1;  // of a step, in each of which the lane has a position
-    using Place = std::conditional_t<kRuns, RunPlace<kOdd>, uint32_t>;
+    const Position* positions = reinterpret_cast<const Position*>(shared + p.offsets.positions) + first_position;
+    const uint32_t pixels = ptx::SharedAddress(shared) + p.offsets.position_pixels;
+    constexpr int kHalves = kPacked ? 2 : 1;  // of a step, in each of which the lane has a position
+    using Place = std::conditional_t<kPacked, PackedLane<kOdd>, uint32_t>;
     Place from[kSteps][kHalves];
     bool is_there[kSteps][kHalves];
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
-        const int at = k * 16 + (kRuns ? half * kRun + lane / 4 : matrix / 2 * kRun + lane % kRun);
+        const int at =
+            k * 16 + (kPacked ? half * kMatrixRows + lane / 4 : matrix / 2 * kMatrixRows + lane % kMatrixRows);
         // The gradient is zero elsewhere, and so must be what it is multiplied with.
         is_there[k][half] = kWhole || end.Has(positions[at]);
         const uint32_t pixel = pixels + (first_position + at) * static_cast<int>(sizeof(uint32_t));
@@ -117,11 +118,11 @@ class DirectFilterSums {
     }
     uint32_t b[kSteps][kBlocks][2];
     ReadGradient(p, gradient, first_position, b);
-    const uint32_t entries = ptx::SharedAddress(shared) + p.places.entries;
-    const uint32_t zeros = ptx::SharedAddress(shared) + p.places.zeros;
+    const uint32_t entries = ptx::SharedAddress(shared) + p.offsets.entries;
+    const uint32_t zeros = ptx::SharedAddress(shared) + p.offsets.zeros;
     uint32_t a[2][kSteps][4];  // while one block of rows is multiplied, the next is read
     const auto read = [&](int i) {
-      if constexpr (kRuns) {  // positions lie anywhere
+      if constexpr (kPacked) {  // positions lie anywhere
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
           const uint32_t offset = ReadEntry(entries, min(first_entry_ + 2 * i + row, entries_ - 1));
@@ -136,7 +137,7 @@ class DirectFilterSums {
         }
       } else {
         const uint32_t entry = ReadEntry(entries, min(first_entry_ + 2 * i + matrix % 2, entries_ - 1));
-        const uint32_t offset = entry ^ first_piece_ * 16;
+        const uint32_t offset = entry ^ first_vector_ * 16;
 #pragma unroll
         for (int k = 0; k < kSteps; ++k) {
           ptx::LoadMatrices<true>(a[i % 2][k], is_there[k][0] ? from[k][0] + offset : zeros);
@@ -155,7 +156,7 @@ class DirectFilterSums {
     }
   }
 
-  // In the parts' order, in which the sum is the same each time.
+  // In the order of the parts: the sum is the same each time.
   static __device__ __forceinline__ float4 AddParts(const DirectParams& p, const float4* sums) {
     float4 sum = sums[0];
     const int apart = p.items * kFours;
@@ -167,27 +168,27 @@ class DirectFilterSums {
     return sum;
   }
 
-  __device__ __forceinline__ FilterPlace PlaceOfRow(const DirectParams& p, const DirectBlock& block,
-                                                    const BoxOrigin& origin, const FilterPlaces& places,
-                                                    int row) const {
+  __device__ __forceinline__ FilterOffset PlaceOfRow(const DirectParams& p, const DirectBlock& block,
+                                                     const HaloOrigin& origin, const FilterOffsets& offsets,
+                                                     int row) const {
     const int entry = first_entry_ + row / 8;
     if (entry >= entries_) return {0, -1};
     const Tap* taps = p.taps + block.residue().first_tap;
-    int32_t piece, tap = p.by_pieces.Divide(entry, &piece), in = (piece + first_piece_) * kPieceChannels + row % 8;
-    if constexpr (kRuns) {  // of a row of taps, of which an entry has several, or parts
-      const int32_t element = in - origin.RunSkip(p);
-      if (element < 0 || element >= p.area.run * static_cast<int32_t>(p.problem.in_channels)) return {0, -1};
-      taps += tap * p.area.run;
-      tap = origin.TapOfRun(p, taps, p.by_ins.Divide(element, &in));
+    int32_t vector, tap = p.by_vectors.Divide(entry, &vector), in = (vector + first_vector_) * kVector<T> + row % 8;
+    if constexpr (kPacked) {  // an entry has several taps of a row, or parts of them
+      const int32_t element = in - origin.PackedSkip(p);
+      if (element < 0 || element >= p.tile.packed * static_cast<int32_t>(p.problem.in_channels)) return {0, -1};
+      taps += tap * p.tile.packed;
+      tap = origin.TapOfPacked(p, taps, p.by_ins.Divide(element, &in));
     }
-    FilterPlace place = places.OfIn(in);
+    FilterOffset place = offsets.OfIn(in);
     place.at += taps[tap].filter_delta;
     return place;
   }
 
-  // Two columns' sums of a row, those that there are. Of a slice as a pair, if they are neighbours.
-  static __device__ __forceinline__ void StorePair(const DirectParams& p, int64_t slice, ResultPlace row,
-                                                   const ResultPlace* cols, float2 sum) {
+  // Two columns' sums of a row, those that exist. Neighbours in a slice are stored as a pair.
+  static __device__ __forceinline__ void StorePair(const DirectParams& p, int64_t slice, ResultOffset row,
+                                                   const ResultOffset* cols, float2 sum) {
     const int32_t first = row.at + cols[0].at, second = row.at + cols[1].at;
     const bool has_first = row.group == cols[0].group, has_second = row.group == cols[1].group;
     if (p.out_type == DType::kF32 && has_first && has_second && second == first + 1 && (slice + first) % 2 == 0) {
@@ -225,26 +226,26 @@ class DirectFilterSums {
   int first_col_;
   int first_entry_;
   int entries_;
-  uint32_t first_piece_;
+  uint32_t first_vector_;
   float sum_[kRows][kBlocks][4] = {};
 };
 
-// What a wgrad looks up for all areas. Positions behind an area's end, which no copy reaches, are zeros.
-template <bool kRuns>
+// What a wgrad looks up for all output tiles. No copy reaches positions behind an output tile's end: they are zeros.
+template <bool kPacked>
 __device__ __forceinline__ void FillWgradTables(const DirectParams& p, const DirectBlock& block,
-                                                const BoxOrigin& origin, char* shared) {
+                                                const HaloOrigin& origin, char* shared) {
   constexpr int kThreads = 32 * kWgradWarps;
-  FillTables<kThreads, false, kRuns>(p, block.residue(), origin, shared);
-  uint32_t* pixels = reinterpret_cast<uint32_t*>(shared + p.places.position_pixels);
+  FillTables<kThreads, false, kPacked>(p, block.residue(), origin, shared);
+  uint32_t* pixels = reinterpret_cast<uint32_t*>(shared + p.offsets.position_pixels);
 #pragma unroll 1
   for (int i = threadIdx.x; i < p.positions; i += kThreads) {
-    pixels[i] = kRuns ? RunOf<false>(p, i) : PixelOf<false>(p, i);
+    pixels[i] = kPacked ? PackedOf<false>(p, i) : PixelOf<false>(p, i);
   }
-  const int32_t first = p.area.rows * p.area.cols << p.dst_pixel.pitch, last = p.positions << p.dst_pixel.pitch;
+  const int32_t first = p.tile.rows * p.tile.cols << p.dst_pixel.pitch, last = p.positions << p.dst_pixel.pitch;
 #pragma unroll 1
   for (int i = first + threadIdx.x; i < last; i += kThreads) {
     for (int stage = 0; stage < kDirectStages; ++stage) {
-      reinterpret_cast<uint4*>(shared + stage * p.places.stage + p.places.gradient)[i] = {};
+      reinterpret_cast<uint4*>(shared + stage * p.offsets.stage + p.offsets.gradient)[i] = {};
     }
   }
 }
@@ -253,59 +254,59 @@ template <typename T, int kTileIndex, bool kOdd>
 __global__ void __launch_bounds__(32 * kWgradWarps, kDirectTiles[kTileIndex].wgrad_blocks())
     DirectWgrad(const __grid_constant__ DirectParams p) {
   constexpr DirectTile kTile = kDirectTiles[kTileIndex];
-  constexpr bool kRuns = kTile.run > 0;
+  constexpr bool kPacked = kTile.packed > 0;
   extern __shared__ __align__(1024) char shared[];
   const Box box = SourceBox(p), gradient = GradientBox(p);
   box.Prefetch();
   gradient.Prefetch();
   PrefetchTables(p, 0);
-  const DirectBlock block(p, p.chunks);
+  const DirectBlock block(p, p.chunks, kVector<T>);
   const uint32_t base = ptx::SharedAddress(shared);
-  const BoxOrigin origin(p.area);
+  const HaloOrigin origin(p.tile);
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
-  DirectRing filled(base + p.places.barriers), read = filled;
-  int32_t next = block.worker;  // the area that is copied next
+  DirectPipeline filled(base + p.offsets.barriers), read = filled;
+  int32_t next = block.worker;  // the output tile that is copied next
   const auto copy = [&] {
-    if (next >= block.areas) return;
-    const AreaPlace place = block.Place(p, next);
+    if (next >= block.tiles) return;
+    const TilePlace place = block.Place(p, next);
     int32_t at[kSpatial];
-    origin.BoxAt<kRuns>(p, place, at);
-    const uint32_t stage = base + filled.stage() * p.places.stage;
+    origin.HaloAt<kPacked>(p, place, at);
+    const uint32_t stage = base + filled.stage() * p.offsets.stage;
     filled.WaitUntilEmpty();
     box.template Copy<T>(stage, filled.full(), block.channels.src, at, place.image);
-    gradient.template Copy<T>(stage + p.places.gradient, filled.full(), block.channels.dst, place.at, place.image);
+    gradient.template Copy<T>(stage + p.offsets.gradient, filled.full(), block.channels.dst, place.at, place.image);
     Box::Arrive(filled.full(), box.Bytes() + gradient.Bytes());
     filled.Advance();
     next += p.workers;
   };
-  if (warp == 0) {  // boxes are on their way before anything is read: a small layer waits for them
+  if (warp == 0) {  // copies begin before anything is read: a small layer waits for them
     if (threadIdx.x == 0) filled.Init(kBoxArrivals, kWgradWarps);
     ptx::FenceForTma();
     __syncwarp();
 #pragma unroll 1
     for (int stage = 0; stage < kDirectStages; ++stage) copy();
-  } else if (warp == kWgradWarps - 1 && block.areas > 0) {
+  } else if (warp == kWgradWarps - 1 && block.tiles > 0) {
     CheckOrigin(p, block.residue(), origin);
-    if (kRuns) CheckRuns(p, block.residue(), origin);
+    if (kPacked) CheckPacked(p, block.residue(), origin);
   }
-  FillWgradTables<kRuns>(p, block, origin, shared);
-  const int entries = FilterSteps(block.residue().tap_count, p.entry_pieces, 0, p.area.run).entries;
+  FillWgradTables<kPacked>(p, block, origin, shared);
+  const int entries = FilterSteps(block.residue().tap_count, p.entry_vectors, 0, p.tile.packed).entries;
   const int part = warp / p.items, item = warp % p.items;
   DirectFilterSums<T, kTile, kOdd> sums(p, item, entries);
-  ResultPlace* results = reinterpret_cast<ResultPlace*>(shared + p.places.sums) + item * sums.kResultPlaces;
-  if (part < p.parts) sums.FillPlaces(p, block, origin, results, part);
+  ResultOffset* results = reinterpret_cast<ResultOffset*>(shared + p.offsets.sums) + item * sums.kResultOffsets;
+  if (part < p.parts) sums.FillOffsets(p, block, origin, results, part);
   __syncthreads();
 #pragma unroll 1
-  for (int32_t area = block.worker; area < block.areas; area += p.workers) {
-    const AreaEnd end(p, block, block.Place(p, area));
+  for (int32_t tile = block.worker; tile < block.tiles; tile += p.workers) {
+    const TileEnd end(p, block, block.Place(p, tile));
     read.WaitUntilFull();
     if (part < p.parts && entries > 0) {
-      sums.MultiplyArea(p, shared, base + read.stage() * p.places.stage, end, part);
+      sums.MultiplyTile(p, shared, base + read.stage() * p.offsets.stage, end, part);
     }
     read.Release();
     if (warp == 0) copy();
   }
-  __syncthreads();  // what is exchanged takes the stages' place
+  __syncthreads();  // the exchange takes the stages' place
   float4* exchange = reinterpret_cast<float4*>(shared);
   if (part < p.parts) sums.Write(exchange + warp * sums.kFours);
   __syncthreads();

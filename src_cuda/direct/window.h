@@ -27,7 +27,7 @@ struct TapRows {
   }
 };
 
-// A residue class's rows, of which there are several, or none if its taps are not in such rows.
+// The rows of a residue class, if it has several. None if its taps are not in such rows.
 inline std::optional<TapRows> RowsOfTaps(std::span<const Tap> taps) {
   const auto shift = [&](size_t tap, int d) { return taps[tap].shift[d]; };
   const size_t count = taps.size();

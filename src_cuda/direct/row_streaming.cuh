@@ -1,6 +1,6 @@
-// The direct family's conv along rows: a warp keeps the filter in registers and walks down the rows of the source.
-// What it reads of a row is multiplied with all rows of taps that meet it, for as many rows of the destination, whose
-// sums are under way: shared memory is read once for what would be read anew for each row of taps.
+// The direct family's conv with row streaming: a warp keeps the filter in registers and goes down the rows of the
+// source, a stream. It reads a source row once, and multiplies it with all rows of taps that meet it. Each is for
+// another destination row, whose sums are under way. Other kernels read the source anew for each row of taps.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,23 @@
 #include <utility>
 
 #include "common/convert.cuh"
+#include "common/epilogue.cuh"
 #include "common/ptx.cuh"
 #include "direct/filter.cuh"
 #include "direct/params.cuh"
-#include "direct/ring.cuh"
+#include "direct/pipeline.cuh"
+#include "direct/results.cuh"
 #include "direct/tables.cuh"
 
 namespace jaxconv {
 
-// Where a walk finds the source rows of its steps: in an area's box, which is in a stage, so many bytes apart.
-class BoxRows {
+// Where a stream finds the source rows of its steps: in a halo tile, so many bytes apart.
+class HaloRows {
  public:
-  __device__ __forceinline__ BoxRows(const DirectRing& read, uint32_t stages, uint32_t stage_bytes, uint32_t apart)
+  __device__ __forceinline__ HaloRows(const DirectPipeline& read, uint32_t stages, uint32_t stage_bytes, uint32_t apart)
       : first_(stages + read.stage() * stage_bytes), apart_(apart) {}
 
-  // The first step's, and the one's behind the current step, whose is given.
+  // The row of the first step, and the row behind a step's.
   __device__ __forceinline__ uint32_t First() const { return first_; }
   __device__ __forceinline__ uint32_t Next(uint32_t row) const { return row + apart_; }
   // The end of a step.
@@ -33,125 +35,129 @@ class BoxRows {
   uint32_t apart_;
 };
 
-// The same where the source passes by: in a stage each, which the warp waits for, and releases.
-class StreamRows {
+// The same where stages are rows. The warp waits for each, and releases it.
+class StagedRows {
  public:
-  __device__ __forceinline__ StreamRows(RowRing& read, uint32_t stages, uint32_t stage_bytes, uint32_t)
+  __device__ __forceinline__ StagedRows(RowPipeline& read, uint32_t stages, uint32_t stage_bytes, uint32_t)
       : read_(read), stages_(stages), stage_bytes_(stage_bytes) {}
 
   __device__ __forceinline__ uint32_t First() const { return Wait(read_); }
   __device__ __forceinline__ uint32_t Next(uint32_t) const {
-    RowRing next = read_;
+    RowPipeline next = read_;
     next.Advance();
     return Wait(next);
   }
   __device__ __forceinline__ void Pass() { read_.Release(); }
 
  private:
-  __device__ __forceinline__ uint32_t Wait(const RowRing& ring) const {
-    ring.WaitUntilFull();
-    return stages_ + ring.stage() * stage_bytes_;
+  __device__ __forceinline__ uint32_t Wait(const RowPipeline& pipeline) const {
+    pipeline.WaitUntilFull();
+    return stages_ + pipeline.stage() * stage_bytes_;
   }
 
-  RowRing& read_;
+  RowPipeline& read_;
   uint32_t stages_;
   uint32_t stage_bytes_;
 };
 
 template <typename T, DirectTile kTile, bool kOdd>
-class DirectWalk {
+class RowStreaming {
   static constexpr int kPositions = kTile.positions, kBlocks = kTile.col_blocks(), kSet = kTile.set;
-  static constexpr int kTapRows = kTile.walk.rows, kStep = kTile.walk.step, kLags = kTile.walk.lags();
-  static constexpr int kRowSteps = kTile.walk.steps;
-  static constexpr bool kRuns = kTile.run > 0;
-  static_assert(!kRuns || (kTile.sets == 1 && (kTile.run + 1) / 2 == kRowSteps && kTile.run > 1),
-                "a row's steps are a run's pieces by twos, of which the last may be one alone, but not the first");
-  static constexpr bool kMayLackRow = kTile.walk.least_rows() < kTapRows;
+  static constexpr int kTapRows = kTile.row_stream.rows, kStep = kTile.row_stream.step, kLags = kTile.row_stream.lags();
+  static constexpr int kRowSteps = kTile.row_stream.steps;
+  static constexpr bool kPacked = kTile.packed > 0;
+  static_assert(!kPacked || (kTile.sets == 1 && (kTile.packed + 1) / 2 == kRowSteps && kTile.packed > 1),
+                "a row's steps take two vectors each, and only the last may have one alone");
+  static_assert(kTraits<T>.bytes == 2, "ldmatrix transposes elements of 16 bits");
+  static constexpr bool kMayLackRow = kTile.row_stream.least_rows() < kTapRows;
   static constexpr int kRowReads = kTile.sets * kRowSteps, kReads = kStep * kRowReads;  // of a source row, of a step
   // Reads of the source ahead: as many as registers allow beside the filter. Of eight warps a lane has the most.
-  static constexpr int kRing = kReads > 6 && !kTile.walk.streams() ? 2 : kReads % 4 == 0 ? 4 : 3;
-  // Whether, for the same reason, results of a row are stored while the next one is multiplied.
-  static constexpr bool kDelays = kRing > 2;
+  static constexpr int kAhead = kReads > 6 && !kTile.row_stream.stages_rows() ? 2 : kReads % 4 == 0 ? 4 : 3;
+  // Whether registers also allow to store the results of a row while the next one is multiplied.
+  static constexpr bool kDelays = kAhead > 2;
   static_assert(kBlocks <= 2, "a lane stores pairs of channels of one or two blocks");
-  static_assert(!kTile.walk.streams() || (kStep == 1 && !kRuns), "a stage has a row of pixels of each walk");
+  static_assert(!kTile.row_stream.stages_rows() || (kStep == 1 && !kPacked),
+                "a stage has a row of pixels of each stream");
 
  public:
   // To be called when the tables and the filter are in shared memory.
-  __device__ __forceinline__ DirectWalk(const DirectParams& p, const DirectBlock& block, const BoxOrigin& origin,
-                                        const FilterSteps& steps, const char* shared, int first_position, int first_col)
+  __device__ __forceinline__ RowStreaming(const DirectParams& p, const DirectBlock& block, const HaloOrigin& origin,
+                                          const FilterSteps& steps, const char* shared, int first_position,
+                                          int first_col)
       : first_col_(first_col),
         cols_(block.channels.dst_count - first_col),
         dilation_(p.row_dilation),
         is_odd_(threadIdx.x % 2),
         lacks_row_(steps.rows < kTapRows),
-        row_bytes_((p.row_dilation * p.area.box[2] << p.src_pixel.pitch) * 16),
-        half_bytes_(8 * p.position_elements * static_cast<int32_t>(sizeof(T))),
-        positions_(reinterpret_cast<const Position*>(shared + p.places.positions) + first_position) {
+        row_bytes_((p.row_dilation * p.tile.halo[2] << p.src_pixel.pitch) * 16),
+        half_bytes_(8 * p.position_elements * kTraits<T>.bytes),
+        positions_(reinterpret_cast<const Position*>(shared + p.offsets.positions) + first_position) {
     ptx::Keep(is_odd_);
     const uint32_t base = ptx::SharedAddress(shared), lane = threadIdx.x % 32;
     const int32_t first_row = origin.RowOfTaps(p, block.residue(), steps.rows, 0);
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
       const int position = first_position + i * 16;
-      if constexpr (kTile.walk.streams()) {
+      if constexpr (kTile.row_stream.stages_rows()) {
         from_[i] = RowPixelOf(p, position + lane % 16);
       } else {
-        from_[i] = kRuns ? RunOf<true>(p, position + lane / 4) : PixelOf<true>(p, position + lane % 16);
+        from_[i] = kPacked ? PackedOf<true>(p, position + lane / 4) : PixelOf<true>(p, position + lane % 16);
       }
     }
 #pragma unroll
     for (int r = 0; r < kRowReads; ++r) {
-      if constexpr (kRuns) {
-        entry_[r] = ReadEntry(base + p.places.entries, first_row * steps.entries) + r * 32;
+      if constexpr (kPacked) {
+        entry_[r] = ReadEntry(base + p.offsets.entries, first_row * steps.entries) + r * 32;
         continue;
       }
       const int32_t entry = min(r % kRowSteps * 2 + static_cast<int32_t>(lane / 16), steps.entries - 1);
-      entry_[r] = ReadEntry(base + p.places.entries, first_row * steps.entries + entry) ^
-                  FirstPiece(p, first_col + r / kRowSteps * kSet * 8) * 16;
+      entry_[r] = ReadEntry(base + p.offsets.entries, first_row * steps.entries + entry) ^
+                  FirstVector<T>(p, first_col + r / kRowSteps * kSet * 8) * 16;
     }
 #pragma unroll
     for (int at = 0; at < kTapRows; ++at) {
       const int32_t row = at < steps.rows ? origin.RowOfTaps(p, block.residue(), steps.rows, at) : -1;
 #pragma unroll
-      for (int r = 0; r < kRowReads; ++r) ReadFilter(p, base + p.places.filter, steps, row, r, filter_[at][r]);
+      for (int r = 0; r < kRowReads; ++r) ReadFilter(p, base + p.offsets.filter, steps, row, r, filter_[at][r]);
     }
   }
 
-  // Bytes of a box from a step's first source row to the next one's.
+  // Bytes of a halo tile from a step's first source row to the next one's.
   __device__ __forceinline__ uint32_t StepBytes() const { return kStep * row_bytes_; }
 
-  // Computes an area. `rows`: BoxRows or StreamRows.
-  template <typename Out, typename Rows>
-  __device__ __forceinline__ void Compute(const DirectParams& p, const AreaEnd& end, Rows& rows) {
-    const int32_t walk = p.area.walk, row_apart = dilation_ * p.dst_apart[1];
+  // Computes an output tile. `rows`: HaloRows or StagedRows.
+  template <typename Out, bool kHasEpilogue, typename Rows>
+  __device__ __forceinline__ void Compute(const DirectParams& p, const TileEnd& end,
+                                          const EpilogueOf<float, kHasEpilogue>& epilogue, Rows& rows) {
+    const int32_t stream_rows = p.tile.stream, row_apart = dilation_ * p.dst_apart[1];
     Ends ends;
     Begin<Out>(end, ends);
     Out* out = static_cast<Out*>(p.out) + end.to + first_col_;
-    uint32_t source[kRing][kPositions][4], row = rows.First();
+    uint32_t source[kAhead][kPositions][4], row = rows.First();
 #pragma unroll
-    for (int r = 0; r < kRing; ++r) Read(row, r, source[r]);
+    for (int r = 0; r < kAhead; ++r) Read(row, r, source[r]);
     Rounded<Out> rounded;
     const auto step = [&](auto first_lag, auto last_lag, auto next_first_lag, int32_t at) {
       const bool has_results = at >= (kDelays ? kLags : kLags - 1);
-      if (kDelays && has_results) Round(rounded);
+      if (kDelays && has_results) Round(epilogue, rounded);
       const uint32_t next = next_first_lag < kLags ? rows.Next(row) : row;
       MultiplyStep<first_lag, last_lag, next_first_lag>(row, next, source);
       rows.Pass();
       row = next;
-      if (!kDelays && has_results) Round(rounded);
+      if (!kDelays && has_results) Round(epilogue, rounded);
       if (has_results) Store(rounded, out, row_apart, ends);
     };
-    // At a walk's beginning, and at its end, some lags have no row of the destination.
-    static_assert(kLags > 1, "a walk ends with steps that do not have the first lag");
+    // At a stream's beginning and end some lags have no destination row.
+    static_assert(kLags > 1, "a stream ends with steps without the first lag");
     constexpr std::make_integer_sequence<int, kLags - 1> kEdges;
     [&]<int... kAt>(std::integer_sequence<int, kAt...>) { (step(Lag<0>(), Lag<kAt>(), Lag<0>(), kAt), ...); }(kEdges);
 #pragma unroll 1
-    for (int32_t at = kLags - 1; at < walk; ++at) step(Lag<0>(), Lag<kLags - 1>(), Lag<0>(), at);
+    for (int32_t at = kLags - 1; at < stream_rows; ++at) step(Lag<0>(), Lag<kLags - 1>(), Lag<0>(), at);
     [&]<int... kAt>(std::integer_sequence<int, kAt...>) {
-      (step(Lag<kAt + 1>(), Lag<kLags - 1>(), Lag<kAt + 2>(), walk + kAt), ...);
+      (step(Lag<kAt + 1>(), Lag<kLags - 1>(), Lag<kAt + 2>(), stream_rows + kAt), ...);
     }(kEdges);
     if (!kDelays) return;
-    Round(rounded);
+    Round(epilogue, rounded);
     Store(rounded, out, row_apart, ends);
   }
 
@@ -159,29 +165,29 @@ class DirectWalk {
   template <int kLag>
   using Lag = std::integral_constant<int, kLag>;
 
-  // Where the lane's results of a walk's row go, from the area's first on, and the area's rows from there on.
-  struct WalkEnd {
+  // Where the lane's results of a row go, and how many of the output tile's rows are left from there on.
+  struct StreamEnd {
     int32_t to;
     int32_t rows;
   };
-  using Ends = WalkEnd[kPositions][2];
+  using Ends = StreamEnd[kPositions][2];
 
   template <typename Out>
-  __device__ __forceinline__ void Begin(const AreaEnd& area, Ends& ends) const {
+  __device__ __forceinline__ void Begin(const TileEnd& tile, Ends& ends) const {
     const int lane = threadIdx.x % 4, col = kExchanges<Out> ? is_odd_ * 8 + lane / 2 * 4 : lane * 2;
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const Position at = positions_[i * 16 + half * 8 + threadIdx.x % 32 / 4];
-        const bool is_there = at.column < area.cols && col < cols_;
-        ends[i][half] = {at.to + col, is_there ? area.rows - at.row : 0};
+        const bool is_there = at.column < tile.cols && col < cols_;
+        ends[i][half] = {at.to + col, is_there ? tile.rows - at.row : 0};
       }
     }
   }
 
-  // Two matrices for each block of output channels, read as they are to be multiplied; zeros where there is no such row
-  // of taps or no such step.
+  // Two matrices for each block of output channels, read as they are multiplied. Zeros where there is no such row of
+  // taps, or no such step.
   __device__ __forceinline__ void ReadFilter(const DirectParams& p, uint32_t filter, const FilterSteps& steps,
                                              int32_t row, int r, uint32_t (&to)[kSet][2]) const {
 #pragma unroll
@@ -204,32 +210,32 @@ class DirectWalk {
     const uint32_t from = row + r / kRowReads * row_bytes_ + entry_[r % kRowReads];
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
-      if constexpr (kRuns) {
-        RunPlace<kOdd>(from_[i]).LoadTwo(to[i], from, half_bytes_, IsHalf(r));
+      if constexpr (kPacked) {
+        PackedLane<kOdd>(from_[i]).LoadTwo(to[i], from, half_bytes_, IsHalf(r));
       } else {
         ptx::LoadMatrices<false>(to[i], from + from_[i]);
       }
     }
   }
 
-  // Whether a step of a row of taps has one piece alone.
-  static constexpr bool IsHalf(int r) { return kRuns && kTile.run % 2 == 1 && r % kRowSteps == kRowSteps - 1; }
+  // Whether a step of a row of taps has one vector alone.
+  static constexpr bool IsHalf(int r) { return kPacked && kTile.packed % 2 == 1 && r % kRowSteps == kRowSteps - 1; }
 
-  // Adds the products of a step's source rows to the sums of all lags that it has, and passes each lag's sums on to the
-  // next one's: the first multiplication reads them there. What has been multiplied makes room for what comes next, of
-  // this step or of the next, but for source rows that no row of taps meets any more: they may be behind the box.
+  // Adds the products of a step's source rows to the sums of all its lags. Each lag's sums become the next one's: the
+  // first multiplication reads them there. When a read has been multiplied, its registers take the next, of this step
+  // or of the next step. Source rows that no row of taps meets any more are not read: they may be behind the halo tile.
   template <int kFirstLag, int kLastLag, int kNextFirstLag>
-  __device__ __forceinline__ void MultiplyStep(uint32_t row, uint32_t next, uint32_t (&source)[kRing][kPositions][4]) {
+  __device__ __forceinline__ void MultiplyStep(uint32_t row, uint32_t next, uint32_t (&source)[kAhead][kPositions][4]) {
 #pragma unroll
     for (int r = 0; r < kReads; ++r) {
 #pragma unroll
-      for (int lag = kLastLag; lag >= kFirstLag; --lag) MultiplyAdd(lag, r, source[r % kRing]);
-      const bool is_next = r + kRing >= kReads;
-      const int ahead = (r + kRing) % kReads, first_lag = is_next ? kNextFirstLag : kFirstLag;
-      if (first_lag * kStep + ahead / kRowReads < kTapRows) Read(is_next ? next : row, ahead, source[r % kRing]);
+      for (int lag = kLastLag; lag >= kFirstLag; --lag) MultiplyAdd(lag, r, source[r % kAhead]);
+      const bool is_next = r + kAhead >= kReads;
+      const int ahead = (r + kAhead) % kReads, first_lag = is_next ? kNextFirstLag : kFirstLag;
+      if (first_lag * kStep + ahead / kRowReads < kTapRows) Read(is_next ? next : row, ahead, source[r % kAhead]);
     }
-    if constexpr (kReads % kRing == 1) {  // the next step's first read is in the second place
-      static_assert(kRing == 2);
+    if constexpr (kReads % kAhead == 1) {  // the next step's first read is in the second place
+      static_assert(kAhead == 2);
 #pragma unroll
       for (int i = 0; i < kPositions; ++i) {
 #pragma unroll
@@ -270,18 +276,20 @@ class DirectWalk {
     }
   }
 
-  // A lane's results of a row: of two positions of each block of 16, pairs of channels of each block of eight. Of two
-  // blocks of 16-bit results a lane exchanges one with its neighbour's, and has four channels: four lanes are then a
+  // A lane's results of a row: two positions of each block of 16, pairs of channels of each block of eight. With two
+  // blocks of 16-bit results a lane exchanges one pair with its neighbour, and has four channels: four lanes store a
   // sector of memory.
   template <typename Out>
   struct Rounded {
     Pack<Out, 2> pairs[kPositions][2][kBlocks];
   };
   template <typename Out>
-  static constexpr bool kExchanges = kBlocks == 2 && sizeof(Out) == 2;
+  static constexpr bool kExchanges = kBlocks == 2 && kTraits<Out>.bytes == 2;
 
-  template <typename Out>
-  __device__ __forceinline__ void Round(Rounded<Out>& rounded) const {
+  template <typename Out, bool kHasEpilogue>
+  __device__ __forceinline__ void Round(const EpilogueOf<float, kHasEpilogue>& epilogue, Rounded<Out>& rounded) const {
+    int32_t dst_count = first_col_ + cols_;
+    if constexpr (kHasEpilogue) ptx::Keep(dst_count);  // or the compiler would hold the bias's address, too
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
 #pragma unroll
@@ -290,7 +298,8 @@ class DirectWalk {
 #pragma unroll
         for (int j = 0; j < kBlocks; ++j) {
           const float* sum = sum_[kLags - 1][i][j] + 2 * half;
-          pairs[j] = {static_cast<Out>(sum[0]), static_cast<Out>(sum[1])};
+          const int64_t channel = LaneChannel(first_col_ + j * 8, dst_count);
+          pairs[j] = {static_cast<Out>(epilogue(sum[0], channel)), static_cast<Out>(epilogue(sum[1], channel + 1))};
         }
         if constexpr (kExchanges<Out>) {
           const uint32_t other = __shfl_xor_sync(0xffffffff, is_odd_ ? Word(pairs[0]) : Word(pairs[1]), 1);
@@ -300,7 +309,7 @@ class DirectWalk {
     }
   }
 
-  // The next row of each walk.
+  // The next row of each stream.
   template <typename Out>
   __device__ __forceinline__ void Store(const Rounded<Out>& rounded, Out* out, int32_t row_apart, Ends& ends) const {
 #pragma unroll
@@ -308,7 +317,7 @@ class DirectWalk {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const Pack<Out, 2>(&pairs)[kBlocks] = rounded.pairs[i][half];
-        WalkEnd& end = ends[i][half];
+        StreamEnd& end = ends[i][half];
         if constexpr (kExchanges<Out>) {
           const uint2 four = {Word(pairs[0]), Word(pairs[1])};
           if (end.rows > 0) *reinterpret_cast<uint2*>(out + end.to) = four;
@@ -335,8 +344,8 @@ class DirectWalk {
   int32_t dilation_;
   int32_t is_odd_;       // whether the lane is
   bool lacks_row_;       // whether the class has one row of taps less than the tile
-  uint32_t row_bytes_;   // from a source row to the next that this walk reads
-  uint32_t half_bytes_;  // of a source in runs: from a position to the eighth after it
+  uint32_t row_bytes_;   // from a source row to the next that this stream reads
+  uint32_t half_bytes_;  // with packed K: from a position to the eighth after it
   const Position* positions_;
   int32_t from_[kPositions];  // of the lane's position in each block
   uint32_t entry_[kRowReads];

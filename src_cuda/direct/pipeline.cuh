@@ -1,4 +1,4 @@
-// Stages of the direct family: boxes of pixels, or rows of them, which one warp copies, and all that multiply read.
+// Pipelines of the direct family: one warp fills stages with halo tiles, or with rows, and all consumers read them.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace jaxconv {
 
-using DirectRing = StageRing<kDirectStages>;
-using RowRing = StageRing<kRowStages>;
-inline constexpr int kBoxArrivals = ptx::kHasTma ? 1 : 32;  // of those who copy a box
+using DirectPipeline = StageRing<kDirectStages>;
+using RowPipeline = StageRing<kRowStages>;
+inline constexpr int kBoxArrivals = ptx::kHasTma ? 1 : 32;  // of the producer
 
-// A box of a tensor in shared memory: from where, and how large.
+// A box of a tensor on its way to shared memory: TMA's word for what it copies at once.
 struct Box {
   const CUtensorMap& map;
   bool in_rows;
-  bool in_runs;  // the last place and extent are of elements and pieces
+  bool is_packed;  // packed K: the last coordinate counts elements, the last extent vectors
   const void* tensor;
   const TensorStrides& strides;
   const int64_t (&size)[kSpatial];
@@ -40,12 +40,12 @@ struct Box {
                                        int32_t image) const {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (threadIdx.x % 32 > 0) return;
-    const int32_t first = in_runs ? at[2] : in_rows ? at[2] * kPieceChannels : channel;
-    ptx::CopyBoxByTma(to, map, barrier, first, in_rows || in_runs ? 0 : at[2], at[1], at[0], image);
+    const int32_t first = is_packed ? at[2] : in_rows ? at[2] * kVector<T> : channel;
+    ptx::CopyBoxByTma(to, map, barrier, first, in_rows || is_packed ? 0 : at[2], at[1], at[0], image);
 #else
-    if (in_runs) return CopyRuns<T>(to, at, image);
-    const int32_t piece = threadIdx.x % 32 & ((1 << pixel.pitch) - 1);
-    channel += piece * kPieceChannels;
+    if (is_packed) return CopyPacked<T>(to, at, image);
+    const int32_t vector = threadIdx.x % 32 & ((1 << pixel.pitch) - 1);
+    channel += vector * kVector<T>;
     const T* first = static_cast<const T*>(tensor) + image * strides.batch + channel;
     for (int32_t row = 0; row < extent[0] * extent[1]; ++row) {
       const int32_t d = at[0] + row / extent[1], h = at[1] + row % extent[1];
@@ -54,31 +54,31 @@ struct Box {
       const T* from = first + d * strides.spatial[0] + h * strides.spatial[1];
       for (int32_t w = threadIdx.x % 32 >> pixel.pitch; w < extent[2]; w += 32 >> pixel.pitch) {
         const int32_t number = row * extent[2] + w;
-        ptx::CopyAsync(to + ((number << pixel.pitch) + pixel.Exchange(piece, number)) * 16,
+        ptx::CopyAsync(to + ((number << pixel.pitch) + pixel.Exchange(vector, number)) * 16,
                        from + (at[2] + w) * strides.spatial[2], is_there && static_cast<uint32_t>(at[2] + w) < size[2]);
       }
     }
 #endif
   }
 
-  // A box of runs without TMA: pieces of a row of the tensor, which is whole ones.
+  // With packed K and without TMA: vectors of a row of the tensor. The row is whole ones.
   template <typename T>
-  __device__ __forceinline__ void CopyRuns(uint32_t to, const int32_t (&at)[kSpatial], int32_t image) const {
+  __device__ __forceinline__ void CopyPacked(uint32_t to, const int32_t (&at)[kSpatial], int32_t image) const {
     const int64_t row_elements = size[2] * channels;
     const T* first = static_cast<const T*>(tensor) + image * strides.batch;
     for (int32_t row = 0; row < extent[0] * extent[1]; ++row) {
       const int32_t d = at[0] + row / extent[1], h = at[1] + row % extent[1];
       const bool is_there = static_cast<uint32_t>(d) < size[0] && static_cast<uint32_t>(h) < size[1];
       const T* from = first + d * strides.spatial[0] + h * strides.spatial[1] + at[2];
-      for (int32_t piece = threadIdx.x % 32; piece < extent[2]; piece += 32) {
-        const int32_t element = at[2] + piece * kPieceChannels;
-        ptx::CopyAsync(to + (row * extent[2] + piece) * 16, from + piece * kPieceChannels,
+      for (int32_t vector = threadIdx.x % 32; vector < extent[2]; vector += 32) {
+        const int32_t element = at[2] + vector * kPackedVector;
+        ptx::CopyAsync(to + (row * extent[2] + vector) * 16, from + vector * kPackedVector,
                        is_there && element >= 0 && element < row_elements);
       }
     }
   }
 
-  // Says that a stage will be full when the copies, of so many bytes, have been done.
+  // A stage will be full when the copies, of so many bytes, have been done.
   static __device__ __forceinline__ void Arrive(uint32_t barrier, uint32_t bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (threadIdx.x % 32 == 0) ptx::ArriveExpecting(barrier, bytes);
@@ -92,7 +92,7 @@ __device__ __forceinline__ Box SourceBox(const DirectParams& p) {
   const ConvProblem& q = p.problem;
   return {p.src_map,
           p.src_in_rows,
-          p.area.run > 0,
+          p.tile.packed > 0,
           p.src,
           q.src,
           q.src_size,
@@ -111,7 +111,7 @@ __device__ __forceinline__ Box GradientBox(const DirectParams& p) {
           q.dst_size,
           static_cast<int32_t>(q.groups * q.out_channels),
           p.dst_pixel,
-          {1, p.area.rows, p.area.cols}};
+          {1, p.tile.rows, p.tile.cols}};
 }
 
 }  // namespace jaxconv
