@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "operand_traits.h"
 #include "conv_problem.h"
+#include "operand_traits.h"
 
 namespace jaxconv {
 

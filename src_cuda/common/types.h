@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <string>
 
-#include "operand_traits.h"
 #include "common/reason.h"
 #include "conv_problem.h"
+#include "operand_traits.h"
 
 namespace jaxconv {
 

@@ -7,13 +7,13 @@
 #include <cstdint>
 #include <numeric>
 
-#include "common/operand_traits.h"
 #include "common/product.h"
 #include "common/types.h"
 #include "conv_problem.h"
 #include "direct/config.h"
 #include "direct/memory.h"
 #include "direct/settings.h"
+#include "operand_traits.h"
 
 namespace jaxconv {
 

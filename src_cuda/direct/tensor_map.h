@@ -5,10 +5,10 @@
 
 #include <cstdint>
 
-#include "common/operand_traits.h"
 #include "common/tma.h"
 #include "conv_problem.h"
 #include "direct/params.cuh"
+#include "operand_traits.h"
 
 namespace jaxconv {
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string>
 
-#include "common/operand_traits.h"
 #include "common/tiled_product.h"
+#include "operand_traits.h"
 
 namespace jaxconv {
 

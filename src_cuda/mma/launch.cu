@@ -12,13 +12,13 @@
 #include "common/enqueue.cuh"
 #include "common/epilogue.h"
 #include "common/layout.h"
-#include "common/operand_traits.h"
 #include "common/params.h"
 #include "common/product.h"
 #include "common/types.h"
 #include "families.h"
 #include "mma/config.h"
 #include "mma/settings.h"
+#include "operand_traits.h"
 
 namespace jaxconv {
 namespace {

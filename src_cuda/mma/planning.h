@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <string>
 
-#include "common/operand_traits.h"
 #include "common/tiled_product.h"
 #include "mma/config.h"
 #include "mma/settings.h"
+#include "operand_traits.h"
 
 namespace jaxconv {
 

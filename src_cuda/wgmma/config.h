@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <string>
 
-#include "common/operand_traits.h"
 #include "common/product.h"
 #include "common/tiled_product.h"
 #include "common/tma_limits.h"
+#include "operand_traits.h"
 
 namespace jaxconv {
 

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/operand_traits.h"
 #include "common/tma.h"
 #include "common/tma_limits.h"
 #include "conv_problem.h"
+#include "operand_traits.h"
 
 namespace jaxconv {
 

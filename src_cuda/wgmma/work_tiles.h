@@ -4,10 +4,10 @@
 #include <array>
 #include <cstdint>
 
-#include "common/operand_traits.h"
 #include "common/product.h"
 #include "common/types.h"
 #include "conv_problem.h"
+#include "operand_traits.h"
 #include "wgmma/config.h"
 #include "wgmma/settings.h"
 
