@@ -209,15 +209,19 @@ class BandSums {
     }
   }
 
-  // Rounds the rows that have received all, and stores them into shared memory: those of the last lag, or, where no
-  // source row follows, of one before.
-  __device__ __forceinline__ void Store(const DepthwiseParams& p, char* to, int lag = kTile.lags - 1) const {
+  // Rounds the results of rows that have received all, and stores them into shared memory: those of the last lag, or,
+  // where no source row follows, of one before.
+  template <typename Epilogue>
+  __device__ __forceinline__ void Store(const DepthwiseParams& p, const Epilogue& epilogue, char* to,
+                                        int lag = kTile.lags - 1) const {
 #pragma unroll
     for (int i = 0; i < kTile.period * 4; ++i) {
       const int phase = i / 4, half = i / 2 % 2, e = i % 2;
       Pack<T, kChannels> part;
 #pragma unroll
-      for (int c = 0; c < kChannels; ++c) part.v[c] = static_cast<T>(sums_[c][phase][lag][half * 2 + e]);
+      for (int c = 0; c < kChannels; ++c) {
+        part.v[c] = static_cast<T>(epilogue(sums_[c][phase][lag][half * 2 + e], c));
+      }
       *reinterpret_cast<Pack<T, kChannels>*>(to + phase * p.places.result_row + to_[half].At(p, 0, e)) = part;
     }
   }

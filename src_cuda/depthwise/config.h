@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "conv_problem.h"
+
 namespace jaxconv {
 
 inline constexpr int kStripCols = 8;    // the columns of a multiplication: neighbouring outputs
@@ -42,6 +44,10 @@ struct DepthwiseTile {
   constexpr int stages() const { return by_tma ? 6 : sources() * blocks == 1 ? 8 : 4; }
   // Registers of the sums, of a conv and of a wgrad.
   constexpr int conv_sums() const { return period * lags * row_sums(); }
+  // A conv's with its taps.
+  constexpr int conv_registers() const {
+    return conv_sums() + slots() * (on_cuda_cores() ? period * width : 2 * blocks * channels);
+  }
   constexpr int wgrad_sums() const {
     if (in_pairs) return 4 * pairs() * 2 * channels;
     return slots() * (on_cuda_cores() ? width : 4 * blocks * channels);
@@ -51,7 +57,7 @@ struct DepthwiseTile {
   // Thread blocks that a multiprocessor is to hold: as registers allow.
   constexpr int conv_blocks() const {
     if (has_copiers) return 1;
-    if (on_cuda_cores()) return has_pieces && conv_sums() + slots() * width > 80 ? 2 : 3;
+    if (on_cuda_cores()) return has_pieces && conv_registers() > 80 ? 2 : 3;
     return conv_sums() <= 32 && blocks == 1 ? 3 : 2;
   }
   constexpr int wgrad_blocks() const { return has_copiers ? 1 : on_cuda_cores() || wgrad_sums() <= 32 ? 3 : 2; }
@@ -70,6 +76,7 @@ struct DepthwiseTile {
   constexpr bool has_conv() const { return !in_pairs; }
   // Whether a warp's registers hold a wgrad's sums.
   constexpr bool has_wgrad() const { return period == 1 && wgrad_sums() <= 160; }
+  constexpr bool Has(Pass pass) const { return pass == Pass::kConv ? has_conv() : has_wgrad(); }
 
   std::string name() const {
     const std::string rows = step * period > 1 ? std::to_string(step) + ":" + std::to_string(period) + " " : "";

@@ -3,7 +3,7 @@
 
 namespace jaxconv {
 
-template DepthwiseKernel FindDepthwise<__half>(int64_t tile, Pass pass);
-template DepthwiseTmaKernel FindDepthwiseByTma<__half>(int64_t tile, Pass pass);
+template DepthwiseKernel FindDepthwise<__half>(int64_t tile, Pass pass, bool has_epilogue);
+template DepthwiseTmaKernel FindDepthwiseByTma<__half>(int64_t tile, Pass pass, bool has_epilogue);
 
 }  // namespace jaxconv

@@ -3,6 +3,7 @@
 
 namespace jaxconv {
 
-template DepthwiseKernel FindDepthwise<float>(int64_t tile, Pass pass);
+template DepthwiseKernel FindDepthwise<float>(int64_t tile, Pass pass, bool has_epilogue);
+template DepthwiseTmaKernel FindDepthwiseByTma<float>(int64_t tile, Pass pass, bool has_epilogue);
 
 }  // namespace jaxconv

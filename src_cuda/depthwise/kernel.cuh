@@ -28,13 +28,12 @@ using DepthwiseFilterSums =
 // A step of a conv: what its source row gives to the rows that are to receive it. In pieces of the window, a row's
 // sums begin with those of the pieces before, which wait in `piece_sums`: `loaded` is the row that begins so, `stored`
 // the one whose sums are to wait, or -1.
-template <typename T, DepthwiseTile kTile>
-__device__ __forceinline__ void ConvStep(const DepthwiseParams& p, const DepthwiseTaps<T, kTile>& taps,
-                                         DepthwiseSums<T, kTile>& sums, uint32_t stage,
-                                         const typename DepthwiseSums<T, kTile>::Pixels& pixels, bool has_source,
-                                         char* piece_sums, int32_t loaded, int32_t stored) {
+template <DepthwiseTile kTile, typename Taps, typename Sums>
+__device__ __forceinline__ void ConvStep(const DepthwiseParams& p, const Taps& taps, Sums& sums, uint32_t stage,
+                                         const typename Sums::Pixels& pixels, bool has_source, char* piece_sums,
+                                         int32_t loaded, int32_t stored) {
   if constexpr (kTile.has_pieces) {
-    typename DepthwiseSums<T, kTile>::Begins begins{};
+    typename Sums::Begins begins{};
     if (loaded >= 0) sums.LoadSums(piece_sums, loaded, begins);
     if (has_source || !LeavesOutRows(kTile)) {
       sums.Multiply(p, taps, stage, pixels, begins);
@@ -53,7 +52,7 @@ __device__ __forceinline__ void ConvStep(const DepthwiseParams& p, const Depthwi
   }
 }
 
-template <typename T, int kIndex>
+template <typename T, int kIndex, bool kHasEpilogue>
 __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].conv_blocks())
     DepthwiseConv(const __grid_constant__ DepthwiseParams p) {
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
@@ -72,6 +71,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].con
   DepthwiseTaps<T, kTile> taps;
   if constexpr (!kTile.has_pieces) taps.Read(p, table, 0);
   DepthwiseSums<T, kTile> sums(p);
+  const DepthwiseEpilogue<kTile, kHasEpilogue> epilogue(p);
   DepthwiseWriter<T, kTile> writer(p);
   const auto results = [&](uint32_t n) {
     return shared + p.places.results + (n & 1) * kTile.period * p.places.result_row;
@@ -108,10 +108,10 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].con
         const bool has_source = HasRow(p, source_row);
         source_row += RowsApart(p, kTile, kTile.step);
         const int32_t done = step - (kTile.lags - 1);
-        ConvStep<T, kTile>(p, taps, sums, stage, pixels, has_source, shared + p.places.sums,
-                           step >= begun && step < p.rows ? step : -1,
-                           !is_last && done >= first_step && done < p.rows ? done : -1);
-        if (is_last) sums.Store(p, results(n));
+        ConvStep<kTile>(p, taps, sums, stage, pixels, has_source, shared + p.places.sums,
+                        step >= begun && step < p.rows ? step : -1,
+                        !is_last && done >= first_step && done < p.rows ? done : -1);
+        if (is_last) sums.Store(p, epilogue, results(n));
         complete = is_last && done >= 0 ? done : -1;
       }
       begun = min(begun, first_step);
@@ -148,50 +148,54 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].wgr
              [&](int32_t t) { return StoredTap(p, kTile, piece, t); });
 }
 
-// The kernel of a tile, if it is for the type.
-template <typename T, int kIndex>
-constexpr DepthwiseKernel DepthwiseKernelOf(Pass pass) {
+// The kernel of a tile, if it is for the type. A wgrad has no epilogue.
+template <typename T, int kIndex, Pass kPass, bool kHasEpilogue>
+constexpr DepthwiseKernel DepthwiseKernelOf() {
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
-  if constexpr (kTile.by_tma) {
+  constexpr bool kIsFloat = sizeof(T) == sizeof(float);
+  if constexpr (kTile.by_tma || kTile.on_cuda_cores() != kIsFloat || !kTile.Has(kPass)) {
     return nullptr;
   } else if constexpr (kTile.has_copiers) {
-    if constexpr (sizeof(T) < sizeof(float)) {
-      if (pass == Pass::kConv) return DepthwiseByRoles<T, kIndex, Pass::kConv>;
-      if constexpr (kTile.has_wgrad()) return DepthwiseByRoles<T, kIndex, Pass::kWgrad>;
-    }
-  } else if constexpr (kTile.on_cuda_cores() == (sizeof(T) == sizeof(float))) {
-    if (pass == Pass::kConv) return DepthwiseConv<T, kIndex>;
-    if constexpr (kTile.has_wgrad()) return DepthwiseWgrad<T, kIndex>;
+    return DepthwiseByRoles<T, kIndex, kPass, kHasEpilogue>;
+  } else if constexpr (kPass == Pass::kConv) {
+    return DepthwiseConv<T, kIndex, kHasEpilogue>;
+  } else {
+    return DepthwiseWgrad<T, kIndex>;
+  }
+}
+
+template <typename T, int kIndex, Pass kPass, bool kHasEpilogue>
+constexpr DepthwiseTmaKernel DepthwiseTmaKernelOf() {
+  constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
+  if constexpr (kTile.by_tma && kTile.Has(kPass) && sizeof(T) < sizeof(float)) {
+    return DepthwiseByTma<T, kIndex, kPass, kHasEpilogue>;
   }
   return nullptr;
 }
 
-template <typename T, int kIndex>
-constexpr DepthwiseTmaKernel DepthwiseTmaKernelOf(Pass pass) {
-  if constexpr (kDepthwiseTiles[kIndex].by_tma && sizeof(T) < sizeof(float)) {
-    if (pass == Pass::kWgrad) return DepthwiseByTma<T, kIndex, Pass::kWgrad>;
-    if constexpr (kDepthwiseTiles[kIndex].has_conv()) return DepthwiseByTma<T, kIndex, Pass::kConv>;
-  }
-  return nullptr;
-}
-
-// What kernel_of<index>() is of a tile.
+// Of a tile and a call, what kernel_of<index, pass, whether it has an epilogue>() is.
 template <typename Kernel, typename KernelOf>
-Kernel OfTile(int64_t tile, KernelOf&& kernel_of) {
+Kernel FindOfTile(int64_t tile, Pass pass, bool has_epilogue, KernelOf&& kernel_of) {
   return [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
-    const Kernel kernels[] = {kernel_of.template operator()<kIndex>()...};
-    return kernels[tile];
+    const Kernel kernels[][3] = {{kernel_of.template operator()<kIndex, Pass::kConv, false>(),
+                                  kernel_of.template operator()<kIndex, Pass::kConv, true>(),
+                                  kernel_of.template operator()<kIndex, Pass::kWgrad, false>()}...};
+    return kernels[tile][pass == Pass::kWgrad ? 2 : has_epilogue];
   }(std::make_integer_sequence<int, std::size(kDepthwiseTiles)>());
 }
 
 template <typename T>
-DepthwiseTmaKernel FindDepthwiseByTma(int64_t tile, Pass pass) {
-  return OfTile<DepthwiseTmaKernel>(tile, [&]<int kIndex>() { return DepthwiseTmaKernelOf<T, kIndex>(pass); });
+DepthwiseKernel FindDepthwise(int64_t tile, Pass pass, bool has_epilogue) {
+  return FindOfTile<DepthwiseKernel>(tile, pass, has_epilogue, []<int kIndex, Pass kPass, bool kHasEpilogue>() {
+    return DepthwiseKernelOf<T, kIndex, kPass, kHasEpilogue>();
+  });
 }
 
 template <typename T>
-DepthwiseKernel FindDepthwise(int64_t tile, Pass pass) {
-  return OfTile<DepthwiseKernel>(tile, [&]<int kIndex>() { return DepthwiseKernelOf<T, kIndex>(pass); });
+DepthwiseTmaKernel FindDepthwiseByTma(int64_t tile, Pass pass, bool has_epilogue) {
+  return FindOfTile<DepthwiseTmaKernel>(tile, pass, has_epilogue, []<int kIndex, Pass kPass, bool kHasEpilogue>() {
+    return DepthwiseTmaKernelOf<T, kIndex, kPass, kHasEpilogue>();
+  });
 }
 
 }  // namespace jaxconv

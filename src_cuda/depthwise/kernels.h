@@ -9,12 +9,12 @@ namespace jaxconv {
 using DepthwiseKernel = void (*)(DepthwiseParams);
 using DepthwiseTmaKernel = void (*)(DepthwiseParams, DepthwiseMaps);
 
-// Null where a tile is of other types, or has no wgrad.
+// Null where a tile is of other types, or lacks the pass.
 template <typename T>
-DepthwiseKernel FindDepthwise(int64_t tile, Pass pass);
+DepthwiseKernel FindDepthwise(int64_t tile, Pass pass, bool has_epilogue);
 
 // Of tiles whose rows TMA copies.
 template <typename T>
-DepthwiseTmaKernel FindDepthwiseByTma(int64_t tile, Pass pass);
+DepthwiseTmaKernel FindDepthwiseByTma(int64_t tile, Pass pass, bool has_epilogue);
 
 }  // namespace jaxconv

@@ -154,13 +154,14 @@ class LaneSums {
     }
   }
 
-  // Stores the rows that have received all into shared memory.
-  __device__ __forceinline__ void Store(const DepthwiseParams& p, char* to) const {
+  // Stores the results of rows that have received all into shared memory.
+  template <typename Epilogue>
+  __device__ __forceinline__ void Store(const DepthwiseParams& p, const Epilogue& epilogue, char* to) const {
 #pragma unroll
     for (int i = 0; i < kTile.period * kStripCols; ++i) {
       const int phase = i / kStripCols, col = i % kStripCols;
       char* at = to + phase * p.places.result_row + places_.dst + col * places_.pixel;
-      *reinterpret_cast<T*>(at) = sums_[phase][kTile.lags - 1][col];
+      *reinterpret_cast<T*>(at) = epilogue(sums_[phase][kTile.lags - 1][col], 0);
     }
   }
 

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "common/enqueue.cuh"
+#include "common/epilogue.h"
 #include "common/layout.h"
 #include "common/persistent.h"
 #include "common/product.h"
@@ -27,20 +28,18 @@ namespace {
 
 using namespace depthwise;
 
-DepthwiseParams ShapeOf(const ConvProblem& p, Pass pass, const DepthwiseSettings& s) {
+DepthwiseShape ShapeOf(const ConvProblem& p, Pass pass, const DepthwiseSettings& s) {
   return MakeShape(p, pass, kDepthwiseTiles[s.tile], s.stream());
 }
 
-DepthwiseKernel Find(DType type, int64_t tile, Pass pass) {
+// find(T{}) of the type of a call that is supported.
+template <typename Find>
+auto OfType(DType type, Find&& find) {
   switch (type) {
-    case DType::kBF16: return FindDepthwise<__nv_bfloat16>(tile, pass);
-    case DType::kF16: return FindDepthwise<__half>(tile, pass);
-    default: return FindDepthwise<float>(tile, pass);
+    case DType::kBF16: return find(__nv_bfloat16{});
+    case DType::kF16: return find(__half{});
+    default: return find(float{});
   }
-}
-
-DepthwiseTmaKernel FindByTma(DType type, int64_t tile, Pass pass) {
-  return type == DType::kBF16 ? FindDepthwiseByTma<__nv_bfloat16>(tile, pass) : FindDepthwiseByTma<__half>(tile, pass);
 }
 
 DepthwiseSettings WithTile(DepthwiseSettings s, const DepthwiseTile& tile) {
@@ -87,7 +86,7 @@ cudaError_t Launch(const ConvCall& call, const DepthwiseSettings& planned, cudaS
   const DepthwiseSettings s = SettingsHere(p, planned);
   const DepthwiseTile& tile = kDepthwiseTiles[s.tile];
   const bool wgrad = call.pass == Pass::kWgrad;
-  DepthwiseParams d = ShapeOf(p, call.pass, s);
+  DepthwiseParams d{ShapeOf(p, call.pass, s), EpilogueOfCall(call)};
   SetOperands(call, s.split, &d);
   // The filter, or its gradient, is read or written an element at a time.
   if (!AreAligned({d.src, wgrad ? d.rhs : d.out})) return LaunchUnaligned(call, s.split, stream);
@@ -102,8 +101,12 @@ cudaError_t Launch(const ConvCall& call, const DepthwiseSettings& planned, cudaS
   };
   DepthwiseMaps maps;
   if (tile.by_tma && !EncodeMaps(call, d, &maps)) return Launch(call, WithTile(s, WithoutTma(tile)), stream);
-  const cudaError_t status = tile.by_tma ? enqueue(FindByTma(p.src_type, s.tile, call.pass), maps)
-                                         : enqueue(Find(p.src_type, s.tile, call.pass));
+  const cudaError_t status = OfType(p.src_type, [&](auto element) {
+    using T = decltype(element);
+    const bool has_epilogue = EndsWithEpilogue(call, s.split);
+    return tile.by_tma ? enqueue(FindDepthwiseByTma<T>(s.tile, call.pass, has_epilogue), maps)
+                       : enqueue(FindDepthwise<T>(s.tile, call.pass, has_epilogue));
+  });
   if (status != cudaSuccess || s.split == 1) return status;
   return AddSlices<float>(call, s.split, stream);
 }

@@ -40,7 +40,7 @@ inline bool CanJoinImages(const ConvProblem& p, const DepthwiseTile& tile, const
 }
 
 // Bytes of a conv's table of taps, or of what a wgrad has in shared memory behind the last step.
-inline int64_t OtherBytes(const DepthwiseParams& d, const DepthwiseTile& tile, Pass pass) {
+inline int64_t OtherBytes(const DepthwiseShape& d, const DepthwiseTile& tile, Pass pass) {
   if (tile.on_cuda_cores()) {
     const int64_t taps = static_cast<int64_t>(tile.slots()) * tile.width;
     return taps * 4 * (pass == Pass::kConv ? d.pieces * tile.period : kDepthwiseThreads);
@@ -59,7 +59,7 @@ inline int64_t OtherBytes(const DepthwiseParams& d, const DepthwiseTile& tile, P
 inline int64_t BoxBytes(int64_t pixels) { return CeilDiv(pixels * kBoxPixelBytes, kBoxTurnBytes) * kBoxTurnBytes; }
 
 // Where a thread block has what in shared memory.
-inline DepthwisePlaces MakePlaces(const DepthwiseParams& d, const DepthwiseTile& tile, Pass pass) {
+inline DepthwisePlaces MakePlaces(const DepthwiseShape& d, const DepthwiseTile& tile, Pass pass) {
   const int64_t images = d.images;
   const int64_t row = tile.by_tma ? BoxBytes(images * d.src_width + d.src_behind) : int64_t{d.copies} * d.batch;
   const int64_t result_row = tile.by_tma ? BoxBytes(images * d.strips_pitch) : int64_t{StripPieces(tile)} * d.batch;
@@ -85,7 +85,7 @@ inline DepthwisePlaces MakePlaces(const DepthwiseParams& d, const DepthwiseTile&
 }
 
 // Of a thread's pieces of a row, the bytes from one to the next.
-inline int32_t BatchBytes(const DepthwiseParams& d, const DepthwiseTile& tile) {
+inline int32_t BatchBytes(const DepthwiseShape& d, const DepthwiseTile& tile) {
   const bool has_gaps = !tile.on_cuda_cores() && !Exchanges(tile);
   return kBatchBytes + (has_gaps ? (kDepthwiseThreads >> d.log_pieces >> d.log_gap) * kPieceBytes : 0);
 }
@@ -144,9 +144,9 @@ inline int32_t SourcePitch(const ConvProblem& p, const DepthwiseTile& tile, cons
 }
 
 // Everything but the operands and the workers, of a stream that UnsupportedStream takes.
-inline DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const DepthwiseTile& tile,
-                                 const Stream& stream) {
-  DepthwiseParams d{};
+inline DepthwiseShape MakeShape(const ConvProblem& problem, Pass pass, const DepthwiseTile& tile,
+                                const Stream& stream) {
+  DepthwiseShape d{};
   d.problem = problem;
   if (stream.images == 0) JoinImages(&d.problem);
   const ConvProblem& p = d.problem;
@@ -201,11 +201,11 @@ inline DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const De
 }
 
 // Tiles of a channel tile, one below the other, which thread blocks share out.
-inline int64_t Tiles(const DepthwiseParams& d) { return CeilDiv(d.stream_rows, d.rows); }
+inline int64_t Tiles(const DepthwiseShape& d) { return CeilDiv(d.stream_rows, d.rows); }
 
 // Thread blocks, if so many share a channel tile out. A conv's take the window's pieces one after the other; of a
 // wgrad's pieces each is others'.
-inline int64_t ThreadBlocks(const DepthwiseParams& d, Pass pass, int64_t workers) {
+inline int64_t ThreadBlocks(const DepthwiseShape& d, Pass pass, int64_t workers) {
   return workers * d.channel_tiles * (pass == Pass::kWgrad ? d.pieces : 1);
 }
 

@@ -1,13 +1,18 @@
-// A thread block's part of what a kernel of the depthwise family is launched with.
+// What a kernel of the depthwise family is launched with, and a thread block's part of it.
 #pragma once
 
 #include <cstdint>
 
+#include "common/epilogue.cuh"
 #include "common/family.h"
 #include "common/points.cuh"
 #include "depthwise/params.h"
 
 namespace jaxconv {
+
+struct DepthwiseParams : DepthwiseShape {
+  Epilogue epilogue;  // of a conv
+};
 
 // n / divisor, of which InverseOf is the inverse, or which is 1.
 __device__ __forceinline__ int32_t Quotient(int32_t n, int32_t divisor, uint32_t inverse) {
@@ -213,6 +218,37 @@ struct DepthwiseWarp {
     set = warp % sets;
     channel = FirstChannel(p) + part * tile.channels;
   }
+};
+
+// The epilogue of a thread's sums: of its warp's channels on tensor cores, of its own one on CUDA cores. A thread has
+// the same channels in all rows, so it reads the operands once, unless the registers are full. Channels come in whole
+// vectors, so either all of a warp's exist or none. The last ones take the place of those that do not exist, whose
+// results go nowhere.
+template <DepthwiseTile kTile, bool kHasEpilogue>
+class DepthwiseEpilogue {
+ public:
+  __device__ __forceinline__ explicit DepthwiseEpilogue(const DepthwiseParams& p)
+      : epilogue_(p.epilogue, kHasEpilogue ? First(p) : 0) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) channels_[c] = epilogue_.Of(c);
+  }
+
+  __device__ __forceinline__ float operator()(float sum, int channel) const {
+    constexpr int kFull = 192;  // of the 255 registers of a thread
+    return kTile.conv_registers() < kFull ? channels_[channel](sum) : epilogue_(sum, channel);
+  }
+
+ private:
+  static constexpr int kChannels = kTile.on_cuda_cores() ? 1 : kTile.channels;
+
+  static __device__ __forceinline__ int32_t First(const DepthwiseParams& p) {
+    const int32_t first =
+        kTile.on_cuda_cores() ? FirstChannel(p) + DepthwiseLane(p, kTile).channel : DepthwiseWarp(p, kTile).channel;
+    return min(first, p.all_channels - kChannels);
+  }
+
+  EpilogueOf<float, kHasEpilogue> epilogue_;
+  EpilogueOfChannel<float, kHasEpilogue> channels_[kChannels];
 };
 
 }  // namespace jaxconv

@@ -1,4 +1,4 @@
-// What a kernel of the depthwise family is launched with. Host-only: without CUDA.
+// How a call of the depthwise family is laid out, as its kernels are told. Host-only: without CUDA.
 //
 // A strip is eight neighbouring output columns of a row. What its row of the filter takes from a source row is a band
 // matrix, of some source pixels by eight outputs, in which each diagonal is a tap: tensor cores multiply it with the
@@ -75,7 +75,8 @@ struct LongInverse {
   int32_t shift;
 };
 
-struct DepthwiseParams {
+// What planning asks for, too. Operands are only known at launch.
+struct DepthwiseShape {
   ConvProblem problem;
   const Tap* taps;
   const ResidueClass* classes;

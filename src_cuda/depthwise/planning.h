@@ -85,7 +85,7 @@ class DepthwisePlanner {
     if (product_.pass == Pass::kConv && s.split != 1) return "a split of " + text + ": its conv has none";
     if (s.split < 1) return "a split of " + text;
     if (Reason why = depthwise::UnsupportedStream(conv_, tile, s.stream())) return why;
-    const DepthwiseParams shape = Shape(s);
+    const DepthwiseShape shape = Shape(s);
     if (Reason why = depthwise::UnsupportedShape(shape, tile)) return why;
     return TooMuchSharedMemory(shape.places.end, device_);
   }
@@ -94,7 +94,7 @@ class DepthwisePlanner {
   // beginning and the end, and the slices' sum.
   double Seconds(const DepthwiseSettings& s) const {
     const DepthwiseTile& tile = TileOf(s);
-    const DepthwiseParams shape = Shape(s);
+    const DepthwiseShape shape = Shape(s);
     const CopyCosts copying = Copying(tile, shape);
     const int64_t places = Places(s, shape), resident = places / device_.multiprocessors;
     const int64_t workers = is_conv() ? Sharers(places, shape.channel_tiles, depthwise::Tiles(shape)) : s.split;
@@ -119,7 +119,7 @@ class DepthwisePlanner {
   // See ThreadBlocks of layout.h.
   bool TakesPiecesInTurn(const DepthwiseTile& tile) const { return is_conv() && tile.has_pieces; }
 
-  DepthwiseParams Shape(const DepthwiseSettings& s) const {
+  DepthwiseShape Shape(const DepthwiseSettings& s) const {
     return depthwise::MakeShape(conv_, product_.pass, TileOf(s), s.stream());
   }
 
@@ -219,7 +219,7 @@ class DepthwisePlanner {
       if (high == last || (segments > 1 && high < least_rows)) return;
       const DepthwiseSettings area = WithArea(s, high, width);
       const bool has_shape = !depthwise::UnsupportedStream(conv_, tile, area.stream());  // or Candidates says why
-      const DepthwiseParams shape = has_shape ? Shape(area) : DepthwiseParams{};
+      const DepthwiseShape shape = has_shape ? Shape(area) : DepthwiseShape{};
       if (has_shape && !depthwise::CoversArea(shape, tile)) return;
       if (TakesPiecesInTurn(tile) && shape.places.end > device_.shared_bytes) continue;
       areas->push_back(area);
@@ -229,7 +229,7 @@ class DepthwisePlanner {
   }
 
   // Whether areas of fewer rows would be of no use.
-  bool IsCutEnough(const DepthwiseTile& tile, const DepthwiseParams& shape, int64_t rows) const {
+  bool IsCutEnough(const DepthwiseTile& tile, const DepthwiseShape& shape, int64_t rows) const {
     constexpr int64_t kFewRows = 8, kWaves = 4, kResident = 3;
     if (TakesPiecesInTurn(tile)) return rows <= std::max<int64_t>(kFewRows, 2 * tile.lags);
     return depthwise::Tiles(shape) * shape.channel_tiles > kWaves * kResident * device_.multiprocessors;
@@ -238,27 +238,27 @@ class DepthwisePlanner {
   // As many thread blocks as there are places for at once; of pieces of the window, or of each of them.
   std::vector<int64_t> Splits(const DepthwiseSettings& s) const {
     if (is_conv() || depthwise::UnsupportedStream(conv_, TileOf(s), s.stream())) return {1};
-    const DepthwiseParams shape = Shape(s);
+    const DepthwiseShape shape = Shape(s);
     const int64_t places = Places(s, shape), all = Sharers(places, shape.channel_tiles, depthwise::Tiles(shape));
     const int64_t each = Sharers(places, int64_t{shape.channel_tiles} * shape.pieces, depthwise::Tiles(shape));
     return each < all ? std::vector{each, all} : std::vector{all};
   }
 
   // Thread blocks that the device holds.
-  int64_t Places(const DepthwiseSettings& s, const DepthwiseParams& shape) const {
+  int64_t Places(const DepthwiseSettings& s, const DepthwiseShape& shape) const {
     const int most = depthwise::MostResident(TileOf(s), product_.pass);
     return device_.multiprocessors * ResidentBlocks(device_.shared_bytes + kBlockBytes, shape.places.end, most);
   }
 
   // Of columns: tiles of a thread block.
-  static int64_t Cuts(const DepthwiseParams& shape, int64_t workers) {
+  static int64_t Cuts(const DepthwiseShape& shape, int64_t workers) {
     const int64_t rows = CeilDiv(shape.stream_rows, workers);
     return CeilDiv(rows, shape.rows) + (rows % shape.rows > 0);
   }
 
   // Of a thread block: its rows, and at each cut of a column those of the window. Where that is an image's edge, half
   // of them, as steps without a source row are left out: but not by a conv that takes the window's pieces in turn.
-  double Clocks(const DepthwiseSettings& s, const DepthwiseParams& shape, int64_t workers, double step) const {
+  double Clocks(const DepthwiseSettings& s, const DepthwiseShape& shape, int64_t workers, double step) const {
     const DepthwiseTile& tile = TileOf(s);
     const int64_t rows = CeilDiv(shape.stream_rows, workers), cuts = Cuts(shape, workers);
     if (!TakesPiecesInTurn(tile)) return (rows + (cuts + 1) * (tile.lags - 1) / 2) * step;
@@ -274,7 +274,7 @@ class DepthwisePlanner {
     double bandwidth;       // part of the memory's, of so many bytes of neighbouring channels
   };
 
-  CopyCosts Copying(const DepthwiseTile& tile, const DepthwiseParams& shape) const {
+  CopyCosts Copying(const DepthwiseTile& tile, const DepthwiseShape& shape) const {
     const std::string way = tile.by_tma ? "by_tma_" : tile.has_copiers ? "by_copiers_" : "by_all_";
     const std::string pass = is_conv() ? "conv_" : "wgrad_";
     const int64_t bytes = shape.channels * ElementBytes(conv_.src_type);

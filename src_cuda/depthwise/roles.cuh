@@ -27,8 +27,8 @@ struct RoleRegisters {
 };
 constexpr RoleRegisters RegistersOf(const DepthwiseTile& tile, Pass pass) {
   if (tile.by_tma) return tile.in_pairs ? RoleRegisters{240, 24} : RoleRegisters{232, 40};
-  const int bands = 2 * tile.slots() * tile.blocks * tile.channels, gradients = 2 * tile.lags * tile.channels;
-  const int kept = pass == Pass::kConv ? tile.conv_sums() + bands : tile.wgrad_sums() + gradients;
+  const int gradients = 2 * tile.lags * tile.channels;
+  const int kept = pass == Pass::kConv ? tile.conv_registers() : tile.wgrad_sums() + gradients;
   return kept > 128 ? RoleRegisters{208, 48} : RoleRegisters{176, 80};
 }
 
@@ -199,23 +199,25 @@ struct Conv {
 };
 
 // Leaves a complete row of a lag, so many rows of all tiles behind the first, to those that write results.
-template <typename T, DepthwiseTile kTile>
+template <typename T, DepthwiseTile kTile, typename Epilogue>
 __device__ __forceinline__ void StoreRow(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
-                                         BandSums<T, kTile>& sums, int lag, uint32_t row, char* shared) {
+                                         BandSums<T, kTile>& sums, const Epilogue& epilogue, int lag, uint32_t row,
+                                         char* shared) {
   barriers.WaitForPlace(row);
-  sums.Store(p, ResultPlace<kTile>(p, shared, row), lag);
+  sums.Store(p, epilogue, ResultPlace<kTile>(p, shared, row), lag);
   barriers.ArriveBehindStores(row);
 }
 
-template <typename T, DepthwiseTile kTile>
+template <typename T, DepthwiseTile kTile, bool kHasEpilogue>
 __device__ __forceinline__ void MultiplyConv(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
                                              int32_t worker, char* shared) {
   const DepthwiseRange range(p, worker);
   Conv<T, kTile> conv(p, barriers, kDepthwiseThreads, shared + p.places.taps);
   auto& [bands, sums] = conv;
+  const DepthwiseEpilogue<kTile, kHasEpilogue> epilogue(p);
   constexpr bool kReadsAtOnce = kTile.sources() * kTile.blocks == 1;
   uint32_t n = 0, row = 0;  // steps, and complete rows, of all tiles
-  const auto store = [&](int lag) { StoreRow(p, barriers, sums, lag, row++, shared); };
+  const auto store = [&](int lag) { StoreRow(p, barriers, sums, epilogue, lag, row++, shared); };
   for (int32_t begin = range.begin; begin < range.end;) {
     const DepthwiseTilePlace place(p, kTile, begin, range.end);
     begin += place.rows();
@@ -257,7 +259,7 @@ __device__ __forceinline__ void MultiplyWgrad(const DepthwiseParams& p, const De
   sums.Store(p, worker, reinterpret_cast<const float*>(shared), [&](int32_t t) { return taps[t]; });
 }
 
-template <typename T, int kIndex, Pass kPass>
+template <typename T, int kIndex, Pass kPass, bool kHasEpilogue>
 __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
     DepthwiseByRoles(const __grid_constant__ DepthwiseParams p) {
   if constexpr (!ptx::kIsHopper) {
@@ -283,7 +285,7 @@ __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
     } else {
       BeginMultiplier<T, kTile, kPass>(p);
       if constexpr (kIsConv) {
-        MultiplyConv<T, kTile>(p, barriers, worker, shared);
+        MultiplyConv<T, kTile, kHasEpilogue>(p, barriers, worker, shared);
       } else {
         MultiplyWgrad<T, kTile>(p, barriers, worker, shared);
       }

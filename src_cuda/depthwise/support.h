@@ -61,8 +61,7 @@ inline Reason UnsupportedTile(const ConvProblem& p, Pass pass, const DepthwiseTi
   if (!IsFlat(p) && !tile.has_planes()) return "three spatial dimensions";
   if (!fits(1)) return "rows move by " + moves(1);
   if (tile.on_cuda_cores() && !fits(2)) return "columns move by " + moves(2);
-  if (pass == Pass::kWgrad && !tile.has_wgrad()) return "its warps do not hold the sums of all taps";
-  if (pass == Pass::kConv && !tile.has_conv()) return "it has no conv";
+  if (!tile.Has(pass)) return pass == Pass::kConv ? "it has no conv" : "its warps do not hold the sums of all taps";
   const int64_t columns = std::max(p.src_size[2], p.dst_size[2]);
   if (tile.in_pairs && columns > kStripCols) return "rows of " + std::to_string(columns) + " columns";
   return std::nullopt;
@@ -127,7 +126,7 @@ inline Reason UnsupportedStream(const ConvProblem& p, const DepthwiseTile& tile,
 }
 
 // TMA copies rows of whole images, and fills the places of all strips.
-inline Reason UnsupportedBoxes(const DepthwiseParams& d, const DepthwiseTile& tile) {
+inline Reason UnsupportedBoxes(const DepthwiseShape& d, const DepthwiseTile& tile) {
   const ConvProblem& p = d.problem;
   const auto text = [](int32_t n) { return std::to_string(n); };
   if (const int64_t bytes = d.channels * ElementBytes(p.src_type); bytes != kBoxPixelBytes) {
@@ -143,11 +142,11 @@ inline Reason UnsupportedBoxes(const DepthwiseParams& d, const DepthwiseTile& ti
 }
 
 // Whether thread blocks of the tile cover the areas of a shape, which is MakeShape's.
-inline bool CoversArea(const DepthwiseParams& d, const DepthwiseTile& tile) {
+inline bool CoversArea(const DepthwiseShape& d, const DepthwiseTile& tile) {
   return d.images * d.strips <= d.tile_strips && d.copies <= MostCopies(tile);
 }
 
-inline Reason UnsupportedShape(const DepthwiseParams& d, const DepthwiseTile& tile) {
+inline Reason UnsupportedShape(const DepthwiseShape& d, const DepthwiseTile& tile) {
   if (!CoversArea(d, tile)) return "its warps do not cover the area";
   if (tile.by_tma) {
     if (Reason why = UnsupportedBoxes(d, tile)) return why;

@@ -188,12 +188,13 @@ __device__ __forceinline__ void StoreBoxes(const DepthwiseParams& p, const Depth
 }
 
 // A conv: while a step is multiplied, the next one's pixels are read.
-template <typename T, DepthwiseTile kTile>
+template <typename T, DepthwiseTile kTile, bool kHasEpilogue>
 __device__ __forceinline__ void ConvBoxes(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
                                           int32_t worker, char* shared) {
   const DepthwiseRange range(p, worker);
   Conv<T, kTile> conv(p, barriers, 1, shared + p.places.taps);
   auto& [bands, sums] = conv;
+  const DepthwiseEpilogue<kTile, kHasEpilogue> epilogue(p);
   uint32_t n = 0, row = 0;  // steps, and complete rows, of all tiles
   const auto read = [&](uint32_t n) {
     barriers.WaitForCopies(n);
@@ -201,7 +202,7 @@ __device__ __forceinline__ void ConvBoxes(const DepthwiseParams& p, const Depthw
     barriers.ArriveBehindReads(n);
     return pixels;
   };
-  const auto store = [&](int lag) { StoreRow(p, barriers, sums, lag, row++, shared); };
+  const auto store = [&](int lag) { StoreRow(p, barriers, sums, epilogue, lag, row++, shared); };
   auto pixels = read(0);
   for (int32_t begin = range.begin; begin < range.end;) {
     const DepthwiseTilePlace place(p, kTile, begin, range.end);
@@ -309,7 +310,7 @@ __device__ __forceinline__ void WgradBoxes(const DepthwiseParams& p, const Depth
   taps.Store(added);
 }
 
-template <typename T, int kIndex, Pass kPass>
+template <typename T, int kIndex, Pass kPass, bool kHasEpilogue>
 __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
     DepthwiseByTma(const __grid_constant__ DepthwiseParams p, const __grid_constant__ DepthwiseMaps maps) {
   if constexpr (!ptx::kIsHopper) {
@@ -346,7 +347,7 @@ __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
     } else {
       BeginMultiplier<T, kTile, kPass>(p);
       if constexpr (kPass == Pass::kConv) {
-        ConvBoxes<T, kTile>(p, barriers, worker, boxes);
+        ConvBoxes<T, kTile, kHasEpilogue>(p, barriers, worker, boxes);
       } else {
         WgradBoxes<T, kTile>(p, barriers, worker, boxes);
       }
