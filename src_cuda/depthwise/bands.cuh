@@ -11,6 +11,8 @@ namespace jaxconv {
 // A warp's band matrices: of its channels, for each slot.
 template <typename T, DepthwiseTile kTile>
 class Bands {
+  static_assert(kTile.IsFor(TypeOf<T>()) && kTraits<T>.bytes == 2, "PairOf takes elements of 16 bits from words");
+
  public:
   // A table of the taps in shared memory: channels of pixels of phases of columns of slots, some with a gap behind a
   // pixel's channels. By all threads that multiply, which are to be waited for behind either. For outputs whose taps

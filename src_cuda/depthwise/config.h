@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "common/operand_traits.h"
 #include "conv_problem.h"
 
 namespace jaxconv {
@@ -32,6 +33,11 @@ struct DepthwiseTile {
   bool operator==(const DepthwiseTile&) const = default;
 
   constexpr bool on_cuda_cores() const { return blocks == 0; }
+  // Tensor cores multiply a band of 16 source pixels at once: of types whose multiplications are as deep.
+  constexpr bool IsFor(DType type) const {
+    return on_cuda_cores() ? type == DType::kF32 : TraitsOf(type).mma_depth == kMultiplied;
+  }
+  constexpr int element_bytes() const { return TraitsOf(on_cuda_cores() ? DType::kF32 : DType::kBF16).bytes; }
   // Of a volume, planes take the place of images.
   constexpr bool has_planes() const { return depths > 1 || has_pieces; }
   // Source rows of a step, of all planes.

@@ -12,6 +12,7 @@ namespace jaxconv {
 // A warp's sums for each slot of its channels, and the gradient's rows that a source row is multiplied with.
 template <typename T, DepthwiseTile kTile>
 class FilterBandSums {
+  static_assert(kTile.IsFor(TypeOf<T>()) && kTraits<T>.bytes == 2, "PairOf takes elements of 16 bits from words");
   static constexpr int kChannels = kTile.channels;
 
  public:

@@ -152,8 +152,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].wgr
 template <typename T, int kIndex, Pass kPass, bool kHasEpilogue>
 constexpr DepthwiseKernel DepthwiseKernelOf() {
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
-  constexpr bool kIsFloat = sizeof(T) == sizeof(float);
-  if constexpr (kTile.by_tma || kTile.on_cuda_cores() != kIsFloat || !kTile.Has(kPass)) {
+  if constexpr (kTile.by_tma || !kTile.IsFor(TypeOf<T>()) || !kTile.Has(kPass)) {
     return nullptr;
   } else if constexpr (kTile.has_copiers) {
     return DepthwiseByRoles<T, kIndex, kPass, kHasEpilogue>;
@@ -167,7 +166,7 @@ constexpr DepthwiseKernel DepthwiseKernelOf() {
 template <typename T, int kIndex, Pass kPass, bool kHasEpilogue>
 constexpr DepthwiseTmaKernel DepthwiseTmaKernelOf() {
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
-  if constexpr (kTile.by_tma && kTile.Has(kPass) && sizeof(T) < sizeof(float)) {
+  if constexpr (kTile.by_tma && kTile.IsFor(TypeOf<T>()) && kTile.Has(kPass)) {
     return DepthwiseByTma<T, kIndex, kPass, kHasEpilogue>;
   }
   return nullptr;

@@ -55,6 +55,8 @@ class LaneTaps {
 // Where a lane reads a source row, and reads or writes a row of the destination: bytes to its first pixel.
 template <typename T, DepthwiseTile kTile>
 struct LanePlaces {
+  static_assert(kTile.IsFor(TypeOf<T>()) && sizeof(T) == sizeof(float), "an element is a word");
+
   uint32_t src;
   uint32_t dst;
   uint32_t pixel;  // bytes from one to the next

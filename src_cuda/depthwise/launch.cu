@@ -52,10 +52,10 @@ DepthwiseSettings WithTile(DepthwiseSettings s, const DepthwiseTile& tile) {
 DepthwiseSettings SettingsHere(const ConvProblem& p, const DepthwiseSettings& s) {
   const DepthwiseTile tile = WithoutCopiers(kDepthwiseTiles[s.tile]);
   if (tile == kDepthwiseTiles[s.tile] || DeviceHasWgmma()) return s;
-  constexpr int kElementBytes = 2, kFewest = kPieceBytes / kElementBytes;
+  const OperandTraits& traits = TraitsOf(p.src_type);
   Stream stream = s.stream();
-  stream.channels = std::max(stream.channels / 2, kFewest);
-  const int most_strips = MostStrips(tile, stream.channels * kElementBytes);
+  stream.channels = std::max(stream.channels / 2, traits.vector());
+  const int most_strips = MostStrips(tile, stream.channels * traits.bytes);
   stream.cols = std::min(stream.cols, most_strips * kStripCols);
   stream.images = std::min(stream.images, most_strips / std::max(1, stream.cols / kStripCols));
   FitImages(p, tile, &stream);

@@ -37,7 +37,7 @@ constexpr int BlockThreads(const DepthwiseTile& tile) { return FirstMultiplier(t
 constexpr int SetStrips(const DepthwiseTile& tile) { return tile.on_cuda_cores() ? kDepthwiseWarps : kMultiplied; }
 // A thread block's channels then, in bytes.
 constexpr int MostChannelBytes(const DepthwiseTile& tile) {
-  return tile.on_cuda_cores() ? 32 * 4 : tile.warps() * tile.channels * 2;
+  return (tile.on_cuda_cores() ? 32 : tile.warps() * tile.channels) * tile.element_bytes();
 }
 // Strips of a tile, of which a thread block has so many channels.
 constexpr int MostStrips(const DepthwiseTile& tile, int channel_bytes) {

@@ -52,7 +52,7 @@ class DepthwisePlanner {
 
   Reason UnsupportedReason() const { return unsupported_; }
   Reason UnsupportedUnlessNamed() const { return std::nullopt; }
-  bool IsFor(int64_t tile) const { return depthwise::IsForType(kDepthwiseTiles[tile], conv_.src_type); }
+  bool IsFor(int64_t tile) const { return kDepthwiseTiles[tile].IsFor(conv_.src_type); }
 
   // All that take the problem, or the first.
   std::vector<DepthwiseSettings> Candidates(int64_t tile, const Asked& asked) const {

@@ -15,6 +15,7 @@ namespace jaxconv {
 // A warp's sums of its channels, and the pairs of source rows that the gradient's next two rows are multiplied with.
 template <typename T, DepthwiseTile kTile>
 class RowPairSums {
+  static_assert(kTile.IsFor(TypeOf<T>()) && kTraits<T>.bytes == 2, "PairOf takes elements of 16 bits from words");
   static constexpr int kChannels = kTile.channels;
   static constexpr int kPairs = kTile.pairs();
   static_assert(2 * kPairs == kTile.lags + 1, "the last of a gradient row's pairs has one row of the window, not two");

@@ -45,7 +45,7 @@ class PixelPlaces {
  public:
   PixelPlaces() = default;
   __device__ __forceinline__ PixelPlaces(const DepthwiseParams& p, int32_t pixel, int32_t part) {
-    constexpr int kParts = kPieceBytes / (2 * kTile.channels);
+    constexpr int kPartBytes = kTile.channels * kTile.element_bytes(), kParts = kPieceBytes / kPartBytes;
 #pragma unroll
     for (int i = 0; i < kKept; ++i) {
       const int32_t other = pixel + i / kKeptNeighbours * 8 + i % kKeptNeighbours;
@@ -54,7 +54,7 @@ class PixelPlaces {
       } else {
         at_[i] = PiecePlace<kTile>(p, other, part / kParts) * kPieceBytes;
       }
-      at_[i] += part % kParts * 2 * kTile.channels;
+      at_[i] += part % kParts * kPartBytes;
     }
   }
 
@@ -113,7 +113,7 @@ __device__ __forceinline__ void SyncMultipliers() {
   }
 }
 
-// A warp's channels of a pixel.
+// A warp's channels of a pixel, of 16 bits each.
 template <int kChannels>
 struct PixelPart {
   uint32_t words[kChannels / 2];
@@ -146,7 +146,7 @@ struct DepthwisePiece {
     // CUDA cores read a pixel's channels one beside the other, as they lie.
     place = (kTile.on_cuda_cores() ? Thread() : PiecePlace<kTile>(p, pixel, piece)) * kPieceBytes;
     ptx::Keep(place);
-    channel = FirstChannel(p) + piece * (kPieceBytes / static_cast<int>(sizeof(T)));
+    channel = FirstChannel(p) + piece * kTraits<T>.vector();
   }
 
   // This thread, among those that copy the same rows.

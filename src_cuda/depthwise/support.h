@@ -23,7 +23,8 @@ inline constexpr int kMostReach = 1 << 30;   // of it, in rows or columns
 inline constexpr int kMostApart = 1 << 16;   // of a dilated one's taps, or tiles of an image
 
 inline Reason UnsupportedTypes(const ConvProblem& p) {
-  const bool has_kernels = p.src_type == DType::kBF16 || p.src_type == DType::kF16 || p.src_type == DType::kF32;
+  const auto is_for_type = [&](const DepthwiseTile& tile) { return tile.IsFor(p.src_type); };
+  const bool has_kernels = std::ranges::any_of(kDepthwiseTiles, is_for_type);
   if (has_kernels && p.filter_type == p.src_type && p.dst_type == p.src_type) return std::nullopt;
   std::string names;
   for (const std::string& name : std::set{Name(p.src_type), Name(p.filter_type), Name(p.dst_type)}) {
@@ -43,7 +44,7 @@ inline Reason UnsupportedProblem(const ConvProblem& p) {
   if (Reason why = UnsupportedTypes(p)) return why;
   if (p.in_channels != 1 || p.out_channels != 1) return "it is for groups of one channel";
   if (p.tap_count == 0 || p.class_count == 0) return "there are no taps";  // of which kernels read the first
-  const int64_t piece = kPieceBytes / ElementBytes(p.src_type);
+  const int64_t piece = TraitsOf(p.src_type).vector();
   if (!HasPieces(p.src, p.groups, piece) || !HasPieces(p.dst, p.groups, piece)) {
     return "channels are not last, in pieces of 16 bytes";
   }
@@ -51,13 +52,11 @@ inline Reason UnsupportedProblem(const ConvProblem& p) {
   return std::nullopt;
 }
 
-inline bool IsForType(const DepthwiseTile& tile, DType type) { return tile.on_cuda_cores() == (type == DType::kF32); }
-
 // What depends on the tile, whatever its stream is.
 inline Reason UnsupportedTile(const ConvProblem& p, Pass pass, const DepthwiseTile& tile) {
   const auto moves = [&](int d) { return std::to_string(p.step[d]) + ":" + std::to_string(p.period[d]); };
   const auto fits = [&](int d) { return p.step[d] == tile.step && p.period[d] == tile.period; };
-  if (!IsForType(tile, p.src_type)) return "the tile is compiled for other types";
+  if (!tile.IsFor(p.src_type)) return "the tile is compiled for other types";
   if (!IsFlat(p) && !tile.has_planes()) return "three spatial dimensions";
   if (!fits(1)) return "rows move by " + moves(1);
   if (tile.on_cuda_cores() && !fits(2)) return "columns move by " + moves(2);
