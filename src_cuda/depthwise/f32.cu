@@ -3,7 +3,6 @@
 
 namespace jaxconv {
 
-template DepthwiseKernel FindDepthwise<float>(int64_t tile, Pass pass, bool has_epilogue);
-template DepthwiseTmaKernel FindDepthwiseByTma<float>(int64_t tile, Pass pass, bool has_epilogue);
+template const void* FindDepthwise<float>(int64_t tile, Pass pass, bool has_epilogue);
 
 }  // namespace jaxconv

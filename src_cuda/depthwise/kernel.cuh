@@ -7,27 +7,27 @@
 #include <utility>
 
 #include "common/prefetch_tables.cuh"
-#include "depthwise/bands.cuh"
-#include "depthwise/filter_bands.cuh"
+#include "depthwise/cuda_cores.cuh"
 #include "depthwise/kernels.h"
-#include "depthwise/lanes.cuh"
-#include "depthwise/roles.cuh"
 #include "depthwise/steps.cuh"
 #include "depthwise/tma.cuh"
+#include "depthwise/toeplitz_conv.cuh"
+#include "depthwise/toeplitz_wgrad.cuh"
+#include "depthwise/warp_specialized.cuh"
 
 namespace jaxconv {
 
 template <typename T, DepthwiseTile kTile>
-using DepthwiseTaps = std::conditional_t<kTile.on_cuda_cores(), LaneTaps<T, kTile>, Bands<T, kTile>>;
+using DepthwiseTaps = std::conditional_t<kTile.on_cuda_cores(), LaneTaps<T, kTile>, ToeplitzTaps<T, kTile>>;
 template <typename T, DepthwiseTile kTile>
-using DepthwiseSums = std::conditional_t<kTile.on_cuda_cores(), LaneSums<T, kTile>, BandSums<T, kTile>>;
+using DepthwiseSums = std::conditional_t<kTile.on_cuda_cores(), LaneSums<T, kTile>, ToeplitzSums<T, kTile>>;
 template <typename T, DepthwiseTile kTile>
 using DepthwiseFilterSums =
-    std::conditional_t<kTile.on_cuda_cores(), LaneFilterSums<T, kTile>, FilterBandSums<T, kTile>>;
+    std::conditional_t<kTile.on_cuda_cores(), LaneFilterSums<T, kTile>, ToeplitzFilterSums<T, kTile>>;
 
-// A step of a conv: what its source row gives to the rows that are to receive it. In pieces of the window, a row's
-// sums begin with those of the pieces before, which wait in `piece_sums`: `loaded` is the row that begins so, `stored`
-// the one whose sums are to wait, or -1.
+// A step of a conv: adds what its source row gives to the rows that it reaches. With pieces of the window, a row's sums
+// begin with those of the pieces before, which wait in `piece_sums`: `loaded` is the row that begins with them,
+// `stored` the row whose sums are to wait, or -1.
 template <DepthwiseTile kTile, typename Taps, typename Sums>
 __device__ __forceinline__ void ConvStep(const DepthwiseParams& p, const Taps& taps, Sums& sums, uint32_t stage,
                                          const typename Sums::Pixels& pixels, bool has_source, char* piece_sums,
@@ -53,7 +53,7 @@ __device__ __forceinline__ void ConvStep(const DepthwiseParams& p, const Taps& t
 }
 
 template <typename T, int kIndex, bool kHasEpilogue>
-__global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].conv_blocks())
+__global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].conv_ctas_per_sm())
     DepthwiseConv(const __grid_constant__ DepthwiseParams p) {
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
   extern __shared__ __align__(128) char shared[];
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].con
   DepthwiseReader<T, kTile, Copies::kConv> reader(p, shared, range);
 #pragma unroll 1
   for (int i = 0; i < kTile.stages() - 1; ++i) reader.Copy();
-  char* table = shared + p.places.taps;
+  char* table = shared + p.offsets.taps;
   DepthwiseTaps<T, kTile>::ClearTable(p, table);
   __syncthreads();
   DepthwiseTaps<T, kTile>::FillTable(p, table);
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].con
   const DepthwiseEpilogue<kTile, kHasEpilogue> epilogue(p);
   DepthwiseWriter<T, kTile> writer(p);
   const auto results = [&](uint32_t n) {
-    return shared + p.places.results + (n & 1) * kTile.period * p.places.result_row;
+    return shared + p.offsets.results + (n & 1) * kTile.period * p.offsets.result_row;
   };
   uint32_t n = 0;         // steps of all tiles
   int32_t complete = -1;  // the position whose rows the step before has completed
@@ -99,16 +99,16 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].con
         ptx::WaitForCopies<kTile.stages() - 2>();
         __syncthreads();
         // All reads of shared memory go first, and none waits for a copy to be begun.
-        const uint32_t stage = StagePlace<kTile>(p, shared, n);
+        const uint32_t stage = StageAddress<kTile>(p, shared, n);
         const auto pixels = sums.First(p, stage);
-        const auto pieces = writer.Load(results(n - 1));
+        const auto vectors = writer.Load(results(n - 1));
         reader.Copy();
-        writer.Store(complete, pieces);
+        writer.Store(complete, vectors);
         if (step == first_step && is_first) writer.Begin(place);
         const bool has_source = HasRow(p, source_row);
         source_row += RowsApart(p, kTile, kTile.step);
         const int32_t done = step - (kTile.lags - 1);
-        ConvStep<kTile>(p, taps, sums, stage, pixels, has_source, shared + p.places.sums,
+        ConvStep<kTile>(p, taps, sums, stage, pixels, has_source, shared + p.offsets.sums,
                         step >= begun && step < p.rows ? step : -1,
                         !is_last && done >= first_step && done < p.rows ? done : -1);
         if (is_last) sums.Store(p, epilogue, results(n));
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].con
 }
 
 template <typename T, int kIndex>
-__global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].wgrad_blocks())
+__global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].wgrad_ctas_per_sm())
     DepthwiseWgrad(const __grid_constant__ DepthwiseParams p) {
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
   extern __shared__ __align__(128) char shared[];
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].wgr
     __syncthreads();
     reader.Copy();
   };
-  MultiplyWgradSteps<kTile>(p, range, window, sums, begin, [&] { return StagePlace<kTile>(p, shared, n++); }, [] {});
+  MultiplyWgradSteps<kTile>(p, range, window, sums, begin, [&] { return StageAddress<kTile>(p, shared, n++); }, [] {});
   __syncthreads();
   sums.Leave(p, reinterpret_cast<float*>(shared));
   __syncthreads();
@@ -150,51 +150,30 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].wgr
 
 // The kernel of a tile, if it is for the type. A wgrad has no epilogue.
 template <typename T, int kIndex, Pass kPass, bool kHasEpilogue>
-constexpr DepthwiseKernel DepthwiseKernelOf() {
+const void* DepthwiseKernelOf() {
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
-  if constexpr (kTile.by_tma || !kTile.IsFor(TypeOf<T>()) || !kTile.Has(kPass)) {
+  const auto pointer = [](auto* kernel) { return reinterpret_cast<const void*>(kernel); };
+  if constexpr (!kTile.IsFor(TypeOf<T>()) || !kTile.Has(kPass)) {
     return nullptr;
-  } else if constexpr (kTile.has_copiers) {
-    return DepthwiseByRoles<T, kIndex, kPass, kHasEpilogue>;
+  } else if constexpr (kTile.by_tma) {
+    return pointer(DepthwiseByTma<T, kIndex, kPass, kHasEpilogue>);
+  } else if constexpr (kTile.has_producers) {
+    return pointer(DepthwiseWarpSpecialized<T, kIndex, kPass, kHasEpilogue>);
   } else if constexpr (kPass == Pass::kConv) {
-    return DepthwiseConv<T, kIndex, kHasEpilogue>;
+    return pointer(DepthwiseConv<T, kIndex, kHasEpilogue>);
   } else {
-    return DepthwiseWgrad<T, kIndex>;
+    return pointer(DepthwiseWgrad<T, kIndex>);
   }
 }
 
-template <typename T, int kIndex, Pass kPass, bool kHasEpilogue>
-constexpr DepthwiseTmaKernel DepthwiseTmaKernelOf() {
-  constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
-  if constexpr (kTile.by_tma && kTile.IsFor(TypeOf<T>()) && kTile.Has(kPass)) {
-    return DepthwiseByTma<T, kIndex, kPass, kHasEpilogue>;
-  }
-  return nullptr;
-}
-
-// Of a tile and a call, what kernel_of<index, pass, whether it has an epilogue>() is.
-template <typename Kernel, typename KernelOf>
-Kernel FindOfTile(int64_t tile, Pass pass, bool has_epilogue, KernelOf&& kernel_of) {
+template <typename T>
+const void* FindDepthwise(int64_t tile, Pass pass, bool has_epilogue) {
   return [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
-    const Kernel kernels[][3] = {{kernel_of.template operator()<kIndex, Pass::kConv, false>(),
-                                  kernel_of.template operator()<kIndex, Pass::kConv, true>(),
-                                  kernel_of.template operator()<kIndex, Pass::kWgrad, false>()}...};
+    const void* kernels[][3] = {{DepthwiseKernelOf<T, kIndex, Pass::kConv, false>(),
+                                 DepthwiseKernelOf<T, kIndex, Pass::kConv, true>(),
+                                 DepthwiseKernelOf<T, kIndex, Pass::kWgrad, false>()}...};
     return kernels[tile][pass == Pass::kWgrad ? 2 : has_epilogue];
   }(std::make_integer_sequence<int, std::size(kDepthwiseTiles)>());
-}
-
-template <typename T>
-DepthwiseKernel FindDepthwise(int64_t tile, Pass pass, bool has_epilogue) {
-  return FindOfTile<DepthwiseKernel>(tile, pass, has_epilogue, []<int kIndex, Pass kPass, bool kHasEpilogue>() {
-    return DepthwiseKernelOf<T, kIndex, kPass, kHasEpilogue>();
-  });
-}
-
-template <typename T>
-DepthwiseTmaKernel FindDepthwiseByTma(int64_t tile, Pass pass, bool has_epilogue) {
-  return FindOfTile<DepthwiseTmaKernel>(tile, pass, has_epilogue, []<int kIndex, Pass kPass, bool kHasEpilogue>() {
-    return DepthwiseTmaKernelOf<T, kIndex, kPass, kHasEpilogue>();
-  });
 }
 
 }  // namespace jaxconv

@@ -1,5 +1,5 @@
-// The depthwise family: convolution of each channel on its own, as products with the band matrices of its filter's rows
-// on tensor cores; in float32 on CUDA cores.
+// The depthwise family: convolution of each channel on its own. Tensor cores multiply with the Toeplitz (band) matrices
+// of the filter's rows. CUDA cores compute float32.
 #include "depthwise/kernels.h"
 
 #include <cuda_bf16.h>
@@ -32,13 +32,11 @@ DepthwiseShape ShapeOf(const ConvProblem& p, Pass pass, const DepthwiseSettings&
   return MakeShape(p, pass, kDepthwiseTiles[s.tile], s.stream());
 }
 
-// find(T{}) of the type of a call that is supported.
-template <typename Find>
-auto OfType(DType type, Find&& find) {
+const void* Find(DType type, int64_t tile, Pass pass, bool has_epilogue) {
   switch (type) {
-    case DType::kBF16: return find(__nv_bfloat16{});
-    case DType::kF16: return find(__half{});
-    default: return find(float{});
+    case DType::kBF16: return FindDepthwise<__nv_bfloat16>(tile, pass, has_epilogue);
+    case DType::kF16: return FindDepthwise<__half>(tile, pass, has_epilogue);
+    default: return FindDepthwise<float>(tile, pass, has_epilogue);
   }
 }
 
@@ -47,10 +45,10 @@ DepthwiseSettings WithTile(DepthwiseSettings s, const DepthwiseTile& tile) {
   return s;
 }
 
-// The settings that run on this device. Where no warps do nothing but copy, the same tile is without them: thread
-// blocks have half the channels, or half the strips, and as many as the fewer threads copy.
+// The settings that run on this device. Where it has no warp-specialized kernels, the same tile runs without producers.
+// Its thread blocks have half the channels, or half the strips, and as many as their fewer threads can copy.
 DepthwiseSettings SettingsHere(const ConvProblem& p, const DepthwiseSettings& s) {
-  const DepthwiseTile tile = WithoutCopiers(kDepthwiseTiles[s.tile]);
+  const DepthwiseTile tile = WithoutProducers(kDepthwiseTiles[s.tile]);
   if (tile == kDepthwiseTiles[s.tile] || DeviceHasWgmma()) return s;
   const OperandTraits& traits = TraitsOf(p.src_type);
   Stream stream = s.stream();
@@ -77,7 +75,7 @@ Reason UnsupportedReason(const ConvProblem& p, Pass pass, const DepthwiseSetting
 }
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const DepthwiseSettings& s) {
-  return ResultElements(p, pass) == 0 ? 0 : ShapeOf(p, pass, SettingsHere(p, s)).places.end;
+  return ResultElements(p, pass) == 0 ? 0 : ShapeOf(p, pass, SettingsHere(p, s)).offsets.end;
 }
 
 cudaError_t Launch(const ConvCall& call, const DepthwiseSettings& planned, cudaStream_t stream) {
@@ -92,21 +90,17 @@ cudaError_t Launch(const ConvCall& call, const DepthwiseSettings& planned, cudaS
   if (!AreAligned({d.src, wgrad ? d.rhs : d.out})) return LaunchUnaligned(call, s.split, stream);
   // A conv's blocks stay as long as there are rows.
   d.workers = wgrad ? static_cast<int32_t>(s.split)
-                    : Workers(d.places.end, MostResident(tile, call.pass), d.channel_tiles, Tiles(d));
+                    : Workers(d.offsets.end, MaxCtasPerSm(tile, call.pass), d.channel_tiles, Tiles(d));
   d.worker_rows = d.stream_rows / d.workers;
   d.longer_workers = d.stream_rows % d.workers;
   const int64_t blocks = ThreadBlocks(d, call.pass, d.workers);
-  const auto enqueue = [&](auto* kernel, const auto&... maps) {
-    return EnqueueShared(kernel, blocks, BlockThreads(tile), d.places.end, stream, d, maps...);
+  const void* kernel = Find(p.src_type, s.tile, call.pass, EndsWithEpilogue(call, s.split));
+  const auto enqueue = [&](const auto&... maps) {
+    return EnqueueShared(kernel, blocks, BlockThreads(tile), d.offsets.end, stream, d, maps...);
   };
   DepthwiseMaps maps;
   if (tile.by_tma && !EncodeMaps(call, d, &maps)) return Launch(call, WithTile(s, WithoutTma(tile)), stream);
-  const cudaError_t status = OfType(p.src_type, [&](auto element) {
-    using T = decltype(element);
-    const bool has_epilogue = EndsWithEpilogue(call, s.split);
-    return tile.by_tma ? enqueue(FindDepthwiseByTma<T>(s.tile, call.pass, has_epilogue), maps)
-                       : enqueue(FindDepthwise<T>(s.tile, call.pass, has_epilogue));
-  });
+  const cudaError_t status = tile.by_tma ? enqueue(maps) : enqueue();
   if (status != cudaSuccess || s.split == 1) return status;
   return AddSlices<float>(call, s.split, stream);
 }
