@@ -8,6 +8,14 @@
 
 namespace jaxconv {
 
+// The epilogue of one output channel, with its operands in registers: for threads that have many results of a channel.
+template <typename Acc, bool kHasEpilogue>
+struct EpilogueOfChannel {
+  Acc bias;
+
+  __device__ __forceinline__ Acc operator()(Acc sum) const { return kHasEpilogue ? sum + bias : sum; }
+};
+
 // The epilogue, for output channels that are counted from `first`. Kernels are compiled with it and without: then it
 // is no code.
 template <typename Acc, bool kHasEpilogue>
@@ -17,9 +25,11 @@ class EpilogueOf {
       : bias_(kHasEpilogue ? static_cast<const Acc*>(epilogue.bias) + first : nullptr) {}
 
   // The result of a channel that there is.
-  __device__ __forceinline__ Acc operator()(Acc sum, int64_t channel) const {
-    if constexpr (kHasEpilogue) return sum + __ldg(bias_ + channel);
-    return sum;
+  __device__ __forceinline__ Acc operator()(Acc sum, int64_t channel) const { return Of(channel)(sum); }
+
+  // For more than one result of the channel.
+  __device__ __forceinline__ EpilogueOfChannel<Acc, kHasEpilogue> Of(int64_t channel) const {
+    return {kHasEpilogue ? __ldg(bias_ + channel) : Acc{}};
   }
 
   // Those of neighbouring channels.

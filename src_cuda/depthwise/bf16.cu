@@ -3,7 +3,6 @@
 
 namespace jaxconv {
 
-template DepthwiseKernel FindDepthwise<__nv_bfloat16>(int64_t tile, Pass pass);
-template DepthwiseTmaKernel FindDepthwiseByTma<__nv_bfloat16>(int64_t tile, Pass pass);
+template const void* FindDepthwise<__nv_bfloat16>(int64_t tile, Pass pass, bool has_epilogue);
 
 }  // namespace jaxconv

@@ -3,13 +3,16 @@
 
 #include <string>
 
+#include "common/operand_traits.h"
+#include "conv_problem.h"
+
 namespace jaxconv {
 
 inline constexpr int kStripCols = 8;    // the columns of a multiplication: neighbouring outputs
 inline constexpr int kMultiplied = 16;  // strips, its rows; and source pixels, its steps
 
-// What a thread block of the depthwise family does with a step: it takes the source rows of one row of the destination,
-// or gives the rows of the destination that one source row begins.
+// What a thread block of the depthwise family does in a step. It takes the source rows of one row of the destination,
+// or adds to all rows of the destination that one source row reaches.
 struct DepthwiseTile {
   int step;        // source rows of a step
   int period;      // rows of the destination
@@ -18,18 +21,25 @@ struct DepthwiseTile {
   int channels;    // of a warp on tensor cores
   int width;       // of a window on CUDA cores, whose columns have the strides of the rows
   int depths = 1;  // planes of a volume that a position's taps are in, whose rows a step takes together
-  // Whether larger windows are taken in pieces, one after the other. A tile's sums wait in shared memory meanwhile.
+  // Whether the tile takes larger windows in pieces, one after the other. Meanwhile its sums wait in shared memory.
   bool has_pieces = false;
-  // Whether four warps copy source rows, four what belongs to strips, and eight multiply: in code for sm_90a.
-  bool has_copiers = false;
-  // Whether TMA does so instead: boxes of whole rows of two images or more, of which a tile has 16 strips.
+  // Whether warps are specialized: four producer warps copy source rows, four copy what belongs to strips, and eight
+  // consumer warps multiply. In code for sm_90a.
+  bool has_producers = false;
+  // Whether TMA copies instead: boxes of whole rows of two images or more. A tile then has 16 strips.
   bool by_tma = false;
-  // Whether pairs of source rows are multiplied at once, of images of at most eight columns: a wgrad by TMA alone.
+  // Whether one multiplication takes a pair of source rows, of images of at most eight columns. Only a wgrad by TMA
+  // does.
   bool in_pairs = false;
 
   bool operator==(const DepthwiseTile&) const = default;
 
   constexpr bool on_cuda_cores() const { return blocks == 0; }
+  // Tensor cores multiply 16 source pixels at once, so types need multiplications of that depth.
+  constexpr bool IsFor(DType type) const {
+    return on_cuda_cores() ? type == DType::kF32 : TraitsOf(type).mma_depth == kMultiplied;
+  }
+  constexpr int element_bytes() const { return TraitsOf(on_cuda_cores() ? DType::kF32 : DType::kBF16).bytes; }
   // Of a volume, planes take the place of images.
   constexpr bool has_planes() const { return depths > 1 || has_pieces; }
   // Source rows of a step, of all planes.
@@ -42,41 +52,45 @@ struct DepthwiseTile {
   constexpr int stages() const { return by_tma ? 6 : sources() * blocks == 1 ? 8 : 4; }
   // Registers of the sums, of a conv and of a wgrad.
   constexpr int conv_sums() const { return period * lags * row_sums(); }
+  // A conv's with its taps.
+  constexpr int conv_registers() const {
+    return conv_sums() + slots() * (on_cuda_cores() ? period * width : 2 * blocks * channels);
+  }
   constexpr int wgrad_sums() const {
     if (in_pairs) return 4 * pairs() * 2 * channels;
     return slots() * (on_cuda_cores() ? width : 4 * blocks * channels);
   }
   // Sums of a lane that are a row's.
   constexpr int row_sums() const { return on_cuda_cores() ? kStripCols : 4 * channels; }
-  // Thread blocks that a multiprocessor is to hold: as registers allow.
-  constexpr int conv_blocks() const {
-    if (has_copiers) return 1;
-    if (on_cuda_cores()) return has_pieces && conv_sums() + slots() * width > 80 ? 2 : 3;
+  // CTAs per SM, as registers allow.
+  constexpr int conv_ctas_per_sm() const {
+    if (has_producers) return 1;
+    if (on_cuda_cores()) return has_pieces && conv_registers() > 80 ? 2 : 3;
     return conv_sums() <= 32 && blocks == 1 ? 3 : 2;
   }
-  constexpr int wgrad_blocks() const { return has_copiers ? 1 : on_cuda_cores() || wgrad_sums() <= 32 ? 3 : 2; }
+  constexpr int wgrad_ctas_per_sm() const { return has_producers ? 1 : on_cuda_cores() || wgrad_sums() <= 32 ? 3 : 2; }
   // Of a conv, rows of results that wait in shared memory to be written.
-  constexpr int results() const { return by_tma ? 6 : has_copiers && period == 1 ? 4 : 2; }
-  // Warps that multiply.
-  constexpr int warps() const { return has_copiers ? 8 : 4; }
-  // Channels that are left out behind each pixel's in a conv's table of taps on tensor cores, so that other pixels'
-  // are in other banks. A large window's table would leave no room for a second thread block: only where warps copy.
-  constexpr int table_gap() const { return has_copiers ? channels : 0; }
+  constexpr int results() const { return by_tma ? 6 : has_producers && period == 1 ? 4 : 2; }
+  // Consumer warps.
+  constexpr int warps() const { return has_producers ? 8 : 4; }
+  // Channels left free after each pixel's in a conv's table of taps on tensor cores, so that other pixels are in other
+  // banks. With them a large window's table would leave no room for a second thread block, so only warp-specialized
+  // kernels have them.
+  constexpr int table_gap() const { return has_producers ? channels : 0; }
   // By TMA, rows of a step; and pairs of source rows that a row of the gradient is multiplied with.
   constexpr int box_rows() const { return in_pairs ? 2 : 1; }
   constexpr int pairs() const { return (lags + 1) / 2; }
-  // Steps by which the gradient's rows come behind the first source row that they are multiplied with.
+  // Steps by which a gradient's row comes later than the first source row that it is multiplied with.
   constexpr int late_steps() const { return in_pairs ? pairs() - 1 : 0; }
-  constexpr bool has_conv() const { return !in_pairs; }
-  // Whether a warp's registers hold a wgrad's sums.
-  constexpr bool has_wgrad() const { return period == 1 && wgrad_sums() <= 160; }
+  // A wgrad needs a warp's registers for its sums.
+  constexpr bool Has(Pass pass) const { return pass == Pass::kConv ? !in_pairs : period == 1 && wgrad_sums() <= 160; }
 
   std::string name() const {
     const std::string rows = step * period > 1 ? std::to_string(step) + ":" + std::to_string(period) + " " : "";
     const std::string planes = depths > 1 ? std::to_string(depths) + "x" : "";
     const std::string reach =
         on_cuda_cores() ? std::to_string(width) : std::to_string(pixels()) + " by " + std::to_string(channels);
-    const std::string copied = by_tma ? " by TMA" : has_copiers ? " copied by others" : "";
+    const std::string copied = by_tma ? " by TMA" : has_producers ? " copied by others" : "";
     const std::string how = has_pieces ? " in pieces" : in_pairs ? copied + " in pairs" : copied;
     return rows + planes + std::to_string(lags) + "x" + reach + how;
   }
@@ -122,7 +136,7 @@ inline constexpr DepthwiseTile kDepthwiseTiles[] = {
     {1, 1, 7, 1, 4, 0, 1, false, true, true, true},
 };
 
-// The place of a tile in the table, or -1.
+// The index of a tile in the table, or -1.
 constexpr int DepthwiseTileIndex(const DepthwiseTile& tile) {
   int i = 0;
   for (const DepthwiseTile& other : kDepthwiseTiles) {
@@ -132,23 +146,24 @@ constexpr int DepthwiseTileIndex(const DepthwiseTile& tile) {
   return -1;
 }
 
-// The same tile where TMA does not copy, but warps do; and where all warps do.
+// The same tile where producer warps copy instead of TMA, and where all warps do everything.
 constexpr DepthwiseTile WithoutTma(DepthwiseTile tile) {
   tile.by_tma = tile.in_pairs = false;
   return tile;
 }
-constexpr DepthwiseTile WithoutCopiers(DepthwiseTile tile) {
-  tile.has_copiers = tile.by_tma = tile.in_pairs = false;
+constexpr DepthwiseTile WithoutProducers(DepthwiseTile tile) {
+  tile.has_producers = tile.by_tma = tile.in_pairs = false;
   return tile;
 }
 
-constexpr bool HasTilesWithoutCopiers() {
+constexpr bool HasTilesWithoutProducers() {
   for (const DepthwiseTile& tile : kDepthwiseTiles) {
-    if ((tile.by_tma && !tile.has_copiers) || (tile.in_pairs && !tile.by_tma)) return false;
-    if (DepthwiseTileIndex(WithoutTma(tile)) < 0 || DepthwiseTileIndex(WithoutCopiers(tile)) < 0) return false;
+    if ((tile.by_tma && !tile.has_producers) || (tile.in_pairs && !tile.by_tma)) return false;
+    if (DepthwiseTileIndex(WithoutTma(tile)) < 0 || DepthwiseTileIndex(WithoutProducers(tile)) < 0) return false;
   }
   return true;
 }
-static_assert(HasTilesWithoutCopiers(), "plans are for any device: another tile takes the place of one that it lacks");
+static_assert(HasTilesWithoutProducers(),
+              "plans are for any device: another tile takes the place of one that it lacks");
 
 }  // namespace jaxconv

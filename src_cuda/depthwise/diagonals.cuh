@@ -1,9 +1,9 @@
-// The depthwise family's wgrad by TMA: the end, where lanes add what a tap is to receive.
+// The depthwise family's wgrad by TMA: the end, where lanes add up the sums of each tap.
 //
-// A warp has sums of pixels by eight outputs, for each channel and each row of the window: a tap's are on a diagonal,
-// as many outputs from the first as pixels. Stored to shared memory, to be added by threads that have a tap each, they
-// take as long as half of a small layer's steps. But of eight columns of the window each lane has two sums in the same
-// registers, whichever taps they are of, and other lanes those that are to be added to them.
+// A warp has sums of pixels by eight outputs, for each channel and each row of the window. A tap's sums are on a
+// diagonal. Stored to shared memory and added by a thread for each tap, they would take as long as half of a small
+// layer's steps. But of eight columns of the window each lane has two sums in the same registers, whichever taps they
+// belong to. Other lanes have the sums to add to them.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace jaxconv {
 
 inline constexpr uint32_t kWholeWarp = 0xffffffff;
 
-// Finds where each tap goes to, of a row and a column of the window: elements of the filter, or -1 of those that there
-// are not. By a warp. All taps are seen by some position, as neither rows nor columns are strided.
+// Finds the offset in the filter of each tap, by its row and column of the window, or -1 if there is none. By a warp.
+// Some position sees every tap, as neither rows nor columns are strided.
 template <DepthwiseTile kTile>
 __device__ __forceinline__ void FindTaps(const DepthwiseParams& p, int32_t* taps) {
   static_assert(kTile.step == 1 && kTile.period == 1, "rows are not strided");
@@ -31,18 +31,19 @@ __device__ __forceinline__ void FindTaps(const DepthwiseParams& p, int32_t* taps
     if (has_place) taps[row * kTapCols + col] = tap.to;
     fits &= has_place;
   }
-  // Of another planner's plan. By all lanes: behind a trap of one, the compiler would take nothing for uniform.
+  // Another planner's plan may not fit. All lanes decide: after a trap of one lane, the compiler would take nothing for
+  // uniform.
   if (!__all_sync(kWholeWarp, fits)) __trap();
 }
 
-// A lane's number, of the rows and columns of a multiplication's sums: it has those of row g and columns 2 t and
-// 2 t + 1, and of row g + 8. This is g - 2 t: the number of the diagonal that the first is on.
+// A lane's diagonal. In a multiplication's sums the lane has row g and columns 2 t and 2 t + 1, and the same of row g +
+// 8. g - 2 t is the number of the diagonal of the first.
 __device__ __forceinline__ int FirstDiagonal() {
   const int lane = threadIdx.x % 32;
   return lane / 4 - lane % 4 * 2;
 }
 
-// Adds up a diagonal of a channel, of which there are as many as lanes in a row: of each channel a lane has in `first`
+// Adds up a channel's diagonal. There are as many channels as lanes in a row. Of each channel a lane has in `first`
 // what is on its diagonal, modulo eight, and in `second` what is on the one before. Its result is of channel t.
 __device__ __forceinline__ float AddDiagonals(const float (&first)[4], const float (&second)[4]) {
   const int lane = threadIdx.x % 32;
@@ -50,7 +51,7 @@ __device__ __forceinline__ float AddDiagonals(const float (&first)[4], const flo
   float sums[4], halves[2];
 #pragma unroll
   for (int c = 0; c < 4; ++c) sums[c] = first[c] + __shfl_sync(kWholeWarp, second[c], lane + 4);
-  // Then of a neighbour's columns, whose row is two further on, or before; and of those two columns further.
+  // Then it adds a neighbour's columns, whose row is two further on, or before. Then those two columns further.
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const float sent = is_odd ? sums[2 * i] : sums[2 * i + 1];
@@ -60,8 +61,8 @@ __device__ __forceinline__ float AddDiagonals(const float (&first)[4], const flo
   return (is_high ? halves[1] : halves[0]) + __shfl_sync(kWholeWarp, sent, is_high ? lane - 18 : lane + 18);
 }
 
-// Where a lane's taps of a slice go to: of a channel, and a column of the window, that its diagonal is of. To be known
-// before the first step, and kept: in the end, what a kernel is launched with would have to come from memory again.
+// Where a lane's taps of a slice go to: of its channel, and of the column of the window of its diagonal. The lane works
+// it out before the first step and keeps it: in the end the kernel's parameters would have to come from memory again.
 template <DepthwiseTile kTile>
 class StoredTaps {
   static_assert(kTile.channels == 4, "each lane of a row has a channel");
@@ -75,12 +76,12 @@ class StoredTaps {
     const int64_t first = slice * p.out_elements + channel * p.problem.filter.group;
     const int element_bytes = p.out_type == DType::kF32 ? 4 : 2;
     to_ = static_cast<const char*>(p.out) + first * element_bytes;
-    taps_ = static_cast<int32_t>(ptx::SharedAddress(shared)) + p.places.taps + (diagonal & kTapCols - 1) * 4;
+    taps_ = static_cast<int32_t>(ptx::SharedAddress(shared)) + p.offsets.taps + (diagonal & kTapCols - 1) * 4;
     if (channel >= p.all_channels) type_ = kNone;
     ptx::Keep(to_), ptx::Keep(taps_), ptx::Keep(type_);
   }
 
-  // Stores a lane's sums of its channel and column, of each row of the window.
+  // Stores a lane's sums of its channel and column, for each row of the window.
   __device__ __forceinline__ void Store(const float (&sums)[kTile.lags]) const {
     if (type_ == kNone) return;
     WithType<float>(static_cast<DType>(type_), [&](auto t) {

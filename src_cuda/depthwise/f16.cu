@@ -3,7 +3,6 @@
 
 namespace jaxconv {
 
-template DepthwiseKernel FindDepthwise<__half>(int64_t tile, Pass pass);
-template DepthwiseTmaKernel FindDepthwiseByTma<__half>(int64_t tile, Pass pass);
+template const void* FindDepthwise<__half>(int64_t tile, Pass pass, bool has_epilogue);
 
 }  // namespace jaxconv

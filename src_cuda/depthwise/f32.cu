@@ -3,6 +3,6 @@
 
 namespace jaxconv {
 
-template DepthwiseKernel FindDepthwise<float>(int64_t tile, Pass pass);
+template const void* FindDepthwise<float>(int64_t tile, Pass pass, bool has_epilogue);
 
 }  // namespace jaxconv

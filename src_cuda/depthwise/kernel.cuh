@@ -7,34 +7,33 @@
 #include <utility>
 
 #include "common/prefetch_tables.cuh"
-#include "depthwise/bands.cuh"
-#include "depthwise/filter_bands.cuh"
+#include "depthwise/cuda_cores.cuh"
 #include "depthwise/kernels.h"
-#include "depthwise/lanes.cuh"
-#include "depthwise/roles.cuh"
 #include "depthwise/steps.cuh"
 #include "depthwise/tma.cuh"
+#include "depthwise/toeplitz_conv.cuh"
+#include "depthwise/toeplitz_wgrad.cuh"
+#include "depthwise/warp_specialized.cuh"
 
 namespace jaxconv {
 
 template <typename T, DepthwiseTile kTile>
-using DepthwiseTaps = std::conditional_t<kTile.on_cuda_cores(), LaneTaps<T, kTile>, Bands<T, kTile>>;
+using DepthwiseTaps = std::conditional_t<kTile.on_cuda_cores(), LaneTaps<T, kTile>, ToeplitzTaps<T, kTile>>;
 template <typename T, DepthwiseTile kTile>
-using DepthwiseSums = std::conditional_t<kTile.on_cuda_cores(), LaneSums<T, kTile>, BandSums<T, kTile>>;
+using DepthwiseSums = std::conditional_t<kTile.on_cuda_cores(), LaneSums<T, kTile>, ToeplitzSums<T, kTile>>;
 template <typename T, DepthwiseTile kTile>
 using DepthwiseFilterSums =
-    std::conditional_t<kTile.on_cuda_cores(), LaneFilterSums<T, kTile>, FilterBandSums<T, kTile>>;
+    std::conditional_t<kTile.on_cuda_cores(), LaneFilterSums<T, kTile>, ToeplitzFilterSums<T, kTile>>;
 
-// A step of a conv: what its source row gives to the rows that are to receive it. In pieces of the window, a row's
-// sums begin with those of the pieces before, which wait in `piece_sums`: `loaded` is the row that begins so, `stored`
-// the one whose sums are to wait, or -1.
-template <typename T, DepthwiseTile kTile>
-__device__ __forceinline__ void ConvStep(const DepthwiseParams& p, const DepthwiseTaps<T, kTile>& taps,
-                                         DepthwiseSums<T, kTile>& sums, uint32_t stage,
-                                         const typename DepthwiseSums<T, kTile>::Pixels& pixels, bool has_source,
-                                         char* piece_sums, int32_t loaded, int32_t stored) {
+// A step of a conv: adds what its source row gives to the rows that it reaches. With pieces of the window, a row's sums
+// begin with those of the pieces before, which wait in `piece_sums`: `loaded` is the row that begins with them,
+// `stored` the row whose sums are to wait, or -1.
+template <DepthwiseTile kTile, typename Taps, typename Sums>
+__device__ __forceinline__ void ConvStep(const DepthwiseParams& p, const Taps& taps, Sums& sums, uint32_t stage,
+                                         const typename Sums::Pixels& pixels, bool has_source, char* piece_sums,
+                                         int32_t loaded, int32_t stored) {
   if constexpr (kTile.has_pieces) {
-    typename DepthwiseSums<T, kTile>::Begins begins{};
+    typename Sums::Begins begins{};
     if (loaded >= 0) sums.LoadSums(piece_sums, loaded, begins);
     if (has_source || !LeavesOutRows(kTile)) {
       sums.Multiply(p, taps, stage, pixels, begins);
@@ -53,8 +52,8 @@ __device__ __forceinline__ void ConvStep(const DepthwiseParams& p, const Depthwi
   }
 }
 
-template <typename T, int kIndex>
-__global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].conv_blocks())
+template <typename T, int kIndex, bool kHasEpilogue>
+__global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].conv_ctas_per_sm())
     DepthwiseConv(const __grid_constant__ DepthwiseParams p) {
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
   extern __shared__ __align__(128) char shared[];
@@ -64,7 +63,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].con
   DepthwiseReader<T, kTile, Copies::kConv> reader(p, shared, range);
 #pragma unroll 1
   for (int i = 0; i < kTile.stages() - 1; ++i) reader.Copy();
-  char* table = shared + p.places.taps;
+  char* table = shared + p.offsets.taps;
   DepthwiseTaps<T, kTile>::ClearTable(p, table);
   __syncthreads();
   DepthwiseTaps<T, kTile>::FillTable(p, table);
@@ -72,9 +71,10 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].con
   DepthwiseTaps<T, kTile> taps;
   if constexpr (!kTile.has_pieces) taps.Read(p, table, 0);
   DepthwiseSums<T, kTile> sums(p);
+  const DepthwiseEpilogue<kTile, kHasEpilogue> epilogue(p);
   DepthwiseWriter<T, kTile> writer(p);
   const auto results = [&](uint32_t n) {
-    return shared + p.places.results + (n & 1) * kTile.period * p.places.result_row;
+    return shared + p.offsets.results + (n & 1) * kTile.period * p.offsets.result_row;
   };
   uint32_t n = 0;         // steps of all tiles
   int32_t complete = -1;  // the position whose rows the step before has completed
@@ -99,19 +99,19 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].con
         ptx::WaitForCopies<kTile.stages() - 2>();
         __syncthreads();
         // All reads of shared memory go first, and none waits for a copy to be begun.
-        const uint32_t stage = StagePlace<kTile>(p, shared, n);
+        const uint32_t stage = StageAddress<kTile>(p, shared, n);
         const auto pixels = sums.First(p, stage);
-        const auto pieces = writer.Load(results(n - 1));
+        const auto vectors = writer.Load(results(n - 1));
         reader.Copy();
-        writer.Store(complete, pieces);
+        writer.Store(complete, vectors);
         if (step == first_step && is_first) writer.Begin(place);
         const bool has_source = HasRow(p, source_row);
         source_row += RowsApart(p, kTile, kTile.step);
         const int32_t done = step - (kTile.lags - 1);
-        ConvStep<T, kTile>(p, taps, sums, stage, pixels, has_source, shared + p.places.sums,
-                           step >= begun && step < p.rows ? step : -1,
-                           !is_last && done >= first_step && done < p.rows ? done : -1);
-        if (is_last) sums.Store(p, results(n));
+        ConvStep<kTile>(p, taps, sums, stage, pixels, has_source, shared + p.offsets.sums,
+                        step >= begun && step < p.rows ? step : -1,
+                        !is_last && done >= first_step && done < p.rows ? done : -1);
+        if (is_last) sums.Store(p, epilogue, results(n));
         complete = is_last && done >= 0 ? done : -1;
       }
       begun = min(begun, first_step);
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].con
 }
 
 template <typename T, int kIndex>
-__global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].wgrad_blocks())
+__global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].wgrad_ctas_per_sm())
     DepthwiseWgrad(const __grid_constant__ DepthwiseParams p) {
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
   extern __shared__ __align__(128) char shared[];
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].wgr
     __syncthreads();
     reader.Copy();
   };
-  MultiplyWgradSteps<kTile>(p, range, window, sums, begin, [&] { return StagePlace<kTile>(p, shared, n++); }, [] {});
+  MultiplyWgradSteps<kTile>(p, range, window, sums, begin, [&] { return StageAddress<kTile>(p, shared, n++); }, [] {});
   __syncthreads();
   sums.Leave(p, reinterpret_cast<float*>(shared));
   __syncthreads();
@@ -148,50 +148,32 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].wgr
              [&](int32_t t) { return StoredTap(p, kTile, piece, t); });
 }
 
-// The kernel of a tile, if it is for the type.
-template <typename T, int kIndex>
-constexpr DepthwiseKernel DepthwiseKernelOf(Pass pass) {
+// The kernel of a tile, if it is for the type. A wgrad has no epilogue.
+template <typename T, int kIndex, Pass kPass, bool kHasEpilogue>
+const void* DepthwiseKernelOf() {
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
-  if constexpr (kTile.by_tma) {
+  const auto pointer = [](auto* kernel) { return reinterpret_cast<const void*>(kernel); };
+  if constexpr (!kTile.IsFor(TypeOf<T>()) || !kTile.Has(kPass)) {
     return nullptr;
-  } else if constexpr (kTile.has_copiers) {
-    if constexpr (sizeof(T) < sizeof(float)) {
-      if (pass == Pass::kConv) return DepthwiseByRoles<T, kIndex, Pass::kConv>;
-      if constexpr (kTile.has_wgrad()) return DepthwiseByRoles<T, kIndex, Pass::kWgrad>;
-    }
-  } else if constexpr (kTile.on_cuda_cores() == (sizeof(T) == sizeof(float))) {
-    if (pass == Pass::kConv) return DepthwiseConv<T, kIndex>;
-    if constexpr (kTile.has_wgrad()) return DepthwiseWgrad<T, kIndex>;
+  } else if constexpr (kTile.by_tma) {
+    return pointer(DepthwiseByTma<T, kIndex, kPass, kHasEpilogue>);
+  } else if constexpr (kTile.has_producers) {
+    return pointer(DepthwiseWarpSpecialized<T, kIndex, kPass, kHasEpilogue>);
+  } else if constexpr (kPass == Pass::kConv) {
+    return pointer(DepthwiseConv<T, kIndex, kHasEpilogue>);
+  } else {
+    return pointer(DepthwiseWgrad<T, kIndex>);
   }
-  return nullptr;
 }
 
-template <typename T, int kIndex>
-constexpr DepthwiseTmaKernel DepthwiseTmaKernelOf(Pass pass) {
-  if constexpr (kDepthwiseTiles[kIndex].by_tma && sizeof(T) < sizeof(float)) {
-    if (pass == Pass::kWgrad) return DepthwiseByTma<T, kIndex, Pass::kWgrad>;
-    if constexpr (kDepthwiseTiles[kIndex].has_conv()) return DepthwiseByTma<T, kIndex, Pass::kConv>;
-  }
-  return nullptr;
-}
-
-// What kernel_of<index>() is of a tile.
-template <typename Kernel, typename KernelOf>
-Kernel OfTile(int64_t tile, KernelOf&& kernel_of) {
+template <typename T>
+const void* FindDepthwise(int64_t tile, Pass pass, bool has_epilogue) {
   return [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
-    const Kernel kernels[] = {kernel_of.template operator()<kIndex>()...};
-    return kernels[tile];
+    const void* kernels[][3] = {{DepthwiseKernelOf<T, kIndex, Pass::kConv, false>(),
+                                 DepthwiseKernelOf<T, kIndex, Pass::kConv, true>(),
+                                 DepthwiseKernelOf<T, kIndex, Pass::kWgrad, false>()}...};
+    return kernels[tile][pass == Pass::kWgrad ? 2 : has_epilogue];
   }(std::make_integer_sequence<int, std::size(kDepthwiseTiles)>());
-}
-
-template <typename T>
-DepthwiseTmaKernel FindDepthwiseByTma(int64_t tile, Pass pass) {
-  return OfTile<DepthwiseTmaKernel>(tile, [&]<int kIndex>() { return DepthwiseTmaKernelOf<T, kIndex>(pass); });
-}
-
-template <typename T>
-DepthwiseKernel FindDepthwise(int64_t tile, Pass pass) {
-  return OfTile<DepthwiseKernel>(tile, [&]<int kIndex>() { return DepthwiseKernelOf<T, kIndex>(pass); });
 }
 
 }  // namespace jaxconv

@@ -1,20 +1,15 @@
 // The compiled kernels of the depthwise family: a file for each type.
 #pragma once
 
-#include "depthwise/maps.cuh"
-#include "depthwise/params.cuh"
+#include <cstdint>
+
+#include "common/family.h"
 
 namespace jaxconv {
 
-using DepthwiseKernel = void (*)(DepthwiseParams);
-using DepthwiseTmaKernel = void (*)(DepthwiseParams, DepthwiseMaps);
-
-// Null where a tile is of other types, or has no wgrad.
+// As cudaLaunchKernel takes it: a kernel of DepthwiseParams, and of DepthwiseMaps if TMA copies the tile's rows. Null
+// where the tile is for other types, or lacks the pass.
 template <typename T>
-DepthwiseKernel FindDepthwise(int64_t tile, Pass pass);
-
-// Of tiles whose rows TMA copies.
-template <typename T>
-DepthwiseTmaKernel FindDepthwiseByTma(int64_t tile, Pass pass);
+const void* FindDepthwise(int64_t tile, Pass pass, bool has_epilogue);
 
 }  // namespace jaxconv

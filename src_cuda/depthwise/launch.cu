@@ -1,5 +1,5 @@
-// The depthwise family: convolution of each channel on its own, as products with the band matrices of its filter's rows
-// on tensor cores; in float32 on CUDA cores.
+// The depthwise family: convolution of each channel on its own. Tensor cores multiply with the Toeplitz (band) matrices
+// of the filter's rows. CUDA cores compute float32.
 #include "depthwise/kernels.h"
 
 #include <cuda_bf16.h>
@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "common/enqueue.cuh"
+#include "common/epilogue.h"
 #include "common/layout.h"
 #include "common/persistent.h"
 #include "common/product.h"
@@ -27,20 +28,16 @@ namespace {
 
 using namespace depthwise;
 
-DepthwiseParams ShapeOf(const ConvProblem& p, Pass pass, const DepthwiseSettings& s) {
+DepthwiseShape ShapeOf(const ConvProblem& p, Pass pass, const DepthwiseSettings& s) {
   return MakeShape(p, pass, kDepthwiseTiles[s.tile], s.stream());
 }
 
-DepthwiseKernel Find(DType type, int64_t tile, Pass pass) {
+const void* Find(DType type, int64_t tile, Pass pass, bool has_epilogue) {
   switch (type) {
-    case DType::kBF16: return FindDepthwise<__nv_bfloat16>(tile, pass);
-    case DType::kF16: return FindDepthwise<__half>(tile, pass);
-    default: return FindDepthwise<float>(tile, pass);
+    case DType::kBF16: return FindDepthwise<__nv_bfloat16>(tile, pass, has_epilogue);
+    case DType::kF16: return FindDepthwise<__half>(tile, pass, has_epilogue);
+    default: return FindDepthwise<float>(tile, pass, has_epilogue);
   }
-}
-
-DepthwiseTmaKernel FindByTma(DType type, int64_t tile, Pass pass) {
-  return type == DType::kBF16 ? FindDepthwiseByTma<__nv_bfloat16>(tile, pass) : FindDepthwiseByTma<__half>(tile, pass);
 }
 
 DepthwiseSettings WithTile(DepthwiseSettings s, const DepthwiseTile& tile) {
@@ -48,15 +45,15 @@ DepthwiseSettings WithTile(DepthwiseSettings s, const DepthwiseTile& tile) {
   return s;
 }
 
-// The settings that run on this device. Where no warps do nothing but copy, the same tile is without them: thread
-// blocks have half the channels, or half the strips, and as many as the fewer threads copy.
+// The settings that run on this device. Where it has no warp-specialized kernels, the same tile runs without producers.
+// Its thread blocks have half the channels, or half the strips, and as many as their fewer threads can copy.
 DepthwiseSettings SettingsHere(const ConvProblem& p, const DepthwiseSettings& s) {
-  const DepthwiseTile tile = WithoutCopiers(kDepthwiseTiles[s.tile]);
+  const DepthwiseTile tile = WithoutProducers(kDepthwiseTiles[s.tile]);
   if (tile == kDepthwiseTiles[s.tile] || DeviceHasWgmma()) return s;
-  constexpr int kElementBytes = 2, kFewest = kPieceBytes / kElementBytes;
+  const OperandTraits& traits = TraitsOf(p.src_type);
   Stream stream = s.stream();
-  stream.channels = std::max(stream.channels / 2, kFewest);
-  const int most_strips = MostStrips(tile, stream.channels * kElementBytes);
+  stream.channels = std::max(stream.channels / 2, traits.vector());
+  const int most_strips = MostStrips(tile, stream.channels * traits.bytes);
   stream.cols = std::min(stream.cols, most_strips * kStripCols);
   stream.images = std::min(stream.images, most_strips / std::max(1, stream.cols / kStripCols));
   FitImages(p, tile, &stream);
@@ -78,7 +75,7 @@ Reason UnsupportedReason(const ConvProblem& p, Pass pass, const DepthwiseSetting
 }
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const DepthwiseSettings& s) {
-  return ResultElements(p, pass) == 0 ? 0 : ShapeOf(p, pass, SettingsHere(p, s)).places.end;
+  return ResultElements(p, pass) == 0 ? 0 : ShapeOf(p, pass, SettingsHere(p, s)).offsets.end;
 }
 
 cudaError_t Launch(const ConvCall& call, const DepthwiseSettings& planned, cudaStream_t stream) {
@@ -87,23 +84,23 @@ cudaError_t Launch(const ConvCall& call, const DepthwiseSettings& planned, cudaS
   const DepthwiseSettings s = SettingsHere(p, planned);
   const DepthwiseTile& tile = kDepthwiseTiles[s.tile];
   const bool wgrad = call.pass == Pass::kWgrad;
-  DepthwiseParams d = ShapeOf(p, call.pass, s);
+  DepthwiseParams d{ShapeOf(p, call.pass, s), EpilogueOfCall(call)};
   SetOperands(call, s.split, &d);
   // The filter, or its gradient, is read or written an element at a time.
   if (!AreAligned({d.src, wgrad ? d.rhs : d.out})) return LaunchUnaligned(call, s.split, stream);
   // A conv's blocks stay as long as there are rows.
   d.workers = wgrad ? static_cast<int32_t>(s.split)
-                    : Workers(d.places.end, MostResident(tile, call.pass), d.channel_tiles, Tiles(d));
+                    : Workers(d.offsets.end, MaxCtasPerSm(tile, call.pass), d.channel_tiles, Tiles(d));
   d.worker_rows = d.stream_rows / d.workers;
   d.longer_workers = d.stream_rows % d.workers;
   const int64_t blocks = ThreadBlocks(d, call.pass, d.workers);
-  const auto enqueue = [&](auto* kernel, const auto&... maps) {
-    return EnqueueShared(kernel, blocks, BlockThreads(tile), d.places.end, stream, d, maps...);
+  const void* kernel = Find(p.src_type, s.tile, call.pass, EndsWithEpilogue(call, s.split));
+  const auto enqueue = [&](const auto&... maps) {
+    return EnqueueShared(kernel, blocks, BlockThreads(tile), d.offsets.end, stream, d, maps...);
   };
   DepthwiseMaps maps;
   if (tile.by_tma && !EncodeMaps(call, d, &maps)) return Launch(call, WithTile(s, WithoutTma(tile)), stream);
-  const cudaError_t status = tile.by_tma ? enqueue(FindByTma(p.src_type, s.tile, call.pass), maps)
-                                         : enqueue(Find(p.src_type, s.tile, call.pass));
+  const cudaError_t status = tile.by_tma ? enqueue(maps) : enqueue();
   if (status != cudaSuccess || s.split == 1) return status;
   return AddSlices<float>(call, s.split, stream);
 }

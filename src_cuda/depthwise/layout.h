@@ -29,8 +29,8 @@ inline void JoinImages(ConvProblem* p) {
 // Whether images are planes, as those of two dimensions are.
 inline bool IsFlat(const ConvProblem& p) { return p.src_size[0] == 1 && p.dst_size[0] == 1; }
 
-// Whether all images' rows may follow each other as one's: no tap leaves its row, of which pieces of a window could
-// have several.
+// Whether the rows of all images may follow each other as rows of one image: no tap leaves its row, and the window has
+// one piece along rows.
 inline bool CanJoinImages(const ConvProblem& p, const DepthwiseTile& tile, const Stream& stream) {
   const auto is_dense = [](const TensorStrides& s, const int64_t (&size)[kSpatial]) {
     return size[1] == 1 || s.batch == size[1] * s.spatial[1];
@@ -40,7 +40,7 @@ inline bool CanJoinImages(const ConvProblem& p, const DepthwiseTile& tile, const
 }
 
 // Bytes of a conv's table of taps, or of what a wgrad has in shared memory behind the last step.
-inline int64_t OtherBytes(const DepthwiseParams& d, const DepthwiseTile& tile, Pass pass) {
+inline int64_t OtherBytes(const DepthwiseShape& d, const DepthwiseTile& tile, Pass pass) {
   if (tile.on_cuda_cores()) {
     const int64_t taps = static_cast<int64_t>(tile.slots()) * tile.width;
     return taps * 4 * (pass == Pass::kConv ? d.pieces * tile.period : kDepthwiseThreads);
@@ -51,51 +51,52 @@ inline int64_t OtherBytes(const DepthwiseParams& d, const DepthwiseTile& tile, P
     return (slots * tile.pixels() * kStripCols + kSumsGap) * 4 * tile.channels * tile.warps();
   }
   const auto element = static_cast<int64_t>(ElementBytes(d.problem.src_type));
-  const int64_t pixels = d.pieces * slots * d.problem.period[2] * tile.pixels() + d.band_begin;
+  const int64_t pixels = d.pieces * slots * d.problem.period[2] * tile.pixels() + d.zeros_before_taps;
   return pixels * (d.channels + tile.table_gap()) * element;
 }
 
-// Bytes of a box of pixels in shared memory, each of which begins a turn of its swizzle.
+// Bytes of a box of pixels in shared memory. Each box begins a turn of its swizzle.
 inline int64_t BoxBytes(int64_t pixels) { return CeilDiv(pixels * kBoxPixelBytes, kBoxTurnBytes) * kBoxTurnBytes; }
 
-// Where a thread block has what in shared memory.
-inline DepthwisePlaces MakePlaces(const DepthwiseParams& d, const DepthwiseTile& tile, Pass pass) {
+// The offsets in a thread block's shared memory.
+inline DepthwiseOffsets MakeOffsets(const DepthwiseShape& d, const DepthwiseTile& tile, Pass pass) {
   const int64_t images = d.images;
   const int64_t row = tile.by_tma ? BoxBytes(images * d.src_width + d.src_behind) : int64_t{d.copies} * d.batch;
-  const int64_t result_row = tile.by_tma ? BoxBytes(images * d.strips_pitch) : int64_t{StripPieces(tile)} * d.batch;
+  const int64_t result_row = tile.by_tma ? BoxBytes(images * d.strips_pitch) : int64_t{StripVectors(tile)} * d.batch;
   const int64_t stage = tile.box_rows() * (tile.sources() * row + (pass == Pass::kWgrad ? result_row : 0));
   const int64_t other = CeilDiv(OtherBytes(d, tile, pass), 128) * 128;
   const bool is_conv = pass == Pass::kConv;
-  DepthwisePlaces places{};
+  DepthwiseOffsets offsets{};
   int64_t at = 0;
   const auto place = [&](int32_t& where, int64_t bytes) { where = static_cast<int32_t>(at), at += bytes; };
-  places.stage = static_cast<int32_t>(stage);
-  places.row = static_cast<int32_t>(row);
+  offsets.stage = static_cast<int32_t>(stage);
+  offsets.row = static_cast<int32_t>(row);
   at = std::max(tile.stages() * stage, is_conv ? 0 : other);
-  places.result_row = static_cast<int32_t>(result_row);
-  if (is_conv) place(places.results, tile.results() * tile.period * result_row);
-  if (is_conv) place(places.taps, other);
+  offsets.result_row = static_cast<int32_t>(result_row);
+  if (is_conv) place(offsets.results, tile.results() * tile.period * result_row);
+  if (is_conv) place(offsets.taps, other);
   const int64_t row_sums = tile.row_sums() * 4 * kDepthwiseThreads;
-  if (is_conv && tile.has_pieces) place(places.sums, d.rows * row_sums);
-  const int64_t places_bytes = tile.by_tma ? tile.lags * kTapCols * 4 : int64_t{d.problem.tap_count} * kStoredTapBytes;
-  if (tile.has_copiers && !is_conv) place(places.taps, places_bytes);
-  if (tile.has_copiers) place(places.barriers, kBarrierBytes);
-  places.end = static_cast<int32_t>(std::min<int64_t>(at, INT32_MAX));
-  return places;
+  if (is_conv && tile.has_pieces) place(offsets.sums, d.rows * row_sums);
+  const int64_t taps_bytes = tile.by_tma ? tile.lags * kTapCols * 4 : int64_t{d.problem.tap_count} * kStoredTapBytes;
+  if (tile.has_producers && !is_conv) place(offsets.taps, taps_bytes);
+  if (tile.has_producers) place(offsets.barriers, kBarrierBytes);
+  offsets.end = static_cast<int32_t>(std::min<int64_t>(at, INT32_MAX));
+  return offsets;
 }
 
-// Of a thread's pieces of a row, the bytes from one to the next.
-inline int32_t BatchBytes(const DepthwiseParams& d, const DepthwiseTile& tile) {
+// Bytes from a thread's vector of a row to its next one.
+inline int32_t BatchBytes(const DepthwiseShape& d, const DepthwiseTile& tile) {
   const bool has_gaps = !tile.on_cuda_cores() && !Exchanges(tile);
-  return kBatchBytes + (has_gaps ? (kDepthwiseThreads >> d.log_pieces >> d.log_gap) * kPieceBytes : 0);
+  return kBatchBytes + (has_gaps ? (kDepthwiseThreads >> d.log_vectors >> d.log_gap) * kVectorBytes : 0);
 }
 
-// Rows of a plane's output, in positions of a residue class, or of each that a dilated window's is interleaved of.
+// Rows of a plane's output, in positions of a residue class. For a dilated window: rows of each of the interleaved
+// outputs.
 inline int32_t AllRows(const ConvProblem& p, const Stream& stream) {
   return static_cast<int32_t>(CeilDiv(p.dst_size[1], p.period[1] * stream.apart[0]));
 }
 
-// Source pixels of a piece of the window: its taps then reach no further than a strip's.
+// Source pixels of a piece of the window: as many as keep its taps within what a strip reads.
 inline int32_t PieceCols(const ConvProblem& p, const DepthwiseTile& tile) {
   return static_cast<int32_t>(tile.pixels() - (kStripCols - 1) / p.period[2] * p.step[2]);
 }
@@ -108,22 +109,22 @@ inline int32_t SourceWidth(const ConvProblem& p, const DepthwiseTile& tile, cons
   return (stream.cols / kStripCols - 1) * StripStep(p) + tile.pixels();
 }
 
-// Pieces of a source row that each thread copies.
+// Vectors of a source row that each thread copies.
 inline int32_t CopiesOf(const ConvProblem& p, const DepthwiseTile& tile, const Stream& stream) {
   const int64_t pixels = int64_t{std::max(1, stream.images)} * SourceWidth(p, tile, stream);
-  const int64_t pieces = pixels * stream.channels * ElementBytes(p.src_type) / kPieceBytes;
-  return static_cast<int32_t>(std::min<int64_t>(CeilDiv(pieces, kDepthwiseThreads), INT16_MAX));
+  const int64_t vectors = pixels * stream.channels * ElementBytes(p.src_type) / kVectorBytes;
+  return static_cast<int32_t>(std::min<int64_t>(CeilDiv(vectors, kDepthwiseThreads), INT16_MAX));
 }
 
-// Takes fewer images, until the threads copy what the strips of a row read.
+// Takes fewer images, until the threads can copy what the strips of a row read.
 inline void FitImages(const ConvProblem& p, const DepthwiseTile& tile, Stream* stream) {
   while (stream->images > 1 && CopiesOf(p, tile, *stream) > MostCopies(tile)) --stream->images;
 }
 
-// From an image's row in a box to the next one's, in pixels: what a warp reads at once of neighbouring strips, which
-// are of neighbouring images, is then in as many banks as there are for its channels. In a conv that is every other
-// pixel, or in pairs one of each image; else in a wgrad four neighbours, of strips of four images, or of two that have
-// two each.
+// Pixels from an image's row in a box to the next image's. A warp reads neighbouring strips at once, which are of
+// neighbouring images. The pitch spreads these reads over as many banks as the channels have. A conv reads every other
+// pixel, and pairs of rows read one pixel of each image. A wgrad reads four neighbours of strips of four images, or of
+// two images with two strips each.
 inline int32_t BoxPitch(int32_t width, const DepthwiseTile& tile, const Stream& stream, Pass pass) {
   if (pass == Pass::kConv || tile.in_pairs) return width | 1;
   if (stream.images < 4) return (width + 3) / 8 * 8 + 4;
@@ -131,9 +132,9 @@ inline int32_t BoxPitch(int32_t width, const DepthwiseTile& tile, const Stream& 
   return even % 8 == 0 ? even + 2 : even;
 }
 
-// The same of a source row. Zeros in front of an image are those behind the one before, too: its row ends with its last
-// pixel, or where strips read nothing but those zeros. A wgrad's may also read pixels of the next image, but only for
-// taps that there are none of, or outputs whose gradient is zero. In pairs there are no zeros.
+// The same for a source row. The zeros before an image serve as the zeros after the one before. Its row ends with its
+// last pixel, or where strips read nothing but those zeros. A wgrad may also read pixels of the next image: they reach
+// only taps that do not exist, or outputs whose gradient is zero. Pairs of rows have no zeros.
 inline int32_t SourcePitch(const ConvProblem& p, const DepthwiseTile& tile, const Stream& stream, Pass pass) {
   const auto pitch = [&](int64_t width) { return BoxPitch(static_cast<int32_t>(width), tile, stream, pass); };
   if (tile.in_pairs) return pitch(std::max(p.src_size[2], p.dst_size[2]));
@@ -143,10 +144,10 @@ inline int32_t SourcePitch(const ConvProblem& p, const DepthwiseTile& tile, cons
   return pitch(std::max(std::min(zeros + p.src_size[2], taken), taken - zeros));
 }
 
-// Everything but the operands and the workers, of a stream that UnsupportedStream takes.
-inline DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const DepthwiseTile& tile,
-                                 const Stream& stream) {
-  DepthwiseParams d{};
+// Everything but the operands and the workers. UnsupportedStream must accept the stream.
+inline DepthwiseShape MakeShape(const ConvProblem& problem, Pass pass, const DepthwiseTile& tile,
+                                const Stream& stream) {
+  DepthwiseShape d{};
   d.problem = problem;
   if (stream.images == 0) JoinImages(&d.problem);
   const ConvProblem& p = d.problem;
@@ -165,13 +166,13 @@ inline DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const De
   d.channels = stream.channels;
   d.log_channels = std::bit_width(static_cast<uint32_t>(stream.channels)) - 1;
   d.sets = MostChannelBytes(tile) / channel_bytes;
-  d.log_pieces = std::bit_width(static_cast<uint32_t>(channel_bytes / kPieceBytes)) - 1;
+  d.log_vectors = std::bit_width(static_cast<uint32_t>(channel_bytes / kVectorBytes)) - 1;
   d.tile_strips = MostStrips(tile, channel_bytes);
   d.planes = static_cast<int32_t>(std::min<int64_t>(p.batch * p.dst_size[0], INT32_MAX));
   d.images = std::max(1, stream.images);
   d.strips = stream.cols / kStripCols;
   d.strip_step = StripStep(p);
-  d.band_begin = d.strip_step - static_cast<int32_t>(p.step[2]);
+  d.zeros_before_taps = d.strip_step - static_cast<int32_t>(p.step[2]);
   d.images_first = d.images > 1 && (d.strips % 2 == 0 || d.strips == 1);
   d.strip_inverse = d.images == 1 ? 0 : InverseOf(d.images_first ? d.images : d.strips);
   d.src_width = tile.by_tma ? SourcePitch(p, tile, stream, pass) : SourceWidth(p, tile, stream);
@@ -192,26 +193,26 @@ inline DepthwiseParams MakeShape(const ConvProblem& problem, Pass pass, const De
   d.column_tiles = static_cast<int32_t>(std::min<int64_t>(column_tiles, INT32_MAX));
   const int64_t stream_rows = CeilDiv(d.planes, d.images) * column_tiles * d.all_rows;
   d.stream_rows = static_cast<int32_t>(std::min<int64_t>(stream_rows, INT32_MAX));
-  d.all_rows_inverse = LongInverseOf(d.all_rows);
-  d.channel_tiles_inverse = LongInverseOf(d.channel_tiles);
-  d.column_tiles_inverse = LongInverseOf(d.column_tiles);
+  d.all_rows_divmod = FastDivmodOf(d.all_rows);
+  d.channel_tiles_divmod = FastDivmodOf(d.channel_tiles);
+  d.column_tiles_divmod = FastDivmodOf(d.column_tiles);
   d.log_col_period = std::bit_width(static_cast<uint32_t>(p.period[2])) - 1;
-  d.places = MakePlaces(d, tile, pass);
+  d.offsets = MakeOffsets(d, tile, pass);
   return d;
 }
 
-// Tiles of a channel tile, one below the other, which thread blocks share out.
-inline int64_t Tiles(const DepthwiseParams& d) { return CeilDiv(d.stream_rows, d.rows); }
+// Tiles of a channel tile, one below the other. Thread blocks share them.
+inline int64_t Tiles(const DepthwiseShape& d) { return CeilDiv(d.stream_rows, d.rows); }
 
-// Thread blocks, if so many share a channel tile out. A conv's take the window's pieces one after the other; of a
-// wgrad's pieces each is others'.
-inline int64_t ThreadBlocks(const DepthwiseParams& d, Pass pass, int64_t workers) {
+// Thread blocks, if `workers` share each channel tile. A conv's take the window's pieces one after the other. A wgrad
+// has others for each piece.
+inline int64_t ThreadBlocks(const DepthwiseShape& d, Pass pass, int64_t workers) {
   return workers * d.channel_tiles * (pass == Pass::kWgrad ? d.pieces : 1);
 }
 
-// Those that a multiprocessor's registers hold.
-inline int MostResident(const DepthwiseTile& tile, Pass pass) {
-  return pass == Pass::kConv ? tile.conv_blocks() : tile.wgrad_blocks();
+// The most that the registers of an SM hold.
+inline int MaxCtasPerSm(const DepthwiseTile& tile, Pass pass) {
+  return pass == Pass::kConv ? tile.conv_ctas_per_sm() : tile.wgrad_ctas_per_sm();
 }
 
 }  // namespace jaxconv::depthwise

@@ -5,13 +5,12 @@
 #include "common/tma.h"
 #include "conv_problem.h"
 #include "depthwise/config.h"
-#include "depthwise/maps.cuh"
-#include "depthwise/params.h"
+#include "depthwise/params.cuh"
 
 namespace jaxconv {
 
 // False where the driver refuses, as it does tensors of no images, or is too old.
-inline bool EncodeMaps(const ConvCall& call, const DepthwiseParams& d, DepthwiseMaps* maps) {
+inline bool EncodeMaps(const ConvCall& call, const DepthwiseShape& d, DepthwiseMaps* maps) {
   const ConvProblem& p = d.problem;
   const auto encode = [&](CUtensorMap* map, const void* tensor, const TensorStrides& strides,
                           const int64_t (&size)[kSpatial], int32_t pitch) {

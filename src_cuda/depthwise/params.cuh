@@ -1,24 +1,37 @@
-// A thread block's part of what a kernel of the depthwise family is launched with.
+// What a kernel of the depthwise family is launched with, and a thread block's part of it.
 #pragma once
+
+#include <cuda.h>
 
 #include <cstdint>
 
+#include "common/epilogue.cuh"
 #include "common/family.h"
 #include "common/points.cuh"
 #include "depthwise/params.h"
 
 namespace jaxconv {
 
-// n / divisor, of which InverseOf is the inverse, or which is 1.
+struct DepthwiseParams : DepthwiseShape {
+  Epilogue epilogue;  // of a conv
+};
+
+// What TMA is told of the operands.
+struct DepthwiseMaps {
+  CUtensorMap source;
+  CUtensorMap strips;  // the destination, or its gradient
+};
+
+// n / divisor, by its InverseOf or FastDivmodOf.
 __device__ __forceinline__ int32_t Quotient(int32_t n, int32_t divisor, uint32_t inverse) {
   return divisor == 1 ? n : static_cast<int32_t>(__umulhi(n, inverse));
 }
 
-__device__ __forceinline__ int32_t Quotient(int32_t n, int32_t divisor, LongInverse inverse) {
+__device__ __forceinline__ int32_t Quotient(int32_t n, int32_t divisor, FastDivmod inverse) {
   return divisor == 1 ? n : static_cast<int32_t>(__umulhi(n, inverse.factor) >> inverse.shift);
 }
 
-// So many of a tile's rows, in rows of an image: strided ones are not apart.
+// A number of a tile's rows, as rows of an image. Strided rows have no distance.
 __device__ __forceinline__ int32_t RowsApart(const DepthwiseParams& p, const DepthwiseTile& tile, int32_t rows) {
   return tile.step == 1 && tile.period == 1 ? rows * p.row_apart : rows;
 }
@@ -34,7 +47,7 @@ struct DepthwiseRange {
   }
 };
 
-// What a tile takes of the window at a time: all of it, or a piece of which this is the first tap.
+// What a tile takes of the window at a time: all of it, or a piece that begins at this tap.
 struct WindowPiece {
   int32_t number = 0;
   int32_t depth = 0;  // planes
@@ -62,8 +75,8 @@ struct WindowPiece {
   }
 };
 
-// The plane of the source in which a depth of the window lies for one of the destination, or -1. Of a dilated input's
-// planes, depths are numbered by the source's, and by the phases that see them.
+// The source plane of a depth of the window for a plane of the destination, or -1. Of a dilated input, depths count the
+// source's planes, and in them the phases that see them.
 __device__ __forceinline__ int32_t SourceDepth(const DepthwiseParams& p, int32_t dst_depth, int32_t depth) {
   const ConvProblem& q = p.problem;
   const int32_t period = static_cast<int32_t>(q.period[0]);
@@ -75,10 +88,10 @@ __device__ __forceinline__ int32_t SourceDepth(const DepthwiseParams& p, int32_t
   return at >= 0 && at < q.src_size[0] ? at : -1;
 }
 
-// A tile's place, which begins at a row of the stream and goes no further than a thread block's end.
+// A tile's place. It begins at a row of the stream and ends before a thread block's end.
 struct DepthwiseTilePlace {
   int32_t image;      // or the first plane
-  int32_t images;     // that there are; 0: no tile's
+  int32_t images;     // that exist; 0: of no tile
   int32_t first_row;  // and the row behind the last, of a class's positions that are apart
   int32_t last_row;
   int32_t row_phase;  // of them: the first row of the destination
@@ -87,10 +100,10 @@ struct DepthwiseTilePlace {
   DepthwiseTilePlace() = default;
   __device__ __forceinline__ DepthwiseTilePlace(const DepthwiseParams& p, const DepthwiseTile& tile, int32_t begin,
                                                 int32_t end) {
-    const int32_t column = Quotient(begin, p.all_rows, p.all_rows_inverse);
+    const int32_t column = Quotient(begin, p.all_rows, p.all_rows_divmod);
     // Boxes are of whole rows.
     const bool is_whole = tile.by_tma;
-    const int32_t images_before = is_whole ? column : Quotient(column, p.column_tiles, p.column_tiles_inverse);
+    const int32_t images_before = is_whole ? column : Quotient(column, p.column_tiles, p.column_tiles_divmod);
     image = images_before * p.images;
     images = min(p.images, p.planes - image);
     first_row = begin - column * p.all_rows;
@@ -108,9 +121,9 @@ struct DepthwiseTilePlace {
     return RowsApart(p, tile, first_row) + row_phase;
   }
 
-  // A conv's first step: those without a source row would give nothing to rows that are still to receive others. So
-  // it is with a wgrad's in pairs. Of a piece, rows that receive nothing are left to the next one, whose source is
-  // further down.
+  // A conv's first step. It skips steps without a source row: rows that are still to receive others would get nothing
+  // from them. A wgrad of pairs of rows does the same. Of a piece of the window, rows that receive nothing are left to
+  // the next piece, whose source is further down.
   __device__ __forceinline__ int32_t FirstStep(const DepthwiseParams& p, const DepthwiseTile& tile,
                                                const WindowPiece& piece) const {
     const int32_t unseen = p.unseen_rows - first_row - piece.step;
@@ -119,13 +132,13 @@ struct DepthwiseTilePlace {
     const bool has_next = piece.step + tile.lags < p.row_pieces * tile.lags;
     return has_next ? max(0, unseen - (tile.lags - 1)) : 0;
   }
-  // The step behind a conv's last: its rows are then complete.
+  // The end of a conv's steps: after the last one its rows are complete.
   __device__ __forceinline__ int32_t ConvSteps(const DepthwiseTile& tile) const { return rows() + tile.lags - 1; }
-  // The same where rows that are complete earlier, as no source row is below them, need no further steps.
+  // The same for kernels that store rows as soon as no source row is below them.
   __device__ __forceinline__ int32_t SeenConvSteps(const DepthwiseParams& p, const DepthwiseTile& tile) const {
     return max(rows(), min(ConvSteps(tile), p.seen_rows - first_row));
   }
-  // And behind a wgrad's, which has nothing to do without a source row.
+  // The end of a wgrad's steps. Without a source row there is nothing to do.
   __device__ __forceinline__ int32_t WgradSteps(const DepthwiseParams& p, const DepthwiseTile& tile,
                                                 const WindowPiece& piece) const {
     if (tile.in_pairs) return (rows() + 1) / 2 + tile.late_steps();
@@ -133,8 +146,8 @@ struct DepthwiseTilePlace {
     return max(1, min(ConvSteps(tile), p.seen_rows - first_row - piece.step));
   }
 
-  // A conv's first piece of the window, and the one behind another: those without a source are left out, if there is
-  // one with some. Behind the last there are p.pieces.
+  // A conv's first piece of the window, and the next one. Pieces without a source are skipped, unless all are. The end
+  // is p.pieces.
   __device__ __forceinline__ WindowPiece FirstPiece(const DepthwiseParams& p, const DepthwiseTile& tile) const {
     WindowPiece piece;
     while (tile.has_pieces && piece.number < p.pieces - 1 && !HasSource(p, tile, piece)) piece = piece.Next(p, tile);
@@ -162,30 +175,31 @@ struct DepthwiseTilePlace {
   }
 };
 
-// This thread block's number among those of a channel tile, which go from one to the next.
+// This thread block's number among those of its channel tile. Neighbouring thread blocks have different channel tiles.
 __device__ __forceinline__ int32_t BlockOfChannels(const DepthwiseParams& p) {
-  return Quotient(static_cast<int32_t>(blockIdx.x), p.channel_tiles, p.channel_tiles_inverse);
+  return Quotient(static_cast<int32_t>(blockIdx.x), p.channel_tiles, p.channel_tiles_divmod);
 }
 
 __device__ __forceinline__ int32_t FirstChannel(const DepthwiseParams& p) {
   return (static_cast<int32_t>(blockIdx.x) - BlockOfChannels(p) * p.channel_tiles) * p.channels;
 }
 
-// This thread's number among those that multiply.
-__device__ __forceinline__ uint32_t Multiplier(const DepthwiseTile& tile) {
-  return threadIdx.x - FirstMultiplier(tile);
+// This thread's number among the consumers.
+__device__ __forceinline__ uint32_t ConsumerThread(const DepthwiseTile& tile) {
+  return threadIdx.x - FirstConsumer(tile);
 }
 
-// A multiplying thread's channel and number among those that have the same, where threads go from channel to channel.
+// A consumer thread's channel, and its number among those of the same channel. Neighbouring threads have neighbouring
+// channels.
 struct DepthwiseLane {
   int32_t channel;  // of the thread block's
   int32_t number;
   int32_t all;  // threads of the channel
 
   __device__ __forceinline__ DepthwiseLane(const DepthwiseParams& p, const DepthwiseTile& tile)
-      : channel(Multiplier(tile) & (p.channels - 1)),
-        number(Multiplier(tile) >> p.log_channels),
-        all(Multipliers(tile) >> p.log_channels) {}
+      : channel(ConsumerThread(tile) & (p.channels - 1)),
+        number(ConsumerThread(tile) >> p.log_channels),
+        all(ConsumerThreads(tile) >> p.log_channels) {}
 };
 
 // Which of a tile's strips one is.
@@ -201,18 +215,48 @@ struct StripPlace {
   }
 };
 
-// What a warp has on tensor cores: a part of a thread block's channels, of one set of strips.
+// What a warp has on tensor cores: a part of a thread block's channels, for one set of strips.
 struct DepthwiseWarp {
   int32_t part;
   int32_t set;
   int32_t channel;  // the first
 
   __device__ __forceinline__ DepthwiseWarp(const DepthwiseParams& p, const DepthwiseTile& tile) {
-    const uint32_t warp = Multiplier(tile) / 32, sets = tile.by_tma ? 1 : p.sets;
+    const uint32_t warp = ConsumerThread(tile) / 32, sets = tile.by_tma ? 1 : p.sets;
     part = warp / sets;
     set = warp % sets;
     channel = FirstChannel(p) + part * tile.channels;
   }
+};
+
+// The epilogue of a thread's sums: of its warp's channels on tensor cores, of its own one on CUDA cores. A thread has
+// the same channels in all rows, so it reads the operands once, unless its registers are full. Channels come in whole
+// vectors, so either all of a warp's exist or none. If none do, it takes the last ones instead: the results go nowhere.
+template <DepthwiseTile kTile, bool kHasEpilogue>
+class DepthwiseEpilogue {
+ public:
+  __device__ __forceinline__ explicit DepthwiseEpilogue(const DepthwiseParams& p)
+      : epilogue_(p.epilogue, kHasEpilogue ? First(p) : 0) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) channels_[c] = epilogue_.Of(c);
+  }
+
+  __device__ __forceinline__ float operator()(float sum, int channel) const {
+    constexpr int kFull = 192;  // of the 255 registers of a thread
+    return kTile.conv_registers() < kFull ? channels_[channel](sum) : epilogue_(sum, channel);
+  }
+
+ private:
+  static constexpr int kChannels = kTile.on_cuda_cores() ? 1 : kTile.channels;
+
+  static __device__ __forceinline__ int32_t First(const DepthwiseParams& p) {
+    const int32_t first =
+        kTile.on_cuda_cores() ? FirstChannel(p) + DepthwiseLane(p, kTile).channel : DepthwiseWarp(p, kTile).channel;
+    return min(first, p.all_channels - kChannels);
+  }
+
+  EpilogueOf<float, kHasEpilogue> epilogue_;
+  EpilogueOfChannel<float, kHasEpilogue> channels_[kChannels];
 };
 
 }  // namespace jaxconv

@@ -1,9 +1,9 @@
-// What a kernel of the depthwise family is launched with. Host-only: without CUDA.
+// How a call of the depthwise family is laid out, as its kernels are told. Host-only: without CUDA.
 //
-// A strip is eight neighbouring output columns of a row. What its row of the filter takes from a source row is a band
-// matrix, of some source pixels by eight outputs, in which each diagonal is a tap: tensor cores multiply it with the
-// source pixels of sixteen strips at a time, of one channel. A thread block has some channels and a tile of strips, and
-// lets the rows of the source pass by, one step after the other: nothing is read twice along a column.
+// A strip is eight neighbouring output columns of a row. A row of the filter makes a Toeplitz (band) matrix of source
+// pixels by eight outputs, where each diagonal is a tap. Tensor cores multiply it with the source pixels of sixteen
+// strips at a time, for one channel. A thread block has some channels and a tile of strips. It streams the rows of the
+// source, one step after the other, so it reads nothing twice along a column.
 #pragma once
 
 #include <bit>
@@ -17,74 +17,75 @@ namespace jaxconv {
 inline constexpr int kMostPeriod = 4;      // of columns: a strip then begins at an even pixel
 inline constexpr int kDepthwiseWarps = 4;  // that copy, and multiply, where no others do
 inline constexpr int kDepthwiseThreads = 32 * kDepthwiseWarps;
-inline constexpr int kPieceBytes = 16;                    // which are copied at once
+inline constexpr int kVectorBytes = 16;                   // the most that a thread copies at once
 inline constexpr int kBoxPixelBytes = 64;                 // that TMA copies of each pixel
-inline constexpr int kBoxTurnBytes = 8 * kBoxPixelBytes;  // after which their pieces are exchanged alike again
-inline constexpr int kBarrierBytes = 256;                 // of a tile with copiers
+inline constexpr int kBoxTurnBytes = 8 * kBoxPixelBytes;  // after which their vectors are exchanged alike again
+inline constexpr int kBarrierBytes = 256;                 // of a tile with producers
 inline constexpr int kStoredTapBytes = 8;
 inline constexpr int kTapCols = 8;  // of a window whose sums' diagonals lanes add
 inline constexpr int kSumsGap = 2;  // behind a channel's sums of a wgrad, in shared memory
-inline constexpr int kBatchBytes = kDepthwiseThreads * kPieceBytes;
+inline constexpr int kBatchBytes = kDepthwiseThreads * kVectorBytes;
 
-// The threads that multiply: all, or those behind the ones that copy.
-constexpr int Multipliers(const DepthwiseTile& tile) { return 32 * tile.warps(); }
-constexpr int FirstMultiplier(const DepthwiseTile& tile) {
-  return tile.has_copiers ? (tile.by_tma ? 1 : 2) * kDepthwiseThreads : 0;
+// Threads of the consumers: all threads, or those after the producers.
+constexpr int ConsumerThreads(const DepthwiseTile& tile) { return 32 * tile.warps(); }
+constexpr int FirstConsumer(const DepthwiseTile& tile) {
+  return tile.has_producers ? (tile.by_tma ? 1 : 2) * kDepthwiseThreads : 0;
 }
-constexpr int BlockThreads(const DepthwiseTile& tile) { return FirstMultiplier(tile) + Multipliers(tile); }
+constexpr int BlockThreads(const DepthwiseTile& tile) { return FirstConsumer(tile) + ConsumerThreads(tile); }
 
-// Strips of a tile in which each channel has one set of warps, or of lanes.
+// Strips of a tile where each channel has one set of warps, or of lanes.
 constexpr int SetStrips(const DepthwiseTile& tile) { return tile.on_cuda_cores() ? kDepthwiseWarps : kMultiplied; }
 // A thread block's channels then, in bytes.
 constexpr int MostChannelBytes(const DepthwiseTile& tile) {
-  return tile.on_cuda_cores() ? 32 * 4 : tile.warps() * tile.channels * 2;
+  return (tile.on_cuda_cores() ? 32 : tile.warps() * tile.channels) * tile.element_bytes();
 }
-// Strips of a tile, of which a thread block has so many channels.
+// Strips of a tile if a thread block has that many bytes of channels.
 constexpr int MostStrips(const DepthwiseTile& tile, int channel_bytes) {
   return MostChannelBytes(tile) / channel_bytes * SetStrips(tile);
 }
-// Of a thread: pieces of its tile's row of the destination, and of a source row, at most.
-constexpr int StripPieces(const DepthwiseTile& tile) {
+// The most vectors that a thread copies: of its tile's row of the destination, and of a source row.
+constexpr int StripVectors(const DepthwiseTile& tile) {
   return SetStrips(tile) * kStripCols * MostChannelBytes(tile) / kBatchBytes;
 }
-constexpr int MostCopies(const DepthwiseTile& tile) { return 2 * StripPieces(tile) + 1; }
-// Whether pieces are exchanged in shared memory, or else left out, so that what a warp reads at once is in as many
-// banks as there are for its channels: see PiecePlace.
+constexpr int MostCopies(const DepthwiseTile& tile) { return 2 * StripVectors(tile) + 1; }
+// Whether vectors are exchanged in shared memory, or else gaps are left between them. Both keep what a warp reads at
+// once in different banks: see VectorOffset.
 constexpr bool Exchanges(const DepthwiseTile& tile) { return tile.channels == 4; }
-// Whether source rows that are not there are left out. A conv's sums must move on then: on tensor cores, zeros are
-// multiplied as fast, unless a row has many pixels.
+// Whether steps skip source rows that do not exist. A conv must move its sums on instead. Tensor cores multiply zeros
+// as fast as that, unless a row has many pixels.
 constexpr bool LeavesOutRows(const DepthwiseTile& tile) {
   return tile.step == 1 && (tile.on_cuda_cores() || (tile.has_pieces && tile.blocks > 1));
 }
 // Bytes from the beginning of shared memory, or of a stage.
-struct DepthwisePlaces {
+struct DepthwiseOffsets {
   int32_t stage;    // bytes of each: the source rows of a step and, in a wgrad, a row of the gradient behind them
   int32_t row;      // bytes of a source row
   int32_t results;  // of a conv: some steps' rows
   int32_t result_row;
-  int32_t taps;      // of a conv: a table of the filter; of a wgrad of a tile with copiers: where its taps are, or go
+  int32_t taps;      // of a conv: a table of the filter; of a wgrad of a tile with producers: where its taps are, or go
   int32_t sums;      // of a conv in pieces: the sums of those before
-  int32_t barriers;  // of a tile with copiers
+  int32_t barriers;  // of a tile with producers
   int32_t end;
 };
 
-// What n is multiplied with, and the upper half shifted by, for n / divisor, 0 <= n < 2^31 and 1 < divisor; of smaller
-// ones nothing.
-struct LongInverse {
+// The factor of n, and the shift of the product's upper half, for n / divisor with 0 <= n < 2^31 and 1 < divisor.
+// Smaller divisors have none.
+struct FastDivmod {
   uint32_t factor;
   int32_t shift;
 };
 
-struct DepthwiseParams {
+// What planning asks for, too. Operands are only known at launch.
+struct DepthwiseShape {
   ConvProblem problem;
   const Tap* taps;
   const ResidueClass* classes;
   const void* src;
   const void* rhs;       // the filter, or the destination's gradient
-  void* out;             // the result, or the slices in the scratch
+  void* out;             // the result, or the slices in the workspace
   int64_t out_elements;  // of one slice
   DType out_type;
-  DepthwisePlaces places;
+  DepthwiseOffsets offsets;
   int32_t first_depth;  // source plane of the first position's first tap
   int32_t first_row;    // likewise the row
   int32_t first_col;    // and the column
@@ -92,8 +93,8 @@ struct DepthwiseParams {
   int32_t row_pieces;   // along its rows
   int32_t col_pieces;
   int32_t piece_cols;  // of each, in source pixels
-  // From each of a tile's rows, and columns, to the next: as far as a dilated window's taps are apart. An image is then
-  // as many interleaved ones, which have nothing to do with each other.
+  // From each of a tile's rows, and columns, to the next: the distance between a dilated window's taps. An image is
+  // then that many interleaved images, which are independent of each other.
   int32_t row_apart;
   int32_t col_apart;
   uint32_t row_inverse;  // InverseOf them
@@ -101,8 +102,8 @@ struct DepthwiseParams {
   int32_t sets;      // of warps, or of lanes, that have the same channels, and other strips
   int32_t channels;  // of a thread block: a power of two
   int32_t log_channels;
-  int32_t log_pieces;      // and the pieces of a pixel that they are
-  int32_t log_gap;         // in shared memory, the pixels behind which a piece is left out, if any is
+  int32_t log_vectors;     // and the vectors of a pixel that they are
+  int32_t log_gap;         // in shared memory, the pixels behind which a vector is left out, if any is
   int32_t batch;           // bytes in shared memory from a thread's pixel to its next one
   int32_t planes;          // of all images
   int32_t images;          // of a tile, or planes
@@ -111,12 +112,12 @@ struct DepthwiseParams {
   uint32_t strip_inverse;  // InverseOf images, or else of strips; 0 of one image
   int32_t tile_strips;     // of all images, with those behind the last that make whole multiplications
   int32_t strip_step;      // source pixels between neighbouring strips
-  int32_t band_begin;      // source pixels from a strip's first output to its last: zeros before a conv's taps
-  int32_t src_width;       // source pixels of an image's row in shared memory; by TMA to the next one's
-  uint32_t width_inverse;  // InverseOf it; 0 of one image
-  int32_t src_behind;      // by TMA: zeros behind a box, that strips of the last image read
-  int32_t copies;          // of a thread, of a source row
-  int32_t rows;            // of a tile at most, in the destination's positions of one class
+  int32_t zeros_before_taps;  // source pixels from a strip's first output to its last: zeros before a conv's taps
+  int32_t src_width;          // source pixels of an image's row in shared memory; by TMA to the next one's
+  uint32_t width_inverse;     // InverseOf it; 0 of one image
+  int32_t src_behind;         // by TMA: zeros behind a box, that strips of the last image read
+  int32_t copies;             // of a thread, of a source row
+  int32_t rows;               // of a tile at most, in the destination's positions of one class
   int32_t all_rows;
   int32_t unseen_rows;  // whose steps have no source row, as those are above the image
   int32_t seen_rows;    // behind which steps have none, as those are below it
@@ -124,9 +125,9 @@ struct DepthwiseParams {
   int32_t channel_tiles;
   int32_t column_tiles;  // of an image, or of all that it is interleaved of
   int32_t stream_rows;   // of all tiles, one below the other, of a channel tile
-  LongInverse all_rows_inverse;
-  LongInverse channel_tiles_inverse;
-  LongInverse column_tiles_inverse;
+  FastDivmod all_rows_divmod;
+  FastDivmod channel_tiles_divmod;
+  FastDivmod column_tiles_divmod;
   int32_t log_col_period;
   int32_t workers;         // thread blocks that share the stream's rows out
   int32_t worker_rows;     // of each at least
@@ -134,10 +135,10 @@ struct DepthwiseParams {
   int32_t strips_pitch;    // by TMA: from an image's row of strips in shared memory to the next, in pixels
 };
 
-// What n is multiplied with for n / divisor to be the upper half of the product, 0 <= n < 2^16 and 1 < divisor < 2^16.
+// The factor of n that makes n / divisor the upper half of the product, for 0 <= n < 2^16 and 1 < divisor < 2^16.
 constexpr uint32_t InverseOf(int32_t divisor) { return UINT32_MAX / static_cast<uint32_t>(divisor) + 1; }
 
-constexpr LongInverse LongInverseOf(int32_t divisor) {
+constexpr FastDivmod FastDivmodOf(int32_t divisor) {
   if (divisor <= 1) return {};
   const int32_t shift = std::bit_width(static_cast<uint32_t>(divisor - 1)) - 1;
   return {static_cast<uint32_t>(((uint64_t{1} << (32 + shift)) + divisor - 1) / divisor), shift};

@@ -43,16 +43,17 @@ class DepthwisePlanner {
   static std::string TileName(int64_t tile) { return kDepthwiseTiles[tile].name(); }
   static TileFields FieldsOfTile(int64_t tile) {
     const DepthwiseTile& t = kDepthwiseTiles[tile];
-    return {{"step", t.step},           {"period", t.period},         {"lags", t.lags},
-            {"blocks", t.blocks},       {"channels", t.channels},     {"width", t.width},
-            {"depths", t.depths},       {"has_pieces", t.has_pieces}, {"has_copiers", t.has_copiers},
-            {"by_tma", t.by_tma},       {"in_pairs", t.in_pairs},     {"on_cuda_cores", t.on_cuda_cores()},
-            {"has_conv", t.has_conv()}, {"has_wgrad", t.has_wgrad()}};
+    const bool has_conv = t.Has(Pass::kConv), has_wgrad = t.Has(Pass::kWgrad);
+    return {{"step", t.step},       {"period", t.period},         {"lags", t.lags},
+            {"blocks", t.blocks},   {"channels", t.channels},     {"width", t.width},
+            {"depths", t.depths},   {"has_pieces", t.has_pieces}, {"has_copiers", t.has_producers},
+            {"by_tma", t.by_tma},   {"in_pairs", t.in_pairs},     {"on_cuda_cores", t.on_cuda_cores()},
+            {"has_conv", has_conv}, {"has_wgrad", has_wgrad}};
   }
 
   Reason UnsupportedReason() const { return unsupported_; }
   Reason UnsupportedUnlessNamed() const { return std::nullopt; }
-  bool IsFor(int64_t tile) const { return depthwise::IsForType(kDepthwiseTiles[tile], conv_.src_type); }
+  bool IsFor(int64_t tile) const { return kDepthwiseTiles[tile].IsFor(conv_.src_type); }
 
   // All that take the problem, or the first.
   std::vector<DepthwiseSettings> Candidates(int64_t tile, const Asked& asked) const {
@@ -64,7 +65,7 @@ class DepthwisePlanner {
       return {{.tile = tile, .split = none.split, .rows = rows.value_or(1), .cols = cols.value_or(1)}};
     }
     std::vector<DepthwiseSettings> all;
-    for (const DepthwiseSettings& s : Areas(OfWindow(none), asked)) {
+    for (const DepthwiseSettings& s : OutputTiles(OfWindow(none), asked)) {
       for (const int64_t n : split ? std::vector{*split} : Splits(s)) {
         all.push_back(s);
         all.back().split = n;
@@ -85,21 +86,21 @@ class DepthwisePlanner {
     if (product_.pass == Pass::kConv && s.split != 1) return "a split of " + text + ": its conv has none";
     if (s.split < 1) return "a split of " + text;
     if (Reason why = depthwise::UnsupportedStream(conv_, tile, s.stream())) return why;
-    const DepthwiseParams shape = Shape(s);
+    const DepthwiseShape shape = Shape(s);
     if (Reason why = depthwise::UnsupportedShape(shape, tile)) return why;
-    return TooMuchSharedMemory(shape.places.end, device_);
+    return TooMuchSharedMemory(shape.offsets.end, device_);
   }
 
-  // A multiprocessor's thread blocks multiply at once, or one waits for its copies; or memory takes longer. Then the
-  // beginning and the end, and the slices' sum.
+  // The thread blocks of an SM multiply at once, or one waits for its copies, or memory takes longer. Then come the
+  // beginning and the end, and the sum of the slices.
   double Seconds(const DepthwiseSettings& s) const {
     const DepthwiseTile& tile = TileOf(s);
-    const DepthwiseParams shape = Shape(s);
+    const DepthwiseShape shape = Shape(s);
     const CopyCosts copying = Copying(tile, shape);
-    const int64_t places = Places(s, shape), resident = places / device_.multiprocessors;
+    const int64_t places = Places(s, shape), ctas_per_sm = places / device_.multiprocessors;
     const int64_t workers = is_conv() ? Sharers(places, shape.channel_tiles, depthwise::Tiles(shape)) : s.split;
     const int64_t blocks = depthwise::ThreadBlocks(shape, product_.pass, workers);
-    const int64_t at_once = std::min(resident, CeilDiv(blocks, device_.multiprocessors));
+    const int64_t at_once = std::min(ctas_per_sm, CeilDiv(blocks, device_.multiprocessors));
     const double step = StepClocks(tile, copying);
     const double clocks = Clocks(s, shape, workers, std::max(at_once * step, step + copying.latency_clocks)) +
                           Cuts(shape, workers) * copying.cut_clocks;
@@ -119,7 +120,7 @@ class DepthwisePlanner {
   // See ThreadBlocks of layout.h.
   bool TakesPiecesInTurn(const DepthwiseTile& tile) const { return is_conv() && tile.has_pieces; }
 
-  DepthwiseParams Shape(const DepthwiseSettings& s) const {
+  DepthwiseShape Shape(const DepthwiseSettings& s) const {
     return depthwise::MakeShape(conv_, product_.pass, TileOf(s), s.stream());
   }
 
@@ -136,14 +137,14 @@ class DepthwisePlanner {
   }
 
   Reason UnsupportedTile(const DepthwiseTile& tile) const {
-    if (tile.has_copiers && !device_.wgmma) return "warps that copy are in kernels for compute capability 9.0";
+    if (tile.has_producers && !device_.wgmma) return "warps that copy are in kernels for compute capability 9.0";
     if (is_volume() && !tile.has_planes()) return "three spatial dimensions";
     if (!is_volume() && tile.depths > 1) return "taps in one plane";
     if (Reason why = depthwise::UnsupportedTile(conv_, product_.pass, tile)) return why;
     return depthwise::UnsupportedReach(*window_, conv_, product_.pass, tile);
   }
 
-  // What the window lays down: its pieces, and a thread block's channels.
+  // What the window determines: its pieces, and a thread block's channels.
   DepthwiseSettings OfWindow(DepthwiseSettings s) const {
     const auto pieces = depthwise::PiecesOf(*window_, conv_, TileOf(s));
     s.channels = ChannelBytes(TileOf(s)) / ElementBytes(conv_.src_type);
@@ -153,18 +154,18 @@ class DepthwisePlanner {
     return s;
   }
 
-  // The most, if few of the channels are not there: neighbours in memory are copied faster.
+  // The most, unless many of the channels would not exist: memory copies neighbours faster.
   int64_t ChannelBytes(const DepthwiseTile& tile) const {
     constexpr double kMostWaste = 1.125;
     const int64_t there = conv_.groups * ElementBytes(conv_.src_type);
     int64_t bytes = MostChannelBytes(tile);
-    while (bytes > kPieceBytes && CeilDiv(there, bytes) * bytes > kMostWaste * there) bytes /= 2;
+    while (bytes > kVectorBytes && CeilDiv(there, bytes) * bytes > kMostWaste * there) bytes /= 2;
     return bytes;
   }
 
-  // Settings with an area, and with as many images as a thread block then covers. All images' rows are one's if else
-  // many of its strips would be of no image.
-  DepthwiseSettings WithArea(DepthwiseSettings s, int64_t rows, int64_t cols) const {
+  // Settings with an output tile, and with the images that a thread block then covers. The rows of all images become
+  // rows of one, if many of the tile's strips would otherwise belong to no image.
+  DepthwiseSettings WithOutputTile(DepthwiseSettings s, int64_t rows, int64_t cols) const {
     const bool joins = JoinsImages(s) && 2 * cols > StripsOf(s) * kStripCols;
     const int64_t all_rows = depthwise::AllRows(conv_, s.stream()) * (joins ? product_.images() : 1);
     s.rows = std::min(rows, all_rows), s.cols = cols;
@@ -184,18 +185,18 @@ class DepthwisePlanner {
     return MostStrips(TileOf(s), static_cast<int>(s.channels * ElementBytes(conv_.src_type)));
   }
 
-  // The area that is asked for, or several: of each number of strips the most rows, and fewer, until there are tiles
-  // for all thread blocks. Of a conv in pieces of the window until few rows are left, as a tile's sums are in shared
-  // memory.
-  std::vector<DepthwiseSettings> Areas(const DepthwiseSettings& s, const Asked& asked) const {
+  // The output tile that the caller names, or several. Each number of strips has the most rows, and fewer, until there
+  // are tiles for all thread blocks. A conv with pieces of the window goes on until few rows are left, as a tile's sums
+  // are in shared memory.
+  std::vector<DepthwiseSettings> OutputTiles(const DepthwiseSettings& s, const Asked& asked) const {
     const auto rows = asked.Find("rows"), cols = asked.Find("cols");
-    if (rows && cols) return {WithArea(s, *rows, *cols)};
-    std::vector<DepthwiseSettings> areas;
-    for (const int64_t width : cols ? std::vector{*cols} : Widths(s)) AddAreas(s, rows, width, &areas);
-    return areas;
+    if (rows && cols) return {WithOutputTile(s, *rows, *cols)};
+    std::vector<DepthwiseSettings> tiles;
+    for (const int64_t width : cols ? std::vector{*cols} : Widths(s)) AddOutputTiles(s, rows, width, &tiles);
+    return tiles;
   }
 
-  // Columns that as few areas share as cover all; then twice as many areas, and on CUDA cores four times.
+  // Columns of the fewest tiles that cover all, then of twice as many, and on CUDA cores of four times as many.
   std::vector<int64_t> Widths(const DepthwiseSettings& s) const {
     const int64_t strips = CeilDiv(CeilDiv(conv_.dst_size[2], s.cols_apart), kStripCols);
     const int64_t fewest = CeilDiv(strips, StripsOf(s)), most_times = TileOf(s).on_cuda_cores() ? 4 : 2;
@@ -208,8 +209,8 @@ class DepthwisePlanner {
   }
 
   // Those of a width: of the rows that are asked for, or of several.
-  void AddAreas(const DepthwiseSettings& s, std::optional<int64_t> rows, int64_t width,
-                std::vector<DepthwiseSettings>* areas) const {
+  void AddOutputTiles(const DepthwiseSettings& s, std::optional<int64_t> rows, int64_t width,
+                      std::vector<DepthwiseSettings>* tiles) const {
     const DepthwiseTile& tile = TileOf(s);
     const int64_t most_rows = depthwise::AllRows(conv_, s.stream()) * (JoinsImages(s) ? product_.images() : 1);
     const int64_t least_rows = tile.has_pieces ? tile.lags : 2 * tile.lags;
@@ -217,48 +218,49 @@ class DepthwisePlanner {
     for (const int64_t segments : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64}) {
       const int64_t high = rows.value_or(CeilDiv(most_rows, segments));
       if (high == last || (segments > 1 && high < least_rows)) return;
-      const DepthwiseSettings area = WithArea(s, high, width);
-      const bool has_shape = !depthwise::UnsupportedStream(conv_, tile, area.stream());  // or Candidates says why
-      const DepthwiseParams shape = has_shape ? Shape(area) : DepthwiseParams{};
-      if (has_shape && !depthwise::CoversArea(shape, tile)) return;
-      if (TakesPiecesInTurn(tile) && shape.places.end > device_.shared_bytes) continue;
-      areas->push_back(area);
+      const DepthwiseSettings candidate = WithOutputTile(s, high, width);
+      const bool has_shape = !depthwise::UnsupportedStream(conv_, tile, candidate.stream());  // or Candidates says why
+      const DepthwiseShape shape = has_shape ? Shape(candidate) : DepthwiseShape{};
+      if (has_shape && !depthwise::CoversOutputTile(shape, tile)) return;
+      if (TakesPiecesInTurn(tile) && shape.offsets.end > device_.shared_bytes) continue;
+      tiles->push_back(candidate);
       last = high;
       if (has_shape && IsCutEnough(tile, shape, high)) return;
     }
   }
 
-  // Whether areas of fewer rows would be of no use.
-  bool IsCutEnough(const DepthwiseTile& tile, const DepthwiseParams& shape, int64_t rows) const {
-    constexpr int64_t kFewRows = 8, kWaves = 4, kResident = 3;
+  // Whether tiles of fewer rows would be of no use.
+  bool IsCutEnough(const DepthwiseTile& tile, const DepthwiseShape& shape, int64_t rows) const {
+    constexpr int64_t kFewRows = 8, kWaves = 4, kCtasPerSm = 3;
     if (TakesPiecesInTurn(tile)) return rows <= std::max<int64_t>(kFewRows, 2 * tile.lags);
-    return depthwise::Tiles(shape) * shape.channel_tiles > kWaves * kResident * device_.multiprocessors;
+    return depthwise::Tiles(shape) * shape.channel_tiles > kWaves * kCtasPerSm * device_.multiprocessors;
   }
 
-  // As many thread blocks as there are places for at once; of pieces of the window, or of each of them.
+  // As many thread blocks as fit at once: for all pieces of the window together, or for each of them.
   std::vector<int64_t> Splits(const DepthwiseSettings& s) const {
     if (is_conv() || depthwise::UnsupportedStream(conv_, TileOf(s), s.stream())) return {1};
-    const DepthwiseParams shape = Shape(s);
+    const DepthwiseShape shape = Shape(s);
     const int64_t places = Places(s, shape), all = Sharers(places, shape.channel_tiles, depthwise::Tiles(shape));
     const int64_t each = Sharers(places, int64_t{shape.channel_tiles} * shape.pieces, depthwise::Tiles(shape));
     return each < all ? std::vector{each, all} : std::vector{all};
   }
 
   // Thread blocks that the device holds.
-  int64_t Places(const DepthwiseSettings& s, const DepthwiseParams& shape) const {
-    const int most = depthwise::MostResident(TileOf(s), product_.pass);
-    return device_.multiprocessors * ResidentBlocks(device_.shared_bytes + kBlockBytes, shape.places.end, most);
+  int64_t Places(const DepthwiseSettings& s, const DepthwiseShape& shape) const {
+    const int most = depthwise::MaxCtasPerSm(TileOf(s), product_.pass);
+    return device_.multiprocessors * ResidentBlocks(device_.shared_bytes + kBlockBytes, shape.offsets.end, most);
   }
 
   // Of columns: tiles of a thread block.
-  static int64_t Cuts(const DepthwiseParams& shape, int64_t workers) {
+  static int64_t Cuts(const DepthwiseShape& shape, int64_t workers) {
     const int64_t rows = CeilDiv(shape.stream_rows, workers);
     return CeilDiv(rows, shape.rows) + (rows % shape.rows > 0);
   }
 
-  // Of a thread block: its rows, and at each cut of a column those of the window. Where that is an image's edge, half
-  // of them, as steps without a source row are left out: but not by a conv that takes the window's pieces in turn.
-  double Clocks(const DepthwiseSettings& s, const DepthwiseParams& shape, int64_t workers, double step) const {
+  // The clocks of a thread block: of its rows, and at each cut of a column of the rows of the window. At an image's
+  // edge it takes half of those, as steps without a source row are skipped. A conv that takes the window's pieces in
+  // turn does not skip them.
+  double Clocks(const DepthwiseSettings& s, const DepthwiseShape& shape, int64_t workers, double step) const {
     const DepthwiseTile& tile = TileOf(s);
     const int64_t rows = CeilDiv(shape.stream_rows, workers), cuts = Cuts(shape, workers);
     if (!TakesPiecesInTurn(tile)) return (rows + (cuts + 1) * (tile.lags - 1) / 2) * step;
@@ -274,8 +276,8 @@ class DepthwisePlanner {
     double bandwidth;       // part of the memory's, of so many bytes of neighbouring channels
   };
 
-  CopyCosts Copying(const DepthwiseTile& tile, const DepthwiseParams& shape) const {
-    const std::string way = tile.by_tma ? "by_tma_" : tile.has_copiers ? "by_copiers_" : "by_all_";
+  CopyCosts Copying(const DepthwiseTile& tile, const DepthwiseShape& shape) const {
+    const std::string way = tile.by_tma ? "by_tma_" : tile.has_producers ? "by_copiers_" : "by_all_";
     const std::string pass = is_conv() ? "conv_" : "wgrad_";
     const int64_t bytes = shape.channels * ElementBytes(conv_.src_type);
     return {costs_[way + pass + "step_factor"], costs_[way + "latency_clocks"], costs_[way + "cut_clocks"],
@@ -283,13 +285,13 @@ class DepthwisePlanner {
             costs_[way + "bandwidth_" + std::to_string(bytes)] * costs_[way + pass + "bandwidth_factor"]};
   }
 
-  // A step's share of a multiprocessor: a multiplication of each warp, or a fused multiply-add of each lane; on tensor
-  // cores also 16 source pixels of each strip, which are read.
+  // A step's share of an SM: a multiplication of each warp, or a fused multiply-add of each lane. On tensor cores also
+  // the reads of 16 source pixels of each strip.
   double StepClocks(const DepthwiseTile& tile, const CopyCosts& copying) const {
     if (tile.on_cuda_cores()) {
       return tile.slots() * tile.width * kStripCols * costs_["fma_clocks"] + costs_["step_clocks"];
     }
-    // In pairs each of their rows has half.
+    // Each row of a pair takes half of a multiplication.
     const double slots = tile.in_pairs ? tile.pairs() : tile.slots() * tile.blocks;
     const double blocks = tile.sources() * tile.blocks / (tile.in_pairs ? 2.0 : 1.0);
     const double multiplied = tile.channels * slots * costs_["multiplication_clocks"];

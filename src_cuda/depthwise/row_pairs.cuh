@@ -1,8 +1,8 @@
-// The depthwise family's wgrad on tensor cores of images of at most eight columns: what a warp multiplies.
+// The depthwise family's wgrad on tensor cores for images of at most eight columns: what a warp multiplies.
 //
-// As sixteen pixels that a strip of eight outputs reads, a row of such an image would be zeros for the most part. Here
-// eight of a multiplication's rows are the pixels of a source row, and eight those of the next one. Zeros around the
-// images are not read, nor copied: sums with pixels and outputs that there are not are left out in the end.
+// Of sixteen pixels that a strip of eight outputs reads, most would be zeros in a row of such an image. Here eight rows
+// of M are the pixels of a source row, and eight those of the next one. Zeros around the images are neither read nor
+// copied: the end leaves out sums with pixels and outputs that do not exist.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@ namespace jaxconv {
 // A warp's sums of its channels, and the pairs of source rows that the gradient's next two rows are multiplied with.
 template <typename T, DepthwiseTile kTile>
 class RowPairSums {
+  static_assert(kTile.IsFor(TypeOf<T>()) && kTraits<T>.bytes == 2, "PairOf takes elements of 16 bits from words");
   static constexpr int kChannels = kTile.channels;
   static constexpr int kPairs = kTile.pairs();
   static_assert(2 * kPairs == kTile.lags + 1, "the last of a gradient row's pairs has one row of the window, not two");
@@ -52,7 +53,7 @@ class RowPairSums {
     for (int i = 0; i < kPairs * kChannels * 4; ++i) (&pairs_[0][0][0])[i] = 0;
   }
 
-  // A row of a stage, of the source or the gradient. Or zeros, of one that is not there.
+  // A row of a stage, of the source or the gradient. Zeros, if it does not exist.
   __device__ __forceinline__ Row Read(const DepthwiseParams& p, uint32_t row) const {
     Row pixels;
 #pragma unroll
@@ -63,7 +64,7 @@ class RowPairSums {
     return is_there ? Read(p, row) : Row{};
   }
 
-  // Keeps the pair of source rows of a step, of which kTurn is the number, modulo kTurns, from the gradient's first.
+  // Keeps a step's pair of source rows. kTurn is the step's number from the gradient's first, modulo kTurns.
   template <int kTurn>
   __device__ __forceinline__ void Keep(const Row (&rows)[2]) {
 #pragma unroll
@@ -94,12 +95,12 @@ class RowPairSums {
     }
   }
 
-  // Adds up what each tap is to receive: a lane's of one channel, and of one column of the window.
+  // Adds up the sums of each tap. A lane gets those of one channel and one column of the window.
   __device__ __forceinline__ void AddTaps(float (&added)[kTile.lags]) const {
     AddAllDiagonals(added, [&](int lag, float (&first)[4], float (&second)[4]) {
 #pragma unroll
       for (int c = 0; c < kChannels; ++c) {
-        // With the first source row of a pair, and with the second: of the gradient's two rows one each.
+        // One of the two gradient rows goes with the first source row of a pair, the other with the second.
         const float (&even)[4] = sums_[lag % 2][(lag + 1) / 2][c];
         const float (&odd)[4] = sums_[(lag + 1) % 2][lag / 2][c];
         first[c] = has_ & 1 ? even[0] + odd[2] : 0;
@@ -113,7 +114,7 @@ class RowPairSums {
   }
 
  private:
-  PixelPlaces<kTile, 1, 1> from_[4];
+  PixelOffsets<kTile, 1, 1> from_[4];
   int32_t has_;  // whether a lane's sums of even columns are of the window, and of odd ones
   uint32_t pairs_[kPairs][kChannels][4];
   float sums_[2][kPairs][kChannels][4] = {};

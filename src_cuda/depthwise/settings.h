@@ -9,13 +9,13 @@
 
 namespace jaxconv {
 
-// A thread block's tile, along which the rows of the source pass by.
+// A thread block's tile. It streams the rows of the source along it.
 struct Stream {
-  int32_t rows;      // of the destination, in positions of a residue class
-  int32_t cols;      // of each image's row: whole strips
-  int32_t channels;  // of a thread block
-  int32_t images;    // of a tile, or planes of volumes; 0: all images' rows follow each other as one's, where no tap
-                     // leaves its row
+  int32_t rows;              // of the destination, in positions of a residue class
+  int32_t cols;              // of each image's row: whole strips
+  int32_t channels;          // of a thread block
+  int32_t images;            // of a tile, or planes of volumes; 0: the rows of all images follow each other as rows
+                             // of one, where no tap leaves its row
   int32_t first[kSpatial];   // source depth, row and column of the first position's first tap
   int32_t pieces[kSpatial];  // of the window, along each dimension
   int32_t apart[2];          // rows, and columns, from one to the next of a tile, as between taps of a dilated window
@@ -28,7 +28,7 @@ struct DepthwiseSettings {
   int64_t tile = 0;
   int64_t split = 1;
   int64_t rows = 0;
-  int64_t cols = 0;  // 0: there is no area that takes the problem
+  int64_t cols = 0;  // 0: no output tile takes the problem
   int64_t channels = 0;
   int64_t images = 1;
   int64_t first_depth = 0;

@@ -1,5 +1,4 @@
-// The steps of a depthwise kernel's thread block, where kernels whose warps all do the same and those whose warps have
-// roles go through them alike.
+// The steps of a depthwise kernel's thread block, for warp-specialized kernels and for the others.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +11,13 @@
 
 namespace jaxconv {
 
-// Where a step's rows are in shared memory, of the n-th of all tiles.
+// The address of the rows of a step. `n` counts the steps of all tiles.
 template <DepthwiseTile kTile>
-__device__ __forceinline__ uint32_t StagePlace(const DepthwiseParams& p, const char* shared, uint32_t n) {
-  return ptx::SharedAddress(shared) + n % kTile.stages() * p.places.stage;
+__device__ __forceinline__ uint32_t StageAddress(const DepthwiseParams& p, const char* shared, uint32_t n) {
+  return ptx::SharedAddress(shared) + n % kTile.stages() * p.offsets.stage;
 }
 
-// Does steps, of which each is told its number modulo kTurns.
+// Does steps, and tells each its number modulo kTurns.
 template <int kTurns, typename Do>
 __device__ __forceinline__ void InTurns(int32_t steps, Do&& do_step) {
   for (int32_t first = 0; first < steps; first += kTurns) {
@@ -28,8 +27,8 @@ __device__ __forceinline__ void InTurns(int32_t steps, Do&& do_step) {
   }
 }
 
-// Multiplies all steps of a wgrad, of a piece of the window. Of each, begin() waits for its rows, stage() says where
-// they are, and end() that they have been read.
+// Multiplies all steps of a wgrad, for a piece of the window. For each, begin() waits for its rows, stage() gives their
+// address, and end() tells that they have been read.
 template <DepthwiseTile kTile, typename Sums, typename Begin, typename Stage, typename End>
 __device__ __forceinline__ void MultiplyWgradSteps(const DepthwiseParams& p, const DepthwiseRange& range,
                                                    const WindowPiece& window, Sums& sums, Begin&& begin, Stage&& stage,
@@ -51,7 +50,7 @@ __device__ __forceinline__ void MultiplyWgradSteps(const DepthwiseParams& p, con
   }
 }
 
-// The rows that a conv's other lags have behind a tile's last step: no source row follows, so they are complete, too.
+// Stores the rows of a conv's other lags after a tile's last step. No source row follows, so they are complete, too.
 template <DepthwiseTile kTile, typename Store>
 __device__ __forceinline__ void StoreLastRows(const DepthwiseTilePlace& place, int32_t steps, Store&& store) {
 #pragma unroll

@@ -23,7 +23,8 @@ inline constexpr int kMostReach = 1 << 30;   // of it, in rows or columns
 inline constexpr int kMostApart = 1 << 16;   // of a dilated one's taps, or tiles of an image
 
 inline Reason UnsupportedTypes(const ConvProblem& p) {
-  const bool has_kernels = p.src_type == DType::kBF16 || p.src_type == DType::kF16 || p.src_type == DType::kF32;
+  const auto is_for_type = [&](const DepthwiseTile& tile) { return tile.IsFor(p.src_type); };
+  const bool has_kernels = std::ranges::any_of(kDepthwiseTiles, is_for_type);
   if (has_kernels && p.filter_type == p.src_type && p.dst_type == p.src_type) return std::nullopt;
   std::string names;
   for (const std::string& name : std::set{Name(p.src_type), Name(p.filter_type), Name(p.dst_type)}) {
@@ -32,37 +33,34 @@ inline Reason UnsupportedTypes(const ConvProblem& p) {
   return "it has no kernels of " + names;
 }
 
-// Whether an activation's channels are last, in whole pieces.
-inline bool HasPieces(const TensorStrides& s, int64_t channels, int64_t piece) {
-  return s.group == 1 && channels % piece == 0 && s.batch % piece == 0 && s.spatial[0] % piece == 0 &&
-         s.spatial[1] % piece == 0 && s.spatial[2] % piece == 0;
+// Whether an activation's channels are last, in whole vectors.
+inline bool HasVectors(const TensorStrides& s, int64_t channels, int64_t vector) {
+  return s.group == 1 && channels % vector == 0 && s.batch % vector == 0 && s.spatial[0] % vector == 0 &&
+         s.spatial[1] % vector == 0 && s.spatial[2] % vector == 0;
 }
 
 // What depends on the problem alone.
 inline Reason UnsupportedProblem(const ConvProblem& p) {
   if (Reason why = UnsupportedTypes(p)) return why;
   if (p.in_channels != 1 || p.out_channels != 1) return "it is for groups of one channel";
-  if (p.tap_count == 0 || p.class_count == 0) return "there are no taps";  // of which kernels read the first
-  const int64_t piece = kPieceBytes / ElementBytes(p.src_type);
-  if (!HasPieces(p.src, p.groups, piece) || !HasPieces(p.dst, p.groups, piece)) {
+  if (p.tap_count == 0 || p.class_count == 0) return "there are no taps";  // kernels read the first one
+  const int64_t vector = TraitsOf(p.src_type).vector();
+  if (!HasVectors(p.src, p.groups, vector) || !HasVectors(p.dst, p.groups, vector)) {
     return "channels are not last, in pieces of 16 bytes";
   }
   if (kMostPeriod % p.period[2] != 0) return "columns' period is not 1, 2 or 4";
   return std::nullopt;
 }
 
-inline bool IsForType(const DepthwiseTile& tile, DType type) { return tile.on_cuda_cores() == (type == DType::kF32); }
-
 // What depends on the tile, whatever its stream is.
 inline Reason UnsupportedTile(const ConvProblem& p, Pass pass, const DepthwiseTile& tile) {
   const auto moves = [&](int d) { return std::to_string(p.step[d]) + ":" + std::to_string(p.period[d]); };
   const auto fits = [&](int d) { return p.step[d] == tile.step && p.period[d] == tile.period; };
-  if (!IsForType(tile, p.src_type)) return "the tile is compiled for other types";
+  if (!tile.IsFor(p.src_type)) return "the tile is compiled for other types";
   if (!IsFlat(p) && !tile.has_planes()) return "three spatial dimensions";
   if (!fits(1)) return "rows move by " + moves(1);
   if (tile.on_cuda_cores() && !fits(2)) return "columns move by " + moves(2);
-  if (pass == Pass::kWgrad && !tile.has_wgrad()) return "its warps do not hold the sums of all taps";
-  if (pass == Pass::kConv && !tile.has_conv()) return "it has no conv";
+  if (!tile.Has(pass)) return pass == Pass::kConv ? "it has no conv" : "its warps do not hold the sums of all taps";
   const int64_t columns = std::max(p.src_size[2], p.dst_size[2]);
   if (tile.in_pairs && columns > kStripCols) return "rows of " + std::to_string(columns) + " columns";
   return std::nullopt;
@@ -94,7 +92,7 @@ inline Reason UnsupportedWindow(const ConvProblem& p, const DepthwiseTile& tile,
 inline Reason UnsupportedSizes(const ConvProblem& p, const Stream& stream) {
   const int64_t planes = p.batch * p.dst_size[0];
   if (planes * std::max(p.src_size[1], p.dst_size[1]) >= INT32_MAX) return "rows do not fit 32 bits";
-  // A tile's planes are of so many volumes.
+  // The volumes that a tile's planes belong to.
   const int64_t volumes = (std::max(1, stream.images) + 2 * p.dst_size[0] - 2) / std::max<int64_t>(1, p.dst_size[0]);
   const auto extent = [&](const TensorStrides& s, const int64_t (&size)[kSpatial]) {
     const int64_t within = std::max({size[0] * s.spatial[0], size[1] * s.spatial[1], size[2] * s.spatial[2]});
@@ -106,11 +104,11 @@ inline Reason UnsupportedSizes(const ConvProblem& p, const Stream& stream) {
   return std::nullopt;
 }
 
-// What depends on the stream, of a tile that takes the problem. Of others MakeShape is not to be asked.
+// What depends on the stream, for a tile that takes the problem. MakeShape takes no other streams.
 inline Reason UnsupportedStream(const ConvProblem& p, const DepthwiseTile& tile, const Stream& stream) {
   constexpr int kMostStrips = kMultiplied * kDepthwiseWarps, kMostRows = 1 << 16;
   const int64_t channel_bytes = stream.channels * static_cast<int64_t>(ElementBytes(p.src_type));
-  if (channel_bytes < kPieceBytes || channel_bytes > MostChannelBytes(tile) ||
+  if (channel_bytes < kVectorBytes || channel_bytes > MostChannelBytes(tile) ||
       !std::has_single_bit(static_cast<uint32_t>(stream.channels))) {
     return "no such channels of a thread block";
   }
@@ -126,8 +124,8 @@ inline Reason UnsupportedStream(const ConvProblem& p, const DepthwiseTile& tile,
   return UnsupportedSizes(p, stream);
 }
 
-// TMA copies rows of whole images, and fills the places of all strips.
-inline Reason UnsupportedBoxes(const DepthwiseParams& d, const DepthwiseTile& tile) {
+// TMA copies rows of whole images, and fills all strips.
+inline Reason UnsupportedBoxes(const DepthwiseShape& d, const DepthwiseTile& tile) {
   const ConvProblem& p = d.problem;
   const auto text = [](int32_t n) { return std::to_string(n); };
   if (const int64_t bytes = d.channels * ElementBytes(p.src_type); bytes != kBoxPixelBytes) {
@@ -142,13 +140,13 @@ inline Reason UnsupportedBoxes(const DepthwiseParams& d, const DepthwiseTile& ti
   return std::nullopt;
 }
 
-// Whether thread blocks of the tile cover the areas of a shape, which is MakeShape's.
-inline bool CoversArea(const DepthwiseParams& d, const DepthwiseTile& tile) {
+// Whether thread blocks of the tile cover the output tile of a shape, which is MakeShape's.
+inline bool CoversOutputTile(const DepthwiseShape& d, const DepthwiseTile& tile) {
   return d.images * d.strips <= d.tile_strips && d.copies <= MostCopies(tile);
 }
 
-inline Reason UnsupportedShape(const DepthwiseParams& d, const DepthwiseTile& tile) {
-  if (!CoversArea(d, tile)) return "its warps do not cover the area";
+inline Reason UnsupportedShape(const DepthwiseShape& d, const DepthwiseTile& tile) {
+  if (!CoversOutputTile(d, tile)) return "its warps do not cover the area";
   if (tile.by_tma) {
     if (Reason why = UnsupportedBoxes(d, tile)) return why;
   }

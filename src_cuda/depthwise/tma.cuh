@@ -1,22 +1,21 @@
-// The depthwise family's kernels whose rows TMA copies, each by an instruction of one thread.
+// The depthwise family's kernels whose rows TMA copies. One thread has it copy a row.
 //
-// Where warps copy, a row's pieces take as many turns at shared memory as the warps that multiply, and their places are
-// worked out before the first copy. Here a box is a row of all images of a tile: zeros between them, and in place of
-// images behind the last, are TMA's work, too. Few warps then share out the registers, so that the next step's pixels
-// may be read while a step is multiplied.
+// Where warps copy, a row's vectors take as many turns at shared memory as the consumers do, and their offsets are
+// worked out before the first copy. Here a box is a row of all images of a tile. TMA also writes the zeros between
+// images, and in place of images after the last. Few warps then share the registers, so consumers may read the next
+// step's pixels while they multiply a step.
 #pragma once
 
 #include <cstdint>
 #include <type_traits>
 
 #include "common/ptx_cluster.cuh"
-#include "depthwise/maps.cuh"
-#include "depthwise/roles.cuh"
 #include "depthwise/row_pairs.cuh"
+#include "depthwise/warp_specialized.cuh"
 
 namespace jaxconv {
 
-// A way through the stages: by divisions of steps' numbers it would be known later where the next one is.
+// A position in the pipeline. Divisions of step numbers would tell later where the next stage is.
 template <DepthwiseTile kTile>
 class BoxStages {
  public:
@@ -24,26 +23,26 @@ class BoxStages {
                                        const char* shared, int stage = 0)
       : p_(p), barriers_(barriers), first_(ptx::SharedAddress(shared)), stage_(stage) {}
 
-  // Each waits for the next step's stage, and says where it is: who copies, and a warp that reads.
-  __device__ __forceinline__ uint32_t WaitForReads() const {
-    barriers_.WaitForReadsOf(stage_, parity_);
+  // Each waits for the next step's stage and returns its address: the producer's, and a consumer's.
+  __device__ __forceinline__ uint32_t WaitForEmpty() const {
+    barriers_.WaitForEmptyStage(stage_, parity_);
     return Place();
   }
-  __device__ __forceinline__ uint32_t WaitForCopies() const {
-    barriers_.WaitForCopiesOf(stage_, parity_);
+  __device__ __forceinline__ uint32_t WaitForFull() const {
+    barriers_.WaitForFullStage(stage_, parity_);
     return Place();
   }
 
   // The barrier of its copies.
-  __device__ __forceinline__ uint32_t copied() const { return barriers_.Copied(stage_); }
+  __device__ __forceinline__ uint32_t full() const { return barriers_.Full(stage_); }
 
   // Says that this warp has read it, and goes to the next one.
   __device__ __forceinline__ void Release() {
-    barriers_.ArriveBehindReadsOf(stage_);
+    barriers_.ReleaseStage(stage_);
     Advance<1>();
   }
 
-  // Goes so many stages on.
+  // Goes kBy stages on.
   template <int kBy>
   __device__ __forceinline__ void Advance() {
     stage_ += kBy;
@@ -53,7 +52,7 @@ class BoxStages {
   }
 
  private:
-  __device__ __forceinline__ uint32_t Place() const { return first_ + stage_ * p_.places.stage; }
+  __device__ __forceinline__ uint32_t Place() const { return first_ + stage_ * p_.offsets.stage; }
 
   const DepthwiseParams& p_;
   const DepthwiseBarriers<kTile>& barriers_;
@@ -62,8 +61,8 @@ class BoxStages {
   uint32_t parity_ = 0;
 };
 
-// Of a wgrad. Waits once for all roles: for barriers, and what is set up beside them. Or says that this warp has done
-// its part.
+// For a wgrad, which waits once for all roles: for the barriers, and for what the roles set up beside them. Or arrives
+// there without waiting.
 template <DepthwiseTile kTile>
 __device__ __forceinline__ void SyncRoles() {
   ptx::SyncThreads<BlockThreads(kTile), 2>();
@@ -73,14 +72,14 @@ __device__ __forceinline__ void ArriveAtRoles() {
   ptx::ArriveAtThreads<BlockThreads(kTile), 2>();
 }
 
-// Has TMA copy a step's rows into a stage: of a conv also zeros of those that are not there, as all are read.
+// Has TMA copy a step's rows into a stage. A conv reads all rows, so for rows that do not exist TMA writes zeros.
 template <DepthwiseTile kTile, Pass kPass>
 __device__ __forceinline__ void CopyStep(const DepthwiseParams& p, const DepthwiseMaps& maps,
                                          const DepthwiseTilePlace& place, int32_t step, int32_t channel, uint32_t stage,
                                          uint32_t barrier) {
   constexpr bool kIsWgrad = kPass == Pass::kWgrad;
   constexpr int kRows = kTile.box_rows();
-  const uint32_t strips = stage + kRows * p.places.row;
+  const uint32_t strips = stage + kRows * p.offsets.row;
   const int32_t source = place.first_row + p.first_row + step * kRows;
   const int32_t gradient = (step - kTile.late_steps()) * kRows;  // from the tile's first
   const auto has_source = [&](int i) { return !kIsWgrad || HasRow(p, source + i); };
@@ -90,24 +89,23 @@ __device__ __forceinline__ void CopyStep(const DepthwiseParams& p, const Depthwi
   ptx::ArriveExpecting(barrier, pixels * p.images * kBoxPixelBytes);
   for (int i = 0; i < kRows; ++i) {
     if (!has_source(i)) continue;
-    ptx::CopyBoxByTma(stage + i * p.places.row, maps.source, barrier, channel, kTile.in_pairs ? 0 : p.first_col,
+    ptx::CopyBoxByTma(stage + i * p.offsets.row, maps.source, barrier, channel, kTile.in_pairs ? 0 : p.first_col,
                       source + i, 0, place.image);
   }
   for (int i = 0; i < kRows; ++i) {
     if (!has_gradient(i)) continue;
-    ptx::CopyBoxByTma(strips + i * p.places.result_row, maps.strips, barrier, channel, 0,
+    ptx::CopyBoxByTma(strips + i * p.offsets.result_row, maps.strips, barrier, channel, 0,
                       place.first_row + gradient + i, 0, place.image);
   }
 }
 
-// Warps that copy, of the four that do not multiply: a step's copies take a thread some hundred cycles to begin, and
+// Producer warps, of the four that do not multiply. A step's copies take a thread some hundred cycles to begin, and
 // there are few steps.
 inline constexpr int kBoxLoaders = 3;
 static_assert(kBoxLoaders + 1 == kDepthwiseWarps, "one is left, to store results or to find taps");
 
-// A role of a thread of each of these warps: copies steps' rows into the ring, each those of every kBoxLoaders-th step.
-// In a wgrad it begins with them while the other warps do not know yet where they are; a conv's filter would come
-// later then.
+// The role of a thread of each producer warp: it copies the rows of every kBoxLoaders-th step into the pipeline. In a
+// wgrad it begins while the other warps do not know their offsets yet. A conv's filter would come later then.
 template <DepthwiseTile kTile, Pass kPass>
 __device__ __forceinline__ void LoadBoxes(const DepthwiseParams& p, const DepthwiseMaps& maps,
                                           const DepthwiseBarriers<kTile>& barriers, int32_t worker, const char* shared,
@@ -120,7 +118,7 @@ __device__ __forceinline__ void LoadBoxes(const DepthwiseParams& p, const Depthw
   const DepthwiseRange range(p, worker);
   const int32_t channel = FirstChannel(p);
   DepthwiseTilePlace place(p, kTile, range.begin, range.end);
-  // Or the compiler works it out behind the barrier.
+  // Or the compiler works it out after the barrier.
   ptx::Keep(place.image), ptx::Keep(place.first_row), ptx::Keep(place.last_row);
   __syncwarp();
   if constexpr (kIsWgrad) {
@@ -137,7 +135,7 @@ __device__ __forceinline__ void LoadBoxes(const DepthwiseParams& p, const Depthw
     int32_t step = skipped + (kIsWgrad && !kTile.in_pairs ? 0 : place.FirstStep(p, kTile, {}));
 #pragma unroll 1
     for (; step < steps; step += kBoxLoaders) {
-      const uint32_t stage = stages.WaitForReads(), barrier = stages.copied();
+      const uint32_t stage = stages.WaitForEmpty(), barrier = stages.full();
       stages.template Advance<kBoxLoaders>();
       CopyStep<kTile, kPass>(p, maps, place, step, channel, stage, barrier);
     }
@@ -145,23 +143,22 @@ __device__ __forceinline__ void LoadBoxes(const DepthwiseParams& p, const Depthw
   }
 }
 
-// By so many threads: stores zeros behind each stage's source row, where strips of the last image read some pixels,
-// too.
+// Stores zeros after each stage's source row, as strips of the last image read some pixels there. By kThreads threads.
 template <DepthwiseTile kTile, int kThreads>
 __device__ __forceinline__ void ClearBehindBoxes(const DepthwiseParams& p, char* shared) {
   static_assert(kTile.box_rows() == 1, "a stage begins with its only source row");
   const int32_t begin = p.images * p.src_width * kBoxPixelBytes;
 #pragma unroll 1  // all wait for it, and for its instructions
   for (int stage = 0; stage < kTile.stages(); ++stage) {
-    char* const row = shared + stage * p.places.stage;
+    char* const row = shared + stage * p.offsets.stage;
 #pragma unroll 1
-    for (int32_t i = begin + threadIdx.x % kThreads * kPieceBytes; i < p.places.row; i += kThreads * kPieceBytes) {
+    for (int32_t i = begin + threadIdx.x % kThreads * kVectorBytes; i < p.offsets.row; i += kThreads * kVectorBytes) {
       *reinterpret_cast<uint4*>(row + i) = uint4{};
     }
   }
 }
 
-// And of one that writes a conv's results.
+// The role of the thread that writes a conv's results.
 template <DepthwiseTile kTile>
 __device__ __forceinline__ void StoreBoxes(const DepthwiseParams& p, const DepthwiseMaps& maps,
                                            const DepthwiseBarriers<kTile>& barriers, int32_t worker, char* shared) {
@@ -173,35 +170,36 @@ __device__ __forceinline__ void StoreBoxes(const DepthwiseParams& p, const Depth
     begin += place.rows();
 #pragma unroll 1
     for (int32_t position = place.first_row; position < place.last_row; ++position, ++row) {
-      barriers.WaitForResults(row);
-      // Once, by who has seen the arrivals of all that wrote, who then need not wait for it: the fence is between their
-      // writes and what TMA reads.
+      barriers.WaitForResult(row);
+      // One fence, by the thread that has seen all arrivals: it is between the writes of all consumers and what TMA
+      // reads. They need not wait for it.
       ptx::FenceForTma();
-      const uint32_t from = ptx::SharedAddress(ResultPlace<kTile>(p, shared, row));
+      const uint32_t from = ptx::SharedAddress(ResultAddress<kTile>(p, shared, row));
       ptx::StoreBox(maps.strips, from, channel, {.w = 0, .h = position, .d = 0, .image = place.image});
       ptx::CommitStores();
       ptx::WaitForStores<1>();
-      if (row > 0) barriers.ArriveBehindLoads(row - 1);
+      if (row > 0) barriers.ReleaseResult(row - 1);
     }
   }
   ptx::WaitForStores<0>();
 }
 
-// A conv: while a step is multiplied, the next one's pixels are read.
-template <typename T, DepthwiseTile kTile>
+// A conv reads the next step's pixels while it multiplies a step.
+template <typename T, DepthwiseTile kTile, bool kHasEpilogue>
 __device__ __forceinline__ void ConvBoxes(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
                                           int32_t worker, char* shared) {
   const DepthwiseRange range(p, worker);
-  Conv<T, kTile> conv(p, barriers, 1, shared + p.places.taps);
+  Conv<T, kTile> conv(p, barriers, 1, shared + p.offsets.taps);
   auto& [bands, sums] = conv;
+  const DepthwiseEpilogue<kTile, kHasEpilogue> epilogue(p);
   uint32_t n = 0, row = 0;  // steps, and complete rows, of all tiles
   const auto read = [&](uint32_t n) {
-    barriers.WaitForCopies(n);
-    const auto pixels = sums.First(p, StagePlace<kTile>(p, shared, n));
-    barriers.ArriveBehindReads(n);
+    barriers.WaitForFull(n);
+    const auto pixels = sums.First(p, StageAddress<kTile>(p, shared, n));
+    barriers.Release(n);
     return pixels;
   };
-  const auto store = [&](int lag) { StoreRow(p, barriers, sums, lag, row++, shared); };
+  const auto store = [&](int lag) { StoreRow(p, barriers, sums, epilogue, lag, row++, shared); };
   auto pixels = read(0);
   for (int32_t begin = range.begin; begin < range.end;) {
     const DepthwiseTilePlace place(p, kTile, begin, range.end);
@@ -219,12 +217,12 @@ __device__ __forceinline__ void ConvBoxes(const DepthwiseParams& p, const Depthw
   }
 }
 
-// A wgrad's steps: while one is multiplied, the next one's pixels are read.
+// A wgrad's steps. It reads the next one's pixels while it multiplies one.
 template <typename T, DepthwiseTile kTile>
 __device__ __forceinline__ void MultiplyBoxes(const DepthwiseParams& p, const DepthwiseRange& range,
-                                              FilterBandSums<T, kTile>& sums, BoxStages<kTile>& stages) {
+                                              ToeplitzFilterSums<T, kTile>& sums, BoxStages<kTile>& stages) {
   const auto read = [&](int32_t source_row, bool has_gradient) {
-    const auto pixels = sums.First(p, stages.WaitForCopies(), HasRow(p, source_row), has_gradient);
+    const auto pixels = sums.First(p, stages.WaitForFull(), HasRow(p, source_row), has_gradient);
     stages.Release();
     return pixels;
   };
@@ -235,7 +233,7 @@ __device__ __forceinline__ void MultiplyBoxes(const DepthwiseParams& p, const De
     int32_t source_row = place.first_row + p.first_row;
     sums.Begin(place.rows());
     auto pixels = read(source_row, true);
-    InTurns<FilterBandSums<T, kTile>::kTurns>(steps, [&]<int kTurn>(int32_t step) {
+    InTurns<ToeplitzFilterSums<T, kTile>::kTurns>(steps, [&]<int kTurn>(int32_t step) {
       const bool has_source = HasRow(p, source_row++);
       sums.template Multiply<kTurn>(pixels, has_source, [&] {
         if (step + 1 < steps) pixels = read(source_row, step + 1 < place.rows());
@@ -244,9 +242,9 @@ __device__ __forceinline__ void MultiplyBoxes(const DepthwiseParams& p, const De
   }
 }
 
-// The same of rows in pairs. First come a tile's steps that have no row of the gradient yet. Then, while a row of it is
-// multiplied, the next one is read, and before the second of a step the next step's source rows. A step asks as little
-// as can be, as questions take as long as multiplications: a row of the gradient that is not there is read, too.
+// The same for pairs of rows. First come the steps of a tile that have no row of the gradient yet. Then it reads a row
+// of the gradient while it multiplies the one before, and the next step's source rows before the second row of a step.
+// Branches take as long as multiplications, so it also reads a row of the gradient that does not exist.
 template <typename T, DepthwiseTile kTile>
 __device__ __forceinline__ void MultiplyBoxes(const DepthwiseParams& p, const DepthwiseRange& range,
                                               RowPairSums<T, kTile>& sums, BoxStages<kTile>& stages) {
@@ -261,11 +259,11 @@ __device__ __forceinline__ void MultiplyBoxes(const DepthwiseParams& p, const De
     uint32_t stage;
     Row source[kRows], even;
     const auto read_source = [&] {
-      stage = stages.WaitForCopies();
-      for (int i = 0; i < kRows; ++i) source[i] = sums.Read(p, stage + i * p.places.row, HasRow(p, source_row++));
+      stage = stages.WaitForFull();
+      for (int i = 0; i < kRows; ++i) source[i] = sums.Read(p, stage + i * p.offsets.row, HasRow(p, source_row++));
     };
     const auto read_gradient = [&](int i) {
-      return sums.Read(p, stage + kRows * p.places.row + i * p.places.result_row);
+      return sums.Read(p, stage + kRows * p.offsets.row + i * p.offsets.result_row);
     };
     sums.Begin();
     InTurns<kTurns - 1>(kTurns - 1, [&]<int kStep>(int32_t) {
@@ -291,15 +289,15 @@ __device__ __forceinline__ void MultiplyBoxes(const DepthwiseParams& p, const De
   }
 }
 
-// Threads that multiply, and those of the warp that finds out where taps go to.
+// The consumers, and the warp that finds out where taps go to.
 template <DepthwiseTile kTile>
-inline constexpr int kReducers = Multipliers(kTile) + 32;
+inline constexpr int kReducers = ConsumerThreads(kTile) + 32;
 
 template <typename T, DepthwiseTile kTile>
 __device__ __forceinline__ void WgradBoxes(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
                                            int32_t worker, char* shared) {
   SyncRoles<kTile>();
-  std::conditional_t<kTile.in_pairs, RowPairSums<T, kTile>, FilterBandSums<T, kTile>> sums(p);
+  std::conditional_t<kTile.in_pairs, RowPairSums<T, kTile>, ToeplitzFilterSums<T, kTile>> sums(p);
   const StoredTaps<kTile> taps(p, worker, shared, sums.DiagonalOfLane(p));
   BoxStages<kTile> stages(p, barriers, shared);
   MultiplyBoxes(p, DepthwiseRange(p, worker), sums, stages);
@@ -309,23 +307,23 @@ __device__ __forceinline__ void WgradBoxes(const DepthwiseParams& p, const Depth
   taps.Store(added);
 }
 
-template <typename T, int kIndex, Pass kPass>
+template <typename T, int kIndex, Pass kPass, bool kHasEpilogue>
 __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
     DepthwiseByTma(const __grid_constant__ DepthwiseParams p, const __grid_constant__ DepthwiseMaps maps) {
   if constexpr (!ptx::kIsHopper) {
-    __trap();  // the host launches the tile without copiers
+    __trap();  // the host launches the tile without producers
   } else {
     constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
     constexpr RoleRegisters kRegisters = RegistersOf(kTile, kPass);
-    constexpr int kLaunched = 168;  // registers of each thread: a multiprocessor's, by 384
-    static_assert(2 * kRegisters.multiplier + kRegisters.copier <= 3 * kLaunched, "there are as many as at launch");
+    constexpr int kLaunched = 168;  // registers of each thread: an SM's, by 384
+    static_assert(2 * kRegisters.consumer + kRegisters.producer <= 3 * kLaunched, "there are as many as at launch");
     static_assert(kTile.step == 1 && kTile.period == 1 && !kTile.has_planes(), "a step has one row, and gives one");
     static_assert(kTile.blocks == 1, "a step's pixels are read at once");
     extern __shared__ __align__(kBoxTurnBytes) char boxes[];
     const int32_t worker = BlockOfChannels(p);
     const DepthwiseBarriers<kTile> barriers(p, boxes);
-    if (threadIdx.x < FirstMultiplier(kTile)) {
-      ptx::LeaveRegisters<kRegisters.copier>();  // first of all, as those that multiply wait for them
+    if (threadIdx.x < FirstConsumer(kTile)) {
+      ptx::LeaveRegisters<kRegisters.producer>();  // first of all, as consumers wait for them
       if (threadIdx.x == 0) ptx::PrefetchMap(maps.source), ptx::PrefetchMap(maps.strips);
       if (ptx::SharedAddress(boxes) % kBoxTurnBytes != 0) __trap();
       constexpr bool kIsWgrad = kPass == Pass::kWgrad;
@@ -337,16 +335,16 @@ __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
       if constexpr (kIsWgrad && !kTile.in_pairs) ClearBehindBoxes<kTile, 32>(p, boxes);
       if constexpr (kIsWgrad) {
         SyncRoles<kTile>();
-        FindTaps<kTile>(p, reinterpret_cast<int32_t*>(boxes + p.places.taps));
+        FindTaps<kTile>(p, reinterpret_cast<int32_t*>(boxes + p.offsets.taps));
         ptx::ArriveAtThreads<kReducers<kTile>>();
       } else {
         __syncthreads();
         if (threadIdx.x % 32 == 0) StoreBoxes<kTile>(p, maps, barriers, worker, boxes);
       }
     } else {
-      BeginMultiplier<T, kTile, kPass>(p);
+      BeginConsumer<T, kTile, kPass>(p);
       if constexpr (kPass == Pass::kConv) {
-        ConvBoxes<T, kTile>(p, barriers, worker, boxes);
+        ConvBoxes<T, kTile, kHasEpilogue>(p, barriers, worker, boxes);
       } else {
         WgradBoxes<T, kTile>(p, barriers, worker, boxes);
       }

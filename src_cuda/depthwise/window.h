@@ -32,7 +32,7 @@ struct Window {
                        // and so is the source: rows, cols and pixels are of one
 };
 
-// The least and the most of taps' shifts, and what all of these are apart.
+// The least and the most of the taps' shifts, and their greatest common distance.
 struct TapReach {
   Three least, most, apart;
   int64_t strip_end;  // the last source pixel of the first strip
@@ -69,8 +69,8 @@ struct TapReach {
   }
 };
 
-// Of a window's depths, those in which a plane of the output has a source, on average. Of a dilated input's planes,
-// depths are numbered by the source's, and by the phases that see them: SourceDepth of params.cuh.
+// The depths of a window where a plane of the output has a source, on average. Of a dilated input, depths count the
+// source's planes, and in them the phases that see them: see SourceDepth of params.cuh.
 inline double DepthsSeen(const ConvProblem& p, int64_t first, int64_t depths) {
   const int64_t period = p.period[0], step = p.step[0];
   int64_t seen = 0;

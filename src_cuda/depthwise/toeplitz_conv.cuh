@@ -1,5 +1,5 @@
-// The depthwise family's conv on tensor cores: what a warp multiplies. Rows are strips, columns the outputs of a
-// strip, steps source pixels.
+// The depthwise family's conv on tensor cores: what a warp multiplies. M are strips, N the outputs of a strip, K source
+// pixels.
 #pragma once
 
 #include <cstdint>
@@ -8,24 +8,26 @@
 
 namespace jaxconv {
 
-// A warp's band matrices: of its channels, for each slot.
+// A warp's Toeplitz (band) matrices: of its channels, for each slot.
 template <typename T, DepthwiseTile kTile>
-class Bands {
+class ToeplitzTaps {
+  static_assert(kTile.IsFor(TypeOf<T>()) && kTraits<T>.bytes == 2, "PairOf takes elements of 16 bits from words");
+
  public:
-  // A table of the taps in shared memory: channels of pixels of phases of columns of slots, some with a gap behind a
-  // pixel's channels. By all threads that multiply, which are to be waited for behind either. For outputs whose taps
-  // begin further on, the pixels in front of a slot's are read, too: zeros, as a strip's first output has no taps in as
-  // many of the last pixels of the slot before, nor has the table's beginning.
+  // A table of the taps in shared memory: slots, in them phases of columns, pixels and channels, with a gap after a
+  // pixel's channels in some tiles. All consumers clear it, wait, fill it and wait. Outputs whose taps begin further on
+  // also read the pixels before a slot's. Those are zeros: a strip's first output has no taps in the last pixels of the
+  // slot before, and the table begins with zeros.
   static __device__ __forceinline__ void ClearTable(const DepthwiseParams& p, char* table) {
     const int32_t pixels = p.pieces * kTile.slots() * static_cast<int32_t>(p.problem.period[2]) * kPixels;
-    const int32_t bytes = (pixels + p.band_begin) * RowBytes(p);
+    const int32_t bytes = (pixels + p.zeros_before_taps) * RowBytes(p);
 #pragma unroll 1
-    for (int32_t i = Multiplier(kTile) * kPieceBytes; i < bytes; i += Multipliers(kTile) * kPieceBytes) {
+    for (int32_t i = ConsumerThread(kTile) * kVectorBytes; i < bytes; i += ConsumerThreads(kTile) * kVectorBytes) {
       *reinterpret_cast<uint4*>(table + i) = uint4{};
     }
   }
 
-  // Some taps of a lane's, as many as there are loads in flight, and the first class.
+  // Some of a lane's taps, as many as it loads at once, and the first class.
   struct FewTaps {
     static constexpr int kCount = 8;
 
@@ -48,8 +50,8 @@ class Bands {
     FillTable(p, to, FirstTaps(p));
   }
 
-  // The first taps may be looked up before the table is there, and values while it is unknown which class's they are:
-  // the fewer trips to memory, the sooner a thread block begins.
+  // The first taps may be loaded before the table is cleared, and the values before their class is known: the fewer
+  // trips to memory, the sooner a thread block begins.
   static __device__ __forceinline__ void FillTable(const DepthwiseParams& p, char* to, FewTaps taps) {
     const ConvProblem& q = p.problem;
     const DepthwiseLane lane(p, kTile);
@@ -65,10 +67,10 @@ class Bands {
         const ResidueClass residue = c == 0 ? taps.first_class : p.classes[c];
         const bool is_seen = residue.count[1] > 0 && residue.count[2] > 0;  // by some position
         const uint32_t count = is_seen ? residue.tap_count : 0;
-        const int32_t first_row = p.band_begin + residue.phase[2] * kPixels;
+        const int32_t first_row = p.zeros_before_taps + residue.phase[2] * kPixels;
 #pragma unroll
         for (int i = 0; i < FewTaps::kCount; ++i) {
-          const BandPlace place(p, kTile, taps.of[i], residue);
+          const TapPlace place(p, kTile, taps.of[i], residue);
           const int32_t slot = (place.piece * kTile.slots() + place.slot) * static_cast<int32_t>(q.period[2]);
           const int32_t row = first_row + slot * kPixels + place.pixel;
           const uint32_t number = begin + i * lane.all - residue.first_tap;
@@ -80,13 +82,14 @@ class Bands {
     }
   }
 
-  // The bands of a piece of the window.
+  // The matrices of a piece of the window.
   __device__ __forceinline__ void Read(const DepthwiseParams& p, const char* shared, int32_t piece) {
     const DepthwiseWarp warp(p, kTile);
     const int lane = threadIdx.x % 32, col = lane / 4;
     const int32_t phases = static_cast<int32_t>(p.problem.period[2]), phase = col % phases;
     const int32_t begin = col / phases * static_cast<int32_t>(p.problem.step[2]);
-    const int32_t first = p.band_begin + (piece * kTile.slots() * phases + phase) * kPixels + lane % 4 * 2 - begin;
+    const int32_t first =
+        p.zeros_before_taps + (piece * kTile.slots() * phases + phase) * kPixels + lane % 4 * 2 - begin;
     const int32_t pixel_bytes = RowBytes(p), slot_bytes = phases * kPixels * pixel_bytes;
     const uint32_t from = ptx::SharedAddress(shared) + first * pixel_bytes + warp.part * kPartBytes;
 #pragma unroll
@@ -117,10 +120,10 @@ class Bands {
   uint32_t words_[kTile.slots()][kTile.blocks][2][kTile.channels];
 };
 
-// A warp's sums: of the rows that are still to receive a source row, for each of its channels. A row moves on by a lag
+// A warp's sums of the rows that are still to receive a source row, for each of its channels. A row moves on by a lag
 // with each step.
 template <typename T, DepthwiseTile kTile>
-class BandSums {
+class ToeplitzSums {
   static constexpr int kChannels = kTile.channels;
 
  public:
@@ -133,7 +136,7 @@ class BandSums {
     PixelPart<kChannels> of[2][4];
   };
 
-  __device__ __forceinline__ explicit BandSums(const DepthwiseParams& p) {
+  __device__ __forceinline__ explicit ToeplitzSums(const DepthwiseParams& p) {
     const DepthwiseWarp warp(p, kTile);
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -145,7 +148,7 @@ class BandSums {
     }
   }
 
-  // Before a tile whose first steps are left out: what the tile before has left is no row's.
+  // Before a tile whose first steps are skipped: the sums of the tile before belong to no row.
   __device__ __forceinline__ void Clear() {
 #pragma unroll
     for (int i = 0; i < kChannels * kTile.period * kTile.lags * 4; ++i) (&sums_[0][0][0][0])[i] = 0;
@@ -156,18 +159,18 @@ class BandSums {
     return ReadPixels(p, stage, 0);
   }
 
-  // Adds what a step's source rows give. While some pixels are multiplied, the next are read; while the last are,
-  // `read` may read another step's. A row begins with zeros, or with what `begins` has.
+  // Adds what a step's source rows give. The next pixels are read while some are multiplied. While the last are, `read`
+  // may read another step's. A row begins with zeros, or with `begins`.
   template <typename Read>
-  __device__ __forceinline__ void Multiply(const DepthwiseParams& p, const Bands<T, kTile>& bands, uint32_t stage,
-                                           Pixels pixels, const Begins& begins, Read&& read) {
+  __device__ __forceinline__ void Multiply(const DepthwiseParams& p, const ToeplitzTaps<T, kTile>& bands,
+                                           uint32_t stage, Pixels pixels, const Begins& begins, Read&& read) {
 #pragma unroll
     for (int i = 0; i < kTile.sources() * kTile.blocks; ++i) {
       const int a = i / kTile.blocks, block = i % kTile.blocks, next = i + 1;
       uint32_t rows[kChannels][4];
       Pair(pixels, rows);
       if (next < kTile.sources() * kTile.blocks) {
-        pixels = ReadPixels(p, stage + next / kTile.blocks * p.places.row, next % kTile.blocks);
+        pixels = ReadPixels(p, stage + next / kTile.blocks * p.offsets.row, next % kTile.blocks);
       } else {
         read();
       }
@@ -191,12 +194,12 @@ class BandSums {
     }
   }
 
-  __device__ __forceinline__ void Multiply(const DepthwiseParams& p, const Bands<T, kTile>& bands, uint32_t stage,
-                                           const Pixels& pixels, const Begins& begins = {}) {
+  __device__ __forceinline__ void Multiply(const DepthwiseParams& p, const ToeplitzTaps<T, kTile>& bands,
+                                           uint32_t stage, const Pixels& pixels, const Begins& begins = {}) {
     Multiply(p, bands, stage, pixels, begins, [] {});
   }
 
-  // The same as the former, of a step whose source row is not there.
+  // The same for a step without a source row.
   __device__ __forceinline__ void MoveOn(const Begins& begins) {
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
@@ -209,24 +212,26 @@ class BandSums {
     }
   }
 
-  // Rounds the rows that have received all, and stores them into shared memory: those of the last lag, or, where no
-  // source row follows, of one before.
-  __device__ __forceinline__ void Store(const DepthwiseParams& p, char* to, int lag = kTile.lags - 1) const {
+  // Stores the results of complete rows into shared memory: of the last lag. Where no source row follows, lags before
+  // it are complete, too.
+  template <typename Epilogue>
+  __device__ __forceinline__ void Store(const DepthwiseParams& p, const Epilogue& epilogue, char* to,
+                                        int lag = kTile.lags - 1) const {
 #pragma unroll
     for (int i = 0; i < kTile.period * 4; ++i) {
       const int phase = i / 4, half = i / 2 % 2, e = i % 2;
       Pack<T, kChannels> part;
 #pragma unroll
-      for (int c = 0; c < kChannels; ++c) part.v[c] = static_cast<T>(sums_[c][phase][lag][half * 2 + e]);
-      *reinterpret_cast<Pack<T, kChannels>*>(to + phase * p.places.result_row + to_[half].At(p, 0, e)) = part;
+      for (int c = 0; c < kChannels; ++c) part.v[c] = static_cast<T>(epilogue(sums_[c][phase][lag][half * 2 + e], c));
+      *reinterpret_cast<Pack<T, kChannels>*>(to + phase * p.offsets.result_row + to_[half].At(p, 0, e)) = part;
     }
   }
 
-  // A row's sums on their way from one piece of the window to the next: this lane's, of all warps' in `sums`.
+  // Moves a row's sums from one piece of the window to the next: this lane's, of all warps' in `sums`.
   static __device__ __forceinline__ void LoadSums(const char* sums, int32_t row, Begins& to) {
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
-      const auto four = *reinterpret_cast<const Pack<float, 4>*>(sums + SumsPlace(row, c));
+      const auto four = *reinterpret_cast<const Pack<float, 4>*>(sums + SumsOffset(row, c));
 #pragma unroll
       for (int j = 0; j < 4; ++j) to.of[c][j] = four.v[j];
     }
@@ -236,12 +241,12 @@ class BandSums {
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
       const float (&last)[4] = sums_[c][0][kTile.lags - 1];
-      *reinterpret_cast<Pack<float, 4>*>(sums + SumsPlace(row, c)) = {last[0], last[1], last[2], last[3]};
+      *reinterpret_cast<Pack<float, 4>*>(sums + SumsOffset(row, c)) = {last[0], last[1], last[2], last[3]};
     }
   }
 
  private:
-  static __device__ __forceinline__ int32_t SumsPlace(int32_t row, int channel) {
+  static __device__ __forceinline__ int32_t SumsOffset(int32_t row, int channel) {
     return ((row * kChannels + channel) * kDepthwiseThreads + threadIdx.x) * 16;
   }
 
@@ -265,8 +270,8 @@ class BandSums {
     }
   }
 
-  PixelPlaces<kTile, kTile.blocks * 2, 2> from_[2];
-  PixelPlaces<kTile, 1, 2> to_[2];
+  PixelOffsets<kTile, kTile.blocks * 2, 2> from_[2];
+  PixelOffsets<kTile, 1, 2> to_[2];
   float sums_[kChannels][kTile.period][kTile.lags][4];
 };
 

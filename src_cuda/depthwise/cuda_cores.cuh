@@ -11,8 +11,8 @@ namespace jaxconv {
 template <typename T, DepthwiseTile kTile>
 class LaneTaps {
  public:
-  // A table in shared memory of where in the filter taps are, or -1: columns of phases of slots. By all threads, which
-  // are to be waited for behind either.
+  // A table in shared memory of the taps' offsets in the filter, or -1: slots, in them phases and columns. All threads
+  // clear it, wait, fill it and wait.
   static __device__ __forceinline__ void ClearTable(const DepthwiseParams& p, char* table) {
     for (int32_t i = threadIdx.x; i < p.pieces * kTaps; i += kDepthwiseThreads) {
       reinterpret_cast<int32_t*>(table)[i] = -1;
@@ -26,14 +26,14 @@ class LaneTaps {
       if (residue.count[1] == 0 || residue.count[2] == 0) continue;  // taps that no position sees
       for (int32_t t = threadIdx.x; t < residue.tap_count; t += kDepthwiseThreads) {
         const Tap tap = p.taps[residue.first_tap + t];
-        const BandPlace place(p, kTile, tap, residue);
+        const TapPlace place(p, kTile, tap, residue);
         const int32_t slot = place.piece * kTile.slots() + place.slot;
         table[(slot * kTile.period + residue.phase[2]) * kTile.width + place.pixel] = tap.filter_delta;
       }
     }
   }
 
-  // Those of a piece of the window, from the filter itself: neighbouring lanes' are neighbours there.
+  // Reads those of a piece of the window from the filter, where neighbouring lanes' taps are neighbours.
   __device__ __forceinline__ void Read(const DepthwiseParams& p, const char* from, int32_t piece) {
     const int32_t* table = reinterpret_cast<const int32_t*>(from) + piece * kTaps;
     const int32_t channel = min(FirstChannel(p) + DepthwiseLane(p, kTile).channel, p.all_channels - 1);
@@ -52,14 +52,17 @@ class LaneTaps {
   T taps_[kTaps];
 };
 
-// Where a lane reads a source row, and reads or writes a row of the destination: bytes to its first pixel.
+// Where a lane reads a source row, and reads or writes a row of the destination: the offset of its first pixel, in
+// bytes.
 template <typename T, DepthwiseTile kTile>
-struct LanePlaces {
+struct LaneOffsets {
+  static_assert(kTile.IsFor(TypeOf<T>()) && sizeof(T) == sizeof(float), "an element is a word");
+
   uint32_t src;
   uint32_t dst;
   uint32_t pixel;  // bytes from one to the next
 
-  __device__ __forceinline__ explicit LanePlaces(const DepthwiseParams& p) : pixel(p.channels * sizeof(T)) {
+  __device__ __forceinline__ explicit LaneOffsets(const DepthwiseParams& p) : pixel(p.channels * sizeof(T)) {
     const DepthwiseLane lane(p, kTile);
     src = (StripPixel(p, lane.number) * p.channels + lane.channel) * sizeof(T);
     dst = (lane.number * kStripCols * p.channels + lane.channel) * sizeof(T);
@@ -72,7 +75,7 @@ struct LanePlaces {
   }
 };
 
-// A lane's sums: of the rows that are still to receive a source row.
+// A lane's sums of the rows that are still to receive a source row.
 template <typename T, DepthwiseTile kTile>
 class LaneSums {
  public:
@@ -84,9 +87,9 @@ class LaneSums {
     T of[kTile.pixels()];
   };
 
-  __device__ __forceinline__ explicit LaneSums(const DepthwiseParams& p) : places_(p) {}
+  __device__ __forceinline__ explicit LaneSums(const DepthwiseParams& p) : offsets_(p) {}
 
-  // Before a tile whose first steps are left out: what the tile before has left is no row's.
+  // Before a tile whose first steps are skipped: the sums of the tile before belong to no row.
   __device__ __forceinline__ void Clear() {
 #pragma unroll
     for (int i = 0; i < kTile.period * kTile.lags * kStripCols; ++i) (&sums_[0][0][0])[i] = 0;
@@ -94,7 +97,7 @@ class LaneSums {
 
   __device__ __forceinline__ Pixels First(const DepthwiseParams&, uint32_t stage) const {
     Pixels pixels;
-    places_.Load(stage + places_.src, pixels.of);
+    offsets_.Load(stage + offsets_.src, pixels.of);
     return pixels;
   }
 
@@ -103,7 +106,7 @@ class LaneSums {
                                            Pixels pixels, const Begins& begins = {}) {
 #pragma unroll
     for (int a = 0; a < kTile.sources(); ++a) {
-      if (a > 0) pixels = First(p, stage + a * p.places.row);
+      if (a > 0) pixels = First(p, stage + a * p.offsets.row);
 #pragma unroll
       for (int b = 0; b < kTile.period; ++b) {
 #pragma unroll
@@ -123,7 +126,7 @@ class LaneSums {
     }
   }
 
-  // The same of a step whose source row is not there.
+  // The same for a step without a source row.
   __device__ __forceinline__ void MoveOn(const Begins& begins = {}) {
 #pragma unroll
     for (int b = 0; b < kTile.period; ++b) {
@@ -136,11 +139,11 @@ class LaneSums {
     }
   }
 
-  // A row's sums on their way from one piece of the window to the next: this lane's, of all lanes' in `sums`.
+  // Moves a row's sums from one piece of the window to the next: this lane's, of all lanes' in `sums`.
   static __device__ __forceinline__ void LoadSums(const char* sums, int32_t row, Begins& to) {
 #pragma unroll
     for (int i = 0; i < kStripCols; i += 4) {
-      const auto four = *reinterpret_cast<const Pack<T, 4>*>(sums + SumsPlace(row, i / 4));
+      const auto four = *reinterpret_cast<const Pack<T, 4>*>(sums + SumsOffset(row, i / 4));
 #pragma unroll
       for (int j = 0; j < 4; ++j) to.of[i + j] = four.v[j];
     }
@@ -150,26 +153,27 @@ class LaneSums {
     const T(&last)[kStripCols] = sums_[0][kTile.lags - 1];
 #pragma unroll
     for (int i = 0; i < kStripCols; i += 4) {
-      *reinterpret_cast<Pack<T, 4>*>(sums + SumsPlace(row, i / 4)) = {last[i], last[i + 1], last[i + 2], last[i + 3]};
+      *reinterpret_cast<Pack<T, 4>*>(sums + SumsOffset(row, i / 4)) = {last[i], last[i + 1], last[i + 2], last[i + 3]};
     }
   }
 
-  // Stores the rows that have received all into shared memory.
-  __device__ __forceinline__ void Store(const DepthwiseParams& p, char* to) const {
+  // Stores the results of complete rows into shared memory.
+  template <typename Epilogue>
+  __device__ __forceinline__ void Store(const DepthwiseParams& p, const Epilogue& epilogue, char* to) const {
 #pragma unroll
     for (int i = 0; i < kTile.period * kStripCols; ++i) {
       const int phase = i / kStripCols, col = i % kStripCols;
-      char* at = to + phase * p.places.result_row + places_.dst + col * places_.pixel;
-      *reinterpret_cast<T*>(at) = sums_[phase][kTile.lags - 1][col];
+      char* at = to + phase * p.offsets.result_row + offsets_.dst + col * offsets_.pixel;
+      *reinterpret_cast<T*>(at) = epilogue(sums_[phase][kTile.lags - 1][col], 0);
     }
   }
 
  private:
-  static __device__ __forceinline__ int32_t SumsPlace(int32_t row, int four) {
+  static __device__ __forceinline__ int32_t SumsOffset(int32_t row, int four) {
     return ((row * (kStripCols / 4) + four) * kDepthwiseThreads + threadIdx.x) * 16;
   }
 
-  LanePlaces<T, kTile> places_;
+  LaneOffsets<T, kTile> offsets_;
   T sums_[kTile.period][kTile.lags][kStripCols];
 };
 
@@ -177,9 +181,9 @@ class LaneSums {
 template <typename T, DepthwiseTile kTile>
 class LaneFilterSums {
  public:
-  __device__ __forceinline__ explicit LaneFilterSums(const DepthwiseParams& p) : places_(p) {}
+  __device__ __forceinline__ explicit LaneFilterSums(const DepthwiseParams& p) : offsets_(p) {}
 
-  // Before the first step of a tile of so many rows: none of the gradient's has been read.
+  // Before the first step of a tile of `rows` rows, none of the gradient's has been read.
   __device__ __forceinline__ void Begin(int32_t rows) {
     rows_ = rows;
 #pragma unroll
@@ -198,15 +202,15 @@ class LaneFilterSums {
       }
     }
     constexpr int kFirst = kTurns - 1 - kTurn;  // where the step's row is
-    places_.Load(stage + kTile.sources() * p.places.row + places_.dst, gradients_[kFirst]);
+    offsets_.Load(stage + kTile.sources() * p.offsets.row + offsets_.dst, gradients_[kFirst]);
     if (!has_source) return;
 #pragma unroll
     for (int a = 0; a < kTile.sources(); ++a) {
       T pixels[kTile.pixels()];
-      places_.Load(stage + a * p.places.row + places_.src, pixels);
+      offsets_.Load(stage + a * p.offsets.row + offsets_.src, pixels);
 #pragma unroll
       for (int lag = 0; lag < kTile.lags; ++lag) {
-        // Of a small image, most source rows are near an edge, behind which the gradient has no rows.
+        // Most source rows of a small image are near an edge. Beyond it the gradient has no rows.
         if (static_cast<uint32_t>(step - lag) >= static_cast<uint32_t>(rows_)) continue;
 #pragma unroll
         for (int i = 0; i < kTile.width; ++i) {
@@ -242,7 +246,7 @@ class LaneFilterSums {
  private:
   static constexpr int kKept = kTile.lags + kTurns - 1;
 
-  LanePlaces<T, kTile> places_;
+  LaneOffsets<T, kTile> offsets_;
   int32_t rows_;
   T gradients_[kKept][kStripCols];  // the last of these steps' first
   T sums_[kTile.slots()][kTile.width] = {};

@@ -1,5 +1,5 @@
-// The depthwise family's wgrad on tensor cores: what a warp multiplies. Rows are the source pixels that a strip reads,
-// columns its outputs, steps strips: what a tap is to receive is on a diagonal of the sums.
+// The depthwise family's wgrad on tensor cores: what a warp multiplies. M are the source pixels that a strip reads, N
+// its outputs, K strips. A tap's sum is on a diagonal.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,12 @@ namespace jaxconv {
 
 // A warp's sums for each slot of its channels, and the gradient's rows that a source row is multiplied with.
 template <typename T, DepthwiseTile kTile>
-class FilterBandSums {
+class ToeplitzFilterSums {
+  static_assert(kTile.IsFor(TypeOf<T>()) && kTraits<T>.bytes == 2, "PairOf takes elements of 16 bits from words");
   static constexpr int kChannels = kTile.channels;
 
  public:
-  __device__ __forceinline__ explicit FilterBandSums(const DepthwiseParams& p) {
+  __device__ __forceinline__ explicit ToeplitzFilterSums(const DepthwiseParams& p) {
     const DepthwiseWarp warp(p, kTile);
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -37,7 +38,7 @@ class FilterBandSums {
   template <int kTurn>
   __device__ __forceinline__ void Multiply(const DepthwiseParams& p, int32_t, uint32_t stage, bool has_source) {
     PixelPart<kChannels> gradient[4];
-    ReadGradient(p, stage + kTile.sources() * p.places.row, gradient);
+    ReadGradient(p, stage + kTile.sources() * p.offsets.row, gradient);
     PairGradient(gradient, gradients_[kTurn]);
     if (!has_source) return;
 #pragma unroll
@@ -45,7 +46,7 @@ class FilterBandSums {
 #pragma unroll
       for (int block = 0; block < kTile.blocks; ++block) {
         PixelPart<kChannels> source[4][2];
-        ReadSource(p, stage + a * p.places.row, block, source);
+        ReadSource(p, stage + a * p.offsets.row, block, source);
         uint32_t rows[kChannels][4];
         PairSource(source, rows);
         MultiplyRows<kTurn>(rows, a, block);
@@ -53,8 +54,7 @@ class FilterBandSums {
     }
   }
 
-  // Of a step, what is multiplied: a lane's pixels of the gradient's row, or zeros, and of a source row, if there is
-  // one.
+  // What a step multiplies: a lane's pixels of the gradient's row, or zeros, and of a source row, if it exists.
   struct Pixels {
     PixelPart<kChannels> gradient[4];
     PixelPart<kChannels> source[4][2];
@@ -64,7 +64,7 @@ class FilterBandSums {
                                           bool has_gradient) const {
     Pixels pixels;
     if (has_gradient) {
-      ReadGradient(p, stage + kTile.sources() * p.places.row, pixels.gradient);
+      ReadGradient(p, stage + kTile.sources() * p.offsets.row, pixels.gradient);
     } else {
 #pragma unroll
       for (auto& part : pixels.gradient) part = {};
@@ -73,7 +73,7 @@ class FilterBandSums {
     return pixels;
   }
 
-  // The same of pixels that have been read. While they are multiplied, `read` may read another step's.
+  // The same for pixels that have been read. While it multiplies them, `read` may read another step's.
   template <int kTurn, typename Read>
   __device__ __forceinline__ void Multiply(const Pixels& pixels, bool has_source, Read&& read) {
     PairGradient(pixels.gradient, gradients_[kTurn]);
@@ -83,7 +83,7 @@ class FilterBandSums {
     if (has_source) MultiplyRows<kTurn>(rows, 0, 0);
   }
 
-  // Leaves the sums in shared memory, for all threads that multiply.
+  // Leaves the sums in shared memory, for all consumers.
   __device__ __forceinline__ void Leave(const DepthwiseParams& p, float* shared) const {
     const DepthwiseWarp warp(p, kTile);
     float* sums = shared + Left(p, warp.set, warp.part * kChannels);
@@ -104,8 +104,8 @@ class FilterBandSums {
   static __device__ __forceinline__ void Store(const DepthwiseParams& p, int32_t slice, const float* shared,
                                                Find&& find) {
     const int32_t apart = static_cast<int32_t>(p.problem.step[2]) * kStripCols + 1;
-    // Half of a warp's lanes begin with the second column: channels' sums are in banks an even number apart, a
-    // diagonal's columns an odd number.
+    // Half of a warp's lanes begin with the second column. The sums of channels are in banks an even number apart, the
+    // columns of a diagonal an odd number.
     const int32_t exchanged = threadIdx.x / 16 % 2 * apart;
     StoreTaps<kTile>(p, slice, p.sets, find, [&](int32_t set, int32_t from, int32_t channel) {
       const float* diagonal = shared + Left(p, set, channel) + from * kStripCols;
@@ -117,8 +117,8 @@ class FilterBandSums {
     });
   }
 
-  // Adds up what each tap is to receive, of a window of at most eight columns that are neighbours: a lane's of one
-  // channel, and of one column of the window.
+  // Adds up the sums of each tap, for a window of at most eight neighbouring columns. A lane gets those of one channel
+  // and one column of the window.
   __device__ __forceinline__ void AddTaps(float (&added)[kTile.lags]) const {
     static_assert(kTile.slots() == kTile.lags && kTile.blocks == 1, "a warp has one multiplication's sums of a row");
     const int diagonal = FirstDiagonal();
@@ -136,11 +136,11 @@ class FilterBandSums {
 
   static constexpr int kTurns = kTile.lags;  // steps after which the gradient's rows are in the same registers again
   static constexpr int kPixels = kMultiplied * kTile.blocks;
-  // Floats, of which some are left out: neighbouring channels' are in other banks.
+  // In floats, with a gap: neighbouring channels are in other banks.
   static constexpr int kOfChannel = kTile.slots() * kPixels * kStripCols + kSumsGap;
 
  private:
-  // Where a set's sums of a channel are: a warp's behind another's.
+  // The offset of a set's sums of a channel: the sums of warps follow each other.
   static __device__ __forceinline__ int32_t Left(const DepthwiseParams& p, int32_t set, int32_t channel) {
     return ((channel / kChannels * p.sets + set) * kChannels + channel % kChannels) * kOfChannel;
   }
@@ -191,8 +191,8 @@ class FilterBandSums {
     }
   }
 
-  PixelPlaces<kTile, kTile.blocks * 2, 1> from_[4];
-  PixelPlaces<kTile, 1, 1> gradient_from_[4];
+  PixelOffsets<kTile, kTile.blocks * 2, 1> from_[4];
+  PixelOffsets<kTile, 1, 1> gradient_from_[4];
   uint32_t gradients_[kTile.lags][kChannels][2];
   float sums_[kChannels][kTile.slots()][kTile.blocks][4] = {};
 };
