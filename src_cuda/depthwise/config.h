@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "common/operand_traits.h"
 #include "conv_problem.h"
+#include "operand_traits.h"
 
 namespace jaxconv {
 
