@@ -121,7 +121,7 @@ class WgmmaStores {
     }
   }
 
-  // TMA reads shared memory, which must not have ended.
+  // Waits until TMA has read shared memory, which ends with the block.
   __device__ __forceinline__ void Finish() const {
     if (lane_ == 0) ptx::WaitForStores<0>();
   }
@@ -134,8 +134,8 @@ class WgmmaStores {
   static_assert(Rows::kBytes <= kResultBytes && (!kTile.swap_ab || Columns::kBytes == 4 * kResultBytes),
                 "a buffer holds them");
 
-  // Calls f(Out{}) with the type of results: that of operands or that of sums. With an epilogue no other is compiled,
-  // which takes a third less time.
+  // Calls f(Out{}) with the type of results: that of operands or that of sums. Kernels with an epilogue are compiled
+  // for no other: it takes less time.
   template <typename F>
   __device__ __forceinline__ void WithOutType(F&& f) const {
     if constexpr (!kHasEpilogue) {

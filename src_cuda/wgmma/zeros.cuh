@@ -43,7 +43,7 @@ class WgmmaZeros {
     ptx::CommitStores();
   }
 
-  // TMA reads shared memory, which must not have ended.
+  // Waits until TMA has read shared memory, which ends with the block.
   __device__ __forceinline__ void Finish() const { ptx::WaitForStores<0>(); }
 
  private:
