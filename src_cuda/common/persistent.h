@@ -7,10 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/ctas_per_sm.h"
 #include "common/device_attribute.h"
 #include "common/family.h"
 #include "common/product.h"
-#include "common/resident.h"
 
 namespace jaxconv {
 
@@ -39,7 +39,7 @@ Reason UnsupportedSplit(const Settings& s, size_t tiles, Pass pass) {
 inline int32_t Workers(int64_t shared_bytes, int most, int64_t others, int64_t tiles) {
   const int multiprocessors = std::max(1, DeviceAttribute(cudaDevAttrMultiProcessorCount));
   const int multiprocessor_bytes = DeviceAttribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
-  const int64_t held = multiprocessors * ResidentBlocks(multiprocessor_bytes, shared_bytes, most);
+  const int64_t held = multiprocessors * CtasPerSm(multiprocessor_bytes, shared_bytes, most);
   return static_cast<int32_t>(Sharers(held, others, tiles));
 }
 

@@ -35,7 +35,7 @@ struct ProductParams {
 };
 
 // What a block computes: a tile of one class's product, in one group, over one slice of the reduction.
-struct Work {
+struct WorkTile {
   const ResidueClass* residue;  // null: nothing
   uint32_t row_tile;            // of the class
   uint32_t col_tile;
@@ -43,9 +43,9 @@ struct Work {
   uint32_t group;
 
   // Blocks that run at the same time read the same rows, then neighbouring rows.
-  static __device__ Work OfBlock(const ProductParams& p, int tile_rows) {
+  static __device__ WorkTile OfBlock(const ProductParams& p, int tile_rows) {
     uint32_t block = blockIdx.x;
-    Work work;
+    WorkTile work;
     work.col_tile = block % p.col_tiles, block /= p.col_tiles;
     work.row_tile = block % p.row_tiles, block /= p.row_tiles;
     work.slice = block % p.split;

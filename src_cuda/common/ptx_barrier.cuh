@@ -40,7 +40,7 @@ __device__ __forceinline__ void Wait(uint32_t barrier, uint32_t parity) {
 }
 
 // Arrives when this thread's copies of before have been done.
-__device__ __forceinline__ void ArriveBehindCopies(uint32_t barrier) {
+__device__ __forceinline__ void ArriveAfterCopies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }
 

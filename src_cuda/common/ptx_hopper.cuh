@@ -40,12 +40,12 @@ __device__ __forceinline__ void ArriveOfWarp(uint32_t barrier) {
 
 // A warpgroup's share of the registers from here on: the kernel is launched with as many for each thread.
 template <int kRegisters>
-__device__ __forceinline__ void TakeRegisters() {
+__device__ __forceinline__ void IncreaseRegisters() {
   JAXCONV_HOPPER_ASM("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
 template <int kRegisters>
-__device__ __forceinline__ void LeaveRegisters() {
+__device__ __forceinline__ void DecreaseRegisters() {
   JAXCONV_HOPPER_ASM("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 

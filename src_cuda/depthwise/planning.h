@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/ctas_per_sm.h"
 #include "common/planning.h"
 #include "common/product.h"
-#include "common/resident.h"
 #include "common/tiled_product.h"
 #include "depthwise/config.h"
 #include "depthwise/layout.h"
@@ -248,7 +248,7 @@ class DepthwisePlanner {
   // Thread blocks that the device holds.
   int64_t Places(const DepthwiseSettings& s, const DepthwiseShape& shape) const {
     const int most = depthwise::MaxCtasPerSm(TileOf(s), product_.pass);
-    return device_.multiprocessors * ResidentBlocks(device_.shared_bytes + kBlockBytes, shape.offsets.end, most);
+    return device_.multiprocessors * CtasPerSm(device_.shared_bytes + kBlockBytes, shape.offsets.end, most);
   }
 
   // Of columns: tiles of a thread block.

@@ -323,7 +323,7 @@ __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
     const int32_t worker = BlockOfChannels(p);
     const DepthwiseBarriers<kTile> barriers(p, boxes);
     if (threadIdx.x < FirstConsumer(kTile)) {
-      ptx::LeaveRegisters<kRegisters.producer>();  // first of all, as consumers wait for them
+      ptx::DecreaseRegisters<kRegisters.producer>();  // first of all, as consumers wait for them
       if (threadIdx.x == 0) ptx::PrefetchMap(maps.source), ptx::PrefetchMap(maps.strips);
       if (ptx::SharedAddress(boxes) % kBoxTurnBytes != 0) __trap();
       constexpr bool kIsWgrad = kPass == Pass::kWgrad;

@@ -39,7 +39,7 @@ __device__ __forceinline__ void BeginConsumer(const DepthwiseParams& p) {
   if constexpr (kPass == Pass::kConv || !kTile.by_tma) {
     PrefetchTables(p, kPass == Pass::kConv ? filter_bytes : 0, ConsumerThread(kTile), ConsumerThreads(kTile));
   }
-  ptx::TakeRegisters<RegistersOf(kTile, kPass).consumer>();
+  ptx::IncreaseRegisters<RegistersOf(kTile, kPass).consumer>();
 }
 
 // The barriers of two pipelines: of the stages that producers fill, and of the results that consumers fill. A phase is
@@ -82,7 +82,7 @@ class DepthwiseBarriers {
   __device__ __forceinline__ void WaitForEmpty(uint32_t step) const {
     if (step >= kTile.stages()) ptx::Wait(Empty(step % kTile.stages()), step / kTile.stages() + 1 & 1);
   }
-  __device__ __forceinline__ void Commit(uint32_t step) const { ptx::ArriveBehindCopies(Full(step % kTile.stages())); }
+  __device__ __forceinline__ void Commit(uint32_t step) const { ptx::ArriveAfterCopies(Full(step % kTile.stages())); }
   // Consumers: before and after their reads of a step.
   __device__ __forceinline__ void WaitForFull(uint32_t step) const {
     ptx::Wait(Full(step % kTile.stages()), step / kTile.stages() & 1);
@@ -271,10 +271,10 @@ __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
     const int32_t worker = BlockOfChannels(p);
     const DepthwiseBarriers<kTile> barriers(p, shared);
     if (threadIdx.x < kDepthwiseThreads) {
-      ptx::LeaveRegisters<kRegisters.producer>();
+      ptx::DecreaseRegisters<kRegisters.producer>();
       CopySteps<T, kTile, kIsConv ? Copies::kConv : Copies::kWgradSource>(p, barriers, worker, shared);
     } else if (threadIdx.x < FirstConsumer(kTile)) {
-      ptx::LeaveRegisters<kRegisters.producer>();
+      ptx::DecreaseRegisters<kRegisters.producer>();
       if constexpr (kIsConv) {
         WriteResults<T, kTile>(p, barriers, worker, shared);
       } else {

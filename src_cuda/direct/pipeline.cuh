@@ -5,13 +5,13 @@
 
 #include "common/ptx.cuh"
 #include "common/ptx_barrier.cuh"
-#include "common/stage_ring.cuh"
+#include "common/stage_pipeline.cuh"
 #include "direct/params.cuh"
 
 namespace jaxconv {
 
-using DirectPipeline = StageRing<kDirectStages>;
-using RowPipeline = StageRing<kRowStages>;
+using DirectPipeline = StagePipeline<kDirectStages>;
+using RowPipeline = StagePipeline<kRowStages>;
 inline constexpr int kBoxArrivals = ptx::kHasTma ? 1 : 32;  // of the producer
 
 // A box of a tensor on its way to shared memory: TMA's word for what it copies at once.
@@ -83,7 +83,7 @@ struct Box {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (threadIdx.x % 32 == 0) ptx::ArriveExpecting(barrier, bytes);
 #else
-    ptx::ArriveBehindCopies(barrier);
+    ptx::ArriveAfterCopies(barrier);
 #endif
   }
 };

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/ctas_per_sm.h"
 #include "common/planning.h"
-#include "common/resident.h"
 #include "common/tiled_product.h"
 #include "direct/cost.h"
 #include "direct/feasibility.h"
@@ -244,7 +244,7 @@ class DirectPlanner {
   }
 
   int64_t CtasPerSm(const DirectLayout& d) const {
-    return ResidentBlocks(device_.shared_bytes + kBlockBytes, d.shared_bytes, d.blocks());
+    return CtasPerSm(device_.shared_bytes + kBlockBytes, d.shared_bytes, d.blocks());
   }
 
   // Of all classes and images.

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kSimtTiles[kTileIndex].threads(), MinBlocks<Ac
   static_assert(kTile.stages == 2, "one stage is multiplied while the next is loaded");
   __shared__ Shared shared;
 
-  const Work work = Work::OfBlock(p, kTile.rows);
+  const WorkTile work = WorkTile::OfBlock(p, kTile.rows);
   if (work.residue == nullptr) return;
   const ClassPoints points = work.Points(p, p.wgrad);
   work.FillRows<kTile.rows, kThreads>(p, points, shared.rows);

@@ -12,7 +12,7 @@
 
 #include "common/ptx_barrier.cuh"
 #include "common/ptx_hopper.cuh"
-#include "common/stage_ring.cuh"
+#include "common/stage_pipeline.cuh"
 #include "common/tma_limits.h"
 #include "wgmma/filter.cuh"
 #include "wgmma/params.cuh"
@@ -50,8 +50,8 @@ struct WgmmaHaloStages {
   static constexpr int kProducers = kTile.ctas_per_sm == 1 ? 2 : 1;  // threads
   static constexpr int kUnits = kTile.rows / kUnitRows;
   static constexpr int kUnitBytes = HaloPixels(kTile) * kSwizzleBytes;
-  static constexpr int kHaloBarriers = StageRing<kStages>::kBarriers;
-  static constexpr int kBarriers = kHaloBarriers + StageRing<kTile.stages>::kBarriers;
+  static constexpr int kHaloBarriers = StagePipeline<kStages>::kBarriers;
+  static constexpr int kBarriers = kHaloBarriers + StagePipeline<kTile.stages>::kBarriers;
   static_assert(HaloPixels(kTile) >= kLeastStages * kMostHaloPixels,
                 "the next halo tiles are copied while these are read");
   static_assert(kUnitBytes % 1024 == 0, "what lies behind begins a turn of its swizzle");
@@ -67,17 +67,17 @@ struct WgmmaHaloStages {
   char filter[kTile.stages][Filter::Tile::kBytes];
   HaloTap taps[kMostHaloTaps + 1];
 
-  static __device__ __forceinline__ StageRing<kStages> HaloPipeline(const WgmmaParams& p, uint32_t barriers) {
+  static __device__ __forceinline__ StagePipeline<kStages> HaloPipeline(const WgmmaParams& p, uint32_t barriers) {
     const int stages = kTile.ctas_per_sm == 1 ? min(kStages, HaloPixels(kTile) / (p.halo_rows * p.halo_cols)) : 1;
-    return StageRing<kStages>(barriers, 0, stages);
+    return StagePipeline<kStages>(barriers, 0, stages);
   }
   __device__ __forceinline__ uint32_t Halo(const WgmmaParams& p, int unit, int stage) const {
     return ptx::SharedAddress(halos[unit]) + stage * p.halo_rows * p.halo_cols * kSwizzleBytes;
   }
 
   static __device__ void InitBarriers(uint32_t barriers) {
-    StageRing<kStages>(barriers).Init(1, ConsumerWarps(kTile));
-    StageRing<kTile.stages>(barriers + kHaloBarriers * 8).Init(1, ConsumerWarps(kTile));
+    StagePipeline<kStages>(barriers).Init(1, ConsumerWarps(kTile));
+    StagePipeline<kTile.stages>(barriers + kHaloBarriers * 8).Init(1, ConsumerWarps(kTile));
   }
 
   // Sorts the taps by their planes. Behind them is one that the filter does not have. To be called by all threads,
@@ -190,8 +190,8 @@ class WgmmaHaloProducer {
   const WgmmaParams& params_;
   RowPositions<kTile> rows_;
   const Stages& stages_;
-  StageRing<Stages::kStages> halos_;
-  StageRing<kTile.stages> filter_;
+  StagePipeline<Stages::kStages> halos_;
+  StagePipeline<kTile.stages> filter_;
   bool copies_halos_;
   bool copies_filter_;
 };
@@ -267,8 +267,8 @@ class WgmmaHaloConsumer : public WgmmaSums<T, kTile, kKMajor> {
 
   const WgmmaParams& params_;
   const Stages& stages_;
-  StageRing<Stages::kStages> halos_;
-  StageRing<kTile.stages> filter_;
+  StagePipeline<Stages::kStages> halos_;
+  StagePipeline<kTile.stages> filter_;
   int first_unit_;
   uint64_t layout_;
 };

@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       ptx::FenceBarriers();
     }
     if (threadIdx.x / 128 == kTile.warpgroups()) {
-      if constexpr (kTile.ctas_per_sm == 1) ptx::LeaveRegisters<kProducerRegisters>();
+      if constexpr (kTile.ctas_per_sm == 1) ptx::DecreaseRegisters<kProducerRegisters>();
       const int warp = static_cast<int>(threadIdx.x) / 32 - ConsumerWarps(kTile);
       if (warp < kProducers) {
         block.ProduceTiles(p, warp);
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       }
     } else {
       SyncBlocks<kTile>();
-      if constexpr (kTile.ctas_per_sm == 1) ptx::TakeRegisters<kConsumerRegisters>();
+      if constexpr (kTile.ctas_per_sm == 1) ptx::IncreaseRegisters<kConsumerRegisters>();
       block.template ConsumeTiles<kHasEpilogue>(p);
     }
     __syncwarp();

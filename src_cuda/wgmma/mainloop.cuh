@@ -9,7 +9,7 @@
 #include "common/ptx_cluster.cuh"
 #include "common/ptx_hopper.cuh"
 #include "common/shared_tile.cuh"
-#include "common/stage_ring.cuh"
+#include "common/stage_pipeline.cuh"
 #include "common/tma_limits.h"
 #include "common/warpgroup_mma.cuh"
 #include "wgmma/filter.cuh"
@@ -27,7 +27,7 @@ struct WgmmaStages {
   static constexpr int kProducers = 1;  // threads
   static constexpr int kBytes = SrcTile::kBytes + Filter::Tile::kBytes;
   static_assert(SrcTile::kBytes % 1024 == 0, "each tile begins a turn of its swizzle");
-  static constexpr int kBarriers = StageRing<kTile.stages>::kBarriers;
+  static constexpr int kBarriers = StagePipeline<kTile.stages>::kBarriers;
 
   struct Stage {
     char src[SrcTile::kBytes];
@@ -37,7 +37,7 @@ struct WgmmaStages {
 
   // A block copies to all blocks of its cluster. A stage is empty when all of them have read it.
   static __device__ void InitBarriers(uint32_t barriers) {
-    StageRing<kTile.stages>(barriers).Init(1, ConsumerWarps(kTile) * kTile.cluster());
+    StagePipeline<kTile.stages>(barriers).Init(1, ConsumerWarps(kTile) * kTile.cluster());
   }
 };
 
@@ -155,7 +155,7 @@ class WgmmaProducer {
   RowPositions<kTile> rows_;
   Divider<int32_t> by_k_blocks_;
   uint32_t stages_;
-  StageRing<kTile.stages> pipeline_;
+  StagePipeline<kTile.stages> pipeline_;
   uint32_t rank_;
   ptx::PixelPlace at_;
   Step from_;
@@ -209,7 +209,7 @@ class WgmmaConsumer : public WgmmaSums<T, kTile, kKMajor> {
 
   int32_t channels_;  // that are multiplied of each block of K
   uint32_t stages_;
-  StageRing<kTile.stages> pipeline_;
+  StagePipeline<kTile.stages> pipeline_;
 };
 
 }  // namespace jaxconv

@@ -6,7 +6,7 @@
 
 #include "common/ptx_barrier.cuh"
 #include "common/ptx_cluster.cuh"
-#include "common/stage_ring.cuh"
+#include "common/stage_pipeline.cuh"
 #include "wgmma/params.cuh"
 #include "wgmma/tile_order.cuh"
 
@@ -17,8 +17,8 @@ template <WgmmaTile kTile>
 struct WgmmaNextTiles {
   static constexpr int kSlots = kTile.stages;  // so many tiles of one step each are copied ahead
   static constexpr int kIndices = kTile.cluster() > 1 ? 2 : 1;
-  using TilePipeline = StageRing<kSlots>;
-  using IndexPipeline = StageRing<kIndices>;
+  using TilePipeline = StagePipeline<kSlots>;
+  using IndexPipeline = StagePipeline<kIndices>;
   WgmmaWorkTile tiles[kSlots];
   uint64_t tile_barriers[TilePipeline::kBarriers];
   uint64_t index_barriers[IndexPipeline::kBarriers];  // between a cluster's first block and the others

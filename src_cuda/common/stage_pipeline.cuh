@@ -10,12 +10,12 @@ namespace jaxconv {
 // A way through the stages, of a warp that reads them or of the one that fills them: kStages of them, or fewer. A stage
 // has two barriers: one says that it is full, one that it is empty.
 template <int kStages>
-class StageRing {
+class StagePipeline {
  public:
   static constexpr int kBarriers = 2 * kStages;
 
   // From a stage on.
-  __device__ __forceinline__ explicit StageRing(uint32_t barriers, int stage = 0, int stages = kStages)
+  __device__ __forceinline__ explicit StagePipeline(uint32_t barriers, int stage = 0, int stages = kStages)
       : barriers_(barriers), stage_(stage), stages_(stages) {}
 
   // To be called by one thread, before all others wait: how often threads arrive, who fill a stage, and who read it.

@@ -9,7 +9,7 @@ namespace jaxconv {
 inline constexpr int64_t kBlockBytes = 1024;  // of shared memory, that a thread block takes besides its own
 
 // Thread blocks that a multiprocessor with so much shared memory holds, whose registers hold `most`. At least one.
-inline int64_t ResidentBlocks(int64_t multiprocessor_bytes, int64_t shared_bytes, int64_t most) {
+inline int64_t CtasPerSm(int64_t multiprocessor_bytes, int64_t shared_bytes, int64_t most) {
   return std::clamp<int64_t>(multiprocessor_bytes / (shared_bytes + kBlockBytes), 1, most);
 }
 
