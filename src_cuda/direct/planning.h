@@ -244,7 +244,7 @@ class DirectPlanner {
   }
 
   int64_t CtasPerSm(const DirectLayout& d) const {
-    return CtasPerSm(device_.shared_bytes + kBlockBytes, d.shared_bytes, d.blocks());
+    return jaxconv::CtasPerSm(device_.shared_bytes + kBlockBytes, d.shared_bytes, d.blocks());
   }
 
   // Of all classes and images.
