@@ -19,6 +19,8 @@ class Device:
 
     clock_hz: the highest clock of the multiprocessors. bandwidth: of the memory, in bytes/s, by its clock and width.
     shared_bytes: the most shared memory of a thread block. wgmma: whether there are kernels with this instruction.
+    costs: the file in device_data/ with what was fitted to measurements. There is one, of an H200. For other GPUs, its
+    clocks and bytes scale with the numbers above. Its seconds stay.
     """
 
     multiprocessors: int
@@ -26,6 +28,7 @@ class Device:
     bandwidth: float
     shared_bytes: int
     wgmma: bool
+    costs: str = "h200"
 
 
 HOPPER_SHARED, AMPERE_SHARED, CONSUMER_SHARED = 232448, 166912, 101376

@@ -16,8 +16,7 @@ from jaxconv.problem import ConvProblem, Dim, Shape, Spec
 from jaxconv.problem.offsets import in_three, offset_tables
 from jaxconv.problem.product import Product
 
-# Costs fitted to measurements on an H200: other GPUs' are worked out from their clocks and bandwidths.
-COSTS = json.loads((Path(__file__).parent / "device_data" / "h200.json").read_text())
+COSTS = {file.stem: json.loads(file.read_text()) for file in (Path(__file__).parent / "device_data").glob("*.json")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +78,7 @@ def _native_device(device: Device) -> planning.Device:
         bandwidth=device.bandwidth,
         shared_bytes=device.shared_bytes,
         wgmma=device.wgmma,
-        costs=COSTS,
+        costs=COSTS[device.costs],
     )
 
 

@@ -28,6 +28,21 @@ auto WithSumType(const ConvProblem& p, F&& f) {
   }
 }
 
+// By kernels whose operands are of one type, and whose sums are float32.
+inline Reason UnsupportedOperands(const ConvProblem& p, Pass pass) {
+  if (p.src_type != RhsType(p, pass)) {
+    return "operands of two types, " + Name(p.src_type) + " and " + Name(RhsType(p, pass));
+  }
+  if (TraitsOf(p.src_type).sums != DType::kF32) return "operands of " + Name(p.src_type);
+  return SumType(p) == DType::kF32 ? std::nullopt : Reason("sums in " + Name(SumType(p)));
+}
+
+// By those whose operands have 16 bits.
+inline Reason UnsupportedHalves(const ConvProblem& p, Pass pass) {
+  if (Reason why = UnsupportedOperands(p, pass)) return why;
+  return TraitsOf(p.src_type).bytes == 2 ? std::nullopt : Reason("operands of " + Name(p.src_type));
+}
+
 // By kernels on CUDA cores, which widen what they load.
 inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {
   for (DType type : {p.src_type, p.filter_type, p.dst_type}) {

@@ -18,7 +18,7 @@
 #include "common/types.h"
 #include "common/unaligned.h"
 #include "direct/config.h"
-#include "direct/feasibility.h"
+#include "direct/support.h"
 #include "direct/layout.h"
 #include "direct/tensor_map.h"
 #include "families.h"
@@ -35,7 +35,7 @@ Reason UnsupportedReason(const ConvProblem& p, Pass pass, const DirectSettings& 
   if (Reason why = UnsupportedSplit(s, std::size(kDirectTiles), pass)) return why;
   if (ResultElements(p, pass) == 0) return std::nullopt;
   const DirectPass tile{p, pass, kDirectTiles[s.tile]};
-  if (Reason why = direct::UnsupportedTypes(p, pass)) return why;
+  if (Reason why = UnsupportedHalves(p, pass)) return why;
   if (Reason why = UnsupportedProblem(tile)) return why;
   if (Reason why = UnsupportedTileSize(tile, s.out_tile())) return why;
   const DirectLayout layout = LayoutOf(p, pass, s);

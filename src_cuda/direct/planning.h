@@ -15,9 +15,9 @@
 #include "common/planning.h"
 #include "common/tiled_product.h"
 #include "direct/cost.h"
-#include "direct/feasibility.h"
 #include "direct/layout.h"
 #include "direct/settings.h"
+#include "direct/support.h"
 #include "direct/window.h"
 
 namespace jaxconv {
@@ -31,7 +31,7 @@ class DirectPlanner {
       : product_(product),
         device_(device),
         costs_(device.CostsOf(kName)),
-        types_(direct::UnsupportedTypes(product.conv, product.pass)) {
+        types_(UnsupportedHalves(product.conv, product.pass)) {
     if (!types_) window_.emplace(product.taps, product.residue_classes);
   }
 

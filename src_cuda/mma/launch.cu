@@ -84,8 +84,7 @@ Reason UnsupportedReason(const ConvProblem& p, Pass pass, const MmaSettings& s) 
   if (s.n_tiles_per_cta < 0) return "a negative number of units";
   if (ResultElements(p, pass) == 0) return std::nullopt;
   if (Reason why = UnsupportedMerged(p, pass, s.merged)) return why;
-  if (p.src_type != RhsType(p, pass)) return "operands of two types";
-  if (SumType(p) != DType::kF32) return "tensor cores sum in float32 here";
+  if (Reason why = UnsupportedOperands(p, pass)) return why;
   const MmaTile& tile = kMmaTiles[s.tile];
   if (!tile.IsOf(p.src_type)) return "the tile is for another type";
   return UnsupportedBlocks(Blocks(p, pass, s.split, tile.rows, tile.cols));

@@ -50,15 +50,7 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
 
   MmaPlanner(const Product& product, const Device& device) : TiledPlanner(product, device) {}
 
-  Reason UnsupportedReason() const {
-    const ConvProblem& p = product_.conv;
-    if (p.src_type != RhsType(p, product_.pass)) {
-      return "operands of two types, " + Name(p.src_type) + " and " + Name(RhsType(p, product_.pass));
-    }
-    if (TraitsOf(p.src_type).sums != DType::kF32) return "tensor cores of " + Name(p.src_type);
-    if (product_.sum_type() != DType::kF32) return "sums in " + Name(product_.sum_type());
-    return std::nullopt;
-  }
+  Reason UnsupportedReason() const { return UnsupportedOperands(product_.conv, product_.pass); }
   using TiledPlanner::UnsupportedReason;
 
   Reason UnsupportedUnlessNamed() const {

@@ -16,12 +16,8 @@
 namespace jaxconv::wgmma {
 
 inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {
-  if (p.src_type != RhsType(p, pass)) {
-    return "operands of two types, " + Name(p.src_type) + " and " + Name(RhsType(p, pass));
-  }
+  if (Reason why = UnsupportedHalves(p, pass)) return why;
   if (pass != Pass::kConv) return "it has no weight gradients";
-  if (p.src_type != DType::kBF16 && p.src_type != DType::kF16) return "operands of " + Name(p.src_type);
-  if (SumType(p) != DType::kF32) return "sums in " + Name(SumType(p));
   if (p.dst_type != p.src_type && p.dst_type != DType::kF32) return "results of " + Name(p.dst_type);
   return std::nullopt;
 }

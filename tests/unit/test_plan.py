@@ -322,7 +322,9 @@ def test_pixels_that_no_window_sees_take_no_time(kernel, step, dilation, share):
     slow = device(bandwidth=1e6)
     choice = choose("cuda", "conv", problem, as_it_is("mma", split=1), slow)
     activations = 2 * 840 * share * 10 * 64 * 2 + math.prod(problem.out_shape) * 2
-    assert choice.cost == pytest.approx(activations / (COSTS["mma"]["bandwidth"] * slow.bandwidth), rel=1e-4)
+    assert choice.cost == pytest.approx(
+        activations / (COSTS[slow.costs]["mma"]["bandwidth"] * slow.bandwidth), rel=1e-4
+    )
 
 
 # The compiled tiles.

@@ -16,16 +16,6 @@
 namespace jaxconv {
 namespace direct {
 
-// Why the family has no kernels of a pass's types.
-inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {
-  if (p.src_type != RhsType(p, pass)) {
-    return "operands of two types, " + Name(p.src_type) + " and " + Name(RhsType(p, pass));
-  }
-  if (p.src_type != DType::kBF16 && p.src_type != DType::kF16) return "it has no kernels of " + Name(p.src_type);
-  if (SumType(p) != DType::kF32) return "tensor cores sum in float32, not in " + Name(SumType(p));
-  return std::nullopt;
-}
-
 // Whether a result or its reduction has no elements.
 inline bool IsEmpty(const ConvProblem& p) {
   const auto elements = [](const int64_t (&size)[kSpatial]) { return size[0] * size[1] * size[2]; };
