@@ -17,4 +17,4 @@ def test_tma_itself_copies(tile):
     operands, _ = exact_in(dtype, {name for name, *_ in cases})
     names = kernels_run_by(cases, dtype, operands)
     assert sum("DepthwiseByTma" in name for name in names) == len(cases) > 0
-    assert not any("DepthwiseByRoles" in name for name in names)
+    assert not any("DepthwiseWarpSpecialized" in name for name in names)
