@@ -63,9 +63,9 @@ inline double SlicesSeconds(const Product& product, const Device& device, const 
 inline double TiledSeconds(const Product& product, const Device& device, const Numbers& costs, const PlannedTile& tile,
                            const Launches& launches, int64_t blocks, int64_t split, double rate) {
   const double steps = CeilDiv(launches.k, split) + costs["fill"] * tile.block_k;
-  const double waves = CeilDiv(blocks, device.multiprocessors);
+  const double tiles_per_sm = CeilDiv(blocks, device.multiprocessors);
   // An SM with fewer CTAs than it can hold does not hide all latencies.
-  const double load = std::max(waves, 0.2 * tile.ctas_per_sm + 0.8 * waves) * tile.block_m * tile.block_n;
+  const double load = std::max(tiles_per_sm, 0.2 * tile.ctas_per_sm + 0.8 * tiles_per_sm) * tile.block_m * tile.block_n;
   const double seconds = std::max(launches.count * load * steps / rate, ActivationSeconds(product, device, costs));
   return seconds + launches.count * kLaunchSeconds + SlicesSeconds(product, device, costs, split);
 }
