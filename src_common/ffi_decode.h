@@ -1,6 +1,7 @@
-// From an FFI call's buffers and attributes to a ConvProblem. Shared by the host's and CUDA's handlers.
+// Decodes the buffers and attributes of an FFI call to a ConvProblem, for the handlers of the host and of CUDA.
 //
-// Sizes come from the buffers, not from attributes, so that a program exported with a symbolic batch runs with any.
+// Sizes come from the buffers and not from attributes, so that a program exported with a symbolic batch runs with any
+// batch.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ namespace jaxconv {
 
 namespace ffi = ::xla::ffi;
 
-// The attributes of a convolution, one for one ffi.py's `_attributes`. Specs are (batch, channel, spatial...) for
+// The attributes of a convolution: those of `_attributes` in ffi.py. Specs are (batch, channel, spatial...) for
 // activations and (out, in, spatial...) for the filter, as in lax.ConvDimensionNumbers.
 struct ConvAttributes {
   ffi::Span<const int64_t> src_spec;
@@ -29,15 +30,15 @@ struct ConvAttributes {
   ffi::Span<const int64_t> lhs_dilation;
   ffi::Span<const int64_t> rhs_dilation;
   int64_t groups;
-  bool src_batch_grouped;   // the source's groups are on its batch axis, else on its channel axis
-  bool dst_batch_grouped;   // likewise the destination's
-  bool filter_in_grouped;   // the filter's groups are on its `in` axis (a data gradient), else on its `out` axis
-  int64_t format;           // kFormat of the program's jaxconv
-  std::string_view family;  // which kernels
+  bool src_batch_grouped;   // the source's groups are on its batch axis, not its channel axis
+  bool dst_batch_grouped;   // the same for the destination
+  bool filter_in_grouped;   // the filter's groups are on its `in` axis (dgrad), not its `out` axis
+  int64_t format;           // kFormat of the jaxconv that compiled the program
+  std::string_view family;  // the kernel family
 };
 
-// Why a program's attributes are not understood.
-inline std::optional<std::string> WhyNotFormat(const ConvAttributes& a) {
+// Why this version cannot read the program's attributes.
+inline std::optional<std::string> UnsupportedFormat(const ConvAttributes& a) {
   if (a.format == kFormat) return std::nullopt;
   return "the program was compiled by another version of jaxconv: its format is " + std::to_string(a.format) +
          ", this version reads " + std::to_string(kFormat);
@@ -81,14 +82,15 @@ inline std::string Describe(ffi::Span<const int64_t> src, ffi::Span<const int64_
   return s.str();
 }
 
-// Builds the problem of a call whose operands may be in any of the three roles; refuses what does not fit together.
+// Makes the problem of a call, or an error if the operands do not fit together. Any of the three arrays may be the
+// result.
 inline ffi::ErrorOr<ConvProblem> DecodeProblem(ffi::AnyBuffer src, ffi::AnyBuffer filter, ffi::AnyBuffer dst,
                                                ffi::AnyBuffer taps, ffi::AnyBuffer classes, const ConvAttributes& a) {
   const auto refuse = [&](const std::string& why) {
     return ffi::Unexpected(
         ffi::Error::InvalidArgument(Describe(src.dimensions(), filter.dimensions(), dst.dimensions(), a) + ": " + why));
   };
-  if (const auto why = WhyNotFormat(a)) return refuse(*why);
+  if (const auto why = UnsupportedFormat(a)) return refuse(*why);
   using internal::Of;
   ProblemArguments arguments{{Of(src.dimensions()), Of(a.src_spec), {}},
                              {Of(filter.dimensions()), Of(a.filter_spec), {}},
@@ -112,7 +114,7 @@ inline ffi::ErrorOr<ConvProblem> DecodeProblem(ffi::AnyBuffer src, ffi::AnyBuffe
   return problem;
 }
 
-// The bias that a call may have behind its tables: where it is, or null. Or why it does not fit the problem.
+// Finds the optional bias, the operand after the tables: sets `bias`, or null. Returns why it does not fit the problem.
 inline std::optional<std::string> ReadBias(const ffi::RemainingArgs& more, const ConvProblem& p, Pass pass,
                                            const void** bias) {
   *bias = nullptr;
@@ -137,7 +139,7 @@ inline std::optional<std::string> ReadBias(const ffi::RemainingArgs& more, const
 
 }  // namespace jaxconv
 
-// The members of ConvAttributes, in order, for this registration and those of structs that add a platform's own.
+// The members of ConvAttributes, in order. Structs that add attributes of a platform register them, too.
 #define JAXCONV_CONV_ATTRIBUTE_MEMBERS                                                                          \
   ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("src_spec"),                                        \
       ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("filter_spec"),                                 \

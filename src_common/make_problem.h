@@ -1,4 +1,4 @@
-// From arrays' sizes and a convolution's parameters to a ConvProblem: for handlers and for planning.
+// Makes a ConvProblem from the sizes of arrays and the parameters of a convolution, for handlers and planning.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace jaxconv {
 
 using Numbers64 = std::span<const int64_t>;
 
-// An array's sizes and axes. Axes are (batch, channel, spatial...) of activations and (out, in, spatial...) of the
-// filter, as in lax.ConvDimensionNumbers.
+// The sizes and axes of an array. Axes are (batch, channel, spatial...) for activations and (out, in, spatial...) for
+// the filter, as in lax.ConvDimensionNumbers.
 struct ArrayArguments {
   Numbers64 sizes;
   Numbers64 axes;
@@ -29,15 +29,15 @@ struct ProblemArguments {
   ArrayArguments src, filter, dst;
   Numbers64 window_strides, lhs_dilation;
   int64_t groups;
-  bool src_batch_grouped;  // the source's groups are on its batch axis, else on its channel axis
-  bool dst_batch_grouped;  // likewise the destination's
-  bool filter_in_grouped;  // the filter's groups are on its `in` axis (a data gradient), else on its `out` axis
-  Numbers64 tap_table, class_table;  // the offset tables' sizes
+  bool src_batch_grouped;            // the source's groups are on its batch axis, not its channel axis
+  bool dst_batch_grouped;            // the same for the destination
+  bool filter_in_grouped;            // the filter's groups are on its `in` axis (dgrad), not its `out` axis
+  Numbers64 tap_table, class_table;  // sizes of the offset tables
 };
 
 namespace internal {
 
-// Whether axes are those of an array of this rank, each once.
+// Whether `axes` has each axis of the array once.
 inline bool AreAxes(const ArrayArguments& a) {
   if (a.axes.size() != a.sizes.size()) return false;
   uint32_t seen = 0;
@@ -48,7 +48,7 @@ inline bool AreAxes(const ArrayArguments& a) {
   return true;
 }
 
-// Fills in an activation's sizes and strides; `batch` and `channels` become per-group sizes.
+// Fills in the sizes and strides of an activation. `batch` and `channels` become the sizes of one group.
 inline bool DecodeTensor(const ArrayArguments& a, int64_t groups, bool batch_grouped, int64_t* batch, int64_t* channels,
                          int64_t* size, TensorStrides* strides) {
   *batch = a.sizes[a.axes[0]];
@@ -69,7 +69,7 @@ inline bool DecodeTensor(const ArrayArguments& a, int64_t groups, bool batch_gro
 
 }  // namespace internal
 
-// Fills in the problem of operands that may be in any of the three roles; or says what does not fit together.
+// Fills in the problem. Returns why the arguments do not fit together, or null.
 inline const char* MakeProblem(const ProblemArguments& a, ConvProblem* problem) {
   ConvProblem& p = *problem;
   p = {};

@@ -1,4 +1,4 @@
-// What kernels assume of the type of their operands: a row a type. A new type is a row here, and its instantiations.
+// What kernels know about the types of operands. A new type needs a row here, and instantiations of kernels.
 #pragma once
 
 #include "conv_problem.h"
@@ -9,12 +9,12 @@ struct OperandTraits {
   DType type;
   const char* name;
   int bytes;
-  DType sums;     // the accumulators' type
-  int mma_depth;  // K of a tensor core's instruction; 0: kernels on tensor cores have none for the type
+  DType sums;     // the accumulator type
+  int mma_depth;  // K of the mma instruction; 0 if there are no kernels on tensor cores for the type
 
-  // Elements of a 16-byte vector, which is the most that a thread or TMA copies at once.
+  // Elements of a 16-byte vector, the widest load of a thread.
   constexpr int vector() const { return 16 / bytes; }
-  // Elements of a row of the 128-byte swizzle: BLOCK_K of kernels whose operands lie so in shared memory.
+  // Elements of a row of the 128-byte swizzle. Kernels with this swizzle have it as BLOCK_K.
   constexpr int swizzle_row() const { return 128 / bytes; }
 };
 
@@ -34,11 +34,11 @@ constexpr bool AreInOrder() {
   }
   return true;
 }
-static_assert(AreInOrder(), "TraitsOf takes a type's number for its row's");
+static_assert(AreInOrder(), "TraitsOf uses the type as an index");
 
 inline bool IsInteger(DType type) { return type == DType::kS8 || type == DType::kS32; }
 
-// The type of a problem's sums.
+// The type in which a problem's sums are accumulated.
 inline DType SumType(const ConvProblem& p) {
   const auto any = [&](DType type) { return p.src_type == type || p.filter_type == type || p.dst_type == type; };
   if (IsInteger(p.src_type)) return DType::kS32;

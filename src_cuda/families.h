@@ -22,10 +22,10 @@ extern const KernelFamily<DirectSettings> kDirect;
 extern const KernelFamily<DepthwiseSettings> kDepthwise;
 extern const KernelFamily<WgmmaSettings> kWgmma;
 
-// Settings of mma that every device can run, of a tile with so many columns at most.
+// Settings of mma without wgmma, so that every device can run them. The tile has at most `most_cols` columns (N).
 MmaSettings MmaWithoutWgmma(int most_cols, int64_t split);
 
-// Loads a kernel on the current device, and says why it does not load.
+// Loads an empty kernel on the current device, to see whether the kernels of this build can run there.
 cudaError_t LoadProbe();
 
 inline constexpr std::tuple kFamilies{&kSimt, &kIm2col, &kMma, &kDirect, &kDepthwise, &kWgmma};

@@ -1,7 +1,7 @@
 // The FFI handlers of the CUDA platform, and the Python module `_cuda` that hands them to JAX.
 //
-// Handlers only enqueue: they allocate nothing and wait for nothing, so that XLA may record them into a CUDA graph. The
-// workspace that a call needs is its second result. Settings are read when XLA loads a program, once for all its runs.
+// Handlers only enqueue. They do not allocate or wait, so that XLA can record them in a CUDA graph. The workspace of a
+// call is its second result. Settings are read once, when XLA loads the program.
 #include <cuda_runtime_api.h>
 #include <nanobind/nanobind.h>
 
@@ -22,7 +22,8 @@
 
 namespace jaxconv {
 
-// A convolution's attributes, and a kernel's settings: `settings` in the order of their names, which blanks separate.
+// The attributes of a convolution, and the settings of its kernel. `setting_names` is separated by spaces and has the
+// order of `settings`.
 struct CudaAttributes : ConvAttributes {
   std::string_view setting_names;
   ffi::Span<const int64_t> settings;
@@ -37,7 +38,7 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(::jaxconv::CudaAttributes, JAXCONV_CONV_AT
 namespace jaxconv {
 namespace {
 
-// A kernel family, and how it is to run a call.
+// A kernel family and the settings of a call.
 template <typename Settings>
 struct Kernel {
   const KernelFamily<Settings>* family;
@@ -72,7 +73,7 @@ Reason ReadKernel(const KernelFamily<Settings>* family, const CudaAttributes& at
   return std::nullopt;
 }
 
-// The kernel that attributes name, or why there is none.
+// Finds the family that the attributes name and reads its settings. Returns why it cannot.
 Reason FindKernel(const CudaAttributes& attributes, AnyKernel* kernel) {
   Reason why = "there is no kernel family " + std::string(attributes.family);
   const auto find = [&]<typename Settings>(const KernelFamily<Settings>* family) {
@@ -82,7 +83,7 @@ Reason FindKernel(const CudaAttributes& attributes, AnyKernel* kernel) {
   return why;
 }
 
-// What XLA keeps of a call as long as its program is loaded.
+// The state of a call. XLA keeps it while the program is loaded.
 struct CallState {
   inline static ffi::TypeId id{};  // given when the type is registered
 
@@ -92,21 +93,22 @@ struct CallState {
 
 ffi::ErrorOr<std::unique_ptr<CallState>> Instantiate(CudaAttributes attributes) {
   auto state = std::make_unique<CallState>();
-  if (const Reason why = WhyNotFormat(attributes))
+  if (const Reason why = UnsupportedFormat(attributes))
     return ffi::Unexpected(ffi::Error::InvalidArgument("jaxconv: " + *why));
   if (const Reason why = FindKernel(attributes, &state->kernel))
     return ffi::Unexpected(ffi::Error::InvalidArgument("jaxconv: " + *why));
   return state;
 }
 
-// What the running device gives a thread block, for kernels that ask for it.
+// The most shared memory that a CTA can have on the current device.
 cudaError_t SharedMemoryLimit(int* bytes) {
   int device = 0;
   if (const cudaError_t status = cudaGetDevice(&device)) return status;
   return cudaDeviceGetAttribute(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
 }
 
-// `rhs` and `result` are filter and destination of a conv, the destination's gradient and the filter's of a wgrad.
+// `rhs` and `result` are the filter and the destination of a conv. In a wgrad they are the gradients of the destination
+// and of the filter.
 struct Buffers {
   ffi::AnyBuffer src, rhs, taps, classes, result, workspace;
   ffi::RemainingArgs epilogue;  // nothing, or a bias
@@ -194,7 +196,7 @@ nanobind::dict Registrations() {
   return handlers;
 }
 
-// What handlers keep of a program's calls.
+// The types of the state that handlers keep for a call.
 nanobind::dict Types() {
   static constexpr ffi::TypeInfo kInfo = ffi::MakeTypeInfo<CallState>();
   nanobind::dict state, types;
@@ -204,9 +206,9 @@ nanobind::dict Types() {
   return types;
 }
 
-// Why a device, by its number among the visible ones, cannot run the kernels; or None. The thread's device is the same
-// before and after.
-nanobind::object WhyNotRun(int device) {
+// Why a device cannot run the kernels, or None. `device` counts visible devices. The current device of the thread does
+// not change.
+nanobind::object UnsupportedDevice(int device) {
   int before = 0;
   cudaError_t status = cudaGetDevice(&before);
   if (status == cudaSuccess) status = cudaSetDevice(device);
@@ -215,7 +217,7 @@ nanobind::object WhyNotRun(int device) {
     cudaSetDevice(before);
   }
   if (status == cudaSuccess) return nanobind::none();
-  cudaGetLastError();  // or the next launch would be taken for what failed
+  cudaGetLastError();  // clears the error, otherwise the next launch would return it
   return nanobind::str(cudaGetErrorString(status));
 }
 
@@ -225,7 +227,7 @@ nanobind::object WhyNotRun(int device) {
 NB_MODULE(_cuda, module) {
   module.def("registrations", &jaxconv::Registrations, "FFI handlers by target name.");
   module.def("types", &jaxconv::Types, "What FFI handlers keep, by name.");
-  module.def("why_not_run", &jaxconv::WhyNotRun, nanobind::arg("device"),
+  module.def("why_not_run", &jaxconv::UnsupportedDevice, nanobind::arg("device"),
              "Why a device, by its number among the visible ones, cannot run the kernels; None if it can.");
   module.def("calls_loaded", &jaxconv::CallSlot::Used, "Numbers that calls of loaded programs have now.");
   module.attr("has_wgmma") = jaxconv::kHasWgmmaCode;

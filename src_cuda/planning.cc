@@ -1,4 +1,4 @@
-// The Python module `_planning`: what the kernel families' planning answers. Host-only: it is always built.
+// The Python module `_planning`: the planners of the kernel families. Host-only: it is always built.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
@@ -34,7 +34,8 @@ using Table = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::
 using Sizes = std::vector<int64_t>;
 using Three = std::array<int64_t, kSpatial>;
 
-// A tile at its best settings, or why it does not take the product. Without a tile: why the family does not.
+// A tile with its fastest settings, or why the tile does not support the product. Without a tile: why the family does
+// not.
 struct Candidate {
   std::optional<std::string> tile;
   Reason reason;
@@ -43,20 +44,18 @@ struct Candidate {
 };
 
 template <typename Family>
-Reason UnknownSetting(const Asked& asked) {
-  for (const auto& [name, value] : asked.settings) {
-    bool is_known = false;
-    for (const auto& field : Family::Settings::Fields()) is_known |= name == field.name;
-    if (!is_known) return "it has no setting " + name;
+Reason UnknownSetting(const Requested& requested) {
+  for (const auto& [name, value] : requested.settings) {
+    if (!HasSetting<typename Family::Settings>(name)) return "it has no setting " + name;
   }
   return std::nullopt;
 }
 
 template <typename Family>
-Candidate Consider(const Family& family, int64_t tile, const Asked& asked) {
-  Candidate best{Family::TileName(tile), UnknownSetting<Family>(asked), 0, {}};
+Candidate Consider(const Family& family, int64_t tile, const Requested& requested) {
+  Candidate best{Family::TileName(tile), UnknownSetting<Family>(requested), 0, {}};
   if (best.reason) return best;
-  const auto all = family.Candidates(tile, asked);
+  const auto all = family.Candidates(tile, requested);
   if ((best.reason = family.UnsupportedReason(all.front()))) return best;
   const auto* least = &all.front();
   best.seconds = family.Seconds(*least);
@@ -69,9 +68,9 @@ Candidate Consider(const Family& family, int64_t tile, const Asked& asked) {
   return best;
 }
 
-// Every tile for the product's types, or the one that is asked for.
+// All tiles that are compiled for the product's types, or the requested one.
 template <typename Family>
-std::vector<Candidate> Candidates(const Product& product, const Device& device, const NamedSettings& asked,
+std::vector<Candidate> Candidates(const Product& product, const Device& device, const NamedSettings& requested,
                                   const std::optional<std::string>& tile, bool is_named) {
   const Family family(product, device);
   Reason reason = family.UnsupportedReason();
@@ -79,8 +78,8 @@ std::vector<Candidate> Candidates(const Product& product, const Device& device, 
   if (reason) return {{std::nullopt, reason, 0, {}}};
   std::vector<Candidate> candidates;
   for (int64_t i = 0; i < Family::TileCount(); ++i) {
-    const bool is_asked = !tile || *tile == Family::TileName(i);
-    if (is_asked && family.IsFor(i)) candidates.push_back(Consider(family, i, Asked{asked}));
+    const bool is_requested = !tile || *tile == Family::TileName(i);
+    if (is_requested && family.IsFor(i)) candidates.push_back(Consider(family, i, Requested{requested}));
   }
   if (candidates.empty()) {
     candidates.push_back({std::nullopt, "no such tile is compiled for these types at this precision", 0, {}});
@@ -190,7 +189,7 @@ NB_MODULE(_planning, module) {
       .def_ro("reason", &Candidate::reason)
       .def_ro("seconds", &Candidate::seconds)
       .def_ro("settings", &Candidate::settings);
-  module.attr("MOST_TMA_STEP") = kMostElementStride;
+  module.attr("MOST_TMA_STEP") = kMaxElementStride;
   module.attr("MOST_WINDOW_PIECES") = depthwise::kMostPieces;
   module.attr("DIGEST") = JAXCONV_PLANNING_DIGEST;
   module.attr("FORMAT") = kFormat;

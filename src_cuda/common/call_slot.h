@@ -1,4 +1,5 @@
-// Numbers for the calls of loaded programs, by which kernels find what they keep from launch to launch.
+// A slot number for each call of a loaded program. Kernels that keep state from launch to launch find it by this
+// number.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,11 +10,11 @@
 
 namespace jaxconv {
 
-// Calls of loaded programs that kernels may keep something of.
+// The calls that may have a slot at the same time.
 inline constexpr int kCallSlots = 1 << 14;
 
-// A call's number as long as its program is loaded: no other's, or -1, if too many are loaded. What is counted by it is
-// in each device's own memory.
+// The slot of one call, while its program is loaded. No other loaded call has the same number. The number is -1 if all
+// slots are taken. The state that kernels keep under a number is in the memory of each device.
 class CallSlot {
  public:
   CallSlot() {
@@ -35,15 +36,16 @@ class CallSlot {
   CallSlot(const CallSlot&) = delete;
   CallSlot& operator=(const CallSlot&) = delete;
 
-  // How many calls have numbers.
+  // How many calls have a slot now.
   static int Used() {
     Pool& pool = ThePool();
     const std::lock_guard lock(pool.mutex);
     return pool.used - static_cast<int>(pool.free.size());
   }
 
-  // The number, below kCallSlots, for a launch on a stream of the current device, where it must follow the call's other
-  // ones: -1 if one of before was on another stream. Those that are captured follow each other as their graphs do.
+  // The number, below kCallSlots, for a launch on a stream of the current device. Launches that share state must not
+  // overlap, so the answer is -1 if an earlier launch of the call was on another stream. Captured launches all get the
+  // number: the CUDA graph orders them.
   int NumberOn(cudaStream_t stream) {
     cudaStreamCaptureStatus capture;
     int device;
@@ -54,20 +56,20 @@ class CallSlot {
   }
 
  private:
-  // Those that have never been used are given first, then those that have been free longest.
+  // Numbers that were never used come first, then those that have been free the longest.
   struct Pool {
     std::mutex mutex;
     int used = 0;
     std::deque<int> free;
   };
   static Pool& ThePool() {
-    static Pool& pool = *new Pool;  // programs may be unloaded after all else
+    static Pool& pool = *new Pool;  // never destroyed: programs may be unloaded after static objects
     return pool;
   }
 
   int number_ = -1;
   std::mutex mutex_;
-  std::map<int, cudaStream_t> streams_;  // of each device
+  std::map<int, cudaStream_t> streams_;  // by device
 };
 
 }  // namespace jaxconv

@@ -1,7 +1,8 @@
-// Element types in memory against the type of the sums: vector loads, widening and narrowing.
+// Conversion between the element types in memory and the accumulator type (the type of the sums), with vector loads.
 //
-// The types of a mixed call are run-time values: a uniform branch a load costs little beside the arithmetic, and many
-// combinations of types share one kernel. Where the type is a compile-time constant the branches fold away.
+// If the operands of a call have different types, their types are run-time values, so that one kernel serves many
+// combinations. This costs a uniform branch for each load, which is little compared with the arithmetic. If the type is
+// a compile-time constant, the compiler removes the branches.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -20,7 +21,7 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
   T v[N];
 };
 
-// Two sums as neighbouring elements of 16 bits.
+// Two sums, rounded to 16 bits and packed into one register.
 template <typename T>
 __device__ __forceinline__ uint32_t RoundPair(float first, float second) {
   const Pack<T, 2> pair{static_cast<T>(first), static_cast<T>(second)};
@@ -41,7 +42,7 @@ constexpr DType TypeOf() {
 template <typename T>
 inline constexpr OperandTraits kTraits = TraitsOf(TypeOf<T>());
 
-// Calls f(T{}) with the type named by `type`, one of those that sums of type Acc are made of.
+// Calls f(T{}) for the T that `type` names. T is Acc or a type that is accumulated in Acc.
 template <typename Acc, typename F>
 __device__ __forceinline__ void WithType(DType type, F&& f) {
   if constexpr (std::is_same_v<Acc, float>) {
@@ -55,7 +56,7 @@ __device__ __forceinline__ void WithType(DType type, F&& f) {
   f(Acc{});
 }
 
-// Element i of the 32-bit words that elements of type T were loaded as.
+// Element i of 32-bit words that hold elements of type T.
 template <typename T>
 __device__ __forceinline__ T ElementOf(const uint32_t* words, int i) {
   if constexpr (std::is_same_v<T, double>) return __hiloint2double(words[2 * i + 1], words[2 * i]);
@@ -66,9 +67,9 @@ __device__ __forceinline__ T ElementOf(const uint32_t* words, int i) {
   if constexpr (std::is_same_v<T, int8_t>) return static_cast<int8_t>(words[i / 4] >> i % 4 * 8);
 }
 
-// N elements of any type that widens to Acc, as they came from memory: converting only when they are stored to shared
-// memory lets the load stay in flight. The words keep the compiler from cutting registers into bytes, which it would
-// have to wait for.
+// N elements of any type that widens to Acc, as loaded. They are converted only when they are stored to shared memory:
+// a conversion waits for the load, and the loads should stay in flight. They are kept as 32-bit words, because the
+// compiler would split other registers into bytes right after the load, and wait for it.
 template <typename Acc, int N>
 struct RawPack {
   static constexpr int kWords = N * sizeof(Acc) / 4;

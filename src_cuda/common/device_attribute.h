@@ -1,11 +1,11 @@
-// What launches ask of the device they run on.
+// Attributes of the device that a launch runs on.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 namespace jaxconv {
 
-// Whether this build has code for wgmma, which devices of compute capability 9.0 have.
+// Whether this build has code for sm_90a, the only architecture with wgmma.
 #ifdef JAXCONV_SM_90A
 inline constexpr bool kHasWgmmaCode = true;
 #else
@@ -19,7 +19,7 @@ inline int DeviceAttribute(cudaDeviceAttr name) {
   return cudaDeviceGetAttribute(&value, name, device) == cudaSuccess ? value : 0;
 }
 
-// Whether the current device has wgmma: programs may be compiled elsewhere.
+// Whether the current device has wgmma. It may differ from the device that the program was compiled for.
 inline bool DeviceHasWgmma() {
   return kHasWgmmaCode && DeviceAttribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
          DeviceAttribute(cudaDevAttrComputeCapabilityMinor) == 0;

@@ -16,11 +16,11 @@
 
 namespace jaxconv {
 
-// Lets a kernel have all the dynamic shared memory that the current device gives, once for each kernel and device. The
-// value does not depend on the call: threads launch one kernel with different sizes at the same time.
+// Raises a kernel's limit of dynamic shared memory to all that the current device has, once for each kernel and device.
+// The limit does not depend on the call, because several threads may launch one kernel with different sizes.
 inline cudaError_t AllowShared(const void* function, size_t shared_bytes) {
-  constexpr size_t kUnasked = 48 * 1024;  // more is given only to kernels that ask for it
-  if (shared_bytes <= kUnasked) return cudaSuccess;
+  constexpr size_t kDefaultLimit = 48 * 1024;  // a kernel gets more only after cudaFuncSetAttribute
+  if (shared_bytes <= kDefaultLimit) return cudaSuccess;
   static std::mutex mutex;
   static std::set<std::pair<int, const void*>> allowed;
   int device = 0, limit = 0;
@@ -40,7 +40,7 @@ inline cudaError_t AllowShared(const void* function, size_t shared_bytes) {
   return cudaSuccess;
 }
 
-// With `shared_bytes` of dynamic shared memory.
+// Launches a kernel with `shared_bytes` of dynamic shared memory.
 template <typename Kernel, typename... Args>
 cudaError_t EnqueueShared(Kernel* kernel, int64_t blocks, int threads, size_t shared_bytes, cudaStream_t stream,
                           Args... args) {
@@ -56,11 +56,10 @@ cudaError_t Enqueue(Kernel* kernel, int64_t blocks, int threads, cudaStream_t st
   return EnqueueShared(kernel, blocks, threads, 0, stream, args...);
 }
 
-inline constexpr int kSliceThreads = 256;
+inline constexpr int kAddSlicesThreads = 256;
 
-// Adds so many slices of a pack of results in order, the first of which is at `from`, each `step` elements further on.
-// One round of loads is all there is of instructions: most calls take one, and wait for instructions to come from
-// memory, too.
+// Adds `split` slices to `sums`, in order. The first slice is at `from`, the next one `step` elements further. The loop
+// is not unrolled: most calls need one iteration, and a short kernel also waits for its instructions to be fetched.
 template <typename Acc, int kPack>
 __device__ __forceinline__ void AddEach(Pack<Acc, kPack>& sums, const Acc* from, int64_t step, int split) {
   constexpr int kLoads = 8;  // in flight
@@ -71,7 +70,7 @@ __device__ __forceinline__ void AddEach(Pack<Acc, kPack>& sums, const Acc* from,
     for (int j = 0; j < kLoads; ++j) {
       if (j < split) slices[j] = *reinterpret_cast<const Pack<Acc, kPack>*>(from);
       from += step;
-      ptx::Keep(from);  // or each would be worked out from the first
+      ptx::Keep(from);  // otherwise the compiler computes each address from the first
     }
 #pragma unroll
     for (int j = 0; j < kLoads; ++j) {
@@ -81,8 +80,8 @@ __device__ __forceinline__ void AddEach(Pack<Acc, kPack>& sums, const Acc* from,
   }
 }
 
-// An epilogue, and which channel a result's element is of.
-struct ElementsEpilogue {
+// An epilogue, and how to find the output channel of an element of the result.
+struct ElementEpilogue {
   Epilogue epilogue;
   int64_t channel_stride, channels, group_stride, groups;
 
@@ -91,11 +90,12 @@ struct ElementsEpilogue {
   }
 };
 
-// Adds slices, kParts threads a pack of results: each every kParts-th slice in order, then the parts in theirs.
+// Adds the slices of split-K. kParts threads share kPack results: each adds every kParts-th slice, in order, and then
+// the kParts sums are added in order. So the result does not depend on timing.
 template <typename Acc, int kParts, int kPack, bool kHasEpilogue>
 __global__ void AddSlicesKernel(const Acc* slices, void* out, DType type, int64_t elements, int split,
-                                const ElementsEpilogue ends) {
-  constexpr int kPacks = kSliceThreads / kParts;
+                                const ElementEpilogue element_epilogue) {
+  constexpr int kPacks = kAddSlicesThreads / kParts;
   const int pack = threadIdx.x % kPacks, part = threadIdx.x / kPacks;
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kPacks + pack) * kPack;
   Pack<Acc, kPack> sums{};
@@ -103,7 +103,7 @@ __global__ void AddSlicesKernel(const Acc* slices, void* out, DType type, int64_
     AddEach(sums, slices + part * elements + i, kParts * elements, CeilDiv(split - part, kParts));
   }
   if constexpr (kParts > 1) {
-    static_assert(kPack == 1, "a part is a number");
+    static_assert(kPack == 1, "each part has one sum");
     __shared__ Acc parts[kParts][kPacks];
     parts[part][pack] = sums.v[0];
     __syncthreads();
@@ -112,26 +112,27 @@ __global__ void AddSlicesKernel(const Acc* slices, void* out, DType type, int64_
     for (int p = 1; p < kParts; ++p) sums.v[0] += parts[p][pack];
   }
   if constexpr (kHasEpilogue) {
-    const EpilogueOf<Acc, true> epilogue(ends.epilogue, 0);
+    const EpilogueOf<Acc, true> epilogue(element_epilogue.epilogue, 0);
 #pragma unroll
-    for (int v = 0; v < kPack && i < elements; ++v) sums.v[v] = epilogue(sums.v[v], ends.Channel(i + v));
+    for (int v = 0; v < kPack && i < elements; ++v) sums.v[v] = epilogue(sums.v[v], element_epilogue.Channel(i + v));
   }
   if (part == 0 && i < elements) StoreNarrowed(sums, out, i, type);
 }
 
-// The last kernel of a call that keeps sums in the workspace: adds the slices in an order of its own.
+// The last kernel of a call that keeps its sums in the workspace: adds the slices in a fixed order.
 template <typename Acc, bool kHasEpilogue>
 cudaError_t AddSlices(const ConvCall& call, int64_t split, cudaStream_t stream) {
-  constexpr int kParts = 8;  // of many slices, as a thread has to wait for each
-  constexpr int kPack = 2;   // of few, as the kernel waits for its threads to begin
+  constexpr int kParts = 8;  // for many slices: a single thread would wait for each round of its loads
+  constexpr int kPack = 2;   // for few slices: with fewer threads, the kernel starts faster
   const ConvProblem& p = call.problem;
   const int64_t elements = ResultElements(p, call.pass);
   const DType type = ResultType(p, call.pass);
   const bool packs = elements % kPack == 0 && AreAligned({call.workspace, call.result});
-  const ElementsEpilogue ends{EpilogueOfCall(call), p.dst.channel, p.out_channels, p.dst.group, p.groups};
+  const ElementEpilogue epilogue{EpilogueOfCall(call), p.dst.channel, p.out_channels, p.dst.group, p.groups};
   const auto add = [&](auto* kernel, int parts, int pack) {
-    return Enqueue(kernel, CeilDiv(elements / pack * parts, kSliceThreads), kSliceThreads, stream,
-                   static_cast<const Acc*>(call.workspace), call.result, type, elements, static_cast<int>(split), ends);
+    return Enqueue(kernel, CeilDiv(elements / pack * parts, kAddSlicesThreads), kAddSlicesThreads, stream,
+                   static_cast<const Acc*>(call.workspace), call.result, type, elements, static_cast<int>(split),
+                   epilogue);
   };
   if (split >= 2 * kParts) return add(AddSlicesKernel<Acc, kParts, 1, kHasEpilogue>, kParts, 1);
   return packs ? add(AddSlicesKernel<Acc, 1, kPack, kHasEpilogue>, 1, kPack)

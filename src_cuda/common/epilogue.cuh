@@ -8,7 +8,7 @@
 
 namespace jaxconv {
 
-// The epilogue of one output channel, with its operands in registers: for threads that have many results of a channel.
+// The epilogue of one output channel, with its operands in registers. For threads with many results of one channel.
 template <typename Acc, bool kHasEpilogue>
 struct EpilogueOfChannel {
   Acc bias;
@@ -16,23 +16,23 @@ struct EpilogueOfChannel {
   __device__ __forceinline__ Acc operator()(Acc sum) const { return kHasEpilogue ? sum + bias : sum; }
 };
 
-// The epilogue, for output channels that are counted from `first`. Kernels are compiled with it and without: then it
-// is no code.
+// The epilogue. Output channels are numbered from channel `first` of all groups. Each kernel is compiled with an
+// epilogue and without one: without one, this class generates no code.
 template <typename Acc, bool kHasEpilogue>
 class EpilogueOf {
  public:
   __device__ __forceinline__ EpilogueOf(const Epilogue& epilogue, int64_t first)
       : bias_(kHasEpilogue ? static_cast<const Acc*>(epilogue.bias) + first : nullptr) {}
 
-  // The result of a channel that there is.
+  // The result of one sum. The channel must exist.
   __device__ __forceinline__ Acc operator()(Acc sum, int64_t channel) const { return Of(channel)(sum); }
 
-  // For more than one result of the channel.
+  // The epilogue of one channel, for several results.
   __device__ __forceinline__ EpilogueOfChannel<Acc, kHasEpilogue> Of(int64_t channel) const {
     return {kHasEpilogue ? __ldg(bias_ + channel) : Acc{}};
   }
 
-  // Those of neighbouring channels.
+  // The results of neighbouring channels.
   template <int N>
   __device__ __forceinline__ decltype(auto) operator()(const Pack<Acc, N>& sums, int64_t channel) const {
     if constexpr (kHasEpilogue) {

@@ -20,25 +20,26 @@ struct ConvCall {
   const ResidueClass* classes;
   const void* src;
   const void* rhs;
-  const void* bias;  // of a conv: a number for each output channel of all groups, in the type of the sums; or null
+  const void* bias;  // see Epilogue; null if there is none
   void* result;
   void* workspace;
-  CallSlot* slot;  // of a conv, by which kernels find what they keep from launch to launch
+  CallSlot* slot;  // finds the state that kernels keep from launch to launch
 };
 
-// The checks are made on the host before each launch and enqueue nothing.
+// The functions of a family. Those before `launch` are called on the host before each launch, and enqueue nothing.
 template <typename Settings>
 struct KernelFamily {
   Reason (*unsupported_reason)(const ConvProblem&, Pass, const Settings&);
-  // Of a call that is supported.
+  // Bytes of workspace for a supported call.
   size_t (*workspace_bytes)(const ConvProblem&, Pass, const Settings&);
-  // Of a thread block.
+  // Bytes of shared memory for a CTA.
   size_t (*shared_bytes)(const ConvProblem&, Pass, const Settings&);
-  // Enqueues a call that is supported, with enough workspace and shared memory. Allocates nothing, waits for nothing.
+  // Enqueues a supported call that has enough workspace and shared memory. Must not allocate or wait: XLA may be
+  // recording a CUDA graph.
   cudaError_t (*launch)(const ConvCall&, const Settings&, cudaStream_t);
 };
 
-// Where a call's first kernel stores: with split-K the slices, which a second kernel adds.
+// Where the first kernel of a call stores: with split-K it stores slices, and a second kernel adds them.
 inline void* StoredData(const ConvCall& call, int64_t split) { return split > 1 ? call.workspace : call.result; }
 
 }  // namespace jaxconv

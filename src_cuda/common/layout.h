@@ -1,5 +1,5 @@
-// How a call's operands lie in memory, seen as matrices: lines (rows of the source, columns of the other operand and
-// of the result) by steps of the reduction.
+// How the operands of a call lie in memory, seen as matrices. A, the source, is M x K. B, the other operand, is N x K.
+// "MN" is the dimension that is not K: M for A, N for B and for the result.
 #pragma once
 
 #include <algorithm>
@@ -14,26 +14,27 @@
 
 namespace jaxconv {
 
-// Whether each operand begins with what is loaded or stored at once at most.
+// Whether each operand starts at a 16-byte boundary, as the widest load and store need.
 inline bool AreAligned(std::initializer_list<const void*> operands) {
-  constexpr uintptr_t kPieceBytes = 16;
+  constexpr uintptr_t kVectorBytes = 16;
   return std::all_of(operands.begin(), operands.end(),
-                     [](const void* data) { return reinterpret_cast<uintptr_t>(data) % kPieceBytes == 0; });
+                     [](const void* data) { return reinterpret_cast<uintptr_t>(data) % kVectorBytes == 0; });
 }
 
 struct OperandLayout {
   const void* data;
   DType type;
-  int64_t line_stride;
-  int64_t step_stride;
-  int64_t line_unit;  // neighbouring lines are contiguous in runs of this many, which begin at its multiples
-  int64_t step_unit;  // likewise steps; 1 where they are not contiguous
+  int64_t mn_stride;
+  int64_t k_stride;
+  int64_t mn_unit;  // along MN, aligned groups of this many elements are contiguous; 1 if neighbours are not
+  int64_t k_unit;   // the same along K
 
-  bool LineVectors(int elements) const { return line_unit % elements == 0 && IsAligned(elements); }
-  bool StepVectors(int elements) const { return step_unit % elements == 0 && IsAligned(elements); }
+  // Whether vectors of as many elements can be loaded or stored along MN, or along K.
+  bool MnVectors(int elements) const { return mn_unit % elements == 0 && IsAligned(elements); }
+  bool KVectors(int elements) const { return k_unit % elements == 0 && IsAligned(elements); }
 
  private:
-  // A vector load or store takes 16 bytes at most.
+  // Longer vectors are several loads or stores of 16 bytes.
   bool IsAligned(int elements) const {
     const size_t alignment = std::min<size_t>(16, elements * ElementBytes(type));
     return reinterpret_cast<uintptr_t>(data) % alignment == 0;
@@ -52,7 +53,7 @@ inline int64_t ChannelUnit(const TensorStrides& s, int64_t channels) {
   return Unit(s.channel, channels, {s.batch, s.spatial[0], s.spatial[1], s.spatial[2], s.group});
 }
 
-// The offsets of taps are multiples of a unit where these strides are: a filter is dense.
+// A filter is dense. So the offsets of its taps are multiples of a unit if these strides are.
 inline int64_t FilterOutUnit(const ConvProblem& p) {
   return Unit(p.filter.out, p.out_channels, {p.in_channels == 1 ? 0 : p.filter.in, p.filter.group});
 }
@@ -80,7 +81,7 @@ inline OperandLayout RhsLayout(const ConvCall& call) {
   return {call.rhs, p.dst_type, p.dst.channel, position, internal::ChannelUnit(p.dst, p.out_channels), 1};
 }
 
-// The result has lines alone. The slices of a split reduction lie as it does, in the type of the sums.
+// The result has no K. The slices of split-K have the layout of the result, and the type of the sums.
 inline OperandLayout ResultLayout(const ConvCall& call, int64_t split) {
   const ConvProblem& p = call.problem;
   const DType type = StoredType(p, call.pass, split);

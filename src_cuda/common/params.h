@@ -1,4 +1,4 @@
-// From a call to what a kernel that reads the operands in place is launched with.
+// From a call to ProductParams.
 #pragma once
 
 #include "common/layout.h"
@@ -7,7 +7,7 @@
 
 namespace jaxconv {
 
-// Thread blocks of tiles of rows x cols.
+// CTAs that compute a product in tiles of rows x cols.
 inline int64_t Blocks(const ConvProblem& p, Pass pass, int64_t split, int rows, int cols) {
   return RowTiles(p, Rows(p, pass), rows) * CeilDiv(p.out_channels, cols) * split * p.groups;
 }
@@ -29,9 +29,9 @@ inline ProductParams MakeParams(const ConvCall& call, int64_t split, int tile_ro
   params.row_tiles = static_cast<uint32_t>(RowTiles(p, Rows(p, call.pass), tile_rows));
   params.col_tiles = static_cast<uint32_t>(CeilDiv(p.out_channels, tile_cols));
   params.cols = p.out_channels;
-  params.rhs_col_stride = rhs.line_stride;
+  params.rhs_col_stride = rhs.mn_stride;
   params.rhs_group_stride = wgrad ? p.dst.group : p.filter.group;
-  params.out_col_stride = out.line_stride;
+  params.out_col_stride = out.mn_stride;
   params.out_group_stride = wgrad ? p.filter.group : p.dst.group;
   params.out_elements = ResultElements(p, call.pass);
   params.split = static_cast<int32_t>(split);

@@ -1,4 +1,4 @@
-// Launches of kernels whose thread blocks stay: of families with a layout of shared memory of their own.
+// Launches of persistent kernels, whose CTAs compute several tiles.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,7 +14,7 @@
 
 namespace jaxconv {
 
-// Fills in where a call's operands are, and what is stored.
+// Fills in the operands of a call, and where and in which type the results are stored.
 template <typename Params>
 void SetOperands(const ConvCall& call, int64_t split, Params* params) {
   params->taps = call.taps;
@@ -26,7 +26,7 @@ void SetOperands(const ConvCall& call, int64_t split, Params* params) {
   params->out_type = StoredType(call.problem, call.pass, split);
 }
 
-// Of such a family, which has as many tiles.
+// For a family with `tiles` tiles whose conv has no split-K.
 template <typename Settings>
 Reason UnsupportedSplit(const Settings& s, size_t tiles, Pass pass) {
   if (Reason why = UnsupportedTileOrSplit(s, tiles)) return why;
@@ -34,13 +34,13 @@ Reason UnsupportedSplit(const Settings& s, size_t tiles, Pass pass) {
   return is_split_conv ? Reason("a split of " + std::to_string(s.split) + ": its conv has none") : std::nullopt;
 }
 
-// Thread blocks that share out `tiles`, which each of `others` has: as many as the device holds at once, of which a
-// multiprocessor's registers hold `most`.
-inline int32_t Workers(int64_t shared_bytes, int most, int64_t others, int64_t tiles) {
+// PersistentCtas of the current device. `shared_bytes` is the shared memory of a CTA, `most` the CTAs for which an SM
+// has registers.
+inline int32_t PersistentCtasOfDevice(int64_t shared_bytes, int most, int64_t others, int64_t tiles) {
   const int multiprocessors = std::max(1, DeviceAttribute(cudaDevAttrMultiProcessorCount));
   const int multiprocessor_bytes = DeviceAttribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
   const int64_t held = multiprocessors * CtasPerSm(multiprocessor_bytes, shared_bytes, most);
-  return static_cast<int32_t>(Sharers(held, others, tiles));
+  return static_cast<int32_t>(PersistentCtas(held, others, tiles));
 }
 
 }  // namespace jaxconv

@@ -1,8 +1,9 @@
-// Rows and steps of the two products, as points.
+// The indices of M and K as points.
 //
-// Both products multiply a matrix of source elements, one for each pair of an output position and a (tap, channel):
-// in a conv the positions are the rows and the (tap, channel)s the steps of the reduction, in a wgrad the other way
-// round. An element's address and coordinates are the sum of its row's and its step's, so one kernel serves both.
+// In both products, A is a matrix of source elements: one for each pair of an output position and a (tap, channel). In
+// a conv, M is positions and K is (tap, channel). In a wgrad it is the other way round. The address and the coordinates
+// of an element are the sum of two points, one for its row (M) and one for its step (K). So one kernel serves both
+// products.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +13,14 @@
 
 namespace jaxconv {
 
-// A position's coordinates are its source base, those of a (tap, channel) the tap's shift.
+// The point of an output position or of a (tap, channel).
 struct alignas(16) Point {
-  int64_t src;      // elements from the source's origin
-  int64_t partner;  // elements from the origin of the tensor that has positions (dst) or taps (filter), or -1: no point
-  int32_t at[kSpatial];
+  int64_t src;           // offset in the source, in elements
+  int64_t partner;       // of a position: offset in dst; of a (tap, channel): offset in the filter; -1: no such point
+  int32_t at[kSpatial];  // coordinates in the source: of the position's base, or the tap's shift
 };
 
-// Division by a number that many share: a multiplication, where the hardware would take a hundred cycles and more.
+// Division by a divisor that is used often, by multiplication: the hardware's division takes 100 cycles and more.
 template <typename Index>
 class Divider {
  public:
@@ -27,12 +28,13 @@ class Divider {
   __host__ __device__ __forceinline__ explicit Divider(Index divisor)
       : divisor_(divisor), reciprocal_(Reciprocal(max(divisor, Index{1}))) {}
 
-  // Of 32 bits: 2^32 - 1 over the divisor, rounded down.
+  // For 32 bits. `reciprocal` is (2^32 - 1) / divisor, rounded down.
   __device__ __forceinline__ Divider(Index divisor, uint32_t reciprocal) : divisor_(divisor), reciprocal_(reciprocal) {
-    static_assert(sizeof(Index) == 4, "others have longer ones");
+    static_assert(sizeof(Index) == 4, "a 64-bit reciprocal is longer");
   }
 
-  // i / divisor and i % divisor of 0 <= i. The reciprocal is rounded down: the quotient may be one too small at first.
+  // i / divisor and i % divisor, for i >= 0. The reciprocal is rounded down, so the first quotient may be too small by
+  // one.
   __device__ __forceinline__ Index Divide(Index i, Index* rest) const {
     const Index quotient = static_cast<Index>(UpperHalf(static_cast<Unsigned>(i), reciprocal_));
     *rest = i - quotient * divisor_;
@@ -51,8 +53,8 @@ class Divider {
     return UINT32_MAX / static_cast<uint32_t>(divisor);
   }
 
-  // 64 bits behind the point, of which the first 50 are right: good for dividends below 2^46. In float64 from an
-  // estimate in float32, each of Newton's steps doubling the bits.
+  // The 64 bits after the binary point. The first 50 are right, which is enough for dividends below 2^46. Starts from
+  // an estimate in float32; each step of Newton's method in float64 doubles the right bits.
   static __device__ __forceinline__ uint64_t Reciprocal(int64_t divisor) {
     const double d = static_cast<double>(divisor);
     double x = __fdividef(1.0f, static_cast<float>(d));
@@ -66,8 +68,8 @@ class Divider {
   Unsigned reciprocal_;
 };
 
-// Far outside any source, also after another point's coordinates were added.
-__device__ __forceinline__ Point Nowhere() {
+// A point outside of every source, also after the coordinates of another point were added.
+__device__ __forceinline__ Point OutOfBounds() {
   constexpr int32_t kFar = INT32_MIN / 2;
   return {0, -1, {kFar, kFar, kFar}};
 }
@@ -76,7 +78,7 @@ __device__ inline int64_t Positions(const ConvProblem& problem, const ResidueCla
   return problem.batch * residue.count[0] * residue.count[1] * residue.count[2];
 }
 
-// The points of one residue class, numbered by Index. `wgrad` exchanges rows and steps.
+// The points of one residue class, with indices of type Index. `wgrad` exchanges M and K.
 template <typename Index>
 struct ClassPointsOf {
   const ConvProblem& problem;
@@ -102,7 +104,7 @@ struct ClassPointsOf {
   __device__ Point Row(int64_t i) const { return wgrad ? ChannelTap(i) : Position(i); }
   __device__ Point Step(int64_t i) const { return wgrad ? Position(i) : ChannelTap(i); }
 
-  // Coordinates and strides within an image fit 32 bits, their products do not.
+  // Coordinates and strides within an image fit into 32 bits, their products do not.
   __device__ Point Position(int64_t i) const {
     const auto times = [](int32_t a, int64_t b) { return static_cast<int64_t>(a) * static_cast<int32_t>(b); };
     Point point{};
@@ -121,7 +123,7 @@ struct ClassPointsOf {
     return point;
   }
 
-  // The tap, in its class, and the channel of a (tap, channel).
+  // The tap, counted from the first of the class, and the channel of a (tap, channel).
   __device__ __forceinline__ int TapOf(int64_t i, int* channel) const {
     Index rest;
     const int tap = static_cast<int>(by_channels.Divide(static_cast<Index>(i), &rest));
@@ -131,8 +133,8 @@ struct ClassPointsOf {
 
   __device__ Point ChannelTap(int64_t i) const {
     int channel;
-    const int place = TapOf(i, &channel);
-    const Tap tap = taps[residue.first_tap + place];
+    const int index = TapOf(i, &channel);
+    const Tap tap = taps[residue.first_tap + index];
     return {tap.src_delta + channel * problem.src.channel,
             tap.filter_delta + channel * problem.filter.in,
             {tap.shift[0], tap.shift[1], tap.shift[2]}};
@@ -141,10 +143,11 @@ struct ClassPointsOf {
 
 using ClassPoints = ClassPointsOf<int64_t>;
 
-// Finds the class of a row tile and makes the tile's index one within the class; null where all classes have ended.
+// Finds the residue class of a tile of M, and changes the tile's index to one within the class. Null after the last
+// class.
 __device__ inline const ResidueClass* FindClass(const ConvProblem& problem, const ResidueClass* classes, bool wgrad,
                                                 int tile_rows, uint32_t* row_tile) {
-  if (problem.class_count == 1) return classes;  // and there is no tile too many
+  if (problem.class_count == 1) return classes;  // then no CTA is after the last tile
   for (int c = 0; c < problem.class_count; ++c) {
     const int64_t rows = wgrad ? problem.in_channels * classes[c].tap_count : Positions(problem, classes[c]);
     const int64_t tiles = (rows + tile_rows - 1) / tile_rows;

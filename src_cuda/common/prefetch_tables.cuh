@@ -1,4 +1,4 @@
-// What thread blocks read first, on its way to L2 while they begin.
+// Prefetches to L2 what CTAs read first.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace jaxconv {
 
-// Fetches taps, of which the filter's and the first source pixels' addresses depend, and the filter to L2 while the
-// class is read: the way to memory is as long as a small layer takes for some steps. All thread blocks share out the
-// filter. By so many threads of each.
+// Prefetches the taps and the filter to L2 while the residue class is read. The addresses of the filter and of the
+// first source pixels depend on the taps, and in a small layer the latency of memory is as long as several steps of K.
+// Each CTA prefetches all taps and its share of the filter, with `threads` threads.
 template <typename Params>
 __device__ __forceinline__ void PrefetchTables(const Params& p, int64_t filter_bytes, uint32_t thread_of_block,
                                                uint32_t threads) {

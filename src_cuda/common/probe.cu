@@ -1,4 +1,4 @@
-// A kernel that does nothing, compiled like the others: where the driver loads it, it loads them.
+// An empty kernel, compiled like the others. If the driver can load it, it can load them too.
 #include <cuda_runtime_api.h>
 
 #include "families.h"

@@ -1,4 +1,4 @@
-// The matrix product of a call as a kernel's thread blocks share it out.
+// The matrix product of a call, and which tile of it a CTA computes.
 #pragma once
 
 #include <cstdint>
@@ -9,40 +9,40 @@
 
 namespace jaxconv {
 
-// What a kernel that reads the operands in place is launched with.
+// The parameters of a kernel that reads the operands in place.
 struct ProductParams {
   ConvProblem problem;
   const Tap* taps;
   const ResidueClass* classes;
   const void* src;
   const void* rhs;
-  void* out;  // the result, or the slices in the workspace
+  void* out;  // the result, or with split-K the slices in the workspace
   DType rhs_type;
   DType out_type;
   uint32_t src_size[kSpatial];
-  uint32_t row_tiles;  // at least those of all classes together
+  uint32_t row_tiles;  // an upper bound, see RowTiles
   uint32_t col_tiles;
   int64_t cols;
   int64_t rhs_col_stride;
   int64_t rhs_group_stride;
   int64_t out_col_stride;
   int64_t out_group_stride;
-  int64_t out_elements;  // of one slice
+  int64_t out_elements;  // elements of one slice
   int32_t split;
   bool wgrad;
-  bool out_vectors;  // neighbours may be stored as vectors, of as many elements as the family asked for
+  bool out_vectors;  // results may be stored as vectors of the family's size
   Epilogue epilogue;
 };
 
-// What a block computes: a tile of one class's product, in one group, over one slice of the reduction.
+// The work of a CTA: one tile of the product of a residue class and a group, over one slice of K.
 struct WorkTile {
-  const ResidueClass* residue;  // null: nothing
-  uint32_t row_tile;            // of the class
+  const ResidueClass* residue;  // null: no work
+  uint32_t row_tile;            // within the class
   uint32_t col_tile;
   uint32_t slice;
   uint32_t group;
 
-  // Blocks that run at the same time read the same rows, then neighbouring rows.
+  // N is fastest: CTAs that run at the same time share rows of A in L2.
   static __device__ WorkTile OfBlock(const ProductParams& p, int tile_rows) {
     uint32_t block = blockIdx.x;
     WorkTile work;
@@ -54,17 +54,17 @@ struct WorkTile {
     return work;
   }
 
-  // `wgrad` is the parameters', perhaps known to the compiler.
+  // `wgrad` equals p.wgrad. The caller may know it at compile time.
   __device__ ClassPoints Points(const ProductParams& p, bool wgrad) const {
     return {p.problem, p.taps, *residue, wgrad};
   }
 
-  // Fills the points of the tile's rows, `partner` being their offsets in the result.
+  // Fills in the points of the tile's rows (M). `partner` becomes the offset in the result.
   template <int kRows, int kThreads>
   __device__ void FillRows(const ProductParams& p, const ClassPoints& points, Point (&rows)[kRows]) const {
     for (int i = threadIdx.x; i < kRows; i += kThreads) {
       const int64_t row = static_cast<int64_t>(row_tile) * kRows + i;
-      Point point = Nowhere();
+      Point point = OutOfBounds();
       if (row < points.rows()) {
         point = points.Row(row);
         point.src += group * p.problem.src.group;

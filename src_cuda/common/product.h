@@ -1,4 +1,4 @@
-// Sizes of a call's matrix product, and of the tiles that cut it.
+// Sizes of the matrix product of a call, of its tiles and of its workspace.
 #pragma once
 
 #include <algorithm>
@@ -22,29 +22,29 @@ inline int64_t Rows(const ConvProblem& p, Pass pass) { return pass == Pass::kCon
 
 inline int64_t ResultElements(const ConvProblem& p, Pass pass) { return p.groups * Rows(p, pass) * p.out_channels; }
 
-// Residue classes that have positions are the table's first ones: of each dimension so many phases.
+// Residue classes with positions come first in the table: LivePhases of each dimension.
 inline int64_t LivePhases(const ConvProblem& p, int d) { return std::min(p.period[d], p.dst_size[d]); }
 inline int64_t LiveClasses(const ConvProblem& p) { return LivePhases(p, 0) * LivePhases(p, 1) * LivePhases(p, 2); }
 
-// Whether these have equally many positions. There are results.
+// Whether all of these classes have equally many positions. The result must not be empty.
 inline bool HasEqualClasses(const ConvProblem& p) {
   bool are_equal = true;
   for (int d = 0; d < kSpatial; ++d) are_equal &= p.dst_size[d] % LivePhases(p, d) == 0;
   return are_equal;
 }
 
-// Tiles of rows, each within a residue class. Classes are on the device, so the rows of each are unknown here: a bound
-// on the tiles of all, exact for one class. Blocks past the last tile end at once.
+// Tiles along M, where no tile crosses residue classes. The table of classes is on the device, so the host does not
+// know the rows of each class. This is an upper bound, exact for one class. CTAs after the last tile exit immediately.
 inline int64_t RowTiles(const ConvProblem& p, int64_t rows, int tile_rows) {
   return (rows + static_cast<int64_t>(p.class_count) * (tile_rows - 1)) / tile_rows;
 }
 
-// Workspace for the sums of a split reduction's slices.
+// Workspace for the slices of split-K.
 inline size_t SliceBytes(const ConvProblem& p, Pass pass, int64_t split) {
   return split * ResultElements(p, pass) * ElementBytes(SumType(p));
 }
 
-// The workspace of a family that keeps nothing else there.
+// The workspace of a family that uses it for split-K only.
 inline size_t SplitBytes(const ConvProblem& p, Pass pass, int64_t split) {
   return split > 1 ? SliceBytes(p, pass, split) : 0;
 }
@@ -53,12 +53,12 @@ size_t SplitWorkspace(const ConvProblem& p, Pass pass, const Settings& s) {
   return SplitBytes(p, pass, s.split);
 }
 
-// What a call's first kernel stores: the slices of a split reduction are in the type of the sums.
+// The type that the first kernel of a call stores: with split-K the type of the sums.
 inline DType StoredType(const ConvProblem& p, Pass pass, int64_t split) {
   return split > 1 ? SumType(p) : ResultType(p, pass);
 }
 
-// Of a family that has as many tiles.
+// For a family with `tiles` tiles.
 template <typename Settings>
 Reason UnsupportedTileOrSplit(const Settings& s, size_t tiles) {
   if (s.tile < 0 || s.tile >= static_cast<int64_t>(tiles)) return "there is no tile " + std::to_string(s.tile);

@@ -1,4 +1,4 @@
-// Instructions that CUDA C++ has no name for.
+// PTX instructions that have no function in CUDA C++.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -12,25 +12,25 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
-// Keeps a value in its register, where the compiler would work it out anew at each use.
+// Keeps a value in its register. Otherwise the compiler may compute it again at each use.
 __device__ __forceinline__ void Keep(int32_t& value) { asm volatile("" : "+r"(value)); }
-// And an address of global memory, which the compiler then still takes for one.
+// The same for an address. The compiler must still know that it is in global memory.
 template <typename T>
 __device__ __forceinline__ void Keep(const T*& value) {
   asm volatile("" : "+l"(value));
   __builtin_assume(__isGlobal(value));
 }
 
-// base + a * b in one instruction; the compiler would make several additions of a row of them.
+// base + a * b in one instruction. For a sequence of these, the compiler would emit several additions each.
 __device__ __forceinline__ const char* AddProduct(const char* base, int32_t a, int32_t b) {
   const char* sum;
   asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(sum) : "r"(a), "r"(b), "l"(base));
   return sum;
 }
 
-// Copies 16 bytes to shared memory without passing through registers; zeros if not `valid`, and then reads nothing,
-// whatever the address. Only WaitForCopies orders it with other accesses, so that the compiler may move it among
-// arithmetic.
+// cp.async: copies 16 bytes to shared memory without registers. If not `valid`, it writes zeros and does not read from
+// the address. It has no "memory" clobber, so that the compiler may move it among arithmetic. WaitForCopies orders it
+// with other accesses.
 template <bool kFetchesLine = false>
 __device__ __forceinline__ void CopyAsync(uint32_t to, const void* from, bool valid) {
   if constexpr (kFetchesLine) {
@@ -40,43 +40,44 @@ __device__ __forceinline__ void CopyAsync(uint32_t to, const void* from, bool va
   }
 }
 
-// Counts up to a number, behind which comes zero; the count before. Were it an addition, ptxas would add for all of a
-// warp at once, and wait for the sum.
-__device__ __forceinline__ uint32_t CountUp(uint32_t* count, uint32_t last) {
+// Increments a counter, which goes from `last` back to zero, and returns the old value. It is not an atomic addition,
+// because ptxas combines the additions of a warp, and waits for the result.
+__device__ __forceinline__ uint32_t AtomicInc(uint32_t* count, uint32_t last) {
   uint32_t before;
   asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(count), "r"(last) : "memory");
   return before;
 }
 
-// Fetches a line of memory to L2.
+// Prefetches a cache line to L2.
 __device__ __forceinline__ void Prefetch(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
 inline constexpr int kLineBytes = 128;
 
 __device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most kPending groups of this thread's copies are under way.
+// Waits until at most kPending committed groups of this thread's copies are pending.
 template <int kPending>
 __device__ __forceinline__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Waits for kThreads of the thread block, in whole warps, as __syncthreads waits for all. Some of them may but say that
-// they have come.
+// A named barrier for kThreads threads of the CTA, in whole warps. Some of them may arrive without waiting. Number 0 is
+// that of __syncthreads.
 template <int kThreads, int kBarrier = 1>
-__device__ __forceinline__ void SyncThreads() {
+__device__ __forceinline__ void NamedBarrierSync() {
   asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
 }
 template <int kThreads, int kBarrier = 1>
-__device__ __forceinline__ void ArriveAtThreads() {
+__device__ __forceinline__ void NamedBarrierArrive() {
   asm volatile("bar.arrive %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
 }
 
-// Waits for the threads of this warpgroup. Not to be called where SyncThreads is.
+// A barrier for the threads of this warp group. It uses barriers from 1 on, so a kernel that calls it must not call
+// NamedBarrierSync.
 __device__ __forceinline__ void SyncWarpgroup() {
   asm volatile("bar.sync %0, 128;" ::"r"(threadIdx.x / 128 + 1) : "memory");
 }
 
-// Four 8 x 8 matrices of 16-bit elements, row i of matrix j at the address that lane 8 * j + i gives.
+// ldmatrix: four 8 x 8 matrices of 16-bit elements. Lane 8 * j + i gives the address of row i of matrix j.
 template <bool kTranspose>
 __device__ __forceinline__ void LoadMatrices(uint32_t (&out)[4], uint32_t address) {
   if constexpr (kTranspose) {
@@ -90,7 +91,7 @@ __device__ __forceinline__ void LoadMatrices(uint32_t (&out)[4], uint32_t addres
   }
 }
 
-// Two of them, at the addresses that lanes 0 to 15 give.
+// Two matrices, with the addresses of lanes 0 to 15.
 template <bool kTranspose>
 __device__ __forceinline__ void LoadTwoMatrices(uint32_t& first, uint32_t& second, uint32_t address) {
   if constexpr (kTranspose) {
@@ -102,7 +103,7 @@ __device__ __forceinline__ void LoadTwoMatrices(uint32_t& first, uint32_t& secon
   }
 }
 
-// The transpose of an 8 x 8 matrix, of which lane 4 * i + j has the elements 2j and 2j + 1 of row i.
+// movmatrix: transposes an 8 x 8 matrix. Lane 4 * i + j has the elements 2j and 2j + 1 of row i.
 __device__ __forceinline__ uint32_t Transpose(uint32_t matrix) {
   uint32_t transposed;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(matrix));
@@ -125,7 +126,7 @@ __device__ __forceinline__ void LoadFour(uint32_t (&words)[4], uint32_t address)
                : "r"(address));
 }
 
-// The nearest tf32 number: the tensor cores would truncate. Ties go to even from sm_90 on, else away from zero.
+// The nearest tf32 number, because tensor cores truncate. Ties go to even from sm_90 on, before that away from zero.
 __device__ __forceinline__ uint32_t RoundToTf32(float x) {
   uint32_t rounded;
 #if __CUDA_ARCH__ >= 900
@@ -136,7 +137,7 @@ __device__ __forceinline__ uint32_t RoundToTf32(float x) {
   return rounded;
 }
 
-// The same, but never an infinity for a finite number: one that is too large becomes the largest tf32 number. That
+// The same, but a finite number never becomes infinity: if it is too large, it becomes the largest tf32 number. This
 // takes more instructions.
 __device__ __forceinline__ uint32_t RoundToFiniteTf32(float x) {
   constexpr uint32_t kTf32Bits = 0xffffe000;
@@ -144,9 +145,10 @@ __device__ __forceinline__ uint32_t RoundToFiniteTf32(float x) {
   return isinf(__uint_as_float(rounded)) ? __float_as_uint(x) & kTf32Bits : rounded;
 }
 
-// sum = before + a * b, of 16 x 8 results by 32 bytes of steps. Registers: rows g and g + 8 by steps 4 bytes * t, then
-// the latter's second halves, where g = lane / 4 and t = lane % 4; the sums are rows g and g + 8 by columns 2t and
-// 2t + 1.
+// mma: sum = before + a * b, for M = 16, N = 8 and 32 bytes of K. With g = lane / 4 and t = lane % 4, a lane has
+//   a: rows g and g + 8 at byte 4t of K, then the same rows at byte 16 + 4t
+//   b: column g at bytes 4t and 16 + 4t of K
+//   sum: rows g and g + 8, each at columns 2t and 2t + 1.
 template <typename T>
 __device__ __forceinline__ void MultiplyAdd(float (&sum)[4], const float (&before)[4], const uint32_t (&a)[4],
                                             uint32_t b0, uint32_t b1);
@@ -171,7 +173,7 @@ __device__ __forceinline__ void MultiplyAdd(float (&sum)[4], const uint32_t (&a)
   MultiplyAdd<T>(sum, sum, a, b0, b1);
 }
 
-// The same of half as many steps: the first halves of those registers.
+// The same for 16 bytes of K: with the first half of the registers of a and b.
 template <typename T>
 __device__ __forceinline__ void MultiplyAddHalf(float (&sum)[4], const uint32_t (&a)[4], uint32_t b);
 

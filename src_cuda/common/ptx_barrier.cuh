@@ -1,4 +1,4 @@
-// Barriers in shared memory, and the copies that arrive at them.
+// mbarriers in shared memory, and the TMA copies that arrive at them.
 #pragma once
 
 #include <cuda.h>
@@ -21,7 +21,7 @@ __device__ __forceinline__ void Arrive(uint32_t barrier) {
   asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(barrier) : "memory");
 }
 
-// Waits for the end of the barrier's phase of a parity.
+// Waits until the barrier's phase with this parity has completed.
 __device__ __forceinline__ void Wait(uint32_t barrier, uint32_t parity) {
   uint32_t done = 0;
   while (!done) {
@@ -39,23 +39,23 @@ __device__ __forceinline__ void Wait(uint32_t barrier, uint32_t parity) {
   }
 }
 
-// Arrives when this thread's copies of before have been done.
+// Arrives when all earlier cp.async copies of this thread are complete.
 __device__ __forceinline__ void ArriveAfterCopies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// Arrives, and lets the phase end only after so many bytes of TMA.
+// Arrives. The phase then completes only after TMA has written as many bytes.
 __device__ __forceinline__ void ArriveExpecting(uint32_t barrier, uint32_t bytes) {
   asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
 
-// Fetches what describes a tensor, before the first copy.
+// Prefetches a TMA descriptor, before the first copy.
 __device__ __forceinline__ void PrefetchMap(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");
 }
 
-// Copies a box of a tensor of (channel, w, h, d, image); zeros outside.
+// Copies a box of a (channel, w, h, d, image) tensor. Elements outside of the tensor are zeros.
 __device__ __forceinline__ void CopyBoxByTma(uint32_t to, const CUtensorMap& map, uint32_t barrier, int32_t channel,
                                              int32_t w, int32_t h, int32_t d, int32_t image) {
   asm volatile(
@@ -65,7 +65,7 @@ __device__ __forceinline__ void CopyBoxByTma(uint32_t to, const CUtensorMap& map
       : "memory");
 }
 
-// Puts what this thread did in shared memory, or waited for others to do, before what TMA does there.
+// Orders accesses to shared memory before those of TMA: this thread's own, and those of others that it has waited for.
 __device__ __forceinline__ void FenceForTma() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -1,5 +1,5 @@
-// Clusters: thread blocks that run at the same time and reach each other's shared memory. Hopper's, as TMA in its
-// im2col mode, which copies pixels of a convolution's windows, and to all blocks of a cluster at once.
+// Hopper's clusters and TMA. The CTAs of a cluster run at the same time and reach each other's shared memory. TMA can
+// copy to all of them at once (multicast), and in its im2col mode it copies the pixels of one tap for many positions.
 #pragma once
 
 #include <cuda.h>
@@ -10,23 +10,23 @@
 
 namespace jaxconv::ptx {
 
-// Makes barriers that this thread has set up known to the cluster, and to TMA.
+// Makes the barriers that this thread has initialised visible to the cluster and to TMA.
 __device__ __forceinline__ void FenceBarriers() {
   JAXCONV_HOPPER_ASM("fence.mbarrier_init.release.cluster;" :: : "memory");
 }
 
-// Waits for all threads of the cluster; of memory it says nothing.
+// A barrier for all threads of the cluster. It does not order memory accesses.
 __device__ __forceinline__ void SyncCluster() {
   JAXCONV_HOPPER_ASM("barrier.cluster.arrive.relaxed; barrier.cluster.wait;" :: : "memory");
 }
 
-// The same in two, between which a thread may do other things.
+// The same in two parts. A thread may do other work between them.
 __device__ __forceinline__ void ArriveInCluster() {
   JAXCONV_HOPPER_ASM("barrier.cluster.arrive.relaxed;" :: : "memory");
 }
 __device__ __forceinline__ void WaitForCluster() { JAXCONV_HOPPER_ASM("barrier.cluster.wait;" :: : "memory"); }
 
-// The block's place in its cluster, and the cluster's along the grid's first dimension.
+// The rank of the CTA in its cluster, and the index of the cluster in the grid's first dimension.
 __device__ __forceinline__ uint32_t RankInCluster() {
   uint32_t rank = 0;
   JAXCONV_HOPPER_ASM("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -38,31 +38,31 @@ __device__ __forceinline__ uint32_t ClusterIndex() {
   return index;
 }
 
-// The same place in the shared memory of another block of the cluster.
-__device__ __forceinline__ uint32_t InBlock(uint32_t address, uint32_t block) {
+// The same shared memory address in another CTA of the cluster.
+__device__ __forceinline__ uint32_t MapToCta(uint32_t address, uint32_t cta) {
   uint32_t there = 0;
-  JAXCONV_HOPPER_ASM("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
+  JAXCONV_HOPPER_ASM("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(cta));
   return there;
 }
 
-// Writes to shared memory of a block of the cluster, and tells a barrier of that block of the 16 bytes when they are
-// there.
-__device__ __forceinline__ void SendFour(uint32_t to, const float (&four)[4], uint32_t barrier) {
+// Writes 16 bytes to the shared memory of a CTA of the cluster. A barrier of that CTA counts the bytes when they are
+// written.
+__device__ __forceinline__ void StoreAsync(uint32_t to, const float (&four)[4], uint32_t barrier) {
   JAXCONV_HOPPER_ASM(
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
       "f"(four[0]), "f"(four[1]), "f"(four[2]), "f"(four[3]), "r"(barrier) : "memory");
 }
 
-// Writes a number there, and arrives at the barrier when it is there.
-__device__ __forceinline__ void SendOne(uint32_t to, uint32_t one, uint32_t barrier) {
+// Writes 4 bytes in the same way, and arrives at the barrier.
+__device__ __forceinline__ void StoreAsyncAndArrive(uint32_t to, uint32_t one, uint32_t barrier) {
   JAXCONV_HOPPER_ASM(
       "mbarrier.arrive.expect_tx.shared::cluster.b64 _, [%2], 4; "
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to),
       "r"(one), "r"(barrier) : "memory");
 }
 
-// Waits for the end of the barrier's first phase, and for what blocks of the cluster wrote before it.
-__device__ __forceinline__ void WaitForSent(uint32_t barrier) {
+// Waits until the first phase of the barrier has completed, and acquires what CTAs of the cluster wrote before.
+__device__ __forceinline__ void WaitForRemoteStores(uint32_t barrier) {
   uint32_t done = 0;
   while (!done) {
     JAXCONV_HOPPER_ASM(
@@ -71,26 +71,26 @@ __device__ __forceinline__ void WaitForSent(uint32_t barrier) {
   }
 }
 
-// Arrives at the barrier that is at the same place in another block of the cluster. What this thread wrote is not
-// released to that one: it would wait for all of it, hundreds of cycles.
-__device__ __forceinline__ void ArriveAt(uint32_t barrier, uint32_t block) {
+// Arrives at the barrier with the same address in another CTA of the cluster. It does not release this thread's writes
+// to the cluster: that would wait for all of them, hundreds of cycles.
+__device__ __forceinline__ void ArriveRemote(uint32_t barrier, uint32_t cta) {
   JAXCONV_HOPPER_ASM(
       "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
       "mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(barrier),
-      "r"(block) : "memory");
+      "r"(cta) : "memory");
 }
 
-// Copies a box of one of some matrices, as the taps of a filter; if kToAll, to the blocks of the cluster that the mask
-// names, at the same place.
-template <bool kToAll>
+// Copies a box of one matrix of a three-dimensional tensor, for example of the filter of one tap. With kMulticast,
+// copies to the same address in all CTAs of `cta_mask`.
+template <bool kMulticast>
 __device__ __forceinline__ void CopyMatrix(uint32_t to, const CUtensorMap& map, uint32_t barrier, int32_t fast,
-                                           int32_t slow, int32_t matrix, uint16_t blocks) {
+                                           int32_t slow, int32_t matrix, uint16_t cta_mask) {
   [[maybe_unused]] const auto address = reinterpret_cast<uint64_t>(&map);
-  if constexpr (kToAll) {
+  if constexpr (kMulticast) {
     JAXCONV_HOPPER_ASM(
         "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
         "[%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
-        "l"(address), "r"(barrier), "r"(fast), "r"(slow), "r"(matrix), "h"(blocks) : "memory");
+        "l"(address), "r"(barrier), "r"(fast), "r"(slow), "r"(matrix), "h"(cta_mask) : "memory");
   } else {
     JAXCONV_HOPPER_ASM(
         "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
@@ -99,37 +99,39 @@ __device__ __forceinline__ void CopyMatrix(uint32_t to, const CUtensorMap& map, 
   }
 }
 
-// A pixel, of as many dimensions as a map has: of TMA's im2col mode, or, of rank 2, a row of a matrix.
+// The coordinates of a pixel, of which a TMA descriptor uses as many as it has dimensions. With rank 2, `w` is a row of
+// a matrix.
 struct PixelPlace {
   int32_t w, h, d, image;
 };
 
-// To be called by all of a warp: the place that a lane has.
+// The coordinates that a lane has. All lanes of the warp must call it.
 __device__ __forceinline__ PixelPlace PlaceOfLane(const PixelPlace& of_lane, int lane) {
   return {__shfl_sync(0xffffffff, of_lane.w, lane), __shfl_sync(0xffffffff, of_lane.h, lane),
           __shfl_sync(0xffffffff, of_lane.d, lane), __shfl_sync(0xffffffff, of_lane.image, lane)};
 }
 
-// Copies pixels and so many channels of each, from a place on, moved by a tap's offset; zeros outside. If kToAll, to
-// the blocks of the cluster that the mask names, at the same place.
-template <bool kToAll>
+// TMA's im2col mode: copies channels of the pixels from `at` on, shifted by the offset (w, h, d) of a tap. Pixels
+// outside are zeros. With kMulticast, copies to the same address in all CTAs of `cta_mask`. The descriptor has the
+// number of pixels and of channels.
+template <bool kMulticast>
 __device__ __forceinline__ void CopyPixels(int rank, uint32_t to, const CUtensorMap& map, uint32_t barrier,
                                            int32_t channel, const PixelPlace& at, uint16_t w, uint16_t h, uint16_t d,
-                                           uint16_t blocks) {
+                                           uint16_t cta_mask) {
   [[maybe_unused]] const auto address = reinterpret_cast<uint64_t>(&map);
 #define JAXCONV_COPY_PIXELS "d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
 #define JAXCONV_COPY_PIXELS_OF(RANK, AT, OFFSETS, BLOCKS, ...)                                                   \
-  if constexpr (kToAll) {                                                                                        \
+  if constexpr (kMulticast) {                                                                                    \
     JAXCONV_HOPPER_ASM("cp.async.bulk.tensor." RANK JAXCONV_COPY_PIXELS ".multicast::cluster [%0], [%1, {" AT    \
                        "}], [%2], {" OFFSETS "}, " BLOCKS ";" ::"r"(to),                                         \
-                       "l"(address), "r"(barrier), "r"(channel), __VA_ARGS__, "h"(blocks) : "memory");           \
+                       "l"(address), "r"(barrier), "r"(channel), __VA_ARGS__, "h"(cta_mask) : "memory");         \
   } else {                                                                                                       \
     JAXCONV_HOPPER_ASM("cp.async.bulk.tensor." RANK JAXCONV_COPY_PIXELS " [%0], [%1, {" AT "}], [%2], {" OFFSETS \
                        "};" ::"r"(to),                                                                           \
                        "l"(address), "r"(barrier), "r"(channel), __VA_ARGS__ : "memory");                        \
   }
   if (rank == 2) {
-    CopyMatrix<kToAll>(to, map, barrier, channel, at.w, 0, blocks);
+    CopyMatrix<kMulticast>(to, map, barrier, channel, at.w, 0, cta_mask);
   } else if (rank == 3) {
     JAXCONV_COPY_PIXELS_OF("3", "%3, %4, %5", "%6", "%7", "r"(at.w), "r"(at.image), "h"(w))
   } else if (rank == 4) {
@@ -142,7 +144,7 @@ __device__ __forceinline__ void CopyPixels(int rank, uint32_t to, const CUtensor
 #undef JAXCONV_COPY_PIXELS
 }
 
-// Stores pixels to such places; none outside.
+// Stores pixels from `at` on, in im2col mode. Pixels outside are skipped.
 __device__ __forceinline__ void StorePixels(int rank, const CUtensorMap& map, uint32_t from, int32_t channel,
                                             const PixelPlace& at) {
   [[maybe_unused]] const auto address = reinterpret_cast<uint64_t>(&map);
@@ -164,7 +166,7 @@ __device__ __forceinline__ void StorePixels(int rank, const CUtensorMap& map, ui
 #undef JAXCONV_STORE_PIXELS
 }
 
-// Stores a box of pixels from such a place on; none outside.
+// Stores a box of pixels, from `at` on. Pixels outside are skipped.
 __device__ __forceinline__ void StoreBox(const CUtensorMap& map, uint32_t from, int32_t channel, const PixelPlace& at) {
   [[maybe_unused]] const auto address = reinterpret_cast<uint64_t>(&map);
   JAXCONV_HOPPER_ASM(
@@ -174,14 +176,14 @@ __device__ __forceinline__ void StoreBox(const CUtensorMap& map, uint32_t from, 
 
 __device__ __forceinline__ void CommitStores() { JAXCONV_HOPPER_ASM("cp.async.bulk.commit_group;" :: : "memory"); }
 
-// Waits until at most kPending groups of this thread's stores still read shared memory.
+// Waits until at most kPending committed groups of this thread's stores still read shared memory.
 template <int kPending>
 __device__ __forceinline__ void WaitForStores() {
   JAXCONV_HOPPER_ASM("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// Four 8 x 8 matrices of 16-bit elements from registers, row i of matrix j, or its column i, to the address that lane
-// 8 * j + i gives.
+// stmatrix: stores four 8 x 8 matrices of 16-bit elements. Lane 8 * j + i gives the address of row i (with kTranspose:
+// column i) of matrix j.
 template <bool kTranspose>
 __device__ __forceinline__ void StoreMatrices(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   if constexpr (kTranspose) {

@@ -1,4 +1,4 @@
-// Instructions of Hopper alone, which are in code for sm_90a.
+// Instructions that only Hopper has. They need code for sm_90a.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,28 +17,27 @@ inline constexpr bool kIsHopper = false;
 #define JAXCONV_HOPPER_ASM(...)
 #endif
 
-// Makes this thread's writes to shared memory, also asynchronous copies, visible to the tensor cores, which read it by
-// themselves.
+// Makes this thread's writes to shared memory, also by cp.async, visible to wgmma, which reads shared memory through
+// the asynchronous proxy.
 __device__ __forceinline__ void FenceForTensorCores() {
   JAXCONV_HOPPER_ASM("fence.proxy.async.shared::cta;" :: : "memory");
 }
 
-__device__ __forceinline__ void BeginMultiplications() {
-  JAXCONV_HOPPER_ASM("wgmma.fence.sync.aligned;" :: : "memory");
-}
+__device__ __forceinline__ void WarpgroupArrive() { JAXCONV_HOPPER_ASM("wgmma.fence.sync.aligned;" :: : "memory"); }
 
-__device__ __forceinline__ void CommitMultiplications() {
+__device__ __forceinline__ void WarpgroupCommit() {
   JAXCONV_HOPPER_ASM("wgmma.commit_group.sync.aligned;" :: : "memory");
 }
 
-// One arrival of a whole warp, without a register that says which lane's.
+// One arrival for the whole warp. elect.sync needs no register for the lane.
 __device__ __forceinline__ void ArriveOfWarp(uint32_t barrier) {
   JAXCONV_HOPPER_ASM(
       "{ .reg .pred p; .reg .b64 state; elect.sync _|p, 0xffffffff; @p mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(
           barrier) : "memory");
 }
 
-// A warpgroup's share of the registers from here on: the kernel is launched with as many for each thread.
+// setmaxnreg: the registers of a thread of this warp group from here on. The kernel was launched with the same number
+// for all.
 template <int kRegisters>
 __device__ __forceinline__ void IncreaseRegisters() {
   JAXCONV_HOPPER_ASM("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -49,20 +48,21 @@ __device__ __forceinline__ void DecreaseRegisters() {
   JAXCONV_HOPPER_ASM("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// Waits until at most kPending groups of multiplications are under way.
+// Waits until at most kPending committed groups of multiplications are pending.
 template <int kPending>
-__device__ __forceinline__ void WaitForMultiplications() {
+__device__ __forceinline__ void WarpgroupWait() {
   JAXCONV_HOPPER_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// Keeps what reads these registers behind a wait for the multiplications that write them, which does not name them.
-__device__ __forceinline__ void KeepBehind(float (&sum)[4]) {
+// Keeps reads of these registers after WarpgroupWait. wgmma writes them, but the wait does not name them, so the
+// compiler does not know.
+__device__ __forceinline__ void FenceOperand(float (&sum)[4]) {
   asm volatile("" : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])::"memory");
 }
 
-// sum += a * b, or, unless `adds`, sum = a * b, of 64 x kCols results by 32 bytes of steps; `a` and `b` describe
-// matrices in shared memory. A matrix is kTransposed if it lies along its lines, not along the steps. Warp w of the
-// warpgroup has rows 16 w to 16 w + 15, of these and of the columns each thread those of ptx::MultiplyAdd.
+// wgmma: sum += a * b, or sum = a * b if not `adds`, for M = 64, N = kCols and 32 bytes of K. `a` and `b` are
+// descriptors of matrices in shared memory. kTransposed: the matrix is MN-major, not K-major. Warp w of the warp group
+// has the rows 16 w to 16 w + 15. Among these, a lane has the rows and columns of ptx::MultiplyAdd.
 template <typename T, int kCols, bool kTransposedA, bool kTransposedB>
 __device__ __forceinline__ void WarpgroupMultiplyAdd(float (&sum)[kCols / 8][4], uint64_t a, uint64_t b,
                                                      bool adds = true) {

@@ -1,4 +1,4 @@
-// How a kernel family is to run a call: a struct of named numbers a family. Programs carry them by their names.
+// The settings of a kernel family say how it runs a call: a struct of integers. Compiled programs carry them by name.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace jaxconv {
 
-// A setting's name and its place in a family's settings.
+// A setting: its name, and its member of the struct.
 template <typename Settings>
 struct Field {
   const char* name;
@@ -20,10 +20,15 @@ struct Field {
 
 using NamedSettings = std::map<std::string, int64_t>;
 
-// Kernels count in 32 bits.
+// Clamps to 32 bits, in which kernels count.
 inline int32_t In32(int64_t n) {
   using Limits = std::numeric_limits<int32_t>;
   return static_cast<int32_t>(std::clamp<int64_t>(n, Limits::min(), Limits::max()));
+}
+
+template <typename Settings>
+bool HasSetting(const std::string& name) {
+  return std::ranges::any_of(Settings::Fields(), [&](const auto& field) { return name == field.name; });
 }
 
 template <typename Settings>
@@ -33,7 +38,8 @@ NamedSettings Named(const Settings& settings) {
   return named;
 }
 
-// Why no settings of a family are in `named`: each of its names must be there, and no other.
+// Fills in the settings of a family from `named`, which must have each of their names and no other. Returns what is
+// wrong with `named`.
 template <typename Settings>
 Reason ReadSettings(const NamedSettings& named, Settings* settings) {
   for (const auto& field : Settings::Fields()) {
@@ -45,9 +51,7 @@ Reason ReadSettings(const NamedSettings& named, Settings* settings) {
     settings->*field.member = found->second;
   }
   for (const auto& [name, value] : named) {
-    bool is_known = false;
-    for (const auto& field : Settings::Fields()) is_known |= name == field.name;
-    if (!is_known) return "there is no setting " + name;
+    if (!HasSetting<Settings>(name)) return "there is no setting " + name;
   }
   return std::nullopt;
 }

@@ -1,8 +1,8 @@
-// An operand's tile in shared memory as tensor cores read it: lines by steps, swizzled.
+// The tile of an operand in shared memory, swizzled as tensor cores read it.
 //
-// It lies as in device memory, along the steps or along the lines, so that it is copied in pieces of 16 bytes. Rows are
-// of 128 bytes at most, longer ones are cut: so wgmma finds one of its own layouts, and for it as for ldmatrix pieces
-// are exchanged within a row so that neither writing nor reading meets a bank twice.
+// The tile is K-major or MN-major, as the operand is in device memory, so that it can be copied in 16-byte vectors. A
+// row has at most 128 bytes, and longer ones are split, because these are the layouts that wgmma reads. The vectors of
+// a row are permuted (swizzled), so that writes and reads, also by ldmatrix, have no bank conflicts.
 #pragma once
 
 #include <cstdint>
@@ -11,93 +11,94 @@
 
 namespace jaxconv {
 
-template <typename T, int kTileLines, int kTileDepth, bool kTileAlongSteps>
+template <typename T, int kTileMn, int kTileK, bool kTileKMajor>
 struct SharedTile {
-  static constexpr int kLines = kTileLines;
-  static constexpr int kDepth = kTileDepth;
-  static constexpr bool kAlongSteps = kTileAlongSteps;
-  static constexpr int kPiece = 16 / sizeof(T);                   // elements
-  static constexpr bool kWords = !kAlongSteps && sizeof(T) == 4;  // ldmatrix transposes 16-bit elements alone
-  static constexpr int kFastBytes = (kAlongSteps ? kDepth : kLines) * sizeof(T);
-  static constexpr int kRowBytes = kWords || kFastBytes < 128 ? kFastBytes : 128;
-  static constexpr int kRows = kAlongSteps ? kLines : kDepth;
-  static constexpr int kBytes = kLines * kDepth * sizeof(T);
-  static_assert(kRowBytes >= 32 && (kRowBytes & (kRowBytes - 1)) == 0, "rows are powers of two of at least two pieces");
+  static constexpr int kMn = kTileMn;
+  static constexpr int kBlockK = kTileK;
+  static constexpr bool kKMajor = kTileKMajor;
+  static constexpr int kVector = 16 / sizeof(T);                   // elements
+  static constexpr bool kReadsWords = !kKMajor && sizeof(T) == 4;  // ldmatrix can transpose only 16-bit elements
+  static constexpr int kFastBytes = (kKMajor ? kBlockK : kMn) * sizeof(T);
+  static constexpr int kRowBytes = kReadsWords || kFastBytes < 128 ? kFastBytes : 128;
+  static constexpr int kRows = kKMajor ? kMn : kBlockK;
+  static constexpr int kBytes = kMn * kBlockK * sizeof(T);
+  static_assert(kRowBytes >= 32 && (kRowBytes & (kRowBytes - 1)) == 0,
+                "rows are powers of two of at least two vectors");
 
-  // Bytes from the tile's origin to an element.
-  static __device__ __forceinline__ int Offset(int line, int step) {
-    const int row = kAlongSteps ? line : step;
-    const int byte = (kAlongSteps ? step : line) * static_cast<int>(sizeof(T));
-    return (byte / kRowBytes * kRows + row) * kRowBytes + ((byte % kRowBytes / 16 ^ Exchange(row)) * 16) + byte % 16;
+  // The offset of an element in the tile, in bytes.
+  static __device__ __forceinline__ int Offset(int mn, int k) {
+    const int row = kKMajor ? mn : k;
+    const int byte = (kKMajor ? k : mn) * static_cast<int>(sizeof(T));
+    return (byte / kRowBytes * kRows + row) * kRowBytes + ((byte % kRowBytes / 16 ^ Swizzle(row)) * 16) + byte % 16;
   }
 
-  // The offset of the element that lies `rows` rows further, where the bits of `rows` are none of the row's.
-  static __device__ __forceinline__ int Further(int offset, int rows) {
-    return (offset ^ Exchange(rows) * 16) + rows * kRowBytes;
+  // The offset of the element `rows` rows further. The row and `rows` must have no bit in common.
+  static __device__ __forceinline__ int Advance(int offset, int rows) {
+    return (offset ^ Swizzle(rows) * 16) + rows * kRowBytes;
   }
 
  private:
-  static __device__ __forceinline__ int Exchange(int row) {
-    constexpr int kPieces = kRowBytes / 16;
-    if constexpr (kWords) return row % 4 * 2 % kPieces;  // lanes read words of 4 rows by 2 pieces
+  static __device__ __forceinline__ int Swizzle(int row) {
+    constexpr int kVectors = kRowBytes / 16;
+    if constexpr (kReadsWords) return row % 4 * 2 % kVectors;  // a warp reads words of 4 rows by 2 vectors
     constexpr int kRowsOfBanks = kRowBytes < 128 ? 128 / kRowBytes : 1;
-    return row / kRowsOfBanks % (kPieces < 8 ? kPieces : 8);
+    return row / kRowsOfBanks % (kVectors < 8 ? kVectors : 8);
   }
 };
 
-// What a lane reads of 16 lines by 32 bytes of steps, at the places that MultiplyAdd wants. Of the source: lines g and
-// g + 8 by the first half of the steps, then by the second. Of the operand with columns: line g by both halves, then
-// line g + 8, as a multiplication takes eight columns, in neighbouring registers.
-template <typename Tile, typename T, bool kOfColumns>
+// Loads fragments for ptx::MultiplyAdd from a tile: 16 indices of MN by 32 bytes of K. With g = lane / 4, the registers
+// of A are rows g and g + 8 in the first half of K, then in the second. Those of B are column g in both halves of K,
+// then column g + 8: a multiplication takes eight columns, and its registers should be neighbours.
+template <typename Tile, typename T, bool kIsB>
 class Fragments {
  public:
   static constexpr int kSteps = 32 / sizeof(T);
-  static constexpr int kLines = 16;
+  static constexpr int kMn = 16;
 
-  // `first_line`: of the warp.
-  __device__ explicit Fragments(int first_line) {
+  // `first`: the warp's first index of MN.
+  __device__ explicit Fragments(int first) {
     const int lane = threadIdx.x % 32;
-    const int matrix = lane / 8, line_half = kOfColumns ? matrix / 2 : matrix % 2;
-    const int step_half = kOfColumns ? matrix % 2 : matrix / 2;
-    if constexpr (Tile::kWords) {
-      origin_ = Tile::Offset(first_line + Line(0, lane / 4), lane % 4);
-    } else if constexpr (Tile::kAlongSteps) {
-      origin_ = Tile::Offset(first_line + line_half * 8 + lane % 8, step_half * Tile::kPiece);
+    const int matrix = lane / 8, mn_half = kIsB ? matrix / 2 : matrix % 2;
+    const int k_half = kIsB ? matrix % 2 : matrix / 2;
+    if constexpr (Tile::kReadsWords) {
+      origin_ = Tile::Offset(first + Mn(0, lane / 4), lane % 4);
+    } else if constexpr (Tile::kKMajor) {
+      origin_ = Tile::Offset(first + mn_half * 8 + lane % 8, k_half * Tile::kVector);
     } else {
-      origin_ = Tile::Offset(first_line + line_half * 8, step_half * 8 + lane % 8);
+      origin_ = Tile::Offset(first + mn_half * 8, k_half * 8 + lane % 8);
     }
   }
 
-  // The line of 16 that lane group g has first or second. Words of the source are read in pairs of neighbours, which
-  // are neighbouring registers of a multiplication.
-  static __device__ __forceinline__ int Line(int half, int g) { return kPairs ? 2 * g + half : half * 8 + g; }
+  // The first or second of the 16 indices of MN that the lanes of g have. Words of A are read in pairs: adjacent
+  // indices become adjacent registers.
+  static __device__ __forceinline__ int Mn(int half, int g) { return kPairs ? 2 * g + half : half * 8 + g; }
 
-  // The block-th 16 lines of the warp, the k-th steps. Swizzling is by exclusive or, and so is what is added to an
-  // offset within a row.
+  // Loads the k-th 32 bytes of K of the block-th 16 indices of MN. The swizzle is an exclusive or, so advancing within
+  // a row is one, too.
   __device__ __forceinline__ void Load(uint32_t (&out)[4], uint32_t tile, int block, int k) const {
     if constexpr (kPairs) {
 #pragma unroll
-      for (int step_half = 0; step_half < 2; ++step_half) {
-        const int step = k * kSteps + step_half * 4;
-        ptx::LoadPair(out[2 * step_half], out[2 * step_half + 1],
-                      tile + (origin_ ^ block * kLines * 4) + step * Tile::kRowBytes);
+      for (int k_half = 0; k_half < 2; ++k_half) {
+        const int step = k * kSteps + k_half * 4;
+        ptx::LoadPair(out[2 * k_half], out[2 * k_half + 1],
+                      tile + (origin_ ^ block * kMn * 4) + step * Tile::kRowBytes);
       }
-    } else if constexpr (Tile::kWords) {
+    } else if constexpr (Tile::kReadsWords) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int line_half = kOfColumns ? i / 2 : i % 2, step_half = kOfColumns ? i % 2 : i / 2;
-        const int line_bytes = (block * kLines + line_half * 8) * 4, step = k * kSteps + step_half * 4;
-        out[i] = ptx::LoadWord(tile + (origin_ ^ line_bytes) + step * Tile::kRowBytes);
+        const int mn_half = kIsB ? i / 2 : i % 2, k_half = kIsB ? i % 2 : i / 2;
+        const int mn_bytes = (block * kMn + mn_half * 8) * 4, step = k * kSteps + k_half * 4;
+        out[i] = ptx::LoadWord(tile + (origin_ ^ mn_bytes) + step * Tile::kRowBytes);
       }
-    } else if constexpr (Tile::kAlongSteps) {
-      ptx::LoadMatrices<false>(out, tile + (origin_ ^ k * 32) + block * kLines * Tile::kRowBytes);
+    } else if constexpr (Tile::kKMajor) {
+      ptx::LoadMatrices<false>(out, tile + (origin_ ^ k * 32) + block * kMn * Tile::kRowBytes);
     } else {
       ptx::LoadMatrices<true>(out, tile + (origin_ ^ block * 32) + k * kSteps * Tile::kRowBytes);
     }
   }
 
  private:
-  static constexpr bool kPairs = Tile::kWords && !kOfColumns;
+  static constexpr bool kPairs = Tile::kReadsWords && !kIsB;
 
   int origin_;
 };

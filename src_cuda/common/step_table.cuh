@@ -1,5 +1,5 @@
-// The reduction's steps as points, worked out by the whole block some time ahead, so that the main loop, which needs
-// one for each step, has no divisions.
+// The points of K, computed by the whole CTA in advance. The main loop needs one for each step of K, and so has no
+// divisions.
 #pragma once
 
 #include <cstdint>
@@ -8,47 +8,47 @@
 
 namespace jaxconv {
 
-// Steps of the reduction.
+// A range of K.
 struct StepRange {
   int64_t begin;
   int64_t end;
 
-  __device__ int Tiles(int depth) const { return static_cast<int>((end - begin + depth - 1) / depth); }
+  __device__ int Tiles(int block_k) const { return static_cast<int>((end - begin + block_k - 1) / block_k); }
 
-  // One of `split` parts: whole tiles, equally many, but for the last.
-  __device__ StepRange Slice(int slice, int split, int depth) const {
-    const int64_t size = static_cast<int64_t>((Tiles(depth) + split - 1) / split) * depth;
+  // One slice of split-K. All slices have equally many blocks of K, except the last.
+  __device__ StepRange Slice(int slice, int split, int block_k) const {
+    const int64_t size = static_cast<int64_t>((Tiles(block_k) + split - 1) / split) * block_k;
     const int64_t from = min(begin + slice * size, end);
     return {from, min(from + size, end)};
   }
 };
 
-// A ring of two halves. A half is filled by one step a thread while the other is read.
-template <int kThreads, int kDepth>
+// A double buffer. While one half is read, each thread fills in one point of the other half.
+template <int kThreads, int kBlockK>
 class StepTable {
  public:
-  static constexpr int kTilesPerHalf = kThreads / kDepth;
+  static constexpr int kTilesPerHalf = kThreads / kBlockK;
 
-  __device__ StepTable(Point (&ring)[2 * kThreads], const ClassPoints& points, StepRange steps)
-      : ring_(ring), points_(points), steps_(steps) {}
+  __device__ StepTable(Point (&buffer)[2 * kThreads], const ClassPoints& points, StepRange steps)
+      : buffer_(buffer), points_(points), steps_(steps) {}
 
-  // Fills the half that begins with a tile.
+  // Fills the half that starts with `tile`.
   __device__ void Fill(int tile) const {
-    const int64_t step = steps_.begin + static_cast<int64_t>(tile) * kDepth + threadIdx.x;
-    ring_[Place(tile) + threadIdx.x] = step < steps_.end ? points_.Step(step) : Nowhere();
+    const int64_t step = steps_.begin + static_cast<int64_t>(tile) * kBlockK + threadIdx.x;
+    buffer_[Slot(tile) + threadIdx.x] = step < steps_.end ? points_.Step(step) : OutOfBounds();
   }
 
-  // Fills the half after the one that begins with `tile`, which is being read. A barrier must follow before the last
-  // tile of the latter is multiplied, as the next is read then.
+  // Fills the half after the one that starts with `tile`. A barrier must follow before the last tile of that half is
+  // multiplied, because the main loop then reads the next half.
   __device__ void FillAfter(int tile) const { Fill(tile + kTilesPerHalf); }
 
-  // The steps of a tile.
-  __device__ const Point* Tile(int tile) const { return ring_ + Place(tile); }
+  // The points of K of a tile.
+  __device__ const Point* Tile(int tile) const { return buffer_ + Slot(tile); }
 
  private:
-  static __device__ unsigned Place(int tile) { return static_cast<unsigned>(tile) * kDepth % (2 * kThreads); }
+  static __device__ unsigned Slot(int tile) { return static_cast<unsigned>(tile) * kBlockK % (2 * kThreads); }
 
-  Point* ring_;
+  Point* buffer_;
   const ClassPoints& points_;
   StepRange steps_;
 };

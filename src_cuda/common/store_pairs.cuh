@@ -1,27 +1,27 @@
-// Sums of tensor cores to shared memory.
+// Stores the sums of tensor cores to shared memory.
 #pragma once
 
 #include "common/convert.cuh"
 
 namespace jaxconv {
 
-// A warp's sums of 16 rows by kBlocks times eight columns, as ptx::MultiplyAdd leaves them, rounded and stored into
-// rows of `pitch` elements: two neighbours at a time.
-template <typename Out, int kBlocks, typename Line>
-__device__ __forceinline__ void StorePairs(const float (&sum)[kBlocks][4], Out* first, int pitch, const Line& line) {
+// Rounds a warp's sums and stores them into rows of `pitch` elements, two neighbours at a time. The sums are 16 rows by
+// kBlocks * 8 columns, in the registers of ptx::MultiplyAdd. row(half, lane / 4) is the row of a register.
+template <typename Out, int kBlocks, typename Row>
+__device__ __forceinline__ void StorePairs(const float (&sum)[kBlocks][4], Out* first, int pitch, const Row& row) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int j = 0; j < kBlocks; ++j) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      Out* to = first + line(half, lane / 4) * pitch + j * 8 + lane % 4 * 2;
+      Out* to = first + row(half, lane / 4) * pitch + j * 8 + lane % 4 * 2;
       *reinterpret_cast<Pack<Out, 2>*>(to) = {static_cast<Out>(sum[j][2 * half]),
                                               static_cast<Out>(sum[j][2 * half + 1])};
     }
   }
 }
 
-// Calls f(sum, column) for each of such sums of a thread, one column after the other.
+// Calls f(sum, column) for each of these sums of a thread, in the order of columns.
 template <int kRowBlocks, int kBlocks, typename F>
 __device__ __forceinline__ void ForEachSum(float (&sum)[kRowBlocks][kBlocks][4], const F& f) {
   const int lane = threadIdx.x % 32;

@@ -1,4 +1,4 @@
-// From the sums of threads on CUDA cores to results in device memory.
+// Stores the sums of kernels on CUDA cores to device memory.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,17 @@
 
 namespace jaxconv {
 
-// Columns of one group's result.
+// The columns (N) of the result of one group.
 struct ResultCols {
   void* base;
   DType type;
   int64_t first;
   int64_t count;
   int64_t stride;
-  bool quads;  // four neighbours are contiguous, aligned, and all there or all absent
+  bool quads;  // groups of four columns are contiguous and aligned, and all inside or all outside
 };
 
-// Stores a thread's sums, each with its epilogue, whose channels are a group's columns.
+// Applies the epilogue to a thread's sums and stores them. The channels of the epilogue are the columns of the group.
 template <typename Acc, typename Sums, typename Epilogue>
 __device__ __forceinline__ void StoreSums(const Sums& sums, const Point* rows, const ResultCols& cols,
                                           const Epilogue& epilogue) {

@@ -1,11 +1,9 @@
-// Tiles of the families on CUDA cores.
+// Tiles of the families that multiply on CUDA cores: simt and im2col.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <string>
-#include <utility>
 
 #include "common/product.h"
 #include "common/tiled_product.h"
@@ -14,31 +12,31 @@
 
 namespace jaxconv {
 
-// A thread block's part of the product: `rows` x `cols` results, `depth` steps of the reduction at a time, `stages`
-// copies of the operands' tiles in shared memory.
+// The tile that a CTA computes.
 struct Tile {
-  int rows;
-  int cols;
-  int depth;
-  int stages;
-  int thread_rows;  // results of one thread
-  int thread_cols;
-  int resident;   // thread blocks that a multiprocessor holds
-  bool only_f32;  // compiled for sums in float32 alone; the others also for float64 and int32
+  int block_m;
+  int block_n;
+  int block_k;
+  int stages;    // of the pipeline: copies of the operands' tiles in shared memory
+  int thread_m;  // the results of one thread: thread_m x thread_n
+  int thread_n;
+  int ctas_per_sm;
+  bool only_f32;  // compiled for sums in float32 only; other tiles also for float64 and int32
 
-  constexpr int threads() const { return rows * cols / (thread_rows * thread_cols); }
-  // Tiles of both operands, whose lines are padded against bank conflicts, and points of the rows and of two rings'
-  // halves of steps.
+  constexpr int threads() const { return block_m * block_n / (thread_m * thread_n); }
+  // The operands' tiles, padded against bank conflicts, the points of the rows (M), and the StepTable.
   constexpr int64_t shared_bytes(int64_t sum_bytes) const {
     constexpr int kPadding = 4, kPointBytes = 32;
-    return stages * depth * (rows + cols + 2 * kPadding) * sum_bytes + (rows + 2 * threads()) * kPointBytes;
+    return stages * block_k * (block_m + block_n + 2 * kPadding) * sum_bytes + (block_m + 2 * threads()) * kPointBytes;
   }
-  std::string name() const { return std::to_string(rows) + "x" + std::to_string(cols) + "x" + std::to_string(depth); }
+  std::string name() const {
+    return std::to_string(block_m) + "x" + std::to_string(block_n) + "x" + std::to_string(block_k);
+  }
   TileFields fields() const {
-    return {{"rows", rows},     {"cols", cols},         {"depth", depth},
-            {"stages", stages}, {"resident", resident}, {"only_f32", only_f32}};
+    return {{"rows", block_m},  {"cols", block_n},         {"depth", block_k},
+            {"stages", stages}, {"resident", ctas_per_sm}, {"only_f32", only_f32}};
   }
-  PlannedTile planned() const { return {rows, cols, depth, resident}; }
+  PlannedTile planned() const { return {block_m, block_n, block_k, ctas_per_sm}; }
 };
 
 inline Reason UnsupportedSums(const Tile& tile, DType sums) {
@@ -46,10 +44,10 @@ inline Reason UnsupportedSums(const Tile& tile, DType sums) {
   return "compiled for float32 sums only";
 }
 
-// Multiply-adds of a multiprocessor's CUDA cores in a clock.
+// Multiply-adds of an SM's CUDA cores in a clock.
 inline double FmaRate(const Product& product) { return product.sum_type() == DType::kF32 ? 128 : 64; }
 
-// Of a family on CUDA cores, which has `tiles`.
+// For a family with `tiles`.
 template <size_t kCount, typename Settings>
 Reason UnsupportedTile(const Tile (&tiles)[kCount], const ConvProblem& p, Pass pass, const Settings& s) {
   if (Reason why = UnsupportedTileOrSplit(s, kCount)) return why;

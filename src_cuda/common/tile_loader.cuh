@@ -1,7 +1,7 @@
-// Tiles of the two operands, from device memory by points through registers into shared memory.
+// Loads tiles of the two operands from device memory to shared memory, through registers. Points give the addresses.
 //
-// A tile is `depth` steps by as many lines: rows of the source operand, columns of the other one. Shared memory holds
-// it step by step, so that threads read several lines at once, whichever way it lies in device memory.
+// A tile has kBlockK steps of K, and kMn rows of A (M) or columns of B (N). In shared memory it is always MN-major, so
+// that a thread reads several indices of MN with one instruction.
 #pragma once
 
 #include <cstdint>
@@ -11,38 +11,38 @@
 
 namespace jaxconv {
 
-// Which way neighbouring threads go through an operand, and whether a thread takes four neighbours with one load.
-enum class Access { kLines, kSteps, kLineQuads, kStepQuads };
+// Along which dimension neighbouring threads load neighbouring elements. Vectors: a thread loads four elements at once.
+enum class Access { kMnMajor, kKMajor, kMnMajorVectors, kKMajorVectors };
 
-// A padding of 4 puts the 16 lines by 2 quads of steps (or 4 lines by 8 steps) that a warp stores transposed into
-// different banks, and keeps 16-byte alignment.
-constexpr int PaddedLines(int lines) { return lines + 4; }
+// A warp that loads K-major stores 16 indices of MN by 2 vectors of K (or 4 by 8) transposed. A padding of 4 puts them
+// into different banks, and keeps rows aligned to 16 bytes.
+constexpr int PaddedPitch(int mn) { return mn + 4; }
 
-template <int kTileLines, int kDepth, int kThreads, Access kAccess>
+template <int kTileMn, int kBlockK, int kThreads, Access kAccess>
 struct TilePattern {
-  static constexpr int kLines = kTileLines;
-  static constexpr int kPitch = PaddedLines(kLines);
-  static constexpr bool kAlongSteps = kAccess == Access::kSteps || kAccess == Access::kStepQuads;
-  static constexpr int kVector = kAccess == Access::kLineQuads || kAccess == Access::kStepQuads ? 4 : 1;
-  static constexpr int kFast = (kAlongSteps ? kDepth : kLines) / kVector;
-  static constexpr int kPacks = kLines * kDepth / kVector;
-  static constexpr int kCount = (kPacks + kThreads - 1) / kThreads;  // packs of one thread
-  static constexpr int kLinesApart = kAlongSteps ? kThreads / kFast : 0;
-  static constexpr int kStepsApart = kAlongSteps ? 0 : kThreads / kFast;
-  static_assert(kThreads % kFast == 0, "a thread's packs share their place along the fast axis");
+  static constexpr int kMn = kTileMn;
+  static constexpr int kPitch = PaddedPitch(kMn);
+  static constexpr bool kKMajor = kAccess == Access::kKMajor || kAccess == Access::kKMajorVectors;
+  static constexpr int kVector = kAccess == Access::kMnMajorVectors || kAccess == Access::kKMajorVectors ? 4 : 1;
+  static constexpr int kFast = (kKMajor ? kBlockK : kMn) / kVector;
+  static constexpr int kPacks = kMn * kBlockK / kVector;
+  static constexpr int kCount = (kPacks + kThreads - 1) / kThreads;  // of one thread
+  static constexpr int kMnApart = kKMajor ? kThreads / kFast : 0;
+  static constexpr int kKApart = kKMajor ? 0 : kThreads / kFast;
+  static_assert(kThreads % kFast == 0, "all packs of a thread are at the same position of the fast axis");
 
   static constexpr bool IsExact() { return kPacks % kThreads == 0; }
   static __device__ bool IsActive(int i) { return IsExact() || static_cast<int>(threadIdx.x) + i * kThreads < kPacks; }
 
-  // Where a thread's first pack is.
-  static __device__ int Line() { return kAlongSteps ? threadIdx.x / kFast : threadIdx.x % kFast * kVector; }
-  static __device__ int Step() { return kAlongSteps ? threadIdx.x % kFast * kVector : threadIdx.x / kFast; }
+  // The position of a thread's first pack in the tile.
+  static __device__ int Mn() { return kKMajor ? threadIdx.x / kFast : threadIdx.x % kFast * kVector; }
+  static __device__ int K() { return kKMajor ? threadIdx.x % kFast * kVector : threadIdx.x / kFast; }
 
-  // Stores the i-th pack, given the first one's place in shared memory.
+  // Stores the i-th pack. `first` is the address of the first one.
   template <typename Acc>
   static __device__ __forceinline__ void Store(const Pack<Acc, kVector>& pack, int i, Acc* first) {
-    Acc* to = first + i * (kStepsApart * kPitch + kLinesApart);
-    if constexpr (kAlongSteps) {
+    Acc* to = first + i * (kKApart * kPitch + kMnApart);
+    if constexpr (kKMajor) {
 #pragma unroll
       for (int j = 0; j < kVector; ++j) to[j * kPitch] = pack.v[j];
     } else {
@@ -51,23 +51,23 @@ struct TilePattern {
   }
 };
 
-// The source operand: elements outside the source are zero.
+// Loads A. Elements outside of the source are zeros.
 template <typename Acc, typename Pattern>
-class SourceLoader {
+class SrcLoader {
  public:
-  __device__ SourceLoader(const void* base, DType type, const uint32_t (&size)[kSpatial], const Point* rows)
+  __device__ SrcLoader(const void* base, DType type, const uint32_t (&size)[kSpatial], const Point* rows)
       : base_(base),
         type_(type),
         size_(size),
-        row_(rows + Pattern::Line()),
-        step_(Pattern::Step()),
-        place_(Pattern::Step() * Pattern::kPitch + Pattern::Line()) {}
+        row_(rows + Pattern::Mn()),
+        step_(Pattern::K()),
+        offset_in_tile_(Pattern::K() * Pattern::kPitch + Pattern::Mn()) {}
 
   __device__ __forceinline__ void Load(const Point* steps) {
 #pragma unroll
     for (int i = 0; i < Pattern::kCount; ++i) {
-      const Point& row = row_[i * Pattern::kLinesApart];
-      const Point& step = steps[step_ + i * Pattern::kStepsApart];
+      const Point& row = row_[i * Pattern::kMnApart];
+      const Point& step = steps[step_ + i * Pattern::kKApart];
       bool inside = true;
 #pragma unroll
       for (int d = 0; d < kSpatial; ++d) inside &= static_cast<uint32_t>(row.at[d] + step.at[d]) < size_[d];
@@ -78,43 +78,43 @@ class SourceLoader {
 
   __device__ __forceinline__ void Store(Acc* tile) const {
 #pragma unroll
-    for (int i = 0; i < Pattern::kCount; ++i) Pattern::Store(raw_[i].Widen(type_), i, tile + place_);
+    for (int i = 0; i < Pattern::kCount; ++i) Pattern::Store(raw_[i].Widen(type_), i, tile + offset_in_tile_);
   }
 
  private:
-  static_assert(Pattern::IsExact(), "every thread has its packs");
+  static_assert(Pattern::IsExact(), "all threads have equally many packs");
 
   const void* base_;
   DType type_;
   const uint32_t (&size_)[kSpatial];
-  const Point* row_;  // read again for each tile: registers are scarcer than shared memory's bandwidth
+  const Point* row_;  // in shared memory, and read again for each tile: registers are scarce
   int step_;
-  int place_;  // of the first pack in a tile in shared memory
+  int offset_in_tile_;  // of the first pack
   RawPack<Acc, Pattern::kVector> raw_[Pattern::kCount];
 };
 
-// The other operand, dense in its lines: columns past the last are zero, and so are steps past the last, whose source
-// elements are zeros that must not meet a NaN.
+// Loads B. Columns after the last are zeros. Steps of K after the last are zeros, too: A has zeros there, and zero
+// times a NaN would be a NaN.
 template <typename Acc, typename Pattern>
-class PartnerLoader {
+class RhsLoader {
  public:
-  __device__ PartnerLoader(const void* base, DType type, int64_t origin, int64_t first_col, int64_t cols,
-                           int64_t col_stride)
+  __device__ RhsLoader(const void* base, DType type, int64_t origin, int64_t first_col, int64_t cols,
+                       int64_t col_stride)
       : base_(base),
         type_(type),
         col_stride_(col_stride),
-        step_(Pattern::Step()),
-        place_(Pattern::Step() * Pattern::kPitch + Pattern::Line()) {
-    const int64_t col = first_col + Pattern::Line();
+        step_(Pattern::K()),
+        offset_in_tile_(Pattern::K() * Pattern::kPitch + Pattern::Mn()) {
+    const int64_t col = first_col + Pattern::Mn();
     offset_ = origin + col * col_stride;
-    cols_left_ = static_cast<int>(min(cols - col, int64_t{Pattern::kLines}));
+    cols_left_ = static_cast<int>(min(cols - col, int64_t{Pattern::kMn}));
   }
 
   __device__ __forceinline__ void Load(const Point* steps) {
 #pragma unroll
     for (int i = 0; i < Pattern::kCount; ++i) {
-      const int64_t step = Pattern::IsActive(i) ? steps[step_ + i * Pattern::kStepsApart].partner : -1;
-      const int ahead = i * Pattern::kLinesApart;
+      const int64_t step = Pattern::IsActive(i) ? steps[step_ + i * Pattern::kKApart].partner : -1;
+      const int ahead = i * Pattern::kMnApart;
       const bool inside = (step >= 0) & (ahead < cols_left_);
       raw_[i].Clear();
       if (inside) raw_[i].Load(base_, offset_ + ahead * col_stride_ + step, type_);
@@ -124,7 +124,7 @@ class PartnerLoader {
   __device__ __forceinline__ void Store(Acc* tile) const {
 #pragma unroll
     for (int i = 0; i < Pattern::kCount; ++i) {
-      if (Pattern::IsActive(i)) Pattern::Store(raw_[i].Widen(type_), i, tile + place_);
+      if (Pattern::IsActive(i)) Pattern::Store(raw_[i].Widen(type_), i, tile + offset_in_tile_);
     }
   }
 
@@ -133,9 +133,9 @@ class PartnerLoader {
   DType type_;
   int64_t col_stride_;
   int64_t offset_;  // of this thread's first column
-  int cols_left_;   // from that column on, as far as a tile reaches
+  int cols_left_;   // columns of the tile from that one on
   int step_;
-  int place_;
+  int offset_in_tile_;
   RawPack<Acc, Pattern::kVector> raw_[Pattern::kCount];
 };
 

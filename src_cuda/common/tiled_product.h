@@ -1,4 +1,4 @@
-// Planning of the families that cut a matrix product into tiles: their splits, thread blocks, and costs.
+// Planning of the families that launch one CTA for each tile of the product: split-K, CTAs and costs.
 #pragma once
 
 #include <algorithm>
@@ -13,61 +13,64 @@
 namespace jaxconv {
 
 inline constexpr double kLaunchSeconds = 3e-6;
-inline constexpr int64_t kMostSplit = 264, kMostWaves = 6;  // of a split's thread blocks
+inline constexpr int64_t kMaxSplit = 264, kMaxWaves = 6;  // for split-K
 
-// What planning knows of a tile: results, steps of the reduction at a time, thread blocks that a multiprocessor holds.
+// A tile as planning sees it.
 struct PlannedTile {
-  int64_t rows, cols, depth, resident;
+  int64_t block_m, block_n, block_k, ctas_per_sm;
 };
 
-// How often a family launches its product, and the rows and steps of each launch.
-struct Rounds {
-  int64_t count, rows, steps;
+// How often a family launches its kernel for one call, and M and K of each launch.
+struct Launches {
+  int64_t count, m, k;
 };
 
-// Thread blocks of a round. Each residue class has its own tiles of rows, or `merged` ones have their columns in one.
+// CTAs of a launch with M = rows. Each residue class has its own tiles along M. `merged` classes are one product: their
+// columns (N) are side by side.
 inline int64_t ThreadBlocks(const Product& product, const PlannedTile& tile, int64_t rows, int64_t merged,
                             int64_t split) {
   const int64_t classes = product.classes();
-  const int64_t row_tiles = classes / merged * CeilDiv(CeilDiv(rows, classes), tile.rows);
-  return row_tiles * CeilDiv(merged * product.cols(), tile.cols) * product.conv.groups * split;
+  const int64_t row_tiles = classes / merged * CeilDiv(CeilDiv(rows, classes), tile.block_m);
+  return row_tiles * CeilDiv(merged * product.cols(), tile.block_n) * product.conv.groups * split;
 }
 
-// One slice, and those that fill whole waves of thread blocks, if that leaves each slice some tiles.
+// The splits of K that are worth a try: one slice, and as many as fill whole waves of CTAs. Each slice keeps several
+// blocks of K.
 inline std::vector<int64_t> Splits(const Device& device, const PlannedTile& tile, int64_t steps, int64_t blocks) {
-  const int64_t most = std::min(kMostSplit, steps / (4 * tile.depth)), wave = tile.resident * device.multiprocessors;
+  const int64_t most = std::min(kMaxSplit, steps / (4 * tile.block_k)),
+                wave = tile.ctas_per_sm * device.multiprocessors;
   std::set<int64_t> splits{1};
-  for (int64_t waves = 1; waves <= kMostWaves; ++waves) {
+  for (int64_t waves = 1; waves <= kMaxWaves; ++waves) {
     splits.insert(std::max<int64_t>(1, std::min(waves * wave / std::max<int64_t>(1, blocks), most)));
   }
   return {splits.begin(), splits.end()};
 }
 
-// What the memory takes for the activations.
+// The time to move the activations through device memory.
 inline double ActivationSeconds(const Product& product, const Device& device, const Numbers& costs) {
   return product.activation_bytes() / (costs["bandwidth"] * device.bandwidth);
 }
 
-// For slices that are written, and read by one more kernel.
+// The time to write the slices of split-K, and to read them in one more kernel.
 inline double SlicesSeconds(const Product& product, const Device& device, const Numbers& costs, int64_t split) {
   if (split == 1) return 0;
   const double slices = static_cast<double>(split) * product.sums_bytes();
   return 2 * slices / device.bandwidth + split * costs["slice_seconds"] + kLaunchSeconds;
 }
 
-// A multiprocessor's results, there or not, each for a slice of the reduction; or memory. Then the slices' sum.
-// rate: multiply-adds of a multiprocessor in a second.
+// The time of the multiplications or of device memory, whichever is longer, and of the split-K reduction. Tiles count
+// in full, also where they are only partly inside the result. rate: multiply-adds of an SM in a second.
 inline double TiledSeconds(const Product& product, const Device& device, const Numbers& costs, const PlannedTile& tile,
-                           const Rounds& rounds, int64_t blocks, int64_t split, double rate) {
-  const double steps = CeilDiv(rounds.steps, split) + costs["fill"] * tile.depth;
-  const double turns = CeilDiv(blocks, device.multiprocessors);
-  // Where fewer blocks run than a multiprocessor holds, latencies show.
-  const double load = std::max(turns, 0.2 * tile.resident + 0.8 * turns) * tile.rows * tile.cols;
-  const double seconds = std::max(rounds.count * load * steps / rate, ActivationSeconds(product, device, costs));
-  return seconds + rounds.count * kLaunchSeconds + SlicesSeconds(product, device, costs, split);
+                           const Launches& launches, int64_t blocks, int64_t split, double rate) {
+  const double steps = CeilDiv(launches.k, split) + costs["fill"] * tile.block_k;
+  const double tiles_per_sm = CeilDiv(blocks, device.multiprocessors);
+  // An SM with fewer CTAs than it can hold does not hide all latencies.
+  const double load = std::max(tiles_per_sm, 0.2 * tile.ctas_per_sm + 0.8 * tiles_per_sm) * tile.block_m * tile.block_n;
+  const double seconds = std::max(launches.count * load * steps / rate, ActivationSeconds(product, device, costs));
+  return seconds + launches.count * kLaunchSeconds + SlicesSeconds(product, device, costs, split);
 }
 
-// The measured part of a family's rate that a tile reaches, by its name.
+// The fraction of the family's peak rate that a tile was measured to reach.
 inline double Efficiency(const Product& product, const Numbers& costs, const std::string& tile) {
   return costs[(product.pass == Pass::kConv ? "conv " : "wgrad ") + tile];
 }
@@ -82,8 +85,8 @@ inline Reason WithoutWgmmaInstruction(const Device& device) {
   return "wgmma is of compute capability 9.0, and in kernels that are built for it";
 }
 
-// What the families that launch tiles of a product share. Family: the class that derives from this one; it has kTiles,
-// with names and what is planned of each, and says what differs: Rate, and in some RoundsOf, Blocks, Merged and Extra.
+// The common part of these families' planners. Family is the derived class. It has kTiles and Rate, and may replace
+// LaunchesOf, Blocks, Merged, SplitsOf, WithExtra and UnsupportedExtra.
 template <typename Family, typename S>
 class TiledPlanner {
  public:
@@ -98,15 +101,15 @@ class TiledPlanner {
   static PlannedTile Planned(int64_t tile) { return Family::kTiles[tile].planned(); }
 
   Reason UnsupportedReason() const { return std::nullopt; }
-  // Why the product is for the family only if that is named.
+  // Why the planner does not consider the family for the product unless the user names the family.
   Reason UnsupportedUnlessNamed() const { return std::nullopt; }
-  // Whether a tile is for the product's types.
+  // Whether a tile is compiled for the types of the product.
   bool IsFor(int64_t) const { return true; }
 
-  std::vector<S> Candidates(int64_t tile, const Asked& asked) const {
+  std::vector<S> Candidates(int64_t tile, const Requested& requested) const {
     std::vector<S> candidates;
-    const S whole = family().WithExtra({.tile = tile, .split = 1}, asked);
-    const auto split = asked.Find("split");
+    const S whole = family().WithExtra({.tile = tile, .split = 1}, requested);
+    const auto split = requested.Find("split");
     for (int64_t n : split ? std::vector{*split} : family().SplitsOf(whole)) {
       candidates.push_back(whole);
       candidates.back().split = n;
@@ -123,22 +126,23 @@ class TiledPlanner {
 
   double Seconds(const S& s) const {
     const double rate = family().Rate() * device_.clock_hz * Efficiency(product_, costs_, TileName(s.tile));
-    return TiledSeconds(product_, device_, costs_, Planned(s.tile), family().RoundsOf(s), family().Blocks(s), s.split,
+    return TiledSeconds(product_, device_, costs_, Planned(s.tile), family().LaunchesOf(s), family().Blocks(s), s.split,
                         rate);
   }
 
   int64_t WorkspaceBytes(const S& s) const { return s.split > 1 ? s.split * product_.sums_bytes() : 0; }
 
-  S WithExtra(const S& s, const Asked&) const { return s; }
+  // Adds the settings that only some families have.
+  S WithExtra(const S& s, const Requested&) const { return s; }
   Reason UnsupportedExtra(const S&) const { return std::nullopt; }
-  Rounds RoundsOf(const S&) const { return {1, product_.rows(), product_.steps()}; }
+  Launches LaunchesOf(const S&) const { return {1, product_.rows(), product_.steps()}; }
   int64_t Merged(const S&) const { return 1; }
-  // Thread blocks of a round.
+  // CTAs of a launch.
   int64_t Blocks(const S& s) const {
-    return ThreadBlocks(product_, Planned(s.tile), family().RoundsOf(s).rows, family().Merged(s), s.split);
+    return ThreadBlocks(product_, Planned(s.tile), family().LaunchesOf(s).m, family().Merged(s), s.split);
   }
   std::vector<int64_t> SplitsOf(const S& whole) const {
-    return Splits(device_, Planned(whole.tile), family().RoundsOf(whole).steps, family().Blocks(whole));
+    return Splits(device_, Planned(whole.tile), family().LaunchesOf(whole).k, family().Blocks(whole));
   }
 
  protected:

@@ -1,4 +1,4 @@
-// What all maps for Hopper's copy engine, TMA, need: the driver's functions, and its names of types.
+// TMA descriptors (tensor maps): the driver's functions and types.
 #pragma once
 
 #include <cuda.h>
@@ -12,7 +12,7 @@
 
 namespace jaxconv {
 
-// A function of the driver, which this library is not linked with; null if it is too old.
+// A function of the driver, because this library does not link with it. Null if the driver is too old.
 template <typename Function>
 Function* DriverFunction(const char* name) {
   void* function = nullptr;
@@ -35,21 +35,22 @@ inline CUtensorMapDataType MapType(DType type) {
 
 inline constexpr cuuint32_t kEachElement[2 + kSpatial] = {1, 1, 1, 1, 1};
 
-// Describes an activation of (channel, w, h, d, image) and a box of it, of which elements `steps` apart are copied. So
-// many pixels of a row, neighbours in memory, are taken for one, of all their channels. False where the driver refuses,
-// or is too old.
+// Makes a descriptor of a (channel, w, h, d, image) activation and a box. `steps` are the element strides: the
+// distances between copied elements. `merged_pixels` neighbouring pixels of a row count as one pixel with all their
+// channels. False if the driver refuses, or is too old.
 inline bool EncodeActivation(CUtensorMap* map, const void* tensor, DType type, const TensorStrides& s,
-                             const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, int64_t as_one,
+                             const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, int64_t merged_pixels,
                              const cuuint32_t (&box)[2 + kSpatial], CUtensorMapSwizzle swizzle,
                              const cuuint32_t (&steps)[2 + kSpatial] = kEachElement) {
   static const auto encode = DriverFunction<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   if (encode == nullptr) return false;
   const auto size_of = [](int64_t size) { return static_cast<cuuint64_t>(size); };
-  // Strides of dimensions that there are none of may be anything that is valid.
-  const auto bytes = [&](int64_t stride) { return size_of(std::max(stride, channels * as_one)) * 2; };
-  const cuuint64_t sizes[] = {size_of(channels * as_one), size_of(size[2] / as_one), size_of(size[1]), size_of(size[0]),
-                              size_of(batch)};
-  const cuuint64_t strides[] = {bytes(s.spatial[2] * as_one), bytes(s.spatial[1]), bytes(s.spatial[0]), bytes(s.batch)};
+  // The stride of a missing dimension is 0. The driver wants a valid stride, but any will do.
+  const auto bytes = [&](int64_t stride) { return size_of(std::max(stride, channels * merged_pixels)) * 2; };
+  const cuuint64_t sizes[] = {size_of(channels * merged_pixels), size_of(size[2] / merged_pixels), size_of(size[1]),
+                              size_of(size[0]), size_of(batch)};
+  const cuuint64_t strides[] = {bytes(s.spatial[2] * merged_pixels), bytes(s.spatial[1]), bytes(s.spatial[0]),
+                                bytes(s.batch)};
   return encode(map, MapType(type), 5, const_cast<void*>(tensor), sizes, strides, box, steps,
                 CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;

@@ -1,4 +1,4 @@
-// Types of a call, as the host sees them while launching.
+// The types of a call's operands, sums and result, on the host.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ inline std::string Name(DType type) { return TraitsOf(type).name; }
 
 constexpr size_t ElementBytes(DType type) { return TraitsOf(type).bytes; }
 
-// The types of a pass's second operand and of its result.
+// The types of the second operand (B) and of the result.
 inline DType RhsType(const ConvProblem& p, Pass pass) { return pass == Pass::kConv ? p.filter_type : p.dst_type; }
 inline DType ResultType(const ConvProblem& p, Pass pass) { return pass == Pass::kConv ? p.dst_type : p.filter_type; }
 
@@ -28,7 +28,7 @@ auto WithSumType(const ConvProblem& p, F&& f) {
   }
 }
 
-// By kernels whose operands are of one type, and whose sums are float32.
+// For kernels on tensor cores: operands of one type, and float32 sums.
 inline Reason UnsupportedOperands(const ConvProblem& p, Pass pass) {
   if (p.src_type != RhsType(p, pass)) {
     return "operands of two types, " + Name(p.src_type) + " and " + Name(RhsType(p, pass));
@@ -37,13 +37,13 @@ inline Reason UnsupportedOperands(const ConvProblem& p, Pass pass) {
   return SumType(p) == DType::kF32 ? std::nullopt : Reason("sums in " + Name(SumType(p)));
 }
 
-// By those whose operands have 16 bits.
+// For those whose operands have 16 bits.
 inline Reason UnsupportedHalves(const ConvProblem& p, Pass pass) {
   if (Reason why = UnsupportedOperands(p, pass)) return why;
   return TraitsOf(p.src_type).bytes == 2 ? std::nullopt : Reason("operands of " + Name(p.src_type));
 }
 
-// By kernels on CUDA cores, which widen what they load.
+// For kernels on CUDA cores, which convert the elements that they load to the type of the sums.
 inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {
   for (DType type : {p.src_type, p.filter_type, p.dst_type}) {
     if (IsInteger(type) != IsInteger(p.src_type)) return "integer and floating operands do not mix";

@@ -1,4 +1,4 @@
-// What runs a call whose operands do not begin where a family's kernels need it.
+// Runs calls whose operands are less aligned than a family's kernels need.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,7 +7,7 @@
 
 namespace jaxconv {
 
-// Enqueues a kernel of simt, which loads and stores single elements, and has slices of the same size.
+// Enqueues a kernel of simt. It loads and stores single elements, and its split-K slices have the same size.
 cudaError_t LaunchUnaligned(const ConvCall& call, int64_t split, cudaStream_t stream);
 
 }  // namespace jaxconv

@@ -90,7 +90,7 @@ cudaError_t Launch(const ConvCall& call, const DepthwiseSettings& planned, cudaS
   if (!AreAligned({d.src, wgrad ? d.rhs : d.out})) return LaunchUnaligned(call, s.split, stream);
   // A conv's blocks stay as long as there are rows.
   d.workers = wgrad ? static_cast<int32_t>(s.split)
-                    : Workers(d.offsets.end, MaxCtasPerSm(tile, call.pass), d.channel_tiles, Tiles(d));
+                    : PersistentCtasOfDevice(d.offsets.end, MaxCtasPerSm(tile, call.pass), d.channel_tiles, Tiles(d));
   d.worker_rows = d.stream_rows / d.workers;
   d.longer_workers = d.stream_rows % d.workers;
   const int64_t blocks = ThreadBlocks(d, call.pass, d.workers);

@@ -1,15 +1,11 @@
-// Planning of the depthwise family: which streams of a tile take a problem, and how long they take.
+// Planning of the depthwise family: the settings of a tile that support a problem, and their estimated time.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <iterator>
-#include <numeric>
 #include <optional>
-#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/ctas_per_sm.h"
@@ -55,23 +51,23 @@ class DepthwisePlanner {
   Reason UnsupportedUnlessNamed() const { return std::nullopt; }
   bool IsFor(int64_t tile) const { return kDepthwiseTiles[tile].IsFor(conv_.src_type); }
 
-  // All that take the problem, or the first.
-  std::vector<DepthwiseSettings> Candidates(int64_t tile, const Asked& asked) const {
-    const auto split = asked.Find("split");
-    const DepthwiseSettings none{.tile = tile, .split = split.value_or(1)};
-    if (UnsupportedTile(kDepthwiseTiles[tile])) return {none};
-    const auto rows = asked.Find("rows"), cols = asked.Find("cols");
+  // All settings that support the problem, or else the first, for its reason.
+  std::vector<DepthwiseSettings> Candidates(int64_t tile, const Requested& requested) const {
+    const auto split = requested.Find("split");
+    const DepthwiseSettings fallback{.tile = tile, .split = split.value_or(1)};
+    if (UnsupportedTile(kDepthwiseTiles[tile])) return {fallback};
+    const auto rows = requested.Find("rows"), cols = requested.Find("cols");
     if (rows.value_or(1) < 1 || cols.value_or(1) < 1) {
-      return {{.tile = tile, .split = none.split, .rows = rows.value_or(1), .cols = cols.value_or(1)}};
+      return {{.tile = tile, .split = fallback.split, .rows = rows.value_or(1), .cols = cols.value_or(1)}};
     }
     std::vector<DepthwiseSettings> all;
-    for (const DepthwiseSettings& s : OutputTiles(OfWindow(none), asked)) {
+    for (const DepthwiseSettings& s : OutputTiles(OfWindow(fallback), requested)) {
       for (const int64_t n : split ? std::vector{*split} : Splits(s)) {
         all.push_back(s);
         all.back().split = n;
       }
     }
-    if (all.empty()) return {none};
+    if (all.empty()) return {fallback};
     const DepthwiseSettings first = all.front();
     std::erase_if(all, [&](const DepthwiseSettings& s) { return UnsupportedReason(s).has_value(); });
     return all.empty() ? std::vector{first} : all;
@@ -91,21 +87,22 @@ class DepthwisePlanner {
     return TooMuchSharedMemory(shape.offsets.end, device_);
   }
 
-  // The thread blocks of an SM multiply at once, or one waits for its copies, or memory takes longer. Then come the
-  // beginning and the end, and the sum of the slices.
+  // The CTAs of an SM share its rate of multiplications; a CTA may wait for its copies; or device memory takes longest.
+  // Then come the start and the end of the kernel, and the split-K reduction.
   double Seconds(const DepthwiseSettings& s) const {
     const DepthwiseTile& tile = TileOf(s);
     const DepthwiseShape shape = Shape(s);
     const CopyCosts copying = Copying(tile, shape);
-    const int64_t places = Places(s, shape), ctas_per_sm = places / device_.multiprocessors;
-    const int64_t workers = is_conv() ? Sharers(places, shape.channel_tiles, depthwise::Tiles(shape)) : s.split;
+    const int64_t capacity = CtaCapacity(s, shape), ctas_per_sm = capacity / device_.multiprocessors;
+    const int64_t workers =
+        is_conv() ? PersistentCtas(capacity, shape.channel_tiles, depthwise::Tiles(shape)) : s.split;
     const int64_t blocks = depthwise::ThreadBlocks(shape, product_.pass, workers);
     const int64_t at_once = std::min(ctas_per_sm, CeilDiv(blocks, device_.multiprocessors));
     const double step = StepClocks(tile, copying);
     const double clocks = Clocks(s, shape, workers, std::max(at_once * step, step + copying.latency_clocks)) +
                           Cuts(shape, workers) * copying.cut_clocks;
     const double seen = tile.has_pieces && s.images == 1 ? window_->depths_seen / s.depth_pieces : 1;
-    const double compute = CeilDiv(blocks, places) * clocks * seen / device_.clock_hz;
+    const double compute = CeilDiv(blocks, capacity) * clocks * seen / device_.clock_hz;
     const double memory = product_.activation_bytes() / (device_.bandwidth * copying.bandwidth);
     const double slices = 2.0 * WorkspaceBytes(s) / device_.bandwidth + (s.split > 1 ? kLaunchSeconds : 0);
     return std::max(compute, memory) + copying.begin_seconds + kLaunchSeconds + slices;
@@ -117,8 +114,8 @@ class DepthwisePlanner {
   static const DepthwiseTile& TileOf(const DepthwiseSettings& s) { return kDepthwiseTiles[s.tile]; }
   bool is_conv() const { return product_.pass == Pass::kConv; }
   bool is_volume() const { return product_.spatial_rank == kSpatial; }
-  // See ThreadBlocks of layout.h.
-  bool TakesPiecesInTurn(const DepthwiseTile& tile) const { return is_conv() && tile.has_pieces; }
+  // Whether a CTA computes all parts of the window, one after another: see ThreadBlocks of layout.h.
+  bool LoopsOverWindowParts(const DepthwiseTile& tile) const { return is_conv() && tile.has_pieces; }
 
   DepthwiseShape Shape(const DepthwiseSettings& s) const {
     return depthwise::MakeShape(conv_, product_.pass, TileOf(s), s.stream());
@@ -144,7 +141,7 @@ class DepthwisePlanner {
     return depthwise::UnsupportedReach(*window_, conv_, product_.pass, tile);
   }
 
-  // What the window determines: its pieces, and a thread block's channels.
+  // Adds the settings that the window determines: its parts, and the channels of a CTA.
   DepthwiseSettings OfWindow(DepthwiseSettings s) const {
     const auto pieces = depthwise::PiecesOf(*window_, conv_, TileOf(s));
     s.channels = ChannelBytes(TileOf(s)) / ElementBytes(conv_.src_type);
@@ -154,17 +151,18 @@ class DepthwisePlanner {
     return s;
   }
 
-  // The most, unless many of the channels would not exist: memory copies neighbours faster.
+  // Bytes of a pixel's channels in a CTA. More are better, because memory copies neighbours faster. But few of them
+  // should be after the last channel.
   int64_t ChannelBytes(const DepthwiseTile& tile) const {
     constexpr double kMostWaste = 1.125;
-    const int64_t there = conv_.groups * ElementBytes(conv_.src_type);
+    const int64_t all = conv_.groups * ElementBytes(conv_.src_type);
     int64_t bytes = MostChannelBytes(tile);
-    while (bytes > kVectorBytes && CeilDiv(there, bytes) * bytes > kMostWaste * there) bytes /= 2;
+    while (bytes > kVectorBytes && CeilDiv(all, bytes) * bytes > kMostWaste * all) bytes /= 2;
     return bytes;
   }
 
-  // Settings with an output tile, and with the images that a thread block then covers. The rows of all images become
-  // rows of one, if many of the tile's strips would otherwise belong to no image.
+  // Adds an output tile, and the images that a CTA then covers. The images are joined into one with all rows, if
+  // otherwise many strips of the tile would be outside of all images.
   DepthwiseSettings WithOutputTile(DepthwiseSettings s, int64_t rows, int64_t cols) const {
     const bool joins = JoinsImages(s) && 2 * cols > StripsOf(s) * kStripCols;
     const int64_t all_rows = depthwise::AllRows(conv_, s.stream()) * (joins ? product_.images() : 1);
@@ -176,7 +174,7 @@ class DepthwisePlanner {
     return s;
   }
 
-  // Planes of volumes stay apart, also where there is one.
+  // Images with three spatial dimensions are never joined, even if they have one plane.
   bool JoinsImages(const DepthwiseSettings& s) const {
     return !is_volume() && depthwise::CanJoinImages(conv_, TileOf(s), s.stream());
   }
@@ -185,18 +183,18 @@ class DepthwisePlanner {
     return MostStrips(TileOf(s), static_cast<int>(s.channels * ElementBytes(conv_.src_type)));
   }
 
-  // The output tile that the caller names, or several. Each number of strips has the most rows, and fewer, until there
-  // are tiles for all thread blocks. A conv with pieces of the window goes on until few rows are left, as a tile's sums
-  // are in shared memory.
-  std::vector<DepthwiseSettings> OutputTiles(const DepthwiseSettings& s, const Asked& asked) const {
-    const auto rows = asked.Find("rows"), cols = asked.Find("cols");
+  // The requested output tile, or several. Each width is tried with the most rows, and with fewer, until there are
+  // tiles for all CTAs. A conv with a window in parts keeps the sums of a tile in shared memory, so it goes on until
+  // few rows are left.
+  std::vector<DepthwiseSettings> OutputTiles(const DepthwiseSettings& s, const Requested& requested) const {
+    const auto rows = requested.Find("rows"), cols = requested.Find("cols");
     if (rows && cols) return {WithOutputTile(s, *rows, *cols)};
     std::vector<DepthwiseSettings> tiles;
     for (const int64_t width : cols ? std::vector{*cols} : Widths(s)) AddOutputTiles(s, rows, width, &tiles);
     return tiles;
   }
 
-  // Columns of the fewest tiles that cover all, then of twice as many, and on CUDA cores of four times as many.
+  // Widths to try: with as few tiles across as possible, with twice as many, and on CUDA cores with four times as many.
   std::vector<int64_t> Widths(const DepthwiseSettings& s) const {
     const int64_t strips = CeilDiv(CeilDiv(conv_.dst_size[2], s.cols_apart), kStripCols);
     const int64_t fewest = CeilDiv(strips, StripsOf(s)), most_times = TileOf(s).on_cuda_cores() ? 4 : 2;
@@ -208,7 +206,7 @@ class DepthwisePlanner {
     return widths;
   }
 
-  // Those of a width: of the rows that are asked for, or of several.
+  // Adds output tiles of a width, with the requested rows or with several numbers of rows.
   void AddOutputTiles(const DepthwiseSettings& s, std::optional<int64_t> rows, int64_t width,
                       std::vector<DepthwiseSettings>* tiles) const {
     const DepthwiseTile& tile = TileOf(s);
@@ -219,61 +217,62 @@ class DepthwisePlanner {
       const int64_t high = rows.value_or(CeilDiv(most_rows, segments));
       if (high == last || (segments > 1 && high < least_rows)) return;
       const DepthwiseSettings candidate = WithOutputTile(s, high, width);
-      const bool has_shape = !depthwise::UnsupportedStream(conv_, tile, candidate.stream());  // or Candidates says why
+      const bool has_shape = !depthwise::UnsupportedStream(conv_, tile, candidate.stream());  // see Candidates
       const DepthwiseShape shape = has_shape ? Shape(candidate) : DepthwiseShape{};
       if (has_shape && !depthwise::CoversOutputTile(shape, tile)) return;
-      if (TakesPiecesInTurn(tile) && shape.offsets.end > device_.shared_bytes) continue;
+      if (LoopsOverWindowParts(tile) && shape.offsets.end > device_.shared_bytes) continue;
       tiles->push_back(candidate);
       last = high;
-      if (has_shape && IsCutEnough(tile, shape, high)) return;
+      if (has_shape && HasEnoughTiles(tile, shape, high)) return;
     }
   }
 
-  // Whether tiles of fewer rows would be of no use.
-  bool IsCutEnough(const DepthwiseTile& tile, const DepthwiseShape& shape, int64_t rows) const {
+  // Whether tiles with fewer rows are not worth a try.
+  bool HasEnoughTiles(const DepthwiseTile& tile, const DepthwiseShape& shape, int64_t rows) const {
     constexpr int64_t kFewRows = 8, kWaves = 4, kCtasPerSm = 3;
-    if (TakesPiecesInTurn(tile)) return rows <= std::max<int64_t>(kFewRows, 2 * tile.lags);
+    if (LoopsOverWindowParts(tile)) return rows <= std::max<int64_t>(kFewRows, 2 * tile.lags);
     return depthwise::Tiles(shape) * shape.channel_tiles > kWaves * kCtasPerSm * device_.multiprocessors;
   }
 
-  // As many thread blocks as fit at once: for all pieces of the window together, or for each of them.
+  // As many CTAs as fit at the same time: for all parts of the window together, or for each part.
   std::vector<int64_t> Splits(const DepthwiseSettings& s) const {
     if (is_conv() || depthwise::UnsupportedStream(conv_, TileOf(s), s.stream())) return {1};
     const DepthwiseShape shape = Shape(s);
-    const int64_t places = Places(s, shape), all = Sharers(places, shape.channel_tiles, depthwise::Tiles(shape));
-    const int64_t each = Sharers(places, int64_t{shape.channel_tiles} * shape.pieces, depthwise::Tiles(shape));
+    const int64_t capacity = CtaCapacity(s, shape),
+                  all = PersistentCtas(capacity, shape.channel_tiles, depthwise::Tiles(shape));
+    const int64_t each = PersistentCtas(capacity, int64_t{shape.channel_tiles} * shape.pieces, depthwise::Tiles(shape));
     return each < all ? std::vector{each, all} : std::vector{all};
   }
 
-  // Thread blocks that the device holds.
-  int64_t Places(const DepthwiseSettings& s, const DepthwiseShape& shape) const {
+  // CTAs that the device runs at the same time.
+  int64_t CtaCapacity(const DepthwiseSettings& s, const DepthwiseShape& shape) const {
     const int most = depthwise::MaxCtasPerSm(TileOf(s), product_.pass);
     return device_.multiprocessors * CtasPerSm(device_.shared_bytes + kBlockBytes, shape.offsets.end, most);
   }
 
-  // Of columns: tiles of a thread block.
+  // The tiles of a CTA, in each of which it starts a new column.
   static int64_t Cuts(const DepthwiseShape& shape, int64_t workers) {
     const int64_t rows = CeilDiv(shape.stream_rows, workers);
     return CeilDiv(rows, shape.rows) + (rows % shape.rows > 0);
   }
 
-  // The clocks of a thread block: of its rows, and at each cut of a column of the rows of the window. At an image's
-  // edge it takes half of those, as steps without a source row are skipped. A conv that takes the window's pieces in
-  // turn does not skip them.
+  // The clocks of a CTA: for its rows, and at each start of a column also for the other rows of the window. At the
+  // edge of an image, half of the latter have no source row and are skipped, but not in a conv that loops over parts of
+  // the window.
   double Clocks(const DepthwiseSettings& s, const DepthwiseShape& shape, int64_t workers, double step) const {
     const DepthwiseTile& tile = TileOf(s);
     const int64_t rows = CeilDiv(shape.stream_rows, workers), cuts = Cuts(shape, workers);
-    if (!TakesPiecesInTurn(tile)) return (rows + (cuts + 1) * (tile.lags - 1) / 2) * step;
+    if (!LoopsOverWindowParts(tile)) return (rows + (cuts + 1) * (tile.lags - 1) / 2) * step;
     return shape.pieces * ((rows + cuts * (tile.lags - 1)) * step + cuts * costs_["piece_clocks"]);
   }
 
-  // Of how rows are copied.
+  // The fitted costs of one way to copy rows.
   struct CopyCosts {
-    double step_factor;     // of a step's clocks
-    double latency_clocks;  // from a step to the next, whatever is done there
-    double cut_clocks;      // of a thread block, from a tile to the next. Lines of a single row are all tiles of a row
-    double begin_seconds;   // of a thread block, and its end
-    double bandwidth;       // part of the memory's, of so many bytes of neighbouring channels
+    double step_factor;     // multiplies the clocks of a step
+    double latency_clocks;  // the least from one step to the next
+    double cut_clocks;      // from one tile of a CTA to the next
+    double begin_seconds;   // start and end of a CTA
+    double bandwidth;       // fraction of the memory's bandwidth, by the bytes of neighbouring channels
   };
 
   CopyCosts Copying(const DepthwiseTile& tile, const DepthwiseShape& shape) const {
@@ -285,13 +284,13 @@ class DepthwisePlanner {
             costs_[way + "bandwidth_" + std::to_string(bytes)] * costs_[way + pass + "bandwidth_factor"]};
   }
 
-  // A step's share of an SM: a multiplication of each warp, or a fused multiply-add of each lane. On tensor cores also
-  // the reads of 16 source pixels of each strip.
+  // The clocks of a step of one CTA: its multiplications, which are mma of each warp or fused multiply-adds of each
+  // lane. On tensor cores also the reads of 16 source pixels for each strip.
   double StepClocks(const DepthwiseTile& tile, const CopyCosts& copying) const {
     if (tile.on_cuda_cores()) {
       return tile.slots() * tile.width * kStripCols * costs_["fma_clocks"] + costs_["step_clocks"];
     }
-    // Each row of a pair takes half of a multiplication.
+    // In pairs, two rows share a multiplication.
     const double slots = tile.in_pairs ? tile.pairs() : tile.slots() * tile.blocks;
     const double blocks = tile.sources() * tile.blocks / (tile.in_pairs ? 2.0 : 1.0);
     const double multiplied = tile.channels * slots * costs_["multiplication_clocks"];

@@ -109,7 +109,7 @@ __device__ __forceinline__ int32_t PixelOffset(int32_t plane, int32_t col, int64
 template <DepthwiseTile kTile>
 __device__ __forceinline__ void SyncConsumers() {
   if constexpr (kTile.has_producers) {
-    ptx::SyncThreads<ConsumerThreads(kTile)>();
+    ptx::NamedBarrierSync<ConsumerThreads(kTile)>();
   } else {
     __syncthreads();
   }

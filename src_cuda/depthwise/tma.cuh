@@ -65,11 +65,11 @@ class BoxStages {
 // there without waiting.
 template <DepthwiseTile kTile>
 __device__ __forceinline__ void SyncRoles() {
-  ptx::SyncThreads<BlockThreads(kTile), 2>();
+  ptx::NamedBarrierSync<BlockThreads(kTile), 2>();
 }
 template <DepthwiseTile kTile>
 __device__ __forceinline__ void ArriveAtRoles() {
-  ptx::ArriveAtThreads<BlockThreads(kTile), 2>();
+  ptx::NamedBarrierArrive<BlockThreads(kTile), 2>();
 }
 
 // Has TMA copy a step's rows into a stage. A conv reads all rows, so for rows that do not exist TMA writes zeros.
@@ -301,7 +301,7 @@ __device__ __forceinline__ void WgradBoxes(const DepthwiseParams& p, const Depth
   const StoredTaps<kTile> taps(p, worker, shared, sums.DiagonalOfLane(p));
   BoxStages<kTile> stages(p, barriers, shared);
   MultiplyBoxes(p, DepthwiseRange(p, worker), sums, stages);
-  ptx::SyncThreads<kReducers<kTile>>();
+  ptx::NamedBarrierSync<kReducers<kTile>>();
   float added[kTile.lags];
   sums.AddTaps(added);
   taps.Store(added);
@@ -336,7 +336,7 @@ __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
       if constexpr (kIsWgrad) {
         SyncRoles<kTile>();
         FindTaps<kTile>(p, reinterpret_cast<int32_t*>(boxes + p.offsets.taps));
-        ptx::ArriveAtThreads<kReducers<kTile>>();
+        ptx::NamedBarrierArrive<kReducers<kTile>>();
       } else {
         __syncthreads();
         if (threadIdx.x % 32 == 0) StoreBoxes<kTile>(p, maps, barriers, worker, boxes);

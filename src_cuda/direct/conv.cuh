@@ -206,10 +206,10 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kD
   FillTables<kThreads, kTile.streams_rows(), (kTile.packed > 0)>(p, block.residue(), origin, shared);
   auto* filter = reinterpret_cast<FilterRow<T>*>(shared + p.offsets.filter);
   FilterMatrices<T, kTile>::Fill(p, block, origin, steps, filter);
-  ptx::SyncThreads<kThreads>();
+  ptx::NamedBarrierSync<kThreads>();
   if (!kTile.streams_rows() && p.filter_order == FilterOrder::kOuts) {
     FilterMatrices<T, kTile>::Transpose(p, steps, filter);
-    ptx::SyncThreads<kThreads>();
+    ptx::NamedBarrierSync<kThreads>();
   }
 
   const int warps_across = p.col_blocks / kTile.col_blocks();
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kD
     RowStreaming<T, kTile, kOdd> streaming(p, block, origin, steps, shared, first_position, first_col);
     if (!kStagesRows) {
       ptx::FenceForTma();  // the filter's place is the second stage's
-      ptx::SyncThreads<kThreads>();
+      ptx::NamedBarrierSync<kThreads>();
     }
 #pragma unroll 1
     for (int32_t tile = block.worker; tile < block.tiles; tile += p.workers) {

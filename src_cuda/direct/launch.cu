@@ -18,8 +18,8 @@
 #include "common/types.h"
 #include "common/unaligned.h"
 #include "direct/config.h"
-#include "direct/support.h"
 #include "direct/layout.h"
+#include "direct/support.h"
 #include "direct/tensor_map.h"
 #include "families.h"
 
@@ -78,7 +78,8 @@ int32_t ConvWorkers(const DirectLayout& d) {
   const ConvProblem& p = d.problem;
   const int64_t out_tiles =
       p.batch * p.dst_size[0] * CeilDiv(p.dst_size[1], d.out_tile.rows) * CeilDiv(p.dst_size[2], d.out_tile.cols);
-  return Workers(d.shared_bytes, d.blocks(), static_cast<int64_t>(d.channel_blocks) * p.class_count, out_tiles);
+  return PersistentCtasOfDevice(d.shared_bytes, d.blocks(), static_cast<int64_t>(d.channel_blocks) * p.class_count,
+                                out_tiles);
 }
 
 FilterOrder OrderOf(const ConvCall& call, const DirectTile& tile) {
@@ -86,7 +87,7 @@ FilterOrder OrderOf(const ConvCall& call, const DirectTile& tile) {
   const FilterStrides& f = p.filter;
   const int64_t outs = p.groups * p.out_channels;
   if (call.pass == Pass::kWgrad) return FilterOrder::kNone;
-  if (RhsLayout(call).StepVectors(TraitsOf(p.filter_type).vector())) return FilterOrder::kIns;
+  if (RhsLayout(call).KVectors(TraitsOf(p.filter_type).vector())) return FilterOrder::kIns;
   if (tile.taps_in_n) return FilterOrder::kNone;
   const bool is_row = f.out == 1 && (p.groups == 1 || f.group == p.out_channels) && outs % kColBlock == 0;
   return is_row && (p.in_channels == 1 || f.in == outs) ? FilterOrder::kOuts : FilterOrder::kNone;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <iterator>
 #include <limits>
@@ -57,16 +56,16 @@ class DirectPlanner {
   Reason UnsupportedUnlessNamed() const { return std::nullopt; }
   bool IsFor(int64_t) const { return true; }
 
-  // One: the best output tile. A wgrad is split over all thread blocks that the device holds.
-  std::vector<DirectSettings> Candidates(int64_t tile, const Asked& asked) const {
-    DirectSettings s{.tile = tile, .split = asked.Find("split").value_or(1)};
+  // One candidate: the best output tile. A wgrad is split over as many CTAs as fill the device.
+  std::vector<DirectSettings> Candidates(int64_t tile, const Requested& requested) const {
+    DirectSettings s{.tile = tile, .split = requested.Find("split").value_or(1)};
     if (UnsupportedTile(tile)) return {s};
     const DirectChannels channels = ChannelsOf(tile);
     const auto [rows, cols] = BestExtent(channels);
-    s.rows = asked.Find("rows").value_or(rows), s.cols = asked.Find("cols").value_or(cols);
+    s.rows = requested.Find("rows").value_or(rows), s.cols = requested.Find("cols").value_or(cols);
     if (UnsupportedExtent(s.rows, s.cols)) return {s};
     SetTile(channels, &s);
-    if (!channels.is_conv() && !asked.Find("split")) s.split = Slices(DirectLayout(channels, s.out_tile()));
+    if (!channels.is_conv() && !requested.Find("split")) s.split = Slices(DirectLayout(channels, s.out_tile()));
     return {s};
   }
 
@@ -82,10 +81,11 @@ class DirectPlanner {
     return TooMuchSharedMemory(layout.shared_bytes, device_);
   }
 
-  // Shared memory's bandwidth or the tensor cores' rate, and part of the other; or memory. And the beginning.
+  // The time of the multiplications, from shared memory's bandwidth and the tensor cores' rate, or of device memory;
+  // then the start of the kernel and the split-K reduction.
   double Seconds(const DirectSettings& s) const {
     const DirectLayout layout(ChannelsOf(s.tile), s.out_tile());
-    const double seconds = Turns(layout) * direct::TileClocks(layout, costs_) / device_.clock_hz;
+    const double seconds = TilesPerSm(layout) * direct::TileClocks(layout, costs_) / device_.clock_hz;
     const double filter = layout.is_conv() ? 1.0 * layout.filter_bytes() / layout.tile.warps : 0;
     return std::max(seconds, ActivationSeconds(product_, device_, costs_)) + costs_["begin_seconds"] + kLaunchSeconds +
            filter / costs_["filter_bytes_per_second"] + SlicesSeconds(product_, device_, costs_, s.split);
@@ -104,7 +104,7 @@ class DirectPlanner {
 
   static std::string SplitOf(const DirectSettings& s) { return "a split of " + std::to_string(s.split); }
 
-  // Why a tile does not take the product with any output tile.
+  // Why a tile does not support the product, whatever the output tile.
   Reason UnsupportedTile(int64_t tile) const {
     const DirectTile& t = kDirectTiles[tile];
     const DirectPass pass{product_.conv, product_.pass, t};
@@ -120,8 +120,9 @@ class DirectPlanner {
     return TooMuchSharedMemory(pass.is_conv() ? channels.filter_bytes() : 0, device_);
   }
 
-  // A set of output channels reads whole vectors of source channels, which may be of several groups. So a member of a
-  // vmap must have whole sets, and vectors of its own. A wgrad drops what lies between two groups.
+  // In a conv, a set of output channels reads whole vectors of source channels, which may belong to several groups. A
+  // member of a vmap must not read the numbers of another. So it must have whole sets, and vectors of its own. A wgrad
+  // discards the products of two groups.
   Reason UnsupportedMembers(const DirectChannels& d) const {
     const int64_t groups = product_.member_groups, cols = d.tile.set * 8;
     if (!d.is_conv() || groups == product_.conv.groups) return std::nullopt;
@@ -141,7 +142,8 @@ class DirectPlanner {
     return "taps in other than " + std::to_string(stream.rows) + " rows";
   }
 
-  // Rows in whole streams: as many streams as warps hold, a multiple of the dilation. And their halo tile.
+  // Sets the streams of row streaming and the halo tile. There are as many streams as the warps can hold, a multiple of
+  // the dilation, and each has the same number of rows.
   void SetTile(const DirectChannels& d, DirectSettings* s) const {
     const Window& w = *window_;
     const auto& step = product_.conv.step;
@@ -160,7 +162,8 @@ class DirectPlanner {
     s->corner_depth = w.corner[0], s->corner_row = w.corner[1], s->corner_col = w.corner[2];
   }
 
-  // The extent whose halo tiles and multiplications are least, if two CTAs per SM have the shared memory.
+  // The extent with the least cost of halo tiles and multiplications. There should be shared memory for two CTAs per
+  // SM.
   Extent BestExtent(const DirectChannels& d) const {
     const int64_t height = window_->count[1];
     Extent best{1, d.packed > 0 ? 2 * kMatrixRows : kMatrixRows};
@@ -171,13 +174,14 @@ class DirectPlanner {
       const OutputTile out_tile = s.out_tile();
       if (UnsupportedTileSize(d, out_tile) || (d.taps_in_n() && HaloPixels(out_tile) > d.pixels_held())) continue;
       const DirectLayout layout(d, out_tile);
-      if (const double cost = Work(layout) * Crowding(layout); cost < least) best = {s.rows, s.cols}, least = cost;
+      if (const double cost = ExtentCost(layout) * OccupancyPenalty(layout); cost < least) {
+        best = {s.rows, s.cols}, least = cost;
+      }
     }
     return best;
   }
 
-  // Extents that are worth a look: for each number of columns the most rows that warps hold; with row streaming
-  // several.
+  // Extents to try: for each number of columns the most rows that the warps can hold; with row streaming, several.
   std::vector<Extent> Extents(const DirectChannels& d) const {
     const int64_t height = window_->count[1];
     std::vector<Extent> extents;
@@ -191,10 +195,10 @@ class DirectPlanner {
     return extents;
   }
 
-  // Columns of output tiles: powers of two, and as many as a row has, as warps hold, and as a halo tile has. The first
-  // of equals is best: of long rows, one that reads much of memory in a row.
+  // Columns of output tiles to try: powers of two, and the most that a row, the warps and a halo tile can have. The
+  // first of equals wins. So for long rows, 32 to 128 columns come first, which read more neighbouring memory.
   std::vector<int64_t> Widths(const DirectChannels& d) const {
-    const int64_t in_box = (kMostBoxExtent - window_->reach[2]) / product_.conv.step[2] + 1;
+    const int64_t in_box = (kMaxBoxExtent - window_->reach[2]) / product_.conv.step[2] + 1;
     const int64_t in_row = CeilDiv(window_->count[2], kMatrixRows) * kMatrixRows;
     const int64_t widest =
         std::min({MostPositions(d), in_row, std::max<int64_t>(kMatrixRows, in_box / kMatrixRows * kMatrixRows)});
@@ -214,7 +218,7 @@ class DirectPlanner {
     return widths;
   }
 
-  // Positions that warps hold the sums of; with taps in N pixels.
+  // The most positions of an output tile, limited by the registers for sums. With taps in N, pixels of the halo tile.
   static int64_t MostPositions(const DirectChannels& d) {
     constexpr int64_t kMostReduced = 256;
     if (!d.is_conv()) return kMostReduced;
@@ -229,16 +233,16 @@ class DirectPlanner {
     return (box_height - reach[1]) / step[1] + 1;
   }
 
-  // The measure that output tiles of an extent are compared by.
-  double Work(const DirectLayout& d) const {
-    if (d.stages_rows()) return Turns(d) * direct::TileClocks(d, costs_);  // output tiles are large
+  // The cost by which extents are compared.
+  double ExtentCost(const DirectLayout& d) const {
+    if (d.stages_rows()) return TilesPerSm(d) * direct::TileClocks(d, costs_);  // output tiles are large
     if (d.streams_rows() || d.taps_in_n()) return OutputTiles(d) * direct::TileClocks(d, costs_);
-    constexpr int64_t kPixelTaps = 6;  // a pixel of a halo tile takes as long as so many taps of a position
+    constexpr int64_t kPixelTaps = 6;  // a pixel of a halo tile costs as much as 6 taps of a position
     return static_cast<double>(OutputTiles(d)) * (int64_t{d.positions} * d.taps + kPixelTaps * HaloPixels(d.out_tile));
   }
 
-  // A thread block that is alone on its SM has nothing to hide its waits behind.
-  double Crowding(const DirectLayout& d) const {
+  // A single CTA on an SM cannot hide its waits behind another CTA.
+  double OccupancyPenalty(const DirectLayout& d) const {
     if (d.shared_bytes > device_.shared_bytes) return 100;
     return CtasPerSm(d) > 1 ? 1 : 1.3;
   }
@@ -247,28 +251,28 @@ class DirectPlanner {
     return jaxconv::CtasPerSm(device_.shared_bytes + kBlockBytes, d.shared_bytes, d.blocks());
   }
 
-  // Of all classes and images.
+  // Output tiles of all residue classes and images.
   int64_t OutputTiles(const DirectLayout& d) const {
     const auto& [depth, height, width] = window_->count;
     const int64_t of_class = depth * CeilDiv(height, d.out_tile.rows) * CeilDiv(width, d.out_tile.cols);
     return product_.images() * window_->classes * of_class;
   }
 
-  // Output tiles that an SM computes, one after the other.
-  int64_t Turns(const DirectLayout& d) const {
+  // Tiles that an SM computes.
+  int64_t TilesPerSm(const DirectLayout& d) const {
     return CeilDiv(OutputTiles(d) * d.channel_blocks * d.chunks, device_.multiprocessors);
   }
 
   int64_t Slices(const DirectLayout& d) const {
     const int64_t blocks = d.channel_blocks * window_->classes * d.chunks;
-    return std::min(kMostSplit, Sharers(CtasPerSm(d) * device_.multiprocessors, blocks, OutputTiles(d)));
+    return std::min(kMaxSplit, PersistentCtas(CtasPerSm(d) * device_.multiprocessors, blocks, OutputTiles(d)));
   }
 
   const Product& product_;
   const Device& device_;
   const Numbers& costs_;
-  Reason types_;                  // why the family has no kernels of the product's
-  std::optional<Window> window_;  // if it has
+  Reason types_;                  // why the family has no kernels for the product's types
+  std::optional<Window> window_;  // if the types are supported
 };
 
 }  // namespace jaxconv

@@ -106,7 +106,7 @@ inline Reason UnsupportedExtent(int64_t rows, int64_t cols) {
   if (rows < 1 || cols < 1 || cols % kMatrixRows) {
     return "an area of (" + std::to_string(rows) + ", " + std::to_string(cols) + ")";
   }
-  if (std::max(rows, cols) > kMostBoxExtent) return "the area is too large for TMA";
+  if (std::max(rows, cols) > kMaxBoxExtent) return "the area is too large for TMA";
   return std::nullopt;
 }
 
@@ -124,7 +124,7 @@ inline Reason UnsupportedTileSize(const DirectPass& d, const OutputTile& size) {
   const int32_t least = std::min({size.halo[0], size.halo[1], size.halo[2]});
   if (least < 1 || (!has_parts && size.halo[2] % kMatrixRows)) return "no such box";
   const int64_t width = int64_t{size.halo[2]} * (is_packed ? kPackedVector : 1);
-  if (std::max<int64_t>({size.halo[0], size.halo[1], width}) > kMostBoxExtent) return "the box is too large for TMA";
+  if (std::max<int64_t>({size.halo[0], size.halo[1], width}) > kMaxBoxExtent) return "the box is too large for TMA";
   return std::nullopt;
 }
 

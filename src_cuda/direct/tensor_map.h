@@ -21,7 +21,7 @@ inline bool EncodeMap(CUtensorMap* map, bool* in_rows, const void* tensor, DType
   constexpr CUtensorMapSwizzle kSwizzles[] = {CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_SWIZZLE_32B,
                                               CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_SWIZZLE_128B};
   *in_rows = pixel.pitch == 0 && channels == TraitsOf(type).vector() && s.spatial[2] == channels &&
-             extent[2] * channels <= kMostBoxExtent;
+             extent[2] * channels <= kMaxBoxExtent;
   const bool is_row = *in_rows || is_packed;
   const int64_t pixel_channels = TraitsOf(type).vector() << pixel.pitch;
   const int32_t box_row = is_row ? extent[2] : 1;

@@ -1,7 +1,7 @@
-// The column matrix: a row for each output position, and a column for each (tap, channel) that the position's class
-// sees.
+// The im2col matrix (column matrix): a row for each output position, and a column for each (tap, channel) of the
+// position's residue class.
 //
-// The positions of a class begin at a tile's boundary, so that no tile of rows has two classes.
+// The rows of a residue class start at a multiple of the tile's rows, so that each tile has rows of only one class.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace jaxconv {
 
-// The rows of the column matrix that are in the workspace. A row is [group][tap of its class][channel].
+// The rows of the column matrix that the workspace holds. A row is [group][tap of its class][channel].
 struct Columns {
   void* data;
   int64_t first_row;  // a multiple of the tile's rows
   int64_t rows;
-  int64_t pitch;  // elements from a row to the next
-  int64_t width;  // and from a group's part to the next
+  int64_t pitch;  // elements from one row to the next
+  int64_t width;  // elements from one group to the next
 };
 
 struct Im2colParams {
@@ -31,12 +31,13 @@ struct Im2colParams {
   int tile_rows;
 };
 
-constexpr int kIm2colSteps = 32;  // a warp copies neighbouring channels of one position
+// A CTA writes kIm2colRows x kIm2colSteps elements. A warp copies 32 neighbouring columns of one row.
+constexpr int kIm2colSteps = 32;
 constexpr int kIm2colWarps = 8;
-constexpr int kIm2colRows = 32;  // of the column matrix, one thread block's
+constexpr int kIm2colRows = 32;
 static_assert(kIm2colRows % kIm2colWarps == 0);
 
-// Copies elements as words of their size: im2col does not look at them.
+// Writes the column matrix. Elements are copied as words of the same size, so a kernel serves several types.
 template <typename Word>
 __global__ void Im2colKernel(const __grid_constant__ Im2colParams p) {
   __shared__ Point rows[kIm2colRows];
@@ -53,7 +54,7 @@ __global__ void Im2colKernel(const __grid_constant__ Im2colParams p) {
   const ClassPoints points{p.problem, p.taps, *residue, false};
   if (threadIdx.x < kIm2colRows) {
     const int64_t row = static_cast<int64_t>(tile) * p.tile_rows + row_in_tile + threadIdx.x;
-    rows[threadIdx.x] = row < points.rows() ? points.Row(row) : Nowhere();
+    rows[threadIdx.x] = row < points.rows() ? points.Row(row) : OutOfBounds();
   }
   __syncthreads();
 

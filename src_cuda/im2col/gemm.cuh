@@ -1,8 +1,7 @@
-// The product of the column matrix, or of its transpose, and the other operand, on CUDA cores. A thread sums up a
-// two-dimensional tile.
+// Multiplies the column matrix (in a wgrad its transpose) by the other operand, on CUDA cores. Each thread computes a
+// two-dimensional tile of results.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 #include <utility>
@@ -24,7 +23,7 @@ struct GemmParams {
   const ResidueClass* classes;
   Columns columns;
   const void* rhs;
-  void* out;  // the result, or the slices in the workspace
+  void* out;  // the result, or the sums in the workspace
   DType rhs_type;
   DType out_type;
   uint32_t row_tiles;
@@ -33,29 +32,29 @@ struct GemmParams {
   int64_t rhs_group_stride;
   int64_t out_col_stride;
   int64_t out_group_stride;
-  int64_t out_elements;  // of one slice
+  int64_t out_elements;  // elements of one slice
   int32_t split;
-  bool accumulate;  // onto `out`, which then has the type of the sums
+  bool accumulate;  // add to the sums in `out`
   Epilogue epilogue;
 };
 
 template <typename Acc, Tile kTile>
 struct alignas(16) GemmTiles {
-  Acc columns[kTile.depth][PaddedLines(kTile.rows)];
-  Acc rhs[kTile.depth][PaddedLines(kTile.cols)];
-  Point rows[kTile.rows];
+  Acc columns[kTile.block_k][PaddedPitch(kTile.block_m)];
+  Acc rhs[kTile.block_k][PaddedPitch(kTile.block_n)];
+  Point rows[kTile.block_m];
   Point steps[2 * kTile.threads()];
 };
 
-// A thread's results: neighbouring rows by neighbouring columns.
+// The results of a thread: adjacent rows and columns.
 template <typename Acc, Tile kTile>
 class ThreadTile {
  public:
-  static constexpr int kRows = kTile.thread_rows;
-  static constexpr int kCols = kTile.thread_cols;
+  static constexpr int kRows = kTile.thread_m;
+  static constexpr int kCols = kTile.thread_n;
 
-  __device__ int Row(int i) const { return threadIdx.x / (kTile.cols / kCols) * kRows + i; }
-  __device__ int Col(int j) const { return threadIdx.x % (kTile.cols / kCols) * kCols + j; }
+  __device__ int Row(int i) const { return threadIdx.x / (kTile.block_n / kCols) * kRows + i; }
+  __device__ int Col(int j) const { return threadIdx.x % (kTile.block_n / kCols) * kCols + j; }
 
   __device__ __forceinline__ void Multiply(const Acc* a, const Acc* b) {
     Pack<Acc, 4> rows[kRows / 4], cols[kCols / 4];
@@ -74,7 +73,7 @@ class ThreadTile {
   __device__ Pack<Acc, 4>& Sums(int i, int j) { return sum_[i][j / 4]; }
   __device__ const Pack<Acc, 4>& Sums(int i, int j) const { return sum_[i][j / 4]; }
 
-  // Begins with the sums of the chunks before.
+  // Starts from the sums of earlier chunks.
   __device__ void Load(const Acc* from, const Point* rows, int64_t first_col, int64_t cols, int64_t col_stride) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -91,15 +90,16 @@ class ThreadTile {
   Pack<Acc, 4> sum_[kRows][kCols / 4] = {};
 };
 
-// Fills a tile in shared memory by element(line, step); neighbouring threads go along steps or along lines.
-template <bool kAlongSteps, int kThreads, typename Acc, int kDepth, int kPitch, typename F>
-__device__ __forceinline__ void FillTile(Acc (&tile)[kDepth][kPitch], F&& element) {
-  constexpr int kLines = kPitch - PaddedLines(0);
+// Fills a tile in shared memory with element(mn, k). Neighbouring threads take neighbours along K if kKMajor, else
+// along MN.
+template <bool kKMajor, int kThreads, typename Acc, int kBlockK, int kPitch, typename F>
+__device__ __forceinline__ void FillTile(Acc (&tile)[kBlockK][kPitch], F&& element) {
+  constexpr int kMn = kPitch - PaddedPitch(0);
 #pragma unroll
-  for (int i = threadIdx.x; i < kLines * kDepth; i += kThreads) {
-    const int line = kAlongSteps ? i / kDepth : i % kLines;
-    const int step = kAlongSteps ? i % kDepth : i / kLines;
-    tile[step][line] = element(line, step);
+  for (int i = threadIdx.x; i < kMn * kBlockK; i += kThreads) {
+    const int mn = kKMajor ? i / kBlockK : i % kMn;
+    const int k = kKMajor ? i % kBlockK : i / kMn;
+    tile[k][mn] = element(mn, k);
   }
 }
 
@@ -129,70 +129,71 @@ __global__ void __launch_bounds__(kIm2colTiles[kTileIndex].threads(),
   block /= p.row_tiles;
   const uint32_t slice = block % p.split, group = block / p.split;
 
-  // The rows of a conv's product are the column matrix's; those of a wgrad's its columns.
-  uint32_t class_tile = row_tile + (kWgrad ? 0 : static_cast<uint32_t>(p.columns.first_row / kTile.rows));
-  const ResidueClass* residue = FindClass(p.problem, p.classes, kWgrad, kTile.rows, &class_tile);
+  // M of a conv is the rows of the column matrix, M of a wgrad is its columns.
+  uint32_t class_tile = row_tile + (kWgrad ? 0 : static_cast<uint32_t>(p.columns.first_row / kTile.block_m));
+  const ResidueClass* residue = FindClass(p.problem, p.classes, kWgrad, kTile.block_m, &class_tile);
   if (residue == nullptr) return;
   const ClassPoints points{p.problem, p.taps, *residue, kWgrad};
-  const int64_t first_row = static_cast<int64_t>(class_tile) * kTile.rows;
+  const int64_t first_row = static_cast<int64_t>(class_tile) * kTile.block_m;
 
-  int64_t class_begin = -p.columns.first_row;  // the class's first position, as a row in the workspace
+  int64_t class_begin = -p.columns.first_row;  // the workspace's row of the class's first position
   for (const ResidueClass* c = p.classes; kWgrad && c != residue; ++c) {
     const int64_t positions = Positions(p.problem, *c);
-    class_begin += (positions + kTile.rows - 1) / kTile.rows * kTile.rows;
+    class_begin += (positions + kTile.block_m - 1) / kTile.block_m * kTile.block_m;
   }
   StepRange all{0, points.steps()};
   if (kWgrad) {
     all = {min(max(-class_begin, int64_t{0}), all.end), min(max(p.columns.rows - class_begin, int64_t{0}), all.end)};
   }
   if (p.accumulate && all.begin == all.end) return;
-  const StepRange mine = all.Slice(slice, p.split, kTile.depth);
+  const StepRange mine = all.Slice(slice, p.split, kTile.block_k);
 
-  for (int i = threadIdx.x; i < kTile.rows; i += kThreads) {
-    Point point = Nowhere();
+  for (int i = threadIdx.x; i < kTile.block_m; i += kThreads) {
+    Point point = OutOfBounds();
     if (first_row + i < points.rows()) {
       point = points.Row(first_row + i);
       point.partner += group * p.out_group_stride + slice * p.out_elements;
     }
     shared.rows[i] = point;
   }
-  const StepTable<kThreads, kTile.depth> steps(shared.steps, points, mine);
+  const StepTable<kThreads, kTile.block_k> steps(shared.steps, points, mine);
   steps.Fill(0);
   __syncthreads();
 
-  const int64_t first_col = static_cast<int64_t>(col_tile) * kTile.cols;
+  const int64_t first_col = static_cast<int64_t>(col_tile) * kTile.block_n;
   ThreadTile<Acc, kTile> sums;
   if (p.accumulate) {
     sums.Load(static_cast<const Acc*>(p.out), shared.rows, first_col, p.problem.out_channels, p.out_col_stride);
   }
 
   const DType src_type = p.problem.src_type;
-  const int64_t line_stride = kWgrad ? 1 : p.columns.pitch;
-  const int64_t step_stride = kWgrad ? p.columns.pitch : 1;
-  const int64_t origin = group * p.columns.width + (kWgrad ? class_begin * p.columns.pitch + first_row
-                                                           : static_cast<int64_t>(row_tile) * kTile.rows * line_stride);
+  const int64_t mn_stride = kWgrad ? 1 : p.columns.pitch;
+  const int64_t k_stride = kWgrad ? p.columns.pitch : 1;
+  const int64_t origin =
+      group * p.columns.width +
+      (kWgrad ? class_begin * p.columns.pitch + first_row : static_cast<int64_t>(row_tile) * kTile.block_m * mn_stride);
   const int64_t rhs_origin = group * p.rhs_group_stride + first_col * p.rhs_col_stride;
-  const int tiles = mine.Tiles(kTile.depth);
+  const int tiles = mine.Tiles(kTile.block_k);
 #pragma unroll 1
   for (int first = 0; first < tiles; first += steps.kTilesPerHalf) {
     steps.FillAfter(first);
 #pragma unroll 1
     for (int tile = first; tile < min(first + steps.kTilesPerHalf, tiles); ++tile) {
-      const int64_t begin = mine.begin + static_cast<int64_t>(tile) * kTile.depth;
+      const int64_t begin = mine.begin + static_cast<int64_t>(tile) * kTile.block_k;
       const Point* partners = steps.Tile(tile);
-      FillTile<!kWgrad, kThreads>(shared.columns, [&](int line, int step) {
-        const bool inside = first_row + line < points.rows() && begin + step < mine.end;
-        const int64_t at = origin + line * line_stride + (begin + step) * step_stride;
+      FillTile<!kWgrad, kThreads>(shared.columns, [&](int mn, int k) {
+        const bool inside = first_row + mn < points.rows() && begin + k < mine.end;
+        const int64_t at = origin + mn * mn_stride + (begin + k) * k_stride;
         return inside ? LoadWidened<Acc>(p.columns.data, at, src_type) : Acc{0};
       });
-      FillTile<false, kThreads>(shared.rhs, [&](int line, int step) {
-        const bool inside = first_col + line < p.problem.out_channels && partners[step].partner >= 0;
-        const int64_t at = rhs_origin + line * p.rhs_col_stride + partners[step].partner;
+      FillTile<false, kThreads>(shared.rhs, [&](int mn, int k) {
+        const bool inside = first_col + mn < p.problem.out_channels && partners[k].partner >= 0;
+        const int64_t at = rhs_origin + mn * p.rhs_col_stride + partners[k].partner;
         return inside ? LoadWidened<Acc>(p.rhs, at, p.rhs_type) : Acc{0};
       });
       __syncthreads();
 #pragma unroll
-      for (int k = 0; k < kTile.depth; ++k) sums.Multiply(shared.columns[k], shared.rhs[k]);
+      for (int k = 0; k < kTile.block_k; ++k) sums.Multiply(shared.columns[k], shared.rhs[k]);
       __syncthreads();
     }
   }

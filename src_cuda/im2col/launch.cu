@@ -1,8 +1,8 @@
-// Explicit im2col, then a GEMM: the classical way, for any problem, as the baseline of the families that never write
-// the column matrix.
+// Explicit im2col, then a GEMM. This is the classical method and supports any problem. It is the baseline for the
+// families that do not write the column matrix.
 //
-// The workspace holds `chunk` rows of the column matrix at a time: a conv's chunks are parts of its result; a wgrad's
-// are added up, one after the other.
+// The workspace holds `chunk` rows of the column matrix at a time. In a conv, each chunk gives a part of the result. In
+// a wgrad, the products of the chunks are added.
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -30,16 +30,16 @@ void (*FindIm2col(DType type))(Im2colParams) {
 }
 
 int64_t Chunks(const ConvProblem& p, const Im2colSettings& s) {
-  const int64_t tile_rows = kIm2colTiles[s.tile].rows;
+  const int64_t tile_rows = kIm2colTiles[s.tile].block_m;
   return std::max<int64_t>(1, CeilDiv(RowTiles(p, Positions(p), tile_rows) * tile_rows, s.chunk));
 }
 
-// Whether sums are kept in the workspace, from chunk to chunk or for the slices of a split.
+// Whether the workspace holds sums: those of earlier chunks, or the slices of split-K.
 bool KeepsSums(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
   return s.split > 1 || (pass == Pass::kWgrad && Chunks(p, s) > 1);
 }
 
-// The sums come first in the workspace, then the columns.
+// The sums come first in the workspace, then the column matrix.
 size_t SumsBytes(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
   constexpr size_t kAlignment = 16;
   return KeepsSums(p, pass, s) ? CeilDiv(SliceBytes(p, pass, s.split), kAlignment) * kAlignment : 0;
@@ -56,12 +56,12 @@ int64_t Im2colBlocks(const ConvProblem& p, const Im2colSettings& s) {
 }
 
 int64_t GemmRowTiles(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
-  const int tile_rows = kIm2colTiles[s.tile].rows;
+  const int tile_rows = kIm2colTiles[s.tile].block_m;
   return pass == Pass::kConv ? s.chunk / tile_rows : RowTiles(p, ChannelTaps(p), tile_rows);
 }
 
 int64_t GemmBlocks(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
-  const int64_t col_tiles = CeilDiv(p.out_channels, kIm2colTiles[s.tile].cols);
+  const int64_t col_tiles = CeilDiv(p.out_channels, kIm2colTiles[s.tile].block_n);
   return GemmRowTiles(p, pass, s) * col_tiles * s.split * p.groups;
 }
 
@@ -76,7 +76,7 @@ cudaError_t EnqueueIm2col(const ConvCall& call, const Im2colSettings& s, const C
   params.columns = columns;
   for (int d = 0; d < kSpatial; ++d) params.src_size[d] = static_cast<uint32_t>(p.src_size[d]);
   params.step_blocks = static_cast<uint32_t>(CeilDiv(ChannelTaps(p), kIm2colSteps));
-  params.tile_rows = kIm2colTiles[s.tile].rows;
+  params.tile_rows = kIm2colTiles[s.tile].block_m;
   return Enqueue(FindIm2col(p.src_type), Im2colBlocks(p, s), kIm2colSteps * kIm2colWarps, stream, params);
 }
 
@@ -94,7 +94,7 @@ cudaError_t EnqueueGemm(const ConvCall& call, const Im2colSettings& s, const Col
   params.rhs_type = RhsType(p, call.pass);
   params.out_type = keeps ? SumType(p) : ResultType(p, call.pass);
   params.row_tiles = static_cast<uint32_t>(GemmRowTiles(p, call.pass, s));
-  params.col_tiles = static_cast<uint32_t>(CeilDiv(p.out_channels, kIm2colTiles[s.tile].cols));
+  params.col_tiles = static_cast<uint32_t>(CeilDiv(p.out_channels, kIm2colTiles[s.tile].block_n));
   params.rhs_col_stride = wgrad ? p.dst.channel : p.filter.out;
   params.rhs_group_stride = wgrad ? p.dst.group : p.filter.group;
   params.out_col_stride = wgrad ? p.filter.out : p.dst.channel;

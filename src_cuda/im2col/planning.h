@@ -1,10 +1,8 @@
-// Planning of the im2col family: a column matrix, of which a chunk of rows is in the workspace at a time.
+// Planning of the im2col family. The workspace holds a chunk of rows of the column matrix at a time.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "common/tile.h"
@@ -14,7 +12,7 @@
 
 namespace jaxconv {
 
-inline constexpr int64_t kMostColumnBytes = int64_t{256} << 20;  // of a chunk, if that is a tile's rows
+inline constexpr int64_t kMaxColumnBytes = int64_t{256} << 20;  // of a chunk, unless one tile needs more
 
 class Im2colPlanner : public TiledPlanner<Im2colPlanner, Im2colSettings> {
  public:
@@ -23,11 +21,11 @@ class Im2colPlanner : public TiledPlanner<Im2colPlanner, Im2colSettings> {
 
   using TiledPlanner::TiledPlanner;
 
-  // All whole tiles of rows that there are, if the workspace's cap allows.
-  Im2colSettings WithExtra(Im2colSettings s, const Asked& asked) const {
-    const int64_t most = std::min(kMostColumnBytes / std::max<int64_t>(1, product_.column_bytes()), MatrixRows(s));
-    const int64_t rows = kTiles[s.tile].rows;
-    s.chunk = asked.Find("chunk").value_or(std::max<int64_t>(1, most / rows) * rows);
+  // As many whole tiles of rows as the workspace's limit allows.
+  Im2colSettings WithExtra(Im2colSettings s, const Requested& requested) const {
+    const int64_t most = std::min(kMaxColumnBytes / std::max<int64_t>(1, product_.column_bytes()), MatrixRows(s));
+    const int64_t rows = kTiles[s.tile].block_m;
+    s.chunk = requested.Find("chunk").value_or(std::max<int64_t>(1, most / rows) * rows);
     return s;
   }
 
@@ -36,18 +34,18 @@ class Im2colPlanner : public TiledPlanner<Im2colPlanner, Im2colSettings> {
     return UnsupportedSums(kTiles[s.tile], product_.sum_type());
   }
 
-  // A product for each chunk of the column matrix, by its rows or, in a weight gradient, its steps.
-  Rounds RoundsOf(const Im2colSettings& s) const {
-    const int64_t chunk = std::max<int64_t>(1, s.chunk);  // what is asked for may be nothing
+  // One launch for each chunk of the column matrix, which is a part of M (conv) or of K (wgrad).
+  Launches LaunchesOf(const Im2colSettings& s) const {
+    const int64_t chunk = std::max<int64_t>(1, s.chunk);  // a requested chunk may be 0
     const int64_t count = std::max<int64_t>(1, CeilDiv(product_.positions(), chunk));
     if (product_.pass == Pass::kConv) return {count, std::min(product_.rows(), chunk), product_.steps()};
     return {count, product_.rows(), std::min(product_.steps(), chunk)};
   }
 
-  // Those whose slices need no more workspace than the column matrix may: an output can be large.
+  // The slices get no more workspace than the column matrix, because results can be large.
   std::vector<int64_t> SplitsOf(const Im2colSettings& whole) const {
     std::vector<int64_t> splits = TiledPlanner::SplitsOf(whole);
-    std::erase_if(splits, [&](int64_t n) { return n > 1 && n * product_.sums_bytes() > kMostColumnBytes; });
+    std::erase_if(splits, [&](int64_t n) { return n > 1 && n * product_.sums_bytes() > kMaxColumnBytes; });
     return splits;
   }
 
@@ -56,10 +54,10 @@ class Im2colPlanner : public TiledPlanner<Im2colPlanner, Im2colSettings> {
     return kTiles[s.tile].shared_bytes(ElementBytes(product_.sum_type()));
   }
 
-  // Columns are written and read.
+  // The column matrix is written and read once.
   double Seconds(const Im2colSettings& s) const {
     const double copies = 2.0 * product_.positions() * product_.column_bytes() / device_.bandwidth;
-    return copies + RoundsOf(s).count * kLaunchSeconds + TiledPlanner::Seconds(s);
+    return copies + LaunchesOf(s).count * kLaunchSeconds + TiledPlanner::Seconds(s);
   }
 
   int64_t WorkspaceBytes(const Im2colSettings& s) const {
@@ -70,9 +68,9 @@ class Im2colPlanner : public TiledPlanner<Im2colPlanner, Im2colSettings> {
   }
 
  private:
-  // Rows of the column matrix: each residue class has whole tiles of them.
+  // Rows of the column matrix, in whole tiles for each residue class.
   int64_t MatrixRows(const Im2colSettings& s) const {
-    const int64_t rows = kTiles[s.tile].rows, classes = product_.residue_classes.size();
+    const int64_t rows = kTiles[s.tile].block_m, classes = product_.residue_classes.size();
     return (product_.positions() + classes * (rows - 1)) / rows * rows;
   }
 };

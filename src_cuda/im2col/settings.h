@@ -15,16 +15,16 @@ struct Im2colSettings {
 
   int64_t tile = 0;
   int64_t split = 1;
-  int64_t chunk = 0;  // rows of the column matrix that are in the workspace at a time
+  int64_t chunk = 0;  // rows of the column matrix in the workspace at a time
 
   static constexpr std::array<Field<Im2colSettings>, 3> Fields() {
     return {{{"tile", &Im2colSettings::tile}, {"split", &Im2colSettings::split}, {"chunk", &Im2colSettings::chunk}}};
   }
 };
 
-// For a tile that there is.
+// The tile must exist.
 inline Reason UnsupportedChunk(const Im2colSettings& s) {
-  const int64_t rows = kIm2colTiles[s.tile].rows;
+  const int64_t rows = kIm2colTiles[s.tile].block_m;
   if (s.chunk >= 1 && s.chunk % rows == 0) return std::nullopt;
   return "a chunk of " + std::to_string(s.chunk) + " rows, not whole tiles of " + std::to_string(rows);
 }

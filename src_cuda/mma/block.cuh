@@ -39,7 +39,7 @@ struct MergedCol {
 
 // Traps if the plan is of another problem: merged classes see the same source pixels, and their columns are equally far
 // apart if the filter lies along the steps.
-template <bool kAlongSteps>
+template <bool kKMajor>
 __device__ __forceinline__ void CheckMerged(const MmaParams& p) {
   const ResidueClass& first = p.classes[0];
   for (uint32_t i = threadIdx.x; i < p.merged * first.tap_count; i += blockDim.x) {
@@ -48,8 +48,8 @@ __device__ __forceinline__ void CheckMerged(const MmaParams& p) {
     const Tap &tap = p.taps[residue.first_tap + t], &of_first = p.taps[first.first_tap + t];
     const int64_t apart = tap.filter_delta - of_first.filter_delta;
     const int64_t first_apart = p.taps[residue.first_tap].filter_delta - p.taps[first.first_tap].filter_delta;
-    bool is_same = residue.tap_count == first.tap_count &&
-                   apart == (kAlongSteps ? c * p.class_cols * p.rhs_col_stride : first_apart);
+    bool is_same =
+        residue.tap_count == first.tap_count && apart == (kKMajor ? c * p.class_cols * p.rhs_col_stride : first_apart);
     for (int d = 0; d < kSpatial; ++d) {
       is_same &= residue.count[d] == first.count[d] && tap.shift[d] == of_first.shift[d];
     }

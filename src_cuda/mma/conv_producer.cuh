@@ -19,12 +19,12 @@ class ConvProducer {
   static constexpr int kVector = kTraits<T>.vector();
   static constexpr int kRowVectors = kTile.depth / kVector;  // of a row along the steps
   using SrcPattern = CopyPattern<SrcTile, kTile.threads(), kVector>;
-  using RhsPattern = CopyPattern<RhsTile, kTile.threads(), kVector, !RhsTile::kAlongSteps>;
+  using RhsPattern = CopyPattern<RhsTile, kTile.threads(), kVector, !RhsTile::kKMajor>;
   // A thread's vectors of the filter are of the same steps. If it lies along the columns they are of consecutive ones,
   // so many of the steps of a vector of the source.
-  static constexpr int kRhsCount = RhsTile::kAlongSteps ? RhsPattern::kCount : std::min(kVector, RhsPattern::kCount);
+  static constexpr int kRhsCount = RhsTile::kKMajor ? RhsPattern::kCount : std::min(kVector, RhsPattern::kCount);
   static constexpr int kRhsVectors = RhsPattern::kCount / kRhsCount;
-  static_assert(SrcTile::kAlongSteps && SrcPattern::kFast == kRowVectors,
+  static_assert(SrcTile::kKMajor && SrcPattern::kFast == kRowVectors,
                 "a thread copies vectors of one place in the rows");
   static_assert(kRowVectors < kMaskTaps, "a tile's taps have two masks at most");
 
@@ -59,7 +59,7 @@ class ConvProducer {
     const ProductParams& p = block_.params;
     const int column_bytes = static_cast<int>(p.rhs_col_stride * sizeof(T));
     group_ = n_tile.group;
-    if constexpr (RhsTile::kAlongSteps) {  // merged classes' columns are equally far apart, too
+    if constexpr (RhsTile::kKMajor) {  // merged classes' columns are equally far apart, too
       const int64_t col = n_tile.first_col + RhsPattern::First();
       rhs_stride_ = RhsPattern::kStride * column_bytes;
       rhs_from_ = static_cast<int32_t>(col) * column_bytes;
@@ -113,7 +113,7 @@ class ConvProducer {
     const uint32_t rhs = ptx::SharedAddress(stage.rhs) + RhsPattern::Origin();
     CopyVectors<RhsPattern, RhsTile>(
         rhs, part, parts, [&](int i) { return ptx::AddProduct(rhs_steps_[i / kRhsCount], rhs_stride_, i % kRhsCount); },
-        [&](int i) { return (RhsTile::kAlongSteps ? i * RhsPattern::kStride : 0) < rhs_limit_[i / kRhsCount]; });
+        [&](int i) { return (RhsTile::kKMajor ? i * RhsPattern::kStride : 0) < rhs_limit_[i / kRhsCount]; });
   }
 
  private:
@@ -188,9 +188,9 @@ class ConvProducer {
     tap_bit_ = own.tap < 0 ? 0 : 1u << own.tap % kMaskTaps;
 #pragma unroll
     for (int j = 0; j < kRhsVectors; ++j) {
-      const Steps& of_rhs = RhsTile::kAlongSteps ? own : steps[RhsPattern::First() / kVector + j];
+      const Steps& of_rhs = RhsTile::kKMajor ? own : steps[RhsPattern::First() / kVector + j];
       rhs_steps_[j] = of_rhs.rhs + rhs_from_;
-      rhs_limit_[j] = of_rhs.tap < 0 ? 0 : RhsTile::kAlongSteps ? columns_ : 1;
+      rhs_limit_[j] = of_rhs.tap < 0 ? 0 : RhsTile::kKMajor ? columns_ : 1;
     }
   }
 

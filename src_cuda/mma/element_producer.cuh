@@ -41,7 +41,7 @@ class ElementProducer {
   __device__ void Prepare(int tile) const {
     if (threadIdx.x >= kTile.depth) return;
     const int64_t step = block_.range.begin + static_cast<int64_t>(tile) * kTile.depth + threadIdx.x;
-    Point point = Nowhere();
+    Point point = OutOfBounds();
     if (step < block_.range.end) {
       point = block_.points.Step(step);
       point.src *= sizeof(T);
@@ -67,8 +67,8 @@ class ElementProducer {
   };
 
   __device__ Element OfSource(const PointTable<kTile.depth>& steps, int fast, int slow) const {
-    const Point& row = block_.rows[SrcTile::kAlongSteps ? slow : fast];
-    const Point& step = steps[SrcTile::kAlongSteps ? fast : slow];
+    const Point& row = block_.rows[SrcTile::kKMajor ? slow : fast];
+    const Point& step = steps[SrcTile::kKMajor ? fast : slow];
     bool inside = true;
 #pragma unroll
     for (int d = 0; d < kSpatial; ++d) {
@@ -78,8 +78,8 @@ class ElementProducer {
   }
 
   __device__ Element OfColumns(const PointTable<kTile.depth>& steps, int fast, int slow) const {
-    const int64_t col = first_col_ + (RhsTile::kAlongSteps ? slow : fast);
-    const int64_t partner = steps[RhsTile::kAlongSteps ? fast : slow].partner;
+    const int64_t col = first_col_ + (RhsTile::kKMajor ? slow : fast);
+    const int64_t partner = steps[RhsTile::kKMajor ? fast : slow].partner;
     return {partner + col * block_.params.rhs_col_stride * static_cast<int64_t>(sizeof(T)),
             partner >= 0 && col < block_.params.cols};
   }
@@ -101,7 +101,7 @@ class ElementProducer {
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) {
         if (first + i >= Pattern::kCount) continue;
-        *reinterpret_cast<T*>(to + Tile::Further(Pattern::Origin(), (first + i) * Pattern::kStride)) = elements[i];
+        *reinterpret_cast<T*>(to + Tile::Advance(Pattern::Origin(), (first + i) * Pattern::kStride)) = elements[i];
       }
     }
   }

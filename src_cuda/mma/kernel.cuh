@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(kMmaTiles[kTileIndex].threads(), kMmaTiles[kTi
   const uint32_t ctas_of_rows = (p.n_tiles + p.n_tiles_per_cta - 1) / p.n_tiles_per_cta;
   const uint32_t first_n_tile = blockIdx.x % ctas_of_rows * p.n_tiles_per_cta, row_block = blockIdx.x / ctas_of_rows;
   const uint32_t slice = row_block / p.row_tiles;
-  if constexpr (kVariant.merged) CheckMerged<Parts::RhsTile::kAlongSteps>(p);
+  if constexpr (kVariant.merged) CheckMerged<Parts::RhsTile::kKMajor>(p);
   uint32_t row_tile = row_block % p.row_tiles;
   const ResidueClass* residue = FindClass(p.problem, p.classes, kVariant.wgrad(), kTile.rows, &row_tile);
   if (residue == nullptr) return;
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kMmaTiles[kTileIndex].threads(), kMmaTiles[kTi
   Producer producer(block, shared.producer);
   for (int i = threadIdx.x; i < kTile.rows; i += kTile.threads()) {
     const int64_t row = static_cast<int64_t>(row_tile) * kTile.rows + i;
-    Point point = row < points.rows() ? points.Row(row) : Nowhere();
+    Point point = row < points.rows() ? points.Row(row) : OutOfBounds();
     point.src *= sizeof(T);
     shared.rows[i] = point;
     producer.AddRow(i, point);

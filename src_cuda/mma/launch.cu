@@ -62,9 +62,8 @@ bool HasVectors(const ConvCall& call) {
   const int vector = TraitsOf(call.problem.src_type).vector();
   const OperandLayout src = SourceLayout(call), rhs = RhsLayout(call);
   const MmaAccess access = ChooseAccess(call.problem, call.pass);
-  return (access == MmaAccess::kLinesLines ? src.LineVectors(vector) : src.StepVectors(vector)) &&
-         (access == MmaAccess::kStepsSteps ? rhs.StepVectors(vector) : rhs.LineVectors(vector)) &&
-         VectorsFit(call.problem);
+  return (access == MmaAccess::kLinesLines ? src.MnVectors(vector) : src.KVectors(vector)) &&
+         (access == MmaAccess::kStepsSteps ? rhs.KVectors(vector) : rhs.MnVectors(vector)) && VectorsFit(call.problem);
 }
 
 // Of the classes' tables, whether their positions and taps can be equally many. The kernel looks at them.
@@ -138,7 +137,7 @@ cudaError_t Launch(const ConvCall& call, const MmaSettings& s, cudaStream_t stre
       Find(p.src_type, {index, ChooseAccess(p, call.pass), vectors, merges, EndsWithEpilogue(call, s.split)});
   MmaParams params{MakeParams(call, s.split, tile.rows, tile.cols)};
   if (merges) MergeClasses(p, tile, s.merged, &params);
-  params.out_vectors = ResultLayout(call, s.split).LineVectors(TraitsOf(params.out_type).vector());
+  params.out_vectors = ResultLayout(call, s.split).MnVectors(TraitsOf(params.out_type).vector());
   params.n_tiles = static_cast<uint32_t>(params.col_tiles * p.groups);
   const int64_t row_blocks = static_cast<int64_t>(params.row_tiles) * s.split;
   const int64_t steps = (call.pass == Pass::kConv ? ChannelTaps(p) : Positions(p)) / p.class_count / s.split;

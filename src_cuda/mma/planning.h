@@ -1,9 +1,7 @@
-// Planning of the mma family: a matrix product on tensor cores, of operands of one type.
+// Planning of the mma family: implicit GEMM on tensor cores. Both operands have the same type.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <string>
 
 #include "common/tiled_product.h"
 #include "mma/config.h"
@@ -12,8 +10,9 @@
 
 namespace jaxconv {
 
-// Residue classes of a convolution, all or 1, that read the same source pixels: where a window does not overlap its
-// neighbours, as in a patch embedding's data gradient. Their columns make one matrix, and each pixel is read once.
+// The number of residue classes that can be merged: all, or 1 (none). Classes can be merged if they read the same
+// source pixels, because windows do not overlap, as in dgrad of a patch embedding. The columns (N) of merged classes
+// are side by side in one product, so each pixel is read once.
 inline int64_t MergedClasses(const Product& product) {
   const auto& taps = product.taps;
   const auto& classes = product.residue_classes;
@@ -26,7 +25,7 @@ inline int64_t MergedClasses(const Product& product) {
     }
   }
   const ConvProblem& p = product.conv;
-  bool follow = true;  // a filter that lies along its input channels is copied in columns that are equally far apart
+  bool follow = true;  // copies of a K-major filter need columns with a constant stride, also across classes
   for (int64_t c = 0; c < count; ++c) {
     const int64_t apart = taps[c * each].filter_delta - taps[0].filter_delta;
     follow &= apart == c * p.out_channels * p.filter.out;
@@ -63,8 +62,8 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
     return kTiles[tile].IsOf(product_.conv.src_type) && kTiles[tile].passes == passes;
   }
 
-  MmaSettings WithExtra(MmaSettings s, const Asked& asked) const {
-    s.n_tiles_per_cta = asked.Find("units").value_or(0);
+  MmaSettings WithExtra(MmaSettings s, const Requested& requested) const {
+    s.n_tiles_per_cta = requested.Find("units").value_or(0);
     s.merged = MayMerge(s) ? MergedClasses(product_) : 1;
     return s;
   }
@@ -74,12 +73,12 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
   }
 
   int64_t Merged(const MmaSettings& s) const { return s.merged; }
-  // Of Hopper's own instructions for dense matrices.
+  // The peak rate of wgmma.
   double Rate() const { return 4096 / traits().bytes; }
   int64_t SharedBytes(const MmaSettings& s) const { return kTiles[s.tile].shared_bytes(); }
 
   double Seconds(const MmaSettings& s) const {
-    return TiledPlanner::Seconds(s) * (product_.HasRunsOf(traits().vector()) ? 1 : costs_["elementwise"]);
+    return TiledPlanner::Seconds(s) * (product_.HasChannelVectors(traits().vector()) ? 1 : costs_["elementwise"]);
   }
 
  private:
@@ -88,9 +87,9 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
   bool MayMerge(const MmaSettings& s) const {
     const int64_t classes = product_.classes();
     if (classes == 1 || product_.pass == Pass::kWgrad || !kTiles[s.tile].merges()) return false;
-    if (product_.taps.size() % classes) return false;  // they do not have equally many taps
-    return product_.HasRunsOf(traits().vector()) &&
-           product_.cols() % traits().vector() == 0;  // results are stored as such, too
+    if (product_.taps.size() % classes) return false;  // classes have different numbers of taps
+    return product_.HasChannelVectors(traits().vector()) &&
+           product_.cols() % traits().vector() == 0;  // results are stored as vectors, too
   }
 };
 

@@ -11,12 +11,12 @@ namespace jaxconv {
 // threads alternate, or each has consecutive places if kConsecutive.
 template <typename Tile, int kThreads, int kVector, bool kConsecutive = false>
 struct CopyPattern {
-  static constexpr int kFast = (Tile::kAlongSteps ? Tile::kDepth : Tile::kLines) / kVector;
+  static constexpr int kFast = (Tile::kKMajor ? Tile::kBlockK : Tile::kMn) / kVector;
   static constexpr int kCount = kFast * Tile::kRows / kThreads;
   static constexpr int kStride = kConsecutive ? 1 : kThreads / kFast;
   static_assert(kThreads % kFast == 0, "a thread keeps its place along the fast axis");
   static_assert(kCount * kThreads == kFast * Tile::kRows, "threads copy equally much");
-  static_assert((kStride & (kStride - 1)) == 0 && (kCount & (kCount - 1)) == 0, "Tile::Further counts in bits");
+  static_assert((kStride & (kStride - 1)) == 0 && (kCount & (kCount - 1)) == 0, "Tile::Advance counts in bits");
 
   static __device__ int Fast() { return threadIdx.x % kFast * kVector; }
   static __device__ int First() { return threadIdx.x / kFast * (kConsecutive ? kCount : 1); }
@@ -24,9 +24,9 @@ struct CopyPattern {
   // Whether the thread's i-th copy is in one of so many parts of all.
   static __device__ bool IsIn(int i, int part, int parts) { return i * parts / kCount == part; }
 
-  // The shared-memory offset of the first element. Tile::Further leads to the others.
+  // The shared-memory offset of the first element. Tile::Advance leads to the others.
   static __device__ int Origin() {
-    return Tile::kAlongSteps ? Tile::Offset(First(), Fast()) : Tile::Offset(Fast(), First());
+    return Tile::kKMajor ? Tile::Offset(First(), Fast()) : Tile::Offset(Fast(), First());
   }
 };
 
@@ -38,7 +38,7 @@ __device__ __forceinline__ void CopyVectors(uint32_t to, int part, int parts, co
 #pragma unroll
   for (int i = 0; i < Pattern::kCount; ++i) {
     if (!Pattern::IsIn(i, part, parts)) continue;
-    ptx::CopyAsync(Tile::Further(to, i * Pattern::kStride), from(i), is_valid(i));
+    ptx::CopyAsync(Tile::Advance(to, i * Pattern::kStride), from(i), is_valid(i));
   }
 }
 

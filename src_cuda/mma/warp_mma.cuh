@@ -19,7 +19,7 @@ class WarpMma {
  public:
   __device__ WarpMma(int first_row, int first_col) : src_(first_row), rhs_(first_col) {}
 
-  static constexpr int kSteps = SrcTile::kDepth / Fragments<SrcTile, T, false>::kSteps;  // multiplications of a tile
+  static constexpr int kSteps = SrcTile::kBlockK / Fragments<SrcTile, T, false>::kSteps;  // multiplications of a tile
 
   template <int kPending>
   __device__ __forceinline__ void Reuse() const {}  // a tile has been multiplied when Multiply returns
@@ -69,7 +69,7 @@ class WarpMma {
   __device__ __forceinline__ void Store(Out* first, int pitch) const {
 #pragma unroll
     for (int i = 0; i < kRowBlocks; ++i) {
-      StorePairs(sum_[i], first + i * 16 * pitch, pitch, Fragments<SrcTile, T, false>::Line);
+      StorePairs(sum_[i], first + i * 16 * pitch, pitch, Fragments<SrcTile, T, false>::Mn);
     }
   }
 
@@ -78,7 +78,7 @@ class WarpMma {
   static constexpr int kColBlocks = kCols / 16;
   static_assert(kRows % 16 == 0 && kCols % 16 == 0);
   static_assert(Fragments<SrcTile, T, false>::kSteps == kTraits<T>.mma_depth, "fragments are of one multiplication");
-  static_assert(kTraits<T>.bytes > 1 || (SrcTile::kAlongSteps && RhsTile::kAlongSteps),
+  static_assert(kTraits<T>.bytes > 1 || (SrcTile::kKMajor && RhsTile::kKMajor),
                 "ldmatrix transposes elements of 16 bits, and words are of 32");
 
   static_assert(kPasses == 1 || (kPasses == 3 && kRounds), "passes are of numbers that are rounded");

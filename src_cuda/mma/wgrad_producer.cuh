@@ -18,7 +18,7 @@ class WgradProducer {
   static constexpr int kVector = kTraits<T>.vector();
   using SrcPattern = CopyPattern<SrcTile, kTile.threads(), kVector>;
   using RhsPattern = CopyPattern<RhsTile, kTile.threads(), kVector>;
-  static_assert(!SrcTile::kAlongSteps && !RhsTile::kAlongSteps);
+  static_assert(!SrcTile::kKMajor && !RhsTile::kKMajor);
   static_assert(kTile.rows / kVector <= kMaskTaps, "a tile's taps have one mask");
 
   struct alignas(16) Step {

@@ -1,7 +1,7 @@
-// Implicit GEMM on CUDA cores, for any problem: sums in float32, float64 or int32.
+// Implicit GEMM on CUDA cores, for any problem. The sums are float32, float64 or int32.
 //
-// The classical shape: a block's tile in shared memory, double buffered; warp tiles; 8 x 8 results a thread. A block
-// reads the next tile into registers while it multiplies this one.
+// This is the classical design: double-buffered tiles in shared memory, warp tiles, and up to 8 x 8 results for each
+// thread. A CTA loads the next tile into registers while it multiplies the current one.
 #pragma once
 
 #include <array>
@@ -24,20 +24,20 @@ namespace jaxconv {
 
 template <typename Acc, Tile kTile>
 struct alignas(16) SharedTiles {
-  Acc src[kTile.stages][kTile.depth][PaddedLines(kTile.rows)];
-  Acc rhs[kTile.stages][kTile.depth][PaddedLines(kTile.cols)];
-  Point rows[kTile.rows];
+  Acc src[kTile.stages][kTile.block_k][PaddedPitch(kTile.block_m)];
+  Acc rhs[kTile.stages][kTile.block_k][PaddedPitch(kTile.block_n)];
+  Point rows[kTile.block_m];
   Point steps[2 * kTile.threads()];
 };
 
-// Blocks that a multiprocessor is to hold, so that one block's barriers and loads are behind another's arithmetic: two
-// of the large tile leave 128 registers a thread, as do four of the small ones; float64 takes twice the registers.
+// CTAs per SM. With several, one CTA computes while another waits at a barrier or for loads. 512 threads leave 128
+// registers for each. float64 needs twice as many registers.
 template <typename Acc>
 constexpr int MinBlocks(const Tile& tile) {
   return 512 / tile.threads() / (sizeof(Acc) / 4);
 }
 
-// kMixed: operands may have other types than the sums.
+// kMixed: operands and result may have other types than the sums.
 template <typename Acc, bool kMixed, bool kHasEpilogue, int kTileIndex, Access kSrcAccess, Access kRhsAccess>
 __global__ void __launch_bounds__(kSimtTiles[kTileIndex].threads(), MinBlocks<Acc>(kSimtTiles[kTileIndex]))
     SimtKernel(const __grid_constant__ ProductParams p) {
@@ -49,23 +49,23 @@ __global__ void __launch_bounds__(kSimtTiles[kTileIndex].threads(), MinBlocks<Ac
   static_assert(kTile.stages == 2, "one stage is multiplied while the next is loaded");
   __shared__ Shared shared;
 
-  const WorkTile work = WorkTile::OfBlock(p, kTile.rows);
+  const WorkTile work = WorkTile::OfBlock(p, kTile.block_m);
   if (work.residue == nullptr) return;
   const ClassPoints points = work.Points(p, p.wgrad);
-  work.FillRows<kTile.rows, kThreads>(p, points, shared.rows);
-  const StepRange range = StepRange{0, points.steps()}.Slice(work.slice, p.split, kTile.depth);
-  const int tiles = range.Tiles(kTile.depth);
-  const StepTable<kThreads, kTile.depth> steps(shared.steps, points, range);
+  work.FillRows<kTile.block_m, kThreads>(p, points, shared.rows);
+  const StepRange range = StepRange{0, points.steps()}.Slice(work.slice, p.split, kTile.block_k);
+  const int tiles = range.Tiles(kTile.block_k);
+  const StepTable<kThreads, kTile.block_k> steps(shared.steps, points, range);
   steps.Fill(0);
   __syncthreads();
 
   const DType src_type = kMixed ? p.problem.src_type : TypeOf<Acc>();
   const DType rhs_type = kMixed ? p.rhs_type : TypeOf<Acc>();
   const DType out_type = kMixed ? p.out_type : TypeOf<Acc>();
-  const int64_t first_col = static_cast<int64_t>(work.col_tile) * kTile.cols;
-  SourceLoader<Acc, TilePattern<kTile.rows, kTile.depth, kThreads, kSrcAccess>> src(p.src, src_type, p.src_size,
-                                                                                    shared.rows);
-  PartnerLoader<Acc, TilePattern<kTile.cols, kTile.depth, kThreads, kRhsAccess>> rhs(
+  const int64_t first_col = static_cast<int64_t>(work.col_tile) * kTile.block_n;
+  SrcLoader<Acc, TilePattern<kTile.block_m, kTile.block_k, kThreads, kSrcAccess>> src(p.src, src_type, p.src_size,
+                                                                                      shared.rows);
+  RhsLoader<Acc, TilePattern<kTile.block_n, kTile.block_k, kThreads, kRhsAccess>> rhs(
       p.rhs, rhs_type, work.group * p.rhs_group_stride, first_col, p.cols, p.rhs_col_stride);
 
   const auto load = [&](int tile) {
@@ -88,13 +88,13 @@ __global__ void __launch_bounds__(kSimtTiles[kTileIndex].threads(), MinBlocks<Ac
 #pragma unroll 1
     for (int tile = first; tile < min(first + steps.kTilesPerHalf, tiles); ++tile) {
 #pragma unroll
-      for (int k = 0; k < kTile.depth; ++k) {
-        const bool crosses = k + 1 == kTile.depth;
+      for (int k = 0; k < kTile.block_k; ++k) {
+        const bool crosses = k + 1 == kTile.block_k;
         if (crosses) {
           store(tile + 1);
           __syncthreads();
         }
-        const int buffer = (tile + crosses) % 2, next = (k + 1) % kTile.depth;
+        const int buffer = (tile + crosses) % 2, next = (k + 1) % kTile.block_k;
         sums.Read((k + 1) % 2, shared.src[buffer][next], shared.rhs[buffer][next]);
         if (k == 0) load(tile + 1);
         sums.Multiply(k % 2);

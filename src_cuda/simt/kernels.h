@@ -1,7 +1,8 @@
-// The compiled kernels of the simt family: a file for each type of sums.
+// The compiled kernels of the simt family: one .cu file for each type of sums.
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 
 #include "common/product.cuh"
 #include "common/tile_loader.cuh"
@@ -13,19 +14,23 @@ struct OperandAccess {
   Access rhs;
 };
 
-// The preferred first. Quads: a conv with dense channels, and with a filter dense in its channels out or in (the data
-// gradient of the former); a wgrad with dense channels. The rest take any layout.
+// In order of preference. The first two are for a conv whose channels are contiguous in the source, and in the filter
+// the output channels (fprop) or the input channels (dgrad). The third is for a wgrad with contiguous channels. The
+// others together support every layout.
 constexpr OperandAccess kAccesses[] = {
-    {Access::kStepQuads, Access::kLineQuads}, {Access::kStepQuads, Access::kStepQuads},
-    {Access::kLineQuads, Access::kLineQuads}, {Access::kLines, Access::kLines},
-    {Access::kLines, Access::kSteps},         {Access::kSteps, Access::kLines},
-    {Access::kSteps, Access::kSteps},
+    {Access::kKMajorVectors, Access::kMnMajorVectors},
+    {Access::kKMajorVectors, Access::kKMajorVectors},
+    {Access::kMnMajorVectors, Access::kMnMajorVectors},
+    {Access::kMnMajor, Access::kMnMajor},
+    {Access::kMnMajor, Access::kKMajor},
+    {Access::kKMajor, Access::kMnMajor},
+    {Access::kKMajor, Access::kKMajor},
 };
 constexpr int kAccessCount = std::size(kAccesses);
 
 using SimtKernelPtr = void (*)(ProductParams);
 
-// access: a place in kAccesses. is_mixed: operands may have other types than the sums.
+// access: an index of kAccesses. is_mixed: operands and result may have other types than the sums.
 template <typename Acc>
 SimtKernelPtr FindSimt(int64_t tile, int access, bool is_mixed, bool has_epilogue);
 

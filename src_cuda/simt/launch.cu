@@ -1,4 +1,4 @@
-// The simt family: which kernel of kernel.cuh answers a call, and its launch.
+// The simt family: chooses the kernel for a call and launches it.
 #include "simt/kernels.h"
 
 #include <algorithm>
@@ -24,9 +24,9 @@ bool IsPure(const ConvProblem& p) {
 
 bool Allows(const OperandLayout& layout, Access access) {
   switch (access) {
-    case Access::kLineQuads: return layout.LineVectors(4);
-    case Access::kStepQuads: return layout.StepVectors(4);
-    default: return (access == Access::kLines) == (layout.line_stride <= layout.step_stride);
+    case Access::kMnMajorVectors: return layout.MnVectors(4);
+    case Access::kKMajorVectors: return layout.KVectors(4);
+    default: return (access == Access::kMnMajor) == (layout.mn_stride <= layout.k_stride);
   }
 }
 
@@ -41,20 +41,18 @@ cudaError_t LaunchSums(const ConvCall& call, const SimtSettings& s, cudaStream_t
   const ConvProblem& p = call.problem;
   const SimtKernelPtr kernel = FindSimt<Acc>(s.tile, ChooseAccess(call), !IsPure(p), EndsWithEpilogue(call, s.split));
   const Tile& tile = kSimtTiles[s.tile];
-  ProductParams params = MakeParams(call, s.split, tile.rows, tile.cols);
-  params.out_vectors = ResultLayout(call, s.split).LineVectors(4);
-  const int64_t blocks = Blocks(p, call.pass, s.split, tile.rows, tile.cols);
+  ProductParams params = MakeParams(call, s.split, tile.block_m, tile.block_n);
+  params.out_vectors = ResultLayout(call, s.split).MnVectors(4);
+  const int64_t blocks = Blocks(p, call.pass, s.split, tile.block_m, tile.block_n);
   const cudaError_t status = Enqueue(kernel, blocks, tile.threads(), stream, params);
   if (status != cudaSuccess || s.split == 1) return status;
   return AddSlices<Acc>(call, s.split, stream);
 }
 
-// The family.
-
 Reason UnsupportedReason(const ConvProblem& p, Pass pass, const SimtSettings& s) {
   if (Reason why = UnsupportedTile(kSimtTiles, p, pass, s)) return why;
   const Tile& tile = kSimtTiles[s.tile];
-  return UnsupportedBlocks(Blocks(p, pass, s.split, tile.rows, tile.cols));
+  return UnsupportedBlocks(Blocks(p, pass, s.split, tile.block_m, tile.block_n));
 }
 
 size_t SharedBytes(const ConvProblem& p, Pass, const SimtSettings& s) {
@@ -72,10 +70,10 @@ const KernelFamily<SimtSettings> kSimt = {UnsupportedReason, SplitWorkspace, Sha
 
 cudaError_t LaunchUnaligned(const ConvCall& call, int64_t split, cudaStream_t stream) {
   constexpr int kTile = 2;
-  static_assert(!kSimtTiles[kTile].only_f32, "the tile is for sums of every type");
-  const SimtSettings of_simt{kTile, split};
-  if (UnsupportedReason(call.problem, call.pass, of_simt)) return cudaErrorMisalignedAddress;
-  return Launch(call, of_simt, stream);
+  static_assert(!kSimtTiles[kTile].only_f32, "the tile must be compiled for all types of sums");
+  const SimtSettings settings{kTile, split};
+  if (UnsupportedReason(call.problem, call.pass, settings)) return cudaErrorMisalignedAddress;
+  return Launch(call, settings, stream);
 }
 
 }  // namespace jaxconv

@@ -1,7 +1,6 @@
 // Planning of the simt family.
 #pragma once
 
-#include <array>
 #include <cstdint>
 
 #include "common/tile.h"

@@ -1,12 +1,12 @@
-// A thread's share of a block's product, and the outer products that sum it up.
+// The results of a thread, which it accumulates as outer products.
 //
-// A warp is 8 by 4 threads. Lanes that differ in bit 0 read the same rows and lanes that differ in bit 1 the same
-// columns, which lets the hardware serve a 16-byte read of a whole warp in two passes. A thread's rows and columns come
-// in fours, a warp's width apart, so that a warp's reads are contiguous.
+// A warp is 8 x 4 threads. Lanes that differ in bit 0 read the same rows (M), and lanes that differ in bit 1 the same
+// columns (N). Then shared memory serves a 16-byte read of the whole warp in two passes. A thread has groups of four
+// rows and columns. The groups of a thread are as far apart as all threads of the warp cover, so that the reads of a
+// warp are contiguous.
 #pragma once
 
 #include "common/convert.cuh"
-#include "common/family.h"
 #include "simt/config.h"
 
 namespace jaxconv {
@@ -14,8 +14,8 @@ namespace jaxconv {
 template <typename Acc, Tile kTile>
 class WarpTile {
  public:
-  static constexpr int kRows = kTile.thread_rows;
-  static constexpr int kCols = kTile.thread_cols;
+  static constexpr int kRows = kTile.thread_m;
+  static constexpr int kCols = kTile.thread_n;
 
   __device__ WarpTile() {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -23,11 +23,11 @@ class WarpTile {
     col_ = warp % kWarpsAcross * (kLaneCols * kCols) + (lane / 16 * 2 + lane % 2) * 4;
   }
 
-  // The place in the block's tile of this thread's i-th row or column.
+  // This thread's i-th row or column in the CTA's tile.
   __device__ int Row(int i) const { return row_ + i / 4 * (kLaneRows * 4) + i % 4; }
   __device__ int Col(int j) const { return col_ + j / 4 * (kLaneCols * 4) + j % 4; }
 
-  // Reads one step's operands. There are two sets, so that one is read while the other is multiplied.
+  // Reads the operands of one step of K. There are two sets of registers: one is loaded while the other is multiplied.
   __device__ __forceinline__ void Read(int set, const Acc* a, const Acc* b) {
 #pragma unroll
     for (int i = 0; i < kRows; i += 4) a_[set][i / 4] = *reinterpret_cast<const Pack<Acc, 4>*>(a + Row(i));
@@ -51,8 +51,8 @@ class WarpTile {
  private:
   static constexpr int kLaneRows = 8;
   static constexpr int kLaneCols = 4;
-  static constexpr int kWarpsAcross = kTile.cols / (kLaneCols * kCols);
-  static_assert(kTile.rows % (kLaneRows * kRows) == 0 && kTile.cols % (kLaneCols * kCols) == 0);
+  static constexpr int kWarpsAcross = kTile.block_n / (kLaneCols * kCols);
+  static_assert(kTile.block_m % (kLaneRows * kRows) == 0 && kTile.block_n % (kLaneCols * kCols) == 0);
 
   int row_;
   int col_;

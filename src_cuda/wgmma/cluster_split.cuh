@@ -70,7 +70,7 @@ class ClusterSums {
     uint32_t block = 0, place = 0;
 #pragma unroll
     for (int fragment = 0; fragment < kFragments; ++fragment) {
-      ptx::SendFour(ptx::InBlock(At(slice_, place), block), sums[fragment], ptx::InBlock(barrier_, block));
+      ptx::StoreAsync(ptx::MapToCta(At(slice_, place), block), sums[fragment], ptx::MapToCta(barrier_, block));
       if (++place == share_) place = 0, ++block;
     }
   }
@@ -78,7 +78,7 @@ class ClusterSums {
   // Adds this block's fragments of this warp's rows, when they are there: the first ones of `sums` are complete. Slices
   // are a power of two. So a thread reads all that it was sent at once, and adds halves to halves.
   __device__ __forceinline__ void Add(float (&sums)[kTile.cols / 8][4]) const {
-    ptx::WaitForSent(barrier_);
+    ptx::WaitForRemoteStores(barrier_);
 #pragma unroll
     for (int place = 0; place < kFragments; ++place) {
       uint32_t words[4];

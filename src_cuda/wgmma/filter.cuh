@@ -22,20 +22,20 @@ struct WgmmaFilter {
   // Copies a tap's tile. Blocks of neighbouring rows copy a part each, to all of them. `rank`: this block's.
   static __device__ __forceinline__ void Copy(const WgmmaParams& p, uint32_t to, uint32_t barrier, int32_t channel,
                                               int32_t col, int32_t tap, uint32_t rank) {
-    constexpr bool kToAll = kTile.row_blocks > 1;
-    const auto part = static_cast<int32_t>(kToAll ? rank : 0);
+    constexpr bool kMulticast = kTile.row_blocks > 1;
+    const auto part = static_cast<int32_t>(kMulticast ? rank : 0);
     if constexpr (kKMajor) {
       constexpr int kPart = kTile.cols / kTile.row_blocks;
       static_assert(kPart % 8 == 0, "a part begins a turn of the swizzle");
-      ptx::CopyMatrix<kToAll>(to + part * kPart * kSwizzleBytes, p.rhs_map, barrier, channel, col + part * kPart, tap,
-                              kAll);
+      ptx::CopyMatrix<kMulticast>(to + part * kPart * kSwizzleBytes, p.rhs_map, barrier, channel, col + part * kPart,
+                                  tap, kAll);
     } else {
       constexpr int kPart = kBlockK<T> / kTile.row_blocks;
       constexpr int kRow = kTraits<T>.swizzle_row();  // columns of a swizzled row
 #pragma unroll
       for (int block = 0; block < kCols / kRow; ++block) {
-        ptx::CopyMatrix<kToAll>(to + (block * kBlockK<T> + part * kPart) * kSwizzleBytes, p.rhs_map, barrier,
-                                col + block * kRow, channel + part * kPart, tap, kAll);
+        ptx::CopyMatrix<kMulticast>(to + (block * kBlockK<T> + part * kPart) * kSwizzleBytes, p.rhs_map, barrier,
+                                    col + block * kRow, channel + part * kPart, tap, kAll);
       }
     }
   }

@@ -25,7 +25,7 @@ namespace jaxconv {
 // corner, less than a step each.
 struct HaloPlane {
   static constexpr int kBits = 3;
-  static_assert(1 << kBits == kMostElementStride, "a row, or column, of a step's has its bits");
+  static_assert(1 << kBits == kMaxElementStride, "a row, or column, of a step's has its bits");
   static __device__ __forceinline__ int32_t Join(int32_t depth, int32_t row, int32_t col) {
     return (depth << kBits | row) << kBits | col;
   }
@@ -224,7 +224,7 @@ class WgmmaHaloConsumer : public WgmmaSums<T, kTile, kKMajor> {
         read = MultiplyHalos<kBlockK<T> / 2>(first, end, adds, epilogue);  // the other half has no channels
       }
       if (left == 0) last();
-      ptx::WaitForMultiplications<0>();
+      ptx::WarpgroupWait<0>();
       this->Release(read);
       this->Release(halos_.empty());
       halos_.Advance();
@@ -239,7 +239,7 @@ class WgmmaHaloConsumer : public WgmmaSums<T, kTile, kKMajor> {
     static __device__ __forceinline__ uint64_t Layout(uint32_t rows_apart) {
       return uint64_t{1} << 62 | static_cast<uint64_t>(rows_apart * 8) << 32 | 1 << 16;
     }
-    static constexpr uint64_t Further(int lines, int k) {
+    static constexpr uint64_t Advance(int lines, int k) {
       return (lines / kUnitRows * Stages::kUnitBytes + k * kTraits<T>.mma_depth * sizeof(T)) / 16;
     }
   };

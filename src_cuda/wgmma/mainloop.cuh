@@ -134,7 +134,7 @@ class WgmmaProducer {
   }
 
   // To be called between two steps of a lane.
-  __device__ __forceinline__ void Return() { pipeline_.Return(); }
+  __device__ __forceinline__ void Return() { pipeline_.FlipPhase(); }
 
   // Waits until all has been read: the others arrive in this block, which must not have ended.
   __device__ __forceinline__ void Finish() {

@@ -1,12 +1,9 @@
-// Planning of the wgmma family: implicit GEMM on Hopper, of pixels that TMA reads in its im2col mode or as halo tiles.
+// Planning of the wgmma family: implicit GEMM on Hopper. TMA copies the pixels in its im2col mode or as halo tiles.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
-#include <iterator>
-#include <string>
 #include <vector>
 
 #include "common/tiled_product.h"
@@ -18,17 +15,17 @@
 
 namespace jaxconv {
 
-// Fitted costs, looked up once for many settings. They are seconds, where no comment says otherwise.
+// Fitted costs, looked up once for many settings. In seconds, unless a comment says otherwise.
 struct WgmmaCosts {
   double begin, tile, result;
   double halo_pixel;
-  double halos[2];  // of a plane, with one CTA a multiprocessor, and with two
-  double cluster_turn, cluster_step, cluster_copy, cluster_block;
-  double cluster_held;        // the part of the places for blocks that clusters fill
-  double few_channels;        // the part of a block of K that few channels save
-  double reads_apart;         // how often taps of windows several pixels apart read a pixel
-  double activations;         // what the memory takes for all
-  std::vector<double> steps;  // to multiply a block of K, by the tile
+  double halos[2];  // of a plane, with one CTA per SM, and with two
+  double cluster_wave, cluster_step, cluster_copy, cluster_cta;
+  double cluster_held;        // fraction of the CTAs that fit, that clusters really fill
+  double few_channels;        // fraction of a block of K that few channels save
+  double reads_apart;         // how often a pixel is read, if windows are several pixels apart
+  double activations;         // to move all of them through device memory
+  std::vector<double> steps;  // to multiply a block of K, for each tile
 };
 
 class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
@@ -43,7 +40,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   Reason UnsupportedReason() const { return unsupported_; }
   using TiledPlanner::UnsupportedReason;
 
-  WgmmaSettings WithExtra(const WgmmaSettings& s, const Asked&) const {
+  WgmmaSettings WithExtra(const WgmmaSettings& s, const Requested&) const {
     WgmmaSettings extra = im2col_;
     extra.tile = s.tile, extra.split = s.split;
     return extra;
@@ -51,7 +48,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
 
   Reason UnsupportedExtra(const WgmmaSettings& s) const { return wgmma::UnsupportedTile(product_.conv, s); }
 
-  // With cluster split-K, all divisors of the most slices.
+  // With cluster split-K, the divisors of the tile's cluster size.
   std::vector<int64_t> SplitsOf(const WgmmaSettings& whole) const {
     const int most = kTiles[whole.tile].cluster_split;
     if (most == 0) return TiledPlanner::SplitsOf(whole);
@@ -71,18 +68,18 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     return TiledPlanner::WorkspaceBytes(s);
   }
 
-  // The tiles of a cluster, one after the other; then the slices' sum.
+  // The tiles that a cluster computes one after another, then the split-K reduction.
   double Seconds(const WgmmaSettings& s) const {
     const WgmmaTile& tile = kTiles[s.tile];
     if (tile.cluster_split > 0) return SecondsOfClusterSplit(s);
     const double steps = std::max(fitted_.steps[s.tile], StepsSeconds(s) / s.split);
-    const double results = tile.rows * tile.cols * (s.split == 1 ? 1 : 2);  // slices are of twice as many bytes
+    const double results = tile.rows * tile.cols * (s.split == 1 ? 1 : 2);  // float32 slices have twice the bytes
     const double end = fitted_.tile + results * fitted_.result;
-    const int64_t turns = CeilDiv(WorkTilesOf(s), std::max<int64_t>(1, device_.multiprocessors / tile.cluster()));
-    const int64_t ends = CeilDiv(turns, tile.ctas_per_sm);  // those while nothing is multiplied
+    const int64_t waves = CeilDiv(WorkTilesOf(s), std::max<int64_t>(1, device_.multiprocessors / tile.cluster()));
+    const int64_t ends = CeilDiv(waves, tile.ctas_per_sm);  // epilogues that no multiplication hides
     const double reads = !tile.halo && AreApart() ? fitted_.reads_apart : 1;
-    const double copies = reads * fitted_.activations + end / tile.ctas_per_sm, busy = turns * steps + ends * end;
-    // Neither hides all of the other.
+    const double copies = reads * fitted_.activations + end / tile.ctas_per_sm, busy = waves * steps + ends * end;
+    // Copies and multiplications overlap, but not completely.
     const double both = std::cbrt(busy * busy * busy + copies * copies * copies);
     return fitted_.begin + both + SlicesSeconds(product_, device_, costs_, s.split);
   }
@@ -98,7 +95,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     return std::nullopt;
   }
 
-  // Residue classes that have tiles.
+  // Residue classes with tiles to schedule.
   int64_t ScheduledClasses(const WgmmaSettings& s) const {
     return product_.classes() - ClassesOfZeros(product_.conv, s);
   }
@@ -106,17 +103,18 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     return ClassWorkTiles(product_.conv, kTiles[s.tile], s.split) * ScheduledClasses(s);
   }
 
-  // Pixels of a halo tile.
+  // Pixels of the halo tile of kUnitRows positions.
   int64_t UnitPixels() const { return HaloSize(product_.conv, im2col_, 1) * HaloSize(product_.conv, im2col_, 2); }
 
-  // Whether windows are several pixels apart, and have several taps along planes of pixels.
+  // Whether windows are several pixels apart, and have several taps within a plane of pixels.
   bool AreApart() const {
     const auto& step = product_.conv.step;
     return (step[1] != 1 || step[2] != 1) && UnitPixels() > kUnitRows;
   }
 
-  // Blocks of K of all taps that a position of a tile's class sees, on average. Few channels in a block of K save
-  // multiplications, but no copies of pixels and of the filter. Halo tiles of 256 columns wait for the filter.
+  // Blocks of K of a tile, on average: of all taps that its residue class sees. A block of K with few channels saves
+  // multiplications, but no copies. So it saves nothing in halo tiles of 256 columns, which wait for copies of the
+  // filter.
   double Steps(const WgmmaSettings& s) const {
     const WgmmaTile& tile = kTiles[s.tile];
     const int64_t channels = product_.conv.in_channels, block_k = BlockK(product_.conv), last = channels % block_k;
@@ -133,18 +131,18 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
         .result = of["result_seconds"],
         .halo_pixel = of["box_pixel_seconds"],
         .halos = {of["boxes_seconds"], of["boxes_seconds_of_two_blocks"]},
-        .cluster_turn = of["cluster_turn_seconds"],
+        .cluster_wave = of["cluster_turn_seconds"],
         .cluster_step = of["cluster_step_seconds"],
         .cluster_copy = of["cluster_copy_seconds"],
-        .cluster_block = of["cluster_block_seconds"],
+        .cluster_cta = of["cluster_block_seconds"],
         .cluster_held = of["cluster_held"],
         .few_channels = of["few_channels"],
         .reads_apart = of["reads_apart"],
         .activations = ActivationSeconds(product_, device_, of),
         .steps = {},
     };
-    // Multiply-adds of 16-bit types of a multiprocessor in a clock. A step is 128 bytes of K, and takes as long for
-    // others.
+    // Multiply-adds of an SM in a clock, for 16-bit types. A block of K has 128 bytes, and takes the same time for
+    // other types.
     constexpr double kRate = 2048;
     for (const WgmmaTile& tile : kTiles) {
       const double rate =
@@ -153,7 +151,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     }
   }
 
-  // The steps of a tile. A plane of few taps is multiplied before the next one's pixels are there.
+  // To multiply a tile. With a halo tile, a plane with few taps is multiplied faster than the next plane is copied.
   double StepsSeconds(const WgmmaSettings& s) const {
     const WgmmaTile& tile = kTiles[s.tile];
     const double steps = Steps(s) * fitted_.steps[s.tile], k_blocks = KBlocks(product_.conv);
@@ -167,19 +165,19 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     return seconds;
   }
 
-  // With cluster split-K. Thread blocks begin and end with their tiles. A step takes the time of its own, or of L2,
-  // from which all blocks copy.
+  // With cluster split-K, which is not persistent. A block of K takes the time of its multiplication, or of its copies
+  // from L2, which all CTAs share.
   double SecondsOfClusterSplit(const WgmmaSettings& s) const {
-    const double blocks = WorkTilesOf(s), places = kTiles[s.tile].ctas_per_sm * device_.multiprocessors;
-    const double held = std::max(1.0, std::floor(fitted_.cluster_held * places));
-    const double turns = std::max(1.0, std::ceil(blocks / held)), steps = std::ceil(Steps(s) / s.split);
-    const double step = std::max(fitted_.cluster_step, blocks / turns * fitted_.cluster_copy);
-    return turns * (fitted_.cluster_turn + steps * step) + blocks * fitted_.cluster_block;
+    const double ctas = WorkTilesOf(s), capacity = kTiles[s.tile].ctas_per_sm * device_.multiprocessors;
+    const double held = std::max(1.0, std::floor(fitted_.cluster_held * capacity));
+    const double waves = std::max(1.0, std::ceil(ctas / held)), steps = std::ceil(Steps(s) / s.split);
+    const double step = std::max(fitted_.cluster_step, ctas / waves * fitted_.cluster_copy);
+    return waves * (fitted_.cluster_wave + steps * step) + ctas * fitted_.cluster_cta;
   }
 
   WgmmaCosts fitted_;
-  WgmmaSettings im2col_;             // but for tile and split
-  std::vector<int64_t> plane_taps_;  // where halo tiles are supported
+  WgmmaSettings im2col_;             // without tile and split
+  std::vector<int64_t> plane_taps_;  // if halo tiles are supported
   Reason unsupported_;
 };
 

@@ -39,21 +39,21 @@ class WgmmaSums {
   __device__ __forceinline__ void BeginKBlock(uint64_t src, uint32_t filter, bool adds) {
     using Rhs = MatrixDescriptor<typename WgmmaFilter<T, kTile, kKMajor>::Tile>;
     const uint64_t rhs = Rhs::At(filter, FirstCol());
-    ptx::BeginMultiplications();
+    ptx::WarpgroupArrive();
 #pragma unroll
     for (int k = 0; k < kChannels / kTraits<T>.mma_depth; ++k) {
 #pragma unroll
       for (int i = 0; i < kBlocks; ++i) {
         if constexpr (kTile.swap_ab) {
-          ptx::WarpgroupMultiplyAdd<T, kAcross, !kKMajor, false>(sums_[i], rhs + Rhs::Further(i * 64, k),
-                                                                 src + Src::Further(0, k), k > 0 || adds);
+          ptx::WarpgroupMultiplyAdd<T, kAcross, !kKMajor, false>(sums_[i], rhs + Rhs::Advance(i * 64, k),
+                                                                 src + Src::Advance(0, k), k > 0 || adds);
         } else {
-          ptx::WarpgroupMultiplyAdd<T, kAcross, false, !kKMajor>(sums_[i], src + Src::Further(i * 64, k),
-                                                                 rhs + Rhs::Further(0, k), k > 0 || adds);
+          ptx::WarpgroupMultiplyAdd<T, kAcross, false, !kKMajor>(sums_[i], src + Src::Advance(i * 64, k),
+                                                                 rhs + Rhs::Advance(0, k), k > 0 || adds);
         }
       }
     }
-    ptx::CommitMultiplications();
+    ptx::WarpgroupCommit();
   }
 
   // Multiplies one step or more. begin(step) begins one, and returns the barrier that is to be released when it is
@@ -70,11 +70,11 @@ class WgmmaSums {
 
   // Waits for all multiplications. The sums are read behind it.
   __device__ __forceinline__ void FinishAll() {
-    ptx::WaitForMultiplications<0>();
+    ptx::WarpgroupWait<0>();
 #pragma unroll
     for (auto& block : sums_) {
 #pragma unroll
-      for (auto& four : block) ptx::KeepBehind(four);
+      for (auto& four : block) ptx::FenceOperand(four);
     }
   }
 
@@ -82,7 +82,7 @@ class WgmmaSums {
   static __device__ __forceinline__ void Release(uint32_t empty) {
     const uint32_t lane = threadIdx.x % 32;
     if constexpr (kTile.cluster() > 1) {
-      if (lane < kTile.cluster()) ptx::ArriveAt(empty, lane);
+      if (lane < kTile.cluster()) ptx::ArriveRemote(empty, lane);
     } else {
       if (lane == 0) ptx::Arrive(empty);
     }
@@ -95,7 +95,7 @@ class WgmmaSums {
   template <typename F>
   static __device__ __forceinline__ void MultiplyNext(int32_t step, F&& begin, uint32_t& read) {
     const uint32_t next = begin(step);
-    ptx::WaitForMultiplications<1>();
+    ptx::WarpgroupWait<1>();
     Release(read);
     read = next;
   }

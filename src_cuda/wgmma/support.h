@@ -51,9 +51,9 @@ inline Reason UnsupportedSizes(const ConvProblem& p) {
   if (classes > kMostWgmmaClasses) {
     return std::to_string(classes) + " residue classes, of " + std::to_string(kMostWgmmaClasses) + " at most";
   }
-  if (apart <= kMostElementStride) return std::nullopt;
+  if (apart <= kMaxElementStride) return std::nullopt;
   return "windows, or the results of a residue class, " + std::to_string(apart) + " pixels apart, of " +
-         std::to_string(kMostElementStride) + " at most";
+         std::to_string(kMaxElementStride) + " at most";
 }
 
 // Whether the pixels are the rows of a matrix, and the filter's one tap reads them as they lie.
@@ -120,8 +120,8 @@ inline Reason UnsupportedHalo(const ConvProblem& p, const WgmmaSettings& s) {
   const auto most = [](int64_t number) { return ", of " + std::to_string(number) + " at most"; };
   if (has_one_tap) return "a plane has one tap";
   if (pixels > kMostHaloPixels) return "halo tiles of " + std::to_string(pixels) + " pixels" + most(kMostHaloPixels);
-  if (extent > kMostBoxExtent) {
-    return "halo tiles of " + std::to_string(extent) + " pixels, with those between them" + most(kMostBoxExtent);
+  if (extent > kMaxBoxExtent) {
+    return "halo tiles of " + std::to_string(extent) + " pixels, with those between them" + most(kMaxBoxExtent);
   }
   return p.tap_count > kMostHaloTaps ? std::to_string(p.tap_count) + " taps" + most(kMostHaloTaps) : Reason();
 }

@@ -71,7 +71,7 @@ class WgmmaTileBroadcast {
   // Of the first tile. To be called by a warp that reads the others.
   __device__ __forceinline__ void BroadcastFirst(const WgmmaWorkTile& tile) {
     if (threadIdx.x % 32 == 0) Write(tile);
-    pipeline_.ReleaseOfLane();
+    pipeline_.ReleaseByLane();
   }
 
   // Of the others. To be called by one lane: it skips the first, waits until there is room, and broadcasts.
@@ -86,7 +86,7 @@ class WgmmaTileBroadcast {
   __device__ __forceinline__ bool Next(WgmmaReceivedTile* tile) {
     pipeline_.WaitUntilFull();
     *tile = WgmmaReceivedTile(next_tiles_.tiles[pipeline_.stage()]);
-    pipeline_.ReleaseOfLane();
+    pipeline_.ReleaseByLane();
     return tile->is_there();
   }
 
@@ -124,7 +124,7 @@ class WgmmaTileScheduler {
     } else if (params_.asked_for == nullptr) {
       index_ += clusters_;
     } else if (blockIdx.x % kTile.cluster() == 0) {
-      index_ = ptx::CountUp(params_.asked_for, params_.tiles - clusters_ - 1) + 2 * clusters_;
+      index_ = ptx::AtomicInc(params_.asked_for, params_.tiles - clusters_ - 1) + 2 * clusters_;
       if constexpr (kTile.cluster() > 1) Send();
     } else {
       Receive();
@@ -146,14 +146,14 @@ class WgmmaTileScheduler {
     pipeline_.WaitUntilEmpty();
     const uint32_t at = ptx::SharedAddress(&next_tiles_.indices[pipeline_.stage()]);
     for (uint32_t block = 1; block < kTile.cluster(); ++block) {
-      ptx::SendOne(ptx::InBlock(at, block), index_, ptx::InBlock(pipeline_.full(), block));
+      ptx::StoreAsyncAndArrive(ptx::MapToCta(at, block), index_, ptx::MapToCta(pipeline_.full(), block));
     }
     pipeline_.Advance();
   }
   __device__ __forceinline__ void Receive() {
     pipeline_.WaitUntilFull();
     index_ = *static_cast<volatile uint32_t*>(&next_tiles_.indices[pipeline_.stage()]);
-    ptx::ArriveAt(pipeline_.empty(), 0);
+    ptx::ArriveRemote(pipeline_.empty(), 0);
     pipeline_.Advance();
   }
 
