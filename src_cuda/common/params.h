@@ -36,7 +36,6 @@ inline ProductParams MakeParams(const ConvCall& call, int64_t split, int tile_ro
   params.out_elements = ResultElements(p, call.pass);
   params.split = static_cast<int32_t>(split);
   params.wgrad = wgrad;
-  params.epilogue = EpilogueOfCall(call);
   return params;
 }
 

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "common/epilogue.h"
 #include "common/points.cuh"
 #include "common/step_table.cuh"
 
@@ -31,7 +30,6 @@ struct ProductParams {
   int32_t split;
   bool wgrad;
   bool out_vectors;  // results may be stored as vectors of the family's size
-  Epilogue epilogue;
 };
 
 // The work of a CTA: one tile of the product of a residue class and a group, over one slice of K.

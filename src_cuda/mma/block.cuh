@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "common/epilogue.h"
 #include "common/points.cuh"
 #include "common/product.cuh"
 #include "common/step_table.cuh"
@@ -17,6 +18,7 @@ struct MmaParams : ProductParams {
   uint32_t n_tiles_per_cta;
   uint32_t merged;      // of kernels that merge: the residue classes whose columns follow each other
   uint32_t class_cols;  // likewise: the columns of each
+  Epilogue epilogue;
 };
 
 // A column of merged classes: the elements to add to the first class's offsets in the filter and in the result.

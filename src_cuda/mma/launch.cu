@@ -136,6 +136,7 @@ cudaError_t Launch(const ConvCall& call, const MmaSettings& s, cudaStream_t stre
   const MmaKernelOfType kernel =
       Find(p.src_type, {index, ChooseAccess(p, call.pass), vectors, merges, EndsWithEpilogue(call, s.split)});
   MmaParams params{MakeParams(call, s.split, tile.rows, tile.cols)};
+  params.epilogue = EpilogueOfCall(call);
   if (merges) MergeClasses(p, tile, s.merged, &params);
   params.out_vectors = ResultLayout(call, s.split).MnVectors(TraitsOf(params.out_type).vector());
   params.n_tiles = static_cast<uint32_t>(params.col_tiles * p.groups);

@@ -40,7 +40,7 @@ constexpr int MinBlocks(const Tile& tile) {
 // kMixed: operands and result may have other types than the sums.
 template <typename Acc, bool kMixed, bool kHasEpilogue, int kTileIndex, Access kSrcAccess, Access kRhsAccess>
 __global__ void __launch_bounds__(kSimtTiles[kTileIndex].threads(), MinBlocks<Acc>(kSimtTiles[kTileIndex]))
-    SimtKernel(const __grid_constant__ ProductParams p) {
+    SimtKernel(const __grid_constant__ SimtParams p) {
   constexpr Tile kTile = kSimtTiles[kTileIndex];
   constexpr int kThreads = kTile.threads();
   using Shared = SharedTiles<Acc, kTile>;

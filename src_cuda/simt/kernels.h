@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <iterator>
 
+#include "common/epilogue.h"
 #include "common/product.cuh"
 #include "common/tile_loader.cuh"
 
@@ -28,7 +29,11 @@ constexpr OperandAccess kAccesses[] = {
 };
 constexpr int kAccessCount = std::size(kAccesses);
 
-using SimtKernelPtr = void (*)(ProductParams);
+struct SimtParams : ProductParams {
+  Epilogue epilogue;
+};
+
+using SimtKernelPtr = void (*)(SimtParams);
 
 // access: an index of kAccesses. is_mixed: operands and result may have other types than the sums.
 template <typename Acc>
