@@ -75,7 +75,7 @@ def check_bias(platform, cases, dtype):
         calls.append((plan, of_pass))
         sums = SUMS.get(dtype, "float32")
         arrays.append([lhs.astype(of_pass.lhs_dtype), w.astype(of_pass.rhs_dtype), bias.astype(sums)])
-        results.append(added(of_pass, result, bias).astype(of_pass.out_dtype))
+        results.append(added(of_pass, np.asarray(result), bias).astype(of_pass.out_dtype))
     with jax.enable_x64(dtype == "float64"):
         program = jax.jit(lambda arrays: [ffi.convolution(*c)(*of) for c, of in zip(calls, arrays, strict=True)])
         assert_same(program(arrays), results)
