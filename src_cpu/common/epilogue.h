@@ -70,5 +70,17 @@ class Epilogue {
   void (*store_)(const T* sums, int64_t sums_stride, const OutputTile& tile, void* result);
 };
 
+// Panels of `panel_columns` neighbouring columns, whose sums are `panel_size` apart. tile: the first panel, but with
+// the columns of all.
+template <typename T>
+void StorePanels(const Epilogue<T>& epilogue, T* sums, int64_t panel_size, int64_t panel_columns, OutputTile tile) {
+  for (int64_t left = tile.columns; left > 0; left -= panel_columns, sums += panel_size) {
+    tile.columns = Min(panel_columns, left);
+    epilogue(sums, panel_columns, tile);
+    tile.origin += panel_columns * tile.stride;
+    tile.channel += panel_columns * tile.channel_stride;
+  }
+}
+
 }  // namespace
 }  // namespace jaxconv::JAXCONV_ISA

@@ -168,5 +168,12 @@ void Zero(int64_t n, T* to) {
   std::memset(to, 0, n * sizeof(T));
 }
 
+// Adds the n sums of each split, `stride` elements from one split to the next, to those of the first, in order.
+template <typename T>
+void AddSplits(int64_t n, int64_t splits, int64_t stride, T* sums) {
+  for (int64_t split = 1; split < splits; ++split)
+    for (int64_t i = 0; i < n; ++i) sums[i] += sums[split * stride + i];
+}
+
 }  // namespace
 }  // namespace jaxconv::JAXCONV_ISA

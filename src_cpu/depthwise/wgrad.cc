@@ -133,8 +133,7 @@ class Wgrad {
 
   void StoreFilter(int64_t item) const {
     T* sums = sums_.data() + item * FilterSize();
-    for (int64_t split = 1; split < splits_; ++split)
-      for (int64_t i = 0; i < FilterSize(); ++i) sums[i] += sums[split * SumsSize() + i];
+    AddSplits(FilterSize(), splits_, SumsSize(), sums);
     const int64_t c = Take(&item, p_.in_channels), k = Take(&item, p_.out_channels);
     epilogue_(sums, kLanes<T>,
               OutputTile{.origin = lanes_.first(item) * p_.filter.group + c * p_.filter.in + k * p_.filter.out,

@@ -109,17 +109,15 @@ class Conv {
 
   void StoreBlock(const Positions& at, int64_t group, int64_t panel, int64_t panels, T* sums,
                   int64_t panel_size) const {
-    for (int64_t j = 0; j < panels; ++j) {
-      const int64_t k = (panel + j) * tile_.n;
-      epilogue_(sums + j * panel_size, tile_.n,
+    const int64_t k = panel * tile_.n;
+    StorePanels(epilogue_, sums, panel_size, tile_.n,
                 OutputTile{.origin = group * p_.dst.group + k * p_.dst.channel,
                            .offsets = at.dst,
                            .rows = at.count,
-                           .columns = Min(tile_.n, p_.out_channels - k),
+                           .columns = Min(panels * tile_.n, p_.out_channels - k),
                            .stride = p_.dst.channel,
                            .channel = group * p_.out_channels + k,
                            .channel_stride = 1});
-    }
   }
 
   const ConvCall& call_;

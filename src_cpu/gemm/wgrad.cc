@@ -62,10 +62,7 @@ class Wgrad {
     workers.For(blocks_.total(), static_cast<double>(blocks_.total()) * splits_ * SumsSize(),
                 [this](int64_t, int64_t block) {
                   T* sums = SplitSums(block * splits_);
-                  for (int64_t split = 1; split < splits_; ++split) {
-                    const T* more = SplitSums(block * splits_ + split);
-                    for (int64_t i = 0; i < SumsSize(); ++i) sums[i] += more[i];
-                  }
+                  AddSplits(SumsSize(), splits_, SumsSize(), sums);
                   StoreBlock(block, sums);
                 });
   }
@@ -151,15 +148,13 @@ class Wgrad {
     for (int64_t i = 0; i < m; ++i)
       offsets[i] = taps_.taps(cls)[place.taps.tap + i / place.taps.channels].filter_delta +
                    (place.taps.channel + i % place.taps.channels) * p_.filter.in;
-    for (int64_t j = 0; j < place.panels; ++j) {
-      const int64_t k = (place.panel + j) * tile_.n;
-      epilogue_(sums + j * panel_size, tile_.n,
+    const int64_t k = place.panel * tile_.n;
+    StorePanels(epilogue_, sums, panel_size, tile_.n,
                 OutputTile{.origin = place.group * p_.filter.group + k * p_.filter.out,
                            .offsets = offsets,
                            .rows = m,
-                           .columns = Min(tile_.n, p_.out_channels - k),
+                           .columns = Min(place.panels * tile_.n, p_.out_channels - k),
                            .stride = p_.filter.out});
-    }
   }
 
   const ConvCall& call_;
