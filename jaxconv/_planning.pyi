@@ -7,6 +7,7 @@ import numpy as np
 MOST_TMA_STEP: int  # pixels from a window to the next, where TMA reads them
 MOST_WINDOW_PIECES: int  # that depthwise takes of a window, whose every plane is one or more
 DIGEST: str  # of the sources that plans depend on
+LAUNCH_SECONDS: float  # of a kernel
 FORMAT: int  # of programs' custom calls: attributes, settings, offset tables
 
 Array = tuple[Sequence[int], Sequence[int], str]  # sizes, axes, dtype's name

@@ -118,7 +118,7 @@ def convolution(plan: ConvPlan, problem: ConvProblem) -> Callable[..., Array]:
     workspace = plan.workspace_bytes(problem)
     problem, views, swapped = apply(plan.transform, problem)
     result = RESULT[plan.kind]
-    results = [jax.ShapeDtypeStruct(getattr(problem, f"{result}_shape"), getattr(problem, f"{result}_dtype"))]
+    results = [jax.ShapeDtypeStruct(problem.shape(result), problem.dtype(result))]
     if workspace is not None:  # XLA owns it, so that a call allocates nothing
         results.append(jax.ShapeDtypeStruct((workspace,), np.uint8))
     call = jax.ffi.ffi_call(f"jaxconv_{plan.kind}", results)

@@ -193,6 +193,7 @@ NB_MODULE(_planning, module) {
   module.attr("MOST_WINDOW_PIECES") = depthwise::kMostPieces;
   module.attr("DIGEST") = JAXCONV_PLANNING_DIGEST;
   module.attr("FORMAT") = kFormat;
+  module.attr("LAUNCH_SECONDS") = kLaunchSeconds;
   Bind<SimtPlanner>(module);
   Bind<Im2colPlanner>(module);
   Bind<MmaPlanner>(module);

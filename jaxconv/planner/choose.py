@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache, partial
 from typing import NamedTuple
 
 from jaxconv import transforms
+from jaxconv.compiled import planning
 from jaxconv.planner.candidate import Candidate
 from jaxconv.planner.devices import TYPICAL_DEVICE, Device
 from jaxconv.planner.families import FAMILIES, Family
@@ -17,8 +18,6 @@ from jaxconv.planner.support import unsupported_reason
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.product import TYPICAL_BATCH, Product
 from jaxconv.transforms import SwappedOperands, Transform, Transformed
-
-LAUNCH_SECONDS = 3e-6
 
 
 class Rejection(NamedTuple):
@@ -176,6 +175,6 @@ def _conversion_seconds(problem: ConvProblem, transformed: Transformed, device: 
         shapes = (p.shape(role) for p in (before, transformed.problem))
         known = ([d if isinstance(d, int) else TYPICAL_BATCH for d in shape] for shape in shapes)
         elements = sum(map(math.prod, known))
-        return elements * before.dtype(role).itemsize / device.bandwidth + LAUNCH_SECONDS
+        return elements * before.dtype(role).itemsize / device.bandwidth + planning.LAUNCH_SECONDS
 
     return sum(seconds(role) for role, view in transformed.views.items() if not view.is_free)
