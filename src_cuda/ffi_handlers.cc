@@ -53,22 +53,24 @@ struct AnyKernelOf<const std::tuple<const KernelFamily<Settings>*...>> {
 };
 using AnyKernel = AnyKernelOf<decltype(kFamilies)>::Type;
 
-NamedSettings SettingsOf(const CudaAttributes& attributes) {
-  NamedSettings named;
+// The settings by their names. Returns why the names and the numbers are not as many.
+Reason ReadNames(const CudaAttributes& attributes, NamedSettings* named) {
   std::istringstream names{std::string(attributes.setting_names)};
   std::string name;
   for (const int64_t value : attributes.settings) {
-    names >> name;
-    named[name] = value;
+    if (!(names >> name)) return "numbers without names";
+    (*named)[name] = value;
   }
-  return named;
+  return names >> name ? Reason("names without numbers") : std::nullopt;
 }
 
 template <typename Settings>
 Reason ReadKernel(const KernelFamily<Settings>* family, const CudaAttributes& attributes, AnyKernel* kernel) {
+  NamedSettings named;
   Settings settings;
-  if (Reason why = ReadSettings(SettingsOf(attributes), &settings))
-    return "settings of " + std::string(Settings::kFamily) + ": " + *why;
+  Reason why = ReadNames(attributes, &named);
+  if (!why) why = ReadSettings(named, &settings);
+  if (why) return "settings of " + std::string(Settings::kFamily) + ": " + *why;
   *kernel = Kernel<Settings>{family, settings};
   return std::nullopt;
 }
@@ -93,10 +95,9 @@ struct CallState {
 
 ffi::ErrorOr<std::unique_ptr<CallState>> Instantiate(CudaAttributes attributes) {
   auto state = std::make_unique<CallState>();
-  if (const Reason why = UnsupportedFormat(attributes))
-    return ffi::Unexpected(ffi::Error::InvalidArgument("jaxconv: " + *why));
-  if (const Reason why = FindKernel(attributes, &state->kernel))
-    return ffi::Unexpected(ffi::Error::InvalidArgument("jaxconv: " + *why));
+  Reason why = UnsupportedFormat(attributes);
+  if (!why) why = FindKernel(attributes, &state->kernel);
+  if (why) return ffi::Unexpected(ffi::Error::InvalidArgument("jaxconv: " + *why));
   return state;
 }
 

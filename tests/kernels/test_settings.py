@@ -57,3 +57,17 @@ def test_settings_that_no_kernel_has_are_refused(monkeypatch, family, settings, 
         with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=message):
             run()
     np.testing.assert_array_equal(run(), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("names, numbers, message", [
+    ("tile", 2, "numbers without names"), ("tile split", 1, "names without numbers"),
+])  # fmt: skip
+def test_names_and_numbers_are_as_many(monkeypatch, names, numbers, message):
+    kind, of_pass = passes_of(problem("many_of_all"))["fprop"]
+    plan = choose("cuda", kind, of_pass, Constraint("cuda", "simt", transform=()), ffi.device("cuda")).plan
+    operands = [a.astype("bfloat16") for a in convolutions()["many_of_all"].operands()[:2]]
+    attributes = {"family": "simt", "setting_names": names, "settings": np.ones(numbers, np.int64)}
+    monkeypatch.setattr(ffi, "_kernel", lambda plan: attributes)
+    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=message):
+        jax.block_until_ready(jax.jit(ffi.convolution(plan, of_pass))(*operands))
