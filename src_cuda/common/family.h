@@ -24,6 +24,11 @@ struct ConvCall {
   void* result;
   void* workspace;
   CallSlot* slot;  // finds the state that kernels keep from launch to launch
+
+  // The same call, for a problem that sees the same operands in another way.
+  ConvCall With(const ConvProblem& seen) const {
+    return {seen, pass, taps, classes, src, rhs, bias, result, workspace, slot};
+  }
 };
 
 // The functions of a family. Those before `launch` are called on the host before each launch, and enqueue nothing.

@@ -193,8 +193,7 @@ cudaError_t Launch(const ConvCall& call, const WgmmaSettings& s, cudaStream_t st
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
   const bool is_matrix = s.rank == 2 && !kWgmmaTiles[s.tile].halo;
   const ConvProblem seen = is_matrix ? AsMatrix(p) : p;
-  const ConvCall call_seen{seen,     call.pass, call.taps,   call.classes,   call.src,
-                           call.rhs, call.bias, call.result, call.workspace, call.slot};
+  const ConvCall call_seen = call.With(seen);
   WgmmaParams params = MakeParams(call_seen, s);
   if (!DeviceHasWgmma() || !AreAligned({call.src, call.rhs, call.result}) || !EncodeMaps(call_seen, s, &params)) {
     return kMma.launch(call, WithoutWgmma(s), stream);
