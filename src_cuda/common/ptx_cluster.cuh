@@ -99,8 +99,8 @@ __device__ __forceinline__ void CopyMatrix(uint32_t to, const CUtensorMap& map, 
   }
 }
 
-// The coordinates of a pixel, of which a TMA descriptor uses as many as it has dimensions. With rank 2, `w` is a row of
-// a matrix.
+// The coordinates of a pixel. A TMA descriptor of rank 4 leaves out `d`, one of rank 3 also `h`. With rank 2, `w` is
+// a row of a matrix.
 struct PixelPlace {
   int32_t w, h, d, image;
 };

@@ -16,7 +16,7 @@ struct DepthwiseParams : DepthwiseShape {
   Epilogue epilogue;  // of a conv
 };
 
-// What TMA is told of the operands.
+// The TMA descriptors of the operands.
 struct DepthwiseMaps {
   CUtensorMap source;
   CUtensorMap strips;  // the destination, or its gradient

@@ -250,7 +250,7 @@ class DepthwisePlanner {
     return device_.multiprocessors * CtasPerSm(device_.shared_bytes + kBlockBytes, shape.offsets.end, most);
   }
 
-  // The tiles of a CTA, in each of which it starts a new column.
+  // How many tiles a CTA starts. Each start begins a new column of rows.
   static int64_t Cuts(const DepthwiseShape& shape, int64_t workers) {
     const int64_t rows = CeilDiv(shape.stream_rows, workers);
     return CeilDiv(rows, shape.rows) + (rows % shape.rows > 0);

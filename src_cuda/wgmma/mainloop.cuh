@@ -172,8 +172,8 @@ class WgmmaConsumer : public WgmmaSums<T, kTile, kKMajor> {
         stages_(ptx::SharedAddress(&stages) & this->kOfBlock),
         pipeline_(barriers) {}
 
-  // Sums up a tile; calls last() while the last step is multiplied. Where one block of K has all channels, it leaves
-  // out those that there are none of.
+  // Sums up a tile; calls last() while the last step is multiplied. If one block of K
+  // holds all channels, the multiplications behind the last channel are left out.
   template <typename Epilogue, typename Last>
   __device__ __forceinline__ void Multiply(const WgmmaSteps& steps, Epilogue&& epilogue, Last&& last) {
     constexpr int kMost = kBlockK<T> * 3 / 4, kHalf = kBlockK<T> / 2;
