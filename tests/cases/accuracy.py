@@ -74,8 +74,12 @@ def conv_passes(conv):
     return forward_and_transpose
 
 
-def check(layer, dtype, implementation, precision="highest", operands_rounding=0.0, passes=pullback):
-    """`passes`: those that the implementation has, or the first of them."""
+def check(layer, dtype, implementation, precision="highest", operands_rounding=0.0, truncation=0.0, passes=pullback):
+    """Compares an implementation with lax.
+
+    `operands_rounding`: how far off a product may be. `truncation`: what truncating adds to the error of a sum's terms,
+    each in the same direction, in eps of the result. `passes`: those that the implementation has, or the first of them.
+    """
     _, w_shape, params = (LAYERS | MORE_DEPTHWISE)[layer]
     operands, exact, theirs = by_lax(layer, dtype, precision)
     conv = functools.partial(ours, implementation=implementation, precision=precision, **params)
@@ -85,7 +89,8 @@ def check(layer, dtype, implementation, precision="highest", operands_rounding=0
     eps, f32_eps = jnp.finfo(dtype).eps, jnp.finfo("float32").eps
     for name, a, their, e, n in zip(("y", "dx", "dw"), actual, theirs, map(np.asarray, exact), terms, strict=False):
         assert a.dtype == dtype
-        rounding = (C * min(eps, f32_eps) * np.sqrt(n) + 4 * operands_rounding) * np.sqrt(np.mean(e**2))
+        in_sums = min(eps, f32_eps) * (C * np.sqrt(n) + truncation * n)
+        rounding = (in_sums + 4 * operands_rounding) * np.sqrt(np.mean(e**2))
         assert np.max(error(a, e)) <= 2 * np.max(error(their, e)) + rounding, name
         if eps > f32_eps:
             assert np.all(error(a, e) <= eps / 2 * np.abs(e) + rounding), name

@@ -23,8 +23,11 @@ def test_accuracy_of_tensor_cores(layer, dtype, x64):
 def test_accuracy_of_three_passes(layer, x64):
     """float32 as two tf32 numbers: to each product's error of at most 3 * 2^-22 three roundings contribute that are
     independent and of 2^-22 at most. So the bound is that of float32 whose operands are rounded to 22 bits.
+
+    Tensor cores truncate when they add eight products to a sum: three times, and each time half an eps is lost in the
+    mean. Where lax adds in float32 and rounds, its error is smaller.
     """
-    check(layer, "float32", "mma", operands_rounding=2**-22)
+    check(layer, "float32", "mma", operands_rounding=2**-22, truncation=3 / 8 / 2)
 
 
 def test_three_passes_are_not_one():
