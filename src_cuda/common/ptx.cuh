@@ -120,6 +120,24 @@ __device__ __forceinline__ void LoadPair(uint32_t& first, uint32_t& second, uint
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(first), "=r"(second) : "r"(address));
 }
 
+// Stores 16 bytes to shared memory.
+__device__ __forceinline__ void StoreFour(uint32_t address, const float (&four)[4]) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(four[0]), "f"(four[1]), "f"(four[2]),
+               "f"(four[3])
+               : "memory");
+}
+
+// One store of 8 bytes, which the compiler may make two of 4.
+__device__ __forceinline__ void StorePairToGlobal(float* to, float first, float second) {
+  asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(first), "f"(second) : "memory");
+}
+
+// A barrier of the CTA's first threads.
+template <int kThreads>
+__device__ __forceinline__ void SyncThreads() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
+}
+
 __device__ __forceinline__ void LoadFour(uint32_t (&words)[4], uint32_t address) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])

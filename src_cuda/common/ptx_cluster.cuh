@@ -20,7 +20,12 @@ __device__ __forceinline__ void SyncCluster() {
   JAXCONV_HOPPER_ASM("barrier.cluster.arrive.relaxed; barrier.cluster.wait;" :: : "memory");
 }
 
-// The same in two parts. A thread may do other work between them.
+// The same, and what each thread has written before is there for all others behind it.
+__device__ __forceinline__ void SyncClusterMemory() {
+  JAXCONV_HOPPER_ASM("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" :: : "memory");
+}
+
+// SyncCluster in two parts. A thread may do other work between them.
 __device__ __forceinline__ void ArriveInCluster() {
   JAXCONV_HOPPER_ASM("barrier.cluster.arrive.relaxed;" :: : "memory");
 }
@@ -51,6 +56,12 @@ __device__ __forceinline__ void StoreAsync(uint32_t to, const float (&four)[4], 
   JAXCONV_HOPPER_ASM(
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
       "f"(four[0]), "f"(four[1]), "f"(four[2]), "f"(four[3]), "r"(barrier) : "memory");
+}
+
+// Loads 16 bytes of the shared memory of a CTA of the cluster.
+__device__ __forceinline__ void LoadRemoteFour(float (&four)[4], uint32_t from) {
+  JAXCONV_HOPPER_ASM("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(four[0]), "=f"(four[1]), "=f"(four[2]),
+                     "=f"(four[3]) : "r"(from) : "memory");
 }
 
 // Writes 4 bytes in the same way, and arrives at the barrier.

@@ -1,6 +1,7 @@
 // The tiles of the wgmma family, and the threads and shared memory of a thread block. Host-only: without CUDA.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -12,10 +13,14 @@
 namespace jaxconv {
 
 inline constexpr int kMostWgmmaClasses = 8;
+inline constexpr int kMostCluster = 8;     // thread blocks of a cluster, on every device with clusters
 inline constexpr int kSwizzleBytes = 128;  // a swizzled row of TMA and wgmma: BLOCK_K channels of one tap, of all types
 inline constexpr int kResultRows = 16;     // a warp stores so many rows at once: its part of a multiplication's 64
 inline constexpr int kResultBytes = kResultRows * kSwizzleBytes;
-inline constexpr int kUnitRows = 64;  // positions that have a halo tile: the rows of one multiplication
+inline constexpr int kBlockRows = 64;       // M of a multiplication, and channels that wgrad's tiles are made of
+inline constexpr int kWgradPositions = 64;  // of a step of K of wgrad
+inline constexpr int kHaloWgradTaps = 3;    // of a window's row: they are columns of one multiplication of wgrad
+inline constexpr int kUnitRows = 64;        // positions that have a halo tile: the rows of one multiplication
 // BLOCK_K of 16-bit types. Tiles' names have it, and what planning shares with other families.
 inline constexpr int kPlannedBlockK = TraitsOf(DType::kBF16).swizzle_row();
 inline constexpr int kMostHaloPixels = 104, kMostHaloTaps = 127;
@@ -35,12 +40,30 @@ struct WgmmaTile {
   // Slices of K that a cluster adds: so many, or a divisor of it. 0: split-K is through the workspace.
   int cluster_split = 0;
   bool swap_ab = false;  // channels are M of a multiplication, and all of the tile's positions N
+  bool has_conv = true;  // whether the tile is compiled for convs
 
   constexpr int cluster() const { return row_blocks * col_blocks; }
-  constexpr int warpgroups() const { return rows == 64 ? 1 : 2; }  // that multiply
+  constexpr int warpgroups() const { return rows == 64 ? 1 : rows > 384 ? 3 : 2; }  // that multiply
   // Slices that are stored: a cluster stores the sum of its own.
-  constexpr int64_t workspace_split(int64_t split) const { return cluster_split > 0 ? 1 : split; }
+  constexpr int64_t workspace_split(Pass pass, int64_t split) const {
+    if (pass == Pass::kWgrad) return split / wgrad_cluster_split(split);
+    return cluster_split > 0 ? 1 : split;
+  }
+  // Of so many slices of wgrad, those that a cluster adds: a power of two.
+  constexpr int64_t wgrad_cluster_split(int64_t split) const {
+    int64_t slices = 1;
+    while (split % (2 * slices) == 0 && TakesParts(2 * slices)) slices *= 2;
+    return slices;
+  }
+  // Whether a cluster may add so many slices of wgrad.
+  constexpr bool TakesParts(int64_t slices) const;
   constexpr int64_t shared_bytes(bool k_major) const;
+  constexpr int64_t wgrad_shared_bytes() const;
+  // Whether the tile is compiled for wgrad. With halo tiles, output channels are M.
+  constexpr bool has_wgrad() const {
+    const int of_m = swap_ab ? cols : rows;
+    return cluster_split == 0 && halo <= swap_ab && (of_m == kBlockRows || of_m % (kBlockRows * warpgroups()) == 0);
+  }
 
   std::string name() const {
     const auto number = [](int n) { return std::to_string(n); };
@@ -57,7 +80,9 @@ struct WgmmaTile {
             {"resident", ctas_per_sm},
             {"boxed", halo},
             {"slices", cluster_split},
-            {"transposed", swap_ab}};
+            {"transposed", swap_ab},
+            {"has_conv", has_conv},
+            {"has_wgrad", has_wgrad()}};
   }
   PlannedTile planned() const { return {rows, cols, kPlannedBlockK, ctas_per_sm}; }
 };
@@ -81,6 +106,11 @@ inline constexpr WgmmaTile kWgmmaTiles[] = {
     {128, 256, 4, 1, 1, 1, true},
     {64, 64, 5, 1, 1, 2, false, 8},
     {128, 256, 4, 1, 1, 1},
+    {384, 128, 3, 1, 1, 1, false, 0, false, false},
+    {192, 256, 4, 2, 1, 1, false, 0, true, false},
+    {384, 128, 5, 1, 1, 1, true, 0, true, false},
+    {576, 64, 4, 1, 1, 1, true, 0, true, false},
+    {192, 256, 4, 1, 1, 1, true, 0, true, false},
 };
 
 constexpr int ConsumerWarps(const WgmmaTile& tile) { return 4 * tile.warpgroups(); }
@@ -130,6 +160,24 @@ constexpr int64_t WgmmaTile::shared_bytes(bool k_major) const {
     bytes += warpgroups() * ResultBuffers(*this) * 4 * kResultBytes + (StoresZeros(*this) ? kResultBytes : 16);
     bytes += kMostWgmmaClasses * 4 + stages * (kWorkTileBytes + kBarriers) + (cluster() > 1 ? 2 : 1) * kBarriers + 16;
   }
+  return CeilDiv(bytes, kAlignment) * kAlignment;
+}
+
+// Rows of wgrad's product that a tile has all of, or none: channels of one tap, or of the taps of a multiplication.
+constexpr int WgradUnit(const WgmmaTile& tile) { return tile.halo ? kHaloWgradTaps * kBlockRows : kBlockRows; }
+
+// Neighbouring columns of N, in eights, that CTAs share when they add the slices of wgrad.
+constexpr int WgradRun(const WgmmaTile& tile) { return (tile.swap_ab ? tile.rows : tile.cols) % 64 == 0 ? 8 : 4; }
+constexpr bool WgmmaTile::TakesParts(int64_t slices) const {
+  return slices * cluster() <= kMostCluster && WgradRun(*this) % slices == 0;
+}
+
+// Operands and barriers. In the end the sums, that the blocks of a cluster add, take the place of the operands.
+constexpr int64_t WgmmaTile::wgrad_shared_bytes() const {
+  constexpr int64_t kBarriers = 2 * 8, kAlignment = 1024;
+  const int64_t source = rows / WgradUnit(*this) * (halo ? kMostHaloPixels : kWgradPositions);
+  const int64_t pixels = source + CeilDiv(cols, kBlockRows) * kWgradPositions;
+  const int64_t bytes = std::max<int64_t>(stages * pixels * kSwizzleBytes, rows * cols * 4) + stages * kBarriers;
   return CeilDiv(bytes, kAlignment) * kAlignment;
 }
 

@@ -14,6 +14,7 @@
 #include "common/ptx_hopper.cuh"
 #include "common/stage_pipeline.cuh"
 #include "common/tma_limits.h"
+#include "wgmma/cluster.cuh"
 #include "wgmma/filter.cuh"
 #include "wgmma/params.cuh"
 #include "wgmma/sums.cuh"
@@ -225,8 +226,8 @@ class WgmmaHaloConsumer : public WgmmaSums<T, kTile, kKMajor> {
       }
       if (left == 0) last();
       ptx::WarpgroupWait<0>();
-      this->Release(read);
-      this->Release(halos_.empty());
+      ReleaseInCluster<kTile>(read);
+      ReleaseInCluster<kTile>(halos_.empty());
       halos_.Advance();
       adds = true;
     });

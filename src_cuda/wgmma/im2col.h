@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/planning.h"
@@ -69,6 +70,14 @@ inline int32_t RankOf(const ConvProblem& p, const Shifts& shifts) {
   return 2 + kSpatial - first;
 }
 
+// Whether one residue class has all taps, from the window's corner on.
+inline bool AreAscending(const Product& product) {
+  const auto& [first, last] = std::pair(product.taps.front(), product.taps.back());
+  bool ascends = product.residue_classes.size() == 1;
+  for (int d = 0; d < kSpatial; ++d) ascends &= first.shift[d] <= last.shift[d];
+  return ascends;
+}
+
 // Fills in the settings, or says why TMA cannot find the pixels.
 inline Reason FindIm2col(const Product& product, WgmmaSettings* s) {
   const Shifts shifts(product);
@@ -77,6 +86,9 @@ inline Reason FindIm2col(const Product& product, WgmmaSettings* s) {
   s->tap_stride = In32(TapStride(product.filter, TraitsOf(product.conv.filter_type).vector()));
   s->reach_h = shifts.reach(1), s->reach_w = shifts.reach(2);
   s->empty_classes = EmptyClasses(product);
+  if (product.pass == Pass::kWgrad && AreAscending(product)) {
+    s->taps_h = In32(product.kernel[1]), s->taps_w = In32(product.kernel[2]);
+  }
   if (Reason why = UnsupportedIm2col(product.conv, *s)) return why;
   const int64_t reach = std::max({shifts.reach(0), shifts.reach(1), shifts.reach(2)});
   const int64_t end = Im2colOffsetEnd(s->rank);

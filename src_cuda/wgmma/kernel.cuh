@@ -17,6 +17,7 @@
 #include "common/ptx_barrier.cuh"
 #include "common/ptx_cluster.cuh"
 #include "common/ptx_hopper.cuh"
+#include "wgmma/cluster.cuh"
 #include "wgmma/cluster_split.cuh"
 #include "wgmma/config.h"
 #include "wgmma/epilogue.cuh"
@@ -29,16 +30,6 @@
 #include "wgmma/zeros.cuh"
 
 namespace jaxconv {
-
-// Registers of a thread, where producers give theirs to consumers.
-inline constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
-
-// A block of a cluster may reach into another once that one's barriers are there, and until it ends.
-template <WgmmaTile kTile>
-__device__ __forceinline__ void SyncBlocks() {
-  __syncthreads();
-  if constexpr (kTile.cluster() > 1) ptx::SyncCluster();
-}
 
 // Fetches what the first copy waits for longest, as no cache has it: the maps, and the first tap, if it is looked up.
 // To be called by a thread.
@@ -193,7 +184,9 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
 
 template <typename T, int kTileIndex, bool kKMajor, bool kHasEpilogue>
 constexpr WgmmaKernelPtr CompiledWgmma() {
-  if constexpr (kWgmmaTiles[kTileIndex].cluster_split > 0) {
+  if constexpr (!kWgmmaTiles[kTileIndex].has_conv) {
+    return nullptr;
+  } else if constexpr (kWgmmaTiles[kTileIndex].cluster_split > 0) {
     return WgmmaClusterSplitKernel<T, kTileIndex, kKMajor, kHasEpilogue>;
   } else {
     return WgmmaKernel<T, kTileIndex, kKMajor, kHasEpilogue>;

@@ -9,8 +9,12 @@ namespace jaxconv {
 
 using WgmmaKernelPtr = void (*)(WgmmaParams);
 
-// `k_major`: the filter's source channels are neighbours in memory, not its output channels.
+// For conv. `k_major`: the filter's source channels are neighbours in memory, not its output channels.
 template <typename T>
 WgmmaKernelPtr FindWgmma(int64_t tile, bool k_major, bool has_epilogue);
+
+// For wgrad. The tile takes it.
+template <typename T>
+WgmmaKernelPtr FindWgrad(int64_t tile);
 
 }  // namespace jaxconv

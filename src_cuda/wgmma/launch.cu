@@ -1,4 +1,4 @@
-// The wgmma family: implicit GEMM on Hopper for convs of 16-bit types. TMA reads pixels in its im2col mode, or as halo
+// The wgmma family: implicit GEMM on Hopper for 16-bit types. TMA reads pixels in its im2col mode, or as halo
 // tiles.
 #include "wgmma/kernels.h"
 
@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "common/call_slot.h"
@@ -31,18 +32,28 @@ namespace jaxconv {
 namespace {
 
 // Slices of K whose sums are stored: one, where a cluster adds them.
-int64_t StoredSplit(const WgmmaSettings& s) { return kWgmmaTiles[s.tile].workspace_split(s.split); }
+int64_t StoredSplit(Pass pass, const WgmmaSettings& s) { return kWgmmaTiles[s.tile].workspace_split(pass, s.split); }
 
-WgmmaKernelPtr Find(const ConvProblem& p, int64_t tile, bool has_epilogue) {
+WgmmaKernelPtr Find(const ConvProblem& p, Pass pass, int64_t tile, bool has_epilogue) {
+  const auto find = [&](auto type) {
+    using T = decltype(type);
+    return pass == Pass::kWgrad ? FindWgrad<T>(tile) : FindWgmma<T>(tile, IsKMajor(p), has_epilogue);
+  };
   switch (p.src_type) {
-    case DType::kBF16: return FindWgmma<__nv_bfloat16>(tile, IsKMajor(p), has_epilogue);
-    case DType::kF16: return FindWgmma<__half>(tile, IsKMajor(p), has_epilogue);
+    case DType::kBF16: return find(__nv_bfloat16{});
+    case DType::kF16: return find(__half{});
     default: return nullptr;  // UnsupportedTypes says so
   }
 }
 
+int64_t SharedBytesOf(const ConvProblem& p, Pass pass, const WgmmaTile& tile) {
+  return pass == Pass::kWgrad ? tile.wgrad_shared_bytes() : tile.shared_bytes(IsKMajor(p));
+}
+
 // The settings of mma, which takes the call where there is no wgmma, or TMA has no maps of the operands.
-MmaSettings WithoutWgmma(const WgmmaSettings& s) { return MmaWithoutWgmma(kWgmmaTiles[s.tile].cols, StoredSplit(s)); }
+MmaSettings WithoutWgmma(Pass pass, const WgmmaSettings& s) {
+  return MmaWithoutWgmma(kWgmmaTiles[s.tile].cols, StoredSplit(pass, s));
+}
 
 Reason UnsupportedReason(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
   if (Reason why = UnsupportedTileOrSplit(s, std::size(kWgmmaTiles))) return why;
@@ -50,17 +61,17 @@ Reason UnsupportedReason(const ConvProblem& p, Pass pass, const WgmmaSettings& s
   if (Reason why = wgmma::UnsupportedTypes(p, pass)) return why;
   if (Reason why = wgmma::UnsupportedSizes(p)) return why;
   if (Reason why = wgmma::UnsupportedIm2col(p, s)) return why;
-  if (Reason why = wgmma::UnsupportedTile(p, s)) return why;
-  return kMma.unsupported_reason(p, pass, WithoutWgmma(s));
+  if (Reason why = wgmma::UnsupportedTile(p, pass, s)) return why;
+  return kMma.unsupported_reason(p, pass, WithoutWgmma(pass, s));
 }
 
 size_t WorkspaceBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
-  return SplitBytes(p, pass, StoredSplit(s));
+  return SplitBytes(p, pass, StoredSplit(pass, s));
 }
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
-  const size_t without = kMma.shared_bytes(p, pass, WithoutWgmma(s));
-  return DeviceHasWgmma() ? std::max<size_t>(kWgmmaTiles[s.tile].shared_bytes(IsKMajor(p)), without) : without;
+  const size_t without = kMma.shared_bytes(p, pass, WithoutWgmma(pass, s));
+  return DeviceHasWgmma() ? std::max<size_t>(SharedBytesOf(p, pass, kWgmmaTiles[s.tile]), without) : without;
 }
 
 // Whether windows begin above images, or end below them, by more rows than a cluster has.
@@ -72,6 +83,17 @@ bool LeavesOutTaps(const ConvProblem& p, const WgmmaSettings& s, const WgmmaTile
   return std::max<int64_t>(-s.corner(1), below) >= rows * p.step[1];
 }
 
+// Fills in what wgrad's kernels read of the tiles that clusters share out.
+void SetWgradTiles(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* params) {
+  const WgmmaTile& tile = kWgmmaTiles[s.tile];
+  params->row_clusters = static_cast<int32_t>(WgradRowClusters(p, s));
+  params->class_tiles = params->tiles = static_cast<uint32_t>(WgradWorkTiles(p, s));
+  params->taps_h = static_cast<int32_t>(s.taps_h), params->taps_w = static_cast<int32_t>(s.taps_w);
+  params->tap_pixels = static_cast<int32_t>(s.tap_pixels());
+  params->wgrad_parts = static_cast<int32_t>(tile.wgrad_cluster_split(s.split));
+  params->wgrad_steps = static_cast<int32_t>(WgradSteps(p, tile));
+}
+
 WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   const ConvProblem& p = call.problem;
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
@@ -79,10 +101,10 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   params.problem = p;
   params.taps = call.taps;
   params.classes = call.classes;
-  params.out = StoredData(call, StoredSplit(s));
-  params.out_type = StoredType(p, call.pass, StoredSplit(s));
-  params.has_out_maps = StoresByTma(p, tile, s.split);
-  params.slice_elements = StoredSplit(s) > 1 ? ResultElements(p, call.pass) : 0;
+  params.out = StoredData(call, StoredSplit(call.pass, s));
+  params.out_type = StoredType(p, call.pass, StoredSplit(call.pass, s));
+  params.has_out_maps = call.pass == Pass::kConv && StoresByTma(p, tile, s.split);
+  params.slice_elements = StoredSplit(call.pass, s) > 1 ? ResultElements(p, call.pass) : 0;
   const auto counts = ClassCounts(p, tile);
   for (int d = 0; d < kSpatial; ++d) {
     params.counts[d] = static_cast<int32_t>(counts[d]);
@@ -118,6 +140,7 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   const int64_t steps = CeilDiv(p.tap_count * params.k_blocks, int64_t{scheduled_classes} * s.split);
   params.tiles_ahead = tile.halo ? 1 : static_cast<int32_t>(CeilDiv(tile.stages, std::max<int64_t>(1, steps)));
   params.epilogue = EpilogueOfCall(call);
+  if (call.pass == Pass::kWgrad) SetWgradTiles(p, s, &params);
   return params;
 }
 
@@ -125,11 +148,11 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
 // more would take as long again. The device is asked once.
 cudaError_t HeldClusters(const void* function, const cudaLaunchConfig_t& config, int* clusters) {
   static std::mutex mutex;
-  static std::map<std::pair<int, const void*>, int> known;
+  static std::map<std::tuple<int, const void*, uint32_t>, int> known;
   int device = 0;
   if (const cudaError_t status = cudaGetDevice(&device)) return status;
   const std::lock_guard lock(mutex);
-  const auto [found, is_new] = known.try_emplace({device, function}, 0);
+  const auto [found, is_new] = known.try_emplace({device, function, config.gridDim.x}, 0);
   if (is_new) {
     const cudaError_t status = cudaOccupancyMaxActiveClusters(&found->second, function, &config);
     if (status != cudaSuccess) return known.erase(found), status;
@@ -161,7 +184,8 @@ uint32_t* CounterOf(CallSlot& slot, cudaStream_t stream) {
 // Enqueues as many clusters as the device holds, or as there are tiles. With cluster split-K each tile has one.
 cudaError_t EnqueueClusters(WgmmaKernelPtr kernel, size_t shared_bytes, const WgmmaTile& tile, WgmmaParams& params,
                             CallSlot& slot, cudaStream_t stream) {
-  const uint32_t cluster = tile.cluster_split > 0 ? params.split : tile.cluster();
+  const uint32_t parts = std::max(1, params.wgrad_parts);
+  const uint32_t cluster = tile.cluster_split > 0 ? params.split : tile.cluster() * parts;
   const auto function = reinterpret_cast<const void*>(kernel);
   if (const cudaError_t status = AllowShared(function, shared_bytes)) return status;
   cudaLaunchAttribute of_cluster{};
@@ -196,13 +220,13 @@ cudaError_t Launch(const ConvCall& call, const WgmmaSettings& s, cudaStream_t st
   const ConvCall call_seen = call.With(seen);
   WgmmaParams params = MakeParams(call_seen, s);
   if (!DeviceHasWgmma() || !AreAligned({call.src, call.rhs, call.result}) || !EncodeMaps(call_seen, s, &params)) {
-    return kMma.launch(call, WithoutWgmma(s), stream);
+    return kMma.launch(call, WithoutWgmma(call.pass, s), stream);
   }
-  const WgmmaKernelPtr kernel = Find(p, s.tile, EndsWithEpilogue(call, StoredSplit(s)));
-  const size_t shared_bytes = kWgmmaTiles[s.tile].shared_bytes(IsKMajor(p));
+  const WgmmaKernelPtr kernel = Find(p, call.pass, s.tile, EndsWithEpilogue(call, StoredSplit(call.pass, s)));
+  const size_t shared_bytes = SharedBytesOf(p, call.pass, kWgmmaTiles[s.tile]);
   const cudaError_t status = EnqueueClusters(kernel, shared_bytes, kWgmmaTiles[s.tile], params, *call.slot, stream);
-  if (status != cudaSuccess || StoredSplit(s) == 1) return status;
-  return AddSlices<float>(call, StoredSplit(s), stream);
+  if (status != cudaSuccess || StoredSplit(call.pass, s) == 1) return status;
+  return AddSlices<float>(call, StoredSplit(call.pass, s), stream);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "common/stage_pipeline.cuh"
 #include "common/tma_limits.h"
 #include "common/warpgroup_mma.cuh"
+#include "wgmma/cluster.cuh"
 #include "wgmma/filter.cuh"
 #include "wgmma/params.cuh"
 #include "wgmma/sums.cuh"
@@ -169,7 +170,7 @@ class WgmmaConsumer : public WgmmaSums<T, kTile, kKMajor> {
 
   __device__ WgmmaConsumer(const WgmmaParams& p, const Stages& stages, uint32_t barriers)
       : channels_(p.k_blocks > 1 ? kBlockK<T> : static_cast<int32_t>(p.problem.in_channels)),
-        stages_(ptx::SharedAddress(&stages) & this->kOfBlock),
+        stages_(ptx::SharedAddress(&stages) & kAddressInCta),
         pipeline_(barriers) {}
 
   // Sums up a tile; calls last() while the last step is multiplied. If one block of K
@@ -193,7 +194,7 @@ class WgmmaConsumer : public WgmmaSums<T, kTile, kKMajor> {
                                               [&](int32_t step) { return MultiplyStage<kChannels>(step > 0); });
     last();
     this->FinishAll();
-    this->Release(read);
+    ReleaseInCluster<kTile>(read);
   }
 
   // Begins the next stage's multiplications. Returns its barrier, to be released.

@@ -59,9 +59,31 @@ inline bool EncodeIm2colMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaP
   return true;
 }
 
+// Maps of both operands of wgrad: of 64 channels of the pixels that positions see by a tap, or all taps of a plane see,
+// and of their gradients.
+inline bool EncodeWgradMaps(const ConvCall& call, bool halo, WgmmaParams* params) {
+  const ConvProblem& p = call.problem;
+  if (halo) {
+    return EncodeBoxes(&params->src_map, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels, kBlockRows,
+                       {params->halo_rows, params->halo_cols}) &&
+           EncodeBoxes(&params->rhs_map, call.rhs, p.dst_type, p.dst, p.dst_size, p.batch, p.out_channels, kBlockRows,
+                       {params->unit_rows, params->unit_cols});
+  }
+  Im2colWindows src, dst;
+  for (int d = 0; d < kSpatial; ++d) {
+    src.Set(d, params->corner[d], p.step[d], params->counts[d]);
+    dst.Set(d, 0, p.period[d], params->counts[d]);
+  }
+  return EncodeIm2col(&params->src_map, params->rank, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels,
+                      src, kBlockRows, kWgradPositions) &&
+         EncodeIm2col(&params->rhs_map, params->rank, call.rhs, p.dst_type, p.dst, p.dst_size, p.batch, p.out_channels,
+                      dst, kBlockRows, kWgradPositions);
+}
+
 // False where TMA has no maps of the operands.
 inline bool EncodeMaps(const ConvCall& call, const WgmmaSettings& s, WgmmaParams* params) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
+  if (call.pass == Pass::kWgrad) return EncodeWgradMaps(call, tile.halo, params);
   return EncodeFilter(call, tile, params) &&
          (tile.halo ? EncodeHaloMaps(call, tile, params) : EncodeIm2colMaps(call, tile, params));
 }

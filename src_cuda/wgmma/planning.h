@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include "common/tiled_product.h"
@@ -21,11 +22,15 @@ struct WgmmaCosts {
   double halo_pixel;
   double halos[2];  // of a plane, with one CTA per SM, and with two
   double cluster_wave, cluster_step, cluster_copy, cluster_cta;
-  double cluster_held;        // fraction of the CTAs that fit, that clusters really fill
-  double few_channels;        // fraction of a block of K that few channels save
-  double reads_apart;         // how often a pixel is read, if windows are several pixels apart
-  double activations;         // to move all of them through device memory
-  std::vector<double> steps;  // to multiply a block of K, for each tile
+  double cluster_held;  // fraction of the CTAs that fit, that clusters really fill
+  double few_channels;  // fraction of a block of K that few channels save
+  double reads_apart;   // how often a pixel is read, if windows are several pixels apart
+  double activations;   // to move all of them through device memory
+  double wgrad_begin, wgrad_tile, wgrad_result;
+  double wgrad_cluster, wgrad_cluster_held;  // to add slices in a cluster; as cluster_held
+  double wgrad_activations;
+  double wgrad_row, wgrad_apart_row;  // to copy 64 channels of a pixel: a line of L2, or parts of two
+  std::vector<double> steps;          // to multiply a block of K, for each tile
 };
 
 class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
@@ -46,10 +51,13 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     return extra;
   }
 
-  Reason UnsupportedExtra(const WgmmaSettings& s) const { return wgmma::UnsupportedTile(product_.conv, s); }
+  Reason UnsupportedExtra(const WgmmaSettings& s) const {
+    return wgmma::UnsupportedTile(product_.conv, product_.pass, s);
+  }
 
   // With cluster split-K, the divisors of the tile's cluster size.
   std::vector<int64_t> SplitsOf(const WgmmaSettings& whole) const {
+    if (IsWgrad()) return UnsupportedExtra(whole) ? std::vector<int64_t>{1} : WgradSplitsOf(whole);
     const int most = kTiles[whole.tile].cluster_split;
     if (most == 0) return TiledPlanner::SplitsOf(whole);
     std::vector<int64_t> splits;
@@ -59,18 +67,22 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     return splits;
   }
 
-  int64_t Blocks(const WgmmaSettings& s) const { return WorkTilesOf(s) * kTiles[s.tile].cluster(); }
+  int64_t Blocks(const WgmmaSettings& s) const { return WorkTilesOf(s) * CtasOfCluster(s); }
 
-  int64_t SharedBytes(const WgmmaSettings& s) const { return kTiles[s.tile].shared_bytes(IsKMajor(product_.conv)); }
+  int64_t SharedBytes(const WgmmaSettings& s) const {
+    const WgmmaTile& tile = kTiles[s.tile];
+    return IsWgrad() ? tile.wgrad_shared_bytes() : tile.shared_bytes(IsKMajor(product_.conv));
+  }
 
   int64_t WorkspaceBytes(WgmmaSettings s) const {
-    s.split = kTiles[s.tile].workspace_split(s.split);
+    s.split = kTiles[s.tile].workspace_split(product_.pass, s.split);
     return TiledPlanner::WorkspaceBytes(s);
   }
 
   // The tiles that a cluster computes one after another, then the split-K reduction.
   double Seconds(const WgmmaSettings& s) const {
     const WgmmaTile& tile = kTiles[s.tile];
+    if (IsWgrad()) return SecondsOfWgrad(s);
     if (tile.cluster_split > 0) return SecondsOfClusterSplit(s);
     const double steps = std::max(fitted_.steps[s.tile], StepsSeconds(s) / s.split);
     const double results = tile.rows * tile.cols * (s.split == 1 ? 1 : 2);  // float32 slices have twice the bytes
@@ -85,6 +97,37 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   }
 
  private:
+  bool IsWgrad() const { return product_.pass == Pass::kWgrad; }
+
+  int64_t CtasOfCluster(const WgmmaSettings& s) const {
+    const WgmmaTile& tile = kTiles[s.tile];
+    return tile.cluster() * (IsWgrad() ? tile.wgrad_cluster_split(s.split) : 1);
+  }
+
+  // Clusters of wgrad that run at the same time. Larger ones do not fill a GPU, because its multiprocessors are in
+  // groups.
+  int64_t WgradClustersHeld(const WgmmaTile& tile, int64_t parts) const {
+    const int64_t ctas = tile.cluster() * parts, slots = tile.ctas_per_sm * device_.multiprocessors;
+    const double held = ctas > 2 ? fitted_.wgrad_cluster_held : 1;
+    return std::max<int64_t>(1, static_cast<int64_t>(held * slots) / ctas);
+  }
+
+  // Of wgrad: for each number of slices that a cluster adds, those that fill waves of clusters. Each slice keeps
+  // several steps.
+  std::vector<int64_t> WgradSplitsOf(const WgmmaSettings& whole) const {
+    const WgmmaTile& tile = kTiles[whole.tile];
+    const int64_t tiles = WorkTilesOf(whole), most = std::min(kMaxSplit, WgradSteps(product_.conv, tile) / 4);
+    std::set<int64_t> splits{1};
+    for (int64_t parts = 1; parts <= most && tile.TakesParts(parts); parts *= 2) {
+      for (int64_t waves = 1; waves <= kMaxWaves; ++waves) {
+        const int64_t slices = std::min(waves * WgradClustersHeld(tile, parts) / tiles, most / parts);
+        const int64_t even = tile.TakesParts(2 * parts) && slices % 2 == 0;  // a cluster would add twice as many
+        splits.insert(parts * std::max<int64_t>(1, slices - even));
+      }
+    }
+    return {splits.begin(), splits.end()};
+  }
+
   Reason FindMaps() {
     const ConvProblem& p = product_.conv;
     if (Reason why = wgmma::UnsupportedTypes(p, product_.pass)) return why;
@@ -100,6 +143,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     return product_.classes() - ClassesOfZeros(product_.conv, s);
   }
   int64_t WorkTilesOf(const WgmmaSettings& s) const {
+    if (IsWgrad()) return WgradWorkTiles(product_.conv, s);
     return ClassWorkTiles(product_.conv, kTiles[s.tile], s.split) * ScheduledClasses(s);
   }
 
@@ -139,14 +183,22 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
         .few_channels = of["few_channels"],
         .reads_apart = of["reads_apart"],
         .activations = ActivationSeconds(product_, device_, of),
+        .wgrad_begin = of["wgrad_begin_seconds"],
+        .wgrad_tile = of["wgrad_tile_seconds"],
+        .wgrad_result = of["wgrad_result_seconds"],
+        .wgrad_cluster = of["wgrad_cluster_seconds"],
+        .wgrad_cluster_held = of["wgrad_cluster_held"],
+        .wgrad_activations = product_.activation_bytes() / (of["wgrad_bandwidth"] * device_.bandwidth),
+        .wgrad_row = of["wgrad_row_seconds"],
+        .wgrad_apart_row = of["wgrad_apart_row_seconds"],
         .steps = {},
     };
     // Multiply-adds of an SM in a clock, for 16-bit types. A block of K has 128 bytes, and takes the same time for
     // other types.
     constexpr double kRate = 2048;
     for (const WgmmaTile& tile : kTiles) {
-      const double rate =
-          kRate * device_.clock_hz * (tile.cluster_split > 0 ? 1 : Efficiency(product_, of, tile.name()));
+      const bool is_fitted = IsWgrad() ? tile.has_wgrad() : tile.has_conv && tile.cluster_split == 0;
+      const double rate = kRate * device_.clock_hz * (is_fitted ? Efficiency(product_, of, tile.name()) : 1);
       fitted_.steps.push_back(tile.rows * tile.cols * double{kPlannedBlockK} / rate);
     }
   }
@@ -163,6 +215,31 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
       seconds += std::max(static_cast<double>(taps) / product_.residue_classes[0].tap_count * steps, k_blocks * halos);
     }
     return seconds;
+  }
+
+  // To copy a step of wgrad in im2col mode.
+  double WgradCopySeconds(const WgmmaTile& tile) const {
+    const auto seconds = [&](int64_t channels, int64_t of_tile, int ctas) {
+      const double row = channels % kBlockRows == 0 ? fitted_.wgrad_row : fitted_.wgrad_apart_row;
+      return static_cast<double>(CeilDiv(of_tile, kBlockRows)) / ctas * kWgradPositions * row;
+    };
+    return seconds(product_.conv.in_channels, tile.rows, tile.col_blocks) +
+           seconds(product_.conv.out_channels, tile.cols, tile.row_blocks);
+  }
+
+  // Tiles that a cluster computes one after another, each stored from registers, then the split-K reduction.
+  double SecondsOfWgrad(const WgmmaSettings& s) const {
+    const WgmmaTile& tile = kTiles[s.tile];
+    const double steps = CeilDiv(WgradSteps(product_.conv, tile), s.split);
+    const int64_t parts = tile.wgrad_cluster_split(s.split);
+    const double results = tile.rows * tile.cols * (s.split == 1 ? 1 : 2);  // float32 slices have twice the bytes
+    const double end = fitted_.wgrad_tile + results * fitted_.wgrad_result + (parts > 1 ? fitted_.wgrad_cluster : 0);
+    const double waves = CeilDiv(WorkTilesOf(s), WgradClustersHeld(tile, parts));
+    const double step = std::max(fitted_.steps[s.tile], tile.halo ? 0 : WgradCopySeconds(tile));
+    const double busy = waves * (tile.ctas_per_sm * steps * step + end);
+    const double copies = fitted_.wgrad_activations;
+    return fitted_.wgrad_begin + std::cbrt(busy * busy * busy + copies * copies * copies) +
+           SlicesSeconds(product_, device_, costs_, tile.workspace_split(product_.pass, s.split));
   }
 
   // With cluster split-K, which is not persistent. A block of K takes the time of its multiplication, or of its copies

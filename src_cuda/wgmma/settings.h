@@ -20,11 +20,14 @@ struct WgmmaSettings {
   int64_t tap_stride = 0;            // elements of the filter from a tap to the next
   int64_t reach_h = 0, reach_w = 0;  // rows and columns from the corner to the last tap's pixel
   int64_t empty_classes = 0;         // that have positions, but no taps
+  int64_t taps_h = 0, taps_w = 0;    // of wgrad: rows of a window's plane, and taps of a row; 0: not a whole window
 
   int64_t corner(int d) const { return d == 0 ? corner_d : d == 1 ? corner_h : corner_w; }
   int64_t reach(int d) const { return d == 1 ? reach_h : reach_w; }
+  // Pixels from a tap of a row to the next; 0: they are not evenly apart.
+  int64_t tap_pixels() const { return taps_w > 1 && reach_w % (taps_w - 1) == 0 ? reach_w / (taps_w - 1) : 0; }
 
-  static constexpr std::array<Field<WgmmaSettings>, 10> Fields() {
+  static constexpr std::array<Field<WgmmaSettings>, 12> Fields() {
     using S = WgmmaSettings;
     return {{{"tile", &S::tile},
              {"split", &S::split},
@@ -35,7 +38,9 @@ struct WgmmaSettings {
              {"tap_stride", &S::tap_stride},
              {"reach_h", &S::reach_h},
              {"reach_w", &S::reach_w},
-             {"empty_classes", &S::empty_classes}}};
+             {"empty_classes", &S::empty_classes},
+             {"taps_h", &S::taps_h},
+             {"taps_w", &S::taps_w}}};
   }
 };
 

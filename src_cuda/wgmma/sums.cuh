@@ -3,10 +3,9 @@
 
 #include <cstdint>
 
-#include "common/ptx_barrier.cuh"
-#include "common/ptx_cluster.cuh"
 #include "common/ptx_hopper.cuh"
 #include "common/warpgroup_mma.cuh"
+#include "wgmma/cluster.cuh"
 #include "wgmma/filter.cuh"
 #include "wgmma/params.cuh"
 
@@ -78,25 +77,12 @@ class WgmmaSums {
     }
   }
 
-  // Releases a stage in all blocks of the cluster. To be called by a warp.
-  static __device__ __forceinline__ void Release(uint32_t empty) {
-    const uint32_t lane = threadIdx.x % 32;
-    if constexpr (kTile.cluster() > 1) {
-      if (lane < kTile.cluster()) ptx::ArriveRemote(empty, lane);
-    } else {
-      if (lane == 0) ptx::Arrive(empty);
-    }
-  }
-
-  // Of an address of shared memory: in front is the block's rank in its cluster, for which descriptors have no bits.
-  static constexpr uint32_t kOfBlock = (1 << 18) - 1;
-
  private:
   template <typename F>
   static __device__ __forceinline__ void MultiplyNext(int32_t step, F&& begin, uint32_t& read) {
     const uint32_t next = begin(step);
     ptx::WarpgroupWait<1>();
-    Release(read);
+    ReleaseInCluster<kTile>(read);
     read = next;
   }
 

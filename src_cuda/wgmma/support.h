@@ -17,9 +17,8 @@ namespace jaxconv::wgmma {
 
 inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {
   if (Reason why = UnsupportedHalves(p, pass)) return why;
-  if (pass != Pass::kConv) return "it has no weight gradients";
-  if (p.dst_type != p.src_type && p.dst_type != DType::kF32) return "results of " + Name(p.dst_type);
-  return std::nullopt;
+  const DType result = ResultType(p, pass);
+  return result == p.src_type || result == DType::kF32 ? Reason() : "results of " + Name(result);
 }
 
 // TMA copies 16-byte vectors of channels, from pixels that begin at multiples of 16 bytes.
@@ -126,9 +125,38 @@ inline Reason UnsupportedHalo(const ConvProblem& p, const WgmmaSettings& s) {
   return p.tap_count > kMostHaloTaps ? std::to_string(p.tap_count) + " taps" + most(kMostHaloTaps) : Reason();
 }
 
-// For a tile. The problem and its windows are supported.
-inline Reason UnsupportedTile(const ConvProblem& p, const WgmmaSettings& s) {
+// For weight gradients with halo tiles. Their windows' taps are rows of evenly spaced ones, which follow each other in
+// the table. A multiplication may read pixels of taps that a row does not have.
+inline Reason UnsupportedWgradHalo(const ConvProblem& p, const WgmmaSettings& s) {
+  if (Reason why = UnsupportedHalo(p, s)) return why;
+  if (p.step[1] != 1 || p.step[2] != 1) return "windows several pixels apart";
+  if (s.taps_h < 1 || s.taps_w < 1 || s.tap_pixels() < 1 || p.tap_count % (s.taps_h * s.taps_w) || p.class_count != 1) {
+    return "taps that are not rows of a window";
+  }
+  const int64_t more = (CeilDiv(s.taps_w, kHaloWgradTaps) * kHaloWgradTaps - s.taps_w) * s.tap_pixels();
+  return HaloSize(p, s, 1) * HaloSize(p, s, 2) + more > kMostHaloPixels ? "halo tiles that are too large" : Reason();
+}
+
+// For weight gradients.
+inline Reason UnsupportedWgrad(const ConvProblem& p, const WgmmaSettings& s) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
+  if (!tile.has_wgrad()) return "a tile that is for convs alone";
+  if (LiveClasses(p) == 0) return "there is nothing to multiply";
+  if (!HasEqualClasses(p)) return "residue classes that are not equally large";
+  if (p.filter.out != 1) return "the filter's output channels are not its last axis";
+  if (WgradSteps(p, tile) * kWgradPositions > INT32_MAX / 2) return "too many positions";
+  if (Reason why = tile.halo ? UnsupportedWgradHalo(p, s) : Reason()) return why;
+  if (WgradRowClusters(p, s) * ColClusters(p, tile) * s.split * tile.cluster() > INT32_MAX) {
+    return "more than 2^31 - 1 thread blocks";
+  }
+  return std::nullopt;
+}
+
+// For a tile. The problem and its windows are supported.
+inline Reason UnsupportedTile(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
+  const WgmmaTile& tile = kWgmmaTiles[s.tile];
+  if (pass == Pass::kWgrad) return UnsupportedWgrad(p, s);
+  if (!tile.has_conv) return "a tile that is for weight gradients alone";
   if (s.split > 0 && tile.cluster_split % s.split) {
     return "a split of " + std::to_string(s.split) + ", which " + std::to_string(tile.cluster_split) +
            " slices are no multiple of";

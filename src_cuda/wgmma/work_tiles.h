@@ -68,6 +68,17 @@ inline int64_t ClassRows(const ConvProblem& p, const WgmmaTile& tile) {
 inline int64_t RowClusters(const ConvProblem& p, const WgmmaTile& tile) {
   return CeilDiv(ClassRows(p, tile), int64_t{tile.rows} * tile.row_blocks);
 }
+
+// Of wgrad: along the rows of all classes. The table of classes is on the device, so the host counts from above.
+inline int64_t WgradRowClusters(const ConvProblem& p, const WgmmaSettings& s) {
+  const WgmmaTile& tile = kWgmmaTiles[s.tile];
+  const int64_t rows_of_taps = tile.halo ? p.tap_count / s.taps_w * CeilDiv(s.taps_w, kHaloWgradTaps) : p.tap_count;
+  return RowTiles(p, rows_of_taps * KBlocks(p), tile.rows / WgradUnit(tile) * tile.row_blocks);
+}
+// Steps of K of a class, of kWgradPositions positions.
+inline int64_t WgradSteps(const ConvProblem& p, const WgmmaTile& tile) {
+  return CeilDiv(ClassRows(p, tile), kWgradPositions);
+}
 inline int64_t ColClusters(const ConvProblem& p, const WgmmaTile& tile) {
   return CeilDiv(p.out_channels, int64_t{tile.cols} * tile.col_blocks);
 }
@@ -78,6 +89,10 @@ inline int64_t ClassWorkTiles(const ConvProblem& p, const WgmmaTile& tile, int64
 }
 inline int64_t WorkTiles(const ConvProblem& p, const WgmmaTile& tile, int64_t split) {
   return ClassWorkTiles(p, tile, split) * LiveClasses(p);
+}
+inline int64_t WgradWorkTiles(const ConvProblem& p, const WgmmaSettings& s) {
+  const WgmmaTile& tile = kWgmmaTiles[s.tile];
+  return WgradRowClusters(p, s) * ColClusters(p, tile) * tile.workspace_split(Pass::kWgrad, s.split);
 }
 
 // Whether TMA stores the results. Residue classes that are not equally large have boxes that end outside of the result,

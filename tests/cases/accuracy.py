@@ -64,30 +64,20 @@ def error(actual, exact):
     return np.abs(actual - exact)
 
 
-def conv_passes(conv):
-    """`(x, w, g) -> (y, x's gradient)`."""
-
-    def forward_and_transpose(x, w, g):
-        y, vjp = jax.vjp(lambda x: conv(x, w), x)
-        return y, *vjp(g)
-
-    return forward_and_transpose
-
-
-def check(layer, dtype, implementation, precision="highest", operands_rounding=0.0, truncation=0.0, passes=pullback):
+def check(layer, dtype, implementation, precision="highest", operands_rounding=0.0, truncation=0.0):
     """Compares an implementation with lax.
 
     `operands_rounding`: how far off a product may be. `truncation`: what truncating adds to the error of a sum's terms,
-    each in the same direction, in eps of the result. `passes`: those that the implementation has, or the first of them.
+    each in the same direction, in eps of the result.
     """
     _, w_shape, params = (LAYERS | MORE_DEPTHWISE)[layer]
     operands, exact, theirs = by_lax(layer, dtype, precision)
     conv = functools.partial(ours, implementation=implementation, precision=precision, **params)
-    actual = run(passes(conv), *operands)
+    actual = run(pullback(conv), *operands)
     taps, groups = np.prod(w_shape[:-2]), params.get("feature_group_count", 1)
     terms = taps * w_shape[-2], taps * w_shape[-1] // groups, operands[2].size // w_shape[-1]
     eps, f32_eps = jnp.finfo(dtype).eps, jnp.finfo("float32").eps
-    for name, a, their, e, n in zip(("y", "dx", "dw"), actual, theirs, map(np.asarray, exact), terms, strict=False):
+    for name, a, their, e, n in zip(("y", "dx", "dw"), actual, theirs, map(np.asarray, exact), terms, strict=True):
         assert a.dtype == dtype
         in_sums = min(eps, f32_eps) * (C * np.sqrt(n) + truncation * n)
         rounding = (in_sums + 4 * operands_rounding) * np.sqrt(np.mean(e**2))

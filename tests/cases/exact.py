@@ -9,7 +9,7 @@ from cases.convolution import Convolution, channels_last_convolution
 from cases.convolutions import OF_PARTIAL, convolutions, problem
 from cases.problems import passes_of
 from cases.reference import assert_same, pullback, run_on_host
-from cases.tiles import DTYPES, PASSES, constraint, dtype_of, passes_in_slices, passes_of_family
+from cases.tiles import DTYPES, PASSES, constraint, dtype_of, passes_in_slices
 from jaxconv import ffi
 from jaxconv.planner.choose import choose
 from jaxconv.transforms import (
@@ -77,10 +77,9 @@ def of_family(family, lhs, kernel, outs):
     return channels_last_convolution(lhs, (*kernel, 1, lhs[-1]), feature_group_count=lhs[-1])
 
 
-def each_pass(family):
-    """`conv -> x, w, g -> results` of the passes that a family has, of convolutions that it takes."""
-    has = passes_of_family(family)
-    return lambda conv: lambda x, w, g: [PASSES[which](conv)(x, w, g) for which in has]
+def each_pass(conv):
+    """`x, w, g -> results` of each pass of a convolution."""
+    return lambda x, w, g: [of_pass(conv)(x, w, g) for of_pass in PASSES.values()]
 
 
 def alone(cases, dtype):

@@ -55,6 +55,9 @@ def of_windows():
     yield "doubled_volume", spread((1, 3, 4, 5, 16), (3, 4, 2, 16, 24), 2, 2, 2, padding=((1, 2), (2, 2), (0, 1)))
     yield "two_thirds", spread((2, 13, 12, 24), (4, 3, 24, 16), 2, 3, padding=((2, 1), (3, 2)), window_strides=(3, 2))
     yield "half_is_left", spread((2, 13, 12, 24), (3, 4, 24, 16), 2, 4, padding=((2, 1), (3, 2)), window_strides=(4, 2))
+    cropped = {"padding": ((-8, -7),), "window_strides": (2,)}
+    yield "unseen_taps_of_a_cropped_line", spread((2, 21, 16), (5, 16, 24), 2, **cropped)
+    yield "fewer_results_than_classes", spread((2, 3, 16), (5, 16, 8), 4, padding=((-3, 0),))
     # Windows' corners and taps.
     yield "dilated_image", dilated((2, 14, 21, 40), (3, 3, 40, 24), 2, 5)
     yield "dilated_volume", dilated((1, 5, 9, 12, 8), (3, 2, 3, 8, 16), 1, 3, 5)
@@ -107,6 +110,7 @@ def of_windows():
     yield "units_of_a_volume", last((2, 3, 10, 9, 72), (3, 3, 3, 72, 136))
     yield "units_of_a_row", last((2, 1, 130, 24), (1, 7, 24, 16))
     yield "units_of_a_row_in_rows", last((2, 9, 20, 16), (1, 6, 16, 24))
+    yield "units_of_a_dilated_line", dilated((2, 200, 24), (5, 24, 72), 7)
     yield "units_of_a_column", last((2, 20, 9, 16), (6, 1, 16, 24))
     yield "units_of_many_taps", last((1, 5, 9, 9, 8), (7, 3, 3, 8, 16))
     yield "dilated_units", dilated((1, 19, 9, 16), (2, 2, 16, 24), 3, 1)

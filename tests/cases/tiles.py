@@ -1,10 +1,11 @@
 """The tiles of every CUDA family, the dtypes, passes and settings that each has, and constraints that reach it."""
 
+import math
+
 import jax
 import pytest
 
 from cases.plans import PARTIAL
-from cases.problems import GATHERS
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint
 
@@ -25,8 +26,14 @@ every_partial_tile = pytest.mark.parametrize("family, tile", PARTIAL_TILES.value
 every_family = pytest.mark.parametrize("family", FAMILIES["cuda"])
 
 
-def every_tile_of(family):
-    tiles = FAMILIES["cuda"][family].tiles
+def has_pass(tile, which):
+    """Whether a tile is compiled for a pass; those of most families are for all."""
+    return bool(tile.fields.get("has_wgrad" if which == "wgrad" else "has_conv", True))
+
+
+def every_tile_of(family, which=None):
+    """Of a pass, those that have a kernel for it."""
+    tiles = [tile for tile in FAMILIES["cuda"][family].tiles if which is None or has_pass(tile, which)]
     return pytest.mark.parametrize("tile", tiles, ids=lambda tile: tile.name.replace(" ", "_"))
 
 
@@ -89,22 +96,16 @@ PASSES = {
 }
 
 
-def passes_of_family(family):
-    return GATHERS if family == "wgmma" else tuple(PASSES)
-
-
 def passes_in_slices(family):
     """Those whose reductions a partial family cuts into slices."""
-    return GATHERS if family == "wgmma" else ("wgrad",)
+    return tuple(PASSES) if family == "wgmma" else ("wgrad",)
 
 
 def kernels_of(family, tile):
     """The (dtype, pass)es that a tile of a partial family has kernels for."""
-    of_depthwise = lambda which: tile.has_wgrad if which == "wgrad" else tile.has_conv
-    has = of_depthwise if family == "depthwise" else lambda which: True
     passes = {"bfloat16_to_float32": ["fprop"]}
-    every = [which for which in passes_of_family(family) if has(which)]
-    return [(dtype, which) for dtype in dtypes_of(family, tile) for which in passes.get(dtype, every)]
+    return [(dtype, which) for dtype in dtypes_of(family, tile) for which in passes.get(dtype, PASSES)
+            if has_pass(tile, which)]  # fmt: skip
 
 
 EVERY_KERNEL = {
@@ -112,10 +113,24 @@ EVERY_KERNEL = {
     for name, (family, tile) in PARTIAL_TILES.items() for dtype, which in kernels_of(family, tile)
 }  # fmt: skip
 
-# Convs of wgmma have slices without steps, too.
+# wgmma has slices without steps, too.
 SPLITS = {"direct": (1, 3, 12), "depthwise": (1, 3, 12), "wgmma": (1, 3, 17)}
 
 
-def splits_of(family, tile):
-    """Of wgmma's tiles some have slices that the blocks of a cluster add, so many or a part."""
+def splits_of(family, tile, which):
+    """The blocks of a cluster of wgmma add slices: in convs of some tiles all, in weight gradients those that they may.
+
+    The others are stored.
+    """
+    if family == "wgmma" and which == "wgrad":
+        return (1, 2, 8, 12, 17)
     return (1, 2, 4, 8) if family == "wgmma" and tile.slices else SPLITS[family]
+
+
+def stored_slices(tile, split):
+    """Of a weight gradient by wgmma. A cluster has 8 blocks at most, which share operands or add slices.
+
+    These are a power of two, and each block adds as many columns of N, by 8.
+    """
+    columns = tile.rows if tile.transposed else tile.cols
+    return split // math.gcd(split, 8 // (tile.row_blocks * tile.col_blocks), columns // 8)

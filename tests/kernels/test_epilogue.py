@@ -10,7 +10,7 @@ from cases.convolutions import OF_PARTIAL, OWN, convolutions, problem
 from cases.epilogue import bias_of, check_bias, taken
 from cases.plans import PARTIAL
 from cases.problems import passes_of
-from cases.tiles import DTYPES, EVERY_TILE, constraint, dtypes_of, settings_of, splits_of
+from cases.tiles import DTYPES, EVERY_TILE, constraint, dtypes_of, has_pass, settings_of, splits_of
 from jaxconv import ffi
 from jaxconv.planner.choose import choose
 from jaxconv.planner.plan import Constraint, ConvPlan
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.gpu
 CONVS = ("fprop", "dgrad")
 EVERY = {f"{name}-{dtype}": (family, tile, dtype)
          for name, (family, tile) in EVERY_TILE.items() for dtype in dtypes_of(family, tile)
-         if family != "depthwise" or tile.has_conv}  # fmt: skip
+         if has_pass(tile, "fprop")}  # fmt: skip
 
 
 @pytest.mark.parametrize("family, tile, dtype", EVERY.values(), ids=EVERY)
@@ -27,7 +27,7 @@ def test_bias_of_every_tile(family, tile, dtype):
     """Also where no tap reaches, where nothing is summed, and behind split-K, where another kernel ends the sums."""
     passes = CONVS if DTYPES[dtype] == dtype.partition("_")[0] else ("fprop",)
     if family in PARTIAL:
-        splits = splits_of(family, tile)[:3] if family == "wgmma" else (None,)
+        splits = splits_of(family, tile, "fprop")[:3] if family == "wgmma" else (None,)
         names, settings = OWN[family], [dict(split=split) for split in splits]
     else:
         names, settings = set(convolutions()) - set(OF_PARTIAL), settings_of(family, tile)[:3]

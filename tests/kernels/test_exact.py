@@ -62,7 +62,7 @@ def test_exact_where_a_product_is_large(family, dtype):
     """More than one chunk of the column matrix, and more blocks than a GPU holds."""
     large = of_family(family, (64, 112, 112, 32), (3, 3), 8)
     operands = large.operands()
-    ours, theirs = (each_pass(family)(conv) for conv in (large.ours(constraint(family)), large.lax()))
+    ours, theirs = (each_pass(conv) for conv in (large.ours(constraint(family)), large.lax()))
     actual = jax.jit(ours)(*(a.astype(dtype) for a in operands))
     assert_same(actual, [a.astype(dtype) for a in run_on_host(theirs, *operands)])
 
@@ -73,7 +73,7 @@ def test_exact_where_taken(family, tile, dtype, which):
     own, names = OWN[family], [name for name in convolutions() if name not in WINDOWS]
     cases = cases_of(family, tile, names, (which,), dtype=dtype)
     if which in passes_in_slices(family):
-        cases += cases_of(family, tile, own, (which,), splits_of(family, tile), dtype=dtype)
+        cases += cases_of(family, tile, own, (which,), splits_of(family, tile, which), dtype=dtype)
     assert {name for name, *_ in cases} & set(own)
     check_alone(cases, dtype)
 
@@ -103,7 +103,7 @@ def test_offsets_past_31_bits(family):
     convolution = of_family(family, (images, positions, channels), (1,), 8)
     ends = dataclasses.replace(convolution, lhs=(2, positions, channels))
     x, w, g = ends.operands("bfloat16")
-    ours, theirs = (each_pass(family)(c) for c in (convolution.ours(constraint(family)), ends.lax()))
+    ours, theirs = (each_pass(c) for c in (convolution.ours(constraint(family)), ends.lax()))
 
     @jax.jit
     def apart(ends):

@@ -17,6 +17,7 @@ from cases.reference import assert_same, pullback, run_on_host
 from cases.small import named
 from cases.tiles import (
     FAMILY_TYPES,
+    PASSES,
     TILES,
     constraint,
     dtype_of,
@@ -115,8 +116,9 @@ def test_exported_with_any_batch_where_taken(family, tile):
 def test_command_buffers_where_taken(family, dtype):
     """Every tile and pass, as below."""
     tiles = [tile for tile in FAMILIES["cuda"][family].tiles if dtype in dtypes_of(family, tile)]
-    of_tile = lambda tile: cases_of(family, tile, ALONE[family], splits=splits_of(family, tile), dtype=dtype)
-    cases = [case for tile in tiles for case in of_tile(tile)]
+    of_pass = lambda tile, which: cases_of(family, tile, ALONE[family], (which,), splits_of(family, tile, which),
+                                           dtype=dtype)  # fmt: skip
+    cases = [case for tile in tiles for which in PASSES for case in of_pass(tile, which)]
     operands, expected = exact_in(dtype, ALONE[family])
     program = jax.jit(lambda operands, sign: [sign * a for a in alone(cases, dtype)(operands)])
     for repeat in range(6):

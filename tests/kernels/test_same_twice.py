@@ -9,7 +9,7 @@ from cases.convolutions import WITH_AREAS, convolutions
 from cases.exact import alone, cases_of
 from cases.for_wgmma import WINDOWS
 from cases.reference import assert_same, pullback
-from cases.tiles import TILES, constraint, dtype_of, dtypes_of, every_partial_tile, splits_of
+from cases.tiles import PASSES, TILES, constraint, dtype_of, dtypes_of, every_partial_tile, splits_of
 
 pytestmark = pytest.mark.gpu
 LAYERS = {
@@ -47,7 +47,9 @@ def test_the_same_twice_where_taken(family, tile):
     names = WITH_AREAS.get(family, WINDOWS)
     operands = {name: [rng.standard_normal(a.shape).astype(dtype) for a in convolutions()[name].operands()]
                 for name in names}  # fmt: skip
-    program = jax.jit(alone(cases_of(family, tile, names, splits=(None, *splits_of(family, tile))), dtype))
+    cases = [case for which in PASSES
+             for case in cases_of(family, tile, names, (which,), (None, *splits_of(family, tile, which)))]  # fmt: skip
+    program = jax.jit(alone(cases, dtype))
     first = program(operands)
     assert all(np.all(np.isfinite(np.asarray(a, np.float32))) for a in first)
     for _ in range(4):

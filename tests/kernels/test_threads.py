@@ -67,14 +67,14 @@ class Program(NamedTuple):
 
 
 def passes(layer: Layer) -> Callable:
-    """(x, w, g) -> the forward pass and the gradients, of which wgmma has the data's only."""
+    """(x, w, g) -> the forward pass and the gradients."""
     conv = functools.partial(jaxconv.conv2d, window_strides=layer.strides, implementation=layer.family,
                              feature_group_count=layer.x[-1] // layer.w[-2])  # fmt: skip
 
     def function(x, w, g):
         data_gradient = jax.vjp(lambda x: conv(x, w), x)[1]
         filter_gradient = jax.vjp(lambda w: conv(x, w), w)[1]
-        return conv(x, w), data_gradient(g), None if layer.family == "wgmma" else filter_gradient(g)
+        return conv(x, w), *data_gradient(g), *filter_gradient(g)
 
     return function
 

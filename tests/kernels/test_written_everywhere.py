@@ -41,7 +41,8 @@ UNEVEN = {
     "depthwise": CHANNELS,
     "wgmma": ["windows_unseen", "pieces_unseen", "odd_points_by_2", "points_by_2", "line_by_8", "even_volume_by_2",
               "volume_by_2", "windows_apart", "line_by_4_of_2_pixels", "padded_widely", "three_tiles_of_rows",
-              "channels_136_to_8", "channels_64_to_328"],
+              "channels_136_to_8", "channels_64_to_328", "half_is_left", "unseen_taps_of_a_cropped_line",
+              "fewer_results_than_classes", "units_of_a_row", "units_of_a_volume"],
 }  # fmt: skip
 
 

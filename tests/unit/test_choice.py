@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cases.plans import constraints, device, factor
-from cases.problems import EVERY_PASS, GATHERS, each_channel, halves, layer, passes_of
+from cases.problems import EVERY_PASS, each_channel, halves, layer, passes_of
 from cases.random_problems import problems, problems_of_channels, problems_of_pieces
 from jaxconv.planner.choose import choose
 from jaxconv.planner.support import unsupported_reason
@@ -42,18 +42,20 @@ CHOSEN_FOR = {
     "strided_7x7_of_float32": (
         "depthwise", each_channel((64, 56, 56, 128), (7, 7), "float32", window_strides=2), EVERY_PASS
     ),
-    "dense": ("wgmma", halves((128, 28, 28, 256), (3, 3, 256, 256)), GATHERS),
-    "dense_of_float16": ("wgmma", layer((128, 28, 28, 256), (3, 3, 256, 256), "float16"), GATHERS),
-    "dense_to_float32": ("wgmma", layer((128, 28, 28, 256), (3, 3, 256, 256), "bfloat16", "float32"), GATHERS[:1]),
-    "strided": ("wgmma", halves((128, 56, 56, 256), (3, 3, 256, 512), window_strides=2), GATHERS),
-    "dilated": ("wgmma", halves((16, 64, 64, 512), (3, 3, 512, 512), rhs_dilation=12), GATHERS),
-    "large_volume": ("wgmma", halves((4, 32, 56, 56, 128), (3, 3, 3, 128, 128)), GATHERS),
+    "dense": ("wgmma", halves((128, 28, 28, 256), (3, 3, 256, 256)), EVERY_PASS),
+    "dense_of_float16": ("wgmma", layer((128, 28, 28, 256), (3, 3, 256, 256), "float16"), EVERY_PASS),
+    "dense_to_float32": ("wgmma", layer((128, 28, 28, 256), (3, 3, 256, 256), "bfloat16", "float32"), EVERY_PASS[:1]),
+    "strided": ("wgmma", halves((128, 56, 56, 256), (3, 3, 256, 512), window_strides=2), EVERY_PASS),
+    "dilated": ("wgmma", halves((16, 64, 64, 512), (3, 3, 512, 512), rhs_dilation=12), EVERY_PASS),
+    "large_volume": ("wgmma", halves((4, 32, 56, 56, 128), (3, 3, 3, 128, 128)), EVERY_PASS),
 }  # fmt: skip
 NOT_CHOSEN_FOR = {
     "many_channels": ("direct", halves((32, 28, 28, 512), (3, 3, 512, 512)), EVERY_PASS),
     "float32": ("direct", layer((128, 56, 56, 128), (3, 3, 4, 128), feature_group_count=32), EVERY_PASS),
     "dense_of_float32": ("wgmma", layer((128, 28, 28, 256), (3, 3, 256, 256)), EVERY_PASS),
-    "dense_weights": ("wgmma", halves((128, 28, 28, 256), (3, 3, 256, 256)), EVERY_PASS[2:]),
+    "weights_of_a_stem": (
+        "wgmma", halves((128, 224, 224, 3), (7, 7, 3, 64), window_strides=2, padding=3), EVERY_PASS[2:]
+    ),
     "twice_as_many": (
         "depthwise", halves((128, 56, 56, 64), (3, 3, 1, 128), feature_group_count=64), EVERY_PASS
     ),

@@ -17,6 +17,7 @@ from cases.plans import candidates
 from cases.problems import problem_of
 from cases.reference import HOST, lax_channels_last
 from cases.small import ENTRIES, named
+from cases.tiles import has_pass
 from jaxconv.explain import lines
 from jaxconv.planner.choose import choose
 from jaxconv.planner.families import FAMILIES
@@ -350,20 +351,22 @@ def test_partial_families_on_a_gpu(family, groups):
 @pytest.mark.gpu
 @pytest.mark.parametrize("tile", FAMILIES["cuda"]["wgmma"].tiles, ids=lambda tile: tile.name.replace(" ", "_"))
 def test_wgmma_on_a_gpu(tile):
-    """Of a gradient's passes it has the data's; of groups, it says why not."""
+    """The passes that the tile is compiled for; of the others, and of groups, it says why not."""
     x, w = (jax.ShapeDtypeStruct(shape, "bfloat16") for shape in ((2, 20, 20, 32), (3, 3, 32, 24)))
     grouped = jax.ShapeDtypeStruct((3, 3, 8, 32), "bfloat16")
     split = tile.slices or 3
     named = Constraint("cuda", "wgmma", tile.name, split=split, transform=())
     conv = functools.partial(jaxconv.conv2d, implementation=named)
-    of_data = jax.grad(lambda x, w: jnp.sum(conv(x, w) ** 2))
+    gradients = jax.grad(lambda x, w: jnp.sum(conv(x, w) ** 2), argnums=(0, 1))
     with jax.default_device(gpu()):
-        explained = lines(of_data, x, w)
+        explained = {line.split()[0]: line for line in lines(gradients, x, w)}
         (refused,) = answers(functools.partial(conv, feature_group_count=4), x, grouped)
-    assert [line.split()[0] for line in explained] == ["fprop", "dgrad"]
-    for line in explained:
-        assert re.search(rf": wgmma {tile}, split {split} \(\d+\.\d+ us\)", line), line
-    assert re.match(rf"an error: .*wgmma {tile}: there are groups", refused), refused
+    assert set(explained) == {"fprop", "dgrad", "wgrad"}
+    for which, line in explained.items():
+        planned = rf": wgmma {tile}, split {split} \(\d+\.\d+ us\)"
+        of_others = rf": an error: .*wgmma {tile}: a tile that is for \w+( \w+)? alone"
+        assert re.search(planned if has_pass(tile, which) else of_others, line), line
+    assert re.match(r"an error: .*wgmma: there are groups", refused), refused
 
 
 @pytest.mark.gpu

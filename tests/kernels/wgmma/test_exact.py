@@ -8,46 +8,75 @@ import pytest
 
 import jaxconv
 from cases.convolutions import convolutions, problem
-from cases.exact import TRANSFORMS, are_taken, cases_of, check_alone, exact_in, kernels_run_by, results_of
+from cases.exact import TRANSFORMS, are_taken, cases_of, check_alone, exact_in, kernels_run_by
 from cases.for_wgmma import WINDOWS
 from cases.problems import GATHERS
-from cases.tiles import dtype_of, every_tile_of, splits_of
+from cases.tiles import PASSES, dtype_of, every_tile_of, splits_of, stored_slices
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint
 from jaxconv.transforms import unsupported_reason
 
 pytestmark = pytest.mark.gpu
 every_tile_of_rows = pytest.mark.parametrize(
-    "tile", [tile for tile in FAMILIES["cuda"]["wgmma"].tiles if not tile.slices], ids=str
+    "tile", [tile for tile in FAMILIES["cuda"]["wgmma"].tiles if tile.has_conv and not tile.slices], ids=str
 )
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_exact_when_transformed_for_wgmma(dtype):
-    """Convs that it takes then."""
+    """What it takes then."""
     every = [
         (name, which, Constraint("cuda", "wgmma", transform=transform))
         for transform in TRANSFORMS
         for name in convolutions()
         if unsupported_reason(transform, problem(name, dtype)) is None
-        for which in GATHERS
+        for which in PASSES
     ]
     cases = [(name, which, asked) for name, which, asked in every if are_taken(name, asked, dtype, (which,))]
     assert len({asked.transform for *_, asked in cases}) > len(TRANSFORMS) / 2
     check_alone(cases, dtype)
 
 
-@every_tile_of("wgmma")
-def test_wgmma_itself_runs(tile):
-    """Where TMA could not be told of the operands, mma would take its place, and be as exact."""
-    cases = cases_of("wgmma", tile, WINDOWS, GATHERS, splits=splits_of("wgmma", tile)[:2])
+def check_kernels(tile, passes, splits, kernel, stored):
+    """Each call runs `kernel`, and one more that adds slices if there are several `stored(split)`.
+
+    mma would be as exact. It takes the place of wgmma where TMA has no maps of the operands, as of those without
+    images.
+    """
+    names = [name for name, convolution in WINDOWS.items() if 0 not in convolution.lhs]
+    cases = cases_of("wgmma", tile, names, passes, splits)
     dtype = dtype_of("wgmma", tile)
-    operands, expected = exact_in(dtype, {name for name, *_ in cases})
-    names = kernels_run_by(cases, dtype, operands)
+    operands, _ = exact_in(dtype, {name for name, *_ in cases})
+    kernels = kernels_run_by(cases, dtype, operands)
+    stores_slices = [stored(asked.split) > 1 for *_, asked in cases]
+    assert any(stores_slices) == (tile.slices == 0) and not all(stores_slices)
+    assert sum(kernel in name for name in kernels) == len(cases)
+    assert sum("AddSlices" in name for name in kernels) == sum(stores_slices)
+    assert not any("MmaKernel" in name for name in kernels)
+
+
+@every_tile_of("wgmma", "fprop")
+def test_convs_of_wgmma_itself_run(tile):
     kernel = "WgmmaClusterSplitKernel" if tile.slices else "WgmmaKernel"
-    assert sum(kernel in name for name in names) == sum(a.size > 0 for a in results_of(cases, expected))
-    assert not any("MmaKernel" in name for name in names)
-    assert any("AddSlices" in name for name in names) == (tile.slices == 0)
+    splits = splits_of("wgmma", tile, "fprop")[:2]
+    check_kernels(tile, GATHERS, splits, kernel, lambda split: 1 if tile.slices else split)
+
+
+@every_tile_of("wgmma", "wgrad")
+def test_weight_gradients_of_wgmma_itself_run(tile):
+    """A cluster adds four slices, and none of an odd number."""
+    check_kernels(tile, ("wgrad",), (4, 17), "WgradKernel", lambda split: stored_slices(tile, split))
+
+
+@pytest.mark.parametrize("split", [1, 2, 3, 8, 24])
+@every_tile_of("wgmma", "wgrad")
+def test_exact_where_clusters_have_many_weight_gradients(tile, split):
+    """Each cluster has tiles for several rounds, of other taps, channels and columns each time."""
+    integers = lambda seed, *shape: jax.random.randint(jax.random.key(seed), shape, -3, 4).astype("bfloat16")
+    x, w, g = integers(0, 2, 300, 520), jnp.zeros((15, 520, 1032), "bfloat16"), integers(1, 2, 300, 1032)
+    conv = lambda of, w: jaxconv.conv1d(x, w, padding="SAME", implementation=of)
+    of = jax.jit(lambda of: jax.linear_transpose(functools.partial(conv, of), w)(g)[0], static_argnums=0)
+    assert jnp.array_equal(of(Constraint("cuda", "wgmma", tile.name, split)), of(Constraint("cuda", "mma")))
 
 
 @every_tile_of_rows

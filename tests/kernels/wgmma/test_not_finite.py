@@ -1,5 +1,6 @@
 """Infinities and NaNs reach what lax sums them into, by wgmma too."""
 
+import functools
 import itertools
 
 import jax
@@ -22,20 +23,34 @@ BY_WINDOWS = {
     "of_even_classes": channels_last_convolution(
         (2, 6, 7, 72), (4, 4, 72, 8), lhs_dilation=(2, 2), padding=((2, 2), (2, 2))),
 }  # fmt: skip
+# Convolutions, and a pixel and a position whose windows are within the image.
+BY_POSITIONS = {
+    "begun_blocks": (channels_last_convolution((2, 9, 8, 72), (3, 3, 72, 40)), (1, 1)),
+    "first": (channels_last_convolution((2, 9, 8, 8), (2, 3, 8, 136), padding="VALID"), (0, 0)),
+    "last": (channels_last_convolution(
+        (2, 9, 7, 40), (3, 3, 40, 72), window_strides=(2, 2), padding="VALID"), (-1, -1)),
+    "of_classes": (BY_WINDOWS["of_even_classes"], (1, 1)),
+    "of_a_line": (channels_last_convolution((2, 70, 24), (3, 24, 16)), (40,)),
+    "of_a_matrix": (channels_last_convolution((2, 9, 8, 136), (1, 1, 136, 24)), (8, 7)),
+    "of_a_volume": (channels_last_convolution((2, 3, 4, 5, 8), (2, 2, 2, 8, 16), padding="VALID"), (1, 2, 3)),
+}  # fmt: skip
+
+
+def is_taken(convolution, asked, which):
+    problem = problem_of(convolution.lax(), convolution.lhs, convolution.rhs, "bfloat16")
+    return choose("cuda", *passes_of(problem)[which], asked, ffi.device("cuda")).plan is not None
 
 
 def taken_by(asked):
     """Tiles of boxes take no residue classes: of each convolution the convs that are left, one at least."""
     for convolution in BY_WINDOWS.values():
-        problems = passes_of(problem_of(convolution.lax(), convolution.lhs, convolution.rhs, "bfloat16"))
-        choices = {which: choose("cuda", *problems[which], asked, ffi.device("cuda")) for which in GATHERS}
-        taken = [which for which in GATHERS if choices[which].plan is not None]
+        taken = [which for which in GATHERS if is_taken(convolution, asked, which)]
         assert taken
         yield from ((convolution, which) for which in taken)
 
 
 @pytest.mark.parametrize("split", [1, 17])
-@every_tile_of("wgmma")
+@every_tile_of("wgmma", "fprop")
 def test_not_finite_numbers_reach_what_lax_sums_them_into(tile, split):
     """And nothing else: behind the last channel TMA fills zeros of pixels and of the filter, and slices have others."""
     asked, at = constraint("wgmma", tile, split=min(split, tile.slices or split)), (2, 3)
@@ -43,7 +58,7 @@ def test_not_finite_numbers_reach_what_lax_sums_them_into(tile, split):
         check_not_finite(convolution, asked, which, "bfloat16", at, lambda channel, seen: seen)
 
 
-@every_tile_of("wgmma")
+@every_tile_of("wgmma", "fprop")
 def test_not_finite_filters_reach_their_channel(tile):
     """The filter meets padding in both convs, as lax's does, and channels that it is not of in none."""
     asked = constraint("wgmma", tile)
@@ -62,3 +77,33 @@ def test_not_finite_filters_reach_their_channel(tile):
             assert np.any(seen) and not np.any(seen[..., ~channel])
             np.testing.assert_array_equal(actual[..., ~channel], clean[..., ~channel], err_msg=which)
             assert not np.any(np.isfinite(actual.astype(np.float32)) & seen)
+
+
+@pytest.mark.parametrize("split", [1, 8, 12, 17])
+@every_tile_of("wgmma", "wgrad")
+def test_not_finite_numbers_reach_their_weight_gradients(tile, split):
+    """And nothing else: a number of x its channel by the taps that see it, and one of g its channel.
+
+    Behind the last channel and the last position TMA fills zeros of both. Other slices and other taps of a tile have
+    other sums. Tiles of boxes take windows side by side alone.
+    """
+    asked = constraint("wgmma", tile, split=split)
+    taken = [of for of in BY_POSITIONS.values() if is_taken(of[0], asked, "wgrad")]
+    assert len(taken) == (4 if tile.boxed else len(BY_POSITIONS))
+    for convolution, at in taken:
+        check_not_finite(convolution, asked, "wgrad", "bfloat16", at, lambda channel, seen: seen)
+
+
+@pytest.mark.parametrize("at", [(0, 0), (-1, -1)], ids=["first", "last"])
+@every_tile_of("wgmma", "wgrad")
+def test_not_finite_numbers_at_an_edge_reach_their_channel(tile, at):
+    """Windows have padding there: numbers of g reach the taps that meet its zeros, too.
+
+    Boxes have positions behind the last one. Their windows read pixels for gradients that are zeros: numbers of x reach
+    other taps, too.
+    """
+    convolution, _ = BY_POSITIONS["begun_blocks"]
+    check = functools.partial(check_not_finite, convolution, constraint("wgmma", tile), "wgrad", "bfloat16", at)
+    at_any_tap = lambda channel, seen: np.any(seen, axis=(0, 1), keepdims=True) & np.ones_like(seen)
+    check(at_any_tap if tile.boxed else lambda channel, seen: seen, operands=(0,))
+    check(at_any_tap, operands=(2,))

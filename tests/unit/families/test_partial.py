@@ -141,45 +141,60 @@ REFUSED = {
         "units": (EACH, dict(units=2), EVERY_PASS, "no setting units"),
     },
     "wgmma": {
-        "float32": (layer((2, 20, 20, 16), (3, 3, 16, 16)), {}, GATHERS, "float32"),
-        "float64": (layer((2, 20, 20, 16), (3, 3, 16, 16), "float64"), {}, GATHERS, "float64"),
+        "float32": (layer((2, 20, 20, 16), (3, 3, 16, 16)), {}, EVERY_PASS, "float32"),
+        "float64": (layer((2, 20, 20, 16), (3, 3, 16, 16), "float64"), {}, EVERY_PASS, "float64"),
         "int8": (layer((2, 20, 20, 16), (3, 3, 16, 16), "int8", "int32"), {}, EVERY_PASS[:1], "int8"),
         "two_types": (
             layer((2, 20, 20, 16), (3, 3, 16, 16), "bfloat16", "float32"), {}, EVERY_PASS[1:], "two types"
         ),
-        "weight_gradients": (PIECES, {}, EVERY_PASS[2:], "weight gradients"),
-        "groups": (GROUPED, {}, GATHERS, "groups"),
-        "groups_of_images": (halves((4, 20, 20, 16), (3, 3, 16, 16), batch_group_count=2), {}, GATHERS, "groups"),
-        "channels_first": (channels_first((2, 16, 20, 20), (16, 16, 3, 3)), {}, GATHERS, "vectors of 8"),
-        "parts_of_pieces": (halves((2, 20, 20, 12), (3, 3, 12, 12)), {}, GATHERS, "vectors of 8"),
-        "from_parts_of_pieces": (halves((2, 20, 20, 12), (3, 3, 12, 16)), {}, GATHERS, "vectors of 8"),
-        "to_parts_of_pieces": (halves((2, 20, 20, 16), (3, 3, 16, 12)), {}, GATHERS, "vectors of 8"),
+        "groups": (GROUPED, {}, EVERY_PASS, "groups"),
+        "groups_of_images": (halves((4, 20, 20, 16), (3, 3, 16, 16), batch_group_count=2), {}, EVERY_PASS, "groups"),
+        "channels_first": (channels_first((2, 16, 20, 20), (16, 16, 3, 3)), {}, EVERY_PASS, "vectors of 8"),
+        "parts_of_pieces": (halves((2, 20, 20, 12), (3, 3, 12, 12)), {}, EVERY_PASS, "vectors of 8"),
+        "from_parts_of_pieces": (halves((2, 20, 20, 12), (3, 3, 12, 16)), {}, EVERY_PASS, "vectors of 8"),
+        "to_parts_of_pieces": (halves((2, 20, 20, 16), (3, 3, 16, 12)), {}, EVERY_PASS, "vectors of 8"),
         "filter_of_windows": (
-            of_layouts((2, 20, 20, 16), (24, 16, 3, 3), ("NHWC", "OIHW", "NHWC")), {}, GATHERS, "last axis"
+            of_layouts((2, 20, 20, 16), (24, 16, 3, 3), ("NHWC", "OIHW", "NHWC")), {}, EVERY_PASS, "last axis"
         ),
         "window_around_channels": (
-            of_layouts((2, 20, 20, 16), (3, 16, 3, 24), ("NHWC", "HIWO", "NHWC")), {}, GATHERS, "one axis"
+            of_layouts((2, 20, 20, 16), (3, 16, 3, 24), ("NHWC", "HIWO", "NHWC")), {}, EVERY_PASS, "one axis"
         ),
         "window_turned": (
-            of_layouts((2, 20, 20, 16), (3, 3, 16, 24), TURNED), {}, GATHERS, "one axis"
+            of_layouts((2, 20, 20, 16), (3, 3, 16, 24), TURNED), {}, EVERY_PASS, "one axis"
+        ),
+        "filter_of_output_channels": (
+            of_layouts((2, 20, 20, 16), (24, 3, 3, 16), ("NHWC", "OHWI", "NHWC")), {}, EVERY_PASS[2:],
+            "output channels are not its last axis"
+        ),
+        "classes_of_two_sizes": (
+            halves((2, 9, 16), (3, 16, 24), lhs_dilation=2, padding=1), {}, EVERY_PASS[2:], "not equally large"
+        ),
+        "nine_classes": (
+            halves((2, 9, 9, 16), (4, 4, 16, 24), lhs_dilation=3, padding=((2, 3), (2, 3))), {}, EVERY_PASS[2:],
+            "9 residue classes"
         ),
         "no_channels": (halves((2, 20, 20, 0), (3, 3, 0, 16)), {}, GATHERS[:1], "nothing"),
         "no_cotangents": (halves((2, 20, 20, 16), (3, 3, 16, 0)), {}, GATHERS[1:], "nothing"),
+        "no_outputs": (halves((2, 2, 20, 16), (3, 3, 16, 16), padding=0), {}, EVERY_PASS[2:], "nothing"),
+        "no_weights": (halves((2, 20, 20, 0), (3, 3, 0, 16)), {}, EVERY_PASS[2:], "nothing"),
         "no_pixels": (halves((2, 0, 20, 16), (3, 3, 16, 16), padding=3), {}, GATHERS[:1], "nothing"),
-        "too_many_positions": (halves((2**15, 2**15, 8), (3, 8, 8)), {}, GATHERS, "positions"),
+        "too_many_positions": (halves((2**15, 2**15, 8), (3, 8, 8)), {}, EVERY_PASS, "positions"),
         "too_many_slices": (
             halves((2**8, 2**15, 8), (3, 8, 8)), dict(split=2**20), GATHERS, "positions|thread blocks|8 slices"
         ),
-        "no_split": (PIECES, dict(split=0), GATHERS, "split of 0"),
-        "areas": (PIECES, dict(output_tile=(4, 8)), GATHERS, "no setting (rows|cols)"),
-        "chunks": (PIECES, dict(chunk=128), GATHERS, "no setting chunk"),
-        "units": (PIECES, dict(units=2), GATHERS, "no setting units"),
+        "too_many_sums": (
+            halves((2, 20, 20, 64), (3, 3, 64, 512)), dict(split=2**31 - 1), EVERY_PASS[2:], "thread blocks"
+        ),
+        "no_split": (PIECES, dict(split=0), EVERY_PASS, "split of 0"),
+        "areas": (PIECES, dict(output_tile=(4, 8)), EVERY_PASS, "no setting (rows|cols)"),
+        "chunks": (PIECES, dict(chunk=128), EVERY_PASS, "no setting chunk"),
+        "units": (PIECES, dict(units=2), EVERY_PASS, "no setting units"),
     },
 }  # fmt: skip
 # Than a tile is for.
 OTHER_WINDOWS = (
     "rows move by|columns move by|taps in|source pixels|sums of all taps|few channels|whole pieces|there are groups|"
-    "columns of all taps|rows of [0-9]+ columns|no conv"
+    "columns of all taps|rows of [0-9]+ columns|no conv|for convs alone|for weight gradients alone"
 )
 
 EVERY_REFUSED = {f"{family}_{name}": (family, *case)

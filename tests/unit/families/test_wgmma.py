@@ -1,4 +1,4 @@
-"""Plans of wgmma: TMA reads what lax multiplies, by maps and boxes as large as it takes."""
+"""Plans of wgmma's convs: TMA reads what lax multiplies, by maps and boxes as large as it takes."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.problem import row_major_strides
 from jaxconv.problem.offsets import offset_tables
 
-TILES_OF_WGMMA = CUDA["wgmma"].tiles
+TILES_OF_WGMMA = [tile for tile in CUDA["wgmma"].tiles if tile.has_conv]
 every_tile = pytest.mark.parametrize("tile", TILES_OF_WGMMA, ids=str)
 WINDOWS = ("corner_d", "corner_h", "corner_w", "rank", "tap_stride", "reach_h", "reach_w", "empty_classes")
 

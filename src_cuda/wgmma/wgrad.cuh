@@ -1,0 +1,222 @@
+// Weight gradients on Hopper: a product of (tap, source channel) by output channels, whose K is output positions.
+//
+// A producer warp fills stages of both operands by TMA, consumer warpgroups multiply them. CTAs of a cluster share what
+// they read of one operand. A cluster may be several such groups of CTAs, each with a slice of the steps. They add
+// their sums through shared memory, which saves most of the workspace's traffic.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <utility>
+
+#include "common/ptx.cuh"
+#include "common/ptx_barrier.cuh"
+#include "common/ptx_cluster.cuh"
+#include "common/ptx_hopper.cuh"
+#include "common/stage_pipeline.cuh"
+#include "common/warpgroup_mma.cuh"
+#include "wgmma/cluster.cuh"
+#include "wgmma/config.h"
+#include "wgmma/kernels.h"
+#include "wgmma/params.cuh"
+#include "wgmma/wgrad_operands.cuh"
+#include "wgmma/wgrad_sums.cuh"
+#include "wgmma/wgrad_tiles.cuh"
+
+namespace jaxconv {
+
+template <typename T, WgmmaTile kTile>
+using WgradOperands = std::conditional_t<kTile.halo, WgradHalo<T, kTile>, WgradIm2col<T, kTile>>;
+
+// A thread block: its shared memory, and what its warps do.
+template <typename T, WgmmaTile kTile>
+struct alignas(1024) WgradBlock {
+  using Operands = WgradOperands<T, kTile>;
+  using Stage = typename Operands::Stage;
+  using Share = WgradShare<kTile>;
+  using Pipeline = StagePipeline<kTile.stages>;
+
+  union {
+    Stage stages[kTile.stages];
+    float sums[kTile.rows * kTile.cols];
+  };
+  uint64_t barriers[Pipeline::kBarriers];
+
+  // Of the producer: one thread.
+  __device__ __forceinline__ void Produce(const WgmmaParams& p) {
+    Pipeline pipeline(ptx::SharedAddress(barriers));
+    Operands operands(p);
+    const auto ctas = static_cast<uint16_t>(((1 << kTile.cluster()) - 1) << FirstOfGroup(p));
+    ForEachWgradTile<kTile>(p, [&](const WgradWorkTile& tile) {
+      if (tile.first_step < tile.end_step) operands.Find(p, tile);  // taps that no position sees are nowhere
+#pragma unroll 1
+      for (int32_t step = tile.first_step; step < tile.end_step; ++step) {
+        pipeline.WaitUntilEmpty();
+        ptx::ArriveExpecting(pipeline.full(), operands.Bytes(p));
+        operands.Copy(p, tile, step, ptx::SharedAddress(&stages[pipeline.stage()]), pipeline.full(), ctas);
+        pipeline.Advance();
+      }
+      WaitForSums(p);
+    });
+    if constexpr (kTile.cluster() > 1) {  // the others arrive in this block, which must not have ended
+      for (int stage = 0; stage < kTile.stages; ++stage) pipeline.WaitUntilEmpty(), pipeline.Advance();
+    }
+  }
+
+  // Of threads that neither produce nor consume, and of the producer behind a tile. While a cluster adds its sums, they
+  // are in the place of operands.
+  static __device__ __forceinline__ void WaitForSums(const WgmmaParams& p) {
+    if (p.wgrad_parts == 1) return;
+    ptx::SyncClusterMemory();
+    ptx::SyncClusterMemory();
+  }
+  static __device__ __forceinline__ void WaitForAllSums(const WgmmaParams& p) {
+    if (p.wgrad_parts == 1) return;
+    ForEachWgradTile<kTile>(p, [&](const WgradWorkTile&) { WaitForSums(p); });
+  }
+
+  // The rank of the first block that shares operands with this one.
+  static __device__ __forceinline__ uint32_t FirstOfGroup(const WgmmaParams& p) {
+    return blockIdx.x / kTile.cluster() % p.wgrad_parts * kTile.cluster();
+  }
+
+  // Of consumer warpgroups.
+  __device__ __forceinline__ void Consume(const WgmmaParams& p) {
+    Pipeline pipeline(ptx::SharedAddress(barriers));
+    Operands operands(p);
+    ForEachWgradTile<kTile>(p, [&](const WgradWorkTile& tile) {
+      if constexpr (kTile.halo) operands.FindGroups(p, tile, Share::FirstOfN() / Share::kCols);
+      typename Share::Sums sums;
+      Multiply(p, tile.end_step - tile.first_step, operands, pipeline, sums);
+      switch (p.wgrad_parts) {
+        case 1: return AddAndStore<1>(p, tile, sums);
+        case 2: return AddAndStore<2>(p, tile, sums);
+        case 4: return AddAndStore<4>(p, tile, sums);
+        case 8: return AddAndStore<8>(p, tile, sums);
+      }
+    });
+  }
+
+  template <int kParts>
+  __device__ __forceinline__ void AddAndStore(const WgmmaParams& p, const WgradWorkTile& tile,
+                                              typename Share::Sums& sums) {
+    if constexpr (kTile.TakesParts(kParts)) {
+      auto& all = reinterpret_cast<typename Share::Fragments&>(sums);
+      if constexpr (kParts > 1) AddInCluster<kTile, kParts>(ptx::SharedAddress(this->sums), all);
+      WgradStore<T, kTile, kParts>(p, tile).Store(all);
+    }
+  }
+
+  // A tile's first step overwrites the sums.
+  __device__ __forceinline__ void Multiply(const WgmmaParams& p, int32_t steps, const Operands& operands,
+                                           Pipeline& pipeline, typename Share::Sums& sums) {
+    const uint32_t first_of_group = FirstOfGroup(p);
+    auto& all = reinterpret_cast<typename Share::Fragments&>(sums);
+    if (steps == 0) {
+#pragma unroll
+      for (auto& four : all) four[0] = four[1] = four[2] = four[3] = 0;
+      return;
+    }
+    uint32_t read = MultiplyStage(operands, pipeline, sums, false);
+#pragma unroll 1
+    for (int32_t step = 1; step < steps; ++step) {
+      const uint32_t next = MultiplyStage(operands, pipeline, sums, true);
+      ptx::WarpgroupWait<1>();
+      ReleaseInCluster<kTile>(read, first_of_group);
+      read = next;
+    }
+    ptx::WarpgroupWait<0>();
+    ReleaseInCluster<kTile>(read, first_of_group);
+#pragma unroll
+    for (auto& four : all) ptx::FenceOperand(four);
+  }
+
+  // Begins the multiplications of the next stage. Returns its barrier, to be released.
+  __device__ __forceinline__ uint32_t MultiplyStage(const Operands& operands, Pipeline& pipeline,
+                                                    typename Share::Sums& sums, bool adds) {
+    using Gradient = MatrixDescriptor<typename WgradGradient<T, kTile>::Tile>;
+    pipeline.WaitUntilFull();
+    const uint32_t stage = ptx::SharedAddress(&stages[pipeline.stage()]) & kAddressInCta, empty = pipeline.empty();
+    const int first_m = Share::FirstBlock(), first_n = Share::FirstOfN();
+    ptx::WarpgroupArrive();
+#pragma unroll
+    for (int k = 0; k < kWgradPositions / kTraits<T>.mma_depth; ++k) {
+      const uint64_t of_gradient = Gradient::Advance(0, k), of_source = operands.Advance(k);
+#pragma unroll
+      for (int i = 0; i < Share::kBlocks; ++i) {
+#pragma unroll
+        for (int j = 0; j < Share::kMults; ++j) {
+          const int m = (first_m + i) * kBlockRows, n = first_n + j * Share::kCols;
+          const uint64_t gradient = Gradient::At(stage, kTile.swap_ab ? m : n) + of_gradient;
+          const uint64_t source = kTile.swap_ab
+                                      ? operands.At(stage, first_n / kBlockRows, j * Share::kCols / kBlockRows)
+                                      : operands.At(stage, first_m, i);
+          const uint64_t a = kTile.swap_ab ? gradient : source + of_source;
+          const uint64_t b = kTile.swap_ab ? source + of_source : gradient;
+          ptx::WarpgroupMultiplyAdd<T, Share::kCols, true, true>(sums[i][j], a, b, k > 0 || adds);
+        }
+      }
+    }
+    ptx::WarpgroupCommit();
+    pipeline.Advance();
+    return empty;
+  }
+};
+
+// Registers of a thread. In im2col mode the producer keeps several boxes.
+constexpr int WgradProducerRegisters(const WgmmaTile& tile) { return tile.halo && tile.warpgroups() == 2 ? 40 : 56; }
+constexpr int WgradConsumerRegisters(const WgmmaTile& tile) {
+  return (512 - WgradProducerRegisters(tile)) / tile.warpgroups() / 8 * 8;
+}
+
+template <typename T, int kTileIndex>
+__global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaTiles[kTileIndex].ctas_per_sm)
+    WgradKernel(const __grid_constant__ WgmmaParams p) {
+  constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
+  if constexpr (!ptx::kIsHopper) {
+    __trap();  // the host launches mma's
+  } else {
+    using Block = WgradBlock<T, kTile>;
+    static_assert(sizeof(Block) <= kTile.wgrad_shared_bytes(), "planning knows how much shared memory a CTA has");
+    extern __shared__ __align__(1024) char raw_shared[];
+    Block& block = *reinterpret_cast<Block*>(raw_shared);
+    if (ptx::SharedAddress(&block) % alignof(Block) != 0) __trap();
+    if (threadIdx.x == 0) {
+      typename Block::Pipeline(ptx::SharedAddress(block.barriers)).Init(1, ConsumerWarps(kTile) * kTile.cluster());
+      ptx::FenceBarriers();
+    }
+    if (threadIdx.x == 32 * ConsumerWarps(kTile)) ptx::PrefetchMap(p.src_map), ptx::PrefetchMap(p.rhs_map);
+    __syncthreads();
+    if (kTile.cluster() * p.wgrad_parts > 1) ptx::SyncCluster();
+    if (threadIdx.x / 128 == kTile.warpgroups()) {
+      if constexpr (kTile.ctas_per_sm == 1) ptx::DecreaseRegisters<WgradProducerRegisters(kTile)>();
+      if (threadIdx.x == 32 * ConsumerWarps(kTile)) {
+        block.Produce(p);
+      } else {
+        Block::WaitForAllSums(p);
+      }
+    } else {
+      if constexpr (kTile.ctas_per_sm == 1) ptx::IncreaseRegisters<WgradConsumerRegisters(kTile)>();
+      block.Consume(p);
+    }
+    __syncwarp();
+    if (kTile.cluster() * p.wgrad_parts > 1) ptx::SyncCluster();
+  }
+}
+
+template <typename T, int kTileIndex>
+constexpr WgmmaKernelPtr CompiledWgrad() {
+  if constexpr (kWgmmaTiles[kTileIndex].has_wgrad()) return WgradKernel<T, kTileIndex>;
+  return nullptr;
+}
+
+template <typename T>
+WgmmaKernelPtr FindWgrad(int64_t tile) {
+  return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
+    constexpr WgmmaKernelPtr kKernels[] = {CompiledWgrad<T, kIndex>()...};
+    return kKernels[tile];
+  }(std::make_index_sequence<std::size(kWgmmaTiles)>());
+}
+
+}  // namespace jaxconv

@@ -1,0 +1,218 @@
+// The operands of weight gradients in shared memory: how TMA fills a stage, and how wgmma reads it.
+//
+// A stage is kWgradPositions positions: rows of 64 channels, one for each position. So both operands are MN-major in
+// shared memory, as they lie in device memory, and wgmma transposes them.
+//
+// In im2col mode, the source has a box for each block of 64 channels of one tap: of the pixels that the positions see.
+// With halo tiles, positions are a unit of one image, 8 x 8 of them or 64 of a line, and the source has the halo tile
+// of pixels that all taps of a plane see. Three taps of a window's row are 192 columns of one multiplication: the
+// descriptor's distance between blocks of 64 columns is the distance of two taps' pixels.
+#pragma once
+
+#include <cstdint>
+
+#include "common/ptx_barrier.cuh"
+#include "common/ptx_cluster.cuh"
+#include "common/shared_tile.cuh"
+#include "common/tma_limits.h"
+#include "common/warpgroup_mma.cuh"
+#include "wgmma/config.h"
+#include "wgmma/params.cuh"
+#include "wgmma/wgrad_tiles.cuh"
+
+namespace jaxconv {
+
+// Both operands of a stage as 64-channel blocks of the positions.
+template <typename T, int kChannels>
+using WgradBlocks =
+    SharedTile<T, static_cast<int>(CeilDiv(kChannels, kBlockRows)) * kBlockRows, kWgradPositions, false>;
+
+// What lies in front of a stage's source: the gradient.
+template <typename T, WgmmaTile kTile>
+struct WgradGradient {
+  using Tile = WgradBlocks<T, kTile.cols>;
+  static constexpr int kBlocks = Tile::kMn / kBlockRows;
+  static constexpr int kBoxBytes = kWgradPositions * kSwizzleBytes;  // that TMA copies at once
+  static_assert(sizeof(T) == 2, "wgmma transposes operands of 16 bits alone");
+  static_assert(kBlockK<T> == kBlockRows, "a block of M or N is a swizzled row of TMA");
+  static_assert(Tile::kBytes == kBlocks * kBoxBytes, "each box is a column of 128 bytes of its tile");
+};
+
+// In im2col mode.
+template <typename T, WgmmaTile kTile>
+class WgradIm2col {
+ public:
+  using Gradient = WgradGradient<T, kTile>;
+  using Source = WgradBlocks<T, kTile.rows>;
+  static constexpr int kBlocks = kTile.rows / kBlockRows;
+  struct alignas(1024) Stage {
+    char gradient[Gradient::Tile::kBytes];
+    char source[Source::kBytes];
+  };
+
+  __device__ explicit WgradIm2col(const WgmmaParams& p) : positions_(p) {}
+
+  // Of the producer: finds what it copies in all steps of a tile.
+  __device__ __forceinline__ void Find(const WgmmaParams& p, const WgradWorkTile& tile) {
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) boxes_[i] = BoxOf(p, tile, i);
+  }
+
+  static __device__ __forceinline__ uint32_t Bytes(const WgmmaParams&) { return sizeof(Stage); }
+
+  __device__ __forceinline__ void Copy(const WgmmaParams& p, const WgradWorkTile& tile, int32_t step, uint32_t stage,
+                                       uint32_t full, uint16_t ctas) const {
+    constexpr int32_t kOrigin[kSpatial] = {};
+    const auto rank = static_cast<int>(blockIdx.x % kTile.cluster());
+    const ptx::PixelPlace at = positions_.At(step * kWgradPositions);
+    const ptx::PixelPlace of_source = InPixels(at, p.problem.step, p.corner);
+    const ptx::PixelPlace of_gradient = InPixels(at, p.problem.period, kOrigin);
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) {
+      if (kTile.col_blocks > 1 && i % kTile.col_blocks != rank) continue;
+      ptx::CopyPixels<(kTile.col_blocks > 1)>(p.rank, stage + offsetof(Stage, source) + i * Gradient::kBoxBytes,
+                                              p.src_map, full, boxes_[i].channel, of_source, boxes_[i].w, boxes_[i].h,
+                                              boxes_[i].d, ctas);
+    }
+#pragma unroll
+    for (int i = 0; i < Gradient::kBlocks; ++i) {
+      if (kTile.row_blocks > 1 && i % kTile.row_blocks != rank) continue;
+      ptx::CopyPixels<(kTile.row_blocks > 1)>(p.rank, stage + i * Gradient::kBoxBytes, p.rhs_map, full,
+                                              tile.first_col + i * kBlockRows, of_gradient, tile.phase[2],
+                                              tile.phase[1], tile.phase[0], ctas);
+    }
+  }
+
+  // Of consumers: the descriptor of the source from the `block`-th 64 rows of a warpgroup's on, which has the tile's
+  // from the `first`-th 64 on. `in_cta`: the stage's address.
+  using Descriptor = MatrixDescriptor<Source>;
+  static __device__ __forceinline__ uint64_t At(uint32_t in_cta, int first, int block) {
+    return Descriptor::At(in_cta + offsetof(Stage, source), (first + block) * kBlockRows);
+  }
+  static __device__ __forceinline__ uint64_t Advance(int k) { return Descriptor::Advance(0, k); }
+
+ private:
+  // What a block of M reads of a step: channels of the pixels that a tap sees.
+  struct Box {
+    int32_t channel;
+    uint16_t w, h, d;  // the tap's offset in windows
+  };
+
+  // If the maps do not reach a tap, the plan is of another problem. Blocks behind the last one read what it does.
+  static __device__ __forceinline__ Box BoxOf(const WgmmaParams& p, const WgradWorkTile& tile, int32_t block) {
+    block = min(tile.first_unit + block, tile.end_unit - 1);
+    Box box{block % p.k_blocks * kBlockRows, 0, 0, 0};
+    if (p.rank == 2) return box;
+    const Tap& tap = p.taps[tile.first_tap + block / p.k_blocks];
+    uint32_t from_corner[kSpatial];
+    bool reaches = true;
+#pragma unroll
+    for (int d = 0; d < kSpatial; ++d) {
+      from_corner[d] = static_cast<uint32_t>(tap.shift[d] - p.corner[d]);
+      reaches &= from_corner[d] < (kSpatial - d > p.rank - 2 ? 1 : Im2colOffsetEnd(p.rank));
+    }
+    if (!reaches) __trap();
+    box.w = from_corner[2], box.h = from_corner[1], box.d = from_corner[0];
+    return box;
+  }
+
+  RowPositions<kTile> positions_;
+  Box boxes_[kBlocks];
+};
+
+// With halo tiles.
+template <typename T, WgmmaTile kTile>
+class WgradHalo {
+ public:
+  using Gradient = WgradGradient<T, kTile>;
+  static constexpr int kGroups = kTile.rows / WgradUnit(kTile);
+  static constexpr int kHaloBytes = kMostHaloPixels * kSwizzleBytes;
+  struct alignas(1024) Stage {
+    char gradient[Gradient::Tile::kBytes];
+    char halos[kGroups][kHaloBytes];
+  };
+  static_assert(kHaloBytes % 1024 == 0, "each halo tile begins a turn of its swizzle");
+  static_assert(kTile.cluster() == 1, "halo tiles are not shared");
+
+  __device__ explicit WgradHalo(const WgmmaParams& p)
+      : positions_(p),
+        line_(p.unit_rows == 1 ? 8 : p.halo_cols),
+        layout_(uint64_t{1} << 62 | static_cast<uint64_t>(line_ * 8) << 32 |
+                static_cast<uint64_t>(p.tap_pixels * 8) << 16) {}
+
+  // Of the producer: finds what it copies in all steps of a tile. Groups of taps of one plane share its halo tile.
+  __device__ __forceinline__ void Find(const WgmmaParams& p, const WgradWorkTile& tile) {
+    const int32_t first = HaloTapsOf(p, tile, tile.first_unit).plane;
+    planes_ = HaloTapsOf(p, tile, tile.first_unit + kGroups - 1).plane - first + 1;
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      const int32_t plane = min(first + i, first + planes_ - 1);
+      depths_[i] = p.taps[tile.first_tap + plane / p.k_blocks * p.taps_h * p.taps_w].shift[0];
+      channels_[i] = plane % p.k_blocks * kBlockRows;
+    }
+  }
+
+  __device__ __forceinline__ uint32_t Bytes(const WgmmaParams& p) const {
+    return Gradient::Tile::kBytes + planes_ * p.halo_rows * p.halo_cols * kSwizzleBytes;
+  }
+
+  __device__ __forceinline__ void Copy(const WgmmaParams& p, const WgradWorkTile& tile, int32_t step, uint32_t stage,
+                                       uint32_t full, uint16_t) const {
+    const ptx::PixelPlace at = positions_.OfUnit(step);
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      if (i >= planes_) break;
+      ptx::CopyBoxByTma(stage + offsetof(Stage, halos) + i * kHaloBytes, p.src_map, full, channels_[i],
+                        at.w + p.corner[2], at.h + p.corner[1], at.d + depths_[i], at.image);
+    }
+#pragma unroll
+    for (int i = 0; i < Gradient::kBlocks; ++i) {
+      ptx::CopyBoxByTma(stage + i * Gradient::kBoxBytes, p.rhs_map, full, tile.first_col + i * kBlockRows, at.w, at.h,
+                        at.d, at.image);
+    }
+  }
+
+  // Of consumers: finds where a warpgroup's groups of taps lie in a stage. If a halo tile does not have their pixels,
+  // the plan is of another problem.
+  __device__ __forceinline__ void FindGroups(const WgmmaParams& p, const WgradWorkTile& tile, int first_group) {
+    const int32_t first = HaloTapsOf(p, tile, tile.first_unit).plane;
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      const HaloTaps taps = HaloTapsOf(p, tile, tile.first_unit + first_group + i);
+      groups_[i] = offsetof(Stage, halos) + (taps.plane - first) * kHaloBytes + PixelOf(p, taps) * kSwizzleBytes;
+    }
+  }
+
+  __device__ __forceinline__ uint64_t At(uint32_t in_cta, int, int block) const {
+    return layout_ | (in_cta + groups_[block / kHaloWgradTaps]) >> 4;
+  }
+  // The k-th 16 positions are two groups of eight, each a line of the halo tile.
+  __device__ __forceinline__ uint64_t Advance(int k) const { return static_cast<uint64_t>(k * 2 * line_ * 8); }
+
+ private:
+  static __device__ __forceinline__ int32_t PixelOf(const WgmmaParams& p, const HaloTaps& taps) {
+    const Tap& tap = p.taps[taps.first];
+    const auto row = static_cast<uint32_t>(tap.shift[1] - p.corner[1]);
+    const auto col = static_cast<uint32_t>(tap.shift[2] - p.corner[2]);
+    const uint32_t last = col + (taps.count - 1) * p.tap_pixels;
+    bool is_there = row + p.unit_rows <= p.halo_rows && last + p.unit_cols <= p.halo_cols;
+#pragma unroll
+    for (int i = 1; i < kHaloWgradTaps; ++i) {
+      const Tap& next = p.taps[taps.first + min(i, taps.count - 1)];
+      is_there &= i >= taps.count || (next.shift[0] == tap.shift[0] && next.shift[1] == tap.shift[1] &&
+                                      next.shift[2] == tap.shift[2] + i * p.tap_pixels);
+    }
+    if (!is_there) __trap();
+    return row * p.halo_cols + col;
+  }
+
+  RowPositions<kTile> positions_;
+  int32_t line_;  // pixels from eight positions to the next eight
+  uint64_t layout_;
+  int32_t planes_ = 0;
+  int32_t depths_[kGroups];
+  int32_t channels_[kGroups];
+  uint32_t groups_[kGroups];
+};
+
+}  // namespace jaxconv

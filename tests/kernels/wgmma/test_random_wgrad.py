@@ -1,0 +1,139 @@
+"""Random weight gradients by wgmma: of small integers, bit-equal to numpy."""
+
+import math
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+
+from cases.convolution import Convolution, channels_last_convolution
+from cases.problems import problem_of
+from cases.reference import assert_same, run_on_host
+from cases.tiles import PASSES, constraint, has_pass, stored_slices
+from jaxconv import ffi
+from jaxconv.planner.choose import choose
+from jaxconv.planner.families import FAMILIES
+from jaxconv.planner.plan import Constraint
+
+TILES = [tile for tile in FAMILIES["cuda"]["wgmma"].tiles if has_pass(tile, "wgrad")]
+SPLITS = [1, 1, 2, 3, 4, 5, 6, 8, 12, 16, 17, 24, 40, 64]
+CHANNELS = [8, 16, 24, 40, 64, 72, 96, 128, 136, 200, 264]
+PIXELS = {1: 900, 2: 48, 3: 14}  # of a dimension at most, by their number
+MOST = 10**8  # multiply-adds, of 64 or more for each position: sums of products of 4 at most have fewer than 24 bits
+OF_A_PROGRAM = 20  # problems: compiling programs is what these tests would spend their time on
+
+
+class Drawn(NamedTuple):
+    convolution: Convolution
+    dtype: str
+    asked: Constraint
+
+    def __str__(self):
+        return f"{self.dtype} {self.asked.tile}, split {self.asked.split}: {self.convolution}"
+
+
+def any_convolution(rng):
+    rank = int(rng.integers(1, 4))
+    each = lambda values: tuple(int(rng.choice(values)) for _ in range(rank))
+    in_channels, out_channels = (int(rng.choice(CHANNELS)) for _ in range(2))
+    lhs = (int(rng.integers(1, 9)), *each(range(1, PIXELS[rank] + 1)), in_channels)
+    if rng.random() < 0.05:  # pixels are the rows of a matrix
+        return channels_last_convolution(lhs, (*rank * [1], in_channels, out_channels), padding=rank * ((0, 0),))
+    return channels_last_convolution(
+        lhs, (*each([1, 1, 2, 3, 4, 5]), in_channels, out_channels),
+        window_strides=each([1, 1, 1, 2, 3, 4, 8]), lhs_dilation=each([1, 1, 1, 1, 2, 3, 4]),
+        rhs_dilation=each([1, 1, 2, 3]), padding=tuple(zip(each(range(-4, 7)), each(range(-4, 7)), strict=True)),
+    )  # fmt: skip
+
+
+def multiply_adds(convolution):
+    """None without results."""
+    params, positions = convolution.params, convolution.lhs[0]
+    dims = zip(convolution.lhs[1:-1], convolution.rhs, params["padding"], *(
+        params[name] for name in ("window_strides", "lhs_dilation", "rhs_dilation")), strict=False)  # fmt: skip
+    for pixels, taps, padding, stride, spread, apart in dims:
+        positions *= max(0, ((pixels - 1) * spread + sum(padding) - (taps - 1) * apart + stride) // stride)
+    return positions * math.prod(convolution.rhs)
+
+
+def draw(rng):
+    """Any that the tile takes: others are drawn again."""
+    while True:
+        convolution, dtype = any_convolution(rng), str(rng.choice(["bfloat16", "float16"]))
+        tile, split = TILES[rng.integers(len(TILES))], int(rng.choice(SPLITS))
+        drawn = Drawn(convolution, dtype, constraint("wgmma", tile, split=split))
+        if not 0 < multiply_adds(convolution) <= MOST:
+            continue
+        problem = problem_of(convolution.lax(), convolution.lhs, convolution.rhs, dtype)
+        if choose("cuda", "wgrad", problem, drawn.asked, ffi.device("cuda")).plan is not None:
+            return drawn
+
+
+def padded(x, dilation, padding):
+    """`x` with zeros between its pixels and around them, or, where padding is negative, without its first or last."""
+    sizes = [(n - 1) * d + 1 for n, d in zip(x.shape[1:-1], dilation, strict=True)]
+    dilated = np.zeros((len(x), *sizes, x.shape[-1]), np.float32)
+    dilated[:, *(slice(None, None, d) for d in dilation)] = x
+    around = np.pad(dilated, [(0, 0), *((max(low, 0), max(high, 0)) for low, high in padding), (0, 0)])
+    ends = (size + min(high, 0) for size, (_, high) in zip(around.shape[1:-1], padding, strict=True))
+    return around[:, *(slice(max(-low, 0), end) for (low, _), end in zip(padding, ends, strict=True))]
+
+
+def by_numpy(convolution, x, g):
+    """For each tap the product of the pixels that positions see by it and of the gradients, in exact float32."""
+    params, positions = convolution.params, g.shape[1:-1]
+    pixels, gradients = padded(x, params["lhs_dilation"], params["padding"]), g.reshape(-1, g.shape[-1])
+    result = np.empty(convolution.rhs, np.float32)
+    for tap in np.ndindex(*convolution.rhs[:-2]):
+        firsts = (place * apart for place, apart in zip(tap, params["rhs_dilation"], strict=True))
+        seen = (slice(first, first + (n - 1) * stride + 1, stride)
+                for first, n, stride in zip(firsts, positions, params["window_strides"], strict=True))  # fmt: skip
+        result[tap] = pixels[:, *seen].reshape(-1, x.shape[-1]).T @ gradients.astype(np.float32)
+    return result
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("seed, programs", [
+    *((seed, 5) for seed in range(4)), *(pytest.param(seed, 25, marks=pytest.mark.full) for seed in range(4, 24))
+])  # fmt: skip
+def test_random_weight_gradients(seed, programs):
+    """10,400 of all tests."""
+    rng, names = np.random.default_rng(seed), set()
+    for _ in range(programs):
+        all_drawn = {str(drawn): drawn for drawn in (draw(rng) for _ in range(OF_A_PROGRAM))}
+        operands = {name: drawn.convolution.operands(drawn.dtype) for name, drawn in all_drawn.items()}
+        ours = {name: PASSES["wgrad"](drawn.convolution.ours(drawn.asked)) for name, drawn in all_drawn.items()}
+        actual = jax.jit(lambda operands, ours=ours: {name: ours[name](*of) for name, of in operands.items()})(operands)
+        expected = {name: by_numpy(drawn.convolution, operands[name][0], operands[name][2]).astype(drawn.dtype)
+                    for name, drawn in all_drawn.items()}  # fmt: skip
+        assert_same(actual, expected)
+        names |= set(all_drawn)
+    assert len(names) == programs * OF_A_PROGRAM
+
+
+def test_numpy_sums_what_lax_does():
+    rng = np.random.default_rng(0)
+    convolutions = [draw(rng).convolution for _ in range(40)]
+    operands = [convolution.operands() for convolution in convolutions]
+    theirs = [PASSES["wgrad"](convolution.lax()) for convolution in convolutions]
+    by_lax = run_on_host(lambda operands: [wgrad(*of) for wgrad, of in zip(theirs, operands, strict=True)], operands)
+    assert_same([by_numpy(c, x, g) for c, (x, _, g) in zip(convolutions, operands, strict=True)], by_lax)
+
+
+def test_what_is_drawn():
+    """All that there is, and of each some."""
+    rng = np.random.default_rng(0)
+    all_drawn = [draw(rng) for _ in range(400)]
+    asked, params = [drawn.asked for drawn in all_drawn], [drawn.convolution.params for drawn in all_drawn]
+    assert {of.tile for of in asked} == {tile.name for tile in TILES}
+    assert {of.split for of in asked} == set(SPLITS)
+    tiles = {tile.name: tile for tile in TILES}
+    slices = [(of.split, stored_slices(tiles[of.tile], of.split)) for of in asked]
+    assert sum(1 < stored < split for split, stored in slices) > 20  # clusters add some of them
+    assert {len(of["padding"]) for of in params} == {1, 2, 3}
+    assert sum(math.prod(drawn.convolution.rhs[:-2]) == 1 for drawn in all_drawn) > 20
+    for name, usual in (("window_strides", 1), ("lhs_dilation", 1), ("rhs_dilation", 1)):
+        assert sum(set(of[name]) != {usual} for of in params) > 20
+    assert sum(min(map(min, of["padding"])) < 0 for of in params) > 20
+    assert {drawn.dtype for drawn in all_drawn} == {"bfloat16", "float16"}

@@ -1,0 +1,234 @@
+"""Plans of wgmma's weight gradients: what is taken, the slices of the reduction, and what these cost."""
+
+import math
+
+import pytest
+from jax import export
+
+from cases.plans import CUDA, as_it_is, device, shared_bytes
+from cases.problems import PIECES, halves, of_layouts
+from cases.tiles import stored_slices
+from jaxconv.planner.choose import choose
+from jaxconv.planner.devices import TYPICAL_DEVICE
+
+TILES = [tile for tile in CUDA["wgmma"].tiles if tile.has_wgrad]
+BOXED = [tile for tile in TILES if tile.boxed]
+every_tile = pytest.mark.parametrize("tile", TILES, ids=str)
+
+
+def choice_of(problem, tile=None, split=None, **of_device):
+    return choose("cuda", "wgrad", problem, as_it_is("wgmma", tile and tile.name, split=split), device(**of_device))
+
+
+def cost(problem, tile=None, split=None, **of_device):
+    choice = choice_of(problem, tile, split, **of_device)
+    assert choice.plan is not None
+    return choice.cost
+
+
+# What is taken.
+
+
+@pytest.mark.parametrize("tile", CUDA["wgmma"].tiles, ids=str)
+def test_passes_of_a_tile(tile):
+    """Convs, weight gradients or both."""
+    for kind, is_taken, alone in (("wgrad", tile.has_wgrad, "convs"), ("conv", tile.has_conv, "weight gradients")):
+        choice = choose("cuda", kind, PIECES, as_it_is("wgmma", tile.name))
+        assert (choice.plan is not None) == is_taken
+        assert is_taken or f"a tile that is for {alone} alone" in choice.unsupported_reason()
+    assert tile.has_wgrad or tile.has_conv
+
+
+# Also the rows of a window's plane and the taps of a row; zeros where one residue class does not have them all.
+SEEN = {
+    "line": (halves((2, 50, 40), (3, 40, 72), rhs_dilation=5), (1, 3)),
+    "strided": (halves((2, 9, 8, 16), (3, 2, 16, 24), window_strides=(2, 3)), (3, 2)),
+    "cropped": (halves((2, 9, 15, 16), (3, 2, 16, 24), padding=((-2, 4), (1, -3))), (3, 2)),
+    "of_classes": (halves((2, 6, 7, 16), (4, 4, 16, 24), lhs_dilation=2, padding=2), (0, 0)),
+    "of_classes_by_two": (halves((2, 13, 12, 24), (3, 4, 24, 16), window_strides=(4, 2), lhs_dilation=(2, 4),
+                                 padding=((2, 1), (3, 2))), (0, 0)),
+    "volume": (halves((1, 4, 6, 9, 8), (2, 3, 4, 8, 16), window_strides=(1, 2, 3)), (3, 4)),
+    "matrix": (halves((2, 7, 9, 8), (1, 1, 8, 8)), (1, 1)),
+    "images_between_pixels": (of_layouts((9, 8, 3, 40), (3, 2, 40, 72), ("HWNC", "HWIO", "HWNC")), (3, 2)),
+    "filters_of_input_channels": (of_layouts((2, 9, 8, 40), (40, 3, 2, 72), ("NHWC", "IHWO", "NHWC")), (3, 2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("problem, taps", SEEN.values(), ids=SEEN)
+def test_tma_reads_the_pixels_of_the_conv(problem, taps):
+    """The windows are the same, whatever is summed."""
+    conv, wgrad = (choose("cuda", kind, problem, as_it_is("wgmma")).plan.settings for kind in ("conv", "wgrad"))
+    windows = set(wgrad) - {"tile", "split", "taps_h", "taps_w"}
+    assert len(windows) == 8
+    assert {name: conv[name] for name in windows} == {name: wgrad[name] for name in windows}
+    assert (wgrad["taps_h"], wgrad["taps_w"]) == taps
+
+
+@pytest.mark.parametrize("image, window, more, why", [
+    ((56, 56), (3, 3), {}, None), ((9, 3), (2, 4), {}, None), ((9, 9), (1, 6), {}, None), ((200,), (39,), {}, None),
+    ((5, 9, 9), (7, 3, 3), {}, None), ((9, 9), (2, 2), dict(rhs_dilation=(2, 2)), None),
+    ((9, 9), (5, 5), {}, "144 pixels, of 104"), ((200,), (42,), {}, "105 pixels, of 104"),
+    ((200,), (40,), {}, "too large"),  # by two taps that the last three do not have
+    ((9, 9), (1, 1), {}, "has one tap"), ((9, 9), (3, 1), {}, "not rows of a window"),
+    ((9, 9), (3, 3), dict(window_strides=(1, 2)), "pixels apart"),
+    ((9, 9), (4, 4), dict(lhs_dilation=2, padding=2), "residue classes"),
+])  # fmt: skip
+def test_windows_that_boxes_are_large_enough_for(image, window, more, why):
+    """Of three neighbouring taps of a row at a time."""
+    problem = halves((2, *image, 16), (*window, 16, 8), **more)
+    for tile in BOXED:
+        choice = choice_of(problem, tile)
+        assert (choice.plan is None) == (why is not None)
+        assert why is None or why in choice.unsupported_reason()
+
+
+@pytest.mark.parametrize("results, dilation, why", [
+    ((16,), (2,), None), ((15,), (2,), "not equally large"), ((24,), (3,), None), ((25,), (3,), "not equally large"),
+    ((24,), (8,), None), ((27,), (9,), "9 residue classes"), ((2,), (4,), None), ((2,), (9,), "9 pixels apart"),
+    ((12, 16), (2, 4), None), ((12, 15), (2, 4), "not equally large"), ((11, 16), (2, 4), "not equally large"),
+    ((12, 15), (3, 3), "9 residue classes"), ((6, 8, 10), (2, 2, 2), None), ((6, 8, 9), (1, 2, 3), None),
+    ((6, 8, 9), (2, 2, 2), "not equally large"),
+])  # fmt: skip
+def test_residue_classes_are_equally_large(results, dilation, why):
+    """TMA reads the gradients of one class as it reads those of another. Few results are of as many classes."""
+    padding = tuple((1, result - 2 * d - 1) for result, d in zip(results, dilation, strict=True))
+    rank = len(results)
+    problem = halves((2, *rank * [3], 16), (*rank * [2], 16, 24), lhs_dilation=dilation, padding=padding)
+    assert problem.out_spatial == results
+    choice = choice_of(problem)
+    assert (choice.plan is None) == (why is not None)
+    assert why is None or why in choice.unsupported_reason()
+
+
+@pytest.mark.parametrize("taps", [1, 3])
+def test_positions_are_of_30_bits(taps):
+    """With those behind the last one that its step has."""
+    for images, fits in ((2**15 - 1, True), (2**15, False)):
+        choice = choice_of(halves((images, 2**15, 8), (taps, 8, 8)))
+        assert (choice.plan is not None) == fits
+        assert fits or "too many positions" in choice.unsupported_reason()
+
+
+def test_filters_of_many_thread_blocks():
+    """Of each slice, one for each tile of the filter: four blocks of 64 channels by 64 columns, or as many."""
+    tile = next(tile for tile in TILES if (tile.rows, tile.cols, tile.resident) == (256, 64, 1))
+    problem = halves((1, 8, 256), (8, 256, 128))
+    for split, fits in ((2**27 - 1, True), (2**27, False)):
+        choice = choice_of(problem, tile, split)
+        assert (choice.plan is not None) == fits
+        assert fits or "thread blocks" in choice.unsupported_reason()
+
+
+def test_weight_gradients_are_of_devices_that_have_wgmma():
+    choice = choice_of(PIECES, wgmma=False)
+    assert choice.plan is None and "9.0" in choice.unsupported_reason()
+    assert choose("cuda", "wgrad", PIECES, device=device(wgmma=False)).plan is not None
+
+
+# Slices.
+
+
+@pytest.mark.parametrize("split", [1, 2, 3, 4, 6, 8, 12, 16, 17, 24, 40])
+@every_tile
+def test_clusters_add_slices(tile, split):
+    """The workspace has those that they store, for any batch."""
+    (batch,) = export.symbolic_shape("b")
+    symbolic, known = (halves((b, 14, 14, 256), (3, 3, 256, 128)) for b in (batch, 32))
+    plans = [choice_of(problem, tile, split).plan for problem in (symbolic, known)]
+    assert plans[0] == plans[1] and str(plans[0]) == f"wgmma {tile}, split {split}"
+    slices = stored_slices(tile, split)
+    expected = slices * math.prod(known.rhs_shape) * 4 if slices > 1 else 0
+    assert plans[0].workspace_bytes(symbolic) == plans[1].workspace_bytes(known) == expected
+
+
+def test_a_cluster_has_eight_thread_blocks():
+    """Some share operands, the others have slices, and each adds columns by 8."""
+    added = {tile.name: 24 // stored_slices(tile, 24) for tile in TILES}
+    assert added["128x256x64"] == added["384x128x64"] == added["256x64x64"] == 8
+    assert added["256x160x64 by 2x1"] == added["128x128x64 by 1x2"] == added["256x96x64"] == 4
+
+
+LARGE = {
+    "many_positions": halves((64, 56, 56, 64), (3, 3, 64, 64)),
+    "few_positions": halves((2, 14, 14, 64), (3, 3, 64, 64)),
+    "points": halves((128, 56, 56, 64), (1, 1, 64, 256)),
+    "many_channels": halves((32, 14, 14, 1024), (3, 3, 1024, 1024)),
+    "of_classes": halves((8, 64, 64, 128), (4, 4, 128, 64), lhs_dilation=2, padding=2),
+}
+
+
+def steps_of(problem, tile):
+    """Of 64 positions of a residue class, or of boxes of 8 x 8."""
+    if tile.boxed:
+        return problem.batch * math.prod(math.ceil(n / 8) for n in problem.out_spatial)
+    return math.ceil(problem.batch * math.prod(problem.out_spatial) / math.prod(problem.periods) / 64)
+
+
+@pytest.mark.parametrize("multiprocessors", [1, 3, 16, 132, 1000])
+@pytest.mark.parametrize("problem", LARGE.values(), ids=LARGE)
+def test_slices_keep_several_steps(problem, multiprocessors):
+    plans = {tile: choice_of(problem, tile, multiprocessors=multiprocessors).plan for tile in TILES}
+    assert all(plan is not None or tile.boxed for tile, plan in plans.items())
+    splits = {tile: plan.settings["split"] for tile, plan in plans.items() if plan is not None}
+    assert all(1 <= split <= max(1, steps_of(problem, tile) // 4) for tile, split in splits.items())
+    if problem is LARGE["many_positions"] and multiprocessors >= 132:
+        assert min(splits.values()) > 1
+
+
+@pytest.mark.parametrize("multiprocessors", [1, 2, 3, 16, 131])
+@every_tile
+def test_clusters_of_any_device(tile, multiprocessors):
+    """Also one that holds no whole cluster at a time is planned for."""
+    for split in (None, 1, 8):
+        fewer, more = (cost(PIECES, tile, split, multiprocessors=n) for n in (multiprocessors, 132))
+        assert fewer >= more > 0
+
+
+# Costs, without what memory takes.
+
+
+@every_tile
+def test_a_whole_reduction_takes_as_long_as_its_positions(tile):
+    """A filter of one tile or two is multiplied by as many clusters, unless the reduction is split."""
+    at = lambda images, split: cost(halves((images, 56, 56, 64), (1, 3, 64, 64)), tile, split, bandwidth=1e15)
+    assert at(128, 1) / at(64, 1) == pytest.approx(2, rel=0.05)
+    assert at(128, None) < at(128, 1) / 10
+
+
+@every_tile
+def test_slices_take_the_time_of_their_bytes(tile):
+    """Where memory is slow, and those that a cluster adds are not in it."""
+    problem = halves((1, 8, 8, 512), (3, 3, 512, 512))
+    at = lambda split: cost(problem, tile, split, bandwidth=1e9)
+    slice_bytes = math.prod(problem.rhs_shape) * 4
+    for split in (2, 3, 4, 8, 24):
+        stored = stored_slices(tile, split)
+        slices_seconds = 2 * stored * slice_bytes / 1e9 if stored > 1 else 0
+        assert at(split) - at(1) == pytest.approx(slices_seconds, rel=0.01, abs=1e-4)
+
+
+# The compiled tiles.
+
+
+@every_tile
+def test_warpgroups_hold_the_sums_of_their_blocks(tile):
+    """In registers of their threads, with some to spare. They share out M by 64, or one block of M along N."""
+    warpgroups = {64: 1, 576: 3}.get(tile.rows, 2)
+    registers = {(1, 2): 224, (1, 3): 152, (2, 2): 96}[tile.resident, warpgroups]
+    assert tile.rows // warpgroups * tile.cols // 128 < registers - 20
+    m, n = (tile.cols, tile.rows) if tile.transposed else (tile.rows, tile.cols)
+    assert m % (64 * warpgroups) == 0 or (m == 64 and n % warpgroups == 0)
+    assert n % 32 == 0 and (n <= 256 or tile.boxed)
+
+
+@every_tile
+def test_shared_memory_of_weight_gradients(tile):
+    """Stages of both operands, of 64 positions by blocks of 64 channels, with two barriers each.
+
+    Boxes of pixels are of three taps' channels. In the end the sums are in the operands' place.
+    """
+    pixels = (tile.rows // 192 * 104 if tile.boxed else tile.rows) + math.ceil(tile.cols / 64) * 64
+    operands, sums = tile.stages * pixels * 128, tile.rows * tile.cols * 4
+    shared = math.ceil((max(operands, sums) + tile.stages * 16) / 1024) * 1024
+    assert shared_bytes(choice_of(PIECES, tile).plan, PIECES) == shared <= TYPICAL_DEVICE.shared_bytes
+    assert tile.resident * (shared + 1024) <= 228 * 1024  # a multiprocessor's, of which each block takes one more KB
