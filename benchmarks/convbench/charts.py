@@ -1,4 +1,4 @@
-"""Rows as pictures: rooflines, and speed against lax."""
+"""Rows as pictures: rooflines, speed against lax, distributions."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
 
 from convbench.floor import PEAKS
 from convbench.programs import PASSES
-from convbench.results import Results, geomean_speedup, grouped
+from convbench.results import Results, geomean_speedup
+from convbench.rows import grouped
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; lax is grey.
 OURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
@@ -42,6 +43,11 @@ def names(results: Results, stem: str) -> list[str]:
 def draw_bars(rows: list[dict], field: str, title: str, path: Path) -> None:
     """Writes an SVG file: the speed of one implementation by case or by suite, a bar for each pass."""
     _save(partial(_bars, rows, field, title), path)
+
+
+def draw_distribution(ratios: dict[str, dict[str, list[float]]], title: str, path: Path) -> None:
+    """Writes an SVG file: for each title, the share of rows up to each ratio, by pass and of all."""
+    _save(partial(_distribution, ratios, title), path)
 
 
 def _save(figure: Callable[[], Figure], path: Path) -> None:
@@ -146,6 +152,23 @@ def _bars(rows: list[dict], field: str, title: str) -> Figure:
     panel.spines[:].set_visible(False)
     panel.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(passes), frameon=False)
     figure.text(0.02, 1 - 0.3 / height, title, fontsize="large", fontweight="bold")
+    return figure
+
+
+def _distribution(ratios: dict[str, dict[str, list[float]]], title: str) -> Figure:
+    figure = Figure(figsize=(WIDTH, 4), layout="constrained")
+    panels = figure.subplots(1, len(ratios), sharey=True, squeeze=False)[0]
+    for panel, (name, by_pass) in zip(panels, ratios.items()):
+        for which, values in by_pass.items():
+            panel.ecdf(values, color=BY_PASS.get(which, "black"), label=which)
+        panel.axvline(1, color="black", linewidth=1)
+        panel.set(xscale="log", xlabel=name)
+        panel.xaxis.set_major_formatter("{x:g}")
+        panel.grid(alpha=0.3)
+    panels[0].set_ylabel("share of rows")
+    panels[0].yaxis.set_major_formatter(PercentFormatter(1))
+    panels[-1].legend(loc="lower right")
+    figure.suptitle(title)
     return figure
 
 

@@ -1,27 +1,34 @@
-"""The command line."""
+"""The command line: the benchmark, or the command that its first word names."""
 
 import argparse
+import sys
 from collections.abc import Sequence
+from importlib import import_module
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import jax
 from tqdm import tqdm
 
-from convbench import cases, machine, tables
+from convbench import machine, selection, tables
 from convbench.measure import measure, warm_up
-from convbench.programs import PASSES, PRECISIONS
 from convbench.results import RESULTS, Results, path_of
 from jaxconv.planner.plan import IMPLEMENTATIONS
 
-HOST_SUITE = "host"
 DEFAULT = {"cpu": "cpu", "gpu": "cuda"}
-DTYPES = ("bfloat16", "float16", "float32", "float64")
+# The modules of other commands, by the word that a command line begins with.
+COMMANDS = {
+    "sample": "convbench.tuning.sample",
+    "fit": "convbench.tuning.command",
+    "census": "convbench.census.command",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 1 if one of our kernels failed."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] in COMMANDS:
+        return import_module(COMMANDS[arguments[0]]).main(arguments[1:])
     options = _parser().parse_args(arguments)
     if options.merge:
         _merge(options.merge)
@@ -31,19 +38,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="benchmarks", description="jaxconv beside lax, each pass of each layer.")
-    several: dict[str, Any] = dict(nargs="+", metavar="NAME")
-    parser.add_argument("--case-file", type=Path, default=cases.CASES, help="JSON list of layers")
-    parser.add_argument("--suites", **several, help=f"default: {HOST_SUITE} on a host, all others on a GPU")
-    parser.add_argument("--cases", **several, help="of these suites; default: all")
-    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["float32"])
-    parser.add_argument("--precision", choices=PRECISIONS, default="default", help="of float32, on both sides")
-    parser.add_argument("--passes", nargs="+", choices=PASSES, default=PASSES)
+    parser = argparse.ArgumentParser(
+        prog="benchmarks",
+        description="jaxconv beside lax, each pass of each layer.",
+        epilog=f"Other commands, each with its own --help: {', '.join(COMMANDS)}.",
+    )
+    selection.add_selection(parser, "float32")
     parser.add_argument(
         "--implementations", nargs="+", choices=(*IMPLEMENTATIONS, "xla"), help="of jaxconv; default: the platform's"
     )
-    parser.add_argument("--seconds", type=float, default=0.2, help="to spend on the calls of a program (3 to 20 calls)")
-    parser.add_argument("--commit", help="to be noted with the results; default: git's")
+    selection.add_run(parser, seconds=0.2)
     parser.add_argument("--charts", type=Path, metavar="DIR", help="draw charts into this folder")
     kept = parser.add_mutually_exclusive_group()
     kept.add_argument("--out", type=Path, metavar="FILE", help="merge the rows into this JSON file")
@@ -76,7 +80,7 @@ def _write_docs() -> int:
 
 def _run(options: argparse.Namespace) -> int:
     jax.config.update("jax_enable_compilation_cache", False)  # what it finds is not a compilation
-    selected = _selected(options)
+    selected = selection.selected(options)
     on, origin = machine.describe(), machine.origin(options.commit)
     out = path_of(on) if options.save else options.out
     results = Results.continued(out, on) if out else Results(on)
@@ -103,14 +107,3 @@ def _run(options: argparse.Namespace) -> int:
     if options.save:
         _write_docs()
     return int(any(row["error"] for row in measured))
-
-
-def _selected(options: argparse.Namespace) -> list[cases.Case]:
-    every = cases.load(options.case_file)
-    known = {case.suite for case in every}, {case.name for case in every}
-    for asked, names in zip((options.suites, options.cases), known):
-        if unknown := set(asked or ()) - names:
-            raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(sorted(names))}")
-    on_host = jax.default_backend() == "cpu"
-    suites = options.suites or [suite for suite in known[0] if options.cases or (suite == HOST_SUITE) == on_host]
-    return [case for case in every if case.suite in suites and (not options.cases or case.name in options.cases)]

@@ -10,7 +10,8 @@ from tabulate import tabulate
 
 from convbench import charts
 from convbench.programs import PASSES
-from convbench.results import RESULTS, Results, geomean_speedup, grouped
+from convbench.results import RESULTS, Results, geomean_speedup
+from convbench.rows import grouped
 from convbench.tables import case_table, mean_table
 
 ROOT = Path(__file__).parent.parent.parent

@@ -36,25 +36,19 @@ def measure(
     with jax.enable_x64(dtype == "float64"):
         reference = on(lax.conv_general_dilated)
         operands = cache(lambda: jax.block_until_ready(random_operands(reference.operands)))
-        theirs = _timing(reference, operands, budget_s, ours=False)
+        theirs = timed(reference, operands, budget_s, ours=False)
         rows = []
         for implementation in implementations:
             forced = on(partial(jaxconv.conv_general_dilated, implementation=implementation))
-            timing = _timing(forced, operands, budget_s, ours=True)
+            timing = timed(forced, operands, budget_s, ours=True)
             names = {"case": case.name, "suite": case.suite, "pass": which, "dtype": dtype, "precision": precision}
             names |= {"implementation": implementation, "plan": timing.plan}
             rows.append(names | _numbers(case, which, dtype, precision, timing, theirs))
         return rows
 
 
-def warm_up(implementations: Sequence[str]) -> None:
-    """Lets both sides do once what only the first convolution of a process needs, before anything is timed."""
-    tiny = Case("", "", (1, 8, 8, 4), (3, 3, 4, 4), (1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1), 1)
-    for which in PASSES:
-        measure(tiny, which, "float32", "default", implementations, budget_s=0)
-
-
-def _timing(side: Program, operands: Callable[[], tuple[Array, ...]], budget_s: float, ours: bool) -> Timing:
+def timed(side: Program, operands: Callable[[], tuple[Array, ...]], budget_s: float, ours: bool) -> Timing:
+    """The times of a program. ours: its kernels must be jaxconv's. No failure raises."""
     try:
         compiled, lower_s, compile_s = compile_fresh(side)
         if ours and not answered_by_us(compiled.as_text() or ""):
@@ -64,6 +58,13 @@ def _timing(side: Program, operands: Callable[[], tuple[Array, ...]], budget_s: 
         return Timing(_plan(side) if ours else None, us, lower_s, compile_s)
     except Exception as error:  # whatever one row fails by, the others are measured
         return Timing(error=f"{type(error).__name__}: {error}"[:LONGEST_ERROR])
+
+
+def warm_up(implementations: Sequence[str]) -> None:
+    """Lets both sides do once what only the first convolution of a process needs, before anything is timed."""
+    tiny = Case("", "", (1, 8, 8, 4), (3, 3, 4, 4), (1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1), 1)
+    for which in PASSES:
+        measure(tiny, which, "float32", "default", implementations, budget_s=0)
 
 
 def _plan(side: Program) -> str:

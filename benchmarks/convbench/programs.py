@@ -1,4 +1,4 @@
-"""A pass of a layer as a compiled program, and the check that our kernels answer it."""
+"""A pass of a layer as a program: its problem, compiling it, and the check that our kernels answer it."""
 
 import re
 import time
@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from convbench.cases import Case
+from jaxconv.explain import KINDS
+from jaxconv.problem import ConvProblem
 
 PASSES = ("fprop", "dgrad", "wgrad")
 PRECISIONS = {"default": lax.Precision.DEFAULT, "highest": lax.Precision.HIGHEST}
@@ -41,6 +43,13 @@ def program(case: Case, which: str, dtype: str, precision: str, conv_general_dil
         "dgrad": Program(dgrad, (out, rhs)),
         "wgrad": Program(wgrad, (lhs, out)),
     }[which]
+
+
+def problem_of(side: Program) -> tuple[str, ConvProblem]:
+    """Kind and problem of the one convolution of a program on jaxconv, as its planner sees them."""
+    equations = jax.make_jaxpr(side.function)(*side.operands).jaxpr.eqns
+    (equation,) = (equation for equation in equations if equation.primitive in KINDS)
+    return KINDS[equation.primitive], equation.params["problem"]
 
 
 @partial(jax.jit, static_argnums=0)

@@ -1,4 +1,4 @@
-"""A file of rows for each machine: {"machine": what it is, "rows": [...]}, one row a line.
+"""The rows of the benchmark, in a file for each machine.
 
 A row has the fields
 
@@ -19,16 +19,14 @@ and what is not there is None. Case, pass, dtype, precision and implementation a
 the newest.
 """
 
-import json
 import math
 import re
-from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from convbench import cases
 from convbench.programs import PASSES
+from convbench.rows import RowFile
 
 RESULTS = Path(__file__).parent.parent / "results"
 KEY = ("case", "pass", "dtype", "precision", "implementation")
@@ -44,28 +42,7 @@ def path_of(machine: dict) -> Path:
     return RESULTS / (re.sub(r"\W+", "_", (machine["device"] + cores).lower()).strip("_") + ".json")
 
 
-@dataclass
-class Results:
-    machine: dict
-    rows: list[dict] = field(default_factory=list)
-
-    @classmethod
-    def load(cls, path: Path) -> "Results":
-        return cls(**json.loads(path.read_text()))
-
-    @classmethod
-    def continued(cls, path: Path, machine: dict) -> "Results":
-        """The results of a file, if there is one, to be added to.
-
-        Raises:
-          ValueError: the file is of another machine.
-        """
-        results = cls.load(path) if path.exists() else cls(machine)
-        differing = [name for name in machine | results.machine if machine.get(name) != results.machine.get(name)]
-        if differing:
-            raise ValueError(f"{path} is of another machine: {', '.join(differing)} differ")
-        return results
-
+class Results(RowFile):
     def merge(self, rows: Iterable[dict]) -> None:
         """Adds rows, of which each takes the place of one with its key, unless that is of a later day."""
         newest = {key(row): row for row in self.rows}
@@ -73,13 +50,6 @@ class Results:
             if row["date"] >= newest.get(key(row), row)["date"]:
                 newest[key(row)] = row
         self.rows = _ordered(newest.values())
-
-    def save(self, path: Path) -> None:
-        """Writes the file whole or not at all."""
-        rows = ",\n".join("  " + json.dumps(row) for row in self.rows)
-        partial = path.with_suffix(".partial")
-        partial.write_text(f'{{\n "machine": {json.dumps(self.machine)},\n "rows": [\n{rows}\n ]\n}}\n')
-        partial.replace(path)
 
 
 def _ordered(rows: Iterable[dict]) -> list[dict]:
@@ -91,14 +61,6 @@ def _ordered(rows: Iterable[dict]) -> list[dict]:
         return *arithmetic, places.get(row["case"], len(places)), PASSES.index(row["pass"])
 
     return sorted(rows, key=place)
-
-
-def grouped(rows: Iterable[dict], *fields: str) -> dict[tuple[str, ...], list[dict]]:
-    """Rows by the values of fields, in the order in which they are met."""
-    groups = defaultdict(list)
-    for row in rows:
-        groups[tuple(row[field] for field in fields)].append(row)
-    return dict(groups)
 
 
 def geomean_speedup(rows: Iterable[dict]) -> float | None:

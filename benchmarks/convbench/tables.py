@@ -5,7 +5,8 @@ from collections.abc import Callable
 from tabulate import tabulate
 
 from convbench.programs import PASSES
-from convbench.results import geomean_speedup, grouped
+from convbench.results import geomean_speedup
+from convbench.rows import grouped
 
 HEADER = ("case", "pass", "dtype", "implementation", "us", "TFLOP/s", "lax us", "x lax", "x floor", "compile s",
           "lax compile s")  # fmt: skip

@@ -74,9 +74,9 @@ def choose(
     device: Device = TYPICAL_DEVICE,
 ) -> Choice:
     """The plan for a problem without `unsupported_reason`, on a platform that has kernels."""
-    options = partial(_options, platform, kind, problem, constraint, device)
-    best = min((option for option in options() if option.candidate.reason is None), key=_cost, default=None)
-    others = partial(_rejected, options, best)
+    every = partial(options, platform, kind, problem, constraint, device)
+    best = min((option for option in every() if option.candidate.reason is None), key=_cost, default=None)
+    others = partial(_rejected, every, best)
     if best is None:
         return Choice(None, math.inf, others)
     plan = ConvPlan(platform, kind, best.family, best.candidate.tile, best.candidate.settings, best.transform)
@@ -87,10 +87,10 @@ def _cost(option: Option) -> float:
     return option.candidate.seconds
 
 
-def _rejected(options: Callable[[], Iterator[Option]], best: Option | None) -> tuple[Rejection, ...]:
+def _rejected(every: Callable[[], Iterator[Option]], best: Option | None) -> tuple[Rejection, ...]:
     """All options but the chosen one, with reasons: first those that cost more."""
     dearer, others = [], {}
-    for option in options():
+    for option in every():
         reason = option.candidate.reason
         if reason is not None:
             others.setdefault((option.family, option.candidate.tile, reason), Rejection(option.name, reason))
@@ -99,10 +99,8 @@ def _rejected(options: Callable[[], Iterator[Option]], best: Option | None) -> t
     return (*dearer, *others.values())
 
 
-def _options(
-    platform: str, kind: str, problem: ConvProblem, constraint: Constraint, device: Device
-) -> Iterator[Option]:
-    """The options of all families, under all their transforms."""
+def options(platform: str, kind: str, problem: ConvProblem, constraint: Constraint, device: Device) -> Iterator[Option]:
+    """The options of all families, under all their transforms, also those that have a reason against them."""
     product = Product(kind, problem)
     for name, family in FAMILIES[platform].items():
         if constraint.family not in (None, name):

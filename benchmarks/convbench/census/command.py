@@ -1,0 +1,83 @@
+"""`python -m benchmarks census`: draws layers, measures them, reports on them."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from time import monotonic
+
+import jax
+from tqdm import tqdm
+
+from convbench import machine, selection
+from convbench.census import report
+from convbench.census.draw import Drawn, draw
+from convbench.measure import measure, warm_up
+from convbench.results import Results, key
+
+ARITHMETIC = "bfloat16", "default"
+IMPLEMENTATION = "cuda"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit status: 1 if one of our kernels failed."""
+    options = _parser().parse_args(arguments)
+    if options.report:
+        return _report(options.report)
+    drawn = draw(options.rows, options.seed)
+    if options.draw:
+        return _write_cases(options.draw, drawn)
+    if jax.default_backend() != "gpu":
+        raise SystemExit("census: there is no GPU")
+    jax.config.update("jax_enable_compilation_cache", False)  # what it finds is not a compilation
+    warm_up([IMPLEMENTATION])
+    return int(any(row["error"] for row in measured(drawn, options).rows))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks census", description="jaxconv beside lax in bfloat16, on layers drawn from kinds of networks."
+    )
+    work = parser.add_mutually_exclusive_group(required=True)
+    work.add_argument("--out", type=Path, metavar="FILE", help="measure; what the file has is not measured again")
+    work.add_argument("--report", type=Path, metavar="FILE", help="print and draw what --out has measured")
+    work.add_argument("--draw", type=Path, metavar="FILE", help="write the layers as a --case-file")
+    parser.add_argument("--rows", type=int, default=600, help="pairs of a layer and a pass; default: 600")
+    parser.add_argument("--seed", type=int, default=0)
+    selection.add_run(parser, seconds=0.05)
+    selection.add_limit(parser)
+    return parser
+
+
+def measured(drawn: list[Drawn], options: argparse.Namespace) -> Results:
+    """The rows of the file of the options. What it does not have is measured, and saved row by row."""
+    results, origin = Results.continued(options.out, machine.describe()), machine.origin(options.commit)
+    known = {key(row) for row in results.rows}
+    end = monotonic() + options.seconds_limit
+    for case, which in (bar := tqdm(drawn, unit="row")):
+        if monotonic() > end:
+            break
+        bar.set_description(case.name)
+        if (case.name, which, *ARITHMETIC, IMPLEMENTATION) not in known:
+            (row,) = measure(case, which, *ARITHMETIC, [IMPLEMENTATION], options.seconds)
+            results.rows.append(row | origin)
+            results.save(options.out)
+    return results
+
+
+def _report(path: Path) -> int:
+    from convbench import charts  # measuring needs no matplotlib
+
+    results = Results.load(path)
+    print(report.text(results.rows))
+    title = f"{len(results.rows)} layers and passes, bfloat16, {results.machine['device']}"
+    ratios = {text: report.ratios(results.rows, name) for name, text in report.RATIOS.items()}
+    charts.draw_distribution(ratios, title, path.with_suffix(".svg"))
+    return 0
+
+
+def _write_cases(path: Path, drawn: list[Drawn]) -> int:
+    cases = dict.fromkeys(case for case, _ in drawn)
+    path.write_text("[\n " + ",\n ".join(json.dumps(asdict(case)) for case in cases) + "\n]\n")
+    return 0

@@ -1,0 +1,67 @@
+"""`python -m benchmarks fit`: fits the costs of families to the rows of `sample`."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tabulate import tabulate
+from tqdm import tqdm
+
+from convbench import cases, machine, selection
+from convbench.rows import RowFile
+from convbench.tuning import data_files, report
+from convbench.tuning.fit import fit
+from convbench.tuning.predictions import Costs, log_seconds, measured, trial
+from jaxconv.planner.devices import MODELS
+from jaxconv.planner.native import COSTS
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = _parser().parse_args(arguments)
+    samples = RowFile.load(options.samples)
+    gpu = samples.machine["device"]
+    selection.refuse_unknown([gpu], MODELS)
+    device = MODELS[gpu]
+    if options.write and gpu != data_files.owner(device.costs):
+        raise SystemExit(f"the costs {device.costs} are of {data_files.owner(device.costs)}, the rows of {gpu}")
+    rows = measured(samples.rows, cases.load(options.case_file), device)
+    print(f"{len(rows)} of {len(samples.rows)} rows have a time, and are of kernels that the planner has")
+    families = options.families or list(dict.fromkeys(each.row["family"] for each in rows))
+    selection.refuse_unknown(families, {each.row["family"] for each in rows})
+    of = lambda family: [each for each in rows if each.row["family"] == family]
+    fitted = {family: fit(family, of(family), device) for family in tqdm(families, unit="family")}
+    with trial(device, fitted) as changed:
+        after = log_seconds(rows, changed)
+    print(f"{_numbers(COSTS[device.costs], fitted)}\n\n{report.text(rows, log_seconds(rows, device), after)}")
+    if options.write:
+        data_files.write(device.costs, fitted, _records(families, report.qualities(rows, after)))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks fit", description="Fits the planner's costs of CUDA families to measured rows."
+    )
+    parser.add_argument("samples", type=Path, help="file that `sample` wrote")
+    selection.add_case_file(parser)
+    parser.add_argument("--families", **selection.SEVERAL, help="default: all that have rows")
+    parser.add_argument("--write", action="store_true", help="keep the numbers in the data file of the GPU")
+    return parser
+
+
+def _records(families: Sequence[str], qualities: Mapping[tuple[str, str], report.Quality]) -> dict[str, dict]:
+    """When each family was fitted, and how well, by pass."""
+    date = machine.origin(commit=None)["date"]
+    passes = lambda family: {which: of._asdict() for (name, which), of in qualities.items() if name == family}
+    return {family: {"date": date, "passes": passes(family)} for family in families}
+
+
+def _numbers(before: Mapping[str, Costs], after: Mapping[str, Costs]) -> str:
+    """The numbers that have moved."""
+    lines = [
+        (family, name, before[family][name], number)
+        for family, numbers in after.items()
+        for name, number in numbers.items()
+        if number != before[family][name]
+    ]
+    return tabulate(lines, ("family", "number", "before", "after"), floatfmt=".3g")

@@ -1,0 +1,29 @@
+"""The files that keep the costs of GPUs, and the record of what they were fitted to."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from convbench.tuning.predictions import Costs
+from jaxconv.planner.devices import MODELS
+
+BENCHMARKS = Path(__file__).parent.parent.parent
+DEVICE_DATA = BENCHMARKS.parent / "jaxconv" / "planner" / "device_data"
+FITS = BENCHMARKS / "fits"  # {family: {"date": ..., "passes": {pass: quality}}}
+
+
+def owner(name: str) -> str:
+    """The GPU that a file of costs is of: the first of the models that use it."""
+    return next(kind for kind, device in MODELS.items() if device.costs == name)
+
+
+def write(name: str, costs: Mapping[str, Costs], records: Mapping[str, dict]) -> None:
+    """Replaces the numbers and the records of some families."""
+    _update(DEVICE_DATA / f"{name}.json", costs)
+    FITS.mkdir(exist_ok=True)
+    _update(FITS / f"{name}.json", records)
+
+
+def _update(path: Path, families: Mapping[str, Mapping]) -> None:
+    before = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**before, **families}, indent=1) + "\n")

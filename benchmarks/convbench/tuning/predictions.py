@@ -1,0 +1,102 @@
+"""What the planner says of measured rows, with costs on trial: by the cost functions of the families themselves."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+import jaxconv
+from convbench.cases import Case
+from convbench.programs import problem_of, program
+from convbench.rows import grouped
+from convbench.selection import refuse_unknown
+from convbench.tuning.candidates import transform_text
+from jaxconv.planner.candidate import Asked, Candidate
+from jaxconv.planner.choose import options
+from jaxconv.planner.devices import Device
+from jaxconv.planner.families import FAMILIES
+from jaxconv.planner.native import COSTS
+from jaxconv.planner.plan import ANY
+from jaxconv.problem.product import Product
+from jaxconv.transforms import apply
+
+Costs = Mapping[str, float]  # of a family: numbers by name
+_TRIALS = count()
+
+
+class Version(NamedTuple):
+    """A transformed problem, and the seconds that the changes of its arrays take: no cost of a family says them."""
+
+    product: Product
+    conversions: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A row with a time, and what the planner is asked for it."""
+
+    row: dict
+    version: Version
+
+    def candidate(self, device: Device) -> Candidate:
+        asked = Asked(self.row["settings"], self.row["tile"], is_named=True)
+        return _only_candidate(self.row["family"], self.version.product, device, asked)
+
+    def seconds(self, device: Device) -> float:
+        return self.candidate(device).seconds + self.version.conversions
+
+
+def measured(rows: Iterable[dict], cases: Iterable[Case], device: Device) -> list[Measured]:
+    """The rows with a time, without those of candidates that the planner does not have any more.
+
+    Raises:
+      SystemExit: a row is of an unknown case or family.
+    """
+    rows, by_name = list(rows), {case.name: case for case in cases}
+    refuse_unknown({row["case"] for row in rows}, by_name)
+    refuse_unknown({row["family"] for row in rows}, FAMILIES["cuda"])
+    found = []
+    for (case, which, dtype, precision), of_one in grouped(rows, "case", "pass", "dtype", "precision").items():
+        versions = _versions(by_name[case], which, dtype, precision, device)
+        known = (row for row in of_one if row["us"] and (row["family"], row["transform"]) in versions)
+        found += [Measured(row, versions[row["family"], row["transform"]]) for row in known]
+    return [each for each in found if each.candidate(device).reason is None]
+
+
+def log_seconds(rows: Collection[Measured], device: Device) -> np.ndarray:
+    """Logarithms of the predicted seconds."""
+    return np.log([each.seconds(device) for each in rows])
+
+
+@contextmanager
+def trial(device: Device, changed: Mapping[str, Costs]) -> Iterator[Device]:
+    """The device, with other costs of some families. The planner knows costs by the name of their file."""
+    name = f"trial {next(_TRIALS)}"  # never the same: the planner keeps what it has made of a device
+    COSTS[name] = {**COSTS[device.costs], **changed}
+    try:
+        yield replace(device, costs=name)
+    finally:
+        del COSTS[name]
+
+
+def _versions(case: Case, which: str, dtype: str, precision: str, device: Device) -> dict[tuple[str, str], Version]:
+    """By family and transform's text."""
+    with jax.enable_x64(dtype == "float64"):
+        kind, problem = problem_of(program(case, which, dtype, precision, jaxconv.conv_general_dilated))
+    versions = {}
+    for option in options("cuda", kind, problem, ANY, device):
+        place = option.family, transform_text(option.transform)
+        if option.candidate.reason is None and place not in versions:
+            product = Product(kind, apply(option.transform, problem).problem)
+            alone = _only_candidate(option.family, product, device, Asked({}, option.candidate.tile, is_named=False))
+            versions[place] = Version(product, option.candidate.seconds - alone.seconds)
+    return versions
+
+
+def _only_candidate(family: str, product: Product, device: Device, asked: Asked) -> Candidate:
+    (candidate,) = FAMILIES["cuda"][family].candidates(product, device, asked)
+    return candidate

@@ -1,0 +1,177 @@
+"""The census: that it draws the same plausible layers each time, resumes, and reports what its rows say."""
+
+import re
+
+import jax
+import pytest
+from jax import lax
+
+from convbench import cases, machine
+from convbench.cases import Case
+from convbench.census import command, report
+from convbench.census.draw import MOST_FLOPS, draw, is_plausible
+from convbench.census.templates import TEMPLATES
+from convbench.command import main
+from convbench.floor import bytes_touched, flops
+from convbench.programs import PASSES
+from convbench.results import Results
+
+MACHINE = {"platform": "gpu", "device": "NVIDIA H200", "multiprocessors": 132}
+DRAWN = draw(600, seed=0)
+
+
+def row(case, which, dtype="bfloat16", precision="default", implementations=("cuda",), budget_s=0, **fields):
+    """As `measure` makes it, if lax takes twice as long as we do and we three times as long as the floor."""
+    row = {"case": case.name, "suite": case.suite, "pass": which, "dtype": dtype, "precision": precision}
+    row |= {"implementation": implementations[0], "plan": "wgmma", "us": 3.0, "lax_us": 6.0, "speedup": 2.0}
+    return row | {"floor_us": 1.0, "over_floor": 3.0, "error": None} | fields
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A machine that seems to have a GPU. What is measured on it is listed."""
+    calls = []
+
+    def measure(case, which, *others):
+        calls.append((case.name, which))
+        return [row(case, which, *others)]
+
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(machine, "describe", lambda: MACHINE)
+    monkeypatch.setattr(command, "measure", measure)
+    monkeypatch.setattr(command, "warm_up", lambda implementations: None)
+    return calls
+
+
+def test_draw_is_the_same_each_time():
+    assert draw(600, seed=0) == DRAWN
+    assert draw(100, seed=0) == DRAWN[:100]
+    assert draw(600, seed=1) != DRAWN
+    assert len(set(DRAWN)) == 600
+    assert [DRAWN[place].case.name for place in (0, 299, 599)] == [
+        "resnet_1x1_b64_17x17_256to1024_k1x1",
+        "unet2d_b2_194x194_64to128_k3x3",
+        "spectrograms_b8_40x500_256to256_k3x3_s2x2",
+    ]
+
+
+def test_draw_has_all_kinds():
+    drawn = [case for case, _ in DRAWN]
+    assert {case.suite for case in drawn} == {template.name for template in TEMPLATES}
+    assert {case.rank for case in drawn} == {1, 2, 3}
+    assert {which for _, which in DRAWN} == set(PASSES)
+    assert {case.lhs[0] for case in drawn} == {1, 2, 4, 8, 16, 32, 64, 128, 256}
+    windows = {case.rhs[:-2] for case in drawn}
+    assert {(1, 1), (3, 3), (5, 5), (7, 7), (1, 7), (7, 1), (5, 3), (5, 51), (3, 1, 1), (1, 3, 3), (3, 3, 3)} <= windows
+    assert {(3,), (128,)} <= windows
+    assert {7, 14, 17, 19, 28, 29, 31, 33, 35, 56, 112} <= {size for case in drawn for size in case.lhs[1:-1]}
+    widths = {case.rhs[-2] for case in drawn if case.feature_group_count > 1}
+    assert 1 in widths and max(widths) > 16
+    assert any(max(case.lhs_dilation) > 1 for case in drawn) and any(max(case.rhs_dilation) > 1 for case in drawn)
+
+
+def test_drawn_layers_are_plausible():
+    names = {}
+    for case, which in DRAWN:
+        assert names.setdefault(case.name, case) == case, "a name is of one layer"
+        assert min(case.out) > 0
+        assert 0 < flops(case) <= MOST_FLOPS
+        assert bytes_touched(case, which, 2) <= 1e9
+        lhs, rhs = (jax.ShapeDtypeStruct(shape, "bfloat16") for shape in (case.lhs, case.rhs))
+        out = jax.eval_shape(lambda x, w, case=case: lax.conv_general_dilated(x, w, **case.arguments), lhs, rhs)
+        assert out.shape == case.out
+
+
+def test_transposed_convolutions_enlarge_by_their_stride():
+    transposed = [case for case, _ in DRAWN if max(case.lhs_dilation) > 1]
+    assert {case.rank for case in transposed} == {1, 2, 3}
+    for case in transposed:
+        assert case.out[1:-1] == tuple(size * by for size, by in zip(case.lhs[1:-1], case.lhs_dilation))
+
+
+@pytest.mark.parametrize("change", [
+    {"lhs": (4096, 512, 512, 64)},  # bytes
+    {"lhs": (256, 128, 128, 64), "rhs": (7, 7, 64, 64)},  # multiplications
+    {"lhs": (1, 3, 3, 64), "rhs": (7, 7, 64, 64), "padding": ((9, 9), (9, 9))},  # a window far larger than the image
+    {"lhs": (1, 3, 3, 64), "rhs": (5, 5, 64, 64), "padding": ((0, 0), (0, 0))},  # no output
+])  # fmt: skip
+def test_what_is_not_plausible(change):
+    layer = dict(lhs=(8, 56, 56, 64), rhs=(3, 3, 64, 64), window_strides=(1, 1), padding=((1, 1), (1, 1)),
+                 lhs_dilation=(1, 1), rhs_dilation=(1, 1), feature_group_count=1)  # fmt: skip
+    assert is_plausible(Case("a", "s", **layer))
+    assert not is_plausible(Case("a", "s", **layer | change))
+
+
+def test_layers_may_be_written_as_cases(tmp_path):
+    path = tmp_path / "cases.json"
+    assert main(["census", "--draw", str(path), "--rows", "50", "--seed", "3"]) == 0
+    assert cases.load(path) == list(dict.fromkeys(case for case, _ in draw(50, seed=3)))
+
+
+def test_rows_are_not_measured_twice(gpu, tmp_path):
+    path = tmp_path / "census.json"
+    census = ["census", "--out", str(path), "--commit", "abc", "--rows"]
+    assert main([*census, "7", "--seconds-limit", "0"]) == 0
+    assert not gpu
+    for rows in ("7", "7", "12"):
+        assert main([*census, rows]) == 0
+    assert gpu == [(case.name, which) for case, which in DRAWN[:12]]
+    results = Results.load(path)
+    assert [(row["case"], row["pass"], row["commit"]) for row in results.rows] == [(*one, "abc") for one in gpu]
+
+
+def test_rows_that_are_measured_stay_if_another_fails(gpu, tmp_path, monkeypatch):
+    def interrupted(case, which, *others):
+        if len(gpu) == 3:
+            raise KeyboardInterrupt
+        gpu.append(case.name)
+        return [row(case, which)]
+
+    monkeypatch.setattr(command, "measure", interrupted)
+    path = tmp_path / "census.json"
+    with pytest.raises(KeyboardInterrupt):
+        main(["census", "--out", str(path), "--rows", "5"])
+    assert len(Results.load(path).rows) == 3
+
+
+def test_our_errors_fail_the_census(gpu, tmp_path, monkeypatch):
+    failed = lambda case, which, *others: [row(case, which, error="no kernel", us=None, speedup=None, over_floor=None)]
+    monkeypatch.setattr(command, "measure", failed)
+    assert main(["census", "--out", str(tmp_path / "census.json"), "--rows", "2"]) == 1
+
+
+def lines(text):
+    return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
+
+
+def test_report_says_what_the_rows_say(tmp_path, capsys):
+    def case(name, suite):
+        return Case(name, suite, (), (), (), (), (), (), 1)
+
+    speeds = [0.5, 0.8, 0.9, 1.0, 2.0]
+    rows = [row(case(f"r{speed}", "good"), "fprop", speedup=speed, over_floor=1 / speed) for speed in speeds]
+    rows += [row(case("w1", "bad"), "wgrad", speedup=0.25), row(case("w2", "bad"), "wgrad", speedup=0.36),
+             row(case("w3", "bad"), "wgrad", us=None, speedup=None, over_floor=None, error="no kernel")]  # fmt: skip
+    path = tmp_path / "census.json"
+    Results(MACHINE, rows).save(path)
+    assert main(["census", "--report", str(path)]) == 0
+    said = lines(capsys.readouterr().out)
+    speed = next(line for line in said if line[0] == "fprop")
+    assert speed[1:4] == ["5", "0.936", "0.5"] and speed[8] == "0.9"  # the least, the median
+    assert ["fprop", "60.0%", "40.0%"] in said and ["all", "42.9%", "28.6%"] in said
+    assert said.index(["bad", "wgrad", "2", "0.3", "0.25", "w1", "wgmma"]) + 1 == said.index(
+        ["good", "fprop", "5", "0.936", "0.5", "r0.5", "wgmma"])  # fmt: skip
+    assert ["w3 wgrad: no kernel"] in said
+    assert report.ratios(rows, "over_floor")["fprop"] == [1 / speed for speed in speeds]
+    drawn = path.with_suffix(".svg").read_text()
+    assert all(text in drawn for text in (*report.RATIOS.values(), "fprop", "wgrad", MACHINE["device"]))
+
+
+@pytest.mark.parametrize("options", [[], ["--out", "a.json", "--draw", "b.json"]])
+def test_one_thing_is_done_at_a_time(options):
+    with pytest.raises(SystemExit):
+        main(["census", *options])
+
+
+def test_suites_and_templates_have_different_names():
+    assert not {case.suite for case in cases.load()} & {template.name for template in TEMPLATES}

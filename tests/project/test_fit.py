@@ -1,0 +1,240 @@
+"""The planner's costs: which kernels are measured for them, and that they are fitted to what was measured."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from convbench import cases, machine
+from convbench.command import main
+from convbench.measure import Timing
+from convbench.programs import PASSES, problem_of, program
+from convbench.rows import RowFile
+from convbench.tuning import data_files, report, sample
+from convbench.tuning.candidates import candidates, picked
+from convbench.tuning.fit import fit
+from convbench.tuning.predictions import log_seconds, measured, trial
+from jaxconv import conv_general_dilated
+from jaxconv.planner.choose import choose
+from jaxconv.planner.devices import TYPICAL_DEVICE
+from jaxconv.planner.families import FAMILIES
+from jaxconv.planner.native import COSTS
+
+GPU = "NVIDIA H200"
+MACHINE = {"platform": "gpu", "device": GPU, "multiprocessors": 132}
+NAMES = ["seed_cudnn_14x14", "rn50_28_3x3_128", "rn50_56_1x1_64_256", "rn50_7_1x1_512_2048"]
+CASES = [case for case in cases.load() if case.name in NAMES]
+COMMAND = ["--cases", *NAMES, "--families", "mma", "--passes", "fprop", "wgrad", "--random", "12", "--commit", "abc"]
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A machine that seems to have a GPU, on which each kernel takes a microsecond. Its calls are listed."""
+    calls = []
+
+    def timed(side, operands, budget_s, ours):
+        calls.append(side)
+        return Timing(us=1.0)
+
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(machine, "describe", lambda: MACHINE)
+    monkeypatch.setattr(sample, "timed", timed)
+    return calls
+
+
+@pytest.fixture
+def samples(gpu, tmp_path):
+    """A file with the rows of COMMAND."""
+    path = tmp_path / "samples.json"
+    assert main(["sample", "--out", str(path), *COMMAND]) == 0
+    return path
+
+
+def as_if(rows, costs):
+    """Rows with the times that a planner with these costs says."""
+    known = measured(rows, CASES, TYPICAL_DEVICE)
+    assert len(known) == len(rows)
+    with trial(TYPICAL_DEVICE, costs) as device:
+        return [each.row | {"us": 1e6 * each.seconds(device)} for each in known]
+
+
+def changed(family, **factors):
+    return {family: {name: value * factors.get(name, 1) for name, value in COSTS["h200"][family].items()}}
+
+
+@pytest.mark.parametrize("which", PASSES)
+def test_the_planners_choice_is_a_candidate(which):
+    for case in CASES:
+        kind, problem = problem_of(program(case, which, "bfloat16", "default", conv_general_dilated))
+        every = candidates(kind, problem, FAMILIES["cuda"], TYPICAL_DEVICE)
+        choice = choose("cuda", kind, problem)
+        assert every == sorted(every, key=lambda candidate: candidate.seconds)
+        assert every[0].seconds <= choice.cost
+        assert any(math.isclose(candidate.seconds, choice.cost) for candidate in every)
+        for constraint, seconds in every[:: len(every) // 8]:
+            assert choose("cuda", kind, problem, constraint).cost == pytest.approx(seconds)
+
+
+def test_picked_are_the_cheapest_of_each_tile_and_some_others():
+    kind, problem = problem_of(program(CASES[0], "wgrad", "bfloat16", "default", conv_general_dilated))
+    every = candidates(kind, problem, FAMILIES["cuda"], TYPICAL_DEVICE)
+    some = picked(every, for_each=2, within=2, randomly=7)
+    likely, others = some[:-7], some[-7:]
+    assert some == picked(every, for_each=2, within=2, randomly=7)
+    assert len(set(some)) == len(some)
+    assert every[0] in likely
+    assert all(candidate.seconds <= 2 * every[0].seconds for candidate in likely)
+    tiles = [(c.constraint.family, c.constraint.tile, c.constraint.transform) for c in likely]
+    assert {tiles.count(tile) for tile in tiles} <= {1, 2}
+    assert any(candidate.seconds > 2 * every[0].seconds for candidate in others)
+
+
+def test_rows_are_not_measured_twice(samples, gpu):
+    before = samples.read_text()
+    rows = RowFile.load(samples).rows
+    assert len(gpu) == len(rows) == len({sample.key(row) for row in rows})
+    assert {row["case"] for row in rows} == set(NAMES)
+    assert {row["commit"] for row in rows} == {"abc"}
+    assert main(["sample", "--out", str(samples), *COMMAND]) == 0
+    assert samples.read_text() == before and len(gpu) == len(rows)
+    RowFile(MACHINE, rows[5:]).save(samples)
+    assert main(["sample", "--out", str(samples), *COMMAND]) == 0
+    assert len(gpu) == len(rows) + 5
+    assert {sample.key(row) for row in RowFile.load(samples).rows} == {sample.key(row) for row in rows}
+
+
+def test_nothing_begins_after_the_limit(gpu, tmp_path):
+    assert main(["sample", "--out", str(tmp_path / "none.json"), *COMMAND, "--seconds-limit", "0"]) == 0
+    assert not gpu
+
+
+def test_known_costs_are_recovered(samples):
+    true = changed("mma", **{"bandwidth": 0.8, "fill": 1.5, "conv 128x128x64 wgmma": 0.8,
+                             "conv 256x128x64 wgmma": 1.2, "wgrad 128x128x64 wgmma": 0.7})  # fmt: skip
+    rows = measured(as_if(RowFile.load(samples).rows, true), CASES, TYPICAL_DEVICE)
+    fitted = fit("mma", rows, TYPICAL_DEVICE)
+    assert fitted == pytest.approx(true["mma"], rel=0.02)
+    with trial(TYPICAL_DEVICE, {"mma": fitted}) as device:
+        after = report.quality(rows, log_seconds(rows, device))
+    before = report.quality(rows, log_seconds(rows, TYPICAL_DEVICE))
+    assert after.error < 1.01 and before.error > 1.1
+
+
+def test_numbers_without_rows_stay(samples):
+    """The times of one tile say nothing of others, nor of the other pass, nor of other types."""
+    rows = [row for row in RowFile.load(samples).rows if (row["tile"], row["pass"]) == ("128x128x64 wgmma", "fprop")]
+    noise = np.random.default_rng(0).lognormal(sigma=0.3, size=len(rows))
+    noisy = [row | {"us": row["predicted_us"] * by} for row, by in zip(rows, noise)]
+    before, fitted = COSTS["h200"]["mma"], fit("mma", measured(noisy, CASES, TYPICAL_DEVICE), TYPICAL_DEVICE)
+    moved = {name for name in before if fitted[name] != before[name]}
+    assert "conv 128x128x64 wgmma" in moved
+    assert moved <= {"conv 128x128x64 wgmma", "bandwidth", "fill", "slice_seconds"}
+    assert all(fitted[name] == float(f"{fitted[name]:.3g}") for name in moved)
+
+
+def test_trials_leave_no_costs_behind(samples):
+    names = set(COSTS)
+    rows = measured(RowFile.load(samples).rows[:3], CASES, TYPICAL_DEVICE)
+    with trial(TYPICAL_DEVICE, changed("mma", fill=2)) as device:
+        assert not np.array_equal(log_seconds(rows, device), log_seconds(rows, TYPICAL_DEVICE))
+    assert set(COSTS) == names
+
+
+def test_predictions_are_those_of_the_planner(samples):
+    rows = RowFile.load(samples).rows
+    known = measured(rows, CASES, TYPICAL_DEVICE)
+    assert [each.seconds(TYPICAL_DEVICE) * 1e6 for each in known] == pytest.approx(
+        [row["predicted_us"] for row in rows], rel=1e-3
+    )
+
+
+def test_kernels_that_are_gone_are_left_out(samples):
+    first, *others = RowFile.load(samples).rows
+    gone = [first | {"tile": "1x1x1"}, first | {"transform": "magic"}, first | {"us": None}]
+    assert len(measured(gone, CASES, TYPICAL_DEVICE)) == 0
+    assert len(measured([*gone, *others], CASES, TYPICAL_DEVICE)) == len(others)
+
+
+def row(case, us, which="fprop", family="a"):
+    row = {"case": case, "pass": which, "dtype": "bfloat16", "precision": "default", "family": family, "tile": "t"}
+    return SimpleNamespace(row=row | {"transform": "", "settings": {"split": 2}, "us": us})
+
+
+def test_choice_is_compared_with_the_fastest():
+    rows = [row("x", 1.0), row("x", 2.0), row("y", 4.0), row("y", 3.0), row("y", 5.0, "wgrad", family="b")]
+    logs = np.log([1e-6 * us for us in (1.0, 2.2, 2.0, 3.0, 5.0)])
+    fprop, wgrad = report.quality(rows[:4], logs[:4]), report.quality(rows[4:], logs[4:])
+    assert wgrad == (1, 1.0, 1.0, 1.0, 1.0)
+    assert (fprop.rows, fprop.worst, fprop.worst_choice) == (4, 2.0, pytest.approx(4 / 3, abs=1e-3))
+    assert fprop.choice == pytest.approx(math.sqrt(4 / 3), abs=1e-3)
+    assert fprop.error == pytest.approx(math.exp(math.sqrt((math.log(1.1) ** 2 + math.log(2) ** 2) / 4)), abs=1e-3)
+    assert report.qualities(rows, logs) == {
+        ("a", "fprop"): fprop, ("b", "wgrad"): wgrad, ("all", "fprop"): fprop, ("all", "wgrad"): wgrad
+    }  # fmt: skip
+    assert "a t, split 2" in report.text(rows, logs, logs)
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """Copies of the files that --write changes."""
+    costs = tmp_path / "device_data" / "h200.json"
+    costs.parent.mkdir()
+    costs.write_text((data_files.DEVICE_DATA / "h200.json").read_text())
+    monkeypatch.setattr(data_files, "DEVICE_DATA", costs.parent)
+    monkeypatch.setattr(data_files, "FITS", tmp_path / "fits")
+    return costs
+
+
+def test_write_changes_numbers_and_nothing_else(samples, data, capsys):
+    before, name = data.read_text(), "conv 256x128x64 wgmma"
+    true = changed("mma", **{name: 1.25})
+    RowFile(MACHINE, as_if(RowFile.load(samples).rows, true)).save(samples)
+    assert main(["fit", str(samples)]) == 0
+    assert data.read_text() == before
+    assert main(["fit", str(samples), "--families", "mma", "--write"]) == 0
+    old, new = COSTS["h200"]["mma"][name], float(f"{true['mma'][name]:.3g}")
+    assert data.read_text() == before.replace(f'"{name}": {old}', f'"{name}": {new}') != before
+    record = json.loads((data_files.FITS / "h200.json").read_text())
+    assert record["mma"]["passes"].keys() == {"fprop", "wgrad"}
+    assert record["mma"]["passes"]["fprop"]["error"] < 1.01
+    assert name in capsys.readouterr().out
+
+
+def test_costs_are_not_fitted_to_another_gpu(samples, data):
+    before = data.read_text()
+    other = "NVIDIA H100 80GB HBM3"
+    RowFile(MACHINE | {"device": other}, RowFile.load(samples).rows).save(samples)
+    with pytest.raises(SystemExit, match=f"of {GPU}, the rows of {other}"):
+        main(["fit", str(samples), "--write"])
+    assert data.read_text() == before
+
+
+@pytest.mark.parametrize("option", ["--families", "--cases", "--suites"])
+def test_unknown_names_are_not_sampled(gpu, tmp_path, option):
+    with pytest.raises(SystemExit, match="unknown: nonsense"):
+        main(["sample", "--out", str(tmp_path / "out.json"), option, "nonsense"])
+
+
+@pytest.mark.parametrize("change", [{"case": "nonsense"}, {"family": "nonsense"}])
+def test_unknown_names_are_not_fitted(samples, change):
+    first, *others = RowFile.load(samples).rows
+    RowFile(MACHINE, [first | change, *others]).save(samples)
+    with pytest.raises(SystemExit, match="unknown: nonsense"):
+        main(["fit", str(samples)])
+
+
+@pytest.mark.parametrize(("machine", "options"), [(MACHINE, ["--families", "wgmma"]), ({"device": "nonsense"}, [])])
+def test_what_has_no_rows_or_no_costs_is_not_fitted(samples, machine, options):
+    RowFile(machine, RowFile.load(samples).rows).save(samples)
+    with pytest.raises(SystemExit, match="unknown: "):
+        main(["fit", str(samples), *options])
+
+
+def test_without_a_gpu_nothing_is_sampled(tmp_path):
+    if jax.default_backend() == "gpu":
+        pytest.skip("there is a GPU")
+    with pytest.raises(SystemExit, match="no GPU"):
+        main(["sample", "--out", str(tmp_path / "out.json"), "--suites", "seed"])
