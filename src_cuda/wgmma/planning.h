@@ -27,7 +27,7 @@ struct WgmmaCosts {
   double reads_apart;   // how often a pixel is read, if windows are several pixels apart
   double activations;   // to move all of them through device memory
   double wgrad_begin, wgrad_tile, wgrad_result;
-  double wgrad_cluster, wgrad_cluster_held;  // to add slices in a cluster; as cluster_held
+  double wgrad_added, wgrad_cluster_held;  // to add a sum's slices in a cluster; as cluster_held
   double wgrad_activations;
   double wgrad_row, wgrad_apart_row;  // to copy 64 channels of a pixel: a line of L2, or parts of two
   std::vector<double> steps;          // to multiply a block of K, for each tile
@@ -186,7 +186,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
         .wgrad_begin = of["wgrad_begin_seconds"],
         .wgrad_tile = of["wgrad_tile_seconds"],
         .wgrad_result = of["wgrad_result_seconds"],
-        .wgrad_cluster = of["wgrad_cluster_seconds"],
+        .wgrad_added = of["wgrad_added_seconds"],
         .wgrad_cluster_held = of["wgrad_cluster_held"],
         .wgrad_activations = product_.activation_bytes() / (of["wgrad_bandwidth"] * device_.bandwidth),
         .wgrad_row = of["wgrad_row_seconds"],
@@ -232,11 +232,13 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     const WgmmaTile& tile = kTiles[s.tile];
     const double steps = CeilDiv(WgradSteps(product_.conv, tile), s.split);
     const int64_t parts = tile.wgrad_cluster_split(s.split);
-    const double results = tile.rows * tile.cols * (s.split == 1 ? 1 : 2);  // float32 slices have twice the bytes
-    const double end = fitted_.wgrad_tile + results * fitted_.wgrad_result + (parts > 1 ? fitted_.wgrad_cluster : 0);
+    const double sums = tile.rows * tile.cols, results = sums * (s.split == 1 ? 1 : 2);  // float32 has twice the bytes
+    const double added = parts > 1 ? sums * std::log2(CtasOfCluster(s)) : 0;
+    const double end = fitted_.wgrad_tile + results * fitted_.wgrad_result + added * fitted_.wgrad_added;
     const double waves = CeilDiv(WorkTilesOf(s), WgradClustersHeld(tile, parts));
     const double step = std::max(fitted_.steps[s.tile], tile.halo ? 0 : WgradCopySeconds(tile));
-    const double busy = waves * (tile.ctas_per_sm * steps * step + end);
+    const double ctas_per_sm = std::min<int64_t>(tile.ctas_per_sm, CeilDiv(Blocks(s), device_.multiprocessors));
+    const double busy = waves * (ctas_per_sm * steps * step + end);
     const double copies = fitted_.wgrad_activations;
     return fitted_.wgrad_begin + std::cbrt(busy * busy * busy + copies * copies * copies) +
            SlicesSeconds(product_, device_, costs_, tile.workspace_split(product_.pass, s.split));
