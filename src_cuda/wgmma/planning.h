@@ -237,8 +237,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     const double end = fitted_.wgrad_tile + results * fitted_.wgrad_result + added * fitted_.wgrad_added;
     const double waves = CeilDiv(WorkTilesOf(s), WgradClustersHeld(tile, parts));
     const double step = std::max(fitted_.steps[s.tile], tile.halo ? 0 : WgradCopySeconds(tile));
-    const double ctas_per_sm = std::min<int64_t>(tile.ctas_per_sm, CeilDiv(Blocks(s), device_.multiprocessors));
-    const double busy = waves * (ctas_per_sm * steps * step + end);
+    const double busy = waves * (tile.ctas_per_sm * steps * step + end);
     const double copies = fitted_.wgrad_activations;
     return fitted_.wgrad_begin + std::cbrt(busy * busy * busy + copies * copies * copies) +
            SlicesSeconds(product_, device_, costs_, tile.workspace_split(product_.pass, s.split));

@@ -75,7 +75,7 @@ def test_exact_where_clusters_have_many_weight_gradients(tile, split):
     integers = lambda seed, *shape: jax.random.randint(jax.random.key(seed), shape, -3, 4).astype("bfloat16")
     x, w, g = integers(0, 2, 300, 520), jnp.zeros((15, 520, 1032), "bfloat16"), integers(1, 2, 300, 1032)
     conv = lambda of, w: jaxconv.conv1d(x, w, padding="SAME", implementation=of)
-    of = jax.jit(lambda of: jax.linear_transpose(functools.partial(conv, of), w)(g)[0], static_argnums=0)
+    of = jax.jit(lambda of: jax.vjp(functools.partial(conv, of), w)[1](g)[0], static_argnums=0)
     assert jnp.array_equal(of(Constraint("cuda", "wgmma", tile.name, split)), of(Constraint("cuda", "mma")))
 
 
