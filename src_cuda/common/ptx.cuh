@@ -132,12 +132,6 @@ __device__ __forceinline__ void StorePairToGlobal(float* to, float first, float 
   asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(first), "f"(second) : "memory");
 }
 
-// A barrier of the CTA's first threads.
-template <int kThreads>
-__device__ __forceinline__ void SyncThreads() {
-  asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
-}
-
 __device__ __forceinline__ void LoadFour(uint32_t (&words)[4], uint32_t address) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])

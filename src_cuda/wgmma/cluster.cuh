@@ -9,18 +9,8 @@
 
 namespace jaxconv {
 
-// Registers of a thread, where producers give theirs to consumers.
-inline constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
-
 // Of an address of shared memory: in front is the block's rank in its cluster, for which descriptors have no bits.
 inline constexpr uint32_t kAddressInCta = (1 << 18) - 1;
-
-// A block of a cluster may reach into another once that one's barriers are there, and until it ends.
-template <WgmmaTile kTile>
-__device__ __forceinline__ void SyncBlocks() {
-  __syncthreads();
-  if constexpr (kTile.cluster() > 1) ptx::SyncCluster();
-}
 
 // Releases a stage in all blocks that share operands, from the first one's rank on. To be called by a warp.
 template <WgmmaTile kTile>

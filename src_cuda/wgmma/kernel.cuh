@@ -17,7 +17,6 @@
 #include "common/ptx_barrier.cuh"
 #include "common/ptx_cluster.cuh"
 #include "common/ptx_hopper.cuh"
-#include "wgmma/cluster.cuh"
 #include "wgmma/cluster_split.cuh"
 #include "wgmma/config.h"
 #include "wgmma/epilogue.cuh"
@@ -30,6 +29,16 @@
 #include "wgmma/zeros.cuh"
 
 namespace jaxconv {
+
+// Registers of a thread, where producers give theirs to consumers.
+inline constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+
+// A block of a cluster may reach into another once that one's barriers are there, and until it ends.
+template <WgmmaTile kTile>
+__device__ __forceinline__ void SyncBlocks() {
+  __syncthreads();
+  if constexpr (kTile.cluster() > 1) ptx::SyncCluster();
+}
 
 // Fetches what the first copy waits for longest, as no cache has it: the maps, and the first tap, if it is looked up.
 // To be called by a thread.

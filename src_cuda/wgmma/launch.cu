@@ -97,14 +97,15 @@ void SetWgradTiles(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* pa
 WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   const ConvProblem& p = call.problem;
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
+  const int64_t stored = StoredSplit(call.pass, s);
   WgmmaParams params{};
   params.problem = p;
   params.taps = call.taps;
   params.classes = call.classes;
-  params.out = StoredData(call, StoredSplit(call.pass, s));
-  params.out_type = StoredType(p, call.pass, StoredSplit(call.pass, s));
+  params.out = StoredData(call, stored);
+  params.out_type = StoredType(p, call.pass, stored);
   params.has_out_maps = call.pass == Pass::kConv && StoresByTma(p, tile, s.split);
-  params.slice_elements = StoredSplit(call.pass, s) > 1 ? ResultElements(p, call.pass) : 0;
+  params.slice_elements = stored > 1 ? ResultElements(p, call.pass) : 0;
   const auto counts = ClassCounts(p, tile);
   for (int d = 0; d < kSpatial; ++d) {
     params.counts[d] = static_cast<int32_t>(counts[d]);
@@ -222,11 +223,12 @@ cudaError_t Launch(const ConvCall& call, const WgmmaSettings& s, cudaStream_t st
   if (!DeviceHasWgmma() || !AreAligned({call.src, call.rhs, call.result}) || !EncodeMaps(call_seen, s, &params)) {
     return kMma.launch(call, WithoutWgmma(call.pass, s), stream);
   }
-  const WgmmaKernelPtr kernel = Find(p, call.pass, s.tile, EndsWithEpilogue(call, StoredSplit(call.pass, s)));
+  const int64_t stored = StoredSplit(call.pass, s);
+  const WgmmaKernelPtr kernel = Find(p, call.pass, s.tile, EndsWithEpilogue(call, stored));
   const size_t shared_bytes = SharedBytesOf(p, call.pass, kWgmmaTiles[s.tile]);
   const cudaError_t status = EnqueueClusters(kernel, shared_bytes, kWgmmaTiles[s.tile], params, *call.slot, stream);
-  if (status != cudaSuccess || StoredSplit(call.pass, s) == 1) return status;
-  return AddSlices<float>(call, StoredSplit(call.pass, s), stream);
+  if (status != cudaSuccess || stored == 1) return status;
+  return AddSlices<float>(call, stored, stream);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 // descriptor's distance between blocks of 64 columns is the distance of two taps' pixels.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "common/ptx_barrier.cuh"

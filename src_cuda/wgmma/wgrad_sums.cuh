@@ -54,7 +54,7 @@ __device__ __forceinline__ void AddInCluster(uint32_t shared, typename WgradShar
   constexpr int kGroup = kMostCluster / kParts;  // sums whose loads are in flight together
   constexpr uint32_t kApart = Share::kThreads * 16;
   const uint32_t mine = shared + threadIdx.x * 16, part = blockIdx.x / kTile.cluster() % kParts;
-  ptx::SyncThreads<Share::kThreads>();  // all have read the operands
+  ptx::NamedBarrierSync<Share::kThreads>();  // all have read the operands
 #pragma unroll
   for (int i = 0; i < Share::kFragments; ++i) ptx::StoreFour(mine + i * kApart, sums[i]);
   ptx::SyncClusterMemory();
