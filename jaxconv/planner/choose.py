@@ -107,7 +107,7 @@ def options(platform: str, kind: str, problem: ConvProblem, constraint: Constrai
             yield Option(name, (), _refused(f"{constraint.family} was asked for"))
             continue
         for transform in _transforms(family, product, constraint):
-            version = _unsupported_transform(transform, family, kind) or _version(transform, product, device)
+            version = _unsupported_transform(transform, family, kind) or version_of(transform, product, device)
             if isinstance(version, str):
                 yield Option(name, transform, _refused(version))
                 continue
@@ -152,7 +152,7 @@ class Version(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _version(transform: Transform, product: Product, device: Device) -> Version | str:
+def version_of(transform: Transform, product: Product, device: Device) -> Version | str:
     """The version under a transform, or why there is none."""
     kind, problem = product.kind, product.problem
     if not transform:

@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -16,23 +15,15 @@ from convbench.rows import grouped
 from convbench.selection import refuse_unknown
 from convbench.tuning.candidates import transform_text
 from jaxconv.planner.candidate import Asked, Candidate
-from jaxconv.planner.choose import options
+from jaxconv.planner.choose import Version, options, version_of
 from jaxconv.planner.devices import Device
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.native import COSTS
 from jaxconv.planner.plan import ANY
 from jaxconv.problem.product import Product
-from jaxconv.transforms import apply
 
 Costs = Mapping[str, float]  # of a family: numbers by name
 _TRIALS = count()
-
-
-class Version(NamedTuple):
-    """A transformed problem, and the seconds that the changes of its arrays take: no cost of a family says them."""
-
-    product: Product
-    conversions: float
 
 
 @dataclass(frozen=True)
@@ -44,7 +35,8 @@ class Measured:
 
     def candidate(self, device: Device) -> Candidate:
         asked = Asked(self.row["settings"], self.row["tile"], is_named=True)
-        return _only_candidate(self.row["family"], self.version.product, device, asked)
+        (candidate,) = FAMILIES["cuda"][self.row["family"]].candidates(self.version.product, device, asked)
+        return candidate
 
     def seconds(self, device: Device) -> float:
         return self.candidate(device).seconds + self.version.conversions
@@ -91,12 +83,5 @@ def _versions(case: Case, which: str, dtype: str, precision: str, device: Device
     for option in options("cuda", kind, problem, ANY, device):
         place = option.family, transform_text(option.transform)
         if option.candidate.reason is None and place not in versions:
-            product = Product(kind, apply(option.transform, problem).problem)
-            alone = _only_candidate(option.family, product, device, Asked({}, option.candidate.tile, is_named=False))
-            versions[place] = Version(product, option.candidate.seconds - alone.seconds)
+            versions[place] = version_of(option.transform, Product(kind, problem), device)
     return versions
-
-
-def _only_candidate(family: str, product: Product, device: Device, asked: Asked) -> Candidate:
-    (candidate,) = FAMILIES["cuda"][family].candidates(product, device, asked)
-    return candidate
