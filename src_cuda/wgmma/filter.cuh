@@ -1,4 +1,4 @@
-// The filter's tile of the wgmma family: BLOCK_K channels of a tap by columns, as they lie in memory.
+// The filter's tile of the wgmma family: a block of K's channels of a tap by columns, as they lie in memory.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +30,13 @@ struct WgmmaFilter {
       ptx::CopyMatrix<kMulticast>(to + part * kPart * kSwizzleBytes, p.rhs_map, barrier, channel, col + part * kPart,
                                   tap, kAll);
     } else {
-      constexpr int kPart = kBlockK<T> / kTile.row_blocks;
+      const int32_t rows = p.block_k / kTile.row_blocks;
+      static_assert(kBlockK<T> / 4 / kTile.row_blocks % 8 == 0, "a part begins a turn of the swizzle");
       constexpr int kRow = kTraits<T>.swizzle_row();  // columns of a swizzled row
 #pragma unroll
       for (int block = 0; block < kCols / kRow; ++block) {
-        ptx::CopyMatrix<kMulticast>(to + (block * kBlockK<T> + part * kPart) * kSwizzleBytes, p.rhs_map, barrier,
-                                    col + block * kRow, channel + part * kPart, tap, kAll);
+        ptx::CopyMatrix<kMulticast>(to + (block * kBlockK<T> + part * rows) * kSwizzleBytes, p.rhs_map, barrier,
+                                    col + block * kRow, channel + part * rows, tap, kAll);
       }
     }
   }

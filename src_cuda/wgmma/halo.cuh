@@ -156,14 +156,14 @@ class WgmmaHaloProducer {
   __device__ __forceinline__ void Copy(const WgmmaWorkTile& tile) {
     stages_.Rounds(tile.steps, params_.k_blocks, [&](int32_t first, int32_t last, int32_t k_block, int32_t) {
       if (copies_halos_) {
-        CopyHalos(tile.first_row, stages_.taps[first].plane, k_block * kBlockK<T>, first == tile.steps.taps);
+        CopyHalos(tile.first_row, stages_.taps[first].plane, k_block * params_.block_k, first == tile.steps.taps);
       }
       if (!copies_filter_ || threadIdx.x % 32 != 0) return;
       for (int32_t tap = first; tap < last; ++tap) {
         filter_.WaitUntilEmpty();
-        ptx::ArriveExpecting(filter_.full(), Stages::Filter::Tile::kBytes);
+        ptx::ArriveExpecting(filter_.full(), Stages::Filter::kCols * params_.block_k * sizeof(T));
         Stages::Filter::Copy(params_, ptx::SharedAddress(stages_.filter[filter_.stage()]), filter_.full(),
-                             k_block * kBlockK<T>, tile.first_col, stages_.taps[tap].filter, 0);
+                             k_block * params_.block_k, tile.first_col, stages_.taps[tap].filter, 0);
         filter_.Advance();
       }
     });
@@ -178,7 +178,8 @@ class WgmmaHaloProducer {
     const ptx::PixelPlace at = InPixels(rows_.OfUnit(first_row / kUnitRows + unit), params_.problem.step, corner);
     halos_.WaitUntilEmpty();
     if (unit == 0) {
-      ptx::ArriveExpecting(halos_.full(), Stages::kUnits * params_.halo_rows * params_.halo_cols * kSwizzleBytes);
+      const int32_t pixels = Stages::kUnits * params_.halo_rows * params_.halo_cols;
+      ptx::ArriveExpecting(halos_.full(), pixels * params_.block_k * sizeof(T));
     }
     __syncwarp();
     if (unit < Stages::kUnits) {
@@ -217,12 +218,15 @@ class WgmmaHaloConsumer : public WgmmaSums<T, kTile, kKMajor> {
   __device__ __forceinline__ void Multiply(const WgmmaSteps& steps, Epilogue&& epilogue, Last&& last) {
     bool adds = false;
     stages_.Rounds(steps, params_.k_blocks, [&](int32_t first, int32_t end, int32_t k_block, int32_t left) {
-      const auto channels = static_cast<int32_t>(params_.problem.in_channels) - k_block * kBlockK<T>;
+      constexpr int kMost = kBlockK<T> * 3 / 4, kHalf = kBlockK<T> / 2;
+      const auto channels = static_cast<int32_t>(params_.problem.in_channels) - k_block * params_.block_k;
       uint32_t read;
-      if (channels > kBlockK<T> / 2) {
-        read = MultiplyHalos<kBlockK<T>>(first, end, adds, epilogue);
+      if (channels <= kHalf) {
+        read = MultiplyHalos<kHalf>(first, end, adds, epilogue);  // the rest of the block has no channels
+      } else if (params_.block_k <= kMost) {
+        read = MultiplyHalos<kMost>(first, end, adds, epilogue);
       } else {
-        read = MultiplyHalos<kBlockK<T> / 2>(first, end, adds, epilogue);  // the other half has no channels
+        read = MultiplyHalos<kBlockK<T>>(first, end, adds, epilogue);
       }
       if (left == 0) last();
       ptx::WarpgroupWait<0>();

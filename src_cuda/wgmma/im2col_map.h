@@ -23,15 +23,17 @@ struct Im2colWindows {
   }
 };
 
-// Swizzles rows of so many elements: of 128 bytes, or of 64.
-constexpr CUtensorMapSwizzle SwizzleOf(DType type, int elements) {
-  return elements == TraitsOf(type).swizzle_row() ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
+// Operands' rows in shared memory have 128 bytes each, and a box may fill a part of each. Results' may have 64.
+inline constexpr CUtensorMapSwizzle kOperandSwizzle = CU_TENSOR_MAP_SWIZZLE_128B;
+constexpr CUtensorMapSwizzle ResultSwizzle(DType type, int cols) {
+  return cols == TraitsOf(type).swizzle_row() ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
 }
 
-// Describes matrices, such as the taps of a filter. One axis is contiguous. A box has `fast` elements of that axis, a
-// swizzled row, by `slow` of the other. False where the driver refuses, or is too old.
+// Describes matrices, such as the taps of a filter. One axis is contiguous. A box has `fast` elements of that axis, in
+// a swizzled row, by `slow` of the other. False where the driver refuses, or is too old.
 inline bool EncodeMatrices(CUtensorMap* map, const void* first, DType type, int64_t fast_size, int64_t slow_size,
-                           int64_t slow_stride, int64_t matrices, int64_t matrix_stride, int fast, int slow) {
+                           int64_t slow_stride, int64_t matrices, int64_t matrix_stride, int fast, int slow,
+                           CUtensorMapSwizzle swizzle) {
   static const auto encode = DriverFunction<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   if (encode == nullptr) return false;
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(fast_size), static_cast<cuuint64_t>(slow_size),
@@ -40,7 +42,7 @@ inline bool EncodeMatrices(CUtensorMap* map, const void* first, DType type, int6
   const cuuint64_t strides[] = {bytes(slow_stride), bytes(matrix_stride)};
   const cuuint32_t box[] = {static_cast<cuuint32_t>(fast), static_cast<cuuint32_t>(slow), 1}, steps[] = {1, 1, 1};
   return encode(map, MapType(type), 3, const_cast<void*>(first), sizes, strides, box, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(type, fast), CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
@@ -49,11 +51,11 @@ inline bool EncodeMatrices(CUtensorMap* map, const void* first, DType type, int6
 // matrix.
 inline bool EncodeIm2col(CUtensorMap* map, int rank, const void* tensor, DType type, const TensorStrides& s,
                          const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, const Im2colWindows& windows,
-                         int channels_at_once, int pixels) {
+                         int channels_at_once, int pixels, CUtensorMapSwizzle swizzle) {
   const OperandTraits& traits = TraitsOf(type);
   if (rank == 2) {  // one matrix: how far the next one is may be anything that is valid
     return EncodeMatrices(map, tensor, type, channels, size[2], s.spatial[2], 1, traits.vector(), channels_at_once,
-                          pixels);
+                          pixels, swizzle);
   }
   static const auto encode = DriverFunction<decltype(cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
   if (encode == nullptr) return false;
@@ -75,8 +77,8 @@ inline bool EncodeIm2col(CUtensorMap* map, int rank, const void* tensor, DType t
   strides[dim] = bytes(s.batch);
   steps[dim + 1] = 1;
   return encode(map, MapType(type), rank, const_cast<void*>(tensor), sizes, strides, lower, upper, channels_at_once,
-                pixels, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(type, channels_at_once),
-                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+                pixels, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 // Pixels in one plane: so many rows and columns, a step apart.
@@ -90,13 +92,12 @@ struct PixelBox {
 // Describes boxes of an activation's pixels, and `channels_at_once` channels of each.
 inline bool EncodeBoxes(CUtensorMap* map, const void* tensor, DType type, const TensorStrides& s,
                         const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, int channels_at_once,
-                        const PixelBox& of) {
+                        const PixelBox& of, CUtensorMapSwizzle swizzle) {
   const auto number = [](int64_t number) { return static_cast<cuuint32_t>(number); };
   const cuuint32_t box[] = {number(channels_at_once), number(BoxExtent(of.cols, of.col_step)),
                             number(BoxExtent(of.rows, of.row_step)), 1, 1};
   const cuuint32_t steps[] = {1, number(of.col_step), number(of.row_step), 1, 1};
-  return EncodeActivation(map, tensor, type, s, size, batch, channels, 1, box, SwizzleOf(type, channels_at_once),
-                          steps);
+  return EncodeActivation(map, tensor, type, s, size, batch, channels, 1, box, swizzle, steps);
 }
 
 }  // namespace jaxconv

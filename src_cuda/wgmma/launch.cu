@@ -125,7 +125,8 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   params.leaves_out_taps = LeavesOutTaps(p, s, tile);
   params.rank = static_cast<int32_t>(s.rank);
   params.tap_stride = static_cast<int32_t>(s.tap_stride);
-  params.k_blocks = static_cast<int32_t>(KBlocks(p));
+  params.block_k = call.pass == Pass::kWgrad ? kBlockRows : BlockK(p);
+  params.k_blocks = static_cast<int32_t>(CeilDiv(p.in_channels, params.block_k));
   params.split = static_cast<int32_t>(s.split);
   const auto reciprocal = [](int32_t divisor) { return UINT32_MAX / static_cast<uint32_t>(std::max(divisor, 1)); };
   for (int d = 0; d < kSpatial; ++d) params.count_reciprocals[d] = reciprocal(params.counts[d]);

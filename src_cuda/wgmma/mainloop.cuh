@@ -27,6 +27,7 @@ struct WgmmaStages {
   using Filter = WgmmaFilter<T, kTile, kKMajor>;
   static constexpr int kProducers = 1;  // threads
   static constexpr int kBytes = SrcTile::kBytes + Filter::Tile::kBytes;
+  static constexpr int kLines = kTile.rows + Filter::kCols;  // of a block of K's channels
   static_assert(SrcTile::kBytes % 1024 == 0, "each tile begins a turn of its swizzle");
   static constexpr int kBarriers = StagePipeline<kTile.stages>::kBarriers;
 
@@ -48,7 +49,7 @@ class WgmmaProducer {
  public:
   using Stages = WgmmaStages<T, kTile, kKMajor>;
 
-  // What a step reads: BLOCK_K channels of the pixels that a tap sees.
+  // What a step reads: a block of K's channels of the pixels that a tap sees.
   struct Step {
     int32_t channel;
     uint16_t w, h, d;  // the tap's offset in windows
@@ -75,8 +76,8 @@ class WgmmaProducer {
     for (int32_t step = tile.steps.first; step < tile.steps.end;) {
       CopyStep(tile, at_, from_);
       pipeline_.Advance();
-      from_.channel += kBlockK<T>;
-      if (++step < tile.steps.end && from_.channel == params_.k_blocks * kBlockK<T>) {
+      from_.channel += params_.block_k;
+      if (++step < tile.steps.end && from_.channel == params_.k_blocks * params_.block_k) {
         from_ = StepOf(TapOf(tile, step), step);
       }
     }
@@ -105,7 +106,7 @@ class WgmmaProducer {
   __device__ __forceinline__ Step StepOf(const Tap& tap, int32_t step) const {
     int32_t k_block, rest;
     by_k_blocks_.Divide(step, &k_block);
-    if (params_.rank == 2) return {k_block * kBlockK<T>, 0, 0, 0, tap.filter_delta < 0 ? 1 : 0};
+    if (params_.rank == 2) return {k_block * params_.block_k, 0, 0, 0, tap.filter_delta < 0 ? 1 : 0};
     int32_t number = Divider<int32_t>(params_.tap_stride, params_.tap_reciprocal).Divide(tap.filter_delta, &rest);
     bool is_tap = number < params_.problem.tap_count && rest == 0;
     if (tap.filter_delta < 0) is_tap = true, number = params_.problem.tap_count;
@@ -117,7 +118,7 @@ class WgmmaProducer {
       is_tap &= from_corner[d] < (kSpatial - d > params_.rank - 2 ? 1 : reach);
     }
     if (!is_tap) __trap();
-    return {k_block * kBlockK<T>, static_cast<uint16_t>(from_corner[2]), static_cast<uint16_t>(from_corner[1]),
+    return {k_block * params_.block_k, static_cast<uint16_t>(from_corner[2]), static_cast<uint16_t>(from_corner[1]),
             static_cast<uint16_t>(from_corner[0]), number};
   }
 
@@ -126,7 +127,7 @@ class WgmmaProducer {
                                            const Step& from) const {
     pipeline_.WaitUntilEmpty();
     const uint32_t stage = stages_ + pipeline_.stage() * Stages::kBytes;
-    ptx::ArriveExpecting(pipeline_.full(), Stages::kBytes);
+    ptx::ArriveExpecting(pipeline_.full(), Stages::kLines * params_.block_k * sizeof(T));
     ptx::CopyPixels<(kTile.col_blocks > 1)>(params_.rank, stage + FirstPart() * kSwizzleBytes, params_.src_map,
                                             pipeline_.full(), from.channel, at, from.w, from.h, from.d,
                                             Stages::Filter::kAll);
@@ -169,18 +170,15 @@ class WgmmaConsumer : public WgmmaSums<T, kTile, kKMajor> {
   using Stages = WgmmaStages<T, kTile, kKMajor>;
 
   __device__ WgmmaConsumer(const WgmmaParams& p, const Stages& stages, uint32_t barriers)
-      : channels_(p.k_blocks > 1 ? kBlockK<T> : static_cast<int32_t>(p.problem.in_channels)),
-        stages_(ptx::SharedAddress(&stages) & kAddressInCta),
-        pipeline_(barriers) {}
+      : block_k_(p.block_k), stages_(ptx::SharedAddress(&stages) & kAddressInCta), pipeline_(barriers) {}
 
-  // Sums up a tile; calls last() while the last step is multiplied. If one block of K
-  // holds all channels, the multiplications behind the last channel are left out.
+  // Sums up a tile; calls last() while the last step is multiplied.
   template <typename Epilogue, typename Last>
   __device__ __forceinline__ void Multiply(const WgmmaSteps& steps, Epilogue&& epilogue, Last&& last) {
     constexpr int kMost = kBlockK<T> * 3 / 4, kHalf = kBlockK<T> / 2;
-    if (channels_ > kMost) {
+    if (block_k_ > kMost) {
       MultiplyKBlocks<kBlockK<T>>(steps, epilogue, last);
-    } else if (channels_ > kHalf) {
+    } else if (block_k_ > kHalf) {
       MultiplyKBlocks<kMost>(steps, epilogue, last);
     } else {
       MultiplyKBlocks<kHalf>(steps, epilogue, last);
@@ -208,7 +206,7 @@ class WgmmaConsumer : public WgmmaSums<T, kTile, kKMajor> {
     return empty;
   }
 
-  int32_t channels_;  // that are multiplied of each block of K
+  int32_t block_k_;
   uint32_t stages_;
   StagePipeline<kTile.stages> pipeline_;
 };

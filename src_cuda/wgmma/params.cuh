@@ -25,7 +25,8 @@ struct WgmmaParams {
   int32_t corner[kSpatial];  // of the first position's window, in any class
   int32_t rank;        // of the maps; 2: pixels are the rows of a matrix, which the filter's one tap reads as they lie
   int32_t tap_stride;  // elements of the filter from a tap to the next
-  int32_t k_blocks;    // of kBlockK source channels
+  int32_t k_blocks;    // of a tap: of block_k source channels each
+  int32_t block_k;     // kBlockK, or less
   int32_t unit_rows, unit_cols;  // positions of a halo tile
   int32_t halo_rows, halo_cols;  // pixels of the largest plane that they see
   // 2^32 - 1 over some of these numbers. A division by one takes 20 instructions less, and a block begins with several.

@@ -22,10 +22,11 @@ struct WgmmaCosts {
   double halo_pixel;
   double halos[2];  // of a plane, with one CTA per SM, and with two
   double cluster_wave, cluster_step, cluster_copy, cluster_cta;
-  double cluster_held;  // fraction of the CTAs that fit, that clusters really fill
-  double few_channels;  // fraction of a block of K that few channels save
-  double reads_apart;   // how often a pixel is read, if windows are several pixels apart
-  double activations;   // to move all of them through device memory
+  double cluster_held;       // fraction of the CTAs that fit, that clusters really fill
+  double few_channels;       // fraction of the multiplications left out in a block of K of few channels that is saved
+  double shared_sector_row;  // to copy a pixel's channels from L2, if neighbours share a sector
+  double reads_apart;        // how often a pixel is read, if windows are several pixels apart
+  double activations;        // to move all of them through device memory
   double wgrad_begin, wgrad_tile, wgrad_result;
   double wgrad_added, wgrad_cluster_held;  // to add a sum's slices in a cluster; as cluster_held
   double wgrad_activations;
@@ -89,14 +90,17 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     const double end = fitted_.tile + results * fitted_.result;
     const int64_t waves = CeilDiv(WorkTilesOf(s), std::max<int64_t>(1, device_.multiprocessors / tile.cluster()));
     const int64_t ends = CeilDiv(waves, tile.ctas_per_sm);  // epilogues that no multiplication hides
+    const double multiplied = std::max(waves * steps, SharedSectorSeconds(s));
     const double reads = !tile.halo && AreApart() ? fitted_.reads_apart : 1;
-    const double copies = reads * fitted_.activations + end / tile.ctas_per_sm, busy = waves * steps + ends * end;
+    const double copies = reads * fitted_.activations + end / tile.ctas_per_sm, busy = multiplied + ends * end;
     // Copies and multiplications overlap, but not completely.
     const double both = std::cbrt(busy * busy * busy + copies * copies * copies);
     return fitted_.begin + both + SlicesSeconds(product_, device_, costs_, s.split);
   }
 
  private:
+  static constexpr int64_t kSectorBytes = 32;  // that L2 reads or writes at least
+
   bool IsWgrad() const { return product_.pass == Pass::kWgrad; }
 
   int64_t CtasOfCluster(const WgmmaSettings& s) const {
@@ -156,15 +160,21 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     return (step[1] != 1 || step[2] != 1) && UnitPixels() > kUnitRows;
   }
 
-  // Blocks of K of a tile, on average: of all taps that its residue class sees. A block of K with few channels saves
-  // multiplications, but no copies. So it saves nothing in halo tiles of 256 columns, which wait for copies of the
-  // filter.
+  // Blocks of K of a tile, on average: of all taps that its residue class sees. One with few channels saves a part of
+  // the multiplications that are left out, but none in halo tiles of 256 columns, which wait for copies of the filter.
   double Steps(const WgmmaSettings& s) const {
     const WgmmaTile& tile = kTiles[s.tile];
-    const int64_t channels = product_.conv.in_channels, block_k = BlockK(product_.conv), last = channels % block_k;
-    const bool are_few = tile.halo ? 0 < last && last <= block_k / 2 && tile.cols < 256 : channels <= block_k * 3 / 4;
-    const double k_blocks = KBlocks(product_.conv) - (are_few ? fitted_.few_channels : 0);
-    return static_cast<double>(product_.conv.tap_count) / ScheduledClasses(s) * k_blocks;
+    const double k_blocks = KBlocks(product_.conv), left_out = k_blocks - MultipliedKBlocks(tile);
+    const double saved = tile.halo && tile.cols == 256 ? 0 : fitted_.few_channels * left_out;
+    return static_cast<double>(product_.conv.tap_count) / ScheduledClasses(s) * (k_blocks - saved);
+  }
+
+  // Whole blocks of K that a tap's multiplications make up.
+  double MultipliedKBlocks(const WgmmaTile& tile) const {
+    const int64_t block_k = BlockK(product_.conv), half = kPlannedBlockK / 2;
+    const int64_t last = product_.conv.in_channels - (KBlocks(product_.conv) - 1) * block_k;
+    const int64_t of_last = tile.halo && last <= half ? half : block_k;
+    return static_cast<double>((KBlocks(product_.conv) - 1) * block_k + of_last) / kPlannedBlockK;
   }
 
   void FindCosts() {
@@ -181,6 +191,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
         .cluster_cta = of["cluster_block_seconds"],
         .cluster_held = of["cluster_held"],
         .few_channels = of["few_channels"],
+        .shared_sector_row = of["shared_sector_row_seconds"],
         .reads_apart = of["reads_apart"],
         .activations = ActivationSeconds(product_, device_, of),
         .wgrad_begin = of["wgrad_begin_seconds"],
@@ -215,6 +226,16 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
       seconds += std::max(static_cast<double>(taps) / product_.residue_classes[0].tap_count * steps, k_blocks * halos);
     }
     return seconds;
+  }
+
+  // To copy all tiles' pixels from L2 in im2col mode. It counts where pixels are no whole sectors: L2 then gives less
+  // than TMA asks for.
+  double SharedSectorSeconds(const WgmmaSettings& s) const {
+    const WgmmaTile& tile = kTiles[s.tile];
+    const int64_t bytes = product_.conv.in_channels * TraitsOf(product_.conv.src_type).bytes;
+    if (tile.halo || bytes % kSectorBytes == 0) return 0;
+    const double rows = static_cast<double>(WorkTilesOf(s)) * tile.row_blocks * tile.rows;
+    return rows * Steps(s) / s.split * fitted_.shared_sector_row;
   }
 
   // To copy a step of wgrad in im2col mode.

@@ -13,8 +13,18 @@
 
 namespace jaxconv {
 
-// Channels of one tap that are a step of K, and the steps of a tap.
-inline int BlockK(const ConvProblem& p) { return TraitsOf(p.src_type).swizzle_row(); }
+// Channels of one tap that are a step of K: a swizzled row, three quarters or half of it. TMA takes several times as
+// long for a pixel if the copy reaches beyond its channels. So blocks of K end with the channels, or shortly behind
+// them; but each block costs a step.
+inline int BlockK(const ConvProblem& p) {
+  const int row = TraitsOf(p.src_type).swizzle_row();
+  const auto cost = [&](int block_k) { return CeilDiv(p.in_channels, block_k) * (block_k + row / 4); };
+  int best = row;
+  for (int block_k : {row * 3 / 4, row / 2}) {
+    if (cost(block_k) < cost(best)) best = block_k;
+  }
+  return best;
+}
 inline int64_t KBlocks(const ConvProblem& p) { return CeilDiv(p.in_channels, BlockK(p)); }
 
 // Elements from a pixel to the next, if those of all images are evenly apart; else 0.
@@ -73,7 +83,7 @@ inline int64_t RowClusters(const ConvProblem& p, const WgmmaTile& tile) {
 inline int64_t WgradRowClusters(const ConvProblem& p, const WgmmaSettings& s) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
   const int64_t rows_of_taps = tile.halo ? p.tap_count / s.taps_w * CeilDiv(s.taps_w, kHaloWgradTaps) : p.tap_count;
-  return RowTiles(p, rows_of_taps * KBlocks(p), tile.rows / WgradUnit(tile) * tile.row_blocks);
+  return RowTiles(p, rows_of_taps * CeilDiv(p.in_channels, kBlockRows), tile.rows / WgradUnit(tile) * tile.row_blocks);
 }
 // Steps of K of a class, of kWgradPositions positions.
 inline int64_t WgradSteps(const ConvProblem& p, const WgmmaTile& tile) {
