@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -24,6 +25,10 @@ inline constexpr int kUnitRows = 64;        // positions that have a halo tile: 
 // BLOCK_K of 16-bit types. Tiles' names have it, and what planning shares with other families.
 inline constexpr int kPlannedBlockK = TraitsOf(DType::kBF16).swizzle_row();
 inline constexpr int kMostHaloPixels = 104, kMostHaloTaps = 127;
+
+// What BLOCK_K of a problem may be: all channels of a swizzled row of so many, three quarters or half. Kernels have a
+// loop for each.
+constexpr std::array<int, 3> BlockKs(int row) { return {row, row * 3 / 4, row / 2}; }
 
 // A tile of the wgmma family. One or two warpgroups have equal shares of its rows, or, with swapped operands, of its
 // columns. The blocks of a cluster have neighbouring rows and share the filter that they read, or neighbouring columns

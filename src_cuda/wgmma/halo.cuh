@@ -218,15 +218,15 @@ class WgmmaHaloConsumer : public WgmmaSums<T, kTile, kKMajor> {
   __device__ __forceinline__ void Multiply(const WgmmaSteps& steps, Epilogue&& epilogue, Last&& last) {
     bool adds = false;
     stages_.Rounds(steps, params_.k_blocks, [&](int32_t first, int32_t end, int32_t k_block, int32_t left) {
-      constexpr int kMost = kBlockK<T> * 3 / 4, kHalf = kBlockK<T> / 2;
+      constexpr auto kBlockKs = BlockKs(kBlockK<T>);
       const auto channels = static_cast<int32_t>(params_.problem.in_channels) - k_block * params_.block_k;
       uint32_t read;
-      if (channels <= kHalf) {
-        read = MultiplyHalos<kHalf>(first, end, adds, epilogue);  // the rest of the block has no channels
-      } else if (params_.block_k <= kMost) {
-        read = MultiplyHalos<kMost>(first, end, adds, epilogue);
+      if (channels <= kBlockKs[2]) {
+        read = MultiplyHalos<kBlockKs[2]>(first, end, adds, epilogue);  // the rest of the block has no channels
+      } else if (params_.block_k <= kBlockKs[1]) {
+        read = MultiplyHalos<kBlockKs[1]>(first, end, adds, epilogue);
       } else {
-        read = MultiplyHalos<kBlockK<T>>(first, end, adds, epilogue);
+        read = MultiplyHalos<kBlockKs[0]>(first, end, adds, epilogue);
       }
       if (left == 0) last();
       ptx::WarpgroupWait<0>();

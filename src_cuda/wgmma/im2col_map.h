@@ -33,7 +33,7 @@ constexpr CUtensorMapSwizzle ResultSwizzle(DType type, int cols) {
 // a swizzled row, by `slow` of the other. False where the driver refuses, or is too old.
 inline bool EncodeMatrices(CUtensorMap* map, const void* first, DType type, int64_t fast_size, int64_t slow_size,
                            int64_t slow_stride, int64_t matrices, int64_t matrix_stride, int fast, int slow,
-                           CUtensorMapSwizzle swizzle) {
+                           CUtensorMapSwizzle swizzle = kOperandSwizzle) {
   static const auto encode = DriverFunction<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   if (encode == nullptr) return false;
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(fast_size), static_cast<cuuint64_t>(slow_size),
@@ -51,7 +51,7 @@ inline bool EncodeMatrices(CUtensorMap* map, const void* first, DType type, int6
 // matrix.
 inline bool EncodeIm2col(CUtensorMap* map, int rank, const void* tensor, DType type, const TensorStrides& s,
                          const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, const Im2colWindows& windows,
-                         int channels_at_once, int pixels, CUtensorMapSwizzle swizzle) {
+                         int channels_at_once, int pixels, CUtensorMapSwizzle swizzle = kOperandSwizzle) {
   const OperandTraits& traits = TraitsOf(type);
   if (rank == 2) {  // one matrix: how far the next one is may be anything that is valid
     return EncodeMatrices(map, tensor, type, channels, size[2], s.spatial[2], 1, traits.vector(), channels_at_once,
@@ -92,7 +92,7 @@ struct PixelBox {
 // Describes boxes of an activation's pixels, and `channels_at_once` channels of each.
 inline bool EncodeBoxes(CUtensorMap* map, const void* tensor, DType type, const TensorStrides& s,
                         const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, int channels_at_once,
-                        const PixelBox& of, CUtensorMapSwizzle swizzle) {
+                        const PixelBox& of, CUtensorMapSwizzle swizzle = kOperandSwizzle) {
   const auto number = [](int64_t number) { return static_cast<cuuint32_t>(number); };
   const cuuint32_t box[] = {number(channels_at_once), number(BoxExtent(of.cols, of.col_step)),
                             number(BoxExtent(of.rows, of.row_step)), 1, 1};

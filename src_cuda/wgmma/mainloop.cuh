@@ -175,13 +175,13 @@ class WgmmaConsumer : public WgmmaSums<T, kTile, kKMajor> {
   // Sums up a tile; calls last() while the last step is multiplied.
   template <typename Epilogue, typename Last>
   __device__ __forceinline__ void Multiply(const WgmmaSteps& steps, Epilogue&& epilogue, Last&& last) {
-    constexpr int kMost = kBlockK<T> * 3 / 4, kHalf = kBlockK<T> / 2;
-    if (block_k_ > kMost) {
-      MultiplyKBlocks<kBlockK<T>>(steps, epilogue, last);
-    } else if (block_k_ > kHalf) {
-      MultiplyKBlocks<kMost>(steps, epilogue, last);
+    constexpr auto kBlockKs = BlockKs(kBlockK<T>);
+    if (block_k_ > kBlockKs[1]) {
+      MultiplyKBlocks<kBlockKs[0]>(steps, epilogue, last);
+    } else if (block_k_ > kBlockKs[2]) {
+      MultiplyKBlocks<kBlockKs[1]>(steps, epilogue, last);
     } else {
-      MultiplyKBlocks<kHalf>(steps, epilogue, last);
+      MultiplyKBlocks<kBlockKs[2]>(steps, epilogue, last);
     }
   }
 

@@ -17,18 +17,18 @@ namespace jaxconv {
 inline bool EncodeFilter(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
   const bool k_major = IsKMajor(p);
-  const int block_k = BlockK(p);
+  const int block_k = params->block_k;
   return EncodeMatrices(&params->rhs_map, call.rhs, p.filter_type, k_major ? p.in_channels : p.out_channels,
                         k_major ? p.out_channels : p.in_channels, k_major ? p.filter.out : p.filter.in, p.tap_count,
                         params->tap_stride, k_major ? block_k : TraitsOf(p.filter_type).swizzle_row(),
-                        (k_major ? tile.cols : block_k) / tile.row_blocks, kOperandSwizzle);
+                        (k_major ? tile.cols : block_k) / tile.row_blocks);
 }
 
 // Maps of halo tiles, and of the part of a unit that a warp stores.
 inline bool EncodeHaloMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
-  if (!EncodeBoxes(&params->src_map, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels, BlockK(p),
-                   {params->halo_rows, params->halo_cols, p.step[1], p.step[2]}, kOperandSwizzle)) {
+  if (!EncodeBoxes(&params->src_map, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels, params->block_k,
+                   {params->halo_rows, params->halo_cols, p.step[1], p.step[2]})) {
     return false;
   }
   const int cols = std::min(params->unit_cols, kResultRows);
@@ -43,7 +43,7 @@ inline bool EncodeIm2colMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaP
   Im2colWindows windows;
   for (int d = 0; d < kSpatial; ++d) windows.Set(d, params->corner[d], p.step[d], params->counts[d]);
   if (!EncodeIm2col(&params->src_map, params->rank, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels,
-                    windows, BlockK(p), tile.rows / tile.col_blocks, kOperandSwizzle)) {
+                    windows, params->block_k, tile.rows / tile.col_blocks)) {
     return false;
   }
   if (!params->has_out_maps) return true;
@@ -68,9 +68,9 @@ inline bool EncodeWgradMaps(const ConvCall& call, bool halo, WgmmaParams* params
   const ConvProblem& p = call.problem;
   if (halo) {
     return EncodeBoxes(&params->src_map, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels, kBlockRows,
-                       {params->halo_rows, params->halo_cols}, kOperandSwizzle) &&
+                       {params->halo_rows, params->halo_cols}) &&
            EncodeBoxes(&params->rhs_map, call.rhs, p.dst_type, p.dst, p.dst_size, p.batch, p.out_channels, kBlockRows,
-                       {params->unit_rows, params->unit_cols}, kOperandSwizzle);
+                       {params->unit_rows, params->unit_cols});
   }
   Im2colWindows src, dst;
   for (int d = 0; d < kSpatial; ++d) {
@@ -78,9 +78,9 @@ inline bool EncodeWgradMaps(const ConvCall& call, bool halo, WgmmaParams* params
     dst.Set(d, 0, p.period[d], params->counts[d]);
   }
   return EncodeIm2col(&params->src_map, params->rank, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels,
-                      src, kBlockRows, kWgradPositions, kOperandSwizzle) &&
+                      src, kBlockRows, kWgradPositions) &&
          EncodeIm2col(&params->rhs_map, params->rank, call.rhs, p.dst_type, p.dst, p.dst_size, p.batch, p.out_channels,
-                      dst, kBlockRows, kWgradPositions, kOperandSwizzle);
+                      dst, kBlockRows, kWgradPositions);
 }
 
 // False where TMA has no maps of the operands.

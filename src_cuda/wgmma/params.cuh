@@ -64,7 +64,7 @@ struct WgmmaParams {
   int32_t tap_pixels;      // from a tap of a row to the next
 };
 
-// Channels of one tap that are a step of K: a row of 128 bytes, as TMA swizzles it.
+// The most channels of one tap that are a step of K: a row of 128 bytes, as TMA swizzles it.
 template <typename T>
 inline constexpr int kBlockK = kTraits<T>.swizzle_row();
 

@@ -171,10 +171,9 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
 
   // Whole blocks of K that a tap's multiplications make up.
   double MultipliedKBlocks(const WgmmaTile& tile) const {
-    const int64_t block_k = BlockK(product_.conv), half = kPlannedBlockK / 2;
-    const int64_t last = product_.conv.in_channels - (KBlocks(product_.conv) - 1) * block_k;
-    const int64_t of_last = tile.halo && last <= half ? half : block_k;
-    return static_cast<double>((KBlocks(product_.conv) - 1) * block_k + of_last) / kPlannedBlockK;
+    const int64_t block_k = BlockK(product_.conv), before_last = (KBlocks(product_.conv) - 1) * block_k;
+    const int64_t least = BlockKs(kPlannedBlockK).back(), last = product_.conv.in_channels - before_last;
+    return static_cast<double>(before_last + (tile.halo && last <= least ? least : block_k)) / kPlannedBlockK;
   }
 
   void FindCosts() {

@@ -1,6 +1,7 @@
 // How a convolution is shared out among the clusters of the wgmma family. Host-only: without CUDA.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -13,17 +14,13 @@
 
 namespace jaxconv {
 
-// Channels of one tap that are a step of K: a swizzled row, three quarters or half of it. TMA takes several times as
-// long for a pixel if the copy reaches beyond its channels. So blocks of K end with the channels, or shortly behind
-// them; but each block costs a step.
+// Channels of one tap that are a step of K. TMA takes longer for pixels if the copy reaches beyond their channels. So
+// blocks of K end with the channels, or shortly behind them; but each block costs a step.
 inline int BlockK(const ConvProblem& p) {
   const int row = TraitsOf(p.src_type).swizzle_row();
   const auto cost = [&](int block_k) { return CeilDiv(p.in_channels, block_k) * (block_k + row / 4); };
-  int best = row;
-  for (int block_k : {row * 3 / 4, row / 2}) {
-    if (cost(block_k) < cost(best)) best = block_k;
-  }
-  return best;
+  const auto all = BlockKs(row);
+  return *std::min_element(all.begin(), all.end(), [&](int one, int other) { return cost(one) < cost(other); });
 }
 inline int64_t KBlocks(const ConvProblem& p) { return CeilDiv(p.in_channels, BlockK(p)); }
 
