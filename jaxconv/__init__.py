@@ -3,13 +3,17 @@
 from jaxconv.api import conv1d, conv2d, conv3d, conv_general_dilated, conv_transpose
 from jaxconv.explain import explain
 from jaxconv.fallback import FallbackWarning
+from jaxconv.tuning.autotune import autotune
+from jaxconv.tuning.loaded import load_tuning
 
 __all__ = [
     "FallbackWarning",
+    "autotune",
     "conv1d",
     "conv2d",
     "conv3d",
     "conv_general_dilated",
     "conv_transpose",
     "explain",
+    "load_tuning",
 ]

@@ -16,10 +16,14 @@ from jaxconv.planner.support import unsupported_reason
 from jaxconv.problem import ConvProblem
 from jaxconv.sharding import cache_key
 from jaxconv.sharding.partitioning import partitioned, without_shardings
+from jaxconv.tuning.file import NOTHING, Tuning
+from jaxconv.tuning.loaded import tuning_for
 
 
 def lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, implementation, sharding):
-    local = partial(_computation, kind, platform, implementation)
+    # Taken once: the partitioner asks for the computation later, when another file may be loaded than the digest is of.
+    tuning = tuning_for(implementation)
+    local = partial(_computation, kind, platform, implementation, tuning)
     module = ctx.module_context
     devices = _partitioned_devices(module.axis_context)
     if devices == 1:
@@ -31,18 +35,19 @@ def lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, i
     else:
         mesh = module.axis_context.abstract_mesh
         mesh_sizes = (devices,) if mesh is None else mesh.axis_sizes
-        name_it = set_xla_metadata(jaxconv=cache_key.digest(kind, platform, problem, implementation))
+        name_it = set_xla_metadata(jaxconv=cache_key.digest(kind, platform, problem, implementation, tuning))
         compute = name_it(partitioned(kind, problem, local, mesh_sizes))
     (out,) = mlir.lower_fun(compute, multiple_results=False)(without_shardings(ctx), a, b)
     return [lower_with_sharding_in_types(ctx, out, ctx.avals_out[0])]
 
 
-def _computation(kind: str, platform: str | None, implementation, problem: ConvProblem):
-    """What answers a problem on a platform: a native kernel, or else lax with a warning, if no name forbids that."""
-    choice = decide(kind, platform, problem, implementation)
-    if choice.plan is None:
+def _computation(kind: str, platform: str | None, implementation, tuning: Tuning, problem: ConvProblem):
+    """What answers a problem on a platform: a native kernel; lax, where it was measured to be the fastest; or else lax
+    with a warning, if no name forbids that."""
+    choice = decide(kind, platform, problem, implementation, tuning)
+    if choice.is_refusal:
         return _by_lax(choice.unsupported_reason(), kind, implementation, problem)
-    return ffi.convolution(choice.plan, problem)
+    return fallback.LAX[kind](problem) if choice.plan is None else ffi.convolution(choice.plan, problem)
 
 
 def _by_lax(reason: str, kind: str, implementation, problem: ConvProblem):
@@ -50,11 +55,13 @@ def _by_lax(reason: str, kind: str, implementation, problem: ConvProblem):
     return fallback.LAX[kind](problem)
 
 
-def decide(kind: str, platform: str | None, problem: ConvProblem, implementation) -> Choice:
-    """The plan for a problem on a platform, or why no native kernel answers it there."""
+def decide(kind: str, platform: str | None, problem: ConvProblem, implementation, tuning: Tuning = NOTHING) -> Choice:
+    """The plan for a problem on a platform, measured or else estimated, or why no native kernel answers it there."""
     constraint = constraint_of(implementation)
     reason = _platform_reason(platform, constraint) or unsupported_reason(problem, kind)
-    return Choice.nothing(reason) if reason else choose(platform, kind, problem, constraint, ffi.device(platform))
+    if reason:
+        return Choice.nothing(reason)
+    return tuning.choice(platform, kind, problem) or choose(platform, kind, problem, constraint, ffi.device(platform))
 
 
 def _platform_reason(platform: str | None, constraint: Constraint) -> str | None:

@@ -11,7 +11,6 @@ repository, which `-m` puts first in `sys.path`: then it is `python -P benchmark
     cases.py      the layers, read from ../cases.json
     floor.py      the least time a GPU could take
     programs.py   a pass of a layer as a program: its problem, compiling it, and the check that our kernels answer it
-    timing.py     the time of a compiled program
     measure.py    the rows: a program of ours and one of lax's, timed
     machine.py    what the rows were measured on, and with what
     rows.py       a file of rows of one machine

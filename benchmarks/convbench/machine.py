@@ -10,6 +10,8 @@ from pathlib import Path
 import jax
 import jaxlib.version
 
+from jaxconv.tuning.machine import cpu_name
+
 
 def describe() -> dict:
     """The device; what cannot be found is None."""
@@ -17,7 +19,7 @@ def describe() -> dict:
     gpu = device.platform == "gpu"
     return {
         "platform": device.platform,
-        "device": device.device_kind if gpu else _cpu_name(),
+        "device": device.device_kind if gpu else cpu_name(),
         "multiprocessors" if gpu else "cores": device.core_count if gpu else len(os.sched_getaffinity(0)),
     }
 
@@ -33,10 +35,6 @@ def origin(commit: str | None) -> dict:
         "jaxlib": jaxlib.version.__version__,
         "python": platform.python_version(),
     }
-
-
-def _cpu_name() -> str:
-    return _found(r"model name\s*: (.*)", Path("/proc/cpuinfo")) or platform.machine()
 
 
 def _found(pattern: str, path: Path) -> str | None:

@@ -11,9 +11,9 @@ from jax import Array, lax
 import jaxconv
 from convbench.cases import Case
 from convbench.floor import PEAKS, bytes_touched, floor_us, flops
-from convbench.programs import PASSES, Program, answered_by_us, compile_fresh, program, random_operands
-from convbench.timing import CLOCKS, median_us
+from convbench.programs import PASSES, Program, answered_by_us, compile_fresh, program
 from jaxconv.explain import lines
+from jaxconv.tuning.timing import CLOCKS, median_us, random_operands
 
 LONGEST_ERROR = 300  # characters: XLA's can be pages
 

@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -11,8 +10,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from convbench.cases import Case
-from jaxconv.explain import KINDS
 from jaxconv.problem import ConvProblem
+from jaxconv.traced import KINDS
 
 PASSES = ("fprop", "dgrad", "wgrad")
 PRECISIONS = {"default": lax.Precision.DEFAULT, "highest": lax.Precision.HIGHEST}
@@ -50,13 +49,6 @@ def problem_of(side: Program) -> tuple[str, ConvProblem]:
     equations = jax.make_jaxpr(side.function)(*side.operands).jaxpr.eqns
     (equation,) = (equation for equation in equations if equation.primitive in KINDS)
     return KINDS[equation.primitive], equation.params["problem"]
-
-
-@partial(jax.jit, static_argnums=0)
-def random_operands(types: tuple[jax.ShapeDtypeStruct, ...]) -> tuple[Array, ...]:
-    """Normally distributed arrays, the same in every process."""
-    keys = jax.random.split(jax.random.key(0), len(types))
-    return tuple(jax.random.normal(key, type.shape).astype(type.dtype) for key, type in zip(keys, types))
 
 
 class Compilation(NamedTuple):

@@ -27,21 +27,39 @@ class Rejection(NamedTuple):
     reason: str
 
 
+class Times(NamedTuple):
+    """Microseconds of a measured candidate. predicted: None for lax and for the host's kernels."""
+
+    predicted: float | None
+    measured: float
+
+    def __str__(self) -> str:
+        measured = f"{self.measured:.1f} us measured"
+        return measured if self.predicted is None else f"{self.predicted:.1f} us predicted, {measured}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Choice:
     """The cheapest plan, or None.
 
     cost: estimated seconds on a GPU; on the host, a number of multiply-adds.
     others: computes the rejections. Only those who ask pay for it.
+    times: those of a choice that was measured. If it has no plan, lax was the fastest.
     """
 
     plan: ConvPlan | None
     cost: float
     others: Callable[[], tuple[Rejection, ...]] = dataclasses.field(compare=False)
+    times: Times | None = None
 
     @classmethod
     def nothing(cls, reason: str) -> Choice:
         return cls(None, math.inf, lambda: (Rejection("", reason),))
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether no native kernel takes the problem."""
+        return self.plan is None and self.times is None
 
     @cached_property
     def rejected(self) -> tuple[Rejection, ...]:
@@ -64,6 +82,9 @@ class Option(NamedTuple):
     def name(self) -> str:
         return kernel_name(self.family, self.candidate.tile, self.transform)
 
+    def plan(self, platform: str, kind: str) -> ConvPlan:
+        return ConvPlan(platform, kind, self.family, self.candidate.tile, self.candidate.settings, self.transform)
+
 
 @lru_cache(maxsize=4096)
 def choose(
@@ -79,8 +100,7 @@ def choose(
     others = partial(_rejected, every, best)
     if best is None:
         return Choice(None, math.inf, others)
-    plan = ConvPlan(platform, kind, best.family, best.candidate.tile, best.candidate.settings, best.transform)
-    return Choice(plan, _cost(best), others)
+    return Choice(best.plan(platform, kind), _cost(best), others)
 
 
 def _cost(option: Option) -> float:

@@ -80,6 +80,14 @@ class ConvPlan:
         return self._family.aligned
 
     @property
+    def constraint(self) -> Constraint:
+        """What leaves the planner nothing but this plan."""
+        asked = {name: self.settings.get(name) for name in ("split", "chunk", "units")}
+        return Constraint(
+            self.platform, self.family, self.tile, **asked, output_tile=self.output_tile, transform=self.transform
+        )
+
+    @property
     def output_tile(self) -> tuple[int, int] | None:
         """Rows and columns of the output positions that a thread block computes at a time."""
         return (self.settings["rows"], self.settings["cols"]) if "rows" in self.settings else None

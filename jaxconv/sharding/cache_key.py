@@ -17,12 +17,13 @@ from jaxconv import ffi
 from jaxconv.compiled import planning
 from jaxconv.planner.plan import constraint_of
 from jaxconv.problem import ConvProblem
+from jaxconv.tuning.file import Tuning
 
 
-def digest(kind: str, platform: str | None, problem: ConvProblem, implementation) -> str:
+def digest(kind: str, platform: str | None, problem: ConvProblem, implementation, tuning: Tuning) -> str:
     """The digest of everything that the compiled convolution depends on. It is the same in every process."""
     installed = package(), ffi.why_no_kernels(platform), ffi.device(platform)
-    facts = kind, platform, problem, constraint_of(implementation), *installed
+    facts = kind, platform, problem, constraint_of(implementation), *installed, tuning.digest
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 

@@ -4,4 +4,12 @@ from jaxconv.transforms.array_views import ArrayView, Transformed
 from jaxconv.transforms.candidates import dense_transforms, depthwise_transforms
 from jaxconv.transforms.dense import ChannelsLast, PackedColumns, PackedGroups, PatchRowsAsImages
 from jaxconv.transforms.depthwise import MultipliersAsDepth, PaddedGroups, StridesAsDepth
-from jaxconv.transforms.transform import SwappedOperands, Transform, apply, mixed_members_reason, unsupported_reason
+from jaxconv.transforms.transform import (
+    STEPS,
+    Step,
+    SwappedOperands,
+    Transform,
+    apply,
+    mixed_members_reason,
+    unsupported_reason,
+)

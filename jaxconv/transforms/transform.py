@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import lru_cache
+from typing import get_args
 
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.product import Product
@@ -33,7 +34,9 @@ class SwappedOperands:
 
 DenseStep = ChannelsLast | PackedColumns | PatchRowsAsImages | PackedGroups
 DepthwiseStep = PaddedGroups | MultipliersAsDepth | StridesAsDepth
-Transform = tuple[DenseStep | DepthwiseStep | SwappedOperands, ...]  # in their order; () leaves the problem as it is
+Step = DenseStep | DepthwiseStep | SwappedOperands
+Transform = tuple[Step, ...]  # in their order; () leaves the problem as it is
+STEPS: dict[str, type[Step]] = {step.__name__: step for step in get_args(Step)}
 
 
 @lru_cache(maxsize=4096)

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from jax import lax
 
-from convbench import charts, docs, timing
+from convbench import charts, docs
 from convbench.cases import Case, load
 from convbench.command import main
 from convbench.floor import PEAKS, Peaks, bytes_touched, floor_us, flops
 from convbench.measure import measure
 from convbench.programs import PASSES, answered_by_us
 from convbench.results import Results, geomean_speedup, key, path_of
+from jaxconv.tuning import timing
 
 TINY = Case("tiny", "small", (2, 9, 8, 4), (3, 2, 2, 6), (2, 1), ((2, 0), (-1, 3)), (1, 3), (2, 1), 2)
 ROW = {"case": "a", "suite": "s", "pass": "fprop", "dtype": "float32", "precision": "default", "implementation": "cpu",

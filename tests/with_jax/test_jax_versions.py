@@ -14,6 +14,7 @@ from jaxconv import _jax_private
 MESSAGE = rf"jax 0\.10 to 0\.12, but jax {re.escape(jax.__version__)} is installed"
 NAMES = [
     "dispatch.prim_requires_devices_during_lowering",
+    "distributed.global_state",
     "interpreters.mlir.lower_with_sharding_in_types",
     "sharding_impls.GSPMDSharding",
     "sharding_impls.parse_flatten_op_sharding",

@@ -30,10 +30,11 @@ def candidates(kind: str, problem: ConvProblem, families: Collection[str], devic
     found = {}
     for option in _supported(kind, problem, ANY, device):
         if option.family in families:
-            own = _forcing(option)
+            own = _forcing(kind, option)
             found[own] = option.candidate.seconds
             for constraint in _variants(own):
-                found |= {_forcing(o): o.candidate.seconds for o in _supported(kind, problem, constraint, device)}
+                varied = _supported(kind, problem, constraint, device)
+                found |= {_forcing(kind, o): o.candidate.seconds for o in varied}
     return sorted((Candidate(*item) for item in found.items()), key=lambda candidate: candidate.seconds)
 
 
@@ -67,18 +68,9 @@ def _supported(kind: str, problem: ConvProblem, constraint: Constraint, device: 
     return (option for option in found if option.candidate.reason is None)
 
 
-def _forcing(option: Option) -> Constraint:
-    """The constraint that leaves nothing but an option."""
-    settings = option.candidate.settings
-    return Constraint(
-        platform="cuda",
-        family=option.family,
-        tile=option.candidate.tile,
-        split=settings.get("split"),
-        chunk=settings.get("chunk"),
-        output_tile=(settings["rows"], settings["cols"]) if "rows" in settings else None,
-        transform=option.transform,
-    )
+def _forcing(kind: str, option: Option) -> Constraint:
+    """The constraint that leaves nothing but an option. The planner works out units from the rest."""
+    return replace(option.plan("cuda", kind).constraint, units=None)
 
 
 def _variants(constraint: Constraint) -> Iterator[Constraint]:

@@ -26,11 +26,12 @@ import jaxconv
 from convbench import machine, selection
 from convbench.cases import Case
 from convbench.measure import timed
-from convbench.programs import problem_of, program, random_operands
+from convbench.programs import problem_of, program
 from convbench.rows import RowFile
 from convbench.tuning.candidates import Candidate, candidates, picked, transform_text
 from jaxconv.ffi import device
 from jaxconv.planner.families import FAMILIES
+from jaxconv.tuning.timing import random_operands
 
 KEY = ("case", "pass", "dtype", "precision", "family", "tile", "transform", "settings")
 

@@ -1,11 +1,15 @@
 """The time of a compiled program: of its kernels on a GPU, of the call on a host."""
 
+from __future__ import annotations
+
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
 import jax
+from jax import Array
 
 FEWEST, MOST = 3, 20
 
@@ -42,3 +46,10 @@ def median_us(clock: Clock, compiled: jax.stages.Compiled, operands: tuple, budg
     (first,) = clock(compiled, operands, 1)
     calls = min(max(int(budget_s / first), FEWEST), MOST)
     return 1e6 * median(clock(compiled, operands, calls))
+
+
+@partial(jax.jit, static_argnums=0)
+def random_operands(types: Sequence[jax.ShapeDtypeStruct]) -> tuple[Array, ...]:
+    """Normally distributed arrays, the same in every process; integers are rounded towards zero."""
+    keys = jax.random.split(jax.random.key(0), len(types))
+    return tuple(jax.random.normal(key, type.shape).astype(type.dtype) for key, type in zip(keys, types))

@@ -1,0 +1,182 @@
+"""`autotune`: measures what may answer each convolution of a function, and keeps the times in a file."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType
+
+from jaxconv import ffi
+from jaxconv.fallback import LAX
+from jaxconv.lowering import decide
+from jaxconv.planner.choose import Times, options
+from jaxconv.planner.plan import ANY, ConvPlan
+from jaxconv.problem import ConvProblem
+from jaxconv.problem.conv_problem import ROLES
+from jaxconv.traced import KINDS, trace
+from jaxconv.tuning.entries import Entry, operand_types, why_not_stored
+from jaxconv.tuning.file import NOTHING, Key, read, write
+from jaxconv.tuning.timing import CLOCKS, median_us, random_operands
+
+# A candidate is plausible if it is estimated to take at most so many times the least time. At most so many are
+# measured, and beside them the cheapest of each family, since estimates of different families differ in their errors.
+LIKELY, MOST_LIKELY, LIKELY_OF_FAMILY = 2, 16, 4
+FINALISTS = 3
+BUDGET_S = 0.02  # of a candidate's calls
+# Kernels take longer in a command buffer (a CUDA graph): 6.9 us instead of 5.3.
+COMPILER_OPTIONS: dict[str, dict[str, str | bool]] = {"gpu": {"xla_gpu_enable_command_buffer": ""}}
+
+_lock = threading.Lock()
+
+Candidates = dict[ConvPlan | None, float | None]  # plans, and lax (None): the estimated microseconds, on a GPU
+
+
+def autotune(fn: Callable, *args: Any, path: str | os.PathLike[str], **kwargs: Any) -> None:
+    """Measures the plausible kernels for each convolution and pass of `fn(*args, **kwargs)`, and lax, into a file.
+
+    Programs use the file after `jaxconv.load_tuning(path)`, or where the environment variable JAXCONV_TUNING has its
+    path. This gives good plans on GPUs for which the planner's estimates are not fitted, such as an A100, an L40S or a
+    B200. `explain` then shows the measured times beside the estimates.
+
+    `fn` is traced, not run. Each distinct convolution is measured alone, on random numbers, with each candidate: on a
+    GPU the time of its kernels, on a host the wall time of a call. So nothing else should run there meanwhile. A
+    progress bar, by tqdm (`pip install 'jaxconv[tune]'`), counts candidates. Convolutions with an `implementation` are
+    not measured. A candidate that fails, for example for lack of memory, is left out, with a warning. So is a
+    convolution of which no candidate runs.
+
+    To tune gradients, pass a function that computes them: `autotune(jax.grad(loss), params, x, path=path)`. With
+    sharded arrays the whole convolution is measured, although each device computes a part of it: pass arrays of the
+    part's shape.
+
+    Args:
+      fn: a function, jitted or not.
+      *args, **kwargs: its arguments, as in `explain`. For an argument of `fn` named path, use `functools.partial`.
+      path: the JSON file. If it exists, it is extended, and what it has is not measured again. It is written after each
+        convolution. One process at a time may write a file; threads of a process take turns.
+
+    Raises:
+      ImportError: tqdm is not installed.
+      NotImplementedError: there are no native kernels for the platform, the program has several processes, or the call
+        is inside of `jit`, `grad` or `vmap`.
+      ValueError: the file exists, and is of another platform or device, another version of jaxconv or another format.
+      What tracing `fn` raises.
+    """
+    try:
+        from tqdm import tqdm
+    except ImportError as error:
+        raise ImportError("jaxconv.autotune needs tqdm for its progress bar: pip install 'jaxconv[tune]'") from error
+    if jax.process_count() > 1:
+        raise NotImplementedError("jaxconv.autotune in a program of several processes: run it in a program of one")
+    traced = trace(fn, *args, **kwargs)
+    platform = traced.platform
+    if platform is None or (reason := ffi.why_no_kernels(platform)) is not None:
+        raise NotImplementedError(f"jaxconv.autotune: {reason if platform else 'no native kernels for this platform'}")
+    keys = _keys(traced.equations, platform)
+    if not keys:
+        warnings.warn("jaxconv.autotune found no convolution that it can measure in the function", stacklevel=2)
+    with _lock, _alone_on(traced.device):
+        _extend(path, keys, platform, traced.device, tqdm)
+
+
+@contextmanager
+def _alone_on(device: Any) -> Iterator[None]:
+    """Within this, programs run on the device alone, also in a mesh of the caller, and jit works if it was disabled."""
+    try:
+        mesh = jax.set_mesh(jax.make_mesh((1,), ("alone",), (AxisType.Auto,), devices=[device]))
+    except ValueError as error:
+        raise NotImplementedError("jaxconv.autotune inside of jit, grad or vmap: call it outside") from error
+    with mesh, jax.disable_jit(False):
+        yield
+
+
+def _extend(path: str | os.PathLike[str], keys: Iterable[Key], platform: str, device: Any, tqdm) -> None:
+    known = read(path) if Path(path).exists() else NOTHING
+    if known.platform not in (None, platform):
+        raise ValueError(f"{path} is of platform {known.platform}, but the function runs on {platform}")
+    entries = dict(known.entries)
+    write(path, platform, entries.values())  # if that fails, before anything is measured
+    missing = {key: plausible(platform, *key) for key in keys if key not in entries}
+    with tqdm(total=sum(map(len, missing.values())), unit="candidate") as bar:
+        for key, candidates in missing.items():
+            try:
+                entries[key] = _measured(device, *key, candidates, bar.update)
+            except RuntimeError as error:
+                warnings.warn(f"jaxconv.autotune leaves out a convolution: {error}. {key[1]}", stacklevel=3)
+            else:
+                write(path, platform, entries.values())
+
+
+def _keys(equations: Iterable[Any], platform: str) -> dict[Key, None]:
+    """The convolutions that a native kernel may answer, each once, in their order."""
+    keys = {}
+    for equation in equations:
+        if equation.primitive not in KINDS or equation.params["implementation"] is not None:
+            continue
+        kind, problem = KINDS[equation.primitive], equation.params["problem"]
+        if reason := why_not_stored(problem):
+            warnings.warn(f"jaxconv.autotune does not measure a convolution with {reason}: {problem}", stacklevel=3)
+        elif decide(kind, platform, problem, platform).plan is not None:  # the platform's name: a kernel of ours
+            keys[kind, problem] = None
+    return keys
+
+
+def plausible(platform: str, kind: str, problem: ConvProblem) -> Candidates:
+    """The plans that are worth a measurement, and lax."""
+    every = options(platform, kind, problem, ANY, ffi.device(platform))
+    found = sorted((o for o in every if o.candidate.reason is None), key=lambda o: o.candidate.seconds)
+    within = lambda factor: [o for o in found if o.candidate.seconds <= factor * found[0].candidate.seconds]
+    likely = within(LIKELY)[:MOST_LIKELY]
+    cheapest = {option.family: option for option in reversed(within(LIKELY_OF_FAMILY))}
+    likely += [option for option in cheapest.values() if option not in likely]
+    microseconds = lambda option: _rounded(1e6 * option.candidate.seconds) if platform == "cuda" else None
+    return {option.plan(platform, kind): microseconds(option) for option in likely} | {None: None}
+
+
+def _measured(
+    device: Any, kind: str, problem: ConvProblem, candidates: Candidates, advance: Callable[[], Any]
+) -> Entry:
+    """The times of the candidates. The fastest are measured twice, and the lesser time counts.
+
+    Raises RuntimeError if the operands do not fit into memory, or if no candidate runs.
+    """
+    has_x64 = np.dtype("float64") in map(problem.dtype, ROLES)
+    programs: dict[ConvPlan | None, jax.stages.Compiled] = {}
+    us: dict[ConvPlan | None, float] = {}
+    with jax.enable_x64(has_x64):
+        operands = jax.block_until_ready(random_operands(operand_types(kind, problem)))
+
+        def measure(plan: ConvPlan | None) -> None:
+            try:
+                if plan not in programs:
+                    function = ffi.convolution(plan, problem) if plan else LAX[kind](problem)
+                    lowered = jax.jit(function).lower(*operands)
+                    programs[plan] = lowered.compile(COMPILER_OPTIONS.get(device.platform))
+                found = median_us(CLOCKS[device.platform], programs[plan], operands, BUDGET_S)
+                us[plan] = min(found, us.get(plan, found))
+            except RuntimeError as error:  # XLA's errors are such
+                us.pop(plan, None)
+                message = f"jaxconv.autotune leaves out {plan or 'lax'}, which failed: {error}. {problem}"
+                warnings.warn(message, stacklevel=5)
+
+        for plan in candidates:
+            measure(plan)
+            advance()
+        for plan in sorted(us, key=us.__getitem__)[:FINALISTS]:
+            measure(plan)
+    if not us:
+        raise RuntimeError("all candidates failed, also lax")
+    times = {plan: Times(candidates[plan], _rounded(us[plan])) for plan in sorted(us, key=us.__getitem__)}
+    best = next(iter(times))
+    return Entry(kind, problem, best, times.pop(best), {str(plan or "lax"): t for plan, t in times.items()})
+
+
+def _rounded(us: float) -> float:
+    return float(f"{us:.4g}")

@@ -1,0 +1,152 @@
+"""An entry of a tuning file: the fastest measured candidate for a pass of a problem, as a value and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxconv import ffi
+from jaxconv.fallback import LAX
+from jaxconv.planner.choose import Choice, Rejection, Times, choose
+from jaxconv.planner.plan import ConvPlan
+from jaxconv.planner.support import unsupported_reason
+from jaxconv.problem import ConvProblem, Spec
+from jaxconv.problem.conv_problem import Member
+from jaxconv.problem.product import OPERANDS, RESULT, Product
+from jaxconv.transforms import STEPS, Step
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """What was measured of a pass of a problem.
+
+    kind: "conv" or "wgrad". plan: the fastest; None is lax. times: its own. others: those of the other candidates, by
+    name, the fastest first.
+    """
+
+    kind: str
+    problem: ConvProblem
+    plan: ConvPlan | None
+    times: Times
+    others: Mapping[str, Times] = dataclasses.field(hash=False)
+
+    def choice(self, platform: str) -> Choice:
+        """The plan, or lax. The plan is made again by this installation's planner, so a kernel can run it.
+
+        Raises:
+          ValueError: this installation does not take the problem so.
+        """
+        _check_problem(self.kind, self.problem)
+        if self.plan is None:
+            return Choice(None, math.inf, self._rejected, self.times)
+        choice = choose(platform, self.kind, self.problem, self.plan.constraint, ffi.device(platform))
+        if choice.plan is None:
+            raise ValueError(f"{self.plan} cannot run: {choice.unsupported_reason()}. {self.problem}")
+        if choice.plan != self.plan:
+            raise ValueError(f"{self.plan} has other settings than this version of jaxconv gives it. {self.problem}")
+        return dataclasses.replace(choice, others=self._rejected, times=self.times)
+
+    def _rejected(self) -> tuple[Rejection, ...]:
+        return tuple(Rejection(name, str(times)) for name, times in self.others.items())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "problem": {name: _plain(value) for name, value in _fields(self.problem).items()},
+            "plan": self.plan and _plan_to_json(self.plan),
+            "us": self.times._asdict(),
+            "others": {name: times._asdict() for name, times in self.others.items()},
+        }
+
+    @classmethod
+    def from_json(cls, platform: str, entry: dict[str, Any]) -> Entry:
+        kind, plan = entry["kind"], entry["plan"]
+        return cls(
+            kind,
+            ConvProblem(**{name: _field(name, value) for name, value in entry["problem"].items()}),
+            plan and _plan_from_json(platform, kind, plan),
+            Times(**entry["us"]),
+            {name: Times(**times) for name, times in entry["others"].items()},
+        )
+
+
+def why_not_stored(problem: ConvProblem) -> str | None:
+    """Why a file cannot hold a problem; None if it can."""
+    if not Product("conv", problem).has_known_batch:
+        return "a symbolic batch"
+    if not isinstance(problem.precision, tuple | None):
+        return f"precision {problem.precision}"
+    return "no elements" if problem.is_empty else None
+
+
+def operand_types(kind: str, problem: ConvProblem) -> tuple[jax.ShapeDtypeStruct, ...]:
+    return tuple(jax.ShapeDtypeStruct(problem.shape(role), problem.dtype(role)) for role in OPERANDS[kind])
+
+
+@lru_cache(maxsize=4096)
+def _check_problem(kind: str, problem: ConvProblem) -> None:
+    """Raises if it is no convolution, or if native kernels do not take it: the planner trusts what it gets."""
+    if reason := unsupported_reason(problem, kind):
+        raise ValueError(f"{reason}. {problem}")
+    with jax.enable_x64(True):
+        out = jax.eval_shape(LAX[kind](problem), *operand_types(kind, problem))
+    result = RESULT[kind]
+    if (out.shape, out.dtype) != (problem.shape(result), problem.dtype(result)):
+        raise ValueError(f"the sizes of the problem do not fit each other: {problem}")
+
+
+# Values as JSON, and back.
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """Those of a dataclass, without cached values."""
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case Spec():
+            return value.axes
+        case lax.Precision():
+            return value.name
+        case np.dtype():
+            return value.name
+        case tuple():
+            return [_plain(v) for v in value]
+    return value
+
+
+def _field(name: str, value: Any) -> Any:
+    if name == "member":
+        return Member(*value)
+    if name == "precision":
+        return value and tuple(lax.Precision[p] for p in value)
+    if name.endswith("_spec"):
+        return Spec.of(value)
+    if name.endswith("_dtype"):
+        return jnp.dtype(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _plan_to_json(plan: ConvPlan) -> dict[str, Any]:
+    steps = [{"step": type(step).__name__, **_fields(step)} for step in plan.transform]
+    return {"family": plan.family, "tile": plan.tile, "settings": dict(plan.settings), "transform": steps}
+
+
+def _plan_from_json(platform: str, kind: str, plan: dict[str, Any]) -> ConvPlan:
+    transform = tuple(_step(**step) for step in plan["transform"])
+    return ConvPlan(platform, kind, plan["family"], plan["tile"], plan["settings"], transform)
+
+
+def _step(step: str, **fields: Any) -> Step:
+    if step not in STEPS:
+        raise ValueError(f"there is no transform {step!r}")
+    return STEPS[step](**fields)

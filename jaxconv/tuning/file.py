@@ -1,0 +1,107 @@
+"""The file of measured plans: JSON of one device, one version of jaxconv and one format."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxconv.ffi import MODULES
+from jaxconv.planner.choose import Choice
+from jaxconv.problem import ConvProblem
+from jaxconv.tuning.entries import Entry
+from jaxconv.tuning.machine import model
+
+FORMAT = 1
+MUST_MATCH = ("format", "device", "jaxconv")  # of the header
+Key = tuple[str, ConvProblem]  # kind, problem
+
+
+class Tuning(NamedTuple):
+    """What a file holds. choices: of the entries, checked by this installation's planner. digest: of its bytes."""
+
+    platform: str | None
+    entries: dict[Key, Entry]
+    choices: dict[Key, Choice]
+    digest: str | None
+    name: str
+
+    def choice(self, platform: str | None, kind: str, problem: ConvProblem) -> Choice | None:
+        """What was measured to be the fastest for a problem on a platform; None if the file does not say."""
+        return self.choices.get((kind, problem)) if platform == self.platform else None
+
+
+NOTHING = Tuning(None, {}, {}, None, "no file")
+
+
+def read(path: str | os.PathLike[str]) -> Tuning:
+    """The file at `path`.
+
+    Raises:
+      OSError: it cannot be read.
+      ValueError: it is no tuning file; it is of another device, version or format; or an entry cannot run here.
+    """
+    content = Path(path).read_bytes()
+    try:
+        found = json.loads(content)
+        platform, found_entries = found["platform"], list(found["entries"])
+        if platform not in tuple(MODULES):
+            raise ValueError(f"platform {platform!r}")
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} is no tuning file of jaxconv.autotune: {error!r}") from error
+    here = _header(platform)
+    if here["device"] is None:
+        raise ValueError(f"{path} was measured on {found.get('device')!r}, but JAX has no {platform} device here")
+    for name in MUST_MATCH:
+        if found.get(name) != here[name]:
+            raise ValueError(
+                f"{path} was measured with {name} {found.get(name)!r}, but here is {name} {here[name]!r}: measure "
+                "here, by jaxconv.autotune into another file"
+            )
+    entries, choices = {}, {}
+    for number, of_json in enumerate(found_entries):
+        try:
+            entry = Entry.from_json(platform, of_json)
+            choices[entry.kind, entry.problem] = entry.choice(platform)
+        except Exception as error:  # whatever an entry that was edited by hand fails by
+            raise ValueError(
+                f"{path}: entries[{number}] cannot be used: {type(error).__name__}: {error}. Measure again, by "
+                "jaxconv.autotune into another file"
+            ) from error
+        entries[entry.kind, entry.problem] = entry
+    digest = hashlib.sha256(content).hexdigest()
+    return Tuning(platform, entries, choices, digest, f"{os.fspath(path)} (sha256 {digest})")
+
+
+def write(path: str | os.PathLike[str], platform: str, entries: Iterable[Entry]) -> None:
+    """Writes the file, one entry a line. Who reads it meanwhile sees the old one or the new one.
+
+    If several write it at a time, the last one counts.
+    """
+    header = json.dumps(_header(platform), indent=1).removesuffix("\n}")
+    lines = ",\n".join(json.dumps(entry.to_json()) for entry in entries)
+    path = os.path.realpath(path)  # a link stays one
+    unfinished = Path(f"{path}.{uuid.uuid4().hex}")
+    try:
+        unfinished.write_text(f'{header},\n "entries": [\n{lines}\n]}}\n')
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _header(platform: str) -> dict[str, Any]:
+    """jax: for information. It may change the time of lax."""
+    return {
+        "format": FORMAT,
+        "platform": platform,
+        "device": model(platform),
+        "jaxconv": importlib.metadata.version("jaxconv"),
+        "jax": jax.__version__,
+    }

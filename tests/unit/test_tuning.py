@@ -1,0 +1,326 @@
+"""Tuning files: what they hold, that it comes back as it was, and what of it is refused."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+
+import jaxconv
+from cases.problems import PASSES, layer
+from cases.reference import HOST
+from jaxconv.explain import lines
+from jaxconv.lowering import decide
+from jaxconv.planner.choose import Times
+from jaxconv.sharding import cache_key
+from jaxconv.transforms import STEPS, PackedColumns, SwappedOperands
+from jaxconv.tuning import file
+from jaxconv.tuning.autotune import plausible
+from jaxconv.tuning.entries import Entry, why_not_stored
+from jaxconv.tuning.loaded import tuning_for
+from jaxconv.tuning.machine import model
+
+X, W = jax.ShapeDtypeStruct((2, 4, 3, 5), np.float32), jax.ShapeDtypeStruct((3, 3, 1, 5), np.float32)
+DEPTHWISE = layer(X.shape, W.shape, feature_group_count=5)
+
+
+@pytest.fixture(autouse=True)
+def on_the_host(monkeypatch):
+    monkeypatch.delenv("JAXCONV_TUNING", raising=False)
+    with jax.default_device(HOST):
+        yield
+    jaxconv.load_tuning(None)
+
+
+def depthwise(x, w, implementation=None):
+    return jaxconv.conv2d(x, w, feature_group_count=5, implementation=implementation)
+
+
+def planned(implementation):
+    """A plan of the depthwise convolution, which the planner gives to the family of that name."""
+    return decide("conv", "cpu", DEPTHWISE, implementation).plan
+
+
+def entry(plan, others=()):
+    return Entry("conv", DEPTHWISE, plan, Times(None, 12.34), dict(others))
+
+
+def written(tmp_path, *entries, platform="cpu"):
+    path = tmp_path / "tuning.json"
+    file.write(path, platform, entries)
+    return path
+
+
+def changed(path, change):
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    return path
+
+
+def through_json(platform, entry):
+    return Entry.from_json(platform, json.loads(json.dumps(entry.to_json())))
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", PASSES)
+def testplausible_plans_come_back(name, platform):
+    """As they were, equal also as keys, and the planner makes the same plan again."""
+    kind, problem = PASSES[name]
+    found = plausible(platform, kind, problem)
+    assert len(found) >= 2 and list(found)[-1] is None
+    for plan, predicted in found.items():
+        before = Entry(kind, problem, plan, Times(predicted, 1.5), {"lax": Times(None, 2.5)})
+        after = through_json(platform, before)
+        assert after == before and hash(after.problem) == hash(problem)
+        assert after.choice(platform).plan == plan
+
+
+def testplausible_plans_are_few_and_of_several_families():
+    found = plausible("cuda", *PASSES["stem_of_halves_fprop"])
+    assert 5 < len(found) <= 25
+    assert len({plan.family for plan in found if plan}) > 1
+    assert all(us > 0 for plan, us in found.items() if plan)
+
+
+@pytest.mark.parametrize("precision", [None, "highest", ("default", "high")])
+def test_precision_comes_back(precision):
+    problem = layer(X.shape, W.shape, feature_group_count=5, precision=precision)
+    before = dataclasses.replace(entry(None), problem=problem)
+    assert through_json("cpu", before) == before
+
+
+def test_every_step_has_a_name():
+    assert STEPS["PackedColumns"] is PackedColumns and STEPS["SwappedOperands"] is SwappedOperands and len(STEPS) == 8
+
+
+def test_what_is_not_stored():
+    (batch,) = jax.export.symbolic_shape("batch")
+    assert why_not_stored(layer((batch, 4, 3, 5), W.shape, feature_group_count=5)) == "a symbolic batch"
+    preset = lax.DotAlgorithmPreset.BF16_BF16_F32
+    assert "BF16" in (why_not_stored(dataclasses.replace(DEPTHWISE, precision=preset)) or "")
+    assert why_not_stored(layer((0, 4, 3, 5), W.shape, feature_group_count=5)) == "no elements"
+    assert why_not_stored(DEPTHWISE) is None
+
+
+# What a loaded file changes.
+
+
+def test_a_measured_plan_is_used(tmp_path):
+    """In what explain prints, with all times, and in the program. A named implementation, and no file, leave it."""
+    text = lambda: jax.jit(lambda x, w: depthwise(x, w)).lower(X, W).as_text()
+    assert 'family = "depthwise"' in text()
+    others = {"depthwise": Times(None, 13.0), "lax": Times(None, 20.0)}
+    jaxconv.load_tuning(written(tmp_path, entry(planned("gemm"), others)))
+    (line,) = lines(depthwise, X, W)
+    assert line.endswith(": gemm (12.3 us measured); not depthwise: 13.0 us measured; not lax: 20.0 us measured")
+    assert 'family = "gemm"' in text()
+    (named,) = lines(lambda x, w: depthwise(x, w, "cpu"), X, W)
+    assert ": depthwise; not gemm: 17.00x the cost" in named
+    (another,) = lines(jaxconv.conv2d, X, jax.ShapeDtypeStruct((3, 3, 5, 5), np.float32))
+    assert another.endswith(": gemm; not depthwise: it is for groups of one channel")
+    jaxconv.load_tuning(None)
+    assert 'family = "depthwise"' in text()
+
+
+def test_lax_answers_in_silence_where_it_was_the_fastest(tmp_path):
+    """A FallbackWarning would be an error here."""
+    jaxconv.load_tuning(written(tmp_path, entry(None, {"depthwise": Times(None, 13.0)})))
+    (line,) = lines(depthwise, X, W)
+    assert line.endswith(": lax (12.3 us measured); not depthwise: 13.0 us measured")
+    lowered = jax.jit(lambda x, w: depthwise(x, w)).lower(X, W).as_text()
+    assert "stablehlo.convolution" in lowered and "jaxconv_conv" not in lowered
+    assert "jaxconv_conv" in jax.jit(lambda x, w: depthwise(x, w, "cpu")).lower(X, W).as_text()
+
+
+def test_predicted_beside_measured():
+    """On a GPU, where estimates are times."""
+    kind, problem = PASSES["dense_fprop"]
+    plan, predicted = next(iter(plausible("cuda", kind, problem).items()))
+    choice = Entry(kind, problem, plan, Times(predicted, 11.94), {"lax": Times(None, 20.0)}).choice("cuda")
+    assert str(choice.times) == f"{predicted:.1f} us predicted, 11.9 us measured"
+    assert 1e6 * choice.cost == pytest.approx(predicted, rel=1e-3)
+
+
+def test_compiled_programs_keep_their_plans(tmp_path):
+    """Until JAX forgets them; calls outside of jit are such programs, too."""
+    calls = []
+    conv = jax.jit(lambda x, w: (calls.append(tuning_for(None).digest), depthwise(x, w))[1])
+    x, w = np.ones(X.shape, np.float32), np.ones(W.shape, np.float32)
+    conv(x, w)
+    jaxconv.load_tuning(written(tmp_path, entry(planned("gemm"))))
+    conv(x, w)
+    assert len(calls) == 1
+    jax.clear_caches()
+    conv(x, w)
+    assert len(calls) == 2
+
+
+def test_the_key_of_the_persistent_cache(tmp_path):
+    """The whole file is part of it, but not for those who name an implementation."""
+    digests = lambda: [cache_key.digest("conv", "cpu", DEPTHWISE, name, tuning_for(name)) for name in (None, "cpu")]
+    before = digests()
+    jaxconv.load_tuning(written(tmp_path, entry(planned("gemm"))))
+    with_gemm = digests()
+    jaxconv.load_tuning(written(tmp_path, entry(None)))
+    with_lax = digests()
+    assert len({before[0], with_gemm[0], with_lax[0]}) == 3
+    assert before[1] == with_gemm[1] == with_lax[1]
+    jaxconv.load_tuning(None)
+    assert digests() == before
+
+
+PROCESS = """
+import jax, jaxconv, numpy as np
+jax.config.update("jax_platforms", "cpu")
+conv = lambda x, w: jaxconv.conv2d(x, w, feature_group_count=5)
+jaxconv.explain(conv, np.ones((2, 4, 3, 5), "f"), np.ones((3, 3, 1, 5), "f"))
+"""
+
+
+def in_a_process(tmp_path, monkeypatch, path):
+    monkeypatch.setenv("JAXCONV_TUNING", str(path))
+    return subprocess.run([sys.executable, "-c", PROCESS], cwd=tmp_path, capture_output=True, text=True)
+
+
+def test_the_environment_names_a_file(tmp_path, monkeypatch):
+    run = in_a_process(tmp_path, monkeypatch, written(tmp_path, entry(planned("gemm"))))
+    assert ": gemm (12.3 us measured)" in run.stdout, run.stderr
+    assert ": depthwise; not gemm" in in_a_process(tmp_path, monkeypatch, "").stdout
+    missing = in_a_process(tmp_path, monkeypatch, tmp_path / "missing.json")
+    assert missing.returncode != 0 and "missing.json" in missing.stderr
+    assert "The environment variable JAXCONV_TUNING is the path of this file" in missing.stderr
+
+
+# What is refused.
+
+OTHER_HEADERS = {
+    "format": (2, "with format 2, but here is format 1"),
+    "device": ("NVIDIA A100", f"with device 'NVIDIA A100', but here is device {model('cpu')!r}"),
+    "jaxconv": ("0.0.1", "with jaxconv '0.0.1', but here is jaxconv '"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_HEADERS)
+def test_another_header(tmp_path, name):
+    """By those who load it and by those who would extend it. What was loaded before stays."""
+    good = written(tmp_path, entry(planned("gemm")))
+    jaxconv.load_tuning(good)
+    value, message = OTHER_HEADERS[name]
+    path = changed(good, lambda content: content.update({name: value}))
+    for use in (jaxconv.load_tuning, lambda path: jaxconv.autotune(depthwise, X, W, path=path)):
+        with pytest.raises(ValueError) as error:
+            use(path)
+        assert str(path) in str(error.value) and message in str(error.value)
+    assert json.loads(path.read_text())[name] == value
+    assert ": gemm (12.3 us measured)" in lines(depthwise, X, W)[0]
+
+
+def test_a_gpu_that_is_not_here(tmp_path, monkeypatch):
+    monkeypatch.setattr(file, "model", lambda platform: {"cuda": "NVIDIA L40S"}[platform])
+    path = written(tmp_path, platform="cuda")
+    monkeypatch.setattr(file, "model", lambda platform: None)
+    with pytest.raises(ValueError, match="on 'NVIDIA L40S', but JAX has no cuda device here"):
+        jaxconv.load_tuning(path)
+
+
+@pytest.mark.parametrize("content", [
+    "", "[]", "{}", "3", '{"format": 1, "platform": "cpu"}', '{"platform": ["cpu"], "entries": []}',
+    '{"platform": "tpu", "entries": []}', b"\xff\x00",
+])  # fmt: skip
+def test_no_tuning_file(tmp_path, content):
+    path = tmp_path / "other.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match="other.json is no tuning file"):
+        jaxconv.load_tuning(path)
+    with pytest.raises(FileNotFoundError):
+        jaxconv.load_tuning(tmp_path / "none.json")
+
+
+EDITS = {
+    "kind": ({"kind": "fprop"}, ""),
+    "family": ({"plan": {"family": "fast", "tile": None, "settings": {}, "transform": []}}, "fast cannot run"),
+    "tile": ({"plan": {"family": "gemm", "tile": "8x8x8", "settings": {}, "transform": []}}, "gemm 8x8x8 cannot run"),
+    "settings": (
+        {"plan": {"family": "gemm", "tile": None, "settings": {"split": 2}, "transform": []}},
+        "gemm, split 2 cannot run: .*has no settings",
+    ),
+    "step": (
+        {"plan": {"family": "gemm", "tile": None, "settings": {}, "transform": [{"step": "Winograd"}]}},
+        "there is no transform 'Winograd'",
+    ),
+    "transform": (
+        {"plan": {"family": "gemm", "tile": None, "settings": {}, "transform": [{"step": "SwappedOperands"}]}},
+        "gemm of swapped operands cannot run: .*only a wgrad",
+    ),
+    "incomplete": ({"plan": {"family": "gemm"}}, "transform"),
+    "times": ({"us": {"measured": 1.0}}, "predicted"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_entry(tmp_path, edit):
+    """The message names it."""
+    path = written(tmp_path, entry(None), entry(planned("gemm")))
+    change, message = EDITS[edit]
+    changed(path, lambda content: content["entries"][1].update(change))
+    with pytest.raises(ValueError, match=rf"entries\[1\] cannot be used: .*{message}.*Measure again, .*another file"):
+        jaxconv.load_tuning(path)
+
+
+@pytest.mark.parametrize("field, value", [
+    ("groups", 4), ("lhs_shape", [2, 4, 3]), ("lhs_shape", [2, 4, "three", 5]), ("window_strides", [1]),
+    ("out_shape", [2, 4, 3, 6]), ("lhs_dtype", "float99"), ("rhs_dtype", "int8"), ("precision", ["SOME", "SOME"]),
+    ("rhs_spec", [3, 2, 0, 9]), ("another", 1), ("pad_low", [1]),
+])  # fmt: skip
+def test_an_edited_problem(tmp_path, field, value):
+    path = written(tmp_path, entry(planned("gemm")))
+    changed(path, lambda content: content["entries"][0]["problem"].update({field: value}))
+    with pytest.raises(ValueError, match=r"entries\[0\] cannot be used: "):
+        jaxconv.load_tuning(path)
+
+
+SETTINGS = {"split": 7, "rows": 0, "tile": 1000, "made_up": 1, "channels": "many"}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_edited_settings_of_a_gpu(name):
+    """What the planner would not choose for the tile never reaches a kernel."""
+    kind, problem = PASSES["depthwise_fprop"]
+    plan = next(plan for plan in plausible("cuda", kind, problem) if plan and plan.family == "depthwise")
+    edited = dataclasses.replace(plan, settings={**plan.settings, name: SETTINGS[name]})
+    with pytest.raises((ValueError, TypeError)):
+        through_json("cuda", Entry(kind, problem, edited, Times(1.0, 1.0), {})).choice("cuda")
+
+
+def test_a_file_that_cannot_be_written(tmp_path, monkeypatch):
+    """Leaves nothing beside the old one."""
+    path = written(tmp_path)
+    before = path.read_text()
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        written(tmp_path, entry(planned("gemm")))
+    assert list(tmp_path.iterdir()) == [path] and path.read_text() == before
+
+
+def test_a_link_to_a_file_stays_one(tmp_path):
+    link = tmp_path / "tuning.json"
+    link.symlink_to(tmp_path / "there.json")
+    written(tmp_path, entry(planned("gemm")))
+    assert link.is_symlink() and len(file.read(tmp_path / "there.json").entries) == 1
+
+
+def test_the_device_of_a_host_is_its_model_and_its_cores(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {1, 2, 3})
+    assert (model("cpu") or "").endswith(", 3 cores")
+
+
+def test_the_device_of_a_gpu_is_its_model(monkeypatch):
+    device = lambda kind: type("Gpu", (), {"device_kind": kind})
+    kinds = ["NVIDIA L4", "NVIDIA A10", "NVIDIA L4"]
+    monkeypatch.setattr(jax, "devices", lambda platform: [device(kind) for kind in kinds])
+    assert model("cuda") == "NVIDIA A10 and NVIDIA L4"
