@@ -61,7 +61,9 @@ def conv_general_dilated(
       preferred_element_type: dtype of the result and of the accumulation.
       out_sharding: as in lax, for explicit sharding.
       implementation:
-        None: a native kernel if there is one, else lax, with one `FallbackWarning` for each reason.
+        None: a native kernel if there is one, else lax, with one `FallbackWarning` for each reason. On a GPU also lax,
+          without a warning, where it is expected to be clearly faster. XLA autotunes it: it may give other bits in
+          another run.
         "cuda", "cpu": a native kernel of that platform in every pass, or an error.
         "simt", "im2col", "mma", "direct", "depthwise", "wgmma" on a GPU; "gemm", "depthwise" on a host: this kernel
         family in every pass, or an error.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from jax.extend.core import JaxprEqn
 
 from jaxconv.lowering import decide
 from jaxconv.planner.choose import Choice
+from jaxconv.planner.plan import Lax
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.problem import ConvProblem
 from jaxconv.traced import KINDS, trace
@@ -54,13 +56,19 @@ def _line(equation: JaxprEqn, platform: str | None) -> str:
     name = "wgrad" if kind == "wgrad" else "dgrad" if problem.reverse else "fprop"
     implementation = equation.params["implementation"]
     choice = decide(kind, platform, problem, implementation, tuning_for(implementation))
-    if choice.is_refusal:
+    if choice.plan is None:
         answer = "lax" if implementation is None else "an error"
         return f"{name} {problem}: {answer}: {choice.unsupported_reason()}"
     return f"{name} {problem}: {_answer(choice, platform)}"
 
 
 def _answer(choice: Choice, platform: str | None) -> str:
-    times = choice.times or (f"{choice.cost * 1e6:.1f} us" if platform == "cuda" else None)
-    answer = f"{choice.plan or 'lax'}{f' ({times})' if times else ''}"
+    times = choice.times or (_estimate(choice) if platform == "cuda" else None)
+    answer = f"{choice.plan}{f' ({times})' if times else ''}"
     return "; ".join([answer, *(f"not {what}: {reason}" for what, reason in choice.rejected)])
+
+
+def _estimate(choice: Choice) -> str | None:
+    if math.isinf(choice.cost):
+        return None
+    return f"{choice.cost * 1e6:.1f} us{' expected' if isinstance(choice.plan, Lax) else ''}"

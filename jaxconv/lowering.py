@@ -11,8 +11,9 @@ from jaxconv import fallback, ffi
 from jaxconv._jax_private import lower_with_sharding_in_types
 from jaxconv.planner.choose import Choice, choose
 from jaxconv.planner.families import FAMILIES
-from jaxconv.planner.plan import Constraint, constraint_of
+from jaxconv.planner.plan import Constraint, Lax, constraint_of
 from jaxconv.planner.support import unsupported_reason
+from jaxconv.planner.xla import choose_or_lax
 from jaxconv.problem import ConvProblem
 from jaxconv.sharding import cache_key
 from jaxconv.sharding.partitioning import partitioned, without_shardings
@@ -42,12 +43,12 @@ def lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, i
 
 
 def _computation(kind: str, platform: str | None, implementation, tuning: Tuning, problem: ConvProblem):
-    """What answers a problem on a platform: a native kernel; lax, where it was measured to be the fastest; or else lax
-    with a warning, if no name forbids that."""
+    """What answers a problem on a platform: a native kernel; lax, where it is measured or expected to be the fastest;
+    or else lax with a warning, if no name forbids that."""
     choice = decide(kind, platform, problem, implementation, tuning)
-    if choice.is_refusal:
+    if choice.plan is None:
         return _by_lax(choice.unsupported_reason(), kind, implementation, problem)
-    return fallback.LAX[kind](problem) if choice.plan is None else ffi.convolution(choice.plan, problem)
+    return fallback.LAX[kind](problem) if isinstance(choice.plan, Lax) else ffi.convolution(choice.plan, problem)
 
 
 def _by_lax(reason: str, kind: str, implementation, problem: ConvProblem):
@@ -56,12 +57,18 @@ def _by_lax(reason: str, kind: str, implementation, problem: ConvProblem):
 
 
 def decide(kind: str, platform: str | None, problem: ConvProblem, implementation, tuning: Tuning = NOTHING) -> Choice:
-    """The plan for a problem on a platform, measured or else estimated, or why no native kernel answers it there."""
+    """The plan for a problem on a platform, measured or else estimated, or lax, or why no native kernel answers it.
+
+    Lax, where it is faster, is for those who name no implementation.
+    """
     constraint = constraint_of(implementation)
     reason = _platform_reason(platform, constraint) or unsupported_reason(problem, kind)
     if reason:
         return Choice.nothing(reason)
-    return tuning.choice(platform, kind, problem) or choose(platform, kind, problem, constraint, ffi.device(platform))
+    device = ffi.device(platform)
+    if implementation is not None:
+        return choose(platform, kind, problem, constraint, device)
+    return tuning.choice(platform, kind, problem) or choose_or_lax(platform, kind, problem, device)
 
 
 def _platform_reason(platform: str | None, constraint: Constraint) -> str | None:

@@ -20,6 +20,7 @@ DEFAULT = {"cpu": "cpu", "gpu": "cuda"}
 COMMANDS = {
     "sample": "convbench.tuning.sample",
     "fit": "convbench.tuning.command",
+    "fit-lax": "convbench.tuning.lax",
     "census": "convbench.census.command",
 }
 

@@ -13,7 +13,7 @@ from jaxconv.compiled import planning
 from jaxconv.planner.candidate import Candidate
 from jaxconv.planner.devices import TYPICAL_DEVICE, Device
 from jaxconv.planner.families import FAMILIES, Family
-from jaxconv.planner.plan import ANY, Constraint, ConvPlan, kernel_name
+from jaxconv.planner.plan import ANY, Constraint, ConvPlan, Lax, kernel_name
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.product import TYPICAL_BATCH, Product
@@ -40,14 +40,14 @@ class Times(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The cheapest plan, or None.
+    """The cheapest plan, or lax, or None if no native kernel takes the problem.
 
-    cost: estimated seconds on a GPU; on the host, a number of multiply-adds.
+    cost: estimated seconds on a GPU, infinite if unknown; on the host, a number of multiply-adds.
     others: computes the rejections. Only those who ask pay for it.
-    times: those of a choice that was measured. If it has no plan, lax was the fastest.
+    times: those of a choice that was measured.
     """
 
-    plan: ConvPlan | None
+    plan: ConvPlan | Lax | None
     cost: float
     others: Callable[[], tuple[Rejection, ...]] = dataclasses.field(compare=False)
     times: Times | None = None
@@ -55,11 +55,6 @@ class Choice:
     @classmethod
     def nothing(cls, reason: str) -> Choice:
         return cls(None, math.inf, lambda: (Rejection("", reason),))
-
-    @property
-    def is_refusal(self) -> bool:
-        """Whether no native kernel takes the problem."""
-        return self.plan is None and self.times is None
 
     @cached_property
     def rejected(self) -> tuple[Rejection, ...]:

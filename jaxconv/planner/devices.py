@@ -20,7 +20,7 @@ class Device:
     clock_hz: the highest clock of the multiprocessors. bandwidth: of the memory, in bytes/s, by its clock and width.
     shared_bytes: the most shared memory of a thread block. wgmma: whether there are kernels with this instruction.
     costs: the file in device_data/ with what was fitted to measurements. There is one, of an H200. For other GPUs, its
-    clocks and bytes scale with the numbers above. Its seconds stay.
+    clocks and bytes scale with the numbers above. Its seconds stay. is_fitted: whether the file is of this model.
     """
 
     multiprocessors: int
@@ -29,13 +29,14 @@ class Device:
     shared_bytes: int
     wgmma: bool
     costs: str = "h200"
+    is_fitted: bool = False
 
 
 HOPPER_SHARED, AMPERE_SHARED, CONSUMER_SHARED = 232448, 166912, 101376
 
 # By `jax.Device.device_kind`: the numbers of NVIDIA's data sheets, and of an H200 those that its driver reports.
 MODELS = {
-    "NVIDIA H200": Device(132, 1.98e9, 4.916736e12, HOPPER_SHARED, True),
+    "NVIDIA H200": Device(132, 1.98e9, 4.916736e12, HOPPER_SHARED, True, is_fitted=True),
     "NVIDIA H200 NVL": Device(132, 1.785e9, 4.8e12, HOPPER_SHARED, True),
     "NVIDIA GH200 480GB": Device(132, 1.98e9, 4.0e12, HOPPER_SHARED, True),
     "NVIDIA H100 80GB HBM3": Device(132, 1.98e9, 3.352e12, HOPPER_SHARED, True),

@@ -103,6 +103,14 @@ class ConvPlan:
         return ", ".join([kernel_name(self.family, self.tile, self.transform), *known])
 
 
+@dataclasses.dataclass(frozen=True)
+class Lax:
+    """In place of a plan: lax answers, by a kernel that XLA chooses."""
+
+    def __str__(self) -> str:
+        return "lax"
+
+
 def kernel_name(family: str, tile: str | None, transform: Transform) -> str:
     kernel = family if tile is None else f"{family} {tile}"
     return f"{kernel} of {' and '.join(map(str, transform))}" if transform else kernel

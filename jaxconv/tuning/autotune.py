@@ -18,7 +18,7 @@ from jaxconv import ffi
 from jaxconv.fallback import LAX
 from jaxconv.lowering import decide
 from jaxconv.planner.choose import Times, options
-from jaxconv.planner.plan import ANY, ConvPlan
+from jaxconv.planner.plan import ANY, ConvPlan, Lax
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.conv_problem import ROLES
 from jaxconv.traced import KINDS, trace
@@ -36,7 +36,7 @@ COMPILER_OPTIONS: dict[str, dict[str, str | bool]] = {"gpu": {"xla_gpu_enable_co
 
 _lock = threading.Lock()
 
-Candidates = dict[ConvPlan | None, float | None]  # plans, and lax (None): the estimated microseconds, on a GPU
+Candidates = dict[ConvPlan | Lax, float | None]  # the estimated microseconds of plans on a GPU
 
 
 def autotune(fn: Callable, *args: Any, path: str | os.PathLike[str], **kwargs: Any) -> None:
@@ -137,7 +137,7 @@ def plausible(platform: str, kind: str, problem: ConvProblem) -> Candidates:
     cheapest = {option.family: option for option in reversed(within(LIKELY_OF_FAMILY))}
     likely += [option for option in cheapest.values() if option not in likely]
     microseconds = lambda option: _rounded(1e6 * option.candidate.seconds) if platform == "cuda" else None
-    return {option.plan(platform, kind): microseconds(option) for option in likely} | {None: None}
+    return {option.plan(platform, kind): microseconds(option) for option in likely} | {Lax(): None}
 
 
 def _measured(
@@ -148,22 +148,22 @@ def _measured(
     Raises RuntimeError if the operands do not fit into memory, or if no candidate runs.
     """
     has_x64 = np.dtype("float64") in map(problem.dtype, ROLES)
-    programs: dict[ConvPlan | None, jax.stages.Compiled] = {}
-    us: dict[ConvPlan | None, float] = {}
+    programs: dict[ConvPlan | Lax, jax.stages.Compiled] = {}
+    us: dict[ConvPlan | Lax, float] = {}
     with jax.enable_x64(has_x64):
         operands = jax.block_until_ready(random_operands(operand_types(kind, problem)))
 
-        def measure(plan: ConvPlan | None) -> None:
+        def measure(plan: ConvPlan | Lax) -> None:
             try:
                 if plan not in programs:
-                    function = ffi.convolution(plan, problem) if plan else LAX[kind](problem)
+                    function = LAX[kind](problem) if isinstance(plan, Lax) else ffi.convolution(plan, problem)
                     lowered = jax.jit(function).lower(*operands)
                     programs[plan] = lowered.compile(COMPILER_OPTIONS.get(device.platform))
                 found = median_us(CLOCKS[device.platform], programs[plan], operands, BUDGET_S)
                 us[plan] = min(found, us.get(plan, found))
             except RuntimeError as error:  # XLA's errors are such
                 us.pop(plan, None)
-                message = f"jaxconv.autotune leaves out {plan or 'lax'}, which failed: {error}. {problem}"
+                message = f"jaxconv.autotune leaves out {plan}, which failed: {error}. {problem}"
                 warnings.warn(message, stacklevel=5)
 
         for plan in candidates:
@@ -175,7 +175,7 @@ def _measured(
         raise RuntimeError("all candidates failed, also lax")
     times = {plan: Times(candidates[plan], _rounded(us[plan])) for plan in sorted(us, key=us.__getitem__)}
     best = next(iter(times))
-    return Entry(kind, problem, best, times.pop(best), {str(plan or "lax"): t for plan, t in times.items()})
+    return Entry(kind, problem, best, times.pop(best), {str(plan): t for plan, t in times.items()})
 
 
 def _rounded(us: float) -> float:

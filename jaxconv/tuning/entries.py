@@ -16,7 +16,7 @@ from jax import lax
 from jaxconv import ffi
 from jaxconv.fallback import LAX
 from jaxconv.planner.choose import Choice, Rejection, Times, choose
-from jaxconv.planner.plan import ConvPlan
+from jaxconv.planner.plan import ConvPlan, Lax
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.problem import ConvProblem, Spec
 from jaxconv.problem.conv_problem import Member
@@ -28,13 +28,13 @@ from jaxconv.transforms import STEPS, Step
 class Entry:
     """What was measured of a pass of a problem.
 
-    kind: "conv" or "wgrad". plan: the fastest; None is lax. times: its own. others: those of the other candidates, by
-    name, the fastest first.
+    kind: "conv" or "wgrad". plan: the fastest. times: its own. others: those of the other candidates, by name, the
+    fastest first.
     """
 
     kind: str
     problem: ConvProblem
-    plan: ConvPlan | None
+    plan: ConvPlan | Lax
     times: Times
     others: Mapping[str, Times] = dataclasses.field(hash=False)
 
@@ -45,8 +45,8 @@ class Entry:
           ValueError: this installation does not take the problem so.
         """
         _check_problem(self.kind, self.problem)
-        if self.plan is None:
-            return Choice(None, math.inf, self._rejected, self.times)
+        if isinstance(self.plan, Lax):
+            return Choice(self.plan, math.inf, self._rejected, self.times)
         choice = choose(platform, self.kind, self.problem, self.plan.constraint, ffi.device(platform))
         if choice.plan is None:
             raise ValueError(f"{self.plan} cannot run: {choice.unsupported_reason()}. {self.problem}")
@@ -61,7 +61,7 @@ class Entry:
         return {
             "kind": self.kind,
             "problem": {name: _plain(value) for name, value in _fields(self.problem).items()},
-            "plan": self.plan and _plan_to_json(self.plan),
+            "plan": _plan_to_json(self.plan),
             "us": self.times._asdict(),
             "others": {name: times._asdict() for name, times in self.others.items()},
         }
@@ -72,7 +72,7 @@ class Entry:
         return cls(
             kind,
             ConvProblem(**{name: _field(name, value) for name, value in entry["problem"].items()}),
-            plan and _plan_from_json(platform, kind, plan),
+            _plan_from_json(platform, kind, plan),
             Times(**entry["us"]),
             {name: Times(**times) for name, times in entry["others"].items()},
         )
@@ -136,12 +136,17 @@ def _field(name: str, value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _plan_to_json(plan: ConvPlan) -> dict[str, Any]:
+def _plan_to_json(plan: ConvPlan | Lax) -> dict[str, Any] | None:
+    """None is lax."""
+    if isinstance(plan, Lax):
+        return None
     steps = [{"step": type(step).__name__, **_fields(step)} for step in plan.transform]
     return {"family": plan.family, "tile": plan.tile, "settings": dict(plan.settings), "transform": steps}
 
 
-def _plan_from_json(platform: str, kind: str, plan: dict[str, Any]) -> ConvPlan:
+def _plan_from_json(platform: str, kind: str, plan: dict[str, Any] | None) -> ConvPlan | Lax:
+    if plan is None:
+        return Lax()
     transform = tuple(_step(**step) for step in plan["transform"])
     return ConvPlan(platform, kind, plan["family"], plan["tile"], plan["settings"], transform)
 

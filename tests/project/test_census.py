@@ -1,6 +1,8 @@
 """The census: that it draws the same plausible layers each time, resumes, and reports what its rows say."""
 
+import dataclasses
 import re
+from pathlib import Path
 
 import jax
 import pytest
@@ -8,16 +10,20 @@ from jax import lax
 
 from convbench import cases, machine
 from convbench.cases import Case
-from convbench.census import command, report
-from convbench.census.draw import MOST_FLOPS, draw, is_plausible
+from convbench.census import command, default, report
+from convbench.census.draw import MOST_FLOPS, Drawn, draw, is_plausible
 from convbench.census.templates import TEMPLATES
 from convbench.command import main
 from convbench.floor import bytes_touched, flops
 from convbench.programs import PASSES
 from convbench.results import Results
+from jaxconv.planner.devices import MODELS
 
 MACHINE = {"platform": "gpu", "device": "NVIDIA H200", "multiprocessors": 132}
 DRAWN = draw(600, seed=0)
+MEASURED = sorted((Path(command.__file__).parents[2] / "census").glob("*.json"))
+LARGE = Case("", "", (128, 28, 28, 256), (3, 3, 256, 256), (1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1), 1)
+SMALL = Case("", "", (1, 16, 16, 960), (3, 3, 1, 960), (1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1), 960)
 
 
 def row(case, which, dtype="bfloat16", precision="default", implementations=("cuda",), budget_s=0, **fields):
@@ -144,14 +150,17 @@ def lines(text):
     return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
 
 
-def test_report_says_what_the_rows_say(tmp_path, capsys):
+def test_report_says_what_the_rows_say(tmp_path, capsys, monkeypatch):
     def case(name, suite):
-        return Case(name, suite, (), (), (), (), (), (), 1)
+        return dataclasses.replace(LARGE, name=name, suite=suite)
 
     speeds = [0.5, 0.8, 0.9, 1.0, 2.0]
     rows = [row(case(f"r{speed}", "good"), "fprop", speedup=speed, over_floor=1 / speed) for speed in speeds]
     rows += [row(case("w1", "bad"), "wgrad", speedup=0.25), row(case("w2", "bad"), "wgrad", speedup=0.36),
              row(case("w3", "bad"), "wgrad", us=None, speedup=None, over_floor=None, error="no kernel")]  # fmt: skip
+    monkeypatch.setattr(
+        command, "draw", lambda *_: [Drawn(case(row["case"], row["suite"]), row["pass"]) for row in rows]
+    )
     path = tmp_path / "census.json"
     Results(MACHINE, rows).save(path)
     assert main(["census", "--report", str(path)]) == 0
@@ -162,9 +171,32 @@ def test_report_says_what_the_rows_say(tmp_path, capsys):
     assert said.index(["bad", "wgrad", "2", "0.3", "0.25", "w1", "wgmma"]) + 1 == said.index(
         ["good", "fprop", "5", "0.936", "0.5", "r0.5", "wgmma"])  # fmt: skip
     assert ["w3 wgrad: no kernel"] in said
+    assert ["all", "7", "0", "0.0%", "0", "5", "42.9%", "28.6%", "42.9%", "28.6%"] in said
     assert report.ratios(rows, "over_floor")["fprop"] == [1 / speed for speed in speeds]
     drawn = path.with_suffix(".svg").read_text()
     assert all(text in drawn for text in (*report.RATIOS.values(), "fprop", "wgrad", MACHINE["device"]))
+
+
+def test_what_the_default_takes():
+    """A large dense layer by our kernel, a small depthwise one by lax, which is then as fast as lax."""
+    layers = [dataclasses.replace(LARGE, name="large"), dataclasses.replace(SMALL, name="small")]
+    rows = [row(case, "fprop", speedup=0.9, us=3.0, lax_us=2.7) for case in layers]
+    assert default.takes_lax(rows, layers, MODELS["NVIDIA H200"]) == [False, True]
+    assert ["all", "2", "1", "50.0%", "1", "2", "100.0%", "0.0%", "100.0%", "50.0%"] in lines(
+        default.text(rows, layers, MODELS["NVIDIA H200"])
+    )
+
+
+@pytest.mark.parametrize("path", MEASURED, ids=lambda path: path.stem)
+def test_the_default_takes_lax_seldom_and_rightly(path):
+    """In at most 5 % of the measured rows. In two thirds of these or more, our kernel is more than 5 % slower."""
+    results = Results.load(path)
+    rows = [row for row in results.rows if row["speedup"]]
+    layers = [case for seed in (0, 1) for case, _ in draw(600, seed)]
+    taken = default.takes_lax(rows, layers, MODELS[results.machine["device"]])
+    slower = [row["us"] > 1.05 * row["lax_us"] for row, is_taken in zip(rows, taken, strict=True) if is_taken]
+    assert 0 < len(slower) <= 0.05 * len(rows)
+    assert sum(slower) >= 2 / 3 * len(slower)
 
 
 @pytest.mark.parametrize("options", [[], ["--out", "a.json", "--draw", "b.json"]])

@@ -301,8 +301,9 @@ def float32_tiles(family):
 @pytest.mark.gpu
 def test_a_line_on_a_gpu():
     """Every tile, or its family, is chosen or rejected with a reason, in each pass, also under transforms."""
+    ours = functools.partial(jaxconv.conv2d, implementation="cuda")
     with jax.default_device(gpu()):
-        explained = lines(jax.grad(loss(jaxconv.conv2d), argnums=(0, 1)), X, W)
+        explained = lines(jax.grad(loss(ours), argnums=(0, 1)), X, W)
     tiles = [what for name in FAMILIES["cuda"]
              for what in [f"{name} {tile}" for tile in float32_tiles(name)] or [name]]  # fmt: skip
     assert len(explained) == 3

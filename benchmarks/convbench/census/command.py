@@ -11,10 +11,11 @@ import jax
 from tqdm import tqdm
 
 from convbench import machine, selection
-from convbench.census import report
+from convbench.census import default, report
 from convbench.census.draw import Drawn, draw
 from convbench.measure import measure, warm_up
 from convbench.results import Results, key
+from jaxconv.planner.devices import MODELS
 
 ARITHMETIC = "bfloat16", "default"
 IMPLEMENTATION = "cuda"
@@ -23,9 +24,9 @@ IMPLEMENTATION = "cuda"
 def main(arguments: Sequence[str]) -> int:
     """Exit status: 1 if one of our kernels failed."""
     options = _parser().parse_args(arguments)
-    if options.report:
-        return _report(options.report)
     drawn = draw(options.rows, options.seed)
+    if options.report:
+        return _report(options.report, drawn)
     if options.draw:
         return _write_cases(options.draw, drawn)
     if jax.default_backend() != "gpu":
@@ -41,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     work = parser.add_mutually_exclusive_group(required=True)
     work.add_argument("--out", type=Path, metavar="FILE", help="measure; what the file has is not measured again")
-    work.add_argument("--report", type=Path, metavar="FILE", help="print and draw what --out has measured")
+    work.add_argument("--report", type=Path, metavar="FILE", help="print and draw what --out has measured of a --seed")
     work.add_argument("--draw", type=Path, metavar="FILE", help="write the layers as a --case-file")
     parser.add_argument("--rows", type=int, default=600, help="pairs of a layer and a pass; default: 600")
     parser.add_argument("--seed", type=int, default=0)
@@ -66,12 +67,15 @@ def measured(drawn: list[Drawn], options: argparse.Namespace) -> Results:
     return results
 
 
-def _report(path: Path) -> int:
+def _report(path: Path, drawn: list[Drawn]) -> int:
     from convbench import charts  # measuring needs no matplotlib
 
     results = Results.load(path)
+    gpu = results.machine["device"]
+    selection.refuse_unknown([gpu], MODELS)
     print(report.text(results.rows))
-    title = f"{len(results.rows)} layers and passes, bfloat16, {results.machine['device']}"
+    print(f"\n{default.text(results.rows, [case for case, _ in drawn], MODELS[gpu])}")
+    title = f"{len(results.rows)} layers and passes, bfloat16, {gpu}"
     ratios = {text: report.ratios(results.rows, name) for name, text in report.RATIOS.items()}
     charts.draw_distribution(ratios, title, path.with_suffix(".svg"))
     return 0

@@ -9,7 +9,7 @@ from jaxconv.planner.devices import MODELS
 
 BENCHMARKS = Path(__file__).parent.parent.parent
 DEVICE_DATA = BENCHMARKS.parent / "jaxconv" / "planner" / "device_data"
-FITS = BENCHMARKS / "fits"  # {family: {"date": ..., "passes": {pass: quality}}}
+FITS = BENCHMARKS / "fits"  # {family: {"date": ..., "passes": {pass: quality}}}; lax has "kinds": {kind: error}
 
 
 def owner(name: str) -> str:

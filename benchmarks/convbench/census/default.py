@@ -1,0 +1,51 @@
+"""Where lax answers the census's layers if no implementation is named, and whether it is the faster one there."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from tabulate import tabulate
+
+import jaxconv
+from convbench.cases import Case
+from convbench.census.report import REACHED
+from convbench.programs import PASSES, problem_of, program
+from convbench.selection import refuse_unknown
+from jaxconv.planner.devices import Device
+from jaxconv.planner.plan import Lax
+from jaxconv.planner.xla import AHEAD, choose_or_lax
+
+
+def text(rows: Sequence[dict], every: Iterable[Case], device: Device) -> str:
+    """By pass: rows that lax answers, those of them where ours is clearly slower, all of these; shares of speed."""
+    compared = [row for row in rows if row["speedup"]]
+    taken = takes_lax(compared, every, device)
+    lines = []
+    for passes in (*((which,) for which in PASSES), PASSES):
+        places = [place for place, row in enumerate(compared) if row["pass"] in passes]
+        ours = np.array([compared[place]["speedup"] for place in places])
+        by_lax = np.array([taken[place] for place in places], bool)
+        if places:
+            shares = [np.mean(speed >= least) for speed in (ours, np.where(by_lax, 1, ours)) for least in REACHED]
+            slower = AHEAD * ours < 1
+            counts = len(places), by_lax.sum(), np.mean(by_lax), (by_lax & slower).sum(), slower.sum()
+            lines.append(("all" if len(passes) > 1 else passes[0], *counts, *shares))
+    reached = [f"{who} >= {least}" for who in ("ours", "default") for least in REACHED]
+    header = ("pass", "rows", "by lax", "share", "of them slower by ours", "slower by ours", *reached)
+    percent = (".0f", ".0f", ".0f", ".1%", ".0f", ".0f", *[".1%"] * len(reached))
+    return f"what implementation=None takes\n\n{tabulate(lines, header, floatfmt=percent)}"
+
+
+def takes_lax(rows: Iterable[dict], every: Iterable[Case], device: Device) -> list[bool]:
+    """For each row.
+
+    Raises:
+      SystemExit: a row is of an unknown case.
+    """
+    by_name, rows = {case.name: case for case in every}, list(rows)
+    refuse_unknown({row["case"] for row in rows}, by_name)
+    return [_takes_lax(row, by_name[row["case"]], device) for row in rows]
+
+
+def _takes_lax(row: dict, case: Case, device: Device) -> bool:
+    side = program(case, row["pass"], row["dtype"], row["precision"], jaxconv.conv_general_dilated)
+    return isinstance(choose_or_lax("cuda", *problem_of(side), device).plan, Lax)
