@@ -185,6 +185,12 @@ __device__ __forceinline__ void StoreBox(const CUtensorMap& map, uint32_t from, 
       "r"(from), "r"(channel), "r"(at.w), "r"(at.h), "r"(at.d), "r"(at.image) : "memory");
 }
 
+// Stores bytes that follow each other: whole 16-byte vectors.
+__device__ __forceinline__ void StoreBytes(void* to, uint32_t from, uint32_t bytes) {
+  JAXCONV_HOPPER_ASM("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
+                     "r"(bytes) : "memory");
+}
+
 __device__ __forceinline__ void CommitStores() { JAXCONV_HOPPER_ASM("cp.async.bulk.commit_group;" :: : "memory"); }
 
 // Waits until at most kPending committed groups of this thread's stores still read shared memory.

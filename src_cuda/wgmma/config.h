@@ -138,6 +138,10 @@ constexpr bool StoresZeros(const WgmmaTile& tile) {
 // Columns of 16-bit results that are stored at once: a swizzled row of TMA, of 128 or 64 bytes.
 constexpr int ResultCols(const WgmmaTile& tile) { return tile.cols % 64 == 0 ? 64 : 32; }
 
+// Whether the tile has all columns of few, and stores its results as the one piece of memory that they are: TMA takes
+// longer for a row that ends before its box does.
+constexpr bool StoresWholeRows(const WgmmaTile& tile) { return !tile.halo && !tile.swap_ab && tile.cols <= 128; }
+
 // Result buffers of a warpgroup. Of two, one is filled while the other is stored. With two blocks a multiprocessor, the
 // other block multiplies meanwhile, and one is enough.
 constexpr int ResultBuffers(const WgmmaTile& tile) { return tile.ctas_per_sm == 1 ? 2 : 1; }

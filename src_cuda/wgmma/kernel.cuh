@@ -40,13 +40,15 @@ __device__ __forceinline__ void SyncBlocks() {
   if constexpr (kTile.cluster() > 1) ptx::SyncCluster();
 }
 
-// Fetches what the first copy waits for longest, as no cache has it: the maps, and the first tap, if it is looked up.
-// To be called by a thread.
+// Fetches what copies and stores wait for longest, as no cache has it: the maps, and the first tap, if it is looked up.
+// To be called by one thread, of a warp that has nothing else to do.
 template <WgmmaTile kTile>
 __device__ __forceinline__ void FetchAhead(const WgmmaParams& p) {
   ptx::PrefetchMap(p.src_map);
   ptx::PrefetchMap(p.rhs_map);
   if (!kTile.halo && p.rank > 2) ptx::Prefetch(p.taps);
+  if (!p.has_out_maps) return;
+  for (int32_t c = 0; c < p.live_classes; ++c) ptx::PrefetchMap(p.out_maps[c]);
 }
 
 // A thread block: its shared memory, and what its warps do.
@@ -156,7 +158,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     using Block = WgmmaBlock<T, kTile, kKMajor>;
     constexpr int kProducers = Block::Stages::kProducers;
     constexpr bool kStoresZeros = StoresZeros(kTile) && !kHasEpilogue;  // else zeros are no results
-    if (threadIdx.x == 32 * ConsumerWarps(kTile)) FetchAhead<kTile>(p);
+    if (threadIdx.x == 32 * (ConsumerWarps(kTile) + kProducers)) FetchAhead<kTile>(p);
     extern __shared__ __align__(1024) char raw_shared[];
     Block& block = *reinterpret_cast<Block*>(raw_shared);
     static_assert(sizeof(Block) == kTile.shared_bytes(kKMajor),

@@ -105,6 +105,7 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   params.out = StoredData(call, stored);
   params.out_type = StoredType(p, call.pass, stored);
   params.has_out_maps = call.pass == Pass::kConv && StoresByTma(p, tile, s.split);
+  if (call.pass == Pass::kConv) params.whole_rows = static_cast<int32_t>(WholeRows(p, tile, s.split));
   params.slice_elements = stored > 1 ? ResultElements(p, call.pass) : 0;
   const auto counts = ClassCounts(p, tile);
   for (int d = 0; d < kSpatial; ++d) {

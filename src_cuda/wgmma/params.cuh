@@ -53,6 +53,7 @@ struct WgmmaParams {
   int64_t slice_elements;  // from a slice's results in the workspace to the next one's
   DType out_type;
   bool has_out_maps;
+  int32_t whole_rows;  // see WholeRows
   CUtensorMap src_map;
   CUtensorMap rhs_map;
   CUtensorMap out_maps[kMostWgmmaClasses];  // of each class

@@ -87,7 +87,7 @@ class WgmmaStores {
   __device__ __forceinline__ void FindPositions(int32_t residue, int32_t first_row) {
     static_assert(kTile.rows <= 32 * kResultRows, "each 16 rows have a lane");
     const int32_t row = first_row + lane_ * kResultRows;
-    if (!kTile.halo && params_.rank == 2) {
+    if (!kTile.halo && (params_.rank == 2 || HasWholeRows())) {
       position_ = {row, 0, 0, 0};
     } else {
       position_ = InPixels(rows_.At(row), params_.problem.period, params_.classes[residue].phase);
@@ -105,14 +105,16 @@ class WgmmaStores {
       ptx::SyncWarpgroup();
     } else {
       __syncwarp();
-      WriteRows(pairs, part);
+      HasWholeRows() ? WriteWholeRows(pairs, part) : WriteRows(pairs, part);
       __syncwarp();
     }
     if (lane_ == 0) {
       // Between the writes of all lanes, for which this one has waited, and what TMA reads. The others need not wait
       // for the fence.
       ptx::FenceForTma();
-      if constexpr (kTile.halo) {
+      if (HasWholeRows()) {
+        StoreWholeRows(part, at.w);
+      } else if constexpr (kTile.halo) {
         ptx::StoreBox(params_.out_maps[residue], part, col, at);
       } else {
         ptx::StorePixels(params_.rank, params_.out_maps[residue], part, col, at);
@@ -131,6 +133,8 @@ class WgmmaStores {
   static_assert(sizeof(T) == 2, "stmatrix writes elements of 16 bits");
   using Rows = SharedTile<T, kResultRows, kCols, true>;
   using Columns = SharedTile<T, 64, kCols, true>;
+  static_assert(!StoresWholeRows(kTile) || kResultRows * (kCols - 8) * sizeof(T) + 16 <= kResultBytes,
+                "a buffer holds whole rows of fewer columns, and a vector behind them");
   static_assert(Rows::kBytes <= kResultBytes && (!kTile.swap_ab || Columns::kBytes == 4 * kResultBytes),
                 "a buffer holds them");
 
@@ -169,6 +173,29 @@ class WgmmaStores {
       ptx::StoreMatrices<false>(part + Rows::Offset(lane_ % 16, (block + lane_ / 16) * 8), pairs[block][0],
                                 pairs[block][1], pairs[block + 1][0], pairs[block + 1][1]);
     }
+  }
+
+  __device__ __forceinline__ bool HasWholeRows() const { return StoresWholeRows(kTile) && params_.whole_rows > 0; }
+
+  // The same without gaps between rows. Columns that are no channels go behind them.
+  __device__ __forceinline__ void WriteWholeRows(const Subtile& pairs, uint32_t part) const {
+    const auto channels = static_cast<int32_t>(params_.problem.out_channels);
+#pragma unroll
+    for (int block = 0; block < kCols / 8; block += 2) {
+      if (block * 8 >= channels) break;
+      const int32_t col = (block + lane_ / 16) * 8;
+      const int32_t element = col < channels ? lane_ % 16 * channels + col : kResultRows * channels;
+      ptx::StoreMatrices<false>(part + element * sizeof(T), pairs[block][0], pairs[block][1], pairs[block + 1][0],
+                                pairs[block + 1][1]);
+    }
+  }
+
+  // A warp's rows, from one on. To be called by one lane.
+  __device__ __forceinline__ void StoreWholeRows(uint32_t part, int32_t first_row) const {
+    const auto channels = static_cast<int32_t>(params_.problem.out_channels);
+    const int32_t rows = min(kResultRows, params_.whole_rows - first_row);
+    if (rows <= 0) return;
+    ptx::StoreBytes(static_cast<T*>(params_.out) + int64_t{first_row} * channels, part, rows * channels * sizeof(T));
   }
 
   // Here a matrix is eight columns by eight rows.

@@ -108,6 +108,13 @@ inline bool StoresByTma(const ConvProblem& p, const WgmmaTile& tile, int64_t spl
   return tile.cluster_split == 0 && split == 1 && p.dst_type == p.src_type && HasEqualClasses(p);
 }
 
+// The rows of the result that tiles store whole, one behind the other; 0 if they do not.
+inline int64_t WholeRows(const ConvProblem& p, const WgmmaTile& tile, int64_t split) {
+  const bool is_one_piece = PixelStride(p.dst, p.dst_size, p.batch) == p.out_channels && p.class_count == 1;
+  if (!StoresWholeRows(tile) || !StoresByTma(p, tile, split) || !is_one_piece) return 0;
+  return p.out_channels < ResultCols(tile) ? p.batch * p.dst_size[0] * p.dst_size[1] * p.dst_size[2] : 0;
+}
+
 // Residue classes without taps that are no tiles: their zeros are stored beside the tiles of other classes.
 inline int64_t ClassesOfZeros(const ConvProblem& p, const WgmmaSettings& s) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
