@@ -25,8 +25,9 @@ struct WgmmaCosts {
   double cluster_held;       // fraction of the CTAs that fit, that clusters really fill
   double few_channels;       // fraction of the multiplications left out in a block of K of few channels that is saved
   double shared_sector_row;  // to copy a pixel's channels from L2, if neighbours share a sector
-  double reads_apart;        // how often a pixel is read, if windows are several pixels apart
-  double activations;        // to move all of them through device memory
+  double shared_sector_filter_row;  // the same of the filter, whose few lines all CTAs read at the same time
+  double reads_apart;               // how often a pixel is read, if windows are several pixels apart
+  double activations;               // to move all of them through device memory
   double wgrad_begin, wgrad_tile, wgrad_result;
   double wgrad_added, wgrad_cluster_held;  // to add a sum's slices in a cluster; as cluster_held
   double wgrad_activations;
@@ -191,6 +192,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
         .cluster_held = of["cluster_held"],
         .few_channels = of["few_channels"],
         .shared_sector_row = of["shared_sector_row_seconds"],
+        .shared_sector_filter_row = of["shared_sector_filter_row_seconds"],
         .reads_apart = of["reads_apart"],
         .activations = ActivationSeconds(product_, device_, of),
         .wgrad_begin = of["wgrad_begin_seconds"],
@@ -227,14 +229,22 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     return seconds;
   }
 
-  // To copy all tiles' pixels from L2 in im2col mode. It counts where pixels are no whole sectors: L2 then gives less
-  // than TMA asks for.
+  // To copy all tiles' operands from L2 in im2col mode. It counts where rows of channels are no whole sectors: L2 then
+  // gives less than TMA asks for. Of the filter it counts where rows are short, so that all CTAs read the same few
+  // lines.
   double SharedSectorSeconds(const WgmmaSettings& s) const {
+    const ConvProblem& p = product_.conv;
     const WgmmaTile& tile = kTiles[s.tile];
-    const int64_t bytes = product_.conv.in_channels * TraitsOf(product_.conv.src_type).bytes;
-    if (tile.halo || bytes % kSectorBytes == 0) return 0;
-    const double rows = static_cast<double>(WorkTilesOf(s)) * tile.row_blocks * tile.rows;
-    return rows * Steps(s) / s.split * fitted_.shared_sector_row;
+    if (tile.halo) return 0;
+    const auto shares = [&](int64_t channels) { return channels * TraitsOf(p.src_type).bytes % kSectorBytes != 0; };
+    const int64_t of_filter = IsKMajor(p) ? p.in_channels : p.out_channels;
+    double step = 0;  // of a cluster
+    if (shares(p.in_channels)) step += tile.row_blocks * tile.rows * fitted_.shared_sector_row;
+    if (shares(of_filter) && of_filter < kPlannedBlockK) {
+      const int64_t rows = IsKMajor(p) ? std::min<int64_t>(tile.cols, p.out_channels) : BlockK(p);
+      step += static_cast<double>(tile.col_blocks * rows) * fitted_.shared_sector_filter_row;
+    }
+    return static_cast<double>(WorkTilesOf(s)) * Steps(s) / s.split * step;
   }
 
   // To copy a step of wgrad in im2col mode.
