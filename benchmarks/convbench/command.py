@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     selection.add_selection(parser, "float32")
     parser.add_argument(
-        "--implementations", nargs="+", choices=(*IMPLEMENTATIONS, "xla"), help="of jaxconv; default: the platform's"
+        "--implementations", nargs="+", choices=IMPLEMENTATIONS, help="of jaxconv; default: the platform's"
     )
     selection.add_run(parser, seconds=0.2)
     parser.add_argument("--charts", type=Path, metavar="DIR", help="draw charts into this folder")

@@ -96,10 +96,6 @@ struct Product {
   }
   // K, on average: a position sees only the taps of its residue class.
   int64_t steps() const { return CeilDiv(pass == Pass::kConv ? channel_taps() : positions(), classes()); }
-  // Multiply-adds with the taps that positions see, on average. No kernel needs fewer.
-  double seen_multiply_adds() const {
-    return static_cast<double>(positions()) * channel_taps() / classes() * cols() * conv.groups;
-  }
   DType sum_type() const { return SumType(conv); }
   // Bytes of all results in the type of the sums.
   int64_t sums_bytes() const { return rows() * cols() * conv.groups * ElementBytes(sum_type()); }

@@ -46,7 +46,9 @@ inline bool EncodeActivation(CUtensorMap* map, const void* tensor, DType type, c
   if (encode == nullptr) return false;
   const auto size_of = [](int64_t size) { return static_cast<cuuint64_t>(size); };
   // The stride of a missing dimension is 0. The driver wants a valid stride, but any will do.
-  const auto bytes = [&](int64_t stride) { return size_of(std::max(stride, channels * merged_pixels)) * 2; };
+  const auto bytes = [&](int64_t stride) {
+    return size_of(std::max(stride, channels * merged_pixels) * ElementBytes(type));
+  };
   const cuuint64_t sizes[] = {size_of(channels * merged_pixels), size_of(size[2] / merged_pixels), size_of(size[1]),
                               size_of(size[0]), size_of(batch)};
   const cuuint64_t strides[] = {bytes(s.spatial[2] * merged_pixels), bytes(s.spatial[1]), bytes(s.spatial[0]),

@@ -30,7 +30,7 @@ inline constexpr int kMostHaloPixels = 104, kMostHaloTaps = 127;
 // loop for each.
 constexpr std::array<int, 3> BlockKs(int row) { return {row, row * 3 / 4, row / 2}; }
 
-// A tile of the wgmma family. One or two warpgroups have equal shares of its rows, or, with swapped operands, of its
+// A tile of the wgmma family. Its warpgroups have equal shares of its rows, or, with swapped operands, of its
 // columns. The blocks of a cluster have neighbouring rows and share the filter that they read, or neighbouring columns
 // and share the source. With cluster split-K they have slices of one tile's K instead, and add them.
 struct WgmmaTile {

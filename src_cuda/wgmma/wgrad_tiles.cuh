@@ -10,7 +10,7 @@
 
 namespace jaxconv {
 
-// A tile of one residue class's product, over one slice of its steps. Its rows are units of kWgradUnit(tile) rows: 64
+// A tile of one residue class's product, over one slice of its steps. Its rows are units of WgradUnit(tile) rows: 64
 // channels of a tap, or with halo tiles of three taps.
 struct WgradWorkTile {
   int32_t first_unit;  // this thread block's, and the end of the class's
