@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array, lax
 
 from jaxconv import fallback, primitives
-from jaxconv.arguments import normalised, read
+from jaxconv.arguments import circular_dimensions, normalised, read
 from jaxconv.planner.plan import IMPLEMENTATIONS, Constraint
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.problem import ConvProblem
@@ -159,6 +159,7 @@ def conv2d(
       w: filter (height, width, in channels / feature_group_count, out channels), of x's dtype.
       window_strides: an integer, or one for each spatial dimension. Both dilations likewise.
       padding: "SAME", "SAME_LOWER", "VALID", an integer for all sides, or (low, high) pairs, which may be negative.
+        "CIRCULAR", also in the place of a pair: the dimension is periodic, and padded with its other end, as in flax.
       lhs_dilation: dilation of x. It must be 1 if padding is a string, as in lax.
       rhs_dilation: dilation of w.
       feature_group_count: number of groups of the channels.
@@ -206,16 +207,57 @@ def _conv(rank: int, x, w, **arguments) -> Array:
     if isinstance(arguments["padding"], int | np.integer):
         arguments["padding"] = ((arguments["padding"],) * 2,) * rank
     arguments["dimension_numbers"] = LAYOUTS[rank]
+    if circular := circular_dimensions(arguments["padding"], rank):
+        return _circular(circular, x, w, **arguments)
     return _convolve(lax.conv_general_dilated, _bind_front, x, w, **arguments)
+
+
+def _circular(circular: tuple[int, ...], x, w, padding, **arguments) -> Array:
+    """A convolution with some dimensions that are padded with their other ends.
+
+    It is a periodic one if the stride divides the size; else the image is copied with its padding.
+    """
+    reach = [(size - 1) * dilation for size, dilation in zip(w.shape, arguments["rhs_dilation"], strict=False)]
+    pads = [((reach[i] // 2, reach[i] - reach[i] // 2) if i in circular else padding[i]) for i in range(x.ndim - 2)]
+    if any(arguments["lhs_dilation"][i] != 1 for i in circular):
+        raise ValueError(f'lhs_dilation must be 1 where padding is "CIRCULAR", got {arguments["lhs_dilation"]}')
+
+    def wrap(x, padding, dims):
+        """x with its padding in some dimensions, and the padding of the others."""
+        sides = [padding[i - 1] if i - 1 in dims else (0, 0) for i in range(x.ndim)]
+        return jnp.pad(x, sides, "wrap"), [(0, 0) if i in dims else pair for i, pair in enumerate(padding)]
+
+    def by_lax(x, w, padding, **arguments):
+        x, padding = wrap(x, padding, periodic)
+        return lax.conv_general_dilated(x, w, padding=padding, **arguments)
+
+    def bind(x, w, problem, *others):
+        return _bind_front(x, w, replace(problem, periodic=periodic), *others)
+
+    periodic = tuple(i for i in circular if x.shape[i + 1] % arguments["window_strides"][i] == 0)
+    x, pads = wrap(x, pads, [i for i in circular if i not in periodic])
+    return _convolve(lax.conv_general_dilated, bind, x, w, padding=pads, by_lax=by_lax, **arguments)
 
 
 # From arguments to what answers them.
 
 
-def _convolve(lax_function: Callable, bind: Callable, lhs, rhs, implementation: str | None, **arguments) -> Array:
-    """What lax's function would return, by `bind`, or by lax's function if no native kernel may take it."""
+def _convolve(
+    lax_function: Callable,
+    bind: Callable,
+    lhs,
+    rhs,
+    implementation: str | None,
+    by_lax: Callable | None = None,
+    **arguments,
+) -> Array:
+    """What lax's function would return, by `bind`, or by lax's function if no native kernel may take it.
+
+    by_lax: what computes it then, if `bind` computes something else of the same type.
+    """
+    by_lax = by_lax or lax_function
     if implementation == "xla":
-        return lax_function(lhs, rhs, **arguments)
+        return by_lax(lhs, rhs, **arguments)
     if implementation not in (None, *IMPLEMENTATIONS) and not isinstance(implementation, Constraint):
         allowed = (None, *IMPLEMENTATIONS, "xla")
         raise ValueError(f"implementation must be one of {allowed}, got {implementation!r}")
@@ -224,7 +266,7 @@ def _convolve(lax_function: Callable, bind: Callable, lhs, rhs, implementation: 
     reason = unsupported_reason(problem)
     if reason is not None:
         fallback.warn_or_raise(reason, implementation, problem)
-        return lax_function(lhs, rhs, **arguments)
+        return by_lax(lhs, rhs, **arguments)
     lhs, rhs = primitives.promote(jnp.asarray(lhs), jnp.asarray(rhs))
     return bind(lhs, rhs, problem, implementation, sharding)
 

@@ -44,6 +44,13 @@ def normalised(lhs, rhs, arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
+def circular_dimensions(padding: Any, rank: int) -> tuple[int, ...]:
+    """The spatial dimensions whose padding is "CIRCULAR"."""
+    entries = (padding,) * rank if isinstance(padding, str) else padding
+    is_circular = lambda entry: isinstance(entry, str) and entry.upper() == "CIRCULAR"
+    return tuple(i for i, entry in enumerate(entries) if is_circular(entry)) if np.iterable(entries) else ()
+
+
 @partial(jax.jit, static_argnames=("lax_function", "arguments"))
 def _traced(lhs, rhs, lax_function, arguments):
     return lax_function(lhs, rhs, **dict(arguments))

@@ -14,6 +14,7 @@ from jaxconv.planner.choose import Choice
 from jaxconv.planner.plan import Lax
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.problem import ConvProblem
+from jaxconv.sharding.block import of_one_device
 from jaxconv.traced import KINDS, trace
 from jaxconv.tuning.loaded import tuning_for
 
@@ -52,7 +53,7 @@ def _line(equation: JaxprEqn, platform: str | None) -> str:
         problem = ConvProblem.from_lax(lhs, rhs, out, equation.params)
         reason = unsupported_reason(problem)
         return f"convolution {problem}: lax" + (f": {reason}" if reason else ", as asked")
-    kind, problem = KINDS[equation.primitive], equation.params["problem"]
+    kind, problem = KINDS[equation.primitive], of_one_device(equation.params["problem"])
     name = "wgrad" if kind == "wgrad" else "dgrad" if problem.reverse else "fprop"
     implementation = equation.params["implementation"]
     choice = decide(kind, platform, problem, implementation, tuning_for(implementation))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 from jax.experimental.xla_metadata import set_xla_metadata
@@ -16,7 +17,14 @@ from jaxconv.planner.support import unsupported_reason
 from jaxconv.planner.xla import choose_or_lax
 from jaxconv.problem import ConvProblem
 from jaxconv.sharding import cache_key
-from jaxconv.sharding.partitioning import partitioned, without_shardings
+from jaxconv.sharding.block import block
+from jaxconv.sharding.partitioning import (
+    Automatic,
+    explicitly_partitioned,
+    is_explicit,
+    partitioned,
+    without_shardings,
+)
 from jaxconv.tuning.file import NOTHING, Tuning
 from jaxconv.tuning.loaded import tuning_for
 
@@ -26,18 +34,22 @@ def lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, i
     tuning = tuning_for(implementation)
     local = partial(_computation, kind, platform, implementation, tuning)
     module = ctx.module_context
-    devices = _partitioned_devices(module.axis_context)
-    if devices == 1:
-        compute = local(problem)
+    shardings = [aval.sharding for aval in (*ctx.avals_in, *ctx.avals_out)]
+    if is_explicit(shardings):
+        compute = explicitly_partitioned(kind, problem, local, shardings)
+        return mlir.lower_fun(compute, multiple_results=False)(ctx, a, b)
+    automatic = Automatic.of(module.axis_context)
+    if math.prod(automatic.sizes) == 1:
+        compute = block(kind, problem, local, {}, {})
     elif module.lowering_parameters.for_export:  # the partitioner would call Python in this process
-        compute = _by_lax("an export for several devices", kind, implementation, problem)
-    elif module.axis_context.device_assignment is None:
-        compute = _by_lax("an abstract mesh, without devices", kind, implementation, problem)
+        by_lax = partial(_by_lax, "an export for several devices", kind, implementation)
+        compute = block(kind, problem, by_lax, {}, {})
+    elif not automatic.has_devices:
+        by_lax = partial(_by_lax, "an abstract mesh, without devices", kind, implementation)
+        compute = block(kind, problem, by_lax, {}, {})
     else:
-        mesh = module.axis_context.abstract_mesh
-        mesh_sizes = (devices,) if mesh is None else mesh.axis_sizes
         name_it = set_xla_metadata(jaxconv=cache_key.digest(kind, platform, problem, implementation, tuning))
-        compute = name_it(partitioned(kind, problem, local, mesh_sizes))
+        compute = name_it(partitioned(kind, problem, local, automatic))
     (out,) = mlir.lower_fun(compute, multiple_results=False)(without_shardings(ctx), a, b)
     return [lower_with_sharding_in_types(ctx, out, ctx.avals_out[0])]
 
@@ -78,10 +90,3 @@ def _platform_reason(platform: str | None, constraint: Constraint) -> str | None
     if platform is None:
         return "no native kernels for this platform (cpu and cuda have them)"
     return ffi.why_no_kernels(platform)
-
-
-def _partitioned_devices(axis_context) -> int:
-    """The number of devices over which XLA's partitioner will split this. Under shard_map it is split already."""
-    if getattr(axis_context, "manual_axes", None):
-        return 1
-    return getattr(axis_context, "num_devices", 1)

@@ -51,10 +51,10 @@ def _bind(kind: str, a: Array, b: Array, problem: ConvProblem, implementation, s
 def _needs_devices(*shardings: NamedSharding) -> bool:
     """Whether XLA's partitioner may have to split a convolution of arrays with these shardings over known devices.
 
-    Under shard_map it is split already. An abstract mesh may have no devices.
+    It does not split over the manual axes of a shard_map, nor over explicit ones. An abstract mesh may have no devices.
     """
     meshes: list[Any] = [sharding.mesh for sharding in shardings if not sharding.mesh.empty]
-    return not any(mesh.manual_axes or mesh.abstract_device is None for mesh in meshes)
+    return all(mesh.auto_axes and mesh.abstract_device is not None for mesh in meshes)
 
 
 def promote(*arrays: Array) -> tuple[Array, ...]:

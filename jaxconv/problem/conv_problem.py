@@ -67,6 +67,10 @@ class ConvProblem:
     Groups divide channels. The lhs (lax's `batch_group_count`) and the output may have them on the batch axis instead.
     The filter has them on its out axis, or on its in axis in a data gradient (`reverse`). The batch may hold images of
     several members of a vmap; `member` says which groups and channels belong to one member.
+
+    In a periodic spatial dimension `i` counts modulo the size, and the outputs' strides and the inputs' lhs dilations
+    have the same length together: then the data gradient is periodic too. No kernel takes such a problem:
+    `jaxconv.sharding.block` makes it one of a larger input.
     """
 
     lhs_shape: Shape
@@ -88,6 +92,7 @@ class ConvProblem:
     rhs_dtype: np.dtype
     out_dtype: np.dtype
     precision: Any
+    periodic: tuple[int, ...] = ()
 
     @classmethod
     def from_lax(cls, lhs, rhs, out, params: dict[str, Any]) -> ConvProblem:

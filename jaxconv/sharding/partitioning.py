@@ -1,16 +1,17 @@
 """How a convolution splits over the devices of a mesh.
 
-Images, groups, input and output channels stay sharded. If the summed factor is sharded (input channels of a conv,
-images of a wgrad), a psum follows, as XLA does for its own convolution. Spatial dimensions are gathered.
+Images, groups, input and output channels and spatial dimensions stay sharded. Along a spatial dimension the devices
+exchange the rows that their windows read. If a summed factor is sharded (input channels of a conv, images and spatial
+dimensions of a wgrad), a psum follows, as XLA does for its own convolution.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 from jax.core import ShapedArray
 from jax.experimental.custom_partitioning import custom_partitioning
@@ -20,16 +21,16 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from jaxconv._jax_private import GSPMDSharding, parse_flatten_op_sharding
 from jaxconv.fallback import LAX
-from jaxconv.problem import ConvProblem, Dim
-from jaxconv.problem.factors import MeshAxes, carriers, mesh_axes, resize
+from jaxconv.problem import ConvProblem
+from jaxconv.problem.factors import MeshAxes, carriers, mesh_axes
 from jaxconv.problem.product import OPERANDS, RESULT
+from jaxconv.sharding.block import SUMMED, Local, block
+from jaxconv.sharding.split import choose, factor_sizes, partition_spec, spatial_axes, splittable_factors
 
-SUMMED = {"conv": "c", "wgrad": "n"}
-
-# A psum that is lowered outside the user's mesh. Inside an explicit mesh JAX would annotate its addition with a
-# sharding, and collectives refuse that.
-psum_p = Primitive("jaxconv_psum")
-psum_p.def_abstract_eval(lambda x, axes: x)
+# One device's part of a convolution, lowered outside the user's mesh. Inside an explicit mesh JAX would annotate its
+# operations with shardings, and collectives refuse that.
+block_p = Primitive("jaxconv_block")
+block_p.def_abstract_eval(lambda a, b, run, out: out)
 
 
 def without_shardings(ctx: mlir.LoweringRuleContext) -> mlir.LoweringRuleContext:
@@ -41,67 +42,122 @@ def without_shardings(ctx: mlir.LoweringRuleContext) -> mlir.LoweringRuleContext
     return ctx.replace(avals_in=plain(ctx.avals_in), avals_out=plain(ctx.avals_out))
 
 
-def _lower_psum(ctx, x, *, axes: MeshAxes):
+def _lower_block(ctx, a, b, *, run, out):
     with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
-        ctx = without_shardings(ctx)
-        return mlir.lower_fun(lambda x: jax.lax.psum(x, axes), multiple_results=False)(ctx, x)
+        return mlir.lower_fun(run, multiple_results=False)(without_shardings(ctx), a, b)
 
 
-mlir.register_lowering(psum_p, _lower_psum)
+mlir.register_lowering(block_p, _lower_block)
 
 
-def partitioned(
-    kind: str,
-    problem: ConvProblem,
-    local: Callable[[ConvProblem], Callable[[Array, Array], Array]],
-    mesh_sizes: tuple[int, ...],
-) -> Callable[[Array, Array], Array]:
-    """`local(problem)`, as a function that XLA's partitioner splits into functions of smaller problems.
+class Automatic(NamedTuple):
+    """What XLA's partitioner splits a program over.
 
-    mesh_sizes: the sizes of the mesh axes; without a mesh, the number of devices.
+    sizes: of the mesh axes; without a mesh, the number of devices.
+    has_devices: whether the devices are known.
+    meshes: the mesh and the part of it that is not manual, under a shard_map over some of its axes. XLA shows shardings
+      over that part, but collectives are over the whole.
     """
+
+    sizes: tuple[int, ...]
+    has_devices: bool = True
+    meshes: tuple[Mesh, AbstractMesh] | None = None
+
+    @classmethod
+    def of(cls, axis_context) -> Automatic:
+        """axis_context: of a lowering."""
+        if manual := getattr(axis_context, "manual_axes", None):
+            mesh = axis_context.mesh
+            own = {axis: size for axis, size in mesh.shape.items() if axis not in manual and size > 1}
+            part = AbstractMesh(tuple(own.values()), tuple(own))
+            return cls(part.axis_sizes, isinstance(mesh, Mesh), (mesh, part))
+        mesh = getattr(axis_context, "abstract_mesh", None)
+        sizes = (getattr(axis_context, "num_devices", 1),) if mesh is None else mesh.axis_sizes
+        return cls(sizes, getattr(axis_context, "device_assignment", None) is not None)
+
+
+def partitioned(kind: str, problem: ConvProblem, local: Local, automatic: Automatic) -> Callable[[Array, Array], Array]:
+    """`local(problem)`, as a function that XLA's partitioner splits into functions of smaller problems."""
     roles = (*OPERANDS[kind], RESULT[kind])
     # The decorated function only gives the result's type: XLA always asks `partition`, so it never runs. It must not
     # hold constants such as offset tables, so it is lax's.
-    call = custom_partitioning(LAX[kind](problem))
-    rule, special = _sharding_rule(kind, problem, mesh_sizes)
+    call = custom_partitioning(lambda a, b, *chart: LAX[kind](problem)(a, b))
+    rule, special = _sharding_rule(kind, problem, automatic)
 
     def partition(mesh, operands, result):
-        if mesh.empty:  # there are no axes to name: gather everything
-            whole = GSPMDSharding.get_replicated(operands[0].sharding._device_assignment)
-            return mesh, local(problem), whole, (whole,) * len(operands)
-        split = _choose(problem, mesh, dict(zip(roles, (*operands, result), strict=True)))
-        shard = problem
-        for factor, axes in split.items():
-            by = _size(axes, mesh.shape)
-            shard = resize(shard, factor, lambda size, by=by: size // by)
-        compute, summed = local(shard), split[SUMMED[kind]]
+        a, b, *chart = operands
+        mesh, own = automatic.meshes or (mesh, mesh)
+        numbers = _charted(*chart) if chart else list(range(own.size))
+        if mesh.empty or len(numbers) != own.size:  # no axes can be named: gather everything
+            whole = GSPMDSharding.get_replicated(a.sharding._device_assignment)
+            run = block(kind, problem, local, {}, {})
+            return mesh, lambda a, b, *chart: run(a, b), whole, (whole,) * len(operands)
+        specs = {role: _mesh_axes(array, own, numbers) for role, array in zip(roles, (a, b, result), strict=True)}
+        split = choose(problem, own.shape, specs)
+        run = block(kind, problem, local, split, own.shape)
 
-        def lower(a, b):
-            out = compute(a, b)
-            return psum_p.bind(out, axes=summed) if summed else out
+        def lower(a, b, *chart):
+            out = jax.eval_shape(run, a, b)
+            return block_p.bind(a, b, run=run, out=ShapedArray(out.shape, out.dtype))
 
-        *args, out = (NamedSharding(mesh, _spec(problem, role, split)) for role in roles)
-        return mesh, lower, out, tuple(args)
+        def sharding(role: str) -> GSPMDSharding:
+            sharding = NamedSharding(own, partition_spec(problem, role, split))
+            sharding = sharding._to_xla_hlo_sharding(len(problem.shape(role)))
+            return GSPMDSharding(a.sharding._device_assignment, _renumbered(sharding, numbers))
+
+        *args, out = map(sharding, roles)
+        return mesh, lower, out, (*args, *(array.sharding for array in chart))
 
     def infer(mesh, operands, result):
-        split = _choose(problem, mesh, dict(zip(roles, operands, strict=False)))
-        return NamedSharding(mesh, _spec(problem, roles[-1], split))
+        _, mesh = automatic.meshes or (mesh, mesh)
+        numbers = list(range(mesh.size))
+        specs = {role: _mesh_axes(array, mesh, numbers) for role, array in zip(roles, operands, strict=False)}
+        return NamedSharding(mesh, partition_spec(problem, roles[-1], choose(problem, mesh.shape, specs)))
 
     call.def_partition(
         partition, infer_sharding_from_operands=infer, decode_shardings=False, sharding_rule=rule, **special
     )
-    return call
+    return lambda a, b: call(a, b, *_chart(automatic))
 
 
-def _sharding_rule(kind: str, problem: ConvProblem, mesh_sizes: tuple[int, ...]) -> tuple[str, dict[str, Any]]:
+# Under a shard_map over some axes of a mesh, XLA numbers the devices of the other axes anew for each operation, by how
+# its result lies. One more operand, the chart, is split over these axes in their order. It shows the numbers.
+
+
+def _chart(automatic: Automatic) -> list[Array]:
+    if automatic.meshes is None:
+        return []
+    mesh, own = automatic.meshes
+    chart = jnp.zeros(own.axis_sizes, jnp.int8)
+    return [jax.lax.with_sharding_constraint(chart, NamedSharding(mesh, PartitionSpec(*own.axis_names)))]
+
+
+def _charted(chart: Any) -> list[int]:
+    """XLA's number of each device, in the order of the axes; fewer if the chart is not split so."""
+    sharding = chart.sharding._to_xla_hlo_sharding(len(chart.shape))
+    is_split = list(sharding.tile_assignment_dimensions()) == list(chart.shape)
+    return list(sharding.tile_assignment_devices()) if is_split else []
+
+
+def _renumbered(sharding: Any, numbers: Sequence[int]) -> Any:
+    """An HloSharding of other numbers for the devices."""
+    if sharding.is_replicated():
+        return sharding
+    proto = sharding.to_proto()
+    proto.tile_assignment_devices = [numbers[device] for device in sharding.tile_assignment_devices()]
+    proto.iota_reshape_dims = proto.iota_transpose_perm = []
+    return type(sharding).from_proto(proto)
+
+
+def _sharding_rule(kind: str, problem: ConvProblem, automatic: Automatic) -> tuple[str, dict[str, Any]]:
     """Shardy's rule, and its arguments: the summed factors, the whole ones, and the sizes of those without an axis.
 
-    A factor whose name begins with a role stays whole.
+    A factor whose name begins with a role stays whole. A spatial dimension is one factor of input and output, although
+    their sizes differ: Shardy takes the smaller one.
     """
-    splittable, sizes = _splittable(problem), _sizes(problem)
+    splittable, sizes = splittable_factors(problem), factor_sizes(problem)
     # Few groups would be split over a part of a mesh axis. JAX has no name for such a part, so they stay whole.
-    splits_groups = all(problem.groups % size == 0 for size in mesh_sizes)
+    splits_groups = all(problem.groups % size == 0 for size in automatic.sizes)
     whole, given = [], {}
 
     def name(role: str, factor: str, grouped: bool) -> str:
@@ -115,73 +171,73 @@ def _sharding_rule(kind: str, problem: ConvProblem, mesh_sizes: tuple[int, ...])
 
     def array(role: str) -> str:
         names = [f"{role}_{axis}" for axis in range(len(problem.shape(role)))]
+        for factor, axis in spatial_axes(problem, role).items():
+            names[axis] = factor
         for factor, (axis, grouped) in carriers(problem)[role].items():
             names[axis] = name(role, factor, grouped)
         whole.extend(n.removeprefix("(g ").removesuffix(")") for n in names if role in n)
         return " ".join(names)
 
-    rule = f"{', '.join(array(role) for role in OPERANDS[kind])} -> {array(RESULT[kind])}"
+    operands = [array(role) for role in OPERANDS[kind]]
+    if automatic.meshes:
+        operands.append(" ".join(f"chart_{axis}" for axis in range(len(automatic.sizes))))
+    rule = f"{', '.join(operands)} -> {array(RESULT[kind])}"
     if "g" in rule.replace("(g ", "").split():
         given.pop("g", None)
-    summed = {SUMMED[kind]} & splittable
-    return rule, dict(reduction_factors=tuple(summed), need_replication_factors=tuple(whole), **given)
+    spatial = tuple(spatial_axes(problem, "lhs"))
+    summed = tuple(factor for factor in SUMMED[kind] if factor in (*splittable, *spatial))
+    permuted = spatial if kind == "conv" else ()
+    special = dict(reduction_factors=summed, permutation_factors=permuted, need_replication_factors=tuple(whole))
+    return rule, special | given
 
 
-def _sizes(problem: ConvProblem) -> dict[str, Dim]:
-    return {"n": problem.batch, "g": problem.groups, "c": problem.in_channels, "k": problem.out_channels}
+def _mesh_axes(array: Any, mesh: Mesh | AbstractMesh, numbers: Sequence[int]) -> tuple[MeshAxes, ...]:
+    """The mesh axes of each axis of an array; none if mesh axes cannot express how it is split.
 
-
-def _splittable(problem: ConvProblem) -> set[str]:
-    """The factors, besides g, that are alone on their axis in every array."""
-    grouped = {f for roles in carriers(problem).values() for f, c in roles.items() if c.grouped}
-    return {"n", "c", "k"} - (grouped if problem.groups > 1 else set())
-
-
-def _mesh_axes(sharding: GSPMDSharding | None, mesh: Mesh, rank: int) -> tuple[MeshAxes, ...]:
-    """The mesh axes of each array axis; none if mesh axes cannot express how the array is split."""
+    numbers: XLA's, of the devices in the mesh's order.
+    """
+    sharding, rank = array.sharding, len(array.shape)
     if sharding is None:
         return ((),) * rank
+    places = [numbers.index(device) for device in range(len(numbers))]
     try:
-        spec = parse_flatten_op_sharding(sharding._to_xla_hlo_sharding(rank), mesh)[0]
+        spec = parse_flatten_op_sharding(_renumbered(sharding._to_xla_hlo_sharding(rank), places), mesh)[0]
     except (AssertionError, NotImplementedError, ValueError):
         spec = ()
     return mesh_axes(spec, rank)
 
 
-def _choose(problem: ConvProblem, mesh: Mesh, arrays: dict[str, Any]) -> dict[str, MeshAxes]:
-    """The mesh axes that split each factor: those of an operand, or else of the result.
-
-    They must divide the factor's size, and no other factor may have them. Images choose first: if weights are sharded
-    for storage over the same mesh axis, the activations keep it.
-    """
-    specs = {role: _mesh_axes(aval.sharding, mesh, len(aval.shape)) for role, aval in arrays.items()}
-    sizes, splittable = _sizes(problem), _splittable(problem) | {"g"}
-    split: dict[str, MeshAxes] = {}
-    taken: set[str] = set()
-    for factor in ("n", "g", "c", "k"):
-        split[factor] = ()
-        for role in specs if factor in splittable else ():
-            axis = _split_axes(problem, role).get(factor)
-            axes = () if axis is None else specs[role][axis]
-            if axes and not taken & set(axes) and sizes[factor] % _size(axes, mesh.shape) == 0:
-                split[factor] = axes
-                taken |= set(axes)
-                break
-    return split
+# Explicit meshes: the types of the arrays tell how they lie.
 
 
-def _split_axes(problem: ConvProblem, role: str) -> dict[str, int]:
-    """For each factor of a role's array, the axis that is split with it: a grouped axis with g, its major part."""
-    has_groups = problem.groups > 1
-    return {"g" if has_groups and c.grouped else factor: c.axis for factor, c in carriers(problem)[role].items()}
+def is_explicit(shardings: Sequence[NamedSharding]) -> bool:
+    """Whether types tell how the arrays lie, over all axes of their mesh that are not manual."""
+    mesh = _mesh_of(shardings)
+    return bool(mesh.explicit_axes) and not mesh.auto_axes
 
 
-def _spec(problem: ConvProblem, role: str, split: dict[str, MeshAxes]) -> PartitionSpec:
-    entries: list[MeshAxes | None] = [None] * len(problem.shape(role))
-    for factor, axis in _split_axes(problem, role).items():
-        entries[axis] = split[factor] or None
-    return PartitionSpec(*entries)
+def explicitly_partitioned(
+    kind: str, problem: ConvProblem, local: Local, shardings: Sequence[NamedSharding]
+) -> Callable[[Array, Array], Array]:
+    """`local(problem)` on arrays over an explicit mesh. shardings: of the types of the operands and of the result."""
+    roles, mesh = (*OPERANDS[kind], RESULT[kind]), _mesh_of(shardings)
+    specs = {
+        role: mesh_axes(sharding.spec, len(problem.shape(role)))
+        for role, sharding in zip(roles, shardings, strict=True)
+    }
+    split = choose(problem, mesh.shape, specs)
+    *in_specs, out_spec = (partition_spec(problem, role, split) for role in roles)
+    run = block(kind, problem, local, split, mesh.shape)
+    run = jax.shard_map(run, mesh=mesh, in_specs=tuple(in_specs), out_specs=out_spec, check_vma=False)
+
+    def convolve(a: Array, b: Array) -> Array:
+        with jax.sharding.use_abstract_mesh(mesh):
+            a, b = map(jax.sharding.reshard, (a, b), in_specs)
+            return jax.sharding.reshard(run(a, b), shardings[-1])
+
+    return convolve
 
 
-def _size(axes: MeshAxes, mesh_shape) -> int:
-    return math.prod(mesh_shape[a] for a in axes)
+def _mesh_of(shardings: Sequence[NamedSharding]) -> Any:
+    """The mesh of the types; some may have none, such as a constant's."""
+    return next((sharding.mesh for sharding in shardings if not sharding.mesh.empty), AbstractMesh((), ()))

@@ -21,6 +21,7 @@ from jaxconv.planner.choose import Times, options
 from jaxconv.planner.plan import ANY, ConvPlan, Lax
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.conv_problem import ROLES
+from jaxconv.sharding.block import of_one_device
 from jaxconv.traced import KINDS, trace
 from jaxconv.tuning.entries import Entry, operand_types, why_not_stored
 from jaxconv.tuning.file import NOTHING, Key, read, write
@@ -120,7 +121,7 @@ def _keys(equations: Iterable[Any], platform: str) -> dict[Key, None]:
     for equation in equations:
         if equation.primitive not in KINDS or equation.params["implementation"] is not None:
             continue
-        kind, problem = KINDS[equation.primitive], equation.params["problem"]
+        kind, problem = KINDS[equation.primitive], of_one_device(equation.params["problem"])
         if reason := why_not_stored(problem):
             warnings.warn(f"jaxconv.autotune does not measure a convolution with {reason}: {problem}", stacklevel=3)
         elif decide(kind, platform, problem, platform).plan is not None:  # the platform's name: a kernel of ours

@@ -1,6 +1,7 @@
 """Meshes of the eight simulated host devices, arrays on them, and what XLA compiles for them."""
 
 import functools
+import math
 import re
 from collections import Counter
 
@@ -25,6 +26,15 @@ def place(mesh, arrays, specs):
 def collectives(hlo):
     found = re.findall(rf" ({'|'.join(COLLECTIVES)})(?:-start)?\(", hlo)
     return Counter(found)
+
+
+def exchanged(hlo):
+    """The bytes of float32 numbers that each collective of a kind gives a device: {kind: [bytes]}."""
+    found = {}
+    for shapes, kind in re.findall(rf"= (\S+|\(.*?\)) ({'|'.join(COLLECTIVES)})(?:-start)?\(", hlo):
+        sizes = [math.prod(map(int, dims.split(","))) for dims in re.findall(r"f32\[([\d,]+)\]", shapes)]
+        found.setdefault(kind, []).extend(4 * size for size in sizes)
+    return found
 
 
 def compiled(function, operands, out_shardings=None):

@@ -21,6 +21,47 @@ def check(ours, theirs, x, w):
 
 # conv1d, conv2d, conv3d.
 
+
+def wrapped(x, w, *, dims=None, window_strides=1, rhs_dilation=1):
+    """A circular convolution, by lax: in the dimensions `dims`, and without padding in the others."""
+    reach = [(size - 1) * rhs_dilation for size in w.shape[: x.ndim - 2]]
+    sides = [(r // 2, r - r // 2) if dims is None or i in dims else (0, 0) for i, r in enumerate(reach)]
+    x = jnp.pad(x, ((0, 0), *sides, (0, 0)), "wrap")
+    return lax_channels_last(x, w, window_strides=window_strides, rhs_dilation=rhs_dilation, padding="VALID")
+
+
+CIRCULAR = {
+    "plain": {},
+    "stride_that_divides": dict(window_strides=2),
+    "stride_that_does_not": dict(window_strides=5),
+    "dilated": dict(rhs_dilation=2),
+    "longer_than_the_image": dict(rhs_dilation=7),
+}
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("row", CIRCULAR)
+def test_circular(row, rank, implementation):
+    x, w = integers((2, *(6, 4, 8)[:rank], 3)), integers((*(3, 2, 4)[:rank], 3, 4))
+    conv = getattr(jaxconv, f"conv{rank}d")
+    for named in (implementation, "xla"):
+        ours = functools.partial(conv, padding="CIRCULAR", **CIRCULAR[row], implementation=named)
+        check(ours, functools.partial(wrapped, **CIRCULAR[row]), x, w)
+
+
+def test_circular_in_one_dimension(implementation):
+    x, w = integers((2, 6, 8, 3)), integers((3, 4, 3, 4))
+    ours = functools.partial(jaxconv.conv2d, padding=((0, 0), "circular"), implementation=implementation)
+    check(ours, functools.partial(wrapped, dims=(1,)), x, w)
+    mapped = jax.vmap(ours, (0, None))(jnp.stack([x, 1 - x]), w)
+    assert_same(mapped[1], run_on_host(functools.partial(wrapped, dims=(1,)), 1 - x, w))
+
+
+def test_circular_images_have_no_holes():
+    with pytest.raises(ValueError, match="lhs_dilation.*CIRCULAR"):
+        jaxconv.conv1d(integers((2, 6, 3)), integers((3, 3, 4)), padding="CIRCULAR", lhs_dilation=2)
+
+
 FRONT_DOORS = {
     "defaults": {},
     "int_strides": dict(window_strides=2),

@@ -30,10 +30,10 @@ from unittest import mock
 import jax, jaxconv, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
 
-folder, flag, convolutions = sys.argv[1], *map(json.loads, sys.argv[2:])
+folder, flag, kind, convolutions = sys.argv[1], *map(json.loads, sys.argv[2:])
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_remove_custom_partitioning_ptr_from_cache_key", flag)
-mesh = jax.make_mesh((4,), ("a",))
+mesh = jax.make_mesh((4,), ("a",), axis_types=(getattr(jax.sharding.AxisType, kind),))
 operands = np.load(folder + "/operands.npz")
 x = jax.device_put(operands["x"], NamedSharding(mesh, P("a")))
 w = jax.device_put(operands["w"], NamedSharding(mesh, P()))
@@ -56,10 +56,10 @@ print(json.dumps({name: answer(*convolution) for name, convolution in convolutio
 """
 
 
-def in_a_process(folder, convolutions, flag):
+def in_a_process(folder, convolutions, flag, kind="Auto"):
     """Each convolution's hits of the cache and its result, in a process with four devices of the host."""
     np.savez(folder / "operands", x=X, w=W)
-    arguments = [str(folder), json.dumps(flag), json.dumps(convolutions)]
+    arguments = [str(folder), *map(json.dumps, (flag, kind, convolutions))]
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
     run = subprocess.run(
         [sys.executable, "-c", PROCESS, *arguments], check=True, cwd=folder, env=environment, stdout=subprocess.PIPE
@@ -92,3 +92,10 @@ def test_nothing_is_shared_without_the_flag(tmp_path):
     hits, y = in_a_process(tmp_path, {"padding": CONVOLUTIONS["padding"]}, flag=False)["padding"]
     np.testing.assert_array_equal(np.array(y, np.float32), expected(**CONVOLUTIONS["padding"][0]))
     assert hits == 0
+
+
+def test_explicit_meshes_hit_without_the_flag(tmp_path):
+    for expected_hits in (0, 1):
+        hits, y = in_a_process(tmp_path, {"plain": CONVOLUTIONS["plain"]}, flag=False, kind="Explicit")["plain"]
+        np.testing.assert_array_equal(np.array(y, np.float32), expected(**PLAIN))
+        assert hits == expected_hits

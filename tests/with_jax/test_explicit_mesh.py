@@ -189,6 +189,9 @@ def test_spmd_axis_name_around_shard_map(in_axes, check_vma):
 # Lowering for an abstract mesh, before there are devices.
 
 
+AUTOMATIC = AbstractMesh((8,), ("a",), axis_types=(AxisType.Auto,))
+
+
 def lowered(function, operands, mesh, specs, platform):
     with_sharding = lambda a, spec: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=NamedSharding(mesh, spec))
     traced = jax.jit(function).trace(*map(with_sharding, operands, specs))
@@ -196,37 +199,53 @@ def lowered(function, operands, mesh, specs, platform):
 
 
 @pytest.mark.filterwarnings("ignore::jaxconv.FallbackWarning")
-@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("platform", ["cpu", "cuda"])
-def test_abstract_mesh_is_answered_by_lax(platform, kind):
+def test_automatic_abstract_mesh_is_answered_by_lax(platform):
     """Forward pass and gradients; a name that is not lax's is refused."""
-    abstract = AbstractMesh((8,), ("a",), axis_types=(kind,))
     operands = (*DENSE.operands(), cotangent(DENSE.lax(), *DENSE.operands()))
-    text = lowered(pullback(DENSE.general(None)), operands, abstract, (P(), P(), P()), platform).as_text()
+    text = lowered(pullback(DENSE.general(None)), operands, AUTOMATIC, (P(), P(), P()), platform).as_text()
     assert text.count("stablehlo.convolution") == 3
     with pytest.raises(NotImplementedError, match="abstract mesh"):
-        lowered(pullback(DENSE.general("cpu")), operands, abstract, (P(), P(), P()), platform)
+        lowered(pullback(DENSE.general("cpu")), operands, AUTOMATIC, (P(), P(), P()), platform)
 
 
 def test_abstract_mesh_is_warned_of():
     with pytest.raises(FallbackWarning, match="abstract mesh"):  # the tests make errors of these warnings
-        lowered(DENSE.general(None), DENSE.operands(), AbstractMesh((8,), ("a",)), (P(), P()), "cpu")
+        lowered(
+            DENSE.general(None),
+            DENSE.operands(),
+            AUTOMATIC,
+            (P(), P()),
+            "cpu",
+        )
 
 
 @pytest.mark.filterwarnings("ignore::jaxconv.FallbackWarning")
 def test_abstract_mesh_then_devices():
     """What was lowered without devices is compiled for some, and right."""
     x, w = EIGHT_IMAGES.operands()
-    program = lowered(DENSE.general(None), (x, w), AbstractMesh((8,), ("a",)), (P("a"), P()), "cpu")
+    program = lowered(DENSE.general(None), (x, w), AUTOMATIC, (P("a"), P()), "cpu")
     program = program.compile(device_assignment=tuple(mesh().devices.flat))
     assert_same(program(*place(mesh(), (x, w), (P("a"), P()))), run_on_host(DENSE.lax(), x, w))
 
 
+@pytest.mark.parametrize("spec", [P("a"), P(None, "a")], ids=["images", "rows"])
+def test_explicit_abstract_mesh_is_native(spec):
+    """Types tell how to split, so no devices are missed."""
+    case = Case("eight_rows", (8, 8, 4, 4), (3, 3, 4, 6))
+    abstract = AbstractMesh((8,), ("a",), axis_types=(AxisType.Explicit,))
+    operands = (*case.operands(), cotangent(case.lax(), *case.operands()))
+    program = lowered(pullback(case.general("cpu")), operands, abstract, (spec, P(), spec), "cpu")
+    assert custom_calls(program.as_text()) == {"conv": 2, "wgrad": 1}
+    devices = mesh((8,), ("a",), AxisType.Explicit)
+    program = program.compile(device_assignment=tuple(devices.devices.flat))
+    assert_same(program(*place(devices, operands, (spec, P(), spec))), run_on_host(pullback(case.lax()), *operands))
+
+
 def test_shard_map_over_an_abstract_mesh_is_native():
     """There nothing is left to split, so no devices are missed."""
-    abstract = AbstractMesh((8,), ("a",))
     x, w = EIGHT_IMAGES.operands()
-    conv = jax.shard_map(DENSE.general("cpu"), mesh=abstract, in_specs=(P("a"), P()), out_specs=P("a"))
-    text = lowered(conv, (x, w), abstract, (P("a"), P()), "cpu").as_text()
+    conv = jax.shard_map(DENSE.general("cpu"), mesh=AUTOMATIC, in_specs=(P("a"), P()), out_specs=P("a"))
+    text = lowered(conv, (x, w), AUTOMATIC, (P("a"), P()), "cpu").as_text()
     assert custom_calls(text) == {"conv": 1}
     assert "stablehlo.convolution" not in text

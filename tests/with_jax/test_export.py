@@ -8,9 +8,12 @@ import jax
 import numpy as np
 import pytest
 from jax import export
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 
+from cases.meshes import mesh, place
 from cases.reference import assert_same, cotangent, custom_calls, integers, pullback, run_on_host
-from cases.small import CASES, ENTRIES, named
+from cases.small import CASES, ENTRIES, Case, named
 
 # JAX vouches for the stability of its own custom calls only; ours must be named.
 CHECKS = [export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}") for kind in ("conv", "wgrad")]
@@ -91,3 +94,38 @@ def test_symbolic_spatial_size(implementation):
         program = export.export(jax.jit(conv))(x, w)
     x, w = integers((2, 6, 4, 3)), integers((3, 3, 3, 4))
     assert_same(program.call(x, w), run_on_host(functools.partial(named("dense").lax(), padding="VALID"), x, w))
+
+
+@pytest.mark.parametrize("spec", [P("a"), P(None, "a")], ids=["images", "rows"])
+def test_several_devices_of_an_explicit_mesh(spec):
+    """The program has no pointer of this process, and reloaded it exchanges rows."""
+    case = Case("eight_rows", (8, 8, 4, 3), (3, 3, 3, 4))
+    operands = (*case.operands(), cotangent(case.lax(), *case.operands()))
+    explicit = mesh(kind=AxisType.Explicit)
+    with jax.set_mesh(explicit):
+        placed = place(explicit, operands, (spec, P(), spec))
+        program = export.export(jax.jit(pullback(case.general("cpu"))), disabled_checks=CHECKS)(*placed)
+        assert custom_calls(program.mlir_module()) == {"conv": 2, "wgrad": 1}
+        program = export.deserialize(program.serialize())
+        assert_same(program.call(*placed), run_on_host(pullback(case.lax()), *operands))
+
+
+def test_several_devices_under_shard_map():
+    case = Case("eight_images", (8, 4, 4, 3), (3, 3, 3, 4))
+    operands = (*case.operands(), cotangent(case.lax(), *case.operands()))
+    step = pullback(
+        jax.shard_map(case.general("cpu"), mesh=mesh(), in_specs=(P("a"), P()), out_specs=P("a"), check_vma=True)
+    )
+    placed = place(mesh(), operands, (P("a"), P(), P("a")))
+    program = export.export(jax.jit(step), disabled_checks=CHECKS)(*placed)
+    assert custom_calls(program.mlir_module()) == {"conv": 2, "wgrad": 1}
+    program = export.deserialize(program.serialize())
+    assert_same(program.call(*placed), run_on_host(pullback(case.lax()), *operands))
+
+
+def test_several_devices_of_an_automatic_mesh_go_to_lax():
+    case = Case("eight_rows", (8, 8, 4, 3), (3, 3, 3, 4))
+    placed = place(mesh(), case.operands(), (P(None, "a"), P()))
+    with pytest.warns(UserWarning, match="export for several devices"):
+        program = export.export(jax.jit(case.general(None)))(*placed)
+    assert_same(export.deserialize(program.serialize()).call(*placed), run_on_host(case.lax(), *case.operands()))

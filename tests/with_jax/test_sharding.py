@@ -113,7 +113,7 @@ def test_training_step(layout, entry):
 
 
 CHANNELS = P(None, None, None, "a")
-# Groups: a shard holds whole groups, or the channels are gathered. Spatial dimensions are gathered.
+# Groups: a shard holds whole groups, or the channels are gathered.
 OTHERS = {
     "grouped_batch": (GROUPED, P("a"), P()),
     "grouped_channels": (GROUPED, CHANNELS, CHANNELS),
@@ -290,9 +290,9 @@ def test_vmap_inside_shard_map(check_vma, axes):
 
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("check_vma", [True, False])
-@pytest.mark.parametrize("b_spec", [P("a"), P("a", None, None, "b")], ids=["batch", "batch_and_in_channels"])
+@pytest.mark.parametrize("b_spec", [P("a"), P("a", None, None, "b"), P("a", "b")], ids=["batch", "in_channels", "rows"])
 def test_partly_manual_shard_map(b_spec, check_vma, entry):
-    """One mesh axis is manual, the other is XLA's to partition."""
+    """One mesh axis is manual, the other is XLA's to partition: with the same collectives as lax's."""
     x, w = DENSE.operands()
     two_axes = TWO_AXES()
     g = cotangent(DENSE.lax(), x, w)
@@ -306,8 +306,32 @@ def test_partly_manual_shard_map(b_spec, check_vma, entry):
 
     operands = place(two_axes, (x, w, g), (b_spec, P(), P("a")))
     actual, hlo = compiled(step(getattr(DENSE, entry)("cpu")), operands)
+    _, lax_hlo = compiled(step(DENSE.lax()), operands)
     assert_same(actual, run_on_host(pullback(DENSE.lax()), x, w, g))
     assert custom_calls(hlo) == {"conv": 2, "wgrad": 1}
+    assert collectives(hlo) == collectives(lax_hlo)
+
+
+@pytest.mark.parametrize("manual", ["a", "b", "c"])
+def test_partly_manual_shard_map_of_three_axes(manual):
+    """Any one axis is manual; rows and channels are split over the other two."""
+    case = Case("three_axes", (4, 8, 3, 4), (3, 3, 4, 6))
+    on = mesh((2, 2, 2), ("a", "b", "c"))
+    first, second = (axis for axis in ("a", "b", "c") if axis != manual)
+    spec = P(manual, first, None, second)
+    operands = (*case.operands(), cotangent(case.lax(), *case.operands()))
+
+    def step(conv):
+        own = P(manual)
+        return pullback(
+            jax.shard_map(conv, mesh=on, in_specs=(own, P()), out_specs=own, axis_names={manual}, check_vma=True)
+        )
+
+    placed = place(on, operands, (spec, P(None, None, second), P(manual, first)))
+    for index, expected in enumerate(run_on_host(pullback(case.lax()), *operands)):
+        actual, hlo = compiled(lambda *args: step(case.general("cpu"))(*args)[index], placed)
+        assert_same(actual, expected)
+        assert "all-gather" not in collectives(hlo)
 
 
 def explicit_cases():

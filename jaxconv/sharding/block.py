@@ -1,0 +1,147 @@
+"""What one device computes of a convolution that is split over a mesh."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from jaxconv.problem import ConvProblem
+from jaxconv.problem.factors import MeshAxes, resize
+from jaxconv.sharding.halo import Halo
+from jaxconv.sharding.split import MeshShape, Split, size_of, spatial_axes
+
+Local = Callable[[ConvProblem], Callable[[Array, Array], Array]]  # what computes a problem on one device
+SUMMED = {"conv": ("c",), "wgrad": ("n", "s0", "s1", "s2")}
+
+
+class Devices(NamedTuple):
+    """The devices that split a dimension, in its order: that of `axes`, the first of which is the slowest."""
+
+    axes: MeshAxes
+    mesh_shape: MeshShape
+
+    @property
+    def count(self) -> int:
+        return size_of(self.axes, self.mesh_shape)
+
+    def index(self) -> Array:
+        return lax.axis_index(self.axes)
+
+    def own(self, values: Sequence[int]) -> Array:
+        """This device's value."""
+        return jnp.asarray(values, jnp.int32)[self.index()]
+
+    def ppermute(self, x: Array, pairs: Sequence[tuple[int, int]]) -> Array:
+        """lax's, which counts devices in the order of the mesh's axes, whatever the order of its argument."""
+        axes = tuple(axis for axis in self.mesh_shape if axis in self.axes)
+        place = np.arange(self.count).reshape([self.mesh_shape[axis] for axis in axes])
+        place = place.transpose([axes.index(axis) for axis in self.axes]).ravel().tolist()
+        return lax.ppermute(x, axes, [(place[source], place[destination]) for source, destination in pairs])
+
+
+def block(
+    kind: str, problem: ConvProblem, local: Local, split: Split, mesh_shape: MeshShape
+) -> Callable[[Array, Array], Array]:
+    """The function from a device's blocks of the operands to its block of the result; the devices exchange rows and
+    sums. Without a split it is that of one device."""
+    halos = _halos(problem, split, mesh_shape)
+    devices = {factor: Devices(split.get(factor, ()), mesh_shape) for factor in halos}
+    compute = local(_shard(problem, split, mesh_shape, halos))
+    summed = tuple(axis for factor in SUMMED[kind] for axis in split.get(factor, ()))
+    psum = lambda x: lax.psum(x, summed) if summed else x
+
+    def moved(move: Callable, x: Array, role: str) -> Array:
+        axes = spatial_axes(problem, role)
+        for factor, halo in halos.items():
+            x = move(x, axes[factor], halo, devices[factor])
+        return x
+
+    def run(a: Array, b: Array) -> Array:
+        a = moved(_gather_rows, a, "lhs")
+        if kind == "wgrad":
+            return psum(compute(a, moved(_place_rows, b, "out")))
+        return psum(moved(_own_rows, compute(a, b), "out"))
+
+    return run
+
+
+def _halos(problem: ConvProblem, split: Split, mesh_shape: MeshShape) -> dict[str, Halo]:
+    """Of the spatial factors that are split or periodic."""
+    p = problem
+    dims = zip(
+        p.in_spatial, p.out_spatial, p.kernel, p.window_strides, p.pad_low, p.lhs_dilation, p.rhs_dilation, strict=True
+    )
+    return {
+        factor: Halo(*dim, devices=size_of(split.get(factor, ()), mesh_shape), periodic=i in p.periodic)
+        for i, (factor, dim) in enumerate(zip(spatial_axes(p, "lhs"), dims, strict=False))
+        if split.get(factor) or i in p.periodic
+    }
+
+
+def of_one_device(problem: ConvProblem) -> ConvProblem:
+    """The convolution that a kernel computes where nothing is split."""
+    return _shard(problem, {}, {}, _halos(problem, {}, {}))
+
+
+def _shard(problem: ConvProblem, split: Split, mesh_shape: MeshShape, halos: dict[str, Halo]) -> ConvProblem:
+    """The convolution of one device."""
+    for factor, axes in split.items():
+        if factor not in halos:
+            by = size_of(axes, mesh_shape)
+            problem = resize(problem, factor, lambda n, by=by: n // by)
+    lhs, out, pad_low = list(problem.lhs_shape), list(problem.out_shape), list(problem.pad_low)
+    for factor, halo in halos.items():
+        i = int(factor[1:])
+        lhs[problem.lhs_spec.spatial[i]] = halo.in_count
+        out[problem.out_spec.spatial[i]] = halo.out_count
+        pad_low[i] = halo.local_pad_low
+    return dataclasses.replace(problem, lhs_shape=tuple(lhs), out_shape=tuple(out), pad_low=tuple(pad_low), periodic=())
+
+
+def _gather_rows(x: Array, axis: int, halo: Halo, devices: Devices) -> Array:
+    """The input rows that this device's windows read: of its own block and of its neighbours'. Others are zeros."""
+    x = _masked(x, axis, halo.in_size, devices)
+    zeros = lambda count: jnp.zeros((*x.shape[:axis], count, *x.shape[axis + 1 :]), x.dtype)
+    rows, end = [], halo.span.start
+    for piece in halo.pieces:
+        part = lax.slice_in_dim(x, piece.start, piece.stop, axis=axis)
+        start = piece.hop * halo.in_block + piece.start
+        rows += [zeros(start - end), devices.ppermute(part, piece.pairs) if piece.hop % devices.count else part]
+        end = start + part.shape[axis]
+    rows.append(zeros(halo.span.stop - end))
+    x = jnp.concatenate([part for part in rows if part.shape[axis]], axis)
+    return _window(x, axis, [offset - halo.span.start for offset in halo.in_offsets], halo.in_count, devices)
+
+
+def _place_rows(g: Array, axis: int, halo: Halo, devices: Devices) -> Array:
+    """The cotangent of the output rows that this device computes: zeros around those of its block."""
+    g = _masked(g, axis, halo.out_size, devices)
+    if halo.out_count == halo.out_block:
+        return g
+    whole = jnp.zeros((*g.shape[:axis], halo.out_count, *g.shape[axis + 1 :]), g.dtype)
+    return lax.dynamic_update_slice_in_dim(whole, g, devices.own(halo.out_offsets), axis)
+
+
+def _own_rows(y: Array, axis: int, halo: Halo, devices: Devices) -> Array:
+    """The output rows of this device's block, of those that it computed."""
+    return _window(y, axis, halo.out_offsets, halo.out_block, devices)
+
+
+def _masked(x: Array, axis: int, rows: int, devices: Devices) -> Array:
+    """A block with zeros in place of what XLA has after the last row: anything."""
+    if rows % devices.count == 0:
+        return x
+    row = devices.index() * x.shape[axis] + lax.broadcasted_iota(jnp.int32, x.shape, axis)
+    return jnp.where(row < rows, x, 0)
+
+
+def _window(x: Array, axis: int, offsets: Sequence[int], count: int, devices: Devices) -> Array:
+    """`count` rows from this device's offset on."""
+    if x.shape[axis] == count:
+        return x
+    return lax.dynamic_slice_in_dim(x, devices.own(offsets), count, axis)
