@@ -3,6 +3,7 @@
 from jaxconv.api import conv1d, conv2d, conv3d, conv_general_dilated, conv_transpose
 from jaxconv.explain import explain
 from jaxconv.fallback import FallbackWarning
+from jaxconv.install import install, uninstall
 from jaxconv.tuning.autotune import autotune
 from jaxconv.tuning.loaded import load_tuning
 
@@ -15,5 +16,7 @@ __all__ = [
     "conv_general_dilated",
     "conv_transpose",
     "explain",
+    "install",
     "load_tuning",
+    "uninstall",
 ]

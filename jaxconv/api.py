@@ -14,7 +14,7 @@ from jax import Array, lax
 
 from jaxconv import fallback, primitives
 from jaxconv.arguments import circular_dimensions, normalised, read
-from jaxconv.planner.plan import IMPLEMENTATIONS, Constraint
+from jaxconv.planner.plan import check_implementation
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.problem import ConvProblem
 
@@ -257,16 +257,14 @@ def _convolve(
     """
     by_lax = by_lax or lax_function
     if implementation == "xla":
-        return by_lax(lhs, rhs, **arguments)
-    if implementation not in (None, *IMPLEMENTATIONS) and not isinstance(implementation, Constraint):
-        allowed = (None, *IMPLEMENTATIONS, "xla")
-        raise ValueError(f"implementation must be one of {allowed}, got {implementation!r}")
+        return fallback.by_lax(by_lax)(lhs, rhs, **arguments)
+    check_implementation(implementation, "xla")
     arguments = normalised(lhs, rhs, arguments)
     problem, sharding = read(lax_function, lhs, rhs, arguments)
     reason = unsupported_reason(problem)
     if reason is not None:
         fallback.warn_or_raise(reason, implementation, problem)
-        return by_lax(lhs, rhs, **arguments)
+        return fallback.by_lax(by_lax)(lhs, rhs, **arguments)
     lhs, rhs = primitives.promote(jnp.asarray(lhs), jnp.asarray(rhs))
     return bind(lhs, rhs, problem, implementation, sharding)
 

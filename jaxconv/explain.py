@@ -6,16 +6,16 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from jax import lax
 from jax.extend.core import JaxprEqn
 
+from jaxconv import fallback
 from jaxconv.lowering import decide
 from jaxconv.planner.choose import Choice
 from jaxconv.planner.plan import Lax
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.problem import ConvProblem
 from jaxconv.sharding.block import of_one_device
-from jaxconv.traced import KINDS, trace
+from jaxconv.traced import pass_of, trace
 from jaxconv.tuning.loaded import tuning_for
 
 
@@ -48,17 +48,18 @@ def lines(fn: Callable, *args: Any, **kwargs: Any) -> list[str]:
 
 
 def _line(equation: JaxprEqn, platform: str | None) -> str:
-    if equation.primitive is lax.conv_general_dilated_p:
+    ours = pass_of(equation, platform)
+    if ours is None:
         lhs, rhs, out = (v.aval for v in (*equation.invars, *equation.outvars))
         problem = ConvProblem.from_lax(lhs, rhs, out, equation.params)
         reason = unsupported_reason(problem)
         return f"convolution {problem}: lax" + (f": {reason}" if reason else ", as asked")
-    kind, problem = KINDS[equation.primitive], of_one_device(equation.params["problem"])
+    kind, problem, implementation = ours
+    problem = of_one_device(problem)
     name = "wgrad" if kind == "wgrad" else "dgrad" if problem.reverse else "fprop"
-    implementation = equation.params["implementation"]
     choice = decide(kind, platform, problem, implementation, tuning_for(implementation))
     if choice.plan is None:
-        answer = "lax" if implementation is None else "an error"
+        answer = "lax" if fallback.allows_lax(implementation) else "an error"
         return f"{name} {problem}: {answer}: {choice.unsupported_reason()}"
     return f"{name} {problem}: {_answer(choice, platform)}"
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.experimental.xla_metadata import set_xla_metadata
 
+from jaxconv.planner.plan import Constraint
 from jaxconv.problem import ConvProblem
-from jaxconv.problem.factors import axis_of, fold, unfold
+from jaxconv.problem.factors import fold, other_filter
 
 
 class FallbackWarning(UserWarning):
@@ -33,9 +37,13 @@ def warn(reason: str) -> None:
         _warned.add(reason)
 
 
+def allows_lax(implementation: str | Constraint | None) -> bool:
+    return implementation is None or (isinstance(implementation, Constraint) and implementation.or_lax)
+
+
 def warn_or_raise(reason: str, implementation, problem: ConvProblem) -> None:
-    """Warns that lax answers, or raises NotImplementedError if an implementation was named."""
-    if implementation is not None:
+    """Warns that lax answers, or raises NotImplementedError if the implementation does not allow it."""
+    if not allows_lax(implementation):
         raise NotImplementedError(f"implementation={implementation!r} cannot do this convolution: {reason}. {problem}")
     warn(reason)
 
@@ -48,17 +56,32 @@ def _level_of_the_caller() -> int:
     return level
 
 
+BY_LAX = {"jaxconv": "lax"}  # XLA metadata of the convolutions that `install` leaves to lax
+
+
+def by_lax(function: Callable[..., Array]) -> Callable[..., Array]:
+    """The function, with its convolutions and their gradients left to lax: JAX gives gradients the same metadata."""
+
+    @functools.wraps(function)
+    def marked(*args: Any, **kwargs: Any) -> Array:
+        with set_xla_metadata(**BY_LAX):
+            return function(*args, **kwargs)
+
+    return marked
+
+
 def lax_conv(problem: ConvProblem) -> Callable[[Array, Array], Array]:
     """(lhs, rhs) -> out by lax."""
     p = problem
     if p.is_empty:
         return lambda lhs, rhs: jnp.zeros(p.out_shape, p.out_dtype)
 
+    @by_lax
     def conv(lhs: Array, rhs: Array) -> Array:
         out_spec = p.out_spec
         out = lax.conv_general_dilated(
             lhs,
-            _forward_filter(p, rhs).astype(lhs.dtype),
+            (other_filter(p, rhs) if p.reverse else rhs).astype(lhs.dtype),
             p.window_strides,
             p.padding,
             p.lhs_dilation,
@@ -88,17 +111,3 @@ def lax_wgrad(problem: ConvProblem) -> Callable[[Array, Array], Array]:
 
 
 LAX = {"conv": lax_conv, "wgrad": lax_wgrad}
-
-
-def _forward_filter(problem: ConvProblem, rhs: Array) -> Array:
-    """The filter as lax takes it: that of a data gradient is reversed, and its groups move to the out axis."""
-    if not problem.reverse:
-        return rhs
-    rhs = jnp.flip(rhs, problem.rhs_spec.spatial)
-    rhs, mapped = unfold(rhs, problem.groups, problem, "rhs", "g")
-    out_axis = axis_of(problem, "rhs", "k")
-    rhs = jnp.moveaxis(rhs, mapped, out_axis)
-    merged = list(problem.rhs_shape)
-    merged[problem.rhs_spec.second] //= problem.groups
-    merged[out_axis] *= problem.groups
-    return rhs.reshape(merged)

@@ -11,6 +11,7 @@ from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from jax.interpreters import partial_eval
 
+from jaxconv.install import Pass, our_pass
 from jaxconv.primitives import PRIMITIVES
 
 KINDS = {primitive: kind for (kind, _), primitive in PRIMITIVES.items()}
@@ -43,6 +44,14 @@ def trace(fn: Callable, *args: Any, **kwargs: Any) -> Traced:
     jaxpr = jax.make_jaxpr(of_arrays)(arrays).jaxpr
     needed, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     return Traced(list(_convolutions(needed)), _device(arrays))
+
+
+def pass_of(equation: JaxprEqn, platform: str | None) -> Pass | None:
+    """What an equation is for us; None: it is left to lax."""
+    if equation.primitive in KINDS:
+        return Pass(KINDS[equation.primitive], equation.params["problem"], equation.params["implementation"])
+    avals = [v.aval for v in (*equation.invars, *equation.outvars)]
+    return our_pass(platform, equation.ctx, avals, equation.params)
 
 
 def _is_array(leaf: Any) -> bool:

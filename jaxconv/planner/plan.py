@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from jaxconv.planner.candidate import Asked
 from jaxconv.planner.devices import TYPICAL_DEVICE
@@ -21,7 +22,8 @@ class Constraint:
 
     tile: its name. split: slices of the reduction, each summed on its own, then added in order. chunk: rows of im2col's
     column matrix that are in the workspace at a time. units: tiles of columns that a thread block of mma computes in
-    turn. output_tile: rows and columns of output positions of a thread block of direct or depthwise.
+    turn. output_tile: rows and columns of output positions of a thread block of direct or depthwise. or_lax: what no
+    kernel can do so goes to lax with a warning, where it is an error otherwise.
     """
 
     platform: str | None = None
@@ -32,6 +34,7 @@ class Constraint:
     units: int | None = None
     output_tile: tuple[int, int] | None = None
     transform: Transform | None = None
+    or_lax: bool = False
 
     @property
     def asked(self) -> Asked:
@@ -47,6 +50,13 @@ ANY = Constraint()
 IMPLEMENTATIONS = {platform: Constraint(platform=platform) for platform in FAMILIES} | {
     family: Constraint(family=family) for families in FAMILIES.values() for family in families
 }
+
+
+def check_implementation(implementation: str | Constraint | None, *others: str) -> None:
+    """Raises ValueError for an unknown name. others: names that the caller takes besides."""
+    allowed = (None, *IMPLEMENTATIONS, *others)
+    if implementation not in allowed and not isinstance(implementation, Constraint):
+        raise ValueError(f"implementation must be one of {allowed}, got {implementation!r}")
 
 
 def constraint_of(implementation: str | Constraint | None) -> Constraint:
@@ -82,7 +92,7 @@ class ConvPlan:
     @property
     def constraint(self) -> Constraint:
         """What leaves the planner nothing but this plan."""
-        asked = {name: self.settings.get(name) for name in ("split", "chunk", "units")}
+        asked: dict[str, Any] = {name: self.settings.get(name) for name in ("split", "chunk", "units")}
         return Constraint(
             self.platform, self.family, self.tile, **asked, output_tile=self.output_tile, transform=self.transform
         )

@@ -126,6 +126,13 @@ def unfold(
     return _reshape(x, axis + 1, 2, (rest,), (own,)), axis
 
 
+def other_filter(problem: ConvProblem, rhs: Array) -> Array:
+    """A problem's filter, as the same problem with the other `reverse` has it: its groups are on the other axis."""
+    other = dataclasses.replace(problem, reverse=not problem.reverse)
+    rhs, groups = unfold(lax.rev(rhs, problem.rhs_spec.spatial), problem.groups, problem, "rhs", "g")
+    return fold(rhs, groups, other, "rhs", "g")
+
+
 def _mesh_axes_of_type(x: Array) -> tuple[MeshAxes, ...]:
     return mesh_axes(jax.typeof(x).sharding.spec, x.ndim)
 

@@ -27,8 +27,7 @@ from jaxconv.problem.product import OPERANDS, RESULT
 from jaxconv.sharding.block import SUMMED, Local, block
 from jaxconv.sharding.split import choose, factor_sizes, partition_spec, spatial_axes, splittable_factors
 
-# One device's part of a convolution, lowered outside the user's mesh. Inside an explicit mesh JAX would annotate its
-# operations with shardings, and collectives refuse that.
+# One device's part of a convolution, lowered outside the user's mesh: collectives refuse shardings on its operations.
 block_p = Primitive("jaxconv_block")
 block_p.def_abstract_eval(lambda a, b, run, out: out)
 
@@ -42,9 +41,14 @@ def without_shardings(ctx: mlir.LoweringRuleContext) -> mlir.LoweringRuleContext
     return ctx.replace(avals_in=plain(ctx.avals_in), avals_out=plain(ctx.avals_out))
 
 
-def _lower_block(ctx, a, b, *, run, out):
+def lower_without_mesh(function: Callable[..., Array], ctx: mlir.LoweringRuleContext, *operands):
+    """The lowering of a function outside the user's mesh: inside an explicit one JAX annotates results."""
     with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
-        return mlir.lower_fun(run, multiple_results=False)(without_shardings(ctx), a, b)
+        return mlir.lower_fun(function, multiple_results=False)(without_shardings(ctx), *operands)
+
+
+def _lower_block(ctx, a, b, *, run, out):
+    return lower_without_mesh(run, ctx, a, b)
 
 
 mlir.register_lowering(block_p, _lower_block)

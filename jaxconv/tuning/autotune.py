@@ -22,7 +22,7 @@ from jaxconv.planner.plan import ANY, ConvPlan, Lax
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.conv_problem import ROLES
 from jaxconv.sharding.block import of_one_device
-from jaxconv.traced import KINDS, trace
+from jaxconv.traced import pass_of, trace
 from jaxconv.tuning.entries import Entry, operand_types, why_not_stored
 from jaxconv.tuning.file import NOTHING, Key, read, write
 from jaxconv.tuning.timing import CLOCKS, median_us, random_operands
@@ -119,9 +119,10 @@ def _keys(equations: Iterable[Any], platform: str) -> dict[Key, None]:
     """The convolutions that a native kernel may answer, each once, in their order."""
     keys = {}
     for equation in equations:
-        if equation.primitive not in KINDS or equation.params["implementation"] is not None:
+        ours = pass_of(equation, platform)
+        if ours is None or ours.implementation is not None:
             continue
-        kind, problem = KINDS[equation.primitive], of_one_device(equation.params["problem"])
+        kind, problem = ours.kind, of_one_device(ours.problem)
         if reason := why_not_stored(problem):
             warnings.warn(f"jaxconv.autotune does not measure a convolution with {reason}: {problem}", stacklevel=3)
         elif decide(kind, platform, problem, platform).plan is not None:  # the platform's name: a kernel of ours

@@ -7,7 +7,7 @@ import pytest
 
 README = Path(__file__).parents[2] / "README.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-EXAMPLES = dict(zip(("first", "linen", "nnx"), BLOCKS, strict=True))
+EXAMPLES = dict(zip(("first", "flax"), BLOCKS, strict=True))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

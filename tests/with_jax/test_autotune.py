@@ -69,6 +69,20 @@ def test_all_passes_of_a_jitted_gradient(tmp_path, capfd):
     jax.tree.map(np.testing.assert_array_equal, jax.jit(step)(X, W), expected)
 
 
+def test_lax_with_install(tmp_path):
+    """The convolutions of lax's functions are measured as what they are."""
+    step = gradients(lambda x, w: lax_channels_last(x, w, window_strides=(2, 2)))
+    jaxconv.install()
+    try:
+        found = tuned(tmp_path, step, X, W)
+        explained = lines(step, X, W)
+    finally:
+        jaxconv.uninstall()
+    assert Counter(entry["kind"] for entry in found) == {"conv": 2, "wgrad": 1}
+    assert all("lax" in entry["others"] or entry["plan"] is None for entry in found)
+    assert len(explained) == 3 and all(" us measured)" in line for line in explained)
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_whatever_is_the_fastest_is_right(case, tmp_path):
     operands = case.operands()

@@ -149,7 +149,7 @@ def random_problems(*dtypes, examples):
     return lambda test: settled(given(drawn=drawn)(test))
 
 
-# 2,020 problems, in parts that run in parallel. Naming the implementation makes a fallback an error.
+# 2,180 problems, in parts that run in parallel. Naming the implementation makes a fallback an error.
 
 
 def parts(number):
@@ -180,6 +180,21 @@ def test_halves(drawn, part, implementation):
 @random_problems(("int8", "int32"), examples=12)
 def test_int8_to_int32(drawn, implementation):
     check(drawn, implementation)
+
+
+@parts(2)
+@random_problems(("float32", None), ("bfloat16", None), examples=4)
+def test_lax_with_install(drawn, part, implementation):
+    accepted = [problem for problem in drawn if isinstance(problem.traced(problem.lax()), tuple)]
+    operands = [problem.operands() for problem in accepted]
+    every = lambda operands: [results(p.lax(), o) for p, o in zip(accepted, operands, strict=True)]
+    expected = run_on_host(every, operands, **WITHOUT_SIMPLIFIER)
+    jaxconv.install(implementation)
+    try:
+        actual = run(every, operands, **WITHOUT_SIMPLIFIER)
+    finally:
+        jaxconv.uninstall()
+    assert_same(actual, expected)
 
 
 OTHER_DTYPES = ["int8", "int16", "int32", "uint8", "uint16", "uint32", "bool", "complex64"]

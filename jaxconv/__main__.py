@@ -1,0 +1,32 @@
+"""`python -m jaxconv run script.py args...`: a script as it is, with its convolutions on jaxconv."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+
+import jaxconv
+from jaxconv.planner.plan import IMPLEMENTATIONS
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m jaxconv", description="Convolutions for JAX.")
+    commands = parser.add_subparsers(required=True)
+    run = commands.add_parser("run", help="run a script, as Python does, after jaxconv.install()")
+    run.add_argument("--implementation", choices=list(IMPLEMENTATIONS), help="as in jaxconv.install")
+    run.add_argument("script")
+    run.add_argument("args", nargs=argparse.REMAINDER, help="of the script")
+    options = parser.parse_args()
+    if not os.path.exists(options.script):
+        run.error(f"no such script: {options.script}")
+    jaxconv.install(options.implementation)
+    sys.argv = [options.script, *options.args]
+    if not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.abspath(options.script))
+    runpy.run_path(options.script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""`install`: the convolutions of a whole process, by jaxconv.
+
+It replaces the rule by which JAX lowers lax's convolution primitive. So it reaches every convolution, whatever library
+calls it, and what differentiation makes of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+from jax import lax
+from jax.interpreters import mlir
+
+from jaxconv import fallback, lowering
+from jaxconv._jax_private import _platform_specific_lowerings, prim_requires_devices_during_lowering
+from jaxconv.planner.families import FAMILIES
+from jaxconv.planner.plan import Constraint, check_implementation, constraint_of
+from jaxconv.problem import ConvProblem
+from jaxconv.problem.factors import other_filter
+from jaxconv.problem.of_lax import read
+from jaxconv.sharding.partitioning import lower_without_mesh
+from jaxconv.tuning.loaded import tuning_for
+
+CONV = lax.conv_general_dilated_p
+
+
+class Installed(NamedTuple):
+    """implementation: what is asked of our kernels. replaced: lax's own entry among JAX's rules."""
+
+    implementation: Constraint | None
+    replaced: Any
+
+
+class Pass(NamedTuple):
+    """A convolution as one of ours: its kind, its problem, and which of our kernels may answer it."""
+
+    kind: str
+    problem: ConvProblem
+    implementation: Constraint | None
+
+
+_installed: dict[str, Installed] = {}  # by platform
+
+
+def install(implementation: str | None = None) -> None:
+    """Makes every convolution of this process run on jaxconv, whatever library it comes from, and its gradients.
+
+    What no kernel takes stays with lax, with one `FallbackWarning` for each reason, also if an implementation is named.
+    So do calls of jaxconv's functions with implementation="xla". `jax.clear_caches()` is a part of this: functions that
+    are compiled already are compiled again at their next call. What `.lower(...).compile()` returned before stays as it
+    is. Installing the same again changes nothing; another implementation replaces the first.
+
+    Args:
+      implementation: None: on the CPU and on CUDA, as in `conv_general_dilated`. "cuda", "cpu", or the name of a kernel
+        family: only on the platforms that have it, and only by such kernels.
+
+    Raises:
+      ValueError: an unknown implementation.
+    """
+    check_implementation(implementation)
+    wanted = constraint_of(implementation)
+    asked = None if implementation is None else dataclasses.replace(wanted, or_lax=True)
+    platforms = [
+        platform
+        for platform, families in FAMILIES.items()
+        if wanted.platform in (None, platform) and wanted.family in (None, *families)
+    ]
+    if {platform: rule.implementation for platform, rule in _installed.items()} == dict.fromkeys(platforms, asked):
+        return
+    uninstall()
+    for platform in platforms:
+        _installed[platform] = Installed(asked, _platform_specific_lowerings[platform][CONV])
+        mlir.register_lowering(CONV, partial(_lower, platform), platform=platform)
+    prim_requires_devices_during_lowering.add(CONV)  # custom_partitioning needs them
+    jax.clear_caches()
+
+
+def uninstall() -> None:
+    """Undoes `install`: convolutions are lax's own again, also those of functions that are compiled already."""
+    if not _installed:
+        return
+    for platform, rule in _installed.items():
+        _platform_specific_lowerings[platform][CONV] = rule.replaced
+    prim_requires_devices_during_lowering.discard(CONV)
+    _installed.clear()
+    jax.clear_caches()
+
+
+def our_pass(platform: str | None, context: Any, avals: Sequence[Any], params: dict[str, Any]) -> Pass | None:
+    """What an equation of lax's primitive is for us: its context, avals of operands and result, and parameters.
+
+    None: it is left to lax, also to be refused.
+    """
+    lhs, rhs, out = avals
+    if platform not in _installed or fallback.BY_LAX.items() <= (context.xla_metadata or {}).items():
+        return None
+    dilations = params["lhs_dilation"], params["rhs_dilation"]
+    is_refused = min(params["window_strides"], default=1) < 1 or any(len(d) != lhs.ndim - 2 for d in dilations)
+    if is_refused or 0 in (*lhs.shape, *rhs.shape, *out.shape):
+        return None
+    kind, problem = read(lhs, rhs, out, params)
+    return Pass(kind, problem, _installed[platform].implementation)
+
+
+def _lower(platform: str, ctx: mlir.LoweringRuleContext, lhs, rhs, **params):
+    by_lax = _installed[platform].replaced.rule
+    ours = our_pass(platform, ctx.jaxpr_eqn_ctx, [*ctx.avals_in, *ctx.avals_out], params)
+    if ours is None:
+        return by_lax(ctx, lhs, rhs, **params)
+    kind, problem, implementation = ours
+    choice = lowering.decide(kind, platform, problem, implementation, tuning_for(implementation))
+    if choice.plan is None:
+        fallback.warn(choice.unsupported_reason())
+        return by_lax(ctx, lhs, rhs, **params)
+    if problem.reverse:
+        to_ours = partial(other_filter, dataclasses.replace(problem, reverse=False))
+        lhs_aval, rhs_aval = ctx.avals_in
+        (rhs,) = lower_without_mesh(to_ours, ctx.replace(avals_in=[rhs_aval]), rhs)
+        ctx = ctx.replace(avals_in=[lhs_aval, rhs_aval.update(shape=problem.rhs_shape)])
+    return lowering.lower(kind, platform, ctx, lhs, rhs, problem=problem, implementation=implementation, sharding=None)

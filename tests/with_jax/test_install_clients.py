@@ -1,0 +1,114 @@
+"""`install` under the libraries that people use: each convolution of a layer and of its gradients is ours."""
+
+import functools
+
+import flax.linen as linen
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+from jax.scipy import signal
+
+import jaxconv
+from cases.reference import assert_same, custom_calls, integers, opcodes, run, run_on_host
+
+
+@pytest.fixture(autouse=True)
+def uninstalled():
+    yield
+    jaxconv.uninstall()
+
+
+def value_and_gradients(apply):
+    """`(parameters, x) -> (y, gradients)` of a loss that weighs each output differently."""
+
+    def step(parameters, x):
+        y, vjp = jax.vjp(apply, parameters, x)
+        return y, vjp(integers(y.shape, y.dtype))
+
+    return step
+
+
+def assert_ours(function, args, implementation, calls):
+    """lax's bits, by as many calls of our kernels."""
+    expected = run_on_host(function, *args)
+    jaxconv.install(implementation)
+    hlo = jax.jit(function).lower(*args).compile().as_text()
+    assert custom_calls(hlo) == calls
+    assert "convolution" not in opcodes(hlo)
+    assert_same(run(function, *args), expected)
+
+
+IMAGES = (2, 6, 5, 4)
+LAYERS = {
+    "dense": ("Conv", IMAGES, dict(kernel_size=(3, 3))),
+    "strided": ("Conv", IMAGES, dict(kernel_size=(3, 2), strides=2, padding="VALID")),
+    "dilated": ("Conv", IMAGES, dict(kernel_size=(3, 3), kernel_dilation=2)),
+    "depthwise": ("Conv", IMAGES, dict(kernel_size=(3, 3), feature_group_count=4)),
+    "causal": ("Conv", (2, 9, 4), dict(kernel_size=(3,), padding="CAUSAL")),
+    "circular": ("Conv", IMAGES, dict(kernel_size=(3, 3), padding="CIRCULAR")),
+    "patches": ("Conv", (2, 8, 8, 4), dict(kernel_size=(4, 4), strides=(4, 4), padding="VALID")),
+    "transposed": ("ConvTranspose", IMAGES, dict(kernel_size=(3, 3), strides=(2, 2))),
+    "transposed_kernel": ("ConvTranspose", IMAGES, dict(kernel_size=(4, 3), strides=(2, 3), transpose_kernel=True)),
+    "transposed_valid": ("ConvTranspose", (2, 7, 4), dict(kernel_size=(3,), strides=(2,), padding="VALID")),
+}
+
+
+@pytest.mark.parametrize("layer, shape, params", LAYERS.values(), ids=LAYERS)
+def test_linen(layer, shape, params, implementation):
+    x = integers(shape)
+    module = getattr(linen, layer)(features=4, **params)
+    parameters = jax.tree.map(lambda p: integers(p.shape), jax.eval_shape(module.init, jax.random.key(0), x))
+    assert_ours(value_and_gradients(module.apply), (parameters, x), implementation, {"conv": 2, "wgrad": 1})
+
+
+@pytest.mark.parametrize("layer, shape, params", LAYERS.values(), ids=LAYERS)
+def test_nnx(layer, shape, params, implementation):
+    """Layers that were made before."""
+    module = nnx.eval_shape(lambda: getattr(nnx, layer)(4, 4, **params, rngs=nnx.Rngs(0)))
+    graph, state = nnx.split(module)
+    leaves, tree = jax.tree.flatten(state)
+    apply = lambda leaves, x: nnx.merge(graph, jax.tree.unflatten(tree, leaves))(x)
+    operands = [integers(leaf.shape) for leaf in leaves], integers(shape)
+    assert_ours(value_and_gradients(apply), operands, implementation, {"conv": 2, "wgrad": 1})
+
+
+# One image, of one channel: here both readings of a gradient are as good.
+ARRAYS = {
+    "jnp.convolve": (jnp.convolve, (9,), (4,)),
+    "jnp.correlate": (functools.partial(jnp.correlate, mode="full"), (9,), (4,)),
+    "convolve": (functools.partial(signal.convolve, mode="same", method="direct"), (5, 7), (3, 2)),
+    "convolve2d": (signal.convolve2d, (6, 5), (3, 3)),
+}
+
+
+@pytest.mark.parametrize("function, x, w", ARRAYS.values(), ids=ARRAYS)
+def test_arrays(function, x, w, implementation):
+    x, w = integers(x), integers(w)
+    expected = run_on_host(value_and_gradients(function), x, w)
+    jaxconv.install(implementation)
+    hlo = jax.jit(value_and_gradients(function)).lower(x, w).compile().as_text()
+    assert sum(custom_calls(hlo).values()) == 3 and "convolution" not in opcodes(hlo)
+    assert_same(run(value_and_gradients(function), x, w), expected)
+
+
+@pytest.mark.parametrize("layer, arguments", [
+    ("Conv2d", dict(kernel_size=3, stride=2, padding=1)), ("ConvTranspose2d", dict(kernel_size=3, stride=2))
+])  # fmt: skip
+def test_equinox(layer, arguments, implementation):
+    equinox = pytest.importorskip("equinox")
+    module = getattr(equinox.nn, layer)(4, 4, **arguments, key=jax.random.key(0))
+    leaves, tree = jax.tree.flatten(equinox.filter(module, equinox.is_array))
+    static = equinox.filter(module, equinox.is_array, inverse=True)
+    apply = lambda leaves, x: jax.vmap(equinox.combine(jax.tree.unflatten(tree, leaves), static))(x)
+    operands = [integers(leaf.shape) for leaf in leaves], integers((2, 4, 6, 5))
+    assert_ours(value_and_gradients(apply), operands, implementation, {"conv": 2, "wgrad": 1})
+
+
+@pytest.mark.parametrize("layer", ["Conv2D", "Conv2DTranspose"])
+def test_haiku(layer, implementation):
+    haiku = pytest.importorskip("haiku")
+    network = haiku.without_apply_rng(haiku.transform(lambda x: getattr(haiku, layer)(4, 3, stride=2)(x)))
+    x = integers(IMAGES)
+    parameters = jax.tree.map(lambda p: integers(p.shape), jax.eval_shape(network.init, jax.random.key(0), x))
+    assert_ours(value_and_gradients(network.apply), (parameters, x), implementation, {"conv": 2, "wgrad": 1})

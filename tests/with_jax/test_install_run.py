@@ -1,0 +1,58 @@
+"""`python -m jaxconv run`: a script's arguments, convolutions, exit code and traceback."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+CONVOLUTION = """
+    import sys
+    import jax, jax.numpy as jnp
+    from jax import lax
+    from beside import WINDOW
+    jax.config.update("jax_platforms", "cpu")
+    lowered = jax.jit(lambda x, w: lax.conv(x, w, (1, 1), "SAME")).lower(jnp.ones((1, 1, 4, 4)), jnp.ones(WINDOW))
+    print(__name__, sys.argv, "jaxconv_conv" in lowered.as_text())
+"""
+
+
+def run(folder, script, *options, args=()):
+    (folder / "script.py").write_text(textwrap.dedent(script))
+    (folder / "beside.py").write_text("WINDOW = (1, 1, 3, 3)")
+    command = [sys.executable, "-m", "jaxconv", "run", *options, str(folder / "script.py"), *args]
+    return subprocess.run(command, cwd=folder.parent, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("options, is_ours", [((), True), (("--implementation", "cpu"), True),
+                                              (("--implementation", "cuda"), False)])  # fmt: skip
+def test_script(options, is_ours, tmp_path):
+    """With its folder on the path, and options that are its own."""
+    args = ["--implementation", "its own", "-v"]
+    process = run(tmp_path, CONVOLUTION, *options, args=args)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.strip() == f"__main__ {[str(tmp_path / 'script.py'), *args]} {is_ours}"
+
+
+def test_exit_code(tmp_path):
+    assert run(tmp_path, "raise SystemExit(7)").returncode == 7
+
+
+def test_traceback(tmp_path):
+    process = run(tmp_path, "def f():\n    raise KeyError('lost')\nf()\n")
+    assert process.returncode == 1
+    assert process.stderr.rstrip().endswith("KeyError: 'lost'")
+    assert f'File "{tmp_path / "script.py"}", line 2, in f' in process.stderr
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["run"], "required: script"),
+    (["run", "missing.py"], "no such script: missing.py"),
+    (["run", "--implementation", "tpu", "missing.py"], "invalid choice: 'tpu'"),
+    ([], "usage: python -m jaxconv"),
+])  # fmt: skip
+def test_bad_arguments(arguments, message, tmp_path):
+    command = [sys.executable, "-m", "jaxconv", *arguments]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert process.returncode == 2
+    assert message in process.stderr

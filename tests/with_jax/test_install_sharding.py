@@ -1,0 +1,145 @@
+"""`install` on eight host devices: lax's functions, split as our own are: with lax's values and collectives."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+import jaxconv
+from cases.meshes import ONE_AXIS, TWO_AXES, collectives, compiled, mesh, place
+from cases.reference import HOST, assert_same, cotangent, custom_calls
+from cases.small import Case
+from jaxconv import lowering
+from jaxconv.planner.choose import Choice
+from jaxconv.planner.plan import Lax
+
+CASES = {
+    "dense": Case("dense", (8, 4, 3, 8), (3, 3, 8, 16)),
+    "strided": Case("strided", (8, 5, 4, 8), (3, 3, 8, 8), {"window_strides": (2, 2)}),
+    "depthwise": Case("depthwise", (8, 4, 3, 16), (3, 3, 1, 16), {"feature_group_count": 16}),
+}
+BATCH, CHANNELS = P("a"), P(None, None, None, "a")
+# Where x, w and the result's cotangent lie.
+LAYOUTS = {
+    "batch": (ONE_AXIS, BATCH, P(), BATCH),
+    "in_channels": (ONE_AXIS, CHANNELS, P(None, None, "a"), P()),
+    "out_channels": (ONE_AXIS, P(), CHANNELS, CHANNELS),
+    "batch_and_out_channels": (TWO_AXES, BATCH, P(None, None, None, "b"), P("a", None, None, "b")),
+}
+
+
+@pytest.fixture(autouse=True)
+def on_the_host():
+    with jax.default_device(HOST):
+        yield
+    jaxconv.uninstall()
+
+
+def forward(conv):
+    return lambda x, w, g: conv(x, w)
+
+
+def data_gradient(conv):
+    return lambda x, w, g: jax.vjp(conv, x, w)[1](g)[0]
+
+
+def weight_gradient(conv):
+    return lambda x, w, g: jax.vjp(conv, x, w)[1](g)[1]
+
+
+# Each pass, and which of (x, w, g) its result lies like.
+PASSES = [(forward, 2), (data_gradient, 0), (weight_gradient, 1)]
+
+
+def operands_of(case):
+    return *case.operands(), cotangent(case.lax(), *case.operands())
+
+
+@pytest.mark.parametrize("of_conv, like", PASSES, ids=["forward", "data_gradient", "weight_gradient"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("case", [CASES["dense"], CASES["strided"]], ids=str)
+def test_partitions_as_lax_does(case, layout, of_conv, like):
+    make_mesh, *specs = LAYOUTS[layout]
+    placed = place(make_mesh(), operands_of(case), specs)
+    out_sharding = placed[like].sharding
+    expected, lax_hlo = compiled(of_conv(case.lax()), placed, out_sharding)
+    jaxconv.install("cpu")
+    actual, hlo = compiled(of_conv(case.lax()), placed, out_sharding)
+    assert_same(actual, expected)
+    assert collectives(hlo) == collectives(lax_hlo)
+    assert custom_calls(hlo) == {"wgrad" if of_conv is weight_gradient else "conv": 1}
+
+
+@pytest.mark.parametrize("of_conv, like", PASSES, ids=["forward", "data_gradient", "weight_gradient"])
+@pytest.mark.parametrize("spec", [BATCH, CHANNELS], ids=["batch", "channels"])
+def test_depthwise(spec, of_conv, like):
+    case = CASES["depthwise"]
+    placed = place(ONE_AXIS(), operands_of(case), (spec, P() if spec is BATCH else CHANNELS, spec))
+    expected, _ = compiled(of_conv(case.lax()), placed, placed[like].sharding)
+    jaxconv.install("cpu")
+    actual, hlo = compiled(of_conv(case.lax()), placed, placed[like].sharding)
+    assert_same(actual, expected)
+    assert sum(custom_calls(hlo).values()) == 1 and not collectives(hlo)["all-gather"]
+
+
+@pytest.mark.parametrize("of_conv, like", PASSES, ids=["forward", "data_gradient", "weight_gradient"])
+def test_where_the_plan_of_a_shard_is_lax(of_conv, like, monkeypatch):
+    case = CASES["strided"]
+    placed = place(ONE_AXIS(), operands_of(case), (BATCH, P(), BATCH))
+    expected, lax_hlo = compiled(of_conv(case.lax()), placed, placed[like].sharding)
+    monkeypatch.setattr(lowering, "decide", lambda *_: Choice(Lax(), 0.0, lambda: ()))
+    jaxconv.install()
+    actual, hlo = compiled(of_conv(case.lax()), placed, placed[like].sharding)
+    assert_same(actual, expected)
+    assert collectives(hlo) == collectives(lax_hlo) and not custom_calls(hlo)
+
+
+def test_what_no_kernel_takes_is_split_by_lax():
+    case = CASES["dense"]
+    x, w = (a.astype("complex64") for a in case.operands())
+    placed = place(ONE_AXIS(), (x, w), (BATCH, P()))
+    expected, lax_hlo = compiled(case.lax(), placed)
+    jaxconv.install("cpu")
+    with pytest.raises(jaxconv.FallbackWarning):
+        compiled(case.lax(), placed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jaxconv.fallback, "warn", lambda reason: None)
+        actual, hlo = compiled(case.lax(), placed)
+    assert_same(actual, expected, 1e-6)
+    assert collectives(hlo) == collectives(lax_hlo)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_shard_map(check_vma):
+    """Data parallel: the gradient of the replicated filter is summed."""
+    case, one = CASES["dense"], ONE_AXIS()
+    placed = place(one, operands_of(case), (BATCH, P(), BATCH))
+
+    def step(x, w, g):
+        loss = lambda x, w: jnp.sum(case.lax()(x, w) * g)
+        dx, dw = jax.grad(loss, argnums=(0, 1))(x, w)
+        return dx, dw if check_vma else jax.lax.psum(dw, "a")
+
+    sharded = jax.shard_map(step, mesh=one, in_specs=(BATCH, P(), BATCH), out_specs=(BATCH, P()), check_vma=check_vma)
+    expected, _ = compiled(sharded, placed)
+    jaxconv.install("cpu")
+    actual, hlo = compiled(sharded, placed)
+    assert_same(actual, expected)
+    assert custom_calls(hlo) == {"conv": 1, "wgrad": 1}
+
+
+@pytest.mark.parametrize("spec", [BATCH, P()], ids=["batch", "replicated"])
+def test_explicit_mesh(spec):
+    case, explicit = CASES["strided"], mesh(kind=AxisType.Explicit)
+    with jax.set_mesh(explicit):
+        placed = place(explicit, operands_of(case), (spec, P(), spec))
+        pullback = lambda x, w, g: jax.vjp(functools.partial(case.lax(), out_sharding=spec), x, w)[1](g)
+        expected, _ = compiled(pullback, placed)
+        jaxconv.install("cpu")
+        actual, hlo = compiled(pullback, placed)
+    assert_same(actual, expected)
+    assert custom_calls(hlo) == {"conv": 1, "wgrad": 1}
+    assert not collectives(hlo)["all-gather"]
