@@ -14,7 +14,6 @@ from jaxconv.planner.choose import Choice
 from jaxconv.planner.plan import Lax
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.problem import ConvProblem
-from jaxconv.sharding.block import of_one_device
 from jaxconv.traced import pass_of, trace
 from jaxconv.tuning.loaded import tuning_for
 
@@ -55,7 +54,6 @@ def _line(equation: JaxprEqn, platform: str | None) -> str:
         reason = unsupported_reason(problem)
         return f"convolution {problem}: lax" + (f": {reason}" if reason else ", as asked")
     kind, problem, implementation = ours
-    problem = of_one_device(problem)
     name = "wgrad" if kind == "wgrad" else "dgrad" if problem.reverse else "fprop"
     choice = decide(kind, platform, problem, implementation, tuning_for(implementation))
     if choice.plan is None:

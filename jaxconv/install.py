@@ -64,11 +64,7 @@ def install(implementation: str | None = None) -> None:
     check_implementation(implementation)
     wanted = constraint_of(implementation)
     asked = None if implementation is None else dataclasses.replace(wanted, or_lax=True)
-    platforms = [
-        platform
-        for platform, families in FAMILIES.items()
-        if wanted.platform in (None, platform) and wanted.family in (None, *families)
-    ]
+    platforms = [platform for platform in FAMILIES if wanted.is_for(platform)]
     if {platform: rule.implementation for platform, rule in _installed.items()} == dict.fromkeys(platforms, asked):
         return
     uninstall()

@@ -11,7 +11,6 @@ from jax.interpreters import mlir
 from jaxconv import fallback, ffi
 from jaxconv._jax_private import lower_with_sharding_in_types
 from jaxconv.planner.choose import Choice, choose
-from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint, Lax, constraint_of
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.planner.xla import choose_or_lax
@@ -41,17 +40,20 @@ def lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, i
     automatic = Automatic.of(module.axis_context)
     if math.prod(automatic.sizes) == 1:
         compute = block(kind, problem, local, {}, {})
-    elif module.lowering_parameters.for_export:  # the partitioner would call Python in this process
-        by_lax = partial(_by_lax, "an export for several devices", kind, implementation)
-        compute = block(kind, problem, by_lax, {}, {})
-    elif not automatic.has_devices:
-        by_lax = partial(_by_lax, "an abstract mesh, without devices", kind, implementation)
-        compute = block(kind, problem, by_lax, {}, {})
+    elif reason := _why_not_split(module, automatic):
+        compute = block(kind, problem, partial(_by_lax, reason, kind, implementation), {}, {})
     else:
         name_it = set_xla_metadata(jaxconv=cache_key.digest(kind, platform, problem, implementation, tuning))
         compute = name_it(partitioned(kind, problem, local, automatic))
     (out,) = mlir.lower_fun(compute, multiple_results=False)(without_shardings(ctx), a, b)
     return [lower_with_sharding_in_types(ctx, out, ctx.avals_out[0])]
+
+
+def _why_not_split(module, automatic: Automatic) -> str | None:
+    """Why XLA's partitioner cannot split one of our convolutions; None if it can."""
+    if module.lowering_parameters.for_export:  # the partitioner would call Python in this process
+        return "an export for several devices"
+    return None if automatic.has_devices else "an abstract mesh, without devices"
 
 
 def _computation(kind: str, platform: str | None, implementation, tuning: Tuning, problem: ConvProblem):
@@ -84,8 +86,7 @@ def decide(kind: str, platform: str | None, problem: ConvProblem, implementation
 
 
 def _platform_reason(platform: str | None, constraint: Constraint) -> str | None:
-    families = FAMILIES.get(platform, {}) if platform else {}
-    if constraint.platform not in (None, platform) or constraint.family not in (None, *families):
+    if not constraint.is_for(platform):
         return f"it is being compiled for another platform ({platform or 'neither cpu nor cuda'})"
     if platform is None:
         return "no native kernels for this platform (cpu and cuda have them)"

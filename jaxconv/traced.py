@@ -13,6 +13,7 @@ from jax.interpreters import partial_eval
 
 from jaxconv.install import Pass, our_pass
 from jaxconv.primitives import PRIMITIVES
+from jaxconv.sharding.block import of_one_device
 
 KINDS = {primitive: kind for (kind, _), primitive in PRIMITIVES.items()}
 
@@ -47,9 +48,10 @@ def trace(fn: Callable, *args: Any, **kwargs: Any) -> Traced:
 
 
 def pass_of(equation: JaxprEqn, platform: str | None) -> Pass | None:
-    """What an equation is for us; None: it is left to lax."""
+    """What an equation is for us, where nothing is split; None: it is left to lax."""
     if equation.primitive in KINDS:
-        return Pass(KINDS[equation.primitive], equation.params["problem"], equation.params["implementation"])
+        kind, problem = KINDS[equation.primitive], of_one_device(equation.params["problem"])
+        return Pass(kind, problem, equation.params["implementation"])
     avals = [v.aval for v in (*equation.invars, *equation.outvars)]
     return our_pass(platform, equation.ctx, avals, equation.params)
 

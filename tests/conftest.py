@@ -27,6 +27,22 @@ def implementation():
 
 
 @pytest.fixture
+def on_the_host():
+    with jax.default_device(jax.devices("cpu")[0]):
+        yield
+
+
+@pytest.fixture
+def without_tuning(monkeypatch):
+    """No tuning file is loaded, before and after."""
+    import jaxconv
+
+    monkeypatch.delenv("JAXCONV_TUNING", raising=False)
+    yield
+    jaxconv.load_tuning(None)
+
+
+@pytest.fixture
 def x64():
     with jax.enable_x64(True):
         yield

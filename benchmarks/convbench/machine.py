@@ -3,14 +3,13 @@
 import datetime
 import os
 import platform
-import re
 import subprocess
 from pathlib import Path
 
 import jax
 import jaxlib.version
 
-from jaxconv.tuning.machine import cpu_name
+from jaxconv.tuning.machine import cpu_name, found
 
 
 def describe() -> dict:
@@ -30,16 +29,11 @@ def origin(commit: str | None) -> dict:
     return {
         "commit": commit or _git_commit(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "driver": _found(r"Kernel Module.*?(\d+\.[\d.]+)", Path("/proc/driver/nvidia/version")) if gpu else None,
+        "driver": found(r"Kernel Module.*?(\d+\.[\d.]+)", Path("/proc/driver/nvidia/version")) if gpu else None,
         "jax": jax.__version__,
         "jaxlib": jaxlib.version.__version__,
         "python": platform.python_version(),
     }
-
-
-def _found(pattern: str, path: Path) -> str | None:
-    match = re.search(pattern, path.read_text()) if path.exists() else None
-    return match and match[1].strip()
 
 
 def _git_commit() -> str | None:

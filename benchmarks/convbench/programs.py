@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+import jaxconv
 from convbench.cases import Case
 from jaxconv.problem import ConvProblem
 from jaxconv.traced import KINDS
@@ -42,6 +43,11 @@ def program(case: Case, which: str, dtype: str, precision: str, conv_general_dil
         "dgrad": Program(dgrad, (out, rhs)),
         "wgrad": Program(wgrad, (lhs, out)),
     }[which]
+
+
+def problem_of_row(row: dict, case: Case) -> tuple[str, ConvProblem]:
+    """Kind and problem of a row's pass of a case."""
+    return problem_of(program(case, row["pass"], row["dtype"], row["precision"], jaxconv.conv_general_dilated))
 
 
 def problem_of(side: Program) -> tuple[str, ConvProblem]:

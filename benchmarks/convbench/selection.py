@@ -1,6 +1,7 @@
 """The options of a command line that say what is measured: layers, their passes and their arithmetic."""
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,17 @@ def selected(options: argparse.Namespace) -> list[cases.Case]:
     on_host = jax.default_backend() == "cpu"
     asked = options.suites or [suite for suite in suites if options.cases or (suite == HOST_SUITE) == on_host]
     return [case for case in every if case.suite in asked and (not options.cases or case.name in options.cases)]
+
+
+def cases_of(rows: Iterable[dict], every: Iterable[cases.Case]) -> dict[str, cases.Case]:
+    """The cases by name.
+
+    Raises:
+      SystemExit: a row is of an unknown case.
+    """
+    by_name = {case.name: case for case in every}
+    refuse_unknown({row["case"] for row in rows}, by_name)
+    return by_name
 
 
 def refuse_unknown(asked, known) -> None:

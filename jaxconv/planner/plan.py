@@ -36,6 +36,11 @@ class Constraint:
     transform: Transform | None = None
     or_lax: bool = False
 
+    def is_for(self, platform: str | None) -> bool:
+        """Whether a plan on a platform can be such."""
+        families = FAMILIES.get(platform, {}) if platform else {}
+        return self.platform in (None, platform) and self.family in (None, *families)
+
     @property
     def asked(self) -> Asked:
         rows, cols = self.output_tile or (None, None)

@@ -21,7 +21,6 @@ from jaxconv.planner.choose import Times, options
 from jaxconv.planner.plan import ANY, ConvPlan, Lax
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.conv_problem import ROLES
-from jaxconv.sharding.block import of_one_device
 from jaxconv.traced import pass_of, trace
 from jaxconv.tuning.entries import Entry, operand_types, why_not_stored
 from jaxconv.tuning.file import NOTHING, Key, read, write
@@ -32,7 +31,7 @@ from jaxconv.tuning.timing import CLOCKS, median_us, random_operands
 LIKELY, MOST_LIKELY, LIKELY_OF_FAMILY = 2, 16, 4
 FINALISTS = 3
 BUDGET_S = 0.02  # of a candidate's calls
-# Kernels take longer in a command buffer (a CUDA graph): 6.9 us instead of 5.3.
+# Kernels take longer in a command buffer (a CUDA graph).
 COMPILER_OPTIONS: dict[str, dict[str, str | bool]] = {"gpu": {"xla_gpu_enable_command_buffer": ""}}
 
 _lock = threading.Lock()
@@ -122,7 +121,7 @@ def _keys(equations: Iterable[Any], platform: str) -> dict[Key, None]:
         ours = pass_of(equation, platform)
         if ours is None or ours.implementation is not None:
             continue
-        kind, problem = ours.kind, of_one_device(ours.problem)
+        kind, problem, _ = ours
         if reason := why_not_stored(problem):
             warnings.warn(f"jaxconv.autotune does not measure a convolution with {reason}: {problem}", stacklevel=3)
         elif decide(kind, platform, problem, platform).plan is not None:  # the platform's name: a kernel of ours

@@ -24,6 +24,10 @@ def model(platform: str) -> str | None:
 
 
 def cpu_name() -> str:
-    facts = Path("/proc/cpuinfo")
-    named = re.search(r"model name\s*: (.*)", facts.read_text()) if facts.exists() else None
-    return named[1].strip() if named else host.machine()
+    return found(r"model name\s*: (.*)", Path("/proc/cpuinfo")) or host.machine()
+
+
+def found(pattern: str, path: Path) -> str | None:
+    """The first group of a pattern in a file; None if there is no such file, or it does not match."""
+    match = re.search(pattern, path.read_text()) if path.exists() else None
+    return match and match[1].strip()

@@ -19,6 +19,22 @@ ONE_AXIS = functools.partial(mesh, (8,), ("a",))
 TWO_AXES = functools.partial(mesh, (4, 2), ("a", "b"))
 
 
+def forward(conv):
+    return lambda x, w, g: conv(x, w)
+
+
+def data_gradient(conv):
+    return lambda x, w, g: jax.vjp(conv, x, w)[1](g)[0]
+
+
+def weight_gradient(conv):
+    return lambda x, w, g: jax.vjp(conv, x, w)[1](g)[1]
+
+
+# Each pass, and which of (x, w, g) its result lies like.
+PASSES = [(forward, 2), (data_gradient, 0), (weight_gradient, 1)]
+
+
 def place(mesh, arrays, specs):
     return [jax.device_put(a, NamedSharding(mesh, spec)) for a, spec in zip(arrays, specs, strict=True)]
 

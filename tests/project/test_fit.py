@@ -177,17 +177,6 @@ def test_choice_is_compared_with_the_fastest():
     assert "a t, split 2" in report.text(rows, logs, logs)
 
 
-@pytest.fixture
-def data(tmp_path, monkeypatch):
-    """Copies of the files that --write changes."""
-    costs = tmp_path / "device_data" / "h200.json"
-    costs.parent.mkdir()
-    costs.write_text((data_files.DEVICE_DATA / "h200.json").read_text())
-    monkeypatch.setattr(data_files, "DEVICE_DATA", costs.parent)
-    monkeypatch.setattr(data_files, "FITS", tmp_path / "fits")
-    return costs
-
-
 def test_write_changes_numbers_and_nothing_else(samples, data, capsys):
     before, name = data.read_text(), "conv 256x128x64 wgmma"
     true = changed("mma", **{name: 1.25})

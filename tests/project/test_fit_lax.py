@@ -57,17 +57,6 @@ def test_the_report_holds_layers_out(measured):
     assert "held out" in said and all(name in said for name in ("1x1 dgrad", "window", *Constants._fields))
 
 
-@pytest.fixture
-def data(tmp_path, monkeypatch):
-    """Copies of the files that --write changes."""
-    costs = tmp_path / "device_data" / "h200.json"
-    costs.parent.mkdir()
-    costs.write_text((data_files.DEVICE_DATA / "h200.json").read_text())
-    monkeypatch.setattr(data_files, "DEVICE_DATA", costs.parent)
-    monkeypatch.setattr(data_files, "FITS", tmp_path / "fits")
-    return costs
-
-
 def test_write_changes_what_is_expected_of_lax_alone(measured, data, tmp_path, capsys):
     before, path = json.loads(data.read_text()), tmp_path / "rows.json"
     RowFile(MACHINE, [each.row for each in measured]).save(path)

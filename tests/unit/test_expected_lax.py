@@ -36,13 +36,10 @@ def kinds(problem):
 
 
 @pytest.fixture
-def on_cuda(monkeypatch):
+def on_cuda(without_tuning, monkeypatch):
     """As on an H200: kernels are planned and lowered, and explained, but not run."""
-    monkeypatch.delenv("JAXCONV_TUNING", raising=False)
     monkeypatch.setattr(ffi, "why_no_kernels", lambda platform: None)
     monkeypatch.setattr("jaxconv.traced.Traced.platform", "cuda")
-    yield
-    jaxconv.load_tuning(None)
 
 
 def operands(problem):

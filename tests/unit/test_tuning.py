@@ -12,7 +12,6 @@ from jax import lax
 
 import jaxconv
 from cases.problems import PASSES, layer
-from cases.reference import HOST
 from jaxconv.explain import lines
 from jaxconv.lowering import decide
 from jaxconv.planner.choose import Times
@@ -29,12 +28,7 @@ X, W = jax.ShapeDtypeStruct((2, 4, 3, 5), np.float32), jax.ShapeDtypeStruct((3, 
 DEPTHWISE = layer(X.shape, W.shape, feature_group_count=5)
 
 
-@pytest.fixture(autouse=True)
-def on_the_host(monkeypatch):
-    monkeypatch.delenv("JAXCONV_TUNING", raising=False)
-    with jax.default_device(HOST):
-        yield
-    jaxconv.load_tuning(None)
+pytestmark = pytest.mark.usefixtures("on_the_host", "without_tuning")
 
 
 def depthwise(x, w, implementation=None):

@@ -27,12 +27,7 @@ from jaxconv.tuning import file, timing
 X, W = integers((2, 7, 6, 4)), integers((3, 3, 4, 8))
 
 
-@pytest.fixture(autouse=True)
-def briefly_on_the_host(monkeypatch):
-    monkeypatch.delenv("JAXCONV_TUNING", raising=False)
-    with jax.default_device(HOST):
-        yield
-    jaxconv.load_tuning(None)
+pytestmark = pytest.mark.usefixtures("on_the_host", "without_tuning")
 
 
 def strided(x, w):

@@ -9,8 +9,8 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import jaxconv
-from cases.meshes import ONE_AXIS, TWO_AXES, collectives, compiled, mesh, place
-from cases.reference import HOST, assert_same, cotangent, custom_calls
+from cases.meshes import ONE_AXIS, PASSES, TWO_AXES, collectives, compiled, mesh, place, weight_gradient
+from cases.reference import assert_same, cotangent, custom_calls
 from cases.small import Case
 from jaxconv import lowering
 from jaxconv.planner.choose import Choice
@@ -32,26 +32,9 @@ LAYOUTS = {
 
 
 @pytest.fixture(autouse=True)
-def on_the_host():
-    with jax.default_device(HOST):
-        yield
+def uninstalled(on_the_host):
+    yield
     jaxconv.uninstall()
-
-
-def forward(conv):
-    return lambda x, w, g: conv(x, w)
-
-
-def data_gradient(conv):
-    return lambda x, w, g: jax.vjp(conv, x, w)[1](g)[0]
-
-
-def weight_gradient(conv):
-    return lambda x, w, g: jax.vjp(conv, x, w)[1](g)[1]
-
-
-# Each pass, and which of (x, w, g) its result lies like.
-PASSES = [(forward, 2), (data_gradient, 0), (weight_gradient, 1)]
 
 
 def operands_of(case):

@@ -7,7 +7,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import jaxconv
-from cases.meshes import ONE_AXIS, TWO_AXES, collectives, compiled, mesh, place
+from cases.meshes import ONE_AXIS, PASSES, TWO_AXES, collectives, compiled, mesh, place
 from cases.reference import HOST, assert_same, cotangent, custom_calls, integers, pullback, run_on_host
 from cases.small import ENTRIES, Case, named
 
@@ -40,22 +40,6 @@ LAYOUTS = {
     "batch_over_two_axes": (TWO_AXES, P(("a", "b")), P(), P(("a", "b"))),
     "replicated": (ONE_AXIS, P(), P(), P()),
 }  # fmt: skip
-
-
-def forward(conv):
-    return lambda x, w, g: conv(x, w)
-
-
-def data_gradient(conv):
-    return lambda x, w, g: jax.vjp(conv, x, w)[1](g)[0]
-
-
-def weight_gradient(conv):
-    return lambda x, w, g: jax.vjp(conv, x, w)[1](g)[1]
-
-
-# Each pass, and which of (x, w, g) its result lies like.
-PASSES = [(forward, 2), (data_gradient, 0), (weight_gradient, 1)]
 
 
 @pytest.mark.parametrize("case, entry", [(DENSE, "front_door"), (STRIDED, "general")], ids=str)

@@ -5,11 +5,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from tabulate import tabulate
 
-import jaxconv
 from convbench.cases import Case
 from convbench.census.report import REACHED
-from convbench.programs import PASSES, problem_of, program
-from convbench.selection import refuse_unknown
+from convbench.programs import PASSES, problem_of_row
+from convbench.selection import cases_of
 from jaxconv.planner.devices import Device
 from jaxconv.planner.plan import Lax
 from jaxconv.planner.xla import AHEAD, choose_or_lax
@@ -41,11 +40,7 @@ def takes_lax(rows: Iterable[dict], every: Iterable[Case], device: Device) -> li
     Raises:
       SystemExit: a row is of an unknown case.
     """
-    by_name, rows = {case.name: case for case in every}, list(rows)
-    refuse_unknown({row["case"] for row in rows}, by_name)
-    return [_takes_lax(row, by_name[row["case"]], device) for row in rows]
-
-
-def _takes_lax(row: dict, case: Case, device: Device) -> bool:
-    side = program(case, row["pass"], row["dtype"], row["precision"], jaxconv.conv_general_dilated)
-    return isinstance(choose_or_lax("cuda", *problem_of(side), device).plan, Lax)
+    rows = list(rows)
+    by_name = cases_of(rows, every)
+    problems = (problem_of_row(row, by_name[row["case"]]) for row in rows)
+    return [isinstance(choose_or_lax("cuda", *problem, device).plan, Lax) for problem in problems]

@@ -12,11 +12,10 @@ import numpy as np
 from scipy.optimize import least_squares
 from tabulate import tabulate
 
-import jaxconv
 from convbench import cases, machine, selection
 from convbench.cases import Case
 from convbench.census.draw import draw
-from convbench.programs import problem_of, program
+from convbench.programs import problem_of_row
 from convbench.rows import RowFile
 from convbench.tuning import data_files
 from convbench.tuning.fit import OUTLIER, PULL
@@ -93,12 +92,10 @@ def known(rows: Iterable[dict], every: Iterable[Case], device: Device) -> list[R
     Raises:
       SystemExit: a row is of an unknown case.
     """
-    by_name, found = {case.name: case for case in every}, []
     rows = [row for row in rows if row["us"] and row["lax_us"] and row["implementation"] == "cuda"]
-    selection.refuse_unknown({row["case"] for row in rows}, by_name)
+    by_name, found = selection.cases_of(rows, every), []
     for row in rows:
-        facts = row["pass"], row["dtype"], row["precision"]
-        kind, problem = problem_of(program(by_name[row["case"]], *facts, jaxconv.conv_general_dilated))
+        kind, problem = problem_of_row(row, by_name[row["case"]])
         product = Product(kind, problem)
         if (of_lax := kind_of(product)) is not None:
             found.append(Row(row, of_lax, work_of(product), choose("cuda", kind, problem, device=device).cost))

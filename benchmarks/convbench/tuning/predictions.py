@@ -12,7 +12,7 @@ import jaxconv
 from convbench.cases import Case
 from convbench.programs import problem_of, program
 from convbench.rows import grouped
-from convbench.selection import refuse_unknown
+from convbench.selection import cases_of, refuse_unknown
 from convbench.tuning.candidates import transform_text
 from jaxconv.planner.candidate import Asked, Candidate
 from jaxconv.planner.choose import Version, options, version_of
@@ -48,8 +48,8 @@ def measured(rows: Iterable[dict], cases: Iterable[Case], device: Device) -> lis
     Raises:
       SystemExit: a row is of an unknown case or family.
     """
-    rows, by_name = list(rows), {case.name: case for case in cases}
-    refuse_unknown({row["case"] for row in rows}, by_name)
+    rows = list(rows)
+    by_name = cases_of(rows, cases)
     refuse_unknown({row["family"] for row in rows}, FAMILIES["cuda"])
     found = []
     for (case, which, dtype, precision), of_one in grouped(rows, "case", "pass", "dtype", "precision").items():
