@@ -23,7 +23,7 @@ extern const KernelFamily<DepthwiseSettings> kDepthwise;
 extern const KernelFamily<WgmmaSettings> kWgmma;
 
 // Settings of mma without wgmma, so that every device can run them. The tile has at most `most_cols` columns (N).
-MmaSettings MmaWithoutWgmma(int most_cols, int64_t split);
+MmaSettings MmaWithoutWgmma(DType type, int most_cols, int64_t split);
 
 // Loads an empty kernel on the current device, to see whether the kernels of this build can run there.
 cudaError_t LoadProbe();

@@ -146,7 +146,7 @@ def _transforms(family: Family, product: Product, constraint: Constraint) -> lis
         return [()]
     if family.of_channels:
         return [(), *transforms.depthwise_transforms(product)]
-    return [(), *transforms.dense_transforms(product, family.packs_groups, family.stores_parts)]
+    return [(), *transforms.dense_transforms(product, family.packs_groups, family.stores_parts, family.k_major)]
 
 
 def _unsupported_transform(transform: Transform, family: Family, kind: str) -> str | None:
@@ -181,13 +181,14 @@ def version_of(transform: Transform, product: Product, device: Device) -> Versio
 
 
 def _conversion_seconds(problem: ConvProblem, transformed: Transformed, device: Device) -> float:
-    """Each array that moves in memory is read and written once."""
+    """Each array that moves in memory is read and written."""
     before = problem.dgrad() if transformed.swapped else problem
 
     def seconds(role: str) -> float:
         shapes = (p.shape(role) for p in (before, transformed.problem))
         known = ([d if isinstance(d, int) else TYPICAL_BATCH for d in shape] for shape in shapes)
         elements = sum(map(math.prod, known))
-        return elements * before.dtype(role).itemsize / device.bandwidth + planning.LAUNCH_SECONDS
+        copy = elements * before.dtype(role).itemsize / device.bandwidth
+        return transformed.views[role].copies * copy + planning.LAUNCH_SECONDS
 
-    return sum(seconds(role) for role, view in transformed.views.items() if not view.is_free)
+    return sum(seconds(role) for role, view in transformed.views.items() if view.copies)

@@ -15,6 +15,6 @@ FAMILIES: dict[str, dict[str, Family]] = {
         "mma": NativeFamily("mma", transforms=True, packs_groups=True),
         "direct": NativeFamily("direct", transforms=True, stores_parts=True, aligned=True),
         "depthwise": NativeFamily("depthwise", transforms=True, of_channels=True, aligned=True),
-        "wgmma": NativeFamily("wgmma", transforms=True, aligned=True),
+        "wgmma": NativeFamily("wgmma", transforms=True, aligned=True, k_major=True),
     },
 }

@@ -43,15 +43,23 @@ class NativeFamily:
     packs_groups: whether packing groups may help it. stores_parts: whether it stores results of channels that are no
       whole 16-byte vectors as fast as others.
     aligned: whether its operands and results begin at multiples of 16 bytes.
+    k_major: whether it takes a filter, or an output's cotangent, of 32 bits only if what is summed is last.
     """
 
     swaps = False
 
     def __init__(
-        self, name: str, transforms=False, of_channels=False, packs_groups=False, stores_parts=False, aligned=False
+        self,
+        name: str,
+        transforms=False,
+        of_channels=False,
+        packs_groups=False,
+        stores_parts=False,
+        aligned=False,
+        k_major=False,
     ) -> None:
         self.transforms, self.of_channels, self.packs_groups = transforms, of_channels, packs_groups
-        self.stores_parts, self.aligned = stores_parts, aligned
+        self.stores_parts, self.aligned, self.k_major = stores_parts, aligned, k_major
         self._native: Any = getattr(planning, name)
         self.tiles = tuple(Tile(name, fields) for name, fields in self._native.tiles)
 

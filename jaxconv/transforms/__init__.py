@@ -2,7 +2,14 @@
 
 from jaxconv.transforms.array_views import ArrayView, Transformed
 from jaxconv.transforms.candidates import dense_transforms, depthwise_transforms
-from jaxconv.transforms.dense import ChannelsLast, PackedColumns, PackedGroups, PatchRowsAsImages
+from jaxconv.transforms.dense import (
+    ChannelsLast,
+    KMajorFilter,
+    PackedColumns,
+    PackedGroups,
+    PatchRowsAsImages,
+    PositionsLast,
+)
 from jaxconv.transforms.depthwise import MultipliersAsDepth, PaddedGroups, StridesAsDepth
 from jaxconv.transforms.transform import (
     STEPS,

@@ -7,7 +7,15 @@ import math
 from jaxconv.compiled import planning
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.product import Product, vector_elements
-from jaxconv.transforms.dense import ChannelsLast, PackedColumns, PackedGroups, PatchRowsAsImages, are_side_by_side
+from jaxconv.transforms.dense import (
+    ChannelsLast,
+    KMajorFilter,
+    PackedColumns,
+    PackedGroups,
+    PatchRowsAsImages,
+    PositionsLast,
+    are_side_by_side,
+)
 from jaxconv.transforms.depthwise import MultipliersAsDepth, PaddedGroups, StridesAsDepth
 from jaxconv.transforms.transform import (
     SwappedOperands,
@@ -22,13 +30,13 @@ PACKED_CHANNELS = (16, 32, 64)  # a pack of groups gets about so many channels
 SWAPPED_RATIO = 4  # swapping pays if lhs has at least 4 times out's channels
 
 
-def dense_transforms(product: Product, packs_groups: bool, stores_parts: bool) -> list[Transform]:
+def dense_transforms(product: Product, packs_groups: bool, stores_parts: bool, k_major: bool) -> list[Transform]:
     """Those that apply, and after which both operands can be copied in 16-byte vectors.
 
     SwappedOperands alone is in any case among them: a family may read few channels as packed K.
 
     packs_groups: also try packs of groups. stores_parts: also try packs of columns without padding. The channels that
-      a data gradient stores then need not fill whole vectors.
+      a data gradient stores then need not fill whole vectors. k_major: also make operands of 32 bits K-major.
     """
     problem = forward_of(product.problem)
     first: Transform = () if ChannelsLast().unsupported_reason(problem) else (ChannelsLast(),)
@@ -39,8 +47,29 @@ def dense_transforms(product: Product, packs_groups: bool, stores_parts: bool) -
     if product.kind == "wgrad" and has_few_outputs and math.prod(problem.kernel) > 1:
         found += [(*t, SwappedOperands()) for t in ((), *found)]
     vector = vector_elements(problem.rhs_dtype)
-    has_vectors = lambda t: Product(product.kind, apply(t, product.problem).problem).has_contiguous_channels(vector)
+    if k_major and problem.rhs_dtype.itemsize == 4:
+        found += _k_major(product, found)
+
+    def has_vectors(transform: Transform) -> bool:
+        after = apply(transform, product.problem).problem
+        if any(isinstance(step, PositionsLast) for step in transform):
+            return after.in_channels % vector == after.out_channels % vector == 0
+        return Product(product.kind, after).has_contiguous_channels(vector)
+
     return [t for t in found if t == (SwappedOperands(),) or has_vectors(t)]
+
+
+def _k_major(product: Product, found: list[Transform]) -> list[Transform]:
+    """Those that make operands K-major, behind others. A wgrad's is the smaller activation."""
+    problem = forward_of(product.problem)
+    last: list[Transform] = [(KMajorFilter(of_dgrad=product.problem.reverse),)]
+    if product.kind == "wgrad":
+        last = [(PositionsLast("out"),)]
+        if all(n == 1 for n in (*problem.window_strides, *problem.lhs_dilation)):
+            swapped = (PositionsLast("lhs"), SwappedOperands())
+            last += [swapped, (KMajorFilter(), *swapped)]
+    tried = [(*t, *steps) for t in ((), *found) if SwappedOperands() not in t for steps in last]
+    return [t for t in tried if unsupported_reason(t, problem) is None]
 
 
 def depthwise_transforms(product: Product) -> list[Transform]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from functools import partial
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -12,7 +11,17 @@ from jax import Array, lax
 from jaxconv.problem import ROLES, ConvProblem, Member, Shape, Spec
 from jaxconv.problem.factors import fold, unfold
 from jaxconv.problem.product import ceil_div, vector_elements
-from jaxconv.transforms.array_views import AS_IT_IS, ArrayView, Transformed, merged, padded, reshaped, resized, split
+from jaxconv.transforms.array_views import (
+    AS_IT_IS,
+    ArrayView,
+    Transformed,
+    merged,
+    padded,
+    reshaped,
+    resized,
+    split,
+    transposed,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +37,7 @@ class ChannelsLast:
             shape = problem.shape(role)
             changes[f"{role}_spec"] = Spec.of([order.index(axis) for axis in problem.spec(role).axes])
             changes[f"{role}_shape"] = tuple(shape[axis] for axis in order)
-            inverse = tuple(map(order.index, range(len(order))))
-            views[role] = ArrayView(partial(jnp.transpose, axes=order), partial(jnp.transpose, axes=inverse))
+            views[role] = transposed(order)
         return Transformed(dataclasses.replace(problem, **changes), views)
 
     def __str__(self) -> str:
@@ -47,6 +55,63 @@ def _orders(problem: ConvProblem) -> dict[str, Shape]:
         elif role != "rhs" and last != second:
             orders[role] = (first, *spatial, second)
     return orders
+
+
+@dataclasses.dataclass(frozen=True)
+class KMajorFilter:
+    """The filter becomes [*spatial, out, in], or of_dgrad [*spatial, in, out]: the channels that are summed are last.
+
+    Hopper's tensor cores read 32-bit operands in no other order.
+    """
+
+    of_dgrad: bool = False
+
+    def unsupported_reason(self, problem: ConvProblem) -> str | None:
+        is_last = self._order(problem)[-1] == len(problem.rhs_shape) - 1
+        return "the channels that are summed are last already" if is_last else None
+
+    def apply(self, problem: ConvProblem) -> Transformed:
+        order = self._order(problem)
+        spec = Spec.of([order.index(axis) for axis in problem.rhs_spec.axes])
+        shape = tuple(problem.rhs_shape[axis] for axis in order)
+        return Transformed(dataclasses.replace(problem, rhs_spec=spec, rhs_shape=shape), {"rhs": transposed(order)})
+
+    def _order(self, problem: ConvProblem) -> Shape:
+        """The axes of the filter as they will be."""
+        outs, ins, spatial = problem.rhs_spec
+        return (*spatial, ins, outs) if self.of_dgrad else (*spatial, outs, ins)
+
+    def __str__(self) -> str:
+        return "K-major filter"
+
+
+@dataclasses.dataclass(frozen=True)
+class PositionsLast:
+    """The lhs or the out becomes [channel, batch, *spatial]: what a wgrad sums over is last, see KMajorFilter."""
+
+    role: str
+
+    def unsupported_reason(self, problem: ConvProblem) -> str | None:
+        if problem.groups > 1:
+            return "there are groups"
+        first, _, spatial = problem.spec(self.role)
+        positions = math.prod(problem.shape(self.role)[axis] for axis in (first, *spatial))
+        if not isinstance(positions, int):
+            return "the batch is symbolic"
+        vector = vector_elements(problem.dtype(self.role))
+        return f"{positions} positions are no whole 16-byte vectors" if positions % vector else None
+
+    def apply(self, problem: ConvProblem) -> Transformed:
+        first, second, spatial = problem.spec(self.role)
+        order = (second, first, *spatial)
+        changes = {
+            f"{self.role}_spec": Spec(1, 0, tuple(range(2, len(order)))),
+            f"{self.role}_shape": tuple(problem.shape(self.role)[axis] for axis in order),
+        }
+        return Transformed(dataclasses.replace(problem, **changes), {self.role: transposed(order)})
+
+    def __str__(self) -> str:
+        return f"{self.role} with positions last"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +192,7 @@ def _packed(problem: ConvProblem, role: str, by: int) -> ArrayView:
         x, mapped = unfold(x, by, problem, role, "c")
         return merged(jnp.moveaxis(x, mapped, axis + 1), axis)
 
-    return ArrayView(to, back, is_free=spec.second == axis + 1)
+    return ArrayView(to, back, copies=0 if spec.second == axis + 1 else 1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,14 @@ from typing import get_args
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.product import Product
 from jaxconv.transforms.array_views import ALL_AS_THEY_ARE, Transformed, chained
-from jaxconv.transforms.dense import ChannelsLast, PackedColumns, PackedGroups, PatchRowsAsImages
+from jaxconv.transforms.dense import (
+    ChannelsLast,
+    KMajorFilter,
+    PackedColumns,
+    PackedGroups,
+    PatchRowsAsImages,
+    PositionsLast,
+)
 from jaxconv.transforms.depthwise import MultipliersAsDepth, PaddedGroups, StridesAsDepth
 
 
@@ -32,7 +39,7 @@ class SwappedOperands:
         return "swapped operands"
 
 
-DenseStep = ChannelsLast | PackedColumns | PatchRowsAsImages | PackedGroups
+DenseStep = ChannelsLast | KMajorFilter | PositionsLast | PackedColumns | PatchRowsAsImages | PackedGroups
 DepthwiseStep = PaddedGroups | MultipliersAsDepth | StridesAsDepth
 Step = DenseStep | DepthwiseStep | SwappedOperands
 Transform = tuple[Step, ...]  # in their order; () leaves the problem as it is

@@ -116,6 +116,14 @@ __device__ __forceinline__ uint32_t LoadWord(uint32_t address) {
   return word;
 }
 
+__device__ __forceinline__ void StoreWord(uint32_t address, uint32_t word) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+}
+
+__device__ __forceinline__ void StoreTwoWords(uint32_t address, uint32_t first, uint32_t second) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(first), "r"(second) : "memory");
+}
+
 __device__ __forceinline__ void LoadPair(uint32_t& first, uint32_t& second, uint32_t address) {
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(first), "=r"(second) : "r"(address));
 }

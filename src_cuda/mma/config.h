@@ -62,9 +62,9 @@ inline constexpr MmaTile kMmaTiles[] = {
 
 // The widest tile without wgmma of so many columns at most, for devices that do not have it: programs may be compiled
 // elsewhere.
-constexpr int TileWithoutWgmma(int most_cols) {
+constexpr int TileWithoutWgmma(DType type, int most_cols) {
   int tile = 0;
-  while (kMmaTiles[tile].wgmma || kMmaTiles[tile].cols > most_cols) ++tile;
+  while (!kMmaTiles[tile].IsOf(type) || kMmaTiles[tile].wgmma || kMmaTiles[tile].cols > most_cols) ++tile;
   return tile;
 }
 

@@ -90,14 +90,14 @@ Reason UnsupportedReason(const ConvProblem& p, Pass pass, const MmaSettings& s) 
 }
 
 // The tile that runs on this device.
-int TileHere(const MmaSettings& s) {
+int TileHere(DType operands, const MmaSettings& s) {
   const MmaTile& tile = kMmaTiles[s.tile];
-  return tile.wgmma && !DeviceHasWgmma() ? TileWithoutWgmma(tile.cols) : static_cast<int>(s.tile);
+  return tile.wgmma && !DeviceHasWgmma() ? TileWithoutWgmma(operands, tile.cols) : static_cast<int>(s.tile);
 }
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const MmaSettings& s) {
   const auto bytes = [&](bool vectors, bool merged) {
-    return Find(p.src_type, {TileHere(s), ChooseAccess(p, pass), vectors, merged, false}).shared_bytes;
+    return Find(p.src_type, {TileHere(p.src_type, s), ChooseAccess(p, pass), vectors, merged, false}).shared_bytes;
   };
   return std::max({bytes(true, false), bytes(false, false), bytes(true, true)});
 }
@@ -130,7 +130,7 @@ void MergeClasses(const ConvProblem& p, const MmaTile& tile, int64_t merged, Mma
 cudaError_t Launch(const ConvCall& call, const MmaSettings& s, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
-  const int index = TileHere(s);
+  const int index = TileHere(p.src_type, s);
   const MmaTile& tile = kMmaTiles[index];
   const bool vectors = HasVectors(call), merges = vectors && s.merged > 1 && tile.merges();
   const MmaKernelOfType kernel =
@@ -155,6 +155,8 @@ cudaError_t Launch(const ConvCall& call, const MmaSettings& s, cudaStream_t stre
 
 const KernelFamily<MmaSettings> kMma = {UnsupportedReason, SplitWorkspace, SharedBytes, Launch};
 
-MmaSettings MmaWithoutWgmma(int most_cols, int64_t split) { return {TileWithoutWgmma(most_cols), split}; }
+MmaSettings MmaWithoutWgmma(DType type, int most_cols, int64_t split) {
+  return {TileWithoutWgmma(type, most_cols), split};
+}
 
 }  // namespace jaxconv

@@ -18,10 +18,12 @@ inline constexpr int kMostCluster = 8;     // thread blocks of a cluster, on eve
 inline constexpr int kSwizzleBytes = 128;  // a swizzled row of TMA and wgmma: BLOCK_K channels of one tap, of all types
 inline constexpr int kResultRows = 16;     // a warp stores so many rows at once: its part of a multiplication's 64
 inline constexpr int kResultBytes = kResultRows * kSwizzleBytes;
-inline constexpr int kBlockRows = 64;       // M of a multiplication, and channels that wgrad's tiles are made of
-inline constexpr int kWgradPositions = 64;  // of a step of K of wgrad
-inline constexpr int kHaloWgradTaps = 3;    // of a window's row: they are columns of one multiplication of wgrad
-inline constexpr int kUnitRows = 64;        // positions that have a halo tile: the rows of one multiplication
+inline constexpr int kBlockRows = 64;  // M of a multiplication, and channels that wgrad's tiles are made of
+inline constexpr int kWgradBlockBytes = kBlockRows * kSwizzleBytes;  // of 64 channels in a step of wgrad
+// Positions that are a step of K of wgrad.
+constexpr int WgradPositions(int element_bytes) { return kSwizzleBytes / element_bytes; }
+inline constexpr int kHaloWgradTaps = 3;  // of a window's row: they are columns of one multiplication of wgrad
+inline constexpr int kUnitRows = 64;      // positions that have a halo tile: the rows of one multiplication
 // BLOCK_K of 16-bit types. Tiles' names have it, and what planning shares with other families.
 inline constexpr int kPlannedBlockK = TraitsOf(DType::kBF16).swizzle_row();
 inline constexpr int kMostHaloPixels = 104, kMostHaloTaps = 127;
@@ -69,6 +71,13 @@ struct WgmmaTile {
     const int of_m = swap_ab ? cols : rows;
     return cluster_split == 0 && halo <= swap_ab && (of_m == kBlockRows || of_m % (kBlockRows * warpgroups()) == 0);
   }
+  // The same for float32, never with swapped operands: M is the source, which goes through registers. Each 64 rows take
+  // 16 of a thread, beside those of the sums.
+  constexpr bool has_tf32_wgrad() const {
+    const int blocks = rows / (kBlockRows * warpgroups()), registers = blocks * (cols / 2 + 16);
+    return cluster_split == 0 && !halo && rows == kBlockRows * warpgroups() * blocks &&
+           registers <= (ctas_per_sm == 1 ? 192 : 56);
+  }
 
   std::string name() const {
     const auto number = [](int n) { return std::to_string(n); };
@@ -87,7 +96,8 @@ struct WgmmaTile {
             {"slices", cluster_split},
             {"transposed", swap_ab},
             {"has_conv", has_conv},
-            {"has_wgrad", has_wgrad()}};
+            {"has_wgrad", has_wgrad()},
+            {"has_tf32_wgrad", has_tf32_wgrad()}};
   }
   PlannedTile planned() const { return {rows, cols, kPlannedBlockK, ctas_per_sm}; }
 };
@@ -135,12 +145,17 @@ constexpr bool StoresZeros(const WgmmaTile& tile) {
   return tile.ctas_per_sm == 1 && !tile.halo && tile.cluster_split == 0;
 }
 
-// Columns of 16-bit results that are stored at once: a swizzled row of TMA, of 128 or 64 bytes.
-constexpr int ResultCols(const WgmmaTile& tile) { return tile.cols % 64 == 0 ? 64 : 32; }
+// Columns of results that are stored at once: a swizzled row of TMA, of 128 bytes, or of 64 if no whole ones fit.
+constexpr int ResultCols(const WgmmaTile& tile, int result_bytes) {
+  const int cols = kSwizzleBytes / result_bytes;
+  return tile.cols % cols == 0 ? cols : cols / 2;
+}
 
 // Whether the tile has all columns of few, and stores its results as the one piece of memory that they are: TMA takes
 // longer for a row that ends before its box does.
-constexpr bool StoresWholeRows(const WgmmaTile& tile) { return !tile.halo && !tile.swap_ab && tile.cols <= 128; }
+constexpr bool StoresWholeRows(const WgmmaTile& tile, int result_bytes) {
+  return result_bytes == 2 && !tile.halo && !tile.swap_ab && tile.cols <= 128;
+}
 
 // Result buffers of a warpgroup. Of two, one is filled while the other is stored. With two blocks a multiprocessor, the
 // other block multiplies meanwhile, and one is enough.
@@ -184,9 +199,9 @@ constexpr bool WgmmaTile::TakesParts(int64_t slices) const {
 // Operands and barriers. In the end the sums, that the blocks of a cluster add, take the place of the operands.
 constexpr int64_t WgmmaTile::wgrad_shared_bytes() const {
   constexpr int64_t kBarriers = 2 * 8, kAlignment = 1024;
-  const int64_t source = rows / WgradUnit(*this) * (halo ? kMostHaloPixels : kWgradPositions);
-  const int64_t pixels = source + CeilDiv(cols, kBlockRows) * kWgradPositions;
-  const int64_t bytes = std::max<int64_t>(stages * pixels * kSwizzleBytes, rows * cols * 4) + stages * kBarriers;
+  const int64_t source = rows / WgradUnit(*this) * (halo ? kMostHaloPixels * kSwizzleBytes : kWgradBlockBytes);
+  const int64_t stage = source + CeilDiv(cols, kBlockRows) * kWgradBlockBytes;
+  const int64_t bytes = std::max<int64_t>(stages * stage, rows * cols * 4) + stages * kBarriers;
   return CeilDiv(bytes, kAlignment) * kAlignment;
 }
 

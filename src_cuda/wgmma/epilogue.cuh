@@ -17,25 +17,25 @@ namespace jaxconv {
 template <WgmmaTile kTile>
 __device__ __forceinline__ void PrefetchEpilogue(const WgmmaParams& p, int32_t first_col) {
   static_assert(kTile.cols <= 128 * 2, "each thread has two columns");
-  const int32_t col = first_col + threadIdx.x % 128 * 2, last = p.problem.out_channels - 8;
+  const int32_t col = first_col + threadIdx.x % 128 * 2, last = p.problem.out_channels - 1;
   ptx::Prefetch(static_cast<const float*>(p.epilogue.bias) + min(col, last));
 }
 
 // Makes results of a warpgroup's sums, in its registers: of columns from one on. A tile may have more columns than
 // there are channels. Columns that are no channels are not stored: here they take the epilogue of others, so that no
-// branch keeps loads from being in flight together. Channels are whole 16-byte vectors of 16-bit elements, so eight
-// columns are all channels, or none. The inner loop is over the sums of eight columns, so that a lane holds few
-// operands at a time.
+// branch keeps loads from being in flight together. Channels are whole 16-byte vectors, so a lane's pair of columns are
+// both channels, or none. The inner loop is over the sums of eight columns, so that a lane holds few operands at a
+// time.
 template <WgmmaTile kTile, int kBlocks, int kAcross>
 __device__ __forceinline__ void ApplyEpilogue(const WgmmaParams& p, int32_t first_col,
                                               float (&sums)[kBlocks][kAcross][4]) {
   constexpr bool kSwaps = kTile.swap_ab;
   const EpilogueOf<float, true> epilogue(p.epilogue, 0);
-  const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, last = p.problem.out_channels - 8;
+  const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, last = p.problem.out_channels - (kSwaps ? 1 : 2);
 #pragma unroll
   for (int eight = 0; eight < (kSwaps ? 2 * kBlocks : kAcross); ++eight) {
     const int32_t col = kSwaps ? eight / 2 * 64 + warp * 16 + eight % 2 * 8 : eight * 8;
-    const int32_t channel = min(first_col + col, last) + (kSwaps ? lane / 4 : lane % 4 * 2);
+    const int32_t channel = min(first_col + col + (kSwaps ? lane / 4 : lane % 4 * 2), last);
 #pragma unroll
     for (int i = 0; i < (kSwaps ? 2 * kAcross : 4 * kBlocks); ++i) {
       float& sum = kSwaps ? sums[eight / 2][i / 2][eight % 2 * 2 + i % 2] : sums[i / 4][eight][i % 4];
@@ -46,11 +46,11 @@ __device__ __forceinline__ void ApplyEpilogue(const WgmmaParams& p, int32_t firs
 
 // Large tiles leave their results in registers, rounded. Each subtile is stored behind the beginning of another step of
 // the next tile, which keeps the tensor cores busy meanwhile. The steps of smaller tiles are too short for that, or
-// another block multiplies. Larger tiles lack registers.
+// another block multiplies. Larger tiles, and float32, lack registers.
 template <typename T, WgmmaTile kTile, bool kHasEpilogue, typename Sums>
 class WgmmaEpilogue {
   using Stores = WgmmaStores<T, kTile, kHasEpilogue>;
-  static constexpr bool kLeaves = kTile.rows * kTile.cols == 128 * 256 && kTile.ctas_per_sm == 1;
+  static constexpr bool kLeaves = sizeof(T) == 2 && kTile.rows * kTile.cols == 128 * 256 && kTile.ctas_per_sm == 1;
   static constexpr int kBlocks = Stores::kSubtileBlocks, kOfBlock = Sums::kAcross / (8 * kBlocks);
   static constexpr int kSubtiles = Sums::kBlocks * kOfBlock;
   static_assert(Sums::kAcross % (8 * kBlocks) == 0, "subtiles share out the sums");
@@ -126,7 +126,12 @@ class WgmmaEpilogue {
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
       const float (&four)[4] = sums.At(subtile / kOfBlock)[subtile % kOfBlock * kBlocks + block];
-      to[block][0] = RoundPair<T>(four[0], four[1]), to[block][1] = RoundPair<T>(four[2], four[3]);
+      if constexpr (sizeof(T) == 2) {
+        to[block][0] = RoundPair<T>(four[0], four[1]), to[block][1] = RoundPair<T>(four[2], four[3]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) to[block][i] = __float_as_uint(four[i]);
+      }
     }
   }
 

@@ -10,12 +10,16 @@
 
 namespace jaxconv {
 
+// Whether wgmma reads operands of a type that are MN-major: those of 16 bits.
+template <typename T>
+inline constexpr bool kReadsMnMajor = sizeof(T) == 2;
+
 // Of a filter that is K-major, or MN-major.
 template <typename T, WgmmaTile kTile, bool kKMajor>
 struct WgmmaFilter {
   static constexpr int kCols = FilterCols(kTile, kKMajor);
   using Tile = SharedTile<T, kCols, kBlockK<T>, kKMajor>;
-  static_assert(kKMajor || sizeof(T) == 2, "wgmma reads MN-major operands of 16-bit types alone");
+  static_assert(kKMajor || kReadsMnMajor<T>, "wgmma reads MN-major operands of 16-bit types alone");
   static_assert(Tile::kRowBytes == kSwizzleBytes, "TMA swizzles rows of so many bytes");
   static_assert(Tile::kBytes % 1024 == 0, "each tile begins a turn of its swizzle");
 

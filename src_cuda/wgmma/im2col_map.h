@@ -23,39 +23,47 @@ struct Im2colWindows {
   }
 };
 
-// Operands' rows in shared memory have 128 bytes each, and a box may fill a part of each. Results' may have 64.
-inline constexpr CUtensorMapSwizzle kOperandSwizzle = CU_TENSOR_MAP_SWIZZLE_128B;
-constexpr CUtensorMapSwizzle ResultSwizzle(DType type, int cols) {
-  return cols == TraitsOf(type).swizzle_row() ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
-}
+// What a map is of: how elements are converted, and swizzled.
+struct MapElements {
+  DType type;
+  CUtensorMapDataType in_map;
+  CUtensorMapSwizzle swizzle;
+
+  // Operands' rows in shared memory have 128 bytes each, and a box may fill a part of each.
+  static MapElements OfOperand(DType type) { return {type, OperandMapType(type), CU_TENSOR_MAP_SWIZZLE_128B}; }
+  // Results' rows of so many columns may have 64 bytes.
+  static MapElements OfResult(DType type, int cols) {
+    return {type, MapType(type),
+            cols == TraitsOf(type).swizzle_row() ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B};
+  }
+};
 
 // Describes matrices, such as the taps of a filter. One axis is contiguous. A box has `fast` elements of that axis, in
 // a swizzled row, by `slow` of the other. False where the driver refuses, or is too old.
-inline bool EncodeMatrices(CUtensorMap* map, const void* first, DType type, int64_t fast_size, int64_t slow_size,
-                           int64_t slow_stride, int64_t matrices, int64_t matrix_stride, int fast, int slow,
-                           CUtensorMapSwizzle swizzle = kOperandSwizzle) {
+inline bool EncodeMatrices(CUtensorMap* map, const void* first, const MapElements& of, int64_t fast_size,
+                           int64_t slow_size, int64_t slow_stride, int64_t matrices, int64_t matrix_stride, int fast,
+                           int slow) {
   static const auto encode = DriverFunction<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   if (encode == nullptr) return false;
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(fast_size), static_cast<cuuint64_t>(slow_size),
                               static_cast<cuuint64_t>(matrices)};
-  const auto bytes = [&](int64_t stride) { return static_cast<cuuint64_t>(stride * TraitsOf(type).bytes); };
+  const auto bytes = [&](int64_t stride) { return static_cast<cuuint64_t>(stride * TraitsOf(of.type).bytes); };
   const cuuint64_t strides[] = {bytes(slow_stride), bytes(matrix_stride)};
   const cuuint32_t box[] = {static_cast<cuuint32_t>(fast), static_cast<cuuint32_t>(slow), 1}, steps[] = {1, 1, 1};
-  return encode(map, MapType(type), 3, const_cast<void*>(first), sizes, strides, box, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return encode(map, of.in_map, 3, const_cast<void*>(first), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                of.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 // Describes the pixels that one tap of all windows reads: `pixels` of them and `channels_at_once` channels of each at a
 // time. The map has channels, images, and the last rank - 2 dimensions of space. Of rank 2, pixels are rows of a
 // matrix.
-inline bool EncodeIm2col(CUtensorMap* map, int rank, const void* tensor, DType type, const TensorStrides& s,
+inline bool EncodeIm2col(CUtensorMap* map, int rank, const void* tensor, const MapElements& of, const TensorStrides& s,
                          const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, const Im2colWindows& windows,
-                         int channels_at_once, int pixels, CUtensorMapSwizzle swizzle = kOperandSwizzle) {
-  const OperandTraits& traits = TraitsOf(type);
+                         int channels_at_once, int pixels) {
+  const OperandTraits& traits = TraitsOf(of.type);
   if (rank == 2) {  // one matrix: how far the next one is may be anything that is valid
-    return EncodeMatrices(map, tensor, type, channels, size[2], s.spatial[2], 1, traits.vector(), channels_at_once,
-                          pixels, swizzle);
+    return EncodeMatrices(map, tensor, of, channels, size[2], s.spatial[2], 1, traits.vector(), channels_at_once,
+                          pixels);
   }
   static const auto encode = DriverFunction<decltype(cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
   if (encode == nullptr) return false;
@@ -76,8 +84,8 @@ inline bool EncodeIm2col(CUtensorMap* map, int rank, const void* tensor, DType t
   sizes[dim + 1] = static_cast<cuuint64_t>(batch);
   strides[dim] = bytes(s.batch);
   steps[dim + 1] = 1;
-  return encode(map, MapType(type), rank, const_cast<void*>(tensor), sizes, strides, lower, upper, channels_at_once,
-                pixels, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+  return encode(map, of.in_map, rank, const_cast<void*>(tensor), sizes, strides, lower, upper, channels_at_once, pixels,
+                steps, CU_TENSOR_MAP_INTERLEAVE_NONE, of.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
@@ -90,14 +98,14 @@ struct PixelBox {
 };
 
 // Describes boxes of an activation's pixels, and `channels_at_once` channels of each.
-inline bool EncodeBoxes(CUtensorMap* map, const void* tensor, DType type, const TensorStrides& s,
+inline bool EncodeBoxes(CUtensorMap* map, const void* tensor, const MapElements& of, const TensorStrides& s,
                         const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, int channels_at_once,
-                        const PixelBox& of, CUtensorMapSwizzle swizzle = kOperandSwizzle) {
+                        const PixelBox& pixels) {
   const auto number = [](int64_t number) { return static_cast<cuuint32_t>(number); };
-  const cuuint32_t box[] = {number(channels_at_once), number(BoxExtent(of.cols, of.col_step)),
-                            number(BoxExtent(of.rows, of.row_step)), 1, 1};
-  const cuuint32_t steps[] = {1, number(of.col_step), number(of.row_step), 1, 1};
-  return EncodeActivation(map, tensor, type, s, size, batch, channels, 1, box, swizzle, steps);
+  const cuuint32_t box[] = {number(channels_at_once), number(BoxExtent(pixels.cols, pixels.col_step)),
+                            number(BoxExtent(pixels.rows, pixels.row_step)), 1, 1};
+  const cuuint32_t steps[] = {1, number(pixels.col_step), number(pixels.row_step), 1, 1};
+  return EncodeActivation(map, tensor, of.type, of.in_map, s, size, batch, channels, 1, box, of.swizzle, steps);
 }
 
 }  // namespace jaxconv

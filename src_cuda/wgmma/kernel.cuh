@@ -62,7 +62,7 @@ struct alignas(1024) WgmmaBlock {
 
   Stages stages;
   char results[kTile.warpgroups()][ResultBuffers(kTile)][4 * kResultBytes];
-  alignas(128) char zeros[WgmmaZeros<kTile>::kBytes];
+  alignas(128) char zeros[WgmmaZeros<T, kTile>::kBytes];
   uint64_t barriers[Stages::kBarriers];
   int32_t order[kMostWgmmaClasses];
   WgmmaNextTiles<kTile> next_tiles;
@@ -122,7 +122,7 @@ struct alignas(1024) WgmmaBlock {
   __device__ __forceinline__ void StoreZeros(const WgmmaParams& p) {
     SyncBlocks<kTile>();
     if (p.empty_classes == 0) return;
-    const WgmmaZeros<kTile> stores(p, order, zeros);
+    const WgmmaZeros<T, kTile> stores(p, order, zeros);
     WgmmaTileBroadcast<kTile> tiles(p, next_tiles);
     for (WgmmaReceivedTile tile; tiles.Next(&tile);) stores.Store(tile);
     stores.Finish();
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
 
 template <typename T, int kTileIndex, bool kKMajor, bool kHasEpilogue>
 constexpr WgmmaKernelPtr CompiledWgmma() {
-  if constexpr (!kWgmmaTiles[kTileIndex].has_conv) {
+  if constexpr (!kWgmmaTiles[kTileIndex].has_conv || !(kKMajor || kReadsMnMajor<T>)) {
     return nullptr;
   } else if constexpr (kWgmmaTiles[kTileIndex].cluster_split > 0) {
     return WgmmaClusterSplitKernel<T, kTileIndex, kKMajor, kHasEpilogue>;

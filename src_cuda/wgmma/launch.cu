@@ -1,4 +1,4 @@
-// The wgmma family: implicit GEMM on Hopper for 16-bit types. TMA reads pixels in its im2col mode, or as halo
+// The wgmma family: implicit GEMM on Hopper for 16-bit types and tf32. TMA reads pixels in its im2col mode, or as halo
 // tiles.
 #include "wgmma/kernels.h"
 
@@ -42,6 +42,7 @@ WgmmaKernelPtr Find(const ConvProblem& p, Pass pass, int64_t tile, bool has_epil
   switch (p.src_type) {
     case DType::kBF16: return find(__nv_bfloat16{});
     case DType::kF16: return find(__half{});
+    case DType::kF32: return find(float{});
     default: return nullptr;  // UnsupportedTypes says so
   }
 }
@@ -51,18 +52,18 @@ int64_t SharedBytesOf(const ConvProblem& p, Pass pass, const WgmmaTile& tile) {
 }
 
 // The settings of mma, which takes the call where there is no wgmma, or TMA has no maps of the operands.
-MmaSettings WithoutWgmma(Pass pass, const WgmmaSettings& s) {
-  return MmaWithoutWgmma(kWgmmaTiles[s.tile].cols, StoredSplit(pass, s));
+MmaSettings WithoutWgmma(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
+  return MmaWithoutWgmma(p.src_type, kWgmmaTiles[s.tile].cols, StoredSplit(pass, s));
 }
 
 Reason UnsupportedReason(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
   if (Reason why = UnsupportedTileOrSplit(s, std::size(kWgmmaTiles))) return why;
   if (ResultElements(p, pass) == 0) return std::nullopt;
   if (Reason why = wgmma::UnsupportedTypes(p, pass)) return why;
-  if (Reason why = wgmma::UnsupportedSizes(p)) return why;
+  if (Reason why = wgmma::UnsupportedSizes(p, pass)) return why;
   if (Reason why = wgmma::UnsupportedIm2col(p, s)) return why;
   if (Reason why = wgmma::UnsupportedTile(p, pass, s)) return why;
-  return kMma.unsupported_reason(p, pass, WithoutWgmma(pass, s));
+  return kMma.unsupported_reason(p, pass, WithoutWgmma(p, pass, s));
 }
 
 size_t WorkspaceBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
@@ -70,7 +71,7 @@ size_t WorkspaceBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
 }
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
-  const size_t without = kMma.shared_bytes(p, pass, WithoutWgmma(pass, s));
+  const size_t without = kMma.shared_bytes(p, pass, WithoutWgmma(p, pass, s));
   return DeviceHasWgmma() ? std::max<size_t>(SharedBytesOf(p, pass, kWgmmaTiles[s.tile]), without) : without;
 }
 
@@ -223,7 +224,7 @@ cudaError_t Launch(const ConvCall& call, const WgmmaSettings& s, cudaStream_t st
   const ConvCall call_seen = call.With(seen);
   WgmmaParams params = MakeParams(call_seen, s);
   if (!DeviceHasWgmma() || !AreAligned({call.src, call.rhs, call.result}) || !EncodeMaps(call_seen, s, &params)) {
-    return kMma.launch(call, WithoutWgmma(call.pass, s), stream);
+    return kMma.launch(call, WithoutWgmma(p, call.pass, s), stream);
   }
   const int64_t stored = StoredSplit(call.pass, s);
   const WgmmaKernelPtr kernel = Find(p, call.pass, s.tile, EndsWithEpilogue(call, stored));

@@ -18,23 +18,23 @@ inline bool EncodeFilter(const ConvCall& call, const WgmmaTile& tile, WgmmaParam
   const ConvProblem& p = call.problem;
   const bool k_major = IsKMajor(p);
   const int block_k = params->block_k;
-  return EncodeMatrices(&params->rhs_map, call.rhs, p.filter_type, k_major ? p.in_channels : p.out_channels,
-                        k_major ? p.out_channels : p.in_channels, k_major ? p.filter.out : p.filter.in, p.tap_count,
-                        params->tap_stride, k_major ? block_k : TraitsOf(p.filter_type).swizzle_row(),
-                        (k_major ? tile.cols : block_k) / tile.row_blocks);
+  return EncodeMatrices(
+      &params->rhs_map, call.rhs, MapElements::OfOperand(p.filter_type), k_major ? p.in_channels : p.out_channels,
+      k_major ? p.out_channels : p.in_channels, k_major ? p.filter.out : p.filter.in, p.tap_count, params->tap_stride,
+      k_major ? block_k : TraitsOf(p.filter_type).swizzle_row(), (k_major ? tile.cols : block_k) / tile.row_blocks);
 }
 
 // Maps of halo tiles, and of the part of a unit that a warp stores.
 inline bool EncodeHaloMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
-  if (!EncodeBoxes(&params->src_map, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels, params->block_k,
-                   {params->halo_rows, params->halo_cols, p.step[1], p.step[2]})) {
+  if (!EncodeBoxes(&params->src_map, call.src, MapElements::OfOperand(p.src_type), p.src, p.src_size, p.batch,
+                   p.in_channels, params->block_k, {params->halo_rows, params->halo_cols, p.step[1], p.step[2]})) {
     return false;
   }
-  const int cols = std::min(params->unit_cols, kResultRows);
+  const int cols = std::min(params->unit_cols, kResultRows), at_once = ResultCols(tile, TraitsOf(p.dst_type).bytes);
   return !params->has_out_maps ||
-         EncodeBoxes(&params->out_maps[0], call.result, p.dst_type, p.dst, p.dst_size, p.batch, p.out_channels,
-                     ResultCols(tile), {kResultRows / cols, cols}, ResultSwizzle(p.dst_type, ResultCols(tile)));
+         EncodeBoxes(&params->out_maps[0], call.result, MapElements::OfResult(p.dst_type, at_once), p.dst, p.dst_size,
+                     p.batch, p.out_channels, at_once, {kResultRows / cols, cols});
 }
 
 // Maps of TMA's im2col mode.
@@ -42,51 +42,60 @@ inline bool EncodeIm2colMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaP
   const ConvProblem& p = call.problem;
   Im2colWindows windows;
   for (int d = 0; d < kSpatial; ++d) windows.Set(d, params->corner[d], p.step[d], params->counts[d]);
-  if (!EncodeIm2col(&params->src_map, params->rank, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels,
-                    windows, params->block_k, tile.rows / tile.col_blocks)) {
+  if (!EncodeIm2col(&params->src_map, params->rank, call.src, MapElements::OfOperand(p.src_type), p.src, p.src_size,
+                    p.batch, p.in_channels, windows, params->block_k, tile.rows / tile.col_blocks)) {
     return false;
   }
   if (!params->has_out_maps) return true;
+  const int at_once = ResultCols(tile, TraitsOf(p.dst_type).bytes);
   // Classes are in the table's order: the last dimension's phases follow each other.
   for (int32_t c = 0; c < params->live_classes; ++c) {
     for (int32_t d = kSpatial - 1, rest = c; d >= 0; --d) {
       const auto phases = static_cast<int32_t>(LivePhases(p, d));
       windows.Set(d, rest % phases, p.period[d], params->counts[d]), rest /= phases;
     }
-    if (!EncodeIm2col(&params->out_maps[c], params->rank, call.result, p.dst_type, p.dst, p.dst_size, p.batch,
-                      p.out_channels, windows, ResultCols(tile), kResultRows,
-                      ResultSwizzle(p.dst_type, ResultCols(tile)))) {
+    if (!EncodeIm2col(&params->out_maps[c], params->rank, call.result, MapElements::OfResult(p.dst_type, at_once),
+                      p.dst, p.dst_size, p.batch, p.out_channels, windows, at_once, kResultRows)) {
       return false;
     }
   }
   return true;
 }
 
-// Maps of both operands of wgrad: of 64 channels of the pixels that positions see by a tap, or all taps of a plane see,
-// and of their gradients.
-inline bool EncodeWgradMaps(const ConvCall& call, bool halo, WgmmaParams* params) {
+// Maps of both operands of wgrad: of channels of the pixels that positions see by a tap, or all taps of a plane see,
+// and of their gradients. Of float32 each output channel's gradients are a row of a matrix.
+inline bool EncodeWgradMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
-  if (halo) {
-    return EncodeBoxes(&params->src_map, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels, kBlockRows,
-                       {params->halo_rows, params->halo_cols}) &&
-           EncodeBoxes(&params->rhs_map, call.rhs, p.dst_type, p.dst, p.dst_size, p.batch, p.out_channels, kBlockRows,
-                       {params->unit_rows, params->unit_cols});
+  if (tile.halo) {
+    return EncodeBoxes(&params->src_map, call.src, MapElements::OfOperand(p.src_type), p.src, p.src_size, p.batch,
+                       p.in_channels, kBlockRows, {params->halo_rows, params->halo_cols}) &&
+           EncodeBoxes(&params->rhs_map, call.rhs, MapElements::OfOperand(p.dst_type), p.dst, p.dst_size, p.batch,
+                       p.out_channels, kBlockRows, {params->unit_rows, params->unit_cols});
   }
+  const OperandTraits& traits = TraitsOf(p.src_type);
+  const int positions = WgradPositions(traits.bytes), channels = traits.swizzle_row();
   Im2colWindows src, dst;
   for (int d = 0; d < kSpatial; ++d) {
     src.Set(d, params->corner[d], p.step[d], params->counts[d]);
     dst.Set(d, 0, p.period[d], params->counts[d]);
   }
-  return EncodeIm2col(&params->src_map, params->rank, call.src, p.src_type, p.src, p.src_size, p.batch, p.in_channels,
-                      src, kBlockRows, kWgradPositions) &&
-         EncodeIm2col(&params->rhs_map, params->rank, call.rhs, p.dst_type, p.dst, p.dst_size, p.batch, p.out_channels,
-                      dst, kBlockRows, kWgradPositions);
+  const auto of_gradient = MapElements::OfOperand(p.dst_type);
+  if (!EncodeIm2col(&params->src_map, params->rank, call.src, MapElements::OfOperand(p.src_type), p.src, p.src_size,
+                    p.batch, p.in_channels, src, channels, positions)) {
+    return false;
+  }
+  if (p.src_type == DType::kF32) {
+    return EncodeMatrices(&params->rhs_map, call.rhs, of_gradient, ClassRows(p, tile), p.out_channels, p.dst.channel, 1,
+                          traits.vector(), positions, kBlockRows);
+  }
+  return EncodeIm2col(&params->rhs_map, params->rank, call.rhs, of_gradient, p.dst, p.dst_size, p.batch, p.out_channels,
+                      dst, channels, positions);
 }
 
 // False where TMA has no maps of the operands.
 inline bool EncodeMaps(const ConvCall& call, const WgmmaSettings& s, WgmmaParams* params) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
-  if (call.pass == Pass::kWgrad) return EncodeWgradMaps(call, tile.halo, params);
+  if (call.pass == Pass::kWgrad) return EncodeWgradMaps(call, tile, params);
   return EncodeFilter(call, tile, params) &&
          (tile.halo ? EncodeHaloMaps(call, tile, params) : EncodeIm2colMaps(call, tile, params));
 }

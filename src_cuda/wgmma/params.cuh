@@ -59,7 +59,7 @@ struct WgmmaParams {
   CUtensorMap out_maps[kMostWgmmaClasses];  // of each class
   Epilogue epilogue;
   // Of wgrad.
-  int32_t wgrad_steps;     // of kWgradPositions positions of a residue class
+  int32_t wgrad_steps;     // of positions of a residue class
   int32_t wgrad_parts;     // slices that a cluster adds
   int32_t taps_h, taps_w;  // rows of a window's plane, and taps of a row
   int32_t tap_pixels;      // from a tap of a row to the next

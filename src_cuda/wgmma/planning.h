@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "common/tiled_product.h"
@@ -87,7 +88,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     if (IsWgrad()) return SecondsOfWgrad(s);
     if (tile.cluster_split > 0) return SecondsOfClusterSplit(s);
     const double steps = std::max(fitted_.steps[s.tile], StepsSeconds(s) / s.split);
-    const double results = tile.rows * tile.cols * (s.split == 1 ? 1 : 2);  // float32 slices have twice the bytes
+    const double results = tile.rows * tile.cols * ResultWords(s.split);
     const double end = fitted_.tile + results * fitted_.result;
     const int64_t waves = CeilDiv(WorkTilesOf(s), std::max<int64_t>(1, device_.multiprocessors / tile.cluster()));
     const int64_t ends = CeilDiv(waves, tile.ctas_per_sm);  // epilogues that no multiplication hides
@@ -101,6 +102,11 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
 
  private:
   static constexpr int64_t kSectorBytes = 32;  // that L2 reads or writes at least
+
+  // 16-bit words of a result, or of a slice's sum, which is float32.
+  int ResultWords(int64_t split) const {
+    return TraitsOf(split == 1 ? ResultType(product_.conv, product_.pass) : DType::kF32).bytes / 2;
+  }
 
   bool IsWgrad() const { return product_.pass == Pass::kWgrad; }
 
@@ -136,8 +142,9 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   Reason FindMaps() {
     const ConvProblem& p = product_.conv;
     if (Reason why = wgmma::UnsupportedTypes(p, product_.pass)) return why;
+    if (p.src_type == DType::kF32 && product_.is_exact) return "precision HIGHEST is float32 itself";
     if (Reason why = WithoutWgmmaInstruction(device_)) return why;
-    if (Reason why = wgmma::UnsupportedSizes(p)) return why;
+    if (Reason why = wgmma::UnsupportedSizes(p, product_.pass)) return why;
     if (Reason why = wgmma::FindIm2col(product_, &im2col_)) return why;
     if (!wgmma::UnsupportedHalo(p, im2col_)) plane_taps_ = wgmma::TapsOfPlanes(product_, im2col_);
     return std::nullopt;
@@ -170,11 +177,14 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     return static_cast<double>(product_.conv.tap_count) / ScheduledClasses(s) * (k_blocks - saved);
   }
 
+  // Channels of 128 bytes: a line of L2, and the largest block of K.
+  int SwizzleRow() const { return TraitsOf(product_.conv.src_type).swizzle_row(); }
+
   // Whole blocks of K that a tap's multiplications make up.
   double MultipliedKBlocks(const WgmmaTile& tile) const {
     const int64_t block_k = BlockK(product_.conv), before_last = (KBlocks(product_.conv) - 1) * block_k;
-    const int64_t least = BlockKs(kPlannedBlockK).back(), last = product_.conv.in_channels - before_last;
-    return static_cast<double>(before_last + (tile.halo && last <= least ? least : block_k)) / kPlannedBlockK;
+    const int64_t least = BlockKs(SwizzleRow()).back(), last = product_.conv.in_channels - before_last;
+    return static_cast<double>(before_last + (tile.halo && last <= least ? least : block_k)) / SwizzleRow();
   }
 
   void FindCosts() {
@@ -205,12 +215,15 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
         .wgrad_apart_row = of["wgrad_apart_row_seconds"],
         .steps = {},
     };
-    // Multiply-adds of an SM in a clock, for 16-bit types. A block of K has 128 bytes, and takes the same time for
+    // Multiply-adds of an SM in a clock, for 16-bit types. A block of K has 128 bytes, and takes as many clocks for
     // other types.
     constexpr double kRate = 2048;
+    const bool is_tf32 = product_.conv.src_type == DType::kF32;
     for (const WgmmaTile& tile : kTiles) {
-      const bool is_fitted = IsWgrad() ? tile.has_wgrad() : tile.has_conv && tile.cluster_split == 0;
-      const double rate = kRate * device_.clock_hz * (is_fitted ? Efficiency(product_, of, tile.name()) : 1);
+      const bool has_wgrad = is_tf32 ? tile.has_tf32_wgrad() : tile.has_wgrad();
+      const bool is_fitted = IsWgrad() ? has_wgrad : tile.has_conv && tile.cluster_split == 0;
+      const std::string name = (is_tf32 ? "of tf32 " : "") + tile.name();
+      const double rate = kRate * device_.clock_hz * (is_fitted ? Efficiency(product_, of, name) : 1);
       fitted_.steps.push_back(tile.rows * tile.cols * double{kPlannedBlockK} / rate);
     }
   }
@@ -240,7 +253,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     const int64_t of_filter = IsKMajor(p) ? p.in_channels : p.out_channels;
     double step = 0;  // of a cluster
     if (shares(p.in_channels)) step += tile.row_blocks * tile.rows * fitted_.shared_sector_row;
-    if (shares(of_filter) && of_filter < kPlannedBlockK) {
+    if (shares(of_filter) && of_filter < SwizzleRow()) {
       const int64_t rows = IsKMajor(p) ? std::min<int64_t>(tile.cols, p.out_channels) : BlockK(p);
       step += static_cast<double>(tile.col_blocks * rows) * fitted_.shared_sector_filter_row;
     }
@@ -250,8 +263,8 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   // To copy a step of wgrad in im2col mode.
   double WgradCopySeconds(const WgmmaTile& tile) const {
     const auto seconds = [&](int64_t channels, int64_t of_tile, int ctas) {
-      const double row = channels % kBlockRows == 0 ? fitted_.wgrad_row : fitted_.wgrad_apart_row;
-      return static_cast<double>(CeilDiv(of_tile, kBlockRows)) / ctas * kWgradPositions * row;
+      const double row = channels % SwizzleRow() == 0 ? fitted_.wgrad_row : fitted_.wgrad_apart_row;
+      return static_cast<double>(CeilDiv(of_tile, kBlockRows)) / ctas * kBlockRows * row;  // of 128 bytes
     };
     return seconds(product_.conv.in_channels, tile.rows, tile.col_blocks) +
            seconds(product_.conv.out_channels, tile.cols, tile.row_blocks);
@@ -262,7 +275,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     const WgmmaTile& tile = kTiles[s.tile];
     const double steps = CeilDiv(WgradSteps(product_.conv, tile), s.split);
     const int64_t parts = tile.wgrad_cluster_split(s.split);
-    const double sums = tile.rows * tile.cols, results = sums * (s.split == 1 ? 1 : 2);  // float32 has twice the bytes
+    const double sums = tile.rows * tile.cols, results = sums * ResultWords(s.split);
     const double added = parts > 1 ? sums * std::log2(CtasOfCluster(s)) : 0;
     const double end = fitted_.wgrad_tile + results * fitted_.wgrad_result + added * fitted_.wgrad_added;
     const double waves = CeilDiv(WorkTilesOf(s), WgradClustersHeld(tile, parts));

@@ -17,9 +17,12 @@ namespace jaxconv {
 template <typename T, WgmmaTile kTile, bool kHasEpilogue>
 class WgmmaStores {
  public:
-  static constexpr int kCols = ResultCols(kTile);
-  static constexpr int kSubtileBlocks = kTile.swap_ab ? 64 / 8 : kCols / 8;
-  using Subtile = uint32_t[kSubtileBlocks][2];
+  static constexpr int kCols = ResultCols(kTile, sizeof(T));
+  // Fragments of eight columns, or with swapped operands of eight rows, that are stored at once. A lane has two rows'
+  // words of each.
+  static constexpr int kSubtileBlocks = (kTile.swap_ab ? kSwizzleBytes / static_cast<int>(sizeof(T)) : kCols) / 8;
+  static constexpr int kWords = sizeof(T);
+  using Subtile = uint32_t[kSubtileBlocks][kWords];
 
   // `buffers`: this warpgroup's.
   __device__ WgmmaStores(const WgmmaParams& p, uint32_t buffers)
@@ -94,10 +97,12 @@ class WgmmaStores {
     }
   }
 
-  // Stores a subtile, rounded: 64 of the tile's rows by some columns.
+  // Stores a subtile, rounded: 64 of the tile's rows by some columns, or with swapped operands some rows by 64.
   __device__ __forceinline__ void StoreSubtile(const Subtile& pairs, int32_t residue, int32_t row, int32_t col) {
     if (col >= params_.problem.out_channels) return;
-    const ptx::PixelPlace at = ptx::PlaceOfLane(position_, row / kResultRows + warp_);
+    constexpr bool kSharesCols = kTile.swap_ab && kCols < 64;  // two warps store the same 16 rows
+    const ptx::PixelPlace at = ptx::PlaceOfLane(position_, row / kResultRows + (kSharesCols ? warp_ % 2 : warp_));
+    if constexpr (kSharesCols) col += warp_ / 2 * kCols;
     const uint32_t buffer = BeginBuffer(), part = buffer + warp_ * kResultBytes;
     if constexpr (kTile.swap_ab) {  // a warp has 16 channels of all rows, and stores 16 rows
       ptx::SyncWarpgroup();
@@ -116,10 +121,10 @@ class WgmmaStores {
         StoreWholeRows(part, at.w);
       } else if constexpr (kTile.halo) {
         ptx::StoreBox(params_.out_maps[residue], part, col, at);
-      } else {
+      } else if (!kSharesCols || col < params_.problem.out_channels) {
         ptx::StorePixels(params_.rank, params_.out_maps[residue], part, col, at);
       }
-      ptx::CommitStores();
+      ptx::CommitStores();  // also of no store: BeginBuffer counts buffers by groups
     }
   }
 
@@ -130,12 +135,13 @@ class WgmmaStores {
 
  private:
   static_assert(!kTile.swap_ab || kTile.ctas_per_sm == 1, "a warpgroup's barrier takes all 16 that a block has");
-  static_assert(sizeof(T) == 2, "stmatrix writes elements of 16 bits");
+  static constexpr bool kHasMatrices = sizeof(T) == 2;  // stmatrix writes elements of 16 bits
   using Rows = SharedTile<T, kResultRows, kCols, true>;
-  using Columns = SharedTile<T, 64, kCols, true>;
-  static_assert(!StoresWholeRows(kTile) || kResultRows * (kCols - 8) * sizeof(T) + 16 <= kResultBytes,
+  using Columns = SharedTile<T, kSubtileBlocks * 8, kCols, true>;  // of 64 channels: one, or two of half
+  static_assert(!StoresWholeRows(kTile, sizeof(T)) || kResultRows * (kCols - 8) * sizeof(T) + 16 <= kResultBytes,
                 "a buffer holds whole rows of fewer columns, and a vector behind them");
-  static_assert(Rows::kBytes <= kResultBytes && (!kTile.swap_ab || Columns::kBytes == 4 * kResultBytes),
+  static_assert(!kTile.swap_ab || kCols == 64 || kSubtileBlocks * 8 == 2 * kResultRows, "warps share out the rows");
+  static_assert(Rows::kBytes <= kResultBytes && (!kTile.swap_ab || 64 / kCols * Columns::kBytes == 4 * kResultBytes),
                 "a buffer holds them");
 
   // Calls f(Out{}) with the type of results: that of operands or that of sums. Kernels with an epilogue are compiled
@@ -166,8 +172,22 @@ class WgmmaStores {
     return buffer;
   }
 
-  // Lane 8 m + r has the address of row r of matrix m: of 16 rows by two times eight columns.
+  // Lane 8 m + r has the address of row r of matrix m: of 16 rows by two times eight columns. Words are written by the
+  // lanes that have them. Where a lane of an even row writes a fragment, one of an odd row writes the second next one:
+  // so a half-warp's four rows are in all banks.
   __device__ __forceinline__ void WriteRows(const Subtile& pairs, uint32_t part) const {
+    if constexpr (!kHasMatrices) {
+      const bool is_odd = lane_ / 4 % 2 != 0;
+#pragma unroll
+      for (int i = 0; i < kCols / 8 * 2; ++i) {
+        const int half = i % 2, row = half * 8 + lane_ / 4, col = lane_ % 4 * 2;
+        const int block = i / 2, other = block ^ 2;
+        const uint32_t first = is_odd ? pairs[other][2 * half] : pairs[block][2 * half];
+        const uint32_t second = is_odd ? pairs[other][2 * half + 1] : pairs[block][2 * half + 1];
+        ptx::StoreTwoWords(part + Rows::Offset(row, (is_odd ? other : block) * 8 + col), first, second);
+      }
+      return;
+    }
 #pragma unroll
     for (int block = 0; block < kCols / 8; block += 2) {
       ptx::StoreMatrices<false>(part + Rows::Offset(lane_ % 16, (block + lane_ / 16) * 8), pairs[block][0],
@@ -175,7 +195,9 @@ class WgmmaStores {
     }
   }
 
-  __device__ __forceinline__ bool HasWholeRows() const { return StoresWholeRows(kTile) && params_.whole_rows > 0; }
+  __device__ __forceinline__ bool HasWholeRows() const {
+    return StoresWholeRows(kTile, sizeof(T)) && params_.whole_rows > 0;
+  }
 
   // The same without gaps between rows. Columns that are no channels go behind them.
   __device__ __forceinline__ void WriteWholeRows(const Subtile& pairs, uint32_t part) const {
@@ -200,6 +222,14 @@ class WgmmaStores {
 
   // Here a matrix is eight columns by eight rows.
   __device__ __forceinline__ void WriteColumns(const Subtile& pairs, uint32_t buffer) const {
+    if constexpr (!kHasMatrices) {
+#pragma unroll
+      for (int i = 0; i < kSubtileBlocks * 4; ++i) {
+        const int row = i / 4 * 8 + lane_ % 4 * 2 + i % 2, col = warp_ * 16 + i / 2 % 2 * 8 + lane_ / 4;
+        ptx::StoreWord(buffer + col / kCols * Columns::kBytes + Columns::Offset(row, col % kCols), pairs[i / 4][i % 4]);
+      }
+      return;
+    }
 #pragma unroll
     for (int block = 0; block < 64 / 8; block += 2) {
       const int row = (block + lane_ / 16) * 8 + lane_ % 8, col = warp_ * 16 + lane_ / 8 % 2 * 8;

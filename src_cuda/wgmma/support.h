@@ -16,7 +16,7 @@
 namespace jaxconv::wgmma {
 
 inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {
-  if (Reason why = UnsupportedHalves(p, pass)) return why;
+  if (Reason why = UnsupportedOperands(p, pass)) return why;
   const DType result = ResultType(p, pass);
   return result == p.src_type || result == DType::kF32 ? Reason() : "results of " + Name(result);
 }
@@ -28,13 +28,25 @@ inline bool HasVectors(const TensorStrides& s, int64_t channels, int vector) {
   return are_whole;
 }
 
-inline Reason UnsupportedSizes(const ConvProblem& p) {
+// Whether the gradients of each output channel are one piece of memory: K-major, as wgrad of float32 reads them.
+inline bool HasPositionVectors(const ConvProblem& p) {
+  return PixelStride(p.dst, p.dst_size, p.batch) == 1 && p.dst.channel % TraitsOf(p.dst_type).vector() == 0;
+}
+
+inline Reason UnsupportedSizes(const ConvProblem& p, Pass pass) {
   if (p.groups > 1) return "there are groups";
   const int vector = TraitsOf(p.src_type).vector();
-  if (!HasVectors(p.src, p.in_channels, vector) || !HasVectors(p.dst, p.out_channels, vector)) {
+  const bool is_tf32_wgrad = pass == Pass::kWgrad && p.src_type == DType::kF32;
+  if (is_tf32_wgrad && !HasPositionVectors(p)) return "positions are no whole vectors, as tensor cores read float32";
+  if (is_tf32_wgrad && LiveClasses(p) > 1) return "several residue classes of float32";
+  if (!HasVectors(p.src, p.in_channels, vector) || (!is_tf32_wgrad && !HasVectors(p.dst, p.out_channels, vector)) ||
+      p.out_channels % vector != 0) {
     return "pixels are no whole vectors of " + std::to_string(vector) + " channels";
   }
   if (p.filter.in != 1 && p.filter.out != 1) return "the filter's channels are not its last axis";
+  if (pass == Pass::kConv && p.src_type == DType::kF32 && !IsKMajor(p)) {
+    return "the filter's input channels are not its last axis, and tensor cores read float32 in no other order";
+  }
   bool is_empty = p.in_channels == 0 || p.tap_count == 0;
   int64_t pixels = 1, apart = 1;
   for (int d = 0; d < kSpatial; ++d) {
@@ -141,10 +153,11 @@ inline Reason UnsupportedWgradHalo(const ConvProblem& p, const WgmmaSettings& s)
 inline Reason UnsupportedWgrad(const ConvProblem& p, const WgmmaSettings& s) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
   if (!tile.has_wgrad()) return "a tile that is for convs alone";
+  if (p.src_type == DType::kF32 && !tile.has_tf32_wgrad()) return "a tile whose weight gradients are for 16 bits alone";
   if (LiveClasses(p) == 0) return "there is nothing to multiply";
   if (!HasEqualClasses(p)) return "residue classes that are not equally large";
   if (p.filter.out != 1) return "the filter's output channels are not its last axis";
-  if (WgradSteps(p, tile) * kWgradPositions > INT32_MAX / 2) return "too many positions";
+  if (ClassRows(p, tile) > INT32_MAX / 2) return "too many positions";
   if (Reason why = tile.halo ? UnsupportedWgradHalo(p, s) : Reason()) return why;
   if (WgradRowClusters(p, s) * ColClusters(p, tile) * s.split * tile.cluster() > INT32_MAX) {
     return "more than 2^31 - 1 thread blocks";

@@ -119,18 +119,57 @@ struct alignas(1024) WgradBlock {
       for (auto& four : all) four[0] = four[1] = four[2] = four[3] = 0;
       return;
     }
-    uint32_t read = MultiplyStage(operands, pipeline, sums, false);
+    uint32_t read;
+    if constexpr (kReadsMnMajor<T>) {
+      read = MultiplyStage(operands, pipeline, sums, false);
 #pragma unroll 1
-    for (int32_t step = 1; step < steps; ++step) {
-      const uint32_t next = MultiplyStage(operands, pipeline, sums, true);
-      ptx::WarpgroupWait<1>();
-      ReleaseInCluster<kTile>(read, first_of_group);
-      read = next;
+      for (int32_t step = 1; step < steps; ++step) {
+        const uint32_t next = MultiplyStage(operands, pipeline, sums, true);
+        ptx::WarpgroupWait<1>();
+        ReleaseInCluster<kTile>(read, first_of_group);
+        read = next;
+      }
+    } else {
+      read = MultiplyFromRegisters(steps, pipeline, sums, first_of_group);
     }
     ptx::WarpgroupWait<0>();
     ReleaseInCluster<kTile>(read, first_of_group);
 #pragma unroll
     for (auto& four : all) ptx::FenceOperand(four);
+  }
+
+  // Begins the multiplications of all steps, of float32, and waits for all but the last one's. Returns that stage's
+  // barrier, to be released. wgmma reads the source's registers until it is waited for. Only then they are loaded
+  // again: another warpgroup multiplies meanwhile.
+  __device__ __forceinline__ uint32_t MultiplyFromRegisters(int32_t steps, Pipeline& pipeline,
+                                                            typename Share::Sums& sums, uint32_t first_of_group) {
+    using Gradient = MatrixDescriptor<typename WgradGradient<T, kTile>::Tile>;
+    uint32_t read = 0;
+#pragma unroll 1
+    for (int32_t step = 0; step < steps; ++step) {
+      pipeline.WaitUntilFull();
+      if (step > 0) {
+        ptx::WarpgroupWait<0>();
+        ReleaseInCluster<kTile>(read, first_of_group);
+      }
+      const uint32_t stage = ptx::SharedAddress(&stages[pipeline.stage()]);
+      WgradRegisters source[Operands::kOfWarpgroup];
+      Operands::Load(stage, Share::FirstBlock(), source);
+      const uint64_t gradient = Gradient::At(stage & kAddressInCta, 0);
+      ptx::WarpgroupArrive();
+#pragma unroll
+      for (int k = 0; k < WgradRegisters::kMultiplications; ++k) {
+#pragma unroll
+        for (int i = 0; i < Share::kBlocks; ++i) {
+          ptx::WarpgroupMultiplyAddTf32<Share::kCols>(sums[i][0], source[i].words[k],
+                                                      gradient + Gradient::Advance(0, k), k > 0 || step > 0);
+        }
+      }
+      ptx::WarpgroupCommit();
+      read = pipeline.empty();
+      pipeline.Advance();
+    }
+    return read;
   }
 
   // Begins the multiplications of the next stage. Returns its barrier, to be released.
@@ -142,7 +181,7 @@ struct alignas(1024) WgradBlock {
     const int first_m = Share::FirstBlock(), first_n = Share::FirstOfN();
     ptx::WarpgroupArrive();
 #pragma unroll
-    for (int k = 0; k < kWgradPositions / kTraits<T>.mma_depth; ++k) {
+    for (int k = 0; k < WgradPositions(sizeof(T)) / kTraits<T>.mma_depth; ++k) {
       const uint64_t of_gradient = Gradient::Advance(0, k), of_source = operands.Advance(k);
 #pragma unroll
       for (int i = 0; i < Share::kBlocks; ++i) {
@@ -171,14 +210,23 @@ constexpr int WgradConsumerRegisters(const WgmmaTile& tile) {
   return (512 - WgradProducerRegisters(tile)) / tile.warpgroups() / 8 * 8;
 }
 
+// A tile as weight gradients have it: of float32 operands are not swapped.
+template <typename T>
+constexpr WgmmaTile WgradTile(int index) {
+  WgmmaTile tile = kWgmmaTiles[index];
+  tile.swap_ab &= kReadsMnMajor<T>;
+  return tile;
+}
+
 template <typename T, int kTileIndex>
 __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaTiles[kTileIndex].ctas_per_sm)
     WgradKernel(const __grid_constant__ WgmmaParams p) {
-  constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
+  constexpr WgmmaTile kTile = WgradTile<T>(kTileIndex);
   if constexpr (!ptx::kIsHopper) {
     __trap();  // the host launches mma's
   } else {
     using Block = WgradBlock<T, kTile>;
+    static_assert(WgradRun(kTile) == WgradRun(kWgmmaTiles[kTileIndex]), "the host knows what slices a cluster may add");
     static_assert(sizeof(Block) <= kTile.wgrad_shared_bytes(), "planning knows how much shared memory a CTA has");
     extern __shared__ __align__(1024) char raw_shared[];
     Block& block = *reinterpret_cast<Block*>(raw_shared);
@@ -208,7 +256,8 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
 
 template <typename T, int kTileIndex>
 constexpr WgmmaKernelPtr CompiledWgrad() {
-  if constexpr (kWgmmaTiles[kTileIndex].has_wgrad()) return WgradKernel<T, kTileIndex>;
+  constexpr WgmmaTile kTile = WgradTile<T>(kTileIndex);
+  if constexpr (kReadsMnMajor<T> ? kTile.has_wgrad() : kTile.has_tf32_wgrad()) return WgradKernel<T, kTileIndex>;
   return nullptr;
 }
 

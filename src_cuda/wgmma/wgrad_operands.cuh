@@ -1,7 +1,9 @@
 // The operands of weight gradients in shared memory: how TMA fills a stage, and how wgmma reads it.
 //
-// A stage is kWgradPositions positions: rows of 64 channels, one for each position. So both operands are MN-major in
-// shared memory, as they lie in device memory, and wgmma transposes them.
+// A stage is as many positions as fill 128 bytes. Of 16-bit types both operands are MN-major in shared memory, as they
+// lie in device memory: rows of 64 channels, one for each position. wgmma transposes them. It does not transpose
+// float32. So the source goes through registers, and the gradient is K-major in device memory: rows of positions, one
+// for each channel.
 //
 // In im2col mode, the source has a box for each block of 64 channels of one tap: of the pixels that the positions see.
 // With halo tiles, positions are a unit of one image, 8 x 8 of them or 64 of a line, and the source has the halo tile
@@ -12,31 +14,59 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/ptx.cuh"
 #include "common/ptx_barrier.cuh"
 #include "common/ptx_cluster.cuh"
 #include "common/shared_tile.cuh"
 #include "common/tma_limits.h"
 #include "common/warpgroup_mma.cuh"
 #include "wgmma/config.h"
+#include "wgmma/filter.cuh"
 #include "wgmma/params.cuh"
 #include "wgmma/wgrad_tiles.cuh"
 
 namespace jaxconv {
 
-// Both operands of a stage as 64-channel blocks of the positions.
-template <typename T, int kChannels>
+// An operand of a stage, in blocks of 64 channels.
+template <typename T, int kChannels, bool kKMajor>
 using WgradBlocks =
-    SharedTile<T, static_cast<int>(CeilDiv(kChannels, kBlockRows)) * kBlockRows, kWgradPositions, false>;
+    SharedTile<T, static_cast<int>(CeilDiv(kChannels, kBlockRows)) * kBlockRows, WgradPositions(sizeof(T)), kKMajor>;
 
 // What lies in front of a stage's source: the gradient.
 template <typename T, WgmmaTile kTile>
 struct WgradGradient {
-  using Tile = WgradBlocks<T, kTile.cols>;
+  using Tile = WgradBlocks<T, kTile.cols, !kReadsMnMajor<T>>;
   static constexpr int kBlocks = Tile::kMn / kBlockRows;
-  static constexpr int kBoxBytes = kWgradPositions * kSwizzleBytes;  // that TMA copies at once
-  static_assert(sizeof(T) == 2, "wgmma transposes operands of 16 bits alone");
-  static_assert(kBlockK<T> == kBlockRows, "a block of M or N is a swizzled row of TMA");
-  static_assert(Tile::kBytes == kBlocks * kBoxBytes, "each box is a column of 128 bytes of its tile");
+  static_assert(!kReadsMnMajor<T> || kBlockK<T> == kBlockRows, "a block of M or N is a swizzled row of TMA");
+  static_assert(Tile::kBytes == kBlocks * kWgradBlockBytes, "TMA copies a block at once");
+};
+
+// 64 channels of float32 at the positions of a stage, as a warpgroup's registers have them for wgmma. A lane's
+// registers of the k-th eight positions are, with g = lane / 4 and t = lane % 4, the rows g and g + 8 of its warp's 16
+// at position t, then at t + 4. Which channel is which row is free: here the one that lets a warp's words be in all
+// banks.
+struct WgradRegisters {
+  static constexpr int kMultiplications = WgradPositions(4) / kTraits<float>.mma_depth;
+  uint32_t words[kMultiplications][4];
+
+  // The channel, of the 64, that is this lane's row of its warp's first or second eight.
+  static __device__ __forceinline__ int ChannelOf(int half) {
+    const int warp = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4;
+    return warp / 2 * 32 + g / 4 * 16 + warp % 2 * 8 + half * 4 + g % 4;
+  }
+
+  // Two boxes of 32 channels, with a swizzled row for each position.
+  __device__ __forceinline__ void Load(uint32_t block) {
+    const int channel = ChannelOf(0), t = threadIdx.x % 4;
+    const uint32_t box = block + channel / 32 * (kWgradBlockBytes / 2);
+    const int origin = t * kSwizzleBytes + (channel % 32 / 4 ^ t) * 16 + channel % 4 * 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {  // the swizzle: channel + 4 is the next vector, position + 4 the fourth one
+      const uint32_t from = box + (origin ^ i % 2 * 16 ^ i / 2 * 64) + i / 2 * 4 * kSwizzleBytes;
+#pragma unroll
+      for (int k = 0; k < kMultiplications; ++k) words[k][i] = ptx::LoadWord(from + k * 8 * kSwizzleBytes);
+    }
+  }
 };
 
 // In im2col mode.
@@ -44,11 +74,13 @@ template <typename T, WgmmaTile kTile>
 class WgradIm2col {
  public:
   using Gradient = WgradGradient<T, kTile>;
-  using Source = WgradBlocks<T, kTile.rows>;
   static constexpr int kBlocks = kTile.rows / kBlockRows;
+  static constexpr int kPositions = WgradPositions(sizeof(T));
+  static constexpr int kBoxes = kBlockRows / kBlockK<T>, kBoxBytes = kPositions * kSwizzleBytes;  // of a block
+  static constexpr int kOfWarpgroup = kBlocks / kTile.warpgroups();
   struct alignas(1024) Stage {
     char gradient[Gradient::Tile::kBytes];
-    char source[Source::kBytes];
+    char source[kBlocks * kWgradBlockBytes];
   };
 
   __device__ explicit WgradIm2col(const WgmmaParams& p) : positions_(p) {}
@@ -57,52 +89,76 @@ class WgradIm2col {
   __device__ __forceinline__ void Find(const WgmmaParams& p, const WgradWorkTile& tile) {
 #pragma unroll
     for (int i = 0; i < kBlocks; ++i) boxes_[i] = BoxOf(p, tile, i);
+    bytes_ = sizeof(Stage);
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) bytes_ -= (kBoxes - boxes_[i].count) * kBoxBytes;
   }
 
-  static __device__ __forceinline__ uint32_t Bytes(const WgmmaParams&) { return sizeof(Stage); }
+  __device__ __forceinline__ uint32_t Bytes(const WgmmaParams&) const { return kBoxes == 1 ? sizeof(Stage) : bytes_; }
 
   __device__ __forceinline__ void Copy(const WgmmaParams& p, const WgradWorkTile& tile, int32_t step, uint32_t stage,
                                        uint32_t full, uint16_t ctas) const {
     constexpr int32_t kOrigin[kSpatial] = {};
     const auto rank = static_cast<int>(blockIdx.x % kTile.cluster());
-    const ptx::PixelPlace at = positions_.At(step * kWgradPositions);
+    const ptx::PixelPlace at = positions_.At(step * kPositions);
     const ptx::PixelPlace of_source = InPixels(at, p.problem.step, p.corner);
     const ptx::PixelPlace of_gradient = InPixels(at, p.problem.period, kOrigin);
 #pragma unroll
     for (int i = 0; i < kBlocks; ++i) {
       if (kTile.col_blocks > 1 && i % kTile.col_blocks != rank) continue;
-      ptx::CopyPixels<(kTile.col_blocks > 1)>(p.rank, stage + offsetof(Stage, source) + i * Gradient::kBoxBytes,
-                                              p.src_map, full, boxes_[i].channel, of_source, boxes_[i].w, boxes_[i].h,
-                                              boxes_[i].d, ctas);
+#pragma unroll
+      for (int j = 0; j < kBoxes; ++j) {
+        if (kBoxes > 1 && j >= boxes_[i].count) break;
+        const uint32_t to = stage + offsetof(Stage, source) + i * kWgradBlockBytes + j * kBoxBytes;
+        ptx::CopyPixels<(kTile.col_blocks > 1)>(p.rank, to, p.src_map, full, boxes_[i].channel + j * kBlockK<T>,
+                                                of_source, boxes_[i].w, boxes_[i].h, boxes_[i].d, ctas);
+      }
     }
 #pragma unroll
     for (int i = 0; i < Gradient::kBlocks; ++i) {
       if (kTile.row_blocks > 1 && i % kTile.row_blocks != rank) continue;
-      ptx::CopyPixels<(kTile.row_blocks > 1)>(p.rank, stage + i * Gradient::kBoxBytes, p.rhs_map, full,
-                                              tile.first_col + i * kBlockRows, of_gradient, tile.phase[2],
-                                              tile.phase[1], tile.phase[0], ctas);
+      const uint32_t to = stage + i * kWgradBlockBytes;
+      const int32_t channel = tile.first_col + i * kBlockRows;
+      if constexpr (kReadsMnMajor<T>) {
+        ptx::CopyPixels<(kTile.row_blocks > 1)>(p.rank, to, p.rhs_map, full, channel, of_gradient, tile.phase[2],
+                                                tile.phase[1], tile.phase[0], ctas);
+      } else {
+        ptx::CopyMatrix<(kTile.row_blocks > 1)>(to, p.rhs_map, full, step * kPositions, channel, 0, ctas);
+      }
     }
   }
 
   // Of consumers: the descriptor of the source from the `block`-th 64 rows of a warpgroup's on, which has the tile's
   // from the `first`-th 64 on. `in_cta`: the stage's address.
-  using Descriptor = MatrixDescriptor<Source>;
+  using Descriptor = MatrixDescriptor<WgradBlocks<T, kTile.rows, false>>;
   static __device__ __forceinline__ uint64_t At(uint32_t in_cta, int first, int block) {
     return Descriptor::At(in_cta + offsetof(Stage, source), (first + block) * kBlockRows);
   }
   static __device__ __forceinline__ uint64_t Advance(int k) { return Descriptor::Advance(0, k); }
 
+  // Of consumers of float32: the source in registers, as operand A of wgmma. `first`: as of At.
+  static __device__ __forceinline__ void Load(uint32_t stage, int first, WgradRegisters (&blocks)[kOfWarpgroup]) {
+#pragma unroll
+    for (int i = 0; i < kOfWarpgroup; ++i) {
+      blocks[i].Load(stage + offsetof(Stage, source) + (first + i) * kWgradBlockBytes);
+    }
+  }
+
  private:
-  // What a block of M reads of a step: channels of the pixels that a tap sees.
+  // What a block of M reads of a step: channels of the pixels that a tap sees. Boxes without channels are not copied:
+  // beside one, the barrier was seen to complete before the other boxes' pixels could be loaded. What wgmma makes of
+  // its rows is not stored.
   struct Box {
     int32_t channel;
     uint16_t w, h, d;  // the tap's offset in windows
+    uint16_t count;    // of boxes
   };
 
   // If the maps do not reach a tap, the plan is of another problem. Blocks behind the last one read what it does.
   static __device__ __forceinline__ Box BoxOf(const WgmmaParams& p, const WgradWorkTile& tile, int32_t block) {
     block = min(tile.first_unit + block, tile.end_unit - 1);
-    Box box{block % p.k_blocks * kBlockRows, 0, 0, 0};
+    Box box{block % p.k_blocks * kBlockRows, 0, 0, 0, kBoxes};
+    if (kBoxes > 1 && box.channel + kBlockK<T> >= p.problem.in_channels) box.count = 1;
     if (p.rank == 2) return box;
     const Tap& tap = p.taps[tile.first_tap + block / p.k_blocks];
     uint32_t from_corner[kSpatial];
@@ -119,6 +175,7 @@ class WgradIm2col {
 
   RowPositions<kTile> positions_;
   Box boxes_[kBlocks];
+  uint32_t bytes_;
 };
 
 // With halo tiles.
@@ -168,7 +225,7 @@ class WgradHalo {
     }
 #pragma unroll
     for (int i = 0; i < Gradient::kBlocks; ++i) {
-      ptx::CopyBoxByTma(stage + i * Gradient::kBoxBytes, p.rhs_map, full, tile.first_col + i * kBlockRows, at.w, at.h,
+      ptx::CopyBoxByTma(stage + i * kWgradBlockBytes, p.rhs_map, full, tile.first_col + i * kBlockRows, at.w, at.h,
                         at.d, at.image);
     }
   }

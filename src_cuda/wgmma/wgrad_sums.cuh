@@ -87,7 +87,8 @@ __device__ __forceinline__ void AddInCluster(uint32_t shared, typename WgradShar
 
 // Stores a tile's sums from registers: all, or those that this CTA of a cluster has added. A fragment has 16 rows of M
 // by eight columns of N: a lane has the columns 2 c and 2 c + 1 of the rows r and r + 8, with c = lane % 4 and
-// r = lane / 4. Channels are whole vectors of eight, so all lanes have channels, or none has.
+// r = lane / 4, or of float32 those of WgradRegisters. Channels are whole vectors of four at least, so both columns are
+// channels, or none is.
 template <typename T, WgmmaTile kTile, int kParts>
 class WgradStore {
  public:
@@ -115,6 +116,7 @@ class WgradStore {
 
  private:
   static constexpr int kOfRun = Share::kRun / kParts;
+  static constexpr bool kInEights = sizeof(T) == 2;  // eight rows, or columns, are all channels, or none
 
   // The results of 64 rows: how far they are from the origin, and how many of the rows are source channels.
   struct Results {
@@ -146,14 +148,15 @@ class WgradStore {
   __device__ __forceinline__ void StoreRow(const Fragments& sums, int block, int half) const {
     const Results rows = ResultsOf(first_m_ / kBlockRows + block);
     const int first = first_m_ % kBlockRows + half * 8;
-    if (first >= rows.channels) return;
-    Out* const row = At<Out>(rows, first + lane_ / 4);
+    const int channel = kInEights ? first + lane_ / 4 : WgradRegisters::ChannelOf(half);
+    if ((kInEights ? first : channel) >= rows.channels) return;
+    Out* const row = At<Out>(rows, channel);
 #pragma unroll
     for (int run = 0; run < Share::kRunsOfBlock; ++run) {
 #pragma unroll
       for (int i = 0; i < kOfRun; ++i) {
         const int32_t col = tile_.first_col + first_n_ + (run * Share::kRun + i) * 8;
-        if (col >= params_.problem.out_channels) continue;
+        if (col + (kInEights ? 0 : lane_ % 4 * 2) >= params_.problem.out_channels) continue;
         const float (&four)[4] = sums[(block * Share::kRunsOfBlock + run) * kOfRun + i];
         StorePair(row + col + lane_ % 4 * 2, four[2 * half], four[2 * half + 1]);
       }

@@ -82,9 +82,9 @@ inline int64_t WgradRowClusters(const ConvProblem& p, const WgmmaSettings& s) {
   const int64_t rows_of_taps = tile.halo ? p.tap_count / s.taps_w * CeilDiv(s.taps_w, kHaloWgradTaps) : p.tap_count;
   return RowTiles(p, rows_of_taps * CeilDiv(p.in_channels, kBlockRows), tile.rows / WgradUnit(tile) * tile.row_blocks);
 }
-// Steps of K of a class, of kWgradPositions positions.
+// Steps of K of a class.
 inline int64_t WgradSteps(const ConvProblem& p, const WgmmaTile& tile) {
-  return CeilDiv(ClassRows(p, tile), kWgradPositions);
+  return CeilDiv(ClassRows(p, tile), WgradPositions(TraitsOf(p.src_type).bytes));
 }
 inline int64_t ColClusters(const ConvProblem& p, const WgmmaTile& tile) {
   return CeilDiv(p.out_channels, int64_t{tile.cols} * tile.col_blocks);
@@ -111,8 +111,9 @@ inline bool StoresByTma(const ConvProblem& p, const WgmmaTile& tile, int64_t spl
 // The rows of the result that tiles store whole, one behind the other; 0 if they do not.
 inline int64_t WholeRows(const ConvProblem& p, const WgmmaTile& tile, int64_t split) {
   const bool is_one_piece = PixelStride(p.dst, p.dst_size, p.batch) == p.out_channels && p.class_count == 1;
-  if (!StoresWholeRows(tile) || !StoresByTma(p, tile, split) || !is_one_piece) return 0;
-  return p.out_channels < ResultCols(tile) ? p.batch * p.dst_size[0] * p.dst_size[1] * p.dst_size[2] : 0;
+  const int bytes = TraitsOf(p.dst_type).bytes;
+  if (!StoresWholeRows(tile, bytes) || !StoresByTma(p, tile, split) || !is_one_piece) return 0;
+  return p.out_channels < ResultCols(tile, bytes) ? p.batch * p.dst_size[0] * p.dst_size[1] * p.dst_size[2] : 0;
 }
 
 // Residue classes without taps that are no tiles: their zeros are stored beside the tiles of other classes.

@@ -14,7 +14,7 @@
 namespace jaxconv {
 
 // Zeros in shared memory, enough for a store. To be used by a warp.
-template <WgmmaTile kTile>
+template <typename T, WgmmaTile kTile>
 class WgmmaZeros {
  public:
   static constexpr int kBytes = StoresZeros(kTile) ? kResultBytes : 16;  // an array has some
@@ -36,7 +36,7 @@ class WgmmaZeros {
       const auto at = InPixels(row, params_.problem.period, params_.classes[order_[c]].phase);
       const int32_t end = min(first_col + kTile.cols, static_cast<int32_t>(params_.problem.out_channels));
 #pragma unroll 1
-      for (int32_t col = first_col; col < end; col += ResultCols(kTile)) {
+      for (int32_t col = first_col; col < end; col += ResultCols(kTile, sizeof(T))) {
         ptx::StorePixels(params_.rank, params_.out_maps[order_[c]], zeros_, col, at);
       }
     }

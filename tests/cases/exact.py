@@ -9,7 +9,7 @@ from cases.convolution import Convolution, channels_last_convolution
 from cases.convolutions import OF_PARTIAL, convolutions, problem
 from cases.problems import passes_of
 from cases.reference import assert_same, pullback, run_on_host
-from cases.tiles import DTYPES, PASSES, constraint, dtype_of, passes_in_slices
+from cases.tiles import DTYPES, PASSES, constraint, dtype_of, passes_in_slices, transform_of
 from jaxconv import ffi
 from jaxconv.planner.choose import choose
 from jaxconv.transforms import (
@@ -90,11 +90,12 @@ def alone(cases, dtype):
 
 def cases_of(family, tile, names, passes=tuple(PASSES), splits=(None,), areas=(None,), dtype=None):
     """What a tile takes of the named convolutions; the splits are of reductions."""
+    dtype = dtype or dtype_of(family, tile)
     every = [
-        (name, which, constraint(family, tile, split=split, output_tile=area)) for name in names for which in passes
+        (name, which, constraint(family, tile, transform_of(family, dtype, which), split=split, output_tile=area))
+        for name in names for which in passes
         for split in (splits if which in passes_in_slices(family) else (None,)) for area in areas
     ]  # fmt: skip
-    dtype = dtype or dtype_of(family, tile)
     return [(name, which, asked) for name, which, asked in every if are_taken(name, asked, dtype, (which,))]
 
 

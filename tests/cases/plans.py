@@ -55,7 +55,9 @@ def transforms_of(family, kind, problem):
     of = CUDA[family]
     if of.of_channels:
         return depthwise_transforms(Product(kind, problem))
-    return dense_transforms(Product(kind, problem), of.packs_groups, of.stores_parts) if of.transforms else []
+    return (
+        dense_transforms(Product(kind, problem), of.packs_groups, of.stores_parts, of.k_major) if of.transforms else []
+    )
 
 
 def constraints(kind, problem):

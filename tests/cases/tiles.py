@@ -8,6 +8,7 @@ import pytest
 from cases.plans import PARTIAL
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint
+from jaxconv.transforms import KMajorFilter, PositionsLast
 
 
 def name_of(family, tile):
@@ -26,9 +27,10 @@ every_partial_tile = pytest.mark.parametrize("family, tile", PARTIAL_TILES.value
 every_family = pytest.mark.parametrize("family", FAMILIES["cuda"])
 
 
-def has_pass(tile, which):
+def has_pass(tile, which, dtype="bfloat16"):
     """Whether a tile is compiled for a pass; those of most families are for all."""
-    return bool(tile.fields.get("has_wgrad" if which == "wgrad" else "has_conv", True))
+    of_wgrad = "has_tf32_wgrad" if dtype == "float32" and "has_tf32_wgrad" in tile.fields else "has_wgrad"
+    return bool(tile.fields.get(of_wgrad if which == "wgrad" else "has_conv", True))
 
 
 def every_tile_of(family, which=None):
@@ -48,9 +50,9 @@ DTYPES = {"float32": "float32", "float64": "float64", "bfloat16": "bfloat16", "f
 HALVES = ["bfloat16", "float16", "bfloat16_to_float32"]
 
 
-def constraint(family=None, tile=None, **settings):
-    """A tile is reached with the problem as it is; a family's problems may be transformed."""
-    transform = None if tile is None else ()
+def constraint(family=None, tile=None, transform=(), **settings):
+    """A tile is reached with the problem as it is, or as asked; a family's problems may be transformed."""
+    transform = None if tile is None else transform
     return Constraint("cuda", family, tile and tile.name, transform=transform, **settings)
 
 
@@ -58,15 +60,17 @@ def dtypes_of(family, tile):
     """Those that a tile is compiled for."""
     if family == "mma":
         return ["float32"] if tile.depth == 32 else HALVES
-    if family in ("direct", "wgmma"):
+    if family == "direct":
         return HALVES
+    if family == "wgmma":
+        return [*HALVES, "float32"]
     if family == "depthwise":
         return ["float32"] if tile.on_cuda_cores else ["bfloat16", "float16"]
     return [dtype for dtype in DTYPES if not (tile.only_f32 and dtype in ("float64", "int8_to_int32"))]
 
 
 def dtype_of(family, tile):
-    return "bfloat16" if "float32" not in dtypes_of(family, tile) else "float32"
+    return "float32" if "float32" in dtypes_of(family, tile) and family != "wgmma" else "bfloat16"
 
 
 def dtypes_of_family(family):
@@ -105,13 +109,20 @@ def kernels_of(family, tile):
     """The (dtype, pass)es that a tile of a partial family has kernels for."""
     passes = {"bfloat16_to_float32": ["fprop"]}
     return [(dtype, which) for dtype in dtypes_of(family, tile) for which in passes.get(dtype, PASSES)
-            if has_pass(tile, which)]  # fmt: skip
+            if has_pass(tile, which, dtype)]  # fmt: skip
 
 
 EVERY_KERNEL = {
     f"{name}-{dtype}-{which}": (family, tile, dtype, which)
     for name, (family, tile) in PARTIAL_TILES.items() for dtype, which in kernels_of(family, tile)
 }  # fmt: skip
+
+
+def transform_of(family, dtype, which):
+    """What brings a problem to a family. wgmma takes 32-bit operands only K-major, as a dgrad's filters lie."""
+    transforms = {"fprop": (KMajorFilter(),), "wgrad": (PositionsLast("out"),)}
+    return transforms.get(which, ()) if (family, dtype) == ("wgmma", "float32") else ()
+
 
 # wgmma has slices without steps, too.
 SPLITS = {"direct": (1, 3, 12), "depthwise": (1, 3, 12), "wgmma": (1, 3, 17)}

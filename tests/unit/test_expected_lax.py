@@ -14,7 +14,7 @@ from jaxconv.lowering import decide
 from jaxconv.planner.choose import Times, choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.plan import Constraint, Lax
-from jaxconv.planner.xla import AHEAD, ERRORS, choose_or_lax, compare, constants_of, kind_of, work_of
+from jaxconv.planner.xla import AHEAD, ERRORS, Comparison, choose_or_lax, compare, constants_of, kind_of, work_of
 from jaxconv.problem.product import Product
 from jaxconv.tuning import file
 from jaxconv.tuning.entries import Entry
@@ -121,9 +121,10 @@ def test_the_choice():
     assert choose_or_lax("cuda", "conv", BY_OURS, TYPICAL_DEVICE) == choose("cuda", "conv", BY_OURS)
 
 
-def test_less_work_than_was_measured():
-    """Nothing is known of small float32 layers."""
-    large, small = (layer((n, 28, 28, 256), (3, 3, 256, 256)) for n in (128, 1))
+def test_less_work_than_was_measured(monkeypatch):
+    """Nothing is known of small float32 layers: whatever is expected, lax does not answer them."""
+    monkeypatch.setattr(Comparison, "is_lax_faster", True)
+    large, small = (layer((n, 27, 29, 256), (3, 3, 256, 256)) for n in (128, 1))  # planned in no other test
     assert taken("conv", large) and not taken("conv", small)
 
 

@@ -29,6 +29,7 @@ from cases.problems import LAYERS, PASSES, layer, passes_of, problem_of
 from cases.random_problems import problems
 from cases.reference import lax_channels_last
 from cases.small import GENERAL
+from cases.tiles import has_pass
 from jaxconv import _planning
 from jaxconv.planner.candidate import Asked
 from jaxconv.planner.choose import choose
@@ -221,9 +222,11 @@ def test_shared_memory_limits_tiles():
     too_large = []
     for shared_bytes in (0, 2**13, 2**14, 2**15, 2**16, TYPICAL_DEVICE.shared_bytes):
         choice = choose("cuda", kind, problem, device=device(shared_bytes=shared_bytes))
-        too_large.append({r.what for r in choice.rejected if "shared memory" in r.reason})
+        reasons = [r for r in choice.rejected if "shared memory" in r.reason]
+        too_large.append({r.what.removesuffix(" of K-major filter") for r in reasons})
         assert (choice.plan is None) == (too_large[-1] == too_large[0])
-    assert too_large[0] == {f"{family} {tile}" for family, tile in candidates(kind, problem)}
+    convs = [of for of in candidates(kind, problem) if has_pass(of[1], "fprop")]
+    assert too_large[0] == {f"{family} {tile}" for family, tile in convs}
     assert too_large[-1] == set()
     assert all(more >= fewer for more, fewer in zip(too_large, too_large[1:], strict=False))
 
@@ -388,11 +391,12 @@ def test_families_are_those_of_the_native_planning():
 
 
 def test_a_tile_that_is_not_compiled_is_refused_once():
-    """Not again for each transform of the problem."""
+    """Not again for each transform of the problem, but by wgmma, which takes float32 under some alone."""
     kind, problem = PASSES["stem_wgrad"]
     choice = choose("cuda", kind, problem, Constraint(tile="3x5x7"))
     assert choice.plan is None
-    assert len({r.what for r in choice.rejected}) == len(choice.rejected) == len(CUDA)
+    families = [r.what.split()[0] for r in choice.rejected]
+    assert {*families} == {*CUDA} and all(families.count(family) == 1 for family in CUDA if family != "wgmma")
 
 
 @pytest.mark.parametrize("family", CUDA)

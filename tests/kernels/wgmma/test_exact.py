@@ -97,8 +97,18 @@ def test_exact_where_works_are_dealt_out(tile):
         assert all(map(jnp.array_equal, loop(x), [factor * expected for factor in factors]))
 
 
+@pytest.mark.parametrize("outs", [96, 224, 480])
+@every_tile_of_rows
+def test_exact_where_float32_ends_within_64_columns(tile, outs):
+    """Two warps then have columns to store, and two have none, in the same buffers."""
+    integers = lambda seed, *shape: jax.random.randint(jax.random.key(seed), shape, -3, 4).astype("float32")
+    x, w = integers(0, 2, 9001, 64), integers(1, 3, 64, outs)
+    conv = jax.jit(lambda of: jaxconv.conv1d(x, w, padding="SAME", implementation=of), static_argnums=0)
+    assert jnp.array_equal(conv(Constraint("cuda", "wgmma", tile.name)), conv(Constraint("cuda", "mma")))
+
+
 @pytest.mark.parametrize("which", ["fprop", "dgrad"])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @every_tile_of_rows
 def test_exact_where_columns_change(tile, dtype, which):
     """Thread blocks have works for several rounds, of other columns each time: what is left of one is stored among the

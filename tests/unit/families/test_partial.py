@@ -141,7 +141,10 @@ REFUSED = {
         "units": (EACH, dict(units=2), EVERY_PASS, "no setting units"),
     },
     "wgmma": {
-        "float32": (layer((2, 20, 20, 16), (3, 3, 16, 16)), {}, EVERY_PASS, "float32"),
+        "float32": (layer((2, 20, 20, 16), (3, 3, 16, 16)), {}, EVERY_PASS[::2], "float32"),
+        "float32_itself": (
+            layer((2, 20, 20, 16), (3, 3, 16, 16), precision="highest"), {}, EVERY_PASS, "float32 itself|float32"
+        ),
         "float64": (layer((2, 20, 20, 16), (3, 3, 16, 16), "float64"), {}, EVERY_PASS, "float64"),
         "int8": (layer((2, 20, 20, 16), (3, 3, 16, 16), "int8", "int32"), {}, EVERY_PASS[:1], "int8"),
         "two_types": (
@@ -194,7 +197,7 @@ REFUSED = {
 # Than a tile is for.
 OTHER_WINDOWS = (
     "rows move by|columns move by|taps in|source pixels|sums of all taps|few channels|whole pieces|there are groups|"
-    "columns of all taps|rows of [0-9]+ columns|no conv|for convs alone|for weight gradients alone"
+    "columns of all taps|rows of [0-9]+ columns|no conv|for convs alone|for weight gradients alone|for 16 bits alone"
 )
 
 EVERY_REFUSED = {f"{family}_{name}": (family, *case)

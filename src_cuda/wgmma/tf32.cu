@@ -1,0 +1,8 @@
+// The wgmma family's kernels for float32 operands, which tensor cores take as tf32.
+#include "wgmma/kernel.cuh"
+
+namespace jaxconv {
+
+template WgmmaKernelPtr FindWgmma<float>(int64_t tile, bool k_major, bool has_epilogue);
+
+}  // namespace jaxconv
