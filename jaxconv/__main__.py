@@ -1,4 +1,7 @@
-"""`python -m jaxconv run script.py args...`: a script as it is, with its convolutions on jaxconv."""
+"""`python -m jaxconv run script.py args...`: a script as it is, with its convolutions on jaxconv.
+
+`python -m jaxconv doctor`: what is installed, and which kernels run here.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,21 @@ import runpy
 import sys
 
 import jaxconv
+from jaxconv import doctor
 from jaxconv.planner.plan import IMPLEMENTATIONS
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m jaxconv", description="Convolutions for JAX.")
-    commands = parser.add_subparsers(required=True)
+    commands = parser.add_subparsers(required=True, dest="command")
+    commands.add_parser("doctor", help="print versions, devices, and a check of each kernel family; 1 if one is wrong")
     run = commands.add_parser("run", help="run a script, as Python does, after jaxconv.install()")
     run.add_argument("--implementation", choices=list(IMPLEMENTATIONS), help="as in jaxconv.install")
     run.add_argument("script")
     run.add_argument("args", nargs=argparse.REMAINDER, help="of the script")
     options = parser.parse_args()
+    if options.command == "doctor":
+        sys.exit(doctor.main())
     if not os.path.exists(options.script):
         run.error(f"no such script: {options.script}")
     jaxconv.install(options.implementation)

@@ -1,0 +1,119 @@
+"""`python -m jaxconv doctor`: what is installed, which kernels run here, and what to do where they do not."""
+
+from __future__ import annotations
+
+import platform as host
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxconv import ffi
+from jaxconv.api import conv_general_dilated
+from jaxconv.planner.families import FAMILIES
+
+SECONDS = 1.0  # of a family's check
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+# x, w, feature groups: each family takes one of them at least, where its instructions are.
+LAYERS = (((2, 9, 8, 16), (3, 3, 16, 24), 1), ((2, 9, 8, 16), (3, 3, 1, 16), 16), ((2, 9, 8, 16), (3, 3, 4, 16), 4))
+DTYPES = ("float32", "bfloat16")
+
+
+def main() -> int:
+    """Prints what was found. Exit status: 1 if something is wrong."""
+    print(_versions())
+    problems = 0
+    for platform in FAMILIES:
+        print(f"\n{platform}: {_devices_text(platform)}")
+        for what, reason in _findings(platform):
+            problems += reason is not None
+            print(f"  {what}: {reason or 'ok'}", flush=True)
+    print(f"\nproblems found: {problems}" if problems else "\nno problem found")
+    return int(problems > 0)
+
+
+def _versions() -> str:
+    packages = ", ".join(f"{name} {metadata.version(name)}" for name in ("jaxconv", "jax", "jaxlib"))
+    return f"{packages}, Python {host.python_version()} on {sys.platform}"
+
+
+def _devices(platform: str) -> list[Any]:
+    try:
+        return jax.devices(platform)
+    except RuntimeError:
+        return []
+
+
+def _devices_text(platform: str) -> str:
+    kinds = [device.device_kind for device in _devices(platform)]
+    return ", ".join(f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds)) or "JAX sees no such device"
+
+
+def _findings(platform: str) -> Iterator[tuple[str, str | None]]:
+    """What was looked at, and what is wrong with it."""
+    devices = _devices(platform)
+    if not devices:
+        if NVIDIA_DRIVER.exists():
+            yield "driver", f"{NVIDIA_DRIVER} is there, but JAX has no CUDA: pip install 'jax[cuda13]'"
+        return
+    reason = ffi.why_no_kernels(platform)
+    if reason is not None:
+        yield "kernels", f"{reason}. Until then lax answers every convolution"
+        return
+    with jax.default_device(devices[0]):
+        for family in FAMILIES[platform]:
+            checks, wrong = _check(family)
+            yield family if checks or wrong else f"{family}, which takes none of the checked layers here", wrong
+
+
+def _check(family: str) -> tuple[int, str | None]:
+    """How often a family gave what lax gives on a host, in a second, and what is wrong with it."""
+    end, checks = time.monotonic() + SECONDS, 0
+    for seed, layer, dtype in _cases():
+        try:
+            wrong = _wrong_passes(family, seed, layer, dtype)
+        except NotImplementedError:  # another layer, or dtype, is for this family
+            continue
+        except Exception as error:
+            return checks, f"{type(error).__name__}: {error}"
+        if wrong:
+            return checks, f"wrong results of {', '.join(wrong)}: {layer}, {dtype}"
+        checks += 1
+        if time.monotonic() > end:
+            break
+    return checks, None
+
+
+def _cases() -> Iterator[tuple[int, tuple, str]]:
+    return ((seed, layer, dtype) for seed in range(20) for layer in LAYERS for dtype in DTYPES)
+
+
+def _wrong_passes(family: str, seed: int, layer: tuple, dtype: str) -> list[str]:
+    """The passes whose results are not lax's. Sums of so small integers are exact in every dtype and order."""
+    x_shape, w_shape, groups = layer
+    rng = np.random.default_rng(seed)
+    integers: Callable = lambda shape: rng.integers(-1, 2, shape).astype(np.float32)
+    operands = integers(x_shape), integers(w_shape), integers((*x_shape[:-1], w_shape[-1]))
+    conv = partial(
+        conv_general_dilated,
+        window_strides=(1, 1),
+        padding="SAME",
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        feature_group_count=groups,
+    )
+    ours = _passes(partial(conv, implementation=family), *(a.astype(dtype) for a in operands))
+    with jax.default_device(jax.devices("cpu")[0]):
+        exact = _passes(partial(conv, implementation="xla"), *operands)
+    return [name for name, mine in ours.items() if not np.array_equal(mine, exact[name].astype(mine.dtype))]
+
+
+def _passes(conv: Callable, x: np.ndarray, w: np.ndarray, g: np.ndarray) -> dict[str, np.ndarray]:
+    y, pull = jax.jit(partial(jax.vjp, conv))(x, w)
+    dx, dw = jax.jit(lambda pull, g: pull(g))(pull, g)
+    return {"fprop": np.asarray(y), "dgrad": np.asarray(dx), "wgrad": np.asarray(dw)}
