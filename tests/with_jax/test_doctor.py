@@ -24,7 +24,7 @@ def found(capsys):
 
 
 def test_a_sound_installation():
-    process = subprocess.run([sys.executable, "-m", "jaxconv", "doctor"], capture_output=True, text=True)
+    process = subprocess.run([sys.executable, "-P", "-m", "jaxconv", "doctor"], capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
     assert "no problem found" in process.stdout and "jaxlib" in process.stdout
     assert all(f"  {family}: ok" in process.stdout for family in FAMILIES["cpu"])
