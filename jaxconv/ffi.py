@@ -79,7 +79,7 @@ def why_no_kernels(platform: str) -> str | None:
     module = _LOADED.get(platform)
     if module is None:
         return f"this installation of jaxconv has no {platform} kernels (JAXCONV_CUDA=ON builds them)"
-    for gpu in _gpus() if platform == "cuda" else ():
+    for gpu in gpus() if platform == "cuda" else ():
         is_here = gpu.process_index == jax.process_index()
         reason = devices.unsupported_reason(gpu)
         if reason is None and is_here and (error := module.why_not_run(gpu.local_hardware_id)) is not None:
@@ -95,11 +95,10 @@ def why_no_kernels(platform: str) -> str | None:
 @lru_cache(maxsize=len(MODULES))
 def device(platform: str) -> Device:
     """What plans for a platform depend on: of all visible GPUs, or of a typical one."""
-    gpus = _gpus() if platform == "cuda" else []
-    return devices.planned_for(gpus, wgmma=getattr(_LOADED["cuda"], "has_wgmma", True))
+    return devices.planned_for(gpus() if platform == "cuda" else [], wgmma=getattr(_LOADED["cuda"], "has_wgmma", True))
 
 
-def _gpus() -> list[Any]:
+def gpus() -> list[Any]:
     """The `jax.Device`s of all processes; none where JAX runs without them, as while exporting from another machine."""
     try:
         return jax.devices("cuda")

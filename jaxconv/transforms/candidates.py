@@ -47,7 +47,7 @@ def dense_transforms(product: Product, packs_groups: bool, stores_parts: bool, k
     if product.kind == "wgrad" and has_few_outputs and math.prod(problem.kernel) > 1:
         found += [(*t, SwappedOperands()) for t in ((), *found)]
     vector = vector_elements(problem.rhs_dtype)
-    if k_major and problem.rhs_dtype.itemsize == 4:
+    if k_major and problem.rhs_dtype.itemsize == 4 and not product.is_exact:
         found += _k_major(product, found)
 
     def has_vectors(transform: Transform) -> bool:

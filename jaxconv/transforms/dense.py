@@ -32,16 +32,21 @@ class ChannelsLast:
         return None if _orders(problem) else "channels are last already"
 
     def apply(self, problem: ConvProblem) -> Transformed:
-        changes, views = {}, {}
-        for role, order in _orders(problem).items():
-            shape = problem.shape(role)
-            changes[f"{role}_spec"] = Spec.of([order.index(axis) for axis in problem.spec(role).axes])
-            changes[f"{role}_shape"] = tuple(shape[axis] for axis in order)
-            views[role] = transposed(order)
-        return Transformed(dataclasses.replace(problem, **changes), views)
+        return _reordered(problem, _orders(problem))
 
     def __str__(self) -> str:
         return "channels last"
+
+
+def _reordered(problem: ConvProblem, orders: dict[str, Shape]) -> Transformed:
+    """The problem with the axes of some arrays in new orders."""
+    changes, views = {}, {}
+    for role, order in orders.items():
+        shape = problem.shape(role)
+        changes[f"{role}_spec"] = Spec.of([order.index(axis) for axis in problem.spec(role).axes])
+        changes[f"{role}_shape"] = tuple(shape[axis] for axis in order)
+        views[role] = transposed(order)
+    return Transformed(dataclasses.replace(problem, **changes), views)
 
 
 def _orders(problem: ConvProblem) -> dict[str, Shape]:
@@ -71,10 +76,7 @@ class KMajorFilter:
         return "the channels that are summed are last already" if is_last else None
 
     def apply(self, problem: ConvProblem) -> Transformed:
-        order = self._order(problem)
-        spec = Spec.of([order.index(axis) for axis in problem.rhs_spec.axes])
-        shape = tuple(problem.rhs_shape[axis] for axis in order)
-        return Transformed(dataclasses.replace(problem, rhs_spec=spec, rhs_shape=shape), {"rhs": transposed(order)})
+        return _reordered(problem, {"rhs": self._order(problem)})
 
     def _order(self, problem: ConvProblem) -> Shape:
         """The axes of the filter as they will be."""
@@ -103,12 +105,7 @@ class PositionsLast:
 
     def apply(self, problem: ConvProblem) -> Transformed:
         first, second, spatial = problem.spec(self.role)
-        order = (second, first, *spatial)
-        changes = {
-            f"{self.role}_spec": Spec(1, 0, tuple(range(2, len(order)))),
-            f"{self.role}_shape": tuple(problem.shape(self.role)[axis] for axis in order),
-        }
-        return Transformed(dataclasses.replace(problem, **changes), {self.role: transposed(order)})
+        return _reordered(problem, {self.role: (second, first, *spatial)})
 
     def __str__(self) -> str:
         return f"{self.role} with positions last"

@@ -63,9 +63,10 @@ __device__ __forceinline__ void FenceOperand(float (&sum)[4]) {
 // wgmma: sum += a * b, or sum = a * b if not `adds`, for M = 64, N = kCols and 32 bytes of K. `a` and `b` are
 // descriptors of matrices in shared memory. kTransposed: the matrix is MN-major, not K-major, as those of 16-bit types
 // may be. float is multiplied as tf32, without its low bits. Warp w of the warp group has the rows 16 w to 16 w + 15.
-// Among these, a lane has the rows and columns of ptx::MultiplyAdd.
-template <typename T, int kCols, bool kTransposedA, bool kTransposedB>
-__device__ __forceinline__ void WarpgroupMultiplyAdd(float (&sum)[kCols / 8][4], uint64_t a, uint64_t b,
+// Among these, a lane has the rows and columns of ptx::MultiplyAdd. Of float `a` may also be four registers, those of
+// ptx::MultiplyAdd for the warp's 16 rows.
+template <typename T, int kCols, bool kTransposedA, bool kTransposedB, typename OperandA = uint64_t>
+__device__ __forceinline__ void WarpgroupMultiplyAdd(float (&sum)[kCols / 8][4], const OperandA& a, uint64_t b,
                                                      bool adds = true) {
 #define JAXCONV_SUM(j) "+f"(sum[j][0]), "+f"(sum[j][1]), "+f"(sum[j][2]), "+f"(sum[j][3])
 #define JAXCONV_SUMS_2 JAXCONV_SUM(0), JAXCONV_SUM(1)
@@ -105,65 +106,51 @@ __device__ __forceinline__ void WarpgroupMultiplyAdd(float (&sum)[kCols / 8][4],
   ", "                                                                                           \
   "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+// Operands behind the sums: the descriptor of B, whether to add, two transpositions, then A.
+#define JAXCONV_DESCRIPTOR(A, ...) A
+#define JAXCONV_REGISTERS(A, B, C, D) "{" A ", " B ", " C ", " D "}"
 #define JAXCONV_TRANSPOSES(A, B) ", " A ", " B
 #define JAXCONV_NO_TRANSPOSES(A, B) ""
-#define JAXCONV_WGMMA(TYPE, SHAPE, NAMES, SUMS, A, B, ADDS, TRANSPOSES)                                               \
-  JAXCONV_HOPPER_ASM("{ .reg .pred adds; setp.ne.b32 adds, " ADDS ", 0; wgmma.mma_async.sync.aligned." SHAPE          \
-                     ".f32." TYPE "." TYPE " {" NAMES "}, " A ", " B ", adds, 1, 1" TRANSPOSES "; }" : SUMS : "l"(a), \
-                     "l"(b), "r"(static_cast<int>(adds)), "n"(static_cast<int>(kTransposedA)),                        \
-                     "n"(static_cast<int>(kTransposedB)))
-#define JAXCONV_WGMMA_OF(TYPE, K, TRANSPOSES)                                                                          \
-  if constexpr (kCols == 16) {                                                                                         \
-    JAXCONV_WGMMA(TYPE, "m64n16" K, JAXCONV_NAMES_8, JAXCONV_SUMS_2, "%8", "%9", "%10", TRANSPOSES("%11", "%12"));     \
-  } else if constexpr (kCols == 64) {                                                                                  \
-    JAXCONV_WGMMA(TYPE, "m64n64" K, JAXCONV_NAMES_32, JAXCONV_SUMS_8, "%32", "%33", "%34", TRANSPOSES("%35", "%36"));  \
-  } else if constexpr (kCols == 96) {                                                                                  \
-    JAXCONV_WGMMA(TYPE, "m64n96" K, JAXCONV_NAMES_48, JAXCONV_SUMS_12, "%48", "%49", "%50", TRANSPOSES("%51", "%52")); \
-  } else if constexpr (kCols == 128) {                                                                                 \
-    JAXCONV_WGMMA(TYPE, "m64n128" K, JAXCONV_NAMES_64, JAXCONV_SUMS_16, "%64", "%65", "%66",                           \
-                  TRANSPOSES("%67", "%68"));                                                                           \
-  } else if constexpr (kCols == 160) {                                                                                 \
-    JAXCONV_WGMMA(TYPE, "m64n160" K, JAXCONV_NAMES_80, JAXCONV_SUMS_20, "%80", "%81", "%82",                           \
-                  TRANSPOSES("%83", "%84"));                                                                           \
-  } else if constexpr (kCols == 192) {                                                                                 \
-    JAXCONV_WGMMA(TYPE, "m64n192" K, JAXCONV_NAMES_96, JAXCONV_SUMS_24, "%96", "%97", "%98",                           \
-                  TRANSPOSES("%99", "%100"));                                                                          \
-  } else {                                                                                                             \
-    static_assert(kCols == 256, "such a shape is not written here yet");                                               \
-    JAXCONV_WGMMA(TYPE, "m64n256" K, JAXCONV_NAMES_128, JAXCONV_SUMS_32, "%128", "%129", "%130",                       \
-                  TRANSPOSES("%131", "%132"));                                                                         \
+#define JAXCONV_WGMMA(SHAPE, NAMES, SUMS, B, ADDS, TRANSPOSES, A, ...)                                       \
+  JAXCONV_HOPPER_ASM("{ .reg .pred adds; setp.ne.b32 adds, " ADDS ", 0; wgmma.mma_async.sync.aligned." SHAPE \
+                     " {" NAMES "}, " A ", " B ", adds, 1, 1" TRANSPOSES "; }" : SUMS : "l"(b),              \
+                     "r"(static_cast<int>(adds)), "n"(static_cast<int>(kTransposedA)),                       \
+                     "n"(static_cast<int>(kTransposedB)), __VA_ARGS__)
+#define JAXCONV_WGMMA_OF(TYPE, TRANSPOSES, A, ...)                                                                \
+  if constexpr (kCols == 16) {                                                                                    \
+    JAXCONV_WGMMA("m64n16" TYPE, JAXCONV_NAMES_8, JAXCONV_SUMS_2, "%8", "%9", TRANSPOSES("%10", "%11"),           \
+                  A("%12", "%13", "%14", "%15"), __VA_ARGS__);                                                    \
+  } else if constexpr (kCols == 64) {                                                                             \
+    JAXCONV_WGMMA("m64n64" TYPE, JAXCONV_NAMES_32, JAXCONV_SUMS_8, "%32", "%33", TRANSPOSES("%34", "%35"),        \
+                  A("%36", "%37", "%38", "%39"), __VA_ARGS__);                                                    \
+  } else if constexpr (kCols == 96) {                                                                             \
+    JAXCONV_WGMMA("m64n96" TYPE, JAXCONV_NAMES_48, JAXCONV_SUMS_12, "%48", "%49", TRANSPOSES("%50", "%51"),       \
+                  A("%52", "%53", "%54", "%55"), __VA_ARGS__);                                                    \
+  } else if constexpr (kCols == 128) {                                                                            \
+    JAXCONV_WGMMA("m64n128" TYPE, JAXCONV_NAMES_64, JAXCONV_SUMS_16, "%64", "%65", TRANSPOSES("%66", "%67"),      \
+                  A("%68", "%69", "%70", "%71"), __VA_ARGS__);                                                    \
+  } else if constexpr (kCols == 160) {                                                                            \
+    JAXCONV_WGMMA("m64n160" TYPE, JAXCONV_NAMES_80, JAXCONV_SUMS_20, "%80", "%81", TRANSPOSES("%82", "%83"),      \
+                  A("%84", "%85", "%86", "%87"), __VA_ARGS__);                                                    \
+  } else if constexpr (kCols == 192) {                                                                            \
+    JAXCONV_WGMMA("m64n192" TYPE, JAXCONV_NAMES_96, JAXCONV_SUMS_24, "%96", "%97", TRANSPOSES("%98", "%99"),      \
+                  A("%100", "%101", "%102", "%103"), __VA_ARGS__);                                                \
+  } else {                                                                                                        \
+    static_assert(kCols == 256, "such a shape is not written here yet");                                          \
+    JAXCONV_WGMMA("m64n256" TYPE, JAXCONV_NAMES_128, JAXCONV_SUMS_32, "%128", "%129", TRANSPOSES("%130", "%131"), \
+                  A("%132", "%133", "%134", "%135"), __VA_ARGS__);                                                \
   }
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    JAXCONV_WGMMA_OF("bf16", "k16", JAXCONV_TRANSPOSES)
+    JAXCONV_WGMMA_OF("k16.f32.bf16.bf16", JAXCONV_TRANSPOSES, JAXCONV_DESCRIPTOR, "l"(a))
   } else if constexpr (std::is_same_v<T, __half>) {
-    JAXCONV_WGMMA_OF("f16", "k16", JAXCONV_TRANSPOSES)
-  } else {
+    JAXCONV_WGMMA_OF("k16.f32.f16.f16", JAXCONV_TRANSPOSES, JAXCONV_DESCRIPTOR, "l"(a))
+  } else if constexpr (std::is_same_v<OperandA, uint64_t>) {
     static_assert(std::is_same_v<T, float> && !kTransposedA && !kTransposedB);
-    JAXCONV_WGMMA_OF("tf32", "k8", JAXCONV_NO_TRANSPOSES)
-  }
-}
-
-// The same of float32, multiplied as tf32, with `a` in registers: those of ptx::MultiplyAdd for the warp's 16 rows.
-template <int kCols>
-__device__ __forceinline__ void WarpgroupMultiplyAddTf32(float (&sum)[kCols / 8][4], const uint32_t (&a)[4], uint64_t b,
-                                                         bool adds) {
-#define JAXCONV_WGMMA_A(SHAPE, NAMES, SUMS, A, B, ADDS)                                                      \
-  JAXCONV_HOPPER_ASM("{ .reg .pred adds; setp.ne.b32 adds, " ADDS ", 0; wgmma.mma_async.sync.aligned." SHAPE \
-                     "k8.f32.tf32.tf32 {" NAMES "}, {" A "}, " B ", adds, 1, 1; }" : SUMS : "r"(a[0]),       \
-                     "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)))
-  if constexpr (kCols == 64) {
-    JAXCONV_WGMMA_A("m64n64", JAXCONV_NAMES_32, JAXCONV_SUMS_8, "%32, %33, %34, %35", "%36", "%37");
-  } else if constexpr (kCols == 96) {
-    JAXCONV_WGMMA_A("m64n96", JAXCONV_NAMES_48, JAXCONV_SUMS_12, "%48, %49, %50, %51", "%52", "%53");
-  } else if constexpr (kCols == 128) {
-    JAXCONV_WGMMA_A("m64n128", JAXCONV_NAMES_64, JAXCONV_SUMS_16, "%64, %65, %66, %67", "%68", "%69");
-  } else if constexpr (kCols == 160) {
-    JAXCONV_WGMMA_A("m64n160", JAXCONV_NAMES_80, JAXCONV_SUMS_20, "%80, %81, %82, %83", "%84", "%85");
-  } else if constexpr (kCols == 192) {
-    JAXCONV_WGMMA_A("m64n192", JAXCONV_NAMES_96, JAXCONV_SUMS_24, "%96, %97, %98, %99", "%100", "%101");
+    JAXCONV_WGMMA_OF("k8.f32.tf32.tf32", JAXCONV_NO_TRANSPOSES, JAXCONV_DESCRIPTOR, "l"(a))
   } else {
-    static_assert(kCols == 256, "such a shape is not written here yet");
-    JAXCONV_WGMMA_A("m64n256", JAXCONV_NAMES_128, JAXCONV_SUMS_32, "%128, %129, %130, %131", "%132", "%133");
+    static_assert(std::is_same_v<T, float> && !kTransposedB);
+    JAXCONV_WGMMA_OF("k8.f32.tf32.tf32", JAXCONV_NO_TRANSPOSES, JAXCONV_REGISTERS, "r"(a[0]), "r"(a[1]), "r"(a[2]),
+                     "r"(a[3]))
   }
 #undef JAXCONV_SUM
 #undef JAXCONV_SUMS_2
@@ -180,11 +167,12 @@ __device__ __forceinline__ void WarpgroupMultiplyAddTf32(float (&sum)[kCols / 8]
 #undef JAXCONV_NAMES_80
 #undef JAXCONV_NAMES_96
 #undef JAXCONV_NAMES_128
+#undef JAXCONV_DESCRIPTOR
+#undef JAXCONV_REGISTERS
 #undef JAXCONV_TRANSPOSES
 #undef JAXCONV_NO_TRANSPOSES
 #undef JAXCONV_WGMMA
 #undef JAXCONV_WGMMA_OF
-#undef JAXCONV_WGMMA_A
 }
 
 }  // namespace jaxconv::ptx

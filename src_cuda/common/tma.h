@@ -33,33 +33,35 @@ inline CUtensorMapDataType MapType(DType type) {
   return CU_TENSOR_MAP_DATA_TYPE_UINT8;
 }
 
-// Of operands that tensor cores multiply. They would truncate float32: TMA rounds it to tf32 on the way.
-inline CUtensorMapDataType OperandMapType(DType type) {
-  return type == DType::kF32 ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 : MapType(type);
-}
+// What a map is of: how TMA converts elements, and swizzles them.
+struct MapElements {
+  DType type;
+  CUtensorMapSwizzle swizzle;
+  CUtensorMapDataType in_map = MapType(type);
+};
 
 inline constexpr cuuint32_t kEachElement[2 + kSpatial] = {1, 1, 1, 1, 1};
 
 // Makes a descriptor of a (channel, w, h, d, image) activation and a box. `steps` are the element strides: the
 // distances between copied elements. `merged_pixels` neighbouring pixels of a row count as one pixel with all their
 // channels. False if the driver refuses, or is too old.
-inline bool EncodeActivation(CUtensorMap* map, const void* tensor, DType type, CUtensorMapDataType in_map,
-                             const TensorStrides& s, const int64_t (&size)[kSpatial], int64_t batch, int64_t channels,
-                             int64_t merged_pixels, const cuuint32_t (&box)[2 + kSpatial], CUtensorMapSwizzle swizzle,
+inline bool EncodeActivation(CUtensorMap* map, const void* tensor, const MapElements& of, const TensorStrides& s,
+                             const int64_t (&size)[kSpatial], int64_t batch, int64_t channels, int64_t merged_pixels,
+                             const cuuint32_t (&box)[2 + kSpatial],
                              const cuuint32_t (&steps)[2 + kSpatial] = kEachElement) {
   static const auto encode = DriverFunction<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   if (encode == nullptr) return false;
   const auto size_of = [](int64_t size) { return static_cast<cuuint64_t>(size); };
   // The stride of a missing dimension is 0. The driver wants a valid stride, but any will do.
   const auto bytes = [&](int64_t stride) {
-    return size_of(std::max(stride, channels * merged_pixels) * ElementBytes(type));
+    return size_of(std::max(stride, channels * merged_pixels) * ElementBytes(of.type));
   };
   const cuuint64_t sizes[] = {size_of(channels * merged_pixels), size_of(size[2] / merged_pixels), size_of(size[1]),
                               size_of(size[0]), size_of(batch)};
   const cuuint64_t strides[] = {bytes(s.spatial[2] * merged_pixels), bytes(s.spatial[1]), bytes(s.spatial[0]),
                                 bytes(s.batch)};
-  return encode(map, in_map, 5, const_cast<void*>(tensor), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return encode(map, of.in_map, 5, const_cast<void*>(tensor), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                of.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 }  // namespace jaxconv

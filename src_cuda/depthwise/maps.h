@@ -16,8 +16,8 @@ inline bool EncodeMaps(const ConvCall& call, const DepthwiseShape& d, DepthwiseM
                           const int64_t (&size)[kSpatial], int32_t pitch) {
     const cuuint32_t box[] = {static_cast<cuuint32_t>(d.channels), static_cast<cuuint32_t>(pitch), 1, 1,
                               static_cast<cuuint32_t>(d.images)};
-    return EncodeActivation(map, tensor, p.src_type, MapType(p.src_type), strides, size, p.batch, p.groups, 1, box,
-                            CU_TENSOR_MAP_SWIZZLE_64B);
+    return EncodeActivation(map, tensor, {p.src_type, CU_TENSOR_MAP_SWIZZLE_64B}, strides, size, p.batch, p.groups, 1,
+                            box);
   };
   return encode(&maps->source, call.src, p.src, p.src_size, d.src_width) &&
          encode(&maps->strips, call.pass == Pass::kWgrad ? call.rhs : call.result, p.dst, p.dst_size, d.strips_pitch);

@@ -28,8 +28,8 @@ inline bool EncodeMap(CUtensorMap* map, bool* in_rows, const void* tensor, DType
   const cuuint32_t box[] = {static_cast<cuuint32_t>(pixel_channels * box_row),
                             static_cast<cuuint32_t>(extent[2] / box_row), static_cast<cuuint32_t>(extent[1]),
                             static_cast<cuuint32_t>(extent[0]), 1};
-  return EncodeActivation(map, tensor, type, MapType(type), s, size, batch, channels, is_row ? size[2] : 1, box,
-                          kSwizzles[pixel.pitch]);
+  return EncodeActivation(map, tensor, {type, kSwizzles[pixel.pitch]}, s, size, batch, channels, is_row ? size[2] : 1,
+                          box);
 }
 
 }  // namespace jaxconv

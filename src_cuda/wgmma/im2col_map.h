@@ -23,20 +23,15 @@ struct Im2colWindows {
   }
 };
 
-// What a map is of: how elements are converted, and swizzled.
-struct MapElements {
-  DType type;
-  CUtensorMapDataType in_map;
-  CUtensorMapSwizzle swizzle;
-
-  // Operands' rows in shared memory have 128 bytes each, and a box may fill a part of each.
-  static MapElements OfOperand(DType type) { return {type, OperandMapType(type), CU_TENSOR_MAP_SWIZZLE_128B}; }
-  // Results' rows of so many columns may have 64 bytes.
-  static MapElements OfResult(DType type, int cols) {
-    return {type, MapType(type),
-            cols == TraitsOf(type).swizzle_row() ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B};
-  }
-};
+// Operands' rows in shared memory have 128 bytes each, and a box may fill a part of each. Tensor cores would truncate
+// float32: TMA rounds it to tf32 on the way.
+inline MapElements OfOperand(DType type) {
+  return {type, CU_TENSOR_MAP_SWIZZLE_128B, type == DType::kF32 ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 : MapType(type)};
+}
+// Results' rows of so many columns may have 64 bytes.
+inline MapElements OfResult(DType type, int cols) {
+  return {type, cols == TraitsOf(type).swizzle_row() ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B};
+}
 
 // Describes matrices, such as the taps of a filter. One axis is contiguous. A box has `fast` elements of that axis, in
 // a swizzled row, by `slow` of the other. False where the driver refuses, or is too old.
@@ -105,7 +100,7 @@ inline bool EncodeBoxes(CUtensorMap* map, const void* tensor, const MapElements&
   const cuuint32_t box[] = {number(channels_at_once), number(BoxExtent(pixels.cols, pixels.col_step)),
                             number(BoxExtent(pixels.rows, pixels.row_step)), 1, 1};
   const cuuint32_t steps[] = {1, number(pixels.col_step), number(pixels.row_step), 1, 1};
-  return EncodeActivation(map, tensor, of.type, of.in_map, s, size, batch, channels, 1, box, of.swizzle, steps);
+  return EncodeActivation(map, tensor, of, s, size, batch, channels, 1, box, steps);
 }
 
 }  // namespace jaxconv

@@ -18,23 +18,22 @@ inline bool EncodeFilter(const ConvCall& call, const WgmmaTile& tile, WgmmaParam
   const ConvProblem& p = call.problem;
   const bool k_major = IsKMajor(p);
   const int block_k = params->block_k;
-  return EncodeMatrices(
-      &params->rhs_map, call.rhs, MapElements::OfOperand(p.filter_type), k_major ? p.in_channels : p.out_channels,
-      k_major ? p.out_channels : p.in_channels, k_major ? p.filter.out : p.filter.in, p.tap_count, params->tap_stride,
-      k_major ? block_k : TraitsOf(p.filter_type).swizzle_row(), (k_major ? tile.cols : block_k) / tile.row_blocks);
+  return EncodeMatrices(&params->rhs_map, call.rhs, OfOperand(p.filter_type), k_major ? p.in_channels : p.out_channels,
+                        k_major ? p.out_channels : p.in_channels, k_major ? p.filter.out : p.filter.in, p.tap_count,
+                        params->tap_stride, k_major ? block_k : TraitsOf(p.filter_type).swizzle_row(),
+                        (k_major ? tile.cols : block_k) / tile.row_blocks);
 }
 
 // Maps of halo tiles, and of the part of a unit that a warp stores.
 inline bool EncodeHaloMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
-  if (!EncodeBoxes(&params->src_map, call.src, MapElements::OfOperand(p.src_type), p.src, p.src_size, p.batch,
-                   p.in_channels, params->block_k, {params->halo_rows, params->halo_cols, p.step[1], p.step[2]})) {
+  if (!EncodeBoxes(&params->src_map, call.src, OfOperand(p.src_type), p.src, p.src_size, p.batch, p.in_channels,
+                   params->block_k, {params->halo_rows, params->halo_cols, p.step[1], p.step[2]})) {
     return false;
   }
   const int cols = std::min(params->unit_cols, kResultRows), at_once = ResultCols(tile, TraitsOf(p.dst_type).bytes);
-  return !params->has_out_maps ||
-         EncodeBoxes(&params->out_maps[0], call.result, MapElements::OfResult(p.dst_type, at_once), p.dst, p.dst_size,
-                     p.batch, p.out_channels, at_once, {kResultRows / cols, cols});
+  return !params->has_out_maps || EncodeBoxes(&params->out_maps[0], call.result, OfResult(p.dst_type, at_once), p.dst,
+                                              p.dst_size, p.batch, p.out_channels, at_once, {kResultRows / cols, cols});
 }
 
 // Maps of TMA's im2col mode.
@@ -42,8 +41,8 @@ inline bool EncodeIm2colMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaP
   const ConvProblem& p = call.problem;
   Im2colWindows windows;
   for (int d = 0; d < kSpatial; ++d) windows.Set(d, params->corner[d], p.step[d], params->counts[d]);
-  if (!EncodeIm2col(&params->src_map, params->rank, call.src, MapElements::OfOperand(p.src_type), p.src, p.src_size,
-                    p.batch, p.in_channels, windows, params->block_k, tile.rows / tile.col_blocks)) {
+  if (!EncodeIm2col(&params->src_map, params->rank, call.src, OfOperand(p.src_type), p.src, p.src_size, p.batch,
+                    p.in_channels, windows, params->block_k, tile.rows / tile.col_blocks)) {
     return false;
   }
   if (!params->has_out_maps) return true;
@@ -54,8 +53,8 @@ inline bool EncodeIm2colMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaP
       const auto phases = static_cast<int32_t>(LivePhases(p, d));
       windows.Set(d, rest % phases, p.period[d], params->counts[d]), rest /= phases;
     }
-    if (!EncodeIm2col(&params->out_maps[c], params->rank, call.result, MapElements::OfResult(p.dst_type, at_once),
-                      p.dst, p.dst_size, p.batch, p.out_channels, windows, at_once, kResultRows)) {
+    if (!EncodeIm2col(&params->out_maps[c], params->rank, call.result, OfResult(p.dst_type, at_once), p.dst, p.dst_size,
+                      p.batch, p.out_channels, windows, at_once, kResultRows)) {
       return false;
     }
   }
@@ -67,10 +66,10 @@ inline bool EncodeIm2colMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaP
 inline bool EncodeWgradMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
   if (tile.halo) {
-    return EncodeBoxes(&params->src_map, call.src, MapElements::OfOperand(p.src_type), p.src, p.src_size, p.batch,
-                       p.in_channels, kBlockRows, {params->halo_rows, params->halo_cols}) &&
-           EncodeBoxes(&params->rhs_map, call.rhs, MapElements::OfOperand(p.dst_type), p.dst, p.dst_size, p.batch,
-                       p.out_channels, kBlockRows, {params->unit_rows, params->unit_cols});
+    return EncodeBoxes(&params->src_map, call.src, OfOperand(p.src_type), p.src, p.src_size, p.batch, p.in_channels,
+                       kBlockRows, {params->halo_rows, params->halo_cols}) &&
+           EncodeBoxes(&params->rhs_map, call.rhs, OfOperand(p.dst_type), p.dst, p.dst_size, p.batch, p.out_channels,
+                       kBlockRows, {params->unit_rows, params->unit_cols});
   }
   const OperandTraits& traits = TraitsOf(p.src_type);
   const int positions = WgradPositions(traits.bytes), channels = traits.swizzle_row();
@@ -79,9 +78,9 @@ inline bool EncodeWgradMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaPa
     src.Set(d, params->corner[d], p.step[d], params->counts[d]);
     dst.Set(d, 0, p.period[d], params->counts[d]);
   }
-  const auto of_gradient = MapElements::OfOperand(p.dst_type);
-  if (!EncodeIm2col(&params->src_map, params->rank, call.src, MapElements::OfOperand(p.src_type), p.src, p.src_size,
-                    p.batch, p.in_channels, src, channels, positions)) {
+  const auto of_gradient = OfOperand(p.dst_type);
+  if (!EncodeIm2col(&params->src_map, params->rank, call.src, OfOperand(p.src_type), p.src, p.src_size, p.batch,
+                    p.in_channels, src, channels, positions)) {
     return false;
   }
   if (p.src_type == DType::kF32) {

@@ -161,8 +161,8 @@ struct alignas(1024) WgradBlock {
       for (int k = 0; k < WgradRegisters::kMultiplications; ++k) {
 #pragma unroll
         for (int i = 0; i < Share::kBlocks; ++i) {
-          ptx::WarpgroupMultiplyAddTf32<Share::kCols>(sums[i][0], source[i].words[k],
-                                                      gradient + Gradient::Advance(0, k), k > 0 || step > 0);
+          ptx::WarpgroupMultiplyAdd<T, Share::kCols, false, false>(
+              sums[i][0], source[i].words[k], gradient + Gradient::Advance(0, k), k > 0 || step > 0);
         }
       }
       ptx::WarpgroupCommit();

@@ -107,7 +107,7 @@ def installed_with(monkeypatch):
             asked.append(device)
             return error
 
-        monkeypatch.setattr(ffi, "_gpus", lambda: list(gpus))
+        monkeypatch.setattr(ffi, "gpus", lambda: list(gpus))
         monkeypatch.setitem(ffi._LOADED, "cuda", SimpleNamespace(why_not_run=why_not_run, has_wgmma=True))
         ffi.why_no_kernels.cache_clear()
         ffi.device.cache_clear()

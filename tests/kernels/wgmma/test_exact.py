@@ -22,6 +22,10 @@ every_tile_of_rows = pytest.mark.parametrize(
 )
 
 
+def integers(seed, dtype, *shape):
+    return jax.random.randint(jax.random.key(seed), shape, -3, 4).astype(dtype)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_exact_when_transformed_for_wgmma(dtype):
     """What it takes then."""
@@ -72,8 +76,8 @@ def test_weight_gradients_of_wgmma_itself_run(tile):
 @every_tile_of("wgmma", "wgrad")
 def test_exact_where_clusters_have_many_weight_gradients(tile, split):
     """Each cluster has tiles for several rounds, of other taps, channels and columns each time."""
-    integers = lambda seed, *shape: jax.random.randint(jax.random.key(seed), shape, -3, 4).astype("bfloat16")
-    x, w, g = integers(0, 2, 300, 520), jnp.zeros((15, 520, 1032), "bfloat16"), integers(1, 2, 300, 1032)
+    x, g = integers(0, "bfloat16", 2, 300, 520), integers(1, "bfloat16", 2, 300, 1032)
+    w = jnp.zeros((15, 520, 1032), "bfloat16")
     conv = lambda of, w: jaxconv.conv1d(x, w, padding="SAME", implementation=of)
     of = jax.jit(lambda of: jax.vjp(functools.partial(conv, of), w)[1](g)[0], static_argnums=0)
     assert jnp.array_equal(of(Constraint("cuda", "wgmma", tile.name, split)), of(Constraint("cuda", "mma")))
@@ -83,8 +87,8 @@ def test_exact_where_clusters_have_many_weight_gradients(tile, split):
 def test_exact_where_works_are_dealt_out(tile):
     """Blocks take the next work by a counter of the call's own, which each launch leaves at zero: several launches of
     one call, in turn with those of others, by one program and another."""
-    x = jax.random.randint(jax.random.key(0), (1, 1_300_007, 64), -3, 4).astype("bfloat16")
-    w = jax.random.randint(jax.random.key(1), (3 if tile.boxed else 1, 64, 72), -3, 4).astype("bfloat16")
+    x = integers(0, "bfloat16", 1, 1_300_007, 64)
+    w = integers(1, "bfloat16", 3 if tile.boxed else 1, 64, 72)
     conv = lambda of, x: jaxconv.conv1d(x, w, padding="SAME", implementation=of)
     asked, factors = Constraint("cuda", "wgmma", tile.name), jnp.array([1, -1, 2], x.dtype)
     expected = jax.jit(functools.partial(conv, Constraint("cuda", "mma")))(x)
@@ -101,8 +105,7 @@ def test_exact_where_works_are_dealt_out(tile):
 @every_tile_of_rows
 def test_exact_where_float32_ends_within_64_columns(tile, outs):
     """Two warps then have columns to store, and two have none, in the same buffers."""
-    integers = lambda seed, *shape: jax.random.randint(jax.random.key(seed), shape, -3, 4).astype("float32")
-    x, w = integers(0, 2, 9001, 64), integers(1, 3, 64, outs)
+    x, w = integers(0, "float32", 2, 9001, 64), integers(1, "float32", 3, 64, outs)
     conv = jax.jit(lambda of: jaxconv.conv1d(x, w, padding="SAME", implementation=of), static_argnums=0)
     assert jnp.array_equal(conv(Constraint("cuda", "wgmma", tile.name)), conv(Constraint("cuda", "mma")))
 
@@ -113,15 +116,14 @@ def test_exact_where_float32_ends_within_64_columns(tile, outs):
 def test_exact_where_columns_change(tile, dtype, which):
     """Thread blocks have works for several rounds, of other columns each time: what is left of one is stored among the
     steps of the next, of which there are fewer than pieces, as many, or more."""
-    integers = lambda seed, *shape: jax.random.randint(jax.random.key(seed), shape, -3, 4).astype(dtype)
 
     def conv(of, taps, channels, result=None):
-        few = integers(0, 2, 9001, channels)
+        few = integers(0, dtype, 2, 9001, channels)
         bound = functools.partial(jaxconv.conv1d, padding="SAME", implementation=of, preferred_element_type=result)
         if which == "fprop":
-            return bound(few, integers(1, taps, channels, 1032))
+            return bound(few, integers(1, dtype, taps, channels, 1032))
         many = jnp.zeros((2, 9001, 1032), dtype)
-        (gradient,) = jax.vjp(lambda x: bound(x, integers(1, taps, 1032, channels)), many)[1](few)
+        (gradient,) = jax.vjp(lambda x: bound(x, integers(1, dtype, taps, 1032, channels)), many)[1](few)
         return gradient
 
     steps = [(2, 64), (3, 64), (3, 72), (4, 64), (5, 64)] + ([] if tile.boxed else [(1, 24), (1, 40)])
