@@ -17,6 +17,7 @@ class Product:
         self,
         is_wgrad: bool,
         is_exact: bool,
+        bf16x6: bool,
         src: Array,
         filter: Array,
         dst: Array,

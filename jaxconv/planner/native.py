@@ -9,10 +9,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from jaxconv.compiled import planning
 from jaxconv.planner.candidate import Asked, Candidate, Settings
 from jaxconv.planner.devices import Device
 from jaxconv.problem import ConvProblem, Dim, Shape, Spec
+from jaxconv.problem.algorithms import Float32
 from jaxconv.problem.offsets import in_three, offset_tables
 from jaxconv.problem.product import Product
 
@@ -98,6 +101,7 @@ def _native(product: Product, images: int | None = None) -> planning.Product:
     return planning.Product(
         is_wgrad=product.kind == "wgrad",
         is_exact=product.is_exact,
+        bf16x6=p.lhs_dtype == np.float32 and product.float32 is Float32.BF16X6,
         src=_array(p.lhs_shape, p.lhs_spec, p.lhs_dtype, _batch(p, p.lhs_batch_grouped, batch)),
         filter=(p.rhs_shape, p.rhs_spec.axes, p.rhs_dtype.name),
         dst=_array(p.out_shape, p.out_spec, p.out_dtype, _batch(p, p.out_batch_grouped, batch)),

@@ -7,8 +7,8 @@ import math
 from functools import cached_property
 
 import numpy as np
-from jax import lax
 
+from jaxconv.problem.algorithms import Float32, float32_of
 from jaxconv.problem.conv_problem import ConvProblem, Shape
 
 TYPICAL_BATCH = 32  # stands for a symbolic batch while planning
@@ -88,10 +88,14 @@ class Product:
         return fits(p.lhs_spec.second, p.lhs_shape, p.in_channels) and any(fits(*other) for other in others)
 
     @cached_property
+    def float32(self) -> Float32:
+        """How operands of float32 are multiplied."""
+        return float32_of(self.problem.precision)
+
+    @cached_property
     def is_exact(self) -> bool:
-        """Whether float32 is multiplied as such, not as tf32."""
-        precision = self.problem.precision
-        return lax.Precision.HIGHEST in (precision if isinstance(precision, tuple) else (precision,))
+        """Whether float32 must not be multiplied as tf32."""
+        return self.float32 in (Float32.BF16X6, Float32.FLOAT32)
 
 
 def vector_elements(dtype: np.dtype) -> int:

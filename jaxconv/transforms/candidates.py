@@ -6,6 +6,7 @@ import math
 
 from jaxconv.compiled import planning
 from jaxconv.problem import ConvProblem
+from jaxconv.problem.algorithms import Float32
 from jaxconv.problem.product import Product, vector_elements
 from jaxconv.transforms.dense import (
     ChannelsLast,
@@ -47,8 +48,8 @@ def dense_transforms(product: Product, packs_groups: bool, stores_parts: bool, k
     if product.kind == "wgrad" and has_few_outputs and math.prod(problem.kernel) > 1:
         found += [(*t, SwappedOperands()) for t in ((), *found)]
     vector = vector_elements(problem.rhs_dtype)
-    if k_major and problem.rhs_dtype.itemsize == 4 and not product.is_exact:
-        found += _k_major(product, found)
+    if k_major and problem.rhs_dtype.itemsize == 4:
+        found += _for_float32(product, found)
 
     def has_vectors(transform: Transform) -> bool:
         after = apply(transform, product.problem).problem
@@ -57,6 +58,16 @@ def dense_transforms(product: Product, packs_groups: bool, stores_parts: bool, k
         return Product(product.kind, after).has_contiguous_channels(vector)
 
     return [t for t in found if t == (SwappedOperands(),) or has_vectors(t)]
+
+
+def _for_float32(product: Product, found: list[Transform]) -> list[Transform]:
+    """Those after which wgmma multiplies float32 as it is asked to, behind others."""
+    match product.float32:
+        case Float32.TF32:
+            return _k_major(product, found)
+        case Float32.BF16X6:
+            return _split(product, found)
+    return []
 
 
 def _k_major(product: Product, found: list[Transform]) -> list[Transform]:
@@ -68,6 +79,18 @@ def _k_major(product: Product, found: list[Transform]) -> list[Transform]:
         if all(n == 1 for n in (*problem.window_strides, *problem.lhs_dilation)):
             swapped = (PositionsLast("lhs"), SwappedOperands())
             last += [swapped, (KMajorFilter(), *swapped)]
+    tried = [(*t, *steps) for t in ((), *found) if SwappedOperands() not in t for steps in last]
+    return [t for t in tried if unsupported_reason(t, problem) is None]
+
+
+def _split(product: Product, found: list[Transform]) -> list[Transform]:
+    """Those after which the operand that is split into bfloat16 may have whole vectors of them: a filter along its
+    other channels, or a wgrad's other operand."""
+    problem = forward_of(product.problem)
+    last: list[Transform] = [(KMajorFilter(),), (KMajorFilter(of_dgrad=True),)]
+    if product.kind == "wgrad":
+        is_strided = any(n > 1 for n in (*problem.window_strides, *problem.lhs_dilation))
+        last = [] if is_strided else [(KMajorFilter(), SwappedOperands())]
     tried = [(*t, *steps) for t in ((), *found) if SwappedOperands() not in t for steps in last]
     return [t for t in tried if unsupported_reason(t, problem) is None]
 

@@ -74,6 +74,7 @@ struct Product {
   ConvProblem conv;
   Pass pass;
   bool is_exact;  // float32 must not be multiplied as tf32
+  bool bf16x6;    // operands are float32, and may be multiplied as sums of bfloat16
   ArrayShape src, filter, dst;
   bool src_batch_grouped, dst_batch_grouped;
   std::array<int64_t, kSpatial> kernel, window_strides, lhs_dilation, rhs_dilation;  // leading ones are 1

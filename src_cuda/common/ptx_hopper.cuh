@@ -63,8 +63,8 @@ __device__ __forceinline__ void FenceOperand(float (&sum)[4]) {
 // wgmma: sum += a * b, or sum = a * b if not `adds`, for M = 64, N = kCols and 32 bytes of K. `a` and `b` are
 // descriptors of matrices in shared memory. kTransposed: the matrix is MN-major, not K-major, as those of 16-bit types
 // may be. float is multiplied as tf32, without its low bits. Warp w of the warp group has the rows 16 w to 16 w + 15.
-// Among these, a lane has the rows and columns of ptx::MultiplyAdd. Of float `a` may also be four registers, those of
-// ptx::MultiplyAdd for the warp's 16 rows.
+// Among these, a lane has the rows and columns of ptx::MultiplyAdd. Of float and bfloat16 `a` may also be four
+// registers, those of ptx::MultiplyAdd for the warp's 16 rows.
 template <typename T, int kCols, bool kTransposedA, bool kTransposedB, typename OperandA = uint64_t>
 __device__ __forceinline__ void WarpgroupMultiplyAdd(float (&sum)[kCols / 8][4], const OperandA& a, uint64_t b,
                                                      bool adds = true) {
@@ -110,6 +110,7 @@ __device__ __forceinline__ void WarpgroupMultiplyAdd(float (&sum)[kCols / 8][4],
 #define JAXCONV_DESCRIPTOR(A, ...) A
 #define JAXCONV_REGISTERS(A, B, C, D) "{" A ", " B ", " C ", " D "}"
 #define JAXCONV_TRANSPOSES(A, B) ", " A ", " B
+#define JAXCONV_TRANSPOSE_OF_B(A, B) ", " B
 #define JAXCONV_NO_TRANSPOSES(A, B) ""
 #define JAXCONV_WGMMA(SHAPE, NAMES, SUMS, B, ADDS, TRANSPOSES, A, ...)                                       \
   JAXCONV_HOPPER_ASM("{ .reg .pred adds; setp.ne.b32 adds, " ADDS ", 0; wgmma.mma_async.sync.aligned." SHAPE \
@@ -140,7 +141,11 @@ __device__ __forceinline__ void WarpgroupMultiplyAdd(float (&sum)[kCols / 8][4],
     JAXCONV_WGMMA("m64n256" TYPE, JAXCONV_NAMES_128, JAXCONV_SUMS_32, "%128", "%129", TRANSPOSES("%130", "%131"), \
                   A("%132", "%133", "%134", "%135"), __VA_ARGS__);                                                \
   }
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16> && !std::is_same_v<OperandA, uint64_t>) {
+    static_assert(!kTransposedA);
+    JAXCONV_WGMMA_OF("k16.f32.bf16.bf16", JAXCONV_TRANSPOSE_OF_B, JAXCONV_REGISTERS, "r"(a[0]), "r"(a[1]), "r"(a[2]),
+                     "r"(a[3]))
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
     JAXCONV_WGMMA_OF("k16.f32.bf16.bf16", JAXCONV_TRANSPOSES, JAXCONV_DESCRIPTOR, "l"(a))
   } else if constexpr (std::is_same_v<T, __half>) {
     JAXCONV_WGMMA_OF("k16.f32.f16.f16", JAXCONV_TRANSPOSES, JAXCONV_DESCRIPTOR, "l"(a))
@@ -170,6 +175,7 @@ __device__ __forceinline__ void WarpgroupMultiplyAdd(float (&sum)[kCols / 8][4],
 #undef JAXCONV_DESCRIPTOR
 #undef JAXCONV_REGISTERS
 #undef JAXCONV_TRANSPOSES
+#undef JAXCONV_TRANSPOSE_OF_B
 #undef JAXCONV_NO_TRANSPOSES
 #undef JAXCONV_WGMMA
 #undef JAXCONV_WGMMA_OF

@@ -26,11 +26,15 @@ inline constexpr int kHaloWgradTaps = 3;  // of a window's row: they are columns
 inline constexpr int kUnitRows = 64;      // positions that have a halo tile: the rows of one multiplication
 // BLOCK_K of 16-bit types. Tiles' names have it, and what planning shares with other families.
 inline constexpr int kPlannedBlockK = TraitsOf(DType::kBF16).swizzle_row();
+inline constexpr int kBF16Parts = 4, kBF16x6Products = 6;  // of a number of float32, and of a product, see bf16x6.cuh
 inline constexpr int kMostHaloPixels = 104, kMostHaloTaps = 127;
 
 // What BLOCK_K of a problem may be: all channels of a swizzled row of so many, three quarters or half. Kernels have a
-// loop for each.
-constexpr std::array<int, 3> BlockKs(int row) { return {row, row * 3 / 4, row / 2}; }
+// loop for each. They are multiples of what a multiplication has of K.
+constexpr std::array<int, 3> BlockKs(int row, int mma_depth) {
+  const int three_quarters = row * 3 / 4;
+  return {row, three_quarters % mma_depth == 0 ? three_quarters : row, row / 2};
+}
 
 // A tile of the wgmma family. Its warpgroups have equal shares of its rows, or, with swapped operands, of its
 // columns. The blocks of a cluster have neighbouring rows and share the filter that they read, or neighbouring columns
@@ -48,6 +52,7 @@ struct WgmmaTile {
   int cluster_split = 0;
   bool swap_ab = false;  // channels are M of a multiplication, and all of the tile's positions N
   bool has_conv = true;  // whether the tile is compiled for convs
+  bool bf16x6 = false;   // float32 by products of bfloat16, see bf16x6.cuh; no other types
 
   constexpr int cluster() const { return row_blocks * col_blocks; }
   constexpr int warpgroups() const { return rows == 64 ? 1 : rows > 384 ? 3 : 2; }  // that multiply
@@ -66,24 +71,20 @@ struct WgmmaTile {
   constexpr bool TakesParts(int64_t slices) const;
   constexpr int64_t shared_bytes(bool k_major) const;
   constexpr int64_t wgrad_shared_bytes() const;
-  // Whether the tile is compiled for wgrad. With halo tiles, output channels are M.
-  constexpr bool has_wgrad() const {
+  // Whether the tile is compiled for wgrad of a type. With halo tiles, output channels are M.
+  constexpr bool HasWgrad(DType type) const {
+    if (bf16x6) return type == DType::kF32 && !halo;
+    if (type == DType::kF32) return has_tf32_wgrad();
     const int of_m = swap_ab ? cols : rows;
     return cluster_split == 0 && halo <= swap_ab && (of_m == kBlockRows || of_m % (kBlockRows * warpgroups()) == 0);
-  }
-  // The same for float32, never with swapped operands: M is the source, which goes through registers. Each 64 rows take
-  // 16 of a thread, beside those of the sums.
-  constexpr bool has_tf32_wgrad() const {
-    const int blocks = rows / (kBlockRows * warpgroups()), registers = blocks * (cols / 2 + 16);
-    return cluster_split == 0 && !halo && rows == kBlockRows * warpgroups() * blocks &&
-           registers <= (ctas_per_sm == 1 ? 192 : 56);
   }
 
   std::string name() const {
     const auto number = [](int n) { return std::to_string(n); };
     const std::string by = cluster() > 1 ? " by " + number(row_blocks) + "x" + number(col_blocks) : "";
     return number(rows) + "x" + number(cols) + "x" + number(kPlannedBlockK) + by + (halo ? " of boxes" : "") +
-           (cluster_split > 0 ? " by slices" : "") + (ctas_per_sm == 2 ? ", two at once" : "");
+           (cluster_split > 0 ? " by slices" : "") + (ctas_per_sm == 2 ? ", two at once" : "") +
+           (bf16x6 ? ", bf16x6" : "");
   }
   TileFields fields() const {
     return {{"rows", rows},
@@ -96,10 +97,20 @@ struct WgmmaTile {
             {"slices", cluster_split},
             {"transposed", swap_ab},
             {"has_conv", has_conv},
-            {"has_wgrad", has_wgrad()},
-            {"has_tf32_wgrad", has_tf32_wgrad()}};
+            {"has_wgrad", HasWgrad(DType::kBF16)},
+            {"has_float32_wgrad", HasWgrad(DType::kF32)},
+            {"bf16x6", bf16x6}};
   }
   PlannedTile planned() const { return {rows, cols, kPlannedBlockK, ctas_per_sm}; }
+
+ private:
+  // Never with swapped operands: M is the source, which goes through registers. Each 64 rows take 16 of a thread,
+  // beside those of the sums.
+  constexpr bool has_tf32_wgrad() const {
+    const int blocks = rows / (kBlockRows * warpgroups()), registers = blocks * (cols / 2 + 16);
+    return cluster_split == 0 && !halo && rows == kBlockRows * warpgroups() * blocks &&
+           registers <= (ctas_per_sm == 1 ? 192 : 56);
+  }
 };
 
 inline constexpr WgmmaTile kWgmmaTiles[] = {
@@ -126,6 +137,11 @@ inline constexpr WgmmaTile kWgmmaTiles[] = {
     {384, 128, 5, 1, 1, 1, true, 0, true, false},
     {576, 64, 4, 1, 1, 1, true, 0, true, false},
     {192, 256, 4, 1, 1, 1, true, 0, true, false},
+    {128, 128, 4, 2, 1, 1, false, 0, false, true, true},
+    {256, 64, 4, 1, 1, 1, false, 0, false, true, true},
+    {128, 128, 4, 1, 1, 1, true, 0, false, true, true},
+    {256, 64, 4, 1, 1, 1, true, 0, false, true, true},
+    {128, 160, 3, 2, 1, 1, false, 0, false, true, true},
 };
 
 constexpr int ConsumerWarps(const WgmmaTile& tile) { return 4 * tile.warpgroups(); }
@@ -167,11 +183,16 @@ constexpr int FilterCols(const WgmmaTile& tile, bool k_major) {
   return k_major ? tile.cols : static_cast<int>(CeilDiv(tile.cols, kPlannedBlockK) * kPlannedBlockK);
 }
 
+// A block of K of these columns. In parts, 32 channels have four times 64 bytes.
+constexpr int FilterBytes(const WgmmaTile& tile, bool k_major) {
+  return FilterCols(tile, k_major) * kSwizzleBytes * (tile.bf16x6 ? 2 : 1);
+}
+
 // Shared memory of a thread block: operands, result buffers, zeros and the next tiles; or operands and the sums of
 // other slices. `k_major`: the filter's source channels are neighbours in memory, not its output channels.
 constexpr int64_t WgmmaTile::shared_bytes(bool k_major) const {
   constexpr int64_t kBarriers = 2 * 8, kTapBytes = 16, kWorkTileBytes = 32, kAlignment = 1024;
-  int64_t bytes = stages * (FilterCols(*this, k_major) * kSwizzleBytes + kBarriers);
+  int64_t bytes = stages * (FilterBytes(*this, k_major) + kBarriers);
   if (halo) {
     bytes += rows / kUnitRows * HaloPixels(*this) * kSwizzleBytes + HaloStages(*this) * kBarriers;
     bytes += (kMostHaloTaps + 1) * kTapBytes;
@@ -200,7 +221,7 @@ constexpr bool WgmmaTile::TakesParts(int64_t slices) const {
 constexpr int64_t WgmmaTile::wgrad_shared_bytes() const {
   constexpr int64_t kBarriers = 2 * 8, kAlignment = 1024;
   const int64_t source = rows / WgradUnit(*this) * (halo ? kMostHaloPixels * kSwizzleBytes : kWgradBlockBytes);
-  const int64_t stage = source + CeilDiv(cols, kBlockRows) * kWgradBlockBytes;
+  const int64_t stage = source + CeilDiv(cols, kBlockRows) * kWgradBlockBytes * (bf16x6 ? 2 : 1);
   const int64_t bytes = std::max<int64_t>(stages * stage, rows * cols * 4) + stages * kBarriers;
   return CeilDiv(bytes, kAlignment) * kAlignment;
 }

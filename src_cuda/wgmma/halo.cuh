@@ -65,7 +65,7 @@ struct WgmmaHaloStages {
   static_assert(!kTile.swap_ab, "units of positions are a multiplication's rows");
 
   char halos[kUnits][kUnitBytes];
-  char filter[kTile.stages][Filter::Tile::kBytes];
+  char filter[kTile.stages][Filter::kBytes];
   HaloTap taps[kMostHaloTaps + 1];
 
   static __device__ __forceinline__ StagePipeline<kStages> HaloPipeline(const WgmmaParams& p, uint32_t barriers) {
@@ -161,7 +161,7 @@ class WgmmaHaloProducer {
       if (!copies_filter_ || threadIdx.x % 32 != 0) return;
       for (int32_t tap = first; tap < last; ++tap) {
         filter_.WaitUntilEmpty();
-        ptx::ArriveExpecting(filter_.full(), Stages::Filter::kCols * params_.block_k * sizeof(T));
+        ptx::ArriveExpecting(filter_.full(), Stages::Filter::kCols * Stages::Filter::kElementBytes * params_.block_k);
         Stages::Filter::Copy(params_, ptx::SharedAddress(stages_.filter[filter_.stage()]), filter_.full(),
                              k_block * params_.block_k, tile.first_col, stages_.taps[tap].filter, 0);
         filter_.Advance();
@@ -200,7 +200,7 @@ class WgmmaHaloProducer {
 
 // A consumer warpgroup.
 template <typename T, WgmmaTile kTile, bool kKMajor>
-class WgmmaHaloConsumer : public WgmmaSums<T, kTile, kKMajor> {
+class WgmmaHaloConsumer : public WgmmaSumsOf<T, kTile, kKMajor> {
  public:
   using Stages = WgmmaHaloStages<T, kTile, kKMajor>;
 
@@ -210,7 +210,8 @@ class WgmmaHaloConsumer : public WgmmaSums<T, kTile, kKMajor> {
         halos_(Stages::HaloPipeline(p, barriers)),
         filter_(barriers + Stages::kHaloBarriers * 8),
         first_unit_(this->FirstRow() / kUnitRows),
-        layout_(Unit::Layout(p.unit_rows == 1 ? 8 : p.halo_cols)) {}
+        line_(p.unit_rows == 1 ? 8 : p.halo_cols),
+        layout_(Unit::Layout(line_)) {}
 
   // Sums up a tile; calls last() while the last halo tiles are multiplied. Halo tiles are released when they have been
   // multiplied: meanwhile the tensor cores have the other warpgroup's.
@@ -218,11 +219,11 @@ class WgmmaHaloConsumer : public WgmmaSums<T, kTile, kKMajor> {
   __device__ __forceinline__ void Multiply(const WgmmaSteps& steps, Epilogue&& epilogue, Last&& last) {
     bool adds = false;
     stages_.Rounds(steps, params_.k_blocks, [&](int32_t first, int32_t end, int32_t k_block, int32_t left) {
-      constexpr auto kBlockKs = BlockKs(kBlockK<T>);
+      constexpr auto kBlockKs = BlockKs(kBlockK<T>, Stages::Filter::kMmaDepth);
       const auto channels = static_cast<int32_t>(params_.problem.in_channels) - k_block * params_.block_k;
       uint32_t read;
-      if (channels <= kBlockKs[2]) {
-        read = MultiplyHalos<kBlockKs[2]>(first, end, adds, epilogue);  // the rest of the block has no channels
+      if (min(channels, params_.block_k) <= kBlockKs[2]) {  // the rest of the block has no channels
+        read = MultiplyHalos<kBlockKs[2]>(first, end, adds, epilogue);
       } else if (params_.block_k <= kBlockKs[1]) {
         read = MultiplyHalos<kBlockKs[1]>(first, end, adds, epilogue);
       } else {
@@ -264,8 +265,12 @@ class WgmmaHaloConsumer : public WgmmaSums<T, kTile, kKMajor> {
   __device__ __forceinline__ uint32_t MultiplyTap(uint32_t halo, int32_t tap, bool adds) {
     filter_.WaitUntilFull();
     const uint32_t filter = ptx::SharedAddress(stages_.filter[filter_.stage()]), empty = filter_.empty();
-    this->template BeginKBlock<Unit, kChannels>(layout_ | (halo + stages_.taps[tap].pixel * kSwizzleBytes) >> 4, filter,
-                                                adds);
+    const uint32_t first = halo + stages_.taps[tap].pixel * kSwizzleBytes;
+    if constexpr (kTile.bf16x6) {
+      this->template MultiplyKBlock<kChannels>({first, line_ * kSwizzleBytes, Stages::kUnitBytes}, filter, adds);
+    } else {
+      this->template BeginKBlock<Unit, kChannels>(layout_ | first >> 4, filter, adds);
+    }
     filter_.Advance();
     return empty;
   }
@@ -275,6 +280,7 @@ class WgmmaHaloConsumer : public WgmmaSums<T, kTile, kKMajor> {
   StagePipeline<Stages::kStages> halos_;
   StagePipeline<kTile.stages> filter_;
   int first_unit_;
+  uint32_t line_;  // pixels from eight positions to the next eight
   uint64_t layout_;
 };
 

@@ -17,8 +17,8 @@
 namespace jaxconv::wgmma {
 
 // Elements from a tap to the next, if the filter's spatial axes follow each other, rows of rows; else 0. One tap has no
-// next one: a 16-byte vector stands for the distance.
-inline int64_t TapStride(const ArrayShape& filter, int vector) {
+// next one: then it is `of_one`.
+inline int64_t TapStride(const ArrayShape& filter, int64_t of_one) {
   int64_t stride = 0, outer = 0;  // `outer`: of the next axis
   for (int64_t i = filter.rank() - 1; i >= 2; --i) {
     const int64_t axis = filter.axes[i];
@@ -27,7 +27,7 @@ inline int64_t TapStride(const ArrayShape& filter, int vector) {
     if (filter.Stride(axis) != outer) return 0;
     outer *= filter.sizes[axis];
   }
-  return stride == 0 ? vector : stride;
+  return stride == 0 ? of_one : stride;
 }
 
 // The taps that positions see: their number, and the lowest and highest shifts.
@@ -83,13 +83,16 @@ inline Reason FindIm2col(const Product& product, WgmmaSettings* s) {
   const Shifts shifts(product);
   s->corner_d = shifts.lowest[0], s->corner_h = shifts.lowest[1], s->corner_w = shifts.lowest[2];
   s->rank = shifts.count == 1 && IsMatrix(product.conv, *s) ? 2 : RankOf(product.conv, shifts);
-  s->tap_stride = In32(TapStride(product.filter, TraitsOf(product.conv.filter_type).vector()));
+  const ConvProblem& p = product.conv;
+  const bool in_parts = product.bf16x6 && product.pass == Pass::kConv;
+  const int64_t of_one = in_parts ? p.in_channels * p.out_channels : TraitsOf(p.filter_type).vector();
+  s->tap_stride = In32(TapStride(product.filter, of_one));
   s->reach_h = shifts.reach(1), s->reach_w = shifts.reach(2);
   s->empty_classes = EmptyClasses(product);
   if (product.pass == Pass::kWgrad && AreAscending(product)) {
     s->taps_h = In32(product.kernel[1]), s->taps_w = In32(product.kernel[2]);
   }
-  if (Reason why = UnsupportedIm2col(product.conv, *s)) return why;
+  if (Reason why = UnsupportedIm2col(p, *s, in_parts)) return why;
   const int64_t reach = std::max({shifts.reach(0), shifts.reach(1), shifts.reach(2)});
   const int64_t end = Im2colOffsetEnd(s->rank);
   if (reach < end) return std::nullopt;

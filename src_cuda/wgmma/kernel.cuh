@@ -193,11 +193,12 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
   }
 }
 
-template <typename T, int kTileIndex, bool kKMajor, bool kHasEpilogue>
+template <typename T, bool kBF16x6, int kTileIndex, bool kKMajor, bool kHasEpilogue>
 constexpr WgmmaKernelPtr CompiledWgmma() {
-  if constexpr (!kWgmmaTiles[kTileIndex].has_conv || !(kKMajor || kReadsMnMajor<T>)) {
+  constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
+  if constexpr (!kTile.has_conv || kTile.bf16x6 != kBF16x6 || !(kKMajor || kReadsMnMajor<T> || kBF16x6)) {
     return nullptr;
-  } else if constexpr (kWgmmaTiles[kTileIndex].cluster_split > 0) {
+  } else if constexpr (kTile.cluster_split > 0) {
     return WgmmaClusterSplitKernel<T, kTileIndex, kKMajor, kHasEpilogue>;
   } else {
     return WgmmaKernel<T, kTileIndex, kKMajor, kHasEpilogue>;
@@ -205,12 +206,12 @@ constexpr WgmmaKernelPtr CompiledWgmma() {
 }
 
 // The compiled kernels for operands of type T.
-template <typename T>
+template <typename T, bool kBF16x6>
 WgmmaKernelPtr FindWgmma(int64_t tile, bool k_major, bool has_epilogue) {
   return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
     constexpr WgmmaKernelPtr kKernels[][2][2] = {
-        {{CompiledWgmma<T, kIndex, false, false>(), CompiledWgmma<T, kIndex, false, true>()},
-         {CompiledWgmma<T, kIndex, true, false>(), CompiledWgmma<T, kIndex, true, true>()}}...};
+        {{CompiledWgmma<T, kBF16x6, kIndex, false, false>(), CompiledWgmma<T, kBF16x6, kIndex, false, true>()},
+         {CompiledWgmma<T, kBF16x6, kIndex, true, false>(), CompiledWgmma<T, kBF16x6, kIndex, true, true>()}}...};
     return kKernels[tile][k_major][has_epilogue];
   }(std::make_index_sequence<std::size(kWgmmaTiles)>());
 }

@@ -22,6 +22,7 @@
 #include "common/persistent.h"
 #include "common/product.h"
 #include "common/types.h"
+#include "common/unaligned.h"
 #include "families.h"
 #include "wgmma/config.h"
 #include "wgmma/maps.h"
@@ -34,15 +35,19 @@ namespace {
 // Slices of K whose sums are stored: one, where a cluster adds them.
 int64_t StoredSplit(Pass pass, const WgmmaSettings& s) { return kWgmmaTiles[s.tile].workspace_split(pass, s.split); }
 
+template <typename T, bool kBF16x6 = false>
+WgmmaKernelPtr FindOfType(const ConvProblem& p, Pass pass, int64_t tile, bool has_epilogue) {
+  if (pass == Pass::kWgrad) return FindWgrad<T, kBF16x6>(tile);
+  return FindWgmma<T, kBF16x6>(tile, IsKMajor(p), has_epilogue);
+}
+
 WgmmaKernelPtr Find(const ConvProblem& p, Pass pass, int64_t tile, bool has_epilogue) {
-  const auto find = [&](auto type) {
-    using T = decltype(type);
-    return pass == Pass::kWgrad ? FindWgrad<T>(tile) : FindWgmma<T>(tile, IsKMajor(p), has_epilogue);
-  };
   switch (p.src_type) {
-    case DType::kBF16: return find(__nv_bfloat16{});
-    case DType::kF16: return find(__half{});
-    case DType::kF32: return find(float{});
+    case DType::kBF16: return FindOfType<__nv_bfloat16>(p, pass, tile, has_epilogue);
+    case DType::kF16: return FindOfType<__half>(p, pass, tile, has_epilogue);
+    case DType::kF32:
+      return kWgmmaTiles[tile].bf16x6 ? FindOfType<float, true>(p, pass, tile, has_epilogue)
+                                      : FindOfType<float>(p, pass, tile, has_epilogue);
     default: return nullptr;  // UnsupportedTypes says so
   }
 }
@@ -60,15 +65,14 @@ Reason UnsupportedReason(const ConvProblem& p, Pass pass, const WgmmaSettings& s
   if (Reason why = UnsupportedTileOrSplit(s, std::size(kWgmmaTiles))) return why;
   if (ResultElements(p, pass) == 0) return std::nullopt;
   if (Reason why = wgmma::UnsupportedTypes(p, pass)) return why;
-  if (Reason why = wgmma::UnsupportedSizes(p, pass)) return why;
-  if (Reason why = wgmma::UnsupportedIm2col(p, s)) return why;
+  const bool bf16x6 = kWgmmaTiles[s.tile].bf16x6;
+  if (Reason why = wgmma::UnsupportedSizes(p, pass, bf16x6)) return why;
+  if (Reason why = wgmma::UnsupportedIm2col(p, s, bf16x6 && pass == Pass::kConv)) return why;
   if (Reason why = wgmma::UnsupportedTile(p, pass, s)) return why;
   return kMma.unsupported_reason(p, pass, WithoutWgmma(p, pass, s));
 }
 
-size_t WorkspaceBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
-  return SplitBytes(p, pass, StoredSplit(pass, s));
-}
+size_t WorkspaceBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) { return WgmmaWorkspace(p, pass, s); }
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
   const size_t without = kMma.shared_bytes(p, pass, WithoutWgmma(p, pass, s));
@@ -127,7 +131,7 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   params.leaves_out_taps = LeavesOutTaps(p, s, tile);
   params.rank = static_cast<int32_t>(s.rank);
   params.tap_stride = static_cast<int32_t>(s.tap_stride);
-  params.block_k = call.pass == Pass::kWgrad ? kBlockRows : BlockK(p);
+  params.block_k = call.pass == Pass::kWgrad ? kBlockRows : BlockK(p, tile.bf16x6);
   params.k_blocks = static_cast<int32_t>(CeilDiv(p.in_channels, params.block_k));
   params.split = static_cast<int32_t>(s.split);
   const auto reciprocal = [](int32_t divisor) { return UINT32_MAX / static_cast<uint32_t>(std::max(divisor, 1)); };
@@ -216,16 +220,32 @@ cudaError_t EnqueueClusters(WgmmaKernelPtr kernel, size_t shared_bytes, const Wg
   return cudaLaunchKernelExC(&config, function, arguments);
 }
 
+// Another family's kernel, where there is no wgmma, or TMA has no maps of the operands. It is no less exact.
+cudaError_t LaunchWithoutWgmma(const ConvCall& call, const WgmmaSettings& s, cudaStream_t stream) {
+  if (kWgmmaTiles[s.tile].bf16x6) return LaunchUnaligned(call, StoredSplit(call.pass, s), stream);
+  return kMma.launch(call, WithoutWgmma(call.problem, call.pass, s), stream);
+}
+
+// Splits an operand into parts, which the call then has in its place.
+cudaError_t SplitOperand(ConvCall* call, const WgmmaSettings& s, cudaStream_t stream) {
+  const int64_t elements = SplitElements(call->problem, call->pass);
+  void* const parts = static_cast<char*>(call->workspace) + PartsOffset(call->problem, call->pass, s);
+  const void* const operand = std::exchange(call->rhs, parts);
+  return EnqueueBF16Parts(static_cast<const float*>(operand), elements, parts, stream);
+}
+
 cudaError_t Launch(const ConvCall& call, const WgmmaSettings& s, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
   const bool is_matrix = s.rank == 2 && !kWgmmaTiles[s.tile].halo;
   const ConvProblem seen = is_matrix ? AsMatrix(p) : p;
-  const ConvCall call_seen = call.With(seen);
-  WgmmaParams params = MakeParams(call_seen, s);
-  if (!DeviceHasWgmma() || !AreAligned({call.src, call.rhs, call.result}) || !EncodeMaps(call_seen, s, &params)) {
-    return kMma.launch(call, WithoutWgmma(p, call.pass, s), stream);
+  ConvCall call_seen = call.With(seen);
+  if (!DeviceHasWgmma() || !AreAligned({call.src, call.rhs, call.result})) return LaunchWithoutWgmma(call, s, stream);
+  if (kWgmmaTiles[s.tile].bf16x6) {
+    if (const cudaError_t status = SplitOperand(&call_seen, s, stream)) return status;
   }
+  WgmmaParams params = MakeParams(call_seen, s);
+  if (!EncodeMaps(call_seen, s, &params)) return LaunchWithoutWgmma(call, s, stream);
   const int64_t stored = StoredSplit(call.pass, s);
   const WgmmaKernelPtr kernel = Find(p, call.pass, s.tile, EndsWithEpilogue(call, stored));
   const size_t shared_bytes = SharedBytesOf(p, call.pass, kWgmmaTiles[s.tile]);

@@ -26,14 +26,14 @@ struct WgmmaStages {
   using SrcTile = SharedTile<T, kTile.rows, kBlockK<T>, true>;
   using Filter = WgmmaFilter<T, kTile, kKMajor>;
   static constexpr int kProducers = 1;  // threads
-  static constexpr int kBytes = SrcTile::kBytes + Filter::Tile::kBytes;
-  static constexpr int kLines = kTile.rows + Filter::kCols;  // of a block of K's channels
+  static constexpr int kBytes = SrcTile::kBytes + Filter::kBytes;
+  static constexpr int kBytesOfChannel = kTile.rows * sizeof(T) + Filter::kCols * Filter::kElementBytes;
   static_assert(SrcTile::kBytes % 1024 == 0, "each tile begins a turn of its swizzle");
   static constexpr int kBarriers = StagePipeline<kTile.stages>::kBarriers;
 
   struct Stage {
     char src[SrcTile::kBytes];
-    char filter[Filter::Tile::kBytes];
+    char filter[Filter::kBytes];
   };
   Stage stages[kTile.stages];
 
@@ -127,7 +127,7 @@ class WgmmaProducer {
                                            const Step& from) const {
     pipeline_.WaitUntilEmpty();
     const uint32_t stage = stages_ + pipeline_.stage() * Stages::kBytes;
-    ptx::ArriveExpecting(pipeline_.full(), Stages::kLines * params_.block_k * sizeof(T));
+    ptx::ArriveExpecting(pipeline_.full(), Stages::kBytesOfChannel * params_.block_k);
     ptx::CopyPixels<(kTile.col_blocks > 1)>(params_.rank, stage + FirstPart() * kSwizzleBytes, params_.src_map,
                                             pipeline_.full(), from.channel, at, from.w, from.h, from.d,
                                             Stages::Filter::kAll);
@@ -165,17 +165,19 @@ class WgmmaProducer {
 
 // A consumer warpgroup.
 template <typename T, WgmmaTile kTile, bool kKMajor>
-class WgmmaConsumer : public WgmmaSums<T, kTile, kKMajor> {
+class WgmmaConsumer : public WgmmaSumsOf<T, kTile, kKMajor> {
  public:
   using Stages = WgmmaStages<T, kTile, kKMajor>;
 
   __device__ WgmmaConsumer(const WgmmaParams& p, const Stages& stages, uint32_t barriers)
-      : block_k_(p.block_k), stages_(ptx::SharedAddress(&stages) & kAddressInCta), pipeline_(barriers) {}
+      : block_k_(p.block_k),
+        stages_(ptx::SharedAddress(&stages) & (kTile.bf16x6 ? UINT32_MAX : kAddressInCta)),
+        pipeline_(barriers) {}
 
   // Sums up a tile; calls last() while the last step is multiplied.
   template <typename Epilogue, typename Last>
   __device__ __forceinline__ void Multiply(const WgmmaSteps& steps, Epilogue&& epilogue, Last&& last) {
-    constexpr auto kBlockKs = BlockKs(kBlockK<T>);
+    constexpr auto kBlockKs = BlockKs(kBlockK<T>, Stages::Filter::kMmaDepth);
     if (block_k_ > kBlockKs[1]) {
       MultiplyKBlocks<kBlockKs[0]>(steps, epilogue, last);
     } else if (block_k_ > kBlockKs[2]) {
@@ -201,7 +203,13 @@ class WgmmaConsumer : public WgmmaSums<T, kTile, kKMajor> {
     using Src = MatrixDescriptor<typename Stages::SrcTile>;
     pipeline_.WaitUntilFull();
     const uint32_t stage = stages_ + pipeline_.stage() * Stages::kBytes, empty = pipeline_.empty();
-    this->template BeginKBlock<Src, kChannels>(Src::At(stage, this->FirstRow()), stage + Stages::SrcTile::kBytes, adds);
+    const uint32_t filter = stage + Stages::SrcTile::kBytes;
+    if constexpr (kTile.bf16x6) {
+      this->template MultiplyKBlock<kChannels>(
+          {stage + this->FirstRow() * kSwizzleBytes, 8 * kSwizzleBytes, 64 * kSwizzleBytes}, filter, adds);
+    } else {
+      this->template BeginKBlock<Src, kChannels>(Src::At(stage, this->FirstRow()), filter, adds);
+    }
     pipeline_.Advance();
     return empty;
   }

@@ -14,20 +14,30 @@
 
 namespace jaxconv {
 
+// Of a filter in parts, the taps of a part are behind those of the part before it.
 inline bool EncodeFilter(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
   const bool k_major = IsKMajor(p);
-  const int block_k = params->block_k;
-  return EncodeMatrices(&params->rhs_map, call.rhs, OfOperand(p.filter_type), k_major ? p.in_channels : p.out_channels,
-                        k_major ? p.out_channels : p.in_channels, k_major ? p.filter.out : p.filter.in, p.tap_count,
-                        params->tap_stride, k_major ? block_k : TraitsOf(p.filter_type).swizzle_row(),
+  const int block_k = params->block_k, parts = tile.bf16x6 ? kBF16Parts : 1;
+  MapElements of = OfOperand(tile.bf16x6 ? DType::kBF16 : p.filter_type);
+  if (tile.bf16x6 && k_major) of.swizzle = CU_TENSOR_MAP_SWIZZLE_64B;  // 32 channels
+  return EncodeMatrices(&params->rhs_map, call.rhs, of, k_major ? p.in_channels : p.out_channels,
+                        k_major ? p.out_channels : p.in_channels, k_major ? p.filter.out : p.filter.in,
+                        p.tap_count * parts, params->tap_stride, k_major ? block_k : TraitsOf(of.type).swizzle_row(),
                         (k_major ? tile.cols : block_k) / tile.row_blocks);
+}
+
+// The source. Tensor cores take float32 as tf32, or consumers split it.
+inline MapElements OfSource(const ConvProblem& p, const WgmmaTile& tile) {
+  MapElements of = OfOperand(p.src_type);
+  if (tile.bf16x6) of.in_map = MapType(p.src_type);
+  return of;
 }
 
 // Maps of halo tiles, and of the part of a unit that a warp stores.
 inline bool EncodeHaloMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
-  if (!EncodeBoxes(&params->src_map, call.src, OfOperand(p.src_type), p.src, p.src_size, p.batch, p.in_channels,
+  if (!EncodeBoxes(&params->src_map, call.src, OfSource(p, tile), p.src, p.src_size, p.batch, p.in_channels,
                    params->block_k, {params->halo_rows, params->halo_cols, p.step[1], p.step[2]})) {
     return false;
   }
@@ -41,7 +51,7 @@ inline bool EncodeIm2colMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaP
   const ConvProblem& p = call.problem;
   Im2colWindows windows;
   for (int d = 0; d < kSpatial; ++d) windows.Set(d, params->corner[d], p.step[d], params->counts[d]);
-  if (!EncodeIm2col(&params->src_map, params->rank, call.src, OfOperand(p.src_type), p.src, p.src_size, p.batch,
+  if (!EncodeIm2col(&params->src_map, params->rank, call.src, OfSource(p, tile), p.src, p.src_size, p.batch,
                     p.in_channels, windows, params->block_k, tile.rows / tile.col_blocks)) {
     return false;
   }
@@ -78,10 +88,16 @@ inline bool EncodeWgradMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaPa
     src.Set(d, params->corner[d], p.step[d], params->counts[d]);
     dst.Set(d, 0, p.period[d], params->counts[d]);
   }
-  const auto of_gradient = OfOperand(p.dst_type);
-  if (!EncodeIm2col(&params->src_map, params->rank, call.src, OfOperand(p.src_type), p.src, p.src_size, p.batch,
+  if (!EncodeIm2col(&params->src_map, params->rank, call.src, OfSource(p, tile), p.src, p.src_size, p.batch,
                     p.in_channels, src, channels, positions)) {
     return false;
+  }
+  const MapElements of_gradient = OfOperand(tile.bf16x6 ? DType::kBF16 : p.dst_type);
+  if (tile.bf16x6) {
+    const int64_t rows[] = {1, 1, p.dst_size[2] * kBF16Parts};
+    const bool is_matrix = params->rank == 2;
+    return EncodeIm2col(&params->rhs_map, params->rank, call.rhs, of_gradient, p.dst, is_matrix ? rows : p.dst_size,
+                        p.batch * kBF16Parts, p.out_channels, dst, kBlockRows, positions);
   }
   if (p.src_type == DType::kF32) {
     return EncodeMatrices(&params->rhs_map, call.rhs, of_gradient, ClassRows(p, tile), p.out_channels, p.dst.channel, 1,

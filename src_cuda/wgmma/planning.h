@@ -46,6 +46,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   }
 
   Reason UnsupportedReason() const { return unsupported_; }
+  bool IsFor(int64_t tile) const { return kTiles[tile].bf16x6 == IsBF16x6(); }
   using TiledPlanner::UnsupportedReason;
 
   WgmmaSettings WithExtra(const WgmmaSettings& s, const Requested&) const {
@@ -77,10 +78,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     return IsWgrad() ? tile.wgrad_shared_bytes() : tile.shared_bytes(IsKMajor(product_.conv));
   }
 
-  int64_t WorkspaceBytes(WgmmaSettings s) const {
-    s.split = kTiles[s.tile].workspace_split(product_.pass, s.split);
-    return TiledPlanner::WorkspaceBytes(s);
-  }
+  int64_t WorkspaceBytes(const WgmmaSettings& s) const { return WgmmaWorkspace(product_.conv, product_.pass, s); }
 
   // The tiles that a cluster computes one after another, then the split-K reduction.
   double Seconds(const WgmmaSettings& s) const {
@@ -97,7 +95,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     const double copies = reads * fitted_.activations + end / tile.ctas_per_sm, busy = multiplied + ends * end;
     // Copies and multiplications overlap, but not completely.
     const double both = std::cbrt(busy * busy * busy + copies * copies * copies);
-    return fitted_.begin + both + SlicesSeconds(product_, device_, costs_, s.split);
+    return fitted_.begin + both + PartsSeconds() + SlicesSeconds(product_, device_, costs_, s.split);
   }
 
  private:
@@ -109,6 +107,15 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   }
 
   bool IsWgrad() const { return product_.pass == Pass::kWgrad; }
+  bool IsBF16x6() const { return product_.bf16x6; }
+
+  // To split an operand into parts, where one is.
+  double PartsSeconds() const {
+    constexpr double kMovedBytes = 4 + kBF16Parts * 2;
+    if (!IsBF16x6()) return 0;
+    const auto elements = static_cast<double>(SplitElements(product_.conv, product_.pass));
+    return kLaunchSeconds + elements * kMovedBytes / device_.bandwidth;
+  }
 
   int64_t CtasOfCluster(const WgmmaSettings& s) const {
     const WgmmaTile& tile = kTiles[s.tile];
@@ -129,8 +136,10 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     const WgmmaTile& tile = kTiles[whole.tile];
     const int64_t tiles = WorkTilesOf(whole), most = std::min(kMaxSplit, WgradSteps(product_.conv, tile) / 4);
     std::set<int64_t> splits{1};
+    const int64_t most_waves =
+        tile.bf16x6 ? 2 * kMaxWaves : kMaxWaves;  // of long steps: the last wave's end counts more
     for (int64_t parts = 1; parts <= most && tile.TakesParts(parts); parts *= 2) {
-      for (int64_t waves = 1; waves <= kMaxWaves; ++waves) {
+      for (int64_t waves = 1; waves <= most_waves; ++waves) {
         const int64_t slices = std::min(waves * WgradClustersHeld(tile, parts) / tiles, most / parts);
         const int64_t even = tile.TakesParts(2 * parts) && slices % 2 == 0;  // a cluster would add twice as many
         splits.insert(parts * std::max<int64_t>(1, slices - even));
@@ -142,9 +151,9 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   Reason FindMaps() {
     const ConvProblem& p = product_.conv;
     if (Reason why = wgmma::UnsupportedTypes(p, product_.pass)) return why;
-    if (p.src_type == DType::kF32 && product_.is_exact) return "precision HIGHEST is float32 itself";
+    if (p.src_type == DType::kF32 && product_.is_exact && !IsBF16x6()) return "float32 is to be multiplied as it is";
     if (Reason why = WithoutWgmmaInstruction(device_)) return why;
-    if (Reason why = wgmma::UnsupportedSizes(p, product_.pass)) return why;
+    if (Reason why = wgmma::UnsupportedSizes(p, product_.pass, IsBF16x6())) return why;
     if (Reason why = wgmma::FindIm2col(product_, &im2col_)) return why;
     if (!wgmma::UnsupportedHalo(p, im2col_)) plane_taps_ = wgmma::TapsOfPlanes(product_, im2col_);
     return std::nullopt;
@@ -172,7 +181,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   // the multiplications that are left out, but none in halo tiles of 256 columns, which wait for copies of the filter.
   double Steps(const WgmmaSettings& s) const {
     const WgmmaTile& tile = kTiles[s.tile];
-    const double k_blocks = KBlocks(product_.conv), left_out = k_blocks - MultipliedKBlocks(tile);
+    const double k_blocks = KBlocks(product_.conv, IsBF16x6()), left_out = k_blocks - MultipliedKBlocks(tile);
     const double saved = tile.halo && tile.cols == 256 ? 0 : fitted_.few_channels * left_out;
     return static_cast<double>(product_.conv.tap_count) / ScheduledClasses(s) * (k_blocks - saved);
   }
@@ -182,8 +191,9 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
 
   // Whole blocks of K that a tap's multiplications make up.
   double MultipliedKBlocks(const WgmmaTile& tile) const {
-    const int64_t block_k = BlockK(product_.conv), before_last = (KBlocks(product_.conv) - 1) * block_k;
-    const int64_t least = BlockKs(SwizzleRow()).back(), last = product_.conv.in_channels - before_last;
+    const int64_t block_k = BlockK(product_.conv, IsBF16x6()),
+                  before_last = (KBlocks(product_.conv, IsBF16x6()) - 1) * block_k;
+    const int64_t least = SwizzleRow() / 2, last = product_.conv.in_channels - before_last;
     return static_cast<double>(before_last + (tile.halo && last <= least ? least : block_k)) / SwizzleRow();
   }
 
@@ -220,18 +230,19 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     constexpr double kRate = 2048;
     const bool is_tf32 = product_.conv.src_type == DType::kF32;
     for (const WgmmaTile& tile : kTiles) {
-      const bool has_wgrad = is_tf32 ? tile.has_tf32_wgrad() : tile.has_wgrad();
+      const bool has_wgrad = tile.HasWgrad(product_.conv.src_type);
       const bool is_fitted = IsWgrad() ? has_wgrad : tile.has_conv && tile.cluster_split == 0;
-      const std::string name = (is_tf32 ? "of tf32 " : "") + tile.name();
+      const std::string name = (is_tf32 && !tile.bf16x6 ? "of tf32 " : "") + tile.name();
       const double rate = kRate * device_.clock_hz * (is_fitted ? Efficiency(product_, of, name) : 1);
-      fitted_.steps.push_back(tile.rows * tile.cols * double{kPlannedBlockK} / rate);
+      const double products = tile.bf16x6 ? kBF16x6Products / 2.0 : 1;  // of half as many channels
+      fitted_.steps.push_back(products * tile.rows * tile.cols * kPlannedBlockK / rate);
     }
   }
 
   // To multiply a tile. With a halo tile, a plane with few taps is multiplied faster than the next plane is copied.
   double StepsSeconds(const WgmmaSettings& s) const {
     const WgmmaTile& tile = kTiles[s.tile];
-    const double steps = Steps(s) * fitted_.steps[s.tile], k_blocks = KBlocks(product_.conv);
+    const double steps = Steps(s) * fitted_.steps[s.tile], k_blocks = KBlocks(product_.conv, IsBF16x6());
     if (!tile.halo) return steps;
     const double pixels = tile.rows / kUnitRows * UnitPixels();
     const double halos = fitted_.halos[tile.ctas_per_sm - 1] + pixels * fitted_.halo_pixel;
@@ -254,7 +265,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     double step = 0;  // of a cluster
     if (shares(p.in_channels)) step += tile.row_blocks * tile.rows * fitted_.shared_sector_row;
     if (shares(of_filter) && of_filter < SwizzleRow()) {
-      const int64_t rows = IsKMajor(p) ? std::min<int64_t>(tile.cols, p.out_channels) : BlockK(p);
+      const int64_t rows = IsKMajor(p) ? std::min<int64_t>(tile.cols, p.out_channels) : BlockK(p, IsBF16x6());
       step += static_cast<double>(tile.col_blocks * rows) * fitted_.shared_sector_filter_row;
     }
     return static_cast<double>(WorkTilesOf(s)) * Steps(s) / s.split * step;
@@ -282,7 +293,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     const double step = std::max(fitted_.steps[s.tile], tile.halo ? 0 : WgradCopySeconds(tile));
     const double busy = waves * (tile.ctas_per_sm * steps * step + end);
     const double copies = fitted_.wgrad_activations;
-    return fitted_.wgrad_begin + std::cbrt(busy * busy * busy + copies * copies * copies) +
+    return fitted_.wgrad_begin + PartsSeconds() + std::cbrt(busy * busy * busy + copies * copies * copies) +
            SlicesSeconds(product_, device_, costs_, tile.workspace_split(product_.pass, s.split));
   }
 

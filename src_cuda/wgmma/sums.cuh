@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "common/ptx_hopper.cuh"
 #include "common/warpgroup_mma.cuh"
+#include "wgmma/bf16x6.cuh"
 #include "wgmma/cluster.cuh"
 #include "wgmma/filter.cuh"
 #include "wgmma/params.cuh"
@@ -98,5 +100,68 @@ class WgmmaSums {
 
   Sums sums_;
 };
+
+// The same of float32 by products of bfloat16: a step's products are added to the sums of all steps before it.
+template <typename T, WgmmaTile kTile, bool kKMajor>
+class WgmmaSumsBF16x6 {
+ public:
+  static constexpr int kShare = kTile.rows / kTile.warpgroups(), kBlocks = kShare / 64, kAcross = kTile.cols;
+  static_assert(kShare % 64 == 0 && !kTile.swap_ab, "each warpgroup has blocks of 64 rows");
+
+  using Sums = float[kBlocks][kAcross / 8][4];
+  __device__ __forceinline__ Sums& All() { return sums_; }
+  __device__ __forceinline__ const float (&At(int i) const)[kAcross / 8][4] { return sums_[i]; }
+  static __device__ __forceinline__ int FirstRow() { return threadIdx.x / 128 * kShare; }
+  static __device__ __forceinline__ int FirstCol() { return 0; }
+
+ protected:
+  // Where a warpgroup's rows of the source are in shared memory, and how far apart: eights of them, and blocks of 64.
+  struct Rows {
+    uint32_t first, eights_apart, blocks_apart;
+  };
+
+  template <int kChannels>
+  __device__ __forceinline__ void MultiplyKBlock(const Rows& rows, uint32_t filter, bool adds) {
+    using Filter = WgmmaFilter<T, kTile, kKMajor>;
+    constexpr int kDepths = kChannels / Filter::kMmaDepth;
+    const uint32_t warp = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4;
+    const uint32_t first = rows.first + 2 * warp * rows.eights_apart + g * kSwizzleBytes;
+    BF16Source source[kBlocks][kDepths];
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) {
+      const uint32_t of_lane[] = {first + i * rows.blocks_apart, first + i * rows.blocks_apart + rows.eights_apart};
+#pragma unroll
+      for (int k = 0; k < kDepths; ++k) source[i][k].LoadKMajor(of_lane, k);
+    }
+    if (!adds) {
+#pragma unroll
+      for (auto& block : sums_) {
+#pragma unroll
+        for (auto& four : block) four[0] = four[1] = four[2] = four[3] = 0;
+      }
+    }
+    MultiplyBF16x6<typename Filter::Tile, kAcross>(source, filter & kAddressInCta, sums_);
+  }
+
+  // As those of WgmmaSums. Each step is done when it returns.
+  template <typename Epilogue, typename F>
+  __device__ __forceinline__ uint32_t MultiplySteps(int32_t steps, Epilogue&, F&& multiply) {
+    static_assert(Epilogue::kLeft == 0, "there are no registers for results");
+    uint32_t read = multiply(0);
+#pragma unroll 1
+    for (int32_t step = 1; step < steps; ++step) {
+      ReleaseInCluster<kTile>(read);
+      read = multiply(step);
+    }
+    return read;
+  }
+  __device__ __forceinline__ void FinishAll() {}
+
+ private:
+  Sums sums_;
+};
+
+template <typename T, WgmmaTile kTile, bool kKMajor>
+using WgmmaSumsOf = std::conditional_t<kTile.bf16x6, WgmmaSumsBF16x6<T, kTile, kKMajor>, WgmmaSums<T, kTile, kKMajor>>;
 
 }  // namespace jaxconv

@@ -33,20 +33,42 @@ inline bool HasPositionVectors(const ConvProblem& p) {
   return PixelStride(p.dst, p.dst_size, p.batch) == 1 && p.dst.channel % TraitsOf(p.dst_type).vector() == 0;
 }
 
-inline Reason UnsupportedSizes(const ConvProblem& p, Pass pass) {
+// For float32 as tf32, which tensor cores read K-major alone.
+inline Reason UnsupportedTf32(const ConvProblem& p, Pass pass) {
+  if (pass == Pass::kConv) {
+    return IsKMajor(p) ? Reason()
+                       : "the filter's input channels are not its last axis, and tensor cores read float32 in no other "
+                         "order";
+  }
+  if (!HasPositionVectors(p)) return "positions are no whole vectors, as tensor cores read float32";
+  return LiveClasses(p) > 1 ? Reason("several residue classes of float32") : std::nullopt;
+}
+
+// For an operand that is split: its parts follow each other, so it is one piece of memory.
+inline Reason UnsupportedParts(const ConvProblem& p, Pass pass) {
+  const int vector = TraitsOf(DType::kBF16).vector();
+  const int64_t channels = pass == Pass::kConv && IsKMajor(p) ? p.in_channels : p.out_channels;
+  if (channels % vector != 0) return "parts of no whole vectors of " + std::to_string(vector) + " channels";
+  if (pass == Pass::kWgrad && PixelStride(p.dst, p.dst_size, p.batch) != p.out_channels) {
+    return "parts whose images are not one behind the other";
+  }
+  if (pass == Pass::kWgrad && Positions(p) > INT32_MAX / kBF16Parts) return "too many positions";
+  return std::nullopt;
+}
+
+// `bf16x6`: float32 is multiplied so, not as tf32.
+inline Reason UnsupportedSizes(const ConvProblem& p, Pass pass, bool bf16x6) {
   if (p.groups > 1) return "there are groups";
+  const bool is_tf32 = p.src_type == DType::kF32 && !bf16x6;
+  if (Reason why = is_tf32 ? UnsupportedTf32(p, pass) : Reason()) return why;
+  if (Reason why = bf16x6 ? UnsupportedParts(p, pass) : Reason()) return why;
   const int vector = TraitsOf(p.src_type).vector();
-  const bool is_tf32_wgrad = pass == Pass::kWgrad && p.src_type == DType::kF32;
-  if (is_tf32_wgrad && !HasPositionVectors(p)) return "positions are no whole vectors, as tensor cores read float32";
-  if (is_tf32_wgrad && LiveClasses(p) > 1) return "several residue classes of float32";
-  if (!HasVectors(p.src, p.in_channels, vector) || (!is_tf32_wgrad && !HasVectors(p.dst, p.out_channels, vector)) ||
+  const bool has_pixels = pass == Pass::kConv || !is_tf32;  // else the output's positions are last
+  if (!HasVectors(p.src, p.in_channels, vector) || (has_pixels && !HasVectors(p.dst, p.out_channels, vector)) ||
       p.out_channels % vector != 0) {
     return "pixels are no whole vectors of " + std::to_string(vector) + " channels";
   }
   if (p.filter.in != 1 && p.filter.out != 1) return "the filter's channels are not its last axis";
-  if (pass == Pass::kConv && p.src_type == DType::kF32 && !IsKMajor(p)) {
-    return "the filter's input channels are not its last axis, and tensor cores read float32 in no other order";
-  }
   bool is_empty = p.in_channels == 0 || p.tap_count == 0;
   int64_t pixels = 1, apart = 1;
   for (int d = 0; d < kSpatial; ++d) {
@@ -56,7 +78,7 @@ inline Reason UnsupportedSizes(const ConvProblem& p, Pass pass) {
   }
   if (is_empty) return "there is nothing to multiply";
   if (pixels > INT32_MAX) return "too many pixels";
-  if (p.tap_count * KBlocks(p) > INT32_MAX / 2) return "too many steps";
+  if (p.tap_count * KBlocks(p, bf16x6) > INT32_MAX / 2) return "too many steps";
   const int64_t classes = LiveClasses(p);
   if (classes > p.class_count) return "residue classes that are not in the table";
   if (classes > kMostWgmmaClasses) {
@@ -96,19 +118,20 @@ inline Reason UnsupportedCorners(const ConvProblem& p, const WgmmaSettings& s) {
   return "windows that begin or end more than " + std::to_string(end) + " pixels from the image's edges";
 }
 
-// For a filter whose map would leave it.
-inline Reason UnsupportedFilter(const ConvProblem& p, const WgmmaSettings& s) {
+// For a filter whose map would leave it. `in_parts`: a part's first tap is behind the last one of the part before it.
+inline Reason UnsupportedFilter(const ConvProblem& p, const WgmmaSettings& s, bool in_parts) {
   const int64_t stride = s.tap_stride, elements = ChannelTaps(p) * p.out_channels;
   if (elements == 0) return std::nullopt;  // there are no results
   const int64_t last =
       (p.tap_count - 1) * stride + (p.in_channels - 1) * p.filter.in + (p.out_channels - 1) * p.filter.out;
-  const int vector = TraitsOf(p.filter_type).vector();
+  if (in_parts && p.tap_count * stride != elements) return "parts of a filter whose taps are not one behind the other";
+  const int vector = TraitsOf(in_parts ? DType::kBF16 : p.filter_type).vector();
   const bool has_vectors = stride > 0 && stride % vector == 0 && std::max(p.filter.in, p.filter.out) % vector == 0;
   return has_vectors && last < elements ? Reason() : "a filter whose windows are not one axis";
 }
 
-inline Reason UnsupportedIm2col(const ConvProblem& p, const WgmmaSettings& s) {
-  if (Reason why = UnsupportedFilter(p, s)) return why;
+inline Reason UnsupportedIm2col(const ConvProblem& p, const WgmmaSettings& s, bool in_parts) {
+  if (Reason why = UnsupportedFilter(p, s, in_parts)) return why;
   if (Reason why = UnsupportedCorners(p, s)) return why;
   const bool has_taps = s.empty_classes == 0 || s.empty_classes < LiveClasses(p);
   return has_taps && s.empty_classes >= 0 ? Reason() : "no such number of residue classes without taps";
@@ -152,8 +175,10 @@ inline Reason UnsupportedWgradHalo(const ConvProblem& p, const WgmmaSettings& s)
 // For weight gradients.
 inline Reason UnsupportedWgrad(const ConvProblem& p, const WgmmaSettings& s) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
-  if (!tile.has_wgrad()) return "a tile that is for convs alone";
-  if (p.src_type == DType::kF32 && !tile.has_tf32_wgrad()) return "a tile whose weight gradients are for 16 bits alone";
+  if (!tile.HasWgrad(p.src_type)) {
+    return tile.HasWgrad(DType::kBF16) ? "a tile whose weight gradients are for 16 bits alone"
+                                       : "a tile that is for convs alone";
+  }
   if (LiveClasses(p) == 0) return "there is nothing to multiply";
   if (!HasEqualClasses(p)) return "residue classes that are not equally large";
   if (p.filter.out != 1) return "the filter's output channels are not its last axis";
@@ -168,6 +193,7 @@ inline Reason UnsupportedWgrad(const ConvProblem& p, const WgmmaSettings& s) {
 // For a tile. The problem and its windows are supported.
 inline Reason UnsupportedTile(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
+  if (tile.bf16x6 && p.src_type != DType::kF32) return "a tile for float32 alone";
   if (pass == Pass::kWgrad) return UnsupportedWgrad(p, s);
   if (!tile.has_conv) return "a tile that is for weight gradients alone";
   if (s.split > 0 && tile.cluster_split % s.split) {

@@ -1,8 +1,8 @@
 // Weight gradients on Hopper: a product of (tap, source channel) by output channels, whose K is output positions.
 //
-// A producer warp fills stages of both operands by TMA, consumer warpgroups multiply them. CTAs of a cluster share what
-// they read of one operand. A cluster may be several such groups of CTAs, each with a slice of the steps. They add
-// their sums through shared memory, which saves most of the workspace's traffic.
+// Two producer warps fill stages by TMA, one with each operand, consumer warpgroups multiply them. CTAs of a cluster
+// share what they read of one operand. A cluster may be several such groups of CTAs, each with a slice of the steps.
+// They add their sums through shared memory, which saves most of the workspace's traffic.
 #pragma once
 
 #include <cstddef>
@@ -44,18 +44,26 @@ struct alignas(1024) WgradBlock {
   };
   uint64_t barriers[Pipeline::kBarriers];
 
-  // Of the producer: one thread.
+  // Of producers: a thread for each operand. Copies begin one after the other, and steps have many.
+  static constexpr int kProducers = 2;
+  template <bool kOfSource>
   __device__ __forceinline__ void Produce(const WgmmaParams& p) {
     Pipeline pipeline(ptx::SharedAddress(barriers));
     Operands operands(p);
     const auto ctas = static_cast<uint16_t>(((1 << kTile.cluster()) - 1) << FirstOfGroup(p));
     ForEachWgradTile<kTile>(p, [&](const WgradWorkTile& tile) {
-      if (tile.first_step < tile.end_step) operands.Find(p, tile);  // taps that no position sees are nowhere
+      if (kOfSource && tile.first_step < tile.end_step) operands.Find(p, tile);  // unseen taps are nowhere
 #pragma unroll 1
       for (int32_t step = tile.first_step; step < tile.end_step; ++step) {
         pipeline.WaitUntilEmpty();
-        ptx::ArriveExpecting(pipeline.full(), operands.Bytes(p));
-        operands.Copy(p, tile, step, ptx::SharedAddress(&stages[pipeline.stage()]), pipeline.full(), ctas);
+        const uint32_t stage = ptx::SharedAddress(&stages[pipeline.stage()]);
+        if constexpr (kOfSource) {
+          ptx::ArriveExpecting(pipeline.full(), operands.SourceBytes(p));
+          operands.CopySource(p, tile, step, stage, pipeline.full(), ctas);
+        } else {
+          ptx::ArriveExpecting(pipeline.full(), Operands::Gradient::kBytes);
+          operands.CopyGradient(p, tile, step, stage, pipeline.full(), ctas);
+        }
         pipeline.Advance();
       }
       WaitForSums(p);
@@ -65,7 +73,7 @@ struct alignas(1024) WgradBlock {
     }
   }
 
-  // Of threads that neither produce nor consume, and of the producer behind a tile. While a cluster adds its sums, they
+  // Of threads that neither produce nor consume, and of producers behind a tile. While a cluster adds its sums, they
   // are in the place of operands.
   static __device__ __forceinline__ void WaitForSums(const WgmmaParams& p) {
     if (p.wgrad_parts == 1) return;
@@ -114,13 +122,15 @@ struct alignas(1024) WgradBlock {
                                            Pipeline& pipeline, typename Share::Sums& sums) {
     const uint32_t first_of_group = FirstOfGroup(p);
     auto& all = reinterpret_cast<typename Share::Fragments&>(sums);
-    if (steps == 0) {
+    if (steps == 0 || kTile.bf16x6) {
 #pragma unroll
       for (auto& four : all) four[0] = four[1] = four[2] = four[3] = 0;
-      return;
     }
+    if (steps == 0) return;
     uint32_t read;
-    if constexpr (kReadsMnMajor<T>) {
+    if constexpr (kTile.bf16x6) {
+      read = MultiplyBF16x6Stages(steps, pipeline, sums, first_of_group);
+    } else if constexpr (kReadsMnMajor<T>) {
       read = MultiplyStage(operands, pipeline, sums, false);
 #pragma unroll 1
       for (int32_t step = 1; step < steps; ++step) {
@@ -166,6 +176,26 @@ struct alignas(1024) WgradBlock {
         }
       }
       ptx::WarpgroupCommit();
+      read = pipeline.empty();
+      pipeline.Advance();
+    }
+    return read;
+  }
+
+  // Multiplies all steps of float32 by products of bfloat16. Returns the last stage's barrier, to be released.
+  __device__ __forceinline__ uint32_t MultiplyBF16x6Stages(int32_t steps, Pipeline& pipeline,
+                                                           typename Share::Sums& sums, uint32_t first_of_group) {
+    uint32_t read = 0;
+#pragma unroll 1
+    for (int32_t step = 0; step < steps; ++step) {
+      if (step > 0) ReleaseInCluster<kTile>(read, first_of_group);
+      pipeline.WaitUntilFull();
+      const uint32_t stage = ptx::SharedAddress(&stages[pipeline.stage()]);
+      BF16Source source[Operands::kOfWarpgroup][Operands::kDepths];
+      Operands::Load(stage, Share::FirstBlock(), source);
+      static_assert(Share::kMults == 1, "a multiplication has all columns");
+      MultiplyBF16x6<typename WgradGradient<T, kTile>::Tile, Share::kCols>(
+          source, stage & kAddressInCta, reinterpret_cast<float (&)[Share::kBlocks][Share::kCols / 8][4]>(sums));
       read = pipeline.empty();
       pipeline.Advance();
     }
@@ -232,7 +262,8 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     Block& block = *reinterpret_cast<Block*>(raw_shared);
     if (ptx::SharedAddress(&block) % alignof(Block) != 0) __trap();
     if (threadIdx.x == 0) {
-      typename Block::Pipeline(ptx::SharedAddress(block.barriers)).Init(1, ConsumerWarps(kTile) * kTile.cluster());
+      typename Block::Pipeline(ptx::SharedAddress(block.barriers))
+          .Init(Block::kProducers, ConsumerWarps(kTile) * kTile.cluster());
       ptx::FenceBarriers();
     }
     if (threadIdx.x == 32 * ConsumerWarps(kTile)) ptx::PrefetchMap(p.src_map), ptx::PrefetchMap(p.rhs_map);
@@ -241,7 +272,9 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     if (threadIdx.x / 128 == kTile.warpgroups()) {
       if constexpr (kTile.ctas_per_sm == 1) ptx::DecreaseRegisters<WgradProducerRegisters(kTile)>();
       if (threadIdx.x == 32 * ConsumerWarps(kTile)) {
-        block.Produce(p);
+        block.template Produce<true>(p);
+      } else if (threadIdx.x == 32 * (ConsumerWarps(kTile) + 1)) {
+        block.template Produce<false>(p);
       } else {
         Block::WaitForAllSums(p);
       }
@@ -254,17 +287,17 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
   }
 }
 
-template <typename T, int kTileIndex>
+template <typename T, bool kBF16x6, int kTileIndex>
 constexpr WgmmaKernelPtr CompiledWgrad() {
   constexpr WgmmaTile kTile = WgradTile<T>(kTileIndex);
-  if constexpr (kReadsMnMajor<T> ? kTile.has_wgrad() : kTile.has_tf32_wgrad()) return WgradKernel<T, kTileIndex>;
+  if constexpr (kTile.bf16x6 == kBF16x6 && kTile.HasWgrad(TypeOf<T>())) return WgradKernel<T, kTileIndex>;
   return nullptr;
 }
 
-template <typename T>
+template <typename T, bool kBF16x6>
 WgmmaKernelPtr FindWgrad(int64_t tile) {
   return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
-    constexpr WgmmaKernelPtr kKernels[] = {CompiledWgrad<T, kIndex>()...};
+    constexpr WgmmaKernelPtr kKernels[] = {CompiledWgrad<T, kBF16x6, kIndex>()...};
     return kKernels[tile];
   }(std::make_index_sequence<std::size(kWgmmaTiles)>());
 }

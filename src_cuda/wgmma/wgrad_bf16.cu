@@ -3,6 +3,6 @@
 
 namespace jaxconv {
 
-template WgmmaKernelPtr FindWgrad<__nv_bfloat16>(int64_t tile);
+template WgmmaKernelPtr FindWgrad<__nv_bfloat16, false>(int64_t tile);
 
 }  // namespace jaxconv

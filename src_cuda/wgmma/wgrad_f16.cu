@@ -3,6 +3,6 @@
 
 namespace jaxconv {
 
-template WgmmaKernelPtr FindWgrad<__half>(int64_t tile);
+template WgmmaKernelPtr FindWgrad<__half, false>(int64_t tile);
 
 }  // namespace jaxconv

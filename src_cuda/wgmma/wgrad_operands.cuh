@@ -11,8 +11,11 @@
 // descriptor's distance between blocks of 64 columns is the distance of two taps' pixels.
 #pragma once
 
+#include <cuda_bf16.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "common/ptx.cuh"
 #include "common/ptx_barrier.cuh"
@@ -20,6 +23,7 @@
 #include "common/shared_tile.cuh"
 #include "common/tma_limits.h"
 #include "common/warpgroup_mma.cuh"
+#include "wgmma/bf16x6.cuh"
 #include "wgmma/config.h"
 #include "wgmma/filter.cuh"
 #include "wgmma/params.cuh"
@@ -27,18 +31,17 @@
 
 namespace jaxconv {
 
-// An operand of a stage, in blocks of 64 channels.
-template <typename T, int kChannels, bool kKMajor>
-using WgradBlocks =
-    SharedTile<T, static_cast<int>(CeilDiv(kChannels, kBlockRows)) * kBlockRows, WgradPositions(sizeof(T)), kKMajor>;
-
-// What lies in front of a stage's source: the gradient.
+// What lies in front of a stage's source: the gradient. In parts, these follow each other.
 template <typename T, WgmmaTile kTile>
 struct WgradGradient {
-  using Tile = WgradBlocks<T, kTile.cols, !kReadsMnMajor<T>>;
-  static constexpr int kBlocks = Tile::kMn / kBlockRows;
+  using Element = std::conditional_t<kTile.bf16x6, __nv_bfloat16, T>;
+  static constexpr int kPositions = WgradPositions(sizeof(T)), kParts = kTile.bf16x6 ? kBF16Parts : 1;
+  using Tile = SharedTile<Element, static_cast<int>(CeilDiv(kTile.cols, kBlockRows)) * kBlockRows, kPositions,
+                          !kReadsMnMajor<Element>>;
+  static constexpr int kBlocks = Tile::kMn / kBlockRows, kBlockBytes = Tile::kBytes / kBlocks;
+  static constexpr int kBytes = kParts * Tile::kBytes;
   static_assert(!kReadsMnMajor<T> || kBlockK<T> == kBlockRows, "a block of M or N is a swizzled row of TMA");
-  static_assert(Tile::kBytes == kBlocks * kWgradBlockBytes, "TMA copies a block at once");
+  static_assert(kBlockBytes % 1024 == 0, "TMA copies a block at once");
 };
 
 // 64 channels of float32 at the positions of a stage, as a warpgroup's registers have them for wgmma. A lane's
@@ -79,30 +82,29 @@ class WgradIm2col {
   static constexpr int kBoxes = kBlockRows / kBlockK<T>, kBoxBytes = kPositions * kSwizzleBytes;  // of a block
   static constexpr int kOfWarpgroup = kBlocks / kTile.warpgroups();
   struct alignas(1024) Stage {
-    char gradient[Gradient::Tile::kBytes];
+    char gradient[Gradient::kBytes];
     char source[kBlocks * kWgradBlockBytes];
   };
 
   __device__ explicit WgradIm2col(const WgmmaParams& p) : positions_(p) {}
 
-  // Of the producer: finds what it copies in all steps of a tile.
+  // Of a producer: finds what it copies of the source in all steps of a tile.
   __device__ __forceinline__ void Find(const WgmmaParams& p, const WgradWorkTile& tile) {
 #pragma unroll
     for (int i = 0; i < kBlocks; ++i) boxes_[i] = BoxOf(p, tile, i);
-    bytes_ = sizeof(Stage);
+    bytes_ = sizeof(Stage::source);
 #pragma unroll
     for (int i = 0; i < kBlocks; ++i) bytes_ -= (kBoxes - boxes_[i].count) * kBoxBytes;
   }
 
-  __device__ __forceinline__ uint32_t Bytes(const WgmmaParams&) const { return kBoxes == 1 ? sizeof(Stage) : bytes_; }
+  __device__ __forceinline__ uint32_t SourceBytes(const WgmmaParams&) const {
+    return kBoxes == 1 ? sizeof(Stage::source) : bytes_;
+  }
 
-  __device__ __forceinline__ void Copy(const WgmmaParams& p, const WgradWorkTile& tile, int32_t step, uint32_t stage,
-                                       uint32_t full, uint16_t ctas) const {
-    constexpr int32_t kOrigin[kSpatial] = {};
+  __device__ __forceinline__ void CopySource(const WgmmaParams& p, const WgradWorkTile&, int32_t step, uint32_t stage,
+                                             uint32_t full, uint16_t ctas) const {
     const auto rank = static_cast<int>(blockIdx.x % kTile.cluster());
-    const ptx::PixelPlace at = positions_.At(step * kPositions);
-    const ptx::PixelPlace of_source = InPixels(at, p.problem.step, p.corner);
-    const ptx::PixelPlace of_gradient = InPixels(at, p.problem.period, kOrigin);
+    const ptx::PixelPlace of_source = InPixels(positions_.At(step * kPositions), p.problem.step, p.corner);
 #pragma unroll
     for (int i = 0; i < kBlocks; ++i) {
       if (kTile.col_blocks > 1 && i % kTile.col_blocks != rank) continue;
@@ -114,13 +116,21 @@ class WgradIm2col {
                                                 of_source, boxes_[i].w, boxes_[i].h, boxes_[i].d, ctas);
       }
     }
+  }
+
+  __device__ __forceinline__ void CopyGradient(const WgmmaParams& p, const WgradWorkTile& tile, int32_t step,
+                                               uint32_t stage, uint32_t full, uint16_t ctas) const {
+    constexpr int32_t kOrigin[kSpatial] = {};
+    const auto rank = static_cast<int>(blockIdx.x % kTile.cluster());
+    const ptx::PixelPlace of_gradient = InPixels(positions_.At(step * kPositions), p.problem.period, kOrigin);
 #pragma unroll
-    for (int i = 0; i < Gradient::kBlocks; ++i) {
+    for (int i = 0; i < Gradient::kParts * Gradient::kBlocks; ++i) {
       if (kTile.row_blocks > 1 && i % kTile.row_blocks != rank) continue;
-      const uint32_t to = stage + i * kWgradBlockBytes;
-      const int32_t channel = tile.first_col + i * kBlockRows;
-      if constexpr (kReadsMnMajor<T>) {
-        ptx::CopyPixels<(kTile.row_blocks > 1)>(p.rank, to, p.rhs_map, full, channel, of_gradient, tile.phase[2],
+      const uint32_t to = stage + i * Gradient::kBlockBytes;
+      const int32_t channel = tile.first_col + i % Gradient::kBlocks * kBlockRows;
+      if constexpr (kReadsMnMajor<typename Gradient::Element>) {
+        ptx::CopyPixels<(kTile.row_blocks > 1)>(p.rank, to, p.rhs_map, full, channel,
+                                                OfPart(p, of_gradient, i / Gradient::kBlocks), tile.phase[2],
                                                 tile.phase[1], tile.phase[0], ctas);
       } else {
         ptx::CopyMatrix<(kTile.row_blocks > 1)>(to, p.rhs_map, full, step * kPositions, channel, 0, ctas);
@@ -130,7 +140,7 @@ class WgradIm2col {
 
   // Of consumers: the descriptor of the source from the `block`-th 64 rows of a warpgroup's on, which has the tile's
   // from the `first`-th 64 on. `in_cta`: the stage's address.
-  using Descriptor = MatrixDescriptor<WgradBlocks<T, kTile.rows, false>>;
+  using Descriptor = MatrixDescriptor<SharedTile<T, kTile.rows, kPositions, false>>;
   static __device__ __forceinline__ uint64_t At(uint32_t in_cta, int first, int block) {
     return Descriptor::At(in_cta + offsetof(Stage, source), (first + block) * kBlockRows);
   }
@@ -143,8 +153,32 @@ class WgradIm2col {
       blocks[i].Load(stage + offsetof(Stage, source) + (first + i) * kWgradBlockBytes);
     }
   }
+  // The same in parts.
+  static constexpr int kDepths = kPositions / kTraits<typename Gradient::Element>.mma_depth;
+  static __device__ __forceinline__ void Load(uint32_t stage, int first, BF16Source (&blocks)[kOfWarpgroup][kDepths]) {
+#pragma unroll
+    for (int i = 0; i < kOfWarpgroup; ++i) {
+#pragma unroll
+      for (int k = 0; k < kDepths; ++k) {
+        blocks[i][k].LoadMnMajor(stage + offsetof(Stage, source) + (first + i) * kWgradBlockBytes, k);
+      }
+    }
+  }
 
  private:
+  // A part's pixels: its images, or rows of a matrix, lie behind those of the part before it. Positions behind the last
+  // image's are in the next part. There the source has zeros, and the next part no infinity or NaN.
+  static_assert(kFirst == 0, "infinities and NaNs lie behind no other part");
+  static __device__ __forceinline__ ptx::PixelPlace OfPart(const WgmmaParams& p, ptx::PixelPlace at, int part) {
+    if constexpr (Gradient::kParts == 1) return at;
+    if (p.rank == 2) {
+      at.w += part * static_cast<int32_t>(p.problem.dst_size[2]);
+    } else {
+      at.image += part * static_cast<int32_t>(p.problem.batch);
+    }
+    return at;
+  }
+
   // What a block of M reads of a step: channels of the pixels that a tap sees. Boxes without channels are not copied:
   // beside one, the barrier was seen to complete before the other boxes' pixels could be loaded. What wgmma makes of
   // its rows is not stored.
@@ -186,7 +220,7 @@ class WgradHalo {
   static constexpr int kGroups = kTile.rows / WgradUnit(kTile);
   static constexpr int kHaloBytes = kMostHaloPixels * kSwizzleBytes;
   struct alignas(1024) Stage {
-    char gradient[Gradient::Tile::kBytes];
+    char gradient[Gradient::kBytes];
     char halos[kGroups][kHaloBytes];
   };
   static_assert(kHaloBytes % 1024 == 0, "each halo tile begins a turn of its swizzle");
@@ -198,7 +232,8 @@ class WgradHalo {
         layout_(uint64_t{1} << 62 | static_cast<uint64_t>(line_ * 8) << 32 |
                 static_cast<uint64_t>(p.tap_pixels * 8) << 16) {}
 
-  // Of the producer: finds what it copies in all steps of a tile. Groups of taps of one plane share its halo tile.
+  // Of a producer: finds what it copies of the source in all steps of a tile. Groups of taps of one plane share its
+  // halo tile.
   __device__ __forceinline__ void Find(const WgmmaParams& p, const WgradWorkTile& tile) {
     const int32_t first = HaloTapsOf(p, tile, tile.first_unit).plane;
     planes_ = HaloTapsOf(p, tile, tile.first_unit + kGroups - 1).plane - first + 1;
@@ -210,12 +245,12 @@ class WgradHalo {
     }
   }
 
-  __device__ __forceinline__ uint32_t Bytes(const WgmmaParams& p) const {
-    return Gradient::Tile::kBytes + planes_ * p.halo_rows * p.halo_cols * kSwizzleBytes;
+  __device__ __forceinline__ uint32_t SourceBytes(const WgmmaParams& p) const {
+    return planes_ * p.halo_rows * p.halo_cols * kSwizzleBytes;
   }
 
-  __device__ __forceinline__ void Copy(const WgmmaParams& p, const WgradWorkTile& tile, int32_t step, uint32_t stage,
-                                       uint32_t full, uint16_t) const {
+  __device__ __forceinline__ void CopySource(const WgmmaParams& p, const WgradWorkTile&, int32_t step, uint32_t stage,
+                                             uint32_t full, uint16_t) const {
     const ptx::PixelPlace at = positions_.OfUnit(step);
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
@@ -223,9 +258,14 @@ class WgradHalo {
       ptx::CopyBoxByTma(stage + offsetof(Stage, halos) + i * kHaloBytes, p.src_map, full, channels_[i],
                         at.w + p.corner[2], at.h + p.corner[1], at.d + depths_[i], at.image);
     }
+  }
+
+  __device__ __forceinline__ void CopyGradient(const WgmmaParams& p, const WgradWorkTile& tile, int32_t step,
+                                               uint32_t stage, uint32_t full, uint16_t) const {
+    const ptx::PixelPlace at = positions_.OfUnit(step);
 #pragma unroll
     for (int i = 0; i < Gradient::kBlocks; ++i) {
-      ptx::CopyBoxByTma(stage + i * kWgradBlockBytes, p.rhs_map, full, tile.first_col + i * kBlockRows, at.w, at.h,
+      ptx::CopyBoxByTma(stage + i * Gradient::kBlockBytes, p.rhs_map, full, tile.first_col + i * kBlockRows, at.w, at.h,
                         at.d, at.image);
     }
   }

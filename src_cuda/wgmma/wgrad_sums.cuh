@@ -87,7 +87,7 @@ __device__ __forceinline__ void AddInCluster(uint32_t shared, typename WgradShar
 
 // Stores a tile's sums from registers: all, or those that this CTA of a cluster has added. A fragment has 16 rows of M
 // by eight columns of N: a lane has the columns 2 c and 2 c + 1 of the rows r and r + 8, with c = lane % 4 and
-// r = lane / 4, or of float32 those of WgradRegisters. Channels are whole vectors of four at least, so both columns are
+// r = lane / 4, or of tf32 those of WgradRegisters. Channels are whole vectors of four at least, so both columns are
 // channels, or none is.
 template <typename T, WgmmaTile kTile, int kParts>
 class WgradStore {
@@ -116,7 +116,8 @@ class WgradStore {
 
  private:
   static constexpr int kOfRun = Share::kRun / kParts;
-  static constexpr bool kInEights = sizeof(T) == 2;  // eight rows, or columns, are all channels, or none
+  static constexpr bool kInEights = sizeof(T) == 2;            // eight rows, or columns, are all channels, or none
+  static constexpr bool kInOrder = kInEights || kTile.bf16x6;  // rows are channels in their order
 
   // The results of 64 rows: how far they are from the origin, and how many of the rows are source channels.
   struct Results {
@@ -148,7 +149,7 @@ class WgradStore {
   __device__ __forceinline__ void StoreRow(const Fragments& sums, int block, int half) const {
     const Results rows = ResultsOf(first_m_ / kBlockRows + block);
     const int first = first_m_ % kBlockRows + half * 8;
-    const int channel = kInEights ? first + lane_ / 4 : WgradRegisters::ChannelOf(half);
+    const int channel = kInOrder ? first + lane_ / 4 : WgradRegisters::ChannelOf(half);
     if ((kInEights ? first : channel) >= rows.channels) return;
     Out* const row = At<Out>(rows, channel);
 #pragma unroll

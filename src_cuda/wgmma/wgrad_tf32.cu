@@ -3,6 +3,6 @@
 
 namespace jaxconv {
 
-template WgmmaKernelPtr FindWgrad<float>(int64_t tile);
+template WgmmaKernelPtr FindWgrad<float, false>(int64_t tile);
 
 }  // namespace jaxconv

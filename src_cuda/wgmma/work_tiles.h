@@ -16,13 +16,31 @@ namespace jaxconv {
 
 // Channels of one tap that are a step of K. TMA takes longer for pixels if the copy reaches beyond their channels. So
 // blocks of K end with the channels, or shortly behind them; but each block costs a step.
-inline int BlockK(const ConvProblem& p) {
+inline int BlockK(const ConvProblem& p, bool bf16x6) {
   const int row = TraitsOf(p.src_type).swizzle_row();
+  const int mma_depth = TraitsOf(bf16x6 ? DType::kBF16 : p.src_type).mma_depth;
   const auto cost = [&](int block_k) { return CeilDiv(p.in_channels, block_k) * (block_k + row / 4); };
-  const auto all = BlockKs(row);
+  const auto all = BlockKs(row, mma_depth);
   return *std::min_element(all.begin(), all.end(), [&](int one, int other) { return cost(one) < cost(other); });
 }
-inline int64_t KBlocks(const ConvProblem& p) { return CeilDiv(p.in_channels, BlockK(p)); }
+inline int64_t KBlocks(const ConvProblem& p, bool bf16x6) { return CeilDiv(p.in_channels, BlockK(p, bf16x6)); }
+
+// The operand that is split into parts: of a conv the filter, of wgrad the output's gradient.
+inline int64_t SplitElements(const ConvProblem& p, Pass pass) {
+  return (pass == Pass::kConv ? ChannelTaps(p) : Positions(p)) * p.out_channels;
+}
+
+// The workspace: slices of split-K, then the parts of an operand.
+inline int64_t PartsOffset(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
+  constexpr int64_t kAlignment = 128;
+  const int64_t slices = kWgmmaTiles[s.tile].workspace_split(pass, s.split);
+  return CeilDiv(static_cast<int64_t>(SplitBytes(p, pass, slices)), kAlignment) * kAlignment;
+}
+inline int64_t WgmmaWorkspace(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
+  const WgmmaTile& tile = kWgmmaTiles[s.tile];
+  if (!tile.bf16x6) return static_cast<int64_t>(SplitBytes(p, pass, tile.workspace_split(pass, s.split)));
+  return PartsOffset(p, pass, s) + SplitElements(p, pass) * kBF16Parts * TraitsOf(DType::kBF16).bytes;
+}
 
 // Elements from a pixel to the next, if those of all images are evenly apart; else 0.
 inline int64_t PixelStride(const TensorStrides& s, const int64_t (&size)[kSpatial], int64_t batch) {

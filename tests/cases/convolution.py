@@ -7,7 +7,7 @@ from jax import lax
 
 import jaxconv
 from cases.reference import channels_last, cotangent, integers
-from cases.tiles import has_three_passes
+from cases.tiles import is_for_highest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,15 +22,22 @@ class Convolution:
     def lax(self):
         return self.bound(lax.conv_general_dilated)
 
+    def lax_for(self, implementation):
+        """At the precision that an implementation's tile is for."""
+        return self.bound(lax.conv_general_dilated, precision=_precision(implementation))
+
     def ours(self, implementation, result=None):
-        precision = "highest" if has_three_passes(implementation) else None
         return self.bound(jaxconv.conv_general_dilated, implementation=implementation, preferred_element_type=result,
-                          precision=precision)  # fmt: skip
+                          precision=_precision(implementation))  # fmt: skip
 
     def operands(self, dtype="float32"):
         """x, w and a cotangent."""
         x, w = integers(self.lhs, dtype, 0), integers(self.rhs, dtype, 1)
         return x, w, cotangent(self.lax(), x, w)
+
+
+def _precision(implementation):
+    return "highest" if is_for_highest(implementation) else None
 
 
 def channels_last_convolution(lhs, rhs, **params):

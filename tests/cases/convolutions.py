@@ -116,9 +116,12 @@ def convolutions():
 
 
 @functools.cache
-def problem(name, dtype="bfloat16"):
+def problem(name, dtype="bfloat16", implementation=None):
+    """implementation: the precision is that of its tile."""
     convolution = convolutions()[name]
-    return problem_of(convolution.lax(), convolution.lhs, convolution.rhs, dtype.partition("_")[0], DTYPES[dtype])
+    return problem_of(
+        convolution.lax_for(implementation), convolution.lhs, convolution.rhs, dtype.partition("_")[0], DTYPES[dtype]
+    )
 
 
 TINY = {

@@ -6,11 +6,10 @@ import functools
 import jax
 import numpy as np
 
-from cases.convolutions import convolutions
+from cases.convolutions import problem
 from cases.exact import exact
-from cases.problems import passes_of, problem_of
+from cases.problems import passes_of
 from cases.reference import assert_same
-from cases.tiles import DTYPES, has_three_passes
 from jaxconv import ffi
 from jaxconv.planner.choose import choose
 from jaxconv.planner.plan import constraint_of
@@ -40,10 +39,7 @@ def added(problem, sums, bias):
 @functools.cache
 def plan_of(platform, name, which, asked, dtype):
     """A pass of a convolution, and its plan or None."""
-    convolution = convolutions()[name]
-    conv = functools.partial(convolution.lax(), precision="highest" if has_three_passes(asked) else None)
-    problem = problem_of(conv, convolution.lhs, convolution.rhs, dtype.partition("_")[0], DTYPES[dtype])
-    kind, of_pass = passes_of(problem)[which]
+    kind, of_pass = passes_of(problem(name, dtype, asked))[which]
     return of_pass, choose(platform, kind, of_pass, asked, ffi.device(platform)).plan
 
 

@@ -25,7 +25,7 @@ from jaxconv.transforms import (
 def are_taken(name, implementation, dtype="bfloat16", passes=("fprop", "dgrad", "wgrad")):
     """Whether an implementation has plans for a convolution's passes, here."""
     device = ffi.device("cuda")
-    of_passes = (passes_of(problem(name, dtype))[which] for which in passes)
+    of_passes = (passes_of(problem(name, dtype, implementation))[which] for which in passes)
     return all(choose("cuda", *of_pass, implementation, device).plan is not None for of_pass in of_passes)
 
 
@@ -92,7 +92,7 @@ def cases_of(family, tile, names, passes=tuple(PASSES), splits=(None,), areas=(N
     """What a tile takes of the named convolutions; the splits are of reductions."""
     dtype = dtype or dtype_of(family, tile)
     every = [
-        (name, which, constraint(family, tile, transform_of(family, dtype, which), split=split, output_tile=area))
+        (name, which, constraint(family, tile, transform_of(family, tile, dtype, which), split=split, output_tile=area))
         for name in names for which in passes
         for split in (splits if which in passes_in_slices(family) else (None,)) for area in areas
     ]  # fmt: skip

@@ -29,7 +29,9 @@ every_family = pytest.mark.parametrize("family", FAMILIES["cuda"])
 
 def has_pass(tile, which, dtype="bfloat16"):
     """Whether a tile is compiled for a pass; those of most families are for all."""
-    of_wgrad = "has_tf32_wgrad" if dtype == "float32" and "has_tf32_wgrad" in tile.fields else "has_wgrad"
+    of_wgrad = "has_wgrad"
+    if "has_float32_wgrad" in tile.fields and (dtype == "float32" or tile.bf16x6):
+        of_wgrad = "has_float32_wgrad"
     return bool(tile.fields.get(of_wgrad if which == "wgrad" else "has_conv", True))
 
 
@@ -39,10 +41,12 @@ def every_tile_of(family, which=None):
     return pytest.mark.parametrize("tile", tiles, ids=lambda tile: tile.name.replace(" ", "_"))
 
 
-def has_three_passes(asked):
-    """Whether a constraint's tile multiplies float32 as two tf32 numbers: for the highest precision alone."""
-    return any(tile.fields.get("passes") == 3 for family, tile in EVERY_TILE.values()
-               if (family, tile.name) == (asked.family, asked.tile))  # fmt: skip
+def is_for_highest(asked):
+    """Whether a constraint's tile multiplies float32 as several smaller numbers: for the highest precision alone."""
+    if not isinstance(asked, Constraint) or asked.tile is None:
+        return False
+    (fields,) = (tile.fields for tile in FAMILIES["cuda"][asked.family].tiles if tile.name == asked.tile)
+    return fields.get("passes") == 3 or bool(fields.get("bf16x6"))
 
 
 DTYPES = {"float32": "float32", "float64": "float64", "bfloat16": "bfloat16", "float16": "float16",
@@ -63,14 +67,15 @@ def dtypes_of(family, tile):
     if family == "direct":
         return HALVES
     if family == "wgmma":
-        return [*HALVES, "float32"]
+        return ["float32"] if tile.bf16x6 else [*HALVES, "float32"]
     if family == "depthwise":
         return ["float32"] if tile.on_cuda_cores else ["bfloat16", "float16"]
     return [dtype for dtype in DTYPES if not (tile.only_f32 and dtype in ("float64", "int8_to_int32"))]
 
 
 def dtype_of(family, tile):
-    return "float32" if "float32" in dtypes_of(family, tile) and family != "wgmma" else "bfloat16"
+    dtypes = dtypes_of(family, tile)
+    return "bfloat16" if "bfloat16" in dtypes else "float32"
 
 
 def dtypes_of_family(family):
@@ -118,10 +123,11 @@ EVERY_KERNEL = {
 }  # fmt: skip
 
 
-def transform_of(family, dtype, which):
-    """What brings a problem to a family. wgmma takes 32-bit operands only K-major, as a dgrad's filters lie."""
-    transforms = {"fprop": (KMajorFilter(),), "wgrad": (PositionsLast("out"),)}
-    return transforms.get(which, ()) if (family, dtype) == ("wgmma", "float32") else ()
+def transform_of(family, tile, dtype, which):
+    """What brings a problem to a family. wgmma takes tf32 only K-major, as a dgrad's filters lie."""
+    if (family, dtype) != ("wgmma", "float32") or (tile and tile.bf16x6):
+        return ()
+    return {"fprop": (KMajorFilter(),), "wgrad": (PositionsLast("out"),)}.get(which, ())
 
 
 # wgmma has slices without steps, too.

@@ -24,7 +24,7 @@ from cases.tiles import (
     dtypes_of,
     every_partial_tile,
     every_tile,
-    has_three_passes,
+    is_for_highest,
     kernels_of,
     settings_of,
     splits_of,
@@ -136,7 +136,7 @@ def test_command_buffers():
         for name, (family, tile) in TILES.items():
             for settings in settings_of(family, tile):
                 asked = constraint(family, tile, **settings)
-                precision = "highest" if has_three_passes(asked) else None
+                precision = "highest" if is_for_highest(asked) else None
                 conv = functools.partial(layer.general(asked), precision=precision)
                 operands = [a.astype(dtype_of(family, tile)) for a in (x, w)]
                 results = pullback(conv)(*operands, jnp.sign(conv(*operands)))

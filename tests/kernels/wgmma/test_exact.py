@@ -11,15 +11,24 @@ from cases.convolutions import convolutions, problem
 from cases.exact import TRANSFORMS, are_taken, cases_of, check_alone, exact_in, kernels_run_by
 from cases.for_wgmma import WINDOWS
 from cases.problems import GATHERS
-from cases.tiles import PASSES, dtype_of, every_tile_of, splits_of, stored_slices
+from cases.tiles import PASSES, dtype_of, dtypes_of, every_tile_of, splits_of, stored_slices
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint
 from jaxconv.transforms import unsupported_reason
 
 pytestmark = pytest.mark.gpu
-every_tile_of_rows = pytest.mark.parametrize(
-    "tile", [tile for tile in FAMILIES["cuda"]["wgmma"].tiles if tile.has_conv and not tile.slices], ids=str
-)
+ROWS = [tile for tile in FAMILIES["cuda"]["wgmma"].tiles if tile.has_conv and not tile.slices]
+every_tile_of_rows = pytest.mark.parametrize("tile", ROWS, ids=str)
+
+
+EVERY_ROWS = [(tile, dtype) for tile in ROWS for dtype in ("bfloat16", "float16", "float32")
+              if dtype in dtypes_of("wgmma", tile)]  # fmt: skip
+
+
+def conv1d(tile, x, w, of, **more):
+    """At the precision that the tile is for."""
+    precision = "highest" if tile.bf16x6 else None
+    return jaxconv.conv1d(x, w, padding="SAME", implementation=of, precision=precision, **more)
 
 
 def integers(seed, dtype, *shape):
@@ -76,9 +85,10 @@ def test_weight_gradients_of_wgmma_itself_run(tile):
 @every_tile_of("wgmma", "wgrad")
 def test_exact_where_clusters_have_many_weight_gradients(tile, split):
     """Each cluster has tiles for several rounds, of other taps, channels and columns each time."""
-    x, g = integers(0, "bfloat16", 2, 300, 520), integers(1, "bfloat16", 2, 300, 1032)
-    w = jnp.zeros((15, 520, 1032), "bfloat16")
-    conv = lambda of, w: jaxconv.conv1d(x, w, padding="SAME", implementation=of)
+    dtype = dtype_of("wgmma", tile)
+    x, g = integers(0, dtype, 2, 300, 520), integers(1, dtype, 2, 300, 1032)
+    w = jnp.zeros((15, 520, 1032), dtype)
+    conv = lambda of, w: conv1d(tile, x, w, of)
     of = jax.jit(lambda of: jax.vjp(functools.partial(conv, of), w)[1](g)[0], static_argnums=0)
     assert jnp.array_equal(of(Constraint("cuda", "wgmma", tile.name, split)), of(Constraint("cuda", "mma")))
 
@@ -87,9 +97,10 @@ def test_exact_where_clusters_have_many_weight_gradients(tile, split):
 def test_exact_where_works_are_dealt_out(tile):
     """Blocks take the next work by a counter of the call's own, which each launch leaves at zero: several launches of
     one call, in turn with those of others, by one program and another."""
-    x = integers(0, "bfloat16", 1, 1_300_007, 64)
-    w = integers(1, "bfloat16", 3 if tile.boxed else 1, 64, 72)
-    conv = lambda of, x: jaxconv.conv1d(x, w, padding="SAME", implementation=of)
+    dtype = dtype_of("wgmma", tile)
+    x = integers(0, dtype, 1, 1_300_007, 64)
+    w = integers(1, dtype, 3 if tile.boxed else 1, 64, 72)
+    conv = lambda of, x: conv1d(tile, x, w, of)
     asked, factors = Constraint("cuda", "wgmma", tile.name), jnp.array([1, -1, 2], x.dtype)
     expected = jax.jit(functools.partial(conv, Constraint("cuda", "mma")))(x)
     one = jax.jit(functools.partial(conv, asked))
@@ -106,20 +117,19 @@ def test_exact_where_works_are_dealt_out(tile):
 def test_exact_where_float32_ends_within_64_columns(tile, outs):
     """Two warps then have columns to store, and two have none, in the same buffers."""
     x, w = integers(0, "float32", 2, 9001, 64), integers(1, "float32", 3, 64, outs)
-    conv = jax.jit(lambda of: jaxconv.conv1d(x, w, padding="SAME", implementation=of), static_argnums=0)
+    conv = jax.jit(lambda of: conv1d(tile, x, w, of), static_argnums=0)
     assert jnp.array_equal(conv(Constraint("cuda", "wgmma", tile.name)), conv(Constraint("cuda", "mma")))
 
 
 @pytest.mark.parametrize("which", ["fprop", "dgrad"])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-@every_tile_of_rows
+@pytest.mark.parametrize("tile, dtype", EVERY_ROWS, ids=str)
 def test_exact_where_columns_change(tile, dtype, which):
     """Thread blocks have works for several rounds, of other columns each time: what is left of one is stored among the
     steps of the next, of which there are fewer than pieces, as many, or more."""
 
     def conv(of, taps, channels, result=None):
         few = integers(0, dtype, 2, 9001, channels)
-        bound = functools.partial(jaxconv.conv1d, padding="SAME", implementation=of, preferred_element_type=result)
+        bound = functools.partial(conv1d, tile, of=of, preferred_element_type=result)
         if which == "fprop":
             return bound(few, integers(1, dtype, taps, channels, 1032))
         many = jnp.zeros((2, 9001, 1032), dtype)

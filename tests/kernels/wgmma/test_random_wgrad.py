@@ -10,7 +10,7 @@ import pytest
 from cases.convolution import Convolution, channels_last_convolution
 from cases.problems import problem_of
 from cases.reference import assert_same, run_on_host
-from cases.tiles import PASSES, constraint, has_pass, stored_slices
+from cases.tiles import PASSES, constraint, has_pass, stored_slices, transform_of
 from jaxconv import ffi
 from jaxconv.planner.choose import choose
 from jaxconv.planner.families import FAMILIES
@@ -60,12 +60,14 @@ def multiply_adds(convolution):
 def draw(rng):
     """Any that the tile takes: others are drawn again."""
     while True:
-        convolution, dtype = any_convolution(rng), str(rng.choice(["bfloat16", "float16"]))
         tile, split = TILES[rng.integers(len(TILES))], int(rng.choice(SPLITS))
-        drawn = Drawn(convolution, dtype, constraint("wgmma", tile, split=split))
+        convolution = any_convolution(rng)
+        dtype = "float32" if tile.bf16x6 else str(rng.choice(["bfloat16", "float16"]))
+        transform = transform_of("wgmma", tile, dtype, "wgrad")
+        drawn = Drawn(convolution, dtype, constraint("wgmma", tile, transform, split=split))
         if not 0 < multiply_adds(convolution) <= MOST:
             continue
-        problem = problem_of(convolution.lax(), convolution.lhs, convolution.rhs, dtype)
+        problem = problem_of(convolution.lax_for(drawn.asked), convolution.lhs, convolution.rhs, dtype)
         if choose("cuda", "wgrad", problem, drawn.asked, ffi.device("cuda")).plan is not None:
             return drawn
 

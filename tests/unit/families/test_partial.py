@@ -143,7 +143,8 @@ REFUSED = {
     "wgmma": {
         "float32": (layer((2, 20, 20, 16), (3, 3, 16, 16)), {}, EVERY_PASS[::2], "float32"),
         "float32_itself": (
-            layer((2, 20, 20, 16), (3, 3, 16, 16), precision="highest"), {}, EVERY_PASS, "float32 itself|float32"
+            layer((2, 20, 20, 16), (3, 3, 16, 16), precision=lax.DotAlgorithmPreset.F32_F32_F32), {}, EVERY_PASS,
+            "multiplied as it is|operands of float32",
         ),
         "float64": (layer((2, 20, 20, 16), (3, 3, 16, 16), "float64"), {}, EVERY_PASS, "float64"),
         "int8": (layer((2, 20, 20, 16), (3, 3, 16, 16), "int8", "int32"), {}, EVERY_PASS[:1], "int8"),

@@ -18,7 +18,7 @@ from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.problem import row_major_strides
 from jaxconv.problem.offsets import offset_tables
 
-TILES_OF_WGMMA = [tile for tile in CUDA["wgmma"].tiles if tile.has_conv]
+TILES_OF_WGMMA = [tile for tile in CUDA["wgmma"].tiles if tile.has_conv and not tile.bf16x6]
 every_tile = pytest.mark.parametrize("tile", TILES_OF_WGMMA, ids=str)
 WINDOWS = ("corner_d", "corner_h", "corner_w", "rank", "tap_stride", "reach_h", "reach_w", "empty_classes")
 

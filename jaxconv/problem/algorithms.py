@@ -1,0 +1,51 @@
+"""What `precision` asks: how float32 is multiplied on a GPU. The host's kernels compute in float32 at any."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from jax import lax
+
+Preset = lax.DotAlgorithmPreset
+
+
+class Float32(enum.Enum):
+    """How float32 is multiplied: as what sum of rounded numbers."""
+
+    BF16 = enum.auto()
+    TF32 = enum.auto()
+    BF16X6 = enum.auto()  # three bfloat16, or as it is
+    FLOAT32 = enum.auto()  # as it is
+
+
+OF_PRESET = {
+    Preset.DEFAULT: Float32.TF32,
+    Preset.BF16_BF16_F32: Float32.BF16,
+    Preset.TF32_TF32_F32: Float32.TF32,
+    Preset.BF16_BF16_F32_X3: Float32.BF16X6,
+    Preset.TF32_TF32_F32_X3: Float32.BF16X6,
+    Preset.BF16_BF16_F32_X6: Float32.BF16X6,
+    Preset.BF16_BF16_F32_X9: Float32.FLOAT32,
+    Preset.F32_F32_F32: Float32.FLOAT32,
+}
+
+
+def names_algorithm(precision: Any) -> bool:
+    """Whether it is an algorithm. lax takes one for a convolution, and computes as at DEFAULT."""
+    return isinstance(precision, lax.DotAlgorithm | Preset)
+
+
+def unsupported_reason(precision: Any) -> str | None:
+    """Why float32 is not multiplied so."""
+    if not names_algorithm(precision) or precision in OF_PRESET:
+        return None
+    names = ", ".join(preset.name for preset in OF_PRESET)
+    return f"float32 is multiplied by one of the algorithms {names}, not by {precision}"
+
+
+def float32_of(precision: Any) -> Float32:
+    if names_algorithm(precision):
+        return OF_PRESET.get(precision, Float32.FLOAT32)
+    is_highest = lax.Precision.HIGHEST in (precision if isinstance(precision, tuple) else (precision,))
+    return Float32.BF16X6 if is_highest else Float32.TF32
