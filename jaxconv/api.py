@@ -54,8 +54,12 @@ def conv_general_dilated(
       dimension_numbers: None, a `jax.lax.ConvDimensionNumbers`, or three strings such as ("NHWC", "HWIO", "NHWC").
       feature_group_count: number of groups of the channels.
       batch_group_count: number of groups of the lhs's batch.
-      precision: as in lax. On a GPU, DEFAULT and HIGH multiply float32 as tf32, and HIGHEST multiplies float32.
-        implementation="mma" does HIGHEST on tensor cores, with two tf32 numbers for each float32, in three passes: a
+      precision: as in lax. On a GPU, DEFAULT and HIGH multiply float32 as tf32. HIGHEST has float32's accuracy: on
+        Hopper dense layers are multiplied on tensor cores, as sums of three bfloat16 in six products, and all others
+        on CUDA cores. A `jax.lax.DotAlgorithmPreset` names how float32 is multiplied: BF16_BF16_F32 (a product has a
+        relative error of at most 2^-8), TF32_TF32_F32 (2^-10), BF16_BF16_F32_X3, BF16_BF16_F32_X6 and
+        TF32_TF32_F32_X3 (as HIGHEST, 2^-26), BF16_BF16_F32_X9 and F32_F32_F32 (on CUDA cores). Other algorithms are a
+        ValueError. implementation="mma" does HIGHEST with two tf32 numbers for each float32, in three passes: a
         product has a relative error of at most 3 * 2^-22. There an infinity, or a number that tf32 rounds to infinity,
         gives NaN. The host's kernels compute in float32 or wider at every precision.
       preferred_element_type: dtype of the result and of the accumulation.

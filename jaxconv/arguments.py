@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding
 
-from jaxconv.problem import ConvProblem
+from jaxconv.problem import ConvProblem, algorithms
 
 
 def normalised(lhs, rhs, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -65,6 +65,8 @@ def read(lax_function: Callable, lhs, rhs, arguments: dict[str, Any]) -> tuple[C
     problem = ConvProblem.from_lax(lhs_aval, rhs_aval, out, equation.params)
     if 0 in problem.kernel:  # lax finds it while lowering
         raise ValueError(f"rhs must have a positive size in each spatial dimension, got {problem.kernel}")
+    if problem.rhs_dtype == np.float32 and (reason := algorithms.unsupported_reason(problem.precision)):
+        raise ValueError(f"precision must be one that lax.conv_general_dilated has, and {reason}")
     return problem, out.sharding
 
 

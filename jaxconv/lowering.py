@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from functools import partial
 
+import jax.numpy as jnp
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.interpreters import mlir
 
@@ -15,6 +17,8 @@ from jaxconv.planner.plan import Constraint, Lax, constraint_of
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.planner.xla import choose_or_lax
 from jaxconv.problem import ConvProblem
+from jaxconv.problem.algorithms import Float32, float32_of
+from jaxconv.problem.product import OPERANDS
 from jaxconv.sharding import cache_key
 from jaxconv.sharding.block import block
 from jaxconv.sharding.partitioning import (
@@ -62,7 +66,21 @@ def _computation(kind: str, platform: str | None, implementation, tuning: Tuning
     choice = decide(kind, platform, problem, implementation, tuning)
     if choice.plan is None:
         return _by_lax(choice.unsupported_reason(), kind, implementation, problem)
-    return fallback.LAX[kind](problem) if isinstance(choice.plan, Lax) else ffi.convolution(choice.plan, problem)
+    if isinstance(choice.plan, Lax):
+        return fallback.LAX[kind](problem)
+    rounded = _rounded(kind, platform, problem)
+    compute = ffi.convolution(choice.plan, rounded)
+    dtypes = [rounded.dtype(role) for role in OPERANDS[kind]]
+    return lambda *operands: compute(*(x.astype(dtype) for x, dtype in zip(operands, dtypes, strict=True)))
+
+
+def _rounded(kind: str, platform: str | None, problem: ConvProblem) -> ConvProblem:
+    """The problem as kernels see it: where float32 is multiplied as bfloat16, the operands are bfloat16."""
+    roles = OPERANDS[kind]
+    is_float32 = all(problem.dtype(role) == jnp.float32 for role in roles)
+    if platform != "cuda" or not is_float32 or float32_of(problem.precision) is not Float32.BF16:
+        return problem
+    return dataclasses.replace(problem, **{f"{role}_dtype": jnp.dtype("bfloat16") for role in roles})
 
 
 def _by_lax(reason: str, kind: str, implementation, problem: ConvProblem):
@@ -80,6 +98,7 @@ def decide(kind: str, platform: str | None, problem: ConvProblem, implementation
     if reason:
         return Choice.nothing(reason)
     device = ffi.device(platform)
+    problem = _rounded(kind, platform, problem)
     if implementation is not None:
         return choose(platform, kind, problem, constraint, device)
     return tuning.choice(platform, kind, problem) or choose_or_lax(platform, kind, problem, device)

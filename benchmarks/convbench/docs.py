@@ -45,7 +45,7 @@ SUMMARY = {
     "bfloat16": (H200, "bfloat16", "default", "cuda"),
     "float16": (H200, "float16", "default", "cuda"),
     "float32 as tf32": (H200, "float32", "default", "cuda"),
-    "float32 `HIGHEST`, `simt`": (H200, "float32", "highest", "simt"),
+    "float32 `HIGHEST`": (H200, "float32", "highest", "cuda"),
     "float32 on a CPU": (HOST, "float32", "default", "cpu"),
 }
 

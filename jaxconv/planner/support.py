@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+import numpy as np
 
-from jaxconv.problem import SPATIAL, ConvProblem
+from jaxconv.problem import SPATIAL, ConvProblem, algorithms
 from jaxconv.problem.offsets import fits_int32
 
 # (lhs and rhs, out) of a forward convolution. Its gradients have the same three, in other roles.
@@ -17,14 +18,23 @@ DTYPES = frozenset(
 )  # fmt: skip
 
 
+def _dtypes(p: ConvProblem, kind: str) -> tuple[np.dtype, np.dtype]:
+    """Of the operands and of the result: those of the forward convolution, or of a wgrad with equal operands."""
+    if kind == "wgrad" and p.lhs_dtype == p.out_dtype:
+        return p.lhs_dtype, p.rhs_dtype
+    return p.rhs_dtype, p.out_dtype if p.lhs_dtype == p.rhs_dtype else p.lhs_dtype
+
+
 def unsupported_reason(problem: ConvProblem, kind: str = "conv") -> str | None:
     """Why no native kernel, on any platform, takes a pass of the problem; None if one may take it."""
     p = problem
     if len(p.kernel) > SPATIAL:
         return f"{len(p.kernel)} spatial dimensions (1 to {SPATIAL} are native)"
-    result = p.out_dtype if p.lhs_dtype == p.rhs_dtype else p.lhs_dtype  # of the forward convolution
-    if (p.rhs_dtype, result) not in DTYPES:
-        return f"dtype {p.rhs_dtype.name} with result {result.name}"
+    operand, result = _dtypes(p, kind)
+    if (operand, result) not in DTYPES:
+        return f"dtype {operand.name} with result {result.name}"
+    if operand == jnp.float32 and (reason := algorithms.unsupported_reason(p.precision)):
+        return reason
     if (p.out_dtype if kind == "conv" else p.rhs_dtype) == jnp.dtype("int8"):
         return "sums of integers as int8"
     # The tables hold every size and stride, except those of an outermost batch.

@@ -17,6 +17,7 @@ from jaxconv.planner.devices import Device
 from jaxconv.planner.native import COSTS
 from jaxconv.planner.plan import ANY, Lax
 from jaxconv.problem import ConvProblem, Spec
+from jaxconv.problem.algorithms import names_algorithm
 from jaxconv.problem.product import OPERANDS, RESULT, Product, ceil_div, vector_elements
 
 FAMILY = "lax"  # of the constants in a device's data
@@ -81,6 +82,7 @@ def kind_of(product: Product) -> str | None:
         and product.has_known_batch
         and not p.is_empty
         and len(dtypes) == 1
+        and not names_algorithm(p.precision)  # lax does not compute by it
     )
     dtype = p.lhs_dtype.name
     if not is_known or dtype not in ("bfloat16", "float16", "float32") or (dtype == "float32" and product.is_exact):

@@ -1,0 +1,124 @@
+"""`precision` as an algorithm: which kernels multiply float32 so, and what lax is asked where it answers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jaxconv
+from cases.problems import layer
+from jaxconv import fallback
+from jaxconv.lowering import decide
+from jaxconv.planner.choose import choose
+from jaxconv.planner.devices import TYPICAL_DEVICE
+from jaxconv.planner.plan import Lax
+from jaxconv.planner.xla import choose_or_lax
+from jaxconv.problem.algorithms import OF_PRESET, Float32
+from jaxconv.traced import trace
+
+Preset = lax.DotAlgorithmPreset
+X, W = (4, 28, 28, 128), (3, 3, 128, 128)
+ALGORITHMS = {
+    Preset.DEFAULT: Float32.TF32,
+    Preset.BF16_BF16_F32: Float32.BF16,
+    Preset.TF32_TF32_F32: Float32.TF32,
+    Preset.BF16_BF16_F32_X3: Float32.BF16X6,
+    Preset.TF32_TF32_F32_X3: Float32.BF16X6,
+    Preset.BF16_BF16_F32_X6: Float32.BF16X6,
+    Preset.BF16_BF16_F32_X9: Float32.FLOAT32,
+    Preset.F32_F32_F32: Float32.FLOAT32,
+}
+OTHERS = [preset for preset in Preset if preset not in ALGORITHMS]
+each_algorithm = pytest.mark.parametrize("preset", ALGORITHMS, ids=lambda preset: preset.name)
+
+
+def of_layer(precision, dtype="float32"):
+    return layer(X, W, dtype, precision=precision)
+
+
+def plan(kind, problem):
+    return choose("cuda", kind, problem, device=TYPICAL_DEVICE).plan
+
+
+def test_the_algorithms():
+    assert OF_PRESET == ALGORITHMS
+
+
+@each_algorithm
+@pytest.mark.parametrize("kind", ["conv", "wgrad"])
+def test_kernels_of_an_algorithm(preset, kind, monkeypatch):
+    """Those of tf32, of parts, or of float32 itself; and those of bfloat16 where operands are rounded to it."""
+    monkeypatch.setattr("jaxconv.ffi.why_no_kernels", lambda platform: None)
+    monkeypatch.setattr("jaxconv.ffi.device", lambda platform: TYPICAL_DEVICE)
+    for problem in (of_layer(preset), of_layer(preset).dgrad()) if kind == "conv" else (of_layer(preset),):
+        plan = decide(kind, "cuda", problem, "cuda").plan
+        match ALGORITHMS[preset]:
+            case Float32.FLOAT32:
+                assert plan.family == "simt"
+            case Float32.BF16X6:
+                assert plan.family == "wgmma" and "bf16x6" in plan.tile
+            case Float32.TF32:
+                assert plan.family == "wgmma" and "bf16x6" not in plan.tile and (plan.transform or problem.reverse)
+            case Float32.BF16:
+                assert plan.family == "wgmma" and "bf16x6" not in plan.tile and not plan.transform
+
+
+def test_highest_is_bf16x6_or_float32():
+    highest, default = of_layer(lax.Precision.HIGHEST), of_layer(None)
+    assert "bf16x6" in plan("conv", highest).tile and "bf16x6" not in plan("conv", default).tile
+    few = layer((2, 9, 9, 3), (3, 3, 3, 5), precision="highest")
+    assert plan("conv", few).family == "simt"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+def test_other_types_are_multiplied_as_they_are(dtype, x64):
+    for precision in (None, *ALGORITHMS, lax.Precision.HIGHEST):
+        assert plan("conv", of_layer(precision, dtype)) == plan("conv", of_layer(None, dtype))
+
+
+@each_algorithm
+def test_lax_is_no_candidate_for_an_algorithm(preset):
+    """It would compute as at DEFAULT."""
+    for problem in (of_layer(preset), of_layer(preset).dgrad()):
+        assert not isinstance(choose_or_lax("cuda", "conv", problem, TYPICAL_DEVICE).plan, Lax)
+
+
+@each_algorithm
+def test_lax_in_our_place_computes_at_highest(preset):
+    x, w = jnp.ones(X), jnp.ones(W)
+    (equation,) = (
+        e for e in jax.make_jaxpr(fallback.lax_conv(of_layer(preset)))(x, w).eqns
+        if e.primitive is lax.conv_general_dilated_p
+    )  # fmt: skip
+    assert equation.params["precision"] == (lax.Precision.HIGHEST,) * 2
+
+
+@each_algorithm
+def test_a_host_computes_in_float32(preset):
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype("float32") for shape in ((2, 9, 9, 8), (3, 3, 8, 8)))
+
+    def passes(precision):
+        y, pullback = jax.vjp(lambda x, w: jaxconv.conv2d(x, w, precision=precision), x, w)
+        return y, *pullback(y)
+
+    for actual, expected in zip(passes(preset), passes(None), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("preset", OTHERS, ids=lambda preset: preset.name)
+def test_other_algorithms_are_refused(preset):
+    x, w = jnp.ones((2, 9, 9, 8)), jnp.ones((3, 3, 8, 8))
+    with pytest.raises(
+        ValueError, match=f"precision .* float32 is multiplied by .*BF16_BF16_F32_X6.* not by .*{preset}"
+    ):
+        jaxconv.conv2d(x, w, precision=preset)
+    jaxconv.conv2d(x.astype("bfloat16"), w.astype("bfloat16"), precision=preset)
+
+
+def test_the_algorithm_of_a_context():
+    """As lax reads it."""
+    with jax.default_matmul_precision("BF16_BF16_F32_X6"):
+        (equation,) = trace(jaxconv.conv2d, jnp.ones((1, 5, 5, 8)), jnp.ones((3, 3, 8, 8))).equations
+    assert equation.params["problem"].precision is Preset.BF16_BF16_F32_X6
