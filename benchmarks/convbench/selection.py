@@ -29,6 +29,12 @@ def add_selection(parser: argparse.ArgumentParser, dtype: str) -> None:
     parser.add_argument("--passes", nargs="+", choices=PASSES, default=PASSES)
 
 
+def add_arithmetic(parser: argparse.ArgumentParser) -> None:
+    """One dtype and precision."""
+    parser.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help=f"default: {DTYPES[0]}")
+    parser.add_argument("--precision", choices=PRECISIONS, default="default", help="of float32")
+
+
 def add_run(parser: argparse.ArgumentParser, seconds: float) -> None:
     """seconds: what is spent on a program if nothing else is asked."""
     parser.add_argument(

@@ -126,6 +126,27 @@ def test_rows_are_not_measured_twice(gpu, tmp_path):
     assert [(row["case"], row["pass"], row["commit"]) for row in results.rows] == [(*one, "abc") for one in gpu]
 
 
+def test_each_arithmetic_has_rows_of_its_own(gpu, tmp_path, monkeypatch, capsys):
+    """In one file; a report is of one."""
+    asked = []
+    monkeypatch.setattr(command, "measure", lambda case, which, dtype, precision, *others: asked.append(
+        (dtype, precision)) or [row(case, which) | {"dtype": dtype, "precision": precision}])  # fmt: skip
+    path = tmp_path / "census.json"
+    census = ["--rows", "2", "--out", str(path)]
+    for options in (
+        [],
+        ["--dtype", "float32"],
+        ["--dtype", "float32"],
+        ["--dtype", "float32", "--precision", "highest"],
+    ):
+        assert main(["census", *census, *options]) == 0
+    assert asked == [("bfloat16", "default")] * 2 + [("float32", "default")] * 2 + [("float32", "highest")] * 2
+    assert main(["census", "--rows", "2", "--report", str(path), "--dtype", "float32", "--precision", "highest"]) == 0
+    assert (tmp_path / "census_float32_highest.svg").exists()
+    with pytest.raises(SystemExit, match="no rows of float16"):
+        main(["census", "--rows", "2", "--report", str(path), "--dtype", "float16"])
+
+
 def test_rows_that_are_measured_stay_if_another_fails(gpu, tmp_path, monkeypatch):
     def interrupted(case, which, *others):
         if len(gpu) == 3:

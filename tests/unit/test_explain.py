@@ -353,11 +353,12 @@ def test_partial_families_on_a_gpu(family, groups):
 @pytest.mark.parametrize("tile", FAMILIES["cuda"]["wgmma"].tiles, ids=lambda tile: tile.name.replace(" ", "_"))
 def test_wgmma_on_a_gpu(tile):
     """The passes that the tile is compiled for; of the others, and of groups, it says why not."""
-    x, w = (jax.ShapeDtypeStruct(shape, "bfloat16") for shape in ((2, 20, 20, 32), (3, 3, 32, 24)))
-    grouped = jax.ShapeDtypeStruct((3, 3, 8, 32), "bfloat16")
+    dtype, precision = ("float32", "highest") if tile.bf16x6 else ("bfloat16", None)
+    x, w = (jax.ShapeDtypeStruct(shape, dtype) for shape in ((2, 20, 20, 32), (3, 3, 32, 24)))
+    grouped = jax.ShapeDtypeStruct((3, 3, 8, 32), dtype)
     split = tile.slices or 3
     named = Constraint("cuda", "wgmma", tile.name, split=split, transform=())
-    conv = functools.partial(jaxconv.conv2d, implementation=named)
+    conv = functools.partial(jaxconv.conv2d, implementation=named, precision=precision)
     gradients = jax.grad(lambda x, w: jnp.sum(conv(x, w) ** 2), argnums=(0, 1))
     with jax.default_device(gpu()):
         explained = {line.split()[0]: line for line in lines(gradients, x, w)}

@@ -17,7 +17,6 @@ from convbench.measure import measure, warm_up
 from convbench.results import Results, key
 from jaxconv.planner.devices import MODELS
 
-ARITHMETIC = "bfloat16", "default"
 IMPLEMENTATION = "cuda"
 
 
@@ -26,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     drawn = draw(options.rows, options.seed)
     if options.report:
-        return _report(options.report, drawn)
+        return _report(options, drawn)
     if options.draw:
         return _write_cases(options.draw, drawn)
     if jax.default_backend() != "gpu":
@@ -38,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="benchmarks census", description="jaxconv beside lax in bfloat16, on layers drawn from kinds of networks."
+        prog="benchmarks census", description="jaxconv beside lax, on layers drawn from kinds of networks."
     )
     work = parser.add_mutually_exclusive_group(required=True)
     work.add_argument("--out", type=Path, metavar="FILE", help="measure; what the file has is not measured again")
@@ -46,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     work.add_argument("--draw", type=Path, metavar="FILE", help="write the layers as a --case-file")
     parser.add_argument("--rows", type=int, default=600, help="pairs of a layer and a pass; default: 600")
     parser.add_argument("--seed", type=int, default=0)
+    selection.add_arithmetic(parser)
     selection.add_run(parser, seconds=0.05)
     selection.add_limit(parser)
     return parser
@@ -54,30 +54,36 @@ def _parser() -> argparse.ArgumentParser:
 def measured(drawn: list[Drawn], options: argparse.Namespace) -> Results:
     """The rows of the file of the options. What it does not have is measured, and saved row by row."""
     results, origin = Results.continued(options.out, machine.describe()), machine.origin(options.commit)
-    known = {key(row) for row in results.rows}
+    known, arithmetic = {key(row) for row in results.rows}, (options.dtype, options.precision)
     end = monotonic() + options.seconds_limit
     for case, which in (bar := tqdm(drawn, unit="row")):
         if monotonic() > end:
             break
         bar.set_description(case.name)
-        if (case.name, which, *ARITHMETIC, IMPLEMENTATION) not in known:
-            (row,) = measure(case, which, *ARITHMETIC, [IMPLEMENTATION], options.seconds)
+        if (case.name, which, *arithmetic, IMPLEMENTATION) not in known:
+            (row,) = measure(case, which, *arithmetic, [IMPLEMENTATION], options.seconds)
             results.rows.append(row | origin)
             results.save(options.out)
     return results
 
 
-def _report(path: Path, drawn: list[Drawn]) -> int:
+def _report(options: argparse.Namespace, drawn: list[Drawn]) -> int:
+    """Of the rows of one dtype and precision."""
     from convbench import charts  # measuring needs no matplotlib
 
-    results = Results.load(path)
+    results, arithmetic = Results.load(options.report), (options.dtype, options.precision)
+    rows = [row for row in results.rows if (row["dtype"], row["precision"]) == arithmetic]
+    name = " ".join((options.dtype, *(["HIGHEST"] if options.precision == "highest" else [])))
+    if not rows:
+        raise SystemExit(f"census: {options.report} has no rows of {name}")
     gpu = results.machine["device"]
     selection.refuse_unknown([gpu], MODELS)
-    print(report.text(results.rows))
-    print(f"\n{default.text(results.rows, [case for case, _ in drawn], MODELS[gpu])}")
-    title = f"{len(results.rows)} layers and passes, bfloat16, {gpu}"
-    ratios = {text: report.ratios(results.rows, name) for name, text in report.RATIOS.items()}
-    charts.draw_distribution(ratios, title, path.with_suffix(".svg"))
+    print(report.text(rows))
+    print(f"\n{default.text(rows, [case for case, _ in drawn], MODELS[gpu])}")
+    ratios = {text: report.ratios(rows, ratio) for ratio, text in report.RATIOS.items()}
+    suffix = "" if name == "bfloat16" else f"_{name.replace(' ', '_').lower()}"
+    path = options.report.with_name(f"{options.report.stem}{suffix}.svg")
+    charts.draw_distribution(ratios, f"{len(rows)} layers and passes, {name}, {gpu}", path)
     return 0
 
 

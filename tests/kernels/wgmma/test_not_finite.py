@@ -11,7 +11,7 @@ from cases.convolution import channels_last_convolution
 from cases.not_finite import check_not_finite
 from cases.problems import GATHERS, passes_of, problem_of
 from cases.reference import run_on_host
-from cases.tiles import PASSES, constraint, every_tile_of
+from cases.tiles import PASSES, constraint, dtype_of, every_tile_of
 from jaxconv import ffi
 from jaxconv.planner.choose import choose
 
@@ -36,15 +36,15 @@ BY_POSITIONS = {
 }  # fmt: skip
 
 
-def is_taken(convolution, asked, which):
-    problem = problem_of(convolution.lax(), convolution.lhs, convolution.rhs, "bfloat16")
+def is_taken(convolution, asked, which, dtype):
+    problem = problem_of(convolution.lax_for(asked), convolution.lhs, convolution.rhs, dtype)
     return choose("cuda", *passes_of(problem)[which], asked, ffi.device("cuda")).plan is not None
 
 
-def taken_by(asked):
+def taken_by(asked, dtype):
     """Tiles of boxes take no residue classes: of each convolution the convs that are left, one at least."""
     for convolution in BY_WINDOWS.values():
-        taken = [which for which in GATHERS if is_taken(convolution, asked, which)]
+        taken = [which for which in GATHERS if is_taken(convolution, asked, which, dtype)]
         assert taken
         yield from ((convolution, which) for which in taken)
 
@@ -54,16 +54,17 @@ def taken_by(asked):
 def test_not_finite_numbers_reach_what_lax_sums_them_into(tile, split):
     """And nothing else: behind the last channel TMA fills zeros of pixels and of the filter, and slices have others."""
     asked, at = constraint("wgmma", tile, split=min(split, tile.slices or split)), (2, 3)
-    for convolution, which in taken_by(asked):
-        check_not_finite(convolution, asked, which, "bfloat16", at, lambda channel, seen: seen)
+    dtype = dtype_of("wgmma", tile)
+    for convolution, which in taken_by(asked, dtype):
+        check_not_finite(convolution, asked, which, dtype, at, lambda channel, seen: seen)
 
 
 @every_tile_of("wgmma", "fprop")
 def test_not_finite_filters_reach_their_channel(tile):
     """The filter meets padding in both convs, as lax's does, and channels that it is not of in none."""
-    asked = constraint("wgmma", tile)
-    for convolution, which in taken_by(asked):
-        x, w, g = (np.ones(a.shape, "bfloat16") for a in convolution.operands())
+    asked, dtype = constraint("wgmma", tile), dtype_of("wgmma", tile)
+    for convolution, which in taken_by(asked, dtype):
+        x, w, g = (np.ones(a.shape, dtype) for a in convolution.operands())
         ours, theirs = (PASSES[which](conv) for conv in (convolution.ours(asked), convolution.lax()))
         program = jax.jit(ours)
         clean = np.asarray(program(x, w, g))
@@ -87,11 +88,11 @@ def test_not_finite_numbers_reach_their_weight_gradients(tile, split):
     Behind the last channel and the last position TMA fills zeros of both. Other slices and other taps of a tile have
     other sums. Tiles of boxes take windows side by side alone.
     """
-    asked = constraint("wgmma", tile, split=split)
-    taken = [of for of in BY_POSITIONS.values() if is_taken(of[0], asked, "wgrad")]
+    asked, dtype = constraint("wgmma", tile, split=split), dtype_of("wgmma", tile)
+    taken = [of for of in BY_POSITIONS.values() if is_taken(of[0], asked, "wgrad", dtype)]
     assert len(taken) == (4 if tile.boxed else len(BY_POSITIONS))
     for convolution, at in taken:
-        check_not_finite(convolution, asked, "wgrad", "bfloat16", at, lambda channel, seen: seen)
+        check_not_finite(convolution, asked, "wgrad", dtype, at, lambda channel, seen: seen)
 
 
 @pytest.mark.parametrize("at", [(0, 0), (-1, -1)], ids=["first", "last"])
@@ -103,7 +104,8 @@ def test_not_finite_numbers_at_an_edge_reach_their_channel(tile, at):
     other taps, too.
     """
     convolution, _ = BY_POSITIONS["begun_blocks"]
-    check = functools.partial(check_not_finite, convolution, constraint("wgmma", tile), "wgrad", "bfloat16", at)
+    asked, dtype = constraint("wgmma", tile), dtype_of("wgmma", tile)
+    check = functools.partial(check_not_finite, convolution, asked, "wgrad", dtype, at)
     at_any_tap = lambda channel, seen: np.any(seen, axis=(0, 1), keepdims=True) & np.ones_like(seen)
     check(at_any_tap if tile.boxed else lambda channel, seen: seen, operands=(0,))
     check(at_any_tap, operands=(2,))
