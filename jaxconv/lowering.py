@@ -12,6 +12,7 @@ from jax.interpreters import mlir
 
 from jaxconv import fallback, ffi
 from jaxconv._jax_private import lower_with_sharding_in_types
+from jaxconv.complex_numbers import as_real, complex_convolution, is_complex
 from jaxconv.planner.choose import Choice, choose
 from jaxconv.planner.plan import Constraint, Lax, constraint_of
 from jaxconv.planner.support import unsupported_reason
@@ -68,14 +69,18 @@ def _computation(kind: str, platform: str | None, implementation, tuning: Tuning
         return _by_lax(choice.unsupported_reason(), kind, implementation, problem)
     if isinstance(choice.plan, Lax):
         return fallback.LAX[kind](problem)
-    rounded = _rounded(kind, platform, problem)
-    compute = ffi.convolution(choice.plan, rounded)
-    dtypes = [rounded.dtype(role) for role in OPERANDS[kind]]
-    return lambda *operands: compute(*(x.astype(dtype) for x, dtype in zip(operands, dtypes, strict=True)))
+    seen = seen_by_kernels(kind, platform, problem)
+    by_kernel = ffi.convolution(choice.plan, seen)
+    dtypes = [seen.dtype(role) for role in OPERANDS[kind]]
+    compute = lambda *operands: by_kernel(*(x.astype(dtype) for x, dtype in zip(operands, dtypes, strict=True)))
+    return complex_convolution(kind, problem, compute) if is_complex(problem) else compute
 
 
-def _rounded(kind: str, platform: str | None, problem: ConvProblem) -> ConvProblem:
-    """The problem as kernels see it: where float32 is multiplied as bfloat16, the operands are bfloat16."""
+def seen_by_kernels(kind: str, platform: str | None, problem: ConvProblem) -> ConvProblem:
+    """The problem that is planned: of complex numbers a real one; and where a GPU multiplies float32 as bfloat16, the
+    operands are bfloat16."""
+    if is_complex(problem):
+        problem = as_real(problem)
     roles = OPERANDS[kind]
     is_float32 = all(problem.dtype(role) == jnp.float32 for role in roles)
     if platform != "cuda" or not is_float32 or float32_of(problem.precision) is not Float32.BF16:
@@ -94,11 +99,11 @@ def decide(kind: str, platform: str | None, problem: ConvProblem, implementation
     Lax, where it is faster, is for those who name no implementation.
     """
     constraint = constraint_of(implementation)
+    problem = seen_by_kernels(kind, platform, problem)
     reason = _platform_reason(platform, constraint) or unsupported_reason(problem, kind)
     if reason:
         return Choice.nothing(reason)
     device = ffi.device(platform)
-    problem = _rounded(kind, platform, problem)
     if implementation is not None:
         return choose(platform, kind, problem, constraint, device)
     return tuning.choice(platform, kind, problem) or choose_or_lax(platform, kind, problem, device)

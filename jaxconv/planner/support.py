@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
+from jaxconv.complex_numbers import as_real, is_complex
 from jaxconv.problem import SPATIAL, ConvProblem, algorithms
 from jaxconv.problem.offsets import fits_int32
 
@@ -27,7 +28,7 @@ def _dtypes(p: ConvProblem, kind: str) -> tuple[np.dtype, np.dtype]:
 
 def unsupported_reason(problem: ConvProblem, kind: str = "conv") -> str | None:
     """Why no native kernel, on any platform, takes a pass of the problem; None if one may take it."""
-    p = problem
+    p = as_real(problem) if is_complex(problem) else problem
     if len(p.kernel) > SPATIAL:
         return f"{len(p.kernel)} spatial dimensions (1 to {SPATIAL} are native)"
     operand, result = _dtypes(p, kind)

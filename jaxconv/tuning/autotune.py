@@ -16,7 +16,7 @@ from jax.sharding import AxisType
 
 from jaxconv import ffi
 from jaxconv.fallback import LAX
-from jaxconv.lowering import decide
+from jaxconv.lowering import decide, seen_by_kernels
 from jaxconv.planner.choose import Times, options
 from jaxconv.planner.plan import ANY, ConvPlan, Lax
 from jaxconv.problem import ConvProblem
@@ -122,6 +122,7 @@ def _keys(equations: Iterable[Any], platform: str) -> dict[Key, None]:
         if ours is None or ours.implementation is not None:
             continue
         kind, problem, _ = ours
+        problem = seen_by_kernels(kind, platform, problem)
         if reason := why_not_stored(problem):
             warnings.warn(f"jaxconv.autotune does not measure a convolution with {reason}: {problem}", stacklevel=3)
         elif decide(kind, platform, problem, platform).plan is not None:  # the platform's name: a kernel of ours

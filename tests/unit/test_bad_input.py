@@ -187,7 +187,6 @@ def test_implementation_of_another_platform(entry, gradient, implementation):
 
 
 UNSUPPORTED = {
-    "complex64": dict(dtype="complex64"),
     "bool": dict(dtype="bool"),
     "uint8": dict(dtype="uint8"),
     "int16": dict(dtype="int16"),

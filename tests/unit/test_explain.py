@@ -253,7 +253,6 @@ def test_lax_as_asked(fn):
 @pytest.mark.filterwarnings("ignore::jaxconv.FallbackWarning")
 @pytest.mark.parametrize("shapes, dtype, reason", [
     ((X.shape, W.shape), "uint8", "dtype uint8 with result uint8"),
-    ((X.shape, W.shape), "complex64", "dtype complex64 with result complex64"),
     (((1, 2, 3, 3, 3, 3), (2, 2, 2, 2, 2, 2)), "float32", "4 spatial dimensions"),
 ])  # fmt: skip
 def test_lax_where_nothing_else_does(shapes, dtype, reason):

@@ -177,6 +177,13 @@ def test_halves(drawn, part, implementation):
     check(drawn, implementation)
 
 
+@parts(2)
+@random_problems(("complex64", None), ("complex128", None), examples=4)
+def test_complex_numbers(drawn, part, implementation):
+    with jax.enable_x64(True):
+        check(drawn, implementation)
+
+
 @random_problems(("int8", "int32"), examples=12)
 def test_int8_to_int32(drawn, implementation):
     check(drawn, implementation)
@@ -197,7 +204,7 @@ def test_lax_with_install(drawn, part, implementation):
     assert_same(actual, expected)
 
 
-OTHER_DTYPES = ["int8", "int16", "int32", "uint8", "uint16", "uint32", "bool", "complex64"]
+OTHER_DTYPES = ["int8", "int16", "int32", "uint8", "uint16", "uint32", "bool"]
 
 
 @pytest.mark.filterwarnings("ignore::jaxconv.FallbackWarning")
