@@ -17,6 +17,7 @@ from jaxconv.arguments import circular_dimensions, normalised, read
 from jaxconv.planner.plan import check_implementation
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.problem import ConvProblem
+from jaxconv.problem.algorithms import precision_of_lax
 
 LAYOUTS = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}
 Ints = int | Sequence[int]
@@ -56,12 +57,11 @@ def conv_general_dilated(
       batch_group_count: number of groups of the lhs's batch.
       precision: as in lax. On a GPU, DEFAULT and HIGH multiply float32 as tf32. HIGHEST has float32's accuracy: on
         Hopper dense layers are multiplied on tensor cores, as sums of three bfloat16 in six products, and all others
-        on CUDA cores. A `jax.lax.DotAlgorithmPreset` names how float32 is multiplied: BF16_BF16_F32 (a product has a
-        relative error of at most 2^-8), TF32_TF32_F32 (2^-10), BF16_BF16_F32_X3, BF16_BF16_F32_X6 and
-        TF32_TF32_F32_X3 (as HIGHEST, 2^-26), BF16_BF16_F32_X9 and F32_F32_F32 (on CUDA cores). Other algorithms are a
-        ValueError. implementation="mma" does HIGHEST with two tf32 numbers for each float32, in three passes: a
-        product has a relative error of at most 3 * 2^-22. There an infinity, or a number that tf32 rounds to infinity,
-        gives NaN. The host's kernels compute in float32 or wider at every precision.
+        on CUDA cores. A `jax.lax.DotAlgorithmPreset` names how float32 is multiplied: docs/numerics.md has a table of
+        the seven that are taken, with the error of each. Another one is a ValueError. implementation="mma" does HIGHEST
+        with two tf32 numbers for each float32, in three passes: a product has a relative error of at most 3 * 2^-22.
+        There an infinity, or a number that tf32 rounds to infinity, gives NaN. The host's kernels compute in float32 or
+        wider at every precision.
       preferred_element_type: dtype of the result and of the accumulation.
       out_sharding: as in lax, for explicit sharding.
       implementation:
@@ -259,16 +259,17 @@ def _convolve(
 
     by_lax: what computes it then, if `bind` computes something else of the same type.
     """
-    by_lax = by_lax or lax_function
+    answer = fallback.by_lax(by_lax or lax_function)
+    of_lax = arguments | {"precision": precision_of_lax(arguments.get("precision"))}
     if implementation == "xla":
-        return fallback.by_lax(by_lax)(lhs, rhs, **arguments)
+        return answer(lhs, rhs, **of_lax)
     check_implementation(implementation, "xla")
     arguments = normalised(lhs, rhs, arguments)
     problem, sharding = read(lax_function, lhs, rhs, arguments)
     reason = unsupported_reason(problem)
     if reason is not None:
         fallback.warn_or_raise(reason, implementation, problem)
-        return fallback.by_lax(by_lax)(lhs, rhs, **arguments)
+        return answer(lhs, rhs, **of_lax)
     lhs, rhs = primitives.promote(jnp.asarray(lhs), jnp.asarray(rhs))
     return bind(lhs, rhs, problem, implementation, sharding)
 

@@ -65,7 +65,7 @@ def read(lax_function: Callable, lhs, rhs, arguments: dict[str, Any]) -> tuple[C
     problem = ConvProblem.from_lax(lhs_aval, rhs_aval, out, equation.params)
     if 0 in problem.kernel:  # lax finds it while lowering
         raise ValueError(f"rhs must have a positive size in each spatial dimension, got {problem.kernel}")
-    if problem.rhs_dtype == np.float32 and (reason := algorithms.unsupported_reason(problem.precision)):
+    if problem.rhs_dtype in (np.float32, np.complex64) and (reason := algorithms.unsupported_reason(problem.precision)):
         raise ValueError(f"precision must be one that lax.conv_general_dilated has, and {reason}")
     return problem, out.sharding
 

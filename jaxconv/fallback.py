@@ -15,7 +15,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 from jaxconv.planner.plan import Constraint
 from jaxconv.problem import ConvProblem
-from jaxconv.problem.algorithms import names_algorithm
+from jaxconv.problem.algorithms import precision_of_lax
 from jaxconv.problem.factors import fold, other_filter
 
 
@@ -90,7 +90,7 @@ def lax_conv(problem: ConvProblem) -> Callable[[Array, Array], Array]:
             lax.ConvDimensionNumbers(p.lhs_spec.axes, p.rhs_spec.axes, out_spec.axes),
             feature_group_count=1 if p.lhs_batch_grouped else p.groups,
             batch_group_count=p.groups if p.lhs_batch_grouped else 1,
-            precision=lax.Precision.HIGHEST if names_algorithm(p.precision) else p.precision,
+            precision=precision_of_lax(p.precision),
             preferred_element_type=p.out_dtype if p.lhs_dtype == p.rhs_dtype else None,
         ).astype(p.out_dtype)
         if p.out_batch_grouped:  # lax has the groups on the channels

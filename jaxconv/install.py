@@ -20,6 +20,7 @@ from jaxconv._jax_private import _platform_specific_lowerings, prim_requires_dev
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint, check_implementation, constraint_of
 from jaxconv.problem import ConvProblem
+from jaxconv.problem.algorithms import precision_of_lax
 from jaxconv.problem.factors import other_filter
 from jaxconv.problem.of_lax import read
 from jaxconv.sharding.partitioning import lower_without_mesh
@@ -111,7 +112,7 @@ def _lower(platform: str, ctx: mlir.LoweringRuleContext, lhs, rhs, **params):
     choice = lowering.decide(kind, platform, problem, implementation, tuning_for(implementation))
     if choice.plan is None:
         fallback.warn(choice.unsupported_reason())
-        return by_lax(ctx, lhs, rhs, **params)
+        return by_lax(ctx, lhs, rhs, **params | {"precision": precision_of_lax(params["precision"])})
     if problem.reverse:
         to_ours = partial(other_filter, dataclasses.replace(problem, reverse=False))
         lhs_aval, rhs_aval = ctx.avals_in

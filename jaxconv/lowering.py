@@ -17,7 +17,7 @@ from jaxconv.planner.choose import Choice, choose
 from jaxconv.planner.plan import Constraint, Lax, constraint_of
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.planner.xla import choose_or_lax
-from jaxconv.problem import ConvProblem
+from jaxconv.problem import ROLES, ConvProblem
 from jaxconv.problem.algorithms import Float32, float32_of
 from jaxconv.problem.product import OPERANDS
 from jaxconv.sharding import cache_key
@@ -82,7 +82,7 @@ def seen_by_kernels(kind: str, platform: str | None, problem: ConvProblem) -> Co
     if is_complex(problem):
         problem = as_real(problem)
     roles = OPERANDS[kind]
-    is_float32 = all(problem.dtype(role) == jnp.float32 for role in roles)
+    is_float32 = all(problem.dtype(role) == jnp.float32 for role in ROLES)
     if platform != "cuda" or not is_float32 or float32_of(problem.precision) is not Float32.BF16:
         return problem
     return dataclasses.replace(problem, **{f"{role}_dtype": jnp.dtype("bfloat16") for role in roles})

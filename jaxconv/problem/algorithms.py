@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+import jax
 from jax import lax
 
 Preset = lax.DotAlgorithmPreset
@@ -20,7 +21,6 @@ class Float32(enum.Enum):
 
 
 OF_PRESET = {
-    Preset.DEFAULT: Float32.TF32,
     Preset.BF16_BF16_F32: Float32.BF16,
     Preset.TF32_TF32_F32: Float32.TF32,
     Preset.BF16_BF16_F32_X3: Float32.BF16X6,
@@ -33,7 +33,15 @@ OF_PRESET = {
 
 def names_algorithm(precision: Any) -> bool:
     """Whether it is an algorithm. lax takes one for a convolution, and computes as at DEFAULT."""
-    return isinstance(precision, lax.DotAlgorithm | Preset)
+    return isinstance(precision, lax.DotAlgorithm | Preset) and precision is not Preset.DEFAULT
+
+
+def precision_of_lax(precision: Any) -> Any:
+    """At which lax is no less exact. precision: lax's argument, which may be a name, or None for the context's."""
+    context = jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]
+    asked = context if precision is None else precision
+    named = Preset.__members__.get(asked) if isinstance(asked, str) else asked
+    return (lax.Precision.HIGHEST, lax.Precision.HIGHEST) if names_algorithm(named) else precision
 
 
 def unsupported_reason(precision: Any) -> str | None:
@@ -45,6 +53,7 @@ def unsupported_reason(precision: Any) -> str | None:
 
 
 def float32_of(precision: Any) -> Float32:
+    """Of an algorithm that is none for float32, operands have other types: then it does not matter."""
     if names_algorithm(precision):
         return OF_PRESET.get(precision, Float32.FLOAT32)
     is_highest = lax.Precision.HIGHEST in (precision if isinstance(precision, tuple) else (precision,))

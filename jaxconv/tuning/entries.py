@@ -82,7 +82,7 @@ def why_not_stored(problem: ConvProblem) -> str | None:
     """Why a file cannot hold a problem; None if it can."""
     if not Product("conv", problem).has_known_batch:
         return "a symbolic batch"
-    if not isinstance(problem.precision, tuple | None):
+    if isinstance(problem.precision, lax.DotAlgorithm):
         return f"precision {problem.precision}"
     return "no elements" if problem.is_empty else None
 
@@ -115,7 +115,7 @@ def _plain(value: Any) -> Any:
     match value:
         case Spec():
             return value.axes
-        case lax.Precision():
+        case lax.Precision() | lax.DotAlgorithmPreset():
             return value.name
         case np.dtype():
             return value.name
@@ -128,12 +128,16 @@ def _field(name: str, value: Any) -> Any:
     if name == "member":
         return Member(*value)
     if name == "precision":
-        return value and tuple(lax.Precision[p] for p in value)
+        return lax.DotAlgorithmPreset[value] if isinstance(value, str) else value and tuple(map(_precision, value))
     if name.endswith("_spec"):
         return Spec.of(value)
     if name.endswith("_dtype"):
         return jnp.dtype(value)
     return tuple(value) if isinstance(value, list) else value
+
+
+def _precision(name: str) -> lax.Precision:
+    return lax.Precision[name]
 
 
 def _plan_to_json(plan: ConvPlan | Lax) -> dict[str, Any] | None:

@@ -49,7 +49,11 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
 
   MmaPlanner(const Product& product, const Device& device) : TiledPlanner(product, device) {}
 
-  Reason UnsupportedReason() const { return UnsupportedOperands(product_.conv, product_.pass); }
+  Reason UnsupportedReason() const {
+    if (Reason why = UnsupportedOperands(product_.conv, product_.pass)) return why;
+    const bool is_float32 = product_.conv.src_type == DType::kF32 && product_.is_exact && !product_.bf16x6;
+    return is_float32 ? Reason("float32 is to be multiplied as it is") : std::nullopt;
+  }
   using TiledPlanner::UnsupportedReason;
 
   Reason UnsupportedUnlessNamed() const {

@@ -1,9 +1,9 @@
 // float32 on tensor cores that multiply bfloat16: each number is the sum of three, and a product that of six products.
 //
 // With x = x1 + x2 + x3, each part the rest rounded to 8 bits, x * w is x1 w1 + x1 w2 + x2 w1 + x2 w2 + x1 w3 + x3 w1
-// but for 2^-26 of it (Henry, Tang and Heinecke, "Leveraging the bfloat16 artificial intelligence datatype for
-// higher-precision computations", ARITH 2019). Tensor cores truncate when they add. So the sums of a step of K begin at
-// zero and are added to the others by CUDA cores, which round.
+// but for 2^-24 of it, mostly less than 2^-26 (Henry, Tang and Heinecke, "Leveraging the bfloat16 artificial
+// intelligence datatype for higher-precision computations", ARITH 2019). Tensor cores truncate when they add. So the
+// sums of a step of K begin at zero and are added to the others by CUDA cores, which round.
 //
 // The source is float32 in shared memory. A warpgroup splits it in registers, so that nothing more is read. The other
 // operand, which all warpgroups read, is split by a kernel before: into arrays, one behind the other.

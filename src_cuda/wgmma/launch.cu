@@ -1,5 +1,5 @@
-// The wgmma family: implicit GEMM on Hopper for 16-bit types and tf32. TMA reads pixels in its im2col mode, or as halo
-// tiles.
+// The wgmma family: implicit GEMM on Hopper for 16-bit types, and for float32 as tf32 or as sums of bfloat16. TMA reads
+// pixels in its im2col mode, or as halo tiles.
 #include "wgmma/kernels.h"
 
 #include <cuda_bf16.h>
@@ -69,13 +69,15 @@ Reason UnsupportedReason(const ConvProblem& p, Pass pass, const WgmmaSettings& s
   if (Reason why = wgmma::UnsupportedSizes(p, pass, bf16x6)) return why;
   if (Reason why = wgmma::UnsupportedIm2col(p, s, bf16x6 && pass == Pass::kConv)) return why;
   if (Reason why = wgmma::UnsupportedTile(p, pass, s)) return why;
+  if (bf16x6) return std::nullopt;  // simt, in its place, supports all
   return kMma.unsupported_reason(p, pass, WithoutWgmma(p, pass, s));
 }
 
 size_t WorkspaceBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) { return WgmmaWorkspace(p, pass, s); }
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
-  const size_t without = kMma.shared_bytes(p, pass, WithoutWgmma(p, pass, s));
+  const bool bf16x6 = kWgmmaTiles[s.tile].bf16x6;  // else simt is in its place, without dynamic shared memory
+  const size_t without = bf16x6 ? 0 : kMma.shared_bytes(p, pass, WithoutWgmma(p, pass, s));
   return DeviceHasWgmma() ? std::max<size_t>(SharedBytesOf(p, pass, kWgmmaTiles[s.tile]), without) : without;
 }
 
@@ -226,30 +228,34 @@ cudaError_t LaunchWithoutWgmma(const ConvCall& call, const WgmmaSettings& s, cud
   return kMma.launch(call, WithoutWgmma(call.problem, call.pass, s), stream);
 }
 
-// Splits an operand into parts, which the call then has in its place.
-cudaError_t SplitOperand(ConvCall* call, const WgmmaSettings& s, cudaStream_t stream) {
-  const int64_t elements = SplitElements(call->problem, call->pass);
-  void* const parts = static_cast<char*>(call->workspace) + PartsOffset(call->problem, call->pass, s);
-  const void* const operand = std::exchange(call->rhs, parts);
-  return EnqueueBF16Parts(static_cast<const float*>(operand), elements, parts, stream);
+// Splits an operand into parts, which the call then has in its place. Slices are behind them.
+cudaError_t SplitOperand(ConvCall* call, const WgmmaTile& tile, cudaStream_t stream) {
+  const auto* const operand = static_cast<const float*>(std::exchange(call->rhs, call->workspace));
+  void* const parts = call->workspace;
+  call->workspace = static_cast<char*>(parts) + PartsBytes(call->problem, call->pass, tile);
+  return EnqueueBF16Parts(operand, SplitElements(call->problem, call->pass), parts, stream);
 }
 
-cudaError_t Launch(const ConvCall& call, const WgmmaSettings& s, cudaStream_t stream) {
-  const ConvProblem& p = call.problem;
-  if (ResultElements(p, call.pass) == 0) return cudaSuccess;
-  const bool is_matrix = s.rank == 2 && !kWgmmaTiles[s.tile].halo;
-  const ConvProblem seen = is_matrix ? AsMatrix(p) : p;
-  ConvCall call_seen = call.With(seen);
-  if (!DeviceHasWgmma() || !AreAligned({call.src, call.rhs, call.result})) return LaunchWithoutWgmma(call, s, stream);
-  if (kWgmmaTiles[s.tile].bf16x6) {
-    if (const cudaError_t status = SplitOperand(&call_seen, s, stream)) return status;
+cudaError_t Launch(const ConvCall& given, const WgmmaSettings& s, cudaStream_t stream) {
+  const ConvProblem& p = given.problem;
+  const WgmmaTile& tile = kWgmmaTiles[s.tile];
+  if (ResultElements(p, given.pass) == 0) return cudaSuccess;
+  if (!DeviceHasWgmma() || !AreAligned({given.src, given.rhs, given.result})) {
+    return LaunchWithoutWgmma(given, s, stream);
   }
+  ConvCall call = given;
+  if (tile.bf16x6) {
+    if (const cudaError_t status = SplitOperand(&call, tile, stream)) return status;
+  }
+  const bool is_matrix = s.rank == 2 && !tile.halo;
+  const ConvProblem seen = is_matrix ? AsMatrix(p) : p;
+  const ConvCall call_seen = call.With(seen);
   WgmmaParams params = MakeParams(call_seen, s);
-  if (!EncodeMaps(call_seen, s, &params)) return LaunchWithoutWgmma(call, s, stream);
+  if (!EncodeMaps(call_seen, s, &params)) return LaunchWithoutWgmma(given, s, stream);
   const int64_t stored = StoredSplit(call.pass, s);
   const WgmmaKernelPtr kernel = Find(p, call.pass, s.tile, EndsWithEpilogue(call, stored));
-  const size_t shared_bytes = SharedBytesOf(p, call.pass, kWgmmaTiles[s.tile]);
-  const cudaError_t status = EnqueueClusters(kernel, shared_bytes, kWgmmaTiles[s.tile], params, *call.slot, stream);
+  const cudaError_t status =
+      EnqueueClusters(kernel, SharedBytesOf(p, call.pass, tile), tile, params, *call.slot, stream);
   if (status != cudaSuccess || stored == 1) return status;
   return AddSlices<float>(call, stored, stream);
 }

@@ -72,7 +72,8 @@ inline bool EncodeIm2colMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaP
 }
 
 // Maps of both operands of wgrad: of channels of the pixels that positions see by a tap, or all taps of a plane see,
-// and of their gradients. Of float32 each output channel's gradients are a row of a matrix.
+// and of their gradients. Of tf32 each output channel's gradients are a row of a matrix. In parts, a part's images are
+// behind those of the part before it.
 inline bool EncodeWgradMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
   if (tile.halo) {
@@ -96,7 +97,9 @@ inline bool EncodeWgradMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaPa
   if (tile.bf16x6) {
     const int64_t rows[] = {1, 1, p.dst_size[2] * kBF16Parts};
     const bool is_matrix = params->rank == 2;
-    return EncodeIm2col(&params->rhs_map, params->rank, call.rhs, of_gradient, p.dst, is_matrix ? rows : p.dst_size,
+    TensorStrides parts = p.dst;
+    parts.batch = p.out_channels * p.dst_size[0] * p.dst_size[1] * p.dst_size[2];  // of one image its own may be any
+    return EncodeIm2col(&params->rhs_map, params->rank, call.rhs, of_gradient, parts, is_matrix ? rows : p.dst_size,
                         p.batch * kBF16Parts, p.out_channels, dst, kBlockRows, positions);
   }
   if (p.src_type == DType::kF32) {

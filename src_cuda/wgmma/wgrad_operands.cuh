@@ -2,8 +2,8 @@
 //
 // A stage is as many positions as fill 128 bytes. Of 16-bit types both operands are MN-major in shared memory, as they
 // lie in device memory: rows of 64 channels, one for each position. wgmma transposes them. It does not transpose
-// float32. So the source goes through registers, and the gradient is K-major in device memory: rows of positions, one
-// for each channel.
+// float32. So the source goes through registers. The gradient of tf32 is K-major in device memory: rows of positions,
+// one for each channel. For products of bfloat16 it is MN-major, and in parts.
 //
 // In im2col mode, the source has a box for each block of 64 channels of one tap: of the pixels that the positions see.
 // With halo tiles, positions are a unit of one image, 8 x 8 of them or 64 of a line, and the source has the halo tile
@@ -127,7 +127,11 @@ class WgradIm2col {
     for (int i = 0; i < Gradient::kParts * Gradient::kBlocks; ++i) {
       if (kTile.row_blocks > 1 && i % kTile.row_blocks != rank) continue;
       const uint32_t to = stage + i * Gradient::kBlockBytes;
-      const int32_t channel = tile.first_col + i % Gradient::kBlocks * kBlockRows;
+      int32_t channel = tile.first_col + i % Gradient::kBlocks * kBlockRows;
+      // Beside a box without channels, the source's words could not be loaded yet. The last block is not stored again.
+      if constexpr (Gradient::kParts > 1) {
+        channel = min(channel, (static_cast<int32_t>(p.problem.out_channels) - 1) / kBlockRows * kBlockRows);
+      }
       if constexpr (kReadsMnMajor<typename Gradient::Element>) {
         ptx::CopyPixels<(kTile.row_blocks > 1)>(p.rank, to, p.rhs_map, full, channel,
                                                 OfPart(p, of_gradient, i / Gradient::kBlocks), tile.phase[2],

@@ -30,16 +30,14 @@ inline int64_t SplitElements(const ConvProblem& p, Pass pass) {
   return (pass == Pass::kConv ? ChannelTaps(p) : Positions(p)) * p.out_channels;
 }
 
-// The workspace: slices of split-K, then the parts of an operand.
-inline int64_t PartsOffset(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
-  constexpr int64_t kAlignment = 128;
-  const int64_t slices = kWgmmaTiles[s.tile].workspace_split(pass, s.split);
-  return CeilDiv(static_cast<int64_t>(SplitBytes(p, pass, slices)), kAlignment) * kAlignment;
+// The workspace: an operand's parts, then slices of split-K. Both grow evenly with the batch, without gaps between
+// them.
+inline int64_t PartsBytes(const ConvProblem& p, Pass pass, const WgmmaTile& tile) {
+  return tile.bf16x6 ? SplitElements(p, pass) * kBF16Parts * TraitsOf(DType::kBF16).bytes : 0;
 }
 inline int64_t WgmmaWorkspace(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
-  if (!tile.bf16x6) return static_cast<int64_t>(SplitBytes(p, pass, tile.workspace_split(pass, s.split)));
-  return PartsOffset(p, pass, s) + SplitElements(p, pass) * kBF16Parts * TraitsOf(DType::kBF16).bytes;
+  return PartsBytes(p, pass, tile) + static_cast<int64_t>(SplitBytes(p, pass, tile.workspace_split(pass, s.split)));
 }
 
 // Elements from a pixel to the next, if those of all images are evenly apart; else 0.

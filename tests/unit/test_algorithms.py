@@ -1,5 +1,8 @@
 """`precision` as an algorithm: which kernels multiply float32 so, and what lax is asked where it answers."""
 
+import functools
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +15,7 @@ from jaxconv import fallback
 from jaxconv.lowering import decide
 from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
-from jaxconv.planner.plan import Lax
+from jaxconv.planner.plan import Constraint, Lax
 from jaxconv.planner.xla import choose_or_lax
 from jaxconv.problem.algorithms import OF_PRESET, Float32
 from jaxconv.traced import trace
@@ -20,7 +23,6 @@ from jaxconv.traced import trace
 Preset = lax.DotAlgorithmPreset
 X, W = (4, 28, 28, 128), (3, 3, 128, 128)
 ALGORITHMS = {
-    Preset.DEFAULT: Float32.TF32,
     Preset.BF16_BF16_F32: Float32.BF16,
     Preset.TF32_TF32_F32: Float32.TF32,
     Preset.BF16_BF16_F32_X3: Float32.BF16X6,
@@ -29,7 +31,7 @@ ALGORITHMS = {
     Preset.BF16_BF16_F32_X9: Float32.FLOAT32,
     Preset.F32_F32_F32: Float32.FLOAT32,
 }
-OTHERS = [preset for preset in Preset if preset not in ALGORITHMS]
+OTHERS = [preset for preset in Preset if preset not in (Preset.DEFAULT, *ALGORITHMS)]
 each_algorithm = pytest.mark.parametrize("preset", ALGORITHMS, ids=lambda preset: preset.name)
 
 
@@ -94,6 +96,29 @@ def test_lax_in_our_place_computes_at_highest(preset):
     assert equation.params["precision"] == (lax.Precision.HIGHEST,) * 2
 
 
+def precisions_of_lax(function, *operands):
+    """Of the convolutions of a function, also within others."""
+    text = str(jax.make_jaxpr(function)(*operands))
+    return set(re.findall(r"precision=([^\n]*)", text))
+
+
+@each_algorithm
+@pytest.mark.filterwarnings("ignore::jaxconv.FallbackWarning")
+def test_lax_as_asked_and_where_no_kernel_is_computes_at_highest(preset):
+    """Also if the algorithm is a name, or the context's."""
+    flat, four = (jnp.ones((1, 2, *[3] * rank)) for rank in (2, 4))
+    conv = lambda x, **asked: jaxconv.conv_general_dilated(x, x, (1,) * (x.ndim - 2), "SAME", **asked)
+    for precision in (preset, preset.name):
+        asked = functools.partial(conv, precision=precision)
+        named = functools.partial(asked, implementation="xla")
+        for found in (precisions_of_lax(named, flat), precisions_of_lax(asked, four)):
+            assert found == {"(Precision.HIGHEST, Precision.HIGHEST)"}, found
+    with jax.default_matmul_precision(preset.name):
+        assert precisions_of_lax(functools.partial(conv, implementation="xla"), flat) == {
+            "(Precision.HIGHEST, Precision.HIGHEST)"
+        }
+
+
 @each_algorithm
 def test_a_host_computes_in_float32(preset):
     rng = np.random.default_rng(0)
@@ -108,13 +133,15 @@ def test_a_host_computes_in_float32(preset):
 
 
 @pytest.mark.parametrize("preset", OTHERS, ids=lambda preset: preset.name)
-def test_other_algorithms_are_refused(preset):
-    x, w = jnp.ones((2, 9, 9, 8)), jnp.ones((3, 3, 8, 8))
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_other_algorithms_are_refused(preset, dtype):
+    x, w = jnp.ones((2, 9, 9, 8), dtype), jnp.ones((3, 3, 8, 8), dtype)
     with pytest.raises(
         ValueError, match=f"precision .* float32 is multiplied by .*BF16_BF16_F32_X6.* not by .*{preset}"
     ):
         jaxconv.conv2d(x, w, precision=preset)
-    jaxconv.conv2d(x.astype("bfloat16"), w.astype("bfloat16"), precision=preset)
+    halves = (jnp.ones(a.shape, "bfloat16") for a in (x, w))
+    assert jaxconv.conv2d(*halves, precision=preset).dtype == "bfloat16"
 
 
 def test_the_algorithm_of_a_context():
@@ -122,3 +149,19 @@ def test_the_algorithm_of_a_context():
     with jax.default_matmul_precision("BF16_BF16_F32_X6"):
         (equation,) = trace(jaxconv.conv2d, jnp.ones((1, 5, 5, 8)), jnp.ones((3, 3, 8, 8))).equations
     assert equation.params["problem"].precision is Preset.BF16_BF16_F32_X6
+
+
+def test_results_of_float64_are_of_float32_operands(monkeypatch, x64):
+    """They are not rounded to bfloat16: no kernel has float64 results of it."""
+    monkeypatch.setattr("jaxconv.ffi.why_no_kernels", lambda platform: None)
+    monkeypatch.setattr("jaxconv.ffi.device", lambda platform: TYPICAL_DEVICE)
+    problem = layer(X, W, "float32", "float64", precision=Preset.BF16_BF16_F32)
+    for kind in ("conv", "wgrad"):
+        assert decide(kind, "cuda", problem, "cuda").plan.family == "simt"
+
+
+@pytest.mark.parametrize("preset", [Preset.F32_F32_F32, Preset.BF16_BF16_F32_X9], ids=lambda preset: preset.name)
+def test_float32_itself_is_for_no_tensor_core(preset):
+    for family in ("mma", "wgmma"):
+        choice = choose("cuda", "conv", of_layer(preset), Constraint(family=family))
+        assert choice.plan is None and "float32 is to be multiplied as it is" in choice.unsupported_reason()

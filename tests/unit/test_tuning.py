@@ -82,7 +82,7 @@ def testplausible_plans_are_few_and_of_several_families():
     assert all(us > 0 for plan, us in found.items() if plan != Lax())
 
 
-@pytest.mark.parametrize("precision", [None, "highest", ("default", "high")])
+@pytest.mark.parametrize("precision", [None, "highest", ("default", "high"), "BF16_BF16_F32_X6"])
 def test_precision_comes_back(precision):
     problem = layer(X.shape, W.shape, feature_group_count=5, precision=precision)
     before = dataclasses.replace(entry(Lax()), problem=problem)
@@ -96,8 +96,8 @@ def test_every_step_has_a_name():
 def test_what_is_not_stored():
     (batch,) = jax.export.symbolic_shape("batch")
     assert why_not_stored(layer((batch, 4, 3, 5), W.shape, feature_group_count=5)) == "a symbolic batch"
-    preset = lax.DotAlgorithmPreset.BF16_BF16_F32
-    assert "BF16" in (why_not_stored(dataclasses.replace(DEPTHWISE, precision=preset)) or "")
+    algorithm = lax.DotAlgorithm(np.float32, np.float32, np.float32)
+    assert "DotAlgorithm" in (why_not_stored(dataclasses.replace(DEPTHWISE, precision=algorithm)) or "")
     assert why_not_stored(layer((0, 4, 3, 5), W.shape, feature_group_count=5)) == "no elements"
     assert why_not_stored(DEPTHWISE) is None
 

@@ -76,12 +76,38 @@ def test_operands_that_are_not_aligned(which, monkeypatch):
     np.testing.assert_array_equal(apart(shifted, w, g), run_on_host(PASSES[which](lax_channels_last), x, w, g))
 
 
+@pytest.mark.parametrize("taps", [1, 3])
+def test_one_image_between_pixels(taps):
+    """The output's parts are one behind the other, whatever stride its one image has."""
+    rng = np.random.default_rng(0)
+    x, g = (rng.integers(-4, 5, shape).astype("float32") for shape in ((1, 20, 20, 64), (20, 20, 1, 72)))
+    w = np.zeros((taps, taps, 64, 72), np.float32)
+    layouts = dict(window_strides=(1, 1), padding="SAME", dimension_numbers=("NHWC", "HWIO", "HWNC"))
+    ours = functools.partial(jaxconv.conv_general_dilated, precision="highest", implementation="wgmma", **layouts)
+    theirs = functools.partial(lax.conv_general_dilated, **layouts)
+    of = lambda conv: lambda x, g: jax.linear_transpose(lambda w: conv(x, w), w)(g)[0]
+    np.testing.assert_array_equal(jax.jit(of(ours))(x, g), run_on_host(of(theirs), x, g))
+
+
+@pytest.mark.parametrize("channels", [136, 256, 448])
+@pytest.mark.parametrize("tile", [tile for tile in TILES if not tile.boxed], ids=str)
+def test_weight_gradients_of_tiles_beyond_the_channels(tile, channels):
+    """No box of a step is without channels: beside one, words of others could not be loaded yet."""
+    rng = np.random.default_rng(0)
+    x, g = (rng.integers(-2, 3, shape).astype("float32") for shape in ((16, 28, 28, 64), (16, 28, 28, channels)))
+    w = np.zeros((3, 3, 64, channels), np.float32)
+    of = lambda conv: lambda x, g: jax.linear_transpose(lambda w: conv(x, w), w)(g)[0]
+    ours, expected = jax.jit(of(at_highest(tile))), run_on_host(of(lax_channels_last), x, g)
+    for _ in range(6):
+        np.testing.assert_array_equal(ours(x, g), expected)
+
+
 # Presets.
 
 Preset = lax.DotAlgorithmPreset
 # Of a product: two operands' rounding, and 2^-20 for sums.
 BOUNDS = {
-    Preset.BF16_BF16_F32: 2.0**-8, Preset.TF32_TF32_F32: 2.0**-10, Preset.BF16_BF16_F32_X3: 0,
+    Preset.BF16_BF16_F32: 2.0**-7, Preset.TF32_TF32_F32: 2.0**-10, Preset.BF16_BF16_F32_X3: 0,
     Preset.TF32_TF32_F32_X3: 0, Preset.BF16_BF16_F32_X6: 0, Preset.BF16_BF16_F32_X9: 0, Preset.F32_F32_F32: 0,
 }  # fmt: skip
 

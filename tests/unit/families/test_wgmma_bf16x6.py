@@ -3,10 +3,10 @@
 import math
 
 import pytest
-from jax import export
+from jax import export, lax
 
 from cases.plans import CUDA, as_it_is, tile_of
-from cases.problems import layer, passes_of
+from cases.problems import layer, passes_of, problem_of
 from jaxconv.planner.choose import choose
 from jaxconv.transforms import KMajorFilter, SwappedOperands
 
@@ -53,16 +53,25 @@ def test_the_workspace_has_slices_and_parts(which, split):
     results = math.prod(of_pass.rhs_shape if kind == "wgrad" else of_pass.out_shape)
     operand = math.prod(of_pass.out_shape if kind == "wgrad" else of_pass.rhs_shape)
     sums = 4 * slices * results if slices > 1 else 0
-    assert plan.workspace_bytes(of_pass) == -(-sums // 128) * 128 + PARTS_BYTES * operand
+    assert plan.workspace_bytes(of_pass) == PARTS_BYTES * operand + sums
 
 
-def test_the_workspace_of_a_symbolic_batch():
+@each_pass
+@pytest.mark.parametrize("split", [1, 3, 11])
+@pytest.mark.parametrize("channels", [64, 328])
+def test_the_workspace_of_a_symbolic_batch(which, split, channels):
+    """It is as much as that of as many images, or little more."""
     (batch,) = export.symbolic_shape("b")
-    plan = choice_of("wgrad", at("highest", (batch, 20, 20, 64)), TILES[0], split=1).plan
-    need = plan.workspace_bytes(at("highest", (batch, 20, 20, 64)))
-    for images in (1, 7):
-        known = plan.workspace_bytes(at("highest", (images, 20, 20, 64)))
-        assert known <= int(need._evaluate({"b": images})) <= known + 16 * images
+    of = lambda images: at("highest", (images, 3, 3, 512), (3, 3, 512, channels))
+    plan = choice_of(which, of(batch), TILES[0], split=split).plan
+    need = plan.workspace_bytes(passes_of(of(batch))[which][1])
+    for images in range(1, 17):
+        known = plan.workspace_bytes(passes_of(of(images))[which][1])
+        assert known <= evaluated(need, images) <= known + 16 * images
+
+
+def evaluated(number, batch):
+    return number if isinstance(number, int) else int(number._evaluate({"b": batch}))
 
 
 @pytest.mark.parametrize("which, x, w, why", [
@@ -74,6 +83,16 @@ def test_the_workspace_of_a_symbolic_batch():
 def test_what_is_refused(which, x, w, why):
     choice = choice_of(which, at("highest", x, w))
     assert choice.plan is None and why in choice.unsupported_reason()
+
+
+@pytest.mark.parametrize("batch, is_taken", [(1, True), (2, False)])
+def test_parts_are_whole_pieces_of_memory(batch, is_taken):
+    """Not with images between pixels, of which one image has none."""
+    specs = ("NHWC", "HWIO", "HWNC")
+    conv = lambda x, w, **more: lax.conv_general_dilated(
+        x, w, (1, 1), "SAME", dimension_numbers=specs, precision="highest", **more)  # fmt: skip
+    problem = problem_of(conv, (batch, 20, 20, 64), W)
+    assert (choice_of("wgrad", problem).plan is not None) == is_taken
 
 
 @each_pass
