@@ -138,4 +138,4 @@ def test_what_is_drawn():
     for name, usual in (("window_strides", 1), ("lhs_dilation", 1), ("rhs_dilation", 1)):
         assert sum(set(of[name]) != {usual} for of in params) > 20
     assert sum(min(map(min, of["padding"])) < 0 for of in params) > 20
-    assert {drawn.dtype for drawn in all_drawn} == {"bfloat16", "float16"}
+    assert {drawn.dtype for drawn in all_drawn} == {"bfloat16", "float16", "float32"}
