@@ -1,6 +1,7 @@
 """What the C++ module of src_cuda/planning.cc offers."""
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 
 import numpy as np
 
@@ -12,12 +13,16 @@ FORMAT: int  # of programs' custom calls: attributes, settings, offset tables
 
 Array = tuple[Sequence[int], Sequence[int], str]  # sizes, axes, dtype's name
 
+class Float32(Enum):
+    TF32 = ...
+    BF16X6 = ...
+    AS_IT_IS = ...
+
 class Product:
     def __init__(
         self,
         is_wgrad: bool,
-        is_exact: bool,
-        bf16x6: bool,
+        float32: Float32,
         src: Array,
         filter: Array,
         dst: Array,

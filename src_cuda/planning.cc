@@ -123,10 +123,10 @@ std::vector<Row> RowsOf(const Table& table) {
 // An array's sizes, axes and type.
 using Array = std::tuple<Sizes, Sizes, std::string>;
 
-void MakeProduct(Product* self, bool is_wgrad, bool is_exact, bool bf16x6, const Array& src, const Array& filter,
-                 const Array& dst, const Three& kernel, const Sizes& window_strides, const Sizes& lhs_dilation,
-                 const Sizes& rhs_dilation, int64_t groups, const Three& member, bool src_batch_grouped,
-                 bool dst_batch_grouped, bool filter_in_grouped, const Table& taps, const Table& classes) {
+void MakeProduct(Product* self, bool is_wgrad, Float32 float32, const Array& src, const Array& filter, const Array& dst,
+                 const Three& kernel, const Sizes& window_strides, const Sizes& lhs_dilation, const Sizes& rhs_dilation,
+                 int64_t groups, const Three& member, bool src_batch_grouped, bool dst_batch_grouped,
+                 bool filter_in_grouped, const Table& taps, const Table& classes) {
   const auto of = [](const Array& array) {
     const auto& [sizes, axes, type] = array;
     return ArrayArguments{sizes, axes, TypeOf(type)};
@@ -147,8 +147,7 @@ void MakeProduct(Product* self, bool is_wgrad, bool is_exact, bool bf16x6, const
   };
   new (self) Product{conv,
                      is_wgrad ? Pass::kWgrad : Pass::kConv,
-                     is_exact,
-                     bf16x6,
+                     float32,
                      {std::get<0>(src), std::get<1>(src)},
                      {std::get<0>(filter), std::get<1>(filter)},
                      {std::get<0>(dst), std::get<1>(dst)},
@@ -177,9 +176,13 @@ void MakeDevice(Device* self, int64_t multiprocessors, double clock_hz, double b
 
 NB_MODULE(_planning, module) {
   using namespace jaxconv;
+  nb::enum_<Float32>(module, "Float32")
+      .value("TF32", Float32::kTF32)
+      .value("BF16X6", Float32::kBF16x6)
+      .value("AS_IT_IS", Float32::kAsItIs);
   nb::class_<Product>(module, "Product")
-      .def("__init__", &MakeProduct, nb::arg("is_wgrad"), nb::arg("is_exact"), nb::arg("bf16x6"), nb::arg("src"),
-           nb::arg("filter"), nb::arg("dst"), nb::arg("kernel"), nb::arg("window_strides"), nb::arg("lhs_dilation"),
+      .def("__init__", &MakeProduct, nb::arg("is_wgrad"), nb::arg("float32"), nb::arg("src"), nb::arg("filter"),
+           nb::arg("dst"), nb::arg("kernel"), nb::arg("window_strides"), nb::arg("lhs_dilation"),
            nb::arg("rhs_dilation"), nb::arg("groups"), nb::arg("member"), nb::arg("src_batch_grouped"),
            nb::arg("dst_batch_grouped"), nb::arg("filter_in_grouped"), nb::arg("taps"), nb::arg("classes"));
   nb::class_<Device>(module, "Device")

@@ -69,12 +69,18 @@ struct ArrayShape {
   }
 };
 
+// How operands of float32 are multiplied, by the precision that is asked for.
+enum class Float32 {
+  kTF32,
+  kBF16x6,  // as sums of three bfloat16, or as they are
+  kAsItIs,
+};
+
 // The matrix product of one pass of a problem. `conv` has the sizes and strides, as kernels see them.
 struct Product {
   ConvProblem conv;
   Pass pass;
-  bool is_exact;  // float32 must not be multiplied as tf32
-  bool bf16x6;    // operands are float32, and may be multiplied as sums of bfloat16
+  Float32 float32;
   ArrayShape src, filter, dst;
   bool src_batch_grouped, dst_batch_grouped;
   std::array<int64_t, kSpatial> kernel, window_strides, lhs_dilation, rhs_dilation;  // leading ones are 1
@@ -84,6 +90,7 @@ struct Product {
   std::vector<Tap> taps;
   std::vector<ResidueClass> residue_classes;
 
+  bool MultipliesFloat32(Float32 how) const { return conv.src_type == DType::kF32 && float32 == how; }
   int64_t images() const { return conv.batch; }
   int64_t positions() const { return Positions(conv); }
   int64_t channel_taps() const { return ChannelTaps(conv); }

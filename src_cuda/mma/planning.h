@@ -51,18 +51,18 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
 
   Reason UnsupportedReason() const {
     if (Reason why = UnsupportedOperands(product_.conv, product_.pass)) return why;
-    const bool is_float32 = product_.conv.src_type == DType::kF32 && product_.is_exact && !product_.bf16x6;
-    return is_float32 ? Reason("float32 is to be multiplied as it is") : std::nullopt;
+    if (product_.MultipliesFloat32(Float32::kAsItIs)) return "float32 is to be multiplied as it is";
+    return std::nullopt;
   }
   using TiledPlanner::UnsupportedReason;
 
   Reason UnsupportedUnlessNamed() const {
-    if (product_.conv.src_type != DType::kF32 || !product_.is_exact) return std::nullopt;
+    if (!product_.MultipliesFloat32(Float32::kBF16x6)) return std::nullopt;
     return "precision HIGHEST is float32 itself; by name, mma multiplies it as tf32 in three passes";
   }
 
   bool IsFor(int64_t tile) const {
-    const int passes = product_.conv.src_type == DType::kF32 && product_.is_exact ? 3 : 1;
+    const int passes = product_.MultipliesFloat32(Float32::kBF16x6) ? 3 : 1;
     return kTiles[tile].IsOf(product_.conv.src_type) && kTiles[tile].passes == passes;
   }
 

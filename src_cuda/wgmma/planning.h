@@ -107,7 +107,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   }
 
   bool IsWgrad() const { return product_.pass == Pass::kWgrad; }
-  bool IsBF16x6() const { return product_.bf16x6; }
+  bool IsBF16x6() const { return product_.MultipliesFloat32(Float32::kBF16x6); }
 
   // To split an operand into parts, where one is.
   double PartsSeconds() const {
@@ -151,7 +151,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   Reason FindMaps() {
     const ConvProblem& p = product_.conv;
     if (Reason why = wgmma::UnsupportedTypes(p, product_.pass)) return why;
-    if (p.src_type == DType::kF32 && product_.is_exact && !IsBF16x6()) return "float32 is to be multiplied as it is";
+    if (product_.MultipliesFloat32(Float32::kAsItIs)) return "float32 is to be multiplied as it is";
     if (Reason why = WithoutWgmmaInstruction(device_)) return why;
     if (Reason why = wgmma::UnsupportedSizes(p, product_.pass, IsBF16x6())) return why;
     if (Reason why = wgmma::FindIm2col(product_, &im2col_)) return why;
