@@ -259,19 +259,22 @@ def _convolve(
 
     by_lax: what computes it then, if `bind` computes something else of the same type.
     """
-    answer = fallback.by_lax(by_lax or lax_function)
-    of_lax = arguments | {"precision": precision_of_lax(arguments.get("precision"))}
     if implementation == "xla":
-        return answer(lhs, rhs, **of_lax)
+        return _answer_of_lax(by_lax or lax_function, lhs, rhs, arguments)
     check_implementation(implementation, "xla")
     arguments = normalised(lhs, rhs, arguments)
     problem, sharding = read(lax_function, lhs, rhs, arguments)
     reason = unsupported_reason(problem)
     if reason is not None:
         fallback.warn_or_raise(reason, implementation, problem)
-        return answer(lhs, rhs, **of_lax)
+        return _answer_of_lax(by_lax or lax_function, lhs, rhs, arguments)
     lhs, rhs = primitives.promote(jnp.asarray(lhs), jnp.asarray(rhs))
     return bind(lhs, rhs, problem, implementation, sharding)
+
+
+def _answer_of_lax(lax_function: Callable, lhs, rhs, arguments: dict[str, Any]) -> Array:
+    precision = precision_of_lax(arguments.get("precision"))
+    return fallback.by_lax(lax_function)(lhs, rhs, **arguments | {"precision": precision})
 
 
 # The two ways to bind a problem.

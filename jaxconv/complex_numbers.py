@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jaxconv.problem import ROLES, ConvProblem, Member
+from jaxconv.problem import ROLES, ConvProblem, Member, Spec
 from jaxconv.problem.factors import resize
 from jaxconv.transforms.array_views import merged, split
 
@@ -43,29 +43,30 @@ def complex_convolution(
     return lambda x, w: _complex(compute(_parts(x, lhs.second), _matrices(w, rhs)), out.second)
 
 
+def _pairs(first: Array, second: Array, axis: int) -> Array:
+    """[..., C, ...] each -> [..., 2 C, ...]: of each channel the first, then the second."""
+    return merged(jnp.stack([first, second], axis + 1), axis)
+
+
+def _of_pairs(x: Array, axis: int, which: int) -> Array:
+    """The way back, to one of the two."""
+    return lax.index_in_dim(split(x, axis, 2), which, axis + 1, keepdims=False)
+
+
 def _parts(x: Array, axis: int) -> Array:
-    """[..., C, ...] -> [..., 2 C, ...]: of each channel the real part, then the imaginary one."""
-    return merged(jnp.stack([x.real, x.imag], axis + 1), axis)
+    return _pairs(x.real, x.imag, axis)
 
 
 def _complex(x: Array, axis: int) -> Array:
-    """The way back."""
-    x = split(x, axis, 2)
-    return lax.complex(*(lax.index_in_dim(x, part, axis + 1, keepdims=False) for part in (0, 1)))
+    return lax.complex(_of_pairs(x, axis, 0), _of_pairs(x, axis, 1))
 
 
-def _matrices(w: Array, spec) -> Array:
+def _matrices(w: Array, spec: Spec) -> Array:
     """The filter of a real convolution: from the two parts of an input channel to those of an output channel."""
-    of_real = merged(jnp.stack([w.real, w.imag], spec.first + 1), spec.first)
-    of_imaginary = merged(jnp.stack([-w.imag, w.real], spec.first + 1), spec.first)
-    return merged(jnp.stack([of_real, of_imaginary], spec.second + 1), spec.second)
+    return _pairs(_pairs(w.real, w.imag, spec.first), _pairs(-w.imag, w.real, spec.first), spec.second)
 
 
-def _sums_of_products(products: Array, spec) -> Array:
+def _sums_of_products(products: Array, spec: Spec) -> Array:
     """A complex filter's gradient, from the products of all parts of input and output channels."""
-
-    def part(x: Array, axis: int, which: int) -> Array:
-        return lax.index_in_dim(split(x, axis, 2), which, axis + 1, keepdims=False)
-
-    product = lambda of_in, of_out: part(part(products, spec.second, of_in), spec.first, of_out)
+    product = lambda of_in, of_out: _of_pairs(_of_pairs(products, spec.second, of_in), spec.first, of_out)
     return lax.complex(product(0, 0) - product(1, 1), product(0, 1) + product(1, 0))

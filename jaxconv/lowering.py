@@ -64,12 +64,12 @@ def _why_not_split(module, automatic: Automatic) -> str | None:
 def _computation(kind: str, platform: str | None, implementation, tuning: Tuning, problem: ConvProblem):
     """What answers a problem on a platform: a native kernel; lax, where it is measured or expected to be the fastest;
     or else lax with a warning, if no name forbids that."""
-    choice = decide(kind, platform, problem, implementation, tuning)
+    seen = seen_by_kernels(kind, platform, problem)
+    choice = decide(kind, platform, seen, implementation, tuning)
     if choice.plan is None:
         return _by_lax(choice.unsupported_reason(), kind, implementation, problem)
     if isinstance(choice.plan, Lax):
         return fallback.LAX[kind](problem)
-    seen = seen_by_kernels(kind, platform, problem)
     by_kernel = ffi.convolution(choice.plan, seen)
     dtypes = [seen.dtype(role) for role in OPERANDS[kind]]
     compute = lambda *operands: by_kernel(*(x.astype(dtype) for x, dtype in zip(operands, dtypes, strict=True)))

@@ -177,9 +177,10 @@ void MakeDevice(Device* self, int64_t multiprocessors, double clock_hz, double b
 NB_MODULE(_planning, module) {
   using namespace jaxconv;
   nb::enum_<Float32>(module, "Float32")
+      .value("BF16", Float32::kBF16)
       .value("TF32", Float32::kTF32)
       .value("BF16X6", Float32::kBF16x6)
-      .value("AS_IT_IS", Float32::kAsItIs);
+      .value("FLOAT32", Float32::kFloat32);
   nb::class_<Product>(module, "Product")
       .def("__init__", &MakeProduct, nb::arg("is_wgrad"), nb::arg("float32"), nb::arg("src"), nb::arg("filter"),
            nb::arg("dst"), nb::arg("kernel"), nb::arg("window_strides"), nb::arg("lhs_dilation"),

@@ -25,13 +25,17 @@ def add_selection(parser: argparse.ArgumentParser, dtype: str) -> None:
     parser.add_argument("--suites", **SEVERAL, help=f"default: {HOST_SUITE} on a host, all others on a GPU")
     parser.add_argument("--cases", **SEVERAL, help="of these suites; default: all")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=[dtype], help=f"default: {dtype}")
-    parser.add_argument("--precision", choices=PRECISIONS, default="default", help="of float32")
+    _add_precision(parser)
     parser.add_argument("--passes", nargs="+", choices=PASSES, default=PASSES)
 
 
 def add_arithmetic(parser: argparse.ArgumentParser) -> None:
     """One dtype and precision."""
     parser.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help=f"default: {DTYPES[0]}")
+    _add_precision(parser)
+
+
+def _add_precision(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", choices=PRECISIONS, default="default", help="of float32")
 
 

@@ -13,17 +13,9 @@ from jaxconv.compiled import planning
 from jaxconv.planner.candidate import Asked, Candidate, Settings
 from jaxconv.planner.devices import Device
 from jaxconv.problem import ConvProblem, Dim, Shape, Spec
-from jaxconv.problem.algorithms import Float32
 from jaxconv.problem.offsets import in_three, offset_tables
 from jaxconv.problem.product import Product
 
-# BF16 is left only where results are float64, which no tensor core has.
-FLOAT32 = {
-    Float32.BF16: planning.Float32.TF32,
-    Float32.TF32: planning.Float32.TF32,
-    Float32.BF16X6: planning.Float32.BF16X6,
-    Float32.FLOAT32: planning.Float32.AS_IT_IS,
-}
 COSTS = {file.stem: json.loads(file.read_text()) for file in (Path(__file__).parent / "device_data").glob("*.json")}
 
 
@@ -105,7 +97,7 @@ def _native(product: Product, images: int | None = None) -> planning.Product:
     batch = product.images if images is None else images
     return planning.Product(
         is_wgrad=product.kind == "wgrad",
-        float32=FLOAT32[product.float32],
+        float32=product.float32,
         src=_array(p.lhs_shape, p.lhs_spec, p.lhs_dtype, _batch(p, p.lhs_batch_grouped, batch)),
         filter=(p.rhs_shape, p.rhs_spec.axes, p.rhs_dtype.name),
         dst=_array(p.out_shape, p.out_spec, p.out_dtype, _batch(p, p.out_batch_grouped, batch)),

@@ -17,7 +17,7 @@ from jaxconv.planner.devices import Device
 from jaxconv.planner.native import COSTS
 from jaxconv.planner.plan import ANY, Lax
 from jaxconv.problem import ConvProblem, Spec
-from jaxconv.problem.algorithms import names_algorithm
+from jaxconv.problem.algorithms import Float32, names_algorithm
 from jaxconv.problem.product import OPERANDS, RESULT, Product, ceil_div, vector_elements
 
 FAMILY = "lax"  # of the constants in a device's data
@@ -85,7 +85,11 @@ def kind_of(product: Product) -> str | None:
         and not names_algorithm(p.precision)  # lax does not compute by it
     )
     dtype = p.lhs_dtype.name
-    if not is_known or dtype not in ("bfloat16", "float16", "float32") or (dtype == "float32" and product.is_exact):
+    if (
+        not is_known
+        or dtype not in ("bfloat16", "float16", "float32")
+        or (dtype == "float32" and product.float32 is not Float32.TF32)
+    ):
         return None
     if p.groups > 1:
         is_small = p.kernel == (3, 3) and {*p.window_strides} == {1} and product.kind == "conv" and dtype != "float32"

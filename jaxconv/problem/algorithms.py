@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Any
 
 import jax
 from jax import lax
 
+from jaxconv.compiled import planning
+
+Float32 = planning.Float32
 Preset = lax.DotAlgorithmPreset
-
-
-class Float32(enum.Enum):
-    """How float32 is multiplied: as what sum of rounded numbers."""
-
-    BF16 = enum.auto()
-    TF32 = enum.auto()
-    BF16X6 = enum.auto()  # three bfloat16, or as it is
-    FLOAT32 = enum.auto()  # as it is
 
 
 OF_PRESET = {

@@ -92,11 +92,6 @@ class Product:
         """How operands of float32 are multiplied."""
         return float32_of(self.problem.precision)
 
-    @cached_property
-    def is_exact(self) -> bool:
-        """Whether float32 must not be multiplied as tf32."""
-        return self.float32 in (Float32.BF16X6, Float32.FLOAT32)
-
 
 def vector_elements(dtype: np.dtype) -> int:
     """Elements of a 16-byte vector."""

@@ -14,6 +14,7 @@ from jaxconv.problem import ConvProblem
 from jaxconv.problem.factors import MeshAxes, resize
 from jaxconv.sharding.halo import Halo
 from jaxconv.sharding.split import MeshShape, Split, size_of, spatial_axes
+from jaxconv.transforms.array_views import padded
 
 Local = Callable[[ConvProblem], Callable[[Array, Array], Array]]  # what computes a problem on one device
 SUMMED = {"conv": ("c",), "wgrad": ("n", "s0", "s1", "s2")}
@@ -122,10 +123,9 @@ def _joined(parts: Sequence[tuple[int, Array]], like: Array, rows: int, axis: in
     row = lax.broadcasted_iota(jnp.int32, [rows if i == axis else 1 for i in range(like.ndim)], axis)
     whole = jnp.zeros((*like.shape[:axis], rows, *like.shape[axis + 1 :]), like.dtype)
     for i, (start, part) in enumerate(parts):
-        count = part.shape[axis]
-        edges = [(start, rows - start - count, 0) if other == axis else (0, 0, 0) for other in range(like.ndim)]
-        padded = lax.pad(part, like.dtype.type(0), edges)
-        whole = padded if i == 0 else jnp.where((start <= row) & (row < start + count), padded, whole)
+        among_zeros = padded(part.shape, {axis: (start, rows)}).to(part)
+        is_part = (start <= row) & (row < start + part.shape[axis])
+        whole = among_zeros if i == 0 else jnp.where(is_part, among_zeros, whole)
     return whole
 
 

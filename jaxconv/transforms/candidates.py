@@ -62,37 +62,27 @@ def dense_transforms(product: Product, packs_groups: bool, stores_parts: bool, k
 
 def _for_float32(product: Product, found: list[Transform]) -> list[Transform]:
     """Those after which wgmma multiplies float32 as it is asked to, behind others."""
-    match product.float32:
-        case Float32.TF32:
-            return _k_major(product, found)
-        case Float32.BF16X6:
-            return _split(product, found)
-    return []
-
-
-def _k_major(product: Product, found: list[Transform]) -> list[Transform]:
-    """Those that make operands K-major, behind others. A wgrad's is the smaller activation."""
     problem = forward_of(product.problem)
-    last: list[Transform] = [(KMajorFilter(of_dgrad=product.problem.reverse),)]
-    if product.kind == "wgrad":
-        last = [(PositionsLast("out"),)]
-        if all(n == 1 for n in (*problem.window_strides, *problem.lhs_dilation)):
-            swapped = (PositionsLast("lhs"), SwappedOperands())
-            last += [swapped, (KMajorFilter(), *swapped)]
+    steps_of = {Float32.TF32: _k_major, Float32.BF16X6: _split}.get(product.float32, lambda product, swaps: [])
+    last = steps_of(product, all(n == 1 for n in (*problem.window_strides, *problem.lhs_dilation)))
     tried = [(*t, *steps) for t in ((), *found) if SwappedOperands() not in t for steps in last]
     return [t for t in tried if unsupported_reason(t, problem) is None]
 
 
-def _split(product: Product, found: list[Transform]) -> list[Transform]:
+def _k_major(product: Product, swaps: bool) -> list[Transform]:
+    """Those that make operands K-major. A wgrad's is the smaller activation; swaps: either may be it."""
+    if product.kind != "wgrad":
+        return [(KMajorFilter(of_dgrad=product.problem.reverse),)]
+    swapped = (PositionsLast("lhs"), SwappedOperands())
+    return [(PositionsLast("out"),), *([swapped, (KMajorFilter(), *swapped)] if swaps else [])]
+
+
+def _split(product: Product, swaps: bool) -> list[Transform]:
     """Those after which the operand that is split into bfloat16 may have whole vectors of them: a filter along its
     other channels, or a wgrad's other operand."""
-    problem = forward_of(product.problem)
-    last: list[Transform] = [(KMajorFilter(),), (KMajorFilter(of_dgrad=True),)]
-    if product.kind == "wgrad":
-        is_strided = any(n > 1 for n in (*problem.window_strides, *problem.lhs_dilation))
-        last = [] if is_strided else [(KMajorFilter(), SwappedOperands())]
-    tried = [(*t, *steps) for t in ((), *found) if SwappedOperands() not in t for steps in last]
-    return [t for t in tried if unsupported_reason(t, problem) is None]
+    if product.kind != "wgrad":
+        return [(KMajorFilter(),), (KMajorFilter(of_dgrad=True),)]
+    return [(KMajorFilter(), SwappedOperands())] if swaps else []
 
 
 def depthwise_transforms(product: Product) -> list[Transform]:

@@ -128,16 +128,14 @@ def _field(name: str, value: Any) -> Any:
     if name == "member":
         return Member(*value)
     if name == "precision":
-        return lax.DotAlgorithmPreset[value] if isinstance(value, str) else value and tuple(map(_precision, value))
+        if isinstance(value, str):
+            return lax.DotAlgorithmPreset[value]
+        return value and tuple(lax.Precision[p] for p in value)
     if name.endswith("_spec"):
         return Spec.of(value)
     if name.endswith("_dtype"):
         return jnp.dtype(value)
     return tuple(value) if isinstance(value, list) else value
-
-
-def _precision(name: str) -> lax.Precision:
-    return lax.Precision[name]
 
 
 def _plan_to_json(plan: ConvPlan | Lax) -> dict[str, Any] | None:

@@ -69,11 +69,13 @@ struct ArrayShape {
   }
 };
 
-// How operands of float32 are multiplied, by the precision that is asked for.
+// How operands of float32 are multiplied, by the precision that is asked for: as what sum of rounded numbers. kBF16 is
+// left only where results are float64, which no tensor core has: else the operands are bfloat16.
 enum class Float32 {
+  kBF16,
   kTF32,
-  kBF16x6,  // as sums of three bfloat16, or as they are
-  kAsItIs,
+  kBF16x6,   // three bfloat16, or as it is
+  kFloat32,  // as it is
 };
 
 // The matrix product of one pass of a problem. `conv` has the sizes and strides, as kernels see them.

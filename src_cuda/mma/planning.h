@@ -51,7 +51,7 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
 
   Reason UnsupportedReason() const {
     if (Reason why = UnsupportedOperands(product_.conv, product_.pass)) return why;
-    if (product_.MultipliesFloat32(Float32::kAsItIs)) return "float32 is to be multiplied as it is";
+    if (product_.MultipliesFloat32(Float32::kFloat32)) return "float32 is to be multiplied as it is";
     return std::nullopt;
   }
   using TiledPlanner::UnsupportedReason;

@@ -109,6 +109,8 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   bool IsWgrad() const { return product_.pass == Pass::kWgrad; }
   bool IsBF16x6() const { return product_.MultipliesFloat32(Float32::kBF16x6); }
 
+  int64_t KBlocks() const { return jaxconv::KBlocks(product_.conv, IsBF16x6()); }
+
   // To split an operand into parts, where one is.
   double PartsSeconds() const {
     constexpr double kMovedBytes = 4 + kBF16Parts * 2;
@@ -136,8 +138,8 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     const WgmmaTile& tile = kTiles[whole.tile];
     const int64_t tiles = WorkTilesOf(whole), most = std::min(kMaxSplit, WgradSteps(product_.conv, tile) / 4);
     std::set<int64_t> splits{1};
-    const int64_t most_waves =
-        tile.bf16x6 ? 2 * kMaxWaves : kMaxWaves;  // of long steps: the last wave's end counts more
+    // Steps of bf16x6 are long, so that the last wave's end counts more.
+    const int64_t most_waves = tile.bf16x6 ? 2 * kMaxWaves : kMaxWaves;
     for (int64_t parts = 1; parts <= most && tile.TakesParts(parts); parts *= 2) {
       for (int64_t waves = 1; waves <= most_waves; ++waves) {
         const int64_t slices = std::min(waves * WgradClustersHeld(tile, parts) / tiles, most / parts);
@@ -151,7 +153,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   Reason FindMaps() {
     const ConvProblem& p = product_.conv;
     if (Reason why = wgmma::UnsupportedTypes(p, product_.pass)) return why;
-    if (product_.MultipliesFloat32(Float32::kAsItIs)) return "float32 is to be multiplied as it is";
+    if (product_.MultipliesFloat32(Float32::kFloat32)) return "float32 is to be multiplied as it is";
     if (Reason why = WithoutWgmmaInstruction(device_)) return why;
     if (Reason why = wgmma::UnsupportedSizes(p, product_.pass, IsBF16x6())) return why;
     if (Reason why = wgmma::FindIm2col(product_, &im2col_)) return why;
@@ -181,7 +183,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   // the multiplications that are left out, but none in halo tiles of 256 columns, which wait for copies of the filter.
   double Steps(const WgmmaSettings& s) const {
     const WgmmaTile& tile = kTiles[s.tile];
-    const double k_blocks = KBlocks(product_.conv, IsBF16x6()), left_out = k_blocks - MultipliedKBlocks(tile);
+    const double k_blocks = KBlocks(), left_out = k_blocks - MultipliedKBlocks(tile);
     const double saved = tile.halo && tile.cols == 256 ? 0 : fitted_.few_channels * left_out;
     return static_cast<double>(product_.conv.tap_count) / ScheduledClasses(s) * (k_blocks - saved);
   }
@@ -191,8 +193,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
 
   // Whole blocks of K that a tap's multiplications make up.
   double MultipliedKBlocks(const WgmmaTile& tile) const {
-    const int64_t block_k = BlockK(product_.conv, IsBF16x6()),
-                  before_last = (KBlocks(product_.conv, IsBF16x6()) - 1) * block_k;
+    const int64_t block_k = BlockK(product_.conv, IsBF16x6()), before_last = (KBlocks() - 1) * block_k;
     const int64_t least = SwizzleRow() / 2, last = product_.conv.in_channels - before_last;
     return static_cast<double>(before_last + (tile.halo && last <= least ? least : block_k)) / SwizzleRow();
   }
@@ -242,7 +243,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   // To multiply a tile. With a halo tile, a plane with few taps is multiplied faster than the next plane is copied.
   double StepsSeconds(const WgmmaSettings& s) const {
     const WgmmaTile& tile = kTiles[s.tile];
-    const double steps = Steps(s) * fitted_.steps[s.tile], k_blocks = KBlocks(product_.conv, IsBF16x6());
+    const double steps = Steps(s) * fitted_.steps[s.tile], k_blocks = KBlocks();
     if (!tile.halo) return steps;
     const double pixels = tile.rows / kUnitRows * UnitPixels();
     const double halos = fitted_.halos[tile.ctas_per_sm - 1] + pixels * fitted_.halo_pixel;

@@ -103,16 +103,10 @@ class WgmmaSums {
 
 // The same of float32 by products of bfloat16: a step's products are added to the sums of all steps before it.
 template <typename T, WgmmaTile kTile, bool kKMajor>
-class WgmmaSumsBF16x6 {
+class WgmmaSumsBF16x6 : public WgmmaSums<T, kTile, kKMajor> {
  public:
-  static constexpr int kShare = kTile.rows / kTile.warpgroups(), kBlocks = kShare / 64, kAcross = kTile.cols;
-  static_assert(kShare % 64 == 0 && !kTile.swap_ab, "each warpgroup has blocks of 64 rows");
-
-  using Sums = float[kBlocks][kAcross / 8][4];
-  __device__ __forceinline__ Sums& All() { return sums_; }
-  __device__ __forceinline__ const float (&At(int i) const)[kAcross / 8][4] { return sums_[i]; }
-  static __device__ __forceinline__ int FirstRow() { return threadIdx.x / 128 * kShare; }
-  static __device__ __forceinline__ int FirstCol() { return 0; }
+  using WgmmaSums<T, kTile, kKMajor>::kBlocks, WgmmaSums<T, kTile, kKMajor>::kAcross;
+  static_assert(!kTile.swap_ab, "the source is split, which is operand A");
 
  protected:
   // Where a warpgroup's rows of the source are in shared memory, and how far apart: eights of them, and blocks of 64.
@@ -135,12 +129,12 @@ class WgmmaSumsBF16x6 {
     }
     if (!adds) {
 #pragma unroll
-      for (auto& block : sums_) {
+      for (auto& block : this->All()) {
 #pragma unroll
         for (auto& four : block) four[0] = four[1] = four[2] = four[3] = 0;
       }
     }
-    MultiplyBF16x6<typename Filter::Tile, kAcross>(source, filter & kAddressInCta, sums_);
+    MultiplyBF16x6<typename Filter::Tile, kAcross>(source, filter & kAddressInCta, this->All());
   }
 
   // As those of WgmmaSums. Each step is done when it returns.
@@ -156,9 +150,6 @@ class WgmmaSumsBF16x6 {
     return read;
   }
   __device__ __forceinline__ void FinishAll() {}
-
- private:
-  Sums sums_;
 };
 
 template <typename T, WgmmaTile kTile, bool kKMajor>

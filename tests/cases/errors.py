@@ -2,17 +2,15 @@
 measured on a GPU."""
 
 import functools
-from pathlib import Path
 
 import jax
 import numpy as np
 from tabulate import tabulate
 
 import jaxconv
+from cases.numerics_page import write_table
 from cases.reference import lax_channels_last, pullback, run
 
-PAGE = Path(__file__).parents[2] / "docs" / "numerics.md"
-BEGIN, END = "<!-- by `python -m cases.errors`, in tests/ -->", "<!-- until here -->"
 PASSES = ("fprop", "dgrad", "wgrad")
 LAYERS = {
     "3x3, 256 channels": ((4, 28, 28, 256), (3, 3, 256, 256)),
@@ -60,9 +58,7 @@ def main():
                 rows.append([layer, data, name, *(f"{most:.2f}, {rms:.2f}" for most, rms in found.values())])
     text = tabulate(rows, ["layer", "data", "", *PASSES], tablefmt="github")
     print(text)
-    if PAGE.exists():
-        before, _, rest = PAGE.read_text().partition(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}")
+    write_table("cases.errors", text)
 
 
 if __name__ == "__main__":

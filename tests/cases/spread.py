@@ -14,11 +14,10 @@ import numpy as np
 from tabulate import tabulate
 
 import jaxconv
+from cases.numerics_page import write_table
 from cases.reference import channels_last, run_on_host
 
 TABLE = Path(__file__).with_name("spread.json")
-PAGE = Path(__file__).parents[2] / "docs" / "numerics.md"
-BEGIN, END = "<!-- by `python -m cases.spread`, in tests/ -->\n", "<!-- until here -->\n"
 OPERANDS = {"fprop": "xw", "dgrad": "gw", "wgrad": "xg"}
 COLUMNS = [(which, operand) for which, operands in OPERANDS.items() for operand in operands]
 
@@ -134,15 +133,8 @@ def main():
         table[str(layer)] = measure(layer)
         print(layer, table[str(layer)])
     TABLE.write_text(json.dumps(table, indent=1) + "\n")
-    if PAGE.exists():
-        write_page(table)
-
-
-def write_page(table):
     headers = ["", "family", "layer", *(f"{which}, {operand}" for which, operand in COLUMNS)]
-    text = tabulate(list(rows(table)), headers, tablefmt="github")
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n{text}\n\n{END}{rest.partition(END)[2]}")
+    write_table("cases.spread", tabulate(list(rows(table)), headers, tablefmt="github"))
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ import json
 import jax
 import pytest
 
+from cases.numerics_page import PAGE
 from cases.reference import HOST
-from cases.spread import LAYERS, PAGE, TABLE, measure, rows
+from cases.spread import LAYERS, TABLE, measure, rows
 
 RECORDED = json.loads(TABLE.read_text())
 

@@ -73,7 +73,7 @@ def _report(options: argparse.Namespace, drawn: list[Drawn]) -> int:
 
     results, arithmetic = Results.load(options.report), (options.dtype, options.precision)
     rows = [row for row in results.rows if (row["dtype"], row["precision"]) == arithmetic]
-    name = " ".join((options.dtype, *(["HIGHEST"] if options.precision == "highest" else [])))
+    name = options.dtype if options.precision == "default" else f"{options.dtype} {options.precision}"
     if not rows:
         raise SystemExit(f"census: {options.report} has no rows of {name}")
     gpu = results.machine["device"]
@@ -81,7 +81,7 @@ def _report(options: argparse.Namespace, drawn: list[Drawn]) -> int:
     print(report.text(rows))
     print(f"\n{default.text(rows, [case for case, _ in drawn], MODELS[gpu])}")
     ratios = {text: report.ratios(rows, ratio) for ratio, text in report.RATIOS.items()}
-    suffix = "" if name == "bfloat16" else f"_{name.replace(' ', '_').lower()}"
+    suffix = "" if name == "bfloat16" else f"_{name.replace(' ', '_')}"
     path = options.report.with_name(f"{options.report.stem}{suffix}.svg")
     charts.draw_distribution(ratios, f"{len(rows)} layers and passes, {name}, {gpu}", path)
     return 0

@@ -1,0 +1,13 @@
+"""docs/numerics.md, whose tables are written by the modules that measure them."""
+
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "numerics.md"
+
+
+def write_table(module, text):
+    """Replaces a module's table, where there is a page: not beside installed tests."""
+    begin, end = f"<!-- by `python -m {module}`, in tests/ -->", "<!-- until here -->"
+    if PAGE.exists():
+        before, _, rest = PAGE.read_text().partition(begin)
+        PAGE.write_text(f"{before}{begin}\n\n{text}\n\n{end}{rest.partition(end)[2]}")
