@@ -77,6 +77,17 @@ __device__ __forceinline__ void SyncWarpgroup() {
   asm volatile("bar.sync %0, 128;" ::"r"(threadIdx.x / 128 + 1) : "memory");
 }
 
+// The same barrier. Returns whether all threads have called it with true.
+__device__ __forceinline__ bool AllOfWarpgroup(bool is_true) {
+  uint32_t are_true;
+  asm volatile(
+      "{ .reg .pred own, all; setp.ne.u32 own, %1, 0; bar.red.and.pred all, %2, 128, own; selp.u32 %0, 1, 0, all; }"
+      : "=r"(are_true)
+      : "r"(static_cast<uint32_t>(is_true)), "r"(threadIdx.x / 128 + 1)
+      : "memory");
+  return are_true != 0;
+}
+
 // ldmatrix: four 8 x 8 matrices of 16-bit elements. Lane 8 * j + i gives the address of row i of matrix j.
 template <bool kTranspose>
 __device__ __forceinline__ void LoadMatrices(uint32_t (&out)[4], uint32_t address) {

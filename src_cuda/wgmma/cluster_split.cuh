@@ -15,6 +15,7 @@
 #include "common/ptx_hopper.cuh"
 #include "wgmma/config.h"
 #include "wgmma/epilogue.cuh"
+#include "wgmma/finite_sums.cuh"
 #include "wgmma/mainloop.cuh"
 #include "wgmma/params.cuh"
 #include "wgmma/stores.cuh"
@@ -154,6 +155,9 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       const int32_t first_row = tile.first_row + threadIdx.x / 32 * kResultRows;
       const int64_t offsets[] = {stores.LaneOffset(tile, first_row, 0), stores.LaneOffset(tile, first_row, 1)};
       sums.Multiply(tile.steps, NothingLeft{}, [] {});
+      if constexpr (kRoundsToInfinity<T, kTile>) {
+        FiniteConvSums<kTile>(p, nullptr).Replace(sums.All(), tile, tile.first_row + sums.FirstRow(), tile.first_col);
+      }
       ptx::WaitForCluster();              // all blocks have their barriers
       float added[1][kTile.cols / 8][4];  // blocks of 64 rows: one
       cluster_sums.AddAll(sums.At(0), added[0]);

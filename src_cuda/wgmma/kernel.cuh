@@ -20,6 +20,7 @@
 #include "wgmma/cluster_split.cuh"
 #include "wgmma/config.h"
 #include "wgmma/epilogue.cuh"
+#include "wgmma/finite_sums.cuh"
 #include "wgmma/halo.cuh"
 #include "wgmma/kernels.h"
 #include "wgmma/mainloop.cuh"
@@ -139,9 +140,26 @@ struct alignas(1024) WgmmaBlock {
       const WgmmaReceivedTile tile = next;
       epilogue.Begin(tile);
       sums.Multiply(tile.steps(), epilogue, [&] { is_more = tiles.Next(&next); });
+      if constexpr (kRoundsToInfinity<T, kTile>) {
+        if (!FiniteConvSums<kTile>::AreFinite(sums.All())) {
+          FiniteConvSums<kTile>(p, HaloTaps())
+              .template Store<kHasEpilogue>(sums.All(), tile.All(), tile.first_row() + Consumer::FirstRow(),
+                                            tile.first_col() + Consumer::FirstCol());
+          continue;
+        }
+      }
       epilogue.Take(sums, tile);
     }
     epilogue.Finish();
+  }
+
+ private:
+  __device__ __forceinline__ const HaloTap* HaloTaps() const {
+    if constexpr (kTile.halo) {
+      return stages.taps;
+    } else {
+      return nullptr;
+    }
   }
 };
 

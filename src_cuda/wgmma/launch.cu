@@ -109,6 +109,7 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   params.problem = p;
   params.taps = call.taps;
   params.classes = call.classes;
+  params.src = call.src, params.rhs = call.rhs;
   params.out = StoredData(call, stored);
   params.out_type = StoredType(p, call.pass, stored);
   params.has_out_maps = call.pass == Pass::kConv && StoresByTma(p, tile, s.split);

@@ -63,6 +63,7 @@ struct WgmmaParams {
   int32_t wgrad_parts;     // slices that a cluster adds
   int32_t taps_h, taps_w;  // rows of a window's plane, and taps of a row
   int32_t tap_pixels;      // from a tap of a row to the next
+  const void *src, *rhs;   // what the maps read, for sums of tf32 that are not finite
 };
 
 // The most channels of one tap that are a step of K: a row of 128 bytes, as TMA swizzles it.

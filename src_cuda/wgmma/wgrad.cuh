@@ -19,6 +19,7 @@
 #include "common/warpgroup_mma.cuh"
 #include "wgmma/cluster.cuh"
 #include "wgmma/config.h"
+#include "wgmma/finite_sums.cuh"
 #include "wgmma/kernels.h"
 #include "wgmma/params.cuh"
 #include "wgmma/wgrad_operands.cuh"
@@ -98,6 +99,7 @@ struct alignas(1024) WgradBlock {
       if constexpr (kTile.halo) operands.FindGroups(p, tile, Share::FirstOfN() / Share::kCols);
       typename Share::Sums sums;
       Multiply(p, tile.end_step - tile.first_step, operands, pipeline, sums);
+      if constexpr (kRoundsToInfinity<T, kTile>) ReplaceInfiniteWgrad<kTile>(sums, p, tile, Share::FirstBlock());
       switch (p.wgrad_parts) {
         case 1: return AddAndStore<1>(p, tile, sums);
         case 2: return AddAndStore<2>(p, tile, sums);

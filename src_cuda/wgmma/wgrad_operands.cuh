@@ -128,10 +128,8 @@ class WgradIm2col {
       if (kTile.row_blocks > 1 && i % kTile.row_blocks != rank) continue;
       const uint32_t to = stage + i * Gradient::kBlockBytes;
       int32_t channel = tile.first_col + i % Gradient::kBlocks * kBlockRows;
-      // Beside a box without channels, the source's words could not be loaded yet. The last block is not stored again.
-      if constexpr (Gradient::kParts > 1) {
-        channel = min(channel, (static_cast<int32_t>(p.problem.out_channels) - 1) / kBlockRows * kBlockRows);
-      }
+      // Beside a box without channels, the source's words could not be loaded yet. What takes its place is not stored.
+      if (Gradient::kParts > 1 && channel >= p.problem.out_channels) channel = 0;
       if constexpr (kReadsMnMajor<typename Gradient::Element>) {
         ptx::CopyPixels<(kTile.row_blocks > 1)>(p.rank, to, p.rhs_map, full, channel,
                                                 OfPart(p, of_gradient, i / Gradient::kBlocks), tile.phase[2],

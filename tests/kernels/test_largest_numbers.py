@@ -1,5 +1,6 @@
 """Numbers near float32's largest: tensor cores round them to tf32, but none to an infinity."""
 
+import dataclasses
 import functools
 
 import jax
@@ -7,8 +8,11 @@ import numpy as np
 import pytest
 
 import jaxconv
+from cases.problems import passes_of, problem_of
 from cases.reference import channels_last, run_on_host
 from cases.spread import OPERANDS, passes
+from cases.tiles import dtypes_of, has_pass
+from jaxconv.planner.choose import choose
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint
 
@@ -22,18 +26,23 @@ LAYERS = {
     "many_steps": ((1, 9, 9, 520), (3, 3, 520, 8), {}),
     "patches": ((2, 8, 8, 16), (2, 2, 16, 128), dict(window_strides=(2, 2), padding="VALID")),
 }
+# wgmma's weight gradients need positions in whole vectors.
+WIDE = {
+    "wide": ((2, 8, 8, 64), (3, 3, 64, 72), {}),
+    "strided": ((2, 16, 16, 40), (3, 3, 40, 72), dict(window_strides=(2, 2))),
+}
 F32_TILES = {f"mma {tile}".replace(" ", "_"): tile for tile in FAMILIES["cuda"]["mma"].tiles if tile.depth == 32}
 pytestmark = pytest.mark.gpu
 
 
 def conv_of(layer, function, **more):
     params = dict(window_strides=(1, 1), padding="SAME", dimension_numbers=channels_last(2))
-    return functools.partial(function, **params | LAYERS[layer][2], **more)
+    return functools.partial(function, **params | (LAYERS | WIDE)[layer][2], **more)
 
 
 def spoilt_operands(layer, which, operand, value):
     """Small numbers, and a few large ones in one of the pass's operands."""
-    lhs, rhs, _ = LAYERS[layer]
+    lhs, rhs, _ = (LAYERS | WIDE)[layer]
     x, w = (jax.ShapeDtypeStruct(shape, np.float32) for shape in (lhs, rhs))
     out = jax.eval_shape(conv_of(layer, jax.lax.conv_general_dilated), x, w).shape
     rng = np.random.default_rng(0)
@@ -47,7 +56,7 @@ def spoilt_operands(layer, which, operand, value):
 
 def check(layer, asked, which, operand, precision=None):
     """Near the exact result; and what lax sums an infinity into is not finite."""
-    shapes = [np.ones(shape, np.float32) for shape in LAYERS[layer][:2]]
+    shapes = [np.ones(shape, np.float32) for shape in (LAYERS | WIDE)[layer][:2]]
     conv = conv_of(layer, jaxconv.conv_general_dilated, implementation=asked, precision=precision)
     ours = jax.jit(passes(conv, *shapes)[which])
     exact = passes(conv_of(layer, jax.lax.conv_general_dilated), *(a.astype(np.float64) for a in shapes))[which]
@@ -70,7 +79,8 @@ def spoilt_counts(layer, which, operand):
             for name, a in zip(OPERANDS[which], operands, strict=True)]  # fmt: skip
 
 
-every_operand = pytest.mark.parametrize("which, operand", [(w, o) for w, names in OPERANDS.items() for o in names])
+PASS_OPERANDS = [(which, operand) for which, names in OPERANDS.items() for operand in names]
+every_operand = pytest.mark.parametrize("which, operand", PASS_OPERANDS)
 
 
 @every_operand
@@ -87,3 +97,24 @@ def test_in_every_tile(tile, layer, which, operand):
     for split in (1, 3):
         asked = Constraint("cuda", "mma", tile.name, split=split, transform=())
         check(layer, asked, which, operand, precision)
+
+
+WGMMA_TILES = [tile for tile in FAMILIES["cuda"]["wgmma"].tiles if "float32" in dtypes_of("wgmma", tile)]
+WGMMA_KERNELS = [(tile, *of) for tile in WGMMA_TILES for of in PASS_OPERANDS if has_pass(tile, of[0], "float32")]
+
+
+@pytest.mark.parametrize("layer", WIDE)
+@pytest.mark.parametrize("tile, which, operand", WGMMA_KERNELS, ids=lambda value: str(value).replace(" ", "_"))
+def test_in_every_tile_of_wgmma(tile, which, operand, layer):
+    """Sums that TMA's rounding made infinite are computed again."""
+    x, w = WIDE[layer][:2]
+    kind, problem = passes_of(problem_of(conv_of(layer, jax.lax.conv_general_dilated), x, w))[which]
+    precision = "highest" if tile.bf16x6 else None
+    problem = dataclasses.replace(problem, precision=precision and jax.lax.Precision.HIGHEST)
+    taken = 0
+    for split in (1, 2, 8):
+        asked = Constraint("cuda", "wgmma", tile.name, split=split, or_lax=True)
+        if choose("cuda", kind, problem, asked).plan is not None:
+            taken += 1
+            check(layer, asked, which, operand, precision)
+    assert taken or (tile.boxed and (layer, which) == ("strided", "dgrad"))
