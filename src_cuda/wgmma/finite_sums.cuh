@@ -29,10 +29,10 @@ struct SumsInMemory {
   static constexpr int kCount = sizeof(Sums) / sizeof(float);
 
   static __device__ __forceinline__ bool AreFinite(const Sums& sums) {
-    float zero = 0;
+    float zeros[4] = {};  // several, as each addition waits for the one before
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) zero += reinterpret_cast<const float*>(&sums)[i] * 0;
-    return zero == 0;
+    for (int i = 0; i < kCount; ++i) zeros[i % 4] += reinterpret_cast<const float*>(&sums)[i] * 0;
+    return zeros[0] + zeros[1] + zeros[2] + zeros[3] == 0;
   }
 
   __device__ __forceinline__ explicit SumsInMemory(const Sums& sums) {
