@@ -1,6 +1,7 @@
 """Convolutions for JAX on the project's own kernels, in place of `jax.lax.conv_general_dilated`."""
 
-from jaxconv.api import conv1d, conv2d, conv3d, conv_general_dilated, conv_transpose
+from jaxconv import activations
+from jaxconv.api import conv1d, conv2d, conv3d, conv_general_dilated, conv_transpose, fused_conv_general_dilated
 from jaxconv.explain import explain
 from jaxconv.fallback import FallbackWarning
 from jaxconv.install import install, uninstall
@@ -9,6 +10,7 @@ from jaxconv.tuning.loaded import load_tuning
 
 __all__ = [
     "FallbackWarning",
+    "activations",
     "autotune",
     "conv1d",
     "conv2d",
@@ -16,6 +18,7 @@ __all__ = [
     "conv_general_dilated",
     "conv_transpose",
     "explain",
+    "fused_conv_general_dilated",
     "install",
     "load_tuning",
     "uninstall",

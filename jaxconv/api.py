@@ -12,8 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jaxconv import fallback, primitives
+from jaxconv import epilogue, fallback, primitives
+from jaxconv.activations import Activation
 from jaxconv.arguments import circular_dimensions, normalised, read
+from jaxconv.fused.call import Call
+from jaxconv.fused.gradient import fused_conv
 from jaxconv.planner.plan import check_implementation
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.problem import ConvProblem
@@ -22,6 +25,7 @@ from jaxconv.problem.algorithms import precision_of_lax
 LAYOUTS = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}
 Ints = int | Sequence[int]
 Padding = str | Sequence[tuple[int, int]]
+Numbers = Array | float
 
 
 def conv_general_dilated(
@@ -87,6 +91,66 @@ def conv_general_dilated(
     return _convolve(lax.conv_general_dilated, _bind, **locals())
 
 
+def fused_conv_general_dilated(
+    lhs: Array,
+    rhs: Array,
+    window_strides: Sequence[int],
+    padding: Padding,
+    lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None,
+    feature_group_count: int = 1,
+    batch_group_count: int = 1,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    out_sharding: Any = None,
+    *,
+    scale: Numbers | None = None,
+    bias: Numbers | None = None,
+    residual: Array | None = None,
+    residual_scale: Numbers | None = None,
+    activation: str | Activation | None = None,
+    out_dtype: Any = None,
+    out_scale: Numbers | None = None,
+    implementation: str | None = None,
+) -> Array:
+    """`conv_general_dilated` that ends with an epilogue, where a kernel has it without another pass over the output.
+
+        out_scale * activation(scale * conv(lhs, rhs) + bias + residual_scale * residual)
+
+    It is computed in float32 from the complete sums, in float64 if those are float64, and rounded once. It has the
+    derivatives of `conv2d`. For relu and leaky_relu they need the result; for other activations, and for a quantised
+    result, what the activation is applied to. Differentiated, that is then computed by the kernel and rounded to
+    out_dtype (not if that is quantised), and the activation by XLA.
+
+    Args:
+      lhs, rhs, and what follows until out_sharding: as in `conv_general_dilated`; not complex, nor integers but int8.
+      scale, bias: float32, one number for each output channel of all groups, or one for all. With float64 sums also
+        float64. These are of float64 operands, and of float32 ones with an out_dtype of float64.
+      residual: an array of the output's shape, of any floating dtype or int8.
+      residual_scale: a float32 number.
+      activation: "relu", "relu6", "leaky_relu" (of slope 0.01), "gelu" (the tanh form), "silu", "hard_swish"; or
+        `jaxconv.activations.Clip(low, high)` or `LeakyRelu(slope)`.
+      out_dtype: of the result: float32, float64, bfloat16, float16, int8, float8_e4m3fn or float8_e5m2. Default: that
+        of the convolution without epilogue, and float32 for int8 operands. `preferred_element_type` is another name.
+        The last three are quantised: rounded to nearest even, and to the largest finite number beyond it. A NaN stays
+        NaN in float8, and is 0 as int8. An int8 result has no derivative; the rounding to float8 has that of identity.
+      out_scale: as scale, for a quantised result.
+      implementation: as in `conv_general_dilated`. What a kernel cannot end with, XLA computes from the sums: over
+        several devices, with quantised results, of int8 operands, and a residual of another dtype than the result.
+
+    Returns:
+      The result, of the convolution's shape and of out_dtype.
+
+    Raises:
+      As `conv_general_dilated`. TypeError: a dtype or a shape does not fit. ValueError: an unknown activation, a
+      residual_scale without residual, an out_scale without a quantised out_dtype, or two different result dtypes.
+    """
+    arguments = locals()
+    given = {name: arguments.pop(name) for name in epilogue.ARGUMENTS}
+    return _convolve_fused(given=given, **arguments)
+
+
 def conv_transpose(
     lhs: Array,
     rhs: Array,
@@ -135,6 +199,13 @@ def conv1d(
     precision: Any = None,
     preferred_element_type: Any = None,
     implementation: str | None = None,
+    scale: Numbers | None = None,
+    bias: Numbers | None = None,
+    residual: Array | None = None,
+    residual_scale: Numbers | None = None,
+    activation: str | Activation | None = None,
+    out_dtype: Any = None,
+    out_scale: Numbers | None = None,
 ) -> Array:
     """`conv2d` of one spatial dimension: x (batch, width, channels), w (width, in channels / groups, out channels)."""
     return _conv(1, **locals())
@@ -152,6 +223,13 @@ def conv2d(
     precision: Any = None,
     preferred_element_type: Any = None,
     implementation: str | None = None,
+    scale: Numbers | None = None,
+    bias: Numbers | None = None,
+    residual: Array | None = None,
+    residual_scale: Numbers | None = None,
+    activation: str | Activation | None = None,
+    out_dtype: Any = None,
+    out_scale: Numbers | None = None,
 ) -> Array:
     """A convolution of channels-last images, with its derivatives as a `jax.custom_vjp`.
 
@@ -170,6 +248,8 @@ def conv2d(
       precision: as in lax.
       preferred_element_type: dtype of the result and of the accumulation.
       implementation: as in `conv_general_dilated`.
+      scale, bias, residual, residual_scale, activation, out_dtype, out_scale: a fused epilogue, as in
+        `fused_conv_general_dilated`. With none of them the convolution is as it is without.
 
     Returns:
       Images (batch, height, width, out channels), with lax's result shape and dtype.
@@ -192,6 +272,13 @@ def conv3d(
     precision: Any = None,
     preferred_element_type: Any = None,
     implementation: str | None = None,
+    scale: Numbers | None = None,
+    bias: Numbers | None = None,
+    residual: Array | None = None,
+    residual_scale: Numbers | None = None,
+    activation: str | Activation | None = None,
+    out_dtype: Any = None,
+    out_scale: Numbers | None = None,
 ) -> Array:
     """`conv2d` of three spatial dimensions.
 
@@ -211,36 +298,51 @@ def _conv(rank: int, x, w, **arguments) -> Array:
     if isinstance(arguments["padding"], int | np.integer):
         arguments["padding"] = ((arguments["padding"],) * 2,) * rank
     arguments["dimension_numbers"] = LAYOUTS[rank]
-    if circular := circular_dimensions(arguments["padding"], rank):
+    circular = circular_dimensions(arguments["padding"], rank)
+    given = {name: arguments.pop(name) for name in epilogue.ARGUMENTS}
+    if any(value is not None for value in given.values()):
+        if circular:
+            x, arguments["padding"], periodic = _padded_with_other_ends(circular, x, w, **arguments)
+            return _convolve_fused(x, w, given, periodic=periodic, **arguments)
+        return _convolve_fused(x, w, given, **arguments)
+    if circular:
         return _circular(circular, x, w, **arguments)
     return _convolve(lax.conv_general_dilated, _bind_front, x, w, **arguments)
 
 
-def _circular(circular: tuple[int, ...], x, w, padding, **arguments) -> Array:
-    """A convolution with some dimensions that are padded with their other ends.
-
-    It is a periodic one if the stride divides the size; else the image is copied with its padding.
-    """
-    reach = [(size - 1) * dilation for size, dilation in zip(w.shape, arguments["rhs_dilation"], strict=False)]
-    pads = [((reach[i] // 2, reach[i] - reach[i] // 2) if i in circular else padding[i]) for i in range(x.ndim - 2)]
-    if any(arguments["lhs_dilation"][i] != 1 for i in circular):
-        raise ValueError(f'lhs_dilation must be 1 where padding is "CIRCULAR", got {arguments["lhs_dilation"]}')
-
-    def wrap(x, padding, dims):
-        """x with its padding in some dimensions, and the padding of the others."""
-        sides = [padding[i - 1] if i - 1 in dims else (0, 0) for i in range(x.ndim)]
-        return jnp.pad(x, sides, "wrap"), [(0, 0) if i in dims else pair for i, pair in enumerate(padding)]
+def _circular(circular: tuple[int, ...], x, w, **arguments) -> Array:
+    """A convolution with some dimensions that are padded with their other ends."""
+    x, arguments["padding"], periodic = _padded_with_other_ends(circular, x, w, **arguments)
 
     def by_lax(x, w, padding, **arguments):
-        x, padding = wrap(x, padding, periodic)
+        x, padding = _wrapped(x, padding, periodic)
         return lax.conv_general_dilated(x, w, padding=padding, **arguments)
 
     def bind(x, w, problem, *others):
         return _bind_front(x, w, replace(problem, periodic=periodic), *others)
 
-    periodic = tuple(i for i in circular if x.shape[i + 1] % arguments["window_strides"][i] == 0)
-    x, pads = wrap(x, pads, [i for i in circular if i not in periodic])
-    return _convolve(lax.conv_general_dilated, bind, x, w, padding=pads, by_lax=by_lax, **arguments)
+    return _convolve(lax.conv_general_dilated, bind, x, w, by_lax=by_lax, **arguments)
+
+
+def _padded_with_other_ends(
+    circular: tuple[int, ...], x, w, *, padding, window_strides, lhs_dilation, rhs_dilation, **_
+):
+    """x, the padding, and the dimensions that are periodic with it.
+
+    These are such whose size the stride divides. Along the others the image is copied with its padding.
+    """
+    reach = [(size - 1) * dilation for size, dilation in zip(w.shape, rhs_dilation, strict=False)]
+    pads = [((reach[i] // 2, reach[i] - reach[i] // 2) if i in circular else padding[i]) for i in range(x.ndim - 2)]
+    if any(lhs_dilation[i] != 1 for i in circular):
+        raise ValueError(f'lhs_dilation must be 1 where padding is "CIRCULAR", got {lhs_dilation}')
+    periodic = tuple(i for i in circular if x.shape[i + 1] % window_strides[i] == 0)
+    return *_wrapped(x, pads, [i for i in circular if i not in periodic]), periodic
+
+
+def _wrapped(x, padding, dims: Sequence[int]):
+    """x with its padding in some dimensions, and the padding of the others."""
+    sides = [padding[i - 1] if i - 1 in dims else (0, 0) for i in range(x.ndim)]
+    return jnp.pad(x, sides, "wrap"), [(0, 0) if i in dims else pair for i, pair in enumerate(padding)]
 
 
 # From arguments to what answers them.
@@ -270,6 +372,23 @@ def _convolve(
         return _answer_of_lax(by_lax or lax_function, lhs, rhs, arguments)
     lhs, rhs = primitives.promote(jnp.asarray(lhs), jnp.asarray(rhs))
     return bind(lhs, rhs, problem, implementation, sharding)
+
+
+def _convolve_fused(
+    lhs, rhs, given: dict[str, Any], implementation, periodic: tuple[int, ...] = (), **arguments
+) -> Array:
+    """The convolution with the epilogue of the arguments `given`, by kernels or by lax."""
+    check_implementation(implementation, "xla")
+    arguments = normalised(lhs, rhs, arguments)
+    problem, sharding = read(lax.conv_general_dilated, lhs, rhs, arguments)
+    end, operands = epilogue.read(problem, arguments["preferred_element_type"], **given)
+    problem = replace(problem, out_dtype=problem.rhs_dtype, periodic=periodic)
+    call = Call(problem, end, implementation, sharding)
+    if implementation != "xla" and (reason := unsupported_reason(call.of_sums)) is not None:
+        fallback.warn_or_raise(reason, implementation, call.of_sums)
+        call = call._replace(implementation="xla")
+    lhs, rhs, *arrays = primitives.promote(jnp.asarray(lhs), jnp.asarray(rhs), *operands.values())
+    return fused_conv(call, lhs, rhs, call.named(arrays))
 
 
 def _answer_of_lax(lax_function: Callable, lhs, rhs, arguments: dict[str, Any]) -> Array:

@@ -53,8 +53,8 @@ def _line(equation: JaxprEqn, platform: str | None) -> str:
         problem = ConvProblem.from_lax(lhs, rhs, out, equation.params)
         reason = unsupported_reason(problem)
         return f"convolution {problem}: lax" + (f": {reason}" if reason else ", as asked")
-    kind, problem, implementation = ours
-    name = "wgrad" if kind == "wgrad" else "dgrad" if problem.reverse else "fprop"
+    kind, problem, implementation, epilogue = ours
+    name = ("wgrad" if kind == "wgrad" else "dgrad" if problem.reverse else "fprop") + epilogue
     choice = decide(kind, platform, problem, implementation, tuning_for(implementation))
     if choice.plan is None:
         answer = "lax" if fallback.allows_lax(implementation) else "an error"

@@ -11,11 +11,13 @@ from types import ModuleType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import jaxlib.version
 import numpy as np
 from jax import Array, lax
 
 from jaxconv.compiled import planning, why_missing
+from jaxconv.epilogue import NOTHING, Epilogue
 from jaxconv.planner import devices
 from jaxconv.planner.devices import Device
 from jaxconv.planner.plan import ConvPlan
@@ -106,40 +108,48 @@ def gpus() -> list[Any]:
         return []
 
 
-def convolution(plan: ConvPlan, problem: ConvProblem) -> Callable[..., Array]:
+def convolution(plan: ConvPlan, problem: ConvProblem, epilogue: Epilogue = NOTHING) -> Callable[..., Array]:
     """The custom call of a plan: `conv` maps (lhs, rhs) to out, `wgrad` maps (lhs, out) to rhs.
 
     It is that of the transformed problem, between the array views of its operands and its result.
 
-    A `conv` may end with a bias: a number for each output channel of the transformed problem, of all groups, in the
-    type of the sums (float32; float64 and int32 of such operands). No public function has one yet.
+    A `conv` may end with an epilogue, whose operands follow: scale, bias and residual_scale in the dtype of the sums
+    (float32, or float64), the residual in that of the result, which is the problem's.
     """
     workspace = plan.workspace_bytes(problem)
+    channels = problem.groups * problem.out_channels
     problem, views, swapped = apply(plan.transform, problem)
+    more_channels = problem.groups * problem.out_channels - channels
     result = RESULT[plan.kind]
     results = [jax.ShapeDtypeStruct(problem.shape(result), problem.dtype(result))]
     if workspace is not None:  # XLA owns it, so that a call allocates nothing
         results.append(jax.ShapeDtypeStruct((workspace,), np.uint8))
     call = jax.ffi.ffi_call(f"jaxconv_{plan.kind}", results)
     tables = offset_tables(problem)
-    attributes = _attributes(problem) | _kernel(plan)
+    attributes = _attributes(problem, epilogue) | _kernel(plan)
     into_a, into_b = (views[role].to for role in OPERANDS[plan.kind])
     back = views[result].back
     # XLA would hand over slices of larger arrays, wherever they begin.
     whole = lax.optimization_barrier if plan.takes_aligned else lambda arrays: arrays
 
-    def convolve(a: Array, b: Array, bias: Array | None = None) -> Array:
+    def of_epilogue(name: str, x: Array) -> Array:
+        """The operand of the transformed problem, which has further channels of zeros behind the others."""
+        if name == "residual":
+            return views[result].to(x)
+        return jnp.pad(x, (0, more_channels)) if more_channels and x.ndim else x
+
+    def convolve(a: Array, b: Array, *operands: Array) -> Array:
         if swapped:
             a, b = b, a
-        operands = whole((into_a(a), into_b(b)))
-        epilogue = () if bias is None else (bias,)
-        return back(whole(call(*operands, *tables, *epilogue, **attributes)[0]))
+        a, b, *more = whole((into_a(a), into_b(b), *map(of_epilogue, epilogue.operands, operands)))
+        return back(whole(call(a, b, *tables, *more, **attributes)[0]))
 
     return convolve
 
 
-def _attributes(problem: ConvProblem) -> dict[str, np.generic | np.ndarray]:
+def _attributes(problem: ConvProblem, epilogue: Epilogue = NOTHING) -> dict[str, np.generic | np.ndarray | str]:
     """The attributes that src_common/ffi_decode.h reads, one for one; the sizes it takes from the buffers."""
+    activation, numbers = epilogue.activation.kernel_form() if epilogue.activation else ("", (0.0, 0.0, 0.0))
     return {
         "format": np.int64(FORMAT),
         "src_spec": _int64(problem.lhs_spec.axes),
@@ -153,6 +163,9 @@ def _attributes(problem: ConvProblem) -> dict[str, np.generic | np.ndarray]:
         "src_batch_grouped": np.bool_(problem.lhs_batch_grouped),
         "dst_batch_grouped": np.bool_(problem.out_batch_grouped),
         "filter_in_grouped": np.bool_(problem.reverse),
+        "epilogue": " ".join(epilogue.operands),
+        "activation": activation,
+        "activation_numbers": np.array(numbers, np.float64),
     }
 
 

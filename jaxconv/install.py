@@ -37,11 +37,15 @@ class Installed(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """A convolution as one of ours: its kind, its problem, and which of our kernels may answer it."""
+    """A convolution as one of ours: its kind, its problem, and which of our kernels may answer it.
+
+    epilogue: in words, what computes one; nothing if there is none.
+    """
 
     kind: str
     problem: ConvProblem
     implementation: Constraint | None
+    epilogue: str = ""
 
 
 _installed: dict[str, Installed] = {}  # by platform
@@ -108,7 +112,7 @@ def _lower(platform: str, ctx: mlir.LoweringRuleContext, lhs, rhs, **params):
     ours = our_pass(platform, ctx.jaxpr_eqn_ctx, [*ctx.avals_in, *ctx.avals_out], params)
     if ours is None:
         return by_lax(ctx, lhs, rhs, **params)
-    kind, problem, implementation = ours
+    kind, problem, implementation, _ = ours
     choice = lowering.decide(kind, platform, problem, implementation, tuning_for(implementation))
     if choice.plan is None:
         fallback.warn(choice.unsupported_reason())

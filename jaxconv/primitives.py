@@ -44,11 +44,11 @@ def wgrad(lhs: Array, out: Array, problem: ConvProblem, implementation, sharding
 
 def _bind(kind: str, a: Array, b: Array, problem: ConvProblem, implementation, sharding) -> Array:
     a, b = promote(a, b)
-    primitive = PRIMITIVES[kind, _needs_devices(jax.typeof(a).sharding, jax.typeof(b).sharding, sharding)]
+    primitive = PRIMITIVES[kind, needs_devices(jax.typeof(a).sharding, jax.typeof(b).sharding, sharding)]
     return primitive.bind(a, b, problem=problem, implementation=implementation, sharding=sharding)
 
 
-def _needs_devices(*shardings: NamedSharding) -> bool:
+def needs_devices(*shardings: NamedSharding) -> bool:
     """Whether XLA's partitioner may have to split a convolution of arrays with these shardings over known devices.
 
     It does not split over the manual axes of a shard_map, nor over explicit ones. An abstract mesh may have no devices.
@@ -177,13 +177,14 @@ def _jitted(primitive: Primitive, **params):
     return jax.jit(partial(primitive.bind, **params))
 
 
-def _apply(primitive: Primitive, *operands, **params):
+def evaluate(primitive: Primitive, *operands, **params):
+    """A primitive outside of jit."""
     with jax.disable_jit(False):
         return _jitted(primitive, **params)(*operands)
 
 
 for (_kind, _devices), _primitive in PRIMITIVES.items():
-    _primitive.def_impl(partial(_apply, _primitive))
+    _primitive.def_impl(partial(evaluate, _primitive))
     _primitive.def_abstract_eval(partial(_abstract, _kind))
     ad.defbilinear(_primitive, *TRANSPOSES[_kind])
     batching.fancy_primitive_batchers[_primitive] = partial(_batch, _kind)

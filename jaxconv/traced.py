@@ -11,11 +11,16 @@ from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from jax.interpreters import partial_eval
 
+from jaxconv.fused import primitive as fused
+from jaxconv.fused.call import Call
+from jaxconv.fused.lowering import planned
 from jaxconv.install import Pass, our_pass
+from jaxconv.planner.plan import constraint_of
 from jaxconv.primitives import PRIMITIVES
 from jaxconv.sharding.block import of_one_device
 
 KINDS = {primitive: kind for (kind, _), primitive in PRIMITIVES.items()}
+FUSED = set(fused.PRIMITIVES.values())
 
 
 class Traced(NamedTuple):
@@ -53,6 +58,12 @@ def pass_of(equation: JaxprEqn, platform: str | None) -> Pass | None:
         kind, problem = KINDS[equation.primitive], of_one_device(equation.params["problem"])
         return Pass(kind, problem, equation.params["implementation"])
     avals = [v.aval for v in (*equation.invars, *equation.outvars)]
+    if equation.primitive in FUSED:
+        problem, plan = planned(platform, call := Call(**equation.params), avals[:-1])
+        if plan is not None:
+            return Pass("conv", problem, constraint_of(call.implementation), " with its epilogue")
+        problem = of_one_device(call.of_sums)
+        return Pass("conv", problem, call.implementation, ", then its epilogue by XLA,")
     return our_pass(platform, equation.ctx, avals, equation.params)
 
 
@@ -72,7 +83,7 @@ def _device(arrays: dict[int, Any]) -> Any:
 def _convolutions(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
     """Also those inside loops, branches and calls."""
     for equation in jaxpr.eqns:
-        if equation.primitive in KINDS or equation.primitive is lax.conv_general_dilated_p:
+        if equation.primitive in (*KINDS, *FUSED, lax.conv_general_dilated_p):
             yield equation
         for parameter in jax.tree.leaves(equation.params, is_leaf=lambda p: isinstance(p, ClosedJaxpr | Jaxpr)):
             if isinstance(parameter, ClosedJaxpr):

@@ -4,12 +4,16 @@
 // batch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "conv_epilogue.h"
 #include "conv_problem.h"
 #include "make_problem.h"
 #include "operand_traits.h"
@@ -35,6 +39,10 @@ struct ConvAttributes {
   bool filter_in_grouped;   // the filter's groups are on its `in` axis (dgrad), not its `out` axis
   int64_t format;           // kFormat of the jaxconv that compiled the program
   std::string_view family;  // the kernel family
+  // Of the epilogue: the names of its operands, separated by spaces, in their order; the activation and its numbers.
+  std::string_view epilogue;
+  std::string_view activation;
+  ffi::Span<const double> activation_numbers;
 };
 
 // Why this version cannot read the program's attributes.
@@ -114,26 +122,108 @@ inline ffi::ErrorOr<ConvProblem> DecodeProblem(ffi::AnyBuffer src, ffi::AnyBuffe
   return problem;
 }
 
-// Finds the optional bias, the operand after the tables: sets `bias`, or null. Returns why it does not fit the problem.
-inline std::optional<std::string> ReadBias(const ffi::RemainingArgs& more, const ConvProblem& p, Pass pass,
-                                           const void** bias) {
-  *bias = nullptr;
-  if (more.size() == 0) return std::nullopt;
-  if (more.size() > 1) return "there are operands behind the bias";
-  if (pass != Pass::kConv) return "a wgrad has no bias";
-  const ffi::ErrorOr<ffi::AnyBuffer> buffer = more.get<ffi::AnyBuffer>(0);
-  if (buffer.has_error()) return "the bias is no array";
-  const DType sums = SumType(p);
-  DType type;
-  if (!internal::ToDType(buffer->element_type(), &type) || type != sums) {
-    return std::string("the bias must be ") + TraitsOf(sums).name + ", as the sums are";
+namespace internal {
+
+// The operands of an epilogue, one after the other.
+class EpilogueReader {
+ public:
+  EpilogueReader(const ffi::RemainingArgs& operands, const ConvProblem& problem)
+      : operands_(operands), problem_(problem) {}
+
+  // Reads the next operand, which has this name. Returns why it does not fit the problem.
+  std::optional<std::string> Read(const std::string& name, ConvEpilogue* epilogue) {
+    if (read_ == operands_.size()) return "the " + name + " is missing";
+    const ffi::ErrorOr<ffi::AnyBuffer> buffer = operands_.get<ffi::AnyBuffer>(read_++);
+    if (buffer.has_error()) return "the " + name + " is no array";
+    if (name == "scale") return ReadPerChannel(name, *buffer, &epilogue->scale);
+    if (name == "bias") return ReadPerChannel(name, *buffer, &epilogue->bias);
+    if (name == "residual") return ReadResidual(*buffer, epilogue);
+    if (name == "residual_scale") return ReadNumber("residual scale", *buffer, &epilogue->residual_scale);
+    return "an epilogue has no " + name;
   }
-  const auto channels = static_cast<size_t>(p.groups * p.out_channels);
-  if (buffer->element_count() != channels) {
-    return "the bias has " + std::to_string(buffer->element_count()) + " numbers for " + std::to_string(channels) +
-           " output channels";
+
+  bool has_more() const { return read_ < operands_.size(); }
+
+ private:
+  static std::optional<std::string> TypeMustBe(const std::string& name, const ffi::AnyBuffer& buffer, DType expected,
+                                               const char* as) {
+    DType type;
+    if (ToDType(buffer.element_type(), &type) && type == expected) return std::nullopt;
+    return "the " + name + " must be " + TraitsOf(expected).name + ", as the " + as;
   }
-  *bias = buffer->untyped_data();
+
+  static std::string Numbers(const std::string& name, const ffi::AnyBuffer& buffer, int64_t expected, const char* of) {
+    return "the " + name + " has " + std::to_string(buffer.element_count()) + " numbers for " +
+           std::to_string(expected) + of;
+  }
+
+  std::optional<std::string> ReadPerChannel(const std::string& name, const ffi::AnyBuffer& buffer,
+                                            PerChannel* operand) const {
+    if (auto why = TypeMustBe(name, buffer, SumType(problem_), "sums are")) return why;
+    const int64_t channels = problem_.groups * problem_.out_channels;
+    const auto count = static_cast<int64_t>(buffer.element_count());
+    if (count != 1 && count != channels) return Numbers(name, buffer, channels, " output channels");
+    *operand = {buffer.untyped_data(), count == channels ? 1 : 0};
+    return std::nullopt;
+  }
+
+  std::optional<std::string> ReadResidual(const ffi::AnyBuffer& buffer, ConvEpilogue* epilogue) const {
+    if (auto why = TypeMustBe("residual", buffer, problem_.dst_type, "result is")) return why;
+    int64_t count = problem_.batch * problem_.groups * problem_.out_channels;
+    for (const int64_t size : problem_.dst_size) count *= size;
+    if (static_cast<int64_t>(buffer.element_count()) != count) {
+      return Numbers("residual", buffer, count, " of the result");
+    }
+    epilogue->residual = buffer.untyped_data();
+    return std::nullopt;
+  }
+
+  std::optional<std::string> ReadNumber(const std::string& name, const ffi::AnyBuffer& buffer,
+                                        const void** number) const {
+    if (auto why = TypeMustBe(name, buffer, SumType(problem_), "sums are")) return why;
+    if (buffer.element_count() != 1) return Numbers(name, buffer, 1, "");
+    *number = buffer.untyped_data();
+    return std::nullopt;
+  }
+
+  const ffi::RemainingArgs& operands_;
+  const ConvProblem& problem_;
+  size_t read_ = 0;
+};
+
+inline bool ToActivation(std::string_view name, Activation* activation) {
+  constexpr std::pair<std::string_view, Activation> kNames[] = {{"", Activation::kNone},
+                                                                {"piecewise", Activation::kPiecewise},
+                                                                {"sigmoid", Activation::kSigmoid},
+                                                                {"hard_sigmoid", Activation::kHardSigmoid}};
+  for (const auto& [known, value] : kNames) {
+    if (name == known) return *activation = value, true;
+  }
+  return false;
+}
+
+}  // namespace internal
+
+// Reads the epilogue of a call: its attributes, and the operands behind the tables. Returns why it does not fit the
+// problem.
+inline std::optional<std::string> ReadEpilogue(const ConvAttributes& a, const ffi::RemainingArgs& operands,
+                                               const ConvProblem& p, Pass pass, ConvEpilogue* epilogue) {
+  if (!internal::ToActivation(a.activation, &epilogue->activation)) {
+    return "there is no activation " + std::string(a.activation);
+  }
+  constexpr size_t kNumbers = std::size(ConvEpilogue{}.numbers);
+  if (a.activation_numbers.size() != kNumbers) return "an activation has " + std::to_string(kNumbers) + " numbers";
+  std::copy(a.activation_numbers.begin(), a.activation_numbers.end(), epilogue->numbers);
+  internal::EpilogueReader reader(operands, p);
+  std::istringstream names{std::string(a.epilogue)};
+  for (std::string name; names >> name;) {
+    if (auto why = reader.Read(name, epilogue)) return why;
+  }
+  if (reader.has_more()) return "there are operands that the epilogue does not name";
+  epilogue->is_there = operands.size() > 0 || epilogue->activation != Activation::kNone;
+  if (epilogue->is_there && pass != Pass::kConv) return "a wgrad has no epilogue";
+  const bool is_plain = epilogue->activation == Activation::kNone && !epilogue->scale.data && !epilogue->residual;
+  if (SumType(p) == DType::kS32 && !is_plain) return "sums of integers have a bias alone";
   return std::nullopt;
 }
 
@@ -150,6 +240,9 @@ inline std::optional<std::string> ReadBias(const ffi::RemainingArgs& more, const
       ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("rhs_dilation"),                                \
       ::xla::ffi::StructMember<int64_t>("groups"), ::xla::ffi::StructMember<bool>("src_batch_grouped"),         \
       ::xla::ffi::StructMember<bool>("dst_batch_grouped"), ::xla::ffi::StructMember<bool>("filter_in_grouped"), \
-      ::xla::ffi::StructMember<int64_t>("format"), ::xla::ffi::StructMember<std::string_view>("family")
+      ::xla::ffi::StructMember<int64_t>("format"), ::xla::ffi::StructMember<std::string_view>("family"),        \
+      ::xla::ffi::StructMember<std::string_view>("epilogue"),                                                   \
+      ::xla::ffi::StructMember<std::string_view>("activation"),                                                 \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const double>>("activation_numbers")
 
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(::jaxconv::ConvAttributes, JAXCONV_CONV_ATTRIBUTE_MEMBERS);

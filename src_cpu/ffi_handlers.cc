@@ -37,7 +37,7 @@ struct Operands {
   ffi::AnyBuffer src, filter, dst, taps, classes;
 };
 
-// `more`: the bias of a conv, or nothing.
+// `more`: the operands of a conv's epilogue.
 ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, ffi::RemainingArgs more,
                const ConvAttributes& attributes) {
   const auto refuse = [&](ffi::ErrorCode code, const std::string& why) {
@@ -59,11 +59,12 @@ ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, ffi::Remainin
     const ArrayArguments filter{internal::Of(o.filter.dimensions()), internal::Of(attributes.filter_spec),
                                 problem->filter_type};
     if (const char* why = CheckTables(*problem, taps, classes, filter)) return invalid(why);
-    const void* bias = nullptr;
-    if (const auto why = ReadBias(more, *problem, pass, &bias)) return invalid(*why);
+    ConvEpilogue epilogue;
+    if (const auto why = ReadEpilogue(attributes, more, *problem, pass, &epilogue)) return invalid(*why);
     if (result.element_count() == 0) return ffi::Error::Success();
 
-    const ConvCall call{*problem, taps, classes, o.src.untyped_data(), rhs.untyped_data(), bias, result.untyped_data()};
+    const ConvCall call{*problem, taps, classes, o.src.untyped_data(), rhs.untyped_data(), result.untyped_data(),
+                        epilogue};
     (conv ? family->conv : family->wgrad)(call, Workers(&pool, std::max<int64_t>(pool.num_threads(), 1), RunOnPool));
     return ffi::Error::Success();
   } catch (const std::bad_alloc&) {
@@ -74,9 +75,9 @@ ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, ffi::Remainin
 }
 
 ffi::Error Conv(ffi::ThreadPool pool, ffi::AnyBuffer src, ffi::AnyBuffer filter, ffi::AnyBuffer taps,
-                ffi::AnyBuffer classes, ffi::RemainingArgs bias, ffi::Result<ffi::AnyBuffer> dst,
+                ffi::AnyBuffer classes, ffi::RemainingArgs epilogue, ffi::Result<ffi::AnyBuffer> dst,
                 ConvAttributes attributes) {
-  return Run(Pass::kConv, pool, {src, filter, *dst, taps, classes}, bias, attributes);
+  return Run(Pass::kConv, pool, {src, filter, *dst, taps, classes}, epilogue, attributes);
 }
 
 ffi::Error Wgrad(ffi::ThreadPool pool, ffi::AnyBuffer src, ffi::AnyBuffer grad, ffi::AnyBuffer taps,

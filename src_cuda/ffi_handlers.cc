@@ -112,8 +112,16 @@ cudaError_t SharedMemoryLimit(int* bytes) {
 // and of the filter.
 struct Buffers {
   ffi::AnyBuffer src, rhs, taps, classes, result, workspace;
-  ffi::RemainingArgs epilogue;  // nothing, or a bias
+  ffi::RemainingArgs epilogue;  // its operands
 };
+
+// Kernels end with a bias, a number for each channel, and with nothing else.
+Reason UnsupportedEpilogue(const ConvEpilogue& epilogue) {
+  const bool has_more = epilogue.scale.data || epilogue.residual || epilogue.activation != Activation::kNone;
+  if (has_more) return "the kernels' epilogue is a bias alone";
+  const bool is_one = epilogue.bias.data && epilogue.bias.stride == 0;
+  return is_one ? Reason("the kernels' bias has a number for each output channel") : std::nullopt;
+}
 
 ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& b, const CudaAttributes& attributes) {
   const ffi::AnyBuffer& filter = pass == Pass::kConv ? b.rhs : b.result;
@@ -126,8 +134,9 @@ ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& 
 
   const ffi::ErrorOr<ConvProblem> problem = DecodeProblem(b.src, filter, dst, b.taps, b.classes, attributes);
   if (problem.has_error()) return problem.error();
-  const void* bias = nullptr;
-  if (const Reason why = ReadBias(b.epilogue, *problem, pass, &bias)) return refuse(*why);
+  ConvEpilogue epilogue;
+  if (const Reason why = ReadEpilogue(attributes, b.epilogue, *problem, pass, &epilogue)) return refuse(*why);
+  if (const Reason why = UnsupportedEpilogue(epilogue)) return refuse(*why);
   int limit = 0;
   if (const cudaError_t status = SharedMemoryLimit(&limit)) return fail(status);
   const ConvCall call{*problem,
@@ -136,7 +145,7 @@ ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& 
                       static_cast<const ResidueClass*>(b.classes.untyped_data()),
                       b.src.untyped_data(),
                       b.rhs.untyped_data(),
-                      bias,
+                      epilogue.bias.data,
                       b.result.untyped_data(),
                       b.workspace.untyped_data(),
                       &state->slot};
@@ -171,7 +180,7 @@ auto Signature() {
       .Arg<ffi::AnyBuffer>()  // filter, or the destination's gradient
       .Arg<ffi::AnyBuffer>()  // taps
       .Arg<ffi::AnyBuffer>()  // classes
-      .RemainingArgs()        // a conv's bias
+      .RemainingArgs()        // of a conv's epilogue
       .Ret<ffi::AnyBuffer>()  // destination, or the filter's gradient
       .Ret<ffi::AnyBuffer>()  // workspace
       .Attrs<CudaAttributes>()

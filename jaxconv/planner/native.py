@@ -46,7 +46,7 @@ class NativeFamily:
     k_major: whether it takes a filter, or an output's cotangent, of 32 bits only if what is summed is last.
     """
 
-    swaps = False
+    swaps = has_whole_epilogue = False
 
     def __init__(
         self,

@@ -95,6 +95,11 @@ class ConvPlan:
         return self._family.aligned
 
     @property
+    def has_whole_epilogue(self) -> bool:
+        """Whether the kernel ends with every epilogue, or with a bias of each output channel alone."""
+        return self._family.has_whole_epilogue
+
+    @property
     def constraint(self) -> Constraint:
         """What leaves the planner nothing but this plan."""
         asked: dict[str, Any] = {name: self.settings.get(name) for name in ("split", "chunk", "units")}

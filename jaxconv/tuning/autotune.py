@@ -121,7 +121,7 @@ def _keys(equations: Iterable[Any], platform: str) -> dict[Key, None]:
         ours = pass_of(equation, platform)
         if ours is None or ours.implementation is not None:
             continue
-        kind, problem, _ = ours
+        kind, problem, *_ = ours
         problem = seen_by_kernels(kind, platform, problem)
         if reason := why_not_stored(problem):
             warnings.warn(f"jaxconv.autotune does not measure a convolution with {reason}: {problem}", stacklevel=3)

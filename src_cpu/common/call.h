@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "conv_epilogue.h"
 #include "conv_problem.h"
 #include "operand_traits.h"
 
@@ -15,8 +16,8 @@ struct ConvCall {
   const ResidueClass* classes;
   const void* src;
   const void* rhs;
-  const void* bias;  // SumType[output channel of all groups], of a conv; or null
   void* result;
+  ConvEpilogue epilogue;  // of a conv
 };
 
 // Who runs a parallel loop. Plain pointers, because kernels compiled for a newer instruction set must not instantiate

@@ -1,11 +1,13 @@
 // The epilogue: accumulators in, results out. Every result of every kernel is written here, once.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <type_traits>
 
 #include "common/simd.h"
 #include "common/storage.h"
+#include "conv_epilogue.h"
 #include "conv_problem.h"
 
 namespace jaxconv::JAXCONV_ISA {
@@ -40,40 +42,99 @@ void StoreTile(const T* sums, int64_t sums_stride, const OutputTile& tile, void*
   }
 }
 
+// Adds the residual, of type S, to sums.
+template <typename S, typename T>
+void AddResidual(const void* residual, T scale, T* sums, int64_t sums_stride, const OutputTile& tile) {
+  const S* from = static_cast<const S*>(residual) + tile.origin;
+  for (int64_t r = 0; r < tile.rows; ++r)
+    for (int64_t c = 0; c < tile.columns; ++c)
+      sums[r * sums_stride + c] += scale * Load<T>(from[tile.offsets[r] + c * tile.stride]);
+}
+
+// The activation of a number. NaN stays NaN.
 template <typename T>
-class Epilogue {
+T Activate(const ConvEpilogue& epilogue, T z) {
+  const T n0 = epilogue.numbers[0], n1 = epilogue.numbers[1], n2 = epilogue.numbers[2];
+  switch (epilogue.activation) {
+    case Activation::kNone: return z;
+    case Activation::kPiecewise:
+      z = z < 0 ? n0 * z : z;
+      z = z < n1 ? n1 : z;
+      return z > n2 ? n2 : z;
+    case Activation::kSigmoid: {
+      constexpr T kLarge = 10'000;  // sigmoid is 0 or 1 from here on, and no product below becomes infinite
+      const T x = z > kLarge ? kLarge : z < -kLarge ? -kLarge : z;
+      return z * (1 / (1 + std::exp(-x * (n0 + n1 * x * x))));
+    }
+    case Activation::kHardSigmoid: return z * ((z + 3 < 0 ? T{0} : z + 3 > 6 ? T{6} : z + 3) / 6);
+  }
+  return z;
+}
+
+template <typename T>
+class EpilogueOf {
  public:
-  // bias: of type T, a number for each output channel of all groups; or null.
-  Epilogue(void* result, DType type, const void* bias)
-      : result_(result), type_(type), bias_(static_cast<const T*>(bias)) {
-    WithStorage<T>(type, [this](auto s) { store_ = StoreTile<decltype(s), T>; });
+  EpilogueOf(void* result, DType type, const ConvEpilogue& epilogue)
+      : result_(result), type_(type), epilogue_(epilogue) {
+    WithStorage<T>(type, [this](auto s) {
+      store_ = StoreTile<decltype(s), T>;
+      add_residual_ = AddResidual<decltype(s), T>;
+    });
   }
 
   // Takes complete sums, in rows `sums_stride` apart, and may change them. At most two vectors of columns.
   void operator()(T* sums, int64_t sums_stride, const OutputTile& tile) const {
-    // What is done to a sum before it is rounded to the result's type stands here, in the type of the sums.
-    if (bias_) AddBias(sums, sums_stride, tile);
+    if (epilogue_.is_there) Apply(sums, sums_stride, tile);
     store_(sums, sums_stride, tile, const_cast<void*>(Offset(result_, type_, tile.origin)));
   }
 
  private:
-  void AddBias(T* sums, int64_t sums_stride, const OutputTile& tile) const {
-    T bias[2 * kLanes<T>];
-    for (int64_t c = 0; c < tile.columns; ++c) bias[c] = bias_[tile.channel + c * tile.channel_stride];
+  // What is done to a sum before it is rounded to the result's type, in the type of the sums.
+  void Apply(T* sums, int64_t sums_stride, const OutputTile& tile) const {
+    if (epilogue_.scale.data || epilogue_.bias.data) Scale(sums, sums_stride, tile);
+    if (epilogue_.residual) {
+      const auto* scale = static_cast<const T*>(epilogue_.residual_scale);
+      add_residual_(epilogue_.residual, scale ? *scale : T{1}, sums, sums_stride, tile);
+    }
+    if constexpr (!std::is_integral_v<T>) {  // ffi_decode.h refuses activations of integers
+      if (epilogue_.activation == Activation::kNone) return;
+      for (int64_t r = 0; r < tile.rows; ++r)
+        for (int64_t c = 0; c < tile.columns; ++c) {
+          T& sum = sums[r * sums_stride + c];
+          sum = Activate(epilogue_, sum);
+        }
+    }
+  }
+
+  void Scale(T* sums, int64_t sums_stride, const OutputTile& tile) const {
+    T scale[2 * kLanes<T>], bias[2 * kLanes<T>];
+    for (int64_t c = 0; c < tile.columns; ++c) {
+      const int64_t channel = tile.channel + c * tile.channel_stride;
+      scale[c] = Operand(epilogue_.scale, channel, 1);
+      bias[c] = Operand(epilogue_.bias, channel, 0);
+    }
     for (int64_t r = 0; r < tile.rows; ++r)
-      for (int64_t c = 0; c < tile.columns; ++c) sums[r * sums_stride + c] += bias[c];
+      for (int64_t c = 0; c < tile.columns; ++c) {
+        T& sum = sums[r * sums_stride + c];
+        sum = sum * scale[c] + bias[c];
+      }
+  }
+
+  static T Operand(const PerChannel& operand, int64_t channel, T without) {
+    return operand.data ? static_cast<const T*>(operand.data)[channel * operand.stride] : without;
   }
 
   void* result_;
   DType type_;
-  const T* bias_;
+  const ConvEpilogue& epilogue_;
   void (*store_)(const T* sums, int64_t sums_stride, const OutputTile& tile, void* result);
+  void (*add_residual_)(const void* residual, T scale, T* sums, int64_t sums_stride, const OutputTile& tile);
 };
 
 // Panels of `panel_columns` neighbouring columns, whose sums are `panel_size` apart. tile: the first panel, but with
 // the columns of all.
 template <typename T>
-void StorePanels(const Epilogue<T>& epilogue, T* sums, int64_t panel_size, int64_t panel_columns, OutputTile tile) {
+void StorePanels(const EpilogueOf<T>& epilogue, T* sums, int64_t panel_size, int64_t panel_columns, OutputTile tile) {
   for (int64_t left = tile.columns; left > 0; left -= panel_columns, sums += panel_size) {
     tile.columns = Min(panel_columns, left);
     epilogue(sums, panel_columns, tile);

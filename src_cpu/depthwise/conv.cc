@@ -67,7 +67,7 @@ class Conv {
         packed_filter_(lanes_.count() * p_.out_channels * FilterSize()),
         reaches_(workers.threads() * p_.tap_count),
         sums_(workers.threads() * kStrip * kLanes<T>),
-        epilogue_(call.result, p_.dst_type, call.bias) {
+        epilogue_(call.result, p_.dst_type, call.epilogue) {
     WithStorage<T>(p_.src_type, [&](auto s) { sum_strip_ = SumStripOf<T, decltype(s)>; });
   }
 
@@ -133,7 +133,7 @@ class Conv {
   const Buffer<Reach> reaches_;
   const Buffer<T> sums_;
   StripFunction<T>* sum_strip_;
-  const Epilogue<T> epilogue_;
+  const EpilogueOf<T> epilogue_;
 };
 
 }  // namespace

@@ -83,7 +83,7 @@ class Wgrad {
         reaches_(workers.threads() * p_.tap_count),
         grad_(call.rhs, p_.dst_type),
         packed_grad_(workers.threads() * kStrip * kLanes<T>),
-        epilogue_(call.result, p_.filter_type, nullptr) {
+        epilogue_(call.result, p_.filter_type, call.epilogue) {
     for (int32_t t = 0; t < p_.tap_count; ++t) offsets_[t] = call.taps[t].filter_delta;
     WithStorage<T>(p_.src_type, [&](auto s) { sum_taps_ = SumAllTapsOf<T, decltype(s)>; });
   }
@@ -153,7 +153,7 @@ class Wgrad {
   const Operand<T> grad_;
   const Buffer<T> packed_grad_;
   StripFunction<T>* sum_taps_;
-  const Epilogue<T> epilogue_;
+  const EpilogueOf<T> epilogue_;
 };
 
 }  // namespace

@@ -39,7 +39,7 @@ class Conv {
         packed_filter_(p_.tap_count * p_.groups * p_.in_channels * panels_ * tile_.n),
         workspace_(workers.threads() * WorkspaceSize()),
         positions_(workers.threads()),
-        epilogue_(call.result, p_.dst_type, call.bias) {
+        epilogue_(call.result, p_.dst_type, call.epilogue) {
     WithStorage<T>(p_.src_type, [&](auto s) { pack_im2col_ = PackIm2col<T, decltype(s)>; });
   }
 
@@ -133,7 +133,7 @@ class Conv {
   const Buffer<T> workspace_;
   const Buffer<Positions> positions_;
   PackIm2colFunction<T>* pack_im2col_;
-  const Epilogue<T> epilogue_;
+  const EpilogueOf<T> epilogue_;
 };
 
 }  // namespace

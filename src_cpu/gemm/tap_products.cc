@@ -179,7 +179,7 @@ class TapProducts {
         packed_filter_(p_.groups * p_.in_channels * row_),
         rows_(workers.threads() * kPixels * kRowStride<T>),
         products_(workers.threads() * products_size_),
-        epilogue_(call.result, p_.dst_type, call.bias) {}
+        epilogue_(call.result, p_.dst_type, call.epilogue) {}
 
   void Run(const Workers& workers) const {
     const double filter_size = static_cast<double>(p_.groups) * p_.in_channels * row_;
@@ -289,7 +289,7 @@ class TapProducts {
   const Buffer<T> packed_filter_;  // [group][panel][c][tap, k]
   const Buffer<T> rows_;           // [thread][pixel][c]
   const Buffer<T> products_;       // [thread][pixel][panel, column]
-  const Epilogue<T> epilogue_;
+  const EpilogueOf<T> epilogue_;
 };
 
 // Whether this takes fewer vector operations than a product of im2col rows, about. A position's sums must fit a vector.

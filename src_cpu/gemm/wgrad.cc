@@ -42,7 +42,7 @@ class Wgrad {
         sums_((splits_ > 1 ? blocks_.total() * splits_ : workers.threads()) * SumsSize()),
         workspace_(workers.threads() * WorkspaceSize()),
         positions_(workers.threads()),
-        epilogue_(call.result, p_.filter_type, nullptr) {
+        epilogue_(call.result, p_.filter_type, call.epilogue) {
     WithStorage<T>(p_.src_type, [&](auto s) {
       pack_im2col_ = k_major_ ? PackIm2colTransposed<T, decltype(s)> : PackIm2col<T, decltype(s)>;
     });
@@ -173,7 +173,7 @@ class Wgrad {
   const Buffer<T> workspace_;
   const Buffer<Positions> positions_;
   PackIm2colFunction<T>* pack_im2col_;
-  const Epilogue<T> epilogue_;
+  const EpilogueOf<T> epilogue_;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""Convolutions that end with a bias: small integers, whose sums are exact."""
+"""Convolutions of kernels that end with an epilogue: small integers and powers of two, whose sums are exact."""
 
 import dataclasses
 import functools
@@ -9,31 +9,71 @@ import numpy as np
 from cases.convolutions import problem
 from cases.exact import exact
 from cases.problems import passes_of
-from cases.reference import assert_same
+from cases.reference import assert_same, integers
 from jaxconv import ffi
+from jaxconv.activations import activation_of
+from jaxconv.epilogue import Epilogue
 from jaxconv.planner.choose import choose
 from jaxconv.planner.plan import constraint_of
 
+EVERY = ("scale", "bias", "residual", "residual_scale")
 SUMS = {"float64": "float64", "int8_to_int32": "int32"}  # else float32
 # Where no tap reaches a result, or nothing is summed up.
 NOTHING_SUMMED = ("nothing_seen", "no_channels", "many_classes", "doubled_without_overlap")
 
 
-def with_bias(platform, problem, implementation, lhs, rhs, bias):
-    """A conv with a bias, or None: a number for each output channel of all groups, in the type of the sums."""
-    asked = dataclasses.replace(constraint_of(implementation), transform=())  # those change what a channel is
-    plan = choose(platform, "conv", problem, asked, ffi.device(platform)).plan
-    return ffi.convolution(plan, problem)(lhs, rhs, bias)
+def plan_with(platform, problem, implementation):
+    """Without a transform: some change what a channel is."""
+    asked = dataclasses.replace(constraint_of(implementation), transform=())
+    return choose(platform, "conv", problem, asked, ffi.device(platform)).plan
 
 
-def added(problem, sums, bias):
-    """The sums of a problem's groups, with their channels' bias, by numpy."""
-    bias = bias.reshape(problem.groups, problem.out_channels)
-    images = sums.shape[problem.out_spec.first]
-    by_image = np.repeat(bias, images // problem.groups, 0) if problem.out_batch_grouped else bias.reshape(1, -1)
-    spatial = tuple(range(2, sums.ndim))
-    axes = (problem.out_spec.first, problem.out_spec.second, *problem.out_spec.spatial)
-    return sums + np.transpose(np.expand_dims(by_image, spatial), np.argsort(axes))
+def with_epilogue(platform, problem, implementation, lhs, rhs, operands, activation=None):
+    """A conv that ends with operands by name, which are as the kernel takes them, and an activation or its name."""
+    epilogue = Epilogue(tuple(name for name in EVERY if name in operands), activation_of(activation))
+    convolve = ffi.convolution(plan_with(platform, problem, implementation), problem, epilogue)
+    return convolve(lhs, rhs, *(operands[name] for name in epilogue.operands))
+
+
+def operands_of(problem, sums, names=EVERY, one=()):
+    """Numbers that differ from each channel to the next: each shows where it is missing, or used twice.
+
+    sums: their dtype. one: the names of those that are one number for all channels.
+    """
+    number = np.arange(problem.groups * problem.out_channels)
+    values = {
+        "scale": 2.0 ** (number % 3 - 1) * np.where(number % 5 == 2, -1, 1),
+        "bias": (number * 7 + 25) % 31 - 15.0,
+        "residual": integers(problem.out_shape, problem.out_dtype, 8, 20),
+        "residual_scale": np.full((), -0.5),
+    }
+    values |= {name: np.full((), number) for name, number in (("scale", -2.0), ("bias", 11.0)) if name in one}
+    return {name: x if name == "residual" else x.astype(sums) for name, x in values.items() if name in names}
+
+
+def ended(problem, sums, operands, activation=None):
+    """What becomes of the sums of a problem's groups, by numpy; the activation by its own function, in float64."""
+    y = np.asarray(sums).astype("float64")
+    if "scale" in operands:
+        y = of_channels(problem, operands["scale"]) * y
+    if "bias" in operands:
+        y = y + of_channels(problem, operands["bias"])
+    if "residual" in operands:
+        y = y + float(operands.get("residual_scale", 1)) * operands["residual"].astype("float64")
+    if activation is not None:
+        with jax.enable_x64(True):
+            y = np.asarray(activation_of(activation)(y))
+    return y.astype(problem.out_dtype)
+
+
+def of_channels(problem, numbers):
+    if numbers.size == 1:
+        return numbers.reshape(()).astype("float64")
+    numbers = numbers.reshape(problem.groups, problem.out_channels).astype("float64")
+    images = problem.out_shape[problem.out_spec.first]
+    by_image = np.repeat(numbers, images // problem.groups, 0) if problem.out_batch_grouped else numbers.reshape(1, -1)
+    spatial = tuple(range(2, len(problem.out_shape)))
+    return np.transpose(np.expand_dims(by_image, spatial), np.argsort(problem.out_spec.axes))
 
 
 @functools.cache
@@ -52,14 +92,10 @@ def taken(platform, cases, dtype, start=0, most=40):
     return special + others[start % step :: step]
 
 
-def bias_of(problem):
-    """Integers that differ from each channel of the result to the next."""
-    return (np.arange(problem.groups * problem.out_channels) * 7 % 31 - 15).astype("float32")
-
-
-def check_bias(platform, cases, dtype):
-    """Cases in one program: bit-equal to lax's results plus the bias."""
+def check(platform, cases, dtype, names, activation=None, rtol=0.0):
+    """Cases in one program: equal to lax's results with their epilogue. names: of the operands."""
     operands, expected = exact()
+    sums, epilogue = SUMS.get(dtype, "float32"), Epilogue(names, activation_of(activation))
     calls, arrays, results = [], [], []
     for name, which, asked in cases:
         of_pass, plan = plan_of(platform, name, which, asked, dtype)
@@ -67,11 +103,10 @@ def check_bias(platform, cases, dtype):
         x, w, g = operands[name]
         y, dx, _ = expected[name]
         lhs, result = {"fprop": (x, y), "dgrad": (g, dx)}[which]
-        bias = bias_of(of_pass)
-        calls.append((plan, of_pass))
-        sums = SUMS.get(dtype, "float32")
-        arrays.append([lhs.astype(of_pass.lhs_dtype), w.astype(of_pass.rhs_dtype), bias.astype(sums)])
-        results.append(added(of_pass, np.asarray(result), bias).astype(of_pass.out_dtype))
+        given = operands_of(of_pass, sums, names)
+        calls.append(ffi.convolution(plan, of_pass, epilogue))
+        arrays.append([lhs.astype(of_pass.lhs_dtype), w.astype(of_pass.rhs_dtype), *given.values()])
+        results.append(ended(of_pass, result, given, activation))
     with jax.enable_x64(dtype == "float64"):
-        program = jax.jit(lambda arrays: [ffi.convolution(*c)(*of) for c, of in zip(calls, arrays, strict=True)])
-        assert_same(program(arrays), results)
+        program = jax.jit(lambda arrays: [call(*of) for call, of in zip(calls, arrays, strict=True)])
+        assert_same(program(arrays), results, rtol)

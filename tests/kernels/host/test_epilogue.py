@@ -1,4 +1,4 @@
-"""The bias of the host's kernels: added once to the complete sum, before that is rounded to the result's dtype."""
+"""The epilogue of the host's kernels: of each complete sum, once, before that is rounded to the result's dtype."""
 
 import functools
 
@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from cases.convolution import Convolution, channels_last_convolution
-from cases.epilogue import added, with_bias
+from cases.epilogue import EVERY, ended, operands_of, with_epilogue
 from cases.problems import passes_of, problem_of
-from cases.reference import FLOATS, assert_same, exception_of, integers, pullback, run_on_host
+from cases.reference import FLOATS, assert_same, exception_of, pullback, run_on_host
+from jaxconv.activations import Clip, LeakyRelu, activation_of
 
 GEMM = {
     "dense": channels_last_convolution((2, 9, 8, 17), (3, 3, 17, 33)),
@@ -39,7 +40,7 @@ DEPTHWISE = {
 }  # fmt: skip
 FAMILIES = {"gemm": GEMM, "depthwise": DEPTHWISE}
 CASES = [(family, name) for family, convolutions in FAMILIES.items() for name in convolutions]
-EVERY = pytest.mark.parametrize("family, name", CASES)
+EACH = pytest.mark.parametrize("family, name", CASES)
 BOTH = pytest.mark.parametrize("family, name", [("gemm", "dense"), ("depthwise", "channels")])
 SUMS = {"int32": "int32", "float64": "float64"}  # of results; others are float32
 
@@ -64,47 +65,55 @@ def exact(family, name, first):
     return convolution, w, {"fprop": (x, np.asarray(forward)), "dgrad": (g, np.asarray(backward))}
 
 
-def bias_of(problem, dtype):
-    """Of other numbers than the sums: each shows where it is missing, or added twice."""
-    return integers((problem.groups * problem.out_channels,), dtype, 7, 40)
+# The operands, the activation, and which operands are one number.
+EXACT = [
+    ((), None, ()), (("bias",), None, ()), (("scale",), "relu", ()), (("residual",), LeakyRelu(0.25), ()),
+    (("scale", "bias"), "relu6", ("bias",)), (("residual", "residual_scale"), None, ()), (EVERY, "relu", ()),
+    (("scale", "bias", "residual"), Clip(-5, 30), ("scale", "bias")),
+]  # fmt: skip
+SMOOTH = [((), "silu", ()), (("scale", "bias"), "gelu", ()), (EVERY, "hard_swish", ()), (("bias",), "silu", ("bias",))]
 
 
-def check(family, name, operand, result, passes=("fprop", "dgrad"), first=False):
-    convolution, w, operands_of = exact(family, name, first)
+def check(family, name, operand, result, passes=("fprop", "dgrad"), first=False, endings=EXACT, rtol=0.0):
+    """All endings in one program."""
+    convolution, w, operands_of_passes = exact(family, name, first)
     problem = problem_of(convolution.lax(), convolution.lhs, convolution.rhs, operand, result)
     with jax.enable_x64(True):
         for which in passes:
             of_pass = passes_of(problem)[which][1]
-            lhs, sums = operands_of[which]
-            bias = bias_of(of_pass, SUMS.get(result, "float32"))
-            conv = functools.partial(with_bias, "cpu", of_pass, family)
-            operands = lhs.astype(of_pass.lhs_dtype), w.astype(of_pass.rhs_dtype)
-            both = jax.jit(lambda *operands: (conv(*operands), conv(*operands[:2], None)))
-            expected = added(of_pass, sums, bias), sums
-            assert_same(both(*operands, bias), tuple(e.astype(of_pass.out_dtype) for e in expected))
+            lhs, sums = operands_of_passes[which]
+            lhs, rhs = lhs.astype(of_pass.lhs_dtype), w.astype(of_pass.rhs_dtype)
+            given = [operands_of(of_pass, SUMS.get(result, "float32"), names, one) for names, _, one in endings]
+            conv = functools.partial(with_epilogue, "cpu", of_pass, family)
+            every = jax.jit(lambda lhs, rhs, given: [
+                conv(lhs, rhs, operands, ending[1]) for operands, ending in zip(given, endings, strict=True)
+            ])  # fmt: skip
+            expected = [ended(of_pass, sums, operands, ending[1]) for operands, ending in zip(given, endings)]
+            assert_same(every(lhs, rhs, given), expected, rtol)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@EVERY
-def test_bias(family, name, dtype):
+@EACH
+def test_exact_epilogues(family, name, dtype):
     check(family, name, dtype, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@EVERY
-def test_bias_channels_first(family, name, dtype):
+@EACH
+def test_channels_first(family, name, dtype):
     check(family, name, dtype, dtype, first=True)
 
 
 @pytest.mark.parametrize("operand, result", [("bfloat16", "float32"), ("float16", "float32"), ("float32", "float64")])
 @BOTH
-def test_bias_of_wider_results(family, name, operand, result):
+def test_wider_results(family, name, operand, result):
     check(family, name, operand, result)
 
 
-@EVERY
+@EACH
 def test_bias_of_integers(family, name):
-    check(family, name, "int8", "int32", ("fprop",))
+    """They have no other epilogue."""
+    check(family, name, "int8", "int32", ("fprop",), endings=[(("bias",), None, ()), (("bias",), None, ("bias",))])
 
 
 @BOTH
@@ -114,11 +123,29 @@ def test_integers_with_their_bias_wrap(family, name):
     x, w = np.ones(convolution.lhs, np.int8), np.ones(convolution.rhs, np.int8)
     sums = run_on_host(functools.partial(convolution.lax(), preferred_element_type="int32"), x, w)
     bias = np.full(problem.groups * problem.out_channels, 2**31 - 1, np.int32)
-    assert_same(with_bias("cpu", problem, family, x, w, bias), np.asarray(sums) + bias)
+    assert_same(with_epilogue("cpu", problem, family, x, w, {"bias": bias}), np.asarray(sums) + bias)
+
+
+@pytest.mark.parametrize("dtype, rtol", [("float32", 1e-6), ("float64", 1e-14), ("bfloat16", 8e-3), ("float16", 1e-3)])
+@EACH
+def test_smooth_activations(family, name, dtype, rtol):
+    check(family, name, dtype, dtype, endings=SMOOTH, rtol=rtol)
+
+
+@BOTH
+def test_nans_and_infinities(family, name):
+    """And large numbers, whose squares are infinite: they go through every activation as in `jax.nn`."""
+    convolution = FAMILIES[family][name]
+    problem = problem_of(convolution.lax(), convolution.lhs, convolution.rhs)
+    x, w = np.zeros(convolution.lhs, np.float32), np.ones(convolution.rhs, np.float32)
+    residual = np.resize(np.array([np.nan, np.inf, -np.inf, 2, 1e25, -1e25], np.float32), problem.out_shape)
+    for activation in ("relu", "relu6", LeakyRelu(0.25), "silu", "gelu", "hard_swish"):
+        actual = with_epilogue("cpu", problem, family, x, w, {"residual": residual}, activation)
+        np.testing.assert_allclose(actual, activation_of(activation)(residual), rtol=1e-6)
 
 
 @pytest.mark.parametrize("family, groups", [("gemm", 1), ("depthwise", 16)])
-def test_bias_is_added_before_rounding(family, groups):
+def test_bias_before_rounding(family, groups):
     """To 256 + 1, which is no bfloat16."""
     convolution = channels_last_convolution((1, 1, 2, 16), (1, 2, 16 // groups, 16), padding="VALID",
                                             feature_group_count=groups)  # fmt: skip
@@ -126,7 +153,7 @@ def test_bias_is_added_before_rounding(family, groups):
     x, w = np.ones(convolution.lhs, problem.lhs_dtype), np.zeros(convolution.rhs, problem.rhs_dtype)
     x[:, :, 0] = 256
     w[:] = np.eye(16) if groups == 1 else 1
-    result = with_bias("cpu", problem, family, x, w, np.full(16, -256, np.float32))
+    result = with_epilogue("cpu", problem, family, x, w, {"bias": np.full(16, -256, np.float32)})
     assert_same(result, np.ones(problem.out_shape, problem.out_dtype))
 
 
@@ -135,30 +162,41 @@ def test_bias_is_added_before_rounding(family, groups):
     ("depthwise", (2, 3, 3, 0), (2, 2, 0, 5), 5),
 ])  # fmt: skip
 def test_empty_reduction(family, x_shape, w_shape, groups):
-    """The bias alone."""
+    """The epilogue of zeros."""
     convolution = channels_last_convolution(x_shape, w_shape, feature_group_count=groups)
     problem = problem_of(convolution.lax(), x_shape, w_shape)
-    bias = bias_of(problem, "float32")
-    result = with_bias("cpu", problem, family, np.zeros(x_shape, np.float32), np.zeros(w_shape, np.float32), bias)
-    assert_same(result, added(problem, np.zeros(problem.out_shape, np.float32), bias))
+    x, w, sums = (np.zeros(shape, np.float32) for shape in (x_shape, w_shape, problem.out_shape))
+    for names, activation, one in EXACT:
+        operands = operands_of(problem, "float32", names, one)
+        result = with_epilogue("cpu", problem, family, x, w, operands, activation)
+        assert_same(result, ended(problem, sums, operands, activation))
 
 
-@pytest.mark.parametrize("operand, result, bias, message", [
-    ("float32", "float32", np.zeros(33, np.int32), "the bias must be float32"),
-    ("bfloat16", "bfloat16", np.zeros(33, "bfloat16"), "the bias must be float32"),
-    ("float32", "float64", np.zeros(33, np.float32), "the bias must be float64"),
-    ("int8", "int32", np.zeros(33, np.float32), "the bias must be int32"),
-    ("float32", "float32", np.zeros(33, np.uint8), "the bias must be float32"),
-    ("float32", "float32", np.zeros(32, np.float32), "the bias has 32 numbers for 33 output channels"),
-    ("float32", "float32", np.zeros((33, 2), np.float32), "the bias has 66 numbers for 33 output channels"),
-    ("float32", "float32", np.float32(0), "the bias has 1 numbers for 33 output channels"),
+OUT = (2, 9, 8, 33)
+
+
+@pytest.mark.parametrize("operand, result, operands, message", [
+    ("float32", "float32", dict(bias=np.zeros(33, np.int32)), "the bias must be float32, as the sums are"),
+    ("bfloat16", "bfloat16", dict(scale=np.zeros(33, "bfloat16")), "the scale must be float32, as the sums are"),
+    ("float32", "float64", dict(bias=np.zeros(33, np.float32)), "the bias must be float64, as the sums are"),
+    ("float32", "float32", dict(bias=np.zeros(33, np.uint8)), "the bias must be float32"),
+    ("float32", "float32", dict(bias=np.zeros(32, np.float32)), "the bias has 32 numbers for 33 output channels"),
+    ("float32", "float32", dict(scale=np.zeros((33, 2), np.float32)), "the scale has 66 numbers for 33 output"),
+    ("bfloat16", "bfloat16", dict(residual=np.zeros(OUT, np.float32)),
+     "the residual must be bfloat16, as the result is"),
+    ("float32", "float32", dict(residual=np.zeros((2, 9, 8, 32), np.float32)),
+     "the residual has 4608 numbers for 4752 of the result"),
+    ("float32", "float32", dict(residual=np.zeros(OUT, np.float32), residual_scale=np.zeros((), np.float64)),
+     "the residual scale must be float32, as the sums are"),
+    ("float32", "float32", dict(residual=np.zeros(OUT, np.float32), residual_scale=np.zeros(33, np.float32)),
+     "the residual scale has 33 numbers"),
 ])  # fmt: skip
-def test_refused(operand, result, bias, message):
+def test_refused(operand, result, operands, message):
     dense = GEMM["dense"]
     problem = problem_of(dense.lax(), dense.lhs, dense.rhs, operand, result)
     with jax.enable_x64(True):
         x, w, _ = dense.operands("float64")
-        operands = x.astype(problem.lhs_dtype), w.astype(problem.rhs_dtype)
-        error = exception_of(lambda: jax.block_until_ready(with_bias("cpu", problem, "gemm", *operands, bias)))
+        x, w = x.astype(problem.lhs_dtype), w.astype(problem.rhs_dtype)
+        error = exception_of(lambda: jax.block_until_ready(with_epilogue("cpu", problem, "gemm", x, w, operands)))
     assert "INVALID_ARGUMENT: jaxconv: convolution of source (2, 9, 8, 17)" in str(error)
     assert message in str(error)

@@ -96,7 +96,7 @@ ORDER = {
     "classes_twice": ((0, 1, 3, 3), "the offset tables are not those of this problem"),
     "three": ((0, 1, 2), "Wrong number of arguments"),
     "none": ((), "Wrong number of arguments"),
-    "two_more": ((0, 1, 2, 3, 0, 0), "there are operands behind the bias"),
+    "two_more": ((0, 1, 2, 3, 0, 0), "there are operands that the epilogue does not name"),
 }
 ATTRIBUTES = {
     "spec_twice": (dict(src_spec=axes(0, 0, 1, 2)), "a spec must name each axis of its array once"),
@@ -106,6 +106,9 @@ ATTRIBUTES = {
     "spec_short": (dict(src_spec=axes(0, 3, 1)), "a spec must name each axis of its array once"),
     "spec_empty": (dict(filter_spec=axes()), "a spec must name each axis of its array once"),
     "spec_long": (dict(dst_spec=axes(0, 3, 1, 2, 4)), "a spec must name each axis of its array once"),
+    "operand_missing": (dict(epilogue="scale"), "the scale is missing"),
+    "activation_unknown": (dict(activation="relu"), "there is no activation relu"),
+    "two_numbers": (dict(activation_numbers=np.zeros(2)), "an activation has 3 numbers"),
     "strides_zero": (dict(window_strides=axes(0, 1)), "must be positive"),
     "strides_negative": (dict(window_strides=axes(1, -2)), "must be positive"),
     "strides_huge": (dict(window_strides=axes(2**63 - 1, 1)), ""),
@@ -282,10 +285,12 @@ def test_dtypes_mixed(which, family, dtypes):
         assert_same(call.as_result(dtype=np.dtype(result))(), expected)
 
 
-def test_wgrad_has_no_bias():
+def test_wgrad_has_no_epilogue():
     call = Call.of("wgrad")
     bias = np.zeros(6, np.float32)
-    refuse(dataclasses.replace(call, operands=(*call.operands, bias)), "a wgrad has no bias")
+    with_bias = dataclasses.replace(call, operands=(*call.operands, bias)).having(epilogue="bias")
+    refuse(with_bias, "a wgrad has no epilogue")
+    refuse(call.having(activation="sigmoid"), "a wgrad has no epilogue")
 
 
 @EVERY_PASS

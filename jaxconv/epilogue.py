@@ -1,0 +1,193 @@
+"""What happens to the complete sums of a convolution before they are stored.
+
+    out_scale * activation(scale * sums + bias + residual_scale * residual)
+
+It is computed in float32, or in float64 for sums of float64, and rounded once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxconv.activations import Activation, activation_of
+from jaxconv.problem import ConvProblem
+
+# The operands, in the order in which primitives and custom calls take those that are present.
+OPERANDS = ("scale", "bias", "residual", "residual_scale", "out_scale")
+PER_CHANNEL = ("scale", "bias", "out_scale")
+ARGUMENTS = (*OPERANDS, "activation", "out_dtype")
+
+QUANTISED = tuple(map(jnp.dtype, ("int8", "float8_e4m3fn", "float8_e5m2")))
+RESULTS = (*map(jnp.dtype, ("float32", "float64", "bfloat16", "float16")), *QUANTISED)
+INT8, INT32, FLOAT32, FLOAT64 = map(np.dtype, ("int8", "int32", "float32", "float64"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Epilogue:
+    """Which operands there are, of `OPERANDS` and in their order, and what is known of the rest."""
+
+    operands: tuple[str, ...] = ()
+    activation: Activation | None = None
+    out_dtype: np.dtype = FLOAT32
+
+    @property
+    def is_quantised(self) -> bool:
+        return self.out_dtype in QUANTISED
+
+    @property
+    def keeps_sums(self) -> bool:
+        """Whether the derivative needs what the activation is applied to, because the result does not tell."""
+        return self.is_quantised or not (self.activation is None or self.activation.derivative_from_result)
+
+    def before_activation(self, problem: ConvProblem) -> Epilogue:
+        """What comes before the activation, as exact as the result; for a quantised result it is not rounded."""
+        operands = tuple(name for name in self.operands if name != "out_scale")
+        return Epilogue(operands, None, self.number_dtype(problem) if self.is_quantised else self.out_dtype)
+
+    def sums_dtype(self, problem: ConvProblem) -> np.dtype:
+        """That of the sums, of which the result is made."""
+        operand = problem.rhs_dtype
+        if operand == INT8:
+            return INT32
+        return FLOAT64 if operand == FLOAT64 or (operand, self.out_dtype) == (FLOAT32, FLOAT64) else FLOAT32
+
+    def number_dtype(self, problem: ConvProblem) -> np.dtype:
+        """That the epilogue is computed in."""
+        sums = self.sums_dtype(problem)
+        return FLOAT32 if sums == INT32 else sums
+
+    def apply(self, problem: ConvProblem, sums: Array, operands: Mapping[str, Array]) -> Array:
+        """The result. problem: of the sums, whatever its dtypes."""
+        z = self.linear(problem, sums, operands)
+        return self.rounded(self.activated(problem, z, operands.get("out_scale")))
+
+    def linear(self, problem: ConvProblem, sums: Array, operands: Mapping[str, Array]) -> Array:
+        """What the activation is applied to."""
+        dtype = self.number_dtype(problem)
+        z = sums.astype(dtype)
+        if "scale" in operands:
+            z = of_channels(problem, operands["scale"].astype(dtype)) * z
+        if "bias" in operands:
+            z = z + of_channels(problem, operands["bias"].astype(dtype))
+        if "residual" in operands:
+            residual = operands["residual"].astype(dtype)
+            z = z + (operands["residual_scale"].astype(dtype) * residual if "residual_scale" in operands else residual)
+        return z
+
+    def activated(self, problem: ConvProblem, z: Array, out_scale: Array | None) -> Array:
+        """What is rounded."""
+        z = z.astype(self.number_dtype(problem))
+        y = z if self.activation is None else self.activation(z)
+        return y if out_scale is None else of_channels(problem, out_scale.astype(y.dtype)) * y
+
+    def rounded(self, y: Array) -> Array:
+        """In the result's dtype: to nearest even; quantised ones end at the largest number. As int8, NaN is 0."""
+        if self.out_dtype == INT8:
+            whole = jnp.clip(jnp.round(y), -128, 127)
+            return jnp.where(jnp.isnan(y), 0, whole).astype(INT8)
+        if self.is_quantised:
+            largest = float(jnp.finfo(self.out_dtype).max)
+            y = jnp.clip(y, -largest, largest)
+        return y.astype(self.out_dtype)
+
+
+NOTHING = Epilogue()
+
+
+def of_channels(problem: ConvProblem, numbers: Array) -> Array:
+    """One number, or one for each output channel of all groups, in a shape that broadcasts to the output's."""
+    if numbers.ndim == 0:
+        return numbers
+    p = problem
+    table = jnp.expand_dims(numbers, 0)
+    if p.out_batch_grouped:  # the images of a group have its channels
+        images = p.out_shape[p.out_spec.first]
+        table = numbers.reshape(p.groups, 1, p.out_channels)
+        table = jnp.broadcast_to(table, (p.groups, images // p.groups, p.out_channels)).reshape(images, p.out_channels)
+    table = jnp.expand_dims(table, tuple(range(2, len(p.out_shape))))
+    return jnp.transpose(table, sorted(range(table.ndim), key=lambda axis: p.out_spec.axes[axis]))
+
+
+# From arguments.
+
+
+def read(
+    problem: ConvProblem, preferred: Any, activation: Any, out_dtype: Any, **operands: Any
+) -> tuple[Epilogue, dict[str, Array]]:
+    """The epilogue of a convolution, and its operands that are given.
+
+    problem: with the result that lax has. preferred: lax's `preferred_element_type`. operands: by `OPERANDS`; those
+    that are not given are None.
+    """
+    _check_operands(problem)
+    given = {name: operands[name] for name in OPERANDS if operands[name] is not None}
+    epilogue = Epilogue(tuple(given), activation_of(activation), _result(problem, preferred, out_dtype))
+    if "residual_scale" in given and "residual" not in given:
+        raise ValueError(f"residual_scale is for a residual, and residual is None; got {operands['residual_scale']!r}")
+    if "out_scale" in given and not epilogue.is_quantised:
+        names = ", ".join(dtype.name for dtype in QUANTISED)
+        raise ValueError(f"out_scale is for an out_dtype of {names}, got out_dtype {epilogue.out_dtype.name}")
+    dtype = epilogue.number_dtype(problem)
+    channels = (problem.groups * problem.out_channels,)
+    arrays = {}
+    for name, value in given.items():
+        if name == "residual":
+            arrays[name] = _residual(problem, value)
+        else:
+            shapes = ((), channels) if name in PER_CHANNEL else ((),)
+            arrays[name] = _numbers(name, value, dtype, shapes)
+    return epilogue, arrays
+
+
+def _check_operands(problem: ConvProblem) -> None:
+    dtype = problem.rhs_dtype
+    if dtype != INT8 and not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(f"an epilogue is for lhs and rhs of a floating dtype or int8, got {dtype.name}")
+
+
+def _result(problem: ConvProblem, preferred: Any, out_dtype: Any) -> np.dtype:
+    """The result's dtype. Without any argument it is lax's, but sums of int8 become float32."""
+    default = FLOAT32 if problem.rhs_dtype == INT8 else problem.out_dtype
+    name, dtype = ("out_dtype", out_dtype) if preferred is None else ("preferred_element_type", preferred)
+    dtype = default if dtype is None else jax.dtypes.canonicalize_dtype(dtype)
+    if None not in (preferred, out_dtype) and dtype != jax.dtypes.canonicalize_dtype(out_dtype):
+        raise ValueError(
+            f"preferred_element_type and out_dtype are both the result's dtype, got {jnp.dtype(preferred).name} and "
+            f"{jnp.dtype(out_dtype).name}"
+        )
+    if dtype not in RESULTS:
+        names = ", ".join(result.name for result in RESULTS)
+        raise TypeError(f"{name} of a convolution with an epilogue must be one of {names}, got {dtype.name}")
+    return dtype
+
+
+def _numbers(name: str, value: Any, dtype: np.dtype, shapes: tuple[tuple[int, ...], ...]) -> Array:
+    """A scale or a bias, of the dtype that the epilogue is computed in, or of float32."""
+    array = jnp.asarray(value)
+    is_real = jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)
+    if array.weak_type and is_real:  # a Python number
+        array = array.astype(dtype)
+    if array.dtype not in (FLOAT32, dtype):
+        allowed = FLOAT32.name if dtype == FLOAT32 else f"{FLOAT32.name} or {dtype.name}"
+        raise TypeError(f"{name} must be {allowed}, got {array.dtype.name}")
+    if array.shape not in shapes:
+        allowed = " or ".join(map(str, shapes))
+        of_channels = ", one number for each output channel," if len(shapes) > 1 else ""
+        raise TypeError(f"{name} must have shape {allowed}{of_channels} got shape {array.shape}")
+    return array
+
+
+def _residual(problem: ConvProblem, value: Any) -> Array:
+    array = jnp.asarray(value)
+    if array.dtype != INT8 and not jnp.issubdtype(array.dtype, jnp.floating):
+        raise TypeError(f"residual must be of a floating dtype or int8, got {array.dtype.name}")
+    if array.shape != problem.out_shape:
+        raise TypeError(f"residual must have the output's shape {problem.out_shape}, got shape {array.shape}")
+    return array

@@ -1,0 +1,58 @@
+"""A convolution with an epilogue as a value, and how it is computed in two steps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jax import Array
+from jax.sharding import NamedSharding
+
+from jaxconv import fallback, primitives
+from jaxconv.epilogue import Epilogue
+from jaxconv.problem import ConvProblem
+from jaxconv.sharding.block import block
+
+BY_LAX = "xla"
+
+
+class Call(NamedTuple):
+    """problem: its operands and its result have one dtype. sharding: of the result's type."""
+
+    problem: ConvProblem
+    epilogue: Epilogue
+    implementation: Any
+    sharding: NamedSharding
+
+    @property
+    def before_activation(self) -> Call:
+        return self._replace(epilogue=self.epilogue.before_activation(self.problem))
+
+    @property
+    def of_sums(self) -> ConvProblem:
+        """The problem with the sums as its result."""
+        return dataclasses.replace(self.problem, out_dtype=self.epilogue.sums_dtype(self.problem))
+
+    def named(self, operands: Sequence[Array]) -> dict[str, Array]:
+        return dict(zip(self.epilogue.operands, operands, strict=True))
+
+    def in_order(self, operands: Mapping[str, Array]) -> list[Array]:
+        return [operands[name] for name in self.epilogue.operands]
+
+    def decomposed(self, lhs: Array, rhs: Array, *operands: Array) -> Array:
+        """The sums by a convolution without epilogue, and the epilogue by XLA."""
+        sums = conv(lhs, rhs, self.of_sums, self.implementation, self.sharding)
+        return self.epilogue.apply(self.problem, sums, self.named(operands))
+
+
+def conv(lhs: Array, rhs: Array, problem: ConvProblem, implementation: Any, sharding: NamedSharding) -> Array:
+    if implementation == BY_LAX:
+        return block("conv", problem, fallback.LAX["conv"], {}, {})(lhs, rhs)
+    return primitives.conv(lhs, rhs, problem, implementation, sharding)
+
+
+def wgrad(lhs: Array, out: Array, problem: ConvProblem, implementation: Any, sharding: NamedSharding) -> Array:
+    if implementation == BY_LAX:
+        return block("wgrad", problem, fallback.LAX["wgrad"], {}, {})(lhs, out)
+    return primitives.wgrad(lhs, out, problem, implementation, sharding)

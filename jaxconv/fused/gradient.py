@@ -1,0 +1,111 @@
+"""The derivatives of a convolution with an epilogue, as a `jax.custom_vjp`: it says what is kept for them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxconv.epilogue import INT8
+from jaxconv.fused.call import Call, conv, wgrad
+from jaxconv.fused.primitive import bind, floats, of_filter
+from jaxconv.problem import ConvProblem
+
+Operands = dict[str, Array]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def fused_conv(call: Call, lhs: Array, rhs: Array, operands: Operands) -> Array:
+    """The convolution of lhs and rhs with its epilogue, whose operands are by name."""
+    return bind(call, lhs, rhs, operands)
+
+
+def _fwd(call: Call, lhs: Array, rhs: Array, operands: Operands):
+    """Keeps the result if the activation's derivative can be had from it, or what the activation is applied to."""
+    if not call.epilogue.keeps_sums:
+        y = bind(call, lhs, rhs, operands)
+        return y, (lhs, rhs, operands, y if call.epilogue.activation else None)
+    z = bind(call.before_activation, lhs, rhs, operands)
+    activated = call.epilogue.activated(call.problem, z, operands.get("out_scale"))
+    return call.epilogue.rounded(activated), (lhs, rhs, operands, z)
+
+
+def _bwd(call: Call, kept, dy: Array):
+    lhs, rhs, operands, result = kept
+    if call.epilogue.out_dtype == INT8:
+        return None, None, None
+    dz, cotangents = _through_activation(call, operands, result, dy)
+    dlhs, drhs, of_scale = _of_convolution(call, lhs, rhs, operands.get("scale"), dz)
+    cotangents |= of_scale | _of_summands(call.problem, operands, dz)
+    cotangents = {name: _like(cotangents[name], x) for name, x in operands.items()}
+    return dlhs, drhs, cotangents
+
+
+fused_conv.defvjp(_fwd, _bwd)
+
+
+def _through_activation(call: Call, operands: Operands, result: Array | None, dy: Array):
+    """The cotangent of what the activation is applied to, and that of out_scale."""
+    dy = dy.astype(call.epilogue.number_dtype(call.problem))
+    if result is None:
+        return dy, {}
+    if not call.epilogue.keeps_sums:
+        assert call.epilogue.activation is not None
+        return call.epilogue.activation.backward(result.astype(dy.dtype), dy), {}
+    activated = partial(call.epilogue.activated, call.problem)
+    z, out_scale = result.astype(dy.dtype), operands.get("out_scale")
+    _, pullback = jax.vjp(activated, z, out_scale)
+    dz, d_out_scale = pullback(dy)
+    return dz, {} if out_scale is None else {"out_scale": d_out_scale}
+
+
+def _of_convolution(call: Call, lhs: Array, rhs: Array, scale: Array | None, dz: Array):
+    """The cotangents of lhs, rhs and the scale.
+
+    scale * conv(lhs, rhs) is linear in rhs: so the filter's cotangent has the scale's, without the output.
+    """
+    p = call.problem
+    is_integer = p.lhs_dtype == INT8  # such have no cotangents, but the scale has
+    if is_integer:
+        p, lhs, rhs = floats(p), lhs.astype(dz.dtype), rhs.astype(dz.dtype)
+    dz = dz.astype(p.out_dtype)
+    drhs, cotangents = None, {}
+    if not is_integer or scale is not None:
+        drhs = wgrad(lhs, dz, p, call.implementation, jax.typeof(rhs).sharding)
+    if scale is not None and drhs is not None:
+        products = rhs.astype(scale.dtype) * drhs.astype(scale.dtype)
+        cotangents["scale"] = _total(products, p.rhs_spec.first, scale)
+        drhs = of_filter(p, scale, drhs)
+    if is_integer:
+        return None, None, cotangents
+    dlhs = conv(dz, of_filter(p, scale, rhs), p.dgrad(), call.implementation, jax.typeof(lhs).sharding)
+    return dlhs, drhs, cotangents
+
+
+def _of_summands(problem: ConvProblem, operands: Operands, dz: Array) -> dict[str, Array | None]:
+    cotangents: dict[str, Any] = {}
+    if "bias" in operands:
+        cotangents["bias"] = _total(dz, problem.out_spec.second, operands["bias"])
+    if "residual" in operands:
+        scale = operands.get("residual_scale")
+        is_integer = operands["residual"].dtype == INT8
+        cotangents["residual"] = None if is_integer else dz if scale is None else scale.astype(dz.dtype) * dz
+    if "residual_scale" in operands:
+        cotangents["residual_scale"] = jnp.sum(dz * operands["residual"].astype(dz.dtype))
+    return cotangents
+
+
+def _total(x: Array, channels: int, like: Array) -> Array:
+    """The sum over all axes but that of the channels, or over all for a scalar."""
+    return jnp.sum(x, axis=tuple(axis for axis in range(x.ndim) if like.ndim == 0 or axis != channels))
+
+
+def _like(cotangent: Array | None, x: Array) -> Array | None:
+    """In x's dtype, and under an explicit mesh with x's sharding."""
+    if cotangent is None:
+        return None
+    cotangent, sharding = cotangent.astype(x.dtype), jax.typeof(x).sharding
+    return jax.sharding.reshard(cotangent, sharding) if sharding.mesh.explicit_axes else cotangent

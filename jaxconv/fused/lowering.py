@@ -1,0 +1,80 @@
+"""What answers a convolution with an epilogue: one native kernel, or a convolution and XLA."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax import Array
+from jax.core import ShapedArray
+
+from jaxconv import ffi
+from jaxconv._jax_private import lower_with_sharding_in_types
+from jaxconv.fused.call import Call
+from jaxconv.lowering import decide, seen_by_kernels
+from jaxconv.planner.plan import ConvPlan, constraint_of
+from jaxconv.problem import ConvProblem
+from jaxconv.sharding.partitioning import Automatic, lower_without_mesh
+from jaxconv.transforms import MultipliersAsDepth
+
+
+def lower(platform: str | None, ctx, *arrays, **params):
+    """By a kernel, or else as two steps. Over several devices the sums are complete only after the first step."""
+    call = Call(**params)
+    is_one_device = math.prod(Automatic.of(ctx.module_context.axis_context).sizes) == 1
+    compute = fused(platform, call, ctx.avals_in) if is_one_device else None
+    if compute is None:
+        plain = ShapedArray(call.problem.out_shape, call.epilogue.out_dtype)
+        compute = call._replace(sharding=plain.sharding).decomposed
+    (out,) = lower_without_mesh(compute, ctx, *arrays)
+    return [lower_with_sharding_in_types(ctx, out, ctx.avals_out[0])]
+
+
+def fused(platform: str | None, call: Call, avals: Sequence[Any]) -> Callable[..., Array] | None:
+    """One kernel for all of it, or None. avals: of the operands.
+
+    Without a name the native kernel is taken, not compared with lax: no times of lax with an epilogue are known.
+    """
+    problem, plan = planned(platform, call, avals)
+    if plan is None:
+        return None
+    by_kernel = ffi.convolution(plan, problem, call.epilogue)
+    sums = call.epilogue.sums_dtype(problem)
+
+    def compute(lhs: Array, rhs: Array, *operands: Array) -> Array:
+        numbers = {name: x if name == "residual" else x.astype(sums) for name, x in call.named(operands).items()}
+        return by_kernel(lhs.astype(problem.lhs_dtype), rhs.astype(problem.rhs_dtype), *call.in_order(numbers))
+
+    return compute
+
+
+def planned(platform: str | None, call: Call, avals: Sequence[Any]) -> tuple[ConvProblem, ConvPlan | None]:
+    """The problem and the plan of a kernel that ends with the whole epilogue, if there is one."""
+    problem = dataclasses.replace(call.problem, out_dtype=call.epilogue.out_dtype)
+    if problem.periodic or not _is_native(call, avals):
+        return problem, None
+    problem = seen_by_kernels("conv", platform, problem)
+    plan = decide("conv", platform, problem, constraint_of(call.implementation)).plan
+    return problem, plan if isinstance(plan, ConvPlan) and _ends_with(plan, call, avals) else None
+
+
+def _is_native(call: Call, avals: Sequence[Any]) -> bool:
+    """Whether kernels have such an epilogue."""
+    p, epilogue = call.problem, call.epilogue
+    sums = epilogue.sums_dtype(p)
+    residual = [aval for name, aval in zip(epilogue.operands, avals[2:], strict=True) if name == "residual"]
+    return (
+        sums == epilogue.number_dtype(p)
+        and epilogue.out_dtype in (p.rhs_dtype, sums)
+        and all(aval.dtype == epilogue.out_dtype for aval in residual)
+    )
+
+
+def _ends_with(plan: ConvPlan, call: Call, avals: Sequence[Any]) -> bool:
+    """Whether the plan's kernel does."""
+    if any(isinstance(step, MultipliersAsDepth) for step in plan.transform):  # its outputs are planes, not channels
+        return False
+    is_bias = call.epilogue.operands == ("bias",) and avals[2].ndim == 1 and call.epilogue.activation is None
+    return is_bias or plan.has_whole_epilogue

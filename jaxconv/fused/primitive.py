@@ -1,0 +1,171 @@
+"""The primitive of a convolution with an epilogue: lhs, rhs, and the operands of the epilogue that are present.
+
+It has no transpose. Its tangent is made of the bilinear primitives, which have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from jaxconv import ffi
+from jaxconv._jax_private import prim_requires_devices_during_lowering
+from jaxconv.epilogue import FLOAT32, INT8, PER_CHANNEL
+from jaxconv.fused import lowering
+from jaxconv.fused.call import BY_LAX, Call, conv
+from jaxconv.primitives import evaluate, needs_devices, promote
+from jaxconv.problem import ConvProblem, factors
+
+# Two, as of each kind in `jaxconv.primitives`.
+PRIMITIVES = {devices: Primitive("jaxconv_fused_conv") for devices in (True, False)}
+
+
+def bind(call: Call, lhs: Array, rhs: Array, operands: dict[str, Array]) -> Array:
+    """The convolution with its epilogue.
+
+    Over explicit mesh axes it is two steps already here: the devices' sums must be complete before the epilogue.
+    """
+    arrays = promote(lhs, rhs, *call.in_order(operands))
+    shardings = [jax.typeof(x).sharding for x in arrays] + [call.sharding]
+    if call.implementation == BY_LAX or any(sharding.mesh.explicit_axes for sharding in shardings):
+        return call.decomposed(*arrays)
+    return PRIMITIVES[needs_devices(*shardings)].bind(*arrays, **call._asdict())
+
+
+def _abstract(lhs, rhs, *operands, **params):
+    call = Call(**params)
+    p, epilogue = call.problem, call.epilogue
+    assert (lhs.shape, rhs.shape, lhs.dtype) == (p.lhs_shape, p.rhs_shape, p.lhs_dtype), (lhs, rhs, p)
+    assert len(operands) == len(epilogue.operands), (operands, epilogue)
+    return lhs.update(shape=p.out_shape, dtype=epilogue.out_dtype, weak_type=False, sharding=call.sharding)
+
+
+# The tangent.
+
+
+def _jvp(primals, tangents, **params):
+    call = Call(**params)
+    (lhs, rhs, *operands), (of_lhs, of_rhs, *of_operands) = primals, tangents
+    operands, of_operands = call.named(operands), call.named(of_operands)
+    dz = _tangent_of_linear(call, lhs, rhs, operands, of_lhs, of_rhs, of_operands)
+    activation = call.epilogue.activation
+    if not call.epilogue.keeps_sums:
+        y = bind(call, lhs, rhs, operands)
+        dy = dz if activation is None else activation.backward(y.astype(dz.dtype), dz)
+        return y, dy.astype(y.dtype)
+    z = bind(call.before_activation, lhs, rhs, operands)
+    activated = partial(call.epilogue.activated, call.problem)
+    out_scale, of_out_scale = operands.get("out_scale"), of_operands.get("out_scale")
+    if out_scale is None:
+        y, dy = jax.jvp(lambda z: activated(z, None), (z,), (dz.astype(z.dtype),))
+    else:
+        of_out_scale = ad.instantiate_zeros(of_out_scale)
+        y, dy = jax.jvp(activated, (z, out_scale), (dz.astype(z.dtype), of_out_scale))
+    y = call.epilogue.rounded(y)
+    return y, ad.Zero(jax.typeof(y).to_tangent_aval()) if y.dtype == INT8 else dy.astype(y.dtype)
+
+
+def _tangent_of_linear(call: Call, lhs, rhs, operands, of_lhs, of_rhs, of_operands) -> Array:
+    """Of scale * conv(lhs, rhs) + bias + residual_scale * residual, which is linear in each.
+
+    scale times the convolution is that with scale * rhs.
+    """
+    p, dtype = call.problem, call.epilogue.number_dtype(call.problem)
+    known = {name: tangent for name, tangent in of_operands.items() if not _is_zero(tangent)}
+    dz = jnp.zeros(p.out_shape, dtype)
+    if p.lhs_dtype == INT8:
+        p, lhs, rhs = floats(p), lhs.astype(FLOAT32), rhs.astype(FLOAT32)
+    product = lambda a, b: conv(a, b, p, call.implementation, call.sharding).astype(dtype)
+    scaled = partial(of_filter, p, operands.get("scale"))
+    if not _is_zero(of_lhs):
+        dz = dz + product(of_lhs, scaled(rhs))
+    if not _is_zero(of_rhs):
+        dz = dz + product(lhs, scaled(of_rhs))
+    if "scale" in known:
+        dz = dz + product(lhs, of_filter(p, known["scale"], rhs))
+    others = {name: known[name] for name in ("bias", "residual") if name in known}
+    residual_scale = {name: operands[name] for name in ("residual_scale",) if name in operands}
+    dz = call.epilogue.linear(call.problem, dz, others | residual_scale)
+    if "residual_scale" in known:
+        dz = dz + known["residual_scale"].astype(dtype) * operands["residual"].astype(dtype)
+    return dz
+
+
+def _is_zero(tangent: Any) -> bool:
+    return type(tangent) is ad.Zero
+
+
+def floats(problem: ConvProblem) -> ConvProblem:
+    """The problem in float32."""
+    return dataclasses.replace(problem, lhs_dtype=FLOAT32, rhs_dtype=FLOAT32, out_dtype=FLOAT32)
+
+
+def of_filter(problem: ConvProblem, numbers: Array | None, rhs: Array) -> Array:
+    """The filter, times a number for each output channel; None: the filter."""
+    if numbers is None:
+        return rhs
+    if numbers.ndim:
+        axis = problem.rhs_spec.first
+        numbers = jnp.expand_dims(numbers, tuple(i for i in range(rhs.ndim) if i != axis))
+    return (numbers * rhs.astype(numbers.dtype)).astype(rhs.dtype)
+
+
+# vmap.
+
+
+def _batch(axis_data, arrays, mapped_axes, **params):
+    """Folds the mapped axis into the convolution, if that is then one with an epilogue. Else the epilogue is mapped."""
+    call, size = Call(**params), axis_data.size
+    lhs, rhs, *operands = mapped_axes
+    if all(axis is None for axis in mapped_axes):
+        return bind(call, arrays[0], arrays[1], call.named(arrays[2:])), None
+    factor = "n" if rhs is None else "k" if lhs is None else "g"
+    foldable = {"residual"} if factor == "n" else {"residual", *PER_CHANNEL}
+    mapped = {name for name, axis in zip(call.epilogue.operands, operands, strict=True) if axis is not None}
+    is_conv_mapped = lhs is not None or rhs is not None
+    if not is_conv_mapped or not mapped <= foldable or (isinstance(size, int) and size == 0):
+        return jax.vmap(call.decomposed, mapped_axes, axis_size=size)(*arrays), 0
+    problem = factors.with_group_axis(call.problem) if factor == "g" else call.problem
+    folded = [
+        _folded(problem, factor, size, name, x, axis)
+        for name, x, axis in zip(("lhs", "rhs", *call.epilogue.operands), arrays, mapped_axes, strict=True)
+    ]
+    big = call._replace(problem=factors.resize(problem, factor, lambda n: n * size))
+    out = bind(big, folded[0], folded[1], big.named(folded[2:]))
+    return factors.unfold(out, size, problem, "out", factor)
+
+
+def _folded(problem: ConvProblem, factor: str, size: Any, name: str, x: Array, axis: int | None) -> Array:
+    """An operand of the problem that has the mapped axis in a factor."""
+    role = "out" if name == "residual" else name
+    if role in ("lhs", "rhs", "out"):
+        if axis is None and role == "out":
+            x, axis = jnp.broadcast_to(x, (size, *x.shape)), 0
+        return x if axis is None else factors.fold(x, axis, problem, role, factor)
+    if factor == "n" or (axis is None and x.ndim == 0):
+        return x
+    channels = problem.groups * problem.out_channels
+    x = jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
+    x = jnp.broadcast_to(x.reshape(size, -1), (size, channels))
+    if factor == "k":  # inside of each group
+        x = jnp.swapaxes(x.reshape(size, problem.groups, problem.out_channels), 0, 1)
+    return x.reshape(size * channels)
+
+
+for _devices, _primitive in PRIMITIVES.items():
+    _primitive.def_impl(partial(evaluate, _primitive))
+    _primitive.def_abstract_eval(_abstract)
+    ad.primitive_jvps[_primitive] = _jvp
+    batching.fancy_primitive_batchers[_primitive] = _batch
+    if _devices:
+        prim_requires_devices_during_lowering.add(_primitive)
+    mlir.register_lowering(_primitive, partial(lowering.lower, None))
+    for _platform in ffi.FFI_PLATFORMS:
+        mlir.register_lowering(_primitive, partial(lowering.lower, _platform), platform=_platform)

@@ -1,0 +1,628 @@
+"""Convolutions with an epilogue, against lax's convolution followed by the same expression."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from jax import export, lax
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+import jaxconv
+from cases.fused import ACTIVATIONS, CASES, EVERY, EXACT, SMOOTH, Fused, channels_last_fused
+from cases.meshes import ONE_AXIS, TWO_AXES, collectives, compiled, mesh, place
+from cases.reference import assert_same, custom_calls, integers, opcodes, run, run_on_host
+from jaxconv.explain import lines
+
+RTOL = 2e-5
+WITHOUT_SIMPLIFIER = {"xla_disable_hlo_passes": "algsimp"}  # as in test_property
+ALL = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+@pytest.fixture(autouse=True)
+def full_precision():
+    """On GPUs, too, float32 must stay float32."""
+    with jax.default_matmul_precision("highest"):
+        yield
+
+
+def pullback(function):
+    """`(arrays, g) -> (y, all gradients)`."""
+
+    def forward_and_transposes(arrays, g):
+        y, vjp = jax.vjp(function, *arrays)
+        return y, vjp(g)
+
+    return forward_and_transposes
+
+
+def cotangent(case, arrays):
+    y = jax.eval_shape(case.theirs(), *arrays)
+    return integers(y.shape, y.dtype, 9)
+
+
+def check(transform, case, implementation, arrays, rtol=0.0):
+    """A transform of ours and of theirs, `transform(function)(*arrays)`."""
+    actual = run(transform(case.ours(implementation)), *arrays)
+    assert_same(actual, run_on_host(transform(case.theirs()), *arrays, **WITHOUT_SIMPLIFIER), rtol)
+
+
+# Values and gradients.
+
+
+@pytest.mark.parametrize("activation", EXACT)
+@ALL
+def test_value_and_gradients(case, activation, implementation):
+    case = case.with_activation(activation)
+    arrays = case.arrays()
+    g = cotangent(case, arrays)
+    check(lambda f: lambda *arrays: pullback(f)(arrays, g), case, implementation, arrays)
+
+
+@pytest.mark.parametrize("activation", SMOOTH)
+def test_smooth_activations(activation, implementation):
+    case = CASES["grouped"].with_activation(activation)
+    arrays = case.arrays()
+    g = cotangent(case, arrays)
+    check(lambda f: lambda *arrays: pullback(f)(arrays, g), case, implementation, arrays, RTOL)
+
+
+@pytest.mark.parametrize("case", [CASES["dense"], CASES["strided"], CASES["scalars"]], ids=str)
+def test_by_lax(case):
+    """implementation="xla" has the same values, and no call of ours."""
+    arrays = case.arrays()
+    g = cotangent(case, arrays)
+    transform = lambda f: lambda *arrays: pullback(f)(arrays, g)
+    check(transform, case, "xla", arrays)
+    text = jax.jit(transform(case.ours("xla"))).lower(*arrays).as_text()
+    assert not custom_calls(text) and text.count("stablehlo.convolution") == 3
+
+
+def test_without_jit(implementation):
+    case = CASES["dense"]
+    arrays = case.arrays()
+    g = cotangent(case, arrays)
+    assert_same(pullback(case.ours(implementation))(arrays, g), run_on_host(pullback(case.theirs()), arrays, g))
+    with jax.disable_jit():
+        assert_same(case.ours(implementation)(*arrays), run_on_host(case.theirs(), *arrays))
+
+
+SIZES = st.sampled_from([1, 2, 3, 2, 3, 5, 1, 2, 3, 0])
+SMALL = st.sampled_from([1, 2, 1, 3, 1])
+PADDINGS = st.tuples(*[st.sampled_from([0, 1, 2, -1, 3, 7])] * 2)
+
+
+@st.composite
+def problems(draw):
+    rank = draw(st.sampled_from([2, 1, 3]))
+    each = lambda strategy: tuple(draw(strategy) for _ in range(rank))
+    groups, batch_groups = draw(st.sampled_from([(1, 1), (1, 1), (3, 1), (1, 2)]))
+    layout = lax.ConvDimensionNumbers(*(tuple(draw(st.permutations(range(rank + 2)))) for _ in range(3)))
+    ins, outs, images = draw(SIZES), draw(SIZES) * groups * batch_groups, draw(SIZES) * batch_groups
+    params = dict(
+        window_strides=each(SMALL), padding=each(PADDINGS), lhs_dilation=each(SMALL), rhs_dilation=each(SMALL),
+        dimension_numbers=layout, feature_group_count=groups, batch_group_count=batch_groups,
+    )  # fmt: skip
+    lhs = laid_out(layout.lhs_spec, images, ins * groups, each(st.sampled_from([4, 3, 5, 2, 7][: 7 - rank])))
+    rhs = laid_out(layout.rhs_spec, outs, ins, each(st.sampled_from([1, 2, 3])))
+    operands = tuple(name for name in EVERY[:3] if draw(st.booleans()))
+    scalars = tuple(name for name in operands if draw(st.booleans()))
+    if "residual" in operands and draw(st.booleans()):
+        operands = (*operands, "residual_scale")
+    return Fused(lhs, rhs, params, operands, scalars, draw(st.sampled_from(EXACT)))
+
+
+def laid_out(spec, first, second, spatial):
+    """The shape whose axes `spec` are (first, second, *spatial)."""
+    sizes = dict(zip(spec, (first, second, *spatial), strict=True))
+    return tuple(sizes[axis] for axis in range(len(spec)))
+
+
+def is_accepted(case):
+    try:
+        case.arrays()
+    except (TypeError, ValueError):  # nothing is left of the image
+        return False
+    return True
+
+
+@settings(
+    max_examples=6, deadline=None, database=None, print_blob=True, phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+)  # fmt: skip
+@given(drawn=st.lists(problems(), min_size=12, max_size=12))
+def test_random_problems(drawn, implementation):
+    """Bit-equal, with all gradients; those of an example share a compilation."""
+    cases = [case for case in drawn if is_accepted(case)]
+    arrays = [case.arrays() for case in cases]
+    gs = [cotangent(case, a) for case, a in zip(cases, arrays, strict=True)]
+    every = lambda functions: lambda arrays: [
+        pullback(f)(a, g) for f, a, g in zip(functions, arrays, gs, strict=True)
+    ]  # fmt: skip
+    actual = run(every([case.ours(implementation) for case in cases]), arrays)
+    expected = run_on_host(every([case.theirs() for case in cases]), arrays, **WITHOUT_SIMPLIFIER)
+    for case, a, e in zip(cases, actual, expected, strict=True):
+        try:
+            assert_same(a, e)
+        except AssertionError as error:
+            error.add_note(repr(case))
+            raise
+
+
+def test_front_doors(implementation):
+    """conv1d, conv2d and conv3d take the same arguments, and have custom_vjp derivatives."""
+    for case in (CASES["activation_alone"], CASES["dense"], CASES["volume"]):
+        x, w, *operands = case.arrays()
+        conv = getattr(jaxconv, f"conv{x.ndim - 2}d")
+        y = conv(x, w, **dict(zip(case.operands, operands)), activation="relu", implementation=implementation)
+        np.testing.assert_array_equal(y, case.ours(implementation)(x, w, *operands))
+        with pytest.raises(TypeError, match="custom_vjp"):
+            jax.jvp(lambda x: conv(x, w, bias=1.0, implementation=implementation), (x,), (x,))
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_circular_padding(stride, implementation):
+    """Of a dimension that the stride divides, and of one that it does not."""
+    case = channels_last_fused((2, 6, 7, 3), (3, 3, 3, 4), ("bias",), window_strides=(stride,) * 2)
+    x, w, bias = case.arrays()
+    params = dict(window_strides=stride, padding="CIRCULAR", implementation=implementation)
+    fused = lambda implementation: lambda x, w, bias: jaxconv.conv2d(
+        x, w, bias=bias, activation="relu", **params | dict(implementation=implementation)
+    )  # fmt: skip
+    plain = lambda x, w, bias: jax.nn.relu(jaxconv.conv2d(x, w, **params) + bias)
+    g = integers(jax.eval_shape(plain, x, w, bias).shape)
+    expected = run(pullback(plain), (x, w, bias), g)
+    for named in (implementation, "xla"):
+        assert_same(run(pullback(fused(named)), (x, w, bias), g), expected)
+
+
+# Dtypes.
+
+
+def expected_in(case, arrays, out_dtype):
+    """In float32, rounded once."""
+    wide = [np.asarray(a).astype("float32") for a in arrays]
+    return np.asarray(run_on_host(case.theirs(), *wide)).astype(out_dtype)
+
+
+@pytest.mark.parametrize("activation", ["relu", "leaky"])
+@pytest.mark.parametrize("residual", [None, "float32", "int8", "float8_e5m2"])
+@pytest.mark.parametrize("out_dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_dtypes(dtype, out_dtype, residual, activation, implementation):
+    case = CASES["dense"].with_activation(activation)
+    arrays = case.arrays(dtype, residual)
+    actual = run(case.ours(implementation, out_dtype=out_dtype), *arrays)
+    assert actual.dtype == out_dtype
+    np.testing.assert_array_equal(actual, expected_in(case, arrays, out_dtype))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_rounded_once(dtype, implementation):
+    """256 + 1 is no bfloat16, 2048 + 1 no float16; 256 + 1 - 256 is one."""
+    large = 256 if dtype == "bfloat16" else 2048
+    x, w = np.array([[[large, 1]]], dtype), np.ones((1, 2, 1), dtype)
+    bias, residual = np.full(1, -large, "float32"), np.zeros((1, 1, 1), dtype)
+    y = run(functools.partial(jaxconv.conv1d, implementation=implementation), x, w)
+    assert float(y[0, 0, 0]) == large
+    fused = lambda x, w, bias, residual: jaxconv.conv1d(
+        x, w, bias=bias, residual=residual, implementation=implementation
+    )  # fmt: skip
+    assert float(run(fused, x, w, bias, residual)[0, 0, 0]) == 1
+
+
+@pytest.mark.parametrize("activation", list(ACTIVATIONS))
+@pytest.mark.parametrize("dtype, out_dtype", [("float64", None), ("float32", "float64"), ("float64", "float32")])
+def test_float64(dtype, out_dtype, activation, implementation, x64):
+    case = CASES["grouped"].with_activation(activation)
+    arrays = case.arrays(dtype)
+    wide = [np.asarray(a).astype("float64") for a in arrays]
+    expected = np.asarray(run_on_host(case.theirs(), *wide)).astype(out_dtype or dtype)
+    actual = run(case.ours(implementation, out_dtype=out_dtype), *arrays)
+    assert_same(actual, expected, 0 if activation in EXACT else 1e-14 if actual.dtype == "float64" else 1e-7)
+
+
+@pytest.mark.parametrize("out_dtype", [None, "bfloat16", "int8"])
+def test_int8_operands(out_dtype, implementation):
+    """Sums are exact, also beyond int8."""
+    case = CASES["dense"]
+    arrays = case.arrays("int8", bound=40)
+    actual = run(case.ours(implementation, out_dtype=out_dtype), *arrays)
+    wide = expected_in(case, arrays, "float32")
+    expected = np.clip(np.round(wide), -128, 127) if out_dtype == "int8" else wide
+    assert_same(actual, expected.astype(out_dtype or "float32"))
+
+
+@pytest.mark.parametrize("out_dtype, largest", [("int8", 127), ("float8_e4m3fn", 448), ("float8_e5m2", 57344)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_quantised_results(dtype, out_dtype, largest, scaled, implementation):
+    case = CASES["dense"].with_activation("leaky")
+    x, w, *operands = case.arrays(dtype)
+    out_scale = np.array([1, 0.5, 64, 4096], "float32") if scaled else None
+    actual = run(case.ours(implementation, out_dtype=out_dtype, out_scale=out_scale), x, w, *operands)
+    wide = expected_in(case, (x, w, *operands), "float32") * (out_scale if scaled else 1)
+    low = -128 if out_dtype == "int8" else -largest
+    rounded = np.clip(np.round(wide) if out_dtype == "int8" else wide, low, largest).astype(out_dtype)
+    assert_same(actual, rounded)
+    assert np.any(np.abs(wide) > largest) == (scaled and out_dtype != "float8_e5m2")
+
+
+def test_nans_and_infinities(implementation):
+    x = np.ones((1, 3, 1), "float32")
+    x[0, :, 0] = np.nan, np.inf, -np.inf
+    conv = functools.partial(jaxconv.conv1d, x, np.ones((1, 1, 1), "float32"), implementation=implementation)
+    for activation, expected in {"relu": [np.nan, np.inf, 0], "relu6": [np.nan, 6, 0], "leaky_relu": x.ravel()}.items():
+        np.testing.assert_array_equal(conv(activation=activation).ravel(), np.asarray(expected, "float32"))
+    np.testing.assert_array_equal(conv(out_dtype="int8").ravel(), np.array([0, 127, -128], "int8"))
+    y = np.asarray(conv(out_dtype="float8_e4m3fn"), "float32").ravel()
+    np.testing.assert_array_equal(y, np.array([np.nan, 448, -448], "float32"))
+
+
+# Derivatives.
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+def test_gradients_in_other_dtypes(dtype, activation, implementation, x64):
+    """Those of halves within their rounding, of all that is rounded on the way."""
+    case = CASES["dense"].with_activation(activation)
+    arrays = case.arrays(dtype)
+    g = integers(jax.eval_shape(case.theirs(), *arrays).shape, dtype, 9)
+    actual = run(pullback(case.ours(implementation)), arrays, g)
+    wide = [np.asarray(a).astype("float64") for a in (*arrays, g)]
+    y, gradients = run_on_host(pullback(case.theirs()), wide[:-1], wide[-1])
+    expected = y.astype(dtype), tuple(e.astype(a.dtype) for e, a in zip(gradients, arrays, strict=True))
+    assert_same(actual, expected, {"bfloat16": 2e-2, "float16": 4e-3, "float64": 1e-7}[dtype])
+
+
+def test_gradients_of_int8_operands(implementation):
+    """Of the epilogue's operands: the others have none."""
+    case = CASES["grouped"]
+    x, w, *operands = case.arrays("int8", "float32")
+    g = integers(jax.eval_shape(case.conv(), x, w).shape, "float32", 9)
+    ours = lambda *operands: case.ours(implementation)(x, w, *operands)
+    theirs = lambda *operands: case.theirs()(x.astype("float32"), w.astype("float32"), *operands)
+    assert_same(run(pullback(ours), operands, g), run_on_host(pullback(theirs), operands, g))
+    assert jax.vjp(case.ours(implementation), x, w, *operands)[1](g)[0].dtype == jax.dtypes.float0
+
+
+def test_residual_of_int8_has_no_gradient(implementation):
+    case = CASES["dense"]
+    arrays = case.arrays("float32", "int8")
+    g = cotangent(case, arrays)
+    actual = jax.vjp(case.ours(implementation), *arrays)[1](g)
+    expected = jax.vjp(case.theirs(), *arrays)[1](g)
+    assert actual[4].dtype == jax.dtypes.float0
+    assert_same([a for i, a in enumerate(actual) if i != 4], [e for i, e in enumerate(expected) if i != 4])
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "silu"])
+def test_gradients_of_float8(activation, implementation):
+    """As if the result were not rounded: of the largest numbers too."""
+    case = CASES["dense"].with_activation(activation)
+    arrays = case.arrays()
+    out_scale = np.array([1, 0.5, 2, 256], "float32")
+    ours = lambda out_scale, *arrays: case.ours(implementation, out_dtype="float8_e5m2", out_scale=out_scale)(*arrays)
+    theirs = lambda out_scale, *arrays: out_scale * case.theirs()(*arrays)
+    g = integers(jax.eval_shape(theirs, out_scale, *arrays).shape, "float32", 9)
+    actual = jax.jit(pullback(ours))((out_scale, *arrays), g.astype("float8_e5m2"))[1]
+    assert_same(actual, jax.jit(pullback(theirs))((out_scale, *arrays), g)[1], RTOL)
+
+
+def test_int8_results_have_no_gradient(implementation):
+    case = CASES["dense"]
+    arrays = case.arrays()
+    y, vjp = jax.vjp(case.ours(implementation, out_dtype="int8"), *arrays)
+    gradients = vjp(np.zeros(y.shape, jax.dtypes.float0))
+    assert all(not np.any(gradient) for gradient in gradients)
+
+
+def loss(function, *arrays):
+    return jnp.sum(jnp.sin(0.1 * function(*arrays)))
+
+
+def grad(function):
+    return lambda *arrays: jax.grad(functools.partial(loss, function), argnums=tuple(range(len(arrays))))(*arrays)
+
+
+def directional(function):
+    return lambda *arrays: sum(
+        jnp.vdot(g, integers(g.shape, g.dtype, 10 + i)) for i, g in enumerate(grad(function)(*arrays))
+    )
+
+
+def grad_of_grad(function):
+    return lambda *arrays: jax.grad(directional(function), argnums=tuple(range(len(arrays))))(*arrays)
+
+
+def jvp_of_grad(function):
+    return lambda *arrays: jax.jvp(grad(function), arrays, tuple(integers(a.shape, a.dtype, 3) for a in arrays))
+
+
+def third_order(function):
+    twice = lambda *arrays: sum(jnp.sum(g * g) for g in grad_of_grad(function)(*arrays))
+    return lambda *arrays: jax.grad(twice, argnums=(0, 1, 2))(*arrays)
+
+
+def remat(function):
+    return grad(jax.checkpoint(function))
+
+
+@pytest.mark.parametrize("transform", [grad_of_grad, jvp_of_grad, third_order, remat])
+@pytest.mark.parametrize("activation", ["none", "relu", "leaky", "silu"])
+@pytest.mark.parametrize("name", ["dense", "grouped", "scalars", "strided"])
+def test_higher_orders(name, activation, transform, implementation):
+    case = CASES[name].with_activation(activation)
+    check(transform, case, implementation, case.arrays(), 1e-4 if transform is third_order else RTOL)
+
+
+def test_second_order_of_float8_and_int8_operands(implementation):
+    """Whatever is no real number has no derivative, and breaks none."""
+    case = CASES["dense"].with_activation("silu")
+    arrays = case.arrays("int8", "float32")
+    ours = lambda scale, bias: case.ours(implementation)(*arrays[:2], scale, bias, *arrays[4:])
+    theirs = lambda scale, bias: case.theirs()(*(a.astype("float32") for a in arrays[:2]), scale, bias, *arrays[4:])
+    assert_same(run(grad_of_grad(ours), *arrays[2:4]), run_on_host(grad_of_grad(theirs), *arrays[2:4]), RTOL)
+    quantised = lambda *arrays: case.ours(implementation, out_dtype="float8_e5m2")(*arrays).astype("float32")
+    for second in run(grad_of_grad(quantised), *case.arrays()):
+        assert np.all(np.isfinite(np.asarray(second)))
+
+
+# vmap.
+
+
+def stack(x, axis, size=3):
+    return x if axis is None else jnp.stack([(i + 1) * x - i for i in range(size)], axis)
+
+
+def mapped(case, axes):
+    """Value and gradients inside of the vmap, and gradients of it."""
+    g = cotangent(case, case.arrays())
+
+    def transform(function):
+        def both(*arrays):
+            inside = jax.vmap(lambda *arrays: pullback(function)(arrays, g), axes)(*arrays)
+            outside = jax.vjp(jax.vmap(function, axes), *arrays)[1](jnp.stack([g, 1 - g, 2 * g]))
+            return inside, outside
+
+        return both
+
+    return transform
+
+
+NOTHING = (None,) * 6
+# x, w, scale, bias, residual, residual_scale: every choice of some, but of three or four it is one of five.
+CHOICES = [axes for axes in itertools.product([None, 0], repeat=6) if axes != NOTHING]
+PARTS = {"few": [a for a in CHOICES if sum(x == 0 for x in a) in (1, 2, 5, 6)], "some": CHOICES[::5]}
+
+
+@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("name", ["dense", "grouped", "scalars", "batch_groups"])
+def test_vmap_of_some_operands(name, part, implementation):
+    case = CASES[name]
+    chosen = sorted(set(PARTS["few"] + PARTS["some"]), key=str)[part::3]
+    stacked = [[stack(a, axis) for a, axis in zip(case.arrays(), axes, strict=True)] for axes in chosen]
+    every = lambda function: lambda stacked: [
+        mapped(case, axes)(function)(*arrays) for axes, arrays in zip(chosen, stacked, strict=True)
+    ]  # fmt: skip
+    actual = run(every(case.ours(implementation)), stacked)
+    expected = run_on_host(every(case.theirs()), stacked, **WITHOUT_SIMPLIFIER)
+    for axes, a, e in zip(chosen, actual, expected, strict=True):
+        try:
+            assert_same(a, e)
+        except AssertionError as error:
+            error.add_note(str(axes))
+            raise
+
+
+@pytest.mark.parametrize(
+    "axes", [(1, 2, None, 0, 3, None), (3, None, None, None, 1, None), (None, 4, 1, 0, None, None)]
+)
+def test_vmap_over_other_axes(axes, implementation):
+    case = CASES["grouped"]
+    arrays = [stack(a, axis) for a, axis in zip(case.arrays(), axes, strict=True)]
+    check(mapped(case, axes), case, implementation, arrays)
+
+
+NESTS = {
+    "x_then_w": [(0, None, None, None, 0, None), (None, 0, 0, 0, None, None)],
+    "w_then_x": [(None, 0, 0, None, None, None), (0, None, None, None, None, None)],
+    "both_then_both": [(0, 0, None, 0, 0, None), (0, 0, 0, 0, None, None)],
+    "both_then_bias": [(0, 0, 0, 0, 0, 0), (None, None, None, 0, None, None)],
+    "bias_then_x": [(None, None, None, 0, None, None), (0, None, None, None, None, None)],
+}
+
+
+@pytest.mark.parametrize("activation", ["relu", "relu6"])
+@pytest.mark.parametrize("name", ["dense", "grouped", "channels_outermost"])
+@pytest.mark.parametrize("maps", NESTS.values(), ids=NESTS)
+def test_nested_vmaps(maps, name, activation, implementation):
+    case = CASES[name].with_activation(activation)
+    arrays, g = case.arrays(), cotangent(case, case.arrays())
+
+    def transform(function):
+        nested = lambda *arrays: pullback(function)(arrays, g)
+        for axes in maps:
+            nested = jax.vmap(nested, axes)
+        return nested
+
+    for axes in maps:
+        arrays = [stack(a, axis, 2) for a, axis in zip(arrays, axes, strict=True)]
+    check(transform, case, implementation, arrays)
+
+
+def test_per_example_gradients(implementation):
+    case = CASES["dense"].with_activation("silu")
+    x, *others = case.arrays()
+    transform = lambda function: jax.vmap(grad(function), (0, *(None,) * len(others)))
+    check(transform, case, implementation, [stack(x, 0), *others], RTOL)
+
+
+@pytest.mark.parametrize("axes", [(0, None, None, None, None, None), (None, 0, None, 0, None, None)], ids=str)
+def test_vmap_of_no_elements(axes, implementation):
+    case = CASES["dense"]
+    arrays = [a if axis is None else jnp.zeros((0, *a.shape)) for a, axis in zip(case.arrays(), axes, strict=True)]
+    check(lambda function: jax.vmap(function, axes), case, implementation, arrays)
+
+
+def test_hessian_of_a_vmap(implementation):
+    """Forward over reverse over a folded axis."""
+    case = channels_last_fused((1, 4, 2), (2, 2, 2), ("scale", "bias"), activation="silu")
+    x, w, scale, bias = case.arrays()
+    second = lambda function: jax.hessian(
+        lambda w, scale: jnp.sum(jnp.sin(jax.vmap(function, (0, 0, None, 0))(stack(x, 0), w, scale, stack(bias, 0)))),
+        argnums=(0, 1),
+    )  # fmt: skip
+    check(second, case, implementation, (stack(w, 0), scale), RTOL)
+
+
+# Programs.
+
+ALONE = {"parameter", "constant", "custom-call", "tuple", "get-tuple-element", "bitcast"}
+
+
+IN_ONE_CALL = [("dense", dtype, activation) for dtype in ("float32", "bfloat16") for activation in ACTIVATIONS]
+IN_ONE_CALL += [(name, "float16", "relu") for name in ("grouped", "depthwise", "channels_first", "out_of_reach")]
+
+
+@pytest.mark.parametrize("name, dtype, activation", [*IN_ONE_CALL, ("scalars", "float32", "relu")])
+def test_one_call_has_all_of_it(name, dtype, activation, implementation):
+    """No other operation passes over the output."""
+    case = CASES[name].with_activation(activation)
+    hlo = jax.jit(case.ours(implementation)).lower(*case.arrays(dtype)).compile().as_text()
+    assert custom_calls(hlo) == {"conv": 1}
+    assert set(opcodes(hlo)) <= ALONE
+
+
+@pytest.mark.parametrize("more, residual", [
+    (dict(out_dtype="int8"), None), (dict(out_dtype="float16"), None), (dict(), "float16"),
+    (dict(out_dtype="float8_e5m2", out_scale=2.0), None),
+])  # fmt: skip
+def test_what_no_kernel_ends_with(more, residual, implementation):
+    """One call for the sums, and XLA."""
+    case = CASES["dense"]
+    hlo = jax.jit(case.ours(implementation, **more)).lower(*case.arrays("bfloat16", residual)).compile().as_text()
+    assert custom_calls(hlo) == {"conv": 1}
+    assert not set(opcodes(hlo)) <= ALONE
+
+
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+def test_training_step(activation, implementation):
+    """One call for each pass: nothing is computed again."""
+    case = CASES["dense"].with_activation(activation)
+    hlo = jax.jit(grad(case.ours(implementation))).lower(*case.arrays()).compile().as_text()
+    assert custom_calls(hlo) == {"conv": 2, "wgrad": 1}
+
+
+@pytest.mark.parametrize("axes", [
+    (0, None, None, None, None, None), (0, None, None, None, 0, None), (None, 0, 0, 0, None, None),
+    (0, 0, 0, 0, 0, None), (0, 0, None, None, None, None),
+])  # fmt: skip
+def test_vmap_stays_fused(axes, implementation):
+    case = CASES["grouped"]
+    arrays = [stack(a, axis) for a, axis in zip(case.arrays(), axes, strict=True)]
+    text = jax.jit(jax.vmap(case.ours(implementation), axes)).lower(*arrays).as_text()
+    assert custom_calls(text) == {"conv": 1}
+    assert "stablehlo.maximum" not in text
+
+
+def test_explain(implementation):
+    case = CASES["dense"]
+    (line,) = lines(case.ours(implementation), *case.arrays("bfloat16"))
+    assert line.startswith("fprop with its epilogue bfloat16[2,5,4,3] * bfloat16[3,2,3,4] -> bfloat16[2,5,4,4]")
+    (line,) = lines(case.ours(implementation, out_dtype="int8"), *case.arrays("bfloat16"))
+    assert line.startswith("fprop, then its epilogue by XLA, bfloat16[2,5,4,3] * bfloat16[3,2,3,4] -> float32[2,5,4,4]")
+    first, *others = lines(grad(case.ours(implementation)), *case.arrays())
+    assert first.startswith("fprop with its epilogue") and {line.split()[0] for line in others} == {"dgrad", "wgrad"}
+
+
+CHECKS = [export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}") for kind in ("conv", "wgrad")]
+
+
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+@pytest.mark.parametrize("name", ["dense", "grouped", "channels_first"])
+def test_export_with_any_batch(name, activation, implementation):
+    case = CASES[name].with_activation(activation)
+    (batch,) = export.symbolic_shape("b")
+    arrays = case.arrays()
+    types = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays]
+    types[0], types[4] = (jax.ShapeDtypeStruct((batch, *types[i].shape[1:]), types[i].dtype) for i in (0, 4))
+    program = export.export(jax.jit(case.ours(implementation)), disabled_checks=CHECKS)(*types)
+    program = export.deserialize(program.serialize(vjp_order=1))
+    assert custom_calls(program.mlir_module()) == {"conv": 1}
+    for images in (1, 3):
+        x, w, scale, bias, residual, residual_scale = arrays
+        few = [np.concatenate([a] * 2)[:images] for a in (x, residual)]
+        arguments = few[0], w, scale, bias, few[1], residual_scale
+        g = integers(few[1].shape, "float32", 9)
+        y, gradients = run_on_host(pullback(case.theirs()), arguments, g)
+        assert_same(program.call(*arguments), y, RTOL)
+        assert_same(tuple(program.vjp().call(*arguments, g)), gradients, RTOL)
+
+
+# Several devices.
+
+WIDE = channels_last_fused((8, 8, 6, 8), (3, 3, 8, 16))
+# x, w, scale and bias, residual.
+LAYOUTS = {
+    "batch": (ONE_AXIS, P("a"), P(), P(), P("a")),
+    "in_channels": (ONE_AXIS, P(None, None, None, "a"), P(None, None, "a"), P(), P()),
+    "rows": (ONE_AXIS, P(None, "a"), P(), P(), P(None, "a")),
+    "batch_and_out_channels": (TWO_AXES, P("a"), P(None, None, None, "b"), P("b"), P("a", None, None, "b")),
+    "batch_and_in_channels": (TWO_AXES, P("a", None, None, "b"), P(None, None, "b"), P(), P("a")),
+}
+
+
+@pytest.fixture
+def operands():
+    arrays = WIDE.arrays()
+    g = cotangent(WIDE, arrays)
+    return arrays, g, run_on_host(pullback(WIDE.theirs()), arrays, g)
+
+
+def placed(on, arrays, x, w, channels, residual):
+    return place(on, arrays, (x, w, channels, channels, residual, P()))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_sharded(layout, operands, on_the_host):
+    """The epilogue comes after the sum over devices."""
+    arrays, g, expected = operands
+    make_mesh, *specs = LAYOUTS[layout]
+    step = lambda *arrays: pullback(WIDE.ours("cpu"))(arrays, g)
+    actual, hlo = compiled(step, placed(make_mesh(), arrays, *specs))
+    assert_same(actual, expected)
+    assert "all-gather" not in collectives(hlo)
+
+
+def test_explicit_mesh(operands, on_the_host):
+    arrays, g, expected = operands
+    on = mesh(kind=AxisType.Explicit)
+    with jax.set_mesh(on):
+        sharded = placed(on, arrays, *LAYOUTS["batch"][1:])
+        (g,) = place(on, (g,), (P("a"),))
+        actual = jax.jit(pullback(WIDE.ours("cpu")))(sharded, g)
+        assert jax.typeof(actual[0]).sharding.spec[0] == "a"
+    assert_same(actual, expected)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("manual", [{"a", "b"}, {"a"}], ids=["all", "partly"])
+def test_shard_map(manual, check_vma, operands, on_the_host):
+    """Gradients of replicated operands are sums over the devices. Inside, one device's part is one call."""
+    arrays, g, expected = operands
+    spec = P("a")
+    in_specs = (spec, P(), P(), P(), spec, P())
+    on = TWO_AXES()
+    mapped = jax.shard_map(
+        WIDE.ours("cpu"), mesh=on, in_specs=in_specs, out_specs=spec, axis_names=manual, check_vma=check_vma
+    )  # fmt: skip
+    actual, hlo = compiled(lambda *arrays: pullback(mapped)(arrays, g), place(on, arrays, in_specs))
+    assert_same(actual, expected)
+    assert custom_calls(hlo) == {"conv": 2, "wgrad": 1}
