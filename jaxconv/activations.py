@@ -70,7 +70,7 @@ class Relu(Activation):
 
 @dataclasses.dataclass(frozen=True)
 class LeakyRelu(Activation):
-    """z, below zero slope * z."""
+    """z, below zero slope * z. The derivative at -0 is the slope: a small result is rounded to it."""
 
     slope: float = 0.01
 
@@ -87,7 +87,7 @@ class LeakyRelu(Activation):
         return jax.nn.leaky_relu(z, self.slope)
 
     def backward(self, y: Array, dy: Array) -> Array:
-        return jnp.where(y >= 0, dy, self.slope * dy)
+        return jnp.where(jnp.signbit(y), self.slope * dy, dy)  # what is rounded to -0 was negative
 
     def kernel_form(self) -> KernelForm:
         return "piecewise", (self.slope, -math.inf, math.inf)

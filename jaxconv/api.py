@@ -119,9 +119,9 @@ def fused_conv_general_dilated(
         out_scale * activation(scale * conv(lhs, rhs) + bias + residual_scale * residual)
 
     It is computed in float32 from the complete sums, in float64 if those are float64, and rounded once. It has the
-    derivatives of `conv2d`. For relu and leaky_relu they need the result; for other activations, and for a quantised
-    result, what the activation is applied to. Differentiated, that is then computed by the kernel and rounded to
-    out_dtype (not if that is quantised), and the activation by XLA.
+    derivatives of `conv2d`: no forward mode at the top level. For relu and leaky_relu they need the result; for other
+    activations, and for a quantised result, what the activation is applied to. Differentiated, that is then computed by
+    the kernel and rounded to out_dtype (not if that is quantised), and the activation by XLA.
 
     Args:
       lhs, rhs, and what follows until out_sharding: as in `conv_general_dilated`; not complex, nor integers but int8.
@@ -132,9 +132,10 @@ def fused_conv_general_dilated(
       activation: "relu", "relu6", "leaky_relu" (of slope 0.01), "gelu" (the tanh form), "silu", "hard_swish"; or
         `jaxconv.activations.Clip(low, high)` or `LeakyRelu(slope)`.
       out_dtype: of the result: float32, float64, bfloat16, float16, int8, float8_e4m3fn or float8_e5m2. Default: that
-        of the convolution without epilogue, and float32 for int8 operands. `preferred_element_type` is another name.
-        The last three are quantised: rounded to nearest even, and to the largest finite number beyond it. A NaN stays
-        NaN in float8, and is 0 as int8. An int8 result has no derivative; the rounding to float8 has that of identity.
+        of the convolution without epilogue, and float32 for int8 operands. `preferred_element_type` is another name, as
+        far as lax allows it. The last three are quantised: rounded to nearest even, and to the largest finite number
+        beyond it. A NaN stays NaN in float8, and is 0 as int8. An int8 result has no derivative; the rounding to float8
+        has that of identity.
       out_scale: as scale, for a quantised result.
       implementation: as in `conv_general_dilated`. What a kernel cannot end with, XLA computes from the sums: over
         several devices, with quantised results, of int8 operands, and a residual of another dtype than the result.

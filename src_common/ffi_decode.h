@@ -220,6 +220,7 @@ inline std::optional<std::string> ReadEpilogue(const ConvAttributes& a, const ff
     if (auto why = reader.Read(name, epilogue)) return why;
   }
   if (reader.has_more()) return "there are operands that the epilogue does not name";
+  if (epilogue->residual_scale && !epilogue->residual) return "there is a residual scale, and no residual";
   epilogue->is_there = operands.size() > 0 || epilogue->activation != Activation::kNone;
   if (epilogue->is_there && pass != Pass::kConv) return "a wgrad has no epilogue";
   const bool is_plain = epilogue->activation == Activation::kNone && !epilogue->scale.data && !epilogue->residual;

@@ -76,7 +76,8 @@ def _of_convolution(call: Call, lhs: Array, rhs: Array, scale: Array | None, dz:
     if not is_integer or scale is not None:
         drhs = wgrad(lhs, dz, p, call.implementation, jax.typeof(rhs).sharding)
     if scale is not None and drhs is not None:
-        products = rhs.astype(scale.dtype) * drhs.astype(scale.dtype)
+        wide = jnp.promote_types(scale.dtype, rhs.dtype)
+        products = rhs.astype(wide) * drhs.astype(wide)
         cotangents["scale"] = _total(products, p.rhs_spec.first, scale)
         drhs = of_filter(p, scale, drhs)
     if is_integer:

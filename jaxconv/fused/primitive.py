@@ -114,7 +114,7 @@ def of_filter(problem: ConvProblem, numbers: Array | None, rhs: Array) -> Array:
     if numbers.ndim:
         axis = problem.rhs_spec.first
         numbers = jnp.expand_dims(numbers, tuple(i for i in range(rhs.ndim) if i != axis))
-    return (numbers * rhs.astype(numbers.dtype)).astype(rhs.dtype)
+    return (numbers * rhs.astype(jnp.promote_types(numbers.dtype, rhs.dtype))).astype(rhs.dtype)
 
 
 # vmap.

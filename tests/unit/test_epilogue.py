@@ -76,11 +76,11 @@ def test_nans_go_through(activation):
 
 @pytest.mark.parametrize("activation", VALUES, ids=str)
 def test_derivative_from_the_result(activation):
-    """Of relu and leaky_relu alone, and it is that of z."""
+    """Of relu and leaky_relu alone, and it is that of z. At -0 leaky_relu has the slope."""
     expected = isinstance(activation, activations.Relu) or (isinstance(activation, LeakyRelu) and activation.slope > 0)
     assert activation.derivative_from_result == expected
     if expected:
-        z = numbers()
+        z = jnp.where(numbers() == 0, 0.0, numbers())
         y, pullback = jax.vjp(activation, z)
         dy = integers(z.shape)
         np.testing.assert_array_equal(activation.backward(y, dy), pullback(dy)[0])
@@ -244,3 +244,12 @@ def test_what_no_kernel_takes_goes_to_lax(monkeypatch):
 def test_no_gradient_of_int8():
     with pytest.raises(TypeError, match="real-valued outputs"):
         jax.grad(lambda bias: conv(bias=bias, out_dtype="int8").sum())(1.0)
+
+
+def test_gradient_of_leaky_relu_where_the_result_is_rounded_to_zero():
+    x, w = integers(X), integers(W)
+    loss = lambda bias: jaxconv.conv2d(
+        (0 * x).astype("float16"), w.astype("float16"), bias=bias, activation=LeakyRelu(2.0**-10)
+    ).astype("float32")
+    count = loss(0.0).size
+    assert jax.grad(lambda bias: loss(bias).sum())(jnp.float32(-(2.0**-17))) == count * 2.0**-10

@@ -267,6 +267,18 @@ def test_nans_and_infinities(implementation):
 # Derivatives.
 
 
+def test_gradients_of_float64_with_a_scale_of_float32(x64):
+    """They are as exact as those of a scale of float64."""
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(2, 6, 6, 4)), rng.normal(size=(3, 3, 4, 6))
+    scale = rng.normal(size=6).astype("float32")
+    loss = lambda x, w, scale: jnp.sum(jaxconv.conv2d(x, w, scale=scale, implementation="cpu") ** 2)
+    ours = jax.grad(loss, (0, 1))(x, w, scale)
+    expected = jax.grad(loss, (0, 1))(x, w, scale.astype("float64"))
+    for actual, of_float64 in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(actual, of_float64, rtol=0, atol=1e-13 * np.abs(of_float64).max())
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 @pytest.mark.parametrize("activation", ["relu", "silu"])
 def test_gradients_in_other_dtypes(dtype, activation, implementation, x64):
