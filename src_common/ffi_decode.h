@@ -215,9 +215,10 @@ inline std::optional<std::string> ReadEpilogue(const ConvAttributes& a, const ff
   if (a.activation_numbers.size() != kNumbers) return "an activation has " + std::to_string(kNumbers) + " numbers";
   std::copy(a.activation_numbers.begin(), a.activation_numbers.end(), epilogue->numbers);
   internal::EpilogueReader reader(operands, p);
-  std::istringstream names{std::string(a.epilogue)};
-  for (std::string name; names >> name;) {
-    if (auto why = reader.Read(name, epilogue)) return why;
+  for (std::string_view names = a.epilogue; !names.empty();) {
+    const size_t end = std::min(names.find(' '), names.size());
+    if (auto why = reader.Read(std::string(names.substr(0, end)), epilogue)) return why;
+    names.remove_prefix(std::min(end + 1, names.size()));
   }
   if (reader.has_more()) return "there are operands that the epilogue does not name";
   if (epilogue->residual_scale && !epilogue->residual) return "there is a residual scale, and no residual";
