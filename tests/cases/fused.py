@@ -132,3 +132,18 @@ CASES = {
     "no_images": channels_last_fused((0, 3, 3, 4), (2, 2, 4, 5)),
     "no_input_channels": channels_last_fused((2, 3, 3, 0), (2, 2, 0, 5)),
 }  # fmt: skip
+
+
+def pullback(function):
+    """`(arrays, g) -> (y, all gradients)`."""
+
+    def forward_and_transposes(arrays, g):
+        y, vjp = jax.vjp(function, *arrays)
+        return y, vjp(g)
+
+    return forward_and_transposes
+
+
+def cotangent(case, arrays):
+    y = jax.eval_shape(case.theirs(), *arrays)
+    return integers(y.shape, y.dtype, 9)

@@ -10,12 +10,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from jax import export, lax
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
 
 import jaxconv
-from cases.fused import ACTIVATIONS, CASES, EVERY, EXACT, SMOOTH, Fused, channels_last_fused
-from cases.meshes import ONE_AXIS, TWO_AXES, collectives, compiled, mesh, place
+from cases.fused import ACTIVATIONS, CASES, EVERY, EXACT, SMOOTH, Fused, channels_last_fused, cotangent, pullback
 from cases.reference import assert_same, custom_calls, integers, opcodes, run, run_on_host
 from jaxconv.explain import lines
 
@@ -29,21 +26,6 @@ def full_precision():
     """On GPUs, too, float32 must stay float32."""
     with jax.default_matmul_precision("highest"):
         yield
-
-
-def pullback(function):
-    """`(arrays, g) -> (y, all gradients)`."""
-
-    def forward_and_transposes(arrays, g):
-        y, vjp = jax.vjp(function, *arrays)
-        return y, vjp(g)
-
-    return forward_and_transposes
-
-
-def cotangent(case, arrays):
-    y = jax.eval_shape(case.theirs(), *arrays)
-    return integers(y.shape, y.dtype, 9)
 
 
 def check(transform, case, implementation, arrays, rtol=0.0):
@@ -576,65 +558,3 @@ def test_export_with_any_batch(name, activation, implementation):
         y, gradients = run_on_host(pullback(case.theirs()), arguments, g)
         assert_same(program.call(*arguments), y, RTOL)
         assert_same(tuple(program.vjp().call(*arguments, g)), gradients, RTOL)
-
-
-# Several devices.
-
-WIDE = channels_last_fused((8, 8, 6, 8), (3, 3, 8, 16))
-# x, w, scale and bias, residual.
-LAYOUTS = {
-    "batch": (ONE_AXIS, P("a"), P(), P(), P("a")),
-    "in_channels": (ONE_AXIS, P(None, None, None, "a"), P(None, None, "a"), P(), P()),
-    "rows": (ONE_AXIS, P(None, "a"), P(), P(), P(None, "a")),
-    "batch_and_out_channels": (TWO_AXES, P("a"), P(None, None, None, "b"), P("b"), P("a", None, None, "b")),
-    "batch_and_in_channels": (TWO_AXES, P("a", None, None, "b"), P(None, None, "b"), P(), P("a")),
-}
-
-
-@pytest.fixture
-def operands():
-    arrays = WIDE.arrays()
-    g = cotangent(WIDE, arrays)
-    return arrays, g, run_on_host(pullback(WIDE.theirs()), arrays, g)
-
-
-def placed(on, arrays, x, w, channels, residual):
-    return place(on, arrays, (x, w, channels, channels, residual, P()))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_sharded(layout, operands, on_the_host):
-    """The epilogue comes after the sum over devices."""
-    arrays, g, expected = operands
-    make_mesh, *specs = LAYOUTS[layout]
-    step = lambda *arrays: pullback(WIDE.ours("cpu"))(arrays, g)
-    actual, hlo = compiled(step, placed(make_mesh(), arrays, *specs))
-    assert_same(actual, expected)
-    assert "all-gather" not in collectives(hlo)
-
-
-def test_explicit_mesh(operands, on_the_host):
-    arrays, g, expected = operands
-    on = mesh(kind=AxisType.Explicit)
-    with jax.set_mesh(on):
-        sharded = placed(on, arrays, *LAYOUTS["batch"][1:])
-        (g,) = place(on, (g,), (P("a"),))
-        actual = jax.jit(pullback(WIDE.ours("cpu")))(sharded, g)
-        assert jax.typeof(actual[0]).sharding.spec[0] == "a"
-    assert_same(actual, expected)
-
-
-@pytest.mark.parametrize("check_vma", [True, False])
-@pytest.mark.parametrize("manual", [{"a", "b"}, {"a"}], ids=["all", "partly"])
-def test_shard_map(manual, check_vma, operands, on_the_host):
-    """Gradients of replicated operands are sums over the devices. Inside, one device's part is one call."""
-    arrays, g, expected = operands
-    spec = P("a")
-    in_specs = (spec, P(), P(), P(), spec, P())
-    on = TWO_AXES()
-    mapped = jax.shard_map(
-        WIDE.ours("cpu"), mesh=on, in_specs=in_specs, out_specs=spec, axis_names=manual, check_vma=check_vma
-    )  # fmt: skip
-    actual, hlo = compiled(lambda *arrays: pullback(mapped)(arrays, g), place(on, arrays, in_specs))
-    assert_same(actual, expected)
-    assert custom_calls(hlo) == {"conv": 2, "wgrad": 1}
