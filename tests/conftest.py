@@ -1,8 +1,12 @@
-"""Before JAX starts: eight simulated host devices. After: which native implementation the tests force."""
+"""Before JAX starts: what XLA does on the host. After: which native implementation the tests force."""
 
 import os
+from pathlib import Path
 
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+# Compiling thousands of small programs is most of the work: each in one piece, and without LLVM's optimizations.
+os.environ["XLA_FLAGS"] += " --xla_cpu_parallel_codegen_split_count=1"
+os.environ["XLA_FLAGS"] += "" if Path("/dev/nvidiactl").exists() else " --xla_backend_optimization_level=0"
 
 import jax
 import pytest

@@ -60,7 +60,8 @@ def in_a_process(folder, convolutions, flag, kind="Auto"):
     """Each convolution's hits of the cache and its result, in a process with four devices of the host."""
     np.savez(folder / "operands", x=X, w=W)
     arguments = [str(folder), *map(json.dumps, (flag, kind, convolutions))]
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"  # the last one counts
+    environment = os.environ | {"XLA_FLAGS": flags}
     run = subprocess.run(
         [sys.executable, "-c", PROCESS, *arguments], check=True, cwd=folder, env=environment, stdout=subprocess.PIPE
     )
