@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxconv
-from cases.reference import lax_channels_last, pullback, run, run_on_host
+from cases.reference import OPTIMIZED, lax_channels_last, pullback, run, run_on_host
 
 C = 3
 # x, w, parameters.
@@ -54,8 +54,8 @@ def by_lax(layer, dtype, precision):
     theirs = functools.partial(lax_channels_last, **params)
     x, w = gaussian(x_shape, dtype, 0), gaussian(w_shape, dtype, 1)
     operands = x, w, gaussian(jax.eval_shape(theirs, x, w).shape, dtype, 2)
-    exact = run_on_host(pullback(theirs), *(a.astype("float64") for a in operands))
-    return operands, exact, run(pullback(functools.partial(theirs, precision=precision)), *operands)
+    exact = run_on_host(pullback(theirs), *(a.astype("float64") for a in operands), **OPTIMIZED)
+    return operands, exact, run(pullback(functools.partial(theirs, precision=precision)), *operands, **OPTIMIZED)
 
 
 def error(actual, exact):

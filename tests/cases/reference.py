@@ -15,6 +15,7 @@ FLOATS = ["float32", "float64", "bfloat16", "float16"]
 
 # Hundreds of small programs: their compilation is what the tests spend their time on.
 QUICK_HOST_COMPILE = {"xla_backend_optimization_level": 0}
+OPTIMIZED = {"xla_backend_optimization_level": 1}  # for sums so large that running them takes longer than compiling
 if jax.__version_info__ < (0, 11):
     QUICK_HOST_COMPILE["xla_cpu_use_fusion_emitters"] = False
 

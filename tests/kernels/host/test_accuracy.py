@@ -8,7 +8,7 @@ import pytest
 
 import jaxconv
 from cases.accuracy import gaussian
-from cases.reference import FLOATS, assert_same, lax_channels_last, pullback, run_on_host
+from cases.reference import FLOATS, OPTIMIZED, assert_same, lax_channels_last, pullback, run_on_host
 
 conv2d = functools.partial(jaxconv.conv2d, implementation="cpu")
 
@@ -33,8 +33,8 @@ def test_accuracy(x_shape, w_shape, groups, dtype):
         x, w = gaussian(x_shape, dtype, 0), gaussian(w_shape, dtype, 1)
         ours, theirs = (functools.partial(f, feature_group_count=groups) for f in (conv2d, lax_channels_last))
         g = gaussian(jax.eval_shape(theirs, x, w).shape, dtype, 2)
-        exactly = run_on_host(pullback(theirs), *(a.astype("float64") for a in (x, w, g)))
-        actual, by_lax = jax.jit(pullback(ours))(x, w, g), run_on_host(pullback(theirs), x, w, g)
+        exactly = run_on_host(pullback(theirs), *(a.astype("float64") for a in (x, w, g)), **OPTIMIZED)
+        actual, by_lax = jax.jit(pullback(ours))(x, w, g), run_on_host(pullback(theirs), x, w, g, **OPTIMIZED)
     taps = w_shape[0] * w_shape[1]
     lengths = taps * w_shape[2], taps * w_shape[3] // groups, g.size // g.shape[-1]
     for a, their, e, length in zip(actual, by_lax, exactly, lengths, strict=True):
