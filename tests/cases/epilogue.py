@@ -62,8 +62,13 @@ def ended(problem, sums, operands, activation=None):
         y = y + float(operands.get("residual_scale", 1)) * operands["residual"].astype("float64")
     if activation is not None:
         with jax.enable_x64(True):
-            y = np.asarray(activation_of(activation)(y))
+            y = np.asarray(activated(activation_of(activation), y))
     return y.astype(problem.out_dtype)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def activated(activation, y):
+    return activation(y)
 
 
 def of_channels(problem, numbers):
