@@ -162,15 +162,18 @@ def test_same_results_of_layers():
 def test_array_views_are_those_of_the_problem(name, which):
     """Of the transformed problem's shapes, and there and back is the same."""
     _, problem = passes_of(PACKED[name])[which]
-    for transform in all_that_apply(problem):
-        transformed, views, *_ = apply(transform, problem)
+    arrays = {role: array(problem, role) for role in ROLES}
+    applied = [apply(transform, problem) for transform in all_that_apply(problem)]
+    each = lambda way: lambda of_each: [
+        {role: getattr(a.views[role], way)(x) for role, x in of.items()} for a, of in zip(applied, of_each, strict=True)
+    ]  # fmt: skip
+    there = run_on_host(each("to"), [arrays] * len(applied))
+    for (transformed, views, *_), new, again in zip(applied, there, run_on_host(each("back"), there), strict=True):
+        assert_same(again, arrays)
         for role in ROLES:
-            x = array(problem, role)
-            new = views[role].to(x)
-            assert new.shape == getattr(transformed, f"{role}_shape")
-            assert_same(np.asarray(views[role].back(new)), x)
+            assert new[role].shape == getattr(transformed, f"{role}_shape")
             if not views[role].copies:
-                assert_same(np.ravel(new), np.ravel(x))
+                assert_same(np.ravel(new[role]), arrays[role].ravel())
 
 
 def sizes(problem):
