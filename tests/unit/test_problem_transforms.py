@@ -13,6 +13,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxconv
+from cases.parts import parts
 from cases.plans import PARTIAL, tile_of
 from cases.problems import halves, layer, passes_of, problem_of
 from cases.random_problems import problems
@@ -124,9 +125,10 @@ def small_problems(draw):
     return problem_of(conv, *shapes, draw(st.sampled_from(["float32", "bfloat16"])))
 
 
-@settings(max_examples=12, deadline=None, database=None, phases=[Phase.generate])
-@given(st.lists(small_problems(), min_size=PROBLEMS_IN_AN_EXAMPLE, max_size=PROBLEMS_IN_AN_EXAMPLE))
-def test_same_results(problems):
+@parts(6)
+@settings(max_examples=3, deadline=None, database=None, phases=[Phase.generate])
+@given(problems=st.lists(small_problems(), min_size=PROBLEMS_IN_AN_EXAMPLE, max_size=PROBLEMS_IN_AN_EXAMPLE))
+def test_same_results(problems, part):
     check(problems)
 
 

@@ -13,12 +13,12 @@ from jax import export, lax
 
 import jaxconv
 from cases.fused import ACTIVATIONS, CASES, EVERY, EXACT, SMOOTH, Fused, channels_last_fused, cotangent, pullback
+from cases.parts import diagonal, parts
 from cases.reference import assert_same, custom_calls, integers, opcodes, run, run_on_host
 from jaxconv.explain import lines
 
 RTOL = 2e-5
 WITHOUT_SIMPLIFIER = {"xla_disable_hlo_passes": "algsimp"}  # as in test_property
-ALL = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
 @pytest.fixture(autouse=True)
@@ -37,10 +37,9 @@ def check(transform, case, implementation, arrays, rtol=0.0):
 # Values and gradients.
 
 
-@pytest.mark.parametrize("activation", EXACT)
-@ALL
-def test_value_and_gradients(case, activation, implementation):
-    case = case.with_activation(activation)
+@pytest.mark.parametrize("name, activation", diagonal(CASES, EXACT))
+def test_value_and_gradients(name, activation, implementation):
+    case = CASES[name].with_activation(activation)
     arrays = case.arrays()
     g = cotangent(case, arrays)
     check(lambda f: lambda *arrays: pullback(f)(arrays, g), case, implementation, arrays)
@@ -113,12 +112,13 @@ def is_accepted(case):
     return True
 
 
+@parts(3)
 @settings(
-    max_examples=6, deadline=None, database=None, print_blob=True, phases=[Phase.generate],
+    max_examples=3, deadline=None, database=None, print_blob=True, phases=[Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )  # fmt: skip
 @given(drawn=st.lists(problems(), min_size=12, max_size=12))
-def test_random_problems(drawn, implementation):
+def test_random_problems(drawn, part, implementation):
     """Bit-equal, with all gradients; those of an example share a compilation."""
     cases = [case for case in drawn if is_accepted(case)]
     arrays = [case.arrays() for case in cases]
@@ -349,8 +349,9 @@ def remat(function):
 
 
 @pytest.mark.parametrize("transform", [grad_of_grad, jvp_of_grad, third_order, remat])
-@pytest.mark.parametrize("activation", ["none", "relu", "leaky", "silu"])
-@pytest.mark.parametrize("name", ["dense", "grouped", "scalars", "strided"])
+@pytest.mark.parametrize(
+    "name, activation", diagonal(["dense", "grouped", "scalars", "strided"], ["none", "relu", "leaky", "silu"])
+)
 def test_higher_orders(name, activation, transform, implementation):
     case = CASES[name].with_activation(activation)
     check(transform, case, implementation, case.arrays(), 1e-4 if transform is third_order else RTOL)
@@ -396,8 +397,7 @@ CHOICES = [axes for axes in itertools.product([None, 0], repeat=6) if axes != NO
 PARTS = {"few": [a for a in CHOICES if sum(x == 0 for x in a) in (1, 2, 5, 6)], "some": CHOICES[::5]}
 
 
-@pytest.mark.parametrize("part", range(3))
-@pytest.mark.parametrize("name", ["dense", "grouped", "scalars", "batch_groups"])
+@pytest.mark.parametrize("name, part", diagonal(["dense", "grouped", "scalars", "batch_groups"], range(3)))
 def test_vmap_of_some_operands(name, part, implementation):
     case = CASES[name]
     chosen = sorted(set(PARTS["few"] + PARTS["some"]), key=str)[part::3]
@@ -433,11 +433,11 @@ NESTS = {
 }
 
 
-@pytest.mark.parametrize("activation", ["relu", "relu6"])
-@pytest.mark.parametrize("name", ["dense", "grouped", "channels_outermost"])
-@pytest.mark.parametrize("maps", NESTS.values(), ids=NESTS)
-def test_nested_vmaps(maps, name, activation, implementation):
-    case = CASES[name].with_activation(activation)
+@pytest.mark.parametrize(
+    "nest, name, activation", diagonal(NESTS, ["dense", "grouped", "channels_outermost"], ["relu", "relu6"])
+)
+def test_nested_vmaps(nest, name, activation, implementation):
+    case, maps = CASES[name].with_activation(activation), NESTS[nest]
     arrays, g = case.arrays(), cotangent(case, case.arrays())
 
     def transform(function):

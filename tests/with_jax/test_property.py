@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 import jaxconv
+from cases.parts import parts
 from cases.reference import assert_same, channels_last, integers, pullback, run, run_on_host
 
 PROBLEMS_IN_AN_EXAMPLE = 20
@@ -149,48 +150,43 @@ def random_problems(*dtypes, examples):
     return lambda test: settled(given(drawn=drawn)(test))
 
 
-# 2,180 problems, in parts that run in parallel. Naming the implementation makes a fallback an error.
+# 2,660 problems, in parts that run in parallel. Naming the implementation makes a fallback an error.
 
 
-def parts(number):
-    """All but the first repeat it, on other random numbers."""
-    repeats = [pytest.param(part, marks=pytest.mark.full) for part in range(1, number)]
-    return pytest.mark.parametrize("part", [0, *repeats])
-
-
-@parts(4)
-@random_problems(("float32", None), examples=10)
+@parts(9)
+@random_problems(("float32", None), examples=5)
 def test_float32(drawn, part, implementation):
     check(drawn, implementation)
 
 
-@parts(2)
-@random_problems(("float64", None), ("float32", "float64"), examples=8)
+@parts(5)
+@random_problems(("float64", None), ("float32", "float64"), examples=4)
 def test_float64(drawn, part, implementation):
     with jax.enable_x64(True):
         check(drawn, implementation)
 
 
-@parts(4)
-@random_problems(("bfloat16", None), ("bfloat16", "float32"), ("float16", None), ("float16", "float32"), examples=6)
+@parts(7)
+@random_problems(("bfloat16", None), ("bfloat16", "float32"), ("float16", None), ("float16", "float32"), examples=4)
 def test_halves(drawn, part, implementation):
     check(drawn, implementation)
 
 
-@parts(2)
-@random_problems(("complex64", None), ("complex128", None), examples=4)
+@parts(6)
+@random_problems(("complex64", None), ("complex128", None), examples=2)
 def test_complex_numbers(drawn, part, implementation):
     with jax.enable_x64(True):
         check(drawn, implementation)
 
 
-@random_problems(("int8", "int32"), examples=12)
-def test_int8_to_int32(drawn, implementation):
+@parts(4)
+@random_problems(("int8", "int32"), examples=4)
+def test_int8_to_int32(drawn, part, implementation):
     check(drawn, implementation)
 
 
-@parts(2)
-@random_problems(("float32", None), ("bfloat16", None), examples=4)
+@parts(3)
+@random_problems(("float32", None), ("bfloat16", None), examples=3)
 def test_lax_with_install(drawn, part, implementation):
     accepted = [problem for problem in drawn if isinstance(problem.traced(problem.lax()), tuple)]
     operands = [problem.operands() for problem in accepted]
@@ -208,8 +204,9 @@ OTHER_DTYPES = ["int8", "int16", "int32", "uint8", "uint16", "uint32", "bool"]
 
 
 @pytest.mark.filterwarnings("ignore::jaxconv.FallbackWarning")
-@random_problems(*((dtype, None) for dtype in OTHER_DTYPES), ("uint8", "int32"), ("float16", "float64"), examples=9)
-def test_other_dtypes(drawn):
+@parts(4)
+@random_problems(*((dtype, None) for dtype in OTHER_DTYPES), ("uint8", "int32"), ("float16", "float64"), examples=3)
+def test_other_dtypes(drawn, part):
     """What no kernel takes, and lax answers: on the host, for on a GPU it refuses most of these too."""
     with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
         check(drawn, None)

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxconv
 from cases.meshes import compiled, exchanged, mesh, place
+from cases.parts import parts
 from cases.reference import HOST, assert_same, cotangent, custom_calls, exception_of, integers, pullback, run_on_host
 from cases.small import ENTRIES, Case
 from jaxconv.arguments import read
@@ -283,9 +284,10 @@ def problems(draw):
 
 
 @pytest.mark.parametrize("kind", OPERANDS)
-@settings(max_examples=40, deadline=None)
+@parts(5)
+@settings(max_examples=10, deadline=None)
 @given(case=problems(), devices=st.sampled_from([2, 3, 8]))
-def test_any_blocks_with_anything_after_the_last_row(kind, case, devices):
+def test_any_blocks_with_anything_after_the_last_row(kind, part, case, devices):
     """A device's part, under shard_map, of arrays that are filled with NaN to whole blocks."""
     x, w = case.operands()
     size = (case.lhs[1] - 1) * case.params["lhs_dilation"][0] + 1

@@ -1,0 +1,28 @@
+"""Which tests are in the quick run: those marked `full` repeat them, of other numbers or another combination."""
+
+import itertools
+
+import pytest
+
+
+def parts(number):
+    """Of a test of random numbers. Its parts differ in nothing else, and the first one is quick.
+
+    Hypothesis begins each part with the same simplest example: so its others are those that count.
+    """
+    return pytest.mark.parametrize("part", [0, *(repeated(part) for part in range(1, number))])
+
+
+def diagonal(*lists):
+    """All combinations of values. The quick ones step through all lists at once, so each value is in one of them."""
+    steps = range(max(map(len, lists)))
+    quick = {tuple(step % len(values) for values in lists) for step in steps}
+    places = itertools.product(*(range(len(values)) for values in lists))
+    return [
+        values if place in quick else repeated(*values)
+        for place, values in zip(places, itertools.product(*lists), strict=True)
+    ]
+
+
+def repeated(*values):
+    return pytest.param(*values, marks=pytest.mark.full)
