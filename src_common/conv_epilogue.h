@@ -2,7 +2,9 @@
 //
 //   result = activation(scale * sum + bias + residual_scale * residual), rounded once, to the result's type
 //
-// The host's kernels have all of it, CUDA's the bias.
+// To add an operation, add its operands here, read them in ffi_decode.h, and apply it in EpilogueOf of
+// src_cpu/common/epilogue.h, in EpilogueOf of src_cuda/common/epilogue.cuh, and in ApplyEpilogue and ResultOf of
+// src_cuda/wgmma/epilogue.cuh, whose sums lie in fragments.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +13,7 @@
 
 namespace jaxconv {
 
-// A function of one number, z, with up to three parameters: ConvEpilogue::numbers.
+// A function of one number, z, with up to three parameters: Epilogue::numbers.
 enum class Activation : int32_t {
   kNone,
   kPiecewise,    // (slope, low, high): slope * z below zero, else z; then at least `low`, and at most `high`
@@ -20,15 +22,16 @@ enum class Activation : int32_t {
 };
 
 // A number for each output channel of all groups, `stride` apart, in the type of the sums. With stride 0 there is one
-// number for all. Without data there is none.
+// number for all. Without data there is none, and `stride` is 0.
 struct PerChannel {
   const void* data = nullptr;
   int64_t stride = 0;
 };
 
-struct ConvEpilogue {
+struct Epilogue {
   bool is_there = false;
   Activation activation = Activation::kNone;
+  DType residual_type = DType::kF32;
   PerChannel scale;
   PerChannel bias;
   const void* residual = nullptr;        // lies as the result does, in its type; or null

@@ -131,7 +131,7 @@ class EpilogueReader {
       : operands_(operands), problem_(problem) {}
 
   // Reads the next operand, which has this name. Returns why it does not fit the problem.
-  std::optional<std::string> Read(const std::string& name, ConvEpilogue* epilogue) {
+  std::optional<std::string> Read(const std::string& name, Epilogue* epilogue) {
     if (read_ == operands_.size()) return "the " + name + " is missing";
     const ffi::ErrorOr<ffi::AnyBuffer> buffer = operands_.get<ffi::AnyBuffer>(read_++);
     if (buffer.has_error()) return "the " + name + " is no array";
@@ -163,11 +163,11 @@ class EpilogueReader {
     const int64_t channels = problem_.groups * problem_.out_channels;
     const auto count = static_cast<int64_t>(buffer.element_count());
     if (count != 1 && count != channels) return Numbers(name, buffer, channels, " output channels");
-    *operand = {buffer.untyped_data(), count == channels ? 1 : 0};
+    *operand = {buffer.untyped_data(), count == 1 ? 0 : 1};
     return std::nullopt;
   }
 
-  std::optional<std::string> ReadResidual(const ffi::AnyBuffer& buffer, ConvEpilogue* epilogue) const {
+  std::optional<std::string> ReadResidual(const ffi::AnyBuffer& buffer, Epilogue* epilogue) const {
     if (auto why = TypeMustBe("residual", buffer, problem_.dst_type, "result is")) return why;
     int64_t count = problem_.batch * problem_.groups * problem_.out_channels;
     for (const int64_t size : problem_.dst_size) count *= size;
@@ -175,6 +175,7 @@ class EpilogueReader {
       return Numbers("residual", buffer, count, " of the result");
     }
     epilogue->residual = buffer.untyped_data();
+    epilogue->residual_type = problem_.dst_type;
     return std::nullopt;
   }
 
@@ -207,11 +208,11 @@ inline bool ToActivation(std::string_view name, Activation* activation) {
 // Reads the epilogue of a call: its attributes, and the operands behind the tables. Returns why it does not fit the
 // problem.
 inline std::optional<std::string> ReadEpilogue(const ConvAttributes& a, const ffi::RemainingArgs& operands,
-                                               const ConvProblem& p, Pass pass, ConvEpilogue* epilogue) {
+                                               const ConvProblem& p, Pass pass, Epilogue* epilogue) {
   if (!internal::ToActivation(a.activation, &epilogue->activation)) {
     return "there is no activation " + std::string(a.activation);
   }
-  constexpr size_t kNumbers = std::size(ConvEpilogue{}.numbers);
+  constexpr size_t kNumbers = std::size(Epilogue{}.numbers);
   if (a.activation_numbers.size() != kNumbers) return "an activation has " + std::to_string(kNumbers) + " numbers";
   std::copy(a.activation_numbers.begin(), a.activation_numbers.end(), epilogue->numbers);
   internal::EpilogueReader reader(operands, p);

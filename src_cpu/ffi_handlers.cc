@@ -59,7 +59,7 @@ ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, ffi::Remainin
     const ArrayArguments filter{internal::Of(o.filter.dimensions()), internal::Of(attributes.filter_spec),
                                 problem->filter_type};
     if (const char* why = CheckTables(*problem, taps, classes, filter)) return invalid(why);
-    ConvEpilogue epilogue;
+    Epilogue epilogue;
     if (const auto why = ReadEpilogue(attributes, more, *problem, pass, &epilogue)) return invalid(*why);
     if (result.element_count() == 0) return ffi::Error::Success();
 

@@ -112,16 +112,8 @@ cudaError_t SharedMemoryLimit(int* bytes) {
 // and of the filter.
 struct Buffers {
   ffi::AnyBuffer src, rhs, taps, classes, result, workspace;
-  ffi::RemainingArgs epilogue;  // its operands
+  ffi::RemainingArgs epilogue;  // the operands that its attribute names
 };
-
-// Kernels end with a bias, a number for each channel, and with nothing else.
-Reason UnsupportedEpilogue(const ConvEpilogue& epilogue) {
-  const bool has_more = epilogue.scale.data || epilogue.residual || epilogue.activation != Activation::kNone;
-  if (has_more) return "the kernels' epilogue is a bias alone";
-  const bool is_one = epilogue.bias.data && epilogue.bias.stride == 0;
-  return is_one ? Reason("the kernels' bias has a number for each output channel") : std::nullopt;
-}
 
 ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& b, const CudaAttributes& attributes) {
   const ffi::AnyBuffer& filter = pass == Pass::kConv ? b.rhs : b.result;
@@ -134,9 +126,8 @@ ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& 
 
   const ffi::ErrorOr<ConvProblem> problem = DecodeProblem(b.src, filter, dst, b.taps, b.classes, attributes);
   if (problem.has_error()) return problem.error();
-  ConvEpilogue epilogue;
+  Epilogue epilogue;
   if (const Reason why = ReadEpilogue(attributes, b.epilogue, *problem, pass, &epilogue)) return refuse(*why);
-  if (const Reason why = UnsupportedEpilogue(epilogue)) return refuse(*why);
   int limit = 0;
   if (const cudaError_t status = SharedMemoryLimit(&limit)) return fail(status);
   const ConvCall call{*problem,
@@ -145,12 +136,13 @@ ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& 
                       static_cast<const ResidueClass*>(b.classes.untyped_data()),
                       b.src.untyped_data(),
                       b.rhs.untyped_data(),
-                      epilogue.bias.data,
                       b.result.untyped_data(),
                       b.workspace.untyped_data(),
-                      &state->slot};
+                      &state->slot,
+                      epilogue};
   const auto run = [&](const auto& kernel) {
     const auto& [family, settings] = kernel;
+    if (epilogue.residual && !settings.kTakesResidual) return refuse("the family's kernels take no residual");
     if (const Reason why = family->unsupported_reason(*problem, pass, settings)) return refuse(*why);
     if (const size_t need = family->workspace_bytes(*problem, pass, settings); b.workspace.size_bytes() < need) {
       return refuse("needs " + std::to_string(need) + " bytes of workspace, got " +
@@ -180,7 +172,7 @@ auto Signature() {
       .Arg<ffi::AnyBuffer>()  // filter, or the destination's gradient
       .Arg<ffi::AnyBuffer>()  // taps
       .Arg<ffi::AnyBuffer>()  // classes
-      .RemainingArgs()        // of a conv's epilogue
+      .RemainingArgs()        // operands of the epilogue
       .Ret<ffi::AnyBuffer>()  // destination, or the filter's gradient
       .Ret<ffi::AnyBuffer>()  // workspace
       .Attrs<CudaAttributes>()

@@ -105,6 +105,7 @@ void Bind(nb::module_& module) {
     tiles.append(nb::make_tuple(Family::TileName(i), Family::FieldsOfTile(i)));
   }
   m.attr("tiles") = tiles;
+  m.attr("takes_residual") = Family::Settings::kTakesResidual;
 }
 
 DType TypeOf(const std::string& name) {

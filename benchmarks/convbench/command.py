@@ -22,6 +22,7 @@ COMMANDS = {
     "fit": "convbench.tuning.command",
     "fit-lax": "convbench.tuning.lax",
     "census": "convbench.census.command",
+    "epilogue": "convbench.endings",
 }
 
 

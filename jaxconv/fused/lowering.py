@@ -57,7 +57,7 @@ def planned(platform: str | None, call: Call, avals: Sequence[Any]) -> tuple[Con
         return problem, None
     problem = seen_by_kernels("conv", platform, problem)
     plan = decide("conv", platform, problem, constraint_of(call.implementation)).plan
-    return problem, plan if isinstance(plan, ConvPlan) and _ends_with(plan, call, avals) else None
+    return problem, plan if isinstance(plan, ConvPlan) and _ends_with(plan, call) else None
 
 
 def _is_native(call: Call, avals: Sequence[Any]) -> bool:
@@ -72,9 +72,8 @@ def _is_native(call: Call, avals: Sequence[Any]) -> bool:
     )
 
 
-def _ends_with(plan: ConvPlan, call: Call, avals: Sequence[Any]) -> bool:
+def _ends_with(plan: ConvPlan, call: Call) -> bool:
     """Whether the plan's kernel does."""
     if any(isinstance(step, MultipliersAsDepth) for step in plan.transform):  # its outputs are planes, not channels
         return False
-    is_bias = call.epilogue.operands == ("bias",) and avals[2].ndim == 1 and call.epilogue.activation is None
-    return is_bias or plan.has_whole_epilogue
+    return "residual" not in call.epilogue.operands or plan.takes_residual

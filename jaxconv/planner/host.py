@@ -17,7 +17,7 @@ TILE_ROWS = 12
 
 class HostFamily:
     transforms = of_channels = swaps = aligned = packs_groups = stores_parts = k_major = False
-    has_whole_epilogue = True
+    takes_residual = True
 
     def candidates(self, product: Product, device: Device, asked: Asked) -> Iterator[Candidate]:
         reason = "a host kernel has no settings" if asked.settings or asked.tile else self.unsupported_reason(product)

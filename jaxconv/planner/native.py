@@ -46,7 +46,7 @@ class NativeFamily:
     k_major: whether it takes a filter, or an output's cotangent, of 32 bits only if what is summed is last.
     """
 
-    swaps = has_whole_epilogue = False
+    swaps = False
 
     def __init__(
         self,
@@ -61,6 +61,7 @@ class NativeFamily:
         self.transforms, self.of_channels, self.packs_groups = transforms, of_channels, packs_groups
         self.stores_parts, self.aligned, self.k_major = stores_parts, aligned, k_major
         self._native: Any = getattr(planning, name)
+        self.takes_residual: bool = self._native.takes_residual  # in its epilogue
         self.tiles = tuple(Tile(name, fields) for name, fields in self._native.tiles)
 
     def candidates(self, product: Product, device: Device, asked: Asked) -> Iterator[Candidate]:

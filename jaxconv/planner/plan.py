@@ -95,9 +95,9 @@ class ConvPlan:
         return self._family.aligned
 
     @property
-    def has_whole_epilogue(self) -> bool:
-        """Whether the kernel ends with every epilogue, or with a bias of each output channel alone."""
-        return self._family.has_whole_epilogue
+    def takes_residual(self) -> bool:
+        """Whether the kernel's epilogue may have a residual."""
+        return self._family.takes_residual
 
     @property
     def constraint(self) -> Constraint:

@@ -17,7 +17,7 @@ struct ConvCall {
   const void* src;
   const void* rhs;
   void* result;
-  ConvEpilogue epilogue;  // of a conv
+  Epilogue epilogue;  // of a conv
 };
 
 // Who runs a parallel loop. Plain pointers, because kernels compiled for a newer instruction set must not instantiate

@@ -53,7 +53,7 @@ void AddResidual(const void* residual, T scale, T* sums, int64_t sums_stride, co
 
 // The activation of a number. NaN stays NaN.
 template <typename T>
-T Activate(const ConvEpilogue& epilogue, T z) {
+T Activate(const Epilogue& epilogue, T z) {
   const T n0 = epilogue.numbers[0], n1 = epilogue.numbers[1], n2 = epilogue.numbers[2];
   switch (epilogue.activation) {
     case Activation::kNone: return z;
@@ -74,8 +74,7 @@ T Activate(const ConvEpilogue& epilogue, T z) {
 template <typename T>
 class EpilogueOf {
  public:
-  EpilogueOf(void* result, DType type, const ConvEpilogue& epilogue)
-      : result_(result), type_(type), epilogue_(epilogue) {
+  EpilogueOf(void* result, DType type, const Epilogue& epilogue) : result_(result), type_(type), epilogue_(epilogue) {
     WithStorage<T>(type, [this](auto s) {
       store_ = StoreTile<decltype(s), T>;
       add_residual_ = AddResidual<decltype(s), T>;
@@ -126,7 +125,7 @@ class EpilogueOf {
 
   void* result_;
   DType type_;
-  const ConvEpilogue& epilogue_;
+  const Epilogue& epilogue_;
   void (*store_)(const T* sums, int64_t sums_stride, const OutputTile& tile, void* result);
   void (*add_residual_)(const void* residual, T scale, T* sums, int64_t sums_stride, const OutputTile& tile);
 };

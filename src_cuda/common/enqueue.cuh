@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "common/call_epilogue.h"
 #include "common/convert.cuh"
 #include "common/epilogue.cuh"
 #include "common/layout.h"
@@ -111,12 +112,13 @@ __global__ void AddSlicesKernel(const Acc* slices, void* out, DType type, int64_
 #pragma unroll
     for (int p = 1; p < kParts; ++p) sums.v[0] += parts[p][pack];
   }
+  if (part != 0 || i >= elements) return;
   if constexpr (kHasEpilogue) {
     const EpilogueOf<Acc, true> epilogue(element_epilogue.epilogue, 0);
 #pragma unroll
-    for (int v = 0; v < kPack && i < elements; ++v) sums.v[v] = epilogue(sums.v[v], element_epilogue.Channel(i + v));
+    for (int v = 0; v < kPack; ++v) sums.v[v] = epilogue(sums.v[v], element_epilogue.Channel(i + v), i + v);
   }
-  if (part == 0 && i < elements) StoreNarrowed(sums, out, i, type);
+  StoreNarrowed(sums, out, i, type);
 }
 
 // The last kernel of a call that keeps its sums in the workspace: adds the slices in a fixed order.
@@ -128,7 +130,7 @@ cudaError_t AddSlices(const ConvCall& call, int64_t split, cudaStream_t stream) 
   const int64_t elements = ResultElements(p, call.pass);
   const DType type = ResultType(p, call.pass);
   const bool packs = elements % kPack == 0 && AreAligned({call.workspace, call.result});
-  const ElementEpilogue epilogue{EpilogueOfCall(call), p.dst.channel, p.out_channels, p.dst.group, p.groups};
+  const ElementEpilogue epilogue{call.epilogue, p.dst.channel, p.out_channels, p.dst.group, p.groups};
   const auto add = [&](auto* kernel, int parts, int pack) {
     return Enqueue(kernel, CeilDiv(elements / pack * parts, kAddSlicesThreads), kAddSlicesThreads, stream,
                    static_cast<const Acc*>(call.workspace), call.result, type, elements, static_cast<int>(split),

@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "common/reason.h"
+#include "conv_epilogue.h"
 #include "conv_problem.h"
 
 namespace jaxconv {
@@ -20,14 +21,14 @@ struct ConvCall {
   const ResidueClass* classes;
   const void* src;
   const void* rhs;
-  const void* bias;  // see Epilogue; null if there is none
   void* result;
   void* workspace;
   CallSlot* slot;  // finds the state that kernels keep from launch to launch
+  Epilogue epilogue;
 
   // The same call, for a problem that sees the same operands in another way.
   ConvCall With(const ConvProblem& seen) const {
-    return {seen, pass, taps, classes, src, rhs, bias, result, workspace, slot};
+    return {seen, pass, taps, classes, src, rhs, result, workspace, slot, epilogue};
   }
 };
 

@@ -21,18 +21,4 @@ __device__ __forceinline__ void StorePairs(const float (&sum)[kBlocks][4], Out* 
   }
 }
 
-// Calls f(sum, column) for each of these sums of a thread, in the order of columns.
-template <int kRowBlocks, int kBlocks, typename F>
-__device__ __forceinline__ void ForEachSum(float (&sum)[kRowBlocks][kBlocks][4], const F& f) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int j = 0; j < kBlocks; ++j) {
-#pragma unroll
-    for (int i = 0; i < kRowBlocks; ++i) {
-#pragma unroll
-      for (int v = 0; v < 4; ++v) f(sum[i][j][v], j * 8 + lane % 4 * 2 + v % 2);
-    }
-  }
-}
-
 }  // namespace jaxconv

@@ -31,13 +31,14 @@ __device__ __forceinline__ void StoreSums(const Sums& sums, const Point* rows, c
       const Pack<Acc, 4>& four = sums.Sums(i, j);
       const int64_t col = cols.first + sums.Col(j);
       if (cols.quads) {
-        if (col < cols.count) StoreNarrowed(epilogue(four, col), cols.base, row + col, cols.type);
+        if (col < cols.count) StoreNarrowed(epilogue(four, col, row + col, 1), cols.base, row + col, cols.type);
       } else {
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
           if (col + v >= cols.count) continue;
-          const Pack<Acc, 1> result{epilogue(four.v[v], col + v)};
-          StoreNarrowed(result, cols.base, row + (col + v) * cols.stride, cols.type);
+          const int64_t element = row + (col + v) * cols.stride;
+          const Pack<Acc, 1> result{epilogue(four.v[v], col + v, element)};
+          StoreNarrowed(result, cols.base, element, cols.type);
         }
       }
     }

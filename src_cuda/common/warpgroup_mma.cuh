@@ -81,12 +81,6 @@ class WarpgroupMma {
     }
   }
 
-  // Calls f(sum, column) for each of the thread's sums. Columns are counted from first_col.
-  template <typename F>
-  __device__ __forceinline__ void ForEach(const F& f) {
-    ForEachSum(sum_, f);
-  }
-
   // Rounds the sums and stores them into rows of `pitch` elements.
   template <typename Out>
   __device__ __forceinline__ void Store(Out* first, int pitch) const {

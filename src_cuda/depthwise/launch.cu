@@ -10,8 +10,8 @@
 #include <iterator>
 #include <optional>
 
+#include "common/call_epilogue.h"
 #include "common/enqueue.cuh"
-#include "common/epilogue.h"
 #include "common/layout.h"
 #include "common/persistent.h"
 #include "common/product.h"
@@ -84,7 +84,7 @@ cudaError_t Launch(const ConvCall& call, const DepthwiseSettings& planned, cudaS
   const DepthwiseSettings s = SettingsHere(p, planned);
   const DepthwiseTile& tile = kDepthwiseTiles[s.tile];
   const bool wgrad = call.pass == Pass::kWgrad;
-  DepthwiseParams d{ShapeOf(p, call.pass, s), EpilogueOfCall(call)};
+  DepthwiseParams d{ShapeOf(p, call.pass, s), call.epilogue};
   SetOperands(call, s.split, &d);
   // The filter, or its gradient, is read or written an element at a time.
   if (!AreAligned({d.src, wgrad ? d.rhs : d.out})) return LaunchUnaligned(call, s.split, stream);

@@ -83,9 +83,11 @@ class DirectSums {
 
   // Turns complete sums into results.
   template <bool kHasEpilogue>
-  __device__ __forceinline__ void End(const EpilogueOf<float, kHasEpilogue>& epilogue, int32_t dst_count) {
+  __device__ __forceinline__ void End(const DirectParams& p, const char* shared, const TileEnd& end,
+                                      const EpilogueOf<float, kHasEpilogue>& epilogue, int32_t dst_count) {
     if constexpr (kHasEpilogue) {
       ptx::Keep(dst_count);  // or the compiler would hold the bias in registers that sums need
+      if (epilogue.HasResidual()) return EndWithResidual(p, shared, end, epilogue, dst_count);
 #pragma unroll
       for (int j = 0; j < kBlocks; ++j) {
         const int64_t channel = LaneChannel(first_col_ + j * 8, dst_count);
@@ -125,6 +127,25 @@ class DirectSums {
   }
 
  private:
+  __device__ __forceinline__ void EndWithResidual(const DirectParams& p, const char* shared, const TileEnd& end,
+                                                  const EpilogueOf<float, true>& epilogue, int32_t dst_count) {
+    const Position* positions = reinterpret_cast<const Position*>(shared + p.offsets.positions) + first_position_;
+#pragma unroll
+    for (int i = 0; i < kPositions; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const Position at = positions[i * 16 + half * 8 + threadIdx.x % 32 / 4];
+        if (!end.Has(at)) continue;
+#pragma unroll
+        for (int j = 0; j < kBlocks; ++j) {
+          const int64_t channel = LaneChannel(first_col_ + j * 8, dst_count), element = end.to + at.to + channel;
+          float* const pair = &sum_[i][j][2 * half];
+          pair[0] = epilogue(pair[0], channel, element), pair[1] = epilogue(pair[1], channel + 1, element + 1);
+        }
+      }
+    }
+  }
+
   // Of two entries, for a set.
   struct Operands {
     uint32_t a[kPositions][4];
@@ -251,8 +272,8 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kD
                       base + p.offsets.filter + chunk * chunk_bytes, steps.all);
         read.Release();
       }
-      sums.End(epilogue, block.channels.dst_count);
       const TileEnd end(p, block, block.Place(p, tile));
+      sums.End(p, shared, end, epilogue, block.channels.dst_count);
       WithType<float>(p.out_type, [&](auto type) {
         using Out = decltype(type);
         Out* results = reinterpret_cast<Out*>(shared + p.offsets.results);

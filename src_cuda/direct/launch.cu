@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <iterator>
 
+#include "common/call_epilogue.h"
 #include "common/device_attribute.h"
 #include "common/enqueue.cuh"
-#include "common/epilogue.h"
 #include "common/layout.h"
 #include "common/persistent.h"
 #include "common/product.h"
@@ -144,7 +144,7 @@ cudaError_t Launch(const ConvCall& call, const DirectSettings& s, cudaStream_t s
   if (!AreAligned({d.src, d.rhs, d.out})) return LaunchUnaligned(call, s.split, stream);
   d.workers = wgrad ? static_cast<int32_t>(s.split) : ConvWorkers(layout);
   d.filter_order = OrderOf(call, tile);
-  d.epilogue = EpilogueOfCall(call);
+  d.epilogue = call.epilogue;
   SetDividers(&d);
   if (!EncodeMaps(call, &d)) return cudaErrorInvalidValue;
   const DirectKernel kernel = FindKernel(call, s, layout.has_odd_positions());

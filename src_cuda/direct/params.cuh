@@ -11,9 +11,9 @@
 #include <cstdint>
 
 #include "common/convert.cuh"
-#include "common/epilogue.h"
 #include "common/family.h"
 #include "common/points.cuh"
+#include "conv_epilogue.h"
 #include "conv_problem.h"
 #include "direct/config.h"
 #include "direct/memory.h"

@@ -139,12 +139,12 @@ class RowStreaming {
     Rounded<Out> rounded;
     const auto step = [&](auto first_lag, auto last_lag, auto next_first_lag, int32_t at) {
       const bool has_results = at >= (kDelays ? kLags : kLags - 1);
-      if (kDelays && has_results) Round(epilogue, rounded);
+      if (kDelays && has_results) Round(epilogue, end.to, ends, rounded);
       const uint32_t next = next_first_lag < kLags ? rows.Next(row) : row;
       MultiplyStep<first_lag, last_lag, next_first_lag>(row, next, source);
       rows.Pass();
       row = next;
-      if (!kDelays && has_results) Round(epilogue, rounded);
+      if (!kDelays && has_results) Round(epilogue, end.to, ends, rounded);
       if (has_results) Store(rounded, out, row_apart, ends);
     };
     // At a stream's beginning and end some lags have no destination row.
@@ -157,7 +157,7 @@ class RowStreaming {
       (step(Lag<kAt + 1>(), Lag<kLags - 1>(), Lag<kAt + 2>(), stream_rows + kAt), ...);
     }(kEdges);
     if (!kDelays) return;
-    Round(epilogue, rounded);
+    Round(epilogue, end.to, ends, rounded);
     Store(rounded, out, row_apart, ends);
   }
 
@@ -174,7 +174,7 @@ class RowStreaming {
 
   template <typename Out>
   __device__ __forceinline__ void Begin(const TileEnd& tile, Ends& ends) const {
-    const int lane = threadIdx.x % 4, col = kExchanges<Out> ? is_odd_ * 8 + lane / 2 * 4 : lane * 2;
+    const int col = StoredCol<Out>();
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
 #pragma unroll
@@ -184,6 +184,13 @@ class RowStreaming {
         ends[i][half] = {at.to + col, is_there ? tile.rows - at.row : 0};
       }
     }
+  }
+
+  // The first of the columns that the lane stores.
+  template <typename Out>
+  __device__ __forceinline__ int32_t StoredCol() const {
+    const auto lane = static_cast<int32_t>(threadIdx.x % 4);
+    return kExchanges<Out> ? is_odd_ * 8 + lane / 2 * 4 : lane * 2;
   }
 
   // Two matrices for each block of output channels, read as they are multiplied. Zeros where there is no such row of
@@ -286,8 +293,10 @@ class RowStreaming {
   template <typename Out>
   static constexpr bool kExchanges = kBlocks == 2 && kTraits<Out>.bytes == 2;
 
+  // The results of a stream's row. `origin`: of the output tile.
   template <typename Out, bool kHasEpilogue>
-  __device__ __forceinline__ void Round(const EpilogueOf<float, kHasEpilogue>& epilogue, Rounded<Out>& rounded) const {
+  __device__ __forceinline__ void Round(const EpilogueOf<float, kHasEpilogue>& epilogue, int64_t origin,
+                                        const Ends& ends, Rounded<Out>& rounded) const {
     int32_t dst_count = first_col_ + cols_;
     if constexpr (kHasEpilogue) ptx::Keep(dst_count);  // or the compiler would hold the bias's address, too
 #pragma unroll
@@ -295,11 +304,21 @@ class RowStreaming {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         Pack<Out, 2>(&pairs)[kBlocks] = rounded.pairs[i][half];
+        bool has_position = ends[i][half].rows > 0;  // an odd lane may store columns that do not exist
+        if (kExchanges<Out> && epilogue.HasResidual()) {
+          has_position = __shfl_sync(0xffffffff, has_position, threadIdx.x % 32 & ~1);
+        }
 #pragma unroll
         for (int j = 0; j < kBlocks; ++j) {
           const float* sum = sum_[kLags - 1][i][j] + 2 * half;
           const int64_t channel = LaneChannel(first_col_ + j * 8, dst_count);
-          pairs[j] = {static_cast<Out>(epilogue(sum[0], channel)), static_cast<Out>(epilogue(sum[1], channel + 1))};
+          if (epilogue.HasResidual() && has_position) {
+            const int64_t element = origin + ends[i][half].to - StoredCol<Out>() + channel;
+            pairs[j] = {static_cast<Out>(epilogue(sum[0], channel, element)),
+                        static_cast<Out>(epilogue(sum[1], channel + 1, element + 1))};
+          } else {
+            pairs[j] = {static_cast<Out>(epilogue(sum[0], channel)), static_cast<Out>(epilogue(sum[1], channel + 1))};
+          }
         }
         if constexpr (kExchanges<Out>) {
           const uint32_t other = __shfl_xor_sync(0xffffffff, is_odd_ ? Word(pairs[0]) : Word(pairs[1]), 1);

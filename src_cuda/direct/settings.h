@@ -24,6 +24,7 @@ struct OutputTile {
 // An OutputTile. It may have more rows than were asked for: with row streaming a warp takes several.
 struct DirectSettings {
   static constexpr const char* kFamily = "direct";
+  static constexpr bool kTakesResidual = true;
 
   int64_t tile = 0;
   int64_t split = 1;

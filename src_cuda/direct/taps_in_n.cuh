@@ -158,7 +158,8 @@ __device__ __forceinline__ void StoreTapSums(const DirectParams& p, const Direct
     float sum = 0;
 #pragma unroll 9  // of a window of 3 x 3 all are under way
     for (int tap = 0; tap < taps; ++tap) sum += *reinterpret_cast<const float*>(first + columns[tap * outs + out]);
-    static_cast<Out*>(p.out)[end.to + at.to + out] = static_cast<Out>(epilogue(sum, out));
+    const int64_t element = end.to + at.to + out;
+    static_cast<Out*>(p.out)[element] = static_cast<Out>(epilogue(sum, out, element));
   }
 }
 

@@ -102,7 +102,7 @@ cudaError_t EnqueueGemm(const ConvCall& call, const Im2colSettings& s, const Col
   params.out_elements = ResultElements(p, call.pass);
   params.split = static_cast<int32_t>(s.split);
   params.accumulate = wgrad && columns.first_row > 0;
-  params.epilogue = EpilogueOfCall(call);
+  params.epilogue = call.epilogue;
   constexpr auto tiles = std::make_index_sequence<std::size(kIm2colTiles)>();
   return Enqueue(wgrad                             ? FindGemm<Acc, true, false>(s.tile, tiles)
                  : EndsWithEpilogue(call, s.split) ? FindGemm<Acc, false, true>(s.tile, tiles)

@@ -4,10 +4,10 @@
 
 #include <cstdint>
 
-#include "common/epilogue.h"
 #include "common/points.cuh"
 #include "common/product.cuh"
 #include "common/step_table.cuh"
+#include "conv_epilogue.h"
 
 namespace jaxconv {
 

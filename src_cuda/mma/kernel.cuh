@@ -70,42 +70,46 @@ struct MmaParts {
   static_assert(!kTile.wgmma || kTraits<T>.bytes == 2, "wgmma reads operands along the lines if they have 16 bits");
 };
 
-// Stores rows of results, kVector of each row at once.
+// The type of results in shared memory: of sums, if an epilogue follows.
+template <typename Parts, typename Out>
+using StoredInShared = std::conditional_t<Parts::kVariant.has_epilogue, float, Out>;
+
+// Stores rows of results, kVector of each row at once. With an epilogue, that is applied here.
 template <typename Parts, int kVector, typename Out>
-__device__ __forceinline__ void StoreRows(const Out* results, const PointTable<Parts::kTile.rows>& rows,
-                                          const MmaParams& p, const NTile& n_tile, int64_t slice_offset) {
+__device__ __forceinline__ void StoreRows(const StoredInShared<Parts, Out>* results,
+                                          const PointTable<Parts::kTile.rows>& rows, const MmaParams& p,
+                                          const NTile& n_tile, int64_t slice_offset) {
   constexpr MmaTile kTile = Parts::kTile;
+  constexpr bool kHasEpilogue = Parts::kVariant.has_epilogue;
   constexpr int kAcross = kTile.cols / kVector, kDown = kTile.threads() / kAcross;
   static_assert(kTile.threads() % kAcross == 0 && kTile.rows % kDown == 0, "a thread keeps its columns");
   const int first_row = threadIdx.x / kAcross, col = threadIdx.x % kAcross * kVector;
   if (n_tile.first_col + col >= p.cols) return;
-  Out* out = static_cast<Out*>(p.out) + slice_offset + n_tile.group * p.out_group_stride;
-  out += Parts::kVariant.merged ? MergedCol::Of(p, n_tile.first_col + col).result
-                                : (n_tile.first_col + col) * p.out_col_stride;
+  int64_t offset = n_tile.group * p.out_group_stride;
+  offset += Parts::kVariant.merged ? MergedCol::Of(p, n_tile.first_col + col).result
+                                   : (n_tile.first_col + col) * p.out_col_stride;
+  Out* const out = static_cast<Out*>(p.out) + slice_offset + offset;
+  const EpilogueOf<float, kHasEpilogue> epilogue(p.epilogue, n_tile.group * p.problem.out_channels);
+  const int64_t channel =
+      kHasEpilogue && Parts::kVariant.merged ? (n_tile.first_col + col) % p.class_cols : n_tile.first_col + col;
 #pragma unroll 4
   for (int i = 0; i < kTile.rows / kDown; ++i) {
     const int row = first_row + i * kDown;
     const int64_t to = rows[row].partner;
-    const auto pack = *reinterpret_cast<const Pack<Out, kVector>*>(results + row * ResultPitch(kTile.cols) + col);
-    if (to >= 0) *reinterpret_cast<Pack<Out, kVector>*>(out + to) = pack;
+    const auto pack = *reinterpret_cast<const Pack<StoredInShared<Parts, Out>, kVector>*>(
+        results + row * ResultPitch(kTile.cols) + col);
+    if constexpr (kHasEpilogue) {
+      if (to < 0) continue;
+      Pack<Out, kVector> rounded;
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) {
+        rounded.v[v] = static_cast<Out>(epilogue(pack.v[v], channel + v, offset + to + v));
+      }
+      *reinterpret_cast<Pack<Out, kVector>*>(out + to) = rounded;
+    } else {
+      if (to >= 0) *reinterpret_cast<Pack<Out, kVector>*>(out + to) = pack;
+    }
   }
-}
-
-// Ends the sums of an N tile, from a warp's first column on, with the epilogue. Columns past the last take the channel
-// of the last: their results are not stored.
-template <typename Parts>
-__device__ __forceinline__ void EndSums(typename Parts::Sums& sums, const MmaParams& p, const NTile& n_tile,
-                                        int warp_col) {
-  constexpr bool kMerged = Parts::kVariant.merged;
-  const int64_t first = n_tile.first_col + warp_col;
-  const int last = static_cast<int>(min(p.cols - first, int64_t{Parts::kTile.cols})) - 1;
-  const EpilogueOf<float, true> epilogue(p.epilogue, n_tile.group * p.problem.out_channels + (kMerged ? 0 : first));
-  const Divider<int32_t> by_class(kMerged ? p.class_cols : 1);
-  sums.ForEach([&](float& sum, int col) {
-    int32_t channel = min(col, last);
-    if constexpr (kMerged) by_class.Divide(static_cast<int32_t>(first) + channel, &channel);
-    sum = epilogue(sum, channel);
-  });
 }
 
 // Multiplies all tiles of the block's steps. kFinite: no operand is rounded to an infinity.
@@ -158,18 +162,17 @@ __device__ __forceinline__ bool ComputeNTile(typename Parts::Producer& producer,
   producer.Begin(n_tile);
   MultiplyTiles<Parts, kFinite>(producer, sums, shared, tiles);
   const bool are_finite = kFinite || sums.AreFinite();
-  if constexpr (Parts::kVariant.has_epilogue) EndSums<Parts>(sums, p, n_tile, col);
   __syncthreads();
   WithType<float>(p.out_type, [&](auto type) {
     using Out = decltype(type);
     constexpr int kPitch = ResultPitch(kTile.cols);
-    Out* results = reinterpret_cast<Out*>(shared.results);
+    auto* results = reinterpret_cast<StoredInShared<Parts, Out>*>(shared.results);
     sums.Store(results + row * kPitch + col, kPitch);
     __syncthreads();
     if (p.out_vectors) {
-      StoreRows<Parts, kTraits<Out>.vector()>(results, shared.rows, p, n_tile, slice_offset);
+      StoreRows<Parts, kTraits<Out>.vector(), Out>(results, shared.rows, p, n_tile, slice_offset);
     } else {
-      StoreRows<Parts, 1>(results, shared.rows, p, n_tile, slice_offset);
+      StoreRows<Parts, 1, Out>(results, shared.rows, p, n_tile, slice_offset);
     }
   });
   return are_finite;

@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <iterator>
 
+#include "common/call_epilogue.h"
 #include "common/device_attribute.h"
 #include "common/enqueue.cuh"
-#include "common/epilogue.h"
 #include "common/layout.h"
 #include "common/params.h"
 #include "common/product.h"
@@ -136,7 +136,7 @@ cudaError_t Launch(const ConvCall& call, const MmaSettings& s, cudaStream_t stre
   const MmaKernelOfType kernel =
       Find(p.src_type, {index, ChooseAccess(p, call.pass), vectors, merges, EndsWithEpilogue(call, s.split)});
   MmaParams params{MakeParams(call, s.split, tile.rows, tile.cols)};
-  params.epilogue = EpilogueOfCall(call);
+  params.epilogue = call.epilogue;
   if (merges) MergeClasses(p, tile, s.merged, &params);
   params.out_vectors = ResultLayout(call, s.split).MnVectors(TraitsOf(params.out_type).vector());
   params.n_tiles = static_cast<uint32_t>(params.col_tiles * p.groups);

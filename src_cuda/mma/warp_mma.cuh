@@ -58,12 +58,6 @@ class WarpMma {
     }
   }
 
-  // Calls f(sum, column) for each of the thread's sums; columns are counted from the first one.
-  template <typename F>
-  __device__ __forceinline__ void ForEach(const F& f) {
-    ForEachSum(sum_, f);
-  }
-
   // Stores the sums, rounded, into rows of `pitch` elements.
   template <typename Out>
   __device__ __forceinline__ void Store(Out* first, int pitch) const {

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <iterator>
 
-#include "common/epilogue.h"
 #include "common/product.cuh"
 #include "common/tile_loader.cuh"
+#include "conv_epilogue.h"
 
 namespace jaxconv {
 

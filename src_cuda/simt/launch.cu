@@ -41,7 +41,7 @@ cudaError_t LaunchSums(const ConvCall& call, const SimtSettings& s, cudaStream_t
   const ConvProblem& p = call.problem;
   const SimtKernelPtr kernel = FindSimt<Acc>(s.tile, ChooseAccess(call), !IsPure(p), EndsWithEpilogue(call, s.split));
   const Tile& tile = kSimtTiles[s.tile];
-  SimtParams params{MakeParams(call, s.split, tile.block_m, tile.block_n), EpilogueOfCall(call)};
+  SimtParams params{MakeParams(call, s.split, tile.block_m, tile.block_n), call.epilogue};
   params.out_vectors = ResultLayout(call, s.split).MnVectors(4);
   const int64_t blocks = Blocks(p, call.pass, s.split, tile.block_m, tile.block_n);
   const cudaError_t status = Enqueue(kernel, blocks, tile.threads(), stream, params);

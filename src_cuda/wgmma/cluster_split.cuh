@@ -151,9 +151,16 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       WgmmaConsumer<T, kTile, kKMajor> sums(p, shared.stages, barriers);
       // This takes long. It is done while there is nothing to multiply.
       const WgmmaStores<T, kTile, kHasEpilogue> stores(p, 0);
-      if constexpr (kHasEpilogue) PrefetchEpilogue<kTile>(p, tile.first_col + cluster_sums.first_col());
       const int32_t first_row = tile.first_row + threadIdx.x / 32 * kResultRows;
       const int64_t offsets[] = {stores.LaneOffset(tile, first_row, 0), stores.LaneOffset(tile, first_row, 1)};
+      if constexpr (kHasEpilogue) {
+        const int32_t first_of_cluster = tile.first_col + cluster_sums.first_col();
+        PrefetchEpilogue<kTile>(p, first_of_cluster);
+        if (p.epilogue.residual != nullptr) {
+          PrefetchResidual(p, threadIdx.x, 128 * kTile.warpgroups(), kTile.rows, first_of_cluster, cluster_sums.cols(),
+                           [&](int row) { return stores.RowOffset(tile, tile.first_row + row); });
+        }
+      }
       sums.Multiply(tile.steps, NothingLeft{}, [] {});
       if constexpr (kRoundsToInfinity<T, kTile>) {
         FiniteConvSums<kTile>(p, nullptr).Replace(sums.All(), tile, tile.first_row + sums.FirstRow(), tile.first_col);
@@ -162,11 +169,14 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       float added[1][kTile.cols / 8][4];  // blocks of 64 rows: one
       cluster_sums.AddAll(sums.At(0), added[0]);
       const int32_t first_col = tile.first_col + cluster_sums.first_col();
-      if constexpr (kHasEpilogue) ApplyEpilogue<kTile>(p, first_col, added);
+      const int32_t end_col = first_col + cluster_sums.cols();
+      if constexpr (kHasEpilogue) {
+        ApplyEpilogue<T, kTile>(p, first_col, end_col, added, [&](int half) { return offsets[half]; });
+      }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         if (offsets[half] >= 0) {
-          stores.StoreRow(added[0], 2 * half, offsets[half], first_col, first_col + cluster_sums.cols());
+          stores.StoreRow(added[0], 2 * half, offsets[half], first_col, end_col);
         }
       }
     } else {

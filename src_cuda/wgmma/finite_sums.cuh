@@ -6,11 +6,11 @@
 
 #include <cstdint>
 
-#include "common/epilogue.cuh"
 #include "common/ptx.cuh"
 #include "common/ptx_barrier.cuh"
 #include "common/ptx_hopper.cuh"
 #include "wgmma/config.h"
+#include "wgmma/epilogue.cuh"
 #include "wgmma/halo.cuh"
 #include "wgmma/params.cuh"
 #include "wgmma/tile_order.cuh"
@@ -127,7 +127,6 @@ class FiniteConvSums {
   __device__ __forceinline__ void Store(const float (&sums)[kBlocks][kAcross][4], const WgmmaWorkTile& tile,
                                         int32_t row, int32_t col) const {
     const SumsInMemory copy(sums);
-    const EpilogueOf<float, kHasEpilogue> epilogue(params_.epilogue, 0);
     float* const out = static_cast<float*>(params_.out) + tile.slice * params_.slice_elements;
 #pragma unroll 1
     for (int i = 0; i < copy.kCount; ++i) {
@@ -135,7 +134,11 @@ class FiniteConvSums {
       if (!IsResult(tile, place)) continue;
       const float sum = isfinite(copy.all[i]) ? copy.all[i] : SumOf(tile, place);
       const int64_t at = operands_.ResultAt(rows_.At(place.row), Phase(tile)) + place.col;
-      out[at] = epilogue(sum, place.col);
+      if constexpr (kHasEpilogue) {
+        out[at] = ResultOf<float>(params_, sum, place.col, at);
+      } else {
+        out[at] = sum;
+      }
     }
   }
 

@@ -129,6 +129,19 @@ struct alignas(1024) WgmmaBlock {
     stores.Finish();
   }
 
+  // Of the warp that brings the residual to L2, if there is one: consumers lack the registers.
+  __device__ __forceinline__ void PrefetchResiduals(const WgmmaParams& p) {
+    SyncBlocks<kTile>();
+    if (p.epilogue.residual == nullptr) return;
+    const WgmmaStores<T, kTile, true> stores(p, 0);
+    WgmmaTileBroadcast<kTile> tiles(p, next_tiles);
+    for (WgmmaReceivedTile received; tiles.Next(&received);) {
+      const WgmmaWorkTile tile = received.All();
+      PrefetchResidual(p, threadIdx.x % 32, 32, kTile.rows, tile.first_col, kTile.cols,
+                       [&](int row) { return stores.RowOffset(tile, tile.first_row + row); });
+    }
+  }
+
   // Of consumer warpgroups.
   template <bool kHasEpilogue>
   __device__ __forceinline__ void ConsumeTiles(const WgmmaParams& p) {
@@ -175,7 +188,8 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
   } else {
     using Block = WgmmaBlock<T, kTile, kKMajor>;
     constexpr int kProducers = Block::Stages::kProducers;
-    constexpr bool kStoresZeros = StoresZeros(kTile) && !kHasEpilogue;  // else zeros are no results
+    constexpr bool kStoresZeros = StoresZeros(kTile) && !kHasEpilogue;    // else zeros are no results
+    constexpr bool kPrefetches = kHasEpilogue && kTile.ctas_per_sm == 1;  // others have no warp to spare
     if (threadIdx.x == 32 * (ConsumerWarps(kTile) + kProducers)) FetchAhead<kTile>(p);
     extern __shared__ __align__(1024) char raw_shared[];
     Block& block = *reinterpret_cast<Block*>(raw_shared);
@@ -186,7 +200,9 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     if constexpr (kTile.halo) block.stages.FillTaps(p);
     if (threadIdx.x == 0) {
       Block::Stages::InitBarriers(ptx::SharedAddress(block.barriers));
-      block.next_tiles.InitBarriers(ConsumerWarps(kTile) + kProducers + (kStoresZeros && p.empty_classes > 0));
+      const bool is_one_more =
+          kHasEpilogue ? kPrefetches && p.epilogue.residual != nullptr : kStoresZeros && p.empty_classes > 0;
+      block.next_tiles.InitBarriers(ConsumerWarps(kTile) + kProducers + is_one_more);
       ptx::FenceBarriers();
     }
     if (threadIdx.x / 128 == kTile.warpgroups()) {
@@ -198,6 +214,8 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
         block.ScheduleTiles(p);
       } else if (kStoresZeros && warp == kProducers + 1) {
         block.StoreZeros(p);
+      } else if (kPrefetches && warp == kProducers + 1) {
+        block.PrefetchResiduals(p);
       } else {
         SyncBlocks<kTile>();
       }

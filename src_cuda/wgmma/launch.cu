@@ -14,10 +14,10 @@
 #include <tuple>
 #include <utility>
 
+#include "common/call_epilogue.h"
 #include "common/call_slot.h"
 #include "common/device_attribute.h"
 #include "common/enqueue.cuh"
-#include "common/epilogue.h"
 #include "common/layout.h"
 #include "common/persistent.h"
 #include "common/product.h"
@@ -150,7 +150,7 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   // Enough to fill all stages. A block that has more tiles than it gets done takes them from others.
   const int64_t steps = CeilDiv(p.tap_count * params.k_blocks, int64_t{scheduled_classes} * s.split);
   params.tiles_ahead = tile.halo ? 1 : static_cast<int32_t>(CeilDiv(tile.stages, std::max<int64_t>(1, steps)));
-  params.epilogue = EpilogueOfCall(call);
+  params.epilogue = call.epilogue;
   if (call.pass == Pass::kWgrad) SetWgradTiles(p, s, &params);
   return params;
 }
@@ -241,7 +241,7 @@ cudaError_t Launch(const ConvCall& given, const WgmmaSettings& s, cudaStream_t s
   const ConvProblem& p = given.problem;
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
   if (ResultElements(p, given.pass) == 0) return cudaSuccess;
-  if (!DeviceHasWgmma() || !AreAligned({given.src, given.rhs, given.result})) {
+  if (!DeviceHasWgmma() || !AreAligned({given.src, given.rhs, given.result, given.epilogue.residual})) {
     return LaunchWithoutWgmma(given, s, stream);
   }
   ConvCall call = given;

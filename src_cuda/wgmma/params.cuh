@@ -6,10 +6,10 @@
 #include <cstdint>
 
 #include "common/convert.cuh"
-#include "common/epilogue.h"
 #include "common/family.h"
 #include "common/points.cuh"
 #include "common/ptx_cluster.cuh"
+#include "conv_epilogue.h"
 #include "conv_problem.h"
 #include "wgmma/config.h"
 
@@ -57,13 +57,13 @@ struct WgmmaParams {
   CUtensorMap src_map;
   CUtensorMap rhs_map;
   CUtensorMap out_maps[kMostWgmmaClasses];  // of each class
-  Epilogue epilogue;
   // Of wgrad.
   int32_t wgrad_steps;     // of positions of a residue class
   int32_t wgrad_parts;     // slices that a cluster adds
   int32_t taps_h, taps_w;  // rows of a window's plane, and taps of a row
   int32_t tap_pixels;      // from a tap of a row to the next
   const void *src, *rhs;   // what the maps read, for sums of tf32 that are not finite
+  Epilogue epilogue;       // of a conv
 };
 
 // The most channels of one tap that are a step of K: a row of 128 bytes, as TMA swizzles it.

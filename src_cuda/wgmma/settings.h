@@ -11,6 +11,7 @@ namespace jaxconv {
 // All but tile and split follow from the problem: they say where TMA's im2col mode finds pixels and taps.
 struct WgmmaSettings {
   static constexpr const char* kFamily = "wgmma";
+  static constexpr bool kTakesResidual = true;
 
   int64_t tile = 0;
   int64_t split = 1;

@@ -69,6 +69,20 @@ class WgmmaStores {
     return RowOffset(tile, first_row + half * 8 + lane_ / 4);
   }
 
+  // The same of the i-th of all rows that this lane has sums of, from a warpgroup's first row on.
+  __device__ __forceinline__ int64_t OffsetOfLane(const WgmmaWorkTile& tile, int32_t first_row, int i) const {
+    if constexpr (kTile.swap_ab) return RowOffset(tile, first_row + i / 2 * 8 + lane_ % 4 * 2 + i % 2);
+    return LaneOffset(tile, first_row + i / 2 * 64 + warp_ * kResultRows, i % 2);
+  }
+
+  // Elements from the result's origin to a row. Less than 0: there is no such row.
+  __device__ __forceinline__ int64_t RowOffset(const WgmmaWorkTile& tile, int32_t row) const {
+    const ConvProblem& q = params_.problem;
+    const ptx::PixelPlace at = InPixels(rows_.At(row), q.period, params_.classes[tile.residue].phase);
+    if (at.image >= q.batch || at.d >= q.dst_size[0] || at.h >= q.dst_size[1] || at.w >= q.dst_size[2]) return -1;
+    return at.image * q.dst.batch + at.d * q.dst.spatial[0] + at.h * q.dst.spatial[1] + at.w * q.dst.spatial[2];
+  }
+
   // Stores a row's columns that are channels. This lane has the pairs that begin at sums[block][first].
   template <int kBlocks>
   __device__ __forceinline__ void StoreRow(const float (&sums)[kBlocks][4], int first, int64_t offset,
@@ -155,13 +169,6 @@ class WgmmaStores {
     } else {
       f(float{});
     }
-  }
-
-  __device__ __forceinline__ int64_t RowOffset(const WgmmaWorkTile& tile, int32_t row) const {
-    const ConvProblem& q = params_.problem;
-    const ptx::PixelPlace at = InPixels(rows_.At(row), q.period, params_.classes[tile.residue].phase);
-    if (at.image >= q.batch || at.d >= q.dst_size[0] || at.h >= q.dst_size[1] || at.w >= q.dst_size[2]) return -1;
-    return at.image * q.dst.batch + at.d * q.dst.spatial[0] + at.h * q.dst.spatial[1] + at.w * q.dst.spatial[2];
   }
 
   // A buffer of the warpgroup that TMA has read this warp's part of.

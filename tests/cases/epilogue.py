@@ -97,8 +97,8 @@ def taken(platform, cases, dtype, start=0, most=40):
     return special + others[start % step :: step]
 
 
-def check(platform, cases, dtype, names, activation=None, rtol=0.0):
-    """Cases in one program: equal to lax's results with their epilogue. names: of the operands."""
+def check(platform, cases, dtype, names, activation=None, rtol=0.0, one=()):
+    """Cases in one program: equal to lax's results with their epilogue. names, one: of the operands, see above."""
     operands, expected = exact()
     sums, epilogue = SUMS.get(dtype, "float32"), Epilogue(names, activation_of(activation))
     calls, arrays, results = [], [], []
@@ -108,7 +108,7 @@ def check(platform, cases, dtype, names, activation=None, rtol=0.0):
         x, w, g = operands[name]
         y, dx, _ = expected[name]
         lhs, result = {"fprop": (x, y), "dgrad": (g, dx)}[which]
-        given = operands_of(of_pass, sums, names)
+        given = operands_of(of_pass, sums, names, one)
         calls.append(ffi.convolution(plan, of_pass, epilogue))
         arrays.append([lhs.astype(of_pass.lhs_dtype), w.astype(of_pass.rhs_dtype), *given.values()])
         results.append(ended(of_pass, result, given, activation))

@@ -1,4 +1,4 @@
-"""The epilogue of every CUDA tile, a bias: bit-equal to lax's results with it for small integers."""
+"""The epilogue of every CUDA tile, bit-equal to lax's results with the same epilogue for small integers."""
 
 import functools
 
@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 
 from cases.convolutions import OF_PARTIAL, OWN, convolutions, problem
-from cases.epilogue import check, operands_of, taken, with_epilogue
+from cases.epilogue import check, ended, operands_of, taken, with_epilogue
+from cases.exact import exact
 from cases.plans import PARTIAL
 from cases.problems import passes_of
 from cases.tiles import DTYPES, EVERY_TILE, constraint, dtypes_of, has_pass, settings_of, splits_of
 from jaxconv import ffi
+from jaxconv.activations import Clip, activation_of
 from jaxconv.epilogue import Epilogue
 from jaxconv.planner.choose import choose
+from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint, ConvPlan
 
 pytestmark = pytest.mark.gpu
@@ -24,6 +27,12 @@ EVERY = {f"{name}-{dtype}": (family, tile, dtype)
 
 
 EACH = pytest.mark.parametrize("family, tile, dtype", EVERY.values(), ids=EVERY)
+OF_FLOATS = {name: of for name, of in EVERY.items() if of[2] != "int8_to_int32"}
+EACH_OF_FLOATS = pytest.mark.parametrize("family, tile, dtype", OF_FLOATS.values(), ids=OF_FLOATS)
+
+
+def residual_of(family):
+    return ("residual",) if FAMILIES["cuda"][family].takes_residual else ()
 
 
 def cases_of(family, tile, dtype):
@@ -44,6 +53,61 @@ def test_bias_of_every_tile(family, tile, dtype):
     check("cuda", cases_of(family, tile, dtype), dtype, ("bias",))
 
 
+@EACH_OF_FLOATS
+def test_every_operand_of_every_tile(family, tile, dtype):
+    residual = residual_of(family)
+    names = ("scale", "bias", *residual, *(("residual_scale",) if residual else ()))
+    check("cuda", cases_of(family, tile, dtype), dtype, names, "relu")
+
+
+@EACH_OF_FLOATS
+def test_silu_of_every_tile(family, tile, dtype):
+    rtol = {"float32": 1e-5, "float64": 1e-6, "bfloat16": 8e-3, "float16": 2e-3}[DTYPES[dtype]]
+    check("cuda", cases_of(family, tile, dtype), dtype, ("scale", "bias"), "silu", rtol)
+
+
+OF_EACH_FAMILY = pytest.mark.parametrize("family, name", [
+    ("simt", "many_of_all"), ("im2col", "many_of_all"), ("mma", "many_of_all"), ("wgmma", "many_of_all"),
+    ("direct", "groups_of_16"), ("depthwise", "depthwise_5x5"),
+])  # fmt: skip
+
+
+@pytest.mark.parametrize("activation", ["relu6", "leaky_relu", "gelu", "hard_swish", Clip(-3, 20)], ids=str)
+@OF_EACH_FAMILY
+def test_every_activation(family, name, activation):
+    names = ("bias", *residual_of(family))
+    check("cuda", [(name, "fprop", constraint(family))], "bfloat16", names, activation, 8e-3)
+
+
+@OF_EACH_FAMILY
+def test_one_number_for_all_channels(family, name):
+    names = ("scale", "bias", *residual_of(family))
+    check("cuda", [(name, "fprop", constraint(family))], "bfloat16", names, "relu", one=("scale", "bias"))
+
+
+@EACH_OF_FLOATS
+def test_residual_alone(family, tile, dtype):
+    if not residual_of(family):
+        pytest.skip("the family takes none")
+    check("cuda", cases_of(family, tile, dtype)[:4], dtype, ("residual",))
+
+
+@OF_EACH_FAMILY
+def test_what_is_not_finite(family, name):
+    """NaN stays NaN, in relu as well. Infinities keep their signs until the activation."""
+    kind, of_pass = passes_of(problem(name))["fprop"]
+    x, w, _ = (a.astype("bfloat16") for a in convolutions()[name].operands())
+    number = np.arange(of_pass.groups * of_pass.out_channels) % 4
+    bias = np.choose(number, [np.nan, np.inf, -np.inf, 1]).astype("float32")
+    plain, fused = (
+        jax.jit(functools.partial(with_epilogue, "cuda", of_pass, constraint(family), operands=of, activation=relu))
+        for of, relu in (({}, None), ({"bias": bias}, "relu"))
+    )
+    expected = jax.nn.relu(np.asarray(plain(x, w)).astype("float32") + bias)
+    as_float32 = (np.asarray(of).astype("bfloat16").astype("float32") for of in (fused(x, w), expected))
+    np.testing.assert_array_equal(*as_float32)
+
+
 @pytest.mark.parametrize("family, name", [
     ("mma", "many_of_all"), ("wgmma", "many_of_all"), ("direct", "groups_of_16"), ("depthwise", "depthwise_5x5"),
 ])  # fmt: skip
@@ -53,19 +117,25 @@ def test_operands_that_are_not_aligned(monkeypatch, family, name):
     kind, of_pass = passes_of(problem(name))["fprop"]
     plan = choose("cuda", kind, of_pass, Constraint("cuda", family, transform=()), ffi.device("cuda")).plan
     x, w, _ = (a.astype("bfloat16") for a in convolutions()[name].operands())
-    convolve = ffi.convolution(plan, of_pass, Epilogue(("bias",)))
-    operands = list(operands_of(of_pass, "float32", ("bias",)).values())
+    operands = operands_of(of_pass, "float32", ("scale", "bias", *residual_of(family)))
+    convolve = ffi.convolution(plan, of_pass, Epilogue(tuple(operands), activation_of("relu")))
     apart = jax.jit(lambda flat, w, *operands: convolve(flat[1:].reshape(x.shape), w, *operands))
     shifted = np.concatenate([np.zeros(1, x.dtype), x.ravel()])
-    np.testing.assert_array_equal(apart(shifted, w, *operands), jax.jit(convolve)(x, w, *operands))
+    expected = ended(of_pass, exact()[1][name][0], operands, "relu")
+    np.testing.assert_array_equal(apart(shifted, w, *operands.values()), expected)
+
+
+def test_depthwise_takes_no_residual():
+    """Another kernel takes the sums, and XLA adds it; the family alone says what it takes."""
+    assert [name for name, family in FAMILIES["cuda"].items() if not family.takes_residual] == ["depthwise"]
+    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="residual"):
+        check("cuda", [("depthwise_5x5", "fprop", constraint("depthwise"))], "bfloat16", ("residual",))
 
 
 @pytest.mark.parametrize("operands, message", [
     (dict(bias=np.zeros(4, "float32")), "the bias has 4 numbers for 200 output channels"),
     (dict(scale=np.zeros(200, "bfloat16")), "the scale must be float32, as the sums are"),
     (dict(residual=np.zeros((3, 23, 21, 200), "float32")), "the residual must be bfloat16, as the result is"),
-    (dict(scale=np.zeros(200, "float32")), "the kernels' epilogue is a bias alone"),
-    (dict(bias=np.zeros((), "float32")), "the kernels' bias has a number for each output channel"),
 ])  # fmt: skip
 def test_operands_that_do_not_fit_are_refused(operands, message):
     kind, of_pass = passes_of(problem("many_of_all"))["fprop"]

@@ -99,6 +99,35 @@ def test_in_every_tile(tile, layer, which, operand):
         check(layer, asked, which, operand, precision)
 
 
+ENDED = {
+    tile.name.replace(" ", "_"): tile
+    for tile in FAMILIES["cuda"]["wgmma"].tiles
+    if "float32" in dtypes_of("wgmma", tile) and has_pass(tile, "fprop", "float32") and not tile.bf16x6
+}
+
+
+@pytest.mark.parametrize("tile", ENDED.values(), ids=ENDED)
+def test_epilogue_of_sums_that_are_computed_again(tile):
+    asked = Constraint("cuda", "wgmma", tile.name, split=1)
+    x, w = spoilt_operands("wide", "fprop", "x", LARGEST)
+    rng = np.random.default_rng(1)
+    of_channel = dict(scale=2.0 ** rng.integers(-2, 1, 72), bias=rng.integers(-4, 5, 72) * 2.0**100)
+    of_channel = {name: numbers.astype(np.float32) for name, numbers in of_channel.items()}
+    residual = rng.integers(-4, 5, (2, 8, 8, 72)).astype(np.float32) * np.float32(2.0**101)
+    fused = conv_of("wide", jaxconv.fused_conv_general_dilated, implementation=asked)
+    ours = jax.jit(functools.partial(fused, activation="relu"))(x, w, residual=residual, **of_channel)
+    conv = passes(conv_of("wide", jax.lax.conv_general_dilated), *(np.ones_like(a, np.float64) for a in (x, w)))[
+        "fprop"
+    ]
+    with jax.enable_x64(True):
+        sums, magnitude = (
+            np.asarray(run_on_host(conv, *map(of, (x, w)))) for of in (np.float64, lambda a: np.abs(np.float64(a)))
+        )
+    expected = np.maximum(of_channel["scale"] * sums + of_channel["bias"] + residual.astype(np.float64), 0)
+    assert np.all(np.isfinite(ours))
+    assert np.all(np.abs(ours - expected) <= 3 * TF32 * (magnitude + 2.0**104))
+
+
 WGMMA_TILES = [tile for tile in FAMILIES["cuda"]["wgmma"].tiles if "float32" in dtypes_of("wgmma", tile)]
 WGMMA_KERNELS = [(tile, *of) for tile in WGMMA_TILES for of in PASS_OPERANDS if has_pass(tile, of[0], "float32")]
 

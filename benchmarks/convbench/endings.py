@@ -1,0 +1,101 @@
+"""`python -m benchmarks epilogue`: forward passes that end with an epilogue, beside XLA's of the same on lax."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import product
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from tabulate import tabulate
+from tqdm import tqdm
+
+import jaxconv
+from convbench import machine, selection
+from convbench.cases import Case
+from convbench.measure import timed
+from convbench.programs import Program
+from convbench.results import geomean_speedup
+from convbench.rows import RowFile, grouped
+from jaxconv.tuning.timing import random_operands
+
+ENDINGS = ("bias relu", "bias residual relu")
+KEY = ("case", "ending", "dtype")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit status: 1 if one of our kernels failed."""
+    options = _parser().parse_args(arguments)
+    if jax.default_backend() != "gpu":
+        raise SystemExit("epilogue: there is no GPU")
+    jax.config.update("jax_enable_compilation_cache", False)  # what it finds is not a compilation
+    rows, origin = RowFile.continued(options.out, machine.describe()), machine.origin(options.commit)
+    selected = [case for case in selection.selected(options) if case.name not in (options.without or ())]
+    for case, dtype, ending in (bar := tqdm(list(product(selected, options.dtypes, ENDINGS)), unit="row")):
+        bar.set_description(case.name)
+        row = measure(case, ending, dtype, options.seconds) | origin
+        rows.rows = [other for other in rows.rows if [other[name] for name in KEY] != [row[name] for name in KEY]]
+        rows.rows.append(row)
+        rows.save(options.out)
+    print(table(rows.rows))
+    return int(any(row["error"] for row in rows.rows))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks epilogue", description="Convolutions with bias, residual and relu, beside XLA's on lax."
+    )
+    selection.add_selection(parser, "bfloat16")
+    parser.add_argument("--without", **selection.SEVERAL, help="cases that are left out")
+    parser.add_argument("--out", type=Path, metavar="FILE", required=True, help="merge the rows into this JSON file")
+    selection.add_run(parser, seconds=0.1)
+    return parser
+
+
+def programs(case: Case, ending: str, dtype: str, implementation: str | None) -> tuple[Program, Program]:
+    """Ours in one call, and the expression that users of lax write: bias and residual in the operands' dtype."""
+    lhs, rhs, out = (jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for shape in (case.lhs, case.rhs, case.out))
+    bias = jax.ShapeDtypeStruct(case.out[-1:], jnp.float32)
+    residual = (out,) if "residual" in ending else ()
+
+    def ours(x: Array, w: Array, bias: Array, *residual: Array) -> Array:
+        more = dict(zip(("residual",), residual, strict=False))
+        return jaxconv.fused_conv_general_dilated(
+            x, w, **case.arguments, bias=bias, activation="relu", implementation=implementation, **more
+        )
+
+    def theirs(x: Array, w: Array, bias: Array, *residual: Array) -> Array:
+        return jax.nn.relu(sum(residual, lax.conv_general_dilated(x, w, **case.arguments) + bias))
+
+    bias_of_lax = jax.ShapeDtypeStruct(bias.shape, lhs.dtype)
+    return Program(ours, (lhs, rhs, bias, *residual)), Program(theirs, (lhs, rhs, bias_of_lax, *residual))
+
+
+def measure(case: Case, ending: str, dtype: str, budget_s: float) -> dict:
+    """A row. No failure of a side raises."""
+    sides = [
+        timed(side, _operands(side), budget_s, ours=ours)
+        for side, ours in zip(programs(case, ending, dtype, "cuda"), (True, False), strict=True)
+    ]
+    ours, theirs = sides
+    speedup = ours.us and theirs.us and theirs.us / ours.us
+    numbers = {"us": ours.us, "lax_us": theirs.us, "speedup": speedup}
+    names = {"case": case.name, "suite": case.suite, "ending": ending, "dtype": dtype, "plan": ours.plan}
+    rounded = {name: value and float(f"{value:.4g}") for name, value in numbers.items()}
+    return names | rounded | {"error": ours.error, "lax_error": theirs.error}
+
+
+def _operands(side: Program) -> Callable[[], tuple[Array, ...]]:
+    return cache(lambda: jax.block_until_ready(random_operands(side.operands)))
+
+
+def table(rows: list[dict]) -> str:
+    """The speed against XLA's, by suite: the geometric mean, and the least."""
+    lines = []
+    for names, group in grouped(rows, "suite", "ending", "dtype").items():
+        speedups = [row["speedup"] for row in group if row["speedup"]]
+        lines.append((*names, len(speedups), geomean_speedup(group), min(speedups, default=None)))
+    header = ("suite", "ending", "dtype", "layers", "x XLA, geometric mean", "least")
+    return tabulate(lines, header, floatfmt=".3g", missingval="-")
