@@ -19,7 +19,7 @@ from jaxconv.fused.call import Call
 from jaxconv.fused.gradient import fused_conv
 from jaxconv.planner.plan import check_implementation
 from jaxconv.planner.support import unsupported_reason
-from jaxconv.problem import ConvProblem
+from jaxconv.problem import ConvProblem, of_lax
 from jaxconv.problem.algorithms import precision_of_lax
 
 LAYOUTS = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}
@@ -138,7 +138,8 @@ def fused_conv_general_dilated(
         has that of identity.
       out_scale: as scale, for a quantised result.
       implementation: as in `conv_general_dilated`. What a kernel cannot end with, XLA computes from the sums: over
-        several devices, with quantised results, of int8 operands, and a residual of another dtype than the result.
+        several devices, with quantised results of floats, of int8 operands on a GPU, and a residual of another dtype
+        than the result.
 
     Returns:
       The result, of the convolution's shape and of out_dtype.
@@ -403,6 +404,8 @@ def _answer_of_lax(lax_function: Callable, lhs, rhs, arguments: dict[str, Any]) 
 def _bind(lhs, rhs, problem: ConvProblem, implementation, sharding, transpose_kernel: bool = False) -> Array:
     if transpose_kernel:  # lax reverses the filter and swaps its channels; here the problem says both
         problem = replace(problem, rhs_shape=rhs.shape, rhs_spec=problem.rhs_spec.swapped(), reverse=True)
+    elif of_lax.are_summed_wide(problem) and (gradient := of_lax.weight_gradient(problem)) is not None:
+        return primitives.wgrad(lhs, rhs, gradient, implementation, sharding)
     return primitives.conv(lhs, rhs, problem, implementation, sharding)
 
 

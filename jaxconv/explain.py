@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from jax.extend.core import JaxprEqn
 
 from jaxconv import fallback
 from jaxconv.lowering import decide
-from jaxconv.planner.choose import Choice
+from jaxconv.planner.choose import Choice, Rejection
 from jaxconv.planner.plan import Lax
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.problem import ConvProblem
@@ -42,33 +42,54 @@ def explain(fn: Callable, *args: Any, **kwargs: Any) -> None:
 
 def lines(fn: Callable, *args: Any, **kwargs: Any) -> list[str]:
     """What `explain` prints."""
+    return [answer.line() for answer in answers(fn, *args, **kwargs)]
+
+
+class Answer(NamedTuple):
+    """What answers a convolution.
+
+    name: the pass. by: a kernel with its settings, lax, or an error. time: measured or estimated, if it is known.
+    reason: why no kernel does. others: those that were not chosen.
+    """
+
+    name: str
+    problem: ConvProblem
+    by: str
+    time: str | None = None
+    reason: str | None = None
+    others: tuple[Rejection, ...] = ()
+
+    def line(self) -> str:
+        time, reason = (f" ({self.time})" if self.time else ""), (f": {self.reason}" if self.reason else "")
+        others = (f"; not {what}: {why}" for what, why in self.others)
+        return f"{self.name} {self.problem}: {self.by}{time}{reason}{''.join(others)}"
+
+
+def answers(fn: Callable, *args: Any, **kwargs: Any) -> list[Answer]:
+    """One for each convolution of `fn(*args, **kwargs)`, as `explain` has them."""
     traced = trace(fn, *args, **kwargs)
-    return [_line(equation, traced.platform) for equation in traced.equations]
+    return [_answer(equation, traced.platform) for equation in traced.equations]
 
 
-def _line(equation: JaxprEqn, platform: str | None) -> str:
+def _answer(equation: JaxprEqn, platform: str | None) -> Answer:
     ours = pass_of(equation, platform)
     if ours is None:
         lhs, rhs, out = (v.aval for v in (*equation.invars, *equation.outvars))
         problem = ConvProblem.from_lax(lhs, rhs, out, equation.params)
         reason = unsupported_reason(problem)
-        return f"convolution {problem}: lax" + (f": {reason}" if reason else ", as asked")
+        return Answer("convolution", problem, "lax" if reason else "lax, as asked", reason=reason)
     kind, problem, implementation, epilogue = ours
     name = ("wgrad" if kind == "wgrad" else "dgrad" if problem.reverse else "fprop") + epilogue
-    choice = decide(kind, platform, problem, implementation, tuning_for(implementation))
+    choice = decide(kind, platform, problem, implementation, tuning_for(implementation), bool(epilogue))
     if choice.plan is None:
-        answer = "lax" if fallback.allows_lax(implementation) else "an error"
-        return f"{name} {problem}: {answer}: {choice.unsupported_reason()}"
-    return f"{name} {problem}: {_answer(choice, platform)}"
+        by = "lax" if fallback.allows_lax(implementation) else "an error"
+        return Answer(name, problem, by, reason=choice.unsupported_reason())
+    return Answer(name, problem, str(choice.plan), _time(choice, platform), others=choice.rejected)
 
 
-def _answer(choice: Choice, platform: str | None) -> str:
-    times = choice.times or (_estimate(choice) if platform == "cuda" else None)
-    answer = f"{choice.plan}{f' ({times})' if times else ''}"
-    return "; ".join([answer, *(f"not {what}: {reason}" for what, reason in choice.rejected)])
-
-
-def _estimate(choice: Choice) -> str | None:
-    if math.isinf(choice.cost):
+def _time(choice: Choice, platform: str | None) -> str | None:
+    if choice.times:
+        return str(choice.times)
+    if platform != "cuda" or math.isinf(choice.cost):
         return None
     return f"{choice.cost * 1e6:.1f} us{' expected' if isinstance(choice.plan, Lax) else ''}"

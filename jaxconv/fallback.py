@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 import warnings
@@ -16,7 +17,8 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from jaxconv.planner.plan import Constraint
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.algorithms import precision_of_lax
-from jaxconv.problem.factors import fold, other_filter
+from jaxconv.problem.factors import fold, other_filter, unfold
+from jaxconv.problem.of_lax import exchanged
 
 
 class FallbackWarning(UserWarning):
@@ -107,8 +109,23 @@ def lax_wgrad(problem: ConvProblem) -> Callable[[Array, Array], Array]:
     rhs = jax.ShapeDtypeStruct(problem.rhs_shape, problem.rhs_dtype)
     if problem.is_empty:
         return lambda lhs, out: jnp.zeros(rhs.shape, rhs.dtype)
+    if jnp.issubdtype(rhs.dtype, jnp.integer):  # lax does not transpose these
+        return _lax_wgrad_as_conv(problem)
     forward = lax_conv(problem)
     return lambda lhs, out: jax.linear_transpose(lambda w: forward(lhs, w), rhs)(out)[0]
+
+
+def _lax_wgrad_as_conv(problem: ConvProblem) -> Callable[[Array, Array], Array]:
+    """The same as the convolution that it is, whose filter has its groups on the output channels."""
+    regrouped, by_channels = lambda out: out, problem
+    if problem.out_batch_grouped:
+        shape, (images, channels, _) = list(problem.out_shape), problem.out_spec
+        shape[images] //= problem.groups
+        shape[channels] *= problem.groups
+        by_channels = dataclasses.replace(problem, out_batch_grouped=False, out_shape=tuple(shape))
+        regrouped = lambda out: fold(*unfold(out, problem.groups, problem, "out", "g"), by_channels, "out", "g")
+    conv = lax_conv(exchanged(by_channels))
+    return lambda lhs, out: conv(lhs, regrouped(out))
 
 
 LAX = {"conv": lax_conv, "wgrad": lax_wgrad}

@@ -113,8 +113,8 @@ def convolution(plan: ConvPlan, problem: ConvProblem, epilogue: Epilogue = NOTHI
 
     It is that of the transformed problem, between the array views of its operands and its result.
 
-    A `conv` may end with an epilogue, whose operands follow: scale, bias and residual_scale in the dtype of the sums
-    (float32, or float64), the residual in that of the result, which is the problem's.
+    A `conv` may end with an epilogue, whose operands follow: scale, bias, residual_scale and out_scale in the dtype
+    that it is computed in (float32, or float64), the residual in that of the result, which is the problem's.
     """
     workspace = plan.workspace_bytes(problem)
     channels = problem.groups * problem.out_channels

@@ -93,14 +93,21 @@ def _by_lax(reason: str, kind: str, implementation, problem: ConvProblem):
     return fallback.LAX[kind](problem)
 
 
-def decide(kind: str, platform: str | None, problem: ConvProblem, implementation, tuning: Tuning = NOTHING) -> Choice:
+def decide(
+    kind: str,
+    platform: str | None,
+    problem: ConvProblem,
+    implementation,
+    tuning: Tuning = NOTHING,
+    with_epilogue: bool = False,
+) -> Choice:
     """The plan for a problem on a platform, measured or else estimated, or lax, or why no native kernel answers it.
 
     Lax, where it is faster, is for those who name no implementation.
     """
     constraint = constraint_of(implementation)
     problem = seen_by_kernels(kind, platform, problem)
-    reason = _platform_reason(platform, constraint) or unsupported_reason(problem, kind)
+    reason = _platform_reason(platform, constraint) or unsupported_reason(problem, kind, with_epilogue)
     if reason:
         return Choice.nothing(reason)
     device = ffi.device(platform)

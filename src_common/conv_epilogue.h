@@ -1,6 +1,11 @@
 // What a conv does with complete sums before it stores them. Plain data for host and device. A wgrad has no epilogue.
 //
-//   result = activation(scale * sum + bias + residual_scale * residual), rounded once, to the result's type
+//   result = out_scale * activation(scale * sum + bias + residual_scale * residual), rounded once, to the result's type
+//
+// Sums of integers are int32. They are rounded to float32 first, or else are the result as they are. An int8 result is
+// rounded to nearest even, and ends at -128 and 127.
+//
+// The host's kernels have all of it, CUDA's that of floating sums.
 //
 // To add an operation, add its operands here, read them in ffi_decode.h, and apply it in EpilogueOf of
 // src_cpu/common/epilogue.h, in EpilogueOf of src_cuda/common/epilogue.cuh, and in ApplyEpilogue and ResultOf of
@@ -21,8 +26,8 @@ enum class Activation : int32_t {
   kHardSigmoid,  // z * min(max(z + 3, 0), 6) / 6
 };
 
-// A number for each output channel of all groups, `stride` apart, in the type of the sums. With stride 0 there is one
-// number for all. Without data there is none, and `stride` is 0.
+// A number for each output channel of all groups, `stride` apart, in the epilogue's type: EpilogueType. With stride 0
+// there is one number for all. Without data there is none, and `stride` is 0.
 struct PerChannel {
   const void* data = nullptr;
   int64_t stride = 0;
@@ -34,8 +39,9 @@ struct Epilogue {
   DType residual_type = DType::kF32;
   PerChannel scale;
   PerChannel bias;
+  PerChannel out_scale;                  // of an int8 result
   const void* residual = nullptr;        // lies as the result does, in its type; or null
-  const void* residual_scale = nullptr;  // one number, in the type of the sums; or null
+  const void* residual_scale = nullptr;  // one number, in the epilogue's type; or null
   double numbers[3] = {};
 };
 

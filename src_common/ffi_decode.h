@@ -137,6 +137,7 @@ class EpilogueReader {
     if (buffer.has_error()) return "the " + name + " is no array";
     if (name == "scale") return ReadPerChannel(name, *buffer, &epilogue->scale);
     if (name == "bias") return ReadPerChannel(name, *buffer, &epilogue->bias);
+    if (name == "out_scale") return ReadPerChannel("out scale", *buffer, &epilogue->out_scale);
     if (name == "residual") return ReadResidual(*buffer, epilogue);
     if (name == "residual_scale") return ReadNumber("residual scale", *buffer, &epilogue->residual_scale);
     return "an epilogue has no " + name;
@@ -157,13 +158,19 @@ class EpilogueReader {
            std::to_string(expected) + of;
   }
 
+  // Of the numbers that the epilogue computes with.
+  std::optional<std::string> NumberTypeMustFit(const std::string& name, const ffi::AnyBuffer& buffer) const {
+    const bool is_of_sums = EpilogueType(problem_) == SumType(problem_);
+    return TypeMustBe(name, buffer, EpilogueType(problem_), is_of_sums ? "sums are" : "epilogue of integers is");
+  }
+
   std::optional<std::string> ReadPerChannel(const std::string& name, const ffi::AnyBuffer& buffer,
                                             PerChannel* operand) const {
-    if (auto why = TypeMustBe(name, buffer, SumType(problem_), "sums are")) return why;
+    if (auto why = NumberTypeMustFit(name, buffer)) return why;
     const int64_t channels = problem_.groups * problem_.out_channels;
     const auto count = static_cast<int64_t>(buffer.element_count());
     if (count != 1 && count != channels) return Numbers(name, buffer, channels, " output channels");
-    *operand = {buffer.untyped_data(), count == 1 ? 0 : 1};
+    *operand = {buffer.untyped_data(), count == channels ? 1 : 0};
     return std::nullopt;
   }
 
@@ -181,7 +188,7 @@ class EpilogueReader {
 
   std::optional<std::string> ReadNumber(const std::string& name, const ffi::AnyBuffer& buffer,
                                         const void** number) const {
-    if (auto why = TypeMustBe(name, buffer, SumType(problem_), "sums are")) return why;
+    if (auto why = NumberTypeMustFit(name, buffer)) return why;
     if (buffer.element_count() != 1) return Numbers(name, buffer, 1, "");
     *number = buffer.untyped_data();
     return std::nullopt;
@@ -223,10 +230,11 @@ inline std::optional<std::string> ReadEpilogue(const ConvAttributes& a, const ff
   }
   if (reader.has_more()) return "there are operands that the epilogue does not name";
   if (epilogue->residual_scale && !epilogue->residual) return "there is a residual scale, and no residual";
-  epilogue->is_there = operands.size() > 0 || epilogue->activation != Activation::kNone;
+  const bool is_rounded = pass == Pass::kConv && IsInteger(p.src_type) && p.dst_type != DType::kS32;
+  epilogue->is_there = operands.size() > 0 || epilogue->activation != Activation::kNone || is_rounded;
   if (epilogue->is_there && pass != Pass::kConv) return "a wgrad has no epilogue";
-  const bool is_plain = epilogue->activation == Activation::kNone && !epilogue->scale.data && !epilogue->residual;
-  if (SumType(p) == DType::kS32 && !is_plain) return "sums of integers have a bias alone";
+  if (epilogue->is_there && p.dst_type == DType::kS32) return "sums of integers that are the result have no epilogue";
+  if (epilogue->out_scale.data && p.dst_type != DType::kS8) return "an out scale is for a result of int8";
   return std::nullopt;
 }
 

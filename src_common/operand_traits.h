@@ -45,4 +45,10 @@ inline DType SumType(const ConvProblem& p) {
   return any(DType::kF64) ? DType::kF64 : DType::kF32;
 }
 
+// The type in which a problem's epilogue is computed. Sums of integers are converted to it first.
+inline DType EpilogueType(const ConvProblem& p) {
+  const DType sums = SumType(p);
+  return sums == DType::kS32 ? DType::kF32 : sums;
+}
+
 }  // namespace jaxconv

@@ -26,10 +26,13 @@ void RunOnPool(void* pool, int64_t threads, int64_t items, Workers::Body body, c
       [=](int64_t slot, int64_t item) { body(context, slot, item); });
 }
 
-// Sums of integers are 32 bits wide, so is what holds them.
-bool SupportsTypes(const ConvProblem& p, DType result) {
-  return IsInteger(p.src_type) == IsInteger(p.filter_type) && IsInteger(p.src_type) == IsInteger(p.dst_type) &&
-         result != DType::kS8;
+// Sums of integers are 32 bits wide. An epilogue, which is in float32, rounds them to anything that is no wider.
+bool SupportsTypes(const ConvProblem& p, Pass pass) {
+  const DType rhs = pass == Pass::kConv ? p.filter_type : p.dst_type;
+  const DType result = pass == Pass::kConv ? p.dst_type : p.filter_type;
+  if (IsInteger(p.src_type) != IsInteger(rhs)) return false;
+  if (!IsInteger(rhs)) return !IsInteger(result);
+  return pass == Pass::kConv ? result != DType::kF64 : result == DType::kS32;
 }
 
 // A call's buffers in their roles, whichever of the filter and the destination is the result.
@@ -50,8 +53,7 @@ ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, ffi::Remainin
     if (!problem) return std::move(problem.error());
     const bool conv = pass == Pass::kConv;
     const ffi::AnyBuffer &rhs = conv ? o.filter : o.dst, &result = conv ? o.dst : o.filter;
-    if (!SupportsTypes(*problem, conv ? problem->dst_type : problem->filter_type))
-      return invalid("the host has no kernel for these dtypes");
+    if (!SupportsTypes(*problem, pass)) return invalid("the host has no kernel for these dtypes");
     const KernelFamily* family = HostFamily(attributes.family);
     if (!family) return invalid("the host has no such kernel family");
     const auto* taps = static_cast<const Tap*>(o.taps.untyped_data());
@@ -110,6 +112,15 @@ NB_MODULE(_cpu, m) {
     targets["jaxconv_conv"] = jaxconv::Handler<jaxconv::Conv>();
     targets["jaxconv_wgrad"] = jaxconv::Handler<jaxconv::Wgrad>();
     return targets;
+  });
+  m.def("instruction_sets", [] {
+    nanobind::list names;
+    for (const std::string_view name : jaxconv::HostInstructionSets())
+      names.append(nanobind::str(name.data(), name.size()));
+    return names;
+  });
+  m.def("use_instruction_set", [](const char* name) {
+    if (!jaxconv::UseInstructionSet(name)) throw nanobind::value_error("this machine lacks the instruction set");
   });
   m.def("types", [] { return nanobind::dict(); });  // nothing is kept from call to call
   m.def("ffi_api_version", [] { return nanobind::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); });

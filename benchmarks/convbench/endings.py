@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import product
 from pathlib import Path
 
 import jax
@@ -33,7 +32,8 @@ def main(arguments: Sequence[str]) -> int:
     jax.config.update("jax_enable_compilation_cache", False)  # what it finds is not a compilation
     rows, origin = RowFile.continued(options.out, machine.describe()), machine.origin(options.commit)
     selected = [case for case in selection.selected(options) if case.name not in (options.without or ())]
-    for case, dtype, ending in (bar := tqdm(list(product(selected, options.dtypes, ENDINGS)), unit="row")):
+    every = [(case, dtype, ending) for case in selected for dtype in options.dtypes for ending in ENDINGS]
+    for case, dtype, ending in (bar := tqdm(every, unit="row")):
         bar.set_description(case.name)
         row = measure(case, ending, dtype, options.seconds) | origin
         rows.rows = [other for other in rows.rows if [other[name] for name in KEY] != [row[name] for name in KEY]]

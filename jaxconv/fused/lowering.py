@@ -41,10 +41,10 @@ def fused(platform: str | None, call: Call, avals: Sequence[Any]) -> Callable[..
     if plan is None:
         return None
     by_kernel = ffi.convolution(plan, problem, call.epilogue)
-    sums = call.epilogue.sums_dtype(problem)
+    dtype = call.epilogue.number_dtype(problem)
 
     def compute(lhs: Array, rhs: Array, *operands: Array) -> Array:
-        numbers = {name: x if name == "residual" else x.astype(sums) for name, x in call.named(operands).items()}
+        numbers = {name: x if name == "residual" else x.astype(dtype) for name, x in call.named(operands).items()}
         return by_kernel(lhs.astype(problem.lhs_dtype), rhs.astype(problem.rhs_dtype), *call.in_order(numbers))
 
     return compute
@@ -53,23 +53,17 @@ def fused(platform: str | None, call: Call, avals: Sequence[Any]) -> Callable[..
 def planned(platform: str | None, call: Call, avals: Sequence[Any]) -> tuple[ConvProblem, ConvPlan | None]:
     """The problem and the plan of a kernel that ends with the whole epilogue, if there is one."""
     problem = dataclasses.replace(call.problem, out_dtype=call.epilogue.out_dtype)
-    if problem.periodic or not _is_native(call, avals):
+    if problem.periodic or not _has_native_residual(call, avals):
         return problem, None
     problem = seen_by_kernels("conv", platform, problem)
-    plan = decide("conv", platform, problem, constraint_of(call.implementation)).plan
+    plan = decide("conv", platform, problem, constraint_of(call.implementation), with_epilogue=True).plan
     return problem, plan if isinstance(plan, ConvPlan) and _ends_with(plan, call) else None
 
 
-def _is_native(call: Call, avals: Sequence[Any]) -> bool:
-    """Whether kernels have such an epilogue."""
-    p, epilogue = call.problem, call.epilogue
-    sums = epilogue.sums_dtype(p)
-    residual = [aval for name, aval in zip(epilogue.operands, avals[2:], strict=True) if name == "residual"]
-    return (
-        sums == epilogue.number_dtype(p)
-        and epilogue.out_dtype in (p.rhs_dtype, sums)
-        and all(aval.dtype == epilogue.out_dtype for aval in residual)
-    )
+def _has_native_residual(call: Call, avals: Sequence[Any]) -> bool:
+    """Whether kernels can read the residual, if there is one."""
+    named = zip(call.epilogue.operands, avals[2:], strict=True)
+    return all(aval.dtype == call.epilogue.out_dtype for name, aval in named if name == "residual")
 
 
 def _ends_with(plan: ConvPlan, call: Call) -> bool:

@@ -14,7 +14,7 @@ from jaxconv.planner.candidate import Candidate
 from jaxconv.planner.devices import TYPICAL_DEVICE, Device
 from jaxconv.planner.families import FAMILIES, Family
 from jaxconv.planner.plan import ANY, Constraint, ConvPlan, Lax, kernel_name
-from jaxconv.planner.support import unsupported_reason
+from jaxconv.planner.support import unsupported_sizes
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.product import TYPICAL_BATCH, Product
 from jaxconv.transforms import SwappedOperands, Transform, Transformed
@@ -177,7 +177,7 @@ def version_of(transform: Transform, product: Product, device: Device) -> Versio
         return reason
     transformed = transforms.apply(transform, problem)
     seconds = _conversion_seconds(problem, transformed, device)
-    return unsupported_reason(transformed.problem, kind) or Version(Product(kind, transformed.problem), seconds)
+    return unsupported_sizes(transformed.problem) or Version(Product(kind, transformed.problem), seconds)
 
 
 def _conversion_seconds(problem: ConvProblem, transformed: Transformed, device: Device) -> float:

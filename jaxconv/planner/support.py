@@ -8,6 +8,7 @@ import numpy as np
 from jaxconv.complex_numbers import as_real, is_complex
 from jaxconv.problem import SPATIAL, ConvProblem, algorithms
 from jaxconv.problem.offsets import fits_int32
+from jaxconv.problem.product import OPERANDS, RESULT
 
 # (lhs and rhs, out) of a forward convolution. Its gradients have the same three, in other roles.
 DTYPES = frozenset(
@@ -19,6 +20,12 @@ DTYPES = frozenset(
 )  # fmt: skip
 
 
+# The same of a convolution that ends with an epilogue. Sums of int8 are int32, which lax would wrap to int8.
+DTYPES_WITH_EPILOGUE = DTYPES | {
+    (jnp.dtype("int8"), jnp.dtype(result)) for result in ("float32", "bfloat16", "float16", "int8")
+}
+
+
 def _dtypes(p: ConvProblem, kind: str) -> tuple[np.dtype, np.dtype]:
     """Of the operands and of the result: those of the forward convolution, or of a wgrad with equal operands."""
     if kind == "wgrad" and p.lhs_dtype == p.out_dtype:
@@ -26,18 +33,28 @@ def _dtypes(p: ConvProblem, kind: str) -> tuple[np.dtype, np.dtype]:
     return p.rhs_dtype, p.out_dtype if p.lhs_dtype == p.rhs_dtype else p.lhs_dtype
 
 
-def unsupported_reason(problem: ConvProblem, kind: str = "conv") -> str | None:
+def unsupported_reason(problem: ConvProblem, kind: str = "conv", with_epilogue: bool = False) -> str | None:
     """Why no native kernel, on any platform, takes a pass of the problem; None if one may take it."""
     p = as_real(problem) if is_complex(problem) else problem
     if len(p.kernel) > SPATIAL:
         return f"{len(p.kernel)} spatial dimensions (1 to {SPATIAL} are native)"
+    return _unsupported_dtypes(p, kind, with_epilogue) or unsupported_sizes(p)
+
+
+def _unsupported_dtypes(p: ConvProblem, kind: str, with_epilogue: bool) -> str | None:
     operand, result = _dtypes(p, kind)
-    if (operand, result) not in DTYPES:
+    if (operand, result) not in (DTYPES_WITH_EPILOGUE if with_epilogue else DTYPES):
         return f"dtype {operand.name} with result {result.name}"
     if operand == jnp.float32 and (reason := algorithms.unsupported_reason(p.precision)):
         return reason
-    if (p.out_dtype if kind == "conv" else p.rhs_dtype) == jnp.dtype("int8"):
+    are_two = len({p.dtype(role) for role in OPERANDS[kind]}) > 1
+    if are_two and p.dtype(RESULT[kind]) == jnp.dtype("int8"):
         return "sums of integers as int8"
+    return None
+
+
+def unsupported_sizes(p: ConvProblem) -> str | None:
+    """Why no native kernel takes a problem of these sizes."""
     # The tables hold every size and stride, except those of an outermost batch.
     sizes = (*p.rhs_shape, *p.lhs_shape[1:], *p.out_shape[1:], *p.in_spatial, *p.out_spatial)
     if not all(isinstance(d, int) for d in (*sizes, p.in_channels, p.out_channels)):

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from jaxconv.problem.conv_problem import ConvProblem, Member, dilate
 
 
@@ -18,24 +20,35 @@ def read(lhs, rhs, out, params: dict[str, Any]) -> tuple[str, ConvProblem]:
     the planner may choose a slower kernel.
     """
     problem = ConvProblem.from_lax(lhs, rhs, out, params)
-    if _looks_like_wgrad(problem):
-        return "wgrad", _wgrad(problem)
+    if (gradient := weight_gradient(problem)) is not None:
+        return "wgrad", gradient
     return "conv", _dgrad(problem) if _looks_like_dgrad(problem) else problem
+
+
+def weight_gradient(problem: ConvProblem) -> ConvProblem | None:
+    """The convolution of whose filter the problem computes the gradient, if it looks like one."""
+    return exchanged(problem) if _looks_like_wgrad(problem) else None
 
 
 def _looks_like_wgrad(p: ConvProblem) -> bool:
     """Whether the batch comes after the channels, and the window spans at least half of the image."""
-    if p.lhs_spec.first < p.lhs_spec.second or len({p.lhs_dtype, p.rhs_dtype, p.out_dtype}) > 1:
+    is_of_one_dtype = p.out_dtype == p.lhs_dtype or are_summed_wide(p)
+    if p.lhs_spec.first < p.lhs_spec.second or p.lhs_dtype != p.rhs_dtype or not is_of_one_dtype:
         return False
     sizes = zip(p.kernel, p.rhs_dilation, p.in_spatial, p.lhs_dilation, strict=True)
     return all(isinstance(k, int) and isinstance(i, int) and 2 * dilate(k, r) >= dilate(i, d) for k, r, i, d in sizes)
 
 
-def _wgrad(p: ConvProblem) -> ConvProblem:
+def are_summed_wide(p: ConvProblem) -> bool:
+    """Whether they are integers whose sums are the result. JAX has no gradients of such: programs write them down."""
+    return (p.lhs_dtype, p.rhs_dtype, p.out_dtype) == (np.int8, np.int8, np.int32)
+
+
+def exchanged(p: ConvProblem) -> ConvProblem:
     """The convolution of whose filter `p` computes the gradient: the window is the cotangent of its output.
 
-    Batch and channels change places, and so do strides and rhs dilation. The groups of an exchanged batch are on the
-    channels, and those of exchanged channels on the batch.
+    That of the result is `p` again. Batch and channels change places, and so do strides and rhs dilation. The groups of
+    an exchanged batch are on the channels, and those of exchanged channels on the batch.
     """
     return replace(
         p,
@@ -48,6 +61,8 @@ def _wgrad(p: ConvProblem) -> ConvProblem:
         rhs_dilation=p.window_strides,
         member=Member(p.groups, p.out_shape[p.out_spec.first], p.member.out_channels),
         lhs_batch_grouped=p.groups > 1 and not p.lhs_batch_grouped,
+        rhs_dtype=p.out_dtype,
+        out_dtype=p.rhs_dtype,
     )
 
 

@@ -42,13 +42,23 @@ void StoreTile(const T* sums, int64_t sums_stride, const OutputTile& tile, void*
   }
 }
 
-// Adds the residual, of type S, to sums.
+// Calls f(sum, row, column) for each sum of a tile.
+template <typename T, typename F>
+void ForEachSum(T* sums, int64_t sums_stride, const OutputTile& tile, const F& f) {
+  for (int64_t r = 0; r < tile.rows; ++r)
+    for (int64_t c = 0; c < tile.columns; ++c) f(sums[r * sums_stride + c], r, c);
+}
+
+// Adds the residual, of type S, to sums. Products with its scale are rounded before they are added, as anywhere in an
+// epilogue: so its bits are those of the same expression elsewhere. The compiler would fuse both in one loop.
 template <typename S, typename T>
 void AddResidual(const void* residual, T scale, T* sums, int64_t sums_stride, const OutputTile& tile) {
   const S* from = static_cast<const S*>(residual) + tile.origin;
-  for (int64_t r = 0; r < tile.rows; ++r)
-    for (int64_t c = 0; c < tile.columns; ++c)
-      sums[r * sums_stride + c] += scale * Load<T>(from[tile.offsets[r] + c * tile.stride]);
+  T summand[2 * kLanes<T>];
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    for (int64_t c = 0; c < tile.columns; ++c) summand[c] = scale * Load<T>(from[tile.offsets[r] + c * tile.stride]);
+    for (int64_t c = 0; c < tile.columns; ++c) sums[r * sums_stride + c] += summand[c];
+  }
 }
 
 // The activation of a number. NaN stays NaN.
@@ -71,63 +81,79 @@ T Activate(const Epilogue& epilogue, T z) {
   return z;
 }
 
+// The type that the epilogue of sums of type T is computed in: EpilogueType.
+template <typename T>
+using EpilogueNumber = std::conditional_t<std::is_integral_v<T>, float, T>;
+
 template <typename T>
 class EpilogueOf {
+  using Number = EpilogueNumber<T>;
+
  public:
   EpilogueOf(void* result, DType type, const Epilogue& epilogue) : result_(result), type_(type), epilogue_(epilogue) {
-    WithStorage<T>(type, [this](auto s) {
-      store_ = StoreTile<decltype(s), T>;
-      add_residual_ = AddResidual<decltype(s), T>;
+    if constexpr (std::is_integral_v<T>) {
+      if (type == DType::kS32) store_sums_ = StoreTile<int32_t, T>;
+    }
+    WithRounded<Number>(type, [this](auto s) {
+      store_ = StoreTile<decltype(s), Number>;
+      add_residual_ = AddResidual<decltype(s), Number>;
     });
   }
 
   // Takes complete sums, in rows `sums_stride` apart, and may change them. At most two vectors of columns.
   void operator()(T* sums, int64_t sums_stride, const OutputTile& tile) const {
-    if (epilogue_.is_there) Apply(sums, sums_stride, tile);
-    store_(sums, sums_stride, tile, const_cast<void*>(Offset(result_, type_, tile.origin)));
+    void* const to = const_cast<void*>(Offset(result_, type_, tile.origin));
+    if (store_sums_) return store_sums_(sums, sums_stride, tile, to);
+    Number* numbers = InNumbers(sums, sums_stride, tile);
+    if (epilogue_.is_there) Apply(numbers, sums_stride, tile);
+    store_(numbers, sums_stride, tile, to);
   }
 
  private:
-  // What is done to a sum before it is rounded to the result's type, in the type of the sums.
-  void Apply(T* sums, int64_t sums_stride, const OutputTile& tile) const {
-    if (epilogue_.scale.data || epilogue_.bias.data) Scale(sums, sums_stride, tile);
-    if (epilogue_.residual) {
-      const auto* scale = static_cast<const T*>(epilogue_.residual_scale);
-      add_residual_(epilogue_.residual, scale ? *scale : T{1}, sums, sums_stride, tile);
-    }
-    if constexpr (!std::is_integral_v<T>) {  // ffi_decode.h refuses activations of integers
-      if (epilogue_.activation == Activation::kNone) return;
-      for (int64_t r = 0; r < tile.rows; ++r)
-        for (int64_t c = 0; c < tile.columns; ++c) {
-          T& sum = sums[r * sums_stride + c];
-          sum = Activate(epilogue_, sum);
-        }
+  // The sums as the epilogue's numbers, in their place. Those of integers are rounded to nearest even.
+  static Number* InNumbers(T* sums, int64_t sums_stride, const OutputTile& tile) {
+    if constexpr (std::is_same_v<T, Number>) {
+      return sums;
+    } else {
+      ForEachSum(sums, sums_stride, tile,
+                 [](T& sum, int64_t, int64_t) { StoreVector(static_cast<Number>(static_cast<int32_t>(sum)), &sum); });
+      return reinterpret_cast<Number*>(sums);
     }
   }
 
-  void Scale(T* sums, int64_t sums_stride, const OutputTile& tile) const {
-    T scale[2 * kLanes<T>], bias[2 * kLanes<T>];
+  // What is done to a number before it is rounded to the result's type.
+  void Apply(Number* numbers, int64_t stride, const OutputTile& tile) const {
+    ForEachChannel(epilogue_.scale, numbers, stride, tile, [](Number& z, Number scale) { z *= scale; });
+    ForEachChannel(epilogue_.bias, numbers, stride, tile, [](Number& z, Number bias) { z += bias; });
+    if (epilogue_.residual) {
+      const auto* scale = static_cast<const Number*>(epilogue_.residual_scale);
+      add_residual_(epilogue_.residual, scale ? *scale : Number{1}, numbers, stride, tile);
+    }
+    if (epilogue_.activation != Activation::kNone) {
+      ForEachSum(numbers, stride, tile, [this](Number& z, int64_t, int64_t) { z = Activate(epilogue_, z); });
+    }
+    ForEachChannel(epilogue_.out_scale, numbers, stride, tile, [](Number& y, Number scale) { y *= scale; });
+  }
+
+  // Calls f(number, operand of its channel), if there is such an operand.
+  template <typename F>
+  static void ForEachChannel(const PerChannel& operand, Number* numbers, int64_t stride, const OutputTile& tile,
+                             const F& f) {
+    if (!operand.data) return;
+    Number of_column[2 * kLanes<T>];
     for (int64_t c = 0; c < tile.columns; ++c) {
       const int64_t channel = tile.channel + c * tile.channel_stride;
-      scale[c] = Operand(epilogue_.scale, channel, 1);
-      bias[c] = Operand(epilogue_.bias, channel, 0);
+      of_column[c] = static_cast<const Number*>(operand.data)[channel * operand.stride];
     }
-    for (int64_t r = 0; r < tile.rows; ++r)
-      for (int64_t c = 0; c < tile.columns; ++c) {
-        T& sum = sums[r * sums_stride + c];
-        sum = sum * scale[c] + bias[c];
-      }
-  }
-
-  static T Operand(const PerChannel& operand, int64_t channel, T without) {
-    return operand.data ? static_cast<const T*>(operand.data)[channel * operand.stride] : without;
+    ForEachSum(numbers, stride, tile, [&](Number& number, int64_t, int64_t c) { f(number, of_column[c]); });
   }
 
   void* result_;
   DType type_;
   const Epilogue& epilogue_;
-  void (*store_)(const T* sums, int64_t sums_stride, const OutputTile& tile, void* result);
-  void (*add_residual_)(const void* residual, T scale, T* sums, int64_t sums_stride, const OutputTile& tile);
+  void (*store_sums_)(const T* sums, int64_t sums_stride, const OutputTile& tile, void* result) = nullptr;
+  void (*store_)(const Number* numbers, int64_t stride, const OutputTile& tile, void* result);
+  void (*add_residual_)(const void* residual, Number scale, Number* numbers, int64_t stride, const OutputTile& tile);
 };
 
 // Panels of `panel_columns` neighbouring columns, whose sums are `panel_size` apart. tile: the first panel, but with

@@ -1,4 +1,4 @@
-// Packs an operand's numbers, in the type of the sums.
+// Packs an operand's numbers.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ void PackRows(const void* data, const Rows& rows, int64_t columns, int64_t strid
   else pack([by = rows.stride](int64_t r) { return r * by; });
 }
 
-// An operand of a product whose sums are of type T.
+// An operand whose numbers are packed as T.
 template <typename T>
 class Operand {
  public:

@@ -59,6 +59,25 @@ struct BF16 {
 struct F16 {
   uint16_t bits;
 };
+// An int8 number plus 128, which is never negative.
+struct Biased8 {
+  uint8_t bits;
+};
+
+template <typename T>
+constexpr T kZero = T{};
+template <>
+constexpr Biased8 kZero<Biased8> = {0x80};
+
+template <typename S>
+constexpr bool kIsHalf = std::is_same_v<S, BF16> || std::is_same_v<S, F16>;
+
+template <int lanes>
+struct VectorOf<Biased8, lanes> : VectorOf<uint8_t, lanes> {};
+template <>
+struct VectorOf<Biased8, 1> {
+  using Type = Biased8;
+};
 
 template <typename To, typename From>
 To BitCast(const From& from) {
@@ -107,10 +126,13 @@ U ToF16(F value) {
   return half | ((bits >> 16) & 0x8000u);
 }
 
-// One number from its storage format to the type of the sums (float, double or uint32_t), and back.
+// One number from its storage format to the type that it is packed as, mostly that of the sums (float, double or
+// uint32_t), and back.
 template <typename T, typename S>
 T Load(S value) {
-  if constexpr (sizeof(S) == 2) {
+  if constexpr (std::is_same_v<T, Biased8>) {
+    return {static_cast<uint8_t>(value ^ 0x80)};
+  } else if constexpr (kIsHalf<S>) {
     const uint32_t bits = value.bits;
     if constexpr (std::is_same_v<S, BF16>) return static_cast<T>(FromBF16<float>(bits));
     else return static_cast<T>(FromF16<float>(bits));
@@ -119,10 +141,21 @@ T Load(S value) {
   }
 }
 
+// To nearest even, at most 127 and at least -128. NaN becomes 0.
+template <typename T>
+int8_t ToInt8(T value) {
+  constexpr T kWhole = sizeof(T) == 4 ? 0x1.8p23 : 0x1.8p52;  // beyond it numbers are whole: adding it rounds
+  value = value == value ? value : T{0};
+  value = value < -128 ? T{-128} : value;
+  value = value > 127 ? T{127} : value;
+  return static_cast<int8_t>(value + kWhole - kWhole);
+}
+
 template <typename S, typename T>
 S Store(T value) {
   if constexpr (std::is_same_v<S, BF16>) return {static_cast<uint16_t>(ToBF16<uint32_t>(static_cast<float>(value)))};
   else if constexpr (std::is_same_v<S, F16>) return {static_cast<uint16_t>(ToF16<uint32_t>(static_cast<float>(value)))};
+  else if constexpr (std::is_same_v<S, int8_t> && std::is_floating_point_v<T>) return ToInt8(value);
   else return static_cast<S>(value);
 }
 
@@ -131,7 +164,9 @@ Vector<T, lanes> LoadVector(const S* from) {
   using To = Vector<T, lanes>;
   if constexpr (lanes == 1) {
     return Load<T>(*from);
-  } else if constexpr (sizeof(S) == 2) {
+  } else if constexpr (std::is_same_v<T, Biased8>) {
+    return BitCast<To>(*reinterpret_cast<const S(*)[lanes]>(from)) ^ kZero<Biased8>.bits;
+  } else if constexpr (kIsHalf<S>) {
     using F = Vector<float, lanes>;
     const auto bits = __builtin_convertvector(
         BitCast<Vector<uint16_t, lanes>>(*reinterpret_cast<const uint16_t (*)[lanes]>(from)), Vector<uint32_t, lanes>);
@@ -165,7 +200,7 @@ void Convert(const S* from, int64_t n, T* to) {
 
 template <typename T>
 void Zero(int64_t n, T* to) {
-  std::memset(to, 0, n * sizeof(T));
+  std::memset(to, std::is_same_v<T, Biased8> ? kZero<Biased8>.bits : 0, n * sizeof(T));
 }
 
 // Adds the n sums of each split, `stride` elements from one split to the next, to those of the first, in order.

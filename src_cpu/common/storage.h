@@ -12,10 +12,12 @@
 namespace jaxconv::JAXCONV_ISA {
 namespace {
 
-// Calls f(S{}) with the storage type of a number that is summed in T.
+// Calls f(S{}) with the storage type of a number that is packed as T.
 template <typename T, typename F>
 auto WithStorage(DType type, const F& f) {
-  if constexpr (std::is_integral_v<T>) {
+  if constexpr (sizeof(T) < sizeof(int32_t)) {
+    return f(int8_t{});
+  } else if constexpr (std::is_integral_v<T>) {
     return type == DType::kS8 ? f(int8_t{}) : f(int32_t{});
   } else {
     if constexpr (std::is_same_v<T, double>)
@@ -24,6 +26,13 @@ auto WithStorage(DType type, const F& f) {
     if (type == DType::kF16) return f(F16{});
     return f(float{});
   }
+}
+
+// Calls f(S{}) with the storage type of a result that is rounded from a number of type T.
+template <typename T, typename F>
+void WithRounded(DType type, const F& f) {
+  if (type == DType::kS8) f(int8_t{});
+  else WithStorage<T>(type, f);
 }
 
 // Calls f(T{}) with the type of the problem's sums. Integers are unsigned, because those may wrap.

@@ -27,6 +27,7 @@ class ClassItems {
   }
 
   int64_t total() const { return total_; }
+  int64_t first(int32_t c) const { return first_[c]; }
 
   // Finds the class of an item, and makes the item relative to it.
   int32_t Find(int64_t* item) const {

@@ -3,16 +3,16 @@
 //
 //   dst[position, k] = im2col[position, (tap, c)] * filter[(tap, c), k]
 //
-// M is positions, N is output channels, K is (tap, input channel). Operands are packed in the type of the sums. So only
-// packing and the epilogue know number formats.
+// M is positions, N is output channels, K is (tap, input channel). Only packing and the epilogue know number formats.
 #include <cstdint>
 
 #include "common/call.h"
 #include "common/epilogue.h"
-#include "common/pack.h"
 #include "common/storage.h"
 #include "common/work.h"
+#include "gemm/arithmetic.h"
 #include "gemm/im2col.h"
+#include "gemm/panels.h"
 #include "gemm/tap_products.h"
 #include "gemm/tile.h"
 
@@ -23,24 +23,27 @@ constexpr int64_t kBlockM = 96;   // a packed block should fill a part of the se
 constexpr int64_t kBlockN = 512;  // output channels of a block
 static_assert(kBlockM % kTileM == 0 && kBlockM <= kMostPositions, "a block is whole tiles");
 
-template <typename T>
+template <typename A>
 class Conv {
+  using T = typename A::Sum;
+
  public:
   Conv(const ConvCall& call, const Workers& workers)
       : call_(call),
         p_(call.problem),
-        tile_(ChooseTile<T, false>(p_.out_channels)),
+        tile_(ChooseTile<A, false>(p_.out_channels)),
         panels_(CeilDiv(p_.out_channels, tile_.n)),
         block_panels_(BlockPanels(workers.threads())),
         blocks_n_(CeilDiv(panels_, block_panels_)),
         blocks_(p_, [&](int32_t c) { return BlocksM(c) * blocks_n_ * p_.groups; }),
         taps_(call),
         filter_(call.rhs, p_.filter_type),
-        packed_filter_(p_.tap_count * p_.groups * p_.in_channels * panels_ * tile_.n),
+        filter_rows_(p_, [&](int32_t c) { return p_.groups * panels_ * ClassRows(c); }),
+        packed_filter_(filter_rows_.total() * tile_.n),
         workspace_(workers.threads() * WorkspaceSize()),
         positions_(workers.threads()),
         epilogue_(call.result, p_.dst_type, call.epilogue) {
-    WithStorage<T>(p_.src_type, [&](auto s) { pack_im2col_ = PackIm2col<T, decltype(s)>; });
+    WithStorage<typename A::Left>(p_.src_type, [&](auto s) { pack_im2col_ = PackIm2col<A, decltype(s)>; });
   }
 
   void Run(const Workers& workers) const {
@@ -63,21 +66,32 @@ class Conv {
 
   int64_t WorkspaceSize() const { return kBlockM * kRowStride<T> + block_panels_ * kBlockM * tile_.n; }
 
-  T* FilterPanel(const ResidueClass& cls, int64_t group, int64_t panel) const {
-    const int64_t taps = static_cast<int64_t>(cls.first_tap) * p_.groups + group * cls.tap_count;
-    return packed_filter_.data() + (taps * panels_ + panel * cls.tap_count) * p_.in_channels * tile_.n;
+  // K is cut into blocks. Each has its own panels.
+  TapBlocks BlocksK(int32_t c) const {
+    return TapBlocks(call_.classes[c].tap_count, p_.in_channels, kBlockK<typename A::Left>);
+  }
+  int64_t BlockRows(int32_t c) const { return PanelRows<A>(BlocksK(c).most()); }
+  int64_t ClassRows(int32_t c) const { return Max<int64_t>(BlocksK(c).count(), 1) * BlockRows(c); }
+
+  T* FilterPanel(int32_t c, int64_t group, int64_t panel) const {
+    return packed_filter_.data() + (filter_rows_.first(c) + (group * panels_ + panel) * ClassRows(c)) * tile_.n;
   }
 
   void PackFilter(int64_t item) const {
     const int64_t panel = Take(&item, panels_), group = Take(&item, p_.groups);
-    const ResidueClass& cls = call_.classes[item];
-    const int64_t k = panel * tile_.n;
-    T* to = FilterPanel(cls, group, panel);
-    for (int32_t t = 0; t < cls.tap_count; ++t, to += p_.in_channels * tile_.n) {
-      const int64_t offset = taps_.taps(cls)[t].filter_delta + group * p_.filter.group + k * p_.filter.out;
-      filter_.PackPanel(offset, Rows{p_.in_channels, p_.filter.in}, Min(tile_.n, p_.out_channels - k), p_.filter.out,
-                        to, tile_.n);
-    }
+    const auto c = static_cast<int32_t>(item);
+    const int64_t k = panel * tile_.n, origin = group * p_.filter.group + k * p_.filter.out;
+    const TapBlocks blocks_k = BlocksK(c);
+    int64_t offsets[kBlockK<typename A::Left>];
+    T* to = FilterPanel(c, group, panel);
+    int64_t i = 0;
+    do {  // once even with nothing to sum, as the tile reads it
+      const TapBlock block = blocks_k[i];
+      LocateInFilter(p_, taps_.taps(call_.classes[c]), block, offsets);
+      filter_.PackPanel(origin, Rows{block.size(), 0, offsets}, Min(tile_.n, p_.out_channels - k), p_.filter.out, to,
+                        tile_.n);
+      to += BlockRows(c) * tile_.n;
+    } while (++i < blocks_k.count());
   }
 
   void Block(int64_t slot, int64_t item) const {
@@ -94,15 +108,15 @@ class Conv {
     const int64_t tiles = CeilDiv(at.count, kTileM);
 
     const Source source{p_, Offset(call_.src, p_.src_type, group * p_.src.group), taps_.taps(cls), taps_.runs(cls)};
-    const T* filter = FilterPanel(cls, group, panel);
-    const TapBlocks blocks_k(cls.tap_count, p_.in_channels, kBlockK<T>);
+    const T* filter = FilterPanel(c, group, panel);
+    const TapBlocks blocks_k = BlocksK(c);
     int64_t i = 0;
     do {  // once even with nothing to sum: those sums are zero
       const TapBlock block = blocks_k[i];
       pack_im2col_(source, at, block, im2col);
-      Sweep(tile_, block.size(), im2col, kTileM * kRowStride<T>, tiles,
-            filter + (block.tap * p_.in_channels + block.channel) * tile_.n, cls.tap_count * p_.in_channels * tile_.n,
-            panels, Sums<T>{sums, tile_.n, tiles * kTileM * tile_.n}, i > 0);
+      Sweep(tile_, CeilDiv(block.size(), A::kDepth), im2col, kTileM * kRowStride<T>, tiles,
+            filter + i * BlockRows(c) * tile_.n, ClassRows(c) * tile_.n, panels,
+            Sums<T>{sums, tile_.n, tiles * kTileM * tile_.n}, i > 0);
     } while (++i < blocks_k.count());
     StoreBlock(at, group, panel, panels, sums, tiles * kTileM * tile_.n);
   }
@@ -128,8 +142,9 @@ class Conv {
   const int64_t blocks_n_;
   const ClassItems blocks_;
   const TapRuns taps_;
-  const Operand<T> filter_;
-  const Buffer<T> packed_filter_;  // [class][group][panel][tap, c][k]
+  const RightOperand<A> filter_;
+  const ClassItems filter_rows_;
+  const Buffer<T> packed_filter_;  // [class][group][panel][block of K][tap, c][k]
   const Buffer<T> workspace_;
   const Buffer<Positions> positions_;
   PackIm2colFunction<T>* pack_im2col_;
@@ -141,7 +156,8 @@ class Conv {
 void GemmConv(const ConvCall& call, const Workers& workers) {
   if (call.problem.out_channels == 0) return;
   if (PrefersTapProducts(call)) return TapProductsConv(call, workers);
-  WithSums(call.problem, [&](auto t) { Conv<decltype(t)>(call, workers).Run(workers); });
+  const ConvProblem& p = call.problem;
+  WithArithmetic(p, p.src_type, p.filter_type, [&](auto a) { Conv<decltype(a)>(call, workers).Run(workers); });
 }
 
 }  // namespace jaxconv::JAXCONV_ISA

@@ -1,14 +1,17 @@
-// Packs blocks of the source's im2col matrix, in the type of the sums. The tap table says where they lie.
+// Packs blocks of the source's im2col matrix, as the left operand. The tap table says where they lie.
 //
 // The matrix is [position][tap, c].
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "common/call.h"
 #include "common/storage.h"
 #include "common/work.h"
 #include "conv_problem.h"
+#include "gemm/arithmetic.h"
+#include "gemm/panels.h"
 #include "gemm/tile.h"
 
 namespace jaxconv::JAXCONV_ISA {
@@ -36,6 +39,9 @@ class TapBlocks {
   }
 
   int64_t count() const { return tap_cuts_ * channel_cuts_; }
+
+  // The size of the largest one.
+  int64_t most() const { return count() == 0 ? 0 : CeilDiv(taps_, tap_cuts_) * CeilDiv(channels_, channel_cuts_); }
 
   TapBlock operator[](int64_t i) const {
     if (count() == 0) return {};
@@ -123,6 +129,13 @@ class TapRuns {
   const Buffer<int32_t> runs_;
 };
 
+// Where a block's (tap, channel)s lie in the filter, relative to its group.
+inline void LocateInFilter(const ConvProblem& p, const Tap* taps, const TapBlock& block, int64_t* offsets) {
+  for (int32_t t = block.tap; t < block.tap + block.taps; ++t)
+    for (int64_t c = block.channel; c < block.channel + block.channels; ++c)
+      *offsets++ = taps[t].filter_delta + c * p.filter.in;
+}
+
 // One group of the source, seen by one class.
 struct Source {
   const ConvProblem& problem;
@@ -172,11 +185,11 @@ void PackStridedTap(const Source& source, const Positions& at, const Tap& tap, c
     const S* from = static_cast<const S*>(source.data) + at.src[begin] + tap.src_delta + block.channel * p.src.channel;
     T* to = out + begin * next;
     for (int64_t c = 0; c < block.channels; ++c, from += p.src.channel, to += next_channel) {
-      for (int64_t r = 0; r < low; ++r) to[r * next] = T{};
+      for (int64_t r = 0; r < low; ++r) to[r * next] = kZero<T>;
       if (transposed && distance == 1) Convert(from + low, high - low, to + low);
       else
         for (int64_t r = low; r < high; ++r) to[r * next] = Load<T>(from[r * distance]);
-      for (int64_t r = high; r < count; ++r) to[r * next] = T{};
+      for (int64_t r = high; r < count; ++r) to[r * next] = kZero<T>;
     }
   }
 }
@@ -185,30 +198,52 @@ void PackStridedTap(const Source& source, const Positions& at, const Tap& tap, c
 inline bool HasContiguousRows(const ConvProblem& p) { return p.src.channel == 1 && p.in_channels > 1; }
 
 template <typename T>
-using PackIm2colFunction = void(const Source& source, const Positions& at, const TapBlock& block, T* im2col);
+using PackIm2colFunction = void(const Source& source, const Positions& at, const TapBlock& block, T* words);
 
 // Packs a block [position][tap, c], with zeros where a tile reaches over the end.
-template <typename T, typename S>
-void PackIm2col(const Source& source, const Positions& at, const TapBlock& block, T* im2col) {
+template <typename A, typename S>
+void PackIm2col(const Source& source, const Positions& at, const TapBlock& block, typename A::Sum* words) {
+  using L = typename A::Left;
+  L* const im2col = reinterpret_cast<L*>(words);
   if (HasContiguousRows(source.problem)) {
-    for (int64_t r = 0; r < at.count; ++r) PackContiguousRow<T, S>(source, at, r, block, im2col + r * kRowStride<T>);
+    for (int64_t r = 0; r < at.count; ++r) PackContiguousRow<L, S>(source, at, r, block, im2col + r * kRowStride<L>);
   } else {
     for (int32_t t = 0; t < block.taps; ++t)
-      PackStridedTap<T, S, false>(source, at, source.taps[block.tap + t], block, im2col + t * block.channels);
+      PackStridedTap<L, S, false>(source, at, source.taps[block.tap + t], block, im2col + t * block.channels);
   }
   for (int64_t r = 0; r < at.count; ++r)
-    for (int i = 0; i < kTileM; ++i) im2col[r * kRowStride<T> + block.size() + i] = T{};
-  for (int64_t r = at.count; r < RoundUp(at.count, kTileM); ++r) Zero(block.size(), im2col + r * kRowStride<T>);
+    for (int i = 0; i < kTileM; ++i) im2col[r * kRowStride<L> + block.size() + i] = kZero<L>;
+  for (int64_t r = at.count; r < RoundUp(at.count, kTileM); ++r) Zero(block.size(), im2col + r * kRowStride<L>);
 }
 
 // Packs a block [tap, c][position].
-template <typename T, typename S>
-void PackIm2colTransposed(const Source& source, const Positions& at, const TapBlock& block, T* im2col) {
-  static_assert(kMostPositions <= kRowStride<T>, "the positions of a block fit a row");
+template <typename A, typename S>
+void PackIm2colTransposed(const Source& source, const Positions& at, const TapBlock& block, typename A::Sum* words) {
+  using L = typename A::Left;
+  static_assert(kMostPositions <= kRowStride<L>, "the positions of a block fit a row");
+  L* const im2col = reinterpret_cast<L*>(words);
   for (int32_t t = 0; t < block.taps; ++t)
-    PackStridedTap<T, S, true>(source, at, source.taps[block.tap + t], block,
-                               im2col + t * block.channels * kRowStride<T>);
-  for (int64_t i = block.size(); i < RoundUp(block.size(), kTileM); ++i) Zero(at.count, im2col + i * kRowStride<T>);
+    PackStridedTap<L, S, true>(source, at, source.taps[block.tap + t], block,
+                               im2col + t * block.channels * kRowStride<L>);
+  for (int64_t i = block.size(); i < RoundUp(block.size(), kTileM); ++i) Zero(at.count, im2col + i * kRowStride<L>);
+}
+
+// Packs a block of contiguous rows as [position][tap, c] where a word is of several positions and one (tap, c).
+template <typename A, typename S>
+void PackIm2colJoined(const Source& source, const Positions& at, const TapBlock& block, typename A::Sum* words) {
+  using L = typename A::Left;
+  using T = typename A::Sum;
+  using Bits = std::conditional_t<sizeof(L) == 1, uint8_t, uint16_t>;
+  L rows[A::kDepth][kBlockK<T>] = {};
+  const Bits* of_position[A::kDepth];
+  for (int j = 0; j < A::kDepth; ++j) of_position[j] = reinterpret_cast<const Bits*>(rows[j]);
+  for (int64_t first = 0; first < at.count; first += A::kDepth, words += kRowStride<T>) {
+    for (int64_t j = 0; j < A::kDepth; ++j) {
+      if (first + j < at.count) PackContiguousRow<L, S>(source, at, first + j, block, rows[j]);
+    }
+    JoinRows<A::kDepth>(of_position, block.size(), words);
+    for (int i = 0; i < kTileM; ++i) words[block.size() + i] = T{};
+  }
 }
 
 }  // namespace

@@ -14,6 +14,8 @@
 #include "common/pack.h"
 #include "common/storage.h"
 #include "common/work.h"
+#include "gemm/arithmetic.h"
+#include "gemm/panels.h"
 #include "gemm/tap_products.h"
 #include "gemm/tile.h"
 
@@ -161,13 +163,16 @@ void AddLine(const ConvCall& call, const Products<T>& products, const Line& line
   }
 }
 
-template <typename T>
+template <typename A>
 class TapProducts {
+  using T = typename A::Sum;
+  using L = typename A::Left;
+
  public:
   TapProducts(const ConvCall& call, const Workers& workers)
       : call_(call),
         p_(call.problem),
-        tile_(ChooseTile<T, false>(p_.tap_count * p_.out_channels)),
+        tile_(ChooseTile<A, false>(p_.tap_count * p_.out_channels)),
         panels_(CeilDiv(p_.tap_count * p_.out_channels, tile_.n)),
         row_(panels_ * tile_.n),
         lanes_(p_.out_channels <= kShortLanes<T> ? kShortLanes<T> : kLanes<T>),
@@ -176,7 +181,7 @@ class TapProducts {
         products_size_(MostPixels() * row_ + kLanes<T>),  // the last pixel's last lanes are read with those behind
         src_(call.src, p_.src_type),
         filter_(call.rhs, p_.filter_type),
-        packed_filter_(p_.groups * p_.in_channels * row_),
+        packed_filter_(p_.groups * GroupRows() * row_),
         rows_(workers.threads() * kPixels * kRowStride<T>),
         products_(workers.threads() * products_size_),
         epilogue_(call.result, p_.dst_type, call.epilogue) {}
@@ -200,35 +205,49 @@ class TapProducts {
     return RoundUp(most, kTileM);
   }
 
-  T* FilterOf(int64_t group) const { return packed_filter_.data() + group * p_.in_channels * row_; }
+  // Channels are summed in blocks. Each has its own panels.
+  int64_t BlockRows() const { return PanelRows<A>(Min(kBlockK<L>, p_.in_channels)); }
+  int64_t GroupRows() const { return Max<int64_t>(CeilDiv(p_.in_channels, kBlockK<L>), 1) * BlockRows(); }
+
+  T* FilterOf(int64_t group) const { return packed_filter_.data() + group * GroupRows() * row_; }
 
   void PackPanel(int64_t item) const {
     const int64_t panel = Take(&item, panels_), first = panel * tile_.n;
-    T* to = FilterOf(item) + first * p_.in_channels;
-    Zero(p_.in_channels * tile_.n, to);
+    T* to = FilterOf(item) + first * GroupRows();
+    Zero(GroupRows() * tile_.n, to);
+    for (int64_t c = 0; c < p_.in_channels; c += kBlockK<L>, to += BlockRows() * tile_.n)
+      PackChannels(item, first, c, Min(kBlockK<L>, p_.in_channels - c), to);
+  }
+
+  // The columns of a panel from `first` on, of a block of channels.
+  void PackChannels(int64_t group, int64_t first, int64_t channel, int64_t channels, T* to) const {
     const int64_t n = Min(tile_.n, p_.tap_count * p_.out_channels - first);
     for (int64_t i = 0, columns; i < n; i += columns) {  // the panel's columns of one tap
       const int64_t tap = (first + i) / p_.out_channels, k = (first + i) % p_.out_channels;
-      const int64_t origin = call_.taps[tap].filter_delta + item * p_.filter.group + k * p_.filter.out;
+      const int64_t origin = call_.taps[tap].filter_delta + group * p_.filter.group + channel * p_.filter.in;
       columns = Min(p_.out_channels - k, n - i);
-      filter_.Pack(origin, Rows{p_.in_channels, p_.filter.in}, columns, p_.filter.out, to + i, tile_.n);
+      filter_.PackColumns(origin + k * p_.filter.out, Rows{channels, p_.filter.in}, columns, p_.filter.out, to, tile_.n,
+                          i);
     }
+    filter_.Finish(channels, to, tile_.n);
   }
 
   void Multiply(int64_t slot, int64_t group, int64_t image, const Box& box, T* products) const {
-    T* rows = rows_.data() + slot * kPixels * kRowStride<T>;
+    T* words = rows_.data() + slot * kPixels * kRowStride<T>;
+    L* rows = reinterpret_cast<L*>(words);
     int64_t offsets[kPixels];
     for (int64_t first = 0; first < box.count(); first += kPixels) {
       const int64_t count = Min(kPixels, box.count() - first);
       Locate(box, first, count, group * p_.src.group + image * p_.src.batch, offsets);
       int64_t c = 0;
       do {  // once even with nothing to sum: those products are zero
-        const int64_t channels = Min(kBlockK<T>, p_.in_channels - c);
-        src_.Pack(c * p_.src.channel, Rows{count, 0, offsets}, channels, p_.src.channel, rows, kRowStride<T>);
-        for (int64_t r = count; r < RoundUp(count, kTileM); ++r) Zero(channels, rows + r * kRowStride<T>);
-        Sweep(tile_, channels, rows, kTileM * kRowStride<T>, CeilDiv(count, kTileM), FilterOf(group) + c * tile_.n,
-              p_.in_channels * tile_.n, panels_, Sums<T>{products + first * row_, row_, tile_.n}, c > 0);
-      } while ((c += kBlockK<T>) < p_.in_channels);
+        const int64_t channels = Min(kBlockK<L>, p_.in_channels - c);
+        src_.Pack(c * p_.src.channel, Rows{count, 0, offsets}, channels, p_.src.channel, rows, kRowStride<L>);
+        for (int64_t r = count; r < RoundUp(count, kTileM); ++r) Zero(channels, rows + r * kRowStride<L>);
+        Sweep(tile_, CeilDiv(channels, A::kDepth), words, kTileM * kRowStride<T>, CeilDiv(count, kTileM),
+              FilterOf(group) + c / kBlockK<L> * BlockRows() * tile_.n, GroupRows() * tile_.n, panels_,
+              Sums<T>{products + first * row_, row_, tile_.n}, c > 0);
+      } while ((c += kBlockK<L>) < p_.in_channels);
     }
   }
 
@@ -284,9 +303,9 @@ class TapProducts {
   AddLineFunction<T>* const add_line_;
   const Blocks blocks_;
   const int64_t products_size_;  // of a block
-  const Operand<T> src_;
-  const Operand<T> filter_;
-  const Buffer<T> packed_filter_;  // [group][panel][c][tap, k]
+  const Operand<L> src_;
+  const RightOperand<A> filter_;
+  const Buffer<T> packed_filter_;  // [group][panel][block of channels][c][tap, k]
   const Buffer<T> rows_;           // [thread][pixel][c]
   const Buffer<T> products_;       // [thread][pixel][panel, column]
   const EpilogueOf<T> epilogue_;
@@ -294,10 +313,11 @@ class TapProducts {
 
 // Whether this takes fewer vector operations than a product of im2col rows, about. A position's sums must fit a vector.
 // It does not depend on the number of threads, on which no bit of a result may depend.
-template <typename T>
+template <typename A>
 bool IsCheaper(const ConvCall& call) {
+  using T = typename A::Sum;
   const ConvProblem& p = call.problem;
-  const double channels = p.in_channels, lanes = kLanes<T>;
+  const double channels = static_cast<double>(p.in_channels) / A::kDepth, lanes = kLanes<T>;
   if (p.out_channels > lanes) return false;
   double reads = 0;  // of pixels, by all taps of all positions of an image
   for (int32_t c = 0; c < p.class_count; ++c) {
@@ -312,16 +332,21 @@ bool IsCheaper(const ConvCall& call) {
   return products + reads * (2 + p.out_channels * 8 / lanes) < by_rows;
 }
 
+template <typename F>
+void WithArithmeticOf(const ConvCall& call, const F& f) {
+  WithArithmetic(call.problem, call.problem.src_type, call.problem.filter_type, f);
+}
+
 }  // namespace
 
 bool PrefersTapProducts(const ConvCall& call) {
   bool prefers = false;
-  WithSums(call.problem, [&](auto t) { prefers = IsCheaper<decltype(t)>(call); });
+  WithArithmeticOf(call, [&](auto a) { prefers = IsCheaper<decltype(a)>(call); });
   return prefers;
 }
 
 void TapProductsConv(const ConvCall& call, const Workers& workers) {
-  WithSums(call.problem, [&](auto t) { TapProducts<decltype(t)>(call, workers).Run(workers); });
+  WithArithmeticOf(call, [&](auto a) { TapProducts<decltype(a)>(call, workers).Run(workers); });
 }
 
 }  // namespace jaxconv::JAXCONV_ISA

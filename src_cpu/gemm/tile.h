@@ -1,9 +1,11 @@
-// The register tile that matrix products sweep over packed blocks, in the type of the sums.
+// The register tile that matrix products sweep over packed blocks of words.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "common/simd.h"
+#include "gemm/arithmetic.h"
 
 namespace jaxconv::JAXCONV_ISA {
 namespace {
@@ -27,20 +29,33 @@ constexpr int64_t kBlockK = 2048 / sizeof(T);
 template <typename T>
 constexpr int64_t kRowStride = kBlockK<T> + 192 / sizeof(T);
 
+// A word, also one that was packed as several numbers.
+template <typename T>
+T LoadWord(const T* from) {
+  T word;
+  std::memcpy(&word, from, sizeof(word));
+  return word;
+}
+
 template <typename T>
 using TileFunction = void(int64_t k, const T* a, const T* b, T* c, int64_t c_stride, bool accumulate);
 
-// c[m][n] (+)= sum over k of a(m, k) * b[k][n]; a(m, k) is a[m][k], or a[k][m] if it is MN-major.
-template <typename T, int vectors, int lanes, bool mn_major>
-void Tile(int64_t k, const T* __restrict a, const T* __restrict b, T* __restrict c, int64_t c_stride, bool accumulate) {
+// c[m][n] (+)= sum over k of a(m, k) * b[k][n]; a(m, k) is a[m][k], or a[k][m] if it is MN-major. k counts words.
+template <typename A, int vectors, int lanes, bool mn_major>
+void Tile(int64_t k, const typename A::Sum* __restrict a, const typename A::Sum* __restrict b,
+          typename A::Sum* __restrict c, int64_t c_stride, bool accumulate) {
+  using T = typename A::Sum;
   using V = Vector<T, lanes>;
   constexpr int kTileN = vectors * lanes;
   V sums[kTileM][vectors];
 #pragma GCC unroll 16
   for (int m = 0; m < kTileM; ++m)
 #pragma GCC unroll 2
-    for (int v = 0; v < vectors; ++v)
+    for (int v = 0; v < vectors; ++v) {
       sums[m][v] = accumulate ? LoadVector<T, lanes>(c + m * c_stride + v * lanes) : V{};
+      if constexpr (kIsBiased<A>) sums[m][v] += LoadVector<T, lanes>(b + v * lanes);
+    }
+  if constexpr (kIsBiased<A>) b += kTileN;
 
   for (int64_t i = 0; i < k; ++i) {
     V right[vectors];
@@ -48,9 +63,9 @@ void Tile(int64_t k, const T* __restrict a, const T* __restrict b, T* __restrict
     for (int v = 0; v < vectors; ++v) right[v] = LoadVector<T, lanes>(b + i * kTileN + v * lanes);
 #pragma GCC unroll 16
     for (int m = 0; m < kTileM; ++m) {
-      const T left = mn_major ? a[i * kRowStride<T> + m] : a[m * kRowStride<T> + i];
+      const T left = LoadWord(a + (mn_major ? i * kRowStride<T> + m : m * kRowStride<T> + i));
 #pragma GCC unroll 2
-      for (int v = 0; v < vectors; ++v) sums[m][v] += left * right[v];
+      for (int v = 0; v < vectors; ++v) sums[m][v] = A::MultiplyAdd(sums[m][v], left, right[v]);
     }
   }
 #pragma GCC unroll 16
@@ -66,12 +81,13 @@ struct TileShape {
 };
 
 // The tile for N: a narrower one where the wider one would compute more padding.
-template <typename T, bool mn_major>
-TileShape<T> ChooseTile(int64_t n) {
+template <typename A, bool mn_major>
+TileShape<typename A::Sum> ChooseTile(int64_t n) {
+  using T = typename A::Sum;
   constexpr int kShort = kShortLanes<T>, kLong = kLanes<T>;
-  if (n <= kShort) return {kShort, Tile<T, 1, kShort, mn_major>};
-  if (RoundUp(n, kLong) < RoundUp(n, 2 * kLong)) return {kLong, Tile<T, 1, kLong, mn_major>};
-  return {2 * kLong, Tile<T, 2, kLong, mn_major>};
+  if (n <= kShort) return {kShort, Tile<A, 1, kShort, mn_major>};
+  if (RoundUp(n, kLong) < RoundUp(n, 2 * kLong)) return {kLong, Tile<A, 1, kLong, mn_major>};
+  return {2 * kLong, Tile<A, 2, kLong, mn_major>};
 }
 
 // Where a block's sums lie: elements from one row to the next, and from one panel to the next.

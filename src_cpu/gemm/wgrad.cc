@@ -7,10 +7,11 @@
 
 #include "common/call.h"
 #include "common/epilogue.h"
-#include "common/pack.h"
 #include "common/storage.h"
 #include "common/work.h"
+#include "gemm/arithmetic.h"
 #include "gemm/im2col.h"
+#include "gemm/panels.h"
 #include "gemm/tile.h"
 
 namespace jaxconv::JAXCONV_ISA {
@@ -23,14 +24,16 @@ constexpr int64_t kBlockN = 256;                // output channels of a block
 //
 // K is all positions, which is long. Where there are few outputs, K is split. The splits depend on the problem only,
 // and their sums are added in order. So the bits are the same for any number of threads.
-template <typename T>
+template <typename A>
 class Wgrad {
+  using T = typename A::Sum;
+
  public:
   Wgrad(const ConvCall& call, const Workers& workers)
       : call_(call),
         p_(call.problem),
         k_major_(!HasContiguousRows(p_)),
-        tile_(k_major_ ? ChooseTile<T, false>(p_.out_channels) : ChooseTile<T, true>(p_.out_channels)),
+        tile_(k_major_ ? ChooseTile<A, false>(p_.out_channels) : ChooseTile<A, true>(p_.out_channels)),
         panels_(CeilDiv(p_.out_channels, tile_.n)),
         block_panels_(Min(kBlockN / tile_.n, panels_)),
         blocks_n_(CeilDiv(panels_, block_panels_)),
@@ -43,8 +46,11 @@ class Wgrad {
         workspace_(workers.threads() * WorkspaceSize()),
         positions_(workers.threads()),
         epilogue_(call.result, p_.filter_type, call.epilogue) {
-    WithStorage<T>(p_.src_type, [&](auto s) {
-      pack_im2col_ = k_major_ ? PackIm2colTransposed<T, decltype(s)> : PackIm2col<T, decltype(s)>;
+    WithStorage<typename A::Left>(p_.src_type, [&](auto s) {
+      using S = decltype(s);
+      if (k_major_) pack_im2col_ = PackIm2colTransposed<A, S>;
+      else if constexpr (A::kDepth > 1) pack_im2col_ = PackIm2colJoined<A, S>;
+      else pack_im2col_ = PackIm2col<A, S>;
     });
   }
 
@@ -105,8 +111,9 @@ class Wgrad {
   }
 
   int64_t SumsSize() const { return block_m_ * block_panels_ * tile_.n; }
-  int64_t Im2colSize() const { return (k_major_ ? block_m_ : kPositions) * kRowStride<T>; }
-  int64_t WorkspaceSize() const { return Im2colSize() + kPositions * block_panels_ * tile_.n; }
+  int64_t Im2colSize() const { return (k_major_ ? block_m_ : CeilDiv(kPositions, A::kDepth)) * kRowStride<T>; }
+  int64_t PanelSize() const { return PanelRows<A>(kPositions) * tile_.n; }
+  int64_t WorkspaceSize() const { return Im2colSize() + block_panels_ * PanelSize(); }
   T* SplitSums(int64_t i) const { return sums_.data() + i * SumsSize(); }
 
   void Sum(int64_t slot, int64_t block, int64_t split, T* sums) const {
@@ -126,8 +133,8 @@ class Wgrad {
       at.Locate(p_, cls, first, Min(kPositions, end - first));
       pack_im2col_(source, at, place.taps, im2col);
       PackGrad(at, place, grad);
-      Sweep(tile_, at.count, im2col, kTileM * (k_major_ ? kRowStride<T> : 1), tiles, grad, kPositions * tile_.n,
-            place.panels, Sums<T>{sums, tile_.n, tiles * kTileM * tile_.n}, first > begin);
+      Sweep(tile_, CeilDiv(at.count, A::kDepth), im2col, kTileM * (k_major_ ? kRowStride<T> : 1), tiles, grad,
+            PanelSize(), place.panels, Sums<T>{sums, tile_.n, tiles * kTileM * tile_.n}, first > begin);
     } while ((first += kPositions) < end);
   }
 
@@ -136,7 +143,7 @@ class Wgrad {
       const int64_t k = (place.panel + j) * tile_.n;
       const int64_t offset = place.group * p_.dst.group + k * p_.dst.channel;
       grad_.PackPanel(offset, Rows{at.count, 0, at.dst}, Min(tile_.n, p_.out_channels - k), p_.dst.channel,
-                      grad + j * kPositions * tile_.n, tile_.n);
+                      grad + j * PanelSize(), tile_.n);
     }
   }
 
@@ -145,9 +152,7 @@ class Wgrad {
     const ResidueClass& cls = call_.classes[place.cls];
     const int64_t m = place.taps.size(), panel_size = RoundUp(m, kTileM) * tile_.n;
     int64_t offsets[kBlockK<T>];
-    for (int64_t i = 0; i < m; ++i)
-      offsets[i] = taps_.taps(cls)[place.taps.tap + i / place.taps.channels].filter_delta +
-                   (place.taps.channel + i % place.taps.channels) * p_.filter.in;
+    LocateInFilter(p_, taps_.taps(cls), place.taps, offsets);
     const int64_t k = place.panel * tile_.n;
     StorePanels(epilogue_, sums, panel_size, tile_.n,
                 OutputTile{.origin = place.group * p_.filter.group + k * p_.filter.out,
@@ -168,7 +173,7 @@ class Wgrad {
   const int64_t splits_;
   const int64_t block_m_;
   const TapRuns taps_;
-  const Operand<T> grad_;
+  const RightOperand<A> grad_;
   const Buffer<T> sums_;  // of every split of every block, or of every thread where K is not split
   const Buffer<T> workspace_;
   const Buffer<Positions> positions_;
@@ -180,7 +185,8 @@ class Wgrad {
 
 void GemmWgrad(const ConvCall& call, const Workers& workers) {
   if (call.problem.out_channels == 0) return;
-  WithSums(call.problem, [&](auto t) { Wgrad<decltype(t)>(call, workers).Run(workers); });
+  const ConvProblem& p = call.problem;
+  WithArithmetic(p, p.src_type, p.dst_type, [&](auto a) { Wgrad<decltype(a)>(call, workers).Run(workers); });
 }
 
 }  // namespace jaxconv::JAXCONV_ISA

@@ -12,12 +12,12 @@ from cases.problems import passes_of
 from cases.reference import assert_same, integers
 from jaxconv import ffi
 from jaxconv.activations import activation_of
-from jaxconv.epilogue import Epilogue
+from jaxconv.epilogue import OPERANDS, Epilogue
 from jaxconv.planner.choose import choose
 from jaxconv.planner.plan import constraint_of
 
 EVERY = ("scale", "bias", "residual", "residual_scale")
-SUMS = {"float64": "float64", "int8_to_int32": "int32"}  # else float32
+NUMBERS = {"float64": "float64"}  # else float32
 # Where no tap reaches a result, or nothing is summed up.
 NOTHING_SUMMED = ("nothing_seen", "no_channels", "many_classes", "doubled_without_overlap")
 
@@ -30,15 +30,15 @@ def plan_with(platform, problem, implementation):
 
 def with_epilogue(platform, problem, implementation, lhs, rhs, operands, activation=None):
     """A conv that ends with operands by name, which are as the kernel takes them, and an activation or its name."""
-    epilogue = Epilogue(tuple(name for name in EVERY if name in operands), activation_of(activation))
+    epilogue = Epilogue(tuple(name for name in OPERANDS if name in operands), activation_of(activation))
     convolve = ffi.convolution(plan_with(platform, problem, implementation), problem, epilogue)
     return convolve(lhs, rhs, *(operands[name] for name in epilogue.operands))
 
 
-def operands_of(problem, sums, names=EVERY, one=()):
+def operands_of(problem, dtype, names=EVERY, one=()):
     """Numbers that differ from each channel to the next: each shows where it is missing, or used twice.
 
-    sums: their dtype. one: the names of those that are one number for all channels.
+    dtype: of all but the residual. one: the names of those that are one number for all channels.
     """
     number = np.arange(problem.groups * problem.out_channels)
     values = {
@@ -46,9 +46,10 @@ def operands_of(problem, sums, names=EVERY, one=()):
         "bias": (number * 7 + 25) % 31 - 15.0,
         "residual": integers(problem.out_shape, problem.out_dtype, 8, 20),
         "residual_scale": np.full((), -0.5),
+        "out_scale": 2.0 ** -(number % 4 + 3),
     }
     values |= {name: np.full((), number) for name, number in (("scale", -2.0), ("bias", 11.0)) if name in one}
-    return {name: x if name == "residual" else x.astype(sums) for name, x in values.items() if name in names}
+    return {name: x if name == "residual" else x.astype(dtype) for name, x in values.items() if name in names}
 
 
 def ended(problem, sums, operands, activation=None):
@@ -63,6 +64,10 @@ def ended(problem, sums, operands, activation=None):
     if activation is not None:
         with jax.enable_x64(True):
             y = np.asarray(activated(activation_of(activation), y))
+    if "out_scale" in operands:
+        y = of_channels(problem, operands["out_scale"]) * y
+    if problem.out_dtype == np.int8:
+        y = np.clip(np.rint(y), -128, 127)
     return y.astype(problem.out_dtype)
 
 
@@ -100,15 +105,15 @@ def taken(platform, cases, dtype, start=0, most=40):
 def check(platform, cases, dtype, names, activation=None, rtol=0.0, one=()):
     """Cases in one program: equal to lax's results with their epilogue. names, one: of the operands, see above."""
     operands, expected = exact()
-    sums, epilogue = SUMS.get(dtype, "float32"), Epilogue(names, activation_of(activation))
+    numbers, epilogue = NUMBERS.get(dtype, "float32"), Epilogue(names, activation_of(activation))
     calls, arrays, results = [], [], []
     for name, which, asked in cases:
         of_pass, plan = plan_of(platform, name, which, asked, dtype)
-        assert plan.transform == ()
+        assert plan.transform == (asked.transform or ())
         x, w, g = operands[name]
         y, dx, _ = expected[name]
         lhs, result = {"fprop": (x, y), "dgrad": (g, dx)}[which]
-        given = operands_of(of_pass, sums, names, one)
+        given = operands_of(of_pass, numbers, names, one)
         calls.append(ffi.convolution(plan, of_pass, epilogue))
         arrays.append([lhs.astype(of_pass.lhs_dtype), w.astype(of_pass.rhs_dtype), *given.values()])
         results.append(ended(of_pass, result, given, activation))

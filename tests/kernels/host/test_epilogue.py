@@ -6,52 +6,15 @@ import jax
 import numpy as np
 import pytest
 
-from cases.convolution import Convolution, channels_last_convolution
+from cases.convolution import channels_last_convolution
 from cases.epilogue import EVERY, ended, operands_of, with_epilogue
+from cases.for_host import EACH, FAMILIES, GEMM, channels_first
 from cases.problems import passes_of, problem_of
 from cases.reference import FLOATS, assert_same, exception_of, pullback, run_on_host
 from jaxconv.activations import Clip, LeakyRelu, activation_of
 
-GEMM = {
-    "dense": channels_last_convolution((2, 9, 8, 17), (3, 3, 17, 33)),
-    "one": channels_last_convolution((2, 5, 7, 1), (3, 3, 1, 1)),
-    "few_outputs": channels_last_convolution((1, 70, 60, 24), (5, 5, 24, 3)),
-    "few_inputs": channels_last_convolution((2, 33, 31, 3), (7, 7, 3, 20), window_strides=(2, 2)),
-    "deep": channels_last_convolution((1, 4, 5, 600), (2, 2, 600, 40)),
-    "wide": channels_last_convolution((1, 3, 4, 5), (1, 1, 5, 700)),
-    "groups": channels_last_convolution((2, 5, 6, 15), (3, 3, 5, 21), feature_group_count=3),
-    "batch_groups": channels_last_convolution((6, 5, 6, 4), (3, 3, 4, 9), batch_group_count=3),
-    "classes_without_taps": channels_last_convolution(
-        (2, 6, 5, 17), (2, 1, 17, 19), lhs_dilation=(3, 2), padding=((1, 3), (2, 1))),
-    "patches_apart": channels_last_convolution((2, 11, 9, 6), (2, 1, 6, 18), window_strides=(3, 2), padding="VALID"),
-    "out_of_reach": channels_last_convolution((1, 3, 3, 4), (2, 2, 4, 5), padding=((9, 9), (9, 9))),
-    "line": channels_last_convolution((3, 70, 6), (5, 6, 2)),
-    "volume": channels_last_convolution((2, 5, 4, 6, 7), (3, 2, 3, 7, 18)),
-}  # fmt: skip
-DEPTHWISE = {
-    "channels": channels_last_convolution((2, 6, 9, 33), (3, 3, 1, 33), feature_group_count=33),
-    "fewer_than_lanes": channels_last_convolution((2, 6, 70, 3), (3, 3, 1, 3), feature_group_count=3),
-    "multiplier": channels_last_convolution((2, 6, 9, 17), (3, 3, 1, 34), feature_group_count=17),
-    "classes_without_taps": channels_last_convolution(
-        (2, 5, 6, 18), (2, 1, 1, 18), lhs_dilation=(3, 2), padding=((1, 3), (2, 1)), feature_group_count=18),
-    "patches_apart": channels_last_convolution(
-        (2, 11, 9, 16), (2, 1, 1, 16), window_strides=(3, 2), padding="VALID", feature_group_count=16),
-    "batch_groups": channels_last_convolution((6, 5, 6, 1), (3, 3, 1, 6), batch_group_count=6),
-}  # fmt: skip
-FAMILIES = {"gemm": GEMM, "depthwise": DEPTHWISE}
-CASES = [(family, name) for family, convolutions in FAMILIES.items() for name in convolutions]
-EACH = pytest.mark.parametrize("family, name", CASES)
 BOTH = pytest.mark.parametrize("family, name", [("gemm", "dense"), ("depthwise", "channels")])
-SUMS = {"int32": "int32", "float64": "float64"}  # of results; others are float32
-
-
-def channels_first(convolution):
-    """The same with NCHW and OIHW."""
-    rank = len(convolution.lhs) - 2
-    spatial = "DHW"[3 - rank :]
-    lhs, rhs = convolution.lhs, convolution.rhs
-    layouts = dict(dimension_numbers=(f"NC{spatial}", f"OI{spatial}", f"NC{spatial}"))
-    return Convolution((lhs[0], lhs[-1], *lhs[1:-1]), (rhs[-1], rhs[-2], *rhs[:-2]), convolution.params | layouts)
+SUMS = {"float64": "float64"}  # of results; others are float32
 
 
 @functools.cache
@@ -110,22 +73,6 @@ def test_wider_results(family, name, operand, result):
     check(family, name, operand, result)
 
 
-@EACH
-def test_bias_of_integers(family, name):
-    """They have no other epilogue."""
-    check(family, name, "int8", "int32", ("fprop",), endings=[(("bias",), None, ()), (("bias",), None, ("bias",))])
-
-
-@BOTH
-def test_integers_with_their_bias_wrap(family, name):
-    convolution = FAMILIES[family][name]
-    problem = problem_of(convolution.lax(), convolution.lhs, convolution.rhs, "int8", "int32")
-    x, w = np.ones(convolution.lhs, np.int8), np.ones(convolution.rhs, np.int8)
-    sums = run_on_host(functools.partial(convolution.lax(), preferred_element_type="int32"), x, w)
-    bias = np.full(problem.groups * problem.out_channels, 2**31 - 1, np.int32)
-    assert_same(with_epilogue("cpu", problem, family, x, w, {"bias": bias}), np.asarray(sums) + bias)
-
-
 @pytest.mark.parametrize("dtype, rtol", [("float32", 1e-6), ("float64", 1e-14), ("bfloat16", 8e-3), ("float16", 1e-3)])
 @EACH
 def test_smooth_activations(family, name, dtype, rtol):
@@ -180,6 +127,9 @@ OUT = (2, 9, 8, 33)
     ("bfloat16", "bfloat16", dict(scale=np.zeros(33, "bfloat16")), "the scale must be float32, as the sums are"),
     ("float32", "float64", dict(bias=np.zeros(33, np.float32)), "the bias must be float64, as the sums are"),
     ("float32", "float32", dict(bias=np.zeros(33, np.uint8)), "the bias must be float32"),
+    ("int8", "int8", dict(bias=np.zeros(33, np.int32)), "the bias must be float32, as the epilogue of integers is"),
+    ("int8", "int32", dict(bias=np.zeros(33, np.float32)), "sums of integers that are the result have no epilogue"),
+    ("float32", "float32", dict(out_scale=np.ones(33, np.float32)), "an out scale is for a result of int8"),
     ("float32", "float32", dict(bias=np.zeros(32, np.float32)), "the bias has 32 numbers for 33 output channels"),
     ("float32", "float32", dict(scale=np.zeros((33, 2), np.float32)), "the scale has 66 numbers for 33 output"),
     ("bfloat16", "bfloat16", dict(residual=np.zeros(OUT, np.float32)),

@@ -258,7 +258,8 @@ def test_taps_of_a_class_in_another_order(which, family):
     (("int8", "float32", "float32"), "the host has no kernel for these dtypes"),
     (("float32", "int32", "float32"), "the host has no kernel for these dtypes"),
     (("float32", "float32", "int32"), "the host has no kernel for these dtypes"),
-    (("int8", "int8", "int8"), "the host has no kernel for these dtypes"),
+    (("int8", "int8", "float64"), "the host has no kernel for these dtypes"),
+    (("float32", "float32", "int8"), "the host has no kernel for these dtypes"),
     (("uint8", "uint8", "int32"), "dtypes are float32"), (("bool", "bool", "float32"), "dtypes are float32"),
     (("complex64", "complex64", "complex64"), "dtypes are float32"),
     (("float32", "float8_e4m3fn", "float32"), "dtypes are float32"),
@@ -283,6 +284,12 @@ def test_dtypes_mixed(which, family, dtypes):
         expected = np.asarray(call()).astype(result)
         call = call.with_operand(0, lambda array: array.astype(a)).with_operand(1, lambda array: array.astype(b))
         assert_same(call.as_result(dtype=np.dtype(result))(), expected)
+
+
+def test_weight_gradients_of_integers_are_sums():
+    call = Call.of("wgrad").with_operand(0, lambda a: a.astype("int8")).with_operand(1, lambda a: a.astype("int8"))
+    for result in ("int8", "float32", "bfloat16"):
+        refuse(call.as_result(dtype=np.dtype(result)), "the host has no kernel for these dtypes")
 
 
 def test_wgrad_has_no_epilogue():

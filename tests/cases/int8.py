@@ -1,0 +1,65 @@
+"""Convolutions of int8: operands of its whole range, sums reduced modulo 2^32, and gradients as JAX writes them."""
+
+import functools
+
+import jax
+import numpy as np
+from jax import lax
+
+from cases.problems import passes_of, problem_of
+from cases.reference import pullback, run_on_host
+
+
+def whole_range(shape, seed):
+    values = np.random.default_rng([seed, *shape]).integers(-128, 128, shape)
+    values.ravel()[::5] = -128  # of which two products have the largest sum
+    return values.astype("int8")
+
+
+def wrapped(sums):
+    """Exact sums as int32."""
+    return np.asarray(sums).astype("int64").astype("uint64").astype("uint32").view("int32")
+
+
+def operands(convolution):
+    x, w = whole_range(convolution.lhs, 0), whole_range(convolution.rhs, 1)
+    y = jax.eval_shape(convolution.lax(), *(jax.ShapeDtypeStruct(a.shape, "float32") for a in (x, w)))
+    return x, w, whole_range(y.shape, 2)
+
+
+def exact(convolution):
+    """The operands, and each pass of them: float64 holds such sums."""
+    given = operands(convolution)
+    with jax.enable_x64(True):
+        sums = run_on_host(pullback(convolution.lax()), *(a.astype("float64") for a in given))
+    return given, dict(zip(("fprop", "dgrad", "wgrad"), map(wrapped, sums), strict=True))
+
+
+def passes(convolution):
+    """`{pass: (kind, problem)}`, all from int8 to int32."""
+    of_one_dtype = passes_of(problem_of(convolution.lax(), convolution.lhs, convolution.rhs, "int8"))
+    result = {"conv": "out_dtype", "wgrad": "rhs_dtype"}
+    wide = lambda kind, problem: (kind, problem.__class__(**problem.__getstate__() | {result[kind]: np.dtype("int32")}))
+    return {name: wide(*of_pass) for name, of_pass in of_one_dtype.items()}
+
+
+def gradients(convolution, conv_general_dilated):
+    """`(g, w) -> x's gradient` and `(x, g) -> w's`, by the convolutions that JAX makes of those of floats."""
+    x, w, g = (jax.ShapeDtypeStruct(a.shape, "float32") for a in operands(convolution))
+    conv = convolution.lax()
+    of_x = jax.make_jaxpr(lambda g, w: jax.linear_transpose(lambda x: conv(x, w), x)(g)[0])(g, w)
+    of_w = jax.make_jaxpr(lambda x, g: jax.linear_transpose(lambda w: conv(x, w), w)(g)[0])(x, g)
+    return [functools.partial(_of_integers, jaxpr.jaxpr, conv_general_dilated) for jaxpr in (of_x, of_w)]
+
+
+def _of_integers(jaxpr, conv_general_dilated, *arrays):
+    values = dict(zip(jaxpr.invars, arrays, strict=True))
+    for equation in jaxpr.eqns:
+        taken, params = [values[v] for v in equation.invars], dict(equation.params)
+        if equation.primitive is lax.conv_general_dilated_p:
+            params = {name: value for name, value in params.items() if value is not None}
+            result = conv_general_dilated(*taken, **params | dict(preferred_element_type="int32"))
+        else:
+            result = equation.primitive.bind(*taken, **params)
+        values[equation.outvars[0]] = result
+    return values[jaxpr.outvars[0]]
