@@ -1,5 +1,7 @@
 """`python -m jaxconv run script.py args...`: a script as it is, with its convolutions on jaxconv.
 
+`python -m jaxconv explain module:function`: which kernel answers each convolution of a function.
+
 `python -m jaxconv doctor`: what is installed, and which kernels run here.
 """
 
@@ -11,7 +13,7 @@ import runpy
 import sys
 
 import jaxconv
-from jaxconv import doctor
+from jaxconv import doctor, explain_command
 from jaxconv.planner.plan import IMPLEMENTATIONS
 
 
@@ -23,9 +25,25 @@ def main() -> None:
     run.add_argument("--implementation", choices=list(IMPLEMENTATIONS), help="as in jaxconv.install")
     run.add_argument("script")
     run.add_argument("args", nargs=argparse.REMAINDER, help="of the script")
+    explain = commands.add_parser("explain", help="print which kernel answers each convolution of a function")
+    explain.add_argument("function", metavar="module:function", help="traced, not run; its results must need them")
+    explain.add_argument(
+        "args",
+        nargs="*",
+        type=explain_command.array_of,
+        metavar="float32[8,32,32,3]",
+        help="types of its arguments; none if it makes its arrays itself",
+    )
     options = parser.parse_args()
     if options.command == "doctor":
         sys.exit(doctor.main())
+    if options.command == "explain":
+        try:
+            function = explain_command.function_of(options.function)
+        except LookupError as error:
+            explain.error(*error.args)
+        print(explain_command.table(function, options.args))
+        return
     if not os.path.exists(options.script):
         run.error(f"no such script: {options.script}")
     jaxconv.install(options.implementation)

@@ -1,0 +1,60 @@
+"""The examples of `jaxconv.nn`, with few steps of narrow networks."""
+
+import importlib.util
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from skimage.measure import label
+
+from cases.reference import integers
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def example(name):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["segment_coins", "forecast_sunspots"])
+def test_command(name, tmp_path, capsys):
+    """It trains with a progress bar, draws, and says how good it is."""
+    figure = tmp_path / "figures" / "figure.png"
+    example(name).main(["--small", "--out", str(figure)])
+    assert figure.stat().st_size > 10_000
+    printed = capsys.readouterr()
+    assert "20/20" in printed.err
+    assert f"figure: {figure}" in printed.out
+
+
+def test_labels_of_coins():
+    """All 24 coins of the photograph, each in one piece; the rest is the dark background."""
+    photograph, is_coin = example("segment_coins").read_coins()
+    assert photograph.shape == is_coin.shape == (300, 384, 1)
+    assert (np.bincount(label(is_coin).ravel())[1:] > 1000).sum() == 24
+    assert photograph[is_coin].mean() > 2 * photograph[~is_coin].mean()
+
+
+def test_coins_must_be_found(monkeypatch, tmp_path):
+    """A network that is not trained ends the command with an error."""
+    coins = example("segment_coins")
+    monkeypatch.setattr(coins, "train", lambda network, x, *_: (network.init(jax.random.key(0), x[None]), [1.0]))
+    with pytest.raises(SystemExit, match="overlap .* is below 85%"):
+        coins.main(["--out", str(tmp_path / "coins.png")])
+
+
+def test_forecasts_are_of_the_years_before():
+    """What comes later changes no forecast."""
+    sunspots = example("forecast_sunspots")
+    network = sunspots.Forecast(4, nnx.Rngs(0))
+    past = integers((40, 1))
+    changed = past.copy()
+    changed[25:] += 1
+    before, after = network(past), network(changed)
+    np.testing.assert_array_equal(before[:25], after[:25])
+    assert np.all(before[25:] != after[25:])
