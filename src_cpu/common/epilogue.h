@@ -121,10 +121,15 @@ class EpilogueOf {
     }
   }
 
-  // What is done to a number before it is rounded to the result's type.
+  // What is done to a number before it is rounded to the result's type. Each step is a loop of its own, because the
+  // compiler would fuse a product and a sum in one.
   void Apply(Number* numbers, int64_t stride, const OutputTile& tile) const {
     ForEachChannel(epilogue_.scale, numbers, stride, tile, [](Number& z, Number scale) { z *= scale; });
-    ForEachChannel(epilogue_.bias, numbers, stride, tile, [](Number& z, Number bias) { z += bias; });
+    if (epilogue_.bias.data) {
+      ForEachChannel(epilogue_.bias, numbers, stride, tile, [](Number& z, Number bias) { z += bias; });
+    } else if (epilogue_.scale.data) {  // a sum of zero times a negative scale is no negative number for an activation
+      ForEachSum(numbers, stride, tile, [](Number& z, int64_t, int64_t) { z += Number{0}; });
+    }
     if (epilogue_.residual) {
       const auto* scale = static_cast<const Number*>(epilogue_.residual_scale);
       add_residual_(epilogue_.residual, scale ? *scale : Number{1}, numbers, stride, tile);

@@ -91,6 +91,16 @@ def test_nans_and_infinities(family, name):
         np.testing.assert_allclose(actual, activation_of(activation)(residual), rtol=1e-6)
 
 
+@BOTH
+def test_zero_times_a_negative_scale_is_not_negative(family, name):
+    """The derivative of leaky_relu is had from the result, where a negative number may be rounded to -0."""
+    convolution = FAMILIES[family][name]
+    problem = problem_of(convolution.lax(), convolution.lhs, convolution.rhs)
+    x, w = np.zeros(convolution.lhs, np.float32), np.ones(convolution.rhs, np.float32)
+    result = with_epilogue("cpu", problem, family, x, w, {"scale": np.float32(-2)}, LeakyRelu(0.25))
+    assert not np.any(np.signbit(result))
+
+
 @pytest.mark.parametrize("family, groups", [("gemm", 1), ("depthwise", 16)])
 def test_bias_before_rounding(family, groups):
     """To 256 + 1, which is no bfloat16."""
