@@ -1,8 +1,7 @@
 """`python -m benchmarks epilogue`: forward passes that end with an epilogue, beside XLA's of the same on lax."""
 
 import argparse
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -14,11 +13,10 @@ from tqdm import tqdm
 import jaxconv
 from convbench import machine, selection
 from convbench.cases import Case
-from convbench.measure import timed
+from convbench.measure import operands_of, rounded, timed
 from convbench.programs import Program
 from convbench.results import geomean_speedup
 from convbench.rows import RowFile, grouped
-from jaxconv.tuning.timing import random_operands
 
 ENDINGS = ("bias relu", "bias residual relu")
 KEY = ("case", "ending", "dtype")
@@ -76,19 +74,14 @@ def programs(case: Case, ending: str, dtype: str, implementation: str | None) ->
 def measure(case: Case, ending: str, dtype: str, budget_s: float) -> dict:
     """A row. No failure of a side raises."""
     sides = [
-        timed(side, _operands(side), budget_s, ours=ours)
+        timed(side, operands_of(side), budget_s, ours=ours)
         for side, ours in zip(programs(case, ending, dtype, "cuda"), (True, False), strict=True)
     ]
     ours, theirs = sides
     speedup = ours.us and theirs.us and theirs.us / ours.us
     numbers = {"us": ours.us, "lax_us": theirs.us, "speedup": speedup}
     names = {"case": case.name, "suite": case.suite, "ending": ending, "dtype": dtype, "plan": ours.plan}
-    rounded = {name: value and float(f"{value:.4g}") for name, value in numbers.items()}
-    return names | rounded | {"error": ours.error, "lax_error": theirs.error}
-
-
-def _operands(side: Program) -> Callable[[], tuple[Array, ...]]:
-    return cache(lambda: jax.block_until_ready(random_operands(side.operands)))
+    return names | rounded(numbers) | {"error": ours.error, "lax_error": theirs.error}
 
 
 def table(rows: list[dict]) -> str:

@@ -1,6 +1,6 @@
 """The rows: a pass of a layer by our kernels and by lax, in one process, on the same arrays."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -35,7 +35,7 @@ def measure(
     on = partial(program, case, which, dtype, precision)
     with jax.enable_x64(dtype == "float64"):
         reference = on(lax.conv_general_dilated)
-        operands = cache(lambda: jax.block_until_ready(random_operands(reference.operands)))
+        operands = operands_of(reference)
         theirs = timed(reference, operands, budget_s, ours=False)
         rows = []
         for implementation in implementations:
@@ -45,6 +45,16 @@ def measure(
             names |= {"implementation": implementation, "plan": timing.plan}
             rows.append(names | _numbers(case, which, dtype, precision, timing, theirs))
         return rows
+
+
+def operands_of(side: Program) -> Callable[[], tuple[Array, ...]]:
+    """Makes random operands of a program, at the first call."""
+    return cache(lambda: jax.block_until_ready(random_operands(side.operands)))
+
+
+def rounded(numbers: Mapping[str, float | None]) -> dict[str, float | None]:
+    """To four digits. What is None, or zero, stays so."""
+    return {name: value and float(f"{value:.4g}") for name, value in numbers.items()}
 
 
 def timed(side: Program, operands: Callable[[], tuple[Array, ...]], budget_s: float, ours: bool) -> Timing:
@@ -90,5 +100,4 @@ def _numbers(case: Case, which: str, dtype: str, precision: str, ours: Timing, t
         "lax_lower_s": theirs.lower_s,
         "lax_compile_s": theirs.compile_s,
     }
-    rounded = {name: value and float(f"{value:.4g}") for name, value in numbers.items()}
-    return rounded | {"error": ours.error, "lax_error": theirs.error}
+    return rounded(numbers) | {"error": ours.error, "lax_error": theirs.error}

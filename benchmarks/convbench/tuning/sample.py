@@ -14,7 +14,7 @@ All but the times, commit, date and versions are its key.
 import argparse
 import json
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -25,13 +25,12 @@ from tqdm import tqdm
 import jaxconv
 from convbench import machine, selection
 from convbench.cases import Case
-from convbench.measure import timed
+from convbench.measure import operands_of, rounded, timed
 from convbench.programs import problem_of, program
 from convbench.rows import RowFile
 from convbench.tuning.candidates import Candidate, candidates, picked, transform_text
 from jaxconv.ffi import device
 from jaxconv.planner.families import FAMILIES
-from jaxconv.tuning.timing import random_operands
 
 KEY = ("case", "pass", "dtype", "precision", "family", "tile", "transform", "settings")
 
@@ -93,7 +92,7 @@ def key(row: dict) -> tuple[str, ...]:
 def _measured(case: Case, which: str, dtype: str, known: set, options: argparse.Namespace) -> list[dict]:
     on = partial(program, case, which, dtype, options.precision)
     by_planner = on(jaxconv.conv_general_dilated)
-    operands = cache(lambda: jax.block_until_ready(random_operands(by_planner.operands)))
+    operands = operands_of(by_planner)
     every = candidates(*problem_of(by_planner), options.families, device("cuda"))
     names = {"case": case.name, "suite": case.suite, "pass": which, "dtype": dtype, "precision": options.precision}
     rows = []
@@ -103,15 +102,11 @@ def _measured(case: Case, which: str, dtype: str, known: set, options: argparse.
             constraint: Any = candidate.constraint  # which may stand for a name
             ours = partial(jaxconv.conv_general_dilated, implementation=constraint)
             timing = timed(on(ours), operands, options.seconds, ours=True)
-            rows.append(row | {"us": timing.us and _rounded(timing.us), "error": timing.error})
+            rows.append(row | rounded({"us": timing.us}) | {"error": timing.error})
     return rows
 
 
 def _described(candidate: Candidate) -> dict:
     c = candidate.constraint
     row = {"family": c.family, "tile": c.tile, "transform": transform_text(c.transform), "settings": c.asked.settings}
-    return row | {"predicted_us": _rounded(1e6 * candidate.seconds)}
-
-
-def _rounded(us: float) -> float:
-    return float(f"{us:.4g}")
+    return row | rounded({"predicted_us": 1e6 * candidate.seconds})
