@@ -1,5 +1,6 @@
 """Convolutions of int8: operands of its whole range, sums reduced modulo 2^32, and gradients as JAX writes them."""
 
+import dataclasses
 import functools
 
 import jax
@@ -39,8 +40,8 @@ def passes(convolution):
     """`{pass: (kind, problem)}`, all from int8 to int32."""
     of_one_dtype = passes_of(problem_of(convolution.lax(), convolution.lhs, convolution.rhs, "int8"))
     result = {"conv": "out_dtype", "wgrad": "rhs_dtype"}
-    wide = lambda kind, problem: (kind, problem.__class__(**problem.__getstate__() | {result[kind]: np.dtype("int32")}))
-    return {name: wide(*of_pass) for name, of_pass in of_one_dtype.items()}
+    wide = lambda kind, problem: dataclasses.replace(problem, **{result[kind]: np.dtype("int32")})
+    return {name: (kind, wide(kind, problem)) for name, (kind, problem) in of_one_dtype.items()}
 
 
 def gradients(convolution, conv_general_dilated):

@@ -31,6 +31,10 @@ def residual_of(family):
     return ("residual",) if FAMILIES["cuda"][family].takes_residual else ()
 
 
+WITH_RESIDUAL = {name: of for name, of in EVERY.items() if residual_of(of[0])}
+EACH_WITH_RESIDUAL = pytest.mark.parametrize("family, tile, dtype", WITH_RESIDUAL.values(), ids=WITH_RESIDUAL)
+
+
 def cases_of(family, tile, dtype):
     """Also where no tap reaches, where nothing is summed, and behind split-K, where another kernel ends the sums."""
     passes = CONVS if DTYPES[dtype] == dtype.partition("_")[0] else ("fprop",)
@@ -81,10 +85,8 @@ def test_one_number_for_all_channels(family, name):
     check("cuda", [(name, "fprop", constraint(family))], "bfloat16", names, "relu", one=("scale", "bias"))
 
 
-@EACH
+@EACH_WITH_RESIDUAL
 def test_residual_alone(family, tile, dtype):
-    if not residual_of(family):
-        pytest.skip("the family takes none")
     check("cuda", cases_of(family, tile, dtype)[:4], dtype, ("residual",))
 
 
