@@ -72,8 +72,8 @@ using Int8Products = OneByOne<uint32_t>;
 
 #endif
 
-// Whether the left numbers are too large by a constant. Then a row before each panel of the right operand takes off
-// what this adds to the sums.
+// Whether the left numbers are too large by a constant. Then a row before each panel of the right operand is what this
+// adds to the sums, negated.
 template <typename A>
 constexpr bool kIsBiased = std::is_same_v<typename A::Left, Biased8>;
 

@@ -24,8 +24,8 @@ struct Stream {
 // A Stream, and the slices of a wgrad.
 struct DepthwiseSettings {
   static constexpr const char* kFamily = "depthwise";
-  static constexpr bool kTakesResidual =
-      false;  // its results go through shared memory: which are whose is not known where sums end
+  // Its results go through shared memory: which are whose is not known where sums end.
+  static constexpr bool kTakesResidual = false;
 
   int64_t tile = 0;
   int64_t split = 1;
