@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/planning.h"
+#include "common/types.h"
 
 namespace jaxconv {
 
@@ -100,7 +101,8 @@ class TiledPlanner {
   static TileFields FieldsOfTile(int64_t tile) { return Family::kTiles[tile].fields(); }
   static PlannedTile Planned(int64_t tile) { return Family::kTiles[tile].planned(); }
 
-  Reason UnsupportedReason() const { return std::nullopt; }
+  // Of kernels on CUDA cores. Other families say what they take.
+  Reason UnsupportedReason() const { return UnsupportedRounding(product_.conv, product_.pass); }
   // Why the planner does not consider the family for the product unless the user names the family.
   Reason UnsupportedUnlessNamed() const { return std::nullopt; }
   // Whether a tile is compiled for the types of the product.

@@ -43,6 +43,13 @@ inline Reason UnsupportedHalves(const ConvProblem& p, Pass pass) {
   return TraitsOf(p.src_type).bytes == 2 ? std::nullopt : Reason("operands of " + Name(p.src_type));
 }
 
+// For sums of int8 that an epilogue would round. There is none of integers.
+inline Reason UnsupportedRounding(const ConvProblem& p, Pass pass) {
+  const bool are_bytes = p.src_type == DType::kS8 && p.filter_type == DType::kS8;
+  if (pass == Pass::kWgrad || !are_bytes || p.dst_type == DType::kS32) return std::nullopt;
+  return "sums of int8 as " + Name(p.dst_type);
+}
+
 // For kernels on CUDA cores, which convert the elements that they load to the type of the sums.
 inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {
   for (DType type : {p.src_type, p.filter_type, p.dst_type}) {

@@ -1,9 +1,11 @@
 """The planner: every candidate is chosen, forced or rejected with a reason, on any device."""
 
+import dataclasses
 import functools
 import math
 import re
 
+import jax.numpy as jnp
 import pytest
 from hypothesis import given, settings
 from jax import export
@@ -189,6 +191,15 @@ def test_tiles_for_float32_sums_say_so(name, family, tile):
     assert (choice.plan is None) == (not takes("conv", LAYERS[name], family, tile))
     if family in ("simt", "im2col") and tile.only_f32:
         assert any("float32" in r.reason for r in choice.rejected)
+
+
+@pytest.mark.parametrize("family", CUDA)
+@pytest.mark.parametrize("result", ["int8", "bfloat16", "float16", "float32"])
+def test_no_cuda_kernel_rounds_sums_of_int8(result, family):
+    """The launch refuses it: XLA rounds the sums."""
+    problem = dataclasses.replace(LAYERS["int8"], out_dtype=jnp.dtype(result))
+    choice = choose("cuda", "conv", problem, Constraint("cuda", family))
+    assert choice.plan is None and choice.rejected
 
 
 # Devices.
