@@ -5,10 +5,8 @@
 // Sums of integers are int32. They are rounded to float32 first, or else are the result as they are. An int8 result is
 // rounded to nearest even, and ends at -128 and 127.
 //
-// The host's kernels have all of it, CUDA's that of floating sums.
-//
 // To add an operation, add its operands here, read them in ffi_decode.h, and apply it in EpilogueOf of
-// src_cpu/common/epilogue.h, in EpilogueOf of src_cuda/common/epilogue.cuh, and in ApplyEpilogue and ResultOf of
+// src_cpu/common/epilogue.h, in EpilogueOf of src_cuda/common/epilogue.cuh, and in WgmmaEpilogue and ResultOf of
 // src_cuda/wgmma/epilogue.cuh, whose sums lie in fragments.
 #pragma once
 

@@ -43,7 +43,7 @@ class NativeFamily:
     packs_groups: whether packing groups may help it. stores_parts: whether it stores results of channels that are no
       whole 16-byte vectors as fast as others.
     aligned: whether its operands and results begin at multiples of 16 bytes.
-    k_major: whether it takes a filter, or an output's cotangent, of 32 bits only if what is summed is last.
+    k_major: whether it takes a filter, or an output's cotangent, of 8 or 32 bits only if what is summed is last.
     """
 
     swaps = False

@@ -37,7 +37,7 @@ def dense_transforms(product: Product, packs_groups: bool, stores_parts: bool, k
     SwappedOperands alone is in any case among them: a family may read few channels as packed K.
 
     packs_groups: also try packs of groups. stores_parts: also try packs of columns without padding. The channels that
-      a data gradient stores then need not fill whole vectors. k_major: also make operands of 32 bits K-major.
+      a data gradient stores then need not fill whole vectors. k_major: also make operands of 8 or 32 bits K-major.
     """
     problem = forward_of(product.problem)
     first: Transform = () if ChannelsLast().unsupported_reason(problem) else (ChannelsLast(),)
@@ -48,8 +48,8 @@ def dense_transforms(product: Product, packs_groups: bool, stores_parts: bool, k
     if product.kind == "wgrad" and has_few_outputs and math.prod(problem.kernel) > 1:
         found += [(*t, SwappedOperands()) for t in ((), *found)]
     vector = vector_elements(problem.rhs_dtype)
-    if k_major and problem.rhs_dtype.itemsize == 4:
-        found += _for_float32(product, found)
+    if k_major and problem.rhs_dtype.itemsize in (1, 4):
+        found += _k_majors(product, found)
 
     def has_vectors(transform: Transform) -> bool:
         after = apply(transform, product.problem).problem
@@ -60,10 +60,12 @@ def dense_transforms(product: Product, packs_groups: bool, stores_parts: bool, k
     return [t for t in found if t == (SwappedOperands(),) or has_vectors(t)]
 
 
-def _for_float32(product: Product, found: list[Transform]) -> list[Transform]:
-    """Those after which wgmma multiplies float32 as it is asked to, behind others."""
+def _k_majors(product: Product, found: list[Transform]) -> list[Transform]:
+    """Those after which wgmma multiplies int8, or float32 as it is asked to, behind others."""
     problem = forward_of(product.problem)
     steps_of = {Float32.TF32: _k_major, Float32.BF16X6: _split}.get(product.float32, lambda product, swaps: [])
+    if problem.rhs_dtype.itemsize == 1:
+        steps_of = lambda product, swaps: _k_major(product, swaps) if product.kind == "conv" else []
     last = steps_of(product, all(n == 1 for n in (*problem.window_strides, *problem.lhs_dilation)))
     tried = [(*t, *steps) for t in ((), *found) if SwappedOperands() not in t for steps in last]
     return [t for t in tried if unsupported_reason(t, problem) is None]

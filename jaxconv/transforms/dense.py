@@ -66,7 +66,7 @@ def _orders(problem: ConvProblem) -> dict[str, Shape]:
 class KMajorFilter:
     """The filter becomes [*spatial, out, in], or of_dgrad [*spatial, in, out]: the channels that are summed are last.
 
-    Hopper's tensor cores read 32-bit operands in no other order.
+    Hopper's tensor cores read operands of 8 and 32 bits in no other order.
     """
 
     of_dgrad: bool = False

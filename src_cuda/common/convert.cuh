@@ -21,11 +21,33 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
   T v[N];
 };
 
+// The type in which tensor cores add products of type T.
+template <typename T>
+using SumOf = std::conditional_t<std::is_same_v<T, int8_t>, int32_t, float>;
+
+// A result in its type: to nearest even. int8 saturates, and NaN is 0.
+template <typename T, typename Sum>
+__device__ __forceinline__ T RoundTo(Sum result) {
+  if constexpr (std::is_same_v<T, int8_t> && std::is_same_v<Sum, float>) {
+    return static_cast<T>(max(-128, min(127, __float2int_rn(result))));
+  }
+  return static_cast<T>(result);
+}
+
 // Two sums, rounded to 16 bits and packed into one register.
 template <typename T>
 __device__ __forceinline__ uint32_t RoundPair(float first, float second) {
   const Pack<T, 2> pair{static_cast<T>(first), static_cast<T>(second)};
   return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+// The bits of a number of 32 bits, and a number of these bits.
+__device__ __forceinline__ uint32_t BitsOf(float number) { return __float_as_uint(number); }
+__device__ __forceinline__ uint32_t BitsOf(int32_t number) { return static_cast<uint32_t>(number); }
+template <typename T>
+__device__ __forceinline__ T FromBits(uint32_t bits) {
+  if constexpr (std::is_same_v<T, float>) return __uint_as_float(bits);
+  return static_cast<T>(bits);
 }
 
 // The DType of an element type.
@@ -108,16 +130,20 @@ struct RawPack {
   }
 };
 
-// Rounds N sums to `type` and stores them.
-template <typename Acc, int N>
-__device__ __forceinline__ void StoreNarrowed(const Pack<Acc, N>& sums, void* base, int64_t index, DType type) {
-  WithType<Acc>(type, [&](auto t) {
+// Rounds N results to `type` and stores them. kOfIntegers: they are an epilogue's of integers, and may be int8.
+template <bool kOfIntegers = false, typename Acc, int N>
+__device__ __forceinline__ void StoreNarrowed(const Pack<Acc, N>& results, void* base, int64_t index, DType type) {
+  const auto store = [&](auto t) {
     using T = decltype(t);
     Pack<T, N> pack;
 #pragma unroll
-    for (int i = 0; i < N; ++i) pack.v[i] = static_cast<T>(sums.v[i]);
+    for (int i = 0; i < N; ++i) pack.v[i] = RoundTo<T>(results.v[i]);
     *reinterpret_cast<Pack<T, N>*>(static_cast<T*>(base) + index) = pack;
-  });
+  };
+  if constexpr (kOfIntegers && std::is_same_v<Acc, float>) {
+    if (type == DType::kS8) return store(int8_t{});
+  }
+  WithType<Acc>(type, store);
 }
 
 }  // namespace jaxconv

@@ -115,10 +115,13 @@ __global__ void AddSlicesKernel(const Acc* slices, void* out, DType type, int64_
   if (part != 0 || i >= elements) return;
   if constexpr (kHasEpilogue) {
     const EpilogueOf<Acc, true> epilogue(element_epilogue.epilogue, 0);
+    Pack<EpilogueNumber<Acc>, kPack> results;
 #pragma unroll
-    for (int v = 0; v < kPack; ++v) sums.v[v] = epilogue(sums.v[v], element_epilogue.Channel(i + v), i + v);
+    for (int v = 0; v < kPack; ++v) results.v[v] = epilogue(sums.v[v], element_epilogue.Channel(i + v), i + v);
+    StoreNarrowed<std::is_integral_v<Acc>>(results, out, i, type);
+  } else {
+    StoreNarrowed(sums, out, i, type);
   }
-  StoreNarrowed(sums, out, i, type);
 }
 
 // The last kernel of a call that keeps its sums in the workspace: adds the slices in a fixed order.

@@ -5,34 +5,54 @@
 #include <type_traits>
 
 #include "common/convert.cuh"
+#include "common/ptx.cuh"
 #include "conv_epilogue.h"
 
 namespace jaxconv {
 
-// Activations of a number. NaN stays NaN.
+// Activations of a number. NaN stays NaN. A piecewise one is the slope, which most lack, then the clip.
+template <typename Acc>
+__device__ __forceinline__ Acc Slope(const Epilogue& epilogue, Acc z) {
+  return z < 0 ? static_cast<Acc>(epilogue.numbers[0]) * z : z;
+}
+template <typename Acc>
+__device__ __forceinline__ Acc Clip(const Epilogue& epilogue, Acc z) {
+  const auto low = static_cast<Acc>(epilogue.numbers[1]), high = static_cast<Acc>(epilogue.numbers[2]);
+  if constexpr (std::is_same_v<Acc, float>) return ptx::MinOrNan(ptx::MaxOrNan(z, low), high);
+  z = z < low ? low : z;
+  return z > high ? high : z;
+}
 template <typename Acc>
 __device__ __forceinline__ Acc Piecewise(const Epilogue& epilogue, Acc z) {
-  const auto number = [&](int i) { return static_cast<Acc>(epilogue.numbers[i]); };
-  z = z < 0 ? number(0) * z : z;
-  z = z < number(1) ? number(1) : z;
-  return z > number(2) ? number(2) : z;
+  return Clip(epilogue, Slope(epilogue, z));
 }
 
+// z * sigmoid(z * (a + b * z * z)).
 template <typename Acc>
-__device__ __forceinline__ Acc Smooth(const Epilogue& epilogue, Acc z) {
-  if (epilogue.activation == Activation::kHardSigmoid) {
-    const Acc gate = z + 3 < 0 ? Acc{0} : z + 3 > 6 ? Acc{6} : z + 3;
-    return z * (gate / 6);
-  }
+__device__ __forceinline__ Acc Sigmoid(Acc a, Acc b, Acc z) {
   constexpr Acc kLarge = 10'000;  // sigmoid is 0 or 1 from here on, and no product below becomes infinite
   const Acc x = z > kLarge ? kLarge : z < -kLarge ? -kLarge : z;
-  const Acc power = -x * (static_cast<Acc>(epilogue.numbers[0]) + static_cast<Acc>(epilogue.numbers[1]) * x * x);
+  const Acc power = -x * (a + b * x * x);
   if constexpr (std::is_same_v<Acc, float>) {
     return z * __fdividef(1, 1 + __expf(power));
   } else {
     return z * (1 / (1 + exp(static_cast<double>(power))));
   }
 }
+template <typename Acc>
+__device__ __forceinline__ Acc HardSigmoid(Acc z) {
+  const Acc gate = z + 3 < 0 ? Acc{0} : z + 3 > 6 ? Acc{6} : z + 3;
+  return z * (gate * Acc{1.0 / 6});
+}
+template <typename Acc>
+__device__ __forceinline__ Acc Smooth(const Epilogue& epilogue, Acc z) {
+  if (epilogue.activation == Activation::kHardSigmoid) return HardSigmoid(z);
+  return Sigmoid(static_cast<Acc>(epilogue.numbers[0]), static_cast<Acc>(epilogue.numbers[1]), z);
+}
+
+// The type in which an epilogue computes: that of the sums, or float32 of integers.
+template <typename Acc>
+using EpilogueNumber = std::conditional_t<std::is_integral_v<Acc>, float, Acc>;
 
 // What kernels with many sums call for each of them is a function: code for each sum would take minutes to compile.
 template <typename Acc>
@@ -41,17 +61,18 @@ __device__ __noinline__ Acc SmoothByCall(const Epilogue& epilogue, Acc z) {
 }
 
 template <typename Acc>
-__device__ __noinline__ Acc ResidualByCall(const Epilogue& epilogue, int64_t element) {
-  Acc residual{};
-  WithType<Acc>(epilogue.residual_type, [&](auto type) {
-    residual = static_cast<Acc>(static_cast<const decltype(type)*>(epilogue.residual)[element]);
-  });
-  return residual;
+__device__ __noinline__ EpilogueNumber<Acc> ResidualByCall(const Epilogue& epilogue, int64_t element) {
+  using Number = EpilogueNumber<Acc>;
+  Number residual{};
+  const auto load = [&](auto type) {
+    residual = static_cast<Number>(static_cast<const decltype(type)*>(epilogue.residual)[element]);
+  };
+  if (std::is_integral_v<Acc> && epilogue.residual_type == DType::kS8) return load(int8_t{}), residual;
+  return WithType<Number>(epilogue.residual_type, load), residual;
 }
 
 template <typename Acc>
 __device__ __forceinline__ Acc Activate(const Epilogue& epilogue, Acc z) {
-  if constexpr (std::is_integral_v<Acc>) return z;  // ffi_decode.h refuses activations of integers
   if (epilogue.activation == Activation::kNone) return z;
   return epilogue.activation == Activation::kPiecewise ? Piecewise(epilogue, z) : SmoothByCall(epilogue, z);
 }
@@ -59,15 +80,20 @@ __device__ __forceinline__ Acc Activate(const Epilogue& epilogue, Acc z) {
 // The epilogue of one output channel, with its operands in registers. For threads with many results of one channel.
 template <typename Acc, bool kHasEpilogue>
 struct EpilogueOfChannel {
+  using Number = EpilogueNumber<Acc>;
   const Epilogue* epilogue;
-  Acc scale, bias;
+  Number scale, bias;
 
-  __device__ __forceinline__ Acc operator()(Acc sum) const {
-    return kHasEpilogue ? Activate(*epilogue, Scaled(sum)) : sum;
+  __device__ __forceinline__ auto operator()(Acc sum) const {
+    if constexpr (kHasEpilogue) {
+      return Activate(*epilogue, Scaled(sum));
+    } else {
+      return sum;
+    }
   }
 
   // Without the activation.
-  __device__ __forceinline__ Acc Scaled(Acc sum) const { return sum * scale + bias; }
+  __device__ __forceinline__ Number Scaled(Acc sum) const { return static_cast<Number>(sum) * scale + bias; }
 };
 
 // The epilogue. Output channels are numbered from channel `first` of all groups. Each kernel is compiled with an
@@ -75,21 +101,30 @@ struct EpilogueOfChannel {
 template <typename Acc, bool kHasEpilogue>
 class EpilogueOf {
  public:
+  using Number = EpilogueNumber<Acc>;
+  using Result = std::conditional_t<kHasEpilogue, Number, Acc>;
+
   __device__ __forceinline__ EpilogueOf(const Epilogue& epilogue, int64_t first) : epilogue_(epilogue), first_(first) {}
 
   // The epilogue of one channel, which must exist, for several results without a residual.
   __device__ __forceinline__ EpilogueOfChannel<Acc, kHasEpilogue> Of(int64_t channel) const {
-    if constexpr (!kHasEpilogue) return {nullptr, Acc{}, Acc{}};
-    return {&epilogue_, Operand(epilogue_.scale, channel, Acc{1}), Operand(epilogue_.bias, channel, Acc{0})};
+    if constexpr (!kHasEpilogue) return {nullptr, Number{}, Number{}};
+    return {&epilogue_, Operand(epilogue_.scale, channel, Number{1}), Operand(epilogue_.bias, channel, Number{0})};
   }
 
   // The result of one sum without a residual. The channel must exist.
-  __device__ __forceinline__ Acc operator()(Acc sum, int64_t channel) const { return Of(channel)(sum); }
+  __device__ __forceinline__ Result operator()(Acc sum, int64_t channel) const { return Of(channel)(sum); }
 
   // The result of one sum, of an element of the result that exists.
-  __device__ __forceinline__ Acc operator()(Acc sum, int64_t channel, int64_t element) const {
-    if constexpr (!kHasEpilogue) return sum;
-    return Activate(epilogue_, WithResidual(Of(channel).Scaled(sum), element));
+  __device__ __forceinline__ Result operator()(Acc sum, int64_t channel, int64_t element) const {
+    if constexpr (kHasEpilogue && std::is_integral_v<Acc>) {
+      const Number out_scale = Operand(epilogue_.out_scale, channel, 1);
+      return out_scale * Activate(epilogue_, WithResidual(Of(channel).Scaled(sum), element));
+    } else if constexpr (kHasEpilogue) {
+      return Activate(epilogue_, WithResidual(Of(channel).Scaled(sum), element));
+    } else {
+      return sum;
+    }
   }
 
   // The results of neighbouring channels, `apart` elements from one to the next.
@@ -97,7 +132,7 @@ class EpilogueOf {
   __device__ __forceinline__ decltype(auto) operator()(const Pack<Acc, N>& sums, int64_t channel, int64_t element,
                                                        int64_t apart) const {
     if constexpr (kHasEpilogue) {
-      Pack<Acc, N> results;
+      Pack<Number, N> results;
 #pragma unroll
       for (int v = 0; v < N; ++v) results.v[v] = (*this)(sums.v[v], channel + v, element + v * apart);
       return results;
@@ -107,18 +142,19 @@ class EpilogueOf {
   }
 
   // Adds the residual's element, if there is a residual. It comes before the activation.
-  __device__ __forceinline__ Acc WithResidual(Acc z, int64_t element) const {
+  __device__ __forceinline__ Number WithResidual(Number z, int64_t element) const {
     return HasResidual() ? z + ResidualScale() * ResidualByCall<Acc>(epilogue_, element) : z;
   }
 
   __device__ __forceinline__ bool HasResidual() const { return kHasEpilogue && epilogue_.residual != nullptr; }
-  __device__ __forceinline__ Acc ResidualScale() const {
-    return epilogue_.residual_scale ? *static_cast<const Acc*>(epilogue_.residual_scale) : Acc{1};
+  __device__ __forceinline__ Number ResidualScale() const {
+    return epilogue_.residual_scale ? *static_cast<const Number*>(epilogue_.residual_scale) : Number{1};
   }
 
  private:
-  __device__ __forceinline__ Acc Operand(const PerChannel& operand, int64_t channel, Acc without) const {
-    return operand.data ? __ldg(static_cast<const Acc*>(operand.data) + (first_ + channel) * operand.stride) : without;
+  __device__ __forceinline__ Number Operand(const PerChannel& operand, int64_t channel, Number without) const {
+    if (!operand.data) return without;
+    return __ldg(static_cast<const Number*>(operand.data) + (first_ + channel) * operand.stride);
   }
 
   const Epilogue& epilogue_;

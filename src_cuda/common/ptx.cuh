@@ -50,6 +50,7 @@ __device__ __forceinline__ uint32_t AtomicInc(uint32_t* count, uint32_t last) {
 
 // Prefetches a cache line to L2.
 __device__ __forceinline__ void Prefetch(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
+__device__ __forceinline__ void PrefetchToL1(const void* line) { asm volatile("prefetch.global.L1 [%0];" ::"l"(line)); }
 inline constexpr int kLineBytes = 128;
 
 __device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -139,6 +140,28 @@ __device__ __forceinline__ void LoadPair(uint32_t& first, uint32_t& second, uint
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(first), "=r"(second) : "r"(address));
 }
 
+// The greater and the lesser of two numbers. NaN if one of them is.
+__device__ __forceinline__ float MaxOrNan(float a, float b) {
+  float greater;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(greater) : "f"(a), "f"(b));
+  return greater;
+}
+__device__ __forceinline__ float MinOrNan(float a, float b) {
+  float lesser;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(lesser) : "f"(a), "f"(b));
+  return lesser;
+}
+
+// Four numbers, rounded to nearest even, as int8. They saturate.
+__device__ __forceinline__ uint32_t PackInt8(const float (&four)[4]) {
+  uint32_t packed;
+  asm("{ .reg .b32 upper; cvt.pack.sat.s8.s32.b32 upper, %4, %3, 0; cvt.pack.sat.s8.s32.b32 %0, %2, %1, upper; }"
+      : "=r"(packed)
+      : "r"(__float2int_rn(four[0])), "r"(__float2int_rn(four[1])), "r"(__float2int_rn(four[2])),
+        "r"(__float2int_rn(four[3])));
+  return packed;
+}
+
 // Stores 16 bytes to shared memory.
 __device__ __forceinline__ void StoreFour(uint32_t address, const float (&four)[4]) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(four[0]), "f"(four[1]), "f"(four[2]),
@@ -179,28 +202,29 @@ __device__ __forceinline__ uint32_t RoundToFiniteTf32(float x) {
 // mma: sum = before + a * b, for M = 16, N = 8 and 32 bytes of K. With g = lane / 4 and t = lane % 4, a lane has
 //   a: rows g and g + 8 at byte 4t of K, then the same rows at byte 16 + 4t
 //   b: column g at bytes 4t and 16 + 4t of K
-//   sum: rows g and g + 8, each at columns 2t and 2t + 1.
-template <typename T>
-__device__ __forceinline__ void MultiplyAdd(float (&sum)[4], const float (&before)[4], const uint32_t (&a)[4],
-                                            uint32_t b0, uint32_t b1);
+//   sum: rows g and g + 8, each at columns 2t and 2t + 1. Sums of int8_t are int32_t.
+template <typename T, typename Sum>
+__device__ __forceinline__ void MultiplyAdd(Sum (&sum)[4], const Sum (&before)[4], const uint32_t (&a)[4], uint32_t b0,
+                                            uint32_t b1);
 
-#define JAXCONV_MULTIPLY_ADD(T, SHAPE)                                                                              \
-  template <>                                                                                                       \
-  __device__ __forceinline__ void MultiplyAdd<T>(float (&sum)[4], const float (&before)[4], const uint32_t (&a)[4], \
-                                                 uint32_t b0, uint32_t b1) {                                        \
-    asm("mma.sync.aligned." SHAPE " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"            \
-        : "=f"(sum[0]), "=f"(sum[1]), "=f"(sum[2]), "=f"(sum[3])                                                    \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(before[0]), "f"(before[1]),             \
-          "f"(before[2]), "f"(before[3]));                                                                          \
+#define JAXCONV_MULTIPLY_ADD(T, SUM, REGISTER, SHAPE)                                                             \
+  template <>                                                                                                     \
+  __device__ __forceinline__ void MultiplyAdd<T>(SUM(&sum)[4], const SUM(&before)[4], const uint32_t (&a)[4],     \
+                                                 uint32_t b0, uint32_t b1) {                                      \
+    asm("mma.sync.aligned." SHAPE " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"          \
+        : "=" REGISTER(sum[0]), "=" REGISTER(sum[1]), "=" REGISTER(sum[2]), "=" REGISTER(sum[3])                  \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), REGISTER(before[0]), REGISTER(before[1]), \
+          REGISTER(before[2]), REGISTER(before[3]));                                                              \
   }
-JAXCONV_MULTIPLY_ADD(__nv_bfloat16, "m16n8k16.row.col.f32.bf16.bf16.f32")
-JAXCONV_MULTIPLY_ADD(__half, "m16n8k16.row.col.f32.f16.f16.f32")
-JAXCONV_MULTIPLY_ADD(float, "m16n8k8.row.col.f32.tf32.tf32.f32")
+JAXCONV_MULTIPLY_ADD(__nv_bfloat16, float, "f", "m16n8k16.row.col.f32.bf16.bf16.f32")
+JAXCONV_MULTIPLY_ADD(__half, float, "f", "m16n8k16.row.col.f32.f16.f16.f32")
+JAXCONV_MULTIPLY_ADD(float, float, "f", "m16n8k8.row.col.f32.tf32.tf32.f32")
+JAXCONV_MULTIPLY_ADD(int8_t, int32_t, "r", "m16n8k32.row.col.s32.s8.s8.s32")
 #undef JAXCONV_MULTIPLY_ADD
 
 // sum += a * b.
-template <typename T>
-__device__ __forceinline__ void MultiplyAdd(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+template <typename T, typename Sum>
+__device__ __forceinline__ void MultiplyAdd(Sum (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   MultiplyAdd<T>(sum, sum, a, b0, b1);
 }
 

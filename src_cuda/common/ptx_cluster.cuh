@@ -52,10 +52,10 @@ __device__ __forceinline__ uint32_t MapToCta(uint32_t address, uint32_t cta) {
 
 // Writes 16 bytes to the shared memory of a CTA of the cluster. A barrier of that CTA counts the bytes when they are
 // written.
-__device__ __forceinline__ void StoreAsync(uint32_t to, const float (&four)[4], uint32_t barrier) {
+__device__ __forceinline__ void StoreAsync(uint32_t to, const uint32_t (&four)[4], uint32_t barrier) {
   JAXCONV_HOPPER_ASM(
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
-      "f"(four[0]), "f"(four[1]), "f"(four[2]), "f"(four[3]), "r"(barrier) : "memory");
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+      "r"(four[0]), "r"(four[1]), "r"(four[2]), "r"(four[3]), "r"(barrier) : "memory");
 }
 
 // Loads 16 bytes of the shared memory of a CTA of the cluster.

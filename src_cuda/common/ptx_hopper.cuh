@@ -59,16 +59,22 @@ __device__ __forceinline__ void WarpgroupWait() {
 __device__ __forceinline__ void FenceOperand(float (&sum)[4]) {
   asm volatile("" : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])::"memory");
 }
+__device__ __forceinline__ void FenceOperand(int32_t (&sum)[4]) {
+  asm volatile("" : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])::"memory");
+}
 
 // wgmma: sum += a * b, or sum = a * b if not `adds`, for M = 64, N = kCols and 32 bytes of K. `a` and `b` are
 // descriptors of matrices in shared memory. kTransposed: the matrix is MN-major, not K-major, as those of 16-bit types
 // may be. float is multiplied as tf32, without its low bits. Warp w of the warp group has the rows 16 w to 16 w + 15.
 // Among these, a lane has the rows and columns of ptx::MultiplyAdd. Of float and bfloat16 `a` may also be four
-// registers, those of ptx::MultiplyAdd for the warp's 16 rows.
-template <typename T, int kCols, bool kTransposedA, bool kTransposedB, typename OperandA = uint64_t>
-__device__ __forceinline__ void WarpgroupMultiplyAdd(float (&sum)[kCols / 8][4], const OperandA& a, uint64_t b,
+// registers, those of ptx::MultiplyAdd for the warp's 16 rows. Sums of int8_t are int32_t.
+template <typename T, int kCols, bool kTransposedA, bool kTransposedB, typename OperandA = uint64_t, typename Sum>
+__device__ __forceinline__ void WarpgroupMultiplyAdd(Sum (&sum)[kCols / 8][4], const OperandA& a, uint64_t b,
                                                      bool adds = true) {
-#define JAXCONV_SUM(j) "+f"(sum[j][0]), "+f"(sum[j][1]), "+f"(sum[j][2]), "+f"(sum[j][3])
+#define JAXCONV_REGISTER "+f"
+#define JAXCONV_SIGNS ", 1, 1"
+#define JAXCONV_SUM(j) \
+  JAXCONV_REGISTER(sum[j][0]), JAXCONV_REGISTER(sum[j][1]), JAXCONV_REGISTER(sum[j][2]), JAXCONV_REGISTER(sum[j][3])
 #define JAXCONV_SUMS_2 JAXCONV_SUM(0), JAXCONV_SUM(1)
 #define JAXCONV_SUMS_8 \
   JAXCONV_SUMS_2, JAXCONV_SUM(2), JAXCONV_SUM(3), JAXCONV_SUM(4), JAXCONV_SUM(5), JAXCONV_SUM(6), JAXCONV_SUM(7)
@@ -114,7 +120,7 @@ __device__ __forceinline__ void WarpgroupMultiplyAdd(float (&sum)[kCols / 8][4],
 #define JAXCONV_NO_TRANSPOSES(A, B) ""
 #define JAXCONV_WGMMA(SHAPE, NAMES, SUMS, B, ADDS, TRANSPOSES, A, ...)                                       \
   JAXCONV_HOPPER_ASM("{ .reg .pred adds; setp.ne.b32 adds, " ADDS ", 0; wgmma.mma_async.sync.aligned." SHAPE \
-                     " {" NAMES "}, " A ", " B ", adds, 1, 1" TRANSPOSES "; }" : SUMS : "l"(b),              \
+                     " {" NAMES "}, " A ", " B ", adds" JAXCONV_SIGNS TRANSPOSES "; }" : SUMS : "l"(b),      \
                      "r"(static_cast<int>(adds)), "n"(static_cast<int>(kTransposedA)),                       \
                      "n"(static_cast<int>(kTransposedB)), __VA_ARGS__)
 #define JAXCONV_WGMMA_OF(TYPE, TRANSPOSES, A, ...)                                                                \
@@ -149,14 +155,23 @@ __device__ __forceinline__ void WarpgroupMultiplyAdd(float (&sum)[kCols / 8][4],
     JAXCONV_WGMMA_OF("k16.f32.bf16.bf16", JAXCONV_TRANSPOSES, JAXCONV_DESCRIPTOR, "l"(a))
   } else if constexpr (std::is_same_v<T, __half>) {
     JAXCONV_WGMMA_OF("k16.f32.f16.f16", JAXCONV_TRANSPOSES, JAXCONV_DESCRIPTOR, "l"(a))
-  } else if constexpr (std::is_same_v<OperandA, uint64_t>) {
-    static_assert(std::is_same_v<T, float> && !kTransposedA && !kTransposedB);
+  } else if constexpr (std::is_same_v<T, float> && std::is_same_v<OperandA, uint64_t>) {
+    static_assert(!kTransposedA && !kTransposedB);
     JAXCONV_WGMMA_OF("k8.f32.tf32.tf32", JAXCONV_NO_TRANSPOSES, JAXCONV_DESCRIPTOR, "l"(a))
-  } else {
-    static_assert(std::is_same_v<T, float> && !kTransposedB);
+  } else if constexpr (std::is_same_v<T, float>) {
+    static_assert(!kTransposedB);
     JAXCONV_WGMMA_OF("k8.f32.tf32.tf32", JAXCONV_NO_TRANSPOSES, JAXCONV_REGISTERS, "r"(a[0]), "r"(a[1]), "r"(a[2]),
                      "r"(a[3]))
+  } else {
+    static_assert(std::is_same_v<T, int8_t> && !kTransposedA && !kTransposedB);
+#undef JAXCONV_REGISTER
+#define JAXCONV_REGISTER "+r"
+#undef JAXCONV_SIGNS
+#define JAXCONV_SIGNS ""
+    JAXCONV_WGMMA_OF("k32.s32.s8.s8", JAXCONV_NO_TRANSPOSES, JAXCONV_DESCRIPTOR, "l"(a))
   }
+#undef JAXCONV_REGISTER
+#undef JAXCONV_SIGNS
 #undef JAXCONV_SUM
 #undef JAXCONV_SUMS_2
 #undef JAXCONV_SUMS_8

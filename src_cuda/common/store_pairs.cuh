@@ -7,8 +7,8 @@ namespace jaxconv {
 
 // Rounds a warp's sums and stores them into rows of `pitch` elements, two neighbours at a time. The sums are 16 rows by
 // kBlocks * 8 columns, in the registers of ptx::MultiplyAdd. row(half, lane / 4) is the row of a register.
-template <typename Out, int kBlocks, typename Row>
-__device__ __forceinline__ void StorePairs(const float (&sum)[kBlocks][4], Out* first, int pitch, const Row& row) {
+template <typename Out, typename Sum, int kBlocks, typename Row>
+__device__ __forceinline__ void StorePairs(const Sum (&sum)[kBlocks][4], Out* first, int pitch, const Row& row) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int j = 0; j < kBlocks; ++j) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "common/convert.cuh"
 #include "common/points.cuh"
@@ -28,17 +29,19 @@ __device__ __forceinline__ void StoreSums(const Sums& sums, const Point* rows, c
     if (row < 0) continue;
 #pragma unroll
     for (int j = 0; j < Sums::kCols; j += 4) {
+      constexpr bool kOfIntegers = std::is_integral_v<Acc>;
       const Pack<Acc, 4>& four = sums.Sums(i, j);
       const int64_t col = cols.first + sums.Col(j);
       if (cols.quads) {
-        if (col < cols.count) StoreNarrowed(epilogue(four, col, row + col, 1), cols.base, row + col, cols.type);
+        if (col >= cols.count) continue;
+        StoreNarrowed<kOfIntegers>(epilogue(four, col, row + col, 1), cols.base, row + col, cols.type);
       } else {
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
           if (col + v >= cols.count) continue;
           const int64_t element = row + (col + v) * cols.stride;
-          const Pack<Acc, 1> result{epilogue(four.v[v], col + v, element)};
-          StoreNarrowed(result, cols.base, element, cols.type);
+          const Pack<typename Epilogue::Result, 1> result{epilogue(four.v[v], col + v, element)};
+          StoreNarrowed<kOfIntegers>(result, cols.base, element, cols.type);
         }
       }
     }

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "common/planning.h"
-#include "common/types.h"
 
 namespace jaxconv {
 
@@ -101,8 +100,7 @@ class TiledPlanner {
   static TileFields FieldsOfTile(int64_t tile) { return Family::kTiles[tile].fields(); }
   static PlannedTile Planned(int64_t tile) { return Family::kTiles[tile].planned(); }
 
-  // Of kernels on CUDA cores. Other families say what they take.
-  Reason UnsupportedReason() const { return UnsupportedRounding(product_.conv, product_.pass); }
+  Reason UnsupportedReason() const { return std::nullopt; }
   // Why the planner does not consider the family for the product unless the user names the family.
   Reason UnsupportedUnlessNamed() const { return std::nullopt; }
   // Whether a tile is compiled for the types of the product.

@@ -37,26 +37,28 @@ inline Reason UnsupportedOperands(const ConvProblem& p, Pass pass) {
   return SumType(p) == DType::kF32 ? std::nullopt : Reason("sums in " + Name(SumType(p)));
 }
 
+// For convs of int8 on tensor cores. Sums are int32, and results, through an epilogue, of other types.
+inline Reason UnsupportedBytes(const ConvProblem& p, Pass pass) {
+  if (pass == Pass::kWgrad) return "weight gradients of " + Name(p.src_type);
+  if (p.filter_type == p.src_type) return std::nullopt;
+  return "operands of two types, " + Name(p.src_type) + " and " + Name(p.filter_type);
+}
+
 // For those whose operands have 16 bits.
 inline Reason UnsupportedHalves(const ConvProblem& p, Pass pass) {
   if (Reason why = UnsupportedOperands(p, pass)) return why;
   return TraitsOf(p.src_type).bytes == 2 ? std::nullopt : Reason("operands of " + Name(p.src_type));
 }
 
-// For sums of int8 that an epilogue would round. There is none of integers.
-inline Reason UnsupportedRounding(const ConvProblem& p, Pass pass) {
-  const bool are_bytes = p.src_type == DType::kS8 && p.filter_type == DType::kS8;
-  if (pass == Pass::kWgrad || !are_bytes || p.dst_type == DType::kS32) return std::nullopt;
-  return "sums of int8 as " + Name(p.dst_type);
-}
-
 // For kernels on CUDA cores, which convert the elements that they load to the type of the sums.
 inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {
-  for (DType type : {p.src_type, p.filter_type, p.dst_type}) {
+  const bool is_float_of_integers = pass == Pass::kConv && IsInteger(p.src_type) && !IsInteger(p.dst_type);
+  for (DType type : {p.src_type, p.filter_type, is_float_of_integers ? p.src_type : p.dst_type}) {
     if (IsInteger(type) != IsInteger(p.src_type)) return "integer and floating operands do not mix";
     if (SumType(p) == DType::kF64 && ElementBytes(type) < 4) return "16-bit operands do not mix with float64";
   }
-  return ResultType(p, pass) == DType::kS8 ? Reason("the result of integers is int32") : std::nullopt;
+  const bool is_rounded = pass == Pass::kWgrad && ResultType(p, pass) == DType::kS8;
+  return is_rounded ? Reason("the weight gradient of integers is int32") : std::nullopt;
 }
 
 }  // namespace jaxconv

@@ -22,8 +22,9 @@ struct MmaTile {
   bool wgmma;  // of compute capability 9.0 alone
   int passes;  // 1, or 3: float32 as the sum of two tf32 numbers
 
-  // Whether there are kernels that merge residue classes: for narrower tiles it gains little.
-  constexpr bool merges() const { return cols == 128; }
+  // Whether there are kernels that merge residue classes: for narrower tiles it gains little. Of bytes the filter is
+  // K-major.
+  constexpr bool merges() const { return cols == 128 && depth < 128; }
   constexpr int threads() const { return (wgmma ? 128 : 32) * (rows / warp_rows) * (cols / warp_cols); }
   constexpr bool IsOf(DType operands) const { return depth == TraitsOf(operands).swizzle_row(); }
   // The stages of both operands, then the results in their place; points of the rows and the steps, padded.
@@ -58,6 +59,8 @@ inline constexpr MmaTile kMmaTiles[] = {
     {128, 128, 32, 3, 64, 64, 2, false, 1},  {128, 64, 32, 4, 64, 32, 2, false, 1},
     {64, 64, 32, 4, 32, 32, 3, false, 1},    {128, 16, 32, 4, 32, 16, 2, false, 1},
     {128, 128, 32, 3, 64, 32, 1, false, 3},  {64, 64, 32, 4, 32, 32, 2, false, 3},
+    {128, 128, 128, 3, 64, 64, 2, false, 1}, {128, 64, 128, 4, 64, 32, 2, false, 1},
+    {64, 64, 128, 4, 32, 32, 3, false, 1},   {128, 16, 128, 4, 32, 16, 2, false, 1},
 };
 
 // The widest tile without wgmma of so many columns at most, for devices that do not have it: programs may be compiled

@@ -39,6 +39,7 @@ struct MmaParts {
   static constexpr MmaVariant kVariant = kOf;
   static constexpr MmaTile kTile = kMmaTiles[kOf.tile];
 
+  using Sum = SumOf<T>;
   using SrcTile = SharedTile<T, kTile.rows, kTile.depth, !kOf.wgrad()>;
   using RhsTile = SharedTile<T, kTile.cols, kTile.depth, kOf.access == MmaAccess::kStepsSteps>;
   using VectorProducer = std::conditional_t<kOf.wgrad(), WgradProducer<T, kTile, SrcTile, RhsTile>,
@@ -63,7 +64,7 @@ struct MmaParts {
   static_assert(sizeof(Shared) <= kTile.shared_bytes(), "planning knows how much shared memory a thread block has");
   static_assert(SrcTile::kBytes % 1024 == 0 && RhsTile::kBytes % 1024 == 0, "each tile begins a turn of its swizzle");
   static_assert(kTile.IsOf(TypeOf<T>()), "a row along the steps is 128 bytes");
-  static_assert(kTraits<T>.sums == DType::kF32, "accumulators are float32");
+  static_assert(kTraits<T>.sums == TypeOf<SumOf<T>>(), "accumulators have their type");
   static_assert(kTile.depth <= kTile.threads(), "a thread works out one step of a tile");
   static_assert(!kTile.wgmma || (kTile.warp_cols == kTile.cols && kTile.warp_rows % 64 == 0),
                 "a matrix of wgmma begins with a turn of the swizzle");
@@ -72,7 +73,21 @@ struct MmaParts {
 
 // The type of results in shared memory: of sums, if an epilogue follows.
 template <typename Parts, typename Out>
-using StoredInShared = std::conditional_t<Parts::kVariant.has_epilogue, float, Out>;
+using StoredInShared = std::conditional_t<Parts::kVariant.has_epilogue, typename Parts::Sum, Out>;
+
+// Calls f(Out{}) with the type of results. Those of int8 without an epilogue are int32, and else of any other type.
+template <typename Parts, typename F>
+__device__ __forceinline__ void WithOutType(DType type, F&& f) {
+  if constexpr (std::is_same_v<typename Parts::Sum, float>) {
+    WithType<float>(type, f);
+  } else if constexpr (!Parts::kVariant.has_epilogue) {
+    f(int32_t{});
+  } else if (type == DType::kS8) {
+    f(int8_t{});
+  } else {
+    WithType<float>(type, f);
+  }
+}
 
 // Stores rows of results, kVector of each row at once. With an epilogue, that is applied here.
 template <typename Parts, int kVector, typename Out>
@@ -89,7 +104,7 @@ __device__ __forceinline__ void StoreRows(const StoredInShared<Parts, Out>* resu
   offset += Parts::kVariant.merged ? MergedCol::Of(p, n_tile.first_col + col).result
                                    : (n_tile.first_col + col) * p.out_col_stride;
   Out* const out = static_cast<Out*>(p.out) + slice_offset + offset;
-  const EpilogueOf<float, kHasEpilogue> epilogue(p.epilogue, n_tile.group * p.problem.out_channels);
+  const EpilogueOf<typename Parts::Sum, kHasEpilogue> epilogue(p.epilogue, n_tile.group * p.problem.out_channels);
   const int64_t channel =
       kHasEpilogue && Parts::kVariant.merged ? (n_tile.first_col + col) % p.class_cols : n_tile.first_col + col;
 #pragma unroll 4
@@ -103,7 +118,7 @@ __device__ __forceinline__ void StoreRows(const StoredInShared<Parts, Out>* resu
       Pack<Out, kVector> rounded;
 #pragma unroll
       for (int v = 0; v < kVector; ++v) {
-        rounded.v[v] = static_cast<Out>(epilogue(pack.v[v], channel + v, offset + to + v));
+        rounded.v[v] = RoundTo<Out>(epilogue(pack.v[v], channel + v, offset + to + v));
       }
       *reinterpret_cast<Pack<Out, kVector>*>(out + to) = rounded;
     } else {
@@ -163,7 +178,7 @@ __device__ __forceinline__ bool ComputeNTile(typename Parts::Producer& producer,
   MultiplyTiles<Parts, kFinite>(producer, sums, shared, tiles);
   const bool are_finite = kFinite || sums.AreFinite();
   __syncthreads();
-  WithType<float>(p.out_type, [&](auto type) {
+  WithOutType<Parts>(p.out_type, [&](auto type) {
     using Out = decltype(type);
     constexpr int kPitch = ResultPitch(kTile.cols);
     auto* results = reinterpret_cast<StoredInShared<Parts, Out>*>(shared.results);

@@ -32,8 +32,9 @@ struct MmaVariant {
     return 24 * tile + 8 * static_cast<int>(access) + 4 * vectors + 2 * merged + has_epilogue;
   }
   constexpr bool wgrad() const { return access == MmaAccess::kLinesLines; }
-  // Whether a call may take it.
+  // Whether a call may take it. Tensor cores read bytes K-major alone.
   constexpr bool IsFor(DType operands) const {
+    if (operands == DType::kS8 && access != MmaAccess::kStepsSteps) return false;
     return kMmaTiles[tile].IsOf(operands) && !(wgrad() && (merged || has_epilogue)) &&
            !(merged && !(vectors && kMmaTiles[tile].merges()));
   }

@@ -23,9 +23,11 @@
 namespace jaxconv {
 namespace {
 
-// The channels that lie densest decide how the other operand of a conv is read.
+// The channels that lie densest decide how the other operand of a conv is read. Bytes are K-major in shared memory, as
+// tensor cores read no others.
 MmaAccess ChooseAccess(const ConvProblem& p, Pass pass) {
   if (pass == Pass::kWgrad) return MmaAccess::kLinesLines;
+  if (p.src_type == DType::kS8) return MmaAccess::kStepsSteps;
   return p.filter.in < p.filter.out ? MmaAccess::kStepsSteps : MmaAccess::kStepsLines;
 }
 
@@ -34,6 +36,7 @@ MmaKernelOfType Find(DType operands, const MmaVariant& variant) {
     case DType::kBF16: return FindMma<__nv_bfloat16>(variant);
     case DType::kF16: return FindMma<__half>(variant);
     case DType::kF32: return FindMma<float>(variant);
+    case DType::kS8: return FindMma<int8_t>(variant);
     default: return {};  // UnsupportedReason has refused it
   }
 }
@@ -83,7 +86,7 @@ Reason UnsupportedReason(const ConvProblem& p, Pass pass, const MmaSettings& s) 
   if (s.n_tiles_per_cta < 0) return "a negative number of units";
   if (ResultElements(p, pass) == 0) return std::nullopt;
   if (Reason why = UnsupportedMerged(p, pass, s.merged)) return why;
-  if (Reason why = UnsupportedOperands(p, pass)) return why;
+  if (Reason why = UnsupportedForMma(p, pass)) return why;
   const MmaTile& tile = kMmaTiles[s.tile];
   if (!tile.IsOf(p.src_type)) return "the tile is for another type";
   return UnsupportedBlocks(Blocks(p, pass, s.split, tile.rows, tile.cols));
@@ -148,7 +151,7 @@ cudaError_t Launch(const ConvCall& call, const MmaSettings& s, cudaStream_t stre
   const cudaError_t status =
       EnqueueShared(kernel.function, blocks, tile.threads(), kernel.shared_bytes, stream, params);
   if (status != cudaSuccess || s.split == 1) return status;
-  return AddSlices<float>(call, s.split, stream);
+  return p.src_type == DType::kS8 ? AddSlices<int32_t>(call, s.split, stream) : AddSlices<float>(call, s.split, stream);
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
   MmaPlanner(const Product& product, const Device& device) : TiledPlanner(product, device) {}
 
   Reason UnsupportedReason() const {
-    if (Reason why = UnsupportedOperands(product_.conv, product_.pass)) return why;
+    if (Reason why = UnsupportedForMma(product_.conv, product_.pass)) return why;
     if (product_.MultipliesFloat32(Float32::kFloat32)) return "float32 is to be multiplied as it is";
     return std::nullopt;
   }
@@ -82,10 +82,15 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
   int64_t SharedBytes(const MmaSettings& s) const { return kTiles[s.tile].shared_bytes(); }
 
   double Seconds(const MmaSettings& s) const {
-    return TiledPlanner::Seconds(s) * (product_.HasChannelVectors(traits().vector()) ? 1 : costs_["elementwise"]);
+    return TiledPlanner::Seconds(s) * (CopiesVectors() ? 1 : costs_["elementwise"]);
   }
 
  private:
+  // Whether operands are copied in 16-byte vectors. A filter of bytes must lie as tensor cores read it.
+  bool CopiesVectors() const {
+    const ConvProblem& p = product_.conv;
+    return product_.HasChannelVectors(traits().vector()) && (p.src_type != DType::kS8 || p.filter.in < p.filter.out);
+  }
   const OperandTraits& traits() const { return TraitsOf(product_.conv.src_type); }
 
   bool MayMerge(const MmaSettings& s) const {

@@ -123,7 +123,7 @@ class WarpMma {
   uint32_t b_[2][kColBlocks][4];
   uint32_t a_small_[kSmall ? 2 : 1][kRowBlocks][4];  // unused but for three passes
   uint32_t b_small_[kSmall ? 2 : 1][kColBlocks][4];
-  float sum_[kRowBlocks][2 * kColBlocks][4] = {};
+  SumOf<T> sum_[kRowBlocks][2 * kColBlocks][4] = {};
 };
 
 }  // namespace jaxconv

@@ -24,9 +24,10 @@
 namespace jaxconv {
 
 // The sums that the blocks of a cluster send a block. Each warp has those of the same warps.
-template <WgmmaTile kTile>
+template <typename Sum, WgmmaTile kTile>
 class ClusterSums {
  public:
+  using Sums = Sum[kTile.cols / 8][4];
   static constexpr int kBytes = kTile.rows * kTile.cols * sizeof(float);  // a part of the tile, of each slice
 
   __device__ ClusterSums(const WgmmaParams& p, uint32_t sums, uint32_t barrier)
@@ -43,8 +44,7 @@ class ClusterSums {
 
   // From this warp's 16 rows of this slice's sums to those of all slices: the first fragments of `added` are this
   // block's columns.
-  __device__ __forceinline__ void AddAll(const float (&sums)[kTile.cols / 8][4],
-                                         float (&added)[kTile.cols / 8][4]) const {
+  __device__ __forceinline__ void AddAll(const Sums& sums, Sums& added) const {
     if (share_ == kFragments) {  // there is one slice
 #pragma unroll
       for (int fragment = 0; fragment < kFragments; ++fragment) {
@@ -67,25 +67,28 @@ class ClusterSums {
                 "blocks have equally many columns, a power of two of fragments");
 
   // Sends the sums to the blocks that add them.
-  __device__ __forceinline__ void Send(const float (&sums)[kTile.cols / 8][4]) const {
+  __device__ __forceinline__ void Send(const Sums& sums) const {
     uint32_t block = 0, place = 0;
 #pragma unroll
     for (int fragment = 0; fragment < kFragments; ++fragment) {
-      ptx::StoreAsync(ptx::MapToCta(At(slice_, place), block), sums[fragment], ptx::MapToCta(barrier_, block));
+      const Sum(&four)[4] = sums[fragment];
+      ptx::StoreAsync(ptx::MapToCta(At(slice_, place), block),
+                      {BitsOf(four[0]), BitsOf(four[1]), BitsOf(four[2]), BitsOf(four[3])},
+                      ptx::MapToCta(barrier_, block));
       if (++place == share_) place = 0, ++block;
     }
   }
 
   // Adds this block's fragments of this warp's rows, when they are there: the first ones of `sums` are complete. Slices
   // are a power of two. So a thread reads all that it was sent at once, and adds halves to halves.
-  __device__ __forceinline__ void Add(float (&sums)[kTile.cols / 8][4]) const {
+  __device__ __forceinline__ void Add(Sums& sums) const {
     ptx::WaitForRemoteStores(barrier_);
 #pragma unroll
     for (int place = 0; place < kFragments; ++place) {
       uint32_t words[4];
       ptx::LoadFour(words, At(0, place));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sums[place][i] = __uint_as_float(words[i]);
+      for (int i = 0; i < 4; ++i) sums[place][i] = FromBits<Sum>(words[i]);
     }
 #pragma unroll
     for (int half = kFragments / 2; half > 0; half /= 2) {
@@ -113,7 +116,7 @@ template <typename T, WgmmaTile kTile, bool kKMajor>
 struct alignas(1024) WgmmaClusterSplitShared {
   using Stages = WgmmaStages<T, kTile, kKMajor>;
   Stages stages;
-  char sums[ClusterSums<kTile>::kBytes];
+  char sums[ClusterSums<SumOf<T>, kTile>::kBytes];
   uint64_t barriers[Stages::kBarriers];
   uint64_t sent;
 };
@@ -139,7 +142,8 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     const WgmmaWorkTile tile = TileOfCluster<kTile>(p);
     const int thread = static_cast<int>(threadIdx.x) - 32 * ConsumerWarps(kTile);
     if (thread < 0) {
-      const ClusterSums<kTile> cluster_sums(p, ptx::SharedAddress(shared.sums), ptx::SharedAddress(&shared.sent));
+      const ClusterSums<SumOf<T>, kTile> cluster_sums(p, ptx::SharedAddress(shared.sums),
+                                                      ptx::SharedAddress(&shared.sent));
       if (threadIdx.x == 0) {
         if (ptx::SharedAddress(&shared) % alignof(Shared) != 0) __trap();
         Shared::Stages::InitBarriers(barriers);
@@ -150,7 +154,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       ptx::ArriveInCluster();
       WgmmaConsumer<T, kTile, kKMajor> sums(p, shared.stages, barriers);
       // This takes long. It is done while there is nothing to multiply.
-      const WgmmaStores<T, kTile, kHasEpilogue> stores(p, 0);
+      const WgmmaStores<WgmmaResult<T, kHasEpilogue>, kTile, kHasEpilogue> stores(p, 0);
       const int32_t first_row = tile.first_row + threadIdx.x / 32 * kResultRows;
       const int64_t offsets[] = {stores.LaneOffset(tile, first_row, 0), stores.LaneOffset(tile, first_row, 1)};
       if constexpr (kHasEpilogue) {
@@ -165,13 +169,18 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       if constexpr (kRoundsToInfinity<T, kTile>) {
         FiniteConvSums<kTile>(p, nullptr).Replace(sums.All(), tile, tile.first_row + sums.FirstRow(), tile.first_col);
       }
-      ptx::WaitForCluster();              // all blocks have their barriers
-      float added[1][kTile.cols / 8][4];  // blocks of 64 rows: one
+      ptx::WaitForCluster();                 // all blocks have their barriers
+      SumOf<T> added[1][kTile.cols / 8][4];  // blocks of 64 rows: one
       cluster_sums.AddAll(sums.At(0), added[0]);
       const int32_t first_col = tile.first_col + cluster_sums.first_col();
       const int32_t end_col = first_col + cluster_sums.cols();
       if constexpr (kHasEpilogue) {
-        ApplyEpilogue<T, kTile>(p, first_col, end_col, added, [&](int half) { return offsets[half]; });
+        ScaleAndAddBias<kTile>(p, first_col, end_col, added[0]);
+        if (p.epilogue.residual != nullptr) {
+          AddResidual<T, kTile>(p, first_col, end_col, added, [&](int half) { return offsets[half]; });
+        }
+        ActivateAll(p.epilogue, added[0]);
+        if constexpr (std::is_same_v<T, int8_t>) ScaleResults<kTile>(p, first_col, end_col, added[0]);
       }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {

@@ -71,8 +71,14 @@ struct WgmmaTile {
   constexpr bool TakesParts(int64_t slices) const;
   constexpr int64_t shared_bytes(bool k_major) const;
   constexpr int64_t wgrad_shared_bytes() const;
+  // Whether the tile is compiled for convs of a type. Results of one byte are stored by rows of 64 at least, and none
+  // where channels are M.
+  constexpr bool HasConv(DType type) const {
+    return has_conv && (type != DType::kS8 || (!swap_ab && cols % 64 == 0 && !bf16x6));
+  }
   // Whether the tile is compiled for wgrad of a type. With halo tiles, output channels are M.
   constexpr bool HasWgrad(DType type) const {
+    if (type == DType::kS8) return false;  // wgmma reads bytes K-major alone
     if (bf16x6) return type == DType::kF32 && !halo;
     if (type == DType::kF32) return has_tf32_wgrad();
     const int of_m = swap_ab ? cols : rows;
@@ -97,6 +103,7 @@ struct WgmmaTile {
             {"slices", cluster_split},
             {"transposed", swap_ab},
             {"has_conv", has_conv},
+            {"has_int8_conv", HasConv(DType::kS8)},
             {"has_wgrad", HasWgrad(DType::kBF16)},
             {"has_float32_wgrad", HasWgrad(DType::kF32)},
             {"bf16x6", bf16x6}};
@@ -204,6 +211,7 @@ constexpr int64_t WgmmaTile::shared_bytes(bool k_major) const {
   } else {
     bytes += warpgroups() * ResultBuffers(*this) * 4 * kResultBytes + (StoresZeros(*this) ? kResultBytes : 16);
     bytes += kMostWgmmaClasses * 4 + stages * (kWorkTileBytes + kBarriers) + (cluster() > 1 ? 2 : 1) * kBarriers + 16;
+    bytes += 4 * warpgroups() * ResultBuffers(*this) * 8;
   }
   return CeilDiv(bytes, kAlignment) * kAlignment;
 }

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <type_traits>
 
 #include "common/convert.cuh"
 #include "common/epilogue.cuh"
@@ -14,13 +16,15 @@
 
 namespace jaxconv {
 
-// Brings what the epilogue reads of a tile's columns to L2. To be called by a warpgroup, before the sums are there.
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// Brings what the epilogue reads of a tile's columns to L1. To be called by a warpgroup, before the sums are there.
 template <WgmmaTile kTile>
 __device__ __forceinline__ void PrefetchEpilogue(const WgmmaParams& p, int32_t first_col) {
   static_assert(kTile.cols <= 128 * 2, "each thread has two columns");
   const int32_t col = first_col + threadIdx.x % 128 * 2, last = p.problem.out_channels - 1;
   const auto prefetch = [&](const PerChannel& operand) {
-    if (operand.data) ptx::Prefetch(static_cast<const float*>(operand.data) + min(col, last) * operand.stride);
+    if (operand.data) ptx::PrefetchToL1(static_cast<const float*>(operand.data) + min(col, last) * operand.stride);
   };
   prefetch(p.epilogue.scale);
   prefetch(p.epilogue.bias);
@@ -31,7 +35,8 @@ __device__ __forceinline__ void PrefetchEpilogue(const WgmmaParams& p, int32_t f
 template <typename F>
 __device__ __forceinline__ void PrefetchResidual(const WgmmaParams& p, int thread, int threads, int rows,
                                                  int32_t first_col, int cols, const F& offset_of) {
-  const int bytes = p.epilogue.residual_type == DType::kF32 ? 4 : 2;  // the table of traits is the host's
+  const DType type = p.epilogue.residual_type;  // the table of traits is the host's
+  const int bytes = type == DType::kF32 ? 4 : type == DType::kS8 ? 1 : 2;
   const int32_t end_col = min(first_col + cols, static_cast<int32_t>(p.problem.out_channels));
 #pragma unroll 1
   for (int row = thread; row < rows; row += threads) {
@@ -42,15 +47,7 @@ __device__ __forceinline__ void PrefetchResidual(const WgmmaParams& p, int threa
   }
 }
 
-// Loads without branches, so that the compiler keeps many in flight: a number, or `without` if the address is null; and
-// bits, or zeros if there are none.
-__device__ __forceinline__ float LoadOr(const float* at, float without) {
-  float number;
-  asm volatile("{ .reg .pred p; setp.ne.u64 p, %1, 0; mov.f32 %0, %2; @p ld.global.nc.f32 %0, [%1]; }"
-               : "=f"(number)
-               : "l"(at), "f"(without));
-  return number;
-}
+// Loads without branches: bits, or zeros if they are not there.
 __device__ __forceinline__ uint32_t LoadWordIf(bool is_there, const void* at) {
   uint32_t word;
   asm("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.b32 %0, 0; @p ld.global.nc.b32 %0, [%1]; }"
@@ -99,15 +96,45 @@ class Residual {
   bool is_wide_;
 };
 
+// The residual of int8 operands, of any type of results.
+template <>
+class Residual<int8_t> {
+ public:
+  __device__ __forceinline__ explicit Residual(const Epilogue& epilogue)
+      : data_(static_cast<const char*>(epilogue.residual)), type_(epilogue.residual_type) {}
+
+  __device__ __forceinline__ float2 Pair(bool is_there, int64_t at) const {
+    const bool is_bytes = type_ == DType::kS8, is_wide = type_ == DType::kF32;
+    const char* const from = data_ + at * (is_wide ? 4 : 2);
+    const uint32_t bytes = LoadHalfIf(is_there && is_bytes, data_ + at);
+    const uint32_t first = LoadWordIf(is_there && !is_bytes, from), second = LoadWordIf(is_there && is_wide, from + 4);
+    if (is_bytes) {
+      return {static_cast<float>(static_cast<int8_t>(bytes)), static_cast<float>(static_cast<int8_t>(bytes >> 8))};
+    }
+    if (is_wide) return {__uint_as_float(first), __uint_as_float(second)};
+    if (type_ == DType::kBF16) return {__uint_as_float(first << 16), __uint_as_float(first & 0xffff0000)};
+    return __half22float2(reinterpret_cast<const __half2&>(first));
+  }
+
+ private:
+  const char* data_;
+  DType type_;
+};
+
+__device__ __forceinline__ float ResidualScale(const Epilogue& epilogue) {
+  return epilogue.residual_scale ? __ldg(static_cast<const float*>(epilogue.residual_scale)) : 1;
+}
+
 // Adds the residual to a warpgroup's sums of columns up to an end, row by row.
-template <typename T, WgmmaTile kTile, int kBlocks, int kAcross, typename F>
+template <typename T, WgmmaTile kTile, typename Sum, int kBlocks, int kAcross, typename F>
 __device__ __forceinline__ void AddResidual(const WgmmaParams& p, int32_t first_col, int32_t end_col,
-                                            float (&sums)[kBlocks][kAcross][4], const F& offset_of) {
+                                            Sum (&sums)[kBlocks][kAcross][4], const F& offset_of) {
   constexpr bool kSwaps = kTile.swap_ab;
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const int32_t cols = end_col - first_col;
-  const float scale = LoadOr(static_cast<const float*>(p.epilogue.residual_scale), 1);
+  const float scale = ResidualScale(p.epilogue);
   const Residual<T> residual(p.epilogue);
+  const auto add = [&](Sum& sum, float one) { SetResult(sum, ResultIn(sum) + scale * one); };
 #pragma unroll
   for (int i = 0; i < (kSwaps ? 2 * kAcross : 2 * kBlocks); ++i) {  // rows of a lane
     const int64_t offset = offset_of(i);
@@ -115,61 +142,124 @@ __device__ __forceinline__ void AddResidual(const WgmmaParams& p, int32_t first_
 #pragma unroll
       for (int j = 0; j < 2 * kBlocks; ++j) {
         const int32_t col = j / 2 * 64 + warp * 16 + j % 2 * 8 + lane / 4;
-        sums[j / 2][i / 2][j % 2 * 2 + i % 2] +=
-            scale * residual.One(offset >= 0 && col < cols, offset + first_col + col);
+        add(sums[j / 2][i / 2][j % 2 * 2 + i % 2], residual.One(offset >= 0 && col < cols, offset + first_col + col));
       }
     } else {
 #pragma unroll
       for (int j = 0; j < kAcross; ++j) {
         const int32_t col = j * 8 + lane % 4 * 2;
         const float2 pair = residual.Pair(offset >= 0 && col < cols, offset + first_col + col);
-        sums[i / 2][j][i % 2 * 2] += scale * pair.x;
-        sums[i / 2][j][i % 2 * 2 + 1] += scale * pair.y;
+        add(sums[i / 2][j][i % 2 * 2], pair.x);
+        add(sums[i / 2][j][i % 2 * 2 + 1], pair.y);
       }
     }
   }
 }
 
-// Makes results of a warpgroup's sums, in its registers: of channels from one on, up to an end. There may be more
-// columns of sums than that. They are not stored: here they take the epilogue of others. Channels are whole 16-byte
-// vectors, so a lane's pair of columns are both channels, or none. Scale and bias come column by column, so that a lane
-// holds few of them at a time. offset_of(i) is where the lane's i-th row is in the result. The compiler
-// must not see that conditions belong together: it would compile the code between them once for each case.
-template <typename T, WgmmaTile kTile, int kBlocks, int kAcross, typename F>
-__device__ __forceinline__ void ApplyEpilogue(const WgmmaParams& p, int32_t first_col, int32_t end_col,
-                                              float (&sums)[kBlocks][kAcross][4], const F& offset_of) {
-  constexpr bool kSwaps = kTile.swap_ab;
-  end_col = min(end_col, static_cast<int32_t>(p.problem.out_channels));
-  const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, last = end_col - (kSwaps ? 1 : 2);
-  const auto of_channel = [](const PerChannel& operand, int32_t channel, float without) {
-    const int32_t element = operand.stride == 0 ? 0 : channel;
-    return LoadOr(static_cast<const float*>(operand.data) + element, without);
-  };
-#pragma unroll
-  for (int eight = 0; eight < (kSwaps ? 2 * kBlocks : kAcross); ++eight) {
-    const int32_t col = kSwaps ? eight / 2 * 64 + warp * 16 + eight % 2 * 8 + lane / 4 : eight * 8 + lane % 4 * 2;
-    const int32_t channel = min(first_col + col, last), next = channel + (kSwaps ? 0 : 1);
-    const float scales[] = {of_channel(p.epilogue.scale, channel, 1), of_channel(p.epilogue.scale, next, 1)};
-    const float biases[] = {of_channel(p.epilogue.bias, channel, 0), of_channel(p.epilogue.bias, next, 0)};
-#pragma unroll
-    for (int i = 0; i < (kSwaps ? 2 * kAcross : 4 * kBlocks); ++i) {
-      float& sum = kSwaps ? sums[eight / 2][i / 2][eight % 2 * 2 + i % 2] : sums[i / 4][eight][i % 4];
-      sum = fmaf(sum, scales[i % 2], biases[i % 2]);
-    }
+// An operand's numbers for a lane's columns: of channels from one on, up to an end. Where there is no number for each
+// channel, there is one for all, or the one that changes nothing.
+template <WgmmaTile kTile>
+class LaneNumbers {
+ public:
+  __device__ __forceinline__ LaneNumbers(const PerChannel& operand, int32_t first_col, int32_t end_col, float without) {
+    const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const int32_t col = first_col + (kTile.swap_ab ? warp * 16 + lane / 4 : lane % 4 * 2);
+    const auto* const data = static_cast<const float*>(operand.data);
+    for_all_ = without;
+    if (data != nullptr && operand.stride == 0) for_all_ = __ldg(data);
+    cols_ = operand.stride == 0 ? 0 : end_col - col;
+    at_ = data + col;
   }
-  int32_t has_residual = p.epilogue.residual != nullptr, activation = static_cast<int32_t>(p.epilogue.activation);
-  ptx::Keep(has_residual);
-  if (has_residual) AddResidual<T, kTile>(p, first_col, end_col, sums, offset_of);
-  ptx::Keep(activation);
-  if (activation == 0) return;
-  float (&all)[kBlocks * kAcross * 4] = reinterpret_cast<float (&)[kBlocks * kAcross * 4]>(sums);
-  if (activation == static_cast<int32_t>(Activation::kPiecewise)) {
+
+  // Of two neighbouring columns, so many behind the lane's first. Channels are whole 16-byte vectors, so both are
+  // channels, or none. Without branches, so that the compiler keeps many loads in flight.
+  __device__ __forceinline__ float2 Pair(int32_t apart) const {
+    float2 pair;
+    asm("{ .reg .pred p; setp.lt.s32 p, %3, %4; mov.f32 %0, %5; mov.f32 %1, %5; @p ld.global.nc.v2.f32 {%0, %1}, [%2]; "
+        "}"
+        : "=&f"(pair.x), "=&f"(pair.y)
+        : "l"(at_ + apart), "r"(apart), "r"(cols_), "f"(for_all_));
+    return pair;
+  }
+  // Of one column.
+  __device__ __forceinline__ float One(int32_t apart) const {
+    float number;
+    asm("{ .reg .pred p; setp.lt.s32 p, %2, %3; mov.f32 %0, %4; @p ld.global.nc.f32 %0, [%1]; }"
+        : "=&f"(number)
+        : "l"(at_ + apart), "r"(apart), "r"(cols_), "f"(for_all_));
+    return number;
+  }
+
+ private:
+  const float* at_;
+  int32_t cols_;
+  float for_all_;
+};
+
+// scale * sum + bias, of fragments that begin with a column. With swapped operands they have the same columns. There
+// may be more columns than channels: they are not stored.
+template <WgmmaTile kTile, typename Sum, int kFragments>
+__device__ __forceinline__ void ScaleAndAddBias(const WgmmaParams& p, int32_t first_col, int32_t end_col,
+                                                Sum (&sums)[kFragments][4]) {
+  end_col = min(end_col, static_cast<int32_t>(p.problem.out_channels));
+  const LaneNumbers<kTile> scale(p.epilogue.scale, first_col, end_col, 1), bias(p.epilogue.bias, first_col, end_col, 0);
+  const auto end = [](Sum& sum, float scale, float bias) {
+    SetResult(sum, fmaf(static_cast<float>(sum), scale, bias));
+  };
+  if constexpr (kTile.swap_ab) {
+    const float scales[] = {scale.One(0), scale.One(8)}, biases[] = {bias.One(0), bias.One(8)};
 #pragma unroll
-    for (float& sum : all) sum = Piecewise(p.epilogue, sum);
+    for (int j = 0; j < kFragments; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) end(sums[j][i], scales[i / 2], biases[i / 2]);
+    }
   } else {
 #pragma unroll
-    for (float& sum : all) sum = Smooth(p.epilogue, sum);
+    for (int j = 0; j < kFragments; ++j) {
+      const float2 scales = scale.Pair(j * 8), biases = bias.Pair(j * 8);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) end(sums[j][i], i % 2 ? scales.y : scales.x, i % 2 ? biases.y : biases.x);
+    }
   }
+}
+
+// The same of results of int8, that are rounded next.
+template <WgmmaTile kTile, typename Sum, int kFragments>
+__device__ __forceinline__ void ScaleResults(const WgmmaParams& p, int32_t first_col, int32_t end_col,
+                                             Sum (&sums)[kFragments][4]) {
+  static_assert(!kTile.swap_ab, "there are none of int8");
+  const LaneNumbers<kTile> scale(p.epilogue.out_scale, first_col,
+                                 min(end_col, static_cast<int32_t>(p.problem.out_channels)), 1);
+#pragma unroll
+  for (int j = 0; j < kFragments; ++j) {
+    const float2 scales = scale.Pair(j * 8);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) SetResult(sums[j][i], ResultIn(sums[j][i]) * (i % 2 ? scales.y : scales.x));
+  }
+}
+
+template <typename Sum, int kCount, typename F>
+__device__ __forceinline__ void ForEachSum(Sum (&sums)[kCount], const F& f) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) SetResult(sums[i], f(ResultIn(sums[i])));
+}
+
+// The activation of fragments. Most clip, or do nothing, which is to clip at infinities: there is no branch for them,
+// behind which the compiler would need further registers.
+template <typename Sum, int kFragments>
+__device__ __forceinline__ void ActivateAll(const Epilogue& epilogue, Sum (&sums)[kFragments][4]) {
+  auto& all = reinterpret_cast<Sum(&)[kFragments * 4]>(sums);
+  const bool clips = epilogue.activation == Activation::kPiecewise;
+  const auto first = static_cast<float>(epilogue.numbers[0]), second = static_cast<float>(epilogue.numbers[1]);
+  const float low = clips ? second : -kInfinity;
+  const float high = clips ? static_cast<float>(epilogue.numbers[2]) : kInfinity;
+  int32_t is_sigmoid = epilogue.activation == Activation::kSigmoid;
+  int32_t is_hard = epilogue.activation == Activation::kHardSigmoid, has_slope = clips && first != 1;
+  ptx::Keep(is_sigmoid), ptx::Keep(is_hard), ptx::Keep(has_slope);
+  if (is_sigmoid) ForEachSum(all, [&](float z) { return Sigmoid(first, second, z); });
+  if (is_hard) ForEachSum(all, [&](float z) { return HardSigmoid(z); });
+  if (has_slope) ForEachSum(all, [&](float z) { return z < 0 ? first * z : z; });
+  ForEachSum(all, [&](float z) { return ptx::MinOrNan(ptx::MaxOrNan(z, low), high); });
 }
 
 // One result, whose residual is of type T, also without a call.
@@ -187,30 +277,43 @@ __device__ __forceinline__ float ResultOf(const WgmmaParams& p, float sum, int32
 // another block multiplies. Larger tiles, and float32, lack registers.
 template <typename T, WgmmaTile kTile, bool kHasEpilogue, typename Sums>
 class WgmmaEpilogue {
-  using Stores = WgmmaStores<T, kTile, kHasEpilogue>;
-  static constexpr bool kLeaves = sizeof(T) == 2 && kTile.rows * kTile.cols == 128 * 256 && kTile.ctas_per_sm == 1;
+  using Out = WgmmaResult<T, kHasEpilogue>;
+  using Stores = WgmmaStores<Out, kTile, kHasEpilogue>;
+  static constexpr bool kLeaves = sizeof(Out) <= 2 && kTile.rows * kTile.cols == 128 * 256 && kTile.ctas_per_sm == 1;
   static constexpr int kBlocks = Stores::kSubtileBlocks, kOfBlock = Sums::kAcross / (8 * kBlocks);
   static constexpr int kSubtiles = Sums::kBlocks * kOfBlock;
   static_assert(Sums::kAcross % (8 * kBlocks) == 0, "subtiles share out the sums");
+  static constexpr int kFirstFetched = kSubtiles < ResultBuffers(kTile) ? kSubtiles : ResultBuffers(kTile);
+  static constexpr bool kFetchesLate = std::is_same_v<T, float>;  // sums that are computed again fetch none
 
  public:
   static constexpr int kLeft = kLeaves ? kSubtiles : 0;  // subtiles that are stored later
 
-  // `buffers`: this warpgroup's.
-  __device__ WgmmaEpilogue(const WgmmaParams& p, uint32_t buffers) : params_(p), stores_(p, buffers) {}
+  // `buffers`, `barriers`: see WgmmaStores.
+  __device__ WgmmaEpilogue(const WgmmaParams& p, uint32_t buffers, uint32_t barriers)
+      : params_(p), stores_(p, buffers, barriers) {}
 
   // To be called before a tile is multiplied.
   __device__ __forceinline__ void Begin(const WgmmaReceivedTile& tile) const {
     if constexpr (kHasEpilogue) PrefetchEpilogue<kTile>(params_, tile.first_col());
   }
 
+  // To be called while a tile's last step is multiplied. Tiles whose sums may be computed again do without.
+  __device__ __forceinline__ void EndSoon(const WgmmaReceivedTile& tile) {
+    if constexpr (kHasEpilogue && !kFetchesLate) {
+      if (HasResidual()) FetchFirst(tile);
+    }
+  }
+
   // Stores a tile's results, or leaves them. They take the place of its sums.
   __device__ __forceinline__ void Take(Sums& sums, const WgmmaReceivedTile& tile) {
     if constexpr (kHasEpilogue) {
-      const WgmmaWorkTile all = tile.All();
-      const int32_t first_col = all.first_col + Sums::FirstCol();
-      ApplyEpilogue<T, kTile>(params_, first_col, first_col + kTile.cols, sums.All(),
-                              [&](int i) { return stores_.OffsetOfLane(all, all.first_row + Sums::FirstRow(), i); });
+      if (HasResidual()) return TakeWithResidual(sums, tile);
+#pragma unroll
+      for (int subtile = 0; subtile < kSubtiles; ++subtile) {
+        ScaleSubtile(sums, subtile, tile);
+        EndSubtile(sums, subtile, tile);
+      }
     }
     if (!params_.has_out_maps) return StoreUnrounded(sums, tile.All());
     if constexpr (kLeaves) {
@@ -219,13 +322,12 @@ class WgmmaEpilogue {
       for (int subtile = 0; subtile < kSubtiles; ++subtile) Round(sums, subtile, left_[subtile]);
       is_left_ = true;
     } else {
-      const int32_t residue = tile.residue(), first_col = tile.first_col();
-      stores_.FindPositions(residue, tile.first_row());
+      stores_.FindPositions(tile.residue(), tile.first_row());
 #pragma unroll
       for (int subtile = 0; subtile < kSubtiles; ++subtile) {
         typename Stores::Subtile rounded;
         Round(sums, subtile, rounded);
-        Store(rounded, subtile, residue, first_col);
+        Store(rounded, subtile, tile);
       }
     }
   }
@@ -235,7 +337,7 @@ class WgmmaEpilogue {
   __device__ __forceinline__ void StoreSubtile() {
     if (!is_left_) return;
     if constexpr (kSubtile == 0) stores_.FindPositions(left_of_.residue(), left_of_.first_row());
-    Store(left_[kSubtile], kSubtile, left_of_.residue(), left_of_.first_col());
+    Store(left_[kSubtile], kSubtile, left_of_);
     is_left_ = kSubtile + 1 < kSubtiles;
   }
 
@@ -268,22 +370,83 @@ class WgmmaEpilogue {
   static __device__ __forceinline__ void Round(const Sums& sums, int subtile, typename Stores::Subtile& to) {
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
-      const float (&four)[4] = sums.At(subtile / kOfBlock)[subtile % kOfBlock * kBlocks + block];
-      if constexpr (sizeof(T) == 2) {
-        to[block][0] = RoundPair<T>(four[0], four[1]), to[block][1] = RoundPair<T>(four[2], four[3]);
+      const auto& four = sums.At(subtile / kOfBlock)[subtile % kOfBlock * kBlocks + block];
+      if constexpr (sizeof(Out) == 1) {
+        to[block][0] = ptx::PackInt8({ResultIn(four[0]), ResultIn(four[1]), ResultIn(four[2]), ResultIn(four[3])});
+      } else if constexpr (sizeof(Out) == 2) {
+        to[block][0] = RoundPair<Out>(four[0], four[1]), to[block][1] = RoundPair<Out>(four[2], four[3]);
       } else {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) to[block][i] = __float_as_uint(four[i]);
+        for (int i = 0; i < 4; ++i) to[block][i] = BitsOf(four[i]);
       }
     }
   }
 
-  __device__ __forceinline__ void Store(const typename Stores::Subtile& rounded, int subtile, int32_t residue,
-                                        int32_t first_col) {
-    const int32_t along = subtile / kOfBlock * 64, across = subtile % kOfBlock * kBlocks * 8;
-    const int32_t row = Sums::FirstRow() + (kTile.swap_ab ? across : along);
-    const int32_t col = first_col + Sums::FirstCol() + (kTile.swap_ab ? along : across);
-    stores_.StoreSubtile(rounded, residue, row, col);
+  // The launch sees to it that a call with a residual has maps.
+  __device__ __forceinline__ bool HasResidual() const { return params_.epilogue.residual != nullptr; }
+
+  __device__ __forceinline__ void FetchFirst(const WgmmaReceivedTile& tile) {
+    stores_.FindPositions(tile.residue(), tile.first_row());
+#pragma unroll
+    for (int subtile = 0; subtile < kFirstFetched; ++subtile) Fetch(subtile, tile);
+  }
+
+  // Subtile by subtile, as residuals come. Nothing is left for later.
+  __device__ __forceinline__ void TakeWithResidual(Sums& sums, const WgmmaReceivedTile& tile) {
+    const float scale = ResidualScale(params_.epilogue);
+    if constexpr (kFetchesLate) FetchFirst(tile);
+#pragma unroll
+    for (int subtile = 0; subtile < kSubtiles; ++subtile) {
+      if (tile.first_col() + FirstCol(subtile) >= params_.problem.out_channels) continue;
+      ScaleSubtile(sums, subtile, tile);
+      Fragments& fragments = OfSubtile(sums, subtile);
+      typename Stores::Subtile words;
+      stores_.ReadResidual(words);
+#pragma unroll
+      for (int i = 0; i < kBlocks * 4; ++i) {
+        const auto residual = static_cast<float>(ElementOf<Out>(words[i / 4], i % 4));
+        SetResult(fragments[i / 4][i % 4], ResultIn(fragments[i / 4][i % 4]) + scale * residual);
+      }
+      EndSubtile(sums, subtile, tile);
+      Round(sums, subtile, words);
+      Store(words, subtile, tile);
+      if (subtile + ResultBuffers(kTile) < kSubtiles) Fetch(subtile + ResultBuffers(kTile), tile);
+    }
+  }
+
+  using Fragments = typename Sums::Sum[kBlocks][4];
+  static __device__ __forceinline__ Fragments& OfSubtile(Sums& sums, int subtile) {
+    return reinterpret_cast<Fragments&>(sums.All()[subtile / kOfBlock][subtile % kOfBlock * kBlocks]);
+  }
+
+  __device__ __forceinline__ void EndSubtile(Sums& sums, int subtile, const WgmmaReceivedTile& tile) const {
+    ActivateAll(params_.epilogue, OfSubtile(sums, subtile));
+    if constexpr (std::is_same_v<T, int8_t>) {
+      const int32_t first_col = tile.first_col() + FirstCol(subtile);
+      ScaleResults<kTile>(params_, first_col, first_col + kTile.cols, OfSubtile(sums, subtile));
+    }
+  }
+
+  __device__ __forceinline__ void ScaleSubtile(Sums& sums, int subtile, const WgmmaReceivedTile& tile) const {
+    const int32_t first_col = tile.first_col() + FirstCol(subtile);
+    ScaleAndAddBias<kTile>(params_, first_col, first_col + kTile.cols, OfSubtile(sums, subtile));
+  }
+
+  // A subtile's first row, and column, of the tile.
+  static __device__ __forceinline__ int32_t FirstRow(int subtile) {
+    return Sums::FirstRow() + (kTile.swap_ab ? subtile % kOfBlock * kBlocks * 8 : subtile / kOfBlock * 64);
+  }
+  static __device__ __forceinline__ int32_t FirstCol(int subtile) {
+    return Sums::FirstCol() + (kTile.swap_ab ? subtile / kOfBlock * 64 : subtile % kOfBlock * kBlocks * 8);
+  }
+
+  __device__ __forceinline__ void Fetch(int subtile, const WgmmaReceivedTile& tile) {
+    stores_.FetchResidual(tile.residue(), FirstRow(subtile), tile.first_col() + FirstCol(subtile));
+  }
+
+  __device__ __forceinline__ void Store(const typename Stores::Subtile& rounded, int subtile,
+                                        const WgmmaReceivedTile& tile) {
+    stores_.StoreSubtile(rounded, tile.residue(), FirstRow(subtile), tile.first_col() + FirstCol(subtile));
   }
 
   const WgmmaParams& params_;

@@ -63,10 +63,12 @@ struct alignas(1024) WgmmaBlock {
 
   Stages stages;
   char results[kTile.warpgroups()][ResultBuffers(kTile)][4 * kResultBytes];
-  alignas(128) char zeros[WgmmaZeros<T, kTile>::kBytes];
+  using Zeros = WgmmaZeros<WgmmaResult<T, false>, kTile>;
+  alignas(128) char zeros[Zeros::kBytes];
   uint64_t barriers[Stages::kBarriers];
   int32_t order[kMostWgmmaClasses];
   WgmmaNextTiles<kTile> next_tiles;
+  uint64_t residual_barriers[ConsumerWarps(kTile)][ResultBuffers(kTile)];
 
   // Of producer warps. They find out what to copy first while barriers are set up.
   __device__ __forceinline__ void ProduceTiles(const WgmmaParams& p, int warp) {
@@ -123,7 +125,7 @@ struct alignas(1024) WgmmaBlock {
   __device__ __forceinline__ void StoreZeros(const WgmmaParams& p) {
     SyncBlocks<kTile>();
     if (p.empty_classes == 0) return;
-    const WgmmaZeros<T, kTile> stores(p, order, zeros);
+    const Zeros stores(p, order, zeros);
     WgmmaTileBroadcast<kTile> tiles(p, next_tiles);
     for (WgmmaReceivedTile tile; tiles.Next(&tile);) stores.Store(tile);
     stores.Finish();
@@ -147,12 +149,16 @@ struct alignas(1024) WgmmaBlock {
   __device__ __forceinline__ void ConsumeTiles(const WgmmaParams& p) {
     WgmmaTileBroadcast<kTile> tiles(p, next_tiles);
     Consumer sums(p, stages, ptx::SharedAddress(barriers));
-    WgmmaEpilogue<T, kTile, kHasEpilogue, Consumer> epilogue(p, ptx::SharedAddress(results[threadIdx.x / 128]));
+    WgmmaEpilogue<T, kTile, kHasEpilogue, Consumer> epilogue(p, ptx::SharedAddress(results[threadIdx.x / 128]),
+                                                             ptx::SharedAddress(residual_barriers[threadIdx.x / 32]));
     WgmmaReceivedTile next;
     for (bool is_more = tiles.Next(&next); is_more;) {
       const WgmmaReceivedTile tile = next;
       epilogue.Begin(tile);
-      sums.Multiply(tile.steps(), epilogue, [&] { is_more = tiles.Next(&next); });
+      sums.Multiply(tile.steps(), epilogue, [&] {
+        is_more = tiles.Next(&next);
+        epilogue.EndSoon(tile);
+      });
       if constexpr (kRoundsToInfinity<T, kTile>) {
         if (!FiniteConvSums<kTile>::AreFinite(sums.All())) {
           FiniteConvSums<kTile>(p, HaloTaps())
@@ -203,6 +209,11 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       const bool is_one_more =
           kHasEpilogue ? kPrefetches && p.epilogue.residual != nullptr : kStoresZeros && p.empty_classes > 0;
       block.next_tiles.InitBarriers(ConsumerWarps(kTile) + kProducers + is_one_more);
+      if constexpr (kHasEpilogue) {
+        for (auto& of_warp : block.residual_barriers) {
+          for (uint64_t& barrier : of_warp) ptx::InitBarrier(ptx::SharedAddress(&barrier), 1);
+        }
+      }
       ptx::FenceBarriers();
     }
     if (threadIdx.x / 128 == kTile.warpgroups()) {
@@ -232,7 +243,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
 template <typename T, bool kBF16x6, int kTileIndex, bool kKMajor, bool kHasEpilogue>
 constexpr WgmmaKernelPtr CompiledWgmma() {
   constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
-  if constexpr (!kTile.has_conv || kTile.bf16x6 != kBF16x6 || !(kKMajor || kReadsMnMajor<T> || kBF16x6)) {
+  if constexpr (!kTile.HasConv(TypeOf<T>()) || kTile.bf16x6 != kBF16x6 || !(kKMajor || kReadsMnMajor<T> || kBF16x6)) {
     return nullptr;
   } else if constexpr (kTile.cluster_split > 0) {
     return WgmmaClusterSplitKernel<T, kTileIndex, kKMajor, kHasEpilogue>;

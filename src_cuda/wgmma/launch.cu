@@ -1,5 +1,5 @@
-// The wgmma family: implicit GEMM on Hopper for 16-bit types, and for float32 as tf32 or as sums of bfloat16. TMA reads
-// pixels in its im2col mode, or as halo tiles.
+// The wgmma family: implicit GEMM on Hopper for 16-bit types, int8, and float32 as tf32 or as sums of bfloat16. TMA
+// reads pixels in its im2col mode, or as halo tiles.
 #include "wgmma/kernels.h"
 
 #include <cuda_bf16.h>
@@ -45,6 +45,7 @@ WgmmaKernelPtr Find(const ConvProblem& p, Pass pass, int64_t tile, bool has_epil
   switch (p.src_type) {
     case DType::kBF16: return FindOfType<__nv_bfloat16>(p, pass, tile, has_epilogue);
     case DType::kF16: return FindOfType<__half>(p, pass, tile, has_epilogue);
+    case DType::kS8: return FindWgmma<int8_t, false>(tile, true, has_epilogue);
     case DType::kF32:
       return kWgmmaTiles[tile].bf16x6 ? FindOfType<float, true>(p, pass, tile, has_epilogue)
                                       : FindOfType<float>(p, pass, tile, has_epilogue);
@@ -56,7 +57,12 @@ int64_t SharedBytesOf(const ConvProblem& p, Pass pass, const WgmmaTile& tile) {
   return pass == Pass::kWgrad ? tile.wgrad_shared_bytes() : tile.shared_bytes(IsKMajor(p));
 }
 
-// The settings of mma, which takes the call where there is no wgmma, or TMA has no maps of the operands.
+// Where there is no wgmma, or TMA has no maps of the operands, simt takes the call, which takes all; or mma takes it.
+bool IsForSimt(const ConvProblem& p, const WgmmaSettings& s) {
+  return kWgmmaTiles[s.tile].bf16x6 || p.src_type == DType::kS8;
+}
+
+// The settings of mma then.
 MmaSettings WithoutWgmma(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
   return MmaWithoutWgmma(p.src_type, kWgmmaTiles[s.tile].cols, StoredSplit(pass, s));
 }
@@ -69,15 +75,15 @@ Reason UnsupportedReason(const ConvProblem& p, Pass pass, const WgmmaSettings& s
   if (Reason why = wgmma::UnsupportedSizes(p, pass, bf16x6)) return why;
   if (Reason why = wgmma::UnsupportedIm2col(p, s, bf16x6 && pass == Pass::kConv)) return why;
   if (Reason why = wgmma::UnsupportedTile(p, pass, s)) return why;
-  if (bf16x6) return std::nullopt;  // simt, in its place, supports all
+  if (IsForSimt(p, s)) return std::nullopt;
   return kMma.unsupported_reason(p, pass, WithoutWgmma(p, pass, s));
 }
 
 size_t WorkspaceBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) { return WgmmaWorkspace(p, pass, s); }
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
-  const bool bf16x6 = kWgmmaTiles[s.tile].bf16x6;  // else simt is in its place, without dynamic shared memory
-  const size_t without = bf16x6 ? 0 : kMma.shared_bytes(p, pass, WithoutWgmma(p, pass, s));
+  // Kernels of simt have no dynamic shared memory.
+  const size_t without = IsForSimt(p, s) ? 0 : kMma.shared_bytes(p, pass, WithoutWgmma(p, pass, s));
   return DeviceHasWgmma() ? std::max<size_t>(SharedBytesOf(p, pass, kWgmmaTiles[s.tile]), without) : without;
 }
 
@@ -113,7 +119,9 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   params.out = StoredData(call, stored);
   params.out_type = StoredType(p, call.pass, stored);
   params.has_out_maps = call.pass == Pass::kConv && StoresByTma(p, tile, s.split);
-  if (call.pass == Pass::kConv) params.whole_rows = static_cast<int32_t>(WholeRows(p, tile, s.split));
+  if (call.pass == Pass::kConv && !call.epilogue.residual) {
+    params.whole_rows = static_cast<int32_t>(WholeRows(p, tile, s.split));
+  }
   params.slice_elements = stored > 1 ? ResultElements(p, call.pass) : 0;
   const auto counts = ClassCounts(p, tile);
   for (int d = 0; d < kSpatial; ++d) {
@@ -225,7 +233,7 @@ cudaError_t EnqueueClusters(WgmmaKernelPtr kernel, size_t shared_bytes, const Wg
 
 // Another family's kernel, where there is no wgmma, or TMA has no maps of the operands. It is no less exact.
 cudaError_t LaunchWithoutWgmma(const ConvCall& call, const WgmmaSettings& s, cudaStream_t stream) {
-  if (kWgmmaTiles[s.tile].bf16x6) return LaunchUnaligned(call, StoredSplit(call.pass, s), stream);
+  if (IsForSimt(call.problem, s)) return LaunchUnaligned(call, StoredSplit(call.pass, s), stream);
   return kMma.launch(call, WithoutWgmma(call.problem, call.pass, s), stream);
 }
 
@@ -237,11 +245,21 @@ cudaError_t SplitOperand(ConvCall* call, const WgmmaTile& tile, cudaStream_t str
   return EnqueueBF16Parts(operand, SplitElements(call->problem, call->pass), parts, stream);
 }
 
+// Residuals come by TMA, or where a cluster's CTAs add slices, from device memory; or the last kernel of split-K adds
+// them.
+bool TakesResidual(const ConvCall& call, const WgmmaSettings& s) {
+  const WgmmaTile& tile = kWgmmaTiles[s.tile];
+  return !call.epilogue.residual || tile.cluster_split > 0 || s.split > 1 || StoresByTma(call.problem, tile, s.split);
+}
+
 cudaError_t Launch(const ConvCall& given, const WgmmaSettings& s, cudaStream_t stream) {
   const ConvProblem& p = given.problem;
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
   if (ResultElements(p, given.pass) == 0) return cudaSuccess;
-  if (!DeviceHasWgmma() || !AreAligned({given.src, given.rhs, given.result, given.epilogue.residual})) {
+  const Epilogue& epilogue = given.epilogue;
+  if (!DeviceHasWgmma() || !AreAligned({given.src, given.rhs, given.result}) ||
+      !AreAligned({epilogue.scale.data, epilogue.bias.data, epilogue.out_scale.data, epilogue.residual}) ||
+      !TakesResidual(given, s)) {
     return LaunchWithoutWgmma(given, s, stream);
   }
   ConvCall call = given;
@@ -258,7 +276,7 @@ cudaError_t Launch(const ConvCall& given, const WgmmaSettings& s, cudaStream_t s
   const cudaError_t status =
       EnqueueClusters(kernel, SharedBytesOf(p, call.pass, tile), tile, params, *call.slot, stream);
   if (status != cudaSuccess || stored == 1) return status;
-  return AddSlices<float>(call, stored, stream);
+  return p.src_type == DType::kS8 ? AddSlices<int32_t>(call, stored, stream) : AddSlices<float>(call, stored, stream);
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ inline MapElements OfSource(const ConvProblem& p, const WgmmaTile& tile) {
   return of;
 }
 
-// Maps of halo tiles, and of the part of a unit that a warp stores.
+// Maps of halo tiles, and of the part of a unit that a warp stores, in the result and in the residual.
 inline bool EncodeHaloMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
   if (!EncodeBoxes(&params->src_map, call.src, OfSource(p, tile), p.src, p.src_size, p.batch, p.in_channels,
@@ -42,8 +42,13 @@ inline bool EncodeHaloMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaPar
     return false;
   }
   const int cols = std::min(params->unit_cols, kResultRows), at_once = ResultCols(tile, TraitsOf(p.dst_type).bytes);
-  return !params->has_out_maps || EncodeBoxes(&params->out_maps[0], call.result, OfResult(p.dst_type, at_once), p.dst,
-                                              p.dst_size, p.batch, p.out_channels, at_once, {kResultRows / cols, cols});
+  const auto encode = [&](CUtensorMap* map, const void* tensor) {
+    return EncodeBoxes(map, tensor, OfResult(p.dst_type, at_once), p.dst, p.dst_size, p.batch, p.out_channels, at_once,
+                       {kResultRows / cols, cols});
+  };
+  return !params->has_out_maps ||
+         (encode(&params->out_maps[0], call.result) &&
+          (!call.epilogue.residual || encode(&params->residual_maps[0], call.epilogue.residual)));
 }
 
 // Maps of TMA's im2col mode.
@@ -63,10 +68,13 @@ inline bool EncodeIm2colMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaP
       const auto phases = static_cast<int32_t>(LivePhases(p, d));
       windows.Set(d, rest % phases, p.period[d], params->counts[d]), rest /= phases;
     }
-    if (!EncodeIm2col(&params->out_maps[c], params->rank, call.result, OfResult(p.dst_type, at_once), p.dst, p.dst_size,
-                      p.batch, p.out_channels, windows, at_once, kResultRows)) {
-      return false;
-    }
+    const auto encode = [&](CUtensorMap* map, const void* tensor) {
+      return EncodeIm2col(map, params->rank, tensor, OfResult(p.dst_type, at_once), p.dst, p.dst_size, p.batch,
+                          p.out_channels, windows, at_once, kResultRows);
+    };
+    if (!encode(&params->out_maps[c], call.result)) return false;
+    const void* const residual = call.epilogue.residual;
+    if (residual && !encode(&params->residual_maps[c], residual)) return false;
   }
   return true;
 }

@@ -52,11 +52,12 @@ struct WgmmaParams {
   void* out;               // where TMA does not store: the result, or the workspace of split-K
   int64_t slice_elements;  // from a slice's results in the workspace to the next one's
   DType out_type;
-  bool has_out_maps;
+  bool has_out_maps;   // and residual_maps, if there is a residual
   int32_t whole_rows;  // see WholeRows
   CUtensorMap src_map;
   CUtensorMap rhs_map;
   CUtensorMap out_maps[kMostWgmmaClasses];  // of each class
+  CUtensorMap residual_maps[kMostWgmmaClasses];
   // Of wgrad.
   int32_t wgrad_steps;     // of positions of a residue class
   int32_t wgrad_parts;     // slices that a cluster adds

@@ -102,8 +102,8 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   static constexpr int64_t kSectorBytes = 32;  // that L2 reads or writes at least
 
   // 16-bit words of a result, or of a slice's sum, which is float32.
-  int ResultWords(int64_t split) const {
-    return TraitsOf(split == 1 ? ResultType(product_.conv, product_.pass) : DType::kF32).bytes / 2;
+  double ResultWords(int64_t split) const {
+    return TraitsOf(split == 1 ? ResultType(product_.conv, product_.pass) : DType::kF32).bytes / 2.0;
   }
 
   bool IsWgrad() const { return product_.pass == Pass::kWgrad; }
@@ -229,11 +229,11 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     // Multiply-adds of an SM in a clock, for 16-bit types. A block of K has 128 bytes, and takes as many clocks for
     // other types.
     constexpr double kRate = 2048;
-    const bool is_tf32 = product_.conv.src_type == DType::kF32;
+    const DType type = product_.conv.src_type;
+    const std::string of_type = type == DType::kF32 ? "of tf32 " : type == DType::kS8 ? "of int8 " : "";
     for (const WgmmaTile& tile : kTiles) {
-      const bool has_wgrad = tile.HasWgrad(product_.conv.src_type);
-      const bool is_fitted = IsWgrad() ? has_wgrad : tile.has_conv && tile.cluster_split == 0;
-      const std::string name = (is_tf32 && !tile.bf16x6 ? "of tf32 " : "") + tile.name();
+      const bool is_fitted = IsWgrad() ? tile.HasWgrad(type) : tile.HasConv(type) && tile.cluster_split == 0;
+      const std::string name = (tile.bf16x6 ? "" : of_type) + tile.name();
       const double rate = kRate * device_.clock_hz * (is_fitted ? Efficiency(product_, of, name) : 1);
       const double products = tile.bf16x6 ? kBF16x6Products / 2.0 : 1;  // of half as many channels
       fitted_.steps.push_back(products * tile.rows * tile.cols * kPlannedBlockK / rate);

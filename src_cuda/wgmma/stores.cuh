@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "common/convert.cuh"
 #include "common/ptx.cuh"
@@ -14,6 +15,17 @@
 
 namespace jaxconv {
 
+// What TMA stores of a kernel for operands of type T.
+template <typename T, bool kHasEpilogue>
+using WgmmaResult = std::conditional_t<std::is_same_v<T, int8_t> && !kHasEpilogue, int32_t, T>;
+
+// A register with a sum, or with its result. That of an int32 has it as bits: its register is needed.
+__device__ __forceinline__ float ResultIn(float sum) { return sum; }
+__device__ __forceinline__ float ResultIn(int32_t sum) { return __int_as_float(sum); }
+__device__ __forceinline__ void SetResult(float& sum, float result) { sum = result; }
+__device__ __forceinline__ void SetResult(int32_t& sum, float result) { sum = __float_as_int(result); }
+
+// T: of results that TMA stores.
 template <typename T, WgmmaTile kTile, bool kHasEpilogue>
 class WgmmaStores {
  public:
@@ -24,14 +36,19 @@ class WgmmaStores {
   static constexpr int kWords = sizeof(T);
   using Subtile = uint32_t[kSubtileBlocks][kWords];
 
-  // `buffers`: this warpgroup's.
-  __device__ WgmmaStores(const WgmmaParams& p, uint32_t buffers)
-      : params_(p), rows_(p), buffers_(buffers), lane_(threadIdx.x % 32), warp_(threadIdx.x / 32 % 4) {}
+  // `buffers`: this warpgroup's. `barriers`: this warp's, of the copies of residuals to each buffer.
+  __device__ WgmmaStores(const WgmmaParams& p, uint32_t buffers, uint32_t barriers = 0)
+      : params_(p),
+        rows_(p),
+        buffers_(buffers),
+        barriers_(barriers),
+        lane_(threadIdx.x % 32),
+        warp_(threadIdx.x / 32 % 4) {}
 
   // Stores 64 rows of a tile from registers.
-  template <int kBlocks>
-  __device__ __forceinline__ void StoreRows(const float (&sums)[kBlocks][4], const WgmmaWorkTile& tile,
-                                            int32_t first_row, int32_t first_col) const {
+  template <typename Sum, int kBlocks>
+  __device__ __forceinline__ void StoreRows(const Sum (&sums)[kBlocks][4], const WgmmaWorkTile& tile, int32_t first_row,
+                                            int32_t first_col) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int64_t offset = LaneOffset(tile, first_row + warp_ * kResultRows, half);
@@ -42,8 +59,8 @@ class WgmmaStores {
 
   // Stores 64 columns of a tile with swapped operands. Each lane finds where a row begins, for all lanes. Lanes of
   // eight neighbouring columns store their elements side by side.
-  template <int kBlocks>
-  __device__ __forceinline__ void StoreColumns(const float (&sums)[kBlocks][4], const WgmmaWorkTile& tile,
+  template <typename Sum, int kBlocks>
+  __device__ __forceinline__ void StoreColumns(const Sum (&sums)[kBlocks][4], const WgmmaWorkTile& tile,
                                                int32_t first_row, int32_t first_col) const {
     static_assert(kBlocks % 4 == 0, "each of a warp's lanes has a row of four blocks of eight");
     WithOutType([&](auto type) {
@@ -57,7 +74,7 @@ class WgmmaStores {
           const int64_t offset = __shfl_sync(0xffffffff, offsets, i / 4 * 8 + lane_ % 4 * 2 + i % 2);
           const int32_t col = first_col + warp_ * 16 + i / 2 % 2 * 8 + lane_ / 4;
           if (offset < 0 || col >= params_.problem.out_channels) continue;
-          slice[offset + col] = static_cast<Out>(sums[block + i / 4][i % 4]);
+          slice[offset + col] = RoundTo<Out>(Result(sums[block + i / 4][i % 4]));
         }
       }
     });
@@ -84,9 +101,9 @@ class WgmmaStores {
   }
 
   // Stores a row's columns that are channels. This lane has the pairs that begin at sums[block][first].
-  template <int kBlocks>
-  __device__ __forceinline__ void StoreRow(const float (&sums)[kBlocks][4], int first, int64_t offset,
-                                           int32_t first_col, int32_t end_col) const {
+  template <typename Sum, int kBlocks>
+  __device__ __forceinline__ void StoreRow(const Sum (&sums)[kBlocks][4], int first, int64_t offset, int32_t first_col,
+                                           int32_t end_col) const {
     end_col = min(end_col, static_cast<int32_t>(params_.problem.out_channels));
     WithOutType([&](auto type) {
       using Out = decltype(type);
@@ -95,7 +112,7 @@ class WgmmaStores {
         const int32_t col = first_col + block * 8 + lane_ % 4 * 2;
         if (col >= end_col) continue;
         *reinterpret_cast<Pack<Out, 2>*>(static_cast<Out*>(params_.out) + offset + col) = {
-            static_cast<Out>(sums[block][first]), static_cast<Out>(sums[block][first + 1])};
+            RoundTo<Out>(Result(sums[block][first])), RoundTo<Out>(Result(sums[block][first + 1]))};
       }
     });
   }
@@ -111,11 +128,44 @@ class WgmmaStores {
     }
   }
 
+  // Begins to copy the residual of a subtile to the buffer that its results will take. To be called in the order of
+  // subtiles, for as many ahead as there are buffers.
+  __device__ __forceinline__ void FetchResidual(int32_t residue, int32_t row, int32_t col) {
+    if (col >= params_.problem.out_channels) return;
+    const ptx::PixelPlace at = PlaceOfWarp(row);
+    if constexpr (kSharesCols) col += warp_ / 2 * kCols;
+    const uint32_t part = buffers_ + fetched_ * 4 * kResultBytes + warp_ * kResultBytes;
+    const uint32_t barrier = barriers_ + fetched_ * 8;
+    fetched_ = (fetched_ + 1) % ResultBuffers(kTile);
+    if (lane_ != 0) return;
+    const bool is_there = !kSharesCols || col < params_.problem.out_channels;
+    ptx::WaitForStores<0>();
+    ptx::ArriveExpecting(barrier, is_there ? kResultRows * kCols * static_cast<int>(sizeof(T)) : 0);
+    if (!is_there) return;
+    if constexpr (kTile.halo) {
+      ptx::CopyBoxByTma(part, params_.residual_maps[residue], barrier, col, at.w, at.h, at.d, at.image);
+    } else {
+      ptx::CopyPixels<false>(params_.rank, part, params_.residual_maps[residue], barrier, col, at, 0, 0, 0, 0);
+    }
+  }
+
+  // Waits for the residual of the subtile that is stored next, and reads it. It lies as results do.
+  __device__ __forceinline__ void ReadResidual(Subtile& pairs) {
+    const uint32_t buffer = buffers_ + buffer_ * 4 * kResultBytes;
+    ptx::Wait(barriers_ + buffer_ * 8, phases_ >> buffer_ & 1);
+    phases_ ^= 1 << buffer_;
+    if constexpr (kTile.swap_ab) {
+      ptx::SyncWarpgroup();
+      ReadColumns(pairs, buffer);
+    } else {
+      ReadRows(pairs, buffer + warp_ * kResultBytes);
+    }
+  }
+
   // Stores a subtile, rounded: 64 of the tile's rows by some columns, or with swapped operands some rows by 64.
   __device__ __forceinline__ void StoreSubtile(const Subtile& pairs, int32_t residue, int32_t row, int32_t col) {
     if (col >= params_.problem.out_channels) return;
-    constexpr bool kSharesCols = kTile.swap_ab && kCols < 64;  // two warps store the same 16 rows
-    const ptx::PixelPlace at = ptx::PlaceOfLane(position_, row / kResultRows + (kSharesCols ? warp_ % 2 : warp_));
+    const ptx::PixelPlace at = PlaceOfWarp(row);
     if constexpr (kSharesCols) col += warp_ / 2 * kCols;
     const uint32_t buffer = BeginBuffer(), part = buffer + warp_ * kResultBytes;
     if constexpr (kTile.swap_ab) {  // a warp has 16 channels of all rows, and stores 16 rows
@@ -148,6 +198,7 @@ class WgmmaStores {
   }
 
  private:
+  static constexpr bool kSharesCols = kTile.swap_ab && kCols < 64;  // two warps store the same 16 rows
   static_assert(!kTile.swap_ab || kTile.ctas_per_sm == 1, "a warpgroup's barrier takes all 16 that a block has");
   static constexpr bool kHasMatrices = sizeof(T) == 2;  // stmatrix writes elements of 16 bits
   using Rows = SharedTile<T, kResultRows, kCols, true>;
@@ -162,12 +213,30 @@ class WgmmaStores {
   // for no other: it takes less time.
   template <typename F>
   __device__ __forceinline__ void WithOutType(F&& f) const {
-    if constexpr (!kHasEpilogue) {
+    if constexpr (std::is_same_v<T, int32_t>) {
+      f(T{});
+    } else if constexpr (!kHasEpilogue) {
       WithType<float>(params_.out_type, f);
     } else if (params_.out_type == TypeOf<T>()) {
       f(T{});
+    } else if (std::is_same_v<T, int8_t> && params_.out_type != DType::kF32) {
+      WithType<float>(params_.out_type, f);
     } else {
       f(float{});
+    }
+  }
+
+  // The first of the 16 rows that this warp stores of a subtile. All lanes must call it.
+  __device__ __forceinline__ ptx::PixelPlace PlaceOfWarp(int32_t row) const {
+    return ptx::PlaceOfLane(position_, row / kResultRows + (kSharesCols ? warp_ % 2 : warp_));
+  }
+
+  template <typename Sum>
+  static __device__ __forceinline__ auto Result(Sum sum) {
+    if constexpr (kHasEpilogue) {
+      return ResultIn(sum);
+    } else {
+      return sum;
     }
   }
 
@@ -183,7 +252,9 @@ class WgmmaStores {
   // lanes that have them. Where a lane of an even row writes a fragment, one of an odd row writes the second next one:
   // so a half-warp's four rows are in all banks.
   __device__ __forceinline__ void WriteRows(const Subtile& pairs, uint32_t part) const {
-    if constexpr (!kHasMatrices) {
+    if constexpr (sizeof(T) == 1) {
+      WriteRowsOfBytes(pairs, part);
+    } else if constexpr (!kHasMatrices) {
       const bool is_odd = lane_ / 4 % 2 != 0;
 #pragma unroll
       for (int i = 0; i < kCols / 8 * 2; ++i) {
@@ -193,12 +264,92 @@ class WgmmaStores {
         const uint32_t second = is_odd ? pairs[other][2 * half + 1] : pairs[block][2 * half + 1];
         ptx::StoreTwoWords(part + Rows::Offset(row, (is_odd ? other : block) * 8 + col), first, second);
       }
-      return;
+    } else {
+#pragma unroll
+      for (int block = 0; block < kCols / 8; block += 2) {
+        ptx::StoreMatrices<false>(part + Rows::Offset(lane_ % 16, (block + lane_ / 16) * 8), pairs[block][0],
+                                  pairs[block][1], pairs[block + 1][0], pairs[block + 1][1]);
+      }
     }
+  }
+
+  // The same of bytes. Two lanes have neighbouring pairs of each fragment: each gives one pair, for four bytes of one
+  // fragment.
+  __device__ __forceinline__ void WriteRowsOfBytes(const Subtile& pairs, uint32_t part) const {
+    const int odd = lane_ % 2, row = lane_ / 4;
 #pragma unroll
     for (int block = 0; block < kCols / 8; block += 2) {
-      ptx::StoreMatrices<false>(part + Rows::Offset(lane_ % 16, (block + lane_ / 16) * 8), pairs[block][0],
-                                pairs[block][1], pairs[block + 1][0], pairs[block + 1][1]);
+      const uint32_t own = pairs[block + 0][0], other = pairs[block + 1][0];
+      const uint32_t kept = odd ? other : own, given = __shfl_xor_sync(0xffffffff, odd ? own : other, 1);
+      const uint32_t first = odd ? given : kept, second = odd ? kept : given;
+      const int col = (block + odd) * 8 + lane_ % 4 / 2 * 4;
+      ptx::StoreWord(part + Rows::Offset(row, col), __byte_perm(first, second, 0x5410));
+      ptx::StoreWord(part + Rows::Offset(row + 8, col), __byte_perm(first, second, 0x7632));
+    }
+  }
+
+  // Reads what lies as WriteRows writes it.
+  __device__ __forceinline__ void ReadRows(Subtile& pairs, uint32_t part) const {
+    if constexpr (sizeof(T) == 1) {
+      ReadRowsOfBytes(pairs, part);
+    } else if constexpr (!kHasMatrices) {
+      const bool is_odd = lane_ / 4 % 2 != 0;
+#pragma unroll
+      for (int i = 0; i < kCols / 8 * 2; ++i) {
+        const int half = i % 2, row = half * 8 + lane_ / 4, block = i / 2;
+        if (block & 2) continue;
+        const auto read = [&](int at, uint32_t& first, uint32_t& second) {
+          ptx::LoadPair(first, second, part + Rows::Offset(row, at * 8 + lane_ % 4 * 2));
+        };
+        uint32_t one[2], two[2];
+        read(is_odd ? block + 2 : block, one[0], one[1]);
+        read(is_odd ? block : block + 2, two[0], two[1]);
+#pragma unroll
+        for (int word = 0; word < 2; ++word) {
+          pairs[block][2 * half + word] = is_odd ? two[word] : one[word];
+          pairs[block + 2][2 * half + word] = is_odd ? one[word] : two[word];
+        }
+      }
+    } else {
+#pragma unroll
+      for (int block = 0; block < kCols / 8; block += 2) {
+        uint32_t four[4];
+        ptx::LoadMatrices<false>(four, part + Rows::Offset(lane_ % 16, (block + lane_ / 16) * 8));
+        pairs[block][0] = four[0], pairs[block][1] = four[1];
+        pairs[block + 1][0] = four[2], pairs[block + 1][1] = four[3];
+      }
+    }
+  }
+  __device__ __forceinline__ void ReadRowsOfBytes(Subtile& pairs, uint32_t part) const {
+    const int odd = lane_ % 2, row = lane_ / 4;
+#pragma unroll
+    for (int block = 0; block < kCols / 8; block += 2) {
+      const int col = (block + odd) * 8 + lane_ % 4 / 2 * 4;
+      const uint32_t upper = ptx::LoadWord(part + Rows::Offset(row, col));
+      const uint32_t lower = ptx::LoadWord(part + Rows::Offset(row + 8, col));
+      const uint32_t first = __byte_perm(upper, lower, 0x5410), second = __byte_perm(upper, lower, 0x7632);
+      const uint32_t given = __shfl_xor_sync(0xffffffff, odd ? first : second, 1);
+      pairs[block][0] = odd ? given : first, pairs[block + 1][0] = odd ? second : given;
+    }
+  }
+
+  // The same of WriteColumns.
+  __device__ __forceinline__ void ReadColumns(Subtile& pairs, uint32_t buffer) const {
+    if constexpr (!kHasMatrices) {
+#pragma unroll
+      for (int i = 0; i < kSubtileBlocks * 4; ++i) {
+        const int row = i / 4 * 8 + lane_ % 4 * 2 + i % 2, col = warp_ * 16 + i / 2 % 2 * 8 + lane_ / 4;
+        pairs[i / 4][i % 4] = ptx::LoadWord(buffer + col / kCols * Columns::kBytes + Columns::Offset(row, col % kCols));
+      }
+    } else {
+#pragma unroll
+      for (int block = 0; block < 64 / 8; block += 2) {
+        const int row = (block + lane_ / 16) * 8 + lane_ % 8, col = warp_ * 16 + lane_ / 8 % 2 * 8;
+        uint32_t four[4];
+        ptx::LoadMatrices<true>(four, buffer + Columns::Offset(row, col));
+        pairs[block][0] = four[0], pairs[block][1] = four[1];
+        pairs[block + 1][0] = four[2], pairs[block + 1][1] = four[3];
+      }
     }
   }
 
@@ -248,9 +399,12 @@ class WgmmaStores {
   const WgmmaParams& params_;
   RowPositions<kTile> rows_;
   uint32_t buffers_;
+  uint32_t barriers_;
   int lane_;
   int warp_;
   int buffer_ = 0;
+  int fetched_ = 0;      // the buffer of the residual that is copied next
+  uint32_t phases_ = 0;  // of the barriers, a bit each
   ptx::PixelPlace position_;
 };
 

@@ -24,9 +24,10 @@ class WgmmaSums {
   static_assert(kShare % 64 == 0, "each warpgroup has blocks of 64 rows, or columns");
 
   // All sums; and those of its i-th 64.
-  using Sums = float[kBlocks][kAcross / 8][4];
+  using Sum = SumOf<T>;
+  using Sums = Sum[kBlocks][kAcross / 8][4];
   __device__ __forceinline__ Sums& All() { return sums_; }
-  __device__ __forceinline__ const float (&At(int i) const)[kAcross / 8][4] { return sums_[i]; }
+  __device__ __forceinline__ const Sum (&At(int i) const)[kAcross / 8][4] { return sums_[i]; }
 
   // This warpgroup's first row, or column, of the tile.
   static __device__ __forceinline__ int FirstRow() { return kTile.swap_ab ? 0 : threadIdx.x / 128 * kShare; }

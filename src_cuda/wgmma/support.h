@@ -16,10 +16,14 @@
 namespace jaxconv::wgmma {
 
 inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {
+  if (p.src_type == DType::kS8) return UnsupportedBytes(p, pass);
   if (Reason why = UnsupportedOperands(p, pass)) return why;
   const DType result = ResultType(p, pass);
   return result == p.src_type || result == DType::kF32 ? Reason() : "results of " + Name(result);
 }
+
+// Whether tensor cores read the operands K-major alone: those that have not 16 bits, nor are split into such.
+inline bool ReadsKMajorAlone(const ConvProblem& p, bool bf16x6) { return TraitsOf(p.src_type).bytes != 2 && !bf16x6; }
 
 // TMA copies 16-byte vectors of channels, from pixels that begin at multiples of 16 bytes.
 inline bool HasVectors(const TensorStrides& s, int64_t channels, int vector) {
@@ -33,12 +37,12 @@ inline bool HasPositionVectors(const ConvProblem& p) {
   return PixelStride(p.dst, p.dst_size, p.batch) == 1 && p.dst.channel % TraitsOf(p.dst_type).vector() == 0;
 }
 
-// For float32 as tf32, which tensor cores read K-major alone.
-inline Reason UnsupportedTf32(const ConvProblem& p, Pass pass) {
+// For operands that tensor cores read K-major alone.
+inline Reason UnsupportedKMajor(const ConvProblem& p, Pass pass) {
   if (pass == Pass::kConv) {
-    return IsKMajor(p) ? Reason()
-                       : "the filter's input channels are not its last axis, and tensor cores read float32 in no other "
-                         "order";
+    if (IsKMajor(p)) return std::nullopt;
+    return "the filter's input channels are not its last axis, and tensor cores read " + Name(p.src_type) +
+           " in no other order";
   }
   if (!HasPositionVectors(p)) return "positions are no whole vectors, as tensor cores read float32";
   return LiveClasses(p) > 1 ? Reason("several residue classes of float32") : std::nullopt;
@@ -59,11 +63,11 @@ inline Reason UnsupportedParts(const ConvProblem& p, Pass pass) {
 // `bf16x6`: float32 is multiplied so, not as tf32.
 inline Reason UnsupportedSizes(const ConvProblem& p, Pass pass, bool bf16x6) {
   if (p.groups > 1) return "there are groups";
-  const bool is_tf32 = p.src_type == DType::kF32 && !bf16x6;
-  if (Reason why = is_tf32 ? UnsupportedTf32(p, pass) : Reason()) return why;
+  const bool is_k_major = ReadsKMajorAlone(p, bf16x6);
+  if (Reason why = is_k_major ? UnsupportedKMajor(p, pass) : Reason()) return why;
   if (Reason why = bf16x6 ? UnsupportedParts(p, pass) : Reason()) return why;
   const int vector = TraitsOf(p.src_type).vector();
-  const bool has_pixels = pass == Pass::kConv || !is_tf32;  // else the output's positions are last
+  const bool has_pixels = pass == Pass::kConv || !is_k_major;  // else the output's positions are last
   if (!HasVectors(p.src, p.in_channels, vector) || (has_pixels && !HasVectors(p.dst, p.out_channels, vector)) ||
       p.out_channels % vector != 0) {
     return "pixels are no whole vectors of " + std::to_string(vector) + " channels";
@@ -196,6 +200,7 @@ inline Reason UnsupportedTile(const ConvProblem& p, Pass pass, const WgmmaSettin
   if (tile.bf16x6 && p.src_type != DType::kF32) return "a tile for float32 alone";
   if (pass == Pass::kWgrad) return UnsupportedWgrad(p, s);
   if (!tile.has_conv) return "a tile that is for weight gradients alone";
+  if (!tile.HasConv(p.src_type)) return "a tile that is not for operands of " + Name(p.src_type);
   if (s.split > 0 && tile.cluster_split % s.split) {
     return "a split of " + std::to_string(s.split) + ", which " + std::to_string(tile.cluster_split) +
            " slices are no multiple of";

@@ -121,7 +121,8 @@ inline int64_t WgradWorkTiles(const ConvProblem& p, const WgmmaSettings& s) {
 // Whether TMA stores the results. Residue classes that are not equally large have boxes that end outside of the result,
 // which are illegal instructions to TMA.
 inline bool StoresByTma(const ConvProblem& p, const WgmmaTile& tile, int64_t split) {
-  return tile.cluster_split == 0 && split == 1 && p.dst_type == p.src_type && HasEqualClasses(p);
+  const bool is_of_type = p.dst_type == p.src_type || p.dst_type == DType::kS32;
+  return tile.cluster_split == 0 && split == 1 && is_of_type && HasEqualClasses(p);
 }
 
 // The rows of the result that tiles store whole, one behind the other; 0 if they do not.

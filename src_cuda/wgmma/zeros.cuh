@@ -13,7 +13,7 @@
 
 namespace jaxconv {
 
-// Zeros in shared memory, enough for a store. To be used by a warp.
+// Zeros in shared memory, enough for a store. To be used by a warp. T: of the results.
 template <typename T, WgmmaTile kTile>
 class WgmmaZeros {
  public:

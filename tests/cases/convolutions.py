@@ -10,7 +10,7 @@ from cases.for_direct import NARROW
 from cases.for_wgmma import WINDOWS
 from cases.problems import problem_of
 from cases.small import GENERAL
-from cases.tiles import DTYPES
+from cases.tiles import result_of
 from jaxconv.problem.conv_problem import dilate
 
 CASES = Path(__file__).parents[2] / "benchmarks" / "cases.json"
@@ -120,7 +120,7 @@ def problem(name, dtype="bfloat16", implementation=None):
     """implementation: the precision is that of its tile."""
     convolution = convolutions()[name]
     return problem_of(
-        convolution.lax_for(implementation), convolution.lhs, convolution.rhs, dtype.partition("_")[0], DTYPES[dtype]
+        convolution.lax_for(implementation), convolution.lhs, convolution.rhs, dtype.partition("_")[0], result_of(dtype)
     )
 
 

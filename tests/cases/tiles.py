@@ -51,6 +51,8 @@ def is_for_highest(asked):
 
 DTYPES = {"float32": "float32", "float64": "float64", "bfloat16": "bfloat16", "float16": "float16",
           "bfloat16_to_float32": "float32", "int8_to_int32": "int32"}  # fmt: skip
+# Of int8 behind an epilogue.
+ENDED_DTYPES = {f"int8_to_{result}": result for result in ("int8", "bfloat16", "float16", "float32")}
 HALVES = ["bfloat16", "float16", "bfloat16_to_float32"]
 
 
@@ -63,11 +65,11 @@ def constraint(family=None, tile=None, transform=(), **settings):
 def dtypes_of(family, tile):
     """Those that a tile is compiled for."""
     if family == "mma":
-        return ["float32"] if tile.depth == 32 else HALVES
+        return {32: ["float32"], 64: HALVES, 128: ["int8_to_int32"]}[tile.depth]
     if family == "direct":
         return HALVES
     if family == "wgmma":
-        return ["float32"] if tile.bf16x6 else [*HALVES, "float32"]
+        return ["float32"] if tile.bf16x6 else [*HALVES, "float32", *["int8_to_int32"] * tile.has_int8_conv]
     if family == "depthwise":
         return ["float32"] if tile.on_cuda_cores else ["bfloat16", "float16"]
     return [dtype for dtype in DTYPES if not (tile.only_f32 and dtype in ("float64", "int8_to_int32"))]
@@ -112,7 +114,7 @@ def passes_in_slices(family):
 
 def kernels_of(family, tile):
     """The (dtype, pass)es that a tile of a partial family has kernels for."""
-    passes = {"bfloat16_to_float32": ["fprop"]}
+    passes = {"bfloat16_to_float32": ["fprop"], "int8_to_int32": ["fprop"]}
     return [(dtype, which) for dtype in dtypes_of(family, tile) for which in passes.get(dtype, PASSES)
             if has_pass(tile, which, dtype)]  # fmt: skip
 
@@ -123,11 +125,21 @@ EVERY_KERNEL = {
 }  # fmt: skip
 
 
+def result_of(dtype):
+    return (DTYPES | ENDED_DTYPES)[dtype]
+
+
 def transform_of(family, tile, dtype, which):
-    """What brings a problem to a family. wgmma takes tf32 only K-major, as a dgrad's filters lie."""
-    if (family, dtype) != ("wgmma", "float32") or (tile and tile.bf16x6):
+    """What brings a problem to a family. wgmma takes int8 and tf32 only K-major, as a dgrad's filters lie."""
+    if family != "wgmma" or dtype.partition("_")[0] not in ("float32", "int8") or (tile and tile.bf16x6):
         return ()
     return {"fprop": (KMajorFilter(),), "wgrad": (PositionsLast("out"),)}.get(which, ())
+
+
+def transforms_of(family, tile, dtype, which):
+    """The same; mma takes int8 by elements, and if it is K-major by vectors."""
+    both = family == "mma" and dtype.partition("_")[0] == "int8"
+    return [(), (KMajorFilter(),)] if both else [transform_of(family, tile, dtype, which)]
 
 
 # wgmma has slices without steps, too.

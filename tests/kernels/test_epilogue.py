@@ -11,7 +11,17 @@ from cases.epilogue import check, ended, operands_of, taken, with_epilogue
 from cases.exact import exact
 from cases.plans import PARTIAL
 from cases.problems import passes_of
-from cases.tiles import DTYPES, EVERY_TILE, constraint, dtypes_of, has_pass, settings_of, splits_of
+from cases.tiles import (
+    ENDED_DTYPES,
+    EVERY_TILE,
+    constraint,
+    dtypes_of,
+    has_pass,
+    result_of,
+    settings_of,
+    splits_of,
+    transforms_of,
+)  # fmt: skip
 from jaxconv import ffi
 from jaxconv.activations import Clip, activation_of
 from jaxconv.epilogue import Epilogue
@@ -24,7 +34,11 @@ CONVS = ("fprop", "dgrad")
 EVERY = {f"{name}-{dtype}": (family, tile, dtype)
          for name, (family, tile) in EVERY_TILE.items() for dtype in dtypes_of(family, tile)
          if has_pass(tile, "fprop") and dtype != "int8_to_int32"}  # fmt: skip
+OF_INT8 = {f"{name}-{dtype}": (family, tile, dtype)
+           for name, (family, tile) in EVERY_TILE.items() if "int8_to_int32" in dtypes_of(family, tile)
+           for dtype in ENDED_DTYPES}  # fmt: skip
 EACH = pytest.mark.parametrize("family, tile, dtype", EVERY.values(), ids=EVERY)
+EACH_OF_INT8 = pytest.mark.parametrize("family, tile, dtype", OF_INT8.values(), ids=OF_INT8)
 
 
 def residual_of(family):
@@ -37,14 +51,15 @@ EACH_WITH_RESIDUAL = pytest.mark.parametrize("family, tile, dtype", WITH_RESIDUA
 
 def cases_of(family, tile, dtype):
     """Also where no tap reaches, where nothing is summed, and behind split-K, where another kernel ends the sums."""
-    passes = CONVS if DTYPES[dtype] == dtype.partition("_")[0] else ("fprop",)
+    passes = CONVS if result_of(dtype) == dtype.partition("_")[0] != "int8" else ("fprop",)
     if family in PARTIAL:
         splits = splits_of(family, tile, "fprop")[:3] if family == "wgmma" else (None,)
         names, settings = OWN[family], [dict(split=split) for split in splits]
     else:
         names, settings = set(convolutions()) - set(OF_PARTIAL), settings_of(family, tile)[:3]
-    cases = [(name, which, constraint(family, tile, **of)) for of in settings for name in sorted(names)
-             for which in passes]  # fmt: skip
+    cases = [(name, which, constraint(family, tile, transform, **of))
+             for of in settings for name in sorted(names) for which in passes
+             for transform in transforms_of(family, tile, dtype, which)]  # fmt: skip
     return taken("cuda", cases, dtype, start=list(EVERY_TILE.values()).index((family, tile)))
 
 
@@ -60,9 +75,21 @@ def test_every_operand_of_every_tile(family, tile, dtype):
     check("cuda", cases_of(family, tile, dtype), dtype, names, "relu")
 
 
+@EACH_OF_INT8
+def test_every_operand_of_int8(family, tile, dtype):
+    names = ("scale", "bias", "residual", "residual_scale", *["out_scale"] * (dtype == "int8_to_int8"))
+    check("cuda", cases_of(family, tile, dtype), dtype, names, "relu")
+
+
+@EACH_OF_INT8
+def test_int8_is_rounded(family, tile, dtype):
+    """Also without operands."""
+    check("cuda", cases_of(family, tile, dtype)[:8], dtype, ())
+
+
 @EACH
 def test_silu_of_every_tile(family, tile, dtype):
-    rtol = {"float32": 1e-5, "float64": 1e-6, "bfloat16": 8e-3, "float16": 2e-3}[DTYPES[dtype]]
+    rtol = {"float32": 1e-5, "float64": 1e-6, "bfloat16": 8e-3, "float16": 2e-3}[result_of(dtype)]
     check("cuda", cases_of(family, tile, dtype), dtype, ("scale", "bias"), "silu", rtol)
 
 

@@ -10,7 +10,7 @@ from jaxconv.transforms import unsupported_reason
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "int8_to_int32"])
 @pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda transform: " and ".join(map(str, transform)))
 def test_exact_when_transformed(transform, dtype):
     """Those convolutions that it applies to."""

@@ -1,0 +1,8 @@
+// The wgmma family's kernels for int8 operands.
+#include "wgmma/kernel.cuh"
+
+namespace jaxconv {
+
+template WgmmaKernelPtr FindWgmma<int8_t, false>(int64_t tile, bool k_major, bool has_epilogue);
+
+}  // namespace jaxconv
