@@ -4,7 +4,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from itertools import product
 from pathlib import Path
 
 import jax
@@ -12,6 +11,7 @@ from tqdm import tqdm
 
 from convbench import machine, selection, tables
 from convbench.measure import measure, warm_up
+from convbench.programs import passes_of
 from convbench.results import RESULTS, Results, path_of
 from jaxconv.planner.plan import IMPLEMENTATIONS
 
@@ -89,11 +89,12 @@ def _run(options: argparse.Namespace) -> int:
     implementations = options.implementations or [DEFAULT[jax.default_backend()]]
     warm_up(implementations)
     measured = []
-    with tqdm(total=len(selected) * len(options.dtypes) * len(options.passes), unit="pass") as bar:
+    asked = [(dtype, which) for dtype in options.dtypes for which in passes_of(dtype, options.passes)]
+    with tqdm(total=len(selected) * len(asked), unit="pass") as bar:
         for case in selected:
             bar.set_description(case.name)
             rows = []
-            for dtype, which in product(options.dtypes, options.passes):
+            for dtype, which in asked:
                 timed = measure(case, which, dtype, options.precision, implementations, options.seconds)
                 rows += [row | origin for row in timed]
                 bar.update()

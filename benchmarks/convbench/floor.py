@@ -55,18 +55,30 @@ def flops(case: Case) -> int:
     return 2 * case.lhs[0] * in_channels_of_group * out_channels * taps
 
 
-def bytes_touched(case: Case, which: str, itemsize: int) -> int:
-    """Bytes of both operands and the result, each once: of what is read, what some tap needs."""
+def bytes_touched(case: Case, which: str, itemsize: int, of_result: int | None = None) -> int:
+    """Bytes of both operands and the result, each once: of what is read, what some tap needs.
+
+    itemsize: of the operands. of_result: the result's, if it is another.
+    """
     batch, *spatial, channels = case.lhs
     if which != "dgrad":
         spatial = [np.unique(read).size for read in _elements_read(case)]
-    lhs = batch * math.prod(spatial) * channels
-    return itemsize * (lhs + math.prod(case.rhs) + math.prod(case.out))
+    lhs, rhs, out = batch * math.prod(spatial) * channels, math.prod(case.rhs), math.prod(case.out)
+    result = {"fprop": out, "dgrad": lhs, "wgrad": rhs}[which]
+    return itemsize * (lhs + rhs + out) + ((of_result or itemsize) - itemsize) * result
 
 
-def floor_us(case: Case, which: str, dtype: str, precision: str, itemsize: int, peaks: Peaks | None) -> float | None:
+def floor_us(
+    case: Case,
+    which: str,
+    dtype: str,
+    precision: str,
+    itemsize: int,
+    peaks: Peaks | None,
+    of_result: int | None = None,
+) -> float | None:
     """Microseconds, or None where the peaks are not known."""
     rate = None if peaks is None else peaks.rate(dtype, precision)
     if peaks is None or rate is None:
         return None
-    return 1e6 * max(flops(case) / rate, bytes_touched(case, which, itemsize) / peaks.bandwidth)
+    return 1e6 * max(flops(case) / rate, bytes_touched(case, which, itemsize, of_result) / peaks.bandwidth)

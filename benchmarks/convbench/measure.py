@@ -11,7 +11,7 @@ from jax import Array, lax
 import jaxconv
 from convbench.cases import Case
 from convbench.floor import PEAKS, bytes_touched, floor_us, flops
-from convbench.programs import PASSES, Program, answered_by_us, compile_fresh, program
+from convbench.programs import PASSES, SUMS, Program, answered_by_us, compile_fresh, program
 from jaxconv.explain import lines
 from jaxconv.tuning.timing import CLOCKS, median_us, random_operands
 
@@ -85,12 +85,12 @@ def _plan(side: Program) -> str:
 
 def _numbers(case: Case, which: str, dtype: str, precision: str, ours: Timing, theirs: Timing) -> dict:
     peaks = PEAKS.get(jax.devices()[0].device_kind)
-    itemsize = jnp.dtype(dtype).itemsize
-    floor = floor_us(case, which, dtype, precision, itemsize, peaks)
+    itemsize, of_result = (jnp.dtype(name).itemsize for name in (dtype, SUMS.get(dtype, dtype)))
+    floor = floor_us(case, which, dtype, precision, itemsize, peaks, of_result)
     numbers = {
         "us": ours.us,
         "tflops": ours.us and flops(case) / ours.us * 1e-6,
-        "flops_per_byte": flops(case) / bytes_touched(case, which, itemsize),
+        "flops_per_byte": flops(case) / bytes_touched(case, which, itemsize, of_result),
         "lax_us": theirs.us,
         "speedup": ours.us and theirs.us and theirs.us / ours.us,
         "floor_us": floor,

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -15,6 +15,7 @@ from jaxconv.problem import ConvProblem
 from jaxconv.traced import KINDS
 
 PASSES = ("fprop", "dgrad", "wgrad")
+SUMS = {"int8": "int32"}  # the results of dtypes whose sums are of another
 PRECISIONS = {"default": lax.Precision.DEFAULT, "highest": lax.Precision.HIGHEST}
 
 
@@ -25,12 +26,19 @@ class Program(NamedTuple):
     operands: tuple[jax.ShapeDtypeStruct, ...]
 
 
+def passes_of(dtype: str, asked: Sequence[str]) -> list[str]:
+    """Those of the asked passes that JAX has for a dtype: it has no gradients of integers."""
+    return [which for which in asked if which == "fprop" or dtype not in SUMS]
+
+
 def program(case: Case, which: str, dtype: str, precision: str, conv_general_dilated: Callable) -> Program:
     """The pass `which` of a case, on lax's function or one in its place."""
     lhs, rhs, out = (jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for shape in (case.lhs, case.rhs, case.out))
 
     def fprop(x, w):
-        return conv_general_dilated(x, w, **case.arguments, precision=PRECISIONS[precision])
+        return conv_general_dilated(
+            x, w, **case.arguments, precision=PRECISIONS[precision], preferred_element_type=SUMS.get(dtype)
+        )
 
     def dgrad(g, w):
         return jax.linear_transpose(lambda x: fprop(x, w), lhs)(g)[0]

@@ -11,7 +11,7 @@ from convbench import cases
 from convbench.programs import PASSES, PRECISIONS
 
 HOST_SUITE = "host"
-DTYPES = ("bfloat16", "float16", "float32", "float64")
+DTYPES = ("bfloat16", "float16", "float32", "float64", "int8")
 SEVERAL: dict[str, Any] = dict(nargs="+", metavar="NAME")
 
 

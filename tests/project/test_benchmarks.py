@@ -136,6 +136,17 @@ def test_float64_is_measured_as_such(implementation):
     assert row["flops_per_byte"] == pytest.approx(flops(TINY) / bytes_touched(TINY, row["pass"], 8), rel=1e-3)
 
 
+def test_int8_is_measured_with_its_sums(case_file, tmp_path):
+    """JAX has no gradients of integers."""
+    out = tmp_path / "out.json"
+    command = ["--case-file", str(case_file), "--suites", "small", "--seconds", "0", "--dtypes", "int8"]
+    assert main([*command, "--out", str(out)]) == 0
+    (row,) = Results.load(out).rows
+    assert (row["pass"], row["error"], row["lax_error"]) == ("fprop", None, None)
+    touched = bytes_touched(TINY, "fprop", 1) + 3 * np.prod(TINY.out)
+    assert row["flops_per_byte"] == pytest.approx(flops(TINY) / touched, rel=1e-3)
+
+
 @pytest.mark.parametrize("other", [
     '%c = f32[1] convolution(%a, %b), window={size=3}',
     '%c = (f32[1], u8[0]) custom-call(%a, %b), custom_call_target="__cudnn$convForward"',
