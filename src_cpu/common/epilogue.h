@@ -24,6 +24,16 @@ struct OutputTile {
   int64_t channel_stride = 0;  // channels from a column to the next
 };
 
+// Calls f(column) for each column. Most tiles have two vectors of them: that loop has a constant length.
+template <typename T, typename F>
+void ForEachColumn(int64_t columns, const F& f) {
+  constexpr int64_t kWhole = 2 * kLanes<T>;
+  if (columns == kWhole)
+    for (int64_t c = 0; c < kWhole; ++c) f(c);
+  else
+    for (int64_t c = 0; c < columns; ++c) f(c);
+}
+
 template <typename S, typename T>
 void StoreTile(const T* sums, int64_t sums_stride, const OutputTile& tile, void* result) {
   S* out = static_cast<S*>(result);
@@ -32,8 +42,7 @@ void StoreTile(const T* sums, int64_t sums_stride, const OutputTile& tile, void*
       const T* row = sums + r * sums_stride;
       S* to = out + tile.offsets[r];
       if constexpr (std::is_same_v<S, T>) Convert(row, tile.columns, to);
-      else
-        for (int64_t c = 0; c < tile.columns; ++c) to[c] = Store<S>(row[c]);
+      else ForEachColumn<T>(tile.columns, [&](int64_t c) { to[c] = Store<S>(row[c]); });
     }
   } else {
     for (int64_t c = 0; c < tile.columns; ++c)
@@ -42,11 +51,11 @@ void StoreTile(const T* sums, int64_t sums_stride, const OutputTile& tile, void*
   }
 }
 
-// Calls f(sum, row, column) for each sum of a tile.
+// Calls f(sum, column) for each sum of a tile.
 template <typename T, typename F>
 void ForEachSum(T* sums, int64_t sums_stride, const OutputTile& tile, const F& f) {
   for (int64_t r = 0; r < tile.rows; ++r)
-    for (int64_t c = 0; c < tile.columns; ++c) f(sums[r * sums_stride + c], r, c);
+    ForEachColumn<T>(tile.columns, [&](int64_t c) { f(sums[r * sums_stride + c], c); });
 }
 
 // Adds the residual, of type S, to sums. Products with its scale are rounded before they are added, as anywhere in an
@@ -116,7 +125,7 @@ class EpilogueOf {
       return sums;
     } else {
       ForEachSum(sums, sums_stride, tile,
-                 [](T& sum, int64_t, int64_t) { StoreVector(static_cast<Number>(static_cast<int32_t>(sum)), &sum); });
+                 [](T& sum, int64_t) { StoreVector(static_cast<Number>(static_cast<int32_t>(sum)), &sum); });
       return reinterpret_cast<Number*>(sums);
     }
   }
@@ -135,7 +144,7 @@ class EpilogueOf {
       add_residual_(epilogue_.residual, scale ? *scale : Number{1}, numbers, stride, tile);
     }
     if (epilogue_.activation != Activation::kNone) {
-      ForEachSum(numbers, stride, tile, [this](Number& z, int64_t, int64_t) { z = Activate(epilogue_, z); });
+      ForEachSum(numbers, stride, tile, [this](Number& z, int64_t) { z = Activate(epilogue_, z); });
     }
     ForEachChannel(epilogue_.out_scale, numbers, stride, tile, [](Number& y, Number scale) { y *= scale; });
   }
@@ -150,7 +159,7 @@ class EpilogueOf {
       const int64_t channel = tile.channel + c * tile.channel_stride;
       of_column[c] = static_cast<const Number*>(operand.data)[channel * operand.stride];
     }
-    ForEachSum(numbers, stride, tile, [&](Number& number, int64_t, int64_t c) { f(number, of_column[c]); });
+    ForEachSum(numbers, stride, tile, [&](Number& number, int64_t c) { f(number, of_column[c]); });
   }
 
   void* result_;

@@ -10,6 +10,10 @@
 #include <cstring>
 #include <type_traits>
 
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
 namespace jaxconv::JAXCONV_ISA {
 namespace {
 
@@ -159,6 +163,20 @@ S Store(T value) {
   else return static_cast<S>(value);
 }
 
+// int8 as int32. GCC 12 converts it one by one, in two steps only half as well.
+template <int lanes>
+Vector<int32_t, lanes> LoadInt8(const int8_t* from) {
+  const auto numbers = BitCast<Vector<int8_t, lanes>>(*reinterpret_cast<const int8_t (*)[lanes]>(from));
+#ifdef __AVX512F__
+  if constexpr (lanes == 16) return (Vector<int32_t, 16>)_mm512_maskz_cvtepi8_epi32(0xffff, (__m128i)numbers);
+#endif
+#ifdef __AVX2__
+  if constexpr (lanes == 8)
+    return (Vector<int32_t, 8>)_mm256_cvtepi8_epi32(_mm_cvtsi64_si128(BitCast<int64_t>(numbers)));
+#endif
+  return __builtin_convertvector(__builtin_convertvector(numbers, Vector<int16_t, lanes>), Vector<int32_t, lanes>);
+}
+
 template <typename T, int lanes = kLanes<T>, typename S>
 Vector<T, lanes> LoadVector(const S* from) {
   using To = Vector<T, lanes>;
@@ -172,6 +190,8 @@ Vector<T, lanes> LoadVector(const S* from) {
         BitCast<Vector<uint16_t, lanes>>(*reinterpret_cast<const uint16_t (*)[lanes]>(from)), Vector<uint32_t, lanes>);
     if constexpr (std::is_same_v<S, BF16>) return __builtin_convertvector(FromBF16<F>(bits), To);
     else return __builtin_convertvector(FromF16<F>(bits), To);
+  } else if constexpr (std::is_same_v<S, int8_t> && sizeof(T) == sizeof(int32_t)) {
+    return __builtin_convertvector(LoadInt8<lanes>(from), To);
   } else {
     return __builtin_convertvector(BitCast<Vector<S, lanes>>(*reinterpret_cast<const S(*)[lanes]>(from)), To);
   }

@@ -22,6 +22,8 @@ auto WithStorage(DType type, const F& f) {
   } else {
     if constexpr (std::is_same_v<T, double>)
       if (type == DType::kF64) return f(double{});
+    if constexpr (std::is_same_v<T, float>)
+      if (type == DType::kS8) return f(int8_t{});
     if (type == DType::kBF16) return f(BF16{});
     if (type == DType::kF16) return f(F16{});
     return f(float{});
@@ -32,6 +34,7 @@ auto WithStorage(DType type, const F& f) {
 template <typename T, typename F>
 void WithRounded(DType type, const F& f) {
   if (type == DType::kS8) f(int8_t{});
+  else if (type == DType::kS32) f(int32_t{});
   else WithStorage<T>(type, f);
 }
 

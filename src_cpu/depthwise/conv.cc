@@ -138,7 +138,18 @@ class Conv {
 
 }  // namespace
 
+namespace {
+
+// Whether float32 holds all sums of int8: vectors multiply it several times as fast as int32.
+bool FitsFloat32(const ConvProblem& p) {
+  constexpr int64_t kMostProducts = (int64_t{1} << 24) / (128 * 128);
+  return p.src_type == DType::kS8 && p.filter_type == DType::kS8 && p.tap_count * p.in_channels <= kMostProducts;
+}
+
+}  // namespace
+
 void DepthwiseConv(const ConvCall& call, const Workers& workers) {
+  if (FitsFloat32(call.problem)) return Conv<float>(call, workers).Run(workers);
   WithSums(call.problem, [&](auto t) { Conv<decltype(t)>(call, workers).Run(workers); });
 }
 

@@ -6,10 +6,6 @@
 
 #include <cstdint>
 
-#ifdef __x86_64__
-#include <immintrin.h>
-#endif
-
 #include "common/simd.h"
 #include "common/storage.h"
 #include "conv_problem.h"

@@ -233,7 +233,7 @@ template <typename A, typename S>
 void PackIm2colJoined(const Source& source, const Positions& at, const TapBlock& block, typename A::Sum* words) {
   using L = typename A::Left;
   using T = typename A::Sum;
-  using Bits = std::conditional_t<sizeof(L) == 1, uint8_t, uint16_t>;
+  using Bits = std::conditional_t<sizeof(L) == 1, int8_t, uint16_t>;
   L rows[A::kDepth][kBlockK<T>] = {};
   const Bits* of_position[A::kDepth];
   for (int j = 0; j < A::kDepth; ++j) of_position[j] = reinterpret_cast<const Bits*>(rows[j]);
