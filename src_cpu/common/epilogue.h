@@ -24,12 +24,14 @@ struct OutputTile {
   int64_t channel_stride = 0;  // channels from a column to the next
 };
 
-// Calls f(column) for each column. Most tiles have two vectors of them: that loop has a constant length.
+// Calls f(column) for each column. Most tiles have one or two vectors of them: such loops have a constant length.
 template <typename T, typename F>
 void ForEachColumn(int64_t columns, const F& f) {
-  constexpr int64_t kWhole = 2 * kLanes<T>;
-  if (columns == kWhole)
-    for (int64_t c = 0; c < kWhole; ++c) f(c);
+  constexpr int64_t kVector = kLanes<T>;
+  if (columns == 2 * kVector)
+    for (int64_t c = 0; c < 2 * kVector; ++c) f(c);
+  else if (columns == kVector)
+    for (int64_t c = 0; c < kVector; ++c) f(c);
   else
     for (int64_t c = 0; c < columns; ++c) f(c);
 }
@@ -70,24 +72,28 @@ void AddResidual(const void* residual, T scale, T* sums, int64_t sums_stride, co
   }
 }
 
-// The activation of a number. NaN stays NaN.
-template <typename T>
-T Activate(const Epilogue& epilogue, T z) {
+// Calls f with the activation as a function of a number. NaN stays NaN.
+template <typename T, typename F>
+void WithActivation(const Epilogue& epilogue, const F& f) {
   const T n0 = epilogue.numbers[0], n1 = epilogue.numbers[1], n2 = epilogue.numbers[2];
   switch (epilogue.activation) {
-    case Activation::kNone: return z;
+    case Activation::kNone: return;
     case Activation::kPiecewise:
-      z = z < 0 ? n0 * z : z;
-      z = z < n1 ? n1 : z;
-      return z > n2 ? n2 : z;
-    case Activation::kSigmoid: {
-      constexpr T kLarge = 10'000;  // sigmoid is 0 or 1 from here on, and no product below becomes infinite
-      const T x = z > kLarge ? kLarge : z < -kLarge ? -kLarge : z;
-      return z * (1 / (1 + std::exp(-x * (n0 + n1 * x * x))));
-    }
-    case Activation::kHardSigmoid: return z * ((z + 3 < 0 ? T{0} : z + 3 > 6 ? T{6} : z + 3) / 6);
+      return f([=](T z) {
+        const T below = n0 * z;
+        z = z < 0 ? below : z;
+        z = z < n1 ? n1 : z;
+        return z > n2 ? n2 : z;
+      });
+    case Activation::kSigmoid:
+      return f([=](T z) {
+        constexpr T kLarge = 10'000;  // sigmoid is 0 or 1 from here on, and no product below becomes infinite
+        const T x = z > kLarge ? kLarge : z < -kLarge ? -kLarge : z;
+        return z * (1 / (1 + std::exp(-x * (n0 + n1 * x * x))));
+      });
+    case Activation::kHardSigmoid:
+      return f([](T z) { return z * ((z + 3 < 0 ? T{0} : z + 3 > 6 ? T{6} : z + 3) / 6); });
   }
-  return z;
 }
 
 // The type that the epilogue of sums of type T is computed in: EpilogueType.
@@ -137,15 +143,15 @@ class EpilogueOf {
     if (epilogue_.bias.data) {
       ForEachChannel(epilogue_.bias, numbers, stride, tile, [](Number& z, Number bias) { z += bias; });
     } else if (epilogue_.scale.data) {  // a sum of zero times a negative scale is no negative number for an activation
-      ForEachSum(numbers, stride, tile, [](Number& z, int64_t, int64_t) { z += Number{0}; });
+      ForEachSum(numbers, stride, tile, [](Number& z, int64_t) { z += Number{0}; });
     }
     if (epilogue_.residual) {
       const auto* scale = static_cast<const Number*>(epilogue_.residual_scale);
       add_residual_(epilogue_.residual, scale ? *scale : Number{1}, numbers, stride, tile);
     }
-    if (epilogue_.activation != Activation::kNone) {
-      ForEachSum(numbers, stride, tile, [this](Number& z, int64_t) { z = Activate(epilogue_, z); });
-    }
+    WithActivation<Number>(epilogue_, [&](const auto& activation) {
+      ForEachSum(numbers, stride, tile, [&](Number& z, int64_t) { z = activation(z); });
+    });
     ForEachChannel(epilogue_.out_scale, numbers, stride, tile, [](Number& y, Number scale) { y *= scale; });
   }
 

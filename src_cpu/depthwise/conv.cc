@@ -136,10 +136,6 @@ class Conv {
   const EpilogueOf<T> epilogue_;
 };
 
-}  // namespace
-
-namespace {
-
 // Whether float32 holds all sums of int8: vectors multiply it several times as fast as int32.
 bool FitsFloat32(const ConvProblem& p) {
   constexpr int64_t kMostProducts = (int64_t{1} << 24) / (128 * 128);
