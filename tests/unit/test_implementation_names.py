@@ -11,7 +11,7 @@ from jax import lax
 
 import jaxconv
 from cases.reference import HOST, assert_same, channels_last, cotangent, integers, pullback, run_on_host
-from cases.small import BY_ENTRY, ENTRIES, named
+from cases.small import BY_ENTRY, ENTRIES, Case, named
 from jaxconv import ffi
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint
@@ -157,7 +157,7 @@ def test_dtypes_that_no_family_takes(implementation):
 
 # Through transformations. The default for this case is another family, so a name that gets lost shows.
 
-DEPTHWISE = named("depthwise")
+DEPTHWISE = Case("depthwise", (2, 4, 3, 16), (3, 3, 1, 16), {"feature_group_count": 16})
 AS_GEMM = ["gemm", Constraint(family="gemm"), Constraint(platform="cpu", family="gemm")]
 TRANSFORMED = {
     "jit": (jax.jit, 1),

@@ -129,6 +129,16 @@ def test_a_split_can_be_named(kind, problem, split):
         assert plan is None or plan.settings["split"] == split
 
 
+@pytest.mark.parametrize("dtype, result", [("float32", None), ("int8", "int32")])
+@pytest.mark.parametrize("groups, outputs, family", [
+    (16, 1, "depthwise"), (8, 1, "depthwise"), (2, 1, "gemm"), (16, 8, "depthwise"), (8, 8, "gemm"), (4, 32, "gemm"),
+])  # fmt: skip
+def test_vectors_of_groups_are_full(groups, outputs, family, dtype, result):
+    """On the host, where else a vector of output channels is better."""
+    problem = layer((2, 112, 112, groups), (3, 3, 1, groups * outputs), dtype, result, feature_group_count=groups)
+    assert choose("cpu", "conv", problem).plan.family == family
+
+
 @pytest.mark.parametrize("kind, problem", [PASSES["dense_fprop"], PASSES["depthwise_wgrad"]], ids=str)
 def test_host_families(kind, problem):
     choice = choose("cpu", kind, problem)

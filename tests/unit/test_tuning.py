@@ -115,7 +115,7 @@ def test_a_measured_plan_is_used(tmp_path):
     assert line.endswith(": gemm (12.3 us measured); not depthwise: 13.0 us measured; not lax: 20.0 us measured")
     assert 'family = "gemm"' in text()
     (named,) = lines(lambda x, w: depthwise(x, w, "cpu"), X, W)
-    assert ": depthwise; not gemm: 17.00x the cost" in named
+    assert ": depthwise; not gemm: 1.33x the cost" in named
     (another,) = lines(jaxconv.conv2d, X, jax.ShapeDtypeStruct((3, 3, 5, 5), np.float32))
     assert another.endswith(": gemm; not depthwise: it is for groups of one channel")
     jaxconv.load_tuning(None)
