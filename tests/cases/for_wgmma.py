@@ -21,6 +21,8 @@ def of_windows():
     yield "tiny_doubled_windows", spread((1, 3, 4, 8), (4, 4, 8, 72), 2, 2, padding=((2, 2), (2, 2)))
     yield "tiny_windows_without_taps", strided((1, 4, 4, 8), (1, 1, 8, 16), 2, 2)
     yield "tiny_points", last((2, 3, 3, 8), (1, 1, 8, 16))
+    yield "tiny_windows_of_bytes", last((1, 4, 5, 16), (2, 3, 16, 32))
+    yield "tiny_doubled_windows_of_bytes", spread((1, 3, 4, 16), (4, 4, 16, 80), 2, 2, padding=((2, 2), (2, 2)))
     # Ranks: leading dimensions of one pixel are left out.
     yield "line", last((2, 50, 40), (3, 40, 72))
     yield "image_of_a_row", last((2, 1, 50, 16), (1, 5, 16, 24))

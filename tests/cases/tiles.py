@@ -22,7 +22,6 @@ EVERY_TILE = {
 # Of the families that take every problem of their types, and of those that take some passes of some.
 TILES = {name: of for name, of in EVERY_TILE.items() if of[0] not in PARTIAL}
 PARTIAL_TILES = {name: of for name, of in EVERY_TILE.items() if of[0] in PARTIAL}
-every_tile = pytest.mark.parametrize("family, tile", TILES.values(), ids=TILES)
 every_partial_tile = pytest.mark.parametrize("family, tile", PARTIAL_TILES.values(), ids=PARTIAL_TILES)
 every_family = pytest.mark.parametrize("family", FAMILIES["cuda"])
 
@@ -76,8 +75,16 @@ def dtypes_of(family, tile):
 
 
 def dtype_of(family, tile):
+    """One that has all passes, or int8."""
     dtypes = dtypes_of(family, tile)
-    return "bfloat16" if "bfloat16" in dtypes else "float32"
+    return next(dtype for dtype in ("bfloat16", "float32", *dtypes) if dtype in dtypes)
+
+
+# Those for floats, and those for int8 alone, which have forward passes.
+FLOAT_TILES = {name: of for name, of in TILES.items() if dtype_of(*of) != "int8_to_int32"}
+INT8_TILES = {name: of for name, of in TILES.items() if name not in FLOAT_TILES}
+every_tile = pytest.mark.parametrize("family, tile", FLOAT_TILES.values(), ids=FLOAT_TILES)
+every_tile_for_int8 = pytest.mark.parametrize("family, tile", INT8_TILES.values(), ids=INT8_TILES)
 
 
 def dtypes_of_family(family):
@@ -87,7 +94,9 @@ def dtypes_of_family(family):
 
 
 # One dtype of each of a family's kinds of kernels.
-FAMILY_TYPES = dict.fromkeys((family, dtype_of(family, tile)) for family, tile in EVERY_TILE.values())
+FAMILY_TYPES = dict.fromkeys(
+    (family, dtype_of(family, tile)) for family, tile in [*FLOAT_TILES.values(), *PARTIAL_TILES.values()]
+)
 
 
 def settings_of(family, tile):

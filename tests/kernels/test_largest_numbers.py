@@ -86,7 +86,7 @@ every_operand = pytest.mark.parametrize("which, operand", PASS_OPERANDS)
 @every_operand
 @pytest.mark.parametrize("layer", LAYERS)
 def test_as_planned(layer, which, operand):
-    check(layer, None, which, operand)
+    check(layer, "cuda", which, operand)
 
 
 @every_operand

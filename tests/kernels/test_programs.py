@@ -17,8 +17,8 @@ from cases.reference import assert_same, pullback, run_on_host
 from cases.small import named
 from cases.tiles import (
     FAMILY_TYPES,
+    FLOAT_TILES,
     PASSES,
-    TILES,
     constraint,
     dtype_of,
     dtypes_of,
@@ -133,7 +133,7 @@ def test_command_buffers():
 
     def network(x, w):
         ys = {}
-        for name, (family, tile) in TILES.items():
+        for name, (family, tile) in FLOAT_TILES.items():
             for settings in settings_of(family, tile):
                 asked = constraint(family, tile, **settings)
                 precision = "highest" if is_for_highest(asked) else None

@@ -7,7 +7,7 @@ from cases.convolution import Convolution, channels_last_convolution
 from cases.convolutions import TINY, convolutions
 from cases.exact import alone, cases_of, in_dtype, pulled_back, results_of
 from cases.reference import assert_same, run_on_host
-from cases.tiles import EVERY_KERNEL, PASSES, constraint, dtype_of, every_tile
+from cases.tiles import EVERY_KERNEL, PASSES, constraint, dtype_of, every_tile, every_tile_for_int8
 
 pytestmark = pytest.mark.gpu
 SMOKE = {
@@ -30,6 +30,14 @@ def test_smoke(family, tile, convolution, split, of_conv):
     operands = convolution.operands()
     actual = jax.jit(of_conv(ours))(*(a.astype(dtype) for a in operands))
     assert_same(actual, run_on_host(of_conv(convolution.lax()), *operands).astype(dtype))
+
+
+@pytest.mark.parametrize("convolution, split", SMOKE.values(), ids=SMOKE)
+@every_tile_for_int8
+def test_smoke_of_int8(family, tile, convolution, split):
+    x, w, _ = (a.astype("int8") for a in convolution.operands())
+    actual = jax.jit(convolution.ours(constraint(family, tile, split=split, units=2), "int32"))(x, w)
+    assert_same(actual, run_on_host(convolution.lax(), *(a.astype("float32") for a in (x, w))).astype("int32"))
 
 
 @pytest.mark.parametrize("family, tile, dtype, which", EVERY_KERNEL.values(), ids=EVERY_KERNEL)

@@ -7,31 +7,45 @@ import pytest
 from cases.exact import alone, cases_of, exact, exact_in, pulled_back, results_of, rounded
 from cases.for_depthwise import CHANNELS
 from cases.reference import assert_same
-from cases.tiles import constraint, dtype_of, every_partial_tile, every_tile
+from cases.tiles import constraint, dtype_of, every_partial_tile, every_tile, every_tile_for_int8
 
 pytestmark = pytest.mark.gpu
 
 
 def poison(*likes):
-    """Leaves NaNs where the next arrays will be."""
+    """Leaves NaNs, or large integers, where the next arrays will be."""
     likes = (*likes, jax.ShapeDtypeStruct((2**24,), np.float32))
-    arrays = [jax.device_put(np.full(a.shape, np.nan, a.dtype)) for a in likes]
+    arrays = [jax.device_put(np.full(a.shape, 2**30 if a.dtype == np.int32 else np.nan, a.dtype)) for a in likes]
     jax.block_until_ready(arrays)
     for array in arrays:
         array.delete()
+
+
+SPECIAL = ["nothing_seen", "no_channels", "many_classes", "many_groups", "odd_channels", "negative_padding"]
 
 
 @pytest.mark.parametrize("split", [1, 5])
 @every_tile
 def test_results_are_written_everywhere(family, tile, split):
     """Whatever was in the memory of results and the workspace."""
-    names = ["nothing_seen", "no_channels", "many_classes", "many_groups", "odd_channels", "negative_padding"]
     dtypes = [dtype_of(family, tile)] * 3
-    operands, expected = (rounded({name: of[name] for name in names}, *dtypes) for of in exact())
+    operands, expected = (rounded({name: of[name] for name in SPECIAL}, *dtypes) for of in exact())
     ours = lambda convolution: convolution.ours(constraint(family, tile, split=split))
     program = jax.jit(pulled_back(ours)).lower(operands).compile()
     for _ in range(3):
         poison(*jax.tree.leaves(expected))
+        assert_same(program(operands), expected)
+
+
+@pytest.mark.parametrize("split", [1, 5])
+@every_tile_for_int8
+def test_results_of_int8_are_written_everywhere(family, tile, split):
+    operands, expected = exact_in("int8_to_int32", SPECIAL)
+    asked = [(name, "fprop", constraint(family, tile, split=split)) for name in SPECIAL]
+    expected = results_of(asked, expected)
+    program = jax.jit(alone(asked, "int8_to_int32")).lower(operands).compile()
+    for _ in range(3):
+        poison(*expected)
         assert_same(program(operands), expected)
 
 
