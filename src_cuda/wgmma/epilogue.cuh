@@ -397,21 +397,25 @@ class WgmmaEpilogue {
     if constexpr (kFetchesLate) FetchFirst(tile);
 #pragma unroll
     for (int subtile = 0; subtile < kSubtiles; ++subtile) {
-      if (tile.first_col() + FirstCol(subtile) >= params_.problem.out_channels) continue;
-      ScaleSubtile(sums, subtile, tile);
-      Fragments& fragments = OfSubtile(sums, subtile);
-      typename Stores::Subtile words;
-      stores_.ReadResidual(words);
-#pragma unroll
-      for (int i = 0; i < kBlocks * 4; ++i) {
-        const auto residual = static_cast<float>(ElementOf<Out>(words[i / 4], i % 4));
-        SetResult(fragments[i / 4][i % 4], ResultIn(fragments[i / 4][i % 4]) + scale * residual);
-      }
-      EndSubtile(sums, subtile, tile);
-      Round(sums, subtile, words);
-      Store(words, subtile, tile);
+      if (tile.first_col() + FirstCol(subtile) < params_.problem.out_channels)
+        EndWithResidual(sums, subtile, tile, scale);
       if (subtile + ResultBuffers(kTile) < kSubtiles) Fetch(subtile + ResultBuffers(kTile), tile);
     }
+  }
+
+  __device__ __forceinline__ void EndWithResidual(Sums& sums, int subtile, const WgmmaReceivedTile& tile, float scale) {
+    ScaleSubtile(sums, subtile, tile);
+    Fragments& fragments = OfSubtile(sums, subtile);
+    typename Stores::Subtile words;
+    stores_.ReadResidual(words);
+#pragma unroll
+    for (int i = 0; i < kBlocks * 4; ++i) {
+      const auto residual = static_cast<float>(ElementOf<Out>(words[i / 4], i % 4));
+      SetResult(fragments[i / 4][i % 4], ResultIn(fragments[i / 4][i % 4]) + scale * residual);
+    }
+    EndSubtile(sums, subtile, tile);
+    Round(sums, subtile, words);
+    Store(words, subtile, tile);
   }
 
   using Fragments = typename Sums::Sum[kBlocks][4];
