@@ -3,6 +3,7 @@
 import jax
 
 try:
+    from jax._src.core import trace_state_clean as trace_state_clean
     from jax._src.dispatch import prim_requires_devices_during_lowering as prim_requires_devices_during_lowering
     from jax._src.distributed import global_state as global_state
     from jax._src.interpreters.mlir import _platform_specific_lowerings as _platform_specific_lowerings

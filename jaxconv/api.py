@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jaxconv import epilogue, fallback, primitives
+from jaxconv import eager, epilogue, fallback, primitives
 from jaxconv.activations import Activation
-from jaxconv.arguments import circular_dimensions, normalised, read
+from jaxconv.arguments import Arguments, circular_dimensions, normalised, read
 from jaxconv.fused.call import Call
 from jaxconv.fused.gradient import fused_conv
 from jaxconv.planner.plan import check_implementation
@@ -185,7 +185,7 @@ def conv_transpose(
     Raises:
       As `conv_general_dilated`.
     """
-    return _convolve(lax.conv_transpose, partial(_bind, transpose_kernel=transpose_kernel), **locals())
+    return _convolve(lax.conv_transpose, _bind_transposed if transpose_kernel else _bind, **locals())
 
 
 def conv1d(
@@ -299,30 +299,13 @@ def _conv(rank: int, x, w, **arguments) -> Array:
     if isinstance(arguments["padding"], int | np.integer):
         arguments["padding"] = ((arguments["padding"],) * 2,) * rank
     arguments["dimension_numbers"] = LAYOUTS[rank]
-    circular = circular_dimensions(arguments["padding"], rank)
+    periodic = ()
+    if circular := circular_dimensions(arguments["padding"], rank):
+        x, arguments["padding"], periodic = _padded_with_other_ends(circular, x, w, **arguments)
     given = {name: arguments.pop(name) for name in epilogue.ARGUMENTS}
     if any(value is not None for value in given.values()):
-        if circular:
-            x, arguments["padding"], periodic = _padded_with_other_ends(circular, x, w, **arguments)
-            return _convolve_fused(x, w, given, periodic=periodic, **arguments)
-        return _convolve_fused(x, w, given, **arguments)
-    if circular:
-        return _circular(circular, x, w, **arguments)
-    return _convolve(lax.conv_general_dilated, _bind_front, x, w, **arguments)
-
-
-def _circular(circular: tuple[int, ...], x, w, **arguments) -> Array:
-    """A convolution with some dimensions that are padded with their other ends."""
-    x, arguments["padding"], periodic = _padded_with_other_ends(circular, x, w, **arguments)
-
-    def by_lax(x, w, padding, **arguments):
-        x, padding = _wrapped(x, padding, periodic)
-        return lax.conv_general_dilated(x, w, padding=padding, **arguments)
-
-    def bind(x, w, problem, *others):
-        return _bind_front(x, w, replace(problem, periodic=periodic), *others)
-
-    return _convolve(lax.conv_general_dilated, bind, x, w, by_lax=by_lax, **arguments)
+        return _convolve_fused(x, w, given, periodic=periodic, **arguments)
+    return _convolve(lax.conv_general_dilated, _bind_front, x, w, periodic=periodic, **arguments)
 
 
 def _padded_with_other_ends(
@@ -350,29 +333,35 @@ def _wrapped(x, padding, dims: Sequence[int]):
 
 
 def _convolve(
-    lax_function: Callable,
-    bind: Callable,
-    lhs,
-    rhs,
-    implementation: str | None,
-    by_lax: Callable | None = None,
-    **arguments,
+    lax_function: Callable, bind: Callable, lhs, rhs, implementation, periodic: tuple[int, ...] = (), **arguments
 ) -> Array:
     """What lax's function would return, by `bind`, or by lax's function if no native kernel may take it.
 
-    by_lax: what computes it then, if `bind` computes something else of the same type.
+    periodic: dimensions that are periodic, where lax would have no padding.
     """
-    if implementation == "xla":
-        return _answer_of_lax(by_lax or lax_function, lhs, rhs, arguments)
     check_implementation(implementation, "xla")
-    arguments = normalised(lhs, rhs, arguments)
+    return _answer(lax_function, bind, implementation, periodic, normalised(lhs, rhs, arguments), lhs, rhs)
+
+
+@eager.compiled(static=5)
+def _answer(lax_function, bind, implementation, periodic, arguments: Arguments, lhs, rhs) -> Array:
+    if implementation == "xla":
+        return _answer_of_lax(lax_function, lhs, rhs, periodic, **dict(arguments))
     problem, sharding = read(lax_function, lhs, rhs, arguments)
-    reason = unsupported_reason(problem)
-    if reason is not None:
+    if (reason := unsupported_reason(problem)) is not None:
         fallback.warn_or_raise(reason, implementation, problem)
-        return _answer_of_lax(by_lax or lax_function, lhs, rhs, arguments)
+        return _answer_of_lax(lax_function, lhs, rhs, periodic, **dict(arguments))
     lhs, rhs = primitives.promote(jnp.asarray(lhs), jnp.asarray(rhs))
-    return bind(lhs, rhs, problem, implementation, sharding)
+    return bind(lhs, rhs, replace(problem, periodic=periodic), implementation, sharding)
+
+
+def _answer_of_lax(
+    lax_function: Callable, lhs, rhs, periodic: tuple[int, ...], *, padding, precision, **arguments
+) -> Array:
+    if periodic:
+        lhs, padding = _wrapped(lhs, padding, periodic)
+    precision = precision_of_lax(precision)
+    return fallback.by_lax(lax_function)(lhs, rhs, padding=padding, precision=precision, **arguments)
 
 
 def _convolve_fused(
@@ -380,9 +369,19 @@ def _convolve_fused(
 ) -> Array:
     """The convolution with the epilogue of the arguments `given`, by kernels or by lax."""
     check_implementation(implementation, "xla")
+    epilogue.check_given(given)
+    activation, out_dtype = given.pop("activation"), given.pop("out_dtype")
     arguments = normalised(lhs, rhs, arguments)
+    return _answer_fused(implementation, periodic, arguments, activation, out_dtype, lhs, rhs, given)
+
+
+@eager.compiled(static=5)
+def _answer_fused(
+    implementation, periodic, arguments: Arguments, activation, out_dtype, lhs, rhs, given: dict[str, Any]
+) -> Array:
     problem, sharding = read(lax.conv_general_dilated, lhs, rhs, arguments)
-    end, operands = epilogue.read(problem, arguments["preferred_element_type"], **given)
+    preferred = dict(arguments)["preferred_element_type"]
+    end, operands = epilogue.read(problem, preferred, activation, out_dtype, **given)
     problem = replace(problem, out_dtype=problem.rhs_dtype, periodic=periodic)
     call = Call(problem, end, implementation, sharding)
     if implementation != "xla" and (reason := unsupported_reason(call.of_sums)) is not None:
@@ -392,19 +391,18 @@ def _convolve_fused(
     return fused_conv(call, lhs, rhs, call.named(arrays))
 
 
-def _answer_of_lax(lax_function: Callable, lhs, rhs, arguments: dict[str, Any]) -> Array:
-    precision = precision_of_lax(arguments.get("precision"))
-    return fallback.by_lax(lax_function)(lhs, rhs, **arguments | {"precision": precision})
+# The ways to bind a problem.
 
 
-# The two ways to bind a problem.
-
-
-def _bind(lhs, rhs, problem: ConvProblem, implementation, sharding, transpose_kernel: bool = False) -> Array:
-    if transpose_kernel:  # lax reverses the filter and swaps its channels; here the problem says both
-        problem = replace(problem, rhs_shape=rhs.shape, rhs_spec=problem.rhs_spec.swapped(), reverse=True)
-    elif of_lax.are_summed_wide(problem) and (gradient := of_lax.weight_gradient(problem)) is not None:
+def _bind(lhs, rhs, problem: ConvProblem, implementation, sharding) -> Array:
+    if of_lax.are_summed_wide(problem) and (gradient := of_lax.weight_gradient(problem)) is not None:
         return primitives.wgrad(lhs, rhs, gradient, implementation, sharding)
+    return primitives.conv(lhs, rhs, problem, implementation, sharding)
+
+
+def _bind_transposed(lhs, rhs, problem: ConvProblem, implementation, sharding) -> Array:
+    """With `transpose_kernel` lax reverses the filter and swaps its channels. Here the problem says both."""
+    problem = replace(problem, rhs_shape=rhs.shape, rhs_spec=problem.rhs_spec.swapped(), reverse=True)
     return primitives.conv(lhs, rhs, problem, implementation, sharding)
 
 

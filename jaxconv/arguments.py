@@ -19,8 +19,10 @@ from jax.sharding import NamedSharding
 
 from jaxconv.problem import ConvProblem, algorithms
 
+Arguments = tuple[tuple[str, Any], ...]  # by name, hashable
 
-def normalised(lhs, rhs, arguments: dict[str, Any]) -> dict[str, Any]:
+
+def normalised(lhs, rhs, arguments: dict[str, Any]) -> Arguments:
     """The arguments as tuples of integers, after the checks that lax makes only while lowering."""
     arguments = dict(arguments)
     for name in ("window_strides", "strides", "lhs_dilation", "rhs_dilation"):
@@ -41,7 +43,7 @@ def normalised(lhs, rhs, arguments: dict[str, Any]) -> dict[str, Any]:
             arguments["padding"] = tuple((operator.index(low), operator.index(high)) for low, high in padding)
         except (TypeError, ValueError) as e:
             raise ValueError(f"padding must be a string or a sequence of (low, high) pairs, got {padding!r}") from e
-    return arguments
+    return tuple((name, _hashable(value)) for name, value in arguments.items())
 
 
 def circular_dimensions(padding: Any, rank: int) -> tuple[int, ...]:
@@ -56,10 +58,9 @@ def _traced(lhs, rhs, lax_function, arguments):
     return lax_function(lhs, rhs, **dict(arguments))
 
 
-def read(lax_function: Callable, lhs, rhs, arguments: dict[str, Any]) -> tuple[ConvProblem, NamedSharding]:
+def read(lax_function: Callable, lhs, rhs, arguments: Arguments) -> tuple[ConvProblem, NamedSharding]:
     """The problem of lax's function for normalised arguments, and the sharding of its result."""
-    hashable = tuple((name, _hashable(value)) for name, value in arguments.items())
-    jaxpr = _traced.trace(lhs, rhs, lax_function=lax_function, arguments=hashable).jaxpr
+    jaxpr = _traced.trace(lhs, rhs, lax_function=lax_function, arguments=arguments).jaxpr
     (equation,) = (e for e in jaxpr.eqns if e.primitive is lax.conv_general_dilated_p)
     (lhs_aval, rhs_aval), out = (v.aval for v in equation.invars), jaxpr.out_avals[0]
     problem = ConvProblem.from_lax(lhs_aval, rhs_aval, out, equation.params)

@@ -118,6 +118,12 @@ def of_channels(problem: ConvProblem, numbers: Array) -> Array:
 # From arguments.
 
 
+def check_given(given: Mapping[str, Any]) -> None:
+    """Before `read`, where numbers may be traced, which an error cannot show."""
+    if given["residual_scale"] is not None and given["residual"] is None:
+        raise ValueError(f"residual_scale is for a residual, and residual is None; got {given['residual_scale']!r}")
+
+
 def read(
     problem: ConvProblem, preferred: Any, activation: Any, out_dtype: Any, **operands: Any
 ) -> tuple[Epilogue, dict[str, Array]]:
@@ -129,8 +135,6 @@ def read(
     _check_operands(problem)
     given = {name: operands[name] for name in OPERANDS if operands[name] is not None}
     epilogue = Epilogue(tuple(given), activation_of(activation), _result(problem, preferred, out_dtype))
-    if "residual_scale" in given and "residual" not in given:
-        raise ValueError(f"residual_scale is for a residual, and residual is None; got {operands['residual_scale']!r}")
     if "out_scale" in given and not epilogue.is_quantised:
         names = ", ".join(dtype.name for dtype in QUANTISED)
         raise ValueError(f"out_scale is for an out_dtype of {names}, got out_dtype {epilogue.out_dtype.name}")

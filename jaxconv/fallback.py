@@ -30,14 +30,18 @@ _warned: set[str] = set()
 
 def warn(reason: str) -> None:
     """Warns that lax answers: once for each reason in a process, and always if a filter makes warnings errors."""
-    action = next((f[0] for f in warnings.filters if issubclass(FallbackWarning, f[2])), "default")
-    if action == "error" or reason not in _warned:
+    if warnings_are_errors() or reason not in _warned:
         warnings.warn(
             f'jaxconv: lax.conv_general_dilated answers: {reason}. implementation="xla" says so without this warning.',
             FallbackWarning,
             stacklevel=_level_of_the_caller(),
         )
         _warned.add(reason)
+
+
+def warnings_are_errors() -> bool:
+    """Whether a filter makes them so."""
+    return next((f[0] for f in warnings.filters if issubclass(FallbackWarning, f[2])), "default") == "error"
 
 
 def allows_lax(implementation: str | Constraint | None) -> bool:

@@ -17,7 +17,7 @@ from cases.meshes import compiled, exchanged, mesh, place
 from cases.parts import parts
 from cases.reference import HOST, assert_same, cotangent, custom_calls, exception_of, integers, pullback, run_on_host
 from cases.small import ENTRIES, Case
-from jaxconv.arguments import read
+from jaxconv.arguments import normalised, read
 from jaxconv.fallback import LAX
 from jaxconv.problem.product import OPERANDS
 from jaxconv.sharding.block import block
@@ -297,7 +297,7 @@ def test_any_blocks_with_anything_after_the_last_row(kind, part, case, devices):
     g = integers(y.shape)
     arguments = case.general("cpu").keywords | {"lhs_dilation": case.params["lhs_dilation"]}
     del arguments["implementation"]
-    problem, _ = read(lax.conv_general_dilated, x, w, arguments)
+    problem, _ = read(lax.conv_general_dilated, x, w, normalised(x, w, arguments))
     on = jax.make_mesh((devices,), ("a",), axis_types=(AxisType.Auto,), devices=jax.devices("cpu")[:devices])
     split = {"n": (), "c": (), "k": (), "g": (), "s0": ("a",)}
     run = block(kind, problem, LAX[kind], split, on.shape)
