@@ -14,7 +14,7 @@ from jax import Array, lax
 
 from jaxconv import eager, epilogue, fallback, primitives
 from jaxconv.activations import Activation
-from jaxconv.arguments import Arguments, circular_dimensions, normalised, read
+from jaxconv.arguments import Arguments, as_array, circular_dimensions, normalised, read
 from jaxconv.fused.call import Call
 from jaxconv.fused.gradient import fused_conv
 from jaxconv.planner.plan import check_implementation
@@ -351,7 +351,7 @@ def _answer(lax_function, bind, implementation, periodic, arguments: Arguments, 
     if (reason := unsupported_reason(problem)) is not None:
         fallback.warn_or_raise(reason, implementation, problem)
         return _answer_of_lax(lax_function, lhs, rhs, periodic, **dict(arguments))
-    lhs, rhs = primitives.promote(jnp.asarray(lhs), jnp.asarray(rhs))
+    lhs, rhs = primitives.promote(as_array(lhs), as_array(rhs))
     return bind(lhs, rhs, replace(problem, periodic=periodic), implementation, sharding)
 
 
@@ -387,7 +387,7 @@ def _answer_fused(
     if implementation != "xla" and (reason := unsupported_reason(call.of_sums)) is not None:
         fallback.warn_or_raise(reason, implementation, call.of_sums)
         call = call._replace(implementation="xla")
-    lhs, rhs, *arrays = primitives.promote(jnp.asarray(lhs), jnp.asarray(rhs), *operands.values())
+    lhs, rhs, *arrays = primitives.promote(as_array(lhs), as_array(rhs), *operands.values())
     return fused_conv(call, lhs, rhs, call.named(arrays))
 
 

@@ -13,8 +13,9 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.sharding import NamedSharding
 
 from jaxconv.problem import ConvProblem, algorithms
@@ -44,6 +45,11 @@ def normalised(lhs, rhs, arguments: dict[str, Any]) -> Arguments:
         except (TypeError, ValueError) as e:
             raise ValueError(f"padding must be a string or a sequence of (low, high) pairs, got {padding!r}") from e
     return tuple((name, _hashable(value)) for name, value in arguments.items())
+
+
+def as_array(x) -> Array:
+    """`jnp.asarray`, which differentiates and maps a cast of a tracer, even one to its own dtype."""
+    return x if isinstance(x, Array) else jnp.asarray(x)
 
 
 def circular_dimensions(padding: Any, rank: int) -> tuple[int, ...]:

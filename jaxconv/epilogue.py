@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array
 
 from jaxconv.activations import Activation, activation_of
+from jaxconv.arguments import as_array
 from jaxconv.problem import ConvProblem
 
 # The operands, in the order in which primitives and custom calls take those that are present.
@@ -174,7 +175,7 @@ def _result(problem: ConvProblem, preferred: Any, out_dtype: Any) -> np.dtype:
 
 def _numbers(name: str, value: Any, dtype: np.dtype, shapes: tuple[tuple[int, ...], ...]) -> Array:
     """A scale or a bias, of the dtype that the epilogue is computed in, or of float32."""
-    array = jnp.asarray(value)
+    array = as_array(value)
     is_real = jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)
     if array.weak_type and is_real:  # a Python number
         array = array.astype(dtype)
@@ -189,7 +190,7 @@ def _numbers(name: str, value: Any, dtype: np.dtype, shapes: tuple[tuple[int, ..
 
 
 def _residual(problem: ConvProblem, value: Any) -> Array:
-    array = jnp.asarray(value)
+    array = as_array(value)
     if array.dtype != INT8 and not jnp.issubdtype(array.dtype, jnp.floating):
         raise TypeError(f"residual must be of a floating dtype or int8, got {array.dtype.name}")
     if array.shape != problem.out_shape:

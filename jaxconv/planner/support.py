@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -33,6 +35,7 @@ def _dtypes(p: ConvProblem, kind: str) -> tuple[np.dtype, np.dtype]:
     return p.rhs_dtype, p.out_dtype if p.lhs_dtype == p.rhs_dtype else p.lhs_dtype
 
 
+@lru_cache(maxsize=4096)
 def unsupported_reason(problem: ConvProblem, kind: str = "conv", with_epilogue: bool = False) -> str | None:
     """Why no native kernel, on any platform, takes a pass of the problem; None if one may take it."""
     p = as_real(problem) if is_complex(problem) else problem
