@@ -23,6 +23,7 @@ COMMANDS = {
     "fit-lax": "convbench.tuning.lax",
     "census": "convbench.census.command",
     "epilogue": "convbench.endings",
+    "calls": "convbench.calls",
 }
 
 

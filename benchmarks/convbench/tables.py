@@ -67,10 +67,10 @@ def _markdown(field: str, cells: dict[str, dict[str, str]]) -> str:
 def _time_and_speed(row: dict) -> str:
     if row["us"] is None:
         return "error"
-    return f"{_time(row['us'])}, {_times(row['speedup']) if row['speedup'] else 'lax refuses'}"
+    return f"{time_text(row['us'])}, {_times(row['speedup']) if row['speedup'] else 'lax refuses'}"
 
 
-def _time(us: float) -> str:
+def time_text(us: float) -> str:
     return f"{us:.1f} µs" if us < 1000 else f"{us / 1000:.2f} ms"
 
 
