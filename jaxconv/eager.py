@@ -21,7 +21,7 @@ Function = Callable[..., jax.Array]
 def compiled(static: int) -> Callable[[Function], Function]:
     """A decorator: outside of every trace, the function is compiled.
 
-    static: how many arguments come first that are hashable. The others are arrays.
+    static: how many arguments come first that are hashable. The others hold arrays.
     """
 
     def decorated(function: Function) -> Function:

@@ -13,6 +13,7 @@ from jaxconv import _jax_private
 
 MESSAGE = rf"jax 0\.10 to 0\.12, but jax {re.escape(jax.__version__)} is installed"
 NAMES = [
+    "core.trace_state_clean",
     "dispatch.prim_requires_devices_during_lowering",
     "distributed.global_state",
     "interpreters.mlir._platform_specific_lowerings",
