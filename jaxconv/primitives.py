@@ -7,7 +7,7 @@ wgrad[p](lhs, cotangent of out) has two convs as its transposes. So all derivati
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxconv import ffi, lowering
-from jaxconv._jax_private import prim_requires_devices_during_lowering
+from jaxconv._jax_private import prim_requires_devices_during_lowering, simple_impl
 from jaxconv.problem import ConvProblem, factors
 from jaxconv.problem.product import OPERANDS, RESULT
 
@@ -169,22 +169,10 @@ def _shared_factor(roles: list[str]) -> str:
     return pair.get(frozenset(roles), "g")
 
 
-# Evaluation, and the registration of all rules.
-
-
-@lru_cache(maxsize=4096)
-def _jitted(primitive: Primitive, **params):
-    return jax.jit(partial(primitive.bind, **params))
-
-
-def evaluate(primitive: Primitive, *operands, **params):
-    """A primitive outside of jit."""
-    with jax.disable_jit(False):
-        return _jitted(primitive, **params)(*operands)
-
+# The registration of all rules.
 
 for (_kind, _devices), _primitive in PRIMITIVES.items():
-    _primitive.def_impl(partial(evaluate, _primitive))
+    simple_impl(_primitive)
     _primitive.def_abstract_eval(partial(_abstract, _kind))
     ad.defbilinear(_primitive, *TRANSPOSES[_kind])
     batching.fancy_primitive_batchers[_primitive] = partial(_batch, _kind)

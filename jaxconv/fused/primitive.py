@@ -16,11 +16,11 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from jaxconv import ffi
-from jaxconv._jax_private import prim_requires_devices_during_lowering
+from jaxconv._jax_private import prim_requires_devices_during_lowering, simple_impl
 from jaxconv.epilogue import FLOAT32, INT8, PER_CHANNEL
 from jaxconv.fused import lowering
 from jaxconv.fused.call import BY_LAX, Call, conv
-from jaxconv.primitives import evaluate, needs_devices, promote
+from jaxconv.primitives import needs_devices, promote
 from jaxconv.problem import ConvProblem, factors
 
 # Two, as of each kind in `jaxconv.primitives`.
@@ -160,7 +160,7 @@ def _folded(problem: ConvProblem, factor: str, size: Any, name: str, x: Array, a
 
 
 for _devices, _primitive in PRIMITIVES.items():
-    _primitive.def_impl(partial(evaluate, _primitive))
+    simple_impl(_primitive)
     _primitive.def_abstract_eval(_abstract)
     ad.primitive_jvps[_primitive] = _jvp
     batching.fancy_primitive_batchers[_primitive] = _batch

@@ -54,6 +54,13 @@ def test_without_jit(call):
     np.testing.assert_array_equal(y, call(x, w))
 
 
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_nan_is_found(call):
+    x, w = jnp.full(X, jnp.nan), integers(W, seed=1)
+    with jax.debug_nans(True), pytest.raises(FloatingPointError):
+        call(x, w)
+
+
 def test_each_context_has_its_program(monkeypatch):
     """What jit knows of: precision and dtypes that JAX's options choose."""
     x, w = integers(X), integers(W, seed=1)

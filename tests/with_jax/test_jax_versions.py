@@ -15,6 +15,7 @@ MESSAGE = rf"jax 0\.10 to 0\.12, but jax {re.escape(jax.__version__)} is install
 NAMES = [
     "core.trace_state_clean",
     "dispatch.prim_requires_devices_during_lowering",
+    "dispatch.simple_impl",
     "distributed.global_state",
     "interpreters.mlir._platform_specific_lowerings",
     "interpreters.mlir.lower_with_sharding_in_types",
