@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _row(what: str, ours: Sequence[float], theirs: Sequence[float]) -> dict:
-    """s, lax_s: seconds. ratio: of ours to lax's, so above 1 lax is faster."""
+    """s, lax_s: seconds; median times of both sides. ratio: above 1 lax is faster."""
     ours_s, lax_s = median(ours), median(theirs)
     return {"what": what} | rounded({"s": ours_s, "lax_s": lax_s, "ratio": ours_s / lax_s})
 
@@ -138,7 +138,7 @@ def fresh_rows(processes: int) -> list[dict]:
     of = lambda measured, name: [numbers[name] for numbers in measured]
     steps = [_row(f"{name} a step of ResNet-50", of(ours, name), of(theirs, name)) for name in ("tracing", "lowering")]
     every = ours + theirs
-    return [*steps, _row("import; lax: of JAX", of(every, "import jaxconv"), of(every, "import jax"))]
+    return [*steps, _row("import; beside it, of JAX", of(every, "import jaxconv"), of(every, "import jax"))]
 
 
 def _in_process(side: str) -> dict[str, float]:
