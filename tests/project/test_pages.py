@@ -1,0 +1,49 @@
+"""The Python blocks of the pages run as they are shown."""
+
+import re
+from pathlib import Path
+
+import jax
+import pytest
+
+import jaxconv
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCED = re.compile(r"^```(\S*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+LANGUAGES = ("python", "text", "{eval-rst}", "{toctree}")
+
+
+def name(page):
+    return str(page.relative_to(ROOT))
+
+
+@pytest.fixture
+def alone(tmp_path, monkeypatch, without_tuning):
+    """In an empty folder, and what a page changes in this process is changed back."""
+    monkeypatch.chdir(tmp_path)
+    flag = "jax_remove_custom_partitioning_ptr_from_cache_key"
+    before = getattr(jax.config, flag)
+    yield
+    jaxconv.uninstall()
+    jax.config.update(flag, before)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "```python" in page.read_text()], ids=name)
+def test_blocks_run(page, alone):
+    """The blocks of a page are one program. Tracebacks name the page's lines."""
+    text, namespace = page.read_text(), {}
+    for block in FENCED.finditer(text):
+        if block[1] == "python":
+            lines_before = text.count("\n", 0, block.start(2))
+            exec(compile("\n" * lines_before + block[2], page, "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_no_python_hides(page):
+    """Else it would not run: each fence says what it holds, and indented blocks are not Python."""
+    text = page.read_text()
+    assert {block[1] for block in FENCED.finditer(text)} <= set(LANGUAGES)
+    rest = FENCED.sub("", text)
+    assert "```" not in rest
+    assert not re.findall(r"^    (?:>>> |import |from |jax\w*\.|@).*", rest, re.MULTILINE)
