@@ -115,6 +115,8 @@ class Clip(Activation):
 
 @dataclasses.dataclass(frozen=True)
 class Silu(Activation):
+    """z * sigmoid(z)."""
+
     def __call__(self, z: Array) -> Array:
         return jax.nn.silu(z)
 
@@ -136,6 +138,8 @@ class Gelu(Activation):
 
 @dataclasses.dataclass(frozen=True)
 class HardSwish(Activation):
+    """z * clip(z + 3, 0, 6) / 6."""
+
     def __call__(self, z: Array) -> Array:
         return jax.nn.hard_swish(z)
 

@@ -68,14 +68,16 @@ def conv_general_dilated(
         wider at every precision.
       preferred_element_type: dtype of the result and of the accumulation.
       out_sharding: as in lax, for explicit sharding.
-      implementation:
-        None: a native kernel if there is one, else lax, with one `FallbackWarning` for each reason. On a GPU also lax,
-          without a warning, where it is expected to be clearly faster. XLA autotunes it: it may give other bits in
-          another run.
-        "cuda", "cpu": a native kernel of that platform in every pass, or an error.
-        "simt", "im2col", "mma", "direct", "depthwise", "wgmma" on a GPU; "gemm", "depthwise" on a host: this kernel
-        family in every pass, or an error.
-        "xla": lax itself.
+      implementation: what computes the convolution and its gradients.
+
+        - None: a native kernel if there is one, else lax, with one `FallbackWarning` for each reason. On a GPU also
+          lax, without a warning, where it is expected to be clearly faster. XLA autotunes it: it may give other bits
+          in another run.
+        - "cuda", "cpu": a native kernel of that platform in every pass, or an error.
+        - "simt", "im2col", "mma", "direct", "depthwise", "wgmma" on a GPU; "gemm", "depthwise" on a host: this kernel
+          family in every pass, or an error.
+        - "xla": lax itself.
+
         On a GPU, tensor cores take narrow groups and few channels in packs. So an infinity or a NaN may make NaNs of
         results in neighbouring groups or columns that do not depend on it. These are of the same image and of the same
         member of a vmap.
@@ -116,15 +118,18 @@ def fused_conv_general_dilated(
 ) -> Array:
     """`conv_general_dilated` that ends with an epilogue, where a kernel has it without another pass over the output.
 
+    It computes ::
+
         out_scale * activation(scale * conv(lhs, rhs) + bias + residual_scale * residual)
 
-    It is computed in float32 from the complete sums, in float64 if those are float64, and rounded once. It has the
+    in float32 from the complete sums, in float64 if those are float64, and rounds once. It has the
     derivatives of `conv2d`: no forward mode at the top level. For relu and leaky_relu they need the result; for other
     activations, and for a quantised result, what the activation is applied to. Differentiated, that is then computed by
     the kernel and rounded to out_dtype (not if that is quantised), and the activation by XLA.
 
     Args:
-      lhs, rhs, and what follows until out_sharding: as in `conv_general_dilated`; not complex, nor integers but int8.
+      lhs, rhs: as in `conv_general_dilated`; not complex, nor integers but int8.
+      window_strides, ... out_sharding: as in `conv_general_dilated`.
       scale, bias: float32, one number for each output channel of all groups, or one for all. With float64 sums also
         float64. These are of float64 operands, and of float32 ones with an out_dtype of float64.
       residual: an array of the output's shape, of any floating dtype or int8.
@@ -144,8 +149,10 @@ def fused_conv_general_dilated(
       The result, of the convolution's shape and of out_dtype.
 
     Raises:
-      As `conv_general_dilated`. TypeError: a dtype or a shape does not fit. ValueError: an unknown activation, a
-      residual_scale without residual, an out_scale without a quantised out_dtype, or two different result dtypes.
+      TypeError: as `conv_general_dilated`, and where a dtype or a shape does not fit.
+      ValueError: as `conv_general_dilated`, and for an unknown activation, a residual_scale without residual, an
+        out_scale without a quantised out_dtype, or two different result dtypes.
+      NotImplementedError: as `conv_general_dilated`.
     """
     arguments = locals()
     given = {name: arguments.pop(name) for name in epilogue.ARGUMENTS}
@@ -183,7 +190,7 @@ def conv_transpose(
       The transposed convolution, with lax's result shape and dtype.
 
     Raises:
-      As `conv_general_dilated`.
+      TypeError, ValueError, NotImplementedError: as `conv_general_dilated`.
     """
     return _convolve(lax.conv_transpose, _bind_transposed if transpose_kernel else _bind, **locals())
 
@@ -256,7 +263,7 @@ def conv2d(
       Images (batch, height, width, out channels), with lax's result shape and dtype.
 
     Raises:
-      As `conv_general_dilated`.
+      TypeError, ValueError, NotImplementedError: as `conv_general_dilated`.
     """
     return _conv(2, **locals())
 

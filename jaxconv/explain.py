@@ -30,11 +30,11 @@ def explain(fn: Callable, *args: Any, **kwargs: Any) -> None:
 
     Args:
       fn: a function, jitted or not.
-      *args, **kwargs: its arguments. Arrays may be `jax.ShapeDtypeStruct`s; other arguments are static. The platform is
-        that of committed arrays, else that of the default device.
+      *args, **kwargs: its arguments. In place of an array there may be a `jax.ShapeDtypeStruct`. Other arguments are
+        static. The platform is that of committed arrays, else that of the default device.
 
     Raises:
-      What tracing `fn` raises.
+      Exception: what `fn` raises while it is traced.
     """
     for line in lines(fn, *args, **kwargs):
         print(line)

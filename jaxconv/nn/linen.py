@@ -28,9 +28,9 @@ class Conv(linen.Conv):
       activation: None, or as in `jaxconv.conv2d`: "relu", "gelu", `jaxconv.activations.Clip(0, 4)`, ...
       implementation: as in `jaxconv.conv2d`.
 
-    Parameters, of `param_dtype`:
+    Layer parameters:
       kernel: (spatial..., in features / feature_group_count, features).
-      bias: (features,), with use_bias.
+      bias: (features,), with use_bias. All are of `param_dtype`.
     """
 
     activation: str | Activation | None = None
@@ -48,7 +48,8 @@ class Conv(linen.Conv):
           (batch..., spatial..., features), of the dtype that inputs and parameters are promoted to.
 
         Raises:
-          ValueError, TypeError: an argument that the message names. NotImplementedError: as `jaxconv.conv2d`.
+          ValueError, TypeError: an argument that the message names.
+          NotImplementedError: as `jaxconv.conv2d`.
         """
         if self.conv_general_dilated is not None or self.conv_general_dilated_cls is not None:
             raise ValueError("conv_general_dilated_cls is not for this layer: jaxconv computes it. Use flax's own Conv")
@@ -67,9 +68,9 @@ class ConvTranspose(linen.ConvTranspose):
         padding copies the input.
       activation, implementation: as in `Conv`.
 
-    Parameters, of `param_dtype`:
+    Layer parameters:
       kernel: (spatial..., in features, features), or (spatial..., features, in features) with transpose_kernel.
-      bias: (features,), with use_bias.
+      bias: (features,), with use_bias. All are of `param_dtype`.
     """
 
     activation: str | Activation | None = None
@@ -97,10 +98,10 @@ class SeparableConv(linen.Module):
       dtype, param_dtype, precision, kernel_init, promote_dtype, implementation: of both, as in `Conv`.
       activation: of the pointwise convolution, as in `Conv`.
 
-    Parameters, of `param_dtype`:
+    Layer parameters:
       depthwise/kernel: (spatial..., 1, in features * channel_multiplier). Outputs of one input are neighbours.
       pointwise/kernel: (ones..., in features * channel_multiplier, features).
-      pointwise/bias: (features,), with use_bias.
+      pointwise/bias: (features,), with use_bias. All are of `param_dtype`.
     """
 
     features: int

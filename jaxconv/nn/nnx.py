@@ -25,9 +25,9 @@ class Conv(nnx.Conv):
       activation: None, or as in `jaxconv.conv2d`: "relu", "gelu", `jaxconv.activations.Clip(0, 4)`, ...
       implementation: as in `jaxconv.conv2d`.
 
-    Parameters, of `param_dtype`:
+    Layer parameters:
       kernel: (spatial..., in_features / feature_group_count, out_features).
-      bias: (out_features,), with use_bias.
+      bias: (out_features,), with use_bias. All are of `param_dtype`.
 
     Raises:
       TypeError, ValueError: an argument that the message names.
@@ -66,7 +66,8 @@ class Conv(nnx.Conv):
           parameters are promoted to.
 
         Raises:
-          ValueError, TypeError: an argument that the message names. NotImplementedError: as `jaxconv.conv2d`.
+          ValueError, TypeError: an argument that the message names.
+          NotImplementedError: as `jaxconv.conv2d`.
         """
         return forward.conv(self, *_promoted(self, inputs), residual, out_sharding)
 
@@ -79,9 +80,9 @@ class ConvTranspose(nnx.ConvTranspose):
         padding copies the input.
       activation, implementation: as in `Conv`.
 
-    Parameters, of `param_dtype`:
+    Layer parameters:
       kernel: (spatial..., in_features, out_features), or (spatial..., out_features, in_features) with transpose_kernel.
-      bias: (out_features,), with use_bias.
+      bias: (out_features,), with use_bias. All are of `param_dtype`.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class SeparableConv(nnx.Module):
       options: of both, as in `Conv`: dtype, param_dtype, precision, kernel_init, bias_init, promote_dtype, rngs,
         implementation.
 
-    Parameters, of `param_dtype`:
+    Layer parameters:
       depthwise.kernel: (spatial..., 1, in_features * channel_multiplier). Outputs of one input are neighbours.
       pointwise.kernel: (ones..., in_features * channel_multiplier, out_features).
       pointwise.bias: (out_features,), with use_bias.

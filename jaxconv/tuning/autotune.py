@@ -67,7 +67,7 @@ def autotune(fn: Callable, *args: Any, path: str | os.PathLike[str], **kwargs: A
       NotImplementedError: there are no native kernels for the platform, the program has several processes, or the call
         is inside of `jit`, `grad` or `vmap`.
       ValueError: the file exists, and is of another platform or device, another version of jaxconv or another format.
-      What tracing `fn` raises.
+      Exception: what `fn` raises while it is traced.
     """
     try:
         from tqdm import tqdm
