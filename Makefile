@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/installed
 SOURCES := $(shell find src_common src_cpu src_cuda -type f)
 BUILT_FROM := pyproject.toml CMakeLists.txt $(wildcard build_backend/*.py) $(SOURCES)
 
-.PHONY: demo test test-full lint format bench clean
+.PHONY: demo test test-full lint format bench docs clean
 
 demo: $(INSTALLED)
 	$(VENV)/bin/python examples/digits.py
@@ -33,9 +33,13 @@ format: $(INSTALLED)
 bench: $(INSTALLED)
 	$(VENV)/bin/python -m benchmarks --save $(BENCH)
 
+# The site, in build/docs. A warning is an error, a broken link too.
+docs: $(INSTALLED)
+	$(VENV)/bin/python -m sphinx -W --keep-going --fresh-env --quiet -c docs . build/docs
+
 $(INSTALLED): $(BUILT_FROM)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --editable '.[bench,demo,dev,test]'
+	$(VENV)/bin/python -m pip install --editable '.[bench,demo,dev,docs,test]'
 	touch $@
 
 clean:

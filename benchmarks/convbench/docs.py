@@ -54,8 +54,8 @@ HEAD = f"""# Results
 
 {BEGIN}
 
-This page shows every row of [benchmarks/results](../benchmarks/results), one file for each machine. A number with `×`
-says how many times as fast as lax a layer is. Means are geometric. Both sides ran in one process, on the same arrays,
+This page shows every row of the files in `benchmarks/results/`, one for each machine. A number with `×` says how many
+times as fast as lax a layer is. Means are geometric. Both sides ran in one process, on the same arrays,
 and our kernels were forced. [performance](performance/README.md) explains the numbers."""
 
 
