@@ -1,5 +1,6 @@
 """The Python blocks of the pages run as they are shown."""
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -47,3 +48,12 @@ def test_no_python_hides(page):
     rest = FENCED.sub("", text)
     assert "```" not in rest
     assert not re.findall(r"^    (?:>>> |import |from |jax\w*\.|@).*", rest, re.MULTILINE)
+
+
+def test_pictures_are_as_drawn():
+    """`python docs/kernels/draw.py` draws them: offset tables in them are those of the code."""
+    spec = importlib.util.spec_from_file_location("draw", ROOT / "docs" / "kernels" / "draw.py")
+    draw = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(draw)
+    drawn = {f"{name}.svg": picture().svg() for name, picture in draw.PICTURES.items()}
+    assert drawn == {file.name: file.read_text() for file in draw.HERE.glob("*.svg")}
