@@ -1,5 +1,6 @@
-"""The Python blocks of the pages run as they are shown."""
+"""The Python blocks of the pages run as they are shown, and messages that a page quotes are those of the code."""
 
+import ast
 import importlib.util
 import re
 from pathlib import Path
@@ -48,6 +49,30 @@ def test_no_python_hides(page):
     rest = FENCED.sub("", text)
     assert "```" not in rest
     assert not re.findall(r"^    (?:>>> |import |from |jax\w*\.|@).*", rest, re.MULTILINE)
+
+
+def texts_of_the_code():
+    """Every text in the package and in its build. Where a value is put in, it has …"""
+    for file in (*(ROOT / "jaxconv").rglob("*.py"), *(ROOT / "build_backend").glob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+    for file in (ROOT / "src_common").glob("*.h"):  # neighbouring literals, and values between them
+        for literals in re.findall(r'"[^"\n]*"(?:[^";]*"[^"\n]*")*', file.read_text()):
+            yield "…".join(literals.split('"')[1::2])
+
+
+def test_quoted_messages_are_of_the_code():
+    """The first cells of the tables of the troubleshooting page, but for what JAX says."""
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    of_jax = page[page.index("## Meshes and exports") : page.index("## Tuning files")]
+    quoted = re.findall(r"^\| `(.+?)` \|", page.replace(of_jax, ""), re.MULTILINE)
+    assert len(quoted) > 30
+    texts = [re.sub(r"\s+", " ", text) for text in texts_of_the_code()]
+    is_there = lambda message: any(re.search(".*".join(map(re.escape, message.split("…"))), text) for text in texts)
+    assert [message for message in quoted if not is_there(message)] == []
 
 
 def test_pictures_are_as_drawn():
