@@ -46,7 +46,10 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   }
 
   Reason UnsupportedReason() const { return unsupported_; }
-  bool IsFor(int64_t tile) const { return kTiles[tile].bf16x6 == IsBF16x6(); }
+  bool IsFor(int64_t tile) const {
+    const bool is_int8 = product_.conv.src_type == DType::kS8;
+    return kTiles[tile].bf16x6 == IsBF16x6() && !(is_int8 && !kTiles[tile].HasConv(DType::kS8));
+  }
   using TiledPlanner::UnsupportedReason;
 
   WgmmaSettings WithExtra(const WgmmaSettings& s, const Requested&) const {
