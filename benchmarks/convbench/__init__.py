@@ -3,7 +3,7 @@
     python -m benchmarks [--suites sd] [--dtypes bfloat16] [--implementations simt] [--save | --out FILE.json]
     python -m benchmarks --merge FILE.json
     python -m benchmarks --docs
-    python -m benchmarks sample | fit | fit-lax | census | calls --help
+    python -m benchmarks sample | fit | fit-lax | census | epilogue | calls | clients --help
 
 A jaxconv that is installed, but not as an editable package, would be hidden by the sources in the root of the
 repository, which `-m` puts first in `sys.path`: then it is `python -P benchmarks`, with PYTHONPATH if need be.
@@ -23,4 +23,5 @@ repository, which `-m` puts first in `sys.path`: then it is `python -P benchmark
     calls.py      what a call costs besides its kernel; resnet50.py: a training step to trace
     tuning/       the planner's costs, fitted to measurements
     census/       layers drawn from kinds of networks
+    clients/      whole networks, and what users reported of lax
 """

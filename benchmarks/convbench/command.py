@@ -24,6 +24,7 @@ COMMANDS = {
     "census": "convbench.census.command",
     "epilogue": "convbench.endings",
     "calls": "convbench.calls",
+    "clients": "convbench.clients.command",
 }
 
 

@@ -1,6 +1,7 @@
 """The pages and pictures that are made from the committed results.
 
-README.md and docs/performance/depthwise.md: a part between two marks, and a picture; docs/results.md: all of it.
+README.md and docs/performance/networks.md: a part between two marks; docs/results.md: all of it; pictures of README.md
+and docs/performance/depthwise.md.
 """
 
 import re
@@ -9,14 +10,17 @@ from pathlib import Path
 from tabulate import tabulate
 
 from convbench import charts
+from convbench.clients.rows import RESULTS as NETWORK_RESULTS
+from convbench.clients.tables import markdown
 from convbench.programs import PASSES
 from convbench.results import RESULTS, Results, geomean_speedup
-from convbench.rows import grouped
+from convbench.rows import RowFile, grouped
 from convbench.tables import case_table, mean_table
 
 ROOT = Path(__file__).parent.parent.parent
 README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "results.md"
+NETWORKS = ROOT / "docs" / "performance" / "networks.md"
 CHARTS = ROOT / "docs" / "results"
 SPEED = ROOT / "docs" / "speed.svg"
 DEPTHWISE = ROOT / "docs" / "performance" / "depthwise.svg"
@@ -66,7 +70,8 @@ def write() -> None:
         charts.draw(results, CHARTS, stem)
     draw_speed(SPEED)
     draw_depthwise(DEPTHWISE)
-    README.write_text(rewritten(README.read_text()))
+    README.write_text(rewritten(README.read_text(), summary(committed())))
+    NETWORKS.write_text(rewritten(NETWORKS.read_text(), networks()))
     PAGE.write_text(page())
 
 
@@ -97,10 +102,18 @@ def _group(machines: dict[str, Results], group: tuple[str, ...]) -> list[dict]:
     return grouped(rows, "dtype", "precision", "implementation").get(tuple(arithmetic), [])
 
 
-def rewritten(readme: str) -> str:
-    """A README's text with the summary between the two marks."""
-    text = summary(committed())
-    return re.sub(f"{BEGIN}.*{END}", lambda _: f"{BEGIN}\n\n{text}\n\n{END}", readme, flags=re.DOTALL)
+def rewritten(page: str, part: str) -> str:
+    """A page's text with a part between the two marks."""
+    return re.sub(f"{BEGIN}.*{END}", lambda _: f"{BEGIN}\n\n{part}\n\n{END}", page, flags=re.DOTALL)
+
+
+def networks() -> str:
+    """Markdown: what is measured of whole networks, by machine."""
+    machines = [RowFile.load(path) for path in sorted(NETWORK_RESULTS.glob("*.json"))]
+    sections = [
+        f"## {of.machine['device']}\n\n{len(of.rows)} rows, {_runs(of.rows)}.\n\n{markdown(of.rows)}" for of in machines
+    ]
+    return "\n\n".join(sections) or "Nothing is measured yet."
 
 
 def summary(machines: dict[str, Results]) -> str:

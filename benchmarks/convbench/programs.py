@@ -3,11 +3,11 @@
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
 
 import jaxconv
 from convbench.cases import Case
@@ -22,8 +22,8 @@ PRECISIONS = {"default": lax.Precision.DEFAULT, "highest": lax.Precision.HIGHEST
 class Program(NamedTuple):
     """A function and the types of the arrays it takes: only those that the pass reads."""
 
-    function: Callable[..., Array]
-    operands: tuple[jax.ShapeDtypeStruct, ...]
+    function: Callable[..., Any]
+    operands: tuple[Any, ...]
 
 
 def passes_of(dtype: str, asked: Sequence[str]) -> list[str]:

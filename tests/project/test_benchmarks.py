@@ -297,9 +297,11 @@ def test_pictures_show_the_committed_results(tmp_path, draw, path, page):
 
 
 def test_pages_show_the_committed_results():
-    text = docs.README.read_text()
-    assert docs.BEGIN in text and docs.END in text
-    assert docs.rewritten(text) == text, "`python -m benchmarks --docs` rewrites it"
+    parts = {docs.README: docs.summary(docs.committed()), docs.NETWORKS: docs.networks()}
+    for page, part in parts.items():
+        text = page.read_text()
+        assert docs.BEGIN in text and docs.END in text
+        assert docs.rewritten(text, part) == text, "`python -m benchmarks --docs` rewrites it"
     assert docs.PAGE.read_text() == docs.page(), "`python -m benchmarks --docs` rewrites it"
     for stem, results in docs.committed().items():
         assert all((docs.CHARTS / name).exists() for name in charts.names(results, stem))

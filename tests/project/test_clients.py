@@ -1,0 +1,84 @@
+"""The benchmark of whole networks: the networks are those of their papers, and a failure is a row."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from convbench.clients import worker
+from convbench.clients.networks import NETWORKS
+from convbench.clients.programs import Measured, model_of
+from convbench.clients.reports import REPORTS
+from convbench.clients.rows import difference, row_of
+from convbench.clients.tables import markdown
+from convbench.clients.worker import Side
+from convbench.command import main
+from convbench.rows import RowFile
+
+SIZES = {"resnet50": 25_557_032, "mobilenetv2": 3_504_872, "efficientnet_b0": 5_288_548, "convnext_t": 28_589_128}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_number_of_parameters(name):
+    """As torchvision has it."""
+    _, variables, _ = model_of(Measured(name, "training", "bfloat16"))
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(variables)} == {"float32"}
+    assert sum(leaf.size for leaf in jax.tree.leaves(variables["params"])) == SIZES[name]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_sizes_fit_together(name):
+    """The real ones, traced: a network's result has its input's extents, or is one for each image."""
+    model, variables, x = model_of(Measured(name, "inference", "bfloat16"))
+    y = jax.eval_shape(functools.partial(model.apply, train=False), variables, x)
+    scale = 32 if name == "decoder" else 1
+    assert y.shape[:-1] in ((x.shape[0],), (x.shape[0], *(scale * size for size in x.shape[1:-1])))
+    assert y.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_reports_can_be_traced(name):
+    jax.eval_shape(REPORTS[name].function, *REPORTS[name].operands)
+
+
+def test_command(tmp_path, capsys, implementation):
+    """On both sides, each in its process; what the file has is not measured again."""
+    out = tmp_path / "rows.json"
+    command = ["clients", "--models", "decoder", "jax#37922", "--dtypes", "float32", "--passes", "training", "report"]
+    command += ["--small", "--calls", "1", "--commit", "abc", "--out", str(out)]
+    assert main(command) == 0
+    network, report = (rows := RowFile.load(out).rows)
+    assert (network["name"], network["ours"], report["ours"]) == ("decoder", 14, 1)
+    for row in rows:
+        assert (row["implementation"], row["others"], row["error"], row["lax_error"]) == (implementation, 0, None, None)
+        assert min(row[field] for field in ("ms", "lax_ms", "speedup", "compile_s", "lax_compile_s")) > 0
+        assert row["difference"] < 1e-3 and row["commit"] == "abc"
+    assert main([*command, "--seconds-limit", "0"]) == 0
+    assert RowFile.load(out).rows == rows
+    assert "decoder" in capsys.readouterr().out
+
+
+def test_what_takes_too_long_is_given_up(tmp_path):
+    out = tmp_path / "rows.json"
+    assert main(["clients", "--models", "jax#37922", "--patience", "0", "--out", str(out)]) == 1
+    (row,) = RowFile.load(out).rows
+    assert row["error"] == row["lax_error"] == "no result after 0 s"
+
+
+def test_a_failure_is_a_row():
+    ours = worker.measure(Measured("decoder", "training", "no such dtype", small=True), calls=1)
+    assert "no such dtype" in ours.error
+    row = row_of(Measured("decoder", "training", "bfloat16"), "cuda", ours, Side(ms=2.0, compile_s=1.0))
+    assert row["ms"] is None and row["lax_ms"] == 2.0 and row["difference"] is None
+    assert ours.error in markdown([row])
+
+
+def test_difference_is_relative_to_the_norm():
+    assert difference((np.float32(3), np.ones(3)), (np.float32(1), np.zeros(3))) == pytest.approx(np.sqrt(7))
+
+
+def test_reports_are_linked():
+    row = row_of(Measured("jax#37922", "report", "bfloat16"), "cuda", Side(1.0, 1.0, 1, 0), Side(error="refused"))
+    text = markdown([row])
+    assert "[jax#37922](https://github.com/jax-ml/jax/issues/37922)" in text and "lax: refused" in text
