@@ -39,7 +39,7 @@ docs: $(INSTALLED)
 
 $(INSTALLED): $(BUILT_FROM)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --editable '.[bench,demo,dev,docs,test]'
+	$(VENV)/bin/python -m pip install --editable '.[bench,clients,demo,dev,docs,test]'
 	touch $@
 
 clean:

@@ -53,10 +53,20 @@ def lax_channels_last(x, w, *, window_strides=1, padding="SAME", lhs_dilation=1,
     )
 
 
+def jitted(function, **host_options):
+    """For the default platform; the compiler's options are for the host."""
+    options = QUICK_HOST_COMPILE | host_options if jax.default_backend() == "cpu" else None
+    return jax.jit(function, compiler_options=options)
+
+
 def run(function, *args, **host_options):
     """`function(*args)` compiled for the default platform; the compiler's options are for the host."""
-    options = QUICK_HOST_COMPILE | host_options if jax.default_backend() == "cpu" else None
-    return jax.jit(function, compiler_options=options)(*args)
+    return jitted(function, **host_options)(*args)
+
+
+def compiled(function, *args):
+    """The program for arguments like these, on the default platform."""
+    return jitted(function).lower(*args).compile()
 
 
 def run_on_host(function, *args, **options):
@@ -73,6 +83,16 @@ def pullback(conv):
         return y, *vjp(g)
 
     return forward_and_transposes
+
+
+def value_and_gradients(apply):
+    """`(parameters, x) -> (y, gradients)` of a loss that weighs each output differently."""
+
+    def step(parameters, x):
+        y, vjp = jax.vjp(apply, parameters, x)
+        return y, vjp(jax.numpy.asarray(integers(y.shape, y.dtype)))
+
+    return step
 
 
 def cotangent(conv, x, w, seed=2):

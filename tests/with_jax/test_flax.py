@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 import jaxconv
-from cases.reference import assert_same, custom_calls, integers, run, run_on_host
+from cases.reference import assert_same, custom_calls, integers, run, run_on_host, value_and_gradients
 
 LAYERS = {
     "dense": ((2, 6, 5, 3), dict(features=4, kernel_size=(3, 3))),
@@ -31,16 +31,6 @@ def ours(implementation):
 def parameters_of(module, *inputs):
     """Small integers in the shapes of the module's parameters: every sum is exact, and biases are not zero."""
     return jax.tree.map(lambda p: integers(p.shape), jax.eval_shape(module.init, jax.random.key(0), *inputs))
-
-
-def value_and_gradients(apply):
-    """`(parameters, x) -> (y, gradients)` of a loss that weighs each output differently."""
-
-    def step(parameters, x):
-        y, vjp = jax.vjp(apply, parameters, x)
-        return y, vjp(integers(y.shape, y.dtype))
-
-    return step
 
 
 @pytest.mark.parametrize("shape, layer", LAYERS.values(), ids=LAYERS)

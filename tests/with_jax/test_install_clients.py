@@ -10,23 +10,13 @@ from flax import nnx
 from jax.scipy import signal
 
 import jaxconv
-from cases.reference import assert_same, custom_calls, integers, opcodes, run, run_on_host
+from cases.reference import assert_same, custom_calls, integers, opcodes, run, run_on_host, value_and_gradients
 
 
 @pytest.fixture(autouse=True)
 def uninstalled():
     yield
     jaxconv.uninstall()
-
-
-def value_and_gradients(apply):
-    """`(parameters, x) -> (y, gradients)` of a loss that weighs each output differently."""
-
-    def step(parameters, x):
-        y, vjp = jax.vjp(apply, parameters, x)
-        return y, vjp(integers(y.shape, y.dtype))
-
-    return step
 
 
 def assert_ours(function, args, implementation, calls):
@@ -92,23 +82,42 @@ def test_arrays(function, x, w, implementation):
     assert_same(run(value_and_gradients(function), x, w), expected)
 
 
-@pytest.mark.parametrize("layer, arguments", [
-    ("Conv2d", dict(kernel_size=3, stride=2, padding=1)), ("ConvTranspose2d", dict(kernel_size=3, stride=2))
-])  # fmt: skip
+EQUINOX_LAYERS = {
+    "strided": ("Conv2d", dict(kernel_size=3, stride=2, padding=1)),
+    "grouped": ("Conv2d", dict(kernel_size=(3, 2), groups=2, padding="SAME")),
+    "dilated": ("Conv1d", dict(kernel_size=3, dilation=2)),
+    "volume": ("Conv3d", dict(kernel_size=2, padding_mode="CIRCULAR", padding=1)),
+    "transposed": ("ConvTranspose2d", dict(kernel_size=3, stride=2)),
+    "transposed_volume": ("ConvTranspose3d", dict(kernel_size=3, stride=2, padding=1, output_padding=1)),
+}
+
+
+@pytest.mark.parametrize("layer, arguments", EQUINOX_LAYERS.values(), ids=EQUINOX_LAYERS)
 def test_equinox(layer, arguments, implementation):
     equinox = pytest.importorskip("equinox")
     module = getattr(equinox.nn, layer)(4, 4, **arguments, key=jax.random.key(0))
     leaves, tree = jax.tree.flatten(equinox.filter(module, equinox.is_array))
     static = equinox.filter(module, equinox.is_array, inverse=True)
     apply = lambda leaves, x: jax.vmap(equinox.combine(jax.tree.unflatten(tree, leaves), static))(x)
-    operands = [integers(leaf.shape) for leaf in leaves], integers((2, 4, 6, 5))
+    x = integers((2, 4, 9, 6, 5)[: 2 + module.num_spatial_dims])
+    operands = [integers(leaf.shape) for leaf in leaves], x
     assert_ours(value_and_gradients(apply), operands, implementation, {"conv": 2, "wgrad": 1})
 
 
-@pytest.mark.parametrize("layer", ["Conv2D", "Conv2DTranspose"])
-def test_haiku(layer, implementation):
+HAIKU_LAYERS = {
+    "strided": ("Conv2D", IMAGES, dict(output_channels=4, kernel_shape=3, stride=2)),
+    "channels_first": ("Conv2D", IMAGES, dict(output_channels=5, kernel_shape=3, data_format="NCHW")),
+    "dilated": ("Conv1D", (2, 9, 4), dict(output_channels=4, kernel_shape=3, rate=2)),
+    "depthwise": ("DepthwiseConv2D", IMAGES, dict(channel_multiplier=2, kernel_shape=3)),
+    "transposed": ("Conv2DTranspose", IMAGES, dict(output_channels=4, kernel_shape=3, stride=2)),
+    "transposed_volume": ("Conv3DTranspose", (2, 3, 4, 3, 2), dict(output_channels=3, kernel_shape=3, stride=2)),
+}
+
+
+@pytest.mark.parametrize("layer, shape, arguments", HAIKU_LAYERS.values(), ids=HAIKU_LAYERS)
+def test_haiku(layer, shape, arguments, implementation):
     haiku = pytest.importorskip("haiku")
-    network = haiku.without_apply_rng(haiku.transform(lambda x: getattr(haiku, layer)(4, 3, stride=2)(x)))
-    x = integers(IMAGES)
+    network = haiku.without_apply_rng(haiku.transform(lambda x: getattr(haiku, layer)(**arguments)(x)))
+    x = integers(shape)
     parameters = jax.tree.map(lambda p: integers(p.shape), jax.eval_shape(network.init, jax.random.key(0), x))
     assert_ours(value_and_gradients(network.apply), (parameters, x), implementation, {"conv": 2, "wgrad": 1})
