@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--small", action="store_true", help="networks of a size for a test on a host")
     parser.add_argument("--calls", type=int, default=20, help="that are timed; default: 20")
     parser.add_argument(
-        "--patience", type=float, default=120, metavar="SECONDS", help="give a program up after these; default: 120"
+        "--patience", type=float, default=200, metavar="SECONDS", help="give a program up after these; default: 200"
     )
     parser.add_argument(
         "--out", type=Path, metavar="FILE", required=True,

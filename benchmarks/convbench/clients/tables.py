@@ -18,7 +18,9 @@ COLUMNS: dict[str, Callable[[dict], object]] = {
     "not ours": lambda row: row["others"],
     "difference": lambda row: None if row["difference"] is None else f"{row['difference']:.0e}",
 }
-PROGRAM: dict[str, Callable[[dict], object]] = {name: lambda row, name=name: row[name] for name in ("pass", "dtype")}
+PROGRAM: dict[str, Callable[[dict], object]] = {
+    name: lambda row, name=name: row[name] for name in ("pass", "dtype", "implementation")
+}
 
 
 def terminal(rows: list[dict]) -> str:
@@ -30,10 +32,10 @@ def markdown(rows: list[dict]) -> str:
     """Networks, reports, and notes."""
     networks = [row for row in rows if row["name"] not in REPORTS]
     reports = [row for row in rows if row["name"] in REPORTS]
-    what = {"issue": _link, "what was reported": lambda row: REPORTS[row["name"]].what}
+    issue = {"issue": _link, "what was reported": lambda row: REPORTS[row["name"]].what}
     tables = (
         _table({"network": lambda row: f"`{row['name']}`"} | PROGRAM | COLUMNS, networks, "pipe"),
-        _table(what | COLUMNS, reports, "pipe"),
+        _table(issue | COLUMNS, reports, "pipe"),
     )
     return _with_notes("\n\n".join(tables), rows)
 

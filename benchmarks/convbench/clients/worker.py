@@ -93,7 +93,7 @@ def measure(measured: Measured, calls: int) -> Side:
     try:
         return _measure(runnable(measured), calls)
     except Exception as error:  # whatever one program fails by, the others are measured
-        return Side(error=f"{type(error).__name__}: {error}"[:LONGEST_ERROR])
+        return Side(error=" ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_ERROR])
 
 
 def _measure(run: Runnable, calls: int) -> Side:
