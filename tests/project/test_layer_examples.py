@@ -1,6 +1,7 @@
-"""The examples of `jaxconv.nn`, with few steps of narrow networks."""
+"""The examples of `jaxconv.nn`, and of quantised networks, with few steps of narrow networks."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 from flax import nnx
 from skimage.measure import label
 
+import jaxconv
 from cases.reference import integers
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -30,6 +32,24 @@ def test_command(name, tmp_path, capsys):
     printed = capsys.readouterr()
     assert "20/20" in printed.err
     assert f"figure: {figure}" in printed.out
+
+
+def test_quantised_digits(monkeypatch, tmp_path, capsys):
+    """A network that has learnt little is quantised as well: the accuracies are close."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    quantised = example("digits_quantised")
+    monkeypatch.setattr(quantised, "MOST_LOST", 0.05)
+    figure = tmp_path / "figure.png"
+    try:
+        with pytest.warns(jaxconv.FallbackWarning, match="float8"):
+            quantised.main(["--small", "--out", str(figure)])
+    finally:
+        jaxconv.uninstall()
+    assert figure.stat().st_size > 10_000
+    printed = capsys.readouterr()
+    assert "40/40" in printed.err
+    for dtype, ours in (("float32", 4), ("int8", 4), ("float8_e4m3fn", 0)):
+        assert re.search(rf"{dtype} .*{ours} of 4", printed.out)
 
 
 def test_labels_of_coins():
