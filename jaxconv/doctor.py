@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from jaxconv.api import conv2d
 from jaxconv.planner.families import FAMILIES
 
 SECONDS = 1.0  # of a family's check
+CUDA_PACKAGES = (ffi.PLUGIN, "jax-cuda12-plugin", "jax-cuda13-plugin")
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 # x, w, feature groups: each family takes one of them at least, where its instructions are.
 LAYERS = (((2, 9, 8, 16), (3, 3, 16, 24), 1), ((2, 9, 8, 16), (3, 3, 1, 16), 16), ((2, 9, 8, 16), (3, 3, 4, 16), 4))
@@ -39,7 +41,9 @@ def main() -> int:
 
 
 def _versions() -> str:
-    packages = ", ".join(f"{name} {metadata.version(name)}" for name in ("jaxconv", "jax", "jaxlib"))
+    names = ["jaxconv", "jax", "jaxlib"]
+    names += [name for name in CUDA_PACKAGES if find_spec(name.replace("-", "_"))]
+    packages = ", ".join(f"{name} {metadata.version(name)}" for name in names)
     return f"{packages}, Python {host.python_version()} on {sys.platform}"
 
 
@@ -57,7 +61,13 @@ def _findings(platform: str) -> Iterator[tuple[str, str | None]]:
     devices = _devices(platform)
     if not devices:
         if NVIDIA_DRIVER.exists():
-            yield "driver", f"{NVIDIA_DRIVER} is there, but JAX has no CUDA: pip install 'jax[cuda13]'"
+            yield (
+                "driver",
+                f"{NVIDIA_DRIVER} is there, but JAX sees no GPU: pip install 'jax[cuda13]', which needs the driver "
+                "580 or newer",
+            )
+        if ffi.find_module(platform) is not None:
+            yield "kernels", ffi.why_no_kernels(platform)
         return
     reason = ffi.why_no_kernels(platform)
     if reason is not None:

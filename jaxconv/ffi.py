@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import re
 from collections.abc import Callable, Iterable
@@ -26,7 +27,9 @@ from jaxconv.problem.offsets import offset_tables
 from jaxconv.problem.product import OPERANDS, RESULT
 from jaxconv.transforms import apply
 
-MODULES = {"cpu": "jaxconv._cpu", "cuda": "jaxconv._cuda"}
+PLUGIN = "jaxconv-cuda13-plugin"  # the CUDA module as a wheel of its own, beside the host's
+# The first one that is installed.
+MODULES = {"cpu": ("jaxconv._cpu",), "cuda": ("jaxconv._cuda", "jaxconv_cuda13_plugin._cuda")}
 FORMAT = planning.FORMAT  # of custom calls: what their attributes and tables mean
 FFI_PLATFORMS = {"cpu": "cpu", "cuda": "CUDA"}
 
@@ -52,13 +55,39 @@ def check_fits(name: str, built: tuple[int, int], running: tuple[int, int]) -> N
         )
 
 
-def _load(platform: str) -> ModuleType | None:
-    """Imports, checks and registers a platform's native module; None if it was not built."""
-    name = MODULES[platform]
-    if importlib.util.find_spec(name) is None:
-        return None
+def check_plugin(digest: str) -> None:
+    """Raises ImportError if the plugin is of another version than this package, or for another CUDA than JAX.
+
+    digest: the plugin's own, of its version and of the sources that plans depend on.
+    """
+    if digest != planning.DIGEST:
+        ours, version = map(importlib.metadata.version, ("jaxconv", PLUGIN))
+        raise ImportError(
+            f"{PLUGIN} {version} was built from other sources than jaxconv {ours}. "
+            f"Install the same version of both: pip install 'jaxconv[cuda13]=={ours}'"
+        )
+    if importlib.util.find_spec("jax_cuda12_plugin") and not importlib.util.find_spec("jax_cuda13_plugin"):
+        raise ImportError(
+            f"JAX is installed for CUDA 12, and {PLUGIN} needs JAX for CUDA 13: "
+            "pip uninstall jax-cuda12-plugin jax-cuda12-pjrt, then pip install 'jax[cuda13]'"
+        )
+
+
+def find_module(platform: str) -> str | None:
+    """The name of a platform's native module; None if it is not installed."""
+    is_there = lambda name: importlib.util.find_spec(name.partition(".")[0]) and importlib.util.find_spec(name)
+    return next(filter(is_there, MODULES[platform]), None)
+
+
+def _load(platform: str) -> ModuleType:
+    """Imports, checks and registers a platform's native module. Raises ImportError if it cannot be used."""
+    name = find_module(platform)
+    if name is None:
+        raise ImportError(why_missing(MODULES[platform][0]))
     module = importlib.import_module(name)
     check_fits(name, module.ffi_api_version(), running_ffi_api())
+    if not name.startswith("jaxconv."):
+        check_plugin(module.DIGEST)
     for type_name, registration in module.types().items():
         jax.ffi.register_ffi_type(type_name, registration, platform=FFI_PLATFORMS[platform])
     for target, handler in module.registrations().items():
@@ -66,9 +95,20 @@ def _load(platform: str) -> ModuleType | None:
     return module
 
 
-_LOADED = {platform: _load(platform) for platform in MODULES}
-if _LOADED["cpu"] is None:
-    raise ImportError(why_missing(MODULES["cpu"]))
+def _load_cuda() -> ModuleType | str:
+    """The CUDA module, or why it cannot be used: everything else works without it."""
+    if find_module("cuda") is None:
+        return (
+            "this installation of jaxconv has no cuda kernels (pip install 'jaxconv[cuda13]' brings them, "
+            "JAXCONV_CUDA=ON builds them)"
+        )
+    try:
+        return _load("cuda")
+    except ImportError as error:
+        return f"the cuda kernels cannot be used: {error}"
+
+
+_LOADED: dict[str, ModuleType | str] = {"cpu": _load("cpu"), "cuda": _load_cuda()}
 
 
 @lru_cache(maxsize=len(MODULES))
@@ -78,9 +118,9 @@ def why_no_kernels(platform: str) -> str | None:
     Where there are GPUs, one kernel is loaded on each: an old driver, or a GPU that this installation has no code for,
     would make an error of every call.
     """
-    module = _LOADED.get(platform)
-    if module is None:
-        return f"this installation of jaxconv has no {platform} kernels (JAXCONV_CUDA=ON builds them)"
+    module = _LOADED.get(platform, f"jaxconv has no kernels for the platform {platform}")
+    if isinstance(module, str):
+        return module
     for gpu in gpus() if platform == "cuda" else ():
         is_here = gpu.process_index == jax.process_index()
         reason = devices.unsupported_reason(gpu)

@@ -157,6 +157,12 @@ def test_definitions(backend, monkeypatch, tmp_path):
     assert host_only == host | {"cmake.define.JAXCONV_CUDA": "OFF"}
 
 
+def test_the_extra_brings_the_plugin_of_this_version():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    plugin = tomllib.loads((ROOT / "packages" / "cuda13" / "pyproject.toml").read_text())["project"]
+    assert f"{plugin['name']}=={project['version']}" in project["optional-dependencies"]["cuda13"]
+
+
 def test_hooks_have_the_versions_of_the_group_dev():
     hooks = re.findall(r"\[([\w-]+==[\d.]+)\]", (ROOT / ".pre-commit-config.yaml").read_text())
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

@@ -42,6 +42,16 @@ def test_kernels_that_are_missing(capsys, monkeypatch):
     assert status == 1 and "they are not built. Until then lax answers" in text
 
 
+@pytest.mark.parametrize("reason", [None, "the plugin is too old"])
+def test_cuda_kernels_without_a_gpu(capsys, monkeypatch, reason):
+    """If they are installed, whether they fit is known without it."""
+    ours = ffi.why_no_kernels
+    monkeypatch.setattr(ffi, "find_module", lambda platform: "jaxconv_cuda13_plugin._cuda")
+    monkeypatch.setattr(ffi, "why_no_kernels", lambda platform: reason if platform == "cuda" else ours(platform))
+    status, text = found(capsys)
+    assert status == (reason is not None) and f"kernels: {reason or 'ok'}\n" in text
+
+
 @pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
 def test_wrong_results(capsys, monkeypatch, which):
     """Of one pass of one family."""
