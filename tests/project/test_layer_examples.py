@@ -34,6 +34,7 @@ def test_command(name, tmp_path, capsys):
     assert f"figure: {figure}" in printed.out
 
 
+@pytest.mark.full
 def test_quantised_digits(monkeypatch, tmp_path, capsys):
     """A network that has learnt little is quantised as well: the accuracies are close."""
     monkeypatch.syspath_prepend(str(EXAMPLES))

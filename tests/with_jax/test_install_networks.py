@@ -10,7 +10,6 @@ from cases import networks
 from cases.reference import assert_same, compiled, custom_calls, opcodes, run_on_host, value_and_gradients
 
 NETWORKS = {
-    "linen ResNet-50": functools.partial(networks.linen, "resnet50"),
     "linen U-Net": functools.partial(networks.linen, "unet"),
     "linen 3-D U-Net": functools.partial(networks.linen, "unet3d"),
     "linen decoder": functools.partial(networks.linen, "decoder"),
@@ -18,11 +17,12 @@ NETWORKS = {
     "nnx U-Net": functools.partial(networks.of_nnx, networks.UNet),
     "equinox": networks.equinox,
     "haiku MobileNetV1": functools.partial(networks.haiku, "MobileNetV1"),
-    "keras MobileNetV2": functools.partial(networks.keras, "MobileNetV2"),
     "qwix": functools.partial(networks.qwix, None),
     "qwix backward": functools.partial(networks.qwix, "int8"),
 }
 MORE = {
+    "keras MobileNetV2": functools.partial(networks.keras, "MobileNetV2"),
+    "linen ResNet-50": functools.partial(networks.linen, "resnet50"),
     "linen MobileNetV2": functools.partial(networks.linen, "mobilenetv2"),
     "linen EfficientNet-B0": functools.partial(networks.linen, "efficientnet_b0"),
     "linen ConvNeXt-T": functools.partial(networks.linen, "convnext_t"),
