@@ -304,6 +304,16 @@ def toeplitz() -> Picture:
     window, pixels, outputs = 5, 16, 8
     p = Picture(820, 430, "A row of a depthwise filter as a Toeplitz matrix")
     cell, top = 20, 100
+
+    def strips(columns, fill, stroke, numbered=False):
+        """The first three of sixteen strips and the last one, from x on."""
+        for strip in (0, 1, 2, 15):
+            for n in range(columns):
+                p.rect(x + n * cell, top + strip * cell, cell, cell, fill, stroke, text=8 * strip + n, size=8)
+            if numbered:
+                p.text(x - 6, top + strip * cell + 14, strip, "end", size=11)
+        p.rect(x, top + 3 * cell, columns * cell, 12 * cell, "white", GREY, text="⋮", dashed=True)
+
     p.text(
         20,
         28,
@@ -313,12 +323,7 @@ def toeplitz() -> Picture:
     x = 50
     p.text(x + pixels * cell / 2, 66, "A: source pixels", bold=True)
     p.text(x + pixels * cell / 2, 84, "16 pixels of each strip", size=12)
-    for strip in range(16):
-        if strip in (0, 1, 2, 15):
-            for k in range(pixels):
-                p.rect(x + k * cell, top + strip * cell, cell, cell, LIGHT_BLUE, BLUE, text=8 * strip + k, size=8)
-            p.text(x - 6, top + strip * cell + 14, strip, "end", size=11)
-    p.rect(x, top + 3 * cell, pixels * cell, 12 * cell, "white", GREY, text="⋮", dashed=True)
+    strips(pixels, LIGHT_BLUE, BLUE, numbered=True)
     p.text(x + pixels * cell + 20, top + 160, "×", size=22)
     x += pixels * cell + 40
     p.text(x + outputs * cell / 2, 66, "B: Toeplitz matrix", bold=True)
@@ -333,11 +338,7 @@ def toeplitz() -> Picture:
     x += outputs * cell + 40
     p.text(x + outputs * cell / 2, 66, "sums", bold=True)
     p.text(x + outputs * cell / 2, 84, "8 outputs of each strip", size=12)
-    for strip in range(16):
-        if strip in (0, 1, 2, 15):
-            for n in range(outputs):
-                p.rect(x + n * cell, top + strip * cell, cell, cell, LIGHT_GREEN, GREEN, text=8 * strip + n, size=8)
-    p.rect(x, top + 3 * cell, outputs * cell, 12 * cell, "white", GREY, text="⋮", dashed=True)
+    strips(outputs, LIGHT_GREEN, GREEN)
     return p
 
 

@@ -227,7 +227,7 @@ __device__ __forceinline__ void ScaleAndAddBias(const WgmmaParams& p, int32_t fi
 template <WgmmaTile kTile, typename Sum, int kFragments>
 __device__ __forceinline__ void ScaleResults(const WgmmaParams& p, int32_t first_col, int32_t end_col,
                                              Sum (&sums)[kFragments][4]) {
-  static_assert(!kTile.swap_ab, "there are none of int8");
+  static_assert(!kTile.swap_ab, "tiles with swap_ab have no results in int8");
   const LaneNumbers<kTile> scale(p.epilogue.out_scale, first_col,
                                  min(end_col, static_cast<int32_t>(p.problem.out_channels)), 1);
 #pragma unroll
