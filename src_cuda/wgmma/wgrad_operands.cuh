@@ -253,12 +253,13 @@ class WgradHalo {
 
   __device__ __forceinline__ void CopySource(const WgmmaParams& p, const WgradWorkTile&, int32_t step, uint32_t stage,
                                              uint32_t full, uint16_t) const {
-    const ptx::PixelPlace at = positions_.OfUnit(step);
+    const int32_t corner[kSpatial] = {0, p.corner[1], p.corner[2]};  // each group has its own depth
+    const ptx::PixelPlace at = InPixels(positions_.OfUnit(step), p.problem.step, corner);
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
       if (i >= planes_) break;
-      ptx::CopyBoxByTma(stage + offsetof(Stage, halos) + i * kHaloBytes, p.src_map, full, channels_[i],
-                        at.w + p.corner[2], at.h + p.corner[1], at.d + depths_[i], at.image);
+      ptx::CopyBoxByTma(stage + offsetof(Stage, halos) + i * kHaloBytes, p.src_map, full, channels_[i], at.w, at.h,
+                        at.d + depths_[i], at.image);
     }
   }
 

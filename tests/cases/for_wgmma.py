@@ -43,6 +43,7 @@ def of_windows():
     yield "volume_by_2", strided((1, 6, 7, 9, 16), (3, 3, 3, 16, 24), 2, 2, 2)
     yield "even_volume_by_2", strided((2, 4, 6, 8, 16), (3, 2, 3, 16, 72), 2, 2, 2)
     yield "volume_by_1_2_3", strided((1, 4, 6, 9, 8), (2, 3, 3, 8, 16), 1, 2, 3)
+    yield "volume_by_2_in_depth", strided((2, 7, 6, 9, 72), (4, 3, 3, 72, 16), 2, 1, 1)
     yield "points_by_2", strided((2, 10, 12, 40), (1, 1, 40, 64), 2, 2)
     yield "odd_points_by_2", strided((2, 9, 11, 40), (1, 1, 40, 64), 2, 2)
     yield "points_by_2_of_many_tiles", strided((9, 28, 28, 136), (1, 1, 136, 72), 2, 2)
