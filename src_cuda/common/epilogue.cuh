@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "common/convert.cuh"
@@ -10,21 +11,23 @@
 
 namespace jaxconv {
 
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
 // Activations of a number. NaN stays NaN. A piecewise one is the slope, which most lack, then the clip.
 template <typename Acc>
 __device__ __forceinline__ Acc Slope(const Epilogue& epilogue, Acc z) {
   return z < 0 ? static_cast<Acc>(epilogue.numbers[0]) * z : z;
 }
 template <typename Acc>
-__device__ __forceinline__ Acc Clip(const Epilogue& epilogue, Acc z) {
-  const auto low = static_cast<Acc>(epilogue.numbers[1]), high = static_cast<Acc>(epilogue.numbers[2]);
+__device__ __forceinline__ Acc Clip(Acc z, Acc low, Acc high) {
   if constexpr (std::is_same_v<Acc, float>) return ptx::MinOrNan(ptx::MaxOrNan(z, low), high);
   z = z < low ? low : z;
   return z > high ? high : z;
 }
 template <typename Acc>
 __device__ __forceinline__ Acc Piecewise(const Epilogue& epilogue, Acc z) {
-  return Clip(epilogue, Slope(epilogue, z));
+  const auto low = static_cast<Acc>(epilogue.numbers[1]), high = static_cast<Acc>(epilogue.numbers[2]);
+  return Clip(Slope(epilogue, z), low, high);
 }
 
 // z * sigmoid(z * (a + b * z * z)).
@@ -118,8 +121,7 @@ class EpilogueOf {
   // The result of one sum, of an element of the result that exists.
   __device__ __forceinline__ Result operator()(Acc sum, int64_t channel, int64_t element) const {
     if constexpr (kHasEpilogue && std::is_integral_v<Acc>) {
-      const Number out_scale = Operand(epilogue_.out_scale, channel, 1);
-      return out_scale * Activate(epilogue_, WithResidual(Of(channel).Scaled(sum), element));
+      return OutScale(channel) * Activate(epilogue_, WithResidual(Of(channel).Scaled(sum), element));
     } else if constexpr (kHasEpilogue) {
       return Activate(epilogue_, WithResidual(Of(channel).Scaled(sum), element));
     } else {
@@ -146,6 +148,9 @@ class EpilogueOf {
     return HasResidual() ? z + ResidualScale() * ResidualByCall<Acc>(epilogue_, element) : z;
   }
 
+  __device__ __forceinline__ Number OutScale(int64_t channel) const {
+    return Operand(epilogue_.out_scale, channel, Number{1});
+  }
   __device__ __forceinline__ bool HasResidual() const { return kHasEpilogue && epilogue_.residual != nullptr; }
   __device__ __forceinline__ Number ResidualScale() const {
     return epilogue_.residual_scale ? *static_cast<const Number*>(epilogue_.residual_scale) : Number{1};
@@ -159,6 +164,58 @@ class EpilogueOf {
 
   const Epilogue& epilogue_;
   int64_t first_;
+};
+
+// The epilogue of N neighbouring channels, with its operands in registers. For threads with several rows of them, whose
+// residuals are loaded before the first is needed. Results are of type T, and so is the residual.
+template <typename Acc, typename T, int N>
+class EpilogueOfChannels {
+ public:
+  using Number = EpilogueNumber<Acc>;
+
+  // `channel`: the first one, of all groups.
+  __device__ __forceinline__ EpilogueOfChannels(const Epilogue& epilogue, int64_t channel) : epilogue_(epilogue) {
+    const EpilogueOf<Acc, true> of(epilogue, channel);
+#pragma unroll
+    for (int v = 0; v < N; ++v) {
+      channels_[v] = of.Of(v);
+      out_scales_[v] = kScalesResults ? of.OutScale(v) : Number{1};
+    }
+    residual_scale_ = of.HasResidual() ? of.ResidualScale() : Number{0};
+    const bool is_piecewise = epilogue.activation == Activation::kPiecewise;
+    slope_ = is_piecewise ? static_cast<Number>(epilogue.numbers[0]) : Number{1};
+    low_ = is_piecewise ? static_cast<Number>(epilogue.numbers[1]) : -kInfinity;
+    high_ = is_piecewise ? static_cast<Number>(epilogue.numbers[2]) : kInfinity;
+    is_smooth_ = !is_piecewise && epilogue.activation != Activation::kNone;
+  }
+
+  // Of the elements from one on, which exist. Zeros if there is none.
+  __device__ __forceinline__ Pack<T, N> Residual(int64_t element) const {
+    if (epilogue_.residual == nullptr) return {};
+    return *reinterpret_cast<const Pack<T, N>*>(static_cast<const T*>(epilogue_.residual) + element);
+  }
+
+  __device__ __forceinline__ Pack<T, N> operator()(const Pack<Acc, N>& sums, const Pack<T, N>& residual) const {
+    Pack<T, N> results;
+#pragma unroll
+    for (int v = 0; v < N; ++v) {
+      Number z = channels_[v].Scaled(sums.v[v]);
+      if (epilogue_.residual != nullptr) z += residual_scale_ * static_cast<Number>(residual.v[v]);
+      z = Clip(z < 0 ? slope_ * z : z, low_, high_);
+      if (is_smooth_) z = SmoothByCall(epilogue_, z);
+      results.v[v] = RoundTo<T>(kScalesResults ? out_scales_[v] * z : z);
+    }
+    return results;
+  }
+
+ private:
+  static constexpr bool kScalesResults = std::is_same_v<T, int8_t>;
+
+  const Epilogue& epilogue_;
+  EpilogueOfChannel<Acc, true> channels_[N];
+  Number out_scales_[N];
+  Number residual_scale_, slope_, low_, high_;
+  bool is_smooth_;
 };
 
 }  // namespace jaxconv

@@ -50,7 +50,11 @@ __device__ __forceinline__ uint32_t AtomicInc(uint32_t* count, uint32_t last) {
 
 // Prefetches a cache line to L2.
 __device__ __forceinline__ void Prefetch(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
-__device__ __forceinline__ void PrefetchToL1(const void* line) { asm volatile("prefetch.global.L1 [%0];" ::"l"(line)); }
+
+// Brings a word's sector to L1, through 4 bytes of shared memory that nobody reads: a prefetch ends in L2.
+__device__ __forceinline__ void BringToL1(uint32_t unread, const void* word) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(unread), "l"(word));
+}
 inline constexpr int kLineBytes = 128;
 
 __device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -150,6 +154,18 @@ __device__ __forceinline__ float MinOrNan(float a, float b) {
   float lesser;
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(lesser) : "f"(a), "f"(b));
   return lesser;
+}
+
+// The same of two numbers of 16 bits each: at least `low`, and at most `high`.
+template <typename T>
+__device__ __forceinline__ uint32_t ClipPair(uint32_t pair, uint32_t low, uint32_t high) {
+  if constexpr (std::is_same_v<T, __half>) {
+    asm("max.NaN.f16x2 %0, %0, %1; min.NaN.f16x2 %0, %0, %2;" : "+r"(pair) : "r"(low), "r"(high));
+  } else {
+    static_assert(std::is_same_v<T, __nv_bfloat16>, "a type of 16 bits");
+    asm("max.NaN.bf16x2 %0, %0, %1; min.NaN.bf16x2 %0, %0, %2;" : "+r"(pair) : "r"(low), "r"(high));
+  }
+  return pair;
 }
 
 // Four numbers, rounded to nearest even, as int8. They saturate.

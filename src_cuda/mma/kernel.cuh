@@ -89,6 +89,9 @@ __device__ __forceinline__ void WithOutType(DType type, F&& f) {
   }
 }
 
+// Rows whose residuals are loaded at once.
+inline constexpr int kRowsAtOnce = 4;
+
 // Stores rows of results, kVector of each row at once. With an epilogue, that is applied here.
 template <typename Parts, int kVector, typename Out>
 __device__ __forceinline__ void StoreRows(const StoredInShared<Parts, Out>* results,
@@ -104,25 +107,40 @@ __device__ __forceinline__ void StoreRows(const StoredInShared<Parts, Out>* resu
   offset += Parts::kVariant.merged ? MergedCol::Of(p, n_tile.first_col + col).result
                                    : (n_tile.first_col + col) * p.out_col_stride;
   Out* const out = static_cast<Out*>(p.out) + slice_offset + offset;
-  const EpilogueOf<typename Parts::Sum, kHasEpilogue> epilogue(p.epilogue, n_tile.group * p.problem.out_channels);
-  const int64_t channel =
-      kHasEpilogue && Parts::kVariant.merged ? (n_tile.first_col + col) % p.class_cols : n_tile.first_col + col;
-#pragma unroll 4
-  for (int i = 0; i < kTile.rows / kDown; ++i) {
-    const int row = first_row + i * kDown;
-    const int64_t to = rows[row].partner;
-    const auto pack = *reinterpret_cast<const Pack<StoredInShared<Parts, Out>, kVector>*>(
-        results + row * ResultPitch(kTile.cols) + col);
-    if constexpr (kHasEpilogue) {
-      if (to < 0) continue;
-      Pack<Out, kVector> rounded;
+  const auto to_of = [&](int i) -> int64_t { return rows[first_row + i * kDown].partner; };
+  const auto pack_of = [&](int i) {
+    return *reinterpret_cast<const Pack<StoredInShared<Parts, Out>, kVector>*>(
+        results + (first_row + i * kDown) * ResultPitch(kTile.cols) + col);
+  };
+  const auto store = [&](int64_t to, const Pack<Out, kVector>& pack) {
+    *reinterpret_cast<Pack<Out, kVector>*>(out + to) = pack;
+  };
+  constexpr int kRows = kTile.rows / kDown, kAtOnce = kRows < kRowsAtOnce ? kRows : kRowsAtOnce;
+  if constexpr (kHasEpilogue) {
+    static_assert(kRows % kAtOnce == 0, "all are loaded");
+    int64_t channel = n_tile.first_col + col;
+    if constexpr (Parts::kVariant.merged) channel %= p.class_cols;
+    const EpilogueOfChannels<typename Parts::Sum, Out, kVector> epilogue(
+        p.epilogue, n_tile.group * p.problem.out_channels + channel);
+#pragma unroll 1
+    for (int first = 0; first < kRows; first += kAtOnce) {
+      int64_t to[kAtOnce];
+      Pack<Out, kVector> residuals[kAtOnce] = {};
 #pragma unroll
-      for (int v = 0; v < kVector; ++v) {
-        rounded.v[v] = RoundTo<Out>(epilogue(pack.v[v], channel + v, offset + to + v));
+      for (int i = 0; i < kAtOnce; ++i) {
+        to[i] = to_of(first + i);
+        if (to[i] >= 0) residuals[i] = epilogue.Residual(offset + to[i]);
       }
-      *reinterpret_cast<Pack<Out, kVector>*>(out + to) = rounded;
-    } else {
-      if (to >= 0) *reinterpret_cast<Pack<Out, kVector>*>(out + to) = pack;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (to[i] >= 0) store(to[i], epilogue(pack_of(first + i), residuals[i]));
+      }
+    }
+  } else {
+#pragma unroll 4
+    for (int i = 0; i < kRows; ++i) {
+      const int64_t to = to_of(i);
+      if (to >= 0) store(to, pack_of(i));
     }
   }
 }

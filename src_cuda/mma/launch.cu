@@ -141,7 +141,8 @@ cudaError_t Launch(const ConvCall& call, const MmaSettings& s, cudaStream_t stre
   MmaParams params{MakeParams(call, s.split, tile.rows, tile.cols)};
   params.epilogue = call.epilogue;
   if (merges) MergeClasses(p, tile, s.merged, &params);
-  params.out_vectors = ResultLayout(call, s.split).MnVectors(TraitsOf(params.out_type).vector());
+  params.out_vectors = ResultLayout(call, s.split).MnVectors(TraitsOf(params.out_type).vector()) &&
+                       reinterpret_cast<uintptr_t>(call.epilogue.residual) % 16 == 0;
   params.n_tiles = static_cast<uint32_t>(params.col_tiles * p.groups);
   const int64_t row_blocks = static_cast<int64_t>(params.row_tiles) * s.split;
   const int64_t steps = (call.pass == Pass::kConv ? ChannelTaps(p) : Positions(p)) / p.class_count / s.split;

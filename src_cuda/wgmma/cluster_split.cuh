@@ -119,6 +119,7 @@ struct alignas(1024) WgmmaClusterSplitShared {
   char sums[ClusterSums<SumOf<T>, kTile>::kBytes];
   uint64_t barriers[Stages::kBarriers];
   uint64_t sent;
+  char unread[kUnreadBytes];
 };
 
 template <typename T, int kTileIndex, bool kKMajor, bool kHasEpilogue>
@@ -159,7 +160,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       const int64_t offsets[] = {stores.LaneOffset(tile, first_row, 0), stores.LaneOffset(tile, first_row, 1)};
       if constexpr (kHasEpilogue) {
         const int32_t first_of_cluster = tile.first_col + cluster_sums.first_col();
-        PrefetchEpilogue<kTile>(p, first_of_cluster);
+        BringEpilogue<kTile>(p, first_of_cluster, ptx::SharedAddress(shared.unread));
         if (p.epilogue.residual != nullptr) {
           PrefetchResidual(p, threadIdx.x, 128 * kTile.warpgroups(), kTile.rows, first_of_cluster, cluster_sums.cols(),
                            [&](int row) { return stores.RowOffset(tile, tile.first_row + row); });
@@ -179,7 +180,8 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
         if (p.epilogue.residual != nullptr) {
           AddResidual<T, kTile>(p, first_col, end_col, added, [&](int half) { return offsets[half]; });
         }
-        ActivateAll(p.epilogue, added[0]);
+        ActivateWithin(p.epilogue, added[0]);
+        Clip(Bounds(p.epilogue), added[0]);
         if constexpr (std::is_same_v<T, int8_t>) ScaleResults<kTile>(p, first_col, end_col, added[0]);
       }
 #pragma unroll

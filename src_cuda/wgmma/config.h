@@ -18,7 +18,8 @@ inline constexpr int kMostCluster = 8;     // thread blocks of a cluster, on eve
 inline constexpr int kSwizzleBytes = 128;  // a swizzled row of TMA and wgmma: BLOCK_K channels of one tap, of all types
 inline constexpr int kResultRows = 16;     // a warp stores so many rows at once: its part of a multiplication's 64
 inline constexpr int kResultBytes = kResultRows * kSwizzleBytes;
-inline constexpr int kBlockRows = 64;  // M of a multiplication, and channels that wgrad's tiles are made of
+inline constexpr int kUnreadBytes = 3 * 32 * 4;  // a word for each lane of a warp and operand, see BringEpilogue
+inline constexpr int kBlockRows = 64;            // M of a multiplication, and channels that wgrad's tiles are made of
 inline constexpr int kWgradBlockBytes = kBlockRows * kSwizzleBytes;  // of 64 channels in a step of wgrad
 // Positions that are a step of K of wgrad.
 constexpr int WgradPositions(int element_bytes) { return kSwizzleBytes / element_bytes; }
@@ -207,9 +208,10 @@ constexpr int64_t WgmmaTile::shared_bytes(bool k_major) const {
     bytes += stages * rows * kSwizzleBytes;
   }
   if (cluster_split > 0) {
-    bytes += rows * cols * 4 + kBarriers / 2;
+    bytes += rows * cols * 4 + kBarriers / 2 + kUnreadBytes;
   } else {
-    bytes += warpgroups() * ResultBuffers(*this) * 4 * kResultBytes + (StoresZeros(*this) ? kResultBytes : 16);
+    bytes +=
+        warpgroups() * ResultBuffers(*this) * 4 * kResultBytes + (StoresZeros(*this) ? kResultBytes : kUnreadBytes);
     bytes += kMostWgmmaClasses * 4 + stages * (kWorkTileBytes + kBarriers) + (cluster() > 1 ? 2 : 1) * kBarriers + 16;
     bytes += 4 * warpgroups() * ResultBuffers(*this) * 8;
   }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 
 #include "common/convert.cuh"
@@ -16,18 +15,19 @@
 
 namespace jaxconv {
 
-inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-// Brings what the epilogue reads of a tile's columns to L1. To be called by a warpgroup, before the sums are there.
+// Brings what the epilogue reads of a tile's columns to L1. One warp does it for all, before the sums are there.
+// `unread`: kUnreadBytes of shared memory.
 template <WgmmaTile kTile>
-__device__ __forceinline__ void PrefetchEpilogue(const WgmmaParams& p, int32_t first_col) {
-  static_assert(kTile.cols <= 128 * 2, "each thread has two columns");
-  const int32_t col = first_col + threadIdx.x % 128 * 2, last = p.problem.out_channels - 1;
-  const auto prefetch = [&](const PerChannel& operand) {
-    if (operand.data) ptx::PrefetchToL1(static_cast<const float*>(operand.data) + min(col, last) * operand.stride);
+__device__ __forceinline__ void BringEpilogue(const WgmmaParams& p, int32_t first_col, uint32_t unread) {
+  constexpr int kSector = 32 / sizeof(float);  // columns that a lane brings
+  static_assert(kTile.cols <= 32 * kSector, "a warp brings all columns");
+  const auto in_tile = static_cast<int32_t>(threadIdx.x) * kSector, col = first_col + in_tile;
+  if (threadIdx.x >= 32 || in_tile >= kTile.cols || col >= p.problem.out_channels) return;
+  const auto bring = [&](const PerChannel& operand, int number) {
+    const auto* const data = static_cast<const float*>(operand.data);
+    if (operand.stride != 0) ptx::BringToL1(unread + (number * 32 + threadIdx.x) * 4, data + col);
   };
-  prefetch(p.epilogue.scale);
-  prefetch(p.epilogue.bias);
+  bring(p.epilogue.scale, 0), bring(p.epilogue.bias, 1), bring(p.epilogue.out_scale, 2);
 }
 
 // The same for the residual, by one of several threads: of so many rows, and of columns from one on. offset_of(row) is
@@ -244,22 +244,36 @@ __device__ __forceinline__ void ForEachSum(Sum (&sums)[kCount], const F& f) {
   for (int i = 0; i < kCount; ++i) SetResult(sums[i], f(ResultIn(sums[i])));
 }
 
-// The activation of fragments. Most clip, or do nothing, which is to clip at infinities: there is no branch for them,
-// behind which the compiler would need further registers.
+// What results are clipped at. Most activations clip, or do nothing, which is to clip at infinities: so there is no
+// branch for them, behind which the compiler would need further registers.
+struct Bounds {
+  float low, high;
+
+  __device__ __forceinline__ explicit Bounds(const Epilogue& epilogue) {
+    const bool clips = epilogue.activation == Activation::kPiecewise;
+    const auto first = static_cast<float>(epilogue.numbers[1]), last = static_cast<float>(epilogue.numbers[2]);
+    low = clips ? first : -kInfinity, high = clips ? last : kInfinity;
+  }
+};
+
+// The activation of fragments, but for its bounds.
 template <typename Sum, int kFragments>
-__device__ __forceinline__ void ActivateAll(const Epilogue& epilogue, Sum (&sums)[kFragments][4]) {
+__device__ __forceinline__ void ActivateWithin(const Epilogue& epilogue, Sum (&sums)[kFragments][4]) {
   auto& all = reinterpret_cast<Sum(&)[kFragments * 4]>(sums);
-  const bool clips = epilogue.activation == Activation::kPiecewise;
   const auto first = static_cast<float>(epilogue.numbers[0]), second = static_cast<float>(epilogue.numbers[1]);
-  const float low = clips ? second : -kInfinity;
-  const float high = clips ? static_cast<float>(epilogue.numbers[2]) : kInfinity;
   int32_t is_sigmoid = epilogue.activation == Activation::kSigmoid;
-  int32_t is_hard = epilogue.activation == Activation::kHardSigmoid, has_slope = clips && first != 1;
+  int32_t is_hard = epilogue.activation == Activation::kHardSigmoid;
+  int32_t has_slope = epilogue.activation == Activation::kPiecewise && first != 1;
   ptx::Keep(is_sigmoid), ptx::Keep(is_hard), ptx::Keep(has_slope);
   if (is_sigmoid) ForEachSum(all, [&](float z) { return Sigmoid(first, second, z); });
   if (is_hard) ForEachSum(all, [&](float z) { return HardSigmoid(z); });
   if (has_slope) ForEachSum(all, [&](float z) { return z < 0 ? first * z : z; });
-  ForEachSum(all, [&](float z) { return ptx::MinOrNan(ptx::MaxOrNan(z, low), high); });
+}
+
+template <typename Sum, int kFragments>
+__device__ __forceinline__ void Clip(const Bounds& bounds, Sum (&sums)[kFragments][4]) {
+  ForEachSum(reinterpret_cast<Sum(&)[kFragments * 4]>(sums),
+             [&](float z) { return ptx::MinOrNan(ptx::MaxOrNan(z, bounds.low), bounds.high); });
 }
 
 // One result, whose residual is of type T, also without a call.
@@ -284,18 +298,19 @@ class WgmmaEpilogue {
   static constexpr int kSubtiles = Sums::kBlocks * kOfBlock;
   static_assert(Sums::kAcross % (8 * kBlocks) == 0, "subtiles share out the sums");
   static constexpr int kFirstFetched = kSubtiles < ResultBuffers(kTile) ? kSubtiles : ResultBuffers(kTile);
+  static constexpr bool kClipsRounded = sizeof(Out) == 2;
   static constexpr bool kFetchesLate = std::is_same_v<T, float>;  // sums that are computed again fetch none
 
  public:
   static constexpr int kLeft = kLeaves ? kSubtiles : 0;  // subtiles that are stored later
 
-  // `buffers`, `barriers`: see WgmmaStores.
-  __device__ WgmmaEpilogue(const WgmmaParams& p, uint32_t buffers, uint32_t barriers)
-      : params_(p), stores_(p, buffers, barriers) {}
+  // `buffers`, `barriers`: see WgmmaStores; `unread`: see BringEpilogue.
+  __device__ WgmmaEpilogue(const WgmmaParams& p, uint32_t buffers, uint32_t barriers, uint32_t unread)
+      : params_(p), stores_(p, buffers, barriers), unread_(unread) {}
 
   // To be called before a tile is multiplied.
   __device__ __forceinline__ void Begin(const WgmmaReceivedTile& tile) const {
-    if constexpr (kHasEpilogue) PrefetchEpilogue<kTile>(params_, tile.first_col());
+    if constexpr (kHasEpilogue) BringEpilogue<kTile>(params_, tile.first_col(), unread_);
   }
 
   // To be called while a tile's last step is multiplied. Tiles whose sums may be computed again do without.
@@ -315,7 +330,10 @@ class WgmmaEpilogue {
         EndSubtile(sums, subtile, tile);
       }
     }
-    if (!params_.has_out_maps) return StoreUnrounded(sums, tile.All());
+    if (!params_.has_out_maps) {
+      if constexpr (kHasEpilogue && kClipsRounded) ClipAll(sums);
+      return StoreUnrounded(sums, tile.All());
+    }
     if constexpr (kLeaves) {
       left_of_ = tile;
 #pragma unroll
@@ -367,7 +385,9 @@ class WgmmaEpilogue {
     }
   }
 
-  static __device__ __forceinline__ void Round(const Sums& sums, int subtile, typename Stores::Subtile& to) {
+  // Where there is an epilogue, rounded pairs are clipped: two at once, with fewer registers. Rounding keeps the order
+  // of numbers, so that rounded bounds give the same results.
+  __device__ __forceinline__ void Round(const Sums& sums, int subtile, typename Stores::Subtile& to) const {
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
       const auto& four = sums.At(subtile / kOfBlock)[subtile % kOfBlock * kBlocks + block];
@@ -375,6 +395,11 @@ class WgmmaEpilogue {
         to[block][0] = ptx::PackInt8({ResultIn(four[0]), ResultIn(four[1]), ResultIn(four[2]), ResultIn(four[3])});
       } else if constexpr (sizeof(Out) == 2) {
         to[block][0] = RoundPair<Out>(four[0], four[1]), to[block][1] = RoundPair<Out>(four[2], four[3]);
+        if constexpr (kHasEpilogue) {
+          const Bounds bounds(params_.epilogue);
+          const uint32_t low = RoundPair<Out>(bounds.low, bounds.low), high = RoundPair<Out>(bounds.high, bounds.high);
+          for (uint32_t& pair : to[block]) pair = ptx::ClipPair<Out>(pair, low, high);
+        }
       } else {
 #pragma unroll
         for (int i = 0; i < 4; ++i) to[block][i] = BitsOf(four[i]);
@@ -424,11 +449,18 @@ class WgmmaEpilogue {
   }
 
   __device__ __forceinline__ void EndSubtile(Sums& sums, int subtile, const WgmmaReceivedTile& tile) const {
-    ActivateAll(params_.epilogue, OfSubtile(sums, subtile));
+    ActivateWithin(params_.epilogue, OfSubtile(sums, subtile));
+    if constexpr (!kClipsRounded) Clip(Bounds(params_.epilogue), OfSubtile(sums, subtile));
     if constexpr (std::is_same_v<T, int8_t>) {
       const int32_t first_col = tile.first_col() + FirstCol(subtile);
       ScaleResults<kTile>(params_, first_col, first_col + kTile.cols, OfSubtile(sums, subtile));
     }
+  }
+
+  __device__ __forceinline__ void ClipAll(Sums& sums) const {
+    const Bounds bounds(params_.epilogue);
+#pragma unroll
+    for (int subtile = 0; subtile < kSubtiles; ++subtile) Clip(bounds, OfSubtile(sums, subtile));
   }
 
   __device__ __forceinline__ void ScaleSubtile(Sums& sums, int subtile, const WgmmaReceivedTile& tile) const {
@@ -455,6 +487,7 @@ class WgmmaEpilogue {
 
   const WgmmaParams& params_;
   Stores stores_;
+  uint32_t unread_;
   typename Stores::Subtile left_[kLeaves ? kSubtiles : 1];
   bool is_left_ = false;
   WgmmaReceivedTile left_of_;

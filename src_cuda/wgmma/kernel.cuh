@@ -150,7 +150,8 @@ struct alignas(1024) WgmmaBlock {
     WgmmaTileBroadcast<kTile> tiles(p, next_tiles);
     Consumer sums(p, stages, ptx::SharedAddress(barriers));
     WgmmaEpilogue<T, kTile, kHasEpilogue, Consumer> epilogue(p, ptx::SharedAddress(results[threadIdx.x / 128]),
-                                                             ptx::SharedAddress(residual_barriers[threadIdx.x / 32]));
+                                                             ptx::SharedAddress(residual_barriers[threadIdx.x / 32]),
+                                                             ptx::SharedAddress(zeros));
     WgmmaReceivedTile next;
     for (bool is_more = tiles.Next(&next); is_more;) {
       const WgmmaReceivedTile tile = next;

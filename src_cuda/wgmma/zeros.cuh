@@ -17,7 +17,7 @@ namespace jaxconv {
 template <typename T, WgmmaTile kTile>
 class WgmmaZeros {
  public:
-  static constexpr int kBytes = StoresZeros(kTile) ? kResultBytes : 16;  // an array has some
+  static constexpr int kBytes = StoresZeros(kTile) ? kResultBytes : kUnreadBytes;
 
   // `order`: of the classes, see WgmmaTileOrder; `zeros`: room for them.
   __device__ WgmmaZeros(const WgmmaParams& p, const int32_t (&order)[kMostWgmmaClasses], char* zeros)
