@@ -36,6 +36,8 @@ class Product:
         src_batch_grouped: bool,
         dst_batch_grouped: bool,
         filter_in_grouped: bool,
+        has_epilogue: bool,
+        has_residual: bool,
         taps: np.ndarray,
         classes: np.ndarray,
     ) -> None: ...

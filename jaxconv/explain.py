@@ -78,9 +78,9 @@ def _answer(equation: JaxprEqn, platform: str | None) -> Answer:
         problem = ConvProblem.from_lax(lhs, rhs, out, equation.params)
         reason = unsupported_reason(problem)
         return Answer("convolution", problem, "lax" if reason else "lax, as asked", reason=reason)
-    kind, problem, implementation, epilogue = ours
+    kind, problem, implementation, epilogue, ending = ours
     name = ("wgrad" if kind == "wgrad" else "dgrad" if problem.reverse else "fprop") + epilogue
-    choice = decide(kind, platform, problem, implementation, tuning_for(implementation), bool(epilogue))
+    choice = decide(kind, platform, problem, implementation, tuning_for(implementation), ending)
     if choice.plan is None:
         by = "lax" if fallback.allows_lax(implementation) else "an error"
         return Answer(name, problem, by, reason=choice.unsupported_reason())

@@ -23,6 +23,7 @@ from jaxconv.problem import ConvProblem
 from jaxconv.problem.algorithms import precision_of_lax
 from jaxconv.problem.factors import other_filter
 from jaxconv.problem.of_lax import read
+from jaxconv.problem.product import Ending
 from jaxconv.sharding.partitioning import lower_without_mesh
 from jaxconv.tuning.loaded import tuning_for
 
@@ -39,13 +40,14 @@ class Installed(NamedTuple):
 class Pass(NamedTuple):
     """A convolution as one of ours: its kind, its problem, and which of our kernels may answer it.
 
-    epilogue: in words, what computes one; nothing if there is none.
+    epilogue: in words, what computes one; nothing if there is none. ending: of our kernel.
     """
 
     kind: str
     problem: ConvProblem
     implementation: Constraint | None
     epilogue: str = ""
+    ending: Ending = Ending.SUMS
 
 
 _installed: dict[str, Installed] = {}  # by platform
@@ -112,7 +114,7 @@ def _lower(platform: str, ctx: mlir.LoweringRuleContext, lhs, rhs, **params):
     ours = our_pass(platform, ctx.jaxpr_eqn_ctx, [*ctx.avals_in, *ctx.avals_out], params)
     if ours is None:
         return by_lax(ctx, lhs, rhs, **params)
-    kind, problem, implementation, _ = ours
+    kind, problem, implementation = ours[:3]
     choice = lowering.decide(kind, platform, problem, implementation, tuning_for(implementation))
     if choice.plan is None:
         fallback.warn(choice.unsupported_reason())

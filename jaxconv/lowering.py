@@ -19,7 +19,7 @@ from jaxconv.planner.support import unsupported_reason
 from jaxconv.planner.xla import choose_or_lax
 from jaxconv.problem import ROLES, ConvProblem
 from jaxconv.problem.algorithms import Float32, float32_of
-from jaxconv.problem.product import OPERANDS
+from jaxconv.problem.product import OPERANDS, Ending
 from jaxconv.sharding import cache_key
 from jaxconv.sharding.block import block
 from jaxconv.sharding.partitioning import (
@@ -99,7 +99,7 @@ def decide(
     problem: ConvProblem,
     implementation,
     tuning: Tuning = NOTHING,
-    with_epilogue: bool = False,
+    ending: Ending = Ending.SUMS,
 ) -> Choice:
     """The plan for a problem on a platform, measured or else estimated, or lax, or why no native kernel answers it.
 
@@ -107,12 +107,12 @@ def decide(
     """
     constraint = constraint_of(implementation)
     problem = seen_by_kernels(kind, platform, problem)
-    reason = _platform_reason(platform, constraint) or unsupported_reason(problem, kind, with_epilogue)
+    reason = _platform_reason(platform, constraint) or unsupported_reason(problem, kind, ending is not Ending.SUMS)
     if reason:
         return Choice.nothing(reason)
     device = ffi.device(platform)
     if implementation is not None:
-        return choose(platform, kind, problem, constraint, device)
+        return choose(platform, kind, problem, constraint, device, ending)
     return tuning.choice(platform, kind, problem) or choose_or_lax(platform, kind, problem, device)
 
 

@@ -61,7 +61,7 @@ def pass_of(equation: JaxprEqn, platform: str | None) -> Pass | None:
     if equation.primitive in FUSED:
         problem, plan = planned(platform, call := Call(**equation.params), avals[:-1])
         if plan is not None:
-            return Pass("conv", problem, constraint_of(call.implementation), " with its epilogue")
+            return Pass("conv", problem, constraint_of(call.implementation), " with its epilogue", call.ending)
         problem = of_one_device(call.of_sums)
         return Pass("conv", problem, call.implementation, ", then its epilogue by XLA,")
     return our_pass(platform, equation.ctx, avals, equation.params)

@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding
 from jaxconv import fallback, primitives
 from jaxconv.epilogue import Epilogue
 from jaxconv.problem import ConvProblem
+from jaxconv.problem.product import Ending
 from jaxconv.sharding.block import block
 
 BY_LAX = "xla"
@@ -28,6 +29,10 @@ class Call(NamedTuple):
     @property
     def before_activation(self) -> Call:
         return self._replace(epilogue=self.epilogue.before_activation(self.problem))
+
+    @property
+    def ending(self) -> Ending:
+        return Ending.RESIDUAL if "residual" in self.epilogue.operands else Ending.EPILOGUE
 
     @property
     def of_sums(self) -> ConvProblem:

@@ -56,7 +56,7 @@ def planned(platform: str | None, call: Call, avals: Sequence[Any]) -> tuple[Con
     if problem.periodic or not _has_native_residual(call, avals):
         return problem, None
     problem = seen_by_kernels("conv", platform, problem)
-    plan = decide("conv", platform, problem, constraint_of(call.implementation), with_epilogue=True).plan
+    plan = decide("conv", platform, problem, constraint_of(call.implementation), ending=call.ending).plan
     return problem, plan if isinstance(plan, ConvPlan) and _ends_with(plan, call) else None
 
 

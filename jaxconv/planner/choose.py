@@ -16,7 +16,7 @@ from jaxconv.planner.families import FAMILIES, Family
 from jaxconv.planner.plan import ANY, Constraint, ConvPlan, Lax, kernel_name
 from jaxconv.planner.support import unsupported_sizes
 from jaxconv.problem import ConvProblem
-from jaxconv.problem.product import TYPICAL_BATCH, Product
+from jaxconv.problem.product import TYPICAL_BATCH, Ending, Product
 from jaxconv.transforms import SwappedOperands, Transform, Transformed
 
 
@@ -88,9 +88,10 @@ def choose(
     problem: ConvProblem,
     constraint: Constraint = ANY,
     device: Device = TYPICAL_DEVICE,
+    ending: Ending = Ending.SUMS,
 ) -> Choice:
     """The plan for a problem without `unsupported_reason`, on a platform that has kernels."""
-    every = partial(options, platform, kind, problem, constraint, device)
+    every = partial(options, platform, Product(kind, problem, ending), constraint, device)
     best = min((option for option in every() if option.candidate.reason is None), key=_cost, default=None)
     others = partial(_rejected, every, best)
     if best is None:
@@ -114,15 +115,14 @@ def _rejected(every: Callable[[], Iterator[Option]], best: Option | None) -> tup
     return (*dearer, *others.values())
 
 
-def options(platform: str, kind: str, problem: ConvProblem, constraint: Constraint, device: Device) -> Iterator[Option]:
+def options(platform: str, product: Product, constraint: Constraint, device: Device) -> Iterator[Option]:
     """The options of all families, under all their transforms, also those that have a reason against them."""
-    product = Product(kind, problem)
     for name, family in FAMILIES[platform].items():
         if constraint.family not in (None, name):
             yield Option(name, (), _refused(f"{constraint.family} was asked for"))
             continue
         for transform in _transforms(family, product, constraint):
-            version = _unsupported_transform(transform, family, kind) or version_of(transform, product, device)
+            version = _unsupported_transform(transform, family, product.kind) or version_of(transform, product, device)
             if isinstance(version, str):
                 yield Option(name, transform, _refused(version))
                 continue
@@ -169,7 +169,7 @@ class Version(NamedTuple):
 @lru_cache(maxsize=4096)
 def version_of(transform: Transform, product: Product, device: Device) -> Version | str:
     """The version under a transform, or why there is none."""
-    kind, problem = product.kind, product.problem
+    problem = product.problem
     if not transform:
         return Version(product, 0.0)
     reason = transforms.unsupported_reason(transform, problem) or transforms.mixed_members_reason(transform, product)
@@ -177,7 +177,8 @@ def version_of(transform: Transform, product: Product, device: Device) -> Versio
         return reason
     transformed = transforms.apply(transform, problem)
     seconds = _conversion_seconds(problem, transformed, device)
-    return unsupported_sizes(transformed.problem) or Version(Product(kind, transformed.problem), seconds)
+    version = dataclasses.replace(product, problem=transformed.problem)
+    return unsupported_sizes(transformed.problem) or Version(version, seconds)
 
 
 def _conversion_seconds(problem: ConvProblem, transformed: Transformed, device: Device) -> float:

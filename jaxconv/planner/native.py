@@ -14,7 +14,7 @@ from jaxconv.planner.candidate import Asked, Candidate, Settings
 from jaxconv.planner.devices import Device
 from jaxconv.problem import ConvProblem, Dim, Shape, Spec
 from jaxconv.problem.offsets import in_three, offset_tables
-from jaxconv.problem.product import Product
+from jaxconv.problem.product import Ending, Product
 
 COSTS = {file.stem: json.loads(file.read_text()) for file in (Path(__file__).parent / "device_data").glob("*.json")}
 
@@ -111,6 +111,8 @@ def _native(product: Product, images: int | None = None) -> planning.Product:
         src_batch_grouped=p.lhs_batch_grouped,
         dst_batch_grouped=p.out_batch_grouped,
         filter_in_grouped=p.reverse,
+        has_epilogue=product.ending is not Ending.SUMS,
+        has_residual=product.ending is Ending.RESIDUAL,
         taps=tables.taps,
         classes=tables.classes,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 from functools import cached_property
 
@@ -18,6 +19,14 @@ OPERANDS = {"conv": ("lhs", "rhs"), "wgrad": ("lhs", "out")}
 RESULT = {"conv": "out", "wgrad": "rhs"}
 
 
+class Ending(enum.Enum):
+    """What a kernel does with sums before it stores them."""
+
+    SUMS = "nothing"
+    EPILOGUE = "an epilogue without residual"
+    RESIDUAL = "an epilogue with a residual"
+
+
 @dataclasses.dataclass(frozen=True)
 class Product:
     """For each of `groups`, the product of an m x k and a k x n matrix that a pass of a problem is.
@@ -27,6 +36,7 @@ class Product:
 
     kind: str
     problem: ConvProblem
+    ending: Ending = Ending.SUMS
 
     def __hash__(self) -> int:
         return hash(self.problem)

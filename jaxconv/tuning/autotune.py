@@ -21,6 +21,7 @@ from jaxconv.planner.choose import Times, options
 from jaxconv.planner.plan import ANY, ConvPlan, Lax
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.conv_problem import ROLES
+from jaxconv.problem.product import Product
 from jaxconv.traced import pass_of, trace
 from jaxconv.tuning.entries import Entry, operand_types, why_not_stored
 from jaxconv.tuning.file import NOTHING, Key, read, write
@@ -132,7 +133,7 @@ def _keys(equations: Iterable[Any], platform: str) -> dict[Key, None]:
 
 def plausible(platform: str, kind: str, problem: ConvProblem) -> Candidates:
     """The plans that are worth a measurement, and lax."""
-    every = options(platform, kind, problem, ANY, ffi.device(platform))
+    every = options(platform, Product(kind, problem), ANY, ffi.device(platform))
     found = sorted((o for o in every if o.candidate.reason is None), key=lambda o: o.candidate.seconds)
     within = lambda factor: [o for o in found if o.candidate.seconds <= factor * found[0].candidate.seconds]
     likely = within(LIKELY)[:MOST_LIKELY]

@@ -85,6 +85,7 @@ struct Product {
   Float32 float32;
   ArrayShape src, filter, dst;
   bool src_batch_grouped, dst_batch_grouped;
+  bool has_epilogue, has_residual;
   std::array<int64_t, kSpatial> kernel, window_strides, lhs_dilation, rhs_dilation;  // leading ones are 1
   int spatial_rank;
   // The sizes of one member of a vmap. NaN or infinity in one member must not reach the results of another.
@@ -112,12 +113,13 @@ struct Product {
   // Bytes of a row of the im2col matrix: all (tap, channel) of a position, of all groups.
   int64_t column_bytes() const { return conv.groups * channel_taps() * ElementBytes(conv.src_type); }
 
-  // Bytes of the destination, and of the source pixels that windows see, each counted once.
+  // Bytes of the destination, of the residual, and of the source pixels that windows see, each counted once.
   int64_t activation_bytes() const {
     int64_t seen = 1, out = 1;
     for (int d = 0; d < kSpatial; ++d) seen *= Seen(d), out *= conv.dst_size[d];
     const int64_t src_bytes = seen * conv.in_channels * ElementBytes(conv.src_type);
-    return images() * conv.groups * (src_bytes + out * conv.out_channels * ElementBytes(conv.dst_type));
+    const int64_t out_bytes = out * conv.out_channels * ElementBytes(conv.dst_type);
+    return images() * conv.groups * (src_bytes + (has_residual ? 2 : 1) * out_bytes);
   }
 
   // Whether both operands can be loaded in vectors of as many channels: contiguous and aligned. A filter may have them

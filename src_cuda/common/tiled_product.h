@@ -51,6 +51,13 @@ inline double ActivationSeconds(const Product& product, const Device& device, co
   return product.activation_bytes() / (costs["bandwidth"] * device.bandwidth);
 }
 
+// The time of the epilogue, where no multiplication hides it.
+inline double EpilogueSeconds(const Product& product, const Device& device, const Numbers& costs) {
+  if (!product.has_epilogue) return 0;
+  const double result = costs["epilogue_seconds"] + (product.has_residual ? costs["residual_seconds"] : 0);
+  return static_cast<double>(product.rows() * product.cols() * product.conv.groups) / device.multiprocessors * result;
+}
+
 // The time to write the slices of split-K, and to read them in one more kernel.
 inline double SlicesSeconds(const Product& product, const Device& device, const Numbers& costs, int64_t split) {
   if (split == 1) return 0;

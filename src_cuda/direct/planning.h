@@ -88,7 +88,8 @@ class DirectPlanner {
     const double seconds = TilesPerSm(layout) * direct::TileClocks(layout, costs_) / device_.clock_hz;
     const double filter = layout.is_conv() ? 1.0 * layout.filter_bytes() / layout.tile.warps : 0;
     return std::max(seconds, ActivationSeconds(product_, device_, costs_)) + costs_["begin_seconds"] + kLaunchSeconds +
-           filter / costs_["filter_bytes_per_second"] + SlicesSeconds(product_, device_, costs_, s.split);
+           filter / costs_["filter_bytes_per_second"] + SlicesSeconds(product_, device_, costs_, s.split) +
+           EpilogueSeconds(product_, device_, costs_);
   }
 
   int64_t WorkspaceBytes(const DirectSettings& s) const { return s.split > 1 ? s.split * product_.sums_bytes() : 0; }

@@ -82,7 +82,8 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
   int64_t SharedBytes(const MmaSettings& s) const { return kTiles[s.tile].shared_bytes(); }
 
   double Seconds(const MmaSettings& s) const {
-    return TiledPlanner::Seconds(s) * (CopiesVectors() ? 1 : costs_["elementwise"]);
+    const double seconds = TiledPlanner::Seconds(s) * (CopiesVectors() ? 1 : costs_["elementwise"]);
+    return seconds + EpilogueSeconds(product_, device_, costs_);
   }
 
  private:

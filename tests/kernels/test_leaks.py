@@ -7,7 +7,7 @@ import contextlib
 import ctypes
 import functools
 import gc
-import os
+import sys
 from typing import NamedTuple
 
 import jax
@@ -22,22 +22,38 @@ MIB = 2**20
 LIBC = ctypes.CDLL(None)
 
 
+class Allocated(ctypes.Structure):
+    """`struct mallinfo2` of glibc: bytes in all arenas."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in (
+        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"
+    )]  # fmt: skip
+
+
+LIBC.mallinfo2.restype = Allocated
+
+
 class Memory(NamedTuple):
-    """Bytes in use. device: of all that the driver gives, as for programs; arrays: in JAX's own share of it."""
+    """What is in use.
+
+    host: bytes that malloc has given. Pages would count the holes between them, too, which XLA's compiler leaves.
+    objects: Python's small ones, which are not by malloc. device: bytes that the driver has given, also for programs.
+    arrays: bytes of JAX's own share of these.
+    """
 
     host: int
+    objects: int
     device: int
     arrays: int
 
 
 def memory() -> Memory:
     gc.collect()
-    LIBC.malloc_trim(0)  # what was freed is not in use
-    with open("/proc/self/statm") as sizes:
-        host = int(sizes.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    allocated = LIBC.mallinfo2()
+    on_host = allocated.uordblks + allocated.hblkhd, sys.getallocatedblocks()
     if jax.default_backend() != "gpu":
-        return Memory(host, 0, 0)
-    return Memory(host, device_memory(), jax.devices()[0].memory_stats()["bytes_in_use"])
+        return Memory(*on_host, 0, 0)
+    return Memory(*on_host, device_memory(), jax.devices()[0].memory_stats()["bytes_in_use"])
 
 
 def device_memory() -> int:
@@ -53,15 +69,19 @@ def device_memory() -> int:
 
 @contextlib.contextmanager
 def level(what: str, most: int, capsys):
-    """The host may take `most` bytes more at the end, the driver 32 MiB, as it gives 2 MiB at a time; arrays none."""
+    """malloc may have given `most` bytes more at the end, Python an object for each 256 of these; the driver 32 MiB,
+    as it gives 2 MiB at a time; arrays none.
+    """
     before = memory()
     yield
     after = memory()
     grown = Memory(*(b - a for a, b in zip(before, after)))
     with capsys.disabled():
-        report = (f"{name} {a / MIB:.1f} -> {b / MIB:.1f} MiB" for name, a, b in zip(Memory._fields, before, after))
-        print(f"\n{what}: {', '.join(report)}")
+        in_mib = (f"{name} {getattr(before, name) / MIB:.1f} -> {getattr(after, name) / MIB:.1f} MiB"
+                  for name in ("host", "device", "arrays"))  # fmt: skip
+        print(f"\n{what}: {', '.join(in_mib)}, objects {before.objects:,} -> {after.objects:,}")
     assert grown.host <= most
+    assert grown.objects <= most // 256
     assert grown.device <= 32 * MIB, "a leak, unless something else used the GPU: run this file without -n"
     assert grown.arrays <= 0
 

@@ -1,6 +1,7 @@
 """What plans depend on of GPUs: their models, the same in every process; and GPUs that do not load the kernels."""
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -14,9 +15,12 @@ import numpy as np
 import pytest
 
 import jaxconv
+from cases.problems import problem_of
 from cases.reference import lax_channels_last, run
 from jaxconv import ffi
+from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import MODELS, TYPICAL_DEVICE, planned_for
+from jaxconv.problem.product import Ending
 
 
 def gpu(kind, capability="9.0", multiprocessors=132, number=0, process=0):
@@ -123,6 +127,26 @@ def test_gpus_that_load_the_kernels(installed_with):
     asked = installed_with(H200, gpu("NVIDIA H200", number=3), gpu("NVIDIA H200", number=0, process=1))
     assert ffi.why_no_kernels("cuda") is None is ffi.why_no_kernels("cuda")
     assert asked == [0, 3]  # once each, and none of another process
+
+
+def test_a_fused_call_has_the_plan_of_its_ending(installed_with):
+    installed_with(H200)
+    x, w = jax.ShapeDtypeStruct((128, 14, 14, 256), "bfloat16"), jax.ShapeDtypeStruct((1, 1, 256, 1024), "bfloat16")
+    bias = jax.ShapeDtypeStruct((1024,), "float32")
+    problem = problem_of(lax_channels_last, x.shape, w.shape, "bfloat16")
+
+    def settings(conv, *operands):
+        text = jax.jit(conv).trace(*operands).lower(lowering_platforms=("cuda",)).as_text()
+        (numbers,) = re.findall(r"[^_]settings = dense<\[([^]]*)\]>", text)
+        return list(map(int, numbers.split(",")))
+
+    def planned(ending):
+        return list(choose("cuda", "conv", problem, ending=ending).plan.settings.values())
+
+    plain = settings(jaxconv.conv2d, x, w)
+    fused = settings(lambda x, w, bias: jaxconv.conv2d(x, w, bias=bias, implementation="cuda"), x, w, bias)
+    assert (plain, fused) == (planned(Ending.SUMS), planned(Ending.EPILOGUE))
+    assert plain != fused
 
 
 def test_a_gpu_that_does_not_load_the_kernels(installed_with):

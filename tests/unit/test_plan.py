@@ -39,7 +39,7 @@ from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.native import COSTS
 from jaxconv.planner.plan import Constraint
-from jaxconv.problem.product import Product
+from jaxconv.problem.product import Ending, Product
 from jaxconv.transforms import ChannelsLast, SwappedOperands
 
 EVERY_TILE = [(name, tile) for name, family in CUDA.items() for tile in family.tiles]
@@ -223,6 +223,26 @@ def test_a_smaller_device_is_no_faster(kind, problem):
         device(bandwidth=TYPICAL_DEVICE.bandwidth / 4),
     ):
         assert choose("cuda", kind, problem, device=smaller).cost >= usual.cost
+
+
+def test_an_epilogue_takes_time():
+    """The more so with a residual, which is also read."""
+    problem = layer((32, 28, 28, 128), (3, 3, 128, 128), "bfloat16")
+    for family in ("mma", "direct", "wgmma"):
+        costs = [choose("cuda", "conv", problem, Constraint(family=family), ending=ending).cost for ending in Ending]
+        assert costs == sorted(set(costs))
+
+
+def test_short_reductions_with_an_epilogue_have_tiles_that_hide_it():
+    """Two blocks of a multiprocessor: one multiplies while the other ends its tile."""
+    problem = layer((128, 14, 14, 256), (1, 1, 256, 1024), "bfloat16")
+    plans = {ending: choose("cuda", "conv", problem, ending=ending).plan for ending in Ending}
+    resident = {ending: _tile_of(plan).resident for ending, plan in plans.items()}
+    assert resident == {Ending.SUMS: 1, Ending.EPILOGUE: 2, Ending.RESIDUAL: 2}
+
+
+def _tile_of(plan):
+    return next(tile for tile in CUDA[plan.family].tiles if tile.name == plan.tile)
 
 
 def test_multiprocessors_matter():

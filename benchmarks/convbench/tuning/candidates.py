@@ -10,6 +10,7 @@ from jaxconv.planner.choose import Option, options
 from jaxconv.planner.devices import Device
 from jaxconv.planner.plan import ANY, Constraint
 from jaxconv.problem import ConvProblem
+from jaxconv.problem.product import Product
 from jaxconv.transforms import Transform
 
 FACTORS = (1 / 4, 1 / 2, 2, 4)  # of a setting, from the planner's to others
@@ -64,7 +65,7 @@ def transform_text(transform: Transform | None) -> str:
 
 
 def _supported(kind: str, problem: ConvProblem, constraint: Constraint, device: Device) -> Iterator[Option]:
-    found = options("cuda", kind, problem, constraint, device)
+    found = options("cuda", Product(kind, problem), constraint, device)
     return (option for option in found if option.candidate.reason is None)
 
 

@@ -78,10 +78,10 @@ def trial(device: Device, changed: Mapping[str, Costs]) -> Iterator[Device]:
 def _versions(case: Case, which: str, dtype: str, precision: str, device: Device) -> dict[tuple[str, str], Version]:
     """By family and transform's text."""
     with jax.enable_x64(dtype == "float64"):
-        kind, problem = problem_of(program(case, which, dtype, precision, jaxconv.conv_general_dilated))
+        product = Product(*problem_of(program(case, which, dtype, precision, jaxconv.conv_general_dilated)))
     versions = {}
-    for option in options("cuda", kind, problem, ANY, device):
+    for option in options("cuda", product, ANY, device):
         place = option.family, transform_text(option.transform)
         if option.candidate.reason is None and place not in versions:
-            versions[place] = version_of(option.transform, Product(kind, problem), device)
+            versions[place] = version_of(option.transform, product, device)
     return versions
