@@ -30,13 +30,16 @@ def terminal(rows: list[dict]) -> str:
 
 def markdown(rows: list[dict]) -> str:
     """Networks, reports, and notes."""
-    networks = [row for row in rows if row["name"] not in REPORTS]
-    reports = [row for row in rows if row["name"] in REPORTS]
-    issue = {"issue": _link, "what was reported": lambda row: REPORTS[row["name"]].what}
-    tables = (
-        _table({"network": lambda row: f"`{row['name']}`"} | PROGRAM | COLUMNS, networks, "pipe"),
-        _table(issue | COLUMNS, reports, "pipe"),
+    network: dict[str, Callable[[dict], object]] = {"network": lambda row: f"`{row['name']}`"}
+    report: dict[str, Callable[[dict], object]] = {
+        "issue": _link,
+        "what was reported": lambda row: REPORTS[row["name"]].what,
+    }
+    parts = (
+        (network | PROGRAM | COLUMNS, [row for row in rows if row["name"] not in REPORTS]),
+        (report | COLUMNS, [row for row in rows if row["name"] in REPORTS]),
     )
+    tables = [_table(columns, of_part, "pipe") for columns, of_part in parts if of_part]
     return _with_notes("\n\n".join(tables), rows)
 
 
