@@ -17,7 +17,7 @@ inline constexpr int kSpatial = 3;  // (d, h, w)
 // when any of them changes. Compiled programs of another format are refused.
 inline constexpr int64_t kFormat = 4;
 
-enum class DType : int32_t { kF32, kF64, kBF16, kF16, kS8, kS32 };
+enum class DType : int32_t { kF32, kF64, kBF16, kF16, kS8, kS32, kE4M3, kE5M2 };
 
 // The two products above.
 enum class Pass { kConv, kWgrad };

@@ -70,6 +70,8 @@ inline bool ToDType(ffi::DataType type, DType* out) {
     case ffi::DataType::F16: *out = DType::kF16; return true;
     case ffi::DataType::S8: *out = DType::kS8; return true;
     case ffi::DataType::S32: *out = DType::kS32; return true;
+    case ffi::DataType::F8E4M3FN: *out = DType::kE4M3; return true;
+    case ffi::DataType::F8E5M2: *out = DType::kE5M2; return true;
     default: return false;
   }
 }
@@ -114,7 +116,7 @@ inline ffi::ErrorOr<ConvProblem> DecodeProblem(ffi::AnyBuffer src, ffi::AnyBuffe
   if (!internal::ToDType(src.element_type(), &arguments.src.type) ||
       !internal::ToDType(filter.element_type(), &arguments.filter.type) ||
       !internal::ToDType(dst.element_type(), &arguments.dst.type))
-    return refuse("dtypes are float32, float64, bfloat16, float16, int8 and int32");
+    return refuse("dtypes are float32, float64, bfloat16, float16, float8_e4m3fn, float8_e5m2, int8 and int32");
   if (taps.element_type() != ffi::DataType::S32 || classes.element_type() != ffi::DataType::S32)
     return refuse("the offset tables must be int32");
   ConvProblem problem;
@@ -234,6 +236,7 @@ inline std::optional<std::string> ReadEpilogue(const ConvAttributes& a, const ff
   epilogue->is_there = operands.size() > 0 || epilogue->activation != Activation::kNone || is_rounded;
   if (epilogue->is_there && pass != Pass::kConv) return "a wgrad has no epilogue";
   if (epilogue->is_there && p.dst_type == DType::kS32) return "sums of integers that are the result have no epilogue";
+  if (epilogue->is_there && IsFloat8(p.dst_type)) return "a result of float8 has no epilogue";
   if (epilogue->out_scale.data && p.dst_type != DType::kS8) return "an out scale is for a result of int8";
   return std::nullopt;
 }

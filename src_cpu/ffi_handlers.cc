@@ -27,12 +27,14 @@ void RunOnPool(void* pool, int64_t threads, int64_t items, Workers::Body body, c
 }
 
 // Sums of integers are 32 bits wide. An epilogue, which is in float32, rounds them to anything that is no wider.
+// Numbers of float8 are summed in float32 alone.
 bool SupportsTypes(const ConvProblem& p, Pass pass) {
   const DType rhs = pass == Pass::kConv ? p.filter_type : p.dst_type;
   const DType result = pass == Pass::kConv ? p.dst_type : p.filter_type;
   if (IsInteger(p.src_type) != IsInteger(rhs)) return false;
-  if (!IsInteger(rhs)) return !IsInteger(result);
-  return pass == Pass::kConv ? result != DType::kF64 : result == DType::kS32;
+  const bool has_float8 = IsFloat8(p.src_type) || IsFloat8(rhs) || IsFloat8(result);
+  if (!IsInteger(rhs)) return !IsInteger(result) && !(has_float8 && SumType(p) == DType::kF64);
+  return pass == Pass::kConv ? result != DType::kF64 && !has_float8 : result == DType::kS32;
 }
 
 // A call's buffers in their roles, whichever of the filter and the destination is the result.

@@ -126,6 +126,9 @@ ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& 
 
   const ffi::ErrorOr<ConvProblem> problem = DecodeProblem(b.src, filter, dst, b.taps, b.classes, attributes);
   if (problem.has_error()) return problem.error();
+  for (const DType type : {problem->src_type, problem->filter_type, problem->dst_type}) {
+    if (IsFloat8(type)) return refuse("CUDA has no kernels of " + Name(type));
+  }
   Epilogue epilogue;
   if (const Reason why = ReadEpilogue(attributes, b.epilogue, *problem, pass, &epilogue)) return refuse(*why);
   int limit = 0;

@@ -63,6 +63,12 @@ struct BF16 {
 struct F16 {
   uint16_t bits;
 };
+struct E4M3 {
+  uint8_t bits;
+};
+struct E5M2 {
+  uint8_t bits;
+};
 // An int8 number plus 128, which is never negative.
 struct Biased8 {
   uint8_t bits;
@@ -75,6 +81,8 @@ constexpr Biased8 kZero<Biased8> = {0x80};
 
 template <typename S>
 constexpr bool kIsHalf = std::is_same_v<S, BF16> || std::is_same_v<S, F16>;
+template <typename S>
+constexpr bool kIsFloat8 = std::is_same_v<S, E4M3> || std::is_same_v<S, E5M2>;
 
 template <int lanes>
 struct VectorOf<Biased8, lanes> : VectorOf<uint8_t, lanes> {};
@@ -130,6 +138,48 @@ U ToF16(F value) {
   return half | ((bits >> 16) & 0x8000u);
 }
 
+// Of a float8 type: the bias of its exponent, and the bits of its mantissa.
+template <typename S>
+constexpr uint32_t kBias = std::is_same_v<S, E4M3> ? 7 : 15;
+template <typename S>
+constexpr uint32_t kMantissa = std::is_same_v<S, E4M3> ? 3 : 2;
+
+// The bits of a float16 whose sign, exponent and mantissa are those of a number of 8 bits, which is sign-extended. E5M2
+// has the same exponent. That of E4M3 is one bit shorter.
+template <typename S, typename H>
+H HalfBits(H number) {
+  if constexpr (std::is_same_v<S, E5M2>) return number << 8;
+  else return (number << 7) & 0xbfff;
+}
+
+// What such a float16 stands for. In E4M3 it is 2^-8 of that; 480 is NaN there, and nothing is infinite.
+template <typename S, typename U, typename F>
+F FromHalfBits(F half) {
+  if constexpr (std::is_same_v<S, E5M2>) {
+    return half;
+  } else {
+    const U bits = BitCast<U>(half * 256.0f);
+    return BitCast<F>((bits & 0x7fffffffu) == BitCast<uint32_t>(480.0f) ? bits | 0x7fc00000u : bits);
+  }
+}
+
+// To a float8 number's bits. Beyond the largest it is infinite, or NaN if there is no infinity, as XLA converts.
+template <typename S, typename U, typename F>
+U ToFloat8(F value) {
+  constexpr uint32_t kDropped = 23 - kMantissa<S>, kLeast = (127 - kBias<S>) << 23;
+  constexpr uint32_t kBeyond = std::is_same_v<S, E4M3> ? 0x7f : 0x7c;
+  constexpr float kRounds = std::is_same_v<S, E4M3> ? 0x1p14f : 0x1p7f;  // its last bit is the least subnormal number
+  const U bits = BitCast<U>(value);
+  const U magnitude = bits & 0x7fffffffu;
+  const U normal = (magnitude - kLeast + ((1u << (kDropped - 1)) - 1) + ((magnitude >> kDropped) & 1u)) >> kDropped;
+  const U subnormal = BitCast<U>(BitCast<F>(magnitude) + kRounds) - BitCast<uint32_t>(kRounds);  // the addition rounds
+  const U finite = magnitude < kLeast + (1u << 23) ? subnormal : normal;
+  const U beyond = (magnitude & 0u) | kBeyond;
+  const U nan = (magnitude & 0u) | 0x7fu;
+  const U byte = magnitude > 0x7f800000u ? nan : finite > kBeyond ? beyond : finite;
+  return byte | ((bits >> 24) & 0x80u);
+}
+
 // One number from its storage format to the type that it is packed as, mostly that of the sums (float, double or
 // uint32_t), and back.
 template <typename T, typename S>
@@ -140,6 +190,10 @@ T Load(S value) {
     const uint32_t bits = value.bits;
     if constexpr (std::is_same_v<S, BF16>) return static_cast<T>(FromBF16<float>(bits));
     else return static_cast<T>(FromF16<float>(bits));
+  } else if constexpr (kIsFloat8<S>) {
+    const auto bits = static_cast<uint16_t>(static_cast<int8_t>(value.bits));
+    const float half = FromF16<float>(uint32_t{static_cast<uint16_t>(HalfBits<S>(bits))});
+    return static_cast<T>(FromHalfBits<S, uint32_t>(half));
   } else {
     return static_cast<T>(value);
   }
@@ -159,6 +213,7 @@ template <typename S, typename T>
 S Store(T value) {
   if constexpr (std::is_same_v<S, BF16>) return {static_cast<uint16_t>(ToBF16<uint32_t>(static_cast<float>(value)))};
   else if constexpr (std::is_same_v<S, F16>) return {static_cast<uint16_t>(ToF16<uint32_t>(static_cast<float>(value)))};
+  else if constexpr (kIsFloat8<S>) return {static_cast<uint8_t>(ToFloat8<S, uint32_t>(static_cast<float>(value)))};
   else if constexpr (std::is_same_v<S, int8_t> && std::is_floating_point_v<T>) return ToInt8(value);
   else return static_cast<S>(value);
 }
@@ -177,6 +232,26 @@ Vector<int32_t, lanes> LoadInt8(const int8_t* from) {
   return __builtin_convertvector(__builtin_convertvector(numbers, Vector<int16_t, lanes>), Vector<int32_t, lanes>);
 }
 
+// Numbers of float16, as their bits. GCC 12 warns of an intrinsic that has no mask.
+template <int lanes>
+Vector<float, lanes> FromHalves(Vector<uint16_t, lanes> bits) {
+#ifdef __AVX512F__
+  if constexpr (lanes == 16) return (Vector<float, 16>)_mm512_maskz_cvtph_ps(0xffff, (__m256i)bits);
+#endif
+#ifdef __F16C__
+  if constexpr (lanes == 8) return (Vector<float, 8>)_mm256_cvtph_ps((__m128i)bits);
+#endif
+  return FromF16<Vector<float, lanes>>(__builtin_convertvector(bits, Vector<uint32_t, lanes>));
+}
+
+template <int lanes, typename S>
+Vector<float, lanes> LoadFloat8(const S* from) {
+  using U = Vector<uint32_t, lanes>;
+  const auto numbers = BitCast<Vector<int8_t, lanes>>(*reinterpret_cast<const int8_t (*)[lanes]>(from));
+  const auto bits = (Vector<uint16_t, lanes>)__builtin_convertvector(numbers, Vector<int16_t, lanes>);
+  return FromHalfBits<S, U>(FromHalves<lanes>(HalfBits<S>(bits)));
+}
+
 template <typename T, int lanes = kLanes<T>, typename S>
 Vector<T, lanes> LoadVector(const S* from) {
   using To = Vector<T, lanes>;
@@ -190,6 +265,8 @@ Vector<T, lanes> LoadVector(const S* from) {
         BitCast<Vector<uint16_t, lanes>>(*reinterpret_cast<const uint16_t (*)[lanes]>(from)), Vector<uint32_t, lanes>);
     if constexpr (std::is_same_v<S, BF16>) return __builtin_convertvector(FromBF16<F>(bits), To);
     else return __builtin_convertvector(FromF16<F>(bits), To);
+  } else if constexpr (kIsFloat8<S>) {
+    return __builtin_convertvector(LoadFloat8<lanes>(from), To);
   } else if constexpr (std::is_same_v<S, int8_t> && sizeof(T) == sizeof(int32_t)) {
     return __builtin_convertvector(LoadInt8<lanes>(from), To);
   } else {

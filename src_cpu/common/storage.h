@@ -26,6 +26,10 @@ auto WithStorage(DType type, const F& f) {
       if (type == DType::kS8) return f(int8_t{});
     if (type == DType::kBF16) return f(BF16{});
     if (type == DType::kF16) return f(F16{});
+    if constexpr (std::is_same_v<T, float>) {
+      if (type == DType::kE4M3) return f(E4M3{});
+      if (type == DType::kE5M2) return f(E5M2{});
+    }
     return f(float{});
   }
 }
@@ -67,7 +71,7 @@ class Buffer {
 };
 
 inline const void* Offset(const void* data, DType type, int64_t elements) {
-  constexpr int64_t kBytes[] = {4, 8, 2, 2, 1, 4};
+  constexpr int64_t kBytes[] = {4, 8, 2, 2, 1, 4, 1, 1};
   return static_cast<const char*>(data) + elements * kBytes[static_cast<int>(type)];
 }
 

@@ -27,7 +27,9 @@ inline CUtensorMapDataType MapType(DType type) {
     case DType::kF64: return CU_TENSOR_MAP_DATA_TYPE_FLOAT64;
     case DType::kBF16: return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     case DType::kF16: return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-    case DType::kS8: return CU_TENSOR_MAP_DATA_TYPE_UINT8;  // TMA copies bytes, signed or not
+    case DType::kS8:
+    case DType::kE4M3:
+    case DType::kE5M2: return CU_TENSOR_MAP_DATA_TYPE_UINT8;  // TMA copies bytes, whatever they mean
     case DType::kS32: return CU_TENSOR_MAP_DATA_TYPE_INT32;
   }
   return CU_TENSOR_MAP_DATA_TYPE_UINT8;

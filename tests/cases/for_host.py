@@ -2,9 +2,11 @@
 
 import contextlib
 
+import jax
 import pytest
 
 from cases.convolution import Convolution, channels_last_convolution
+from cases.reference import assert_same
 from jaxconv import _cpu
 
 GEMM = {
@@ -55,3 +57,16 @@ def channels_first(convolution):
     lhs, rhs = convolution.lhs, convolution.rhs
     layouts = dict(dimension_numbers=(f"NC{spatial}", f"OI{spatial}", f"NC{spatial}"))
     return Convolution((lhs[0], lhs[-1], *lhs[1:-1]), (rhs[-1], rhs[-2], *rhs[:-2]), convolution.params | layouts)
+
+
+def check_by_every_instruction_set(function, arrays, expected):
+    """One program: which kernels run is decided when they are called."""
+    program = jax.jit(function)
+    for name in _cpu.instruction_sets():
+        with instruction_set(name):
+            actual = jax.block_until_ready(program(arrays))
+        try:
+            assert_same(actual, expected)
+        except AssertionError as error:
+            error.add_note(name)
+            raise

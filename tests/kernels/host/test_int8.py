@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from cases.epilogue import of_channels, plan_with
-from cases.for_host import EACH, FAMILIES, channels_first, instruction_set
+from cases.for_host import EACH, FAMILIES, channels_first, check_by_every_instruction_set
 from cases.int8 import exact, passes, whole_range, wrapped
 from cases.problems import problem_of
-from cases.reference import assert_same, integers
+from cases.reference import integers
 from jaxconv import _cpu, ffi
 from jaxconv.activations import Clip, LeakyRelu, activation_of
 from jaxconv.epilogue import Epilogue
@@ -25,19 +25,6 @@ def known(family, name, first=False):
     convolution = FAMILIES[family][name]
     convolution = channels_first(convolution) if first else convolution
     return convolution, *exact(convolution)
-
-
-def check_by_every_instruction_set(function, arrays, expected):
-    """One program: which kernels run is decided when they are called."""
-    program = jax.jit(function)
-    for name in _cpu.instruction_sets():
-        with instruction_set(name):
-            actual = jax.block_until_ready(program(arrays))
-        try:
-            assert_same(actual, expected)
-        except AssertionError as error:
-            error.add_note(name)
-            raise
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["channels_last", "channels_first"])

@@ -262,7 +262,10 @@ def test_taps_of_a_class_in_another_order(which, family):
     (("float32", "float32", "int8"), "the host has no kernel for these dtypes"),
     (("uint8", "uint8", "int32"), "dtypes are float32"), (("bool", "bool", "float32"), "dtypes are float32"),
     (("complex64", "complex64", "complex64"), "dtypes are float32"),
-    (("float32", "float8_e4m3fn", "float32"), "dtypes are float32"),
+    (("float8_e4m3fn", "float8_e4m3fn", "float64"), "the host has no kernel for these dtypes"),
+    (("float8_e5m2", "int8", "float32"), "the host has no kernel for these dtypes"),
+    (("int8", "int8", "float8_e5m2"), "the host has no kernel for these dtypes"),
+    (("float32", "float8_e4m3b11fnuz", "float32"), "dtypes are float32"),
 ])  # fmt: skip
 @EVERY_PASS
 def test_dtypes_refused(which, dtypes, message):
@@ -298,6 +301,14 @@ def test_wgrad_has_no_epilogue():
     with_bias = dataclasses.replace(call, operands=(*call.operands, bias)).having(epilogue="bias")
     refuse(with_bias, "a wgrad has no epilogue")
     refuse(call.having(activation="sigmoid"), "a wgrad has no epilogue")
+
+
+def test_float8_has_no_epilogue():
+    """XLA rounds it, to the largest number at most."""
+    call = Call.of("fprop").as_result(dtype=np.dtype("float8_e5m2"))
+    with_bias = dataclasses.replace(call, operands=(*call.operands, np.zeros(6, np.float32))).having(epilogue="bias")
+    refuse(with_bias, "a result of float8 has no epilogue")
+    refuse(call.having(activation="sigmoid"), "a result of float8 has no epilogue")
 
 
 @EVERY_PASS
