@@ -2,7 +2,7 @@
 
 The network is trained in float32. Then qwix makes its filters int8 or float8, with a scale for each output channel. It
 quantises the input of a layer when the layer is called (post-training quantisation). qwix calls lax, and
-`jaxconv.install()` makes that jaxconv. int8 has kernels. float8 has none yet: lax answers, with a warning.
+`jaxconv.install()` makes that jaxconv.
 """
 
 import argparse

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.sharding import NamedSharding
 
 from jaxconv import eager, epilogue, fallback, primitives
 from jaxconv.activations import Activation
@@ -21,6 +22,7 @@ from jaxconv.planner.plan import check_implementation
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.problem import ConvProblem, of_lax
 from jaxconv.problem.algorithms import precision_of_lax
+from jaxconv.problem.wider import is_of_two_float8
 
 LAYOUTS = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}
 Ints = int | Sequence[int]
@@ -46,8 +48,8 @@ def conv_general_dilated(
 ) -> Array:
     """A drop-in for `jax.lax.conv_general_dilated`: the same arguments, results, transforms and exceptions.
 
-    Native kernels take float32, float64, bfloat16, float16 and int8 (with an int32 result), in 1 to 3 spatial
-    dimensions. lax takes the rest.
+    Native kernels take float32, float64, bfloat16, float16, float8_e4m3fn, float8_e5m2 and int8 (with an int32 result),
+    in 1 to 3 spatial dimensions. lax takes the rest.
 
     Args:
       lhs: input with n spatial dimensions; by default (batch, in channels, spatial...).
@@ -128,7 +130,8 @@ def fused_conv_general_dilated(
     the kernel and rounded to out_dtype (not if that is quantised), and the activation by XLA.
 
     Args:
-      lhs, rhs: as in `conv_general_dilated`; not complex, nor integers but int8.
+      lhs, rhs: as in `conv_general_dilated`; not complex, nor integers but int8. One may be float8_e4m3fn and the other
+        float8_e5m2: such have an out_dtype.
       window_strides, ... out_sharding: as in `conv_general_dilated`.
       scale, bias: float32, one number for each output channel of all groups, or one for all. With float64 sums also
         float64. These are of float64 operands, and of float32 ones with an out_dtype of float64.
@@ -246,7 +249,8 @@ def conv2d(
 
     Args:
       x: images (batch, height, width, in channels), of a dtype as in `conv_general_dilated`.
-      w: filter (height, width, in channels / feature_group_count, out channels), of x's dtype.
+      w: filter (height, width, in channels / feature_group_count, out channels), of x's dtype; of float8 also of the
+        other one, with an out_dtype.
       window_strides: an integer, or one for each spatial dimension. Both dilations likewise.
       padding: "SAME", "SAME_LOWER", "VALID", an integer for all sides, or (low, high) pairs, which may be negative.
         "CIRCULAR", also in the place of a pair: the dimension is periodic, and padded with its other end, as in flax.
@@ -310,7 +314,7 @@ def _conv(rank: int, x, w, **arguments) -> Array:
     if circular := circular_dimensions(arguments["padding"], rank):
         x, arguments["padding"], periodic = _padded_with_other_ends(circular, x, w, **arguments)
     given = {name: arguments.pop(name) for name in epilogue.ARGUMENTS}
-    if any(value is not None for value in given.values()):
+    if any(value is not None for value in given.values()) or is_of_two_float8(x.dtype, w.dtype):
         return _convolve_fused(x, w, given, periodic=periodic, **arguments)
     return _convolve(lax.conv_general_dilated, _bind_front, x, w, periodic=periodic, **arguments)
 
@@ -386,7 +390,7 @@ def _convolve_fused(
 def _answer_fused(
     implementation, periodic, arguments: Arguments, activation, out_dtype, lhs, rhs, given: dict[str, Any]
 ) -> Array:
-    problem, sharding = read(lax.conv_general_dilated, lhs, rhs, arguments)
+    problem, sharding = _read(lhs, rhs, arguments)
     preferred = dict(arguments)["preferred_element_type"]
     end, operands = epilogue.read(problem, preferred, activation, out_dtype, **given)
     problem = replace(problem, out_dtype=problem.rhs_dtype, periodic=periodic)
@@ -396,6 +400,14 @@ def _answer_fused(
         call = call._replace(implementation="xla")
     lhs, rhs, *arrays = primitives.promote(as_array(lhs), as_array(rhs), *operands.values())
     return fused_conv(call, lhs, rhs, call.named(arrays))
+
+
+def _read(lhs, rhs, arguments: Arguments) -> tuple[ConvProblem, NamedSharding]:
+    """`read`, also of two float8 types. lax takes one type: all but that is the same."""
+    if not is_of_two_float8(lhs.dtype, rhs.dtype):
+        return read(lax.conv_general_dilated, lhs, rhs, arguments)
+    problem, sharding = read(lax.conv_general_dilated, lhs, rhs.astype(lhs.dtype), arguments)
+    return replace(problem, rhs_dtype=rhs.dtype), sharding
 
 
 # The ways to bind a problem.

@@ -19,6 +19,7 @@ from jax import Array
 from jaxconv.activations import Activation, activation_of
 from jaxconv.arguments import as_array
 from jaxconv.problem import ConvProblem
+from jaxconv.problem.wider import is_of_two_float8
 
 # The operands, in the order in which primitives and custom calls take those that are present.
 OPERANDS = ("scale", "bias", "residual", "residual_scale", "out_scale")
@@ -159,6 +160,10 @@ def _check_operands(problem: ConvProblem) -> None:
 
 def _result(problem: ConvProblem, preferred: Any, out_dtype: Any) -> np.dtype:
     """The result's dtype. Without any argument it is lax's, but sums of int8 become float32."""
+    names = ", ".join(result.name for result in RESULTS)
+    if preferred is None and out_dtype is None and is_of_two_float8(problem.lhs_dtype, problem.rhs_dtype):
+        both = f"{problem.lhs_dtype.name} and {problem.rhs_dtype.name}"
+        raise TypeError(f"out_dtype must be one of {names} for operands of {both}, got None")
     default = FLOAT32 if problem.rhs_dtype == INT8 else problem.out_dtype
     name, dtype = ("out_dtype", out_dtype) if preferred is None else ("preferred_element_type", preferred)
     dtype = default if dtype is None else jax.dtypes.canonicalize_dtype(dtype)
@@ -168,7 +173,6 @@ def _result(problem: ConvProblem, preferred: Any, out_dtype: Any) -> np.dtype:
             f"{jnp.dtype(out_dtype).name}"
         )
     if dtype not in RESULTS:
-        names = ", ".join(result.name for result in RESULTS)
         raise TypeError(f"{name} of a convolution with an epilogue must be one of {names}, got {dtype.name}")
     return dtype
 

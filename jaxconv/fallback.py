@@ -19,6 +19,7 @@ from jaxconv.problem import ConvProblem
 from jaxconv.problem.algorithms import precision_of_lax
 from jaxconv.problem.factors import fold, other_filter, unfold
 from jaxconv.problem.of_lax import exchanged
+from jaxconv.problem.wider import converted, has_float8, in_float32
 
 
 class FallbackWarning(UserWarning):
@@ -82,6 +83,8 @@ def lax_conv(problem: ConvProblem) -> Callable[[Array, Array], Array]:
     p = problem
     if p.is_empty:
         return lambda lhs, rhs: jnp.zeros(p.out_shape, p.out_dtype)
+    if _mixes_float8(p):
+        return converted("conv", p, in_float32(p), lax_conv)
 
     @by_lax
     def conv(lhs: Array, rhs: Array) -> Array:
@@ -113,10 +116,17 @@ def lax_wgrad(problem: ConvProblem) -> Callable[[Array, Array], Array]:
     rhs = jax.ShapeDtypeStruct(problem.rhs_shape, problem.rhs_dtype)
     if problem.is_empty:
         return lambda lhs, out: jnp.zeros(rhs.shape, rhs.dtype)
+    if _mixes_float8(problem):
+        return converted("wgrad", problem, in_float32(problem), lax_wgrad)
     if jnp.issubdtype(rhs.dtype, jnp.integer):  # lax does not transpose these
         return _lax_wgrad_as_conv(problem)
     forward = lax_conv(problem)
     return lambda lhs, out: jax.linear_transpose(lambda w: forward(lhs, w), rhs)(out)[0]
+
+
+def _mixes_float8(p: ConvProblem) -> bool:
+    """Whether there is float8 and another type: lax has no such convolutions."""
+    return has_float8(p) and not p.lhs_dtype == p.rhs_dtype == p.out_dtype
 
 
 def _lax_wgrad_as_conv(problem: ConvProblem) -> Callable[[Array, Array], Array]:

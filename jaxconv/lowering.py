@@ -20,6 +20,7 @@ from jaxconv.planner.xla import choose_or_lax
 from jaxconv.problem import ROLES, ConvProblem
 from jaxconv.problem.algorithms import Float32, float32_of
 from jaxconv.problem.product import OPERANDS, Ending
+from jaxconv.problem.wider import converted, has_float8, without_float8
 from jaxconv.sharding import cache_key
 from jaxconv.sharding.block import block
 from jaxconv.sharding.partitioning import (
@@ -64,6 +65,9 @@ def _why_not_split(module, automatic: Automatic) -> str | None:
 def _computation(kind: str, platform: str | None, implementation, tuning: Tuning, problem: ConvProblem):
     """What answers a problem on a platform: a native kernel; lax, where it is measured or expected to be the fastest;
     or else lax with a warning, if no name forbids that."""
+    if platform == "cuda" and has_float8(problem):
+        local = partial(_computation, kind, platform, implementation, tuning)
+        return converted(kind, problem, without_float8(kind, problem), local)
     seen = seen_by_kernels(kind, platform, problem)
     choice = decide(kind, platform, seen, implementation, tuning)
     if choice.plan is None:
@@ -77,15 +81,18 @@ def _computation(kind: str, platform: str | None, implementation, tuning: Tuning
 
 
 def seen_by_kernels(kind: str, platform: str | None, problem: ConvProblem) -> ConvProblem:
-    """The problem that is planned: of complex numbers a real one; and where a GPU multiplies float32 as bfloat16, the
-    operands are bfloat16."""
+    """The problem that is planned: of complex numbers a real one; on a GPU, one without float8; and where a GPU
+    multiplies float32 as bfloat16, the operands are bfloat16."""
     if is_complex(problem):
         problem = as_real(problem)
-    roles = OPERANDS[kind]
-    is_float32 = all(problem.dtype(role) == jnp.float32 for role in ROLES)
-    if platform != "cuda" or not is_float32 or float32_of(problem.precision) is not Float32.BF16:
+    if platform != "cuda":
         return problem
-    return dataclasses.replace(problem, **{f"{role}_dtype": jnp.dtype("bfloat16") for role in roles})
+    if has_float8(problem):
+        problem = without_float8(kind, problem)
+    is_float32 = all(problem.dtype(role) == jnp.float32 for role in ROLES)
+    if not is_float32 or float32_of(problem.precision) is not Float32.BF16:
+        return problem
+    return dataclasses.replace(problem, **{f"{role}_dtype": jnp.dtype("bfloat16") for role in OPERANDS[kind]})
 
 
 def _by_lax(reason: str, kind: str, implementation, problem: ConvProblem):

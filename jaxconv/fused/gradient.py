@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -9,10 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxconv.epilogue import INT8
+from jaxconv.epilogue import FLOAT32, INT8
 from jaxconv.fused.call import Call, conv, wgrad
-from jaxconv.fused.primitive import bind, floats, of_filter
+from jaxconv.fused.primitive import bind, of_filter
 from jaxconv.problem import ConvProblem
+from jaxconv.problem.wider import has_float8, in_float32
 
 Operands = dict[str, Array]
 
@@ -41,7 +43,7 @@ def _bwd(call: Call, kept, dy: Array):
     dlhs, drhs, of_scale = _of_convolution(call, lhs, rhs, operands.get("scale"), dz)
     cotangents |= of_scale | _of_summands(call.problem, operands, dz)
     cotangents = {name: _like(cotangents[name], x) for name, x in operands.items()}
-    return dlhs, drhs, cotangents
+    return dlhs, _like(drhs, rhs), cotangents
 
 
 fused_conv.defvjp(_fwd, _bwd)
@@ -70,7 +72,9 @@ def _of_convolution(call: Call, lhs: Array, rhs: Array, scale: Array | None, dz:
     p = call.problem
     is_integer = p.lhs_dtype == INT8  # such have no cotangents, but the scale has
     if is_integer:
-        p, lhs, rhs = floats(p), lhs.astype(dz.dtype), rhs.astype(dz.dtype)
+        p, lhs, rhs = in_float32(p), lhs.astype(dz.dtype), rhs.astype(dz.dtype)
+    elif has_float8(p):  # which would hold neither the sums' cotangent nor the scaled filter
+        p, rhs = dataclasses.replace(p, rhs_dtype=FLOAT32, out_dtype=FLOAT32), rhs.astype(FLOAT32)
     dz = dz.astype(p.out_dtype)
     drhs, cotangents = None, {}
     if not is_integer or scale is not None:

@@ -16,6 +16,7 @@ from jaxconv.fused.call import Call
 from jaxconv.lowering import decide, seen_by_kernels
 from jaxconv.planner.plan import ConvPlan, constraint_of
 from jaxconv.problem import ConvProblem
+from jaxconv.problem.wider import FLOAT8
 from jaxconv.sharding.partitioning import Automatic, lower_without_mesh
 from jaxconv.transforms import MultipliersAsDepth
 
@@ -53,7 +54,7 @@ def fused(platform: str | None, call: Call, avals: Sequence[Any]) -> Callable[..
 def planned(platform: str | None, call: Call, avals: Sequence[Any]) -> tuple[ConvProblem, ConvPlan | None]:
     """The problem and the plan of a kernel that ends with the whole epilogue, if there is one."""
     problem = dataclasses.replace(call.problem, out_dtype=call.epilogue.out_dtype)
-    if problem.periodic or not _has_native_residual(call, avals):
+    if problem.periodic or problem.out_dtype in FLOAT8 or not _has_native_residual(call, avals):
         return problem, None
     problem = seen_by_kernels("conv", platform, problem)
     plan = decide("conv", platform, problem, constraint_of(call.implementation), ending=call.ending).plan

@@ -5,7 +5,6 @@ It has no transpose. Its tangent is made of the bilinear primitives, which have.
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
 from typing import Any
 
@@ -22,6 +21,7 @@ from jaxconv.fused import lowering
 from jaxconv.fused.call import BY_LAX, Call, conv
 from jaxconv.primitives import needs_devices, promote
 from jaxconv.problem import ConvProblem, factors
+from jaxconv.problem.wider import has_float8, in_float32
 
 # Two, as of each kind in `jaxconv.primitives`.
 PRIMITIVES = {devices: Primitive("jaxconv_fused_conv") for devices in (True, False)}
@@ -80,8 +80,9 @@ def _tangent_of_linear(call: Call, lhs, rhs, operands, of_lhs, of_rhs, of_operan
     p, dtype = call.problem, call.epilogue.number_dtype(call.problem)
     known = {name: tangent for name, tangent in of_operands.items() if not _is_zero(tangent)}
     dz = jnp.zeros(p.out_shape, dtype)
-    if p.lhs_dtype == INT8:
-        p, lhs, rhs = floats(p), lhs.astype(FLOAT32), rhs.astype(FLOAT32)
+    if p.lhs_dtype == INT8 or has_float8(p):
+        p = in_float32(p)
+        lhs, rhs, of_lhs, of_rhs = (x if _is_zero(x) else x.astype(FLOAT32) for x in (lhs, rhs, of_lhs, of_rhs))
     product = lambda a, b: conv(a, b, p, call.implementation, call.sharding).astype(dtype)
     scaled = partial(of_filter, p, operands.get("scale"))
     if not _is_zero(of_lhs):
@@ -100,11 +101,6 @@ def _tangent_of_linear(call: Call, lhs, rhs, operands, of_lhs, of_rhs, of_operan
 
 def _is_zero(tangent: Any) -> bool:
     return type(tangent) is ad.Zero
-
-
-def floats(problem: ConvProblem) -> ConvProblem:
-    """The problem in float32."""
-    return dataclasses.replace(problem, lhs_dtype=FLOAT32, rhs_dtype=FLOAT32, out_dtype=FLOAT32)
 
 
 def of_filter(problem: ConvProblem, numbers: Array | None, rhs: Array) -> Array:

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxconv.complex_numbers import as_real, is_complex
-from jaxconv.problem import SPATIAL, ConvProblem, algorithms
+from jaxconv.problem import ROLES, SPATIAL, ConvProblem, algorithms
 from jaxconv.problem.offsets import fits_int32
 from jaxconv.problem.product import OPERANDS, RESULT
+from jaxconv.problem.wider import FLOAT8, has_float8
 
 # (lhs and rhs, out) of a forward convolution. Its gradients have the same three, in other roles.
 DTYPES = frozenset(
@@ -26,6 +27,9 @@ DTYPES = frozenset(
 DTYPES_WITH_EPILOGUE = DTYPES | {
     (jnp.dtype("int8"), jnp.dtype(result)) for result in ("float32", "bfloat16", "float16", "int8")
 }
+
+# With float8 in any role. All are summed in float32.
+DTYPES_WITH_FLOAT8 = FLOAT8 | set(map(jnp.dtype, ("float32", "bfloat16", "float16")))
 
 
 def _dtypes(p: ConvProblem, kind: str) -> tuple[np.dtype, np.dtype]:
@@ -46,6 +50,8 @@ def unsupported_reason(problem: ConvProblem, kind: str = "conv", with_epilogue: 
 
 def _unsupported_dtypes(p: ConvProblem, kind: str, with_epilogue: bool) -> str | None:
     operand, result = _dtypes(p, kind)
+    if has_float8(p) and DTYPES_WITH_FLOAT8.issuperset(map(p.dtype, ROLES)):
+        return None
     if (operand, result) not in (DTYPES_WITH_EPILOGUE if with_epilogue else DTYPES):
         return f"dtype {operand.name} with result {result.name}"
     if operand == jnp.float32 and (reason := algorithms.unsupported_reason(p.precision)):

@@ -12,6 +12,8 @@ from jax import Array, lax
 
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.factors import MeshAxes, resize
+from jaxconv.problem.product import RESULT
+from jaxconv.problem.wider import FLOAT8, with_float32_result
 from jaxconv.sharding.halo import Halo
 from jaxconv.sharding.split import MeshShape, Split, size_of, spatial_axes
 from jaxconv.transforms.array_views import padded
@@ -52,9 +54,12 @@ def block(
     sums. Without a split it is that of one device."""
     halos = _halos(problem, split, mesh_shape)
     devices = {factor: Devices(split.get(factor, ()), mesh_shape) for factor in halos}
-    compute = local(_shard(problem, split, mesh_shape, halos))
+    own, dtype = _shard(problem, split, mesh_shape, halos), problem.dtype(RESULT[kind])
     summed = tuple(axis for factor in SUMMED[kind] for axis in split.get(factor, ()))
-    psum = lambda x: lax.psum(x, summed) if summed else x
+    if summed and dtype in FLOAT8:  # rounded once, after all parts are added
+        own = with_float32_result(kind, own)
+    compute = local(own)
+    psum = lambda x: lax.psum(x, summed).astype(dtype) if summed else x
 
     def moved(move: Callable, x: Array, role: str) -> Array:
         axes = spatial_axes(problem, role)

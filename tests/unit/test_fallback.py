@@ -69,7 +69,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["float8_e5m2", "float32"], ids=["while_tracing", "while_lowering"])
+@pytest.mark.parametrize("dtype", ["float8_e4m3b11fnuz", "float32"], ids=["while_tracing", "while_lowering"])
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_the_warning_names_the_callers_line(call, dtype, monkeypatch):
     """Not one of this package or of JAX, many of whose frames are in between where a program is lowered."""

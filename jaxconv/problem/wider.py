@@ -1,0 +1,53 @@
+"""Problems of narrow numbers as problems of wider ones, which hold these numbers exactly."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxconv.problem.conv_problem import ROLES, ConvProblem
+from jaxconv.problem.product import OPERANDS, RESULT
+
+FLOAT8 = frozenset(map(jnp.dtype, ("float8_e4m3fn", "float8_e5m2")))
+FLOAT32, BFLOAT16, FLOAT16 = map(jnp.dtype, ("float32", "bfloat16", "float16"))
+
+Compute = Callable[[Array, Array], Array]
+
+
+def has_float8(problem: ConvProblem) -> bool:
+    return not FLOAT8.isdisjoint(map(problem.dtype, ROLES))
+
+
+def is_of_two_float8(lhs: np.dtype, rhs: np.dtype) -> bool:
+    """Whether they are both float8, and not the same."""
+    return lhs != rhs and {lhs, rhs} <= FLOAT8
+
+
+def in_float32(problem: ConvProblem) -> ConvProblem:
+    return dataclasses.replace(problem, lhs_dtype=FLOAT32, rhs_dtype=FLOAT32, out_dtype=FLOAT32)
+
+
+def without_float8(kind: str, problem: ConvProblem) -> ConvProblem:
+    """With operands of 16 bits in place of float8, or of the other operand's type. A float8 result is float32: it is
+    rounded to float8 once."""
+    result = problem.dtype(RESULT[kind])
+    others = [dtype for dtype in map(problem.dtype, OPERANDS[kind]) if dtype not in FLOAT8]
+    halves = FLOAT16 if result == FLOAT16 else BFLOAT16
+    dtypes = {f"{role}_dtype": jnp.result_type(*others) if others else halves for role in OPERANDS[kind]}
+    wider = dataclasses.replace(problem, **dtypes)
+    return with_float32_result(kind, wider) if result in FLOAT8 else wider
+
+
+def with_float32_result(kind: str, problem: ConvProblem) -> ConvProblem:
+    return dataclasses.replace(problem, **{f"{RESULT[kind]}_dtype": FLOAT32})
+
+
+def converted(kind: str, problem: ConvProblem, wider: ConvProblem, local: Callable[[ConvProblem], Compute]) -> Compute:
+    """What computes the problem, by what computes the wider one."""
+    compute = local(wider)
+    a_dtype, b_dtype = map(wider.dtype, OPERANDS[kind])
+    return lambda a, b: compute(a.astype(a_dtype), b.astype(b_dtype)).astype(problem.dtype(RESULT[kind]))
