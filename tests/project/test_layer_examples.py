@@ -1,4 +1,4 @@
-"""The examples of `jaxconv.nn`, and of quantised networks, with few steps of narrow networks."""
+"""The examples of `jaxconv.nn`, and of numbers of 8 bits, with few steps of narrow networks."""
 
 import importlib.util
 import re
@@ -14,6 +14,9 @@ import jaxconv
 from cases.reference import integers
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+NAMES = ("float32", "bfloat16", "int8", "e4m3", "e5m2", "e4m3 x e5m2")  # of types in examples/int8_layer.py
 
 
 def example(name):
@@ -50,6 +53,19 @@ def test_quantised_digits(monkeypatch, tmp_path, capsys):
     assert "40/40" in printed.err
     for dtype in ("float32", "int8", "float8_e4m3fn"):
         assert re.search(rf"{dtype} .*4 of 4", printed.out)
+
+
+def test_layer_of_8_bits(monkeypatch, tmp_path, capsys):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    figure = tmp_path / "figures" / "figure.png"
+    example("int8_layer").main(["--small", "--out", str(figure)])
+    assert figure.stat().st_size > 10_000
+    printed = capsys.readouterr()
+    assert "40/40" in printed.err
+    error = {name: float(re.search(rf"^{re.escape(name)} +([\d.]+)%", printed.out, re.MULTILINE)[1]) for name in NAMES}
+    assert error["float32"] == 0 < error["bfloat16"] < error["int8"] < error["e4m3"] < error["e5m2"] < 10
+    kilobytes = [int(size) for size in re.findall(r"(\d+) KiB", printed.out)]
+    assert [kilobytes[0] / size for size in kilobytes] == [1, 2, 4, 4, 4, 4]
 
 
 def test_labels_of_coins():
