@@ -146,7 +146,8 @@ def fused_conv_general_dilated(
         has that of identity.
       out_scale: as scale, for a quantised result.
       implementation: as in `conv_general_dilated`. What a kernel cannot end with, XLA computes from the sums: over
-        several devices, with quantised results of floats, and a residual of another dtype than the result.
+        several devices, with int8 results of floats, with float8 results on a GPU, and a residual of another dtype than
+        the result.
 
     Returns:
       The result, of the convolution's shape and of out_dtype.

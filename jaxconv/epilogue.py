@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxconv.activations import Activation, activation_of
+from jaxconv.activations import Activation, Clip, activation_of
 from jaxconv.arguments import as_array
 from jaxconv.problem import ConvProblem
-from jaxconv.problem.wider import is_of_two_float8
+from jaxconv.problem.wider import FLOAT8, is_of_two_float8
 
 # The operands, in the order in which primitives and custom calls take those that are present.
 OPERANDS = ("scale", "bias", "residual", "residual_scale", "out_scale")
@@ -47,6 +47,18 @@ class Epilogue:
     def keeps_sums(self) -> bool:
         """Whether the derivative needs what the activation is applied to, because the result does not tell."""
         return self.is_quantised or not (self.activation is None or self.activation.derivative_from_result)
+
+    @property
+    def for_kernels(self) -> Epilogue:
+        """The same as something that is to be done: without an epilogue kernels round float8 as XLA converts."""
+        if self.out_dtype not in FLOAT8 or self.operands or self.activation:
+            return self
+        return dataclasses.replace(self, activation=Clip(-self.largest, self.largest))
+
+    @property
+    def largest(self) -> float:
+        """The largest number of a float result."""
+        return float(jnp.finfo(self.out_dtype).max)
 
     def before_activation(self, problem: ConvProblem) -> Epilogue:
         """What comes before the activation, as exact as the result; for a quantised result it is not rounded."""
@@ -95,8 +107,7 @@ class Epilogue:
             whole = jnp.clip(jnp.round(y), -128, 127)
             return jnp.where(jnp.isnan(y), 0, whole).astype(INT8)
         if self.is_quantised:
-            largest = float(jnp.finfo(self.out_dtype).max)
-            y = jnp.clip(y, -largest, largest)
+            y = jnp.clip(y, -self.largest, self.largest)
         return y.astype(self.out_dtype)
 
 

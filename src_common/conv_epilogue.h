@@ -3,7 +3,8 @@
 //   result = out_scale * activation(scale * sum + bias + residual_scale * residual), rounded once, to the result's type
 //
 // Sums of integers are int32. They are rounded to float32 first, or else are the result as they are. An int8 result is
-// rounded to nearest even, and ends at -128 and 127.
+// rounded to nearest even, and ends at -128 and 127. A float8 result ends at its largest numbers, but not where there
+// is no epilogue: then it is rounded as XLA converts.
 //
 // To add an operation, add its operands here, read them in ffi_decode.h, and apply it in EpilogueOf of
 // src_cpu/common/epilogue.h, in EpilogueOf of src_cuda/common/epilogue.cuh, and in WgmmaEpilogue and ResultOf of
@@ -37,7 +38,7 @@ struct Epilogue {
   DType residual_type = DType::kF32;
   PerChannel scale;
   PerChannel bias;
-  PerChannel out_scale;                  // of an int8 result
+  PerChannel out_scale;                  // of an int8 or float8 result
   const void* residual = nullptr;        // lies as the result does, in its type; or null
   const void* residual_scale = nullptr;  // one number, in the epilogue's type; or null
   double numbers[3] = {};

@@ -236,8 +236,8 @@ inline std::optional<std::string> ReadEpilogue(const ConvAttributes& a, const ff
   epilogue->is_there = operands.size() > 0 || epilogue->activation != Activation::kNone || is_rounded;
   if (epilogue->is_there && pass != Pass::kConv) return "a wgrad has no epilogue";
   if (epilogue->is_there && p.dst_type == DType::kS32) return "sums of integers that are the result have no epilogue";
-  if (epilogue->is_there && IsFloat8(p.dst_type)) return "a result of float8 has no epilogue";
-  if (epilogue->out_scale.data && p.dst_type != DType::kS8) return "an out scale is for a result of int8";
+  if (epilogue->out_scale.data && p.dst_type != DType::kS8 && !IsFloat8(p.dst_type))
+    return "an out scale is for a result of int8 or float8";
   return std::nullopt;
 }
 

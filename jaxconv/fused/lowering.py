@@ -16,7 +16,6 @@ from jaxconv.fused.call import Call
 from jaxconv.lowering import decide, seen_by_kernels
 from jaxconv.planner.plan import ConvPlan, constraint_of
 from jaxconv.problem import ConvProblem
-from jaxconv.problem.wider import FLOAT8
 from jaxconv.sharding.partitioning import Automatic, lower_without_mesh
 from jaxconv.transforms import MultipliersAsDepth
 
@@ -41,7 +40,7 @@ def fused(platform: str | None, call: Call, avals: Sequence[Any]) -> Callable[..
     problem, plan = planned(platform, call, avals)
     if plan is None:
         return None
-    by_kernel = ffi.convolution(plan, problem, call.epilogue)
+    by_kernel = ffi.convolution(plan, problem, call.epilogue.for_kernels)
     dtype = call.epilogue.number_dtype(problem)
 
     def compute(lhs: Array, rhs: Array, *operands: Array) -> Array:
@@ -54,11 +53,11 @@ def fused(platform: str | None, call: Call, avals: Sequence[Any]) -> Callable[..
 def planned(platform: str | None, call: Call, avals: Sequence[Any]) -> tuple[ConvProblem, ConvPlan | None]:
     """The problem and the plan of a kernel that ends with the whole epilogue, if there is one."""
     problem = dataclasses.replace(call.problem, out_dtype=call.epilogue.out_dtype)
-    if problem.periodic or problem.out_dtype in FLOAT8 or not _has_native_residual(call, avals):
+    seen = seen_by_kernels("conv", platform, problem)
+    if problem.periodic or seen.out_dtype != problem.out_dtype or not _has_native_residual(call, avals):
         return problem, None
-    problem = seen_by_kernels("conv", platform, problem)
-    plan = decide("conv", platform, problem, constraint_of(call.implementation), ending=call.ending).plan
-    return problem, plan if isinstance(plan, ConvPlan) and _ends_with(plan, call) else None
+    plan = decide("conv", platform, seen, constraint_of(call.implementation), ending=call.ending).plan
+    return seen, plan if isinstance(plan, ConvPlan) and _ends_with(plan, call) else None
 
 
 def _has_native_residual(call: Call, avals: Sequence[Any]) -> bool:

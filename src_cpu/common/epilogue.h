@@ -9,6 +9,7 @@
 #include "common/storage.h"
 #include "conv_epilogue.h"
 #include "conv_problem.h"
+#include "operand_traits.h"
 
 namespace jaxconv::JAXCONV_ISA {
 namespace {
@@ -153,6 +154,13 @@ class EpilogueOf {
       ForEachSum(numbers, stride, tile, [&](Number& z, int64_t) { z = activation(z); });
     });
     ForEachChannel(epilogue_.out_scale, numbers, stride, tile, [](Number& y, Number scale) { y *= scale; });
+    if (IsFloat8(type_)) {
+      const Number largest = type_ == DType::kE4M3 ? 448 : 57344;
+      ForEachSum(numbers, stride, tile, [=](Number& y, int64_t) {
+        y = y < -largest ? -largest : y;
+        y = y > largest ? largest : y;
+      });
+    }
   }
 
   // Calls f(number, operand of its channel), if there is such an operand.

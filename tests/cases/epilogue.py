@@ -8,6 +8,7 @@ import numpy as np
 
 from cases.convolutions import problem
 from cases.exact import exact
+from cases.float8 import FLOAT8, largest_of
 from cases.problems import passes_of
 from cases.reference import assert_same, integers
 from jaxconv import ffi
@@ -68,6 +69,8 @@ def ended(problem, sums, operands, activation=None):
         y = of_channels(problem, operands["out_scale"]) * y
     if problem.out_dtype == np.int8:
         y = np.clip(np.rint(y), -128, 127)
+    elif problem.out_dtype in FLOAT8:
+        y = np.clip(y, -largest_of(problem.out_dtype), largest_of(problem.out_dtype))
     return y.astype(problem.out_dtype)
 
 

@@ -40,4 +40,4 @@ def saturated(y, dtype):
 
 
 def largest_of(dtype):
-    return {"float8_e4m3fn": 448, "float8_e5m2": 57344}[dtype]
+    return {"float8_e4m3fn": 448, "float8_e5m2": 57344}[np.dtype(dtype).name]

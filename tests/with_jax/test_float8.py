@@ -229,27 +229,34 @@ def test_other_platforms(lhs, rhs):
 
 # On the host.
 
+ALONE = {"parameter", "constant", "custom-call", "tuple", "get-tuple-element", "bitcast"}
 
-@pytest.mark.parametrize("out_dtype", ["bfloat16", "float16", "float32"])
-@pytest.mark.parametrize("name", ["dense", "grouped", "depthwise", "channels_first"])
+
+@pytest.mark.parametrize("out_dtype", RESULTS)
+@pytest.mark.parametrize("name", ["dense", "grouped", "depthwise", "channels_first", "activation_alone"])
 def test_one_call_has_all_of_it(name, out_dtype):
     """Neither operands nor sums are written in a wider type."""
     case = fused.CASES[name]
     with jax.default_device(HOST):
         arrays = case.arrays(E4M3, out_dtype)
-        conv = case.ours("cpu", out_dtype=out_dtype)
+        more = dict(out_scale=0.25) if out_dtype in FLOAT8 else {}
+        conv = case.ours("cpu", out_dtype=out_dtype, **more)
         hlo = jax.jit(conv).lower(*arrays).compile().as_text()
         assert custom_calls(hlo) == {"conv": 1}
-        assert set(opcodes(hlo)) <= {"parameter", "constant", "custom-call", "tuple", "get-tuple-element", "bitcast"}
+        assert set(opcodes(hlo)) <= ALONE
         (line,) = lines(conv, *arrays)
         assert line.startswith(f"fprop with its epilogue {E4M3}") and f"-> {out_dtype}" in line
 
 
-def test_float8_results_are_rounded_by_xla():
-    (x, w, _), _ = known("dense")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", E4M3])
+@pytest.mark.parametrize("out_dtype", FLOAT8)
+def test_float8_results_of_any_float(out_dtype, dtype):
+    """By the kernel alone, also if nothing else is asked for."""
+    (x, w, _), (y, *_) = known("dense")
+    x, w, conv = (16 * x).astype(dtype), w.astype(dtype), ours_of("dense", "cpu", out_dtype=out_dtype)
     with jax.default_device(HOST):
-        (line,) = lines(ours_of("dense", "cpu", out_dtype=E5M2), x.astype(E4M3), w.astype(E5M2))
-    assert line.startswith(f"fprop, then its epilogue by XLA, {E4M3}") and "-> float32" in line
+        assert set(opcodes(jax.jit(conv).lower(x, w).compile().as_text())) <= ALONE
+        assert_same(run(conv, x, w), saturated(16 * np.asarray(y), out_dtype))
 
 
 # What is refused.

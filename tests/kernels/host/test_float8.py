@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cases.epilogue import ended, operands_of, plan_with
-from cases.float8 import FLOAT8, PAIRS, PASSES, RESULTS, exact, passes
+from cases.float8 import FLOAT8, PAIRS, PASSES, RESULTS, exact, largest_of, passes
 from cases.for_host import EACH, FAMILIES, channels_first, check_by_every_instruction_set
 from cases.problems import problem_of
 from cases.reference import assert_same
@@ -107,7 +107,7 @@ def test_sums_are_float32(lhs, rhs):
 EVERY = ("scale", "bias", "residual", "residual_scale")
 
 
-@pytest.mark.parametrize("result", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("result", RESULTS)
 @pytest.mark.parametrize("lhs, rhs", PAIRS)
 @pytest.mark.parametrize("family, name", [("gemm", "dense"), ("gemm", "groups"), ("depthwise", "multiplier")])
 def test_epilogues(family, name, lhs, rhs, result):
@@ -119,3 +119,19 @@ def test_epilogues(family, name, lhs, rhs, result):
     )
     arrays = x.astype(lhs), w.astype(rhs), *given.values()
     check_by_every_instruction_set(lambda a: call(*a), arrays, ended(problem, y, given, "relu"))
+
+
+@pytest.mark.parametrize("dtype, largest", [(dtype, largest_of(dtype)) for dtype in FLOAT8])
+def test_epilogues_end_at_the_largest_number(dtype, largest):
+    """Of each sign, and infinities too; NaN stays NaN. Without a step it is the same, after it was asked for."""
+    wanted = np.array([largest, 1.2 * largest, np.inf, np.nan, 3], "float32")
+    wanted = np.concatenate([wanted, -wanted])
+    x, w, bias = np.zeros((1, 1, 1), dtype), np.zeros((1, 1, 10), dtype), wanted / 2
+    steps = Epilogue(("bias", "out_scale"), None, np.dtype(dtype))
+    _, with_steps = conv_of(x.shape, w.shape, (dtype,) * 3, epilogue=steps)
+    _, without = conv_of((1, 1, 1), (1, 1, 10), ("float32", "float32", dtype),
+                         epilogue=Epilogue((), None, np.dtype(dtype)).for_kernels)  # fmt: skip
+    wide = wanted.reshape(1, 1, 10)
+    expected = np.clip(wide, -largest, largest).astype(dtype)
+    arrays = (x, w, bias, np.full((), 2, "float32")), (np.ones((1, 1, 1), "float32"), wide)
+    check_by_every_instruction_set(lambda a: (with_steps(*a[0]), without(*a[1])), arrays, (expected, expected))

@@ -303,14 +303,6 @@ def test_wgrad_has_no_epilogue():
     refuse(call.having(activation="sigmoid"), "a wgrad has no epilogue")
 
 
-def test_float8_has_no_epilogue():
-    """XLA rounds it, to the largest number at most."""
-    call = Call.of("fprop").as_result(dtype=np.dtype("float8_e5m2"))
-    with_bias = dataclasses.replace(call, operands=(*call.operands, np.zeros(6, np.float32))).having(epilogue="bias")
-    refuse(with_bias, "a result of float8 has no epilogue")
-    refuse(call.having(activation="sigmoid"), "a result of float8 has no epilogue")
-
-
 @EVERY_PASS
 def test_missing_attributes(which):
     call = Call.of(which)
