@@ -7,17 +7,15 @@ quantises the input of a layer when the layer is called (post-training quantisat
 
 import argparse
 import re
-import statistics
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import digits
+import eight_bits
 import jax
-import matplotlib
 import numpy as np
 import qwix
 
@@ -25,7 +23,6 @@ import jaxconv
 
 TYPES = ("float32", "int8", "float8_e4m3fn")
 MOST_LOST = 0.005  # of the accuracy in float32
-CALLS = 50
 
 
 class Measured(NamedTuple):
@@ -59,17 +56,9 @@ def measure(dtype: str, params: Any, held_out: digits.Digits) -> Measured:
     by_lax = len(re.findall(r" convolution\(|custom_call_target=\"__cudnn", text))
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
     accuracy = float((predicted == held_out.labels).mean())
-    return Measured(dtype, accuracy, size / 1024, seconds(program, params, held_out.images) * 1e3, ours, ours + by_lax)
-
-
-def seconds(program: jax.stages.Compiled, *arguments: Any) -> float:
-    """Median of a call, with its result."""
-    times = []
-    for _ in range(CALLS):
-        start = time.perf_counter()
-        jax.block_until_ready(program(*arguments))
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    return Measured(
+        dtype, accuracy, size / 1024, eight_bits.seconds(program, params, held_out.images) * 1e3, ours, ours + by_lax
+    )
 
 
 def print_table(rows: list[Measured], images: int) -> None:
@@ -80,24 +69,12 @@ def print_table(rows: list[Measured], images: int) -> None:
 
 
 def draw(path: Path, rows: list[Measured]) -> None:
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 3, figsize=(12, 4), layout="constrained")
-    names = [row.dtype for row in rows]
-    for ax, title, values in zip(
-        axes,
-        ("Held-out digits that are wrong, %", "Parameters, KiB", "All held-out digits, ms"),
-        (
-            [100 * (1 - row.accuracy) for row in rows],
-            [row.kilobytes for row in rows],
-            [row.milliseconds for row in rows],
-        ),
-    ):
-        ax.bar_label(ax.bar(names, values), fmt="%.2f")
-        ax.set_title(title)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100)
+    charts = {
+        "Held-out digits that are wrong, %": [100 * (1 - row.accuracy) for row in rows],
+        "Parameters, KiB": [row.kilobytes for row in rows],
+        "All held-out digits, ms": [row.milliseconds for row in rows],
+    }
+    eight_bits.draw(path, [row.dtype for row in rows], charts, inches=12, label="%.2f")
 
 
 def main(arguments: list[str] | None = None) -> None:

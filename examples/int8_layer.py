@@ -6,17 +6,15 @@ largest one of the type. `jaxconv.conv2d` multiplies, adds the bias, applies rel
 """
 
 import argparse
-import statistics
 import sys
-import time
 import warnings
 from pathlib import Path
 from typing import NamedTuple
 
 import digits
+import eight_bits
 import jax
 import jax.numpy as jnp
-import matplotlib
 import numpy as np
 
 import jaxconv
@@ -32,7 +30,6 @@ TYPES = {
     "e4m3 x e5m2": (E4M3, E5M2, E4M3),
 }
 STRIDES = (2, 2)
-CALLS = 50
 LARGEST_ERROR = 0.1
 
 
@@ -90,17 +87,9 @@ def measure(name: str, layer: Layer, exact: np.ndarray) -> Measured:
     y = program(x, w)
     difference = np.asarray(y).astype("float32") / out_scale - exact
     error = np.sqrt(np.mean(difference**2) / np.mean(exact**2))
-    return Measured(name, float(error), (x.nbytes + w.nbytes + y.nbytes) / 1024, seconds(program, x, w) * 1e3)
-
-
-def seconds(program: jax.stages.Compiled, *arguments: jax.Array) -> float:
-    """Median of a call, with its result."""
-    times = []
-    for _ in range(CALLS):
-        start = time.perf_counter()
-        jax.block_until_ready(program(*arguments))
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    return Measured(
+        name, float(error), (x.nbytes + w.nbytes + y.nbytes) / 1024, eight_bits.seconds(program, x, w) * 1e3
+    )
 
 
 def print_table(rows: list[Measured]) -> None:
@@ -110,17 +99,12 @@ def print_table(rows: list[Measured]) -> None:
 
 
 def draw(path: Path, rows: list[Measured]) -> None:
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 3, figsize=(15, 4), layout="constrained")
-    titles = "Error of the layer's result, %", "Input, filter and result, KiB", "A call, ms"
-    columns = [(100 * row.error, row.kilobytes, row.milliseconds) for row in rows]
-    for ax, title, values in zip(axes, titles, zip(*columns, strict=True), strict=True):
-        ax.bar_label(ax.bar([row.name.replace(" x ", "\nx ") for row in rows], values), fmt="%.3g")
-        ax.set_title(title)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100)
+    charts = {
+        "Error of the layer's result, %": [100 * row.error for row in rows],
+        "Input, filter and result, KiB": [row.kilobytes for row in rows],
+        "A call, ms": [row.milliseconds for row in rows],
+    }
+    eight_bits.draw(path, [row.name.replace(" x ", "\nx ") for row in rows], charts, inches=15, label="%.3g")
 
 
 def main(arguments: list[str] | None = None) -> None:
