@@ -51,11 +51,16 @@ inline double ActivationSeconds(const Product& product, const Device& device, co
   return product.activation_bytes() / (costs["bandwidth"] * device.bandwidth);
 }
 
+// The time that the epilogue adds to a result.
+inline double EpilogueSecondsOfResult(const Product& product, const Numbers& costs) {
+  if (!product.has_epilogue) return 0;
+  return costs["epilogue_seconds"] + (product.has_residual ? costs["residual_seconds"] : 0);
+}
+
 // The time of the epilogue, where no multiplication hides it.
 inline double EpilogueSeconds(const Product& product, const Device& device, const Numbers& costs) {
-  if (!product.has_epilogue) return 0;
-  const double result = costs["epilogue_seconds"] + (product.has_residual ? costs["residual_seconds"] : 0);
-  return static_cast<double>(product.rows() * product.cols() * product.conv.groups) / device.multiprocessors * result;
+  const auto results = static_cast<double>(product.rows() * product.cols() * product.conv.groups);
+  return results / device.multiprocessors * EpilogueSecondsOfResult(product, costs);
 }
 
 // The time to write the slices of split-K, and to read them in one more kernel.

@@ -20,7 +20,7 @@ namespace jaxconv {
 // Fitted costs, looked up once for many settings. In seconds, unless a comment says otherwise.
 struct WgmmaCosts {
   double begin, tile, result;
-  double epilogue, residual;  // of a result, besides
+  double epilogue;  // of a result, besides
   double halo_pixel;
   double halos[2];  // of a plane, with one CTA per SM, and with two
   double cluster_wave, cluster_step, cluster_copy, cluster_cta;
@@ -91,7 +91,8 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     if (tile.cluster_split > 0) return SecondsOfClusterSplit(s);
     const double steps = std::max(fitted_.steps[s.tile], StepsSeconds(s) / s.split);
     const double results = tile.rows * tile.cols;
-    const double end = fitted_.tile + results * (ResultWords(s.split) * fitted_.result + EpilogueSeconds(s.split));
+    const double epilogue = s.split > 1 ? 0 : fitted_.epilogue;  // behind split-K another kernel ends sums
+    const double end = fitted_.tile + results * (ResultWords(s.split) * fitted_.result + epilogue);
     const int64_t waves = CeilDiv(WorkTilesOf(s), std::max<int64_t>(1, device_.multiprocessors / tile.cluster()));
     const int64_t ends = CeilDiv(waves, tile.ctas_per_sm);  // epilogues that no multiplication hides
     const double multiplied = std::max(waves * steps, SharedSectorSeconds(s));
@@ -108,12 +109,6 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   // 16-bit words of a result, or of a slice's sum, which is float32.
   double ResultWords(int64_t split) const {
     return TraitsOf(split == 1 ? ResultType(product_.conv, product_.pass) : DType::kF32).bytes / 2.0;
-  }
-
-  // Of a result. Behind split-K another kernel ends sums.
-  double EpilogueSeconds(int64_t split) const {
-    if (!product_.has_epilogue || split > 1) return 0;
-    return fitted_.epilogue + (product_.has_residual ? fitted_.residual : 0);
   }
 
   bool IsWgrad() const { return product_.pass == Pass::kWgrad; }
@@ -214,8 +209,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
         .begin = of["begin_seconds"],
         .tile = of["tile_seconds"],
         .result = of["result_seconds"],
-        .epilogue = of["epilogue_seconds"],
-        .residual = of["residual_seconds"],
+        .epilogue = EpilogueSecondsOfResult(product_, of),
         .halo_pixel = of["box_pixel_seconds"],
         .halos = {of["boxes_seconds"], of["boxes_seconds_of_two_blocks"]},
         .cluster_wave = of["cluster_turn_seconds"],
