@@ -4,12 +4,14 @@ from jaxconv import activations
 from jaxconv.api import conv1d, conv2d, conv3d, conv_general_dilated, conv_transpose, fused_conv_general_dilated
 from jaxconv.explain import explain
 from jaxconv.fallback import FallbackWarning
+from jaxconv.filters import PreparedFilter, prepare_filter
 from jaxconv.install import install, uninstall
 from jaxconv.tuning.autotune import autotune
 from jaxconv.tuning.loaded import load_tuning
 
 __all__ = [
     "FallbackWarning",
+    "PreparedFilter",
     "activations",
     "autotune",
     "conv1d",
@@ -21,5 +23,6 @@ __all__ = [
     "fused_conv_general_dilated",
     "install",
     "load_tuning",
+    "prepare_filter",
     "uninstall",
 ]

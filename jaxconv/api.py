@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding
 from jaxconv import eager, epilogue, fallback, primitives
 from jaxconv.activations import Activation
 from jaxconv.arguments import Arguments, as_array, circular_dimensions, normalised, read
+from jaxconv.filters import PreparedFilter, array_and_layout
 from jaxconv.fused.call import Call
 from jaxconv.fused.gradient import fused_conv
 from jaxconv.planner.plan import check_implementation
@@ -201,7 +202,7 @@ def conv_transpose(
 
 def conv1d(
     x: Array,
-    w: Array,
+    w: Array | PreparedFilter,
     *,
     window_strides: Ints = 1,
     padding: int | Padding = "SAME",
@@ -225,7 +226,7 @@ def conv1d(
 
 def conv2d(
     x: Array,
-    w: Array,
+    w: Array | PreparedFilter,
     *,
     window_strides: Ints = 1,
     padding: int | Padding = "SAME",
@@ -251,7 +252,7 @@ def conv2d(
     Args:
       x: images (batch, height, width, in channels), of a dtype as in `conv_general_dilated`.
       w: filter (height, width, in channels / feature_group_count, out channels), of x's dtype; of float8 also of the
-        other one, with an out_dtype.
+        other one, with an out_dtype. Or such a filter from `prepare_filter`.
       window_strides: an integer, or one for each spatial dimension. Both dilations likewise.
       padding: "SAME", "SAME_LOWER", "VALID", an integer for all sides, or (low, high) pairs, which may be negative.
         "CIRCULAR", also in the place of a pair: the dimension is periodic, and padded with its other end, as in flax.
@@ -275,7 +276,7 @@ def conv2d(
 
 def conv3d(
     x: Array,
-    w: Array,
+    w: Array | PreparedFilter,
     *,
     window_strides: Ints = 1,
     padding: int | Padding = "SAME",
@@ -301,7 +302,8 @@ def conv3d(
 
 
 def _conv(rank: int, x, w, **arguments) -> Array:
-    lhs_layout, rhs_layout, _ = LAYOUTS[rank]
+    lhs_layout, rhs_layout, out_layout = LAYOUTS[rank]
+    w, rhs_layout = array_and_layout(w, rhs_layout)
     for name, array, layout in (("x", x, lhs_layout), ("w", w, rhs_layout)):
         if array.ndim != rank + 2:
             raise TypeError(f"conv{rank}d: {name} must have {rank + 2} dimensions, {layout}, got shape {array.shape}")
@@ -310,7 +312,7 @@ def _conv(rank: int, x, w, **arguments) -> Array:
         arguments[name] = (value,) * rank if np.ndim(value) == 0 else value
     if isinstance(arguments["padding"], int | np.integer):
         arguments["padding"] = ((arguments["padding"],) * 2,) * rank
-    arguments["dimension_numbers"] = LAYOUTS[rank]
+    arguments["dimension_numbers"] = (lhs_layout, rhs_layout, out_layout)
     periodic = ()
     if circular := circular_dimensions(arguments["padding"], rank):
         x, arguments["padding"], periodic = _padded_with_other_ends(circular, x, w, **arguments)
