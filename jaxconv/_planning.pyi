@@ -36,6 +36,7 @@ class Product:
         src_batch_grouped: bool,
         dst_batch_grouped: bool,
         filter_in_grouped: bool,
+        dst_in_blocks: bool,
         has_epilogue: bool,
         has_residual: bool,
         taps: np.ndarray,

@@ -161,7 +161,7 @@ def convolution(plan: ConvPlan, problem: ConvProblem, epilogue: Epilogue = NOTHI
     problem, views, swapped = apply(plan.transform, problem)
     more_channels = problem.groups * problem.out_channels - channels
     result = RESULT[plan.kind]
-    results = [jax.ShapeDtypeStruct(problem.shape(result), problem.dtype(result))]
+    results = [jax.ShapeDtypeStruct(problem.stored_shape(result), problem.dtype(result))]
     if workspace is not None:  # XLA owns it, so that a call allocates nothing
         results.append(jax.ShapeDtypeStruct((workspace,), np.uint8))
     call = jax.ffi.ffi_call(f"jaxconv_{plan.kind}", results)
@@ -203,6 +203,7 @@ def _attributes(problem: ConvProblem, epilogue: Epilogue = NOTHING) -> dict[str,
         "src_batch_grouped": np.bool_(problem.lhs_batch_grouped),
         "dst_batch_grouped": np.bool_(problem.out_batch_grouped),
         "filter_in_grouped": np.bool_(problem.reverse),
+        "dst_in_blocks": np.bool_(problem.out_in_blocks),
         "epilogue": " ".join(epilogue.operands),
         "activation": activation,
         "activation_numbers": np.array(numbers, np.float64),

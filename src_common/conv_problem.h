@@ -15,7 +15,7 @@ inline constexpr int kSpatial = 3;  // (d, h, w)
 
 // The format of custom calls: the columns of the offset tables, the attributes and the families' settings. Increase it
 // when any of them changes. Compiled programs of another format are refused.
-inline constexpr int64_t kFormat = 4;
+inline constexpr int64_t kFormat = 5;
 
 enum class DType : int32_t { kF32, kF64, kBF16, kF16, kS8, kS32, kE4M3, kE5M2 };
 
@@ -44,12 +44,16 @@ struct ResidueClass {
 static_assert(sizeof(ResidueClass) == 8 * sizeof(int32_t),
               "ResidueClass is a row of an int32[classes, 8] table made in offsets.py");
 
+// Channels of a block, where an activation has them in blocks: [batch, channels / 32, spatial..., 32].
+inline constexpr int64_t kBlockChannels = 32;
+
 // Strides of an activation (source or destination), in elements.
 struct TensorStrides {
   int64_t batch;
   int64_t spatial[kSpatial];
   int64_t group;
-  int64_t channel;
+  int64_t channel;  // inside of a block, if there are blocks
+  int64_t block;    // from a block to the next; 0: channels are not in blocks. Only a destination's are, of one group
 };
 
 // Strides of a filter, in elements. The offsets of its taps are in the table.
@@ -77,5 +81,17 @@ struct ConvProblem {
   int32_t tap_count;    // all taps of the filter
   int32_t class_count;  // rows of `classes`
 };
+
+// A problem whose destination has channels in blocks, as one with a group for each block. All of them read the same
+// source. For kernels that know no blocks.
+inline ConvProblem BlocksAsGroups(ConvProblem p) {
+  if (p.dst.block == 0) return p;
+  p.groups = p.out_channels / kBlockChannels;
+  p.out_channels = kBlockChannels;
+  p.src.group = 0;
+  p.filter.group = kBlockChannels * p.filter.out;
+  p.dst.group = p.dst.block, p.dst.block = 0;
+  return p;
+}
 
 }  // namespace jaxconv

@@ -37,6 +37,7 @@ struct ConvAttributes {
   bool src_batch_grouped;   // the source's groups are on its batch axis, not its channel axis
   bool dst_batch_grouped;   // the same for the destination
   bool filter_in_grouped;   // the filter's groups are on its `in` axis (dgrad), not its `out` axis
+  bool dst_in_blocks;       // the destination's first spatial axis is blocks of its channels
   int64_t format;           // kFormat of the jaxconv that compiled the program
   std::string_view family;  // the kernel family
   // Of the epilogue: the names of its operands, separated by spaces, in their order; the activation and its numbers.
@@ -111,6 +112,7 @@ inline ffi::ErrorOr<ConvProblem> DecodeProblem(ffi::AnyBuffer src, ffi::AnyBuffe
                              a.src_batch_grouped,
                              a.dst_batch_grouped,
                              a.filter_in_grouped,
+                             a.dst_in_blocks,
                              Of(taps.dimensions()),
                              Of(classes.dimensions())};
   if (!internal::ToDType(src.element_type(), &arguments.src.type) ||
@@ -234,6 +236,7 @@ inline std::optional<std::string> ReadEpilogue(const ConvAttributes& a, const ff
   if (epilogue->residual_scale && !epilogue->residual) return "there is a residual scale, and no residual";
   const bool is_rounded = pass == Pass::kConv && IsInteger(p.src_type) && p.dst_type != DType::kS32;
   epilogue->is_there = operands.size() > 0 || epilogue->activation != Activation::kNone || is_rounded;
+  if (p.dst.block != 0 && pass != Pass::kConv) return "a wgrad has no channels in blocks";
   if (epilogue->is_there && pass != Pass::kConv) return "a wgrad has no epilogue";
   if (epilogue->is_there && p.dst_type == DType::kS32) return "sums of integers that are the result have no epilogue";
   if (epilogue->out_scale.data && p.dst_type != DType::kS8 && !IsFloat8(p.dst_type))
@@ -244,19 +247,19 @@ inline std::optional<std::string> ReadEpilogue(const ConvAttributes& a, const ff
 }  // namespace jaxconv
 
 // The members of ConvAttributes, in order. Structs that add attributes of a platform register them, too.
-#define JAXCONV_CONV_ATTRIBUTE_MEMBERS                                                                          \
-  ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("src_spec"),                                        \
-      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("filter_spec"),                                 \
-      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("dst_spec"),                                    \
-      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("window_strides"),                              \
-      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("padding_low"),                                 \
-      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("lhs_dilation"),                                \
-      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("rhs_dilation"),                                \
-      ::xla::ffi::StructMember<int64_t>("groups"), ::xla::ffi::StructMember<bool>("src_batch_grouped"),         \
-      ::xla::ffi::StructMember<bool>("dst_batch_grouped"), ::xla::ffi::StructMember<bool>("filter_in_grouped"), \
-      ::xla::ffi::StructMember<int64_t>("format"), ::xla::ffi::StructMember<std::string_view>("family"),        \
-      ::xla::ffi::StructMember<std::string_view>("epilogue"),                                                   \
-      ::xla::ffi::StructMember<std::string_view>("activation"),                                                 \
+#define JAXCONV_CONV_ATTRIBUTE_MEMBERS                                                                              \
+  ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("src_spec"),                                            \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("filter_spec"),                                     \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("dst_spec"),                                        \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("window_strides"),                                  \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("padding_low"),                                     \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("lhs_dilation"),                                    \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("rhs_dilation"),                                    \
+      ::xla::ffi::StructMember<int64_t>("groups"), ::xla::ffi::StructMember<bool>("src_batch_grouped"),             \
+      ::xla::ffi::StructMember<bool>("dst_batch_grouped"), ::xla::ffi::StructMember<bool>("filter_in_grouped"),     \
+      ::xla::ffi::StructMember<bool>("dst_in_blocks"), ::xla::ffi::StructMember<int64_t>("format"),                 \
+      ::xla::ffi::StructMember<std::string_view>("family"), ::xla::ffi::StructMember<std::string_view>("epilogue"), \
+      ::xla::ffi::StructMember<std::string_view>("activation"),                                                     \
       ::xla::ffi::StructMember<::xla::ffi::Span<const double>>("activation_numbers")
 
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(::jaxconv::ConvAttributes, JAXCONV_CONV_ATTRIBUTE_MEMBERS);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <numeric>
 #include <span>
+#include <utility>
 
 #include "conv_problem.h"
 
@@ -29,9 +30,10 @@ struct ProblemArguments {
   ArrayArguments src, filter, dst;
   Numbers64 window_strides, lhs_dilation;
   int64_t groups;
-  bool src_batch_grouped;            // the source's groups are on its batch axis, not its channel axis
-  bool dst_batch_grouped;            // the same for the destination
-  bool filter_in_grouped;            // the filter's groups are on its `in` axis (dgrad), not its `out` axis
+  bool src_batch_grouped;  // the source's groups are on its batch axis, not its channel axis
+  bool dst_batch_grouped;  // the same for the destination
+  bool filter_in_grouped;  // the filter's groups are on its `in` axis (dgrad), not its `out` axis
+  bool dst_in_blocks;      // the destination's first spatial axis is blocks of channels; the problem has it as 1
   Numbers64 tap_table, class_table;  // sizes of the offset tables
 };
 
@@ -67,6 +69,16 @@ inline bool DecodeTensor(const ArrayArguments& a, int64_t groups, bool batch_gro
   return true;
 }
 
+// The destination's first spatial axis becomes blocks of its channels. False if it is none.
+inline bool TakeBlocks(const ArrayArguments& dst, ConvProblem* p) {
+  const bool are_blocks = dst.sizes.size() == 2 + kSpatial && p->groups == 1 && p->out_channels == kBlockChannels;
+  if (!are_blocks) return false;
+  p->out_channels *= std::exchange(p->dst_size[0], 1);
+  p->dst.block = std::exchange(p->dst.spatial[0], 0);
+  p->dst.group = 0;
+  return true;
+}
+
 }  // namespace internal
 
 // Fills in the problem. Returns why the arguments do not fit together, or null.
@@ -87,6 +99,7 @@ inline const char* MakeProblem(const ProblemArguments& a, ConvProblem* problem) 
   if (!internal::DecodeTensor(a.src, p.groups, a.src_batch_grouped, &p.batch, &p.in_channels, p.src_size, &p.src) ||
       !internal::DecodeTensor(a.dst, p.groups, a.dst_batch_grouped, &dst_batch, &p.out_channels, p.dst_size, &p.dst))
     return "groups do not divide the batch or channels";
+  if (a.dst_in_blocks && !internal::TakeBlocks(a.dst, &p)) return "blocks of channels are 32 of one group's volume";
   if (dst_batch != p.batch) return "the batches of source and destination differ";
 
   const int64_t out = a.filter.sizes[a.filter.axes[0]], in = a.filter.sizes[a.filter.axes[1]];

@@ -67,8 +67,8 @@ ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, ffi::Remainin
     if (const auto why = ReadEpilogue(attributes, more, *problem, pass, &epilogue)) return invalid(*why);
     if (result.element_count() == 0) return ffi::Error::Success();
 
-    const ConvCall call{*problem, taps, classes, o.src.untyped_data(), rhs.untyped_data(), result.untyped_data(),
-                        epilogue};
+    const ConvProblem seen = BlocksAsGroups(*problem);
+    const ConvCall call{seen, taps, classes, o.src.untyped_data(), rhs.untyped_data(), result.untyped_data(), epilogue};
     (conv ? family->conv : family->wgrad)(call, Workers(&pool, std::max<int64_t>(pool.num_threads(), 1), RunOnPool));
     return ffi::Error::Success();
   } catch (const std::bad_alloc&) {

@@ -127,7 +127,7 @@ using Array = std::tuple<Sizes, Sizes, std::string>;
 void MakeProduct(Product* self, bool is_wgrad, Float32 float32, const Array& src, const Array& filter, const Array& dst,
                  const Three& kernel, const Sizes& window_strides, const Sizes& lhs_dilation, const Sizes& rhs_dilation,
                  int64_t groups, const Three& member, bool src_batch_grouped, bool dst_batch_grouped,
-                 bool filter_in_grouped, bool has_epilogue, bool has_residual, const Table& taps,
+                 bool filter_in_grouped, bool dst_in_blocks, bool has_epilogue, bool has_residual, const Table& taps,
                  const Table& classes) {
   const auto of = [](const Array& array) {
     const auto& [sizes, axes, type] = array;
@@ -139,7 +139,7 @@ void MakeProduct(Product* self, bool is_wgrad, Float32 float32, const Array& src
   const Sizes tap_table = sizes(taps), class_table = sizes(classes);
   ConvProblem conv;
   const char* why = MakeProblem({of(src), of(filter), of(dst), window_strides, lhs_dilation, groups, src_batch_grouped,
-                                 dst_batch_grouped, filter_in_grouped, tap_table, class_table},
+                                 dst_batch_grouped, filter_in_grouped, dst_in_blocks, tap_table, class_table},
                                 &conv);
   if (why) throw nb::value_error(why);
   const auto in_three = [](const Sizes& values) {
@@ -189,8 +189,8 @@ NB_MODULE(_planning, module) {
       .def("__init__", &MakeProduct, nb::arg("is_wgrad"), nb::arg("float32"), nb::arg("src"), nb::arg("filter"),
            nb::arg("dst"), nb::arg("kernel"), nb::arg("window_strides"), nb::arg("lhs_dilation"),
            nb::arg("rhs_dilation"), nb::arg("groups"), nb::arg("member"), nb::arg("src_batch_grouped"),
-           nb::arg("dst_batch_grouped"), nb::arg("filter_in_grouped"), nb::arg("has_epilogue"), nb::arg("has_residual"),
-           nb::arg("taps"), nb::arg("classes"));
+           nb::arg("dst_batch_grouped"), nb::arg("filter_in_grouped"), nb::arg("dst_in_blocks"),
+           nb::arg("has_epilogue"), nb::arg("has_residual"), nb::arg("taps"), nb::arg("classes"));
   nb::class_<Device>(module, "Device")
       .def("__init__", &MakeDevice, nb::arg("multiprocessors"), nb::arg("clock_hz"), nb::arg("bandwidth"),
            nb::arg("shared_bytes"), nb::arg("wgmma"), nb::arg("costs"));

@@ -14,6 +14,7 @@ import numpy as np
 Dim = Any  # an int, or the symbolic batch of an exported program
 Shape = tuple[Dim, ...]
 ROLES = ("lhs", "rhs", "out")  # of a problem's arrays
+BLOCK_CHANNELS = 32  # of a result that has its channels in blocks
 SPATIAL = 3  # the spatial dimensions that kernels have: fewer get leading unit dimensions
 
 
@@ -71,6 +72,9 @@ class ConvProblem:
     In a periodic spatial dimension `i` counts modulo the size, and the outputs' strides and the inputs' lhs dilations
     have the same length together: then the data gradient is periodic too. No kernel takes such a problem:
     `jaxconv.sharding.block` makes it one of a larger input.
+
+    A kernel may store its result with the channels in blocks. Where a volume of depth 1 would lie, there are then as
+    many planes as blocks, of a block's channels each: `stored_shape`.
     """
 
     lhs_shape: Shape
@@ -93,6 +97,7 @@ class ConvProblem:
     out_dtype: np.dtype
     precision: Any
     periodic: tuple[int, ...] = ()
+    out_in_blocks: bool = False
 
     @classmethod
     def from_lax(cls, lhs, rhs, out, params: dict[str, Any]) -> ConvProblem:
@@ -169,6 +174,15 @@ class ConvProblem:
     def shape(self, role: str) -> Shape:
         return getattr(self, f"{role}_shape")
 
+    def stored_shape(self, role: str) -> Shape:
+        """The shape of the array in memory."""
+        if not (role == "out" and self.out_in_blocks):
+            return self.shape(role)
+        sizes = list(self.out_shape)
+        sizes[self.out_spec.spatial[0]] = sizes[self.out_spec.second] // BLOCK_CHANNELS
+        sizes[self.out_spec.second] = BLOCK_CHANNELS
+        return tuple(sizes)
+
     def spec(self, role: str) -> Spec:
         return getattr(self, f"{role}_spec")
 
@@ -235,6 +249,7 @@ class ConvProblem:
             f"{name(self.lhs_shape, self.lhs_dtype)} * {name(self.rhs_shape, self.rhs_dtype)} -> "
             f"{name(self.out_shape, self.out_dtype)}, window_strides {self.window_strides}, low padding "
             f"{self.pad_low}, lhs_dilation {self.lhs_dilation}, rhs_dilation {self.rhs_dilation}, groups {self.groups}"
+            f"{', result in blocks of channels' if self.out_in_blocks else ''}"
         )
 
 

@@ -129,7 +129,7 @@ template <typename Acc, bool kHasEpilogue>
 cudaError_t AddSlices(const ConvCall& call, int64_t split, cudaStream_t stream) {
   constexpr int kParts = 8;  // for many slices: a single thread would wait for each round of its loads
   constexpr int kPack = 2;   // for few slices: with fewer threads, the kernel starts faster
-  const ConvProblem& p = call.problem;
+  const ConvProblem p = BlocksAsGroups(call.problem);
   const int64_t elements = ResultElements(p, call.pass);
   const DType type = ResultType(p, call.pass);
   const bool packs = elements % kPack == 0 && AreAligned({call.workspace, call.result});

@@ -20,6 +20,12 @@ struct alignas(16) Point {
   int32_t at[kSpatial];  // coordinates in the source: of the position's base, or the tap's shift
 };
 
+// Elements from a pixel's first channel to another one.
+__device__ __forceinline__ int64_t ChannelOffset(const TensorStrides& s, int64_t channel) {
+  if (s.block == 0) return channel * s.channel;
+  return channel / kBlockChannels * s.block + channel % kBlockChannels;
+}
+
 // Division by a divisor that is used often, by multiplication: the hardware's division takes 100 cycles and more.
 template <typename Index>
 class Divider {

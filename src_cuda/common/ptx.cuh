@@ -132,6 +132,12 @@ __device__ __forceinline__ uint32_t LoadWord(uint32_t address) {
   return word;
 }
 
+__device__ __forceinline__ int4 LoadVector(uint32_t address) {
+  int4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address));
+  return v;
+}
+
 __device__ __forceinline__ void StoreWord(uint32_t address, uint32_t word) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
 }

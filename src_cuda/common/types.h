@@ -28,12 +28,15 @@ auto WithSumType(const ConvProblem& p, F&& f) {
   }
 }
 
+inline constexpr const char* kBlocks = "results with channels in blocks";
+
 // For kernels on tensor cores: operands of one type, and float32 sums.
 inline Reason UnsupportedOperands(const ConvProblem& p, Pass pass) {
   if (p.src_type != RhsType(p, pass)) {
     return "operands of two types, " + Name(p.src_type) + " and " + Name(RhsType(p, pass));
   }
   if (TraitsOf(p.src_type).sums != DType::kF32) return "operands of " + Name(p.src_type);
+  if (p.dst.block != 0) return kBlocks;
   return SumType(p) == DType::kF32 ? std::nullopt : Reason("sums in " + Name(SumType(p)));
 }
 

@@ -124,6 +124,7 @@ cudaError_t LaunchSums(const ConvCall& call, const Im2colSettings& s, cudaStream
 
 Reason UnsupportedReason(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
   if (Reason why = UnsupportedTile(kIm2colTiles, p, pass, s)) return why;
+  if (p.dst.block != 0) return kBlocks;
   if (Reason why = UnsupportedChunk(s)) return why;
   return UnsupportedBlocks(std::max(Im2colBlocks(p, s), GemmBlocks(p, pass, s)));
 }

@@ -30,6 +30,7 @@ class Im2colPlanner : public TiledPlanner<Im2colPlanner, Im2colSettings> {
   }
 
   Reason UnsupportedExtra(const Im2colSettings& s) const {
+    if (product_.conv.dst.block != 0) return kBlocks;
     if (Reason why = UnsupportedChunk(s)) return why;
     return UnsupportedSums(kTiles[s.tile], product_.sum_type());
   }

@@ -89,6 +89,16 @@ __device__ __forceinline__ void WithOutType(DType type, F&& f) {
   }
 }
 
+// Elements from a group's first result to that of a column. Results of integers may have channels in blocks.
+template <typename Parts>
+__device__ __forceinline__ int64_t ResultOffset(const MmaParams& p, int64_t col) {
+  if constexpr (Parts::kVariant.merged) {
+    return MergedCol::Of(p, col).result;
+  } else {
+    return std::is_same_v<typename Parts::Sum, int32_t> ? ChannelOffset(p.problem.dst, col) : col * p.out_col_stride;
+  }
+}
+
 // Rows whose residuals are loaded at once.
 inline constexpr int kRowsAtOnce = 4;
 
@@ -103,9 +113,7 @@ __device__ __forceinline__ void StoreRows(const StoredInShared<Parts, Out>* resu
   static_assert(kTile.threads() % kAcross == 0 && kTile.rows % kDown == 0, "a thread keeps its columns");
   const int first_row = threadIdx.x / kAcross, col = threadIdx.x % kAcross * kVector;
   if (n_tile.first_col + col >= p.cols) return;
-  int64_t offset = n_tile.group * p.out_group_stride;
-  offset += Parts::kVariant.merged ? MergedCol::Of(p, n_tile.first_col + col).result
-                                   : (n_tile.first_col + col) * p.out_col_stride;
+  const int64_t offset = n_tile.group * p.out_group_stride + ResultOffset<Parts>(p, n_tile.first_col + col);
   Out* const out = static_cast<Out*>(p.out) + slice_offset + offset;
   const auto to_of = [&](int i) -> int64_t { return rows[first_row + i * kDown].partner; };
   const auto pack_of = [&](int i) {

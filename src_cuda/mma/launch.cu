@@ -73,6 +73,7 @@ bool HasVectors(const ConvCall& call) {
 Reason UnsupportedMerged(const ConvProblem& p, Pass pass, int64_t merged) {
   if (merged == 1) return std::nullopt;
   if (!HasEqualClasses(p)) return "classes of different sizes cannot be merged";
+  if (p.dst.block != 0) return kBlocks;
   if (pass == Pass::kWgrad || merged != p.class_count || merged != LiveClasses(p) || p.tap_count < merged ||
       p.tap_count % merged) {
     return "no such classes to merge";

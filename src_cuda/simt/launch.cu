@@ -52,7 +52,7 @@ cudaError_t LaunchSums(const ConvCall& call, const SimtSettings& s, cudaStream_t
 Reason UnsupportedReason(const ConvProblem& p, Pass pass, const SimtSettings& s) {
   if (Reason why = UnsupportedTile(kSimtTiles, p, pass, s)) return why;
   const Tile& tile = kSimtTiles[s.tile];
-  return UnsupportedBlocks(Blocks(p, pass, s.split, tile.block_m, tile.block_n));
+  return UnsupportedBlocks(Blocks(BlocksAsGroups(p), pass, s.split, tile.block_m, tile.block_n));
 }
 
 size_t SharedBytes(const ConvProblem& p, Pass, const SimtSettings& s) {
@@ -61,7 +61,8 @@ size_t SharedBytes(const ConvProblem& p, Pass, const SimtSettings& s) {
 
 cudaError_t Launch(const ConvCall& call, const SimtSettings& s, cudaStream_t stream) {
   if (ResultElements(call.problem, call.pass) == 0) return cudaSuccess;
-  return WithSumType(call.problem, [&](auto acc) { return LaunchSums<decltype(acc)>(call, s, stream); });
+  const ConvProblem seen = BlocksAsGroups(call.problem);
+  return WithSumType(seen, [&](auto acc) { return LaunchSums<decltype(acc)>(call.With(seen), s, stream); });
 }
 
 }  // namespace

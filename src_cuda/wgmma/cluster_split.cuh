@@ -162,8 +162,9 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
         const int32_t first_of_cluster = tile.first_col + cluster_sums.first_col();
         BringEpilogue<kTile>(p, first_of_cluster, ptx::SharedAddress(shared.unread));
         if (p.epilogue.residual != nullptr) {
-          PrefetchResidual(p, threadIdx.x, 128 * kTile.warpgroups(), kTile.rows, first_of_cluster, cluster_sums.cols(),
-                           [&](int row) { return stores.RowOffset(tile, tile.first_row + row); });
+          PrefetchResidual<T>(p, threadIdx.x, 128 * kTile.warpgroups(), kTile.rows, first_of_cluster,
+                              cluster_sums.cols(),
+                              [&](int row) { return stores.RowOffset(tile, tile.first_row + row); });
         }
       }
       sums.Multiply(tile.steps, NothingLeft{}, [] {});

@@ -31,19 +31,21 @@ __device__ __forceinline__ void BringEpilogue(const WgmmaParams& p, int32_t firs
 }
 
 // The same for the residual, by one of several threads: of so many rows, and of columns from one on. offset_of(row) is
-// the row's in the result; less than 0: there is none.
-template <typename F>
+// the row's in the result; less than 0: there is none. T: of operands.
+template <typename T, typename F>
 __device__ __forceinline__ void PrefetchResidual(const WgmmaParams& p, int thread, int threads, int rows,
                                                  int32_t first_col, int cols, const F& offset_of) {
   const DType type = p.epilogue.residual_type;  // the table of traits is the host's
   const int bytes = type == DType::kF32 ? 4 : type == DType::kS8 ? 1 : 2;
   const int32_t end_col = min(first_col + cols, static_cast<int32_t>(p.problem.out_channels));
+  const bool has_blocks = std::is_same_v<T, int8_t> && p.problem.dst.block != 0;
+  const int32_t at_once = has_blocks ? kBlockChannels : ptx::kLineBytes / bytes;
 #pragma unroll 1
   for (int row = thread; row < rows; row += threads) {
     const int64_t offset = offset_of(row);
     if (offset < 0) continue;
     const char* const line = static_cast<const char*>(p.epilogue.residual) + offset * bytes;
-    for (int32_t col = first_col; col < end_col; col += ptx::kLineBytes / bytes) ptx::Prefetch(line + col * bytes);
+    for (int32_t col = first_col; col < end_col; col += at_once) ptx::Prefetch(line + ColOffset<T>(p, col) * bytes);
   }
 }
 
@@ -148,7 +150,8 @@ __device__ __forceinline__ void AddResidual(const WgmmaParams& p, int32_t first_
 #pragma unroll
       for (int j = 0; j < kAcross; ++j) {
         const int32_t col = j * 8 + lane % 4 * 2;
-        const float2 pair = residual.Pair(offset >= 0 && col < cols, offset + first_col + col);
+        const int64_t at = std::is_integral_v<T> ? offset + ColOffset<T>(p, first_col + col) : offset + first_col + col;
+        const float2 pair = residual.Pair(offset >= 0 && col < cols, at);
         add(sums[i / 2][j][i % 2 * 2], pair.x);
         add(sums[i / 2][j][i % 2 * 2 + 1], pair.y);
       }
@@ -289,10 +292,10 @@ __device__ __forceinline__ float ResultOf(const WgmmaParams& p, float sum, int32
 // Large tiles leave their results in registers, rounded. Each subtile is stored behind the beginning of another step of
 // the next tile, which keeps the tensor cores busy meanwhile. The steps of smaller tiles are too short for that, or
 // another block multiplies. Larger tiles, and float32, lack registers.
-template <typename T, WgmmaTile kTile, bool kHasEpilogue, typename Sums>
+template <typename T, WgmmaTile kTile, bool kHasEpilogue, typename Sums, bool kInBlocks = false>
 class WgmmaEpilogue {
   using Out = WgmmaResult<T, kHasEpilogue>;
-  using Stores = WgmmaStores<Out, kTile, kHasEpilogue>;
+  using Stores = WgmmaStores<Out, kTile, kHasEpilogue, kInBlocks>;
   static constexpr bool kLeaves = sizeof(Out) <= 2 && kTile.rows * kTile.cols == 128 * 256 && kTile.ctas_per_sm == 1;
   static constexpr int kBlocks = Stores::kSubtileBlocks, kOfBlock = Sums::kAcross / (8 * kBlocks);
   static constexpr int kSubtiles = Sums::kBlocks * kOfBlock;
@@ -330,7 +333,7 @@ class WgmmaEpilogue {
         EndSubtile(sums, subtile, tile);
       }
     }
-    if (!params_.has_out_maps) {
+    if (!kInBlocks && !params_.has_out_maps) {
       if constexpr (kHasEpilogue && kClipsRounded) ClipAll(sums);
       return StoreUnrounded(sums, tile.All());
     }

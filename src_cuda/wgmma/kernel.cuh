@@ -139,19 +139,19 @@ struct alignas(1024) WgmmaBlock {
     WgmmaTileBroadcast<kTile> tiles(p, next_tiles);
     for (WgmmaReceivedTile received; tiles.Next(&received);) {
       const WgmmaWorkTile tile = received.All();
-      PrefetchResidual(p, threadIdx.x % 32, 32, kTile.rows, tile.first_col, kTile.cols,
-                       [&](int row) { return stores.RowOffset(tile, tile.first_row + row); });
+      PrefetchResidual<T>(p, threadIdx.x % 32, 32, kTile.rows, tile.first_col, kTile.cols,
+                          [&](int row) { return stores.RowOffset(tile, tile.first_row + row); });
     }
   }
 
   // Of consumer warpgroups.
-  template <bool kHasEpilogue>
+  template <bool kHasEpilogue, bool kInBlocks>
   __device__ __forceinline__ void ConsumeTiles(const WgmmaParams& p) {
     WgmmaTileBroadcast<kTile> tiles(p, next_tiles);
     Consumer sums(p, stages, ptx::SharedAddress(barriers));
-    WgmmaEpilogue<T, kTile, kHasEpilogue, Consumer> epilogue(p, ptx::SharedAddress(results[threadIdx.x / 128]),
-                                                             ptx::SharedAddress(residual_barriers[threadIdx.x / 32]),
-                                                             ptx::SharedAddress(zeros));
+    WgmmaEpilogue<T, kTile, kHasEpilogue, Consumer, kInBlocks> epilogue(
+        p, ptx::SharedAddress(results[threadIdx.x / 128]), ptx::SharedAddress(residual_barriers[threadIdx.x / 32]),
+        ptx::SharedAddress(zeros));
     WgmmaReceivedTile next;
     for (bool is_more = tiles.Next(&next); is_more;) {
       const WgmmaReceivedTile tile = next;
@@ -183,7 +183,8 @@ struct alignas(1024) WgmmaBlock {
   }
 };
 
-template <typename T, int kTileIndex, bool kKMajor, bool kHasEpilogue>
+// kInBlocks: results have channels in blocks.
+template <typename T, int kTileIndex, bool kKMajor, bool kHasEpilogue, bool kInBlocks = false>
 __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaTiles[kTileIndex].ctas_per_sm)
     WgmmaKernel(const __grid_constant__ WgmmaParams p) {
   constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
@@ -234,7 +235,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     } else {
       SyncBlocks<kTile>();
       if constexpr (kTile.ctas_per_sm == 1) ptx::IncreaseRegisters<kConsumerRegisters>();
-      block.template ConsumeTiles<kHasEpilogue>(p);
+      block.template ConsumeTiles<kHasEpilogue, kInBlocks>(p);
     }
     __syncwarp();
     if constexpr (kTile.cluster() > 1) ptx::SyncCluster();
@@ -250,6 +251,17 @@ constexpr WgmmaKernelPtr CompiledWgmma() {
     return WgmmaClusterSplitKernel<T, kTileIndex, kKMajor, kHasEpilogue>;
   } else {
     return WgmmaKernel<T, kTileIndex, kKMajor, kHasEpilogue>;
+  }
+}
+
+// The compiled kernels for int8 results with channels in blocks.
+template <int kTileIndex>
+constexpr WgmmaKernelPtr CompiledInBlocks() {
+  constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
+  if constexpr (kTile.HasConv(DType::kS8) && kTile.cluster_split == 0) {
+    return WgmmaKernel<int8_t, kTileIndex, true, true, true>;
+  } else {
+    return nullptr;
   }
 }
 

@@ -13,6 +13,9 @@ using WgmmaKernelPtr = void (*)(WgmmaParams);
 template <typename T, bool kBF16x6>
 WgmmaKernelPtr FindWgmma(int64_t tile, bool k_major, bool has_epilogue);
 
+// For int8 results with channels in blocks, where no split-K stores them.
+WgmmaKernelPtr FindInBlocks(int64_t tile);
+
 // For wgrad. The tile takes it.
 template <typename T, bool kBF16x6>
 WgmmaKernelPtr FindWgrad(int64_t tile);

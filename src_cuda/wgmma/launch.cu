@@ -249,7 +249,8 @@ cudaError_t SplitOperand(ConvCall* call, const WgmmaTile& tile, cudaStream_t str
 // them.
 bool TakesResidual(const ConvCall& call, const WgmmaSettings& s) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
-  return !call.epilogue.residual || tile.cluster_split > 0 || s.split > 1 || StoresByTma(call.problem, tile, s.split);
+  return !call.epilogue.residual || tile.cluster_split > 0 || s.split > 1 || StoresByTma(call.problem, tile, s.split) ||
+         StoresBlocks(call.problem, tile, s.split);
 }
 
 cudaError_t Launch(const ConvCall& given, const WgmmaSettings& s, cudaStream_t stream) {
@@ -272,7 +273,9 @@ cudaError_t Launch(const ConvCall& given, const WgmmaSettings& s, cudaStream_t s
   WgmmaParams params = MakeParams(call_seen, s);
   if (!EncodeMaps(call_seen, s, &params)) return LaunchWithoutWgmma(given, s, stream);
   const int64_t stored = StoredSplit(call.pass, s);
-  const WgmmaKernelPtr kernel = Find(p, call.pass, s.tile, EndsWithEpilogue(call, stored));
+  const WgmmaKernelPtr kernel = StoresBlocks(p, tile, s.split)
+                                    ? FindInBlocks(s.tile)
+                                    : Find(p, call.pass, s.tile, EndsWithEpilogue(call, stored));
   const cudaError_t status =
       EnqueueClusters(kernel, SharedBytesOf(p, call.pass, tile), tile, params, *call.slot, stream);
   if (status != cudaSuccess || stored == 1) return status;

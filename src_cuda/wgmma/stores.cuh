@@ -25,8 +25,15 @@ __device__ __forceinline__ float ResultIn(int32_t sum) { return __int_as_float(s
 __device__ __forceinline__ void SetResult(float& sum, float result) { sum = result; }
 __device__ __forceinline__ void SetResult(int32_t& sum, float result) { sum = __float_as_int(result); }
 
-// T: of results that TMA stores.
-template <typename T, WgmmaTile kTile, bool kHasEpilogue>
+// Elements from a row's first result to a column's. T: of operands, or of results that TMA stores. Those of int8 may
+// have channels in blocks.
+template <typename T>
+__device__ __forceinline__ int64_t ColOffset(const WgmmaParams& p, int32_t col) {
+  return std::is_integral_v<T> ? ChannelOffset(p.problem.dst, col) : col;
+}
+
+// T: of results that TMA stores. kInBlocks: results have channels in blocks, and threads store them.
+template <typename T, WgmmaTile kTile, bool kHasEpilogue, bool kInBlocks = false>
 class WgmmaStores {
  public:
   static constexpr int kCols = ResultCols(kTile, sizeof(T));
@@ -94,8 +101,11 @@ class WgmmaStores {
 
   // Elements from the result's origin to a row. Less than 0: there is no such row.
   __device__ __forceinline__ int64_t RowOffset(const WgmmaWorkTile& tile, int32_t row) const {
+    return RowOffset(tile.residue, row);
+  }
+  __device__ __forceinline__ int64_t RowOffset(int32_t residue, int32_t row) const {
     const ConvProblem& q = params_.problem;
-    const ptx::PixelPlace at = InPixels(rows_.At(row), q.period, params_.classes[tile.residue].phase);
+    const ptx::PixelPlace at = InPixels(rows_.At(row), q.period, params_.classes[residue].phase);
     if (at.image >= q.batch || at.d >= q.dst_size[0] || at.h >= q.dst_size[1] || at.w >= q.dst_size[2]) return -1;
     return at.image * q.dst.batch + at.d * q.dst.spatial[0] + at.h * q.dst.spatial[1] + at.w * q.dst.spatial[2];
   }
@@ -111,17 +121,20 @@ class WgmmaStores {
       for (int block = 0; block < kBlocks; ++block) {
         const int32_t col = first_col + block * 8 + lane_ % 4 * 2;
         if (col >= end_col) continue;
-        *reinterpret_cast<Pack<Out, 2>*>(static_cast<Out*>(params_.out) + offset + col) = {
+        *reinterpret_cast<Pack<Out, 2>*>(static_cast<Out*>(params_.out) + offset + OffsetOf(col)) = {
             RoundTo<Out>(Result(sums[block][first])), RoundTo<Out>(Result(sums[block][first + 1]))};
       }
     });
   }
 
-  // To be called before a tile's subtiles are stored. Each lane finds where 16 of the tile's rows begin, for all lanes.
+  // To be called before a tile's subtiles are stored. Each lane finds where 16 of the tile's rows begin, for all lanes;
+  // of blocks of channels, it is the tile's first row.
   __device__ __forceinline__ void FindPositions(int32_t residue, int32_t first_row) {
     static_assert(kTile.rows <= 32 * kResultRows, "each 16 rows have a lane");
     const int32_t row = first_row + lane_ * kResultRows;
-    if (!kTile.halo && (params_.rank == 2 || HasWholeRows())) {
+    if (kInBlocks) {
+      position_ = {first_row, 0, 0, 0};
+    } else if (!kTile.halo && (params_.rank == 2 || HasWholeRows())) {
       position_ = {row, 0, 0, 0};
     } else {
       position_ = InPixels(rows_.At(row), params_.problem.period, params_.classes[residue].phase);
@@ -132,6 +145,7 @@ class WgmmaStores {
   // subtiles, for as many ahead as there are buffers.
   __device__ __forceinline__ void FetchResidual(int32_t residue, int32_t row, int32_t col) {
     if (col >= params_.problem.out_channels) return;
+    if constexpr (kInBlocks) return FetchBlocks(residue, row, col);
     const ptx::PixelPlace at = PlaceOfWarp(row);
     if constexpr (kSharesCols) col += warp_ / 2 * kCols;
     const uint32_t part = buffers_ + fetched_ * 4 * kResultBytes + warp_ * kResultBytes;
@@ -152,8 +166,12 @@ class WgmmaStores {
   // Waits for the residual of the subtile that is stored next, and reads it. It lies as results do.
   __device__ __forceinline__ void ReadResidual(Subtile& pairs) {
     const uint32_t buffer = buffers_ + buffer_ * 4 * kResultBytes;
-    ptx::Wait(barriers_ + buffer_ * 8, phases_ >> buffer_ & 1);
-    phases_ ^= 1 << buffer_;
+    if constexpr (kInBlocks) {
+      WaitForBlocks();
+    } else {
+      ptx::Wait(barriers_ + buffer_ * 8, phases_ >> buffer_ & 1);
+      phases_ ^= 1 << buffer_;
+    }
     if constexpr (kTile.swap_ab) {
       ptx::SyncWarpgroup();
       ReadColumns(pairs, buffer);
@@ -165,6 +183,7 @@ class WgmmaStores {
   // Stores a subtile, rounded: 64 of the tile's rows by some columns, or with swapped operands some rows by 64.
   __device__ __forceinline__ void StoreSubtile(const Subtile& pairs, int32_t residue, int32_t row, int32_t col) {
     if (col >= params_.problem.out_channels) return;
+    if constexpr (kInBlocks) return StoreBlocks(pairs, residue, row, col);
     const ptx::PixelPlace at = PlaceOfWarp(row);
     if constexpr (kSharesCols) col += warp_ / 2 * kCols;
     const uint32_t buffer = BeginBuffer(), part = buffer + warp_ * kResultBytes;
@@ -226,6 +245,12 @@ class WgmmaStores {
     }
   }
 
+  // Of results that are stored from registers, those of split-K, in a cluster or not, may be in blocks.
+  __device__ __forceinline__ int64_t OffsetOf(int32_t col) const {
+    constexpr bool kIsSplit = std::is_same_v<T, int32_t> || kTile.cluster_split > 0;
+    return kIsSplit ? ColOffset<T>(params_, col) : col;
+  }
+
   // The first of the 16 rows that this warp stores of a subtile. All lanes must call it.
   __device__ __forceinline__ ptx::PixelPlace PlaceOfWarp(int32_t row) const {
     return ptx::PlaceOfLane(position_, row / kResultRows + (kSharesCols ? warp_ % 2 : warp_));
@@ -246,6 +271,57 @@ class WgmmaStores {
     const uint32_t buffer = buffers_ + buffer_ * 4 * kResultBytes;
     buffer_ = (buffer_ + 1) % ResultBuffers(kTile);
     return buffer;
+  }
+
+  // Calls f(vector in a buffer, element of the result) for this lane's vectors of the warp's 16 rows: two lanes have a
+  // row's of a block.
+  template <typename F>
+  __device__ __forceinline__ void ForEachVector(uint32_t part, int32_t residue, int32_t row, int32_t col,
+                                                const F& f) const {
+    constexpr int kVector = 16 / sizeof(T), kLanes = kBlockChannels / kVector;
+    static_assert((kLanes * kResultRows == 32 && kCols % kBlockChannels == 0),
+                  "a warp has the vectors of 16 rows of a block");
+    const int32_t in_part = lane_ / kLanes, in_block = lane_ % kLanes * kVector;
+    const int64_t offset = RowOffset(residue, position_.w + row + warp_ * kResultRows + in_part);
+    if (offset < 0) return;
+    const auto channels = static_cast<int32_t>(params_.problem.out_channels);
+#pragma unroll
+    for (int at = 0; at < kCols; at += kBlockChannels) {
+      if (col + at >= channels) break;
+      f(part + Rows::Offset(in_part, at + in_block), offset + ColOffset<T>(params_, col + at) + in_block);
+    }
+  }
+
+  // Blocks of a row are apart, and TMA would swizzle each as a row of its own: so threads copy them.
+  __device__ __forceinline__ void StoreBlocks(const Subtile& pairs, int32_t residue, int32_t row, int32_t col) {
+    const uint32_t part = buffers_ + buffer_ * 4 * kResultBytes + warp_ * kResultBytes;
+    buffer_ = (buffer_ + 1) % ResultBuffers(kTile);
+    __syncwarp();
+    WriteRows(pairs, part);
+    __syncwarp();
+    ForEachVector(part, residue, row, col, [&](uint32_t from, int64_t element) {
+      *reinterpret_cast<int4*>(static_cast<T*>(params_.out) + element) = ptx::LoadVector(from);
+    });
+  }
+
+  // FetchResidual and the wait for it. In place of phases there is the number of copies ahead, 2 at most.
+  __device__ __forceinline__ void FetchBlocks(int32_t residue, int32_t row, int32_t col) {
+    const uint32_t part = buffers_ + fetched_ * 4 * kResultBytes + warp_ * kResultBytes;
+    fetched_ = (fetched_ + 1) % ResultBuffers(kTile);
+    __syncwarp();  // all lanes have stored what was in the buffer
+    ForEachVector(part, residue, row, col, [&](uint32_t to, int64_t element) {
+      ptx::CopyAsync(to, static_cast<const T*>(params_.epilogue.residual) + element, true);
+    });
+    ptx::CommitCopies();
+    ++phases_;
+  }
+  __device__ __forceinline__ void WaitForBlocks() {
+    if (--phases_ > 0) {
+      ptx::WaitForCopies<1>();
+    } else {
+      ptx::WaitForCopies<0>();
+    }
+    __syncwarp();
   }
 
   // Lane 8 m + r has the address of row r of matrix m: of 16 rows by two times eight columns. Words are written by the

@@ -16,7 +16,10 @@
 namespace jaxconv::wgmma {
 
 inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {
-  if (p.src_type == DType::kS8) return UnsupportedBytes(p, pass);
+  if (p.src_type == DType::kS8) {
+    if (p.dst.block != 0 && p.dst_type != p.src_type) return kBlocks;
+    return UnsupportedBytes(p, pass);
+  }
   if (Reason why = UnsupportedOperands(p, pass)) return why;
   const DType result = ResultType(p, pass);
   return result == p.src_type || result == DType::kF32 ? Reason() : "results of " + Name(result);

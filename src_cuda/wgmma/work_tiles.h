@@ -118,11 +118,16 @@ inline int64_t WgradWorkTiles(const ConvProblem& p, const WgmmaSettings& s) {
   return WgradRowClusters(p, s) * ColClusters(p, tile) * tile.workspace_split(Pass::kWgrad, s.split);
 }
 
+// Whether a kernel of its own stores results with channels in blocks, by threads. Split-K stores them from registers.
+inline bool StoresBlocks(const ConvProblem& p, const WgmmaTile& tile, int64_t split) {
+  return p.dst.block != 0 && tile.cluster_split == 0 && split == 1;
+}
+
 // Whether TMA stores the results. Residue classes that are not equally large have boxes that end outside of the result,
 // which are illegal instructions to TMA.
 inline bool StoresByTma(const ConvProblem& p, const WgmmaTile& tile, int64_t split) {
   const bool is_of_type = p.dst_type == p.src_type || p.dst_type == DType::kS32;
-  return tile.cluster_split == 0 && split == 1 && is_of_type && HasEqualClasses(p);
+  return tile.cluster_split == 0 && split == 1 && is_of_type && HasEqualClasses(p) && p.dst.block == 0;
 }
 
 // The rows of the result that tiles store whole, one behind the other; 0 if they do not.

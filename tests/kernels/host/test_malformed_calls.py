@@ -125,6 +125,7 @@ ATTRIBUTES = {
     "groups_huge": (dict(groups=np.int64(2**62)), "groups do not divide the batch or channels"),
     "batch_grouped": (dict(src_batch_grouped=np.bool_(True)), "the batches of source and destination differ"),
     "in_grouped": (dict(filter_in_grouped=np.bool_(True)), "the filter's channels do not match"),
+    "blocks_of_an_image": (dict(dst_in_blocks=np.bool_(True)), "blocks of channels are 32 of one group's volume"),
     "family_unknown": (dict(family="wgmma"), "the host has no such kernel family"),
     "family_without_name": (dict(family=""), "the host has no such kernel family"),
     "format_of_before": (dict(format=np.int64(1)), "its format is 1, this version reads"),
@@ -301,6 +302,24 @@ def test_wgrad_has_no_epilogue():
     with_bias = dataclasses.replace(call, operands=(*call.operands, bias)).having(epilogue="bias")
     refuse(with_bias, "a wgrad has no epilogue")
     refuse(call.having(activation="sigmoid"), "a wgrad has no epilogue")
+
+
+@EVERY_FAMILY
+def test_channels_in_blocks(family):
+    """Only results of 32 channels for each plane of a volume, and only forward."""
+
+    def call(which, outputs=32):
+        convolution = channels_last_convolution((2, 1, 4, 5, 3), (1, 3, 3, 3, outputs))
+        return Call.of(which, family, convolution).having(dst_in_blocks=np.bool_(True))
+
+    both = call("fprop", 64)
+    results = np.asarray(both.as_result(shape=(2, 2, 4, 5, 32))())
+    for block in range(2):
+        one = call("fprop").with_operand(1, lambda _, block=block: both.operands[1][..., 32 * block :][..., :32])
+        assert_same(one.with_operand(0, lambda _: both.operands[0])(), results[:, block : block + 1])
+    refuse(call("wgrad"), "a wgrad has no channels in blocks")
+    refuse(call("fprop", 16), "blocks of channels are 32")
+    refuse(call("fprop", 64).as_result(shape=(2, 3, 4, 5, 32)), "the filter's channels do not match")
 
 
 @EVERY_PASS
