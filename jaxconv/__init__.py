@@ -2,6 +2,7 @@
 
 from jaxconv import activations
 from jaxconv.api import conv1d, conv2d, conv3d, conv_general_dilated, conv_transpose, fused_conv_general_dilated
+from jaxconv.blocks import from_nchw32, to_nchw32
 from jaxconv.explain import explain
 from jaxconv.fallback import FallbackWarning
 from jaxconv.filters import PreparedFilter, prepare_filter
@@ -20,9 +21,11 @@ __all__ = [
     "conv_general_dilated",
     "conv_transpose",
     "explain",
+    "from_nchw32",
     "fused_conv_general_dilated",
     "install",
     "load_tuning",
     "prepare_filter",
+    "to_nchw32",
     "uninstall",
 ]

@@ -13,10 +13,10 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import NamedSharding
 
-from jaxconv import eager, epilogue, fallback, primitives
+from jaxconv import blocks, eager, epilogue, fallback, primitives
 from jaxconv.activations import Activation
 from jaxconv.arguments import Arguments, as_array, circular_dimensions, normalised, read
-from jaxconv.filters import PreparedFilter, array_and_layout
+from jaxconv.filters import PreparedFilter, array_and_axes, array_and_axes_of_volumes
 from jaxconv.fused.call import Call
 from jaxconv.fused.gradient import fused_conv
 from jaxconv.planner.plan import check_implementation
@@ -243,6 +243,7 @@ def conv2d(
     activation: str | Activation | None = None,
     out_dtype: Any = None,
     out_scale: Numbers | None = None,
+    layout: str = "NHWC",
 ) -> Array:
     """A convolution of channels-last images, with its derivatives as a `jax.custom_vjp`.
 
@@ -264,14 +265,22 @@ def conv2d(
       implementation: as in `conv_general_dilated`.
       scale, bias, residual, residual_scale, activation, out_dtype, out_scale: a fused epilogue, as in
         `fused_conv_general_dilated`. With none of them the convolution is as it is without.
+      layout: of x, residual and result. "NCHW32" is for int8 operands: (batch, channels / 32, height, width, 32), as
+        `to_nchw32` makes it. w stays as it is. There are no groups and no lhs_dilation. Kernels read and write it as it
+        lies, if the result is int8. Other results XLA converts.
 
     Returns:
-      Images (batch, height, width, out channels), with lax's result shape and dtype.
+      Images (batch, height, width, out channels), or as layout says, with lax's result shape and dtype.
 
     Raises:
       TypeError, ValueError, NotImplementedError: as `conv_general_dilated`.
     """
-    return _conv(2, **locals())
+    arguments = locals()
+    if (layout := arguments.pop("layout")) == blocks.NAME:
+        return _conv_in_blocks(**arguments)
+    if layout != "NHWC":
+        raise ValueError(f'layout must be "NHWC" or "{blocks.NAME}", got {layout!r}')
+    return _conv(2, **arguments)
 
 
 def conv3d(
@@ -303,33 +312,54 @@ def conv3d(
 
 def _conv(rank: int, x, w, **arguments) -> Array:
     lhs_layout, rhs_layout, out_layout = LAYOUTS[rank]
-    w, rhs_layout = array_and_layout(w, rhs_layout)
+    w, rhs_layout = array_and_axes(w, rhs_layout)
     for name, array, layout in (("x", x, lhs_layout), ("w", w, rhs_layout)):
         if array.ndim != rank + 2:
             raise TypeError(f"conv{rank}d: {name} must have {rank + 2} dimensions, {layout}, got shape {array.shape}")
-    for name in ("window_strides", "lhs_dilation", "rhs_dilation"):
-        value = arguments[name]
-        arguments[name] = (value,) * rank if np.ndim(value) == 0 else value
+    arguments |= _of_each_dimension(rank, arguments)
+    return _conv_of(x, w, dimension_numbers=(lhs_layout, rhs_layout, out_layout), **arguments)
+
+
+def _conv_in_blocks(x, w, **arguments) -> Array:
+    """conv2d of NCHW32."""
+    arguments |= _of_each_dimension(2, arguments)
+    w, axes = array_and_axes_of_volumes(w)
+    read = {name: arguments[name] for name in ("window_strides", "padding", "lhs_dilation", "rhs_dilation")}
+    volumes = blocks.of_volumes(x, w, axes, **read, groups=arguments["feature_group_count"])
+    return _conv_of(x, w, in_blocks=True, **arguments | volumes._asdict())
+
+
+def _of_each_dimension(rank: int, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that may be one integer for all dimensions."""
+    numbers = {name: arguments[name] for name in ("window_strides", "lhs_dilation", "rhs_dilation")}
+    given = {name: (value,) * rank if np.ndim(value) == 0 else value for name, value in numbers.items()}
     if isinstance(arguments["padding"], int | np.integer):
-        arguments["padding"] = ((arguments["padding"],) * 2,) * rank
-    arguments["dimension_numbers"] = (lhs_layout, rhs_layout, out_layout)
+        given["padding"] = ((arguments["padding"],) * 2,) * rank
+    return given
+
+
+def _conv_of(x, w, *, in_blocks: bool = False, **arguments) -> Array:
+    """in_blocks: whether the residual and the result have their channels in blocks, see `jaxconv.blocks`."""
     periodic = ()
-    if circular := circular_dimensions(arguments["padding"], rank):
-        x, arguments["padding"], periodic = _padded_with_other_ends(circular, x, w, **arguments)
+    if circular := circular_dimensions(arguments["padding"], x.ndim - 2):
+        _, (_, _, *window), _ = lax.conv_dimension_numbers(x.shape, w.shape, arguments["dimension_numbers"])
+        kernel = [w.shape[axis] for axis in window]
+        x, arguments["padding"], periodic = _padded_with_other_ends(circular, x, kernel, **arguments)
     given = {name: arguments.pop(name) for name in epilogue.ARGUMENTS}
     if any(value is not None for value in given.values()) or is_of_two_float8(x.dtype, w.dtype):
-        return _convolve_fused(x, w, given, periodic=periodic, **arguments)
-    return _convolve(lax.conv_general_dilated, _bind_front, x, w, periodic=periodic, **arguments)
+        return _convolve_fused(x, w, given, periodic=periodic, in_blocks=in_blocks, **arguments)
+    y = _convolve(lax.conv_general_dilated, _bind_front, x, w, periodic=periodic, **arguments)
+    return blocks.to_blocks(y) if in_blocks else y
 
 
 def _padded_with_other_ends(
-    circular: tuple[int, ...], x, w, *, padding, window_strides, lhs_dilation, rhs_dilation, **_
+    circular: tuple[int, ...], x, kernel: Sequence[int], *, padding, window_strides, lhs_dilation, rhs_dilation, **_
 ):
     """x, the padding, and the dimensions that are periodic with it.
 
     These are such whose size the stride divides. Along the others the image is copied with its padding.
     """
-    reach = [(size - 1) * dilation for size, dilation in zip(w.shape, rhs_dilation, strict=False)]
+    reach = [(size - 1) * dilation for size, dilation in zip(kernel, rhs_dilation, strict=True)]
     pads = [((reach[i] // 2, reach[i] - reach[i] // 2) if i in circular else padding[i]) for i in range(x.ndim - 2)]
     if any(lhs_dilation[i] != 1 for i in circular):
         raise ValueError(f'lhs_dilation must be 1 where padding is "CIRCULAR", got {lhs_dilation}')
@@ -379,30 +409,37 @@ def _answer_of_lax(
 
 
 def _convolve_fused(
-    lhs, rhs, given: dict[str, Any], implementation, periodic: tuple[int, ...] = (), **arguments
+    lhs,
+    rhs,
+    given: dict[str, Any],
+    implementation,
+    periodic: tuple[int, ...] = (),
+    in_blocks: bool = False,
+    **arguments,
 ) -> Array:
     """The convolution with the epilogue of the arguments `given`, by kernels or by lax."""
     check_implementation(implementation, "xla")
     epilogue.check_given(given)
     activation, out_dtype = given.pop("activation"), given.pop("out_dtype")
     arguments = normalised(lhs, rhs, arguments)
-    return _answer_fused(implementation, periodic, arguments, activation, out_dtype, lhs, rhs, given)
+    return _answer_fused(implementation, periodic, in_blocks, arguments, activation, out_dtype, lhs, rhs, given)
 
 
-@eager.compiled(static=5)
+@eager.compiled(static=6)
 def _answer_fused(
-    implementation, periodic, arguments: Arguments, activation, out_dtype, lhs, rhs, given: dict[str, Any]
+    implementation, periodic, in_blocks, arguments: Arguments, activation, out_dtype, lhs, rhs, given: dict[str, Any]
 ) -> Array:
     problem, sharding = _read(lhs, rhs, arguments)
     preferred = dict(arguments)["preferred_element_type"]
-    end, operands = epilogue.read(problem, preferred, activation, out_dtype, **given)
+    end, operands = epilogue.read(problem, preferred, activation, out_dtype, in_blocks, **given)
     problem = replace(problem, out_dtype=problem.rhs_dtype, periodic=periodic)
     call = Call(problem, end, implementation, sharding)
     if implementation != "xla" and (reason := unsupported_reason(call.of_sums)) is not None:
         fallback.warn_or_raise(reason, implementation, call.of_sums)
         call = call._replace(implementation="xla")
     lhs, rhs, *arrays = primitives.promote(as_array(lhs), as_array(rhs), *operands.values())
-    return fused_conv(call, lhs, rhs, call.named(arrays))
+    y: Array = fused_conv(call, lhs, rhs, call.named(arrays))
+    return blocks.to_blocks(y) if in_blocks and not end.in_blocks else y
 
 
 def _read(lhs, rhs, arguments: Arguments) -> tuple[ConvProblem, NamedSharding]:

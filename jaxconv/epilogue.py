@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jaxconv import blocks
 from jaxconv.activations import Activation, Clip, activation_of
 from jaxconv.arguments import as_array
 from jaxconv.problem import ConvProblem
@@ -33,11 +34,16 @@ INT8, INT32, FLOAT32, FLOAT64 = map(np.dtype, ("int8", "int32", "float32", "floa
 
 @dataclasses.dataclass(frozen=True)
 class Epilogue:
-    """Which operands there are, of `OPERANDS` and in their order, and what is known of the rest."""
+    """Which operands there are, of `OPERANDS` and in their order, and what is known of the rest.
+
+    in_blocks: the result and the residual have their channels in blocks, where the sums are a volume of depth 1. Only
+      an int8 result, which has no derivative.
+    """
 
     operands: tuple[str, ...] = ()
     activation: Activation | None = None
     out_dtype: np.dtype = FLOAT32
+    in_blocks: bool = False
 
     @property
     def is_quantised(self) -> bool:
@@ -79,8 +85,15 @@ class Epilogue:
 
     def apply(self, problem: ConvProblem, sums: Array, operands: Mapping[str, Array]) -> Array:
         """The result. problem: of the sums, whatever its dtypes."""
+        if self.in_blocks and "residual" in operands:
+            operands = {**operands, "residual": blocks.from_blocks(operands["residual"])}
         z = self.linear(problem, sums, operands)
-        return self.rounded(self.activated(problem, z, operands.get("out_scale")))
+        y = self.rounded(self.activated(problem, z, operands.get("out_scale")))
+        return blocks.to_blocks(y) if self.in_blocks else y
+
+    def ended(self, problem: ConvProblem) -> ConvProblem:
+        """The problem with the result that the epilogue gives it."""
+        return dataclasses.replace(problem, out_dtype=self.out_dtype, out_in_blocks=self.in_blocks)
 
     def linear(self, problem: ConvProblem, sums: Array, operands: Mapping[str, Array]) -> Array:
         """What the activation is applied to."""
@@ -138,16 +151,18 @@ def check_given(given: Mapping[str, Any]) -> None:
 
 
 def read(
-    problem: ConvProblem, preferred: Any, activation: Any, out_dtype: Any, **operands: Any
+    problem: ConvProblem, preferred: Any, activation: Any, out_dtype: Any, in_blocks: bool = False, **operands: Any
 ) -> tuple[Epilogue, dict[str, Array]]:
     """The epilogue of a convolution, and its operands that are given.
 
-    problem: with the result that lax has. preferred: lax's `preferred_element_type`. operands: by `OPERANDS`; those
-    that are not given are None.
+    problem: with the result that lax has. preferred: lax's `preferred_element_type`. in_blocks: the residual has its
+    channels in blocks, and so has the result, if an epilogue can have it so. operands: by `OPERANDS`; those that are
+    not given are None.
     """
     _check_operands(problem)
     given = {name: operands[name] for name in OPERANDS if operands[name] is not None}
-    epilogue = Epilogue(tuple(given), activation_of(activation), _result(problem, preferred, out_dtype))
+    result = _result(problem, preferred, out_dtype)
+    epilogue = Epilogue(tuple(given), activation_of(activation), result, in_blocks and result == INT8)
     if "out_scale" in given and not epilogue.is_quantised:
         names = ", ".join(dtype.name for dtype in QUANTISED)
         raise ValueError(f"out_scale is for an out_dtype of {names}, got out_dtype {epilogue.out_dtype.name}")
@@ -156,7 +171,8 @@ def read(
     arrays = {}
     for name, value in given.items():
         if name == "residual":
-            arrays[name] = _residual(problem, value)
+            residual = _residual(dataclasses.replace(problem, out_in_blocks=in_blocks), value)
+            arrays[name] = blocks.from_blocks(residual) if in_blocks and not epilogue.in_blocks else residual
         else:
             shapes = ((), channels) if name in PER_CHANNEL else ((),)
             arrays[name] = _numbers(name, value, dtype, shapes)
@@ -208,6 +224,6 @@ def _residual(problem: ConvProblem, value: Any) -> Array:
     array = as_array(value)
     if array.dtype != INT8 and not jnp.issubdtype(array.dtype, jnp.floating):
         raise TypeError(f"residual must be of a floating dtype or int8, got {array.dtype.name}")
-    if array.shape != problem.out_shape:
-        raise TypeError(f"residual must have the output's shape {problem.out_shape}, got shape {array.shape}")
+    if array.shape != problem.stored_shape("out"):
+        raise TypeError(f"residual must have the output's shape {problem.stored_shape('out')}, got shape {array.shape}")
     return array

@@ -10,21 +10,27 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from jaxconv import blocks
 from jaxconv.arguments import as_array
 
+OF_VOLUMES = "DHWOI"  # the axes of a filter that is prepared for NCHW32
 
-@partial(jax.tree_util.register_dataclass, data_fields=["array"], meta_fields=[])
+
+@partial(jax.tree_util.register_dataclass, data_fields=["array"], meta_fields=["layout"])
 @dataclasses.dataclass(frozen=True)
 class PreparedFilter:
     """A filter as `prepare_filter` returns it. It is a pytree of one array.
 
     array: (spatial..., out channels, in channels / groups).
+    layout: "NCHW32" of a filter for that layout of images: then array is (in channels / 32, height, width, out
+      channels, 32).
     """
 
     array: Array
+    layout: str | None = None
 
 
-def prepare_filter(w: Array) -> PreparedFilter:
+def prepare_filter(w: Array, layout: str | None = None) -> PreparedFilter:
     """The filter with what a convolution sums over last in memory, for `conv1d`, `conv2d` and `conv3d`.
 
     Tensor cores read operands of 8 and 32 bits in that order alone. A filter that is not prepared is transposed in each
@@ -35,24 +41,41 @@ def prepare_filter(w: Array) -> PreparedFilter:
     Args:
       w: filter (spatial..., in channels / groups, out channels), with 1 to 3 spatial dimensions, of any dtype that the
         convolution takes.
+      layout: "NCHW32" for `conv2d(..., layout="NCHW32")`. It takes other prepared filters too, but Hopper's `wgmma`
+        kernels read none of them.
 
     Returns:
-      The prepared filter, whose array is (spatial..., out channels, in channels / groups).
+      The prepared filter.
 
     Raises:
-      TypeError: w is prepared already, or has no 1 to 3 spatial dimensions.
+      TypeError: w is prepared already, or has no 1 to 3 spatial dimensions, or for NCHW32 not 2.
+      ValueError: layout is another one; or it is "NCHW32", and the input channels are no multiple of 32.
     """
     if isinstance(w, PreparedFilter):
         raise TypeError("w must be an array, got a filter that is prepared already")
+    if layout not in (None, blocks.NAME):
+        raise ValueError(f'layout must be None or "{blocks.NAME}", got {layout!r}')
     w = as_array(w)
+    if layout is not None:
+        volume, axes = blocks.filter_of_volumes(w, "HWIO")
+        return PreparedFilter(jnp.transpose(volume, tuple(map(axes.index, OF_VOLUMES))), layout)
     if w.ndim not in (3, 4, 5):
         raise TypeError(f"w must have 1 to 3 spatial dimensions before its channels, got shape {w.shape}")
     return PreparedFilter(jnp.swapaxes(w, -1, -2))
 
 
-def array_and_layout(w: Any, layout: str) -> tuple[Any, str]:
-    """A filter's array, and the names of its axes. layout: those of a filter that is not prepared, as "HWIO"."""
+def array_and_axes(w: Any, axes: str) -> tuple[Any, str]:
+    """A filter's array, and the names of its axes. axes: those of a filter that is not prepared, as "HWIO"."""
     if not isinstance(w, PreparedFilter):
-        return w, layout
-    *spatial, ins, outs = layout
+        return w, axes
+    if w.layout is not None:
+        raise ValueError(f'w is prepared for layout "{w.layout}" alone')
+    *spatial, ins, outs = axes
     return w.array, "".join((*spatial, outs, ins))
+
+
+def array_and_axes_of_volumes(w: Any) -> tuple[Any, str]:
+    """The same as the 3-D convolution sees a filter of NCHW32."""
+    if isinstance(w, PreparedFilter) and w.layout == blocks.NAME:
+        return w.array, OF_VOLUMES
+    return blocks.filter_of_volumes(*array_and_axes(w, "HWIO"))

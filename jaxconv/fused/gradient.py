@@ -27,6 +27,8 @@ def fused_conv(call: Call, lhs: Array, rhs: Array, operands: Operands) -> Array:
 
 def _fwd(call: Call, lhs: Array, rhs: Array, operands: Operands):
     """Keeps the result if the activation's derivative can be had from it, or what the activation is applied to."""
+    if call.epilogue.out_dtype == INT8:  # which has no derivative
+        return bind(call, lhs, rhs, operands), None
     if not call.epilogue.keeps_sums:
         y = bind(call, lhs, rhs, operands)
         return y, (lhs, rhs, operands, y if call.epilogue.activation else None)
@@ -36,9 +38,9 @@ def _fwd(call: Call, lhs: Array, rhs: Array, operands: Operands):
 
 
 def _bwd(call: Call, kept, dy: Array):
-    lhs, rhs, operands, result = kept
     if call.epilogue.out_dtype == INT8:
         return None, None, None
+    lhs, rhs, operands, result = kept
     dz, cotangents = _through_activation(call, operands, result, dy)
     dlhs, drhs, of_scale = _of_convolution(call, lhs, rhs, operands.get("scale"), dz)
     cotangents |= of_scale | _of_summands(call.problem, operands, dz)

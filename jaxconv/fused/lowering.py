@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -52,7 +51,7 @@ def fused(platform: str | None, call: Call, avals: Sequence[Any]) -> Callable[..
 
 def planned(platform: str | None, call: Call, avals: Sequence[Any]) -> tuple[ConvProblem, ConvPlan | None]:
     """The problem and the plan of a kernel that ends with the whole epilogue, if there is one."""
-    problem = dataclasses.replace(call.problem, out_dtype=call.epilogue.out_dtype)
+    problem = call.epilogue.ended(call.problem)
     seen = seen_by_kernels("conv", platform, problem)
     if problem.periodic or seen.out_dtype != problem.out_dtype or not _has_native_residual(call, avals):
         return problem, None

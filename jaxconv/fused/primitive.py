@@ -44,7 +44,8 @@ def _abstract(lhs, rhs, *operands, **params):
     p, epilogue = call.problem, call.epilogue
     assert (lhs.shape, rhs.shape, lhs.dtype) == (p.lhs_shape, p.rhs_shape, p.lhs_dtype), (lhs, rhs, p)
     assert len(operands) == len(epilogue.operands), (operands, epilogue)
-    return lhs.update(shape=p.out_shape, dtype=epilogue.out_dtype, weak_type=False, sharding=call.sharding)
+    shape = epilogue.ended(p).stored_shape("out")
+    return lhs.update(shape=shape, dtype=epilogue.out_dtype, weak_type=False, sharding=call.sharding)
 
 
 # The tangent.
@@ -54,6 +55,9 @@ def _jvp(primals, tangents, **params):
     call = Call(**params)
     (lhs, rhs, *operands), (of_lhs, of_rhs, *of_operands) = primals, tangents
     operands, of_operands = call.named(operands), call.named(of_operands)
+    if call.epilogue.out_dtype == INT8:
+        y = bind(call, lhs, rhs, operands)
+        return y, ad.Zero(jax.typeof(y).to_tangent_aval())
     dz = _tangent_of_linear(call, lhs, rhs, operands, of_lhs, of_rhs, of_operands)
     activation = call.epilogue.activation
     if not call.epilogue.keeps_sums:
@@ -69,7 +73,7 @@ def _jvp(primals, tangents, **params):
         of_out_scale = ad.instantiate_zeros(of_out_scale)
         y, dy = jax.jvp(activated, (z, out_scale), (dz.astype(z.dtype), of_out_scale))
     y = call.epilogue.rounded(y)
-    return y, ad.Zero(jax.typeof(y).to_tangent_aval()) if y.dtype == INT8 else dy.astype(y.dtype)
+    return y, dy.astype(y.dtype)
 
 
 def _tangent_of_linear(call: Call, lhs, rhs, operands, of_lhs, of_rhs, of_operands) -> Array:
@@ -126,7 +130,8 @@ def _batch(axis_data, arrays, mapped_axes, **params):
     foldable = {"residual"} if factor == "n" else {"residual", *PER_CHANNEL}
     mapped = {name for name, axis in zip(call.epilogue.operands, operands, strict=True) if axis is not None}
     is_conv_mapped = lhs is not None or rhs is not None
-    if not is_conv_mapped or not mapped <= foldable or (isinstance(size, int) and size == 0):
+    is_folded_inside = call.epilogue.in_blocks and factor != "n"  # of a block
+    if not is_conv_mapped or is_folded_inside or not mapped <= foldable or (isinstance(size, int) and size == 0):
         return jax.vmap(call.decomposed, mapped_axes, axis_size=size)(*arrays), 0
     problem = factors.with_group_axis(call.problem) if factor == "g" else call.problem
     folded = [

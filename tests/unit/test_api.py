@@ -109,9 +109,10 @@ def test_front_doors_take_keywords_only():
     )  # fmt: skip
     for conv in (jaxconv.conv1d, jaxconv.conv2d, jaxconv.conv3d):
         parameters = inspect.signature(conv).parameters
-        assert list(parameters) == ["x", "w", *defaults]
+        more = dict(layout="NHWC") if conv is jaxconv.conv2d else {}
+        assert list(parameters) == ["x", "w", *defaults, *more]
         keywords = {name: p.default for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
-        assert keywords == defaults
+        assert keywords == defaults | more
 
 
 @pytest.mark.parametrize("name", ["conv_general_dilated", "conv_transpose"])
@@ -124,7 +125,8 @@ def test_signature_is_laxs(name):
 
 
 def test_public_names():
-    names = {"FallbackWarning", "conv1d", "conv2d", "conv3d", "conv_general_dilated", "conv_transpose"}
+    names = {"FallbackWarning", "conv1d", "conv2d", "conv3d", "conv_general_dilated", "conv_transpose",
+             "prepare_filter", "PreparedFilter", "to_nchw32", "from_nchw32"}  # fmt: skip
     assert names <= set(jaxconv.__all__)
     for name in names:
         assert getattr(jaxconv, name).__doc__
