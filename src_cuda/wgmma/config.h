@@ -30,11 +30,12 @@ inline constexpr int kPlannedBlockK = TraitsOf(DType::kBF16).swizzle_row();
 inline constexpr int kBF16Parts = 4, kBF16x6Products = 6;  // of a number of float32, and of a product, see bf16x6.cuh
 inline constexpr int kMostHaloPixels = 104, kMostHaloTaps = 127;
 
-// What BLOCK_K of a problem may be: all channels of a swizzled row of so many, three quarters or half. Kernels have a
+// What BLOCK_K of a problem may be: all channels of a swizzled row of so many, three quarters or half. The last one is
+// for results with channels in blocks, whose source has planes of so many: a quarter of a row of bytes. Kernels have a
 // loop for each. They are multiples of what a multiplication has of K.
-constexpr std::array<int, 3> BlockKs(int row, int mma_depth) {
-  const int three_quarters = row * 3 / 4;
-  return {row, three_quarters % mma_depth == 0 ? three_quarters : row, row / 2};
+constexpr std::array<int, 4> BlockKs(int row, int mma_depth) {
+  const int three_quarters = row * 3 / 4, half = row / 2;
+  return {row, three_quarters % mma_depth == 0 ? three_quarters : row, half, row == kSwizzleBytes ? row / 4 : half};
 }
 
 // A tile of the wgmma family. Its warpgroups have equal shares of its rows, or, with swapped operands, of its

@@ -306,6 +306,8 @@ class WgmmaEpilogue {
 
  public:
   static constexpr int kLeft = kLeaves ? kSubtiles : 0;  // subtiles that are stored later
+  // Whether results, or the sums of split-K, may have channels in blocks.
+  static constexpr bool kTakesBlocks = kInBlocks || !kHasEpilogue;
 
   // `buffers`, `barriers`: see WgmmaStores; `unread`: see BringEpilogue.
   __device__ WgmmaEpilogue(const WgmmaParams& p, uint32_t buffers, uint32_t barriers, uint32_t unread)
@@ -499,6 +501,7 @@ class WgmmaEpilogue {
 // In its place, for a block of one tile.
 struct NothingLeft {
   static constexpr int kLeft = 0;
+  static constexpr bool kTakesBlocks = true;
 };
 
 }  // namespace jaxconv

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "common/ptx_barrier.cuh"
 #include "common/ptx_hopper.cuh"
@@ -217,12 +218,15 @@ class WgmmaHaloConsumer : public WgmmaSumsOf<T, kTile, kKMajor> {
   // multiplied: meanwhile the tensor cores have the other warpgroup's.
   template <typename Epilogue, typename Last>
   __device__ __forceinline__ void Multiply(const WgmmaSteps& steps, Epilogue&& epilogue, Last&& last) {
+    constexpr auto kBlockKs = BlockKs(kBlockK<T>, Stages::Filter::kMmaDepth);
+    constexpr bool kHasLast = std::decay_t<Epilogue>::kTakesBlocks && kBlockKs[3] < kBlockKs[2];
     bool adds = false;
     stages_.Rounds(steps, params_.k_blocks, [&](int32_t first, int32_t end, int32_t k_block, int32_t left) {
-      constexpr auto kBlockKs = BlockKs(kBlockK<T>, Stages::Filter::kMmaDepth);
       const auto channels = static_cast<int32_t>(params_.problem.in_channels) - k_block * params_.block_k;
       uint32_t read;
-      if (min(channels, params_.block_k) <= kBlockKs[2]) {  // the rest of the block has no channels
+      if (kHasLast && min(channels, params_.block_k) <= kBlockKs[3]) {
+        read = MultiplyHalos<kBlockKs[kHasLast ? 3 : 2]>(first, end, adds, epilogue);
+      } else if (min(channels, params_.block_k) <= kBlockKs[2]) {  // the rest of the block has no channels
         read = MultiplyHalos<kBlockKs[2]>(first, end, adds, epilogue);
       } else if (params_.block_k <= kBlockKs[1]) {
         read = MultiplyHalos<kBlockKs[1]>(first, end, adds, epilogue);

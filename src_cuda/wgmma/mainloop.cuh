@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "common/ptx.cuh"
 #include "common/ptx_barrier.cuh"
@@ -178,12 +179,15 @@ class WgmmaConsumer : public WgmmaSumsOf<T, kTile, kKMajor> {
   template <typename Epilogue, typename Last>
   __device__ __forceinline__ void Multiply(const WgmmaSteps& steps, Epilogue&& epilogue, Last&& last) {
     constexpr auto kBlockKs = BlockKs(kBlockK<T>, Stages::Filter::kMmaDepth);
+    constexpr bool kHasLast = std::decay_t<Epilogue>::kTakesBlocks && kBlockKs[3] < kBlockKs[2];
     if (block_k_ > kBlockKs[1]) {
       MultiplyKBlocks<kBlockKs[0]>(steps, epilogue, last);
     } else if (block_k_ > kBlockKs[2]) {
       MultiplyKBlocks<kBlockKs[1]>(steps, epilogue, last);
-    } else {
+    } else if (!kHasLast || block_k_ > kBlockKs[3]) {
       MultiplyKBlocks<kBlockKs[2]>(steps, epilogue, last);
+    } else {
+      MultiplyKBlocks<kBlockKs[kHasLast ? 3 : 2]>(steps, epilogue, last);
     }
   }
 

@@ -199,7 +199,8 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   // Whole blocks of K that a tap's multiplications make up.
   double MultipliedKBlocks(const WgmmaTile& tile) const {
     const int64_t block_k = BlockK(product_.conv, IsBF16x6()), before_last = (KBlocks() - 1) * block_k;
-    const int64_t least = SwizzleRow() / 2, last = product_.conv.in_channels - before_last;
+    const int64_t least = std::min<int64_t>(block_k, SwizzleRow() / 2);
+    const int64_t last = product_.conv.in_channels - before_last;
     return static_cast<double>(before_last + (tile.halo && last <= least ? least : block_k)) / SwizzleRow();
   }
 

@@ -21,7 +21,8 @@ inline int BlockK(const ConvProblem& p, bool bf16x6) {
   const int mma_depth = TraitsOf(bf16x6 ? DType::kBF16 : p.src_type).mma_depth;
   const auto cost = [&](int block_k) { return CeilDiv(p.in_channels, block_k) * (block_k + row / 4); };
   const auto all = BlockKs(row, mma_depth);
-  return *std::min_element(all.begin(), all.end(), [&](int one, int other) { return cost(one) < cost(other); });
+  const auto end = p.dst.block == 0 ? all.end() - 1 : all.end();
+  return *std::min_element(all.begin(), end, [&](int one, int other) { return cost(one) < cost(other); });
 }
 inline int64_t KBlocks(const ConvProblem& p, bool bf16x6) { return CeilDiv(p.in_channels, BlockK(p, bf16x6)); }
 

@@ -78,8 +78,8 @@ def test_as_planned(name, prepare):
     assert difference.max() <= 1 and np.mean(difference) < 0.01  # silu is not rounded as XLA rounds it
 
 
-def test_results_are_written_everywhere():
-    """Twice, behind other contents of the same memory."""
+def test_same_twice():
+    """Also behind other contents of the same memory."""
     case = CASES["many_positions"]
     x, w, operands = case.arrays()
     conv = case.conv(layout=LAYOUT, out_dtype="int8", implementation="cuda")
