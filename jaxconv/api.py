@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding
 from jaxconv import blocks, eager, epilogue, fallback, primitives
 from jaxconv.activations import Activation
 from jaxconv.arguments import Arguments, as_array, circular_dimensions, normalised, read
-from jaxconv.filters import PreparedFilter, array_and_axes, array_and_axes_of_volumes
+from jaxconv.filters import PreparedFilter, array_and_axes, array_and_axes_of_volumes, check_arrays
 from jaxconv.fused.call import Call
 from jaxconv.fused.gradient import fused_conv
 from jaxconv.planner.plan import check_implementation
@@ -312,6 +312,7 @@ def conv3d(
 
 def _conv(rank: int, x, w, **arguments) -> Array:
     lhs_layout, rhs_layout, out_layout = LAYOUTS[rank]
+    check_arrays(x=x)
     w, rhs_layout = array_and_axes(w, rhs_layout)
     for name, array, layout in (("x", x, lhs_layout), ("w", w, rhs_layout)):
         if array.ndim != rank + 2:
@@ -323,6 +324,7 @@ def _conv(rank: int, x, w, **arguments) -> Array:
 def _conv_in_blocks(x, w, **arguments) -> Array:
     """conv2d of NCHW32."""
     arguments |= _of_each_dimension(2, arguments)
+    check_arrays(x=x)
     w, axes = array_and_axes_of_volumes(w)
     read = {name: arguments[name] for name in ("window_strides", "padding", "lhs_dilation", "rhs_dilation")}
     volumes = blocks.of_volumes(x, w, axes, **read, groups=arguments["feature_group_count"])
@@ -384,6 +386,7 @@ def _convolve(
     periodic: dimensions that are periodic, where lax would have no padding.
     """
     check_implementation(implementation, "xla")
+    check_arrays(lhs=lhs, rhs=rhs)
     return _answer(lax_function, bind, implementation, periodic, normalised(lhs, rhs, arguments), lhs, rhs)
 
 
@@ -419,6 +422,7 @@ def _convolve_fused(
 ) -> Array:
     """The convolution with the epilogue of the arguments `given`, by kernels or by lax."""
     check_implementation(implementation, "xla")
+    check_arrays(lhs=lhs, rhs=rhs)
     epilogue.check_given(given)
     activation, out_dtype = given.pop("activation"), given.pop("out_dtype")
     arguments = normalised(lhs, rhs, arguments)

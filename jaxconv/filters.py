@@ -34,7 +34,8 @@ def prepare_filter(w: Array, layout: str | None = None) -> PreparedFilter:
     """The filter with what a convolution sums over last in memory, for `conv1d`, `conv2d` and `conv3d`.
 
     Tensor cores read operands of 8 and 32 bits in that order alone. A filter that is not prepared is transposed in each
-    call that needs it. Results are the same bits, and gradients with respect to a prepared filter are prepared filters.
+    call that needs it. Results are as exact, and gradients with respect to a prepared filter are prepared filters. The
+    kernel may be another one, which adds in another order: sums of integers are the same bits.
     Prepare the filters of an inference once. Those that are trained are better left as they are: weight gradients are
     faster with the output channels last.
 
@@ -64,6 +65,15 @@ def prepare_filter(w: Array, layout: str | None = None) -> PreparedFilter:
     return PreparedFilter(jnp.swapaxes(w, -1, -2))
 
 
+def check_arrays(**arrays: Any) -> None:
+    """Raises TypeError for a prepared filter, by the argument's name, where arrays alone are taken."""
+    for name, array in arrays.items():
+        if isinstance(array, PreparedFilter):
+            raise TypeError(
+                f"{name} must be an array, got a PreparedFilter, which is the w of conv1d, conv2d and conv3d"
+            )
+
+
 def array_and_axes(w: Any, axes: str) -> tuple[Any, str]:
     """A filter's array, and the names of its axes. axes: those of a filter that is not prepared, as "HWIO"."""
     if not isinstance(w, PreparedFilter):
@@ -77,5 +87,7 @@ def array_and_axes(w: Any, axes: str) -> tuple[Any, str]:
 def array_and_axes_of_volumes(w: Any) -> tuple[Any, str]:
     """The same as the 3-D convolution sees a filter of NCHW32."""
     if isinstance(w, PreparedFilter) and w.layout == blocks.NAME:
+        if w.array.ndim != len(OF_VOLUMES):
+            raise TypeError(f"w must have 5 dimensions, {OF_VOLUMES}, as prepare_filter makes it, got {w.array.shape}")
         return w.array, OF_VOLUMES
     return blocks.filter_of_volumes(*array_and_axes(w, "HWIO"))

@@ -13,14 +13,14 @@ from jax.interpreters import mlir
 from jaxconv import fallback, ffi
 from jaxconv._jax_private import lower_with_sharding_in_types
 from jaxconv.complex_numbers import as_real, complex_convolution, is_complex
-from jaxconv.planner.choose import Choice, choose
-from jaxconv.planner.plan import Constraint, Lax, constraint_of
+from jaxconv.planner.choose import Choice, choose, widening_seconds
+from jaxconv.planner.plan import ANY, Constraint, Lax, constraint_of
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.planner.xla import choose_or_lax
 from jaxconv.problem import ROLES, ConvProblem
 from jaxconv.problem.algorithms import Float32, float32_of
-from jaxconv.problem.product import OPERANDS, Ending
-from jaxconv.problem.wider import converted, has_float8, without_float8
+from jaxconv.problem.product import OPERANDS, RESULT, Ending
+from jaxconv.problem.wider import FLOAT8, converted, has_float8, with_float32_result, without_float8
 from jaxconv.sharding import cache_key
 from jaxconv.sharding.block import block
 from jaxconv.sharding.partitioning import (
@@ -32,6 +32,8 @@ from jaxconv.sharding.partitioning import (
 )
 from jaxconv.tuning.file import NOTHING, Tuning
 from jaxconv.tuning.loaded import tuning_for
+
+FLOAT8_FAMILY = "wgmma"  # whose kernels multiply float8 on a GPU
 
 
 def lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, implementation, sharding):
@@ -66,9 +68,11 @@ def _computation(kind: str, platform: str | None, implementation, tuning: Tuning
     """What answers a problem on a platform: a native kernel; lax, where it is measured or expected to be the fastest;
     or else lax with a warning, if no name forbids that."""
     if platform == "cuda" and has_float8(problem):
-        local = partial(_computation, kind, platform, implementation, tuning)
-        return converted(kind, problem, without_float8(kind, problem), local)
-    seen = seen_by_kernels(kind, platform, problem)
+        taken = float8_on_gpu(kind, problem, constraint_of(implementation))
+        if taken != problem:
+            local = partial(_computation, kind, platform, implementation, tuning)
+            return converted(kind, problem, taken, local)
+    seen = seen_by_kernels(kind, platform, problem, constraint_of(implementation))
     choice = decide(kind, platform, seen, implementation, tuning)
     if choice.plan is None:
         return _by_lax(choice.unsupported_reason(), kind, implementation, problem)
@@ -80,19 +84,44 @@ def _computation(kind: str, platform: str | None, implementation, tuning: Tuning
     return complex_convolution(kind, problem, compute) if is_complex(problem) else compute
 
 
-def seen_by_kernels(kind: str, platform: str | None, problem: ConvProblem) -> ConvProblem:
-    """The problem that is planned: of complex numbers a real one; on a GPU, one without float8; and where a GPU
-    multiplies float32 as bfloat16, the operands are bfloat16."""
+def seen_by_kernels(
+    kind: str,
+    platform: str | None,
+    problem: ConvProblem,
+    constraint: Constraint = ANY,
+    ending: Ending = Ending.SUMS,
+) -> ConvProblem:
+    """The problem that is planned: of complex numbers a real one; on a GPU, one whose float8 kernels take; and where a
+    GPU multiplies float32 as bfloat16, the operands are bfloat16."""
     if is_complex(problem):
         problem = as_real(problem)
     if platform != "cuda":
         return problem
     if has_float8(problem):
-        problem = without_float8(kind, problem)
+        problem = float8_on_gpu(kind, problem, constraint, ending)
     is_float32 = all(problem.dtype(role) == jnp.float32 for role in ROLES)
     if not is_float32 or float32_of(problem.precision) is not Float32.BF16:
         return problem
     return dataclasses.replace(problem, **{f"{role}_dtype": jnp.dtype("bfloat16") for role in OPERANDS[kind]})
+
+
+def float8_on_gpu(
+    kind: str, problem: ConvProblem, constraint: Constraint = ANY, ending: Ending = Ending.SUMS
+) -> ConvProblem:
+    """A problem of float8 as kernels take it: as it is, if those of wgmma do and are expected to be faster, or in wider
+    types. Without an epilogue they round no sums to float8. Precisions above the default are for wider types."""
+    taken, wider = problem, without_float8(kind, problem)
+    if ending is Ending.SUMS and problem.dtype(RESULT[kind]) in FLOAT8:
+        taken = with_float32_result(kind, problem)
+    is_default = float32_of(problem.precision) in (Float32.BF16, Float32.TF32)
+    may_be_native = constraint.family in (None, FLOAT8_FAMILY) and is_default
+    if not may_be_native or unsupported_reason(taken, kind) or ffi.why_no_kernels("cuda"):
+        return wider
+    device, of_wgmma = ffi.device("cuda"), dataclasses.replace(constraint, family=FLOAT8_FAMILY)
+    native = choose("cuda", kind, taken, of_wgmma, device, ending)
+    as_wider = choose("cuda", kind, wider, constraint, device, ending).cost
+    is_faster = native.cost <= as_wider + widening_seconds(kind, taken, wider, device)
+    return taken if native.plan is not None and is_faster else wider
 
 
 def _by_lax(reason: str, kind: str, implementation, problem: ConvProblem):
@@ -113,7 +142,7 @@ def decide(
     Lax, where it is faster, is for those who name no implementation.
     """
     constraint = constraint_of(implementation)
-    problem = seen_by_kernels(kind, platform, problem)
+    problem = seen_by_kernels(kind, platform, problem, constraint, ending)
     reason = _platform_reason(platform, constraint) or unsupported_reason(problem, kind, ending is not Ending.SUMS)
     if reason:
         return Choice.nothing(reason)

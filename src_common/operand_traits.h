@@ -20,10 +20,10 @@ struct OperandTraits {
 
 inline constexpr OperandTraits kOperandTraits[] = {
     {DType::kF32, "float32", 4, DType::kF32, 8},  // tensor cores read it as tf32
-    {DType::kF64, "float64", 8, DType::kF64, 0},      {DType::kBF16, "bfloat16", 2, DType::kF32, 16},
-    {DType::kF16, "float16", 2, DType::kF32, 16},     {DType::kS8, "int8", 1, DType::kS32, 32},
-    {DType::kS32, "int32", 4, DType::kS32, 0},        {DType::kE4M3, "float8_e4m3fn", 1, DType::kF32, 0},
-    {DType::kE5M2, "float8_e5m2", 1, DType::kF32, 0},
+    {DType::kF64, "float64", 8, DType::kF64, 0},       {DType::kBF16, "bfloat16", 2, DType::kF32, 16},
+    {DType::kF16, "float16", 2, DType::kF32, 16},      {DType::kS8, "int8", 1, DType::kS32, 32},
+    {DType::kS32, "int32", 4, DType::kS32, 0},         {DType::kE4M3, "float8_e4m3fn", 1, DType::kF32, 32},
+    {DType::kE5M2, "float8_e5m2", 1, DType::kF32, 32},
 };
 
 constexpr const OperandTraits& TraitsOf(DType type) { return kOperandTraits[static_cast<int>(type)]; }
@@ -38,7 +38,11 @@ constexpr bool AreInOrder() {
 static_assert(AreInOrder(), "TraitsOf uses the type as an index");
 
 inline bool IsInteger(DType type) { return type == DType::kS8 || type == DType::kS32; }
-inline bool IsFloat8(DType type) { return type == DType::kE4M3 || type == DType::kE5M2; }
+constexpr bool IsFloat8(DType type) { return type == DType::kE4M3 || type == DType::kE5M2; }
+
+inline bool HasFloat8(const ConvProblem& p) {
+  return IsFloat8(p.src_type) || IsFloat8(p.filter_type) || IsFloat8(p.dst_type);
+}
 
 // The type in which a problem's sums are accumulated.
 inline DType SumType(const ConvProblem& p) {

@@ -32,7 +32,7 @@ bool SupportsTypes(const ConvProblem& p, Pass pass) {
   const DType rhs = pass == Pass::kConv ? p.filter_type : p.dst_type;
   const DType result = pass == Pass::kConv ? p.dst_type : p.filter_type;
   if (IsInteger(p.src_type) != IsInteger(rhs)) return false;
-  const bool has_float8 = IsFloat8(p.src_type) || IsFloat8(rhs) || IsFloat8(result);
+  const bool has_float8 = HasFloat8(p);
   if (!IsInteger(rhs)) return !IsInteger(result) && !(has_float8 && SumType(p) == DType::kF64);
   return pass == Pass::kConv ? result != DType::kF64 && !has_float8 : result == DType::kS32;
 }

@@ -126,11 +126,11 @@ ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& 
 
   const ffi::ErrorOr<ConvProblem> problem = DecodeProblem(b.src, filter, dst, b.taps, b.classes, attributes);
   if (problem.has_error()) return problem.error();
-  for (const DType type : {problem->src_type, problem->filter_type, problem->dst_type}) {
-    if (IsFloat8(type)) return refuse("CUDA has no kernels of " + Name(type));
-  }
   Epilogue epilogue;
   if (const Reason why = ReadEpilogue(attributes, b.epilogue, *problem, pass, &epilogue)) return refuse(*why);
+  if (IsFloat8(ResultType(*problem, pass)) && !epilogue.is_there) {
+    return refuse("results of " + Name(ResultType(*problem, pass)) + " without an epilogue");
+  }
   int limit = 0;
   if (const cudaError_t status = SharedMemoryLimit(&limit)) return fail(status);
   const ConvCall call{*problem,
@@ -146,6 +146,7 @@ ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& 
   const auto run = [&](const auto& kernel) {
     const auto& [family, settings] = kernel;
     if (epilogue.residual && !settings.kTakesResidual) return refuse("the family's kernels take no residual");
+    if (HasFloat8(*problem) && !settings.kTakesFloat8) return refuse("the family has no kernels of float8");
     if (const Reason why = family->unsupported_reason(*problem, pass, settings)) return refuse(*why);
     if (const size_t need = family->workspace_bytes(*problem, pass, settings); b.workspace.size_bytes() < need) {
       return refuse("needs " + std::to_string(need) + " bytes of workspace, got " +

@@ -74,6 +74,7 @@ std::vector<Candidate> Candidates(const Product& product, const Device& device, 
                                   const std::optional<std::string>& tile, bool is_named) {
   const Family family(product, device);
   Reason reason = family.UnsupportedReason();
+  if (HasFloat8(product.conv) && !Family::Settings::kTakesFloat8) reason = "it has no kernels of float8";
   if (!reason && !is_named) reason = family.UnsupportedUnlessNamed();
   if (reason) return {{std::nullopt, reason, 0, {}}};
   std::vector<Candidate> candidates;
@@ -109,7 +110,8 @@ void Bind(nb::module_& module) {
 }
 
 DType TypeOf(const std::string& name) {
-  for (DType type : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16, DType::kS8, DType::kS32}) {
+  for (DType type :
+       {DType::kF32, DType::kF64, DType::kBF16, DType::kF16, DType::kS8, DType::kS32, DType::kE4M3, DType::kE5M2}) {
     if (Name(type) == name) return type;
   }
   throw nb::value_error(("no kernels of " + name).c_str());

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from jaxconv.epilogue import FLOAT32, INT8
@@ -42,7 +43,9 @@ def _bwd(call: Call, kept, dy: Array):
         return None, None, None
     lhs, rhs, operands, result = kept
     dz, cotangents = _through_activation(call, operands, result, dy)
-    dlhs, drhs, of_scale = _of_convolution(call, lhs, rhs, operands.get("scale"), dz)
+    is_linear = call.epilogue.activation is None and "out_scale" not in operands
+    narrow = dy.dtype if is_linear else dz.dtype
+    dlhs, drhs, of_scale = _of_convolution(call, lhs, rhs, operands.get("scale"), dz, narrow)
     cotangents |= of_scale | _of_summands(call.problem, operands, dz)
     cotangents = {name: _like(cotangents[name], x) for name, x in operands.items()}
     return dlhs, _like(drhs, rhs), cotangents
@@ -66,8 +69,8 @@ def _through_activation(call: Call, operands: Operands, result: Array | None, dy
     return dz, {} if out_scale is None else {"out_scale": d_out_scale}
 
 
-def _of_convolution(call: Call, lhs: Array, rhs: Array, scale: Array | None, dz: Array):
-    """The cotangents of lhs, rhs and the scale.
+def _of_convolution(call: Call, lhs: Array, rhs: Array, scale: Array | None, dz: Array, narrow: np.dtype):
+    """The cotangents of lhs, rhs and the scale. narrow: a dtype that holds dz exactly.
 
     scale * conv(lhs, rhs) is linear in rhs: so the filter's cotangent has the scale's, without the output.
     """
@@ -75,7 +78,9 @@ def _of_convolution(call: Call, lhs: Array, rhs: Array, scale: Array | None, dz:
     is_integer = p.lhs_dtype == INT8  # such have no cotangents, but the scale has
     if is_integer:
         p, lhs, rhs = in_float32(p), lhs.astype(dz.dtype), rhs.astype(dz.dtype)
-    elif has_float8(p):  # which would hold neither the sums' cotangent nor the scaled filter
+    elif has_float8(p) and scale is None:
+        p = dataclasses.replace(p, out_dtype=narrow)
+    elif has_float8(p):  # which would hold neither the scaled filter nor the gradient that is scaled next
         p, rhs = dataclasses.replace(p, rhs_dtype=FLOAT32, out_dtype=FLOAT32), rhs.astype(FLOAT32)
     dz = dz.astype(p.out_dtype)
     drhs, cotangents = None, {}

@@ -52,10 +52,11 @@ def fused(platform: str | None, call: Call, avals: Sequence[Any]) -> Callable[..
 def planned(platform: str | None, call: Call, avals: Sequence[Any]) -> tuple[ConvProblem, ConvPlan | None]:
     """The problem and the plan of a kernel that ends with the whole epilogue, if there is one."""
     problem = call.epilogue.ended(call.problem)
-    seen = seen_by_kernels("conv", platform, problem)
+    constraint = constraint_of(call.implementation)
+    seen = seen_by_kernels("conv", platform, problem, constraint, call.ending)
     if problem.periodic or seen.out_dtype != problem.out_dtype or not _has_native_residual(call, avals):
         return problem, None
-    plan = decide("conv", platform, seen, constraint_of(call.implementation), ending=call.ending).plan
+    plan = decide("conv", platform, seen, constraint, ending=call.ending).plan
     return seen, plan if isinstance(plan, ConvPlan) and _ends_with(plan, call) else None
 
 

@@ -16,7 +16,7 @@ from jaxconv.planner.families import FAMILIES, Family
 from jaxconv.planner.plan import ANY, Constraint, ConvPlan, Lax, kernel_name
 from jaxconv.planner.support import unsupported_sizes
 from jaxconv.problem import ConvProblem
-from jaxconv.problem.product import TYPICAL_BATCH, Ending, Product
+from jaxconv.problem.product import OPERANDS, RESULT, TYPICAL_BATCH, Ending, Product
 from jaxconv.transforms import SwappedOperands, Transform, Transformed
 
 
@@ -186,10 +186,23 @@ def _conversion_seconds(problem: ConvProblem, transformed: Transformed, device: 
     before = problem.dgrad() if transformed.swapped else problem
 
     def seconds(role: str) -> float:
-        shapes = (p.shape(role) for p in (before, transformed.problem))
-        known = ([d if isinstance(d, int) else TYPICAL_BATCH for d in shape] for shape in shapes)
-        elements = sum(map(math.prod, known))
+        elements = sum(_elements(p, role) for p in (before, transformed.problem))
         copy = elements * before.dtype(role).itemsize / device.bandwidth
         return transformed.views[role].copies * copy + planning.LAUNCH_SECONDS
 
     return sum(seconds(role) for role, view in transformed.views.items() if view.copies)
+
+
+def widening_seconds(kind: str, problem: ConvProblem, wider: ConvProblem, device: Device) -> float:
+    """To convert the operands of one to those of the other, and the result back, each in a kernel."""
+
+    def seconds(role: str) -> float:
+        sizes = problem.dtype(role).itemsize + wider.dtype(role).itemsize
+        return planning.LAUNCH_SECONDS + _elements(problem, role) * sizes / device.bandwidth
+
+    roles = (*OPERANDS[kind], RESULT[kind])
+    return sum(seconds(role) for role in roles if problem.dtype(role) != wider.dtype(role))
+
+
+def _elements(problem: ConvProblem, role: str) -> int:
+    return math.prod(d if isinstance(d, int) else TYPICAL_BATCH for d in problem.shape(role))

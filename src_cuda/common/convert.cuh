@@ -7,6 +7,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <cstdint>
 #include <type_traits>
@@ -25,7 +26,7 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
 template <typename T>
 using SumOf = std::conditional_t<std::is_same_v<T, int8_t>, int32_t, float>;
 
-// A result in its type: to nearest even. int8 saturates, and NaN is 0.
+// A result in its type: to nearest even. int8 and float8 saturate. In int8, NaN is 0.
 template <typename T, typename Sum>
 __device__ __forceinline__ T RoundTo(Sum result) {
   if constexpr (std::is_same_v<T, int8_t> && std::is_same_v<Sum, float>) {
@@ -56,6 +57,8 @@ constexpr DType TypeOf() {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) return DType::kBF16;
   if constexpr (std::is_same_v<T, __half>) return DType::kF16;
   if constexpr (std::is_same_v<T, int8_t>) return DType::kS8;
+  if constexpr (std::is_same_v<T, __nv_fp8_e4m3>) return DType::kE4M3;
+  if constexpr (std::is_same_v<T, __nv_fp8_e5m2>) return DType::kE5M2;
   if constexpr (std::is_same_v<T, float>) return DType::kF32;
   if constexpr (std::is_same_v<T, double>) return DType::kF64;
   return DType::kS32;
@@ -64,9 +67,17 @@ constexpr DType TypeOf() {
 template <typename T>
 inline constexpr OperandTraits kTraits = TraitsOf(TypeOf<T>());
 
-// Calls f(T{}) for the T that `type` names. T is Acc or a type that is accumulated in Acc.
-template <typename Acc, typename F>
+template <typename T>
+inline constexpr bool kIsFloat8 = IsFloat8(TypeOf<T>());
+
+// Calls f(T{}) for the T that `type` names. T is Acc or a type that is accumulated in Acc; float8 only if kFloat8, as
+// few kernels have it.
+template <typename Acc, bool kFloat8 = false, typename F>
 __device__ __forceinline__ void WithType(DType type, F&& f) {
+  if constexpr (kFloat8) {
+    if (type == DType::kE4M3) return f(__nv_fp8_e4m3{});
+    if (type == DType::kE5M2) return f(__nv_fp8_e5m2{});
+  }
   if constexpr (std::is_same_v<Acc, float>) {
     if (type == DType::kBF16) return f(__nv_bfloat16{});
     if (type == DType::kF16) return f(__half{});
@@ -87,12 +98,17 @@ __device__ __forceinline__ T ElementOf(const uint32_t* words, int i) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) return __ushort_as_bfloat16(words[i / 2] >> i % 2 * 16);
   if constexpr (std::is_same_v<T, __half>) return __ushort_as_half(words[i / 2] >> i % 2 * 16);
   if constexpr (std::is_same_v<T, int8_t>) return static_cast<int8_t>(words[i / 4] >> i % 4 * 8);
+  if constexpr (kIsFloat8<T>) {
+    T element;
+    element.__x = static_cast<__nv_fp8_storage_t>(words[i / 4] >> i % 4 * 8);
+    return element;
+  }
 }
 
 // N elements of any type that widens to Acc, as loaded. They are converted only when they are stored to shared memory:
 // a conversion waits for the load, and the loads should stay in flight. They are kept as 32-bit words, because the
 // compiler would split other registers into bytes right after the load, and wait for it.
-template <typename Acc, int N>
+template <typename Acc, int N, bool kFloat8 = false>
 struct RawPack {
   static constexpr int kWords = N * sizeof(Acc) / 4;
 
@@ -104,7 +120,7 @@ struct RawPack {
   }
 
   __device__ __forceinline__ void Load(const void* base, int64_t index, DType type) {
-    WithType<Acc>(type, [&](auto t) {
+    WithType<Acc, kFloat8>(type, [&](auto t) {
       using T = decltype(t);
       const T* from = static_cast<const T*>(base) + index;
       if constexpr (N * sizeof(T) == 1) {
@@ -122,7 +138,7 @@ struct RawPack {
 
   __device__ __forceinline__ Pack<Acc, N> Widen(DType type) const {
     Pack<Acc, N> wide;
-    WithType<Acc>(type, [&](auto t) {
+    WithType<Acc, kFloat8>(type, [&](auto t) {
 #pragma unroll
       for (int i = 0; i < N; ++i) wide.v[i] = static_cast<Acc>(ElementOf<decltype(t)>(words, i));
     });
@@ -130,8 +146,8 @@ struct RawPack {
   }
 };
 
-// Rounds N results to `type` and stores them. kOfIntegers: they are an epilogue's of integers, and may be int8.
-template <bool kOfIntegers = false, typename Acc, int N>
+// Rounds N results to `type` and stores them. kToBytes: they are an epilogue's, and may be int8 or float8.
+template <bool kToBytes = false, typename Acc, int N>
 __device__ __forceinline__ void StoreNarrowed(const Pack<Acc, N>& results, void* base, int64_t index, DType type) {
   const auto store = [&](auto t) {
     using T = decltype(t);
@@ -140,10 +156,11 @@ __device__ __forceinline__ void StoreNarrowed(const Pack<Acc, N>& results, void*
     for (int i = 0; i < N; ++i) pack.v[i] = RoundTo<T>(results.v[i]);
     *reinterpret_cast<Pack<T, N>*>(static_cast<T*>(base) + index) = pack;
   };
-  if constexpr (kOfIntegers && std::is_same_v<Acc, float>) {
+  constexpr bool kBytes = kToBytes && std::is_same_v<Acc, float>;
+  if constexpr (kBytes) {
     if (type == DType::kS8) return store(int8_t{});
   }
-  WithType<Acc>(type, store);
+  WithType<Acc, kBytes>(type, store);
 }
 
 }  // namespace jaxconv

@@ -114,11 +114,11 @@ __global__ void AddSlicesKernel(const Acc* slices, void* out, DType type, int64_
   }
   if (part != 0 || i >= elements) return;
   if constexpr (kHasEpilogue) {
-    const EpilogueOf<Acc, true> epilogue(element_epilogue.epilogue, 0);
+    const EpilogueOf<Acc, true, true> epilogue(element_epilogue.epilogue, 0);
     Pack<EpilogueNumber<Acc>, kPack> results;
 #pragma unroll
     for (int v = 0; v < kPack; ++v) results.v[v] = epilogue(sums.v[v], element_epilogue.Channel(i + v), i + v);
-    StoreNarrowed<std::is_integral_v<Acc>>(results, out, i, type);
+    StoreNarrowed<true>(results, out, i, type);
   } else {
     StoreNarrowed(sums, out, i, type);
   }

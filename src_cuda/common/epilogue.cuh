@@ -70,8 +70,8 @@ __device__ __noinline__ EpilogueNumber<Acc> ResidualByCall(const Epilogue& epilo
   const auto load = [&](auto type) {
     residual = static_cast<Number>(static_cast<const decltype(type)*>(epilogue.residual)[element]);
   };
-  if (std::is_integral_v<Acc> && epilogue.residual_type == DType::kS8) return load(int8_t{}), residual;
-  return WithType<Number>(epilogue.residual_type, load), residual;
+  if (epilogue.residual_type == DType::kS8) return load(int8_t{}), residual;
+  return WithType<Number, std::is_same_v<Number, float>>(epilogue.residual_type, load), residual;
 }
 
 template <typename Acc>
@@ -100,8 +100,9 @@ struct EpilogueOfChannel {
 };
 
 // The epilogue. Output channels are numbered from channel `first` of all groups. Each kernel is compiled with an
-// epilogue and without one: without one, this class generates no code.
-template <typename Acc, bool kHasEpilogue>
+// epilogue and without one: without one, this class generates no code. kToBytes: results may be int8 or float8, which
+// are scaled before they are rounded.
+template <typename Acc, bool kHasEpilogue, bool kToBytes = std::is_integral_v<Acc>>
 class EpilogueOf {
  public:
   using Number = EpilogueNumber<Acc>;
@@ -120,7 +121,7 @@ class EpilogueOf {
 
   // The result of one sum, of an element of the result that exists.
   __device__ __forceinline__ Result operator()(Acc sum, int64_t channel, int64_t element) const {
-    if constexpr (kHasEpilogue && std::is_integral_v<Acc>) {
+    if constexpr (kHasEpilogue && kToBytes) {
       return OutScale(channel) * Activate(epilogue_, WithResidual(Of(channel).Scaled(sum), element));
     } else if constexpr (kHasEpilogue) {
       return Activate(epilogue_, WithResidual(Of(channel).Scaled(sum), element));

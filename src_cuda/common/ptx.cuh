@@ -184,6 +184,16 @@ __device__ __forceinline__ uint32_t PackInt8(const float (&four)[4]) {
   return packed;
 }
 
+// Stores two bytes to shared memory, and loads them.
+__device__ __forceinline__ void StoreHalf(uint32_t address, uint16_t half) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(half) : "memory");
+}
+__device__ __forceinline__ uint16_t LoadHalf(uint32_t address) {
+  uint16_t half;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(half) : "r"(address) : "memory");
+  return half;
+}
+
 // Stores 16 bytes to shared memory.
 __device__ __forceinline__ void StoreFour(uint32_t address, const float (&four)[4]) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(four[0]), "f"(four[1]), "f"(four[2]),

@@ -3,6 +3,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <cstdint>
 #include <type_traits>
@@ -28,6 +29,11 @@ __device__ __forceinline__ void WarpgroupArrive() { JAXCONV_HOPPER_ASM("wgmma.fe
 __device__ __forceinline__ void WarpgroupCommit() {
   JAXCONV_HOPPER_ASM("wgmma.commit_group.sync.aligned;" :: : "memory");
 }
+
+// Behind a loop that waits, the compiler assumes that the lanes of a warp may be apart, and computes the descriptors of
+// all later multiplications in each lane. An `aligned` instruction says that they are together; this one is cheap. It
+// is for waits behind which no other such instruction follows.
+__device__ __forceinline__ void ConvergeWarp() { WarpgroupArrive(); }
 
 // One arrival for the whole warp. elect.sync needs no register for the lane.
 __device__ __forceinline__ void ArriveOfWarp(uint32_t barrier) {
@@ -67,7 +73,8 @@ __device__ __forceinline__ void FenceOperand(int32_t (&sum)[4]) {
 // descriptors of matrices in shared memory. kTransposed: the matrix is MN-major, not K-major, as those of 16-bit types
 // may be. float is multiplied as tf32, without its low bits. Warp w of the warp group has the rows 16 w to 16 w + 15.
 // Among these, a lane has the rows and columns of ptx::MultiplyAdd. Of float and bfloat16 `a` may also be four
-// registers, those of ptx::MultiplyAdd for the warp's 16 rows. Sums of int8_t are int32_t.
+// registers, those of ptx::MultiplyAdd for the warp's 16 rows. Sums of int8_t are int32_t. Of float8, T is the type of
+// `a`, and `b` is e4m3.
 template <typename T, int kCols, bool kTransposedA, bool kTransposedB, typename OperandA = uint64_t, typename Sum>
 __device__ __forceinline__ void WarpgroupMultiplyAdd(Sum (&sum)[kCols / 8][4], const OperandA& a, uint64_t b,
                                                      bool adds = true) {
@@ -162,6 +169,12 @@ __device__ __forceinline__ void WarpgroupMultiplyAdd(Sum (&sum)[kCols / 8][4], c
     static_assert(!kTransposedB);
     JAXCONV_WGMMA_OF("k8.f32.tf32.tf32", JAXCONV_NO_TRANSPOSES, JAXCONV_REGISTERS, "r"(a[0]), "r"(a[1]), "r"(a[2]),
                      "r"(a[3]))
+  } else if constexpr (std::is_same_v<T, __nv_fp8_e4m3>) {
+    static_assert(!kTransposedA && !kTransposedB);
+    JAXCONV_WGMMA_OF("k32.f32.e4m3.e4m3", JAXCONV_NO_TRANSPOSES, JAXCONV_DESCRIPTOR, "l"(a))
+  } else if constexpr (std::is_same_v<T, __nv_fp8_e5m2>) {
+    static_assert(!kTransposedA && !kTransposedB);
+    JAXCONV_WGMMA_OF("k32.f32.e5m2.e4m3", JAXCONV_NO_TRANSPOSES, JAXCONV_DESCRIPTOR, "l"(a))
   } else {
     static_assert(std::is_same_v<T, int8_t> && !kTransposedA && !kTransposedB);
 #undef JAXCONV_REGISTER

@@ -20,7 +20,8 @@ struct ResultCols {
 };
 
 // Applies the epilogue to a thread's sums and stores them. The channels of the epilogue are the columns of the group.
-template <typename Acc, typename Sums, typename Epilogue>
+// kToBytes: see StoreNarrowed.
+template <typename Acc, bool kToBytes, typename Sums, typename Epilogue>
 __device__ __forceinline__ void StoreSums(const Sums& sums, const Point* rows, const ResultCols& cols,
                                           const Epilogue& epilogue) {
 #pragma unroll
@@ -29,19 +30,18 @@ __device__ __forceinline__ void StoreSums(const Sums& sums, const Point* rows, c
     if (row < 0) continue;
 #pragma unroll
     for (int j = 0; j < Sums::kCols; j += 4) {
-      constexpr bool kOfIntegers = std::is_integral_v<Acc>;
       const Pack<Acc, 4>& four = sums.Sums(i, j);
       const int64_t col = cols.first + sums.Col(j);
       if (cols.quads) {
         if (col >= cols.count) continue;
-        StoreNarrowed<kOfIntegers>(epilogue(four, col, row + col, 1), cols.base, row + col, cols.type);
+        StoreNarrowed<kToBytes>(epilogue(four, col, row + col, 1), cols.base, row + col, cols.type);
       } else {
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
           if (col + v >= cols.count) continue;
           const int64_t element = row + (col + v) * cols.stride;
           const Pack<typename Epilogue::Result, 1> result{epilogue(four.v[v], col + v, element)};
-          StoreNarrowed<kOfIntegers>(result, cols.base, element, cols.type);
+          StoreNarrowed<kToBytes>(result, cols.base, element, cols.type);
         }
       }
     }

@@ -52,7 +52,7 @@ struct TilePattern {
 };
 
 // Loads A. Elements outside of the source are zeros.
-template <typename Acc, typename Pattern>
+template <typename Acc, typename Pattern, bool kFloat8 = false>
 class SrcLoader {
  public:
   __device__ SrcLoader(const void* base, DType type, const uint32_t (&size)[kSpatial], const Point* rows)
@@ -90,12 +90,12 @@ class SrcLoader {
   const Point* row_;  // in shared memory, and read again for each tile: registers are scarce
   int step_;
   int offset_in_tile_;  // of the first pack
-  RawPack<Acc, Pattern::kVector> raw_[Pattern::kCount];
+  RawPack<Acc, Pattern::kVector, kFloat8> raw_[Pattern::kCount];
 };
 
 // Loads B. Columns after the last are zeros. Steps of K after the last are zeros, too: A has zeros there, and zero
 // times a NaN would be a NaN.
-template <typename Acc, typename Pattern>
+template <typename Acc, typename Pattern, bool kFloat8 = false>
 class RhsLoader {
  public:
   __device__ RhsLoader(const void* base, DType type, int64_t origin, int64_t first_col, int64_t cols,
@@ -136,7 +136,7 @@ class RhsLoader {
   int cols_left_;   // columns of the tile from that one on
   int step_;
   int offset_in_tile_;
-  RawPack<Acc, Pattern::kVector> raw_[Pattern::kCount];
+  RawPack<Acc, Pattern::kVector, kFloat8> raw_[Pattern::kCount];
 };
 
 }  // namespace jaxconv

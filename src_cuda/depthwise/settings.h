@@ -26,6 +26,7 @@ struct DepthwiseSettings {
   static constexpr const char* kFamily = "depthwise";
   // Its results go through shared memory: which are whose is not known where sums end.
   static constexpr bool kTakesResidual = false;
+  static constexpr bool kTakesFloat8 = false;
 
   int64_t tile = 0;
   int64_t split = 1;

@@ -25,6 +25,7 @@ struct OutputTile {
 struct DirectSettings {
   static constexpr const char* kFamily = "direct";
   static constexpr bool kTakesResidual = true;
+  static constexpr bool kTakesFloat8 = false;
 
   int64_t tile = 0;
   int64_t split = 1;

@@ -198,8 +198,8 @@ __global__ void __launch_bounds__(kIm2colTiles[kTileIndex].threads(),
     }
   }
   const EpilogueOf<Acc, kHasEpilogue> epilogue(p.epilogue, group * p.problem.out_channels);
-  StoreSums<Acc>(sums, shared.rows, {p.out, p.out_type, first_col, p.problem.out_channels, p.out_col_stride, false},
-                 epilogue);
+  StoreSums<Acc, std::is_integral_v<Acc>>(
+      sums, shared.rows, {p.out, p.out_type, first_col, p.problem.out_channels, p.out_col_stride, false}, epilogue);
 }
 
 using GemmKernelPtr = void (*)(GemmParams);

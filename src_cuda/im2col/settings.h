@@ -13,6 +13,7 @@ namespace jaxconv {
 struct Im2colSettings {
   static constexpr const char* kFamily = "im2col";
   static constexpr bool kTakesResidual = true;
+  static constexpr bool kTakesFloat8 = false;
 
   int64_t tile = 0;
   int64_t split = 1;

@@ -17,6 +17,7 @@ inline Reason UnsupportedForMma(const ConvProblem& p, Pass pass) {
 struct MmaSettings {
   static constexpr const char* kFamily = "mma";
   static constexpr bool kTakesResidual = true;
+  static constexpr bool kTakesFloat8 = false;
 
   int64_t tile = 0;
   int64_t split = 1;

@@ -37,8 +37,7 @@ constexpr int MinBlocks(const Tile& tile) {
   return 512 / tile.threads() / (sizeof(Acc) / 4);
 }
 
-// kMixed: operands and result may have other types than the sums.
-template <typename Acc, bool kMixed, bool kHasEpilogue, int kTileIndex, Access kSrcAccess, Access kRhsAccess>
+template <typename Acc, SimtTypes kTypes, bool kHasEpilogue, int kTileIndex, Access kSrcAccess, Access kRhsAccess>
 __global__ void __launch_bounds__(kSimtTiles[kTileIndex].threads(), MinBlocks<Acc>(kSimtTiles[kTileIndex]))
     SimtKernel(const __grid_constant__ SimtParams p) {
   constexpr Tile kTile = kSimtTiles[kTileIndex];
@@ -59,13 +58,14 @@ __global__ void __launch_bounds__(kSimtTiles[kTileIndex].threads(), MinBlocks<Ac
   steps.Fill(0);
   __syncthreads();
 
+  constexpr bool kMixed = kTypes != SimtTypes::kOfSums, kFloat8 = kTypes == SimtTypes::kFloat8;
   const DType src_type = kMixed ? p.problem.src_type : TypeOf<Acc>();
   const DType rhs_type = kMixed ? p.rhs_type : TypeOf<Acc>();
   const DType out_type = kMixed ? p.out_type : TypeOf<Acc>();
   const int64_t first_col = static_cast<int64_t>(work.col_tile) * kTile.block_n;
-  SrcLoader<Acc, TilePattern<kTile.block_m, kTile.block_k, kThreads, kSrcAccess>> src(p.src, src_type, p.src_size,
-                                                                                      shared.rows);
-  RhsLoader<Acc, TilePattern<kTile.block_n, kTile.block_k, kThreads, kRhsAccess>> rhs(
+  SrcLoader<Acc, TilePattern<kTile.block_m, kTile.block_k, kThreads, kSrcAccess>, kFloat8> src(p.src, src_type,
+                                                                                               p.src_size, shared.rows);
+  RhsLoader<Acc, TilePattern<kTile.block_n, kTile.block_k, kThreads, kRhsAccess>, kFloat8> rhs(
       p.rhs, rhs_type, work.group * p.rhs_group_stride, first_col, p.cols, p.rhs_col_stride);
 
   const auto load = [&](int tile) {
@@ -102,35 +102,40 @@ __global__ void __launch_bounds__(kSimtTiles[kTileIndex].threads(), MinBlocks<Ac
     }
   }
 
-  const EpilogueOf<Acc, kHasEpilogue> epilogue(p.epilogue, work.group * p.cols);
-  StoreSums<Acc>(sums, shared.rows, {p.out, out_type, first_col, p.cols, p.out_col_stride, p.out_vectors}, epilogue);
+  constexpr bool kToBytes = std::is_integral_v<Acc> || kFloat8;
+  const EpilogueOf<Acc, kHasEpilogue, kToBytes> epilogue(p.epilogue, work.group * p.cols);
+  StoreSums<Acc, kToBytes>(sums, shared.rows, {p.out, out_type, first_col, p.cols, p.out_col_stride, p.out_vectors},
+                           epilogue);
 }
 
-template <typename Acc, bool kMixed, bool kHasEpilogue, int kTileIndex, size_t... kAccess>
+template <typename Acc, SimtTypes kTypes, bool kHasEpilogue, int kTileIndex, size_t... kAccess>
 std::array<SimtKernelPtr, kAccessCount> KernelsOfTile(std::index_sequence<kAccess...>) {
-  if constexpr (kSimtTiles[kTileIndex].only_f32 && !std::is_same_v<Acc, float>) {
+  constexpr bool kIsF32 = std::is_same_v<Acc, float> && kTypes != SimtTypes::kFloat8;
+  if constexpr (kSimtTiles[kTileIndex].only_f32 && !kIsF32) {
     return {};
   } else {
-    return {SimtKernel<Acc, kMixed, kHasEpilogue, kTileIndex, kAccesses[kAccess].src, kAccesses[kAccess].rhs>...};
+    return {SimtKernel<Acc, kTypes, kHasEpilogue, kTileIndex, kAccesses[kAccess].src, kAccesses[kAccess].rhs>...};
   }
 }
 
-template <typename Acc, bool kMixed, bool kHasEpilogue, size_t... kTileIndex>
+template <typename Acc, SimtTypes kTypes, bool kHasEpilogue, size_t... kTileIndex>
 SimtKernelPtr FindSimt(int64_t tile, int access, std::index_sequence<kTileIndex...>) {
   static const std::array<SimtKernelPtr, kAccessCount> kernels[] = {
-      KernelsOfTile<Acc, kMixed, kHasEpilogue, kTileIndex>(std::make_index_sequence<kAccessCount>())...};
+      KernelsOfTile<Acc, kTypes, kHasEpilogue, kTileIndex>(std::make_index_sequence<kAccessCount>())...};
   return kernels[tile][access];
 }
 
-template <typename Acc>
-SimtKernelPtr FindSimt(int64_t tile, int access, bool is_mixed, bool has_epilogue) {
+template <typename Acc, SimtTypes kTypes>
+SimtKernelPtr FindSimt(int64_t tile, int access, bool has_epilogue) {
   constexpr auto kTiles = std::make_index_sequence<std::size(kSimtTiles)>();
-  if (has_epilogue) {
-    return is_mixed ? FindSimt<Acc, true, true>(tile, access, kTiles)
-                    : FindSimt<Acc, false, true>(tile, access, kTiles);
-  }
-  return is_mixed ? FindSimt<Acc, true, false>(tile, access, kTiles)
-                  : FindSimt<Acc, false, false>(tile, access, kTiles);
+  return has_epilogue ? FindSimt<Acc, kTypes, true>(tile, access, kTiles)
+                      : FindSimt<Acc, kTypes, false>(tile, access, kTiles);
+}
+
+template <typename Acc>
+SimtKernelPtr FindSimt(int64_t tile, int access, SimtTypes types, bool has_epilogue) {
+  return types == SimtTypes::kOfSums ? FindSimt<Acc, SimtTypes::kOfSums>(tile, access, has_epilogue)
+                                     : FindSimt<Acc, SimtTypes::kMixed>(tile, access, has_epilogue);
 }
 
 }  // namespace jaxconv

@@ -35,8 +35,15 @@ struct SimtParams : ProductParams {
 
 using SimtKernelPtr = void (*)(SimtParams);
 
-// access: an index of kAccesses. is_mixed: operands and result may have other types than the sums.
+// What a kernel knows of the types of operands and result: they are those of the sums; or any that the sums hold, but
+// for float8, or that too.
+enum class SimtTypes { kOfSums, kMixed, kFloat8 };
+
+// access: an index of kAccesses.
 template <typename Acc>
-SimtKernelPtr FindSimt(int64_t tile, int access, bool is_mixed, bool has_epilogue);
+SimtKernelPtr FindSimt(int64_t tile, int access, SimtTypes types, bool has_epilogue);
+
+// The same where a type is float8.
+SimtKernelPtr FindSimtOfFloat8(int64_t tile, int access, bool has_epilogue);
 
 }  // namespace jaxconv

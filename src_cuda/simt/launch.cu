@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <type_traits>
 
 #include "common/enqueue.cuh"
 #include "common/layout.h"
@@ -18,8 +19,13 @@
 namespace jaxconv {
 namespace {
 
-bool IsPure(const ConvProblem& p) {
-  return p.src_type == p.filter_type && p.src_type == p.dst_type && p.src_type == SumType(p);
+template <typename Acc>
+SimtKernelPtr Find(const ConvProblem& p, int64_t tile, int access, bool has_epilogue) {
+  if constexpr (std::is_same_v<Acc, float>) {
+    if (HasFloat8(p)) return FindSimtOfFloat8(tile, access, has_epilogue);
+  }
+  const bool is_pure = p.src_type == p.filter_type && p.src_type == p.dst_type && p.src_type == SumType(p);
+  return FindSimt<Acc>(tile, access, is_pure ? SimtTypes::kOfSums : SimtTypes::kMixed, has_epilogue);
 }
 
 bool Allows(const OperandLayout& layout, Access access) {
@@ -39,7 +45,7 @@ int ChooseAccess(const ConvCall& call) {
 template <typename Acc>
 cudaError_t LaunchSums(const ConvCall& call, const SimtSettings& s, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
-  const SimtKernelPtr kernel = FindSimt<Acc>(s.tile, ChooseAccess(call), !IsPure(p), EndsWithEpilogue(call, s.split));
+  const SimtKernelPtr kernel = Find<Acc>(p, s.tile, ChooseAccess(call), EndsWithEpilogue(call, s.split));
   const Tile& tile = kSimtTiles[s.tile];
   SimtParams params{MakeParams(call, s.split, tile.block_m, tile.block_n), call.epilogue};
   params.out_vectors = ResultLayout(call, s.split).MnVectors(4);
@@ -52,6 +58,7 @@ cudaError_t LaunchSums(const ConvCall& call, const SimtSettings& s, cudaStream_t
 Reason UnsupportedReason(const ConvProblem& p, Pass pass, const SimtSettings& s) {
   if (Reason why = UnsupportedTile(kSimtTiles, p, pass, s)) return why;
   const Tile& tile = kSimtTiles[s.tile];
+  if (tile.only_f32 && HasFloat8(p)) return "a tile that is not for float8";
   return UnsupportedBlocks(Blocks(BlocksAsGroups(p), pass, s.split, tile.block_m, tile.block_n));
 }
 

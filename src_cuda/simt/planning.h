@@ -17,6 +17,11 @@ class SimtPlanner : public TiledPlanner<SimtPlanner, SimtSettings> {
 
   using TiledPlanner::TiledPlanner;
 
+  // Those of float8 stand in for wgmma's where these cannot run. As bfloat16, float8 is multiplied on tensor cores.
+  Reason UnsupportedReason() const {
+    return HasFloat8(product_.conv) ? Reason("float8 is faster as bfloat16") : std::nullopt;
+  }
+  using TiledPlanner::UnsupportedReason;
   Reason UnsupportedExtra(const SimtSettings& s) const { return UnsupportedSums(kTiles[s.tile], product_.sum_type()); }
   double Rate() const { return FmaRate(product_); }
   int64_t SharedBytes(const SimtSettings& s) const {

@@ -3,6 +3,6 @@
 
 namespace jaxconv {
 
-template SimtKernelPtr FindSimt<int32_t>(int64_t tile, int access, bool is_mixed, bool has_epilogue);
+template SimtKernelPtr FindSimt<int32_t>(int64_t tile, int access, SimtTypes types, bool has_epilogue);
 
 }  // namespace jaxconv

@@ -11,6 +11,7 @@ namespace jaxconv {
 struct SimtSettings {
   static constexpr const char* kFamily = "simt";
   static constexpr bool kTakesResidual = true;
+  static constexpr bool kTakesFloat8 = true;
 
   int64_t tile = 0;
   int64_t split = 1;

@@ -3,6 +3,6 @@
 
 namespace jaxconv {
 
-template WgmmaKernelPtr FindWgmma<float, true>(int64_t tile, bool k_major, bool has_epilogue);
+template WgmmaKernelPtr FindWgmma<float, true>(int64_t tile, bool k_major, WgmmaEnd end);
 
 }  // namespace jaxconv

@@ -13,6 +13,10 @@
 
 namespace jaxconv {
 
+// What a kernel ends with: sums, or an epilogue's results. Those of one byte have kernels of their own, and so have
+// those of int8 with channels in blocks.
+enum class WgmmaEnd { kSums, kEpilogue, kBytes, kBlocks };
+
 inline constexpr int kMostWgmmaClasses = 8;
 inline constexpr int kMostCluster = 8;     // thread blocks of a cluster, on every device with clusters
 inline constexpr int kSwizzleBytes = 128;  // a swizzled row of TMA and wgmma: BLOCK_K channels of one tap, of all types
@@ -76,11 +80,13 @@ struct WgmmaTile {
   // Whether the tile is compiled for convs of a type. Results of one byte are stored by rows of 64 at least, and none
   // where channels are M.
   constexpr bool HasConv(DType type) const {
-    return has_conv && (type != DType::kS8 || (!swap_ab && cols % 64 == 0 && !bf16x6));
+    const bool is_byte = TraitsOf(type).bytes == 1;
+    if (IsFloat8(type) && !has_promoted_sums()) return false;
+    return has_conv && (!is_byte || (!swap_ab && cols % 64 == 0 && !bf16x6));
   }
   // Whether the tile is compiled for wgrad of a type. With halo tiles, output channels are M.
   constexpr bool HasWgrad(DType type) const {
-    if (type == DType::kS8) return false;  // wgmma reads bytes K-major alone
+    if (TraitsOf(type).bytes == 1) return false;  // wgmma reads bytes K-major alone
     if (bf16x6) return type == DType::kF32 && !halo;
     if (type == DType::kF32) return has_tf32_wgrad();
     const int of_m = swap_ab ? cols : rows;
@@ -106,6 +112,7 @@ struct WgmmaTile {
             {"transposed", swap_ab},
             {"has_conv", has_conv},
             {"has_int8_conv", HasConv(DType::kS8)},
+            {"has_float8_conv", HasConv(DType::kE4M3)},
             {"has_wgrad", HasWgrad(DType::kBF16)},
             {"has_float32_wgrad", HasWgrad(DType::kF32)},
             {"bf16x6", bf16x6}};
@@ -113,6 +120,11 @@ struct WgmmaTile {
   PlannedTile planned() const { return {rows, cols, kPlannedBlockK, ctas_per_sm}; }
 
  private:
+  // Whether registers hold the sums of float8, and those of one step for 64 rows, which are added to them.
+  constexpr bool has_promoted_sums() const {
+    const int blocks = rows / (kBlockRows * warpgroups()), registers = (blocks + 1) * cols / 2;
+    return cluster_split == 0 && registers <= (ctas_per_sm == 1 ? 192 : 64);
+  }
   // Never with swapped operands: M is the source, which goes through registers. Each 64 rows take 16 of a thread,
   // beside those of the sums.
   constexpr bool has_tf32_wgrad() const {

@@ -36,7 +36,7 @@ template <typename T, typename F>
 __device__ __forceinline__ void PrefetchResidual(const WgmmaParams& p, int thread, int threads, int rows,
                                                  int32_t first_col, int cols, const F& offset_of) {
   const DType type = p.epilogue.residual_type;  // the table of traits is the host's
-  const int bytes = type == DType::kF32 ? 4 : type == DType::kS8 ? 1 : 2;
+  const int bytes = type == DType::kF32 ? 4 : type == DType::kBF16 || type == DType::kF16 ? 2 : 1;
   const int32_t end_col = min(first_col + cols, static_cast<int32_t>(p.problem.out_channels));
   const bool has_blocks = std::is_same_v<T, int8_t> && p.problem.dst.block != 0;
   const int32_t at_once = has_blocks ? kBlockChannels : ptx::kLineBytes / bytes;
@@ -226,11 +226,11 @@ __device__ __forceinline__ void ScaleAndAddBias(const WgmmaParams& p, int32_t fi
   }
 }
 
-// The same of results of int8, that are rounded next.
+// The same of results of one byte, that are rounded next.
 template <WgmmaTile kTile, typename Sum, int kFragments>
 __device__ __forceinline__ void ScaleResults(const WgmmaParams& p, int32_t first_col, int32_t end_col,
                                              Sum (&sums)[kFragments][4]) {
-  static_assert(!kTile.swap_ab, "tiles with swap_ab have no results in int8");
+  static_assert(!kTile.swap_ab, "tiles with swap_ab have no results of one byte");
   const LaneNumbers<kTile> scale(p.epilogue.out_scale, first_col,
                                  min(end_col, static_cast<int32_t>(p.problem.out_channels)), 1);
 #pragma unroll
@@ -289,14 +289,24 @@ __device__ __forceinline__ float ResultOf(const WgmmaParams& p, float sum, int32
   return p.epilogue.activation == Activation::kPiecewise ? Piecewise(p.epilogue, z) : Smooth(p.epilogue, z);
 }
 
+// Four results, rounded to one byte and packed into one register.
+template <typename T>
+__device__ __forceinline__ uint32_t RoundToBytes(const float (&four)[4]) {
+  if constexpr (std::is_same_v<T, int8_t>) return ptx::PackInt8(four);
+  const Pack<T, 4> bytes{RoundTo<T>(four[0]), RoundTo<T>(four[1]), RoundTo<T>(four[2]), RoundTo<T>(four[3])};
+  return *reinterpret_cast<const uint32_t*>(&bytes);
+}
+
 // Large tiles leave their results in registers, rounded. Each subtile is stored behind the beginning of another step of
 // the next tile, which keeps the tensor cores busy meanwhile. The steps of smaller tiles are too short for that, or
 // another block multiplies. Larger tiles, and float32, lack registers.
-template <typename T, WgmmaTile kTile, bool kHasEpilogue, typename Sums, bool kInBlocks = false>
+template <typename T, WgmmaTile kTile, WgmmaEnd kEnd, typename Sums>
 class WgmmaEpilogue {
-  using Out = WgmmaResult<T, kHasEpilogue>;
-  using Stores = WgmmaStores<Out, kTile, kHasEpilogue, kInBlocks>;
-  static constexpr bool kLeaves = sizeof(Out) <= 2 && kTile.rows * kTile.cols == 128 * 256 && kTile.ctas_per_sm == 1;
+  static constexpr bool kHasEpilogue = kEnd != WgmmaEnd::kSums, kInBlocks = kEnd == WgmmaEnd::kBlocks;
+  using Out = WgmmaResult<T, kEnd>;
+  using Stores = WgmmaStores<Out, kTile, kEnd, sizeof(T) == 1 && sizeof(Out) != 1>;
+  static constexpr bool kLeaves =
+      !kIsFloat8<T> && sizeof(Out) <= 2 && kTile.rows * kTile.cols == 128 * 256 && kTile.ctas_per_sm == 1;
   static constexpr int kBlocks = Stores::kSubtileBlocks, kOfBlock = Sums::kAcross / (8 * kBlocks);
   static constexpr int kSubtiles = Sums::kBlocks * kOfBlock;
   static_assert(Sums::kAcross % (8 * kBlocks) == 0, "subtiles share out the sums");
@@ -307,7 +317,7 @@ class WgmmaEpilogue {
  public:
   static constexpr int kLeft = kLeaves ? kSubtiles : 0;  // subtiles that are stored later
   // Whether results, or the sums of split-K, may have channels in blocks.
-  static constexpr bool kTakesBlocks = kInBlocks || !kHasEpilogue;
+  static constexpr bool kTakesBlocks = kInBlocks || (std::is_same_v<T, int8_t> && !kHasEpilogue);
 
   // `buffers`, `barriers`: see WgmmaStores; `unread`: see BringEpilogue.
   __device__ WgmmaEpilogue(const WgmmaParams& p, uint32_t buffers, uint32_t barriers, uint32_t unread)
@@ -397,9 +407,10 @@ class WgmmaEpilogue {
     for (int block = 0; block < kBlocks; ++block) {
       const auto& four = sums.At(subtile / kOfBlock)[subtile % kOfBlock * kBlocks + block];
       if constexpr (sizeof(Out) == 1) {
-        to[block][0] = ptx::PackInt8({ResultIn(four[0]), ResultIn(four[1]), ResultIn(four[2]), ResultIn(four[3])});
+        to[block][0] = RoundToBytes<Out>({ResultIn(four[0]), ResultIn(four[1]), ResultIn(four[2]), ResultIn(four[3])});
       } else if constexpr (sizeof(Out) == 2) {
-        to[block][0] = RoundPair<Out>(four[0], four[1]), to[block][1] = RoundPair<Out>(four[2], four[3]);
+        to[block][0] = RoundPair<Out>(ResultIn(four[0]), ResultIn(four[1]));
+        to[block][1] = RoundPair<Out>(ResultIn(four[2]), ResultIn(four[3]));
         if constexpr (kHasEpilogue) {
           const Bounds bounds(params_.epilogue);
           const uint32_t low = RoundPair<Out>(bounds.low, bounds.low), high = RoundPair<Out>(bounds.high, bounds.high);
@@ -456,7 +467,7 @@ class WgmmaEpilogue {
   __device__ __forceinline__ void EndSubtile(Sums& sums, int subtile, const WgmmaReceivedTile& tile) const {
     ActivateWithin(params_.epilogue, OfSubtile(sums, subtile));
     if constexpr (!kClipsRounded) Clip(Bounds(params_.epilogue), OfSubtile(sums, subtile));
-    if constexpr (std::is_same_v<T, int8_t>) {
+    if constexpr (sizeof(Out) == 1) {
       const int32_t first_col = tile.first_col() + FirstCol(subtile);
       ScaleResults<kTile>(params_, first_col, first_col + kTile.cols, OfSubtile(sums, subtile));
     }

@@ -3,6 +3,6 @@
 
 namespace jaxconv {
 
-template WgmmaKernelPtr FindWgmma<__half, false>(int64_t tile, bool k_major, bool has_epilogue);
+template WgmmaKernelPtr FindWgmma<__half, false>(int64_t tile, bool k_major, WgmmaEnd end);
 
 }  // namespace jaxconv

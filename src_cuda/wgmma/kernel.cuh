@@ -63,7 +63,7 @@ struct alignas(1024) WgmmaBlock {
 
   Stages stages;
   char results[kTile.warpgroups()][ResultBuffers(kTile)][4 * kResultBytes];
-  using Zeros = WgmmaZeros<WgmmaResult<T, false>, kTile>;
+  using Zeros = WgmmaZeros<WgmmaResult<T, WgmmaEnd::kSums>, kTile>;
   alignas(128) char zeros[Zeros::kBytes];
   uint64_t barriers[Stages::kBarriers];
   int32_t order[kMostWgmmaClasses];
@@ -135,7 +135,7 @@ struct alignas(1024) WgmmaBlock {
   __device__ __forceinline__ void PrefetchResiduals(const WgmmaParams& p) {
     SyncBlocks<kTile>();
     if (p.epilogue.residual == nullptr) return;
-    const WgmmaStores<T, kTile, true> stores(p, 0);
+    const WgmmaStores<T, kTile, WgmmaEnd::kEpilogue> stores(p, 0);
     WgmmaTileBroadcast<kTile> tiles(p, next_tiles);
     for (WgmmaReceivedTile received; tiles.Next(&received);) {
       const WgmmaWorkTile tile = received.All();
@@ -145,13 +145,13 @@ struct alignas(1024) WgmmaBlock {
   }
 
   // Of consumer warpgroups.
-  template <bool kHasEpilogue, bool kInBlocks>
+  template <WgmmaEnd kEnd>
   __device__ __forceinline__ void ConsumeTiles(const WgmmaParams& p) {
     WgmmaTileBroadcast<kTile> tiles(p, next_tiles);
     Consumer sums(p, stages, ptx::SharedAddress(barriers));
-    WgmmaEpilogue<T, kTile, kHasEpilogue, Consumer, kInBlocks> epilogue(
-        p, ptx::SharedAddress(results[threadIdx.x / 128]), ptx::SharedAddress(residual_barriers[threadIdx.x / 32]),
-        ptx::SharedAddress(zeros));
+    WgmmaEpilogue<T, kTile, kEnd, Consumer> epilogue(p, ptx::SharedAddress(results[threadIdx.x / 128]),
+                                                     ptx::SharedAddress(residual_barriers[threadIdx.x / 32]),
+                                                     ptx::SharedAddress(zeros));
     WgmmaReceivedTile next;
     for (bool is_more = tiles.Next(&next); is_more;) {
       const WgmmaReceivedTile tile = next;
@@ -163,8 +163,8 @@ struct alignas(1024) WgmmaBlock {
       if constexpr (kRoundsToInfinity<T, kTile>) {
         if (!FiniteConvSums<kTile>::AreFinite(sums.All())) {
           FiniteConvSums<kTile>(p, HaloTaps())
-              .template Store<kHasEpilogue>(sums.All(), tile.All(), tile.first_row() + Consumer::FirstRow(),
-                                            tile.first_col() + Consumer::FirstCol());
+              .template Store<kEnd != WgmmaEnd::kSums>(sums.All(), tile.All(), tile.first_row() + Consumer::FirstRow(),
+                                                       tile.first_col() + Consumer::FirstCol());
           continue;
         }
       }
@@ -183,8 +183,7 @@ struct alignas(1024) WgmmaBlock {
   }
 };
 
-// kInBlocks: results have channels in blocks.
-template <typename T, int kTileIndex, bool kKMajor, bool kHasEpilogue, bool kInBlocks = false>
+template <typename T, int kTileIndex, bool kKMajor, WgmmaEnd kEnd>
 __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaTiles[kTileIndex].ctas_per_sm)
     WgmmaKernel(const __grid_constant__ WgmmaParams p) {
   constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
@@ -196,6 +195,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
   } else {
     using Block = WgmmaBlock<T, kTile, kKMajor>;
     constexpr int kProducers = Block::Stages::kProducers;
+    constexpr bool kHasEpilogue = kEnd != WgmmaEnd::kSums;
     constexpr bool kStoresZeros = StoresZeros(kTile) && !kHasEpilogue;    // else zeros are no results
     constexpr bool kPrefetches = kHasEpilogue && kTile.ctas_per_sm == 1;  // others have no warp to spare
     if (threadIdx.x == 32 * (ConsumerWarps(kTile) + kProducers)) FetchAhead<kTile>(p);
@@ -235,44 +235,42 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     } else {
       SyncBlocks<kTile>();
       if constexpr (kTile.ctas_per_sm == 1) ptx::IncreaseRegisters<kConsumerRegisters>();
-      block.template ConsumeTiles<kHasEpilogue, kInBlocks>(p);
+      block.template ConsumeTiles<kEnd>(p);
     }
     __syncwarp();
     if constexpr (kTile.cluster() > 1) ptx::SyncCluster();
   }
 }
 
-template <typename T, bool kBF16x6, int kTileIndex, bool kKMajor, bool kHasEpilogue>
+template <typename T, bool kBF16x6, int kTileIndex, bool kKMajor, WgmmaEnd kEnd>
 constexpr WgmmaKernelPtr CompiledWgmma() {
   constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
-  if constexpr (!kTile.HasConv(TypeOf<T>()) || kTile.bf16x6 != kBF16x6 || !(kKMajor || kReadsMnMajor<T> || kBF16x6)) {
+  constexpr bool kToBytes = kEnd == WgmmaEnd::kBytes || kEnd == WgmmaEnd::kBlocks;
+  if constexpr (kToBytes && sizeof(T) != 1) {
+    return nullptr;
+  } else if constexpr (kEnd == WgmmaEnd::kBlocks && (!std::is_same_v<T, int8_t> || kTile.cluster_split > 0)) {
+    return nullptr;
+  } else if constexpr (!kTile.HasConv(TypeOf<T>()) || kTile.bf16x6 != kBF16x6 ||
+                       !(kKMajor || kReadsMnMajor<T> || kBF16x6)) {
     return nullptr;
   } else if constexpr (kTile.cluster_split > 0) {
-    return WgmmaClusterSplitKernel<T, kTileIndex, kKMajor, kHasEpilogue>;
+    return WgmmaClusterSplitKernel<T, kTileIndex, kKMajor, kEnd>;
   } else {
-    return WgmmaKernel<T, kTileIndex, kKMajor, kHasEpilogue>;
-  }
-}
-
-// The compiled kernels for int8 results with channels in blocks.
-template <int kTileIndex>
-constexpr WgmmaKernelPtr CompiledInBlocks() {
-  constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
-  if constexpr (kTile.HasConv(DType::kS8) && kTile.cluster_split == 0) {
-    return WgmmaKernel<int8_t, kTileIndex, true, true, true>;
-  } else {
-    return nullptr;
+    return WgmmaKernel<T, kTileIndex, kKMajor, kEnd>;
   }
 }
 
 // The compiled kernels for operands of type T.
 template <typename T, bool kBF16x6>
-WgmmaKernelPtr FindWgmma(int64_t tile, bool k_major, bool has_epilogue) {
+WgmmaKernelPtr FindWgmma(int64_t tile, bool k_major, WgmmaEnd end) {
+  using enum WgmmaEnd;
   return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
-    constexpr WgmmaKernelPtr kKernels[][2][2] = {
-        {{CompiledWgmma<T, kBF16x6, kIndex, false, false>(), CompiledWgmma<T, kBF16x6, kIndex, false, true>()},
-         {CompiledWgmma<T, kBF16x6, kIndex, true, false>(), CompiledWgmma<T, kBF16x6, kIndex, true, true>()}}...};
-    return kKernels[tile][k_major][has_epilogue];
+    constexpr WgmmaKernelPtr kKernels[][2][4] = {
+        {{CompiledWgmma<T, kBF16x6, kIndex, false, kSums>(), CompiledWgmma<T, kBF16x6, kIndex, false, kEpilogue>(),
+          CompiledWgmma<T, kBF16x6, kIndex, false, kBytes>(), CompiledWgmma<T, kBF16x6, kIndex, false, kBlocks>()},
+         {CompiledWgmma<T, kBF16x6, kIndex, true, kSums>(), CompiledWgmma<T, kBF16x6, kIndex, true, kEpilogue>(),
+          CompiledWgmma<T, kBF16x6, kIndex, true, kBytes>(), CompiledWgmma<T, kBF16x6, kIndex, true, kBlocks>()}}...};
+    return kKernels[tile][k_major][static_cast<int>(end)];
   }(std::make_index_sequence<std::size(kWgmmaTiles)>());
 }
 

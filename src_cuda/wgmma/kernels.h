@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "wgmma/config.h"
 #include "wgmma/params.cuh"
 
 namespace jaxconv {
@@ -11,10 +12,7 @@ using WgmmaKernelPtr = void (*)(WgmmaParams);
 
 // For conv. `k_major`: the filter's source channels are neighbours in memory, not its output channels.
 template <typename T, bool kBF16x6>
-WgmmaKernelPtr FindWgmma(int64_t tile, bool k_major, bool has_epilogue);
-
-// For int8 results with channels in blocks, where no split-K stores them.
-WgmmaKernelPtr FindInBlocks(int64_t tile);
+WgmmaKernelPtr FindWgmma(int64_t tile, bool k_major, WgmmaEnd end);
 
 // For wgrad. The tile takes it.
 template <typename T, bool kBF16x6>

@@ -1,9 +1,10 @@
-// The wgmma family: implicit GEMM on Hopper for 16-bit types, int8, and float32 as tf32 or as sums of bfloat16. TMA
-// reads pixels in its im2col mode, or as halo tiles.
+// The wgmma family: implicit GEMM on Hopper for 16-bit types, int8, float8, and float32 as tf32 or as sums of bfloat16.
+// TMA reads pixels in its im2col mode, or as halo tiles.
 #include "wgmma/kernels.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -36,19 +37,22 @@ namespace {
 int64_t StoredSplit(Pass pass, const WgmmaSettings& s) { return kWgmmaTiles[s.tile].workspace_split(pass, s.split); }
 
 template <typename T, bool kBF16x6 = false>
-WgmmaKernelPtr FindOfType(const ConvProblem& p, Pass pass, int64_t tile, bool has_epilogue) {
+WgmmaKernelPtr FindOfType(const ConvProblem& p, Pass pass, int64_t tile, WgmmaEnd end) {
   if (pass == Pass::kWgrad) return FindWgrad<T, kBF16x6>(tile);
-  return FindWgmma<T, kBF16x6>(tile, IsKMajor(p), has_epilogue);
+  return FindWgmma<T, kBF16x6>(tile, IsKMajor(p), end);
 }
 
 WgmmaKernelPtr Find(const ConvProblem& p, Pass pass, int64_t tile, bool has_epilogue) {
+  const WgmmaEnd end = EndOf(p, kWgmmaTiles[tile], has_epilogue);
   switch (p.src_type) {
-    case DType::kBF16: return FindOfType<__nv_bfloat16>(p, pass, tile, has_epilogue);
-    case DType::kF16: return FindOfType<__half>(p, pass, tile, has_epilogue);
-    case DType::kS8: return FindWgmma<int8_t, false>(tile, true, has_epilogue);
+    case DType::kBF16: return FindOfType<__nv_bfloat16>(p, pass, tile, end);
+    case DType::kF16: return FindOfType<__half>(p, pass, tile, end);
+    case DType::kS8: return FindWgmma<int8_t, false>(tile, true, end);
+    case DType::kE4M3: return FindWgmma<__nv_fp8_e4m3, false>(tile, true, end);
+    case DType::kE5M2: return FindWgmma<__nv_fp8_e5m2, false>(tile, true, end);
     case DType::kF32:
-      return kWgmmaTiles[tile].bf16x6 ? FindOfType<float, true>(p, pass, tile, has_epilogue)
-                                      : FindOfType<float>(p, pass, tile, has_epilogue);
+      return kWgmmaTiles[tile].bf16x6 ? FindOfType<float, true>(p, pass, tile, end)
+                                      : FindOfType<float>(p, pass, tile, end);
     default: return nullptr;  // UnsupportedTypes says so
   }
 }
@@ -59,7 +63,7 @@ int64_t SharedBytesOf(const ConvProblem& p, Pass pass, const WgmmaTile& tile) {
 
 // Where there is no wgmma, or TMA has no maps of the operands, simt takes the call, which takes all; or mma takes it.
 bool IsForSimt(const ConvProblem& p, const WgmmaSettings& s) {
-  return kWgmmaTiles[s.tile].bf16x6 || p.src_type == DType::kS8;
+  return kWgmmaTiles[s.tile].bf16x6 || TraitsOf(p.src_type).bytes == 1;
 }
 
 // The settings of mma then.
@@ -118,9 +122,9 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   params.src = call.src, params.rhs = call.rhs;
   params.out = StoredData(call, stored);
   params.out_type = StoredType(p, call.pass, stored);
-  params.has_out_maps = call.pass == Pass::kConv && StoresByTma(p, tile, s.split);
+  params.has_out_maps = call.pass == Pass::kConv && StoresByTma(p, tile, s.split, HasEpilogue(call));
   if (call.pass == Pass::kConv && !call.epilogue.residual) {
-    params.whole_rows = static_cast<int32_t>(WholeRows(p, tile, s.split));
+    params.whole_rows = static_cast<int32_t>(WholeRows(p, tile, s.split, HasEpilogue(call)));
   }
   params.slice_elements = stored > 1 ? ResultElements(p, call.pass) : 0;
   const auto counts = ClassCounts(p, tile);
@@ -136,7 +140,7 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   }
   params.class_taps = p.class_count == 1 ? p.tap_count : 0;
   params.live_classes = static_cast<int32_t>(LiveClasses(p));
-  // With an epilogue their results are no zeros: they are tiles as others, with one step of zeros.
+  // With an epilogue they are tiles as others, with one step of zeros.
   params.empty_classes = HasEpilogue(call) ? 0 : static_cast<int32_t>(ClassesOfZeros(p, s));
   const int scheduled_classes = params.live_classes - params.empty_classes;
   params.leaves_out_taps = LeavesOutTaps(p, s, tile);
@@ -245,14 +249,6 @@ cudaError_t SplitOperand(ConvCall* call, const WgmmaTile& tile, cudaStream_t str
   return EnqueueBF16Parts(operand, SplitElements(call->problem, call->pass), parts, stream);
 }
 
-// Residuals come by TMA, or where a cluster's CTAs add slices, from device memory; or the last kernel of split-K adds
-// them.
-bool TakesResidual(const ConvCall& call, const WgmmaSettings& s) {
-  const WgmmaTile& tile = kWgmmaTiles[s.tile];
-  return !call.epilogue.residual || tile.cluster_split > 0 || s.split > 1 || StoresByTma(call.problem, tile, s.split) ||
-         StoresBlocks(call.problem, tile, s.split);
-}
-
 cudaError_t Launch(const ConvCall& given, const WgmmaSettings& s, cudaStream_t stream) {
   const ConvProblem& p = given.problem;
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
@@ -260,7 +256,7 @@ cudaError_t Launch(const ConvCall& given, const WgmmaSettings& s, cudaStream_t s
   const Epilogue& epilogue = given.epilogue;
   if (!DeviceHasWgmma() || !AreAligned({given.src, given.rhs, given.result}) ||
       !AreAligned({epilogue.scale.data, epilogue.bias.data, epilogue.out_scale.data, epilogue.residual}) ||
-      !TakesResidual(given, s)) {
+      (epilogue.residual && !wgmma::TakesResidual(p, tile, s.split))) {
     return LaunchWithoutWgmma(given, s, stream);
   }
   ConvCall call = given;
@@ -273,9 +269,7 @@ cudaError_t Launch(const ConvCall& given, const WgmmaSettings& s, cudaStream_t s
   WgmmaParams params = MakeParams(call_seen, s);
   if (!EncodeMaps(call_seen, s, &params)) return LaunchWithoutWgmma(given, s, stream);
   const int64_t stored = StoredSplit(call.pass, s);
-  const WgmmaKernelPtr kernel = StoresBlocks(p, tile, s.split)
-                                    ? FindInBlocks(s.tile)
-                                    : Find(p, call.pass, s.tile, EndsWithEpilogue(call, stored));
+  const WgmmaKernelPtr kernel = Find(p, call.pass, s.tile, EndsWithEpilogue(call, stored));
   const cudaError_t status =
       EnqueueClusters(kernel, SharedBytesOf(p, call.pass, tile), tile, params, *call.slot, stream);
   if (status != cudaSuccess || stored == 1) return status;

@@ -48,8 +48,8 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
 
   Reason UnsupportedReason() const { return unsupported_; }
   bool IsFor(int64_t tile) const {
-    const bool is_int8 = product_.conv.src_type == DType::kS8;
-    return kTiles[tile].bf16x6 == IsBF16x6() && !(is_int8 && !kTiles[tile].HasConv(DType::kS8));
+    const DType type = product_.conv.src_type;
+    return kTiles[tile].bf16x6 == IsBF16x6() && (TraitsOf(type).bytes != 1 || kTiles[tile].HasConv(type));
   }
   using TiledPlanner::UnsupportedReason;
 
@@ -60,7 +60,9 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   }
 
   Reason UnsupportedExtra(const WgmmaSettings& s) const {
-    return wgmma::UnsupportedTile(product_.conv, product_.pass, s);
+    if (Reason why = wgmma::UnsupportedTile(product_.conv, product_.pass, s)) return why;
+    const bool lacks_residual = product_.has_residual && !wgmma::TakesResidual(product_.conv, kTiles[s.tile], s.split);
+    return lacks_residual ? Reason("a residual of results that TMA does not store") : std::nullopt;
   }
 
   // With cluster split-K, the divisors of the tile's cluster size.
@@ -237,7 +239,10 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     // other types.
     constexpr double kRate = 2048;
     const DType type = product_.conv.src_type;
-    const std::string of_type = type == DType::kF32 ? "of tf32 " : type == DType::kS8 ? "of int8 " : "";
+    const std::string of_type = type == DType::kF32  ? "of tf32 "
+                                : type == DType::kS8 ? "of int8 "
+                                : IsFloat8(type)     ? "of float8 "
+                                                     : "";
     for (const WgmmaTile& tile : kTiles) {
       const bool is_fitted = IsWgrad() ? tile.HasWgrad(type) : tile.HasConv(type) && tile.cluster_split == 0;
       const std::string name = (tile.bf16x6 ? "" : of_type) + tile.name();

@@ -12,6 +12,7 @@ namespace jaxconv {
 struct WgmmaSettings {
   static constexpr const char* kFamily = "wgmma";
   static constexpr bool kTakesResidual = true;
+  static constexpr bool kTakesFloat8 = true;
 
   int64_t tile = 0;
   int64_t split = 1;

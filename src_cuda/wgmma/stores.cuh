@@ -15,9 +15,13 @@
 
 namespace jaxconv {
 
-// What TMA stores of a kernel for operands of type T.
-template <typename T, bool kHasEpilogue>
-using WgmmaResult = std::conditional_t<std::is_same_v<T, int8_t> && !kHasEpilogue, int32_t, T>;
+// What TMA stores of a kernel for operands of type T: see TypeStoredByTma.
+template <typename T, WgmmaEnd kEnd>
+using WgmmaResult = std::conditional_t<
+    sizeof(T) != 1, T,
+    std::conditional_t<kEnd == WgmmaEnd::kBytes || kEnd == WgmmaEnd::kBlocks,
+                       std::conditional_t<kIsFloat8<T>, __nv_fp8_e4m3, int8_t>,
+                       std::conditional_t<kEnd == WgmmaEnd::kSums && !kIsFloat8<T>, int32_t, __nv_bfloat16>>>;
 
 // A register with a sum, or with its result. That of an int32 has it as bits: its register is needed.
 __device__ __forceinline__ float ResultIn(float sum) { return sum; }
@@ -32,9 +36,12 @@ __device__ __forceinline__ int64_t ColOffset(const WgmmaParams& p, int32_t col) 
   return std::is_integral_v<T> ? ChannelOffset(p.problem.dst, col) : col;
 }
 
-// T: of results that TMA stores. kInBlocks: results have channels in blocks, and threads store them.
-template <typename T, WgmmaTile kTile, bool kHasEpilogue, bool kInBlocks = false>
+// T: of results that TMA stores, or threads, where they have channels in blocks. kAnyFloat: an epilogue's may also be
+// of any type that float32 holds.
+template <typename T, WgmmaTile kTile, WgmmaEnd kEnd, bool kAnyFloat = false>
 class WgmmaStores {
+  static constexpr bool kHasEpilogue = kEnd != WgmmaEnd::kSums, kInBlocks = kEnd == WgmmaEnd::kBlocks;
+
  public:
   static constexpr int kCols = ResultCols(kTile, sizeof(T));
   // Fragments of eight columns, or with swapped operands of eight rows, that are stored at once. A lane has two rows'
@@ -170,6 +177,7 @@ class WgmmaStores {
       WaitForBlocks();
     } else {
       ptx::Wait(barriers_ + buffer_ * 8, phases_ >> buffer_ & 1);
+      if constexpr (sizeof(T) == 1) ptx::ConvergeWarp();  // others are read by instructions that say so
       phases_ ^= 1 << buffer_;
     }
     if constexpr (kTile.swap_ab) {
@@ -228,18 +236,16 @@ class WgmmaStores {
   static_assert(Rows::kBytes <= kResultBytes && (!kTile.swap_ab || 64 / kCols * Columns::kBytes == 4 * kResultBytes),
                 "a buffer holds them");
 
-  // Calls f(Out{}) with the type of results: that of operands or that of sums. Kernels with an epilogue are compiled
-  // for no other: it takes less time.
+  // Calls f(Out{}) with the type of results: that of operands or that of sums. Kernels with an epilogue for 16 bits are
+  // compiled for no other: it takes less time.
   template <typename F>
   __device__ __forceinline__ void WithOutType(F&& f) const {
     if constexpr (std::is_same_v<T, int32_t>) {
       f(T{});
-    } else if constexpr (!kHasEpilogue) {
+    } else if constexpr (!kHasEpilogue || kAnyFloat) {
       WithType<float>(params_.out_type, f);
-    } else if (params_.out_type == TypeOf<T>()) {
+    } else if (sizeof(T) == 1 || params_.out_type == TypeOf<T>()) {
       f(T{});
-    } else if (std::is_same_v<T, int8_t> && params_.out_type != DType::kF32) {
-      WithType<float>(params_.out_type, f);
     } else {
       f(float{});
     }
@@ -279,7 +285,7 @@ class WgmmaStores {
   __device__ __forceinline__ void ForEachVector(uint32_t part, int32_t residue, int32_t row, int32_t col,
                                                 const F& f) const {
     constexpr int kVector = 16 / sizeof(T), kLanes = kBlockChannels / kVector;
-    static_assert((kLanes * kResultRows == 32 && kCols % kBlockChannels == 0),
+    static_assert(kLanes * kResultRows == 32 && kCols % kBlockChannels == 0,
                   "a warp has the vectors of 16 rows of a block");
     const int32_t in_part = lane_ / kLanes, in_block = lane_ % kLanes * kVector;
     const int64_t offset = RowOffset(residue, position_.w + row + warp_ * kResultRows + in_part);
@@ -304,7 +310,7 @@ class WgmmaStores {
     });
   }
 
-  // FetchResidual and the wait for it. In place of phases there is the number of copies ahead, 2 at most.
+  // FetchResidual and the wait for it. Copies are two ahead at most.
   __device__ __forceinline__ void FetchBlocks(int32_t residue, int32_t row, int32_t col) {
     const uint32_t part = buffers_ + fetched_ * 4 * kResultBytes + warp_ * kResultBytes;
     fetched_ = (fetched_ + 1) % ResultBuffers(kTile);
@@ -313,10 +319,10 @@ class WgmmaStores {
       ptx::CopyAsync(to, static_cast<const T*>(params_.epilogue.residual) + element, true);
     });
     ptx::CommitCopies();
-    ++phases_;
+    ++ahead_;
   }
   __device__ __forceinline__ void WaitForBlocks() {
-    if (--phases_ > 0) {
+    if (--ahead_ > 0) {
       ptx::WaitForCopies<1>();
     } else {
       ptx::WaitForCopies<0>();
@@ -349,18 +355,13 @@ class WgmmaStores {
     }
   }
 
-  // The same of bytes. Two lanes have neighbouring pairs of each fragment: each gives one pair, for four bytes of one
-  // fragment.
+  // The same of bytes: a lane writes the pairs that it has. To exchange them for words first takes more instructions.
   __device__ __forceinline__ void WriteRowsOfBytes(const Subtile& pairs, uint32_t part) const {
-    const int odd = lane_ % 2, row = lane_ / 4;
 #pragma unroll
-    for (int block = 0; block < kCols / 8; block += 2) {
-      const uint32_t own = pairs[block + 0][0], other = pairs[block + 1][0];
-      const uint32_t kept = odd ? other : own, given = __shfl_xor_sync(0xffffffff, odd ? own : other, 1);
-      const uint32_t first = odd ? given : kept, second = odd ? kept : given;
-      const int col = (block + odd) * 8 + lane_ % 4 / 2 * 4;
-      ptx::StoreWord(part + Rows::Offset(row, col), __byte_perm(first, second, 0x5410));
-      ptx::StoreWord(part + Rows::Offset(row + 8, col), __byte_perm(first, second, 0x7632));
+    for (int block = 0; block < kCols / 8; ++block) {
+      const uint32_t pair = part + Rows::Offset(lane_ / 4, block * 8 + lane_ % 4 * 2);
+      ptx::StoreHalf(pair, static_cast<uint16_t>(pairs[block][0]));
+      ptx::StoreHalf(pair + 8 * Rows::kRowBytes, static_cast<uint16_t>(pairs[block][0] >> 16));
     }
   }
 
@@ -397,15 +398,10 @@ class WgmmaStores {
     }
   }
   __device__ __forceinline__ void ReadRowsOfBytes(Subtile& pairs, uint32_t part) const {
-    const int odd = lane_ % 2, row = lane_ / 4;
 #pragma unroll
-    for (int block = 0; block < kCols / 8; block += 2) {
-      const int col = (block + odd) * 8 + lane_ % 4 / 2 * 4;
-      const uint32_t upper = ptx::LoadWord(part + Rows::Offset(row, col));
-      const uint32_t lower = ptx::LoadWord(part + Rows::Offset(row + 8, col));
-      const uint32_t first = __byte_perm(upper, lower, 0x5410), second = __byte_perm(upper, lower, 0x7632);
-      const uint32_t given = __shfl_xor_sync(0xffffffff, odd ? first : second, 1);
-      pairs[block][0] = odd ? given : first, pairs[block + 1][0] = odd ? second : given;
+    for (int block = 0; block < kCols / 8; ++block) {
+      const uint32_t pair = part + Rows::Offset(lane_ / 4, block * 8 + lane_ % 4 * 2);
+      pairs[block][0] = ptx::LoadHalf(pair) | static_cast<uint32_t>(ptx::LoadHalf(pair + 8 * Rows::kRowBytes)) << 16;
     }
   }
 
@@ -480,6 +476,7 @@ class WgmmaStores {
   int warp_;
   int buffer_ = 0;
   int fetched_ = 0;      // the buffer of the residual that is copied next
+  int ahead_ = 0;        // copies of residuals in blocks that were not waited for
   uint32_t phases_ = 0;  // of the barriers, a bit each
   ptx::PixelPlace position_;
 };

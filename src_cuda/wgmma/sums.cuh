@@ -102,12 +102,73 @@ class WgmmaSums {
   Sums sums_;
 };
 
-// The same of float32 by products of bfloat16: a step's products are added to the sums of all steps before it.
+// The same, but a step's products are added to the sums of all steps before it by CUDA cores, which round to nearest.
+// Each step is done when the call that multiplies it returns.
 template <typename T, WgmmaTile kTile, bool kKMajor>
-class WgmmaSumsBF16x6 : public WgmmaSums<T, kTile, kKMajor> {
+class WgmmaPromotedSums : public WgmmaSums<T, kTile, kKMajor> {
+ public:
+  static_assert(!kTile.swap_ab, "a step has sums of its own for 64 rows of the source");
+
+ protected:
+  __device__ __forceinline__ void Clear() {
+#pragma unroll
+    for (auto& block : this->All()) {
+#pragma unroll
+      for (auto& four : block) four[0] = four[1] = four[2] = four[3] = 0;
+    }
+  }
+
+  // As those of WgmmaSums.
+  template <typename Epilogue, typename F>
+  __device__ __forceinline__ uint32_t MultiplySteps(int32_t steps, Epilogue&, F&& multiply) {
+    static_assert(Epilogue::kLeft == 0, "there are no registers for results");
+    uint32_t read = multiply(0);
+#pragma unroll 1
+    for (int32_t step = 1; step < steps; ++step) {
+      ReleaseInCluster<kTile>(read);
+      read = multiply(step);
+    }
+    return read;
+  }
+  __device__ __forceinline__ void FinishAll() {}
+};
+
+// Of float8. Tensor cores add its products with 14 bits, and cut off what is below.
+template <typename T, WgmmaTile kTile, bool kKMajor>
+class WgmmaSumsFloat8 : public WgmmaPromotedSums<T, kTile, kKMajor> {
+ protected:
+  template <typename Src, int kChannels = kBlockK<T>>
+  __device__ __forceinline__ void BeginKBlock(uint64_t src, uint32_t filter, bool adds) {
+    using Rhs = MatrixDescriptor<typename WgmmaFilter<T, kTile, kKMajor>::Tile>;
+    constexpr int kAcross = WgmmaSums<T, kTile, kKMajor>::kAcross;
+    const uint64_t rhs = Rhs::At(filter, 0);
+    if (!adds) this->Clear();
+#pragma unroll
+    for (int i = 0; i < WgmmaSums<T, kTile, kKMajor>::kBlocks; ++i) {
+      float of_step[kAcross / 8][4];
+      ptx::WarpgroupArrive();
+#pragma unroll
+      for (int k = 0; k < kChannels / kTraits<T>.mma_depth; ++k) {
+        ptx::WarpgroupMultiplyAdd<T, kAcross, false, false>(of_step, src + Src::Advance(i * 64, k),
+                                                            rhs + Rhs::Advance(0, k), k > 0);
+      }
+      ptx::WarpgroupCommit();
+      ptx::WarpgroupWait<0>();
+#pragma unroll
+      for (int j = 0; j < kAcross / 8; ++j) {
+        ptx::FenceOperand(of_step[j]);
+#pragma unroll
+        for (int v = 0; v < 4; ++v) this->All()[i][j][v] += of_step[j][v];
+      }
+    }
+  }
+};
+
+// Of float32 by products of bfloat16.
+template <typename T, WgmmaTile kTile, bool kKMajor>
+class WgmmaSumsBF16x6 : public WgmmaPromotedSums<T, kTile, kKMajor> {
  public:
   using WgmmaSums<T, kTile, kKMajor>::kBlocks, WgmmaSums<T, kTile, kKMajor>::kAcross;
-  static_assert(!kTile.swap_ab, "the source is split, which is operand A");
 
  protected:
   // Where a warpgroup's rows of the source are in shared memory, and how far apart: eights of them, and blocks of 64.
@@ -128,32 +189,14 @@ class WgmmaSumsBF16x6 : public WgmmaSums<T, kTile, kKMajor> {
 #pragma unroll
       for (int k = 0; k < kDepths; ++k) source[i][k].LoadKMajor(of_lane, k);
     }
-    if (!adds) {
-#pragma unroll
-      for (auto& block : this->All()) {
-#pragma unroll
-        for (auto& four : block) four[0] = four[1] = four[2] = four[3] = 0;
-      }
-    }
+    if (!adds) this->Clear();
     MultiplyBF16x6<typename Filter::Tile, kAcross>(source, filter & kAddressInCta, this->All());
   }
-
-  // As those of WgmmaSums. Each step is done when it returns.
-  template <typename Epilogue, typename F>
-  __device__ __forceinline__ uint32_t MultiplySteps(int32_t steps, Epilogue&, F&& multiply) {
-    static_assert(Epilogue::kLeft == 0, "there are no registers for results");
-    uint32_t read = multiply(0);
-#pragma unroll 1
-    for (int32_t step = 1; step < steps; ++step) {
-      ReleaseInCluster<kTile>(read);
-      read = multiply(step);
-    }
-    return read;
-  }
-  __device__ __forceinline__ void FinishAll() {}
 };
 
 template <typename T, WgmmaTile kTile, bool kKMajor>
-using WgmmaSumsOf = std::conditional_t<kTile.bf16x6, WgmmaSumsBF16x6<T, kTile, kKMajor>, WgmmaSums<T, kTile, kKMajor>>;
+using WgmmaSumsOf = std::conditional_t<
+    kTile.bf16x6, WgmmaSumsBF16x6<T, kTile, kKMajor>,
+    std::conditional_t<kIsFloat8<T>, WgmmaSumsFloat8<T, kTile, kKMajor>, WgmmaSums<T, kTile, kKMajor>>>;
 
 }  // namespace jaxconv

@@ -15,11 +15,22 @@
 
 namespace jaxconv::wgmma {
 
+// For float8. There are kernels for filters of one type, which are those of forward passes.
+inline Reason UnsupportedFloat8(const ConvProblem& p, Pass pass) {
+  if (pass == Pass::kWgrad) return "weight gradients of " + Name(p.src_type);
+  if (p.dst.block != 0) return kBlocks;
+  if (p.filter_type != DType::kE4M3) return "a source of float8, and a filter of " + Name(p.filter_type);
+  const bool is_there = p.dst_type == DType::kE4M3 || p.dst_type == DType::kBF16 || p.dst_type == DType::kF16 ||
+                        p.dst_type == DType::kF32;
+  return is_there ? Reason() : "results of " + Name(p.dst_type);
+}
+
 inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {
   if (p.src_type == DType::kS8) {
     if (p.dst.block != 0 && p.dst_type != p.src_type) return kBlocks;
     return UnsupportedBytes(p, pass);
   }
+  if (IsFloat8(p.src_type)) return UnsupportedFloat8(p, pass);
   if (Reason why = UnsupportedOperands(p, pass)) return why;
   const DType result = ResultType(p, pass);
   return result == p.src_type || result == DType::kF32 ? Reason() : "results of " + Name(result);
@@ -195,6 +206,13 @@ inline Reason UnsupportedWgrad(const ConvProblem& p, const WgmmaSettings& s) {
     return "more than 2^31 - 1 thread blocks";
   }
   return std::nullopt;
+}
+
+// Residuals come by TMA, or where a cluster's CTAs add slices, from device memory; in blocks by threads; or the last
+// kernel of split-K adds them.
+inline bool TakesResidual(const ConvProblem& p, const WgmmaTile& tile, int64_t split) {
+  return tile.cluster_split > 0 || split > 1 || StoresByTma(p, tile, split, true) ||
+         EndOf(p, tile, true) == WgmmaEnd::kBlocks;
 }
 
 // For a tile. The problem and its windows are supported.

@@ -119,30 +119,41 @@ inline int64_t WgradWorkTiles(const ConvProblem& p, const WgmmaSettings& s) {
   return WgradRowClusters(p, s) * ColClusters(p, tile) * tile.workspace_split(Pass::kWgrad, s.split);
 }
 
-// Whether a kernel of its own stores results with channels in blocks, by threads. Split-K stores them from registers.
-inline bool StoresBlocks(const ConvProblem& p, const WgmmaTile& tile, int64_t split) {
-  return p.dst.block != 0 && tile.cluster_split == 0 && split == 1;
+// The kernel of a tile that a conv ends with. With split-K it ends with sums. Where a cluster adds them, threads store
+// results from registers, also in blocks.
+inline WgmmaEnd EndOf(const ConvProblem& p, const WgmmaTile& tile, bool has_epilogue) {
+  if (!has_epilogue) return WgmmaEnd::kSums;
+  if (p.dst.block != 0 && tile.cluster_split == 0) return WgmmaEnd::kBlocks;
+  return TraitsOf(p.dst_type).bytes == 1 ? WgmmaEnd::kBytes : WgmmaEnd::kEpilogue;
+}
+
+// The type of results that kernels of an operand's type store by TMA. They store others from registers.
+inline DType TypeStoredByTma(DType src_type, WgmmaEnd end) {
+  if (TraitsOf(src_type).bytes != 1) return src_type;
+  if (end == WgmmaEnd::kBytes) return IsFloat8(src_type) ? DType::kE4M3 : DType::kS8;
+  return end == WgmmaEnd::kSums && !IsFloat8(src_type) ? DType::kS32 : DType::kBF16;
 }
 
 // Whether TMA stores the results. Residue classes that are not equally large have boxes that end outside of the result,
 // which are illegal instructions to TMA.
-inline bool StoresByTma(const ConvProblem& p, const WgmmaTile& tile, int64_t split) {
-  const bool is_of_type = p.dst_type == p.src_type || p.dst_type == DType::kS32;
+inline bool StoresByTma(const ConvProblem& p, const WgmmaTile& tile, int64_t split, bool has_epilogue) {
+  const bool is_of_type = p.dst_type == TypeStoredByTma(p.src_type, EndOf(p, tile, has_epilogue));
   return tile.cluster_split == 0 && split == 1 && is_of_type && HasEqualClasses(p) && p.dst.block == 0;
 }
 
 // The rows of the result that tiles store whole, one behind the other; 0 if they do not.
-inline int64_t WholeRows(const ConvProblem& p, const WgmmaTile& tile, int64_t split) {
+inline int64_t WholeRows(const ConvProblem& p, const WgmmaTile& tile, int64_t split, bool has_epilogue) {
   const bool is_one_piece = PixelStride(p.dst, p.dst_size, p.batch) == p.out_channels && p.class_count == 1;
   const int bytes = TraitsOf(p.dst_type).bytes;
-  if (!StoresWholeRows(tile, bytes) || !StoresByTma(p, tile, split) || !is_one_piece) return 0;
+  if (!StoresWholeRows(tile, bytes) || !StoresByTma(p, tile, split, has_epilogue) || !is_one_piece) return 0;
   return p.out_channels < ResultCols(tile, bytes) ? p.batch * p.dst_size[0] * p.dst_size[1] * p.dst_size[2] : 0;
 }
 
-// Residue classes without taps that are no tiles: their zeros are stored beside the tiles of other classes.
+// Residue classes without taps that are no tiles: their zeros are stored beside the tiles of other classes. With an
+// epilogue their results are no zeros.
 inline int64_t ClassesOfZeros(const ConvProblem& p, const WgmmaSettings& s) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
-  return s.empty_classes > 0 && StoresZeros(tile) && StoresByTma(p, tile, s.split) ? s.empty_classes : 0;
+  return s.empty_classes > 0 && StoresZeros(tile) && StoresByTma(p, tile, s.split, false) ? s.empty_classes : 0;
 }
 
 // Whether the filter is K-major: its source channels are neighbours in memory.

@@ -120,7 +120,11 @@ def problem(name, dtype="bfloat16", implementation=None):
     """implementation: the precision is that of its tile."""
     convolution = convolutions()[name]
     return problem_of(
-        convolution.lax_for(implementation), convolution.lhs, convolution.rhs, dtype.partition("_")[0], result_of(dtype)
+        convolution.lax_for(implementation),
+        convolution.lhs,
+        convolution.rhs,
+        dtype.partition("_to_")[0],
+        result_of(dtype),
     )
 
 

@@ -9,7 +9,7 @@ from cases.convolution import Convolution, channels_last_convolution
 from cases.convolutions import OF_PARTIAL, convolutions, problem
 from cases.problems import passes_of
 from cases.reference import assert_same, pullback, run_on_host
-from cases.tiles import DTYPES, PASSES, constraint, dtype_of, passes_in_slices, transform_of
+from cases.tiles import DTYPES, FORWARD_ALONE, PASSES, constraint, dtype_of, passes_in_slices, transform_of
 from jaxconv import ffi
 from jaxconv.planner.choose import choose
 from jaxconv.transforms import (
@@ -49,7 +49,7 @@ def rounded(arrays, *dtypes):
 
 def in_dtype(dtype, operands, expected):
     """Operands and results: sums are exact in the accumulator, and are rounded once to the result's dtype."""
-    operand, result = dtype.partition("_")[0], DTYPES[dtype]
+    operand, result = dtype.partition("_to_")[0], DTYPES[dtype]
     return rounded(operands, operand, operand, result), rounded(expected, result, operand, operand)
 
 
@@ -61,9 +61,9 @@ def check(implementation, dtype, names=None):
     names = [name for name in convolutions() if name not in OF_PARTIAL] if names is None else names
     operands, expected = exact_in(dtype, names)
     ours = lambda convolution: convolution.ours(implementation, DTYPES[dtype])
-    forward_alone = implementation.family == "mma" and dtype == "bfloat16_to_float32"
+    forward_alone = dtype in FORWARD_ALONE and (implementation.family == "mma" or dtype != "bfloat16_to_float32")
     with jax.enable_x64(dtype == "float64"):
-        if dtype == "int8_to_int32" or forward_alone:
+        if forward_alone:
             forward = lambda operands: {name: ours(convolutions()[name])(x, w) for name, (x, w, _) in operands.items()}
             assert_same(jax.jit(forward)(operands), {name: y for name, (y, _, _) in expected.items()})
         else:

@@ -49,9 +49,14 @@ def is_for_highest(asked):
 
 
 DTYPES = {"float32": "float32", "float64": "float64", "bfloat16": "bfloat16", "float16": "float16",
-          "bfloat16_to_float32": "float32", "int8_to_int32": "int32"}  # fmt: skip
-# Of int8 behind an epilogue.
-ENDED_DTYPES = {f"int8_to_{result}": result for result in ("int8", "bfloat16", "float16", "float32")}
+          "bfloat16_to_float32": "float32", "int8_to_int32": "int32",
+          "float8_e4m3fn_to_float32": "float32"}  # fmt: skip
+FORWARD_ALONE = {"bfloat16_to_float32", "int8_to_int32", "float8_e4m3fn_to_float32"}
+# Of bytes behind an epilogue.
+ENDED_DTYPES = {
+    of: [f"{operand}_to_{result}" for result in (operand, "bfloat16", "float16", "float32")]
+    for of, operand in (("int8_to_int32", "int8"), ("float8_e4m3fn_to_float32", "float8_e4m3fn"))
+}
 HALVES = ["bfloat16", "float16", "bfloat16_to_float32"]
 
 
@@ -68,10 +73,13 @@ def dtypes_of(family, tile):
     if family == "direct":
         return HALVES
     if family == "wgmma":
-        return ["float32"] if tile.bf16x6 else [*HALVES, "float32", *["int8_to_int32"] * tile.has_int8_conv]
+        bytes_of = {"int8_to_int32": tile.has_int8_conv, "float8_e4m3fn_to_float32": tile.has_float8_conv}
+        has = [dtype for dtype, is_there in bytes_of.items() if is_there]
+        return ["float32"] if tile.bf16x6 else [*HALVES, "float32", *has]
     if family == "depthwise":
         return ["float32"] if tile.on_cuda_cores else ["bfloat16", "float16"]
-    return [dtype for dtype in DTYPES if not (tile.only_f32 and dtype in ("float64", "int8_to_int32"))]
+    floats = ["float32", *HALVES]
+    return floats if tile.only_f32 else [*floats, "float64", "int8_to_int32"]
 
 
 def dtype_of(family, tile):
@@ -123,8 +131,8 @@ def passes_in_slices(family):
 
 def kernels_of(family, tile):
     """The (dtype, pass)es that a tile of a partial family has kernels for."""
-    passes = {"bfloat16_to_float32": ["fprop"], "int8_to_int32": ["fprop"]}
-    return [(dtype, which) for dtype in dtypes_of(family, tile) for which in passes.get(dtype, PASSES)
+    passes = lambda dtype: ["fprop"] if dtype in FORWARD_ALONE else PASSES
+    return [(dtype, which) for dtype in dtypes_of(family, tile) for which in passes(dtype)
             if has_pass(tile, which, dtype)]  # fmt: skip
 
 
@@ -135,19 +143,19 @@ EVERY_KERNEL = {
 
 
 def result_of(dtype):
-    return (DTYPES | ENDED_DTYPES)[dtype]
+    return DTYPES.get(dtype, dtype.rpartition("_to_")[2])
 
 
 def transform_of(family, tile, dtype, which):
-    """What brings a problem to a family. wgmma takes int8 and tf32 only K-major, as a dgrad's filters lie."""
-    if family != "wgmma" or dtype.partition("_")[0] not in ("float32", "int8") or (tile and tile.bf16x6):
+    """What brings a problem to a family. wgmma takes bytes and tf32 only K-major, as a dgrad's filters lie."""
+    if family != "wgmma" or dtype.partition("_to_")[0] in ("bfloat16", "float16") or (tile and tile.bf16x6):
         return ()
     return {"fprop": (KMajorFilter(),), "wgrad": (PositionsLast("out"),)}.get(which, ())
 
 
 def transforms_of(family, tile, dtype, which):
     """The same; mma takes int8 by elements, and if it is K-major by vectors."""
-    both = family == "mma" and dtype.partition("_")[0] == "int8"
+    both = family == "mma" and dtype.partition("_to_")[0] == "int8"
     return [(), (KMajorFilter(),)] if both else [transform_of(family, tile, dtype, which)]
 
 

@@ -9,6 +9,7 @@ import pytest
 from cases.convolutions import OF_PARTIAL, OWN, convolutions, problem
 from cases.epilogue import check, ended, operands_of, taken, with_epilogue
 from cases.exact import exact
+from cases.float8 import FLOAT8, largest_of
 from cases.plans import PARTIAL
 from cases.problems import passes_of
 from cases.tiles import (
@@ -33,12 +34,12 @@ pytestmark = pytest.mark.gpu
 CONVS = ("fprop", "dgrad")
 EVERY = {f"{name}-{dtype}": (family, tile, dtype)
          for name, (family, tile) in EVERY_TILE.items() for dtype in dtypes_of(family, tile)
-         if has_pass(tile, "fprop") and dtype != "int8_to_int32"}  # fmt: skip
-OF_INT8 = {f"{name}-{dtype}": (family, tile, dtype)
-           for name, (family, tile) in EVERY_TILE.items() if "int8_to_int32" in dtypes_of(family, tile)
-           for dtype in ENDED_DTYPES}  # fmt: skip
+         if has_pass(tile, "fprop") and dtype not in ENDED_DTYPES}  # fmt: skip
+OF_BYTES = {f"{name}-{dtype}": (family, tile, dtype)
+            for name, (family, tile) in EVERY_TILE.items() for operands in dtypes_of(family, tile)
+            for dtype in ENDED_DTYPES.get(operands, ())}  # fmt: skip
 EACH = pytest.mark.parametrize("family, tile, dtype", EVERY.values(), ids=EVERY)
-EACH_OF_INT8 = pytest.mark.parametrize("family, tile, dtype", OF_INT8.values(), ids=OF_INT8)
+EACH_OF_BYTES = pytest.mark.parametrize("family, tile, dtype", OF_BYTES.values(), ids=OF_BYTES)
 
 
 def residual_of(family):
@@ -51,7 +52,7 @@ EACH_WITH_RESIDUAL = pytest.mark.parametrize("family, tile, dtype", WITH_RESIDUA
 
 def cases_of(family, tile, dtype):
     """Also where no tap reaches, where nothing is summed, and behind split-K, where another kernel ends the sums."""
-    passes = CONVS if result_of(dtype) == dtype.partition("_")[0] != "int8" else ("fprop",)
+    passes = CONVS if dtype in ("float32", "float64", "bfloat16", "float16") else ("fprop",)
     if family in PARTIAL:
         splits = splits_of(family, tile, "fprop")[:3] if family == "wgmma" else (None,)
         names, settings = OWN[family], [dict(split=split) for split in splits]
@@ -75,16 +76,19 @@ def test_every_operand_of_every_tile(family, tile, dtype):
     check("cuda", cases_of(family, tile, dtype), dtype, names, "relu")
 
 
-@EACH_OF_INT8
-def test_every_operand_of_int8(family, tile, dtype):
-    names = ("scale", "bias", "residual", "residual_scale", *["out_scale"] * (dtype == "int8_to_int8"))
+@EACH_OF_BYTES
+def test_every_operand_of_bytes(family, tile, dtype):
+    is_byte = np.dtype(result_of(dtype)).itemsize == 1
+    names = ("scale", "bias", "residual", "residual_scale", *["out_scale"] * is_byte)
     check("cuda", cases_of(family, tile, dtype), dtype, names, "relu")
 
 
-@EACH_OF_INT8
-def test_int8_is_rounded(family, tile, dtype):
-    """Also without operands."""
-    check("cuda", cases_of(family, tile, dtype)[:8], dtype, ())
+@EACH_OF_BYTES
+def test_bytes_are_rounded(family, tile, dtype):
+    """Also without operands: float8 then ends at its largest number, which is a clip."""
+    is_float8 = result_of(dtype) in FLOAT8
+    activation = Clip(-largest_of(result_of(dtype)), largest_of(result_of(dtype))) if is_float8 else None
+    check("cuda", cases_of(family, tile, dtype)[:8], dtype, (), activation)
 
 
 @EACH

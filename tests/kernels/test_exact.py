@@ -16,6 +16,7 @@ from cases.reference import assert_same, run_on_host
 from cases.tiles import (
     EVERY_KERNEL,
     FAMILY_TYPES,
+    FORWARD_ALONE,
     PARTIAL_TILES,
     PASSES,
     TILES,
@@ -50,7 +51,7 @@ def test_exact_as_planned(family, dtype):
     """All, or, of partial families, the passes that they take."""
     if family not in PARTIAL:
         return check(constraint(family), dtype, list(convolutions()))
-    passes = ("fprop",) if dtype in ("bfloat16_to_float32", "int8_to_int32") else tuple(PASSES)
+    passes = ("fprop",) if dtype in FORWARD_ALONE else tuple(PASSES)
     cases = [(name, which, constraint(family)) for name in convolutions() for which in passes
              if are_taken(name, constraint(family), dtype, (which,))]  # fmt: skip
     assert len({name for name, *_ in cases} & set(OWN[family])) > len(OWN[family]) / 4

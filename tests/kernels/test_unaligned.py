@@ -21,7 +21,7 @@ LAYERS = {
     "depthwise": ((2, 9, 9, 32), (3, 3, 1, 32)),
     "wgmma": ((2, 9, 9, 32), (3, 3, 32, 32)),
 }
-DTYPES = {"direct": ["bfloat16"], "depthwise": ["bfloat16", "float32"], "wgmma": ["bfloat16"]}
+DTYPES = {"direct": ["bfloat16"], "depthwise": ["bfloat16", "float32"], "wgmma": ["bfloat16", "float8_e4m3fn"]}
 TAKEN = [(family, dtype, which) for family in LAYERS for dtype in DTYPES[family] for which in OPERANDS]
 
 

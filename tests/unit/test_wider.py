@@ -1,4 +1,4 @@
-"""float8 on a GPU, whose kernels have none: which types its numbers are converted to, and that nothing else is."""
+"""float8 on a GPU: what kernels take as it is, which types other numbers are converted to, and that nothing else is."""
 
 import itertools
 import re
@@ -9,17 +9,21 @@ import pytest
 
 import jaxconv
 from cases.convolution import channels_last_convolution
-from cases.float8 import PAIRS, RESULTS, passes
+from cases.float8 import FLOAT8, PAIRS, RESULTS, passes
 from jaxconv import ffi
-from jaxconv.planner.choose import choose
+from jaxconv.lowering import float8_on_gpu
+from jaxconv.planner.choose import choose, options
+from jaxconv.planner.devices import TYPICAL_DEVICE
+from jaxconv.planner.plan import Constraint
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.problem import ROLES
-from jaxconv.problem.product import OPERANDS, RESULT
-from jaxconv.problem.wider import FLOAT8, without_float8
+from jaxconv.problem.product import OPERANDS, RESULT, Ending, Product
+from jaxconv.problem.wider import FLOAT8 as DTYPES
+from jaxconv.problem.wider import without_float8
 
 DENSE = channels_last_convolution((8, 14, 14, 64), (3, 3, 64, 128))
 EACH = pytest.mark.parametrize("lhs, rhs, out", [(*pair, out) for pair, out in itertools.product(PAIRS, RESULTS)])
-HALVES = ("bf16", "f16")
+NAMES = {"float8_e4m3fn": "f8E4M3FN", "float8_e5m2": "f8E5M2", "bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 
 
 @pytest.fixture
@@ -35,8 +39,8 @@ def test_types(lhs, rhs, out):
         wider = without_float8(kind, problem)
         (operand,) = {wider.dtype(role) for role in OPERANDS[kind]}
         result, before = wider.dtype(RESULT[kind]), problem.dtype(RESULT[kind])
-        assert FLOAT8.isdisjoint(map(wider.dtype, ROLES))
-        assert result == (jnp.float32 if before in FLOAT8 else before)
+        assert DTYPES.isdisjoint(map(wider.dtype, ROLES))
+        assert result == (jnp.float32 if before in DTYPES else before)
         assert all(jnp.finfo(operand).nmant >= jnp.finfo(problem.dtype(role)).nmant for role in OPERANDS[kind])
         assert (operand == "float32") == (problem.dtype(OPERANDS[kind][0 if kind == "conv" else 1]) == "float32")
         assert unsupported_reason(wider, kind) is None
@@ -44,9 +48,18 @@ def test_types(lhs, rhs, out):
 
 
 def calls(text):
-    """The types of the operands and of the result of each call of our kernels."""
-    lines = re.findall(r"custom_call @jaxconv_\w+\(.*", text)
-    return [re.findall(r"tensor<(?:\d+x)*(\w+)>", line.rpartition(" : ")[2]) for line in lines]
+    """The kind and the types of the two operands of each call of our kernels."""
+    lines = re.findall(r"custom_call @jaxconv_(\w+)\((.*)", text)
+    types = lambda line: re.findall(r"tensor<(?:\d+x)*(\w+)>", line.rpartition(" : ")[2])
+    return [(kind, *types(line)[:2]) for kind, line in lines]
+
+
+def taken(lhs, rhs, result):
+    """The types in which a conv of these types is multiplied."""
+    if rhs == FLOAT8[0] and lhs in FLOAT8:
+        return NAMES[lhs], NAMES[rhs]
+    other = lhs if lhs not in FLOAT8 else "float16" if result == "float16" else "bfloat16"
+    return NAMES[other], NAMES[other]
 
 
 @EACH
@@ -60,6 +73,32 @@ def test_lowered(lhs, rhs, out, on_cuda):
     x, w, g = (jnp.zeros(shape, dtype) for shape, dtype in
                ((DENSE.lhs, lhs), (DENSE.rhs, rhs), ((8, 14, 14, 128), out)))  # fmt: skip
     text = jax.jit(every).trace(x, w, g).lower(lowering_platforms=("cuda",)).as_text()
-    forward, *gradients = calls(text)
-    assert forward[0] in HALVES and forward[0] == forward[1]
-    assert len(gradients) == 2 and all(types[0] == types[1] == "f32" for types in gradients)
+    of_wgrad = NAMES["bfloat16" if out in FLOAT8 else out]
+    expected = [("conv", *taken(lhs, rhs, out)), ("wgrad", of_wgrad, of_wgrad), ("conv", *taken(out, rhs, "float32"))]
+    assert calls(text) == expected
+
+
+def test_a_precision_above_the_default_is_for_wider_types(on_cuda):
+    """Tensor cores would cut off what float32 holds."""
+    for precision, native in ((None, True), ("default", True), ("highest", False)):
+        x, w = (jnp.zeros(shape, FLOAT8[0]) for shape in (DENSE.lhs, DENSE.rhs))
+        conv = jax.jit(lambda x, w: jaxconv.conv2d(x, w, out_dtype="float32", precision=precision))
+        text = conv.trace(x, w).lower(lowering_platforms=("cuda",)).as_text()
+        assert calls(text) == [("conv", *taken(FLOAT8[0], FLOAT8[0] if native else FLOAT8[1], "float32"))]
+
+
+def test_without_kernels_lax_gets_wider_types(without_tuning, monkeypatch):
+    monkeypatch.setattr(ffi, "why_no_kernels", lambda platform: "there are none")
+    kind, problem = passes(DENSE, FLOAT8[0], FLOAT8[0], "bfloat16")["fprop"]
+    assert float8_on_gpu(kind, problem).lhs_dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("out", ["float32", "float16"])
+def test_residuals_that_tma_does_not_bring_are_not_planned(out):
+    """Kernels of float8 and int8 store such results from registers: a residual has split-K, or another kernel."""
+    for operands in (FLOAT8[0], "int8"):
+        kind, problem = passes(DENSE, operands, operands, out)["fprop"]
+        product = Product(kind, problem, Ending.RESIDUAL)
+        found = [o for o in options("cuda", product, Constraint(family="wgmma"), TYPICAL_DEVICE)
+                 if o.candidate.reason is None]  # fmt: skip
+        assert all(o.candidate.settings["split"] > 1 or "by slices" in o.candidate.tile for o in found)

@@ -257,6 +257,10 @@ REFUSED = {
     "filter_of_floats": (dict(w_dtype="bfloat16"), TypeError, "w must be int8"),
     "groups": (dict(feature_group_count=2), ValueError, "feature_group_count must be 1"),
     "lhs_dilation": (dict(lhs_dilation=(1, 2)), ValueError, "lhs_dilation must be 1"),
+    "strides": (dict(window_strides=(1, 1, 1)), ValueError, "window_strides must have an entry for each of 2 spatial"),
+    "dilations": (dict(lhs_dilation=(1, 1, 1)), ValueError, "lhs_dilation must have an entry for each of 2 spatial"),
+    "pads": (dict(padding=((1, 1),)), ValueError, "padding must have an entry for each of 2 spatial dimensions"),
+    "no_padding": (dict(padding=None), ValueError, "padding must have an entry for each of 2 spatial dimensions"),
     "residual": (dict(residual=(2, 5, 6, 96)), TypeError, "residual must have the output's shape (2, 3, 5, 6, 32)"),
     "unknown": (dict(layout="NCHW4"), ValueError, 'layout must be "NHWC" or "NCHW32", got \'NCHW4\''),
 }

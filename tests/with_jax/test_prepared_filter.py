@@ -104,6 +104,15 @@ def test_wrong_rank():
     assert type(error) is TypeError and str(error).startswith("conv2d: w must have 4 dimensions, HWOI, got shape")
 
 
+@pytest.mark.parametrize("function", ["conv_general_dilated", "fused_conv_general_dilated", "conv_transpose"])
+def test_functions_that_take_arrays_alone(function):
+    x, w = integers((1, 4, 4, 3)), prepare_filter(integers((3, 3, 3, 5)))
+    error = exception_of(getattr(jaxconv, function), x, w, (1, 1), "SAME")
+    assert type(error) is TypeError and str(error).startswith("rhs must be an array, got a PreparedFilter")
+    error = exception_of(jaxconv.conv2d, w, w)
+    assert type(error) is TypeError and str(error).startswith("x must be an array, got a PreparedFilter")
+
+
 # On a GPU, where programs are lowered here, but not run.
 
 
