@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 from jax.extend.core import JaxprEqn
 
 from jaxconv import fallback
-from jaxconv.lowering import decide
+from jaxconv.lowering import decide, seen_by_kernels
 from jaxconv.planner.choose import Choice, Rejection
-from jaxconv.planner.plan import Lax
+from jaxconv.planner.plan import Lax, constraint_of
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.problem import ConvProblem
+from jaxconv.problem.wider import has_float8
 from jaxconv.traced import pass_of, trace
 from jaxconv.tuning.loaded import tuning_for
 
@@ -22,11 +23,11 @@ def explain(fn: Callable, *args: Any, **kwargs: Any) -> None:
     """Prints a line for each convolution and pass of `fn(*args, **kwargs)`, which is traced, not run.
 
     A line has the pass (fprop, dgrad, wgrad), the problem, and what answers it: the kernel family with its tile and
-    settings, the estimated time on a GPU, and the reason why each other family and tile was not chosen. If lax answers
-    a convolution, its line has the reason. Of a convolution in the loaded tuning (`load_tuning`), a line has the
-    measured times of all its candidates. To see gradients, pass a function that computes them:
-    `explain(jax.grad(loss), params, x)`. A convolution inside a loop has one line. With sharded arrays, a line has the
-    whole problem.
+    settings, the wider type in which float8 is multiplied, if it is, the estimated time on a GPU, and the reason why
+    each other family and tile was not chosen. If lax answers a convolution, its line has the reason. Of a convolution
+    in the loaded tuning (`load_tuning`), a line has the measured times of all its candidates. To see gradients, pass a
+    function that computes them: `explain(jax.grad(loss), params, x)`. A convolution inside a loop has one line. With
+    sharded arrays, a line has the whole problem.
 
     Args:
       fn: a function, jitted or not.
@@ -84,7 +85,9 @@ def _answer(equation: JaxprEqn, platform: str | None) -> Answer:
     if choice.plan is None:
         by = "lax" if fallback.allows_lax(implementation) else "an error"
         return Answer(name, problem, by, reason=choice.unsupported_reason())
-    return Answer(name, problem, str(choice.plan), _time(choice, platform), others=choice.rejected)
+    seen = seen_by_kernels(kind, platform, problem, constraint_of(implementation), ending)
+    wider = f" in {seen.lhs_dtype}" if has_float8(problem) and not has_float8(seen) else ""
+    return Answer(name, problem, f"{choice.plan}{wider}", _time(choice, platform), others=choice.rejected)
 
 
 def _time(choice: Choice, platform: str | None) -> str | None:

@@ -11,6 +11,7 @@ import jaxconv
 from cases.convolution import channels_last_convolution
 from cases.float8 import FLOAT8, PAIRS, RESULTS, passes
 from jaxconv import ffi
+from jaxconv.explain import lines
 from jaxconv.lowering import float8_on_gpu
 from jaxconv.planner.choose import choose, options
 from jaxconv.planner.devices import TYPICAL_DEVICE
@@ -20,6 +21,7 @@ from jaxconv.problem import ROLES
 from jaxconv.problem.product import OPERANDS, RESULT, Ending, Product
 from jaxconv.problem.wider import FLOAT8 as DTYPES
 from jaxconv.problem.wider import without_float8
+from jaxconv.traced import Traced
 
 DENSE = channels_last_convolution((8, 14, 14, 64), (3, 3, 64, 128))
 EACH = pytest.mark.parametrize("lhs, rhs, out", [(*pair, out) for pair, out in itertools.product(PAIRS, RESULTS)])
@@ -102,3 +104,11 @@ def test_residuals_that_tma_does_not_bring_are_not_planned(out):
         found = [o for o in options("cuda", product, Constraint(family="wgmma"), TYPICAL_DEVICE)
                  if o.candidate.reason is None]  # fmt: skip
         assert all(o.candidate.settings["split"] > 1 or "by slices" in o.candidate.tile for o in found)
+
+
+def test_explain_says_in_which_type(on_cuda, monkeypatch):
+    monkeypatch.setattr(Traced, "platform", "cuda")
+    for operands, is_wider in ((FLOAT8[0], False), (FLOAT8[1], True)):
+        x, w = (jax.ShapeDtypeStruct(shape, operands) for shape in (DENSE.lhs, DENSE.rhs))
+        (line,) = lines(DENSE.ours("cuda"), x, w)
+        assert line.startswith(f"fprop {operands}") and (" in bfloat16 (" in line) == is_wider, line
