@@ -23,6 +23,7 @@ COMMANDS = {
     "fit-lax": "convbench.tuning.lax",
     "census": "convbench.census.command",
     "epilogue": "convbench.endings",
+    "narrow": "convbench.narrow",
     "calls": "convbench.calls",
     "clients": "convbench.clients.command",
 }

@@ -29,8 +29,9 @@ def main(arguments: Sequence[str]) -> int:
         raise SystemExit("epilogue: there is no GPU")
     jax.config.update("jax_enable_compilation_cache", False)  # what it finds is not a compilation
     rows, origin = RowFile.continued(options.out, machine.describe()), machine.origin(options.commit)
-    selected = [case for case in selection.selected(options) if case.name not in (options.without or ())]
-    every = [(case, dtype, ending) for case in selected for dtype in options.dtypes for ending in ENDINGS]
+    every = [
+        (case, dtype, ending) for case in selection.selected(options) for dtype in options.dtypes for ending in ENDINGS
+    ]
     for case, dtype, ending in (bar := tqdm(every, unit="row")):
         bar.set_description(case.name)
         row = measure(case, ending, dtype, options.seconds) | origin
@@ -46,7 +47,6 @@ def _parser() -> argparse.ArgumentParser:
         prog="benchmarks epilogue", description="Convolutions with bias, residual and relu, beside XLA's on lax."
     )
     selection.add_selection(parser, "bfloat16")
-    parser.add_argument("--without", **selection.SEVERAL, help="cases that are left out")
     parser.add_argument("--out", type=Path, metavar="FILE", required=True, help="merge the rows into this JSON file")
     selection.add_run(parser, seconds=0.1)
     return parser

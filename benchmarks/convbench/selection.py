@@ -24,6 +24,7 @@ def add_selection(parser: argparse.ArgumentParser, dtype: str) -> None:
     add_case_file(parser)
     parser.add_argument("--suites", **SEVERAL, help=f"default: {HOST_SUITE} on a host, all others on a GPU")
     parser.add_argument("--cases", **SEVERAL, help="of these suites; default: all")
+    parser.add_argument("--without", **SEVERAL, help="cases that are left out")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=[dtype], help=f"default: {dtype}")
     _add_precision(parser)
     parser.add_argument("--passes", nargs="+", choices=PASSES, default=PASSES)
@@ -63,9 +64,11 @@ def selected(options: argparse.Namespace) -> list[cases.Case]:
     suites, names = {case.suite for case in every}, {case.name for case in every}
     refuse_unknown(options.suites, suites)
     refuse_unknown(options.cases, names)
+    refuse_unknown(options.without, names)
     on_host = jax.default_backend() == "cpu"
     asked = options.suites or [suite for suite in suites if options.cases or (suite == HOST_SUITE) == on_host]
-    return [case for case in every if case.suite in asked and (not options.cases or case.name in options.cases)]
+    chosen = set(options.cases or names) - set(options.without or ())
+    return [case for case in every if case.suite in asked and case.name in chosen]
 
 
 def cases_of(rows: Iterable[dict], every: Iterable[cases.Case]) -> dict[str, cases.Case]:

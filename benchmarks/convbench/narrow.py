@@ -1,0 +1,144 @@
+"""`python -m benchmarks narrow`: forward passes of int8 and float8, beside bfloat16, and lax's where it has them."""
+
+import argparse
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, ShapeDtypeStruct, lax
+from tabulate import tabulate
+from tqdm import tqdm
+
+import jaxconv
+from convbench import machine, selection
+from convbench.cases import Case
+from convbench.floor import flops
+from convbench.measure import operands_of, rounded, timed
+from convbench.programs import Program
+from convbench.results import geomean_speedup
+from convbench.rows import RowFile, grouped
+
+KEY = ("case", "dtype", "result", "ends")
+SCALE = 2.0**-8  # of a quantised result
+
+
+class Kind(NamedTuple):
+    """ends: whether there are scale, bias and relu."""
+
+    dtype: str
+    result: str
+    ends: bool
+
+
+FLOAT8 = "float8_e4m3fn"
+KINDS = (
+    Kind(FLOAT8, "bfloat16", False),
+    Kind(FLOAT8, "bfloat16", True),
+    Kind(FLOAT8, FLOAT8, True),
+    Kind("int8", "bfloat16", True),
+    Kind("int8", "int8", True),
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit status: 1 if one of our kernels failed."""
+    options = _parser().parse_args(arguments)
+    if jax.default_backend() != "gpu":
+        raise SystemExit("narrow: there is no GPU")
+    jax.config.update("jax_enable_compilation_cache", False)  # what it finds is not a compilation
+    rows, origin = RowFile.continued(options.out, machine.describe()), machine.origin(options.commit)
+    every = [(case, kind) for case in selection.selected(options) for kind in KINDS]
+    for case, kind in (bar := tqdm(every, unit="row")):
+        bar.set_description(case.name)
+        row = measure(case, kind, options.seconds) | origin
+        rows.rows = [other for other in rows.rows if [other[name] for name in KEY] != [row[name] for name in KEY]]
+        rows.rows.append(row)
+        rows.save(options.out)
+    print(table(rows.rows))
+    return int(any(row["error"] for row in rows.rows))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="benchmarks narrow", description="Convolutions of int8 and float8.")
+    selection.add_selection(parser, "bfloat16")
+    parser.add_argument("--out", type=Path, metavar="FILE", required=True, help="merge the rows into this JSON file")
+    selection.add_run(parser, seconds=0.1)
+    return parser
+
+
+def ours(case: Case, kind: Kind, is_prepared: bool, implementation: str | None = "cuda") -> Program:
+    """In one call. is_prepared: whether the filter is as `prepare_filter` makes it."""
+    arguments = case.arguments
+    lhs, (*window, ins, outs), out = arguments["dimension_numbers"]
+    shape = case.rhs
+    if is_prepared:
+        arguments |= dict(dimension_numbers=(lhs, "".join((*window, outs, ins)), out))
+        shape = (*shape[:-2], shape[-1], shape[-2])
+    more = dict(out_dtype=kind.result, implementation=implementation)
+    if kind.ends:
+        more |= dict(activation="relu")
+    if kind.ends and jnp.dtype(kind.result).itemsize == 1:
+        more |= dict(out_scale=SCALE)
+    conv = partial(jaxconv.fused_conv_general_dilated, **arguments, **more)
+    return Program(
+        lambda x, w, *numbers: conv(x, w, **dict(zip(("scale", "bias"), numbers, strict=False))),
+        (ShapeDtypeStruct(case.lhs, kind.dtype), ShapeDtypeStruct(shape, kind.dtype), *_numbers(case, kind)),
+    )
+
+
+def theirs(case: Case, kind: Kind) -> Program | None:
+    """What users of lax write; None for int8, whose sums lax has on no GPU."""
+    if kind.dtype == "int8":
+        return None
+
+    def function(x: Array, w: Array, *numbers: Array) -> Array:
+        y = lax.conv_general_dilated(x, w, **case.arguments, preferred_element_type=jnp.bfloat16)
+        if numbers:
+            scale, bias = numbers
+            y = jax.nn.relu(scale * y + bias)
+        return (SCALE * y if kind.result == FLOAT8 else y).astype(kind.result)
+
+    operands = (ShapeDtypeStruct(shape, kind.dtype) for shape in (case.lhs, case.rhs))
+    return Program(function, (*operands, *_numbers(case, kind)))
+
+
+def _numbers(case: Case, kind: Kind) -> tuple[ShapeDtypeStruct, ...]:
+    return (ShapeDtypeStruct(case.out[-1:], jnp.float32),) * 2 if kind.ends else ()
+
+
+def measure(case: Case, kind: Kind, budget_s: float) -> dict:
+    """A row. No failure of a side raises."""
+    half = Kind("bfloat16", "bfloat16", kind.ends)
+    sides = {
+        "us": ours(case, kind, is_prepared=True),
+        "given_us": ours(case, kind, is_prepared=False),
+        "bfloat16_us": ours(case, half, is_prepared=False),
+    }
+    times = {name: timed(side, operands_of(side), budget_s, ours=True) for name, side in sides.items()}
+    if (of_lax := theirs(case, kind)) is not None:
+        times["lax_us"] = timed(of_lax, operands_of(of_lax), budget_s, ours=False)
+    us = {name: timing.us for name, timing in times.items()}
+    best, half_us, lax_us = us["us"], us["bfloat16_us"], us.get("lax_us")
+    numbers = us | {
+        "tflops": best and flops(case) / best * 1e-6,
+        "speedup": best and half_us and half_us / best,
+        "speedup_of_lax": best and lax_us and lax_us / best,
+    }
+    errors = [timing.error for name, timing in times.items() if timing.error and name != "lax_us"]
+    names = {"case": case.name, "suite": case.suite} | kind._asdict() | {"plan": times["us"].plan}
+    return names | rounded(numbers) | {"error": errors[0] if errors else None}
+
+
+def table(rows: list[dict]) -> str:
+    """By suite: geometric means of the speed against our bfloat16 and against lax, and the most TFLOP/s."""
+    lines = []
+    for (suite, dtype, result, ends), group in grouped(rows, "suite", "dtype", "result", "ends").items():
+        against_lax = [row | {"speedup": row["speedup_of_lax"]} for row in group if row["speedup_of_lax"]]
+        most = max((row["tflops"] for row in group if row["tflops"]), default=None)
+        means = geomean_speedup(group), geomean_speedup(against_lax) if against_lax else None
+        lines.append((suite, dtype, result, "scale bias relu" if ends else "", len(group), *means, most))
+    header = ("suite", "dtype", "result", "ending", "layers", "x bfloat16", "x lax", "most TFLOP/s")
+    return tabulate(lines, header, floatfmt=".3g", missingval="-")
