@@ -110,8 +110,9 @@ __global__ void __launch_bounds__(kSimtTiles[kTileIndex].threads(), MinBlocks<Ac
 
 template <typename Acc, SimtTypes kTypes, bool kHasEpilogue, int kTileIndex, size_t... kAccess>
 std::array<SimtKernelPtr, kAccessCount> KernelsOfTile(std::index_sequence<kAccess...>) {
-  constexpr bool kIsF32 = std::is_same_v<Acc, float> && kTypes != SimtTypes::kFloat8;
-  if constexpr (kSimtTiles[kTileIndex].only_f32 && !kIsF32) {
+  constexpr bool kFloat8 = kTypes == SimtTypes::kFloat8;
+  constexpr bool kOfSums = std::is_same_v<Acc, float> || !kSimtTiles[kTileIndex].only_f32;
+  if constexpr (kFloat8 ? kTileIndex != kStandInTile : !kOfSums) {
     return {};
   } else {
     return {SimtKernel<Acc, kTypes, kHasEpilogue, kTileIndex, kAccesses[kAccess].src, kAccesses[kAccess].rhs>...};

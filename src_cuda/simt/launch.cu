@@ -58,7 +58,7 @@ cudaError_t LaunchSums(const ConvCall& call, const SimtSettings& s, cudaStream_t
 Reason UnsupportedReason(const ConvProblem& p, Pass pass, const SimtSettings& s) {
   if (Reason why = UnsupportedTile(kSimtTiles, p, pass, s)) return why;
   const Tile& tile = kSimtTiles[s.tile];
-  if (tile.only_f32 && HasFloat8(p)) return "a tile that is not for float8";
+  if (s.tile != kStandInTile && HasFloat8(p)) return "a tile that is not for float8";
   return UnsupportedBlocks(Blocks(BlocksAsGroups(p), pass, s.split, tile.block_m, tile.block_n));
 }
 
@@ -77,9 +77,7 @@ cudaError_t Launch(const ConvCall& call, const SimtSettings& s, cudaStream_t str
 const KernelFamily<SimtSettings> kSimt = {UnsupportedReason, SplitWorkspace, SharedBytes, Launch};
 
 cudaError_t LaunchUnaligned(const ConvCall& call, int64_t split, cudaStream_t stream) {
-  constexpr int kTile = 2;
-  static_assert(!kSimtTiles[kTile].only_f32, "the tile must be compiled for all types of sums");
-  const SimtSettings settings{kTile, split};
+  const SimtSettings settings{kStandInTile, split};
   if (UnsupportedReason(call.problem, call.pass, settings)) return cudaErrorMisalignedAddress;
   return Launch(call, settings, stream);
 }
