@@ -22,7 +22,8 @@ struct WgmmaCosts {
   double begin, tile, result;
   double epilogue;  // of a result, besides
   double halo_pixel;
-  double halos[2];  // of a plane, with one CTA per SM, and with two
+  double halo_int8;  // of an int8 result of a halo tile, besides
+  double halos[2];   // of a plane, with one CTA per SM, and with two
   double cluster_wave, cluster_step, cluster_copy, cluster_cta;
   double cluster_held;       // fraction of the CTAs that fit, that clusters really fill
   double few_channels;       // fraction of the multiplications left out in a block of K of few channels that is saved
@@ -102,7 +103,9 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     const double copies = reads * fitted_.activations + end / tile.ctas_per_sm, busy = multiplied + ends * end;
     // Copies and multiplications overlap, but not completely.
     const double both = std::cbrt(busy * busy * busy + copies * copies * copies);
-    return fitted_.begin + both + PartsSeconds() + SlicesSeconds(product_, device_, costs_, s.split);
+    const bool is_slow = tile.halo && s.split == 1 && ResultType(product_.conv, product_.pass) == DType::kS8;
+    const double int8 = is_slow ? static_cast<double>(waves) * results * fitted_.halo_int8 : 0;
+    return fitted_.begin + both + int8 + PartsSeconds() + SlicesSeconds(product_, device_, costs_, s.split);
   }
 
  private:
@@ -214,6 +217,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
         .result = of["result_seconds"],
         .epilogue = EpilogueSecondsOfResult(product_, of),
         .halo_pixel = of["box_pixel_seconds"],
+        .halo_int8 = of["box_int8_result_seconds"],
         .halos = {of["boxes_seconds"], of["boxes_seconds_of_two_blocks"]},
         .cluster_wave = of["cluster_turn_seconds"],
         .cluster_step = of["cluster_step_seconds"],
