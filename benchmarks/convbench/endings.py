@@ -1,22 +1,19 @@
 """`python -m benchmarks epilogue`: forward passes that end with an epilogue, beside XLA's of the same on lax."""
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from tabulate import tabulate
-from tqdm import tqdm
 
 import jaxconv
-from convbench import machine, selection
+from convbench import forward, selection
 from convbench.cases import Case
 from convbench.measure import operands_of, rounded, timed
 from convbench.programs import Program
 from convbench.results import geomean_speedup
-from convbench.rows import RowFile, grouped
+from convbench.rows import grouped
 
 ENDINGS = ("bias relu", "bias residual relu")
 KEY = ("case", "ending", "dtype")
@@ -24,32 +21,13 @@ KEY = ("case", "ending", "dtype")
 
 def main(arguments: Sequence[str]) -> int:
     """Exit status: 1 if one of our kernels failed."""
-    options = _parser().parse_args(arguments)
-    if jax.default_backend() != "gpu":
-        raise SystemExit("epilogue: there is no GPU")
-    jax.config.update("jax_enable_compilation_cache", False)  # what it finds is not a compilation
-    rows, origin = RowFile.continued(options.out, machine.describe()), machine.origin(options.commit)
+    description = "Convolutions with bias, residual and relu, beside XLA's on lax."
+    options = forward.parser("epilogue", description).parse_args(arguments)
+    forward.begin("epilogue")
     every = [
-        (case, dtype, ending) for case in selection.selected(options) for dtype in options.dtypes for ending in ENDINGS
+        (case, ending, dtype) for case in selection.selected(options) for dtype in options.dtypes for ending in ENDINGS
     ]
-    for case, dtype, ending in (bar := tqdm(every, unit="row")):
-        bar.set_description(case.name)
-        row = measure(case, ending, dtype, options.seconds) | origin
-        rows.rows = [other for other in rows.rows if [other[name] for name in KEY] != [row[name] for name in KEY]]
-        rows.rows.append(row)
-        rows.save(options.out)
-    print(table(rows.rows))
-    return int(any(row["error"] for row in rows.rows))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="benchmarks epilogue", description="Convolutions with bias, residual and relu, beside XLA's on lax."
-    )
-    selection.add_selection(parser, "bfloat16")
-    parser.add_argument("--out", type=Path, metavar="FILE", required=True, help="merge the rows into this JSON file")
-    selection.add_run(parser, seconds=0.1)
-    return parser
+    return forward.measure_all(options, every, measure, KEY, table)
 
 
 def programs(case: Case, ending: str, dtype: str, implementation: str | None) -> tuple[Program, Program]:

@@ -1,25 +1,22 @@
 """`python -m benchmarks narrow`: forward passes of int8 and float8, beside bfloat16, and lax's where it has them."""
 
-import argparse
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, ShapeDtypeStruct, lax
 from tabulate import tabulate
-from tqdm import tqdm
 
 import jaxconv
-from convbench import machine, selection
+from convbench import forward, selection
 from convbench.cases import Case
 from convbench.floor import flops
 from convbench.measure import operands_of, rounded, timed
 from convbench.programs import Program
 from convbench.results import geomean_speedup
-from convbench.rows import RowFile, grouped
+from convbench.rows import grouped
 
 KEY = ("case", "dtype", "result", "ends")
 SCALE = 2.0**-8  # of a quantised result
@@ -45,28 +42,10 @@ KINDS = (
 
 def main(arguments: Sequence[str]) -> int:
     """Exit status: 1 if one of our kernels failed."""
-    options = _parser().parse_args(arguments)
-    if jax.default_backend() != "gpu":
-        raise SystemExit("narrow: there is no GPU")
-    jax.config.update("jax_enable_compilation_cache", False)  # what it finds is not a compilation
-    rows, origin = RowFile.continued(options.out, machine.describe()), machine.origin(options.commit)
+    options = forward.parser("narrow", "Convolutions of int8 and float8.").parse_args(arguments)
+    forward.begin("narrow")
     every = [(case, kind) for case in selection.selected(options) for kind in KINDS]
-    for case, kind in (bar := tqdm(every, unit="row")):
-        bar.set_description(case.name)
-        row = measure(case, kind, options.seconds) | origin
-        rows.rows = [other for other in rows.rows if [other[name] for name in KEY] != [row[name] for name in KEY]]
-        rows.rows.append(row)
-        rows.save(options.out)
-    print(table(rows.rows))
-    return int(any(row["error"] for row in rows.rows))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="benchmarks narrow", description="Convolutions of int8 and float8.")
-    selection.add_selection(parser, "bfloat16")
-    parser.add_argument("--out", type=Path, metavar="FILE", required=True, help="merge the rows into this JSON file")
-    selection.add_run(parser, seconds=0.1)
-    return parser
+    return forward.measure_all(options, every, measure, KEY, table)
 
 
 def ours(case: Case, kind: Kind, is_prepared: bool, implementation: str | None = "cuda") -> Program:

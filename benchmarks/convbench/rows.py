@@ -30,6 +30,11 @@ class RowFile:
             raise ValueError(f"{path} is of another machine: {', '.join(differing)} differ")
         return rows
 
+    def put(self, row: dict, key: Iterable[str]) -> None:
+        """Adds a row, in place of one with the same values of the fields `key`."""
+        names = tuple(key)
+        self.rows = [other for other in self.rows if any(other[name] != row[name] for name in names)] + [row]
+
     def save(self, path: Path) -> None:
         """Writes the file whole or not at all."""
         rows = ",\n".join("  " + json.dumps(row) for row in self.rows)

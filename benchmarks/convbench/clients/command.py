@@ -14,7 +14,7 @@ from convbench import machine, selection
 from convbench.clients.networks import NETWORKS
 from convbench.clients.programs import PASSES, REPORT, Measured
 from convbench.clients.reports import REPORTS
-from convbench.clients.rows import NAMES, key, key_of, ordered, row_of
+from convbench.clients.rows import KEY, NAMES, key, key_of, ordered, row_of
 from convbench.clients.tables import terminal
 from convbench.clients.worker import Worker
 from convbench.rows import RowFile
@@ -40,7 +40,8 @@ def main(arguments: Sequence[str]) -> int:
         bar.set_description(f"{measured.name} {measured.which} {measured.dtype}")
         reference, answer = (side.ask(measured, options.calls, options.patience) for side in (theirs, ours))
         row = row_of(measured, implementation, answer, reference) | origin
-        rows.rows = ordered([*(other for other in rows.rows if key(other) != key(row)), row])
+        rows.put(row, KEY)
+        rows.rows = ordered(rows.rows)
         rows.save(options.out)
     ours.close()
     theirs.close()
