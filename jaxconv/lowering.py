@@ -67,12 +67,9 @@ def _why_not_split(module, automatic: Automatic) -> str | None:
 def _computation(kind: str, platform: str | None, implementation, tuning: Tuning, problem: ConvProblem):
     """What answers a problem on a platform: a native kernel; lax, where it is measured or expected to be the fastest;
     or else lax with a warning, if no name forbids that."""
-    if platform == "cuda" and has_float8(problem):
-        taken = float8_on_gpu(kind, problem, constraint_of(implementation))
-        if taken != problem:
-            local = partial(_computation, kind, platform, implementation, tuning)
-            return converted(kind, problem, taken, local)
     seen = seen_by_kernels(kind, platform, problem, constraint_of(implementation))
+    if has_float8(problem) and seen != problem:
+        return converted(kind, problem, seen, partial(_computation, kind, platform, implementation, tuning))
     choice = decide(kind, platform, seen, implementation, tuning)
     if choice.plan is None:
         return _by_lax(choice.unsupported_reason(), kind, implementation, problem)
