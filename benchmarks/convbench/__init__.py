@@ -3,7 +3,7 @@
     python -m benchmarks [--suites sd] [--dtypes bfloat16] [--implementations simt] [--save | --out FILE.json]
     python -m benchmarks --merge FILE.json
     python -m benchmarks --docs
-    python -m benchmarks sample | fit | fit-lax | census | epilogue | calls | clients --help
+    python -m benchmarks sample | fit | fit-lax | census | epilogue | narrow | folded | calls | clients --help
 
 A jaxconv that is installed, but not as an editable package, would be hidden by the sources in the root of the
 repository, which `-m` puts first in `sys.path`: then it is `python -P benchmarks`, with PYTHONPATH if need be.

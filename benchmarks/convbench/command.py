@@ -24,6 +24,7 @@ COMMANDS = {
     "census": "convbench.census.command",
     "epilogue": "convbench.endings",
     "narrow": "convbench.narrow",
+    "folded": "convbench.folded",
     "calls": "convbench.calls",
     "clients": "convbench.clients.command",
 }

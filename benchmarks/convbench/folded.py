@@ -1,0 +1,142 @@
+"""`python -m benchmarks folded`: ResNet-50's inference with each normalisation folded into a convolution.
+
+Ours in 16 and in 8 bits, with filters prepared before; lax's in bfloat16, folded and as it is written without.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, ShapeDtypeStruct, lax
+from tabulate import tabulate
+from tqdm import tqdm
+
+import jaxconv
+from convbench import forward, machine, selection
+from convbench.measure import rounded
+from convbench.programs import Program, answered_by_us, compile_fresh
+from convbench.resnet50 import blocks, parameters
+from convbench.rows import RowFile
+from jaxconv.tuning.timing import CLOCKS, median_us, random_operands
+
+HALF, BYTES = "bfloat16", ("int8", "float8_e4m3fn")
+SCALE = 2.0**-3  # of results of one byte
+KEY = ("side", "dtype", "images")
+
+# (x, layer, stride, what is added to the result or None, whether relu follows) -> result
+Layer = Callable[[Array, Any, int, Array | None, bool], Array]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit status: 1 if one of our programs failed."""
+    options = _parser().parse_args(arguments)
+    forward.begin("folded")
+    rows, origin = RowFile.continued(options.out, machine.describe()), machine.origin(options.commit)
+    sides = [("lax", HALF, written), ("lax folded", HALF, folded_by_lax)]
+    sides += [("jaxconv", dtype, folded_by_us) for dtype in (HALF, *BYTES)]
+    for side, dtype, layer in (bar := tqdm(sides, unit="program")):
+        bar.set_description(f"{side} {dtype}")
+        network = program(layer, dtype, options.images, prepares=side == "jaxconv" and dtype != HALF)
+        row = {"side": side, "dtype": dtype, "images": options.images}
+        rows.put(row | measure(network, options.seconds, ours=side == "jaxconv") | origin, KEY)
+        rows.save(options.out)
+    print(table(rows.rows))
+    return int(any(row["error"] for row in rows.rows))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks folded", description="ResNet-50's inference, its normalisation folded into the convolutions."
+    )
+    parser.add_argument("--images", type=int, default=256, help="of a batch; default: 256")
+    parser.add_argument("--out", type=Path, metavar="FILE", required=True, help="merge the rows into this JSON file")
+    selection.add_run(parser, seconds=0.2)
+    return parser
+
+
+def written(x: Array, layer: Any, stride: int, residual: Array | None, relu: bool) -> Array:
+    """lax's convolution, then the normalisation, as networks are written."""
+    w, scale, bias = layer
+    y = (_convolved(x, w, stride) * scale + bias).astype(x.dtype)
+    return _ended(y, residual, relu)
+
+
+def folded_by_lax(x: Array, layer: Any, stride: int, residual: Array | None, relu: bool) -> Array:
+    """The scale is in the filter."""
+    w, _, bias = layer
+    return _ended(_convolved(x, w, stride) + bias.astype(x.dtype), residual, relu)
+
+
+def _convolved(x: Array, w: Array, stride: int) -> Array:
+    return lax.conv_general_dilated(x, w, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def _ended(y: Array, residual: Array | None, relu: bool) -> Array:
+    y = y if residual is None else y + residual
+    return jax.nn.relu(y) if relu else y
+
+
+def folded_by_us(
+    x: Array, layer: Any, stride: int, residual: Array | None, relu: bool, implementation: str | None = "cuda"
+) -> Array:
+    """All in one kernel, from bytes to bytes."""
+    w, scale, bias = layer
+    of_bytes = dict(out_dtype=x.dtype, out_scale=SCALE) if x.dtype in BYTES else {}
+    return jaxconv.conv2d(
+        x, w, window_strides=stride, scale=scale, bias=bias, residual=residual,
+        activation="relu" if relu else None, implementation=implementation, **of_bytes,
+    )  # fmt: skip
+
+
+def program(layer: Layer, dtype: str, images: int, prepares: bool) -> Program:
+    """The network on arrays: images, and the leaves of its layers."""
+    layers = jax.eval_shape(partial(_layers, dtype, prepares))
+    leaves, tree = jax.tree.flatten(layers)
+    network = lambda x, *leaves: logits(layer, jax.tree.unflatten(tree, leaves), x)
+    return Program(network, (ShapeDtypeStruct((images, 224, 224, 3), jnp.dtype(dtype)), *leaves))
+
+
+def _layers(dtype: str, prepares: bool) -> dict[str, Any]:
+    of_dtype = lambda w: jaxconv.prepare_filter(w.astype(dtype)) if prepares else w.astype(dtype)
+    layers = parameters()
+    head = layers.pop("head")
+    return {name: (of_dtype(w), *numbers) for name, (w, *numbers) in layers.items()} | {"head": head}
+
+
+def logits(layer: Layer, layers: dict[str, Any], x: Array) -> Array:
+    x = layer(x, layers["stem"], 2, None, True)
+    x = lax.reduce_window(x.astype(HALF), -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME").astype(x.dtype)
+    for name, _, stride, has_shortcut in blocks():
+        y = layer(x, layers[f"{name}.in"], 1, None, True)
+        y = layer(y, layers[f"{name}.window"], stride, None, True)
+        x = layer(x, layers[f"{name}.shortcut"], stride, None, False) if has_shortcut else x
+        x = layer(y, layers[f"{name}.out"], 1, x, True)
+    w, bias = layers["head"]
+    return x.astype(HALF).mean((1, 2)) @ w.astype(HALF) + bias.astype(HALF)
+
+
+def measure(network: Program, budget_s: float, ours: bool) -> dict:
+    """Of a row. No failure raises."""
+    try:
+        compiled, _, compile_s = compile_fresh(network)
+        if ours and not answered_by_us(compiled.as_text() or ""):
+            return {"ms": None, "compile_s": None, "error": "lax answered in place of our kernels"}
+        us = median_us(CLOCKS[jax.default_backend()], compiled, random_operands(network.operands), budget_s)
+        return rounded({"ms": us and us / 1e3, "compile_s": compile_s}) | {"error": None}
+    except Exception as error:
+        return {"ms": None, "compile_s": None, "error": f"{type(error).__name__}: {error}"[:300]}
+
+
+def table(rows: list[dict]) -> str:
+    """Kernel times, and the speed against lax as it is written, and folded."""
+    lines = []
+    for row in rows:
+        times = {of["side"]: of["ms"] for of in rows if of["dtype"] == HALF and of["images"] == row["images"]}
+        against = [row["ms"] and times.get(side) and times[side] / row["ms"] for side in ("lax", "lax folded")]
+        lines.append((row["side"], row["dtype"], row["images"], row["ms"], *against, row["compile_s"]))
+    header = ("side", "dtype", "images", "ms", "x lax", "x lax folded", "compile s")
+    return tabulate(lines, header, floatfmt=".3g", missingval="-")

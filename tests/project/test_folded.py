@@ -1,0 +1,46 @@
+"""The benchmark of folded normalisation: its sides compute the same layer, its network is ResNet-50 in each type."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convbench.command import main
+from convbench.folded import BYTES, HALF, folded_by_lax, folded_by_us, measure, program, table, written
+
+ROW = {"ms": 2.0, "compile_s": 1.0, "error": None, "images": 2}
+
+
+@pytest.mark.parametrize("with_residual, relu", [(True, True), (False, True), (True, False)])
+def test_sides_are_the_same(with_residual, relu):
+    rng = np.random.default_rng(0)
+    x, w, residual = (
+        jnp.asarray(rng.integers(-3, 4, shape), HALF) for shape in ((2, 6, 6, 8), (3, 3, 8, 16), (2, 3, 3, 16))
+    )
+    scale, bias = 2.0 ** rng.integers(-2, 2, 16).astype("float32"), rng.integers(-5, 6, 16).astype("float32")
+    rest = (2, residual if with_residual else None, relu)
+    ours = folded_by_us(x, (w, scale, bias), *rest, implementation=None).astype("float32")
+    assert np.ptp(ours) > 0
+    for y in (written(x, (w, scale, bias), *rest), folded_by_lax(x, ((w * scale).astype(HALF), scale, bias), *rest)):
+        np.testing.assert_allclose(y.astype("float32"), ours, rtol=0.02, atol=0.5)  # they round more often
+
+
+@pytest.mark.parametrize("dtype", [HALF, *BYTES])
+def test_the_network(dtype):
+    network = program(folded_by_us, dtype, 2, prepares=dtype != HALF)
+    assert jax.eval_shape(network.function, *network.operands) == jax.ShapeDtypeStruct((2, 1000), jnp.bfloat16)
+    assert len(network.operands) == 1 + 3 * 53 + 2
+
+
+def test_a_failure_is_a_row():
+    assert "cuda" in measure(program(folded_by_us, HALF, 2, prepares=False), 0.0, ours=True)["error"]
+
+
+def test_table():
+    rows = [{"side": "lax", "dtype": HALF} | ROW | {"ms": 6.0}, {"side": "jaxconv", "dtype": "int8"} | ROW]
+    assert "3" in table(rows).splitlines()[-1].split()
+
+
+def test_without_a_gpu(tmp_path):
+    with pytest.raises(SystemExit, match="no GPU"):
+        main(["folded", "--out", str(tmp_path / "rows.json")])
