@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "conv_problem.h"
 
@@ -32,6 +33,19 @@ struct PerChannel {
   int64_t stride = 0;
 };
 
+// An activation of float32: most clip, or do nothing, which is to clip at infinities. Others bend results before.
+struct FloatActivation {
+  float low = -std::numeric_limits<float>::infinity();
+  float high = std::numeric_limits<float>::infinity();
+  bool bends = false;  // it has a slope, or is smooth
+};
+
+inline FloatActivation OfFloats(Activation activation, const double (&numbers)[3]) {
+  const auto& [slope, low, high] = numbers;
+  if (activation != Activation::kPiecewise) return {.bends = activation != Activation::kNone};
+  return {static_cast<float>(low), static_cast<float>(high), slope != 1};
+}
+
 struct Epilogue {
   bool is_there = false;
   Activation activation = Activation::kNone;
@@ -42,6 +56,7 @@ struct Epilogue {
   const void* residual = nullptr;        // lies as the result does, in its type; or null
   const void* residual_scale = nullptr;  // one number, in the epilogue's type; or null
   double numbers[3] = {};
+  FloatActivation of_floats;  // the same activation
 };
 
 }  // namespace jaxconv

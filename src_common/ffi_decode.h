@@ -226,6 +226,7 @@ inline std::optional<std::string> ReadEpilogue(const ConvAttributes& a, const ff
   constexpr size_t kNumbers = std::size(Epilogue{}.numbers);
   if (a.activation_numbers.size() != kNumbers) return "an activation has " + std::to_string(kNumbers) + " numbers";
   std::copy(a.activation_numbers.begin(), a.activation_numbers.end(), epilogue->numbers);
+  epilogue->of_floats = OfFloats(epilogue->activation, epilogue->numbers);
   internal::EpilogueReader reader(operands, p);
   for (std::string_view names = a.epilogue; !names.empty();) {
     const size_t end = std::min(names.find(' '), names.size());

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 
 #include "common/convert.cuh"
@@ -11,23 +10,17 @@
 
 namespace jaxconv {
 
-inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-// Activations of a number. NaN stays NaN. A piecewise one is the slope, which most lack, then the clip.
+// Activations of a number. NaN stays NaN.
 template <typename Acc>
 __device__ __forceinline__ Acc Slope(const Epilogue& epilogue, Acc z) {
   return z < 0 ? static_cast<Acc>(epilogue.numbers[0]) * z : z;
 }
-template <typename Acc>
-__device__ __forceinline__ Acc Clip(Acc z, Acc low, Acc high) {
-  if constexpr (std::is_same_v<Acc, float>) return ptx::MinOrNan(ptx::MaxOrNan(z, low), high);
-  z = z < low ? low : z;
-  return z > high ? high : z;
+__device__ __forceinline__ float Clip(const FloatActivation& activation, float z) {
+  return ptx::MinOrNan(ptx::MaxOrNan(z, activation.low), activation.high);
 }
-template <typename Acc>
-__device__ __forceinline__ Acc Piecewise(const Epilogue& epilogue, Acc z) {
-  const auto low = static_cast<Acc>(epilogue.numbers[1]), high = static_cast<Acc>(epilogue.numbers[2]);
-  return Clip(Slope(epilogue, z), low, high);
+__device__ __forceinline__ double Clip(const Epilogue& epilogue, double z) {
+  z = z < epilogue.numbers[1] ? epilogue.numbers[1] : z;
+  return z > epilogue.numbers[2] ? epilogue.numbers[2] : z;
 }
 
 // z * sigmoid(z * (a + b * z * z)).
@@ -75,9 +68,30 @@ __device__ __noinline__ EpilogueNumber<Acc> ResidualByCall(const Epilogue& epilo
 }
 
 template <typename Acc>
-__device__ __forceinline__ Acc Activate(const Epilogue& epilogue, Acc z) {
+__device__ __forceinline__ Acc Bend(const Epilogue& epilogue, Acc z) {
+  return epilogue.activation == Activation::kPiecewise ? Slope(epilogue, z) : SmoothByCall(epilogue, z);
+}
+
+__device__ __forceinline__ float Activate(const Epilogue& epilogue, float z) {
+  if (epilogue.of_floats.bends) [[unlikely]] {
+    z = Bend(epilogue, z);
+  }
+  return Clip(epilogue.of_floats, z);
+}
+__device__ __forceinline__ double Activate(const Epilogue& epilogue, double z) {
   if (epilogue.activation == Activation::kNone) return z;
-  return epilogue.activation == Activation::kPiecewise ? Piecewise(epilogue, z) : SmoothByCall(epilogue, z);
+  return epilogue.activation == Activation::kPiecewise ? Clip(epilogue, Slope(epilogue, z)) : SmoothByCall(epilogue, z);
+}
+
+// The same of many results, with one branch.
+template <int kCount>
+__device__ __forceinline__ void ActivateAll(const Epilogue& epilogue, float (&results)[kCount]) {
+  if (epilogue.of_floats.bends) [[unlikely]] {
+#pragma unroll
+    for (float& z : results) z = Bend(epilogue, z);
+  }
+#pragma unroll
+  for (float& z : results) z = Clip(epilogue.of_floats, z);
 }
 
 // The epilogue of one output channel, with its operands in registers. For threads with many results of one channel.
@@ -116,6 +130,12 @@ class EpilogueOf {
     return {&epilogue_, Operand(epilogue_.scale, channel, Number{1}), Operand(epilogue_.bias, channel, Number{0})};
   }
 
+  // The activation of many results.
+  template <int kCount>
+  __device__ __forceinline__ void ActivateAll(Number (&results)[kCount]) const {
+    jaxconv::ActivateAll(epilogue_, results);
+  }
+
   // The result of one sum without a residual. The channel must exist.
   __device__ __forceinline__ Result operator()(Acc sum, int64_t channel) const { return Of(channel)(sum); }
 
@@ -147,6 +167,12 @@ class EpilogueOf {
   // Adds the residual's element, if there is a residual. It comes before the activation.
   __device__ __forceinline__ Number WithResidual(Number z, int64_t element) const {
     return HasResidual() ? z + ResidualScale() * ResidualByCall<Acc>(epilogue_, element) : z;
+  }
+
+  // The same residual for threads that have many results: its elements, which are of the result's type.
+  template <typename T>
+  __device__ __forceinline__ const T* ResidualAs() const {
+    return static_cast<const T*>(epilogue_.residual);
   }
 
   __device__ __forceinline__ Number OutScale(int64_t channel) const {
@@ -183,11 +209,6 @@ class EpilogueOfChannels {
       out_scales_[v] = kScalesResults ? of.OutScale(v) : Number{1};
     }
     residual_scale_ = of.HasResidual() ? of.ResidualScale() : Number{0};
-    const bool is_piecewise = epilogue.activation == Activation::kPiecewise;
-    slope_ = is_piecewise ? static_cast<Number>(epilogue.numbers[0]) : Number{1};
-    low_ = is_piecewise ? static_cast<Number>(epilogue.numbers[1]) : -kInfinity;
-    high_ = is_piecewise ? static_cast<Number>(epilogue.numbers[2]) : kInfinity;
-    is_smooth_ = !is_piecewise && epilogue.activation != Activation::kNone;
   }
 
   // Of the elements from one on, which exist. Zeros if there is none.
@@ -197,15 +218,16 @@ class EpilogueOfChannels {
   }
 
   __device__ __forceinline__ Pack<T, N> operator()(const Pack<Acc, N>& sums, const Pack<T, N>& residual) const {
-    Pack<T, N> results;
+    Number numbers[N];
 #pragma unroll
     for (int v = 0; v < N; ++v) {
-      Number z = channels_[v].Scaled(sums.v[v]);
-      if (epilogue_.residual != nullptr) z += residual_scale_ * static_cast<Number>(residual.v[v]);
-      z = Clip(z < 0 ? slope_ * z : z, low_, high_);
-      if (is_smooth_) z = SmoothByCall(epilogue_, z);
-      results.v[v] = RoundTo<T>(kScalesResults ? out_scales_[v] * z : z);
+      numbers[v] = channels_[v].Scaled(sums.v[v]);
+      if (epilogue_.residual != nullptr) numbers[v] += residual_scale_ * static_cast<Number>(residual.v[v]);
     }
+    ActivateAll(epilogue_, numbers);
+    Pack<T, N> results;
+#pragma unroll
+    for (int v = 0; v < N; ++v) results.v[v] = RoundTo<T>(kScalesResults ? out_scales_[v] * numbers[v] : numbers[v]);
     return results;
   }
 
@@ -215,8 +237,7 @@ class EpilogueOfChannels {
   const Epilogue& epilogue_;
   EpilogueOfChannel<Acc, true> channels_[N];
   Number out_scales_[N];
-  Number residual_scale_, slope_, low_, high_;
-  bool is_smooth_;
+  Number residual_scale_;
 };
 
 }  // namespace jaxconv

@@ -21,6 +21,12 @@ __device__ __forceinline__ void Keep(const T*& value) {
   __builtin_assume(__isGlobal(value));
 }
 
+// Turns an integer into the bits of the nearest float32, in its register. Otherwise the compiler may take another
+// register, and then moves many of them where branches meet.
+__device__ __forceinline__ void ConvertInPlace(int32_t& number) {
+  asm volatile("{ .reg .f32 converted; cvt.rn.f32.s32 converted, %0; mov.b32 %0, converted; }" : "+r"(number));
+}
+
 // base + a * b in one instruction. For a sequence of these, the compiler would emit several additions each.
 __device__ __forceinline__ const char* AddProduct(const char* base, int32_t a, int32_t b) {
   const char* sum;

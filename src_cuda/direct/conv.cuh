@@ -87,16 +87,21 @@ class DirectSums {
                                       const EpilogueOf<float, kHasEpilogue>& epilogue, int32_t dst_count) {
     if constexpr (kHasEpilogue) {
       ptx::Keep(dst_count);  // or the compiler would hold the bias in registers that sums need
-      if (epilogue.HasResidual()) return EndWithResidual(p, shared, end, epilogue, dst_count);
 #pragma unroll
       for (int j = 0; j < kBlocks; ++j) {
         const int64_t channel = LaneChannel(first_col_ + j * 8, dst_count);
+        const EpilogueOfChannel<float, true> pair[] = {epilogue.Of(channel), epilogue.Of(channel + 1)};
 #pragma unroll
         for (int i = 0; i < kPositions; ++i) {
 #pragma unroll
-          for (int k = 0; k < 4; ++k) sum_[i][j][k] = epilogue(sum_[i][j][k], channel + k % 2);
+          for (int k = 0; k < 4; ++k) sum_[i][j][k] = pair[k % 2].Scaled(sum_[i][j][k]);
         }
       }
+      if (epilogue.HasResidual()) {
+        WithType<float>(p.out_type,
+                        [&](auto type) { AddResidual<decltype(type)>(p, shared, end, epilogue, dst_count); });
+      }
+      epilogue.ActivateAll(reinterpret_cast<float (&)[kPositions * kBlocks * 4]>(sum_));
     }
   }
 
@@ -127,9 +132,12 @@ class DirectSums {
   }
 
  private:
-  __device__ __forceinline__ void EndWithResidual(const DirectParams& p, const char* shared, const TileEnd& end,
-                                                  const EpilogueOf<float, true>& epilogue, int32_t dst_count) {
+  template <typename Out>
+  __device__ __forceinline__ void AddResidual(const DirectParams& p, const char* shared, const TileEnd& end,
+                                              const EpilogueOf<float, true>& epilogue, int32_t dst_count) {
     const Position* positions = reinterpret_cast<const Position*>(shared + p.offsets.positions) + first_position_;
+    const Out* const residual = epilogue.ResidualAs<Out>() + end.to;
+    const float scale = epilogue.ResidualScale();
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
 #pragma unroll
@@ -138,9 +146,9 @@ class DirectSums {
         if (!end.Has(at)) continue;
 #pragma unroll
         for (int j = 0; j < kBlocks; ++j) {
-          const int64_t channel = LaneChannel(first_col_ + j * 8, dst_count), element = end.to + at.to + channel;
+          const Out* const of_pair = residual + at.to + LaneChannel(first_col_ + j * 8, dst_count);
           float* const pair = &sum_[i][j][2 * half];
-          pair[0] = epilogue(pair[0], channel, element), pair[1] = epilogue(pair[1], channel + 1, element + 1);
+          for (int k = 0; k < 2; ++k) pair[k] += scale * static_cast<float>(of_pair[k]);
         }
       }
     }

@@ -293,32 +293,61 @@ class RowStreaming {
   template <typename Out>
   static constexpr bool kExchanges = kBlocks == 2 && kTraits<Out>.bytes == 2;
 
+  template <typename Out>
+  __device__ __forceinline__ void AddResidual(const EpilogueOf<float, true>& epilogue, int64_t origin, const Ends& ends,
+                                              int32_t dst_count, float (&results)[kPositions][kBlocks][4]) const {
+    const Out* const residual = epilogue.ResidualAs<Out>() + origin - StoredCol<Out>();
+    const float scale = epilogue.ResidualScale();
+#pragma unroll
+    for (int i = 0; i < kPositions; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        bool has_position = ends[i][half].rows > 0;  // an odd lane may store columns that do not exist
+        if (kExchanges<Out>) has_position = __shfl_sync(0xffffffff, has_position, threadIdx.x % 32 & ~1);
+        if (!has_position) continue;
+#pragma unroll
+        for (int j = 0; j < kBlocks; ++j) {
+          const Out* const of_pair = residual + ends[i][half].to + LaneChannel(first_col_ + j * 8, dst_count);
+          float* const pair = results[i][j] + 2 * half;
+          for (int k = 0; k < 2; ++k) pair[k] += scale * static_cast<float>(of_pair[k]);
+        }
+      }
+    }
+  }
+
   // The results of a stream's row. `origin`: of the output tile.
   template <typename Out, bool kHasEpilogue>
   __device__ __forceinline__ void Round(const EpilogueOf<float, kHasEpilogue>& epilogue, int64_t origin,
                                         const Ends& ends, Rounded<Out>& rounded) const {
     int32_t dst_count = first_col_ + cols_;
     if constexpr (kHasEpilogue) ptx::Keep(dst_count);  // or the compiler would hold the bias's address, too
+    float results[kPositions][kBlocks][4];
+#pragma unroll
+    for (int j = 0; j < kBlocks; ++j) {
+      const int64_t channel = LaneChannel(first_col_ + j * 8, dst_count);
+      const EpilogueOfChannel<float, kHasEpilogue> pair[] = {epilogue.Of(channel), epilogue.Of(channel + 1)};
+#pragma unroll
+      for (int i = 0; i < kPositions; ++i) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const float sum = sum_[kLags - 1][i][j][k];
+          results[i][j][k] = kHasEpilogue ? pair[k % 2].Scaled(sum) : sum;
+        }
+      }
+    }
+    if constexpr (kHasEpilogue) {
+      if (epilogue.HasResidual()) AddResidual<Out>(epilogue, origin, ends, dst_count, results);
+      epilogue.ActivateAll(reinterpret_cast<float (&)[kPositions * kBlocks * 4]>(results));
+    }
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         Pack<Out, 2>(&pairs)[kBlocks] = rounded.pairs[i][half];
-        bool has_position = ends[i][half].rows > 0;  // an odd lane may store columns that do not exist
-        if (kExchanges<Out> && epilogue.HasResidual()) {
-          has_position = __shfl_sync(0xffffffff, has_position, threadIdx.x % 32 & ~1);
-        }
 #pragma unroll
         for (int j = 0; j < kBlocks; ++j) {
-          const float* sum = sum_[kLags - 1][i][j] + 2 * half;
-          const int64_t channel = LaneChannel(first_col_ + j * 8, dst_count);
-          if (epilogue.HasResidual() && has_position) {
-            const int64_t element = origin + ends[i][half].to - StoredCol<Out>() + channel;
-            pairs[j] = {static_cast<Out>(epilogue(sum[0], channel, element)),
-                        static_cast<Out>(epilogue(sum[1], channel + 1, element + 1))};
-          } else {
-            pairs[j] = {static_cast<Out>(epilogue(sum[0], channel)), static_cast<Out>(epilogue(sum[1], channel + 1))};
-          }
+          const float* const pair = results[i][j] + 2 * half;
+          pairs[j] = {static_cast<Out>(pair[0]), static_cast<Out>(pair[1])};
         }
         if constexpr (kExchanges<Out>) {
           const uint32_t other = __shfl_xor_sync(0xffffffff, is_odd_ ? Word(pairs[0]) : Word(pairs[1]), 1);

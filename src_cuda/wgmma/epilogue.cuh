@@ -159,14 +159,26 @@ __device__ __forceinline__ void AddResidual(const WgmmaParams& p, int32_t first_
   }
 }
 
-// An operand's numbers for a lane's columns: of channels from one on, up to an end. Where there is no number for each
-// channel, there is one for all, or the one that changes nothing.
-template <WgmmaTile kTile>
-class LaneNumbers {
+// An operand's numbers for a lane's columns, by how many columns behind the lane's first. One number for all columns:
+struct NumberForAll {
+  float number;
+
+  __device__ __forceinline__ float2 Pair(int32_t) const { return {number, number}; }
+};
+
+// A number for each column, which are all channels. `at`: of the lane's first.
+struct NumberForEach {
+  const float* at;
+
+  __device__ __forceinline__ float2 Pair(int32_t apart) const {
+    return __ldg(reinterpret_cast<const float2*>(at + apart));
+  }
+};
+
+// Either, of columns up to an end. Where there is no number, there is the one that changes nothing.
+class NumberIfThere {
  public:
-  __device__ __forceinline__ LaneNumbers(const PerChannel& operand, int32_t first_col, int32_t end_col, float without) {
-    const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    const int32_t col = first_col + (kTile.swap_ab ? warp * 16 + lane / 4 : lane % 4 * 2);
+  __device__ __forceinline__ NumberIfThere(const PerChannel& operand, int32_t col, int32_t end_col, float without) {
     const auto* const data = static_cast<const float*>(operand.data);
     for_all_ = without;
     if (data != nullptr && operand.stride == 0) for_all_ = __ldg(data);
@@ -174,8 +186,8 @@ class LaneNumbers {
     at_ = data + col;
   }
 
-  // Of two neighbouring columns, so many behind the lane's first. Channels are whole 16-byte vectors, so both are
-  // channels, or none. Without branches, so that the compiler keeps many loads in flight.
+  // Of two neighbouring columns. Channels are whole 16-byte vectors, so both are channels, or none. Without branches,
+  // so that the compiler keeps many loads in flight.
   __device__ __forceinline__ float2 Pair(int32_t apart) const {
     float2 pair;
     asm("{ .reg .pred p; setp.lt.s32 p, %3, %4; mov.f32 %0, %5; mov.f32 %1, %5; @p ld.global.nc.v2.f32 {%0, %1}, [%2]; "
@@ -199,45 +211,70 @@ class LaneNumbers {
   float for_all_;
 };
 
-// scale * sum + bias, of fragments that begin with a column. With swapped operands they have the same columns. There
-// may be more columns than channels: they are not stored.
-template <WgmmaTile kTile, typename Sum, int kFragments>
+// A lane's columns of a warpgroup's sums: the first one, and the end of those that are channels.
+template <WgmmaTile kTile>
+struct LaneCols {
+  int32_t col, end;
+  bool are_all_channels;
+
+  // Of so many columns from one on, up to an end.
+  __device__ __forceinline__ LaneCols(const WgmmaParams& p, int32_t first_col, int32_t end_col, int cols) {
+    const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    col = first_col + (kTile.swap_ab ? warp * 16 + lane / 4 : lane % 4 * 2);
+    end = min(end_col, static_cast<int32_t>(p.problem.out_channels));
+    are_all_channels = first_col + cols <= end;
+  }
+
+  // Calls f(numbers) with an operand's. Usual ones have code of their own, which is half as long.
+  template <typename F>
+  __device__ __forceinline__ void WithNumbers(const PerChannel& operand, float without, const F& f) const {
+    if (!are_all_channels) return f(NumberIfThere(operand, col, end, without));
+    const auto* const data = static_cast<const float*>(operand.data);
+    if (operand.stride != 0) return f(NumberForEach{data + col});
+    f(NumberForAll{data != nullptr ? __ldg(data) : without});
+  }
+};
+
+// scale * sum + bias, of columns from one on, up to an end. There may be more columns than channels: they are not
+// stored.
+template <WgmmaTile kTile, typename Sum, int kBlocks, int kFragments>
 __device__ __forceinline__ void ScaleAndAddBias(const WgmmaParams& p, int32_t first_col, int32_t end_col,
-                                                Sum (&sums)[kFragments][4]) {
-  end_col = min(end_col, static_cast<int32_t>(p.problem.out_channels));
-  const LaneNumbers<kTile> scale(p.epilogue.scale, first_col, end_col, 1), bias(p.epilogue.bias, first_col, end_col, 0);
-  const auto end = [](Sum& sum, float scale, float bias) {
-    SetResult(sum, fmaf(static_cast<float>(sum), scale, bias));
-  };
-  if constexpr (kTile.swap_ab) {
-    const float scales[] = {scale.One(0), scale.One(8)}, biases[] = {bias.One(0), bias.One(8)};
+                                                Sum (&sums)[kBlocks][kFragments][4]) {
+  const PerChannel &scale = p.epilogue.scale, &bias = p.epilogue.bias;
+  if constexpr (std::is_integral_v<Sum>) {
 #pragma unroll
-    for (int j = 0; j < kFragments; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) end(sums[j][i], scales[i / 2], biases[i / 2]);
-    }
-  } else {
-#pragma unroll
-    for (int j = 0; j < kFragments; ++j) {
-      const float2 scales = scale.Pair(j * 8), biases = bias.Pair(j * 8);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) end(sums[j][i], i % 2 ? scales.y : scales.x, i % 2 ? biases.y : biases.x);
+    for (int i = 0; i < kBlocks * kFragments * 4; ++i) {
+      ptx::ConvertInPlace(sums[i / (kFragments * 4)][i / 4 % kFragments][i % 4]);
     }
   }
-}
-
-// The same of results of one byte, that are rounded next.
-template <WgmmaTile kTile, typename Sum, int kFragments>
-__device__ __forceinline__ void ScaleResults(const WgmmaParams& p, int32_t first_col, int32_t end_col,
-                                             Sum (&sums)[kFragments][4]) {
-  static_assert(!kTile.swap_ab, "tiles with swap_ab have no results of one byte");
-  const LaneNumbers<kTile> scale(p.epilogue.out_scale, first_col,
-                                 min(end_col, static_cast<int32_t>(p.problem.out_channels)), 1);
+  const auto end = [](Sum& sum, float scale, float bias) { SetResult(sum, fmaf(ResultIn(sum), scale, bias)); };
+  const LaneCols<kTile> cols(p, first_col, end_col, kFragments * 8);
+  if constexpr (kTile.swap_ab) {
 #pragma unroll
-  for (int j = 0; j < kFragments; ++j) {
-    const float2 scales = scale.Pair(j * 8);
+    for (int block = 0; block < kBlocks; ++block) {
+      const int32_t col = cols.col + block * 64;
+      const NumberIfThere scales(scale, col, cols.end, 1), biases(bias, col, cols.end, 0);
+      const float scale_of[] = {scales.One(0), scales.One(8)}, bias_of[] = {biases.One(0), biases.One(8)};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) SetResult(sums[j][i], ResultIn(sums[j][i]) * (i % 2 ? scales.y : scales.x));
+      for (int i = 0; i < kFragments * 4; ++i) end(sums[block][i / 4][i % 4], scale_of[i / 2 % 2], bias_of[i / 2 % 2]);
+    }
+  } else {
+    const auto end_all = [&](const auto& scales, const auto& biases) {
+#pragma unroll
+      for (int j = 0; j < kFragments; ++j) {
+        const float2 scale = scales.Pair(j * 8), bias = biases.Pair(j * 8);
+#pragma unroll
+        for (int i = 0; i < kBlocks * 4; ++i) {
+          end(sums[i / 4][j][i % 4], i % 2 ? scale.y : scale.x, i % 2 ? bias.y : bias.x);
+        }
+      }
+    };
+    if (!cols.are_all_channels) {
+      return end_all(NumberIfThere(scale, cols.col, cols.end, 1), NumberIfThere(bias, cols.col, cols.end, 0));
+    }
+    cols.WithNumbers(scale, 1, [&](const auto& scales) {
+      cols.WithNumbers(bias, 0, [&](const auto& biases) { end_all(scales, biases); });
+    });
   }
 }
 
@@ -247,36 +284,43 @@ __device__ __forceinline__ void ForEachSum(Sum (&sums)[kCount], const F& f) {
   for (int i = 0; i < kCount; ++i) SetResult(sums[i], f(ResultIn(sums[i])));
 }
 
-// What results are clipped at. Most activations clip, or do nothing, which is to clip at infinities: so there is no
-// branch for them, behind which the compiler would need further registers.
-struct Bounds {
-  float low, high;
-
-  __device__ __forceinline__ explicit Bounds(const Epilogue& epilogue) {
-    const bool clips = epilogue.activation == Activation::kPiecewise;
-    const auto first = static_cast<float>(epilogue.numbers[1]), last = static_cast<float>(epilogue.numbers[2]);
-    low = clips ? first : -kInfinity, high = clips ? last : kInfinity;
-  }
-};
-
-// The activation of fragments, but for its bounds.
+// Bends fragments. Most activations do not, so that the code of the others is apart.
 template <typename Sum, int kFragments>
-__device__ __forceinline__ void ActivateWithin(const Epilogue& epilogue, Sum (&sums)[kFragments][4]) {
+__device__ __forceinline__ void BendAll(const WgmmaParams& p, Sum (&sums)[kFragments][4]) {
+  if (!p.epilogue.of_floats.bends) [[likely]] {
+    return;
+  }
   auto& all = reinterpret_cast<Sum(&)[kFragments * 4]>(sums);
+  const Epilogue& epilogue = p.epilogue;
   const auto first = static_cast<float>(epilogue.numbers[0]), second = static_cast<float>(epilogue.numbers[1]);
-  int32_t is_sigmoid = epilogue.activation == Activation::kSigmoid;
-  int32_t is_hard = epilogue.activation == Activation::kHardSigmoid;
-  int32_t has_slope = epilogue.activation == Activation::kPiecewise && first != 1;
-  ptx::Keep(is_sigmoid), ptx::Keep(is_hard), ptx::Keep(has_slope);
-  if (is_sigmoid) ForEachSum(all, [&](float z) { return Sigmoid(first, second, z); });
-  if (is_hard) ForEachSum(all, [&](float z) { return HardSigmoid(z); });
-  if (has_slope) ForEachSum(all, [&](float z) { return z < 0 ? first * z : z; });
+  if (epilogue.activation == Activation::kSigmoid) {
+    ForEachSum(all, [&](float z) { return Sigmoid(first, second, z); });
+  } else if (epilogue.activation == Activation::kHardSigmoid) {
+    ForEachSum(all, [&](float z) { return HardSigmoid(z); });
+  } else {
+    ForEachSum(all, [&](float z) { return z < 0 ? first * z : z; });
+  }
 }
 
 template <typename Sum, int kFragments>
-__device__ __forceinline__ void Clip(const Bounds& bounds, Sum (&sums)[kFragments][4]) {
-  ForEachSum(reinterpret_cast<Sum(&)[kFragments * 4]>(sums),
-             [&](float z) { return ptx::MinOrNan(ptx::MaxOrNan(z, bounds.low), bounds.high); });
+__device__ __forceinline__ void ClipAll(const FloatActivation& activation, Sum (&sums)[kFragments][4]) {
+  ForEachSum(reinterpret_cast<Sum(&)[kFragments * 4]>(sums), [&](float z) { return Clip(activation, z); });
+}
+
+// Results of one byte are scaled before they are rounded.
+template <WgmmaTile kTile, typename Sum, int kFragments>
+__device__ __forceinline__ void ScaleResults(const WgmmaParams& p, int32_t first_col, int32_t end_col,
+                                             Sum (&sums)[kFragments][4]) {
+  static_assert(!kTile.swap_ab, "tiles with swap_ab have no results of one byte");
+  const LaneCols<kTile> cols(p, first_col, end_col, kFragments * 8);
+  cols.WithNumbers(p.epilogue.out_scale, 1, [&](const auto& numbers) {
+#pragma unroll
+    for (int j = 0; j < kFragments; ++j) {
+      const float2 scales = numbers.Pair(j * 8);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) SetResult(sums[j][i], ResultIn(sums[j][i]) * (i % 2 ? scales.y : scales.x));
+    }
+  });
 }
 
 // One result, whose residual is of type T, also without a call.
@@ -285,13 +329,14 @@ __device__ __forceinline__ float ResultOf(const WgmmaParams& p, float sum, int32
   const EpilogueOf<float, true> epilogue(p.epilogue, 0);
   float z = epilogue.Of(channel).Scaled(sum);
   if (epilogue.HasResidual()) z += epilogue.ResidualScale() * Residual<T>(p.epilogue).One(true, element);
-  if (p.epilogue.activation == Activation::kNone) return z;
-  return p.epilogue.activation == Activation::kPiecewise ? Piecewise(p.epilogue, z) : Smooth(p.epilogue, z);
+  if (p.epilogue.of_floats.bends)
+    z = p.epilogue.activation == Activation::kPiecewise ? Slope(p.epilogue, z) : Smooth(p.epilogue, z);
+  return Clip(p.epilogue.of_floats, z);
 }
 
 // Four results, rounded to one byte and packed into one register.
 template <typename T>
-__device__ __forceinline__ uint32_t RoundToBytes(const float (&four)[4]) {
+__device__ __forceinline__ uint32_t PackBytes(const float (&four)[4]) {
   if constexpr (std::is_same_v<T, int8_t>) return ptx::PackInt8(four);
   const Pack<T, 4> bytes{RoundTo<T>(four[0]), RoundTo<T>(four[1]), RoundTo<T>(four[2]), RoundTo<T>(four[3])};
   return *reinterpret_cast<const uint32_t*>(&bytes);
@@ -311,7 +356,7 @@ class WgmmaEpilogue {
   static constexpr int kSubtiles = Sums::kBlocks * kOfBlock;
   static_assert(Sums::kAcross % (8 * kBlocks) == 0, "subtiles share out the sums");
   static constexpr int kFirstFetched = kSubtiles < ResultBuffers(kTile) ? kSubtiles : ResultBuffers(kTile);
-  static constexpr bool kClipsRounded = sizeof(Out) == 2;
+  using Fragments = typename Sums::Sum[kBlocks][4];
   static constexpr bool kFetchesLate = std::is_same_v<T, float>;  // sums that are computed again fetch none
 
  public:
@@ -338,28 +383,27 @@ class WgmmaEpilogue {
   // Stores a tile's results, or leaves them. They take the place of its sums.
   __device__ __forceinline__ void Take(Sums& sums, const WgmmaReceivedTile& tile) {
     if constexpr (kHasEpilogue) {
+      const int32_t first_col = tile.first_col() + Sums::FirstCol();
+      ScaleAndAddBias<kTile>(params_, first_col, first_col + kTile.cols, sums.All());
       if (HasResidual()) return TakeWithResidual(sums, tile);
 #pragma unroll
-      for (int subtile = 0; subtile < kSubtiles; ++subtile) {
-        ScaleSubtile(sums, subtile, tile);
-        EndSubtile(sums, subtile, tile);
-      }
+      for (int subtile = 0; subtile < kSubtiles; ++subtile) BendAll(params_, OfSubtile(sums, subtile));
     }
     if (!kInBlocks && !params_.has_out_maps) {
-      if constexpr (kHasEpilogue && kClipsRounded) ClipAll(sums);
+      if constexpr (kHasEpilogue) EndUnrounded(sums, tile);
       return StoreUnrounded(sums, tile.All());
     }
     if constexpr (kLeaves) {
       left_of_ = tile;
 #pragma unroll
-      for (int subtile = 0; subtile < kSubtiles; ++subtile) Round(sums, subtile, left_[subtile]);
+      for (int subtile = 0; subtile < kSubtiles; ++subtile) Round(sums, subtile, tile, left_[subtile]);
       is_left_ = true;
     } else {
       stores_.FindPositions(tile.residue(), tile.first_row());
 #pragma unroll
       for (int subtile = 0; subtile < kSubtiles; ++subtile) {
         typename Stores::Subtile rounded;
-        Round(sums, subtile, rounded);
+        Round(sums, subtile, tile, rounded);
         Store(rounded, subtile, tile);
       }
     }
@@ -400,25 +444,69 @@ class WgmmaEpilogue {
     }
   }
 
-  // Where there is an epilogue, rounded pairs are clipped: two at once, with fewer registers. Rounding keeps the order
-  // of numbers, so that rounded bounds give the same results.
-  __device__ __forceinline__ void Round(const Sums& sums, int subtile, typename Stores::Subtile& to) const {
+  // Clips results, and rounds them.
+  __device__ __forceinline__ void Round(Sums& sums, int subtile, const WgmmaReceivedTile& tile,
+                                        typename Stores::Subtile& to) const {
+    Fragments& fragments = OfSubtile(sums, subtile);
+    if constexpr (sizeof(Out) == 1) {
+      RoundToBytes(fragments, tile.first_col() + FirstCol(subtile), to);
+    } else if constexpr (sizeof(Out) == 2) {
+      RoundToPairs(fragments, to);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kBlocks * 4; ++i) {
+        const auto& sum = fragments[i / 4][i % 4];
+        if constexpr (kHasEpilogue) {
+          to[i / 4][i % 4] = BitsOf(Clip(params_.epilogue.of_floats, ResultIn(sum)));
+        } else {
+          to[i / 4][i % 4] = BitsOf(sum);
+        }
+      }
+    }
+  }
+
+  // Four at once become one register: were all clipped first, there would be no registers for them.
+  __device__ __forceinline__ void RoundToBytes(const Fragments& fragments, int32_t first_col,
+                                               typename Stores::Subtile& to) const {
+    const LaneCols<kTile> cols(params_, first_col, first_col + kTile.cols, kBlocks * 8);
+    cols.WithNumbers(params_.epilogue.out_scale, 1, [&](const auto& numbers) {
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        const float2 scales = numbers.Pair(block * 8);
+        float four[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          four[i] = Clip(params_.epilogue.of_floats, ResultIn(fragments[block][i])) * (i % 2 ? scales.y : scales.x);
+        }
+        to[block][0] = PackBytes<Out>(four);
+      }
+    });
+  }
+
+  // Where there is an epilogue, rounded pairs are clipped: two at once. Rounding keeps the order of numbers, so that
+  // rounded bounds give the same results.
+  __device__ __forceinline__ void RoundToPairs(const Fragments& fragments, typename Stores::Subtile& to) const {
+    const FloatActivation& bounds = params_.epilogue.of_floats;
+    const uint32_t low = RoundPair<Out>(bounds.low, bounds.low), high = RoundPair<Out>(bounds.high, bounds.high);
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
-      const auto& four = sums.At(subtile / kOfBlock)[subtile % kOfBlock * kBlocks + block];
-      if constexpr (sizeof(Out) == 1) {
-        to[block][0] = RoundToBytes<Out>({ResultIn(four[0]), ResultIn(four[1]), ResultIn(four[2]), ResultIn(four[3])});
-      } else if constexpr (sizeof(Out) == 2) {
-        to[block][0] = RoundPair<Out>(ResultIn(four[0]), ResultIn(four[1]));
-        to[block][1] = RoundPair<Out>(ResultIn(four[2]), ResultIn(four[3]));
-        if constexpr (kHasEpilogue) {
-          const Bounds bounds(params_.epilogue);
-          const uint32_t low = RoundPair<Out>(bounds.low, bounds.low), high = RoundPair<Out>(bounds.high, bounds.high);
-          for (uint32_t& pair : to[block]) pair = ptx::ClipPair<Out>(pair, low, high);
-        }
-      } else {
+      const auto& four = fragments[block];
+      to[block][0] = RoundPair<Out>(ResultIn(four[0]), ResultIn(four[1]));
+      to[block][1] = RoundPair<Out>(ResultIn(four[2]), ResultIn(four[3]));
+      if constexpr (kHasEpilogue) {
+        for (uint32_t& pair : to[block]) pair = ptx::ClipPair<Out>(pair, low, high);
+      }
+    }
+  }
+
+  // What results that are stored from registers lack.
+  __device__ __forceinline__ void EndUnrounded(Sums& sums, const WgmmaReceivedTile& tile) const {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) to[block][i] = BitsOf(four[i]);
+    for (int subtile = 0; subtile < kSubtiles; ++subtile) {
+      ClipAll(params_.epilogue.of_floats, OfSubtile(sums, subtile));
+      const int32_t first_col = tile.first_col() + FirstCol(subtile);
+      if constexpr (sizeof(Out) == 1) {
+        ScaleResults<kTile>(params_, first_col, first_col + kTile.cols, OfSubtile(sums, subtile));
       }
     }
   }
@@ -445,7 +533,6 @@ class WgmmaEpilogue {
   }
 
   __device__ __forceinline__ void EndWithResidual(Sums& sums, int subtile, const WgmmaReceivedTile& tile, float scale) {
-    ScaleSubtile(sums, subtile, tile);
     Fragments& fragments = OfSubtile(sums, subtile);
     typename Stores::Subtile words;
     stores_.ReadResidual(words);
@@ -454,34 +541,13 @@ class WgmmaEpilogue {
       const auto residual = static_cast<float>(ElementOf<Out>(words[i / 4], i % 4));
       SetResult(fragments[i / 4][i % 4], ResultIn(fragments[i / 4][i % 4]) + scale * residual);
     }
-    EndSubtile(sums, subtile, tile);
-    Round(sums, subtile, words);
+    BendAll(params_, fragments);
+    Round(sums, subtile, tile, words);
     Store(words, subtile, tile);
   }
 
-  using Fragments = typename Sums::Sum[kBlocks][4];
   static __device__ __forceinline__ Fragments& OfSubtile(Sums& sums, int subtile) {
     return reinterpret_cast<Fragments&>(sums.All()[subtile / kOfBlock][subtile % kOfBlock * kBlocks]);
-  }
-
-  __device__ __forceinline__ void EndSubtile(Sums& sums, int subtile, const WgmmaReceivedTile& tile) const {
-    ActivateWithin(params_.epilogue, OfSubtile(sums, subtile));
-    if constexpr (!kClipsRounded) Clip(Bounds(params_.epilogue), OfSubtile(sums, subtile));
-    if constexpr (sizeof(Out) == 1) {
-      const int32_t first_col = tile.first_col() + FirstCol(subtile);
-      ScaleResults<kTile>(params_, first_col, first_col + kTile.cols, OfSubtile(sums, subtile));
-    }
-  }
-
-  __device__ __forceinline__ void ClipAll(Sums& sums) const {
-    const Bounds bounds(params_.epilogue);
-#pragma unroll
-    for (int subtile = 0; subtile < kSubtiles; ++subtile) Clip(bounds, OfSubtile(sums, subtile));
-  }
-
-  __device__ __forceinline__ void ScaleSubtile(Sums& sums, int subtile, const WgmmaReceivedTile& tile) const {
-    const int32_t first_col = tile.first_col() + FirstCol(subtile);
-    ScaleAndAddBias<kTile>(params_, first_col, first_col + kTile.cols, OfSubtile(sums, subtile));
   }
 
   // A subtile's first row, and column, of the tile.

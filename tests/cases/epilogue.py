@@ -49,7 +49,8 @@ def operands_of(problem, dtype, names=EVERY, one=()):
         "residual_scale": np.full((), -0.5),
         "out_scale": 2.0 ** -(number % 4 + 3),
     }
-    values |= {name: np.full((), number) for name, number in (("scale", -2.0), ("bias", 11.0)) if name in one}
+    for_all = {"scale": -2.0, "bias": 11.0, "out_scale": 0.125}
+    values |= {name: np.full((), for_all[name]) for name in one}
     return {name: x if name == "residual" else x.astype(dtype) for name, x in values.items() if name in names}
 
 

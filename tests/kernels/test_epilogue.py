@@ -116,6 +116,31 @@ def test_one_number_for_all_channels(family, name):
     check("cuda", [(name, "fprop", constraint(family))], "bfloat16", names, "relu", one=("scale", "bias"))
 
 
+BOTH = ("scale", "bias")
+
+
+@pytest.mark.parametrize("residual", [(), ("residual",)], ids=["", "residual"])
+@pytest.mark.parametrize(
+    "dtype", ["bfloat16", "float32", "int8_to_int8", "int8_to_bfloat16", "float8_e4m3fn_to_bfloat16"]
+)
+@pytest.mark.parametrize("names, one", [
+    (("scale",), ()), (("scale",), ("scale",)), (("bias",), ("bias",)),
+    (BOTH, ("scale",)), (BOTH, ("bias",)), (BOTH, BOTH),
+])  # fmt: skip
+def test_numbers_for_each_channel_and_for_all(names, one, dtype, residual):
+    """Of tiles whose columns are all channels, and of those at the end: wgmma has code for each of them."""
+    names = (*names, *residual)
+    if dtype == "int8_to_int8":
+        names, one = (*names, "out_scale"), (*one, *["out_scale"] * (one != BOTH))
+    every = ("channels_64_to_64", "channels_32_to_96", "channels_64_to_328")
+    cases = [(name, "fprop", constraint(family, tile, transform))
+             for family, tile in EVERY_TILE.values() if family == "wgmma" and has_pass(tile, "fprop")
+             for transform in transforms_of(family, tile, dtype, "fprop") for name in every]  # fmt: skip
+    cases = taken("cuda", cases, dtype)
+    assert len(cases) >= 10
+    check("cuda", cases, dtype, names, "relu", one=one)
+
+
 @EACH_WITH_RESIDUAL
 def test_residual_alone(family, tile, dtype):
     check("cuda", cases_of(family, tile, dtype)[:4], dtype, ("residual",))
