@@ -85,7 +85,7 @@ def folded_by_us(
 ) -> Array:
     """All in one kernel, from bytes to bytes."""
     w, scale, bias = layer
-    of_bytes = dict(out_dtype=x.dtype, out_scale=SCALE) if x.dtype in BYTES else {}
+    of_bytes: dict[str, Any] = dict(out_dtype=x.dtype, out_scale=SCALE) if x.dtype in BYTES else {}
     return jaxconv.conv2d(
         x, w, window_strides=stride, scale=scale, bias=bias, residual=residual,
         activation="relu" if relu else None, implementation=implementation, **of_bytes,
