@@ -7,8 +7,9 @@
 // is no epilogue: then it is rounded as XLA converts.
 //
 // To add an operation, add its operands here, read them in ffi_decode.h, and apply it in EpilogueOf of
-// src_cpu/common/epilogue.h, in EpilogueOf of src_cuda/common/epilogue.cuh, and in WgmmaEpilogue and ResultOf of
-// src_cuda/wgmma/epilogue.cuh, whose sums lie in fragments.
+// src_cpu/common/epilogue.h and in EpilogueOf of src_cuda/common/epilogue.cuh. Kernels that end many sums at once apply
+// it by themselves: EpilogueOfChannels in the same file; DirectSums and RowStreaming of src_cuda/direct; WgmmaEpilogue
+// and ResultOf of src_cuda/wgmma/epilogue.cuh, and cluster_split.cuh beside it.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +57,7 @@ struct Epilogue {
   const void* residual = nullptr;        // lies as the result does, in its type; or null
   const void* residual_scale = nullptr;  // one number, in the epilogue's type; or null
   double numbers[3] = {};
-  FloatActivation of_floats;  // the same activation
+  FloatActivation of_floats;  // the activation again: ReadEpilogue makes it of the above, for CUDA
 };
 
 }  // namespace jaxconv

@@ -124,7 +124,7 @@ class EpilogueOf {
 
   __device__ __forceinline__ EpilogueOf(const Epilogue& epilogue, int64_t first) : epilogue_(epilogue), first_(first) {}
 
-  // The epilogue of one channel, which must exist, for several results without a residual.
+  // The numbers of one channel, which must exist, for several results. A residual is added, and activated, apart.
   __device__ __forceinline__ EpilogueOfChannel<Acc, kHasEpilogue> Of(int64_t channel) const {
     if constexpr (!kHasEpilogue) return {nullptr, Number{}, Number{}};
     return {&epilogue_, Operand(epilogue_.scale, channel, Number{1}), Operand(epilogue_.bias, channel, Number{0})};

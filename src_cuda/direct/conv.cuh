@@ -148,6 +148,7 @@ class DirectSums {
         for (int j = 0; j < kBlocks; ++j) {
           const Out* const of_pair = residual + at.to + LaneChannel(first_col_ + j * 8, dst_count);
           float* const pair = &sum_[i][j][2 * half];
+#pragma unroll
           for (int k = 0; k < 2; ++k) pair[k] += scale * static_cast<float>(of_pair[k]);
         }
       }

@@ -309,6 +309,7 @@ class RowStreaming {
         for (int j = 0; j < kBlocks; ++j) {
           const Out* const of_pair = residual + ends[i][half].to + LaneChannel(first_col_ + j * 8, dst_count);
           float* const pair = results[i][j] + 2 * half;
+#pragma unroll
           for (int k = 0; k < 2; ++k) pair[k] += scale * static_cast<float>(of_pair[k]);
         }
       }

@@ -159,7 +159,8 @@ __device__ __forceinline__ void AddResidual(const WgmmaParams& p, int32_t first_
   }
 }
 
-// An operand's numbers for a lane's columns, by how many columns behind the lane's first. One number for all columns:
+// The next three have an operand's numbers for a lane's columns: of two neighbours, so many columns behind the lane's
+// first. This one has one number for all columns.
 struct NumberForAll {
   float number;
 
@@ -248,8 +249,8 @@ __device__ __forceinline__ void ScaleAndAddBias(const WgmmaParams& p, int32_t fi
     }
   }
   const auto end = [](Sum& sum, float scale, float bias) { SetResult(sum, fmaf(ResultIn(sum), scale, bias)); };
-  const LaneCols<kTile> cols(p, first_col, end_col, kFragments * 8);
   if constexpr (kTile.swap_ab) {
+    const LaneCols<kTile> cols(p, first_col, end_col, kBlocks * 64);
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
       const int32_t col = cols.col + block * 64;
@@ -259,13 +260,14 @@ __device__ __forceinline__ void ScaleAndAddBias(const WgmmaParams& p, int32_t fi
       for (int i = 0; i < kFragments * 4; ++i) end(sums[block][i / 4][i % 4], scale_of[i / 2 % 2], bias_of[i / 2 % 2]);
     }
   } else {
+    const LaneCols<kTile> cols(p, first_col, end_col, kFragments * 8);
     const auto end_all = [&](const auto& scales, const auto& biases) {
 #pragma unroll
       for (int j = 0; j < kFragments; ++j) {
-        const float2 scale = scales.Pair(j * 8), bias = biases.Pair(j * 8);
+        const float2 scale_of = scales.Pair(j * 8), bias_of = biases.Pair(j * 8);
 #pragma unroll
         for (int i = 0; i < kBlocks * 4; ++i) {
-          end(sums[i / 4][j][i % 4], i % 2 ? scale.y : scale.x, i % 2 ? bias.y : bias.x);
+          end(sums[i / 4][j][i % 4], i % 2 ? scale_of.y : scale_of.x, i % 2 ? bias_of.y : bias_of.x);
         }
       }
     };
