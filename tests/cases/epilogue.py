@@ -106,8 +106,9 @@ def taken(platform, cases, dtype, start=0, most=40):
     return special + others[start % step :: step]
 
 
-def check(platform, cases, dtype, names, activation=None, rtol=0.0, one=()):
-    """Cases in one program: equal to lax's results with their epilogue. names, one: of the operands, see above."""
+def program(platform, cases, dtype, names, activation=None, one=()):
+    """Cases as a function of arrays, these, and lax's results with their epilogue. names, one: of the operands, see
+    above."""
     operands, expected = exact()
     numbers, epilogue = NUMBERS.get(dtype, "float32"), Epilogue(names, activation_of(activation))
     calls, arrays, results = [], [], []
@@ -121,6 +122,11 @@ def check(platform, cases, dtype, names, activation=None, rtol=0.0, one=()):
         calls.append(ffi.convolution(plan, of_pass, epilogue))
         arrays.append([lhs.astype(of_pass.lhs_dtype), w.astype(of_pass.rhs_dtype), *given.values()])
         results.append(ended(of_pass, result, given, activation))
+    return lambda arrays: [call(*of) for call, of in zip(calls, arrays, strict=True)], arrays, results
+
+
+def check(platform, cases, dtype, names, activation=None, rtol=0.0, one=()):
+    """Cases in one program: equal to lax's results with their epilogue."""
+    function, arrays, results = program(platform, cases, dtype, names, activation, one)
     with jax.enable_x64(dtype == "float64"):
-        program = jax.jit(lambda arrays: [call(*of) for call, of in zip(calls, arrays, strict=True)])
-        assert_same(program(arrays), results, rtol)
+        assert_same(jax.jit(function)(arrays), results, rtol)

@@ -90,6 +90,7 @@ def of_windows():
         (136, 8),
         (200, 72),
         (64, 328),
+        (64, 336),
         (128, 520),
     ]:
         yield f"channels_{ins}_to_{outs}", last((2, 7, 9, ins), (2, 3, ins, outs))

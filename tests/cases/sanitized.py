@@ -8,14 +8,25 @@ import pickle
 from pathlib import Path
 
 import jax
+import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
 import jaxconv  # noqa: F401  (it registers the handlers that stored programs call)
+from cases import epilogue
 from cases.convolutions import TINY, convolutions
 from cases.exact import alone, cases_of, exact_in, results_of
 from cases.plans import PARTIAL
 from cases.reference import assert_same
-from cases.tiles import EVERY_TILE, FORWARD_ALONE, dtypes_of
+from cases.tiles import (
+    ENDED_DTYPES,
+    EVERY_TILE,
+    FORWARD_ALONE,
+    constraint,
+    dtypes_of,
+    has_pass,
+    result_of,
+    transforms_of,
+)
 from jaxconv.planner.families import FAMILIES
 
 MOST = 6  # cases of a program
@@ -25,24 +36,46 @@ def make(folder: Path, families: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, (family, tile) in EVERY_TILE.items():
         for dtype in dtypes_of(family, tile) if family in families else ():
-            passes = ("fprop",) if dtype in FORWARD_ALONE else ("wgrad", "fprop", "dgrad")
-            names = TINY[family][:4] if family in PARTIAL else list(convolutions())[:2]
-            cases = cases_of(family, tile, names, passes, (1, 2), dtype=dtype)[:MOST]
-            if not cases:
-                continue
-            operands, expected = exact_in(dtype, {case for case, *_ in cases})
-            with jax.enable_x64(dtype == "float64"):
-                program = jax.jit(alone(cases, dtype)).lower(operands).compile()
-                results = jax.device_get(program(operands))
-            assert_same(results, results_of(cases, expected))
-            (folder / f"{name}-{dtype}").write_bytes(pickle.dumps((serialize(program), operands, results)))
-            print("made", name, dtype, flush=True)
+            store(folder / f"{name}-{dtype}", dtype, *plain(family, tile, dtype))
+            for ended_dtype in ENDED_DTYPES.get(dtype, [dtype] if has_pass(tile, "fprop") else []):
+                store(folder / f"{name}-{ended_dtype}-ended", ended_dtype, *ended(family, tile, ended_dtype))
+
+
+def plain(family, tile, dtype):
+    """A function of arrays, these, and its results."""
+    passes = ("fprop",) if dtype in FORWARD_ALONE else ("wgrad", "fprop", "dgrad")
+    names = TINY[family][:4] if family in PARTIAL else list(convolutions())[:2]
+    cases = cases_of(family, tile, names, passes, (1, 2), dtype=dtype)[:MOST]
+    operands, expected = exact_in(dtype, {case for case, *_ in cases})
+    return alone(cases, dtype), operands, results_of(cases, expected)
+
+
+def ended(family, tile, dtype):
+    """The same with every operand of an epilogue."""
+    every = TINY[family] if family in PARTIAL else list(convolutions())[:6]
+    cases = [(name, "fprop", constraint(family, tile, transform))
+             for name in every for transform in transforms_of(family, tile, dtype, "fprop")]  # fmt: skip
+    residual = ("residual", "residual_scale") if FAMILIES["cuda"][family].takes_residual else ()
+    out_scale = ("out_scale",) if np.dtype(result_of(dtype)).itemsize == 1 else ()
+    names = ("scale", "bias", *residual, *out_scale)
+    return epilogue.program("cuda", epilogue.taken("cuda", cases, dtype)[:MOST], dtype, names, "relu")
+
+
+def store(path: Path, dtype: str, function, operands, expected) -> None:
+    if not expected:
+        return
+    with jax.enable_x64(dtype == "float64"):
+        program = jax.jit(function).lower(operands).compile()
+        results = jax.device_get(program(operands))
+    assert_same(results, expected)
+    path.write_bytes(pickle.dumps((serialize(program), operands, results)))
+    print("made", path.name, flush=True)
 
 
 def run(folder: Path) -> None:
     for path in sorted(folder.iterdir()):
         program, operands, expected = pickle.loads(path.read_bytes())
-        with jax.enable_x64(path.name.endswith("float64")):
+        with jax.enable_x64("float64" in path.name):
             loaded = deserialize_and_load(*program, execution_devices=jax.devices()[:1])
             assert_same(loaded(operands), expected)
         print("ran", path.name, flush=True)

@@ -24,7 +24,7 @@ from cases.tiles import (
     transforms_of,
 )  # fmt: skip
 from jaxconv import ffi
-from jaxconv.activations import Clip, activation_of
+from jaxconv.activations import Clip, LeakyRelu, activation_of
 from jaxconv.epilogue import Epilogue
 from jaxconv.planner.choose import choose
 from jaxconv.planner.families import FAMILIES
@@ -97,6 +97,15 @@ def test_silu_of_every_tile(family, tile, dtype):
     check("cuda", cases_of(family, tile, dtype), dtype, ("scale", "bias"), "silu", rtol)
 
 
+@pytest.mark.parametrize("activation", [Clip(-3, 20), LeakyRelu(0.25), "hard_swish"], ids=str)
+@pytest.mark.parametrize("family, tile, dtype", (EVERY | OF_BYTES).values(), ids=EVERY | OF_BYTES)
+def test_both_bounds_and_what_bends(family, tile, dtype, activation):
+    """A clip and a slope are exact. Results of one byte do not end at this clip's bounds by themselves."""
+    is_exact = activation != "hard_swish"
+    rtol = 0.0 if is_exact else {1: 0.07, 2: 8e-3, 4: 1e-5, 8: 1e-6}[np.dtype(result_of(dtype)).itemsize]
+    check("cuda", cases_of(family, tile, dtype)[:3], dtype, ("scale", "bias"), activation, rtol)
+
+
 OF_EACH_FAMILY = pytest.mark.parametrize("family, name", [
     ("simt", "many_of_all"), ("im2col", "many_of_all"), ("mma", "many_of_all"), ("wgmma", "many_of_all"),
     ("direct", "groups_of_16"), ("depthwise", "depthwise_5x5"),
@@ -128,16 +137,19 @@ BOTH = ("scale", "bias")
     (BOTH, ("scale",)), (BOTH, ("bias",)), (BOTH, BOTH),
 ])  # fmt: skip
 def test_numbers_for_each_channel_and_for_all(names, one, dtype, residual):
-    """Of tiles whose columns are all channels, and of those at the end: wgmma has code for each of them."""
+    """Of tiles whose columns are all channels, and of those at the end: wgmma has code for each of them.
+
+    Of 336 channels, every tile has both.
+    """
     names = (*names, *residual)
     if dtype == "int8_to_int8":
         names, one = (*names, "out_scale"), (*one, *["out_scale"] * (one != BOTH))
-    every = ("channels_64_to_64", "channels_32_to_96", "channels_64_to_328")
+    every = ("channels_64_to_64", "channels_32_to_96", "channels_64_to_336")
     cases = [(name, "fprop", constraint(family, tile, transform))
              for family, tile in EVERY_TILE.values() if family == "wgmma" and has_pass(tile, "fprop")
              for transform in transforms_of(family, tile, dtype, "fprop") for name in every]  # fmt: skip
     cases = taken("cuda", cases, dtype)
-    assert len(cases) >= 10
+    assert len(cases) >= 10 and any(name == every[-1] for name, *_ in cases)
     check("cuda", cases, dtype, names, "relu", one=one)
 
 

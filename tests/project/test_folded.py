@@ -5,8 +5,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from convbench import folded
 from convbench.command import main
-from convbench.folded import BYTES, HALF, folded_by_lax, folded_by_us, measure, program, table, written
+from convbench.folded import (
+    BYTES,
+    HALF,
+    folded_by_lax,
+    folded_by_us,
+    logits,
+    measure,
+    operands,
+    program,
+    table,
+    written,
+)
 
 ROW = {"ms": 2.0, "compile_s": 1.0, "error": None, "images": 2}
 
@@ -25,15 +37,38 @@ def test_sides_are_the_same(with_residual, relu):
         np.testing.assert_allclose(y.astype("float32"), ours, rtol=0.02, atol=0.5)  # they round more often
 
 
-@pytest.mark.parametrize("dtype", [HALF, *BYTES])
-def test_the_network(dtype):
-    network = program(folded_by_us, dtype, 2, prepares=dtype != HALF)
+def test_bytes_of_a_layer():
+    rng = np.random.default_rng(1)
+    x, w = (rng.integers(-30, 31, shape).astype("int8") for shape in ((2, 5, 5, 16), (1, 1, 16, 16)))
+    scale, bias, residual = np.full(16, 2.0**-5, "float32"), np.arange(16, dtype="float32"), x - 3
+    y = folded_by_us(jnp.asarray(x), (w, scale, bias), 1, residual, True, implementation=None)
+    sums = np.einsum("nhwi,io->nhwo", x.astype("float32"), w[0, 0].astype("float32"))
+    np.testing.assert_array_equal(y, np.clip(np.rint(np.maximum(sums * scale + bias + residual, 0)), -128, 127))
+
+
+SIDES = [(written, HALF), (folded_by_lax, HALF), *((folded_by_us, dtype) for dtype in (HALF, *BYTES))]
+
+
+@pytest.mark.parametrize("layer, dtype", SIDES, ids=lambda side: getattr(side, "__name__", side))
+def test_the_network(layer, dtype):
+    network = program(layer, dtype, 2)
     assert jax.eval_shape(network.function, *network.operands) == jax.ShapeDtypeStruct((2, 1000), jnp.bfloat16)
     assert len(network.operands) == 1 + 3 * 53 + 2
 
 
+def test_results_stay_about_as_large(monkeypatch):
+    """Of two blocks, on small images."""
+    monkeypatch.setattr("convbench.resnet50.STAGES", ((2, 16),))
+    x, *leaves = operands(folded_by_lax, HALF, 1)
+    tree = jax.tree.structure(jax.eval_shape(lambda: folded._arrays(folded_by_lax, HALF, 1)[1]))
+    result = jax.jit(lambda x, leaves: logits(folded_by_lax, jax.tree.unflatten(tree, leaves), x))(
+        x[:, :32, :32], leaves
+    )
+    assert 0.1 < float(result.std(dtype=jnp.float32)) < 100
+
+
 def test_a_failure_is_a_row():
-    assert "cuda" in measure(program(folded_by_us, HALF, 2, prepares=False), 0.0, ours=True)["error"]
+    assert "cuda" in measure(folded_by_us, HALF, 2, 0.0)["error"]
 
 
 def test_table():
