@@ -51,10 +51,11 @@ inline double ActivationSeconds(const Product& product, const Device& device, co
   return product.activation_bytes() / (costs["bandwidth"] * device.bandwidth);
 }
 
-// The time that the epilogue adds to a result.
-inline double EpilogueSecondsOfResult(const Product& product, const Numbers& costs) {
+// The time that the epilogue adds to a result. `name`: of the cost of what is no residual.
+inline double EpilogueSecondsOfResult(const Product& product, const Numbers& costs,
+                                      const char* name = "epilogue_seconds") {
   if (!product.has_epilogue) return 0;
-  return costs["epilogue_seconds"] + (product.has_residual ? costs["residual_seconds"] : 0);
+  return costs[name] + (product.has_residual ? costs["residual_seconds"] : 0);
 }
 
 // The time of the epilogue, where no multiplication hides it.

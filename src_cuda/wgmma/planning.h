@@ -211,11 +211,12 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
 
   void FindCosts() {
     const Numbers& of = costs_;
+    const bool is_byte = TraitsOf(product_.conv.src_type).bytes == 1;
     fitted_ = {
         .begin = of["begin_seconds"],
         .tile = of["tile_seconds"],
         .result = of["result_seconds"],
-        .epilogue = EpilogueSecondsOfResult(product_, of),
+        .epilogue = EpilogueSecondsOfResult(product_, of, is_byte ? "epilogue_seconds_of_bytes" : "epilogue_seconds"),
         .halo_pixel = of["box_pixel_seconds"],
         .halo_int8 = of["box_int8_result_seconds"],
         .halos = {of["boxes_seconds"], of["boxes_seconds_of_two_blocks"]},
