@@ -14,14 +14,21 @@ def parts(number):
 
 
 def diagonal(*lists):
-    """All combinations of values. The quick ones step through all lists at once, so each value is in one of them."""
+    """All combinations of values. The quick ones step through all lists at once, so each value is in one of them.
+
+    A value that is a tuple stands for several arguments.
+    """
     steps = range(max(map(len, lists)))
     quick = {tuple(step % len(values) for values in lists) for step in steps}
     places = itertools.product(*(range(len(values)) for values in lists))
     return [
-        values if place in quick else repeated(*values)
-        for place, values in zip(places, itertools.product(*lists), strict=True)
+        pytest.param(*values) if place in quick else repeated(*values)
+        for place, values in zip(places, map(flat, itertools.product(*lists)), strict=True)
     ]
+
+
+def flat(values):
+    return [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
 
 
 def repeated(*values):

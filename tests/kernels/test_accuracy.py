@@ -3,11 +3,11 @@
 import pytest
 
 from cases.accuracy import LAYERS, MORE_DEPTHWISE, check
+from cases.parts import diagonal
 from cases.reference import FLOATS
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("layer, dtype", diagonal(LAYERS, FLOATS))
 def test_accuracy(layer, dtype, implementation, x64):
     check(layer, dtype, implementation)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import jaxconv
+from cases.parts import diagonal
 from cases.reference import channels_last, integers
 from jaxconv.planner.choose import choose
 from jaxconv.planner.families import FAMILIES
@@ -114,8 +115,7 @@ def assert_apart(function, ensemble, dtype):
             assert not changed_members(clean, now), what
 
 
-@every_ensemble
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("ensemble, dtype", diagonal(ENSEMBLES, ["float32", "bfloat16"]), ids=str)
 def test_on_the_default_platform(ensemble, dtype, implementation):
     passes = ensemble.passes(implementation)
     assert_apart(lambda *operands: [function(*operands) for function in passes.values()], ensemble, dtype)

@@ -11,6 +11,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from cases.meshes import mesh, place
+from cases.parts import diagonal
 from cases.reference import HOST, assert_same, cotangent, custom_calls, integers, pullback, run_on_host
 from cases.small import ENTRIES, Case
 from jaxconv import FallbackWarning
@@ -69,10 +70,10 @@ IMAGES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("in_axes", MAPPED, ids=str)
-@pytest.mark.parametrize("case, entry, batch", IMAGES, ids=str)
-def test_vmap_over_a_sharded_axis(case, entry, batch, in_axes):
+@pytest.mark.parametrize("case, entry, batch, of_x, of_w", diagonal(IMAGES, MAPPED), ids=str)
+def test_vmap_over_a_sharded_axis(case, entry, batch, of_x, of_w):
     """The result and all gradients keep the members' mesh axis, also where lax cannot."""
+    in_axes = of_x, of_w
     own = (P(batch, None, None, None), P(None, None, None, None))
     specs = [spec if axis is None else inserted(spec, axis, "a") for spec, axis in zip(own, in_axes)]
     operands = [members(a, axis) for a, axis in zip(case.operands(), in_axes)]

@@ -10,6 +10,7 @@ from jax import lax
 from jax.experimental.jet import jet
 
 import jaxconv
+from cases.parts import diagonal
 from cases.reference import assert_same, cotangent, integers, lax_channels_last, pullback, run, run_on_host
 from cases.small import BY_ENTRY, ENTRIES, GENERAL, named
 
@@ -115,14 +116,12 @@ def name(value):
     return getattr(value, "__name__", str(value))
 
 
-@pytest.mark.parametrize("transform", EXACT + ROUNDED, ids=name)
-@pytest.mark.parametrize("case, entry", BY_ENTRY, ids=str)
+@pytest.mark.parametrize("case, entry, transform", diagonal(BY_ENTRY, EXACT + ROUNDED), ids=name)
 def test_reverse_mode(case, entry, transform, implementation):
     check(transform, case, entry, implementation, 0 if transform in EXACT else RTOL)
 
 
-@pytest.mark.parametrize("transform", EXACT_FORWARD_MODE + ROUNDED_FORWARD_MODE, ids=name)
-@pytest.mark.parametrize("case", GENERAL, ids=str)
+@pytest.mark.parametrize("case, transform", diagonal(GENERAL, EXACT_FORWARD_MODE + ROUNDED_FORWARD_MODE), ids=name)
 def test_forward_mode(case, transform, implementation):
     check(transform, case, "general", implementation, 0 if transform in EXACT_FORWARD_MODE else RTOL)
 

@@ -8,7 +8,8 @@ import pytest
 
 from cases.convolution import channels_last_convolution
 from cases.epilogue import EVERY, ended, operands_of, with_epilogue
-from cases.for_host import EACH, FAMILIES, GEMM, channels_first
+from cases.for_host import CASES, EACH, FAMILIES, GEMM, channels_first
+from cases.parts import diagonal
 from cases.problems import passes_of, problem_of
 from cases.reference import FLOATS, assert_same, exception_of, pullback, run_on_host
 from jaxconv.activations import Clip, LeakyRelu, activation_of
@@ -73,8 +74,10 @@ def test_wider_results(family, name, operand, result):
     check(family, name, operand, result)
 
 
-@pytest.mark.parametrize("dtype, rtol", [("float32", 1e-6), ("float64", 1e-14), ("bfloat16", 8e-3), ("float16", 1e-3)])
-@EACH
+RTOL = [("float32", 1e-6), ("float64", 1e-14), ("bfloat16", 8e-3), ("float16", 1e-3)]
+
+
+@pytest.mark.parametrize("family, name, dtype, rtol", diagonal(CASES, RTOL))
 def test_smooth_activations(family, name, dtype, rtol):
     check(family, name, dtype, dtype, endings=SMOOTH, rtol=rtol)
 

@@ -9,7 +9,8 @@ import pytest
 
 from cases.epilogue import ended, operands_of, plan_with
 from cases.float8 import FLOAT8, PAIRS, PASSES, RESULTS, exact, largest_of, passes
-from cases.for_host import EACH, FAMILIES, channels_first, check_by_every_instruction_set
+from cases.for_host import CASES, FAMILIES, channels_first, check_by_every_instruction_set
+from cases.parts import diagonal
 from cases.problems import problem_of
 from cases.reference import assert_same
 from jaxconv import ffi
@@ -26,9 +27,7 @@ def known(family, name, first):
     return convolution, *exact(convolution)
 
 
-@pytest.mark.parametrize("lhs, rhs", PAIRS)
-@pytest.mark.parametrize("first", [False, True], ids=["channels_last", "channels_first"])
-@EACH
+@pytest.mark.parametrize("family, name, first, lhs, rhs", diagonal(CASES, [False, True], PAIRS))
 def test_every_pass(family, name, first, lhs, rhs):
     """To every type of result; gradients take a cotangent of that type."""
     convolution, arrays, expected = known(family, name, first)

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from cases.epilogue import of_channels, plan_with
-from cases.for_host import EACH, FAMILIES, channels_first, check_by_every_instruction_set
+from cases.for_host import CASES, EACH, FAMILIES, channels_first, check_by_every_instruction_set
 from cases.int8 import exact, passes, whole_range, wrapped
+from cases.parts import diagonal
 from cases.problems import problem_of
 from cases.reference import integers
 from jaxconv import _cpu, ffi
@@ -111,8 +112,7 @@ ENDINGS = [
 QUANTISED = [((*names, "out_scale"), activation) for names, activation in ENDINGS]
 
 
-@pytest.mark.parametrize("result", ["int8", "bfloat16", "float16", "float32"])
-@EACH
+@pytest.mark.parametrize("family, name, result", diagonal(CASES, ["int8", "bfloat16", "float16", "float32"]))
 def test_epilogues(family, name, result):
     """The same bits as the same steps one after the other."""
     convolution, (x, w, _), expected = known(family, name)
