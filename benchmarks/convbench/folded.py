@@ -100,9 +100,9 @@ def program(layer: Layer, dtype: str, images: int) -> Program:
     return Program(lambda x, *leaves: logits(layer, jax.tree.unflatten(tree, leaves), x), (x, *leaves))
 
 
-def operands(layer: Layer, dtype: str, images: int) -> list[Array]:
+def operands(layer: Layer, dtype: str, images: int) -> tuple[Array, ...]:
     """The program's arrays."""
-    return jax.tree.leaves(jax.jit(partial(_arrays, layer, dtype, images))())
+    return tuple(jax.tree.leaves(jax.jit(partial(_arrays, layer, dtype, images))()))
 
 
 def _arrays(layer: Layer, dtype: str, images: int) -> tuple[Array, dict[str, Any]]:
