@@ -4,25 +4,21 @@ Ours in 16 bits, and in 8 bits with filters prepared before; lax's in bfloat16, 
 Numbers are random, and such that results stay about as large from layer to layer.
 """
 
-import argparse
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from tabulate import tabulate
-from tqdm import tqdm
 
 import jaxconv
-from convbench import forward, machine, selection
-from convbench.measure import rounded
+from convbench import forward
+from convbench.measure import LONGEST_ERROR, Timing, rounded
 from convbench.programs import Program, answered_by_us, compile_fresh
 from convbench.resnet50 import blocks, parameters
-from convbench.rows import RowFile
 from jaxconv.tuning.timing import CLOCKS, median_us
 
 HALF, BYTES = "bfloat16", ("int8", "float8_e4m3fn")
@@ -35,28 +31,14 @@ Layer = Callable[[Array, Any, int, Array | None, bool], Array]
 
 def main(arguments: Sequence[str]) -> int:
     """Exit status: 1 if one of our programs failed."""
-    options = _parser().parse_args(arguments)
-    forward.begin("folded")
-    rows, origin = RowFile.continued(options.out, machine.describe()), machine.origin(options.commit)
-    sides = [("lax", HALF, written), ("lax folded", HALF, folded_by_lax)]
-    sides += [("jaxconv", dtype, folded_by_us) for dtype in (HALF, *BYTES)]
-    for side, dtype, layer in (bar := tqdm(sides, unit="program")):
-        bar.set_description(f"{side} {dtype}")
-        row = {"side": side, "dtype": dtype, "images": options.images}
-        rows.put(row | measure(layer, dtype, options.images, options.seconds) | origin, KEY)
-        rows.save(options.out)
-    print(table(rows.rows))
-    return int(any(row["error"] for row in rows.rows if row["side"] == "jaxconv"))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="benchmarks folded", description="ResNet-50's inference, its normalisation folded into the convolutions."
-    )
+    description = "ResNet-50's inference, its normalisation folded into the convolutions."
+    parser = forward.without_cases("folded", description, seconds=0.2)
     parser.add_argument("--images", type=int, default=256, help="of a batch; default: 256")
-    parser.add_argument("--out", type=Path, metavar="FILE", required=True, help="merge the rows into this JSON file")
-    selection.add_run(parser, seconds=0.2)
-    return parser
+    options = parser.parse_args(arguments)
+    forward.begin("folded")
+    sides = [Side("lax", written), Side("lax folded", folded_by_lax), Side("jaxconv", folded_by_us)]
+    sides += [Side("jaxconv", folded_by_us, dtype) for dtype in BYTES]
+    return forward.measure_all(options, [(side, options.images) for side in sides], measure, KEY, table)
 
 
 def written(x: Array, layer: Any, stride: int, residual: Array | None, relu: bool) -> Array:
@@ -91,6 +73,12 @@ def folded_by_us(
         x, w, window_strides=stride, scale=scale, bias=bias, residual=residual,
         activation="relu" if relu else None, implementation=implementation, **of_bytes,
     )  # fmt: skip
+
+
+class Side(NamedTuple):
+    name: str
+    layer: Layer
+    dtype: str = HALF
 
 
 def program(layer: Layer, dtype: str, images: int) -> Program:
@@ -136,20 +124,28 @@ def logits(layer: Layer, layers: dict[str, Any], x: Array) -> Array:
     return x.astype(HALF).mean((1, 2)) @ w.astype(HALF) + bias.astype(HALF)
 
 
-def measure(layer: Layer, dtype: str, images: int, budget_s: float) -> dict:
-    """Of a row. No failure raises."""
-    nothing = {"ms": None, "compile_s": None}
+def measure(side: Side, images: int, budget_s: float) -> dict:
+    """A row. No failure of a side raises."""
+    timing = _timed(side, images, budget_s)
+    numbers = {"ms": timing.us and timing.us / 1e3, "compile_s": timing.compile_s}
+    names = {"side": side.name, "dtype": side.dtype, "images": images}
+    ours = side.layer is folded_by_us
+    errors = {"error": timing.error if ours else None, "lax_error": None if ours else timing.error}
+    return names | rounded(numbers) | errors
+
+
+def _timed(side: Side, images: int, budget_s: float) -> Timing:
     try:
-        compiled, _, compile_s = compile_fresh(program(layer, dtype, images))
-        if layer is folded_by_us and not answered_by_us(compiled.as_text() or ""):
-            return nothing | {"error": "lax answered in place of our kernels"}
-        arrays = operands(layer, dtype, images)
+        compiled, lower_s, compile_s = compile_fresh(program(side.layer, side.dtype, images))
+        if side.layer is folded_by_us and not answered_by_us(compiled.as_text() or ""):
+            return Timing(error="lax answered in place of our kernels")
+        arrays = operands(side.layer, side.dtype, images)
         if not 0 < float(compiled(*arrays).std(dtype=jnp.float32)) < float("inf"):
-            return nothing | {"error": "the results are not finite, or all the same"}
+            return Timing(error="the results are not finite, or all the same")
         us = median_us(CLOCKS[jax.default_backend()], compiled, arrays, budget_s)
-        return rounded({"ms": us and us / 1e3, "compile_s": compile_s}) | {"error": None}
-    except Exception as error:
-        return nothing | {"error": f"{type(error).__name__}: {error}"[:300]}
+        return Timing(us=us, lower_s=lower_s, compile_s=compile_s)
+    except Exception as error:  # whatever one side fails by, the others are measured
+        return Timing(error=f"{type(error).__name__}: {error}"[:LONGEST_ERROR])
 
 
 def table(rows: list[dict]) -> str:

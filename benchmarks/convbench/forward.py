@@ -13,10 +13,16 @@ from convbench.rows import RowFile
 
 
 def parser(name: str, description: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"benchmarks {name}", description=description)
+    parser = without_cases(name, description, seconds=0.1)
     selection.add_selection(parser, "bfloat16")
+    return parser
+
+
+def without_cases(name: str, description: str, seconds: float) -> argparse.ArgumentParser:
+    """seconds: what is spent on a program if nothing else is asked."""
+    parser = argparse.ArgumentParser(prog=f"benchmarks {name}", description=description)
     parser.add_argument("--out", type=Path, metavar="FILE", required=True, help="merge the rows into this JSON file")
-    selection.add_run(parser, seconds=0.1)
+    selection.add_run(parser, seconds)
     return parser
 
 
@@ -36,8 +42,8 @@ def measure_all(
 ) -> int:
     """Merges a row of each into the file, and prints the table of all. Exit status: 1 if one of our kernels failed.
 
-    every: the arguments of `measure`, a case first, before the seconds to spend on a program. key: the fields that tell
-      rows apart.
+    every: the arguments of `measure`, a case or what has a name first, before the seconds to spend on a program.
+      key: the fields that tell rows apart.
     """
     rows, origin = RowFile.continued(options.out, machine.describe()), machine.origin(options.commit)
     for arguments in (bar := tqdm(every, unit="row")):

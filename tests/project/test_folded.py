@@ -10,6 +10,7 @@ from convbench.command import main
 from convbench.folded import (
     BYTES,
     HALF,
+    Side,
     folded_by_lax,
     folded_by_us,
     logits,
@@ -68,7 +69,8 @@ def test_results_stay_about_as_large(monkeypatch):
 
 
 def test_a_failure_is_a_row():
-    assert "cuda" in measure(folded_by_us, HALF, 2, 0.0)["error"]
+    row = measure(Side("jaxconv", folded_by_us), 2, 0.0)
+    assert "cuda" in row["error"] and row["ms"] is None and row["lax_error"] is None
 
 
 def test_table():
