@@ -87,16 +87,7 @@ class DirectSums {
                                       const EpilogueOf<float, kHasEpilogue>& epilogue, int32_t dst_count) {
     if constexpr (kHasEpilogue) {
       ptx::Keep(dst_count);  // or the compiler would hold the bias in registers that sums need
-#pragma unroll
-      for (int j = 0; j < kBlocks; ++j) {
-        const int64_t channel = LaneChannel(first_col_ + j * 8, dst_count);
-        const EpilogueOfChannel<float, true> pair[] = {epilogue.Of(channel), epilogue.Of(channel + 1)};
-#pragma unroll
-        for (int i = 0; i < kPositions; ++i) {
-#pragma unroll
-          for (int k = 0; k < 4; ++k) sum_[i][j][k] = pair[k % 2].Scaled(sum_[i][j][k]);
-        }
-      }
+      ScaleSums(epilogue, first_col_, dst_count, sum_);
       if (epilogue.HasResidual()) {
         WithType<float>(p.out_type,
                         [&](auto type) { AddResidual<decltype(type)>(p, shared, end, epilogue, dst_count); });

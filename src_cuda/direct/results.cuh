@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "common/convert.cuh"
+#include "common/epilogue.cuh"
 #include "common/store_pairs.cuh"
 
 namespace jaxconv {
@@ -20,6 +21,23 @@ __device__ __forceinline__ void ClearSums(float (&sums)[kRows][kBlocks][4]) {
   for (auto& blocks : sums) {
 #pragma unroll
     for (auto& four : blocks) four[0] = four[1] = four[2] = four[3] = 0;
+  }
+}
+
+// scale * sum + bias, of sums whose output channels begin with one, and end before `end_channel`. The numbers of a
+// channel are loaded once.
+template <int kPositions, int kBlocks>
+__device__ __forceinline__ void ScaleSums(const EpilogueOf<float, true>& epilogue, int32_t first_channel,
+                                          int32_t end_channel, float (&sums)[kPositions][kBlocks][4]) {
+#pragma unroll
+  for (int j = 0; j < kBlocks; ++j) {
+    const int64_t channel = LaneChannel(first_channel + j * 8, end_channel);
+    const EpilogueOfChannel<float, true> pair[] = {epilogue.Of(channel), epilogue.Of(channel + 1)};
+#pragma unroll
+    for (int i = 0; i < kPositions; ++i) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) sums[i][j][k] = pair[k % 2].Scaled(sums[i][j][k]);
+    }
   }
 }
 

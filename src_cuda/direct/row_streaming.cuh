@@ -324,19 +324,12 @@ class RowStreaming {
     if constexpr (kHasEpilogue) ptx::Keep(dst_count);  // or the compiler would hold the bias's address, too
     float results[kPositions][kBlocks][4];
 #pragma unroll
-    for (int j = 0; j < kBlocks; ++j) {
-      const int64_t channel = LaneChannel(first_col_ + j * 8, dst_count);
-      const EpilogueOfChannel<float, kHasEpilogue> pair[] = {epilogue.Of(channel), epilogue.Of(channel + 1)};
-#pragma unroll
-      for (int i = 0; i < kPositions; ++i) {
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const float sum = sum_[kLags - 1][i][j][k];
-          results[i][j][k] = kHasEpilogue ? pair[k % 2].Scaled(sum) : sum;
-        }
-      }
+    for (int at = 0; at < kPositions * kBlocks * 4; ++at) {
+      const int i = at / (kBlocks * 4), j = at / 4 % kBlocks;
+      results[i][j][at % 4] = sum_[kLags - 1][i][j][at % 4];
     }
     if constexpr (kHasEpilogue) {
+      ScaleSums(epilogue, first_col_, dst_count, results);
       if (epilogue.HasResidual()) AddResidual<Out>(epilogue, origin, ends, dst_count, results);
       epilogue.ActivateAll(reinterpret_cast<float (&)[kPositions * kBlocks * 4]>(results));
     }
