@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from jax.extend.core import JaxprEqn
 
 from jaxconv import fallback
-from jaxconv.lowering import decide, seen_by_kernels
+from jaxconv.lowering import decide, decide_apart, seen_by_kernels
 from jaxconv.planner.choose import Choice, Rejection
 from jaxconv.planner.plan import Lax, constraint_of
 from jaxconv.planner.support import unsupported_reason
@@ -79,15 +79,18 @@ def _answer(equation: JaxprEqn, platform: str | None) -> Answer:
         problem = ConvProblem.from_lax(lhs, rhs, out, equation.params)
         reason = unsupported_reason(problem)
         return Answer("convolution", problem, "lax" if reason else "lax, as asked", reason=reason)
-    kind, problem, implementation, epilogue, ending = ours
+    kind, problem, implementation, epilogue, ending, apart = ours
     name = ("wgrad" if kind == "wgrad" else "dgrad" if problem.reverse else "fprop") + epilogue
-    choice = decide(kind, platform, problem, implementation, tuning_for(implementation), ending)
+    tuning = tuning_for(implementation)
+    choice, rows = decide(kind, platform, problem, implementation, tuning, ending), ""
+    if apart is not None and (of_apart := decide_apart(platform, apart, implementation, tuning)):
+        choice, rows = of_apart, ", with the other end's rows where they lie"
     if choice.plan is None:
         by = "lax" if fallback.allows_lax(implementation) else "an error"
         return Answer(name, problem, by, reason=choice.unsupported_reason())
     seen = seen_by_kernels(kind, platform, problem, constraint_of(implementation), ending)
     wider = f" in {seen.lhs_dtype}" if has_float8(problem) and not has_float8(seen) else ""
-    return Answer(name, problem, f"{choice.plan}{wider}", _time(choice, platform), others=choice.rejected)
+    return Answer(name, problem, f"{choice.plan}{rows}{wider}", _time(choice, platform), others=choice.rejected)
 
 
 def _time(choice: Choice, platform: str | None) -> str | None:

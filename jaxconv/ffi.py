@@ -154,7 +154,8 @@ def convolution(plan: ConvPlan, problem: ConvProblem, epilogue: Epilogue = NOTHI
     It is that of the transformed problem, between the array views of its operands and its result.
 
     A `conv` may end with an epilogue, whose operands follow: scale, bias, residual_scale and out_scale in the dtype
-    that it is computed in (float32, or float64), the residual in that of the result, which is the problem's.
+    that it is computed in (float32, or float64), the residual in that of the result, which is the problem's. Behind
+    them are the rows of neighbours that the plan asks for.
     """
     workspace = plan.workspace_bytes(problem)
     channels = problem.groups * problem.out_channels
@@ -165,29 +166,34 @@ def convolution(plan: ConvPlan, problem: ConvProblem, epilogue: Epilogue = NOTHI
     if workspace is not None:  # XLA owns it, so that a call allocates nothing
         results.append(jax.ShapeDtypeStruct((workspace,), np.uint8))
     call = jax.ffi.ffi_call(f"jaxconv_{plan.kind}", results)
+    names = (*epilogue.operands, *plan.rows)
     tables = offset_tables(problem)
-    attributes = _attributes(problem, epilogue) | _kernel(plan)
+    attributes = _attributes(problem, epilogue, plan.rows) | _kernel(plan)
     into_a, into_b = (views[role].to for role in OPERANDS[plan.kind])
     back = views[result].back
     # XLA would hand over slices of larger arrays, wherever they begin.
     whole = lax.optimization_barrier if plan.takes_aligned else lambda arrays: arrays
 
-    def of_epilogue(name: str, x: Array) -> Array:
+    def as_kernels_see(name: str, x: Array) -> Array:
         """The operand of the transformed problem, which has further channels of zeros behind the others."""
         if name == "residual":
             return views[result].to(x)
+        if name in plan.rows:
+            return x
         return jnp.pad(x, (0, more_channels)) if more_channels and x.ndim else x
 
     def convolve(a: Array, b: Array, *operands: Array) -> Array:
         if swapped:
             a, b = b, a
-        a, b, *more = whole((into_a(a), into_b(b), *map(of_epilogue, epilogue.operands, operands)))
+        a, b, *more = whole((into_a(a), into_b(b), *map(as_kernels_see, names, operands)))
         return back(whole(call(a, b, *tables, *more, **attributes)[0]))
 
     return convolve
 
 
-def _attributes(problem: ConvProblem, epilogue: Epilogue = NOTHING) -> dict[str, np.generic | np.ndarray | str]:
+def _attributes(
+    problem: ConvProblem, epilogue: Epilogue = NOTHING, rows: tuple[str, ...] = ()
+) -> dict[str, np.generic | np.ndarray | str]:
     """The attributes that src_common/ffi_decode.h reads, one for one; the sizes it takes from the buffers."""
     activation, numbers = epilogue.activation.kernel_form() if epilogue.activation else ("", (0.0, 0.0, 0.0))
     return {
@@ -204,7 +210,7 @@ def _attributes(problem: ConvProblem, epilogue: Epilogue = NOTHING) -> dict[str,
         "dst_batch_grouped": np.bool_(problem.out_batch_grouped),
         "filter_in_grouped": np.bool_(problem.reverse),
         "dst_in_blocks": np.bool_(problem.out_in_blocks),
-        "epilogue": " ".join(epilogue.operands),
+        "operands": " ".join((*epilogue.operands, *rows)),
         "activation": activation,
         "activation_numbers": np.array(numbers, np.float64),
     }

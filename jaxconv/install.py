@@ -24,6 +24,7 @@ from jaxconv.problem.algorithms import precision_of_lax
 from jaxconv.problem.factors import other_filter
 from jaxconv.problem.of_lax import read
 from jaxconv.problem.product import Ending
+from jaxconv.sharding.block import Apart
 from jaxconv.sharding.partitioning import lower_without_mesh
 from jaxconv.tuning.loaded import tuning_for
 
@@ -40,7 +41,8 @@ class Installed(NamedTuple):
 class Pass(NamedTuple):
     """A convolution as one of ours: its kind, its problem, and which of our kernels may answer it.
 
-    epilogue: in words, what computes one; nothing if there is none. ending: of our kernel.
+    epilogue: in words, what computes one; nothing if there is none. ending: of our kernel. apart: the problem as a
+    kernel may have it, if it is periodic.
     """
 
     kind: str
@@ -48,6 +50,7 @@ class Pass(NamedTuple):
     implementation: Constraint | None
     epilogue: str = ""
     ending: Ending = Ending.SUMS
+    apart: Apart | None = None
 
 
 _installed: dict[str, Installed] = {}  # by platform

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from functools import partial
 
 import jax.numpy as jnp
+from jax import Array
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.interpreters import mlir
 
 from jaxconv import fallback, ffi
 from jaxconv._jax_private import lower_with_sharding_in_types
 from jaxconv.complex_numbers import as_real, complex_convolution, is_complex
-from jaxconv.planner.choose import Choice, choose, widening_seconds
-from jaxconv.planner.plan import ANY, Constraint, Lax, constraint_of
+from jaxconv.planner.choose import Choice, choose, copy_seconds, widening_seconds
+from jaxconv.planner.plan import ANY, Constraint, ConvPlan, Lax, constraint_of
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.planner.xla import choose_or_lax
 from jaxconv.problem import ROLES, ConvProblem
@@ -22,7 +24,7 @@ from jaxconv.problem.algorithms import Float32, float32_of
 from jaxconv.problem.product import OPERANDS, RESULT, Ending
 from jaxconv.problem.wider import FLOAT8, converted, has_float8, with_float32_result, without_float8
 from jaxconv.sharding import cache_key
-from jaxconv.sharding.block import block
+from jaxconv.sharding.block import Apart, Local, block
 from jaxconv.sharding.partitioning import (
     Automatic,
     explicitly_partitioned,
@@ -39,7 +41,8 @@ FLOAT8_FAMILY = "wgmma"  # whose kernels multiply float8 on a GPU
 def lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, implementation, sharding):
     # Taken once: the partitioner asks for the computation later, when another file may be loaded than the digest is of.
     tuning = tuning_for(implementation)
-    local = partial(_computation, kind, platform, implementation, tuning)
+    compute = partial(_computation, kind, platform, implementation, tuning)
+    local = Local(compute, partial(_with_rows, platform, implementation, tuning)) if kind == "conv" else Local(compute)
     module = ctx.module_context
     shardings = [aval.sharding for aval in (*ctx.avals_in, *ctx.avals_out)]
     if is_explicit(shardings):
@@ -49,7 +52,7 @@ def lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, i
     if math.prod(automatic.sizes) == 1:
         compute = block(kind, problem, local, {}, {})
     elif reason := _why_not_split(module, automatic):
-        compute = block(kind, problem, partial(_by_lax, reason, kind, implementation), {}, {})
+        compute = block(kind, problem, Local(partial(_by_lax, reason, kind, implementation)), {}, {})
     else:
         name_it = set_xla_metadata(jaxconv=cache_key.digest(kind, platform, problem, implementation, tuning))
         compute = name_it(partitioned(kind, problem, local, automatic))
@@ -79,6 +82,11 @@ def _computation(kind: str, platform: str | None, implementation, tuning: Tuning
     dtypes = [seen.dtype(role) for role in OPERANDS[kind]]
     compute = lambda *operands: by_kernel(*(x.astype(dtype) for x, dtype in zip(operands, dtypes, strict=True)))
     return complex_convolution(kind, problem, compute) if is_complex(problem) else compute
+
+
+def _with_rows(platform: str | None, implementation, tuning: Tuning, apart: Apart) -> Callable[..., Array] | None:
+    choice = decide_apart(platform, apart, implementation, tuning)
+    return ffi.convolution(choice.plan, apart.problem) if choice and isinstance(choice.plan, ConvPlan) else None
 
 
 def seen_by_kernels(
@@ -147,6 +155,23 @@ def decide(
     if implementation is not None:
         return choose(platform, kind, problem, constraint, device, ending)
     return tuning.choice(platform, kind, problem) or choose_or_lax(platform, kind, problem, device)
+
+
+def decide_apart(platform: str | None, apart: Apart, implementation, tuning: Tuning = NOTHING) -> Choice | None:
+    """The plan of a kernel that reads the rows where they lie, if it is expected to be faster than a copy of the lhs
+    with its rows, and the kernel that `decide` finds for that."""
+    constraint, problem = constraint_of(implementation), apart.problem
+    if platform != "cuda" or seen_by_kernels("conv", platform, problem, constraint) != problem:
+        return None
+    joined = decide("conv", platform, apart.joined, implementation, tuning)
+    if not isinstance(joined.plan, ConvPlan):
+        return None
+    before, after = apart.rows
+    asked = dataclasses.replace(constraint, rows_before=before, rows_after=after, transform=())
+    device = ffi.device(platform)
+    choice = choose(platform, "conv", problem, asked, device)
+    is_faster = choice.cost <= joined.cost + copy_seconds(apart.joined, "lhs", device)
+    return choice if choice.plan is not None and is_faster else None
 
 
 def _platform_reason(platform: str | None, constraint: Constraint) -> str | None:

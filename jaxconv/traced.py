@@ -17,7 +17,7 @@ from jaxconv.fused.lowering import planned
 from jaxconv.install import Pass, our_pass
 from jaxconv.planner.plan import constraint_of
 from jaxconv.primitives import PRIMITIVES
-from jaxconv.sharding.block import of_one_device
+from jaxconv.sharding.block import apart_on_one_device, of_one_device
 
 KINDS = {primitive: kind for (kind, _), primitive in PRIMITIVES.items()}
 FUSED = set(fused.PRIMITIVES.values())
@@ -55,15 +55,16 @@ def trace(fn: Callable, *args: Any, **kwargs: Any) -> Traced:
 def pass_of(equation: JaxprEqn, platform: str | None) -> Pass | None:
     """What an equation is for us, where nothing is split; None: it is left to lax."""
     if equation.primitive in KINDS:
-        kind, problem = KINDS[equation.primitive], of_one_device(equation.params["problem"])
-        return Pass(kind, problem, equation.params["implementation"])
+        kind, whole = KINDS[equation.primitive], equation.params["problem"]
+        apart = apart_on_one_device(whole) if kind == "conv" else None
+        return Pass(kind, of_one_device(whole), equation.params["implementation"], apart=apart)
     avals = [v.aval for v in (*equation.invars, *equation.outvars)]
     if equation.primitive in FUSED:
         problem, plan = planned(platform, call := Call(**equation.params), avals[:-1])
         if plan is not None:
             return Pass("conv", problem, constraint_of(call.implementation), " with its epilogue", call.ending)
-        problem = of_one_device(call.of_sums)
-        return Pass("conv", problem, call.implementation, ", then its epilogue by XLA,")
+        problem, then = of_one_device(call.of_sums), ", then its epilogue by XLA,"
+        return Pass("conv", problem, call.implementation, then, apart=apart_on_one_device(call.of_sums))
     return our_pass(platform, equation.ctx, avals, equation.params)
 
 

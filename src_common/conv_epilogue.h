@@ -57,7 +57,7 @@ struct Epilogue {
   const void* residual = nullptr;        // lies as the result does, in its type; or null
   const void* residual_scale = nullptr;  // one number, in the epilogue's type; or null
   double numbers[3] = {};
-  FloatActivation of_floats;  // the activation again: ReadEpilogue makes it of the above, for CUDA
+  FloatActivation of_floats;  // the activation again: ReadOperands makes it of the above, for CUDA
 };
 
 }  // namespace jaxconv

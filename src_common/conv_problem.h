@@ -15,7 +15,7 @@ inline constexpr int kSpatial = 3;  // (d, h, w)
 
 // The format of custom calls: the columns of the offset tables, the attributes and the families' settings. Increase it
 // when any of them changes. Compiled programs of another format are refused.
-inline constexpr int64_t kFormat = 5;
+inline constexpr int64_t kFormat = 6;
 
 enum class DType : int32_t { kF32, kF64, kBF16, kF16, kS8, kS32, kE4M3, kE5M2 };
 
@@ -80,6 +80,17 @@ struct ConvProblem {
   DType dst_type;
   int32_t tap_count;    // all taps of the filter
   int32_t class_count;  // rows of `classes`
+};
+
+// Rows of pixels before the source's first row and behind its last one. They are arrays of their own: where devices
+// split an image, a device receives them from its neighbours. Null: there are none, and zeros in their place.
+struct NeighbourRows {
+  const void* before = nullptr;
+  const void* after = nullptr;
+  int64_t elements_before = 0;
+  int64_t elements_after = 0;
+
+  bool are_there() const { return elements_before > 0 || elements_after > 0; }
 };
 
 // A problem whose destination has channels in blocks, as one with a group for each block. All of them read the same

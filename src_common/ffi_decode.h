@@ -34,14 +34,14 @@ struct ConvAttributes {
   ffi::Span<const int64_t> lhs_dilation;
   ffi::Span<const int64_t> rhs_dilation;
   int64_t groups;
-  bool src_batch_grouped;   // the source's groups are on its batch axis, not its channel axis
-  bool dst_batch_grouped;   // the same for the destination
-  bool filter_in_grouped;   // the filter's groups are on its `in` axis (dgrad), not its `out` axis
-  bool dst_in_blocks;       // the destination's first spatial axis is blocks of its channels
-  int64_t format;           // kFormat of the jaxconv that compiled the program
-  std::string_view family;  // the kernel family
-  // Of the epilogue: the names of its operands, separated by spaces, in their order; the activation and its numbers.
-  std::string_view epilogue;
+  bool src_batch_grouped;     // the source's groups are on its batch axis, not its channel axis
+  bool dst_batch_grouped;     // the same for the destination
+  bool filter_in_grouped;     // the filter's groups are on its `in` axis (dgrad), not its `out` axis
+  bool dst_in_blocks;         // the destination's first spatial axis is blocks of its channels
+  int64_t format;             // kFormat of the jaxconv that compiled the program
+  std::string_view family;    // the kernel family
+  std::string_view operands;  // the names of those behind the tables, separated by spaces, in their order
+  // Of the epilogue.
   std::string_view activation;
   ffi::Span<const double> activation_numbers;
 };
@@ -128,23 +128,25 @@ inline ffi::ErrorOr<ConvProblem> DecodeProblem(ffi::AnyBuffer src, ffi::AnyBuffe
 
 namespace internal {
 
-// The operands of an epilogue, one after the other.
-class EpilogueReader {
+// The operands behind the tables, one after the other. `rows`: null on a platform whose kernels take none.
+class OperandReader {
  public:
-  EpilogueReader(const ffi::RemainingArgs& operands, const ConvProblem& problem)
-      : operands_(operands), problem_(problem) {}
+  OperandReader(const ffi::RemainingArgs& operands, const ConvProblem& problem, Epilogue* epilogue, NeighbourRows* rows)
+      : operands_(operands), problem_(problem), epilogue_(epilogue), rows_(rows) {}
 
   // Reads the next operand, which has this name. Returns why it does not fit the problem.
-  std::optional<std::string> Read(const std::string& name, Epilogue* epilogue) {
+  std::optional<std::string> Read(const std::string& name) {
     if (read_ == operands_.size()) return "the " + name + " is missing";
     const ffi::ErrorOr<ffi::AnyBuffer> buffer = operands_.get<ffi::AnyBuffer>(read_++);
     if (buffer.has_error()) return "the " + name + " is no array";
-    if (name == "scale") return ReadPerChannel(name, *buffer, &epilogue->scale);
-    if (name == "bias") return ReadPerChannel(name, *buffer, &epilogue->bias);
-    if (name == "out_scale") return ReadPerChannel("out scale", *buffer, &epilogue->out_scale);
-    if (name == "residual") return ReadResidual(*buffer, epilogue);
-    if (name == "residual_scale") return ReadNumber("residual scale", *buffer, &epilogue->residual_scale);
-    return "an epilogue has no " + name;
+    if (name == "scale") return ReadPerChannel(name, *buffer, &epilogue_->scale);
+    if (name == "bias") return ReadPerChannel(name, *buffer, &epilogue_->bias);
+    if (name == "out_scale") return ReadPerChannel("out scale", *buffer, &epilogue_->out_scale);
+    if (name == "residual") return ReadResidual(*buffer);
+    if (name == "residual_scale") return ReadNumber("residual scale", *buffer, &epilogue_->residual_scale);
+    if (rows_ && name == "rows_before") return ReadRows(*buffer, &rows_->before, &rows_->elements_before);
+    if (rows_ && name == "rows_after") return ReadRows(*buffer, &rows_->after, &rows_->elements_after);
+    return "there is no operand " + name;
   }
 
   bool has_more() const { return read_ < operands_.size(); }
@@ -178,15 +180,23 @@ class EpilogueReader {
     return std::nullopt;
   }
 
-  std::optional<std::string> ReadResidual(const ffi::AnyBuffer& buffer, Epilogue* epilogue) const {
+  std::optional<std::string> ReadResidual(const ffi::AnyBuffer& buffer) const {
     if (auto why = TypeMustBe("residual", buffer, problem_.dst_type, "result is")) return why;
     int64_t count = problem_.batch * problem_.groups * problem_.out_channels;
     for (const int64_t size : problem_.dst_size) count *= size;
     if (static_cast<int64_t>(buffer.element_count()) != count) {
       return Numbers("residual", buffer, count, " of the result");
     }
-    epilogue->residual = buffer.untyped_data();
-    epilogue->residual_type = problem_.dst_type;
+    epilogue_->residual = buffer.untyped_data();
+    epilogue_->residual_type = problem_.dst_type;
+    return std::nullopt;
+  }
+
+  // Their number is a setting of the kernel.
+  std::optional<std::string> ReadRows(const ffi::AnyBuffer& buffer, const void** rows, int64_t* elements) const {
+    if (auto why = TypeMustBe("neighbour's rows", buffer, problem_.src_type, "source is")) return why;
+    *rows = buffer.untyped_data();
+    *elements = static_cast<int64_t>(buffer.element_count());
     return std::nullopt;
   }
 
@@ -200,6 +210,8 @@ class EpilogueReader {
 
   const ffi::RemainingArgs& operands_;
   const ConvProblem& problem_;
+  Epilogue* epilogue_;
+  NeighbourRows* rows_;
   size_t read_ = 0;
 };
 
@@ -216,10 +228,11 @@ inline bool ToActivation(std::string_view name, Activation* activation) {
 
 }  // namespace internal
 
-// Reads the epilogue of a call: its attributes, and the operands behind the tables. Returns why it does not fit the
-// problem.
-inline std::optional<std::string> ReadEpilogue(const ConvAttributes& a, const ffi::RemainingArgs& operands,
-                                               const ConvProblem& p, Pass pass, Epilogue* epilogue) {
+// Reads the operands behind the tables, and what else the attributes say of the epilogue. Returns why it does not fit
+// the problem.
+inline std::optional<std::string> ReadOperands(const ConvAttributes& a, const ffi::RemainingArgs& operands,
+                                               const ConvProblem& p, Pass pass, Epilogue* epilogue,
+                                               NeighbourRows* rows = nullptr) {
   if (!internal::ToActivation(a.activation, &epilogue->activation)) {
     return "there is no activation " + std::string(a.activation);
   }
@@ -227,16 +240,17 @@ inline std::optional<std::string> ReadEpilogue(const ConvAttributes& a, const ff
   if (a.activation_numbers.size() != kNumbers) return "an activation has " + std::to_string(kNumbers) + " numbers";
   std::copy(a.activation_numbers.begin(), a.activation_numbers.end(), epilogue->numbers);
   epilogue->of_floats = OfFloats(epilogue->activation, epilogue->numbers);
-  internal::EpilogueReader reader(operands, p);
-  for (std::string_view names = a.epilogue; !names.empty();) {
+  internal::OperandReader reader(operands, p, epilogue, rows);
+  for (std::string_view names = a.operands; !names.empty();) {
     const size_t end = std::min(names.find(' '), names.size());
-    if (auto why = reader.Read(std::string(names.substr(0, end)), epilogue)) return why;
+    if (auto why = reader.Read(std::string(names.substr(0, end)))) return why;
     names.remove_prefix(std::min(end + 1, names.size()));
   }
-  if (reader.has_more()) return "there are operands that the epilogue does not name";
+  if (reader.has_more()) return "there are operands that no attribute names";
   if (epilogue->residual_scale && !epilogue->residual) return "there is a residual scale, and no residual";
   const bool is_rounded = pass == Pass::kConv && IsInteger(p.src_type) && p.dst_type != DType::kS32;
-  epilogue->is_there = operands.size() > 0 || epilogue->activation != Activation::kNone || is_rounded;
+  const size_t of_rows = rows ? (rows->before != nullptr) + (rows->after != nullptr) : 0;
+  epilogue->is_there = operands.size() > of_rows || epilogue->activation != Activation::kNone || is_rounded;
   if (p.dst.block != 0 && pass != Pass::kConv) return "a wgrad has no channels in blocks";
   if (epilogue->is_there && pass != Pass::kConv) return "a wgrad has no epilogue";
   if (epilogue->is_there && p.dst_type == DType::kS32) return "sums of integers that are the result have no epilogue";
@@ -259,7 +273,7 @@ inline std::optional<std::string> ReadEpilogue(const ConvAttributes& a, const ff
       ::xla::ffi::StructMember<int64_t>("groups"), ::xla::ffi::StructMember<bool>("src_batch_grouped"),             \
       ::xla::ffi::StructMember<bool>("dst_batch_grouped"), ::xla::ffi::StructMember<bool>("filter_in_grouped"),     \
       ::xla::ffi::StructMember<bool>("dst_in_blocks"), ::xla::ffi::StructMember<int64_t>("format"),                 \
-      ::xla::ffi::StructMember<std::string_view>("family"), ::xla::ffi::StructMember<std::string_view>("epilogue"), \
+      ::xla::ffi::StructMember<std::string_view>("family"), ::xla::ffi::StructMember<std::string_view>("operands"), \
       ::xla::ffi::StructMember<std::string_view>("activation"),                                                     \
       ::xla::ffi::StructMember<::xla::ffi::Span<const double>>("activation_numbers")
 

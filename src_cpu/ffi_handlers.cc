@@ -64,7 +64,7 @@ ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, ffi::Remainin
                                 problem->filter_type};
     if (const char* why = CheckTables(*problem, taps, classes, filter)) return invalid(why);
     Epilogue epilogue;
-    if (const auto why = ReadEpilogue(attributes, more, *problem, pass, &epilogue)) return invalid(*why);
+    if (const auto why = ReadOperands(attributes, more, *problem, pass, &epilogue)) return invalid(*why);
     if (result.element_count() == 0) return ffi::Error::Success();
 
     const ConvProblem seen = BlocksAsGroups(*problem);

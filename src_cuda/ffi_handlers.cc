@@ -112,8 +112,21 @@ cudaError_t SharedMemoryLimit(int* bytes) {
 // and of the filter.
 struct Buffers {
   ffi::AnyBuffer src, rhs, taps, classes, result, workspace;
-  ffi::RemainingArgs epilogue;  // the operands that its attribute names
+  ffi::RemainingArgs more;  // the operands that an attribute names
 };
+
+// Why a call does not have the rows of neighbours that the settings tell of.
+template <typename Settings>
+Reason UnsupportedRows(const ConvProblem& p, const NeighbourRows& rows, const Settings& settings) {
+  if constexpr (requires { settings.rows_before; }) {
+    const int64_t row = ElementsOfRow(p, settings.rows_dim());
+    const bool are_as_many =
+        rows.elements_before == settings.rows_before * row && rows.elements_after == settings.rows_after * row;
+    return are_as_many ? Reason() : "the neighbours' rows are not those of the settings";
+  } else {
+    return rows.are_there() ? Reason("the family's kernels take no rows of neighbours") : std::nullopt;
+  }
+}
 
 ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& b, const CudaAttributes& attributes) {
   const ffi::AnyBuffer& filter = pass == Pass::kConv ? b.rhs : b.result;
@@ -127,7 +140,8 @@ ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& 
   const ffi::ErrorOr<ConvProblem> problem = DecodeProblem(b.src, filter, dst, b.taps, b.classes, attributes);
   if (problem.has_error()) return problem.error();
   Epilogue epilogue;
-  if (const Reason why = ReadEpilogue(attributes, b.epilogue, *problem, pass, &epilogue)) return refuse(*why);
+  NeighbourRows rows;
+  if (const Reason why = ReadOperands(attributes, b.more, *problem, pass, &epilogue, &rows)) return refuse(*why);
   if (IsFloat8(ResultType(*problem, pass)) && !epilogue.is_there) {
     return refuse("results of " + Name(ResultType(*problem, pass)) + " without an epilogue");
   }
@@ -142,11 +156,13 @@ ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& 
                       b.result.untyped_data(),
                       b.workspace.untyped_data(),
                       &state->slot,
-                      epilogue};
+                      epilogue,
+                      rows};
   const auto run = [&](const auto& kernel) {
     const auto& [family, settings] = kernel;
     if (epilogue.residual && !settings.kTakesResidual) return refuse("the family's kernels take no residual");
     if (HasFloat8(*problem) && !settings.kTakesFloat8) return refuse("the family has no kernels of float8");
+    if (const Reason why = UnsupportedRows(*problem, rows, settings)) return refuse(*why);
     if (const Reason why = family->unsupported_reason(*problem, pass, settings)) return refuse(*why);
     if (const size_t need = family->workspace_bytes(*problem, pass, settings); b.workspace.size_bytes() < need) {
       return refuse("needs " + std::to_string(need) + " bytes of workspace, got " +
@@ -164,9 +180,9 @@ ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& 
 
 template <Pass kPass>
 ffi::Error Execute(cudaStream_t stream, ffi::AnyBuffer src, ffi::AnyBuffer rhs, ffi::AnyBuffer taps,
-                   ffi::AnyBuffer classes, ffi::RemainingArgs epilogue, ffi::Result<ffi::AnyBuffer> result,
+                   ffi::AnyBuffer classes, ffi::RemainingArgs more, ffi::Result<ffi::AnyBuffer> result,
                    ffi::Result<ffi::AnyBuffer> workspace, CudaAttributes attributes, CallState* state) {
-  return Run(kPass, state, stream, {src, rhs, taps, classes, *result, *workspace, epilogue}, attributes);
+  return Run(kPass, state, stream, {src, rhs, taps, classes, *result, *workspace, more}, attributes);
 }
 
 auto Signature() {
@@ -176,7 +192,7 @@ auto Signature() {
       .Arg<ffi::AnyBuffer>()  // filter, or the destination's gradient
       .Arg<ffi::AnyBuffer>()  // taps
       .Arg<ffi::AnyBuffer>()  // classes
-      .RemainingArgs()        // operands of the epilogue
+      .RemainingArgs()        // operands of the epilogue, and rows of neighbours
       .Ret<ffi::AnyBuffer>()  // destination, or the filter's gradient
       .Ret<ffi::AnyBuffer>()  // workspace
       .Attrs<CudaAttributes>()

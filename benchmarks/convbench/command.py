@@ -25,6 +25,7 @@ COMMANDS = {
     "epilogue": "convbench.endings",
     "narrow": "convbench.narrow",
     "folded": "convbench.folded",
+    "halos": "convbench.halos",
     "calls": "convbench.calls",
     "clients": "convbench.clients.command",
 }

@@ -13,7 +13,7 @@ from jaxconv import fallback, primitives
 from jaxconv.epilogue import Epilogue
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.product import Ending
-from jaxconv.sharding.block import block
+from jaxconv.sharding.block import Local, block
 
 BY_LAX = "xla"
 
@@ -53,11 +53,11 @@ class Call(NamedTuple):
 
 def conv(lhs: Array, rhs: Array, problem: ConvProblem, implementation: Any, sharding: NamedSharding) -> Array:
     if implementation == BY_LAX:
-        return block("conv", problem, fallback.LAX["conv"], {}, {})(lhs, rhs)
+        return block("conv", problem, Local(fallback.LAX["conv"]), {}, {})(lhs, rhs)
     return primitives.conv(lhs, rhs, problem, implementation, sharding)
 
 
 def wgrad(lhs: Array, out: Array, problem: ConvProblem, implementation: Any, sharding: NamedSharding) -> Array:
     if implementation == BY_LAX:
-        return block("wgrad", problem, fallback.LAX["wgrad"], {}, {})(lhs, out)
+        return block("wgrad", problem, Local(fallback.LAX["wgrad"]), {}, {})(lhs, out)
     return primitives.wgrad(lhs, out, problem, implementation, sharding)

@@ -204,5 +204,11 @@ def widening_seconds(kind: str, problem: ConvProblem, wider: ConvProblem, device
     return sum(seconds(role) for role in roles if problem.dtype(role) != wider.dtype(role))
 
 
+def copy_seconds(problem: ConvProblem, role: str, device: Device) -> float:
+    """To write an array that is put together of others."""
+    bytes_moved = 2 * _elements(problem, role) * problem.dtype(role).itemsize
+    return planning.LAUNCH_SECONDS + bytes_moved / device.bandwidth
+
+
 def _elements(problem: ConvProblem, role: str) -> int:
     return math.prod(d if isinstance(d, int) else TYPICAL_BATCH for d in problem.shape(role))

@@ -22,8 +22,9 @@ class Constraint:
 
     tile: its name. split: slices of the reduction, each summed on its own, then added in order. chunk: rows of im2col's
     column matrix that are in the workspace at a time. units: tiles of columns that a thread block of mma computes in
-    turn. output_tile: rows and columns of output positions of a thread block of direct or depthwise. or_lax: what no
-    kernel can do so goes to lax with a warning, where it is an error otherwise.
+    turn. output_tile: rows and columns of output positions of a thread block of direct or depthwise. rows_before,
+    rows_after: of the first spatial dimension, that the kernel reads from arrays of neighbours. or_lax: what no kernel
+    can do so goes to lax with a warning, where it is an error otherwise.
     """
 
     platform: str | None = None
@@ -33,6 +34,8 @@ class Constraint:
     chunk: int | None = None
     units: int | None = None
     output_tile: tuple[int, int] | None = None
+    rows_before: int | None = None
+    rows_after: int | None = None
     transform: Transform | None = None
     or_lax: bool = False
 
@@ -45,6 +48,7 @@ class Constraint:
     def asked(self) -> Asked:
         rows, cols = self.output_tile or (None, None)
         settings = {"split": self.split, "chunk": self.chunk, "units": self.units, "rows": rows, "cols": cols}
+        settings |= {"rows_before": self.rows_before, "rows_after": self.rows_after}
         known = {name: value for name, value in settings.items() if value is not None}
         return Asked(known, self.tile, self.family is not None or self.tile is not None)
 
@@ -98,6 +102,11 @@ class ConvPlan:
     def takes_residual(self) -> bool:
         """Whether the kernel's epilogue may have a residual."""
         return self._family.takes_residual
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """The operands that are rows of neighbours."""
+        return tuple(name for name in ("rows_before", "rows_after") if self.settings.get(name))
 
     @property
     def constraint(self) -> Constraint:

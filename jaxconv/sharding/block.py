@@ -14,12 +14,33 @@ from jaxconv.problem import ConvProblem
 from jaxconv.problem.factors import MeshAxes, resize
 from jaxconv.problem.product import RESULT
 from jaxconv.problem.wider import FLOAT8, with_float32_result
-from jaxconv.sharding.halo import Halo
+from jaxconv.sharding.halo import Halo, Piece
 from jaxconv.sharding.split import MeshShape, Split, size_of, spatial_axes
 from jaxconv.transforms.array_views import padded
 
-Local = Callable[[ConvProblem], Callable[[Array, Array], Array]]  # what computes a problem on one device
 SUMMED = {"conv": ("c",), "wgrad": ("n", "s0", "s1", "s2")}
+
+
+class Apart(NamedTuple):
+    """A conv whose lhs lacks rows that its windows read: so many before and after it, of its first dimension of space.
+
+    joined: the conv whose lhs has them.
+    """
+
+    problem: ConvProblem
+    rows: tuple[int, int]
+    joined: ConvProblem
+
+
+class Local(NamedTuple):
+    """What computes problems on one device.
+
+    compute: of a problem, the function of its operands.
+    with_rows: the function of a conv's operands, and of the rows behind them; None if `joined` is better.
+    """
+
+    compute: Callable[[ConvProblem], Callable[[Array, Array], Array]]
+    with_rows: Callable[[Apart], Callable[..., Array] | None] = lambda apart: None
 
 
 class Devices(NamedTuple):
@@ -58,7 +79,6 @@ def block(
     summed = tuple(axis for factor in SUMMED[kind] for axis in split.get(factor, ()))
     if summed and dtype in FLOAT8:  # rounded once, after all parts are added
         own = with_float32_result(kind, own)
-    compute = local(own)
     psum = lambda x: lax.psum(x, summed).astype(dtype) if summed else x
 
     def moved(move: Callable, x: Array, role: str) -> Array:
@@ -66,6 +86,12 @@ def block(
         for factor, halo in halos.items():
             x = move(x, axes[factor], halo, devices[factor])
         return x
+
+    apart = _apart(own, halos)
+    if apart is not None and (with_rows := local.with_rows(apart)):
+        axis, halo, of = spatial_axes(problem, "lhs")["s0"], halos["s0"], devices["s0"]
+        return lambda a, b: psum(with_rows(a, b, *_neighbours_rows(a, axis, halo, of)))
+    compute = local.compute(own)
 
     def run(a: Array, b: Array) -> Array:
         a = moved(_gather_rows, a, "lhs")
@@ -94,6 +120,12 @@ def of_one_device(problem: ConvProblem) -> ConvProblem:
     return _shard(problem, {}, {}, _halos(problem, {}, {}))
 
 
+def apart_on_one_device(problem: ConvProblem) -> Apart | None:
+    """The conv of a periodic problem, whose rows of the other end are no neighbours' there."""
+    halos = _halos(problem, {}, {})
+    return _apart(_shard(problem, {}, {}, halos), halos)
+
+
 def _shard(problem: ConvProblem, split: Split, mesh_shape: MeshShape, halos: dict[str, Halo]) -> ConvProblem:
     """The convolution of one device."""
     for factor, axes in split.items():
@@ -109,13 +141,32 @@ def _shard(problem: ConvProblem, split: Split, mesh_shape: MeshShape, halos: dic
     return dataclasses.replace(problem, lhs_shape=tuple(lhs), out_shape=tuple(out), pad_low=tuple(pad_low), periodic=())
 
 
+def _apart(own: ConvProblem, halos: dict[str, Halo]) -> Apart | None:
+    """A device's conv without the rows that it receives."""
+    halo = halos.get("s0")
+    if halo is None or len(halos) > 1 or halo.rows_apart is None:
+        return None
+    lhs, pad_low = list(own.lhs_shape), (-halo.span.start, *own.pad_low[1:])
+    lhs[own.lhs_spec.spatial[0]] = halo.in_block
+    return Apart(dataclasses.replace(own, lhs_shape=tuple(lhs), pad_low=pad_low), halo.rows_apart, own)
+
+
+def _received(x: Array, axis: int, piece: Piece, devices: Devices) -> Array:
+    """A piece, where it is needed."""
+    part = lax.slice_in_dim(x, piece.start, piece.stop, axis=axis)
+    return devices.ppermute(part, piece.pairs) if piece.hop % devices.count else part
+
+
+def _neighbours_rows(x: Array, axis: int, halo: Halo, devices: Devices) -> list[Array]:
+    """Those before this device's rows, if it needs any, and those after them."""
+    return [_received(x, axis, piece, devices) for piece in halo.pieces if piece.hop != 0]
+
+
 def _gather_rows(x: Array, axis: int, halo: Halo, devices: Devices) -> Array:
     """The input rows that this device's windows read: of its own block and of its neighbours'. Others are zeros."""
-    x, parts = _masked(x, axis, halo.in_size, devices), []
-    for piece in halo.pieces:
-        part = lax.slice_in_dim(x, piece.start, piece.stop, axis=axis)
-        start = piece.hop * halo.in_block + piece.start - halo.span.start
-        parts.append((start, devices.ppermute(part, piece.pairs) if piece.hop % devices.count else part))
+    x = _masked(x, axis, halo.in_size, devices)
+    starts = (piece.hop * halo.in_block + piece.start - halo.span.start for piece in halo.pieces)
+    parts = [(start, _received(x, axis, piece, devices)) for start, piece in zip(starts, halo.pieces, strict=True)]
     x = _joined(parts, x, len(halo.span), axis)
     return _window(x, axis, [offset - halo.span.start for offset in halo.in_offsets], halo.in_count, devices)
 

@@ -97,6 +97,22 @@ class Halo:
             return tuple(self._periodic_piece(hop) for hop in hops)
         return tuple(piece for hop in hops if (piece := self._piece(hop)) is not None)
 
+    @cached_property
+    def rows_apart(self) -> tuple[int, int] | None:
+        """How many rows before and after its block each device receives, if the windows of all devices lie alike, and
+        only the next devices have such rows. Else None."""
+        hops = {piece.hop: piece for piece in self.pieces}
+        before, after = max(0, -self.span.start), max(0, self.span.stop - self.in_block)
+        are_alike = self.lhs_dilation == 1 and self.in_size % self.devices == 0 and self.out_count == self.out_block
+        if not are_alike or len(set(self.in_offsets)) != 1 or not hops.keys() <= {-1, 0, 1}:
+            return None
+        found = (
+            len(range(hops[-1].start, hops[-1].stop)) if -1 in hops else 0,
+            len(range(hops[1].start, hops[1].stop)) if 1 in hops else 0,
+        )
+        # Rows that no device receives are zeros for all.
+        return found if any(found) and all(n in (0, of) for n, of in zip(found, (before, after), strict=True)) else None
+
     def needed(self, device: int) -> range:
         """The input rows that the output rows of a device's block read."""
         start = device * self.out_block

@@ -81,7 +81,7 @@ class Automatic(NamedTuple):
 
 
 def partitioned(kind: str, problem: ConvProblem, local: Local, automatic: Automatic) -> Callable[[Array, Array], Array]:
-    """`local(problem)`, as a function that XLA's partitioner splits into functions of smaller problems."""
+    """A problem on one device, as a function that XLA's partitioner splits into functions of smaller problems."""
     roles = (*OPERANDS[kind], RESULT[kind])
     # The decorated function only gives the result's type: XLA always asks `partition`, so it never runs. It must not
     # hold constants such as offset tables, so it is lax's.
@@ -223,7 +223,7 @@ def is_explicit(shardings: Sequence[NamedSharding]) -> bool:
 def explicitly_partitioned(
     kind: str, problem: ConvProblem, local: Local, shardings: Sequence[NamedSharding]
 ) -> Callable[[Array, Array], Array]:
-    """`local(problem)` on arrays over an explicit mesh. shardings: of the types of the operands and of the result."""
+    """A problem on arrays over an explicit mesh. shardings: of the types of the operands and of the result."""
     roles, mesh = (*OPERANDS[kind], RESULT[kind]), _mesh_of(shardings)
     specs = {
         role: mesh_axes(sharding.spec, len(problem.shape(role)))

@@ -25,10 +25,11 @@ struct ConvCall {
   void* workspace;
   CallSlot* slot;  // finds the state that kernels keep from launch to launch
   Epilogue epilogue;
+  NeighbourRows rows;
 
   // The same call, for a problem that sees the same operands in another way.
   ConvCall With(const ConvProblem& seen) const {
-    return {seen, pass, taps, classes, src, rhs, result, workspace, slot, epilogue};
+    return {seen, pass, taps, classes, src, rhs, result, workspace, slot, epilogue, rows};
   }
 };
 

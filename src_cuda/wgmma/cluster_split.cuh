@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       const int32_t first_col = tile.first_col + cluster_sums.first_col();
       const int32_t end_col = first_col + cluster_sums.cols();
       if constexpr (kHasEpilogue) {
-        ScaleAndAddBias<kTile>(p, first_col, end_col, added[0]);
+        ScaleAndAddBias<kTile>(p, first_col, end_col, added);
         if (p.epilogue.residual != nullptr) {
           AddResidual<T, kTile>(p, first_col, end_col, added, [&](int half) { return offsets[half]; });
         }

@@ -237,29 +237,38 @@ struct LaneCols {
 };
 
 // scale * sum + bias, of columns from one on, up to an end. There may be more columns than channels: they are not
-// stored. To be called for few sums at once: for all sums of a large tile, registers run out.
-template <WgmmaTile kTile, typename Sum, int kFragments>
+// stored.
+template <WgmmaTile kTile, typename Sum, int kBlocks, int kFragments>
 __device__ __forceinline__ void ScaleAndAddBias(const WgmmaParams& p, int32_t first_col, int32_t end_col,
-                                                Sum (&sums)[kFragments][4]) {
+                                                Sum (&sums)[kBlocks][kFragments][4]) {
   const PerChannel &scale = p.epilogue.scale, &bias = p.epilogue.bias;
   if constexpr (std::is_integral_v<Sum>) {
 #pragma unroll
-    for (int i = 0; i < kFragments * 4; ++i) ptx::ConvertInPlace(sums[i / 4][i % 4]);
+    for (int i = 0; i < kBlocks * kFragments * 4; ++i) {
+      ptx::ConvertInPlace(sums[i / (kFragments * 4)][i / 4 % kFragments][i % 4]);
+    }
   }
   const auto end = [](Sum& sum, float scale, float bias) { SetResult(sum, fmaf(ResultIn(sum), scale, bias)); };
-  const LaneCols<kTile> cols(p, first_col, end_col, kTile.swap_ab ? 64 : kFragments * 8);
   if constexpr (kTile.swap_ab) {
-    const NumberIfThere scales(scale, cols.col, cols.end, 1), biases(bias, cols.col, cols.end, 0);
-    const float scale_of[] = {scales.One(0), scales.One(8)}, bias_of[] = {biases.One(0), biases.One(8)};
+    const LaneCols<kTile> cols(p, first_col, end_col, kBlocks * 64);
 #pragma unroll
-    for (int i = 0; i < kFragments * 4; ++i) end(sums[i / 4][i % 4], scale_of[i / 2 % 2], bias_of[i / 2 % 2]);
+    for (int block = 0; block < kBlocks; ++block) {
+      const int32_t col = cols.col + block * 64;
+      const NumberIfThere scales(scale, col, cols.end, 1), biases(bias, col, cols.end, 0);
+      const float scale_of[] = {scales.One(0), scales.One(8)}, bias_of[] = {biases.One(0), biases.One(8)};
+#pragma unroll
+      for (int i = 0; i < kFragments * 4; ++i) end(sums[block][i / 4][i % 4], scale_of[i / 2 % 2], bias_of[i / 2 % 2]);
+    }
   } else {
+    const LaneCols<kTile> cols(p, first_col, end_col, kFragments * 8);
     const auto end_all = [&](const auto& scales, const auto& biases) {
 #pragma unroll
       for (int j = 0; j < kFragments; ++j) {
         const float2 scale_of = scales.Pair(j * 8), bias_of = biases.Pair(j * 8);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) end(sums[j][i], i % 2 ? scale_of.y : scale_of.x, i % 2 ? bias_of.y : bias_of.x);
+        for (int i = 0; i < kBlocks * 4; ++i) {
+          end(sums[i / 4][j][i % 4], i % 2 ? scale_of.y : scale_of.x, i % 2 ? bias_of.y : bias_of.x);
+        }
       }
     };
     if (!cols.are_all_channels) {
@@ -351,6 +360,8 @@ class WgmmaEpilogue {
   static constexpr int kFirstFetched = kSubtiles < ResultBuffers(kTile) ? kSubtiles : ResultBuffers(kTile);
   using Fragments = typename Sums::Sum[kBlocks][4];
   static constexpr bool kFetchesLate = std::is_same_v<T, float>;  // sums that are computed again fetch none
+  // Scale and bias are read once for all sums of a column. Integers lack the registers, as they are converted besides.
+  static constexpr bool kScalesAtOnce = !std::is_integral_v<SumOf<T>>;
 
  public:
   static constexpr int kLeft = kLeaves ? kSubtiles : 0;  // subtiles that are stored later
@@ -376,10 +387,14 @@ class WgmmaEpilogue {
   // Stores a tile's results, or leaves them. They take the place of its sums.
   __device__ __forceinline__ void Take(Sums& sums, const WgmmaReceivedTile& tile) {
     if constexpr (kHasEpilogue) {
+      const int32_t first_col = tile.first_col() + Sums::FirstCol();
+      if constexpr (kScalesAtOnce) {
+        ScaleAndAddBias<kTile>(params_, first_col, first_col + kTile.cols, sums.All());
+      }
       if (HasResidual()) return TakeWithResidual(sums, tile);
 #pragma unroll
       for (int subtile = 0; subtile < kSubtiles; ++subtile) {
-        ScaleSubtile(sums, subtile, tile);
+        if constexpr (!kScalesAtOnce) ScaleSubtile(sums, subtile, tile);
         BendAll(params_, OfSubtile(sums, subtile));
       }
     }
@@ -507,7 +522,8 @@ class WgmmaEpilogue {
 
   __device__ __forceinline__ void ScaleSubtile(Sums& sums, int subtile, const WgmmaReceivedTile& tile) const {
     const int32_t first_col = tile.first_col() + FirstCol(subtile);
-    ScaleAndAddBias<kTile>(params_, first_col, first_col + kTile.cols, OfSubtile(sums, subtile));
+    auto& fragments = reinterpret_cast<Fragments(&)[1]>(OfSubtile(sums, subtile));
+    ScaleAndAddBias<kTile>(params_, first_col, first_col + kTile.cols, fragments);
   }
 
   // The launch sees to it that a call with a residual has maps.
@@ -533,7 +549,7 @@ class WgmmaEpilogue {
 
   __device__ __forceinline__ void EndWithResidual(Sums& sums, int subtile, const WgmmaReceivedTile& tile, float scale) {
     Fragments& fragments = OfSubtile(sums, subtile);
-    ScaleSubtile(sums, subtile, tile);
+    if constexpr (!kScalesAtOnce) ScaleSubtile(sums, subtile, tile);
     typename Stores::Subtile words;
     stores_.ReadResidual(words);
 #pragma unroll

@@ -184,10 +184,37 @@ class WgmmaHaloProducer {
     }
     __syncwarp();
     if (unit < Stages::kUnits) {
-      ptx::CopyBoxByTma(stages_.Halo(params_, unit, halos_.stage()), params_.src_map, halos_.full(), channel, at.w,
-                        at.h, at.d, are_zeros ? static_cast<int32_t>(params_.problem.batch) : at.image);
+      const uint32_t to = stages_.Halo(params_, unit, halos_.stage());
+      const int32_t image = are_zeros ? static_cast<int32_t>(params_.problem.batch) : at.image;
+      const auto copy = [&](uint32_t to, const CUtensorMap& map, const ptx::PixelPlace& at) {
+        ptx::CopyBoxByTma(to, map, halos_.full(), channel, at.w, at.h, at.d, image);
+      };
+      CopyParts(to, at, copy);
     }
     halos_.Advance();
+  }
+
+  // Calls copy(to, map, at) for a halo tile, or for its parts: rows that a neighbour has come from that one's map. TMA
+  // has no order of copies, so no two of them write to the same pixel.
+  template <typename Copy>
+  __device__ __forceinline__ void CopyParts(uint32_t to, const ptx::PixelPlace& at, const Copy& copy) const {
+    const WgmmaParams& p = params_;
+    const int32_t dim = p.rows_dim, first = Along(dim, at);
+    const int32_t size = dim == 2 ? p.halo_cols : dim == 1 ? p.halo_rows : 1;
+    const bool has_before = p.rows_count[0] > 0 && first < 0;
+    const bool has_after = p.rows_count[1] > 0 && first + size > p.problem.src_size[dim];
+    if (!has_before && !has_after) return copy(to, p.src_map, at);
+    const int32_t before = !has_before ? 0 : dim == 0 ? 1 : p.rows_count[0];
+    const int32_t after = !has_after ? 0 : dim == 0 ? 1 : p.rows_count[1];
+    const uint32_t row = (dim == 2 ? 1 : dim == 1 ? p.halo_cols : p.halo_rows * p.halo_cols) * kSwizzleBytes;
+    if (has_before) copy(to, p.rows_maps[0], MovedAlong(dim, p.rows_shift[0], at));
+    if (before + after < size) {
+      copy(to + before * row, p.part_maps[!has_before ? 1 : has_after ? 2 : 0], MovedAlong(dim, before, at));
+    }
+    if (has_after) {
+      const int32_t place = size - after;
+      copy(to + place * row, p.rows_maps[1], MovedAlong(dim, place + p.rows_shift[1], at));
+    }
   }
 
   const WgmmaParams& params_;

@@ -99,6 +99,22 @@ inline Reason FindIm2col(const Product& product, WgmmaSettings* s) {
   return "taps " + std::to_string(reach) + " pixels apart, of less than " + std::to_string(end);
 }
 
+// Fills in how many taps see rows of neighbours. Of a residue class they are the table's first and last ones.
+inline void FindRows(const Product& product, WgmmaSettings* s) {
+  if (!s->has_rows()) return;
+  const int dim = s->rows_dim();
+  const ConvProblem& p = product.conv;
+  const int64_t last = (p.dst_size[dim] - 1) * p.step[dim];  // position
+  int64_t before = 0, after = 0;
+  for (const Tap& tap : product.taps) {
+    before += tap.shift[dim] < 0;
+    after += last + tap.shift[dim] >= p.src_size[dim];
+  }
+  s->descends = product.taps.front().shift[dim] > product.taps.back().shift[dim];
+  s->taps_before = s->rows_before > 0 ? before : 0;
+  s->taps_after = s->rows_after > 0 ? after : 0;
+}
+
 // How many taps see each plane of pixels, see halo.cuh. There is one residue class.
 inline std::vector<int64_t> TapsOfPlanes(const Product& product, const WgmmaSettings& s) {
   std::map<std::array<int64_t, kSpatial>, int64_t> planes;

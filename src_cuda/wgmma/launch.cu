@@ -100,6 +100,22 @@ bool LeavesOutTaps(const ConvProblem& p, const WgmmaSettings& s, const WgmmaTile
   return std::max<int64_t>(-s.corner(1), below) >= rows * p.step[1];
 }
 
+// Fills in what kernels read of neighbours' rows.
+void SetRows(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* params) {
+  const bool is_im2col = !kWgmmaTiles[s.tile].halo, descends = is_im2col && s.descends != 0;
+  const int before = descends ? 1 : 0, after = 1 - before;
+  params->rows_dim = s.rows_dim();
+  params->rows_shift[before] = static_cast<int32_t>(s.rows_before);
+  params->rows_shift[after] = -static_cast<int32_t>(p.src_size[s.rows_dim()]);
+  params->rows_count[before] = static_cast<int32_t>(s.rows_before);
+  params->rows_count[after] = static_cast<int32_t>(s.rows_after);
+  if (!is_im2col) return;
+  params->rows_taps[before] = static_cast<int32_t>(s.taps_before);
+  params->rows_taps[after] = static_cast<int32_t>(s.taps_after);
+  params->class_taps += static_cast<int32_t>(s.taps_before + s.taps_after);
+  params->leaves_out_taps = true;
+}
+
 // Fills in what wgrad's kernels read of the tiles that clusters share out.
 void SetWgradTiles(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* params) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
@@ -144,6 +160,7 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   params.empty_classes = HasEpilogue(call) ? 0 : static_cast<int32_t>(ClassesOfZeros(p, s));
   const int scheduled_classes = params.live_classes - params.empty_classes;
   params.leaves_out_taps = LeavesOutTaps(p, s, tile);
+  if (s.has_rows()) SetRows(p, s, &params);
   params.rank = static_cast<int32_t>(s.rank);
   params.tap_stride = static_cast<int32_t>(s.tap_stride);
   params.block_k = call.pass == Pass::kWgrad ? kBlockRows : BlockK(p, tile.bf16x6);
@@ -237,6 +254,7 @@ cudaError_t EnqueueClusters(WgmmaKernelPtr kernel, size_t shared_bytes, const Wg
 
 // Another family's kernel, where there is no wgmma, or TMA has no maps of the operands. It is no less exact.
 cudaError_t LaunchWithoutWgmma(const ConvCall& call, const WgmmaSettings& s, cudaStream_t stream) {
+  if (s.has_rows()) return cudaErrorNotSupported;  // no other family takes rows of neighbours
   if (IsForSimt(call.problem, s)) return LaunchUnaligned(call, StoredSplit(call.pass, s), stream);
   return kMma.launch(call, WithoutWgmma(call.problem, call.pass, s), stream);
 }
@@ -255,6 +273,7 @@ cudaError_t Launch(const ConvCall& given, const WgmmaSettings& s, cudaStream_t s
   if (ResultElements(p, given.pass) == 0) return cudaSuccess;
   const Epilogue& epilogue = given.epilogue;
   if (!DeviceHasWgmma() || !AreAligned({given.src, given.rhs, given.result}) ||
+      !AreAligned({given.rows.before, given.rows.after}) ||
       !AreAligned({epilogue.scale.data, epilogue.bias.data, epilogue.out_scale.data, epilogue.residual}) ||
       (epilogue.residual && !wgmma::TakesResidual(p, tile, s.split))) {
     return LaunchWithoutWgmma(given, s, stream);

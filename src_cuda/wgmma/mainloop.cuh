@@ -54,6 +54,7 @@ class WgmmaProducer {
   struct Step {
     int32_t channel;
     uint16_t w, h, d;  // the tap's offset in windows
+    int16_t rows;      // whose they are, see TapPlace
     int32_t tap;       // of the filter
   };
 
@@ -99,15 +100,17 @@ class WgmmaProducer {
   __device__ __forceinline__ Tap TapOf(const WgmmaWorkTile& tile, int32_t step) const {
     int32_t k_block;
     const int32_t place = by_k_blocks_.Divide(step, &k_block);
-    if (place < tile.steps.taps && params_.rank > 2) return params_.taps[tile.first_tap + place];
+    if (place < tile.steps.taps && params_.rank > 2) {
+      return params_.taps[tile.first_tap + TapPlace(params_, place).tap];
+    }
     return {0, place < tile.steps.taps ? 0 : -1, {params_.corner[0], params_.corner[1], params_.corner[2]}};
   }
 
   // If the maps do not reach a tap, the plan is of another problem.
   __device__ __forceinline__ Step StepOf(const Tap& tap, int32_t step) const {
     int32_t k_block, rest;
-    by_k_blocks_.Divide(step, &k_block);
-    if (params_.rank == 2) return {k_block * params_.block_k, 0, 0, 0, tap.filter_delta < 0 ? 1 : 0};
+    const int32_t place = by_k_blocks_.Divide(step, &k_block);
+    if (params_.rank == 2) return {k_block * params_.block_k, 0, 0, 0, TapPlace::kImage, tap.filter_delta < 0 ? 1 : 0};
     int32_t number = Divider<int32_t>(params_.tap_stride, params_.tap_reciprocal).Divide(tap.filter_delta, &rest);
     bool is_tap = number < params_.problem.tap_count && rest == 0;
     if (tap.filter_delta < 0) is_tap = true, number = params_.problem.tap_count;
@@ -119,19 +122,26 @@ class WgmmaProducer {
       is_tap &= from_corner[d] < (kSpatial - d > params_.rank - 2 ? 1 : reach);
     }
     if (!is_tap) __trap();
-    return {k_block * params_.block_k, static_cast<uint16_t>(from_corner[2]), static_cast<uint16_t>(from_corner[1]),
-            static_cast<uint16_t>(from_corner[0]), number};
+    return {k_block * params_.block_k,
+            static_cast<uint16_t>(from_corner[2]),
+            static_cast<uint16_t>(from_corner[1]),
+            static_cast<uint16_t>(from_corner[0]),
+            static_cast<int16_t>(TapPlace(params_, place).rows),
+            number};
   }
 
   // Fills the stage with a step's operands, when it is empty.
-  __device__ __forceinline__ void CopyStep(const WgmmaWorkTile& tile, const ptx::PixelPlace& at,
-                                           const Step& from) const {
+  __device__ __forceinline__ void CopyStep(const WgmmaWorkTile& tile, ptx::PixelPlace at, const Step& from) const {
+    const CUtensorMap* map = &params_.src_map;
+    if (from.rows != TapPlace::kImage) {
+      map = &params_.rows_maps[from.rows];
+      at = MovedAlong(params_.rows_dim, params_.rows_shift[from.rows], at);
+    }
     pipeline_.WaitUntilEmpty();
     const uint32_t stage = stages_ + pipeline_.stage() * Stages::kBytes;
     ptx::ArriveExpecting(pipeline_.full(), Stages::kBytesOfChannel * params_.block_k);
-    ptx::CopyPixels<(kTile.col_blocks > 1)>(params_.rank, stage + FirstPart() * kSwizzleBytes, params_.src_map,
-                                            pipeline_.full(), from.channel, at, from.w, from.h, from.d,
-                                            Stages::Filter::kAll);
+    ptx::CopyPixels<(kTile.col_blocks > 1)>(params_.rank, stage + FirstPart() * kSwizzleBytes, *map, pipeline_.full(),
+                                            from.channel, at, from.w, from.h, from.d, Stages::Filter::kAll);
     Stages::Filter::Copy(params_, stage + Stages::SrcTile::kBytes, pipeline_.full(), from.channel, tile.first_col,
                          from.tap, rank_);
   }

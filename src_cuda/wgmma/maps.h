@@ -34,11 +34,59 @@ inline MapElements OfSource(const ConvProblem& p, const WgmmaTile& tile) {
   return of;
 }
 
+// An array of so many rows along a dimension, which else lies as the source does.
+struct RowsOfSource {
+  int64_t size[kSpatial];
+  TensorStrides strides;
+
+  RowsOfSource(const ConvProblem& p, int dim, int64_t count) : strides(p.src) {
+    for (int d = 0; d < kSpatial; ++d) size[d] = d == dim ? count : p.src_size[d];
+    const auto shrink = [&](int64_t* stride) {
+      if (*stride > p.src.spatial[dim]) *stride = *stride / p.src_size[dim] * count;
+    };
+    shrink(&strides.batch);
+    for (int64_t& stride : strides.spatial) shrink(&stride);
+  }
+};
+
+// Maps of the parts of halo tiles that neighbours' rows are, and of what is left.
+inline bool EncodeHaloRows(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
+  const ConvProblem& p = call.problem;
+  const int dim = params->rows_dim;
+  const PixelBox whole{params->halo_rows, params->halo_cols, p.step[1], p.step[2]};
+  const auto with = [&](int64_t rows) {
+    PixelBox box = whole;
+    if (dim > 0) (dim == 1 ? box.rows : box.cols) = rows;
+    return box;
+  };
+  const void* const rows[] = {call.rows.before, call.rows.after};
+  for (int i = 0; i < 2; ++i) {
+    const int64_t count = params->rows_count[i];
+    if (count == 0) continue;
+    const RowsOfSource of(p, dim, count);
+    if (!EncodeBoxes(&params->rows_maps[i], rows[i], OfSource(p, tile), of.strides, of.size, p.batch, p.in_channels,
+                     params->block_k, with(count))) {
+      return false;
+    }
+  }
+  const int64_t left_out[] = {params->rows_count[0], params->rows_count[1],
+                              params->rows_count[0] + params->rows_count[1]};
+  for (int i = 0; i < 3 && dim > 0; ++i) {
+    const int64_t left = (dim == 1 ? whole.rows : whole.cols) - left_out[i];
+    if (left > 0 && !EncodeBoxes(&params->part_maps[i], call.src, OfSource(p, tile), p.src, p.src_size, p.batch,
+                                 p.in_channels, params->block_k, with(left))) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // Maps of halo tiles, and of the part of a unit that a warp stores, in the result and in the residual.
 inline bool EncodeHaloMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
   if (!EncodeBoxes(&params->src_map, call.src, OfSource(p, tile), p.src, p.src_size, p.batch, p.in_channels,
-                   params->block_k, {params->halo_rows, params->halo_cols, p.step[1], p.step[2]})) {
+                   params->block_k, {params->halo_rows, params->halo_cols, p.step[1], p.step[2]}) ||
+      !EncodeHaloRows(call, tile, params)) {
     return false;
   }
   const int cols = std::min(params->unit_cols, kResultRows), at_once = ResultCols(tile, TraitsOf(p.dst_type).bytes);
@@ -51,14 +99,40 @@ inline bool EncodeHaloMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaPar
           (!call.epilogue.residual || encode(&params->residual_maps[0], call.epilogue.residual)));
 }
 
-// Maps of TMA's im2col mode.
-inline bool EncodeIm2colMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
+// The map of a neighbour's rows, where windows are as they are in the image. TMA has no corners farther than an end
+// from a tensor's: tiles do not reach so far.
+inline bool EncodeRows(const ConvCall& call, const WgmmaTile& tile, Im2colWindows windows, const void* rows,
+                       int32_t count, int32_t shift, const WgmmaParams& params, CUtensorMap* map) {
   const ConvProblem& p = call.problem;
+  const int dim = params.rows_dim;
+  const RowsOfSource of(p, dim, count);
+  const int64_t end = Im2colCornerEnd(params.rank);
+  const int64_t corner = windows.corner[dim] + shift, step = windows.step[dim];
+  const int64_t last = std::min(corner + (windows.count[dim] - 1) * step, end - 1 + count - 1);
+  windows.corner[dim] = corner + CeilDiv(std::max<int64_t>(0, -end - corner), step) * step;
+  windows.count[dim] = (last - windows.corner[dim]) / step + 1;
+  return EncodeIm2col(map, params.rank, rows, OfSource(p, tile), of.strides, of.size, p.batch, p.in_channels, windows,
+                      params.block_k, tile.rows / tile.col_blocks);
+}
+
+// Maps of TMA's im2col mode.
+inline bool EncodeIm2colMaps(const ConvCall& call, const WgmmaSettings& s, WgmmaParams* params) {
+  const ConvProblem& p = call.problem;
+  const WgmmaTile& tile = kWgmmaTiles[s.tile];
   Im2colWindows windows;
   for (int d = 0; d < kSpatial; ++d) windows.Set(d, params->corner[d], p.step[d], params->counts[d]);
   if (!EncodeIm2col(&params->src_map, params->rank, call.src, OfSource(p, tile), p.src, p.src_size, p.batch,
                     p.in_channels, windows, params->block_k, tile.rows / tile.col_blocks)) {
     return false;
+  }
+  const bool descends = s.descends != 0;
+  const void* const rows[] = {descends ? call.rows.after : call.rows.before,
+                              descends ? call.rows.before : call.rows.after};
+  for (int i = 0; i < 2; ++i) {
+    if (params->rows_taps[i] > 0 && !EncodeRows(call, tile, windows, rows[i], params->rows_count[i],
+                                                params->rows_shift[i], *params, &params->rows_maps[i])) {
+      return false;
+    }
   }
   if (!params->has_out_maps) return true;
   const int at_once = ResultCols(tile, TraitsOf(p.dst_type).bytes);
@@ -123,7 +197,7 @@ inline bool EncodeMaps(const ConvCall& call, const WgmmaSettings& s, WgmmaParams
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
   if (call.pass == Pass::kWgrad) return EncodeWgradMaps(call, tile, params);
   return EncodeFilter(call, tile, params) &&
-         (tile.halo ? EncodeHaloMaps(call, tile, params) : EncodeIm2colMaps(call, tile, params));
+         (tile.halo ? EncodeHaloMaps(call, tile, params) : EncodeIm2colMaps(call, s, params));
 }
 
 }  // namespace jaxconv

@@ -35,7 +35,7 @@ struct WgmmaParams {
   uint32_t k_block_reciprocal;
   uint32_t row_cluster_reciprocal, col_cluster_reciprocal;
   int32_t split;
-  int32_t class_taps;     // of the only residue class; 0 of several
+  int32_t class_taps;     // of the only residue class, also those of neighbours' rows; 0 of several
   int32_t live_classes;   // those that have positions, the first ones of the table
   int32_t empty_classes;  // of these, those without taps whose zeros are stored beside other classes' tiles
   int32_t row_clusters;   // of a class's tiles
@@ -44,7 +44,13 @@ struct WgmmaParams {
   uint32_t tiles;        // of all
   uint32_t rounds;       // of a class: a round gives each cluster a tile, see WgmmaTileOrder
   bool leaves_out_taps;  // those by which a tile sees nothing of the image
-  int32_t tiles_ahead;   // that the scheduler broadcasts, kTile.stages at most
+  // Rows of neighbours. Of halo tiles: those before the image and those after it. In im2col mode: those that the
+  // table's first taps see, and those that its last taps see.
+  int32_t rows_dim;  // their dimension of space
+  int32_t rows_count[2];
+  int32_t rows_shift[2];  // from a row of the image to its place among them
+  int32_t rows_taps[2];   // in im2col mode, how many taps see them
+  int32_t tiles_ahead;    // that the scheduler broadcasts, kTile.stages at most
   // How many tiles the schedulers have asked for: zero before and after a launch. Null: tiles are shared out
   // beforehand.
   uint32_t* asked_for;
@@ -55,6 +61,8 @@ struct WgmmaParams {
   bool has_out_maps;   // and residual_maps, if there is a residual
   int32_t whole_rows;  // see WholeRows
   CUtensorMap src_map;
+  CUtensorMap rows_maps[2];
+  CUtensorMap part_maps[3];  // of halo tiles without rows before the image, without rows after it, without either
   CUtensorMap rhs_map;
   CUtensorMap out_maps[kMostWgmmaClasses];  // of each class
   CUtensorMap residual_maps[kMostWgmmaClasses];
@@ -70,6 +78,29 @@ struct WgmmaParams {
 // The most channels of one tap that are a step of K: a row of 128 bytes, as TMA swizzles it.
 template <typename T>
 inline constexpr int kBlockK = kTraits<T>.swizzle_row();
+
+// A tap of a tile by its place: first come those that see a neighbour's rows, if there are any, then all taps, which
+// see the image, then those that see the other neighbour's rows.
+struct TapPlace {
+  static constexpr int32_t kImage = -1;
+  int32_t tap;   // of the residue class
+  int32_t rows;  // whose it sees: of rows_maps, or kImage
+
+  __device__ __forceinline__ TapPlace(const WgmmaParams& p, int32_t place) {
+    const int32_t first = p.rows_taps[0], last = p.rows_taps[1];
+    rows = place < first ? 0 : last > 0 && place >= p.class_taps - last ? 1 : kImage;
+    tap = place - (rows == 0 ? 0 : first) - (rows == 1 ? last : 0);
+  }
+};
+
+// A place's coordinate in a dimension of space.
+__device__ __forceinline__ int32_t Along(int32_t dim, const ptx::PixelPlace& at) {
+  return dim == 2 ? at.w : dim == 1 ? at.h : at.d;
+}
+__device__ __forceinline__ ptx::PixelPlace MovedAlong(int32_t dim, int32_t by, ptx::PixelPlace at) {
+  (dim == 2 ? at.w : dim == 1 ? at.h : at.d) += by;
+  return at;
+}
 
 // From a row of a class to its position. With halo tiles 64 rows are a unit, one line of positions after the other.
 template <WgmmaTile kTile>

@@ -54,9 +54,12 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   }
   using TiledPlanner::UnsupportedReason;
 
-  WgmmaSettings WithExtra(const WgmmaSettings& s, const Requested&) const {
+  WgmmaSettings WithExtra(const WgmmaSettings& s, const Requested& requested) const {
     WgmmaSettings extra = im2col_;
     extra.tile = s.tile, extra.split = s.split;
+    extra.rows_before = requested.Find("rows_before").value_or(0);
+    extra.rows_after = requested.Find("rows_after").value_or(0);
+    wgmma::FindRows(product_, &extra);
     return extra;
   }
 
@@ -195,7 +198,17 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     const WgmmaTile& tile = kTiles[s.tile];
     const double k_blocks = KBlocks(), left_out = k_blocks - MultipliedKBlocks(tile);
     const double saved = tile.halo && tile.cols == 256 ? 0 : fitted_.few_channels * left_out;
-    return static_cast<double>(product_.conv.tap_count) / ScheduledClasses(s) * (k_blocks - saved);
+    return (static_cast<double>(product_.conv.tap_count) + TapsOfRows(s)) / ScheduledClasses(s) * (k_blocks - saved);
+  }
+
+  // Taps that see neighbours' rows, on average: in im2col mode they are further steps of the tiles at an image's ends.
+  double TapsOfRows(const WgmmaSettings& s) const {
+    const WgmmaTile& tile = kTiles[s.tile];
+    if (tile.halo || !s.has_rows()) return 0;
+    const int dim = s.rows_dim();
+    const auto rows = static_cast<double>(wgmma::RowsOfCluster(product_.conv, tile, dim));
+    const double tiles_at_end = std::min(1.0, rows / static_cast<double>(product_.conv.dst_size[dim]));
+    return tiles_at_end * static_cast<double>(s.taps_before + s.taps_after);
   }
 
   // Channels of 128 bytes: a line of L2, and the largest block of K.

@@ -190,6 +190,48 @@ inline Reason UnsupportedWgradHalo(const ConvProblem& p, const WgmmaSettings& s)
   return HaloSize(p, s, 1) * HaloSize(p, s, 2) + more > kMostHaloPixels ? "halo tiles that are too large" : Reason();
 }
 
+// Positions that a cluster's tile has along the maps' first dimension, if they are of one image.
+inline int64_t RowsOfCluster(const ConvProblem& p, const WgmmaTile& tile, int dim) {
+  int64_t row = 1;
+  for (int d = dim + 1; d < kSpatial; ++d) row *= p.dst_size[d];
+  return CeilDiv(int64_t{tile.rows} * tile.row_blocks, row) + 1;
+}
+
+// For neighbours' rows in halo tiles. Those before the image are to be the first ones of the first unit's halo tiles,
+// those after it the last ones of the last unit's.
+inline Reason UnsupportedHaloRows(const ConvProblem& p, const WgmmaSettings& s) {
+  const int dim = s.rows_dim();
+  if (dim == 0) return std::nullopt;  // a halo tile is of one depth
+  const int64_t unit = UnitOf(p, dim), end = s.corner(dim) + s.reach(dim);
+  const bool are_whole = p.step[dim] == 1 && p.dst_size[dim] == p.src_size[dim] && p.dst_size[dim] % unit == 0;
+  const bool are_first = s.rows_before == 0 || (s.corner(dim) == -s.rows_before && s.rows_before <= unit);
+  const bool are_last = s.rows_after == 0 || (end == s.rows_after && s.rows_after <= unit);
+  return are_whole && are_first && are_last ? Reason() : "neighbours' rows that are no end of halo tiles";
+}
+
+// For neighbours' rows. In im2col mode they have maps of their own, whose corners are as far from them as the image's
+// windows are. Where TMA has no such corners, a tile is to have positions of one image.
+inline Reason UnsupportedRows(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
+  if (!s.has_rows()) return s.taps_before || s.taps_after ? Reason("taps of no neighbour's rows") : std::nullopt;
+  const WgmmaTile& tile = kWgmmaTiles[s.tile];
+  if (pass != Pass::kConv || TraitsOf(p.src_type).bytes != 2) return "neighbours' rows are for convs of 16 bits";
+  if (s.rank == 2 || p.class_count != 1) return "neighbours' rows of one tap, or of several residue classes";
+  if (tile.cluster_split > 0) return "a tile that reads no rows of neighbours";
+  if (std::min({s.rows_before, s.rows_after, s.taps_before, s.taps_after}) < 0 ||
+      std::max(s.taps_before, s.taps_after) > p.tap_count || s.descends < 0 || s.descends > 1) {
+    return "no such rows of neighbours";
+  }
+  if (tile.halo) return UnsupportedHaloRows(p, s);
+  const int dim = s.rows_dim();
+  const int64_t end = Im2colCornerEnd(s.rank), rows = RowsOfCluster(p, tile, dim) * p.step[dim];
+  const int64_t positions = p.dst_size[0] * p.dst_size[1] * p.dst_size[2];
+  const bool reaches =
+      p.src_size[dim] - s.corner(dim) <= end && s.corner(dim) + (p.dst_size[dim] - 1) * p.step[dim] + 1 < end;
+  const bool are_of_one = p.batch == 1 || positions % (int64_t{tile.rows} * tile.row_blocks) == 0;
+  if (reaches || (are_of_one && rows + s.rows_before - s.corner(dim) < end)) return std::nullopt;
+  return "neighbours' rows too far from windows of the same tile";
+}
+
 // For weight gradients.
 inline Reason UnsupportedWgrad(const ConvProblem& p, const WgmmaSettings& s) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
@@ -219,6 +261,7 @@ inline bool TakesResidual(const ConvProblem& p, const WgmmaTile& tile, int64_t s
 inline Reason UnsupportedTile(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
   if (tile.bf16x6 && p.src_type != DType::kF32) return "a tile for float32 alone";
+  if (Reason why = UnsupportedRows(p, pass, s)) return why;
   if (pass == Pass::kWgrad) return UnsupportedWgrad(p, s);
   if (!tile.has_conv) return "a tile that is for weight gradients alone";
   if (!tile.HasConv(p.src_type)) return "a tile that is not for operands of " + Name(p.src_type);

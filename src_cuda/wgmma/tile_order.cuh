@@ -113,16 +113,23 @@ class WgmmaTileOrder {
   static constexpr int kClusterRows = kTile.row_blocks * kTile.rows;
 
   // Taps are in the order of their rows. From a cluster's positions the first ones, or the last ones, may see no row of
-  // the image. The blocks of a cluster take the same steps, as each copies for all.
+  // the image, or of a neighbour. The blocks of a cluster take the same steps, as each copies for all.
   __device__ __forceinline__ void LeaveOutTaps(const WgmmaWorkTile& tile, int32_t first_row, int32_t* first,
                                                int32_t* end) const {
     const RowPositions<kTile> rows(params_);
-    const ptx::PixelPlace begin = rows.At(first_row), last = rows.At(first_row + kClusterRows - 1);
+    const int32_t dim = kSpatial + 2 - params_.rank, count = params_.counts[0] * params_.counts[1] * params_.counts[2];
+    const int32_t end_row = min(first_row + kClusterRows, static_cast<int32_t>(params_.problem.batch) * count);
+    const ptx::PixelPlace begin = rows.At(first_row), last = rows.At(end_row - 1);
     if (begin.image != last.image) return;
-    const auto step = static_cast<int32_t>(params_.problem.step[1]);
-    const auto is_seen = [&](int32_t tap) {
-      const int32_t shift = params_.taps[tile.first_tap + tap].shift[1];
-      return last.h * step + shift >= 0 && begin.h * step + shift < params_.problem.src_size[1];
+    const auto step = static_cast<int32_t>(params_.problem.step[dim]);
+    const auto image = static_cast<int32_t>(params_.problem.src_size[dim]);
+    const int32_t begins = Along(dim, begin) * step, ends = Along(dim, last) * step;
+    const auto is_seen = [&](int32_t i) {
+      const TapPlace place(params_, i);
+      const bool is_image = place.rows == TapPlace::kImage;
+      const int32_t shift =
+          params_.taps[tile.first_tap + place.tap].shift[dim] + (is_image ? 0 : params_.rows_shift[place.rows]);
+      return ends + shift >= 0 && begins + shift < (is_image ? image : params_.rows_count[place.rows]);
     };
     while (*first < *end && !is_seen(*first)) ++*first;
     while (*end > *first && !is_seen(*end - 1)) --*end;

@@ -12,7 +12,7 @@ import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
 import jaxconv  # noqa: F401  (it registers the handlers that stored programs call)
-from cases import epilogue
+from cases import epilogue, neighbours
 from cases.convolutions import TINY, convolutions
 from cases.exact import alone, cases_of, exact_in, results_of
 from cases.plans import PARTIAL
@@ -39,6 +39,8 @@ def make(folder: Path, families: list[str]) -> None:
             store(folder / f"{name}-{dtype}", dtype, *plain(family, tile, dtype))
             for ended_dtype in ENDED_DTYPES.get(dtype, [dtype] if has_pass(tile, "fprop") else []):
                 store(folder / f"{name}-{ended_dtype}-ended", ended_dtype, *ended(family, tile, ended_dtype))
+        if family in families and tile in neighbours.TILES:
+            store(folder / f"{name}-bfloat16-rows", "bfloat16", *neighbours.calls_of(tile)[:3])
 
 
 def plain(family, tile, dtype):

@@ -20,7 +20,7 @@ from cases.small import ENTRIES, Case
 from jaxconv.arguments import normalised, read
 from jaxconv.fallback import LAX
 from jaxconv.problem.product import OPERANDS
-from jaxconv.sharding.block import block
+from jaxconv.sharding.block import Local, block
 
 
 @pytest.fixture(autouse=True)
@@ -300,7 +300,8 @@ def test_any_blocks_with_anything_after_the_last_row(kind, part, case, devices):
     problem, _ = read(lax.conv_general_dilated, x, w, normalised(x, w, arguments))
     on = jax.make_mesh((devices,), ("a",), axis_types=(AxisType.Auto,), devices=jax.devices("cpu")[:devices])
     split = {"n": (), "c": (), "k": (), "g": (), "s0": ("a",)}
-    run = block(kind, problem, LAX[kind], split, on.shape)
+    local = Local(LAX[kind], by_joining) if kind == "conv" else Local(LAX[kind])
+    run = block(kind, problem, local, split, on.shape)
     specs = {"conv": (HEIGHT, P(), HEIGHT), "wgrad": (HEIGHT, HEIGHT, P())}[kind]
     operands = (x, w) if kind == "conv" else (x, g)
     filled = [fill(a, devices) if spec == HEIGHT else a for a, spec in zip(operands, specs)]
@@ -309,8 +310,55 @@ def test_any_blocks_with_anything_after_the_last_row(kind, part, case, devices):
     assert_same(out[:, : expected.shape[1]] if kind == "conv" else out, expected)
 
 
+def by_joining(apart):
+    """In place of a kernel that reads the rows of neighbours where they lie."""
+    problem, (before, after), _ = apart
+    (low, *_), (axis, *_) = problem.pad_low, problem.lhs_spec.spatial
+    size = problem.lhs_shape[axis]
+
+    def convolve(x, w, *neighbours):
+        first = neighbours[:1] if before else ()
+        last = neighbours[-1:] if after else ()
+        assert [n.shape[axis] for n in neighbours] == [n for n in apart.rows if n]
+        whole = jnp.concatenate((*first, x, *last), axis)
+        shape = (*problem.lhs_shape[:axis], size + before + after, *problem.lhs_shape[axis + 1 :])
+        seen = replace(problem, lhs_shape=shape, pad_low=(low - before, *problem.pad_low[1:]))
+        return LAX["conv"](seen)(whole, w)
+
+    return convolve
+
+
 def fill(x, devices):
     return np.pad(x, ((0, 0), (0, -x.shape[1] % devices), (0, 0)), constant_values=np.nan)
+
+
+APART = {"same": (1, 1), "even_window": (1, 2), "strided": (0, 1), "rhs_dilated": (3, 3), "causal": (4, 0),
+         "grouped": (1, 1), "depthwise": (1, 1), "valid": (0, 2), "patches": None, "lhs_dilated": None,
+         "several_hops": None, "uneven": None, "shifted_up": None, "width": None}  # fmt: skip
+
+
+@pytest.mark.parametrize("case, spec", [(case, spec) for case, _, spec, _ in CASES if str(case) in APART], ids=str)
+def test_rows_of_neighbours_stay_apart(case, spec):
+    """Where a kernel may read them where they lie: they are those of the next devices, of the first dimension."""
+    x, w = case.operands()
+    arguments = dict(case.general("cpu").keywords)
+    arguments["lhs_dilation"] = case.params.get("lhs_dilation", (1,) * (x.ndim - 2))
+    del arguments["implementation"]
+    problem, _ = read(lax.conv_general_dilated, x, w, normalised(x, w, arguments))
+    seen = []
+
+    def with_rows(apart):
+        seen.append(apart.rows)
+        return by_joining(apart)
+
+    on = automatic((8,))
+    split = {"n": (), "c": (), "k": (), "g": ()} | {f"s{i - 1}": axes or () for i, axes in enumerate(spec) if i}
+    run = block("conv", problem, Local(LAX["conv"], with_rows), {k: v and ("a",) for k, v in split.items()}, on.shape)
+    assert (seen or [None])[0] == APART[str(case)]
+    if seen:
+        run = jax.shard_map(run, mesh=on, in_specs=(spec, P()), out_specs=spec, check_vma=False)
+        expected = run_on_host(LAX["conv"](problem), x, w)
+        assert_same(jax.jit(run)(x, w)[:, : expected.shape[1]], expected)
 
 
 # Explicit meshes.

@@ -96,7 +96,7 @@ ORDER = {
     "classes_twice": ((0, 1, 3, 3), "the offset tables are not those of this problem"),
     "three": ((0, 1, 2), "Wrong number of arguments"),
     "none": ((), "Wrong number of arguments"),
-    "two_more": ((0, 1, 2, 3, 0, 0), "there are operands that the epilogue does not name"),
+    "two_more": ((0, 1, 2, 3, 0, 0), "there are operands that no attribute names"),
 }
 ATTRIBUTES = {
     "spec_twice": (dict(src_spec=axes(0, 0, 1, 2)), "a spec must name each axis of its array once"),
@@ -106,7 +106,7 @@ ATTRIBUTES = {
     "spec_short": (dict(src_spec=axes(0, 3, 1)), "a spec must name each axis of its array once"),
     "spec_empty": (dict(filter_spec=axes()), "a spec must name each axis of its array once"),
     "spec_long": (dict(dst_spec=axes(0, 3, 1, 2, 4)), "a spec must name each axis of its array once"),
-    "operand_missing": (dict(epilogue="scale"), "the scale is missing"),
+    "operand_missing": (dict(operands="scale"), "the scale is missing"),
     "activation_unknown": (dict(activation="relu"), "there is no activation relu"),
     "two_numbers": (dict(activation_numbers=np.zeros(2)), "an activation has 3 numbers"),
     "strides_zero": (dict(window_strides=axes(0, 1)), "must be positive"),
@@ -299,7 +299,7 @@ def test_weight_gradients_of_integers_are_sums():
 def test_wgrad_has_no_epilogue():
     call = Call.of("wgrad")
     bias = np.zeros(6, np.float32)
-    with_bias = dataclasses.replace(call, operands=(*call.operands, bias)).having(epilogue="bias")
+    with_bias = dataclasses.replace(call, operands=(*call.operands, bias)).having(operands="bias")
     refuse(with_bias, "a wgrad has no epilogue")
     refuse(call.having(activation="sigmoid"), "a wgrad has no epilogue")
 

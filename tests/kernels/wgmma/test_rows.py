@@ -1,0 +1,115 @@
+"""Rows of neighbours, which lie in arrays of their own."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import jaxconv
+from cases.neighbours import CASES, TILES, calls_of, case_of, expected_of, planned
+from cases.problems import layer
+from cases.reference import assert_same, integers, run_on_host
+from cases.tiles import constraint
+from jaxconv import ffi
+from jaxconv.planner.choose import choose
+from jaxconv.planner.families import FAMILIES
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("tile", TILES, ids=lambda tile: tile.name.replace(" ", "_"))
+def test_exact(tile):
+    program, arrays, results, taken = calls_of(tile)
+    assert len(taken) > (10 if tile.boxed else 15), taken
+    assert_same(jax.jit(program)(arrays), results)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_planned(name, dtype):
+    apart, (x, w, rows), expected = case_of(name, dtype)
+    assert_same(jax.jit(ffi.convolution(planned(apart, name, None), apart))(x, w, *rows), expected)
+
+
+@pytest.mark.parametrize("name", ["image", "line", "volume"])
+def test_data_gradient(name):
+    """A filter that is read backwards: the table's first taps see the rows after the image."""
+    lhs, rhs, before, after = CASES[name]
+    joined = layer(lhs, rhs, "bfloat16", padding="SAME").dgrad()
+    joined = dataclasses.replace(
+        joined,
+        pad_low=(0, *joined.pad_low[1:]),
+        out_shape=(lhs[0], lhs[1] - before - after, *joined.out_shape[2:]),
+    )
+    g, w = integers(joined.lhs_shape, "bfloat16", 0), integers(rhs, "bfloat16", 1)
+    rows = lhs[1] - before - after
+    shape = (lhs[0], rows, *joined.lhs_shape[2:])
+    apart = dataclasses.replace(joined, lhs_shape=shape, pad_low=(before, *joined.pad_low[1:]))
+    operands = g[:, before : before + rows], w, g[:, :before], g[:, before + rows :]
+    expected = expected_of(joined, g, w)
+    for tile in TILES:
+        if plan := planned(apart, name, tile):
+            assert_same(jax.jit(ffi.convolution(plan, apart))(*operands), expected)
+
+
+def test_others_refuse():
+    apart, _, _ = case_of("image")
+    for family, planner in FAMILIES["cuda"].items():
+        if family != "wgmma":
+            found = choose("cuda", "conv", apart, constraint(family, None, rows_before=1), ffi.device("cuda"))
+            assert found.plan is None and "has no setting rows_before" in found.unsupported_reason(), planner
+
+
+def test_rows_that_the_settings_do_not_tell_of():
+    apart, (x, w, rows), _ = case_of("image")
+    call = ffi.convolution(planned(apart, "image", None), apart)
+    with pytest.raises(Exception, match="the neighbours' rows are not those of the settings"):
+        jax.block_until_ready(jax.jit(call)(x, w, rows[0], np.concatenate([rows[1]] * 2, axis=1)))
+
+
+def wrapped(x, w):
+    """What the public functions compute of a periodic first dimension, by lax."""
+    x = jnp.pad(x.astype("float32"), ((0, 0), (1, 1), (0, 0), (0, 0)), mode="wrap")
+    numbers = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(x, w.astype("float32"), (1, 1), ((0, 0), (1, 1)), dimension_numbers=numbers)
+
+
+def test_periodic_images_are_not_copied():
+    x, w = integers((2, 24, 32, 64), "bfloat16", 0), integers((3, 3, 64, 64), "bfloat16", 1)
+    conv = jax.jit(lambda x, w: jaxconv.conv2d(x, w, padding=["CIRCULAR", (1, 1)], implementation="cuda"))
+    program = conv.lower(x, w).compile()
+    assert "rows_before rows_after" in program.as_text()
+    assert_same(program(x, w), run_on_host(wrapped, x, w).astype("bfloat16"))
+
+
+@pytest.mark.skipif(len(jax.local_devices()) < 2, reason="there is one GPU")
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_two_devices(kind):
+    """Their forward passes and data gradients read the neighbours' rows where they arrive."""
+    devices = jax.local_devices()[:2]
+    on = jax.make_mesh((2,), ("a",), axis_types=(kind,), devices=devices)
+    x, w = integers((2, 32, 24, 64), "bfloat16", 0), integers((3, 3, 64, 64), "bfloat16", 1)
+    g = integers((2, 32, 24, 64), "bfloat16", 2)
+
+    def passes(x, w, g):
+        y, pullback = jax.vjp(lambda x, w: jaxconv.conv2d(x, w, implementation="cuda"), x, w)
+        return y, pullback(g)[0]
+
+    def by_lax(x, w, g):
+        conv = lambda x, w: jax.lax.conv_general_dilated(
+            x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        y, pullback = jax.vjp(conv, *(a.astype("float32") for a in (x, w)))
+        return y, pullback(g.astype("float32"))[0]
+
+    by_rows = NamedSharding(on, PartitionSpec(None, "a"))
+    operands = [jax.device_put(a, s) for a, s in ((x, by_rows), (w, NamedSharding(on, PartitionSpec())), (g, by_rows))]
+    with jax.set_mesh(on):
+        program = jax.jit(passes).lower(*operands).compile()
+        results = jax.device_get(program(*operands))
+    assert program.as_text().count("rows_before rows_after") == 2
+    for actual, expected in zip(results, run_on_host(by_lax, x, w, g), strict=True):
+        assert_same(actual, expected.astype("bfloat16"))
