@@ -1,7 +1,7 @@
 """`python -m benchmarks halos`: what rows of neighbours cost the convolution of a shard.
 
-A shard is an eighth of an image, split along its first dimension. Its device receives rows of neighbours.
-Here they are its own, as in a periodic dimension, so that one GPU is enough. Beside them stand zeros in their place.
+A shard is an eighth of an image, split along its first dimension. Its device has received rows of its neighbours, which
+are arrays of their own. Beside them stand zeros in their place.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,14 @@ from tabulate import tabulate
 
 import jaxconv
 from convbench import forward
+from convbench.cases import LAYOUTS
 from convbench.measure import operands_of, rounded, timed
 from convbench.programs import Program
+from jaxconv import ffi
+from jaxconv.lowering import decide_apart
+from jaxconv.planner.plan import ConvPlan
+from jaxconv.sharding.block import apart_on_one_device
+from jaxconv.traced import trace
 
 CONVS = {1: jaxconv.conv1d, 2: jaxconv.conv2d, 3: jaxconv.conv3d}
 KEY = ("shard", "dtype")
@@ -72,39 +78,56 @@ def main(arguments: Sequence[str]) -> int:
     return forward.measure_all(options, every, measure, KEY, table)
 
 
-def programs(shard: Shard, implementation: str | None) -> dict[str, Program]:
+class Side(NamedTuple):
+    """A program, and the plan of its kernel, if that reads the rows where they lie."""
+
+    program: Program
+    plan: str | None = None
+
+
+def sides(shard: Shard, implementation: str | None) -> dict[str, Side]:
     """With rows of neighbours and with zeros in their place, by us and by lax."""
     conv = partial(CONVS[shard.rank], rhs_dilation=shard.dilation, implementation=implementation)
-    others = shard.padding[1:]
+    (first, *others), numbers = shard.padding, LAYOUTS[shard.rank]
+    ones, dilation = (1,) * shard.rank, (shard.dilation,) * shard.rank
 
     def by_lax(x: Array, w: Array, first: tuple[int, int]) -> Array:
-        names = "DHW"[3 - shard.rank :]
-        numbers = f"N{names}C", f"{names}IO", f"N{names}C"
-        ones, dilation = (1,) * shard.rank, (shard.dilation,) * shard.rank
         return lax.conv_general_dilated(x, w, ones, [first, *others], ones, dilation, numbers)
 
-    def rows_by_lax(x: Array, w: Array) -> Array:
-        edges = [(0, 0), shard.padding[0], *[(0, 0)] * shard.rank]
-        return by_lax(jnp.pad(x, edges, mode="wrap"), w, (0, 0))
+    def joined_by_lax(x: Array, w: Array, before: Array, after: Array) -> Array:
+        return by_lax(jnp.concatenate((before, x, after), axis=1), w, (0, 0))
 
-    functions = {
-        "us": lambda x, w: conv(x, w, padding=["CIRCULAR", *others]),
-        "zeros_us": lambda x, w: conv(x, w, padding=shard.padding),
-        "lax_us": rows_by_lax,
-        "lax_zeros_us": lambda x, w: by_lax(x, w, shard.padding[0]),
+    periodic = Program(lambda x, w: conv(x, w, padding=["CIRCULAR", *others]), shard.operands)
+    rows = [ShapeDtypeStruct((shard.lhs[0], count, *shard.lhs[2:]), shard.dtype) for count in first]
+    with_rows = (*shard.operands, *rows)
+    return {
+        "us": _where_they_lie(periodic, with_rows, implementation) or Side(periodic),
+        "zeros_us": Side(Program(lambda x, w: conv(x, w, padding=shard.padding), shard.operands)),
+        "lax_us": Side(Program(joined_by_lax, with_rows)),
+        "lax_zeros_us": Side(Program(lambda x, w: by_lax(x, w, first), shard.operands)),
     }
-    return {name: Program(function, shard.operands) for name, function in functions.items()}
+
+
+def _where_they_lie(periodic: Program, operands: tuple[ShapeDtypeStruct, ...], implementation) -> Side | None:
+    """The kernel of a device, if it reads the rows so: that of an image which is its own neighbour."""
+    (equation,) = trace(periodic.function, *periodic.operands).equations
+    apart = apart_on_one_device(equation.params["problem"])
+    choice = decide_apart("cuda", apart, implementation) if apart else None
+    if apart is None or choice is None or not isinstance(choice.plan, ConvPlan):
+        return None
+    return Side(Program(ffi.convolution(choice.plan, apart.problem), operands), str(choice.plan))
 
 
 def measure(shard: Shard, budget_s: float) -> dict:
     """A row. No failure of a side raises."""
-    sides = programs(shard, "cuda")
-    operands = operands_of(sides["us"])
-    times = {name: timed(side, operands, budget_s, ours="lax" not in name) for name, side in sides.items()}
-    us = {name: timing.us for name, timing in times.items()}
+    us, plans, error = {}, {}, None
+    for name, side in sides(shard, "cuda").items():
+        is_api = "lax" not in name and side.plan is None
+        timing = timed(side.program, operands_of(side.program), budget_s, ours=is_api)
+        us[name], plans[name] = timing.us, side.plan or timing.plan
+        error = error or (None if "lax" in name else timing.error)
     ratio = us["us"] and us["zeros_us"] and us["us"] / us["zeros_us"]
-    names = {"shard": shard.name, "dtype": shard.dtype, "plan": times["us"].plan, "zeros_plan": times["zeros_us"].plan}
-    error = times["us"].error or times["zeros_us"].error
+    names = {"shard": shard.name, "dtype": shard.dtype, "plan": plans["us"], "zeros_plan": plans["zeros_us"]}
     return names | rounded(us | {"ratio": ratio}) | {"error": error}
 
 

@@ -35,6 +35,15 @@ __device__ __forceinline__ void WarpgroupCommit() {
 // is for waits behind which no other such instruction follows.
 __device__ __forceinline__ void ConvergeWarp() { WarpgroupArrive(); }
 
+// Whether this is the warp's elected lane: always the same one. All lanes must call it. Unlike a comparison of lanes,
+// it tells the compiler that one lane alone goes on, so that TMA's operands are uniform, and are not looped over by
+// lanes.
+__device__ __forceinline__ bool ElectOne() {
+  uint32_t is_elected = 0;
+  JAXCONV_HOPPER_ASM("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(is_elected));
+  return is_elected != 0;
+}
+
 // One arrival for the whole warp. elect.sync needs no register for the lane.
 __device__ __forceinline__ void ArriveOfWarp(uint32_t barrier) {
   JAXCONV_HOPPER_ASM(

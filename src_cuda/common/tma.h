@@ -44,6 +44,21 @@ struct MapElements {
 
 inline constexpr cuuint32_t kEachElement[2 + kSpatial] = {1, 1, 1, 1, 1};
 
+// An array of so many rows along a dimension, which else lies as the source does.
+struct RowsOfSource {
+  int64_t size[kSpatial];
+  TensorStrides strides;
+
+  RowsOfSource(const ConvProblem& p, int dim, int64_t count) : strides(p.src) {
+    for (int d = 0; d < kSpatial; ++d) size[d] = d == dim ? count : p.src_size[d];
+    const auto shrink = [&](int64_t* stride) {
+      if (*stride > p.src.spatial[dim]) *stride = *stride / p.src_size[dim] * count;
+    };
+    shrink(&strides.batch);
+    for (int64_t& stride : strides.spatial) shrink(&stride);
+  }
+};
+
 // Makes a descriptor of a (channel, w, h, d, image) activation and a box. `steps` are the element strides: the
 // distances between copied elements. `merged_pixels` neighbouring pixels of a row count as one pixel with all their
 // channels. False if the driver refuses, or is too old.

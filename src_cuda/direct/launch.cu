@@ -40,6 +40,7 @@ Reason UnsupportedReason(const ConvProblem& p, Pass pass, const DirectSettings& 
   if (Reason why = UnsupportedTileSize(tile, s.out_tile())) return why;
   const DirectLayout layout = LayoutOf(p, pass, s);
   if (Reason why = UnsupportedChannels(layout)) return why;
+  if (Reason why = UnsupportedRows(layout, s)) return why;
   return UnsupportedLayout(layout);
 }
 
@@ -93,11 +94,32 @@ FilterOrder OrderOf(const ConvCall& call, const DirectTile& tile) {
   return is_row && (p.in_channels == 1 || f.in == outs) ? FilterOrder::kOuts : FilterOrder::kNone;
 }
 
+// Maps of a row of a halo tile in the image, and in the rows of its neighbours.
+bool EncodeRows(const ConvCall& call, const DirectSettings& s, DirectParams* d) {
+  const ConvProblem& p = call.problem;
+  const int dim = s.rows_dim();
+  d->has_rows = true, d->rows_dim = dim, d->rows_before = static_cast<int32_t>(s.rows_before);
+  int32_t extent[] = {d->copied[0], d->copied[1], d->copied[2]};
+  extent[dim] = 1;
+  const void* const arrays[] = {call.rows.before, call.src, call.rows.after};
+  const int64_t counts[] = {s.rows_before, p.src_size[dim], s.rows_after};
+  for (int i = 0; i < 3; ++i) {
+    const RowsOfSource of(p, dim, counts[i]);
+    bool in_rows;
+    if (counts[i] > 0 && !EncodeMap(&d->row_maps[i], &in_rows, arrays[i], p.src_type, of.strides, of.size, p.batch,
+                                    p.groups * p.in_channels, d->src_pixel, extent, d->tile.packed > 0)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // Fills in what TMA needs, on devices that have it.
-bool EncodeMaps(const ConvCall& call, DirectParams* d) {
+bool EncodeMaps(const ConvCall& call, const DirectSettings& s, DirectParams* d) {
   const int major = DeviceAttribute(cudaDevAttrComputeCapabilityMajor);
   if (major == 0) return false;
-  if (major < 9) return true;
+  if (major < 9) return !s.has_rows();
+  if (s.has_rows() && !EncodeRows(call, s, d)) return false;
   const ConvProblem& p = call.problem;
   const int32_t out_tile[kSpatial] = {1, d->tile.rows, d->tile.cols};
   if (!EncodeMap(&d->src_map, &d->src_in_rows, call.src, p.src_type, p.src, p.src_size, p.batch,
@@ -141,12 +163,15 @@ cudaError_t Launch(const ConvCall& call, const DirectSettings& s, cudaStream_t s
   const DirectLayout layout = LayoutOf(p, call.pass, s);
   DirectParams d = ParamsOf(layout);
   SetOperands(call, s.split, &d);
-  if (!AreAligned({d.src, d.rhs, d.out})) return LaunchUnaligned(call, s.split, stream);
+  if (!AreAligned({call.rows.before, call.rows.after})) return cudaErrorMisalignedAddress;
+  if (!AreAligned({d.src, d.rhs, d.out})) {
+    return s.has_rows() ? cudaErrorMisalignedAddress : LaunchUnaligned(call, s.split, stream);
+  }
   d.workers = wgrad ? static_cast<int32_t>(s.split) : ConvWorkers(layout);
   d.filter_order = OrderOf(call, tile);
   d.epilogue = call.epilogue;
   SetDividers(&d);
-  if (!EncodeMaps(call, &d)) return cudaErrorInvalidValue;
+  if (!EncodeMaps(call, s, &d)) return cudaErrorInvalidValue;
   const DirectKernel kernel = FindKernel(call, s, layout.has_odd_positions());
   const int64_t blocks = static_cast<int64_t>(d.workers) * d.channel_blocks * p.class_count * (wgrad ? d.chunks : 1);
   const int warps = wgrad ? kWgradWarps : tile.conv_warps();

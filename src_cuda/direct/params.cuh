@@ -46,6 +46,11 @@ using FilterRow = Pack<T, kVector<T>>;
 struct DirectParams {
   CUtensorMap src_map;  // for TMA, where there is one
   CUtensorMap dst_map;  // of a wgrad's gradient
+  // Of a row of what is copied at once: before the image, in it, and after it. The two others are neighbours'.
+  CUtensorMap row_maps[3];
+  bool has_rows;
+  int32_t rows_dim;  // of space
+  int32_t rows_before;
   ConvProblem problem;
   // The first halo tile waits for these, so they lie together: parameters come in lines, each from afar. The host makes
   // reciprocals, as divisions are among a thread block's first instructions.

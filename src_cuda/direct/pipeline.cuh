@@ -25,6 +25,7 @@ struct Box {
   int32_t channels;  // of all groups
   PixelLayout pixel;
   int32_t extent[kSpatial];
+  const DirectParams* rows;  // null: the tensor has no neighbours
 
   __device__ __forceinline__ uint32_t Bytes() const { return (extent[0] * extent[1] * extent[2] << pixel.pitch) * 16; }
 
@@ -41,7 +42,9 @@ struct Box {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (threadIdx.x % 32 > 0) return;
     const int32_t first = is_packed ? at[2] : in_rows ? at[2] * kVector<T> : channel;
-    ptx::CopyBoxByTma(to, map, barrier, first, in_rows || is_packed ? 0 : at[2], at[1], at[0], image);
+    const int32_t second = in_rows || is_packed ? 0 : at[2];
+    if (rows != nullptr && ReachesNeighbour(at)) return CopyRows(to, barrier, first, second, at, image);
+    ptx::CopyBoxByTma(to, map, barrier, first, second, at[1], at[0], image);
 #else
     if (is_packed) return CopyPacked<T>(to, at, image);
     const int32_t vector = threadIdx.x % 32 & ((1 << pixel.pitch) - 1);
@@ -59,6 +62,26 @@ struct Box {
       }
     }
 #endif
+  }
+
+  // Whether rows of it are a neighbour's.
+  __device__ __forceinline__ bool ReachesNeighbour(const int32_t (&at)[kSpatial]) const {
+    const int32_t dim = rows->rows_dim;
+    return at[dim] < 0 || at[dim] + extent[dim] > size[dim];
+  }
+
+  // Copies it row by row, each from the array that has it. `first`, `second`: the coordinates of a row's first pixel.
+  __device__ __forceinline__ void CopyRows(uint32_t to, uint32_t barrier, int32_t first, int32_t second,
+                                           const int32_t (&at)[kSpatial], int32_t image) const {
+    const int32_t dim = rows->rows_dim, end = at[dim] + extent[dim];
+    const uint32_t row_bytes = Bytes() / extent[dim];
+#pragma unroll 1
+    for (int32_t row = at[dim]; row < end; ++row, to += row_bytes) {
+      const int32_t array = row < 0 ? 0 : row < size[dim] ? 1 : 2;
+      const int32_t in_array = array == 0 ? row + rows->rows_before : array == 1 ? row : row - size[dim];
+      ptx::CopyBoxByTma(to, rows->row_maps[array], barrier, first, second, dim == 1 ? in_array : at[1],
+                        dim == 0 ? in_array : at[0], image);
+    }
   }
 
   // With packed K and without TMA: vectors of a row of the tensor. The row is whole ones.
@@ -98,7 +121,8 @@ __device__ __forceinline__ Box SourceBox(const DirectParams& p) {
           q.src_size,
           static_cast<int32_t>(q.groups * q.in_channels),
           p.src_pixel,
-          {p.copied[0], p.copied[1], p.copied[2]}};
+          {p.copied[0], p.copied[1], p.copied[2]},
+          p.has_rows ? &p : nullptr};
 }
 
 __device__ __forceinline__ Box GradientBox(const DirectParams& p) {
@@ -111,7 +135,8 @@ __device__ __forceinline__ Box GradientBox(const DirectParams& p) {
           q.dst_size,
           static_cast<int32_t>(q.groups * q.out_channels),
           p.dst_pixel,
-          {1, p.tile.rows, p.tile.cols}};
+          {1, p.tile.rows, p.tile.cols},
+          nullptr};
 }
 
 }  // namespace jaxconv

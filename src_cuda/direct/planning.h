@@ -65,6 +65,9 @@ class DirectPlanner {
     s.rows = requested.Find("rows").value_or(rows), s.cols = requested.Find("cols").value_or(cols);
     if (UnsupportedExtent(s.rows, s.cols)) return {s};
     SetTile(channels, &s);
+    s.rows_before = requested.Find("rows_before").value_or(0);
+    s.rows_after = requested.Find("rows_after").value_or(0);
+    s.rows_along = s.has_rows() ? kSpatial - product_.spatial_rank : 0;
     if (!channels.is_conv() && !requested.Find("split")) s.split = Slices(DirectLayout(channels, s.out_tile()));
     return {s};
   }
@@ -78,6 +81,8 @@ class DirectPlanner {
     if (Reason why = UnsupportedTileSize(channels, s.out_tile())) return why;
     const DirectLayout layout(channels, s.out_tile());
     if (Reason why = UnsupportedLayout(layout)) return why;
+    if (Reason why = UnsupportedRows(layout, s)) return why;
+    if (s.has_rows() && !device_.wgmma) return "rows of neighbours come by TMA";
     return TooMuchSharedMemory(layout.shared_bytes, device_);
   }
 

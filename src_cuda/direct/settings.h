@@ -41,8 +41,14 @@ struct DirectSettings {
   int64_t corner_depth = 0;
   int64_t corner_row = 0;
   int64_t corner_col = 0;
+  int64_t rows_before = 0;  // that neighbours have, along this dimension of space
+  int64_t rows_after = 0;
+  int64_t rows_along = 0;
 
-  static constexpr std::array<Field<DirectSettings>, 14> Fields() {
+  bool has_rows() const { return rows_before > 0 || rows_after > 0; }
+  int rows_dim() const { return static_cast<int>(rows_along); }
+
+  static constexpr std::array<Field<DirectSettings>, 17> Fields() {
     return {{{"tile", &DirectSettings::tile},
              {"split", &DirectSettings::split},
              {"rows", &DirectSettings::rows},
@@ -56,7 +62,10 @@ struct DirectSettings {
              {"run", &DirectSettings::run},
              {"corner_depth", &DirectSettings::corner_depth},
              {"corner_row", &DirectSettings::corner_row},
-             {"corner_col", &DirectSettings::corner_col}}};
+             {"corner_col", &DirectSettings::corner_col},
+             {"rows_before", &DirectSettings::rows_before},
+             {"rows_after", &DirectSettings::rows_after},
+             {"rows_along", &DirectSettings::rows_along}}};
   }
 
   OutputTile out_tile() const {

@@ -139,6 +139,18 @@ inline Reason UnsupportedRowDilation(const DirectLayout& d) {
   return d.out_tile.stream < rows.lags() - 1 || d.streams_abreast() % dilation ? Reason("no such walk") : std::nullopt;
 }
 
+// Why a kernel does not read rows of neighbours. At an image's ends TMA copies halo tiles row by row.
+inline Reason UnsupportedRows(const DirectLayout& d, const DirectSettings& s) {
+  if (!s.has_rows()) return std::nullopt;
+  if (!d.is_conv()) return "neighbours' rows are for convs";
+  if (std::min(s.rows_before, s.rows_after) < 0 || s.rows_along < 0) return "no such rows of neighbours";
+  const int32_t (&halo)[kSpatial] = d.out_tile.halo;
+  if (s.rows_along > 1 || (s.rows_along == 1 && halo[0] > 1)) return "neighbours' rows of another dimension";
+  const int64_t pixels = s.rows_along == 0 ? (d.stages_rows() ? 1 : halo[1]) * halo[2] : halo[2];
+  constexpr int kAlignment = 128;  // of what TMA writes to shared memory
+  return (pixels << d.src_pixel.pitch) * 16 % kAlignment == 0 ? Reason() : "rows that are no whole 128 bytes";
+}
+
 // Why a thread block does not hold an output tile, its shared memory aside.
 inline Reason UnsupportedLayout(const DirectLayout& d) {
   const OutputTile& out_tile = d.out_tile;

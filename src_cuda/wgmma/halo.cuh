@@ -44,6 +44,13 @@ struct alignas(16) HaloTap {
   int32_t end;     // behind the plane's taps
 };
 
+// A part of a halo tile: where it lies, or null, and its first pixel of the halo tile.
+struct HaloPart {
+  const CUtensorMap* map;
+  ptx::PixelPlace at;
+  int32_t pixel;
+};
+
 template <typename T, WgmmaTile kTile, bool kKMajor>
 struct WgmmaHaloStages {
   using Filter = WgmmaFilter<T, kTile, kKMajor>;
@@ -159,7 +166,7 @@ class WgmmaHaloProducer {
       if (copies_halos_) {
         CopyHalos(tile.first_row, stages_.taps[first].plane, k_block * params_.block_k, first == tile.steps.taps);
       }
-      if (!copies_filter_ || threadIdx.x % 32 != 0) return;
+      if (!copies_filter_ || !ptx::ElectOne()) return;
       for (int32_t tap = first; tap < last; ++tap) {
         filter_.WaitUntilEmpty();
         ptx::ArriveExpecting(filter_.full(), Stages::Filter::kCols * Stages::Filter::kElementBytes * params_.block_k);
@@ -171,51 +178,52 @@ class WgmmaHaloProducer {
   }
 
  private:
-  // A lane copies a unit's. Zeros lie behind the last image.
+  // A lane copies a unit's, or one of its parts. Zeros lie behind the last image.
   __device__ __forceinline__ void CopyHalos(int32_t first_row, int32_t plane, int32_t channel, bool are_zeros) {
     const int32_t corner[] = {HaloPlane::Depth(plane), params_.corner[1] + HaloPlane::Row(plane),
                               params_.corner[2] + HaloPlane::Col(plane)};
-    const int unit = threadIdx.x % 32;
+    const int lane = threadIdx.x % 32, unit = lane % kPartLanes;
     const ptx::PixelPlace at = InPixels(rows_.OfUnit(first_row / kUnitRows + unit), params_.problem.step, corner);
     halos_.WaitUntilEmpty();
-    if (unit == 0) {
+    if (lane == 0) {
       const int32_t pixels = Stages::kUnits * params_.halo_rows * params_.halo_cols;
       ptx::ArriveExpecting(halos_.full(), pixels * params_.block_k * sizeof(T));
     }
     __syncwarp();
-    if (unit < Stages::kUnits) {
-      const uint32_t to = stages_.Halo(params_, unit, halos_.stage());
-      const int32_t image = are_zeros ? static_cast<int32_t>(params_.problem.batch) : at.image;
-      const auto copy = [&](uint32_t to, const CUtensorMap& map, const ptx::PixelPlace& at) {
-        ptx::CopyBoxByTma(to, map, halos_.full(), channel, at.w, at.h, at.d, image);
-      };
-      CopyParts(to, at, copy);
+    if (unit < Stages::kUnits && lane < (params_.has_rows ? 3 : 1) * kPartLanes) {
+      const HaloPart part = PartOf(at, lane / kPartLanes);
+      if (part.map != nullptr) {
+        ptx::CopyBoxByTma(stages_.Halo(params_, unit, halos_.stage()) + part.pixel * kSwizzleBytes, *part.map,
+                          halos_.full(), channel, part.at.w, part.at.h, part.at.d,
+                          are_zeros ? static_cast<int32_t>(params_.problem.batch) : part.at.image);
+      }
     }
     halos_.Advance();
   }
 
-  // Calls copy(to, map, at) for a halo tile, or for its parts: rows that a neighbour has come from that one's map. TMA
+  // The pixels of a halo tile that are in the image (0), in the rows before it (1), or in the rows after it (2). TMA
   // has no order of copies, so no two of them write to the same pixel.
-  template <typename Copy>
-  __device__ __forceinline__ void CopyParts(uint32_t to, const ptx::PixelPlace& at, const Copy& copy) const {
+  __device__ __forceinline__ HaloPart PartOf(const ptx::PixelPlace& at, int part) const {
     const WgmmaParams& p = params_;
+    if (!p.has_rows) return {&p.src_map, at, 0};
     const int32_t dim = p.rows_dim, first = Along(dim, at);
     const int32_t size = dim == 2 ? p.halo_cols : dim == 1 ? p.halo_rows : 1;
-    const bool has_before = p.rows_count[0] > 0 && first < 0;
-    const bool has_after = p.rows_count[1] > 0 && first + size > p.problem.src_size[dim];
-    if (!has_before && !has_after) return copy(to, p.src_map, at);
-    const int32_t before = !has_before ? 0 : dim == 0 ? 1 : p.rows_count[0];
-    const int32_t after = !has_after ? 0 : dim == 0 ? 1 : p.rows_count[1];
-    const uint32_t row = (dim == 2 ? 1 : dim == 1 ? p.halo_cols : p.halo_rows * p.halo_cols) * kSwizzleBytes;
-    if (has_before) copy(to, p.rows_maps[0], MovedAlong(dim, p.rows_shift[0], at));
-    if (before + after < size) {
-      copy(to + before * row, p.part_maps[!has_before ? 1 : has_after ? 2 : 0], MovedAlong(dim, before, at));
+    const int32_t row = dim == 2 ? 1 : dim == 1 ? p.halo_cols : 0;  // pixels of it
+    const int32_t before = first >= 0 ? 0 : dim == 0 ? min(1, p.rows_count[0]) : p.rows_count[0];
+    const bool ends_behind = first + size > p.problem.src_size[dim];
+    const int32_t after = !ends_behind ? 0 : dim == 0 ? min(1, p.rows_count[1]) : p.rows_count[1];
+    if (part == 1) return {before > 0 ? &p.rows_maps[0] : nullptr, MovedAlong(dim, p.rows_shift[0], at), 0};
+    if (part == 2) {
+      const int32_t to = size - after;
+      return {after > 0 ? &p.rows_maps[1] : nullptr, MovedAlong(dim, to + p.rows_shift[1], at), to * row};
     }
-    if (has_after) {
-      const int32_t place = size - after;
-      copy(to + place * row, p.rows_maps[1], MovedAlong(dim, place + p.rows_shift[1], at));
-    }
+    if (before + after == 0) return {&p.src_map, at, 0};
+    const CUtensorMap* const map = &p.part_maps[before == 0 ? 1 : after == 0 ? 0 : 2];
+    return {before + after < size ? map : nullptr, MovedAlong(dim, before, at), before * row};
   }
+
+  static constexpr int kPartLanes = 8;
+  static_assert(Stages::kUnits <= kPartLanes, "a lane copies each part of each unit");
 
   const WgmmaParams& params_;
   RowPositions<kTile> rows_;

@@ -99,7 +99,7 @@ struct alignas(1024) WgmmaBlock {
       next();
     }
     if constexpr (kTile.cluster() > 1) {
-      if (threadIdx.x % 32 == 0) producer.Finish();
+      if (ptx::ElectOne()) producer.Finish();
     }
   }
 

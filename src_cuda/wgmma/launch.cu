@@ -104,6 +104,7 @@ bool LeavesOutTaps(const ConvProblem& p, const WgmmaSettings& s, const WgmmaTile
 void SetRows(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* params) {
   const bool is_im2col = !kWgmmaTiles[s.tile].halo, descends = is_im2col && s.descends != 0;
   const int before = descends ? 1 : 0, after = 1 - before;
+  params->has_rows = true;
   params->rows_dim = s.rows_dim();
   params->rows_shift[before] = static_cast<int32_t>(s.rows_before);
   params->rows_shift[after] = -static_cast<int32_t>(p.src_size[s.rows_dim()]);
@@ -112,6 +113,11 @@ void SetRows(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* params) 
   if (!is_im2col) return;
   params->rows_taps[before] = static_cast<int32_t>(s.taps_before);
   params->rows_taps[after] = static_cast<int32_t>(s.taps_after);
+  const WgmmaTile& tile = kWgmmaTiles[s.tile];
+  const int dim = params->rows_dim;
+  const int64_t row = ClassRows(p, tile) / (p.batch * p.dst_size[dim]), seeing = CeilDiv(s.rows_after, p.step[dim]);
+  const int64_t behind = CeilDiv(seeing * row, int64_t{tile.rows} * tile.row_blocks);
+  params->rows_first_cluster = static_cast<int32_t>(std::max<int64_t>(0, RowClusters(p, tile) - behind));
   params->class_taps += static_cast<int32_t>(s.taps_before + s.taps_after);
   params->leaves_out_taps = true;
 }

@@ -69,20 +69,13 @@ class WgmmaProducer {
   // Finds a tile's first step.
   __device__ __forceinline__ void Find(const WgmmaWorkTile& tile) {
     at_ = FirstPixel(tile);
-    from_ = StepOf(TapOf(tile, tile.steps.first), tile.steps.first);
+    from_ = params_.has_rows ? FindStep<true>(tile, tile.steps.first) : FindStep<false>(tile, tile.steps.first);
   }
 
   // Copies a tile's operands, tap by tap, behind Find. One of the warp's lanes does.
   __device__ __forceinline__ void Copy(const WgmmaWorkTile& tile) {
-    if (threadIdx.x % 32 != 0) return;
-    for (int32_t step = tile.steps.first; step < tile.steps.end;) {
-      CopyStep(tile, at_, from_);
-      pipeline_.Advance();
-      from_.channel += params_.block_k;
-      if (++step < tile.steps.end && from_.channel == params_.k_blocks * params_.block_k) {
-        from_ = StepOf(TapOf(tile, step), step);
-      }
-    }
+    if (!ptx::ElectOne()) return;
+    params_.has_rows ? CopySteps<true>(tile) : CopySteps<false>(tile);
   }
 
   // The first pixel that this block copies of each step.
@@ -95,21 +88,19 @@ class WgmmaProducer {
     return at;
   }
 
-  // A step's tap. Behind a class's taps is one that the filter does not have, with a negative delta. A matrix has one
-  // tap, which needs no look at the table: a thread block's beginning would wait for it.
+  // A step's tap, where there are no rows of neighbours. Behind a class's taps is one that the filter does not have,
+  // with a negative delta. A matrix has one tap, which needs no look at the table: a thread block's beginning would
+  // wait for it.
   __device__ __forceinline__ Tap TapOf(const WgmmaWorkTile& tile, int32_t step) const {
     int32_t k_block;
     const int32_t place = by_k_blocks_.Divide(step, &k_block);
-    if (place < tile.steps.taps && params_.rank > 2) {
-      return params_.taps[tile.first_tap + TapPlace(params_, place).tap];
-    }
-    return {0, place < tile.steps.taps ? 0 : -1, {params_.corner[0], params_.corner[1], params_.corner[2]}};
+    return TapAt(tile, place, place < tile.steps.taps);
   }
 
   // If the maps do not reach a tap, the plan is of another problem.
   __device__ __forceinline__ Step StepOf(const Tap& tap, int32_t step) const {
     int32_t k_block, rest;
-    const int32_t place = by_k_blocks_.Divide(step, &k_block);
+    by_k_blocks_.Divide(step, &k_block);
     if (params_.rank == 2) return {k_block * params_.block_k, 0, 0, 0, TapPlace::kImage, tap.filter_delta < 0 ? 1 : 0};
     int32_t number = Divider<int32_t>(params_.tap_stride, params_.tap_reciprocal).Divide(tap.filter_delta, &rest);
     bool is_tap = number < params_.problem.tap_count && rest == 0;
@@ -126,20 +117,18 @@ class WgmmaProducer {
             static_cast<uint16_t>(from_corner[2]),
             static_cast<uint16_t>(from_corner[1]),
             static_cast<uint16_t>(from_corner[0]),
-            static_cast<int16_t>(TapPlace(params_, place).rows),
+            TapPlace::kImage,
             number};
   }
 
   // Fills the stage with a step's operands, when it is empty.
+  template <bool kHasRows = false>
   __device__ __forceinline__ void CopyStep(const WgmmaWorkTile& tile, ptx::PixelPlace at, const Step& from) const {
-    const CUtensorMap* map = &params_.src_map;
-    if (from.rows != TapPlace::kImage) {
-      map = &params_.rows_maps[from.rows];
-      at = MovedAlong(params_.rows_dim, params_.rows_shift[from.rows], at);
-    }
     pipeline_.WaitUntilEmpty();
     const uint32_t stage = stages_ + pipeline_.stage() * Stages::kBytes;
     ptx::ArriveExpecting(pipeline_.full(), Stages::kBytesOfChannel * params_.block_k);
+    const CUtensorMap* map = &params_.src_map;
+    if (kHasRows && from.rows != TapPlace::kImage) map = &params_.rows_maps[from.rows], at = AmongRows(at, from.rows);
     ptx::CopyPixels<(kTile.col_blocks > 1)>(params_.rank, stage + FirstPart() * kSwizzleBytes, *map, pipeline_.full(),
                                             from.channel, at, from.w, from.h, from.d, Stages::Filter::kAll);
     Stages::Filter::Copy(params_, stage + Stages::SrcTile::kBytes, pipeline_.full(), from.channel, tile.first_col,
@@ -158,6 +147,43 @@ class WgmmaProducer {
   }
 
  private:
+  __device__ __forceinline__ Tap TapAt(const WgmmaWorkTile& tile, int32_t place, bool is_tap) const {
+    if (is_tap && params_.rank > 2) return params_.taps[tile.first_tap + place];
+    return {0, is_tap ? 0 : -1, {params_.corner[0], params_.corner[1], params_.corner[2]}};
+  }
+
+  template <bool kHasRows>
+  __device__ __forceinline__ Step FindStep(const WgmmaWorkTile& tile, int32_t step) const {
+    if constexpr (!kHasRows) return StepOf(TapOf(tile, step), step);
+    int32_t k_block;
+    const int32_t number = by_k_blocks_.Divide(step, &k_block);
+    const TapPlace place(params_, number);
+    Step from = StepOf(TapAt(tile, place.tap, number < tile.steps.taps), step);
+    from.rows = static_cast<int16_t>(place.rows);
+    return from;
+  }
+
+  // Where there are no rows of neighbours, nothing is to look for them: a step has no more time.
+  template <bool kHasRows>
+  __device__ __forceinline__ void CopySteps(const WgmmaWorkTile& tile) {
+    for (int32_t step = tile.steps.first; step < tile.steps.end;) {
+      CopyStep<kHasRows>(tile, at_, from_);
+      pipeline_.Advance();
+      from_.channel += params_.block_k;
+      if (++step < tile.steps.end && from_.channel == params_.k_blocks * params_.block_k) {
+        from_ = FindStep<kHasRows>(tile, step);
+      }
+    }
+  }
+
+  // A place among a neighbour's rows. Behind the last image it may be any that the map reaches.
+  __device__ __forceinline__ ptx::PixelPlace AmongRows(const ptx::PixelPlace& at, int32_t rows) const {
+    const int32_t dim = params_.rows_dim, shift = params_.rows_shift[rows];
+    if (at.image < params_.problem.batch) return MovedAlong(dim, shift, at);
+    const int32_t near = shift > 0 ? 0 : (params_.counts[dim] - 1) * static_cast<int32_t>(params_.problem.step[dim]);
+    return MovedAlong(dim, params_.corner[dim] + near + shift - Along(dim, at), at);
+  }
+
   // The first row that this block copies.
   __device__ __forceinline__ int32_t FirstPart() const { return kTile.col_blocks > 1 ? rank_ * kRowPart : 0; }
 

@@ -34,21 +34,6 @@ inline MapElements OfSource(const ConvProblem& p, const WgmmaTile& tile) {
   return of;
 }
 
-// An array of so many rows along a dimension, which else lies as the source does.
-struct RowsOfSource {
-  int64_t size[kSpatial];
-  TensorStrides strides;
-
-  RowsOfSource(const ConvProblem& p, int dim, int64_t count) : strides(p.src) {
-    for (int d = 0; d < kSpatial; ++d) size[d] = d == dim ? count : p.src_size[d];
-    const auto shrink = [&](int64_t* stride) {
-      if (*stride > p.src.spatial[dim]) *stride = *stride / p.src_size[dim] * count;
-    };
-    shrink(&strides.batch);
-    for (int64_t& stride : strides.spatial) shrink(&stride);
-  }
-};
-
 // Maps of the parts of halo tiles that neighbours' rows are, and of what is left.
 inline bool EncodeHaloRows(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;

@@ -44,13 +44,8 @@ struct WgmmaParams {
   uint32_t tiles;        // of all
   uint32_t rounds;       // of a class: a round gives each cluster a tile, see WgmmaTileOrder
   bool leaves_out_taps;  // those by which a tile sees nothing of the image
-  // Rows of neighbours. Of halo tiles: those before the image and those after it. In im2col mode: those that the
-  // table's first taps see, and those that its last taps see.
-  int32_t rows_dim;  // their dimension of space
-  int32_t rows_count[2];
-  int32_t rows_shift[2];  // from a row of the image to its place among them
-  int32_t rows_taps[2];   // in im2col mode, how many taps see them
-  int32_t tiles_ahead;    // that the scheduler broadcasts, kTile.stages at most
+  bool has_rows;         // of neighbours
+  int32_t tiles_ahead;   // that the scheduler broadcasts, kTile.stages at most
   // How many tiles the schedulers have asked for: zero before and after a launch. Null: tiles are shared out
   // beforehand.
   uint32_t* asked_for;
@@ -61,11 +56,18 @@ struct WgmmaParams {
   bool has_out_maps;   // and residual_maps, if there is a residual
   int32_t whole_rows;  // see WholeRows
   CUtensorMap src_map;
-  CUtensorMap rows_maps[2];
-  CUtensorMap part_maps[3];  // of halo tiles without rows before the image, without rows after it, without either
   CUtensorMap rhs_map;
   CUtensorMap out_maps[kMostWgmmaClasses];  // of each class
   CUtensorMap residual_maps[kMostWgmmaClasses];
+  // Rows of neighbours. Of halo tiles: those before the image and those after it. In im2col mode: those that the
+  // table's first taps see, and those that its last taps see.
+  CUtensorMap rows_maps[2];
+  CUtensorMap part_maps[3];  // of halo tiles without rows before the image, without rows after it, without either
+  int32_t rows_dim;          // their dimension of space
+  int32_t rows_count[2];
+  int32_t rows_shift[2];       // from a row of the image to its place among them
+  int32_t rows_taps[2];        // in im2col mode, how many taps see them
+  int32_t rows_first_cluster;  // of a class's tiles, the one that comes first: those behind it see rows after the image
   // Of wgrad.
   int32_t wgrad_steps;     // of positions of a residue class
   int32_t wgrad_parts;     // slices that a cluster adds
@@ -79,17 +81,23 @@ struct WgmmaParams {
 template <typename T>
 inline constexpr int kBlockK = kTraits<T>.swizzle_row();
 
-// A tap of a tile by its place: first come those that see a neighbour's rows, if there are any, then all taps, which
-// see the image, then those that see the other neighbour's rows.
+// A tap of a tile by its place. Where there are rows of neighbours, first come the taps that see one's, then all taps,
+// which see the image, then those that see the other one's.
 struct TapPlace {
   static constexpr int32_t kImage = -1;
-  int32_t tap;   // of the residue class
-  int32_t rows;  // whose it sees: of rows_maps, or kImage
+  int32_t tap;            // of the residue class
+  int32_t rows = kImage;  // whose it sees: of rows_maps, or kImage
 
-  __device__ __forceinline__ TapPlace(const WgmmaParams& p, int32_t place) {
+  __device__ __forceinline__ TapPlace(const WgmmaParams& p, int32_t place) : tap(place) {
+    if (!p.has_rows) return;
     const int32_t first = p.rows_taps[0], last = p.rows_taps[1];
-    rows = place < first ? 0 : last > 0 && place >= p.class_taps - last ? 1 : kImage;
-    tap = place - (rows == 0 ? 0 : first) - (rows == 1 ? last : 0);
+    if (place < first) {
+      rows = 0;
+    } else if (place >= p.class_taps - last && place < p.class_taps) {
+      rows = 1, tap -= first + last;
+    } else {
+      tap -= first;
+    }
   }
 };
 

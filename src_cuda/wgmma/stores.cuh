@@ -158,7 +158,7 @@ class WgmmaStores {
     const uint32_t part = buffers_ + fetched_ * 4 * kResultBytes + warp_ * kResultBytes;
     const uint32_t barrier = barriers_ + fetched_ * 8;
     fetched_ = (fetched_ + 1) % ResultBuffers(kTile);
-    if (lane_ != 0) return;
+    if (!ptx::ElectOne()) return;
     const bool is_there = !kSharesCols || col < params_.problem.out_channels;
     ptx::WaitForStores<0>();
     ptx::ArriveExpecting(barrier, is_there ? kResultRows * kCols * static_cast<int>(sizeof(T)) : 0);
@@ -204,7 +204,7 @@ class WgmmaStores {
       HasWholeRows() ? WriteWholeRows(pairs, part) : WriteRows(pairs, part);
       __syncwarp();
     }
-    if (lane_ == 0) {
+    if (ptx::ElectOne()) {
       // Between the writes of all lanes, for which this one has waited, and what TMA reads. The others need not wait
       // for the fence.
       ptx::FenceForTma();
@@ -221,7 +221,7 @@ class WgmmaStores {
 
   // Waits until TMA has read shared memory, which ends with the block.
   __device__ __forceinline__ void Finish() const {
-    if (lane_ == 0) ptx::WaitForStores<0>();
+    if (ptx::ElectOne()) ptx::WaitForStores<0>();
   }
 
  private:
@@ -273,7 +273,7 @@ class WgmmaStores {
 
   // A buffer of the warpgroup that TMA has read this warp's part of.
   __device__ __forceinline__ uint32_t BeginBuffer() {
-    if (lane_ == 0) ptx::WaitForStores<ResultBuffers(kTile) - 1>();
+    if (ptx::ElectOne()) ptx::WaitForStores<ResultBuffers(kTile) - 1>();
     const uint32_t buffer = buffers_ + buffer_ * 4 * kResultBytes;
     buffer_ = (buffer_ + 1) % ResultBuffers(kTile);
     return buffer;

@@ -99,6 +99,10 @@ class WgmmaTileOrder {
     const int32_t along = Divider<int32_t>(params_.col_clusters, params_.col_cluster_reciprocal)
                               .Divide(static_cast<int32_t>(rest), &col_cluster);
     tile->slice = Divider<int32_t>(params_.row_clusters, params_.row_cluster_reciprocal).Divide(along, &row_cluster);
+    if (params_.has_rows) {  // tiles at an image's end are long, and would end last
+      row_cluster += params_.rows_first_cluster;
+      row_cluster -= row_cluster < params_.row_clusters ? 0 : params_.row_clusters;
+    }
     tile->first_row = row_cluster * kClusterRows + rank % kTile.row_blocks * kTile.rows;
     tile->first_col = (col_cluster * kTile.col_blocks + rank / kTile.row_blocks) * kTile.cols;
     tile->residue = !kTile.halo && params_.live_classes > 1 ? order_[place] : 0;

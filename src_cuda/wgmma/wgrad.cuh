@@ -273,9 +273,11 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     if (kTile.cluster() * p.wgrad_parts > 1) ptx::SyncCluster();
     if (threadIdx.x / 128 == kTile.warpgroups()) {
       if constexpr (kTile.ctas_per_sm == 1) ptx::DecreaseRegisters<WgradProducerRegisters(kTile)>();
-      if (threadIdx.x == 32 * ConsumerWarps(kTile)) {
+      const int warp = static_cast<int>(threadIdx.x) / 32 - ConsumerWarps(kTile);
+      const bool is_elected = ptx::ElectOne();
+      if (warp == 0 && is_elected) {
         block.template Produce<true>(p);
-      } else if (threadIdx.x == 32 * (ConsumerWarps(kTile) + 1)) {
+      } else if (warp == 1 && is_elected) {
         block.template Produce<false>(p);
       } else {
         Block::WaitForAllSums(p);

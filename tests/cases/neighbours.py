@@ -7,15 +7,19 @@ import numpy as np
 
 from cases.problems import layer
 from cases.reference import integers, run_on_host
-from cases.tiles import constraint
 from jaxconv import ffi
 from jaxconv.fallback import LAX
 from jaxconv.planner.choose import choose
 from jaxconv.planner.families import FAMILIES
+from jaxconv.planner.plan import Constraint
 
 # The tiles that read such rows.
-TILES = [tile for tile in FAMILIES["cuda"]["wgmma"].tiles
-         if tile.has_conv and not tile.bf16x6 and tile.slices == 0]  # fmt: skip
+TILES = [
+    (family, tile)
+    for family in ("wgmma", "direct")
+    for tile in FAMILIES["cuda"][family].tiles
+    if family == "direct" or (tile.has_conv and not tile.bf16x6 and tile.slices == 0)
+]
 
 # Of each: the array with its neighbours' rows, the filter, the rows before and after, and the window's arguments.
 CASES = {
@@ -40,6 +44,16 @@ CASES = {
     "volume": ((2, 10, 9, 12, 16), (3, 3, 3, 16, 24), 1, 1),
     "volume_of_many_depths": ((1, 42, 8, 8, 16), (3, 3, 3, 16, 24), 1, 1),
     "volume_of_depths": ((2, 12, 8, 16, 16), (5, 1, 3, 16, 24), 2, 2),
+    "narrow_volume": ((2, 9, 20, 24, 16), (3, 3, 3, 16, 16), 1, 1),
+    "narrow_volume_of_32": ((1, 6, 17, 40, 32), (3, 3, 3, 32, 32), 1, 1),
+    "narrow_volume_of_five": ((1, 10, 9, 16, 8), (5, 3, 3, 8, 16), 2, 2),
+    "narrow_depths": ((2, 10, 9, 16, 8), (3, 1, 1, 8, 8), 2, 2, dict(rhs_dilation=(2, 1, 1))),
+    "narrow_image": ((2, 36, 44, 16), (3, 3, 16, 16), 1, 1),
+    "narrow_image_of_five": ((2, 24, 40, 8), (5, 5, 8, 16), 2, 2),
+    "narrow_image_by_two": ((2, 35, 40, 8), (3, 3, 8, 16), 1, 0, dict(window_strides=(2, 2))),
+    "few_outputs": ((1, 34, 48, 64), (3, 3, 64, 8), 1, 1),
+    "stem": ((2, 37, 32, 3), (7, 7, 3, 64), 3, 2, dict(window_strides=(2, 2))),
+    "grouped_image": ((1, 26, 24, 64), (3, 3, 8, 64), 1, 1, dict(feature_group_count=8)),
 }
 
 
@@ -65,19 +79,19 @@ def expected_of(problem, x, w):
     return run_on_host(LAX["conv"](wide), x.astype("float32"), w.astype("float32")).astype(problem.out_dtype)
 
 
-def planned(apart, name, tile, **more):
+def planned(apart, name, family=None, tile=None, **more):
     before, after = CASES[name][2:4]
-    asked = constraint("wgmma", tile, rows_before=before, rows_after=after, **more)
+    asked = Constraint("cuda", family, tile and tile.name, rows_before=before, rows_after=after, transform=(), **more)
     return choose("cuda", "conv", apart, asked, ffi.device("cuda")).plan
 
 
-def calls_of(tile, splits=(1, 3)):
+def calls_of(family, tile):
     """The calls that a tile takes, their arrays and results, and the names of their cases."""
     calls, arrays, results, taken = [], [], [], set()
     for name in CASES:
         apart, (x, w, rows), expected = case_of(name)
-        for split in splits:
-            if plan := planned(apart, name, tile, split=split):
+        for split in (1, 3) if family == "wgmma" else (None,):
+            if plan := planned(apart, name, family, tile, split=split):
                 calls.append(ffi.convolution(plan, apart))
                 arrays.append((x, w, *rows))
                 results.append(expected)

@@ -39,8 +39,8 @@ def make(folder: Path, families: list[str]) -> None:
             store(folder / f"{name}-{dtype}", dtype, *plain(family, tile, dtype))
             for ended_dtype in ENDED_DTYPES.get(dtype, [dtype] if has_pass(tile, "fprop") else []):
                 store(folder / f"{name}-{ended_dtype}-ended", ended_dtype, *ended(family, tile, ended_dtype))
-        if family in families and tile in neighbours.TILES:
-            store(folder / f"{name}-bfloat16-rows", "bfloat16", *neighbours.calls_of(tile)[:3])
+        if family in families and (family, tile) in neighbours.TILES:
+            store(folder / f"{name}-bfloat16-rows", "bfloat16", *neighbours.calls_of(family, tile)[:3])
 
 
 def plain(family, tile, dtype):

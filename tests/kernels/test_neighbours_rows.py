@@ -12,18 +12,18 @@ import jaxconv
 from cases.neighbours import CASES, TILES, calls_of, case_of, expected_of, planned
 from cases.problems import layer
 from cases.reference import assert_same, integers, run_on_host
-from cases.tiles import constraint
+from cases.tiles import name_of
 from jaxconv import ffi
-from jaxconv.planner.choose import choose
 from jaxconv.planner.families import FAMILIES
 
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("tile", TILES, ids=lambda tile: tile.name.replace(" ", "_"))
-def test_exact(tile):
-    program, arrays, results, taken = calls_of(tile)
-    assert len(taken) > (10 if tile.boxed else 15), taken
+@pytest.mark.parametrize("family, tile", TILES, ids=[name_of(*of) for of in TILES])
+def test_exact(family, tile):
+    program, arrays, results, taken = calls_of(family, tile)
+    if family == "wgmma":
+        assert len(taken) > (10 if tile.boxed else 15), taken
     assert_same(jax.jit(program)(arrays), results)
 
 
@@ -31,7 +31,7 @@ def test_exact(tile):
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_planned(name, dtype):
     apart, (x, w, rows), expected = case_of(name, dtype)
-    assert_same(jax.jit(ffi.convolution(planned(apart, name, None), apart))(x, w, *rows), expected)
+    assert_same(jax.jit(ffi.convolution(planned(apart, name), apart))(x, w, *rows), expected)
 
 
 @pytest.mark.parametrize("name", ["image", "line", "volume"])
@@ -50,22 +50,20 @@ def test_data_gradient(name):
     apart = dataclasses.replace(joined, lhs_shape=shape, pad_low=(before, *joined.pad_low[1:]))
     operands = g[:, before : before + rows], w, g[:, :before], g[:, before + rows :]
     expected = expected_of(joined, g, w)
-    for tile in TILES:
-        if plan := planned(apart, name, tile):
+    for family, tile in TILES:
+        if plan := planned(apart, name, family, tile):
             assert_same(jax.jit(ffi.convolution(plan, apart))(*operands), expected)
 
 
 def test_others_refuse():
     apart, _, _ = case_of("image")
-    for family, planner in FAMILIES["cuda"].items():
-        if family != "wgmma":
-            found = choose("cuda", "conv", apart, constraint(family, None, rows_before=1), ffi.device("cuda"))
-            assert found.plan is None and "has no setting rows_before" in found.unsupported_reason(), planner
+    for family in set(FAMILIES["cuda"]) - {family for family, _ in TILES}:
+        assert planned(apart, "image", family) is None
 
 
 def test_rows_that_the_settings_do_not_tell_of():
     apart, (x, w, rows), _ = case_of("image")
-    call = ffi.convolution(planned(apart, "image", None), apart)
+    call = ffi.convolution(planned(apart, "image"), apart)
     with pytest.raises(Exception, match="the neighbours' rows are not those of the settings"):
         jax.block_until_ready(jax.jit(call)(x, w, rows[0], np.concatenate([rows[1]] * 2, axis=1)))
 
