@@ -98,7 +98,8 @@ FilterOrder OrderOf(const ConvCall& call, const DirectTile& tile) {
 bool EncodeRows(const ConvCall& call, const DirectSettings& s, DirectParams* d) {
   const ConvProblem& p = call.problem;
   const int dim = s.rows_dim();
-  d->has_rows = true, d->rows_dim = dim, d->rows_before = static_cast<int32_t>(s.rows_before);
+  d->has_rows = true, d->rows_dim = dim;
+  d->rows_before = static_cast<int32_t>(s.rows_before), d->rows_after = static_cast<int32_t>(s.rows_after);
   int32_t extent[] = {d->copied[0], d->copied[1], d->copied[2]};
   extent[dim] = 1;
   const void* const arrays[] = {call.rows.before, call.src, call.rows.after};

@@ -50,7 +50,7 @@ struct DirectParams {
   CUtensorMap row_maps[3];
   bool has_rows;
   int32_t rows_dim;  // of space
-  int32_t rows_before;
+  int32_t rows_before, rows_after;
   ConvProblem problem;
   // The first halo tile waits for these, so they lie together: parameters come in lines, each from afar. The host makes
   // reciprocals, as divisions are among a thread block's first instructions.

@@ -70,15 +70,17 @@ struct Box {
     return at[dim] < 0 || at[dim] + extent[dim] > size[dim];
   }
 
-  // Copies it row by row, each from the array that has it. `first`, `second`: the coordinates of a row's first pixel.
+  // Copies it row by row, each from the array that has it, or zeros from the image's. `first`, `second`: the
+  // coordinates of a row's first pixel.
   __device__ __forceinline__ void CopyRows(uint32_t to, uint32_t barrier, int32_t first, int32_t second,
                                            const int32_t (&at)[kSpatial], int32_t image) const {
     const int32_t dim = rows->rows_dim, end = at[dim] + extent[dim];
     const uint32_t row_bytes = Bytes() / extent[dim];
 #pragma unroll 1
     for (int32_t row = at[dim]; row < end; ++row, to += row_bytes) {
-      const int32_t array = row < 0 ? 0 : row < size[dim] ? 1 : 2;
-      const int32_t in_array = array == 0 ? row + rows->rows_before : array == 1 ? row : row - size[dim];
+      const bool is_before = row < 0 && rows->rows_before > 0, is_after = row >= size[dim] && rows->rows_after > 0;
+      const int32_t array = is_before ? 0 : is_after ? 2 : 1;
+      const int32_t in_array = is_before ? row + rows->rows_before : is_after ? row - size[dim] : row;
       ptx::CopyBoxByTma(to, rows->row_maps[array], barrier, first, second, dim == 1 ? in_array : at[1],
                         dim == 0 ? in_array : at[0], image);
     }

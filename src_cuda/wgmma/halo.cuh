@@ -162,27 +162,34 @@ class WgmmaHaloProducer {
 
   // Copies this warp's share of a tile's halo tiles, and of the taps that follow each.
   __device__ __forceinline__ void Copy(const WgmmaWorkTile& tile) {
+    params_.has_rows ? CopyRounds<true>(tile) : CopyRounds<false>(tile);
+  }
+
+ private:
+  template <bool kHasRows>
+  __device__ __forceinline__ void CopyRounds(const WgmmaWorkTile& tile) {
     stages_.Rounds(tile.steps, params_.k_blocks, [&](int32_t first, int32_t last, int32_t k_block, int32_t) {
+      const int32_t channel = k_block * params_.block_k;
       if (copies_halos_) {
-        CopyHalos(tile.first_row, stages_.taps[first].plane, k_block * params_.block_k, first == tile.steps.taps);
+        CopyHalos<kHasRows>(tile.first_row, stages_.taps[first].plane, channel, first == tile.steps.taps);
       }
       if (!copies_filter_ || !ptx::ElectOne()) return;
       for (int32_t tap = first; tap < last; ++tap) {
         filter_.WaitUntilEmpty();
         ptx::ArriveExpecting(filter_.full(), Stages::Filter::kCols * Stages::Filter::kElementBytes * params_.block_k);
-        Stages::Filter::Copy(params_, ptx::SharedAddress(stages_.filter[filter_.stage()]), filter_.full(),
-                             k_block * params_.block_k, tile.first_col, stages_.taps[tap].filter, 0);
+        Stages::Filter::Copy(params_, ptx::SharedAddress(stages_.filter[filter_.stage()]), filter_.full(), channel,
+                             tile.first_col, stages_.taps[tap].filter, 0);
         filter_.Advance();
       }
     });
   }
 
- private:
-  // A lane copies a unit's, or one of its parts. Zeros lie behind the last image.
+  // A lane copies a unit's, or where there are rows of neighbours, one of its parts. Zeros lie behind the last image.
+  template <bool kHasRows>
   __device__ __forceinline__ void CopyHalos(int32_t first_row, int32_t plane, int32_t channel, bool are_zeros) {
     const int32_t corner[] = {HaloPlane::Depth(plane), params_.corner[1] + HaloPlane::Row(plane),
                               params_.corner[2] + HaloPlane::Col(plane)};
-    const int lane = threadIdx.x % 32, unit = lane % kPartLanes;
+    const int lane = threadIdx.x % 32, unit = kHasRows ? lane % kPartLanes : lane;
     const ptx::PixelPlace at = InPixels(rows_.OfUnit(first_row / kUnitRows + unit), params_.problem.step, corner);
     halos_.WaitUntilEmpty();
     if (lane == 0) {
@@ -190,13 +197,11 @@ class WgmmaHaloProducer {
       ptx::ArriveExpecting(halos_.full(), pixels * params_.block_k * sizeof(T));
     }
     __syncwarp();
-    if (unit < Stages::kUnits && lane < (params_.has_rows ? 3 : 1) * kPartLanes) {
-      const HaloPart part = PartOf(at, lane / kPartLanes);
-      if (part.map != nullptr) {
-        ptx::CopyBoxByTma(stages_.Halo(params_, unit, halos_.stage()) + part.pixel * kSwizzleBytes, *part.map,
-                          halos_.full(), channel, part.at.w, part.at.h, part.at.d,
-                          are_zeros ? static_cast<int32_t>(params_.problem.batch) : part.at.image);
-      }
+    const HaloPart part = kHasRows ? PartOf(at, lane / kPartLanes) : HaloPart{&params_.src_map, at, 0};
+    if (unit < Stages::kUnits && part.map != nullptr) {
+      ptx::CopyBoxByTma(stages_.Halo(params_, unit, halos_.stage()) + part.pixel * kSwizzleBytes, *part.map,
+                        halos_.full(), channel, part.at.w, part.at.h, part.at.d,
+                        are_zeros ? static_cast<int32_t>(params_.problem.batch) : part.at.image);
     }
     halos_.Advance();
   }
@@ -205,7 +210,7 @@ class WgmmaHaloProducer {
   // has no order of copies, so no two of them write to the same pixel.
   __device__ __forceinline__ HaloPart PartOf(const ptx::PixelPlace& at, int part) const {
     const WgmmaParams& p = params_;
-    if (!p.has_rows) return {&p.src_map, at, 0};
+    if (part > 2) return {nullptr, at, 0};
     const int32_t dim = p.rows_dim, first = Along(dim, at);
     const int32_t size = dim == 2 ? p.halo_cols : dim == 1 ? p.halo_rows : 1;
     const int32_t row = dim == 2 ? 1 : dim == 1 ? p.halo_cols : 0;  // pixels of it
