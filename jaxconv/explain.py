@@ -84,7 +84,7 @@ def _answer(equation: JaxprEqn, platform: str | None) -> Answer:
     tuning = tuning_for(implementation)
     choice, rows = decide(kind, platform, problem, implementation, tuning, ending), ""
     if apart is not None and (of_apart := decide_apart(platform, apart, implementation, tuning)):
-        choice, rows = of_apart, ", with the other end's rows where they lie"
+        choice, rows = of_apart.choice, " of the other end, where they lie"
     if choice.plan is None:
         by = "lax" if fallback.allows_lax(implementation) else "an error"
         return Answer(name, problem, by, reason=choice.unsupported_reason())

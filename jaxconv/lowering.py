@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -42,8 +43,11 @@ def lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, i
     # Taken once: the partitioner asks for the computation later, when another file may be loaded than the digest is of.
     tuning = tuning_for(implementation)
     compute = partial(_computation, kind, platform, implementation, tuning)
-    local = Local(compute, partial(_with_rows, platform, implementation, tuning)) if kind == "conv" else Local(compute)
-    module = ctx.module_context
+    local, module = Local(compute), ctx.module_context
+    if (
+        kind == "conv" and not module.lowering_parameters.for_export
+    ):  # that may run on a GPU which does not read rows so
+        local = Local(compute, partial(_with_rows, platform, implementation, tuning))
     shardings = [aval.sharding for aval in (*ctx.avals_in, *ctx.avals_out)]
     if is_explicit(shardings):
         compute = explicitly_partitioned(kind, problem, local, shardings)
@@ -86,7 +90,7 @@ def _computation(kind: str, platform: str | None, implementation, tuning: Tuning
 
 def _with_rows(platform: str | None, implementation, tuning: Tuning, apart: Apart) -> Callable[..., Array] | None:
     choice = decide_apart(platform, apart, implementation, tuning)
-    return ffi.convolution(choice.plan, apart.problem) if choice and isinstance(choice.plan, ConvPlan) else None
+    return choice and ffi.convolution(choice.plan, apart.problem)
 
 
 def seen_by_kernels(
@@ -157,21 +161,31 @@ def decide(
     return tuning.choice(platform, kind, problem) or choose_or_lax(platform, kind, problem, device)
 
 
-def decide_apart(platform: str | None, apart: Apart, implementation, tuning: Tuning = NOTHING) -> Choice | None:
-    """The plan of a kernel that reads the rows where they lie, if it is expected to be faster than a copy of the lhs
-    with its rows, and the kernel that `decide` finds for that."""
+class ChoiceOfRows(NamedTuple):
+    """The plan of a kernel that reads rows where they lie, and what `choose` says of it."""
+
+    plan: ConvPlan
+    choice: Choice
+
+
+def decide_apart(platform: str | None, apart: Apart, implementation, tuning: Tuning = NOTHING) -> ChoiceOfRows | None:
+    """A kernel that reads the rows where they lie, if it is expected to be faster than a copy of the lhs with its rows,
+    and the kernel that `decide` finds for that. What was measured is not expected, but taken."""
     constraint, problem = constraint_of(implementation), apart.problem
-    if platform != "cuda" or seen_by_kernels("conv", platform, problem, constraint) != problem:
+    is_as_it_is = (
+        constraint.transform in (None, ()) and seen_by_kernels("conv", platform, problem, constraint) == problem
+    )
+    if platform != "cuda" or not is_as_it_is:
         return None
     joined = decide("conv", platform, apart.joined, implementation, tuning)
-    if not isinstance(joined.plan, ConvPlan):
+    if not isinstance(joined.plan, ConvPlan) or joined.times is not None:
         return None
     before, after = apart.rows
     asked = dataclasses.replace(constraint, rows_before=before, rows_after=after, transform=())
     device = ffi.device(platform)
     choice = choose(platform, "conv", problem, asked, device)
     is_faster = choice.cost <= joined.cost + copy_seconds(apart.joined, "lhs", device)
-    return choice if choice.plan is not None and is_faster else None
+    return ChoiceOfRows(choice.plan, choice) if isinstance(choice.plan, ConvPlan) and is_faster else None
 
 
 def _platform_reason(platform: str | None, constraint: Constraint) -> str | None:

@@ -117,7 +117,7 @@ struct Buffers {
 
 // Why a call does not have the rows of neighbours that the settings tell of.
 template <typename Settings>
-Reason UnsupportedRows(const ConvProblem& p, const NeighbourRows& rows, const Settings& settings) {
+Reason MismatchedRows(const ConvProblem& p, const NeighbourRows& rows, const Settings& settings) {
   if constexpr (requires { settings.rows_before; }) {
     const int64_t row = ElementsOfRow(p, settings.rows_dim());
     const bool are_as_many =
@@ -162,7 +162,7 @@ ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& 
     const auto& [family, settings] = kernel;
     if (epilogue.residual && !settings.kTakesResidual) return refuse("the family's kernels take no residual");
     if (HasFloat8(*problem) && !settings.kTakesFloat8) return refuse("the family has no kernels of float8");
-    if (const Reason why = UnsupportedRows(*problem, rows, settings)) return refuse(*why);
+    if (const Reason why = MismatchedRows(*problem, rows, settings)) return refuse(*why);
     if (const Reason why = family->unsupported_reason(*problem, pass, settings)) return refuse(*why);
     if (const size_t need = family->workspace_bytes(*problem, pass, settings); b.workspace.size_bytes() < need) {
       return refuse("needs " + std::to_string(need) + " bytes of workspace, got " +

@@ -111,7 +111,7 @@ class ConvPlan:
     @property
     def constraint(self) -> Constraint:
         """What leaves the planner nothing but this plan."""
-        asked: dict[str, Any] = {name: self.settings.get(name) for name in ("split", "chunk", "units")}
+        asked: dict[str, Any] = {name: self.settings.get(name) for name in ("split", "chunk", "units", *self.rows)}
         return Constraint(
             self.platform, self.family, self.tile, **asked, output_tile=self.output_tile, transform=self.transform
         )
@@ -128,6 +128,7 @@ class ConvPlan:
     def __str__(self) -> str:
         output_tile = self.output_tile and f"{self.output_tile[0]}x{self.output_tile[1]}"
         parts = {name: self.settings.get(name) for name in ("split", "chunk", "units")} | {"output tile": output_tile}
+        parts |= {name.replace("_", " "): self.settings[name] for name in self.rows}
         known = (f"{name} {value}" for name, value in parts.items() if value)
         return ", ".join([kernel_name(self.family, self.tile, self.transform), *known])
 

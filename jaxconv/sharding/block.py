@@ -121,7 +121,7 @@ def of_one_device(problem: ConvProblem) -> ConvProblem:
 
 
 def apart_on_one_device(problem: ConvProblem) -> Apart | None:
-    """The conv of a periodic problem, whose rows of the other end are no neighbours' there."""
+    """The conv of a periodic problem: its image is its own neighbour."""
     halos = _halos(problem, {}, {})
     return _apart(_shard(problem, {}, {}, halos), halos)
 

@@ -106,11 +106,12 @@ bool EncodeRows(const ConvCall& call, const DirectSettings& s, DirectParams* d) 
   const int64_t counts[] = {s.rows_before, p.src_size[dim], s.rows_after};
   for (int i = 0; i < 3; ++i) {
     const RowsOfSource of(p, dim, counts[i]);
-    bool in_rows;
+    bool in_rows = d->src_in_rows;
     if (counts[i] > 0 && !EncodeMap(&d->row_maps[i], &in_rows, arrays[i], p.src_type, of.strides, of.size, p.batch,
                                     p.groups * p.in_channels, d->src_pixel, extent, d->tile.packed > 0)) {
       return false;
     }
+    if (in_rows != d->src_in_rows) return false;  // coordinates would mean something else
   }
   return true;
 }
@@ -120,13 +121,13 @@ bool EncodeMaps(const ConvCall& call, const DirectSettings& s, DirectParams* d) 
   const int major = DeviceAttribute(cudaDevAttrComputeCapabilityMajor);
   if (major == 0) return false;
   if (major < 9) return !s.has_rows();
-  if (s.has_rows() && !EncodeRows(call, s, d)) return false;
   const ConvProblem& p = call.problem;
   const int32_t out_tile[kSpatial] = {1, d->tile.rows, d->tile.cols};
   if (!EncodeMap(&d->src_map, &d->src_in_rows, call.src, p.src_type, p.src, p.src_size, p.batch,
                  p.groups * p.in_channels, d->src_pixel, d->copied, d->tile.packed > 0)) {
     return false;
   }
+  if (s.has_rows() && !EncodeRows(call, s, d)) return false;
   return call.pass == Pass::kConv || EncodeMap(&d->dst_map, &d->dst_in_rows, call.rhs, p.dst_type, p.dst, p.dst_size,
                                                p.batch, p.groups * p.out_channels, d->dst_pixel, out_tile, false);
 }

@@ -360,8 +360,8 @@ class WgmmaEpilogue {
   static constexpr int kFirstFetched = kSubtiles < ResultBuffers(kTile) ? kSubtiles : ResultBuffers(kTile);
   using Fragments = typename Sums::Sum[kBlocks][4];
   static constexpr bool kFetchesLate = std::is_same_v<T, float>;  // sums that are computed again fetch none
-  // Scale and bias are read once for all sums of a column. Integers lack the registers, as they are converted besides,
-  // but for results of one byte, four of which become one register.
+  // Scale and bias are read once for all sums of a column. Integers lack the registers, as they are converted besides.
+  // With two CTAs an SM, results of one byte spill less at once than subtile by subtile.
   static constexpr bool kScalesAtOnce =
       !std::is_integral_v<SumOf<T>> || (kTile.ctas_per_sm == 2 && kEnd == WgmmaEnd::kBytes);
 

@@ -87,7 +87,7 @@ inline Reason FindIm2col(const Product& product, WgmmaSettings* s) {
   const bool in_parts = product.MultipliesFloat32(Float32::kBF16x6) && product.pass == Pass::kConv;
   const int64_t of_one = in_parts ? p.in_channels * p.out_channels : TraitsOf(p.filter_type).vector();
   s->tap_stride = In32(TapStride(product.filter, of_one));
-  s->reach_h = shifts.reach(1), s->reach_w = shifts.reach(2);
+  s->reach_d = shifts.reach(0), s->reach_h = shifts.reach(1), s->reach_w = shifts.reach(2);
   s->empty_classes = EmptyClasses(product);
   if (product.pass == Pass::kWgrad && AreAscending(product)) {
     s->taps_h = In32(product.kernel[1]), s->taps_w = In32(product.kernel[2]);

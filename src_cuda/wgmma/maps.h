@@ -86,8 +86,8 @@ inline bool EncodeHaloMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaPar
 
 // The map of a neighbour's rows, where windows are as they are in the image. TMA has no corners farther than an end
 // from a tensor's: tiles do not reach so far.
-inline bool EncodeRows(const ConvCall& call, const WgmmaTile& tile, Im2colWindows windows, const void* rows,
-                       int32_t count, int32_t shift, const WgmmaParams& params, CUtensorMap* map) {
+inline bool EncodeIm2colRows(const ConvCall& call, const WgmmaTile& tile, Im2colWindows windows, const void* rows,
+                             int32_t count, int32_t shift, const WgmmaParams& params, CUtensorMap* map) {
   const ConvProblem& p = call.problem;
   const int dim = params.rows_dim;
   const RowsOfSource of(p, dim, count);
@@ -114,8 +114,8 @@ inline bool EncodeIm2colMaps(const ConvCall& call, const WgmmaSettings& s, Wgmma
   const void* const rows[] = {descends ? call.rows.after : call.rows.before,
                               descends ? call.rows.before : call.rows.after};
   for (int i = 0; i < 2; ++i) {
-    if (params->rows_taps[i] > 0 && !EncodeRows(call, tile, windows, rows[i], params->rows_count[i],
-                                                params->rows_shift[i], *params, &params->rows_maps[i])) {
+    if (params->rows_taps[i] > 0 && !EncodeIm2colRows(call, tile, windows, rows[i], params->rows_count[i],
+                                                      params->rows_shift[i], *params, &params->rows_maps[i])) {
       return false;
     }
   }

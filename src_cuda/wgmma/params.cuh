@@ -43,7 +43,7 @@ struct WgmmaParams {
   uint32_t class_tiles;  // of clusters, of a class
   uint32_t tiles;        // of all
   uint32_t rounds;       // of a class: a round gives each cluster a tile, see WgmmaTileOrder
-  bool leaves_out_taps;  // those by which a tile sees nothing of the image
+  bool leaves_out_taps;  // those by which a tile sees nothing of the image, or of a neighbour
   bool has_rows;         // of neighbours
   int32_t tiles_ahead;   // that the scheduler broadcasts, kTile.stages at most
   // How many tiles the schedulers have asked for: zero before and after a launch. Null: tiles are shared out

@@ -209,27 +209,38 @@ inline Reason UnsupportedHaloRows(const ConvProblem& p, const WgmmaSettings& s) 
   return are_whole && are_first && are_last ? Reason() : "neighbours' rows that are no end of halo tiles";
 }
 
-// For neighbours' rows. In im2col mode they have maps of their own, whose corners are as far from them as the image's
-// windows are. Where TMA has no such corners, a tile is to have positions of one image.
+// For neighbours' rows in im2col mode. They have maps of their own, whose corners are as far from them as the image's
+// windows are. If that is farther than TMA allows, the corners are nearer. Then a tile is to have positions of one
+// image, and those of a tile that sees the rows are to be near enough.
+inline Reason UnsupportedIm2colRows(const ConvProblem& p, const WgmmaSettings& s) {
+  const WgmmaTile& tile = kWgmmaTiles[s.tile];
+  const int dim = s.rows_dim();
+  const int64_t end = Im2colCornerEnd(s.rank), corner = s.corner(dim);
+  const int64_t last = corner + (p.dst_size[dim] - 1) * p.step[dim];  // the last window's
+  const int64_t upper = last - p.src_size[dim] - (s.rows_after - 1);  // of the rows after the image
+  const bool reaches = p.src_size[dim] - corner <= end && last + 1 < end;
+  const int64_t rows = RowsOfCluster(p, tile, dim) * p.step[dim],
+                positions = p.dst_size[0] * p.dst_size[1] * p.dst_size[2];
+  const bool are_of_one = p.batch == 1 || positions % (int64_t{tile.rows} * tile.row_blocks) == 0;
+  const bool are_near = are_of_one && rows + std::max<int64_t>(s.reach(dim), 2) <= end;
+  const bool has_corners = corner + s.rows_before < end && (s.rows_after == 0 || upper >= -end);
+  return has_corners && (reaches || are_near) ? Reason() : "neighbours' rows too far from windows of the same tile";
+}
+
+// For neighbours' rows.
 inline Reason UnsupportedRows(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
   if (!s.has_rows()) return s.taps_before || s.taps_after ? Reason("taps of no neighbour's rows") : std::nullopt;
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
   if (pass != Pass::kConv || TraitsOf(p.src_type).bytes != 2) return "neighbours' rows are for convs of 16 bits";
   if (s.rank == 2 || p.class_count != 1) return "neighbours' rows of one tap, or of several residue classes";
   if (tile.cluster_split > 0) return "a tile that reads no rows of neighbours";
+  const int64_t size = p.src_size[s.rows_dim()];
   if (std::min({s.rows_before, s.rows_after, s.taps_before, s.taps_after}) < 0 ||
-      std::max(s.taps_before, s.taps_after) > p.tap_count || s.descends < 0 || s.descends > 1) {
+      std::max(s.rows_before, s.rows_after) > size || std::max(s.taps_before, s.taps_after) > p.tap_count ||
+      s.descends < 0 || s.descends > 1) {
     return "no such rows of neighbours";
   }
-  if (tile.halo) return UnsupportedHaloRows(p, s);
-  const int dim = s.rows_dim();
-  const int64_t end = Im2colCornerEnd(s.rank), rows = RowsOfCluster(p, tile, dim) * p.step[dim];
-  const int64_t positions = p.dst_size[0] * p.dst_size[1] * p.dst_size[2];
-  const bool reaches =
-      p.src_size[dim] - s.corner(dim) <= end && s.corner(dim) + (p.dst_size[dim] - 1) * p.step[dim] + 1 < end;
-  const bool are_of_one = p.batch == 1 || positions % (int64_t{tile.rows} * tile.row_blocks) == 0;
-  if (reaches || (are_of_one && rows + s.rows_before - s.corner(dim) < end)) return std::nullopt;
-  return "neighbours' rows too far from windows of the same tile";
+  return tile.halo ? UnsupportedHaloRows(p, s) : UnsupportedIm2colRows(p, s);
 }
 
 // For weight gradients.
