@@ -44,9 +44,8 @@ def lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, i
     tuning = tuning_for(implementation)
     compute = partial(_computation, kind, platform, implementation, tuning)
     local, module = Local(compute), ctx.module_context
-    if (
-        kind == "conv" and not module.lowering_parameters.for_export
-    ):  # that may run on a GPU which does not read rows so
+    may_move = module.lowering_parameters.for_export  # to a GPU whose kernels do not read rows so
+    if kind == "conv" and not may_move:
         local = Local(compute, partial(_with_rows, platform, implementation, tuning))
     shardings = [aval.sharding for aval in (*ctx.avals_in, *ctx.avals_out)]
     if is_explicit(shardings):
