@@ -102,16 +102,13 @@ class Halo:
         """How many rows before and after its block each device receives, if the windows of all devices lie alike, and
         only the next devices have such rows. Else None."""
         hops = {piece.hop: piece for piece in self.pieces}
-        before, after = max(0, -self.span.start), max(0, self.span.stop - self.in_block)
+        spanned = max(0, -self.span.start), max(0, self.span.stop - self.in_block)
         are_alike = self.lhs_dilation == 1 and self.in_size % self.devices == 0 and self.out_count == self.out_block
         if not are_alike or len(set(self.in_offsets)) != 1 or not hops.keys() <= {-1, 0, 1}:
             return None
-        found = (
-            len(range(hops[-1].start, hops[-1].stop)) if -1 in hops else 0,
-            len(range(hops[1].start, hops[1].stop)) if 1 in hops else 0,
-        )
-        # Rows that no device receives are zeros for all.
-        return found if any(found) and all(n in (0, of) for n, of in zip(found, (before, after), strict=True)) else None
+        before, after = (hops[hop].stop - hops[hop].start if hop in hops else 0 for hop in (-1, 1))
+        are_whole = before in (0, spanned[0]) and after in (0, spanned[1])  # rows that none receives are zeros for all
+        return (before, after) if are_whole and before + after > 0 else None
 
     def needed(self, device: int) -> range:
         """The input rows that the output rows of a device's block read."""

@@ -165,8 +165,7 @@ cudaError_t Launch(const ConvCall& call, const DirectSettings& s, cudaStream_t s
   const DirectLayout layout = LayoutOf(p, call.pass, s);
   DirectParams d = ParamsOf(layout);
   SetOperands(call, s.split, &d);
-  if (!AreAligned({call.rows.before, call.rows.after})) return cudaErrorMisalignedAddress;
-  if (!AreAligned({d.src, d.rhs, d.out})) {
+  if (!AreAligned({d.src, d.rhs, d.out, call.rows.before, call.rows.after})) {
     return s.has_rows() ? cudaErrorMisalignedAddress : LaunchUnaligned(call, s.split, stream);
   }
   d.workers = wgrad ? static_cast<int32_t>(s.split) : ConvWorkers(layout);

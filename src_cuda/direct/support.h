@@ -143,15 +143,14 @@ inline Reason UnsupportedRowDilation(const DirectLayout& d) {
 inline Reason UnsupportedRows(const DirectLayout& d, const DirectSettings& s) {
   if (!s.has_rows()) return std::nullopt;
   if (!d.is_conv()) return "neighbours' rows are for convs";
-  const auto dim = std::clamp<int64_t>(s.rows_along, 0, kSpatial - 1);
-  if (std::min(s.rows_before, s.rows_after) < 0 || dim != s.rows_along ||
-      std::max(s.rows_before, s.rows_after) > d.problem.src_size[dim]) {
+  const int32_t (&halo)[kSpatial] = d.out_tile.halo;
+  const int dim = s.rows_dim();
+  if (dim < 0 || dim > 1 || (dim == 1 && halo[0] > 1)) return "neighbours' rows of another dimension";
+  if (std::min(s.rows_before, s.rows_after) < 0 || std::max(s.rows_before, s.rows_after) > d.problem.src_size[dim]) {
     return "no such rows of neighbours";
   }
   if (d.problem.src.spatial[2] > d.problem.src.spatial[dim]) return "rows whose pixels lie apart";
-  const int32_t (&halo)[kSpatial] = d.out_tile.halo;
-  if (s.rows_along > 1 || (s.rows_along == 1 && halo[0] > 1)) return "neighbours' rows of another dimension";
-  const int64_t pixels = s.rows_along == 0 ? (d.stages_rows() ? 1 : halo[1]) * halo[2] : halo[2];
+  const int64_t pixels = dim == 0 ? (d.stages_rows() ? 1 : halo[1]) * halo[2] : halo[2];
   constexpr int kAlignment = 128;  // of what TMA writes to shared memory
   return (pixels << d.src_pixel.pitch) * 16 % kAlignment == 0 ? Reason() : "rows that are no whole 128 bytes";
 }

@@ -95,7 +95,7 @@ size_t SharedBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
 bool LeavesOutTaps(const ConvProblem& p, const WgmmaSettings& s, const WgmmaTile& tile) {
   if (s.rank != 4 || tile.halo || tile.cluster_split > 0) return false;
   const auto counts = ClassCounts(p, tile);
-  const int64_t rows = CeilDiv(tile.row_blocks * tile.rows, std::max<int64_t>(1, counts[2])) + 1;
+  const int64_t rows = wgmma::RowsOfCluster(p, tile, 1);
   const int64_t below = s.corner(1) + s.reach_h + (counts[1] - 1) * p.step[1] - (p.src_size[1] - 1);
   return std::max<int64_t>(-s.corner(1), below) >= rows * p.step[1];
 }

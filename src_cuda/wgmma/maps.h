@@ -101,21 +101,19 @@ inline bool EncodeIm2colRows(const ConvCall& call, const WgmmaTile& tile, Im2col
 }
 
 // Maps of TMA's im2col mode.
-inline bool EncodeIm2colMaps(const ConvCall& call, const WgmmaSettings& s, WgmmaParams* params) {
+inline bool EncodeIm2colMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaParams* params) {
   const ConvProblem& p = call.problem;
-  const WgmmaTile& tile = kWgmmaTiles[s.tile];
   Im2colWindows windows;
   for (int d = 0; d < kSpatial; ++d) windows.Set(d, params->corner[d], p.step[d], params->counts[d]);
   if (!EncodeIm2col(&params->src_map, params->rank, call.src, OfSource(p, tile), p.src, p.src_size, p.batch,
                     p.in_channels, windows, params->block_k, tile.rows / tile.col_blocks)) {
     return false;
   }
-  const bool descends = s.descends != 0;
-  const void* const rows[] = {descends ? call.rows.after : call.rows.before,
-                              descends ? call.rows.before : call.rows.after};
   for (int i = 0; i < 2; ++i) {
-    if (params->rows_taps[i] > 0 && !EncodeIm2colRows(call, tile, windows, rows[i], params->rows_count[i],
-                                                      params->rows_shift[i], *params, &params->rows_maps[i])) {
+    const int32_t shift = params->rows_shift[i];
+    const void* const rows = shift > 0 ? call.rows.before : call.rows.after;
+    if (params->rows_taps[i] > 0 &&
+        !EncodeIm2colRows(call, tile, windows, rows, params->rows_count[i], shift, *params, &params->rows_maps[i])) {
       return false;
     }
   }
@@ -182,7 +180,7 @@ inline bool EncodeMaps(const ConvCall& call, const WgmmaSettings& s, WgmmaParams
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
   if (call.pass == Pass::kWgrad) return EncodeWgradMaps(call, tile, params);
   return EncodeFilter(call, tile, params) &&
-         (tile.halo ? EncodeHaloMaps(call, tile, params) : EncodeIm2colMaps(call, s, params));
+         (tile.halo ? EncodeHaloMaps(call, tile, params) : EncodeIm2colMaps(call, tile, params));
 }
 
 }  // namespace jaxconv

@@ -190,11 +190,12 @@ inline Reason UnsupportedWgradHalo(const ConvProblem& p, const WgmmaSettings& s)
   return HaloSize(p, s, 1) * HaloSize(p, s, 2) + more > kMostHaloPixels ? "halo tiles that are too large" : Reason();
 }
 
-// Positions that a cluster's tile has along the maps' first dimension, if they are of one image.
+// Positions of a class that a cluster's tile has along the maps' first dimension, if they are of one image.
 inline int64_t RowsOfCluster(const ConvProblem& p, const WgmmaTile& tile, int dim) {
+  const auto counts = ClassCounts(p, tile);
   int64_t row = 1;
-  for (int d = dim + 1; d < kSpatial; ++d) row *= p.dst_size[d];
-  return CeilDiv(int64_t{tile.rows} * tile.row_blocks, row) + 1;
+  for (int d = dim + 1; d < kSpatial; ++d) row *= counts[d];
+  return CeilDiv(int64_t{tile.rows} * tile.row_blocks, std::max<int64_t>(1, row)) + 1;
 }
 
 // For neighbours' rows in halo tiles. Those before the image are to be the first ones of the first unit's halo tiles,
@@ -219,8 +220,8 @@ inline Reason UnsupportedIm2colRows(const ConvProblem& p, const WgmmaSettings& s
   const int64_t last = corner + (p.dst_size[dim] - 1) * p.step[dim];  // the last window's
   const int64_t upper = last - p.src_size[dim] - (s.rows_after - 1);  // of the rows after the image
   const bool reaches = p.src_size[dim] - corner <= end && last + 1 < end;
-  const int64_t rows = RowsOfCluster(p, tile, dim) * p.step[dim],
-                positions = p.dst_size[0] * p.dst_size[1] * p.dst_size[2];
+  const int64_t rows = RowsOfCluster(p, tile, dim) * p.step[dim];
+  const int64_t positions = p.dst_size[0] * p.dst_size[1] * p.dst_size[2];
   const bool are_of_one = p.batch == 1 || positions % (int64_t{tile.rows} * tile.row_blocks) == 0;
   const bool are_near = are_of_one && rows + std::max<int64_t>(s.reach(dim), 2) <= end;
   const bool has_corners = corner + s.rows_before < end && (s.rows_after == 0 || upper >= -end);

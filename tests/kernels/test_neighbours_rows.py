@@ -1,6 +1,7 @@
 """Rows of neighbours, which lie in arrays of their own."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import jaxconv
 from cases.neighbours import CASES, TILES, calls_of, case_of, expected_of, planned
 from cases.problems import layer
-from cases.reference import assert_same, integers, run_on_host
+from cases.reference import assert_same, integers, lax_channels_last, pullback, run_on_host
 from cases.tiles import name_of
 from jaxconv import ffi
 from jaxconv.planner.families import FAMILIES
@@ -71,8 +72,7 @@ def test_rows_that_the_settings_do_not_tell_of():
 def wrapped(x, w):
     """What the public functions compute of a periodic first dimension, by lax."""
     x = jnp.pad(x.astype("float32"), ((0, 0), (1, 1), (0, 0), (0, 0)), mode="wrap")
-    numbers = ("NHWC", "HWIO", "NHWC")
-    return jax.lax.conv_general_dilated(x, w.astype("float32"), (1, 1), ((0, 0), (1, 1)), dimension_numbers=numbers)
+    return lax_channels_last(x, w.astype("float32"), padding=((0, 0), (1, 1)))
 
 
 def test_periodic_images_are_not_copied():
@@ -92,22 +92,16 @@ def test_two_devices(kind):
     x, w = integers((2, 32, 24, 64), "bfloat16", 0), integers((3, 3, 64, 64), "bfloat16", 1)
     g = integers((2, 32, 24, 64), "bfloat16", 2)
 
-    def passes(x, w, g):
-        y, pullback = jax.vjp(lambda x, w: jaxconv.conv2d(x, w, implementation="cuda"), x, w)
-        return y, pullback(g)[0]
+    def passes(conv, x, w, g):
+        return pullback(conv)(x, w, g)[:2]
 
-    def by_lax(x, w, g):
-        conv = lambda x, w: jax.lax.conv_general_dilated(
-            x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
-        y, pullback = jax.vjp(conv, *(a.astype("float32") for a in (x, w)))
-        return y, pullback(g.astype("float32"))[0]
-
+    ours = partial(passes, partial(jaxconv.conv2d, implementation="cuda"))
     by_rows = NamedSharding(on, PartitionSpec(None, "a"))
     operands = [jax.device_put(a, s) for a, s in ((x, by_rows), (w, NamedSharding(on, PartitionSpec())), (g, by_rows))]
     with jax.set_mesh(on):
-        program = jax.jit(passes).lower(*operands).compile()
+        program = jax.jit(ours).lower(*operands).compile()
         results = jax.device_get(program(*operands))
     assert program.as_text().count("rows_before rows_after") == 2
-    for actual, expected in zip(results, run_on_host(by_lax, x, w, g), strict=True):
+    wide = [a.astype("float32") for a in (x, w, g)]
+    for actual, expected in zip(results, run_on_host(partial(passes, lax_channels_last), *wide), strict=True):
         assert_same(actual, expected.astype("bfloat16"))
