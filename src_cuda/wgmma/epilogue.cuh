@@ -286,6 +286,19 @@ __device__ __forceinline__ void ForEachSum(Sum (&sums)[kCount], const F& f) {
   for (int i = 0; i < kCount; ++i) SetResult(sums[i], f(ResultIn(sums[i])));
 }
 
+// Element i of words of type T as a float. A byte's conversion takes as long as eight other instructions: so it becomes
+// the last byte of 2^23 + 128 + the byte, which is a float.
+template <typename T>
+__device__ __forceinline__ float FloatOf(const uint32_t* words, int i) {
+  if constexpr (std::is_same_v<T, int8_t>) {
+    constexpr uint32_t kExponent = 0x4b000000;  // of 2^23
+    const uint32_t number = __byte_perm(words[i / 4] ^ 0x80808080, kExponent, 0x7540 + i % 4);
+    return __uint_as_float(number) - (8388608.f + 128);
+  } else {
+    return static_cast<float>(ElementOf<T>(words, i));
+  }
+}
+
 // Bends fragments. Most activations do not, so that the code of the others is apart.
 template <typename Sum, int kFragments>
 __device__ __forceinline__ void BendAll(const WgmmaParams& p, Sum (&sums)[kFragments][4]) {
@@ -556,7 +569,7 @@ class WgmmaEpilogue {
     stores_.ReadResidual(words);
 #pragma unroll
     for (int i = 0; i < kBlocks * 4; ++i) {
-      const auto residual = static_cast<float>(ElementOf<Out>(words[i / 4], i % 4));
+      const float residual = FloatOf<Out>(words[i / 4], i % 4);
       SetResult(fragments[i / 4][i % 4], ResultIn(fragments[i / 4][i % 4]) + scale * residual);
     }
     BendAll(params_, fragments);
