@@ -145,6 +145,7 @@ void SetDividers(DirectParams* d) {
   d->by_outs = divider(p.out_channels);
   d->grid = TileGrid(d->tile, {static_cast<int32_t>(p.dst_size[0]), static_cast<int32_t>(p.dst_size[1]),
                                static_cast<int32_t>(p.dst_size[2])});
+  if (d->has_rows && p.class_count == 1) d->first_tile = d->grid.of_image / 2;
 }
 
 DirectKernel FindKernel(const ConvCall& call, const DirectSettings& s, bool is_odd) {
@@ -171,8 +172,8 @@ cudaError_t Launch(const ConvCall& call, const DirectSettings& s, cudaStream_t s
   d.workers = wgrad ? static_cast<int32_t>(s.split) : ConvWorkers(layout);
   d.filter_order = OrderOf(call, tile);
   d.epilogue = call.epilogue;
-  SetDividers(&d);
   if (!EncodeMaps(call, s, &d)) return cudaErrorInvalidValue;
+  SetDividers(&d);
   const DirectKernel kernel = FindKernel(call, s, layout.has_odd_positions());
   const int64_t blocks = static_cast<int64_t>(d.workers) * d.channel_blocks * p.class_count * (wgrad ? d.chunks : 1);
   const int warps = wgrad ? kWgradWarps : tile.conv_warps();

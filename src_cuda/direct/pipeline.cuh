@@ -32,6 +32,10 @@ struct Box {
   __device__ __forceinline__ void Prefetch() const {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (threadIdx.x == 0) ptx::PrefetchMap(map);
+    if (rows == nullptr) return;
+    if (threadIdx.x == 0) ptx::PrefetchMap(rows->row_maps[1]);
+    if (threadIdx.x == 1 && rows->rows_before > 0) ptx::PrefetchMap(rows->row_maps[0]);
+    if (threadIdx.x == 2 && rows->rows_after > 0) ptx::PrefetchMap(rows->row_maps[2]);
 #endif
   }
 
