@@ -145,7 +145,6 @@ void SetDividers(DirectParams* d) {
   d->by_outs = divider(p.out_channels);
   d->grid = TileGrid(d->tile, {static_cast<int32_t>(p.dst_size[0]), static_cast<int32_t>(p.dst_size[1]),
                                static_cast<int32_t>(p.dst_size[2])});
-  if (d->has_rows && p.class_count == 1) d->first_tile = d->grid.of_image / 2;
 }
 
 DirectKernel FindKernel(const ConvCall& call, const DirectSettings& s, bool is_odd) {

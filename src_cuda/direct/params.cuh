@@ -49,11 +49,8 @@ struct DirectParams {
   // Of a row of what is copied at once: before the image, in it, and after it. The two others are neighbours'.
   CUtensorMap row_maps[3];
   bool has_rows;
-  int32_t rows_dim;  // of space
+  int32_t rows_dim;  // of space: 0 or 1
   int32_t rows_before, rows_after;
-  // The output tile that a kernel begins with. With rows of neighbours it is in the middle of an image: tiles at its
-  // ends take longer, and would be the last.
-  int32_t first_tile;
   ConvProblem problem;
   // The first halo tile waits for these, so they lie together: parameters come in lines, each from afar. The host makes
   // reciprocals, as divisions are among a thread block's first instructions.
@@ -145,8 +142,6 @@ class DirectBlock {
   __device__ __forceinline__ TilePlace Place(const DirectParams& p, int32_t tile) const {
     TilePlace place;
     int32_t h, w;
-    tile += p.first_tile;
-    if (tile >= tiles) tile -= tiles;
     tile = grid_.by_wide.Divide(tile, &w);
     tile = grid_.by_high.Divide(tile, &h);
     place.image = grid_.by_deep.Divide(tile, &place.at[0]);

@@ -25,17 +25,14 @@ struct Box {
   int32_t channels;  // of all groups
   PixelLayout pixel;
   int32_t extent[kSpatial];
-  const DirectParams* rows;  // null: the tensor has no neighbours
+  const DirectParams& params;
+  bool has_rows;  // whether rows of it are a neighbour's
 
   __device__ __forceinline__ uint32_t Bytes() const { return (extent[0] * extent[1] * extent[2] << pixel.pitch) * 16; }
 
   __device__ __forceinline__ void Prefetch() const {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (threadIdx.x == 0) ptx::PrefetchMap(map);
-    if (rows == nullptr) return;
-    if (threadIdx.x == 0) ptx::PrefetchMap(rows->row_maps[1]);
-    if (threadIdx.x == 1 && rows->rows_before > 0) ptx::PrefetchMap(rows->row_maps[0]);
-    if (threadIdx.x == 2 && rows->rows_after > 0) ptx::PrefetchMap(rows->row_maps[2]);
 #endif
   }
 
@@ -47,7 +44,7 @@ struct Box {
     if (threadIdx.x % 32 > 0) return;
     const int32_t first = is_packed ? at[2] : in_rows ? at[2] * kVector<T> : channel;
     const int32_t second = in_rows || is_packed ? 0 : at[2];
-    if (rows != nullptr && ReachesNeighbour(at)) return CopyRows(to, barrier, first, second, at, image);
+    if (has_rows && ReachesNeighbour(at)) return CopyRows(to, barrier, first, second, at, image);
     ptx::CopyBoxByTma(to, map, barrier, first, second, at[1], at[0], image);
 #else
     if (is_packed) return CopyPacked<T>(to, at, image);
@@ -68,25 +65,30 @@ struct Box {
 #endif
   }
 
-  // Whether rows of it are a neighbour's.
+  // A dimension's number, of the one with neighbours. Both are read: an index would put the array into local memory.
+  template <typename Numbers>
+  __device__ __forceinline__ int32_t AlongRows(const Numbers& numbers) const {
+    return static_cast<int32_t>(params.rows_dim == 0 ? numbers[0] : numbers[1]);
+  }
+
   __device__ __forceinline__ bool ReachesNeighbour(const int32_t (&at)[kSpatial]) const {
-    const int32_t dim = rows->rows_dim;
-    return at[dim] < 0 || at[dim] + extent[dim] > size[dim];
+    return AlongRows(at) < 0 || AlongRows(at) + AlongRows(extent) > AlongRows(size);
   }
 
   // Copies it row by row, each from the array that has it, or zeros from the image's. `first`, `second`: the
   // coordinates of a row's first pixel.
   __device__ __forceinline__ void CopyRows(uint32_t to, uint32_t barrier, int32_t first, int32_t second,
                                            const int32_t (&at)[kSpatial], int32_t image) const {
-    const int32_t dim = rows->rows_dim, end = at[dim] + extent[dim];
-    const uint32_t row_bytes = Bytes() / extent[dim];
+    const bool are_planes = params.rows_dim == 0;
+    const int32_t count = AlongRows(size), end = AlongRows(at) + AlongRows(extent);
+    const uint32_t row_bytes = Bytes() / AlongRows(extent);
 #pragma unroll 1
-    for (int32_t row = at[dim]; row < end; ++row, to += row_bytes) {
-      const bool is_before = row < 0 && rows->rows_before > 0, is_after = row >= size[dim] && rows->rows_after > 0;
+    for (int32_t row = AlongRows(at); row < end; ++row, to += row_bytes) {
+      const bool is_before = row < 0 && params.rows_before > 0, is_after = row >= count && params.rows_after > 0;
       const int32_t array = is_before ? 0 : is_after ? 2 : 1;
-      const int32_t in_array = is_before ? row + rows->rows_before : is_after ? row - size[dim] : row;
-      ptx::CopyBoxByTma(to, rows->row_maps[array], barrier, first, second, dim == 1 ? in_array : at[1],
-                        dim == 0 ? in_array : at[0], image);
+      const int32_t in_array = is_before ? row + params.rows_before : is_after ? row - count : row;
+      ptx::CopyBoxByTma(to, params.row_maps[array], barrier, first, second, are_planes ? at[1] : in_array,
+                        are_planes ? in_array : at[0], image);
     }
   }
 
@@ -128,7 +130,8 @@ __device__ __forceinline__ Box SourceBox(const DirectParams& p) {
           static_cast<int32_t>(q.groups * q.in_channels),
           p.src_pixel,
           {p.copied[0], p.copied[1], p.copied[2]},
-          p.has_rows ? &p : nullptr};
+          p,
+          p.has_rows};
 }
 
 __device__ __forceinline__ Box GradientBox(const DirectParams& p) {
@@ -142,7 +145,8 @@ __device__ __forceinline__ Box GradientBox(const DirectParams& p) {
           static_cast<int32_t>(q.groups * q.out_channels),
           p.dst_pixel,
           {1, p.tile.rows, p.tile.cols},
-          nullptr};
+          p,
+          false};
 }
 
 }  // namespace jaxconv
