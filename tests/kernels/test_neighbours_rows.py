@@ -62,6 +62,14 @@ def test_others_refuse():
         assert planned(apart, "image", family) is None
 
 
+def test_more_rows_than_the_image_has():
+    name = "four_rows_of_windows_of_nine"
+    apart, _, _ = case_of(name)
+    assert planned(apart, name) is not None
+    fewer = dataclasses.replace(apart, lhs_shape=(4, 2, 20, 16), out_shape=(4, 2, 20, 24))
+    assert planned(fewer, name) is None
+
+
 def test_rows_that_the_settings_do_not_tell_of():
     apart, (x, w, rows), _ = case_of("image")
     call = ffi.convolution(planned(apart, "image"), apart)
