@@ -267,18 +267,27 @@ __device__ __forceinline__ void MultiplyAdd(Sum (&sum)[4], const uint32_t (&a)[4
 }
 
 // The same for 16 bytes of K: with the first half of the registers of a and b.
-template <typename T>
-__device__ __forceinline__ void MultiplyAddHalf(float (&sum)[4], const uint32_t (&a)[4], uint32_t b);
+template <typename T, typename Sum>
+__device__ __forceinline__ void MultiplyAddHalf(Sum (&sum)[4], const Sum (&before)[4], const uint32_t (&a)[4],
+                                                uint32_t b);
 
-#define JAXCONV_MULTIPLY_ADD_HALF(T, SHAPE)                                                                 \
-  template <>                                                                                               \
-  __device__ __forceinline__ void MultiplyAddHalf<T>(float (&sum)[4], const uint32_t (&a)[4], uint32_t b) { \
-    asm("mma.sync.aligned." SHAPE " {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"                    \
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                            \
-        : "r"(a[0]), "r"(a[1]), "r"(b));                                                                    \
+#define JAXCONV_MULTIPLY_ADD_HALF(T, SUM, REGISTER, SHAPE)                                                        \
+  template <>                                                                                                     \
+  __device__ __forceinline__ void MultiplyAddHalf<T>(SUM(&sum)[4], const SUM(&before)[4], const uint32_t (&a)[4], \
+                                                     uint32_t b) {                                                \
+    asm("mma.sync.aligned." SHAPE " {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"                         \
+        : "=" REGISTER(sum[0]), "=" REGISTER(sum[1]), "=" REGISTER(sum[2]), "=" REGISTER(sum[3])                  \
+        : "r"(a[0]), "r"(a[1]), "r"(b), REGISTER(before[0]), REGISTER(before[1]), REGISTER(before[2]),            \
+          REGISTER(before[3]));                                                                                   \
   }
-JAXCONV_MULTIPLY_ADD_HALF(__nv_bfloat16, "m16n8k8.row.col.f32.bf16.bf16.f32")
-JAXCONV_MULTIPLY_ADD_HALF(__half, "m16n8k8.row.col.f32.f16.f16.f32")
+JAXCONV_MULTIPLY_ADD_HALF(__nv_bfloat16, float, "f", "m16n8k8.row.col.f32.bf16.bf16.f32")
+JAXCONV_MULTIPLY_ADD_HALF(__half, float, "f", "m16n8k8.row.col.f32.f16.f16.f32")
+JAXCONV_MULTIPLY_ADD_HALF(int8_t, int32_t, "r", "m16n8k16.row.col.s32.s8.s8.s32")
 #undef JAXCONV_MULTIPLY_ADD_HALF
+
+template <typename T, typename Sum>
+__device__ __forceinline__ void MultiplyAddHalf(Sum (&sum)[4], const uint32_t (&a)[4], uint32_t b) {
+  MultiplyAddHalf<T>(sum, sum, a, b);
+}
 
 }  // namespace jaxconv::ptx

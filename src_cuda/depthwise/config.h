@@ -18,7 +18,7 @@ struct DepthwiseTile {
   int period;      // rows of the destination
   int lags;        // steps after which a source row is used for the last time, and one
   int blocks;      // of 16 source pixels, which eight neighbouring outputs read; none of a tile on CUDA cores
-  int channels;    // of a warp on tensor cores
+  int channels;    // of a warp on tensor cores, in elements of 16 bits
   int width;       // of a window on CUDA cores, whose columns have the strides of the rows
   int depths = 1;  // planes of a volume that a position's taps are in, whose rows a step takes together
   // Whether the tile takes larger windows in pieces, one after the other. Meanwhile its sums wait in shared memory.
@@ -31,15 +31,22 @@ struct DepthwiseTile {
   // Whether one multiplication takes a pair of source rows, of images of at most eight columns. Only a wgrad by TMA
   // does.
   bool in_pairs = false;
+  // Whether an element of 16 bits is two neighbouring channels of int8. Copies then are those of other types.
+  bool of_bytes = false;
 
   bool operator==(const DepthwiseTile&) const = default;
 
   constexpr bool on_cuda_cores() const { return blocks == 0; }
   // Tensor cores multiply 16 source pixels at once, so types need multiplications of that depth.
   constexpr bool IsFor(DType type) const {
+    if (of_bytes) return type == DType::kS8;
     return on_cuda_cores() ? type == DType::kF32 : TraitsOf(type).mma_depth == kMultiplied;
   }
   constexpr int element_bytes() const { return TraitsOf(on_cuda_cores() ? DType::kF32 : DType::kBF16).bytes; }
+  // Channels whose sums a warp has on tensor cores.
+  constexpr int summed_channels() const { return of_bytes ? 2 * channels : channels; }
+  // Numbers of an epilogue of bytes, which a thread keeps.
+  constexpr int epilogue_numbers() const { return of_bytes ? 3 * summed_channels() : 0; }
   // Of a volume, planes take the place of images.
   constexpr bool has_planes() const { return depths > 1 || has_pieces; }
   // Source rows of a step, of all planes.
@@ -54,14 +61,14 @@ struct DepthwiseTile {
   constexpr int conv_sums() const { return period * lags * row_sums(); }
   // A conv's with its taps.
   constexpr int conv_registers() const {
-    return conv_sums() + slots() * (on_cuda_cores() ? period * width : 2 * blocks * channels);
+    return conv_sums() + epilogue_numbers() + slots() * (on_cuda_cores() ? period * width : 2 * blocks * channels);
   }
   constexpr int wgrad_sums() const {
     if (in_pairs) return 4 * pairs() * 2 * channels;
     return slots() * (on_cuda_cores() ? width : 4 * blocks * channels);
   }
   // Sums of a lane that are a row's.
-  constexpr int row_sums() const { return on_cuda_cores() ? kStripCols : 4 * channels; }
+  constexpr int row_sums() const { return on_cuda_cores() ? kStripCols : 4 * summed_channels(); }
   // CTAs per SM, as registers allow.
   constexpr int conv_ctas_per_sm() const {
     if (has_producers) return 1;
@@ -83,7 +90,9 @@ struct DepthwiseTile {
   // Steps by which a gradient's row comes later than the first source row that it is multiplied with.
   constexpr int late_steps() const { return in_pairs ? pairs() - 1 : 0; }
   // A wgrad needs a warp's registers for its sums.
-  constexpr bool Has(Pass pass) const { return pass == Pass::kConv ? !in_pairs : period == 1 && wgrad_sums() <= 160; }
+  constexpr bool Has(Pass pass) const {
+    return pass == Pass::kConv ? !in_pairs : !of_bytes && period == 1 && wgrad_sums() <= 160;
+  }
 
   std::string name() const {
     const std::string rows = step * period > 1 ? std::to_string(step) + ":" + std::to_string(period) + " " : "";
@@ -92,9 +101,14 @@ struct DepthwiseTile {
         on_cuda_cores() ? std::to_string(width) : std::to_string(pixels()) + " by " + std::to_string(channels);
     const std::string copied = by_tma ? " by TMA" : has_producers ? " copied by others" : "";
     const std::string how = has_pieces ? " in pieces" : in_pairs ? copied + " in pairs" : copied;
-    return rows + planes + std::to_string(lags) + "x" + reach + how;
+    return rows + planes + std::to_string(lags) + "x" + reach + (of_bytes ? " of bytes" : "") + how;
   }
 };
+
+constexpr DepthwiseTile OfBytes(DepthwiseTile tile) {
+  tile.of_bytes = true;
+  return tile;
+}
 
 inline constexpr DepthwiseTile kDepthwiseTiles[] = {
     {1, 1, 1, 1, 8, 0},
@@ -134,6 +148,16 @@ inline constexpr DepthwiseTile kDepthwiseTiles[] = {
     {1, 2, 2, 1, 4, 0, 1, false, true},
     {1, 1, 7, 1, 4, 0, 1, false, true, true},
     {1, 1, 7, 1, 4, 0, 1, false, true, true, true},
+    OfBytes({1, 1, 1, 3, 4, 0}),
+    OfBytes({1, 1, 3, 1, 4, 0}),
+    OfBytes({1, 1, 7, 1, 2, 0}),
+    OfBytes({1, 1, 5, 3, 2, 0, 1, true}),
+    OfBytes({2, 1, 2, 2, 4, 0}),
+    OfBytes({2, 1, 4, 2, 2, 0}),
+    OfBytes({1, 2, 2, 1, 4, 0}),
+    OfBytes({1, 1, 3, 1, 4, 0, 1, false, true}),
+    OfBytes({1, 1, 7, 1, 2, 0, 1, false, true}),
+    OfBytes({2, 1, 2, 2, 4, 0, 1, false, true}),
 };
 
 // The index of a tile in the table, or -1.

@@ -149,11 +149,12 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].wgr
 }
 
 // The kernel of a tile, if it is for the type. A wgrad has no epilogue.
-template <typename T, int kIndex, Pass kPass, bool kHasEpilogue>
+template <typename Type, int kIndex, Pass kPass, bool kHasEpilogue>
 const void* DepthwiseKernelOf() {
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
+  using T = std::conditional_t<kTile.of_bytes, __half, Type>;  // of an element, as it is moved
   const auto pointer = [](auto* kernel) { return reinterpret_cast<const void*>(kernel); };
-  if constexpr (!kTile.IsFor(TypeOf<T>()) || !kTile.Has(kPass)) {
+  if constexpr (!kTile.IsFor(TypeOf<Type>()) || !kTile.Has(kPass) || (kTile.of_bytes && !kHasEpilogue)) {
     return nullptr;
   } else if constexpr (kTile.by_tma) {
     return pointer(DepthwiseByTma<T, kIndex, kPass, kHasEpilogue>);

@@ -29,13 +29,14 @@ namespace {
 using namespace depthwise;
 
 DepthwiseShape ShapeOf(const ConvProblem& p, Pass pass, const DepthwiseSettings& s) {
-  return MakeShape(p, pass, kDepthwiseTiles[s.tile], s.stream());
+  return MakeShape(InElements(p), pass, kDepthwiseTiles[s.tile], s.stream());
 }
 
 const void* Find(DType type, int64_t tile, Pass pass, bool has_epilogue) {
   switch (type) {
     case DType::kBF16: return FindDepthwise<__nv_bfloat16>(tile, pass, has_epilogue);
     case DType::kF16: return FindDepthwise<__half>(tile, pass, has_epilogue);
+    case DType::kS8: return FindDepthwise<int8_t>(tile, pass, has_epilogue);
     default: return FindDepthwise<float>(tile, pass, has_epilogue);
   }
 }
@@ -47,9 +48,10 @@ DepthwiseSettings WithTile(DepthwiseSettings s, const DepthwiseTile& tile) {
 
 // The settings that run on this device. Where it has no warp-specialized kernels, the same tile runs without producers.
 // Its thread blocks have half the channels, or half the strips, and as many as their fewer threads can copy.
-DepthwiseSettings SettingsHere(const ConvProblem& p, const DepthwiseSettings& s) {
+DepthwiseSettings SettingsHere(const ConvProblem& problem, const DepthwiseSettings& s) {
   const DepthwiseTile tile = WithoutProducers(kDepthwiseTiles[s.tile]);
   if (tile == kDepthwiseTiles[s.tile] || DeviceHasWgmma()) return s;
+  const ConvProblem p = InElements(problem);
   const OperandTraits& traits = TraitsOf(p.src_type);
   Stream stream = s.stream();
   stream.channels = std::max(stream.channels / 2, traits.vector());
@@ -70,7 +72,7 @@ Reason UnsupportedReason(const ConvProblem& p, Pass pass, const DepthwiseSetting
   const DepthwiseSettings s = SettingsHere(p, planned);
   const DepthwiseTile& tile = kDepthwiseTiles[s.tile];
   if (Reason why = UnsupportedTile(p, pass, tile)) return why;
-  if (Reason why = UnsupportedStream(p, tile, s.stream())) return why;
+  if (Reason why = UnsupportedStream(InElements(p), tile, s.stream())) return why;
   return UnsupportedShape(ShapeOf(p, pass, s), tile);
 }
 

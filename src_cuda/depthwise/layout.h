@@ -15,6 +15,19 @@
 
 namespace jaxconv::depthwise {
 
+// A problem as kernels move its activations: two neighbouring channels of int8 are an element of 16 bits. Numbers of
+// the filter are read one by one, and stay as they are.
+inline ConvProblem InElements(ConvProblem p) {
+  if (p.src_type != DType::kS8) return p;
+  p.src_type = p.dst_type = DType::kF16;
+  p.groups /= 2;
+  for (TensorStrides* s : {&p.src, &p.dst}) {
+    s->batch /= 2;
+    for (int64_t& stride : s->spatial) stride /= 2;
+  }
+  return p;
+}
+
 // Makes the images' rows those of one image.
 inline void JoinImages(ConvProblem* p) {
   const auto join = [&](TensorStrides* s, int64_t* size) {
@@ -144,7 +157,7 @@ inline int32_t SourcePitch(const ConvProblem& p, const DepthwiseTile& tile, cons
   return pitch(std::max(std::min(zeros + p.src_size[2], taken), taken - zeros));
 }
 
-// Everything but the operands and the workers. UnsupportedStream must accept the stream.
+// Everything but the operands and the workers. The problem is InElements, and UnsupportedStream accepts the stream.
 inline DepthwiseShape MakeShape(const ConvProblem& problem, Pass pass, const DepthwiseTile& tile,
                                 const Stream& stream) {
   DepthwiseShape d{};

@@ -4,6 +4,7 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "common/epilogue.cuh"
 #include "common/family.h"
@@ -229,34 +230,45 @@ struct DepthwiseWarp {
   }
 };
 
+// Sums of int8 are integers.
+template <DepthwiseTile kTile>
+using DepthwiseSum = std::conditional_t<kTile.of_bytes, int32_t, float>;
+
 // The epilogue of a thread's sums: of its warp's channels on tensor cores, of its own one on CUDA cores. A thread has
 // the same channels in all rows, so it reads the operands once, unless its registers are full. Channels come in whole
 // vectors, so either all of a warp's exist or none. If none do, it takes the last ones instead: the results go nowhere.
 template <DepthwiseTile kTile, bool kHasEpilogue>
 class DepthwiseEpilogue {
+  using Sum = DepthwiseSum<kTile>;
+
  public:
   __device__ __forceinline__ explicit DepthwiseEpilogue(const DepthwiseParams& p)
       : epilogue_(p.epilogue, kHasEpilogue ? First(p) : 0) {
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) channels_[c] = epilogue_.Of(c);
+#pragma unroll
+    for (int c = 0; c < kChannels && kTile.of_bytes; ++c) out_scales_[c] = epilogue_.OutScale(c);
   }
 
-  __device__ __forceinline__ float operator()(float sum, int channel) const {
+  __device__ __forceinline__ float operator()(Sum sum, int channel) const {
     constexpr int kFull = 192;  // of the 255 registers of a thread
+    if constexpr (kTile.of_bytes) return out_scales_[channel] * channels_[channel](sum);
     return kTile.conv_registers() < kFull ? channels_[channel](sum) : epilogue_(sum, channel);
   }
 
  private:
-  static constexpr int kChannels = kTile.on_cuda_cores() ? 1 : kTile.channels;
+  static constexpr int kChannels = kTile.on_cuda_cores() ? 1 : kTile.summed_channels();
 
   static __device__ __forceinline__ int32_t First(const DepthwiseParams& p) {
+    constexpr int kOfElement = kTile.of_bytes ? 2 : 1;
     const int32_t first =
         kTile.on_cuda_cores() ? FirstChannel(p) + DepthwiseLane(p, kTile).channel : DepthwiseWarp(p, kTile).channel;
-    return min(first, p.all_channels - kChannels);
+    return min(first * kOfElement, p.all_channels * kOfElement - kChannels);
   }
 
-  EpilogueOf<float, kHasEpilogue> epilogue_;
-  EpilogueOfChannel<float, kHasEpilogue> channels_[kChannels];
+  EpilogueOf<Sum, kHasEpilogue> epilogue_;
+  EpilogueOfChannel<Sum, kHasEpilogue> channels_[kChannels];
+  float out_scales_[kChannels];  // of bytes
 };
 
 }  // namespace jaxconv

@@ -28,7 +28,7 @@ class DepthwisePlanner {
   static constexpr const char* kName = DepthwiseSettings::kFamily;
 
   DepthwisePlanner(const Product& product, const Device& device)
-      : product_(product), conv_(product.conv), device_(device), costs_(device.CostsOf(kName)) {
+      : product_(product), conv_(depthwise::InElements(product.conv)), device_(device), costs_(device.CostsOf(kName)) {
     unsupported_ = UnsupportedProduct();
     if (unsupported_) return;
     window_ = depthwise::FindWindow(product);
@@ -44,12 +44,12 @@ class DepthwisePlanner {
             {"blocks", t.blocks},   {"channels", t.channels},     {"width", t.width},
             {"depths", t.depths},   {"has_pieces", t.has_pieces}, {"has_copiers", t.has_producers},
             {"by_tma", t.by_tma},   {"in_pairs", t.in_pairs},     {"on_cuda_cores", t.on_cuda_cores()},
-            {"has_conv", has_conv}, {"has_wgrad", has_wgrad}};
+            {"has_conv", has_conv}, {"has_wgrad", has_wgrad},     {"of_bytes", t.of_bytes}};
   }
 
   Reason UnsupportedReason() const { return unsupported_; }
   Reason UnsupportedUnlessNamed() const { return std::nullopt; }
-  bool IsFor(int64_t tile) const { return kDepthwiseTiles[tile].IsFor(conv_.src_type); }
+  bool IsFor(int64_t tile) const { return kDepthwiseTiles[tile].IsFor(product_.conv.src_type); }
 
   // All settings that support the problem, or else the first, for its reason.
   std::vector<DepthwiseSettings> Candidates(int64_t tile, const Requested& requested) const {
@@ -127,7 +127,7 @@ class DepthwisePlanner {
     if (is_empty(product_.src) || is_empty(product_.filter) || is_empty(product_.dst)) {
       return "nothing is to be computed";
     }
-    if (Reason why = depthwise::UnsupportedProblem(conv_)) return why;
+    if (Reason why = depthwise::UnsupportedProblem(product_.conv)) return why;
     if (product_.spatial_rank == 0) return "0 spatial dimensions";
     if (!is_conv() && std::ranges::max(product_.lhs_dilation) > 1) return "an input that is dilated";
     return std::nullopt;
@@ -137,7 +137,7 @@ class DepthwisePlanner {
     if (tile.has_producers && !device_.wgmma) return "warps that copy are in kernels for compute capability 9.0";
     if (is_volume() && !tile.has_planes()) return "three spatial dimensions";
     if (!is_volume() && tile.depths > 1) return "taps in one plane";
-    if (Reason why = depthwise::UnsupportedTile(conv_, product_.pass, tile)) return why;
+    if (Reason why = depthwise::UnsupportedTile(product_.conv, product_.pass, tile)) return why;
     return depthwise::UnsupportedReach(*window_, conv_, product_.pass, tile);
   }
 
@@ -298,7 +298,7 @@ class DepthwisePlanner {
   }
 
   const Product& product_;
-  const ConvProblem& conv_;
+  const ConvProblem conv_;  // InElements
   const Device& device_;
   const Numbers& costs_;
   Reason unsupported_;

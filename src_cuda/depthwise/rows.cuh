@@ -62,14 +62,14 @@ class PixelOffsets {
   __device__ __forceinline__ uint32_t At(const DepthwiseParams& p, int eights, int neighbour) const {
     if constexpr (kTile.by_tma) {
       return at_[neighbour] + eights * 8 * kBoxPixelBytes;
+    } else if constexpr (!Exchanges(kTile)) {
+      return at_[0] + (((8 * eights + neighbour) << p.log_vectors) + (8 * eights >> p.log_gap)) * kVectorBytes;
     } else if constexpr (kKeptNeighbours < kNeighbours) {
       int32_t apart = kVectorBytes << p.log_vectors;
       ptx::Keep(apart);  // or the compiler works out where the neighbour is, and keeps that
       return neighbour == 0 ? at_[eights] : at_[eights] ^ apart;
-    } else if constexpr (Exchanges(kTile)) {
-      return at_[eights * kNeighbours + neighbour];
     } else {
-      return at_[0] + (((8 * eights + neighbour) << p.log_vectors) + (8 * eights >> p.log_gap)) * kVectorBytes;
+      return at_[eights * kNeighbours + neighbour];
     }
   }
 
@@ -132,6 +132,40 @@ template <int kChannels>
 __device__ __forceinline__ uint32_t PairOf(const PixelPart<kChannels>& first, const PixelPart<kChannels>& second,
                                            int channel) {
   return __byte_perm(first.words[channel / 2], second.words[channel / 2], channel % 2 ? 0x7632 : 0x5410);
+}
+
+// Of four pixels, the bytes of each of four channels: a word of each pixel becomes a word of each channel.
+__device__ __forceinline__ void ExchangeBytes(const uint32_t (&pixels)[4], uint32_t (&channels)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const int pairs = i == 0 ? 0x5140 : 0x7362;
+    const uint32_t first = __byte_perm(pixels[0], pixels[1], pairs), second = __byte_perm(pixels[2], pixels[3], pairs);
+    channels[i] = __byte_perm(first, second, 0x5410);
+    channels[i + 1] = __byte_perm(first, second, 0x7632);
+  }
+}
+
+// Neighbouring pixels whose numbers of a channel are a word: of a pair, or of four bytes.
+constexpr int NeighboursOf(const DepthwiseTile& tile) { return tile.of_bytes ? 4 : 2; }
+
+// Their words of all of a warp's channels.
+template <DepthwiseTile kTile>
+__device__ __forceinline__ void WordsOf(const PixelPart<kTile.channels> (&pixels)[NeighboursOf(kTile)],
+                                        uint32_t (&words)[kTile.summed_channels()]) {
+  if constexpr (kTile.of_bytes) {
+#pragma unroll
+    for (int c = 0; c < kTile.summed_channels(); c += 4) {
+      const uint32_t of_pixels[] = {pixels[0].words[c / 4], pixels[1].words[c / 4], pixels[2].words[c / 4],
+                                    pixels[3].words[c / 4]};
+      uint32_t of_channels[4];
+      ExchangeBytes(of_pixels, of_channels);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) words[c + i] = of_channels[i];
+    }
+  } else {
+#pragma unroll
+    for (int c = 0; c < kTile.channels; ++c) words[c] = PairOf(pixels[0], pixels[1], c);
+  }
 }
 
 // A thread's vectors of a row in shared memory: of some pixels.

@@ -104,7 +104,7 @@ inline Reason UnsupportedSizes(const ConvProblem& p, const Stream& stream) {
   return std::nullopt;
 }
 
-// What depends on the stream, for a tile that takes the problem. MakeShape takes no other streams.
+// What depends on the stream, for a tile that takes the problem, which is InElements. MakeShape takes no other streams.
 inline Reason UnsupportedStream(const ConvProblem& p, const DepthwiseTile& tile, const Stream& stream) {
   constexpr int kMostStrips = kMultiplied * kDepthwiseWarps, kMostRows = 1 << 16;
   const int64_t channel_bytes = stream.channels * static_cast<int64_t>(ElementBytes(p.src_type));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "depthwise/rows.cuh"
 
@@ -11,7 +12,7 @@ namespace jaxconv {
 // A warp's Toeplitz (band) matrices: of its channels, for each slot.
 template <typename T, DepthwiseTile kTile>
 class ToeplitzTaps {
-  static_assert(kTile.IsFor(TypeOf<T>()) && kTraits<T>.bytes == 2, "PairOf takes elements of 16 bits from words");
+  static_assert(kTraits<T>.bytes == 2, "PairOf takes elements of 16 bits from words");
 
  public:
   // A table of the taps in shared memory: slots, in them phases of columns, pixels and channels, with a gap after a
@@ -56,12 +57,12 @@ class ToeplitzTaps {
     const ConvProblem& q = p.problem;
     const DepthwiseLane lane(p, kTile);
     const int32_t channel = min(FirstChannel(p) + lane.channel, p.all_channels - 1);
-    const T* filter = static_cast<const T*>(p.rhs) + channel * q.filter.group;
+    const Number* filter = static_cast<const Number*>(p.rhs) + channel * kNumbers * q.filter.group;
     char* table = to + lane.channel * sizeof(T);
     for (int32_t begin = lane.number; begin < q.tap_count;) {
       T values[FewTaps::kCount];
 #pragma unroll
-      for (int i = 0; i < FewTaps::kCount; ++i) values[i] = filter[taps.of[i].filter_delta];
+      for (int i = 0; i < FewTaps::kCount; ++i) values[i] = ElementAt(filter + taps.of[i].filter_delta, q.filter.group);
 #pragma unroll 1
       for (int32_t c = 0; c < q.class_count; ++c) {
         const ResidueClass residue = c == 0 ? taps.first_class : p.classes[c];
@@ -89,51 +90,74 @@ class ToeplitzTaps {
     const int32_t phases = static_cast<int32_t>(p.problem.period[2]), phase = col % phases;
     const int32_t begin = col / phases * static_cast<int32_t>(p.problem.step[2]);
     const int32_t first =
-        p.zeros_before_taps + (piece * kTile.slots() * phases + phase) * kPixels + lane % 4 * 2 - begin;
+        p.zeros_before_taps + (piece * kTile.slots() * phases + phase) * kPixels + lane % 4 * kNeighbours - begin;
     const int32_t pixel_bytes = RowBytes(p), slot_bytes = phases * kPixels * pixel_bytes;
     const uint32_t from = ptx::SharedAddress(shared) + first * pixel_bytes + warp.part * kPartBytes;
 #pragma unroll
     for (int slot = 0; slot < kTile.slots(); ++slot) {
 #pragma unroll
-      for (int i = 0; i < kTile.blocks * 2; ++i) {
-        PixelPart<kTile.channels> pair[2];
+      for (int i = 0; i < kTile.blocks * kWords; ++i) {
+        PixelPart<kTile.channels> pixels[kNeighbours];
 #pragma unroll
-        for (int e = 0; e < 2; ++e) pair[e].Load(from + slot * slot_bytes + (i * 8 + e) * pixel_bytes);
-#pragma unroll
-        for (int c = 0; c < kTile.channels; ++c) words_[slot][i / 2][i % 2][c] = PairOf(pair[0], pair[1], c);
+        for (int e = 0; e < kNeighbours; ++e) {
+          pixels[e].Load(from + slot * slot_bytes + (i * kMultiplied / kWords + e) * pixel_bytes);
+        }
+        WordsOf<kTile>(pixels, words_[slot][i / kWords][i % kWords]);
       }
     }
   }
 
-  __device__ __forceinline__ uint32_t At(int slot, int block, int half, int channel) const {
-    return words_[slot][block][half][channel];
+  // sums = before + rows * the slot's matrix of a block, of a channel.
+  __device__ __forceinline__ void MultiplyAdd(DepthwiseSum<kTile> (&sums)[4], const DepthwiseSum<kTile> (&before)[4],
+                                              const uint32_t (&rows)[4], int slot, int block, int channel) const {
+    if constexpr (kTile.of_bytes) {
+      ptx::MultiplyAddHalf<int8_t>(sums, before, rows, words_[slot][block][0][channel]);
+    } else {
+      ptx::MultiplyAdd<T>(sums, before, rows, words_[slot][block][0][channel], words_[slot][block][1][channel]);
+    }
   }
 
  private:
   static constexpr int kPixels = kMultiplied * kTile.blocks;
+  static constexpr int kNeighbours = NeighboursOf(kTile), kWords = kMultiplied / 4 / kNeighbours;
   static constexpr int kPartBytes = kTile.channels * sizeof(T);
 
   static __device__ __forceinline__ int32_t RowBytes(const DepthwiseParams& p) {
     return (p.channels + kTile.table_gap()) * sizeof(T);
   }
 
-  uint32_t words_[kTile.slots()][kTile.blocks][2][kTile.channels];
+  // A number of the filter, and how many an element has.
+  using Number = std::conditional_t<kTile.of_bytes, uint8_t, T>;
+  static constexpr int kNumbers = sizeof(T) / sizeof(Number);
+
+  // `group`: from a channel's number to the next one's.
+  static __device__ __forceinline__ T ElementAt(const Number* first, int64_t group) {
+    if constexpr (kTile.of_bytes) {
+      return __ushort_as_half(first[0] | first[group] << 8);
+    } else {
+      return *first;
+    }
+  }
+
+  uint32_t words_[kTile.slots()][kTile.blocks][kWords][kTile.summed_channels()];
 };
 
 // A warp's sums of the rows that are still to receive a source row, for each of its channels. A row moves on by a lag
 // with each step.
 template <typename T, DepthwiseTile kTile>
 class ToeplitzSums {
-  static constexpr int kChannels = kTile.channels;
+  static constexpr int kChannels = kTile.summed_channels();
+  static constexpr int kNeighbours = NeighboursOf(kTile);
+  using Sum = DepthwiseSum<kTile>;
 
  public:
   // What a row's sums begin with.
   struct Begins {
-    float of[kChannels][4];
+    Sum of[kChannels][4];
   };
   // Of a lane's two strips and four pixels.
   struct Pixels {
-    PixelPart<kChannels> of[2][4];
+    PixelPart<kTile.channels> of[2][4];
   };
 
   __device__ __forceinline__ explicit ToeplitzSums(const DepthwiseParams& p) {
@@ -142,7 +166,9 @@ class ToeplitzSums {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int32_t strip = warp.set * kMultiplied + half * 8 + lane / 4;
-      from_[half] = {p, StripPixel(p, strip) + lane % 4 * 2, warp.part};
+      for (int i = 0; i < kNeighbours / 2; ++i) {
+        from_[half][i] = {p, StripPixel(p, strip) + lane % 4 * kNeighbours + i * 2, warp.part};
+      }
       to_[half] = {p, StripResult<kTile>(p, strip) + lane % 4 * 2, warp.part};
       if (SwapsHalves(kTile, strip)) to_[half].SwapHalves();
     }
@@ -181,13 +207,12 @@ class ToeplitzSums {
 #pragma unroll
           for (int lag = kTile.lags - 1; lag >= 0; --lag) {
             const int slot = (a + b) * kTile.lags + lag;
-            float before[4];
+            Sum before[4];
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
               before[j] = i > 0 ? sums_[c][b][lag][j] : lag > 0 ? sums_[c][b][lag - 1][j] : begins.of[c][j];
             }
-            ptx::MultiplyAdd<T>(sums_[c][b][lag], before, rows[c], bands.At(slot, block, 0, c),
-                                bands.At(slot, block, 1, c));
+            bands.MultiplyAdd(sums_[c][b][lag], before, rows[c], slot, block, c);
           }
         }
       }
@@ -220,10 +245,11 @@ class ToeplitzSums {
 #pragma unroll
     for (int i = 0; i < kTile.period * 4; ++i) {
       const int phase = i / 4, half = i / 2 % 2, e = i % 2;
-      Pack<T, kChannels> part;
+      using Out = std::conditional_t<kTile.of_bytes, int8_t, T>;
+      Pack<Out, kChannels> part;
 #pragma unroll
-      for (int c = 0; c < kChannels; ++c) part.v[c] = static_cast<T>(epilogue(sums_[c][phase][lag][half * 2 + e], c));
-      *reinterpret_cast<Pack<T, kChannels>*>(to + phase * p.offsets.result_row + to_[half].At(p, 0, e)) = part;
+      for (int c = 0; c < kChannels; ++c) part.v[c] = RoundTo<Out>(epilogue(sums_[c][phase][lag][half * 2 + e], c));
+      *reinterpret_cast<Pack<Out, kChannels>*>(to + phase * p.offsets.result_row + to_[half].At(p, 0, e)) = part;
     }
   }
 
@@ -231,7 +257,7 @@ class ToeplitzSums {
   static __device__ __forceinline__ void LoadSums(const char* sums, int32_t row, Begins& to) {
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
-      const auto four = *reinterpret_cast<const Pack<float, 4>*>(sums + SumsOffset(row, c));
+      const auto four = *reinterpret_cast<const Pack<Sum, 4>*>(sums + SumsOffset(row, c));
 #pragma unroll
       for (int j = 0; j < 4; ++j) to.of[c][j] = four.v[j];
     }
@@ -240,8 +266,8 @@ class ToeplitzSums {
   __device__ __forceinline__ void StoreSums(char* sums, int32_t row) const {
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
-      const float (&last)[4] = sums_[c][0][kTile.lags - 1];
-      *reinterpret_cast<Pack<float, 4>*>(sums + SumsOffset(row, c)) = {last[0], last[1], last[2], last[3]};
+      const Sum(&last)[4] = sums_[c][0][kTile.lags - 1];
+      *reinterpret_cast<Pack<Sum, 4>*>(sums + SumsOffset(row, c)) = {last[0], last[1], last[2], last[3]};
     }
   }
 
@@ -255,24 +281,31 @@ class ToeplitzSums {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) pixels.of[half][i].Load(row + from_[half].At(p, block * 2 + i / 2, i % 2));
+      for (int i = 0; i < 4; ++i) {
+        const int pair = kTile.of_bytes ? i / 2 : 0, eights = block * 2 + (kTile.of_bytes ? 0 : i / 2);
+        pixels.of[half][i].Load(row + from_[half][pair].At(p, eights, i % 2));
+      }
     }
     return pixels;
   }
 
   static __device__ __forceinline__ void Pair(const Pixels& pixels, uint32_t (&rows)[kChannels][4]) {
 #pragma unroll
-    for (int c = 0; c < kChannels; ++c) {
+    for (int i = 0; i < 8 / kNeighbours; ++i) {
+      PixelPart<kTile.channels> neighbours[kNeighbours];
+      uint32_t words[kChannels];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        rows[c][i] = PairOf(pixels.of[i % 2][i / 2 * 2], pixels.of[i % 2][i / 2 * 2 + 1], c);
-      }
+      for (int e = 0; e < kNeighbours; ++e) neighbours[e] = pixels.of[i % 2][i / 2 * kNeighbours + e];
+      WordsOf<kTile>(neighbours, words);
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) rows[c][i] = words[c];
     }
   }
 
-  PixelOffsets<kTile, kTile.blocks * 2, 2> from_[2];
+  // Pairs of pixels: two at a distance of eight, or of bytes neighbours.
+  PixelOffsets<kTile, kTile.blocks * 2, 2> from_[2][kNeighbours / 2];
   PixelOffsets<kTile, 1, 2> to_[2];
-  float sums_[kChannels][kTile.period][kTile.lags][4];
+  Sum sums_[kChannels][kTile.period][kTile.lags][4];
 };
 
 }  // namespace jaxconv

@@ -21,6 +21,7 @@ from cases.tiles import (
     ENDED_DTYPES,
     EVERY_TILE,
     FORWARD_ALONE,
+    WITH_SUMS,
     constraint,
     dtypes_of,
     has_pass,
@@ -36,7 +37,8 @@ def make(folder: Path, families: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, (family, tile) in EVERY_TILE.items():
         for dtype in dtypes_of(family, tile) if family in families else ():
-            store(folder / f"{name}-{dtype}", dtype, *plain(family, tile, dtype))
+            if (family, tile) in WITH_SUMS.values():
+                store(folder / f"{name}-{dtype}", dtype, *plain(family, tile, dtype))
             for ended_dtype in ENDED_DTYPES.get(dtype, [dtype] if has_pass(tile, "fprop") else []):
                 store(folder / f"{name}-{ended_dtype}-ended", ended_dtype, *ended(family, tile, ended_dtype))
         if family in families and (family, tile) in neighbours.TILES:

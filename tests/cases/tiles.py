@@ -19,9 +19,10 @@ def name_of(family, tile):
 EVERY_TILE = {
     name_of(family, tile): (family, tile) for family, planner in FAMILIES["cuda"].items() for tile in planner.tiles
 }
-# Of the families that take every problem of their types, and of those that take some passes of some.
-TILES = {name: of for name, of in EVERY_TILE.items() if of[0] not in PARTIAL}
-PARTIAL_TILES = {name: of for name, of in EVERY_TILE.items() if of[0] in PARTIAL}
+# Without an epilogue: of the families that take every problem of their types, and of those that take some passes of some.
+WITH_SUMS = {name: of for name, of in EVERY_TILE.items() if not of[1].fields.get("of_bytes")}
+TILES = {name: of for name, of in WITH_SUMS.items() if of[0] not in PARTIAL}
+PARTIAL_TILES = {name: of for name, of in WITH_SUMS.items() if of[0] in PARTIAL}
 every_partial_tile = pytest.mark.parametrize("family, tile", PARTIAL_TILES.values(), ids=PARTIAL_TILES)
 every_family = pytest.mark.parametrize("family", FAMILIES["cuda"])
 
@@ -52,11 +53,11 @@ DTYPES = {"float32": "float32", "float64": "float64", "bfloat16": "bfloat16", "f
           "bfloat16_to_float32": "float32", "int8_to_int32": "int32",
           "float8_e4m3fn_to_float32": "float32"}  # fmt: skip
 FORWARD_ALONE = {"bfloat16_to_float32", "int8_to_int32", "float8_e4m3fn_to_float32"}
-# Of bytes behind an epilogue.
+# Of bytes behind an epilogue, by the sums, or alone.
 ENDED_DTYPES = {
     of: [f"{operand}_to_{result}" for result in (operand, "bfloat16", "float16", "float32")]
     for of, operand in (("int8_to_int32", "int8"), ("float8_e4m3fn_to_float32", "float8_e4m3fn"))
-}
+} | {"int8_to_int8": ["int8_to_int8"]}
 HALVES = ["bfloat16", "float16", "bfloat16_to_float32"]
 
 
@@ -77,7 +78,7 @@ def dtypes_of(family, tile):
         has = [dtype for dtype, is_there in bytes_of.items() if is_there]
         return ["float32"] if tile.bf16x6 else [*HALVES, "float32", *has]
     if family == "depthwise":
-        return ["float32"] if tile.on_cuda_cores else ["bfloat16", "float16"]
+        return ["int8_to_int8"] if tile.of_bytes else ["float32"] if tile.on_cuda_cores else ["bfloat16", "float16"]
     floats = ["float32", *HALVES]
     return floats if tile.only_f32 else [*floats, "float64", "int8_to_int32"]
 

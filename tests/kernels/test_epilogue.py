@@ -79,7 +79,8 @@ def test_every_operand_of_every_tile(family, tile, dtype):
 @EACH_OF_BYTES
 def test_every_operand_of_bytes(family, tile, dtype):
     is_byte = np.dtype(result_of(dtype)).itemsize == 1
-    names = ("scale", "bias", "residual", "residual_scale", *["out_scale"] * is_byte)
+    residual = (*residual_of(family), "residual_scale") if residual_of(family) else ()
+    names = ("scale", "bias", *residual, *["out_scale"] * is_byte)
     check("cuda", cases_of(family, tile, dtype), dtype, names, "relu")
 
 

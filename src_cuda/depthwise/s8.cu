@@ -1,0 +1,8 @@
+// The depthwise family's kernels for int8 operands.
+#include "depthwise/kernel.cuh"
+
+namespace jaxconv {
+
+template const void* FindDepthwise<int8_t>(int64_t tile, Pass pass, bool has_epilogue);
+
+}  // namespace jaxconv
