@@ -57,9 +57,9 @@ PASSES = {f"{name}_{which}": kind for name, p in LAYERS.items() for which, kind 
 halves = functools.partial(layer, dtype="bfloat16")
 
 
-def each_channel(lhs, kernel, dtype="bfloat16", **params):
+def each_channel(lhs, kernel, dtype="bfloat16", result=None, **params):
     """Convolved on its own."""
-    return layer(lhs, (*kernel, 1, lhs[-1]), dtype, feature_group_count=lhs[-1], **params)
+    return layer(lhs, (*kernel, 1, lhs[-1]), dtype, result, feature_group_count=lhs[-1], **params)
 
 
 def of_layouts(lhs, rhs, dimension_numbers, **params):

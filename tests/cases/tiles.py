@@ -19,7 +19,7 @@ def name_of(family, tile):
 EVERY_TILE = {
     name_of(family, tile): (family, tile) for family, planner in FAMILIES["cuda"].items() for tile in planner.tiles
 }
-# Without an epilogue: of the families that take every problem of their types, and of those that take some passes of some.
+# Without an epilogue: of families that take every problem of their types, and of those that take some passes of some.
 WITH_SUMS = {name: of for name, of in EVERY_TILE.items() if not of[1].fields.get("of_bytes")}
 TILES = {name: of for name, of in WITH_SUMS.items() if of[0] not in PARTIAL}
 PARTIAL_TILES = {name: of for name, of in WITH_SUMS.items() if of[0] in PARTIAL}

@@ -11,6 +11,7 @@ from cases.random_problems import problems_of_channels
 from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.problem.offsets import in_three, offset_tables
+from jaxconv.problem.product import Ending
 
 
 def pixels_of(tile):
@@ -189,3 +190,40 @@ def test_images_are_not_one_where_windows_have_rows_below(kernel, padding):
                for kind in passes_of(problem).values() for tile in CUDA["depthwise"].tiles]  # fmt: skip
     plans = [choice.plan for choice in choices if choice.plan is not None]
     assert plans and all(plan.settings["images"] > 0 for plan in plans)
+
+
+BYTES = {
+    "convnext": each_channel((64, 28, 28, 256), (7, 7), "int8", "int8"),
+    "mobilenet": each_channel((64, 112, 112, 32), (3, 3), "int8", "int8", padding=1),
+    "strided": each_channel((64, 56, 56, 144), (3, 3), "int8", "int8", window_strides=(2, 2)),
+    "doubled": each_channel((8, 28, 28, 64), (4, 4), "int8", "int8", lhs_dilation=(2, 2), padding=2),
+    "line": each_channel((32, 1000, 512), (31,), "int8", "int8"),
+    "large": each_channel((8, 56, 56, 64), (31, 31), "int8", "int8"),
+    "volume": each_channel((2, 8, 28, 28, 64), (3, 3, 3), "int8", "int8"),
+}
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_int8_has_tiles_of_its_own(name):
+    """That move pairs of channels as elements of 16 bits. Each tile that fits holds all taps."""
+    problem = BYTES[name]
+    plan = choose("cuda", "conv", problem, ending=Ending.EPILOGUE).plan
+    assert plan.family == "depthwise" and tile_of(plan).of_bytes
+    assert choose("cuda", "conv", problem, ending=Ending.RESIDUAL).plan.family != "depthwise"
+    for tile in CUDA["depthwise"].tiles:
+        plan = choose("cuda", "conv", problem, as_it_is("depthwise", tile.name), ending=Ending.EPILOGUE).plan
+        if plan is not None:
+            assert tile.of_bytes and not is_refused(plan, problem)
+            check_bands(problem, plan)
+            assert plan.settings["channels"] * 2 % 16 == 0 and plan.settings["channels"] <= problem.groups
+            assert shared_bytes(plan, problem) <= TYPICAL_DEVICE.shared_bytes
+
+
+@pytest.mark.parametrize("problem, reason", [
+    (each_channel((8, 28, 28, 40), (3, 3), "int8", "int8"), "channels are not last, in pieces of 16 bytes"),
+    (each_channel((8, 28, 28, 64), (3, 3), "int8", "int32"), "it has no kernels of int32 and int8"),
+    (each_channel((8, 28, 28, 64), (3, 3), "int8", "bfloat16"), "it has no kernels of bfloat16 and int8"),
+], ids=["channels", "int32", "bfloat16"])  # fmt: skip
+def test_what_tiles_of_int8_do_not_take(problem, reason):
+    choice = choose("cuda", "conv", problem, as_it_is("depthwise"), ending=Ending.EPILOGUE)
+    assert choice.plan is None and reason in str(choice.rejected)
