@@ -3,11 +3,14 @@
 
 #include <string>
 
+#include "conv_problem.h"
+#include "operand_traits.h"
+
 namespace jaxconv {
 
 // Filters for which a warp streams rows: it keeps the filter in registers and goes down the rows of the source. `rows`:
 // rows of taps at most; 0 if the tile does not stream. `step`: source rows from one destination row to the next.
-// `steps`: multiplications of 16 (tap, source channel)s for a row of taps at most.
+// `steps`: multiplications of 32 bytes of (tap, source channel)s for a row of taps at most.
 struct RowStream {
   int rows;
   int step;
@@ -21,9 +24,9 @@ struct RowStream {
   constexpr bool stages_rows() const { return step == 1 && rows > 3; }
   // Some residue classes of a dilated input have one row of taps less. These tiles take them too.
   constexpr int least_rows() const { return stages_rows() ? rows - 1 : rows; }
-  std::string name() const {
+  std::string name(int depth) const {
     const std::string moving = step > 1 ? ":" + std::to_string(step) : "";
-    return std::to_string(rows) + moving + " rows of " + std::to_string(16 * steps);
+    return std::to_string(rows) + moving + " rows of " + std::to_string(depth * steps);
   }
 };
 
@@ -42,7 +45,14 @@ struct DirectTile {
   int packed = 0;
   // Taps in N, for a conv to few channels: N is (tap, output channel), and M is source pixels.
   bool taps_in_n = false;
+  // Operands are int8, not of 16 bits. The tile has no wgrad.
+  bool of_bytes = false;
 
+  constexpr bool IsFor(DType type) const {
+    return of_bytes ? type == DType::kS8 : type == DType::kBF16 || type == DType::kF16;
+  }
+  // Source channels of a 16-byte vector.
+  constexpr int vector() const { return of_bytes ? 16 : 8; }
   constexpr int col_blocks() const { return set * sets; }
   constexpr bool streams_rows() const { return row_stream.rows > 0; }
   // Of a conv's thread block, with the producer warp if stages are rows.
@@ -55,11 +65,18 @@ struct DirectTile {
   // Sets by columns, of at most so many channels, by positions; or, in a wgrad, rows of the filter.
   std::string name() const {
     const std::string columns = std::to_string(sets) + "x" + std::to_string(8 * set) + (taps_in_n ? " of taps" : "");
-    const std::string how = (streams_rows() ? " along " + row_stream.name() : "") + (packed > 0 ? " in runs" : "");
-    return columns + " of " + std::to_string(8 * vectors) + " by " + std::to_string(16 * positions) + how + " or " +
-           std::to_string(16 * filter_rows);
+    const std::string how =
+        (streams_rows() ? " along " + row_stream.name(2 * vector()) : "") + (packed > 0 ? " in runs" : "");
+    const std::string conv =
+        columns + " of " + std::to_string(vector() * vectors) + " by " + std::to_string(16 * positions) + how;
+    return conv + (of_bytes ? " of bytes" : " or " + std::to_string(16 * filter_rows));
   }
 };
+
+constexpr DirectTile DirectOfBytes(DirectTile tile) {
+  tile.of_bytes = true;
+  return tile;
+}
 
 inline constexpr DirectTile kDirectTiles[] = {
     {1, 2, 4, 8, 4, 5, {}},          {1, 2, 4, 8, 4, 13, {}},        {2, 1, 4, 8, 4, 9, {}},
@@ -68,7 +85,9 @@ inline constexpr DirectTile kDirectTiles[] = {
     {2, 1, 1, 4, 4, 5, {3, 1, 6}},   {2, 1, 1, 12, 8, 4, {3, 1, 9}}, {2, 1, 1, 12, 8, 9, {7, 2, 2}},
     {1, 1, 1, 7, 8, 9, {4, 1, 16}},  {8, 1, 2, 8, 8, 2, {}},         {2, 1, 1, 12, 8, 9, {7, 2, 2}, 3},
     {8, 1, 2, 8, 8, 3, {}, 1},       {4, 1, 4, 4, 4, 5, {}, 1},      {1, 4, 3, 8, 8, 9, {}, 0, true},
-    {1, 5, 3, 8, 8, 9, {}, 0, true},
+    {1, 5, 3, 8, 8, 9, {}, 0, true}, DirectOfBytes({2, 1, 4, 8, 4, 0, {}}), DirectOfBytes({4, 1, 4, 4, 4, 0, {}}),
+    DirectOfBytes({8, 1, 2, 8, 4, 0, {}}), DirectOfBytes({2, 1, 1, 16, 4, 0, {3, 1, 2}}), DirectOfBytes({2, 1, 1, 8, 4, 0, {3, 1, 3}}),
+    DirectOfBytes({2, 1, 1, 12, 4, 0, {3, 1, 5}}), DirectOfBytes({2, 1, 1, 12, 4, 0, {3, 1, 6}}),
 };
 
 }  // namespace jaxconv

@@ -22,6 +22,7 @@ template <typename T, DirectTile kTile, bool kOdd>
 class DirectSums {
   static constexpr int kPositions = kTile.positions, kBlocks = kTile.col_blocks();
   static constexpr bool kPacked = kTile.packed > 0;
+  using Sum = SumOf<T>;
   static_assert(kTraits<T>.mma_depth == 2 * kVector<T>, "a multiplication takes the vectors of two entries");
   static_assert(!kPacked || kVector<T> == kPackedVector, "a word of a packed row is two elements of 16 bits");
 
@@ -81,26 +82,29 @@ class DirectSums {
     MultiplyAdd(kSets - 1, second);
   }
 
-  // Turns complete sums into results.
+  // Turns complete sums into results. Those of integers are float32, whose bits take the sums' place.
   template <bool kHasEpilogue>
   __device__ __forceinline__ void End(const DirectParams& p, const char* shared, const TileEnd& end,
-                                      const EpilogueOf<float, kHasEpilogue>& epilogue, int32_t dst_count) {
-    if constexpr (kHasEpilogue) {
-      ptx::Keep(dst_count);  // or the compiler would hold the bias in registers that sums need
-      ScaleSums(epilogue, first_col_, dst_count, sum_);
-      if (epilogue.HasResidual()) {
-        WithType<float>(p.out_type,
-                        [&](auto type) { AddResidual<decltype(type)>(p, shared, end, epilogue, dst_count); });
+                                      const EpilogueOf<Sum, kHasEpilogue>& epilogue, int32_t dst_count) {
+    if constexpr (kHasEpilogue && std::is_same_v<Sum, float>) {
+      EndAs(p, shared, end, epilogue, dst_count, sum_);
+    } else if constexpr (kHasEpilogue) {
+      Results results;
+      EndAs(p, shared, end, epilogue, dst_count, results);
+#pragma unroll
+      for (int at = 0; at < kPositions * kBlocks * 4; ++at) {
+        const int i = at / (kBlocks * 4), j = at / 4 % kBlocks;
+        sum_[i][j][at % 4] = FromBits<Sum>(BitsOf(results[i][j][at % 4]));
       }
-      epilogue.ActivateAll(reinterpret_cast<float (&)[kPositions * kBlocks * 4]>(sum_));
     }
   }
 
-  // Rounds the sums and stores them. `results` is the warp's place in shared memory.
-  template <typename Out>
+  // Rounds the sums, or the results of type Result in their place, and stores them. `results` is the warp's place in
+  // shared memory.
+  template <typename Result, typename Out>
   __device__ __forceinline__ void Store(const DirectParams& p, const char* shared, Out* results, const TileEnd& end,
                                         int dst_count) const {
-    using Rows = ResultRows<Out, kBlocks>;
+    using Rows = ResultRows<Out, kBlocks, kInFours<Sum>>;
     const Position* positions = reinterpret_cast<const Position*>(shared + p.offsets.positions) + first_position_;
     Out* out = static_cast<Out*>(p.out) + end.to + first_col_;
     Position all[kPositions][Rows::kVectors];
@@ -112,7 +116,7 @@ class DirectSums {
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
       __syncwarp();
-      Rows::Write(sum_[i], results);
+      Rows::template Write<Result>(sum_[i], results);
       __syncwarp();
 #pragma unroll
       for (int v = 0; v < Rows::kVectors; ++v) {
@@ -123,11 +127,29 @@ class DirectSums {
   }
 
  private:
+  using Results = float[kPositions][kBlocks][4];
+
+  __device__ __forceinline__ void EndAs(const DirectParams& p, const char* shared, const TileEnd& end,
+                                        const EpilogueOf<Sum, true>& epilogue, int32_t dst_count,
+                                        Results& results) const {
+    ptx::Keep(dst_count);  // or the compiler would hold the bias in registers that sums need
+    ScaleSums(epilogue, first_col_, dst_count, sum_, results);
+    if (epilogue.HasResidual()) {
+      WithResultType<Sum, true>(
+          p.out_type, [&](auto type) { AddResidual<decltype(type)>(p, shared, end, epilogue, dst_count, results); });
+    }
+    epilogue.ActivateAll(reinterpret_cast<float (&)[kPositions * kBlocks * 4]>(results));
+    if constexpr (kTile.of_bytes) {
+      if (p.out_type == DType::kS8) ScaleResults(epilogue, first_col_, dst_count, results);
+    }
+  }
+
   template <typename Out>
   __device__ __forceinline__ void AddResidual(const DirectParams& p, const char* shared, const TileEnd& end,
-                                              const EpilogueOf<float, true>& epilogue, int32_t dst_count) {
+                                              const EpilogueOf<Sum, true>& epilogue, int32_t dst_count,
+                                              Results& results) const {
     const Position* positions = reinterpret_cast<const Position*>(shared + p.offsets.positions) + first_position_;
-    const Out* const residual = epilogue.ResidualAs<Out>() + end.to;
+    const Out* const residual = epilogue.template ResidualAs<Out>() + end.to;
     const float scale = epilogue.ResidualScale();
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
@@ -137,8 +159,8 @@ class DirectSums {
         if (!end.Has(at)) continue;
 #pragma unroll
         for (int j = 0; j < kBlocks; ++j) {
-          const Out* const of_pair = residual + at.to + LaneChannel(first_col_ + j * 8, dst_count);
-          float* const pair = &sum_[i][j][2 * half];
+          const Out* const of_pair = residual + at.to + LaneChannel<Sum>(first_col_, j, dst_count);
+          float* const pair = &results[i][j][2 * half];
 #pragma unroll
           for (int k = 0; k < 2; ++k) pair[k] += scale * static_cast<float>(of_pair[k]);
         }
@@ -191,7 +213,7 @@ class DirectSums {
   uint32_t half_bytes_;                // with packed K: from a position to the eighth after it
   int32_t from_[kPositions];           // of the lane's position in each block
   uint32_t first_vector_[kTile.sets];  // bytes
-  float sum_[kPositions][kBlocks][4];
+  Sum sum_[kPositions][kBlocks][4];
 };
 
 // kOdd: with packed K, positions are an odd number of elements apart.
@@ -228,7 +250,7 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kD
   auto* filter = reinterpret_cast<FilterRow<T>*>(shared + p.offsets.filter);
   FilterMatrices<T, kTile>::Fill(p, block, origin, steps, filter);
   ptx::NamedBarrierSync<kThreads>();
-  if (!kTile.streams_rows() && p.filter_order == FilterOrder::kOuts) {
+  if (FilterMatrices<T, kTile>::kTransposes && p.filter_order == FilterOrder::kOuts) {
     FilterMatrices<T, kTile>::Transpose(p, steps, filter);
     ptx::NamedBarrierSync<kThreads>();
   }
@@ -236,7 +258,7 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kD
   const int warps_across = p.col_blocks / kTile.col_blocks();
   const int first_position = warp / warps_across * kTile.positions * 16;
   const int first_col = warp % warps_across * kTile.col_blocks() * 8;
-  const EpilogueOf<float, kHasEpilogue> epilogue(p.epilogue, block.channels.dst);
+  const EpilogueOf<SumOf<T>, kHasEpilogue> epilogue(p.epilogue, block.channels.dst);
   if constexpr (kTile.streams_rows()) {
     RowStreaming<T, kTile, kOdd> streaming(p, block, origin, steps, shared, first_position, first_col);
     if (!kStagesRows) {
@@ -251,10 +273,15 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kD
       }
       const TileEnd end(p, block, block.Place(p, tile));
       std::conditional_t<kStagesRows, StagedRows, HaloRows> rows(read, base, p.offsets.stage, streaming.StepBytes());
-      if (p.out_type == DType::kF32) {
-        streaming.template Compute<float>(p, end, epilogue, rows);
+      const auto compute = [&](auto type) {
+        streaming.template Compute<decltype(type)>(p, block.channels, end, epilogue, rows);
+      };
+      if constexpr (kTile.of_bytes) {
+        WithResultType<SumOf<T>, kHasEpilogue>(p.out_type, compute);
+      } else if (p.out_type == DType::kF32) {
+        compute(float{});
       } else {
-        streaming.template Compute<T>(p, end, epilogue, rows);
+        compute(T{});
       }
       if (!kStagesRows) read.Release();
     }
@@ -274,11 +301,14 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kD
       }
       const TileEnd end(p, block, block.Place(p, tile));
       sums.End(p, shared, end, epilogue, block.channels.dst_count);
-      WithType<float>(p.out_type, [&](auto type) {
+      using Sum = SumOf<T>;
+      WithResultType<Sum, kHasEpilogue>(p.out_type, [&](auto type) {
         using Out = decltype(type);
+        using Result = typename EpilogueOf<Sum, kHasEpilogue>::Result;
         Out* results = reinterpret_cast<Out*>(shared + p.offsets.results);
-        sums.Store(p, shared, results + warp * ResultRows<Out, kTile.col_blocks()>::kElements, end,
-                   block.channels.dst_count);
+        sums.template Store<Result>(
+            p, shared, results + warp * ResultRows<Out, kTile.col_blocks(), kInFours<Sum>>::kElements, end,
+            block.channels.dst_count);
       });
     }
   }

@@ -17,14 +17,22 @@ template <typename T, DirectTile kTile>
 class FilterMatrices {
   static constexpr int kThreads = 32 * kTile.warps;
   static constexpr bool kPacked = kTile.packed > 0;
+  static constexpr bool kOfBytes = kTile.of_bytes;
+  static_assert(kOfBytes == (kTraits<T>.bytes == 1));
 
   using Row = FilterRow<T>;
 
  public:
+  // Whether rows are transposed behind it. Row streaming reads them once, and does it then.
+  static constexpr bool kTransposes = !kTile.streams_rows() && !kOfBytes;
+
   // To be called by all threads, before a barrier.
   static __device__ __forceinline__ void Fill(const DirectParams& p, const DirectBlock& block, const HaloOrigin& origin,
                                               const FilterSteps& steps, Row* rows) {
     constexpr int kSetCols = kTile.set * 8;
+    if constexpr (kOfBytes) {
+      if (p.filter_order == FilterOrder::kOuts) return FillFours(p, block, steps, rows);
+    }
     const FilterOffsets offsets(p, block.channels, p.block_groups > 0);
     const Divider<int32_t> by_blocks(p.col_blocks), by_all(steps.all), by_row(steps.of_row),
         by_vectors(p.entry_vectors);
@@ -56,7 +64,7 @@ class FilterMatrices {
   // A row for each source channel becomes a row for each output channel, in their place. For tiles that read them again
   // and again. To be called by all threads, after the barrier.
   static __device__ __forceinline__ void Transpose(const DirectParams& p, const FilterSteps& steps, Row* rows) {
-    static_assert(kTraits<T>.bytes == 2, "ldmatrix transposes elements of 16 bits");
+    static_assert(kTraits<T>.bytes == 2 || !kTransposes, "ldmatrix transposes elements of 16 bits");
     const int matrices = p.chunks * steps.all * p.col_blocks * 2, lane = threadIdx.x % 32;
     for (int first = threadIdx.x / 32 * 4; first < matrices; first += kThreads / 8) {
       uint32_t four[4];
@@ -70,9 +78,55 @@ class FilterMatrices {
   }
 
  private:
+  // Of int8, if output channels are contiguous. ldmatrix does not transpose bytes, so they are transposed here: a thread
+  // reads four output channels of a vector's source channels. They are two columns of each of two blocks.
+  static __device__ __forceinline__ void FillFours(const DirectParams& p, const DirectBlock& block,
+                                                   const FilterSteps& steps, Row* rows) {
+    static_assert(kTile.set % 2 == 0, "two blocks share channels");
+    constexpr int kSetCols = kTile.set * 8;
+    const FilterOffsets offsets(p, block.channels, p.block_groups > 0);
+    const Divider<int32_t> by_pairs(p.col_blocks / 2), by_all(steps.all), by_row(steps.of_row),
+        by_vectors(p.entry_vectors);
+#pragma unroll 1
+    for (int at = threadIdx.x; at < p.chunks * steps.all * p.col_blocks * 4; at += kThreads) {
+      int32_t pair, step, vector;
+      const int32_t chunk = by_all.Divide(by_pairs.Divide(at / 8, &pair), &step), out = pair * 16 + at % 4 * 4;
+      const int32_t tap_row = by_row.Divide(step, &step), entry = step * 2 + at / 4 % 2;
+      uint32_t words[16] = {};  // of a source channel each
+      if (entry < steps.entries) {
+        const int32_t tap = tap_row * steps.taps + by_vectors.Divide(entry, &vector);
+        vector += FirstVector<T>(p, out / kSetCols * kSetCols) + chunk * p.src_pixel.vectors;
+        const FilterOffset col = offsets.OfOut(out);
+        const T* from = static_cast<const T*>(p.rhs) + p.taps[block.residue().first_tap + tap].filter_delta + col.at;
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+          const FilterOffset in = offsets.OfIn(vector * 16 + i);
+          if (in.group == col.group) words[i] = *reinterpret_cast<const uint32_t*>(from + in.at);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 16; i += 4) TransposeBytes(words + i);
+      Row* to = rows + at / 8 * 32 + at / 4 % 2 * 8 + at % 4 * 2;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        static_assert(ChannelOfCol<int32_t>(2) == 4 && ChannelOfCol<int32_t>(8) == 2 && ChannelOfCol<int32_t>(9) == 3);
+        *reinterpret_cast<uint4*>(to + i / 2 * 16 + i % 2) = {words[i], words[i + 4], words[i + 8], words[i + 12]};
+      }
+    }
+  }
+
+  // Of four words, whose byte j becomes word j.
+  static __device__ __forceinline__ void TransposeBytes(uint32_t* words) {
+    const uint32_t low[] = {__byte_perm(words[0], words[1], 0x5140), __byte_perm(words[2], words[3], 0x5140)};
+    const uint32_t high[] = {__byte_perm(words[0], words[1], 0x7362), __byte_perm(words[2], words[3], 0x7362)};
+    words[0] = __byte_perm(low[0], low[1], 0x5410), words[1] = __byte_perm(low[0], low[1], 0x7632);
+    words[2] = __byte_perm(high[0], high[1], 0x5410), words[3] = __byte_perm(high[0], high[1], 0x7632);
+  }
+
   // A vector of an output channel's source channels; the other way round, if output channels are contiguous.
   static __device__ __forceinline__ void FillRow(const DirectParams& p, const FilterOffsets& offsets, const T* tap,
                                                  int32_t in, int32_t out, int32_t row, Row* to) {
+    if constexpr (kOfBytes) return FillChannel(p, offsets, tap, in, ChannelOfCol<SumOf<T>>(out + row), to);
     if (p.filter_order == FilterOrder::kNone) {
 #pragma unroll 1
       for (int i = 0; i < kVector<T>; ++i) {
@@ -92,6 +146,23 @@ class FilterMatrices {
 #pragma unroll
     for (int i = 0; i < kVector<T>; ++i) {
       if (i < first || i >= last) pack.v[i] = T(0.0f);
+    }
+    *to = pack;
+  }
+
+  // A vector of an output channel's source channels, of int8.
+  static __device__ __forceinline__ void FillChannel(const DirectParams& p, const FilterOffsets& offsets, const T* tap,
+                                                     int32_t in, int32_t out, Row* to) {
+    if (p.filter_order == FilterOrder::kIns) {
+      const int64_t at = offsets.Of(in, out);
+      ptx::CopyAsync(ptx::SharedAddress(to), at < 0 ? tap : tap + at, at >= 0);
+      return;
+    }
+    Row pack;
+#pragma unroll
+    for (int i = 0; i < kVector<T>; ++i) {  // all loads are under way
+      const int64_t at = offsets.Of(in + i, out);
+      pack.v[i] = at < 0 ? T{} : tap[at];
     }
     *to = pack;
   }

@@ -18,6 +18,7 @@ constexpr int FirstForConv(int tile) {
     const DirectTile& other = kDirectTiles[i];
     if (other.set == t.set && other.sets == t.sets && other.positions == t.positions && other.warps == t.warps &&
         other.row_stream == t.row_stream && other.packed == t.packed && other.taps_in_n == t.taps_in_n &&
+        other.of_bytes == t.of_bytes &&
         (!t.taps_in_n || other.vectors == t.vectors)) {
       return i;
     }
@@ -34,12 +35,24 @@ constexpr int FirstForWgrad(int tile) {
   return tile;
 }
 
+// Null if the tile is for other types.
 template <typename T, bool kHasEpilogue, int kTileIndex, bool kOdd>
 constexpr DirectKernel ConvOf() {
-  if constexpr (kDirectTiles[kTileIndex].taps_in_n) {
+  if constexpr (!kDirectTiles[kTileIndex].IsFor(TypeOf<T>())) {
+    return nullptr;
+  } else if constexpr (kDirectTiles[kTileIndex].taps_in_n) {
     return DirectTapsInN<T, kHasEpilogue, kTileIndex>;
   } else {
     return DirectConv<T, kHasEpilogue, kTileIndex, kOdd>;
+  }
+}
+
+template <typename T, int kTileIndex, bool kOdd>
+constexpr DirectKernel WgradOf() {
+  if constexpr (kDirectTiles[kTileIndex].of_bytes || !kDirectTiles[kTileIndex].IsFor(TypeOf<T>())) {
+    return nullptr;
+  } else {
+    return DirectWgrad<T, kTileIndex, kOdd>;
   }
 }
 
@@ -50,7 +63,7 @@ DirectKernel FindDirect(int64_t tile, Pass pass, bool has_epilogue) {
     constexpr auto is_odd = [](int index) { return kOdd && kDirectTiles[index].packed > 0; };
     const DirectKernel convs[] = {ConvOf<T, false, FirstForConv(kIndex), is_odd(kIndex)>()...};
     const DirectKernel with_epilogue[] = {ConvOf<T, true, FirstForConv(kIndex), is_odd(kIndex)>()...};
-    const DirectKernel wgrads[] = {DirectWgrad<T, FirstForWgrad(kIndex), is_odd(kIndex)>...};
+    const DirectKernel wgrads[] = {WgradOf<T, FirstForWgrad(kIndex), is_odd(kIndex)>()...};
     return (pass == Pass::kWgrad ? wgrads : has_epilogue ? with_epilogue : convs)[tile];
   }(std::make_index_sequence<std::size(kDirectTiles)>());
 }

@@ -35,7 +35,7 @@ Reason UnsupportedReason(const ConvProblem& p, Pass pass, const DirectSettings& 
   if (Reason why = UnsupportedSplit(s, std::size(kDirectTiles), pass)) return why;
   if (ResultElements(p, pass) == 0) return std::nullopt;
   const DirectPass tile{p, pass, kDirectTiles[s.tile]};
-  if (Reason why = UnsupportedHalves(p, pass)) return why;
+  if (Reason why = direct::UnsupportedTypes(p, pass)) return why;
   if (Reason why = UnsupportedProblem(tile)) return why;
   if (Reason why = UnsupportedTileSize(tile, s.out_tile())) return why;
   const DirectLayout layout = LayoutOf(p, pass, s);
@@ -91,6 +91,7 @@ FilterOrder OrderOf(const ConvCall& call, const DirectTile& tile) {
   if (RhsLayout(call).KVectors(TraitsOf(p.filter_type).vector())) return FilterOrder::kIns;
   if (tile.taps_in_n) return FilterOrder::kNone;
   const bool is_row = f.out == 1 && (p.groups == 1 || f.group == p.out_channels) && outs % kColBlock == 0;
+  if (tile.of_bytes && p.groups > 1 && p.out_channels % 4 != 0) return FilterOrder::kNone;  // four are read at once
   return is_row && (p.in_channels == 1 || f.in == outs) ? FilterOrder::kOuts : FilterOrder::kNone;
 }
 
@@ -153,6 +154,7 @@ DirectKernel FindKernel(const ConvCall& call, const DirectSettings& s, bool is_o
   switch (call.problem.src_type) {
     case DType::kBF16: return find(__nv_bfloat16());
     case DType::kF16: return find(__half());
+    case DType::kS8: return find(int8_t());
     default: return nullptr;  // UnsupportedTypes says so
   }
 }

@@ -9,6 +9,7 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "common/convert.cuh"
 #include "common/family.h"
@@ -42,6 +43,15 @@ template <typename T>
 inline constexpr int kVector = kTraits<T>.vector();
 template <typename T>
 using FilterRow = Pack<T, kVector<T>>;
+
+// The output channel of a column, among those of two blocks of eight. A lane has two neighbouring columns of each. Sums
+// of int8 are int32: their columns are ordered so that the lane has four neighbouring channels, which it stores at once.
+template <typename Sum>
+inline constexpr bool kInFours = std::is_same_v<Sum, int32_t>;
+template <typename Sum>
+constexpr int32_t ChannelOfCol(int32_t col) {
+  return kInFours<Sum> ? (col & ~15) + (col & 6) * 2 + (col & 8) / 4 + (col & 1) : col;
+}
 
 struct DirectParams {
   CUtensorMap src_map;  // for TMA, where there is one

@@ -30,7 +30,7 @@ class DirectPlanner {
       : product_(product),
         device_(device),
         costs_(device.CostsOf(kName)),
-        types_(UnsupportedHalves(product.conv, product.pass)) {
+        types_(direct::UnsupportedTypes(product.conv, product.pass)) {
     if (!types_) window_.emplace(product.taps, product.residue_classes);
   }
 
@@ -46,15 +46,17 @@ class DirectPlanner {
             {"filter_rows", 16 * t.filter_rows},
             {"walk_rows", t.row_stream.rows},
             {"walk_step", t.row_stream.step},
-            {"walk_depth", 16 * t.row_stream.steps},
+            {"walk_depth", 2 * t.vector() * t.row_stream.steps},
             {"streams", t.row_stream.stages_rows()},
             {"run", t.packed},
-            {"taps_across", t.taps_in_n}};
+            {"taps_across", t.taps_in_n},
+            {"of_bytes", t.of_bytes},
+            {"has_wgrad", !t.of_bytes}};
   }
 
   Reason UnsupportedReason() const { return types_; }
   Reason UnsupportedUnlessNamed() const { return std::nullopt; }
-  bool IsFor(int64_t) const { return true; }
+  bool IsFor(int64_t tile) const { return kDirectTiles[tile].IsFor(product_.conv.src_type); }
 
   // One candidate: the best output tile. A wgrad is split over as many CTAs as fill the device.
   std::vector<DirectSettings> Candidates(int64_t tile, const Requested& requested) const {

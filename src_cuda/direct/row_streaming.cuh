@@ -68,14 +68,22 @@ class RowStreaming {
   static constexpr bool kPacked = kTile.packed > 0;
   static_assert(!kPacked || (kTile.sets == 1 && (kTile.packed + 1) / 2 == kRowSteps && kTile.packed > 1),
                 "a row's steps take two vectors each, and only the last may have one alone");
-  static_assert(kTraits<T>.bytes == 2, "ldmatrix transposes elements of 16 bits");
+  using Sum = SumOf<T>;
   static constexpr bool kMayLackRow = kTile.row_stream.least_rows() < kTapRows;
   static constexpr int kRowReads = kTile.sets * kRowSteps, kReads = kStep * kRowReads;  // of a source row, of a step
   // Reads of the source ahead: as many as registers allow beside the filter. Of eight warps a lane has the most.
-  static constexpr int kAhead = kReads > 6 && !kTile.row_stream.stages_rows() ? 2 : kReads % 4 == 0 ? 4 : 3;
+  static constexpr int kAhead = kReads == 2 || kReads == 5                            ? kReads
+                                : kReads == 6 && kTile.of_bytes                 ? 2
+                                : kReads > 6 && !kTile.row_stream.stages_rows() ? 2
+                                : kReads % 4 == 0                               ? 4
+                                                                                : 3;
+  static_assert(kReads % kAhead == 0 || (kReads % kAhead == 1 && kAhead == 2), "reads go round among their places");
   // Whether registers also allow to store the results of a row while the next one is multiplied.
-  static constexpr bool kDelays = kAhead > 2;
+  static constexpr bool kDelays = kTile.of_bytes ? kReads == 2 : kAhead > 2;
   static_assert(kBlocks <= 2, "a lane stores pairs of channels of one or two blocks");
+  // Whether a lane has four neighbouring channels, of two blocks.
+  static constexpr bool kFours = kInFours<Sum>;
+  static_assert(!kFours || kBlocks == 2);
   static_assert(!kTile.row_stream.stages_rows() || (kStep == 1 && !kPacked),
                 "a stage has a row of pixels of each stream");
 
@@ -127,8 +135,8 @@ class RowStreaming {
 
   // Computes an output tile. `rows`: HaloRows or StagedRows.
   template <typename Out, bool kHasEpilogue, typename Rows>
-  __device__ __forceinline__ void Compute(const DirectParams& p, const TileEnd& end,
-                                          const EpilogueOf<float, kHasEpilogue>& epilogue, Rows& rows) {
+  __device__ __forceinline__ void Compute(const DirectParams& p, const Channels& channels, const TileEnd& end,
+                                          const EpilogueOf<Sum, kHasEpilogue>& epilogue, Rows& rows) {
     const int32_t stream_rows = p.tile.stream, row_apart = dilation_ * p.dst_apart[1];
     Ends ends;
     Begin<Out>(end, ends);
@@ -137,14 +145,23 @@ class RowStreaming {
 #pragma unroll
     for (int r = 0; r < kAhead; ++r) Read(row, r, source[r]);
     Rounded<Out> rounded;
+    const std::conditional_t<kFours && kHasEpilogue, EpilogueOfFour<Sum, Out>, NoEpilogue> ending(
+        p.epilogue, channels.dst + FirstOfFour(channels.dst_count));
+    const auto round = [&] {
+      if constexpr (kFours) {
+        RoundFours<Out, kHasEpilogue>(ending, end.to, ends, rounded);
+      } else {
+        Round(epilogue, end.to, ends, rounded);
+      }
+    };
     const auto step = [&](auto first_lag, auto last_lag, auto next_first_lag, int32_t at) {
       const bool has_results = at >= (kDelays ? kLags : kLags - 1);
-      if (kDelays && has_results) Round(epilogue, end.to, ends, rounded);
+      if (kDelays && has_results) round();
       const uint32_t next = next_first_lag < kLags ? rows.Next(row) : row;
       MultiplyStep<first_lag, last_lag, next_first_lag>(row, next, source);
       rows.Pass();
       row = next;
-      if (!kDelays && has_results) Round(epilogue, end.to, ends, rounded);
+      if (!kDelays && has_results) round();
       if (has_results) Store(rounded, out, row_apart, ends);
     };
     // At a stream's beginning and end some lags have no destination row.
@@ -157,7 +174,7 @@ class RowStreaming {
       (step(Lag<kAt + 1>(), Lag<kLags - 1>(), Lag<kAt + 2>(), stream_rows + kAt), ...);
     }(kEdges);
     if (!kDelays) return;
-    Round(epilogue, end.to, ends, rounded);
+    round();
     Store(rounded, out, row_apart, ends);
   }
 
@@ -190,6 +207,7 @@ class RowStreaming {
   template <typename Out>
   __device__ __forceinline__ int32_t StoredCol() const {
     const auto lane = static_cast<int32_t>(threadIdx.x % 4);
+    if (kFours) return lane * 4;
     return kExchanges<Out> ? is_odd_ * 8 + lane / 2 * 4 : lane * 2;
   }
 
@@ -204,7 +222,7 @@ class RowStreaming {
     filter += (step * p.col_blocks + block) * kColBlockBytes + threadIdx.x % 32 * 16;
 #pragma unroll
     for (int j = 0; j < kSet; ++j) {
-      if (p.filter_order == FilterOrder::kOuts) {
+      if (kTraits<T>.bytes == 2 && p.filter_order == FilterOrder::kOuts) {
         ptx::LoadTwoMatrices<true>(to[j][0], to[j][1], filter + j * kColBlockBytes);
       } else {
         ptx::LoadTwoMatrices<false>(to[j][0], to[j][1], filter + j * kColBlockBytes);
@@ -255,7 +273,7 @@ class RowStreaming {
   }
 
   __device__ __forceinline__ void MultiplyAdd(int lag, int r, const uint32_t (&source)[kPositions][4]) {
-    constexpr float kZeros[4] = {};
+    constexpr Sum kZeros[4] = {};
     const int tap_row = lag * kStep + r / kRowReads, set = r % kRowReads / kRowSteps;
     const bool is_first = r < kRowReads && r % kRowSteps == 0;  // of these blocks
     if (tap_row >= kTapRows) return;
@@ -264,7 +282,7 @@ class RowStreaming {
 #pragma unroll
       for (int j = 0; j < kSet; ++j) {
         const int block = set * kSet + j;
-        float (&sum)[4] = sum_[lag][i][block];
+        Sum (&sum)[4] = sum_[lag][i][block];
         const uint32_t (&filter)[2] = filter_[tap_row][r % kRowReads][j];
         const bool is_half = IsHalf(r % kRowReads);
         if (kMayLackRow && tap_row == kTapRows - 1 && lacks_row_) {  // what is not finite would make zeros NaN
@@ -285,18 +303,27 @@ class RowStreaming {
 
   // A lane's results of a row: two positions of each block of 16, pairs of channels of each block of eight. With two
   // blocks of 16-bit results a lane exchanges one pair with its neighbour, and has four channels: four lanes store a
-  // sector of memory.
+  // sector of memory. Of int8, it has four channels of the two blocks.
   template <typename Out>
   struct Rounded {
-    Pack<Out, 2> pairs[kPositions][2][kBlocks];
+    std::conditional_t<kFours, Pack<uint32_t, kTraits<Out>.bytes>, Pack<Out, 2>> pairs[kPositions][2]
+                                                                                      [kFours ? 1 : kBlocks];
   };
   template <typename Out>
-  static constexpr bool kExchanges = kBlocks == 2 && kTraits<Out>.bytes == 2;
+  static constexpr bool kExchanges = !kFours && kBlocks == 2 && kTraits<Out>.bytes == 2;
+
+  // The first of a lane's four channels. Lanes without channels get the last four that exist.
+  __device__ __forceinline__ int32_t FirstOfFour(int32_t count) const {
+    return min(first_col_ + static_cast<int32_t>(threadIdx.x % 4) * 4, count - 4);
+  }
+  struct NoEpilogue {
+    __device__ __forceinline__ NoEpilogue(const Epilogue&, int64_t) {}
+  };
 
   template <typename Out>
-  __device__ __forceinline__ void AddResidual(const EpilogueOf<float, true>& epilogue, int64_t origin, const Ends& ends,
+  __device__ __forceinline__ void AddResidual(const EpilogueOf<Sum, true>& epilogue, int64_t origin, const Ends& ends,
                                               int32_t dst_count, float (&results)[kPositions][kBlocks][4]) const {
-    const Out* const residual = epilogue.ResidualAs<Out>() + origin - StoredCol<Out>();
+    const Out* const residual = epilogue.template ResidualAs<Out>() + origin - StoredCol<Out>();
     const float scale = epilogue.ResidualScale();
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
@@ -307,7 +334,7 @@ class RowStreaming {
         if (!has_position) continue;
 #pragma unroll
         for (int j = 0; j < kBlocks; ++j) {
-          const Out* const of_pair = residual + ends[i][half].to + LaneChannel(first_col_ + j * 8, dst_count);
+          const Out* const of_pair = residual + ends[i][half].to + LaneChannel<Sum>(first_col_, j, dst_count);
           float* const pair = results[i][j] + 2 * half;
 #pragma unroll
           for (int k = 0; k < 2; ++k) pair[k] += scale * static_cast<float>(of_pair[k]);
@@ -318,7 +345,7 @@ class RowStreaming {
 
   // The results of a stream's row. `origin`: of the output tile.
   template <typename Out, bool kHasEpilogue>
-  __device__ __forceinline__ void Round(const EpilogueOf<float, kHasEpilogue>& epilogue, int64_t origin,
+  __device__ __forceinline__ void Round(const EpilogueOf<Sum, kHasEpilogue>& epilogue, int64_t origin,
                                         const Ends& ends, Rounded<Out>& rounded) const {
     int32_t dst_count = first_col_ + cols_;
     if constexpr (kHasEpilogue) ptx::Keep(dst_count);  // or the compiler would hold the bias's address, too
@@ -329,7 +356,7 @@ class RowStreaming {
       results[i][j][at % 4] = sum_[kLags - 1][i][j][at % 4];
     }
     if constexpr (kHasEpilogue) {
-      ScaleSums(epilogue, first_col_, dst_count, results);
+      ScaleSums(epilogue, first_col_, dst_count, results, results);
       if (epilogue.HasResidual()) AddResidual<Out>(epilogue, origin, ends, dst_count, results);
       epilogue.ActivateAll(reinterpret_cast<float (&)[kPositions * kBlocks * 4]>(results));
     }
@@ -351,6 +378,30 @@ class RowStreaming {
     }
   }
 
+  // The same of a lane's four channels. `ending`: EpilogueOfFour, if there is an epilogue.
+  template <typename Out, bool kHasEpilogue, typename Ending>
+  __device__ __forceinline__ void RoundFours(const Ending& ending, int64_t origin, const Ends& ends,
+                                             Rounded<Out>& rounded) const {
+    constexpr int kRows = kPositions * 2;
+    Sum sums[kRows][4];
+#pragma unroll
+    for (int at = 0; at < kRows * 4; ++at) {
+      sums[at / 4][at % 4] = sum_[kLags - 1][at / 8][at % 4 / 2][at / 4 % 2 * 2 + at % 2];
+    }
+    if constexpr (kHasEpilogue) {
+      float results[kRows][4];
+      ending(sums, results, [&](int row) {
+        const StreamEnd& end = ends[row / 2][row % 2];
+        return end.rows > 0 ? origin + first_col_ + end.to : -1;
+      });
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) rounded.pairs[row / 2][row % 2][0] = RoundFour<Out>(results[row]);
+    } else {
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) rounded.pairs[row / 2][row % 2][0] = RoundFour<Out>(sums[row]);
+    }
+  }
+
   // The next row of each stream.
   template <typename Out>
   __device__ __forceinline__ void Store(const Rounded<Out>& rounded, Out* out, int32_t row_apart, Ends& ends) const {
@@ -358,9 +409,12 @@ class RowStreaming {
     for (int i = 0; i < kPositions; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const Pack<Out, 2>(&pairs)[kBlocks] = rounded.pairs[i][half];
+        const auto& pairs = rounded.pairs[i][half];
         StreamEnd& end = ends[i][half];
-        if constexpr (kExchanges<Out>) {
+        if constexpr (kFours) {
+          using Words = Pack<uint32_t, kTraits<Out>.bytes>;
+          if (end.rows > 0) *reinterpret_cast<Words*>(out + end.to) = pairs[0];
+        } else if constexpr (kExchanges<Out>) {
           const uint2 four = {Word(pairs[0]), Word(pairs[1])};
           if (end.rows > 0) *reinterpret_cast<uint2*>(out + end.to) = four;
         } else {
@@ -392,7 +446,7 @@ class RowStreaming {
   int32_t from_[kPositions];  // of the lane's position in each block
   uint32_t entry_[kRowReads];
   uint32_t filter_[kTapRows][kRowReads][kSet][2];
-  float sum_[kLags][kPositions][kBlocks][4];
+  Sum sum_[kLags][kPositions][kBlocks][4];
 };
 
 }  // namespace jaxconv

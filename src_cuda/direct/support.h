@@ -16,6 +16,13 @@
 namespace jaxconv {
 namespace direct {
 
+// Whether the types are none of the family's. Results of int8 have an epilogue, or are sums.
+inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {
+  if (p.src_type != DType::kS8) return UnsupportedHalves(p, pass);
+  if (Reason why = UnsupportedBytes(p, pass)) return why;
+  return p.dst.block != 0 ? Reason(kBlocks) : std::nullopt;
+}
+
 // Whether a result or its reduction has no elements.
 inline bool IsEmpty(const ConvProblem& p) {
   const auto elements = [](const int64_t (&size)[kSpatial]) { return size[0] * size[1] * size[2]; };
@@ -50,10 +57,11 @@ inline constexpr const char* kDilatedInput = "an input that is dilated";
 // Why a tile does not take a pass that has results, of the family's types, whatever its taps.
 inline Reason UnsupportedProblem(const DirectPass& d) {
   const ConvProblem& p = d.problem;
+  if (!d.tile.IsFor(p.src_type)) return "the tile is compiled for other types";
   if (direct::IsEmpty(p)) return "nothing is to be computed";
   if (!direct::HasPixels(p.src, p.groups, p.in_channels, d.tile.packed > 0 ? 1 : d.vector()) ||
       !direct::HasPixels(p.dst, p.groups, p.out_channels, d.out_unit())) {
-    return "channels are not last, in pieces of eight";
+    return "channels are not last, in pieces of " + std::string(d.tile.of_bytes ? "16" : "eight");
   }
   if (Reason why = d.tile.packed > 0 ? direct::UnsupportedPacking(p) : std::nullopt) return why;
   if (p.groups > 1 && direct::BlockGroups(p, d.tile) == 0) {
@@ -75,7 +83,9 @@ inline Reason UnsupportedProblem(const DirectPass& d) {
 inline Reason UnsupportedRowStream(const DirectChannels& d) {
   const ConvProblem& p = d.problem;
   const RowStream& rows = d.tile.row_stream;
-  if (p.dst_type != DType::kF32 && p.dst_type != p.src_type) return "results of " + Name(p.dst_type);
+  if (!d.tile.of_bytes && p.dst_type != DType::kF32 && p.dst_type != p.src_type) {
+    return "results of " + Name(p.dst_type);
+  }
   if (p.step[1] != rows.step) return "rows that move by " + std::to_string(p.step[1]);
   if (d.row_taps < 1 || d.taps % rows.rows || p.tap_count % d.row_taps || (d.packed > 0 && d.row_taps != d.packed)) {
     return "taps in other than " + std::to_string(rows.rows) + " rows";
