@@ -30,6 +30,9 @@ struct RowStream {
   }
 };
 
+// What a tile multiplies: operands of 16 bits, int8, or float32 as tf32. Only those of 16 bits have wgrads.
+enum class DirectOperands { kHalves, kBytes, kFloats };
+
 // What a warp of the direct family has, in multiplications of 16 x 8 results. A set is blocks of eight output channels
 // that read the same source channels.
 struct DirectTile {
@@ -45,14 +48,18 @@ struct DirectTile {
   int packed = 0;
   // Taps in N, for a conv to few channels: N is (tap, output channel), and M is source pixels.
   bool taps_in_n = false;
-  // Operands are int8, not of 16 bits. The tile has no wgrad.
-  bool of_bytes = false;
+  DirectOperands operands = DirectOperands::kHalves;
 
+  constexpr bool of_bytes() const { return operands == DirectOperands::kBytes; }
+  constexpr bool of_floats() const { return operands == DirectOperands::kFloats; }
+  constexpr bool has_wgrad() const { return operands == DirectOperands::kHalves; }
   constexpr bool IsFor(DType type) const {
-    return of_bytes ? type == DType::kS8 : type == DType::kBF16 || type == DType::kF16;
+    if (of_bytes()) return type == DType::kS8;
+    if (of_floats()) return type == DType::kF32;
+    return type == DType::kBF16 || type == DType::kF16;
   }
   // Source channels of a 16-byte vector.
-  constexpr int vector() const { return of_bytes ? 16 : 8; }
+  constexpr int vector() const { return of_bytes() ? 16 : of_floats() ? 4 : 8; }
   constexpr int col_blocks() const { return set * sets; }
   constexpr bool streams_rows() const { return row_stream.rows > 0; }
   // Of a conv's thread block, with the producer warp if stages are rows.
@@ -69,25 +76,51 @@ struct DirectTile {
         (streams_rows() ? " along " + row_stream.name(2 * vector()) : "") + (packed > 0 ? " in runs" : "");
     const std::string conv =
         columns + " of " + std::to_string(vector() * vectors) + " by " + std::to_string(16 * positions) + how;
-    return conv + (of_bytes ? " of bytes" : " or " + std::to_string(16 * filter_rows));
+    return conv + (of_bytes() ? " of bytes" : of_floats() ? " of floats" : " or " + std::to_string(16 * filter_rows));
   }
 };
 
 constexpr DirectTile DirectOfBytes(DirectTile tile) {
-  tile.of_bytes = true;
+  tile.operands = DirectOperands::kBytes;
+  return tile;
+}
+constexpr DirectTile DirectOfFloats(DirectTile tile) {
+  tile.operands = DirectOperands::kFloats;
   return tile;
 }
 
 inline constexpr DirectTile kDirectTiles[] = {
-    {1, 2, 4, 8, 4, 5, {}},          {1, 2, 4, 8, 4, 13, {}},        {2, 1, 4, 8, 4, 9, {}},
-    {4, 1, 4, 4, 4, 5, {}},          {6, 1, 2, 4, 8, 4, {}},         {8, 1, 2, 8, 8, 4, {}},
-    {1, 1, 4, 8, 4, 9, {}},          {1, 2, 1, 16, 8, 5, {3, 1, 2}}, {2, 1, 1, 8, 8, 9, {3, 1, 3}},
-    {2, 1, 1, 4, 4, 5, {3, 1, 6}},   {2, 1, 1, 12, 8, 4, {3, 1, 9}}, {2, 1, 1, 12, 8, 9, {7, 2, 2}},
-    {1, 1, 1, 7, 8, 9, {4, 1, 16}},  {8, 1, 2, 8, 8, 2, {}},         {2, 1, 1, 12, 8, 9, {7, 2, 2}, 3},
-    {8, 1, 2, 8, 8, 3, {}, 1},       {4, 1, 4, 4, 4, 5, {}, 1},      {1, 4, 3, 8, 8, 9, {}, 0, true},
-    {1, 5, 3, 8, 8, 9, {}, 0, true}, DirectOfBytes({2, 1, 4, 8, 4, 0, {}}), DirectOfBytes({4, 1, 4, 4, 4, 0, {}}),
-    DirectOfBytes({8, 1, 2, 8, 4, 0, {}}), DirectOfBytes({2, 1, 1, 16, 4, 0, {3, 1, 2}}), DirectOfBytes({2, 1, 1, 8, 4, 0, {3, 1, 3}}),
-    DirectOfBytes({2, 1, 1, 12, 4, 0, {3, 1, 5}}), DirectOfBytes({2, 1, 1, 12, 4, 0, {3, 1, 6}}),
+    {1, 2, 4, 8, 4, 5, {}},
+    {1, 2, 4, 8, 4, 13, {}},
+    {2, 1, 4, 8, 4, 9, {}},
+    {4, 1, 4, 4, 4, 5, {}},
+    {6, 1, 2, 4, 8, 4, {}},
+    {8, 1, 2, 8, 8, 4, {}},
+    {1, 1, 4, 8, 4, 9, {}},
+    {1, 2, 1, 16, 8, 5, {3, 1, 2}},
+    {2, 1, 1, 8, 8, 9, {3, 1, 3}},
+    {2, 1, 1, 4, 4, 5, {3, 1, 6}},
+    {2, 1, 1, 12, 8, 4, {3, 1, 9}},
+    {2, 1, 1, 12, 8, 9, {7, 2, 2}},
+    {1, 1, 1, 7, 8, 9, {4, 1, 16}},
+    {8, 1, 2, 8, 8, 2, {}},
+    {2, 1, 1, 12, 8, 9, {7, 2, 2}, 3},
+    {8, 1, 2, 8, 8, 3, {}, 1},
+    {4, 1, 4, 4, 4, 5, {}, 1},
+    {1, 4, 3, 8, 8, 9, {}, 0, true},
+    {1, 5, 3, 8, 8, 9, {}, 0, true},
+    DirectOfBytes({2, 1, 4, 8, 4, 0, {}}),
+    DirectOfBytes({4, 1, 4, 4, 4, 0, {}}),
+    DirectOfBytes({8, 1, 2, 8, 4, 0, {}}),
+    DirectOfBytes({2, 1, 1, 16, 4, 0, {3, 1, 2}}),
+    DirectOfBytes({2, 1, 1, 8, 4, 0, {3, 1, 3}}),
+    DirectOfBytes({2, 1, 1, 12, 4, 0, {3, 1, 5}}),
+    DirectOfBytes({2, 1, 1, 12, 4, 0, {3, 1, 6}}),
+    DirectOfFloats({1, 2, 4, 8, 8, 0, {}}),
+    DirectOfFloats({2, 1, 4, 8, 8, 0, {}}),
+    DirectOfFloats({4, 1, 4, 4, 8, 0, {}}),
+    DirectOfFloats({8, 1, 2, 8, 8, 0, {}}),
+    DirectOfFloats({6, 1, 2, 4, 8, 0, {}}),
 };
 
 }  // namespace jaxconv

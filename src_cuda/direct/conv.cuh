@@ -43,7 +43,21 @@ class DirectSums {
 
   __device__ __forceinline__ void Clear() { ClearSums(sum_); }
 
+  // Whether no source pixel can have become infinite by being rounded: it makes the sums of all columns so that read
+  // it.
+  __device__ __forceinline__ bool AreFinite() const {
+    float all = 0;
+#pragma unroll
+    for (int i = 0; i < kPositions; ++i) {
+#pragma unroll
+      for (int s = 0; s < kTile.sets; ++s) all += sum_[i][s * kTile.set][0] + sum_[i][s * kTile.set][2];
+    }
+    return isfinite(all);
+  }
+
   // Adds the products of a chunk's entries. While two are multiplied for a set, the next ones are read.
+  // kFinite: no number of float32 becomes infinite where it is rounded, which takes more instructions.
+  template <bool kFinite = false>
   __device__ __forceinline__ void Multiply(const DirectParams& p, uint32_t entries, uint32_t box, uint32_t filter,
                                            int steps) {
     if (steps == 0) return;
@@ -72,14 +86,14 @@ class DirectSums {
 #pragma unroll 1
     for (; at + 2 < count; at += 2) {
       read_second();
-      MultiplyAdd(0, first);
+      MultiplyAdd<kFinite>(0, first);
       read_first();
-      MultiplyAdd(kSets - 1, second);
+      MultiplyAdd<kFinite>(kSets - 1, second);
     }
-    if (at + 1 == count) return MultiplyAdd(0, first);
+    if (at + 1 == count) return MultiplyAdd<kFinite>(0, first);
     read_second();
-    MultiplyAdd(0, first);
-    MultiplyAdd(kSets - 1, second);
+    MultiplyAdd<kFinite>(0, first);
+    MultiplyAdd<kFinite>(kSets - 1, second);
   }
 
   // Turns complete sums into results. Those of integers are float32, whose bits take the sums' place.
@@ -139,7 +153,7 @@ class DirectSums {
           p.out_type, [&](auto type) { AddResidual<decltype(type)>(p, shared, end, epilogue, dst_count, results); });
     }
     epilogue.ActivateAll(reinterpret_cast<float (&)[kPositions * kBlocks * 4]>(results));
-    if constexpr (kTile.of_bytes) {
+    if constexpr (kTile.of_bytes()) {
       if (p.out_type == DType::kS8) ScaleResults(epilogue, first_col_, dst_count, results);
     }
   }
@@ -198,9 +212,18 @@ class DirectSums {
     }
   }
 
-  __device__ __forceinline__ void MultiplyAdd(int set, const Operands& of) {
+  // The filter has been rounded in shared memory.
+  template <bool kFinite>
+  __device__ __forceinline__ void MultiplyAdd(int set, Operands& of) {
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
+      if constexpr (kTile.of_floats()) {
+#pragma unroll
+        for (uint32_t& word : of.a[i]) {
+          const float number = __uint_as_float(word);
+          word = kFinite ? ptx::RoundToFiniteTf32(number) : ptx::RoundToTf32(number);
+        }
+      }
 #pragma unroll
       for (int j = 0; j < kTile.set; ++j) {
         ptx::MultiplyAdd<T>(sum_[i][set * kTile.set + j], of.a[i], of.b[j][0], of.b[j][1]);
@@ -276,7 +299,7 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kD
       const auto compute = [&](auto type) {
         streaming.template Compute<decltype(type)>(p, block.channels, end, epilogue, rows);
       };
-      if constexpr (kTile.of_bytes) {
+      if constexpr (kTile.of_bytes()) {
         WithResultType<SumOf<T>, kHasEpilogue>(p.out_type, compute);
       } else if (p.out_type == DType::kF32) {
         compute(float{});
@@ -295,8 +318,15 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kD
       for (int chunk = 0; chunk < p.chunks; ++chunk) {
         if (warp == 0) copy();
         read.WaitUntilFull();
-        sums.Multiply(p, base + p.offsets.entries, base + read.stage() * p.offsets.stage,
-                      base + p.offsets.filter + chunk * chunk_bytes, steps.all);
+        const uint32_t entries = base + p.offsets.entries, stage = base + read.stage() * p.offsets.stage,
+                       matrices = base + p.offsets.filter + chunk * chunk_bytes;
+        sums.Multiply(p, entries, stage, matrices, steps.all);
+        if constexpr (kTile.of_floats()) {  // there is one chunk
+          if (!__all_sync(0xffffffff, sums.AreFinite())) {
+            sums.Clear();
+            sums.template Multiply<true>(p, entries, stage, matrices, steps.all);
+          }
+        }
         read.Release();
       }
       const TileEnd end(p, block, block.Place(p, tile));
@@ -306,9 +336,9 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kD
         using Out = decltype(type);
         using Result = typename EpilogueOf<Sum, kHasEpilogue>::Result;
         Out* results = reinterpret_cast<Out*>(shared + p.offsets.results);
-        sums.template Store<Result>(
-            p, shared, results + warp * ResultRows<Out, kTile.col_blocks(), kInFours<Sum>>::kElements, end,
-            block.channels.dst_count);
+        sums.template Store<Result>(p, shared,
+                                    results + warp * ResultRows<Out, kTile.col_blocks(), kInFours<Sum>>::kElements, end,
+                                    block.channels.dst_count);
       });
     }
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "common/convert.cuh"
 #include "common/ptx.cuh"
@@ -17,20 +18,20 @@ template <typename T, DirectTile kTile>
 class FilterMatrices {
   static constexpr int kThreads = 32 * kTile.warps;
   static constexpr bool kPacked = kTile.packed > 0;
-  static constexpr bool kOfBytes = kTile.of_bytes;
-  static_assert(kOfBytes == (kTraits<T>.bytes == 1));
+  static constexpr bool kOfHalves = kTile.has_wgrad();
+  static_assert(kTile.vector() == kVector<T>, "the tile is of the type's operands");
 
   using Row = FilterRow<T>;
 
  public:
   // Whether rows are transposed behind it. Row streaming reads them once, and does it then.
-  static constexpr bool kTransposes = !kTile.streams_rows() && !kOfBytes;
+  static constexpr bool kTransposes = !kTile.streams_rows() && kOfHalves;
 
   // To be called by all threads, before a barrier.
   static __device__ __forceinline__ void Fill(const DirectParams& p, const DirectBlock& block, const HaloOrigin& origin,
                                               const FilterSteps& steps, Row* rows) {
     constexpr int kSetCols = kTile.set * 8;
-    if constexpr (kOfBytes) {
+    if constexpr (!kOfHalves) {
       if (p.filter_order == FilterOrder::kOuts) return FillFours(p, block, steps, rows);
     }
     const FilterOffsets offsets(p, block.channels, p.block_groups > 0);
@@ -78,40 +79,74 @@ class FilterMatrices {
   }
 
  private:
-  // Of int8, if output channels are contiguous. ldmatrix does not transpose bytes, so they are transposed here: a thread
-  // reads four output channels of a vector's source channels. They are two columns of each of two blocks.
+  // Of int8 and float32, if output channels are contiguous. ldmatrix transposes neither, so they are transposed here: a
+  // thread reads four output channels of a vector's source channels. Of int8 they are columns of two blocks.
   static __device__ __forceinline__ void FillFours(const DirectParams& p, const DirectBlock& block,
                                                    const FilterSteps& steps, Row* rows) {
-    static_assert(kTile.set % 2 == 0, "two blocks share channels");
+    constexpr int kBlocks = kInFours<SumOf<T>> ? 2 : 1, kUnits = 2 * kBlocks;  // that share channels; threads for them
+    static_assert(kTile.set % kBlocks == 0);
     constexpr int kSetCols = kTile.set * 8;
     const FilterOffsets offsets(p, block.channels, p.block_groups > 0);
-    const Divider<int32_t> by_pairs(p.col_blocks / 2), by_all(steps.all), by_row(steps.of_row),
+    const Divider<int32_t> by_units(p.col_blocks / kBlocks), by_all(steps.all), by_row(steps.of_row),
         by_vectors(p.entry_vectors);
 #pragma unroll 1
     for (int at = threadIdx.x; at < p.chunks * steps.all * p.col_blocks * 4; at += kThreads) {
-      int32_t pair, step, vector;
-      const int32_t chunk = by_all.Divide(by_pairs.Divide(at / 8, &pair), &step), out = pair * 16 + at % 4 * 4;
-      const int32_t tap_row = by_row.Divide(step, &step), entry = step * 2 + at / 4 % 2;
-      uint32_t words[16] = {};  // of a source channel each
+      int32_t blocks, step, vector;
+      const int32_t chunk = by_all.Divide(by_units.Divide(at / (2 * kUnits), &blocks), &step);
+      const int32_t out = (blocks * kUnits + at % kUnits) * 4;
+      const int32_t tap_row = by_row.Divide(step, &step), entry = step * 2 + at / kUnits % 2;
+      Pack<T, 4> of_ins[kVector<T>] = {};
       if (entry < steps.entries) {
         const int32_t tap = tap_row * steps.taps + by_vectors.Divide(entry, &vector);
         vector += FirstVector<T>(p, out / kSetCols * kSetCols) + chunk * p.src_pixel.vectors;
         const FilterOffset col = offsets.OfOut(out);
         const T* from = static_cast<const T*>(p.rhs) + p.taps[block.residue().first_tap + tap].filter_delta + col.at;
 #pragma unroll
-        for (int i = 0; i < 16; ++i) {
-          const FilterOffset in = offsets.OfIn(vector * 16 + i);
-          if (in.group == col.group) words[i] = *reinterpret_cast<const uint32_t*>(from + in.at);
+        for (int i = 0; i < kVector<T>; ++i) {
+          const FilterOffset in = offsets.OfIn(vector * kVector<T> + i);
+          if (in.group == col.group) of_ins[i] = *reinterpret_cast<const Pack<T, 4>*>(from + in.at);
         }
       }
+      Row of_outs[4];
+      Transpose(of_ins, of_outs);
+      Row* to = rows + at / (2 * kUnits) * (16 * kBlocks) + at / kUnits % 2 * 8;
 #pragma unroll
-      for (int i = 0; i < 16; i += 4) TransposeBytes(words + i);
-      Row* to = rows + at / 8 * 32 + at / 4 % 2 * 8 + at % 4 * 2;
+      for (int i = 0; i < 4; ++i) to[RowOfChannel(at % kUnits, i)] = of_outs[i];
+    }
+  }
+
+  // The row of a thread's i-th channel.
+  static __device__ __forceinline__ int32_t RowOfChannel(int32_t unit, int i) {
+    static_assert(ChannelOfCol<int32_t>(2) == 4 && ChannelOfCol<int32_t>(8) == 2 && ChannelOfCol<int32_t>(9) == 3);
+    return kInFours<SumOf<T>> ? i / 2 * 16 + unit * 2 + i % 2 : unit * 4 + i;
+  }
+
+  static __device__ __forceinline__ void Transpose(const Pack<T, 4> (&of_ins)[kVector<T>], Row (&of_outs)[4]) {
+    if constexpr (kTraits<T>.bytes == 1) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        static_assert(ChannelOfCol<int32_t>(2) == 4 && ChannelOfCol<int32_t>(8) == 2 && ChannelOfCol<int32_t>(9) == 3);
-        *reinterpret_cast<uint4*>(to + i / 2 * 16 + i % 2) = {words[i], words[i + 4], words[i + 8], words[i + 12]};
+        uint32_t words[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) words[j] = *reinterpret_cast<const uint32_t*>(&of_ins[i * 4 + j]);
+        TransposeBytes(words);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) reinterpret_cast<uint32_t*>(&of_outs[j])[i] = words[j];
       }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kVector<T>; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) of_outs[j].v[i] = Multiplied(of_ins[i].v[j]);
+      }
+    }
+  }
+
+  // As it is multiplied: no finite number becomes infinite.
+  static __device__ __forceinline__ T Multiplied(T number) {
+    if constexpr (std::is_same_v<T, float>) {
+      return __uint_as_float(ptx::RoundToFiniteTf32(number));
+    } else {
+      return number;
     }
   }
 
@@ -126,7 +161,7 @@ class FilterMatrices {
   // A vector of an output channel's source channels; the other way round, if output channels are contiguous.
   static __device__ __forceinline__ void FillRow(const DirectParams& p, const FilterOffsets& offsets, const T* tap,
                                                  int32_t in, int32_t out, int32_t row, Row* to) {
-    if constexpr (kOfBytes) return FillChannel(p, offsets, tap, in, ChannelOfCol<SumOf<T>>(out + row), to);
+    if constexpr (!kOfHalves) return FillChannel(p, offsets, tap, in, ChannelOfCol<SumOf<T>>(out + row), to);
     if (p.filter_order == FilterOrder::kNone) {
 #pragma unroll 1
       for (int i = 0; i < kVector<T>; ++i) {
@@ -150,20 +185,22 @@ class FilterMatrices {
     *to = pack;
   }
 
-  // A vector of an output channel's source channels, of int8.
+  // A vector of an output channel's source channels, of int8 or float32.
   static __device__ __forceinline__ void FillChannel(const DirectParams& p, const FilterOffsets& offsets, const T* tap,
                                                      int32_t in, int32_t out, Row* to) {
+    Row pack;
     if (p.filter_order == FilterOrder::kIns) {
       const int64_t at = offsets.Of(in, out);
-      ptx::CopyAsync(ptx::SharedAddress(to), at < 0 ? tap : tap + at, at >= 0);
-      return;
-    }
-    Row pack;
+      pack = at < 0 ? Row{} : *reinterpret_cast<const Row*>(tap + at);
+    } else {
 #pragma unroll
-    for (int i = 0; i < kVector<T>; ++i) {  // all loads are under way
-      const int64_t at = offsets.Of(in + i, out);
-      pack.v[i] = at < 0 ? T{} : tap[at];
+      for (int i = 0; i < kVector<T>; ++i) {  // all loads are under way
+        const int64_t at = offsets.Of(in + i, out);
+        pack.v[i] = at < 0 ? T{} : tap[at];
+      }
     }
+#pragma unroll
+    for (int i = 0; i < kVector<T>; ++i) pack.v[i] = Multiplied(pack.v[i]);
     *to = pack;
   }
 

@@ -18,8 +18,7 @@ constexpr int FirstForConv(int tile) {
     const DirectTile& other = kDirectTiles[i];
     if (other.set == t.set && other.sets == t.sets && other.positions == t.positions && other.warps == t.warps &&
         other.row_stream == t.row_stream && other.packed == t.packed && other.taps_in_n == t.taps_in_n &&
-        other.of_bytes == t.of_bytes &&
-        (!t.taps_in_n || other.vectors == t.vectors)) {
+        other.operands == t.operands && (!t.taps_in_n || other.vectors == t.vectors)) {
       return i;
     }
   }
@@ -49,7 +48,7 @@ constexpr DirectKernel ConvOf() {
 
 template <typename T, int kTileIndex, bool kOdd>
 constexpr DirectKernel WgradOf() {
-  if constexpr (kDirectTiles[kTileIndex].of_bytes || !kDirectTiles[kTileIndex].IsFor(TypeOf<T>())) {
+  if constexpr (!kDirectTiles[kTileIndex].has_wgrad() || !kDirectTiles[kTileIndex].IsFor(TypeOf<T>())) {
     return nullptr;
   } else {
     return DirectWgrad<T, kTileIndex, kOdd>;

@@ -91,7 +91,7 @@ FilterOrder OrderOf(const ConvCall& call, const DirectTile& tile) {
   if (RhsLayout(call).KVectors(TraitsOf(p.filter_type).vector())) return FilterOrder::kIns;
   if (tile.taps_in_n) return FilterOrder::kNone;
   const bool is_row = f.out == 1 && (p.groups == 1 || f.group == p.out_channels) && outs % kColBlock == 0;
-  if (tile.of_bytes && p.groups > 1 && p.out_channels % 4 != 0) return FilterOrder::kNone;  // four are read at once
+  if (!tile.has_wgrad() && p.groups > 1 && p.out_channels % 4 != 0) return FilterOrder::kNone;  // four are read at once
   return is_row && (p.in_channels == 1 || f.in == outs) ? FilterOrder::kOuts : FilterOrder::kNone;
 }
 
@@ -155,6 +155,7 @@ DirectKernel FindKernel(const ConvCall& call, const DirectSettings& s, bool is_o
     case DType::kBF16: return find(__nv_bfloat16());
     case DType::kF16: return find(__half());
     case DType::kS8: return find(int8_t());
+    case DType::kF32: return find(float());
     default: return nullptr;  // UnsupportedTypes says so
   }
 }

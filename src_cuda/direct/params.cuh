@@ -45,7 +45,8 @@ template <typename T>
 using FilterRow = Pack<T, kVector<T>>;
 
 // The output channel of a column, among those of two blocks of eight. A lane has two neighbouring columns of each. Sums
-// of int8 are int32: their columns are ordered so that the lane has four neighbouring channels, which it stores at once.
+// of int8 are int32: their columns are ordered so that the lane has four neighbouring channels, which it stores at
+// once.
 template <typename Sum>
 inline constexpr bool kInFours = std::is_same_v<Sum, int32_t>;
 template <typename Sum>

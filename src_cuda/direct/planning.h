@@ -27,10 +27,7 @@ class DirectPlanner {
   static constexpr const char* kName = DirectSettings::kFamily;
 
   DirectPlanner(const Product& product, const Device& device)
-      : product_(product),
-        device_(device),
-        costs_(device.CostsOf(kName)),
-        types_(direct::UnsupportedTypes(product.conv, product.pass)) {
+      : product_(product), device_(device), costs_(device.CostsOf(kName)), types_(UnsupportedTypes(product)) {
     if (!types_) window_.emplace(product.taps, product.residue_classes);
   }
 
@@ -50,8 +47,9 @@ class DirectPlanner {
             {"streams", t.row_stream.stages_rows()},
             {"run", t.packed},
             {"taps_across", t.taps_in_n},
-            {"of_bytes", t.of_bytes},
-            {"has_wgrad", !t.of_bytes}};
+            {"of_bytes", t.of_bytes()},
+            {"of_floats", t.of_floats()},
+            {"has_wgrad", t.has_wgrad()}};
   }
 
   Reason UnsupportedReason() const { return types_; }
@@ -108,6 +106,12 @@ class DirectPlanner {
     const DirectTile& t = kDirectTiles[tile];
     const int64_t packed = t.packed > 0 ? product_.kernel[2] : 0;
     return {{product_.conv, product_.pass, t}, window_->taps, static_cast<int32_t>(packed)};
+  }
+
+  static Reason UnsupportedTypes(const Product& product) {
+    if (Reason why = direct::UnsupportedTypes(product.conv, product.pass)) return why;
+    const bool is_tf32 = product.conv.src_type != DType::kF32 || product.MultipliesFloat32(Float32::kTF32);
+    return is_tf32 ? std::nullopt : Reason("float32 is to be multiplied as it is");
   }
 
   static std::string SplitOf(const DirectSettings& s) { return "a split of " + std::to_string(s.split); }

@@ -72,14 +72,14 @@ class RowStreaming {
   static constexpr bool kMayLackRow = kTile.row_stream.least_rows() < kTapRows;
   static constexpr int kRowReads = kTile.sets * kRowSteps, kReads = kStep * kRowReads;  // of a source row, of a step
   // Reads of the source ahead: as many as registers allow beside the filter. Of eight warps a lane has the most.
-  static constexpr int kAhead = kReads == 2 || kReads == 5                            ? kReads
-                                : kReads == 6 && kTile.of_bytes                 ? 2
+  static constexpr int kAhead = kReads == 2 || kReads == 5                      ? kReads
+                                : kReads == 6 && kTile.of_bytes()               ? 2
                                 : kReads > 6 && !kTile.row_stream.stages_rows() ? 2
                                 : kReads % 4 == 0                               ? 4
                                                                                 : 3;
   static_assert(kReads % kAhead == 0 || (kReads % kAhead == 1 && kAhead == 2), "reads go round among their places");
   // Whether registers also allow to store the results of a row while the next one is multiplied.
-  static constexpr bool kDelays = kTile.of_bytes ? kReads == 2 : kAhead > 2;
+  static constexpr bool kDelays = kTile.of_bytes() ? kReads == 2 : kAhead > 2;
   static_assert(kBlocks <= 2, "a lane stores pairs of channels of one or two blocks");
   // Whether a lane has four neighbouring channels, of two blocks.
   static constexpr bool kFours = kInFours<Sum>;
@@ -282,7 +282,7 @@ class RowStreaming {
 #pragma unroll
       for (int j = 0; j < kSet; ++j) {
         const int block = set * kSet + j;
-        Sum (&sum)[4] = sum_[lag][i][block];
+        Sum(&sum)[4] = sum_[lag][i][block];
         const uint32_t (&filter)[2] = filter_[tap_row][r % kRowReads][j];
         const bool is_half = IsHalf(r % kRowReads);
         if (kMayLackRow && tap_row == kTapRows - 1 && lacks_row_) {  // what is not finite would make zeros NaN
@@ -345,8 +345,8 @@ class RowStreaming {
 
   // The results of a stream's row. `origin`: of the output tile.
   template <typename Out, bool kHasEpilogue>
-  __device__ __forceinline__ void Round(const EpilogueOf<Sum, kHasEpilogue>& epilogue, int64_t origin,
-                                        const Ends& ends, Rounded<Out>& rounded) const {
+  __device__ __forceinline__ void Round(const EpilogueOf<Sum, kHasEpilogue>& epilogue, int64_t origin, const Ends& ends,
+                                        Rounded<Out>& rounded) const {
     int32_t dst_count = first_col_ + cols_;
     if constexpr (kHasEpilogue) ptx::Keep(dst_count);  // or the compiler would hold the bias's address, too
     float results[kPositions][kBlocks][4];

@@ -18,6 +18,7 @@ namespace direct {
 
 // Whether the types are none of the family's. Results of int8 have an epilogue, or are sums.
 inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {
+  if (p.src_type == DType::kF32 && pass == Pass::kConv) return UnsupportedOperands(p, pass);
   if (p.src_type != DType::kS8) return UnsupportedHalves(p, pass);
   if (Reason why = UnsupportedBytes(p, pass)) return why;
   return p.dst.block != 0 ? Reason(kBlocks) : std::nullopt;
@@ -61,7 +62,9 @@ inline Reason UnsupportedProblem(const DirectPass& d) {
   if (direct::IsEmpty(p)) return "nothing is to be computed";
   if (!direct::HasPixels(p.src, p.groups, p.in_channels, d.tile.packed > 0 ? 1 : d.vector()) ||
       !direct::HasPixels(p.dst, p.groups, p.out_channels, d.out_unit())) {
-    return "channels are not last, in pieces of " + std::string(d.tile.of_bytes ? "16" : "eight");
+    return "channels are not last, in pieces of " + std::string(d.tile.of_bytes()    ? "16"
+                                                                : d.tile.of_floats() ? "four"
+                                                                                     : "eight");
   }
   if (Reason why = d.tile.packed > 0 ? direct::UnsupportedPacking(p) : std::nullopt) return why;
   if (p.groups > 1 && direct::BlockGroups(p, d.tile) == 0) {
@@ -83,7 +86,7 @@ inline Reason UnsupportedProblem(const DirectPass& d) {
 inline Reason UnsupportedRowStream(const DirectChannels& d) {
   const ConvProblem& p = d.problem;
   const RowStream& rows = d.tile.row_stream;
-  if (!d.tile.of_bytes && p.dst_type != DType::kF32 && p.dst_type != p.src_type) {
+  if (!d.tile.of_bytes() && p.dst_type != DType::kF32 && p.dst_type != p.src_type) {
     return "results of " + Name(p.dst_type);
   }
   if (p.step[1] != rows.step) return "rows that move by " + std::to_string(p.step[1]);
@@ -105,6 +108,9 @@ inline Reason UnsupportedChannels(const DirectChannels& d) {
   if (d.warps_across() > d.tile.warps || d.tile.warps % d.warps_across()) {
     return "its warps do not share out the channels";
   }
+  // A warp may multiply its halo tile again, with operands that are rounded to finite numbers.
+  if (d.tile.of_floats() && d.chunks > 1)
+    return "more than " + std::to_string(d.tile.vectors * d.vector()) + " channels";
   if (!d.taps_in_n()) return std::nullopt;
   if (d.problem.groups > 1) return "there are groups";
   const int64_t cols = std::max(1, d.taps) * d.problem.out_channels;
