@@ -121,6 +121,8 @@ inline constexpr DirectTile kDirectTiles[] = {
     DirectOfFloats({4, 1, 4, 4, 8, 0, {}}),
     DirectOfFloats({8, 1, 2, 8, 8, 0, {}}),
     DirectOfFloats({6, 1, 2, 4, 8, 0, {}}),
+    DirectOfFloats({1, 2, 1, 16, 8, 0, {3, 1, 3}}),
+    DirectOfFloats({2, 1, 1, 4, 8, 0, {3, 1, 6}}),
 };
 
 }  // namespace jaxconv

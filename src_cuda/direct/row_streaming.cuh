@@ -243,6 +243,15 @@ class RowStreaming {
     }
   }
 
+  // What is read once is multiplied several times, so it is rounded to finite numbers at once.
+  static __device__ __forceinline__ void Round(uint32_t (&words)[kPositions][4]) {
+#pragma unroll
+    for (auto& four : words) {
+#pragma unroll
+      for (uint32_t& word : four) word = ptx::RoundToFiniteTf32(__uint_as_float(word));
+    }
+  }
+
   // Whether a step of a row of taps has one vector alone.
   static constexpr bool IsHalf(int r) { return kPacked && kTile.packed % 2 == 1 && r % kRowSteps == kRowSteps - 1; }
 
@@ -253,6 +262,7 @@ class RowStreaming {
   __device__ __forceinline__ void MultiplyStep(uint32_t row, uint32_t next, uint32_t (&source)[kAhead][kPositions][4]) {
 #pragma unroll
     for (int r = 0; r < kReads; ++r) {
+      if constexpr (kTile.of_floats()) Round(source[r % kAhead]);
 #pragma unroll
       for (int lag = kLastLag; lag >= kFirstLag; --lag) MultiplyAdd(lag, r, source[r % kAhead]);
       const bool is_next = r + kAhead >= kReads;
