@@ -19,10 +19,16 @@ def name_of(family, tile):
 EVERY_TILE = {
     name_of(family, tile): (family, tile) for family, planner in FAMILIES["cuda"].items() for tile in planner.tiles
 }
-# Without an epilogue: of families that take every problem of their types, and of those that take some passes of some.
-WITH_SUMS = {name: of for name, of in EVERY_TILE.items() if not of[1].fields.get("of_bytes")}
+# Without an epilogue, which depthwise's of bytes need. Of the families that take every problem of their types, and of
+# those that take some passes of some: tiles of all passes.
+WITH_SUMS = {
+    name: (family, tile) for name, (family, tile) in EVERY_TILE.items() if family != "depthwise" or not tile.of_bytes
+}
 TILES = {name: of for name, of in WITH_SUMS.items() if of[0] not in PARTIAL}
-PARTIAL_TILES = {name: of for name, of in WITH_SUMS.items() if of[0] in PARTIAL}
+PARTIAL_TILES = {
+    name: (family, tile) for name, (family, tile) in WITH_SUMS.items() if family in PARTIAL
+    if not (tile.fields.get("of_bytes") or tile.fields.get("of_floats"))
+}  # fmt: skip
 every_partial_tile = pytest.mark.parametrize("family, tile", PARTIAL_TILES.values(), ids=PARTIAL_TILES)
 every_family = pytest.mark.parametrize("family", FAMILIES["cuda"])
 
@@ -72,7 +78,7 @@ def dtypes_of(family, tile):
     if family == "mma":
         return {32: ["float32"], 64: HALVES, 128: ["int8_to_int32"]}[tile.depth]
     if family == "direct":
-        return HALVES
+        return ["int8_to_int32"] if tile.of_bytes else ["float32"] if tile.of_floats else HALVES
     if family == "wgmma":
         bytes_of = {"int8_to_int32": tile.has_int8_conv, "float8_e4m3fn_to_float32": tile.has_float8_conv}
         has = [dtype for dtype, is_there in bytes_of.items() if is_there]
@@ -139,7 +145,7 @@ def kernels_of(family, tile):
 
 EVERY_KERNEL = {
     f"{name}-{dtype}-{which}": (family, tile, dtype, which)
-    for name, (family, tile) in PARTIAL_TILES.items() for dtype, which in kernels_of(family, tile)
+    for name, (family, tile) in WITH_SUMS.items() if family in PARTIAL for dtype, which in kernels_of(family, tile)
 }  # fmt: skip
 
 

@@ -31,18 +31,26 @@ WIDE = {
     "wide": ((2, 8, 8, 64), (3, 3, 64, 72), {}),
     "strided": ((2, 16, 16, 40), (3, 3, 40, 72), dict(window_strides=(2, 2))),
 }
+# direct's pixels have 32 channels at most.
+NARROW = {
+    "narrow_groups": ((2, 9, 17, 64), (3, 3, 4, 64), dict(feature_group_count=16)),
+    "wide_groups": ((2, 9, 17, 64), (3, 3, 16, 64), dict(feature_group_count=4)),
+    "few_channels": ((2, 20, 33, 8), (5, 5, 8, 64), dict(window_strides=(2, 2))),
+    "lines": ((2, 1, 300, 32), (1, 9, 32, 96), {}),
+}
+EVERY = LAYERS | WIDE | NARROW
 F32_TILES = {f"mma {tile}".replace(" ", "_"): tile for tile in FAMILIES["cuda"]["mma"].tiles if tile.depth == 32}
 pytestmark = pytest.mark.gpu
 
 
 def conv_of(layer, function, **more):
     params = dict(window_strides=(1, 1), padding="SAME", dimension_numbers=channels_last(2))
-    return functools.partial(function, **params | (LAYERS | WIDE)[layer][2], **more)
+    return functools.partial(function, **params | EVERY[layer][2], **more)
 
 
 def spoilt_operands(layer, which, operand, value):
     """Small numbers, and a few large ones in one of the pass's operands."""
-    lhs, rhs, _ = (LAYERS | WIDE)[layer]
+    lhs, rhs, _ = EVERY[layer]
     x, w = (jax.ShapeDtypeStruct(shape, np.float32) for shape in (lhs, rhs))
     out = jax.eval_shape(conv_of(layer, jax.lax.conv_general_dilated), x, w).shape
     rng = np.random.default_rng(0)
@@ -56,7 +64,7 @@ def spoilt_operands(layer, which, operand, value):
 
 def check(layer, asked, which, operand, precision=None):
     """Near the exact result; and what lax sums an infinity into is not finite."""
-    shapes = [np.ones(shape, np.float32) for shape in (LAYERS | WIDE)[layer][:2]]
+    shapes = [np.ones(shape, np.float32) for shape in EVERY[layer][:2]]
     conv = conv_of(layer, jaxconv.conv_general_dilated, implementation=asked, precision=precision)
     ours = jax.jit(passes(conv, *shapes)[which])
     exact = passes(conv_of(layer, jax.lax.conv_general_dilated), *(a.astype(np.float64) for a in shapes))[which]
@@ -147,3 +155,15 @@ def test_in_every_tile_of_wgmma(tile, which, operand, layer):
             taken += 1
             check(layer, asked, which, operand, precision)
     assert taken or (tile.boxed and (layer, which) == ("strided", "dgrad"))
+
+
+@pytest.mark.parametrize("which, operand", [of for of in PASS_OPERANDS if of[0] != "wgrad"])
+@pytest.mark.parametrize("tile", [tile for tile in FAMILIES["cuda"]["direct"].tiles if tile.of_floats], ids=str)
+def test_in_every_tile_of_direct(tile, which, operand):
+    asked, taken = Constraint("cuda", "direct", tile.name, transform=()), 0
+    for layer, (x, w, _) in NARROW.items():
+        kind, problem = passes_of(problem_of(conv_of(layer, jax.lax.conv_general_dilated), x, w))[which]
+        if choose("cuda", kind, problem, asked).plan is not None:
+            taken += 1
+            check(layer, asked, which, operand)
+    assert taken

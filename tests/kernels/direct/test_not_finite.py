@@ -11,16 +11,17 @@ from cases.convolutions import convolutions, problem
 from cases.exact import are_taken
 from cases.not_finite import check_not_finite
 from cases.problems import passes_of, problem_of
-from cases.tiles import PASSES, constraint, every_tile_of
+from cases.tiles import PASSES, constraint
 from jaxconv import ffi
 from jaxconv.planner.choose import choose
 from jaxconv.planner.families import FAMILIES
 
 pytestmark = pytest.mark.gpu
+TILES = [tile for tile in FAMILIES["cuda"]["direct"].tiles if not tile.of_bytes]
 
 
 @pytest.mark.parametrize("of_group", [1, 4])
-@every_tile_of("direct")
+@pytest.mark.parametrize("tile", TILES, ids=str)
 def test_not_finite_numbers_reach_no_further_than_their_window(tile, of_group):
     """In a conv, and there no further than the channels that a set of output channels is multiplied with.
 
@@ -29,7 +30,8 @@ def test_not_finite_numbers_reach_no_further_than_their_window(tile, of_group):
     taps_across = tile.taps_across  # of one group
     rhs = (3, 3, 128, 3) if taps_across else (3, 3, of_group, 128)
     convolution = channels_last_convolution((2, 13, 21, 128), rhs, feature_group_count=128 // rhs[-2])
-    problems = passes_of(problem_of(convolution.lax(), convolution.lhs, convolution.rhs, "bfloat16"))
+    dtype = "float32" if tile.of_floats else "bfloat16"
+    problems = passes_of(problem_of(convolution.lax(), convolution.lhs, convolution.rhs, dtype))
     set_channels = 2 ** math.ceil(math.log2(tile.columns))
     asked = constraint("direct", tile)
     taken = [which for which in PASSES if choose("cuda", *problems[which], asked, ffi.device("cuda")).plan is not None]
@@ -41,7 +43,7 @@ def test_not_finite_numbers_reach_no_further_than_their_window(tile, of_group):
         return near & (np.full_like(seen, True) if which == "wgrad" else np.any(seen, axis=-1, keepdims=True))
 
     for which in taken:
-        check_not_finite(convolution, asked, which, "bfloat16", (5, 16), functools.partial(reached, which))
+        check_not_finite(convolution, asked, which, dtype, (5, 16), functools.partial(reached, which))
 
 
 IN_RUNS = {

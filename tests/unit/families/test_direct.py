@@ -1,18 +1,21 @@
 """Plans of direct: boxes hold what areas read, and warps the sums of areas."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax import lax
 
 from cases.plans import CUDA, as_it_is, device, is_refused, plan_of, shared_bytes, tile_of
-from cases.problems import each_channel, passes_of
+from cases.problems import each_channel, layer, passes_of
 from cases.random_problems import problems_of_pieces
 from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.problem.offsets import offset_tables
+from jaxconv.problem.product import Ending
 
 
 def box_of(plan):
@@ -104,3 +107,71 @@ def test_mambas_lines_are_directs(which):
     """As tiles of a single row, in each of which `depthwise` would begin anew."""
     kind, of_pass = passes_of(each_channel((8, 4096, 4096), (4,), padding=[(3, 0)]))[which]
     assert choose("cuda", kind, of_pass).plan.family == "direct"
+
+
+GROUPED = {
+    "rnx_56_g32_128": ((128, 56, 56, 128), 32, 1),
+    "rnx_28_g32_256_s2": ((128, 56, 56, 256), 32, 2),
+    "rnx_14_g32_512": ((128, 14, 14, 512), 32, 1),
+    "rnx_14_g32_1024": ((128, 14, 14, 1024), 32, 1),
+    "regnet_28_g8_384": ((128, 28, 28, 384), 8, 1),
+}
+
+
+def grouped(name, dtype, result=None):
+    lhs, groups, stride = GROUPED[name]
+    return layer(lhs, (3, 3, lhs[-1] // groups, lhs[-1]), dtype, result, window_strides=(stride, stride),
+                 padding=((1, 1), (1, 1)), feature_group_count=groups)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_narrow_groups_of_bytes_are_directs(name):
+    """And by the planner's costs faster than in bfloat16, where all is summed alike."""
+    by_bytes = choose("cuda", "conv", grouped(name, "int8", "int8"), ending=Ending.EPILOGUE)
+    assert by_bytes.plan.family == "direct" and tile_of(by_bytes.plan).of_bytes
+    assert by_bytes.cost < choose("cuda", "conv", grouped(name, "bfloat16"), ending=Ending.EPILOGUE).cost
+
+
+@pytest.mark.parametrize("result", ["int8", "int32", "bfloat16", "float16", "float32"])
+def test_bytes_have_results_in_every_type(result):
+    problem = grouped("rnx_14_g32_512", "int8", result)
+    for tile in CUDA["direct"].tiles:
+        choice = choose("cuda", "conv", problem, as_it_is("direct", tile.name))
+        assert tile.of_bytes == (plan_of(choice, "direct") is not None)
+
+
+def test_what_direct_does_not_take_of_bytes():
+    reason = lambda kind, problem: choose("cuda", kind, problem, as_it_is("direct")).unsupported_reason()
+    line = lambda channels: layer((2, 40, channels), (3, channels, 16), "int8", "int32", padding=((1, 1),))
+    assert "channels are not last, in pieces of 16" in reason("conv", line(24))
+    assert "weight gradients of int8" in reason("wgrad", line(16))
+    assert "the tile is compiled for other types" not in reason("conv", line(24))
+
+
+def few_channels(lhs, rhs, **params):
+    return layer(lhs, rhs, "float32", window_strides=(params.pop("stride", 1),) * 2, **params)
+
+
+FLOATS = {
+    "stem": few_channels((64, 224, 224, 3), (7, 7, 3, 64), stride=2, padding=3),
+    "small_window_stem": few_channels((32, 232, 232, 3), (3, 3, 3, 64), padding=1),
+    "latents": few_channels((8, 64, 64, 4), (3, 3, 4, 320), padding=1),
+    "groups_of_4": few_channels((64, 56, 56, 128), (3, 3, 4, 128), padding=1, feature_group_count=32),
+    "groups_of_16": few_channels((64, 14, 14, 512), (3, 3, 16, 512), padding=1, feature_group_count=32),
+}
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_few_channels_of_floats_are_directs(name):
+    plan = choose("cuda", "conv", FLOATS[name]).plan
+    assert plan.family == "direct" and tile_of(plan).of_floats
+
+
+def test_what_direct_does_not_take_of_floats():
+    problem = layer((8, 28, 28, 64), (3, 3, 64, 64), "float32", padding=1)
+    reason = lambda kind, problem: choose("cuda", kind, problem, as_it_is("direct")).unsupported_reason()
+    assert "more than 32 channels" in reason("conv", problem)
+    assert "operands of float32" in reason("wgrad", FLOATS["latents"])
+    highest = dataclasses.replace(FLOATS["latents"], precision=lax.Precision.HIGHEST)
+    assert "float32 is to be multiplied as it is" in reason("conv", highest)
+    assert "channels are not last, in pieces of four" in reason("conv", FLOATS["stem"])
