@@ -158,7 +158,7 @@ inline constexpr DepthwiseTile kDepthwiseTiles[] = {
     OfBytes({1, 1, 3, 1, 4, 0, 1, false, true}),
     OfBytes({1, 1, 7, 1, 2, 0, 1, false, true}),
     OfBytes({2, 1, 2, 2, 4, 0, 1, false, true}),
-    OfBytes({1, 1, 3, 1, 4, 0, 3}),
+    OfBytes({1, 1, 3, 1, 2, 0, 3}),
 };
 
 // The index of a tile in the table, or -1.

@@ -160,11 +160,16 @@ class LaneSums {
   // Stores the results of complete rows into shared memory.
   template <typename Epilogue>
   __device__ __forceinline__ void Store(const DepthwiseParams& p, const Epilogue& epilogue, char* to) const {
+    constexpr int kCount = kTile.period * kStripCols;
+    T sums[1][kCount], results[1][kCount];
 #pragma unroll
-    for (int i = 0; i < kTile.period * kStripCols; ++i) {
+    for (int i = 0; i < kCount; ++i) sums[0][i] = sums_[i / kStripCols][kTile.lags - 1][i % kStripCols];
+    epilogue(sums, results);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
       const int phase = i / kStripCols, col = i % kStripCols;
       char* at = to + phase * p.offsets.result_row + offsets_.dst + col * offsets_.pixel;
-      *reinterpret_cast<T*>(at) = epilogue(sums_[phase][kTile.lags - 1][col], 0);
+      *reinterpret_cast<T*>(at) = results[0][i];
     }
   }
 

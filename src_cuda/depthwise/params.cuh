@@ -240,6 +240,7 @@ using DepthwiseSum = std::conditional_t<kTile.of_bytes, int32_t, float>;
 template <DepthwiseTile kTile, bool kHasEpilogue>
 class DepthwiseEpilogue {
   using Sum = DepthwiseSum<kTile>;
+  static constexpr int kChannels = kTile.on_cuda_cores() ? 1 : kTile.summed_channels();
 
  public:
   __device__ __forceinline__ explicit DepthwiseEpilogue(const DepthwiseParams& p)
@@ -250,14 +251,31 @@ class DepthwiseEpilogue {
     for (int c = 0; c < kChannels && kTile.of_bytes; ++c) out_scales_[c] = epilogue_.OutScale(c);
   }
 
-  __device__ __forceinline__ float operator()(Sum sum, int channel) const {
-    constexpr int kFull = 192;  // of the 255 registers of a thread
-    if constexpr (kTile.of_bytes) return out_scales_[channel] * channels_[channel](sum);
-    return kTile.conv_registers() < kFull ? channels_[channel](sum) : epilogue_(sum, channel);
+  // Of as many sums of each channel, with one branch for the activation of all.
+  template <int kCount>
+  __device__ __forceinline__ void operator()(const Sum (&sums)[kChannels][kCount],
+                                             float (&results)[kChannels][kCount]) const {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) results[c][i] = Scaled(sums[c][i], c);
+    }
+    if constexpr (kHasEpilogue) epilogue_.ActivateAll(reinterpret_cast<float (&)[kChannels * kCount]>(results));
+    if constexpr (kTile.of_bytes) {
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) {
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) results[c][i] *= out_scales_[c];
+      }
+    }
   }
 
  private:
-  static constexpr int kChannels = kTile.on_cuda_cores() ? 1 : kTile.summed_channels();
+  __device__ __forceinline__ float Scaled(Sum sum, int channel) const {
+    constexpr int kFull = 192;  // of the 255 registers of a thread
+    if constexpr (!kHasEpilogue) return sum;
+    return kTile.conv_registers() < kFull ? channels_[channel].Scaled(sum) : epilogue_.Of(channel).Scaled(sum);
+  }
 
   static __device__ __forceinline__ int32_t First(const DepthwiseParams& p) {
     constexpr int kOfElement = kTile.of_bytes ? 2 : 1;

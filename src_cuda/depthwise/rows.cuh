@@ -117,7 +117,7 @@ __device__ __forceinline__ void SyncConsumers() {
 
 // A warp's channels of a pixel, of 16 bits each.
 template <int kChannels>
-struct PixelPart {
+struct alignas(2 * kChannels) PixelPart {
   uint32_t words[kChannels / 2];
 
   __device__ __forceinline__ void Load(uint32_t address) {
@@ -125,6 +125,8 @@ struct PixelPart {
     if constexpr (kChannels == 4) ptx::LoadPair(words[0], words[1], address);
     if constexpr (kChannels == 8) ptx::LoadFour(words, address);
   }
+
+  __device__ __forceinline__ void Store(char* to) const { *reinterpret_cast<PixelPart*>(to) = *this; }
 };
 
 // The pair of a channel's 16-bit elements, of two pixels.

@@ -242,14 +242,22 @@ class ToeplitzSums {
   template <typename Epilogue>
   __device__ __forceinline__ void Store(const DepthwiseParams& p, const Epilogue& epilogue, char* to,
                                         int lag = kTile.lags - 1) const {
+    constexpr int kCount = kTile.period * 4;
+    Sum sums[kChannels][kCount];
+    float results[kChannels][kCount];
 #pragma unroll
-    for (int i = 0; i < kTile.period * 4; ++i) {
+    for (int c = 0; c < kChannels; ++c) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) sums[c][i] = sums_[c][i / 4][lag][i % 4];
+    }
+    epilogue(sums, results);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
       const int phase = i / 4, half = i / 2 % 2, e = i % 2;
-      using Out = std::conditional_t<kTile.of_bytes, int8_t, T>;
-      Pack<Out, kChannels> part;
+      PixelPart<kTile.channels> part;
 #pragma unroll
-      for (int c = 0; c < kChannels; ++c) part.v[c] = RoundTo<Out>(epilogue(sums_[c][phase][lag][half * 2 + e], c));
-      *reinterpret_cast<Pack<Out, kChannels>*>(to + phase * p.offsets.result_row + to_[half].At(p, 0, e)) = part;
+      for (int word = 0; word < kTile.channels / 2; ++word) part.words[word] = Rounded(results, word, i);
+      part.Store(to + phase * p.offsets.result_row + to_[half].At(p, 0, e));
     }
   }
 
@@ -272,6 +280,17 @@ class ToeplitzSums {
   }
 
  private:
+  // A word of a pixel's results: two channels, or four of bytes.
+  template <int kCount>
+  static __device__ __forceinline__ uint32_t Rounded(const float (&results)[kChannels][kCount], int word, int i) {
+    if constexpr (kTile.of_bytes) {
+      return ptx::PackInt8(
+          {results[word * 4][i], results[word * 4 + 1][i], results[word * 4 + 2][i], results[word * 4 + 3][i]});
+    } else {
+      return RoundPair<T>(results[word * 2][i], results[word * 2 + 1][i]);
+    }
+  }
+
   static __device__ __forceinline__ int32_t SumsOffset(int32_t row, int channel) {
     return ((row * kChannels + channel) * kDepthwiseThreads + threadIdx.x) * 16;
   }

@@ -22,13 +22,13 @@ __device__ __forceinline__ int64_t LaneChannel(int32_t first, int block, int32_t
   return min(first + ChannelOfCol<Sum>(block * 8) + ChannelOfCol<Sum>(pair), count - 2);
 }
 
-// Calls f(Out{}) with the type of results: of a float32 number, or of a sum of integers where there is no epilogue.
+// Calls f(Out{}) with the type of results. Of int8 they are sums, or an epilogue's.
 template <typename Sum, bool kHasEpilogue, typename F>
 __device__ __forceinline__ void WithResultType(DType type, F&& f) {
   if constexpr (std::is_same_v<Sum, float>) {
     WithType<float>(type, f);
   } else if constexpr (!kHasEpilogue) {
-    WithType<Sum>(type, f);
+    f(Sum{});
   } else if (type == DType::kS8) {
     f(int8_t{});
   } else {
@@ -44,10 +44,8 @@ __device__ __forceinline__ Pack<uint32_t, kTraits<Out>.bytes> RoundFour(const Re
     return {BitsOf(four[0]), BitsOf(four[1]), BitsOf(four[2]), BitsOf(four[3])};
   } else if constexpr (kTraits<Out>.bytes == 2) {
     return {RoundPair<Out>(four[0], four[1]), RoundPair<Out>(four[2], four[3])};
-  } else if constexpr (std::is_same_v<Result, float>) {
+  } else {
     return {ptx::PackInt8(four)};
-  } else {  // the low bytes
-    return {__byte_perm(__byte_perm(four[0], four[1], 0x0040), __byte_perm(four[2], four[3], 0x0040), 0x5410)};
   }
 }
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from jax import export
 
+import jaxconv
 from cases.convolution import Convolution
 from cases.convolutions import TINY, convolutions
 from cases.exact import alone, cases_of, exact_in, pulled_back, results_of, rounded
@@ -149,3 +151,21 @@ def test_command_buffers():
     for repeat in range(6):
         for result in program((-1) ** repeat * x, w):
             assert_same(result, expected[repeat % 2])
+
+
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+def test_bias_is_summed_where_the_activation_is_derived(activation):
+    """In one pass over the cotangent: the bias's gradient reads nothing else."""
+    x, g = (jax.ShapeDtypeStruct((64, 56, 56, 64), "bfloat16") for _ in range(2))
+    w, bias = jax.ShapeDtypeStruct((3, 3, 64, 64), "bfloat16"), jax.ShapeDtypeStruct((64,), "float32")
+
+    def gradients(x, w, bias, g):
+        conv = lambda x, w, bias: jaxconv.conv2d(x, w, bias=bias, activation=activation, implementation="cuda")
+        return jax.vjp(conv, x, w, bias)[1](g)
+
+    text = jax.jit(gradients).lower(x, w, bias, g).compile().as_text()
+    entry = text[text.index("\nENTRY") :]
+    (cotangent,) = re.findall(r"(%g[\w.]*) = bf16\[[\d,]*\]\S* parameter", entry)
+    (reader,) = re.findall(rf"^.* = (.*\(.*{re.escape(cotangent)}\b.*)$", entry, re.MULTILINE)
+    result = reader.partition(" fusion(")[0]
+    assert "bf16[64,56,56,64]" in result and re.search(r"f32\[(\d+,)?64\]", result)

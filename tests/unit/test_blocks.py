@@ -39,7 +39,7 @@ def test_shape_in_memory(monkeypatch):
 
 @pytest.mark.parametrize("family, reason", [
     ("simt", None), ("mma", None), ("wgmma", None), ("im2col", "results with channels in blocks"),
-    ("direct", "operands of int8"), ("depthwise", ""),
+    ("direct", "results with channels in blocks"), ("depthwise", ""),
 ])  # fmt: skip
 def test_families(family, reason, monkeypatch):
     problem = problem_in_blocks("dense", monkeypatch)

@@ -7,12 +7,14 @@ from cases.convolutions import convolutions, problem
 from cases.exact import cases_of
 from cases.not_finite import check_not_finite
 from cases.problems import passes_of, steps_of
-from cases.tiles import dtype_of, every_tile_of, kernels_of
+from cases.tiles import dtype_of, kernels_of
 from jaxconv import ffi
 from jaxconv.planner.choose import choose
+from jaxconv.planner.families import FAMILIES
 from jaxconv.problem.offsets import in_three
 
 pytestmark = pytest.mark.gpu
+TILES = [tile for tile in FAMILIES["cuda"]["depthwise"].tiles if not tile.of_bytes]
 
 
 def strips_that_read(problem, tile, settings, at):
@@ -34,7 +36,7 @@ def pixels_of(tile):
     return (8 // tile.period - 1) * tile.step + tile.width if tile.on_cuda_cores else 16 * tile.blocks
 
 
-@every_tile_of("depthwise")
+@pytest.mark.parametrize("tile", TILES, ids=str)
 def test_not_finite_numbers_reach_no_further_than_their_strips(tile):
     """In a conv, and there no further than their channel and image.
 

@@ -98,19 +98,17 @@ def test_output_tiles(tile):
 
 @EACH_TILE
 def test_sums(tile):
-    """In int32, and in int8 the low byte, as lax has it. Of filters in both orders."""
+    """In int32, of filters in both orders."""
     taken = 0
     for name in CASES:
-        for result in ("int32", "int8"):
-            problem, x, w, sums = case_of(name, result)
-            for transform in ((), (KMajorFilter(),)):
-                asked = constraint("direct", tile, transform)
-                if choose("cuda", "conv", problem, asked).plan is None:
-                    continue
-                taken += 1
-                ours = CASES[name].ours(asked, result)
-                assert_same(jax.jit(ours)(x, w), sums.astype(result))
-    assert taken > 6
+        problem, x, w, sums = case_of(name, "int32")
+        for transform in ((), (KMajorFilter(),)):
+            asked = constraint("direct", tile, transform)
+            if choose("cuda", "conv", problem, asked).plan is None:
+                continue
+            taken += 1
+            assert_same(jax.jit(CASES[name].ours(asked, "int32"))(x, w), sums)
+    assert taken > 4
 
 
 @pytest.mark.parametrize("name", CASES)

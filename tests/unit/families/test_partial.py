@@ -38,7 +38,13 @@ TURNED = lax.ConvDimensionNumbers((0, 3, 1, 2), (3, 2, 1, 0), (0, 3, 1, 2))  # N
 FROM_FEW = ("fprop", "wgrad")
 REFUSED = {
     "direct": {
-        "float32": (layer((2, 20, 20, 16), (3, 3, 16, 16)), {}, EVERY_PASS, "float32"),
+        "float32": (
+            layer((2, 20, 20, 64), (3, 3, 64, 64)), {}, EVERY_PASS, "more than 32 channels|hold the filter|float32"
+        ),
+        "float32_itself": (
+            layer((2, 20, 20, 16), (3, 3, 16, 16), precision=lax.DotAlgorithmPreset.F32_F32_F32), {}, EVERY_PASS,
+            "multiplied as it is|operands of float32",
+        ),
         "two_types": (
             layer((2, 20, 20, 16), (3, 3, 16, 16), "bfloat16", "float32"), {}, EVERY_PASS[1:], "two types"
         ),
