@@ -159,6 +159,7 @@ inline Reason UnsupportedRowDilation(const DirectLayout& d) {
 inline Reason UnsupportedRows(const DirectLayout& d, const DirectSettings& s) {
   if (!s.has_rows()) return std::nullopt;
   if (!d.is_conv()) return "neighbours' rows are for convs";
+  if (!d.tile.has_wgrad()) return "neighbours' rows are of 16 bits";
   const int32_t (&halo)[kSpatial] = d.out_tile.halo;
   const int dim = s.rows_dim();
   if (dim < 0 || dim > 1 || (dim == 1 && halo[0] > 1)) return "neighbours' rows of another dimension";
