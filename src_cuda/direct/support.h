@@ -108,6 +108,8 @@ inline Reason UnsupportedChannels(const DirectChannels& d) {
   if (d.warps_across() > d.tile.warps || d.tile.warps % d.warps_across()) {
     return "its warps do not share out the channels";
   }
+  // depthwise has exact sums of float32, and multiplies no zeros.
+  if (d.tile.of_floats() && d.problem.groups > 1 && d.problem.in_channels == 1) return "groups of one channel";
   // A warp may multiply its halo tile again, with operands that are rounded to finite numbers.
   if (d.tile.of_floats() && d.chunks > 1)
     return "more than " + std::to_string(d.tile.vectors * d.vector()) + " channels";

@@ -42,6 +42,9 @@ CHOSEN_FOR = {
     "strided_7x7_of_float32": (
         "depthwise", each_channel((64, 56, 56, 128), (7, 7), "float32", window_strides=2), EVERY_PASS
     ),
+    "narrow_groups_of_float32": (
+        "direct", layer((128, 56, 56, 128), (3, 3, 4, 128), feature_group_count=32), EVERY_PASS[:2]
+    ),
     "dense": ("wgmma", halves((128, 28, 28, 256), (3, 3, 256, 256)), EVERY_PASS),
     "dense_of_float16": ("wgmma", layer((128, 28, 28, 256), (3, 3, 256, 256), "float16"), EVERY_PASS),
     "dense_of_float32": ("wgmma", layer((128, 28, 28, 256), (3, 3, 256, 256)), EVERY_PASS),
@@ -52,7 +55,7 @@ CHOSEN_FOR = {
 }  # fmt: skip
 NOT_CHOSEN_FOR = {
     "many_channels": ("direct", halves((32, 28, 28, 512), (3, 3, 512, 512)), EVERY_PASS),
-    "float32": ("direct", layer((128, 56, 56, 128), (3, 3, 4, 128), feature_group_count=32), EVERY_PASS),
+    "float32": ("direct", layer((128, 56, 56, 128), (3, 3, 4, 128), feature_group_count=32), EVERY_PASS[2:]),
     "weights_of_a_stem": (
         "wgmma", halves((128, 224, 224, 3), (7, 7, 3, 64), window_strides=2, padding=3), EVERY_PASS[2:]
     ),
