@@ -30,6 +30,9 @@ auto WithSumType(const ConvProblem& p, F&& f) {
 
 inline constexpr const char* kBlocks = "results with channels in blocks";
 
+// What kernels on tensor cores round float32 to.
+inline bool IsResultOfFloats(DType type) { return type == DType::kF32 || type == DType::kBF16 || type == DType::kF16; }
+
 // For kernels on tensor cores: operands of one type, and float32 sums.
 inline Reason UnsupportedOperands(const ConvProblem& p, Pass pass) {
   if (p.src_type != RhsType(p, pass)) {
@@ -37,14 +40,18 @@ inline Reason UnsupportedOperands(const ConvProblem& p, Pass pass) {
   }
   if (TraitsOf(p.src_type).sums != DType::kF32) return "operands of " + Name(p.src_type);
   if (p.dst.block != 0) return kBlocks;
-  return SumType(p) == DType::kF32 ? std::nullopt : Reason("sums in " + Name(SumType(p)));
+  if (SumType(p) != DType::kF32) return "sums in " + Name(SumType(p));
+  return pass == Pass::kConv && !IsResultOfFloats(p.dst_type) ? Reason("results of " + Name(p.dst_type)) : std::nullopt;
 }
 
 // For convs of int8 on tensor cores. Sums are int32, and results, through an epilogue, of other types.
 inline Reason UnsupportedBytes(const ConvProblem& p, Pass pass) {
   if (pass == Pass::kWgrad) return "weight gradients of " + Name(p.src_type);
-  if (p.filter_type == p.src_type) return std::nullopt;
-  return "operands of two types, " + Name(p.src_type) + " and " + Name(p.filter_type);
+  if (p.filter_type != p.src_type) {
+    return "operands of two types, " + Name(p.src_type) + " and " + Name(p.filter_type);
+  }
+  const bool is_integer = p.dst_type == DType::kS8 || p.dst_type == DType::kS32;
+  return is_integer || IsResultOfFloats(p.dst_type) ? std::nullopt : Reason("results of " + Name(p.dst_type));
 }
 
 // For those whose operands have 16 bits.

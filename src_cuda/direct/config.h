@@ -52,7 +52,8 @@ struct DirectTile {
 
   constexpr bool of_bytes() const { return operands == DirectOperands::kBytes; }
   constexpr bool of_floats() const { return operands == DirectOperands::kFloats; }
-  constexpr bool has_wgrad() const { return operands == DirectOperands::kHalves; }
+  constexpr bool of_halves() const { return operands == DirectOperands::kHalves; }
+  constexpr bool has_wgrad() const { return of_halves(); }
   constexpr bool IsFor(DType type) const {
     if (of_bytes()) return type == DType::kS8;
     if (of_floats()) return type == DType::kF32;

@@ -18,7 +18,7 @@ template <typename T, DirectTile kTile>
 class FilterMatrices {
   static constexpr int kThreads = 32 * kTile.warps;
   static constexpr bool kPacked = kTile.packed > 0;
-  static constexpr bool kOfHalves = kTile.has_wgrad();
+  static constexpr bool kOfHalves = kTile.of_halves();
   static_assert(kTile.vector() == kVector<T>, "the tile is of the type's operands");
 
   using Row = FilterRow<T>;

@@ -91,7 +91,7 @@ FilterOrder OrderOf(const ConvCall& call, const DirectTile& tile) {
   if (RhsLayout(call).KVectors(TraitsOf(p.filter_type).vector())) return FilterOrder::kIns;
   if (tile.taps_in_n) return FilterOrder::kNone;
   const bool is_row = f.out == 1 && (p.groups == 1 || f.group == p.out_channels) && outs % kColBlock == 0;
-  if (!tile.has_wgrad() && p.groups > 1 && p.out_channels % 4 != 0) return FilterOrder::kNone;  // four are read at once
+  if (!tile.of_halves() && p.groups > 1 && p.out_channels % 4 != 0) return FilterOrder::kNone;  // four are read at once
   return is_row && (p.in_channels == 1 || f.in == outs) ? FilterOrder::kOuts : FilterOrder::kNone;
 }
 
@@ -168,7 +168,8 @@ cudaError_t Launch(const ConvCall& call, const DirectSettings& s, cudaStream_t s
   const DirectLayout layout = LayoutOf(p, call.pass, s);
   DirectParams d = ParamsOf(layout);
   SetOperands(call, s.split, &d);
-  if (!AreAligned({d.src, d.rhs, d.out, call.rows.before, call.rows.after})) {
+  const void* const packs = tile.of_bytes() ? call.epilogue.residual : nullptr;  // others read it by the number
+  if (!AreAligned({d.src, d.rhs, d.out, packs, call.rows.before, call.rows.after})) {
     return s.has_rows() ? cudaErrorMisalignedAddress : LaunchUnaligned(call, s.split, stream);
   }
   d.workers = wgrad ? static_cast<int32_t>(s.split) : ConvWorkers(layout);

@@ -55,17 +55,16 @@ inline Reason UnsupportedPacking(const ConvProblem& p) {
 // A weight gradient's positions would not be neighbours.
 inline constexpr const char* kDilatedInput = "an input that is dilated";
 
+inline std::string NoPieces(int unit) { return "channels are not last, in pieces of " + std::to_string(unit); }
+
 // Why a tile does not take a pass that has results, of the family's types, whatever its taps.
 inline Reason UnsupportedProblem(const DirectPass& d) {
   const ConvProblem& p = d.problem;
   if (!d.tile.IsFor(p.src_type)) return "the tile is compiled for other types";
   if (direct::IsEmpty(p)) return "nothing is to be computed";
-  if (!direct::HasPixels(p.src, p.groups, p.in_channels, d.tile.packed > 0 ? 1 : d.vector()) ||
-      !direct::HasPixels(p.dst, p.groups, p.out_channels, d.out_unit())) {
-    return "channels are not last, in pieces of " + std::string(d.tile.of_bytes()    ? "16"
-                                                                : d.tile.of_floats() ? "four"
-                                                                                     : "eight");
-  }
+  const int unit = d.tile.packed > 0 ? 1 : d.vector();
+  if (!direct::HasPixels(p.src, p.groups, p.in_channels, unit)) return NoPieces(unit);
+  if (!direct::HasPixels(p.dst, p.groups, p.out_channels, d.out_unit())) return NoPieces(d.out_unit());
   if (Reason why = d.tile.packed > 0 ? direct::UnsupportedPacking(p) : std::nullopt) return why;
   if (p.groups > 1 && direct::BlockGroups(p, d.tile) == 0) {
     return "groups of " + std::to_string(std::max(p.in_channels, p.out_channels)) + " channels";
@@ -111,8 +110,9 @@ inline Reason UnsupportedChannels(const DirectChannels& d) {
   // depthwise has exact sums of float32, and multiplies no zeros.
   if (d.tile.of_floats() && d.problem.groups > 1 && d.problem.in_channels == 1) return "groups of one channel";
   // A warp may multiply its halo tile again, with operands that are rounded to finite numbers.
-  if (d.tile.of_floats() && d.chunks > 1)
+  if (d.tile.of_floats() && d.chunks > 1) {
     return "more than " + std::to_string(d.tile.vectors * d.vector()) + " channels";
+  }
   if (!d.taps_in_n()) return std::nullopt;
   if (d.problem.groups > 1) return "there are groups";
   const int64_t cols = std::max(1, d.taps) * d.problem.out_channels;
@@ -161,7 +161,7 @@ inline Reason UnsupportedRowDilation(const DirectLayout& d) {
 inline Reason UnsupportedRows(const DirectLayout& d, const DirectSettings& s) {
   if (!s.has_rows()) return std::nullopt;
   if (!d.is_conv()) return "neighbours' rows are for convs";
-  if (!d.tile.has_wgrad()) return "neighbours' rows are of 16 bits";
+  if (!d.tile.of_halves()) return "neighbours' rows are of 16 bits";
   const int32_t (&halo)[kSpatial] = d.out_tile.halo;
   const int dim = s.rows_dim();
   if (dim < 0 || dim > 1 || (dim == 1 && halo[0] > 1)) return "neighbours' rows of another dimension";

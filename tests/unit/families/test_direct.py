@@ -174,4 +174,4 @@ def test_what_direct_does_not_take_of_floats():
     assert "operands of float32" in reason("wgrad", FLOATS["latents"])
     highest = dataclasses.replace(FLOATS["latents"], precision=lax.Precision.HIGHEST)
     assert "float32 is to be multiplied as it is" in reason("conv", highest)
-    assert "channels are not last, in pieces of four" in reason("conv", FLOATS["stem"])
+    assert "channels are not last, in pieces of 4" in reason("conv", FLOATS["stem"])
