@@ -89,6 +89,14 @@ __device__ __forceinline__ void WithType(DType type, F&& f) {
   f(Acc{});
 }
 
+// Byte j of word i becomes byte i of word j.
+__device__ __forceinline__ void TransposeBytes(uint32_t (&words)[4]) {
+  const uint32_t low[] = {__byte_perm(words[0], words[1], 0x5140), __byte_perm(words[2], words[3], 0x5140)};
+  const uint32_t high[] = {__byte_perm(words[0], words[1], 0x7362), __byte_perm(words[2], words[3], 0x7362)};
+  words[0] = __byte_perm(low[0], low[1], 0x5410), words[1] = __byte_perm(low[0], low[1], 0x7632);
+  words[2] = __byte_perm(high[0], high[1], 0x5410), words[3] = __byte_perm(high[0], high[1], 0x7632);
+}
+
 // Element i of 32-bit words that hold elements of type T.
 template <typename T>
 __device__ __forceinline__ T ElementOf(const uint32_t* words, int i) {

@@ -136,17 +136,6 @@ __device__ __forceinline__ uint32_t PairOf(const PixelPart<kChannels>& first, co
   return __byte_perm(first.words[channel / 2], second.words[channel / 2], channel % 2 ? 0x7632 : 0x5410);
 }
 
-// Of four pixels, the bytes of each of four channels: a word of each pixel becomes a word of each channel.
-__device__ __forceinline__ void ExchangeBytes(const uint32_t (&pixels)[4], uint32_t (&channels)[4]) {
-#pragma unroll
-  for (int i = 0; i < 4; i += 2) {
-    const int pairs = i == 0 ? 0x5140 : 0x7362;
-    const uint32_t first = __byte_perm(pixels[0], pixels[1], pairs), second = __byte_perm(pixels[2], pixels[3], pairs);
-    channels[i] = __byte_perm(first, second, 0x5410);
-    channels[i + 1] = __byte_perm(first, second, 0x7632);
-  }
-}
-
 // Neighbouring pixels whose numbers of a channel are a word: of a pair, or of four bytes.
 constexpr int NeighboursOf(const DepthwiseTile& tile) { return tile.of_bytes ? 4 : 2; }
 
@@ -157,12 +146,11 @@ __device__ __forceinline__ void WordsOf(const PixelPart<kTile.channels> (&pixels
   if constexpr (kTile.of_bytes) {
 #pragma unroll
     for (int c = 0; c < kTile.summed_channels(); c += 4) {
-      const uint32_t of_pixels[] = {pixels[0].words[c / 4], pixels[1].words[c / 4], pixels[2].words[c / 4],
-                                    pixels[3].words[c / 4]};
-      uint32_t of_channels[4];
-      ExchangeBytes(of_pixels, of_channels);
+      uint32_t four[] = {pixels[0].words[c / 4], pixels[1].words[c / 4], pixels[2].words[c / 4],
+                         pixels[3].words[c / 4]};
+      TransposeBytes(four);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) words[c + i] = of_channels[i];
+      for (int i = 0; i < 4; ++i) words[c + i] = four[i];
     }
   } else {
 #pragma unroll

@@ -150,14 +150,6 @@ class FilterMatrices {
     }
   }
 
-  // Of four words, whose byte j becomes word j.
-  static __device__ __forceinline__ void TransposeBytes(uint32_t* words) {
-    const uint32_t low[] = {__byte_perm(words[0], words[1], 0x5140), __byte_perm(words[2], words[3], 0x5140)};
-    const uint32_t high[] = {__byte_perm(words[0], words[1], 0x7362), __byte_perm(words[2], words[3], 0x7362)};
-    words[0] = __byte_perm(low[0], low[1], 0x5410), words[1] = __byte_perm(low[0], low[1], 0x7632);
-    words[2] = __byte_perm(high[0], high[1], 0x5410), words[3] = __byte_perm(high[0], high[1], 0x7632);
-  }
-
   // A vector of an output channel's source channels; the other way round, if output channels are contiguous.
   static __device__ __forceinline__ void FillRow(const DirectParams& p, const FilterOffsets& offsets, const T* tap,
                                                  int32_t in, int32_t out, int32_t row, Row* to) {
