@@ -7,8 +7,8 @@ import pytest
 import jaxconv
 from cases.convolution import channels_last_convolution
 from cases.epilogue import ended, operands_of, plan_with, with_epilogue
-from cases.problems import problem_of
-from cases.reference import assert_same, run_on_host
+from cases.int8_epilogue import case_of, check_largest_sums
+from cases.reference import assert_same
 from cases.tiles import constraint
 from jaxconv.planner.families import FAMILIES
 
@@ -44,21 +44,12 @@ CASES = {
 }  # fmt: skip
 
 
-def case_of(name):
-    """The problem, operands of all numbers of int8, and the sums."""
-    convolution = CASES[name]
-    problem = problem_of(convolution.lax(), convolution.lhs, convolution.rhs, "int8", "int8")
-    rng = np.random.default_rng(len(name))
-    x, w = (rng.integers(-128, 128, shape, np.int8) for shape in (convolution.lhs, convolution.rhs))
-    return problem, x, w, run_on_host(convolution.lax(), x.astype("int32"), w.astype("int32"))
-
-
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("names", [("scale", "bias", "out_scale"), ("scale",)], ids="_".join)
 def test_every_tile(tile, names):
     calls, expected = [], []
     for name in CASES:
-        problem, x, w, sums = case_of(name)
+        problem, x, w, sums = case_of(CASES[name], len(name))
         asked = constraint("depthwise", tile)
         if plan_with("cuda", problem, asked) is None:
             continue
@@ -81,7 +72,7 @@ def test_output_tiles(tile):
     """Other output tiles of the same problems: columns, rows and images end within them."""
     taken = 0
     for name in ("3x3", "7x7", "strided_3x3", "doubled_3x3", "line_of_31", "volume"):
-        problem, x, w, sums = case_of(name)
+        problem, x, w, sums = case_of(CASES[name], len(name))
         for area in ((4, 8), (7, 16), (100, 32)):
             asked = constraint("depthwise", tile, output_tile=area)
             if plan_with("cuda", problem, asked) is None:
@@ -95,23 +86,13 @@ def test_output_tiles(tile):
 
 @pytest.mark.parametrize("name", CASES)
 def test_as_planned(name):
-    problem, x, w, sums = case_of(name)
+    problem, x, w, sums = case_of(CASES[name], len(name))
     operands = {"scale": np.full((), 2.0**-10, "float32")}
     assert_same(with_epilogue("cuda", problem, "depthwise", x, w, operands), ended(problem, sums, operands))
 
 
 def test_largest_sums():
-    problem = problem_of(CASES["9x30"].lax(), CASES["9x30"].lhs, CASES["9x30"].rhs, "int8", "int8")
-    x, w = (np.full(shape, -128, np.int8) for shape in (CASES["9x30"].lhs, CASES["9x30"].rhs))
-    sums = run_on_host(CASES["9x30"].lax(), x.astype("int32"), w.astype("int32"))
-    operands = {"scale": np.full((), 2.0**-16, "float32")}
-    taken = 0
-    for tile in TILES:
-        if plan_with("cuda", problem, constraint("depthwise", tile)):
-            y = with_epilogue("cuda", problem, constraint("depthwise", tile), x, w, operands)
-            assert_same(y, ended(problem, sums, operands))
-            taken += 1
-    assert taken
+    check_largest_sums(CASES["9x30"], "depthwise", TILES, 2.0**-16)
 
 
 def test_public_function():

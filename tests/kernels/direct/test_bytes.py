@@ -7,8 +7,8 @@ import pytest
 import jaxconv
 from cases.convolution import channels_last_convolution
 from cases.epilogue import ended, operands_of, plan_with, with_epilogue
-from cases.problems import problem_of
-from cases.reference import assert_same, run_on_host
+from cases.int8_epilogue import case_of, check_largest_sums
+from cases.reference import assert_same
 from cases.tiles import constraint
 from jaxconv.planner.choose import choose
 from jaxconv.planner.families import FAMILIES
@@ -49,20 +49,11 @@ CASES = {
 }  # fmt: skip
 
 
-def case_of(name, result="int8"):
-    """The problem, operands of all numbers of int8, and the sums."""
-    convolution = CASES[name]
-    problem = problem_of(convolution.lax(), convolution.lhs, convolution.rhs, "int8", result)
-    rng = np.random.default_rng(len(name))
-    x, w = (rng.integers(-128, 128, shape, np.int8) for shape in (convolution.lhs, convolution.rhs))
-    return problem, x, w, run_on_host(convolution.lax(), x.astype("int32"), w.astype("int32"))
-
-
 def check_ended(names, asked_of, operands_names, result="int8"):
     """Of what is taken, results with an epilogue. It is exact: scales are powers of two."""
     calls, arrays, expected = [], [], []
     for name in names:
-        problem, x, w, sums = case_of(name, result)
+        problem, x, w, sums = case_of(CASES[name], len(name), result)
         for asked in asked_of(name):
             if plan_with("cuda", problem, asked) is None:
                 continue
@@ -102,7 +93,7 @@ def test_sums(tile):
     for transform in ((), (KMajorFilter(),)):
         asked, taken = constraint("direct", tile, transform), 0
         for name in CASES:
-            problem, x, w, sums = case_of(name, "int32")
+            problem, x, w, sums = case_of(CASES[name], len(name), "int32")
             if choose("cuda", "conv", problem, asked).plan is not None:
                 taken += 1
                 assert_same(jax.jit(CASES[name].ours(asked, "int32"))(x, w), sums)
@@ -115,18 +106,7 @@ def test_as_planned(name):
 
 
 def test_largest_sums():
-    convolution = CASES["dense_in_chunks"]
-    problem = problem_of(convolution.lax(), convolution.lhs, convolution.rhs, "int8", "int8")
-    x, w = (np.full(shape, -128, np.int8) for shape in (convolution.lhs, convolution.rhs))
-    sums = run_on_host(convolution.lax(), x.astype("int32"), w.astype("int32"))
-    operands = {"scale": np.full((), 2.0**-18, "float32")}
-    taken = 0
-    for tile in TILES:
-        if plan_with("cuda", problem, constraint("direct", tile)):
-            y = with_epilogue("cuda", problem, constraint("direct", tile), x, w, operands)
-            assert_same(y, ended(problem, sums, operands))
-            taken += 1
-    assert taken
+    check_largest_sums(CASES["dense_in_chunks"], "direct", TILES, 2.0**-18)
 
 
 def test_public_function():
