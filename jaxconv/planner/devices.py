@@ -19,8 +19,8 @@ class Device:
 
     clock_hz: the highest clock of the multiprocessors. bandwidth: of the memory, in bytes/s, by its clock and width.
     shared_bytes: the most shared memory of a thread block. wgmma: whether there are kernels with this instruction.
-    costs: the file in device_data/ with what was fitted to measurements. There is one, of an H200. For other GPUs, its
-    clocks and bytes scale with the numbers above. Its seconds stay. is_fitted: whether the file is of this model.
+    costs: the file in device_data/ with what was fitted to measurements, of this model or of another. Clocks and bytes
+    scale with the numbers above. Seconds stay. is_fitted: whether the file is of this model.
     """
 
     multiprocessors: int
@@ -39,7 +39,7 @@ MODELS = {
     "NVIDIA H200": Device(132, 1.98e9, 4.916736e12, HOPPER_SHARED, True, is_fitted=True),
     "NVIDIA H200 NVL": Device(132, 1.785e9, 4.8e12, HOPPER_SHARED, True),
     "NVIDIA GH200 480GB": Device(132, 1.98e9, 4.0e12, HOPPER_SHARED, True),
-    "NVIDIA H100 80GB HBM3": Device(132, 1.98e9, 3.352e12, HOPPER_SHARED, True),
+    "NVIDIA H100 80GB HBM3": Device(132, 1.98e9, 3.352e12, HOPPER_SHARED, True, "h100"),
     "NVIDIA H100 NVL": Device(132, 1.785e9, 3.938e12, HOPPER_SHARED, True),
     "NVIDIA H100 PCIe": Device(114, 1.755e9, 2.039e12, HOPPER_SHARED, True),
     "NVIDIA A100-SXM4-80GB": Device(108, 1.41e9, 2.039e12, AMPERE_SHARED, False),

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <numeric>
@@ -69,6 +70,9 @@ struct ArrayShape {
   }
 };
 
+// The time of copies and of multiplications. They overlap, but not completely.
+inline double Overlapped(double one, double other) { return std::cbrt(one * one * one + other * other * other); }
+
 // How operands of float32 are multiplied, by the precision that is asked for: as what sum of rounded numbers. kBF16 is
 // left only where results are float64, which no tensor core has: else the operands are bfloat16.
 enum class Float32 {
@@ -107,9 +111,17 @@ struct Product {
   }
   // K, on average: a position sees only the taps of its residue class.
   int64_t steps() const { return CeilDiv(pass == Pass::kConv ? channel_taps() : positions(), classes()); }
+  // The taps of the longest residue class, as a multiple of what so many classes have on average.
+  double longest_class(int64_t classes) const {
+    if (pass != Pass::kConv || taps.empty()) return 1;
+    const auto by_taps = [](const ResidueClass& a, const ResidueClass& b) { return a.tap_count < b.tap_count; };
+    const int64_t most = std::ranges::max_element(residue_classes, by_taps)->tap_count;
+    return static_cast<double>(most * classes) / static_cast<double>(taps.size());
+  }
   DType sum_type() const { return SumType(conv); }
   // Bytes of all results in the type of the sums.
-  int64_t sums_bytes() const { return rows() * cols() * conv.groups * ElementBytes(sum_type()); }
+  int64_t sums() const { return rows() * cols() * conv.groups; }
+  int64_t sums_bytes() const { return sums() * ElementBytes(sum_type()); }
   // Bytes of a row of the im2col matrix: all (tap, channel) of a position, of all groups.
   int64_t column_bytes() const { return conv.groups * channel_taps() * ElementBytes(conv.src_type); }
 

@@ -71,15 +71,17 @@ inline double SlicesSeconds(const Product& product, const Device& device, const 
   return 2 * slices / device.bandwidth + split * costs["slice_seconds"] + kLaunchSeconds;
 }
 
-// The time of the multiplications or of device memory, whichever is longer, and of the split-K reduction. Tiles count
+// The time of the multiplications and of device memory, and of the split-K reduction. Tiles count
 // in full, also where they are only partly inside the result. rate: multiply-adds of an SM in a second.
 inline double TiledSeconds(const Product& product, const Device& device, const Numbers& costs, const PlannedTile& tile,
                            const Launches& launches, int64_t blocks, int64_t split, double rate) {
   const double steps = CeilDiv(launches.k, split) + costs["fill"] * tile.block_k;
   const double tiles_per_sm = CeilDiv(blocks, device.multiprocessors);
   // An SM with fewer CTAs than it can hold does not hide all latencies.
-  const double load = std::max(tiles_per_sm, 0.2 * tile.ctas_per_sm + 0.8 * tiles_per_sm) * tile.block_m * tile.block_n;
-  const double seconds = std::max(launches.count * load * steps / rate, ActivationSeconds(product, device, costs));
+  const double longest = product.longest_class(product.classes());
+  const double load =
+      std::max({tiles_per_sm, 0.2 * tile.ctas_per_sm + 0.8 * tiles_per_sm, longest}) * tile.block_m * tile.block_n;
+  const double seconds = Overlapped(launches.count * load * steps / rate, ActivationSeconds(product, device, costs));
   return seconds + launches.count * kLaunchSeconds + SlicesSeconds(product, device, costs, split);
 }
 

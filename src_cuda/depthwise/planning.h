@@ -103,9 +103,9 @@ class DepthwisePlanner {
                           Cuts(shape, workers) * copying.cut_clocks;
     const double seen = tile.has_pieces && s.images == 1 ? window_->depths_seen / s.depth_pieces : 1;
     const double compute = CeilDiv(blocks, capacity) * clocks * seen / device_.clock_hz;
-    const double memory = product_.activation_bytes() / (device_.bandwidth * copying.bandwidth);
+    const double memory = BytesRead(shape) / (device_.bandwidth * copying.bandwidth);
     const double slices = 2.0 * WorkspaceBytes(s) / device_.bandwidth + (s.split > 1 ? kLaunchSeconds : 0);
-    return std::max(compute, memory) + copying.begin_seconds + kLaunchSeconds + slices;
+    return Overlapped(compute, memory) + copying.begin_seconds + kLaunchSeconds + slices;
   }
 
   int64_t WorkspaceBytes(const DepthwiseSettings& s) const { return SplitBytes(conv_, product_.pass, s.split); }
@@ -244,6 +244,15 @@ class DepthwisePlanner {
                   all = PersistentCtas(capacity, shape.channel_tiles, depthwise::Tiles(shape));
     const int64_t each = PersistentCtas(capacity, int64_t{shape.channel_tiles} * shape.pieces, depthwise::Tiles(shape));
     return each < all ? std::vector{each, all} : std::vector{all};
+  }
+
+  // Bytes of activations, as if all came from memory. CTAs of a wgrad that have other parts of the window read the same
+  // ones, which L2 may still have.
+  double BytesRead(const DepthwiseShape& shape) const {
+    constexpr double kBytesInL2 = 4e7;
+    const auto bytes = static_cast<double>(product_.activation_bytes());
+    if (is_conv()) return bytes;
+    return bytes * (1 + (shape.pieces - 1) * (bytes > kBytesInL2 ? 1 : costs_["cached_read"]));
   }
 
   // CTAs that the device runs at the same time.

@@ -64,13 +64,18 @@ inline int64_t CopiedBytes(const DirectLayout& d) {
   return (pixels * d.src_pixel.vectors + gradient) * 16;
 }
 
-// Of an output tile, of a chunk of the source channels.
-inline double TileClocks(const DirectLayout& d, const Numbers& costs) {
+// Of an output tile, of a chunk of the source channels. side_by_side: thread blocks of a wgrad that an SM has. Its
+// warps mostly wait for their own multiplications: those of others are free.
+inline double TileClocks(const DirectLayout& d, const Numbers& costs, int64_t side_by_side = 1) {
   const double reads = OperandBytes(d) / kSharedBytesPerClock;
   const double multiplications = Multiplications(d) * kMultiplicationClocks;
+  const double work = std::max(reads, multiplications) + 0.5 * std::min(reads, multiplications);
+  if (!d.is_conv()) {
+    return work * kWgradWarps / (d.items * d.parts * side_by_side) +
+           CopiedBytes(d) / costs["wgrad_box_bytes_per_clock"] + costs["wgrad_area_clocks"];
+  }
   const double rows = d.streams_rows() ? SourceRows(d) * d.tile.warps * costs["row_clocks"] : 0;
-  return std::max(reads, multiplications) + 0.5 * std::min(reads, multiplications) +
-         CopiedBytes(d) / costs["box_bytes_per_clock"] + costs["area_clocks"] + rows;
+  return work + CopiedBytes(d) / costs["box_bytes_per_clock"] + costs["area_clocks"] + rows;
 }
 
 }  // namespace jaxconv::direct

@@ -87,14 +87,15 @@ class DirectPlanner {
   }
 
   // The time of the multiplications, from shared memory's bandwidth and the tensor cores' rate, or of device memory;
-  // then the start of the kernel and the split-K reduction.
+  // then the start of the kernel, the stores of a wgrad, and the split-K reduction.
   double Seconds(const DirectSettings& s) const {
     const DirectLayout layout(ChannelsOf(s.tile), s.out_tile());
-    const double seconds = TilesPerSm(layout) * direct::TileClocks(layout, costs_) / device_.clock_hz;
-    const double filter = layout.is_conv() ? 1.0 * layout.filter_bytes() / layout.tile.warps : 0;
-    return std::max(seconds, ActivationSeconds(product_, device_, costs_)) + costs_["begin_seconds"] + kLaunchSeconds +
-           filter / costs_["filter_bytes_per_second"] + SlicesSeconds(product_, device_, costs_, s.split) +
-           EpilogueSeconds(product_, device_, costs_);
+    const double clocks = layout.is_conv() ? ConvClocks(layout) : WgradClocks(layout, s.split);
+    const double ends = layout.is_conv() ? ConvBeginSeconds(layout) : WgradEndsSeconds(s.split);
+    const double memory =
+        ActivationSeconds(product_, device_, costs_) * (IsNarrow(layout) ? costs_["narrow_reads"] : 1);
+    return Overlapped(clocks / device_.clock_hz, memory) + ends + kLaunchSeconds +
+           SlicesSeconds(product_, device_, costs_, s.split) + EpilogueSeconds(product_, device_, costs_);
   }
 
   int64_t WorkspaceBytes(const DirectSettings& s) const { return s.split > 1 ? s.split * product_.sums_bytes() : 0; }
@@ -270,14 +271,43 @@ class DirectPlanner {
     return product_.images() * window_->classes * of_class;
   }
 
-  // Tiles that an SM computes.
+  // Whether memory is read in pieces of less than a line of L2: a part of each pixel's channels.
+  static bool IsNarrow(const DirectLayout& d) {
+    constexpr int64_t kLineVectors = 8;
+    return d.channel_blocks * d.chunks > 1 && d.src_pixel.vectors < kLineVectors;
+  }
+
+  double ConvClocks(const DirectLayout& d) const { return TilesPerSm(d) * direct::TileClocks(d, costs_); }
+
+  // A conv begins with its filter.
+  double ConvBeginSeconds(const DirectLayout& d) const {
+    const char* const rate = d.block_groups > 0 ? "groups_filter_bytes_per_second" : "filter_bytes_per_second";
+    return costs_["conv_begin_seconds"] + 1.0 * d.filter_bytes() / d.tile.warps / costs_[rate];
+  }
+
+  // Nothing hides a wgrad's stores: one by one, and in slices as pairs.
+  double WgradEndsSeconds(int64_t split) const {
+    const double sums = 1.0 * split * product_.sums() / device_.multiprocessors;
+    return costs_["wgrad_begin_seconds"] + sums * costs_[split == 1 ? "wgrad_result_seconds" : "wgrad_sum_seconds"];
+  }
+
+  // Of the thread blocks that one SM has, one turn after another.
+  double WgradClocks(const DirectLayout& d, int64_t split) const {
+    const int64_t blocks = CeilDiv(Blocks(d) * split, device_.multiprocessors);
+    const double tile_clocks = direct::TileClocks(d, costs_, std::min(blocks, CtasPerSm(d)));
+    return blocks * CeilDiv(OutputTiles(d), split) * tile_clocks;
+  }
+
+  // Thread blocks of a slice.
+  int64_t Blocks(const DirectLayout& d) const { return d.channel_blocks * window_->classes * int64_t{d.chunks}; }
+
+  // Tiles that an SM computes, of a conv.
   int64_t TilesPerSm(const DirectLayout& d) const {
     return CeilDiv(OutputTiles(d) * d.channel_blocks * d.chunks, device_.multiprocessors);
   }
 
   int64_t Slices(const DirectLayout& d) const {
-    const int64_t blocks = d.channel_blocks * window_->classes * d.chunks;
-    return std::min(kMaxSplit, PersistentCtas(CtasPerSm(d) * device_.multiprocessors, blocks, OutputTiles(d)));
+    return std::min(kMaxSplit, PersistentCtas(CtasPerSm(d) * device_.multiprocessors, Blocks(d), OutputTiles(d)));
   }
 
   const Product& product_;

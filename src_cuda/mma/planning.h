@@ -83,7 +83,7 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
 
   double Seconds(const MmaSettings& s) const {
     const double seconds = TiledPlanner::Seconds(s) * (CopiesVectors() ? 1 : costs_["elementwise"]);
-    return seconds + EpilogueSeconds(product_, device_, costs_);
+    return seconds + ScatteredSeconds(s) + EpilogueSeconds(product_, device_, costs_);
   }
 
  private:
@@ -91,6 +91,12 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
   bool CopiesVectors() const {
     const ConvProblem& p = product_.conv;
     return product_.HasChannelVectors(traits().vector()) && (p.src_type != DType::kS8 || p.filter.in < p.filter.out);
+  }
+  // With its operands swapped, a wgrad's sums of neighbouring columns are not neighbours in memory.
+  double ScatteredSeconds(const MmaSettings& s) const {
+    if (product_.pass != Pass::kWgrad || product_.conv.filter.out == 1) return 0;
+    const double sums = 1.0 * s.split * product_.sums();
+    return sums / device_.multiprocessors * costs_["scattered_sum_seconds"];
   }
   const OperandTraits& traits() const { return TraitsOf(product_.conv.src_type); }
 

@@ -101,11 +101,11 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     const double end = fitted_.tile + results * (ResultWords(s.split) * fitted_.result + epilogue);
     const int64_t waves = CeilDiv(WorkTilesOf(s), std::max<int64_t>(1, device_.multiprocessors / tile.cluster()));
     const int64_t ends = CeilDiv(waves, tile.ctas_per_sm);  // epilogues that no multiplication hides
-    const double multiplied = std::max(waves * steps, SharedSectorSeconds(s));
+    const double longest = steps * product_.longest_class(ScheduledClasses(s));
+    const double multiplied = std::max({waves * steps, longest, SharedSectorSeconds(s)});
     const double reads = !tile.halo && AreApart() ? fitted_.reads_apart : 1;
     const double copies = reads * fitted_.activations + end / tile.ctas_per_sm, busy = multiplied + ends * end;
-    // Copies and multiplications overlap, but not completely.
-    const double both = std::cbrt(busy * busy * busy + copies * copies * copies);
+    const double both = Overlapped(busy, copies);
     const bool is_slow = tile.halo && s.split == 1 && ResultType(product_.conv, product_.pass) == DType::kS8;
     const double int8 = is_slow ? static_cast<double>(waves) * results * fitted_.halo_int8 : 0;
     return fitted_.begin + both + int8 + PartsSeconds() + SlicesSeconds(product_, device_, costs_, s.split);
@@ -324,7 +324,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     const double step = std::max(fitted_.steps[s.tile], tile.halo ? 0 : WgradCopySeconds(tile));
     const double busy = waves * (tile.ctas_per_sm * steps * step + end);
     const double copies = fitted_.wgrad_activations;
-    return fitted_.wgrad_begin + PartsSeconds() + std::cbrt(busy * busy * busy + copies * copies * copies) +
+    return fitted_.wgrad_begin + PartsSeconds() + Overlapped(busy, copies) +
            SlicesSeconds(product_, device_, costs_, tile.workspace_split(product_.pass, s.split));
   }
 

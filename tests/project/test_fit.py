@@ -194,7 +194,7 @@ def test_write_changes_numbers_and_nothing_else(samples, data, capsys):
 
 def test_costs_are_not_fitted_to_another_gpu(samples, data):
     before = data.read_text()
-    other = "NVIDIA H100 80GB HBM3"
+    other = "NVIDIA H200 NVL"
     RowFile(MACHINE | {"device": other}, RowFile.load(samples).rows).save(samples)
     with pytest.raises(SystemExit, match=f"of {GPU}, the rows of {other}"):
         main(["fit", str(samples), "--write"])
