@@ -91,7 +91,7 @@ class DirectPlanner {
   double Seconds(const DirectSettings& s) const {
     const DirectLayout layout(ChannelsOf(s.tile), s.out_tile());
     const double clocks = layout.is_conv() ? ConvClocks(layout) : WgradClocks(layout, s.split);
-    const double ends = layout.is_conv() ? ConvBeginSeconds(layout) : WgradEndsSeconds(s.split);
+    const double ends = layout.is_conv() ? ConvEndsSeconds(layout) : WgradEndsSeconds(s.split);
     const double memory =
         ActivationSeconds(product_, device_, costs_) * (IsNarrow(layout) ? costs_["narrow_reads"] : 1);
     return Overlapped(clocks / device_.clock_hz, memory) + ends + kLaunchSeconds +
@@ -279,10 +279,12 @@ class DirectPlanner {
 
   double ConvClocks(const DirectLayout& d) const { return TilesPerSm(d) * direct::TileClocks(d, costs_); }
 
-  // A conv begins with its filter.
-  double ConvBeginSeconds(const DirectLayout& d) const {
+  // A conv begins with its filter. With taps in N, each of its results is added up and stored on its own.
+  double ConvEndsSeconds(const DirectLayout& d) const {
     const char* const rate = d.block_groups > 0 ? "groups_filter_bytes_per_second" : "filter_bytes_per_second";
-    return costs_["conv_begin_seconds"] + 1.0 * d.filter_bytes() / d.tile.warps / costs_[rate];
+    const double results = d.taps_in_n() ? 1.0 * product_.sums() / device_.multiprocessors : 0;
+    return costs_["conv_begin_seconds"] + 1.0 * d.filter_bytes() / d.tile.warps / costs_[rate] +
+           results * costs_["taps_in_n_result_seconds"];
   }
 
   // Nothing hides a wgrad's stores: one by one, and in slices as pairs.
