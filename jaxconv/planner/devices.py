@@ -40,8 +40,8 @@ MODELS = {
     "NVIDIA H200 NVL": Device(132, 1.785e9, 4.8e12, HOPPER_SHARED, True),
     "NVIDIA GH200 480GB": Device(132, 1.98e9, 4.0e12, HOPPER_SHARED, True),
     "NVIDIA H100 80GB HBM3": Device(132, 1.98e9, 3.352e12, HOPPER_SHARED, True, "h100", is_fitted=True),
-    "NVIDIA H100 NVL": Device(132, 1.785e9, 3.938e12, HOPPER_SHARED, True),
-    "NVIDIA H100 PCIe": Device(114, 1.755e9, 2.039e12, HOPPER_SHARED, True),
+    "NVIDIA H100 NVL": Device(132, 1.785e9, 3.938e12, HOPPER_SHARED, True, "h100"),
+    "NVIDIA H100 PCIe": Device(114, 1.755e9, 2.039e12, HOPPER_SHARED, True, "h100"),
     "NVIDIA A100-SXM4-80GB": Device(108, 1.41e9, 2.039e12, AMPERE_SHARED, False),
     "NVIDIA A100-SXM4-40GB": Device(108, 1.41e9, 1.555e12, AMPERE_SHARED, False),
     "NVIDIA A100 80GB PCIe": Device(108, 1.41e9, 1.935e12, AMPERE_SHARED, False),
@@ -53,13 +53,17 @@ TYPICAL_DEVICE = MODELS["NVIDIA H200"]  # for planning without a GPU
 
 
 def planned_for(gpus: Sequence[Any], wgmma: bool = True) -> Device:
-    """A device with the least of each property among the GPUs; without GPUs, a typical one.
+    """A device with the least of each number among the GPUs; without GPUs, a typical one.
+
+    Its costs are fitted if it is one of them.
 
     gpus: the `jax.Device`s of all processes. wgmma: whether this installation has kernels with this instruction.
     """
     devices = [_device_of(gpu) for gpu in gpus] or [TYPICAL_DEVICE]
-    least = Device(*map(min, zip(*map(dataclasses.astuple, devices))))
-    return dataclasses.replace(least, wgmma=wgmma and least.wgmma)
+    names = ("multiprocessors", "clock_hz", "bandwidth", "shared_bytes", "wgmma")
+    numbers = {name: min(getattr(each, name) for each in devices) for name in names}
+    least = dataclasses.replace(min(devices, key=lambda each: each.costs), **numbers)
+    return dataclasses.replace(least, wgmma=wgmma and least.wgmma, is_fitted=least.is_fitted and least in devices)
 
 
 def unsupported_reason(gpu: Any) -> str | None:

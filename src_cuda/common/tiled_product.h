@@ -71,8 +71,8 @@ inline double SlicesSeconds(const Product& product, const Device& device, const 
   return 2 * slices / device.bandwidth + split * costs["slice_seconds"] + kLaunchSeconds;
 }
 
-// The time of the multiplications and of device memory, and of the split-K reduction. Tiles count
-// in full, also where they are only partly inside the result. rate: multiply-adds of an SM in a second.
+// The time of the multiplications and of device memory, and of the split-K reduction. Tiles count in full, also where
+// they are only partly inside the result. rate: multiply-adds of an SM in a second.
 inline double TiledSeconds(const Product& product, const Device& device, const Numbers& costs, const PlannedTile& tile,
                            const Launches& launches, int64_t blocks, int64_t split, double rate) {
   const double steps = CeilDiv(launches.k, split) + costs["fill"] * tile.block_k;

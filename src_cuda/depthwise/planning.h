@@ -87,7 +87,7 @@ class DepthwisePlanner {
     return TooMuchSharedMemory(shape.offsets.end, device_);
   }
 
-  // The CTAs of an SM share its rate of multiplications; a CTA may wait for its copies; or device memory takes longest.
+  // The CTAs of an SM share its rate of multiplications, a CTA may wait for its copies, and device memory takes time.
   // Then come the start and the end of the kernel, and the split-K reduction.
   double Seconds(const DepthwiseSettings& s) const {
     const DepthwiseTile& tile = TileOf(s);
@@ -246,10 +246,10 @@ class DepthwisePlanner {
     return each < all ? std::vector{each, all} : std::vector{all};
   }
 
-  // Bytes of activations, as if all came from memory. CTAs of a wgrad that have other parts of the window read the same
-  // ones, which L2 may still have.
+  // Bytes of activations that are read. In a wgrad, CTAs of each part of the window read all of them. What L2 still has
+  // counts less.
   double BytesRead(const DepthwiseShape& shape) const {
-    constexpr double kBytesInL2 = 4e7;
+    constexpr double kBytesInL2 = 4e7;  // of Hopper's 50 MB
     const auto bytes = static_cast<double>(product_.activation_bytes());
     if (is_conv()) return bytes;
     return bytes * (1 + (shape.pieces - 1) * (bytes > kBytesInL2 ? 1 : costs_["cached_read"]));

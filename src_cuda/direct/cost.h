@@ -64,8 +64,8 @@ inline int64_t CopiedBytes(const DirectLayout& d) {
   return (pixels * d.src_pixel.vectors + gradient) * 16;
 }
 
-// Of an output tile, of a chunk of the source channels. side_by_side: thread blocks of a wgrad that an SM has. Its
-// warps mostly wait for their own multiplications: those of others are free.
+// Of an output tile, of a chunk of the source channels. side_by_side: thread blocks of a wgrad that an SM has. Of such
+// a block, items * parts warps multiply. Warps wait for their own multiplications, and other blocks use that time.
 inline double TileClocks(const DirectLayout& d, const Numbers& costs, int64_t side_by_side = 1) {
   const double reads = OperandBytes(d) / kSharedBytesPerClock;
   const double multiplications = Multiplications(d) * kMultiplicationClocks;

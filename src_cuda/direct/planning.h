@@ -86,7 +86,7 @@ class DirectPlanner {
     return TooMuchSharedMemory(layout.shared_bytes, device_);
   }
 
-  // The time of the multiplications, from shared memory's bandwidth and the tensor cores' rate, or of device memory;
+  // The time of the multiplications, from shared memory's bandwidth and the tensor cores' rate, and of device memory;
   // then the start of the kernel, the stores of a wgrad, and the split-K reduction.
   double Seconds(const DirectSettings& s) const {
     const DirectLayout layout(ChannelsOf(s.tile), s.out_tile());
@@ -300,8 +300,8 @@ class DirectPlanner {
     return blocks * CeilDiv(OutputTiles(d), split) * tile_clocks;
   }
 
-  // Thread blocks of a slice.
-  int64_t Blocks(const DirectLayout& d) const { return d.channel_blocks * window_->classes * int64_t{d.chunks}; }
+  // Thread blocks of a slice of a wgrad, which has one residue class.
+  static int64_t Blocks(const DirectLayout& d) { return d.channel_blocks * int64_t{d.chunks}; }
 
   // Tiles that an SM computes, of a conv.
   int64_t TilesPerSm(const DirectLayout& d) const {

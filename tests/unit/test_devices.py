@@ -43,6 +43,13 @@ def test_several_models_have_what_each_of_them_has():
         assert getattr(mixed, name) == getattr(MODELS["NVIDIA A100-SXM4-80GB"], name)
 
 
+@pytest.mark.parametrize("first", [H200, H100])
+def test_costs_are_fitted_to_a_mix_only_if_it_is_planned_as_one_of_them(first):
+    assert planned_for([first, H100, H200]) == MODELS["NVIDIA H100 80GB HBM3"]
+    assert not planned_for([first, gpu("NVIDIA A100-SXM4-80GB", "8.0", 108)]).is_fitted
+    assert planned_for([first]).is_fitted
+
+
 @pytest.mark.parametrize("capability, shared", [("8.0", 166912), ("8.6", 101376), ("9.0", 232448), ("12.0", 101376)])
 def test_other_models_by_their_architecture(capability, shared):
     device = planned_for([gpu("NVIDIA Unheard-of", capability, 40)])
