@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdint>
 #include <map>
 #include <numeric>
@@ -70,9 +69,6 @@ struct ArrayShape {
   }
 };
 
-// The time of copies and of multiplications. They overlap, but not completely.
-inline double Overlapped(double one, double other) { return std::cbrt(one * one * one + other * other * other); }
-
 // How operands of float32 are multiplied, by the precision that is asked for: as what sum of rounded numbers. kBF16 is
 // left only where results are float64, which no tensor core has: else the operands are bfloat16.
 enum class Float32 {
@@ -119,7 +115,7 @@ struct Product {
     return static_cast<double>(most * classes) / static_cast<double>(taps.size());
   }
   DType sum_type() const { return SumType(conv); }
-  // Bytes of all results in the type of the sums.
+  // All results, and their bytes in the type of the sums.
   int64_t sums() const { return rows() * cols() * conv.groups; }
   int64_t sums_bytes() const { return sums() * ElementBytes(sum_type()); }
   // Bytes of a row of the im2col matrix: all (tap, channel) of a position, of all groups.

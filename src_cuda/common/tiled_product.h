@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <iterator>
 #include <set>
@@ -51,6 +52,14 @@ inline double ActivationSeconds(const Product& product, const Device& device, co
   return product.activation_bytes() / (costs["bandwidth"] * device.bandwidth);
 }
 
+// The time of copies and of multiplications. They overlap, but not completely.
+inline double Overlapped(double one, double other) { return std::cbrt(one * one * one + other * other * other); }
+
+// Results that an SM has to end.
+inline double SumsPerSm(const Product& product, const Device& device) {
+  return static_cast<double>(product.sums()) / device.multiprocessors;
+}
+
 // The time that the epilogue adds to a result. `name`: of the cost of what is no residual.
 inline double EpilogueSecondsOfResult(const Product& product, const Numbers& costs,
                                       const char* name = "epilogue_seconds") {
@@ -60,8 +69,7 @@ inline double EpilogueSecondsOfResult(const Product& product, const Numbers& cos
 
 // The time of the epilogue, where no multiplication hides it.
 inline double EpilogueSeconds(const Product& product, const Device& device, const Numbers& costs) {
-  const auto results = static_cast<double>(product.rows() * product.cols() * product.conv.groups);
-  return results / device.multiprocessors * EpilogueSecondsOfResult(product, costs);
+  return SumsPerSm(product, device) * EpilogueSecondsOfResult(product, costs);
 }
 
 // The time to write the slices of split-K, and to read them in one more kernel.

@@ -64,18 +64,23 @@ inline int64_t CopiedBytes(const DirectLayout& d) {
   return (pixels * d.src_pixel.vectors + gradient) * 16;
 }
 
-// Of an output tile, of a chunk of the source channels. side_by_side: thread blocks of a wgrad that an SM has. Of such
-// a block, items * parts warps multiply. Warps wait for their own multiplications, and other blocks use that time.
-inline double TileClocks(const DirectLayout& d, const Numbers& costs, int64_t side_by_side = 1) {
+// Of an output tile, of a chunk of the source channels: without copies.
+inline double WorkClocks(const DirectLayout& d) {
   const double reads = OperandBytes(d) / kSharedBytesPerClock;
   const double multiplications = Multiplications(d) * kMultiplicationClocks;
-  const double work = std::max(reads, multiplications) + 0.5 * std::min(reads, multiplications);
-  if (!d.is_conv()) {
-    return work * kWgradWarps / (d.items * d.parts * side_by_side) +
-           CopiedBytes(d) / costs["wgrad_box_bytes_per_clock"] + costs["wgrad_area_clocks"];
-  }
+  return std::max(reads, multiplications) + 0.5 * std::min(reads, multiplications);
+}
+
+inline double ConvTileClocks(const DirectLayout& d, const Numbers& costs) {
   const double rows = d.streams_rows() ? SourceRows(d) * d.tile.warps * costs["row_clocks"] : 0;
-  return work + CopiedBytes(d) / costs["box_bytes_per_clock"] + costs["area_clocks"] + rows;
+  return WorkClocks(d) + CopiedBytes(d) / costs["box_bytes_per_clock"] + costs["area_clocks"] + rows;
+}
+
+// side_by_side: thread blocks that an SM has. Of a block, items * parts warps multiply. Warps wait for their own
+// multiplications, and other blocks use that time.
+inline double WgradTileClocks(const DirectLayout& d, const Numbers& costs, int64_t side_by_side) {
+  return WorkClocks(d) * kWgradWarps / (d.items * d.parts * side_by_side) +
+         CopiedBytes(d) / costs["wgrad_box_bytes_per_clock"] + costs["wgrad_area_clocks"];
 }
 
 }  // namespace jaxconv::direct

@@ -248,8 +248,8 @@ class DirectPlanner {
 
   // The cost by which extents are compared.
   double ExtentCost(const DirectLayout& d) const {
-    if (d.stages_rows()) return TilesPerSm(d) * direct::TileClocks(d, costs_);  // output tiles are large
-    if (d.streams_rows() || d.taps_in_n()) return OutputTiles(d) * direct::TileClocks(d, costs_);
+    if (d.stages_rows()) return ConvClocks(d);  // output tiles are large
+    if (d.streams_rows() || d.taps_in_n()) return OutputTiles(d) * direct::ConvTileClocks(d, costs_);
     constexpr int64_t kPixelTaps = 6;  // a pixel of a halo tile costs as much as 6 taps of a position
     return static_cast<double>(OutputTiles(d)) * (int64_t{d.positions} * d.taps + kPixelTaps * HaloPixels(d.out_tile));
   }
@@ -277,26 +277,26 @@ class DirectPlanner {
     return d.channel_blocks * d.chunks > 1 && d.src_pixel.vectors < kLineVectors;
   }
 
-  double ConvClocks(const DirectLayout& d) const { return TilesPerSm(d) * direct::TileClocks(d, costs_); }
+  double ConvClocks(const DirectLayout& d) const { return TilesPerSm(d) * direct::ConvTileClocks(d, costs_); }
 
   // A conv begins with its filter. With taps in N, each of its results is added up and stored on its own.
   double ConvEndsSeconds(const DirectLayout& d) const {
     const char* const rate = d.block_groups > 0 ? "groups_filter_bytes_per_second" : "filter_bytes_per_second";
-    const double results = d.taps_in_n() ? 1.0 * product_.sums() / device_.multiprocessors : 0;
+    const double results = d.taps_in_n() ? SumsPerSm(product_, device_) : 0;
     return costs_["conv_begin_seconds"] + 1.0 * d.filter_bytes() / d.tile.warps / costs_[rate] +
            results * costs_["taps_in_n_result_seconds"];
   }
 
   // Nothing hides a wgrad's stores: one by one, and in slices as pairs.
   double WgradEndsSeconds(int64_t split) const {
-    const double sums = 1.0 * split * product_.sums() / device_.multiprocessors;
+    const double sums = split * SumsPerSm(product_, device_);
     return costs_["wgrad_begin_seconds"] + sums * costs_[split == 1 ? "wgrad_result_seconds" : "wgrad_sum_seconds"];
   }
 
   // Of the thread blocks that one SM has, one turn after another.
   double WgradClocks(const DirectLayout& d, int64_t split) const {
     const int64_t blocks = CeilDiv(Blocks(d) * split, device_.multiprocessors);
-    const double tile_clocks = direct::TileClocks(d, costs_, std::min(blocks, CtasPerSm(d)));
+    const double tile_clocks = direct::WgradTileClocks(d, costs_, std::min(blocks, CtasPerSm(d)));
     return blocks * CeilDiv(OutputTiles(d), split) * tile_clocks;
   }
 

@@ -95,8 +95,7 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
   // With its operands swapped, a wgrad's sums of neighbouring columns are not neighbours in memory.
   double ScatteredSeconds(const MmaSettings& s) const {
     if (product_.pass != Pass::kWgrad || product_.conv.filter.out == 1) return 0;
-    const double sums = 1.0 * s.split * product_.sums();
-    return sums / device_.multiprocessors * costs_["scattered_sum_seconds"];
+    return s.split * SumsPerSm(product_, device_) * costs_["scattered_sum_seconds"];
   }
   const OperandTraits& traits() const { return TraitsOf(product_.conv.src_type); }
 
