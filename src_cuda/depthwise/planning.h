@@ -213,7 +213,8 @@ class DepthwisePlanner {
                       std::vector<DepthwiseSettings>* tiles) const {
     const DepthwiseTile& tile = TileOf(s);
     const int64_t most_rows = depthwise::AllRows(conv_, s.stream()) * (JoinsImages(s) ? product_.images() : 1);
-    const int64_t least_rows = tile.has_pieces ? tile.lags : 2 * tile.lags;
+    constexpr int64_t kLeastRows = 2;  // of a conv: small layers wait for their steps, and have few of them then
+    const int64_t least_rows = tile.has_pieces ? tile.lags : is_conv() ? kLeastRows : 2 * tile.lags;
     int64_t last = 0;
     for (const int64_t segments : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64}) {
       const int64_t high = rows.value_or(CeilDiv(most_rows, segments));
