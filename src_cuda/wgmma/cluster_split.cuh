@@ -193,6 +193,14 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
           stores.StoreRow(added[0], 2 * half, offsets[half], first_col, end_col);
         }
       }
+    } else if (p.rank == 2) {
+      WgmmaProducer<T, kTile, kKMajor> producer(p, shared.stages, barriers);
+      producer.Find(tile);
+      __syncthreads();
+      ptx::ArriveInCluster();
+      producer.Copy(tile);
+      __syncwarp();
+      ptx::WaitForCluster();
     } else {
       // A lane fills a stage. So lanes look up taps at the same time, each its first while pixels are worked out.
       WgmmaProducer<T, kTile, kKMajor> producer(p, shared.stages, barriers, thread % kTile.stages);

@@ -25,6 +25,7 @@ inline constexpr int kResultBytes = kResultRows * kSwizzleBytes;
 inline constexpr int kUnreadBytes = 3 * 32 * 4;  // a word for each lane of a warp and operand, see BringEpilogue
 inline constexpr int kBlockRows = 64;            // M of a multiplication, and channels that wgrad's tiles are made of
 inline constexpr int kWgradBlockBytes = kBlockRows * kSwizzleBytes;  // of 64 channels in a step of wgrad
+inline constexpr int64_t kMostWgradSplit = 1 << 15;                  // its square has 32 bits, see FindWgradTile
 // Positions that are a step of K of wgrad.
 constexpr int WgradPositions(int element_bytes) { return kSwizzleBytes / element_bytes; }
 inline constexpr int kHaloWgradTaps = 3;  // of a window's row: they are columns of one multiplication of wgrad

@@ -22,7 +22,7 @@ __device__ __forceinline__ void BringEpilogue(const WgmmaParams& p, int32_t firs
   constexpr int kSector = 32 / sizeof(float);  // columns that a lane brings
   static_assert(kTile.cols <= 32 * kSector, "a warp brings all columns");
   const auto in_tile = static_cast<int32_t>(threadIdx.x) * kSector, col = first_col + in_tile;
-  if (threadIdx.x >= 32 || in_tile >= kTile.cols || col >= p.problem.out_channels) return;
+  if (threadIdx.x >= 32 || in_tile >= kTile.cols || col >= p.out_channels) return;
   const auto bring = [&](const PerChannel& operand, int number) {
     const auto* const data = static_cast<const float*>(operand.data);
     if (operand.stride != 0) ptx::BringToL1(unread + (number * 32 + threadIdx.x) * 4, data + col);
@@ -37,7 +37,7 @@ __device__ __forceinline__ void PrefetchResidual(const WgmmaParams& p, int threa
                                                  int32_t first_col, int cols, const F& offset_of) {
   const DType type = p.epilogue.residual_type;  // the table of traits is the host's
   const int bytes = type == DType::kF32 ? 4 : type == DType::kBF16 || type == DType::kF16 ? 2 : 1;
-  const int32_t end_col = min(first_col + cols, static_cast<int32_t>(p.problem.out_channels));
+  const int32_t end_col = min(first_col + cols, p.out_channels);
   const bool has_blocks = std::is_same_v<T, int8_t> && p.problem.dst.block != 0;
   const int32_t at_once = has_blocks ? kBlockChannels : ptx::kLineBytes / bytes;
 #pragma unroll 1
@@ -222,7 +222,7 @@ struct LaneCols {
   __device__ __forceinline__ LaneCols(const WgmmaParams& p, int32_t first_col, int32_t end_col, int cols) {
     const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     col = first_col + (kTile.swap_ab ? warp * 16 + lane / 4 : lane % 4 * 2);
-    end = min(end_col, static_cast<int32_t>(p.problem.out_channels));
+    end = min(end_col, p.out_channels);
     are_all_channels = first_col + cols <= end;
   }
 
@@ -392,8 +392,9 @@ class WgmmaEpilogue {
     if constexpr (kHasEpilogue) BringEpilogue<kTile>(params_, tile.first_col(), unread_);
   }
 
-  // To be called while a tile's last step is multiplied. Tiles whose sums may be computed again do without.
+  // To be called while a tile's last step is multiplied. Tiles whose sums may be computed again fetch nothing yet.
   __device__ __forceinline__ void EndSoon(const WgmmaReceivedTile& tile) {
+    if constexpr (!kLeaves) stores_.FindPositions(tile.residue(), tile.first_row());
     if constexpr (kHasEpilogue && !kFetchesLate) {
       if (HasResidual()) FetchFirst(tile);
     }
@@ -423,7 +424,6 @@ class WgmmaEpilogue {
       for (int subtile = 0; subtile < kSubtiles; ++subtile) Round(sums, subtile, tile, left_[subtile]);
       is_left_ = true;
     } else {
-      stores_.FindPositions(tile.residue(), tile.first_row());
 #pragma unroll
       for (int subtile = 0; subtile < kSubtiles; ++subtile) {
         typename Stores::Subtile rounded;
@@ -545,7 +545,7 @@ class WgmmaEpilogue {
   __device__ __forceinline__ bool HasResidual() const { return params_.epilogue.residual != nullptr; }
 
   __device__ __forceinline__ void FetchFirst(const WgmmaReceivedTile& tile) {
-    stores_.FindPositions(tile.residue(), tile.first_row());
+    if constexpr (kLeaves) stores_.FindPositions(tile.residue(), tile.first_row());
 #pragma unroll
     for (int subtile = 0; subtile < kFirstFetched; ++subtile) Fetch(subtile, tile);
   }
@@ -556,8 +556,7 @@ class WgmmaEpilogue {
     if constexpr (kFetchesLate) FetchFirst(tile);
 #pragma unroll
     for (int subtile = 0; subtile < kSubtiles; ++subtile) {
-      if (tile.first_col() + FirstCol(subtile) < params_.problem.out_channels)
-        EndWithResidual(sums, subtile, tile, scale);
+      if (tile.first_col() + FirstCol(subtile) < params_.out_channels) EndWithResidual(sums, subtile, tile, scale);
       if (subtile + ResultBuffers(kTile) < kSubtiles) Fetch(subtile + ResultBuffers(kTile), tile);
     }
   }

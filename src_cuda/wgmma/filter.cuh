@@ -34,7 +34,7 @@ struct WgmmaFilter {
   static __device__ __forceinline__ void Copy(const WgmmaParams& p, uint32_t to, uint32_t barrier, int32_t channel,
                                               int32_t col, int32_t tap, uint32_t rank) {
     if constexpr (kParts == 1) return CopyPart(p, to, barrier, channel, col, tap, rank);
-    const int32_t apart = tap < p.problem.tap_count ? p.problem.tap_count : 0;
+    const int32_t apart = tap < p.filter_taps ? p.filter_taps : 0;
     if (apart == 0) tap *= kParts;  // none of any part
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {

@@ -90,23 +90,24 @@ struct WgmmaHaloStages {
   }
 
   // Sorts the taps by their planes. Behind them is one that the filter does not have. To be called by all threads,
-  // before the barrier behind which taps are read.
+  // before the barrier behind which taps are read. They are the only residue class's.
   __device__ void FillTaps(const WgmmaParams& p) {
-    const ResidueClass& all = p.classes[0];
-    const auto i = static_cast<int32_t>(threadIdx.x);
-    if (all.tap_count > kMostHaloTaps) __trap();
-    HaloTap tap{0, 0, p.problem.tap_count, i + 1};
-    if (i < all.tap_count) tap = InHalo(p, p.taps[all.first_tap + i]);
-    if (i <= all.tap_count) taps[i] = tap;
+    const int32_t i = static_cast<int32_t>(threadIdx.x), count = p.class_taps;
+    HaloTap tap{0, 0, p.filter_taps, i + 1};
+    if (i < count) tap = InHalo(p, p.taps[i]);
+    const bool is_one_plane = p.rank < kSpatial + 2 && p.step[1] == 1 && p.step[2] == 1;
+    if (is_one_plane && i < count) tap.end = count;
+    if (i <= count) taps[i] = tap;
     __syncthreads();
+    if (is_one_plane) return;
     int32_t place = 0, end = 0;
-    for (int32_t other = 0; other < all.tap_count; ++other) {
+    for (int32_t other = 0; other < count; ++other) {
       const int32_t plane = taps[other].plane;
       place += plane < tap.plane || (plane == tap.plane && other < i);
       end += plane <= tap.plane;
     }
     __syncthreads();
-    if (i < all.tap_count) taps[place] = {tap.pixel, tap.plane, tap.filter, end};
+    if (i < count) taps[place] = {tap.pixel, tap.plane, tap.filter, end};
   }
 
   // Calls round(first tap, end, block of K, steps behind them) for each halo tile of a unit. Steps are a block of K's
@@ -129,16 +130,18 @@ struct WgmmaHaloStages {
  private:
   // If halo tiles do not reach a tap, the plan is of another problem.
   static __device__ __forceinline__ HaloTap InHalo(const WgmmaParams& p, const Tap& tap) {
-    const uint32_t row_step = p.problem.step[1], col_step = p.problem.step[2];
-    const uint32_t row = static_cast<uint32_t>(tap.shift[1]) - p.corner[1];
-    const uint32_t col = static_cast<uint32_t>(tap.shift[2]) - p.corner[2];
-    const int32_t filter = tap.filter_delta / p.tap_stride;
-    const bool is_in_halo = row / row_step <= static_cast<uint32_t>(p.halo_rows - p.unit_rows) &&
-                            col / col_step <= static_cast<uint32_t>(p.halo_cols - p.unit_cols);
-    const bool is_tap = static_cast<uint32_t>(filter) < static_cast<uint32_t>(p.problem.tap_count);
-    if (!is_in_halo || !is_tap || filter * p.tap_stride != tap.filter_delta) __trap();
-    return {static_cast<int32_t>(row / row_step * p.halo_cols + col / col_step),
-            HaloPlane::Join(tap.shift[0], row % row_step, col % col_step), filter};
+    const auto along = [&](int d, int32_t* rest) {
+      const Divider<int32_t> by_step(p.step[d], p.step_reciprocals[d - 1]);
+      return by_step.Divide(tap.shift[d] - p.corner[d], rest);
+    };
+    int32_t row_phase, col_phase, rest;
+    const int32_t row = along(1, &row_phase), col = along(2, &col_phase);
+    const int32_t filter = Divider<int32_t>(p.tap_stride, p.tap_reciprocal).Divide(tap.filter_delta, &rest);
+    const bool is_in_halo = tap.shift[1] >= p.corner[1] && row <= p.halo_rows - p.unit_rows &&
+                            tap.shift[2] >= p.corner[2] && col <= p.halo_cols - p.unit_cols;
+    const bool is_tap = tap.filter_delta >= 0 && filter < p.filter_taps && rest == 0;
+    if (!is_in_halo || !is_tap) __trap();
+    return {row * p.halo_cols + col, HaloPlane::Join(tap.shift[0], row_phase, col_phase), filter};
   }
 };
 
@@ -190,7 +193,7 @@ class WgmmaHaloProducer {
     const int32_t corner[] = {HaloPlane::Depth(plane), params_.corner[1] + HaloPlane::Row(plane),
                               params_.corner[2] + HaloPlane::Col(plane)};
     const int lane = threadIdx.x % 32, unit = kHasRows ? lane % kPartLanes : lane;
-    const ptx::PixelPlace at = InPixels(rows_.OfUnit(first_row / kUnitRows + unit), params_.problem.step, corner);
+    const ptx::PixelPlace at = InPixels(rows_.OfUnit(first_row / kUnitRows + unit), params_.step, corner);
     halos_.WaitUntilEmpty();
     if (lane == 0) {
       const int32_t pixels = Stages::kUnits * params_.halo_rows * params_.halo_cols;

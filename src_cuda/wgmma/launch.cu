@@ -122,15 +122,21 @@ void SetRows(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* params) 
   params->leaves_out_taps = true;
 }
 
+// What kernels divide by a number with.
+uint32_t Reciprocal(int32_t divisor) { return UINT32_MAX / static_cast<uint32_t>(std::max(divisor, 1)); }
+
 // Fills in what wgrad's kernels read of the tiles that clusters share out.
 void SetWgradTiles(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* params) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
   params->row_clusters = static_cast<int32_t>(WgradRowClusters(p, s));
+  params->row_cluster_reciprocal = Reciprocal(params->row_clusters);
   params->class_tiles = params->tiles = static_cast<uint32_t>(WgradWorkTiles(p, s));
   params->taps_h = static_cast<int32_t>(s.taps_h), params->taps_w = static_cast<int32_t>(s.taps_w);
   params->tap_pixels = static_cast<int32_t>(s.tap_pixels());
   params->wgrad_parts = static_cast<int32_t>(tile.wgrad_cluster_split(s.split));
-  params->wgrad_steps = static_cast<int32_t>(WgradSteps(p, tile));
+  params->class_units = p.class_count == 1 ? static_cast<int32_t>(WgradUnits(p, s)) : 0;
+  params->slice_steps = static_cast<int32_t>(WgradSteps(p, tile) / s.split);
+  params->steps_left = static_cast<int32_t>(WgradSteps(p, tile) % s.split);
 }
 
 WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
@@ -153,13 +159,17 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   for (int d = 0; d < kSpatial; ++d) {
     params.counts[d] = static_cast<int32_t>(counts[d]);
     params.corner[d] = static_cast<int32_t>(s.corner(d));
+    params.step[d] = static_cast<int32_t>(p.step[d]);
   }
   if (s.rank == 2 && !tile.halo) params.counts[2] = INT32_MAX;  // rows behind the last pixel are no other image's
   if (tile.halo) {
     params.unit_rows = UnitOf(p, 1), params.unit_cols = UnitOf(p, 2);
     params.halo_rows = static_cast<int32_t>(HaloSize(p, s, 1));
     params.halo_cols = static_cast<int32_t>(HaloSize(p, s, 2));
+    for (int d = 1; d < kSpatial; ++d) params.step_reciprocals[d - 1] = Reciprocal(static_cast<int32_t>(p.step[d]));
   }
+  params.out_channels = static_cast<int32_t>(p.out_channels);
+  params.filter_taps = p.tap_count;
   params.class_taps = p.class_count == 1 ? p.tap_count : 0;
   params.live_classes = static_cast<int32_t>(LiveClasses(p));
   // With an epilogue they are tiles as others, with one step of zeros.
@@ -167,19 +177,20 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   const int scheduled_classes = params.live_classes - params.empty_classes;
   params.leaves_out_taps = LeavesOutTaps(p, s, tile);
   if (s.has_rows()) SetRows(p, s, &params);
+  params.is_plain = params.live_classes == 1 && !params.leaves_out_taps;
   params.rank = static_cast<int32_t>(s.rank);
   params.tap_stride = static_cast<int32_t>(s.tap_stride);
   params.block_k = call.pass == Pass::kWgrad ? kBlockRows : BlockK(p, tile.bf16x6);
   params.k_blocks = static_cast<int32_t>(CeilDiv(p.in_channels, params.block_k));
   params.split = static_cast<int32_t>(s.split);
-  const auto reciprocal = [](int32_t divisor) { return UINT32_MAX / static_cast<uint32_t>(std::max(divisor, 1)); };
-  for (int d = 0; d < kSpatial; ++d) params.count_reciprocals[d] = reciprocal(params.counts[d]);
-  params.tap_reciprocal = reciprocal(params.tap_stride);
-  params.k_block_reciprocal = reciprocal(params.k_blocks);
+  for (int d = 0; d < kSpatial; ++d) params.count_reciprocals[d] = Reciprocal(params.counts[d]);
+  params.tap_reciprocal = Reciprocal(params.tap_stride);
+  params.k_block_reciprocal = Reciprocal(params.k_blocks);
+  params.split_reciprocal = Reciprocal(params.split);
   params.row_clusters = static_cast<int32_t>(RowClusters(p, tile));
   params.col_clusters = static_cast<int32_t>(ColClusters(p, tile));
-  params.row_cluster_reciprocal = reciprocal(params.row_clusters);
-  params.col_cluster_reciprocal = reciprocal(params.col_clusters);
+  params.row_cluster_reciprocal = Reciprocal(params.row_clusters);
+  params.col_cluster_reciprocal = Reciprocal(params.col_clusters);
   params.class_tiles = static_cast<uint32_t>(ClassWorkTiles(p, tile, s.split));
   params.tiles = params.class_tiles * scheduled_classes;
   // Enough to fill all stages. A block that has more tiles than it gets done takes them from others.

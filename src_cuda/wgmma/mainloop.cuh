@@ -68,6 +68,7 @@ class WgmmaProducer {
 
   // Finds a tile's first step.
   __device__ __forceinline__ void Find(const WgmmaWorkTile& tile) {
+    if (params_.rank == 2) return FindInMatrix(tile);
     at_ = FirstPixel(tile);
     from_ = params_.has_rows ? FindStep<true>(tile, tile.steps.first) : FindStep<false>(tile, tile.steps.first);
   }
@@ -75,22 +76,20 @@ class WgmmaProducer {
   // Copies a tile's operands, tap by tap, behind Find. One of the warp's lanes does.
   __device__ __forceinline__ void Copy(const WgmmaWorkTile& tile) {
     if (!ptx::ElectOne()) return;
+    if (params_.rank == 2) return CopyMatrixSteps(tile);
     params_.has_rows ? CopySteps<true>(tile) : CopySteps<false>(tile);
   }
 
   // The first pixel that this block copies of each step.
   __device__ __forceinline__ ptx::PixelPlace FirstPixel(const WgmmaWorkTile& tile) const {
-    const bool is_zeros = tile.steps.first == tile.steps.taps * params_.k_blocks;  // behind the last image, or row
-    const int32_t row = tile.first_row + FirstPart();
-    if (params_.rank == 2) return {is_zeros ? static_cast<int32_t>(params_.problem.src_size[2]) : row, 0, 0, 0};
-    ptx::PixelPlace at = InPixels(rows_.At(row), params_.problem.step, params_.corner);
+    const bool is_zeros = tile.steps.first == tile.steps.taps * params_.k_blocks;  // behind the last image
+    ptx::PixelPlace at = InPixels(rows_.At(tile.first_row + FirstPart()), params_.step, params_.corner);
     if (is_zeros) at.image = static_cast<int32_t>(params_.problem.batch);
     return at;
   }
 
   // A step's tap, where there are no rows of neighbours. Behind a class's taps is one that the filter does not have,
-  // with a negative delta. A matrix has one tap, which needs no look at the table: a thread block's beginning would
-  // wait for it.
+  // with a negative delta.
   __device__ __forceinline__ Tap TapOf(const WgmmaWorkTile& tile, int32_t step) const {
     int32_t k_block;
     const int32_t place = by_k_blocks_.Divide(step, &k_block);
@@ -101,10 +100,9 @@ class WgmmaProducer {
   __device__ __forceinline__ Step StepOf(const Tap& tap, int32_t step) const {
     int32_t k_block, rest;
     by_k_blocks_.Divide(step, &k_block);
-    if (params_.rank == 2) return {k_block * params_.block_k, 0, 0, 0, TapPlace::kImage, tap.filter_delta < 0 ? 1 : 0};
     int32_t number = Divider<int32_t>(params_.tap_stride, params_.tap_reciprocal).Divide(tap.filter_delta, &rest);
-    bool is_tap = number < params_.problem.tap_count && rest == 0;
-    if (tap.filter_delta < 0) is_tap = true, number = params_.problem.tap_count;
+    bool is_tap = number < params_.filter_taps && rest == 0;
+    if (tap.filter_delta < 0) is_tap = true, number = params_.filter_taps;
     uint32_t from_corner[kSpatial];
     const uint32_t reach = Im2colOffsetEnd(params_.rank);
 #pragma unroll
@@ -124,15 +122,12 @@ class WgmmaProducer {
   // Fills the stage with a step's operands, when it is empty.
   template <bool kHasRows = false>
   __device__ __forceinline__ void CopyStep(const WgmmaWorkTile& tile, ptx::PixelPlace at, const Step& from) const {
-    pipeline_.WaitUntilEmpty();
-    const uint32_t stage = stages_ + pipeline_.stage() * Stages::kBytes;
-    ptx::ArriveExpecting(pipeline_.full(), Stages::kBytesOfChannel * params_.block_k);
-    const CUtensorMap* map = &params_.src_map;
-    if (kHasRows && from.rows != TapPlace::kImage) map = &params_.rows_maps[from.rows], at = AmongRows(at, from.rows);
-    ptx::CopyPixels<(kTile.col_blocks > 1)>(params_.rank, stage + FirstPart() * kSwizzleBytes, *map, pipeline_.full(),
-                                            from.channel, at, from.w, from.h, from.d, Stages::Filter::kAll);
-    Stages::Filter::Copy(params_, stage + Stages::SrcTile::kBytes, pipeline_.full(), from.channel, tile.first_col,
-                         from.tap, rank_);
+    FillStage(tile, from.channel, from.tap, [&](uint32_t to) {
+      const CUtensorMap* map = &params_.src_map;
+      if (kHasRows && from.rows != TapPlace::kImage) map = &params_.rows_maps[from.rows], at = AmongRows(at, from.rows);
+      ptx::CopyPixels<kSharesSource>(params_.rank, to, *map, pipeline_.full(), from.channel, at, from.w, from.h, from.d,
+                                     Stages::Filter::kAll);
+    });
   }
 
   // To be called between two steps of a lane.
@@ -147,9 +142,45 @@ class WgmmaProducer {
   }
 
  private:
+  static constexpr bool kSharesSource = kTile.col_blocks > 1;
+
+  // Fills the stage, when it is empty, with a block of K's channels. copy_source(address) copies the source's.
+  template <typename F>
+  __device__ __forceinline__ void FillStage(const WgmmaWorkTile& tile, int32_t channel, int32_t tap,
+                                            F&& copy_source) const {
+    pipeline_.WaitUntilEmpty();
+    const uint32_t stage = stages_ + pipeline_.stage() * Stages::kBytes;
+    ptx::ArriveExpecting(pipeline_.full(), Stages::kBytesOfChannel * params_.block_k);
+    copy_source(stage + FirstPart() * kSwizzleBytes);
+    Stages::Filter::Copy(params_, stage + Stages::SrcTile::kBytes, pipeline_.full(), channel, tile.first_col, tap,
+                         rank_);
+  }
+
+  // Of a matrix, without a look at tables: its one tap's blocks of K follow each other. Behind them is the step of
+  // zeros, of rows behind the last one and of a tap that the filter does not have. Few instructions, because a thread
+  // block runs them once, one after the other, before its first copy.
+  __device__ __forceinline__ void FindInMatrix(const WgmmaWorkTile& tile) {
+    const bool is_zeros = tile.steps.first == params_.k_blocks;
+    constexpr int32_t kBehindRows = 1 << 30;
+    at_.w = is_zeros ? kBehindRows : tile.first_row + FirstPart();
+    from_.channel = tile.steps.first * params_.block_k;
+    from_.tap = is_zeros;
+  }
+  __device__ __forceinline__ void CopyMatrixSteps(const WgmmaWorkTile& tile) {
+#pragma unroll 1
+    for (int32_t step = tile.steps.first; step < tile.steps.end; ++step) {
+      FillStage(tile, from_.channel, from_.tap, [&](uint32_t to) {
+        ptx::CopyMatrix<kSharesSource>(to, params_.src_map, pipeline_.full(), from_.channel, at_.w, 0,
+                                       Stages::Filter::kAll);
+      });
+      pipeline_.Advance();
+      from_.channel += params_.block_k;
+    }
+  }
+
   __device__ __forceinline__ Tap TapAt(const WgmmaWorkTile& tile, int32_t place, bool is_tap) const {
-    if (is_tap && params_.rank > 2) return params_.taps[tile.first_tap + place];
-    return {0, is_tap ? 0 : -1, {params_.corner[0], params_.corner[1], params_.corner[2]}};
+    if (is_tap) return params_.taps[tile.first_tap + place];
+    return {0, -1, {params_.corner[0], params_.corner[1], params_.corner[2]}};
   }
 
   template <bool kHasRows>
@@ -180,7 +211,7 @@ class WgmmaProducer {
   __device__ __forceinline__ ptx::PixelPlace AmongRows(const ptx::PixelPlace& at, int32_t rows) const {
     const int32_t dim = params_.rows_dim, shift = params_.rows_shift[rows];
     if (at.image < params_.problem.batch) return MovedAlong(dim, shift, at);
-    const int32_t near = shift > 0 ? 0 : (params_.counts[dim] - 1) * static_cast<int32_t>(params_.problem.step[dim]);
+    const int32_t near = shift > 0 ? 0 : (params_.counts[dim] - 1) * params_.step[dim];
     return MovedAlong(dim, params_.corner[dim] + near + shift - Along(dim, at), at);
   }
 

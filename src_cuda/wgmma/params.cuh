@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "common/convert.cuh"
@@ -15,46 +16,66 @@
 
 namespace jaxconv {
 
-// All residue classes have the positions of the largest one here: what lies outside of the result is not stored. The
-// numbers that a thread block reads before its first copy are in front, in few lines: the constants' cache begins
-// empty.
-struct WgmmaParams {
-  const Tap* taps;
-  const ResidueClass* classes;
-  int32_t counts[kSpatial];
-  int32_t corner[kSpatial];  // of the first position's window, in any class
-  int32_t rank;        // of the maps; 2: pixels are the rows of a matrix, which the filter's one tap reads as they lie
-  int32_t tap_stride;  // elements of the filter from a tap to the next
-  int32_t k_blocks;    // of a tap: of block_k source channels each
-  int32_t block_k;     // kBlockK, or less
-  int32_t unit_rows, unit_cols;  // positions of a halo tile
-  int32_t halo_rows, halo_cols;  // pixels of the largest plane that they see
-  // 2^32 - 1 over some of these numbers. A division by one takes 20 instructions less, and a block begins with several.
-  uint32_t count_reciprocals[kSpatial];
-  uint32_t tap_reciprocal;
-  uint32_t k_block_reciprocal;
-  uint32_t row_cluster_reciprocal, col_cluster_reciprocal;
-  int32_t split;
-  int32_t class_taps;     // of the only residue class, also those of neighbours' rows; 0 of several
-  int32_t live_classes;   // those that have positions, the first ones of the table
-  int32_t empty_classes;  // of these, those without taps whose zeros are stored beside other classes' tiles
-  int32_t row_clusters;   // of a class's tiles
+// All residue classes have the positions of the largest one here: what lies outside of the result is not stored.
+//
+// The constants' cache begins empty, and a thread block waits for each line of it. So what it reads before its first
+// copy, and at its end, is in the first lines.
+inline constexpr size_t kConstantLine = 64;
+
+struct alignas(kConstantLine) WgmmaParams {
+  // Of all kernels. A number's reciprocal is 2^32 - 1 over it: to divide then takes 20 instructions less.
+  uint32_t tiles;        // of clusters, of all classes
+  int32_t row_clusters;  // of a class's tiles
   int32_t col_clusters;
-  uint32_t class_tiles;  // of clusters, of a class
-  uint32_t tiles;        // of all
-  uint32_t rounds;       // of a class: a round gives each cluster a tile, see WgmmaTileOrder
+  uint32_t row_cluster_reciprocal, col_cluster_reciprocal;
+  int32_t class_taps;  // of the only residue class, also those of neighbours' rows; 0 of several
+  int32_t split;
+  uint32_t split_reciprocal;
+  int32_t k_blocks;  // of a tap: of block_k source channels each
+  uint32_t k_block_reciprocal;
+  int32_t block_k;  // kBlockK, or less
+  int32_t rank;     // of the maps; 2: pixels are the rows of a matrix, which the filter's one tap reads as they lie
+  int32_t live_classes;  // those that have positions, the first ones of the table
+  int32_t tiles_ahead;   // that the scheduler broadcasts, kTile.stages at most
+  int32_t out_channels;
+  bool is_plain;         // one residue class has positions, and tiles have all of its taps
   bool leaves_out_taps;  // those by which a tile sees nothing of the image, or of a neighbour
   bool has_rows;         // of neighbours
-  int32_t tiles_ahead;   // that the scheduler broadcasts, kTile.stages at most
+  bool has_out_maps;     // and residual_maps, if there is a residual
+
+  // Of what is no matrix.
+  const Tap* taps;
+  int32_t counts[kSpatial];
+  uint32_t count_reciprocals[kSpatial];
+  int32_t corner[kSpatial];  // of the first position's window, in any class
+  int32_t step[kSpatial];    // pixels from a position to the next
+  int32_t tap_stride;        // elements of the filter from a tap to the next
+  uint32_t tap_reciprocal;
+
+  // Of wgrad.
+  int32_t class_units;              // of rows of the only residue class, see WgradUnit; 0 of several
+  int32_t slice_steps, steps_left;  // steps of positions of a class by slices: the quotient, and what is left
+  int32_t wgrad_parts;              // slices that a cluster adds
+  int32_t taps_h, taps_w;           // rows of a window's plane, and taps of a row
+  int32_t tap_pixels;               // from a tap of a row to the next
+  int32_t filter_taps;              // of all kernels
+  // Of halo tiles.
+  int32_t unit_rows, unit_cols;             // positions
+  int32_t halo_rows, halo_cols;             // pixels of the largest plane that they see
+  uint32_t step_reciprocals[kSpatial - 1];  // of rows, and of columns
   // How many tiles the schedulers have asked for: zero before and after a launch. Null: tiles are shared out
   // beforehand.
   uint32_t* asked_for;
-  ConvProblem problem;
+
+  int32_t whole_rows;     // see WholeRows
+  int32_t empty_classes;  // of live ones, those without taps whose zeros are stored beside other classes' tiles
+  uint32_t class_tiles;   // of clusters, of a class
+  uint32_t rounds;        // of a class: a round gives each cluster a tile, see WgmmaTileOrder
+  const ResidueClass* classes;
   void* out;               // where TMA does not store: the result, or the workspace of split-K
   int64_t slice_elements;  // from a slice's results in the workspace to the next one's
   DType out_type;
-  bool has_out_maps;   // and residual_maps, if there is a residual
-  int32_t whole_rows;  // see WholeRows
+  ConvProblem problem;
   CUtensorMap src_map;
   CUtensorMap rhs_map;
   CUtensorMap out_maps[kMostWgmmaClasses];  // of each class
@@ -68,14 +89,12 @@ struct WgmmaParams {
   int32_t rows_shift[2];       // from a row of the image to its place among them
   int32_t rows_taps[2];        // in im2col mode, how many taps see them
   int32_t rows_first_cluster;  // of a class's tiles, the one that comes first: those behind it see rows after the image
-  // Of wgrad.
-  int32_t wgrad_steps;     // of positions of a residue class
-  int32_t wgrad_parts;     // slices that a cluster adds
-  int32_t taps_h, taps_w;  // rows of a window's plane, and taps of a row
-  int32_t tap_pixels;      // from a tap of a row to the next
-  const void *src, *rhs;   // what the maps read, for sums of tf32 that are not finite
-  Epilogue epilogue;       // of a conv
+  const void *src, *rhs;       // what the maps read, for sums of tf32 that are not finite
+  Epilogue epilogue;           // of a conv
 };
+static_assert(offsetof(WgmmaParams, taps) == kConstantLine && offsetof(WgmmaParams, class_units) == 2 * kConstantLine &&
+                  offsetof(WgmmaParams, whole_rows) == 3 * kConstantLine,
+              "what is read together is in one line of the constants' cache");
 
 // The most channels of one tap that are a step of K: a row of 128 bytes, as TMA swizzles it.
 template <typename T>
@@ -153,8 +172,20 @@ class RowPositions {
   int32_t unit_cols_;
 };
 
+// Where a residue class's positions begin. If there is one class, the table is not read: a thread block would wait.
+struct ClassPhase {
+  int32_t of[kSpatial] = {};
+
+  __device__ __forceinline__ ClassPhase(const WgmmaParams& p, int32_t residue) {
+    if (p.class_taps > 0) return;
+#pragma unroll
+    for (int d = 0; d < kSpatial; ++d) of[d] = p.classes[residue].phase[d];
+  }
+};
+
 // The same place, in pixels of a tensor.
-__device__ __forceinline__ ptx::PixelPlace InPixels(const ptx::PixelPlace& at, const int64_t (&step)[kSpatial],
+template <typename Step>
+__device__ __forceinline__ ptx::PixelPlace InPixels(const ptx::PixelPlace& at, const Step (&step)[kSpatial],
                                                     const int32_t (&first)[kSpatial]) {
   return {at.w * static_cast<int32_t>(step[2]) + first[2], at.h * static_cast<int32_t>(step[1]) + first[1],
           at.d * static_cast<int32_t>(step[0]) + first[0], at.image};

@@ -87,7 +87,7 @@ class WgmmaStores {
         for (int i = 0; i < 16; ++i) {
           const int64_t offset = __shfl_sync(0xffffffff, offsets, i / 4 * 8 + lane_ % 4 * 2 + i % 2);
           const int32_t col = first_col + warp_ * 16 + i / 2 % 2 * 8 + lane_ / 4;
-          if (offset < 0 || col >= params_.problem.out_channels) continue;
+          if (offset < 0 || col >= params_.out_channels) continue;
           slice[offset + col] = RoundTo<Out>(Result(sums[block + i / 4][i % 4]));
         }
       }
@@ -112,7 +112,7 @@ class WgmmaStores {
   }
   __device__ __forceinline__ int64_t RowOffset(int32_t residue, int32_t row) const {
     const ConvProblem& q = params_.problem;
-    const ptx::PixelPlace at = InPixels(rows_.At(row), q.period, params_.classes[residue].phase);
+    const ptx::PixelPlace at = PlaceOf(residue, row);
     if (at.image >= q.batch || at.d >= q.dst_size[0] || at.h >= q.dst_size[1] || at.w >= q.dst_size[2]) return -1;
     return at.image * q.dst.batch + at.d * q.dst.spatial[0] + at.h * q.dst.spatial[1] + at.w * q.dst.spatial[2];
   }
@@ -121,7 +121,7 @@ class WgmmaStores {
   template <typename Sum, int kBlocks>
   __device__ __forceinline__ void StoreRow(const Sum (&sums)[kBlocks][4], int first, int64_t offset, int32_t first_col,
                                            int32_t end_col) const {
-    end_col = min(end_col, static_cast<int32_t>(params_.problem.out_channels));
+    end_col = min(end_col, params_.out_channels);
     WithOutType([&](auto type) {
       using Out = decltype(type);
 #pragma unroll
@@ -141,17 +141,17 @@ class WgmmaStores {
     const int32_t row = first_row + lane_ * kResultRows;
     if (kInBlocks) {
       position_ = {first_row, 0, 0, 0};
-    } else if (!kTile.halo && (params_.rank == 2 || HasWholeRows())) {
+    } else if (HasWholeRows()) {
       position_ = {row, 0, 0, 0};
     } else {
-      position_ = InPixels(rows_.At(row), params_.problem.period, params_.classes[residue].phase);
+      position_ = PlaceOf(residue, row);
     }
   }
 
   // Begins to copy the residual of a subtile to the buffer that its results will take. To be called in the order of
   // subtiles, for as many ahead as there are buffers.
   __device__ __forceinline__ void FetchResidual(int32_t residue, int32_t row, int32_t col) {
-    if (col >= params_.problem.out_channels) return;
+    if (col >= params_.out_channels) return;
     if constexpr (kInBlocks) return FetchBlocks(residue, row, col);
     const ptx::PixelPlace at = PlaceOfWarp(row);
     if constexpr (kSharesCols) col += warp_ / 2 * kCols;
@@ -159,7 +159,7 @@ class WgmmaStores {
     const uint32_t barrier = barriers_ + fetched_ * 8;
     fetched_ = (fetched_ + 1) % ResultBuffers(kTile);
     if (!ptx::ElectOne()) return;
-    const bool is_there = !kSharesCols || col < params_.problem.out_channels;
+    const bool is_there = !kSharesCols || col < params_.out_channels;
     ptx::WaitForStores<0>();
     ptx::ArriveExpecting(barrier, is_there ? kResultRows * kCols * static_cast<int>(sizeof(T)) : 0);
     if (!is_there) return;
@@ -190,7 +190,7 @@ class WgmmaStores {
 
   // Stores a subtile, rounded: 64 of the tile's rows by some columns, or with swapped operands some rows by 64.
   __device__ __forceinline__ void StoreSubtile(const Subtile& pairs, int32_t residue, int32_t row, int32_t col) {
-    if (col >= params_.problem.out_channels) return;
+    if (col >= params_.out_channels) return;
     if constexpr (kInBlocks) return StoreBlocks(pairs, residue, row, col);
     const ptx::PixelPlace at = PlaceOfWarp(row);
     if constexpr (kSharesCols) col += warp_ / 2 * kCols;
@@ -212,7 +212,7 @@ class WgmmaStores {
         StoreWholeRows(part, at.w);
       } else if constexpr (kTile.halo) {
         ptx::StoreBox(params_.out_maps[residue], part, col, at);
-      } else if (!kSharesCols || col < params_.problem.out_channels) {
+      } else if (!kSharesCols || col < params_.out_channels) {
         ptx::StorePixels(params_.rank, params_.out_maps[residue], part, col, at);
       }
       ptx::CommitStores();  // also of no store: BeginBuffer counts buffers by groups
@@ -257,6 +257,13 @@ class WgmmaStores {
     return kIsSplit ? ColOffset<T>(params_, col) : col;
   }
 
+  // A row's place in the result. It may be behind the last one.
+  __device__ __forceinline__ ptx::PixelPlace PlaceOf(int32_t residue, int32_t row) const {
+    if constexpr (kTile.halo) return rows_.At(row);  // neighbouring results are of one class
+    if (params_.rank == 2) return {row, 0, 0, 0};
+    return InPixels(rows_.At(row), params_.problem.period, ClassPhase(params_, residue).of);
+  }
+
   // The first of the 16 rows that this warp stores of a subtile. All lanes must call it.
   __device__ __forceinline__ ptx::PixelPlace PlaceOfWarp(int32_t row) const {
     return ptx::PlaceOfLane(position_, row / kResultRows + (kSharesCols ? warp_ % 2 : warp_));
@@ -290,7 +297,7 @@ class WgmmaStores {
     const int32_t in_part = lane_ / kLanes, in_block = lane_ % kLanes * kVector;
     const int64_t offset = RowOffset(residue, position_.w + row + warp_ * kResultRows + in_part);
     if (offset < 0) return;
-    const auto channels = static_cast<int32_t>(params_.problem.out_channels);
+    const auto channels = params_.out_channels;
 #pragma unroll
     for (int at = 0; at < kCols; at += kBlockChannels) {
       if (col + at >= channels) break;
@@ -431,7 +438,7 @@ class WgmmaStores {
 
   // The same without gaps between rows. Columns that are no channels go behind them.
   __device__ __forceinline__ void WriteWholeRows(const Subtile& pairs, uint32_t part) const {
-    const auto channels = static_cast<int32_t>(params_.problem.out_channels);
+    const auto channels = params_.out_channels;
 #pragma unroll
     for (int block = 0; block < kCols / 8; block += 2) {
       if (block * 8 >= channels) break;
@@ -444,7 +451,7 @@ class WgmmaStores {
 
   // A warp's rows, from one on. To be called by one lane.
   __device__ __forceinline__ void StoreWholeRows(uint32_t part, int32_t first_row) const {
-    const auto channels = static_cast<int32_t>(params_.problem.out_channels);
+    const auto channels = params_.out_channels;
     const int32_t rows = min(kResultRows, params_.whole_rows - first_row);
     if (rows <= 0) return;
     ptx::StoreBytes(static_cast<T*>(params_.out) + int64_t{first_row} * channels, part, rows * channels * sizeof(T));

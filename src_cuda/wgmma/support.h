@@ -159,9 +159,9 @@ inline Reason UnsupportedIm2col(const ConvProblem& p, const WgmmaSettings& s, bo
 inline Reason UnsupportedHalo(const ConvProblem& p, const WgmmaSettings& s) {
   int64_t pixels = 1, extent = 1;
   bool has_one_tap = true;
-  for (int64_t period : p.period) {
-    if (period != 1) return "neighbouring results are of several residue classes";
-  }
+  bool has_one_class = p.class_count == 1;
+  for (int64_t period : p.period) has_one_class &= period == 1;
+  if (!has_one_class) return "neighbouring results are of several residue classes";
   for (int d = 1; d < kSpatial; ++d) {
     if (s.reach(d) < 0) return "windows end before they begin";
     const int64_t size = HaloSize(p, s, d);
@@ -254,6 +254,7 @@ inline Reason UnsupportedWgrad(const ConvProblem& p, const WgmmaSettings& s) {
   if (LiveClasses(p) == 0) return "there is nothing to multiply";
   if (!HasEqualClasses(p)) return "residue classes that are not equally large";
   if (p.filter.out != 1) return "the filter's output channels are not its last axis";
+  if (s.split > kMostWgradSplit) return "a split into more than " + std::to_string(kMostWgradSplit);
   if (ClassRows(p, tile) > INT32_MAX / 2) return "too many positions";
   if (Reason why = tile.halo ? UnsupportedWgradHalo(p, s) : Reason()) return why;
   if (WgradRowClusters(p, s) * ColClusters(p, tile) * s.split * tile.cluster() > INT32_MAX) {

@@ -39,7 +39,10 @@ __device__ __forceinline__ void FindSteps(const WgmmaParams& p, int32_t first_ta
                                           WgmmaWorkTile* tile) {
   const int32_t first = first_tap * p.k_blocks, end = end_tap * p.k_blocks, zeros = tile->steps.taps * p.k_blocks;
   int32_t size = end - first;
-  if (p.split > 1) size = static_cast<uint32_t>(size + p.split - 1) / static_cast<uint32_t>(p.split);
+  if (p.split > 1) {
+    int32_t rest;
+    size = Divider<int32_t>(p.split, p.split_reciprocal).Divide(size + p.split - 1, &rest);
+  }
   WgmmaSteps& steps = tile->steps;
   steps.first = min(first + tile->slice * size, end);
   steps.end = min(steps.first + size, end);
@@ -71,19 +74,27 @@ class WgmmaTileOrder {
 
   // Sorts the classes by their taps, if there are several. To be called by a warp. It may read them behind __syncwarp.
   static __device__ void FillOrder(const WgmmaParams& p, int32_t (&order)[kMostWgmmaClasses]) {
-    const int32_t c = threadIdx.x % 32;
-    if (p.live_classes == 1 || c >= p.live_classes) return;
+    if (p.live_classes == 1) return;
+    const int32_t c = threadIdx.x % 32, taps = c < p.live_classes ? p.classes[c].tap_count : -1;
     int32_t place = 0;
-    for (int32_t other = 0; other < p.live_classes; ++other) {
-      const int32_t more = p.classes[other].tap_count - p.classes[c].tap_count;
-      place += more > 0 || (more == 0 && other < c);
+#pragma unroll
+    for (int32_t other = 0; other < kMostWgmmaClasses; ++other) {
+      const int32_t of_other = __shfl_sync(0xffffffff, taps, other);
+      place += of_other > taps || (of_other == taps && other < c);
     }
-    order[place] = c;
+    if (c < p.live_classes) order[place] = c;
   }
 
   // The tile of an index, if there are so many.
   __device__ __forceinline__ bool Find(uint32_t index, WgmmaWorkTile* tile) const {
     if (index >= params_.tiles) return false;
+    tile->residue = 0;
+    if (params_.is_plain) {
+      FindPlace(index, tile);
+      FindTaps(params_, tile);
+      FindSteps(params_, 0, tile->steps.taps, tile);
+      return true;
+    }
     const uint32_t live = kTile.halo ? 1 : params_.live_classes - params_.empty_classes;  // halo tiles are of one class
     uint32_t place = 0, rest = index;
     if (live > 1) {  // the class's place in the order, and the tile's in the class
@@ -94,27 +105,33 @@ class WgmmaTileOrder {
       rest -= first * live;
       place = rest / each, rest = first + rest % each;
     }
-    const int32_t rank = blockIdx.x % kTile.cluster();
-    int32_t row_cluster, col_cluster;
-    const int32_t along = Divider<int32_t>(params_.col_clusters, params_.col_cluster_reciprocal)
-                              .Divide(static_cast<int32_t>(rest), &col_cluster);
-    tile->slice = Divider<int32_t>(params_.row_clusters, params_.row_cluster_reciprocal).Divide(along, &row_cluster);
-    if (params_.has_rows) {  // tiles at an image's end are long, and would end last
-      row_cluster += params_.rows_first_cluster;
-      row_cluster -= row_cluster < params_.row_clusters ? 0 : params_.row_clusters;
-    }
-    tile->first_row = row_cluster * kClusterRows + rank % kTile.row_blocks * kTile.rows;
-    tile->first_col = (col_cluster * kTile.col_blocks + rank / kTile.row_blocks) * kTile.cols;
-    tile->residue = !kTile.halo && params_.live_classes > 1 ? order_[place] : 0;
+    const int32_t first_row = FindPlace(rest, tile);
+    if (!kTile.halo && params_.live_classes > 1) tile->residue = order_[place];
     FindTaps(params_, tile);
     int32_t first = 0, end = tile->steps.taps;
-    if (params_.leaves_out_taps) LeaveOutTaps(*tile, row_cluster * kClusterRows, &first, &end);
+    if (params_.leaves_out_taps) LeaveOutTaps(*tile, first_row, &first, &end);
     FindSteps(params_, first, end, tile);
     return true;
   }
 
  private:
   static constexpr int kClusterRows = kTile.row_blocks * kTile.rows;
+
+  // Finds where a tile of a class lies. Returns its cluster's first row.
+  __device__ __forceinline__ int32_t FindPlace(uint32_t index, WgmmaWorkTile* tile) const {
+    const int32_t rank = blockIdx.x % kTile.cluster();
+    int32_t row_cluster, col_cluster;
+    const int32_t along = Divider<int32_t>(params_.col_clusters, params_.col_cluster_reciprocal)
+                              .Divide(static_cast<int32_t>(index), &col_cluster);
+    tile->slice = Divider<int32_t>(params_.row_clusters, params_.row_cluster_reciprocal).Divide(along, &row_cluster);
+    if (!params_.is_plain && params_.has_rows) {  // tiles at an image's end are long, and would end last
+      row_cluster += params_.rows_first_cluster;
+      row_cluster -= row_cluster < params_.row_clusters ? 0 : params_.row_clusters;
+    }
+    tile->first_row = row_cluster * kClusterRows + rank % kTile.row_blocks * kTile.rows;
+    tile->first_col = (col_cluster * kTile.col_blocks + rank / kTile.row_blocks) * kTile.cols;
+    return row_cluster * kClusterRows;
+  }
 
   // Taps are in the order of their rows. From a cluster's positions the first ones, or the last ones, may see no row of
   // the image, or of a neighbour. The blocks of a cluster take the same steps, as each copies for all.
@@ -125,7 +142,7 @@ class WgmmaTileOrder {
     const int32_t end_row = min(first_row + kClusterRows, static_cast<int32_t>(params_.problem.batch) * count);
     const ptx::PixelPlace begin = rows.At(first_row), last = rows.At(end_row - 1);
     if (begin.image != last.image) return;
-    const auto step = static_cast<int32_t>(params_.problem.step[dim]);
+    const auto step = params_.step[dim];
     const auto image = static_cast<int32_t>(params_.problem.src_size[dim]);
     const int32_t begins = Along(dim, begin) * step, ends = Along(dim, last) * step;
     const auto is_seen = [&](int32_t i) {

@@ -48,11 +48,11 @@ struct alignas(1024) WgradBlock {
   // Of producers: a thread for each operand. Copies begin one after the other, and steps have many.
   static constexpr int kProducers = 2;
   template <bool kOfSource>
-  __device__ __forceinline__ void Produce(const WgmmaParams& p) {
+  __device__ __forceinline__ void Produce(const WgmmaParams& p, WgradTiles<kTile>& tiles) {
     Pipeline pipeline(ptx::SharedAddress(barriers));
     Operands operands(p);
     const auto ctas = static_cast<uint16_t>(((1 << kTile.cluster()) - 1) << FirstOfGroup(p));
-    ForEachWgradTile<kTile>(p, [&](const WgradWorkTile& tile) {
+    tiles.ForEach([&](const WgradWorkTile& tile) {
       if (kOfSource && tile.first_step < tile.end_step) operands.Find(p, tile);  // unseen taps are nowhere
 #pragma unroll 1
       for (int32_t step = tile.first_step; step < tile.end_step; ++step) {
@@ -88,7 +88,7 @@ struct alignas(1024) WgradBlock {
 
   // The rank of the first block that shares operands with this one.
   static __device__ __forceinline__ uint32_t FirstOfGroup(const WgmmaParams& p) {
-    return blockIdx.x / kTile.cluster() % p.wgrad_parts * kTile.cluster();
+    return WgradPart<kTile>(p) * kTile.cluster();
   }
 
   // Of consumer warpgroups.
@@ -269,20 +269,25 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       ptx::FenceBarriers();
     }
     if (threadIdx.x == 32 * ConsumerWarps(kTile)) ptx::PrefetchMap(p.src_map), ptx::PrefetchMap(p.rhs_map);
-    __syncthreads();
-    if (kTile.cluster() * p.wgrad_parts > 1) ptx::SyncCluster();
+    const auto sync_blocks = [&] {
+      __syncthreads();
+      if (kTile.cluster() * p.wgrad_parts > 1) ptx::SyncCluster();
+    };
     if (threadIdx.x / 128 == kTile.warpgroups()) {
       if constexpr (kTile.ctas_per_sm == 1) ptx::DecreaseRegisters<WgradProducerRegisters(kTile)>();
+      WgradTiles<kTile> tiles(p);
+      sync_blocks();
       const int warp = static_cast<int>(threadIdx.x) / 32 - ConsumerWarps(kTile);
       const bool is_elected = ptx::ElectOne();
       if (warp == 0 && is_elected) {
-        block.template Produce<true>(p);
+        block.template Produce<true>(p, tiles);
       } else if (warp == 1 && is_elected) {
-        block.template Produce<false>(p);
+        block.template Produce<false>(p, tiles);
       } else {
         Block::WaitForAllSums(p);
       }
     } else {
+      sync_blocks();
       if constexpr (kTile.ctas_per_sm == 1) ptx::IncreaseRegisters<WgradConsumerRegisters(kTile)>();
       block.Consume(p);
     }

@@ -104,7 +104,7 @@ class WgradIm2col {
   __device__ __forceinline__ void CopySource(const WgmmaParams& p, const WgradWorkTile&, int32_t step, uint32_t stage,
                                              uint32_t full, uint16_t ctas) const {
     const auto rank = static_cast<int>(blockIdx.x % kTile.cluster());
-    const ptx::PixelPlace of_source = InPixels(positions_.At(step * kPositions), p.problem.step, p.corner);
+    const ptx::PixelPlace of_source = PlaceOf(p, step, p.step, p.corner);
 #pragma unroll
     for (int i = 0; i < kBlocks; ++i) {
       if (kTile.col_blocks > 1 && i % kTile.col_blocks != rank) continue;
@@ -122,14 +122,14 @@ class WgradIm2col {
                                                uint32_t stage, uint32_t full, uint16_t ctas) const {
     constexpr int32_t kOrigin[kSpatial] = {};
     const auto rank = static_cast<int>(blockIdx.x % kTile.cluster());
-    const ptx::PixelPlace of_gradient = InPixels(positions_.At(step * kPositions), p.problem.period, kOrigin);
+    const ptx::PixelPlace of_gradient = PlaceOf(p, step, p.problem.period, kOrigin);
 #pragma unroll
     for (int i = 0; i < Gradient::kParts * Gradient::kBlocks; ++i) {
       if (kTile.row_blocks > 1 && i % kTile.row_blocks != rank) continue;
       const uint32_t to = stage + i * Gradient::kBlockBytes;
       int32_t channel = tile.first_col + i % Gradient::kBlocks * kBlockRows;
       // Beside a box without channels, the source's words could not be loaded yet. What takes its place is not stored.
-      if (Gradient::kParts > 1 && channel >= p.problem.out_channels) channel = 0;
+      if (Gradient::kParts > 1 && channel >= p.out_channels) channel = 0;
       if constexpr (kReadsMnMajor<typename Gradient::Element>) {
         ptx::CopyPixels<(kTile.row_blocks > 1)>(p.rank, to, p.rhs_map, full, channel,
                                                 OfPart(p, of_gradient, i / Gradient::kBlocks), tile.phase[2],
@@ -168,6 +168,14 @@ class WgradIm2col {
   }
 
  private:
+  // A step's first position, in pixels of an operand.
+  template <typename Apart>
+  __device__ __forceinline__ ptx::PixelPlace PlaceOf(const WgmmaParams& p, int32_t step, const Apart (&apart)[kSpatial],
+                                                     const int32_t (&first)[kSpatial]) const {
+    if (p.rank == 2) return {step * kPositions, 0, 0, 0};
+    return InPixels(positions_.At(step * kPositions), apart, first);
+  }
+
   // A part's pixels: its images, or rows of a matrix, lie behind those of the part before it. Positions behind the last
   // image's are in the next part. There the source has zeros, and the next part no infinity or NaN.
   static_assert(kFirst == 0, "infinities and NaNs lie behind no other part");
@@ -193,10 +201,12 @@ class WgradIm2col {
   // If the maps do not reach a tap, the plan is of another problem. Blocks behind the last one read what it does.
   static __device__ __forceinline__ Box BoxOf(const WgmmaParams& p, const WgradWorkTile& tile, int32_t block) {
     block = min(tile.first_unit + block, tile.end_unit - 1);
-    Box box{block % p.k_blocks * kBlockRows, 0, 0, 0, kBoxes};
+    int32_t k_block;
+    const int32_t tap_of_class = Divider<int32_t>(p.k_blocks, p.k_block_reciprocal).Divide(block, &k_block);
+    Box box{k_block * kBlockRows, 0, 0, 0, kBoxes};
     if (kBoxes > 1 && box.channel + kBlockK<T> >= p.problem.in_channels) box.count = 1;
     if (p.rank == 2) return box;
-    const Tap& tap = p.taps[tile.first_tap + block / p.k_blocks];
+    const Tap& tap = p.taps[tile.first_tap + tap_of_class];
     uint32_t from_corner[kSpatial];
     bool reaches = true;
 #pragma unroll
@@ -254,7 +264,7 @@ class WgradHalo {
   __device__ __forceinline__ void CopySource(const WgmmaParams& p, const WgradWorkTile&, int32_t step, uint32_t stage,
                                              uint32_t full, uint16_t) const {
     const int32_t corner[kSpatial] = {0, p.corner[1], p.corner[2]};  // each group has its own depth
-    const ptx::PixelPlace at = InPixels(positions_.OfUnit(step), p.problem.step, corner);
+    const ptx::PixelPlace at = InPixels(positions_.OfUnit(step), p.step, corner);
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
       if (i >= planes_) break;

@@ -105,7 +105,8 @@ class WgradStore {
     if (lane_ >= kTile.rows / kBlockRows) return;
     const WgradRows rows = WgradRowsOf<kTile>(p, tile, lane_);
     if (rows.tap < 0) return;
-    of_lane_ = {p.taps[rows.tap].filter_delta + rows.channel * p.problem.filter.in,
+    const int64_t of_tap = p.rank == 2 ? 0 : p.taps[rows.tap].filter_delta;  // a matrix's one tap is the filter's first
+    of_lane_ = {of_tap + rows.channel * p.problem.filter.in,
                 static_cast<int32_t>(p.problem.in_channels) - rows.channel};
   }
 
@@ -157,7 +158,7 @@ class WgradStore {
 #pragma unroll
       for (int i = 0; i < kOfRun; ++i) {
         const int32_t col = tile_.first_col + first_n_ + (run * Share::kRun + i) * 8;
-        if (col + (kInEights ? 0 : lane_ % 4 * 2) >= params_.problem.out_channels) continue;
+        if (col + (kInEights ? 0 : lane_ % 4 * 2) >= params_.out_channels) continue;
         const float (&four)[4] = sums[(block * Share::kRunsOfBlock + run) * kOfRun + i];
         StorePair(row + col + lane_ % 4 * 2, four[2 * half], four[2 * half + 1]);
       }
@@ -178,7 +179,7 @@ class WgradStore {
       for (int half = 0; half < 2 * Share::kBlocks; ++half) {
         const int32_t channel = tile_.first_col + first_m_ + half / 2 * kBlockRows + half % 2 * 8;
         const float (&four)[4] = sums[(half / 2 * Share::kRunsOfBlock + run) * kOfRun + i];
-        if (channel < params_.problem.out_channels) {
+        if (channel < params_.out_channels) {
           StoreColumns(column + channel, apart, four[half % 2 * 2], four[half % 2 * 2 + 1]);
         }
       }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "common/points.cuh"
 #include "common/types.h"
 #include "conv_problem.h"
 #include "wgmma/config.h"
@@ -23,56 +24,103 @@ struct WgradWorkTile {
   int32_t phase[kSpatial];
 };
 
-// Units of rows of a residue class.
+// This CTA's slice of those that its cluster adds: a power of two of them.
 template <WgmmaTile kTile>
-__device__ __forceinline__ int32_t WgradUnitsOf(const WgmmaParams& p, const ResidueClass& of) {
-  if constexpr (!kTile.halo) return of.tap_count * p.k_blocks;
-  return of.tap_count / p.taps_w * CeilDiv(p.taps_w, kHaloWgradTaps) * p.k_blocks;
+__device__ __forceinline__ int32_t WgradPart(const WgmmaParams& p) {
+  return static_cast<int32_t>(blockIdx.x / kTile.cluster()) & (p.wgrad_parts - 1);
 }
 
-// Finds a cluster's tile. Tiles that run at the same time have the same positions, as far as possible. False behind the
-// last class: the host counts a class's tiles from above.
-template <WgmmaTile kTile>
-__device__ __forceinline__ bool FindWgradTile(const WgmmaParams& p, uint32_t index, WgradWorkTile* tile) {
-  constexpr int kUnits = kTile.rows / WgradUnit(kTile), kOfCluster = kUnits * kTile.row_blocks;
-  const auto rank = static_cast<int32_t>(blockIdx.x % kTile.cluster());
-  const auto part = static_cast<int32_t>(blockIdx.x / kTile.cluster() % p.wgrad_parts);
-  int32_t unit = static_cast<int32_t>(index % p.row_clusters) * kOfCluster;
-  index /= p.row_clusters;
-  const auto first_col = static_cast<int32_t>(index % p.col_clusters * (kTile.cols * kTile.col_blocks));
-  tile->slice = static_cast<int32_t>(index / p.col_clusters);
-  int32_t residue = 0, units = WgradUnitsOf<kTile>(p, p.classes[0]);
-  while (unit >= units) {
-    unit -= CeilDiv(units, kOfCluster) * kOfCluster;
-    if (++residue >= p.problem.class_count) return false;
-    units = WgradUnitsOf<kTile>(p, p.classes[residue]);
+// Finds a tile's class, and its first unit in the class, from its first unit in all classes. False behind the last
+// class: the host counts a class's tiles from above. If there is one class, the table is not read: a thread block would
+// wait.
+template <bool kHasOne, int32_t kOfCluster>
+__device__ __forceinline__ bool FindWgradClass(const WgmmaParams& p, int32_t unit, WgradWorkTile* tile,
+                                               int32_t* residue) {
+  tile->first_unit = unit, tile->end_unit = p.class_units, tile->first_tap = 0;
+  *residue = 0;
+#pragma unroll
+  for (int32_t& phase : tile->phase) phase = 0;
+  if (kHasOne || p.class_units > 0) return true;
+  int32_t units = p.classes[0].tap_count * p.k_blocks;
+  while (tile->first_unit >= units) {
+    tile->first_unit -= CeilDiv(units, kOfCluster) * kOfCluster;
+    if (++*residue >= p.problem.class_count) return false;
+    units = p.classes[*residue].tap_count * p.k_blocks;
   }
-  const ResidueClass& of = p.classes[residue];
-  tile->first_unit = unit + (kTile.row_blocks > 1 ? rank * kUnits : 0);
-  tile->end_unit = units;
-  tile->first_tap = of.first_tap;
-  tile->first_col = first_col + (kTile.col_blocks > 1 ? rank * kTile.cols : 0);
-  const bool has_positions = residue < p.live_classes;
-  const auto step_of = [&](int64_t slice) {
-    return has_positions ? static_cast<int32_t>(slice * p.wgrad_steps / p.split) : 0;
-  };
-  const int32_t slice = tile->slice * p.wgrad_parts + part;
-  tile->first_step = step_of(slice), tile->end_step = step_of(slice + 1);
+  const ResidueClass& of = p.classes[*residue];
+  tile->end_unit = units, tile->first_tap = of.first_tap;
 #pragma unroll
   for (int d = 0; d < kSpatial; ++d) tile->phase[d] = of.phase[d];
   return true;
 }
 
+// Finds a cluster's tile, if it is one of a class's. Tiles that run at the same time have the same positions, as far as
+// possible.
+template <WgmmaTile kTile>
+__device__ __forceinline__ bool FindWgradTile(const WgmmaParams& p, uint32_t index, WgradWorkTile* tile) {
+  constexpr int kUnits = kTile.rows / WgradUnit(kTile), kOfCluster = kUnits * kTile.row_blocks;
+  const auto rank = static_cast<int32_t>(blockIdx.x % kTile.cluster());
+  int32_t row_cluster, col_cluster, residue;
+  const int32_t along =
+      Divider<int32_t>(p.row_clusters, p.row_cluster_reciprocal).Divide(static_cast<int32_t>(index), &row_cluster);
+  tile->slice = Divider<int32_t>(p.col_clusters, p.col_cluster_reciprocal).Divide(along, &col_cluster);
+  if (!FindWgradClass<kTile.halo, kOfCluster>(p, row_cluster * kOfCluster, tile, &residue)) return false;
+  if constexpr (kTile.row_blocks > 1) tile->first_unit += rank * kUnits;
+  tile->first_col = (col_cluster * kTile.col_blocks + (kTile.col_blocks > 1 ? rank : 0)) * kTile.cols;
+  const auto step_of = [&](int32_t slice) {  // slice * steps / split, in 32 bits
+    int32_t rest;
+    const int32_t left = Divider<int32_t>(p.split, p.split_reciprocal).Divide(slice * p.steps_left, &rest);
+    return residue < p.live_classes ? slice * p.slice_steps + left : 0;
+  };
+  const int32_t slice = tile->slice * p.wgrad_parts + WgradPart<kTile>(p);
+  tile->first_step = step_of(slice), tile->end_step = step_of(slice + 1);
+  return true;
+}
+
+// Which of the clusters this CTA's is, and how many there are.
+template <WgmmaTile kTile>
+struct WgradCluster {
+  uint32_t index, count;
+
+  __device__ __forceinline__ explicit WgradCluster(const WgmmaParams& p) {
+    const int log_parts = 31 - __clz(p.wgrad_parts);
+    index = blockIdx.x / kTile.cluster() >> log_parts, count = gridDim.x / kTile.cluster() >> log_parts;
+  }
+};
+
 // Calls work(tile) for each of this cluster's tiles.
 template <WgmmaTile kTile, typename F>
 __device__ __forceinline__ void ForEachWgradTile(const WgmmaParams& p, F&& work) {
-  const uint32_t ctas = kTile.cluster() * p.wgrad_parts, clusters = gridDim.x / ctas;
+  const WgradCluster<kTile> cluster(p);
   WgradWorkTile tile;
 #pragma unroll 1
-  for (uint32_t i = blockIdx.x / ctas; i < p.tiles; i += clusters) {
+  for (uint32_t i = cluster.index; i < p.tiles; i += cluster.count) {
     if (FindWgradTile<kTile>(p, i, &tile)) work(tile);
   }
 }
+
+// The same for those that find the first tile before they wait for anything.
+template <WgmmaTile kTile>
+class WgradTiles {
+ public:
+  __device__ __forceinline__ explicit WgradTiles(const WgmmaParams& p)
+      : params_(p), cluster_(p), is_tile_(FindWgradTile<kTile>(p, cluster_.index, &tile_)) {}
+
+  template <typename F>
+  __device__ __forceinline__ void ForEach(F&& work) {
+    for (uint32_t i = cluster_.index;;) {
+      if (is_tile_) work(tile_);
+      if ((i += cluster_.count) >= params_.tiles) return;
+      is_tile_ = FindWgradTile<kTile>(params_, i, &tile_);
+    }
+  }
+
+ private:
+  const WgmmaParams& params_;
+  WgradCluster<kTile> cluster_;
+  WgradWorkTile tile_;
+  bool is_tile_;
+};
 
 // 64 rows of a product: channels of a tap.
 struct WgradRows {
@@ -105,7 +153,9 @@ __device__ __forceinline__ WgradRows WgradRowsOf(const WgmmaParams& p, const Wgr
     return {unit < tile.end_unit && tap < taps.count ? taps.first + tap : -1, taps.channel};
   } else {
     block += tile.first_unit;
-    return {block < tile.end_unit ? tile.first_tap + block / p.k_blocks : -1, block % p.k_blocks * kBlockRows};
+    int32_t k_block;
+    const int32_t tap = Divider<int32_t>(p.k_blocks, p.k_block_reciprocal).Divide(block, &k_block);
+    return {block < tile.end_unit ? tile.first_tap + tap : -1, k_block * kBlockRows};
   }
 }
 

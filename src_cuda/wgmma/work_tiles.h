@@ -93,11 +93,17 @@ inline int64_t RowClusters(const ConvProblem& p, const WgmmaTile& tile) {
   return CeilDiv(ClassRows(p, tile), int64_t{tile.rows} * tile.row_blocks);
 }
 
-// Of wgrad: along the rows of all classes. The table of classes is on the device, so the host counts from above.
+// Of wgrad: units of rows of all classes.
+inline int64_t WgradUnits(const ConvProblem& p, const WgmmaSettings& s) {
+  const bool halo = kWgmmaTiles[s.tile].halo;
+  const int64_t rows_of_taps = halo ? p.tap_count / s.taps_w * CeilDiv(s.taps_w, kHaloWgradTaps) : p.tap_count;
+  return rows_of_taps * CeilDiv(p.in_channels, kBlockRows);
+}
+
+// Clusters along them. The table of classes is on the device, so the host counts from above.
 inline int64_t WgradRowClusters(const ConvProblem& p, const WgmmaSettings& s) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
-  const int64_t rows_of_taps = tile.halo ? p.tap_count / s.taps_w * CeilDiv(s.taps_w, kHaloWgradTaps) : p.tap_count;
-  return RowTiles(p, rows_of_taps * CeilDiv(p.in_channels, kBlockRows), tile.rows / WgradUnit(tile) * tile.row_blocks);
+  return RowTiles(p, WgradUnits(p, s), tile.rows / WgradUnit(tile) * tile.row_blocks);
 }
 // Steps of K of a class.
 inline int64_t WgradSteps(const ConvProblem& p, const WgmmaTile& tile) {

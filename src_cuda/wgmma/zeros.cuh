@@ -34,7 +34,7 @@ class WgmmaZeros {
     const ptx::PixelPlace row = rows_.At(first_row + lane_ * kResultRows);
     for (int32_t c = params_.live_classes - params_.empty_classes; c < params_.live_classes; ++c) {
       const auto at = InPixels(row, params_.problem.period, params_.classes[order_[c]].phase);
-      const int32_t end = min(first_col + kTile.cols, static_cast<int32_t>(params_.problem.out_channels));
+      const int32_t end = min(first_col + kTile.cols, params_.out_channels);
 #pragma unroll 1
       for (int32_t col = first_col; col < end; col += ResultCols(kTile, sizeof(T))) {
         ptx::StorePixels(params_.rank, params_.out_maps[order_[c]], zeros_, col, at);

@@ -193,7 +193,8 @@ REFUSED = {
             halves((2**8, 2**15, 8), (3, 8, 8)), dict(split=2**20), GATHERS, "positions|thread blocks|8 slices"
         ),
         "too_many_sums": (
-            halves((2, 20, 20, 64), (3, 3, 64, 512)), dict(split=2**31 - 1), EVERY_PASS[2:], "thread blocks"
+            halves((2, 20, 20, 64), (3, 3, 64, 512)), dict(split=2**31 - 1), EVERY_PASS[2:],
+            "split into more than 32768|thread blocks"
         ),
         "no_split": (PIECES, dict(split=0), EVERY_PASS, "split of 0"),
         "areas": (PIECES, dict(output_tile=(4, 8)), EVERY_PASS, "no setting (rows|cols)"),

@@ -109,14 +109,18 @@ def test_positions_are_of_30_bits(taps):
         assert fits or "too many positions" in choice.unsupported_reason()
 
 
-def test_filters_of_many_thread_blocks():
-    """Of each slice, one for each tile of the filter: four blocks of 64 channels by 64 columns, or as many."""
+@pytest.mark.parametrize("outs, split, why", [
+    (128, 2**15, None),
+    (128, 2**15 + 1, "a split into more than 32768"),
+    (2**12, 2**15, None),
+    (2**13, 2**15, "thread blocks"),
+])  # fmt: skip
+def test_splits_of_large_filters(outs, split, why):
+    """Of each slice, a thread block for each tile of the filter: four blocks of 64 channels by 64 columns."""
     tile = next(tile for tile in TILES if (tile.rows, tile.cols, tile.resident) == (256, 64, 1))
-    problem = halves((1, 8, 256), (8, 256, 128))
-    for split, fits in ((2**27 - 1, True), (2**27, False)):
-        choice = choice_of(problem, tile, split)
-        assert (choice.plan is not None) == fits
-        assert fits or "thread blocks" in choice.unsupported_reason()
+    choice = choice_of(halves((1, 8, 2**14), (8, 2**14, outs)), tile, split)
+    assert (choice.plan is not None) == (why is None)
+    assert why is None or why in choice.unsupported_reason()
 
 
 def test_weight_gradients_are_of_devices_that_have_wgmma():
