@@ -12,7 +12,25 @@ namespace jaxconv {
 // Of an address of shared memory: in front is the block's rank in its cluster, for which descriptors have no bits.
 inline constexpr uint32_t kAddressInCta = (1 << 18) - 1;
 
-// Releases a stage in all blocks that share operands, from the first one's rank on. To be called by a warp.
+// A block's place among those of its cluster. Blocks with the same columns share the filter, those with the same rows
+// share the source: as masks of their ranks.
+template <WgmmaTile kTile>
+struct ClusterPlace {
+  uint32_t row, col;
+
+  __device__ __forceinline__ explicit ClusterPlace(uint32_t rank)
+      : row(rank % kTile.row_blocks), col(rank / kTile.row_blocks % kTile.col_blocks) {}
+
+  __device__ __forceinline__ uint16_t SharersOfFilter() const { return kColumn << col * kTile.row_blocks; }
+  __device__ __forceinline__ uint16_t SharersOfSource() const { return kRow << row; }
+
+ private:
+  static constexpr uint32_t kColumn = (1 << kTile.row_blocks) - 1;
+  static constexpr uint32_t kRow = ((1 << kTile.cluster()) - 1) / kColumn;  // a bit for each column
+};
+
+// Releases a stage in all blocks of a cluster, from the first one's rank on: in those that share no operand with this
+// one, too, so that one number of arrivals is right for all. To be called by a warp.
 template <WgmmaTile kTile>
 __device__ __forceinline__ void ReleaseInCluster(uint32_t empty, uint32_t first = 0) {
   const uint32_t lane = threadIdx.x % 32;

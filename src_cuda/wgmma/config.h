@@ -25,7 +25,7 @@ inline constexpr int kResultBytes = kResultRows * kSwizzleBytes;
 inline constexpr int kUnreadBytes = 3 * 32 * 4;  // a word for each lane of a warp and operand, see BringEpilogue
 inline constexpr int kBlockRows = 64;            // M of a multiplication, and channels that wgrad's tiles are made of
 inline constexpr int kWgradBlockBytes = kBlockRows * kSwizzleBytes;  // of 64 channels in a step of wgrad
-inline constexpr int64_t kMostWgradSplit = 1 << 15;                  // its square has 32 bits, see FindWgradTile
+inline constexpr int64_t kMostWgradSplit = 1 << 15;                  // its square fits in 32 bits, see FindWgradTile
 // Positions that are a step of K of wgrad.
 constexpr int WgradPositions(int element_bytes) { return kSwizzleBytes / element_bytes; }
 inline constexpr int kHaloWgradTaps = 3;  // of a window's row: they are columns of one multiplication of wgrad
@@ -44,8 +44,8 @@ constexpr std::array<int, 4> BlockKs(int row, int mma_depth) {
 }
 
 // A tile of the wgmma family. Its warpgroups have equal shares of its rows, or, with swapped operands, of its
-// columns. The blocks of a cluster have neighbouring rows and share the filter that they read, or neighbouring columns
-// and share the source. With cluster split-K they have slices of one tile's K instead, and add them.
+// columns. Blocks of a cluster with the same columns share the filter that they read, those with the same rows share
+// the source. With cluster split-K they have slices of one tile's K instead, and add them.
 struct WgmmaTile {
   int rows;
   int cols;
@@ -87,7 +87,8 @@ struct WgmmaTile {
   }
   // Whether the tile is compiled for wgrad of a type. With halo tiles, output channels are M.
   constexpr bool HasWgrad(DType type) const {
-    if (TraitsOf(type).bytes == 1) return false;  // wgmma reads bytes K-major alone
+    if (TraitsOf(type).bytes == 1) return false;         // wgmma reads bytes K-major alone
+    if (row_blocks > 1 && col_blocks > 1) return false;  // producers of wgrad share one operand
     if (bf16x6) return type == DType::kF32 && !halo;
     if (type == DType::kF32) return has_tf32_wgrad();
     const int of_m = swap_ab ? cols : rows;
@@ -164,6 +165,7 @@ inline constexpr WgmmaTile kWgmmaTiles[] = {
     {128, 128, 4, 1, 1, 1, true, 0, false, true, true},
     {256, 64, 4, 1, 1, 1, true, 0, false, true, true},
     {128, 160, 3, 2, 1, 1, false, 0, false, true, true},
+    {128, 128, 6, 2, 2, 1},
 };
 
 constexpr int ConsumerWarps(const WgmmaTile& tile) { return 4 * tile.warpgroups(); }

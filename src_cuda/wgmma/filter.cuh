@@ -8,6 +8,7 @@
 
 #include "common/ptx_cluster.cuh"
 #include "common/shared_tile.cuh"
+#include "wgmma/cluster.cuh"
 #include "wgmma/config.h"
 #include "wgmma/params.cuh"
 
@@ -30,30 +31,29 @@ struct WgmmaFilter {
   static_assert(Tile::kBytes % 1024 == 0, "each tile begins a turn of its swizzle");
   static_assert(kBytes == FilterBytes(kTile, kKMajor), "planning knows how much shared memory it takes");
 
-  // Copies a tap's tile. Blocks of neighbouring rows copy a share each, to all of them. `rank`: this block's.
+  // Copies a tap's tile. Blocks of neighbouring rows copy a share each, to all of them.
   static __device__ __forceinline__ void Copy(const WgmmaParams& p, uint32_t to, uint32_t barrier, int32_t channel,
-                                              int32_t col, int32_t tap, uint32_t rank) {
-    if constexpr (kParts == 1) return CopyPart(p, to, barrier, channel, col, tap, rank);
+                                              int32_t col, int32_t tap, const ClusterPlace<kTile>& place) {
+    if constexpr (kParts == 1) return CopyPart(p, to, barrier, channel, col, tap, place);
     const int32_t apart = tap < p.filter_taps ? p.filter_taps : 0;
     if (apart == 0) tap *= kParts;  // none of any part
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      CopyPart(p, to + part * Tile::kBytes, barrier, channel, col, tap + part * apart, rank);
+      CopyPart(p, to + part * Tile::kBytes, barrier, channel, col, tap + part * apart, place);
     }
   }
 
-  static constexpr auto kAll = static_cast<uint16_t>((1 << kTile.cluster()) - 1);
-
  private:
   static __device__ __forceinline__ void CopyPart(const WgmmaParams& p, uint32_t to, uint32_t barrier, int32_t channel,
-                                                  int32_t col, int32_t tap, uint32_t rank) {
+                                                  int32_t col, int32_t tap, const ClusterPlace<kTile>& place) {
     constexpr bool kMulticast = kTile.row_blocks > 1;
-    const auto share = static_cast<int32_t>(kMulticast ? rank : 0);
+    const auto share = static_cast<int32_t>(place.row);
+    const uint16_t sharers = place.SharersOfFilter();
     if constexpr (kKMajor) {
       constexpr int kShare = kTile.cols / kTile.row_blocks;
       static_assert(kShare % 8 == 0, "a share begins a turn of the swizzle");
       ptx::CopyMatrix<kMulticast>(to + share * kShare * Tile::kRowBytes, p.rhs_map, barrier, channel,
-                                  col + share * kShare, tap, kAll);
+                                  col + share * kShare, tap, sharers);
     } else {
       const int32_t rows = p.block_k / kTile.row_blocks;
       static_assert(kBlockK<T> / 2 / kTile.row_blocks % 8 == 0, "a share begins a turn of the swizzle");
@@ -61,7 +61,7 @@ struct WgmmaFilter {
 #pragma unroll
       for (int block = 0; block < kCols / kRow; ++block) {
         ptx::CopyMatrix<kMulticast>(to + (block * kBlockK<T> + share * rows) * kSwizzleBytes, p.rhs_map, barrier,
-                                    col + block * kRow, channel + share * rows, tap, kAll);
+                                    col + block * kRow, channel + share * rows, tap, sharers);
       }
     }
   }

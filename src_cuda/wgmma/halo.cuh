@@ -90,11 +90,16 @@ struct WgmmaHaloStages {
   }
 
   // Sorts the taps by their planes. Behind them is one that the filter does not have. To be called by all threads,
-  // before the barrier behind which taps are read. They are the only residue class's.
+  // before the barrier behind which taps are read. They are the first residue class's: behind it is at most one of taps
+  // that no position sees.
   __device__ void FillTaps(const WgmmaParams& p) {
-    const int32_t i = static_cast<int32_t>(threadIdx.x), count = p.class_taps;
+    WgmmaWorkTile all;
+    all.residue = 0;
+    FindTaps(p, &all);
+    const int32_t i = static_cast<int32_t>(threadIdx.x), count = all.steps.taps;
+    if (count > kMostHaloTaps) __trap();
     HaloTap tap{0, 0, p.filter_taps, i + 1};
-    if (i < count) tap = InHalo(p, p.taps[i]);
+    if (i < count) tap = InHalo(p, p.taps[all.first_tap + i]);
     const bool is_one_plane = p.rank < kSpatial + 2 && p.step[1] == 1 && p.step[2] == 1;
     if (is_one_plane && i < count) tap.end = count;
     if (i <= count) taps[i] = tap;
@@ -137,7 +142,8 @@ struct WgmmaHaloStages {
     int32_t row_phase, col_phase, rest;
     const int32_t row = along(1, &row_phase), col = along(2, &col_phase);
     const int32_t filter = Divider<int32_t>(p.tap_stride, p.tap_reciprocal).Divide(tap.filter_delta, &rest);
-    const bool is_in_halo = tap.shift[1] >= p.corner[1] && row <= p.halo_rows - p.unit_rows &&
+    const bool has_depth = p.rank == kSpatial + 2 || tap.shift[0] == 0;
+    const bool is_in_halo = has_depth && tap.shift[1] >= p.corner[1] && row <= p.halo_rows - p.unit_rows &&
                             tap.shift[2] >= p.corner[2] && col <= p.halo_cols - p.unit_cols;
     const bool is_tap = tap.filter_delta >= 0 && filter < p.filter_taps && rest == 0;
     if (!is_in_halo || !is_tap) __trap();
@@ -181,7 +187,7 @@ class WgmmaHaloProducer {
         filter_.WaitUntilEmpty();
         ptx::ArriveExpecting(filter_.full(), Stages::Filter::kCols * Stages::Filter::kElementBytes * params_.block_k);
         Stages::Filter::Copy(params_, ptx::SharedAddress(stages_.filter[filter_.stage()]), filter_.full(), channel,
-                             tile.first_col, stages_.taps[tap].filter, 0);
+                             tile.first_col, stages_.taps[tap].filter, ClusterPlace<kTile>(0));
         filter_.Advance();
       }
     });

@@ -2,8 +2,8 @@
 // tile scheduler, and a warp that stores zeros.
 //
 // TMA reads pixels in its im2col mode, where a tap of the filter is an offset, or as halo tiles for many taps. It reads
-// the filter as it lies. Blocks of a cluster share what they read of one operand: L2 gives less than the tensor cores
-// take.
+// the filter as it lies. Blocks of a cluster share what they read of one operand, or of both: L2 gives less than the
+// tensor cores take.
 #pragma once
 
 #include <cstddef>

@@ -38,7 +38,7 @@ struct WgmmaStages {
   };
   Stage stages[kTile.stages];
 
-  // A block copies to all blocks of its cluster. A stage is empty when all of them have read it.
+  // A block copies to others of its cluster. A stage is empty when all of the cluster have read it.
   static __device__ void InitBarriers(uint32_t barriers) {
     StagePipeline<kTile.stages>(barriers).Init(1, ConsumerWarps(kTile) * kTile.cluster());
   }
@@ -64,7 +64,7 @@ class WgmmaProducer {
         by_k_blocks_(p.k_blocks, p.k_block_reciprocal),
         stages_(ptx::SharedAddress(&stages)),
         pipeline_(barriers, first_stage),
-        rank_(blockIdx.x % kTile.cluster()) {}
+        place_(blockIdx.x % kTile.cluster()) {}
 
   // Finds a tile's first step.
   __device__ __forceinline__ void Find(const WgmmaWorkTile& tile) {
@@ -126,7 +126,7 @@ class WgmmaProducer {
       const CUtensorMap* map = &params_.src_map;
       if (kHasRows && from.rows != TapPlace::kImage) map = &params_.rows_maps[from.rows], at = AmongRows(at, from.rows);
       ptx::CopyPixels<kSharesSource>(params_.rank, to, *map, pipeline_.full(), from.channel, at, from.w, from.h, from.d,
-                                     Stages::Filter::kAll);
+                                     place_.SharersOfSource());
     });
   }
 
@@ -153,7 +153,7 @@ class WgmmaProducer {
     ptx::ArriveExpecting(pipeline_.full(), Stages::kBytesOfChannel * params_.block_k);
     copy_source(stage + FirstPart() * kSwizzleBytes);
     Stages::Filter::Copy(params_, stage + Stages::SrcTile::kBytes, pipeline_.full(), channel, tile.first_col, tap,
-                         rank_);
+                         place_);
   }
 
   // Of a matrix, without a look at tables: its one tap's blocks of K follow each other. Behind them is the step of
@@ -163,7 +163,7 @@ class WgmmaProducer {
     const bool is_zeros = tile.steps.first == params_.k_blocks;
     constexpr int32_t kBehindRows = 1 << 30;
     at_.w = is_zeros ? kBehindRows : tile.first_row + FirstPart();
-    from_.channel = tile.steps.first * params_.block_k;
+    from_.channel = is_zeros ? 0 : tile.steps.first * params_.block_k;
     from_.tap = is_zeros;
   }
   __device__ __forceinline__ void CopyMatrixSteps(const WgmmaWorkTile& tile) {
@@ -171,7 +171,7 @@ class WgmmaProducer {
     for (int32_t step = tile.steps.first; step < tile.steps.end; ++step) {
       FillStage(tile, from_.channel, from_.tap, [&](uint32_t to) {
         ptx::CopyMatrix<kSharesSource>(to, params_.src_map, pipeline_.full(), from_.channel, at_.w, 0,
-                                       Stages::Filter::kAll);
+                                       place_.SharersOfSource());
       });
       pipeline_.Advance();
       from_.channel += params_.block_k;
@@ -216,17 +216,16 @@ class WgmmaProducer {
   }
 
   // The first row that this block copies.
-  __device__ __forceinline__ int32_t FirstPart() const { return kTile.col_blocks > 1 ? rank_ * kRowPart : 0; }
+  __device__ __forceinline__ int32_t FirstPart() const { return place_.col * kRowPart; }
 
   static constexpr int kRowPart = kTile.rows / kTile.col_blocks;
-  static_assert(kTile.row_blocks == 1 || kTile.col_blocks == 1, "blocks of a cluster share one of the operands");
 
   const WgmmaParams& params_;
   RowPositions<kTile> rows_;
   Divider<int32_t> by_k_blocks_;
   uint32_t stages_;
   StagePipeline<kTile.stages> pipeline_;
-  uint32_t rank_;
+  ClusterPlace<kTile> place_;
   ptx::PixelPlace at_;
   Step from_;
 };

@@ -58,7 +58,7 @@ struct alignas(kConstantLine) WgmmaParams {
   int32_t wgrad_parts;              // slices that a cluster adds
   int32_t taps_h, taps_w;           // rows of a window's plane, and taps of a row
   int32_t tap_pixels;               // from a tap of a row to the next
-  int32_t filter_taps;              // of all kernels
+  int32_t filter_taps;              // of all that is no matrix
   // Of halo tiles.
   int32_t unit_rows, unit_cols;             // positions
   int32_t halo_rows, halo_cols;             // pixels of the largest plane that they see

@@ -25,14 +25,15 @@ struct WgmmaCosts {
   double halo_int8;  // of an int8 result of a halo tile, besides
   double halos[2];   // of a plane, with one CTA per SM, and with two
   double cluster_wave, cluster_step, cluster_copy, cluster_cta;
-  double cluster_held;       // fraction of the CTAs that fit, that clusters really fill
-  double few_channels;       // fraction of the multiplications left out in a block of K of few channels that is saved
-  double shared_sector_row;  // to copy a pixel's channels from L2, if neighbours share a sector
+  double cluster_held;        // fraction of the CTAs that fit, that clusters really fill, with cluster split-K
+  double large_cluster_held;  // the same without, of clusters of more than two CTAs
+  double few_channels;        // fraction of the multiplications left out in a block of K of few channels that is saved
+  double shared_sector_row;   // to copy a pixel's channels from L2, if neighbours share a sector
   double shared_sector_filter_row;  // the same of the filter, whose few lines all CTAs read at the same time
   double reads_apart;               // how often a pixel is read, if windows are several pixels apart
   double activations;               // to move all of them through device memory
   double wgrad_begin, wgrad_tile, wgrad_result;
-  double wgrad_added, wgrad_cluster_held;  // to add a sum's slices in a cluster; as cluster_held
+  double wgrad_added;  // to add a sum's slices in a cluster
   double wgrad_activations;
   double wgrad_row, wgrad_apart_row;  // to copy 64 channels of a pixel: a line of L2, or parts of two
   std::vector<double> steps;          // to multiply a block of K, for each tile
@@ -99,7 +100,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     const double results = tile.rows * tile.cols;
     const double epilogue = s.split > 1 ? 0 : fitted_.epilogue;  // behind split-K another kernel ends sums
     const double end = fitted_.tile + results * (ResultWords(s.split) * fitted_.result + epilogue);
-    const int64_t waves = CeilDiv(WorkTilesOf(s), std::max<int64_t>(1, device_.multiprocessors / tile.cluster()));
+    const int64_t waves = CeilDiv(WorkTilesOf(s), ClustersHeld(tile.cluster(), 1));
     const int64_t ends = CeilDiv(waves, tile.ctas_per_sm);  // epilogues that no multiplication hides
     const double longest = steps * product_.longest_class(ScheduledClasses(s));
     const double multiplied = std::max({waves * steps, longest, SharedSectorSeconds(s)});
@@ -137,12 +138,14 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     return tile.cluster() * (IsWgrad() ? tile.wgrad_cluster_split(s.split) : 1);
   }
 
-  // Clusters of wgrad that run at the same time. Larger ones do not fill a GPU, because its multiprocessors are in
-  // groups.
+  // Clusters that run at the same time, of so many CTAs each. Larger ones do not fill a GPU, because its
+  // multiprocessors are in groups.
+  int64_t ClustersHeld(int64_t ctas, int ctas_per_sm) const {
+    const double held = ctas > 2 ? fitted_.large_cluster_held : 1;
+    return std::max<int64_t>(1, static_cast<int64_t>(held * ctas_per_sm * device_.multiprocessors) / ctas);
+  }
   int64_t WgradClustersHeld(const WgmmaTile& tile, int64_t parts) const {
-    const int64_t ctas = tile.cluster() * parts, slots = tile.ctas_per_sm * device_.multiprocessors;
-    const double held = ctas > 2 ? fitted_.wgrad_cluster_held : 1;
-    return std::max<int64_t>(1, static_cast<int64_t>(held * slots) / ctas);
+    return ClustersHeld(tile.cluster() * parts, tile.ctas_per_sm);
   }
 
   // Of wgrad: for each number of slices that a cluster adds, those that fill waves of clusters. Each slice keeps
@@ -238,6 +241,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
         .cluster_copy = of["cluster_copy_seconds"],
         .cluster_cta = of["cluster_block_seconds"],
         .cluster_held = of["cluster_held"],
+        .large_cluster_held = of["large_cluster_held"],
         .few_channels = of["few_channels"],
         .shared_sector_row = of["shared_sector_row_seconds"],
         .shared_sector_filter_row = of["shared_sector_filter_row_seconds"],
@@ -247,7 +251,6 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
         .wgrad_tile = of["wgrad_tile_seconds"],
         .wgrad_result = of["wgrad_result_seconds"],
         .wgrad_added = of["wgrad_added_seconds"],
-        .wgrad_cluster_held = of["wgrad_cluster_held"],
         .wgrad_activations = product_.activation_bytes() / (of["wgrad_bandwidth"] * device_.bandwidth),
         .wgrad_row = of["wgrad_row_seconds"],
         .wgrad_apart_row = of["wgrad_apart_row_seconds"],

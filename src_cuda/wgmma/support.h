@@ -109,7 +109,7 @@ inline Reason UnsupportedSizes(const ConvProblem& p, Pass pass, bool bf16x6) {
 
 // Whether the pixels are the rows of a matrix, and the filter's one tap reads them as they lie.
 inline bool IsMatrix(const ConvProblem& p, const WgmmaSettings& s) {
-  bool as_they_lie = p.tap_count == 1;
+  bool as_they_lie = p.tap_count == 1 && p.class_count == 1;
   for (int d = 0; d < kSpatial; ++d) {
     as_they_lie &= p.step[d] == 1 && p.period[d] == 1 && s.corner(d) == 0 && p.src_size[d] == p.dst_size[d];
   }
@@ -159,9 +159,9 @@ inline Reason UnsupportedIm2col(const ConvProblem& p, const WgmmaSettings& s, bo
 inline Reason UnsupportedHalo(const ConvProblem& p, const WgmmaSettings& s) {
   int64_t pixels = 1, extent = 1;
   bool has_one_tap = true;
-  bool has_one_class = p.class_count == 1;
-  for (int64_t period : p.period) has_one_class &= period == 1;
-  if (!has_one_class) return "neighbouring results are of several residue classes";
+  for (int64_t period : p.period) {
+    if (period != 1) return "neighbouring results are of several residue classes";
+  }
   for (int d = 1; d < kSpatial; ++d) {
     if (s.reach(d) < 0) return "windows end before they begin";
     const int64_t size = HaloSize(p, s, d);

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "common/ptx_cluster.cuh"
+#include "wgmma/cluster.cuh"
 #include "wgmma/params.cuh"
 
 namespace jaxconv {
@@ -119,7 +120,7 @@ class WgmmaTileOrder {
 
   // Finds where a tile of a class lies. Returns its cluster's first row.
   __device__ __forceinline__ int32_t FindPlace(uint32_t index, WgmmaWorkTile* tile) const {
-    const int32_t rank = blockIdx.x % kTile.cluster();
+    const ClusterPlace<kTile> place(blockIdx.x % kTile.cluster());
     int32_t row_cluster, col_cluster;
     const int32_t along = Divider<int32_t>(params_.col_clusters, params_.col_cluster_reciprocal)
                               .Divide(static_cast<int32_t>(index), &col_cluster);
@@ -128,8 +129,8 @@ class WgmmaTileOrder {
       row_cluster += params_.rows_first_cluster;
       row_cluster -= row_cluster < params_.row_clusters ? 0 : params_.row_clusters;
     }
-    tile->first_row = row_cluster * kClusterRows + rank % kTile.row_blocks * kTile.rows;
-    tile->first_col = (col_cluster * kTile.col_blocks + rank / kTile.row_blocks) * kTile.cols;
+    tile->first_row = row_cluster * kClusterRows + static_cast<int32_t>(place.row) * kTile.rows;
+    tile->first_col = (col_cluster * kTile.col_blocks + static_cast<int32_t>(place.col)) * kTile.cols;
     return row_cluster * kClusterRows;
   }
 

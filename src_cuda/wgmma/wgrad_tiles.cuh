@@ -30,9 +30,9 @@ __device__ __forceinline__ int32_t WgradPart(const WgmmaParams& p) {
   return static_cast<int32_t>(blockIdx.x / kTile.cluster()) & (p.wgrad_parts - 1);
 }
 
-// Finds a tile's class, and its first unit in the class, from its first unit in all classes. False behind the last
-// class: the host counts a class's tiles from above. If there is one class, the table is not read: a thread block would
-// wait.
+// Finds a tile's class, and its first unit in the class, from its first unit in all classes. False: there is no such
+// tile, because the host rounds up the tiles of each class. If there is one class, the table is not read: a thread
+// block would wait.
 template <bool kHasOne, int32_t kOfCluster>
 __device__ __forceinline__ bool FindWgradClass(const WgmmaParams& p, int32_t unit, WgradWorkTile* tile,
                                                int32_t* residue) {
@@ -54,7 +54,7 @@ __device__ __forceinline__ bool FindWgradClass(const WgmmaParams& p, int32_t uni
   return true;
 }
 
-// Finds a cluster's tile, if it is one of a class's. Tiles that run at the same time have the same positions, as far as
+// Finds a cluster's tile. False: there is none. Tiles that run at the same time have the same positions, as far as
 // possible.
 template <WgmmaTile kTile>
 __device__ __forceinline__ bool FindWgradTile(const WgmmaParams& p, uint32_t index, WgradWorkTile* tile) {
@@ -99,7 +99,9 @@ __device__ __forceinline__ void ForEachWgradTile(const WgmmaParams& p, F&& work)
   }
 }
 
-// The same for those that find the first tile before they wait for anything.
+// The same for producers, which find the first tile before they wait for anything. A launch has no more clusters than
+// tiles, so there is a first one. Consumers have no registers for a tile that waits: they would spill hundreds of
+// bytes.
 template <WgmmaTile kTile>
 class WgradTiles {
  public:

@@ -227,3 +227,10 @@ def test_int8_has_tiles_of_its_own(name):
 def test_what_tiles_of_int8_do_not_take(problem, reason):
     choice = choose("cuda", "conv", problem, as_it_is("depthwise"), ending=Ending.EPILOGUE)
     assert choice.plan is None and reason in str(choice.rejected)
+
+
+@pytest.mark.parametrize("lhs, window, rows", [((1, 58, 58, 128), (7, 7), 2), ((64, 58, 58, 128), (7, 7), 58)])
+def test_small_layers_have_tiles_of_few_rows(lhs, window, rows):
+    """A thread block computes its rows one after the other, so those of one image are for more of them."""
+    plan = choose("cuda", "conv", each_channel(lhs, window), as_it_is("depthwise")).plan
+    assert plan.output_tile[0] == rows

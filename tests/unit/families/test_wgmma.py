@@ -328,6 +328,15 @@ def test_windows_that_boxes_are_large_enough_for_by_steps(image, window, strides
             assert reason is None or any(reason in r.reason for r in choice.rejected)
 
 
+def test_boxes_of_windows_with_taps_that_no_position_sees():
+    """Such taps are a residue class, without positions. The others see a plane of 10 x 10 pixels."""
+    dilated = dict(window_strides=(2, 2), lhs_dilation=(2, 2), padding=((2, 2), (2, 2)))
+    problem = halves((2, 20, 20, 16), (5, 5, 16, 8), **dilated)
+    assert len(offset_tables(problem).classes) == 2 and problem.periods == (1, 1)
+    for tile in BOXED:
+        assert choose("cuda", "conv", problem, as_it_is("wgmma", tile.name)).plan is not None
+
+
 def test_positions_of_wgmma_are_of_31_bits():
     """With as many again, which the last tiles have behind them."""
     for images, fits in ((2**15 - 1, True), (2**15, False)):
@@ -399,8 +408,10 @@ def test_warpgroups_hold_their_sums(tile):
     assert (tile.cols if tile.transposed else tile.rows) % (64 * warpgroups) == 0 and tile.rows <= 256
     assert not (tile.boxed and tile.transposed)
     assert 64 <= tile.cols <= 256 and tile.cols % 32 == 0 and tile.stages >= 2
-    assert min(tile.row_blocks, tile.col_blocks) == 1
     has_cluster = tile.row_blocks * tile.col_blocks > 1
+    assert tile.row_blocks * tile.col_blocks in (1, 2, 4)
+    shares_both = min(tile.row_blocks, tile.col_blocks) > 1
+    assert not (shares_both and (tile.has_wgrad or tile.has_float32_wgrad))
     assert tile.slices == 0 or (tile.slices == 8 and not has_cluster and tile.rows == 64 * warpgroups)
     registers = {(2, 1): 232, (2, 2): 96, (1, 2): 204}[warpgroups, tile.resident]
     assert tile.rows // warpgroups * tile.cols // 128 < registers - 20
