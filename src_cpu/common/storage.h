@@ -8,6 +8,7 @@
 #include "common/call.h"
 #include "common/simd.h"
 #include "conv_problem.h"
+#include "operand_traits.h"
 
 namespace jaxconv::JAXCONV_ISA {
 namespace {
@@ -71,8 +72,7 @@ class Buffer {
 };
 
 inline const void* Offset(const void* data, DType type, int64_t elements) {
-  constexpr int64_t kBytes[] = {4, 8, 2, 2, 1, 4, 1, 1};
-  return static_cast<const char*>(data) + elements * kBytes[static_cast<int>(type)];
+  return static_cast<const char*>(data) + elements * TraitsOf(type).bytes;
 }
 
 }  // namespace

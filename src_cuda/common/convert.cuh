@@ -54,14 +54,24 @@ __device__ __forceinline__ T FromBits(uint32_t bits) {
 // The DType of an element type.
 template <typename T>
 constexpr DType TypeOf() {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) return DType::kBF16;
-  if constexpr (std::is_same_v<T, __half>) return DType::kF16;
-  if constexpr (std::is_same_v<T, int8_t>) return DType::kS8;
-  if constexpr (std::is_same_v<T, __nv_fp8_e4m3>) return DType::kE4M3;
-  if constexpr (std::is_same_v<T, __nv_fp8_e5m2>) return DType::kE5M2;
-  if constexpr (std::is_same_v<T, float>) return DType::kF32;
-  if constexpr (std::is_same_v<T, double>) return DType::kF64;
-  return DType::kS32;
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return DType::kBF16;
+  } else if constexpr (std::is_same_v<T, __half>) {
+    return DType::kF16;
+  } else if constexpr (std::is_same_v<T, int8_t>) {
+    return DType::kS8;
+  } else if constexpr (std::is_same_v<T, __nv_fp8_e4m3>) {
+    return DType::kE4M3;
+  } else if constexpr (std::is_same_v<T, __nv_fp8_e5m2>) {
+    return DType::kE5M2;
+  } else if constexpr (std::is_same_v<T, float>) {
+    return DType::kF32;
+  } else if constexpr (std::is_same_v<T, double>) {
+    return DType::kF64;
+  } else {
+    static_assert(std::is_same_v<T, int32_t>, "no DType stands for this type");
+    return DType::kS32;
+  }
 }
 
 template <typename T>

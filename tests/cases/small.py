@@ -7,6 +7,7 @@ from jax import lax
 
 import jaxconv
 from cases import reference
+from cases.parts import repeated
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,12 @@ BATCH_GROUPS = Case("batch_groups", (4, 4, 3, 3), (3, 2, 3, 6), {"batch_group_co
 ENTRIES = ("front_door", "general")  # conv1d/2d/3d (jax.custom_vjp functions), conv_general_dilated
 BY_ENTRY = [(case, entry) for case in CASES for entry in ENTRIES] + [(BATCH_GROUPS, "general")]
 GENERAL = [*CASES, BATCH_GROUPS]
+# Each case by one of the entries, in turns; by the other one in the full run.
+BY_ENTRIES_IN_TURNS = [
+    (case, entry) if entry == ENTRIES[n % 2] else repeated(case, entry)
+    for n, case in enumerate(CASES)
+    for entry in ENTRIES
+]
 
 
 def named(name):

@@ -35,6 +35,7 @@ def test_parameters_of_convnext_b(convnext):
     assert sum(leaf.size for leaf in jax.tree.leaves(ours)) == 88_591_464
 
 
+@pytest.mark.full
 def test_both_learn_the_same(convnext):
     batch = convnext.random_batch(convnext.SMALL, 4)
     networks = convnext.networks(convnext.SMALL, "float32")

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from cases.meshes import mesh, place
 from cases.reference import assert_same, cotangent, custom_calls, integers, pullback, run_on_host
-from cases.small import CASES, ENTRIES, Case, named
+from cases.small import BY_ENTRIES_IN_TURNS, ENTRIES, Case, named
 
 # JAX vouches for the stability of its own custom calls only; ours must be named.
 CHECKS = [export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}") for kind in ("conv", "wgrad")]
@@ -28,8 +28,7 @@ def exported(conv, case, vjp_order=0):
     return export.deserialize(program.serialize(vjp_order=vjp_order))
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case, entry", BY_ENTRIES_IN_TURNS, ids=str)
 def test_forward_and_gradient_with_any_batch(case, entry, implementation):
     program = exported(getattr(case, entry)(implementation), case, vjp_order=1)
     gradient = program.vjp()

@@ -12,7 +12,7 @@ from jax.experimental.jet import jet
 import jaxconv
 from cases.parts import diagonal
 from cases.reference import assert_same, cotangent, integers, lax_channels_last, pullback, run, run_on_host
-from cases.small import BY_ENTRY, ENTRIES, GENERAL, named
+from cases.small import BATCH_GROUPS, BY_ENTRIES_IN_TURNS, BY_ENTRY, ENTRIES, GENERAL, named
 
 
 @pytest.fixture(autouse=True)
@@ -214,7 +214,7 @@ def nested(conv, maps, x, w):
     return function(x, w, g)
 
 
-@pytest.mark.parametrize("case, entry", BY_ENTRY, ids=str)
+@pytest.mark.parametrize("case, entry", [*BY_ENTRIES_IN_TURNS, (BATCH_GROUPS, "general")], ids=str)
 def test_nested_vmaps(case, entry, implementation):
     transform = lambda conv, x, w: {name: nested(conv, maps, x, w) for name, maps in NESTS.items()}
     check(transform, case, entry, implementation, rtol=0)

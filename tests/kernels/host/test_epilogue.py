@@ -9,7 +9,7 @@ import pytest
 from cases.convolution import channels_last_convolution
 from cases.epilogue import EVERY, ended, operands_of, with_epilogue
 from cases.for_host import CASES, EACH, FAMILIES, GEMM, channels_first
-from cases.parts import diagonal
+from cases.parts import diagonal, repeated
 from cases.problems import passes_of, problem_of
 from cases.reference import FLOATS, assert_same, exception_of, pullback, run_on_host
 from jaxconv.activations import Clip, LeakyRelu, activation_of
@@ -62,7 +62,7 @@ def test_exact_epilogues(family, name, dtype):
     check(family, name, dtype, dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", repeated("bfloat16")])
 @EACH
 def test_channels_first(family, name, dtype):
     check(family, name, dtype, dtype, first=True)
