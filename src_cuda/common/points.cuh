@@ -39,6 +39,11 @@ class Divider {
     static_assert(sizeof(Index) == 4, "a 64-bit reciprocal is longer");
   }
 
+  // What the last constructor takes.
+  static __host__ __device__ __forceinline__ uint32_t Reciprocal(int32_t divisor) {
+    return UINT32_MAX / static_cast<uint32_t>(divisor);
+  }
+
   // i / divisor and i % divisor, for i >= 0. The reciprocal is rounded down, so the first quotient may be too small by
   // one.
   __device__ __forceinline__ Index Divide(Index i, Index* rest) const {
@@ -54,10 +59,6 @@ class Divider {
 
   static __device__ __forceinline__ uint32_t UpperHalf(uint32_t a, uint32_t b) { return __umulhi(a, b); }
   static __device__ __forceinline__ uint64_t UpperHalf(uint64_t a, uint64_t b) { return __umul64hi(a, b); }
-
-  static __host__ __device__ __forceinline__ uint32_t Reciprocal(int32_t divisor) {
-    return UINT32_MAX / static_cast<uint32_t>(divisor);
-  }
 
   // The 64 bits after the binary point. The first 50 are right, which is enough for dividends below 2^46. Starts from
   // an estimate in float32; each step of Newton's method in float64 doubles the right bits.

@@ -18,8 +18,8 @@ template <WgmmaTile kTile>
 struct ClusterPlace {
   uint32_t row, col;
 
-  __device__ __forceinline__ explicit ClusterPlace(uint32_t rank)
-      : row(rank % kTile.row_blocks), col(rank / kTile.row_blocks % kTile.col_blocks) {}
+  __device__ __forceinline__ ClusterPlace()
+      : row(blockIdx.x % kTile.cluster() % kTile.row_blocks), col(blockIdx.x % kTile.cluster() / kTile.row_blocks) {}
 
   __device__ __forceinline__ uint16_t SharersOfFilter() const { return kColumn << col * kTile.row_blocks; }
   __device__ __forceinline__ uint16_t SharersOfSource() const { return kRow << row; }

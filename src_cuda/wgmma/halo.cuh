@@ -187,7 +187,7 @@ class WgmmaHaloProducer {
         filter_.WaitUntilEmpty();
         ptx::ArriveExpecting(filter_.full(), Stages::Filter::kCols * Stages::Filter::kElementBytes * params_.block_k);
         Stages::Filter::Copy(params_, ptx::SharedAddress(stages_.filter[filter_.stage()]), filter_.full(), channel,
-                             tile.first_col, stages_.taps[tap].filter, ClusterPlace<kTile>(0));
+                             tile.first_col, stages_.taps[tap].filter, ClusterPlace<kTile>());
         filter_.Advance();
       }
     });

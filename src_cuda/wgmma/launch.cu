@@ -122,8 +122,8 @@ void SetRows(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* params) 
   params->leaves_out_taps = true;
 }
 
-// What kernels divide by a number with.
-uint32_t Reciprocal(int32_t divisor) { return UINT32_MAX / static_cast<uint32_t>(std::max(divisor, 1)); }
+// Of a number that kernels divide by, if they do.
+uint32_t Reciprocal(int32_t divisor) { return Divider<int32_t>::Reciprocal(std::max(divisor, 1)); }
 
 // Fills in what wgrad's kernels read of the tiles that clusters share out.
 void SetWgradTiles(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* params) {

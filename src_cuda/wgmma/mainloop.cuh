@@ -63,8 +63,7 @@ class WgmmaProducer {
         rows_(p),
         by_k_blocks_(p.k_blocks, p.k_block_reciprocal),
         stages_(ptx::SharedAddress(&stages)),
-        pipeline_(barriers, first_stage),
-        place_(blockIdx.x % kTile.cluster()) {}
+        pipeline_(barriers, first_stage) {}
 
   // Finds a tile's first step.
   __device__ __forceinline__ void Find(const WgmmaWorkTile& tile) {

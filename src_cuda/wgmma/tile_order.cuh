@@ -120,7 +120,7 @@ class WgmmaTileOrder {
 
   // Finds where a tile of a class lies. Returns its cluster's first row.
   __device__ __forceinline__ int32_t FindPlace(uint32_t index, WgmmaWorkTile* tile) const {
-    const ClusterPlace<kTile> place(blockIdx.x % kTile.cluster());
+    const ClusterPlace<kTile> place;
     int32_t row_cluster, col_cluster;
     const int32_t along = Divider<int32_t>(params_.col_clusters, params_.col_cluster_reciprocal)
                               .Divide(static_cast<int32_t>(index), &col_cluster);

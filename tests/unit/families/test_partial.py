@@ -194,7 +194,7 @@ REFUSED = {
         ),
         "too_many_sums": (
             halves((2, 20, 20, 64), (3, 3, 64, 512)), dict(split=2**31 - 1), EVERY_PASS[2:],
-            "split into more than 32768|thread blocks"
+            "split into more than 32768"
         ),
         "no_split": (PIECES, dict(split=0), EVERY_PASS, "split of 0"),
         "areas": (PIECES, dict(output_tile=(4, 8)), EVERY_PASS, "no setting (rows|cols)"),
