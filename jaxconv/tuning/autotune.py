@@ -20,6 +20,7 @@ from jaxconv.lowering import decide, seen_by_kernels
 from jaxconv.planner.choose import Times, options
 from jaxconv.planner.plan import ANY, ConvPlan, Lax
 from jaxconv.problem import ConvProblem
+from jaxconv.problem.algorithms import names_algorithm
 from jaxconv.problem.conv_problem import ROLES
 from jaxconv.problem.product import Product
 from jaxconv.traced import pass_of, trace
@@ -50,8 +51,8 @@ def autotune(fn: Callable, *args: Any, path: str | os.PathLike[str], **kwargs: A
     `fn` is traced, not run. Each distinct convolution is measured alone, on random numbers, with each candidate: on a
     GPU the time of its kernels, on a host the wall time of a call. So nothing else should run there meanwhile. A
     progress bar, by tqdm (`pip install 'jaxconv[tune]'`), counts candidates. Convolutions with an `implementation` are
-    not measured. A candidate that fails, for example for lack of memory, is left out, with a warning. So is a
-    convolution of which no candidate runs.
+    not measured. lax is no candidate where `precision` names an algorithm: it computes by another. A candidate that
+    fails, for example for lack of memory, is left out, with a warning. So is a convolution of which no candidate runs.
 
     To tune gradients, pass a function that computes them: `autotune(jax.grad(loss), params, x, path=path)`. With
     sharded arrays the whole convolution is measured, although each device computes a part of it: pass arrays of the
@@ -132,7 +133,7 @@ def _keys(equations: Iterable[Any], platform: str) -> dict[Key, None]:
 
 
 def plausible(platform: str, kind: str, problem: ConvProblem) -> Candidates:
-    """The plans that are worth a measurement, and lax."""
+    """The plans that are worth a measurement, and lax where it computes as asked."""
     every = options(platform, Product(kind, problem), ANY, ffi.device(platform))
     found = sorted((o for o in every if o.candidate.reason is None), key=lambda o: o.candidate.seconds)
     within = lambda factor: [o for o in found if o.candidate.seconds <= factor * found[0].candidate.seconds]
@@ -140,7 +141,8 @@ def plausible(platform: str, kind: str, problem: ConvProblem) -> Candidates:
     cheapest = {option.family: option for option in reversed(within(LIKELY_OF_FAMILY))}
     likely += [option for option in cheapest.values() if option not in likely]
     microseconds = lambda option: _rounded(1e6 * option.candidate.seconds) if platform == "cuda" else None
-    return {option.plan(platform, kind): microseconds(option) for option in likely} | {Lax(): None}
+    plans: Candidates = {option.plan(platform, kind): microseconds(option) for option in likely}
+    return plans if names_algorithm(problem.precision) else plans | {Lax(): None}
 
 
 def _measured(

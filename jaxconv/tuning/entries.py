@@ -19,6 +19,7 @@ from jaxconv.planner.choose import Choice, Rejection, Times, choose
 from jaxconv.planner.plan import ConvPlan, Lax
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.problem import ConvProblem, Spec
+from jaxconv.problem.algorithms import names_algorithm
 from jaxconv.problem.conv_problem import Member
 from jaxconv.problem.product import OPERANDS, RESULT, Product
 from jaxconv.transforms import STEPS, Step
@@ -46,6 +47,8 @@ class Entry:
         """
         _check_problem(self.kind, self.problem)
         if isinstance(self.plan, Lax):
+            if names_algorithm(self.problem.precision):
+                raise ValueError(f"lax does not compute by the algorithm {self.problem.precision.name}. {self.problem}")
             return Choice(self.plan, math.inf, self._rejected, self.times)
         choice = choose(platform, self.kind, self.problem, self.plan.constraint, ffi.device(platform))
         if choice.plan is None:

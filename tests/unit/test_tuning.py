@@ -63,7 +63,7 @@ def through_json(platform, entry):
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", PASSES)
-def testplausible_plans_come_back(name, platform):
+def test_plausible_plans_come_back(name, platform):
     """As they were, equal also as keys, and the planner makes the same plan again."""
     kind, problem = PASSES[name]
     found = plausible(platform, kind, problem)
@@ -75,11 +75,28 @@ def testplausible_plans_come_back(name, platform):
         assert after.choice(platform).plan == plan
 
 
-def testplausible_plans_are_few_and_of_several_families():
+def test_plausible_plans_are_few_and_of_several_families():
     found = plausible("cuda", *PASSES["stem_of_halves_fprop"])
     assert 5 < len(found) <= 25
     assert len({plan.family for plan in found if plan != Lax()}) > 1
     assert all(us > 0 for plan, us in found.items() if plan != Lax())
+
+
+NAMED = dataclasses.replace(DEPTHWISE, precision=lax.DotAlgorithmPreset.F32_F32_F32)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_lax_is_no_candidate_of_a_named_algorithm(platform):
+    """It takes the name, and computes at the default precision."""
+    assert Lax() in plausible(platform, "conv", DEPTHWISE)
+    found = plausible(platform, "conv", NAMED)
+    assert found and Lax() not in found
+
+
+def test_lax_is_not_loaded_for_a_named_algorithm(tmp_path):
+    path = written(tmp_path, dataclasses.replace(entry(Lax()), problem=NAMED))
+    with pytest.raises(ValueError, match="lax does not compute by the algorithm F32_F32_F32"):
+        jaxconv.load_tuning(path)
 
 
 @pytest.mark.parametrize("precision", [None, "highest", ("default", "high"), "BF16_BF16_F32_X6"])
