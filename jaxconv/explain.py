@@ -88,7 +88,7 @@ def _answer(equation: JaxprEqn, platform: str | None) -> Answer:
     if choice.plan is None:
         by = "lax" if fallback.allows_lax(implementation) else "an error"
         return Answer(name, problem, by, reason=choice.unsupported_reason())
-    seen = seen_by_kernels(kind, platform, problem, constraint_of(implementation), ending)
+    seen = seen_by_kernels(kind, platform, problem, constraint_of(implementation), ending).problem
     wider = f" in {seen.lhs_dtype}" if has_float8(problem) and not has_float8(seen) else ""
     return Answer(name, problem, f"{choice.plan}{rows}{wider}", _time(choice, platform), others=choice.rejected)
 

@@ -22,6 +22,7 @@ from jaxconv.planner.support import unsupported_reason
 from jaxconv.planner.xla import choose_or_lax
 from jaxconv.problem import ROLES, ConvProblem
 from jaxconv.problem.algorithms import Float32, float32_of
+from jaxconv.problem.of_lax import are_summed_wide, exchanged
 from jaxconv.problem.product import OPERANDS, RESULT, Ending
 from jaxconv.problem.wider import FLOAT8, converted, has_float8, with_float32_result, without_float8
 from jaxconv.sharding import cache_key
@@ -73,16 +74,16 @@ def _why_not_split(module, automatic: Automatic) -> str | None:
 def _computation(kind: str, platform: str | None, implementation, tuning: Tuning, problem: ConvProblem):
     """What answers a problem on a platform: a native kernel; lax, where it is measured or expected to be the fastest;
     or else lax with a warning, if no name forbids that."""
-    seen = seen_by_kernels(kind, platform, problem, constraint_of(implementation))
+    kind_seen, seen = seen_by_kernels(kind, platform, problem, constraint_of(implementation))
     if has_float8(problem) and seen != problem:
         return converted(kind, problem, seen, partial(_computation, kind, platform, implementation, tuning))
-    choice = decide(kind, platform, seen, implementation, tuning)
+    choice = decide(kind_seen, platform, seen, implementation, tuning)
     if choice.plan is None:
         return _by_lax(choice.unsupported_reason(), kind, implementation, problem)
     if isinstance(choice.plan, Lax):
         return fallback.LAX[kind](problem)
     by_kernel = ffi.convolution(choice.plan, seen)
-    dtypes = [seen.dtype(role) for role in OPERANDS[kind]]
+    dtypes = [seen.dtype(role) for role in OPERANDS[kind_seen]]
     compute = lambda *operands: by_kernel(*(x.astype(dtype) for x, dtype in zip(operands, dtypes, strict=True)))
     return complex_convolution(kind, problem, compute) if is_complex(problem) else compute
 
@@ -92,25 +93,45 @@ def _with_rows(platform: str | None, implementation, tuning: Tuning, apart: Apar
     return choice and ffi.convolution(choice.plan, apart.problem)
 
 
+class Seen(NamedTuple):
+    """The kind and the problem that kernels are planned for."""
+
+    kind: str
+    problem: ConvProblem
+
+
 def seen_by_kernels(
     kind: str,
     platform: str | None,
     problem: ConvProblem,
     constraint: Constraint = ANY,
     ending: Ending = Ending.SUMS,
-) -> ConvProblem:
-    """The problem that is planned: of complex numbers a real one; on a GPU, one whose float8 kernels take; and where a
-    GPU multiplies float32 as bfloat16, the operands are bfloat16."""
+) -> Seen:
+    """What is planned: of complex numbers, a real problem. On a GPU: of float8, a problem that kernels take; of
+    integers, a weight gradient or the convolution that it is; of float32 multiplied as bfloat16, one of that."""
     if is_complex(problem):
         problem = as_real(problem)
     if platform != "cuda":
-        return problem
+        return Seen(kind, problem)
+    if kind == "wgrad" and are_summed_wide(exchanged(problem)):
+        return _integer_gradient(problem, constraint)
     if has_float8(problem):
         problem = float8_on_gpu(kind, problem, constraint, ending)
     is_float32 = all(problem.dtype(role) == jnp.float32 for role in ROLES)
-    if not is_float32 or float32_of(problem.precision) is not Float32.BF16:
-        return problem
-    return dataclasses.replace(problem, **{f"{role}_dtype": jnp.dtype("bfloat16") for role in OPERANDS[kind]})
+    if is_float32 and float32_of(problem.precision) is Float32.BF16:
+        problem = dataclasses.replace(problem, **{f"{role}_dtype": jnp.dtype("bfloat16") for role in OPERANDS[kind]})
+    return Seen(kind, problem)
+
+
+def _integer_gradient(gradient: ConvProblem, constraint: Constraint) -> Seen:
+    """The faster reading. Tensor cores read bytes only if what is summed comes last, and the convolution that lax
+    writes for a gradient can be brought to that."""
+    readings = Seen("wgrad", gradient), Seen("conv", exchanged(gradient))
+    taken = [
+        seen for seen in readings if not (ffi.why_no_kernels("cuda") or unsupported_reason(seen.problem, seen.kind))
+    ]
+    cost = lambda seen: choose("cuda", *seen, constraint, ffi.device("cuda")).cost
+    return min(taken, key=cost, default=readings[0])
 
 
 def float8_on_gpu(
@@ -150,7 +171,7 @@ def decide(
     Lax, where it is faster, is for those who name no implementation.
     """
     constraint = constraint_of(implementation)
-    problem = seen_by_kernels(kind, platform, problem, constraint, ending)
+    kind, problem = seen_by_kernels(kind, platform, problem, constraint, ending)
     reason = _platform_reason(platform, constraint) or unsupported_reason(problem, kind, ending is not Ending.SUMS)
     if reason:
         return Choice.nothing(reason)
@@ -171,9 +192,8 @@ def decide_apart(platform: str | None, apart: Apart, implementation, tuning: Tun
     """A kernel that reads the rows where they lie, if it is expected to be faster than a copy of the lhs with its rows,
     and the kernel that `decide` finds for that. What was measured is not expected, but taken."""
     constraint, problem = constraint_of(implementation), apart.problem
-    is_as_it_is = (
-        constraint.transform in (None, ()) and seen_by_kernels("conv", platform, problem, constraint) == problem
-    )
+    seen = seen_by_kernels("conv", platform, problem, constraint).problem
+    is_as_it_is = constraint.transform in (None, ()) and seen == problem
     if platform != "cuda" or not is_as_it_is:
         return None
     joined = decide("conv", platform, apart.joined, implementation, tuning)

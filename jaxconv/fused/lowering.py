@@ -53,7 +53,7 @@ def planned(platform: str | None, call: Call, avals: Sequence[Any]) -> tuple[Con
     """The problem and the plan of a kernel that ends with the whole epilogue, if there is one."""
     problem = call.epilogue.ended(call.problem)
     constraint = constraint_of(call.implementation)
-    seen = seen_by_kernels("conv", platform, problem, constraint, call.ending)
+    seen = seen_by_kernels("conv", platform, problem, constraint, call.ending).problem
     if problem.periodic or seen.out_dtype != problem.out_dtype or not _has_native_residual(call, avals):
         return problem, None
     plan = decide("conv", platform, seen, constraint, ending=call.ending).plan

@@ -123,8 +123,7 @@ def _keys(equations: Iterable[Any], platform: str) -> dict[Key, None]:
         ours = pass_of(equation, platform)
         if ours is None or ours.implementation is not None:
             continue
-        kind, problem, *_ = ours
-        problem = seen_by_kernels(kind, platform, problem)
+        kind, problem = seen_by_kernels(ours.kind, platform, ours.problem)
         if reason := why_not_stored(problem):
             warnings.warn(f"jaxconv.autotune does not measure a convolution with {reason}: {problem}", stacklevel=3)
         elif decide(kind, platform, problem, platform).plan is not None:  # the platform's name: a kernel of ours
@@ -177,7 +176,7 @@ def _measured(
         for plan in sorted(us, key=us.__getitem__)[:FINALISTS]:
             measure(plan)
     if not us:
-        raise RuntimeError("all candidates failed, also lax")
+        raise RuntimeError("all candidates failed")
     times = {plan: Times(candidates[plan], _rounded(us[plan])) for plan in sorted(us, key=us.__getitem__)}
     best = next(iter(times))
     return Entry(kind, problem, best, times.pop(best), {str(plan): t for plan, t in times.items()})

@@ -7,8 +7,22 @@ import jax
 import numpy as np
 from jax import lax
 
+from cases.convolution import channels_last_convolution
 from cases.problems import passes_of, problem_of
 from cases.reference import pullback, run_on_host
+
+CASES = {
+    "dense": channels_last_convolution((2, 5, 4, 6), (3, 2, 6, 8)),
+    "strided": channels_last_convolution((2, 7, 6, 5), (3, 3, 5, 7), window_strides=(2, 3)),
+    "dilated": channels_last_convolution((2, 9, 8, 3), (3, 2, 3, 5), rhs_dilation=(2, 3), padding=((1, 2), (0, 4))),
+    "lhs_dilated": channels_last_convolution((2, 4, 3, 5), (3, 2, 5, 4), lhs_dilation=(2, 3), padding=((1, 2), (2, 1))),
+    "grouped": channels_last_convolution((2, 4, 5, 12), (3, 3, 4, 9), feature_group_count=3),
+    "batch_groups": channels_last_convolution((6, 4, 5, 4), (2, 3, 4, 9), batch_group_count=3),
+    "depthwise": channels_last_convolution((2, 6, 5, 19), (3, 3, 1, 19), feature_group_count=19),
+    "stem": channels_last_convolution((2, 13, 12, 3), (7, 7, 3, 16), window_strides=(2, 2)),
+    "line": channels_last_convolution((3, 17, 6), (5, 6, 4)),
+    "volume": channels_last_convolution((2, 4, 3, 5, 4), (2, 3, 2, 4, 6)),
+}
 
 
 def whole_range(shape, seed):

@@ -15,26 +15,19 @@ from jax.sharding import PartitionSpec as P
 import jaxconv
 from cases import fused
 from cases.convolution import channels_last_convolution
-from cases.int8 import exact, gradients, operands, whole_range
+from cases.int8 import CASES, exact, gradients, operands, whole_range
 from cases.meshes import collectives, compiled, mesh, place
 from cases.reference import HOST, assert_same, custom_calls, exception_of, opcodes, run, run_on_host
 from jaxconv import fallback
 from jaxconv.explain import lines
 
-CASES = {
-    "dense": channels_last_convolution((2, 5, 4, 6), (3, 2, 6, 8)),
-    "strided": channels_last_convolution((2, 7, 6, 5), (3, 3, 5, 7), window_strides=(2, 3)),
-    "dilated": channels_last_convolution((2, 9, 8, 3), (3, 2, 3, 5), rhs_dilation=(2, 3), padding=((1, 2), (0, 4))),
-    "lhs_dilated": channels_last_convolution((2, 4, 3, 5), (3, 2, 5, 4), lhs_dilation=(2, 3), padding=((1, 2), (2, 1))),
-    "grouped": channels_last_convolution((2, 4, 5, 12), (3, 3, 4, 9), feature_group_count=3),
-    "batch_groups": channels_last_convolution((6, 4, 5, 4), (2, 3, 4, 9), batch_group_count=3),
-    "depthwise": channels_last_convolution((2, 6, 5, 19), (3, 3, 1, 19), feature_group_count=19),
-    "stem": channels_last_convolution((2, 13, 12, 3), (7, 7, 3, 16), window_strides=(2, 2)),
-    "line": channels_last_convolution((3, 17, 6), (5, 6, 4)),
-    "volume": channels_last_convolution((2, 4, 3, 5, 4), (2, 3, 2, 4, 6)),
-}
 EACH = pytest.mark.parametrize("name", CASES)
 SUMS = dict(preferred_element_type="int32")
+
+
+def calls_of_a_gradient(implementation):
+    """A GPU takes whichever is faster."""
+    return [{"wgrad": 1}, {"conv": 1}] if implementation == "cuda" else [{"wgrad": 1}]
 
 
 def ours_of(implementation):
@@ -50,7 +43,7 @@ def test_every_pass(name, implementation):
     assert_same(run(case.ours(implementation, "int32"), x, w), expected["fprop"])
     assert_same(run(of_x, g, w), expected["dgrad"])
     assert_same(run(of_w, x, g), expected["wgrad"])
-    assert custom_calls(jax.jit(of_w).lower(x, g).as_text()) == {"wgrad": 1}
+    assert custom_calls(jax.jit(of_w).lower(x, g).as_text()) in calls_of_a_gradient(implementation)
     (line,) = lines(of_w, x, g)
     assert line.startswith("wgrad int8")
 
@@ -65,7 +58,7 @@ def test_every_pass_with_install(name, implementation):
         assert_same(run(functools.partial(case.lax(), **SUMS), x, w), expected["fprop"])
         assert_same(run(of_x, g, w), expected["dgrad"])
         assert_same(run(of_w, x, g), expected["wgrad"])
-        assert custom_calls(jax.jit(of_w).lower(x, g).as_text()) == {"wgrad": 1}
+        assert custom_calls(jax.jit(of_w).lower(x, g).as_text()) in calls_of_a_gradient(implementation)
     finally:
         jaxconv.uninstall()
 
