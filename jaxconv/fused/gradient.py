@@ -20,6 +20,15 @@ from jaxconv.problem.wider import has_float8, in_float32
 Operands = dict[str, Array]
 
 
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Absent:
+    """In an operand's place, what its cotangent is made like."""
+
+    dtype: np.dtype
+    sharding: Any
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def fused_conv(call: Call, lhs: Array, rhs: Array, operands: Operands) -> Array:
     """The convolution of lhs and rhs with its epilogue, whose operands are by name."""
@@ -32,10 +41,18 @@ def _fwd(call: Call, lhs: Array, rhs: Array, operands: Operands):
         return bind(call, lhs, rhs, operands), None
     if not call.epilogue.keeps_sums:
         y = bind(call, lhs, rhs, operands)
-        return y, (lhs, rhs, operands, y if call.epilogue.activation else None)
+        return y, (lhs, rhs, _kept(operands), y if call.epilogue.activation else None)
     z = bind(call.before_activation, lhs, rhs, operands)
     activated = call.epilogue.activated(call.problem, z, operands.get("out_scale"))
-    return call.epilogue.rounded(activated), (lhs, rhs, operands, z)
+    return call.epilogue.rounded(activated), (lhs, rhs, _kept(operands), z)
+
+
+def _kept(operands: Operands) -> dict[str, Array | Absent]:
+    """Without a residual that no derivative reads: it would take memory until then."""
+    if "residual" not in operands or "residual_scale" in operands:
+        return {**operands}
+    residual = operands["residual"]
+    return operands | {"residual": Absent(residual.dtype, jax.typeof(residual).sharding)}
 
 
 def _bwd(call: Call, kept, dy: Array):
@@ -115,9 +132,10 @@ def _total(x: Array, channels: int, like: Array) -> Array:
     return jnp.sum(x, axis=tuple(axis for axis in range(x.ndim) if like.ndim == 0 or axis != channels))
 
 
-def _like(cotangent: Array | None, x: Array) -> Array | None:
+def _like(cotangent: Array | None, x: Array | Absent) -> Array | None:
     """In x's dtype, and under an explicit mesh with x's sharding."""
     if cotangent is None:
         return None
-    cotangent, sharding = cotangent.astype(x.dtype), jax.typeof(x).sharding
+    sharding = x.sharding if isinstance(x, Absent) else jax.typeof(x).sharding
+    cotangent = cotangent.astype(x.dtype)
     return jax.sharding.reshard(cotangent, sharding) if sharding.mesh.explicit_axes else cotangent

@@ -53,6 +53,16 @@ def test_smooth_activations(activation, implementation):
     check(lambda f: lambda *arrays: pullback(f)(arrays, g), case, implementation, arrays, RTOL)
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_only_a_scaled_residual_is_kept_for_derivatives(scaled):
+    x, w, residual = integers((2, 6, 6, 4)), integers((3, 3, 4, 8)), 7.25 * np.ones((2, 6, 6, 8), np.float32)
+    scales = {"residual_scale": np.float32(2)} if scaled else {}
+    conv = lambda residual: jaxconv.conv2d(x, w, residual=residual, activation="relu", **scales)
+    _, backward = jax.vjp(conv, residual)
+    kept = [leaf for leaf in jax.tree.leaves(backward) if np.shape(leaf) == residual.shape]
+    assert any(np.array_equal(leaf, residual) for leaf in kept) == scaled
+
+
 @pytest.mark.parametrize("case", [CASES["dense"], CASES["strided"], CASES["scalars"]], ids=str)
 def test_by_lax(case):
     """implementation="xla" has the same values, and no call of ours."""
