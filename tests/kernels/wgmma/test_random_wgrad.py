@@ -17,6 +17,7 @@ from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint
 
 TILES = [tile for tile in FAMILIES["cuda"]["wgmma"].tiles if has_pass(tile, "wgrad")]
+DTYPES = {False: ["bfloat16", "float16"], True: ["bfloat16", "float16", "float32"]}  # whether there is tf32
 SPLITS = [1, 1, 2, 3, 4, 5, 6, 8, 12, 16, 17, 24, 40, 64]
 CHANNELS = [8, 16, 24, 40, 64, 72, 96, 128, 136, 200, 264]
 PIXELS = {1: 900, 2: 48, 3: 14}  # of a dimension at most, by their number
@@ -62,7 +63,7 @@ def draw(rng):
     while True:
         tile, split = TILES[rng.integers(len(TILES))], int(rng.choice(SPLITS))
         convolution = any_convolution(rng)
-        dtype = "float32" if tile.bf16x6 else str(rng.choice(["bfloat16", "float16"]))
+        dtype = "float32" if tile.bf16x6 else str(rng.choice(DTYPES[has_pass(tile, "wgrad", "float32")]))
         transform = transform_of("wgmma", tile, dtype, "wgrad")
         drawn = Drawn(convolution, dtype, constraint("wgmma", tile, transform, split=split))
         if not 0 < multiply_adds(convolution) <= MOST:
@@ -139,4 +140,6 @@ def test_what_is_drawn():
     for name, usual in (("window_strides", 1), ("lhs_dilation", 1), ("rhs_dilation", 1)):
         assert sum(set(of[name]) != {usual} for of in params) > 20
     assert sum(min(map(min, of["padding"])) < 0 for of in params) > 20
-    assert {drawn.dtype for drawn in all_drawn} == {"bfloat16", "float16", "float32"}
+    assert {(drawn.dtype, tiles[drawn.asked.tile].bf16x6) for drawn in all_drawn} == {
+        ("bfloat16", 0), ("float16", 0), ("float32", 0), ("float32", 1)
+    }  # fmt: skip
