@@ -79,16 +79,16 @@ struct WgmmaTile {
   constexpr int64_t shared_bytes(bool k_major) const;
   constexpr int64_t wgrad_shared_bytes() const;
   // Whether the tile is compiled for convs of a type. Results of one byte are stored by rows of 64 at least, and none
-  // where channels are M.
+  // where channels are M. Float8 waits for its additions: it gains nothing where both operands are shared.
   constexpr bool HasConv(DType type) const {
     const bool is_byte = TraitsOf(type).bytes == 1;
-    if (IsFloat8(type) && !has_promoted_sums()) return false;
+    if (IsFloat8(type) && (!has_promoted_sums() || shares_both())) return false;
     return has_conv && (!is_byte || (!swap_ab && cols % 64 == 0 && !bf16x6));
   }
   // Whether the tile is compiled for wgrad of a type. With halo tiles, output channels are M.
   constexpr bool HasWgrad(DType type) const {
     if (TraitsOf(type).bytes == 1) return false;         // wgmma reads bytes K-major alone
-    if (row_blocks > 1 && col_blocks > 1) return false;  // producers of wgrad share one operand
+    if (shares_both()) return false;                     // producers of wgrad share one operand
     if (bf16x6) return type == DType::kF32 && !halo;
     if (type == DType::kF32) return has_tf32_wgrad();
     const int of_m = swap_ab ? cols : rows;
@@ -122,6 +122,8 @@ struct WgmmaTile {
   PlannedTile planned() const { return {rows, cols, kPlannedBlockK, ctas_per_sm}; }
 
  private:
+  // Whether CTAs of a cluster share both operands.
+  constexpr bool shares_both() const { return row_blocks > 1 && col_blocks > 1; }
   // Whether registers hold the sums of float8, and those of one step for 64 rows, which are added to them.
   constexpr bool has_promoted_sums() const {
     const int blocks = rows / (kBlockRows * warpgroups()), registers = (blocks + 1) * cols / 2;
