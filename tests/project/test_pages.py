@@ -1,14 +1,18 @@
 """The Python blocks of the pages run as they are shown, and messages that a page quotes are those of the code."""
 
 import ast
+import functools
 import importlib.util
 import re
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 
 import jaxconv
+from cases.reference import exception_of
+from jaxconv import ffi
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -59,18 +63,26 @@ def texts_of_the_code():
                 yield "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield node.value
-    for file in (ROOT / "src_common").glob("*.h"):  # neighbouring literals, and values between them
-        for literals in re.findall(r'"[^"\n]*"(?:[^";]*"[^"\n]*")*', file.read_text()):
-            yield "…".join(literals.split('"')[1::2])
 
 
-def test_quoted_messages_are_of_the_code():
+def refusal_of_another_format():
+    """What the host's handler says to a program of another format."""
+    x, w = np.ones((1, 8, 8, 8), "float32"), np.ones((3, 3, 8, 8), "float32")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ffi, "FORMAT", ffi.FORMAT + 1)
+        conv = jax.jit(functools.partial(jaxconv.conv2d, implementation="cpu"))
+        refusal = exception_of(lambda: jax.block_until_ready(conv(x, w)))
+    jax.clear_caches()
+    return str(refusal)
+
+
+def test_quoted_messages_are_of_the_code(on_the_host):
     """The first cells of the tables of the troubleshooting page, but for what JAX says."""
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
     of_jax = page[page.index("## Meshes and exports") : page.index("## Tuning files")]
     quoted = re.findall(r"^\| `(.+?)` \|", page.replace(of_jax, ""), re.MULTILINE)
     assert len(quoted) > 30
-    texts = [re.sub(r"\s+", " ", text) for text in texts_of_the_code()]
+    texts = [re.sub(r"\s+", " ", text) for text in (*texts_of_the_code(), refusal_of_another_format())]
     is_there = lambda message: any(re.search(".*".join(map(re.escape, message.split("…"))), text) for text in texts)
     assert [message for message in quoted if not is_there(message)] == []
 
