@@ -107,6 +107,7 @@ void Bind(nb::module_& module) {
   }
   m.attr("tiles") = tiles;
   m.attr("takes_residual") = Family::Settings::kTakesResidual;
+  m.attr("takes_aligned") = Family::Settings::kTakesAligned;
 }
 
 DType TypeOf(const std::string& name) {
@@ -201,6 +202,8 @@ NB_MODULE(_planning, module) {
       .def_ro("reason", &Candidate::reason)
       .def_ro("seconds", &Candidate::seconds)
       .def_ro("settings", &Candidate::settings);
+  module.attr("SPATIAL") = kSpatial;
+  module.attr("BLOCK_CHANNELS") = kBlockChannels;
   module.attr("MOST_TMA_STEP") = kMaxElementStride;
   module.attr("MOST_WINDOW_PIECES") = depthwise::kMostPieces;
   module.attr("DIGEST") = JAXCONV_PLANNING_DIGEST;

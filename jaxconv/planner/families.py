@@ -13,8 +13,8 @@ FAMILIES: dict[str, dict[str, Family]] = {
         "simt": NativeFamily("simt"),
         "im2col": NativeFamily("im2col"),
         "mma": NativeFamily("mma", transforms=True, packs_groups=True),
-        "direct": NativeFamily("direct", transforms=True, stores_parts=True, aligned=True),
-        "depthwise": NativeFamily("depthwise", transforms=True, of_channels=True, aligned=True),
-        "wgmma": NativeFamily("wgmma", transforms=True, aligned=True, k_major=True),
+        "direct": NativeFamily("direct", transforms=True, stores_parts=True),
+        "depthwise": NativeFamily("depthwise", transforms=True, of_channels=True),
+        "wgmma": NativeFamily("wgmma", transforms=True, k_major=True),
     },
 }

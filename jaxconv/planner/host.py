@@ -18,7 +18,7 @@ ONE_BY_ONE = 4  # what a vector costs whose numbers are read so
 
 
 class HostFamily:
-    transforms = of_channels = swaps = aligned = packs_groups = stores_parts = k_major = False
+    transforms = of_channels = swaps = takes_aligned = packs_groups = stores_parts = k_major = False
     takes_residual = True
 
     def candidates(self, product: Product, device: Device, asked: Asked) -> Iterator[Candidate]:

@@ -42,7 +42,6 @@ class NativeFamily:
     transforms: whether it takes transformed problems. of_channels: whether these are of each channel on its own.
     packs_groups: whether packing groups may help it. stores_parts: whether it stores results of channels that are no
       whole 16-byte vectors as fast as others.
-    aligned: whether its operands and results begin at multiples of 16 bytes.
     k_major: whether it takes a filter, or an output's cotangent, of 8 or 32 bits only if what is summed is last.
     """
 
@@ -55,13 +54,13 @@ class NativeFamily:
         of_channels=False,
         packs_groups=False,
         stores_parts=False,
-        aligned=False,
         k_major=False,
     ) -> None:
         self.transforms, self.of_channels, self.packs_groups = transforms, of_channels, packs_groups
-        self.stores_parts, self.aligned, self.k_major = stores_parts, aligned, k_major
+        self.stores_parts, self.k_major = stores_parts, k_major
         self._native: Any = getattr(planning, name)
         self.takes_residual: bool = self._native.takes_residual  # in its epilogue
+        self.takes_aligned: bool = self._native.takes_aligned  # operands and results begin at multiples of 16 bytes
         self.tiles = tuple(Tile(name, fields) for name, fields in self._native.tiles)
 
     def candidates(self, product: Product, device: Device, asked: Asked) -> Iterator[Candidate]:

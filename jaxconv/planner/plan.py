@@ -96,7 +96,7 @@ class ConvPlan:
     @property
     def takes_aligned(self) -> bool:
         """Whether operands and result must begin at multiples of 16 bytes."""
-        return self._family.aligned
+        return self._family.takes_aligned
 
     @property
     def takes_residual(self) -> bool:

@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxconv.compiled import planning
+
 Dim = Any  # an int, or the symbolic batch of an exported program
 Shape = tuple[Dim, ...]
 ROLES = ("lhs", "rhs", "out")  # of a problem's arrays
-BLOCK_CHANNELS = 32  # of a result that has its channels in blocks
-SPATIAL = 3  # the spatial dimensions that kernels have: fewer get leading unit dimensions
+BLOCK_CHANNELS = planning.BLOCK_CHANNELS
+SPATIAL = planning.SPATIAL  # a problem of fewer spatial dimensions gets leading unit dimensions
 
 
 class Spec(NamedTuple):

@@ -27,6 +27,7 @@ struct DepthwiseSettings {
   // Its results go through shared memory: which are whose is not known where sums end.
   static constexpr bool kTakesResidual = false;
   static constexpr bool kTakesFloat8 = false;
+  static constexpr bool kTakesAligned = true;
 
   int64_t tile = 0;
   int64_t split = 1;

@@ -26,6 +26,7 @@ struct DirectSettings {
   static constexpr const char* kFamily = "direct";
   static constexpr bool kTakesResidual = true;
   static constexpr bool kTakesFloat8 = false;
+  static constexpr bool kTakesAligned = true;
 
   int64_t tile = 0;
   int64_t split = 1;

@@ -14,6 +14,7 @@ struct Im2colSettings {
   static constexpr const char* kFamily = "im2col";
   static constexpr bool kTakesResidual = true;
   static constexpr bool kTakesFloat8 = false;
+  static constexpr bool kTakesAligned = false;
 
   int64_t tile = 0;
   int64_t split = 1;

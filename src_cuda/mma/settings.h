@@ -18,6 +18,7 @@ struct MmaSettings {
   static constexpr const char* kFamily = "mma";
   static constexpr bool kTakesResidual = true;
   static constexpr bool kTakesFloat8 = false;
+  static constexpr bool kTakesAligned = false;
 
   int64_t tile = 0;
   int64_t split = 1;

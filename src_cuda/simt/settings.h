@@ -12,6 +12,7 @@ struct SimtSettings {
   static constexpr const char* kFamily = "simt";
   static constexpr bool kTakesResidual = true;
   static constexpr bool kTakesFloat8 = true;
+  static constexpr bool kTakesAligned = false;
 
   int64_t tile = 0;
   int64_t split = 1;

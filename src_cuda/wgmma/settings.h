@@ -14,6 +14,7 @@ struct WgmmaSettings {
   static constexpr const char* kFamily = "wgmma";
   static constexpr bool kTakesResidual = true;
   static constexpr bool kTakesFloat8 = true;
+  static constexpr bool kTakesAligned = true;
 
   int64_t tile = 0;
   int64_t split = 1;
