@@ -76,8 +76,8 @@ class DepthwisePlanner {
   Reason UnsupportedReason(const DepthwiseSettings& s) const {
     const DepthwiseTile& tile = TileOf(s);
     if (Reason why = UnsupportedTile(tile)) return why;
-    if (s.rows == 0 && s.cols == 0) return "no tile of strips fits into shared memory";
-    if (s.rows < 1 || s.cols < 1) return "an area of (" + std::to_string(s.rows) + ", " + std::to_string(s.cols) + ")";
+    if (s.rows == 0 && s.cols == 0) return "no output tile fits into shared memory";
+    if (s.rows < 1 || s.cols < 1) return depthwise::NoStrips(s.rows, s.cols);
     const auto text = std::to_string(s.split);
     if (product_.pass == Pass::kConv && s.split != 1) return "a split of " + text + ": its conv has none";
     if (s.split < 1) return "a split of " + text;
@@ -131,14 +131,15 @@ class DepthwisePlanner {
     // XLA would add it to int32 sums, which this family does not have.
     if (product_.conv.src_type == DType::kS8 && product_.has_residual) return "a residual of int8";
     if (product_.spatial_rank == 0) return "0 spatial dimensions";
-    if (!is_conv() && std::ranges::max(product_.lhs_dilation) > 1) return "an input that is dilated";
+    if (!is_conv() && std::ranges::max(product_.lhs_dilation) > 1)
+      return "it has no weight gradients of a dilated input";
     return std::nullopt;
   }
 
   Reason UnsupportedTile(const DepthwiseTile& tile) const {
     if (tile.has_producers && !device_.wgmma) return "warps that copy are in kernels for compute capability 9.0";
-    if (is_volume() && !tile.has_planes()) return "three spatial dimensions";
-    if (!is_volume() && tile.depths > 1) return "taps in one plane";
+    if (is_volume() && !tile.has_planes()) return "it does not take three spatial dimensions";
+    if (!is_volume() && tile.depths > 1) return "it is for taps in several planes";
     if (Reason why = depthwise::UnsupportedTile(product_.conv, product_.pass, tile)) return why;
     return depthwise::UnsupportedReach(*window_, conv_, product_.pass, tile);
   }

@@ -46,23 +46,36 @@ inline Reason UnsupportedProblem(const ConvProblem& p) {
   if (p.tap_count == 0 || p.class_count == 0) return "there are no taps";  // kernels read the first one
   const int64_t vector = TraitsOf(p.src_type).vector();
   if (!HasVectors(p.src, p.groups, vector) || !HasVectors(p.dst, p.groups, vector)) {
-    return "channels are not last, in pieces of 16 bytes";
+    return "channels are not last, in vectors of 16 bytes";
   }
-  if (kMostPeriod % p.period[2] != 0) return "columns' period is not 1, 2 or 4";
+  if (kMostPeriod % p.period[2] != 0) {
+    return "columns of a residue class are " + std::to_string(p.period[2]) + " apart, not 1, 2 or 4";
+  }
   return std::nullopt;
+}
+
+// Of an output tile. Strips are whole.
+inline std::string NoStrips(int64_t rows, int64_t cols) {
+  return "an output tile of (" + std::to_string(rows) + ", " + std::to_string(cols) +
+         "): it has rows, and a multiple of " + std::to_string(kStripCols) + " columns";
 }
 
 // What depends on the tile, whatever its stream is.
 inline Reason UnsupportedTile(const ConvProblem& p, Pass pass, const DepthwiseTile& tile) {
-  const auto moves = [&](int d) { return std::to_string(p.step[d]) + ":" + std::to_string(p.period[d]); };
+  const auto ratio = [](int64_t step, int64_t period) { return std::to_string(step) + ":" + std::to_string(period); };
+  const auto moves = [&](int d) {
+    return ratio(p.step[d], p.period[d]) + ", the tile's by " + ratio(tile.step, tile.period);
+  };
   const auto fits = [&](int d) { return p.step[d] == tile.step && p.period[d] == tile.period; };
   if (!tile.IsFor(p.src_type)) return "the tile is compiled for other types";
-  if (!IsFlat(p) && !tile.has_planes()) return "three spatial dimensions";
+  if (!IsFlat(p) && !tile.has_planes()) return "it does not take three spatial dimensions";
   if (!fits(1)) return "rows move by " + moves(1);
   if (tile.on_cuda_cores() && !fits(2)) return "columns move by " + moves(2);
-  if (!tile.Has(pass)) return pass == Pass::kConv ? "it has no conv" : "its warps do not hold the sums of all taps";
+  if (!tile.Has(pass)) return pass == Pass::kConv ? "it has no conv" : "the sums of all taps do not fit into registers";
   const int64_t columns = std::max(p.src_size[2], p.dst_size[2]);
-  if (tile.in_pairs && columns > kStripCols) return "rows of " + std::to_string(columns) + " columns";
+  if (tile.in_pairs && columns > kStripCols) {
+    return "rows of " + std::to_string(columns) + " columns, more than " + std::to_string(kStripCols);
+  }
   return std::nullopt;
 }
 
@@ -73,15 +86,19 @@ inline Reason UnsupportedWindow(const ConvProblem& p, const DepthwiseTile& tile,
     if (p.src_size[d] == 0) return "the source is empty";
     if (std::abs(int64_t{stream.first[d]}) > kMostReach) return "windows begin too far from the image";
     const int32_t along = stream.pieces[d];
-    if (along < 1 || (along > 1 && !tile.has_pieces)) return "no such pieces of the window";
-    if ((pieces *= along) > kMostPieces) return std::to_string(pieces) + " pieces of the window";
+    if (along < 1 || (along > 1 && !tile.has_pieces)) {
+      return "it does not take a window in " + std::to_string(along) + " parts";
+    }
+    if ((pieces *= along) > kMostPieces) {
+      return "a window in " + std::to_string(pieces) + " parts, more than " + std::to_string(kMostPieces);
+    }
   }
   for (int i = 0; i < 2; ++i) {
     const int64_t taps = i == 0 ? tile.step * tile.lags : tile.pixels();
     const bool is_strided = p.step[i + 1] != 1 || p.period[i + 1] != 1;
     const int64_t apart = stream.apart[i];
     if (apart < 1 || apart >= kMostApart || stream.pieces[i + 1] * taps * apart > kMostReach) {
-      return "no such distances between taps";
+      return "taps that are " + std::to_string(apart) + " apart, or a window of too many rows or columns";
     }
     if (apart > 1 && is_strided) return "rows or columns of a dilated window are strided";
   }
@@ -110,17 +127,20 @@ inline Reason UnsupportedStream(const ConvProblem& p, const DepthwiseTile& tile,
   const int64_t channel_bytes = stream.channels * static_cast<int64_t>(ElementBytes(p.src_type));
   if (channel_bytes < kVectorBytes || channel_bytes > MostChannelBytes(tile) ||
       !std::has_single_bit(static_cast<uint32_t>(stream.channels))) {
-    return "no such channels of a thread block";
+    return "thread blocks of " + std::to_string(stream.channels) + " channels: they have a power of two, of " +
+           std::to_string(kVectorBytes) + " to " + std::to_string(MostChannelBytes(tile)) + " bytes";
   }
   if (Reason why = UnsupportedWindow(p, tile, stream)) return why;
   if (stream.rows < 1 || stream.cols < kStripCols || stream.cols % kStripCols != 0) {
-    return "an area of (" + std::to_string(stream.rows) + ", " + std::to_string(stream.cols) + ")";
+    return NoStrips(stream.rows, stream.cols);
   }
   if (stream.images < 0 || stream.cols > kMostStrips * kStripCols || stream.images > kMostStrips ||
       (tile.has_pieces && stream.rows > kMostRows)) {
-    return "no such tile of strips";
+    return "the output tile has more than " + std::to_string(kMostStrips) + " images, " +
+           std::to_string(kMostStrips * kStripCols) + " columns or " + std::to_string(kMostRows) + " rows";
   }
-  if (stream.images == 0 && !CanJoinImages(p, tile, stream)) return "the images' rows are not one image's";
+  if (stream.images == 0 && !CanJoinImages(p, tile, stream))
+    return "rows of all images cannot follow each other as those of one";
   return UnsupportedSizes(p, stream);
 }
 
@@ -129,14 +149,17 @@ inline Reason UnsupportedBoxes(const DepthwiseShape& d, const DepthwiseTile& til
   const ConvProblem& p = d.problem;
   const auto text = [](int32_t n) { return std::to_string(n); };
   if (const int64_t bytes = d.channels * ElementBytes(p.src_type); bytes != kBoxPixelBytes) {
-    return "boxes of " + std::to_string(bytes) + " bytes of each pixel";
+    return "a thread block has " + std::to_string(bytes) + " bytes of each pixel, TMA copies " +
+           std::to_string(kBoxPixelBytes);
   }
   if (d.images * d.strips != d.tile_strips || !d.images_first) {
-    return "boxes of " + text(d.images) + " images of " + text(d.strips) + " strips, of " + text(d.tile_strips);
+    return text(d.images) + " images of " + text(d.strips) + " strips do not fill the tile, which has " +
+           text(d.tile_strips);
   }
-  if (tile.in_pairs && d.strips != 1) return "pairs of rows of " + text(d.strips) + " strips";
-  if (d.column_tiles != 1 || std::max(d.row_apart, d.col_apart) > 1) return "boxes of parts of rows";
-  if (p.step[2] != 1 || p.period[2] != 1) return "boxes of columns that are apart";
+  if (tile.in_pairs && d.strips != 1) return "images of " + text(d.strips) + " strips, not of one";
+  if (d.column_tiles != 1 || std::max(d.row_apart, d.col_apart) > 1)
+    return "the output tile has parts of rows, TMA copies whole ones";
+  if (p.step[2] != 1 || p.period[2] != 1) return "columns are apart, TMA copies neighbours";
   return std::nullopt;
 }
 
@@ -146,13 +169,13 @@ inline bool CoversOutputTile(const DepthwiseShape& d, const DepthwiseTile& tile)
 }
 
 inline Reason UnsupportedShape(const DepthwiseShape& d, const DepthwiseTile& tile) {
-  if (!CoversOutputTile(d, tile)) return "its warps do not cover the area";
+  if (!CoversOutputTile(d, tile)) return "the output tile has more positions than warps hold";
   if (tile.by_tma) {
     if (Reason why = UnsupportedBoxes(d, tile)) return why;
   }
   if (d.stream_rows == INT32_MAX) return "there are too many rows";
   if (std::max(d.row_apart, d.col_apart) > 1 && d.column_tiles >= kMostApart) {
-    return std::to_string(d.column_tiles) + " tiles of an image";
+    return std::to_string(d.column_tiles) + " tiles of an image, more than " + std::to_string(kMostApart - 1);
   }
   return std::nullopt;
 }

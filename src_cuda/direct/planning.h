@@ -125,7 +125,7 @@ class DirectPlanner {
     if (Reason why = UnsupportedProblem(pass)) return why;
     const bool is_dilated = *std::ranges::max_element(product_.lhs_dilation) > 1;
     if (is_dilated && !pass.is_conv()) return kDilatedInput;
-    if (t.packed > 0 && (is_dilated || product_.rhs_dilation[2] > 1)) return "taps that are not neighbours";
+    if (t.packed > 0 && (is_dilated || product_.rhs_dilation[2] > 1)) return kDilatedTaps;
     const DirectChannels channels = ChannelsOf(tile);
     if (Reason why = UnsupportedMembers(channels)) return why;
     if (Reason why = pass.streams_rows() ? UnsupportedTapRows(t.row_stream) : std::nullopt) return why;
@@ -152,7 +152,7 @@ class DirectPlanner {
   Reason UnsupportedTapRows(const RowStream& stream) const {
     const auto& rows = window_->rows;
     if (rows && rows->most == stream.rows && rows->least >= stream.least_rows()) return std::nullopt;
-    return "taps in other than " + std::to_string(stream.rows) + " rows";
+    return NotInRows(stream);
   }
 
   // Sets the streams of row streaming and the halo tile. There are as many streams as the warps can hold, a multiple of

@@ -127,11 +127,11 @@ def test_boxes_are_of_whole_rows_of_images(lhs, kernel, padding, area):
     (each_channel((3, 14, 14, 120), (5, 7)), None),
     (each_channel((32, 9, 30, 64), (3, 3), "float16", padding=((0, 3), (-1, 4))), None),
     (each_channel((32, 56, 64, 64), (7, 7)), None),
-    (each_channel((32, 56, 56, 64), (7, 7)), "boxes of 2 images of 7 strips, of 16"),
-    (each_channel((32, 7, 7, 24), (7, 7)), "boxes of 16 bytes of each pixel"),
-    (each_channel((32, 14, 14, 64), (3, 3), rhs_dilation=2), "boxes of parts of rows"),
-    (each_channel((32, 14, 14, 64), (3, 2), window_strides=(1, 2)), "boxes of columns that are apart"),
-    (each_channel((32, 14, 14, 64), (3, 3), window_strides=(2, 1)), "rows move by 2:1"),
+    (each_channel((32, 56, 56, 64), (7, 7)), "2 images of 7 strips do not fill the tile, which has 16"),
+    (each_channel((32, 7, 7, 24), (7, 7)), "16 bytes of each pixel, TMA copies 64"),
+    (each_channel((32, 14, 14, 64), (3, 3), rhs_dilation=2), "parts of rows, TMA copies whole ones"),
+    (each_channel((32, 14, 14, 64), (3, 2), window_strides=(1, 2)), "columns are apart, TMA copies neighbours"),
+    (each_channel((32, 14, 14, 64), (3, 3), window_strides=(2, 1)), "rows move by 2:1, the tile's by 1:1"),
 ], ids=str)  # fmt: skip
 def test_tma_copies_whole_rows_of_images(problem, reason):
     """For every pass; what it does not copy is asked for forward."""
@@ -151,8 +151,8 @@ def test_tma_copies_whole_rows_of_images(problem, reason):
     (each_channel((5, 9, 64), (3,), padding=((-2, 1),)), "rows of 9 columns"),
     (each_channel((5, 9, 7, 64), (3, 3), padding=((1, 1), (2, 2))), "rows of 9 columns"),
     (each_channel((128, 7, 7, 64), (7, 9)), "taps in 9 columns"),
-    (each_channel((128, 7, 7, 24), (7, 7)), "boxes of 16 bytes of each pixel"),
-    (each_channel((128, 8, 8, 64), (3, 3), rhs_dilation=2), "boxes of parts of rows"),
+    (each_channel((128, 7, 7, 24), (7, 7)), "16 bytes of each pixel, TMA copies 64"),
+    (each_channel((128, 8, 8, 64), (3, 3), rhs_dilation=2), "parts of rows, TMA copies whole ones"),
 ], ids=str)  # fmt: skip
 def test_pairs_of_rows_are_of_narrow_images(problem, reason):
     """And of wgrads: zeros around images are not copied."""
@@ -220,7 +220,7 @@ def test_int8_has_tiles_of_its_own(name):
 
 
 @pytest.mark.parametrize("problem, reason", [
-    (each_channel((8, 28, 28, 40), (3, 3), "int8", "int8"), "channels are not last, in pieces of 16 bytes"),
+    (each_channel((8, 28, 28, 40), (3, 3), "int8", "int8"), "channels are not last, in vectors of 16 bytes"),
     (each_channel((8, 28, 28, 64), (3, 3), "int8", "int32"), "it has no kernels of int32 and int8"),
     (each_channel((8, 28, 28, 64), (3, 3), "int8", "bfloat16"), "it has no kernels of bfloat16 and int8"),
 ], ids=["channels", "int32", "bfloat16"])  # fmt: skip

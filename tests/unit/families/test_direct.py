@@ -143,7 +143,7 @@ def test_bytes_have_results_in_every_type(result):
 def test_what_direct_does_not_take_of_bytes():
     reason = lambda kind, problem: choose("cuda", kind, problem, as_it_is("direct")).unsupported_reason()
     line = lambda channels: layer((2, 40, channels), (3, channels, 16), "int8", "int32", padding=((1, 1),))
-    assert "channels are not last, in pieces of 16" in reason("conv", line(24))
+    assert "channels are not last, in vectors of 16" in reason("conv", line(24))
     assert "weight gradients of int8" in reason("wgrad", line(16))
     assert "the tile is compiled for other types" not in reason("conv", line(24))
 
@@ -174,4 +174,4 @@ def test_what_direct_does_not_take_of_floats():
     assert "operands of float32" in reason("wgrad", FLOATS["latents"])
     highest = dataclasses.replace(FLOATS["latents"], precision=lax.Precision.HIGHEST)
     assert "float32 is to be multiplied as it is" in reason("conv", highest)
-    assert "channels are not last, in pieces of 4" in reason("conv", FLOATS["stem"])
+    assert "channels are not last, in vectors of 4" in reason("conv", FLOATS["stem"])

@@ -39,7 +39,8 @@ FROM_FEW = ("fprop", "wgrad")
 REFUSED = {
     "direct": {
         "float32": (
-            layer((2, 20, 20, 64), (3, 3, 64, 64)), {}, EVERY_PASS, "more than 32 channels|hold the filter|float32"
+            layer((2, 20, 20, 64), (3, 3, 64, 64)), {}, EVERY_PASS,
+            "more than 32 channels|filter does not fit into registers|float32"
         ),
         "float32_itself": (
             layer((2, 20, 20, 16), (3, 3, 16, 16), precision=lax.DotAlgorithmPreset.F32_F32_F32), {}, EVERY_PASS,
@@ -50,16 +51,17 @@ REFUSED = {
         ),
         "channels_first": (channels_first((2, 16, 20, 20), (16, 16, 3, 3)), {}, EVERY_PASS, "last"),
         "too_many_columns": (
-            halves((2, 20, 20, 64), (3, 3, 64, 5)), {}, EVERY_PASS[:1], r"pieces of [28]$|45 columns of all taps"
+            halves((2, 20, 20, 64), (3, 3, 64, 5)), {}, EVERY_PASS[:1],
+            r"vectors of [28]$|N would be 45 \(tap, output channel\)s"
         ),
         "large_box": (
             halves((2, 20, 20, 64), (3, 3, 64, 3)), dict(output_tile=(20, 24)), EVERY_PASS[:1],
-            r"pieces of [28]$|hold the box"
+            r"vectors of [28]$|halo tile has more pixels"
         ),
-        "part_of_a_piece": (halves((2, 20, 20, 12), (3, 3, 12, 12)), {}, EVERY_PASS, "pieces of 8$"),
-        "rows_of_parts": (halves((2, 20, 21, 4), (3, 3, 4, 24)), {}, FROM_FEW, "whole pieces|pieces of 8$"),
+        "part_of_a_piece": (halves((2, 20, 20, 12), (3, 3, 12, 12)), {}, EVERY_PASS, "vectors of 8$"),
+        "rows_of_parts": (halves((2, 20, 21, 4), (3, 3, 4, 24)), {}, FROM_FEW, "whole 16-byte vectors|vectors of 8$"),
         "dilated_runs": (
-            halves((2, 20, 24, 4), (3, 3, 4, 16), rhs_dilation=(1, 2)), {}, FROM_FEW, "neighbours|pieces of 8$",
+            halves((2, 20, 24, 4), (3, 3, 4, 16), rhs_dilation=(1, 2)), {}, FROM_FEW, "neighbours|vectors of 8$",
         ),
         "wide_groups": (
             halves((2, 20, 20, 192), (3, 3, 96, 192), feature_group_count=2), {}, EVERY_PASS, "96 channels"
@@ -72,10 +74,10 @@ REFUSED = {
         ),
         "split_conv": (GROUPED, dict(split=2), GATHERS, "split of 2"),
         "no_split": (GROUPED, dict(split=0), EVERY_PASS, "split of 0"),
-        "large_area": (GROUPED, dict(output_tile=(64, 64)), GATHERS, "cover the area"),
-        "long_area": (GROUPED, dict(output_tile=(1, 264)), EVERY_PASS[2:], "too large"),
-        "part_of_a_run": (GROUPED, dict(output_tile=(4, 12)), EVERY_PASS, r"area of \(4, 12\)"),
-        "no_area": (GROUPED, dict(output_tile=(0, 8)), EVERY_PASS, r"area of \(0, 8\)"),
+        "large_area": (GROUPED, dict(output_tile=(64, 64)), GATHERS, "more positions than warps hold"),
+        "long_area": (GROUPED, dict(output_tile=(1, 264)), EVERY_PASS[2:], "larger than TMA copies"),
+        "part_of_a_run": (GROUPED, dict(output_tile=(4, 12)), EVERY_PASS, r"output tile of \(4, 12\)"),
+        "no_area": (GROUPED, dict(output_tile=(0, 8)), EVERY_PASS, r"output tile of \(0, 8\)"),
         "chunks": (GROUPED, dict(chunk=128), EVERY_PASS, "no setting chunk"),
         "units": (GROUPED, dict(units=2), EVERY_PASS, "no setting units"),
         "nothing": (halves((0, 20, 20, 16), (3, 3, 16, 16)), {}, EVERY_PASS, "nothing"),
@@ -87,7 +89,7 @@ REFUSED = {
         ),
         "dense": (halves((2, 20, 20, 16), (3, 3, 16, 16)), {}, EVERY_PASS, "one channel"),
         "groups_of_8": (GROUPED, {}, EVERY_PASS, "one channel"),
-        "one_group": (each_channel((2, 20, 20, 1), (3, 3)), {}, EVERY_PASS, "pieces of 16 bytes"),
+        "one_group": (each_channel((2, 20, 20, 1), (3, 3)), {}, EVERY_PASS, "vectors of 16 bytes"),
         "twice_as_many": (
             halves((2, 20, 20, 16), (3, 3, 1, 32), feature_group_count=16), {}, EVERY_PASS, "one channel"
         ),
@@ -100,9 +102,9 @@ REFUSED = {
         "channels_first": (
             channels_first((2, 16, 20, 20), (16, 1, 3, 3), feature_group_count=16), {}, EVERY_PASS, "last"
         ),
-        "part_of_a_piece": (each_channel((2, 20, 20, 12), (3, 3)), {}, EVERY_PASS, "pieces"),
+        "part_of_a_piece": (each_channel((2, 20, 20, 12), (3, 3)), {}, EVERY_PASS, "vectors of 16 bytes"),
         "part_of_a_piece_of_float32": (
-            each_channel((2, 20, 20, 10), (3, 3), "float32"), {}, EVERY_PASS, "pieces"
+            each_channel((2, 20, 20, 10), (3, 3), "float32"), {}, EVERY_PASS, "vectors of 16 bytes"
         ),
         "nothing": (each_channel((0, 20, 20, 16), (3, 3)), {}, EVERY_PASS, "nothing"),
         "nothing_but_holes": (
@@ -114,13 +116,14 @@ REFUSED = {
         ),
         "columns_thrice_as_wide": (
             each_channel((2, 20, 20, 16), (3, 3), lhs_dilation=(1, 3), padding=1), {}, EVERY_PASS[:1],
-            "columns' period"
+            "columns of a residue class are [38] apart"
         ),
         "columns_eight_times_as_wide": (
-            each_channel((5, 112, 8), (3,), lhs_dilation=8, padding=((1, 1),)), {}, EVERY_PASS[:1], "columns' period"
+            each_channel((5, 112, 8), (3,), lhs_dilation=8, padding=((1, 1),)), {}, EVERY_PASS[:1],
+            "columns of a residue class are [38] apart"
         ),
         "too_many_pieces": (
-            each_channel((2, 16384, 1, 16), (8400, 1), padding=0), {}, EVERY_PASS[2:], "[0-9]+ pieces of the window"
+            each_channel((2, 16384, 1, 16), (8400, 1), padding=0), {}, EVERY_PASS[2:], "window in [0-9]+ parts"
         ),
         "rows_by_three": (
             each_channel((2, 20, 20, 16), (3, 3), window_strides=(3, 1)), {}, EVERY_PASS,
@@ -138,11 +141,11 @@ REFUSED = {
         "split_conv": (EACH, dict(split=2), GATHERS, "split of 2"),
         "no_split": (EACH, dict(split=0), EVERY_PASS, "split of 0"),
         "negative_split": (EACH, dict(split=-4), EVERY_PASS, "split of -4"),
-        "large_area": (EACH, dict(output_tile=(1, 256)), EVERY_PASS, "cover the area"),
-        "long_area": (EACH, dict(output_tile=(1, 1024)), EVERY_PASS, "no such tile of strips"),
-        "part_of_a_strip": (EACH, dict(output_tile=(4, 12)), EVERY_PASS, r"area of \(4, 12\)"),
-        "no_area": (EACH, dict(output_tile=(0, 8)), EVERY_PASS, r"area of \(0, 8\)"),
-        "no_columns": (EACH, dict(output_tile=(4, 0)), EVERY_PASS, r"area of \(4, 0\)"),
+        "large_area": (EACH, dict(output_tile=(1, 256)), EVERY_PASS, "more positions than warps hold"),
+        "long_area": (EACH, dict(output_tile=(1, 1024)), EVERY_PASS, "more than 64 images, 512 columns"),
+        "part_of_a_strip": (EACH, dict(output_tile=(4, 12)), EVERY_PASS, r"output tile of \(4, 12\)"),
+        "no_area": (EACH, dict(output_tile=(0, 8)), EVERY_PASS, r"output tile of \(0, 8\)"),
+        "no_columns": (EACH, dict(output_tile=(4, 0)), EVERY_PASS, r"output tile of \(4, 0\)"),
         "chunks": (EACH, dict(chunk=128), EVERY_PASS, "no setting chunk"),
         "units": (EACH, dict(units=2), EVERY_PASS, "no setting units"),
     },
@@ -204,8 +207,9 @@ REFUSED = {
 }  # fmt: skip
 # Than a tile is for.
 OTHER_WINDOWS = (
-    "rows move by|columns move by|taps in|source pixels|sums of all taps|few channels|whole pieces|there are groups|"
-    "columns of all taps|rows of [0-9]+ columns|no conv|for convs alone|for weight gradients alone|for 16 bits alone"
+    "rows move by|columns move by|taps in|source pixels|sums of all taps|few channels|whole 16-byte vectors|"
+    r"there are groups|\(tap, output channel\)s|rows of [0-9]+ columns|no conv|for convs alone|"
+    "for weight gradients alone|for 16 bits alone"
 )
 
 EVERY_REFUSED = {f"{family}_{name}": (family, *case)
