@@ -33,8 +33,9 @@ struct Tile {
     return std::to_string(block_m) + "x" + std::to_string(block_n) + "x" + std::to_string(block_k);
   }
   TileFields fields() const {
-    return {{"rows", block_m},  {"cols", block_n},         {"depth", block_k},
-            {"stages", stages}, {"resident", ctas_per_sm}, {"only_f32", only_f32}};
+    return {
+        {"rows", block_m},     {"cols", block_n}, {"depth", block_k}, {"stages", stages}, {"ctas_per_sm", ctas_per_sm},
+        {"only_f32", only_f32}};
   }
   PlannedTile planned() const { return {block_m, block_n, block_k, ctas_per_sm}; }
 };

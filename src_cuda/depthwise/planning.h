@@ -42,7 +42,7 @@ class DepthwisePlanner {
     const bool has_conv = t.Has(Pass::kConv), has_wgrad = t.Has(Pass::kWgrad);
     return {{"step", t.step},       {"period", t.period},         {"lags", t.lags},
             {"blocks", t.blocks},   {"channels", t.channels},     {"width", t.width},
-            {"depths", t.depths},   {"has_pieces", t.has_pieces}, {"has_copiers", t.has_producers},
+            {"depths", t.depths},   {"has_pieces", t.has_pieces}, {"has_producers", t.has_producers},
             {"by_tma", t.by_tma},   {"in_pairs", t.in_pairs},     {"on_cuda_cores", t.on_cuda_cores()},
             {"has_conv", has_conv}, {"has_wgrad", has_wgrad},     {"of_bytes", t.of_bytes}};
   }
@@ -276,7 +276,7 @@ class DepthwisePlanner {
     const DepthwiseTile& tile = TileOf(s);
     const int64_t rows = CeilDiv(shape.stream_rows, workers), cuts = Cuts(shape, workers);
     if (!LoopsOverWindowParts(tile)) return (rows + (cuts + 1) * (tile.lags - 1) / 2) * step;
-    return shape.pieces * ((rows + cuts * (tile.lags - 1)) * step + cuts * costs_["piece_clocks"]);
+    return shape.pieces * ((rows + cuts * (tile.lags - 1)) * step + cuts * costs_["window_part_clocks"]);
   }
 
   // The fitted costs of one way to copy rows.
@@ -289,7 +289,7 @@ class DepthwisePlanner {
   };
 
   CopyCosts Copying(const DepthwiseTile& tile, const DepthwiseShape& shape) const {
-    const std::string way = tile.by_tma ? "by_tma_" : tile.has_producers ? "by_copiers_" : "by_all_";
+    const std::string way = tile.by_tma ? "by_tma_" : tile.has_producers ? "by_producers_" : "by_all_";
     const std::string pass = is_conv() ? "conv_" : "wgrad_";
     const int64_t bytes = shape.channels * ElementBytes(conv_.src_type);
     return {costs_[way + pass + "step_factor"], costs_[way + "latency_clocks"], costs_[way + "cut_clocks"],

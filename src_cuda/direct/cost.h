@@ -73,14 +73,14 @@ inline double WorkClocks(const DirectLayout& d) {
 
 inline double ConvTileClocks(const DirectLayout& d, const Numbers& costs) {
   const double rows = d.streams_rows() ? SourceRows(d) * d.tile.warps * costs["row_clocks"] : 0;
-  return WorkClocks(d) + CopiedBytes(d) / costs["box_bytes_per_clock"] + costs["area_clocks"] + rows;
+  return WorkClocks(d) + CopiedBytes(d) / costs["halo_bytes_per_clock"] + costs["output_tile_clocks"] + rows;
 }
 
 // side_by_side: thread blocks that an SM has. Of a block, items * parts warps multiply. Warps wait for their own
 // multiplications, and other blocks use that time.
 inline double WgradTileClocks(const DirectLayout& d, const Numbers& costs, int64_t side_by_side) {
   return WorkClocks(d) * kWgradWarps / (d.items * d.parts * side_by_side) +
-         CopiedBytes(d) / costs["wgrad_box_bytes_per_clock"] + costs["wgrad_area_clocks"];
+         CopiedBytes(d) / costs["wgrad_halo_bytes_per_clock"] + costs["wgrad_output_tile_clocks"];
 }
 
 }  // namespace jaxconv::direct

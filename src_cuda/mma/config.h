@@ -39,8 +39,13 @@ struct MmaTile {
     return std::to_string(rows) + "x" + std::to_string(cols) + "x" + std::to_string(depth) + how;
   }
   TileFields fields() const {
-    return {{"rows", rows},   {"cols", cols},     {"depth", depth},         {"stages", stages},
-            {"wgmma", wgmma}, {"passes", passes}, {"resident", ctas_per_sm}};
+    return {{"rows", rows},
+            {"cols", cols},
+            {"depth", depth},
+            {"stages", stages},
+            {"wgmma", wgmma},
+            {"passes", passes},
+            {"ctas_per_sm", ctas_per_sm}};
   }
   PlannedTile planned() const { return {rows, cols, depth, ctas_per_sm}; }
   // Tiles that are copied ahead of the one that is multiplied. A stage is written again once it has been multiplied. If

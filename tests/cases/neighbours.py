@@ -18,7 +18,7 @@ TILES = [
     (family, tile)
     for family in ("wgmma", "direct")
     for tile in FAMILIES["cuda"][family].tiles
-    if (tile.has_wgrad if family == "direct" else tile.has_conv and not tile.bf16x6 and tile.slices == 0)
+    if (tile.has_wgrad if family == "direct" else tile.has_conv and not tile.bf16x6 and tile.cluster_split == 0)
 ]
 
 # Of each: the array with its neighbours' rows, the filter, the rows before and after, and the window's arguments.

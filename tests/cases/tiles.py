@@ -177,7 +177,7 @@ def splits_of(family, tile, which):
     """
     if family == "wgmma" and which == "wgrad":
         return (1, 2, 8, 12, 17)
-    return (1, 2, 4, 8) if family == "wgmma" and tile.slices else SPLITS[family]
+    return (1, 2, 4, 8) if family == "wgmma" and tile.cluster_split else SPLITS[family]
 
 
 def stored_slices(tile, split):
@@ -185,5 +185,5 @@ def stored_slices(tile, split):
 
     These are a power of two, and each block adds as many columns of N, by 8.
     """
-    columns = tile.rows if tile.transposed else tile.cols
+    columns = tile.rows if tile.swap_ab else tile.cols
     return split // math.gcd(split, 8 // (tile.row_blocks * tile.col_blocks), columns // 8)

@@ -88,7 +88,7 @@ TILES_WITH_AREAS = {name: of for name, of in PARTIAL_TILES.items() if of[0] in W
 @pytest.mark.parametrize("family, tile", TILES_WITH_AREAS.values(), ids=TILES_WITH_AREAS)
 def test_exact_areas(family, tile):
     has = {
-        "direct": lambda area: not tile.run or area[1] % 16 == 0,
+        "direct": lambda area: not tile.packed or area[1] % 16 == 0,
         "depthwise": lambda area: not tile.by_tma or area[1] in ((8,) if tile.in_pairs else (8, 16, 32, 64)),
     }[family]
     areas = [area for area in AREAS[family] if has(area)]

@@ -154,7 +154,7 @@ def test_in_every_tile_of_wgmma(tile, which, operand, layer):
         if choose("cuda", kind, problem, asked).plan is not None:
             taken += 1
             check(layer, asked, which, operand, precision)
-    assert taken or (tile.boxed and (layer, which) == ("strided", "dgrad"))
+    assert taken or (tile.halo and (layer, which) == ("strided", "dgrad"))
 
 
 @pytest.mark.parametrize("which, operand", [of for of in PASS_OPERANDS if of[0] != "wgrad"])

@@ -17,7 +17,7 @@ FEWEST = 5  # of the cases: TMA's windows of volumes reach 16 planes, and halo t
 
 
 def splits_of(family, tile):
-    return (1, 2, 8) if family == "wgmma" and tile.slices else (1, 3)
+    return (1, 2, 8) if family == "wgmma" and tile.cluster_split else (1, 3)
 
 
 def convolutions(family, tile, prepare, names, **more):

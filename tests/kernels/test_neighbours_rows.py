@@ -24,7 +24,7 @@ pytestmark = pytest.mark.gpu
 def test_exact(family, tile):
     program, arrays, results, taken = calls_of(family, tile)
     if family == "wgmma":
-        assert len(taken) > (10 if tile.boxed else 15), taken
+        assert len(taken) > (10 if tile.halo else 15), taken
     assert_same(jax.jit(program)(arrays), results)
 
 

@@ -345,7 +345,7 @@ def test_partial_families_on_a_gpu(family, groups):
             (answer,) = answers(functools.partial(ours, implementation=named), x, w)
         if choose("cuda", "conv", problem, named).plan is None:
             # For a window, or few channels, or no groups, alone.
-            may_be = family == "depthwise" or tile.walk_rows or tile.run or tile.taps_across
+            may_be = family == "depthwise" or tile.stream_rows or tile.packed or tile.taps_in_n
             assert may_be and re.match(rf"an error: .*{family} {tile}: ", answer), answer
             continue
         taken += 1
@@ -361,7 +361,7 @@ def test_wgmma_on_a_gpu(tile):
     dtype, precision = ("float32", "highest") if tile.bf16x6 else ("bfloat16", None)
     x, w = (jax.ShapeDtypeStruct(shape, dtype) for shape in ((2, 20, 20, 32), (3, 3, 32, 24)))
     grouped = jax.ShapeDtypeStruct((3, 3, 8, 32), dtype)
-    split = tile.slices or 3
+    split = tile.cluster_split or 3
     named = Constraint("cuda", "wgmma", tile.name, split=split, transform=())
     conv = functools.partial(jaxconv.conv2d, implementation=named, precision=precision)
     gradients = jax.grad(lambda x, w: jnp.sum(conv(x, w) ** 2), argnums=(0, 1))

@@ -241,8 +241,8 @@ def test_short_reductions_with_an_epilogue_have_tiles_that_hide_it():
     """Two blocks of a multiprocessor: one multiplies while the other ends its tile."""
     problem = layer((128, 14, 14, 256), (1, 1, 256, 1024), "bfloat16")
     plans = {ending: choose("cuda", "conv", problem, ending=ending).plan for ending in Ending}
-    resident = {ending: _tile_of(plan).resident for ending, plan in plans.items()}
-    assert resident == {Ending.SUMS: 1, Ending.EPILOGUE: 2, Ending.RESIDUAL: 2}
+    ctas = {ending: _tile_of(plan).ctas_per_sm for ending, plan in plans.items()}
+    assert ctas == {Ending.SUMS: 1, Ending.EPILOGUE: 2, Ending.RESIDUAL: 2}
 
 
 def _tile_of(plan):
@@ -416,16 +416,16 @@ def test_tiles_of_matrix_products_are_of_their_sizes():
     for family in ("simt", "im2col", "mma"):
         for tile in CUDA[family].tiles:
             assert tile.name.split()[0] == f"{tile.rows}x{tile.cols}x{tile.depth}"
-            assert 1 <= tile.stages <= 4 and 1 <= tile.resident <= 8
+            assert 1 <= tile.stages <= 4 and 1 <= tile.ctas_per_sm <= 8
 
 
 def test_tiles_of_direct_are_of_whole_multiplications():
     """Of 8 columns, of 16 positions, of 16 rows of the filter, and of 32 bytes of a walk."""
     for tile in CUDA["direct"].tiles:
         depth = 32 if tile.of_bytes else 8 if tile.of_floats else 16
-        assert tile.columns % 8 == tile.positions % 16 == tile.filter_rows % 16 == tile.walk_depth % depth == 0
-        assert (tile.walk_rows > 0) == (tile.walk_step > 0) == (tile.walk_depth > 0)
-        assert tile.walk_rows > 0 or not tile.streams
+        assert tile.columns % 8 == tile.positions % 16 == tile.filter_rows % 16 == tile.stream_depth % depth == 0
+        assert (tile.stream_rows > 0) == (tile.stream_step > 0) == (tile.stream_depth > 0)
+        assert tile.stream_rows > 0 or not tile.stages_rows
 
 
 def test_families_are_those_of_the_native_planning():

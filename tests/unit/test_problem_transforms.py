@@ -365,16 +365,16 @@ def test_what_is_chosen_of_all_families(name, problem, transform, which):
     assert choice.cost <= choose("cuda", kind, problem, Constraint(family="mma")).cost
     packs_groups = any(isinstance(step, PackedGroups) for step in transform)
     tile = tile_of(choice.plan) if choice.plan.family == "direct" else None
-    in_runs, taps_across = (tile.run > 0, tile.taps_across > 0) if tile else (False, False)
+    is_packed, taps_in_n = (tile.packed > 0, tile.taps_in_n > 0) if tile else (False, False)
     chosen = tuple(step for step in choice.plan.transform if step != SwappedOperands())
     chosen = tuple(PackedColumns(2) if step == PackedColumns(2, whole=False) else step for step in chosen)
     if name == "patches" and which != "dgrad":
         assert choice.plan.family == "wgmma"
         transform = (*transform, PatchRowsAsImages())
-    assert chosen == (() if packs_groups or in_runs or taps_across else transform)
+    assert chosen == (() if packs_groups or is_packed or taps_in_n else transform)
     assert (choice.plan.family == "direct") >= packs_groups
-    assert in_runs == ((name, which) in IN_RUNS)
-    assert taps_across == ((name, which) == ("images", "fprop"))
+    assert is_packed == ((name, which) in IN_RUNS)
+    assert taps_in_n == ((name, which) == ("images", "fprop"))
 
 
 OF_CHANNELS = {

@@ -26,19 +26,19 @@ def test_not_finite_numbers_reach_no_further_than_their_window(tile, of_group):
 
     In a reduction, no further than their own piece of eight channels.
     """
-    taps_across = tile.taps_across  # of one group
-    rhs = (3, 3, 128, 3) if taps_across else (3, 3, of_group, 128)
+    taps_in_n = tile.taps_in_n  # of one group
+    rhs = (3, 3, 128, 3) if taps_in_n else (3, 3, of_group, 128)
     convolution = channels_last_convolution((2, 13, 21, 128), rhs, feature_group_count=128 // rhs[-2])
     dtype = "float32" if tile.of_floats else "bfloat16"
     problems = passes_of(problem_of(convolution.lax(), convolution.lhs, convolution.rhs, dtype))
     set_channels = 2 ** math.ceil(math.log2(tile.columns))
     asked = constraint("direct", tile)
     taken = [which for which in PASSES if choose("cuda", *problems[which], asked, ffi.device("cuda")).plan is not None]
-    assert {"fprop", "dgrad"} & set(taken) or tile.run or tile.walk_rows not in (0, 3)
+    assert {"fprop", "dgrad"} & set(taken) or tile.packed or tile.stream_rows not in (0, 3)
 
     def reached(which, channel, seen):
         many = 8 if which == "wgrad" else set_channels
-        near = bool(taps_across) | (np.arange(seen.shape[-1]) // many == channel // many)
+        near = bool(taps_in_n) | (np.arange(seen.shape[-1]) // many == channel // many)
         return near & (np.full_like(seen, True) if which == "wgrad" else np.any(seen, axis=-1, keepdims=True))
 
     for which in taken:
@@ -46,8 +46,8 @@ def test_not_finite_numbers_reach_no_further_than_their_window(tile, of_group):
 
 
 IN_RUNS = {
-    f"{tile}-{name}".replace(" ", "_"): (tile, name) for tile in FAMILIES["cuda"]["direct"].tiles if tile.run
-    for name in (["image_stem"] if tile.walk_rows else ["image_stem", "latents", "odd_image"])
+    f"{tile}-{name}".replace(" ", "_"): (tile, name) for tile in FAMILIES["cuda"]["direct"].tiles if tile.packed
+    for name in (["image_stem"] if tile.stream_rows else ["image_stem", "latents", "odd_image"])
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from jaxconv.planner.plan import Constraint
 from jaxconv.transforms import unsupported_reason
 
 pytestmark = pytest.mark.gpu
-ROWS = [tile for tile in FAMILIES["cuda"]["wgmma"].tiles if tile.has_conv and not tile.slices]
+ROWS = [tile for tile in FAMILIES["cuda"]["wgmma"].tiles if tile.has_conv and not tile.cluster_split]
 every_tile_of_rows = pytest.mark.parametrize("tile", ROWS, ids=str)
 
 
@@ -62,7 +62,7 @@ def check_kernels(tile, passes, splits, kernel, stored):
     operands, _ = exact_in(dtype, {name for name, *_ in cases})
     kernels = kernels_run_by(cases, dtype, operands)
     stores_slices = [stored(asked.split) > 1 for *_, asked in cases]
-    assert any(stores_slices) == (tile.slices == 0) and not all(stores_slices)
+    assert any(stores_slices) == (tile.cluster_split == 0) and not all(stores_slices)
     assert sum(kernel in name for name in kernels) == len(cases)
     assert sum("AddSlices" in name for name in kernels) == sum(stores_slices)
     assert not any("MmaKernel" in name for name in kernels)
@@ -70,9 +70,9 @@ def check_kernels(tile, passes, splits, kernel, stored):
 
 @every_tile_of("wgmma", "fprop")
 def test_convs_of_wgmma_itself_run(tile):
-    kernel = "WgmmaClusterSplitKernel" if tile.slices else "WgmmaKernel"
+    kernel = "WgmmaClusterSplitKernel" if tile.cluster_split else "WgmmaKernel"
     splits = splits_of("wgmma", tile, "fprop")[:2]
-    check_kernels(tile, GATHERS, splits, kernel, lambda split: 1 if tile.slices else split)
+    check_kernels(tile, GATHERS, splits, kernel, lambda split: 1 if tile.cluster_split else split)
 
 
 @every_tile_of("wgmma", "wgrad")
@@ -99,7 +99,7 @@ def test_exact_where_works_are_dealt_out(tile):
     one call, in turn with those of others, by one program and another."""
     dtype = dtype_of("wgmma", tile)
     x = integers(0, dtype, 1, 1_300_007, 64)
-    w = integers(1, dtype, 3 if tile.boxed else 1, 64, 72)
+    w = integers(1, dtype, 3 if tile.halo else 1, 64, 72)
     conv = lambda of, x: conv1d(tile, x, w, of)
     asked, factors = Constraint("cuda", "wgmma", tile.name), jnp.array([1, -1, 2], x.dtype)
     expected = jax.jit(functools.partial(conv, Constraint("cuda", "mma")))(x)
@@ -136,7 +136,7 @@ def test_exact_where_columns_change(tile, dtype, which):
         (gradient,) = jax.vjp(lambda x: bound(x, integers(1, dtype, taps, 1032, channels)), many)[1](few)
         return gradient
 
-    steps = [(2, 64), (3, 64), (3, 72), (4, 64), (5, 64)] + ([] if tile.boxed else [(1, 24), (1, 40)])
+    steps = [(2, 64), (3, 64), (3, 72), (4, 64), (5, 64)] + ([] if tile.halo else [(1, 24), (1, 40)])
     all_of = jax.jit(lambda of: [conv(of, *step) for step in steps], static_argnums=0)
     results = all_of(Constraint("cuda", "wgmma", tile.name)), all_of(Constraint("cuda", "mma"))
     for step, ours, expected in zip(steps, *results, strict=True):

@@ -53,7 +53,7 @@ def taken_by(asked, dtype):
 @every_tile_of("wgmma", "fprop")
 def test_not_finite_numbers_reach_what_lax_sums_them_into(tile, split):
     """And nothing else: behind the last channel TMA fills zeros of pixels and of the filter, and slices have others."""
-    asked, at = constraint("wgmma", tile, split=min(split, tile.slices or split)), (2, 3)
+    asked, at = constraint("wgmma", tile, split=min(split, tile.cluster_split or split)), (2, 3)
     dtype = dtype_of("wgmma", tile)
     for convolution, which in taken_by(asked, dtype):
         check_not_finite(convolution, asked, which, dtype, at, lambda channel, seen: seen)
@@ -90,7 +90,7 @@ def test_not_finite_numbers_reach_their_weight_gradients(tile, split):
     """
     asked, dtype = constraint("wgmma", tile, split=split), dtype_of("wgmma", tile)
     taken = [of for of in BY_POSITIONS.values() if is_taken(of[0], asked, "wgrad", dtype)]
-    assert len(taken) == (4 if tile.boxed else len(BY_POSITIONS))
+    assert len(taken) == (4 if tile.halo else len(BY_POSITIONS))
     for convolution, at in taken:
         check_not_finite(convolution, asked, "wgrad", dtype, at, lambda channel, seen: seen)
 
@@ -107,5 +107,5 @@ def test_not_finite_numbers_at_an_edge_reach_their_channel(tile, at):
     asked, dtype = constraint("wgmma", tile), dtype_of("wgmma", tile)
     check = functools.partial(check_not_finite, convolution, asked, "wgrad", dtype, at)
     at_any_tap = lambda channel, seen: np.any(seen, axis=(0, 1), keepdims=True) & np.ones_like(seen)
-    check(at_any_tap if tile.boxed else lambda channel, seen: seen, operands=(0,))
+    check(at_any_tap if tile.halo else lambda channel, seen: seen, operands=(0,))
     check(at_any_tap, operands=(2,))

@@ -21,7 +21,7 @@ def pixels_of(tile):
 
 def strips_of(tile, pixel_bytes):
     """Of a thread block, with so many bytes of channels: each has a set of warps, or of lanes, of its own."""
-    warps = 8 if tile.has_copiers else 4
+    warps = 8 if tile.has_producers else 4
     strips, most_bytes = (4, 32 * 4) if tile.on_cuda_cores else (16, warps * tile.channels * 2)
     sets, rest = divmod(most_bytes, pixel_bytes)
     assert rest == 0
@@ -91,7 +91,7 @@ def test_large_windows_leave_room_for_two_thread_blocks():
     problem = each_channel((64, 28, 28, 512), (31, 31))
     for kind, of_pass in passes_of(problem).values():
         plan = choose("cuda", kind, of_pass, as_it_is("depthwise")).plan
-        assert not tile_of(plan).has_copiers  # which is one of a multiprocessor
+        assert not tile_of(plan).has_producers  # which is one of a multiprocessor
         assert 2 * (shared_bytes(plan, of_pass) + 1024) <= TYPICAL_DEVICE.shared_bytes + 1024
 
 

@@ -42,10 +42,10 @@ def check_runs(kind, problem, plan):
     of, tile = plan.settings, tile_of(plan)
     step, (taps,) = problem.window_strides[-1] * problem.in_channels, problem.kernel[-1:]
     pieces = -(-(taps * problem.in_channels + problem.in_channels % 2) // 8)
-    walking = kind == "conv" and tile.walk_rows > 0
+    walking = kind == "conv" and tile.stream_rows > 0
     if walking:
-        assert pieces <= tile.run
-        pieces = tile.run
+        assert pieces <= tile.packed
+        pieces = tile.packed
     elif kind == "conv":
         pieces += pieces % 2
     assert 6 + step % 2 * 2 + (of["cols"] - 1) * step + pieces * 8 <= of["box_width"] * 8 <= 256
@@ -65,9 +65,9 @@ def check_warps(kind, problem, plan):
     if kind == "wgrad":
         assert of["walk"] == 1
         return
-    assert of["walk"] == 1 or tile.walk_rows > 0
+    assert of["walk"] == 1 or tile.stream_rows > 0
     held = tile.warps * tile.positions
-    if tile.taps_across:
+    if tile.taps_in_n:
         assert math.prod(box_of(plan)) <= held
         assert of["taps"] * problem.out_channels <= tile.sets * tile.columns
     else:
@@ -90,9 +90,9 @@ def test_what_direct_takes_fits(problem, area, shared):
             assert not is_refused(plan, problem, small)
             assert area in (None, plan.output_tile)
             of, box = plan.settings, box_of(plan)
-            rows, across = of["walks"] * of["walk"], kind == "conv" and tile.taps_across
+            rows, across = of["walks"] * of["walk"], kind == "conv" and tile.taps_in_n
             assert shared_bytes(plan, problem) <= shared
-            assert (of["run"] > 0) == (tile.run > 0)
+            assert (of["run"] > 0) == (tile.packed > 0)
             assert of["cols"] % 8 == 0 and (of["run"] or across or of["box_width"] % 8 == 0)
             assert max(*box, rows, of["cols"]) <= 256
             check_box(problem, plan)

@@ -237,7 +237,7 @@ def test_results_of_a_third_type(operand, result):
         choice = choose("cuda", "conv", problem, as_it_is(family))
         reasons = [r.reason for r in choice.rejected if r.what.startswith(family)]
         assert f"results of {result}" in reasons, reasons
-        assert choice.plan is None or not tile_of(choice.plan).walk_rows
+        assert choice.plan is None or not tile_of(choice.plan).stream_rows
 
 
 @pytest.mark.parametrize("family", ["simt", "im2col", "mma"])

@@ -109,13 +109,13 @@ def seconds(problem, tile):
 def test_zeros_that_tma_does_not_store_are_works(size, dtype, tile):
     """Residue classes that are not equally large, and results of another dtype, are stored from registers: all four
     take as long, or longer in float32, where TMA stores the zeros of three beside the works of one."""
-    if tile.boxed:
+    if tile.halo:
         return
     dgrad_of = lambda size: halves((8, size, size, 64), (1, 1, 64, 64), window_strides=(2, 2)).dgrad()
     by_tma, other = dgrad_of(512), dataclasses.replace(dgrad_of(size), out_dtype=np.dtype(dtype))
     assert windows(by_tma)["empty_classes"] == windows(other)["empty_classes"] == 3
     ratio = seconds(other, tile) / seconds(by_tma, tile)
-    stores_zeros = tile.resident == 1 and tile.slices == 0
+    stores_zeros = tile.ctas_per_sm == 1 and tile.cluster_split == 0
     assert ratio > (1.5 if stores_zeros else 0.99) and (stores_zeros or dtype == "float32" or ratio < 1.01)
 
 
@@ -293,7 +293,7 @@ def test_wgmma_is_of_devices_that_have_it(which):
     assert choose("cuda", kind, problem, device=device(wgmma=False)).plan is not None
 
 
-BOXED = [tile for tile in TILES_OF_WGMMA if tile.boxed]
+BOXED = [tile for tile in TILES_OF_WGMMA if tile.halo]
 
 
 @pytest.mark.parametrize("image, window, more, why", [
@@ -367,14 +367,14 @@ def test_wgmma_with_any_batch(which, stride, split):
     at_batch = lambda b: passes_of(halves((b, 14, 14, 256), (3, 3, 256, 128), window_strides=stride))[which]
     (kind, symbolic), (_, known) = (at_batch(b) for b in (batch, 32))
     takes_boxes = (stride, which) != (2, "dgrad")
-    for tile in (None, *(tile for tile in TILES_OF_WGMMA if takes_boxes or not tile.boxed)):
-        adds = tile is not None and tile.slices > 0
+    for tile in (None, *(tile for tile in TILES_OF_WGMMA if takes_boxes or not tile.halo)):
+        adds = tile is not None and tile.cluster_split > 0
         asked = as_it_is("wgmma", tile and tile.name, split=split and (8 if adds else split))
         plans = [choose("cuda", kind, problem, asked).plan for problem in (symbolic, known)]
         assert plans[0] == plans[1]
         workspace = plans[0].workspace_bytes(symbolic)
         slices = plans[0].settings["split"]
-        has_workspace = slices > 1 and TILES["wgmma"][plans[0].tile].slices == 0
+        has_workspace = slices > 1 and TILES["wgmma"][plans[0].tile].cluster_split == 0
         expected = slices * math.prod(known.out_shape) * 4 if has_workspace else 0
         assert (workspace if isinstance(workspace, int) else eval(str(workspace), {"b": 32})) == expected
         assert plans[1].workspace_bytes(known) == expected
@@ -382,7 +382,7 @@ def test_wgmma_with_any_batch(which, stride, split):
 
 def test_slices_that_clusters_add():
     """As many as a tile has, or a part: thread blocks add equally many columns."""
-    (adding,) = (tile.name for tile in TILES_OF_WGMMA if tile.slices)
+    (adding,) = (tile.name for tile in TILES_OF_WGMMA if tile.cluster_split)
     for split in range(1, 18):
         choice = choose("cuda", "conv", PIECES, as_it_is("wgmma", adding, split=split))
         assert (choice.plan is not None) == (split in (1, 2, 4, 8))
@@ -393,7 +393,7 @@ def test_slices_that_clusters_add():
 
 @every_tile
 def test_plans_of_wgmma_print(tile):
-    split = tile.slices or 3
+    split = tile.cluster_split or 3
     plan = choose("cuda", "conv", PIECES, as_it_is("wgmma", tile.name, split=split)).plan
     assert str(plan) == f"wgmma {tile}, split {split}"
 
@@ -405,15 +405,15 @@ def test_plans_of_wgmma_print(tile):
 def test_warpgroups_hold_their_sums(tile):
     """They have equally many rows, or columns, by 64; the sums are in registers of their threads."""
     warpgroups = 1 if tile.rows == 64 else 2
-    assert (tile.cols if tile.transposed else tile.rows) % (64 * warpgroups) == 0 and tile.rows <= 256
-    assert not (tile.boxed and tile.transposed)
+    assert (tile.cols if tile.swap_ab else tile.rows) % (64 * warpgroups) == 0 and tile.rows <= 256
+    assert not (tile.halo and tile.swap_ab)
     assert 64 <= tile.cols <= 256 and tile.cols % 32 == 0 and tile.stages >= 2
     has_cluster = tile.row_blocks * tile.col_blocks > 1
     assert tile.row_blocks * tile.col_blocks in (1, 2, 4)
     shares_both = min(tile.row_blocks, tile.col_blocks) > 1
     assert not (shares_both and (tile.has_wgrad or tile.has_float32_wgrad))
-    assert tile.slices == 0 or (tile.slices == 8 and not has_cluster and tile.rows == 64 * warpgroups)
-    registers = {(2, 1): 232, (2, 2): 96, (1, 2): 204}[warpgroups, tile.resident]
+    assert tile.cluster_split == 0 or (tile.cluster_split == 8 and not has_cluster and tile.rows == 64 * warpgroups)
+    registers = {(2, 1): 232, (2, 2): 96, (1, 2): 204}[warpgroups, tile.ctas_per_sm]
     assert tile.rows // warpgroups * tile.cols // 128 < registers - 20
 
 
@@ -424,13 +424,15 @@ def test_shared_memory_of_wgmma(tile):
     part of the tile, and a barrier. Boxes have stages of their own, one for each block of a multiprocessor or three,
     and a table of taps."""
     warpgroups = 1 if tile.rows == 64 else 2
-    buffers = warpgroups * 4 * (3 - tile.resident) + (tile.resident == 1 and not tile.boxed and not tile.slices)
-    results = tile.rows * tile.cols * 4 + 8 if tile.slices else buffers * 16 * 128 + 8 * 4 + tile.stages * 48
-    pixels, box_stages = (104, 1) if tile.resident == 2 else (248, 3)
+    buffers = warpgroups * 4 * (3 - tile.ctas_per_sm) + (
+        tile.ctas_per_sm == 1 and not tile.halo and not tile.cluster_split
+    )
+    results = tile.rows * tile.cols * 4 + 8 if tile.cluster_split else buffers * 16 * 128 + 8 * 4 + tile.stages * 48
+    pixels, box_stages = (104, 1) if tile.ctas_per_sm == 2 else (248, 3)
     boxes = tile.rows // 64 * pixels * 128 + box_stages * 16 + 128 * 16
-    source = boxes if tile.boxed else tile.stages * tile.rows * 128
+    source = boxes if tile.halo else tile.stages * tile.rows * 128
     filters = tile.stages * (math.ceil(tile.cols / 64) * 64 * 128 + 16)
     shared = math.ceil((source + filters + results) / 1024) * 1024
     plan = choose("cuda", "conv", PIECES, as_it_is("wgmma", tile.name)).plan
     assert shared_bytes(plan, PIECES) == shared <= TYPICAL_DEVICE.shared_bytes
-    assert tile.resident * (shared + 1024) <= 228 * 1024  # a multiprocessor's, of which each block takes one more KB
+    assert tile.ctas_per_sm * (shared + 1024) <= 228 * 1024  # a multiprocessor's, of which each block takes one more KB

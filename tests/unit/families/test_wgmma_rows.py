@@ -134,7 +134,7 @@ class Model:
 def accepted(problem, before, after):
     asked = Constraint("cuda", "wgmma", rows_before=before, rows_after=after, transform=())
     for option in options("cuda", Product("conv", problem), asked, TYPICAL_DEVICE):
-        if option.candidate.reason is None and not TILES[option.candidate.settings["tile"]].boxed:
+        if option.candidate.reason is None and not TILES[option.candidate.settings["tile"]].halo:
             yield dict(option.candidate.settings)
 
 

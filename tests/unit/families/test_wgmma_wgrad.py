@@ -12,7 +12,7 @@ from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
 
 TILES = [tile for tile in CUDA["wgmma"].tiles if tile.has_wgrad]
-BOXED = [tile for tile in TILES if tile.boxed]
+BOXED = [tile for tile in TILES if tile.halo]
 every_tile = pytest.mark.parametrize("tile", TILES, ids=str)
 
 
@@ -117,7 +117,7 @@ def test_positions_are_of_30_bits(taps):
 ])  # fmt: skip
 def test_splits_of_large_filters(outs, split, why):
     """Of each slice, a thread block for each tile of the filter: four blocks of 64 channels by 64 columns."""
-    tile = next(tile for tile in TILES if (tile.rows, tile.cols, tile.resident) == (256, 64, 1))
+    tile = next(tile for tile in TILES if (tile.rows, tile.cols, tile.ctas_per_sm) == (256, 64, 1))
     choice = choice_of(halves((1, 8, 2**14), (8, 2**14, outs)), tile, split)
     assert (choice.plan is not None) == (why is None)
     assert why is None or why in choice.unsupported_reason()
@@ -163,7 +163,7 @@ LARGE = {
 
 def steps_of(problem, tile):
     """Of 64 positions of a residue class, or of boxes of 8 x 8."""
-    if tile.boxed:
+    if tile.halo:
         return problem.batch * math.prod(math.ceil(n / 8) for n in problem.out_spatial)
     return math.ceil(problem.batch * math.prod(problem.out_spatial) / math.prod(problem.periods) / 64)
 
@@ -172,7 +172,7 @@ def steps_of(problem, tile):
 @pytest.mark.parametrize("problem", LARGE.values(), ids=LARGE)
 def test_slices_keep_several_steps(problem, multiprocessors):
     plans = {tile: choice_of(problem, tile, multiprocessors=multiprocessors).plan for tile in TILES}
-    assert all(plan is not None or tile.boxed for tile, plan in plans.items())
+    assert all(plan is not None or tile.halo for tile, plan in plans.items())
     splits = {tile: plan.settings["split"] for tile, plan in plans.items() if plan is not None}
     assert all(1 <= split <= max(1, steps_of(problem, tile) // 4) for tile, split in splits.items())
     if problem is LARGE["many_positions"] and multiprocessors >= 132:
@@ -218,11 +218,11 @@ def test_slices_take_the_time_of_their_bytes(tile):
 def test_warpgroups_hold_the_sums_of_their_blocks(tile):
     """In registers of their threads, with some to spare. They share out M by 64, or one block of M along N."""
     warpgroups = {64: 1, 576: 3}.get(tile.rows, 2)
-    registers = {(1, 2): 224, (1, 3): 152, (2, 2): 96}[tile.resident, warpgroups]
+    registers = {(1, 2): 224, (1, 3): 152, (2, 2): 96}[tile.ctas_per_sm, warpgroups]
     assert tile.rows // warpgroups * tile.cols // 128 < registers - 20
-    m, n = (tile.cols, tile.rows) if tile.transposed else (tile.rows, tile.cols)
+    m, n = (tile.cols, tile.rows) if tile.swap_ab else (tile.rows, tile.cols)
     assert m % (64 * warpgroups) == 0 or (m == 64 and n % warpgroups == 0)
-    assert n % 32 == 0 and (n <= 256 or tile.boxed)
+    assert n % 32 == 0 and (n <= 256 or tile.halo)
 
 
 @every_tile
@@ -231,8 +231,8 @@ def test_shared_memory_of_weight_gradients(tile):
 
     Boxes of pixels are of three taps' channels. In the end the sums are in the operands' place.
     """
-    pixels = (tile.rows // 192 * 104 if tile.boxed else tile.rows) + math.ceil(tile.cols / 64) * 64
+    pixels = (tile.rows // 192 * 104 if tile.halo else tile.rows) + math.ceil(tile.cols / 64) * 64
     operands, sums = tile.stages * pixels * 128, tile.rows * tile.cols * 4
     shared = math.ceil((max(operands, sums) + tile.stages * 16) / 1024) * 1024
     assert shared_bytes(choice_of(PIECES, tile).plan, PIECES) == shared <= TYPICAL_DEVICE.shared_bytes
-    assert tile.resident * (shared + 1024) <= 228 * 1024  # a multiprocessor's, of which each block takes one more KB
+    assert tile.ctas_per_sm * (shared + 1024) <= 228 * 1024  # a multiprocessor's, of which each block takes one more KB
