@@ -93,6 +93,9 @@ inline double TiledSeconds(const Product& product, const Device& device, const N
   return seconds + launches.count * kLaunchSeconds + SlicesSeconds(product, device, costs, split);
 }
 
+// Multiply-adds of an SM in a clock on tensor cores, at the peak rate of wgmma.
+inline double TensorCoreRate(int64_t element_bytes) { return static_cast<double>(4096 / element_bytes); }
+
 // The fraction of the family's peak rate that a tile was measured to reach.
 inline double Efficiency(const Product& product, const Numbers& costs, const std::string& tile) {
   return costs[(product.pass == Pass::kConv ? "conv " : "wgrad ") + tile];

@@ -77,8 +77,7 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
   }
 
   int64_t Merged(const MmaSettings& s) const { return s.merged; }
-  // The peak rate of wgmma.
-  double Rate() const { return 4096 / traits().bytes; }
+  double Rate() const { return TensorCoreRate(traits().bytes); }
   int64_t SharedBytes(const MmaSettings& s) const { return kTiles[s.tile].shared_bytes(); }
 
   double Seconds(const MmaSettings& s) const {

@@ -256,9 +256,8 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
         .wgrad_apart_row = of["wgrad_apart_row_seconds"],
         .steps = {},
     };
-    // Multiply-adds of an SM in a clock, for 16-bit types. A block of K has 128 bytes, and takes as many clocks for
-    // other types.
-    constexpr double kRate = 2048;
+    // Of 16-bit types. A block of K has 128 bytes, and takes as many clocks for other types.
+    const double rate_of_halves = TensorCoreRate(TraitsOf(DType::kBF16).bytes);
     const DType type = product_.conv.src_type;
     const std::string of_type = type == DType::kF32  ? "of tf32 "
                                 : type == DType::kS8 ? "of int8 "
@@ -267,7 +266,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     for (const WgmmaTile& tile : kTiles) {
       const bool is_fitted = IsWgrad() ? tile.HasWgrad(type) : tile.HasConv(type) && tile.cluster_split == 0;
       const std::string name = (tile.bf16x6 ? "" : of_type) + tile.name();
-      const double rate = kRate * device_.clock_hz * (is_fitted ? Efficiency(product_, of, name) : 1);
+      const double rate = rate_of_halves * device_.clock_hz * (is_fitted ? Efficiency(product_, of, name) : 1);
       const double products = tile.bf16x6 ? kBF16x6Products / 2.0 : 1;  // of half as many channels
       fitted_.steps.push_back(products * tile.rows * tile.cols * kPlannedBlockK / rate);
     }
