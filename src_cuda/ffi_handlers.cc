@@ -115,7 +115,7 @@ struct Buffers {
   ffi::RemainingArgs more;  // the operands that an attribute names
 };
 
-// Why a call does not have the rows of neighbours that the settings tell of.
+// Why a call's rows of neighbours are not those that its settings name.
 template <typename Settings>
 Reason MismatchedRows(const ConvProblem& p, const NeighbourRows& rows, const Settings& settings) {
   if constexpr (requires { settings.rows_before; }) {

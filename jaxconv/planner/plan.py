@@ -23,8 +23,8 @@ class Constraint:
     tile: its name. split: slices of the reduction, each summed on its own, then added in order. chunk: rows of im2col's
     column matrix that are in the workspace at a time. units: tiles of columns that a thread block of mma computes in
     turn. output_tile: rows and columns of output positions of a thread block of direct or depthwise. rows_before,
-    rows_after: of the first spatial dimension, that the kernel reads from arrays of neighbours. or_lax: what no kernel
-    can do so goes to lax with a warning, where it is an error otherwise.
+    rows_after: of the first spatial dimension, that the kernel reads from arrays of neighbours. or_lax: if no
+    kernel can do so, lax answers with a warning. Without it that is an error.
     """
 
     platform: str | None = None

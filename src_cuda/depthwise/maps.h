@@ -1,4 +1,4 @@
-// What Hopper's copy engine, TMA, is told of a call's operands by the depthwise family.
+// The depthwise family's maps of a call's operands: how Hopper's copy engine, TMA, sees them.
 #pragma once
 
 #include "common/family.h"

@@ -1,4 +1,4 @@
-// How a call of the depthwise family is laid out, as its kernels are told. Host-only: without CUDA.
+// How a call of the depthwise family is laid out, for its kernels. Host-only: without CUDA.
 //
 // A strip is eight neighbouring output columns of a row. A row of the filter makes a Toeplitz (band) matrix of source
 // pixels by eight outputs, where each diagonal is a tap. Tensor cores multiply it with the source pixels of sixteen

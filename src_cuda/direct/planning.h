@@ -271,7 +271,7 @@ class DirectPlanner {
     return product_.images() * window_->classes * of_class;
   }
 
-  // Whether memory is read in pieces of less than a line of L2: a part of each pixel's channels.
+  // Whether reads are shorter than a line of L2: of a part of each pixel's channels.
   static bool IsNarrow(const DirectLayout& d) {
     constexpr int64_t kLineVectors = 8;
     return d.channel_blocks * d.chunks > 1 && d.src_pixel.vectors < kLineVectors;

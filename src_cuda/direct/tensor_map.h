@@ -1,4 +1,4 @@
-// What Hopper's copy engine, TMA, is told of a tensor.
+// A tensor's map: how Hopper's copy engine, TMA, sees it.
 #pragma once
 
 #include <cuda.h>

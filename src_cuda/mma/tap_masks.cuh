@@ -1,7 +1,7 @@
 // What the producers share that copy in 16-byte vectors. The operands' channels are contiguous.
 //
 // A vector's address and its validity are worked out beforehand. So a copy costs one multiplication, one test of a bit
-// and the copy itself. Some taps of a position lie outside the source. A mask of 32 bits tells them, for 32 taps.
+// and the copy itself. Some taps of a position lie outside the source. A mask has a bit for each of 32 taps.
 #pragma once
 
 #include <cstdint>

@@ -193,8 +193,8 @@ constexpr int ResultCols(const WgmmaTile& tile, int result_bytes) {
   return tile.cols % cols == 0 ? cols : cols / 2;
 }
 
-// Whether the tile has all columns of few, and stores its results as the one piece of memory that they are: TMA takes
-// longer for a row that ends before its box does.
+// Whether a tile that has all of few columns stores its rows as one contiguous block: TMA takes longer for a row that
+// ends before its box does.
 constexpr bool StoresWholeRows(const WgmmaTile& tile, int result_bytes) {
   return result_bytes == 2 && !tile.halo && !tile.swap_ab && tile.cols <= 128;
 }

@@ -46,7 +46,7 @@ inline bool HasVectors(const TensorStrides& s, int64_t channels, int vector) {
   return are_whole;
 }
 
-// Whether the gradients of each output channel are one piece of memory: K-major, as wgrad of float32 reads them.
+// Whether the gradients of each output channel are contiguous in memory: K-major, as wgrad of float32 reads them.
 inline bool HasPositionVectors(const ConvProblem& p) {
   return PixelStride(p.dst, p.dst_size, p.batch) == 1 && p.dst.channel % TraitsOf(p.dst_type).vector() == 0;
 }
@@ -62,7 +62,7 @@ inline Reason UnsupportedKMajor(const ConvProblem& p, Pass pass) {
   return LiveClasses(p) > 1 ? Reason("several residue classes of float32") : std::nullopt;
 }
 
-// For an operand that is split: its parts follow each other, so it is one piece of memory.
+// For an operand that is split: its parts follow each other, so it is contiguous in memory.
 inline Reason UnsupportedParts(const ConvProblem& p, Pass pass) {
   const int vector = TraitsOf(DType::kBF16).vector();
   const int64_t channels = pass == Pass::kConv && IsKMajor(p) ? p.in_channels : p.out_channels;

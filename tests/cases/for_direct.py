@@ -4,7 +4,7 @@ from cases.convolution import Convolution, channels_last_convolution
 
 
 def of_narrow():
-    """Groups, channels and windows that direct is for, and its edges: of boxes, pieces, sets, chunks and areas."""
+    """Groups, channels and windows that direct is for, at the limits of its tiles too."""
     last = channels_last_convolution
     grouped = lambda lhs, rhs, **more: last(lhs, rhs, feature_group_count=lhs[-1] // rhs[-2], **more)
     yield "groups_of_4", grouped((2, 9, 10, 32), (3, 3, 4, 32))

@@ -34,7 +34,7 @@ def passes_of(problem) -> dict:
     return {"fprop": ("conv", problem), "dgrad": ("conv", problem.dgrad()), "wgrad": ("wgrad", problem)}
 
 
-GATHERS, EVERY_PASS = ("fprop", "dgrad"), ("fprop", "dgrad", "wgrad")
+CONV_PASSES, EVERY_PASS = ("fprop", "dgrad"), ("fprop", "dgrad", "wgrad")
 LAYERS = {
     "dense": layer((32, 28, 28, 128), (3, 3, 128, 128)),
     "stem": layer((32, 224, 224, 3), (7, 7, 3, 64), window_strides=2),

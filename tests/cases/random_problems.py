@@ -31,7 +31,7 @@ def problems(draw):
     return layer(lhs, rhs, *draw(st.sampled_from(DTYPES)), **params)
 
 
-# (groups, input and output channels of each), of whole pieces.
+# (groups, input and output channels of each), of whole 16-byte vectors.
 CHANNELS = [
     (groups, ins, outs) for groups in (1, 2, 3, 4, 8, 16, 40) for ins in (1, 3, 4, 8, 12, 16, 24, 32, 48, 64)
     for outs in (1, 2, 3, 4, 8, 12, 16, 24, 32, 48, 64) if groups * ins % 8 == groups * outs % 8 == 0
@@ -43,7 +43,7 @@ def problems_of_pieces(draw):
     rank = draw(st.integers(1, 3))
     each = lambda strategy: tuple(draw(strategy) for _ in range(rank))
     groups, ins, outs = draw(st.sampled_from(CHANNELS))
-    if groups == 1 and draw(st.booleans()):  # rows whose few channels are read in runs
+    if groups == 1 and draw(st.booleans()):  # rows of few channels, for packed K
         ins = draw(st.integers(1, 13))
     elif groups == 1 and draw(st.booleans()):  # outputs of few channels
         outs = draw(st.integers(1, 5) | st.just(40))

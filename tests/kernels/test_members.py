@@ -196,7 +196,7 @@ def test_the_problem_knows_its_members():
 
 
 def test_packs_on_a_gpu_stay_within_a_member():
-    """Of the same groups, those of one convolution are packed, and read in pieces of eight channels, by any number."""
+    """Of the same groups, those of one convolution are packed, and read in vectors of eight channels, by any number."""
     conv = functools.partial(jaxconv.conv_general_dilated, window_strides=(1, 1), padding="SAME",
                              dimension_numbers=channels_last(2))  # fmt: skip
     x, w = np.ones((2, 9, 9, 12), "bfloat16"), np.ones((3, 3, 4, 12), "bfloat16")

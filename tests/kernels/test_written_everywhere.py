@@ -62,7 +62,7 @@ UNEVEN = {
 
 @every_partial_tile
 def test_results_are_written_everywhere_where_taken(family, tile):
-    """Also those that no tap reaches, and slices of no areas."""
+    """Also those that no tap reaches, and slices without output tiles."""
     cases, dtype = cases_of(family, tile, UNEVEN[family], splits=(1, 5, 8, 40)), dtype_of(family, tile)
     operands, expected = exact_in(dtype, {name for name, *_ in cases})
     expected = results_of(cases, expected)

@@ -347,7 +347,7 @@ def test_every_problem_has_a_plan(problem):
 
 
 def test_plans_are_values():
-    """Equal problems have the same plan, which says what the kernel is told."""
+    """Equal problems have the same plan, which says how the kernel runs."""
     again = layer((32, 28, 28, 128), (3, 3, 128, 128))
     choice = choose("cuda", "conv", again)
     assert choice is choose("cuda", "conv", LAYERS["dense"])
@@ -420,7 +420,7 @@ def test_tiles_of_matrix_products_are_of_their_sizes():
 
 
 def test_tiles_of_direct_are_of_whole_multiplications():
-    """Of 8 columns, of 16 positions, of 16 rows of the filter, and of 32 bytes of a walk."""
+    """Of 8 columns, of 16 positions, of 16 rows of the filter, and of 32 bytes of a row with row streaming."""
     for tile in CUDA["direct"].tiles:
         depth = 32 if tile.of_bytes else 8 if tile.of_floats else 16
         assert tile.columns % 8 == tile.positions % 16 == tile.filter_rows % 16 == tile.stream_depth % depth == 0

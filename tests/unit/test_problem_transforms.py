@@ -463,7 +463,7 @@ def test_what_is_tried_has_vectors(problem, packs_groups, stores_parts, k_major)
             assert (transformed.reverse != p.reverse) == swaps
             assert kind == "wgrad" or not swaps
             vector = 16 // p.rhs_dtype.itemsize
-            # Few channels of a cotangent, which nothing was done to, may be read in runs.
+            # Few channels of a cotangent, which nothing was done to, may be read as packed K.
             has_channels = Product(kind, transformed).has_contiguous_channels(vector)
             has_positions = kind == "wgrad" and any(isinstance(step, PositionsLast) for step in transform)
             assert transform == (SwappedOperands(),) or has_channels or has_positions

@@ -18,7 +18,7 @@ TILES = [tile for tile in FAMILIES["cuda"]["depthwise"].tiles if not tile.of_byt
 
 
 def strips_that_read(problem, tile, settings, at):
-    """bool[output positions] of a conv by depthwise: the strips whose bands have a source pixel."""
+    """bool[output positions] of a conv by depthwise: the strips whose Toeplitz matrices have a source pixel."""
     steps, periods = in_three(steps_of(problem)), in_three(problem.periods)
     depths, rows, cols = map(np.arange, (1, 1, *problem.out_spatial)[-3:])
     depth, row, col = (0, 0, *at)[-3:]

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.mark.parametrize("tile", [tile for tile in FAMILIES["cuda"]["depthwise"].tiles if tile.by_tma], ids=str)
 def test_tma_itself_copies(tile):
-    """Where it could not be told of the operands, warps would copy in its place, and be as exact."""
+    """Where it has no maps of the operands, warps copy in its place, and are as exact."""
     cases, dtype = cases_of("depthwise", tile, CHANNELS), dtype_of("depthwise", tile)
     operands, _ = exact_in(dtype, {name for name, *_ in cases})
     names = kernels_run_by(cases, dtype, operands)

@@ -24,7 +24,7 @@ TILES = [tile for tile in FAMILIES["cuda"]["direct"].tiles if not tile.of_bytes]
 def test_not_finite_numbers_reach_no_further_than_their_window(tile, of_group):
     """In a conv, and there no further than the channels that a set of output channels is multiplied with.
 
-    In a reduction, no further than their own piece of eight channels.
+    In a reduction, no further than their own vector of eight channels.
     """
     taps_in_n = tile.taps_in_n  # of one group
     rhs = (3, 3, 128, 3) if taps_in_n else (3, 3, of_group, 128)
@@ -53,7 +53,7 @@ IN_RUNS = {
 
 @pytest.mark.parametrize("tile, name", IN_RUNS.values(), ids=IN_RUNS)
 def test_not_finite_numbers_reach_no_further_than_their_runs(tile, name):
-    """A run is read in whole pieces, and behind its end: up to 32 elements."""
+    """Packed K is read in whole vectors, and behind the end of a row of taps: up to 32 elements."""
     asked, convolution, at = constraint("direct", tile), convolutions()[name], (5, 7)
     assert are_taken(name, asked, passes=("fprop",))
     stride, channels = convolution.params["window_strides"][-1], convolution.lhs[-1]

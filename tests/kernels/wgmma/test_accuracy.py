@@ -21,7 +21,7 @@ CASES += [(layer, "float32") for layer in ("strided", "dilated_line", "volume", 
 
 @pytest.mark.parametrize("layer, dtype", CASES)
 def test_accuracy_of_wgmma(layer, dtype, x64):
-    """Channels that are no whole pieces are padded. float32 is rounded to tf32, where lax may not."""
+    """Channels that are no whole vectors are padded. float32 is rounded to tf32, where lax may not."""
     check(layer, dtype, "wgmma", "default", operands_rounding=2.0**-11 if dtype == "float32" else 0.0)
 
 

@@ -10,7 +10,7 @@ import jaxconv
 from cases.convolutions import convolutions, problem
 from cases.exact import TRANSFORMS, are_taken, cases_of, check_alone, exact_in, kernels_run_by
 from cases.for_wgmma import WINDOWS
-from cases.problems import GATHERS
+from cases.problems import CONV_PASSES
 from cases.tiles import PASSES, dtype_of, dtypes_of, every_tile_of, splits_of, stored_slices
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint
@@ -72,7 +72,7 @@ def check_kernels(tile, passes, splits, kernel, stored):
 def test_convs_of_wgmma_itself_run(tile):
     kernel = "WgmmaClusterSplitKernel" if tile.cluster_split else "WgmmaKernel"
     splits = splits_of("wgmma", tile, "fprop")[:2]
-    check_kernels(tile, GATHERS, splits, kernel, lambda split: 1 if tile.cluster_split else split)
+    check_kernels(tile, CONV_PASSES, splits, kernel, lambda split: 1 if tile.cluster_split else split)
 
 
 @every_tile_of("wgmma", "wgrad")

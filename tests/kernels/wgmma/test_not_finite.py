@@ -9,7 +9,7 @@ import pytest
 
 from cases.convolution import channels_last_convolution
 from cases.not_finite import check_not_finite
-from cases.problems import GATHERS, passes_of, problem_of
+from cases.problems import CONV_PASSES, passes_of, problem_of
 from cases.reference import run_on_host
 from cases.tiles import PASSES, constraint, dtype_of, every_tile_of
 from jaxconv import ffi
@@ -42,9 +42,9 @@ def is_taken(convolution, asked, which, dtype):
 
 
 def taken_by(asked, dtype):
-    """Tiles of boxes take no residue classes: of each convolution the convs that are left, one at least."""
+    """Tiles with halo tiles take no residue classes: of each convolution the convs that are left, one at least."""
     for convolution in BY_WINDOWS.values():
-        taken = [which for which in GATHERS if is_taken(convolution, asked, which, dtype)]
+        taken = [which for which in CONV_PASSES if is_taken(convolution, asked, which, dtype)]
         assert taken
         yield from ((convolution, which) for which in taken)
 

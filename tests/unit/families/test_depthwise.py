@@ -1,4 +1,4 @@
-"""Plans of depthwise: bands hold all taps, streams and boxes the pixels of each strip."""
+"""Plans of depthwise: Toeplitz matrices hold all taps, and stages the pixels of each strip."""
 
 import numpy as np
 import pytest
@@ -105,7 +105,7 @@ BY_TMA, IN_PAIRS = (tile for tile in CUDA["depthwise"].tiles if tile.by_tma)
     st.tuples(st.tuples(st.just(3), st.just(3)), st.tuples(st.integers(-8, 12), st.integers(-8, 12))),
     st.sampled_from([None, (8, 8), (8, 16), (3, 32), (8, 64)]),
 )
-def test_boxes_are_of_whole_rows_of_images(lhs, kernel, padding, area):
+def test_tma_copies_rows_of_two_images_or_more(lhs, kernel, padding, area):
     """That fill the strips of a thread block; shared memory holds them with the zeros between and behind them."""
     assume(lhs[2] + sum(padding[1]) >= kernel[1])
     problem = each_channel(lhs, kernel, padding=padding)

@@ -1,4 +1,4 @@
-"""Plans of direct: boxes hold what areas read, and warps the sums of areas."""
+"""Plans of direct: halo tiles hold what output tiles read, and warps hold their sums."""
 
 import dataclasses
 import math
@@ -23,7 +23,7 @@ def box_of(plan):
 
 
 def check_box(problem, plan):
-    """Each tap of a residue class, seen from each position of an area, is in the box; of runs, its row is."""
+    """The halo tile has each tap of a residue class for each position of the output tile; with packed K, its row."""
     of, rows = plan.settings, plan.settings["walks"] * plan.settings["walk"]
     dims = list(zip(problem.window_strides, problem.lhs_dilation, strict=True))
     _, down, right = [1] * (3 - len(dims)) + [stride // math.gcd(stride, dilation) for stride, dilation in dims]
@@ -37,8 +37,8 @@ def check_box(problem, plan):
             assert np.all(np.ptp(seen, axis=(0, 1))[:there] < box_of(plan)[:there])
 
 
-def check_runs(kind, problem, plan):
-    """A box's rows have all elements that are read: whole multiplications of their pieces."""
+def check_packed(kind, problem, plan):
+    """The halo tile's rows have all elements that are read: whole multiplications of vectors."""
     of, tile = plan.settings, tile_of(plan)
     step, (taps,) = problem.window_strides[-1] * problem.in_channels, problem.kernel[-1:]
     pieces = -(-(taps * problem.in_channels + problem.in_channels % 2) // 8)
@@ -53,14 +53,14 @@ def check_runs(kind, problem, plan):
 
 
 def first_corner(problem):
-    """With which the boxes of the first class begin, of which a wgrad has areas."""
+    """Where the halo tiles of the first class begin, which is the class of a wgrad's output tiles."""
     (first, count, *_), *_ = offset_tables(problem).classes
     shifts = offset_tables(problem).taps[first : first + count, 2:]
     return shifts.min(axis=0).tolist() if count else [0, 0, 0]
 
 
 def check_warps(kind, problem, plan):
-    """A conv's warps have the sums of an area's positions, or, with taps across, of the box's pixels."""
+    """A conv's warps have the sums of the output tile's positions or, with taps in N, of the halo tile's pixels."""
     of, tile = plan.settings, tile_of(plan)
     if kind == "wgrad":
         assert of["walk"] == 1
@@ -98,7 +98,7 @@ def test_what_direct_takes_fits(problem, area, shared):
             check_box(problem, plan)
             check_warps(kind, problem, plan)
             if of["run"]:
-                check_runs(kind, problem, plan)
+                check_packed(kind, problem, plan)
             assert [of[f"corner_{axis}"] for axis in ("depth", "row", "col")] == first_corner(problem)
 
 

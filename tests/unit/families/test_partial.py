@@ -1,4 +1,4 @@
-"""What the families that take only some problems refuse, with reasons, and areas and batches of what they take."""
+"""What the families that take only some problems refuse, with reasons; output tiles and batches of the others."""
 
 import dataclasses
 import functools
@@ -11,8 +11,8 @@ from jax import export, lax
 
 from cases.plans import CUDA, PARTIAL, as_it_is, plan_of, tile_of
 from cases.problems import (
+    CONV_PASSES,
     EVERY_PASS,
-    GATHERS,
     LAYERS,
     PASSES,
     PIECES,
@@ -72,9 +72,9 @@ REFUSED = {
         "dilated_input": (
             halves((2, 20, 20, 16), (2, 2, 16, 16), lhs_dilation=2, padding=1), {}, EVERY_PASS[2:], "dilated"
         ),
-        "split_conv": (GROUPED, dict(split=2), GATHERS, "split of 2"),
+        "split_conv": (GROUPED, dict(split=2), CONV_PASSES, "split of 2"),
         "no_split": (GROUPED, dict(split=0), EVERY_PASS, "split of 0"),
-        "large_area": (GROUPED, dict(output_tile=(64, 64)), GATHERS, "more positions than warps hold"),
+        "large_area": (GROUPED, dict(output_tile=(64, 64)), CONV_PASSES, "more positions than warps hold"),
         "long_area": (GROUPED, dict(output_tile=(1, 264)), EVERY_PASS[2:], "larger than TMA copies"),
         "part_of_a_run": (GROUPED, dict(output_tile=(4, 12)), EVERY_PASS, r"output tile of \(4, 12\)"),
         "no_area": (GROUPED, dict(output_tile=(0, 8)), EVERY_PASS, r"output tile of \(0, 8\)"),
@@ -138,7 +138,7 @@ REFUSED = {
         "too_many_sums": (
             each_channel((2, 20, 20, 16), (7, 7), window_strides=2), {}, EVERY_PASS[2:], "sums of all taps"
         ),
-        "split_conv": (EACH, dict(split=2), GATHERS, "split of 2"),
+        "split_conv": (EACH, dict(split=2), CONV_PASSES, "split of 2"),
         "no_split": (EACH, dict(split=0), EVERY_PASS, "split of 0"),
         "negative_split": (EACH, dict(split=-4), EVERY_PASS, "split of -4"),
         "large_area": (EACH, dict(output_tile=(1, 256)), EVERY_PASS, "more positions than warps hold"),
@@ -186,14 +186,14 @@ REFUSED = {
             halves((2, 9, 9, 16), (4, 4, 16, 24), lhs_dilation=3, padding=((2, 3), (2, 3))), {}, EVERY_PASS[2:],
             "9 residue classes"
         ),
-        "no_channels": (halves((2, 20, 20, 0), (3, 3, 0, 16)), {}, GATHERS[:1], "nothing"),
-        "no_cotangents": (halves((2, 20, 20, 16), (3, 3, 16, 0)), {}, GATHERS[1:], "nothing"),
+        "no_channels": (halves((2, 20, 20, 0), (3, 3, 0, 16)), {}, CONV_PASSES[:1], "nothing"),
+        "no_cotangents": (halves((2, 20, 20, 16), (3, 3, 16, 0)), {}, CONV_PASSES[1:], "nothing"),
         "no_outputs": (halves((2, 2, 20, 16), (3, 3, 16, 16), padding=0), {}, EVERY_PASS[2:], "nothing"),
         "no_weights": (halves((2, 20, 20, 0), (3, 3, 0, 16)), {}, EVERY_PASS[2:], "nothing"),
-        "no_pixels": (halves((2, 0, 20, 16), (3, 3, 16, 16), padding=3), {}, GATHERS[:1], "nothing"),
+        "no_pixels": (halves((2, 0, 20, 16), (3, 3, 16, 16), padding=3), {}, CONV_PASSES[:1], "nothing"),
         "too_many_positions": (halves((2**15, 2**15, 8), (3, 8, 8)), {}, EVERY_PASS, "positions"),
         "too_many_slices": (
-            halves((2**8, 2**15, 8), (3, 8, 8)), dict(split=2**20), GATHERS, "positions|thread blocks|8 slices"
+            halves((2**8, 2**15, 8), (3, 8, 8)), dict(split=2**20), CONV_PASSES, "positions|thread blocks|8 slices"
         ),
         "too_many_sums": (
             halves((2, 20, 20, 64), (3, 3, 64, 512)), dict(split=2**31 - 1), EVERY_PASS[2:],
@@ -229,7 +229,7 @@ def test_what_is_not_taken_says_why(family, problem, asked, passes, why):
 
 @pytest.mark.parametrize("operand, result", [("bfloat16", "float16"), ("float16", "bfloat16")])
 def test_results_of_a_third_type(operand, result):
-    """Which no convolution of lax asks for: refused while planning by wgmma, and by tiles of direct that walk."""
+    """Which no convolution of lax has: refused while planning by wgmma, and by tiles of direct that stream rows."""
     dtypes = {"lhs_dtype": operand, "rhs_dtype": operand, "out_dtype": result}
     grouped = halves((2, 20, 20, 32), (3, 3, 8, 32), feature_group_count=4)
     for family, problem in (("direct", grouped), ("wgmma", PIECES)):
@@ -241,7 +241,7 @@ def test_results_of_a_third_type(operand, result):
 
 
 @pytest.mark.parametrize("family", ["simt", "im2col", "mma"])
-def test_an_area_is_of_partial_families(family):
+def test_an_output_tile_is_of_partial_families(family):
     kind, problem = PASSES["narrow_fprop"]
     choice = choose("cuda", kind, problem, Constraint(family=family, output_tile=(4, 8)))
     assert choice.plan is None
@@ -261,7 +261,7 @@ def test_without_spatial_dimensions(family):
 
 
 @pytest.mark.parametrize("family, problem", [("direct", LAYERS["narrow"]), ("depthwise", ROWS)])
-def test_plans_print_their_area(family, problem):
+def test_plans_print_their_output_tile(family, problem):
     tile = CUDA[family].tiles[0].name
     plan = choose("cuda", "conv", problem, as_it_is(family, tile, output_tile=(3, 16))).plan
     assert re.fullmatch(rf"{family} {tile}, split 1, output tile 3x16", str(plan))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jax import export, lax
 
 from cases.plans import CUDA, TILES, as_it_is, device, plan_of, shared_bytes
-from cases.problems import GATHERS, PIECES, halves, of_layouts, passes_of, problem_of
+from cases.problems import CONV_PASSES, PIECES, halves, of_layouts, passes_of, problem_of
 from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.problem import row_major_strides
@@ -141,14 +141,14 @@ RANKS = {
 @pytest.mark.parametrize("problem, rank", RANKS.values(), ids=RANKS)
 def test_maps_are_of_the_smallest_rank(problem, rank):
     """Its limits are the widest: a dilation of more is refused by them."""
-    for which in GATHERS:
+    for which in CONV_PASSES:
         assert windows(passes_of(problem)[which][1])["rank"] == rank
 
 
 def test_pixels_that_are_no_matrix():
     """Images between pixels are no rows of a matrix that the result has, too: maps of images find them."""
     problem = of_layouts((7, 9, 2, 8), (1, 1, 8, 8), ("HWNC", "HWIO", "HWNC"))
-    for which in GATHERS:
+    for which in CONV_PASSES:
         assert windows(passes_of(problem)[which][1])["rank"] == 4
 
 
@@ -174,7 +174,7 @@ def test_a_tap_that_no_position_sees():
 def test_filters_are_read_as_they_lie(spec):
     """Some have a window of one axis, or of none."""
     problem = of_layouts((2, 20, 20, 16), FILTERS[spec], ("NHWC", spec, "NHWC"))
-    for which in GATHERS:
+    for which in CONV_PASSES:
         check_windows(passes_of(problem)[which][1])
         assert choose("cuda", *passes_of(problem)[which], as_it_is("wgmma")).plan is not None
 
@@ -259,7 +259,7 @@ FAR = "windows that begin or end|pixels apart|residue classes|windows are not on
 @settings(max_examples=200, deadline=None, database=None)
 @given(problems_of_windows())
 def test_tma_reads_what_lax_multiplies(problem):
-    for which in GATHERS:
+    for which in CONV_PASSES:
         kind, of_pass = passes_of(problem)[which]
         choice = choose("cuda", kind, of_pass, as_it_is("wgmma"))
         if choice.plan is None:
@@ -277,13 +277,13 @@ def test_filters_of_one_tap_of_any_size():
     layout = dict(dimension_numbers=("NHWC", "OHWI", "NHWC"), window_strides=(1, 1), padding="VALID")
     conv = functools.partial(lax.conv_general_dilated, **layout)
     problem = problem_of(conv, (1, 16, 16, 2**13), (2**18, 1, 1, 2**13), "bfloat16")
-    for which in GATHERS:
+    for which in CONV_PASSES:
         kind, of_pass = passes_of(problem)[which]
         plan = choose("cuda", kind, of_pass, as_it_is("wgmma")).plan
         assert 0 < plan.settings["tap_stride"] < 2**31
 
 
-@pytest.mark.parametrize("which", GATHERS)
+@pytest.mark.parametrize("which", CONV_PASSES)
 def test_wgmma_is_of_devices_that_have_it(which):
     kind, problem = passes_of(PIECES)[which]
     choice = choose("cuda", kind, problem, as_it_is("wgmma"), device(wgmma=False))
@@ -303,7 +303,7 @@ BOXED = [tile for tile in TILES_OF_WGMMA if tile.halo]
     ((9, 9), (3, 3), dict(rhs_dilation=(2, 2)), "144 pixels, of 104"), ((9, 9, 9), (15, 3, 3), {}, "135 taps, of 127"),
     ((9, 9, 9), (3, 1, 1), {}, "has one tap"), ((9, 9), (1, 1), {}, "has one tap"),
 ])  # fmt: skip
-@pytest.mark.parametrize("which", GATHERS)
+@pytest.mark.parametrize("which", CONV_PASSES)
 def test_windows_that_boxes_are_large_enough_for(image, window, more, why, which):
     kind, problem = passes_of(halves((2, *image, 16), (*window, 16, 8), **more))[which]
     for tile in BOXED:
@@ -321,7 +321,7 @@ def test_windows_that_boxes_are_large_enough_for(image, window, more, why, which
 def test_windows_that_boxes_are_large_enough_for_by_steps(image, window, strides, why):
     """Gradients are of several residue classes."""
     passes = passes_of(halves((2, *image, 16), (*window, 16, 8), window_strides=strides))
-    for (kind, problem), reason in zip((passes[which] for which in GATHERS), (why, "residue classes"), strict=True):
+    for (kind, problem), reason in zip((passes[which] for which in CONV_PASSES), (why, "residue classes"), strict=True):
         for tile in BOXED:
             choice = choose("cuda", kind, problem, as_it_is("wgmma", tile.name))
             assert (choice.plan is None) == (reason is not None)
@@ -360,7 +360,7 @@ def test_clusters_of_any_device(multiprocessors):
 
 @pytest.mark.parametrize("split", [None, 1, 3, 17])
 @pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("which", GATHERS)
+@pytest.mark.parametrize("which", CONV_PASSES)
 def test_wgmma_with_any_batch(which, stride, split):
     """The plan is that of a typical batch; its slices are of the batch that there will be."""
     (batch,) = export.symbolic_shape("b")
