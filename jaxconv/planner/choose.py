@@ -121,7 +121,8 @@ def options(platform: str, product: Product, constraint: Constraint, device: Dev
         if constraint.family not in (None, name):
             yield Option(name, (), _refused(f"{constraint.family} was asked for"))
             continue
-        for transform in _transforms(family, product, constraint):
+        tried = [(), *family.transforms(product)] if constraint.transform is None else [constraint.transform]
+        for transform in tried:
             version = _unsupported_transform(transform, family, product.kind) or version_of(transform, product, device)
             if isinstance(version, str):
                 yield Option(name, transform, _refused(version))
@@ -136,23 +137,8 @@ def _refused(reason: str) -> Candidate:
     return Candidate(None, reason, math.inf, {})
 
 
-def _transforms(family: Family, product: Product, constraint: Constraint) -> list[Transform]:
-    """The transforms that a family may answer under. First comes (): the problem as it is."""
-    if constraint.transform is not None:
-        return [constraint.transform]
-    if family.swaps:
-        return [(), (SwappedOperands(),)] if product.kind == "wgrad" else [()]
-    if not family.transforms:
-        return [()]
-    if family.of_channels:
-        return [(), *transforms.depthwise_transforms(product)]
-    return [(), *transforms.dense_transforms(product, family.packs_groups, family.stores_parts, family.k_major)]
-
-
 def _unsupported_transform(transform: Transform, family: Family, kind: str) -> str | None:
-    if not transform:
-        return None
-    if not (family.transforms or (family.swaps and transform == (SwappedOperands(),))):
+    if not family.takes_transform(transform):
         return "it takes operands as they lie"
     if kind == "conv" and SwappedOperands() in transform:
         return "only a wgrad is the same with its operands swapped"

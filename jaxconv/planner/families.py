@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from jaxconv.planner.host import Gemm, HostDepthwise, HostFamily
 from jaxconv.planner.native import NativeFamily
+from jaxconv.transforms import dense_transforms, depthwise_transforms
 
 Family = HostFamily | NativeFamily
 
@@ -12,9 +15,9 @@ FAMILIES: dict[str, dict[str, Family]] = {
     "cuda": {
         "simt": NativeFamily("simt"),
         "im2col": NativeFamily("im2col"),
-        "mma": NativeFamily("mma", transforms=True, packs_groups=True),
-        "direct": NativeFamily("direct", transforms=True, stores_parts=True),
-        "depthwise": NativeFamily("depthwise", transforms=True, of_channels=True),
-        "wgmma": NativeFamily("wgmma", transforms=True, k_major=True),
+        "mma": NativeFamily("mma", partial(dense_transforms, packs_groups=True)),
+        "direct": NativeFamily("direct", partial(dense_transforms, stores_parts=True)),
+        "depthwise": NativeFamily("depthwise", depthwise_transforms),
+        "wgmma": NativeFamily("wgmma", partial(dense_transforms, k_major=True)),
     },
 }

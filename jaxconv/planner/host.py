@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from jaxconv.planner.candidate import Asked, Candidate, Settings
 from jaxconv.planner.devices import Device
 from jaxconv.problem.product import Product, ceil_div
+from jaxconv.transforms import SwappedOperands, Transform
 
 # Of the newest instruction set that kernels are compiled for. Costs are fitted to measurements with it, of float32.
 # Those of int8 have about the same ratios.
@@ -18,8 +19,14 @@ ONE_BY_ONE = 4  # what a vector costs whose numbers are read so
 
 
 class HostFamily:
-    transforms = of_channels = swaps = takes_aligned = packs_groups = stores_parts = k_major = False
-    takes_residual = True
+    takes_aligned, takes_residual = False, True
+
+    def transforms(self, product: Product) -> list[Transform]:
+        """Those that it may answer under, besides the problem as it is."""
+        return []
+
+    def takes_transform(self, transform: Transform) -> bool:
+        return not transform
 
     def candidates(self, product: Product, device: Device, asked: Asked) -> Iterator[Candidate]:
         reason = "a host kernel has no settings" if asked.settings or asked.tile else self.unsupported_reason(product)
@@ -36,7 +43,11 @@ class HostFamily:
 
 
 class Gemm(HostFamily):
-    swaps = True
+    def transforms(self, product: Product) -> list[Transform]:
+        return [(SwappedOperands(),)] if product.kind == "wgrad" else []
+
+    def takes_transform(self, transform: Transform) -> bool:
+        return transform in ((), (SwappedOperands(),))
 
     def cost(self, product: Product) -> float:
         """Vectors go along output channels: those of a narrow group are mostly empty."""

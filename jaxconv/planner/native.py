@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from jaxconv.planner.devices import Device
 from jaxconv.problem import ConvProblem, Dim, Shape, Spec
 from jaxconv.problem.offsets import in_three, offset_tables
 from jaxconv.problem.product import Ending, Product
+from jaxconv.transforms import Transform
 
 COSTS = {file.stem: json.loads(file.read_text()) for file in (Path(__file__).parent / "device_data").glob("*.json")}
 
@@ -39,29 +40,22 @@ class Tile:
 class NativeFamily:
     """A CUDA kernel family.
 
-    transforms: whether it takes transformed problems. of_channels: whether these are of each channel on its own.
-    packs_groups: whether packing groups may help it. stores_parts: whether it stores results of channels that are no
-      whole 16-byte vectors as fast as others.
-    k_major: whether it takes a filter, or an output's cotangent, of 8 or 32 bits only if what is summed is last.
+    transforms: of a product, those that are tried. None: the family takes no transformed problem.
     """
 
-    swaps = False
-
-    def __init__(
-        self,
-        name: str,
-        transforms=False,
-        of_channels=False,
-        packs_groups=False,
-        stores_parts=False,
-        k_major=False,
-    ) -> None:
-        self.transforms, self.of_channels, self.packs_groups = transforms, of_channels, packs_groups
-        self.stores_parts, self.k_major = stores_parts, k_major
+    def __init__(self, name: str, transforms: Callable[[Product], list[Transform]] | None = None) -> None:
+        self._transforms = transforms
         self._native: Any = getattr(planning, name)
         self.takes_residual: bool = self._native.takes_residual  # in its epilogue
         self.takes_aligned: bool = self._native.takes_aligned  # operands and results begin at multiples of 16 bytes
         self.tiles = tuple(Tile(name, fields) for name, fields in self._native.tiles)
+
+    def transforms(self, product: Product) -> list[Transform]:
+        """Those that it may answer under, besides the problem as it is."""
+        return self._transforms(product) if self._transforms else []
+
+    def takes_transform(self, transform: Transform) -> bool:
+        return not transform or self._transforms is not None
 
     def candidates(self, product: Product, device: Device, asked: Asked) -> Iterator[Candidate]:
         found = self._native.candidates(_native(product), _native_device(device), *asked)

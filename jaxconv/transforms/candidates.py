@@ -31,13 +31,16 @@ PACKED_CHANNELS = (16, 32, 64)  # a pack of groups gets about so many channels
 SWAPPED_RATIO = 4  # swapping pays if lhs has at least 4 times out's channels
 
 
-def dense_transforms(product: Product, packs_groups: bool, stores_parts: bool, k_major: bool) -> list[Transform]:
+def dense_transforms(
+    product: Product, packs_groups: bool = False, stores_parts: bool = False, k_major: bool = False
+) -> list[Transform]:
     """Those that apply, and after which both operands can be copied in 16-byte vectors.
 
     SwappedOperands alone is in any case among them: a family may read few channels as packed K.
 
-    packs_groups: also try packs of groups. stores_parts: also try packs of columns without padding. The channels that
-      a data gradient stores then need not fill whole vectors. k_major: also make operands of 8 or 32 bits K-major.
+    packs_groups: also try packs of groups. stores_parts: also try packs of columns without padding, for a family that
+      stores channels that are no whole vectors as fast as others: those of a data gradient then need not be. k_major:
+      also make operands of 8 or 32 bits K-major, for a family that reads them in no other order.
     """
     problem = forward_of(product.problem)
     first: Transform = () if ChannelsLast().unsupported_reason(problem) else (ChannelsLast(),)

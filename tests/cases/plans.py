@@ -11,7 +11,7 @@ from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint, kernel_name
 from jaxconv.problem.product import Product
-from jaxconv.transforms import apply, dense_transforms, depthwise_transforms
+from jaxconv.transforms import apply
 
 CUDA = FAMILIES["cuda"]
 TILES = {family: {tile.name: tile for tile in CUDA[family].tiles} for family in CUDA}
@@ -52,12 +52,7 @@ def answers(kind, problem, family):
 
 def transforms_of(family, kind, problem):
     """Those that the family may answer, besides none."""
-    of = CUDA[family]
-    if of.of_channels:
-        return depthwise_transforms(Product(kind, problem))
-    return (
-        dense_transforms(Product(kind, problem), of.packs_groups, of.stores_parts, of.k_major) if of.transforms else []
-    )
+    return CUDA[family].transforms(Product(kind, problem))
 
 
 def constraints(kind, problem):
