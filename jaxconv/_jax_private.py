@@ -7,6 +7,7 @@ try:
     from jax._src.dispatch import prim_requires_devices_during_lowering as prim_requires_devices_during_lowering
     from jax._src.dispatch import simple_impl as simple_impl
     from jax._src.distributed import global_state as global_state
+    from jax._src.interpreters.mlir import _lowerings as _lowerings
     from jax._src.interpreters.mlir import _platform_specific_lowerings as _platform_specific_lowerings
     from jax._src.interpreters.mlir import lower_with_sharding_in_types as lower_with_sharding_in_types
     from jax._src.sharding_impls import GSPMDSharding as GSPMDSharding

@@ -78,6 +78,11 @@ def by_lax(function: Callable[..., Array]) -> Callable[..., Array]:
     return marked
 
 
+def is_by_lax(context: Any) -> bool:
+    """Whether an equation with this context is of such a function."""
+    return BY_LAX.items() <= (context.xla_metadata or {}).items()
+
+
 def lax_conv(problem: ConvProblem) -> Callable[[Array, Array], Array]:
     """(lhs, rhs) -> out by lax."""
     p = problem

@@ -111,6 +111,12 @@ def _load_cuda() -> ModuleType | str:
 _LOADED: dict[str, ModuleType | str] = {"cpu": _load("cpu"), "cuda": _load_cuda()}
 
 
+def why_no_module(platform: str) -> str | None:
+    """Why there is no native module for a platform, or why it cannot be used; None if it can. No backend is started."""
+    module = _LOADED.get(platform, f"jaxconv has no kernels for the platform {platform}")
+    return module if isinstance(module, str) else None
+
+
 @lru_cache(maxsize=len(MODULES))
 def why_no_kernels(platform: str) -> str | None:
     """Why the native kernels for a platform do not run here; None if they do.
@@ -118,9 +124,9 @@ def why_no_kernels(platform: str) -> str | None:
     Where there are GPUs, one kernel is loaded on each: an old driver, or a GPU that this installation has no code for,
     would make an error of every call.
     """
-    module = _LOADED.get(platform, f"jaxconv has no kernels for the platform {platform}")
-    if isinstance(module, str):
-        return module
+    module = _LOADED.get(platform)
+    if module is None or isinstance(module, str):
+        return why_no_module(platform)
     for gpu in gpus() if platform == "cuda" else ():
         is_here = gpu.process_index == jax.process_index()
         reason = devices.unsupported_reason(gpu)

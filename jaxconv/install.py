@@ -15,8 +15,8 @@ import jax
 from jax import lax
 from jax.interpreters import mlir
 
-from jaxconv import fallback, lowering
-from jaxconv._jax_private import _platform_specific_lowerings, prim_requires_devices_during_lowering
+from jaxconv import fallback, ffi, lowering
+from jaxconv._jax_private import _lowerings, _platform_specific_lowerings, prim_requires_devices_during_lowering
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint, check_implementation, constraint_of
 from jaxconv.problem import ConvProblem
@@ -29,13 +29,6 @@ from jaxconv.sharding.partitioning import lower_without_mesh
 from jaxconv.tuning.loaded import tuning_for
 
 CONV = lax.conv_general_dilated_p
-
-
-class Installed(NamedTuple):
-    """implementation: what is asked of our kernels. replaced: lax's own entry among JAX's rules."""
-
-    implementation: Constraint | None
-    replaced: Any
 
 
 class Pass(NamedTuple):
@@ -53,7 +46,9 @@ class Pass(NamedTuple):
     apart: Apart | None = None
 
 
-_installed: dict[str, Installed] = {}  # by platform
+_installed: dict[str, Constraint | None] = {}  # by platform: what is asked of our kernels
+# By platform: lax's own entry among JAX's rules. None: of the platforms that have no rule of their own.
+_replaced: dict[str | None, Any] = {}
 
 
 def install(implementation: str | None = None) -> None:
@@ -63,6 +58,9 @@ def install(implementation: str | None = None) -> None:
     So do calls of jaxconv's functions with implementation="xla". `jax.clear_caches()` is a part of this: functions that
     are compiled already are compiled again at their next call. What `.lower(...).compile()` returned before stays as it
     is. Installing the same again changes nothing; another implementation replaces the first.
+
+    A `FallbackWarning` says so if the named platform's native module is missing, and at the first convolution that is
+    lowered for a platform that is left to lax.
 
     Args:
       implementation: None: on the CPU and on CUDA, as in `conv_general_dilated`. "cuda", "cpu", or the name of a kernel
@@ -75,12 +73,17 @@ def install(implementation: str | None = None) -> None:
     wanted = constraint_of(implementation)
     asked = None if implementation is None else dataclasses.replace(wanted, or_lax=True)
     platforms = [platform for platform in FAMILIES if wanted.is_for(platform)]
-    if {platform: rule.implementation for platform, rule in _installed.items()} == dict.fromkeys(platforms, asked):
+    if _installed == dict.fromkeys(platforms, asked):
         return
+    reasons = [ffi.why_no_module(platform) for platform in platforms]
+    if all(reasons):
+        fallback.warn(str(reasons[0]))
     uninstall()
-    for platform in platforms:
-        _installed[platform] = Installed(asked, _platform_specific_lowerings[platform][CONV])
-        mlir.register_lowering(CONV, partial(_lower, platform), platform=platform)
+    _installed.update(dict.fromkeys(platforms, asked))
+    for platform in (None, *(platform for platform, rules in _platform_specific_lowerings.items() if CONV in rules)):
+        _replaced[platform] = _rules(platform)[CONV]
+        rule = partial(_lower, platform) if platform in _installed else partial(_leave_to_lax, platform, implementation)
+        mlir.register_lowering(CONV, rule, platform=platform)
     prim_requires_devices_during_lowering.add(CONV)  # custom_partitioning needs them
     jax.clear_caches()
 
@@ -89,11 +92,16 @@ def uninstall() -> None:
     """Undoes `install`: convolutions are lax's own again, also those of functions that are compiled already."""
     if not _installed:
         return
-    for platform, rule in _installed.items():
-        _platform_specific_lowerings[platform][CONV] = rule.replaced
+    for platform, rule in _replaced.items():
+        _rules(platform)[CONV] = rule
     prim_requires_devices_during_lowering.discard(CONV)
     _installed.clear()
+    _replaced.clear()
     jax.clear_caches()
+
+
+def _rules(platform: str | None) -> Any:
+    return _lowerings if platform is None else _platform_specific_lowerings[platform]
 
 
 def our_pass(platform: str | None, context: Any, avals: Sequence[Any], params: dict[str, Any]) -> Pass | None:
@@ -102,18 +110,27 @@ def our_pass(platform: str | None, context: Any, avals: Sequence[Any], params: d
     None: it is left to lax, also to be refused.
     """
     lhs, rhs, out = avals
-    if platform not in _installed or fallback.BY_LAX.items() <= (context.xla_metadata or {}).items():
+    if platform not in _installed or fallback.is_by_lax(context):
         return None
     dilations = params["lhs_dilation"], params["rhs_dilation"]
     is_refused = min(params["window_strides"], default=1) < 1 or any(len(d) != lhs.ndim - 2 for d in dilations)
     if is_refused or 0 in (*lhs.shape, *rhs.shape, *out.shape):
         return None
     kind, problem = read(lhs, rhs, out, params)
-    return Pass(kind, problem, _installed[platform].implementation)
+    return Pass(kind, problem, _installed[platform])
+
+
+def _leave_to_lax(platform: str | None, name: str | None, ctx: mlir.LoweringRuleContext, lhs, rhs, **params):
+    """The rule of platforms that `install` was not asked for, or that have no kernels. A warning says so."""
+    if not fallback.is_by_lax(ctx.jaxpr_eqn_ctx):
+        for here in (platform,) if platform else ctx.platforms or ctx.module_context.platforms:
+            is_for_others = f"install({name!r}) is not for {here}, but install() is"
+            fallback.warn(is_for_others if here in FAMILIES else str(ffi.why_no_module(here)))
+    return _replaced[platform].rule(ctx, lhs, rhs, **params)
 
 
 def _lower(platform: str, ctx: mlir.LoweringRuleContext, lhs, rhs, **params):
-    by_lax = _installed[platform].replaced.rule
+    by_lax = _replaced[platform].rule
     ours = our_pass(platform, ctx.jaxpr_eqn_ctx, [*ctx.avals_in, *ctx.avals_out], params)
     if ours is None:
         return by_lax(ctx, lhs, rhs, **params)

@@ -1,6 +1,7 @@
 """`install`: lax's own functions on our kernels, and what their derivatives become."""
 
 import functools
+import re
 import warnings
 
 import jax
@@ -33,9 +34,18 @@ ALL_PASSES = {"conv": 2, "wgrad": 1}
 
 
 @pytest.fixture(autouse=True)
-def uninstalled():
+def uninstalled(monkeypatch):
+    """After each test; and before, no warning was given."""
+    monkeypatch.setattr(fallback, "_warned", set())
     yield
     jaxconv.uninstall()
+
+
+def has_cuda_kernels(monkeypatch):
+    """As with the CUDA module, on a machine without a GPU."""
+    for why in ("why_no_module", "why_no_kernels"):
+        ours = getattr(ffi, why)
+        monkeypatch.setattr(ffi, why, lambda platform, ours=ours: None if platform == "cuda" else ours(platform))
 
 
 def text_of(function, *args):
@@ -89,9 +99,8 @@ def test_any_layout(layout, params, implementation):
 
 
 @pytest.mark.parametrize("is_named", [False, True])
-def test_what_no_kernel_takes_stays_with_lax(is_named, implementation, monkeypatch):
+def test_what_no_kernel_takes_stays_with_lax(is_named, implementation):
     """With a warning, also under a name."""
-    monkeypatch.setattr(fallback, "_warned", set())
     x, w = (a.astype("uint8") for a in named("dense").operands()[:2])
     conv = named("dense").lax()
     expected = run_on_host(conv, x, w)
@@ -120,13 +129,66 @@ def test_where_the_plan_is_lax(case, monkeypatch):
 
 
 def test_on_a_gpu_that_is_not_here(monkeypatch):
-    monkeypatch.setattr(ffi, "why_no_kernels", lambda platform: None)
+    has_cuda_kernels(monkeypatch)
     case = named("grouped")
     x, w = case.operands()
     jaxconv.install("cuda")
     traced = jax.jit(pullback(case.lax())).trace(x, w, cotangent(case.lax(), x, w))
     assert custom_calls(traced.lower(lowering_platforms=("cuda",)).as_text()) == ALL_PASSES
-    assert not custom_calls(traced.lower(lowering_platforms=("cpu",)).as_text())
+    with pytest.warns(jaxconv.FallbackWarning):
+        assert not custom_calls(traced.lower(lowering_platforms=("cpu",)).as_text())
+
+
+@pytest.mark.parametrize("name, platform, message", [
+    ("cuda", "cpu", r"install\('cuda'\) is not for cpu, but install\(\) is"),
+    ("wgmma", "cpu", r"install\('wgmma'\) is not for cpu, but install\(\) is"),
+    ("cpu", "cuda", r"install\('cpu'\) is not for cuda, but install\(\) is"),
+    (None, "tpu", "jaxconv has no kernels for the platform tpu"),
+    ("cpu", "rocm", "jaxconv has no kernels for the platform rocm"),
+])  # fmt: skip
+def test_a_platform_that_is_left_to_lax(name, platform, message, monkeypatch):
+    """One warning for all its convolutions; none for those of jaxconv's functions that are to be lax's."""
+    has_cuda_kernels(monkeypatch)
+    case = named("dense")
+    x, w = case.operands()
+    lower = lambda function: jax.jit(function).trace(x, w).lower(lowering_platforms=(platform,)).as_text()
+    by_lax = lower(case.lax())
+    jaxconv.install(name)
+    lower(case.general("xla"))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", jaxconv.FallbackWarning)
+        assert lower(case.lax()) == by_lax
+        lower(lambda x, w: -case.lax()(x, w))
+    (warning,) = caught
+    assert re.search(message, str(warning.message)) and warning.filename == __file__
+
+
+def test_two_platforms_of_one_program():
+    """Of those that are left to lax, each has its warning."""
+    case = named("dense")
+    traced = jax.jit(case.lax()).trace(*case.operands())
+    jaxconv.install("cpu")
+    with pytest.warns(jaxconv.FallbackWarning) as caught:
+        text = traced.lower(lowering_platforms=("cpu", "cuda", "tpu")).as_text()
+    assert custom_calls(text) == {"conv": 1}
+    assert sorted(re.findall("cuda|tpu", str([str(warning.message) for warning in caught]))) == ["cuda", "tpu"]
+
+
+@pytest.mark.parametrize("name", ["cuda", "wgmma"])
+def test_kernels_that_are_not_installed(name, monkeypatch):
+    """The warning comes at once, with what to do, and once. As an error it changes nothing."""
+    monkeypatch.setitem(ffi._LOADED, "cuda", "no cuda kernels: pip install them")
+    rules = dict(mlir._lowerings)
+    with pytest.raises(jaxconv.FallbackWarning):
+        jaxconv.install(name)
+    assert mlir._lowerings == rules
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", jaxconv.FallbackWarning)
+        jaxconv.install(name)
+        jaxconv.install(name)
+        jaxconv.install("depthwise")  # the host has it
+    (warning,) = caught
+    assert "no cuda kernels: pip install them" in str(warning.message) and warning.filename == __file__
 
 
 def test_xla_is_still_lax():
@@ -141,18 +203,20 @@ def test_xla_is_still_lax():
 
 
 def test_the_rules_come_back():
-    rules = lambda: [mlir._platform_specific_lowerings[p][lax.conv_general_dilated_p] for p in ("cpu", "cuda")]
+    of = [*(mlir._platform_specific_lowerings[platform] for platform in ("cpu", "cuda", "rocm")), mlir._lowerings]
+    rules = lambda: [rules[lax.conv_general_dilated_p] for rules in of]
     before = rules()
     jaxconv.uninstall()
     jaxconv.install()
     jaxconv.install()
     jaxconv.install("cpu")
-    assert rules()[1] is before[1] and rules()[0] is not before[0]
+    assert not any(a is b for a, b in zip(rules(), before))
     jaxconv.uninstall()
     assert all(a is b for a, b in zip(rules(), before))
     jaxconv.uninstall()
 
 
+@pytest.mark.filterwarnings("ignore:.*(no cuda kernels|is not for):jaxconv.FallbackWarning")
 def test_another_implementation_replaces_the_first(implementation):
     case = named("dense")
     x, w = case.operands()

@@ -32,6 +32,7 @@ def test_script(options, is_ours, tmp_path):
     process = run(tmp_path, CONVOLUTION, *options, args=args)
     assert process.returncode == 0, process.stderr
     assert process.stdout.strip() == f"__main__ {[str(tmp_path / 'script.py'), *args]} {is_ours}"
+    assert ("install('cuda') is not for cpu, but install() is" in process.stderr) == (not is_ours)
 
 
 def test_exit_code(tmp_path):

@@ -17,6 +17,7 @@ NAMES = [
     "dispatch.prim_requires_devices_during_lowering",
     "dispatch.simple_impl",
     "distributed.global_state",
+    "interpreters.mlir._lowerings",
     "interpreters.mlir._platform_specific_lowerings",
     "interpreters.mlir.lower_with_sharding_in_types",
     "sharding_impls.GSPMDSharding",
