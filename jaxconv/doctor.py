@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform as host
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxconv import ffi
 from jaxconv.api import conv2d
+from jaxconv.compiled import planning
 from jaxconv.planner.families import FAMILIES
 
 SECONDS = 1.0  # of a family's check
@@ -26,14 +27,18 @@ NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 LAYERS = (((2, 9, 8, 16), (3, 3, 16, 24), 1), ((2, 9, 8, 16), (3, 3, 1, 16), 16), ((2, 9, 8, 16), (3, 3, 4, 16), 4))
 DTYPES = ("float32", "bfloat16")
 
+Findings = Iterable[tuple[str, str | None]]  # what was looked at, and what is wrong with it
+
 
 def main() -> int:
     """Prints what was found. Exit status: 1 if something is wrong."""
-    print(_versions())
+    print(f"{_versions()}\n\nnative modules")
+    for name, where in _modules():
+        print(f"  {name}: {where}")
     problems = 0
-    for platform in FAMILIES:
-        print(f"\n{platform}: {_devices_text(platform)}")
-        for what, reason in _findings(platform):
+    for title, findings in _sections():
+        print(f"\n{title}")
+        for what, reason in findings:
             problems += reason is not None
             print(f"  {what}: {reason or 'ok'}", flush=True)
     print(f"\nproblems found: {problems}" if problems else "\nno problem found")
@@ -43,12 +48,58 @@ def main() -> int:
 def _versions() -> str:
     names = ["jaxconv", "jax", "jaxlib"]
     names += [name for name in CUDA_PACKAGES if find_spec(name.replace("-", "_"))]
-    packages = ", ".join(f"{name} {metadata.version(name)}" for name in names)
+    packages = ", ".join(f"{name} {_version(name)}" for name in names)
     return f"{packages}, Python {host.python_version()} on {sys.platform}"
 
 
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "that is not installed by pip"
+
+
+def _modules() -> Iterator[tuple[str, str]]:
+    """The file of each, or why it is not used. Without those of the host, jaxconv is not imported at all."""
+    yield planning.__name__, str(planning.__file__)
+    for platform in FAMILIES:
+        reason, name = ffi.why_no_module(platform), ffi.find_module(platform)
+        yield name or platform, reason or str(sys.modules[str(name)].__file__)
+
+
+def _sections() -> Iterator[tuple[str, Findings]]:
+    """Each with its title."""
+    try:
+        jax.devices()
+    except Exception as error:  # of any type, an AssertionError too
+        yield "jax", [("devices", _why_no_start(error)), *_unused_driver()]
+        return
+    for platform in FAMILIES:
+        yield f"{platform}: {_devices_text(platform)}", _findings(platform)
+
+
+def _why_no_start(error: Exception) -> str:
+    names = jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue] (JAX adds its options)
+    text = f"{type(error).__name__} {error}".strip()
+    if not names:
+        return f"JAX does not start: {text}"
+    return f"JAX does not start with JAX_PLATFORMS={names}: {text}. Unset it, or install JAX for what it names"
+
+
+def _unused_driver() -> Findings:
+    if NVIDIA_DRIVER.exists():
+        yield (
+            "driver",
+            f"{NVIDIA_DRIVER} is there, but JAX sees no GPU: pip install 'jax[cuda13]', which needs the driver "
+            "580 or newer",
+        )
+
+
 def _devices(platform: str) -> list[Any]:
-    return ffi.gpus() if platform == "cuda" else jax.devices(platform)
+    try:
+        return jax.devices(platform)
+    except RuntimeError:  # JAX runs without it
+        return []
 
 
 def _devices_text(platform: str) -> str:
@@ -56,16 +107,11 @@ def _devices_text(platform: str) -> str:
     return ", ".join(f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds)) or "JAX sees no such device"
 
 
-def _findings(platform: str) -> Iterator[tuple[str, str | None]]:
-    """What was looked at, and what is wrong with it."""
+def _findings(platform: str) -> Findings:
     devices = _devices(platform)
     if not devices:
-        if NVIDIA_DRIVER.exists():
-            yield (
-                "driver",
-                f"{NVIDIA_DRIVER} is there, but JAX sees no GPU: pip install 'jax[cuda13]', which needs the driver "
-                "580 or newer",
-            )
+        if platform == "cuda":
+            yield from _unused_driver()
         if ffi.find_module(platform) is not None:
             yield "kernels", ffi.why_no_kernels(platform)
         return
@@ -80,7 +126,7 @@ def _findings(platform: str) -> Iterator[tuple[str, str | None]]:
 
 
 def _check(family: str) -> tuple[int, str | None]:
-    """How often a family gave what lax gives on a host, in a second, and what is wrong with it."""
+    """How often a family gave what numpy gives, in a second, and what is wrong with it."""
     end, checks = time.monotonic() + SECONDS, 0
     for seed, layer, dtype in _cases():
         try:
@@ -102,15 +148,14 @@ def _cases() -> Iterator[tuple[int, tuple, str]]:
 
 
 def _wrong_passes(family: str, seed: int, layer: tuple, dtype: str) -> list[str]:
-    """The passes whose results are not lax's. Sums of so small integers are exact in every dtype and order."""
+    """The passes whose results are not numpy's. Sums of so small integers are exact in every dtype and order."""
     x_shape, w_shape, groups = layer
     rng = np.random.default_rng(seed)
     integers: Callable = lambda shape: rng.integers(-1, 2, shape).astype(np.float32)
     operands = integers(x_shape), integers(w_shape), integers((*x_shape[:-1], w_shape[-1]))
-    conv = partial(conv2d, padding="SAME", feature_group_count=groups)
-    ours = _passes(partial(conv, implementation=family), *(a.astype(dtype) for a in operands))
-    with jax.default_device(jax.devices("cpu")[0]):
-        exact = _passes(partial(conv, implementation="xla"), *operands)
+    conv = partial(conv2d, padding="SAME", feature_group_count=groups, implementation=family)
+    ours = _passes(conv, *(a.astype(dtype) for a in operands))
+    exact = _exact_passes(groups, *operands)
     return [name for name, mine in ours.items() if not np.array_equal(mine, exact[name].astype(mine.dtype))]
 
 
@@ -118,3 +163,20 @@ def _passes(conv: Callable, x: np.ndarray, w: np.ndarray, g: np.ndarray) -> dict
     y, pull = jax.jit(partial(jax.vjp, conv))(x, w)
     dx, dw = jax.jit(lambda pull, g: pull(g))(pull, g)
     return {"fprop": np.asarray(y), "dgrad": np.asarray(dx), "wgrad": np.asarray(dw)}
+
+
+def _exact_passes(groups: int, x: np.ndarray, w: np.ndarray, g: np.ndarray) -> dict[str, np.ndarray]:
+    """By numpy, because JAX may run without its CPU. The window is 3x3, with the padding "SAME"."""
+    _, height, width, _ = x.shape
+    x, g = (a.reshape(*a.shape[:3], groups, -1) for a in (x, g))
+    w = w.reshape(*w.shape[:3], groups, -1)
+    y, dw = np.zeros_like(g), np.zeros_like(w)
+    x = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0), (0, 0)))
+    dx = np.zeros_like(x)
+    for tap in np.ndindex(3, 3):
+        seen = (slice(None), slice(tap[0], tap[0] + height), slice(tap[1], tap[1] + width))
+        y += np.einsum("nhwgi,igo->nhwgo", x[seen], w[tap])
+        dx[seen] += np.einsum("nhwgo,igo->nhwgi", g, w[tap])
+        dw[tap] = np.einsum("nhwgi,nhwgo->igo", x[seen], g)
+    whole = lambda a: a.reshape(*a.shape[:3], -1)
+    return {"fprop": whole(y), "dgrad": whole(dx[:, 1:-1, 1:-1]), "wgrad": whole(dw)}
