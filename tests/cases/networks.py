@@ -99,10 +99,10 @@ class UNet(nnx.Module):
         return self.last(jnp.concatenate((down, up), axis=-1))
 
 
-def of_nnx(module: type[nnx.Module]) -> Network:
+def of_nnx(module: type[nnx.Module], call: Callable = lambda module, x: module(x)) -> Network:
     graph, state = nnx.split(nnx.eval_shape(lambda: module(nnx.Rngs(0))))
     leaves, tree = jax.tree.flatten(state)
-    apply = lambda variables, x: nnx.merge(graph, jax.tree.unflatten(tree, variables))(x)
+    apply = lambda variables, x: call(nnx.merge(graph, jax.tree.unflatten(tree, variables)), x)
     return Network(apply, [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves])
 
 
@@ -151,20 +151,53 @@ def keras(name: str) -> Network:
     return Network(lambda variables, x: make().stateless_call(variables, constants, x)[0], trainable)
 
 
-class Quantized(flax.linen.Module):
+class QuantizedLinen(flax.linen.Module):
+    """Only dense layers: qwix refuses the gradients of grouped ones."""
+
     @flax.linen.compact
     def __call__(self, x):
         x = flax.linen.relu(flax.linen.Conv(8, (3, 3))(x))
         x = flax.linen.relu(flax.linen.Conv(16, (3, 3), strides=2)(x))
+        x = flax.linen.relu(flax.linen.ConvTranspose(8, (3, 3), strides=(2, 2))(x))
         return flax.linen.Conv(8, (3, 3), kernel_dilation=2)(x)
 
 
-def qwix(backward: str | None) -> Network:
-    """int8 in the forward pass. backward: the type of the gradients that are multiplied, or None for float32.
+class QuantizedNnx(nnx.Module):
+    """The same layers."""
 
-    Only dense layers: qwix refuses the gradients of grouped ones.
+    def __init__(self, rngs):
+        self.first = nnx.Conv(3, 8, (3, 3), rngs=rngs)
+        self.down = nnx.Conv(8, 16, (3, 3), strides=2, rngs=rngs)
+        self.up = nnx.ConvTranspose(16, 8, (3, 3), strides=(2, 2), rngs=rngs)
+        self.last = nnx.Conv(8, 8, (3, 3), kernel_dilation=2, rngs=rngs)
+
+    def __call__(self, x):
+        x = nnx.relu(self.down(nnx.relu(self.first(x))))
+        return self.last(nnx.relu(self.up(x)))
+
+
+QUANTIZED_LAYERS = 4
+
+
+def qwix(library: str, dtype: str, training: bool, backward: str | None = None) -> Network:
+    """Quantised by qwix to a type, for training or after it; its variables are in float32.
+
+    backward: in training, the type of the gradients that are multiplied, or None for float32.
     """
     qwix = pytest.importorskip("qwix")
-    rule = qwix.QtRule(module_path=".*", weight_qtype="int8", act_qtype="int8", bwd_qtype=backward)
-    module = qwix.quantize_model(Quantized(), qwix.QtProvider([rule]))
-    return Network(module.apply, jax.eval_shape(Quantized().init, jax.random.key(0), of_types(IMAGES)))
+    types = dict(module_path=".*", weight_qtype=dtype, act_qtype=dtype)
+    if training:
+        provider = qwix.QtProvider([qwix.QtRule(**types, bwd_qtype=backward)])
+    else:
+        provider = qwix.PtqProvider([qwix.QuantizationRule(**types)])
+    if library == "nnx":
+        return of_nnx(QuantizedNnx, lambda module, x: qwix.quantize_model(module, provider, x)(x))
+
+    module = qwix.quantize_model(QuantizedLinen(), provider)
+    init = lambda module: jax.eval_shape(module.init, jax.random.key(0), of_types(IMAGES))
+    variables = init(QuantizedLinen())
+    if training:
+        return Network(module.apply, variables)
+    like = init(module)["params"]
+    quantized = lambda variables: {"params": qwix.quantize_params(variables["params"], like)}
+    return Network(lambda variables, x: module.apply(quantized(variables), x), variables)

@@ -17,8 +17,6 @@ NETWORKS = {
     "nnx U-Net": functools.partial(networks.of_nnx, networks.UNet),
     "equinox": networks.equinox,
     "haiku MobileNetV1": functools.partial(networks.haiku, "MobileNetV1"),
-    "qwix": functools.partial(networks.qwix, None),
-    "qwix backward": functools.partial(networks.qwix, "int8"),
 }
 MORE = {
     "keras MobileNetV2": functools.partial(networks.keras, "MobileNetV2"),
@@ -31,6 +29,16 @@ MORE = {
     "keras ConvNeXtTiny": functools.partial(networks.keras, "ConvNeXtTiny"),
     "keras EfficientNetB0": functools.partial(networks.keras, "EfficientNetB0"),
 }
+# Library, type, whether it is trained so, and the type of the gradients that are multiplied.
+QUANTIZED = {
+    f"{library} {dtype}{' in training' * training}{f' with {backward} gradients' if backward else ''}": (
+        library, dtype, training, backward
+    )
+    for library in ("linen", "nnx")
+    for dtype in ("int8", "float8_e4m3fn")
+    for training, backward in ((False, None), (True, None), (True, dtype))
+}  # fmt: skip
+QUICK = ("linen int8 in training with int8 gradients", "nnx float8_e4m3fn")
 
 
 @pytest.fixture(autouse=True)
@@ -46,26 +54,40 @@ def uninstalled():
     jaxconv.uninstall()
 
 
-def assert_ours(network, implementation):
-    """Every convolution of the compiled text is ours."""
-    step = value_and_gradients(network.apply)
+def assert_ours(network, implementation, step_of=value_and_gradients, rtol=1e-4):
+    """Every convolution of the compiled text is ours. How many calls of each kind there are."""
+    step = step_of(network.apply)
     variables, x = network.arrays()
     with jax.default_matmul_precision("highest"):
         expected = run_on_host(step, variables, x)
         jaxconv.install(implementation)
         program = compiled(step, variables, x)
     hlo = program.as_text()
-    assert custom_calls(hlo)["wgrad"] > 0
     assert "convolution" not in opcodes(hlo) and "__cudnn" not in hlo
-    assert_same(program(variables, x), expected, 1e-4)
+    assert_same(program(variables, x), expected, rtol)
+    return custom_calls(hlo)
 
 
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
 def test_network(network, implementation):
-    assert_ours(network(), implementation)
+    assert assert_ours(network(), implementation)["wgrad"] > 0
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("network", MORE.values(), ids=MORE)
 def test_more_networks(network, implementation):
-    assert_ours(network(), implementation)
+    assert assert_ours(network(), implementation)["wgrad"] > 0
+
+
+@pytest.mark.parametrize("library, dtype, training, backward", [
+    pytest.param(*case, id=name, marks=() if name in QUICK else pytest.mark.full) for name, case in QUANTIZED.items()
+])  # fmt: skip
+def test_quantized_by_qwix(library, dtype, training, backward, implementation):
+    """Forward, and backward in training: after it, gradients would be rounded to the type without a scale.
+
+    Where sums have another order, the next layer may round to another number of float8, an eighth away.
+    """
+    network = networks.qwix(library, dtype, training, backward)
+    step_of = value_and_gradients if training else lambda apply: apply
+    calls = assert_ours(network, implementation, step_of, 1e-4 if dtype == "int8" else 0.1)
+    assert sum(calls.values()) == (3 if training else 1) * networks.QUANTIZED_LAYERS
