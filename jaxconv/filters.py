@@ -21,9 +21,10 @@ OF_VOLUMES = "DHWOI"  # the axes of a filter that is prepared for NCHW32
 class PreparedFilter:
     """A filter as `prepare_filter` returns it. It is a pytree of one array.
 
-    array: (spatial..., out channels, in channels / groups).
-    layout: "NCHW32" of a filter for that layout of images: then array is (in channels / 32, height, width, out
-      channels, 32).
+    Args:
+      array: (spatial..., out channels, in channels / groups).
+      layout: "NCHW32" of a filter for that layout of images: then array is (in channels / 32, height, width, out
+        channels, 32).
     """
 
     array: Array

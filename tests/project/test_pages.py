@@ -87,6 +87,12 @@ def test_quoted_messages_are_of_the_code(on_the_host):
     assert [message for message in quoted if not is_there(message)] == []
 
 
+def test_api_page_has_every_public_name():
+    page = (ROOT / "docs" / "api.md").read_text()
+    documented = re.findall(r"^\.\. auto\w+:: (?:jaxconv\.)?(\w+)", page, re.MULTILINE)
+    assert set(jaxconv.__all__) <= set(documented)
+
+
 def test_pictures_are_as_drawn():
     """`python docs/kernels/draw.py` draws them: offset tables in them are those of the code."""
     spec = importlib.util.spec_from_file_location("draw", ROOT / "docs" / "kernels" / "draw.py")
