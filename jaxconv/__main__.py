@@ -8,9 +8,12 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
+import pkgutil
 import runpy
 import sys
+import types
 
 import jaxconv
 from jaxconv import doctor, explain_command
@@ -50,7 +53,23 @@ def main() -> None:
     sys.argv = [options.script, *options.args]
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.abspath(options.script))
-    runpy.run_path(options.script, run_name="__main__")
+    _run_as_main(options.script)
+
+
+def _run_as_main(path: str) -> None:
+    """Runs a script in a module `__main__` that stays: threads that outlive the script look up its names there.
+
+    `runpy.run_path` takes the module away when the script ends. It is left with folders and archives.
+    """
+    if pkgutil.get_importer(path) is not None:
+        runpy.run_path(path, run_name="__main__")
+        return
+    with io.open_code(os.path.abspath(path)) as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)  # not this module's imports of __future__
+    main = types.ModuleType("__main__")
+    main.__file__ = path
+    sys.modules["__main__"] = main
+    exec(code, main.__dict__)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,52 @@ def test_traceback(tmp_path):
     assert f'File "{tmp_path / "script.py"}", line 2, in f' in process.stderr
 
 
+def test_annotations_are_the_scripts_own(tmp_path):
+    """A future of our module is none of the script's."""
+    assert run(tmp_path, "def f(x: 1 + 1): ...\nprint(f.__annotations__)").stdout == "{'x': 2}\n"
+
+
+def test_a_thread_that_outlives_the_script(tmp_path):
+    """It finds the script's class by its name."""
+    process = run(tmp_path, """
+        import pickle, threading
+
+        class Named:
+            value = 3
+
+        def work():
+            threading.main_thread().join()
+            print(pickle.loads(pickle.dumps(Named())).value)
+
+        threading.Thread(target=work).start()
+    """)  # fmt: skip
+    assert process.returncode == 0 and process.stdout == "3\n", process.stderr
+
+
+def test_a_process_that_the_script_starts(tmp_path):
+    """It imports the script, to find what it is to call."""
+    process = run(tmp_path, """
+        import multiprocessing
+
+        def double(x):
+            return 2 * x
+
+        if __name__ == "__main__":
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                print(pool.map(double, [1, 2]))
+    """)  # fmt: skip
+    assert process.stdout == "[2, 4]\n", process.stderr
+
+
+def test_a_folder(tmp_path):
+    """With a `__main__.py`, as Python runs it."""
+    (tmp_path / "__main__.py").write_text("import sys, beside\nprint(__name__, sys.argv[1:], beside.WINDOW)")
+    (tmp_path / "beside.py").write_text("WINDOW = 3")
+    command = [sys.executable, "-m", "jaxconv", "run", str(tmp_path), "more"]
+    process = subprocess.run(command, cwd=tmp_path.parent, capture_output=True, text=True)
+    assert process.stdout == "__main__ ['more'] 3\n", process.stderr
+
+
 @pytest.mark.parametrize("arguments, message", [
     (["run"], "required: script"),
     (["run", "missing.py"], "no such script: missing.py"),
