@@ -22,7 +22,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import shared
 from jax import lax
+from tqdm import tqdm
 
 import jaxconv
 
@@ -108,6 +110,13 @@ class Measured(NamedTuple):
 Programs = dict[str, Program]
 
 
+class Results(NamedTuple):
+    """By pass: what was measured of each side, and how far their results are apart."""
+
+    times: dict[str, dict[str, Measured]]
+    differences: dict[str, float]
+
+
 def networks(size: Size, dtype: str) -> dict[str, ConvNeXt]:
     """Ours, forced, so that a convolution that lax would answer is an error, and lax's."""
     ours = functools.partial(jaxconv.conv_general_dilated, implementation=NATIVE[jax.default_backend()])
@@ -182,11 +191,12 @@ def milliseconds(call: Callable[[], jax.Array], iterations: int) -> float:
     return (time.perf_counter() - start) / iterations * 1e3
 
 
-def measure(programs: Programs, iterations: int) -> dict[str, Measured]:
+def measure(programs: Programs, iterations: int, bar: tqdm) -> dict[str, Measured]:
     """Medians of repetitions that take turns, so that a clock that slows down does so for both."""
-    times = [
-        {name: milliseconds(program.call, iterations) for name, program in programs.items()} for _ in range(REPETITIONS)
-    ]
+    times = []
+    for _ in range(REPETITIONS):
+        times.append({name: milliseconds(program.call, iterations) for name, program in programs.items()})
+        bar.update()
     return {
         name: Measured(program.compile_s, statistics.median(t[name] for t in times))
         for name, program in programs.items()
@@ -205,14 +215,47 @@ def machine() -> dict[str, str]:
 
 
 def print_pass(which: str, measured: dict[str, Measured]) -> None:
-    """A table's lines, as soon as they are known: XLA takes minutes to compile all."""
+    """A table's lines, above the progress bar, as soon as they are known: XLA takes minutes to compile all."""
     ours, theirs = measured["jaxconv"], measured["lax"]
-    print(f"{which + ', compilation':24}{ours.compile_s:>10.1f} s{theirs.compile_s:>10.1f} s")
-    print(
+    tqdm.write(f"{which + ', compilation':24}{ours.compile_s:>10.1f} s{theirs.compile_s:>10.1f} s")
+    tqdm.write(
         f"{which + ', a call':24}{ours.call_ms:>9.2f} ms{theirs.call_ms:>9.2f} ms"
-        f"   {theirs.call_ms / ours.call_ms:.2f}x as fast as lax",
-        flush=True,
+        f"   {theirs.call_ms / ours.call_ms:.2f}x as fast as lax"
     )
+
+
+def measure_passes(both: dict[str, ConvNeXt], params: Any, batch: Batch, iterations: int) -> Results:
+    results = Results({}, {})
+    with tqdm(total=len(PASSES) * (len(both) + REPETITIONS), unit="step") as bar:
+        for which, (program_of, compared_calls) in PASSES.items():
+            programs = {}
+            for name, network in both.items():  # ours first: XLA remembers what it measured of products that both have
+                bar.set_description(f"{which}, compiling {name}")
+                programs[name] = program_of(network, params, batch)
+                bar.update()
+            bar.set_description(f"{which}, measuring")
+            results.differences[which] = difference(programs, compared_calls)
+            results.times[which] = measure(programs, iterations, bar)
+            print_pass(which, results.times[which])
+    return results
+
+
+def draw(path: Path, results: Results) -> None:
+    charts = {}
+    for which, sides in results.times.items():
+        charts[f"{which}: a call, ms"] = [side.call_ms for side in sides.values()]
+        charts[f"{which}: compilation, s"] = [side.compile_s for side in sides.values()]
+    shared.draw(path, list(results.times["inference"]), charts, inches=14, label="%.2f")
+
+
+def write(path: Path, network: dict[str, Any], results: Results) -> None:
+    rows = [
+        {"pass": which, "implementation": name} | measured._asdict()
+        for which, of in results.times.items()
+        for name, measured in of.items()
+    ]
+    written = {"machine": machine(), "network": network, "rows": rows, "differences": results.differences}
+    path.write_text(json.dumps(written, indent=1) + "\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -222,6 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--iterations", type=int, default=10, help=f"timed in a row, {REPETITIONS} times")
     parser.add_argument("--small", action="store_true", help="a tiny network, for a CPU")
     parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--figure", type=Path, default=Path("build/convnext.png"), help="where the figure goes")
     options = parser.parse_args(arguments)
     jax.config.update("jax_enable_compilation_cache", False)  # what it finds is not a compilation
 
@@ -232,29 +276,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
     print(f"{machine()}\n{count / 1e6:.1f} million parameters, batch {options.batch}, {options.dtype}\n")
     print(f"{'':24}{'jaxconv':>12}{'lax':>12}", flush=True)
-    times, differences = {}, {}
-    for which, (program_of, compared_calls) in PASSES.items():
-        # Ours compiles first: XLA remembers what it measured of the matrix products that both networks have.
-        programs = {name: program_of(network, params, batch) for name, network in both.items()}
-        differences[which] = difference(programs, compared_calls)
-        times[which] = measure(programs, options.iterations)
-        print_pass(which, times[which])
-
+    results = measure_passes(both, params, batch, options.iterations)
     print(
-        f"\ndifference from lax: {differences['inference']:.1e} of the outputs, "
-        f"{differences['training']:.1e} of the first losses"
+        f"\ndifference from lax: {results.differences['inference']:.1e} of the outputs, "
+        f"{results.differences['training']:.1e} of the first losses"
     )
+    draw(options.figure, results)
+    print(f"figure: {options.figure}")
     if options.out:
-        network = size._asdict() | {"batch": options.batch, "dtype": options.dtype}
-        rows = [
-            {"pass": which, "implementation": name} | measured._asdict()
-            for which, of in times.items()
-            for name, measured in of.items()
-        ]
-        results = {"machine": machine(), "network": network, "rows": rows, "differences": differences}
-        options.out.write_text(json.dumps(results, indent=1) + "\n")
+        write(options.out, size._asdict() | {"batch": options.batch, "dtype": options.dtype}, results)
     tolerance = TOLERANCES[options.dtype]
-    if not all(value <= tolerance for value in differences.values()):
+    if not all(value <= tolerance for value in results.differences.values()):
         sys.exit(f"a difference is above {tolerance}")
 
 

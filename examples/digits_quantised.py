@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import digits
-import eight_bits
 import jax
 import numpy as np
 import qwix
+import shared
 
 import jaxconv
 
@@ -57,7 +57,7 @@ def measure(dtype: str, params: Any, held_out: digits.Digits) -> Measured:
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
     accuracy = float((predicted == held_out.labels).mean())
     return Measured(
-        dtype, accuracy, size / 1024, eight_bits.seconds(program, params, held_out.images) * 1e3, ours, ours + by_lax
+        dtype, accuracy, size / 1024, shared.seconds(program, params, held_out.images) * 1e3, ours, ours + by_lax
     )
 
 
@@ -74,7 +74,7 @@ def draw(path: Path, rows: list[Measured]) -> None:
         "Parameters, KiB": [row.kilobytes for row in rows],
         "All held-out digits, ms": [row.milliseconds for row in rows],
     }
-    eight_bits.draw(path, [row.dtype for row in rows], charts, inches=12, label="%.2f")
+    shared.draw(path, [row.dtype for row in rows], charts, inches=12, label="%.2f")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -82,15 +82,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("build/digits_quantised.png"), help="where the figure goes")
     parser.add_argument("--small", action="store_true", help="train for a few steps")
     options = parser.parse_args(arguments)
-    if options.small:
-        digits.EPOCHS = 4
 
     warnings.filterwarnings("ignore", category=DeprecationWarning)  # of qwix's imports
     jaxconv.install()
     training, held_out = digits.read_digits()
     network = digits.Network(digits.lax_conv2d)
     initial = network.init(jax.random.key(0), training.images[:1])
-    params = digits.train("float32", network, initial, training).params
+    params = digits.train("float32", network, initial, training, digits.EPOCHS[options.small]).params
 
     rows = [measure(dtype, params, held_out) for dtype in TYPES]
     print_table(rows, len(held_out.labels))

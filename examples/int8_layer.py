@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import digits
-import eight_bits
 import jax
 import jax.numpy as jnp
 import numpy as np
+import shared
 
 import jaxconv
 
@@ -50,12 +50,12 @@ class Measured(NamedTuple):
     milliseconds: float
 
 
-def trained_layer() -> Layer:
+def trained_layer(epochs: int) -> Layer:
     """The second layer of the network, and what the first makes of the held-out digits."""
     training, held_out = digits.read_digits()
     network = digits.Network(jaxconv.conv2d)
     initial = network.init(jax.random.key(0), training.images[:1])
-    params = digits.train("float32", network, initial, training).params["params"]
+    params = digits.train("float32", network, initial, training, epochs).params["params"]
     first, layer = params["first"], params["strided"]
     x = jaxconv.conv2d(held_out.images, first["kernel"], bias=first["bias"], activation="relu")
     return Layer(x, layer["kernel"], layer["bias"])
@@ -87,9 +87,7 @@ def measure(name: str, layer: Layer, exact: np.ndarray) -> Measured:
     y = program(x, w)
     difference = np.asarray(y).astype("float32") / out_scale - exact
     error = np.sqrt(np.mean(difference**2) / np.mean(exact**2))
-    return Measured(
-        name, float(error), (x.nbytes + w.nbytes + y.nbytes) / 1024, eight_bits.seconds(program, x, w) * 1e3
-    )
+    return Measured(name, float(error), (x.nbytes + w.nbytes + y.nbytes) / 1024, shared.seconds(program, x, w) * 1e3)
 
 
 def print_table(rows: list[Measured]) -> None:
@@ -104,7 +102,7 @@ def draw(path: Path, rows: list[Measured]) -> None:
         "Input, filter and result, KiB": [row.kilobytes for row in rows],
         "A call, ms": [row.milliseconds for row in rows],
     }
-    eight_bits.draw(path, [row.name.replace(" x ", "\nx ") for row in rows], charts, inches=15, label="%.3g")
+    shared.draw(path, [row.name.replace(" x ", "\nx ") for row in rows], charts, inches=15, label="%.3g")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -112,11 +110,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("build/int8_layer.png"), help="where the figure goes")
     parser.add_argument("--small", action="store_true", help="train for a few steps")
     options = parser.parse_args(arguments)
-    if options.small:
-        digits.EPOCHS = 4
     warnings.simplefilter("error", jaxconv.FallbackWarning)  # every type has to run on jaxconv's kernels
 
-    layer = trained_layer()
+    layer = trained_layer(digits.EPOCHS[options.small])
     exact = np.asarray(jaxconv.conv2d(layer.x, layer.w, window_strides=STRIDES, bias=layer.bias, activation="relu"))
     rows = [measure(name, layer, exact) for name in TYPES]
     print_table(rows)

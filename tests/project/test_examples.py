@@ -20,7 +20,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def convnext():
     spec = importlib.util.spec_from_file_location("convnext", EXAMPLES / "convnext.py")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.syspath_prepend(str(EXAMPLES))
+        spec.loader.exec_module(module)
     module.SMALL = module.Size(depths=(1, 1), widths=(4, 8), image=16, classes=10)
     return module
 
@@ -58,21 +60,24 @@ def test_both_learn_the_same(convnext):
 
 
 def test_command(convnext, tmp_path, capsys):
-    out = tmp_path / "times.json"
-    convnext.main(["--small", "--batch", "4", "--iterations", "1", "--out", str(out)])
+    out, figure = tmp_path / "times.json", tmp_path / "figures" / "figure.png"
+    convnext.main(["--small", "--batch", "4", "--iterations", "1", "--out", str(out), "--figure", str(figure)])
     written = json.loads(out.read_text())
     assert [(row["pass"], row["implementation"]) for row in written["rows"]] == [
         (which, name) for which in ("inference", "training") for name in ("jaxconv", "lax")
     ]
     assert all(row["compile_s"] > 0 and row["call_ms"] > 0 for row in written["rows"])
     assert written["network"]["dtype"] == "bfloat16"
-    assert "difference from lax" in capsys.readouterr().out
+    assert figure.stat().st_size > 10_000
+    printed = capsys.readouterr()
+    assert "14/14" in printed.err
+    assert "difference from lax" in printed.out and "training, a call" in printed.out
 
 
-def test_command_fails_where_outputs_differ(convnext, monkeypatch):
+def test_command_fails_where_outputs_differ(convnext, monkeypatch, tmp_path):
     right = jaxconv.conv_general_dilated
     without_a_tap = lambda x, w, *arguments, **named: right(x, w.at[1, 1].set(0), *arguments, **named)
     monkeypatch.setattr(jaxconv, "conv_general_dilated", without_a_tap)
     monkeypatch.setitem(convnext.PASSES, "training", convnext.PASSES["inference"])  # quicker to compile
     with pytest.raises(SystemExit, match="difference is above"):
-        convnext.main(["--small", "--batch", "4", "--iterations", "1"])
+        convnext.main(["--small", "--batch", "4", "--iterations", "1", "--figure", str(tmp_path / "figure.png")])

@@ -1,4 +1,4 @@
-"""The examples of `jaxconv.nn`, and of numbers of 8 bits, with few steps of narrow networks."""
+"""The examples that train: with few steps, or narrow networks."""
 
 import importlib.util
 import re
@@ -26,14 +26,14 @@ def example(name):
     return module
 
 
-@pytest.mark.parametrize("name", ["segment_coins", "forecast_sunspots"])
-def test_command(name, tmp_path, capsys):
+@pytest.mark.parametrize("name, steps", [("digits", 40), ("segment_coins", 20), ("forecast_sunspots", 20)])
+def test_command(name, steps, tmp_path, capsys):
     """It trains with a progress bar, draws, and says how good it is."""
     figure = tmp_path / "figures" / "figure.png"
     example(name).main(["--small", "--out", str(figure)])
     assert figure.stat().st_size > 10_000
     printed = capsys.readouterr()
-    assert "20/20" in printed.err
+    assert f"{steps}/{steps}" in printed.err
     assert f"figure: {figure}" in printed.out
 
 

@@ -1,4 +1,4 @@
-"""What the examples of numbers of 8 bits share: the time of a call, and the figure."""
+"""What examples share: the time of a call, and a figure of bar charts."""
 
 import statistics
 import time
