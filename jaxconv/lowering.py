@@ -114,7 +114,7 @@ def seen_by_kernels(
     if platform != "cuda":
         return Seen(kind, problem)
     if kind == "wgrad" and are_summed_wide(exchanged(problem)):
-        return _integer_gradient(problem, constraint)
+        return _faster(integer_readings(problem), constraint)
     if has_float8(problem):
         problem = float8_on_gpu(kind, problem, constraint, ending)
     is_float32 = all(problem.dtype(role) == jnp.float32 for role in ROLES)
@@ -123,10 +123,15 @@ def seen_by_kernels(
     return Seen(kind, problem)
 
 
-def _integer_gradient(gradient: ConvProblem, constraint: Constraint) -> Seen:
-    """The faster reading. Tensor cores read bytes only if what is summed comes last, and the convolution that lax
-    writes for a gradient can be brought to that."""
-    readings = Seen("wgrad", gradient), Seen("conv", exchanged(gradient))
+def integer_readings(gradient: ConvProblem) -> list[Seen]:
+    """A weight gradient of integers, and the convolution that lax writes for it, if groups are not on the cotangent's
+    batch."""
+    conv = [] if gradient.out_batch_grouped else [Seen("conv", exchanged(gradient))]
+    return [Seen("wgrad", gradient), *conv]
+
+
+def _faster(readings: list[Seen], constraint: Constraint) -> Seen:
+    """Of integers. Tensor cores read bytes only if what is summed comes last: a convolution can be brought to that."""
     taken = [
         seen for seen in readings if not (ffi.why_no_kernels("cuda") or unsupported_reason(seen.problem, seen.kind))
     ]
