@@ -24,7 +24,15 @@ from jaxconv.problem import ROLES, ConvProblem
 from jaxconv.problem.algorithms import Float32, float32_of
 from jaxconv.problem.of_lax import are_summed_wide, exchanged
 from jaxconv.problem.product import OPERANDS, RESULT, Ending
-from jaxconv.problem.wider import FLOAT8, converted, has_float8, with_float32_result, without_float8
+from jaxconv.problem.wider import (
+    FLOAT8,
+    converted,
+    has_float8,
+    with_float32_result,
+    with_int32_result,
+    without_float8,
+    wraps_to_int8,
+)
 from jaxconv.sharding import cache_key
 from jaxconv.sharding.block import Apart, Local, block
 from jaxconv.sharding.partitioning import (
@@ -74,9 +82,12 @@ def _why_not_split(module, automatic: Automatic) -> str | None:
 def _computation(kind: str, platform: str | None, implementation, tuning: Tuning, problem: ConvProblem):
     """What answers a problem on a platform: a native kernel; lax, where it is measured or expected to be the fastest;
     or else lax with a warning, if no name forbids that."""
+    again = partial(_computation, kind, platform, implementation, tuning)
+    if wraps_to_int8(problem):
+        return converted(kind, problem, with_int32_result(kind, problem), again)
     kind_seen, seen = seen_by_kernels(kind, platform, problem, constraint_of(implementation))
     if has_float8(problem) and seen != problem:
-        return converted(kind, problem, seen, partial(_computation, kind, platform, implementation, tuning))
+        return converted(kind, problem, seen, again)
     choice = decide(kind_seen, platform, seen, implementation, tuning)
     if choice.plan is None:
         return _by_lax(choice.unsupported_reason(), kind, implementation, problem)
@@ -107,10 +118,13 @@ def seen_by_kernels(
     constraint: Constraint = ANY,
     ending: Ending = Ending.SUMS,
 ) -> Seen:
-    """What is planned: of complex numbers, a real problem. On a GPU: of float8, a problem that kernels take; of
-    integers, a weight gradient or the convolution that it is; of float32 multiplied as bfloat16, one of that."""
+    """What is planned: of complex numbers, a real problem; of int8, sums of int32. On a GPU: of float8, a problem that
+    kernels take; of integers, a weight gradient or the convolution that it is; of float32 multiplied as bfloat16, that.
+    """
     if is_complex(problem):
         problem = as_real(problem)
+    if wraps_to_int8(problem) and ending is Ending.SUMS:
+        problem = with_int32_result(kind, problem)
     if platform != "cuda":
         return Seen(kind, problem)
     if kind == "wgrad" and are_summed_wide(exchanged(problem)):

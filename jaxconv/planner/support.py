@@ -18,14 +18,14 @@ DTYPES = frozenset(
     (jnp.dtype(operand), jnp.dtype(result))
     for operand, result in [
         ("float32", "float32"), ("float64", "float64"), ("bfloat16", "bfloat16"), ("float16", "float16"),
-        ("bfloat16", "float32"), ("float16", "float32"), ("float32", "float64"), ("int8", "int32"),
+        ("bfloat16", "float32"), ("float16", "float32"), ("float32", "float64"), ("int8", "int32"), ("int8", "int8"),
     ]
 )  # fmt: skip
 
 
-# The same of a convolution that ends with an epilogue. Sums of int8 are int32, which lax would wrap to int8.
+# The same of a convolution that ends with an epilogue.
 DTYPES_WITH_EPILOGUE = DTYPES | {
-    (jnp.dtype("int8"), jnp.dtype(result)) for result in ("float32", "bfloat16", "float16", "int8")
+    (jnp.dtype("int8"), jnp.dtype(result)) for result in ("float32", "bfloat16", "float16")
 }
 
 # With float8 in any role. All are summed in float32.

@@ -14,6 +14,7 @@ from jaxconv.problem.product import OPERANDS, RESULT
 
 FLOAT8 = frozenset(map(jnp.dtype, ("float8_e4m3fn", "float8_e5m2")))
 FLOAT32, BFLOAT16, FLOAT16 = map(jnp.dtype, ("float32", "bfloat16", "float16"))
+INT8, INT32 = map(jnp.dtype, ("int8", "int32"))
 
 Compute = Callable[[Array, Array], Array]
 
@@ -40,6 +41,15 @@ def without_float8(kind: str, problem: ConvProblem) -> ConvProblem:
     dtypes = {f"{role}_dtype": jnp.result_type(*others) if others else halves for role in OPERANDS[kind]}
     wider = dataclasses.replace(problem, **dtypes)
     return with_float32_result(kind, wider) if result in FLOAT8 else wider
+
+
+def wraps_to_int8(problem: ConvProblem) -> bool:
+    """Whether sums of int8 are to be int8: those of int32, modulo 256."""
+    return {problem.dtype(role) for role in ROLES} == {INT8}
+
+
+def with_int32_result(kind: str, problem: ConvProblem) -> ConvProblem:
+    return dataclasses.replace(problem, **{f"{RESULT[kind]}_dtype": INT32})
 
 
 def with_float32_result(kind: str, problem: ConvProblem) -> ConvProblem:

@@ -190,7 +190,6 @@ UNSUPPORTED = {
     "bool": dict(dtype="bool"),
     "uint8": dict(dtype="uint8"),
     "int16": dict(dtype="int16"),
-    "int8_to_int8": dict(dtype="int8"),
     "float8": dict(dtype="float8_e4m3b11fnuz"),
     "four_dimensions": dict(x=(1, 2, 3, 3, 3, 3), w=(2, 2, 2, 2, 2, 2), window_strides=(1,) * 4),
 }

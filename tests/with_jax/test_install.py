@@ -98,13 +98,14 @@ def test_any_layout(layout, params, implementation):
     assert_same(run(pullback(conv), x, w, g), expected)
 
 
+@pytest.mark.usefixtures("on_the_host")  # lax has no uint8 on a GPU
 @pytest.mark.parametrize("is_named", [False, True])
-def test_what_no_kernel_takes_stays_with_lax(is_named, implementation):
+def test_what_no_kernel_takes_stays_with_lax(is_named):
     """With a warning, also under a name."""
     x, w = (a.astype("uint8") for a in named("dense").operands()[:2])
     conv = named("dense").lax()
     expected = run_on_host(conv, x, w)
-    jaxconv.install(implementation if is_named else None)
+    jaxconv.install("cpu" if is_named else None)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", jaxconv.FallbackWarning)
         assert_same(run(conv, x, w), expected, 1e-6)
@@ -115,6 +116,7 @@ def test_what_no_kernel_takes_stays_with_lax(is_named, implementation):
         run(lambda x, w: conv(x, w) + 1, x, w)
 
 
+@pytest.mark.usefixtures("on_the_host")  # a GPU's compiled text has calls of cuDNN
 @pytest.mark.parametrize("case", [named("strided"), named("grouped"), BATCH_GROUPS], ids=str)
 def test_where_the_plan_is_lax(case, monkeypatch):
     """As where it is faster on a GPU: our fallback does not come back to us."""

@@ -18,7 +18,6 @@ from cases.convolution import channels_last_convolution
 from cases.int8 import CASES, exact, gradients, operands, whole_range
 from cases.meshes import collectives, compiled, mesh, place
 from cases.reference import HOST, assert_same, custom_calls, exception_of, opcodes, run, run_on_host
-from jaxconv import fallback
 from jaxconv.explain import lines
 
 EACH = pytest.mark.parametrize("name", CASES)
@@ -103,15 +102,31 @@ def test_random_convolutions(drawn, implementation):
 # What lax has.
 
 
-def test_results_of_int8_wrap_as_those_of_lax():
+@EACH
+def test_results_of_int8_wrap(name, implementation):
+    """As those of lax on the host."""
+    case = CASES[name]
+    (x, w, _), expected = exact(case)
+    conv = case.ours(implementation)
+    assert_same(run(conv, x, w), expected["fprop"].astype("int8"))
+    assert_same(expected["fprop"].astype("int8"), run_on_host(case.lax(), x, w))
+    assert custom_calls(jax.jit(conv).lower(x, w).as_text()) == {"conv": 1}
+    (line,) = lines(conv, x, w)
+    assert line.startswith("fprop int8") and "not lax" not in line
+
+
+def test_results_of_int8_wrap_with_install(implementation):
     case = CASES["dense"]
-    x, w, _ = operands(case)
-    with pytest.warns(jaxconv.FallbackWarning, match="dtype int8 with result int8"):
-        fallback._warned.clear()
-        actual = case.ours(None)(x, w)
-    assert_same(actual, run_on_host(case.lax(), x, w))
-    error = exception_of(case.ours("cpu"), x, w)
-    assert type(error) is NotImplementedError and "dtype int8 with result int8" in str(error)
+    (x, w, g), expected = exact(case)
+    of_result = lambda conv: lambda *arrays, **params: conv(*arrays, **params | {"preferred_element_type": None})
+    jaxconv.install(implementation)
+    try:
+        _, of_w = gradients(case, of_result(lax.conv_general_dilated))
+        assert_same(run(case.lax(), x, w), expected["fprop"].astype("int8"))
+        assert_same(run(of_w, x, g), expected["wgrad"].astype("int8"))
+        assert custom_calls(jax.jit(case.lax()).lower(x, w).as_text()) == {"conv": 1}
+    finally:
+        jaxconv.uninstall()
 
 
 def test_no_derivatives(implementation):
@@ -119,10 +134,12 @@ def test_no_derivatives(implementation):
     case = CASES["dense"]
     x, w, _ = operands(case)
     zeros = [np.zeros(a.shape, jax.dtypes.float0) for a in (x, w)]
-    for conv in (case.ours(implementation, "int32"), functools.partial(case.lax(), **SUMS)):
-        y, dy = jax.jvp(conv, (x, w), tuple(zeros))
+    with jax.default_device(HOST):  # lax has no such convolution on a GPU
+        of_lax = jax.jvp(functools.partial(case.lax(), **SUMS), (x, w), tuple(zeros))
+    conv = case.ours(implementation, "int32")
+    for y, dy in (of_lax, jax.jvp(conv, (x, w), tuple(zeros))):
         assert (y.dtype, dy.dtype) == ("int32", jax.dtypes.float0)
-        assert type(exception_of(jax.grad(lambda x: conv(x, w).sum()), x)) is TypeError
+    assert type(exception_of(jax.grad(lambda x: conv(x, w).sum()), x)) is TypeError
 
 
 @pytest.mark.parametrize("preferred", ["uint8", "uint32"])
