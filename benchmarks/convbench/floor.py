@@ -25,7 +25,12 @@ PEAKS = {
         bandwidth=4280e9,
         rates={(dtype, precision): 740e12 for dtype in ("bfloat16", "float16") for precision in ("default", "highest")}
         | {("float32", "default"): 400e12, ("float32", "highest"): 51e12},
-    )
+    ),
+    "NVIDIA H100 80GB HBM3": Peaks(
+        bandwidth=3030e9,
+        rates={(dtype, precision): 790e12 for dtype in ("bfloat16", "float16") for precision in ("default", "highest")}
+        | {("float32", "default"): 408e12, ("float32", "highest"): 51e12},
+    ),
 }
 
 
