@@ -17,7 +17,7 @@ repository, which `-m` puts first in `sys.path`: then it is `python -P benchmark
     results.py    the benchmark's rows, into which new ones are merged; geometric means over rows
     tables.py     rows as text
     charts.py     rows as pictures
-    docs.py       what of ../../README.md and ../../docs is made from ../results
+    docs.py       what of ../../README.md and ../../docs is made from ../results and ../census
     selection.py  the options that say what is measured
     command.py    the command line
     calls.py      what a call costs besides its kernel; resnet50.py: a training step to trace

@@ -1,7 +1,7 @@
 """The pages and pictures that are made from the committed results.
 
-README.md and docs/performance/networks.md: a part between two marks; docs/results.md: all of it; pictures of README.md
-and docs/performance/depthwise.md.
+README.md and docs/performance/networks.md: a part between two marks; docs/results.md and docs/performance/census.md:
+all of them, and their pictures; pictures of README.md and docs/performance/depthwise.md.
 """
 
 import re
@@ -10,16 +10,18 @@ from pathlib import Path
 from tabulate import tabulate
 
 from convbench import charts
+from convbench.census import page as census
 from convbench.clients.rows import RESULTS as NETWORK_RESULTS
 from convbench.clients.tables import markdown
 from convbench.programs import PASSES
 from convbench.results import RESULTS, Results, geomean_speedup
 from convbench.rows import RowFile, grouped
-from convbench.tables import case_table, mean_table
+from convbench.tables import case_table, mean_table, runs
 
 ROOT = Path(__file__).parent.parent.parent
 README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "results.md"
+CENSUS = ROOT / "docs" / "performance" / "census.md"
 NETWORKS = ROOT / "docs" / "performance" / "networks.md"
 CHARTS = ROOT / "docs" / "results"
 SPEED = ROOT / "docs" / "speed.svg"
@@ -73,6 +75,8 @@ def write() -> None:
     README.write_text(rewritten(README.read_text(), summary(committed())))
     NETWORKS.write_text(rewritten(NETWORKS.read_text(), networks()))
     PAGE.write_text(page())
+    census.draw(CHARTS)
+    CENSUS.write_text(census_page())
 
 
 def committed() -> dict[str, Results]:
@@ -111,7 +115,7 @@ def networks() -> str:
     """Markdown: what is measured of whole networks, by machine."""
     machines = [RowFile.load(path) for path in sorted(NETWORK_RESULTS.glob("*.json"))]
     sections = [
-        f"## {of.machine['device']}\n\n{len(of.rows)} rows, {_runs(of.rows)}.\n\n{markdown(of.rows)}" for of in machines
+        f"## {of.machine['device']}\n\n{len(of.rows)} rows, {runs(of.rows)}.\n\n{markdown(of.rows)}" for of in machines
     ]
     return "\n\n".join(sections) or "Nothing is measured yet."
 
@@ -140,6 +144,11 @@ def page() -> str:
     return "\n\n".join([HEAD, *(section(stem, results) for stem, results in committed().items())]) + "\n"
 
 
+def census_page() -> str:
+    """The page of the census, in Markdown."""
+    return f"# The census\n\n{BEGIN}\n\n{census.text(f'../{CHARTS.name}')}\n"
+
+
 def section(stem: str, results: Results) -> str:
     """Markdown: what a file of results holds, and its charts."""
     groups = grouped(results.rows, "dtype", "precision", "implementation")
@@ -147,12 +156,7 @@ def section(stem: str, results: Results) -> str:
     pictures = [_picture(name) for name in charts.names(results, stem)]
     cores = f", {results.machine['cores']} cores" if "cores" in results.machine else ""
     title = f"## {results.machine['device']}{cores}"
-    return "\n\n".join((title, f"{len(results.rows)} rows, {_runs(results.rows)}.", *tables, "### Charts", *pictures))
-
-
-def _runs(rows: list[dict]) -> str:
-    runs = sorted(grouped(rows, "date", "commit", "jax"))
-    return "of " + "; ".join(f"commit {commit} ({date}, jax {jax})" for date, commit, jax in runs)
+    return "\n\n".join((title, f"{len(results.rows)} rows, {runs(results.rows)}.", *tables, "### Charts", *pictures))
 
 
 def _tables(rows: list[dict], dtype: str, precision: str, implementation: str) -> str:

@@ -15,7 +15,7 @@ HEADER = ("case", "pass", "dtype", "implementation", "us", "TFLOP/s", "lax us", 
 def terminal(rows: list[dict]) -> str:
     """A line a row, then the geometric means, then the errors."""
     lines = [
-        (row["case"], row["pass"], _arithmetic(row), row["implementation"], row["us"], row["tflops"], row["lax_us"],
+        (row["case"], row["pass"], arithmetic_of(row), row["implementation"], row["us"], row["tflops"], row["lax_us"],
          row["speedup"], row["over_floor"], row["compile_s"], row["lax_compile_s"])
         for row in rows
     ]  # fmt: skip
@@ -24,7 +24,7 @@ def terminal(rows: list[dict]) -> str:
         for group, of_group in grouped(rows, "suite", "dtype", "precision", "implementation", "pass").items()
     ]
     errors = dict.fromkeys(
-        f"{row['case']} {row['pass']} {_arithmetic(row)} {side}: {error}"
+        f"{row['case']} {row['pass']} {arithmetic_of(row)} {side}: {error}"
         for row in rows
         for side, error in ((row["implementation"], row["error"]), ("lax", row["lax_error"]))
         if error
@@ -74,9 +74,19 @@ def time_text(us: float) -> str:
     return f"{us:.1f} µs" if us < 1000 else f"{us / 1000:.2f} ms"
 
 
+def runs(rows: list[dict]) -> str:
+    """Which commits the rows are of, and when they were measured."""
+    found = sorted(grouped(rows, "date", "commit", "jax"))
+    return "of " + "; ".join(f"commit {commit} ({date}, jax {jax})" for date, commit, jax in found)
+
+
 def _times(factor: float | None) -> str:
     return f"{factor:.2f}×" if factor else ""
 
 
-def _arithmetic(row: dict) -> str:
-    return row["dtype"] if row["precision"] == "default" else f"{row['dtype']} {row['precision']}"
+def arithmetic(dtype: str, precision: str) -> str:
+    return dtype if precision == "default" else f"{dtype} {precision}"
+
+
+def arithmetic_of(row: dict) -> str:
+    return arithmetic(row["dtype"], row["precision"])

@@ -12,6 +12,7 @@ from jax import lax
 
 from convbench import charts, docs
 from convbench.cases import Case, load
+from convbench.census import page as census
 from convbench.command import main
 from convbench.floor import PEAKS, Peaks, bytes_touched, floor_us, flops
 from convbench.measure import measure
@@ -305,3 +306,12 @@ def test_pages_show_the_committed_results():
     assert docs.PAGE.read_text() == docs.page(), "`python -m benchmarks --docs` rewrites it"
     for stem, results in docs.committed().items():
         assert all((docs.CHARTS / name).exists() for name in charts.names(results, stem))
+
+
+def test_page_of_the_census_shows_the_committed_rows(tmp_path):
+    page = docs.CENSUS.read_text()
+    assert page == docs.census_page(), "`python -m benchmarks --docs` rewrites it"
+    census.draw(tmp_path)
+    assert {f"../results/{path.name}" for path in tmp_path.iterdir()} == set(re.findall(r"!\[.*\]\((.*)\)", page))
+    for path in tmp_path.iterdir():
+        assert texts(docs.CHARTS / path.name) == texts(path), "`python -m benchmarks --docs` draws it"

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from pathlib import Path
 
 import jax
 import pytest
@@ -10,7 +9,7 @@ from jax import lax
 
 from convbench import cases, machine
 from convbench.cases import Case
-from convbench.census import command, default, report
+from convbench.census import command, default, page, report
 from convbench.census.draw import MOST_FLOPS, Drawn, draw, is_plausible
 from convbench.census.templates import TEMPLATES
 from convbench.command import main
@@ -22,7 +21,7 @@ from jaxconv.planner.devices import MODELS
 MACHINE = {"platform": "gpu", "device": "NVIDIA H200", "multiprocessors": 132}
 DRAWN = draw(600, seed=0)
 # On GPUs that costs are fitted to: on others the default is lax for all dense layers.
-MEASURED = [path for path in sorted((Path(command.__file__).parents[2] / "census").glob("*.json"))
+MEASURED = [path for path in sorted(page.MEASURED.glob("*.json"))
             if MODELS[Results.load(path).machine["device"]].is_fitted]  # fmt: skip
 LARGE = Case("", "", (128, 28, 28, 256), (3, 3, 256, 256), (1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1), 1)
 SMALL = Case("", "", (1, 16, 16, 960), (3, 3, 1, 960), (1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1), 960)
@@ -32,6 +31,7 @@ def row(case, which, dtype="bfloat16", precision="default", implementations=("cu
     """As `measure` makes it, if lax takes twice as long as we do and we three times as long as the floor."""
     row = {"case": case.name, "suite": case.suite, "pass": which, "dtype": dtype, "precision": precision}
     row |= {"implementation": implementations[0], "plan": "wgmma", "us": 3.0, "lax_us": 6.0, "speedup": 2.0}
+    row |= {"commit": "abc", "date": "2026-11-24", "jax": "0.11.2"}
     return row | {"floor_us": 1.0, "over_floor": 3.0, "error": None} | fields
 
 
@@ -215,11 +215,40 @@ def test_the_default_takes_lax_seldom_and_rightly(path):
     """In at most 5 % of the measured rows. In two thirds of these or more, our kernel is more than 5 % slower."""
     results = Results.load(path)
     rows = [row for row in results.rows if row["speedup"]]
-    layers = [case for seed in (0, 1) for case, _ in draw(600, seed)]
-    taken = default.takes_lax(rows, layers, MODELS[results.machine["device"]])
+    taken = default.takes_lax(rows, page.layers(), MODELS[results.machine["device"]])
     slower = [row["us"] > 1.05 * row["lax_us"] for row, is_taken in zip(rows, taken, strict=True) if is_taken]
     assert 0 < len(slower) <= 0.05 * len(rows)
     assert sum(slower) >= 2 / 3 * len(slower)
+
+
+@pytest.mark.parametrize(("over_floor", "titles"), [
+    (3.0, ["times as fast as lax", "times the floor"]),
+    (None, ["times as fast as lax"]),
+])  # fmt: skip
+def test_page_and_chart_leave_out_an_unknown_floor(tmp_path, over_floor, titles):
+    rows = [row(LARGE, which, over_floor=over_floor) for which in PASSES]
+    census = page.Census("h200", MACHINE["device"], rows)
+    section = page.section(census, [LARGE], "charts")
+    assert re.findall("(.*), percentiles:", section) == [title.capitalize() for title in titles]
+    assert "](charts/h200_census_bfloat16.svg)" in section
+    page.draw_rows(rows, census.gpu, tmp_path / census.chart)
+    drawn = (tmp_path / census.chart).read_text()
+    assert [title for title in report.RATIOS.values() if f">{title}<" in drawn] == titles
+
+
+def test_page_says_what_the_rows_say():
+    """With the errors of our kernels, under the commits and the precision."""
+    layer = dataclasses.replace(LARGE, name="large")
+    arithmetic = {"dtype": "float32", "precision": "highest"}
+    rows = [row(layer, "fprop", speedup=0.9, us=3.0, lax_us=2.7, **arithmetic),
+            row(layer, "wgrad", speedup=None, us=None, over_floor=None, error="no kernel", commit="def",
+                **arithmetic)]  # fmt: skip
+    section = page.section(page.Census("h200", MACHINE["device"], rows), [layer], "charts")
+    head = "2 rows, of commit abc (2026-11-24, jax 0.11.2); commit def (2026-11-24, jax 0.11.2)."
+    assert section.startswith(f"## NVIDIA H200, float32 highest\n\n{head}\n\n")
+    cells = {line.replace(" ", "") for line in section.splitlines()}
+    assert {"|all|1|0|0.0%|0|1|100.0%|0.0%|100.0%|0.0%|", "|fprop|1|0.9|" + 9 * "0.9|"} <= cells
+    assert section.endswith("\n\n- large wgrad: no kernel")
 
 
 @pytest.mark.parametrize("options", [[], ["--out", "a.json", "--draw", "b.json"]])

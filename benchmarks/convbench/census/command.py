@@ -10,7 +10,7 @@ from time import monotonic
 import jax
 from tqdm import tqdm
 
-from convbench import machine, selection
+from convbench import machine, selection, tables
 from convbench.census import default, report
 from convbench.census.draw import Drawn, draw
 from convbench.measure import measure, warm_up
@@ -69,21 +69,19 @@ def measured(drawn: list[Drawn], options: argparse.Namespace) -> Results:
 
 def _report(options: argparse.Namespace, drawn: list[Drawn]) -> int:
     """Of the rows of one dtype and precision."""
-    from convbench import charts  # measuring needs no matplotlib
+    from convbench.census import page  # measuring needs no matplotlib
 
-    results, arithmetic = Results.load(options.report), (options.dtype, options.precision)
-    rows = [row for row in results.rows if (row["dtype"], row["precision"]) == arithmetic]
-    name = options.dtype if options.precision == "default" else f"{options.dtype} {options.precision}"
+    results, name = Results.load(options.report), tables.arithmetic(options.dtype, options.precision)
+    rows = [row for row in results.rows if tables.arithmetic_of(row) == name]
     if not rows:
         raise SystemExit(f"census: {options.report} has no rows of {name}")
     gpu = results.machine["device"]
     selection.refuse_unknown([gpu], MODELS)
     print(report.text(rows))
     print(f"\n{default.text(rows, [case for case, _ in drawn], MODELS[gpu])}")
-    ratios = {text: report.ratios(rows, ratio) for ratio, text in report.RATIOS.items()}
     suffix = "" if name == "bfloat16" else f"_{name.replace(' ', '_')}"
     path = options.report.with_name(f"{options.report.stem}{suffix}.svg")
-    charts.draw_distribution(ratios, f"{len(rows)} layers and passes, {name}, {gpu}", path)
+    page.draw_rows(rows, gpu, path)
     return 0
 
 

@@ -15,6 +15,10 @@ from jaxconv.planner.xla import AHEAD, choose_or_lax
 
 
 def text(rows: Sequence[dict], every: Iterable[Case], device: Device) -> str:
+    return f"what implementation=None takes\n\n{table(rows, every, device)}"
+
+
+def table(rows: Sequence[dict], every: Iterable[Case], device: Device, tablefmt: str = "simple") -> str:
     """By pass: rows that lax answers, those of them where ours is clearly slower, all of these; shares of speed."""
     compared = [row for row in rows if row["speedup"]]
     taken = takes_lax(compared, every, device)
@@ -29,9 +33,9 @@ def text(rows: Sequence[dict], every: Iterable[Case], device: Device) -> str:
             counts = len(places), by_lax.sum(), np.mean(by_lax), (by_lax & slower).sum(), slower.sum()
             lines.append(("all" if len(passes) > 1 else passes[0], *counts, *shares))
     reached = [f"{who} >= {least}" for who in ("ours", "default") for least in REACHED]
-    header = ("pass", "rows", "by lax", "share", "of them slower by ours", "slower by ours", *reached)
+    header = ("pass", "rows", "by lax", "share", "rightly", "ours slower", *reached)
     percent = (".0f", ".0f", ".0f", ".1%", ".0f", ".0f", *[".1%"] * len(reached))
-    return f"what implementation=None takes\n\n{tabulate(lines, header, floatfmt=percent)}"
+    return tabulate(lines, header, tablefmt, floatfmt=percent)
 
 
 def takes_lax(rows: Iterable[dict], every: Iterable[Case], device: Device) -> list[bool]:

@@ -20,11 +20,16 @@ RATIOS = {"speedup": "times as fast as lax", "over_floor": "times the floor"}
 
 def text(rows: Sequence[dict]) -> str:
     """Percentiles and shares by pass, the worst clusters, and the errors."""
-    parts = [f"{title}\n\n{_percentiles(rows, name)}" for name, title in RATIOS.items()]
+    parts = [f"{title}\n\n{percentiles(by_pass)}" for title, by_pass in distributions(rows).items()]
     parts += [f"rows at so much of lax's speed, or more\n\n{_shares(rows)}"]
-    parts += [f"the worst templates and passes\n\n{_clusters(rows)}"]
-    parts += [f"{row['case']} {row['pass']}: {row['error']}" for row in rows if row["error"]]
-    return "\n\n".join(parts)
+    parts += [f"the worst templates and passes\n\n{clusters(rows, MOST_CLUSTERS)}"]
+    return "\n\n".join(parts + errors(rows))
+
+
+def distributions(rows: Sequence[dict]) -> dict[str, dict[str, list[float]]]:
+    """`ratios` by what they are called. Those that no row has are left out: where no floor is known, say."""
+    found = {title: ratios(rows, name) for name, title in RATIOS.items()}
+    return {title: by_pass for title, by_pass in found.items() if by_pass}
 
 
 def ratios(rows: Sequence[dict], name: str) -> dict[str, list[float]]:
@@ -34,13 +39,14 @@ def ratios(rows: Sequence[dict], name: str) -> dict[str, list[float]]:
     return {which: values for which, values in by_pass.items() if values}
 
 
-def _percentiles(rows: Sequence[dict], name: str) -> str:
+def percentiles(by_pass: dict[str, list[float]], tablefmt: str = "simple") -> str:
+    """A table of `ratios`."""
     lines = [
         (which, len(values), math.exp(np.mean(np.log(values))), *np.percentile(values, PERCENTILES))
-        for which, values in ratios(rows, name).items()
+        for which, values in by_pass.items()
     ]
     header = ("pass", "rows", "geometric mean", *(f"{percent} %" for percent in PERCENTILES))
-    return tabulate(lines, header, floatfmt=".3g")
+    return tabulate(lines, header, tablefmt, floatfmt=".3g")
 
 
 def _shares(rows: Sequence[dict]) -> str:
@@ -51,8 +57,8 @@ def _shares(rows: Sequence[dict]) -> str:
     return tabulate(lines, ("pass", *map(str, REACHED)))
 
 
-def _clusters(rows: Sequence[dict]) -> str:
-    """A cluster is a template and a pass."""
+def clusters(rows: Sequence[dict], most: int, tablefmt: str = "simple") -> str:
+    """A table of the worst clusters. A cluster is a template and a pass."""
     compared = [row for row in rows if row["speedup"]]
     lines = []
     for (template, which), cluster in grouped(compared, "suite", "pass").items():
@@ -61,4 +67,9 @@ def _clusters(rows: Sequence[dict]) -> str:
                       worst["plan"]))  # fmt: skip
     lines.sort(key=lambda line: line[3])
     header = ("template", "pass", "rows", "x lax, geometric mean", "worst", "worst row", "its plan")
-    return tabulate(lines[:MOST_CLUSTERS], header, floatfmt=".3g")
+    return tabulate(lines[:most], header, tablefmt, floatfmt=".3g")
+
+
+def errors(rows: Sequence[dict]) -> list[str]:
+    """Of our kernels, a line each."""
+    return [f"{row['case']} {row['pass']}: {row['error']}" for row in rows if row["error"]]
