@@ -18,9 +18,10 @@ WITHOUT_FIXTURE = doctor._devices
 
 
 @pytest.fixture(autouse=True)
-def on_a_host_alone(monkeypatch):
+def on_a_host_alone(monkeypatch, tmp_path):
     """One check of each family, and no GPU."""
     monkeypatch.setattr(doctor, "SECONDS", 0.0)
+    monkeypatch.setattr(doctor, "NVIDIA_DRIVER", tmp_path / "none")
     monkeypatch.setattr(
         doctor, "_devices", lambda platform, devices=doctor._devices: devices("cpu")[: platform == "cpu"]
     )
