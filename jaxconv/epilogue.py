@@ -148,6 +148,14 @@ def check_given(given: Mapping[str, Any]) -> None:
     """Before `read`, where numbers may be traced, which an error cannot show."""
     if given["residual_scale"] is not None and given["residual"] is None:
         raise ValueError(f"residual_scale is for a residual, and residual is None; got {given['residual_scale']!r}")
+    for name in OPERANDS:
+        if isinstance(given[name], str):
+            raise TypeError(f"{name} must be an array or a number, got {given[name]!r}")
+    try:
+        jnp.dtype(given["out_dtype"])
+    except TypeError as error:
+        names = ", ".join(result.name for result in RESULTS)
+        raise TypeError(f"out_dtype must be one of {names}, got {given['out_dtype']!r}") from error
 
 
 def read(
@@ -215,8 +223,8 @@ def _numbers(name: str, value: Any, dtype: np.dtype, shapes: tuple[tuple[int, ..
         raise TypeError(f"{name} must be {allowed}, got {array.dtype.name}")
     if array.shape not in shapes:
         allowed = " or ".join(map(str, shapes))
-        of_channels = ", one number for each output channel," if len(shapes) > 1 else ""
-        raise TypeError(f"{name} must have shape {allowed}{of_channels} got shape {array.shape}")
+        of_channels = ", one number for each output channel" if len(shapes) > 1 else ""
+        raise TypeError(f"{name} must have shape {allowed}{of_channels}, got shape {array.shape}")
     return array
 
 

@@ -190,6 +190,9 @@ REFUSED = {
         dict(residual=np.zeros(X, "float32")), TypeError, r"residual.*\(2, 5, 4, 6\).*\(2, 5, 4, 3\)"
     ),
     "residual_of_integers": (dict(residual=np.zeros((2, 5, 4, 6), "int32")), TypeError, r"residual.*int8.*int32"),
+    "scale_of_text": (dict(scale="two"), TypeError, "scale must be an array or a number, got 'two'"),
+    "residual_of_text": (dict(residual="x"), TypeError, "residual must be an array or a number, got 'x'"),
+    "no_such_dtype": (dict(out_dtype="int7"), TypeError, "out_dtype must be one of float32, .*got 'int7'"),
     "no_residual": (dict(residual_scale=2.0), ValueError, r"residual_scale.*residual is None.*2\.0"),
     "not_quantised": (dict(out_scale=2.0), ValueError, r"out_scale.*int8, float8_e4m3fn, float8_e5m2.*float32"),
     "unknown_activation": (dict(activation="swish"), ValueError, r"'relu', 'relu6'.*'hard_swish'.*got 'swish'"),
