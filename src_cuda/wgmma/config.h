@@ -87,8 +87,8 @@ struct WgmmaTile {
   }
   // Whether the tile is compiled for wgrad of a type. With halo tiles, output channels are M.
   constexpr bool HasWgrad(DType type) const {
-    if (TraitsOf(type).bytes == 1) return false;         // wgmma reads bytes K-major alone
-    if (shares_both()) return false;                     // producers of wgrad share one operand
+    if (TraitsOf(type).bytes == 1) return false;  // wgmma reads bytes K-major alone
+    if (shares_both()) return false;              // producers of wgrad share one operand
     if (bf16x6) return type == DType::kF32 && !halo;
     if (type == DType::kF32) return has_tf32_wgrad();
     const int of_m = swap_ab ? cols : rows;
