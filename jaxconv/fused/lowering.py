@@ -16,7 +16,7 @@ from jaxconv.lowering import decide, seen_by_kernels
 from jaxconv.planner.plan import ConvPlan, constraint_of
 from jaxconv.problem import ConvProblem
 from jaxconv.sharding.partitioning import Automatic, lower_without_mesh
-from jaxconv.transforms import MultipliersAsDepth
+from jaxconv.transforms import MultipliersAsDepth, SeenPixels
 
 
 def lower(platform: str | None, ctx, *arrays, **params):
@@ -68,6 +68,7 @@ def _has_native_residual(call: Call, avals: Sequence[Any]) -> bool:
 
 def _ends_with(plan: ConvPlan, call: Call) -> bool:
     """Whether the plan's kernel does."""
-    if any(isinstance(step, MultipliersAsDepth) for step in plan.transform):  # its outputs are planes, not channels
+    # Outputs of the first are planes, not channels; of the second some are zeros that no kernel ends.
+    if any(isinstance(step, MultipliersAsDepth | SeenPixels) for step in plan.transform):
         return False
     return "residual" not in call.epilogue.operands or plan.takes_residual

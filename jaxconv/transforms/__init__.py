@@ -9,6 +9,7 @@ from jaxconv.transforms.dense import (
     PackedGroups,
     PatchRowsAsImages,
     PositionsLast,
+    SeenPixels,
 )
 from jaxconv.transforms.depthwise import MultipliersAsDepth, PaddedGroups, StridesAsDepth
 from jaxconv.transforms.transform import (

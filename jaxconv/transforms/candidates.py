@@ -7,7 +7,7 @@ import math
 from jaxconv.compiled import planning
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.algorithms import Float32
-from jaxconv.problem.product import Product, vector_elements
+from jaxconv.problem.product import Ending, Product, vector_elements
 from jaxconv.transforms.dense import (
     ChannelsLast,
     KMajorFilter,
@@ -15,6 +15,7 @@ from jaxconv.transforms.dense import (
     PackedGroups,
     PatchRowsAsImages,
     PositionsLast,
+    SeenPixels,
     are_side_by_side,
 )
 from jaxconv.transforms.depthwise import MultipliersAsDepth, PaddedGroups, StridesAsDepth
@@ -46,6 +47,9 @@ def dense_transforms(
     first: Transform = () if ChannelsLast().unsupported_reason(problem) else (ChannelsLast(),)
     packs = [*_packed_columns(problem, stores_parts), *(_packed_groups(product) if packs_groups else ())]
     tried = [(*first, *pack, *rows) for rows in ((), *_patch_rows(problem)) for pack in ((), *((p,) for p in packs))]
+    # Of forward passes, kernels leave out pixels as they copy. Behind an epilogue the others are not zeros.
+    if product.problem.reverse and product.ending is Ending.SUMS:
+        tried.append((*first, SeenPixels()))
     found = [t for t in tried if t and unsupported_reason(t, problem) is None]
     has_few_outputs = SWAPPED_RATIO * problem.out_channels <= problem.in_channels
     if product.kind == "wgrad" and has_few_outputs and math.prod(problem.kernel) > 1:

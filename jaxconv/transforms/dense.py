@@ -224,6 +224,52 @@ class PatchRowsAsImages:
         return "rows of patches as images"
 
 
+@dataclasses.dataclass(frozen=True)
+class SeenPixels:
+    """Where windows of one pixel move by several, the pixels that they see become an image of their own.
+
+    lhs [batch, H, W, C] becomes [batch, OH, OW, C], with strides of 1. The other pixels of a data gradient are zeros.
+    """
+
+    def unsupported_reason(self, problem: ConvProblem) -> str | None:
+        return None if _dims_with_gaps(problem) else "no windows of one pixel leave gaps"
+
+    def apply(self, problem: ConvProblem) -> Transformed:
+        p, dims = problem, _dims_with_gaps(problem)
+        seen = {p.lhs_spec.spatial[d]: (-p.pad_low[d], p.out_spatial[d], p.window_strides[d]) for d in dims}
+        edges = [(0, 0, 0)] * len(p.lhs_shape)
+        for axis, (first, count, stride) in seen.items():
+            edges[axis] = (first, p.lhs_shape[axis] - first - (count - 1) * stride - 1, stride - 1)
+
+        def to(x: Array) -> Array:
+            for axis, (first, count, stride) in seen.items():
+                x = lax.slice_in_dim(x, first, first + (count - 1) * stride + 1, stride, axis)
+            return x
+
+        among_zeros = lambda x: lax.pad(x, x.dtype.type(0), edges)
+        smaller = dataclasses.replace(
+            p,
+            lhs_shape=resized(p.lhs_shape, {axis: count for axis, (_, count, _) in seen.items()}),
+            window_strides=tuple(1 if d in dims else stride for d, stride in enumerate(p.window_strides)),
+            pad_low=tuple(0 if d in dims else low for d, low in enumerate(p.pad_low)),
+        )
+        return Transformed(smaller, {"lhs": ArrayView(to, among_zeros)})
+
+    def __str__(self) -> str:
+        return "seen pixels"
+
+
+def _dims_with_gaps(p: ConvProblem) -> list[int]:
+    """The spatial dimensions along which windows are one pixel each, all of the image, and some pixels are in none."""
+
+    def has_gaps(d: int) -> bool:
+        last = (p.out_spatial[d] - 1) * p.window_strides[d] - p.pad_low[d]
+        is_alone = p.kernel[d] == 1 and p.lhs_dilation[d] == 1
+        return is_alone and p.window_strides[d] > 1 and p.pad_low[d] <= 0 <= last < p.in_spatial[d]
+
+    return [d for d in range(len(p.kernel)) if has_gaps(d)]
+
+
 def are_side_by_side(problem: ConvProblem, dim: int) -> bool:
     """Whether windows cover the input along a spatial dimension, each element once."""
     size, kernel = problem.in_spatial[dim], problem.kernel[dim]

@@ -20,6 +20,7 @@ from jaxconv.transforms.dense import (
     PackedGroups,
     PatchRowsAsImages,
     PositionsLast,
+    SeenPixels,
 )
 from jaxconv.transforms.depthwise import MultipliersAsDepth, PaddedGroups, StridesAsDepth
 
@@ -39,7 +40,7 @@ class SwappedOperands:
         return "swapped operands"
 
 
-DenseStep = ChannelsLast | KMajorFilter | PositionsLast | PackedColumns | PatchRowsAsImages | PackedGroups
+DenseStep = ChannelsLast | KMajorFilter | PositionsLast | PackedColumns | PatchRowsAsImages | SeenPixels | PackedGroups
 DepthwiseStep = PaddedGroups | MultipliersAsDepth | StridesAsDepth
 Step = DenseStep | DepthwiseStep | SwappedOperands
 Transform = tuple[Step, ...]  # in their order; () leaves the problem as it is

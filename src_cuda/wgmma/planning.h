@@ -20,7 +20,8 @@ namespace jaxconv {
 // Fitted costs, looked up once for many settings. In seconds, unless a comment says otherwise.
 struct WgmmaCosts {
   double begin, tile, result;
-  double epilogue;  // of a result, besides
+  double result_of_threads;  // that TMA does not store, because residue classes are not equally large
+  double epilogue;           // of a result, besides
   double halo_pixel;
   double halo_int8;  // of an int8 result of a halo tile, besides
   double halos[2];   // of a plane, with one CTA per SM, and with two
@@ -99,7 +100,9 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     const double steps = std::max(fitted_.steps[s.tile], StepsSeconds(s) / s.split);
     const double results = tile.rows * tile.cols;
     const double epilogue = s.split > 1 ? 0 : fitted_.epilogue;  // behind split-K another kernel ends sums
-    const double end = fitted_.tile + results * (ResultWords(s.split) * fitted_.result + epilogue);
+    const bool by_threads = s.split == 1 && LiveClasses(product_.conv) > 1 && !HasEqualClasses(product_.conv);
+    const double stored = by_threads ? fitted_.result_of_threads : fitted_.result;
+    const double end = fitted_.tile + results * (ResultWords(s.split) * stored + epilogue);
     const int64_t waves = CeilDiv(WorkTilesOf(s), ClustersHeld(tile.cluster(), 1));
     const int64_t ends = CeilDiv(waves, tile.ctas_per_sm);  // epilogues that no multiplication hides
     const double longest = steps * product_.longest_class(ScheduledClasses(s));
@@ -232,6 +235,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
         .begin = of["begin_seconds"],
         .tile = of["tile_seconds"],
         .result = of["result_seconds"],
+        .result_of_threads = of["result_of_threads_seconds"],
         .epilogue = EpilogueSecondsOfResult(product_, of, is_byte ? "epilogue_seconds_of_bytes" : "epilogue_seconds"),
         .halo_pixel = of["halo_pixel_seconds"],
         .halo_int8 = of["halo_int8_result_seconds"],

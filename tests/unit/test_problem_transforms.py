@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import numpy as np
@@ -20,11 +21,11 @@ from cases.random_problems import problems
 from cases.reference import assert_same, integers, lax_channels_last, pullback, run_on_host
 from jaxconv import ffi, transforms
 from jaxconv.fallback import LAX
-from jaxconv.planner.choose import choose
+from jaxconv.planner.choose import choose, options
 from jaxconv.planner.devices import TYPICAL_DEVICE
-from jaxconv.planner.plan import Constraint
+from jaxconv.planner.plan import ANY, Constraint
 from jaxconv.problem import ROLES
-from jaxconv.problem.product import OPERANDS, RESULT, Product
+from jaxconv.problem.product import OPERANDS, RESULT, Ending, Product
 from jaxconv.transforms import (
     ChannelsLast,
     KMajorFilter,
@@ -34,6 +35,7 @@ from jaxconv.transforms import (
     PaddedGroups,
     PatchRowsAsImages,
     PositionsLast,
+    SeenPixels,
     StridesAsDepth,
     SwappedOperands,
     apply,
@@ -74,6 +76,7 @@ def all_that_apply(problem):
     tried |= {(*steps, PatchRowsAsImages()) for steps in tried}
     unstrided = [(*r, StridesAsDepth(columns)) for r in ((), (MultipliersAsDepth(),)) for columns in (False, True)]
     tried |= {(PaddedGroups(),), (MultipliersAsDepth(),), *unstrided}
+    tried |= {(SeenPixels(),), (ChannelsLast(), SeenPixels()), (SeenPixels(), PackedColumns(1))}
     k_major = (KMajorFilter(), KMajorFilter(of_dgrad=True), PositionsLast("lhs"), PositionsLast("out"))
     tried |= {*depthwise_transforms(Product("conv", problem)), *((step,) for step in k_major)}
     return [r for r in sorted(tried, key=str) if unsupported_reason(r, problem) is None]
@@ -138,6 +141,10 @@ PACKED = {
     "rows_of_patches": layer((2, 9, 7, 3), (3, 2, 3, 5), window_strides=(3, 2), padding=((0, 0), (1, 0))),
     "rows_of_patches_of_groups": layer((3, 8, 6), (4, 2, 6), window_strides=4, padding=0, feature_group_count=3),
     "window_within_a_stride": layer((2, 11, 3), (2, 3, 4), window_strides=5, padding=((-3, 6),)),
+    "gaps": layer((2, 7, 6, 3), (1, 1, 3, 4), window_strides=(2, 3), padding=0),
+    "gaps_of_planes": layer((2, 5, 4, 6, 4), (1, 3, 1, 4, 8), window_strides=(2, 1, 2),
+                            padding=((0, 0), (1, 1), (-1, 0))),
+    "gaps_and_a_border": layer((2, 9, 4), (1, 4, 3), window_strides=4, padding=((-2, 1),)),
     "to_few_channels": layer((2, 5, 6, 16), (3, 3, 16, 3), "bfloat16"),
     "groups": layer((2, 5, 6, 16), (3, 3, 2, 24), feature_group_count=8),
     "depthwise": layer((2, 9, 12), (3, 1, 12), window_strides=2, feature_group_count=12),
@@ -162,7 +169,7 @@ def test_same_results_of_layers():
 @pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
 @pytest.mark.parametrize("name", PACKED)
 def test_array_views_are_those_of_the_problem(name, which):
-    """Of the transformed problem's shapes, and there and back is the same."""
+    """Of the transformed problem's shapes, and there and back is the same, but for what is left out."""
     _, problem = passes_of(PACKED[name])[which]
     arrays = {role: array(problem, role) for role in ROLES}
     applied = [apply(transform, problem) for transform in all_that_apply(problem)]
@@ -170,9 +177,11 @@ def test_array_views_are_those_of_the_problem(name, which):
         {role: getattr(a.views[role], way)(x) for role, x in of.items()} for a, of in zip(applied, of_each, strict=True)
     ]  # fmt: skip
     there = run_on_host(each("to"), [arrays] * len(applied))
-    for (transformed, views, *_), new, again in zip(applied, there, run_on_host(each("back"), there), strict=True):
-        assert_same(again, arrays)
+    back = run_on_host(each("back"), there)
+    assert_same(run_on_host(each("to"), back), there)
+    for (transformed, views, *_), new, again in zip(applied, there, back, strict=True):
         for role in ROLES:
+            assert np.size(new[role]) < np.size(arrays[role]) or np.array_equal(again[role], arrays[role])
             assert new[role].shape == getattr(transformed, f"{role}_shape")
             if not views[role].copies:
                 assert_same(np.ravel(new[role]), arrays[role].ravel())
@@ -221,6 +230,17 @@ def test_rows_of_patches():
     assert not any(views[role].copies for role in ROLES)
 
 
+def test_seen_pixels():
+    """A strided 1x1 layer is one of fewer pixels. Only a data gradient is tried so: kernels do not copy the others."""
+    strided = layer((16, 29, 29, 512), (1, 1, 512, 1024), "bfloat16", window_strides=2)
+    transformed, views, *_ = apply((SeenPixels(),), strided)
+    assert sizes(transformed) == ((16, 15, 15, 512), (1, 1, 512, 1024), (16, 15, 15, 1024), (1, 1), (0, 0))
+    for (kind, problem), ending in itertools.product(passes_of(strided).values(), Ending):
+        tried = {o.transform for o in options("cuda", Product(kind, problem, ending), ANY, TYPICAL_DEVICE)}
+        is_tried = kind == "conv" and problem.reverse and ending is Ending.SUMS
+        assert any(SeenPixels() in transform for transform in tried) == is_tried
+
+
 @pytest.mark.parametrize("which", ["fprop", "dgrad"])
 def test_columns_side_by_side_are_packed(which):
     """Where 2x2 by 2 of 96 channels is 2x1 by (2, 1) of 192, three whole chunks of wgmma's instead of two times two."""
@@ -253,6 +273,9 @@ def channels_first(lhs, rhs, **params):
 
 
 INAPPLICABLE = {
+    "no_gaps": (layer((2, 5, 6, 3), (1, 1, 3, 4)), SeenPixels(), "leave gaps"),
+    "windows_of_several": (layer((2, 5, 3), (2, 3, 4), window_strides=3, padding=0), SeenPixels(), "leave gaps"),
+    "windows_beside_the_image": (layer((2, 5, 3), (1, 3, 4), window_strides=3, padding=1), SeenPixels(), "leave gaps"),
     "channels_last": (layer((2, 5, 6, 3), (3, 3, 3, 4)), ChannelsLast(), "last"),
     "whole_vectors": (layer((2, 5, 6, 4), (3, 3, 4, 8)), PackedColumns(1), "vectors"),
     "another_stride": (layer((2, 5, 6, 3), (3, 3, 3, 4), window_strides=2), PackedColumns(3), "stride"),

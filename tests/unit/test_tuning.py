@@ -87,7 +87,7 @@ NAMED = dataclasses.replace(DEPTHWISE, precision=lax.DotAlgorithmPreset.F32_F32_
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda"])
 def test_lax_is_no_candidate_of_a_named_algorithm(platform):
-    """It takes the name, and computes at the default precision."""
+    """It takes the name, and honours none."""
     assert Lax() in plausible(platform, "conv", DEPTHWISE)
     found = plausible(platform, "conv", NAMED)
     assert found and Lax() not in found
@@ -95,7 +95,7 @@ def test_lax_is_no_candidate_of_a_named_algorithm(platform):
 
 def test_lax_is_not_loaded_for_a_named_algorithm(tmp_path):
     path = written(tmp_path, dataclasses.replace(entry(Lax()), problem=NAMED))
-    with pytest.raises(ValueError, match="lax does not compute by the algorithm F32_F32_F32"):
+    with pytest.raises(ValueError, match="lax does not honour the algorithm F32_F32_F32"):
         jaxconv.load_tuning(path)
 
 
@@ -107,7 +107,7 @@ def test_precision_comes_back(precision):
 
 
 def test_every_step_has_a_name():
-    assert STEPS["PackedColumns"] is PackedColumns and STEPS["SwappedOperands"] is SwappedOperands and len(STEPS) == 10
+    assert STEPS["PackedColumns"] is PackedColumns and STEPS["SwappedOperands"] is SwappedOperands and len(STEPS) == 11
 
 
 def test_what_is_not_stored():
