@@ -281,10 +281,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"\ndifference from lax: {results.differences['inference']:.1e} of the outputs, "
         f"{results.differences['training']:.1e} of the first losses"
     )
-    draw(options.figure, results)
-    print(f"figure: {options.figure}")
     if options.out:
         write(options.out, size._asdict() | {"batch": options.batch, "dtype": options.dtype}, results)
+    draw(options.figure, results)
+    print(f"figure: {options.figure}")
     tolerance = TOLERANCES[options.dtype]
     if not all(value <= tolerance for value in results.differences.values()):
         sys.exit(f"a difference is above {tolerance}")

@@ -59,9 +59,9 @@ def main() -> None:
 def _run_as_main(path: str) -> None:
     """Runs a script in a module `__main__` that stays: threads that outlive the script look up its names there.
 
-    `runpy.run_path` takes the module away when the script ends. It is left with folders and archives.
+    `runpy.run_path` takes the module away when the script ends. It is left with folders, archives and compiled scripts.
     """
-    if pkgutil.get_importer(path) is not None:
+    if pkgutil.get_importer(path) is not None or path.endswith(".pyc"):
         runpy.run_path(path, run_name="__main__")
         return
     with io.open_code(os.path.abspath(path)) as file:

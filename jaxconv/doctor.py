@@ -56,7 +56,7 @@ def _version(name: str) -> str:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return "that is not installed by pip"
+        return "(version unknown)"
 
 
 def _modules() -> Iterator[tuple[str, str]]:
@@ -72,14 +72,20 @@ def _sections() -> Iterator[tuple[str, Findings]]:
     try:
         jax.devices()
     except Exception as error:  # of any type, an AssertionError too
-        yield "jax", [("devices", _why_no_start(error)), *_unused_driver()]
+        may_see_gpus = not (names := _platforms()) or "cuda" in names or "gpu" in names
+        yield "jax", [("devices", _why_no_start(error)), *(_unused_driver() if may_see_gpus else ())]
         return
     for platform in FAMILIES:
         yield f"{platform}: {_devices_text(platform)}", _findings(platform)
 
 
+def _platforms() -> str | None:
+    """JAX_PLATFORMS, or what a program set in its place."""
+    return jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue] (JAX adds its options)
+
+
 def _why_no_start(error: Exception) -> str:
-    names = jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue] (JAX adds its options)
+    names = _platforms()
     text = f"{type(error).__name__} {error}".strip()
     if not names:
         return f"JAX does not start: {text}"

@@ -23,17 +23,20 @@ from jaxconv.problem.wider import converted, has_float8, in_float32
 
 
 class FallbackWarning(UserWarning):
-    """lax answers a convolution, because no kernel of jaxconv takes it."""
+    """lax answers a convolution, or all of a platform, because jaxconv has no kernel for it here."""
 
 
 _warned: set[str] = set()
 
 
-def warn(reason: str) -> None:
-    """Warns that lax answers: once for each reason in a process, and always if a filter makes warnings errors."""
+def warn(reason: str, in_silence: str = 'implementation="xla" says so without this warning') -> None:
+    """Warns that lax answers: once for each reason in a process, and always if a filter makes warnings errors.
+
+    in_silence: what has the same without the warning.
+    """
     if warnings_are_errors() or reason not in _warned:
         warnings.warn(
-            f'jaxconv: lax.conv_general_dilated answers: {reason}. implementation="xla" says so without this warning.',
+            f"jaxconv: lax.conv_general_dilated answers: {reason}. {in_silence}.",
             FallbackWarning,
             stacklevel=_level_of_the_caller(),
         )

@@ -47,6 +47,7 @@ class Pass(NamedTuple):
 
 
 _installed: dict[str, Constraint | None] = {}  # by platform: what is asked of our kernels
+IN_SILENCE = "Without jaxconv.install, lax answers without this warning"
 # By platform: lax's own entry among JAX's rules. None: of the platforms that have no rule of their own.
 _replaced: dict[str | None, Any] = {}
 
@@ -77,12 +78,14 @@ def install(implementation: str | None = None) -> None:
         return
     reasons = [ffi.why_no_module(platform) for platform in platforms]
     if all(reasons):
-        fallback.warn(str(reasons[0]))
+        fallback.warn(str(reasons[0]), IN_SILENCE)
     uninstall()
     _installed.update(dict.fromkeys(platforms, asked))
     for platform in (None, *(platform for platform, rules in _platform_specific_lowerings.items() if CONV in rules)):
         _replaced[platform] = _rules(platform)[CONV]
-        rule = partial(_lower, platform) if platform in _installed else partial(_leave_to_lax, platform, implementation)
+        by_lax = _replaced[platform].rule  # another thread may lower while this one uninstalls
+        leave_to_lax = partial(_leave_to_lax, platform, by_lax, implementation)
+        rule = partial(_lower, platform, by_lax) if platform in _installed else leave_to_lax
         mlir.register_lowering(CONV, rule, platform=platform)
     prim_requires_devices_during_lowering.add(CONV)  # custom_partitioning needs them
     jax.clear_caches()
@@ -109,35 +112,36 @@ def our_pass(platform: str | None, context: Any, avals: Sequence[Any], params: d
 
     None: it is left to lax, also to be refused.
     """
-    lhs, rhs, out = avals
-    if platform not in _installed or fallback.is_by_lax(context):
+    (lhs, rhs, out), installed = avals, dict(_installed)
+    if platform not in installed or fallback.is_by_lax(context):
         return None
     dilations = params["lhs_dilation"], params["rhs_dilation"]
     is_refused = min(params["window_strides"], default=1) < 1 or any(len(d) != lhs.ndim - 2 for d in dilations)
     if is_refused or 0 in (*lhs.shape, *rhs.shape, *out.shape):
         return None
     kind, problem = read(lhs, rhs, out, params)
-    return Pass(kind, problem, _installed[platform])
+    return Pass(kind, problem, installed[platform])
 
 
-def _leave_to_lax(platform: str | None, name: str | None, ctx: mlir.LoweringRuleContext, lhs, rhs, **params):
+def _leave_to_lax(
+    platform: str | None, by_lax: Any, name: str | None, ctx: mlir.LoweringRuleContext, lhs, rhs, **params
+):
     """The rule of platforms that `install` was not asked for, or that have no kernels. A warning says so."""
     if not fallback.is_by_lax(ctx.jaxpr_eqn_ctx):
         for here in (platform,) if platform else ctx.platforms or ctx.module_context.platforms:
             is_for_others = f"install({name!r}) is not for {here}, but install() is"
-            fallback.warn(is_for_others if here in FAMILIES else str(ffi.why_no_module(here)))
-    return _replaced[platform].rule(ctx, lhs, rhs, **params)
+            fallback.warn(is_for_others if here in FAMILIES else str(ffi.why_no_module(here)), IN_SILENCE)
+    return by_lax(ctx, lhs, rhs, **params)
 
 
-def _lower(platform: str, ctx: mlir.LoweringRuleContext, lhs, rhs, **params):
-    by_lax = _replaced[platform].rule
+def _lower(platform: str, by_lax: Any, ctx: mlir.LoweringRuleContext, lhs, rhs, **params):
     ours = our_pass(platform, ctx.jaxpr_eqn_ctx, [*ctx.avals_in, *ctx.avals_out], params)
     if ours is None:
         return by_lax(ctx, lhs, rhs, **params)
     kind, problem, implementation = ours[:3]
     choice = lowering.decide(kind, platform, problem, implementation, tuning_for(implementation))
     if choice.plan is None:
-        fallback.warn(choice.unsupported_reason())
+        fallback.warn(choice.unsupported_reason(), IN_SILENCE)
         return by_lax(ctx, lhs, rhs, **params | {"precision": precision_of_lax(params["precision"])})
     if problem.reverse:
         to_ours = partial(other_filter, dataclasses.replace(problem, reverse=False))

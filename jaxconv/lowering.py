@@ -83,14 +83,14 @@ def _computation(kind: str, platform: str | None, implementation, tuning: Tuning
     """What answers a problem on a platform: a native kernel; lax, where it is measured or expected to be the fastest;
     or else lax with a warning, if no name forbids that."""
     again = partial(_computation, kind, platform, implementation, tuning)
-    if wraps_to_int8(problem):
-        return converted(kind, problem, with_int32_result(kind, problem), again)
     kind_seen, seen = seen_by_kernels(kind, platform, problem, constraint_of(implementation))
     if has_float8(problem) and seen != problem:
         return converted(kind, problem, seen, again)
     choice = decide(kind_seen, platform, seen, implementation, tuning)
     if choice.plan is None:
         return _by_lax(choice.unsupported_reason(), kind, implementation, problem)
+    if wraps_to_int8(problem):
+        return converted(kind, problem, with_int32_result(kind, problem), again)
     if isinstance(choice.plan, Lax):
         return fallback.LAX[kind](problem)
     by_kernel = ffi.convolution(choice.plan, seen)

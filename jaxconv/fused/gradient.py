@@ -23,7 +23,7 @@ Operands = dict[str, Array]
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class Absent:
-    """In an operand's place, what its cotangent is made like."""
+    """In the place of an operand that is not kept: the dtype and the sharding that its cotangent has."""
 
     dtype: np.dtype
     sharding: Any
@@ -48,7 +48,7 @@ def _fwd(call: Call, lhs: Array, rhs: Array, operands: Operands):
 
 
 def _kept(operands: Operands) -> dict[str, Array | Absent]:
-    """Without a residual that no derivative reads: it would take memory until then."""
+    """Without a residual that no derivative reads: it would take memory until the backward pass."""
     if "residual" not in operands or "residual_scale" in operands:
         return {**operands}
     residual = operands["residual"]

@@ -48,7 +48,7 @@ class Entry:
         _check_problem(self.kind, self.problem)
         if isinstance(self.plan, Lax):
             if names_algorithm(self.problem.precision):
-                raise ValueError(f"lax does not compute by the algorithm {self.problem.precision.name}. {self.problem}")
+                raise ValueError(f"lax does not honour the algorithm {self.problem.precision.name}. {self.problem}")
             return Choice(self.plan, math.inf, self._rejected, self.times)
         choice = choose(platform, self.kind, self.problem, self.plan.constraint, ffi.device(platform))
         if choice.plan is None:
