@@ -22,7 +22,10 @@ def complaints(wheel: Path) -> list[str]:
         found.append(f"it is for {platform}: build it where glibc is 2.{NEWEST_GLIBC} or older")
     if python != "cp311" and (python, abi) != ("cp312", "abi3"):
         found.append(f"{python}-{abi} is neither for Python 3.11 nor for the stable ABI of 3.12")
-    libraries = [Path(file) for file in zipfile.ZipFile(wheel).namelist() if ".so" in Path(file).name]
+    files = zipfile.ZipFile(wheel).namelist()
+    if name == "jaxconv" and "jaxconv/py.typed" not in files:
+        found.append("it lacks py.typed, without which no type checker reads its hints")
+    libraries = [Path(file) for file in files if ".so" in Path(file).name]
     modules = {file.name.partition(".")[0] for file in libraries if file.parent == Path(name)}
     if modules != MODULES[name] or len(libraries) != len(modules):
         found.append(f"its libraries are {', '.join(map(str, libraries))}: not {', '.join(MODULES[name])} alone")

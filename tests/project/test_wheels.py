@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-HOST = ["jaxconv/__init__.py", "jaxconv/_cpu.abi3.so", "jaxconv/_planning.abi3.so"]
+HOST = ["jaxconv/py.typed", "jaxconv/__init__.py", "jaxconv/_cpu.abi3.so", "jaxconv/_planning.abi3.so"]
 CUDA = ["jaxconv_cuda13_plugin/__init__.py", "jaxconv_cuda13_plugin/_cuda.abi3.so"]
 
 
@@ -47,8 +47,9 @@ def test_a_release(checks, tmp_path, capsys):
         (HOST, {"tag": "cp312-abi3-manylinux_2_39_x86_64"}, "for manylinux_2_39_x86_64: build it where glibc is 2.34"),
         (HOST, {"tag": "cp312-abi3-linux_x86_64"}, "for linux_x86_64: "),
         (HOST, {"tag": "cp312-cp312-manylinux_2_28_x86_64"}, "cp312-cp312 is neither"),
-        (HOST, {"size": 2 * 2**20}, "it has 6.0 MiB, the limit is 5"),
-        (HOST[:2], {}, "libraries are jaxconv/_cpu.abi3.so: not "),
+        (HOST, {"size": 2 * 2**20}, "it has 8.0 MiB, the limit is 5"),
+        (HOST[:3], {}, "libraries are jaxconv/_cpu.abi3.so: not "),
+        (HOST[1:], {}, "it lacks py.typed"),
         ([*HOST, "jaxconv.libs/libgomp-1234.so.1.0.0"], {}, "libgomp-1234.so.1.0.0: not "),
     ],
 )
