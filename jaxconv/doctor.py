@@ -72,8 +72,7 @@ def _sections() -> Iterator[tuple[str, Findings]]:
     try:
         jax.devices()
     except Exception as error:  # of any type, an AssertionError too
-        may_see_gpus = not (names := _platforms()) or "cuda" in names or "gpu" in names
-        yield "jax", [("devices", _why_no_start(error)), *(_unused_driver() if may_see_gpus else ())]
+        yield "jax", [("devices", _why_no_start(error)), *_unused_driver()]
         return
     for platform in FAMILIES:
         yield f"{platform}: {_devices_text(platform)}", _findings(platform)
@@ -93,7 +92,8 @@ def _why_no_start(error: Exception) -> str:
 
 
 def _unused_driver() -> Findings:
-    if NVIDIA_DRIVER.exists():
+    may_see_gpus = not (names := _platforms()) or "cuda" in names or "gpu" in names
+    if may_see_gpus and NVIDIA_DRIVER.exists():
         yield (
             "driver",
             f"{NVIDIA_DRIVER} is there, but JAX sees no GPU: pip install 'jax[cuda13]', which needs the driver "

@@ -68,7 +68,8 @@ def _has_native_residual(call: Call, avals: Sequence[Any]) -> bool:
 
 def _ends_with(plan: ConvPlan, call: Call) -> bool:
     """Whether the plan's kernel does."""
-    # Outputs of the first are planes, not channels; of the second some are zeros that no kernel ends.
-    if any(isinstance(step, MultipliersAsDepth | SeenPixels) for step in plan.transform):
+    if any(isinstance(step, MultipliersAsDepth) for step in plan.transform):  # its outputs are planes, not channels
+        return False
+    if call.problem.reverse and SeenPixels() in plan.transform:  # some outputs are zeros that no kernel ends
         return False
     return "residual" not in call.epilogue.operands or plan.takes_residual

@@ -47,8 +47,10 @@ def dense_transforms(
     first: Transform = () if ChannelsLast().unsupported_reason(problem) else (ChannelsLast(),)
     packs = [*_packed_columns(problem, stores_parts), *(_packed_groups(product) if packs_groups else ())]
     tried = [(*first, *pack, *rows) for rows in ((), *_patch_rows(problem)) for pack in ((), *((p,) for p in packs))]
-    # Of forward passes, kernels leave out pixels as they copy. Behind an epilogue the others are not zeros.
-    if product.problem.reverse and product.ending is Ending.SUMS:
+    # Of forward passes, kernels leave out pixels as they copy. Behind an epilogue the others are not zeros. Of equally
+    # large residue classes, TMA stores zeros beside other results.
+    has_unequal_classes = any(n % s for n, s in zip(problem.in_spatial, problem.window_strides, strict=True))
+    if product.problem.reverse and product.ending is Ending.SUMS and has_unequal_classes:
         tried.append((*first, SeenPixels()))
     found = [t for t in tried if t and unsupported_reason(t, problem) is None]
     has_few_outputs = SWAPPED_RATIO * problem.out_channels <= problem.in_channels

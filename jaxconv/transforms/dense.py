@@ -13,6 +13,7 @@ from jaxconv.problem.factors import fold, unfold
 from jaxconv.problem.product import ceil_div, vector_elements
 from jaxconv.transforms.array_views import (
     AS_IT_IS,
+    TRANSPOSE_COPIES,
     ArrayView,
     Transformed,
     merged,
@@ -253,7 +254,7 @@ class SeenPixels:
             window_strides=tuple(1 if d in dims else stride for d, stride in enumerate(p.window_strides)),
             pad_low=tuple(0 if d in dims else low for d, low in enumerate(p.pad_low)),
         )
-        return Transformed(smaller, {"lhs": ArrayView(to, among_zeros)})
+        return Transformed(smaller, {"lhs": ArrayView(to, among_zeros, copies=TRANSPOSE_COPIES)})
 
     def __str__(self) -> str:
         return "seen pixels"
@@ -264,8 +265,9 @@ def _dims_with_gaps(p: ConvProblem) -> list[int]:
 
     def has_gaps(d: int) -> bool:
         last = (p.out_spatial[d] - 1) * p.window_strides[d] - p.pad_low[d]
-        is_alone = p.kernel[d] == 1 and p.lhs_dilation[d] == 1
-        return is_alone and p.window_strides[d] > 1 and p.pad_low[d] <= 0 <= last < p.in_spatial[d]
+        is_alone = p.kernel[d] == 1 and p.lhs_dilation[d] == 1 and p.window_strides[d] > 1
+        is_inside = p.out_spatial[d] > 0 and p.pad_low[d] <= 0 and last < p.in_spatial[d]
+        return is_alone and is_inside and p.in_spatial[d] > 1
 
     return [d for d in range(len(p.kernel)) if has_gaps(d)]
 

@@ -90,7 +90,7 @@ FALLBACKS = {
     "four_dimensions": ((1, 2, 3, 2, 3, 2), (3, 2, 2, 2, 2, 1), "float32", {}),
     "four_dimensions_of_groups": ((1, 4, 3, 2, 3, 2), (6, 2, 2, 2, 2, 1), "float32", {"feature_group_count": 2}),
     "uint8": ((2, 3, 5, 4), (6, 3, 3, 2), "uint8", {}),
-    "int8_to_int8": ((2, 3, 5, 4), (6, 3, 3, 2), "int8", {}),
+    "int8_of_four_dimensions": ((1, 2, 3, 2, 3, 2), (3, 2, 2, 2, 2, 1), "int8", {}),
     "int16": ((2, 3, 5, 4), (6, 3, 3, 2), "int16", {}),
     "bool": ((2, 3, 5, 4), (6, 3, 3, 2), "bool", {}),
 }

@@ -231,13 +231,15 @@ def test_rows_of_patches():
 
 
 def test_seen_pixels():
-    """A strided 1x1 layer is one of fewer pixels. Only a data gradient is tried so: kernels do not copy the others."""
+    """A strided 1x1 layer is one of fewer pixels. Only a data gradient of an odd image is tried so."""
     strided = layer((16, 29, 29, 512), (1, 1, 512, 1024), "bfloat16", window_strides=2)
     transformed, views, *_ = apply((SeenPixels(),), strided)
     assert sizes(transformed) == ((16, 15, 15, 512), (1, 1, 512, 1024), (16, 15, 15, 1024), (1, 1), (0, 0))
-    for (kind, problem), ending in itertools.product(passes_of(strided).values(), Ending):
+    even = layer((16, 30, 30, 512), (1, 1, 512, 1024), "bfloat16", window_strides=2)
+    passes = [(of is strided, *each) for of in (strided, even) for each in passes_of(of).values()]
+    for (is_odd, kind, problem), ending in itertools.product(passes, Ending):
         tried = {o.transform for o in options("cuda", Product(kind, problem, ending), ANY, TYPICAL_DEVICE)}
-        is_tried = kind == "conv" and problem.reverse and ending is Ending.SUMS
+        is_tried = is_odd and kind == "conv" and problem.reverse and ending is Ending.SUMS
         assert any(SeenPixels() in transform for transform in tried) == is_tried
 
 
@@ -275,6 +277,7 @@ def channels_first(lhs, rhs, **params):
 INAPPLICABLE = {
     "no_gaps": (layer((2, 5, 6, 3), (1, 1, 3, 4)), SeenPixels(), "leave gaps"),
     "windows_of_several": (layer((2, 5, 3), (2, 3, 4), window_strides=3, padding=0), SeenPixels(), "leave gaps"),
+    "no_windows": (layer((2, 300, 3), (1, 3, 4), window_strides=2, padding=((-4, -296),)), SeenPixels(), "leave gaps"),
     "windows_beside_the_image": (layer((2, 5, 3), (1, 3, 4), window_strides=3, padding=1), SeenPixels(), "leave gaps"),
     "channels_last": (layer((2, 5, 6, 3), (3, 3, 3, 4)), ChannelsLast(), "last"),
     "whole_vectors": (layer((2, 5, 6, 4), (3, 3, 4, 8)), PackedColumns(1), "vectors"),

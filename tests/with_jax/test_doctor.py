@@ -108,10 +108,13 @@ def test_without_metadata(capsys, monkeypatch):
     assert status == 0 and "jaxconv (version unknown)" in text
 
 
-def test_a_driver_that_jax_does_not_use(capsys, monkeypatch, tmp_path):
+@pytest.mark.parametrize("platforms", [None, "cpu"])
+def test_a_driver_that_jax_does_not_use(capsys, monkeypatch, tmp_path, platforms):
+    """No problem if JAX_PLATFORMS asks for the host alone."""
     monkeypatch.setattr(doctor, "NVIDIA_DRIVER", tmp_path)
+    monkeypatch.setattr(doctor, "_platforms", lambda: platforms)
     status, text = found(capsys)
-    assert status == 1 and "pip install 'jax[cuda" in text
+    assert (status == 1) == ("pip install 'jax[cuda" in text) == (platforms is None)
 
 
 def test_kernels_that_are_missing(capsys, monkeypatch):
