@@ -89,7 +89,7 @@ def test_what_no_kernel_takes_is_split_by_lax():
     with pytest.raises(jaxconv.FallbackWarning):
         compiled(case.lax(), placed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jaxconv.fallback, "warn", lambda reason: None)
+        patch.setattr(jaxconv.fallback, "warn", lambda *_: None)
         actual, hlo = compiled(case.lax(), placed)
     assert_same(actual, expected, 1e-6)
     assert collectives(hlo) == collectives(lax_hlo)
