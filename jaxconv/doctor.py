@@ -10,7 +10,6 @@ from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from jaxconv import ffi
 from jaxconv.api import conv2d
 from jaxconv.compiled import planning
+from jaxconv.ffi import devices_of
 from jaxconv.planner.families import FAMILIES
 
 SECONDS = 1.0  # of a family's check
@@ -101,20 +101,13 @@ def _unused_driver() -> Findings:
         )
 
 
-def _devices(platform: str) -> list[Any]:
-    try:
-        return jax.devices(platform)
-    except RuntimeError:  # JAX runs without it
-        return []
-
-
 def _devices_text(platform: str) -> str:
-    kinds = [device.device_kind for device in _devices(platform)]
+    kinds = [device.device_kind for device in devices_of(platform)]
     return ", ".join(f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds)) or "JAX sees no such device"
 
 
 def _findings(platform: str) -> Findings:
-    devices = _devices(platform)
+    devices = devices_of(platform)
     if not devices:
         if platform == "cuda":
             yield from _unused_driver()

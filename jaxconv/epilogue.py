@@ -29,6 +29,7 @@ ARGUMENTS = (*OPERANDS, "activation", "out_dtype")
 
 QUANTISED = tuple(map(jnp.dtype, ("int8", "float8_e4m3fn", "float8_e5m2")))
 RESULTS = (*map(jnp.dtype, ("float32", "float64", "bfloat16", "float16")), *QUANTISED)
+RESULT_NAMES = ", ".join(dtype.name for dtype in RESULTS)
 INT8, INT32, FLOAT32, FLOAT64 = map(np.dtype, ("int8", "int32", "float32", "float64"))
 
 
@@ -154,8 +155,7 @@ def check_given(given: Mapping[str, Any]) -> None:
     try:
         jnp.dtype(given["out_dtype"])
     except TypeError as error:
-        names = ", ".join(result.name for result in RESULTS)
-        raise TypeError(f"out_dtype must be one of {names}, got {given['out_dtype']!r}") from error
+        raise TypeError(f"out_dtype must be one of {RESULT_NAMES}, got {given['out_dtype']!r}") from error
 
 
 def read(
@@ -195,10 +195,9 @@ def _check_operands(problem: ConvProblem) -> None:
 
 def _result(problem: ConvProblem, preferred: Any, out_dtype: Any) -> np.dtype:
     """The result's dtype. Without any argument it is lax's, but sums of int8 become float32."""
-    names = ", ".join(result.name for result in RESULTS)
     if preferred is None and out_dtype is None and is_of_two_float8(problem.lhs_dtype, problem.rhs_dtype):
         both = f"{problem.lhs_dtype.name} and {problem.rhs_dtype.name}"
-        raise TypeError(f"out_dtype must be one of {names} for operands of {both}, got None")
+        raise TypeError(f"out_dtype must be one of {RESULT_NAMES} for operands of {both}, got None")
     default = FLOAT32 if problem.rhs_dtype == INT8 else problem.out_dtype
     name, dtype = ("out_dtype", out_dtype) if preferred is None else ("preferred_element_type", preferred)
     dtype = default if dtype is None else jax.dtypes.canonicalize_dtype(dtype)
@@ -208,7 +207,7 @@ def _result(problem: ConvProblem, preferred: Any, out_dtype: Any) -> np.dtype:
             f"{jnp.dtype(out_dtype).name}"
         )
     if dtype not in RESULTS:
-        raise TypeError(f"{name} of a convolution with an epilogue must be one of {names}, got {dtype.name}")
+        raise TypeError(f"{name} of a convolution with an epilogue must be one of {RESULT_NAMES}, got {dtype.name}")
     return dtype
 
 

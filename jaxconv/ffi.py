@@ -146,12 +146,16 @@ def device(platform: str) -> Device:
     return devices.planned_for(gpus() if platform == "cuda" else [], wgmma=getattr(_LOADED["cuda"], "has_wgmma", True))
 
 
-def gpus() -> list[Any]:
+def devices_of(platform: str) -> list[Any]:
     """The `jax.Device`s of all processes; none where JAX runs without them, as while exporting from another machine."""
     try:
-        return jax.devices("cuda")
+        return jax.devices(platform)
     except RuntimeError:
         return []
+
+
+def gpus() -> list[Any]:
+    return devices_of("cuda")
 
 
 def convolution(plan: ConvPlan, problem: ConvProblem, epilogue: Epilogue = NOTHING) -> Callable[..., Array]:

@@ -26,10 +26,11 @@ from jaxconv.problem.of_lax import are_summed_wide, exchanged
 from jaxconv.problem.product import OPERANDS, RESULT, Ending
 from jaxconv.problem.wider import (
     FLOAT8,
+    FLOAT32,
+    INT32,
     converted,
     has_float8,
-    with_float32_result,
-    with_int32_result,
+    with_result,
     without_float8,
     wraps_to_int8,
 )
@@ -90,7 +91,7 @@ def _computation(kind: str, platform: str | None, implementation, tuning: Tuning
     if choice.plan is None:
         return _by_lax(choice.unsupported_reason(), kind, implementation, problem)
     if wraps_to_int8(problem):
-        return converted(kind, problem, with_int32_result(kind, problem), again)
+        return converted(kind, problem, with_result(kind, problem, INT32), again)
     if isinstance(choice.plan, Lax):
         return fallback.LAX[kind](problem)
     by_kernel = ffi.convolution(choice.plan, seen)
@@ -124,7 +125,7 @@ def seen_by_kernels(
     if is_complex(problem):
         problem = as_real(problem)
     if wraps_to_int8(problem) and ending is Ending.SUMS:
-        problem = with_int32_result(kind, problem)
+        problem = with_result(kind, problem, INT32)
     if platform != "cuda":
         return Seen(kind, problem)
     if kind == "wgrad" and are_summed_wide(exchanged(problem)):
@@ -146,9 +147,9 @@ def integer_readings(gradient: ConvProblem) -> list[Seen]:
 
 def _faster(readings: list[Seen], constraint: Constraint) -> Seen:
     """Of integers. Tensor cores read bytes only if what is summed comes last: a convolution can be brought to that."""
-    taken = [
-        seen for seen in readings if not (ffi.why_no_kernels("cuda") or unsupported_reason(seen.problem, seen.kind))
-    ]
+    if ffi.why_no_kernels("cuda"):
+        return readings[0]
+    taken = [seen for seen in readings if not unsupported_reason(seen.problem, seen.kind)]
     cost = lambda seen: choose("cuda", *seen, constraint, ffi.device("cuda")).cost
     return min(taken, key=cost, default=readings[0])
 
@@ -160,7 +161,7 @@ def float8_on_gpu(
     types. Without an epilogue they round no sums to float8. Precisions above the default are for wider types."""
     taken, wider = problem, without_float8(kind, problem)
     if ending is Ending.SUMS and problem.dtype(RESULT[kind]) in FLOAT8:
-        taken = with_float32_result(kind, problem)
+        taken = with_result(kind, problem, FLOAT32)
     is_default = float32_of(problem.precision) in (Float32.BF16, Float32.TF32)
     may_be_native = constraint.family in (None, FLOAT8_FAMILY) and is_default
     if not may_be_native or unsupported_reason(taken, kind) or ffi.why_no_kernels("cuda"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -47,10 +48,10 @@ def _fwd(call: Call, lhs: Array, rhs: Array, operands: Operands):
     return call.epilogue.rounded(activated), (lhs, rhs, _kept(operands), z)
 
 
-def _kept(operands: Operands) -> dict[str, Array | Absent]:
+def _kept(operands: Operands) -> Mapping[str, Array | Absent]:
     """Without a residual that no derivative reads: it would take memory until the backward pass."""
     if "residual" not in operands or "residual_scale" in operands:
-        return {**operands}
+        return operands
     residual = operands["residual"]
     return operands | {"residual": Absent(residual.dtype, jax.typeof(residual).sharding)}
 

@@ -40,7 +40,7 @@ def without_float8(kind: str, problem: ConvProblem) -> ConvProblem:
     halves = FLOAT16 if result == FLOAT16 else BFLOAT16
     dtypes = {f"{role}_dtype": jnp.result_type(*others) if others else halves for role in OPERANDS[kind]}
     wider = dataclasses.replace(problem, **dtypes)
-    return with_float32_result(kind, wider) if result in FLOAT8 else wider
+    return with_result(kind, wider, FLOAT32) if result in FLOAT8 else wider
 
 
 def wraps_to_int8(problem: ConvProblem) -> bool:
@@ -48,12 +48,8 @@ def wraps_to_int8(problem: ConvProblem) -> bool:
     return {problem.dtype(role) for role in ROLES} == {INT8}
 
 
-def with_int32_result(kind: str, problem: ConvProblem) -> ConvProblem:
-    return dataclasses.replace(problem, **{f"{RESULT[kind]}_dtype": INT32})
-
-
-def with_float32_result(kind: str, problem: ConvProblem) -> ConvProblem:
-    return dataclasses.replace(problem, **{f"{RESULT[kind]}_dtype": FLOAT32})
+def with_result(kind: str, problem: ConvProblem, dtype: np.dtype) -> ConvProblem:
+    return dataclasses.replace(problem, **{f"{RESULT[kind]}_dtype": dtype})
 
 
 def converted(kind: str, problem: ConvProblem, wider: ConvProblem, local: Callable[[ConvProblem], Compute]) -> Compute:

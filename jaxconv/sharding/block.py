@@ -13,7 +13,7 @@ from jax import Array, lax
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.factors import MeshAxes, resize
 from jaxconv.problem.product import RESULT
-from jaxconv.problem.wider import FLOAT8, with_float32_result
+from jaxconv.problem.wider import FLOAT8, FLOAT32, with_result
 from jaxconv.sharding.halo import Halo, Piece
 from jaxconv.sharding.split import MeshShape, Split, size_of, spatial_axes
 from jaxconv.transforms.array_views import padded
@@ -78,7 +78,7 @@ def block(
     own, dtype = _shard(problem, split, mesh_shape, halos), problem.dtype(RESULT[kind])
     summed = tuple(axis for factor in SUMMED[kind] for axis in split.get(factor, ()))
     if summed and dtype in FLOAT8:  # rounded once, after all parts are added
-        own = with_float32_result(kind, own)
+        own = with_result(kind, own, FLOAT32)
     psum = lambda x: lax.psum(x, summed).astype(dtype) if summed else x
 
     def moved(move: Callable, x: Array, role: str) -> Array:

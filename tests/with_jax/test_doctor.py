@@ -14,7 +14,7 @@ from cases.reference import integers
 from jaxconv import conv2d, doctor, ffi
 from jaxconv.planner.families import FAMILIES
 
-WITHOUT_FIXTURE = doctor._devices
+WITHOUT_FIXTURE = doctor.devices_of
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def on_a_host_alone(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "SECONDS", 0.0)
     monkeypatch.setattr(doctor, "NVIDIA_DRIVER", tmp_path / "none")
     monkeypatch.setattr(
-        doctor, "_devices", lambda platform, devices=doctor._devices: devices("cpu")[: platform == "cpu"]
+        doctor, "devices_of", lambda platform, devices=doctor.devices_of: devices("cpu")[: platform == "cpu"]
     )
 
 
@@ -71,7 +71,7 @@ def test_jax_without_the_cpu(capsys, monkeypatch):
     def devices(platform=None):
         raise RuntimeError(f"Unknown backend {platform}")
 
-    monkeypatch.setattr(doctor, "_devices", WITHOUT_FIXTURE)
+    monkeypatch.setattr(doctor, "devices_of", WITHOUT_FIXTURE)
     monkeypatch.setattr(jax, "devices", lambda platform=None: devices(platform) if platform else [object()])
     status, text = found(capsys)
     assert status == 0 and "cpu: JAX sees no such device" in text and "gemm" not in text

@@ -212,7 +212,7 @@ IMAGENET = (128, 224, 224, 3), (2, 32, 32, 3)
 NETWORKS = {
     "resnet50": Network(ResNet, 64, *IMAGENET),
     "mobilenetv2": Network(MobileNetV2, 32, *IMAGENET),
-    "mobilenetv2_b256": Network(MobileNetV2, 32, (256, 224, 224, 3), (2, 32, 32, 3)),
+    "mobilenetv2_b256": Network(MobileNetV2, 32, (256, *IMAGENET[0][1:]), IMAGENET[1]),
     "efficientnet_b0": Network(EfficientNetB0, 32, *IMAGENET),
     "convnext_t": Network(ConvNeXt, 96, *IMAGENET),
     "unet": Network(partial(UNet, levels=5, classes=21), 64, (8, 512, 512, 3), (1, 32, 32, 3)),
