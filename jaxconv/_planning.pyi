@@ -8,7 +8,7 @@ import numpy as np
 SPATIAL: int  # the spatial dimensions that kernels have
 BLOCK_CHANNELS: int  # of an activation that has its channels in blocks
 MOST_TMA_STEP: int  # pixels from a window to the next, where TMA reads them
-MOST_WINDOW_PIECES: int  # that depthwise takes of a window, whose every plane is one or more
+MOST_WINDOW_PARTS: int  # that depthwise takes of a window, whose every plane is one or more
 DIGEST: str  # of the sources that plans depend on
 LAUNCH_SECONDS: float  # of a kernel
 FORMAT: int  # of programs' custom calls: attributes, settings, offset tables

@@ -205,7 +205,7 @@ NB_MODULE(_planning, module) {
   module.attr("SPATIAL") = kSpatial;
   module.attr("BLOCK_CHANNELS") = kBlockChannels;
   module.attr("MOST_TMA_STEP") = kMaxElementStride;
-  module.attr("MOST_WINDOW_PIECES") = depthwise::kMostPieces;
+  module.attr("MOST_WINDOW_PARTS") = depthwise::kMostParts;
   module.attr("DIGEST") = JAXCONV_PLANNING_DIGEST;
   module.attr("FORMAT") = kFormat;
   module.attr("LAUNCH_SECONDS") = kLaunchSeconds;

@@ -13,6 +13,8 @@ from jaxconv.problem import ConvProblem, Dim
 from jaxconv.problem.product import Product
 from jaxconv.transforms import Transform, apply
 
+SETTINGS_TO_ASK_FOR = ("split", "chunk", "n_tiles_per_cta")
+
 
 @dataclasses.dataclass(frozen=True)
 class Constraint:
@@ -21,10 +23,10 @@ class Constraint:
     It may stand for an implementation's name in every public function: that is how tests reach each tile.
 
     tile: its name. split: slices of the reduction, each summed on its own, then added in order. chunk: rows of im2col's
-    column matrix that are in the workspace at a time. units: tiles of columns that a thread block of mma computes in
-    turn. output_tile: rows and columns of output positions of a thread block of direct or depthwise. rows_before,
-    rows_after: of the first spatial dimension, that the kernel reads from arrays of neighbours. or_lax: if no
-    kernel can do so, lax answers with a warning. Without it that is an error.
+    column matrix that are in the workspace at a time. n_tiles_per_cta: tiles of columns that a thread block of mma
+    computes in turn. output_tile: rows and columns of output positions of a thread block of direct or depthwise.
+    rows_before, rows_after: of the first spatial dimension, that the kernel reads from arrays of neighbours. or_lax: if
+    no kernel can do so, lax answers with a warning. Without it that is an error.
     """
 
     platform: str | None = None
@@ -32,7 +34,7 @@ class Constraint:
     tile: str | None = None
     split: int | None = None
     chunk: int | None = None
-    units: int | None = None
+    n_tiles_per_cta: int | None = None
     output_tile: tuple[int, int] | None = None
     rows_before: int | None = None
     rows_after: int | None = None
@@ -47,8 +49,8 @@ class Constraint:
     @property
     def asked(self) -> Asked:
         rows, cols = self.output_tile or (None, None)
-        settings = {"split": self.split, "chunk": self.chunk, "units": self.units, "rows": rows, "cols": cols}
-        settings |= {"rows_before": self.rows_before, "rows_after": self.rows_after}
+        names = (*SETTINGS_TO_ASK_FOR, "rows_before", "rows_after")
+        settings = {name: getattr(self, name) for name in names} | {"rows": rows, "cols": cols}
         known = {name: value for name, value in settings.items() if value is not None}
         return Asked(known, self.tile, self.family is not None or self.tile is not None)
 
@@ -111,7 +113,7 @@ class ConvPlan:
     @property
     def constraint(self) -> Constraint:
         """What leaves the planner nothing but this plan."""
-        asked: dict[str, Any] = {name: self.settings.get(name) for name in ("split", "chunk", "units", *self.rows)}
+        asked: dict[str, Any] = {name: self.settings.get(name) for name in (*SETTINGS_TO_ASK_FOR, *self.rows)}
         return Constraint(
             self.platform, self.family, self.tile, **asked, output_tile=self.output_tile, transform=self.transform
         )
@@ -127,9 +129,9 @@ class ConvPlan:
 
     def __str__(self) -> str:
         output_tile = self.output_tile and f"{self.output_tile[0]}x{self.output_tile[1]}"
-        parts = {name: self.settings.get(name) for name in ("split", "chunk", "units")} | {"output tile": output_tile}
-        parts |= {name.replace("_", " "): self.settings[name] for name in self.rows}
-        known = (f"{name} {value}" for name, value in parts.items() if value)
+        names = (*SETTINGS_TO_ASK_FOR, *self.rows)
+        parts = {name: self.settings.get(name) for name in names} | {"output tile": output_tile}
+        known = (f"{name.replace('_', ' ')} {value}" for name, value in parts.items() if value)
         return ", ".join([kernel_name(self.family, self.tile, self.transform), *known])
 
 

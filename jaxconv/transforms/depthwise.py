@@ -38,7 +38,7 @@ def _unsupported_channels(problem: ConvProblem) -> str | None:
 
 def _unsupported_depth(planes: int) -> str | None:
     """No tile takes so deep a window, and a table of all its taps may not fit into memory."""
-    return f"a window of {planes} planes" if planes > planning.MOST_WINDOW_PIECES else None
+    return f"a window of {planes} planes" if planes > planning.MOST_WINDOW_PARTS else None
 
 
 @dataclasses.dataclass(frozen=True)

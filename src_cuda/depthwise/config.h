@@ -21,8 +21,8 @@ struct DepthwiseTile {
   int channels;    // of a warp on tensor cores, in elements of 16 bits
   int width;       // of a window on CUDA cores, whose columns have the strides of the rows
   int depths = 1;  // planes of a volume that a position's taps are in, whose rows a step takes together
-  // Whether the tile takes larger windows in pieces, one after the other. Meanwhile its sums wait in shared memory.
-  bool has_pieces = false;
+  // Whether the tile takes larger windows in parts, one after the other. Meanwhile its sums wait in shared memory.
+  bool in_parts = false;
   // Whether warps are specialized: four producer warps copy source rows, four copy what belongs to strips, and eight
   // consumer warps multiply. In code for sm_90a.
   bool has_producers = false;
@@ -48,7 +48,7 @@ struct DepthwiseTile {
   // Numbers of an epilogue of bytes, which a thread keeps.
   constexpr int epilogue_numbers() const { return of_bytes ? 3 * summed_channels() : 0; }
   // Of a volume, planes take the place of images.
-  constexpr bool has_planes() const { return depths > 1 || has_pieces; }
+  constexpr bool has_planes() const { return depths > 1 || in_parts; }
   // Source rows of a step, of all planes.
   constexpr int sources() const { return step * depths; }
   constexpr int slots() const { return sources() * period * lags; }
@@ -72,7 +72,7 @@ struct DepthwiseTile {
   // CTAs per SM, as registers allow.
   constexpr int conv_ctas_per_sm() const {
     if (has_producers) return 1;
-    if (on_cuda_cores()) return has_pieces && conv_registers() > 80 ? 2 : 3;
+    if (on_cuda_cores()) return in_parts && conv_registers() > 80 ? 2 : 3;
     return conv_sums() <= 32 && blocks == 1 ? 3 : 2;
   }
   constexpr int wgrad_ctas_per_sm() const { return has_producers ? 1 : on_cuda_cores() || wgrad_sums() <= 32 ? 3 : 2; }
@@ -100,7 +100,7 @@ struct DepthwiseTile {
     const std::string reach =
         on_cuda_cores() ? std::to_string(width) : std::to_string(pixels()) + " by " + std::to_string(channels);
     const std::string copied = by_tma ? " by TMA" : has_producers ? " copied by others" : "";
-    const std::string how = has_pieces ? " in pieces" : in_pairs ? copied + " in pairs" : copied;
+    const std::string how = in_parts ? " in parts" : in_pairs ? copied + " in pairs" : copied;
     return rows + planes + std::to_string(lags) + "x" + reach + (of_bytes ? " of bytes" : "") + how;
   }
 };

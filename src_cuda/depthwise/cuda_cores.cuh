@@ -14,7 +14,7 @@ class LaneTaps {
   // A table in shared memory of the taps' offsets in the filter, or -1: slots, in them phases and columns. All threads
   // clear it, wait, fill it and wait.
   static __device__ __forceinline__ void ClearTable(const DepthwiseParams& p, char* table) {
-    for (int32_t i = threadIdx.x; i < p.pieces * kTaps; i += kDepthwiseThreads) {
+    for (int32_t i = threadIdx.x; i < p.window_parts * kTaps; i += kDepthwiseThreads) {
       reinterpret_cast<int32_t*>(table)[i] = -1;
     }
   }
@@ -27,15 +27,15 @@ class LaneTaps {
       for (int32_t t = threadIdx.x; t < residue.tap_count; t += kDepthwiseThreads) {
         const Tap tap = p.taps[residue.first_tap + t];
         const TapPlace place(p, kTile, tap, residue);
-        const int32_t slot = place.piece * kTile.slots() + place.slot;
+        const int32_t slot = place.window_part * kTile.slots() + place.slot;
         table[(slot * kTile.period + residue.phase[2]) * kTile.width + place.pixel] = tap.filter_delta;
       }
     }
   }
 
-  // Reads those of a piece of the window from the filter, where neighbouring lanes' taps are neighbours.
-  __device__ __forceinline__ void Read(const DepthwiseParams& p, const char* from, int32_t piece) {
-    const int32_t* table = reinterpret_cast<const int32_t*>(from) + piece * kTaps;
+  // Reads those of a part of the window from the filter, where neighbouring lanes' taps are neighbours.
+  __device__ __forceinline__ void Read(const DepthwiseParams& p, const char* from, int32_t window_part) {
+    const int32_t* table = reinterpret_cast<const int32_t*>(from) + window_part * kTaps;
     const int32_t channel = min(FirstChannel(p) + DepthwiseLane(p, kTile).channel, p.all_channels - 1);
     const T* filter = static_cast<const T*>(p.rhs) + channel * p.problem.filter.group;
 #pragma unroll
@@ -139,7 +139,7 @@ class LaneSums {
     }
   }
 
-  // Moves a row's sums from one piece of the window to the next: this lane's, of all lanes' in `sums`.
+  // Moves a row's sums from one part of the window to the next: this lane's, of all lanes' in `sums`.
   static __device__ __forceinline__ void LoadSums(const char* sums, int32_t row, Begins& to) {
 #pragma unroll
     for (int i = 0; i < kStripCols; i += 4) {

@@ -25,22 +25,22 @@ template <typename T, DepthwiseTile kTile>
 using DepthwiseFilterSums =
     std::conditional_t<kTile.on_cuda_cores(), LaneFilterSums<T, kTile>, ToeplitzFilterSums<T, kTile>>;
 
-// A step of a conv: adds what its source row gives to the rows that it reaches. With pieces of the window, a row's sums
-// begin with those of the pieces before, which wait in `piece_sums`: `loaded` is the row that begins with them,
-// `stored` the row whose sums are to wait, or -1.
+// A step of a conv: adds what its source row gives to the rows that it reaches. With a window in parts, a
+// row's sums begin with those of the window parts before, which wait in `window_part_sums`: `loaded` is the row that
+// begins with them, `stored` the row whose sums are to wait, or -1.
 template <DepthwiseTile kTile, typename Taps, typename Sums>
 __device__ __forceinline__ void ConvStep(const DepthwiseParams& p, const Taps& taps, Sums& sums, uint32_t stage,
-                                         const typename Sums::Pixels& pixels, bool has_source, char* piece_sums,
+                                         const typename Sums::Pixels& pixels, bool has_source, char* window_part_sums,
                                          int32_t loaded, int32_t stored) {
-  if constexpr (kTile.has_pieces) {
+  if constexpr (kTile.in_parts) {
     typename Sums::Begins begins{};
-    if (loaded >= 0) sums.LoadSums(piece_sums, loaded, begins);
+    if (loaded >= 0) sums.LoadSums(window_part_sums, loaded, begins);
     if (has_source || !LeavesOutRows(kTile)) {
       sums.Multiply(p, taps, stage, pixels, begins);
     } else {
       sums.MoveOn(begins);
     }
-    if (stored >= 0) sums.StoreSums(piece_sums, stored);
+    if (stored >= 0) sums.StoreSums(window_part_sums, stored);
   } else if constexpr (LeavesOutRows(kTile)) {
     if (has_source) {
       sums.Multiply(p, taps, stage, pixels);
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].con
   extern __shared__ __align__(128) char shared[];
   PrefetchTables(p, p.problem.tap_count * p.all_channels * static_cast<int64_t>(sizeof(T)));
   const DepthwiseRange range(p, BlockOfChannels(p));
-  const int32_t pieces_of_window = kTile.has_pieces ? p.pieces : 1;
+  const int32_t parts_of_window = kTile.in_parts ? p.window_parts : 1;
   DepthwiseReader<T, kTile, Copies::kConv> reader(p, shared, range);
 #pragma unroll 1
   for (int i = 0; i < kTile.stages() - 1; ++i) reader.Copy();
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].con
   DepthwiseTaps<T, kTile>::FillTable(p, table);
   __syncthreads();
   DepthwiseTaps<T, kTile> taps;
-  if constexpr (!kTile.has_pieces) taps.Read(p, table, 0);
+  if constexpr (!kTile.in_parts) taps.Read(p, table, 0);
   DepthwiseSums<T, kTile> sums(p);
   const DepthwiseEpilogue<kTile, kHasEpilogue> epilogue(p);
   DepthwiseWriter<T, kTile> writer(p);
@@ -81,16 +81,16 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].con
   for (int32_t begin = range.begin; begin < range.end;) {
     const DepthwiseTilePlace place(p, kTile, begin, range.end);
     begin += place.rows();
-    const WindowPiece first_piece = place.FirstPiece(p, kTile);
-    int32_t begun = kTile.has_pieces ? p.rows : 0;  // the first row to have been begun by a piece
-    for (WindowPiece piece = first_piece, next; piece.number < pieces_of_window; piece = next) {
-      next = place.NextPiece(p, kTile, piece);
-      const bool is_first = piece.number == first_piece.number, is_last = next.number == pieces_of_window;
-      const int32_t first_step = place.FirstStep(p, kTile, piece);
+    const WindowPart first_window_part = place.FirstWindowPart(p, kTile);
+    int32_t begun = kTile.in_parts ? p.rows : 0;  // the first row to have been begun by a window part
+    for (WindowPart window_part = first_window_part, next; window_part.number < parts_of_window; window_part = next) {
+      next = place.NextWindowPart(p, kTile, window_part);
+      const bool is_first = window_part.number == first_window_part.number, is_last = next.number == parts_of_window;
+      const int32_t first_step = place.FirstStep(p, kTile, window_part);
       int32_t source_row = (place.Row(p, kTile) + RowsApart(p, kTile, first_step)) * kTile.step;
-      source_row += SourceRow(p, kTile, piece);
-      if constexpr (kTile.has_pieces) {
-        taps.Read(p, table, piece.number);
+      source_row += SourceRow(p, kTile, window_part);
+      if constexpr (kTile.in_parts) {
+        taps.Read(p, table, window_part.number);
       } else {
         if (first_step > 0) sums.Clear();
       }
@@ -127,9 +127,10 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].wgr
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
   extern __shared__ __align__(128) char shared[];
   PrefetchTables(p, 0);
-  const int32_t block = BlockOfChannels(p), worker = block / p.pieces, piece = block - worker * p.pieces;
+  const int32_t block = BlockOfChannels(p), worker = block / p.window_parts,
+                window_part = block - worker * p.window_parts;
   const DepthwiseRange range(p, worker);
-  const WindowPiece window(p, kTile, piece);
+  const WindowPart window(p, kTile, window_part);
   DepthwiseReader<T, kTile, Copies::kWgrad> reader(p, shared, range, window);
 #pragma unroll 1
   for (int i = 0; i < kTile.stages() - 1; ++i) reader.Copy();
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].wgr
   sums.Leave(p, reinterpret_cast<float*>(shared));
   __syncthreads();
   sums.Store(p, worker, reinterpret_cast<const float*>(shared),
-             [&](int32_t t) { return StoredTap(p, kTile, piece, t); });
+             [&](int32_t t) { return StoredTap(p, kTile, window_part, t); });
 }
 
 // The kernel of a tile, if it is for the type. A wgrad has no epilogue.

@@ -43,12 +43,12 @@ inline void JoinImages(ConvProblem* p) {
 inline bool IsFlat(const ConvProblem& p) { return p.src_size[0] == 1 && p.dst_size[0] == 1; }
 
 // Whether the rows of all images may follow each other as rows of one image: no tap leaves its row, and the window has
-// one piece along rows.
+// one window part along rows.
 inline bool CanJoinImages(const ConvProblem& p, const DepthwiseTile& tile, const Stream& stream) {
   const auto is_dense = [](const TensorStrides& s, const int64_t (&size)[kSpatial]) {
     return size[1] == 1 || s.batch == size[1] * s.spatial[1];
   };
-  return tile.slots() == 1 && stream.pieces[1] == 1 && stream.first[1] == 0 && IsFlat(p) &&
+  return tile.slots() == 1 && stream.window_parts[1] == 1 && stream.first[1] == 0 && IsFlat(p) &&
          p.src_size[1] == p.dst_size[1] && is_dense(p.src, p.src_size) && is_dense(p.dst, p.dst_size);
 }
 
@@ -56,7 +56,7 @@ inline bool CanJoinImages(const ConvProblem& p, const DepthwiseTile& tile, const
 inline int64_t OtherBytes(const DepthwiseShape& d, const DepthwiseTile& tile, Pass pass) {
   if (tile.on_cuda_cores()) {
     const int64_t taps = static_cast<int64_t>(tile.slots()) * tile.width;
-    return taps * 4 * (pass == Pass::kConv ? d.pieces * tile.period : kDepthwiseThreads);
+    return taps * 4 * (pass == Pass::kConv ? d.window_parts * tile.period : kDepthwiseThreads);
   }
   const int64_t slots = tile.slots();
   if (tile.by_tma && pass == Pass::kWgrad) return 0;  // lanes add them
@@ -64,7 +64,7 @@ inline int64_t OtherBytes(const DepthwiseShape& d, const DepthwiseTile& tile, Pa
     return (slots * tile.pixels() * kStripCols + kSumsGap) * 4 * tile.channels * tile.warps();
   }
   const auto element = static_cast<int64_t>(ElementBytes(d.problem.src_type));
-  const int64_t pixels = d.pieces * slots * d.problem.period[2] * tile.pixels() + d.zeros_before_taps;
+  const int64_t pixels = d.window_parts * slots * d.problem.period[2] * tile.pixels() + d.zeros_before_taps;
   return pixels * (d.channels + tile.table_gap()) * element;
 }
 
@@ -89,7 +89,7 @@ inline DepthwiseOffsets MakeOffsets(const DepthwiseShape& d, const DepthwiseTile
   if (is_conv) place(offsets.results, tile.results() * tile.period * result_row);
   if (is_conv) place(offsets.taps, other);
   const int64_t row_sums = tile.row_sums() * 4 * kDepthwiseThreads;
-  if (is_conv && tile.has_pieces) place(offsets.sums, d.rows * row_sums);
+  if (is_conv && tile.in_parts) place(offsets.sums, d.rows * row_sums);
   const int64_t taps_bytes = tile.by_tma ? tile.lags * kTapCols * 4 : int64_t{d.problem.tap_count} * kStoredTapBytes;
   if (tile.has_producers && !is_conv) place(offsets.taps, taps_bytes);
   if (tile.has_producers) place(offsets.barriers, kBarrierBytes);
@@ -109,8 +109,8 @@ inline int32_t AllRows(const ConvProblem& p, const Stream& stream) {
   return static_cast<int32_t>(CeilDiv(p.dst_size[1], p.period[1] * stream.apart[0]));
 }
 
-// Source pixels of a piece of the window: as many as keep its taps within what a strip reads.
-inline int32_t PieceCols(const ConvProblem& p, const DepthwiseTile& tile) {
+// Source pixels of a part of the window: as many as keep its taps within what a strip reads.
+inline int32_t PartCols(const ConvProblem& p, const DepthwiseTile& tile) {
   return static_cast<int32_t>(tile.pixels() - (kStripCols - 1) / p.period[2] * p.step[2]);
 }
 
@@ -167,10 +167,10 @@ inline DepthwiseShape MakeShape(const ConvProblem& problem, Pass pass, const Dep
   d.first_depth = stream.first[0];
   d.first_row = stream.first[1];
   d.first_col = stream.first[2];
-  d.row_pieces = stream.pieces[1];
-  d.col_pieces = stream.pieces[2];
-  d.pieces = stream.pieces[0] * d.row_pieces * d.col_pieces;
-  d.piece_cols = PieceCols(p, tile);
+  d.row_parts = stream.window_parts[1];
+  d.col_parts = stream.window_parts[2];
+  d.window_parts = stream.window_parts[0] * d.row_parts * d.col_parts;
+  d.part_cols = PartCols(p, tile);
   d.row_apart = stream.apart[0];
   d.col_apart = stream.apart[1];
   d.row_inverse = InverseOf(d.row_apart);
@@ -217,10 +217,10 @@ inline DepthwiseShape MakeShape(const ConvProblem& problem, Pass pass, const Dep
 // Tiles of a channel tile, one below the other. Thread blocks share them.
 inline int64_t Tiles(const DepthwiseShape& d) { return CeilDiv(d.stream_rows, d.rows); }
 
-// Thread blocks, if `workers` share each channel tile. A conv's take the window's pieces one after the other. A wgrad
-// has others for each piece.
+// Thread blocks, if `workers` share each channel tile. A conv's take the window parts one after the other. A wgrad
+// has others for each window part.
 inline int64_t ThreadBlocks(const DepthwiseShape& d, Pass pass, int64_t workers) {
-  return workers * d.channel_tiles * (pass == Pass::kWgrad ? d.pieces : 1);
+  return workers * d.channel_tiles * (pass == Pass::kWgrad ? d.window_parts : 1);
 }
 
 // The most that the registers of an SM hold.

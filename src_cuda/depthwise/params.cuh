@@ -48,30 +48,30 @@ struct DepthwiseRange {
   }
 };
 
-// What a tile takes of the window at a time: all of it, or a piece that begins at this tap.
-struct WindowPiece {
+// What a tile takes of the window at a time: all of it, or a window part that begins at this tap.
+struct WindowPart {
   int32_t number = 0;
   int32_t depth = 0;  // planes
   int32_t step = 0;   // steps of rows
   int32_t col = 0;    // source pixels
 
-  WindowPiece() = default;
-  __device__ __forceinline__ WindowPiece(const DepthwiseParams& p, const DepthwiseTile& tile, int32_t n) {
-    if (!tile.has_pieces) return;
-    const int32_t rows = n / p.col_pieces;
+  WindowPart() = default;
+  __device__ __forceinline__ WindowPart(const DepthwiseParams& p, const DepthwiseTile& tile, int32_t n) {
+    if (!tile.in_parts) return;
+    const int32_t rows = n / p.col_parts;
     number = n;
-    depth = rows / p.row_pieces;
-    step = rows % p.row_pieces * tile.lags;
-    col = n % p.col_pieces * p.piece_cols;
+    depth = rows / p.row_parts;
+    step = rows % p.row_parts * tile.lags;
+    col = n % p.col_parts * p.part_cols;
   }
 
   // The next one, without divisions.
-  __device__ __forceinline__ WindowPiece Next(const DepthwiseParams& p, const DepthwiseTile& tile) const {
-    WindowPiece next = *this;
+  __device__ __forceinline__ WindowPart Next(const DepthwiseParams& p, const DepthwiseTile& tile) const {
+    WindowPart next = *this;
     ++next.number;
-    next.col += p.piece_cols;
-    if (next.col == p.col_pieces * p.piece_cols) next.col = 0, next.step += tile.lags;
-    if (next.step == p.row_pieces * tile.lags) next.step = 0, ++next.depth;
+    next.col += p.part_cols;
+    if (next.col == p.col_parts * p.part_cols) next.col = 0, next.step += tile.lags;
+    if (next.step == p.row_parts * tile.lags) next.step = 0, ++next.depth;
     return next;
   }
 };
@@ -123,14 +123,14 @@ struct DepthwiseTilePlace {
   }
 
   // A conv's first step. It skips steps without a source row: rows that are still to receive others would get nothing
-  // from them. A wgrad of pairs of rows does the same. Of a piece of the window, rows that receive nothing are left to
-  // the next piece, whose source is further down.
+  // from them. A wgrad of pairs of rows does the same. Of a part of the window, rows that receive nothing are
+  // left to the next window part, whose source is further down.
   __device__ __forceinline__ int32_t FirstStep(const DepthwiseParams& p, const DepthwiseTile& tile,
-                                               const WindowPiece& piece) const {
-    const int32_t unseen = p.unseen_rows - first_row - piece.step;
+                                               const WindowPart& window_part) const {
+    const int32_t unseen = p.unseen_rows - first_row - window_part.step;
     if (tile.in_pairs) return max(0, min(unseen / 2, tile.late_steps()));
-    if (!tile.has_pieces) return max(0, min(unseen, tile.lags - 1));
-    const bool has_next = piece.step + tile.lags < p.row_pieces * tile.lags;
+    if (!tile.in_parts) return max(0, min(unseen, tile.lags - 1));
+    const bool has_next = window_part.step + tile.lags < p.row_parts * tile.lags;
     return has_next ? max(0, unseen - (tile.lags - 1)) : 0;
   }
   // The end of a conv's steps: after the last one its rows are complete.
@@ -141,35 +141,36 @@ struct DepthwiseTilePlace {
   }
   // The end of a wgrad's steps. Without a source row there is nothing to do.
   __device__ __forceinline__ int32_t WgradSteps(const DepthwiseParams& p, const DepthwiseTile& tile,
-                                                const WindowPiece& piece) const {
+                                                const WindowPart& window_part) const {
     if (tile.in_pairs) return (rows() + 1) / 2 + tile.late_steps();
-    if (tile.has_pieces && !HasSource(p, tile, piece)) return 1;
-    return max(1, min(ConvSteps(tile), p.seen_rows - first_row - piece.step));
+    if (tile.in_parts && !HasSource(p, tile, window_part)) return 1;
+    return max(1, min(ConvSteps(tile), p.seen_rows - first_row - window_part.step));
   }
 
-  // A conv's first piece of the window, and the next one. Pieces without a source are skipped, unless all are. The end
-  // is p.pieces.
-  __device__ __forceinline__ WindowPiece FirstPiece(const DepthwiseParams& p, const DepthwiseTile& tile) const {
-    WindowPiece piece;
-    while (tile.has_pieces && piece.number < p.pieces - 1 && !HasSource(p, tile, piece)) piece = piece.Next(p, tile);
-    return piece;
+  // A conv's first part of the window, and the next one. Parts without a source are skipped, unless all are.
+  // The end is p.window_parts.
+  __device__ __forceinline__ WindowPart FirstWindowPart(const DepthwiseParams& p, const DepthwiseTile& tile) const {
+    WindowPart window_part;
+    while (tile.in_parts && window_part.number < p.window_parts - 1 && !HasSource(p, tile, window_part))
+      window_part = window_part.Next(p, tile);
+    return window_part;
   }
-  __device__ __forceinline__ WindowPiece NextPiece(const DepthwiseParams& p, const DepthwiseTile& tile,
-                                                   WindowPiece piece) const {
+  __device__ __forceinline__ WindowPart NextWindowPart(const DepthwiseParams& p, const DepthwiseTile& tile,
+                                                       WindowPart window_part) const {
     do {
-      piece = piece.Next(p, tile);
-    } while (tile.has_pieces && piece.number < p.pieces && !HasSource(p, tile, piece));
-    return piece;
+      window_part = window_part.Next(p, tile);
+    } while (tile.in_parts && window_part.number < p.window_parts && !HasSource(p, tile, window_part));
+    return window_part;
   }
 
  private:
   __device__ __forceinline__ bool HasSource(const DepthwiseParams& p, const DepthwiseTile& tile,
-                                            const WindowPiece& piece) const {
-    const int32_t step = first_row + piece.step;
+                                            const WindowPart& window_part) const {
+    const int32_t step = first_row + window_part.step;
     if (step >= p.seen_rows || step + ConvSteps(tile) <= p.unseen_rows) return false;
     const int32_t planes = static_cast<int32_t>(p.problem.dst_size[0]);
     for (int32_t i = 0, depth = planes > 1 ? image % planes : 0; i < images; ++i) {
-      if (SourceDepth(p, depth, piece.depth) >= 0) return true;
+      if (SourceDepth(p, depth, window_part.depth) >= 0) return true;
       if (++depth == planes) depth = 0;
     }
     return false;

@@ -54,7 +54,7 @@ constexpr bool Exchanges(const DepthwiseTile& tile) { return tile.channels == 4;
 // Whether steps skip source rows that do not exist. A conv must move its sums on instead. Tensor cores multiply zeros
 // as fast as that, unless a row has many pixels.
 constexpr bool LeavesOutRows(const DepthwiseTile& tile) {
-  return tile.step == 1 && (tile.on_cuda_cores() || (tile.has_pieces && tile.blocks > 1));
+  return tile.step == 1 && (tile.on_cuda_cores() || (tile.in_parts && tile.blocks > 1));
 }
 // Bytes from the beginning of shared memory, or of a stage.
 struct DepthwiseOffsets {
@@ -63,7 +63,7 @@ struct DepthwiseOffsets {
   int32_t results;  // of a conv: some steps' rows
   int32_t result_row;
   int32_t taps;      // of a conv: a table of the filter; of a wgrad of a tile with producers: where its taps are, or go
-  int32_t sums;      // of a conv in pieces: the sums of those before
+  int32_t sums;      // of a conv in parts: the sums of those before
   int32_t barriers;  // of a tile with producers
   int32_t end;
 };
@@ -86,13 +86,13 @@ struct DepthwiseShape {
   int64_t out_elements;  // of one slice
   DType out_type;
   DepthwiseOffsets offsets;
-  int32_t first_depth;  // source plane of the first position's first tap
-  int32_t first_row;    // likewise the row
-  int32_t first_col;    // and the column
-  int32_t pieces;       // of the window
-  int32_t row_pieces;   // along its rows
-  int32_t col_pieces;
-  int32_t piece_cols;  // of each, in source pixels
+  int32_t first_depth;   // source plane of the first position's first tap
+  int32_t first_row;     // likewise the row
+  int32_t first_col;     // and the column
+  int32_t window_parts;  // of the window
+  int32_t row_parts;     // along its rows
+  int32_t col_parts;
+  int32_t part_cols;  // of each, in source pixels
   // From each of a tile's rows, and columns, to the next: the distance between a dilated window's taps. An image is
   // then that many interleaved images, which are independent of each other.
   int32_t row_apart;

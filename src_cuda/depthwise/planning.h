@@ -40,11 +40,11 @@ class DepthwisePlanner {
   static TileFields FieldsOfTile(int64_t tile) {
     const DepthwiseTile& t = kDepthwiseTiles[tile];
     const bool has_conv = t.Has(Pass::kConv), has_wgrad = t.Has(Pass::kWgrad);
-    return {{"step", t.step},       {"period", t.period},         {"lags", t.lags},
-            {"blocks", t.blocks},   {"channels", t.channels},     {"width", t.width},
-            {"depths", t.depths},   {"has_pieces", t.has_pieces}, {"has_producers", t.has_producers},
-            {"by_tma", t.by_tma},   {"in_pairs", t.in_pairs},     {"on_cuda_cores", t.on_cuda_cores()},
-            {"has_conv", has_conv}, {"has_wgrad", has_wgrad},     {"of_bytes", t.of_bytes}};
+    return {{"step", t.step},       {"period", t.period},     {"lags", t.lags},
+            {"blocks", t.blocks},   {"channels", t.channels}, {"width", t.width},
+            {"depths", t.depths},   {"in_parts", t.in_parts}, {"has_producers", t.has_producers},
+            {"by_tma", t.by_tma},   {"in_pairs", t.in_pairs}, {"on_cuda_cores", t.on_cuda_cores()},
+            {"has_conv", has_conv}, {"has_wgrad", has_wgrad}, {"of_bytes", t.of_bytes}};
   }
 
   Reason UnsupportedReason() const { return unsupported_; }
@@ -101,7 +101,7 @@ class DepthwisePlanner {
     const double step = StepClocks(tile, copying);
     const double clocks = Clocks(s, shape, workers, std::max(at_once * step, step + copying.latency_clocks)) +
                           Cuts(shape, workers) * copying.cut_clocks;
-    const double seen = tile.has_pieces && s.images == 1 ? window_->depths_seen / s.depth_pieces : 1;
+    const double seen = tile.in_parts && s.images == 1 ? window_->depths_seen / s.depth_parts : 1;
     const double compute = CeilDiv(blocks, capacity) * clocks * seen / device_.clock_hz;
     const double memory = BytesRead(shape) / (device_.bandwidth * copying.bandwidth);
     const double slices = 2.0 * WorkspaceBytes(s) / device_.bandwidth + (s.split > 1 ? kLaunchSeconds : 0);
@@ -115,7 +115,7 @@ class DepthwisePlanner {
   bool is_conv() const { return product_.pass == Pass::kConv; }
   bool is_volume() const { return product_.spatial_rank == kSpatial; }
   // Whether a CTA computes all parts of the window, one after another: see ThreadBlocks of layout.h.
-  bool LoopsOverWindowParts(const DepthwiseTile& tile) const { return is_conv() && tile.has_pieces; }
+  bool LoopsOverWindowParts(const DepthwiseTile& tile) const { return is_conv() && tile.in_parts; }
 
   DepthwiseShape Shape(const DepthwiseSettings& s) const {
     return depthwise::MakeShape(conv_, product_.pass, TileOf(s), s.stream());
@@ -146,10 +146,10 @@ class DepthwisePlanner {
 
   // Adds the settings that the window determines: its parts, and the channels of a CTA.
   DepthwiseSettings OfWindow(DepthwiseSettings s) const {
-    const auto pieces = depthwise::PiecesOf(*window_, conv_, TileOf(s));
+    const auto window_parts = depthwise::WindowPartsOf(*window_, conv_, TileOf(s));
     s.channels = ChannelBytes(TileOf(s)) / ElementBytes(conv_.src_type);
     s.first_depth = window_->first[0], s.first_row = window_->first[1], s.first_col = window_->first[2];
-    s.depth_pieces = pieces[0], s.row_pieces = pieces[1], s.col_pieces = pieces[2];
+    s.depth_parts = window_parts[0], s.row_parts = window_parts[1], s.col_parts = window_parts[2];
     s.rows_apart = window_->apart[0], s.cols_apart = window_->apart[1];
     return s;
   }
@@ -215,7 +215,7 @@ class DepthwisePlanner {
     const DepthwiseTile& tile = TileOf(s);
     const int64_t most_rows = depthwise::AllRows(conv_, s.stream()) * (JoinsImages(s) ? product_.images() : 1);
     constexpr int64_t kLeastRows = 2;  // of a conv: small layers wait for their steps, and have few of them then
-    const int64_t least_rows = tile.has_pieces ? tile.lags : is_conv() ? kLeastRows : 2 * tile.lags;
+    const int64_t least_rows = tile.in_parts ? tile.lags : is_conv() ? kLeastRows : 2 * tile.lags;
     int64_t last = 0;
     for (const int64_t segments : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64}) {
       const int64_t high = rows.value_or(CeilDiv(most_rows, segments));
@@ -244,7 +244,8 @@ class DepthwisePlanner {
     const DepthwiseShape shape = Shape(s);
     const int64_t capacity = CtaCapacity(s, shape),
                   all = PersistentCtas(capacity, shape.channel_tiles, depthwise::Tiles(shape));
-    const int64_t each = PersistentCtas(capacity, int64_t{shape.channel_tiles} * shape.pieces, depthwise::Tiles(shape));
+    const int64_t each =
+        PersistentCtas(capacity, int64_t{shape.channel_tiles} * shape.window_parts, depthwise::Tiles(shape));
     return each < all ? std::vector{each, all} : std::vector{all};
   }
 
@@ -254,7 +255,7 @@ class DepthwisePlanner {
     constexpr double kBytesInL2 = 4e7;  // of Hopper's 50 MB
     const auto bytes = static_cast<double>(product_.activation_bytes());
     if (is_conv()) return bytes;
-    return bytes * (1 + (shape.pieces - 1) * (bytes > kBytesInL2 ? 1 : costs_["cached_read"]));
+    return bytes * (1 + (shape.window_parts - 1) * (bytes > kBytesInL2 ? 1 : costs_["cached_read"]));
   }
 
   // CTAs that the device runs at the same time.
@@ -276,7 +277,7 @@ class DepthwisePlanner {
     const DepthwiseTile& tile = TileOf(s);
     const int64_t rows = CeilDiv(shape.stream_rows, workers), cuts = Cuts(shape, workers);
     if (!LoopsOverWindowParts(tile)) return (rows + (cuts + 1) * (tile.lags - 1) / 2) * step;
-    return shape.pieces * ((rows + cuts * (tile.lags - 1)) * step + cuts * costs_["window_part_clocks"]);
+    return shape.window_parts * ((rows + cuts * (tile.lags - 1)) * step + cuts * costs_["window_part_clocks"]);
   }
 
   // The fitted costs of one way to copy rows.

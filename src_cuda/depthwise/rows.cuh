@@ -87,10 +87,10 @@ class PixelOffsets {
   uint32_t at_[kKept];
 };
 
-// The first source row of a piece of the window, for the first position.
+// The first source row of a part of the window, for the first position.
 __device__ __forceinline__ int32_t SourceRow(const DepthwiseParams& p, const DepthwiseTile& tile,
-                                             const WindowPiece& piece) {
-  return RowsApart(p, tile, tile.step * piece.step) + p.first_row;
+                                             const WindowPart& window_part) {
+  return RowsApart(p, tile, tile.step * window_part.step) + p.first_row;
 }
 
 __device__ __forceinline__ bool HasRow(const DepthwiseParams& p, int32_t row) {
@@ -200,7 +200,7 @@ class DepthwiseRows {
   // Of the source, for a depth of the window. The pixels of a tile's images follow each other. `are_known`: they are
   // where the pixels of the tile before were.
   __device__ __forceinline__ void BeginSource(const DepthwiseParams& p, const Vector& vector,
-                                              const DepthwiseTilePlace& place, const WindowPiece& window, int depth,
+                                              const DepthwiseTilePlace& place, const WindowPart& window, int depth,
                                               bool are_known) {
     const ConvProblem& q = p.problem;
     const int32_t images = Begin(p, vector, place, p.src, q.src);
@@ -310,9 +310,9 @@ class DepthwiseReader {
   static constexpr bool kLeavesOutRows = LeavesOutRows(kTile) || (kCopies == Copies::kWgradSource && kTile.step == 1);
 
  public:
-  // A wgrad has one piece of the window. A conv takes all of them for each tile.
+  // A wgrad has one part of the window. A conv takes all of them for each tile.
   __device__ __forceinline__ DepthwiseReader(const DepthwiseParams& p, char* shared, const DepthwiseRange& range,
-                                             const WindowPiece& window = {})
+                                             const WindowPart& window = {})
       : p_(p), vector_(p), stages_(ptx::SharedAddress(shared)), begin_(range.begin), end_(range.end), window_(window) {
     if (begin_ < end_) Begin();
   }
@@ -343,9 +343,9 @@ class DepthwiseReader {
     if (++stage_ == kTile.stages()) stage_ = 0;
     row_ += RowsApart(p_, kTile, 1);
     if (row_ < end_row_) return;
-    if constexpr (kTile.has_pieces && !kIsWgrad) {
-      const WindowPiece next = place_.NextPiece(p_, kTile, window_);
-      if (next.number < p_.pieces) return BeginPiece(next);
+    if constexpr (kTile.in_parts && !kIsWgrad) {
+      const WindowPart next = place_.NextWindowPart(p_, kTile, window_);
+      if (next.number < p_.window_parts) return BeginWindowPart(next);
     }
     begin_ = next_;
     if (begin_ < end_) Begin();
@@ -355,15 +355,15 @@ class DepthwiseReader {
     const DepthwiseTilePlace before = place_;
     place_ = DepthwiseTilePlace(p_, kTile, begin_, end_);
     next_ = begin_ + place_.rows();
-    if constexpr (kTile.has_pieces && !kIsWgrad) window_ = place_.FirstPiece(p_, kTile);
+    if constexpr (kTile.in_parts && !kIsWgrad) window_ = place_.FirstWindowPart(p_, kTile);
     const bool are_known = HasSamePixels<kTile>(place_, before);
     if constexpr (kWithGradient) gradient_.BeginStrips(p_, vector_, place_, p_.rhs, are_known);
     BeginSource(are_known);
     BeginSteps();
   }
 
-  // After another piece, whose pixels may be the same.
-  __device__ __forceinline__ void BeginPiece(const WindowPiece& window) {
+  // After another window part, whose pixels may be the same.
+  __device__ __forceinline__ void BeginWindowPart(const WindowPart& window) {
     const bool same = window.depth == window_.depth && window.col == window_.col;
     window_ = window;
     if (!same) BeginSource(false);
@@ -392,7 +392,7 @@ class DepthwiseReader {
   uint32_t stages_;
   int32_t begin_, end_, next_;  // of the tile, of all tiles, and of the next tile
   DepthwiseTilePlace place_{};
-  WindowPiece window_;
+  WindowPart window_;
   int32_t stage_ = 0;
   int32_t row_, end_row_;  // of the next step, and behind the last: that of its position, of a class
   int32_t last_row_;       // behind the gradient's
@@ -472,10 +472,10 @@ __device__ __forceinline__ int32_t StripResult(const DepthwiseParams& p, int32_t
   }
 }
 
-// Where a tap is in the Toeplitz matrices: the piece of the window, the slot and the first pixel. A slot is a source
-// row of a step (or a row of the destination) and a lag.
+// Where a tap is in the Toeplitz matrices: the part of the window, the slot and the first pixel. A slot is a
+// source row of a step (or a row of the destination) and a lag.
 struct TapPlace {
-  int32_t piece = 0;
+  int32_t window_part = 0;
   int32_t slot;
   int32_t pixel;
 
@@ -487,11 +487,11 @@ struct TapPlace {
     if (tile.has_planes()) {
       const int32_t period = static_cast<int32_t>(p.problem.period[0]);
       const int32_t depth = (tap.shift[0] - p.first_depth) * period + residue.phase[0];
-      if (tile.has_pieces) {
-        const int32_t col_piece = min(pixel / p.piece_cols, p.col_pieces - 1);
-        piece = (depth * p.row_pieces + lag / tile.lags) * p.col_pieces + col_piece;
+      if (tile.in_parts) {
+        const int32_t col_part = min(pixel / p.part_cols, p.col_parts - 1);
+        window_part = (depth * p.row_parts + lag / tile.lags) * p.col_parts + col_part;
         lag %= tile.lags;
-        pixel -= col_piece * p.piece_cols;
+        pixel -= col_part * p.part_cols;
       } else {
         source += depth * tile.step;
       }
@@ -500,21 +500,22 @@ struct TapPlace {
   }
 };
 
-// Where a tap's sum is, and where it goes to, in a wgrad of a piece of the window.
+// Where a tap's sum is, and where it goes to, in a wgrad of a part of the window.
 struct StoredTap {
   static constexpr int32_t kNone = -1, kOfOthers = -2;
 
-  int32_t from;  // pixels of slots; kNone if no position sees the tap, kOfOthers if it is another piece's
+  int32_t from;  // pixels of slots; kNone if no position sees the tap, kOfOthers if it is another window part's
   int32_t to;    // elements of the filter
 
   StoredTap() = default;
-  __device__ __forceinline__ StoredTap(const DepthwiseParams& p, const DepthwiseTile& tile, int32_t piece, int32_t t) {
+  __device__ __forceinline__ StoredTap(const DepthwiseParams& p, const DepthwiseTile& tile, int32_t window_part,
+                                       int32_t t) {
     const Tap tap = p.taps[t];
     const ResidueClass residue = p.classes[0];
     const bool is_seen = t < residue.tap_count;
     const TapPlace place(p, tile, tap, residue);
     const int32_t pixels = tile.on_cuda_cores() ? tile.width : tile.pixels();
-    const bool is_others = piece != (is_seen ? place.piece : 0);
+    const bool is_others = window_part != (is_seen ? place.window_part : 0);
     from = is_others ? kOfOthers : is_seen ? place.slot * pixels + place.pixel : kNone;
     to = tap.filter_delta;
   }

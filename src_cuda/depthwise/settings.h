@@ -11,14 +11,14 @@ namespace jaxconv {
 
 // A thread block's tile. It streams the rows of the source along it.
 struct Stream {
-  int32_t rows;              // of the destination, in positions of a residue class
-  int32_t cols;              // of each image's row: whole strips
-  int32_t channels;          // of a thread block
-  int32_t images;            // of a tile, or planes of volumes; 0: the rows of all images follow each other as rows
-                             // of one, where no tap leaves its row
-  int32_t first[kSpatial];   // source depth, row and column of the first position's first tap
-  int32_t pieces[kSpatial];  // of the window, along each dimension
-  int32_t apart[2];          // rows, and columns, from one to the next of a tile, as between taps of a dilated window
+  int32_t rows;             // of the destination, in positions of a residue class
+  int32_t cols;             // of each image's row: whole strips
+  int32_t channels;         // of a thread block
+  int32_t images;           // of a tile, or planes of volumes; 0: the rows of all images follow each other as rows
+                            // of one, where no tap leaves its row
+  int32_t first[kSpatial];  // source depth, row and column of the first position's first tap
+  int32_t window_parts[kSpatial];  // of the window, along each dimension
+  int32_t apart[2];  // rows, and columns, from one to the next of a tile, as between taps of a dilated window
 };
 
 // A Stream, and the slices of a wgrad.
@@ -38,9 +38,9 @@ struct DepthwiseSettings {
   int64_t first_depth = 0;
   int64_t first_row = 0;
   int64_t first_col = 0;
-  int64_t depth_pieces = 1;
-  int64_t row_pieces = 1;
-  int64_t col_pieces = 1;
+  int64_t depth_parts = 1;
+  int64_t row_parts = 1;
+  int64_t col_parts = 1;
   int64_t rows_apart = 1;
   int64_t cols_apart = 1;
 
@@ -55,9 +55,9 @@ struct DepthwiseSettings {
              {"first_depth", &S::first_depth},
              {"first_row", &S::first_row},
              {"first_col", &S::first_col},
-             {"depth_pieces", &S::depth_pieces},
-             {"row_pieces", &S::row_pieces},
-             {"col_pieces", &S::col_pieces},
+             {"depth_parts", &S::depth_parts},
+             {"row_parts", &S::row_parts},
+             {"col_parts", &S::col_parts},
              {"rows_apart", &S::rows_apart},
              {"cols_apart", &S::cols_apart}}};
   }
@@ -68,7 +68,7 @@ struct DepthwiseSettings {
             In32(channels),
             In32(images),
             {In32(first_depth), In32(first_row), In32(first_col)},
-            {In32(depth_pieces), In32(row_pieces), In32(col_pieces)},
+            {In32(depth_parts), In32(row_parts), In32(col_parts)},
             {In32(rows_apart), In32(cols_apart)}};
   }
 };

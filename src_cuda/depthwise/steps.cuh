@@ -27,11 +27,11 @@ __device__ __forceinline__ void InTurns(int32_t steps, Do&& do_step) {
   }
 }
 
-// Multiplies all steps of a wgrad, for a piece of the window. For each, begin() waits for its rows, stage() gives their
-// address, and end() tells that they have been read.
+// Multiplies all steps of a wgrad, for a part of the window. For each, begin() waits for its rows, stage() gives
+// their address, and end() tells that they have been read.
 template <DepthwiseTile kTile, typename Sums, typename Begin, typename Stage, typename End>
 __device__ __forceinline__ void MultiplyWgradSteps(const DepthwiseParams& p, const DepthwiseRange& range,
-                                                   const WindowPiece& window, Sums& sums, Begin&& begin, Stage&& stage,
+                                                   const WindowPart& window, Sums& sums, Begin&& begin, Stage&& stage,
                                                    End&& end) {
   for (int32_t row = range.begin; row < range.end;) {
     const DepthwiseTilePlace place(p, kTile, row, range.end);

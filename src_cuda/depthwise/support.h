@@ -18,9 +18,9 @@
 
 namespace jaxconv::depthwise {
 
-inline constexpr int kMostPieces = 1 << 10;  // of a window
-inline constexpr int kMostReach = 1 << 30;   // of it, in rows or columns
-inline constexpr int kMostApart = 1 << 16;   // of a dilated one's taps, or tiles of an image
+inline constexpr int kMostParts = 1 << 10;  // of a window
+inline constexpr int kMostReach = 1 << 30;  // of it, in rows or columns
+inline constexpr int kMostApart = 1 << 16;  // of a dilated one's taps, or tiles of an image
 
 inline Reason UnsupportedTypes(const ConvProblem& p) {
   const auto is_for_type = [&](const DepthwiseTile& tile) { return tile.IsFor(p.src_type); };
@@ -79,25 +79,25 @@ inline Reason UnsupportedTile(const ConvProblem& p, Pass pass, const DepthwiseTi
   return std::nullopt;
 }
 
-// A window's place and its pieces, and how far apart its taps are.
+// A window's place and its window parts, and how far apart its taps are.
 inline Reason UnsupportedWindow(const ConvProblem& p, const DepthwiseTile& tile, const Stream& stream) {
-  int64_t pieces = 1;
+  int64_t window_parts = 1;
   for (int d = 0; d < kSpatial; ++d) {
     if (p.src_size[d] == 0) return "the source is empty";
     if (std::abs(int64_t{stream.first[d]}) > kMostReach) return "windows begin too far from the image";
-    const int32_t along = stream.pieces[d];
-    if (along < 1 || (along > 1 && !tile.has_pieces)) {
+    const int32_t along = stream.window_parts[d];
+    if (along < 1 || (along > 1 && !tile.in_parts)) {
       return "it does not take a window in " + std::to_string(along) + " parts";
     }
-    if ((pieces *= along) > kMostPieces) {
-      return "a window in " + std::to_string(pieces) + " parts, more than " + std::to_string(kMostPieces);
+    if ((window_parts *= along) > kMostParts) {
+      return "a window in " + std::to_string(window_parts) + " parts, more than " + std::to_string(kMostParts);
     }
   }
   for (int i = 0; i < 2; ++i) {
     const int64_t taps = i == 0 ? tile.step * tile.lags : tile.pixels();
     const bool is_strided = p.step[i + 1] != 1 || p.period[i + 1] != 1;
     const int64_t apart = stream.apart[i];
-    if (apart < 1 || apart >= kMostApart || stream.pieces[i + 1] * taps * apart > kMostReach) {
+    if (apart < 1 || apart >= kMostApart || stream.window_parts[i + 1] * taps * apart > kMostReach) {
       return "taps that are " + std::to_string(apart) + " apart, or a window of too many rows or columns";
     }
     if (apart > 1 && is_strided) return "rows or columns of a dilated window are strided";
@@ -135,7 +135,7 @@ inline Reason UnsupportedStream(const ConvProblem& p, const DepthwiseTile& tile,
     return NoStrips(stream.rows, stream.cols);
   }
   if (stream.images < 0 || stream.cols > kMostStrips * kStripCols || stream.images > kMostStrips ||
-      (tile.has_pieces && stream.rows > kMostRows)) {
+      (tile.in_parts && stream.rows > kMostRows)) {
     return "the output tile has more than " + std::to_string(kMostStrips) + " images, " +
            std::to_string(kMostStrips * kStripCols) + " columns or " + std::to_string(kMostRows) + " rows";
   }

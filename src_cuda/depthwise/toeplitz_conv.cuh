@@ -20,7 +20,7 @@ class ToeplitzTaps {
   // also read the pixels before a slot's. Those are zeros: a strip's first output has no taps in the last pixels of the
   // slot before, and the table begins with zeros.
   static __device__ __forceinline__ void ClearTable(const DepthwiseParams& p, char* table) {
-    const int32_t pixels = p.pieces * kTile.slots() * static_cast<int32_t>(p.problem.period[2]) * kPixels;
+    const int32_t pixels = p.window_parts * kTile.slots() * static_cast<int32_t>(p.problem.period[2]) * kPixels;
     const int32_t bytes = (pixels + p.zeros_before_taps) * RowBytes(p);
 #pragma unroll 1
     for (int32_t i = ConsumerThread(kTile) * kVectorBytes; i < bytes; i += ConsumerThreads(kTile) * kVectorBytes) {
@@ -72,7 +72,7 @@ class ToeplitzTaps {
 #pragma unroll
         for (int i = 0; i < FewTaps::kCount; ++i) {
           const TapPlace place(p, kTile, taps.of[i], residue);
-          const int32_t slot = (place.piece * kTile.slots() + place.slot) * static_cast<int32_t>(q.period[2]);
+          const int32_t slot = (place.window_part * kTile.slots() + place.slot) * static_cast<int32_t>(q.period[2]);
           const int32_t row = first_row + slot * kPixels + place.pixel;
           const uint32_t number = begin + i * lane.all - residue.first_tap;
           if (number < count) *reinterpret_cast<T*>(table + row * RowBytes(p)) = values[i];
@@ -83,14 +83,14 @@ class ToeplitzTaps {
     }
   }
 
-  // The matrices of a piece of the window.
-  __device__ __forceinline__ void Read(const DepthwiseParams& p, const char* shared, int32_t piece) {
+  // The matrices of a part of the window.
+  __device__ __forceinline__ void Read(const DepthwiseParams& p, const char* shared, int32_t window_part) {
     const DepthwiseWarp warp(p, kTile);
     const int lane = threadIdx.x % 32, col = lane / 4;
     const int32_t phases = static_cast<int32_t>(p.problem.period[2]), phase = col % phases;
     const int32_t begin = col / phases * static_cast<int32_t>(p.problem.step[2]);
     const int32_t first =
-        p.zeros_before_taps + (piece * kTile.slots() * phases + phase) * kPixels + lane % 4 * kNeighbours - begin;
+        p.zeros_before_taps + (window_part * kTile.slots() * phases + phase) * kPixels + lane % 4 * kNeighbours - begin;
     const int32_t pixel_bytes = RowBytes(p), slot_bytes = phases * kPixels * pixel_bytes;
     const uint32_t from = ptx::SharedAddress(shared) + first * pixel_bytes + warp.part * kPartBytes;
 #pragma unroll
@@ -261,7 +261,7 @@ class ToeplitzSums {
     }
   }
 
-  // Moves a row's sums from one piece of the window to the next: this lane's, of all warps' in `sums`.
+  // Moves a row's sums from one part of the window to the next: this lane's, of all warps' in `sums`.
   static __device__ __forceinline__ void LoadSums(const char* sums, int32_t row, Begins& to) {
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {

@@ -103,17 +103,17 @@ inline std::optional<Window> FindWindow(const Product& product) {
 }
 
 // Of a window, along each dimension.
-inline Three PiecesOf(const Window& w, const ConvProblem& p, const DepthwiseTile& tile) {
-  if (!tile.has_pieces) return {1, 1, 1};
-  const int64_t cols = w.pixels <= tile.pixels() ? 1 : CeilDiv(w.cols, PieceCols(p, tile));
+inline Three WindowPartsOf(const Window& w, const ConvProblem& p, const DepthwiseTile& tile) {
+  if (!tile.in_parts) return {1, 1, 1};
+  const int64_t cols = w.pixels <= tile.pixels() ? 1 : CeilDiv(w.cols, PartCols(p, tile));
   return {w.depths, CeilDiv(w.rows, tile.step * tile.lags), cols};
 }
 
 // Why a tile does not take the window.
 inline Reason UnsupportedReach(const Window& w, const ConvProblem& p, Pass pass, const DepthwiseTile& tile) {
-  if (!tile.has_pieces && w.depths > tile.depths) return "taps in " + std::to_string(w.depths) + " planes";
-  if (!tile.has_pieces && CeilDiv(w.rows, tile.step) > tile.lags) return "taps in " + std::to_string(w.rows) + " rows";
-  if (w.pixels > tile.pixels() && !(tile.has_pieces && PieceCols(p, tile) > 0)) {
+  if (!tile.in_parts && w.depths > tile.depths) return "taps in " + std::to_string(w.depths) + " planes";
+  if (!tile.in_parts && CeilDiv(w.rows, tile.step) > tile.lags) return "taps in " + std::to_string(w.rows) + " rows";
+  if (w.pixels > tile.pixels() && !(tile.in_parts && PartCols(p, tile) > 0)) {
     return std::to_string(w.pixels) + " source pixels of " + std::to_string(kStripCols) + " outputs";
   }
   if (pass == Pass::kWgrad && tile.by_tma && w.cols > kTapCols) {

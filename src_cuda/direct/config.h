@@ -74,7 +74,7 @@ struct DirectTile {
   std::string name() const {
     const std::string columns = std::to_string(sets) + "x" + std::to_string(8 * set) + (taps_in_n ? " of taps" : "");
     const std::string how =
-        (streams_rows() ? " along " + row_stream.name(2 * vector()) : "") + (packed > 0 ? " in runs" : "");
+        (streams_rows() ? " along " + row_stream.name(2 * vector()) : "") + (packed > 0 ? " of packed taps" : "");
     const std::string conv =
         columns + " of " + std::to_string(vector() * vectors) + " by " + std::to_string(16 * positions) + how;
     return conv + (of_bytes() ? " of bytes" : of_floats() ? " of floats" : " or " + std::to_string(16 * filter_rows));

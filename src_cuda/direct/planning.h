@@ -160,18 +160,18 @@ class DirectPlanner {
   void SetTile(const DirectChannels& d, DirectSettings* s) const {
     const Window& w = *window_;
     const auto& step = product_.conv.step;
-    s->walks = s->rows;
+    s->streams = s->rows;
     if (d.streams_rows()) {
       const int64_t least = d.tile.row_stream.lags() - 1, dilation = w.rows->dilation;
       const int64_t most = std::min(d.positions_held() / s->cols, s->rows / least) / dilation;
-      s->walks = std::max<int64_t>(1, most) * dilation;
-      s->walk = std::max(least, CeilDiv(s->rows, s->walks));
+      s->streams = std::max<int64_t>(1, most) * dilation;
+      s->stream_rows = std::max(least, CeilDiv(s->rows, s->streams));
     }
     const int64_t unit = d.taps_in_n() ? 1 : kMatrixRows, width = (s->cols - 1) * step[2] + w.reach[2];
-    s->box_depth = w.reach[0];
-    s->box_height = (s->walks * s->walk - 1) * step[1] + w.reach[1];
-    s->box_width = d.packed > 0 ? d.RowVectors(s->cols) : CeilDiv(width, unit) * unit;
-    s->taps = d.taps, s->run = d.packed;
+    s->halo_depth = w.reach[0];
+    s->halo_height = (s->streams * s->stream_rows - 1) * step[1] + w.reach[1];
+    s->halo_width = d.packed > 0 ? d.RowVectors(s->cols) : CeilDiv(width, unit) * unit;
+    s->taps = d.taps, s->packed_taps = d.packed;
     s->corner_depth = w.corner[0], s->corner_row = w.corner[1], s->corner_col = w.corner[2];
   }
 
@@ -242,8 +242,8 @@ class DirectPlanner {
     if (!d.taps_in_n()) return MostPositions(d) / cols;
     const auto& reach = window_->reach;
     const auto& step = product_.conv.step;
-    const int64_t box_height = d.pixels_held() / (reach[0] * ((cols - 1) * step[2] + reach[2]));
-    return (box_height - reach[1]) / step[1] + 1;
+    const int64_t halo_height = d.pixels_held() / (reach[0] * ((cols - 1) * step[2] + reach[2]));
+    return (halo_height - reach[1]) / step[1] + 1;
   }
 
   // The cost by which extents are compared.

@@ -32,13 +32,13 @@ struct DirectSettings {
   int64_t split = 1;
   int64_t rows = 0;  // output positions that a thread block computes at a time
   int64_t cols = 0;
-  int64_t walks = 0;  // streams abreast, of `walk` rows each: no fewer rows than `rows`
-  int64_t walk = 1;
-  int64_t box_depth = 0;
-  int64_t box_height = 0;
-  int64_t box_width = 0;
+  int64_t streams = 0;  // streams abreast, of `stream_rows` rows each: no fewer rows than `rows`
+  int64_t stream_rows = 1;
+  int64_t halo_depth = 0;
+  int64_t halo_height = 0;
+  int64_t halo_width = 0;
   int64_t taps = 0;
-  int64_t run = 0;
+  int64_t packed_taps = 0;
   int64_t corner_depth = 0;
   int64_t corner_row = 0;
   int64_t corner_col = 0;
@@ -54,13 +54,13 @@ struct DirectSettings {
              {"split", &DirectSettings::split},
              {"rows", &DirectSettings::rows},
              {"cols", &DirectSettings::cols},
-             {"walks", &DirectSettings::walks},
-             {"walk", &DirectSettings::walk},
-             {"box_depth", &DirectSettings::box_depth},
-             {"box_height", &DirectSettings::box_height},
-             {"box_width", &DirectSettings::box_width},
+             {"streams", &DirectSettings::streams},
+             {"stream_rows", &DirectSettings::stream_rows},
+             {"halo_depth", &DirectSettings::halo_depth},
+             {"halo_height", &DirectSettings::halo_height},
+             {"halo_width", &DirectSettings::halo_width},
              {"taps", &DirectSettings::taps},
-             {"run", &DirectSettings::run},
+             {"packed_taps", &DirectSettings::packed_taps},
              {"corner_depth", &DirectSettings::corner_depth},
              {"corner_row", &DirectSettings::corner_row},
              {"corner_col", &DirectSettings::corner_col},
@@ -70,8 +70,13 @@ struct DirectSettings {
   }
 
   OutputTile out_tile() const {
-    return {In32(walks * walk), In32(cols), {In32(box_depth), In32(box_height), In32(box_width)},    In32(taps),
-            In32(walk),         In32(run),  {In32(corner_depth), In32(corner_row), In32(corner_col)}};
+    return {In32(streams * stream_rows),
+            In32(cols),
+            {In32(halo_depth), In32(halo_height), In32(halo_width)},
+            In32(taps),
+            In32(stream_rows),
+            In32(packed_taps),
+            {In32(corner_depth), In32(corner_row), In32(corner_col)}};
   }
 };
 

@@ -84,7 +84,7 @@ Reason UnsupportedMerged(const ConvProblem& p, Pass pass, int64_t merged) {
 
 Reason UnsupportedReason(const ConvProblem& p, Pass pass, const MmaSettings& s) {
   if (Reason why = UnsupportedTileOrSplit(s, std::size(kMmaTiles))) return why;
-  if (s.n_tiles_per_cta < 0) return "a negative number of units";
+  if (s.n_tiles_per_cta < 0) return "a negative number of N tiles of a thread block";
   if (ResultElements(p, pass) == 0) return std::nullopt;
   if (Reason why = UnsupportedMerged(p, pass, s.merged)) return why;
   if (Reason why = UnsupportedForMma(p, pass)) return why;

@@ -67,7 +67,7 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
   }
 
   MmaSettings WithExtra(MmaSettings s, const Requested& requested) const {
-    s.n_tiles_per_cta = requested.Find("units").value_or(0);
+    s.n_tiles_per_cta = requested.Find("n_tiles_per_cta").value_or(0);
     s.merged = MayMerge(s) ? MergedClasses(product_) : 1;
     return s;
   }

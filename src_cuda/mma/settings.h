@@ -28,7 +28,7 @@ struct MmaSettings {
   static constexpr std::array<Field<MmaSettings>, 4> Fields() {
     return {{{"tile", &MmaSettings::tile},
              {"split", &MmaSettings::split},
-             {"units", &MmaSettings::n_tiles_per_cta},
+             {"n_tiles_per_cta", &MmaSettings::n_tiles_per_cta},
              {"merged", &MmaSettings::merged}}};
   }
 };

@@ -98,7 +98,7 @@ struct WgmmaTile {
   std::string name() const {
     const auto number = [](int n) { return std::to_string(n); };
     const std::string by = cluster() > 1 ? " by " + number(row_blocks) + "x" + number(col_blocks) : "";
-    return number(rows) + "x" + number(cols) + "x" + number(kPlannedBlockK) + by + (halo ? " of boxes" : "") +
+    return number(rows) + "x" + number(cols) + "x" + number(kPlannedBlockK) + by + (halo ? " of halo tiles" : "") +
            (cluster_split > 0 ? " by slices" : "") + (ctas_per_sm == 2 ? ", two at once" : "") +
            (bf16x6 ? ", bf16x6" : "");
   }

@@ -142,7 +142,7 @@ def of_windows():
     yield "many_units_by_2", strided((20, 125, 116, 8), (3, 3, 8, 72), 2, 2)
     # Its data gradient has works of equally large classes for several rounds of all clusters.
     yield "many_tiles_of_equal_classes", strided((20, 126, 116, 8), (3, 3, 8, 72), 2, 2)
-    yield "no_images_of_pieces", last((0, 5, 6, 8), (3, 3, 8, 16))
+    yield "no_images_of_windows", last((0, 5, 6, 8), (3, 3, 8, 16))
     # Filters and activations that lie otherwise.
     sizes = {"N": 3, "C": 40, "H": 9, "W": 8, "I": 40, "O": 72}
     window = sizes | {"H": 3, "W": 2}

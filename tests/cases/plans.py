@@ -99,7 +99,7 @@ def factor(rejection):
 
 def constraint_of(plan):
     """That asks for all of a plan which Constraint names."""
-    names = {name: plan.settings.get(name) for name in ("split", "chunk", "units")}
+    names = {name: plan.settings.get(name) for name in ("split", "chunk", "n_tiles_per_cta")}
     return Constraint(
         plan.platform, plan.family, plan.tile, output_tile=plan.output_tile, transform=plan.transform, **names
     )

@@ -39,7 +39,7 @@ CHANNELS = [
 
 
 @st.composite
-def problems_of_pieces(draw):
+def problems_of_vectors(draw):
     rank = draw(st.integers(1, 3))
     each = lambda strategy: tuple(draw(strategy) for _ in range(rank))
     groups, ins, outs = draw(st.sampled_from(CHANNELS))

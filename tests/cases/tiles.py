@@ -115,9 +115,13 @@ FAMILY_TYPES = dict.fromkeys(
 
 
 def settings_of(family, tile):
-    """Whole and split reductions; several units a block; and a column matrix at once, or a tile of rows at a time."""
+    """Whole and split reductions; several N tiles a block; and a column matrix at once, or a tile of rows at a time."""
     if family == "mma":
-        return [*(dict(split=s) for s in (1, 2, 3, 17)), dict(split=1, units=3), dict(split=2, units=2)]
+        return [
+            *(dict(split=s) for s in (1, 2, 3, 17)),
+            dict(split=1, n_tiles_per_cta=3),
+            dict(split=2, n_tiles_per_cta=2),
+        ]
     if family != "im2col":
         return [dict(split=s) for s in (1, 2, 3, 17)]
     return [dict(split=1), dict(split=3), *(dict(split=s, chunk=tile.rows) for s in (1, 2, 17))]

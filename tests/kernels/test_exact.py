@@ -79,7 +79,7 @@ def test_exact_where_taken(family, tile, dtype, which):
     check_alone(cases, dtype)
 
 
-# By name: of direct a run, and several rows or runs, of depthwise one or more strips. Whether or not they
+# By name: of direct a row, and several rows, of depthwise one or more strips. Whether or not they
 # divide the image, or are larger.
 AREAS = {"direct": [(1, 8), (3, 16), (2, 32), (5, 16)], "depthwise": [(1, 8), (3, 8), (3, 16), (2, 96), (50, 24)]}
 TILES_WITH_AREAS = {name: of for name, of in PARTIAL_TILES.items() if of[0] in WITH_AREAS}

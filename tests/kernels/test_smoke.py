@@ -25,8 +25,8 @@ TINY_SPLITS = {"direct": (8,), "depthwise": (8,), "wgmma": (1, 2, 3, 8)}
 @every_tile
 def test_smoke(family, tile, convolution, split, of_conv):
     chunk, dtype = tile.rows if family == "im2col" else None, dtype_of(family, tile)
-    units = 2 if family == "mma" else None
-    ours = convolution.ours(constraint(family, tile, split=split, chunk=chunk, units=units))
+    n_tiles_per_cta = 2 if family == "mma" else None
+    ours = convolution.ours(constraint(family, tile, split=split, chunk=chunk, n_tiles_per_cta=n_tiles_per_cta))
     operands = convolution.operands()
     actual = jax.jit(of_conv(ours))(*(a.astype(dtype) for a in operands))
     assert_same(actual, run_on_host(of_conv(convolution.lax()), *operands).astype(dtype))
@@ -36,7 +36,7 @@ def test_smoke(family, tile, convolution, split, of_conv):
 @every_tile_for_int8
 def test_smoke_of_int8(family, tile, convolution, split):
     x, w, _ = (a.astype("int8") for a in convolution.operands())
-    actual = jax.jit(convolution.ours(constraint(family, tile, split=split, units=2), "int32"))(x, w)
+    actual = jax.jit(convolution.ours(constraint(family, tile, split=split, n_tiles_per_cta=2), "int32"))(x, w)
     assert_same(actual, run_on_host(convolution.lax(), *(a.astype("float32") for a in (x, w))).astype("int32"))
 
 

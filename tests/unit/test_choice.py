@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cases.plans import constraints, device, factor
 from cases.problems import EVERY_PASS, each_channel, halves, layer, passes_of
-from cases.random_problems import problems, problems_of_channels, problems_of_pieces
+from cases.random_problems import problems, problems_of_channels, problems_of_vectors
 from jaxconv.planner.choose import choose
 from jaxconv.planner.support import unsupported_reason
 
@@ -80,7 +80,7 @@ def test_what_partial_families_are_chosen_for(family, problem, passes, is_chosen
 
 @settings(max_examples=60, deadline=None, database=None)
 @given(
-    problems() | problems_of_pieces() | problems_of_channels(), st.sampled_from([1, 3, 132, 1000]),
+    problems() | problems_of_vectors() | problems_of_channels(), st.sampled_from([1, 3, 132, 1000]),
     st.sampled_from([1e10, 4.9e12, 1e15]),
 )  # fmt: skip
 def test_the_choice_is_the_least_of_all_options(problem, multiprocessors, bandwidth):

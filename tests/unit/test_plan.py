@@ -379,15 +379,16 @@ NAMES = {
     "im2col": ["64x64x8"],
     "mma": ["128x64x64", "256x128x64 wgmma", "128x128x32 in 3 passes"],
     "direct": [
-        "1x16 of 32 by 64 or 144", "1x16 of 64 by 16 along 3 rows of 48 or 144", "1x32 of 32 by 64 in runs or 80",
-        "1x16 of 64 by 16 along 7:2 rows of 32 in runs or 144", "4x8 of taps of 64 by 48 or 144",
+        "1x16 of 32 by 64 or 144", "1x16 of 64 by 16 along 3 rows of 48 or 144",
+        "1x32 of 32 by 64 of packed taps or 80",
+        "1x16 of 64 by 16 along 7:2 rows of 32 of packed taps or 144", "4x8 of taps of 64 by 48 or 144",
     ],
     "depthwise": [
-        "7x16 by 4", "2:1 4x32 by 4", "3x3x3", "8x48 by 2 in pieces", "3x16 by 4 copied by others",
+        "7x16 by 4", "2:1 4x32 by 4", "3x3x3", "8x48 by 2 in parts", "3x16 by 4 copied by others",
         "7x16 by 4 by TMA in pairs",
     ],
     "wgmma": [
-        "128x256x64", "256x160x64 by 2x1", "128x128x64 by 1x2", "256x96x64 of boxes",
+        "128x256x64", "256x160x64 by 2x1", "128x128x64 by 1x2", "256x96x64 of halo tiles",
         "64x64x64 by slices, two at once",
     ],
 }  # fmt: skip

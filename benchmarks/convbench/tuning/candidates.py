@@ -70,8 +70,8 @@ def _supported(kind: str, problem: ConvProblem, constraint: Constraint, device: 
 
 
 def _forcing(kind: str, option: Option) -> Constraint:
-    """The constraint that leaves nothing but an option. The planner works out units from the rest."""
-    return replace(option.plan("cuda", kind).constraint, units=None)
+    """The constraint that leaves nothing but an option. The planner works out n_tiles_per_cta from the rest."""
+    return replace(option.plan("cuda", kind).constraint, n_tiles_per_cta=None)
 
 
 def _variants(constraint: Constraint) -> Iterator[Constraint]:

@@ -25,9 +25,9 @@ def strips_that_read(problem, tile, settings, at):
     depth = depth - settings["first_depth"] - depths // periods[0] * steps[0]
     row = row - settings["first_row"] - rows // periods[1] * steps[1]
     col = col - settings["first_col"] - cols // 8 * 8 // periods[2] * steps[2]
-    within_depths = (depth >= 0) & (depth < tile.depths * settings["depth_pieces"])
-    within_rows = (row >= 0) & (row < tile.step * tile.lags * settings["row_pieces"])
-    within_cols = (col >= 0) & (col < pixels_of(tile) * settings["col_pieces"])
+    within_depths = (depth >= 0) & (depth < tile.depths * settings["depth_parts"])
+    within_rows = (row >= 0) & (row < tile.step * tile.lags * settings["row_parts"])
+    within_cols = (col >= 0) & (col < pixels_of(tile) * settings["col_parts"])
     return (within_depths[:, None, None] & within_rows[:, None] & within_cols).reshape(problem.out_spatial)
 
 

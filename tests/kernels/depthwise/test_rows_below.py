@@ -32,7 +32,7 @@ BELOW = {
     "images_of_one_row": each((5, 1, 154, 16), (2, 7)),
 }
 AREAS = [None, (4, 160), (2, 56)]
-TILES = [tile for tile in FAMILIES["cuda"]["depthwise"].tiles if tile.has_pieces and not tile.of_bytes]
+TILES = [tile for tile in FAMILIES["cuda"]["depthwise"].tiles if tile.in_parts and not tile.of_bytes]
 
 
 @pytest.mark.parametrize("convolution", BELOW.values(), ids=BELOW)

@@ -86,7 +86,7 @@ def test_not_finite_numbers_reach_their_weight_gradients(tile, split):
     """And nothing else: a number of x its channel by the taps that see it, and one of g its channel.
 
     Behind the last channel and the last position TMA fills zeros of both. Other slices and other taps of a tile have
-    other sums. Tiles of boxes take windows side by side alone.
+    other sums. Halo tiles take windows side by side alone.
     """
     asked, dtype = constraint("wgmma", tile, split=split), dtype_of("wgmma", tile)
     taken = [of for of in BY_POSITIONS.values() if is_taken(of[0], asked, "wgrad", dtype)]

@@ -32,22 +32,22 @@ def check_bands(problem, plan):
     """Each tap has a place of its own, and all outputs of a strip read it from pixels that are there."""
     tile, of = tile_of(plan), plan.settings
     origin = np.array([of[f"first_{name}"] for name in ("depth", "row", "col")])
-    pieces = [of[f"{name}_pieces"] for name in ("depth", "row", "col")]
+    parts = [of[f"{name}_parts"] for name in ("depth", "row", "col")]
     apart = np.array([1, of["rows_apart"], of["cols_apart"]])
     (_, _, step), periods = in_three(steps_of(problem)), in_three(problem.periods)
     tables, pixels = offset_tables(problem), pixels_of(tile)
-    piece_cols = pixels - 7 // periods[2] * step
+    part_cols = pixels - 7 // periods[2] * step
     places = []
     for first, count, *phases, _, _, _ in tables.classes[(tables.classes[:, 5:] > 0).all(axis=1)].tolist():
         shifts = tables.taps[first : first + count, 2:] - origin
         assert not np.any(shifts % apart)
         for depth, row, col in (shifts // apart).tolist():
             lag, row = divmod(row, tile.step)
-            piece = min(col // piece_cols, pieces[2] - 1)
+            part = min(col // part_cols, parts[2] - 1)
             places.append((depth, *phases, row, lag, col))
-            assert 0 <= depth * periods[0] + phases[0] < tile.depths * pieces[0]
-            assert 0 <= lag < tile.lags * pieces[1] and phases[1] < tile.period
-            assert 0 <= col - piece * piece_cols < pixels - (7 - phases[2]) // periods[2] * step
+            assert 0 <= depth * periods[0] + phases[0] < tile.depths * parts[0]
+            assert 0 <= lag < tile.lags * parts[1] and phases[1] < tile.period
+            assert 0 <= col - part * part_cols < pixels - (7 - phases[2]) // periods[2] * step
     assert len(set(places)) == len(places) > 0
 
 
@@ -58,12 +58,12 @@ def check_stream(kind, problem, plan):
     assert of["channels"].bit_count() == 1 and of["channels"] <= max(2 * problem.groups, 8) and pixel_bytes % 16 == 0
     assert (of["rows"], of["cols"]) == plan.output_tile and of["rows"] >= 1 and of["cols"] % 8 == 0
     assert max(1, of["images"]) * of["cols"] // 8 <= strips_of(tile, pixel_bytes)
-    assert of["depth_pieces"] * of["row_pieces"] * of["col_pieces"] == 1 or tile.has_pieces
+    assert of["depth_parts"] * of["row_parts"] * of["col_parts"] == 1 or tile.in_parts
     assert of["split"] == 1 or kind == "wgrad"
     if of["images"] == 0:
         heights = {(1, *spatial)[-2] for spatial in (problem.in_spatial, problem.out_spatial)}
         assert tile.step == tile.period == tile.lags == tile.depths == 1
-        assert of["first_row"] == 0 and of["row_pieces"] == len(heights) == 1 and len(problem.kernel) < 3
+        assert of["first_row"] == 0 and of["row_parts"] == len(heights) == 1 and len(problem.kernel) < 3
 
 
 @settings(max_examples=150, deadline=None, database=None)

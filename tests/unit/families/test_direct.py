@@ -11,45 +11,45 @@ from jax import lax
 
 from cases.plans import CUDA, as_it_is, device, is_refused, plan_of, shared_bytes, tile_of
 from cases.problems import each_channel, layer, passes_of
-from cases.random_problems import problems_of_pieces
+from cases.random_problems import problems_of_vectors
 from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.problem.offsets import offset_tables
 from jaxconv.problem.product import Ending
 
 
-def box_of(plan):
-    return [plan.settings[f"box_{name}"] for name in ("depth", "height", "width")]
+def halo_of(plan):
+    return [plan.settings[f"halo_{name}"] for name in ("depth", "height", "width")]
 
 
-def check_box(problem, plan):
+def check_halo(problem, plan):
     """The halo tile has each tap of a residue class for each position of the output tile; with packed K, its row."""
-    of, rows = plan.settings, plan.settings["walks"] * plan.settings["walk"]
+    of, rows = plan.settings, plan.settings["streams"] * plan.settings["stream_rows"]
     dims = list(zip(problem.window_strides, problem.lhs_dilation, strict=True))
     _, down, right = [1] * (3 - len(dims)) + [stride // math.gcd(stride, dilation) for stride, dilation in dims]
     positions = np.array([(0, down * r, right * c) for r in range(of["rows"]) for c in range(of["cols"])])
-    tables, there = offset_tables(problem), 2 if of["run"] else 3
+    tables, there = offset_tables(problem), 2 if of["packed_taps"] else 3
     assert rows >= of["rows"]
     assert of["taps"] == tables.classes[:, 1].max()
     for first, count, *_ in tables.classes:
         if count:
             seen = tables.taps[first : first + count, None, 2:] + positions
-            assert np.all(np.ptp(seen, axis=(0, 1))[:there] < box_of(plan)[:there])
+            assert np.all(np.ptp(seen, axis=(0, 1))[:there] < halo_of(plan)[:there])
 
 
 def check_packed(kind, problem, plan):
     """The halo tile's rows have all elements that are read: whole multiplications of vectors."""
     of, tile = plan.settings, tile_of(plan)
     step, (taps,) = problem.window_strides[-1] * problem.in_channels, problem.kernel[-1:]
-    pieces = -(-(taps * problem.in_channels + problem.in_channels % 2) // 8)
-    walking = kind == "conv" and tile.stream_rows > 0
-    if walking:
-        assert pieces <= tile.packed
-        pieces = tile.packed
+    vectors = -(-(taps * problem.in_channels + problem.in_channels % 2) // 8)
+    streaming = kind == "conv" and tile.stream_rows > 0
+    if streaming:
+        assert vectors <= tile.packed
+        vectors = tile.packed
     elif kind == "conv":
-        pieces += pieces % 2
-    assert 6 + step % 2 * 2 + (of["cols"] - 1) * step + pieces * 8 <= of["box_width"] * 8 <= 256
-    assert of["cols"] % 16 == 0 and of["run"] == taps
+        vectors += vectors % 2
+    assert 6 + step % 2 * 2 + (of["cols"] - 1) * step + vectors * 8 <= of["halo_width"] * 8 <= 256
+    assert of["cols"] % 16 == 0 and of["packed_taps"] == taps
 
 
 def first_corner(problem):
@@ -63,20 +63,20 @@ def check_warps(kind, problem, plan):
     """A conv's warps have the sums of the output tile's positions or, with taps in N, of the halo tile's pixels."""
     of, tile = plan.settings, tile_of(plan)
     if kind == "wgrad":
-        assert of["walk"] == 1
+        assert of["stream_rows"] == 1
         return
-    assert of["walk"] == 1 or tile.stream_rows > 0
+    assert of["stream_rows"] == 1 or tile.stream_rows > 0
     held = tile.warps * tile.positions
     if tile.taps_in_n:
-        assert math.prod(box_of(plan)) <= held
+        assert math.prod(halo_of(plan)) <= held
         assert of["taps"] * problem.out_channels <= tile.sets * tile.columns
     else:
-        assert of["walks"] * of["cols"] <= held
+        assert of["streams"] * of["cols"] <= held
 
 
 @settings(max_examples=100, deadline=None, database=None)
 @given(
-    problems_of_pieces(), st.sampled_from([None, None, (1, 8), (3, 16), (2, 32)]),
+    problems_of_vectors(), st.sampled_from([None, None, (1, 8), (3, 16), (2, 32)]),
     st.sampled_from([48 * 2**10, 99 * 2**10, TYPICAL_DEVICE.shared_bytes]),
 )  # fmt: skip
 def test_what_direct_takes_fits(problem, area, shared):
@@ -89,15 +89,15 @@ def test_what_direct_takes_fits(problem, area, shared):
                 continue
             assert not is_refused(plan, problem, small)
             assert area in (None, plan.output_tile)
-            of, box = plan.settings, box_of(plan)
-            rows, across = of["walks"] * of["walk"], kind == "conv" and tile.taps_in_n
+            of, halo = plan.settings, halo_of(plan)
+            rows, across = of["streams"] * of["stream_rows"], kind == "conv" and tile.taps_in_n
             assert shared_bytes(plan, problem) <= shared
-            assert (of["run"] > 0) == (tile.packed > 0)
-            assert of["cols"] % 8 == 0 and (of["run"] or across or of["box_width"] % 8 == 0)
-            assert max(*box, rows, of["cols"]) <= 256
-            check_box(problem, plan)
+            assert (of["packed_taps"] > 0) == (tile.packed > 0)
+            assert of["cols"] % 8 == 0 and (of["packed_taps"] or across or of["halo_width"] % 8 == 0)
+            assert max(*halo, rows, of["cols"]) <= 256
+            check_halo(problem, plan)
             check_warps(kind, problem, plan)
-            if of["run"]:
+            if of["packed_taps"]:
                 check_packed(kind, problem, plan)
             assert [of[f"corner_{axis}"] for axis in ("depth", "row", "col")] == first_corner(problem)
 

@@ -58,9 +58,9 @@ REFUSED = {
             halves((2, 20, 20, 64), (3, 3, 64, 3)), dict(output_tile=(20, 24)), EVERY_PASS[:1],
             r"vectors of [28]$|halo tile has more pixels"
         ),
-        "part_of_a_piece": (halves((2, 20, 20, 12), (3, 3, 12, 12)), {}, EVERY_PASS, "vectors of 8$"),
+        "part_of_a_vector": (halves((2, 20, 20, 12), (3, 3, 12, 12)), {}, EVERY_PASS, "vectors of 8$"),
         "rows_of_parts": (halves((2, 20, 21, 4), (3, 3, 4, 24)), {}, FROM_FEW, "whole 16-byte vectors|vectors of 8$"),
-        "dilated_runs": (
+        "dilated_rows": (
             halves((2, 20, 24, 4), (3, 3, 4, 16), rhs_dilation=(1, 2)), {}, FROM_FEW, "neighbours|vectors of 8$",
         ),
         "wide_groups": (
@@ -76,10 +76,10 @@ REFUSED = {
         "no_split": (GROUPED, dict(split=0), EVERY_PASS, "split of 0"),
         "large_area": (GROUPED, dict(output_tile=(64, 64)), CONV_PASSES, "more positions than warps hold"),
         "long_area": (GROUPED, dict(output_tile=(1, 264)), EVERY_PASS[2:], "larger than TMA copies"),
-        "part_of_a_run": (GROUPED, dict(output_tile=(4, 12)), EVERY_PASS, r"output tile of \(4, 12\)"),
+        "part_of_a_row": (GROUPED, dict(output_tile=(4, 12)), EVERY_PASS, r"output tile of \(4, 12\)"),
         "no_area": (GROUPED, dict(output_tile=(0, 8)), EVERY_PASS, r"output tile of \(0, 8\)"),
         "chunks": (GROUPED, dict(chunk=128), EVERY_PASS, "no setting chunk"),
-        "units": (GROUPED, dict(units=2), EVERY_PASS, "no setting units"),
+        "n_tiles_per_cta": (GROUPED, dict(n_tiles_per_cta=2), EVERY_PASS, "no setting n_tiles_per_cta"),
         "nothing": (halves((0, 20, 20, 16), (3, 3, 16, 16)), {}, EVERY_PASS, "nothing"),
     },
     "depthwise": {
@@ -102,8 +102,8 @@ REFUSED = {
         "channels_first": (
             channels_first((2, 16, 20, 20), (16, 1, 3, 3), feature_group_count=16), {}, EVERY_PASS, "last"
         ),
-        "part_of_a_piece": (each_channel((2, 20, 20, 12), (3, 3)), {}, EVERY_PASS, "vectors of 16 bytes"),
-        "part_of_a_piece_of_float32": (
+        "part_of_a_vector": (each_channel((2, 20, 20, 12), (3, 3)), {}, EVERY_PASS, "vectors of 16 bytes"),
+        "part_of_a_vector_of_float32": (
             each_channel((2, 20, 20, 10), (3, 3), "float32"), {}, EVERY_PASS, "vectors of 16 bytes"
         ),
         "nothing": (each_channel((0, 20, 20, 16), (3, 3)), {}, EVERY_PASS, "nothing"),
@@ -122,7 +122,7 @@ REFUSED = {
             each_channel((5, 112, 8), (3,), lhs_dilation=8, padding=((1, 1),)), {}, EVERY_PASS[:1],
             "columns of a residue class are [38] apart"
         ),
-        "too_many_pieces": (
+        "too_many_parts": (
             each_channel((2, 16384, 1, 16), (8400, 1), padding=0), {}, EVERY_PASS[2:], "window in [0-9]+ parts"
         ),
         "rows_by_three": (
@@ -147,7 +147,7 @@ REFUSED = {
         "no_area": (EACH, dict(output_tile=(0, 8)), EVERY_PASS, r"output tile of \(0, 8\)"),
         "no_columns": (EACH, dict(output_tile=(4, 0)), EVERY_PASS, r"output tile of \(4, 0\)"),
         "chunks": (EACH, dict(chunk=128), EVERY_PASS, "no setting chunk"),
-        "units": (EACH, dict(units=2), EVERY_PASS, "no setting units"),
+        "n_tiles_per_cta": (EACH, dict(n_tiles_per_cta=2), EVERY_PASS, "no setting n_tiles_per_cta"),
     },
     "wgmma": {
         "float32": (layer((2, 20, 20, 16), (3, 3, 16, 16)), {}, EVERY_PASS[::2], "float32"),
@@ -163,9 +163,9 @@ REFUSED = {
         "groups": (GROUPED, {}, EVERY_PASS, "groups"),
         "groups_of_images": (halves((4, 20, 20, 16), (3, 3, 16, 16), batch_group_count=2), {}, EVERY_PASS, "groups"),
         "channels_first": (channels_first((2, 16, 20, 20), (16, 16, 3, 3)), {}, EVERY_PASS, "vectors of 8"),
-        "parts_of_pieces": (halves((2, 20, 20, 12), (3, 3, 12, 12)), {}, EVERY_PASS, "vectors of 8"),
-        "from_parts_of_pieces": (halves((2, 20, 20, 12), (3, 3, 12, 16)), {}, EVERY_PASS, "vectors of 8"),
-        "to_parts_of_pieces": (halves((2, 20, 20, 16), (3, 3, 16, 12)), {}, EVERY_PASS, "vectors of 8"),
+        "parts_of_vectors": (halves((2, 20, 20, 12), (3, 3, 12, 12)), {}, EVERY_PASS, "vectors of 8"),
+        "from_parts_of_vectors": (halves((2, 20, 20, 12), (3, 3, 12, 16)), {}, EVERY_PASS, "vectors of 8"),
+        "to_parts_of_vectors": (halves((2, 20, 20, 16), (3, 3, 16, 12)), {}, EVERY_PASS, "vectors of 8"),
         "filter_of_windows": (
             of_layouts((2, 20, 20, 16), (24, 16, 3, 3), ("NHWC", "OIHW", "NHWC")), {}, EVERY_PASS, "last axis"
         ),
@@ -202,7 +202,7 @@ REFUSED = {
         "no_split": (PIECES, dict(split=0), EVERY_PASS, "split of 0"),
         "areas": (PIECES, dict(output_tile=(4, 8)), EVERY_PASS, "no setting (rows|cols)"),
         "chunks": (PIECES, dict(chunk=128), EVERY_PASS, "no setting chunk"),
-        "units": (PIECES, dict(units=2), EVERY_PASS, "no setting units"),
+        "n_tiles_per_cta": (PIECES, dict(n_tiles_per_cta=2), EVERY_PASS, "no setting n_tiles_per_cta"),
     },
 }  # fmt: skip
 # Than a tile is for.

@@ -162,7 +162,7 @@ LARGE = {
 
 
 def steps_of(problem, tile):
-    """Of 64 positions of a residue class, or of boxes of 8 x 8."""
+    """Of 64 positions of a residue class, or of 8 x 8 of an image."""
     if tile.halo:
         return problem.batch * math.prod(math.ceil(n / 8) for n in problem.out_spatial)
     return math.ceil(problem.batch * math.prod(problem.out_spatial) / math.prod(problem.periods) / 64)
