@@ -14,7 +14,7 @@ from convbench.measure import Timing
 from convbench.programs import PASSES, problem_of, program
 from convbench.rows import RowFile
 from convbench.tuning import data_files, report, sample
-from convbench.tuning.candidates import candidates, picked
+from convbench.tuning.candidates import candidates, likely, others
 from convbench.tuning.fit import fit
 from convbench.tuning.predictions import log_seconds, measured, trial
 from jaxconv import conv_general_dilated
@@ -78,18 +78,42 @@ def test_the_planners_choice_is_a_candidate(which):
             assert choose("cuda", kind, problem, constraint).cost == pytest.approx(seconds)
 
 
-def test_picked_are_the_cheapest_of_each_tile_and_some_others():
+def test_likely_are_the_cheapest_of_each_tile():
     kind, problem = problem_of(program(CASES[0], "wgrad", "bfloat16", "default", conv_general_dilated))
     every = candidates(kind, problem, FAMILIES["cuda"], TYPICAL_DEVICE)
-    some = picked(every, for_each=2, within=2, randomly=7)
-    likely, others = some[:-7], some[-7:]
-    assert some == picked(every, for_each=2, within=2, randomly=7)
+    some = likely(every, for_each=2, within=2)
     assert len(set(some)) == len(some)
-    assert every[0] in likely
-    assert all(candidate.seconds <= 2 * every[0].seconds for candidate in likely)
-    tiles = [(c.constraint.family, c.constraint.tile, c.constraint.transform) for c in likely]
+    assert every[0] in some
+    assert all(candidate.seconds <= 2 * every[0].seconds for candidate in some)
+    tiles = [(c.constraint.family, c.constraint.tile, c.constraint.transform) for c in some]
     assert {tiles.count(tile) for tile in tiles} <= {1, 2}
-    assert any(candidate.seconds > 2 * every[0].seconds for candidate in others)
+    rest = others(every, some, 7)
+    assert rest == others(every, some, 7) and len(set(rest)) == 7 and not set(rest) & set(some)
+    assert any(candidate.seconds > 2 * every[0].seconds for candidate in rest)
+
+
+def test_cheapest_and_random_of_all_and_the_fastest_again(gpu, tmp_path, monkeypatch):
+    """The three fastest of a pass get another time, which is shorter here."""
+    path, budgets = tmp_path / "samples.json", []
+
+    def timed(side, operands, budget_s, ours):
+        budgets.append(budget_s)
+        gpu.append(side)
+        return Timing(us=float(len(gpu) % 35 + 10) if budget_s < 0.1 else 1.0)
+
+    monkeypatch.setattr(sample, "timed", timed)
+    command = ["--cases", *NAMES, "--passes", "fprop", "wgrad", "--cheapest", "16", "--random", "16", "--again", "3"]
+    assert main(["sample", "--out", str(path), *command]) == 0
+    rows, passes = RowFile.load(path).rows, 2 * len(NAMES)
+    assert len(rows) == passes * 32 and len(gpu) == passes * 35
+    assert budgets == passes * [*[0.02] * 32, *[pytest.approx(0.1)] * 3]
+    for place in range(0, len(rows), 32):
+        first = [float((1 + i + place // 32 * 35) % 35 + 10) for i in range(32)]
+        fastest = sorted(range(32), key=first.__getitem__)[:3]
+        assert [row["us"] for row in rows[place : place + 32]] == [1.0 if i in fastest else first[i] for i in range(32)]
+    for case in CASES:
+        predicted = [row["predicted_us"] for row in rows if (row["case"], row["pass"]) == (case.name, "fprop")]
+        assert predicted[:16] == sorted(predicted)[:16]
 
 
 def test_rows_are_not_measured_twice(samples, gpu):

@@ -1,4 +1,4 @@
-"""Which settings of kernels are worth a measurement: the cheapest of each tile, and random ones."""
+"""Which settings of kernels are worth a measurement: the cheapest, of each tile or of all, and random ones."""
 
 import random
 from collections import defaultdict
@@ -39,24 +39,26 @@ def candidates(kind: str, problem: ConvProblem, families: Collection[str], devic
     return sorted((Candidate(*item) for item in found.items()), key=lambda candidate: candidate.seconds)
 
 
-def picked(every: list[Candidate], for_each: int, within: float, randomly: int) -> list[Candidate]:
-    """Those to measure.
+def likely(every: list[Candidate], for_each: int, within: float) -> list[Candidate]:
+    """The cheapest settings of each tile under each transform, of all candidates, whose cheapest comes first.
 
     Args:
-      every: the cheapest first.
       for_each: settings of a tile under a transform.
       within: how many times the least time they may be estimated to take.
-      randomly: how many of the others, drawn with a fixed seed.
     """
     by_tile = defaultdict(list)
     for candidate in every:
         if candidate.seconds <= within * every[0].seconds:
             c = candidate.constraint
             by_tile[c.family, c.tile, c.transform].append(candidate)
-    likely = [candidate for of_tile in by_tile.values() for candidate in of_tile[:for_each]]
-    seen = set(likely)
-    others = [candidate for candidate in every if candidate not in seen]
-    return likely + random.Random(0).sample(others, min(randomly, len(others)))
+    return [candidate for of_tile in by_tile.values() for candidate in of_tile[:for_each]]
+
+
+def others(every: list[Candidate], seen: Collection[Candidate], count: int) -> list[Candidate]:
+    """As many of the rest, drawn with a fixed seed."""
+    known = set(seen)
+    rest = [candidate for candidate in every if candidate not in known]
+    return random.Random(0).sample(rest, min(count, len(rest)))
 
 
 def transform_text(transform: Transform | None) -> str:

@@ -28,10 +28,11 @@ from convbench.cases import Case
 from convbench.measure import operands_of, rounded, timed
 from convbench.programs import problem_of, program
 from convbench.rows import RowFile
-from convbench.tuning.candidates import Candidate, candidates, picked, transform_text
+from convbench.tuning.candidates import Candidate, candidates, likely, others, transform_text
 from jaxconv.ffi import device
 from jaxconv.planner.families import FAMILIES
 
+LONGER = 5  # the times that are measured again
 KEY = ("case", "pass", "dtype", "precision", "family", "tile", "transform", "settings")
 
 
@@ -60,9 +61,15 @@ def _parser() -> argparse.ArgumentParser:
         help="the cheapest settings of each tile and transform; default: 2",
     )
     parser.add_argument(
+        "--cheapest", type=int, metavar="N", help="of all tiles and transforms, in place of --for-each and --within"
+    )
+    parser.add_argument(
         "--within", type=float, default=2, metavar="FACTOR", help="of the least estimate of all; default: 2"
     )
     parser.add_argument("--random", type=int, default=0, metavar="N", help="candidates among the others; default: none")
+    parser.add_argument(
+        "--again", type=int, default=0, metavar="N", help=f"the fastest, which are timed again, {LONGER} times as long"
+    )
     selection.add_run(parser, seconds=0.02)
     selection.add_limit(parser)
     return parser
@@ -95,15 +102,23 @@ def _measured(case: Case, which: str, dtype: str, known: set, options: argparse.
     operands = operands_of(by_planner)
     every = candidates(*problem_of(by_planner), options.families, device("cuda"))
     names = {"case": case.name, "suite": case.suite, "pass": which, "dtype": dtype, "precision": options.precision}
-    rows = []
-    for candidate in picked(every, options.for_each, options.within, options.random):
-        row = names | _described(candidate)
-        if key(row) not in known:
-            constraint: Any = candidate.constraint  # which may stand for a name
-            ours = partial(jaxconv.conv_general_dilated, implementation=constraint)
-            timing = timed(on(ours), operands, options.seconds, ours=True)
-            rows.append(row | rounded({"us": timing.us}) | {"error": timing.error})
-    return rows
+    chosen = likely(every, options.for_each, options.within) if options.cheapest is None else every[: options.cheapest]
+    chosen += others(every, chosen, options.random)
+    rows = {candidate: names | _described(candidate) for candidate in chosen}
+    rows = {candidate: row for candidate, row in rows.items() if key(row) not in known}
+
+    def measure(candidate: Candidate, seconds: float) -> None:
+        constraint: Any = candidate.constraint  # which may stand for a name
+        ours = partial(jaxconv.conv_general_dilated, implementation=constraint)
+        timing = timed(on(ours), operands, seconds, ours=True)
+        rows[candidate] |= rounded({"us": timing.us}) | {"error": timing.error}
+
+    for candidate in rows:
+        measure(candidate, options.seconds)
+    by_time = sorted((c for c in rows if rows[c]["us"]), key=lambda candidate: rows[candidate]["us"])
+    for candidate in by_time[: options.again]:
+        measure(candidate, LONGER * options.seconds)
+    return list(rows.values())
 
 
 def _described(candidate: Candidate) -> dict:
