@@ -1,7 +1,7 @@
-"""A complex convolution as a real one: each channel becomes two neighbours, its real and its imaginary part.
+"""A complex convolution as a real one, of the parts of all numbers, real and imaginary.
 
-So a complex product is four real ones, which are summed together with all others. lax makes three convolutions of it,
-whose results it adds and subtracts: then large parts may cancel.
+So a complex product is four real ones. Each of the four has its own sums. At the end two of them are added, and two are
+subtracted. lax makes three convolutions of it, and adds parts before it multiplies: then a small part may get lost.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jaxconv.problem import ROLES, ConvProblem, Member, Spec
+from jaxconv.problem import ROLES, ConvProblem, Member
 from jaxconv.problem.factors import resize
 from jaxconv.transforms.array_views import merged, split
 
@@ -24,13 +24,15 @@ def is_complex(problem: ConvProblem) -> bool:
     return all(problem.dtype(role).name in PARTS for role in ROLES)
 
 
-def as_real(problem: ConvProblem) -> ConvProblem:
-    """The real convolution of a complex one, also of a weight gradient: it has all products of parts."""
-    for channels in ("c", "k"):
-        problem = resize(problem, channels, lambda n: 2 * n)
+def as_real(kind: str, problem: ConvProblem) -> ConvProblem:
+    """The real problem: one operand's parts are images (in a weight gradient, input channels), those of the other are
+    output channels."""
+    for factor in ("c" if kind == "wgrad" else "n", "k"):
+        problem = resize(problem, factor, lambda n: 2 * n)
     groups, ins, outs = problem.member
+    member = Member(groups, 2 * ins if kind == "wgrad" else ins, 2 * outs)
     dtypes = {f"{role}_dtype": PARTS[problem.dtype(role).name] for role in ROLES}
-    return dataclasses.replace(problem, member=Member(groups, 2 * ins, 2 * outs), **dtypes)
+    return dataclasses.replace(problem, member=member, **dtypes)
 
 
 def complex_convolution(
@@ -38,35 +40,27 @@ def complex_convolution(
 ) -> Callable[[Array, Array], Array]:
     """What computes a complex problem by what computes `as_real` of it."""
     lhs, out, rhs = problem.lhs_spec, problem.out_spec, problem.rhs_spec
-    if kind == "wgrad":
-        return lambda x, g: _sums_of_products(compute(_parts(x, lhs.second), _parts(g, out.second)), rhs)
-    return lambda x, w: _complex(compute(_parts(x, lhs.second), _matrices(w, rhs)), out.second)
+    # The axes of the parts: of the operands, then those that each of them has in the result.
+    operands = (lhs.second, out.second) if kind == "wgrad" else (lhs.first, rhs.first)
+    result = (rhs.second, rhs.first) if kind == "wgrad" else (out.first, out.second)
 
+    def convolution(a: Array, b: Array) -> Array:
+        parts = [_parts(x, axis) for x, axis in zip((a, b), operands, strict=True)]
+        return _complex(compute(*parts), *result)
 
-def _pairs(first: Array, second: Array, axis: int) -> Array:
-    """[..., C, ...] each -> [..., 2 C, ...]: of each channel the first, then the second."""
-    return merged(jnp.stack([first, second], axis + 1), axis)
-
-
-def _of_pairs(x: Array, axis: int, which: int) -> Array:
-    """The way back, to one of the two."""
-    return lax.index_in_dim(split(x, axis, 2), which, axis + 1, keepdims=False)
+    return convolution
 
 
 def _parts(x: Array, axis: int) -> Array:
-    return _pairs(x.real, x.imag, axis)
+    """complex [..., C, ...] -> [..., 2 C, ...]: of each index the real part, then the imaginary one."""
+    return merged(jnp.stack([x.real, x.imag], axis + 1), axis)
 
 
-def _complex(x: Array, axis: int) -> Array:
-    return lax.complex(_of_pairs(x, axis, 0), _of_pairs(x, axis, 1))
+def _complex(products: Array, first: int, second: int) -> Array:
+    """The way back, from the sums of products of the parts of one operand, on axis `first`, and the other's."""
 
+    def part(x: Array, axis: int, which: int) -> Array:
+        return lax.index_in_dim(split(x, axis, 2), which, axis + 1, keepdims=False)
 
-def _matrices(w: Array, spec: Spec) -> Array:
-    """The filter of a real convolution: from the two parts of an input channel to those of an output channel."""
-    return _pairs(_pairs(w.real, w.imag, spec.first), _pairs(-w.imag, w.real, spec.first), spec.second)
-
-
-def _sums_of_products(products: Array, spec: Spec) -> Array:
-    """A complex filter's gradient, from the products of all parts of input and output channels."""
-    product = lambda of_in, of_out: _of_pairs(_of_pairs(products, spec.second, of_in), spec.first, of_out)
-    return lax.complex(product(0, 0) - product(1, 1), product(0, 1) + product(1, 0))
+    sums = lambda a, b: part(part(products, first, a), second, b)
+    return lax.complex(sums(0, 0) - sums(1, 1), sums(0, 1) + sums(1, 0))

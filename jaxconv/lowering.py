@@ -123,7 +123,7 @@ def seen_by_kernels(
     kernels take; of integers, a weight gradient or the convolution that it is; of float32 multiplied as bfloat16, that.
     """
     if is_complex(problem):
-        problem = as_real(problem)
+        problem = as_real(kind, problem)
     if wraps_to_int8(problem) and ending is Ending.SUMS:
         problem = with_result(kind, problem, INT32)
     if platform != "cuda":
@@ -188,17 +188,21 @@ def decide(
 ) -> Choice:
     """The plan for a problem on a platform, measured or else estimated, or lax, or why no native kernel answers it.
 
-    Lax, where it is faster, is for those who name no implementation.
+    Lax, where it is faster, is for those who name no implementation. Complex numbers are planned as real ones: what is
+    known of lax is then of another convolution.
     """
-    constraint = constraint_of(implementation)
+    constraint, may_be_lax = constraint_of(implementation), implementation is None and not is_complex(problem)
     kind, problem = seen_by_kernels(kind, platform, problem, constraint, ending)
     reason = _platform_reason(platform, constraint) or unsupported_reason(problem, kind, ending is not Ending.SUMS)
     if reason:
         return Choice.nothing(reason)
     device = ffi.device(platform)
-    if implementation is not None:
-        return choose(platform, kind, problem, constraint, device, ending)
-    return tuning.choice(platform, kind, problem) or choose_or_lax(platform, kind, problem, device)
+    tuned = tuning.choice(platform, kind, problem) if implementation is None else None
+    if tuned and (may_be_lax or not isinstance(tuned.plan, Lax)):
+        return tuned
+    if may_be_lax:
+        return choose_or_lax(platform, kind, problem, device)
+    return choose(platform, kind, problem, constraint, device, ending)
 
 
 class ChoiceOfRows(NamedTuple):

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "common/simd.h"
 #include "gemm/arithmetic.h"
@@ -29,6 +30,11 @@ constexpr int64_t kBlockK = 2048 / sizeof(T);
 template <typename T>
 constexpr int64_t kRowStride = kBlockK<T> + 192 / sizeof(T);
 
+// A chain of so many additions, then a new one begins: the rounding errors of a long one grow with its length. Integers
+// do not round.
+template <typename T>
+constexpr int64_t kChain = std::is_integral_v<T> ? INT64_MAX : 64;
+
 // A word, also one that was packed as several numbers.
 template <typename T>
 T LoadWord(const T* from) {
@@ -47,31 +53,41 @@ void Tile(int64_t k, const typename A::Sum* __restrict a, const typename A::Sum*
   using T = typename A::Sum;
   using V = Vector<T, lanes>;
   constexpr int kTileN = vectors * lanes;
-  V sums[kTileM][vectors];
+  int64_t i = 0;
+  do {  // once even with nothing to sum
+    V sums[kTileM][vectors];
 #pragma GCC unroll 16
-  for (int m = 0; m < kTileM; ++m)
+    for (int m = 0; m < kTileM; ++m)
 #pragma GCC unroll 2
-    for (int v = 0; v < vectors; ++v) {
-      sums[m][v] = accumulate ? LoadVector<T, lanes>(c + m * c_stride + v * lanes) : V{};
-      if constexpr (kIsBiased<A>) sums[m][v] += LoadVector<T, lanes>(b + v * lanes);
-    }
-  if constexpr (kIsBiased<A>) b += kTileN;
+      for (int v = 0; v < vectors; ++v) {
+        sums[m][v] = V{};
+        if constexpr (kIsBiased<A>)
+          if (i == 0) sums[m][v] = LoadVector<T, lanes>(b + v * lanes);
+      }
+    if constexpr (kIsBiased<A>)
+      if (i == 0) b += kTileN;
 
-  for (int64_t i = 0; i < k; ++i) {
-    V right[vectors];
+    for (const int64_t end = k - i < kChain<T> ? k : i + kChain<T>; i < end; ++i) {
+      V right[vectors];
 #pragma GCC unroll 2
-    for (int v = 0; v < vectors; ++v) right[v] = LoadVector<T, lanes>(b + i * kTileN + v * lanes);
+      for (int v = 0; v < vectors; ++v) right[v] = LoadVector<T, lanes>(b + i * kTileN + v * lanes);
 #pragma GCC unroll 16
-    for (int m = 0; m < kTileM; ++m) {
-      const T left = LoadWord(a + (mn_major ? i * kRowStride<T> + m : m * kRowStride<T> + i));
+      for (int m = 0; m < kTileM; ++m) {
+        const T left = LoadWord(a + (mn_major ? i * kRowStride<T> + m : m * kRowStride<T> + i));
 #pragma GCC unroll 2
-      for (int v = 0; v < vectors; ++v) sums[m][v] = A::MultiplyAdd(sums[m][v], left, right[v]);
+        for (int v = 0; v < vectors; ++v) sums[m][v] = A::MultiplyAdd(sums[m][v], left, right[v]);
+      }
     }
-  }
 #pragma GCC unroll 16
-  for (int m = 0; m < kTileM; ++m)
+    for (int m = 0; m < kTileM; ++m)
 #pragma GCC unroll 2
-    for (int v = 0; v < vectors; ++v) StoreVector(sums[m][v], c + m * c_stride + v * lanes);
+      for (int v = 0; v < vectors; ++v) {
+        T* to = c + m * c_stride + v * lanes;
+        if (accumulate) sums[m][v] += LoadVector<T, lanes>(to);
+        StoreVector(sums[m][v], to);
+      }
+    accumulate = true;
+  } while (i < k);
 }
 
 template <typename T>

@@ -1,4 +1,4 @@
-"""Complex convolutions: real ones of twice the channels, native and no less exact than lax's."""
+"""Complex convolutions: real ones of all parts, native and no less exact than lax's."""
 
 import jax
 import jax.numpy as jnp
@@ -79,8 +79,8 @@ def test_install(implementation):
 
 @pytest.mark.parametrize("imaginary", [1.0, 1e-4], ids=["of_one_size", "nearly_real"])
 def test_errors_beside_lax(imaginary, implementation, x64):
-    """In the root mean square: those of sums of twice as many terms. lax adds both parts before it multiplies, and so
-    loses one that is far smaller."""
+    """In the root mean square, at most lax's: it adds both parts before it multiplies, and so loses one that is far
+    smaller."""
     rng = np.random.default_rng(0)
     case = channels_last_convolution((2, 9, 8, 32), (3, 3, 32, 32))
     draw = lambda *shape: rng.standard_normal(shape) + 1j * imaginary * rng.standard_normal(shape)
@@ -93,8 +93,8 @@ def test_errors_beside_lax(imaginary, implementation, x64):
         return np.sqrt(np.mean((part(np.asarray(x, np.complex128)) - part(np.asarray(e))) ** 2))
 
     for a, their, e in zip(actual, theirs, exact, strict=True):
-        assert error(a, e, np.real) <= 2 * error(their, e, np.real)
-        assert error(a, e, np.imag) <= (2 if imaginary == 1 else 1e-2) * error(their, e, np.imag)
+        assert error(a, e, np.real) <= error(their, e, np.real)
+        assert error(a, e, np.imag) <= (1 if imaginary == 1 else 1e-2) * error(their, e, np.imag)
 
 
 def test_explain_has_the_real_convolutions_kernel():
@@ -103,11 +103,17 @@ def test_explain_has_the_real_convolutions_kernel():
     assert line.startswith("fprop complex64[2,9,8,4]") and (": gemm" in line or "us)" in line)
 
 
-def test_the_real_problem_has_twice_the_channels():
+@pytest.mark.parametrize(
+    ("kind", "lhs", "rhs", "out"),
+    [("conv", (4, 9, 8, 4), (3, 3, 2, 12), (4, 9, 8, 12)), ("wgrad", (2, 9, 8, 8), (3, 3, 4, 12), (2, 9, 8, 12))],
+)
+def test_the_real_problem(kind, lhs, rhs, out):
+    """Twice the images, or input channels, and twice the output channels."""
     x, w, _ = CASES["grouped"].operands("complex64")
     jaxpr = jax.make_jaxpr(CASES["grouped"].lax())(x, w).jaxpr
     (equation,) = jaxpr.eqns
     problem = ConvProblem.from_lax(*(v.aval for v in (*equation.invars, *equation.outvars)), equation.params)
-    real = as_real(problem)
-    assert (real.lhs_shape, real.rhs_shape, real.out_shape) == ((2, 9, 8, 8), (3, 3, 4, 12), (2, 9, 8, 12))
-    assert (real.groups, real.in_channels, real.out_channels, real.lhs_dtype) == (2, 4, 6, np.float32)
+    real = as_real(kind, problem)
+    assert (real.lhs_shape, real.rhs_shape, real.out_shape) == (lhs, rhs, out)
+    assert (real.groups, real.in_channels, real.out_channels, real.lhs_dtype) == (2, rhs[2], 6, np.float32)
+    assert real.member == (2, rhs[2], 6)
