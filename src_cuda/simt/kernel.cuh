@@ -135,8 +135,12 @@ SimtKernelPtr FindSimt(int64_t tile, int access, bool has_epilogue) {
 
 template <typename Acc>
 SimtKernelPtr FindSimt(int64_t tile, int access, SimtTypes types, bool has_epilogue) {
-  return types == SimtTypes::kOfSums ? FindSimt<Acc, SimtTypes::kOfSums>(tile, access, has_epilogue)
-                                     : FindSimt<Acc, SimtTypes::kMixed>(tile, access, has_epilogue);
+  if constexpr (std::is_integral_v<Acc>) {  // operands are int8
+    return FindSimt<Acc, SimtTypes::kMixed>(tile, access, has_epilogue);
+  } else {
+    return types == SimtTypes::kOfSums ? FindSimt<Acc, SimtTypes::kOfSums>(tile, access, has_epilogue)
+                                       : FindSimt<Acc, SimtTypes::kMixed>(tile, access, has_epilogue);
+  }
 }
 
 }  // namespace jaxconv
