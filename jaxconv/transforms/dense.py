@@ -95,8 +95,8 @@ class PositionsLast:
     role: str
 
     def unsupported_reason(self, problem: ConvProblem) -> str | None:
-        if problem.groups > 1:
-            return "there are groups"
+        if problem.lhs_batch_grouped if self.role == "lhs" else problem.out_batch_grouped:
+            return "there are groups of images"
         first, _, spatial = problem.spec(self.role)
         positions = math.prod(problem.shape(self.role)[axis] for axis in (first, *spatial))
         if not isinstance(positions, int):

@@ -85,7 +85,8 @@ inline Reason FindIm2col(const Product& product, WgmmaSettings* s) {
   s->rank = shifts.count == 1 && IsMatrix(product.conv, *s) ? 2 : RankOf(product.conv, shifts);
   const ConvProblem& p = product.conv;
   const bool in_parts = product.MultipliesFloat32(Float32::kBF16x6) && product.pass == Pass::kConv;
-  const int64_t of_one = in_parts ? p.in_channels * p.out_channels : TraitsOf(p.filter_type).vector();
+  // In parts, one tap's next one is that of the next part.
+  const int64_t of_one = in_parts ? p.groups * p.in_channels * p.out_channels : TraitsOf(p.filter_type).vector();
   s->tap_stride = In32(TapStride(product.filter, of_one));
   s->reach_d = shifts.reach(0), s->reach_h = shifts.reach(1), s->reach_w = shifts.reach(2);
   s->empty_classes = EmptyClasses(product);

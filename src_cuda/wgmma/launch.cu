@@ -13,7 +13,9 @@
 #include <mutex>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "common/call_epilogue.h"
 #include "common/call_slot.h"
@@ -139,7 +141,8 @@ void SetWgradTiles(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* pa
   params->steps_left = static_cast<int32_t>(WgradSteps(p, tile) % s.split);
 }
 
-WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
+// `slice_elements`: from a slice of split-K to the next one.
+WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s, int64_t slice_elements) {
   const ConvProblem& p = call.problem;
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
   const int64_t stored = StoredSplit(call.pass, s);
@@ -154,7 +157,7 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s) {
   if (call.pass == Pass::kConv && !call.epilogue.residual) {
     params.whole_rows = static_cast<int32_t>(WholeRows(p, tile, s.split, HasEpilogue(call)));
   }
-  params.slice_elements = stored > 1 ? ResultElements(p, call.pass) : 0;
+  params.slice_elements = stored > 1 ? slice_elements : 0;
   const auto counts = ClassCounts(p, tile);
   for (int d = 0; d < kSpatial; ++d) {
     params.counts[d] = static_cast<int32_t>(counts[d]);
@@ -276,12 +279,41 @@ cudaError_t LaunchWithoutWgmma(const ConvCall& call, const WgmmaSettings& s, cud
   return kMma.launch(call, WithoutWgmma(call.problem, call.pass, s), stream);
 }
 
-// Splits an operand into parts, which the call then has in its place. Slices are behind them.
-cudaError_t SplitOperand(ConvCall* call, const WgmmaTile& tile, cudaStream_t stream) {
-  const auto* const operand = static_cast<const float*>(std::exchange(call->rhs, call->workspace));
-  void* const parts = call->workspace;
-  call->workspace = static_cast<char*>(parts) + PartsBytes(call->problem, call->pass, tile);
-  return EnqueueBF16Parts(operand, SplitElements(call->problem, call->pass), parts, stream);
+// The call with parts in place of the operand that is split. Slices are behind them.
+ConvCall WithParts(const ConvCall& given, const WgmmaTile& tile) {
+  ConvCall call = given.With(given.problem);
+  if (!tile.bf16x6) return call;
+  call.rhs = given.workspace;
+  call.workspace = static_cast<char*>(given.workspace) + PartsBytes(given.problem, given.pass, tile);
+  return call;
+}
+
+cudaError_t SplitOperand(const ConvCall& given, cudaStream_t stream) {
+  const int64_t elements = SplitElements(given.problem, given.pass);
+  return EnqueueBF16Parts(static_cast<const float*>(given.rhs), elements, given.workspace, stream);
+}
+
+// The call of a group alone. `one`: the problem of each group. Slices of split-K have the layout of the whole result.
+ConvCall OfGroup(const ConvCall& call, const ConvProblem& one, const WgmmaTile& tile, int64_t group) {
+  const ConvProblem& p = call.problem;
+  const auto moved = [group](auto* data, int64_t elements, int64_t bytes) {
+    using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(data)>>, const char, char>;
+    return static_cast<decltype(data)>(data ? static_cast<Byte*>(data) + group * elements * bytes : nullptr);
+  };
+  const bool is_conv = call.pass == Pass::kConv;
+  const int64_t of_rhs = is_conv ? p.filter.group : p.dst.group, of_result = is_conv ? p.dst.group : p.filter.group;
+  const DType rhs_type = tile.bf16x6 ? DType::kBF16 : is_conv ? p.filter_type : p.dst_type;
+  ConvCall of = call.With(one);
+  of.src = moved(call.src, p.src.group, ElementBytes(p.src_type));
+  of.rhs = moved(call.rhs, of_rhs, ElementBytes(rhs_type));
+  of.result = moved(call.result, of_result, ElementBytes(ResultType(p, call.pass)));
+  of.workspace = moved(call.workspace, of_result, ElementBytes(SumType(p)));
+  Epilogue& epilogue = of.epilogue;
+  for (PerChannel* each : {&epilogue.scale, &epilogue.bias, &epilogue.out_scale}) {
+    each->data = moved(each->data, p.out_channels * each->stride, sizeof(float));
+  }
+  epilogue.residual = moved(epilogue.residual, p.dst.group, ElementBytes(epilogue.residual_type));
+  return of;
 }
 
 cudaError_t Launch(const ConvCall& given, const WgmmaSettings& s, cudaStream_t stream) {
@@ -296,20 +328,26 @@ cudaError_t Launch(const ConvCall& given, const WgmmaSettings& s, cudaStream_t s
       (epilogue.residual && !wgmma::TakesResidual(p, tile, s.split))) {
     return LaunchWithoutWgmma(given, s, stream);
   }
-  ConvCall call = given;
-  if (tile.bf16x6) {
-    if (const cudaError_t status = SplitOperand(&call, tile, stream)) return status;
-  }
+  const ConvCall call = WithParts(given, tile);
   const bool is_matrix = s.rank == 2 && !tile.halo;
-  const ConvProblem seen = is_matrix ? AsMatrix(p) : p;
-  const ConvCall call_seen = call.With(seen);
-  WgmmaParams params = MakeParams(call_seen, s);
-  if (!EncodeMaps(call_seen, s, &params)) return LaunchWithoutWgmma(given, s, stream);
+  const ConvProblem one = OneGroup(p), seen = is_matrix ? AsMatrix(one) : one;
+  std::vector<WgmmaParams> params;  // of each group: nothing is enqueued before all have maps
+  params.reserve(p.groups);
+  for (int64_t group = 0; group < p.groups; ++group) {
+    const ConvCall of_group = OfGroup(call, seen, tile, group);
+    params.push_back(MakeParams(of_group, s, ResultElements(p, call.pass)));
+    if (!EncodeMaps(of_group, s, &params.back())) return LaunchWithoutWgmma(given, s, stream);
+  }
+  if (tile.bf16x6) {
+    if (const cudaError_t status = SplitOperand(given, stream)) return status;
+  }
   const int64_t stored = StoredSplit(call.pass, s);
   const WgmmaKernelPtr kernel = Find(p, call.pass, s.tile, EndsWithEpilogue(call, stored));
-  const cudaError_t status =
-      EnqueueClusters(kernel, SharedBytesOf(p, call.pass, tile), tile, params, *call.slot, stream);
-  if (status != cudaSuccess || stored == 1) return status;
+  const size_t shared_bytes = SharedBytesOf(p, call.pass, tile);
+  for (WgmmaParams& each : params) {
+    if (const cudaError_t status = EnqueueClusters(kernel, shared_bytes, tile, each, *call.slot, stream)) return status;
+  }
+  if (stored == 1) return cudaSuccess;
   return p.src_type == DType::kS8 ? AddSlices<int32_t>(call, stored, stream) : AddSlices<float>(call, stored, stream);
 }
 

@@ -163,7 +163,8 @@ inline bool EncodeWgradMaps(const ConvCall& call, const WgmmaTile& tile, WgmmaPa
     const int64_t rows[] = {1, 1, p.dst_size[2] * kBF16Parts};
     const bool is_matrix = params->rank == 2;
     TensorStrides parts = p.dst;
-    parts.batch = p.out_channels * p.dst_size[0] * p.dst_size[1] * p.dst_size[2];  // of one image its own may be any
+    const int64_t pixel = PixelStride(p.dst, p.dst_size, p.batch);
+    parts.batch = pixel * p.dst_size[0] * p.dst_size[1] * p.dst_size[2];  // of one image its own may be any
     return EncodeIm2col(&params->rhs_map, params->rank, call.rhs, of_gradient, parts, is_matrix ? rows : p.dst_size,
                         p.batch * kBF16Parts, p.out_channels, dst, kBlockRows, positions);
   }

@@ -40,12 +40,20 @@ struct WgmmaCosts {
   std::vector<double> steps;          // to multiply a block of K, for each tile
 };
 
-class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
+// The product of each group.
+struct GroupProduct {
+  Product of_group;
+  explicit GroupProduct(const Product& all) : of_group(all) { of_group.conv = OneGroup(all.conv); }
+};
+
+// Each group is a launch. So `product_` is a group's, and `all_` is that of all groups.
+class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
  public:
   static constexpr const char* kName = WgmmaSettings::kFamily;
   static constexpr const auto& kTiles = kWgmmaTiles;
 
-  WgmmaPlanner(const Product& product, const Device& device) : TiledPlanner(product, device), unsupported_(FindMaps()) {
+  WgmmaPlanner(const Product& all, const Device& device)
+      : GroupProduct(all), TiledPlanner(of_group, device), all_(all), unsupported_(FindMaps()) {
     if (!unsupported_) FindCosts();
   }
 
@@ -61,12 +69,12 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     extra.tile = s.tile, extra.split = s.split;
     extra.rows_before = requested.Find("rows_before").value_or(0);
     extra.rows_after = requested.Find("rows_after").value_or(0);
-    wgmma::FindRows(product_, &extra);
+    wgmma::FindRows(all_, &extra);
     return extra;
   }
 
   Reason UnsupportedExtra(const WgmmaSettings& s) const {
-    if (Reason why = wgmma::UnsupportedTile(product_.conv, product_.pass, s)) return why;
+    if (Reason why = wgmma::UnsupportedTile(all_.conv, all_.pass, s)) return why;
     const bool lacks_residual = product_.has_residual && !wgmma::TakesResidual(product_.conv, kTiles[s.tile], s.split);
     return lacks_residual ? Reason("a residual of results that TMA does not store") : std::nullopt;
   }
@@ -90,10 +98,22 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     return IsWgrad() ? tile.wgrad_shared_bytes() : tile.shared_bytes(IsKMajor(product_.conv));
   }
 
-  int64_t WorkspaceBytes(const WgmmaSettings& s) const { return WgmmaWorkspace(product_.conv, product_.pass, s); }
+  int64_t WorkspaceBytes(const WgmmaSettings& s) const { return WgmmaWorkspace(all_.conv, all_.pass, s); }
 
-  // The tiles that a cluster computes one after another, then the split-K reduction.
+  // An operand is split once, and slices are added once, for all groups.
   double Seconds(const WgmmaSettings& s) const {
+    const int64_t split = kTiles[s.tile].workspace_split(all_.pass, s.split);
+    const auto groups = static_cast<double>(all_.conv.groups);
+    return groups * SecondsOfGroup(s) + (groups - 1) * kNextGroupSeconds + PartsSeconds() +
+           SlicesSeconds(all_, device_, costs_, split);
+  }
+
+ private:
+  static constexpr int64_t kSectorBytes = 32;          // that L2 reads or writes at least
+  static constexpr double kNextGroupSeconds = 2.5e-6;  // until the next group's kernel runs
+
+  // The tiles that a cluster computes one after another.
+  double SecondsOfGroup(const WgmmaSettings& s) const {
     const WgmmaTile& tile = kTiles[s.tile];
     if (IsWgrad()) return SecondsOfWgrad(s);
     if (tile.cluster_split > 0) return SecondsOfClusterSplit(s);
@@ -112,11 +132,8 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     const double both = Overlapped(busy, copies);
     const bool is_slow = tile.halo && s.split == 1 && ResultType(product_.conv, product_.pass) == DType::kS8;
     const double int8 = is_slow ? static_cast<double>(waves) * results * fitted_.halo_int8 : 0;
-    return fitted_.begin + both + int8 + PartsSeconds() + SlicesSeconds(product_, device_, costs_, s.split);
+    return fitted_.begin + both + int8;
   }
-
- private:
-  static constexpr int64_t kSectorBytes = 32;  // that L2 reads or writes at least
 
   // 16-bit words of a result, or of a slice's sum, which is float32.
   double ResultWords(int64_t split) const {
@@ -132,7 +149,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   double PartsSeconds() const {
     constexpr double kMovedBytes = 4 + kBF16Parts * 2;
     if (!IsBF16x6()) return 0;
-    const auto elements = static_cast<double>(SplitElements(product_.conv, product_.pass));
+    const auto elements = static_cast<double>(SplitElements(all_.conv, all_.pass));
     return kLaunchSeconds + elements * kMovedBytes / device_.bandwidth;
   }
 
@@ -170,12 +187,12 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
   }
 
   Reason FindMaps() {
-    const ConvProblem& p = product_.conv;
+    const ConvProblem& p = all_.conv;
     if (Reason why = wgmma::UnsupportedTypes(p, product_.pass)) return why;
     if (product_.MultipliesFloat32(Float32::kFloat32)) return "float32 is to be multiplied as it is";
     if (Reason why = WithoutWgmmaInstruction(device_)) return why;
     if (Reason why = wgmma::UnsupportedSizes(p, product_.pass, IsBF16x6())) return why;
-    if (Reason why = wgmma::FindIm2col(product_, &im2col_)) return why;
+    if (Reason why = wgmma::FindIm2col(all_, &im2col_)) return why;
     if (!wgmma::UnsupportedHalo(p, im2col_)) plane_taps_ = wgmma::TapsOfPlanes(product_, im2col_);
     return std::nullopt;
   }
@@ -318,7 +335,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
            seconds(product_.conv.out_channels, tile.cols, tile.row_blocks);
   }
 
-  // Tiles that a cluster computes one after another, each stored from registers, then the split-K reduction.
+  // Tiles that a cluster computes one after another, each stored from registers.
   double SecondsOfWgrad(const WgmmaSettings& s) const {
     const WgmmaTile& tile = kTiles[s.tile];
     const double steps = CeilDiv(WgradSteps(product_.conv, tile), s.split);
@@ -330,8 +347,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     const double step = std::max(fitted_.steps[s.tile], tile.halo ? 0 : WgradCopySeconds(tile));
     const double busy = waves * (tile.ctas_per_sm * steps * step + end);
     const double copies = fitted_.wgrad_activations;
-    return fitted_.wgrad_begin + PartsSeconds() + Overlapped(busy, copies) +
-           SlicesSeconds(product_, device_, costs_, tile.workspace_split(product_.pass, s.split));
+    return fitted_.wgrad_begin + Overlapped(busy, copies);
   }
 
   // With cluster split-K, which is not persistent. A block of K takes the time of its multiplication, or of its copies
@@ -344,6 +360,7 @@ class WgmmaPlanner : public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
     return waves * (fitted_.cluster_wave + steps * step) + ctas * fitted_.cluster_cta;
   }
 
+  const Product& all_;
   WgmmaCosts fitted_;
   WgmmaSettings im2col_;             // without tile and split
   std::vector<int64_t> plane_taps_;  // if halo tiles are supported

@@ -39,16 +39,20 @@ inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {
 // Whether tensor cores read the operands K-major alone: those that have not 16 bits, nor are split into such.
 inline bool ReadsKMajorAlone(const ConvProblem& p, bool bf16x6) { return TraitsOf(p.src_type).bytes != 2 && !bf16x6; }
 
-// TMA copies 16-byte vectors of channels, from pixels that begin at multiples of 16 bytes.
+// Each group is a launch. Of more groups than these, other families take all in one.
+inline constexpr int64_t kMostGroups = 16;
+
+// TMA copies 16-byte vectors of channels, from pixels that begin at multiples of 16 bytes. So do groups.
 inline bool HasVectors(const TensorStrides& s, int64_t channels, int vector) {
-  bool are_whole = s.channel == 1 && channels % vector == 0 && s.batch % vector == 0;
+  bool are_whole = s.channel == 1 && channels % vector == 0 && s.batch % vector == 0 && s.group % vector == 0;
   for (int64_t stride : s.spatial) are_whole &= stride % vector == 0;
   return are_whole;
 }
 
 // Whether the gradients of each output channel are contiguous in memory: K-major, as wgrad of float32 reads them.
 inline bool HasPositionVectors(const ConvProblem& p) {
-  return PixelStride(p.dst, p.dst_size, p.batch) == 1 && p.dst.channel % TraitsOf(p.dst_type).vector() == 0;
+  const int vector = TraitsOf(p.dst_type).vector();
+  return PixelStride(p.dst, p.dst_size, p.batch) == 1 && p.dst.channel % vector == 0 && p.dst.group % vector == 0;
 }
 
 // For operands that tensor cores read K-major alone.
@@ -67,7 +71,7 @@ inline Reason UnsupportedParts(const ConvProblem& p, Pass pass) {
   const int vector = TraitsOf(DType::kBF16).vector();
   const int64_t channels = pass == Pass::kConv && IsKMajor(p) ? p.in_channels : p.out_channels;
   if (channels % vector != 0) return "parts of no whole vectors of " + std::to_string(vector) + " channels";
-  if (pass == Pass::kWgrad && PixelStride(p.dst, p.dst_size, p.batch) != p.out_channels) {
+  if (pass == Pass::kWgrad && PixelStride(p.dst, p.dst_size, p.batch) != p.groups * p.out_channels) {
     return "parts whose images are not one behind the other";
   }
   if (pass == Pass::kWgrad && Positions(p) > INT32_MAX / kBF16Parts) return "too many positions";
@@ -76,7 +80,10 @@ inline Reason UnsupportedParts(const ConvProblem& p, Pass pass) {
 
 // `bf16x6`: float32 is multiplied so, not as tf32.
 inline Reason UnsupportedSizes(const ConvProblem& p, Pass pass, bool bf16x6) {
-  if (p.groups > 1) return "there are groups";
+  if (p.groups > kMostGroups) {
+    return std::to_string(p.groups) + " groups, each of which is a launch, of " + std::to_string(kMostGroups) +
+           " at most";
+  }
   const bool is_k_major = ReadsKMajorAlone(p, bf16x6);
   if (Reason why = is_k_major ? UnsupportedKMajor(p, pass) : Reason()) return why;
   if (Reason why = bf16x6 ? UnsupportedParts(p, pass) : Reason()) return why;
@@ -138,13 +145,14 @@ inline Reason UnsupportedCorners(const ConvProblem& p, const WgmmaSettings& s) {
 
 // For a filter whose map would leave it. `in_parts`: a part's first tap is behind the last one of the part before it.
 inline Reason UnsupportedFilter(const ConvProblem& p, const WgmmaSettings& s, bool in_parts) {
-  const int64_t stride = s.tap_stride, elements = ChannelTaps(p) * p.out_channels;
+  const int64_t stride = s.tap_stride, elements = p.groups * ChannelTaps(p) * p.out_channels;
   if (elements == 0) return std::nullopt;  // there are no results
-  const int64_t last =
-      (p.tap_count - 1) * stride + (p.in_channels - 1) * p.filter.in + (p.out_channels - 1) * p.filter.out;
+  const int64_t last = (p.tap_count - 1) * stride + (p.in_channels - 1) * p.filter.in +
+                       (p.out_channels - 1) * p.filter.out + (p.groups - 1) * p.filter.group;
   if (in_parts && p.tap_count * stride != elements) return "parts of a filter whose taps are not one behind the other";
   const int vector = TraitsOf(in_parts ? DType::kBF16 : p.filter_type).vector();
-  const bool has_vectors = stride > 0 && stride % vector == 0 && std::max(p.filter.in, p.filter.out) % vector == 0;
+  const bool has_vectors = stride > 0 && stride % vector == 0 && std::max(p.filter.in, p.filter.out) % vector == 0 &&
+                           p.filter.group % vector == 0;
   return has_vectors && last < elements ? Reason() : "a filter whose windows are not one axis";
 }
 
@@ -233,6 +241,7 @@ inline Reason UnsupportedRows(const ConvProblem& p, Pass pass, const WgmmaSettin
   if (!s.has_rows()) return s.taps_before || s.taps_after ? Reason("taps of no neighbour's rows") : std::nullopt;
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
   if (pass != Pass::kConv || TraitsOf(p.src_type).bytes != 2) return "neighbours' rows are for convs of 16 bits";
+  if (p.groups > 1) return "neighbours' rows of groups";
   if (s.rank == 2 || p.class_count != 1) return "neighbours' rows of one tap, or of several residue classes";
   if (tile.cluster_split > 0) return "a tile that reads no rows of neighbours";
   const int64_t size = p.src_size[s.rows_dim()];

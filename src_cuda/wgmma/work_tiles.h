@@ -28,7 +28,7 @@ inline int64_t KBlocks(const ConvProblem& p, bool bf16x6) { return CeilDiv(p.in_
 
 // The operand that is split into parts: of a conv the filter, of wgrad the output's gradient.
 inline int64_t SplitElements(const ConvProblem& p, Pass pass) {
-  return (pass == Pass::kConv ? ChannelTaps(p) : Positions(p)) * p.out_channels;
+  return p.groups * (pass == Pass::kConv ? ChannelTaps(p) : Positions(p)) * p.out_channels;
 }
 
 // The workspace: an operand's parts, then slices of split-K. Both grow evenly with the batch, without gaps between
@@ -53,6 +53,12 @@ inline int64_t PixelStride(const TensorStrides& s, const int64_t (&size)[kSpatia
     pixels *= counts[axis];
   }
   return apart;
+}
+
+// The problem of each group.
+inline ConvProblem OneGroup(ConvProblem p) {
+  p.groups = 1;
+  return p;
 }
 
 // The problem of one tap whose pixels, of all images, are the rows of a matrix: an image of one row of pixels.

@@ -143,6 +143,17 @@ def of_windows():
     # Its data gradient has works of equally large classes for several rounds of all clusters.
     yield "many_tiles_of_equal_classes", strided((20, 126, 116, 8), (3, 3, 8, 72), 2, 2)
     yield "no_images_of_windows", last((0, 5, 6, 8), (3, 3, 8, 16))
+    # Groups, each a launch: of windows, points, halo tiles, residue classes, and the most. Or they are on the batch.
+    of_groups = lambda lhs, rhs, groups, **more: last(lhs, rhs, feature_group_count=groups, **more)
+    yield "windows_of_groups", of_groups((2, 7, 9, 48), (2, 3, 16, 72), 3)
+    yield "points_of_groups", of_groups((3, 11, 13, 144), (1, 1, 72, 48), 2)
+    yield "units_of_groups", of_groups((2, 17, 26, 272), (3, 3, 136, 400), 2)
+    yield "units_of_groups_of_a_line", of_groups((3, 200, 64), (41, 16, 96), 4)
+    yield "windows_of_groups_by_two", of_groups((2, 9, 12, 48), (3, 3, 24, 32), 2, window_strides=(2, 2))
+    yield "odd_windows_of_groups_by_two", of_groups((2, 9, 11, 48), (3, 3, 24, 32), 2, window_strides=(2, 2))
+    yield "windows_of_16_groups", of_groups((1, 4, 5, 256), (3, 3, 16, 256), 16)
+    yield "tiny_windows_of_groups_of_bytes", of_groups((1, 4, 5, 32), (2, 3, 16, 64), 2)
+    yield "windows_of_groups_of_images", last((6, 7, 9, 16), (2, 3, 16, 72), batch_group_count=3)
     # Filters and activations that lie otherwise.
     sizes = {"N": 3, "C": 40, "H": 9, "W": 8, "I": 40, "O": 72}
     window = sizes | {"H": 3, "W": 2}

@@ -51,7 +51,7 @@ def test_exact_when_transformed_for_wgmma(dtype):
 
 
 def check_kernels(tile, passes, splits, kernel, stored):
-    """Each call runs `kernel`, and one more that adds slices if there are several `stored(split)`.
+    """Each group of a call runs `kernel`, and each call one more that adds slices if there are several `stored(split)`.
 
     mma would be as exact. It takes the place of wgmma where TMA has no maps of the operands, as of those without
     images.
@@ -63,7 +63,7 @@ def check_kernels(tile, passes, splits, kernel, stored):
     kernels = kernels_run_by(cases, dtype, operands)
     stores_slices = [stored(asked.split) > 1 for *_, asked in cases]
     assert any(stores_slices) == (tile.cluster_split == 0) and not all(stores_slices)
-    assert sum(kernel in name for name in kernels) == len(cases)
+    assert sum(kernel in name for name in kernels) == sum(problem(name).groups for name, *_ in cases)
     assert sum("AddSlices" in name for name in kernels) == sum(stores_slices)
     assert not any("MmaKernel" in name for name in kernels)
 
@@ -125,7 +125,7 @@ def test_exact_where_float32_ends_within_64_columns(tile, outs):
 @pytest.mark.parametrize("tile, dtype", EVERY_ROWS, ids=str)
 def test_exact_where_columns_change(tile, dtype, which):
     """Thread blocks have works for several rounds, of other columns each time: what is left of one is stored among the
-    steps of the next, of which there are fewer than pieces, as many, or more."""
+    steps of the next, of which there are fewer than those parts of a tile, as many, or more."""
 
     def conv(of, taps, channels, result=None):
         few = integers(0, dtype, 2, 9001, channels)

@@ -160,8 +160,15 @@ REFUSED = {
         "two_types": (
             layer((2, 20, 20, 16), (3, 3, 16, 16), "bfloat16", "float32"), {}, EVERY_PASS[1:], "two types"
         ),
-        "groups": (GROUPED, {}, EVERY_PASS, "groups"),
-        "groups_of_images": (halves((4, 20, 20, 16), (3, 3, 16, 16), batch_group_count=2), {}, EVERY_PASS, "groups"),
+        "many_groups": (
+            halves((2, 9, 9, 136), (3, 3, 8, 136), feature_group_count=17), {}, EVERY_PASS, "of 16 at most"
+        ),
+        "many_groups_of_images": (
+            halves((17, 9, 9, 8), (3, 3, 8, 136), batch_group_count=17), {}, EVERY_PASS, "of 16 at most"
+        ),
+        "groups_of_parts": (
+            halves((2, 9, 9, 24), (3, 3, 12, 16), feature_group_count=2), {}, EVERY_PASS, "vectors of 8"
+        ),
         "channels_first": (channels_first((2, 16, 20, 20), (16, 16, 3, 3)), {}, EVERY_PASS, "vectors of 8"),
         "parts_of_vectors": (halves((2, 20, 20, 12), (3, 3, 12, 12)), {}, EVERY_PASS, "vectors of 8"),
         "from_parts_of_vectors": (halves((2, 20, 20, 12), (3, 3, 12, 16)), {}, EVERY_PASS, "vectors of 8"),
