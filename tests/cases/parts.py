@@ -27,6 +27,23 @@ def diagonal(*lists):
     ]
 
 
+def in_turns(named, values):
+    """Each of the named tuples with all values. The quick ones have one each, in turns."""
+    params = []
+    for place, (name, of) in enumerate(named.items()):
+        for number, value in enumerate(values):
+            marks = pytest.mark.full if (number - place) % len(values) else ()
+            params.append(pytest.param(*of, value, marks=marks, id=f"{name}-{value}"))
+    return params
+
+
+def every_other(values):
+    """The quick run has every second one of those that it had."""
+    places = itertools.count()
+    is_marked = lambda value: isinstance(value, type(pytest.param()))
+    return [v if is_marked(v) or next(places) % 2 == 0 else repeated(*flat([v])) for v in values]
+
+
 def flat(values):
     return [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
 

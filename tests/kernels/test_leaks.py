@@ -16,6 +16,7 @@ import pytest
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
 import jaxconv
+from cases.parts import repeated
 from cases.reference import assert_same, integers, pullback
 
 MIB = 2**20
@@ -114,7 +115,7 @@ def test_eager_calls(calls, implementation, capsys):
         call(calls)
 
 
-@pytest.mark.parametrize("problems", [200, pytest.param(1_000, marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("problems", [repeated(200), pytest.param(1_000, marks=pytest.mark.gpu)])
 def test_distinct_problems(problems, implementation, capsys):
     """JAX itself keeps some 4 KiB of each, as of lax's convolutions; a plan and its program are 20 and more."""
     conv = functools.partial(jaxconv.conv2d, implementation=implementation)
@@ -132,6 +133,7 @@ def test_distinct_problems(problems, implementation, capsys):
         solve(range(100, 100 + problems))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("times", [1_000, pytest.param(10_000, marks=pytest.mark.gpu)])
 def test_programs_loaded_and_dropped(times, implementation, capsys):
     """On a GPU, calls of loaded programs have numbers, of which there are 16,384: they are given back."""

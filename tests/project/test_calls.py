@@ -27,6 +27,7 @@ def test_the_step_has_all_passes_of_each_layer():
     assert len(trace(partial(resnet50.train_step, conv), *operands).equations) == 3 * 53 - 1
 
 
+@pytest.mark.full
 def test_rows(tmp_path, capsys):
     out = tmp_path / "calls.json"
     assert main(["calls", "--rounds", "1", "--processes", "1", "--commit", "abc", "--out", str(out)]) == 0

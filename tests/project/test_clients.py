@@ -42,6 +42,7 @@ def test_reports_can_be_traced(name):
     jax.eval_shape(REPORTS[name].function, *REPORTS[name].operands)
 
 
+@pytest.mark.full
 def test_command(tmp_path, capsys, implementation):
     """On both sides, each in its process; what the file has is not measured again."""
     out = tmp_path / "rows.json"

@@ -59,6 +59,7 @@ def test_both_learn_the_same(convnext):
     assert losses[-1] < losses[0] / 2
 
 
+@pytest.mark.full
 def test_command(convnext, tmp_path, capsys):
     out, figure = tmp_path / "times.json", tmp_path / "figures" / "figure.png"
     convnext.main(["--small", "--batch", "4", "--iterations", "1", "--out", str(out), "--figure", str(figure)])
@@ -74,6 +75,7 @@ def test_command(convnext, tmp_path, capsys):
     assert "difference from lax" in printed.out and "training, a call" in printed.out
 
 
+@pytest.mark.full
 def test_command_fails_where_outputs_differ(convnext, monkeypatch, tmp_path):
     right = jaxconv.conv_general_dilated
     without_a_tap = lambda x, w, *arguments, **named: right(x, w.at[1, 1].set(0), *arguments, **named)

@@ -216,6 +216,15 @@ def test_write_changes_numbers_and_nothing_else(samples, data, capsys):
     assert name in capsys.readouterr().out
 
 
+def test_keep_notes_how_good_the_numbers_are(samples, data):
+    before = data.read_text()
+    RowFile(MACHINE, as_if(RowFile.load(samples).rows, changed("mma", fill=1.5))).save(samples)
+    assert main(["fit", str(samples), "--families", "mma", "--keep", "--write"]) == 0
+    assert data.read_text() == before
+    record = json.loads((data_files.FITS / "h200.json").read_text())
+    assert 1.001 < record["mma"]["passes"]["fprop"]["error"] < 1.5
+
+
 def test_costs_are_not_fitted_to_another_gpu(samples, data):
     before = data.read_text()
     other = "NVIDIA H200 NVL"

@@ -11,6 +11,7 @@ from flax import nnx
 from skimage.measure import label
 
 import jaxconv
+from cases.parts import repeated
 from cases.reference import integers
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -26,7 +27,9 @@ def example(name):
     return module
 
 
-@pytest.mark.parametrize("name, steps", [("digits", 40), ("segment_coins", 20), ("forecast_sunspots", 20)])
+@pytest.mark.parametrize(
+    "name, steps", [repeated("digits", 40), repeated("segment_coins", 20), repeated("forecast_sunspots", 20)]
+)
 def test_command(name, steps, tmp_path, capsys):
     """It trains with a progress bar, draws, and says how good it is."""
     figure = tmp_path / "figures" / "figure.png"
@@ -76,6 +79,7 @@ def test_labels_of_coins():
     assert photograph[is_coin].mean() > 2 * photograph[~is_coin].mean()
 
 
+@pytest.mark.full
 def test_coins_must_be_found(monkeypatch, tmp_path):
     """A network that is not trained ends the command with an error."""
     coins = example("segment_coins")

@@ -41,6 +41,7 @@ def test_a_step_is_that_of_one_device(example, capsys):
     assert memory[1] < memory[0] / 3
 
 
+@pytest.mark.full
 def test_command(example, tmp_path, capsys):
     figure = tmp_path / "figure.png"
     example.main(["--size", "16", "--steps", "2", "--out", str(figure)])

@@ -97,6 +97,7 @@ LOWER = textwrap.dedent("""
 """)
 
 
+@pytest.mark.full
 def test_processes_lower_the_same_program(tmp_path):
     """Whatever clocks their own devices report."""
     lowered = []

@@ -14,7 +14,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxconv
-from cases.parts import parts
+from cases.parts import diagonal, parts
 from cases.plans import PARTIAL, tile_of
 from cases.problems import halves, layer, passes_of, problem_of
 from cases.random_problems import problems
@@ -162,12 +162,12 @@ PACKED = {
 }  # fmt: skip
 
 
+@pytest.mark.full
 def test_same_results_of_layers():
     check(PACKED.values())
 
 
-@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
-@pytest.mark.parametrize("name", PACKED)
+@pytest.mark.parametrize("name, which", diagonal(list(PACKED), ["fprop", "dgrad", "wgrad"]))
 def test_array_views_are_those_of_the_problem(name, which):
     """Of the transformed problem's shapes, and there and back is the same, but for what is left out."""
     _, problem = passes_of(PACKED[name])[which]

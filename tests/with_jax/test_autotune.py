@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxconv
 from cases.meshes import ONE_AXIS, mesh, place
+from cases.parts import repeated
 from cases.reference import HOST, integers, lax_channels_last, run_on_host
 from cases.small import CASES
 from jaxconv import ffi
@@ -367,7 +368,7 @@ def files(tmp_path):
     return first, second, copy
 
 
-@pytest.mark.parametrize("loaded", ["before", "after"])
+@pytest.mark.parametrize("loaded", ["before", repeated("after")])
 def test_processes_with_different_files_are_refused(tmp_path, files, loaded):
     """All of them, with a message that names both files. Files that differ are no obstacle to later ones that agree."""
     first, second, copy = files
@@ -416,7 +417,7 @@ def test_a_process_that_was_too_late(tmp_path, files):
     assert "us measured)" not in of_late + of_waiting
 
 
-@pytest.mark.parametrize("which", ["one file", "none"])
+@pytest.mark.parametrize("which", ["one file", repeated("none")])
 def test_processes_that_agree(tmp_path, files, which):
     """They do not measure: each would choose for itself."""
     loads = ([load(files[0])], [load(files[2])]) if which == "one file" else ([], [])

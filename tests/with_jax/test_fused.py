@@ -182,10 +182,12 @@ def expected_in(case, arrays, out_dtype):
     return np.asarray(run_on_host(case.theirs(), *wide)).astype(out_dtype)
 
 
-@pytest.mark.parametrize("activation", ["relu", "leaky"])
-@pytest.mark.parametrize("residual", [None, "float32", "int8", "float8_e5m2"])
-@pytest.mark.parametrize("out_dtype", ["bfloat16", "float16", "float32"])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+WIDE = ("bfloat16", "float16", "float32")
+
+
+@pytest.mark.parametrize("dtype, out_dtype, residual, activation", diagonal(
+    list(itertools.product(WIDE, WIDE)), [None, "float32", "int8", "float8_e5m2"], ["relu", "leaky"]
+))  # fmt: skip
 def test_dtypes(dtype, out_dtype, residual, activation, implementation):
     case = CASES["dense"].with_activation(activation)
     arrays = case.arrays(dtype, residual)

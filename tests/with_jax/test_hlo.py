@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxconv
+from cases.parts import diagonal
 from cases.reference import cotangent, custom_calls, integers, opcodes, pullback
 from cases.small import BY_ENTRY, ENTRIES, GENERAL, named
 
@@ -85,8 +86,7 @@ MAPPED = {
 }
 
 
-@pytest.mark.parametrize("axes", MAPPED.values(), ids=MAPPED)
-@pytest.mark.parametrize("case", GENERAL, ids=str)
+@pytest.mark.parametrize("case, axes", diagonal(GENERAL, [(axes,) for axes in MAPPED.values()]), ids=str)
 def test_vmap_folds(case, axes, implementation):
     """A mapped convolution is one call, and so is each of its gradients: never a loop."""
     x, w = case.operands()

@@ -11,6 +11,7 @@ from flax import nnx
 
 import jaxconv.nn
 from cases.layers import APIS, flaxs, ours
+from cases.parts import every_other, in_turns
 from cases.reference import assert_same, integers, run, run_on_host
 from jaxconv.explain import lines
 
@@ -97,19 +98,17 @@ def value_and_gradients(apply):
     return step
 
 
-@pytest.mark.parametrize("api", APIS)
-@pytest.mark.parametrize("shape, options", CONV.values(), ids=CONV)
+@pytest.mark.parametrize("shape, options, api", in_turns(CONV, APIS))
 def test_conv(shape, options, api, implementation):
     compare(api, "Conv", shape, options, implementation)
 
 
-@pytest.mark.parametrize("api", APIS)
-@pytest.mark.parametrize("shape, options", CONV_TRANSPOSE.values(), ids=CONV_TRANSPOSE)
+@pytest.mark.parametrize("shape, options, api", in_turns(CONV_TRANSPOSE, APIS))
 def test_conv_transpose(shape, options, api, implementation):
     compare(api, "ConvTranspose", shape, options, implementation)
 
 
-@pytest.mark.parametrize("shape, options", PERIODIC.values(), ids=PERIODIC)
+@pytest.mark.parametrize("shape, options", every_other(PERIODIC.values()))
 def test_periodic_conv_transpose(shape, options, implementation):
     """Where the first output lies, also if the window is longer than the image."""
     compare("linen", "ConvTranspose", shape, options | {"padding": "CIRCULAR"}, implementation)

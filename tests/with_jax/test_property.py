@@ -172,6 +172,7 @@ def test_halves(drawn, part, implementation):
     check(drawn, implementation)
 
 
+@pytest.mark.full  # tests/with_jax/test_complex.py is quick
 @parts(6)
 @random_problems(("complex64", None), ("complex128", None), examples=2)
 def test_complex_numbers(drawn, part, implementation):

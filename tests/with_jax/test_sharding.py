@@ -8,6 +8,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxconv
 from cases.meshes import ONE_AXIS, PASSES, TWO_AXES, collectives, compiled, mesh, place
+from cases.parts import diagonal
 from cases.reference import HOST, assert_same, cotangent, custom_calls, integers, pullback, run_on_host
 from cases.small import ENTRIES, Case, named
 
@@ -42,9 +43,10 @@ LAYOUTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case, entry", [(DENSE, "front_door"), (STRIDED, "general")], ids=str)
-@pytest.mark.parametrize("of_conv, like", PASSES, ids=["forward", "data_gradient", "weight_gradient"])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout, of_conv, like, case, entry",
+    diagonal(list(LAYOUTS), PASSES, [(DENSE, "front_door"), (STRIDED, "general")]),
+)
 def test_partitions_as_lax_does(layout, of_conv, like, case, entry):
     """Each pass keeps shardings and reduces where lax does, with the same collectives."""
     make_mesh, *specs = LAYOUTS[layout]
@@ -117,8 +119,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
-@pytest.mark.parametrize("case, x_spec, w_spec", OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize("case, x_spec, w_spec, entry", diagonal(list(OTHERS.values()), ENTRIES), ids=str)
 def test_any_sharding_is_right(case, x_spec, w_spec, entry):
     operands = (*case.operands(), cotangent(case.lax(), *case.operands()))
     placed = place(ONE_AXIS(), operands, (x_spec, w_spec, P()))
@@ -189,9 +190,7 @@ MANUAL = {
 }
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
-@pytest.mark.parametrize("check_vma", [True, False])
-@pytest.mark.parametrize("layout", MANUAL)
+@pytest.mark.parametrize("layout, check_vma, entry", diagonal(list(MANUAL), [True, False], ENTRIES))
 def test_gradient_through_shard_map(layout, check_vma, entry):
     make_mesh, x_spec, w_spec, y_spec, summed = MANUAL[layout]
     x, w = DENSE.operands()

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxconv
 from cases.meshes import compiled, exchanged, mesh, place
-from cases.parts import parts
+from cases.parts import diagonal, every_other, parts
 from cases.reference import HOST, assert_same, cotangent, custom_calls, exception_of, integers, pullback, run_on_host
 from cases.small import ENTRIES, Case
 from jaxconv.arguments import normalised, read
@@ -87,7 +87,7 @@ def place_evenly(on, array, spec):
         return jax.device_put(array, NamedSharding(on, P()))
 
 
-@pytest.mark.parametrize("case, shape, spec, rows", CASES, ids=[str(case) for case, *_ in CASES])
+@pytest.mark.parametrize("case, shape, spec, rows", every_other(CASES), ids=[str(case) for case, *_ in CASES])
 def test_passes_exchange_rows(case, shape, spec, rows):
     """No images are gathered, unless lax gathers them too, and never more bytes than lax sends."""
     operands = placed(automatic(shape), case, spec)
@@ -107,11 +107,8 @@ def assert_no_more(ours, laxs):
     assert "all-gather" in laxs or total(ours) <= total(laxs)
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize(
-    "case, shape, spec, rows",
-    [c for c in CASES if c[-1] is not None],
-    ids=[str(c[0]) for c in CASES if c[-1] is not None],
+    "case, shape, spec, rows, entry", diagonal([c for c in CASES if c[-1] is not None], ENTRIES), ids=str
 )
 def test_rows_of_each_exchange(case, shape, spec, rows, entry):
     """A forward pass sends the rows that windows reach into, and the result lies as lax's does."""
@@ -368,7 +365,7 @@ def explicit(shape):
     return mesh(shape, ("a", "b", "c")[: len(shape)], AxisType.Explicit)
 
 
-@pytest.mark.parametrize("case, shape, spec, rows", CASES, ids=[str(case) for case, *_ in CASES])
+@pytest.mark.parametrize("case, shape, spec, rows", every_other(CASES), ids=[str(case) for case, *_ in CASES])
 def test_explicit_meshes(case, shape, spec, rows):
     """Types, and the error where a result's rows are not a multiple of the devices, are lax's."""
     on = explicit(shape)

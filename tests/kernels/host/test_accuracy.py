@@ -8,6 +8,7 @@ import pytest
 
 import jaxconv
 from cases.accuracy import gaussian
+from cases.parts import in_turns
 from cases.reference import FLOATS, OPTIMIZED, assert_same, lax_channels_last, pullback, run_on_host
 
 conv2d = functools.partial(jaxconv.conv2d, implementation="cpu")
@@ -24,8 +25,7 @@ ACCURACY = {
 }
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("x_shape, w_shape, groups", ACCURACY.values(), ids=ACCURACY)
+@pytest.mark.parametrize("x_shape, w_shape, groups, dtype", in_turns(ACCURACY, FLOATS))
 def test_accuracy(x_shape, w_shape, groups, dtype):
     """Against float64: at most twice lax's error, and what rounding in the accumulator explains."""
     eps = 2**-52 if dtype == "float64" else 2**-23

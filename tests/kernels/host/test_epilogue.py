@@ -8,8 +8,8 @@ import pytest
 
 from cases.convolution import channels_last_convolution
 from cases.epilogue import EVERY, ended, operands_of, with_epilogue
-from cases.for_host import CASES, EACH, FAMILIES, GEMM, channels_first
-from cases.parts import diagonal, repeated
+from cases.for_host import CASES, FAMILIES, GEMM, channels_first
+from cases.parts import diagonal, every_other, repeated
 from cases.problems import passes_of, problem_of
 from cases.reference import FLOATS, assert_same, exception_of, pullback, run_on_host
 from jaxconv.activations import Clip, LeakyRelu, activation_of
@@ -56,14 +56,13 @@ def check(family, name, operand, result, passes=("fprop", "dgrad"), first=False,
             assert_same(every(lhs, rhs, given), expected, rtol)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@EACH
+@pytest.mark.parametrize("family, name, dtype", diagonal(CASES, FLOATS))
 def test_exact_epilogues(family, name, dtype):
     check(family, name, dtype, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float32", repeated("bfloat16")])
-@EACH
+@pytest.mark.parametrize("family, name", every_other(CASES))
 def test_channels_first(family, name, dtype):
     check(family, name, dtype, dtype, first=True)
 

@@ -8,6 +8,7 @@ import pytest
 from jax import lax
 
 import jaxconv
+from cases.parts import in_turns
 from cases.reference import (
     FLOATS,
     OPTIMIZED,
@@ -105,8 +106,7 @@ FEW_OUTPUTS = {
 }
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("x_shape, w_shape, params", FEW_OUTPUTS.values(), ids=FEW_OUTPUTS)
+@pytest.mark.parametrize("x_shape, w_shape, params, dtype", in_turns(FEW_OUTPUTS, FLOATS))
 def test_few_outputs(x_shape, w_shape, params, dtype):
     """In the forward pass, or in the data gradient: products of pixels with all taps, in all dtypes and dimensions."""
     check_exactly(x_shape, w_shape, dtype, **params)

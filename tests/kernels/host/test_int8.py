@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cases.epilogue import of_channels, plan_with
-from cases.for_host import CASES, EACH, FAMILIES, channels_first, check_by_every_instruction_set
+from cases.for_host import CASES, FAMILIES, channels_first, check_by_every_instruction_set
 from cases.int8 import exact, passes, whole_range, wrapped
 from cases.parts import diagonal
 from cases.problems import problem_of
@@ -28,8 +28,7 @@ def known(family, name, first=False):
     return convolution, *exact(convolution)
 
 
-@pytest.mark.parametrize("first", [False, True], ids=["channels_last", "channels_first"])
-@EACH
+@pytest.mark.parametrize("family, name, first", diagonal(CASES, [False, True]))
 def test_every_pass(family, name, first):
     convolution, arrays, expected = known(family, name, first)
     calls = {
