@@ -343,9 +343,11 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
     const double sums = tile.rows * tile.cols, results = sums * ResultWords(s.split);
     const double added = parts > 1 ? sums * std::log2(CtasOfCluster(s)) : 0;
     const double end = fitted_.wgrad_tile + results * fitted_.wgrad_result + added * fitted_.wgrad_added;
+    // CTAs of one multiprocessor multiply in turns, and end beside each other.
     const double waves = CeilDiv(WorkTilesOf(s), WgradClustersHeld(tile, parts));
+    const double turns = CeilDiv(WorkTilesOf(s), ClustersHeld(CtasOfCluster(s), 1));
     const double step = std::max(fitted_.steps[s.tile], tile.halo ? 0 : WgradCopySeconds(tile));
-    const double busy = waves * (tile.ctas_per_sm * steps * step + end);
+    const double busy = turns * steps * step + waves * end;
     const double copies = fitted_.wgrad_activations;
     return fitted_.wgrad_begin + Overlapped(busy, copies);
   }
