@@ -33,7 +33,7 @@ class LaneTaps {
     }
   }
 
-  // Reads those of a part of the window from the filter, where neighbouring lanes' taps are neighbours.
+  // Reads those of a window part from the filter, where neighbouring lanes' taps are neighbours.
   __device__ __forceinline__ void Read(const DepthwiseParams& p, const char* from, int32_t window_part) {
     const int32_t* table = reinterpret_cast<const int32_t*>(from) + window_part * kTaps;
     const int32_t channel = min(FirstChannel(p) + DepthwiseLane(p, kTile).channel, p.all_channels - 1);
@@ -139,7 +139,7 @@ class LaneSums {
     }
   }
 
-  // Moves a row's sums from one part of the window to the next: this lane's, of all lanes' in `sums`.
+  // Moves a row's sums from one window part to the next: this lane's, of all lanes' in `sums`.
   static __device__ __forceinline__ void LoadSums(const char* sums, int32_t row, Begins& to) {
 #pragma unroll
     for (int i = 0; i < kStripCols; i += 4) {

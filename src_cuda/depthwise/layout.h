@@ -109,7 +109,7 @@ inline int32_t AllRows(const ConvProblem& p, const Stream& stream) {
   return static_cast<int32_t>(CeilDiv(p.dst_size[1], p.period[1] * stream.apart[0]));
 }
 
-// Source pixels of a part of the window: as many as keep its taps within what a strip reads.
+// Source pixels of a window part: as many as keep its taps within what a strip reads.
 inline int32_t PartCols(const ConvProblem& p, const DepthwiseTile& tile) {
   return static_cast<int32_t>(tile.pixels() - (kStripCols - 1) / p.period[2] * p.step[2]);
 }

@@ -123,7 +123,7 @@ struct DepthwiseTilePlace {
   }
 
   // A conv's first step. It skips steps without a source row: rows that are still to receive others would get nothing
-  // from them. A wgrad of pairs of rows does the same. Of a part of the window, rows that receive nothing are
+  // from them. A wgrad of pairs of rows does the same. Of a window part, rows that receive nothing are
   // left to the next window part, whose source is further down.
   __device__ __forceinline__ int32_t FirstStep(const DepthwiseParams& p, const DepthwiseTile& tile,
                                                const WindowPart& window_part) const {
@@ -147,7 +147,7 @@ struct DepthwiseTilePlace {
     return max(1, min(ConvSteps(tile), p.seen_rows - first_row - window_part.step));
   }
 
-  // A conv's first part of the window, and the next one. Parts without a source are skipped, unless all are.
+  // A conv's first window part, and the next one. Parts without a source are skipped, unless all are.
   // The end is p.window_parts.
   __device__ __forceinline__ WindowPart FirstWindowPart(const DepthwiseParams& p, const DepthwiseTile& tile) const {
     WindowPart window_part;

@@ -249,7 +249,7 @@ class DepthwisePlanner {
     return each < all ? std::vector{each, all} : std::vector{all};
   }
 
-  // Bytes of activations that are read. In a wgrad, CTAs of each part of the window read all of them. What L2 still has
+  // Bytes of activations that are read. In a wgrad, CTAs of each window part read all of them. What L2 still has
   // counts less.
   double BytesRead(const DepthwiseShape& shape) const {
     constexpr double kBytesInL2 = 4e7;  // of Hopper's 50 MB

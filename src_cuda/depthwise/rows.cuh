@@ -87,7 +87,7 @@ class PixelOffsets {
   uint32_t at_[kKept];
 };
 
-// The first source row of a part of the window, for the first position.
+// The first source row of a window part, for the first position.
 __device__ __forceinline__ int32_t SourceRow(const DepthwiseParams& p, const DepthwiseTile& tile,
                                              const WindowPart& window_part) {
   return RowsApart(p, tile, tile.step * window_part.step) + p.first_row;
@@ -310,7 +310,7 @@ class DepthwiseReader {
   static constexpr bool kLeavesOutRows = LeavesOutRows(kTile) || (kCopies == Copies::kWgradSource && kTile.step == 1);
 
  public:
-  // A wgrad has one part of the window. A conv takes all of them for each tile.
+  // A wgrad has one window part. A conv takes all of them for each tile.
   __device__ __forceinline__ DepthwiseReader(const DepthwiseParams& p, char* shared, const DepthwiseRange& range,
                                              const WindowPart& window = {})
       : p_(p), vector_(p), stages_(ptx::SharedAddress(shared)), begin_(range.begin), end_(range.end), window_(window) {
@@ -472,7 +472,7 @@ __device__ __forceinline__ int32_t StripResult(const DepthwiseParams& p, int32_t
   }
 }
 
-// Where a tap is in the Toeplitz matrices: the part of the window, the slot and the first pixel. A slot is a
+// Where a tap is in the Toeplitz matrices: the window part, the slot and the first pixel. A slot is a
 // source row of a step (or a row of the destination) and a lag.
 struct TapPlace {
   int32_t window_part = 0;
@@ -500,7 +500,7 @@ struct TapPlace {
   }
 };
 
-// Where a tap's sum is, and where it goes to, in a wgrad of a part of the window.
+// Where a tap's sum is, and where it goes to, in a wgrad of a window part.
 struct StoredTap {
   static constexpr int32_t kNone = -1, kOfOthers = -2;
 

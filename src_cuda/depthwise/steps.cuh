@@ -27,7 +27,7 @@ __device__ __forceinline__ void InTurns(int32_t steps, Do&& do_step) {
   }
 }
 
-// Multiplies all steps of a wgrad, for a part of the window. For each, begin() waits for its rows, stage() gives
+// Multiplies all steps of a wgrad, for a window part. For each, begin() waits for its rows, stage() gives
 // their address, and end() tells that they have been read.
 template <DepthwiseTile kTile, typename Sums, typename Begin, typename Stage, typename End>
 __device__ __forceinline__ void MultiplyWgradSteps(const DepthwiseParams& p, const DepthwiseRange& range,

@@ -83,7 +83,7 @@ class ToeplitzTaps {
     }
   }
 
-  // The matrices of a part of the window.
+  // The matrices of a window part.
   __device__ __forceinline__ void Read(const DepthwiseParams& p, const char* shared, int32_t window_part) {
     const DepthwiseWarp warp(p, kTile);
     const int lane = threadIdx.x % 32, col = lane / 4;
@@ -261,7 +261,7 @@ class ToeplitzSums {
     }
   }
 
-  // Moves a row's sums from one part of the window to the next: this lane's, of all warps' in `sums`.
+  // Moves a row's sums from one window part to the next: this lane's, of all warps' in `sums`.
   static __device__ __forceinline__ void LoadSums(const char* sums, int32_t row, Begins& to) {
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
