@@ -28,13 +28,10 @@ def diagonal(*lists):
 
 
 def in_turns(named, values):
-    """Each of the named tuples with all values. The quick ones have one each, in turns."""
-    params = []
-    for place, (name, of) in enumerate(named.items()):
-        for number, value in enumerate(values):
-            marks = pytest.mark.full if (number - place) % len(values) else ()
-            params.append(pytest.param(*of, value, marks=marks, id=f"{name}-{value}"))
-    return params
+    """`diagonal` of named tuples and values, by their names."""
+    params = diagonal(list(named.values()), list(values))
+    names = [f"{name}-{value}" for name, value in itertools.product(named, values)]
+    return [pytest.param(*p.values, marks=p.marks, id=name) for p, name in zip(params, names, strict=True)]
 
 
 def every_other(values):

@@ -9,7 +9,7 @@ from jaxconv.planner.candidate import Asked
 from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.families import FAMILIES
-from jaxconv.planner.plan import Constraint, kernel_name
+from jaxconv.planner.plan import SETTINGS_TO_ASK_FOR, Constraint, kernel_name
 from jaxconv.problem.product import Product
 from jaxconv.transforms import apply
 
@@ -99,7 +99,7 @@ def factor(rejection):
 
 def constraint_of(plan):
     """That asks for all of a plan which Constraint names."""
-    names = {name: plan.settings.get(name) for name in ("split", "chunk", "n_tiles_per_cta")}
+    names = {name: plan.settings.get(name) for name in SETTINGS_TO_ASK_FOR}
     return Constraint(
         plan.platform, plan.family, plan.tile, output_tile=plan.output_tile, transform=plan.transform, **names
     )
