@@ -6,13 +6,13 @@ import jax
 import numpy as np
 import pytest
 
-from convbench.clients import worker
+from convbench.clients.command import combined
 from convbench.clients.networks import NETWORKS
 from convbench.clients.programs import Measured, model_of
 from convbench.clients.reports import REPORTS
 from convbench.clients.rows import difference, row_of
 from convbench.clients.tables import markdown
-from convbench.clients.worker import Side
+from convbench.clients.worker import Compiled, Side
 from convbench.command import main
 from convbench.rows import RowFile
 
@@ -47,7 +47,7 @@ def test_command(tmp_path, capsys, implementation):
     """On both sides, each in its process; what the file has is not measured again."""
     out = tmp_path / "rows.json"
     command = ["clients", "--models", "decoder", "jax#37922", "--dtypes", "float32", "--passes", "training", "report"]
-    command += ["--small", "--calls", "1", "--commit", "abc", "--out", str(out)]
+    command += ["--small", "--calls", "1", "--rounds", "2", "--commit", "abc", "--out", str(out)]
     assert main(command) == 0
     network, report = (rows := RowFile.load(out).rows)
     assert (network["name"], network["ours"], report["ours"]) == ("decoder", 14, 1)
@@ -68,11 +68,18 @@ def test_what_takes_too_long_is_given_up(tmp_path):
 
 
 def test_a_failure_is_a_row():
-    ours = worker.measure(Measured("decoder", "training", "no such dtype", small=True), calls=1)
-    assert "no such dtype" in ours.error
+    ours = Compiled().measure(Measured("decoder", "training", "no such dtype", small=True), calls=1)
+    assert ours.error and "no such dtype" in ours.error
     row = row_of(Measured("decoder", "training", "bfloat16"), "cuda", ours, Side(ms=2.0, compile_s=1.0))
     assert row["ms"] is None and row["lax_ms"] == 2.0 and row["difference"] is None
     assert ours.error in markdown([row])
+
+
+def test_rounds_are_combined():
+    """The median, whichever round it is of; a failure in any round is the row's."""
+    first = Side(ms=3.0, compile_s=1.0, ours=2)
+    assert combined([first, Side(ms=1.0), Side(ms=2.0)]) == first._replace(ms=2.0)
+    assert combined([first, Side(error="the process ended"), Side(ms=2.0)]) == Side(error="the process ended")
 
 
 def test_difference_is_relative_to_the_norm():

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import statistics
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
@@ -16,7 +17,7 @@ from convbench.clients.programs import PASSES, REPORT, Measured
 from convbench.clients.reports import REPORTS
 from convbench.clients.rows import KEY, NAMES, key, key_of, ordered, row_of
 from convbench.clients.tables import terminal
-from convbench.clients.worker import Worker
+from convbench.clients.worker import Side, Worker
 from convbench.rows import RowFile
 from jaxconv.planner.plan import IMPLEMENTATIONS
 
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         if monotonic() > end:
             break
         bar.set_description(f"{measured.name} {measured.which} {measured.dtype}")
-        reference, answer = (side.ask(measured, options.calls, options.patience) for side in (theirs, ours))
+        reference, answer = in_turns((theirs, ours), measured, options)
         row = row_of(measured, implementation, answer, reference) | origin
         rows.put(row, KEY)
         rows.rows = ordered(rows.rows)
@@ -47,6 +48,24 @@ def main(arguments: Sequence[str]) -> int:
     theirs.close()
     print(terminal(rows.rows))
     return int(any(row["error"] for row in rows.rows))
+
+
+def in_turns(sides: Sequence[Worker], measured: Measured, options: argparse.Namespace) -> list[Side]:
+    """Each side's, with the median time of rounds in which all take turns: a GPU that has become warm is slower."""
+    found = [side.ask(measured, options.calls, options.patience) for side in sides]
+    if any(side.error for side in found):
+        return found
+    rounds = [found]
+    for _ in range(options.rounds - 1):
+        rounds.append([side.again(options.calls, options.patience) for side in sides])
+    return [combined(of_side) for of_side in zip(*rounds)]
+
+
+def combined(rounds: Sequence[Side]) -> Side:
+    """The first, with the median time of all, or with the first error."""
+    if error := next((side.error for side in rounds if side.error), None):
+        return Side(error=error)
+    return rounds[0]._replace(ms=statistics.median(side.ms for side in rounds if side.ms is not None))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -60,7 +79,8 @@ def _parser() -> argparse.ArgumentParser:
         "--implementation", choices=(*IMPLEMENTATIONS, DEFAULT), help="what is installed; default: the platform's"
     )
     parser.add_argument("--small", action="store_true", help="networks of a size for a test on a host")
-    parser.add_argument("--calls", type=int, default=20, help="that are timed; default: 20")
+    parser.add_argument("--calls", type=int, default=20, help="of a round; default: 20")
+    parser.add_argument("--rounds", type=int, default=3, help="in which the sides take turns; default: 3")
     parser.add_argument(
         "--patience", type=float, default=200, metavar="SECONDS", help="give a program up after these; default: 200"
     )

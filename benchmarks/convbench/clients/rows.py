@@ -3,7 +3,7 @@
 A row has the fields
 
     name, pass, dtype, implementation   the program, and what `install` was called with; "default": with nothing
-    ms, lax_ms                          median wall time of a call, milliseconds
+    ms, lax_ms                          median wall time of a call over all rounds, milliseconds
     speedup                             lax_ms / ms
     compile_s, lax_compile_s            tracing, lowering and XLA's compilation: wall time, seconds
     ours, others                        convolutions in our compiled text: by our kernels, and not

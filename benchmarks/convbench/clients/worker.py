@@ -6,6 +6,8 @@ compiles can be given up, and one that crashes leaves the others.
 
 import re
 import statistics
+from collections.abc import Callable
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -49,6 +51,13 @@ class Worker:
 
     def ask(self, measured: Measured, calls: int, limit_s: float) -> Side:
         """No failure raises. A process that fails is replaced."""
+        return self._answer(measured, calls, limit_s)
+
+    def again(self, calls: int, limit_s: float) -> Side:
+        """Of what was asked last, only the time is measured."""
+        return self._answer(None, calls, limit_s)
+
+    def _answer(self, measured: Measured | None, calls: int, limit_s: float) -> Side:
         try:
             self._tasks.send((measured, calls))
             if self._tasks.poll(limit_s):
@@ -77,8 +86,10 @@ def _serve(tasks: Connection, implementation: str | None, installed: bool) -> No
     if installed:
         jaxconv.install(implementation)
     _warm_up()
+    program = Compiled()
     while True:
-        tasks.send(measure(*tasks.recv()))
+        measured, calls = tasks.recv()
+        tasks.send(program.measure(measured, calls) if measured else program.time(calls))
 
 
 def _warm_up() -> None:
@@ -88,22 +99,37 @@ def _warm_up() -> None:
     jax.block_until_ready(jax.jit(jax.grad(loss))(jax.numpy.ones((8, 8, 8, 8))))
 
 
-def measure(measured: Measured, calls: int) -> Side:
-    """By what this process has installed."""
+class Compiled:
+    """The program that was compiled last, which may be timed several times."""
+
+    def measure(self, measured: Measured, calls: int) -> Side:
+        """By what this process has installed."""
+        self._time = None  # what it holds is free before the next one is compiled
+        return _or_error(lambda: self._measure(runnable(measured), calls))
+
+    def time(self, calls: int) -> Side:
+        return _or_error(lambda: Side(self._ms(calls)))
+
+    def _measure(self, run: Runnable, calls: int) -> Side:
+        types = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), run.operands)
+        compiled, lower_s, compile_s = compile_fresh(Program(run.function, types))
+        hlo = compiled.as_text() or ""
+        ours, others = len(OURS.findall(hlo)), len(OTHERS.findall(hlo))
+        compared = jax.tree.map(lambda a: np.asarray(a, np.float32), compiled(*run.operands)[0])
+        self._time = partial(wall_seconds, compiled, run.operands)
+        reasons = _reasons(run.function, types) if others else ()
+        return Side(self._ms(calls), lower_s + compile_s, ours, others, reasons, None, compared)
+
+    def _ms(self, calls: int) -> float:
+        assert self._time is not None, "nothing was compiled"
+        return 1e3 * statistics.median(self._time(calls))
+
+
+def _or_error(measure: Callable[[], Side]) -> Side:
     try:
-        return _measure(runnable(measured), calls)
+        return measure()
     except Exception as error:  # whatever one program fails by, the others are measured
         return Side(error=" ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_ERROR])
-
-
-def _measure(run: Runnable, calls: int) -> Side:
-    types = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), run.operands)
-    compiled, lower_s, compile_s = compile_fresh(Program(run.function, types))
-    hlo = compiled.as_text() or ""
-    ours, others = len(OURS.findall(hlo)), len(OTHERS.findall(hlo))
-    compared = jax.tree.map(lambda a: np.asarray(a, np.float32), compiled(*run.operands)[0])
-    ms = 1e3 * statistics.median(wall_seconds(compiled, run.operands, calls))
-    return Side(ms, lower_s + compile_s, ours, others, _reasons(run.function, types) if others else (), None, compared)
 
 
 def _reasons(function: Any, types: tuple[Any, ...]) -> tuple[str, ...]:
