@@ -10,7 +10,7 @@ BLOCK_CHANNELS: int  # of an activation that has its channels in blocks
 MOST_TMA_STEP: int  # pixels from a window to the next, where TMA reads them
 MOST_WINDOW_PARTS: int  # that depthwise takes of a window, whose every plane is one or more
 DIGEST: str  # of the sources that plans depend on
-LAUNCH_SECONDS: float  # of a kernel
+NEXT_KERNEL_SECONDS: float  # of a kernel beside a call's first
 FORMAT: int  # of programs' custom calls: attributes, settings, offset tables
 
 Array = tuple[Sequence[int], Sequence[int], str]  # sizes, axes, dtype's name

@@ -208,7 +208,7 @@ NB_MODULE(_planning, module) {
   module.attr("MOST_WINDOW_PARTS") = depthwise::kMostParts;
   module.attr("DIGEST") = JAXCONV_PLANNING_DIGEST;
   module.attr("FORMAT") = kFormat;
-  module.attr("LAUNCH_SECONDS") = kLaunchSeconds;
+  module.attr("NEXT_KERNEL_SECONDS") = kNextKernelSeconds;
   Bind<SimtPlanner>(module);
   Bind<Im2colPlanner>(module);
   Bind<MmaPlanner>(module);

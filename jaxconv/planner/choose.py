@@ -174,7 +174,7 @@ def _conversion_seconds(problem: ConvProblem, transformed: Transformed, device: 
     def seconds(role: str) -> float:
         elements = sum(_elements(p, role) for p in (before, transformed.problem))
         copy = elements * before.dtype(role).itemsize / device.bandwidth
-        return transformed.views[role].copies * copy + planning.LAUNCH_SECONDS
+        return transformed.views[role].copies * copy + planning.NEXT_KERNEL_SECONDS
 
     return sum(seconds(role) for role, view in transformed.views.items() if view.copies)
 
@@ -184,7 +184,7 @@ def widening_seconds(kind: str, problem: ConvProblem, wider: ConvProblem, device
 
     def seconds(role: str) -> float:
         sizes = problem.dtype(role).itemsize + wider.dtype(role).itemsize
-        return planning.LAUNCH_SECONDS + _elements(problem, role) * sizes / device.bandwidth
+        return planning.NEXT_KERNEL_SECONDS + _elements(problem, role) * sizes / device.bandwidth
 
     roles = (*OPERANDS[kind], RESULT[kind])
     return sum(seconds(role) for role in roles if problem.dtype(role) != wider.dtype(role))
@@ -193,7 +193,7 @@ def widening_seconds(kind: str, problem: ConvProblem, wider: ConvProblem, device
 def copy_seconds(problem: ConvProblem, role: str, device: Device) -> float:
     """To write an array that is put together of others."""
     bytes_moved = 2 * _elements(problem, role) * problem.dtype(role).itemsize
-    return planning.LAUNCH_SECONDS + bytes_moved / device.bandwidth
+    return planning.NEXT_KERNEL_SECONDS + bytes_moved / device.bandwidth
 
 
 def _elements(problem: ConvProblem, role: str) -> int:

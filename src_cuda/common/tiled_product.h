@@ -13,7 +13,8 @@
 
 namespace jaxconv {
 
-inline constexpr double kLaunchSeconds = 3e-6;
+// Of a call's kernel, and of one more beside it, which finds its operands in L2.
+inline constexpr double kLaunchSeconds = 3e-6, kNextKernelSeconds = 1.5e-6;
 inline constexpr int64_t kMaxSplit = 264, kMaxWaves = 6;  // for split-K
 
 // A tile as planning sees it.
@@ -76,7 +77,7 @@ inline double EpilogueSeconds(const Product& product, const Device& device, cons
 inline double SlicesSeconds(const Product& product, const Device& device, const Numbers& costs, int64_t split) {
   if (split == 1) return 0;
   const double slices = static_cast<double>(split) * product.sums_bytes();
-  return 2 * slices / device.bandwidth + split * costs["slice_seconds"] + kLaunchSeconds;
+  return 2 * slices / device.bandwidth + split * costs["slice_seconds"] + kNextKernelSeconds;
 }
 
 // The time of the multiplications and of device memory, and of the split-K reduction. Tiles count in full, also where

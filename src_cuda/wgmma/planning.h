@@ -150,7 +150,7 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
     constexpr double kMovedBytes = 4 + kBF16Parts * 2;
     if (!IsBF16x6()) return 0;
     const auto elements = static_cast<double>(SplitElements(all_.conv, all_.pass));
-    return kLaunchSeconds + elements * kMovedBytes / device_.bandwidth;
+    return kNextKernelSeconds + elements * kMovedBytes / device_.bandwidth;
   }
 
   int64_t CtasOfCluster(const WgmmaSettings& s) const {

@@ -17,6 +17,8 @@ STEP = 0.02  # for derivatives: of a number's logarithm, to either side. Costs t
 REACH = np.log(2)  # a number that changes nothing when it is doubled or halved is not determined
 PULL = 0.05  # doubling a number costs as much as a row that is wrong by 0.05 * log(2)
 OUTLIER = 0.1  # errors beyond it count linearly, not squared
+# Clusters that a GPU holds. The splits that were measured fill as many: of others the rows say nothing.
+FIXED = {"cluster_held", "large_cluster_held"}
 
 
 def fit(family: str, rows: Sequence[Measured], device: Device) -> dict[str, float]:
@@ -32,7 +34,7 @@ class _Fit:
         self.family, self.rows, self.device = family, rows, device
         self.start: Costs = COSTS[device.costs][family]
         self.measured = np.log([1e-6 * each.row["us"] for each in rows])
-        reached = {name: self._reached(name) for name, value in self.start.items() if value > 0}
+        reached = {name: self._reached(name) for name, value in self.start.items() if value > 0 and name not in FIXED}
         self.reached = {name: places for name, places in reached.items() if places.size}
 
     def solved(self) -> dict[str, float]:
