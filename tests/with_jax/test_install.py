@@ -15,6 +15,7 @@ import jaxconv
 from cases.reference import (
     assert_same,
     channels_last,
+    compiled,
     cotangent,
     custom_calls,
     exception_of,
@@ -49,7 +50,7 @@ def has_cuda_kernels(monkeypatch):
 
 
 def text_of(function, *args):
-    return jax.jit(function).lower(*args).compile().as_text()
+    return compiled(function, *args).as_text()
 
 
 MORE_CASES = [
@@ -71,10 +72,11 @@ def test_each_pass_is_what_it_is_with_us(case, implementation):
     own_problems, own_opcodes = problems(own), opcodes(text_of(pullback(own), x, w, g))
     jaxconv.install(implementation)
     assert problems(case.lax()) == own_problems
-    hlo = text_of(pullback(case.lax()), x, w, g)
+    program = compiled(pullback(case.lax()), x, w, g)
+    hlo = program.as_text()
     assert custom_calls(hlo) == ALL_PASSES
     assert opcodes(hlo) == own_opcodes
-    assert_same(run(pullback(case.lax()), x, w, g), expected)
+    assert_same(program(x, w, g), expected)
 
 
 # How programs lay out images, filters and results; the last are read as other passes, and must only be right.
@@ -94,8 +96,9 @@ def test_any_layout(layout, params, implementation):
     g = cotangent(conv, x, w)
     expected = run_on_host(pullback(conv), x, w, g)
     jaxconv.install(implementation)
-    assert sum(custom_calls(text_of(pullback(conv), x, w, g)).values()) == 3
-    assert_same(run(pullback(conv), x, w, g), expected)
+    program = compiled(pullback(conv), x, w, g)
+    assert sum(custom_calls(program.as_text()).values()) == 3
+    assert_same(program(x, w, g), expected)
 
 
 @pytest.mark.usefixtures("on_the_host")  # lax has no uint8 on a GPU
@@ -125,9 +128,10 @@ def test_where_the_plan_is_lax(case, monkeypatch):
     expected = run_on_host(pullback(case.lax()), x, w, g)
     monkeypatch.setattr(lowering, "decide", lambda *_: Choice(Lax(), 0.0, lambda: ()))
     jaxconv.install()
-    hlo = text_of(pullback(case.lax()), x, w, g)
+    program = compiled(pullback(case.lax()), x, w, g)
+    hlo = program.as_text()
     assert opcodes(hlo)["convolution"] == 3 and not custom_calls(hlo)
-    assert_same(run(pullback(case.lax()), x, w, g), expected)
+    assert_same(program(x, w, g), expected)
 
 
 def test_on_a_gpu_that_is_not_here(monkeypatch):
@@ -274,9 +278,10 @@ def test_vmap(case, axes, implementation):
     x, w = (a if axis is None else np.stack([a, a + 1, a]) for a, axis in zip((x, w), axes))
     expected = run_on_host(mapped(case.lax(), axes), x, w, g)
     jaxconv.install(implementation)
-    hlo = text_of(mapped(case.lax(), axes), x, w, g)
+    program = compiled(mapped(case.lax(), axes), x, w, g)
+    hlo = program.as_text()
     assert sum(custom_calls(hlo).values()) == 3 and "convolution" not in opcodes(hlo)
-    assert_same(run(mapped(case.lax(), axes), x, w, g), expected)
+    assert_same(program(x, w, g), expected)
 
 
 def hessian_product(conv):
@@ -307,9 +312,10 @@ def test_transforms(case, transform, implementation):
     x, w = case.operands()
     expected = run_on_host(transform(case.lax()), x, w)
     jaxconv.install(implementation)
-    hlo = text_of(transform(case.lax()), x, w)
+    program = compiled(transform(case.lax()), x, w)
+    hlo = program.as_text()
     assert custom_calls(hlo) and "convolution" not in opcodes(hlo)
-    assert_same(run(transform(case.lax()), x, w), expected)
+    assert_same(program(x, w), expected)
 
 
 @pytest.mark.parametrize("operand, result", [
@@ -322,8 +328,9 @@ def test_dtypes(operand, result, implementation, x64):
     g = cotangent(conv, x, w)
     expected = run_on_host(pullback(conv), x, w, g)
     jaxconv.install(implementation)
-    assert custom_calls(text_of(pullback(conv), x, w, g)) == ALL_PASSES
-    assert_same(run(pullback(conv), x, w, g), expected)
+    program = compiled(pullback(conv), x, w, g)
+    assert custom_calls(program.as_text()) == ALL_PASSES
+    assert_same(program(x, w, g), expected)
 
 
 @pytest.mark.parametrize("layout", [channels_last(2), ("CHWN", "IHWO", "HWNC")], ids=str)
@@ -337,8 +344,9 @@ def test_integers(layout, implementation):
     )  # fmt: skip
     expected = run_on_host(conv, x, w)
     jaxconv.install(implementation)
-    assert custom_calls(text_of(conv, x, w)) == {"wgrad" if layout[1] == "IHWO" else "conv": 1}
-    assert_same(run(conv, x, w), expected)
+    program = compiled(conv, x, w)
+    assert custom_calls(program.as_text()) == {"wgrad" if layout[1] == "IHWO" else "conv": 1}
+    assert_same(program(x, w), expected)
 
 
 def test_export_with_a_symbolic_batch(implementation):

@@ -10,7 +10,7 @@ from flax import nnx
 from jax.scipy import signal
 
 import jaxconv
-from cases.reference import assert_same, custom_calls, integers, opcodes, run, run_on_host, value_and_gradients
+from cases.reference import assert_same, compiled, custom_calls, integers, opcodes, run_on_host, value_and_gradients
 
 
 @pytest.fixture(autouse=True)
@@ -23,10 +23,11 @@ def assert_ours(function, args, implementation, calls):
     """lax's bits, by as many calls of our kernels."""
     expected = run_on_host(function, *args)
     jaxconv.install(implementation)
-    hlo = jax.jit(function).lower(*args).compile().as_text()
+    program = compiled(function, *args)
+    hlo = program.as_text()
     assert custom_calls(hlo) == calls
     assert "convolution" not in opcodes(hlo)
-    assert_same(run(function, *args), expected)
+    assert_same(program(*args), expected)
 
 
 IMAGES = (2, 6, 5, 4)
@@ -77,9 +78,10 @@ def test_arrays(function, x, w, implementation):
     x, w = integers(x), integers(w)
     expected = run_on_host(value_and_gradients(function), x, w)
     jaxconv.install(implementation)
-    hlo = jax.jit(value_and_gradients(function)).lower(x, w).compile().as_text()
+    program = compiled(value_and_gradients(function), x, w)
+    hlo = program.as_text()
     assert sum(custom_calls(hlo).values()) == 3 and "convolution" not in opcodes(hlo)
-    assert_same(run(value_and_gradients(function), x, w), expected)
+    assert_same(program(x, w), expected)
 
 
 EQUINOX_LAYERS = {
