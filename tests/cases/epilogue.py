@@ -19,6 +19,7 @@ from jaxconv.planner.plan import constraint_of
 
 EVERY = ("scale", "bias", "residual", "residual_scale")
 NUMBERS = {"float64": "float64"}  # else float32
+PAGE = 2**16
 # Where no tap reaches a result, or nothing is summed up.
 NOTHING_SUMMED = ("nothing_seen", "no_channels", "many_classes", "doubled_without_overlap")
 
@@ -65,7 +66,7 @@ def ended(problem, sums, operands, activation=None):
         y = y + float(operands.get("residual_scale", 1)) * operands["residual"].astype("float64")
     if activation is not None:
         with jax.enable_x64(True):
-            y = np.asarray(activated(activation_of(activation), y))
+            y = activated(activation_of(activation), y)
     if "out_scale" in operands:
         y = of_channels(problem, operands["out_scale"]) * y
     if problem.out_dtype == np.int8:
@@ -75,8 +76,15 @@ def ended(problem, sums, operands, activation=None):
     return y.astype(problem.out_dtype)
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def activated(activation, y):
+    """By the activation's own function, of whole pages: arrays of other shapes need no other compilation."""
+    pages = np.zeros(-(-y.size // PAGE) * PAGE, y.dtype)
+    pages[: y.size] = y.ravel()
+    return np.asarray(of_pages(activation, pages))[: y.size].reshape(y.shape)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def of_pages(activation, y):
     return activation(y)
 
 

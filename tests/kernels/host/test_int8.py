@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from cases.epilogue import of_channels, plan_with
+from cases.epilogue import activated, of_channels, plan_with
 from cases.for_host import CASES, FAMILIES, channels_first, check_by_every_instruction_set
 from cases.int8 import exact, passes, whole_range, wrapped
 from cases.parts import diagonal
@@ -85,7 +85,7 @@ def ended(problem, sums, given, activation):
     if "residual" in given:
         y = y + given.get("residual_scale", np.float32(1)) * given["residual"].astype("float32")
     if activation is not None:
-        y = np.asarray(activation_of(activation)(y))
+        y = activated(activation_of(activation), y)
     if "out_scale" in given:
         y = y * channels("out_scale")
     return rounded(y, problem.out_dtype)
