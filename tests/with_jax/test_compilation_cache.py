@@ -11,7 +11,7 @@ from jax import lax
 
 from cases.reference import integers, run_on_host
 
-# Convolutions of equal types: arguments, and what of the package or the planning device is another.
+# Convolutions of equal types: arguments, what of the package or the planning device is another, and the kind of mesh.
 PLAIN = {"window_strides": (1,), "padding": ((1, 1),), "implementation": "cpu"}
 CONVOLUTIONS = {
     "plain": (PLAIN, {}),
@@ -22,6 +22,7 @@ CONVOLUTIONS = {
     "version": (PLAIN, {"jaxconv.sharding.cache_key.package": "a later version"}),
     "device": (PLAIN, {"jaxconv.ffi.device": "another GPU"}),
 }
+EXPLICIT = (PLAIN, {}, "Explicit")
 X, W = integers((8, 8, 3)), integers((3, 3, 4))
 
 PROCESS = """
@@ -30,20 +31,20 @@ from unittest import mock
 import jax, jaxconv, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
 
-folder, flag, kind, convolutions = sys.argv[1], *map(json.loads, sys.argv[2:])
+folder, flag, convolutions = sys.argv[1], *map(json.loads, sys.argv[2:])
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_remove_custom_partitioning_ptr_from_cache_key", flag)
-mesh = jax.make_mesh((4,), ("a",), axis_types=(getattr(jax.sharding.AxisType, kind),))
 operands = np.load(folder + "/operands.npz")
-x = jax.device_put(operands["x"], NamedSharding(mesh, P("a")))
-w = jax.device_put(operands["w"], NamedSharding(mesh, P()))
 events = []
 jax.monitoring.register_event_listener(lambda event, **_: events.append(event))
 jax.config.update("jax_compilation_cache_dir", folder + "/cache")
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
-def answer(arguments, replaced):
+def answer(arguments, replaced, kind="Auto"):
+    mesh = jax.make_mesh((4,), ("a",), axis_types=(getattr(jax.sharding.AxisType, kind),))
+    x = jax.device_put(operands["x"], NamedSharding(mesh, P("a")))
+    w = jax.device_put(operands["w"], NamedSharding(mesh, P()))
     conv = lambda x, w: jaxconv.conv_general_dilated(x, w, dimension_numbers=("NWC", "WIO", "NWC"), **arguments)
     events.clear()
     with contextlib.ExitStack() as stack:
@@ -56,10 +57,10 @@ print(json.dumps({name: answer(*convolution) for name, convolution in convolutio
 """
 
 
-def in_a_process(folder, convolutions, flag, kind="Auto"):
+def in_a_process(folder, convolutions, flag):
     """Each convolution's hits of the cache and its result, in a process with four devices of the host."""
     np.savez(folder / "operands", x=X, w=W)
-    arguments = [str(folder), *map(json.dumps, (flag, kind, convolutions))]
+    arguments = [str(folder), *map(json.dumps, (flag, convolutions))]
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"  # the last one counts
     environment = os.environ | {"XLA_FLAGS": flags}
     run = subprocess.run(
@@ -88,15 +89,10 @@ def test_another_process_hits_for_the_same_convolution_alone(tmp_path):
     assert entries(tmp_path) == before + len(CONVOLUTIONS) - 1
 
 
-def test_nothing_is_shared_without_the_flag(tmp_path):
-    in_a_process(tmp_path, {"plain": CONVOLUTIONS["plain"]}, flag=False)
-    hits, y = in_a_process(tmp_path, {"padding": CONVOLUTIONS["padding"]}, flag=False)["padding"]
-    np.testing.assert_array_equal(np.array(y, np.float32), expected(**CONVOLUTIONS["padding"][0]))
-    assert hits == 0
-
-
-def test_explicit_meshes_hit_without_the_flag(tmp_path):
-    for expected_hits in (0, 1):
-        hits, y = in_a_process(tmp_path, {"plain": CONVOLUTIONS["plain"]}, flag=False, kind="Explicit")["plain"]
-        np.testing.assert_array_equal(np.array(y, np.float32), expected(**PLAIN))
-        assert hits == expected_hits
+def test_only_explicit_meshes_share_without_the_flag(tmp_path):
+    for name, expected_hits in (("plain", 0), ("padding", 1)):
+        answers = in_a_process(tmp_path, {name: CONVOLUTIONS[name], "explicit": EXPLICIT}, flag=False)
+        for convolution, (arguments, *_) in {name: CONVOLUTIONS[name], "explicit": EXPLICIT}.items():
+            y = np.array(answers[convolution][1], np.float32)
+            np.testing.assert_array_equal(y, expected(**arguments), err_msg=convolution)
+        assert (answers[name][0], answers["explicit"][0]) == (0, expected_hits)

@@ -6,6 +6,9 @@ import textwrap
 
 import pytest
 
+from cases.parts import repeated
+from jaxconv.__main__ import main
+
 CONVOLUTION = """
     import sys
     import jax, jax.numpy as jnp
@@ -24,8 +27,9 @@ def run(folder, script, *options, args=()):
     return subprocess.run(command, cwd=folder.parent, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("options, is_ours", [((), True), (("--implementation", "cpu"), True),
-                                              (("--implementation", "cuda"), False)])  # fmt: skip
+@pytest.mark.parametrize("options, is_ours", [
+    ((), True), repeated(("--implementation", "cpu"), True), (("--implementation", "cuda"), False)
+])  # fmt: skip
 def test_script(options, is_ours, tmp_path):
     """With its folder on the path, and options that are its own."""
     args = ["--implementation", "its own", "-v"]
@@ -98,8 +102,11 @@ def test_a_folder(tmp_path):
     (["run", "--implementation", "tpu", "missing.py"], "invalid choice: 'tpu'"),
     ([], "usage: python -m jaxconv"),
 ])  # fmt: skip
-def test_bad_arguments(arguments, message, tmp_path):
-    command = [sys.executable, "-m", "jaxconv", *arguments]
-    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert process.returncode == 2
-    assert message in process.stderr
+def test_bad_arguments(arguments, message, tmp_path, monkeypatch, capsys):
+    """In this process: nothing is run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["jaxconv", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
