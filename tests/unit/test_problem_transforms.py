@@ -128,8 +128,8 @@ def small_problems(draw):
     return problem_of(conv, *shapes, draw(st.sampled_from(["float32", "bfloat16"])))
 
 
-@parts(6)
-@settings(max_examples=3, deadline=None, database=None, phases=[Phase.generate])
+@parts(12)
+@settings(max_examples=2, deadline=None, database=None, phases=[Phase.generate])
 @given(problems=st.lists(small_problems(), min_size=PROBLEMS_IN_AN_EXAMPLE, max_size=PROBLEMS_IN_AN_EXAMPLE))
 def test_same_results(problems, part):
     check(problems)
