@@ -58,6 +58,7 @@ def test_quantised_digits(monkeypatch, tmp_path, capsys):
         assert re.search(rf"{dtype} .*4 of 4", printed.out)
 
 
+@pytest.mark.full
 def test_layer_of_8_bits(monkeypatch, tmp_path, capsys):
     monkeypatch.syspath_prepend(str(EXAMPLES))
     figure = tmp_path / "figures" / "figure.png"

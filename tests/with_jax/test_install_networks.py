@@ -7,7 +7,6 @@ import pytest
 
 import jaxconv
 from cases import networks
-from cases.parts import every_other
 from cases.reference import assert_same, compiled, custom_calls, opcodes, run_on_host, value_and_gradients
 
 NETWORKS = {
@@ -39,7 +38,8 @@ QUANTIZED = {
     for dtype in ("int8", "float8_e4m3fn")
     for training, backward in ((False, None), (True, None), (True, dtype))
 }  # fmt: skip
-QUICK = ("linen int8 in training with int8 gradients", "nnx float8_e4m3fn")
+QUICK = ("linen decoder", "nnx U-Net", "haiku MobileNetV1", "linen int8 in training with int8 gradients",
+         "nnx float8_e4m3fn")  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,10 @@ def assert_ours(network, implementation, step_of=value_and_gradients, rtol=1e-4)
     return custom_calls(hlo)
 
 
-@pytest.mark.parametrize("network", every_other(NETWORKS.values()), ids=NETWORKS)
+@pytest.mark.parametrize("network", [
+    pytest.param(network, id=name, marks=() if name in QUICK else pytest.mark.full)
+    for name, network in NETWORKS.items()
+])  # fmt: skip
 def test_network(network, implementation):
     assert assert_ours(network(), implementation)["wgrad"] > 0
 
