@@ -10,6 +10,7 @@ import pytest
 from jax import lax
 
 import jaxconv
+from cases.parts import diagonal
 from cases.reference import assert_same, cotangent, integers, lax_channels_last, pullback, run, run_on_host
 
 
@@ -39,8 +40,7 @@ CIRCULAR = {
 }
 
 
-@pytest.mark.parametrize("rank", [1, 2, 3])
-@pytest.mark.parametrize("row", CIRCULAR)
+@pytest.mark.parametrize("row, rank", diagonal(list(CIRCULAR), [1, 2, 3]))
 def test_circular(row, rank, implementation):
     x, w = integers((2, *(6, 4, 8)[:rank], 3)), integers((*(3, 2, 4)[:rank], 3, 4))
     conv = getattr(jaxconv, f"conv{rank}d")
@@ -90,8 +90,7 @@ def for_rank(value, rank):
     return value * rank if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize("rank", [1, 2, 3])
-@pytest.mark.parametrize("row", FRONT_DOORS)
+@pytest.mark.parametrize("row, rank", diagonal(list(FRONT_DOORS), [1, 2, 3]))
 def test_front_door(row, rank, implementation):
     given = {name: for_rank(value, rank) for name, value in FRONT_DOORS[row].items()}
     x = integers((2, *(6, 5, 4)[:rank], 4))
@@ -264,8 +263,7 @@ NATIVE_DTYPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("groups", [1, 2, 4])
-@pytest.mark.parametrize("dtype, preferred", NATIVE_DTYPES)
+@pytest.mark.parametrize("dtype, preferred, groups", diagonal(NATIVE_DTYPES, [1, 2, 4]))
 def test_dtypes(dtype, preferred, groups, implementation, x64):
     """Results have lax's dtypes, and so have gradients."""
     x, w = integers((2, 5, 4, 4), dtype), integers((3, 2, 4 // groups, 4), dtype, 1)

@@ -10,8 +10,9 @@ import pytest
 from jax import lax
 
 import jaxconv
+from cases.parts import diagonal
 from cases.reference import HOST, assert_same, channels_last, cotangent, integers, pullback, run_on_host
-from cases.small import BY_ENTRY, ENTRIES, Case, named
+from cases.small import BATCH_GROUPS, BY_ENTRIES_IN_TURNS, BY_ENTRY, ENTRIES, Case, named
 from jaxconv import ffi
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint
@@ -39,7 +40,7 @@ def loss(conv):
     return lambda x, w: jnp.sum(jnp.sin(0.25 * conv(x, w)))
 
 
-@pytest.mark.parametrize("case, entry", BY_ENTRY, ids=str)
+@pytest.mark.parametrize("case, entry", [*BY_ENTRIES_IN_TURNS, (BATCH_GROUPS, "general")], ids=str)
 def test_gemm_answers_everything(case, entry):
     x, w = case.operands()
     g = cotangent(case.lax(), x, w)
@@ -175,10 +176,9 @@ TRANSFORMED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("implementation", AS_GEMM, ids=str)
-@pytest.mark.parametrize("transform, calls", TRANSFORMED.values(), ids=TRANSFORMED)
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_names_last_through_transformations(entry, transform, calls, implementation):
+@pytest.mark.parametrize("name, entry, implementation", diagonal(list(TRANSFORMED), ENTRIES, AS_GEMM), ids=str)
+def test_names_last_through_transformations(name, entry, implementation):
+    transform, calls = TRANSFORMED[name]
     x, w = DEPTHWISE.operands()
     assert set(families(transform(getattr(DEPTHWISE, entry)(None)), x, w)) == {"depthwise"}
     found = families(transform(getattr(DEPTHWISE, entry)(implementation)), x, w)

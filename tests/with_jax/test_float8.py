@@ -43,7 +43,6 @@ LAYERS = {
     "depthwise": ((2, 6, 5, 19), (3, 3, 1, 19), dict(feature_group_count=19)),
     "volume": ((2, 4, 3, 5, 4), (2, 3, 2, 4, 6), dict(window_strides=(1, 2, 1))),
 }
-EACH_LAYER = pytest.mark.parametrize("name", LAYERS)
 
 
 @functools.cache
@@ -65,8 +64,7 @@ def ours_of(name, implementation, **more):
 # Values and gradients.
 
 
-@EACH_PAIR
-@EACH_LAYER
+@pytest.mark.parametrize("name, lhs, rhs", diagonal(list(LAYERS), PAIRS))
 def test_value_and_gradients(name, lhs, rhs, implementation):
     """The cotangent has the result's type, each gradient that of its operand."""
     (x, w, g), (y, dx, dw) = known(name)
@@ -160,9 +158,9 @@ def test_residuals_of_float8(implementation):
 # What surrounds them.
 
 
-@EACH_PAIR
-@pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)])
-@pytest.mark.parametrize("name", ["dense", "grouped"])
+@pytest.mark.parametrize(
+    "axes, name, lhs, rhs", diagonal([((0, None),), ((None, 0),), ((0, 0),)], ["dense", "grouped"], PAIRS)
+)
 def test_vmap(name, axes, lhs, rhs, implementation):
     (x, w, g), _ = known(name)
     stack = lambda a, axis: a if axis is None else np.stack([np.roll(a, i) for i in range(3)])

@@ -16,13 +16,13 @@ from jax.sharding import PartitionSpec as P
 import jaxconv
 from cases.blocks import CASES, EVERY, FILTERS, LAYOUT, Images, in_blocks, to_blocks
 from cases.meshes import mesh, place
+from cases.parts import diagonal, parts
 from cases.reference import HOST, assert_same, custom_calls, exception_of, integers, opcodes, run
 from jaxconv import ffi
 from jaxconv.explain import lines
 
 INT8 = dict(layout=LAYOUT, out_dtype="int8")
 ALONE = {"parameter", "constant", "custom-call", "tuple", "get-tuple-element", "bitcast"}
-EACH = pytest.mark.parametrize("name", CASES)
 
 
 def ours(case, **more):
@@ -31,10 +31,9 @@ def ours(case, **more):
     return lambda x, w, operands: conv(x, w, **operands)
 
 
-@pytest.mark.parametrize("prepare", FILTERS.values(), ids=FILTERS)
-@EACH
+@pytest.mark.parametrize("name, prepare", diagonal(list(CASES), list(FILTERS)))
 def test_same_bits(name, prepare, implementation):
-    case = CASES[name]
+    case, prepare = CASES[name], FILTERS[prepare]
     x, w, operands = case.arrays()
     conv = ours(case, activation="relu", implementation=implementation)
     y = run(conv, to_blocks(x), prepare(w), in_blocks(operands))
@@ -63,10 +62,11 @@ def images(draw):
     return Images((draw(sizes(1, 3)), *pair(sizes(1, 9)), channels[0]), (*pair(sizes(1, 3)), *channels), params)
 
 
-@settings(max_examples=4, deadline=None, database=None, print_blob=True, phases=[Phase.generate],
+@parts(3)
+@settings(max_examples=2, deadline=None, database=None, print_blob=True, phases=[Phase.generate],
           suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])  # fmt: skip
 @given(drawn=st.lists(images(), min_size=6, max_size=6))
-def test_random_images(drawn, implementation):
+def test_random_images(drawn, part, implementation):
     """Many in one program."""
     arrays = [case.arrays(EVERY) for case in drawn]
     expected = [case.expected(*of) for case, of in zip(drawn, arrays, strict=True)]

@@ -8,7 +8,7 @@ import pytest
 from jax import lax
 
 import jaxconv
-from cases.parts import in_turns
+from cases.parts import diagonal, in_turns
 from cases.reference import (
     FLOATS,
     OPTIMIZED,
@@ -51,23 +51,19 @@ CHANNELS = [(1, 1), (1, 64), (2, 7), (3, 17), (5, 33), (7, 8), (8, 70), (9, 15),
             (32, 65), (33, 3), (63, 1), (64, 64), (65, 5), (70, 63)]  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("channels", CHANNELS, ids=str)
-def test_channels(channels, dtype):
-    c, k = channels
+@pytest.mark.parametrize("c, k, dtype", diagonal(CHANNELS, FLOATS))
+def test_channels(c, k, dtype):
     check_exactly((2, 5, 7, c), (3, 2, c, k), dtype)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("width", [1, 7, 8, 9, 15, 17, 31, 33, 64, 65, 129])
+@pytest.mark.parametrize("width, dtype", diagonal([1, 7, 8, 9, 15, 17, 31, 33, 64, 65, 129], FLOATS))
 def test_widths(width, dtype):
     check_exactly((1, 3, width, 5), (2, 3, 5, 6), dtype, window_strides=(1, 2))
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("channels, multiplier", [
-    (1, 1), (7, 1), (8, 1), (15, 1), (17, 1), (33, 1), (64, 1), (70, 1), (1, 3), (8, 2), (17, 2), (5, 7)
-])  # fmt: skip
+@pytest.mark.parametrize("channels, multiplier, dtype", diagonal(
+    [(1, 1), (7, 1), (8, 1), (15, 1), (17, 1), (33, 1), (64, 1), (70, 1), (1, 3), (8, 2), (17, 2), (5, 7)], FLOATS
+))  # fmt: skip
 def test_depthwise(channels, multiplier, dtype):
     shapes = (2, 6, 9, channels), (3, 3, 1, channels * multiplier)
     check_exactly(*shapes, dtype, feature_group_count=channels, window_strides=(2, 1))
