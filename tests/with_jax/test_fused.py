@@ -13,7 +13,7 @@ from jax import export, lax
 
 import jaxconv
 from cases.fused import ACTIVATIONS, CASES, EVERY, EXACT, SMOOTH, Fused, channels_last_fused, cotangent, pullback
-from cases.parts import diagonal, parts
+from cases.parts import diagonal, parts, repeated
 from cases.reference import assert_same, custom_calls, integers, opcodes, run, run_on_host
 from jaxconv.explain import lines
 
@@ -210,9 +210,10 @@ def test_rounded_once(dtype, implementation):
     assert float(run(fused, x, w, bias, residual)[0, 0, 0]) == 1
 
 
-@pytest.mark.parametrize("activation", list(ACTIVATIONS))
-@pytest.mark.parametrize("dtype, out_dtype", [("float64", None), ("float32", "float64"), ("float64", "float32")])
-def test_float64(dtype, out_dtype, activation, implementation, x64):
+@pytest.mark.parametrize("activation, dtype, out_dtype", diagonal(
+    list(ACTIVATIONS), [("float64", None), ("float32", "float64"), ("float64", "float32")]
+))  # fmt: skip
+def test_float64(activation, dtype, out_dtype, implementation, x64):
     case = CASES["grouped"].with_activation(activation)
     arrays = case.arrays(dtype)
     wide = [np.asarray(a).astype("float64") for a in arrays]
@@ -360,10 +361,13 @@ def remat(function):
     return grad(jax.checkpoint(function))
 
 
-@pytest.mark.parametrize("transform", [grad_of_grad, jvp_of_grad, third_order, remat])
-@pytest.mark.parametrize(
-    "name, activation", diagonal(["dense", "grouped", "scalars", "strided"], ["none", "relu", "leaky", "silu"])
-)
+NAMES = ["dense", "grouped", "scalars", "strided"]
+HIGHER_ORDERS = [grad_of_grad, jvp_of_grad, third_order, remat]
+
+
+@pytest.mark.parametrize("name, activation, transform", [
+    *diagonal(NAMES, ["silu"], HIGHER_ORDERS), *diagonal(NAMES, ["none", "relu", "leaky"], HIGHER_ORDERS)
+])  # fmt: skip
 def test_higher_orders(name, activation, transform, implementation):
     case = CASES[name].with_activation(activation)
     check(transform, case, implementation, case.arrays(), 1e-4 if transform is third_order else RTOL)
@@ -409,10 +413,16 @@ CHOICES = [axes for axes in itertools.product([None, 0], repeat=6) if axes != NO
 PARTS = {"few": [a for a in CHOICES if sum(x == 0 for x in a) in (1, 2, 5, 6)], "some": CHOICES[::5]}
 
 
-@pytest.mark.parametrize("name, part", diagonal(["dense", "grouped", "scalars", "batch_groups"], range(3)))
+MAPPED = ["dense", "grouped", "scalars", "batch_groups"]
+
+
+# An eighth of the choices for each case in the quick run, another one for each.
+@pytest.mark.parametrize("name, part", [
+    *diagonal(MAPPED, range(4)), *itertools.starmap(repeated, itertools.product(MAPPED, range(4, 8)))
+])  # fmt: skip
 def test_vmap_of_some_operands(name, part, implementation):
     case = CASES[name]
-    chosen = sorted(set(PARTS["few"] + PARTS["some"]), key=str)[part::3]
+    chosen = sorted(set(PARTS["few"] + PARTS["some"]), key=str)[part::8]
     stacked = [[stack(a, axis) for a, axis in zip(case.arrays(), axes, strict=True)] for axes in chosen]
     every = lambda function: lambda stacked: [
         mapped(case, axes)(function)(*arrays) for axes, arrays in zip(chosen, stacked, strict=True)
@@ -551,8 +561,7 @@ def test_explain(implementation):
 CHECKS = [export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}") for kind in ("conv", "wgrad")]
 
 
-@pytest.mark.parametrize("activation", ["relu", "silu"])
-@pytest.mark.parametrize("name", ["dense", "grouped", "channels_first"])
+@pytest.mark.parametrize("name, activation", diagonal(["dense", "grouped", "channels_first"], ["relu", "silu"]))
 def test_export_with_any_batch(name, activation, implementation):
     case = CASES[name].with_activation(activation)
     (batch,) = export.symbolic_shape("b")

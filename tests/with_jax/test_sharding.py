@@ -79,8 +79,7 @@ TRAINING = {
 }
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
-@pytest.mark.parametrize("layout", TRAINING)
+@pytest.mark.parametrize("layout, entry", diagonal(list(TRAINING), ENTRIES))
 def test_training_step(layout, entry):
     """Two layers; in tensor parallelism, the second sums over what the first has split."""
     make_mesh, *specs = TRAINING[layout]
@@ -209,8 +208,7 @@ def test_gradient_through_shard_map(layout, check_vma, entry):
     assert custom_calls(hlo) == {"conv": 2, "wgrad": 1}
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
-@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("check_vma, entry", diagonal([True, False], ENTRIES))
 def test_gradient_inside_shard_map(check_vma, entry):
     """With checks, the gradient of a replicated filter is summed over the devices for us, without them it is local."""
     x, w = DENSE.operands()
@@ -250,9 +248,8 @@ def test_higher_order_inside_shard_map(check_vma):
     assert_same(actual, expected, 1e-6)
 
 
-@pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)], ids=str)
-@pytest.mark.parametrize("check_vma", [True, False])
-def test_vmap_inside_shard_map(check_vma, axes):
+@pytest.mark.parametrize("axes, check_vma", diagonal([((0, None),), ((None, 0),), ((0, 0),)], [True, False]), ids=str)
+def test_vmap_inside_shard_map(axes, check_vma):
     case = named("dense")
     x, w = case.operands()
     x, w = [a if axis is None else jnp.stack([a, 1 - a]) for a, axis in zip((x, w), axes)]
@@ -271,11 +268,13 @@ def test_vmap_inside_shard_map(check_vma, axes):
     assert_same(actual, expected)
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
-@pytest.mark.parametrize("check_vma", [True, False])
-@pytest.mark.parametrize("b_spec", [P("a"), P("a", None, None, "b"), P("a", "b")], ids=["batch", "in_channels", "rows"])
-def test_partly_manual_shard_map(b_spec, check_vma, entry):
+PARTLY = {"batch": P("a"), "in_channels": P("a", None, None, "b"), "rows": P("a", "b")}
+
+
+@pytest.mark.parametrize("layout, check_vma, entry", diagonal(list(PARTLY), [True, False], ENTRIES))
+def test_partly_manual_shard_map(layout, check_vma, entry):
     """One mesh axis is manual, the other is XLA's to partition: with the same collectives as lax's."""
+    b_spec = PARTLY[layout]
     x, w = DENSE.operands()
     two_axes = TWO_AXES()
     g = cotangent(DENSE.lax(), x, w)

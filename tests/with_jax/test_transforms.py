@@ -10,9 +10,9 @@ from jax import lax
 from jax.experimental.jet import jet
 
 import jaxconv
-from cases.parts import diagonal, every_other
+from cases.parts import diagonal, every_other, repeated
 from cases.reference import assert_same, cotangent, integers, lax_channels_last, pullback, run, run_on_host
-from cases.small import BATCH_GROUPS, BY_ENTRIES_IN_TURNS, BY_ENTRY, ENTRIES, GENERAL, named
+from cases.small import BATCH_GROUPS, BY_ENTRIES_IN_TURNS, BY_ENTRY, CASES, ENTRIES, GENERAL, named
 
 
 @pytest.fixture(autouse=True)
@@ -154,8 +154,9 @@ TAYLOR_MODES = [("general", taylor), ("general", taylor_in_filter), ("general", 
                 ("front_door", taylor_of_grad)]  # fmt: skip
 
 
-@pytest.mark.parametrize("entry, transform", TAYLOR_MODES, ids=name)
-@pytest.mark.parametrize("case", ["dense", "strided_lhs_dilated", "grouped", "volume"])
+@pytest.mark.parametrize(
+    "case, entry, transform", diagonal(["dense", "strided_lhs_dilated", "grouped", "volume"], TAYLOR_MODES), ids=name
+)
 def test_taylor_mode(case, entry, transform, implementation):
     """jet to the third order; in JAX it fails for every custom_vjp function, so for front doors it is of gradients."""
     check(transform, named(case), entry, implementation, RTOL if transform is taylor_of_grad else 0)
@@ -187,10 +188,19 @@ def stack(x, axis, size=3):
     return x if axis is None else jnp.stack([(i + 1) * x - i for i in range(size)], axis)
 
 
-@pytest.mark.parametrize("case, entry", every_other(BY_ENTRY), ids=str)
-def test_vmap_over_every_axis(case, entry, implementation):
+# Each case by one of the entries and over half of the axes, in turns.
+HALVES = [
+    (case, entry, half) if (entry, half) == (ENTRIES[n % 2], n // 2 % 2) else repeated(case, entry, half)
+    for n, case in enumerate(CASES) for entry in ENTRIES for half in (0, 1)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case, entry, half", [*HALVES, (BATCH_GROUPS, "general", 0), repeated(BATCH_GROUPS, "general", 1)], ids=str
+)
+def test_vmap_over_every_axis(case, entry, half, implementation):
     """One operand or both mapped, at any axis, with gradients inside and outside of the vmap."""
-    transform = lambda conv, x, w: [mapped(conv, *axes)(x, w) for axes in MAPPED]
+    transform = lambda conv, x, w: [mapped(conv, *axes)(x, w) for axes in MAPPED[half::2]]
     check(transform, case, entry, implementation, rtol=0)
 
 
@@ -220,7 +230,7 @@ def test_nested_vmaps(case, entry, implementation):
     check(transform, case, entry, implementation, rtol=0)
 
 
-@pytest.mark.parametrize("case, entry", BY_ENTRY, ids=str)
+@pytest.mark.parametrize("case, entry", [*BY_ENTRIES_IN_TURNS, (BATCH_GROUPS, "general")], ids=str)
 def test_per_example_gradients(case, entry, implementation):
     def transform(conv, x, w):
         examples = stack(x, 0)
