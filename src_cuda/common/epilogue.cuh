@@ -46,6 +46,19 @@ __device__ __forceinline__ Acc Smooth(const Epilogue& epilogue, Acc z) {
   return Sigmoid(static_cast<Acc>(epilogue.numbers[0]), static_cast<Acc>(epilogue.numbers[1]), z);
 }
 
+// Calls f with the function of one number that bends it. So a loop over many numbers has no branches and no calls.
+template <typename F>
+__device__ __forceinline__ void WithBend(const Epilogue& epilogue, const F& f) {
+  const auto first = static_cast<float>(epilogue.numbers[0]), second = static_cast<float>(epilogue.numbers[1]);
+  if (epilogue.activation == Activation::kSigmoid) {
+    f([=](float z) { return Sigmoid(first, second, z); });
+  } else if (epilogue.activation == Activation::kHardSigmoid) {
+    f([](float z) { return HardSigmoid(z); });
+  } else {
+    f([=](float z) { return z < 0 ? first * z : z; });
+  }
+}
+
 // The type in which an epilogue computes: that of the sums, or float32 of integers.
 template <typename Acc>
 using EpilogueNumber = std::conditional_t<std::is_integral_v<Acc>, float, Acc>;

@@ -15,7 +15,6 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "common/call_epilogue.h"
 #include "common/call_slot.h"
@@ -331,21 +330,18 @@ cudaError_t Launch(const ConvCall& given, const WgmmaSettings& s, cudaStream_t s
   const ConvCall call = WithParts(given, tile);
   const bool is_matrix = s.rank == 2 && !tile.halo;
   const ConvProblem one = OneGroup(p), seen = is_matrix ? AsMatrix(one) : one;
-  std::vector<WgmmaParams> params;  // of each group: nothing is enqueued before all have maps
-  params.reserve(p.groups);
-  for (int64_t group = 0; group < p.groups; ++group) {
-    const ConvCall of_group = OfGroup(call, seen, tile, group);
-    params.push_back(MakeParams(of_group, s, ResultElements(p, call.pass)));
-    if (!EncodeMaps(of_group, s, &params.back())) return LaunchWithoutWgmma(given, s, stream);
-  }
-  if (tile.bf16x6) {
-    if (const cudaError_t status = SplitOperand(given, stream)) return status;
-  }
   const int64_t stored = StoredSplit(call.pass, s);
   const WgmmaKernelPtr kernel = Find(p, call.pass, s.tile, EndsWithEpilogue(call, stored));
   const size_t shared_bytes = SharedBytesOf(p, call.pass, tile);
-  for (WgmmaParams& each : params) {
-    if (const cudaError_t status = EnqueueClusters(kernel, shared_bytes, tile, each, *call.slot, stream)) return status;
+  for (int64_t group = 0; group < p.groups; ++group) {
+    const ConvCall of_group = OfGroup(call, seen, tile, group);
+    WgmmaParams params = MakeParams(of_group, s, ResultElements(p, call.pass));
+    if (!EncodeMaps(of_group, s, &params)) return LaunchWithoutWgmma(given, s, stream);  // of all groups
+    if (group == 0 && tile.bf16x6) {
+      if (const cudaError_t status = SplitOperand(given, stream)) return status;
+    }
+    if (const cudaError_t status = EnqueueClusters(kernel, shared_bytes, tile, params, *call.slot, stream))
+      return status;
   }
   if (stored == 1) return cudaSuccess;
   return p.src_type == DType::kS8 ? AddSlices<int32_t>(call, stored, stream) : AddSlices<float>(call, stored, stream);
