@@ -216,11 +216,13 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
   }
 
   // Blocks of K of a tile, on average: of all taps that its residue class sees. One with few channels saves a part of
-  // the multiplications that are left out, but none in halo tiles of 256 columns, which wait for copies of the filter.
+  // the multiplications that are left out, but none in float32, nor in halo tiles of 256 columns: those wait for
+  // copies.
   double Steps(const WgmmaSettings& s) const {
     const WgmmaTile& tile = kTiles[s.tile];
     const double k_blocks = KBlocks(), left_out = k_blocks - MultipliedKBlocks(tile);
-    const double saved = tile.halo && tile.cols == 256 ? 0 : fitted_.few_channels * left_out;
+    const bool saves = product_.conv.src_type != DType::kF32 && !(tile.halo && tile.cols == 256);
+    const double saved = saves ? fitted_.few_channels * left_out : 0;
     return (static_cast<double>(product_.conv.tap_count) + TapsOfRows(s)) / ScheduledClasses(s) * (k_blocks - saved);
   }
 
