@@ -538,8 +538,13 @@ __device__ __forceinline__ void StoreTaps(const DepthwiseParams& p, int32_t slic
   for (int32_t begin = lane.number; begin < count; begin += kLoads * lane.all) {
     StoredTap taps[kLoads];
     float sums[kLoads] = {};
+    bool are_others = true;  // a large window's parts have few of its taps each
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) taps[i] = find(min(begin + i * lane.all, count - 1));
+    for (int i = 0; i < kLoads; ++i) {
+      taps[i] = find(min(begin + i * lane.all, count - 1));
+      are_others &= taps[i].from == StoredTap::kOfOthers;
+    }
+    if (are_others) continue;
 #pragma unroll 1
     for (int32_t part = 0; part < parts; ++part) {
 #pragma unroll
