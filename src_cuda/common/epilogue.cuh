@@ -46,7 +46,7 @@ __device__ __forceinline__ Acc Smooth(const Epilogue& epilogue, Acc z) {
   return Sigmoid(static_cast<Acc>(epilogue.numbers[0]), static_cast<Acc>(epilogue.numbers[1]), z);
 }
 
-// Calls f with the function of one number that bends it. So a loop over many numbers has no branches and no calls.
+// Calls f with the activation, but for its clipping, as a function of one float. A loop over many has no branches then.
 template <typename F>
 __device__ __forceinline__ void WithBend(const Epilogue& epilogue, const F& f) {
   const auto first = static_cast<float>(epilogue.numbers[0]), second = static_cast<float>(epilogue.numbers[1]);

@@ -13,7 +13,7 @@
 
 namespace jaxconv {
 
-// Of a call's kernel, and of one more beside it, which finds its operands in L2.
+// Seconds that a call's first kernel takes besides its work, and each further one.
 inline constexpr double kLaunchSeconds = 3e-6, kNextKernelSeconds = 1.5e-6;
 inline constexpr int64_t kMaxSplit = 264, kMaxWaves = 6;  // for split-K
 

@@ -15,7 +15,7 @@ inline constexpr double kMultiplicationClocks = 1.5;  // of 16 x 8 results by 16
 // Bytes of shared memory that a multiplication's operands take, or take as long as. Packed K is read by four
 // instructions, not by one, and by eight if positions are an odd number of elements apart.
 // Numbers of float32 are rounded, each time that they are read.
-inline constexpr int64_t kSourceBytes = 512, kRoundedSourceBytes = 768, kPackedSourceBytes = 768,
+inline constexpr int64_t kSourceBytes = 512, kRoundedSourceBytes = 576, kPackedSourceBytes = 768,
                          kOddPackedSourceBytes = 1536, kFilterBytes = 256;
 
 inline int64_t SourceBytes(const DirectChannels& d) {

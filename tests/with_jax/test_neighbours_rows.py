@@ -62,7 +62,8 @@ def periodic(x, w, implementation=None):
     return jaxconv.conv2d(x, w, padding=["CIRCULAR", (1, 1)], implementation=implementation)
 
 
-IMAGE = jax.ShapeDtypeStruct((2, 24, 32, 64), "bfloat16"), jax.ShapeDtypeStruct((3, 3, 64, 64), "bfloat16")
+# Of smaller ones, the planner expects a copy with the rows to be faster.
+IMAGE = jax.ShapeDtypeStruct((2, 64, 128, 64), "bfloat16"), jax.ShapeDtypeStruct((3, 3, 64, 64), "bfloat16")
 
 
 def test_periodic_images():

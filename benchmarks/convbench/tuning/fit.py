@@ -17,12 +17,12 @@ STEP = 0.02  # for derivatives: of a number's logarithm, to either side. Costs t
 REACH = np.log(2)  # a number that changes nothing when it is doubled or halved is not determined
 PULL = 0.05  # doubling a number costs as much as a row that is wrong by 0.05 * log(2)
 OUTLIER = 0.1  # errors beyond it count linearly, not squared
-# Clusters that a GPU holds. The splits that were measured fill as many: of others the rows say nothing.
+# Clusters that a GPU holds. The planner chose the measured splits by these numbers: the rows cannot correct them.
 FIXED = {"cluster_held", "large_cluster_held"}
 
 
 def fit(family: str, rows: Sequence[Measured], device: Device) -> dict[str, float]:
-    """The family's numbers by name, three digits of each that the rows determine, the others as they are.
+    """The family's numbers by name: three digits of each that the rows determine. The others, and FIXED, stay.
 
     rows: of the family.
     """
