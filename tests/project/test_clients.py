@@ -1,12 +1,14 @@
 """The benchmark of whole networks: the networks are those of their papers, and a failure is a row."""
 
 import functools
+from argparse import Namespace
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
-from convbench.clients.command import combined
+from convbench.clients.command import combined, in_turns
 from convbench.clients.networks import NETWORKS
 from convbench.clients.programs import Measured, model_of
 from convbench.clients.reports import REPORTS
@@ -73,6 +75,29 @@ def test_a_failure_is_a_row():
     row = row_of(Measured("decoder", "training", "bfloat16"), "cuda", ours, Side(ms=2.0, compile_s=1.0))
     assert row["ms"] is None and row["lax_ms"] == 2.0 and row["difference"] is None
     assert ours.error in markdown([row])
+
+
+class Failing:
+    """A side that answers, and fails in its second round. Its calls are counted."""
+
+    def __init__(self, fails):
+        self.calls, self.fails = 0, fails
+
+    def ask(self, measured, calls, limit_s):
+        self.calls += 1
+        return Side(error="the process ended") if self.fails and self.calls == 2 else Side(ms=float(self.calls))
+
+    def again(self, calls, limit_s):
+        return self.ask(None, calls, limit_s)
+
+
+def test_no_round_comes_after_a_failure():
+    sides: list[Any] = [Failing(False), Failing(True)]
+    options = Namespace(calls=1, patience=1, rounds=3)
+    theirs, ours = in_turns(sides, Measured("decoder", "training", "float32"), options)
+    assert (theirs.ms, ours.ms, ours.error) == (1.5, None, "the process ended")
+    assert [side.calls for side in sides] == [2, 2]
+    assert "nothing was compiled" in str(Compiled().time(1).error)
 
 
 def test_rounds_are_combined():

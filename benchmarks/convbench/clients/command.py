@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
             break
         bar.set_description(f"{measured.name} {measured.which} {measured.dtype}")
         reference, answer = in_turns((theirs, ours), measured, options)
-        row = row_of(measured, implementation, answer, reference) | origin
+        row = row_of(measured, implementation, answer, reference) | {"rounds": options.rounds} | origin
         rows.put(row, KEY)
         rows.rows = ordered(rows.rows)
         rows.save(options.out)
@@ -51,12 +51,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def in_turns(sides: Sequence[Worker], measured: Measured, options: argparse.Namespace) -> list[Side]:
-    """Each side's, with the median time of rounds in which all take turns: a GPU that has become warm is slower."""
-    found = [side.ask(measured, options.calls, options.patience) for side in sides]
-    if any(side.error for side in found):
-        return found
-    rounds = [found]
-    for _ in range(options.rounds - 1):
+    """Each side's, with the median time of rounds in which all take turns, so that both have the same clock."""
+    rounds = [[side.ask(measured, options.calls, options.patience) for side in sides]]
+    while len(rounds) < options.rounds and not any(side.error for side in rounds[-1]):
         rounds.append([side.again(options.calls, options.patience) for side in sides])
     return [combined(of_side) for of_side in zip(*rounds)]
 

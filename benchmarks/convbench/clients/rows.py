@@ -3,13 +3,14 @@
 A row has the fields
 
     name, pass, dtype, implementation   the program, and what `install` was called with; "default": with nothing
-    ms, lax_ms                          median wall time of a call over all rounds, milliseconds
+    ms, lax_ms                          wall time of a call, milliseconds: the median of rounds, each a median of calls
     speedup                             lax_ms / ms
     compile_s, lax_compile_s            tracing, lowering and XLA's compilation: wall time, seconds
     ours, others                        convolutions in our compiled text: by our kernels, and not
     reasons                             of the latter
     difference                          of results from lax's, relative to their norm
     error, lax_error                    why there is no time
+    rounds                              in which the sides took turns; older rows lack it, and have one
 
 and those of `results` from commit on. Name, pass, dtype and implementation are its key.
 """

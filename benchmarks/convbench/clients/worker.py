@@ -102,6 +102,9 @@ def _warm_up() -> None:
 class Compiled:
     """The program that was compiled last, which may be timed several times."""
 
+    def __init__(self) -> None:
+        self._time: Callable[[int], list[float]] | None = None
+
     def measure(self, measured: Measured, calls: int) -> Side:
         """By what this process has installed."""
         self._time = None  # what it holds is free before the next one is compiled
