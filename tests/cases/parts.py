@@ -16,10 +16,12 @@ def parts(number):
 def diagonal(*lists):
     """All combinations of values. The quick ones step through all lists at once, so each value is in one of them.
 
-    A value that is a tuple stands for several arguments.
+    A list that begins again is shifted, each by another number, so that not always the same values meet. A value that
+    is a tuple stands for several arguments.
     """
     steps = range(max(map(len, lists)))
-    quick = {tuple(step % len(values) for values in lists) for step in steps}
+    at = lambda step, n, values: (step + n * (step // len(values))) % len(values)
+    quick = {tuple(at(step, n, values) for n, values in enumerate(lists)) for step in steps}
     places = itertools.product(*(range(len(values)) for values in lists))
     return [
         pytest.param(*values) if place in quick else repeated(*values)
