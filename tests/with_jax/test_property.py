@@ -150,8 +150,8 @@ def random_problems(*dtypes, examples):
     return lambda test: settled(given(drawn=drawn)(test))
 
 
-# 3,140 problems, in parts that run in parallel. Each part begins with the same simplest ones (cases/parts.py). Naming the
-# implementation makes a fallback an error.
+# 3,140 problems, in parts that run in parallel. Each part begins with the same simplest ones (cases/parts.py). Naming
+# the implementation makes a fallback an error.
 
 
 @parts(18)
