@@ -31,12 +31,16 @@ def weight_gradient(problem: ConvProblem) -> ConvProblem | None:
 
 
 def _looks_like_wgrad(p: ConvProblem) -> bool:
-    """Whether the batch comes after the channels, and the window spans at least half of the image."""
+    """Whether the batch comes after the channels, and the window spans at least half of the image, or has as many taps
+    as the result has positions. The latter holds for windows that are large, and images without padding."""
     is_of_one_dtype = p.out_dtype == p.lhs_dtype or are_summed_wide(p)
     if p.lhs_spec.first < p.lhs_spec.second or p.lhs_dtype != p.rhs_dtype or not is_of_one_dtype:
         return False
+    if not all(isinstance(size, int) for size in (*p.kernel, *p.in_spatial, *p.out_spatial)):
+        return False
     sizes = zip(p.kernel, p.rhs_dilation, p.in_spatial, p.lhs_dilation, strict=True)
-    return all(isinstance(k, int) and isinstance(i, int) and 2 * dilate(k, r) >= dilate(i, d) for k, r, i, d in sizes)
+    spans_half = all(2 * dilate(k, r) >= dilate(i, d) for k, r, i, d in sizes)
+    return spans_half or all(k >= o for k, o in zip(p.kernel, p.out_spatial, strict=True))
 
 
 def are_summed_wide(p: ConvProblem) -> bool:

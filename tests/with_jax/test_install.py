@@ -58,6 +58,7 @@ MORE_CASES = [
     Case("grouped_pointwise", (2, 5, 4, 6), (1, 1, 3, 4), {"feature_group_count": 2, "window_strides": (2, 2)}),
     Case("patches", (2, 8, 8, 3), (4, 4, 3, 5), {"window_strides": (4, 4), "padding": "VALID"}),
     Case("small_image", (2, 2, 2, 3), (3, 3, 3, 5)),
+    Case("large_window", (2, 20, 20, 3), (3, 3, 3, 5), {"rhs_dilation": (6, 6), "padding": "VALID"}),
 ]
 
 

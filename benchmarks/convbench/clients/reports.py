@@ -1,4 +1,4 @@
-"""What users reported of lax's convolutions, from the issues of JAX: each as a small program of the issue's sizes."""
+"""What users reported of lax's convolutions, in the issues of JAX, as small programs. Sizes are theirs, but for one."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -79,7 +79,7 @@ REPORTS = {
         transposed_volume_gradient,
         types("bfloat16", (1, 64, 3, 3, 3), (1, 64, 64, 64, 32)),
     ),
-    # The issue's sizes are in a notebook that is gone: these are of a filter bank for speech.
+    # The issue's code was not at hand: the sizes are not its own, but those of a filter bank for speech.
     "jax#23783": Report(
         "1-D transposed convolution: hundreds of times slower than PyTorch",
         filter_bank,
