@@ -90,31 +90,44 @@ def test_initial_parameters(api):
     assert_same(ours, flaxs)
 
 
-@pytest.mark.parametrize("api", APIS)
-def test_separable_conv_from_two_convs(api, tmp_path):
-    """The checkpoint of two of flax's layers, named depthwise and pointwise."""
-    depthwise = dict(kernel_size=(3, 3), feature_group_count=3, use_bias=False)
-    if api == "linen":
+DEPTHWISE = dict(kernel_size=(3, 3), feature_group_count=3, use_bias=False)
 
-        class Two(linen.Module):
-            @linen.compact
-            def __call__(self, x):
-                return linen.Conv(4, (1, 1), name="pointwise")(linen.Conv(6, name="depthwise", **depthwise)(x))
 
-        saved, restored = Two(), jaxconv.nn.linen.SeparableConv(4, (3, 3), channel_multiplier=2)
-        parameters = saved.init(jax.random.key(0), X)
-        loaded = through_orbax(parameters, restored.init(jax.random.key(1), X), tmp_path / "checkpoint")
-        expected, actual = saved.apply(parameters, X), restored.apply(loaded, X)
-    else:
+class TwoOfLinen(linen.Module):
+    """Of flax's layers, named as SeparableConv names its own."""
 
-        class Two(nnx.Module):
-            def __init__(self, rngs):
-                self.depthwise = nnx.Conv(3, 6, **depthwise, rngs=rngs)
-                self.pointwise = nnx.Conv(6, 4, (1, 1), rngs=rngs)
+    @linen.compact
+    def __call__(self, x):
+        return linen.Conv(4, (1, 1), name="pointwise")(linen.Conv(6, name="depthwise", **DEPTHWISE)(x))
 
-        saved = Two(nnx.Rngs(0))
-        restored = jaxconv.nn.nnx.SeparableConv(3, 4, (3, 3), channel_multiplier=2, rngs=nnx.Rngs(1))
-        nnx.update(restored, through_orbax(nnx.state(saved), nnx.state(restored), tmp_path / "checkpoint"))
-        expected, actual = saved.pointwise(saved.depthwise(X)), restored(X)
+
+class TwoOfNnx(nnx.Module):
+    def __init__(self, rngs):
+        self.depthwise = nnx.Conv(3, 6, **DEPTHWISE, rngs=rngs)
+        self.pointwise = nnx.Conv(6, 4, (1, 1), rngs=rngs)
+
+    def __call__(self, x):
+        return self.pointwise(self.depthwise(x))
+
+
+@pytest.mark.parametrize("is_into_ours", [True, False])
+def test_separable_conv_of_linen(is_into_ours, tmp_path):
+    both = TwoOfLinen(), jaxconv.nn.linen.SeparableConv(4, (3, 3), channel_multiplier=2)
+    saved, restored = both if is_into_ours else both[::-1]
+    parameters = saved.init(jax.random.key(0), X)
+    loaded = through_orbax(parameters, restored.init(jax.random.key(1), X), tmp_path / "checkpoint")
+    assert_same_and_not_small(restored.apply(loaded, X), saved.apply(parameters, X))
+
+
+@pytest.mark.parametrize("is_into_ours", [True, False])
+def test_separable_conv_of_nnx(is_into_ours, tmp_path):
+    ours = jaxconv.nn.nnx.SeparableConv(3, 4, (3, 3), channel_multiplier=2, rngs=nnx.Rngs(1))
+    both = TwoOfNnx(nnx.Rngs(0)), ours
+    saved, restored = both if is_into_ours else both[::-1]
+    nnx.update(restored, through_orbax(nnx.state(saved), nnx.state(restored), tmp_path / "checkpoint"))
+    assert_same_and_not_small(restored(X), saved(X))
+
+
+def assert_same_and_not_small(actual, expected):
     assert np.abs(expected).max() > 0.1
     assert_same(actual, expected, 1e-5)
