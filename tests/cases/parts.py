@@ -49,3 +49,8 @@ def flat(values):
 
 def repeated(*values):
     return pytest.param(*values, marks=pytest.mark.full)
+
+
+def name(value):
+    """The id of a test's value: a function's name, or the value's text."""
+    return getattr(value, "__name__", str(value))

@@ -9,7 +9,7 @@ from jaxconv.planner.candidate import Asked
 from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.families import FAMILIES
-from jaxconv.planner.plan import SETTINGS_TO_ASK_FOR, Constraint, kernel_name
+from jaxconv.planner.plan import Constraint, kernel_name
 from jaxconv.problem.product import Product
 from jaxconv.transforms import apply
 
@@ -97,24 +97,16 @@ def factor(rejection):
     return match and float(match[1])
 
 
-def constraint_of(plan):
-    """That asks for all of a plan which Constraint names."""
-    names = {name: plan.settings.get(name) for name in SETTINGS_TO_ASK_FOR}
-    return Constraint(
-        plan.platform, plan.family, plan.tile, output_tile=plan.output_tile, transform=plan.transform, **names
-    )
-
-
 def is_refused(plan, problem, device=TYPICAL_DEVICE):
     """Whether the family itself says that it cannot run a plan."""
-    return choose(plan.platform, plan.kind, problem, constraint_of(plan), device).plan != plan
+    return choose(plan.platform, plan.kind, problem, plan.constraint, device).plan != plan
 
 
 def shared_bytes(plan, problem):
     """The least shared memory of a device that has the plan, as reasons say it."""
     least = 0
     while True:
-        choice = choose(plan.platform, plan.kind, problem, constraint_of(plan), device(shared_bytes=least))
+        choice = choose(plan.platform, plan.kind, problem, plan.constraint, device(shared_bytes=least))
         if choice.plan is not None:
             assert choice.plan == plan
             return least

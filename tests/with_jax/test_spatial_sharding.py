@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxconv
 from cases.meshes import PASSES, compiled, exchanged, mesh, place
-from cases.parts import diagonal, every_other, parts
+from cases.parts import diagonal, every_other, name, parts
 from cases.reference import HOST, assert_same, cotangent, custom_calls, exception_of, integers, pullback, run_on_host
 from cases.small import ENTRIES, Case
 from jaxconv.arguments import normalised, read
@@ -68,10 +68,6 @@ CASES = [
 ]  # fmt: skip
 
 
-def named(value):
-    return getattr(value, "__name__", str(value))
-
-
 def automatic(shape):
     return mesh(shape, ("a", "b", "c")[: len(shape)])
 
@@ -92,7 +88,7 @@ def place_evenly(on, array, spec):
 
 
 @pytest.mark.parametrize(
-    "case, shape, spec, rows, of_conv", diagonal(CASES, [of_conv for of_conv, _ in PASSES]), ids=named
+    "case, shape, spec, rows, of_conv", diagonal(CASES, [of_conv for of_conv, _ in PASSES]), ids=name
 )
 def test_passes_exchange_rows(case, shape, spec, rows, of_conv):
     """No images are gathered, unless lax gathers them too, and never more bytes than lax sends."""

@@ -10,7 +10,7 @@ from jax import lax
 from jax.experimental.jet import jet
 
 import jaxconv
-from cases.parts import diagonal, every_other, repeated
+from cases.parts import diagonal, every_other, name, repeated
 from cases.reference import assert_same, cotangent, integers, lax_channels_last, pullback, run, run_on_host
 from cases.small import BATCH_GROUPS, BY_ENTRIES_IN_TURNS, BY_ENTRY, CASES, ENTRIES, GENERAL, named
 
@@ -110,10 +110,6 @@ def check(transform, case, entry, implementation, rtol):
     x, w = case.operands()
     actual = run(functools.partial(transform, getattr(case, entry)(implementation)), x, w)
     assert_same(actual, run_on_host(functools.partial(transform, case.lax()), x, w), rtol)
-
-
-def name(value):
-    return getattr(value, "__name__", str(value))
 
 
 @pytest.mark.parametrize("case, entry, transform", diagonal(BY_ENTRY, EXACT + ROUNDED), ids=name)
