@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from cases.parts import name
 from convbench import folded
 from convbench.command import main
 from convbench.folded import (
@@ -50,7 +51,7 @@ def test_bytes_of_a_layer():
 SIDES = [(written, HALF), (folded_by_lax, HALF), *((folded_by_us, dtype) for dtype in (HALF, *BYTES))]
 
 
-@pytest.mark.parametrize("layer, dtype", SIDES, ids=lambda side: getattr(side, "__name__", side))
+@pytest.mark.parametrize("layer, dtype", SIDES, ids=name)
 def test_the_network(layer, dtype):
     network = program(layer, dtype, 2)
     assert jax.eval_shape(network.function, *network.operands) == jax.ShapeDtypeStruct((2, 1000), jnp.bfloat16)
