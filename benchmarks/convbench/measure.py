@@ -70,6 +70,15 @@ def timed(side: Program, operands: Callable[[], tuple[Array, ...]], budget_s: fl
         return Timing(error=f"{type(error).__name__}: {error}"[:LONGEST_ERROR])
 
 
+def device_answers() -> bool:
+    """Whether this process still has its device, which an access outside of all arrays takes away."""
+    try:
+        jax.block_until_ready(jnp.zeros(1) + 1)
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
+
+
 def warm_up(implementations: Sequence[str]) -> None:
     """Lets both sides do once what only the first convolution of a process needs, before anything is timed."""
     tiny = Case("", "", (1, 8, 8, 4), (3, 3, 4, 4), (1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1), 1)

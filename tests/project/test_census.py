@@ -32,7 +32,7 @@ def row(case, which, dtype="bfloat16", precision="default", implementations=("cu
     row = {"case": case.name, "suite": case.suite, "pass": which, "dtype": dtype, "precision": precision}
     row |= {"implementation": implementations[0], "plan": "wgmma", "us": 3.0, "lax_us": 6.0, "speedup": 2.0}
     row |= {"commit": "abc", "date": "2026-11-24", "jax": "0.11.2"}
-    return row | {"floor_us": 1.0, "over_floor": 3.0, "error": None} | fields
+    return row | {"floor_us": 1.0, "over_floor": 3.0, "error": None, "lax_error": None} | fields
 
 
 @pytest.fixture
@@ -167,6 +167,19 @@ def test_our_errors_fail_the_census(gpu, tmp_path, monkeypatch):
     failed = lambda case, which, *others: [row(case, which, error="no kernel", us=None, speedup=None, over_floor=None)]
     monkeypatch.setattr(command, "measure", failed)
     assert main(["census", "--out", str(tmp_path / "census.json"), "--rows", "2"]) == 1
+
+
+def test_a_row_that_costs_the_gpu_ends_the_census(gpu, tmp_path, monkeypatch):
+    """Rows after it would fail, too. The next run goes on behind it."""
+    failed = lambda case, which, *others: gpu.append(case.name) or [row(case, which, lax_error="illegal address")]
+    answers = iter((True, False, True))
+    monkeypatch.setattr(command, "measure", failed)
+    monkeypatch.setattr(command, "device_answers", lambda: next(answers))
+    census = ["census", "--out", str(tmp_path / "census.json"), "--rows", "3"]
+    with pytest.raises(SystemExit, match=f"lost after {DRAWN[1].case.name} {DRAWN[1].which}.*again"):
+        main(census)
+    assert main(census) == 0
+    assert gpu == [case.name for case, _ in DRAWN[:3]]
 
 
 def lines(text):

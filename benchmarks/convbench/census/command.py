@@ -13,7 +13,7 @@ from tqdm import tqdm
 from convbench import machine, selection, tables
 from convbench.census import default, report
 from convbench.census.draw import Drawn, draw
-from convbench.measure import measure, warm_up
+from convbench.measure import device_answers, measure, warm_up
 from convbench.results import Results, key
 from jaxconv.planner.devices import MODELS
 
@@ -52,7 +52,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def measured(drawn: list[Drawn], options: argparse.Namespace) -> Results:
-    """The rows of the file of the options. What it does not have is measured, and saved row by row."""
+    """The rows of the file of the options. What it does not have is measured, and saved row by row.
+
+    Raises:
+      SystemExit: a row cost this process its GPU. The other rows need a process that has one.
+    """
     results, origin = Results.continued(options.out, machine.describe()), machine.origin(options.commit)
     known, arithmetic = {key(row) for row in results.rows}, (options.dtype, options.precision)
     end = monotonic() + options.seconds_limit
@@ -64,6 +68,8 @@ def measured(drawn: list[Drawn], options: argparse.Namespace) -> Results:
             (row,) = measure(case, which, *arithmetic, [IMPLEMENTATION], options.seconds)
             results.rows.append(row | origin)
             results.save(options.out)
+            if (row["error"] or row["lax_error"]) and not device_answers():
+                raise SystemExit(f"census: the GPU is lost after {case.name} {which}; run the command again to go on")
     return results
 
 
