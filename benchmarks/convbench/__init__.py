@@ -17,10 +17,11 @@ repository, which `-m` puts first in `sys.path`: then it is `python -P benchmark
     results.py    the benchmark's rows, into which new ones are merged; geometric means over rows
     tables.py     rows as text
     charts.py     rows as pictures
-    docs.py       what of ../../README.md and ../../docs is made from ../results and ../census
+    docs.py       what of ../../README.md and ../../docs is made from ../results, ../census and others
     selection.py  the options that say what is measured
     command.py    the command line
-    calls.py      what a call costs besides its kernel; resnet50.py: a training step to trace
+    calls.py      what a call costs besides its kernel
+    folded.py     an inference with folded normalisation, of the layers in resnet50.py
     tuning/       the planner's costs, fitted to measurements
     census/       layers drawn from kinds of networks
     clients/      whole networks, and what users reported of lax

@@ -1,8 +1,8 @@
 """`python -m benchmarks calls`: what a call costs besides its kernel, beside lax.
 
 Eager calls are of arrays so small that the kernel takes next to no time. Both sides take turns in one process. Import,
-and tracing and lowering of a training step, are measured in processes of their own, in turns too: the first of a
-process pays for what later ones find. Each number is a median.
+tracing and lowering of a training step, and calls under `install` are measured in processes of their own, in turns too:
+the first of a process pays for what later ones find. Each number is a median.
 """
 
 import argparse
@@ -24,14 +24,29 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 import jaxconv
-from convbench import machine, resnet50
+from convbench import machine
+from convbench.clients.programs import Measured, cross_entropy, model_of, step_of
 from convbench.measure import rounded
+from convbench.programs import Program
 from convbench.rows import RowFile
 from convbench.tables import time_text
 
+RESULTS = Path(__file__).parent.parent / "calls"
+KEY = ("what",)
 CALLS_A_ROUND = 50
 LAYOUTS = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC")}
-SIDES = ("jaxconv", "lax")
+SIDES = ("function", "install", "lax")  # jaxconv's function in flax's layers; lax's, with and without `install`
+TRACING, LOWERING, EAGER = "tracing ResNet-50's step", "lowering ResNet-50's step", "eager lax.conv_general_dilated"
+IMPORT = "import; beside it, of JAX"
+# What jaxconv promises: times lax's time, or seconds.
+BARS = {
+    "eager conv2d": "1.3",
+    "eager conv2d in bfloat16": "1.3",
+    f"{TRACING}, by function": "1.2",
+    f"{TRACING}, by install": "1.2",
+    f"{EAGER}, by install": "1.3",
+    IMPORT: "0.2 s",
+}
 # A process measures `fresh` of a side. Imports come first: nothing may have imported JAX.
 FRESH = """
 import time
@@ -46,11 +61,14 @@ print(json.dumps({"import jaxconv": end - jax_at, "import jax": jax_at - start} 
 
 def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
-    rows = [*eager_rows(options.rounds), *fresh_rows(options.processes)]
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # two processes share a GPU
+    on, origin = machine.describe(), machine.origin(options.commit)
+    file = RowFile.continued(options.out, on) if options.out else RowFile(on)
+    for row in (*eager_rows(options.rounds), *fresh_rows(options.processes)):
+        file.put(row | origin, KEY)
     if options.out:
-        origin = machine.origin(options.commit)
-        RowFile(machine.describe(), [row | origin for row in rows]).save(options.out)
-    print(table(rows))
+        file.save(options.out)
+    print(table(file.rows))
     return 0
 
 
@@ -60,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rounds", type=int, default=40, help=f"of {CALLS_A_ROUND} eager calls; default: 40")
     parser.add_argument("--processes", type=int, default=7, help="of each side; default: 7")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the rows to this JSON file")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="merge the rows into this JSON file")
     parser.add_argument("--commit", help="to be noted with the rows; default: git's")
     return parser
 
@@ -84,6 +102,7 @@ class Call(NamedTuple):
 
 def eager_calls() -> dict[str, Call]:
     x, w, bias = jnp.ones((1, 4, 4, 4)), jnp.ones((3, 3, 4, 4)), jnp.ones(4)
+    half = x.astype("bfloat16"), w.astype("bfloat16")
     general, of_lax = (partial(f, **_arguments(2)) for f in (jaxconv.conv_general_dilated, lax.conv_general_dilated))
     transposed, of_lax_transposed = (
         partial(f, strides=(2, 2), padding="SAME") for f in (jaxconv.conv_transpose, lax.conv_transpose)
@@ -95,6 +114,7 @@ def eager_calls() -> dict[str, Call]:
     fused = lambda x, w, bias: jaxconv.conv2d(x, w, bias=bias, activation="relu")
     return {
         "conv2d": Call(jaxconv.conv2d, of_lax, (x, w)),
+        "conv2d in bfloat16": Call(jaxconv.conv2d, of_lax, half),
         "conv1d": Call(jaxconv.conv1d, of_lax_1d, (x[0], w[0])),
         "conv_general_dilated": Call(general, of_lax, (x, w)),
         "conv_transpose": Call(transposed, of_lax_transposed, (x, w)),
@@ -131,14 +151,17 @@ def _seconds_a_call(function: Callable[..., Any], operands: tuple[Array, ...]) -
 
 def fresh_rows(processes: int) -> list[dict]:
     times: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
-    for _ in tqdm(range(processes), unit="process"):
+    for _ in tqdm(range(processes), unit=f"x {len(SIDES)} processes"):
         for side in SIDES:
             times[side].append(_in_process(side))
-    ours, theirs = times.values()
-    of = lambda measured, name: [numbers[name] for numbers in measured]
-    steps = [_row(f"{name} a step of ResNet-50", of(ours, name), of(theirs, name)) for name in ("tracing", "lowering")]
-    every = ours + theirs
-    return [*steps, _row("import; beside it, of JAX", of(every, "import jaxconv"), of(every, "import jax"))]
+    of = lambda name, *sides: [numbers[name] for side in sides for numbers in times[side]]
+    compared = {"function": (TRACING, LOWERING), "install": (TRACING, LOWERING, EAGER)}
+    rows = [
+        _row(f"{name}, by {side}", of(name, side), of(name, "lax"))
+        for side, names in compared.items()
+        for name in names
+    ]
+    return [*rows, _row(IMPORT, of("import jaxconv", *SIDES), of("import jax", *SIDES))]
 
 
 def _in_process(side: str) -> dict[str, float]:
@@ -148,18 +171,36 @@ def _in_process(side: str) -> dict[str, float]:
 
 
 def fresh(side: str) -> dict[str, float]:
-    """Seconds of tracing and lowering a training step that this process has not seen."""
-    conv = {"jaxconv": jaxconv.conv_general_dilated, "lax": lax.conv_general_dilated}[side]
-    on = lambda x, w, stride: conv(x, w, **_arguments(2) | {"window_strides": (stride, stride)})
-    operands = jax.eval_shape(resnet50.parameters), resnet50.IMAGES, resnet50.LABELS
-    jax.devices()  # starts JAX's backends
+    """Seconds of tracing and lowering a training step that this process has not seen, and of an eager call."""
+    conv = jaxconv.conv_general_dilated if side == "function" else lax.conv_general_dilated
+    step = training_step(conv)
+    if side == "install":
+        jaxconv.install()
+    jax.clear_caches()
     start = time.perf_counter()
-    traced = jax.jit(partial(resnet50.train_step, on)).trace(*operands)
+    traced = jax.jit(step.function).trace(*step.operands)
     traced_at = time.perf_counter()
     traced.lower()
-    return {"tracing": traced_at - start, "lowering": time.perf_counter() - traced_at}
+    lowered_at = time.perf_counter()
+    eager = partial(_seconds_a_call, partial(conv, **_arguments(2)), (jnp.ones((1, 4, 4, 4)), jnp.ones((3, 3, 4, 4))))
+    eager()  # compiles
+    steps = {TRACING: traced_at - start, LOWERING: lowered_at - traced_at}
+    return steps | {EAGER: median(eager() for _ in range(20))}
+
+
+def training_step(conv: Callable[..., Array]) -> Program:
+    """Of flax's ResNet-50 on a convolution. That of lax has initialised it."""
+    model, variables, x = model_of(Measured("resnet50", "training", "float32"))
+    labels = jax.ShapeDtypeStruct(x.shape[:1], jnp.int32)
+    step = step_of(model.clone(conv_general_dilated=conv), cross_entropy)
+    return Program(step, ((variables, variables["params"]), x, labels))
 
 
 def table(rows: Sequence[dict]) -> str:
-    lines = [(row["what"], time_text(1e6 * row["s"]), time_text(1e6 * row["lax_s"]), row["ratio"]) for row in rows]
-    return tabulate(lines, ("", "jaxconv", "lax", "jaxconv / lax"), floatfmt=".2f", tablefmt="github")
+    """Markdown: median times of both sides, and what jaxconv promises."""
+    lines = [
+        (row["what"], time_text(1e6 * row["s"]), time_text(1e6 * row["lax_s"]), row["ratio"], BARS.get(row["what"]))
+        for row in rows
+    ]
+    return tabulate(lines, ("", "jaxconv", "lax", "jaxconv / lax", "at most"), floatfmt=".2f", tablefmt="github",
+                    disable_numparse=[4])  # fmt: skip

@@ -1,7 +1,7 @@
 """The pages and pictures that are made from the committed results.
 
-README.md and docs/performance/networks.md: a part between two marks; docs/results.md and docs/performance/census.md:
-all of them, and their pictures; pictures of README.md and docs/performance/depthwise.md.
+README.md, docs/performance/README.md and networks.md: a part between two marks; docs/results.md and
+docs/performance/census.md: all of them, and their pictures; pictures of README.md and docs/performance/depthwise.md.
 """
 
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from convbench import charts
+from convbench import calls, charts
 from convbench.census import page as census
 from convbench.clients.rows import RESULTS as NETWORK_RESULTS
 from convbench.clients.tables import markdown
@@ -23,6 +23,7 @@ README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "results.md"
 CENSUS = ROOT / "docs" / "performance" / "census.md"
 NETWORKS = ROOT / "docs" / "performance" / "networks.md"
+PERFORMANCE = ROOT / "docs" / "performance" / "README.md"
 CHARTS = ROOT / "docs" / "results"
 SPEED = ROOT / "docs" / "speed.svg"
 DEPTHWISE = ROOT / "docs" / "performance" / "depthwise.svg"
@@ -74,6 +75,7 @@ def write() -> None:
     draw_depthwise(DEPTHWISE)
     README.write_text(rewritten(README.read_text(), summary(committed())))
     NETWORKS.write_text(rewritten(NETWORKS.read_text(), networks()))
+    PERFORMANCE.write_text(rewritten(PERFORMANCE.read_text(), cost_of_calls()))
     PAGE.write_text(page())
     census.draw(CHARTS)
     CENSUS.write_text(census_page())
@@ -120,6 +122,12 @@ def networks() -> str:
     return "\n\n".join(sections) or "Nothing is measured yet."
 
 
+def cost_of_calls() -> str:
+    """Markdown: what calls cost besides their kernels, by machine."""
+    machines = [RowFile.load(path) for path in sorted(calls.RESULTS.glob("*.json"))]
+    return "\n\n".join(f"{_name(of.machine)}, {runs(of.rows)}:\n\n{calls.table(of.rows)}" for of in machines)
+
+
 def summary(machines: dict[str, Results]) -> str:
     """Markdown: a line for each suite, the geometric means of its passes."""
     columns = {title: _group(machines, group) for title, group in SUMMARY.items()}
@@ -154,9 +162,13 @@ def section(stem: str, results: Results) -> str:
     groups = grouped(results.rows, "dtype", "precision", "implementation")
     tables = [_tables(rows, *group) for group, rows in groups.items()]
     pictures = [_picture(name) for name in charts.names(results, stem)]
-    cores = f", {results.machine['cores']} cores" if "cores" in results.machine else ""
-    title = f"## {results.machine['device']}{cores}"
+    title = f"## {_name(results.machine)}"
     return "\n\n".join((title, f"{len(results.rows)} rows, {runs(results.rows)}.", *tables, "### Charts", *pictures))
+
+
+def _name(machine: dict) -> str:
+    cores = f", {machine['cores']} cores" if "cores" in machine else ""
+    return f"{machine['device']}{cores}"
 
 
 def _tables(rows: list[dict], dtype: str, precision: str, implementation: str) -> str:

@@ -300,6 +300,7 @@ def test_pictures_show_the_committed_results(tmp_path, draw, path, page):
 
 def test_pages_show_the_committed_results():
     parts = {docs.README: docs.summary(docs.committed()), docs.NETWORKS: docs.networks()}
+    parts[docs.PERFORMANCE] = docs.cost_of_calls()
     for page, part in parts.items():
         text = page.read_text()
         assert docs.BEGIN in text and docs.END in text

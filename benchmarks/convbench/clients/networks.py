@@ -21,14 +21,19 @@ def layers(dtype: str, train: bool) -> tuple[Callable[..., nn.Conv], Callable[..
 
 
 class ResNet(nn.Module):
-    """ResNet-50; its strides are in the 3x3 convolutions."""
+    """ResNet-50; its strides are in the 3x3 convolutions.
+
+    conv_general_dilated: in place of lax's.
+    """
 
     width: int
     dtype: str
+    conv_general_dilated: Callable[..., Array] | None = None
 
     @nn.compact
     def __call__(self, x: Array, train: bool) -> Array:
         conv, norm = layers(self.dtype, train)
+        conv = partial(conv, conv_general_dilated=self.conv_general_dilated)
         x = nn.relu(norm()(conv(self.width, (7, 7), (2, 2))(x)))
         x = nn.max_pool(x, (3, 3), (2, 2), "SAME")
         for stage, depth in enumerate((3, 4, 6, 3)):

@@ -51,12 +51,18 @@ def inference(measured: Measured) -> Runnable:
 
 
 def training(measured: Measured) -> Runnable:
-    """A step of gradient descent with momentum. The gradients are compared: the momentum is zero before."""
+    """The gradients are compared: the momentum is zero before."""
     model, variables, x = model_of(measured)
     y = jax.eval_shape(partial(model.apply, train=False), variables, x)
     is_image = NETWORKS[measured.name].images
     target = y if is_image else ShapeDtypeStruct(y.shape[:-1], jnp.int32)
-    loss_of = square_error if is_image else cross_entropy
+    momenta = jax.tree.map(lambda p: jnp.zeros(p.shape, p.dtype), variables["params"])
+    step = step_of(model, square_error if is_image else cross_entropy)
+    return Runnable(step, ((_arrays(variables), momenta), _arrays(x), _arrays(target, y.shape[-1])))
+
+
+def step_of(model: Any, loss_of: Callable[[Array, Array], Array]) -> Callable[..., tuple[Any, Any]]:
+    """A step of gradient descent with momentum, from variables and momenta, inputs and targets."""
 
     def step(state: Any, x: Array, target: Array) -> tuple[Any, Any]:
         variables, momenta = state
@@ -70,8 +76,7 @@ def training(measured: Measured) -> Runnable:
         params = jax.tree.map(lambda p, m: p - RATE * m, variables["params"], momenta)
         return momenta, (value, params, updated)
 
-    momenta = jax.tree.map(lambda p: jnp.zeros(p.shape, p.dtype), variables["params"])
-    return Runnable(step, ((_arrays(variables), momenta), _arrays(x), _arrays(target, y.shape[-1])))
+    return step
 
 
 def reported(measured: Measured) -> Runnable:
