@@ -160,7 +160,6 @@ ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& 
                       rows};
   const auto run = [&](const auto& kernel) {
     const auto& [family, settings] = kernel;
-    if (epilogue.residual && !settings.kTakesResidual) return refuse("the family's kernels take no residual");
     if (HasFloat8(*problem) && !settings.kTakesFloat8) return refuse("the family has no kernels of float8");
     if (const Reason why = MismatchedRows(*problem, rows, settings)) return refuse(*why);
     if (const Reason why = family->unsupported_reason(*problem, pass, settings)) return refuse(*why);

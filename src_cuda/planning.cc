@@ -106,7 +106,6 @@ void Bind(nb::module_& module) {
     tiles.append(nb::make_tuple(Family::TileName(i), Family::FieldsOfTile(i)));
   }
   m.attr("tiles") = tiles;
-  m.attr("takes_residual") = Family::Settings::kTakesResidual;
   m.attr("takes_aligned") = Family::Settings::kTakesAligned;
 }
 

@@ -70,6 +70,5 @@ def _ends_with(plan: ConvPlan, call: Call) -> bool:
     """Whether the plan's kernel does."""
     if any(isinstance(step, MultipliersAsDepth) for step in plan.transform):  # its outputs are planes, not channels
         return False
-    if call.problem.reverse and SeenPixels() in plan.transform:  # some outputs are zeros that no kernel ends
-        return False
-    return "residual" not in call.epilogue.operands or plan.takes_residual
+    # Some outputs of SeenPixels are zeros that no kernel ends.
+    return not (call.problem.reverse and SeenPixels() in plan.transform)

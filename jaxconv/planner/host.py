@@ -19,7 +19,7 @@ ONE_BY_ONE = 4  # what a vector costs whose numbers are read so
 
 
 class HostFamily:
-    takes_aligned, takes_residual = False, True
+    takes_aligned = False
 
     def transforms(self, product: Product) -> list[Transform]:
         """Those that it may answer under, besides the problem as it is."""

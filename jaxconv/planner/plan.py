@@ -101,11 +101,6 @@ class ConvPlan:
         return self._family.takes_aligned
 
     @property
-    def takes_residual(self) -> bool:
-        """Whether the kernel's epilogue may have a residual."""
-        return self._family.takes_residual
-
-    @property
     def rows(self) -> tuple[str, ...]:
         """The operands that are rows of neighbours."""
         return tuple(name for name in ("rows_before", "rows_after") if self.settings.get(name))

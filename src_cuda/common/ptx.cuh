@@ -46,6 +46,11 @@ __device__ __forceinline__ void CopyAsync(uint32_t to, const void* from, bool va
   }
 }
 
+// Copies 8 bytes. It stays behind the loads before it, which may be of the same place.
+__device__ __forceinline__ void CopyHalfAsync(uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(valid ? 8 : 0) : "memory");
+}
+
 // Increments a counter, which goes from `last` back to zero, and returns the old value. It is not an atomic addition,
 // because ptxas combines the additions of a warp, and waits for the result.
 __device__ __forceinline__ uint32_t AtomicInc(uint32_t* count, uint32_t last) {

@@ -157,20 +157,20 @@ class LaneSums {
     }
   }
 
-  // Stores the results of complete rows into shared memory.
+  // Stores the results of complete rows into shared memory. A residual waits there, in the place of the results.
   template <typename Epilogue>
   __device__ __forceinline__ void Store(const DepthwiseParams& p, const Epilogue& epilogue, char* to) const {
     constexpr int kCount = kTile.period * kStripCols;
+    const auto place = [&](int i) {
+      const int phase = i / kStripCols, col = i % kStripCols;
+      return reinterpret_cast<T*>(to + phase * p.offsets.result_row + offsets_.dst + col * offsets_.pixel);
+    };
     T sums[1][kCount], results[1][kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) sums[0][i] = sums_[i / kStripCols][kTile.lags - 1][i % kStripCols];
-    epilogue(sums, results);
+    epilogue(sums, results, [&](int i) { return Pack<float, 1>{*place(i)}; });
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const int phase = i / kStripCols, col = i % kStripCols;
-      char* at = to + phase * p.offsets.result_row + offsets_.dst + col * offsets_.pixel;
-      *reinterpret_cast<T*>(at) = results[0][i];
-    }
+    for (int i = 0; i < kCount; ++i) *place(i) = results[0][i];
   }
 
  private:

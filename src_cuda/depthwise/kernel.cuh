@@ -52,7 +52,7 @@ __device__ __forceinline__ void ConvStep(const DepthwiseParams& p, const Taps& t
   }
 }
 
-template <typename T, int kIndex, bool kHasEpilogue>
+template <typename T, int kIndex, DepthwiseEnd kEnd>
 __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].conv_ctas_per_sm())
     DepthwiseConv(const __grid_constant__ DepthwiseParams p) {
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].con
   DepthwiseTaps<T, kTile> taps;
   if constexpr (!kTile.in_parts) taps.Read(p, table, 0);
   DepthwiseSums<T, kTile> sums(p);
-  const DepthwiseEpilogue<kTile, kHasEpilogue> epilogue(p);
+  const DepthwiseEpilogue<kTile, kEnd> epilogue(p);
   DepthwiseWriter<T, kTile> writer(p);
   const auto results = [&](uint32_t n) {
     return shared + p.offsets.results + (n & 1) * kTile.period * p.offsets.result_row;
@@ -108,9 +108,12 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].con
         const bool has_source = HasRow(p, source_row);
         source_row += RowsApart(p, kTile, kTile.step);
         const int32_t done = step - (kTile.lags - 1);
+        const bool adds_residual = epilogue.kHasResidual && is_last && done >= 0;
+        if (adds_residual) writer.CopyResidual(done, results(n)), ptx::CommitCopies();
         ConvStep<kTile>(p, taps, sums, stage, pixels, has_source, shared + p.offsets.sums,
                         step >= begun && step < p.rows ? step : -1,
                         !is_last && done >= first_step && done < p.rows ? done : -1);
+        if (adds_residual) ptx::WaitForCopies<0>(), __syncthreads();
         if (is_last) sums.Store(p, epilogue, results(n));
         complete = is_last && done >= 0 ? done : -1;
       }
@@ -150,31 +153,32 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].wgr
 }
 
 // The kernel of a tile, if it is for the type. A wgrad has no epilogue.
-template <typename Type, int kIndex, Pass kPass, bool kHasEpilogue>
+template <typename Type, int kIndex, Pass kPass, DepthwiseEnd kEnd>
 const void* DepthwiseKernelOf() {
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
   using T = std::conditional_t<kTile.of_bytes, __half, Type>;  // of an element, as it is moved
   const auto pointer = [](auto* kernel) { return reinterpret_cast<const void*>(kernel); };
-  if constexpr (!kTile.IsFor(TypeOf<Type>()) || !kTile.Has(kPass) || (kTile.of_bytes && !kHasEpilogue)) {
+  if constexpr (!kTile.IsFor(TypeOf<Type>()) || !kTile.Has(kPass) || (kTile.of_bytes && kEnd == DepthwiseEnd::kSums)) {
     return nullptr;
   } else if constexpr (kTile.by_tma) {
-    return pointer(DepthwiseByTma<T, kIndex, kPass, kHasEpilogue>);
+    return pointer(DepthwiseByTma<T, kIndex, kPass, kEnd>);
   } else if constexpr (kTile.has_producers) {
-    return pointer(DepthwiseWarpSpecialized<T, kIndex, kPass, kHasEpilogue>);
+    return pointer(DepthwiseWarpSpecialized<T, kIndex, kPass, kEnd>);
   } else if constexpr (kPass == Pass::kConv) {
-    return pointer(DepthwiseConv<T, kIndex, kHasEpilogue>);
+    return pointer(DepthwiseConv<T, kIndex, kEnd>);
   } else {
     return pointer(DepthwiseWgrad<T, kIndex>);
   }
 }
 
 template <typename T>
-const void* FindDepthwise(int64_t tile, Pass pass, bool has_epilogue) {
+const void* FindDepthwise(int64_t tile, Pass pass, DepthwiseEnd end) {
   return [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
-    const void* kernels[][3] = {{DepthwiseKernelOf<T, kIndex, Pass::kConv, false>(),
-                                 DepthwiseKernelOf<T, kIndex, Pass::kConv, true>(),
-                                 DepthwiseKernelOf<T, kIndex, Pass::kWgrad, false>()}...};
-    return kernels[tile][pass == Pass::kWgrad ? 2 : has_epilogue];
+    const void* kernels[][4] = {{DepthwiseKernelOf<T, kIndex, Pass::kConv, DepthwiseEnd::kSums>(),
+                                 DepthwiseKernelOf<T, kIndex, Pass::kConv, DepthwiseEnd::kEpilogue>(),
+                                 DepthwiseKernelOf<T, kIndex, Pass::kConv, DepthwiseEnd::kResidual>(),
+                                 DepthwiseKernelOf<T, kIndex, Pass::kWgrad, DepthwiseEnd::kSums>()}...};
+    return kernels[tile][pass == Pass::kWgrad ? 3 : static_cast<int>(end)];
   }(std::make_integer_sequence<int, std::size(kDepthwiseTiles)>());
 }
 

@@ -10,7 +10,6 @@
 #include <iterator>
 #include <optional>
 
-#include "common/call_epilogue.h"
 #include "common/enqueue.cuh"
 #include "common/layout.h"
 #include "common/persistent.h"
@@ -32,13 +31,18 @@ DepthwiseShape ShapeOf(const ConvProblem& p, Pass pass, const DepthwiseSettings&
   return MakeShape(InElements(p), pass, kDepthwiseTiles[s.tile], s.stream());
 }
 
-const void* Find(DType type, int64_t tile, Pass pass, bool has_epilogue) {
+const void* Find(DType type, int64_t tile, Pass pass, DepthwiseEnd end) {
   switch (type) {
-    case DType::kBF16: return FindDepthwise<__nv_bfloat16>(tile, pass, has_epilogue);
-    case DType::kF16: return FindDepthwise<__half>(tile, pass, has_epilogue);
-    case DType::kS8: return FindDepthwise<int8_t>(tile, pass, has_epilogue);
-    default: return FindDepthwise<float>(tile, pass, has_epilogue);
+    case DType::kBF16: return FindDepthwise<__nv_bfloat16>(tile, pass, end);
+    case DType::kF16: return FindDepthwise<__half>(tile, pass, end);
+    case DType::kS8: return FindDepthwise<int8_t>(tile, pass, end);
+    default: return FindDepthwise<float>(tile, pass, end);
   }
+}
+
+DepthwiseEnd EndOf(const Epilogue& epilogue) {
+  if (!epilogue.is_there) return DepthwiseEnd::kSums;
+  return epilogue.residual ? DepthwiseEnd::kResidual : DepthwiseEnd::kEpilogue;
 }
 
 DepthwiseSettings WithTile(DepthwiseSettings s, const DepthwiseTile& tile) {
@@ -90,14 +94,15 @@ cudaError_t Launch(const ConvCall& call, const DepthwiseSettings& planned, cudaS
   SetOperands(call, s.split, &d);
   static_assert(DepthwiseSettings::kTakesAligned, "arrays that are not aligned go to a slower kernel");
   // The filter, or its gradient, is read or written an element at a time.
-  if (!AreAligned({d.src, wgrad ? d.rhs : d.out})) return LaunchUnaligned(call, s.split, stream);
+  if (!AreAligned({d.src, wgrad ? d.rhs : d.out, call.epilogue.residual}))
+    return LaunchUnaligned(call, s.split, stream);
   // A conv's blocks stay as long as there are rows.
   d.workers = wgrad ? static_cast<int32_t>(s.split)
                     : PersistentCtasOfDevice(d.offsets.end, MaxCtasPerSm(tile, call.pass), d.channel_tiles, Tiles(d));
   d.worker_rows = d.stream_rows / d.workers;
   d.longer_workers = d.stream_rows % d.workers;
   const int64_t blocks = ThreadBlocks(d, call.pass, d.workers);
-  const void* kernel = Find(p.src_type, s.tile, call.pass, EndsWithEpilogue(call, s.split));
+  const void* kernel = Find(p.src_type, s.tile, call.pass, EndOf(call.epilogue));
   const auto enqueue = [&](const auto&... maps) {
     return EnqueueShared(kernel, blocks, BlockThreads(tile), d.offsets.end, stream, d, maps...);
   };

@@ -19,8 +19,13 @@ inline bool EncodeMaps(const ConvCall& call, const DepthwiseShape& d, DepthwiseM
     return EncodeActivation(map, tensor, {p.src_type, CU_TENSOR_MAP_SWIZZLE_64B}, strides, size, p.batch, p.groups, 1,
                             box);
   };
+  const auto encode_strips = [&](CUtensorMap* map, const void* tensor) {
+    return encode(map, tensor, p.dst, p.dst_size, d.strips_pitch);
+  };
+  const void* const residual = call.epilogue.residual;
   return encode(&maps->source, call.src, p.src, p.src_size, d.src_width) &&
-         encode(&maps->strips, call.pass == Pass::kWgrad ? call.rhs : call.result, p.dst, p.dst_size, d.strips_pitch);
+         encode_strips(&maps->strips, call.pass == Pass::kWgrad ? call.rhs : call.result) &&
+         (residual == nullptr || encode_strips(&maps->residual, residual));
 }
 
 }  // namespace jaxconv

@@ -20,7 +20,8 @@ struct DepthwiseParams : DepthwiseShape {
 // The TMA descriptors of the operands.
 struct DepthwiseMaps {
   CUtensorMap source;
-  CUtensorMap strips;  // the destination, or its gradient
+  CUtensorMap strips;    // the destination, or its gradient
+  CUtensorMap residual;  // if there is one
 };
 
 // n / divisor, by its InverseOf or FastDivmodOf.
@@ -238,8 +239,9 @@ using DepthwiseSum = std::conditional_t<kTile.of_bytes, int32_t, float>;
 // The epilogue of a thread's sums: of its warp's channels on tensor cores, of its own one on CUDA cores. A thread has
 // the same channels in all rows, so it reads the operands once, unless its registers are full. Channels come in whole
 // vectors, so either all of a warp's exist or none. If none do, it takes the last ones instead: the results go nowhere.
-template <DepthwiseTile kTile, bool kHasEpilogue>
+template <DepthwiseTile kTile, DepthwiseEnd kEnd>
 class DepthwiseEpilogue {
+  static constexpr bool kHasEpilogue = kEnd != DepthwiseEnd::kSums;
   using Sum = DepthwiseSum<kTile>;
   static constexpr int kChannels = kTile.on_cuda_cores() ? 1 : kTile.summed_channels();
 
@@ -252,14 +254,26 @@ class DepthwiseEpilogue {
     for (int c = 0; c < kChannels && kTile.of_bytes; ++c) out_scales_[c] = epilogue_.OutScale(c);
   }
 
-  // Of as many sums of each channel, with one branch for the activation of all.
-  template <int kCount>
-  __device__ __forceinline__ void operator()(const Sum (&sums)[kChannels][kCount],
-                                             float (&results)[kChannels][kCount]) const {
+  static constexpr bool kHasResidual = kEnd == DepthwiseEnd::kResidual;
+
+  // Of as many sums of each channel, with one branch for the activation of all. residual(i) gives the channels' numbers
+  // of the residual, if there is one.
+  template <int kCount, typename Residual>
+  __device__ __forceinline__ void operator()(const Sum (&sums)[kChannels][kCount], float (&results)[kChannels][kCount],
+                                             const Residual& residual) const {
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) results[c][i] = Scaled(sums[c][i], c);
+    }
+    if constexpr (kHasResidual) {
+      const float scale = epilogue_.ResidualScale();
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const Pack<float, kChannels> added = residual(i);
+#pragma unroll
+        for (int c = 0; c < kChannels; ++c) results[c][i] += scale * added.v[c];
+      }
     }
     if constexpr (kHasEpilogue) epilogue_.ActivateAll(reinterpret_cast<float (&)[kChannels * kCount]>(results));
     if constexpr (kTile.of_bytes) {

@@ -68,6 +68,9 @@ struct DepthwiseOffsets {
   int32_t end;
 };
 
+// How a conv's kernel ends. A residual has kernels of its own: code for it would cost the others time.
+enum class DepthwiseEnd { kSums, kEpilogue, kResidual };
+
 // The factor of n, and the shift of the product's upper half, for n / divisor with 0 <= n < 2^31 and 1 < divisor.
 // Smaller divisors have none.
 struct FastDivmod {

@@ -128,8 +128,6 @@ class DepthwisePlanner {
       return "nothing is to be computed";
     }
     if (Reason why = depthwise::UnsupportedProblem(product_.conv)) return why;
-    // XLA would add it to int32 sums, which this family does not have.
-    if (product_.conv.src_type == DType::kS8 && product_.has_residual) return "a residual of int8";
     if (product_.spatial_rank == 0) return "0 spatial dimensions";
     if (!is_conv() && std::ranges::max(product_.lhs_dilation) > 1)
       return "it has no weight gradients of a dilated input";

@@ -435,7 +435,7 @@ class DepthwiseWriter {
   __device__ __forceinline__ void Store(int32_t position, const Vectors& vectors) const {
 #pragma unroll
     for (int phase = 0; phase < kTile.period; ++phase) {
-      const int32_t row = (first_row_ + RowsApart(p_, kTile, position)) * kTile.period + phase;
+      const int32_t row = Row(position, phase);
       T* to = const_cast<T*>(dst_.Row(row));
 #pragma unroll
       for (int i = 0; i < StripVectors(kTile); ++i) {
@@ -446,7 +446,39 @@ class DepthwiseWriter {
     }
   }
 
+  // Begins the copies of a residual's rows to where the results of a position will be.
+  __device__ __forceinline__ void CopyResidual(int32_t position, char* to) const {
+    const uint32_t first = ptx::SharedAddress(to) + vector_.place;
+    const T* const residual = static_cast<const T*>(p_.epilogue.residual);
+#pragma unroll
+    for (int phase = 0; phase < kTile.period; ++phase) {
+      const int32_t row = Row(position, phase);
+      const T* const from = residual + (dst_.Row(row) - static_cast<const T*>(p_.out));
+#pragma unroll
+      for (int i = 0; i < StripVectors(kTile); ++i) {
+        CopyVector(from + dst_.At(i), row < p_.problem.dst_size[1] && dst_.Has(i),
+                   first + phase * p_.offsets.result_row + i * p_.batch);
+      }
+    }
+  }
+
  private:
+  __device__ __forceinline__ int32_t Row(int32_t position, int phase) const {
+    return (first_row_ + RowsApart(p_, kTile, position)) * kTile.period + phase;
+  }
+
+  // Begins the copy of a vector, or of zeros.
+  __device__ __forceinline__ void CopyVector(const T* from, bool is_there, uint32_t to) const {
+    if constexpr (!kTile.has_producers) {
+      ptx::CopyAsync(to, from, is_there);
+    } else {
+      constexpr int kHalf = kVectorBytes / 2;
+      const int swap = SwapsHalves(kTile, vector_.pixel / kStripCols) ? kHalf : 0;
+      ptx::CopyHalfAsync(to + swap, from, is_there);
+      ptx::CopyHalfAsync(to + (kHalf - swap), from + kHalf / sizeof(T), is_there);
+    }
+  }
+
   const DepthwiseParams& p_;
   DepthwiseVector<T, kTile> vector_;
   DepthwiseTilePlace place_{};

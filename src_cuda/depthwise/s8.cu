@@ -3,6 +3,6 @@
 
 namespace jaxconv {
 
-template const void* FindDepthwise<int8_t>(int64_t tile, Pass pass, bool has_epilogue);
+template const void* FindDepthwise<int8_t>(int64_t tile, Pass pass, DepthwiseEnd end);
 
 }  // namespace jaxconv

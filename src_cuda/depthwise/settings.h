@@ -24,8 +24,6 @@ struct Stream {
 // A Stream, and the slices of a wgrad.
 struct DepthwiseSettings {
   static constexpr const char* kFamily = "depthwise";
-  // Its results go through shared memory: which are whose is not known where sums end.
-  static constexpr bool kTakesResidual = false;
   static constexpr bool kTakesFloat8 = false;
   static constexpr bool kTakesAligned = true;
 

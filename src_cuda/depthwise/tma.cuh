@@ -158,16 +158,27 @@ __device__ __forceinline__ void ClearBehindBoxes(const DepthwiseParams& p, char*
   }
 }
 
-// The role of the thread that writes a conv's results.
-template <DepthwiseTile kTile>
+// The role of the thread that writes a conv's results. A residual's rows come first where results will be.
+template <DepthwiseTile kTile, bool kHasResidual>
 __device__ __forceinline__ void StoreBoxes(const DepthwiseParams& p, const DepthwiseMaps& maps,
                                            const DepthwiseBarriers<kTile>& barriers, int32_t worker, char* shared) {
+  constexpr int kResults = DepthwiseBarriers<kTile>::kResults;
   const DepthwiseRange range(p, worker);
   const int32_t channel = FirstChannel(p);
   uint32_t row = 0;  // of all tiles
   for (int32_t begin = range.begin; begin < range.end;) {
     const DepthwiseTilePlace place(p, kTile, begin, range.end);
     begin += place.rows();
+    const auto copy_residual = [&](int32_t position, uint32_t row) {
+      const uint32_t barrier = barriers.ResultEmpty(row % kResults);
+      ptx::ArriveExpecting(barrier, p.strips_pitch * p.images * kBoxPixelBytes);
+      ptx::CopyBoxByTma(ptx::SharedAddress(ResultAddress<kTile>(p, shared, row)), maps.residual, barrier, channel, 0,
+                        position, 0, place.image);
+    };
+    if constexpr (kHasResidual) {
+      ptx::WaitForStores<0>();  // of the tile before
+      for (int i = 0; i < min(kResults, place.rows()); ++i) copy_residual(place.first_row + i, row + i);
+    }
 #pragma unroll 1
     for (int32_t position = place.first_row; position < place.last_row; ++position, ++row) {
       barriers.WaitForResult(row);
@@ -178,20 +189,24 @@ __device__ __forceinline__ void StoreBoxes(const DepthwiseParams& p, const Depth
       ptx::StoreBox(maps.strips, from, channel, {.w = 0, .h = position, .d = 0, .image = place.image});
       ptx::CommitStores();
       ptx::WaitForStores<1>();
-      if (row > 0) barriers.ReleaseResult(row - 1);
+      if constexpr (!kHasResidual) {
+        if (row > 0) barriers.ReleaseResult(row - 1);
+      } else if (position > place.first_row && position - 1 + kResults < place.last_row) {
+        copy_residual(position - 1 + kResults, row - 1 + kResults);
+      }
     }
   }
   ptx::WaitForStores<0>();
 }
 
 // A conv reads the next step's pixels while it multiplies a step.
-template <typename T, DepthwiseTile kTile, bool kHasEpilogue>
+template <typename T, DepthwiseTile kTile, DepthwiseEnd kEnd>
 __device__ __forceinline__ void ConvBoxes(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
                                           int32_t worker, char* shared) {
   const DepthwiseRange range(p, worker);
   Conv<T, kTile> conv(p, barriers, 1, shared + p.offsets.taps);
   auto& [bands, sums] = conv;
-  const DepthwiseEpilogue<kTile, kHasEpilogue> epilogue(p);
+  const DepthwiseEpilogue<kTile, kEnd> epilogue(p);
   uint32_t n = 0, row = 0;  // steps, and complete rows, of all tiles
   const auto read = [&](uint32_t n) {
     barriers.WaitForFull(n);
@@ -307,7 +322,7 @@ __device__ __forceinline__ void WgradBoxes(const DepthwiseParams& p, const Depth
   taps.Store(added);
 }
 
-template <typename T, int kIndex, Pass kPass, bool kHasEpilogue>
+template <typename T, int kIndex, Pass kPass, DepthwiseEnd kEnd>
 __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
     DepthwiseByTma(const __grid_constant__ DepthwiseParams p, const __grid_constant__ DepthwiseMaps maps) {
   if constexpr (!ptx::kIsHopper) {
@@ -339,12 +354,12 @@ __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
         ptx::NamedBarrierArrive<kReducers<kTile>>();
       } else {
         __syncthreads();
-        if (threadIdx.x % 32 == 0) StoreBoxes<kTile>(p, maps, barriers, worker, boxes);
+        if (threadIdx.x % 32 == 0) StoreBoxes<kTile, kEnd == DepthwiseEnd::kResidual>(p, maps, barriers, worker, boxes);
       }
     } else {
       BeginConsumer<T, kTile, kPass>(p);
       if constexpr (kPass == Pass::kConv) {
-        ConvBoxes<T, kTile, kHasEpilogue>(p, barriers, worker, boxes);
+        ConvBoxes<T, kTile, kEnd>(p, barriers, worker, boxes);
       } else {
         WgradBoxes<T, kTile>(p, barriers, worker, boxes);
       }

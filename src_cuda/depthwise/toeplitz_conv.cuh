@@ -238,11 +238,15 @@ class ToeplitzSums {
   }
 
   // Stores the results of complete rows into shared memory: of the last lag. Where no source row follows, lags before
-  // it are complete, too.
+  // it are complete, too. A residual waits there, in the place of the results.
   template <typename Epilogue>
   __device__ __forceinline__ void Store(const DepthwiseParams& p, const Epilogue& epilogue, char* to,
                                         int lag = kTile.lags - 1) const {
     constexpr int kCount = kTile.period * 4;
+    const auto place = [&](int i) {
+      const int phase = i / 4, half = i / 2 % 2, e = i % 2;
+      return to + phase * p.offsets.result_row + to_[half].At(p, 0, e);
+    };
     Sum sums[kChannels][kCount];
     float results[kChannels][kCount];
 #pragma unroll
@@ -250,14 +254,13 @@ class ToeplitzSums {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) sums[c][i] = sums_[c][i / 4][lag][i % 4];
     }
-    epilogue(sums, results);
+    epilogue(sums, results, [&](int i) { return Residual(place(i)); });
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const int phase = i / 4, half = i / 2 % 2, e = i % 2;
       PixelPart<kTile.channels> part;
 #pragma unroll
       for (int word = 0; word < kTile.channels / 2; ++word) part.words[word] = Rounded(results, word, i);
-      part.Store(to + phase * p.offsets.result_row + to_[half].At(p, 0, e));
+      part.Store(place(i));
     }
   }
 
@@ -289,6 +292,16 @@ class ToeplitzSums {
     } else {
       return RoundPair<T>(results[word * 2][i], results[word * 2 + 1][i]);
     }
+  }
+
+  // A pixel's residual.
+  static __device__ __forceinline__ Pack<float, kChannels> Residual(const char* from) {
+    using Number = std::conditional_t<kTile.of_bytes, int8_t, T>;
+    const auto part = *reinterpret_cast<const PixelPart<kTile.channels>*>(from);
+    Pack<float, kChannels> numbers;
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) numbers.v[c] = static_cast<float>(ElementOf<Number>(part.words, c));
+    return numbers;
   }
 
   static __device__ __forceinline__ int32_t SumsOffset(int32_t row, int channel) {

@@ -100,6 +100,10 @@ class DepthwiseBarriers {
   __device__ __forceinline__ void WaitForFreeResult(uint32_t row) const {
     if (row >= kResults) ptx::Wait(ResultEmpty(row % kResults), row / kResults + 1 & 1);
   }
+  // The same for a residual, which is there first, in each round.
+  __device__ __forceinline__ void WaitForResidual(uint32_t row) const {
+    ptx::Wait(ResultEmpty(row % kResults), row / kResults & 1);
+  }
   __device__ __forceinline__ void CommitResult(uint32_t row) const {
     if constexpr (kTile.by_tma) {
       OfWarp(ResultFull(row % kResults));
@@ -112,8 +116,13 @@ class DepthwiseBarriers {
   }
   // By each thread that loads results, or by the one that has TMA store them.
   __device__ __forceinline__ void ReleaseResult(uint32_t row) const { ptx::Arrive(ResultEmpty(row % kResults)); }
+  // The same once its residual is there: by each thread that has begun its copies.
+  __device__ __forceinline__ void ReleaseWithResidual(uint32_t row) const {
+    ptx::ArriveAfterCopies(ResultEmpty(row % kResults));
+  }
   // A stage's full barrier, or any other by its number.
   __device__ __forceinline__ uint32_t Full(uint32_t i) const { return first_ + i * 8; }
+  __device__ __forceinline__ uint32_t ResultEmpty(uint32_t i) const { return Full(2 * kTile.stages() + kResults + i); }
 
  private:
   static __device__ __forceinline__ void OfWarp(uint32_t barrier) {
@@ -123,7 +132,6 @@ class DepthwiseBarriers {
 
   __device__ __forceinline__ uint32_t Empty(uint32_t i) const { return Full(kTile.stages() + i); }
   __device__ __forceinline__ uint32_t ResultFull(uint32_t i) const { return Full(2 * kTile.stages() + i); }
-  __device__ __forceinline__ uint32_t ResultEmpty(uint32_t i) const { return Full(2 * kTile.stages() + kResults + i); }
 
   uint32_t first_;
 };
@@ -147,23 +155,35 @@ __device__ __forceinline__ void CopySteps(const DepthwiseParams& p, const Depthw
   }
 }
 
-// The role of the warps that write a conv's results.
-template <typename T, DepthwiseTile kTile>
+// The role of the warps that write a conv's results. A residual's rows come first where results will be, as many rows
+// before them as there are places.
+template <typename T, DepthwiseTile kTile, bool kHasResidual>
 __device__ __forceinline__ void WriteResults(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
                                              int32_t worker, char* shared) {
+  constexpr int kResults = DepthwiseBarriers<kTile>::kResults;
   const DepthwiseRange range(p, worker);
   DepthwiseWriter<T, kTile> writer(p);
   __syncthreads();
   uint32_t row = 0;  // of all tiles
+  const auto copy_residual = [&](int32_t position, uint32_t row) {
+    writer.CopyResidual(position, ResultAddress<kTile>(p, shared, row));
+    barriers.ReleaseWithResidual(row);
+  };
   for (int32_t begin = range.begin; begin < range.end;) {
     const DepthwiseTilePlace place(p, kTile, begin, range.end);
     begin += place.rows();
     writer.Begin(place);
 #pragma unroll 1
+    for (int i = 0; kHasResidual && i < min(kResults, place.rows()); ++i) copy_residual(i, row + i);
+#pragma unroll 1
     for (int32_t position = 0; position < place.rows(); ++position, ++row) {
       barriers.WaitForResult(row);
       const auto vectors = writer.Load(ResultAddress<kTile>(p, shared, row));
-      barriers.ReleaseResult(row);
+      if constexpr (!kHasResidual) {
+        barriers.ReleaseResult(row);
+      } else if (position + kResults < place.rows()) {
+        copy_residual(position + kResults, row + kResults);
+      }
       writer.Store(position, vectors);
     }
   }
@@ -201,18 +221,22 @@ template <typename T, DepthwiseTile kTile, typename Epilogue>
 __device__ __forceinline__ void StoreRow(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
                                          ToeplitzSums<T, kTile>& sums, const Epilogue& epilogue, int lag, uint32_t row,
                                          char* shared) {
-  barriers.WaitForFreeResult(row);
+  if constexpr (epilogue.kHasResidual) {
+    barriers.WaitForResidual(row);
+  } else {
+    barriers.WaitForFreeResult(row);
+  }
   sums.Store(p, epilogue, ResultAddress<kTile>(p, shared, row), lag);
   barriers.CommitResult(row);
 }
 
-template <typename T, DepthwiseTile kTile, bool kHasEpilogue>
+template <typename T, DepthwiseTile kTile, DepthwiseEnd kEnd>
 __device__ __forceinline__ void MultiplyConv(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
                                              int32_t worker, char* shared) {
   const DepthwiseRange range(p, worker);
   Conv<T, kTile> conv(p, barriers, kDepthwiseThreads, shared + p.offsets.taps);
   auto& [bands, sums] = conv;
-  const DepthwiseEpilogue<kTile, kHasEpilogue> epilogue(p);
+  const DepthwiseEpilogue<kTile, kEnd> epilogue(p);
   constexpr bool kReadsAtOnce = kTile.sources() * kTile.blocks == 1;
   uint32_t n = 0, row = 0;  // steps, and complete rows, of all tiles
   const auto store = [&](int lag) { StoreRow(p, barriers, sums, epilogue, lag, row++, shared); };
@@ -257,7 +281,7 @@ __device__ __forceinline__ void MultiplyWgrad(const DepthwiseParams& p, const De
   sums.Store(p, worker, reinterpret_cast<const float*>(shared), [&](int32_t t) { return taps[t]; });
 }
 
-template <typename T, int kIndex, Pass kPass, bool kHasEpilogue>
+template <typename T, int kIndex, Pass kPass, DepthwiseEnd kEnd>
 __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
     DepthwiseWarpSpecialized(const __grid_constant__ DepthwiseParams p) {
   if constexpr (!ptx::kIsHopper) {
@@ -276,14 +300,14 @@ __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
     } else if (threadIdx.x < FirstConsumer(kTile)) {
       ptx::DecreaseRegisters<kRegisters.producer>();
       if constexpr (kIsConv) {
-        WriteResults<T, kTile>(p, barriers, worker, shared);
+        WriteResults<T, kTile, kEnd == DepthwiseEnd::kResidual>(p, barriers, worker, shared);
       } else {
         CopySteps<T, kTile, Copies::kWgradGradient>(p, barriers, worker, shared);
       }
     } else {
       BeginConsumer<T, kTile, kPass>(p);
       if constexpr (kIsConv) {
-        MultiplyConv<T, kTile, kHasEpilogue>(p, barriers, worker, shared);
+        MultiplyConv<T, kTile, kEnd>(p, barriers, worker, shared);
       } else {
         MultiplyWgrad<T, kTile>(p, barriers, worker, shared);
       }

@@ -24,7 +24,6 @@ struct OutputTile {
 // An OutputTile. It may have more rows than were asked for: with row streaming a warp takes several.
 struct DirectSettings {
   static constexpr const char* kFamily = "direct";
-  static constexpr bool kTakesResidual = true;
   static constexpr bool kTakesFloat8 = false;
   static constexpr bool kTakesAligned = true;
 

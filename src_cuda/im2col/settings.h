@@ -12,7 +12,6 @@ namespace jaxconv {
 
 struct Im2colSettings {
   static constexpr const char* kFamily = "im2col";
-  static constexpr bool kTakesResidual = true;
   static constexpr bool kTakesFloat8 = false;
   static constexpr bool kTakesAligned = false;
 

@@ -16,7 +16,6 @@ inline Reason UnsupportedForMma(const ConvProblem& p, Pass pass) {
 
 struct MmaSettings {
   static constexpr const char* kFamily = "mma";
-  static constexpr bool kTakesResidual = true;
   static constexpr bool kTakesFloat8 = false;
   static constexpr bool kTakesAligned = false;
 

@@ -10,7 +10,6 @@ namespace jaxconv {
 
 struct SimtSettings {
   static constexpr const char* kFamily = "simt";
-  static constexpr bool kTakesResidual = true;
   static constexpr bool kTakesFloat8 = true;
   static constexpr bool kTakesAligned = false;
 

@@ -12,7 +12,6 @@ namespace jaxconv {
 // All but tile and split follow from the problem: they say where TMA's im2col mode finds pixels and taps.
 struct WgmmaSettings {
   static constexpr const char* kFamily = "wgmma";
-  static constexpr bool kTakesResidual = true;
   static constexpr bool kTakesFloat8 = true;
   static constexpr bool kTakesAligned = true;
 

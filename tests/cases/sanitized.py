@@ -59,9 +59,8 @@ def ended(family, tile, dtype):
     every = TINY[family] if family in PARTIAL else list(convolutions())[:6]
     cases = [(name, "fprop", constraint(family, tile, transform))
              for name in every for transform in transforms_of(family, tile, dtype, "fprop")]  # fmt: skip
-    residual = ("residual", "residual_scale") if FAMILIES["cuda"][family].takes_residual else ()
     out_scale = ("out_scale",) if np.dtype(result_of(dtype)).itemsize == 1 else ()
-    names = ("scale", "bias", *residual, *out_scale)
+    names = ("scale", "bias", "residual", "residual_scale", *out_scale)
     return epilogue.program("cuda", epilogue.taken("cuda", cases, dtype)[:MOST], dtype, names, "relu")
 
 

@@ -27,7 +27,6 @@ from jaxconv import ffi
 from jaxconv.activations import Clip, LeakyRelu, activation_of
 from jaxconv.epilogue import Epilogue
 from jaxconv.planner.choose import choose
-from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint, ConvPlan
 
 pytestmark = pytest.mark.gpu
@@ -40,14 +39,6 @@ OF_BYTES = {f"{name}-{dtype}": (family, tile, dtype)
             for dtype in ENDED_DTYPES.get(operands, ())}  # fmt: skip
 EACH = pytest.mark.parametrize("family, tile, dtype", EVERY.values(), ids=EVERY)
 EACH_OF_BYTES = pytest.mark.parametrize("family, tile, dtype", OF_BYTES.values(), ids=OF_BYTES)
-
-
-def residual_of(family):
-    return ("residual",) if FAMILIES["cuda"][family].takes_residual else ()
-
-
-WITH_RESIDUAL = {name: of for name, of in EVERY.items() if residual_of(of[0])}
-EACH_WITH_RESIDUAL = pytest.mark.parametrize("family, tile, dtype", WITH_RESIDUAL.values(), ids=WITH_RESIDUAL)
 
 
 def cases_of(family, tile, dtype):
@@ -71,16 +62,14 @@ def test_bias_of_every_tile(family, tile, dtype):
 
 @EACH
 def test_every_operand_of_every_tile(family, tile, dtype):
-    residual = residual_of(family)
-    names = ("scale", "bias", *residual, *(("residual_scale",) if residual else ()))
+    names = ("scale", "bias", "residual", "residual_scale")
     check("cuda", cases_of(family, tile, dtype), dtype, names, "relu")
 
 
 @EACH_OF_BYTES
 def test_every_operand_of_bytes(family, tile, dtype):
     is_byte = np.dtype(result_of(dtype)).itemsize == 1
-    residual = (*residual_of(family), "residual_scale") if residual_of(family) else ()
-    names = ("scale", "bias", *residual, *["out_scale"] * is_byte)
+    names = ("scale", "bias", "residual", "residual_scale", *["out_scale"] * is_byte)
     check("cuda", cases_of(family, tile, dtype), dtype, names, "relu")
 
 
@@ -116,13 +105,12 @@ OF_EACH_FAMILY = pytest.mark.parametrize("family, name", [
 @pytest.mark.parametrize("activation", ["relu6", "leaky_relu", "gelu", "hard_swish", Clip(-3, 20)], ids=str)
 @OF_EACH_FAMILY
 def test_every_activation(family, name, activation):
-    names = ("bias", *residual_of(family))
-    check("cuda", [(name, "fprop", constraint(family))], "bfloat16", names, activation, 8e-3)
+    check("cuda", [(name, "fprop", constraint(family))], "bfloat16", ("bias", "residual"), activation, 8e-3)
 
 
 @OF_EACH_FAMILY
 def test_one_number_for_all_channels(family, name):
-    names = ("scale", "bias", *residual_of(family))
+    names = ("scale", "bias", "residual")
     check("cuda", [(name, "fprop", constraint(family))], "bfloat16", names, "relu", one=("scale", "bias"))
 
 
@@ -154,7 +142,7 @@ def test_numbers_for_each_channel_and_for_all(names, one, dtype, residual):
     check("cuda", cases, dtype, names, "relu", one=one)
 
 
-@EACH_WITH_RESIDUAL
+@EACH
 def test_residual_alone(family, tile, dtype):
     check("cuda", cases_of(family, tile, dtype)[:4], dtype, ("residual",))
 
@@ -184,19 +172,12 @@ def test_operands_that_are_not_aligned(monkeypatch, family, name):
     kind, of_pass = passes_of(problem(name))["fprop"]
     plan = choose("cuda", kind, of_pass, Constraint("cuda", family, transform=()), ffi.device("cuda")).plan
     x, w, _ = (a.astype("bfloat16") for a in convolutions()[name].operands())
-    operands = operands_of(of_pass, "float32", ("scale", "bias", *residual_of(family)))
+    operands = operands_of(of_pass, "float32", ("scale", "bias", "residual"))
     convolve = ffi.convolution(plan, of_pass, Epilogue(tuple(operands), activation_of("relu")))
     apart = jax.jit(lambda flat, w, *operands: convolve(flat[1:].reshape(x.shape), w, *operands))
     shifted = np.concatenate([np.zeros(1, x.dtype), x.ravel()])
     expected = ended(of_pass, exact()[1][name][0], operands, "relu")
     np.testing.assert_array_equal(apart(shifted, w, *operands.values()), expected)
-
-
-def test_depthwise_takes_no_residual():
-    """Another kernel takes the sums, and XLA adds it; the family alone says what it takes."""
-    assert [name for name, family in FAMILIES["cuda"].items() if not family.takes_residual] == ["depthwise"]
-    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="residual"):
-        check("cuda", [("depthwise_5x5", "fprop", constraint("depthwise"))], "bfloat16", ("residual",))
 
 
 @pytest.mark.parametrize("operands, message", [
