@@ -16,7 +16,7 @@ from jaxconv.lowering import decide, seen_by_kernels
 from jaxconv.planner.plan import ConvPlan, constraint_of
 from jaxconv.problem import ConvProblem
 from jaxconv.sharding.partitioning import Automatic, lower_without_mesh
-from jaxconv.transforms import MultipliersAsDepth, SeenPixels
+from jaxconv.transforms import MultipliersAsDepth, has_more_zeros
 
 
 def lower(platform: str | None, ctx, *arrays, **params):
@@ -57,7 +57,7 @@ def planned(platform: str | None, call: Call, avals: Sequence[Any]) -> tuple[Con
     if problem.periodic or seen.out_dtype != problem.out_dtype or not _has_native_residual(call, avals):
         return problem, None
     plan = decide("conv", platform, seen, constraint, ending=call.ending).plan
-    return seen, plan if isinstance(plan, ConvPlan) and _ends_with(plan, call) else None
+    return seen, plan if isinstance(plan, ConvPlan) and _ends_with(plan, seen) else None
 
 
 def _has_native_residual(call: Call, avals: Sequence[Any]) -> bool:
@@ -66,9 +66,8 @@ def _has_native_residual(call: Call, avals: Sequence[Any]) -> bool:
     return all(aval.dtype == call.epilogue.out_dtype for name, aval in named if name == "residual")
 
 
-def _ends_with(plan: ConvPlan, call: Call) -> bool:
+def _ends_with(plan: ConvPlan, problem: ConvProblem) -> bool:
     """Whether the plan's kernel does."""
     if any(isinstance(step, MultipliersAsDepth) for step in plan.transform):  # its outputs are planes, not channels
         return False
-    # Some outputs of SeenPixels are zeros that no kernel ends.
-    return not (call.problem.reverse and SeenPixels() in plan.transform)
+    return not has_more_zeros(plan.transform, problem)  # no kernel ends those

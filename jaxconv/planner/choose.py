@@ -162,19 +162,21 @@ def version_of(transform: Transform, product: Product, device: Device) -> Versio
     if reason is not None:
         return reason
     transformed = transforms.apply(transform, problem)
-    seconds = _conversion_seconds(problem, transformed, device)
+    seconds = _conversion_seconds(product.kind, problem, transformed, device)
     version = dataclasses.replace(product, problem=transformed.problem)
     return unsupported_sizes(transformed.problem) or Version(version, seconds)
 
 
-def _conversion_seconds(problem: ConvProblem, transformed: Transformed, device: Device) -> float:
-    """Each array that moves in memory is read and written."""
+def _conversion_seconds(kind: str, problem: ConvProblem, transformed: Transformed, device: Device) -> float:
+    """Each array that moves in memory is read and written. Of one that is spread, no more is read than written."""
     before = problem.dgrad() if transformed.swapped else problem
 
     def seconds(role: str) -> float:
-        elements = sum(_elements(p, role) for p in (before, transformed.problem))
+        view, sizes = transformed.views[role], [_elements(p, role) for p in (before, transformed.problem)]
+        read, written = reversed(sizes) if role == RESULT[kind] else sizes
+        elements = written + (min(read, written) if view.is_spread else read)
         copy = elements * before.dtype(role).itemsize / device.bandwidth
-        return transformed.views[role].copies * copy + planning.NEXT_KERNEL_SECONDS
+        return view.copies * copy + planning.NEXT_KERNEL_SECONDS
 
     return sum(seconds(role) for role, view in transformed.views.items() if view.copies)
 

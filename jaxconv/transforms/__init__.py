@@ -11,13 +11,14 @@ from jaxconv.transforms.dense import (
     PositionsLast,
     SeenPixels,
 )
-from jaxconv.transforms.depthwise import MultipliersAsDepth, PaddedGroups, StridesAsDepth
+from jaxconv.transforms.depthwise import MultipliersAsDepth, PaddedGroups, StridesAsDepth, VolumesAsImages
 from jaxconv.transforms.transform import (
     STEPS,
     Step,
     SwappedOperands,
     Transform,
     apply,
+    has_more_zeros,
     mixed_members_reason,
     unsupported_reason,
 )

@@ -17,17 +17,19 @@ TRANSPOSE_COPIES = 1.3  # XLA's kernels reach less of the bandwidth than copies 
 class ArrayView(NamedTuple):
     """`to` makes the new array, `back` the old one.
 
-    copies: how long that takes, in copies of the array; 0: nothing moves in memory.
+    copies: how long that takes, in copies of the array; 0: nothing moves in memory. is_spread: the new array's elements
+    lie apart in the old one. `to` reads no others, and `back` puts zeros between them.
     """
 
     to: Callable[[Array], Array]
     back: Callable[[Array], Array]
     copies: float = 1
+    is_spread: bool = False
 
     def then(self, other: ArrayView) -> ArrayView:
         """This view, then the other one. XLA makes one copy of both."""
-        copies = max(self.copies, other.copies)
-        return ArrayView(lambda x: other.to(self.to(x)), lambda x: self.back(other.back(x)), copies)
+        copies, is_spread = max(self.copies, other.copies), self.is_spread or other.is_spread
+        return ArrayView(lambda x: other.to(self.to(x)), lambda x: self.back(other.back(x)), copies, is_spread)
 
 
 AS_IT_IS = ArrayView(lambda x: x, lambda x: x, copies=0)
@@ -74,6 +76,23 @@ def padded(shape: Shape, places: dict[int, tuple[int, int]]) -> ArrayView:
         return x
 
     return ArrayView(lambda x: lax.pad(x, x.dtype.type(0), edges), back)
+
+
+def spread(shape: Shape, places: dict[int, range]) -> ArrayView:
+    """The elements at some places along axes. What lies between them is zeros on the way back."""
+    if all(len(at) == shape[axis] for axis, at in places.items()):
+        return AS_IT_IS
+    edges = [(0, 0, 0)] * len(shape)
+    for axis, at in places.items():
+        edges[axis] = (at.start, shape[axis] - at.stop, at.step - 1)
+
+    def taken(x: Array) -> Array:
+        for axis, at in places.items():
+            x = lax.slice_in_dim(x, at.start, at.stop, at.step, axis)
+        return x
+
+    among_zeros = lambda x: lax.pad(x, x.dtype.type(0), edges)
+    return ArrayView(taken, among_zeros, TRANSPOSE_COPIES, is_spread=True)
 
 
 def transposed(axes: Shape) -> ArrayView:

@@ -18,12 +18,19 @@ from jaxconv.transforms.dense import (
     SeenPixels,
     are_side_by_side,
 )
-from jaxconv.transforms.depthwise import MultipliersAsDepth, PaddedGroups, StridesAsDepth
+from jaxconv.transforms.depthwise import (
+    MultipliersAsDepth,
+    PaddedGroups,
+    StridesAsDepth,
+    VolumesAsImages,
+    unsupported_channels,
+)
 from jaxconv.transforms.transform import (
     SwappedOperands,
     Transform,
     apply,
     forward_of,
+    has_more_zeros,
     mixed_members_reason,
     unsupported_reason,
 )
@@ -47,11 +54,11 @@ def dense_transforms(
     first: Transform = () if ChannelsLast().unsupported_reason(problem) else (ChannelsLast(),)
     packs = [*_packed_columns(problem, stores_parts), *(_packed_groups(product) if packs_groups else ())]
     tried = [(*first, *pack, *rows) for rows in ((), *_patch_rows(problem)) for pack in ((), *((p,) for p in packs))]
-    # Of forward passes, kernels leave out pixels as they copy. Behind an epilogue the others are not zeros. Of equally
-    # large residue classes, TMA stores zeros beside other results.
-    has_unequal_classes = any(n % s for n, s in zip(problem.in_spatial, problem.window_strides, strict=True))
-    if product.problem.reverse and product.ending is Ending.SUMS and has_unequal_classes:
-        tried.append((*first, SeenPixels()))
+    # Without its stride, a wgrad becomes K-major from either side.
+    swaps = product.kind == "wgrad" and k_major and problem.rhs_dtype.itemsize == 4
+    for seen in _seen_pixels(product, first, only_zeros=not swaps):
+        packs = _packed_columns(apply(seen, problem).problem, stores_parts)
+        tried += [(*seen, *pack) for pack in ((), *((p,) for p in packs))]
     found = [t for t in tried if t and unsupported_reason(t, problem) is None]
     has_few_outputs = SWAPPED_RATIO * problem.out_channels <= problem.in_channels
     if product.kind == "wgrad" and has_few_outputs and math.prod(problem.kernel) > 1:
@@ -75,9 +82,15 @@ def _k_majors(product: Product, found: list[Transform]) -> list[Transform]:
     steps_of = {Float32.TF32: _k_major, Float32.BF16X6: _split}.get(product.float32, lambda product, swaps: [])
     if problem.rhs_dtype.itemsize == 1:
         steps_of = lambda product, swaps: _k_major(product, swaps) if product.kind == "conv" else []
-    last = steps_of(product, all(n == 1 for n in (*problem.window_strides, *problem.lhs_dilation)))
-    tried = [(*t, *steps) for t in ((), *found) if SwappedOperands() not in t for steps in last]
+    as_they_lie = [t for t in ((), *found) if SwappedOperands() not in t]
+    tried = [(*t, *last) for t in as_they_lie for last in steps_of(product, _is_undilated(t, problem))]
     return [t for t in tried if unsupported_reason(t, problem) is None]
+
+
+def _is_undilated(transform: Transform, problem: ConvProblem) -> bool:
+    """Whether a wgrad has no dilation from either side."""
+    after = apply(transform, problem).problem
+    return all(n == 1 for n in (*after.window_strides, *after.lhs_dilation))
 
 
 def _k_major(product: Product, swaps: bool) -> list[Transform]:
@@ -85,7 +98,9 @@ def _k_major(product: Product, swaps: bool) -> list[Transform]:
     if product.kind != "wgrad":
         return [(KMajorFilter(of_dgrad=product.problem.reverse),)]
     swapped = (PositionsLast("lhs"), SwappedOperands())
-    return [(PositionsLast("out"),), *([swapped, (KMajorFilter(), *swapped)] if swaps else [])]
+    if KMajorFilter().unsupported_reason(forward_of(product.problem)) is None:
+        swapped = (KMajorFilter(), *swapped)
+    return [(PositionsLast("out"),), *([swapped] if swaps else [])]
 
 
 def _split(product: Product, swaps: bool) -> list[Transform]:
@@ -99,18 +114,38 @@ def _split(product: Product, swaps: bool) -> list[Transform]:
 def depthwise_transforms(product: Product) -> list[Transform]:
     """Those that make each channel a group of one, in whole 16-byte vectors, with channels last.
 
-    At most one makes that alone. Others take out strides as well. The lhs of a wgrad is not dilated afterwards.
+    At most one makes that alone. Others take out strides as well: those of windows of one pixel, then the rest. The lhs
+    of a wgrad is not dilated afterwards.
     """
-    problem, base = forward_of(product.problem), ()
-    for step in (ChannelsLast(), PaddedGroups(), MultipliersAsDepth()):
-        if unsupported_reason((*base, step), problem) is None:
-            base += (step,)
-    unstrided = [(*base, step) for step in (StridesAsDepth(columns=False), StridesAsDepth())]
-    found = [base, *(t for t in unstrided if unsupported_reason(t, problem) is None)]
+    problem = forward_of(product.problem)
+    seen = [] if unsupported_channels(problem) else _seen_pixels(product)
+    bases = [_with_whole_channels(first, problem) for first in ((), *seen)]
+    unstrided = [(*bases[-1], step) for step in (StridesAsDepth(columns=False), StridesAsDepth())]
+    found = [*bases, *(t for t in unstrided if unsupported_reason(t, problem) is None)]
     if product.kind == "wgrad":
         is_dilated = lambda t: max(apply(t, problem).problem.lhs_dilation, default=1) > 1
         found = [(*t, SwappedOperands()) if is_dilated(t) else t for t in found]
     return [t for t in found if t]
+
+
+def _with_whole_channels(transform: Transform, problem: ConvProblem) -> Transform:
+    for step in (ChannelsLast(), VolumesAsImages(), PaddedGroups(), MultipliersAsDepth()):
+        if unsupported_reason((*transform, step), problem) is None:
+            transform += (step,)
+    return transform
+
+
+def _seen_pixels(product: Product, first: Transform = (), only_zeros: bool = False) -> list[Transform]:
+    """SeenPixels behind other steps, if it applies. Outputs that it leaves out are zeros, but not behind an epilogue.
+
+    only_zeros: only if it leaves out outputs. Kernels that leave out pixels as they copy gain nothing else.
+    """
+    seen = (*first, SeenPixels())
+    if unsupported_reason(seen, product.problem) is not None:
+        return []
+    if has_more_zeros(seen, product.problem):
+        return [seen] if product.ending is Ending.SUMS else []
+    return [] if only_zeros else [seen]
 
 
 def _packed_columns(problem: ConvProblem, stores_parts: bool) -> list[PackedColumns]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -13,7 +14,6 @@ from jaxconv.problem.factors import fold, unfold
 from jaxconv.problem.product import ceil_div, vector_elements
 from jaxconv.transforms.array_views import (
     AS_IT_IS,
-    TRANSPOSE_COPIES,
     ArrayView,
     Transformed,
     merged,
@@ -21,6 +21,7 @@ from jaxconv.transforms.array_views import (
     reshaped,
     resized,
     split,
+    spread,
     transposed,
 )
 
@@ -229,7 +230,8 @@ class PatchRowsAsImages:
 class SeenPixels:
     """Where windows of one pixel move by several, the pixels that they see become an image of their own.
 
-    lhs [batch, H, W, C] becomes [batch, OH, OW, C], with strides of 1. The other pixels of a data gradient are zeros.
+    lhs [batch, H, W, C] becomes [batch, OH, OW, C], with strides of 1. Of a dilated lhs, the outputs that see a pixel
+    become an image likewise. The other outputs are zeros.
     """
 
     def unsupported_reason(self, problem: ConvProblem) -> str | None:
@@ -237,39 +239,57 @@ class SeenPixels:
 
     def apply(self, problem: ConvProblem) -> Transformed:
         p, dims = problem, _dims_with_gaps(problem)
-        seen = {p.lhs_spec.spatial[d]: (-p.pad_low[d], p.out_spatial[d], p.window_strides[d]) for d in dims}
-        edges = [(0, 0, 0)] * len(p.lhs_shape)
-        for axis, (first, count, stride) in seen.items():
-            edges[axis] = (first, p.lhs_shape[axis] - first - (count - 1) * stride - 1, stride - 1)
-
-        def to(x: Array) -> Array:
-            for axis, (first, count, stride) in seen.items():
-                x = lax.slice_in_dim(x, first, first + (count - 1) * stride + 1, stride, axis)
-            return x
-
-        among_zeros = lambda x: lax.pad(x, x.dtype.type(0), edges)
+        lhs = {p.lhs_spec.spatial[d]: seen.ins for d, seen in dims.items()}
+        out = {p.out_spec.spatial[d]: seen.outs for d, seen in dims.items()}
         smaller = dataclasses.replace(
             p,
-            lhs_shape=resized(p.lhs_shape, {axis: count for axis, (_, count, _) in seen.items()}),
-            window_strides=tuple(1 if d in dims else stride for d, stride in enumerate(p.window_strides)),
-            pad_low=tuple(0 if d in dims else low for d, low in enumerate(p.pad_low)),
+            lhs_shape=resized(p.lhs_shape, {axis: len(at) for axis, at in lhs.items()}),
+            out_shape=resized(p.out_shape, {axis: len(at) for axis, at in out.items()}),
+            window_strides=resized(p.window_strides, dict.fromkeys(dims, 1)),
+            lhs_dilation=resized(p.lhs_dilation, dict.fromkeys(dims, 1)),
+            pad_low=resized(p.pad_low, {d: seen.pad_low for d, seen in dims.items()}),
         )
-        return Transformed(smaller, {"lhs": ArrayView(to, among_zeros, copies=TRANSPOSE_COPIES)})
+        return Transformed(smaller, {"lhs": spread(p.lhs_shape, lhs), "out": spread(p.out_shape, out)})
 
     def __str__(self) -> str:
         return "seen pixels"
 
 
-def _dims_with_gaps(p: ConvProblem) -> list[int]:
-    """The spatial dimensions along which windows are one pixel each, all of the image, and some pixels are in none."""
+class _Seen(NamedTuple):
+    """Along a spatial dimension: the elements that windows see, the outputs that see one, and then the low padding."""
 
-    def has_gaps(d: int) -> bool:
-        last = (p.out_spatial[d] - 1) * p.window_strides[d] - p.pad_low[d]
-        is_alone = p.kernel[d] == 1 and p.lhs_dilation[d] == 1 and p.window_strides[d] > 1
-        is_inside = p.out_spatial[d] > 0 and p.pad_low[d] <= 0 and last < p.in_spatial[d]
-        return is_alone and is_inside and p.in_spatial[d] > 1
+    ins: range
+    outs: range
+    pad_low: int
 
-    return [d for d in range(len(p.kernel)) if has_gaps(d)]
+
+def _dims_with_gaps(p: ConvProblem) -> dict[int, _Seen]:
+    """The spatial dimensions along which windows are one pixel each, and some pixels or outputs are in none."""
+    found = {d: _seen(p, d) for d, size in enumerate(p.kernel) if size == 1}
+    return {d: seen for d, seen in found.items() if seen and max(seen.ins.step, seen.outs.step) > 1}
+
+
+def _seen(p: ConvProblem, d: int) -> _Seen | None:
+    """Of windows of one pixel; None if no window sees one. An array without gaps is taken whole."""
+    stride, dilation, low = p.window_strides[d], p.lhs_dilation[d], p.pad_low[d]
+    sizes, common = (p.in_spatial[d], p.out_spatial[d]), math.gcd(stride, dilation)
+    if low % common:
+        return None
+    # Output o sees pixel i if i * dilation + low == o * stride.
+    steps = stride // common, dilation // common
+    i = -low // common * pow(steps[1], -1, steps[0]) % steps[0]
+    o = (i * dilation + low) // stride
+    later = max(0, ceil_div(-o, steps[1]))
+    firsts = i + later * steps[0], o + later * steps[1]
+    each = list(zip(firsts, steps, sizes, strict=True))
+    count = min(ceil_div(size - first, step) for first, step, size in each)
+    if count < 1:
+        return None
+    ins, outs = (
+        range(first, first + (count - 1) * step + 1, step) if step > 1 and size > 1 else range(size)
+        for first, step, size in each
+    )
+    return _Seen(ins, outs, outs.index(firsts[1]) - ins.index(firsts[0]))
 
 
 def are_side_by_side(problem: ConvProblem, dim: int) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from functools import partial
+from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
@@ -30,7 +31,7 @@ from jaxconv.transforms.array_views import (
 DEPTH, ROWS, COLUMNS = range(SPATIAL)  # of a volume
 
 
-def _unsupported_channels(problem: ConvProblem) -> str | None:
+def unsupported_channels(problem: ConvProblem) -> str | None:
     if problem.groups == 1 or problem.in_channels != 1 or problem.lhs_batch_grouped or problem.out_batch_grouped:
         return "there are no groups of one channel"
     return None if 1 <= len(problem.kernel) <= SPATIAL else f"there are {len(problem.kernel)} spatial dimensions"
@@ -42,11 +43,65 @@ def _unsupported_depth(planes: int) -> str | None:
 
 
 @dataclasses.dataclass(frozen=True)
+class VolumesAsImages:
+    """Where windows have one plane, or one row and one column: planes become images, or each plane a row of an image.
+
+    lhs [batch, D, H, W, C] becomes [batch * D, H, W, C] or [batch, D, H * W, C], and out likewise. Nothing moves in
+    memory.
+    """
+
+    def unsupported_reason(self, problem: ConvProblem) -> str | None:
+        if reason := unsupported_channels(problem):
+            return reason
+        if len(problem.kernel) != SPATIAL:
+            return f"there are {len(problem.kernel)} spatial dimensions"
+        dim = self._dim(problem)
+        if dim is None:
+            return "windows have several planes, and several rows or columns, or move by several"
+        if any(spec.spatial[dim] != self._into(spec, dim) + 1 for spec in (problem.lhs_spec, problem.out_spec)):
+            return "planes are not next to images, or columns not next to rows"
+        is_known = dim == COLUMNS or isinstance(problem.batch, int)
+        return None if is_known else "the batch is symbolic"  # a cost needs a size
+
+    def apply(self, problem: ConvProblem) -> Transformed:
+        p, dim = problem, self._dim(problem)
+        names = ("window_strides", "pad_low", "lhs_dilation", "rhs_dilation")
+        changes, views = {name: _without(getattr(p, name), dim) for name in names}, {}
+        for role in ROLES:
+            spec, shape = p.spec(role), p.shape(role)
+            gone, into = spec.spatial[dim], self._into(spec, dim)
+            new = shape if role == "rhs" else resized(shape, {into: shape[into] * shape[gone]})
+            first, second, *spatial = (axis - (axis > gone) for axis in spec.axes)
+            changes[f"{role}_spec"] = Spec(first, second, _without(tuple(spatial), dim))
+            changes[f"{role}_shape"] = _without(new, gone)
+            views[role] = reshaped(shape, changes[f"{role}_shape"])
+        return Transformed(dataclasses.replace(p, **changes), views)
+
+    def _dim(self, p: ConvProblem) -> int | Any:
+        """The dimension that is joined to another one: planes to images, or columns to rows; None if there is none."""
+        steps = zip(p.kernel, p.window_strides, p.lhs_dilation, p.pad_low, strict=True)
+        sizes = zip(p.in_spatial, p.out_spatial, strict=True)
+        each = [(*step, i - o) == (1, 1, 1, 0, 0) for step, (i, o) in zip(steps, sizes, strict=True)]
+        return DEPTH if each[DEPTH] else COLUMNS if each[ROWS] and each[COLUMNS] else None
+
+    def _into(self, spec: Spec, dim: int) -> int:
+        """The axis that takes in the dimension's."""
+        return spec.first if dim == DEPTH else spec.spatial[ROWS]
+
+    def __str__(self) -> str:
+        return "volumes as images"
+
+
+def _without(sizes: Shape, at: int) -> Shape:
+    return (*sizes[:at], *sizes[at + 1 :])
+
+
+@dataclasses.dataclass(frozen=True)
 class PaddedGroups:
     """Groups of zeros fill up the groups to whole 16-byte vectors."""
 
     def unsupported_reason(self, problem: ConvProblem) -> str | None:
-        if reason := _unsupported_channels(problem):
+        if reason := unsupported_channels(problem):
             return reason
         is_whole = problem.groups % vector_elements(problem.rhs_dtype) == 0
         return "groups are whole 16-byte vectors already" if is_whole else None
@@ -76,7 +131,7 @@ class MultipliersAsDepth:
     """
 
     def unsupported_reason(self, problem: ConvProblem) -> str | None:
-        if reason := _unsupported_channels(problem):
+        if reason := unsupported_channels(problem):
             return reason
         if problem.out_channels < 2:
             return "each channel has one result"
@@ -121,7 +176,7 @@ class StridesAsDepth:
     columns: bool = True
 
     def unsupported_reason(self, problem: ConvProblem) -> str | None:
-        if reason := _unsupported_channels(problem):
+        if reason := unsupported_channels(problem):
             return reason
         p = _as_volume(problem)[0]
         if max(p.lhs_dilation) > 1:

@@ -22,7 +22,7 @@ from jaxconv.transforms.dense import (
     PositionsLast,
     SeenPixels,
 )
-from jaxconv.transforms.depthwise import MultipliersAsDepth, PaddedGroups, StridesAsDepth
+from jaxconv.transforms.depthwise import MultipliersAsDepth, PaddedGroups, StridesAsDepth, VolumesAsImages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class SwappedOperands:
 
 
 DenseStep = ChannelsLast | KMajorFilter | PositionsLast | PackedColumns | PatchRowsAsImages | SeenPixels | PackedGroups
-DepthwiseStep = PaddedGroups | MultipliersAsDepth | StridesAsDepth
+DepthwiseStep = VolumesAsImages | PaddedGroups | MultipliersAsDepth | StridesAsDepth
 Step = DenseStep | DepthwiseStep | SwappedOperands
 Transform = tuple[Step, ...]  # in their order; () leaves the problem as it is
 STEPS: dict[str, type[Step]] = {step.__name__: step for step in get_args(Step)}
@@ -85,6 +85,15 @@ def mixed_members_reason(transform: Transform, product: Product) -> str | None:
             case MultipliersAsDepth() if problem.member.out_channels < problem.out_channels:
                 return "a channel's results are of several members of a vmap"
     return None
+
+
+def has_more_zeros(transform: Transform, problem: ConvProblem) -> bool:
+    """Whether some outputs are zeros that no kernel computes. So none can end them with an epilogue."""
+    if SeenPixels() not in transform:
+        return False
+    at = transform.index(SeenPixels())
+    before, after = (apply(transform[:n], problem).problem for n in (at, at + 1))
+    return before.out_spatial != after.out_spatial
 
 
 def forward_of(problem: ConvProblem) -> ConvProblem:

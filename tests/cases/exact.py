@@ -19,6 +19,8 @@ from jaxconv.transforms import (
     PackedGroups,
     PaddedGroups,
     PatchRowsAsImages,
+    SeenPixels,
+    VolumesAsImages,
 )
 
 
@@ -122,5 +124,5 @@ TRANSFORMS = [
     (PackedColumns(2, whole=False),), (PackedColumns(3, whole=False),),
     (PackedGroups(2),), (PackedGroups(16),), (PackedGroups(70),), (ChannelsLast(), PackedColumns(1)),
     (ChannelsLast(), PackedColumns(2)), (ChannelsLast(), PackedGroups(2)), (PaddedGroups(),), (MultipliersAsDepth(),),
-    (PatchRowsAsImages(),), (PackedColumns(16), PatchRowsAsImages()),
+    (PatchRowsAsImages(),), (PackedColumns(16), PatchRowsAsImages()), (SeenPixels(),), (VolumesAsImages(),),
 ]  # fmt: skip

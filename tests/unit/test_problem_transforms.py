@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 
 import jax
 import numpy as np
@@ -21,7 +20,7 @@ from cases.random_problems import problems
 from cases.reference import assert_same, integers, lax_channels_last, pullback, run_on_host
 from jaxconv import ffi, transforms
 from jaxconv.fallback import LAX
-from jaxconv.planner.choose import choose, options
+from jaxconv.planner.choose import choose, options, version_of
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.plan import ANY, Constraint
 from jaxconv.problem import ROLES
@@ -38,9 +37,11 @@ from jaxconv.transforms import (
     SeenPixels,
     StridesAsDepth,
     SwappedOperands,
+    VolumesAsImages,
     apply,
     dense_transforms,
     depthwise_transforms,
+    has_more_zeros,
     unsupported_reason,
 )  # fmt: skip
 
@@ -77,6 +78,7 @@ def all_that_apply(problem):
     unstrided = [(*r, StridesAsDepth(columns)) for r in ((), (MultipliersAsDepth(),)) for columns in (False, True)]
     tried |= {(PaddedGroups(),), (MultipliersAsDepth(),), *unstrided}
     tried |= {(SeenPixels(),), (ChannelsLast(), SeenPixels()), (SeenPixels(), PackedColumns(1))}
+    tried |= {(VolumesAsImages(),), (SeenPixels(), VolumesAsImages())}
     k_major = (KMajorFilter(), KMajorFilter(of_dgrad=True), PositionsLast("lhs"), PositionsLast("out"))
     tried |= {*depthwise_transforms(Product("conv", problem)), *((step,) for step in k_major)}
     return [r for r in sorted(tried, key=str) if unsupported_reason(r, problem) is None]
@@ -145,6 +147,19 @@ PACKED = {
     "gaps_of_planes": layer((2, 5, 4, 6, 4), (1, 3, 1, 4, 8), window_strides=(2, 1, 2),
                             padding=((0, 0), (1, 1), (-1, 0))),
     "gaps_and_a_border": layer((2, 9, 4), (1, 4, 3), window_strides=4, padding=((-2, 1),)),
+    "gaps_and_padding": layer((2, 9, 8, 4), (1, 2, 4, 3), window_strides=(3, 2), padding=((4, 5), (1, 0))),
+    "gaps_of_a_doubled_image": layer((2, 4, 5, 6), (1, 1, 6, 4), lhs_dilation=(2, 3), padding=((1, 2), (-2, 0))),
+    "gaps_on_both_sides": layer((2, 11, 6), (1, 6, 4), window_strides=2, lhs_dilation=3, padding=((-2, 3),)),
+    "gaps_of_a_column": layer((2, 7, 1, 4), (1, 1, 4, 3), window_strides=2, padding=0),
+    "gaps_of_dilated_taps": layer((2, 9, 7, 4), (1, 3, 4, 6), window_strides=2, rhs_dilation=2,
+                                  padding=((0, 0), (2, 2))),
+    "gaps_of_groups": layer((2, 7, 6, 8), (1, 1, 2, 12), window_strides=2, padding=0, feature_group_count=4),
+    "gaps_of_channels": layer((2, 4, 5, 6, 6), (3, 1, 1, 1, 6), window_strides=(1, 2, 2), feature_group_count=6,
+                              padding=((1, 1), (0, 0), (0, 0))),
+    "gaps_of_multipliers": layer((2, 7, 6, 4), (1, 3, 1, 8), window_strides=2, feature_group_count=4,
+                                 padding=((0, 0), (1, 1))),
+    "gaps_of_planes_of_channels": layer((2, 5, 4, 6, 4), (1, 3, 2, 1, 8), window_strides=(2, 1, 2),
+                                        feature_group_count=4, padding=((0, 0), (1, 1), (0, 0))),
     "to_few_channels": layer((2, 5, 6, 16), (3, 3, 16, 3), "bfloat16"),
     "groups": layer((2, 5, 6, 16), (3, 3, 2, 24), feature_group_count=8),
     "depthwise": layer((2, 9, 12), (3, 1, 12), window_strides=2, feature_group_count=12),
@@ -231,16 +246,76 @@ def test_rows_of_patches():
 
 
 def test_seen_pixels():
-    """A strided 1x1 layer is one of fewer pixels. Only a data gradient of an odd image is tried so."""
+    """A strided 1x1 layer is one of fewer pixels, also if windows are beside the image."""
     strided = layer((16, 29, 29, 512), (1, 1, 512, 1024), "bfloat16", window_strides=2)
-    transformed, views, *_ = apply((SeenPixels(),), strided)
+    transformed = apply((SeenPixels(),), strided).problem
     assert sizes(transformed) == ((16, 15, 15, 512), (1, 1, 512, 1024), (16, 15, 15, 1024), (1, 1), (0, 0))
-    even = layer((16, 30, 30, 512), (1, 1, 512, 1024), "bfloat16", window_strides=2)
-    passes = [(of is strided, *each) for of in (strided, even) for each in passes_of(of).values()]
-    for (is_odd, kind, problem), ending in itertools.product(passes, Ending):
-        tried = {o.transform for o in options("cuda", Product(kind, problem, ending), ANY, TYPICAL_DEVICE)}
-        is_tried = is_odd and kind == "conv" and problem.reverse and ending is Ending.SUMS
-        assert any(SeenPixels() in transform for transform in tried) == is_tried
+    padded = layer((16, 28, 28, 512), (1, 1, 512, 1024), "bfloat16", window_strides=2, padding=((3, 1), (2, -1)))
+    transformed = apply((SeenPixels(),), padded).problem
+    assert sizes(transformed) == ((16, 14, 14, 512), (1, 1, 512, 1024), (16, 16, 15, 1024), (1, 1), (2, 1))
+
+
+def test_pixels_that_see():
+    """Of a dilated lhs, it is the outputs that lie apart. With strides as well it may be both, or none."""
+    doubled = functools.partial(layer, (2, 5, 4), (1, 4, 3))
+    transformed = apply((SeenPixels(),), doubled(lhs_dilation=2, padding=((1, 3),))).problem
+    assert sizes(transformed) == ((2, 5, 4), (1, 4, 3), (2, 5, 3), (1,), (0,))
+    transformed = apply((SeenPixels(),), doubled(lhs_dilation=4, window_strides=6, padding=((2, 0),))).problem
+    assert sizes(transformed) == ((2, 2, 4), (1, 4, 3), (2, 2, 3), (1,), (0,))
+    assert unsupported_reason((SeenPixels(),), doubled(lhs_dilation=2, window_strides=2, padding=0)) is not None
+    assert unsupported_reason((SeenPixels(),), doubled(lhs_dilation=4, window_strides=2, padding=((1, 0),))) is not None
+
+
+STRIDED_POINTS = layer((16, 30, 30, 512), (1, 1, 512, 1024), window_strides=2)
+TWICE_AS_MANY_POINTS = layer((16, 15, 15, 512), (1, 1, 512, 1024), lhs_dilation=2, padding=0)
+
+
+@pytest.mark.parametrize("ending", Ending)
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("problem, of_zeros", [
+    (STRIDED_POINTS, ["dgrad"]), (TWICE_AS_MANY_POINTS, ["fprop", "wgrad"])
+])  # fmt: skip
+def test_where_seen_pixels_are_tried(problem, of_zeros, which, ending):
+    """Kernels read no other pixels. So it is for outputs that are zeros, and before weight gradients become K-major."""
+    kind, problem = passes_of(problem)[which]
+    tried = {o.transform for o in options("cuda", Product(kind, problem, ending), ANY, TYPICAL_DEVICE)}
+    assert has_more_zeros((SeenPixels(),), problem) == (which in of_zeros)
+    assert not has_more_zeros((), problem)
+    is_tried = ending is Ending.SUMS if which in of_zeros else kind == "wgrad"
+    assert any(SeenPixels() in transform for transform in tried) == is_tried
+
+
+@pytest.mark.parametrize("which", ["fprop", "wgrad"])
+def test_what_is_not_finite_and_not_seen_is_not_read(which):
+    kind, problem = passes_of(PACKED["gaps_and_padding"])[which]
+    lhs, other = (array(problem, role) for role in OPERANDS[kind])
+    view, of_seen = apply((SeenPixels(),), problem).views["lhs"], transformed_by_lax(kind, problem, (SeenPixels(),))
+    is_seen = np.asarray(view.back(view.to(np.ones_like(lhs)))) == 1
+    actual, expected = (run_on_host(of_seen, np.where(is_seen, lhs, fill), other) for fill in (np.float32(np.nan), lhs))
+    assert not np.all(is_seen)
+    assert_same(actual, expected)
+
+
+def test_what_no_window_sees_is_zero():
+    """Also if nothing is finite."""
+    kind, problem = passes_of(PACKED["gaps_and_padding"])["dgrad"]
+    operands = (np.full(problem.shape(role), np.inf, np.float32) for role in OPERANDS[kind])
+    actual = np.asarray(run_on_host(transformed_by_lax(kind, problem, (SeenPixels(),)), *operands))
+    assert_same(np.isinf(actual), actual != 0)
+    assert np.any(actual == 0) and np.any(actual != 0)
+
+
+@pytest.mark.parametrize("kernel, strides, images", [
+    ((1, 3, 3), (1, 2, 2), ((32, 14, 12, 8), (3, 3, 1, 8), (32, 7, 6, 8), (2, 2), (0, 0))),
+    ((5, 1, 1), (1, 1, 1), ((2, 16, 168, 8), (5, 1, 1, 8), (2, 16, 168, 8), (1, 1), (2, 0))),
+    ((1, 1, 1), (1, 1, 1), ((32, 14, 12, 8), (1, 1, 1, 8), (32, 14, 12, 8), (1, 1), (0, 0))),
+])  # fmt: skip
+def test_volumes_as_images(kernel, strides, images):
+    """Planes are images, or rows of one."""
+    volume = layer((2, 16, 14, 12, 8), (*kernel, 1, 8), window_strides=strides, feature_group_count=8)
+    transformed, views, *_ = apply((VolumesAsImages(),), volume)
+    assert sizes(transformed) == images
+    assert not any(views[role].copies for role in ROLES)
 
 
 @pytest.mark.parametrize("which", ["fprop", "dgrad"])
@@ -278,7 +353,8 @@ INAPPLICABLE = {
     "no_gaps": (layer((2, 5, 6, 3), (1, 1, 3, 4)), SeenPixels(), "leave gaps"),
     "windows_of_several": (layer((2, 5, 3), (2, 3, 4), window_strides=3, padding=0), SeenPixels(), "leave gaps"),
     "no_windows": (layer((2, 300, 3), (1, 3, 4), window_strides=2, padding=((-4, -296),)), SeenPixels(), "leave gaps"),
-    "windows_beside_the_image": (layer((2, 5, 3), (1, 3, 4), window_strides=3, padding=1), SeenPixels(), "leave gaps"),
+    "windows_beside_the_image": (layer((2, 5, 3), (1, 3, 4), window_strides=8, padding=3), SeenPixels(), "leave gaps"),
+    "no_gaps_of_a_pixel": (layer((2, 1, 3), (1, 3, 4), window_strides=2, padding=0), SeenPixels(), "leave gaps"),
     "channels_last": (layer((2, 5, 6, 3), (3, 3, 3, 4)), ChannelsLast(), "last"),
     "whole_vectors": (layer((2, 5, 6, 4), (3, 3, 4, 8)), PackedColumns(1), "vectors"),
     "another_stride": (layer((2, 5, 6, 3), (3, 3, 3, 4), window_strides=2), PackedColumns(3), "stride"),
@@ -299,6 +375,27 @@ INAPPLICABLE = {
     "other_groups": (layer((2, 5, 6), (2, 2, 6), feature_group_count=3), PackedGroups(2), "3 groups"),
     "wide_groups": (layer((2, 5, 6), (2, 2, 6), feature_group_count=3), PaddedGroups(), "one channel"),
     "whole_groups": (layer((2, 5, 4), (2, 1, 4), feature_group_count=4), PaddedGroups(), "whole 16-byte vectors"),
+    "wide_groups_of_volumes": (
+        layer((2, 3, 4, 5, 6), (1, 2, 2, 2, 6), feature_group_count=3), VolumesAsImages(), "one channel"
+    ),
+    "no_volumes": (layer((2, 5, 6, 4), (1, 1, 1, 4), feature_group_count=4), VolumesAsImages(), "2 spatial dimensions"),
+    "windows_of_several_planes": (
+        layer((2, 3, 4, 5, 6), (2, 1, 2, 1, 6), feature_group_count=6), VolumesAsImages(), "several planes"
+    ),
+    "strided_planes": (
+        layer((2, 3, 4, 5, 6), (1, 2, 2, 1, 6), feature_group_count=6, window_strides=(2, 1, 1)), VolumesAsImages(),
+        "move by several"
+    ),
+    "planes_not_next_to_images": (
+        problem_of(
+            functools.partial(
+                lax.conv_general_dilated, window_strides=(1, 1, 1), padding="SAME", feature_group_count=6,
+                dimension_numbers=("NHDWC", "DHWIO", "NHDWC"),
+            ),
+            (2, 4, 3, 5, 6), (1, 2, 2, 1, 6),
+        ),
+        VolumesAsImages(), "next to images"
+    ),
     "wide_multipliers": (layer((2, 5, 6), (2, 2, 6), feature_group_count=3), MultipliersAsDepth(), "one channel"),
     "no_multipliers": (layer((2, 5, 6), (2, 1, 6), feature_group_count=6), MultipliersAsDepth(), "one result"),
     "multipliers_of_strided_volumes": (
@@ -408,6 +505,11 @@ OF_CHANNELS = {
     "channels_first": (channels_first((32, 128, 56, 56), (128, 1, 7, 7), feature_group_count=128), (ChannelsLast(),)),
     "parts_of_vectors": (halves((32, 56, 56, 100), (3, 3, 1, 100), feature_group_count=100), (PaddedGroups(),)),
     "multipliers": (layer((32, 56, 56, 64), (7, 7, 1, 128), feature_group_count=64), (MultipliersAsDepth(),)),
+    "planes": (halves((8, 8, 56, 56, 96), (1, 7, 7, 1, 96), feature_group_count=96), (VolumesAsImages(),)),
+    "lines": (
+        halves((8, 16, 28, 28, 108), (5, 1, 1, 1, 108), feature_group_count=108),
+        (VolumesAsImages(), PaddedGroups()),
+    ),
     "all": (
         channels_first((32, 33, 56, 56), (66, 1, 15, 15), feature_group_count=33),
         (ChannelsLast(), PaddedGroups(), MultipliersAsDepth()),
@@ -424,12 +526,41 @@ def test_what_is_chosen_of_each_channel_on_its_own(problem, transform, which):
     assert (plan.family, plan.transform) == ("depthwise", transform)
 
 
+POINTS = halves((8, 16, 56, 56, 54), (5, 1, 1, 1, 54), feature_group_count=54, window_strides=(1, 2, 2),
+                padding=((2, 2), (0, 0), (0, 0)))  # fmt: skip
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+def test_strides_of_windows_of_one_pixel_are_taken_out(which):
+    """An X3D's windows of several planes become rows of an image. Nothing of what they skip is computed."""
+    kind, problem = passes_of(POINTS)[which]
+    transform = (SeenPixels(), VolumesAsImages(), PaddedGroups())
+    assert depthwise_transforms(Product(kind, problem)) == [(PaddedGroups(),), transform]
+    choice = choose("cuda", kind, problem)
+    assert (choice.plan.family, choice.plan.transform) == ("depthwise", transform)
+    assert " of seen pixels and volumes as images and padded groups" in str(choice.plan)
+    assert sizes(apply(transform, POINTS).problem)[:3] == ((8, 16, 784, 56), (5, 1, 1, 56), (8, 16, 784, 56))
+
+
+def test_other_strides_become_planes():
+    strided = halves((32, 57, 55, 64), (1, 31, 1, 64), feature_group_count=64, window_strides=2)
+    assert depthwise_transforms(Product("conv", strided)) == [(SeenPixels(),), (SeenPixels(), StridesAsDepth())]
+
+
+def test_a_strided_weight_gradient_is_k_major_from_the_side_of_its_pixels():
+    """In float32: those that are seen are transposed, and no others."""
+    problem = layer((128, 28, 28, 512), (1, 1, 512, 1024), window_strides=2)
+    plan = choose("cuda", "wgrad", problem).plan
+    swapped = (KMajorFilter(), PositionsLast("lhs"), SwappedOperands())
+    assert (plan.family, plan.transform) == ("wgmma", (SeenPixels(), *swapped))
+
+
 TOO_DEEP = {
     "multipliers_of_a_volume": (
         layer((1, 1, 1, 1, 2), (31, 31, 31, 1, 8192), feature_group_count=2), (PaddedGroups(),)
     ),
     "multipliers_of_images": (layer((2, 9, 9, 8), (31, 31, 1, 32768), feature_group_count=8), ()),
-    "strides": (layer((1, 5000, 5000, 8), (1, 1, 1, 8), feature_group_count=8, window_strides=2500, padding=0), ()),
+    "strides": (layer((1, 5000, 5000, 8), (2, 2, 1, 8), feature_group_count=8, window_strides=2500, padding=0), ()),
 }  # fmt: skip
 
 
@@ -464,6 +595,17 @@ def test_what_is_converted_has_a_price():
     elements = sum(np.prod(getattr(problem, f"{role}_shape")) for role in ROLES)
     more = conversions(slow) - conversions(TYPICAL_DEVICE)
     assert more == pytest.approx(1.3 * 2 * 2 * elements / TYPICAL_DEVICE.bandwidth)
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+def test_what_is_not_seen_is_not_read(which):
+    """But it is written, as zeros."""
+    kind, problem = passes_of(halves((16, 30, 30, 512), (1, 1, 512, 1024), window_strides=2))[which]
+    slow = dataclasses.replace(TYPICAL_DEVICE, bandwidth=TYPICAL_DEVICE.bandwidth / 2)
+    seconds = [version_of((SeenPixels(),), Product(kind, problem), on).conversions for on in (slow, TYPICAL_DEVICE)]
+    seen, all_pixels = 16 * 15 * 15 * 512, 16 * 30 * 30 * 512
+    elements = seen + (all_pixels if which == "dgrad" else seen)
+    assert seconds[0] - seconds[1] == pytest.approx(1.3 * 2 * elements / TYPICAL_DEVICE.bandwidth)
 
 
 @pytest.mark.parametrize("family", ["simt", "im2col"])
@@ -520,9 +662,12 @@ def test_on_a_mesh(transform, ins, groups, kind, monkeypatch):
 
 
 STRIDED = halves((32, 57, 55, 64), (31, 31, 1, 64), feature_group_count=64, window_strides=2)
+POINTS_OF_HALVES = halves((16, 29, 29, 64), (1, 1, 64, 128), window_strides=2)
 CALLS = {f"{name}_{family}": (family, *LAYERS[name]) for name in LAYERS for family in ("mma", "direct", "wgmma")} | {
-    f"strided_rows{'_and_columns' * columns}": ("depthwise", STRIDED, (StridesAsDepth(columns),))
-    for columns in (False, True)
+    "strided_rows": ("depthwise", STRIDED, (StridesAsDepth(False),)),
+    "strided_rows_and_columns": ("depthwise", STRIDED, (StridesAsDepth(),)),
+    "seen_pixels": ("wgmma", POINTS_OF_HALVES, (SeenPixels(),)),
+    "seen_pixels_of_channels": ("depthwise", POINTS, (SeenPixels(), VolumesAsImages(), PaddedGroups())),
 }
 
 
