@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxconv.problem import ROLES, ConvProblem, Shape
+from jaxconv.problem.product import vector_elements
 
 TRANSPOSE_COPIES = 1.3  # XLA's kernels reach less of the bandwidth than copies do
 
@@ -92,7 +93,21 @@ def spread(shape: Shape, places: dict[int, range]) -> ArrayView:
         return x
 
     among_zeros = lambda x: lax.pad(x, x.dtype.type(0), edges)
-    return ArrayView(taken, among_zeros, TRANSPOSE_COPIES, is_spread=True)
+    to, back = (move if len(shape) - 1 in places else partial(_in_words, move) for move in (taken, among_zeros))
+    return ArrayView(to, back, TRANSPOSE_COPIES, is_spread=True)
+
+
+def _in_words(move: Callable[[Array], Array], x: Array) -> Array:
+    """What `move` makes of elements, which stay neighbours in the last axis.
+
+    XLA's kernels move an element at a time: pairs of 16 bits go as one. Channels that are no whole 16-byte vectors are
+    padded or cut as well, which XLA does in the same kernel if it moves the same elements.
+    """
+    if x.dtype.itemsize != 2 or x.shape[-1] % vector_elements(x.dtype):
+        return move(x)
+    words = lax.bitcast_convert_type(x.reshape(*x.shape[:-1], x.shape[-1] // 2, 2), jnp.uint32)
+    moved = lax.optimization_barrier(move(lax.optimization_barrier(words)))
+    return lax.bitcast_convert_type(moved, x.dtype).reshape(*moved.shape[:-1], x.shape[-1])
 
 
 def transposed(axes: Shape) -> ArrayView:
