@@ -107,6 +107,13 @@ struct Product {
   }
   // K, on average: a position sees only the taps of its residue class.
   int64_t steps() const { return CeilDiv(pass == Pass::kConv ? channel_taps() : positions(), classes()); }
+  // The share of a conv's residue classes that have taps. Results of the others are zeros.
+  double share_with_taps() const {
+    if (pass != Pass::kConv || residue_classes.empty()) return 1;
+    const auto with_taps =
+        std::ranges::count_if(residue_classes, [](const ResidueClass& c) { return c.tap_count > 0; });
+    return static_cast<double>(std::max<int64_t>(1, with_taps)) / static_cast<double>(residue_classes.size());
+  }
   // The taps of the longest residue class, as a multiple of what so many classes have on average.
   double longest_class(int64_t classes) const {
     if (pass != Pass::kConv || taps.empty()) return 1;

@@ -56,6 +56,11 @@ inline double ActivationSeconds(const Product& product, const Device& device, co
 // The time of copies and of multiplications. They overlap, but not completely.
 inline double Overlapped(double one, double other) { return std::cbrt(one * one * one + other * other * other); }
 
+// The same of classes without taps, whose zeros are stored behind all multiplications.
+inline double OverlappedBehind(double one, double other) {
+  return std::pow(std::pow(one, 1.25) + std::pow(other, 1.25), 0.8);
+}
+
 // Results that an SM has to end.
 inline double SumsPerSm(const Product& product, const Device& device) {
   return static_cast<double>(product.sums()) / device.multiprocessors;
@@ -84,13 +89,15 @@ inline double SlicesSeconds(const Product& product, const Device& device, const 
 // they are only partly inside the result. rate: multiply-adds of an SM in a second.
 inline double TiledSeconds(const Product& product, const Device& device, const Numbers& costs, const PlannedTile& tile,
                            const Launches& launches, int64_t blocks, int64_t split, double rate) {
-  const double steps = CeilDiv(launches.k, split) + costs["fill"] * tile.block_k;
-  const double tiles_per_sm = CeilDiv(blocks, device.multiprocessors);
+  const double share = product.share_with_taps();
+  const double steps = CeilDiv(launches.k, split) / share + costs["fill"] * tile.block_k;
+  const double tiles_per_sm = std::ceil(share * blocks / device.multiprocessors);
   // An SM with fewer CTAs than it can hold does not hide all latencies.
-  const double longest = product.longest_class(product.classes());
+  const double longest = share * product.longest_class(product.classes());
   const double load =
       std::max({tiles_per_sm, 0.2 * tile.ctas_per_sm + 0.8 * tiles_per_sm, longest}) * tile.block_m * tile.block_n;
-  const double seconds = Overlapped(launches.count * load * steps / rate, ActivationSeconds(product, device, costs));
+  const double multiplying = launches.count * load * steps / rate, moving = ActivationSeconds(product, device, costs);
+  const double seconds = share < 1 ? OverlappedBehind(multiplying, moving) : Overlapped(multiplying, moving);
   return seconds + launches.count * kLaunchSeconds + SlicesSeconds(product, device, costs, split);
 }
 
