@@ -44,6 +44,7 @@ from jaxconv.transforms import (
     has_more_zeros,
     unsupported_reason,
 )  # fmt: skip
+from jaxconv.transforms.array_views import spread
 
 PROBLEMS_IN_AN_EXAMPLE = 6  # they share a compilation
 
@@ -717,3 +718,17 @@ def test_what_is_not_finite_stays_in_its_pack():
     seen[2:5, 2:5] = True  # by windows that hold it
     assert_same(actual[0][~seen], expected[0][~seen])
     assert not np.all(np.isfinite(actual[..., 0]))
+
+
+@pytest.mark.parametrize("dtype, channels, in_words", [
+    ("bfloat16", 16, True), ("float16", 8, True), ("bfloat16", 12, False), ("float32", 16, False), ("int8", 16, False),
+])  # fmt: skip
+def test_what_lies_apart_moves_in_words(dtype, channels, in_words):
+    """Pairs of 16 bits, where channels are whole vectors. Zeros come between them on the way back."""
+    x, at = integers((2, 7, 5, channels), dtype), range(1, 6, 2)
+    view = spread(x.shape, {1: at, 2: range(5)})
+    np.testing.assert_array_equal(view.to(x), x[:, 1:6:2])
+    expected = np.zeros_like(x)
+    expected[:, 1:6:2] = x[:, 1:6:2]
+    np.testing.assert_array_equal(view.back(x[:, 1:6:2]), expected)
+    assert all(("uint32" in str(jax.make_jaxpr(move)(x))) == in_words for move in (view.to, view.back))
