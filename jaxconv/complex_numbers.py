@@ -1,66 +1,107 @@
 """A complex convolution as a real one, of the parts of all numbers, real and imaginary.
 
-So a complex product is four real ones. Each of the four has its own sums. At the end two of them are added, and two are
-subtracted. lax makes three convolutions of it, and adds parts before it multiplies: then a small part may get lost.
+So a complex product is four real ones. lax makes three convolutions of it, and adds parts before it multiplies: then a
+small part may get lost. On a host, sums of float32 are sums of float64 where they may be less exact than lax's.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
 from jaxconv.problem import ROLES, ConvProblem, Member
-from jaxconv.problem.factors import resize
+from jaxconv.problem.factors import axis_of, resize
+from jaxconv.problem.product import OPERANDS, RESULT, Product
+from jaxconv.problem.wider import with_result
 from jaxconv.transforms.array_views import merged, split
 
-PARTS = {"complex64": np.dtype("float32"), "complex128": np.dtype("float64")}
+COMPLEX64, FLOAT64 = np.dtype("complex64"), np.dtype("float64")
+PARTS = {"complex64": np.dtype("float32"), "complex128": FLOAT64}
+
+# The products of a dense sum that a host's kernels add in float32 more exactly than lax does. A wgrad splits long sums.
+FEWEST_PRODUCTS = 512
+MOST_PRODUCTS = {"conv": 5000, "wgrad": math.inf}
 
 
 def is_complex(problem: ConvProblem) -> bool:
     return all(problem.dtype(role).name in PARTS for role in ROLES)
 
 
-def as_real(kind: str, problem: ConvProblem) -> ConvProblem:
-    """The real problem: one operand's parts are images (in a weight gradient, input channels), those of the other are
-    output channels."""
-    for factor in ("c" if kind == "wgrad" else "n", "k"):
-        problem = resize(problem, factor, lambda n: 2 * n)
+def as_real(kind: str, problem: ConvProblem, platform: str | None = None) -> ConvProblem:
+    """The real problem: one operand's parts are images or input channels, those of the other are output channels."""
+    factor, real = _factor_of_parts(kind, problem, platform), problem
+    for doubled in (factor, "k"):
+        real = resize(real, doubled, lambda n: 2 * n)
     groups, ins, outs = problem.member
-    member = Member(groups, 2 * ins if kind == "wgrad" else ins, 2 * outs)
+    member = Member(groups, 2 * ins if factor == "c" else ins, 2 * outs)
     dtypes = {f"{role}_dtype": PARTS[problem.dtype(role).name] for role in ROLES}
-    return dataclasses.replace(problem, member=member, **dtypes)
+    real = dataclasses.replace(real, member=member, **dtypes)
+    return with_result(kind, real, FLOAT64) if _has_wider_sums(kind, problem, platform) else real
 
 
 def complex_convolution(
-    kind: str, problem: ConvProblem, compute: Callable[[Array, Array], Array]
+    kind: str, problem: ConvProblem, compute: Callable[[Array, Array], Array], platform: str | None = None
 ) -> Callable[[Array, Array], Array]:
     """What computes a complex problem by what computes `as_real` of it."""
-    lhs, out, rhs = problem.lhs_spec, problem.out_spec, problem.rhs_spec
-    # The axes of the parts: of the operands, then those that each of them has in the result.
-    operands = (lhs.second, out.second) if kind == "wgrad" else (lhs.first, rhs.first)
-    result = (rhs.second, rhs.first) if kind == "wgrad" else (out.first, out.second)
+    factor = _factor_of_parts(kind, problem, platform)
+    of_a, of_b, of_result = (axis_of(problem, role, factor) for role in (*OPERANDS[kind], RESULT[kind]))
+    k_of_b, k_of_result = (axis_of(problem, role, "k") for role in (OPERANDS[kind][1], RESULT[kind]))
+    dtype = PARTS[problem.dtype(RESULT[kind]).name]
 
     def convolution(a: Array, b: Array) -> Array:
-        parts = [_parts(x, axis) for x, axis in zip((a, b), operands, strict=True)]
-        return _complex(compute(*parts), *result)
+        with jax.enable_x64(True):  # the kernel's sums may be of float64, whatever JAX is set to
+            if of_result is None:  # the kernel adds the products of both parts: a b is Re(a) b + Im(a) (i b)
+                b = _in_turn(b, lax.complex(-b.imag, b.real), of_b)
+            sums = compute(_parts(a, of_a), _parts(b, k_of_b))
+            return _complex(sums, of_result, k_of_result, dtype)
 
     return convolution
 
 
+def _has_wider_sums(kind: str, problem: ConvProblem, platform: str | None) -> bool:
+    """Whether a kernel sums in float64, and the sums are rounded once: on a host, where float32 is not known to be at
+    least as exact as lax."""
+    if platform != "cpu" or problem.dtype(RESULT[kind]) != COMPLEX64:
+        return False
+    is_dense = problem.groups == 1 and problem.out_channels > 1
+    return not (is_dense and FEWEST_PRODUCTS <= Product(kind, problem).k <= MOST_PRODUCTS[kind])
+
+
+def _factor_of_parts(kind: str, problem: ConvProblem, platform: str | None) -> str:
+    """Where the parts of the first operand are: images, n, or input channels, c.
+
+    If the result has that factor, each of the four products has its own sums. Else the kernel adds them up: float64 is
+    exact enough, and the result is half as large. Groups of one channel stay such, for `depthwise`.
+    """
+    if _has_wider_sums(kind, problem, platform):
+        return "n" if problem.groups > 1 and problem.in_channels == 1 else "c"
+    return "c" if kind == "wgrad" else "n"
+
+
+def _in_turn(first: Array, second: Array, axis: int) -> Array:
+    """[..., C, ...] twice -> [..., 2 C, ...]: of each index the first, then the second."""
+    return merged(jnp.stack([first, second], axis + 1), axis)
+
+
 def _parts(x: Array, axis: int) -> Array:
-    """complex [..., C, ...] -> [..., 2 C, ...]: of each index the real part, then the imaginary one."""
-    return merged(jnp.stack([x.real, x.imag], axis + 1), axis)
+    return _in_turn(x.real, x.imag, axis)
 
 
-def _complex(products: Array, first: int, second: int) -> Array:
-    """The way back, from the sums of products of the parts of one operand, on axis `first`, and the other's."""
+def _complex(sums: Array, first: int | None, second: int, dtype: np.dtype) -> Array:
+    """The way back, from the sums of products of the parts of one operand, on axis `first`, and the other's. Without
+    that axis, they are added up."""
 
     def part(x: Array, axis: int, which: int) -> Array:
         return lax.index_in_dim(split(x, axis, 2), which, axis + 1, keepdims=False)
 
-    sums = lambda a, b: part(part(products, first, a), second, b)
-    return lax.complex(sums(0, 0) - sums(1, 1), sums(0, 1) + sums(1, 0))
+    real, imag = part(sums, second, 0), part(sums, second, 1)
+    if first is not None:
+        of_real, of_imag = (lambda x: part(x, first, 0)), (lambda x: part(x, first, 1))
+        real, imag = of_real(real) - of_imag(imag), of_real(imag) + of_imag(real)
+    return lax.complex(real.astype(dtype), imag.astype(dtype))

@@ -97,7 +97,7 @@ def _computation(kind: str, platform: str | None, implementation, tuning: Tuning
     by_kernel = ffi.convolution(choice.plan, seen)
     dtypes = [seen.dtype(role) for role in OPERANDS[kind_seen]]
     compute = lambda *operands: by_kernel(*(x.astype(dtype) for x, dtype in zip(operands, dtypes, strict=True)))
-    return complex_convolution(kind, problem, compute) if is_complex(problem) else compute
+    return complex_convolution(kind, problem, compute, platform) if is_complex(problem) else compute
 
 
 def _with_rows(platform: str | None, implementation, tuning: Tuning, apart: Apart) -> Callable[..., Array] | None:
@@ -123,7 +123,7 @@ def seen_by_kernels(
     kernels take; of integers, a weight gradient or the convolution that it is; of float32 multiplied as bfloat16, that.
     """
     if is_complex(problem):
-        problem = as_real(kind, problem)
+        problem = as_real(kind, problem, platform)
     if wraps_to_int8(problem) and ending is Ending.SUMS:
         problem = with_result(kind, problem, INT32)
     if platform != "cuda":

@@ -14,6 +14,7 @@ from cases.reference import assert_same, custom_calls, pullback, run, run_on_hos
 from jaxconv.complex_numbers import as_real
 from jaxconv.explain import lines
 from jaxconv.problem import ConvProblem
+from jaxconv.problem.product import RESULT
 
 X, W = (2, 9, 8, 4), (3, 3, 4, 6)
 CASES = {
@@ -77,24 +78,60 @@ def test_install(implementation):
         jaxconv.uninstall()
 
 
-@pytest.mark.parametrize("imaginary", [1.0, 1e-4], ids=["of_one_size", "nearly_real"])
-def test_errors_beside_lax(imaginary, implementation, x64):
+# With sums of a few to some hundred products.
+LAYERS = {
+    "dense": channels_last_convolution((2, 12, 12, 64), (3, 3, 64, 64)),
+    "pointwise": channels_last_convolution((2, 16, 16, 8), (1, 1, 8, 32)),
+    "strided": channels_last_convolution((2, 17, 17, 32), (3, 3, 32, 32), window_strides=(2, 2)),
+    "groups_of_16": channels_last_convolution((2, 16, 16, 32), (3, 3, 16, 32), feature_group_count=2),
+    "groups_of_4": channels_last_convolution((2, 16, 16, 32), (3, 3, 4, 32), feature_group_count=8),
+    "batch_groups": channels_last_convolution((4, 16, 16, 8), (3, 3, 8, 16), batch_group_count=2),
+    "depthwise": channels_last_convolution((2, 16, 16, 5), (3, 3, 1, 5), feature_group_count=5),
+    "depthwise_of_two_results": channels_last_convolution((2, 16, 16, 16), (3, 3, 1, 32), feature_group_count=16),
+    "depthwise_volume": channels_last_convolution((1, 6, 8, 8, 8), (3, 3, 3, 1, 8), feature_group_count=8),
+    "one_output": channels_last_convolution((2, 16, 16, 32), (3, 3, 32, 1)),
+    "one_to_one": channels_last_convolution((2, 32, 32, 1), (7, 7, 1, 1)),
+}
+IMAGINARY = pytest.mark.parametrize("imaginary", [1.0, 1e-4], ids=["of_one_size", "nearly_real"])
+
+
+def gaussian(case, imaginary):
+    """x, w and a cotangent, and what is exact of all passes."""
+    rng = np.random.default_rng(0)
+    operands = [rng.standard_normal(a.shape) + 1j * imaginary * rng.standard_normal(a.shape) for a in case.operands()]
+    operands = [a.astype("complex64") for a in operands]
+    with jax.enable_x64(True):
+        return operands, run_on_host(pullback(case.lax()), *(a.astype("complex128") for a in operands))
+
+
+def errors(actual, exact, part):
+    """The root mean square and the largest, of the real or the imaginary parts."""
+    error = part(np.asarray(actual, np.complex128)) - part(np.asarray(exact))
+    return np.array([np.sqrt(np.mean(error**2)), np.max(np.abs(error))])
+
+
+@IMAGINARY
+def test_errors_beside_lax(imaginary, implementation):
     """In the root mean square, at most lax's: it adds both parts before it multiplies, and so loses one that is far
     smaller."""
-    rng = np.random.default_rng(0)
     case = channels_last_convolution((2, 9, 8, 32), (3, 3, 32, 32))
-    draw = lambda *shape: rng.standard_normal(shape) + 1j * imaginary * rng.standard_normal(shape)
-    operands = [draw(*shape).astype("complex64") for shape in (case.lhs, case.rhs, case.lhs)]
-    exact = run_on_host(pullback(case.lax()), *(a.astype("complex128") for a in operands))
+    operands, exact = gaussian(case, imaginary)
     theirs = run(pullback(case.bound(lax.conv_general_dilated, precision="highest")), *operands)
     actual = run(pullback(ours(case, implementation, precision="highest")), *operands)
-
-    def error(x, e, part):
-        return np.sqrt(np.mean((part(np.asarray(x, np.complex128)) - part(np.asarray(e))) ** 2))
-
     for a, their, e in zip(actual, theirs, exact, strict=True):
-        assert error(a, e, np.real) <= error(their, e, np.real)
-        assert error(a, e, np.imag) <= (1 if imaginary == 1 else 1e-2) * error(their, e, np.imag)
+        assert errors(a, e, np.real)[0] <= errors(their, e, np.real)[0]
+        assert errors(a, e, np.imag)[0] <= (1 if imaginary == 1 else 1e-2) * errors(their, e, np.imag)[0]
+
+
+@IMAGINARY
+@pytest.mark.parametrize("case", LAYERS.values(), ids=LAYERS)
+def test_errors_on_a_host(case, imaginary):
+    """At most lax's, of both parts, in every pass. JAX is without float64, which the sums are of."""
+    operands, exact = gaussian(case, imaginary)
+    theirs, actual = (run_on_host(pullback(conv), *operands) for conv in (case.lax(), ours(case, "cpu")))
+    for which, a, their, e in zip(("fprop", "dgrad", "wgrad"), actual, theirs, exact, strict=True):
+        for part in (np.real, np.imag):
+            assert (errors(a, e, part) <= errors(their, e, part)).all(), (which, part.__name__)
 
 
 def test_explain_has_the_real_convolutions_kernel():
@@ -103,17 +140,43 @@ def test_explain_has_the_real_convolutions_kernel():
     assert line.startswith("fprop complex64[2,9,8,4]") and (": gemm" in line or "us)" in line)
 
 
+def problem_of(case):
+    x, w, _ = case.operands("complex64")
+    (equation,) = jax.make_jaxpr(case.lax())(x, w).jaxpr.eqns
+    return ConvProblem.from_lax(*(v.aval for v in (*equation.invars, *equation.outvars)), equation.params)
+
+
 @pytest.mark.parametrize(
     ("kind", "lhs", "rhs", "out"),
     [("conv", (4, 9, 8, 4), (3, 3, 2, 12), (4, 9, 8, 12)), ("wgrad", (2, 9, 8, 8), (3, 3, 4, 12), (2, 9, 8, 12))],
 )
 def test_the_real_problem(kind, lhs, rhs, out):
     """Twice the images, or input channels, and twice the output channels."""
-    x, w, _ = CASES["grouped"].operands("complex64")
-    jaxpr = jax.make_jaxpr(CASES["grouped"].lax())(x, w).jaxpr
-    (equation,) = jaxpr.eqns
-    problem = ConvProblem.from_lax(*(v.aval for v in (*equation.invars, *equation.outvars)), equation.params)
-    real = as_real(kind, problem)
+    real = as_real(kind, problem_of(CASES["grouped"]))
     assert (real.lhs_shape, real.rhs_shape, real.out_shape) == (lhs, rhs, out)
     assert (real.groups, real.in_channels, real.out_channels, real.lhs_dtype) == (2, rhs[2], 6, np.float32)
     assert real.member == (2, rhs[2], 6)
+
+
+@pytest.mark.parametrize(
+    ("case", "kind", "doubled", "sums"),
+    [
+        (LAYERS["dense"], "conv", "n", "float32"),
+        (LAYERS["dense"], "wgrad", "c", "float64"),
+        (LAYERS["groups_of_4"], "conv", "c", "float64"),
+        (LAYERS["groups_of_4"], "wgrad", "c", "float64"),
+        (LAYERS["depthwise"], "conv", "n", "float64"),
+        (LAYERS["depthwise"], "wgrad", "n", "float64"),
+        (LAYERS["one_output"], "conv", "c", "float64"),
+        (channels_last_convolution((1, 4, 4, 600), (3, 3, 600, 2)), "conv", "c", "float64"),
+        (channels_last_convolution((2, 24, 24, 2), (3, 3, 2, 2)), "wgrad", "c", "float32"),
+    ],
+)
+def test_sums_on_a_host(case, kind, doubled, sums):
+    """Of float32 where they are dense, and neither short nor, in a convolution, very long."""
+    problem = problem_of(case)
+    real = as_real(kind, problem, "cpu")
+    assert real.dtype(RESULT[kind]) == sums
+    sizes = {"n": (2 * problem.batch, problem.in_channels), "c": (problem.batch, 2 * problem.in_channels)}
+    assert (real.batch, real.in_channels) == sizes[doubled]
+    assert as_real(kind, problem).dtype(RESULT[kind]) == np.float32  # a GPU's
