@@ -44,3 +44,8 @@ def channels_last_convolution(lhs, rhs, **params):
     one = (1,) * (len(lhs) - 2)
     defaults = dict(window_strides=one, padding="SAME", lhs_dilation=one, rhs_dilation=one)
     return Convolution(lhs, rhs, defaults | params | dict(dimension_numbers=channels_last(len(one))))
+
+
+def depthwise_convolution(lhs, kernel, times=1, **params):
+    """Each channel on its own, with so many results."""
+    return channels_last_convolution(lhs, (*kernel, 1, times * lhs[-1]), feature_group_count=lhs[-1], **params)

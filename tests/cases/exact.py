@@ -5,7 +5,7 @@ import functools
 import jax
 import numpy as np
 
-from cases.convolution import Convolution, channels_last_convolution
+from cases.convolution import Convolution, channels_last_convolution, depthwise_convolution
 from cases.convolutions import OF_PARTIAL, convolutions, problem
 from cases.problems import passes_of
 from cases.reference import assert_same, pullback, run_on_host
@@ -76,7 +76,7 @@ def of_family(family, lhs, kernel, outs):
     """A dense convolution, or one that depthwise takes."""
     if family != "depthwise":
         return channels_last_convolution(lhs, (*kernel, lhs[-1], outs))
-    return channels_last_convolution(lhs, (*kernel, 1, lhs[-1]), feature_group_count=lhs[-1])
+    return depthwise_convolution(lhs, kernel)
 
 
 def each_pass(conv):

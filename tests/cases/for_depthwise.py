@@ -1,6 +1,7 @@
 """Convolutions that depthwise is for."""
 
-from cases.convolution import Convolution, channels_last_convolution
+from cases.convolution import Convolution
+from cases.convolution import depthwise_convolution as each
 
 
 def of_channels():
@@ -8,8 +9,6 @@ def of_channels():
 
     There is a tiny one for each of its tiles.
     """
-    each = lambda lhs, kernel, **more: channels_last_convolution(
-        lhs, (*kernel, 1, lhs[-1]), feature_group_count=lhs[-1], **more)  # fmt: skip
     twice = dict(lhs_dilation=(2, 2))
     yield "tiny_line", each((2, 11, 8), (3,))
     yield "tiny_31", each((1, 20, 8), (31,))
@@ -116,8 +115,7 @@ def of_channels():
     yield "eight_times_as_wide", each((2, 5, 9, 16), (3, 9), lhs_dilation=(1, 8), padding=((1, 1), (2, 4)))
     yield "two_thirds_as_wide", each((2, 5, 31, 8), (3, 4), lhs_dilation=(1, 2), padding=((1, 1), (2, 2)),
                                      window_strides=(1, 3))  # fmt: skip
-    times = lambda many, lhs, kernel, **more: channels_last_convolution(
-        lhs, (*kernel, 1, many * lhs[-1]), feature_group_count=lhs[-1], **more)  # fmt: skip
+    times = lambda many, lhs, kernel, **more: each(lhs, kernel, many, **more)
     yield "two_for_each", times(2, (3, 9, 30, 8), (3, 5))
     yield "three_for_each", times(3, (2, 12, 13, 12), (7, 7))
     yield "two_for_each_of_a_volume", times(2, (2, 4, 6, 9, 8), (3, 2, 3))

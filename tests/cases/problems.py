@@ -23,6 +23,10 @@ def layer(lhs, rhs, dtype="float32", result=None, **params) -> ConvProblem:
     return problem_of(functools.partial(lax_channels_last, **params), lhs, rhs, dtype, result)
 
 
+def sizes(problem):
+    return problem.lhs_shape, problem.rhs_shape, problem.out_shape, problem.window_strides, problem.pad_low
+
+
 def steps_of(problem) -> tuple:
     """The distance of the lhs elements that neighbours of a residue class read through one tap."""
     pairs = zip(problem.window_strides, problem.lhs_dilation, strict=True)
@@ -65,6 +69,9 @@ def each_channel(lhs, kernel, dtype="bfloat16", result=None, **params):
 def of_layouts(lhs, rhs, dimension_numbers, **params):
     defaults = dict(dimension_numbers=dimension_numbers, window_strides=(1,) * (len(lhs) - 2), padding="SAME")
     return problem_of(functools.partial(lax.conv_general_dilated, **defaults | params), lhs, rhs, "bfloat16")
+
+
+channels_first = functools.partial(of_layouts, dimension_numbers=("NCHW", "OIHW", "NCHW"))
 
 
 PIECES = halves((2, 20, 20, 16), (3, 3, 16, 24))

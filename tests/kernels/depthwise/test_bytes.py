@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import jaxconv
-from cases.convolution import channels_last_convolution
+from cases.convolution import depthwise_convolution as each
 from cases.epilogue import ended, operands_of, plan_with, with_epilogue
 from cases.int8_epilogue import case_of, check_largest_sums
 from cases.reference import assert_same
@@ -14,10 +14,6 @@ from jaxconv.planner.families import FAMILIES
 
 pytestmark = pytest.mark.gpu
 TILES = [tile for tile in FAMILIES["cuda"]["depthwise"].tiles if tile.of_bytes]
-
-
-def each(lhs, kernel, **more):
-    return channels_last_convolution(lhs, (*kernel, 1, lhs[-1]), feature_group_count=lhs[-1], **more)
 
 
 BY_TWO, DOUBLED = dict(window_strides=(2, 2)), dict(lhs_dilation=(2, 2))

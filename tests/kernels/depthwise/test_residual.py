@@ -5,7 +5,7 @@ import functools
 import jax
 import pytest
 
-from cases.convolution import channels_last_convolution
+from cases.convolution import depthwise_convolution as each
 from cases.epilogue import ended, operands_of, plan_with, with_epilogue
 from cases.problems import problem_of
 from cases.reference import assert_same, run_on_host
@@ -15,10 +15,6 @@ from jaxconv.planner.families import FAMILIES
 pytestmark = pytest.mark.gpu
 TILES = {f"{tile}-{dtype}": (tile, dtype) for tile in FAMILIES["cuda"]["depthwise"].tiles if has_pass(tile, "fprop")
          for dtype in dtypes_of("depthwise", tile)}  # fmt: skip
-
-
-def each(lhs, kernel, **more):
-    return channels_last_convolution(lhs, (*kernel, 1, lhs[-1]), feature_group_count=lhs[-1], **more)
 
 
 BY_TWO, DOUBLED = dict(window_strides=(2, 2)), dict(lhs_dilation=(2, 2))

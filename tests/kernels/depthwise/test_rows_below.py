@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from cases.convolution import channels_last_convolution
+from cases.convolution import depthwise_convolution as each
 from cases.problems import passes_of, problem_of
 from cases.reference import assert_same, run_on_host
 from cases.tiles import PASSES, constraint, dtype_of, kernels_of
@@ -18,10 +18,6 @@ from jaxconv.planner.choose import choose
 from jaxconv.planner.families import FAMILIES
 
 pytestmark = pytest.mark.gpu
-
-
-def each(lhs, kernel, **more):
-    return channels_last_convolution(lhs, (*kernel, 1, lhs[-1]), feature_group_count=lhs[-1], **more)
 
 
 BELOW = {

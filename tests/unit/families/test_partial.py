@@ -16,6 +16,7 @@ from cases.problems import (
     LAYERS,
     PASSES,
     PIECES,
+    channels_first,
     each_channel,
     halves,
     layer,
@@ -25,11 +26,6 @@ from cases.problems import (
 )
 from jaxconv.planner.choose import choose
 from jaxconv.planner.plan import Constraint
-
-
-def channels_first(lhs, rhs, **params):
-    return of_layouts(lhs, rhs, ("NCHW", "OIHW", "NCHW"), **params)
-
 
 GROUPED = halves((2, 20, 20, 32), (2, 2, 8, 32), feature_group_count=4)
 EACH = each_channel((2, 20, 20, 32), (3, 3))

@@ -1,0 +1,278 @@
+"""Which transforms the planner tries and chooses, and the calls that they become."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import export, lax
+
+from cases.plans import PARTIAL, tile_of
+from cases.problems import channels_first, halves, layer, passes_of, problem_of, sizes
+from cases.random_problems import problems
+from jaxconv import ffi, transforms
+from jaxconv.planner.choose import choose, version_of
+from jaxconv.planner.devices import TYPICAL_DEVICE
+from jaxconv.planner.plan import Constraint
+from jaxconv.problem import ROLES
+from jaxconv.problem.product import OPERANDS, RESULT, Product
+from jaxconv.transforms import (
+    ChannelsLast,
+    KMajorFilter,
+    MultipliersAsDepth,
+    PackedColumns,
+    PackedGroups,
+    PaddedGroups,
+    PatchRowsAsImages,
+    PositionsLast,
+    SeenPixels,
+    StridesAsDepth,
+    SwappedOperands,
+    VolumesAsImages,
+    apply,
+    dense_transforms,
+    depthwise_transforms,
+    unsupported_reason,
+)  # fmt: skip
+
+LAYERS = {
+    "stem": (halves((128, 224, 224, 3), (7, 7, 3, 64), window_strides=2, padding=3), (PackedColumns(2),)),
+    "patches": (halves((128, 224, 224, 3), (16, 16, 3, 768), window_strides=16, padding=0), (PackedColumns(16),)),
+    "images": (halves((2, 512, 512, 128), (3, 3, 128, 3)), (PackedColumns(1),)),
+    "groups": (halves((128, 56, 56, 128), (3, 3, 4, 128), feature_group_count=32), (PackedGroups(16),)),
+    "channels_first": (channels_first((32, 128, 28, 28), (128, 128, 3, 3)), (ChannelsLast(),)),
+    "stem_of_channels_first": (
+        channels_first((128, 3, 224, 224), (64, 3, 7, 7), window_strides=(2, 2)), (ChannelsLast(), PackedColumns(2))
+    ),
+    "dense": (halves((32, 56, 56, 64), (3, 3, 64, 64)), ()),
+    "strided": (halves((32, 56, 56, 64), (3, 3, 64, 128), window_strides=2), ()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("problem, transform", LAYERS.values(), ids=LAYERS)
+def test_what_is_chosen(problem, transform, which):
+    """And why: the problem as it is costs more, also with what the arrays' conversion takes."""
+    kind, problem = passes_of(problem)[which]
+    choice = choose("cuda", kind, problem, Constraint(family="mma"))
+    if choice.plan.transform[-1:] == (SwappedOperands(),):
+        assert which == "wgrad" and problem.in_channels > problem.out_channels
+        transform = (*transform, SwappedOperands())
+    assert (choice.plan.family, choice.plan.transform) == ("mma", transform)
+    named = " of " + " and ".join(map(str, transform)) if transform else ""
+    assert str(choice.plan).startswith(f"mma {choice.plan.tile}{named}, split ")
+    if transform:
+        as_it_is = choose("cuda", kind, problem, Constraint(family="mma", transform=()))
+        assert as_it_is.plan.transform == ()
+        assert as_it_is.cost > choice.cost
+        asked = choose("cuda", kind, problem, Constraint(family="mma", transform=transform))
+        assert (asked.plan, asked.cost) == (choice.plan, choice.cost)
+    else:
+        assert not any(" of " in r.what for r in choice.rejected)
+
+
+IN_RUNS = [("stem", "fprop"), ("stem", "wgrad"), ("images", "dgrad"), ("images", "wgrad")]
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("name, problem, transform", [(name, *layer) for name, layer in LAYERS.items()], ids=LAYERS)
+def test_what_is_chosen_of_all_families(name, problem, transform, which):
+    """Groups of few channels need no packs where a family takes them as they lie, nor do rows of few channels."""
+    kind, problem = passes_of(problem)[which]
+    choice = choose("cuda", kind, problem)
+    assert choice.cost <= choose("cuda", kind, problem, Constraint(family="mma")).cost
+    packs_groups = any(isinstance(step, PackedGroups) for step in transform)
+    tile = tile_of(choice.plan) if choice.plan.family == "direct" else None
+    is_packed, taps_in_n = (tile.packed > 0, tile.taps_in_n > 0) if tile else (False, False)
+    chosen = tuple(step for step in choice.plan.transform if step != SwappedOperands())
+    chosen = tuple(PackedColumns(2) if step == PackedColumns(2, whole=False) else step for step in chosen)
+    if name == "patches" and which != "dgrad":
+        assert choice.plan.family == "wgmma"
+        transform = (*transform, PatchRowsAsImages())
+    assert chosen == (() if packs_groups or is_packed or taps_in_n else transform)
+    assert (choice.plan.family == "direct") >= packs_groups
+    assert is_packed == ((name, which) in IN_RUNS)
+    assert taps_in_n == ((name, which) == ("images", "fprop"))
+
+
+OF_CHANNELS = {
+    "as_they_lie": (halves((32, 56, 56, 128), (7, 7, 1, 128), feature_group_count=128), ()),
+    "channels_first": (channels_first((32, 128, 56, 56), (128, 1, 7, 7), feature_group_count=128), (ChannelsLast(),)),
+    "parts_of_vectors": (halves((32, 56, 56, 100), (3, 3, 1, 100), feature_group_count=100), (PaddedGroups(),)),
+    "multipliers": (layer((32, 56, 56, 64), (7, 7, 1, 128), feature_group_count=64), (MultipliersAsDepth(),)),
+    "planes": (halves((8, 8, 56, 56, 96), (1, 7, 7, 1, 96), feature_group_count=96), (VolumesAsImages(),)),
+    "lines": (
+        halves((8, 16, 28, 28, 108), (5, 1, 1, 1, 108), feature_group_count=108),
+        (VolumesAsImages(), PaddedGroups()),
+    ),
+    "all": (
+        channels_first((32, 33, 56, 56), (66, 1, 15, 15), feature_group_count=33),
+        (ChannelsLast(), PaddedGroups(), MultipliersAsDepth()),
+    ),
+}
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("problem, transform", OF_CHANNELS.values(), ids=OF_CHANNELS)
+def test_what_is_chosen_of_each_channel_on_its_own(problem, transform, which):
+    kind, problem = passes_of(problem)[which]
+    assert depthwise_transforms(Product(kind, problem)) == ([transform] if transform else [])
+    plan = choose("cuda", kind, problem).plan
+    assert (plan.family, plan.transform) == ("depthwise", transform)
+
+
+POINTS = halves((8, 16, 56, 56, 54), (5, 1, 1, 1, 54), feature_group_count=54, window_strides=(1, 2, 2),
+                padding=((2, 2), (0, 0), (0, 0)))  # fmt: skip
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+def test_strides_of_windows_of_one_pixel_are_taken_out(which):
+    """An X3D's windows of several planes become rows of an image. Nothing of what they skip is computed."""
+    kind, problem = passes_of(POINTS)[which]
+    transform = (SeenPixels(), VolumesAsImages(), PaddedGroups())
+    assert depthwise_transforms(Product(kind, problem)) == [(PaddedGroups(),), transform]
+    choice = choose("cuda", kind, problem)
+    assert (choice.plan.family, choice.plan.transform) == ("depthwise", transform)
+    assert " of seen pixels and volumes as images and padded groups" in str(choice.plan)
+    assert sizes(apply(transform, POINTS).problem)[:3] == ((8, 16, 784, 56), (5, 1, 1, 56), (8, 16, 784, 56))
+
+
+def test_other_strides_become_planes():
+    strided = halves((32, 57, 55, 64), (1, 31, 1, 64), feature_group_count=64, window_strides=2)
+    assert depthwise_transforms(Product("conv", strided)) == [(SeenPixels(),), (SeenPixels(), StridesAsDepth())]
+
+
+def test_a_strided_weight_gradient_is_k_major_from_the_side_of_its_pixels():
+    """In float32: those that are seen are transposed, and no others."""
+    problem = layer((128, 28, 28, 512), (1, 1, 512, 1024), window_strides=2)
+    plan = choose("cuda", "wgrad", problem).plan
+    swapped = (KMajorFilter(), PositionsLast("lhs"), SwappedOperands())
+    assert (plan.family, plan.transform) == ("wgmma", (SeenPixels(), *swapped))
+
+
+TOO_DEEP = {
+    "multipliers_of_a_volume": (
+        layer((1, 1, 1, 1, 2), (31, 31, 31, 1, 8192), feature_group_count=2), (PaddedGroups(),)
+    ),
+    "multipliers_of_images": (layer((2, 9, 9, 8), (31, 31, 1, 32768), feature_group_count=8), ()),
+    "strides": (layer((1, 5000, 5000, 8), (2, 2, 1, 8), feature_group_count=8, window_strides=2500, padding=0), ()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("problem, transform", TOO_DEEP.values(), ids=TOO_DEEP)
+def test_no_window_becomes_one_of_millions_of_taps(problem, transform, which):
+    """No kernel takes it, but planning would tabulate its taps: more than 10 GB for the volume's multipliers."""
+    kind, problem = passes_of(problem)[which]
+    assert depthwise_transforms(Product(kind, problem)) == ([transform] if transform else [])
+
+
+@pytest.mark.parametrize("planes, takes", [(1024, True), (1025, False)])
+def test_a_window_becomes_as_deep_as_depthwise_takes(planes, takes):
+    deep = halves((1, planes, 1, 1, 8), (planes, 1, 1, 1, 8), feature_group_count=8)
+    as_it_is = choose("cuda", "wgrad", deep, Constraint(family="depthwise", transform=()))
+    assert (as_it_is.plan is not None) == takes
+    multipliers = halves((1, 5, 8), (1, 1, 8 * planes), feature_group_count=8)
+    assert depthwise_transforms(Product("wgrad", multipliers)) == ([(MultipliersAsDepth(),)] if takes else [])
+
+
+def test_what_is_converted_has_a_price():
+    """Bytes read and written by a transpose, and a launch each; less bandwidth, more of it."""
+    _, problem = passes_of(LAYERS["channels_first"][0])["fprop"]
+    converted = transforms.apply((ChannelsLast(),), problem).problem
+    slow = dataclasses.replace(TYPICAL_DEVICE, bandwidth=TYPICAL_DEVICE.bandwidth / 2)
+
+    def conversions(device):
+        costs = [choose("cuda", "conv", of, Constraint("cuda", "mma", transform=transform, split=1), device).cost
+                 for of, transform in ((problem, (ChannelsLast(),)), (converted, ()))]  # fmt: skip
+        return costs[0] - costs[1]
+
+    elements = sum(np.prod(getattr(problem, f"{role}_shape")) for role in ROLES)
+    more = conversions(slow) - conversions(TYPICAL_DEVICE)
+    assert more == pytest.approx(1.3 * 2 * 2 * elements / TYPICAL_DEVICE.bandwidth)
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+def test_what_is_not_seen_is_not_read(which):
+    """But it is written, as zeros."""
+    kind, problem = passes_of(halves((16, 30, 30, 512), (1, 1, 512, 1024), window_strides=2))[which]
+    slow = dataclasses.replace(TYPICAL_DEVICE, bandwidth=TYPICAL_DEVICE.bandwidth / 2)
+    seconds = [version_of((SeenPixels(),), Product(kind, problem), on).conversions for on in (slow, TYPICAL_DEVICE)]
+    seen, all_pixels = 16 * 15 * 15 * 512, 16 * 30 * 30 * 512
+    elements = seen + (all_pixels if which == "dgrad" else seen)
+    assert seconds[0] - seconds[1] == pytest.approx(1.3 * 2 * elements / TYPICAL_DEVICE.bandwidth)
+
+
+@pytest.mark.parametrize("family", ["simt", "im2col"])
+def test_other_families_take_what_lies_there(family):
+    problem = LAYERS["stem"][0]
+    choice = choose("cuda", "conv", problem, Constraint(family=family))
+    assert choice.plan.transform == ()
+    assert not any(" of " in r.what for r in choice.rejected)
+    choice = choose("cuda", "conv", problem, Constraint(family=family, transform=(PackedColumns(2),)))
+    assert choice.plan is None
+
+
+@settings(max_examples=100, deadline=None, database=None)
+@given(problems(), st.booleans(), st.booleans(), st.booleans())
+def test_what_is_tried_has_vectors(problem, packs_groups, stores_parts, k_major):
+    for kind, p in passes_of(problem).values():
+        for transform in dense_transforms(Product(kind, p), packs_groups, stores_parts, k_major):
+            assert unsupported_reason(transform, p) is None
+            assert packs_groups or not any(isinstance(step, PackedGroups) for step in transform)
+            assert stores_parts or not any(isinstance(step, PackedColumns) and not step.whole for step in transform)
+            transformed = apply(transform, p).problem
+            swaps = SwappedOperands() in transform
+            assert (transformed.reverse != p.reverse) == swaps
+            assert kind == "wgrad" or not swaps
+            vector = 16 // p.rhs_dtype.itemsize
+            # Few channels of a cotangent, which nothing was done to, may be read as packed K.
+            has_channels = Product(kind, transformed).has_contiguous_channels(vector)
+            has_positions = kind == "wgrad" and any(isinstance(step, PositionsLast) for step in transform)
+            assert transform == (SwappedOperands(),) or has_channels or has_positions
+
+
+STRIDED = halves((32, 57, 55, 64), (31, 31, 1, 64), feature_group_count=64, window_strides=2)
+POINTS_OF_HALVES = halves((16, 29, 29, 64), (1, 1, 64, 128), window_strides=2)
+CALLS = {f"{name}_{family}": (family, *LAYERS[name]) for name in LAYERS for family in ("mma", "direct", "wgmma")} | {
+    "strided_rows": ("depthwise", STRIDED, (StridesAsDepth(False),)),
+    "strided_rows_and_columns": ("depthwise", STRIDED, (StridesAsDepth(),)),
+    "seen_pixels": ("wgmma", POINTS_OF_HALVES, (SeenPixels(),)),
+    "seen_pixels_of_channels": ("depthwise", POINTS, (SeenPixels(), VolumesAsImages(), PaddedGroups())),
+}
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("family, problem, transform", CALLS.values(), ids=CALLS)
+def test_the_call_with_any_batch(family, problem, transform, which):
+    """The kernel gets the transformed problem's arrays; the function around it has the problem's."""
+    (batch,) = export.symbolic_shape("b")
+    at_batch = {f"{role}_shape": (batch, *getattr(problem, f"{role}_shape")[1:]) for role in ("lhs", "out")}
+    kind, problem = passes_of(dataclasses.replace(problem, **at_batch))[which]
+    choice = choose("cuda", kind, problem, Constraint(family=family, transform=transform))
+    if choice.plan is None:
+        assert family in PARTIAL and all(r.reason for r in choice.rejected)
+        return
+    plan = choice.plan
+    types = {role: jax.ShapeDtypeStruct(getattr(problem, f"{role}_shape"), problem.rhs_dtype) for role in ROLES}
+    checks = [export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}")]
+    function = jax.jit(ffi.convolution(plan, problem))
+    exported = export.export(function, platforms=["cuda"], disabled_checks=checks)(*map(types.get, OPERANDS[kind]))
+    assert exported.out_avals[0].shape == types[RESULT[kind]].shape
+    (call,) = (line for line in exported.mlir_module().splitlines() if f"@jaxconv_{kind}" in line)
+    transformed = apply(transform, problem).problem
+    for role in (*OPERANDS[kind], RESULT[kind]):
+        shape = getattr(transformed, f"{role}_shape")
+        assert f"tensor<{'x'.join(str(d) if isinstance(d, int) else '?' for d in shape)}xbf16>" in call
+
+
+def test_without_columns_there_are_none_to_pack():
+    """A convolution without spatial dimensions is a matrix product: of channels that are no whole vectors, too."""
+    conv = functools.partial(lax.conv_general_dilated, window_strides=(), padding=(), dimension_numbers=None)
+    problem = problem_of(conv, (16, 6), (10, 6), "bfloat16")
+    for kind, p in passes_of(problem).values():
+        assert choose("cuda", kind, p).plan.transform == ()
+        assert unsupported_reason((PackedColumns(1),), p) == "there are no columns"
