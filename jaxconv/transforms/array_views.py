@@ -80,7 +80,8 @@ def padded(shape: Shape, places: dict[int, tuple[int, int]]) -> ArrayView:
 
 
 def spread(shape: Shape, places: dict[int, range]) -> ArrayView:
-    """The elements at some places along axes. What lies between them is zeros on the way back."""
+    """The elements at some places along axes: ranges that stop right behind their last. What lies between them is zeros
+    on the way back."""
     if all(len(at) == shape[axis] for axis, at in places.items()):
         return AS_IT_IS
     edges = [(0, 0, 0)] * len(shape)

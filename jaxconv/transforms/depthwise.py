@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from functools import partial
-from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
@@ -65,6 +64,7 @@ class VolumesAsImages:
 
     def apply(self, problem: ConvProblem) -> Transformed:
         p, dim = problem, self._dim(problem)
+        assert dim is not None, "the problem is unsupported"
         names = ("window_strides", "pad_low", "lhs_dilation", "rhs_dilation")
         changes, views = {name: _without(getattr(p, name), dim) for name in names}, {}
         for role in ROLES:
@@ -77,7 +77,7 @@ class VolumesAsImages:
             views[role] = reshaped(shape, changes[f"{role}_shape"])
         return Transformed(dataclasses.replace(p, **changes), views)
 
-    def _dim(self, p: ConvProblem) -> int | Any:
+    def _dim(self, p: ConvProblem) -> int | None:
         """The dimension that is joined to another one: planes to images, or columns to rows; None if there is none."""
         steps = zip(p.kernel, p.window_strides, p.lhs_dilation, p.pad_low, strict=True)
         sizes = zip(p.in_spatial, p.out_spatial, strict=True)
