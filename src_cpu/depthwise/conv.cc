@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "common/call.h"
+#include "common/chain.h"
 #include "common/epilogue.h"
 #include "common/pack.h"
 #include "common/storage.h"
@@ -16,16 +17,23 @@ template <typename T, bool whole, int n, typename S>
 void SumPositions(const Reaches& reaches, const Walk& walk, const S* src, const T* filter, int64_t first, T* sums) {
   Vector<T> sum[n] = {};
   const bool inside = first >= reaches.low && first + n <= reaches.high;
-  for (int64_t t = 0; t < reaches.count; ++t) {
-    const Reach& reach = reaches.taps[t];
-    for (int64_t c = 0; c < walk.channels; ++c) {
-      const Vector<T> weight = LoadVector<T>(filter + (reach.tap * walk.channels + c) * kLanes<T>);
-      const S* from = src + reach.src + first * walk.position + c * walk.channel;
+  const int64_t channels = Max<int64_t>(walk.channels, 1);
+  const int64_t taps = CeilDiv(ChainLength<T>(reaches.count * channels), channels);  // of a chain
+  for (int64_t t = 0; t < reaches.count;) {
+    Vector<T> chain[n] = {};
+    for (const int64_t end = Min(t + taps, reaches.count); t < end; ++t) {
+      const Reach& reach = reaches.taps[t];
+      for (int64_t c = 0; c < walk.channels; ++c) {
+        const Vector<T> weight = LoadVector<T>(filter + (reach.tap * walk.channels + c) * kLanes<T>);
+        const S* from = src + reach.src + first * walk.position + c * walk.channel;
 #pragma GCC unroll 8
-      for (int i = 0; i < n; ++i)
-        if (inside || (first + i >= reach.low && first + i < reach.high))
-          sum[i] += LoadLanes<T, whole>(from + i * walk.position, walk.lane, walk.lanes) * weight;
+        for (int i = 0; i < n; ++i)
+          if (inside || (first + i >= reach.low && first + i < reach.high))
+            chain[i] += LoadLanes<T, whole>(from + i * walk.position, walk.lane, walk.lanes) * weight;
+      }
     }
+#pragma GCC unroll 8
+    for (int i = 0; i < n; ++i) sum[i] += chain[i];
   }
 #pragma GCC unroll 8
   for (int i = 0; i < n; ++i) StoreVector(sum[i], sums + i * kLanes<T>);

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "common/call.h"
+#include "common/chain.h"
 #include "common/epilogue.h"
 #include "common/pack.h"
 #include "common/storage.h"
@@ -142,13 +143,14 @@ struct Products {
 template <typename T>
 using AddLineFunction = void(const ConvCall& call, const Products<T>& products, const Line& line, T* sums);
 
-// Sums [position][lanes] of at most `lanes` output channels. Lanes behind the last one add up what they find.
+// Adds taps [first, last) to sums [position][lanes] of at most `lanes` output channels. Lanes behind the last one add
+// up what they find.
 template <typename T, int lanes>
-void AddLine(const ConvCall& call, const Products<T>& products, const Line& line, T* sums) {
+void AddTaps(const ConvCall& call, const Products<T>& products, const Line& line, int32_t first, int32_t last,
+             T* sums) {
   const ConvProblem& p = call.problem;
   const int64_t end = line.first + line.count, step = p.step[2];
-  Zero(line.count * lanes, sums);
-  for (int32_t t = line.cls.first_tap; t < line.cls.first_tap + line.cls.tap_count; ++t) {
+  for (int32_t t = first; t < last; ++t) {
     const int32_t* shift = call.taps[t].shift;
     const int64_t d = line.d * p.step[0] + shift[0], h = line.h * p.step[1] + shift[1];
     if (!Inside(d, p.src_size[0]) || !Inside(h, p.src_size[1])) continue;
@@ -160,6 +162,20 @@ void AddLine(const ConvCall& call, const Products<T>& products, const Line& line
       T* sum = sums + (q - line.first) * lanes;
       StoreVector(LoadVector<T, lanes>(sum) + LoadVector<T, lanes>(from), sum);
     }
+  }
+}
+
+template <typename T, int lanes>
+void AddLine(const ConvCall& call, const Products<T>& products, const Line& line, T* sums) {
+  const int32_t first = line.cls.first_tap, count = line.cls.tap_count;
+  const int32_t length = static_cast<int32_t>(ChainLength<T>(count));
+  Zero(line.count * lanes, sums);
+  if (count <= length) return AddTaps<T, lanes>(call, products, line, first, first + count, sums);
+  alignas(kAlignment) T chain[kLine * lanes];
+  for (int32_t t = 0; t < count; t += length) {
+    Zero(line.count * lanes, chain);
+    AddTaps<T, lanes>(call, products, line, first + t, first + Min(t + length, count), chain);
+    for (int64_t i = 0; i < line.count * lanes; ++i) sums[i] += chain[i];
   }
 }
 

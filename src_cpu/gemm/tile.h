@@ -5,6 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "common/chain.h"
 #include "common/simd.h"
 #include "gemm/arithmetic.h"
 
@@ -30,11 +31,6 @@ constexpr int64_t kBlockK = 2048 / sizeof(T);
 template <typename T>
 constexpr int64_t kRowStride = kBlockK<T> + 192 / sizeof(T);
 
-// A chain of so many additions, then a new one begins: the rounding errors of a long one grow with its length. Integers
-// do not round.
-template <typename T>
-constexpr int64_t kChain = std::is_integral_v<T> ? INT64_MAX : 64;
-
 // A word, also one that was packed as several numbers.
 template <typename T>
 T LoadWord(const T* from) {
@@ -53,6 +49,7 @@ void Tile(int64_t k, const typename A::Sum* __restrict a, const typename A::Sum*
   using T = typename A::Sum;
   using V = Vector<T, lanes>;
   constexpr int kTileN = vectors * lanes;
+  const int64_t chain = ChainLength<T>(k);
   int64_t i = 0;
   do {  // once even with nothing to sum
     V sums[kTileM][vectors];
@@ -67,7 +64,7 @@ void Tile(int64_t k, const typename A::Sum* __restrict a, const typename A::Sum*
     if constexpr (kIsBiased<A>)
       if (i == 0) b += kTileN;
 
-    for (const int64_t end = k - i < kChain<T> ? k : i + kChain<T>; i < end; ++i) {
+    for (const int64_t end = k - i < chain ? k : i + chain; i < end; ++i) {
       V right[vectors];
 #pragma GCC unroll 2
       for (int v = 0; v < vectors; ++v) right[v] = LoadVector<T, lanes>(b + i * kTileN + v * lanes);

@@ -134,6 +134,28 @@ def test_errors_on_a_host(case, imaginary):
             assert (errors(a, e, part) <= errors(their, e, part)).all(), (which, part.__name__)
 
 
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant <= np.finfo(np.float64).nmant, reason="nothing wider than float64")
+@IMAGINARY
+@pytest.mark.parametrize(
+    ("width", "channels", "outputs", "groups"),
+    [(1, 16, 16, 1), (3, 8, 16, 1), (9, 16, 16, 16), (33, 1, 1, 1), (33, 1, 8, 1), (3, 64, 1, 1), (5, 12, 12, 3)],
+)
+def test_errors_of_complex128_on_a_host(width, channels, outputs, groups, imaginary, x64):
+    """In the root mean square, at most lax's."""
+    case = channels_last_convolution(
+        (4, 400, channels), (width, channels // groups, outputs), padding="VALID", feature_group_count=groups
+    )
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(a.shape) + 1j * imaginary * rng.standard_normal(a.shape) for a in case.operands()[:2])
+    windows = np.lib.stride_tricks.sliding_window_view(x.astype(np.clongdouble), width, axis=1)
+    windows = windows.reshape(*windows.shape[:2], groups, -1, width)
+    exact = np.einsum("nqgcs,scgk->nqgk", windows, w.reshape(*w.shape[:2], groups, -1)).reshape(4, -1, outputs)
+    theirs, actual = (run_on_host(conv, x, w) for conv in (case.lax(), ours(case, "cpu")))
+    for part in (np.real, np.imag):
+        ours_rms, their_rms = (np.sqrt(np.mean((part(np.asarray(y)) - part(exact)) ** 2)) for y in (actual, theirs))
+        assert 0 < ours_rms <= their_rms
+
+
 def test_explain_has_the_real_convolutions_kernel():
     x, w, _ = CASES["dense"].operands("complex64")
     (line,) = lines(jaxconv.conv2d, x, w)
