@@ -87,7 +87,7 @@ def test_arguments_of_flax(name):
 
 
 def in_a_process(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
 
 
 def test_jaxconv_does_not_import_flax():
