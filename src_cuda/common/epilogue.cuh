@@ -134,6 +134,7 @@ class EpilogueOf {
  public:
   using Number = EpilogueNumber<Acc>;
   using Result = std::conditional_t<kHasEpilogue, Number, Acc>;
+  static constexpr bool kIsNone = !kHasEpilogue;
 
   __device__ __forceinline__ EpilogueOf(const Epilogue& epilogue, int64_t first) : epilogue_(epilogue), first_(first) {}
 

@@ -217,6 +217,27 @@ __device__ __forceinline__ void StorePairToGlobal(float* to, float first, float 
   asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(first), "f"(second) : "memory");
 }
 
+// Stores one number, or two neighbours, to device memory if the condition holds: without a branch, which takes more
+// instructions than the store. Each type has registers of its kind: copies in others would be registers more.
+#define JAXCONV_STORE_IF(T, SIZE, REGISTER)                                              \
+  __device__ __forceinline__ void StoreIf(bool condition, void* to, T number) {          \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %0, 0; @p st.global." SIZE              \
+                 " [%1], %2; }" ::"r"(static_cast<int>(condition)),                      \
+                 "l"(to), REGISTER(number)                                               \
+                 : "memory");                                                            \
+  }                                                                                      \
+  __device__ __forceinline__ void StoreIf(bool condition, void* to, T first, T second) { \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %0, 0; @p st.global.v2." SIZE           \
+                 " [%1], {%2, %3}; }" ::"r"(static_cast<int>(condition)),                \
+                 "l"(to), REGISTER(first), REGISTER(second)                              \
+                 : "memory");                                                            \
+  }
+JAXCONV_STORE_IF(float, "f32", "f")
+JAXCONV_STORE_IF(int32_t, "s32", "r")
+JAXCONV_STORE_IF(uint32_t, "u32", "r")
+JAXCONV_STORE_IF(uint16_t, "u16", "h")
+#undef JAXCONV_STORE_IF
+
 __device__ __forceinline__ void LoadFour(uint32_t (&words)[4], uint32_t address) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])

@@ -19,32 +19,51 @@ struct ResultCols {
   bool quads;  // groups of four columns are contiguous and aligned, and all inside or all outside
 };
 
+// Stores neighbouring columns of a row. `row`: the element where it begins.
+template <typename Acc, bool kToBytes, typename Epilogue>
+__device__ __forceinline__ void StoreFour(const Pack<Acc, 4>& four, int64_t row, int64_t col, const ResultCols& cols,
+                                          const Epilogue& epilogue) {
+  if (cols.quads) {
+    if (col >= cols.count) return;
+    StoreNarrowed<kToBytes>(epilogue(four, col, row + col, 1), cols.base, row + col, cols.type);
+  } else {
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      if (col + v >= cols.count) continue;
+      const int64_t element = row + (col + v) * cols.stride;
+      const Pack<typename Epilogue::Result, 1> result{epilogue(four.v[v], col + v, element)};
+      StoreNarrowed<kToBytes>(result, cols.base, element, cols.type);
+    }
+  }
+}
+
 // Applies the epilogue to a thread's sums and stores them. The channels of the epilogue are the columns of the group.
 // kToBytes: see StoreNarrowed.
 template <typename Acc, bool kToBytes, typename Sums, typename Epilogue>
 __device__ __forceinline__ void StoreSums(const Sums& sums, const Point* rows, const ResultCols& cols,
                                           const Epilogue& epilogue) {
-#pragma unroll
-  for (int i = 0; i < Sums::kRows; ++i) {
+  const auto store_row = [&](int i, const auto& sums_of) {
     const int64_t row = rows[sums.Row(i)].partner;
-    if (row < 0) continue;
+    if (row < 0) return;
 #pragma unroll
     for (int j = 0; j < Sums::kCols; j += 4) {
-      const Pack<Acc, 4>& four = sums.Sums(i, j);
-      const int64_t col = cols.first + sums.Col(j);
-      if (cols.quads) {
-        if (col >= cols.count) continue;
-        StoreNarrowed<kToBytes>(epilogue(four, col, row + col, 1), cols.base, row + col, cols.type);
-      } else {
-#pragma unroll
-        for (int v = 0; v < 4; ++v) {
-          if (col + v >= cols.count) continue;
-          const int64_t element = row + (col + v) * cols.stride;
-          const Pack<typename Epilogue::Result, 1> result{epilogue(four.v[v], col + v, element)};
-          StoreNarrowed<kToBytes>(result, cols.base, element, cols.type);
-        }
-      }
+      StoreFour<Acc, kToBytes>(sums_of(i, j), row, cols.first + sums.Col(j), cols, epilogue);
     }
+  };
+  if constexpr (Epilogue::kIsNone) {
+#pragma unroll
+    for (int i = 0; i < Sums::kRows; ++i) store_row(i, [&](int i, int j) { return sums.Sums(i, j); });
+  } else {
+    // An epilogue is long. Code for each row would take minutes to compile: so the sums go through local memory, which
+    // a loop can index.
+    Pack<Acc, 4> copy[Sums::kRows][Sums::kCols / 4];
+#pragma unroll
+    for (int i = 0; i < Sums::kRows; ++i) {
+#pragma unroll
+      for (int j = 0; j < Sums::kCols; j += 4) copy[i][j / 4] = sums.Sums(i, j);
+    }
+#pragma unroll 1
+    for (int i = 0; i < Sums::kRows; ++i) store_row(i, [&](int i, int j) { return copy[i][j / 4]; });
   }
 }
 

@@ -77,18 +77,19 @@ class WgmmaStores {
   __device__ __forceinline__ void StoreColumns(const Sum (&sums)[kBlocks][4], const WgmmaWorkTile& tile,
                                                int32_t first_row, int32_t first_col) const {
     static_assert(kBlocks % 4 == 0, "each of a warp's lanes has a row of four blocks of eight");
-    WithOutType([&](auto type) {
-      using Out = decltype(type);
-      Out* const slice = static_cast<Out*>(params_.out) + tile.slice * params_.slice_elements;
+    const int32_t col = first_col + warp_ * 16 + lane_ / 4, end_col = params_.out_channels;
+    WithStored([&](auto type) {
+      using Stored = decltype(type);
+      Stored* const first = static_cast<Stored*>(params_.out) + tile.slice * params_.slice_elements + col;
 #pragma unroll
       for (int block = 0; block < kBlocks; block += 4) {
         const int64_t offsets = RowOffset(tile, first_row + block * 8 + lane_);
 #pragma unroll
-        for (int i = 0; i < 16; ++i) {
-          const int64_t offset = __shfl_sync(0xffffffff, offsets, i / 4 * 8 + lane_ % 4 * 2 + i % 2);
-          const int32_t col = first_col + warp_ * 16 + i / 2 % 2 * 8 + lane_ / 4;
-          if (offset < 0 || col >= params_.out_channels) continue;
-          slice[offset + col] = RoundTo<Out>(Result(sums[block + i / 4][i % 4]));
+        for (int i = 0; i < 8; ++i) {
+          const int64_t offset = __shfl_sync(0xffffffff, offsets, i / 2 * 8 + lane_ % 4 * 2 + i % 2);
+          const auto& four = sums[block + i / 2];  // of a row, this lane has two columns eight apart
+          StoreApart(offset >= 0 && col < end_col, offset >= 0 && col + 8 < end_col, first + offset, four[i % 2],
+                     four[i % 2 + 2]);
         }
       }
     });
@@ -122,14 +123,15 @@ class WgmmaStores {
   __device__ __forceinline__ void StoreRow(const Sum (&sums)[kBlocks][4], int first, int64_t offset, int32_t first_col,
                                            int32_t end_col) const {
     end_col = min(end_col, params_.out_channels);
-    WithOutType([&](auto type) {
-      using Out = decltype(type);
+    const int32_t lane_col = first_col + lane_ % 4 * 2;
+    WithStored([&](auto type) {
+      using Stored = decltype(type);
+      Stored* const row = static_cast<Stored*>(params_.out) + offset;
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
-        const int32_t col = first_col + block * 8 + lane_ % 4 * 2;
-        if (col >= end_col) continue;
-        *reinterpret_cast<Pack<Out, 2>*>(static_cast<Out*>(params_.out) + offset + OffsetOf(col)) = {
-            RoundTo<Out>(Result(sums[block][first])), RoundTo<Out>(Result(sums[block][first + 1]))};
+        const int32_t col = lane_col + block * 8;
+        Stored* const to = kMayBeInBlocks ? row + ColOffset<T>(params_, col) : row + lane_col + block * 8;
+        StorePair(col < end_col, to, sums[block][first], sums[block][first + 1]);
       }
     });
   }
@@ -236,25 +238,53 @@ class WgmmaStores {
   static_assert(Rows::kBytes <= kResultBytes && (!kTile.swap_ab || 64 / kCols * Columns::kBytes == 4 * kResultBytes),
                 "a buffer holds them");
 
-  // Calls f(Out{}) with the type of results: that of operands or that of sums. Kernels with an epilogue for 16 bits are
-  // compiled for no other: it takes less time.
+  // Of results that are stored from registers, those of split-K, in a cluster or not, may be in blocks.
+  static constexpr bool kMayBeInBlocks = std::is_same_v<T, int32_t> || kTile.cluster_split > 0;
+  // Whether results may be of any type that float32 holds: else they are of type T, or of that of sums.
+  static constexpr bool kTakesAnyFloat = !std::is_same_v<T, int32_t> && (!kHasEpilogue || kAnyFloat);
+
+  // Calls f(Stored{}) for results that are stored from registers: with the type of sums, or an unsigned integer as
+  // large as a result. Code for each type, not each size, would take longer to compile.
   template <typename F>
-  __device__ __forceinline__ void WithOutType(F&& f) const {
-    if constexpr (std::is_same_v<T, int32_t>) {
-      f(T{});
-    } else if constexpr (!kHasEpilogue || kAnyFloat) {
-      WithType<float>(params_.out_type, f);
-    } else if (sizeof(T) == 1 || params_.out_type == TypeOf<T>()) {
-      f(T{});
+  __device__ __forceinline__ void WithStored(const F& f) const {
+    if constexpr (sizeof(T) == 1 && !kTakesAnyFloat) {
+      return f(uint8_t{});
+    } else if constexpr (kTakesAnyFloat || sizeof(T) == 2) {
+      if (params_.out_type != DType::kF32) return f(uint16_t{});
+    }
+    f(std::conditional_t<std::is_same_v<T, int32_t>, int32_t, float>{});
+  }
+
+  template <typename Stored, typename Sum>
+  __device__ __forceinline__ void StorePair(bool condition, Stored* to, Sum first, Sum second) const {
+    if constexpr (sizeof(Stored) == 4) {
+      ptx::StoreIf(condition, to, Result(first), Result(second));
+    } else if constexpr (sizeof(Stored) == 2) {
+      ptx::StoreIf(condition, to, RoundedPair(Result(first), Result(second)));
     } else {
-      f(float{});
+      const Pack<T, 2> pair{RoundTo<T>(Result(first)), RoundTo<T>(Result(second))};
+      ptx::StoreIf(condition, to, *reinterpret_cast<const uint16_t*>(&pair));
     }
   }
 
-  // Of results that are stored from registers, those of split-K, in a cluster or not, may be in blocks.
-  __device__ __forceinline__ int64_t OffsetOf(int32_t col) const {
-    constexpr bool kIsSplit = std::is_same_v<T, int32_t> || kTile.cluster_split > 0;
-    return kIsSplit ? ColOffset<T>(params_, col) : col;
+  // Stores a result, and another eight columns behind it, each if its condition holds.
+  template <typename Stored, typename Sum>
+  __device__ __forceinline__ void StoreApart(bool condition, bool other, Stored* to, Sum first, Sum second) const {
+    static_assert(sizeof(Stored) != 1, "tiles with swap_ab have no results of one byte");
+    if constexpr (sizeof(Stored) == 4) {
+      ptx::StoreIf(condition, to, Result(first));
+      ptx::StoreIf(other, to + 8, Result(second));
+    } else {
+      const uint32_t pair = RoundedPair(Result(first), Result(second));
+      ptx::StoreIf(condition, to, static_cast<uint16_t>(pair));
+      ptx::StoreIf(other, to + 8, static_cast<uint16_t>(pair >> 16));
+    }
+  }
+
+  // To the type of results, which has 16 bits.
+  __device__ __forceinline__ uint32_t RoundedPair(float first, float second) const {
+    const bool is_bf16 = kTakesAnyFloat ? params_.out_type == DType::kBF16 : std::is_same_v<T, __nv_bfloat16>;
+    return is_bf16 ? RoundPair<__nv_bfloat16>(first, second) : RoundPair<__half>(first, second);
   }
 
   // A row's place in the result. It may be behind the last one.
