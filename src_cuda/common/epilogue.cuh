@@ -134,12 +134,13 @@ class EpilogueOf {
  public:
   using Number = EpilogueNumber<Acc>;
   using Result = std::conditional_t<kHasEpilogue, Number, Acc>;
+  using OfChannel = EpilogueOfChannel<Acc, kHasEpilogue>;
   static constexpr bool kIsNone = !kHasEpilogue;
 
   __device__ __forceinline__ EpilogueOf(const Epilogue& epilogue, int64_t first) : epilogue_(epilogue), first_(first) {}
 
   // The numbers of one channel, which must exist, for several results. A residual is added, and activated, apart.
-  __device__ __forceinline__ EpilogueOfChannel<Acc, kHasEpilogue> Of(int64_t channel) const {
+  __device__ __forceinline__ OfChannel Of(int64_t channel) const {
     if constexpr (!kHasEpilogue) return {nullptr, Number{}, Number{}};
     return {&epilogue_, Operand(epilogue_.scale, channel, Number{1}), Operand(epilogue_.bias, channel, Number{0})};
   }
@@ -155,26 +156,16 @@ class EpilogueOf {
 
   // The result of one sum, of an element of the result that exists.
   __device__ __forceinline__ Result operator()(Acc sum, int64_t channel, int64_t element) const {
+    return (*this)(Of(channel), sum, channel, element);
+  }
+  // The same with the channel's numbers at hand.
+  __device__ __forceinline__ Result operator()(const OfChannel& of, Acc sum, int64_t channel, int64_t element) const {
     if constexpr (kHasEpilogue && kToBytes) {
-      return OutScale(channel) * Activate(epilogue_, WithResidual(Of(channel).Scaled(sum), element));
+      return OutScale(channel) * Activate(epilogue_, WithResidual(of.Scaled(sum), element));
     } else if constexpr (kHasEpilogue) {
-      return Activate(epilogue_, WithResidual(Of(channel).Scaled(sum), element));
+      return Activate(epilogue_, WithResidual(of.Scaled(sum), element));
     } else {
       return sum;
-    }
-  }
-
-  // The results of neighbouring channels, `apart` elements from one to the next.
-  template <int N>
-  __device__ __forceinline__ decltype(auto) operator()(const Pack<Acc, N>& sums, int64_t channel, int64_t element,
-                                                       int64_t apart) const {
-    if constexpr (kHasEpilogue) {
-      Pack<Number, N> results;
-#pragma unroll
-      for (int v = 0; v < N; ++v) results.v[v] = (*this)(sums.v[v], channel + v, element + v * apart);
-      return results;
-    } else {
-      return (sums);
     }
   }
 

@@ -19,19 +19,24 @@ struct ResultCols {
   bool quads;  // groups of four columns are contiguous and aligned, and all inside or all outside
 };
 
-// Stores neighbouring columns of a row. `row`: the element where it begins.
+// Ends the sums of four neighbouring columns of a row, with their channels' numbers, and stores them. `row`: the
+// element where it begins.
 template <typename Acc, bool kToBytes, typename Epilogue>
-__device__ __forceinline__ void StoreFour(const Pack<Acc, 4>& four, int64_t row, int64_t col, const ResultCols& cols,
-                                          const Epilogue& epilogue) {
+__device__ __forceinline__ void StoreFour(const Pack<Acc, 4>& four, const typename Epilogue::OfChannel* of, int64_t row,
+                                          int64_t col, const ResultCols& cols, const Epilogue& epilogue) {
+  using Result = typename Epilogue::Result;
   if (cols.quads) {
     if (col >= cols.count) return;
-    StoreNarrowed<kToBytes>(epilogue(four, col, row + col, 1), cols.base, row + col, cols.type);
+    Pack<Result, 4> results;
+#pragma unroll
+    for (int v = 0; v < 4; ++v) results.v[v] = epilogue(of[v], four.v[v], col + v, row + col + v);
+    StoreNarrowed<kToBytes>(results, cols.base, row + col, cols.type);
   } else {
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
       if (col + v >= cols.count) continue;
       const int64_t element = row + (col + v) * cols.stride;
-      const Pack<typename Epilogue::Result, 1> result{epilogue(four.v[v], col + v, element)};
+      const Pack<Result, 1> result{epilogue(of[v], four.v[v], col + v, element)};
       StoreNarrowed<kToBytes>(result, cols.base, element, cols.type);
     }
   }
@@ -42,12 +47,18 @@ __device__ __forceinline__ void StoreFour(const Pack<Acc, 4>& four, int64_t row,
 template <typename Acc, bool kToBytes, typename Sums, typename Epilogue>
 __device__ __forceinline__ void StoreSums(const Sums& sums, const Point* rows, const ResultCols& cols,
                                           const Epilogue& epilogue) {
+  typename Epilogue::OfChannel of[Sums::kCols];
+#pragma unroll
+  for (int j = 0; j < Sums::kCols; ++j) {
+    const int64_t col = cols.first + sums.Col(j);
+    of[j] = epilogue.Of(min(col, cols.count - 1));
+  }
   const auto store_row = [&](int i, const auto& sums_of) {
     const int64_t row = rows[sums.Row(i)].partner;
     if (row < 0) return;
 #pragma unroll
     for (int j = 0; j < Sums::kCols; j += 4) {
-      StoreFour<Acc, kToBytes>(sums_of(i, j), row, cols.first + sums.Col(j), cols, epilogue);
+      StoreFour<Acc, kToBytes>(sums_of(i, j), of + j, row, cols.first + sums.Col(j), cols, epilogue);
     }
   };
   if constexpr (Epilogue::kIsNone) {
