@@ -165,6 +165,7 @@ void AddTaps(const ConvCall& call, const Products<T>& products, const Line& line
   }
 }
 
+// The sums of all taps, as a sum of chains.
 template <typename T, int lanes>
 void AddLine(const ConvCall& call, const Products<T>& products, const Line& line, T* sums) {
   const int32_t first = line.cls.first_tap, count = line.cls.tap_count;
