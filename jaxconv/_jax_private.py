@@ -4,13 +4,13 @@ import jax
 
 try:
     from jax._src.core import trace_state_clean as trace_state_clean
-    from jax._src.dispatch import prim_requires_devices_during_lowering as prim_requires_devices_during_lowering
     from jax._src.dispatch import simple_impl as simple_impl
     from jax._src.distributed import global_state as global_state
     from jax._src.interpreters.mlir import _lowerings as _lowerings
     from jax._src.interpreters.mlir import _platform_specific_lowerings as _platform_specific_lowerings
     from jax._src.interpreters.mlir import lower_with_sharding_in_types as lower_with_sharding_in_types
     from jax._src.sharding_impls import GSPMDSharding as GSPMDSharding
+    from jax._src.sharding_impls import ShardingContext as ShardingContext
     from jax._src.sharding_impls import parse_flatten_op_sharding as parse_flatten_op_sharding
 except ImportError as error:
     raise ImportError(

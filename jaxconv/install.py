@@ -16,7 +16,7 @@ from jax import lax
 from jax.interpreters import mlir
 
 from jaxconv import fallback, ffi, lowering
-from jaxconv._jax_private import _lowerings, _platform_specific_lowerings, prim_requires_devices_during_lowering
+from jaxconv._jax_private import _lowerings, _platform_specific_lowerings
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint, check_implementation, constraint_of
 from jaxconv.problem import ConvProblem
@@ -87,7 +87,6 @@ def install(implementation: str | None = None) -> None:
         leave_to_lax = partial(_leave_to_lax, platform, by_lax, implementation)
         rule = partial(_lower, platform, by_lax) if platform in _installed else leave_to_lax
         mlir.register_lowering(CONV, rule, platform=platform)
-    prim_requires_devices_during_lowering.add(CONV)  # custom_partitioning needs them
     jax.clear_caches()
 
 
@@ -97,7 +96,6 @@ def uninstall() -> None:
         return
     for platform, rule in _replaced.items():
         _rules(platform)[CONV] = rule
-    prim_requires_devices_during_lowering.discard(CONV)
     _installed.clear()
     _replaced.clear()
     jax.clear_caches()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -54,30 +53,24 @@ def lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, i
     tuning = tuning_for(implementation)
     compute = partial(_computation, kind, platform, implementation, tuning)
     local, module = Local(compute), ctx.module_context
-    may_move = module.lowering_parameters.for_export  # to a GPU whose kernels do not read rows so
-    if kind == "conv" and not may_move:
+    is_export = module.lowering_parameters.for_export
+    if kind == "conv" and not is_export:  # it may run on a GPU whose kernels do not read rows so
         local = Local(compute, partial(_with_rows, platform, implementation, tuning))
     shardings = [aval.sharding for aval in (*ctx.avals_in, *ctx.avals_out)]
     if is_explicit(shardings):
         compute = explicitly_partitioned(kind, problem, local, shardings)
         return mlir.lower_fun(compute, multiple_results=False)(ctx, a, b)
     automatic = Automatic.of(module.axis_context)
-    if math.prod(automatic.sizes) == 1:
+    if automatic.devices == 1:
         compute = block(kind, problem, local, {}, {})
-    elif reason := _why_not_split(module, automatic):
-        compute = block(kind, problem, Local(partial(_by_lax, reason, kind, implementation)), {}, {})
+    elif is_export:  # the partitioner would call Python in this process
+        by_lax = partial(_by_lax, "an export for several devices", kind, implementation)
+        compute = block(kind, problem, Local(by_lax), {}, {})
     else:
         name_it = set_xla_metadata(jaxconv=cache_key.digest(kind, platform, problem, implementation, tuning))
         compute = name_it(partitioned(kind, problem, local, automatic))
     (out,) = mlir.lower_fun(compute, multiple_results=False)(without_shardings(ctx), a, b)
     return [lower_with_sharding_in_types(ctx, out, ctx.avals_out[0])]
-
-
-def _why_not_split(module, automatic: Automatic) -> str | None:
-    """Why XLA's partitioner cannot split one of our convolutions; None if it can."""
-    if module.lowering_parameters.for_export:  # the partitioner would call Python in this process
-        return "an export for several devices"
-    return None if automatic.has_devices else "an abstract mesh, without devices"
 
 
 def _computation(kind: str, platform: str | None, implementation, tuning: Tuning, problem: ConvProblem):

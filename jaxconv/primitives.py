@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 from jax import Array, lax
@@ -17,7 +16,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxconv import ffi, lowering
-from jaxconv._jax_private import prim_requires_devices_during_lowering, simple_impl
+from jaxconv._jax_private import simple_impl
 from jaxconv.problem import ConvProblem, factors
 from jaxconv.problem.product import OPERANDS, RESULT
 
@@ -26,8 +25,7 @@ try:
 except ImportError:  # experimental: a jax without jet needs no rules for it
     jet_rules = {}
 
-# Two of each kind: JAX tells a primitive's lowering the devices only if it never lowers that primitive without devices.
-PRIMITIVES = {(kind, devices): Primitive(f"jaxconv_{kind}") for kind in OPERANDS for devices in (True, False)}
+PRIMITIVES = {kind: Primitive(f"jaxconv_{kind}") for kind in OPERANDS}
 
 
 def conv(lhs: Array, rhs: Array, problem: ConvProblem, implementation, sharding) -> Array:
@@ -44,17 +42,7 @@ def wgrad(lhs: Array, out: Array, problem: ConvProblem, implementation, sharding
 
 def _bind(kind: str, a: Array, b: Array, problem: ConvProblem, implementation, sharding) -> Array:
     a, b = promote(a, b)
-    primitive = PRIMITIVES[kind, needs_devices(jax.typeof(a).sharding, jax.typeof(b).sharding, sharding)]
-    return primitive.bind(a, b, problem=problem, implementation=implementation, sharding=sharding)
-
-
-def needs_devices(*shardings: NamedSharding) -> bool:
-    """Whether XLA's partitioner may have to split a convolution of arrays with these shardings over known devices.
-
-    It does not split over the manual axes of a shard_map, nor over explicit ones. An abstract mesh may have no devices.
-    """
-    meshes: list[Any] = [sharding.mesh for sharding in shardings if not sharding.mesh.empty]
-    return all(mesh.auto_axes and mesh.abstract_device is not None for mesh in meshes)
+    return PRIMITIVES[kind].bind(a, b, problem=problem, implementation=implementation, sharding=sharding)
 
 
 def promote(*arrays: Array) -> tuple[Array, ...]:
@@ -171,14 +159,12 @@ def _shared_factor(roles: list[str]) -> str:
 
 # The registration of all rules.
 
-for (_kind, _devices), _primitive in PRIMITIVES.items():
+for _kind, _primitive in PRIMITIVES.items():
     simple_impl(_primitive)
     _primitive.def_abstract_eval(partial(_abstract, _kind))
     ad.defbilinear(_primitive, *TRANSPOSES[_kind])
     batching.fancy_primitive_batchers[_primitive] = partial(_batch, _kind)
     jet_rules[_primitive] = partial(_taylor, {"conv": conv, "wgrad": wgrad}[_kind])
-    if _devices:  # what custom_partitioning needs, and only asks for itself
-        prim_requires_devices_during_lowering.add(_primitive)
     mlir.register_lowering(_primitive, partial(lowering.lower, _kind, None))
     for _platform in ffi.FFI_PLATFORMS:
         mlir.register_lowering(_primitive, partial(lowering.lower, _kind, _platform), platform=_platform)

@@ -19,8 +19,7 @@ from jaxconv.planner.plan import constraint_of
 from jaxconv.primitives import PRIMITIVES
 from jaxconv.sharding.block import apart_on_one_device, of_one_device
 
-KINDS = {primitive: kind for (kind, _), primitive in PRIMITIVES.items()}
-FUSED = set(fused.PRIMITIVES.values())
+KINDS = {primitive: kind for kind, primitive in PRIMITIVES.items()}
 
 
 class Traced(NamedTuple):
@@ -59,7 +58,7 @@ def pass_of(equation: JaxprEqn, platform: str | None) -> Pass | None:
         apart = apart_on_one_device(whole) if kind == "conv" else None
         return Pass(kind, of_one_device(whole), equation.params["implementation"], apart=apart)
     avals = [v.aval for v in (*equation.invars, *equation.outvars)]
-    if equation.primitive in FUSED:
+    if equation.primitive is fused.PRIMITIVE:
         problem, plan = planned(platform, call := Call(**equation.params), avals[:-1])
         if plan is not None:
             return Pass("conv", problem, constraint_of(call.implementation), " with its epilogue", call.ending)
@@ -84,7 +83,7 @@ def _device(arrays: dict[int, Any]) -> Any:
 def _convolutions(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
     """Also those inside loops, branches and calls."""
     for equation in jaxpr.eqns:
-        if equation.primitive in (*KINDS, *FUSED, lax.conv_general_dilated_p):
+        if equation.primitive in (*KINDS, fused.PRIMITIVE, lax.conv_general_dilated_p):
             yield equation
         for parameter in jax.tree.leaves(equation.params, is_leaf=lambda p: isinstance(p, ClosedJaxpr | Jaxpr)):
             if isinstance(parameter, ClosedJaxpr):

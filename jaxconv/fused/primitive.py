@@ -15,16 +15,15 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from jaxconv import ffi
-from jaxconv._jax_private import prim_requires_devices_during_lowering, simple_impl
+from jaxconv._jax_private import simple_impl
 from jaxconv.epilogue import FLOAT32, INT8, PER_CHANNEL
 from jaxconv.fused import lowering
 from jaxconv.fused.call import BY_LAX, Call, conv
-from jaxconv.primitives import needs_devices, promote
+from jaxconv.primitives import promote
 from jaxconv.problem import ConvProblem, factors
 from jaxconv.problem.wider import has_float8, in_float32
 
-# Two, as of each kind in `jaxconv.primitives`.
-PRIMITIVES = {devices: Primitive("jaxconv_fused_conv") for devices in (True, False)}
+PRIMITIVE = Primitive("jaxconv_fused_conv")
 
 
 def bind(call: Call, lhs: Array, rhs: Array, operands: dict[str, Array]) -> Array:
@@ -36,7 +35,7 @@ def bind(call: Call, lhs: Array, rhs: Array, operands: dict[str, Array]) -> Arra
     shardings = [jax.typeof(x).sharding for x in arrays] + [call.sharding]
     if call.implementation == BY_LAX or any(sharding.mesh.explicit_axes for sharding in shardings):
         return call.decomposed(*arrays)
-    return PRIMITIVES[needs_devices(*shardings)].bind(*arrays, **call._asdict())
+    return PRIMITIVE.bind(*arrays, **call._asdict())
 
 
 def _abstract(lhs, rhs, *operands, **params):
@@ -160,13 +159,10 @@ def _folded(problem: ConvProblem, factor: str, size: Any, name: str, x: Array, a
     return x.reshape(size * channels)
 
 
-for _devices, _primitive in PRIMITIVES.items():
-    simple_impl(_primitive)
-    _primitive.def_abstract_eval(_abstract)
-    ad.primitive_jvps[_primitive] = _jvp
-    batching.fancy_primitive_batchers[_primitive] = _batch
-    if _devices:
-        prim_requires_devices_during_lowering.add(_primitive)
-    mlir.register_lowering(_primitive, partial(lowering.lower, None))
-    for _platform in ffi.FFI_PLATFORMS:
-        mlir.register_lowering(_primitive, partial(lowering.lower, _platform), platform=_platform)
+simple_impl(PRIMITIVE)
+PRIMITIVE.def_abstract_eval(_abstract)
+ad.primitive_jvps[PRIMITIVE] = _jvp
+batching.fancy_primitive_batchers[PRIMITIVE] = _batch
+mlir.register_lowering(PRIMITIVE, partial(lowering.lower, None))
+for _platform in ffi.FFI_PLATFORMS:
+    mlir.register_lowering(PRIMITIVE, partial(lowering.lower, _platform), platform=_platform)

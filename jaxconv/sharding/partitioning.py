@@ -7,11 +7,14 @@ dimensions of a wgrad), a psum follows, as XLA does for its own convolution.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.core import ShapedArray
 from jax.experimental.custom_partitioning import custom_partitioning
@@ -19,7 +22,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from jaxconv._jax_private import GSPMDSharding, parse_flatten_op_sharding
+from jaxconv._jax_private import GSPMDSharding, ShardingContext, parse_flatten_op_sharding
 from jaxconv.fallback import LAX
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.factors import MeshAxes, carriers, mesh_axes
@@ -57,15 +60,13 @@ mlir.register_lowering(block_p, _lower_block)
 class Automatic(NamedTuple):
     """What XLA's partitioner splits a program over.
 
-    sizes: of the mesh axes; without a mesh, the number of devices.
-    has_devices: whether the devices are known.
+    devices: their number. Which they are is not known: what is lowered may be compiled for any.
     meshes: the mesh and the part of it that is not manual, under a shard_map over some of its axes. XLA shows shardings
       over that part, but collectives are over the whole.
     """
 
-    sizes: tuple[int, ...]
-    has_devices: bool = True
-    meshes: tuple[Mesh, AbstractMesh] | None = None
+    devices: int
+    meshes: tuple[Mesh | AbstractMesh, AbstractMesh] | None = None
 
     @classmethod
     def of(cls, axis_context) -> Automatic:
@@ -74,10 +75,25 @@ class Automatic(NamedTuple):
             mesh = axis_context.mesh
             own = {axis: size for axis, size in mesh.shape.items() if axis not in manual and size > 1}
             part = AbstractMesh(tuple(own.values()), tuple(own))
-            return cls(part.axis_sizes, isinstance(mesh, Mesh), (mesh, part))
-        mesh = getattr(axis_context, "abstract_mesh", None)
-        sizes = (getattr(axis_context, "num_devices", 1),) if mesh is None else mesh.axis_sizes
-        return cls(sizes, getattr(axis_context, "device_assignment", None) is not None)
+            return cls(math.prod(own.values()), (mesh, part))
+        return cls(getattr(axis_context, "num_devices", 1))
+
+
+# A call of a custom_partitioning. JAX lowers one only for known devices, but uses their number alone: any device stands
+# for all of them, and the program is for devices of any mesh.
+split_p = Primitive("jaxconv_split")
+split_p.def_abstract_eval(lambda *operands, call, out: out)
+
+
+def _lower_split(ctx, *operands, call, out):
+    module, (any_device, *_) = ctx.module_context, jax.local_devices()
+    mesh = getattr(module.axis_context, "mesh", None)
+    count = module.axis_context.num_devices if mesh is None else mesh.size
+    module = module.replace(axis_context=ShardingContext(count, (any_device,) * count))
+    return mlir.lower_fun(call, multiple_results=False)(ctx.replace(module_context=module), *operands)
+
+
+mlir.register_lowering(split_p, _lower_split)
 
 
 def partitioned(kind: str, problem: ConvProblem, local: Local, automatic: Automatic) -> Callable[[Array, Array], Array]:
@@ -88,11 +104,11 @@ def partitioned(kind: str, problem: ConvProblem, local: Local, automatic: Automa
     call = custom_partitioning(lambda a, b, *chart: LAX[kind](problem)(a, b))
     rule, special = _sharding_rule(kind, problem, automatic)
 
-    def partition(mesh, operands, result):
+    def partition(_, operands, result):
         a, b, *chart = operands
-        mesh, own = automatic.meshes or (mesh, mesh)
+        mesh, own = automatic.meshes or (_axes_of((a, b, result), automatic.devices),) * 2
         numbers = _charted(*chart) if chart else list(range(own.size))
-        if mesh.empty or len(numbers) != own.size:  # no axes can be named: gather everything
+        if len(numbers) != own.size or own.size != automatic.devices:  # no axes can be named: gather everything
             whole = GSPMDSharding.get_replicated(a.sharding._device_assignment)
             run = block(kind, problem, local, {}, {})
             return mesh, lambda a, b, *chart: run(a, b), whole, (whole,) * len(operands)
@@ -112,8 +128,8 @@ def partitioned(kind: str, problem: ConvProblem, local: Local, automatic: Automa
         *args, out = map(sharding, roles)
         return mesh, lower, out, (*args, *(array.sharding for array in chart))
 
-    def infer(mesh, operands, result):
-        _, mesh = automatic.meshes or (mesh, mesh)
+    def infer(_, operands, result):
+        mesh = automatic.meshes[1] if automatic.meshes else _axes_of(operands, automatic.devices)
         numbers = list(range(mesh.size))
         specs = {role: _mesh_axes(array, mesh, numbers) for role, array in zip(roles, operands, strict=False)}
         return NamedSharding(mesh, partition_spec(problem, roles[-1], choose(problem, mesh.shape, specs)))
@@ -121,7 +137,39 @@ def partitioned(kind: str, problem: ConvProblem, local: Local, automatic: Automa
     call.def_partition(
         partition, infer_sharding_from_operands=infer, decode_shardings=False, sharding_rule=rule, **special
     )
-    return lambda a, b: call(a, b, *_chart(automatic))
+    out = ShapedArray(problem.shape(roles[-1]), problem.dtype(roles[-1]))
+    return lambda a, b: split_p.bind(a, b, *_chart(automatic), call=call, out=out)
+
+
+# XLA shows no mesh, but numbers the devices, and tells which numbers have which part of an array.
+
+
+def _axes_of(arrays: Sequence[Any], devices: int) -> AbstractMesh:
+    """The fewest mesh axes that express how the arrays lie; one of size 1 if there are no such axes."""
+    strides = {1, devices}.union(*map(_strides, arrays))
+    steps = list(pairwise(sorted(strides, reverse=True)))
+    if any(step < 1 or before % step for before, step in steps):
+        return AbstractMesh((1,), ("devices",))
+    sizes = tuple(before // step for before, step in steps)
+    return AbstractMesh(sizes, tuple(f"devices_{i}" for i in range(len(sizes))))
+
+
+def _strides(array: Any) -> set[int]:
+    """Of mesh axes: where the numbers of devices, along a dimension of an array, change their step."""
+    sharding = array.sharding and array.sharding._to_xla_hlo_sharding(len(array.shape))
+    if sharding is None or not sharding.is_tiled():
+        return set()
+    strides = set()
+    numbers = np.reshape(sharding.tile_assignment_devices(), sharding.tile_assignment_dimensions())
+    for axis, size in enumerate(numbers.shape):
+        along = np.moveaxis(numbers, axis, 0).reshape(size, -1)[:, 0]
+        while len(along) > 1:
+            step = int(along[1] - along[0])
+            (others,) = np.nonzero(np.diff(along) != step)
+            count = int(others[0]) + 1 if others.size else len(along)
+            strides |= {step, step * count}
+            along = along[::count]
+    return strides
 
 
 # Under a shard_map over some axes of a mesh, XLA numbers the devices of the other axes anew for each operation, by how
@@ -160,8 +208,9 @@ def _sharding_rule(kind: str, problem: ConvProblem, automatic: Automatic) -> tup
     their sizes differ: Shardy takes the smaller one.
     """
     splittable, sizes = splittable_factors(problem), factor_sizes(problem)
-    # Few groups would be split over a part of a mesh axis. JAX has no name for such a part, so they stay whole.
-    splits_groups = all(problem.groups % size == 0 for size in automatic.sizes)
+    # Few groups may be split over a part of a mesh axis. Under a shard_map JAX has no name for it, so they stay whole.
+    own = automatic.meshes[1].axis_sizes if automatic.meshes else ()
+    splits_groups = all(problem.groups % size == 0 for size in own)
     whole, given = [], {}
 
     def name(role: str, factor: str, grouped: bool) -> str:
@@ -183,8 +232,8 @@ def _sharding_rule(kind: str, problem: ConvProblem, automatic: Automatic) -> tup
         return " ".join(names)
 
     operands = [array(role) for role in OPERANDS[kind]]
-    if automatic.meshes:
-        operands.append(" ".join(f"chart_{axis}" for axis in range(len(automatic.sizes))))
+    if own:
+        operands.append(" ".join(f"chart_{axis}" for axis in range(len(own))))
     rule = f"{', '.join(operands)} -> {array(RESULT[kind])}"
     if "g" in rule.replace("(g ", "").split():
         given.pop("g", None)

@@ -7,14 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, AxisType, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from cases.meshes import mesh, place
+from cases.meshes import collectives, mesh, place
 from cases.parts import diagonal
 from cases.reference import HOST, assert_same, cotangent, custom_calls, integers, pullback, run_on_host
 from cases.small import ENTRIES, Case
-from jaxconv import FallbackWarning
 
 DENSE = Case("dense", (2, 3, 4, 4), (3, 3, 4, 6))
 GROUPED = Case("grouped", (2, 3, 4, 4), (3, 3, 2, 6), {"feature_group_count": 2})
@@ -199,35 +198,30 @@ def lowered(function, operands, mesh, specs, platform):
     return traced.lower(lowering_platforms=(platform,))
 
 
-@pytest.mark.filterwarnings("ignore::jaxconv.FallbackWarning")
-@pytest.mark.parametrize("platform", ["cpu", "cuda"])
-def test_automatic_abstract_mesh_is_answered_by_lax(platform):
-    """Forward pass and gradients; a name that is not lax's is refused."""
-    operands = (*DENSE.operands(), cotangent(DENSE.lax(), *DENSE.operands()))
-    text = lowered(pullback(DENSE.general(None)), operands, AUTOMATIC, (P(), P(), P()), platform).as_text()
-    assert text.count("stablehlo.convolution") == 3
-    with pytest.raises(NotImplementedError, match="abstract mesh"):
-        lowered(pullback(DENSE.general("cpu")), operands, AUTOMATIC, (P(), P(), P()), platform)
+@pytest.mark.parametrize("is_manual, spec", [
+    (False, P("a")), (False, P(None, "a", "b")), (False, P("b", None, None, "a")), (True, P("a", None, None, "b")),
+], ids=["images", "rows_and_columns", "channels", "partly_manual"])  # fmt: skip
+def test_automatic_abstract_mesh_is_native(is_manual, spec):
+    """What was lowered without devices is compiled for some, in any order, with lax's values and collectives."""
+    case = Case("eight_rows", (8, 8, 4, 4), (3, 3, 4, 6))
+    abstract = AbstractMesh((4, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+    operands = (*case.operands(), cotangent(case.lax(), *case.operands()))
+    specs = (spec, P(None, None, *spec[3:]), P(*spec[:3]))
 
+    def step(conv):
+        if is_manual:
+            conv = jax.shard_map(conv, mesh=abstract, in_specs=(P("a"), P()), out_specs=P("a"), axis_names={"a"})
+        return pullback(conv)
 
-def test_abstract_mesh_is_warned_of():
-    with pytest.raises(FallbackWarning, match="abstract mesh"):  # the tests make errors of these warnings
-        lowered(
-            DENSE.general(None),
-            DENSE.operands(),
-            AUTOMATIC,
-            (P(), P()),
-            "cpu",
-        )
-
-
-@pytest.mark.filterwarnings("ignore::jaxconv.FallbackWarning")
-def test_abstract_mesh_then_devices():
-    """What was lowered without devices is compiled for some, and right."""
-    x, w = EIGHT_IMAGES.operands()
-    program = lowered(DENSE.general(None), (x, w), AUTOMATIC, (P("a"), P()), "cpu")
-    program = program.compile(device_assignment=tuple(mesh().devices.flat))
-    assert_same(program(*place(mesh(), (x, w), (P("a"), P()))), run_on_host(DENSE.lax(), x, w))
+    ours = lowered(step(case.general("cpu")), operands, abstract, specs, "cpu")
+    by_lax = lowered(step(case.lax()), operands, abstract, specs, "cpu")
+    expected = run_on_host(pullback(case.lax()), *operands)
+    for devices in (jax.devices("cpu"), jax.devices("cpu")[::-1]):
+        on = Mesh(np.reshape(devices, (4, 2)), ("a", "b"))
+        program, theirs = (p.compile(device_assignment=tuple(devices)) for p in (ours, by_lax))
+        assert_same(program(*place(on, operands, specs)), expected)
+        assert custom_calls(program.as_text()) == {"conv": 2, "wgrad": 1}
+        assert collectives(program.as_text()) == collectives(theirs.as_text())
 
 
 @pytest.mark.parametrize("spec", [P("a"), P(None, "a")], ids=["images", "rows"])

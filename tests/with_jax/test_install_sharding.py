@@ -5,12 +5,12 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AxisType
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxconv
 from cases.meshes import ONE_AXIS, PASSES, TWO_AXES, collectives, compiled, mesh, place, weight_gradient
-from cases.reference import assert_same, cotangent, custom_calls
+from cases.reference import assert_same, cotangent, custom_calls, pullback
 from cases.small import Case
 from jaxconv import lowering
 from jaxconv.planner.choose import Choice
@@ -126,3 +126,36 @@ def test_explicit_mesh(spec):
     assert_same(actual, expected)
     assert custom_calls(hlo) == {"conv": 1, "wgrad": 1}
     assert not collectives(hlo)["all-gather"]
+
+
+# Programs that JAX refuses if a primitive needs devices.
+
+
+def test_abstract_mesh():
+    case, abstract, operands = CASES["dense"], AbstractMesh((8,), ("a",)), operands_of(CASES["dense"])
+    specs = (BATCH, P(), BATCH)
+    shardings = [NamedSharding(abstract, spec) for spec in specs]
+    types = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s) for a, s in zip(operands, shardings)]
+    expected = pullback(case.lax())(*operands)
+    jaxconv.install("cpu")
+    program = jax.jit(pullback(case.lax())).trace(*types).lower(lowering_platforms=("cpu",))
+    program = program.compile(device_assignment=tuple(jax.devices("cpu")))
+    assert_same(program(*place(ONE_AXIS(), operands, specs)), expected)
+    assert custom_calls(program.as_text()) == {"conv": 2, "wgrad": 1}
+
+
+def test_two_meshes():
+    """The first convolution is split over one, the second over the other."""
+    case = Case("square", (8, 4, 3, 8), (3, 3, 8, 8))
+    one, two = ONE_AXIS(), TWO_AXES()
+    out_sharding = NamedSharding(two, P("a", None, None, "b"))
+
+    def twice(x, w):
+        return case.lax()(jax.lax.with_sharding_constraint(case.lax()(x, w), out_sharding), w)
+
+    placed = place(one, case.operands(), (BATCH, P()))
+    expected, _ = compiled(twice, placed, out_sharding)
+    jaxconv.install("cpu")
+    actual, hlo = compiled(twice, placed, out_sharding)
+    assert_same(actual, expected)
+    assert custom_calls(hlo) == {"conv": 2} and not collectives(hlo)["all-gather"]
