@@ -132,7 +132,8 @@ def test_explicit_mesh(spec):
 
 
 def test_abstract_mesh():
-    case, abstract, operands = CASES["dense"], AbstractMesh((8,), ("a",)), operands_of(CASES["dense"])
+    case, operands = CASES["dense"], operands_of(CASES["dense"])
+    abstract = AbstractMesh((8,), ("a",), axis_types=(AxisType.Auto,))
     specs = (BATCH, P(), BATCH)
     shardings = [NamedSharding(abstract, spec) for spec in specs]
     types = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s) for a, s in zip(operands, shardings)]
