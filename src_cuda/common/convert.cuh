@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "common/ptx.cuh"
 #include "conv_problem.h"
 #include "operand_traits.h"
 
@@ -80,10 +81,13 @@ inline constexpr OperandTraits kTraits = TraitsOf(TypeOf<T>());
 template <typename T>
 inline constexpr bool kIsFloat8 = IsFloat8(TypeOf<T>());
 
-// Calls f(T{}) for the T that `type` names. T is Acc or a type that is accumulated in Acc; float8 only if kFloat8, as
-// few kernels have it.
-template <typename Acc, bool kFloat8 = false, typename F>
+// Calls f(T{}) for the T that `type` names. T is Acc or a type that is accumulated in Acc; float8, and int8 beside
+// float32, only if kFloat8 and kInt8, as few kernels have them.
+template <typename Acc, bool kFloat8 = false, bool kInt8 = std::is_same_v<Acc, int32_t>, typename F>
 __device__ __forceinline__ void WithType(DType type, F&& f) {
+  if constexpr (kInt8) {
+    if (type == DType::kS8) return f(int8_t{});
+  }
   if constexpr (kFloat8) {
     if (type == DType::kE4M3) return f(__nv_fp8_e4m3{});
     if (type == DType::kE5M2) return f(__nv_fp8_e5m2{});
@@ -93,8 +97,6 @@ __device__ __forceinline__ void WithType(DType type, F&& f) {
     if (type == DType::kF16) return f(__half{});
   } else if constexpr (std::is_same_v<Acc, double>) {
     if (type == DType::kF32) return f(float{});
-  } else {
-    if (type == DType::kS8) return f(int8_t{});
   }
   f(Acc{});
 }
@@ -126,7 +128,7 @@ __device__ __forceinline__ T ElementOf(const uint32_t* words, int i) {
 // N elements of any type that widens to Acc, as loaded. They are converted only when they are stored to shared memory:
 // a conversion waits for the load, and the loads should stay in flight. They are kept as 32-bit words, because the
 // compiler would split other registers into bytes right after the load, and wait for it.
-template <typename Acc, int N, bool kFloat8 = false>
+template <typename Acc, int N, bool kFloat8 = false, bool kInt8 = std::is_same_v<Acc, int32_t>>
 struct RawPack {
   static constexpr int kWords = N * sizeof(Acc) / 4;
 
@@ -138,7 +140,7 @@ struct RawPack {
   }
 
   __device__ __forceinline__ void Load(const void* base, int64_t index, DType type) {
-    WithType<Acc, kFloat8>(type, [&](auto t) {
+    WithType<Acc, kFloat8, kInt8>(type, [&](auto t) {
       using T = decltype(t);
       const T* from = static_cast<const T*>(base) + index;
       if constexpr (N * sizeof(T) == 1) {
@@ -156,7 +158,7 @@ struct RawPack {
 
   __device__ __forceinline__ Pack<Acc, N> Widen(DType type) const {
     Pack<Acc, N> wide;
-    WithType<Acc, kFloat8>(type, [&](auto t) {
+    WithType<Acc, kFloat8, kInt8>(type, [&](auto t) {
 #pragma unroll
       for (int i = 0; i < N; ++i) wide.v[i] = static_cast<Acc>(ElementOf<decltype(t)>(words, i));
     });
@@ -164,21 +166,24 @@ struct RawPack {
   }
 };
 
-// Rounds N results to `type` and stores them. kToBytes: they are an epilogue's, and may be int8 or float8.
-template <bool kToBytes = false, typename Acc, int N>
+// Rounds N results to `type` and stores them. kToBytes: they are an epilogue's, and may be int8 or float8. kAtOnce: by
+// one store, which takes neighbouring registers. The sums of a main loop may not be in such.
+template <bool kToBytes = false, bool kAtOnce = false, typename Acc, int N>
 __device__ __forceinline__ void StoreNarrowed(const Pack<Acc, N>& results, void* base, int64_t index, DType type) {
   const auto store = [&](auto t) {
     using T = decltype(t);
     Pack<T, N> pack;
 #pragma unroll
     for (int i = 0; i < N; ++i) pack.v[i] = RoundTo<T>(results.v[i]);
-    *reinterpret_cast<Pack<T, N>*>(static_cast<T*>(base) + index) = pack;
+    T* const to = static_cast<T*>(base) + index;
+    if constexpr (kAtOnce && sizeof(pack) % 4 == 0) {
+      ptx::StoreWords(to, *reinterpret_cast<const uint32_t (*)[sizeof(pack) / 4]>(&pack));
+    } else {
+      *reinterpret_cast<Pack<T, N>*>(to) = pack;
+    }
   };
   constexpr bool kBytes = kToBytes && std::is_same_v<Acc, float>;
-  if constexpr (kBytes) {
-    if (type == DType::kS8) return store(int8_t{});
-  }
-  WithType<Acc, kBytes>(type, store);
+  WithType<Acc, kBytes, kBytes || std::is_same_v<Acc, int32_t>>(type, store);
 }
 
 }  // namespace jaxconv

@@ -41,9 +41,8 @@ __device__ __forceinline__ Acc HardSigmoid(Acc z) {
   return z * (gate * Acc{1.0 / 6});
 }
 template <typename Acc>
-__device__ __forceinline__ Acc Smooth(const Epilogue& epilogue, Acc z) {
-  if (epilogue.activation == Activation::kHardSigmoid) return HardSigmoid(z);
-  return Sigmoid(static_cast<Acc>(epilogue.numbers[0]), static_cast<Acc>(epilogue.numbers[1]), z);
+__device__ __forceinline__ Acc Smooth(Activation activation, Acc a, Acc b, Acc z) {
+  return activation == Activation::kHardSigmoid ? HardSigmoid(z) : Sigmoid(a, b, z);
 }
 
 // Calls f with the activation, but for its clipping, as a function of one float. A loop over many has no branches then.
@@ -63,26 +62,29 @@ __device__ __forceinline__ void WithBend(const Epilogue& epilogue, const F& f) {
 template <typename Acc>
 using EpilogueNumber = std::conditional_t<std::is_integral_v<Acc>, float, Acc>;
 
-// What kernels with many sums call for each of them is a function: code for each sum would take minutes to compile.
+// What kernels with many sums call for each of them is a function: code for each sum would take minutes to compile. Its
+// arguments are in registers: a kernel's parameters are constants only where they are named, and elsewhere memory.
 template <typename Acc>
-__device__ __noinline__ Acc SmoothByCall(const Epilogue& epilogue, Acc z) {
-  return Smooth(epilogue, z);
+__device__ __noinline__ Acc SmoothByCall(Activation activation, Acc a, Acc b, Acc z) {
+  return Smooth(activation, a, b, z);
 }
 
-template <typename Acc>
-__device__ __noinline__ EpilogueNumber<Acc> ResidualByCall(const Epilogue& epilogue, int64_t element) {
-  using Number = EpilogueNumber<Acc>;
-  Number residual{};
-  const auto load = [&](auto type) {
-    residual = static_cast<Number>(static_cast<const decltype(type)*>(epilogue.residual)[element]);
-  };
-  if (epilogue.residual_type == DType::kS8) return load(int8_t{}), residual;
-  return WithType<Number, std::is_same_v<Number, float>>(epilogue.residual_type, load), residual;
+// N elements of a residual, as loaded. Number: of the epilogue.
+template <typename Number, int N>
+using RawResidual = RawPack<Number, N, std::is_same_v<Number, float>, std::is_same_v<Number, float>>;
+
+template <typename Number>
+__device__ __noinline__ Number ResidualByCall(const void* data, DType type, int64_t element) {
+  RawResidual<Number, 1> raw;
+  raw.Load(data, element, type);
+  return raw.Widen(type).v[0];
 }
 
 template <typename Acc>
 __device__ __forceinline__ Acc Bend(const Epilogue& epilogue, Acc z) {
-  return epilogue.activation == Activation::kPiecewise ? Slope(epilogue, z) : SmoothByCall(epilogue, z);
+  if (epilogue.activation == Activation::kPiecewise) return Slope(epilogue, z);
+  return SmoothByCall(epilogue.activation, static_cast<Acc>(epilogue.numbers[0]), static_cast<Acc>(epilogue.numbers[1]),
+                      z);
 }
 
 __device__ __forceinline__ float Activate(const Epilogue& epilogue, float z) {
@@ -93,7 +95,7 @@ __device__ __forceinline__ float Activate(const Epilogue& epilogue, float z) {
 }
 __device__ __forceinline__ double Activate(const Epilogue& epilogue, double z) {
   if (epilogue.activation == Activation::kNone) return z;
-  return epilogue.activation == Activation::kPiecewise ? Clip(epilogue, Slope(epilogue, z)) : SmoothByCall(epilogue, z);
+  return epilogue.activation == Activation::kPiecewise ? Clip(epilogue, Slope(epilogue, z)) : Bend(epilogue, z);
 }
 
 // The same of many results, with one branch.
@@ -156,22 +158,41 @@ class EpilogueOf {
 
   // The result of one sum, of an element of the result that exists.
   __device__ __forceinline__ Result operator()(Acc sum, int64_t channel, int64_t element) const {
-    return (*this)(Of(channel), sum, channel, element);
+    const OfChannel of = Of(channel);
+    return (*this)(&of, Pack<Acc, 1>{sum}, channel, Residual(element)).v[0];
   }
-  // The same with the channel's numbers at hand.
-  __device__ __forceinline__ Result operator()(const OfChannel& of, Acc sum, int64_t channel, int64_t element) const {
-    if constexpr (kHasEpilogue && kToBytes) {
-      return OutScale(channel) * Activate(epilogue_, WithResidual(of.Scaled(sum), element));
-    } else if constexpr (kHasEpilogue) {
-      return Activate(epilogue_, WithResidual(of.Scaled(sum), element));
+  // The same of N neighbouring channels, with their numbers and the elements of the residual at hand.
+  template <int N>
+  __device__ __forceinline__ Pack<Result, N> operator()(const OfChannel* of, const Pack<Acc, N>& sums, int64_t channel,
+                                                        const Pack<Number, N>& residual) const {
+    if constexpr (!kHasEpilogue) {
+      return sums;
     } else {
-      return sum;
+      Pack<Number, N> results;
+#pragma unroll
+      for (int v = 0; v < N; ++v) {
+        Number z = of[v].Scaled(sums.v[v]);
+        if (HasResidual()) z += ResidualScale() * residual.v[v];
+        z = Activate(epilogue_, z);
+        results.v[v] = kToBytes ? OutScale(channel + v) * z : z;
+      }
+      return results;
     }
   }
 
-  // Adds the residual's element, if there is a residual. It comes before the activation.
-  __device__ __forceinline__ Number WithResidual(Number z, int64_t element) const {
-    return HasResidual() ? z + ResidualScale() * ResidualByCall<Acc>(epilogue_, element) : z;
+  // An element of the residual; zero if there is none.
+  __device__ __forceinline__ Pack<Number, 1> Residual(int64_t element) const {
+    if (!HasResidual()) return {};
+    return {ResidualByCall<Number>(epilogue_.residual, epilogue_.residual_type, element)};
+  }
+  // Neighbouring elements, as loaded, and as numbers.
+  template <int N>
+  __device__ __forceinline__ void Load(RawResidual<Number, N>& residual, int64_t element) const {
+    residual.Load(epilogue_.residual, element, epilogue_.residual_type);
+  }
+  template <int N>
+  __device__ __forceinline__ Pack<Number, N> Widen(const RawResidual<Number, N>& residual) const {
+    return residual.Widen(epilogue_.residual_type);
   }
 
   // The same residual for threads that have many results: its elements, which are of the result's type.

@@ -212,9 +212,22 @@ __device__ __forceinline__ void StoreFour(uint32_t address, const float (&four)[
                : "memory");
 }
 
-// One store of 8 bytes, which the compiler may make two of 4.
-__device__ __forceinline__ void StorePairToGlobal(float* to, float first, float second) {
-  asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(first), "f"(second) : "memory");
+// Stores words to device memory, up to 16 bytes at once. The compiler makes such stores of C++ one of each word.
+template <int kWords>
+__device__ __forceinline__ void StoreWords(void* to, const uint32_t (&words)[kWords]) {
+  if constexpr (kWords == 1) {
+    asm volatile("st.global.b32 [%0], %1;" ::"l"(to), "r"(words[0]) : "memory");
+  } else if constexpr (kWords == 2) {
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(words[0]), "r"(words[1]) : "memory");
+  } else {
+    static_assert(kWords % 4 == 0, "words are stored by one, two or four");
+#pragma unroll
+    for (int i = 0; i < kWords; i += 4) {
+      asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(static_cast<uint32_t*>(to) + i), "r"(words[i]),
+                   "r"(words[i + 1]), "r"(words[i + 2]), "r"(words[i + 3])
+                   : "memory");
+    }
+  }
 }
 
 // Stores one number, or two neighbours, to device memory if the condition holds: without a branch, which takes more

@@ -203,7 +203,7 @@ class WgradStore {
   template <typename Out>
   static __device__ __forceinline__ void StorePair(Out* to, float first, float second) {
     if constexpr (sizeof(Out) == 4) {
-      ptx::StorePairToGlobal(to, first, second);
+      ptx::StoreWords<2>(to, {__float_as_uint(first), __float_as_uint(second)});
     } else {
       *reinterpret_cast<uint32_t*>(to) = RoundPair<Out>(first, second);
     }
