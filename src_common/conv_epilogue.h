@@ -39,13 +39,18 @@ struct PerChannel {
 struct FloatActivation {
   float low = -std::numeric_limits<float>::infinity();
   float high = std::numeric_limits<float>::infinity();
-  bool bends = false;  // it has a slope, or is smooth
+  bool bends = false;     // it has a slope, or is smooth
+  float numbers[2] = {};  // of what bends: the slope, or a and b
 };
 
 inline FloatActivation OfFloats(Activation activation, const double (&numbers)[3]) {
-  const auto& [slope, low, high] = numbers;
-  if (activation != Activation::kPiecewise) return {.bends = activation != Activation::kNone};
-  return {static_cast<float>(low), static_cast<float>(high), slope != 1};
+  FloatActivation of;
+  of.numbers[0] = static_cast<float>(numbers[0]), of.numbers[1] = static_cast<float>(numbers[1]);
+  of.bends = activation == Activation::kPiecewise ? numbers[0] != 1 : activation != Activation::kNone;
+  if (activation == Activation::kPiecewise) {
+    of.low = static_cast<float>(numbers[1]), of.high = static_cast<float>(numbers[2]);
+  }
+  return of;
 }
 
 struct Epilogue {

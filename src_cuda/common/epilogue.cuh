@@ -12,8 +12,8 @@ namespace jaxconv {
 
 // Activations of a number. NaN stays NaN.
 template <typename Acc>
-__device__ __forceinline__ Acc Slope(const Epilogue& epilogue, Acc z) {
-  return z < 0 ? static_cast<Acc>(epilogue.numbers[0]) * z : z;
+__device__ __forceinline__ Acc Slope(Acc slope, Acc z) {
+  return z < 0 ? slope * z : z;
 }
 __device__ __forceinline__ float Clip(const FloatActivation& activation, float z) {
   return ptx::MinOrNan(ptx::MaxOrNan(z, activation.low), activation.high);
@@ -40,33 +40,37 @@ __device__ __forceinline__ Acc HardSigmoid(Acc z) {
   const Acc gate = z + 3 < 0 ? Acc{0} : z + 3 > 6 ? Acc{6} : z + 3;
   return z * (gate * Acc{1.0 / 6});
 }
-template <typename Acc>
-__device__ __forceinline__ Acc Smooth(Activation activation, Acc a, Acc b, Acc z) {
-  return activation == Activation::kHardSigmoid ? HardSigmoid(z) : Sigmoid(a, b, z);
-}
 
-// Calls f with the activation, but for its clipping, as a function of one float. A loop over many has no branches then.
+// Calls f with an activation, but for its clipping, as a function of a number. A loop over many has no branches then.
+// a, b: its parameters.
+template <typename Acc, typename F>
+__device__ __forceinline__ void WithBend(Activation activation, Acc a, Acc b, const F& f) {
+  if (activation == Activation::kSigmoid) {
+    f([=](Acc z) { return Sigmoid(a, b, z); });
+  } else if (activation == Activation::kHardSigmoid) {
+    f([](Acc z) { return HardSigmoid(z); });
+  } else {
+    f([=](Acc z) { return Slope(a, z); });
+  }
+}
 template <typename F>
 __device__ __forceinline__ void WithBend(const Epilogue& epilogue, const F& f) {
-  const auto first = static_cast<float>(epilogue.numbers[0]), second = static_cast<float>(epilogue.numbers[1]);
-  if (epilogue.activation == Activation::kSigmoid) {
-    f([=](float z) { return Sigmoid(first, second, z); });
-  } else if (epilogue.activation == Activation::kHardSigmoid) {
-    f([](float z) { return HardSigmoid(z); });
-  } else {
-    f([=](float z) { return z < 0 ? first * z : z; });
-  }
+  WithBend(epilogue.activation, epilogue.of_floats.numbers[0], epilogue.of_floats.numbers[1], f);
 }
 
 // The type in which an epilogue computes: that of the sums, or float32 of integers.
 template <typename Acc>
 using EpilogueNumber = std::conditional_t<std::is_integral_v<Acc>, float, Acc>;
 
-// What kernels with many sums call for each of them is a function: code for each sum would take minutes to compile. Its
+// What kernels with many sums call for some of them is a function: code for each sum would take minutes to compile. Its
 // arguments are in registers: a kernel's parameters are constants only where they are named, and elsewhere memory.
-template <typename Acc>
-__device__ __noinline__ Acc SmoothByCall(Activation activation, Acc a, Acc b, Acc z) {
-  return Smooth(activation, a, b, z);
+template <typename Acc, int N>
+__device__ __noinline__ Pack<Acc, N> BendByCall(Activation activation, Acc a, Acc b, Pack<Acc, N> z) {
+  WithBend(activation, a, b, [&](const auto& bend) {
+#pragma unroll
+    for (Acc& number : z.v) number = bend(number);
+  });
+  return z;
 }
 
 // N elements of a residual, as loaded. Number: of the epilogue.
@@ -80,33 +84,40 @@ __device__ __noinline__ Number ResidualByCall(const void* data, DType type, int6
   return raw.Widen(type).v[0];
 }
 
-template <typename Acc>
-__device__ __forceinline__ Acc Bend(const Epilogue& epilogue, Acc z) {
-  if (epilogue.activation == Activation::kPiecewise) return Slope(epilogue, z);
-  return SmoothByCall(epilogue.activation, static_cast<Acc>(epilogue.numbers[0]), static_cast<Acc>(epilogue.numbers[1]),
-                      z);
-}
-
-__device__ __forceinline__ float Activate(const Epilogue& epilogue, float z) {
-  if (epilogue.of_floats.bends) [[unlikely]] {
-    z = Bend(epilogue, z);
+// Several at once: they wait for each other's results less.
+template <int kCount>
+__device__ __forceinline__ void BendAll(const Epilogue& epilogue, float (&numbers)[kCount]) {
+  constexpr int kAtOnce = kCount % 4 == 0 ? 4 : kCount % 2 == 0 ? 2 : 1;
+  const auto& [a, b] = epilogue.of_floats.numbers;
+  if (epilogue.activation == Activation::kPiecewise) {
+#pragma unroll
+    for (float& z : numbers) z = Slope(a, z);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; i += kAtOnce) {
+      auto& some = reinterpret_cast<Pack<float, kAtOnce>&>(numbers[i]);
+      some = BendByCall(epilogue.activation, a, b, some);
+    }
   }
-  return Clip(epilogue.of_floats, z);
-}
-__device__ __forceinline__ double Activate(const Epilogue& epilogue, double z) {
-  if (epilogue.activation == Activation::kNone) return z;
-  return epilogue.activation == Activation::kPiecewise ? Clip(epilogue, Slope(epilogue, z)) : Bend(epilogue, z);
 }
 
-// The same of many results, with one branch.
+// The activation of results.
 template <int kCount>
 __device__ __forceinline__ void ActivateAll(const Epilogue& epilogue, float (&results)[kCount]) {
   if (epilogue.of_floats.bends) [[unlikely]] {
-#pragma unroll
-    for (float& z : results) z = Bend(epilogue, z);
+    BendAll(epilogue, results);
   }
 #pragma unroll
   for (float& z : results) z = Clip(epilogue.of_floats, z);
+}
+template <int kCount>
+__device__ __forceinline__ void ActivateAll(const Epilogue& epilogue, double (&results)[kCount]) {
+  if (epilogue.activation == Activation::kNone) return;
+#pragma unroll
+  for (double& z : results) {
+    z = BendByCall(epilogue.activation, epilogue.numbers[0], epilogue.numbers[1], Pack<double, 1>{z}).v[0];
+    if (epilogue.activation == Activation::kPiecewise) z = Clip(epilogue, z);
+  }
 }
 
 // The epilogue of one output channel, with its operands in registers. For threads with many results of one channel.
@@ -118,7 +129,9 @@ struct EpilogueOfChannel {
 
   __device__ __forceinline__ auto operator()(Acc sum) const {
     if constexpr (kHasEpilogue) {
-      return Activate(*epilogue, Scaled(sum));
+      Number result[] = {Scaled(sum)};
+      ActivateAll(*epilogue, result);
+      return result[0];
     } else {
       return sum;
     }
@@ -173,9 +186,11 @@ class EpilogueOf {
       for (int v = 0; v < N; ++v) {
         Number z = of[v].Scaled(sums.v[v]);
         if (HasResidual()) z += ResidualScale() * residual.v[v];
-        z = Activate(epilogue_, z);
-        results.v[v] = kToBytes ? OutScale(channel + v) * z : z;
+        results.v[v] = z;
       }
+      ActivateAll(results.v);
+#pragma unroll
+      for (int v = 0; v < N; ++v) results.v[v] *= kToBytes ? OutScale(channel + v) : Number{1};
       return results;
     }
   }

@@ -83,7 +83,7 @@ class EpilogueOfFour {
       }
     }
     if (activation.bends) [[unlikely]] {
-      each([&](float& z, int, int) { z = Bend(epilogue_, z); });
+      BendAll(epilogue_, reinterpret_cast<float (&)[kRows * 4]>(results));
     }
     if (activation.low > -kInfinity) each([&](float& z, int, int) { z = ptx::MaxOrNan(z, activation.low); });
     if (activation.high < kInfinity) each([&](float& z, int, int) { z = ptx::MinOrNan(z, activation.high); });
