@@ -34,7 +34,7 @@ def test_each_missing_name_is_explained(name, monkeypatch):
 
 
 def test_import_of_the_package(tmp_path):
-    program = "import jax._src.dispatch as d; del d.simple_impl; import jaxconv"
+    program = "import jax._src.sharding_impls as s; del s.parse_flatten_op_sharding; import jaxconv"
     run = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert run.returncode != 0
     assert re.search(rf"ImportError: .*{MESSAGE}", run.stderr)
