@@ -60,7 +60,7 @@ def lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, i
     if is_explicit(shardings):
         compute = explicitly_partitioned(kind, problem, local, shardings)
         return mlir.lower_fun(compute, multiple_results=False)(ctx, a, b)
-    automatic = Automatic.of(module.axis_context)
+    automatic = Automatic.of(ctx)
     if automatic.devices == 1:
         compute = block(kind, problem, local, {}, {})
     elif is_export:  # the partitioner would call Python in this process

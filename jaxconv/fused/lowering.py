@@ -21,7 +21,7 @@ from jaxconv.transforms import MultipliersAsDepth, has_more_zeros
 def lower(platform: str | None, ctx, *arrays, **params):
     """By a kernel, or else as two steps. Over several devices the sums are complete only after the first step."""
     call = Call(**params)
-    is_one_device = Automatic.of(ctx.module_context.axis_context).devices == 1
+    is_one_device = Automatic.of(ctx).devices == 1
     compute = fused(platform, call, ctx.avals_in) if is_one_device else None
     if compute is None:
         plain = ShapedArray(call.problem.out_shape, call.epilogue.out_dtype)

@@ -61,22 +61,27 @@ class Automatic(NamedTuple):
     """What XLA's partitioner splits a program over.
 
     devices: their number. Which they are is not known: what is lowered may be compiled for any.
+    sizes: of the mesh axes, if types tell them; else the number of devices.
     meshes: the mesh and the part of it that is not manual, under a shard_map over some of its axes. XLA shows shardings
       over that part, but collectives are over the whole.
     """
 
     devices: int
+    sizes: tuple[int, ...]
     meshes: tuple[Mesh | AbstractMesh, AbstractMesh] | None = None
 
     @classmethod
-    def of(cls, axis_context) -> Automatic:
-        """axis_context: of a lowering."""
+    def of(cls, ctx) -> Automatic:
+        """ctx: of a lowering rule."""
+        axis_context = ctx.module_context.axis_context
         if manual := getattr(axis_context, "manual_axes", None):
             mesh = axis_context.mesh
             own = {axis: size for axis, size in mesh.shape.items() if axis not in manual and size > 1}
             part = AbstractMesh(tuple(own.values()), tuple(own))
-            return cls(math.prod(own.values()), (mesh, part))
-        return cls(getattr(axis_context, "num_devices", 1))
+            return cls(math.prod(own.values()), part.axis_sizes, (mesh, part))
+        devices = getattr(axis_context, "num_devices", 1)
+        mesh = _mesh_of([aval.sharding for aval in (*ctx.avals_in, *ctx.avals_out)])
+        return cls(devices, (devices,) if mesh.empty else mesh.axis_sizes)
 
 
 # A call of a custom_partitioning. JAX lowers one only for known devices, but uses their number alone: any device stands
@@ -130,6 +135,8 @@ def partitioned(kind: str, problem: ConvProblem, local: Local, automatic: Automa
 
     def infer(_, operands, result):
         mesh = automatic.meshes[1] if automatic.meshes else _axes_of(operands, automatic.devices)
+        if mesh.size != automatic.devices:  # no axes can be named
+            return GSPMDSharding.get_replicated(operands[0].sharding._device_assignment)
         numbers = list(range(mesh.size))
         specs = {role: _mesh_axes(array, mesh, numbers) for role, array in zip(roles, operands, strict=False)}
         return NamedSharding(mesh, partition_spec(problem, roles[-1], choose(problem, mesh.shape, specs)))
@@ -208,9 +215,8 @@ def _sharding_rule(kind: str, problem: ConvProblem, automatic: Automatic) -> tup
     their sizes differ: Shardy takes the smaller one.
     """
     splittable, sizes = splittable_factors(problem), factor_sizes(problem)
-    # Few groups may be split over a part of a mesh axis. Under a shard_map JAX has no name for it, so they stay whole.
-    own = automatic.meshes[1].axis_sizes if automatic.meshes else ()
-    splits_groups = all(problem.groups % size == 0 for size in own)
+    # Few groups would be split over a part of a mesh axis. XLA then gathers other arrays, so they stay whole.
+    splits_groups = all(problem.groups % size == 0 for size in automatic.sizes)
     whole, given = [], {}
 
     def name(role: str, factor: str, grouped: bool) -> str:
@@ -232,10 +238,10 @@ def _sharding_rule(kind: str, problem: ConvProblem, automatic: Automatic) -> tup
         return " ".join(names)
 
     operands = [array(role) for role in OPERANDS[kind]]
-    if own:
-        operands.append(" ".join(f"chart_{axis}" for axis in range(len(own))))
+    if automatic.meshes:
+        operands.append(" ".join(f"chart_{axis}" for axis in range(len(automatic.sizes))))
     rule = f"{', '.join(operands)} -> {array(RESULT[kind])}"
-    if "g" in rule.replace("(g ", "").split():
+    if "g" in rule.replace("(g ", "").replace(",", "").split():
         given.pop("g", None)
     spatial = tuple(spatial_axes(problem, "lhs"))
     summed = tuple(factor for factor in SUMMED[kind] if factor in (*splittable, *spatial))
@@ -255,7 +261,7 @@ def _mesh_axes(array: Any, mesh: Mesh | AbstractMesh, numbers: Sequence[int]) ->
     places = [numbers.index(device) for device in range(len(numbers))]
     try:
         spec = parse_flatten_op_sharding(_renumbered(sharding._to_xla_hlo_sharding(rank), places), mesh)[0]
-    except (AssertionError, NotImplementedError, ValueError):
+    except (AssertionError, KeyError, NotImplementedError, ValueError):
         spec = ()
     return mesh_axes(spec, rank)
 

@@ -48,7 +48,7 @@ cudaError_t LaunchSums(const ConvCall& call, const SimtSettings& s, cudaStream_t
   const SimtKernelPtr kernel = Find<Acc>(p, s.tile, ChooseAccess(call), EndsWithEpilogue(call, s.split));
   const Tile& tile = kSimtTiles[s.tile];
   SimtParams params{MakeParams(call, s.split, tile.block_m, tile.block_n), call.epilogue};
-  params.out_vectors = ResultLayout(call, s.split).MnVectors(4);
+  params.out_vectors = ResultLayout(call, s.split).MnVectors(4) && AreAligned({call.epilogue.residual});
   const int64_t blocks = Blocks(p, call.pass, s.split, tile.block_m, tile.block_n);
   const cudaError_t status = Enqueue(kernel, blocks, tile.threads(), stream, params);
   if (status != cudaSuccess || s.split == 1) return status;

@@ -52,6 +52,28 @@ def test_slices_of_a_larger_array(monkeypatch, family, dtype, which):
     assert_same(of_slices(flat(first, second)), np.asarray(expected).astype(dtype))
 
 
+@pytest.mark.parametrize("family, dtype", [
+    ("simt", "float32"), ("simt", "float64"), ("mma", "bfloat16"), ("wgmma", "bfloat16"), ("direct", "bfloat16"),
+    ("depthwise", "bfloat16"), ("depthwise", "float32"),
+])  # fmt: skip
+def test_residuals_within_larger_arrays(family, dtype):
+    """They begin at their second element."""
+    lhs, rhs = LAYERS.get(family, LAYERS["wgmma"])
+    params = dict(window_strides=(1, 1), padding="SAME", dimension_numbers=channels_last(2),
+                  feature_group_count=lhs[-1] // rhs[-2])  # fmt: skip
+    with jax.enable_x64(dtype == "float64"):
+        x, w, residual = (integers(shape, dtype, i) for i, shape in enumerate((lhs, rhs, (*lhs[:-1], rhs[-1]))))
+
+        @jax.jit
+        def of_slice(x, w, array):
+            more = dict(residual=array[1:].reshape(residual.shape), implementation=family)
+            return jaxconv.fused_conv_general_dilated(x, w, **params, **more)
+
+        wide = [a.astype(np.float32) for a in (x, w, residual)]
+        sums = lambda x, w, r: jax.lax.conv_general_dilated(x, w, **params) + r
+        assert_same(of_slice(x, w, flat(residual)), run_on_host(sums, *wide).astype(dtype))
+
+
 @pytest.mark.parametrize("family, dtype", FAMILY_TYPES)
 def test_operands_within_larger_arrays(family, dtype):
     """Those begin anywhere in a program's memory."""

@@ -4,8 +4,9 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, AxisType, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxconv
@@ -160,3 +161,25 @@ def test_two_meshes():
     actual, hlo = compiled(twice, placed, out_sharding)
     assert_same(actual, expected)
     assert custom_calls(hlo) == {"conv": 2} and not collectives(hlo)["all-gather"]
+
+
+@pytest.fixture(params=["shardy", "gspmd"])
+def partitioner(request):
+    name, before = "jax_use_shardy_partitioner", jax.config.jax_use_shardy_partitioner
+    jax.config.update(name, request.param == "shardy")
+    yield
+    jax.config.update(name, before)
+
+
+@pytest.mark.usefixtures("partitioner")
+def test_two_meshes_without_common_axes():
+    """XLA shows shardings that no one mesh has. What has no name is gathered."""
+    case = Case("square", (6, 6, 3, 6), (3, 3, 6, 6))
+    one, two = (Mesh(np.reshape(jax.devices("cpu")[:6], shape), ("a", "b")) for shape in ((2, 3), (3, 2)))
+    x, w = case.operands()
+    expected, outputs = case.lax()(x, w), P(None, None, None, "a")
+    jaxconv.install("cpu")
+    placed = *place(one, [x], [BATCH]), *place(two, [w], [outputs])
+    actual, hlo = compiled(case.lax(), placed, NamedSharding(two, outputs))
+    assert_same(actual, expected)
+    assert custom_calls(hlo) == {"conv": 1}

@@ -7,7 +7,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import jaxconv
-from cases.meshes import ONE_AXIS, PASSES, TWO_AXES, collectives, compiled, mesh, place
+from cases.meshes import ONE_AXIS, PASSES, TWO_AXES, collectives, compiled, exchanged, mesh, place
 from cases.parts import diagonal
 from cases.reference import HOST, assert_same, cotangent, custom_calls, integers, pullback, run_on_host
 from cases.small import ENTRIES, Case, named
@@ -17,6 +17,7 @@ STRIDED = Case("strided", (8, 5, 4, 8), (3, 3, 8, 8), {"window_strides": (2, 2)}
 CAUSAL = Case("causal", (8, 6, 8), (3, 8, 8), {"padding": ((2, 0),)})
 GROUPED = Case("grouped", (8, 4, 3, 16), (3, 3, 2, 16), {"feature_group_count": 8})
 DEPTHWISE = Case("depthwise", (8, 4, 3, 16), (3, 3, 1, 16), {"feature_group_count": 16})
+MULTIPLIER = Case("multiplier", (8, 4, 3, 3), (3, 3, 1, 6), {"feature_group_count": 3})
 FEW_GROUPS = Case("few_groups", (8, 4, 3, 16), (3, 3, 8, 16), {"feature_group_count": 2})
 SPATIAL = Case("spatial", (2, 8, 4, 3), (3, 3, 3, 4))
 
@@ -106,6 +107,7 @@ OTHERS = {
     "depthwise_channels": (DEPTHWISE, CHANNELS, CHANNELS),
     "depthwise_only_x": (DEPTHWISE, CHANNELS, P()),
     "depthwise_only_w": (DEPTHWISE, P(), CHANNELS),
+    "multiplier_batch": (MULTIPLIER, P("a"), P()),
     "few_groups_channels": (FEW_GROUPS, CHANNELS, CHANNELS),
     "few_groups_in_channels": (FEW_GROUPS, CHANNELS, P(None, None, "a")),
     "spatial": (SPATIAL, P(None, "a"), P()),
@@ -177,6 +179,16 @@ def test_fewer_groups_than_devices(groups, axes):
     operands = (*case.operands(), cotangent(case.lax(), *case.operands()))
     actual, _ = compiled(pullback(case.general("cpu")), place(TWO_AXES(), operands, (P(None, None, None, axes),) * 3))
     assert_same(actual, run_on_host(pullback(case.lax()), *operands))
+
+
+@pytest.mark.parametrize("x_spec", [P(), CHANNELS], ids=["whole", "channels"])
+def test_few_groups_gather_no_more_than_lax_does(x_spec):
+    """The filter's outputs are split over more devices than there are groups."""
+    case = Case("groups", (4, 6, 6, 8), (3, 3, 4, 16), {"feature_group_count": 2})
+    placed = place(ONE_AXIS(), case.operands(), (x_spec, CHANNELS))
+    programs = (compiled(conv, placed)[1] for conv in (case.general("cpu"), case.lax()))
+    gathered, by_lax = (sum(exchanged(hlo).get("all-gather", [])) for hlo in programs)
+    assert gathered <= by_lax
 
 
 # Inside shard_map: (mesh, specs of x, w and y, the axes whose partial results are summed).
