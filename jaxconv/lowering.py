@@ -54,7 +54,7 @@ def lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, i
     compute = partial(_computation, kind, platform, implementation, tuning)
     local, module = Local(compute), ctx.module_context
     is_export = module.lowering_parameters.for_export
-    if kind == "conv" and not is_export:  # it may run on a GPU whose kernels do not read rows so
+    if kind == "conv" and not is_export:  # an export may run on a GPU whose kernels do not read rows so
         local = Local(compute, partial(_with_rows, platform, implementation, tuning))
     shardings = [aval.sharding for aval in (*ctx.avals_in, *ctx.avals_out)]
     if is_explicit(shardings):

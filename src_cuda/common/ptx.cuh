@@ -212,7 +212,7 @@ __device__ __forceinline__ void StoreFour(uint32_t address, const float (&four)[
                : "memory");
 }
 
-// Stores words to device memory, up to 16 bytes at once. The compiler makes such stores of C++ one of each word.
+// Stores words to device memory, up to 16 bytes at once. In C++ the compiler may split such a store into words.
 template <int kWords>
 __device__ __forceinline__ void StoreWords(void* to, const uint32_t (&words)[kWords]) {
   if constexpr (kWords == 1) {
