@@ -26,18 +26,19 @@ __device__ __forceinline__ double Clip(const Epilogue& epilogue, double z) {
 // z * sigmoid(z * (a + b * z * z)).
 template <typename Acc>
 __device__ __forceinline__ Acc Sigmoid(Acc a, Acc b, Acc z) {
-  constexpr Acc kLarge = 10'000;  // sigmoid is 0 or 1 from here on, and no product below becomes infinite
-  const Acc x = z > kLarge ? kLarge : z < -kLarge ? -kLarge : z;
-  const Acc power = -x * (a + b * x * x);
+  constexpr Acc kLarge = 100'000'000;  // sigmoid is 0 or 1 from here on, and b * infinity is not
+  const Acc square = min(z * z, kLarge);
   if constexpr (std::is_same_v<Acc, float>) {
-    return z * __fdividef(1, 1 + __expf(power));
+    constexpr float kLog2E = 1.44269504f;
+    const float power = -z * (a * kLog2E + b * kLog2E * square);
+    return z * ptx::Reciprocal(1 + ptx::Exp2(power));
   } else {
-    return z * (1 / (1 + exp(static_cast<double>(power))));
+    return z / (1 + exp(static_cast<double>(-z * (a + b * square))));
   }
 }
 template <typename Acc>
 __device__ __forceinline__ Acc HardSigmoid(Acc z) {
-  const Acc gate = z + 3 < 0 ? Acc{0} : z + 3 > 6 ? Acc{6} : z + 3;
+  const Acc gate = min(max(z + 3, Acc{0}), Acc{6});
   return z * (gate * Acc{1.0 / 6});
 }
 
@@ -95,8 +96,12 @@ __device__ __forceinline__ void BendAll(const Epilogue& epilogue, float (&number
   } else {
 #pragma unroll
     for (int i = 0; i < kCount; i += kAtOnce) {
-      auto& some = reinterpret_cast<Pack<float, kAtOnce>&>(numbers[i]);
+      Pack<float, kAtOnce> some;
+#pragma unroll
+      for (int v = 0; v < kAtOnce; ++v) some.v[v] = numbers[i + v];
       some = BendByCall(epilogue.activation, a, b, some);
+#pragma unroll
+      for (int v = 0; v < kAtOnce; ++v) numbers[i + v] = some.v[v];
     }
   }
 }

@@ -92,8 +92,8 @@ __device__ __forceinline__ void WarpgroupMultiplyAdd(Sum (&sum)[kCols / 8][4], c
 #define JAXCONV_SUM(j) \
   JAXCONV_REGISTER(sum[j][0]), JAXCONV_REGISTER(sum[j][1]), JAXCONV_REGISTER(sum[j][2]), JAXCONV_REGISTER(sum[j][3])
 #define JAXCONV_SUMS_2 JAXCONV_SUM(0), JAXCONV_SUM(1)
-#define JAXCONV_SUMS_8 \
-  JAXCONV_SUMS_2, JAXCONV_SUM(2), JAXCONV_SUM(3), JAXCONV_SUM(4), JAXCONV_SUM(5), JAXCONV_SUM(6), JAXCONV_SUM(7)
+#define JAXCONV_SUMS_4 JAXCONV_SUMS_2, JAXCONV_SUM(2), JAXCONV_SUM(3)
+#define JAXCONV_SUMS_8 JAXCONV_SUMS_4, JAXCONV_SUM(4), JAXCONV_SUM(5), JAXCONV_SUM(6), JAXCONV_SUM(7)
 #define JAXCONV_SUMS_12 JAXCONV_SUMS_8, JAXCONV_SUM(8), JAXCONV_SUM(9), JAXCONV_SUM(10), JAXCONV_SUM(11)
 #define JAXCONV_SUMS_16 JAXCONV_SUMS_12, JAXCONV_SUM(12), JAXCONV_SUM(13), JAXCONV_SUM(14), JAXCONV_SUM(15)
 #define JAXCONV_SUMS_20 JAXCONV_SUMS_16, JAXCONV_SUM(16), JAXCONV_SUM(17), JAXCONV_SUM(18), JAXCONV_SUM(19)
@@ -102,10 +102,14 @@ __device__ __forceinline__ void WarpgroupMultiplyAdd(Sum (&sum)[kCols / 8][4], c
   JAXCONV_SUMS_24, JAXCONV_SUM(24), JAXCONV_SUM(25), JAXCONV_SUM(26), JAXCONV_SUM(27), JAXCONV_SUM(28), \
       JAXCONV_SUM(29), JAXCONV_SUM(30), JAXCONV_SUM(31)
 #define JAXCONV_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define JAXCONV_NAMES_32                                       \
-  JAXCONV_NAMES_8                                              \
-  ", "                                                         \
-  "%8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+#define JAXCONV_NAMES_16 \
+  JAXCONV_NAMES_8        \
+  ", "                   \
+  "%8, %9, %10, %11, %12, %13, %14, %15"
+#define JAXCONV_NAMES_32 \
+  JAXCONV_NAMES_16       \
+  ", "                   \
+  "%16, %17, %18, %19, " \
   "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define JAXCONV_NAMES_48 \
   JAXCONV_NAMES_32       \
@@ -143,6 +147,9 @@ __device__ __forceinline__ void WarpgroupMultiplyAdd(Sum (&sum)[kCols / 8][4], c
   if constexpr (kCols == 16) {                                                                                    \
     JAXCONV_WGMMA("m64n16" TYPE, JAXCONV_NAMES_8, JAXCONV_SUMS_2, "%8", "%9", TRANSPOSES("%10", "%11"),           \
                   A("%12", "%13", "%14", "%15"), __VA_ARGS__);                                                    \
+  } else if constexpr (kCols == 32) {                                                                             \
+    JAXCONV_WGMMA("m64n32" TYPE, JAXCONV_NAMES_16, JAXCONV_SUMS_4, "%16", "%17", TRANSPOSES("%18", "%19"),        \
+                  A("%20", "%21", "%22", "%23"), __VA_ARGS__);                                                    \
   } else if constexpr (kCols == 64) {                                                                             \
     JAXCONV_WGMMA("m64n64" TYPE, JAXCONV_NAMES_32, JAXCONV_SUMS_8, "%32", "%33", TRANSPOSES("%34", "%35"),        \
                   A("%36", "%37", "%38", "%39"), __VA_ARGS__);                                                    \
@@ -196,6 +203,7 @@ __device__ __forceinline__ void WarpgroupMultiplyAdd(Sum (&sum)[kCols / 8][4], c
 #undef JAXCONV_SIGNS
 #undef JAXCONV_SUM
 #undef JAXCONV_SUMS_2
+#undef JAXCONV_SUMS_4
 #undef JAXCONV_SUMS_8
 #undef JAXCONV_SUMS_12
 #undef JAXCONV_SUMS_16
@@ -203,6 +211,7 @@ __device__ __forceinline__ void WarpgroupMultiplyAdd(Sum (&sum)[kCols / 8][4], c
 #undef JAXCONV_SUMS_24
 #undef JAXCONV_SUMS_32
 #undef JAXCONV_NAMES_8
+#undef JAXCONV_NAMES_16
 #undef JAXCONV_NAMES_32
 #undef JAXCONV_NAMES_48
 #undef JAXCONV_NAMES_64

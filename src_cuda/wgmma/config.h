@@ -89,7 +89,7 @@ struct WgmmaTile {
   constexpr bool HasWgrad(DType type) const {
     if (TraitsOf(type).bytes == 1) return false;  // wgmma reads bytes K-major alone
     if (shares_both()) return false;              // producers of wgrad share one operand
-    if (bf16x6) return type == DType::kF32 && !halo;
+    if (bf16x6) return type == DType::kF32 && !halo && cols >= kBlockRows;
     if (type == DType::kF32) return has_tf32_wgrad();
     const int of_m = swap_ab ? cols : rows;
     return cluster_split == 0 && halo <= swap_ab && (of_m == kBlockRows || of_m % (kBlockRows * warpgroups()) == 0);
@@ -168,6 +168,7 @@ inline constexpr WgmmaTile kWgmmaTiles[] = {
     {256, 64, 4, 1, 1, 1, true, 0, false, true, true},
     {128, 160, 3, 2, 1, 1, false, 0, false, true, true},
     {128, 128, 6, 2, 2, 1},
+    {256, 32, 4, 1, 1, 1, false, 0, false, true, true},
 };
 
 constexpr int ConsumerWarps(const WgmmaTile& tile) { return 4 * tile.warpgroups(); }

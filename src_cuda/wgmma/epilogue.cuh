@@ -77,18 +77,7 @@ class WgmmaEpilogue {
 
   // Stores a tile's results, or leaves them. They take the place of its sums.
   __device__ __forceinline__ void Take(Sums& sums, const WgmmaReceivedTile& tile) {
-    if constexpr (kHasEpilogue) {
-      const int32_t first_col = tile.first_col() + Sums::FirstCol();
-      if constexpr (kScalesAtOnce) {
-        ScaleAndAddBias<kTile>(params_, first_col, first_col + kTile.cols, sums.All());
-      }
-      if (HasResidual()) return TakeWithResidual(sums, tile);
-#pragma unroll
-      for (int subtile = 0; subtile < kSubtiles; ++subtile) {
-        if constexpr (!kScalesAtOnce) ScaleSubtile(sums, subtile, tile);
-        BendAll(params_, OfSubtile(sums, subtile));
-      }
-    }
+    if constexpr (kHasEpilogue) End(sums, tile);
     if (!kInBlocks && !params_.has_out_maps) {
       if constexpr (kHasEpilogue) EndUnrounded(sums, tile);
       return StoreUnrounded(sums, tile.All());
@@ -225,30 +214,41 @@ class WgmmaEpilogue {
     for (int subtile = 0; subtile < kFirstFetched; ++subtile) Fetch(subtile, tile);
   }
 
-  // Subtile by subtile, as residuals come. Nothing is left for later.
-  __device__ __forceinline__ void TakeWithResidual(Sums& sums, const WgmmaReceivedTile& tile) {
-    const float scale = ResidualScale(params_.epilogue);
-    if constexpr (kFetchesLate) FetchFirst(tile);
+  // From sums to results that are neither clipped nor rounded. What most calls do not have is behind one branch.
+  __device__ __forceinline__ void End(Sums& sums, const WgmmaReceivedTile& tile) {
+    const int32_t first_col = tile.first_col() + Sums::FirstCol();
+    if constexpr (kScalesAtOnce) {
+      ScaleAndAddBias<kTile>(params_, first_col, first_col + kTile.cols, sums.All());
+    } else {
 #pragma unroll
-    for (int subtile = 0; subtile < kSubtiles; ++subtile) {
-      if (tile.first_col() + FirstCol(subtile) < params_.out_channels) EndWithResidual(sums, subtile, tile, scale);
-      if (subtile + ResultBuffers(kTile) < kSubtiles) Fetch(subtile + ResultBuffers(kTile), tile);
+      for (int subtile = 0; subtile < kSubtiles; ++subtile) ScaleSubtile(sums, subtile, tile);
+    }
+    if (HasResidual()) AddResiduals(sums, tile);
+    if (params_.epilogue.of_floats.bends) [[unlikely]] {
+      BendAll(params_, sums.All());
     }
   }
 
-  __device__ __forceinline__ void EndWithResidual(Sums& sums, int subtile, const WgmmaReceivedTile& tile, float scale) {
-    Fragments& fragments = OfSubtile(sums, subtile);
-    if constexpr (!kScalesAtOnce) ScaleSubtile(sums, subtile, tile);
-    typename Stores::Subtile words;
-    stores_.ReadResidual(words);
+  __device__ __forceinline__ void AddResiduals(Sums& sums, const WgmmaReceivedTile& tile) {
+    if constexpr (kFetchesLate) FetchFirst(tile);
+    const float scale = ResidualScale(params_.epilogue);
 #pragma unroll
-    for (int i = 0; i < kBlocks * 4; ++i) {
-      const float residual = FloatOf<Out>(words[i / 4], i % 4);
-      SetResult(fragments[i / 4][i % 4], ResultIn(fragments[i / 4][i % 4]) + scale * residual);
+    for (int subtile = 0; subtile < kSubtiles; ++subtile) AddResidual(sums, subtile, tile, scale);
+  }
+
+  // Residuals come subtile by subtile. What has been read makes room for the one after the next.
+  __device__ __forceinline__ void AddResidual(Sums& sums, int subtile, const WgmmaReceivedTile& tile, float scale) {
+    if (tile.first_col() + FirstCol(subtile) < params_.out_channels) {
+      Fragments& fragments = OfSubtile(sums, subtile);
+      typename Stores::Subtile words;
+      stores_.ReadResidual(words);
+#pragma unroll
+      for (int i = 0; i < kBlocks * 4; ++i) {
+        const float residual = FloatOf<Out>(words[i / 4], i % 4);
+        SetResult(fragments[i / 4][i % 4], ResultIn(fragments[i / 4][i % 4]) + scale * residual);
+      }
     }
-    BendAll(params_, fragments);
-    Round(sums, subtile, tile, words);
-    Store(words, subtile, tile);
+    if (subtile + ResultBuffers(kTile) < kSubtiles) Fetch(subtile + ResultBuffers(kTile), tile);
   }
 
   static __device__ __forceinline__ Fragments& OfSubtile(Sums& sums, int subtile) {

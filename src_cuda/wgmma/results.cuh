@@ -139,13 +139,10 @@ __device__ __forceinline__ void ForEachSum(Sum (&sums)[kCount], const F& f) {
   for (int i = 0; i < kCount; ++i) SetResult(sums[i], f(ResultIn(sums[i])));
 }
 
-// Bends fragments. Most activations do not, so that the code of the others is apart.
-template <typename Sum, int kFragments>
-__device__ __forceinline__ void BendAll(const WgmmaParams& p, Sum (&sums)[kFragments][4]) {
-  if (!p.epilogue.of_floats.bends) [[likely]] {
-    return;
-  }
-  auto& all = reinterpret_cast<Sum(&)[kFragments * 4]>(sums);
+// Bends all sums.
+template <typename Sum, int kBlocks, int kFragments>
+__device__ __forceinline__ void BendAll(const WgmmaParams& p, Sum (&sums)[kBlocks][kFragments][4]) {
+  auto& all = reinterpret_cast<Sum(&)[kBlocks * kFragments * 4]>(sums);
   WithBend(p.epilogue, [&](const auto& bend) { ForEachSum(all, bend); });
 }
 

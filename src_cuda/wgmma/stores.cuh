@@ -172,21 +172,24 @@ class WgmmaStores {
     }
   }
 
-  // Waits for the residual of the subtile that is stored next, and reads it. It lies as results do.
+  // Waits for the next subtile's residual, and reads it. It lies as results do. Then its buffer is free.
   __device__ __forceinline__ void ReadResidual(Subtile& pairs) {
-    const uint32_t buffer = buffers_ + buffer_ * 4 * kResultBytes;
+    const uint32_t buffer = buffers_ + read_ * 4 * kResultBytes;
     if constexpr (kInBlocks) {
       WaitForBlocks();
     } else {
-      ptx::Wait(barriers_ + buffer_ * 8, phases_ >> buffer_ & 1);
+      ptx::Wait(barriers_ + read_ * 8, phases_ >> read_ & 1);
       if constexpr (sizeof(T) == 1) ptx::ConvergeWarp();  // others are read by instructions that say so
-      phases_ ^= 1 << buffer_;
+      phases_ ^= 1 << read_;
     }
+    read_ = (read_ + 1) % ResultBuffers(kTile);
     if constexpr (kTile.swap_ab) {
       ptx::SyncWarpgroup();
       ReadColumns(pairs, buffer);
+      ptx::SyncWarpgroup();
     } else {
       ReadRows(pairs, buffer + warp_ * kResultBytes);
+      __syncwarp();
     }
   }
 
@@ -513,6 +516,7 @@ class WgmmaStores {
   int warp_;
   int buffer_ = 0;
   int fetched_ = 0;      // the buffer of the residual that is copied next
+  int read_ = 0;         // of the one that is read next
   int ahead_ = 0;        // copies of residuals in blocks that were not waited for
   uint32_t phases_ = 0;  // of the barriers, a bit each
   ptx::PixelPlace position_;
