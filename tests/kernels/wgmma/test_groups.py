@@ -107,4 +107,4 @@ def test_members_of_a_vmap():
     ours, theirs = (jax.vmap(pullback(conv)) for conv in (case.ours(constraint("wgmma")), case.lax()))
     arrays = [a.astype("bfloat16") for a in (x, w, g)]
     expected = run_on_host(theirs, *(a.astype("float32") for a in arrays))
-    assert_same(run(ours, *arrays), [np.asarray(e).astype("bfloat16") for e in expected])
+    assert_same(run(ours, *arrays), tuple(np.asarray(e).astype("bfloat16") for e in expected))
