@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
         if (p.epilogue.residual != nullptr) {
           AddResidual<T, kTile>(p, first_col, end_col, added, [&](int half) { return offsets[half]; });
         }
-        if (p.epilogue.of_floats.bends) BendAll(p, added);
+        BendAll(p, added);
         ClipAll(p.epilogue.of_floats, added[0]);
         if constexpr (sizeof(Out) == 1) ScaleResults<kTile>(p, first_col, end_col, added[0]);
       }

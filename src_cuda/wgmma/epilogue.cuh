@@ -216,17 +216,15 @@ class WgmmaEpilogue {
 
   // From sums to results that are neither clipped nor rounded. What most calls do not have is behind one branch.
   __device__ __forceinline__ void End(Sums& sums, const WgmmaReceivedTile& tile) {
-    const int32_t first_col = tile.first_col() + Sums::FirstCol();
     if constexpr (kScalesAtOnce) {
+      const int32_t first_col = tile.first_col() + Sums::FirstCol();
       ScaleAndAddBias<kTile>(params_, first_col, first_col + kTile.cols, sums.All());
     } else {
 #pragma unroll
       for (int subtile = 0; subtile < kSubtiles; ++subtile) ScaleSubtile(sums, subtile, tile);
     }
     if (HasResidual()) AddResiduals(sums, tile);
-    if (params_.epilogue.of_floats.bends) [[unlikely]] {
-      BendAll(params_, sums.All());
-    }
+    BendAll(params_, sums.All());
   }
 
   __device__ __forceinline__ void AddResiduals(Sums& sums, const WgmmaReceivedTile& tile) {

@@ -139,9 +139,12 @@ __device__ __forceinline__ void ForEachSum(Sum (&sums)[kCount], const F& f) {
   for (int i = 0; i < kCount; ++i) SetResult(sums[i], f(ResultIn(sums[i])));
 }
 
-// Bends all sums.
+// Bends all sums. Most activations do not, so that the code of the others is apart.
 template <typename Sum, int kBlocks, int kFragments>
 __device__ __forceinline__ void BendAll(const WgmmaParams& p, Sum (&sums)[kBlocks][kFragments][4]) {
+  if (!p.epilogue.of_floats.bends) [[likely]] {
+    return;
+  }
   auto& all = reinterpret_cast<Sum(&)[kBlocks * kFragments * 4]>(sums);
   WithBend(p.epilogue, [&](const auto& bend) { ForEachSum(all, bend); });
 }
