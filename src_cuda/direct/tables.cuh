@@ -211,7 +211,9 @@ __device__ __forceinline__ int32_t PackedOf(const DirectParams& p, int32_t posit
 // The same where stages are rows, from a stage's beginning: it has a row of each stream, one behind the other.
 __device__ __forceinline__ int32_t RowPixelOf(const DirectParams& p, int32_t position) {
   const int32_t stream = position / p.tile.cols, column = position % p.tile.cols;
-  return stream * p.tile.stream >= p.tile.rows ? 0 : ((stream * p.tile.halo[2] + column) << p.src_pixel.pitch) * 16;
+  if (stream * p.tile.stream >= p.tile.rows) return 0;
+  const int32_t pixel = stream * p.tile.halo[2] + column * static_cast<int32_t>(p.problem.step[2]);
+  return (pixel << p.src_pixel.pitch) * 16;
 }
 
 // What a lane reads with packed K: of a position two elements of each vector. kOdd: every other position begins in the

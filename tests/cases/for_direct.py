@@ -32,6 +32,9 @@ def of_narrow():
     yield "tiny_3_rows", grouped((1, 4, 9, 16), (3, 3, 8, 16))
     yield "tiny_7_rows", last((1, 9, 9, 8), (7, 2, 8, 16), window_strides=(2, 1))
     yield "tiny_doubled_rows", last((1, 5, 9, 16), (7, 2, 16, 8), lhs_dilation=(2, 1), padding=((3, 3), (0, 1)))
+    yield "doubled_rows_by_columns", last((1, 5, 17, 16), (7, 2, 16, 8), lhs_dilation=(2, 1), window_strides=(1, 2),
+                                          padding=((3, 3), (0, 1)))  # fmt: skip
+    yield "4_rows_by_columns", last((2, 9, 20, 16), (4, 3, 16, 8), window_strides=(1, 2))
     yield "rows_by_three", grouped((2, 31, 21, 64), (3, 4, 8, 64), rhs_dilation=(3, 1))
     yield "tall_groups", grouped((1, 70, 9, 32), (3, 3, 16, 32), padding=((2, 0), (0, 1)))
     yield "doubled_rows", last((2, 11, 20, 64), (7, 3, 64, 8), lhs_dilation=(2, 1), padding=((3, 4), (1, 1)))
