@@ -12,7 +12,6 @@ from types import ModuleType
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import jaxlib.version
 import numpy as np
 from jax import Array, lax
@@ -25,7 +24,7 @@ from jaxconv.planner.plan import ConvPlan
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.offsets import offset_tables
 from jaxconv.problem.product import OPERANDS, RESULT
-from jaxconv.transforms import apply
+from jaxconv.transforms import apply, channel_view
 
 PLUGIN = "jaxconv-cuda13-plugin"  # the CUDA module as a wheel of its own, beside the host's
 # The first one that is installed.
@@ -168,9 +167,8 @@ def convolution(plan: ConvPlan, problem: ConvProblem, epilogue: Epilogue = NOTHI
     them are the rows of neighbours that the plan asks for.
     """
     workspace = plan.workspace_bytes(problem)
-    channels = problem.groups * problem.out_channels
+    to_channels = channel_view(plan.transform, problem)
     problem, views, swapped = apply(plan.transform, problem)
-    more_channels = problem.groups * problem.out_channels - channels
     result = RESULT[plan.kind]
     results = [jax.ShapeDtypeStruct(problem.stored_shape(result), problem.dtype(result))]
     if workspace is not None:  # XLA owns it, so that a call allocates nothing
@@ -185,12 +183,12 @@ def convolution(plan: ConvPlan, problem: ConvProblem, epilogue: Epilogue = NOTHI
     whole = lax.optimization_barrier if plan.takes_aligned else lambda arrays: arrays
 
     def as_kernels_see(name: str, x: Array) -> Array:
-        """The operand of the transformed problem, which has further channels of zeros behind the others."""
+        """The operand of the transformed problem."""
         if name == "residual":
             return views[result].to(x)
         if name in plan.rows:
             return x
-        return jnp.pad(x, (0, more_channels)) if more_channels and x.ndim else x
+        return to_channels(x) if x.ndim else x
 
     def convolve(a: Array, b: Array, *operands: Array) -> Array:
         if swapped:

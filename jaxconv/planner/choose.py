@@ -19,6 +19,8 @@ from jaxconv.problem import ConvProblem
 from jaxconv.problem.product import OPERANDS, RESULT, TYPICAL_BATCH, Ending, Product
 from jaxconv.transforms import SwappedOperands, Transform, Transformed
 
+DOUBT = 1.1
+
 
 class Rejection(NamedTuple):
     """A family, or one of its tiles, and why it was not chosen."""
@@ -128,9 +130,7 @@ def options(platform: str, product: Product, constraint: Constraint, device: Dev
                 yield Option(name, transform, _refused(version))
                 continue
             for candidate in family.candidates(version.product, device, constraint.asked):
-                if version.conversions:
-                    candidate = candidate._replace(seconds=candidate.seconds + version.conversions)
-                yield Option(name, transform, candidate)
+                yield Option(name, transform, candidate._replace(seconds=version.seconds(candidate.seconds)))
 
 
 def _refused(reason: str) -> Candidate:
@@ -146,10 +146,17 @@ def _unsupported_transform(transform: Transform, family: Family, kind: str) -> s
 
 
 class Version(NamedTuple):
-    """A transformed problem's product, and the seconds that the changes of its arrays take."""
+    """A transformed problem's product, and the seconds that the changes of its arrays take.
+
+    doubt: what an estimate is multiplied by. Where numbers are repeated, it must promise more than others are wrong by.
+    """
 
     product: Product
-    conversions: float
+    conversions: float = 0.0
+    doubt: float = 1.0
+
+    def seconds(self, of_kernel: float) -> float:
+        return (of_kernel + self.conversions) * self.doubt
 
 
 @lru_cache(maxsize=4096)
@@ -157,14 +164,17 @@ def version_of(transform: Transform, product: Product, device: Device) -> Versio
     """The version under a transform, or why there is none."""
     problem = product.problem
     if not transform:
-        return Version(product, 0.0)
-    reason = transforms.unsupported_reason(transform, problem) or transforms.mixed_members_reason(transform, product)
-    if reason is not None:
+        return Version(product)
+    if reason := transforms.unsupported_reason(transform, problem):
         return reason
+    for why_not in (transforms.mixed_members_reason, transforms.added_results_reason):
+        if reason := why_not(transform, product):
+            return reason
     transformed = transforms.apply(transform, problem)
     seconds = _conversion_seconds(product.kind, problem, transformed, device)
     version = dataclasses.replace(product, problem=transformed.problem)
-    return unsupported_sizes(transformed.problem) or Version(version, seconds)
+    doubt = DOUBT if any(view.is_summed for view in transformed.views.values()) else 1.0
+    return unsupported_sizes(transformed.problem) or Version(version, seconds, doubt)
 
 
 def _conversion_seconds(kind: str, problem: ConvProblem, transformed: Transformed, device: Device) -> float:

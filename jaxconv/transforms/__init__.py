@@ -2,10 +2,10 @@
 
 from jaxconv.transforms.array_views import ArrayView, Transformed
 from jaxconv.transforms.candidates import dense_transforms, depthwise_transforms
+from jaxconv.transforms.columns import PackedColumns, PackedOutputs, TapsAsChannels
 from jaxconv.transforms.dense import (
     ChannelsLast,
     KMajorFilter,
-    PackedColumns,
     PackedGroups,
     PatchRowsAsImages,
     PositionsLast,
@@ -17,7 +17,9 @@ from jaxconv.transforms.transform import (
     Step,
     SwappedOperands,
     Transform,
+    added_results_reason,
     apply,
+    channel_view,
     has_more_zeros,
     mixed_members_reason,
     unsupported_reason,

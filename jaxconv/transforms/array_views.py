@@ -19,18 +19,27 @@ class ArrayView(NamedTuple):
     """`to` makes the new array, `back` the old one.
 
     copies: how long that takes, in copies of the array; 0: nothing moves in memory. is_spread: the new array's elements
-    lie apart in the old one. `to` reads no others, and `back` puts zeros between them.
+    lie apart in the old one. `to` reads no others, and `back` puts zeros between them. is_summed: an element is
+    several times in the new array, and `back` adds them. packs: so many positions become channels of one.
     """
 
     to: Callable[[Array], Array]
     back: Callable[[Array], Array]
     copies: float = 1
     is_spread: bool = False
+    is_summed: bool = False
+    packs: int = 1
 
     def then(self, other: ArrayView) -> ArrayView:
         """This view, then the other one. XLA makes one copy of both."""
-        copies, is_spread = max(self.copies, other.copies), self.is_spread or other.is_spread
-        return ArrayView(lambda x: other.to(self.to(x)), lambda x: self.back(other.back(x)), copies, is_spread)
+        return ArrayView(
+            lambda x: other.to(self.to(x)),
+            lambda x: self.back(other.back(x)),
+            max(self.copies, other.copies),
+            self.is_spread or other.is_spread,
+            self.is_summed or other.is_summed,
+            self.packs * other.packs,
+        )
 
 
 AS_IT_IS = ArrayView(lambda x: x, lambda x: x, copies=0)

@@ -8,10 +8,10 @@ from jaxconv.compiled import planning
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.algorithms import Float32
 from jaxconv.problem.product import Ending, Product, vector_elements
+from jaxconv.transforms.columns import PackedColumns, PackedOutputs, TapsAsChannels
 from jaxconv.transforms.dense import (
     ChannelsLast,
     KMajorFilter,
-    PackedColumns,
     PackedGroups,
     PatchRowsAsImages,
     PositionsLast,
@@ -28,6 +28,7 @@ from jaxconv.transforms.depthwise import (
 from jaxconv.transforms.transform import (
     SwappedOperands,
     Transform,
+    added_results_reason,
     apply,
     forward_of,
     has_more_zeros,
@@ -36,6 +37,9 @@ from jaxconv.transforms.transform import (
 )
 
 PACKED_CHANNELS = (16, 32, 64)  # a pack of groups gets about so many channels
+COLUMNS = (2, 4, 8, 16, 32)  # neighbours that become channels of one column
+MOST_PACKED, MOST_UNROLLED = 512, 128  # channels that a column then has
+MOST_REPEATED = 16  # channels, if neighbouring taps get copies of them
 SWAPPED_RATIO = 4  # swapping pays if lhs has at least 4 times out's channels
 
 
@@ -54,6 +58,7 @@ def dense_transforms(
     first: Transform = () if ChannelsLast().unsupported_reason(problem) else (ChannelsLast(),)
     packs = [*_packed_columns(problem, stores_parts), *(_packed_groups(product) if packs_groups else ())]
     tried = [(*first, *pack, *rows) for rows in ((), *_patch_rows(problem)) for pack in ((), *((p,) for p in packs))]
+    tried += [(*first, *steps) for steps in _of_few_channels(product)]
     # Without its stride, a wgrad becomes K-major from either side.
     swaps = product.kind == "wgrad" and k_major and problem.rhs_dtype.itemsize == 4
     for seen in _seen_pixels(product, first, only_zeros=not swaps):
@@ -158,6 +163,28 @@ def _packed_columns(problem: ConvProblem, stores_parts: bool) -> list[PackedColu
     are_whole = PackedColumns(stride).channels(problem) == (problem.in_channels, problem.out_channels)
     unpadded = [PackedColumns(stride, whole=False)] if stores_parts and not are_whole else []
     return [PackedColumns(1), PackedColumns(stride), *unpadded]
+
+
+def _of_few_channels(product: Product) -> list[Transform]:
+    """Those that make more of them of neighbouring columns, which tiles would else fill with zeros."""
+    problem = forward_of(product.problem)
+    if not problem.kernel:
+        return []
+    ins, outs, stride, taps = problem.in_channels, problem.out_channels, problem.window_strides[-1], problem.kernel[-1]
+    found: list[Transform] = []
+    if min(ins, outs) < PACKED_CHANNELS[-1]:
+        packs = [by for by in COLUMNS if max(by * outs, by * stride * ins) <= MOST_PACKED]
+        # A window of packs is some two packs wider, which is zeros.
+        found += [(PackedOutputs(by), PackedColumns(by * stride)) for by in packs if by * stride <= 2 * taps]
+    for role, channels in (("lhs", ins), ("out", outs)):
+        repeats = [by for by in COLUMNS if by < 2 * taps and by * channels <= MOST_UNROLLED]
+        steps = [TapsAsChannels(by, role) for by in repeats if channels <= MOST_REPEATED]
+        found += [(step, *whole) for step in steps for whole in ((), (PackedColumns(1),))]
+    return [
+        steps
+        for steps in found
+        if unsupported_reason(steps, problem) is None and added_results_reason(steps, product) is None
+    ]
 
 
 def _patch_rows(problem: ConvProblem) -> list[Transform]:

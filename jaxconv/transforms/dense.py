@@ -10,17 +10,12 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxconv.problem import ROLES, ConvProblem, Member, Shape, Spec
-from jaxconv.problem.factors import fold, unfold
 from jaxconv.problem.product import ceil_div, vector_elements
 from jaxconv.transforms.array_views import (
-    AS_IT_IS,
     ArrayView,
     Transformed,
-    merged,
-    padded,
     reshaped,
     resized,
-    split,
     spread,
     transposed,
 )
@@ -111,87 +106,6 @@ class PositionsLast:
 
     def __str__(self) -> str:
         return f"{self.role} with positions last"
-
-
-@dataclasses.dataclass(frozen=True)
-class PackedColumns:
-    """`columns` neighbours along the last spatial dimension become channels of one column.
-
-    lhs [..., W, C] becomes [..., ceil(W / columns), columns * C']. The filter's columns change likewise; zeros in
-    front of them bring the first one to the beginning of a pack. A window that moved by `columns` moves by one pack.
-    columns=1 only pads channels.
-
-    whole: zeros fill up channels to whole 16-byte vectors. Else the number of channels stays.
-    """
-
-    columns: int
-    whole: bool = True
-
-    def unsupported_reason(self, problem: ConvProblem) -> str | None:
-        if problem.groups > 1:
-            return "there are groups"
-        if not problem.kernel:
-            return "there are no columns"
-        if self.columns == 1:
-            is_same = self.channels(problem) == (problem.in_channels, problem.out_channels)
-            return "channels are whole 16-byte vectors already" if is_same else None
-        if self.columns != problem.window_strides[-1]:
-            return f"the window's stride along columns is {problem.window_strides[-1]}"
-        if (problem.lhs_dilation[-1], problem.rhs_dilation[-1]) != (1, 1):
-            return "columns are dilated"
-        return None
-
-    def apply(self, problem: ConvProblem) -> Transformed:
-        p, by = problem, self.columns
-        ins, outs = self.channels(p)
-        pad_low = ceil_div(p.pad_low[-1], by)
-        front = by * pad_low - p.pad_low[-1]
-        width, kernel = ceil_div(p.in_spatial[-1], by), ceil_div(front + p.kernel[-1], by)
-        lhs_channel, lhs_column, out_channel = p.lhs_spec.second, p.lhs_spec.spatial[-1], p.out_spec.second
-        rhs_out, rhs_in, rhs_column = p.rhs_spec.first, p.rhs_spec.second, p.rhs_spec.spatial[-1]
-        lhs = padded(p.lhs_shape, {lhs_column: (0, by * width), lhs_channel: (0, ins)})
-        rhs = padded(p.rhs_shape, {rhs_column: (front, by * kernel), rhs_in: (0, ins), rhs_out: (0, outs)})
-        out = padded(p.out_shape, {out_channel: (0, outs)})
-        packed = dataclasses.replace(
-            p,
-            lhs_shape=resized(p.lhs_shape, {lhs_column: width, lhs_channel: by * ins}),
-            rhs_shape=resized(p.rhs_shape, {rhs_column: kernel, rhs_in: by * ins, rhs_out: outs}),
-            out_shape=resized(p.out_shape, {out_channel: outs}),
-            window_strides=(*p.window_strides[:-1], p.window_strides[-1] // by),
-            pad_low=(*p.pad_low[:-1], pad_low),
-        )
-        views = {"lhs": lhs.then(_packed(p, "lhs", by)), "rhs": rhs.then(_packed(p, "rhs", by)), "out": out}
-        return Transformed(packed, views)
-
-    def channels(self, problem: ConvProblem) -> tuple[int, int]:
-        """Input and output channels, with the padding."""
-        if not self.whole:
-            return problem.in_channels, problem.out_channels
-        vector = vector_elements(problem.rhs_dtype)
-        least = vector // math.gcd(self.columns, vector)
-        return ceil_div(problem.in_channels, least) * least, ceil_div(problem.out_channels, vector) * vector
-
-    def __str__(self) -> str:
-        if self.columns == 1:
-            return "padded channels"
-        return f"packed columns ({self.columns})" if self.whole else f"packed columns ({self.columns}) alone"
-
-
-def _packed(problem: ConvProblem, role: str, by: int) -> ArrayView:
-    """[..., W, C] -> [..., W / by, by * C] of a role's array, in any order of axes."""
-    if by == 1:
-        return AS_IT_IS
-    spec = problem.spec(role)
-    axis = spec.spatial[-1]
-
-    def to(x: Array) -> Array:
-        return fold(split(x, axis, by), axis + 1, problem, role, "c")
-
-    def back(x: Array) -> Array:
-        x, mapped = unfold(x, by, problem, role, "c")
-        return merged(jnp.moveaxis(x, mapped, axis + 1), axis)
-
-    return ArrayView(to, back, copies=0 if spec.second == axis + 1 else 1)
 
 
 @dataclasses.dataclass(frozen=True)

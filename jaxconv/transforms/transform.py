@@ -7,16 +7,20 @@ neighbours in the same pack become NaN too, although they do not depend on that 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from functools import lru_cache
 from typing import get_args
 
+import jax.numpy as jnp
+from jax import Array
+
 from jaxconv.problem import ConvProblem
-from jaxconv.problem.product import Product
+from jaxconv.problem.product import RESULT, Ending, Product
 from jaxconv.transforms.array_views import ALL_AS_THEY_ARE, Transformed, chained
+from jaxconv.transforms.columns import PackedColumns, PackedOutputs, TapsAsChannels
 from jaxconv.transforms.dense import (
     ChannelsLast,
     KMajorFilter,
-    PackedColumns,
     PackedGroups,
     PatchRowsAsImages,
     PositionsLast,
@@ -40,7 +44,17 @@ class SwappedOperands:
         return "swapped operands"
 
 
-DenseStep = ChannelsLast | KMajorFilter | PositionsLast | PackedColumns | PatchRowsAsImages | SeenPixels | PackedGroups
+DenseStep = (
+    ChannelsLast
+    | KMajorFilter
+    | PositionsLast
+    | PackedColumns
+    | PackedOutputs
+    | PatchRowsAsImages
+    | SeenPixels
+    | TapsAsChannels
+    | PackedGroups
+)
 DepthwiseStep = VolumesAsImages | PaddedGroups | MultipliersAsDepth | StridesAsDepth
 Step = DenseStep | DepthwiseStep | SwappedOperands
 Transform = tuple[Step, ...]  # in their order; () leaves the problem as it is
@@ -65,6 +79,19 @@ def apply(transform: Transform, problem: ConvProblem) -> Transformed:
     return Transformed(after.problem, chained(before.views, after.views))
 
 
+def channel_view(transform: Transform, problem: ConvProblem) -> Callable[[Array], Array]:
+    """The way of an array of the output's channels: zeros for channels that a step adds, then the same numbers for each
+    column of a pack."""
+    if not transform:
+        return lambda numbers: numbers
+    first = tuple(transform[:-1])
+    before, after = apply(first, problem), apply(transform, problem)
+    packs = after.views["out"].packs // before.views["out"].packs
+    channels, more = (t.problem.groups * t.problem.out_channels for t in (before, after))
+    to_first = channel_view(first, problem)
+    return lambda numbers: jnp.tile(jnp.pad(to_first(numbers), (0, more // packs - channels)), packs)
+
+
 def unsupported_reason(transform: Transform, problem: ConvProblem) -> str | None:
     """Why a step does not apply to the problem after the steps before it; None if all apply."""
     if not transform:
@@ -85,6 +112,17 @@ def mixed_members_reason(transform: Transform, product: Product) -> str | None:
             case MultipliersAsDepth() if problem.member.out_channels < problem.out_channels:
                 return "a channel's results are of several members of a vmap"
     return None
+
+
+def added_results_reason(transform: Transform, product: Product) -> str | None:
+    """Why a result may not be a sum of several of the kernel's: those are rounded, and end with the epilogue."""
+    role = RESULT[product.kind]
+    if not apply(transform, product.problem).views[role].is_summed:
+        return None
+    if product.ending is not Ending.SUMS:
+        return "an epilogue in front of the last additions"
+    dtype = product.problem.dtype(role)
+    return f"sums that are rounded to {dtype.name} before the last additions" if dtype.itemsize < 4 else None
 
 
 def has_more_zeros(transform: Transform, problem: ConvProblem) -> bool:

@@ -86,9 +86,10 @@ inline double SlicesSeconds(const Product& product, const Device& device, const 
 }
 
 // The time of the multiplications and of device memory, and of the split-K reduction. Tiles count in full, also where
-// they are only partly inside the result. rate: multiply-adds of an SM in a second.
+// they are only partly inside the result. rate: multiply-adds of an SM in a second. copying: the time of an SM's
+// copies, if it is not part of the rate.
 inline double TiledSeconds(const Product& product, const Device& device, const Numbers& costs, const PlannedTile& tile,
-                           const Launches& launches, int64_t blocks, int64_t split, double rate) {
+                           const Launches& launches, int64_t blocks, int64_t split, double rate, double copying) {
   const double share = product.share_with_taps();
   const double steps = CeilDiv(launches.k, split) / share + costs["fill"] * tile.block_k;
   const double tiles_per_sm = std::ceil(share * blocks / device.multiprocessors);
@@ -96,7 +97,8 @@ inline double TiledSeconds(const Product& product, const Device& device, const N
   const double longest = share * product.longest_class(product.classes());
   const double load =
       std::max({tiles_per_sm, 0.2 * tile.ctas_per_sm + 0.8 * tiles_per_sm, longest}) * tile.block_m * tile.block_n;
-  const double multiplying = launches.count * load * steps / rate, moving = ActivationSeconds(product, device, costs);
+  const double multiplying = Overlapped(launches.count * load * steps / rate, copying);
+  const double moving = ActivationSeconds(product, device, costs);
   const double seconds = share < 1 ? OverlappedBehind(multiplying, moving) : Overlapped(multiplying, moving);
   return seconds + launches.count * kLaunchSeconds + SlicesSeconds(product, device, costs, split);
 }
@@ -120,7 +122,7 @@ inline Reason WithoutWgmmaInstruction(const Device& device) {
 }
 
 // The common part of these families' planners. Family is the derived class. It has kTiles and Rate, and may replace
-// LaunchesOf, Blocks, Merged, SplitsOf, WithExtra and UnsupportedExtra.
+// LaunchesOf, Blocks, Merged, SplitsOf, CopySeconds, WithExtra and UnsupportedExtra.
 template <typename Family, typename S>
 class TiledPlanner {
  public:
@@ -161,7 +163,7 @@ class TiledPlanner {
   double Seconds(const S& s) const {
     const double rate = family().Rate() * device_.clock_hz * Efficiency(product_, costs_, TileName(s.tile));
     return TiledSeconds(product_, device_, costs_, Planned(s.tile), family().LaunchesOf(s), family().Blocks(s), s.split,
-                        rate);
+                        rate, family().CopySeconds(s));
   }
 
   int64_t WorkspaceBytes(const S& s) const { return s.split > 1 ? s.split * product_.sums_bytes() : 0; }
@@ -171,6 +173,7 @@ class TiledPlanner {
   Reason UnsupportedExtra(const S&) const { return std::nullopt; }
   Launches LaunchesOf(const S&) const { return {1, product_.rows(), product_.steps()}; }
   int64_t Merged(const S&) const { return 1; }
+  double CopySeconds(const S&) const { return 0; }
   // CTAs of a launch.
   int64_t Blocks(const S& s) const {
     return ThreadBlocks(product_, Planned(s.tile), family().LaunchesOf(s).m, family().Merged(s), s.split);

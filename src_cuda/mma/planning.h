@@ -80,6 +80,21 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
   double Rate() const { return TensorCoreRate(traits().bytes); }
   int64_t SharedBytes(const MmaSettings& s) const { return kTiles[s.tile].shared_bytes(); }
 
+  // Copies of a step that spans several taps: vectors, and an address for each tap whose pixels are no neighbours of
+  // the last one's in memory.
+  double CopySeconds(const MmaSettings& s) const {
+    const PlannedTile tile = Planned(s.tile);
+    const int64_t vectors_of_tap = CeilDiv(product_.conv.in_channels, traits().vector());
+    if (!CopiesVectors() || vectors_of_tap >= tile.block_k / traits().vector()) return 0;
+    const int64_t tiles = CeilDiv(Blocks(s), device_.multiprocessors), steps = CeilDiv(product_.steps(), s.split);
+    const double vectors = static_cast<double>(tiles * tile.block_m * steps) / traits().vector();
+    const int64_t neighbours = product_.rhs_dilation[kSpatial - 1] == 1 ? product_.kernel[kSpatial - 1] : 1;
+    const double addresses = vectors / static_cast<double>(vectors_of_tap * neighbours);
+    const std::string pass = product_.pass == Pass::kWgrad ? "wgrad" : "conv";
+    const double clocks = vectors * costs_[pass + "_vector_clocks"] + addresses * costs_[pass + "_address_clocks"];
+    return clocks / device_.clock_hz;
+  }
+
   double Seconds(const MmaSettings& s) const {
     const double seconds = TiledPlanner::Seconds(s) * (CopiesVectors() ? 1 : costs_["elementwise"]);
     return seconds + ScatteredSeconds(s) + EpilogueSeconds(product_, device_, costs_);

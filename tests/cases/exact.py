@@ -12,15 +12,21 @@ from cases.reference import assert_same, pullback, run_on_host
 from cases.tiles import DTYPES, FORWARD_ALONE, PASSES, constraint, dtype_of, passes_in_slices, transform_of
 from jaxconv import ffi
 from jaxconv.planner.choose import choose
+from jaxconv.planner.plan import Constraint
+from jaxconv.problem.product import Product
 from jaxconv.transforms import (
     ChannelsLast,
     MultipliersAsDepth,
     PackedColumns,
     PackedGroups,
+    PackedOutputs,
     PaddedGroups,
     PatchRowsAsImages,
     SeenPixels,
+    TapsAsChannels,
     VolumesAsImages,
+    added_results_reason,
+    unsupported_reason,
 )
 
 
@@ -125,4 +131,17 @@ TRANSFORMS = [
     (PackedGroups(2),), (PackedGroups(16),), (PackedGroups(70),), (ChannelsLast(), PackedColumns(1)),
     (ChannelsLast(), PackedColumns(2)), (ChannelsLast(), PackedGroups(2)), (PaddedGroups(),), (MultipliersAsDepth(),),
     (PatchRowsAsImages(),), (PackedColumns(16), PatchRowsAsImages()), (SeenPixels(),), (VolumesAsImages(),),
+    (PackedOutputs(8),), (PackedOutputs(2), PackedColumns(2)), (PackedOutputs(4), PackedColumns(8)),
+    (TapsAsChannels(2), PackedColumns(1)), (TapsAsChannels(3), PackedColumns(1)), (TapsAsChannels(8),),
+    (TapsAsChannels(2, "out"), PackedColumns(1)), (TapsAsChannels(8, "out"),),
 ]  # fmt: skip
+
+
+def cases_of_transform(family, transform, dtype):
+    """All convolutions and passes that the transform is for, without those whose results would be rounded twice."""
+    asked, passes = Constraint("cuda", family, transform=transform), ("fprop",) if dtype in FORWARD_ALONE else PASSES
+    problems = {name: problem(name, dtype) for name in convolutions()}
+    products = [(name, which, Product(*passes_of(p)[which])) for name, p in problems.items() for which in passes
+                if unsupported_reason(transform, p) is None]  # fmt: skip
+    return [(name, which, asked) for name, which, product in products
+            if added_results_reason(transform, product) is None]  # fmt: skip

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from cases.convolutions import OF_PARTIAL, OWN, convolutions, problem
+from cases.epilogue import EVERY as EPILOGUE
 from cases.epilogue import check, ended, operands_of, taken, with_epilogue
 from cases.exact import exact
 from cases.float8 import FLOAT8, largest_of
@@ -28,6 +29,7 @@ from jaxconv.activations import Clip, LeakyRelu, activation_of
 from jaxconv.epilogue import Epilogue
 from jaxconv.planner.choose import choose
 from jaxconv.planner.plan import Constraint, ConvPlan
+from jaxconv.transforms import KMajorFilter, PackedColumns, PackedOutputs, unsupported_reason
 
 pytestmark = pytest.mark.gpu
 CONVS = ("fprop", "dgrad")
@@ -140,6 +142,20 @@ def test_numbers_for_each_channel_and_for_all(names, one, dtype, residual):
     cases = taken("cuda", cases, dtype)
     assert len(cases) >= 10 and any(name == every[-1] for name, *_ in cases)
     check("cuda", cases, dtype, names, "relu", one=one)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("family", ["mma", "wgmma", "direct"])
+def test_operands_of_packs(family, dtype):
+    """Channels of a pack are those of several columns, and may have zeros behind them."""
+    to_k_major = (KMajorFilter(),) if (family, dtype) == ("wgmma", "float32") else ()
+    transforms = [(PackedColumns(1),), *((PackedOutputs(by), PackedColumns(by)) for by in (2, 3, 8))]
+    cases = [(name, "fprop", Constraint("cuda", family, transform=(*transform, *to_k_major)))
+             for transform in transforms for name in sorted(set(convolutions()) - set(OF_PARTIAL))
+             if unsupported_reason(transform, problem(name, dtype)) is None]  # fmt: skip
+    cases = taken("cuda", cases, dtype, most=60)
+    assert len({asked.transform for *_, asked in cases}) > 2
+    check("cuda", cases, dtype, EPILOGUE, "relu")
 
 
 @EACH

@@ -29,12 +29,14 @@ from jaxconv.transforms import (
     MultipliersAsDepth,
     PackedColumns,
     PackedGroups,
+    PackedOutputs,
     PaddedGroups,
     PatchRowsAsImages,
     PositionsLast,
     SeenPixels,
     StridesAsDepth,
     SwappedOperands,
+    TapsAsChannels,
     VolumesAsImages,
     apply,
     depthwise_transforms,
@@ -71,11 +73,15 @@ def transformed_by_lax(kind, problem, transform):
 def all_that_apply(problem):
     groups = [PackedGroups(many) for many in range(2, problem.groups + 1)]
     steps = [PackedColumns(1), PackedColumns(problem.window_strides[-1]), *groups]
+    steps += [step(many) for step in (PackedOutputs, TapsAsChannels) for many in (2, 3)]
+    steps += [TapsAsChannels(many, "out") for many in (2, 3)]
     tried = {(*first, *last) for first in ((), (ChannelsLast(),)) for last in ((), *((step,) for step in steps))}
     tried |= {(*steps, PatchRowsAsImages()) for steps in tried}
     unstrided = [(*r, StridesAsDepth(columns)) for r in ((), (MultipliersAsDepth(),)) for columns in (False, True)]
     tried |= {(PaddedGroups(),), (MultipliersAsDepth(),), *unstrided}
     tried |= {(SeenPixels(),), (ChannelsLast(), SeenPixels()), (SeenPixels(), PackedColumns(1))}
+    tried |= {(PackedOutputs(2), PackedColumns(2 * problem.window_strides[-1])), (TapsAsChannels(4), PackedColumns(1))}
+    tried |= {(TapsAsChannels(4, "out"), PackedColumns(1)), (TapsAsChannels(2, "out"), PackedOutputs(2))}
     tried |= {(VolumesAsImages(),), (SeenPixels(), VolumesAsImages())}
     k_major = (KMajorFilter(), KMajorFilter(of_dgrad=True), PositionsLast("lhs"), PositionsLast("out"))
     tried |= {*depthwise_transforms(Product("conv", problem)), *((step,) for step in k_major)}
@@ -186,6 +192,7 @@ def test_array_views_are_those_of_the_problem(name, which):
     _, problem = passes_of(PACKED[name])[which]
     arrays = {role: array(problem, role) for role in ROLES}
     applied = [apply(transform, problem) for transform in all_that_apply(problem)]
+    applied = [a for a in applied if not any(view.is_summed for view in a.views.values())]
     each = lambda way: lambda of_each: [
         {role: getattr(a.views[role], way)(x) for role, x in of.items()} for a, of in zip(applied, of_each, strict=True)
     ]  # fmt: skip
@@ -198,6 +205,48 @@ def test_array_views_are_those_of_the_problem(name, which):
             assert new[role].shape == getattr(transformed, f"{role}_shape")
             if not views[role].copies:
                 assert_same(np.ravel(new[role]), arrays[role].ravel())
+
+
+@pytest.mark.parametrize("name, which", diagonal(list(PACKED), ["fprop", "dgrad", "wgrad"]))
+def test_array_views_that_sum_are_transposed(name, which):
+    """The way back is the transpose of the way there, which has the transformed problem's shape."""
+    _, problem = passes_of(PACKED[name])[which]
+    applied = [apply(transform, problem) for transform in all_that_apply(problem)]
+    views = [(role, a.views[role], a.problem) for a in applied for role in ROLES if a.views[role].is_summed]
+    there = run_on_host(lambda: [view.to(array(problem, role)) for role, view, _ in views])
+    assert [x.shape for x in there] == [after.shape(role) for role, _, after in views]
+    back = run_on_host(lambda there: [view.back(x) for (_, view, _), x in zip(views, there, strict=True)], there)
+    transposed = run_on_host(lambda there: [
+        jax.linear_transpose(view.to, array(problem, role))(x)[0]
+        for (role, view, _), x in zip(views, there, strict=True)
+    ], there)  # fmt: skip
+    assert_same(back, transposed)
+
+
+def test_outputs_that_are_packed():
+    """Of 8 columns of one channel, where the filter sees 11 columns: 3 packs hold all that 8 neighbours see.
+
+    Activations stay where they are.
+    """
+    line = layer((4, 1000, 1), (11, 1, 32), "bfloat16", padding=5)
+    transformed, views, *_ = apply((PackedOutputs(8), PackedColumns(8)), line)
+    assert sizes(transformed) == ((4, 125, 8), (3, 8, 256), (4, 125, 256), (1,), (1,))
+    assert (views["lhs"].copies, views["out"].copies, views["out"].packs) == (
+        0,
+        0,
+        8,
+    )  # activations stay where they are
+
+
+def test_taps_that_become_channels():
+    """A stem's row of 7 taps is one tap of 8 times the channels. Columns between windows are left out."""
+    stem = layer((32, 224, 224, 3), (7, 7, 3, 64), window_strides=2, padding=3)
+    transformed = apply((TapsAsChannels(8),), stem).problem
+    assert sizes(transformed) == ((32, 224, 112, 24), (7, 1, 24, 64), (32, 112, 112, 64), (2, 1), (3, 0))
+    halved = apply((TapsAsChannels(4),), stem).problem
+    assert halved.lhs_shape == (32, 224, 114, 12) and halved.kernel == (7, 2) and halved.rhs_dilation == (1, 2)
+    apart = apply((TapsAsChannels(3),), stem).problem  # three columns are no whole number of strides
+    assert apart.window_strides == (2, 2) and apart.rhs_dilation == (1, 3)
 
 
 def test_a_stem():
@@ -349,6 +398,11 @@ INAPPLICABLE = {
     "another_stride": (layer((2, 5, 6, 3), (3, 3, 3, 4), window_strides=2), PackedColumns(3), "stride"),
     "dilated": (layer((2, 5, 9), (2, 9, 4), window_strides=2, rhs_dilation=2), PackedColumns(2), "dilated"),
     "groups_of_columns": (layer((2, 5, 6), (2, 3, 4), feature_group_count=2), PackedColumns(1), "groups"),
+    "groups_of_outputs": (layer((2, 5, 6), (2, 3, 4), feature_group_count=2), PackedOutputs(2), "groups"),
+    "dilated_outputs": (layer((2, 5, 9), (2, 9, 4), rhs_dilation=2), PackedOutputs(2), "dilated"),
+    "groups_of_taps": (layer((2, 5, 6), (2, 3, 4), feature_group_count=2), TapsAsChannels(2), "groups"),
+    "taps_of_a_dilated_lhs": (layer((2, 5, 9), (2, 9, 4), lhs_dilation=2, padding=1), TapsAsChannels(2), "holes"),
+    "output_taps_of_strides": (layer((2, 5, 9), (2, 9, 4), window_strides=2), TapsAsChannels(2, "out"), "holes"),
     "rows_that_overlap": (
         layer((2, 6, 3), (3, 3, 4), window_strides=2, padding=0), PatchRowsAsImages(), "side by side"
     ),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 
 import jax
 import numpy as np
@@ -18,20 +19,23 @@ from jaxconv.planner.choose import choose, version_of
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.plan import Constraint
 from jaxconv.problem import ROLES
-from jaxconv.problem.product import OPERANDS, RESULT, Product
+from jaxconv.problem.product import OPERANDS, RESULT, Ending, Product
 from jaxconv.transforms import (
     ChannelsLast,
     KMajorFilter,
     MultipliersAsDepth,
     PackedColumns,
     PackedGroups,
+    PackedOutputs,
     PaddedGroups,
     PatchRowsAsImages,
     PositionsLast,
     SeenPixels,
     StridesAsDepth,
     SwappedOperands,
+    TapsAsChannels,
     VolumesAsImages,
+    added_results_reason,
     apply,
     dense_transforms,
     depthwise_transforms,
@@ -52,6 +56,13 @@ LAYERS = {
 }  # fmt: skip
 
 
+def without_repeats(transform):
+    """Packs of columns as they would be without packed outputs."""
+    outs = math.prod(step.columns for step in transform if isinstance(step, PackedOutputs))
+    others = (step for step in transform if not isinstance(step, PackedOutputs | TapsAsChannels))
+    return tuple(PackedColumns(step.columns // outs) if isinstance(step, PackedColumns) else step for step in others)
+
+
 @pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
 @pytest.mark.parametrize("problem, transform", LAYERS.values(), ids=LAYERS)
 def test_what_is_chosen(problem, transform, which):
@@ -61,7 +72,8 @@ def test_what_is_chosen(problem, transform, which):
     if choice.plan.transform[-1:] == (SwappedOperands(),):
         assert which == "wgrad" and problem.in_channels > problem.out_channels
         transform = (*transform, SwappedOperands())
-    assert (choice.plan.family, choice.plan.transform) == ("mma", transform)
+    assert (choice.plan.family, without_repeats(choice.plan.transform)) == ("mma", transform)
+    transform = choice.plan.transform
     named = " of " + " and ".join(map(str, transform)) if transform else ""
     assert str(choice.plan).startswith(f"mma {choice.plan.tile}{named}, split ")
     if transform:
@@ -72,6 +84,44 @@ def test_what_is_chosen(problem, transform, which):
         assert (asked.plan, asked.cost) == (choice.plan, choice.cost)
     else:
         assert not any(" of " in r.what for r in choice.rejected)
+
+
+FEW = {
+    "spectrogram": ("fprop", halves((1, 128, 998, 32), (21, 11, 32, 32)), PackedOutputs),
+    "long_taps": ("dgrad", halves((128, 1000, 22), (128, 22, 40)), PackedOutputs),
+    "stem": ("dgrad", layer((128, 224, 224, 3), (7, 7, 3, 64), window_strides=2, padding=3), TapsAsChannels),
+    "stem_wgrad": ("wgrad", layer((128, 224, 224, 3), (7, 7, 3, 64), window_strides=2, padding=3), PackedOutputs),
+    "one_channel": ("wgrad", halves((8, 128, 998, 1), (41, 11, 1, 32)), TapsAsChannels),
+}
+
+
+@pytest.mark.parametrize("which, problem, step", FEW.values(), ids=FEW)
+def test_few_channels_become_more(which, problem, step):
+    kind, problem = passes_of(problem)[which]
+    choice = choose("cuda", kind, problem)
+    assert any(isinstance(each, step) for each in choice.plan.transform)
+    has_neither = lambda transform: not any(isinstance(s, PackedOutputs | TapsAsChannels) for s in transform)
+    without = filter(has_neither, [(), *dense_transforms(Product(kind, problem), k_major=True)])
+    others = [choose("cuda", kind, problem, Constraint(transform=transform)) for transform in without]
+    assert choice.cost < min(other.cost for other in others) / 1.3
+
+
+def test_results_that_are_added_are_not_rounded_before():
+    """Nor do they have an epilogue then."""
+    stem = layer((2, 32, 32, 3), (7, 7, 3, 64), window_strides=2, padding=3)
+    narrow = halves((2, 32, 32, 3), (7, 7, 3, 64), window_strides=2, padding=3)
+    packs, taps = (PackedOutputs(2), PackedColumns(4)), (TapsAsChannels(8),)
+    reason = lambda steps, which, p, **of: added_results_reason(steps, Product(*passes_of(p)[which], **of))
+    taken = {(steps, which): [reason(steps, which, p) is None for p in (stem, narrow)]
+             for steps in (packs, taps) for which in ("fprop", "dgrad", "wgrad")}  # fmt: skip
+    assert [key for key, each in taken.items() if each == [True, False]] == [(packs, "wgrad"), (taps, "dgrad")]
+    assert all(each[0] for each in taken.values())
+    assert reason(taps, "dgrad", narrow) == "sums that are rounded to bfloat16 before the last additions"
+    assert reason(taps, "dgrad", stem, ending=Ending.EPILOGUE) == "an epilogue in front of the last additions"
+    assert reason(packs, "fprop", narrow, ending=Ending.EPILOGUE) is None
+    asked = Constraint(family="mma", transform=taps)
+    refused = choose("cuda", "conv", narrow.dgrad(), asked)
+    assert refused.plan is None and "rounded to bfloat16" in refused.unsupported_reason()
 
 
 IN_RUNS = [("stem", "fprop"), ("stem", "wgrad"), ("images", "dgrad"), ("images", "wgrad")]

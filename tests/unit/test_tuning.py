@@ -107,7 +107,7 @@ def test_precision_comes_back(precision):
 
 
 def test_every_step_has_a_name():
-    assert STEPS["PackedColumns"] is PackedColumns and STEPS["SwappedOperands"] is SwappedOperands and len(STEPS) == 12
+    assert STEPS["PackedColumns"] is PackedColumns and STEPS["SwappedOperands"] is SwappedOperands and len(STEPS) == 14
 
 
 def test_what_is_not_stored():

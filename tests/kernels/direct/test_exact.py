@@ -1,9 +1,9 @@
-"""Packed columns alone by direct, bit-equal to lax on the host for small integers."""
+"""Transforms for direct, bit-equal to lax on the host for small integers."""
 
 import pytest
 
 from cases.convolutions import convolutions, problem
-from cases.exact import are_taken, check_alone
+from cases.exact import TRANSFORMS, are_taken, cases_of_transform, check_alone
 from jaxconv.planner.plan import Constraint
 from jaxconv.transforms import PackedColumns, unsupported_reason
 
@@ -17,4 +17,13 @@ def test_exact_columns_alone(dtype):
     names = [name for name in convolutions() if unsupported_reason(asked.transform, problem(name, dtype)) is None]
     cases = [(name, "dgrad", asked) for name in names if are_taken(name, asked, dtype, ("dgrad",))]
     assert "image_stem" in {name for name, *_ in cases}
+    check_alone(cases, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_exact_when_transformed_for_direct(dtype):
+    """What it takes then."""
+    every = [case for transform in TRANSFORMS for case in cases_of_transform("direct", transform, dtype)]
+    cases = [(name, which, asked) for name, which, asked in every if are_taken(name, asked, dtype, (which,))]
+    assert len({asked.transform for *_, asked in cases}) > len(TRANSFORMS) / 3
     check_alone(cases, dtype)

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import pytest
 
 import jaxconv
-from cases.convolutions import convolutions, problem
-from cases.exact import TRANSFORMS, are_taken, cases_of, check_alone, exact_in, kernels_run_by
+from cases.convolutions import problem
+from cases.exact import TRANSFORMS, are_taken, cases_of, cases_of_transform, check_alone, exact_in, kernels_run_by
 from cases.for_wgmma import WINDOWS
 from cases.problems import CONV_PASSES
-from cases.tiles import PASSES, dtype_of, dtypes_of, every_tile_of, splits_of, stored_slices
+from cases.tiles import dtype_of, dtypes_of, every_tile_of, splits_of, stored_slices
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint
-from jaxconv.transforms import unsupported_reason
+from jaxconv.transforms import KMajorFilter, PositionsLast
 
 pytestmark = pytest.mark.gpu
 ROWS = [tile for tile in FAMILIES["cuda"]["wgmma"].tiles if tile.has_conv and not tile.cluster_split]
@@ -35,16 +35,14 @@ def integers(seed, dtype, *shape):
     return jax.random.randint(jax.random.key(seed), shape, -3, 4).astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+K_MAJOR = {"float32": [(KMajorFilter(),), (KMajorFilter(of_dgrad=True),), (PositionsLast("out"),)]}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_exact_when_transformed_for_wgmma(dtype):
     """What it takes then."""
-    every = [
-        (name, which, Constraint("cuda", "wgmma", transform=transform))
-        for transform in TRANSFORMS
-        for name in convolutions()
-        if unsupported_reason(transform, problem(name, dtype)) is None
-        for which in PASSES
-    ]
+    transforms = [(*transform, *last) for transform in TRANSFORMS for last in K_MAJOR.get(dtype, [()])]
+    every = [case for transform in transforms for case in cases_of_transform("wgmma", transform, dtype)]
     cases = [(name, which, asked) for name, which, asked in every if are_taken(name, asked, dtype, (which,))]
     assert len({asked.transform for *_, asked in cases}) > len(TRANSFORMS) / 2
     check_alone(cases, dtype)
