@@ -169,8 +169,11 @@ class TapsAsChannels:
             return "there are groups"
         if not problem.kernel:
             return "there are no columns"
-        steps = problem.lhs_dilation if self.role == "lhs" else problem.window_strides
-        return f"the {self.role} has holes along columns" if steps[-1] > 1 else None
+        is_lhs = self.role == "lhs"
+        if (problem.in_spatial if is_lhs else problem.out_spatial)[-1] == 0:
+            return f"the {self.role} has no columns"
+        has_holes = (problem.lhs_dilation if is_lhs else problem.window_strides)[-1] > 1
+        return f"the {self.role} has holes along columns" if has_holes else None
 
     def apply(self, problem: ConvProblem) -> Transformed:
         if self.role == "out":

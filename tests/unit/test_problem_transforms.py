@@ -402,6 +402,8 @@ INAPPLICABLE = {
     "dilated_outputs": (layer((2, 5, 9), (2, 9, 4), rhs_dilation=2), PackedOutputs(2), "dilated"),
     "groups_of_taps": (layer((2, 5, 6), (2, 3, 4), feature_group_count=2), TapsAsChannels(2), "groups"),
     "taps_of_a_dilated_lhs": (layer((2, 5, 9), (2, 9, 4), lhs_dilation=2, padding=1), TapsAsChannels(2), "holes"),
+    "taps_of_nothing": (layer((2, 0, 9), (2, 9, 4), padding=2), TapsAsChannels(2), "no columns"),
+    "output_taps_of_nothing": (layer((2, 1, 9), (2, 9, 4), padding=0), TapsAsChannels(2, "out"), "no columns"),
     "output_taps_of_strides": (layer((2, 5, 9), (2, 9, 4), window_strides=2), TapsAsChannels(2, "out"), "holes"),
     "rows_that_overlap": (
         layer((2, 6, 3), (3, 3, 4), window_strides=2, padding=0), PatchRowsAsImages(), "side by side"
