@@ -11,6 +11,7 @@ from cases.problems import EVERY_PASS, each_channel, halves, layer, passes_of
 from cases.random_problems import problems, problems_of_channels, problems_of_vectors
 from jaxconv.planner.choose import choose
 from jaxconv.planner.support import unsupported_reason
+from jaxconv.problem.product import Ending
 
 CHOSEN_FOR = {
     "narrow_groups": (
@@ -96,3 +97,12 @@ def test_the_choice_is_the_least_of_all_options(problem, multiprocessors, bandwi
         dearer = [r.what for r in choice.rejected if factor(r)]
         assert len(set(dearer)) == len(dearer) == sum(option.plan is not None for option in options) - 1
         assert len(set(choice.rejected)) == len(choice.rejected)
+
+
+@pytest.mark.parametrize("ending", Ending)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_results_without_elements_are_planned(dtype, ending):
+    """Here an image has no columns left, and the rows of two residue classes."""
+    nothing = layer((3, 3, 3, 3), (1, 4, 3, 5), dtype, lhs_dilation=(2, 1), padding=((1, 0), (0, 0)))
+    assert nothing.out_spatial[-1] == 0
+    assert choose("cuda", "conv", nothing, ending=ending).plan is not None

@@ -16,6 +16,7 @@ from cases.fused import ACTIVATIONS, CASES, EVERY, EXACT, SMOOTH, Fused, channel
 from cases.parts import diagonal, parts, repeated
 from cases.reference import assert_same, custom_calls, integers, opcodes, run, run_on_host
 from jaxconv.explain import lines
+from jaxconv.planner.plan import Constraint
 
 RTOL = 2e-5
 WITHOUT_SIMPLIFIER = {"xla_disable_hlo_passes": "algsimp"}  # as in test_property
@@ -509,9 +510,10 @@ IN_ONE_CALL += [(name, "float16", "relu") for name in ("grouped", "depthwise", "
 
 @pytest.mark.parametrize("name, dtype, activation", [*IN_ONE_CALL, ("scalars", "float32", "relu")])
 def test_one_call_has_all_of_it(name, dtype, activation, implementation):
-    """No other operation passes over the output."""
+    """No other operation passes over the output. As the problem is: a transform changes small arrays by XLA."""
     case = CASES[name].with_activation(activation)
-    hlo = jax.jit(case.ours(implementation)).lower(*case.arrays(dtype)).compile().as_text()
+    as_it_is = Constraint(platform=implementation, transform=())
+    hlo = jax.jit(case.ours(as_it_is)).lower(*case.arrays(dtype)).compile().as_text()
     assert custom_calls(hlo) == {"conv": 1}
     assert set(opcodes(hlo)) <= ALONE
 
