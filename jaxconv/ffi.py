@@ -6,7 +6,7 @@ import importlib.metadata
 import importlib.util
 import re
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,7 +24,7 @@ from jaxconv.planner.plan import ConvPlan
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.offsets import offset_tables
 from jaxconv.problem.product import OPERANDS, RESULT
-from jaxconv.transforms import apply, channel_view
+from jaxconv.transforms import apply, channel_numbers
 
 PLUGIN = "jaxconv-cuda13-plugin"  # the CUDA module as a wheel of its own, beside the host's
 # The first one that is installed.
@@ -167,7 +167,7 @@ def convolution(plan: ConvPlan, problem: ConvProblem, epilogue: Epilogue = NOTHI
     them are the rows of neighbours that the plan asks for.
     """
     workspace = plan.workspace_bytes(problem)
-    to_channels = channel_view(plan.transform, problem)
+    to_channels = partial(channel_numbers, plan.transform, problem)
     problem, views, swapped = apply(plan.transform, problem)
     result = RESULT[plan.kind]
     results = [jax.ShapeDtypeStruct(problem.stored_shape(result), problem.dtype(result))]

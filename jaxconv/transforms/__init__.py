@@ -19,7 +19,7 @@ from jaxconv.transforms.transform import (
     Transform,
     added_results_reason,
     apply,
-    channel_view,
+    channel_numbers,
     has_more_zeros,
     mixed_members_reason,
     unsupported_reason,

@@ -65,6 +65,7 @@ def dense_transforms(
         packs = _packed_columns(apply(seen, problem).problem, stores_parts)
         tried += [(*seen, *pack) for pack in ((), *((p,) for p in packs))]
     found = [t for t in tried if t and unsupported_reason(t, problem) is None]
+    found = [t for t in found if added_results_reason(t, product) is None]
     has_few_outputs = SWAPPED_RATIO * problem.out_channels <= problem.in_channels
     if product.kind == "wgrad" and has_few_outputs and math.prod(problem.kernel) > 1:
         found += [(*t, SwappedOperands()) for t in ((), *found)]
@@ -180,11 +181,7 @@ def _of_few_channels(product: Product) -> list[Transform]:
         repeats = [by for by in COLUMNS if by < 2 * taps and by * channels <= MOST_UNROLLED]
         steps = [TapsAsChannels(by, role) for by in repeats if channels <= MOST_REPEATED]
         found += [(step, *whole) for step in steps for whole in ((), (PackedColumns(1),))]
-    return [
-        steps
-        for steps in found
-        if unsupported_reason(steps, problem) is None and added_results_reason(steps, product) is None
-    ]
+    return found
 
 
 def _patch_rows(problem: ConvProblem) -> list[Transform]:

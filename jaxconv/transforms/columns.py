@@ -17,6 +17,12 @@ from jaxconv.problem.product import ceil_div, vector_elements
 from jaxconv.transforms.array_views import AS_IT_IS, ArrayView, Transformed, merged, padded, resized, split
 
 
+def _unsupported_columns(problem: ConvProblem) -> str | None:
+    if problem.groups > 1:
+        return "there are groups"
+    return None if problem.kernel else "there are no columns"
+
+
 @dataclasses.dataclass(frozen=True)
 class PackedColumns:
     """`columns` neighbours along the last spatial dimension become channels of one column.
@@ -32,10 +38,8 @@ class PackedColumns:
     whole: bool = True
 
     def unsupported_reason(self, problem: ConvProblem) -> str | None:
-        if problem.groups > 1:
-            return "there are groups"
-        if not problem.kernel:
-            return "there are no columns"
+        if reason := _unsupported_columns(problem):
+            return reason
         if self.columns == 1:
             is_same = self.channels(problem) == (problem.in_channels, problem.out_channels)
             return "channels are whole 16-byte vectors already" if is_same else None
@@ -110,10 +114,8 @@ class PackedOutputs:
     columns: int
 
     def unsupported_reason(self, problem: ConvProblem) -> str | None:
-        if problem.groups > 1:
-            return "there are groups"
-        if not problem.kernel:
-            return "there are no columns"
+        if reason := _unsupported_columns(problem):
+            return reason
         is_dilated = (problem.lhs_dilation[-1], problem.rhs_dilation[-1]) != (1, 1)
         return "columns are dilated" if is_dilated else None
 
@@ -165,10 +167,8 @@ class TapsAsChannels:
     role: str = "lhs"
 
     def unsupported_reason(self, problem: ConvProblem) -> str | None:
-        if problem.groups > 1:
-            return "there are groups"
-        if not problem.kernel:
-            return "there are no columns"
+        if reason := _unsupported_columns(problem):
+            return reason
         is_lhs = self.role == "lhs"
         if (problem.in_spatial if is_lhs else problem.out_spatial)[-1] == 0:
             return f"the {self.role} has no columns"

@@ -7,7 +7,6 @@ neighbours in the same pack become NaN too, although they do not depend on that 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import lru_cache
 from typing import get_args
 
@@ -79,17 +78,17 @@ def apply(transform: Transform, problem: ConvProblem) -> Transformed:
     return Transformed(after.problem, chained(before.views, after.views))
 
 
-def channel_view(transform: Transform, problem: ConvProblem) -> Callable[[Array], Array]:
-    """The way of an array of the output's channels: zeros for channels that a step adds, then the same numbers for each
-    column of a pack."""
+def channel_numbers(transform: Transform, problem: ConvProblem, numbers: Array) -> Array:
+    """Numbers of the output's channels, as the transformed problem has them: each step puts zeros behind them for the
+    channels that it adds, then repeats them for each column of a pack."""
     if not transform:
-        return lambda numbers: numbers
+        return numbers
     first = tuple(transform[:-1])
     before, after = apply(first, problem), apply(transform, problem)
     packs = after.views["out"].packs // before.views["out"].packs
-    channels, more = (t.problem.groups * t.problem.out_channels for t in (before, after))
-    to_first = channel_view(first, problem)
-    return lambda numbers: jnp.tile(jnp.pad(to_first(numbers), (0, more // packs - channels)), packs)
+    channels, packed = (t.problem.groups * t.problem.out_channels for t in (before, after))
+    numbers, more = channel_numbers(first, problem, numbers), packed // packs - channels
+    return numbers if (packs, more) == (1, 0) else jnp.tile(jnp.pad(numbers, (0, more)), packs)
 
 
 def unsupported_reason(transform: Transform, problem: ConvProblem) -> str | None:

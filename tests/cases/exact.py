@@ -37,6 +37,11 @@ def are_taken(name, implementation, dtype="bfloat16", passes=("fprop", "dgrad", 
     return all(choose("cuda", *of_pass, implementation, device).plan is not None for of_pass in of_passes)
 
 
+def those_taken(cases, dtype):
+    """Of (name, pass, constraint)s."""
+    return [(name, which, asked) for name, which, asked in cases if are_taken(name, asked, dtype, (which,))]
+
+
 def pulled_back(of_convolution):
     """`{name: x, w, g} -> {name: results}` of many convolutions in one program."""
     return lambda operands: {name: pullback(of_convolution(convolutions()[name]))(*o) for name, o in operands.items()}
@@ -104,7 +109,7 @@ def cases_of(family, tile, names, passes=tuple(PASSES), splits=(None,), areas=(N
         for name in names for which in passes
         for split in (splits if which in passes_in_slices(family) else (None,)) for area in areas
     ]  # fmt: skip
-    return [(name, which, asked) for name, which, asked in every if are_taken(name, asked, dtype, (which,))]
+    return those_taken(every, dtype)
 
 
 def results_of(cases, expected):

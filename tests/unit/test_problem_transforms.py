@@ -231,11 +231,7 @@ def test_outputs_that_are_packed():
     line = layer((4, 1000, 1), (11, 1, 32), "bfloat16", padding=5)
     transformed, views, *_ = apply((PackedOutputs(8), PackedColumns(8)), line)
     assert sizes(transformed) == ((4, 125, 8), (3, 8, 256), (4, 125, 256), (1,), (1,))
-    assert (views["lhs"].copies, views["out"].copies, views["out"].packs) == (
-        0,
-        0,
-        8,
-    )  # activations stay where they are
+    assert (views["lhs"].copies, views["out"].copies, views["out"].packs) == (0, 0, 8)
 
 
 def test_taps_that_become_channels():

@@ -3,7 +3,7 @@
 import pytest
 
 from cases.convolutions import convolutions, problem
-from cases.exact import TRANSFORMS, are_taken, cases_of_transform, check_alone
+from cases.exact import TRANSFORMS, are_taken, cases_of_transform, check_alone, those_taken
 from jaxconv.planner.plan import Constraint
 from jaxconv.transforms import PackedColumns, unsupported_reason
 
@@ -24,6 +24,6 @@ def test_exact_columns_alone(dtype):
 def test_exact_when_transformed_for_direct(dtype):
     """What it takes then."""
     every = [case for transform in TRANSFORMS for case in cases_of_transform("direct", transform, dtype)]
-    cases = [(name, which, asked) for name, which, asked in every if are_taken(name, asked, dtype, (which,))]
+    cases = those_taken(every, dtype)
     assert len({asked.transform for *_, asked in cases}) > len(TRANSFORMS) / 3
     check_alone(cases, dtype)

@@ -8,7 +8,7 @@ import pytest
 
 import jaxconv
 from cases.convolutions import problem
-from cases.exact import TRANSFORMS, are_taken, cases_of, cases_of_transform, check_alone, exact_in, kernels_run_by
+from cases.exact import TRANSFORMS, cases_of, cases_of_transform, check_alone, exact_in, kernels_run_by, those_taken
 from cases.for_wgmma import WINDOWS
 from cases.problems import CONV_PASSES
 from cases.tiles import dtype_of, dtypes_of, every_tile_of, splits_of, stored_slices
@@ -43,7 +43,7 @@ def test_exact_when_transformed_for_wgmma(dtype):
     """What it takes then."""
     transforms = [(*transform, *last) for transform in TRANSFORMS for last in K_MAJOR.get(dtype, [()])]
     every = [case for transform in transforms for case in cases_of_transform("wgmma", transform, dtype)]
-    cases = [(name, which, asked) for name, which, asked in every if are_taken(name, asked, dtype, (which,))]
+    cases = those_taken(every, dtype)
     assert len({asked.transform for *_, asked in cases}) > len(TRANSFORMS) / 2
     check_alone(cases, dtype)
 
