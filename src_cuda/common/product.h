@@ -33,13 +33,10 @@ inline int64_t ResultElements(const ConvProblem& p, Pass pass) { return p.groups
 inline int64_t LivePhases(const ConvProblem& p, int d) { return std::min(p.period[d], p.dst_size[d]); }
 inline int64_t LiveClasses(const ConvProblem& p) { return LivePhases(p, 0) * LivePhases(p, 1) * LivePhases(p, 2); }
 
-// Whether all of these classes have equally many positions.
+// Whether all of these classes have equally many positions. There must be positions.
 inline bool HasEqualClasses(const ConvProblem& p) {
   bool are_equal = true;
-  for (int d = 0; d < kSpatial; ++d) {
-    const int64_t live = LivePhases(p, d);
-    are_equal &= live == 0 || p.dst_size[d] % live == 0;
-  }
+  for (int d = 0; d < kSpatial; ++d) are_equal &= p.dst_size[d] % LivePhases(p, d) == 0;
   return are_equal;
 }
 

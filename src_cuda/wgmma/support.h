@@ -94,7 +94,7 @@ inline Reason UnsupportedSizes(const ConvProblem& p, Pass pass, bool bf16x6) {
     return "pixels are no whole vectors of " + std::to_string(vector) + " channels";
   }
   if (p.filter.in != 1 && p.filter.out != 1) return "the filter's channels are not its last axis";
-  bool is_empty = p.in_channels == 0 || p.tap_count == 0;
+  bool is_empty = ChannelTaps(p) == 0 || Positions(p) == 0 || p.out_channels == 0;
   int64_t pixels = 1, apart = 1;
   for (int d = 0; d < kSpatial; ++d) {
     is_empty |= p.src_size[d] == 0;
@@ -260,7 +260,6 @@ inline Reason UnsupportedWgrad(const ConvProblem& p, const WgmmaSettings& s) {
     return tile.HasWgrad(DType::kBF16) ? "a tile whose weight gradients are for 16 bits alone"
                                        : "a tile that is for convs alone";
   }
-  if (LiveClasses(p) == 0) return "there is nothing to multiply";
   if (!HasEqualClasses(p)) return "residue classes that are not equally large";
   if (p.filter.out != 1) return "the filter's output channels are not its last axis";
   if (s.split > kMostWgradSplit) return "a split into more than " + std::to_string(kMostWgradSplit);
