@@ -99,10 +99,17 @@ def test_the_choice_is_the_least_of_all_options(problem, multiprocessors, bandwi
         assert len(set(choice.rejected)) == len(choice.rejected)
 
 
+# Of the first, an image has no columns left, and no rows in two residue classes. The other has no output channels.
+WITHOUT_ELEMENTS = {
+    "conv": lambda dtype: layer((3, 3, 3, 3), (1, 4, 3, 5), dtype, lhs_dilation=(2, 1), padding=((1, 0), (0, 0))),
+    "wgrad": lambda dtype: layer((3, 4, 4, 4), (1, 1, 4, 0), dtype, padding=((3, -1), (1, 1))),
+}
+
+
 @pytest.mark.parametrize("ending", Ending)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_results_without_elements_are_planned(dtype, ending):
-    """Here an image has no columns left, and the rows of two residue classes."""
-    nothing = layer((3, 3, 3, 3), (1, 4, 3, 5), dtype, lhs_dilation=(2, 1), padding=((1, 0), (0, 0)))
-    assert nothing.out_spatial[-1] == 0
-    assert choose("cuda", "conv", nothing, ending=ending).plan is not None
+@pytest.mark.parametrize("kind", WITHOUT_ELEMENTS)
+def test_what_has_no_elements_is_planned(kind, dtype, ending):
+    nothing = WITHOUT_ELEMENTS[kind](dtype)
+    assert math.prod(nothing.out_shape) == 0
+    assert choose("cuda", kind, nothing, ending=ending).plan is not None
