@@ -56,7 +56,7 @@ def planned(platform: str | None, call: Call, avals: Sequence[Any]) -> tuple[Con
     if problem.periodic or seen.out_dtype != problem.out_dtype or not _has_native_residual(call, avals):
         return problem, None
     plan = decide("conv", platform, seen, constraint, ending=call.ending).plan
-    return seen, plan if isinstance(plan, ConvPlan) and _ends_with(plan, seen) else None
+    return seen, plan if isinstance(plan, ConvPlan) and ends_with(plan, seen) else None
 
 
 def _has_native_residual(call: Call, avals: Sequence[Any]) -> bool:
@@ -65,7 +65,7 @@ def _has_native_residual(call: Call, avals: Sequence[Any]) -> bool:
     return all(aval.dtype == call.epilogue.out_dtype for name, aval in named if name == "residual")
 
 
-def _ends_with(plan: ConvPlan, problem: ConvProblem) -> bool:
+def ends_with(plan: ConvPlan, problem: ConvProblem) -> bool:
     """Whether the plan's kernel does."""
     if any(isinstance(step, MultipliersAsDepth) for step in plan.transform):  # its outputs are planes, not channels
         return False

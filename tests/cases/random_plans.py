@@ -1,0 +1,138 @@
+"""Random convolutions of a size that a host can check, and plans drawn from all that take them."""
+
+import dataclasses
+import functools
+import itertools
+import math
+
+import jax
+from hypothesis import assume
+from hypothesis import strategies as st
+
+import jaxconv
+from cases.convolution import Convolution, channels_last_convolution
+from cases.fused import Fused
+from cases.plans import CUDA, constraints
+from cases.problems import passes_of, problem_of
+from cases.reference import integers, pullback, run_on_host
+from cases.tiles import PASSES
+from jaxconv import ffi
+from jaxconv.fused.lowering import ends_with
+from jaxconv.planner.choose import choose
+from jaxconv.planner.plan import Constraint
+from jaxconv.problem.product import Ending
+
+MOST_PRODUCTS = 1 << 25  # of a forward pass
+# Operands, result, precision, and the passes.
+TYPES = {
+    "bfloat16": ("bfloat16", None, None, tuple(PASSES)),
+    "float16": ("float16", None, None, tuple(PASSES)),
+    "float32": ("float32", None, None, tuple(PASSES)),
+    "float32_highest": ("float32", None, "highest", tuple(PASSES)),
+    "bfloat16_to_float32": ("bfloat16", "float32", None, ("fprop",)),
+    "int8_to_int32": ("int8", "int32", None, ("fprop",)),
+}
+# The operands of an epilogue.
+ENDINGS = {Ending.SUMS: (), Ending.EPILOGUE: ("bias",), Ending.RESIDUAL: ("bias", "residual")}
+SETTINGS = [{}, *({"split": n} for n in (2, 3, 5, 8)), *({"n_tiles_per_cta": n} for n in (1, 2, 7)),
+            *({"output_tile": n} for n in ((1, 8), (2, 16), (3, 8), (5, 24)))]  # fmt: skip
+
+FEW, VECTORS = st.integers(1, 13), st.sampled_from([8, 16, 24, 32, 40, 48, 64, 72, 96, 128, 136, 192])
+NARROW, CHANNELS = st.sampled_from([1, 3, 4, 8, 16]), st.sampled_from([8, 16, 24, 40, 64, 144])
+# Groups, and the input and output channels of each.
+GROUPS = st.one_of(
+    st.tuples(st.just(1), VECTORS, VECTORS),
+    st.tuples(st.just(1), FEW | VECTORS, FEW | VECTORS),
+    st.tuples(st.sampled_from([2, 3, 4, 8, 16, 40]), NARROW, NARROW),
+    st.tuples(CHANNELS, st.just(1), st.sampled_from([1, 1, 1, 2])),
+)
+PIXELS = {1: st.integers(1, 300), 2: st.integers(1, 48), 3: st.integers(1, 16)}
+MOSTLY_ONE = st.sampled_from([1, 1, 1, 2, 3])
+
+
+@st.composite
+def convolutions(draw):
+    """Dense ones of few and of many channels, groups, and single channels."""
+    rank = draw(st.sampled_from([1, 2, 2, 2, 3]))
+    each = lambda strategy: tuple(draw(strategy) for _ in range(rank))
+    groups, ins, outs = draw(GROUPS)
+    kernel = each(st.sampled_from([1, 2, 3, 3, 4, 5, 7]))
+    convolution = channels_last_convolution(
+        (draw(st.integers(1, 5)), *each(PIXELS[rank]), groups * ins),
+        (*kernel, ins, groups * outs),
+        window_strides=each(MOSTLY_ONE | st.just(4)),
+        lhs_dilation=each(MOSTLY_ONE),
+        rhs_dilation=each(MOSTLY_ONE),
+        padding=each(st.tuples(st.integers(-1, 6), st.integers(0, 6))),
+        feature_group_count=groups,
+    )
+    shapes = (jax.ShapeDtypeStruct(shape, "float32") for shape in (convolution.lhs, convolution.rhs))
+    try:
+        results = math.prod(jax.eval_shape(convolution.lax(), *shapes).shape)
+    except (TypeError, ValueError):  # negative padding of what is small
+        results = 0
+    assume(0 < results * math.prod(kernel) * ins <= MOST_PRODUCTS)
+    return convolution
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """A pass of a convolution, with what ends it, by one plan."""
+
+    convolution: Convolution
+    types: str
+    which: str
+    ending: Ending
+    asked: Constraint
+
+    def results(self, operands):
+        _, result, precision, _ = TYPES[self.types]
+        more = dict(precision=precision, implementation=self.asked)
+        if self.ending is not Ending.SUMS:
+            return _fused(self.convolution, self.ending).ours(out_dtype=result, **more)(*operands)
+        conv = self.convolution.bound(jaxconv.conv_general_dilated, preferred_element_type=result, **more)
+        return PASSES[self.which](conv)(*operands)
+
+
+def _fused(convolution, ending):
+    return Fused(convolution.lhs, convolution.rhs, convolution.params, ENDINGS[ending], (), "none")
+
+
+def operands_of(convolution, types, ending):
+    """x, w and a cotangent, or x, w and the epilogue's: so small that sums are exact."""
+    dtype = TYPES[types][0]
+    bound = {"bfloat16": 1, "float16": 1, "int8": 15}.get(dtype, 3)
+    if ending is not Ending.SUMS:
+        return _fused(convolution, ending).arrays(dtype, bound=bound)
+    x, w, g = convolution.operands()
+    return tuple(integers(a.shape, dtype, seed, bound) for seed, a in enumerate((x, w, g)))
+
+
+def expected_of(convolution, ending, operands):
+    """By lax in float32, rounded once: `{pass: result}`."""
+    exact = [a.astype("float32") for a in operands]
+    if ending is not Ending.SUMS:
+        return {"fprop": run_on_host(_fused(convolution, ending).theirs(), *exact)}
+    return dict(zip(PASSES, run_on_host(pullback(convolution.lax()), *exact), strict=True))
+
+
+def plans_of(convolution, types, ending, drawn, most):
+    """Plans of each pass for this device: up to so many of a family, most with a setting that is not the planner's."""
+    dtype, result, precision, passes = TYPES[types]
+    lax_conv = functools.partial(convolution.lax(), precision=precision)
+    problem = problem_of(lax_conv, convolution.lhs, convolution.rhs, dtype, result)
+    for which in passes if ending is Ending.SUMS else ("fprop",):
+        kind, of_pass = passes_of(problem)[which]
+        is_taken = functools.partial(_is_taken, kind, of_pass, ending)
+        every = list(constraints(kind, of_pass).values())
+        drawn.shuffle(every)
+        for family in CUDA:
+            taken = filter(is_taken, (asked for asked in every if asked.family == family))
+            for asked in itertools.islice(taken, most):
+                changed = dataclasses.replace(asked, **drawn.choice(SETTINGS))
+                yield Planned(convolution, types, which, ending, changed if is_taken(changed) else asked)
+
+
+def _is_taken(kind, problem, ending, asked):
+    plan = choose("cuda", kind, problem, asked, ffi.device("cuda"), ending).plan
+    return plan is not None and (ending is Ending.SUMS or ends_with(plan, problem))

@@ -1,0 +1,37 @@
+"""Random convolutions, each by plans drawn from all that take it: bit-equal to lax on the host for small integers."""
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from cases.random_plans import TYPES, convolutions, expected_of, operands_of, plans_of
+from cases.reference import assert_same
+from jaxconv.problem.product import Ending
+
+pytestmark = pytest.mark.gpu
+FLOATS = [types for types in TYPES if types != "int8_to_int32"]
+CASES = [(types, Ending.SUMS) for types in TYPES] + [(t, e) for t in FLOATS for e in Ending if e is not Ending.SUMS]
+
+
+def check(plans, operands, expected):
+    results = jax.jit(lambda operands: [plan.results(operands) for plan in plans])(operands)
+    for plan, actual in zip(plans, results, strict=True):
+        try:
+            assert_same(actual, np.asarray(expected[plan.which]).astype(actual.dtype))
+        except AssertionError as error:
+            error.add_note(str(plan))
+            raise
+
+
+@pytest.mark.parametrize("types, ending", CASES)
+@settings(
+    max_examples=20, deadline=None, database=None, print_blob=True, phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+@given(convolution=convolutions(), drawn=st.randoms(use_true_random=False))
+def test_random_plans(types, ending, convolution, drawn):
+    operands = operands_of(convolution, types, ending)
+    plans = list(plans_of(convolution, types, ending, drawn, most=2))
+    check(plans, operands, expected_of(convolution, ending, operands))
