@@ -11,6 +11,7 @@ from jax import Array, lax
 
 from jaxconv.problem import ROLES, ConvProblem, Shape
 from jaxconv.problem.product import vector_elements
+from jaxconv.transforms.row_major import row_major
 
 TRANSPOSE_COPIES = 1.3  # XLA's kernels reach less of the bandwidth than copies do
 
@@ -40,6 +41,10 @@ class ArrayView(NamedTuple):
             self.is_summed or other.is_summed,
             self.packs * other.packs,
         )
+
+    def of_row_major(self) -> ArrayView:
+        """This view, of an array that XLA keeps in the order of its axes."""
+        return self._replace(to=lambda x: self.to(row_major(x)))
 
 
 AS_IT_IS = ArrayView(lambda x: x, lambda x: x, copies=0)

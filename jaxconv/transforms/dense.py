@@ -102,7 +102,8 @@ class PositionsLast:
 
     def apply(self, problem: ConvProblem) -> Transformed:
         first, second, spatial = problem.spec(self.role)
-        return _reordered(problem, {self.role: (second, first, *spatial)})
+        reordered = _reordered(problem, {self.role: (second, first, *spatial)})
+        return reordered._replace(views={role: view.of_row_major() for role, view in reordered.views.items()})
 
     def __str__(self) -> str:
         return f"{self.role} with positions last"

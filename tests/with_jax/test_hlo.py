@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import pytest
 
@@ -10,6 +11,7 @@ import jaxconv
 from cases.parts import diagonal
 from cases.reference import cotangent, custom_calls, integers, opcodes, pullback
 from cases.small import BY_ENTRY, ENTRIES, GENERAL, named
+from jaxconv import ffi
 
 ALONE = {"parameter", "constant", "custom-call", "tuple", "get-tuple-element", "bitcast"}
 
@@ -133,3 +135,36 @@ def test_a_named_implementation_lasts_through_gradients():
         stablehlo, hlo = programs(pullback(conv), x, w, cotangent(conv, x, w))
         assert stablehlo.count("stablehlo.convolution") == 3
         assert not custom_calls(stablehlo) and not custom_calls(hlo)
+
+
+WEIGHTS = [integers((3, 3, 256, 256), seed=seed) for seed in range(3)]
+
+
+def gradients_of_layers(x, weights):
+    """Of three layers, with what a network has between them."""
+
+    def loss(weights):
+        y = x
+        for w in weights:
+            y = y + jax.nn.relu(jaxconv.conv2d(y, w, implementation="cuda") - y.mean((0, 1, 2)))
+        return (y**2).sum()
+
+    return jax.grad(loss)(weights)
+
+
+def test_transposed_operands_are_of_arrays_in_row_major_order(without_tuning, monkeypatch):
+    """But exported programs have custom calls of ours alone."""
+    monkeypatch.setattr(ffi, "why_no_kernels", lambda platform: None)
+    traced = jax.jit(gradients_of_layers).trace(jnp.zeros((32, 14, 14, 256)), WEIGHTS)
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("@LayoutConstraint") == custom_calls(text)["wgrad"] == 3
+    checks = [jax.export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}") for kind in ("conv", "wgrad")]
+    export = jax.export.export(jax.jit(gradients_of_layers), platforms=["cuda"], disabled_checks=checks)
+    assert "@LayoutConstraint" not in export(jnp.zeros((32, 14, 14, 256)), WEIGHTS).mlir_module()
+
+
+@pytest.mark.gpu
+def test_xla_transposes_no_more_than_it_is_told_to():
+    """Else it would compute what is between the layers in the order of the transposed operands, and back."""
+    stablehlo, hlo = programs(gradients_of_layers, jnp.zeros((32, 14, 14, 256)), WEIGHTS)
+    assert opcodes(hlo)["transpose"] <= stablehlo.count("stablehlo.transpose")

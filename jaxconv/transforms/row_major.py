@@ -1,0 +1,34 @@
+"""Keeps XLA from storing an array in another order.
+
+XLA chooses the order in which an array lies in memory, and gives it to all that is computed elementwise before. So the
+transposed operand of a weight gradient would have XLA compute a network's other arrays transposed as well, and copy
+them back for the convolutions that read them as they are.
+"""
+
+from __future__ import annotations
+
+import jax.extend.core
+from jax import Array
+from jax.experimental.layout import Layout, with_layout_constraint
+from jax.interpreters import mlir
+
+_row_major_p = jax.extend.core.Primitive("jaxconv_row_major")
+_row_major_p.def_impl(lambda x: x)
+_row_major_p.def_abstract_eval(lambda x: x)
+
+
+def row_major(x: Array) -> Array:
+    """The array, which lies in the order of its axes while a program runs."""
+    return _row_major_p.bind(x)
+
+
+def _lower(ctx: mlir.LoweringRuleContext, x):
+    """An exported program has no such constraint: JAX does not vouch that other versions know it."""
+    (aval,) = ctx.avals_in
+    order = Layout(tuple(range(aval.ndim)))
+    is_export = ctx.module_context.lowering_parameters.for_export
+    keep = (lambda x: x) if is_export else (lambda x: with_layout_constraint(x, order))
+    return mlir.lower_fun(keep, multiple_results=False)(ctx, x)
+
+
+mlir.register_lowering(_row_major_p, _lower)
