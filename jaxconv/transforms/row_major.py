@@ -24,11 +24,18 @@ def row_major(x: Array) -> Array:
 
 def _lower(ctx: mlir.LoweringRuleContext, x):
     """An exported program has no such constraint: JAX does not vouch that other versions know it."""
-    (aval,) = ctx.avals_in
-    order = Layout(tuple(range(aval.ndim)))
     is_export = ctx.module_context.lowering_parameters.for_export
-    keep = (lambda x: x) if is_export else (lambda x: with_layout_constraint(x, order))
+    keep = _as_it_is if is_export else _in_order_of_axes
     return mlir.lower_fun(keep, multiple_results=False)(ctx, x)
 
 
-mlir.register_lowering(_row_major_p, _lower)
+def _as_it_is(x: Array) -> Array:
+    return x
+
+
+def _in_order_of_axes(x: Array) -> Array:
+    return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
+
+
+mlir.register_lowering(_row_major_p, mlir.lower_fun(_as_it_is, multiple_results=False))  # XLA may not know it elsewhere
+mlir.register_lowering(_row_major_p, _lower, platform="cuda")

@@ -14,7 +14,7 @@ from convbench.clients.programs import Measured, model_of
 from convbench.clients.reports import REPORTS
 from convbench.clients.rows import difference, row_of
 from convbench.clients.tables import markdown
-from convbench.clients.worker import Compiled, Side
+from convbench.clients.worker import Compiled, Side, queued_seconds
 from convbench.command import main
 from convbench.rows import RowFile
 
@@ -56,6 +56,7 @@ def test_command(tmp_path, capsys, implementation):
     for row in rows:
         assert (row["implementation"], row["others"], row["error"], row["lax_error"]) == (implementation, 0, None, None)
         assert min(row[field] for field in ("ms", "lax_ms", "speedup", "compile_s", "lax_compile_s")) > 0
+        assert min(row["queued_ms"], row["lax_queued_ms"]) > 0
         assert row["difference"] < 1e-3 and row["commit"] == "abc"
     assert main([*command, "--seconds-limit", "0"]) == 0
     assert RowFile.load(out).rows == rows
@@ -102,9 +103,25 @@ def test_no_round_comes_after_a_failure():
 
 def test_rounds_are_combined():
     """The median, whichever round it is of; a failure in any round is the row's."""
-    first = Side(ms=3.0, compile_s=1.0, ours=2)
-    assert combined([first, Side(ms=1.0), Side(ms=2.0)]) == first._replace(ms=2.0)
+    first = Side(ms=3.0, compile_s=1.0, ours=2, queued_ms=1.0)
+    others = Side(ms=1.0, queued_ms=3.0), Side(ms=2.0, queued_ms=2.5)
+    assert combined([first, *others]) == first._replace(ms=2.0, queued_ms=2.5)
     assert combined([first, Side(error="the process ended"), Side(ms=2.0)]) == Side(error="the process ended")
+
+
+def test_queued_calls_do_not_wait_for_each_other():
+    waited = []
+
+    class Result:
+        def __init__(self, number):
+            self.number = number
+
+        def block_until_ready(self):
+            waited.append(self.number)
+
+    numbers = iter(range(11))
+    assert queued_seconds(lambda of: Result(next(of)), (numbers,), 10) > 0
+    assert waited == [0, 10]  # the first one, before the clock runs
 
 
 def test_difference_is_relative_to_the_norm():

@@ -59,10 +59,11 @@ def in_turns(sides: Sequence[Worker], measured: Measured, options: argparse.Name
 
 
 def combined(rounds: Sequence[Side]) -> Side:
-    """The first, with the median time of all, or with the first error."""
+    """The first, with the median times of all, or with the first error."""
     if error := next((side.error for side in rounds if side.error), None):
         return Side(error=error)
-    return rounds[0]._replace(ms=statistics.median(side.ms for side in rounds if side.ms is not None))
+    times = {field: [getattr(side, field) for side in rounds] for field in ("ms", "queued_ms")}
+    return rounds[0]._replace(**{field: statistics.median(of) for field, of in times.items() if None not in of})
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -12,6 +12,8 @@ COLUMNS: dict[str, Callable[[dict], object]] = {
     "ms": lambda row: _number(row["ms"]),
     "lax ms": lambda row: _number(row["lax_ms"]),
     "x lax": lambda row: row["speedup"] and f"{row['speedup']:.2f}",
+    "queued ms": lambda row: _number(row.get("queued_ms")),
+    "lax queued ms": lambda row: _number(row.get("lax_queued_ms")),
     "compile s": lambda row: _number(row["compile_s"]),
     "lax compile s": lambda row: _number(row["lax_compile_s"]),
     "convolutions": lambda row: row["ours"],

@@ -6,8 +6,8 @@ compiles can be given up, and one that crashes leaves the others.
 
 import re
 import statistics
+import time
 from collections.abc import Callable
-from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -29,8 +29,9 @@ OTHERS = re.compile(r"\bconvolution\(|__cudnn\$conv|__onednn\$conv")
 class Side(NamedTuple):
     """What a program takes on one side, or why there is no time.
 
-    ms: median wall time of a call, until its result is there. ours, others: convolutions in the compiled text that are
-    our kernels, and that are not. reasons: of the latter. compared: the arrays that both sides must have in common.
+    ms: median wall time of a call, until its result is there. queued_ms: of a call among others, none of which waits
+    for the one before. ours, others: convolutions in the compiled text that are our kernels, and that are not. reasons:
+    of the latter. compared: the arrays that both sides must have in common.
     """
 
     ms: float | None = None
@@ -40,6 +41,7 @@ class Side(NamedTuple):
     reasons: tuple[str, ...] = ()
     error: str | None = None
     compared: Any = ()
+    queued_ms: float | None = None
 
 
 class Worker:
@@ -103,15 +105,15 @@ class Compiled:
     """The program that was compiled last, which may be timed several times."""
 
     def __init__(self) -> None:
-        self._time: Callable[[int], list[float]] | None = None
+        self._program: tuple[jax.stages.Compiled, tuple[Any, ...]] | None = None
 
     def measure(self, measured: Measured, calls: int) -> Side:
         """By what this process has installed."""
-        self._time = None  # what it holds is free before the next one is compiled
+        self._program = None  # what it holds is free before the next one is compiled
         return _or_error(lambda: self._measure(runnable(measured), calls))
 
     def time(self, calls: int) -> Side:
-        return _or_error(lambda: Side(self._ms(calls)))
+        return _or_error(lambda: self._timed(Side(), calls))
 
     def _measure(self, run: Runnable, calls: int) -> Side:
         types = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), run.operands)
@@ -119,13 +121,24 @@ class Compiled:
         hlo = compiled.as_text() or ""
         ours, others = len(OURS.findall(hlo)), len(OTHERS.findall(hlo))
         compared = jax.tree.map(lambda a: np.asarray(a, np.float32), compiled(*run.operands)[0])
-        self._time = partial(wall_seconds, compiled, run.operands)
+        self._program = compiled, run.operands
         reasons = _reasons(run.function, types) if others else ()
-        return Side(self._ms(calls), lower_s + compile_s, ours, others, reasons, None, compared)
+        return self._timed(Side(None, lower_s + compile_s, ours, others, reasons, None, compared), calls)
 
-    def _ms(self, calls: int) -> float:
-        assert self._time is not None, "nothing was compiled"
-        return 1e3 * statistics.median(self._time(calls))
+    def _timed(self, side: Side, calls: int) -> Side:
+        assert self._program is not None, "nothing was compiled"
+        ms = 1e3 * statistics.median(wall_seconds(*self._program, calls))
+        return side._replace(ms=ms, queued_ms=1e3 * queued_seconds(*self._program, calls))
+
+
+def queued_seconds(compiled: Callable[..., Any], operands: tuple[Any, ...], calls: int) -> float:
+    """The time of a call among others, as a loop has it that waits for the last result alone."""
+    jax.block_until_ready(compiled(*operands))
+    start = time.perf_counter()
+    for _ in range(calls):
+        result = compiled(*operands)
+    jax.block_until_ready(result)
+    return (time.perf_counter() - start) / calls
 
 
 def _or_error(measure: Callable[[], Side]) -> Side:
