@@ -13,7 +13,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from jax.interpreters import mlir
 
 _row_major_p = jax.extend.core.Primitive("jaxconv_row_major")
-_row_major_p.def_impl(lambda x: x)
+_row_major_p.def_impl(lambda x: x)  # without a program there is nothing to constrain
 _row_major_p.def_abstract_eval(lambda x: x)
 
 
@@ -24,18 +24,14 @@ def row_major(x: Array) -> Array:
 
 def _lower(ctx: mlir.LoweringRuleContext, x):
     """An exported program has no such constraint: JAX does not vouch that other versions know it."""
-    is_export = ctx.module_context.lowering_parameters.for_export
-    keep = _as_it_is if is_export else _in_order_of_axes
-    return mlir.lower_fun(keep, multiple_results=False)(ctx, x)
-
-
-def _as_it_is(x: Array) -> Array:
-    return x
+    if ctx.module_context.lowering_parameters.for_export:
+        return [x]
+    return mlir.lower_fun(_in_order_of_axes, multiple_results=False)(ctx, x)
 
 
 def _in_order_of_axes(x: Array) -> Array:
     return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
-mlir.register_lowering(_row_major_p, mlir.lower_fun(_as_it_is, multiple_results=False))  # XLA may not know it elsewhere
+mlir.register_lowering(_row_major_p, lambda ctx, x: [x])  # programs with a constraint may not run on a host
 mlir.register_lowering(_row_major_p, _lower, platform="cuda")

@@ -72,12 +72,12 @@ bool HasVectors(const ConvCall& call) {
 // Of the classes' tables, whether their positions and taps can be equally many. The kernel looks at them.
 Reason UnsupportedMerged(const ConvProblem& p, Pass pass, int64_t merged) {
   if (merged == 1) return std::nullopt;
-  if (!HasEqualClasses(p)) return "classes of different sizes cannot be merged";
-  if (p.dst.block != 0) return kBlocks;
   if (pass == Pass::kWgrad || merged != p.class_count || merged != LiveClasses(p) || p.tap_count < merged ||
       p.tap_count % merged) {
     return "no such classes to merge";
   }
+  if (!HasEqualClasses(p)) return "classes of different sizes cannot be merged";
+  if (p.dst.block != 0) return kBlocks;
   const int64_t filter = p.groups * ChannelTaps(p) * p.out_channels * TraitsOf(p.filter_type).bytes;
   return filter < INT32_MAX ? Reason() : "the filter is too large for merged classes";
 }

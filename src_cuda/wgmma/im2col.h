@@ -57,7 +57,7 @@ inline int32_t EmptyClasses(const Product& product) {
   const auto classes = static_cast<int32_t>(LiveClasses(product.conv));
   int32_t empty = 0;
   for (int32_t c = 0; c < classes; ++c) empty += product.residue_classes[c].tap_count == 0;
-  return std::max(0, std::min(empty, classes - 1));
+  return std::min(empty, classes - 1);
 }
 
 // The rank of TMA's maps. They leave out leading dimensions of one pixel.

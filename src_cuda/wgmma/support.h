@@ -128,10 +128,9 @@ inline Reason UnsupportedCorners(const ConvProblem& p, const WgmmaSettings& s) {
   if (s.rank == 2) return IsMatrix(p, s) ? Reason() : "pixels are not the rows of a matrix";
   if (s.rank < 3 || s.rank > 2 + kSpatial) return "no such rank";
   const int64_t end = Im2colCornerEnd(s.rank);
-  const bool are_there = LiveClasses(p) > 0;  // one window stands for none
   bool reaches = true;
   for (int d = 0; d < kSpatial; ++d) {
-    const int64_t first = s.corner(d), count = are_there ? CeilDiv(p.dst_size[d], p.period[d]) : 1;
+    const int64_t first = s.corner(d), count = CeilDiv(p.dst_size[d], p.period[d]);
     const int64_t last = first + (count - 1) * p.step[d] - (p.src_size[d] - 1);
     reaches &= std::min(first, last) >= -end && std::max(first, last) < end;
     const bool is_in_map = kSpatial - d <= s.rank - 2;
@@ -146,7 +145,6 @@ inline Reason UnsupportedCorners(const ConvProblem& p, const WgmmaSettings& s) {
 // For a filter whose map would leave it. `in_parts`: a part's first tap is behind the last one of the part before it.
 inline Reason UnsupportedFilter(const ConvProblem& p, const WgmmaSettings& s, bool in_parts) {
   const int64_t stride = s.tap_stride, elements = p.groups * ChannelTaps(p) * p.out_channels;
-  if (elements == 0) return std::nullopt;  // there are no results
   const int64_t last = (p.tap_count - 1) * stride + (p.in_channels - 1) * p.filter.in +
                        (p.out_channels - 1) * p.filter.out + (p.groups - 1) * p.filter.group;
   if (in_parts && p.tap_count * stride != elements) return "parts of a filter whose taps are not one behind the other";
@@ -203,7 +201,7 @@ inline int64_t RowsOfCluster(const ConvProblem& p, const WgmmaTile& tile, int di
   const auto counts = ClassCounts(p, tile);
   int64_t row = 1;
   for (int d = dim + 1; d < kSpatial; ++d) row *= counts[d];
-  return CeilDiv(int64_t{tile.rows} * tile.row_blocks, std::max<int64_t>(1, row)) + 1;
+  return CeilDiv(int64_t{tile.rows} * tile.row_blocks, row) + 1;
 }
 
 // For neighbours' rows in halo tiles. Those before the image are to be the first ones of the first unit's halo tiles,

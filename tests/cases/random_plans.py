@@ -6,6 +6,7 @@ import itertools
 import math
 
 import jax
+import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
 
@@ -34,7 +35,7 @@ TYPES = {
 }
 # The operands of an epilogue.
 ENDINGS = {Ending.SUMS: (), Ending.EPILOGUE: ("bias",), Ending.RESIDUAL: ("bias", "residual")}
-SETTINGS = [{}, *({"split": n} for n in (2, 3, 5, 8)), *({"n_tiles_per_cta": n} for n in (1, 2, 7)),
+SETTINGS = [*({"split": n} for n in (2, 3, 5, 8)), *({"n_tiles_per_cta": n} for n in (1, 2, 7)),
             *({"output_tile": n} for n in ((1, 8), (2, 16), (3, 8), (5, 24)))]  # fmt: skip
 
 FEW, VECTORS = st.integers(1, 13), st.sampled_from([8, 16, 24, 32, 40, 48, 64, 72, 96, 128, 136, 192])
@@ -100,37 +101,40 @@ def _fused(convolution, ending):
 
 def operands_of(convolution, types, ending):
     """x, w and a cotangent, or x, w and the epilogue's: so small that sums are exact."""
-    dtype = TYPES[types][0]
+    dtype, result, *_ = TYPES[types]
     bound = {"bfloat16": 1, "float16": 1, "int8": 15}.get(dtype, 3)
     if ending is not Ending.SUMS:
-        return _fused(convolution, ending).arrays(dtype, bound=bound)
+        return _fused(convolution, ending).arrays(dtype, result or dtype, bound)
     x, w, g = convolution.operands()
     return tuple(integers(a.shape, dtype, seed, bound) for seed, a in enumerate((x, w, g)))
 
 
-def expected_of(convolution, ending, operands):
+def expected_of(convolution, types, ending, operands):
     """By lax in float32, rounded once: `{pass: result}`."""
+    dtype, result, *_ = TYPES[types]
     exact = [a.astype("float32") for a in operands]
     if ending is not Ending.SUMS:
-        return {"fprop": run_on_host(_fused(convolution, ending).theirs(), *exact)}
-    return dict(zip(PASSES, run_on_host(pullback(convolution.lax()), *exact), strict=True))
+        results = {"fprop": run_on_host(_fused(convolution, ending).theirs(), *exact)}
+    else:
+        results = dict(zip(PASSES, run_on_host(pullback(convolution.lax()), *exact), strict=True))
+    return {which: np.asarray(array).astype(result or dtype) for which, array in results.items()}
 
 
 def plans_of(convolution, types, ending, drawn, most):
-    """Plans of each pass for this device: up to so many of a family, most with a setting that is not the planner's."""
+    """Plans of each pass for this device: up to so many of a family, many with a setting of their own."""
     dtype, result, precision, passes = TYPES[types]
     lax_conv = functools.partial(convolution.lax(), precision=precision)
     problem = problem_of(lax_conv, convolution.lhs, convolution.rhs, dtype, result)
     for which in passes if ending is Ending.SUMS else ("fprop",):
-        kind, of_pass = passes_of(problem)[which]
-        is_taken = functools.partial(_is_taken, kind, of_pass, ending)
-        every = list(constraints(kind, of_pass).values())
+        is_taken = functools.partial(_is_taken, *passes_of(problem)[which], ending)
+        every = list(constraints(*passes_of(problem)[which]).values())
         drawn.shuffle(every)
         for family in CUDA:
             taken = filter(is_taken, (asked for asked in every if asked.family == family))
             for asked in itertools.islice(taken, most):
-                changed = dataclasses.replace(asked, **drawn.choice(SETTINGS))
-                yield Planned(convolution, types, which, ending, changed if is_taken(changed) else asked)
+                own = [changed for more in SETTINGS if is_taken(changed := dataclasses.replace(asked, **more))]
+                chosen = drawn.choice(own) if own and drawn.random() < 0.5 else asked
+                yield Planned(convolution, types, which, ending, chosen)
 
 
 def _is_taken(kind, problem, ending, asked):

@@ -86,7 +86,8 @@ class Failing:
 
     def ask(self, measured, calls, limit_s):
         self.calls += 1
-        return Side(error="the process ended") if self.fails and self.calls == 2 else Side(ms=float(self.calls))
+        time = float(self.calls)
+        return Side(error="the process ended") if self.fails and self.calls == 2 else Side(time, queued_ms=time)
 
     def again(self, calls, limit_s):
         return self.ask(None, calls, limit_s)

@@ -62,8 +62,8 @@ def combined(rounds: Sequence[Side]) -> Side:
     """The first, with the median times of all, or with the first error."""
     if error := next((side.error for side in rounds if side.error), None):
         return Side(error=error)
-    times = {field: [getattr(side, field) for side in rounds] for field in ("ms", "queued_ms")}
-    return rounds[0]._replace(**{field: statistics.median(of) for field, of in times.items() if None not in of})
+    median = lambda field: statistics.median(getattr(side, field) for side in rounds)
+    return rounds[0]._replace(ms=median("ms"), queued_ms=median("queued_ms"))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -46,8 +46,10 @@ def markdown(rows: list[dict]) -> str:
 
 
 def _table(columns: dict[str, Callable[[dict], object]], rows: list[dict], format: str) -> str:
-    lines = [[column(row) for column in columns.values()] for row in rows]
-    return tabulate(lines, list(columns), tablefmt=format, missingval="–", disable_numparse=True)
+    """Without the columns that no row has a number for."""
+    cells = {title: [column(row) for row in rows] for title, column in columns.items()}
+    known = {title: of for title, of in cells.items() if any(cell is not None for cell in of)}
+    return tabulate(known, "keys", tablefmt=format, missingval="–", disable_numparse=True)
 
 
 def _with_notes(table: str, rows: list[dict]) -> str:
