@@ -7,12 +7,12 @@ them back for the convolutions that read them as they are.
 
 from __future__ import annotations
 
-import jax.extend.core
 from jax import Array
 from jax.experimental.layout import Layout, with_layout_constraint
+from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-_row_major_p = jax.extend.core.Primitive("jaxconv_row_major")
+_row_major_p = Primitive("jaxconv_row_major")
 _row_major_p.def_impl(lambda x: x)  # without a program there is nothing to constrain
 _row_major_p.def_abstract_eval(lambda x: x)
 

@@ -29,6 +29,12 @@ inline int64_t Rows(const ConvProblem& p, Pass pass) { return pass == Pass::kCon
 
 inline int64_t ResultElements(const ConvProblem& p, Pass pass) { return p.groups * Rows(p, pass) * p.out_channels; }
 
+// Whether a result or its reduction has no elements.
+inline bool IsEmpty(const ConvProblem& p) {
+  const int64_t pixels = p.src_size[0] * p.src_size[1] * p.src_size[2];
+  return Positions(p) == 0 || p.out_channels == 0 || ChannelTaps(p) == 0 || pixels == 0;
+}
+
 // Residue classes with positions come first in the table: LivePhases of each dimension.
 inline int64_t LivePhases(const ConvProblem& p, int d) { return std::min(p.period[d], p.dst_size[d]); }
 inline int64_t LiveClasses(const ConvProblem& p) { return LivePhases(p, 0) * LivePhases(p, 1) * LivePhases(p, 2); }

@@ -30,13 +30,6 @@ inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {
   return p.dst.block != 0 ? Reason(kBlocks) : std::nullopt;
 }
 
-// Whether a result or its reduction has no elements.
-inline bool IsEmpty(const ConvProblem& p) {
-  const auto elements = [](const int64_t (&size)[kSpatial]) { return size[0] * size[1] * size[2]; };
-  const bool has_channels = p.in_channels > 0 && p.out_channels > 0;
-  return !(p.batch > 0 && has_channels && p.tap_count > 0 && elements(p.src_size) > 0 && elements(p.dst_size) > 0);
-}
-
 // Whether pixels are whole vectors of a unit of channels.
 inline bool HasPixels(const TensorStrides& s, int64_t groups, int64_t channels, int unit) {
   return s.channel == 1 && (groups == 1 || s.group == channels) && s.batch % unit == 0 && s.spatial[0] % unit == 0 &&
@@ -68,7 +61,7 @@ inline std::string NotInRows(const RowStream& stream) {
 inline Reason UnsupportedProblem(const DirectPass& d) {
   const ConvProblem& p = d.problem;
   if (!d.tile.IsFor(p.src_type)) return "the tile is compiled for other types";
-  if (direct::IsEmpty(p)) return "nothing is to be computed";
+  if (IsEmpty(p)) return "nothing is to be computed";
   const int unit = d.tile.packed > 0 ? 1 : d.vector();
   if (!direct::HasPixels(p.src, p.groups, p.in_channels, unit)) return NoVectors(unit);
   if (!direct::HasPixels(p.dst, p.groups, p.out_channels, d.out_unit())) return NoVectors(d.out_unit());

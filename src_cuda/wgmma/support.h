@@ -94,14 +94,12 @@ inline Reason UnsupportedSizes(const ConvProblem& p, Pass pass, bool bf16x6) {
     return "pixels are no whole vectors of " + std::to_string(vector) + " channels";
   }
   if (p.filter.in != 1 && p.filter.out != 1) return "the filter's channels are not its last axis";
-  bool is_empty = ChannelTaps(p) == 0 || Positions(p) == 0 || p.out_channels == 0;
+  if (IsEmpty(p)) return "there is nothing to multiply";
   int64_t pixels = 1, apart = 1;
   for (int d = 0; d < kSpatial; ++d) {
-    is_empty |= p.src_size[d] == 0;
     pixels = std::max({pixels, p.src_size[d], p.dst_size[d]});
     apart = std::max({apart, p.step[d], p.period[d]});
   }
-  if (is_empty) return "there is nothing to multiply";
   if (pixels > INT32_MAX) return "too many pixels";
   if (p.tap_count * KBlocks(p, bf16x6) > INT32_MAX / 2) return "too many steps";
   const int64_t classes = LiveClasses(p);

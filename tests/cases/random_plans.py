@@ -16,7 +16,7 @@ from cases.fused import Fused
 from cases.plans import CUDA, constraints
 from cases.problems import passes_of, problem_of
 from cases.reference import integers, pullback, run_on_host
-from cases.tiles import PASSES
+from cases.tiles import FORWARD_ALONE, PASSES, result_of
 from jaxconv import ffi
 from jaxconv.fused.lowering import ends_with
 from jaxconv.planner.choose import choose
@@ -24,15 +24,6 @@ from jaxconv.planner.plan import Constraint
 from jaxconv.problem.product import Ending
 
 MOST_PRODUCTS = 1 << 25  # of a forward pass
-# Operands, result, precision, and the passes.
-TYPES = {
-    "bfloat16": ("bfloat16", None, None, tuple(PASSES)),
-    "float16": ("float16", None, None, tuple(PASSES)),
-    "float32": ("float32", None, None, tuple(PASSES)),
-    "float32_highest": ("float32", None, "highest", tuple(PASSES)),
-    "bfloat16_to_float32": ("bfloat16", "float32", None, ("fprop",)),
-    "int8_to_int32": ("int8", "int32", None, ("fprop",)),
-}
 # The operands of an epilogue.
 ENDINGS = {Ending.SUMS: (), Ending.EPILOGUE: ("bias",), Ending.RESIDUAL: ("bias", "residual")}
 SETTINGS = [*({"split": n} for n in (2, 3, 5, 8)), *({"n_tiles_per_cta": n} for n in (1, 2, 7)),
@@ -77,64 +68,88 @@ def convolutions(draw):
 
 
 @dataclasses.dataclass(frozen=True)
-class Planned:
-    """A pass of a convolution, with what ends it, by one plan."""
+class Variant:
+    """What is drawn of convolutions: a dtype, as tiles have it, a precision, and what ends a forward pass."""
 
-    convolution: Convolution
-    types: str
-    which: str
+    dtype: str
+    precision: str | None
     ending: Ending
+
+    def __str__(self):
+        return "_".join([self.dtype, *([self.precision] if self.precision else []), self.ending.name.lower()])
+
+    @property
+    def operand(self):
+        return self.dtype.partition("_to_")[0]
+
+    @property
+    def result(self):
+        return result_of(self.dtype)
+
+    @property
+    def passes(self):
+        is_forward_alone = self.dtype in FORWARD_ALONE or self.ending is not Ending.SUMS
+        return ("fprop",) if is_forward_alone else tuple(PASSES)
+
+    def fused(self, convolution):
+        return Fused(convolution.lhs, convolution.rhs, convolution.params, ENDINGS[self.ending], (), "none")
+
+    def operands(self, convolution):
+        """x, w and a cotangent, or x, w and the epilogue's: so small that sums are exact."""
+        bound = {"bfloat16": 1, "float16": 1, "int8": 15}.get(self.operand, 3)
+        if self.ending is not Ending.SUMS:
+            return self.fused(convolution).arrays(self.operand, self.result, bound)
+        arrays = convolution.operands()
+        return tuple(integers(a.shape, self.operand, seed, bound) for seed, a in enumerate(arrays))
+
+    def expected(self, convolution, operands):
+        """By lax in float32, rounded once: `{pass: result}`."""
+        exact = [a.astype("float32") for a in operands]
+        if self.ending is not Ending.SUMS:
+            results = {"fprop": run_on_host(self.fused(convolution).theirs(), *exact)}
+        else:
+            results = dict(zip(PASSES, run_on_host(pullback(convolution.lax()), *exact), strict=True))
+        return {which: np.asarray(array).astype(self.result) for which, array in results.items()}
+
+
+VARIANTS = [Variant(dtype, None, ending) for dtype in ("bfloat16", "float16", "float32", "bfloat16_to_float32")
+         for ending in Ending]  # fmt: skip
+VARIANTS += [Variant("float32", "highest", ending) for ending in Ending] + [Variant("int8_to_int32", None, Ending.SUMS)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """A pass of a convolution by one plan."""
+
+    variant: Variant
+    convolution: Convolution
+    which: str
     asked: Constraint
 
     def results(self, operands):
-        _, result, precision, _ = TYPES[self.types]
-        more = dict(precision=precision, implementation=self.asked)
-        if self.ending is not Ending.SUMS:
-            return _fused(self.convolution, self.ending).ours(out_dtype=result, **more)(*operands)
+        more = dict(precision=self.variant.precision, implementation=self.asked)
+        if self.variant.ending is not Ending.SUMS:
+            return self.variant.fused(self.convolution).ours(out_dtype=self.variant.result, **more)(*operands)
+        result = self.variant.result
         conv = self.convolution.bound(jaxconv.conv_general_dilated, preferred_element_type=result, **more)
         return PASSES[self.which](conv)(*operands)
 
 
-def _fused(convolution, ending):
-    return Fused(convolution.lhs, convolution.rhs, convolution.params, ENDINGS[ending], (), "none")
-
-
-def operands_of(convolution, types, ending):
-    """x, w and a cotangent, or x, w and the epilogue's: so small that sums are exact."""
-    dtype, result, *_ = TYPES[types]
-    bound = {"bfloat16": 1, "float16": 1, "int8": 15}.get(dtype, 3)
-    if ending is not Ending.SUMS:
-        return _fused(convolution, ending).arrays(dtype, result or dtype, bound)
-    x, w, g = convolution.operands()
-    return tuple(integers(a.shape, dtype, seed, bound) for seed, a in enumerate((x, w, g)))
-
-
-def expected_of(convolution, types, ending, operands):
-    """By lax in float32, rounded once: `{pass: result}`."""
-    dtype, result, *_ = TYPES[types]
-    exact = [a.astype("float32") for a in operands]
-    if ending is not Ending.SUMS:
-        results = {"fprop": run_on_host(_fused(convolution, ending).theirs(), *exact)}
-    else:
-        results = dict(zip(PASSES, run_on_host(pullback(convolution.lax()), *exact), strict=True))
-    return {which: np.asarray(array).astype(result or dtype) for which, array in results.items()}
-
-
-def plans_of(convolution, types, ending, drawn, most):
+def plans_of(variant, convolution, drawn, most):
     """Plans of each pass for this device: up to so many of a family, many with a setting of their own."""
-    dtype, result, precision, passes = TYPES[types]
-    lax_conv = functools.partial(convolution.lax(), precision=precision)
-    problem = problem_of(lax_conv, convolution.lhs, convolution.rhs, dtype, result)
-    for which in passes if ending is Ending.SUMS else ("fprop",):
-        is_taken = functools.partial(_is_taken, *passes_of(problem)[which], ending)
-        every = list(constraints(*passes_of(problem)[which]).values())
+    lax_conv = functools.partial(convolution.lax(), precision=variant.precision)
+    problem = problem_of(lax_conv, convolution.lhs, convolution.rhs, variant.operand, variant.result)
+    for which in variant.passes:
+        of_pass = passes_of(problem)[which]
+        is_taken = functools.partial(_is_taken, *of_pass, variant.ending)
+        every = list(constraints(*of_pass).values())
         drawn.shuffle(every)
         for family in CUDA:
             taken = filter(is_taken, (asked for asked in every if asked.family == family))
             for asked in itertools.islice(taken, most):
                 own = [changed for more in SETTINGS if is_taken(changed := dataclasses.replace(asked, **more))]
                 chosen = drawn.choice(own) if own and drawn.random() < 0.5 else asked
-                yield Planned(convolution, types, which, ending, chosen)
+                yield Planned(variant, convolution, which, chosen)
 
 
 def _is_taken(kind, problem, ending, asked):

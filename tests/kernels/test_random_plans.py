@@ -5,20 +5,18 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from cases.random_plans import TYPES, convolutions, expected_of, operands_of, plans_of
+from cases.random_plans import VARIANTS, convolutions, plans_of
 from cases.reference import assert_same, custom_calls
 from jaxconv.problem.product import Ending
 
 pytestmark = pytest.mark.gpu
-FLOATS = [types for types in TYPES if types != "int8_to_int32"]
-CASES = [(types, Ending.SUMS) for types in TYPES] + [(t, e) for t in FLOATS for e in Ending if e is not Ending.SUMS]
 
 
 def check(plans, operands, expected):
     lowered = jax.jit(lambda operands: [plan.results(operands) for plan in plans]).lower(operands)
     text = lowered.as_text()
     assert custom_calls(text).total() == len(plans) > 0
-    assert ('operands = ""' in text) == (plans[0].ending is Ending.SUMS)  # kernels compute the epilogue
+    assert ('operands = ""' in text) == (plans[0].variant.ending is Ending.SUMS)  # kernels compute the epilogue
     for plan, actual in zip(plans, lowered.compile()(operands), strict=True):
         try:
             assert_same(actual, expected[plan.which])
@@ -27,13 +25,12 @@ def check(plans, operands, expected):
             raise
 
 
-@pytest.mark.parametrize("types, ending", CASES)
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @settings(
     max_examples=20, deadline=None, database=None, print_blob=True, phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 @given(convolution=convolutions(), drawn=st.randoms(use_true_random=False))
-def test_random_plans(types, ending, convolution, drawn):
-    operands = operands_of(convolution, types, ending)
-    plans = list(plans_of(convolution, types, ending, drawn, most=2))
-    check(plans, operands, expected_of(convolution, types, ending, operands))
+def test_random_plans(variant, convolution, drawn):
+    operands = variant.operands(convolution)
+    check(list(plans_of(variant, convolution, drawn, most=2)), operands, variant.expected(convolution, operands))

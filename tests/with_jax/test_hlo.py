@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.export
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jaxconv
@@ -137,7 +138,7 @@ def test_a_named_implementation_lasts_through_gradients():
         assert not custom_calls(stablehlo) and not custom_calls(hlo)
 
 
-WEIGHTS = [integers((3, 3, 256, 256), seed=seed) for seed in range(3)]
+LAYERS = jax.ShapeDtypeStruct((32, 14, 14, 256), np.float32), [jax.ShapeDtypeStruct((3, 3, 256, 256), np.float32)] * 3
 
 
 def gradients_of_layers(x, weights):
@@ -155,16 +156,16 @@ def gradients_of_layers(x, weights):
 def test_transposed_operands_are_of_arrays_in_row_major_order(without_tuning, monkeypatch):
     """But exported programs have custom calls of ours alone."""
     monkeypatch.setattr(ffi, "why_no_kernels", lambda platform: None)
-    traced = jax.jit(gradients_of_layers).trace(jnp.zeros((32, 14, 14, 256)), WEIGHTS)
+    traced = jax.jit(gradients_of_layers).trace(*LAYERS)
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("@LayoutConstraint") == custom_calls(text)["wgrad"] == 3
     checks = [jax.export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}") for kind in ("conv", "wgrad")]
     export = jax.export.export(jax.jit(gradients_of_layers), platforms=["cuda"], disabled_checks=checks)
-    assert "@LayoutConstraint" not in export(jnp.zeros((32, 14, 14, 256)), WEIGHTS).mlir_module()
+    assert "@LayoutConstraint" not in export(*LAYERS).mlir_module()
 
 
 @pytest.mark.gpu
 def test_xla_transposes_no_more_than_it_is_told_to():
     """Else it would compute what is between the layers in the order of the transposed operands, and back."""
-    stablehlo, hlo = programs(gradients_of_layers, jnp.zeros((32, 14, 14, 256)), WEIGHTS)
+    stablehlo, hlo = programs(gradients_of_layers, *LAYERS)
     assert opcodes(hlo)["transpose"] <= stablehlo.count("stablehlo.transpose")
