@@ -39,6 +39,13 @@ class Call(NamedTuple):
         """The problem with the sums as its result."""
         return dataclasses.replace(self.problem, out_dtype=self.epilogue.sums_dtype(self.problem))
 
+    @property
+    def differentiated(self) -> ConvProblem:
+        """The problem whose derivatives are taken. The cotangent of a result wider than the operands is not narrowed to
+        them: it may be beyond their range."""
+        is_wider = self.epilogue.out_dtype.itemsize > self.problem.out_dtype.itemsize
+        return self.of_sums if is_wider else self.problem
+
     def named(self, operands: Sequence[Array]) -> dict[str, Array]:
         return dict(zip(self.epilogue.operands, operands, strict=True))
 

@@ -92,7 +92,7 @@ def _of_convolution(call: Call, lhs: Array, rhs: Array, scale: Array | None, dz:
 
     scale * conv(lhs, rhs) is linear in rhs: so the filter's cotangent has the scale's, without the output.
     """
-    p = call.problem
+    p = call.differentiated
     is_integer = p.lhs_dtype == INT8  # such have no cotangents, but the scale has
     if is_integer:
         p, lhs, rhs = in_float32(p), lhs.astype(dz.dtype), rhs.astype(dz.dtype)

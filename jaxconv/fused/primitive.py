@@ -80,7 +80,7 @@ def _tangent_of_linear(call: Call, lhs, rhs, operands, of_lhs, of_rhs, of_operan
 
     scale times the convolution is that with scale * rhs.
     """
-    p, dtype = call.problem, call.epilogue.number_dtype(call.problem)
+    p, dtype = call.differentiated, call.epilogue.number_dtype(call.problem)
     known = {name: tangent for name, tangent in of_operands.items() if not _is_zero(tangent)}
     dz = jnp.zeros(p.out_shape, dtype)
     if p.lhs_dtype == INT8 or has_float8(p):

@@ -289,6 +289,25 @@ def test_gradients_in_other_dtypes(dtype, activation, implementation, x64):
     assert_same(actual, expected, {"bfloat16": 2e-2, "float16": 4e-3, "float64": 1e-7}[dtype])
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_cotangents_of_wider_results_are_not_narrowed(dtype, implementation):
+    """They have more bits than the operands, and are beyond the range of float16."""
+    shapes = [(2, 8, 8, 8), (3, 3, 8, 16)]
+    x, w = ((integers(shape, seed=seed) * 2.0**-12).astype(dtype) for seed, shape in enumerate(shapes))
+    g = integers((2, 8, 8, 16), "float32", 9, 1000) * 2**10
+
+    def ours(x, w):
+        return jaxconv.conv2d(x, w, bias=jnp.zeros(16), preferred_element_type="float32", implementation=implementation)
+
+    theirs = channels_last_fused(*shapes, (), (), "none").theirs()
+    _, gradients = run_on_host(pullback(theirs), [x.astype("float32"), w.astype("float32")], g)
+    _, actual = run(pullback(ours), [x, w], g)
+    assert_same(actual, tuple(e.astype(dtype) for e in gradients))
+    plain = lambda x, w: jaxconv.conv2d(x, w, preferred_element_type="float32", implementation=implementation)
+    of_gradient = lambda f: run(lambda w: jax.jvp(lambda w: jax.vjp(f, x, w)[1](g)[0], (w,), (w,))[1], w)
+    assert_same(of_gradient(ours), of_gradient(plain))
+
+
 def test_gradients_of_int8_operands(implementation):
     """Of the epilogue's operands: the others have none."""
     case = CASES["grouped"]
