@@ -17,6 +17,8 @@ from jaxconv.problem.offsets import in_three, offset_tables
 from jaxconv.problem.product import Ending, Product
 from jaxconv.transforms import Transform
 
+MANY_IMAGES = 1 << 20  # a wgrad sums so many in several launches
+
 COSTS = {file.stem: json.loads(file.read_text()) for file in (Path(__file__).parent / "device_data").glob("*.json")}
 
 
@@ -61,14 +63,17 @@ class NativeFamily:
         return (Candidate(c.tile, c.reason, c.seconds, c.settings) for c in found)
 
     def workspace_bytes(self, settings: Settings, product: Product, device: Device) -> Dim:
-        """Symbolic if the batch is: it grows by the same for each image, or in steps of 16 bytes."""
+        """Symbolic if the batch is: it grows by the same for each image, or in steps of 16 bytes. Sums of a wgrad may
+        be added for large batches alone.
+        """
         need = lambda images: self._native.workspace_bytes(
             _native(product, images), _native_device(device), dict(settings)
         )
         if product.has_known_batch:
             return need(product.images)
-        first, more = need(1), need(1 + 16) - need(1)
-        return first + (product.problem.batch - 1) * -(-more // 16)
+        image = -(-max(need(n + 16) - need(n) for n in (1, MANY_IMAGES)) // 16)
+        first = max(need(n) - (n - 1) * image for n in (1, MANY_IMAGES))
+        return first + (product.problem.batch - 1) * image
 
 
 @lru_cache(maxsize=64)

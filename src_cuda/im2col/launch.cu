@@ -16,6 +16,7 @@
 #include "im2col/config.h"
 #include "im2col/gemm.cuh"
 #include "im2col/settings.h"
+#include "im2col/workspace.h"
 
 namespace jaxconv {
 namespace {
@@ -27,22 +28,6 @@ void (*FindIm2col(DType type))(Im2colParams) {
     case 4: return Im2colKernel<uint32_t>;
     default: return Im2colKernel<uint64_t>;
   }
-}
-
-int64_t Chunks(const ConvProblem& p, const Im2colSettings& s) {
-  const int64_t tile_rows = kIm2colTiles[s.tile].block_m;
-  return std::max<int64_t>(1, CeilDiv(RowTiles(p, Positions(p), tile_rows) * tile_rows, s.chunk));
-}
-
-// Whether the workspace holds sums: those of earlier chunks, or the slices of split-K.
-bool KeepsSums(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
-  return s.split > 1 || (pass == Pass::kWgrad && Chunks(p, s) > 1);
-}
-
-// The sums come first in the workspace, then the column matrix.
-size_t SumsBytes(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
-  constexpr size_t kAlignment = 16;
-  return KeepsSums(p, pass, s) ? CeilDiv(SliceBytes(p, pass, s.split), kAlignment) * kAlignment : 0;
 }
 
 Columns ChunkColumns(const ConvCall& call, const Im2colSettings& s, int64_t first_row) {
@@ -129,9 +114,7 @@ Reason UnsupportedReason(const ConvProblem& p, Pass pass, const Im2colSettings& 
   return UnsupportedBlocks(std::max(Im2colBlocks(p, s), GemmBlocks(p, pass, s)));
 }
 
-size_t WorkspaceBytes(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
-  return SumsBytes(p, pass, s) + s.chunk * p.groups * ChannelTaps(p) * ElementBytes(p.src_type);
-}
+size_t WorkspaceBytes(const ConvProblem& p, Pass pass, const Im2colSettings& s) { return Im2colWorkspace(p, pass, s); }
 
 size_t SharedBytes(const ConvProblem& p, Pass, const Im2colSettings& s) {
   return kIm2colTiles[s.tile].shared_bytes(ElementBytes(SumType(p)));

@@ -1,4 +1,4 @@
-// Planning of the im2col family. The workspace holds a chunk of rows of the column matrix at a time.
+// Planning of the im2col family.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include "common/tiled_product.h"
 #include "im2col/config.h"
 #include "im2col/settings.h"
+#include "im2col/workspace.h"
 
 namespace jaxconv {
 
@@ -23,7 +24,8 @@ class Im2colPlanner : public TiledPlanner<Im2colPlanner, Im2colSettings> {
 
   // As many whole tiles of rows as the workspace's limit allows.
   Im2colSettings WithExtra(Im2colSettings s, const Requested& requested) const {
-    const int64_t most = std::min(kMaxColumnBytes / std::max<int64_t>(1, product_.column_bytes()), MatrixRows(s));
+    const int64_t most =
+        std::min(kMaxColumnBytes / std::max<int64_t>(1, product_.column_bytes()), MatrixRows(product_.conv, s));
     const int64_t rows = kTiles[s.tile].block_m;
     s.chunk = requested.Find("chunk").value_or(std::max<int64_t>(1, most / rows) * rows);
     return s;
@@ -61,19 +63,7 @@ class Im2colPlanner : public TiledPlanner<Im2colPlanner, Im2colSettings> {
     return copies + LaunchesOf(s).count * kLaunchSeconds + TiledPlanner::Seconds(s);
   }
 
-  int64_t WorkspaceBytes(const Im2colSettings& s) const {
-    constexpr int64_t kAlignment = 16;
-    const int64_t columns = s.chunk * product_.column_bytes();
-    if (s.split == 1 && (product_.pass == Pass::kConv || MatrixRows(s) <= s.chunk)) return columns;
-    return CeilDiv(s.split * product_.sums_bytes(), kAlignment) * kAlignment + columns;
-  }
-
- private:
-  // Rows of the column matrix, in whole tiles for each residue class.
-  int64_t MatrixRows(const Im2colSettings& s) const {
-    const int64_t rows = kTiles[s.tile].block_m, classes = product_.residue_classes.size();
-    return (product_.positions() + classes * (rows - 1)) / rows * rows;
-  }
+  int64_t WorkspaceBytes(const Im2colSettings& s) const { return Im2colWorkspace(product_.conv, product_.pass, s); }
 };
 
 }  // namespace jaxconv

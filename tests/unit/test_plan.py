@@ -321,6 +321,18 @@ def test_a_symbolic_workspace_is_that_of_the_batch():
         )
 
 
+def test_a_symbolic_workspace_has_the_sums_of_large_batches():
+    """Of a wgrad by im2col, which adds what several launches find."""
+    (batch,) = export.symbolic_shape("b")
+    case = lambda batch: layer((batch, 4, 4, 64), (1, 1, 64, 64))
+    plan = choose("cuda", "wgrad", case(batch), Constraint(family="im2col", split=1)).plan
+    symbolic = plan.workspace_bytes(case(batch))
+    at = lambda batch: symbolic if isinstance(symbolic, int) else eval(str(symbolic), {"b": batch})
+    assert plan.workspace_bytes(case(1)) < plan.workspace_bytes(case(1000))
+    for images in (1, 2, 16, 17, 33, 100, 1000, 100_000):
+        assert at(images) >= plan.workspace_bytes(case(images))
+
+
 @settings(max_examples=150, deadline=None, database=None)
 @given(problems())
 def test_every_problem_has_a_plan(problem):
