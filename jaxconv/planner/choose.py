@@ -17,7 +17,7 @@ from jaxconv.planner.plan import ANY, Constraint, ConvPlan, Lax, kernel_name
 from jaxconv.planner.support import unsupported_sizes
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.product import OPERANDS, RESULT, TYPICAL_BATCH, Ending, Product
-from jaxconv.transforms import SwappedOperands, Transform, Transformed
+from jaxconv.transforms import ChannelsLast, SwappedOperands, Transform, Transformed
 
 DOUBT = 1.1
 
@@ -163,8 +163,9 @@ class Version(NamedTuple):
 def version_of(transform: Transform, product: Product, device: Device) -> Version | str:
     """The version under a transform, or why there is none."""
     problem = product.problem
+    disorder = 0.0 if ChannelsLast() in transform else _disorder_seconds(problem, device)
     if not transform:
-        return Version(product)
+        return Version(product, disorder)
     if reason := transforms.unsupported_reason(transform, problem):
         return reason
     for why_not in (transforms.mixed_members_reason, transforms.added_results_reason):
@@ -174,7 +175,12 @@ def version_of(transform: Transform, product: Product, device: Device) -> Versio
     seconds = _conversion_seconds(product.kind, problem, transformed, device)
     version = dataclasses.replace(product, problem=transformed.problem)
     doubt = DOUBT if any(view.is_summed for view in transformed.views.values()) else 1.0
-    return unsupported_sizes(transformed.problem) or Version(version, seconds, doubt)
+    return unsupported_sizes(transformed.problem) or Version(version, seconds + disorder, doubt)
+
+
+def _disorder_seconds(problem: ConvProblem, device: Device) -> float:
+    """A kernel that takes channels first has XLA transpose images for a network's other convolutions."""
+    return sum(copy_seconds(problem, role, device) for role in transforms.channels_first(problem))
 
 
 def _conversion_seconds(kind: str, problem: ConvProblem, transformed: Transformed, device: Device) -> float:

@@ -10,6 +10,7 @@ from jaxconv.transforms.dense import (
     PatchRowsAsImages,
     PositionsLast,
     SeenPixels,
+    channels_first,
 )
 from jaxconv.transforms.depthwise import MultipliersAsDepth, PaddedGroups, StridesAsDepth, VolumesAsImages
 from jaxconv.transforms.transform import (

@@ -125,12 +125,19 @@ def _in_words(move: Callable[[Array], Array], x: Array) -> Array:
     return lax.bitcast_convert_type(moved, x.dtype).reshape(*moved.shape[:-1], x.shape[-1])
 
 
-def transposed(axes: Shape) -> ArrayView:
+def transposed(shape: Shape, axes: Shape) -> ArrayView:
     """The array with its axes in a new order."""
     if axes == tuple(range(len(axes))):
         return AS_IT_IS
     inverse = tuple(map(axes.index, range(len(axes))))
-    return ArrayView(partial(jnp.transpose, axes=axes), partial(jnp.transpose, axes=inverse), copies=TRANSPOSE_COPIES)
+    copies = TRANSPOSE_COPIES if moves(shape, axes) else 0
+    return ArrayView(partial(jnp.transpose, axes=axes), partial(jnp.transpose, axes=inverse), copies)
+
+
+def moves(shape: Shape, axes: Shape) -> bool:
+    """Whether elements change places when an array's axes get a new order."""
+    longer = [axis for axis in axes if shape[axis] != 1]
+    return longer != sorted(longer)
 
 
 def reshaped(shape: Shape, to: Shape) -> ArrayView:

@@ -14,6 +14,7 @@ from jaxconv.problem.product import ceil_div, vector_elements
 from jaxconv.transforms.array_views import (
     ArrayView,
     Transformed,
+    moves,
     reshaped,
     resized,
     spread,
@@ -23,16 +24,28 @@ from jaxconv.transforms.array_views import (
 
 @dataclasses.dataclass(frozen=True)
 class ChannelsLast:
-    """Activations become [batch, *spatial, channel], filters [*spatial, in, out], where channels are not last."""
+    """Activations become [batch, *spatial, channel], filters [*spatial, in, out], where channels are not last.
+
+    XLA has a network's layers write what their readers want. So images in another order, [batch, channel, *spatial],
+    lie channels last in memory without a copy.
+    """
 
     def unsupported_reason(self, problem: ConvProblem) -> str | None:
         return None if _orders(problem) else "channels are last already"
 
     def apply(self, problem: ConvProblem) -> Transformed:
-        return _reordered(problem, _orders(problem))
+        reordered = _reordered(problem, _orders(problem))
+        free = {role: reordered.views[role]._replace(copies=0) for role in channels_first(problem)}
+        return reordered._replace(views=reordered.views | free)
 
     def __str__(self) -> str:
         return "channels last"
+
+
+def channels_first(problem: ConvProblem) -> list[str]:
+    """The activations that are images one after the other, with channels that are not last in memory."""
+    orders = {role: order for role, order in _orders(problem).items() if role != "rhs" and order[0] == 0}
+    return [role for role, order in orders.items() if moves(problem.shape(role), order)]
 
 
 def _reordered(problem: ConvProblem, orders: dict[str, Shape]) -> Transformed:
@@ -42,7 +55,7 @@ def _reordered(problem: ConvProblem, orders: dict[str, Shape]) -> Transformed:
         shape = problem.shape(role)
         changes[f"{role}_spec"] = Spec.of([order.index(axis) for axis in problem.spec(role).axes])
         changes[f"{role}_shape"] = tuple(shape[axis] for axis in order)
-        views[role] = transposed(order)
+        views[role] = transposed(shape, order)
     return Transformed(dataclasses.replace(problem, **changes), views)
 
 

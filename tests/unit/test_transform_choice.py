@@ -5,7 +5,6 @@ import functools
 import math
 
 import jax
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -229,20 +228,38 @@ def test_a_window_becomes_as_deep_as_depthwise_takes(planes, takes):
     assert depthwise_transforms(Product("wgrad", multipliers)) == ([(MultipliersAsDepth(),)] if takes else [])
 
 
-def test_what_is_converted_has_a_price():
-    """Bytes read and written by a transpose, and a launch each; less bandwidth, more of it."""
-    _, problem = passes_of(LAYERS["channels_first"][0])["fprop"]
-    converted = transforms.apply((ChannelsLast(),), problem).problem
+def conversions_of_order(problem, transform):
+    """What a transform's conversions take longer with half of the bandwidth, times the bandwidth: bytes."""
     slow = dataclasses.replace(TYPICAL_DEVICE, bandwidth=TYPICAL_DEVICE.bandwidth / 2)
+    product = Product("conv", problem)
+    seconds = [version_of(transform, product, on).conversions for on in (slow, TYPICAL_DEVICE)]
+    return (seconds[0] - seconds[1]) * TYPICAL_DEVICE.bandwidth
 
-    def conversions(device):
-        costs = [choose("cuda", "conv", of, Constraint("cuda", "mma", transform=transform, split=1), device).cost
-                 for of, transform in ((problem, (ChannelsLast(),)), (converted, ()))]  # fmt: skip
-        return costs[0] - costs[1]
 
-    elements = sum(np.prod(getattr(problem, f"{role}_shape")) for role in ROLES)
-    more = conversions(slow) - conversions(TYPICAL_DEVICE)
-    assert more == pytest.approx(1.3 * 2 * 2 * elements / TYPICAL_DEVICE.bandwidth)
+def test_a_network_has_its_images_in_one_order():
+    """XLA makes it channels last for free. A kernel that takes another order has it copy both; a filter is copied."""
+    _, problem = passes_of(LAYERS["channels_first"][0])["fprop"]
+    sizes = {role: 2 * math.prod(problem.shape(role)) for role in ROLES}
+    assert conversions_of_order(problem, (ChannelsLast(),)) == pytest.approx(1.3 * 2 * sizes["rhs"])
+    assert conversions_of_order(problem, ()) == pytest.approx(2 * (sizes["lhs"] + sizes["out"]))
+
+
+def test_images_of_one_channel_are_in_both_orders():
+    _, problem = passes_of(channels_first((32, 1, 28, 28), (128, 1, 3, 3)))["fprop"]
+    _, of_one_pixel = passes_of(channels_first((32, 8, 1, 1), (128, 8, 1, 1)))["fprop"]
+    assert transforms.channels_first(problem) == ["out"]
+    assert transforms.channels_first(of_one_pixel) == []
+    assert conversions_of_order(of_one_pixel, (ChannelsLast(),)) == pytest.approx(1.3 * 2 * 2 * 128 * 8)
+
+
+def test_another_order_than_that_of_images_is_copied():
+    conv = functools.partial(
+        lax.conv_general_dilated, window_strides=(1, 1), padding="SAME", dimension_numbers=("CHWN", "HWIO", "NHWC")
+    )
+    _, problem = passes_of(problem_of(conv, (128, 28, 28, 32), (3, 3, 128, 64), "bfloat16"))["fprop"]
+    assert conversions_of_order(problem, ()) == 0
+    copied = conversions_of_order(problem, (ChannelsLast(),))
+    assert copied == pytest.approx(1.3 * 2 * 2 * math.prod(problem.shape("lhs")))
 
 
 @pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
