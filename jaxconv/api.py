@@ -15,7 +15,16 @@ from jax.sharding import NamedSharding
 
 from jaxconv import blocks, eager, epilogue, fallback, primitives
 from jaxconv.activations import Activation
-from jaxconv.arguments import Arguments, as_array, circular_dimensions, normalised, read
+from jaxconv.arguments import (
+    Arguments,
+    as_array,
+    check_length,
+    check_positive,
+    circular_dimensions,
+    integers,
+    normalised,
+    read,
+)
 from jaxconv.filters import PreparedFilter, array_and_axes, array_and_axes_of_volumes, check_arrays
 from jaxconv.fused.call import Call
 from jaxconv.fused.gradient import fused_conv
@@ -314,6 +323,7 @@ def _conv(rank: int, x, w, **arguments) -> Array:
     lhs_layout, rhs_layout, out_layout = LAYOUTS[rank]
     check_arrays(x=x)
     w, rhs_layout = array_and_axes(w, rhs_layout)
+    check_arrays(w=w)
     for name, array, layout in (("x", x, lhs_layout), ("w", w, rhs_layout)):
         if array.ndim != rank + 2:
             raise TypeError(f"conv{rank}d: {name} must have {rank + 2} dimensions, {layout}, got shape {array.shape}")
@@ -326,15 +336,22 @@ def _conv_in_blocks(x, w, **arguments) -> Array:
     arguments |= _of_each_dimension(2, arguments)
     check_arrays(x=x)
     w, axes = array_and_axes_of_volumes(w)
+    check_arrays(w=w)
     read = {name: arguments[name] for name in ("window_strides", "padding", "lhs_dilation", "rhs_dilation")}
     volumes = blocks.of_volumes(x, w, axes, **read, groups=arguments["feature_group_count"])
     return _conv_of(x, w, in_blocks=True, **arguments | volumes._asdict())
 
 
 def _of_each_dimension(rank: int, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that may be one integer for all dimensions."""
-    numbers = {name: arguments[name] for name in ("window_strides", "lhs_dilation", "rhs_dilation")}
-    given = {name: (value,) * rank if np.ndim(value) == 0 else value for name, value in numbers.items()}
+    """The arguments that may be one integer for all dimensions, as an integer for each."""
+    given: dict[str, Any] = {}
+    for name in ("window_strides", "lhs_dilation", "rhs_dilation"):
+        value = arguments[name]
+        if np.ndim(value) == 0 and not isinstance(value, int | np.integer):
+            raise TypeError(f"{name} must be an integer or a sequence of integers, got {value!r}")
+        given[name] = integers(name, (value,) * rank if np.ndim(value) == 0 else value)
+        check_length(name, given[name], rank)
+        check_positive(name, given[name])
     if isinstance(arguments["padding"], int | np.integer):
         given["padding"] = ((arguments["padding"],) * 2,) * rank
     return given
@@ -344,6 +361,8 @@ def _conv_of(x, w, *, in_blocks: bool = False, **arguments) -> Array:
     """in_blocks: whether the residual and the result have their channels in blocks, see `jaxconv.blocks`."""
     periodic = ()
     if circular := circular_dimensions(arguments["padding"], x.ndim - 2):
+        if not isinstance(arguments["padding"], str):
+            check_length("padding", arguments["padding"], x.ndim - 2)
         _, (_, _, *window), _ = lax.conv_dimension_numbers(x.shape, w.shape, arguments["dimension_numbers"])
         kernel = [w.shape[axis] for axis in window]
         x, arguments["padding"], periodic = _padded_with_other_ends(circular, x, kernel, **arguments)

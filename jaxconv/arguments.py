@@ -8,7 +8,7 @@ are those of lax by construction. Errors that lax finds only while lowering are 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,24 +27,62 @@ def normalised(lhs, rhs, arguments: dict[str, Any]) -> Arguments:
     """The arguments as tuples of integers, after the checks that lax makes only while lowering."""
     arguments = dict(arguments)
     for name in ("window_strides", "strides", "lhs_dilation", "rhs_dilation"):
-        values = arguments.get(name)
-        if values is None:
-            continue
-        try:
-            values = arguments[name] = tuple(operator.index(v) for v in values)
-        except TypeError as e:
-            raise TypeError(f"{name} must be a sequence of integers, got {values!r}") from e
-        if len(values) != lhs.ndim - 2 and lhs.ndim == rhs.ndim:
-            raise ValueError(f"{name} must have an entry for each of {lhs.ndim - 2} spatial dimensions, got {values}")
-        if name == "window_strides" and any(v < 1 for v in values):
-            raise ValueError(f"{name} must be positive integers, got {values}")
-    padding = arguments["padding"]
-    if not isinstance(padding, str):
-        try:
-            arguments["padding"] = tuple((operator.index(low), operator.index(high)) for low, high in padding)
-        except (TypeError, ValueError) as e:
-            raise ValueError(f"padding must be a string or a sequence of (low, high) pairs, got {padding!r}") from e
-    return tuple((name, _hashable(value)) for name, value in arguments.items())
+        if arguments.get(name) is not None:
+            arguments[name] = integers(name, arguments[name])
+            if lhs.ndim == rhs.ndim >= 2:
+                is_early = "strides" in arguments and len(arguments[name]) < lhs.ndim - 2  # conv_transpose finds these
+                check_length(name, arguments[name], lhs.ndim - 2, TypeError if is_early else ValueError)
+    for name in ("window_strides", "lhs_dilation", "rhs_dilation"):
+        check_positive(name, arguments.get(name))
+    _check_axes(lhs, rhs, arguments["dimension_numbers"])
+    if not isinstance(arguments["padding"], str):
+        arguments["padding"] = pairs(arguments["padding"])
+    return tuple((name, _hashable(name, value)) for name, value in arguments.items())
+
+
+def integers(name: str, values: Any) -> tuple[int, ...]:
+    try:
+        return tuple(operator.index(v) for v in values)
+    except TypeError as e:
+        raise TypeError(f"{name} must be a sequence of integers, got {values!r}") from e
+
+
+def check_length(name: str, values: Sequence[Any], rank: int, error: type[Exception] = ValueError) -> None:
+    if len(values) != rank:
+        raise error(f"{name} must have an entry for each of {rank} spatial dimensions, got {values}")
+
+
+def check_positive(name: str, values: Sequence[int] | None) -> None:
+    if values is not None and any(v < 1 for v in values):
+        error = TypeError if "dilation" in name else ValueError  # as lax
+        raise error(f"{name} must be positive integers, got {values}")
+
+
+def pairs(padding: Any) -> tuple[tuple[int, int], ...]:
+    try:
+        return tuple((operator.index(low), operator.index(high)) for low, high in padding)
+    except (TypeError, ValueError) as e:
+        raise ValueError(f"padding must be a string or a sequence of (low, high) pairs, got {padding!r}") from e
+
+
+def _check_axes(lhs, rhs, numbers: Any) -> None:
+    """Of an order of axes as numbers. One of names is checked by lax, and a tuple of tuples is refused by it."""
+    if isinstance(numbers, lax.ConvDimensionNumbers):
+        for axes in map(tuple, numbers):
+            if len({*axes}) < len(axes) or len(axes) != lhs.ndim or min(axes) < 0:
+                raise ValueError(f"dimension_numbers must have each of {lhs.ndim} axes once, got {numbers}")
+    elif isinstance(numbers, tuple | list) and not all(isinstance(axes, str) for axes in numbers):
+        lax.conv_dimension_numbers(lhs.shape, rhs.shape, numbers)
+
+
+def check_array(name: str, x: Any) -> None:
+    """Raises TypeError or ValueError for an array of numpy's that JAX does not take, as one of big-endian numbers.
+    `jax.jit` would read its bytes as those of an array for which there is a program already."""
+    try:
+        if isinstance(x, np.ndarray):
+            jax.typeof(x)
+    except (TypeError, ValueError) as e:
+        raise type(e)(f"{name} must be an array that JAX takes: {e}") from e
 
 
 def as_array(x) -> Array:
@@ -73,12 +111,21 @@ def read(lax_function: Callable, lhs, rhs, arguments: Arguments) -> tuple[ConvPr
     if 0 in problem.kernel:  # lax finds it while lowering
         raise ValueError(f"rhs must have a positive size in each spatial dimension, got {problem.kernel}")
     if problem.rhs_dtype in (np.float32, np.complex64) and (reason := algorithms.unsupported_reason(problem.precision)):
-        raise ValueError(f"precision must be one that lax.conv_general_dilated has, and {reason}")
+        raise ValueError(f"precision must be one that convolutions have, and {reason}")
     return problem, out.sharding
 
 
-def _hashable(value):
+def _hashable(name: str, value: Any) -> Any:
     """Sequences as tuples: lax takes lists and arrays, jit's static arguments do not."""
+    try:
+        value = _as_tuples(value)
+        hash(value)
+    except TypeError as e:
+        raise TypeError(f"{name} must be hashable, got {value!r}") from e
+    return value
+
+
+def _as_tuples(value: Any) -> Any:
     if isinstance(value, list | np.ndarray) or type(value) is tuple:
-        return tuple(_hashable(v) for v in value)
+        return tuple(_as_tuples(v) for v in value)
     return value

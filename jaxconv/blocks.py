@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
-from jaxconv.arguments import as_array, circular_dimensions
+from jaxconv.arguments import as_array, check_length, circular_dimensions, pairs
 from jaxconv.problem.conv_problem import BLOCK_CHANNELS
 
 NAME = "NCHW32"
@@ -100,12 +99,14 @@ def filter_of_volumes(w, axes: str) -> tuple[Any, str]:
 
 
 def of_volumes(x, w, axes: str, window_strides, padding, lhs_dilation, rhs_dilation, groups: int) -> OfVolumes:
-    """conv2d's arguments with one entry for each of two dimensions, checked. w: of `axes`, as `filter_of_volumes`."""
+    """conv2d's arguments with one entry for each of two dimensions. w: of `axes`, as `filter_of_volumes`."""
     sizes = dict(zip(axes, w.shape, strict=True))
-    _check_lengths(window_strides=window_strides, lhs_dilation=lhs_dilation, rhs_dilation=rhs_dilation, padding=padding)
     _check(x, w, sizes, lhs_dilation, groups)
     if isinstance(padding, str):
         padding = _pairs(padding, x.shape[2:4], (sizes["H"], sizes["W"]), window_strides, rhs_dilation)
+    elif not circular_dimensions(padding, 2):
+        padding = pairs(padding)
+    check_length("padding", padding, 2)
     images = tuple(map("NDHWC".index, "NCDHW"))
     numbers = lax.ConvDimensionNumbers(images, tuple(map(axes.index, "OIDHW")), images)
     return OfVolumes(numbers, (1, *window_strides), ((0, 0), *padding), (1, 1, 1), (1, *rhs_dilation))
@@ -117,15 +118,6 @@ def _pairs(padding: str, image, window, strides, dilation) -> Sequence[Any]:
         return (padding,) * 2
     extents = [(size - 1) * d + 1 for size, d in zip(window, dilation, strict=True)]
     return lax.padtype_to_pads(image, extents, strides, padding)
-
-
-def _check_lengths(**arguments: Any) -> None:
-    """Each has an entry for each of an image's dimensions; padding may be a name."""
-    for name, values in arguments.items():
-        if isinstance(values, str):
-            continue
-        if not np.iterable(values) or len(tuple(values)) != 2:
-            raise ValueError(f"{name} must have an entry for each of 2 spatial dimensions, got {values}")
 
 
 def _check(x, w, sizes: dict[str, int], lhs_dilation: Sequence[int], groups: int) -> None:

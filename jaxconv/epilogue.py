@@ -18,7 +18,7 @@ from jax import Array
 
 from jaxconv import blocks
 from jaxconv.activations import Activation, Clip, activation_of
-from jaxconv.arguments import as_array
+from jaxconv.arguments import as_array, check_array
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.wider import FLOAT8, is_of_two_float8
 
@@ -146,12 +146,14 @@ def of_channels(problem: ConvProblem, numbers: Array) -> Array:
 
 
 def check_given(given: Mapping[str, Any]) -> None:
-    """Before `read`, where numbers may be traced, which an error cannot show."""
+    """Before `read`, where numbers may be traced, which an error cannot show, and a list could not be hashed."""
+    activation_of(given["activation"])
     if given["residual_scale"] is not None and given["residual"] is None:
         raise ValueError(f"residual_scale is for a residual, and residual is None; got {given['residual_scale']!r}")
     for name in OPERANDS:
         if isinstance(given[name], str):
             raise TypeError(f"{name} must be an array or a number, got {given[name]!r}")
+        check_array(name, given[name])
     try:
         jnp.dtype(given["out_dtype"])
     except TypeError as error:

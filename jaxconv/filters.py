@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxconv import blocks
-from jaxconv.arguments import as_array
+from jaxconv.arguments import as_array, check_array
 
 OF_VOLUMES = "DHWOI"  # the axes of a filter that is prepared for NCHW32
 
@@ -67,12 +67,15 @@ def prepare_filter(w: Array, layout: str | None = None) -> PreparedFilter:
 
 
 def check_arrays(**arrays: Any) -> None:
-    """Raises TypeError for a prepared filter, by the argument's name, where arrays alone are taken."""
+    """Raises, by the argument's name, TypeError for a prepared filter, and for what is no array what lax does."""
     for name, array in arrays.items():
         if isinstance(array, PreparedFilter):
             raise TypeError(
                 f"{name} must be an array, got a PreparedFilter, which is the w of conv1d, conv2d and conv3d"
             )
+        if not hasattr(array, "ndim"):
+            raise AttributeError(f"{name} must be an array, got {type(array).__name__}")
+        check_array(name, array)
 
 
 def array_and_axes(w: Any, axes: str) -> tuple[Any, str]:

@@ -15,6 +15,11 @@ from cases.small import ENTRIES, named
 
 OTHER = {"cpu": "cuda", "cuda": "cpu"}
 
+
+def axes(of_output):
+    return lax.ConvDimensionNumbers((0, 1, 2, 3), (0, 1, 2, 3), of_output)
+
+
 # What conv_general_dilated is given, other than x (2, 4, 6, 6), w (4, 4, 3, 3), strides (1, 1) and SAME; the message.
 GENERAL = {
     "ranks_differ": (dict(w=(4, 4, 3)), r"lhs and rhs.*4.*3"),
@@ -22,6 +27,7 @@ GENERAL = {
     "channels_differ": (dict(x=(2, 5, 6, 6)), r"feature.*5.*4"),
     "no_groups": (dict(feature_group_count=0), r"feature_group_count.*0"),
     "negative_groups": (dict(feature_group_count=-1), r"feature_group_count.*-1"),
+    "array_of_groups": (dict(feature_group_count=np.array(2)), r"feature_group_count.*2"),
     "groups_do_not_divide_lhs": (dict(feature_group_count=3), r"feature_group_count.*3.*4"),
     "groups_do_not_divide_rhs": (
         dict(x=(2, 6, 6, 6), w=(4, 2, 3, 3), feature_group_count=3), r"feature_group_count.*4.*3"
@@ -42,6 +48,11 @@ GENERAL = {
     "layout_with_one_twice": (dict(dimension_numbers=("NCHW", "OIHH", "NCHW")), r"dimension_numbers\[1\].*OIHH"),
     "layout_string": (dict(dimension_numbers="NCHW"), r"dimension_numbers.*str"),
     "layout_numbers": (dict(dimension_numbers=(1, 2, 3)), r"dimension_numbers.*int"),
+    "layout_of_tuples": (dict(dimension_numbers=((0, 1, 2, 3),) * 3), r"dimension_numbers.*tuple"),
+    "axis_twice": (dict(dimension_numbers=axes((0, 1, 2, 2))), r"dimension_numbers.*\(0, 1, 2, 2\)"),
+    "negative_axis": (dict(dimension_numbers=axes((0, 1, 2, -1))), r"dimension_numbers.*\(0, 1, 2, -1\)"),
+    "axis_missing": (dict(dimension_numbers=axes((0, 1, 2))), r"dimension_numbers.*\(0, 1, 2\)"),
+    "axes_in_lists": (dict(dimension_numbers=axes([0, 1, 2, 3])), r"dimension_numbers.*\[0, 1, 2, 3\]"),
     "strides_of_0": (dict(window_strides=(0, 1)), r"window_strides.*\(0, 1\)"),
     "strides_of_0_valid": (dict(window_strides=(1, 0), padding="VALID"), r"window_strides.*\(1, 0\)"),
     "strides_of_0_explicit": (dict(window_strides=(0, 0), padding=[(0, 0)] * 2), r"window_strides.*\(0, 0\)"),
@@ -98,6 +109,9 @@ TRANSPOSE = {
     "channels_differ": (dict(x=(2, 6, 6, 5)), r"feature.*5.*4"),
     "strides_of_0": (dict(strides=(0, 2)), r"(strides|dilation).*\(0, 2\)"),
     "negative_strides": (dict(strides=(2, -1)), r"(strides|dilation).*\(2, -1\)"),
+    "one_stride": (dict(strides=(2,)), r"strides.*\(2,\)"),
+    "three_strides": (dict(strides=(2, 2, 2)), r"strides.*\(2, 2, 2\)"),
+    "one_rhs_dilation": (dict(rhs_dilation=(2,)), r"rhs_dilation.*\(2,\)"),
     "unknown_padding": (dict(padding="FULL"), r"[Pp]adding"),
     "string_padding_of_holes": (dict(padding="SAME_LOWER"), r"[Pp]adding"),
     "unknown_layout": (dict(dimension_numbers=("NHWC", "HWIO", "NHWX")), r"dimension_numbers.*NHWX"),
@@ -149,6 +163,31 @@ def test_refused_as_lax_refuses(function, row, named, implementation):
     actual = exception_of(traced, ours, **(defaults | arguments))
     assert type(actual) is type(expected), f"{actual!r}, but lax: {expected!r}"
     assert re.search(message, str(actual), re.DOTALL), actual
+
+
+# What lax has no counterpart of: the arguments of conv2d, the exception, its message.
+PERIODIC = {
+    "one_stride": (dict(window_strides=(2,)), ValueError, "window_strides must have an entry for each of 2"),
+    "strides_of_0": (dict(window_strides=0), ValueError, "window_strides must be positive integers, got (0, 0)"),
+    "one_lhs_dilation": (dict(lhs_dilation=(1,)), ValueError, "lhs_dilation must have an entry for each of 2"),
+    "rhs_dilation_of_0": (dict(rhs_dilation=(0, 1)), TypeError, "rhs_dilation must be positive integers, got (0, 1)"),
+    "one_dimension": (dict(padding=["CIRCULAR"]), ValueError, "padding must have an entry for each of 2"),
+    "three_dimensions": (dict(padding=("CIRCULAR", (1, 1), (7, 7))), ValueError, "padding must have an entry for each"),
+    "no_pair": (dict(padding=("CIRCULAR", 1)), ValueError, "padding must be a string or a sequence of (low, high)"),
+}
+
+
+@pytest.mark.parametrize("given, type_, text", PERIODIC.values(), ids=PERIODIC)
+def test_periodic_images(given, type_, text):
+    conv = functools.partial(jaxconv.conv2d, **dict(padding="CIRCULAR") | given)
+    error = exception_of(traced, conv, (2, 6, 6, 4), (3, 3, 4, 4))
+    assert type(error) is type_ and text in str(error), error
+
+
+@pytest.mark.parametrize("name", ["window_strides", "lhs_dilation", "rhs_dilation"])
+def test_a_fraction_for_all_dimensions(name):
+    error = exception_of(traced, functools.partial(jaxconv.conv2d, **{name: 2.0}), (2, 6, 6, 4), (3, 3, 4, 4))
+    assert type(error) is TypeError and f"{name} must be an integer or a sequence of integers, got 2.0" in str(error)
 
 
 @pytest.mark.parametrize("entry", [*FUNCTIONS, "conv1d", "conv3d"])
@@ -222,3 +261,52 @@ def test_refused_without_tracing():
         jaxconv.conv_general_dilated(x, w, (0, 1), "SAME")
     with pytest.raises(TypeError, match="dtypes"):
         jaxconv.conv_general_dilated(x, w.astype(np.float16), (1, 1), "SAME")
+
+
+NO_ARRAYS = {
+    "big_endian": lambda x: x.astype(">f4"),
+    "masked": lambda x: np.ma.array(x, mask=True),
+    "objects": lambda x: x.astype(object),
+    "list": lambda x: x.tolist(),
+    "none": lambda x: None,
+}
+
+
+@pytest.mark.parametrize("place", ["lhs", "rhs"])
+@pytest.mark.parametrize("name", NO_ARRAYS)
+def test_what_is_no_array_of_jax(name, place):
+    """A program that was compiled for an array does not read it as one."""
+    arrays = dict(lhs=integers((2, 4, 6, 6)), rhs=integers((4, 4, 3, 3)))
+    jaxconv.conv_general_dilated(*arrays.values(), (1, 1), "SAME")
+    arrays[place] = NO_ARRAYS[name](arrays[place])
+    expected = exception_of(lax.conv_general_dilated, *arrays.values(), (1, 1), "SAME")
+    actual = exception_of(jaxconv.conv_general_dilated, *arrays.values(), (1, 1), "SAME")
+    assert type(actual) is type(expected)
+    assert str(actual).startswith(f"{place} must be an array")
+
+
+@pytest.mark.parametrize("operand", ["bias", "residual"])
+@pytest.mark.parametrize("name", ["big_endian", "masked"])
+def test_epilogue_of_no_array_of_jax(name, operand):
+    x, w, given = (
+        integers((2, 6, 6, 4)),
+        integers((3, 3, 4, 4)),
+        integers((2, 6, 6, 4) if operand == "residual" else (4,)),
+    )
+    jaxconv.conv2d(x, w, **{operand: given})
+    error = exception_of(functools.partial(jaxconv.conv2d, **{operand: NO_ARRAYS[name](given)}), x, w)
+    assert str(error).startswith(f"{operand} must be an array")
+
+
+def test_groups_that_are_traced():
+    x, w = integers((2, 6, 6, 4)), integers((3, 3, 4, 4))
+    conv = lambda groups: jaxconv.conv2d(x, w, feature_group_count=groups)
+    with pytest.raises(TypeError, match="feature_group_count must be"):
+        jax.jit(conv)(1)
+
+
+def test_an_activation_in_a_list():
+    """Before an eager call looks for its program, by what can be hashed."""
+    x, w = integers((2, 6, 6, 4)), integers((3, 3, 4, 4))
+    with pytest.raises(ValueError, match="activation must be None, one of"):
+        jaxconv.conv2d(x, w, activation=["relu"])

@@ -259,8 +259,12 @@ REFUSED = {
     "lhs_dilation": (dict(lhs_dilation=(1, 2)), ValueError, "lhs_dilation must be 1"),
     "strides": (dict(window_strides=(1, 1, 1)), ValueError, "window_strides must have an entry for each of 2 spatial"),
     "dilations": (dict(lhs_dilation=(1, 1, 1)), ValueError, "lhs_dilation must have an entry for each of 2 spatial"),
+    "strides_of_0": (dict(window_strides=0), ValueError, "window_strides must be positive integers, got (0, 0)"),
+    "fraction": (dict(window_strides=1.5), TypeError, "window_strides must be an integer or a sequence of integers"),
+    "no_dilation": (dict(rhs_dilation=0), TypeError, "rhs_dilation must be positive integers, got (0, 0)"),
+    "flat_pads": (dict(padding=(1, 1)), ValueError, "(low, high) pairs, got (1, 1)"),
     "pads": (dict(padding=((1, 1),)), ValueError, "padding must have an entry for each of 2 spatial dimensions"),
-    "no_padding": (dict(padding=None), ValueError, "padding must have an entry for each of 2 spatial dimensions"),
+    "no_padding": (dict(padding=None), ValueError, "padding must be a string or a sequence of (low, high) pairs"),
     "residual": (dict(residual=(2, 5, 6, 96)), TypeError, "residual must have the output's shape (2, 3, 5, 6, 32)"),
     "unknown": (dict(layout="NCHW4"), ValueError, 'layout must be "NHWC" or "NCHW32", got \'NCHW4\''),
 }
