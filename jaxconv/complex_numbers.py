@@ -67,8 +67,8 @@ def complex_convolution(
 def _has_wider_sums(kind: str, problem: ConvProblem, platform: str | None) -> bool:
     """Whether a kernel sums in float64, and the sums are rounded once: on a host, where float32 is not known to be at
     least as exact as lax."""
-    if platform != "cpu" or problem.dtype(RESULT[kind]) != COMPLEX64:
-        return False
+    if platform != "cpu" or any(problem.dtype(role) != COMPLEX64 for role in ROLES):
+        return False  # sums of a float64 operand are of float64
     is_dense = problem.groups == 1 and problem.out_channels > 1
     return not (is_dense and FEWEST_PRODUCTS <= Product(kind, problem).k <= MOST_PRODUCTS[kind])
 

@@ -16,7 +16,7 @@ from jaxconv.epilogue import FLOAT32, INT8
 from jaxconv.fused.call import Call, conv, wgrad
 from jaxconv.fused.primitive import bind, of_filter
 from jaxconv.problem import ConvProblem
-from jaxconv.problem.wider import has_float8, in_float32
+from jaxconv.problem.wider import has_float8, in_float32, wider_dtype
 
 Operands = dict[str, Array]
 
@@ -105,7 +105,7 @@ def _of_convolution(call: Call, lhs: Array, rhs: Array, scale: Array | None, dz:
     if not is_integer or scale is not None:
         drhs = wgrad(lhs, dz, p, call.implementation, jax.typeof(rhs).sharding)
     if scale is not None and drhs is not None:
-        wide = jnp.promote_types(scale.dtype, rhs.dtype)
+        wide = wider_dtype(scale.dtype, rhs.dtype)
         products = rhs.astype(wide) * drhs.astype(wide)
         cotangents["scale"] = _total(products, p.rhs_spec.first, scale)
         drhs = of_filter(p, scale, drhs)

@@ -21,7 +21,7 @@ from jaxconv.fused import lowering
 from jaxconv.fused.call import BY_LAX, Call, conv
 from jaxconv.primitives import promote
 from jaxconv.problem import ConvProblem, factors
-from jaxconv.problem.wider import has_float8, in_float32
+from jaxconv.problem.wider import has_float8, in_float32, wider_dtype
 
 PRIMITIVE = Primitive("jaxconv_fused_conv")
 
@@ -113,7 +113,7 @@ def of_filter(problem: ConvProblem, numbers: Array | None, rhs: Array) -> Array:
     if numbers.ndim:
         axis = problem.rhs_spec.first
         numbers = jnp.expand_dims(numbers, tuple(i for i in range(rhs.ndim) if i != axis))
-    return (numbers * rhs.astype(jnp.promote_types(numbers.dtype, rhs.dtype))).astype(rhs.dtype)
+    return (numbers * rhs.astype(wider_dtype(numbers.dtype, rhs.dtype))).astype(rhs.dtype)
 
 
 # vmap.

@@ -17,6 +17,7 @@ from jax import Array, lax
 from jaxconv.api import LAYOUTS, conv_general_dilated, fused_conv_general_dilated
 from jaxconv.arguments import normalised, read
 from jaxconv.problem.conv_problem import dilate
+from jaxconv.problem.wider import FLOAT32, wider_dtype
 
 Pairs = Sequence[tuple[int, int]]
 Promoted = tuple[Array, Array, Array | None]  # inputs, kernel, bias
@@ -100,7 +101,7 @@ def _with_epilogue(layer: Any, arrays: tuple[Array, Array, Array | None, Array |
     if bias is None and residual is None and layer.activation is None:
         return conv_general_dilated(inputs, kernel, **arguments)
     if bias is not None:  # epilogues compute in float32 or wider
-        bias = bias.astype(jnp.promote_types(bias.dtype, jnp.float32))
+        bias = bias.astype(wider_dtype(bias.dtype, FLOAT32))
     return fused_conv_general_dilated(
         inputs, kernel, bias=bias, residual=residual, activation=layer.activation, **arguments
     )

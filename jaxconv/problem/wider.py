@@ -19,6 +19,11 @@ INT8, INT32 = map(jnp.dtype, ("int8", "int32"))
 Compute = Callable[[Array, Array], Array]
 
 
+def wider_dtype(a: np.dtype, b: np.dtype) -> np.dtype:
+    """The one of more bytes. JAX's promotion is an error where its mode is strict, and of float8."""
+    return max(a, b, key=lambda dtype: dtype.itemsize)
+
+
 def has_float8(problem: ConvProblem) -> bool:
     return not FLOAT8.isdisjoint(map(problem.dtype, ROLES))
 

@@ -44,6 +44,16 @@ def test_exact(case, dtype, implementation, x64):
     assert custom_calls(text) == {"conv": 2, "wgrad": 1} and "stablehlo.convolution" not in text
 
 
+@pytest.mark.parametrize("name", ["dense", "grouped"])
+def test_wider_result(name, implementation, x64):
+    """All passes, of two types then."""
+    x, w, g = CASES[name].operands("complex64")
+    conv = pullback(ours(CASES[name], implementation, preferred_element_type="complex128"))
+    actual = run(conv, x, w, g.astype("complex128"))
+    y, dx, dw = run_on_host(pullback(CASES[name].lax()), x, w, g)
+    assert_same(actual, (y.astype("complex128"), dx, dw))
+
+
 @pytest.mark.parametrize("mapped", [(0, 0), (0, None), (None, 0)], ids=str)
 def test_vmap_and_second_derivatives(mapped, implementation):
     case = CASES["grouped"]

@@ -159,6 +159,29 @@ def test_dtype(api, name, window, dtype, implementation, x64):
     compare(api, name, (2, 6, 5, 3), dict(kernel_size=window, dtype=dtype), implementation)
 
 
+@pytest.mark.parametrize("name", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize("api", APIS)
+def test_strict_promotion(api, name, implementation):
+    """The epilogue's dtypes are no implicit promotion of the caller's."""
+    options = dict(kernel_size=(3, 3), dtype="bfloat16", activation="relu", implementation=implementation)
+    layer, x = ours(api, name, 3, 4, **options), integers((2, 6, 5, 3), "bfloat16")
+    step = value_and_gradients(layer.apply)
+    with jax.numpy_dtype_promotion("strict"):
+        actual = run(step, layer.parameters, x)
+    assert_same(actual, run(step, layer.parameters, x))
+
+
+@pytest.mark.parametrize("name", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize("api", APIS)
+def test_float8(api, name, implementation):
+    """JAX promotes none. The result is rounded once, where flax adds the bias to a rounded one."""
+    x = integers((2, 6, 5, 3))
+    wide = flaxs(api, name, 3, 4, kernel_size=(3, 3))
+    layer = ours(api, name, 3, 4, kernel_size=(3, 3), dtype="float8_e4m3fn", implementation=implementation)
+    expected = run_on_host(wide.apply, wide.parameters, x).astype("float8_e4m3fn")
+    assert_same(run(layer.apply, layer.parameters, x.astype("float8_e4m3fn")), expected)
+
+
 @pytest.mark.parametrize("api, name", [("nnx", "Conv"), ("linen", "ConvTranspose"), ("nnx", "ConvTranspose")])
 def test_preferred_element_type(api, name, implementation):
     """A layer in bfloat16 with a result in float32."""

@@ -1,0 +1,123 @@
+"""Gradients of convolutions with an epilogue, by dtype, against those of lax's convolution and the same expression."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxconv
+from cases.fused import CASES, channels_last_fused, cotangent, pullback
+from cases.reference import assert_same, integers, run, run_on_host
+
+RTOL = 2e-5
+
+
+@pytest.fixture(autouse=True)
+def full_precision():
+    """On GPUs, too, float32 must stay float32."""
+    with jax.default_matmul_precision("highest"):
+        yield
+
+
+def test_gradients_of_float64_with_a_scale_of_float32(x64):
+    """They are as exact as those of a scale of float64."""
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(2, 6, 6, 4)), rng.normal(size=(3, 3, 4, 6))
+    scale = rng.normal(size=6).astype("float32")
+    loss = lambda x, w, scale: jnp.sum(jaxconv.conv2d(x, w, scale=scale, implementation="cpu") ** 2)
+    ours = jax.grad(loss, (0, 1))(x, w, scale)
+    expected = jax.grad(loss, (0, 1))(x, w, scale.astype("float64"))
+    for actual, of_float64 in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(actual, of_float64, rtol=0, atol=1e-13 * np.abs(of_float64).max())
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+def test_gradients_in_other_dtypes(dtype, activation, implementation, x64):
+    """Those of halves within their rounding, of all that is rounded on the way."""
+    case = CASES["dense"].with_activation(activation)
+    arrays = case.arrays(dtype)
+    g = integers(jax.eval_shape(case.theirs(), *arrays).shape, dtype, 9)
+    actual = run(pullback(case.ours(implementation)), arrays, g)
+    wide = [np.asarray(a).astype("float64") for a in (*arrays, g)]
+    y, gradients = run_on_host(pullback(case.theirs()), wide[:-1], wide[-1])
+    expected = y.astype(dtype), tuple(e.astype(a.dtype) for e, a in zip(gradients, arrays, strict=True))
+    assert_same(actual, expected, {"bfloat16": 2e-2, "float16": 4e-3, "float64": 1e-7}[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_cotangents_of_wider_results_are_not_narrowed(dtype, implementation):
+    """They have more bits than the operands, and are beyond the range of float16."""
+    shapes = [(2, 8, 8, 8), (3, 3, 8, 16)]
+    x, w = ((integers(shape, seed=seed) * 2.0**-12).astype(dtype) for seed, shape in enumerate(shapes))
+    g = integers((2, 8, 8, 16), "float32", 9, 1000) * 2**10
+
+    def ours(x, w):
+        return jaxconv.conv2d(x, w, bias=jnp.zeros(16), preferred_element_type="float32", implementation=implementation)
+
+    theirs = channels_last_fused(*shapes, (), (), "none").theirs()
+    _, gradients = run_on_host(pullback(theirs), [x.astype("float32"), w.astype("float32")], g)
+    _, actual = run(pullback(ours), [x, w], g)
+    assert_same(actual, tuple(e.astype(dtype) for e in gradients))
+    plain = lambda x, w: jaxconv.conv2d(x, w, preferred_element_type="float32", implementation=implementation)
+    of_gradient = lambda f: run(lambda w: jax.jvp(lambda w: jax.vjp(f, x, w)[1](g)[0], (w,), (w,))[1], w)
+    assert_same(of_gradient(ours), of_gradient(plain))
+
+
+def test_gradients_of_int8_operands(implementation):
+    """Of the epilogue's operands: the others have none."""
+    case = CASES["grouped"]
+    x, w, *operands = case.arrays("int8", "float32")
+    g = integers(jax.eval_shape(case.conv(), x, w).shape, "float32", 9)
+    ours = lambda *operands: case.ours(implementation)(x, w, *operands)
+    theirs = lambda *operands: case.theirs()(x.astype("float32"), w.astype("float32"), *operands)
+    assert_same(run(pullback(ours), operands, g), run_on_host(pullback(theirs), operands, g))
+    assert jax.vjp(case.ours(implementation), x, w, *operands)[1](g)[0].dtype == jax.dtypes.float0
+
+
+def test_residual_of_int8_has_no_gradient(implementation):
+    case = CASES["dense"]
+    arrays = case.arrays("float32", "int8")
+    g = cotangent(case, arrays)
+    actual = jax.vjp(case.ours(implementation), *arrays)[1](g)
+    expected = jax.vjp(case.theirs(), *arrays)[1](g)
+    assert actual[4].dtype == jax.dtypes.float0
+    assert_same([a for i, a in enumerate(actual) if i != 4], [e for i, e in enumerate(expected) if i != 4])
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "silu"])
+def test_gradients_of_float8(activation, implementation):
+    """As if the result were not rounded: of the largest numbers too."""
+    case = CASES["dense"].with_activation(activation)
+    arrays = case.arrays()
+    out_scale = np.array([1, 0.5, 2, 256], "float32")
+    ours = lambda out_scale, *arrays: case.ours(implementation, out_dtype="float8_e5m2", out_scale=out_scale)(*arrays)
+    theirs = lambda out_scale, *arrays: out_scale * case.theirs()(*arrays)
+    g = integers(jax.eval_shape(theirs, out_scale, *arrays).shape, "float32", 9)
+    actual = jax.jit(pullback(ours))((out_scale, *arrays), g.astype("float8_e5m2"))[1]
+    assert_same(actual, jax.jit(pullback(theirs))((out_scale, *arrays), g)[1], RTOL)
+
+
+def test_int8_results_have_no_gradient(implementation):
+    case = CASES["dense"]
+    arrays = case.arrays()
+    y, vjp = jax.vjp(case.ours(implementation, out_dtype="int8"), *arrays)
+    gradients = vjp(np.zeros(y.shape, jax.dtypes.float0))
+    assert all(not np.any(gradient) for gradient in gradients)
+
+
+@pytest.mark.parametrize("more", [dict(scale=2.0), dict(residual_scale=2.0), dict(out_dtype="float32")], ids=str)
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_gradients_where_promotion_is_strict(activation, more, implementation):
+    """The epilogue is of other dtypes than the convolution, which is no implicit promotion of the caller's."""
+    x, w, residual = (jnp.asarray(integers(s), "bfloat16") for s in [(2, 5, 4, 3), (3, 3, 3, 6), (2, 5, 4, 6)])
+    given = {"scale": jnp.arange(1.0, 7), "bias": jnp.ones(6), "residual": residual, "activation": activation} | more
+
+    def loss(x, w, residual):
+        y = jaxconv.conv2d(x, w, **given | {"residual": residual}, implementation=implementation)
+        return y.astype("float32").sum()
+
+    gradients = jax.grad(loss, (0, 1, 2))
+    with jax.numpy_dtype_promotion("strict"):
+        actual = run(gradients, x, w, residual)
+    assert_same(actual, run(gradients, x, w, residual))
