@@ -73,7 +73,11 @@ def fits_int32(problem: ConvProblem) -> bool:
         _offset(p.out_shape, p.out_spec, [d + k * r + abs((k - 1) * r - low) for k, _, low, d, r in dims]),
         _offset(p.rhs_shape, p.rhs_spec, p.kernel),
     )
-    return max(*farthest, *p.in_spatial, *p.out_spatial) <= INT32_MAX
+    coordinates = (
+        abs(low) + k * r + max((outs - 1) * s, (ins - 1) * d)
+        for (k, s, low, d, r), ins, outs in zip(dims, p.in_spatial, p.out_spatial, strict=True)
+    )
+    return max(*farthest, *coordinates, *p.in_spatial, *p.out_spatial) <= INT32_MAX
 
 
 def _offset(shape: Shape, spec: Spec, place: Sequence[int]) -> int:

@@ -169,6 +169,13 @@ def test_offsets_past_32_bits_are_noticed(width, fits):
     assert fits_int32(tall) == fits
 
 
+@pytest.mark.parametrize(("padding", "fits"), [(2**30, True), (2**32, False)])
+def test_coordinates_past_32_bits_are_noticed(padding, fits):
+    """Of the last of few outputs."""
+    problem = forward_problem((2,), (1,), (2**12,), ((0, padding),), (1,), (1,))
+    assert fits_int32(problem) == fits_int32(problem.dgrad()) == fits
+
+
 def test_a_problem_is_the_same_in_another_process():
     """Its hash is not taken along, as strings have others there."""
     problem = forward_problem((4, 5), (3, 2), (1, 2), ((1, 1), (0, 1)), (1, 1), (1, 1))
