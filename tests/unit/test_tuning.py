@@ -15,7 +15,7 @@ from cases.problems import PASSES, layer
 from jaxconv.explain import lines
 from jaxconv.lowering import decide
 from jaxconv.planner.choose import Times
-from jaxconv.planner.plan import Lax
+from jaxconv.planner.plan import Constraint, Lax
 from jaxconv.sharding import cache_key
 from jaxconv.transforms import STEPS, PackedColumns, SwappedOperands
 from jaxconv.tuning import file
@@ -184,6 +184,14 @@ def test_the_key_of_the_persistent_cache(tmp_path):
     assert before[1] == with_gemm[1] == with_lax[1]
     jaxconv.load_tuning(None)
     assert digests() == before
+
+
+def test_a_constraint_is_not_the_default_in_the_persistent_cache():
+    """Without a name lax may answer, and under an empty constraint it may not."""
+    of_default, of_constraint = (
+        cache_key.digest("conv", "cuda", DEPTHWISE, x, file.NOTHING) for x in (None, Constraint())
+    )
+    assert of_default != of_constraint
 
 
 PROCESS = """
