@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -26,6 +27,8 @@ class FallbackWarning(UserWarning):
     """lax answers a convolution, or all of a platform, because jaxconv has no kernel for it here."""
 
 
+BEGINNING = "jaxconv: lax.conv_general_dilated answers:"
+
 _warned: set[str] = set()
 
 
@@ -34,18 +37,20 @@ def warn(reason: str, in_silence: str = 'implementation="xla" says so without th
 
     in_silence: what has the same without the warning.
     """
-    if warnings_are_errors() or reason not in _warned:
-        warnings.warn(
-            f"jaxconv: lax.conv_general_dilated answers: {reason}. {in_silence}.",
-            FallbackWarning,
-            stacklevel=_level_of_the_caller(),
-        )
+    message = f"{BEGINNING} {reason}. {in_silence}."
+    if warnings_are_errors(message) or reason not in _warned:
+        warnings.warn(message, FallbackWarning, stacklevel=_level_of_the_caller())
         _warned.add(reason)
 
 
-def warnings_are_errors() -> bool:
-    """Whether a filter makes them so."""
-    return next((f[0] for f in warnings.filters if issubclass(FallbackWarning, f[2])), "default") == "error"
+def warnings_are_errors(message: str = BEGINNING) -> bool:
+    """Whether a filter makes them so. message: how they begin, as far as it is known."""
+    matches = (
+        action
+        for action, pattern, category, *_ in warnings.filters
+        if issubclass(FallbackWarning, category) and (pattern is None or re.match(pattern, message))
+    )
+    return next(matches, "default") == "error"
 
 
 def allows_lax(implementation: str | Constraint | None) -> bool:

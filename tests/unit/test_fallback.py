@@ -59,6 +59,17 @@ def test_one_warning_a_reason(tmp_path):
     assert "uint8" in report["uint8"][0]
 
 
+@pytest.mark.parametrize(
+    "message, is_error",
+    [("", True), ("jaxconv: lax", True), ("JAXCONV", True), ("lax", False), ("another", False)],
+)
+def test_filters_that_make_errors_of_other_messages(message, is_error):
+    with warnings.catch_warnings():
+        warnings.resetwarnings()
+        warnings.filterwarnings("error", message=message, category=UserWarning)
+        assert fallback.warnings_are_errors() == is_error
+
+
 CALLS = {
     "conv2d": lambda x, w: jaxconv.conv2d(x, w),
     "conv_general_dilated": lambda x, w: jaxconv.conv_general_dilated(x, w, (1, 1), "SAME"),
