@@ -9,6 +9,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <tuple>
 #include <variant>
 
@@ -227,18 +228,15 @@ nanobind::dict Types() {
   return types;
 }
 
-// Why a device cannot run the kernels, or None. `device` counts visible devices. The current device of the thread does
-// not change.
+// Why a device cannot run the kernels, or None. `device` counts visible devices. A thread of its own has it as its
+// current device: to set the caller's back would make a context on a GPU that another process may use alone.
 nanobind::object UnsupportedDevice(int device) {
-  int before = 0;
-  cudaError_t status = cudaGetDevice(&before);
-  if (status == cudaSuccess) status = cudaSetDevice(device);
-  if (status == cudaSuccess) {
-    status = LoadProbe();
-    cudaSetDevice(before);
-  }
+  cudaError_t status = cudaSuccess;
+  std::thread([&] {
+    status = cudaSetDevice(device);
+    if (status == cudaSuccess) status = LoadProbe();
+  }).join();
   if (status == cudaSuccess) return nanobind::none();
-  cudaGetLastError();  // clears the error, otherwise the next launch would return it
   return nanobind::str(cudaGetErrorString(status));
 }
 
