@@ -16,7 +16,6 @@ namespace jaxconv {
 
 // Whether each operand starts at a 16-byte boundary, as the widest load and store need.
 inline bool AreAligned(std::initializer_list<const void*> operands) {
-  constexpr uintptr_t kVectorBytes = 16;
   return std::all_of(operands.begin(), operands.end(),
                      [](const void* data) { return reinterpret_cast<uintptr_t>(data) % kVectorBytes == 0; });
 }

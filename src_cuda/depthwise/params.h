@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "common/types.h"
 #include "conv_problem.h"
 #include "depthwise/config.h"
 
@@ -17,7 +18,6 @@ namespace jaxconv {
 inline constexpr int kMostPeriod = 4;      // of columns: a strip then begins at an even pixel
 inline constexpr int kDepthwiseWarps = 4;  // that copy, and multiply, where no others do
 inline constexpr int kDepthwiseThreads = 32 * kDepthwiseWarps;
-inline constexpr int kVectorBytes = 16;                   // the most that a thread copies at once
 inline constexpr int kBoxPixelBytes = 64;                 // that TMA copies of each pixel
 inline constexpr int kBoxTurnBytes = 8 * kBoxPixelBytes;  // after which their vectors are exchanged alike again
 inline constexpr int kBarrierBytes = 256;                 // of a tile with producers

@@ -7,11 +7,10 @@
 #include "common/points.cuh"
 #include "common/product.cuh"
 #include "common/step_table.cuh"
+#include "common/types.h"
 #include "conv_epilogue.h"
 
 namespace jaxconv {
-
-inline constexpr int kVectorBytes = 16;
 
 struct MmaParams : ProductParams {
   uint32_t n_tiles;  // of all groups

@@ -126,11 +126,28 @@ void SetRows(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* params) 
 // Of a number that kernels divide by, if they do.
 uint32_t Reciprocal(int32_t divisor) { return Divider<int32_t>::Reciprocal(std::max(divisor, 1)); }
 
+// Fills in what producers of halo tiles read.
+void SetHalo(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* params) {
+  params->unit_rows = UnitOf(p, 1), params->unit_cols = UnitOf(p, 2);
+  params->halo_rows = static_cast<int32_t>(HaloSize(p, s, 1));
+  params->halo_cols = static_cast<int32_t>(HaloSize(p, s, 2));
+  for (int d = 1; d < kSpatial; ++d) params->step_reciprocals[d - 1] = Reciprocal(static_cast<int32_t>(p.step[d]));
+}
+
+// Of what kernels divide by, once it is filled in.
+void SetReciprocals(WgmmaParams* params) {
+  for (int d = 0; d < kSpatial; ++d) params->count_reciprocals[d] = Reciprocal(params->counts[d]);
+  params->tap_reciprocal = Reciprocal(params->tap_stride);
+  params->k_block_reciprocal = Reciprocal(params->k_blocks);
+  params->split_reciprocal = Reciprocal(params->split);
+  params->row_cluster_reciprocal = Reciprocal(params->row_clusters);
+  params->col_cluster_reciprocal = Reciprocal(params->col_clusters);
+}
+
 // Fills in what wgrad's kernels read of the tiles that clusters share out.
 void SetWgradTiles(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* params) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
   params->row_clusters = static_cast<int32_t>(WgradRowClusters(p, s));
-  params->row_cluster_reciprocal = Reciprocal(params->row_clusters);
   params->class_tiles = params->tiles = static_cast<uint32_t>(WgradWorkTiles(p, s));
   params->taps_h = static_cast<int32_t>(s.taps_h), params->taps_w = static_cast<int32_t>(s.taps_w);
   params->tap_pixels = static_cast<int32_t>(s.tap_pixels());
@@ -164,12 +181,7 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s, int64_t sli
     params.step[d] = static_cast<int32_t>(p.step[d]);
   }
   if (s.rank == 2 && !tile.halo) params.counts[2] = INT32_MAX;  // rows behind the last pixel are no other image's
-  if (tile.halo) {
-    params.unit_rows = UnitOf(p, 1), params.unit_cols = UnitOf(p, 2);
-    params.halo_rows = static_cast<int32_t>(HaloSize(p, s, 1));
-    params.halo_cols = static_cast<int32_t>(HaloSize(p, s, 2));
-    for (int d = 1; d < kSpatial; ++d) params.step_reciprocals[d - 1] = Reciprocal(static_cast<int32_t>(p.step[d]));
-  }
+  if (tile.halo) SetHalo(p, s, &params);
   params.out_channels = static_cast<int32_t>(p.out_channels);
   params.filter_taps = p.tap_count;
   params.class_taps = p.class_count == 1 ? p.tap_count : 0;
@@ -185,14 +197,8 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s, int64_t sli
   params.block_k = call.pass == Pass::kWgrad ? kBlockRows : BlockK(p, tile.bf16x6);
   params.k_blocks = static_cast<int32_t>(CeilDiv(p.in_channels, params.block_k));
   params.split = static_cast<int32_t>(s.split);
-  for (int d = 0; d < kSpatial; ++d) params.count_reciprocals[d] = Reciprocal(params.counts[d]);
-  params.tap_reciprocal = Reciprocal(params.tap_stride);
-  params.k_block_reciprocal = Reciprocal(params.k_blocks);
-  params.split_reciprocal = Reciprocal(params.split);
   params.row_clusters = static_cast<int32_t>(RowClusters(p, tile));
   params.col_clusters = static_cast<int32_t>(ColClusters(p, tile));
-  params.row_cluster_reciprocal = Reciprocal(params.row_clusters);
-  params.col_cluster_reciprocal = Reciprocal(params.col_clusters);
   params.class_tiles = static_cast<uint32_t>(ClassWorkTiles(p, tile, s.split));
   params.tiles = params.class_tiles * scheduled_classes;
   // Enough to fill all stages. A block that has more tiles than it gets done takes them from others.
@@ -200,6 +206,7 @@ WgmmaParams MakeParams(const ConvCall& call, const WgmmaSettings& s, int64_t sli
   params.tiles_ahead = tile.halo ? 1 : static_cast<int32_t>(CeilDiv(tile.stages, std::max<int64_t>(1, steps)));
   params.epilogue = call.epilogue;
   if (call.pass == Pass::kWgrad) SetWgradTiles(p, s, &params);
+  SetReciprocals(&params);
   return params;
 }
 

@@ -101,12 +101,6 @@ class WgmmaStores {
     return RowOffset(tile, first_row + half * 8 + lane_ / 4);
   }
 
-  // The same of the i-th of all rows that this lane has sums of, from a warpgroup's first row on.
-  __device__ __forceinline__ int64_t OffsetOfLane(const WgmmaWorkTile& tile, int32_t first_row, int i) const {
-    if constexpr (kTile.swap_ab) return RowOffset(tile, first_row + i / 2 * 8 + lane_ % 4 * 2 + i % 2);
-    return LaneOffset(tile, first_row + i / 2 * 64 + warp_ * kResultRows, i % 2);
-  }
-
   // Elements from the result's origin to a row. Less than 0: there is no such row.
   __device__ __forceinline__ int64_t RowOffset(const WgmmaWorkTile& tile, int32_t row) const {
     return RowOffset(tile.residue, row);
