@@ -58,8 +58,8 @@ def conv_general_dilated(
 ) -> Array:
     """A drop-in for `jax.lax.conv_general_dilated`: the same arguments, results, transforms and exceptions.
 
-    Native kernels take float32, float64, bfloat16, float16, float8_e4m3fn, float8_e5m2 and int8 (with results of int32
-    and int8), in 1 to 3 spatial dimensions. lax takes the rest.
+    Native kernels take float32, float64, bfloat16, float16, float8_e4m3fn, float8_e5m2, complex64, complex128, and int8
+    with results of int32 and int8, in up to 3 spatial dimensions. lax takes the rest.
 
     Args:
       lhs: input with n spatial dimensions; by default (batch, in channels, spatial...).

@@ -44,7 +44,7 @@ def unsupported_reason(problem: ConvProblem, kind: str = "conv", with_epilogue: 
     """Why no native kernel, on any platform, takes a pass of the problem; None if one may take it."""
     p = as_real(kind, problem) if is_complex(problem) else problem
     if len(p.kernel) > SPATIAL:
-        return f"{len(p.kernel)} spatial dimensions (1 to {SPATIAL} are native)"
+        return f"{len(p.kernel)} spatial dimensions (up to {SPATIAL} are native)"
     return _unsupported_dtypes(p, kind, with_epilogue) or unsupported_sizes(p)
 
 
