@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType
 
-from jaxconv import ffi
+from jaxconv import ffi, transforms
 from jaxconv.fallback import LAX
 from jaxconv.lowering import decide, seen_by_kernels
 from jaxconv.planner.choose import Times, options
@@ -22,8 +22,10 @@ from jaxconv.planner.plan import ANY, ConvPlan, Lax
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.algorithms import names_algorithm
 from jaxconv.problem.conv_problem import ROLES
-from jaxconv.problem.product import Product
+from jaxconv.problem.product import OPERANDS, RESULT, Product
 from jaxconv.traced import pass_of, trace
+from jaxconv.transforms import ChannelsLast
+from jaxconv.transforms.array_views import AS_IT_IS
 from jaxconv.tuning.entries import Entry, operand_types, why_not_stored
 from jaxconv.tuning.file import NOTHING, Key, read, write
 from jaxconv.tuning.timing import CLOCKS, median_us, random_operands
@@ -38,6 +40,7 @@ COMPILER_OPTIONS: dict[str, dict[str, str | bool]] = {"gpu": {"xla_gpu_enable_co
 
 _lock = threading.Lock()
 
+Compute = Callable[[Any, Any], Any]
 Candidates = dict[ConvPlan | Lax, float | None]  # the estimated microseconds of plans on a GPU
 
 
@@ -156,13 +159,14 @@ def _measured(
     programs: dict[ConvPlan | Lax, jax.stages.Compiled] = {}
     us: dict[ConvPlan | Lax, float] = {}
     with jax.enable_x64(has_x64):
-        operands = jax.block_until_ready(random_operands(operand_types(kind, problem)))
+        to_views, between_layers = _in_a_network(kind, problem, device.platform)
+        operands = jax.block_until_ready(to_views(*random_operands(operand_types(kind, problem))))
 
         def measure(plan: ConvPlan | Lax) -> None:
             try:
                 if plan not in programs:
                     function = LAX[kind](problem) if isinstance(plan, Lax) else ffi.convolution(plan, problem)
-                    lowered = jax.jit(function).lower(*operands)
+                    lowered = jax.jit(between_layers(function)).lower(*operands)
                     programs[plan] = lowered.compile(COMPILER_OPTIONS.get(device.platform))
                 found = median_us(CLOCKS[device.platform], programs[plan], operands, BUDGET_S)
                 us[plan] = min(found, us.get(plan, found))
@@ -181,6 +185,20 @@ def _measured(
     times = {plan: Times(candidates[plan], _rounded(us[plan])) for plan in sorted(us, key=us.__getitem__)}
     best = next(iter(times))
     return Entry(kind, problem, best, times.pop(best), {str(plan): t for plan, t in times.items()})
+
+
+def _in_a_network(kind: str, problem: ConvProblem, platform: str) -> tuple[Compute, Callable[[Compute], Compute]]:
+    """What makes the operands what they are between layers, and what makes of a convolution one of these. On a GPU XLA
+    keeps a network's images channels last, so that kernels that want them so wait for no transposition."""
+    roles = transforms.channels_first(problem) if platform == "gpu" else []
+    views = transforms.apply((ChannelsLast(),) if roles else (), problem).views
+    view = lambda role: views[role] if role in roles else AS_IT_IS
+    of_a, of_b, of_result = map(view, (*OPERANDS[kind], RESULT[kind]))
+
+    def between_layers(function: Compute) -> Compute:
+        return lambda a, b: of_result.to(function(of_a.back(a), of_b.back(b)))
+
+    return lambda a, b: (of_a.to(a), of_b.to(b)), between_layers
 
 
 def _rounded(us: float) -> float:

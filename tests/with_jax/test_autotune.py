@@ -18,10 +18,13 @@ from jax.sharding import PartitionSpec as P
 import jaxconv
 from cases.meshes import ONE_AXIS, mesh, place
 from cases.parts import every_other, repeated
-from cases.reference import HOST, integers, lax_channels_last, run_on_host
+from cases.problems import channels_first, passes_of
+from cases.reference import HOST, assert_same, integers, lax_channels_last, run_on_host
 from cases.small import CASES
 from jaxconv import ffi
 from jaxconv.explain import lines
+from jaxconv.fallback import LAX
+from jaxconv.problem.product import OPERANDS, RESULT
 from jaxconv.tuning import autotune as autotuning
 from jaxconv.tuning import file, timing
 
@@ -426,6 +429,35 @@ def test_processes_that_agree(tmp_path, files, which):
         assert printed.startswith("fprop ") and "ValueError" not in printed
         assert ("us measured)" in printed) == (which == "one file")
         assert "NotImplementedError jaxconv.autotune in a program of several processes" in printed
+
+
+@pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
+def test_operands_are_as_between_layers_of_a_network(which):
+    """Images channels last: what a GPU's XLA makes of a network with channels first."""
+    kind, problem = passes_of(channels_first((2, 5, 7, 6), (4, 5, 3, 3)))[which]
+    convolution, shapes = LAX[kind](problem), [problem.shape(role) for role in OPERANDS[kind]]
+    a, b = (integers(shape, "bfloat16") for shape in shapes)
+    to_views, between_layers = autotuning._in_a_network(kind, problem, "gpu")
+    last = [np.moveaxis(x, 1, -1) if role != "rhs" else x for x, role in zip((a, b), OPERANDS[kind], strict=True)]
+    expected = run_on_host(convolution, a, b)
+    assert_same(run_on_host(to_views, a, b), tuple(last))
+    expected = expected if RESULT[kind] == "rhs" else np.moveaxis(expected, 1, -1)
+    assert_same(run_on_host(between_layers(convolution), *last), expected)
+    as_on_a_host, _ = autotuning._in_a_network(kind, problem, "cpu")
+    assert_same(run_on_host(as_on_a_host, a, b), (a, b))
+
+
+@pytest.mark.gpu
+def test_channels_first_is_not_timed_with_transpositions(tmp_path):
+    x, w = integers((16, 64, 56, 56), "bfloat16"), integers((64, 64, 1, 1), "bfloat16")
+    conv = lambda x, w: jaxconv.conv_general_dilated(x, w, (1, 1), "SAME")
+    last = lambda x, w: jaxconv.conv2d(x, w)
+    with jax.default_device(jax.devices("gpu")[0]):
+        (first,) = tuned(tmp_path, conv, x, w)
+        (path := tmp_path / "last").mkdir()
+        (entry,) = tuned(path, last, np.moveaxis(x, 1, -1), np.transpose(w, (2, 3, 1, 0)))
+    assert "ChannelsLast" in str(first["plan"])
+    assert first["us"]["measured"] < 1.5 * entry["us"]["measured"]
 
 
 @pytest.mark.gpu
