@@ -104,7 +104,9 @@ def test_several_devices_of_an_explicit_mesh(spec):
     explicit = mesh(kind=AxisType.Explicit)
     with jax.set_mesh(explicit):
         placed = place(explicit, operands, (spec, P(), spec))
-        program = export.export(jax.jit(pullback(case.general("cpu"))), disabled_checks=CHECKS)(*placed)
+        program = export.export(jax.jit(pullback(case.general("cpu"))), platforms=["cpu"], disabled_checks=CHECKS)(
+            *placed
+        )
         assert custom_calls(program.mlir_module()) == {"conv": 2, "wgrad": 1}
         program = export.deserialize(program.serialize())
         assert_same(program.call(*placed), run_on_host(pullback(case.lax()), *operands))
@@ -117,7 +119,7 @@ def test_several_devices_under_shard_map():
         jax.shard_map(case.general("cpu"), mesh=mesh(), in_specs=(P("a"), P()), out_specs=P("a"), check_vma=True)
     )
     placed = place(mesh(), operands, (P("a"), P(), P("a")))
-    program = export.export(jax.jit(step), disabled_checks=CHECKS)(*placed)
+    program = export.export(jax.jit(step), platforms=["cpu"], disabled_checks=CHECKS)(*placed)
     assert custom_calls(program.mlir_module()) == {"conv": 2, "wgrad": 1}
     program = export.deserialize(program.serialize())
     assert_same(program.call(*placed), run_on_host(pullback(case.lax()), *operands))
@@ -127,5 +129,5 @@ def test_several_devices_of_an_automatic_mesh_go_to_lax():
     case = Case("eight_rows", (8, 8, 4, 3), (3, 3, 3, 4))
     placed = place(mesh(), case.operands(), (P(None, "a"), P()))
     with pytest.warns(UserWarning, match="export for several devices"):
-        program = export.export(jax.jit(case.general(None)))(*placed)
+        program = export.export(jax.jit(case.general(None)), platforms=["cpu"])(*placed)
     assert_same(export.deserialize(program.serialize()).call(*placed), run_on_host(case.lax(), *case.operands()))

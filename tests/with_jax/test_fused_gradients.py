@@ -19,12 +19,12 @@ def full_precision():
         yield
 
 
-def test_gradients_of_float64_with_a_scale_of_float32(x64):
+def test_gradients_of_float64_with_a_scale_of_float32(implementation, x64):
     """They are as exact as those of a scale of float64."""
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=(2, 6, 6, 4)), rng.normal(size=(3, 3, 4, 6))
     scale = rng.normal(size=6).astype("float32")
-    loss = lambda x, w, scale: jnp.sum(jaxconv.conv2d(x, w, scale=scale, implementation="cpu") ** 2)
+    loss = lambda x, w, scale: jnp.sum(jaxconv.conv2d(x, w, scale=scale, implementation=implementation) ** 2)
     ours = jax.grad(loss, (0, 1))(x, w, scale)
     expected = jax.grad(loss, (0, 1))(x, w, scale.astype("float64"))
     for actual, of_float64 in zip(ours, expected, strict=True):
