@@ -347,9 +347,7 @@ def _of_each_dimension(rank: int, arguments: dict[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for name in ("window_strides", "lhs_dilation", "rhs_dilation"):
         value = arguments[name]
-        if np.ndim(value) == 0 and not isinstance(value, int | np.integer):
-            raise TypeError(f"{name} must be an integer or a sequence of integers, got {value!r}")
-        given[name] = integers(name, (value,) * rank if np.ndim(value) == 0 else value)
+        given[name] = integers(name, value, rank)
         check_length(name, given[name], rank)
         check_positive(name, given[name])
     if isinstance(arguments["padding"], int | np.integer):

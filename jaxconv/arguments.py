@@ -40,11 +40,14 @@ def normalised(lhs, rhs, arguments: dict[str, Any]) -> Arguments:
     return tuple((name, _hashable(name, value)) for name, value in arguments.items())
 
 
-def integers(name: str, values: Any) -> tuple[int, ...]:
+def integers(name: str, value: Any, rank: int | None = None) -> tuple[int, ...]:
+    """rank: of one integer, so many."""
+    values = value if rank is None or np.ndim(value) else (value,) * rank
     try:
         return tuple(operator.index(v) for v in values)
     except TypeError as e:
-        raise TypeError(f"{name} must be a sequence of integers, got {values!r}") from e
+        allowed = "a sequence of integers" if rank is None else "an integer or a sequence of integers"
+        raise TypeError(f"{name} must be {allowed}, got {value!r}") from e
 
 
 def check_length(name: str, values: Sequence[Any], rank: int, error: type[Exception] = ValueError) -> None:
