@@ -12,6 +12,7 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
+from jaxconv import transforms
 from jaxconv.planner.choose import Choice, Rejection, choose
 from jaxconv.planner.devices import Device
 from jaxconv.planner.native import COSTS
@@ -19,6 +20,7 @@ from jaxconv.planner.plan import ANY, Lax
 from jaxconv.problem import ConvProblem, Spec
 from jaxconv.problem.algorithms import Float32, names_algorithm
 from jaxconv.problem.product import OPERANDS, RESULT, Product, ceil_div, vector_elements
+from jaxconv.transforms import ChannelsLast
 
 FAMILY = "lax"  # of the constants in a device's data
 AHEAD = 1.05  # lax must be expected to be so many times as fast as ours,
@@ -145,7 +147,7 @@ def constants_of(kind: str, device: Device) -> Constants:
 @lru_cache(maxsize=4096)
 def choose_or_lax(platform: str, kind: str, problem: ConvProblem, device: Device) -> Choice:
     """The choice for those who name no implementation: on a GPU lax, if it is expected to be faster."""
-    ours, product = choose(platform, kind, problem, ANY, device), Product(kind, problem)
+    ours, product = choose(platform, kind, problem, ANY, device), Product(kind, _channels_last(problem))
     kind_of_lax = kind_of(product) if platform == "cuda" else None
     if kind_of_lax is None or ours.plan is None:
         return ours
@@ -160,6 +162,13 @@ def choose_or_lax(platform: str, kind: str, problem: ConvProblem, device: Device
         return _lax(ours, found.lax, f"{1e6 * found.ours:.1f} us expected")
     why = f"{1e6 * found.lax:.1f} us expected, within a factor of {found.error:.2f}"
     return dataclasses.replace(ours, others=lambda: (*ours.rejected, Rejection("lax", why)))
+
+
+def _channels_last(problem: ConvProblem) -> ConvProblem:
+    """The problem as cuDNN gets it: XLA lays images out channels last, whatever the order of their axes is."""
+    are_images = problem.lhs_spec.first == problem.out_spec.first == 0
+    is_other = ChannelsLast().unsupported_reason(problem) is None
+    return transforms.apply((ChannelsLast(),), problem).problem if are_images and is_other else problem
 
 
 def _lax(ours: Choice, seconds: float, why_not_ours: str) -> Choice:

@@ -7,7 +7,7 @@ import pytest
 
 import jaxconv
 from cases.plans import device
-from cases.problems import each_channel, halves, layer, of_layouts, passes_of
+from cases.problems import channels_first, each_channel, halves, layer, of_layouts, passes_of
 from jaxconv import ffi
 from jaxconv.explain import lines
 from jaxconv.lowering import decide
@@ -84,7 +84,7 @@ OTHERS = {
     "stem": halves((8, 64, 64, 3), (7, 7, 3, 64)),
     "odd_channels": halves((8, 14, 14, 60), (3, 3, 60, 96)),
     "volume": halves((8, 6, 14, 14, 64), (3, 3, 3, 64, 96)),
-    "channels_first": of_layouts((8, 64, 14, 14), (96, 64, 3, 3), ("NCHW", "OIHW", "NCHW")),
+    "batch_last": of_layouts((14, 14, 64, 8), (3, 3, 64, 96), ("HWCN", "HWIO", "HWCN")),
     "empty": halves((0, 14, 14, 64), (3, 3, 64, 96)),
     "symbolic_batch": halves((BATCH, 14, 14, 64), (3, 3, 64, 96)),
 }
@@ -119,6 +119,15 @@ def test_the_choice():
     choice = choose_or_lax("cuda", "conv", BY_LAX, TYPICAL_DEVICE)
     assert choice.cost < choose("cuda", "conv", BY_LAX).cost
     assert choose_or_lax("cuda", "conv", BY_OURS, TYPICAL_DEVICE) == choose("cuda", "conv", BY_OURS)
+
+
+def test_the_choice_for_channels_first():
+    """As for channels last: cuDNN gets them so."""
+    by_lax = channels_first((1, 960, 16, 16), (960, 1, 3, 3), feature_group_count=960)
+    by_ours = channels_first((128, 256, 28, 28), (256, 256, 3, 3))
+    of_one_pixel = channels_first((128, 256, 1, 1), (256, 256, 1, 1))
+    assert taken("conv", by_lax) and not taken("conv", by_ours)
+    assert taken("conv", by_ours, UNFITTED) and taken("conv", of_one_pixel, UNFITTED)
 
 
 def test_less_work_than_was_measured(monkeypatch):
