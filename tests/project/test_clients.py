@@ -18,7 +18,13 @@ from convbench.clients.worker import Compiled, Side, queued_seconds
 from convbench.command import main
 from convbench.rows import RowFile
 
-SIZES = {"resnet50": 25_557_032, "mobilenetv2": 3_504_872, "efficientnet_b0": 5_288_548, "convnext_t": 28_589_128}
+SIZES = {
+    "resnet50": 25_557_032,
+    "resnet50_nchw": 25_557_032,
+    "mobilenetv2": 3_504_872,
+    "efficientnet_b0": 5_288_548,
+    "convnext_t": 28_589_128,
+}
 
 
 @pytest.mark.parametrize("name", SIZES)

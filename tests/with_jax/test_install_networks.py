@@ -21,6 +21,7 @@ NETWORKS = {
 MORE = {
     "keras MobileNetV2": functools.partial(networks.keras, "MobileNetV2"),
     "linen ResNet-50": functools.partial(networks.linen, "resnet50"),
+    "linen ResNet-50, channels first": functools.partial(networks.linen, "resnet50_nchw"),
     "linen MobileNetV2": functools.partial(networks.linen, "mobilenetv2"),
     "linen EfficientNet-B0": functools.partial(networks.linen, "efficientnet_b0"),
     "linen ConvNeXt-T": functools.partial(networks.linen, "convnext_t"),

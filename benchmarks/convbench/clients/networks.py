@@ -10,7 +10,7 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 
 def layers(dtype: str, train: bool) -> tuple[Callable[..., nn.Conv], Callable[..., nn.BatchNorm]]:
@@ -20,22 +20,40 @@ def layers(dtype: str, train: bool) -> tuple[Callable[..., nn.Conv], Callable[..
     )
 
 
+class ChannelsFirstConv(nn.Module):
+    """flax's Conv without bias on images [batch, channel, height, width], which flax does not have."""
+
+    features: int
+    kernel_size: tuple[int, int]
+    strides: tuple[int, int] = (1, 1)
+    dtype: str = "float32"
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        of_filter = nn.initializers.lecun_normal(in_axis=1, out_axis=0)
+        kernel = self.param("kernel", of_filter, (self.features, x.shape[1], *self.kernel_size))
+        return lax.conv_general_dilated(x, kernel.astype(self.dtype), self.strides, "SAME")
+
+
 class ResNet(nn.Module):
     """ResNet-50; its strides are in the 3x3 convolutions.
 
-    conv_general_dilated: in place of lax's.
+    conv_general_dilated: in place of lax's. channels_first: images are [batch, channel, height, width].
     """
 
     width: int
     dtype: str
     conv_general_dilated: Callable[..., Array] | None = None
+    channels_first: bool = False
 
     @nn.compact
     def __call__(self, x: Array, train: bool) -> Array:
         conv, norm = layers(self.dtype, train)
-        conv = partial(conv, conv_general_dilated=self.conv_general_dilated)
+        conv, pixels = partial(conv, conv_general_dilated=self.conv_general_dilated), (1, 2)
+        if self.channels_first:
+            conv, norm, pixels = partial(ChannelsFirstConv, dtype=self.dtype), partial(norm, axis=1), (2, 3)
         x = nn.relu(norm()(conv(self.width, (7, 7), (2, 2))(x)))
-        x = nn.max_pool(x, (3, 3), (2, 2), "SAME")
+        x = halved(x, pixels)
         for stage, depth in enumerate((3, 4, 6, 3)):
             channels = self.width * 2**stage
             for block in range(depth):
@@ -46,7 +64,13 @@ class ResNet(nn.Module):
                 if x.shape != y.shape:
                     x = norm()(conv(4 * channels, (1, 1), strides)(x))
                 x = nn.relu(x + y)
-        return nn.Dense(1000, dtype=self.dtype)(x.mean((1, 2)))
+        return nn.Dense(1000, dtype=self.dtype)(x.mean(pixels))
+
+
+def halved(x: Array, pixels: tuple[int, int]) -> Array:
+    """The largest of 3x3 pixels, with strides of 2 along their axes."""
+    window, strides = ([size if axis in pixels else 1 for axis in range(x.ndim)] for size in (3, 2))
+    return lax.reduce_window(x, -jnp.inf, lax.max, window, strides, "SAME")
 
 
 class Stage(NamedTuple):
@@ -216,6 +240,7 @@ EfficientNetB0 = partial(Mobile, stages=EFFICIENTNET_STAGES, activation=jax.nn.s
 IMAGENET = (128, 224, 224, 3), (2, 32, 32, 3)
 NETWORKS = {
     "resnet50": Network(ResNet, 64, *IMAGENET),
+    "resnet50_nchw": Network(partial(ResNet, channels_first=True), 64, (128, 3, 224, 224), (2, 3, 32, 32)),
     "mobilenetv2": Network(MobileNetV2, 32, *IMAGENET),
     "mobilenetv2_b256": Network(MobileNetV2, 32, (256, *IMAGENET[0][1:]), IMAGENET[1]),
     "efficientnet_b0": Network(EfficientNetB0, 32, *IMAGENET),
