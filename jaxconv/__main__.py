@@ -26,8 +26,8 @@ def main() -> None:
     commands.add_parser("doctor", help="print versions, devices, and a check of each kernel family; 1 if one is wrong")
     run = commands.add_parser("run", help="run a script, as Python does, after jaxconv.install()")
     run.add_argument("--implementation", choices=list(IMPLEMENTATIONS), help="as in jaxconv.install")
-    run.add_argument("script")
-    run.add_argument("args", nargs=argparse.REMAINDER, help="of the script")
+    # One argument: argparse would take a "--" behind the script for its own.
+    run.add_argument("script", nargs=argparse.REMAINDER, help="the script, and its arguments")
     explain = commands.add_parser("explain", help="print which kernel answers each convolution of a function")
     explain.add_argument("function", metavar="module:function", help="traced, not run; its results must need them")
     explain.add_argument(
@@ -47,13 +47,16 @@ def main() -> None:
             explain.error(*error.args)
         print(explain_command.table(function, options.args))
         return
-    if not os.path.exists(options.script):
-        run.error(f"no such script: {options.script}")
+    words = options.script[1:] if options.script[:1] == ["--"] else options.script
+    if not words:
+        run.error("the following arguments are required: script")
+    if not os.path.exists(words[0]):
+        run.error(f"no such script: {words[0]}")
     jaxconv.install(options.implementation)
-    sys.argv = [options.script, *options.args]
+    sys.argv = words
     if not sys.flags.safe_path:
-        sys.path[0] = os.path.dirname(os.path.abspath(options.script))
-    _run_as_main(options.script)
+        sys.path[0] = os.path.dirname(os.path.abspath(words[0]))
+    _run_as_main(words[0])
 
 
 def _run_as_main(path: str) -> None:
@@ -64,7 +67,8 @@ def _run_as_main(path: str) -> None:
     if pkgutil.get_importer(path) is not None or path.endswith(".pyc"):
         runpy.run_path(path, run_name="__main__")
         return
-    with io.open_code(os.path.abspath(path)) as file:
+    path = os.path.abspath(path)  # as Python gives it to a script, which may change its folder
+    with io.open_code(path) as file:
         code = compile(file.read(), path, "exec", dont_inherit=True)  # not this module's imports of __future__
     main = types.ModuleType("__main__")
     main.__file__ = path

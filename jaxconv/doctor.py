@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform as host
 import sys
 import time
@@ -19,6 +20,8 @@ from jaxconv.api import conv2d
 from jaxconv.compiled import planning
 from jaxconv.ffi import devices_of
 from jaxconv.planner.families import FAMILIES
+from jaxconv.tuning.file import read
+from jaxconv.tuning.loaded import VARIABLE
 
 SECONDS = 1.0  # of a family's check
 CUDA_PACKAGES = (ffi.PLUGIN, "jax-cuda12-plugin", "jax-cuda13-plugin")
@@ -76,6 +79,16 @@ def _sections() -> Iterator[tuple[str, Findings]]:
         return
     for platform in FAMILIES:
         yield f"{platform}: {_devices_text(platform)}", _findings(platform)
+    if path := os.environ.get(VARIABLE):
+        yield f"measured plans: {VARIABLE}={path}", [("file", _why_not_read(path))]
+
+
+def _why_not_read(path: str) -> str | None:
+    try:
+        read(path)
+    except (OSError, ValueError) as error:
+        return f"{error}. The first convolution fails by it: unset {VARIABLE}, or measure again by jaxconv.autotune"
+    return None
 
 
 def _platforms() -> str | None:

@@ -22,7 +22,7 @@ class NoSuchFunction(LookupError):
 def function_of(name: str) -> Callable:
     """The function of "module:function". What the module raises while it is imported is not caught."""
     module_name, _, function_name = name.partition(":")
-    if not module_name or not function_name:
+    if not module_name or not function_name or module_name.startswith("."):
         raise NoSuchFunction(f"the function must be named as module:function, got {name!r}")
     try:
         module = importlib.import_module(module_name)

@@ -54,7 +54,7 @@ def read(path: str | os.PathLike[str]) -> Tuning:
         platform, found_entries = found["platform"], list(found["entries"])
         if platform not in tuple(MODULES):
             raise ValueError(f"platform {platform!r}")
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"{path} is no tuning file of jaxconv.autotune: {error!r}") from error
     here = _header(platform)
     if here["device"] is None:

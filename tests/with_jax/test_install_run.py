@@ -39,6 +39,19 @@ def test_script(options, is_ours, tmp_path):
     assert ("install('cuda') is not for cpu, but install() is" in process.stderr) == (not is_ours)
 
 
+@pytest.mark.parametrize("args", [("--", "-x"), ("a", "--", "-x"), ("--",)], ids=str)
+def test_dashes_are_the_scripts_own(args, tmp_path):
+    assert run(tmp_path, "import sys; print(sys.argv[1:])", args=args).stdout.strip() == str([*args])
+
+
+def test_a_script_that_changes_its_folder(tmp_path):
+    """Its path is absolute, as under Python."""
+    (tmp_path / "script.py").write_text("import inspect, os\nf = lambda: 1\nos.chdir('/')\nprint(inspect.getsource(f))")
+    command = [sys.executable, "-m", "jaxconv", "run", "script.py"]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert process.stdout.strip() == "f = lambda: 1", process.stderr
+
+
 def test_exit_code(tmp_path):
     assert run(tmp_path, "raise SystemExit(7)").returncode == 7
 
