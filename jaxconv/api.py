@@ -19,11 +19,11 @@ from jaxconv.arguments import (
     Arguments,
     as_array,
     check_length,
-    check_positive,
     circular_dimensions,
-    integers,
     normalised,
+    of_dimensions,
     read,
+    repeated,
 )
 from jaxconv.filters import PreparedFilter, array_and_axes, array_and_axes_of_volumes, check_arrays
 from jaxconv.fused.call import Call
@@ -35,6 +35,7 @@ from jaxconv.problem.algorithms import precision_of_lax
 from jaxconv.problem.wider import is_of_two_float8
 
 LAYOUTS = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}
+OF_DIMENSIONS = ("window_strides", "lhs_dilation", "rhs_dilation")
 Ints = int | Sequence[int]
 Padding = str | Sequence[tuple[int, int]]
 Numbers = Array | float
@@ -334,6 +335,7 @@ def _conv(rank: int, x, w, **arguments) -> Array:
 def _conv_in_blocks(x, w, **arguments) -> Array:
     """conv2d of NCHW32."""
     arguments |= _of_each_dimension(2, arguments)
+    arguments |= _checked(2, arguments)
     check_arrays(x=x)
     w, axes = array_and_axes_of_volumes(w)
     check_arrays(w=w)
@@ -343,22 +345,23 @@ def _conv_in_blocks(x, w, **arguments) -> Array:
 
 
 def _of_each_dimension(rank: int, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that may be one integer for all dimensions, as an integer for each."""
-    given: dict[str, Any] = {}
-    for name in ("window_strides", "lhs_dilation", "rhs_dilation"):
-        value = arguments[name]
-        given[name] = integers(name, value, rank)
-        check_length(name, given[name], rank)
-        check_positive(name, given[name])
+    """The arguments that may be one integer for all dimensions, with an entry for each."""
+    given = {name: repeated(name, arguments[name], rank) for name in OF_DIMENSIONS}
     if isinstance(arguments["padding"], int | np.integer):
         given["padding"] = ((arguments["padding"],) * 2,) * rank
     return given
+
+
+def _checked(rank: int, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Those of each dimension that are used before all are checked."""
+    return {name: of_dimensions(name, arguments[name], rank) for name in OF_DIMENSIONS}
 
 
 def _conv_of(x, w, *, in_blocks: bool = False, **arguments) -> Array:
     """in_blocks: whether the residual and the result have their channels in blocks, see `jaxconv.blocks`."""
     periodic = ()
     if circular := circular_dimensions(arguments["padding"], x.ndim - 2):
+        arguments |= _checked(x.ndim - 2, arguments)
         if not isinstance(arguments["padding"], str):
             check_length("padding", arguments["padding"], x.ndim - 2)
         _, (_, _, *window), _ = lax.conv_dimension_numbers(x.shape, w.shape, arguments["dimension_numbers"])

@@ -26,39 +26,48 @@ Arguments = tuple[tuple[str, Any], ...]  # by name, hashable
 def normalised(lhs, rhs, arguments: dict[str, Any]) -> Arguments:
     """The arguments as tuples of integers, after the checks that lax makes only while lowering."""
     arguments = dict(arguments)
+    rank = lhs.ndim - 2 if lhs.ndim == rhs.ndim >= 2 else None  # lax finds that there is none
+    finds_missing = "strides" in arguments  # as conv_transpose does
     for name in ("window_strides", "strides", "lhs_dilation", "rhs_dilation"):
         if arguments.get(name) is not None:
-            arguments[name] = integers(name, arguments[name])
-            if lhs.ndim == rhs.ndim >= 2:
-                is_early = "strides" in arguments and len(arguments[name]) < lhs.ndim - 2  # conv_transpose finds these
-                check_length(name, arguments[name], lhs.ndim - 2, TypeError if is_early else ValueError)
-    for name in ("window_strides", "lhs_dilation", "rhs_dilation"):
-        check_positive(name, arguments.get(name))
+            arguments[name] = of_dimensions(name, arguments[name], rank, TypeError if finds_missing else ValueError)
     _check_axes(lhs, rhs, arguments["dimension_numbers"])
     if not isinstance(arguments["padding"], str):
         arguments["padding"] = pairs(arguments["padding"])
-    return tuple((name, _hashable(name, value)) for name, value in arguments.items())
+    return _hashable(tuple((name, _as_tuples(value)) for name, value in arguments.items()))
 
 
-def integers(name: str, value: Any, rank: int | None = None) -> tuple[int, ...]:
-    """rank: of one integer, so many."""
-    values = value if rank is None or np.ndim(value) else (value,) * rank
+def of_dimensions(
+    name: str, values: Any, rank: int | None, if_missing: type[Exception] = ValueError
+) -> tuple[int, ...]:
+    """A stride or a dilation for each dimension. rank: how many there are, if that is known."""
     try:
-        return tuple(operator.index(v) for v in values)
+        numbers = tuple(map(operator.index, values))
     except TypeError as e:
-        allowed = "a sequence of integers" if rank is None else "an integer or a sequence of integers"
-        raise TypeError(f"{name} must be {allowed}, got {value!r}") from e
+        raise TypeError(f"{name} must be a sequence of integers, got {values!r}") from e
+    if rank is not None:
+        check_length(name, numbers, rank, if_missing if len(numbers) < rank else ValueError)
+    if name != "strides" and min(numbers, default=1) < 1:  # conv_transpose finds those
+        error = TypeError if "dilation" in name else ValueError  # as lax
+        raise error(f"{name} must be positive integers, got {numbers}")
+    return numbers
+
+
+def repeated(name: str, value: Any, rank: int) -> Any:
+    """One integer for all dimensions as a sequence; a sequence as it is."""
+    if isinstance(value, int):
+        return (value,) * rank
+    if np.ndim(value):
+        return value
+    try:
+        return (operator.index(value),) * rank
+    except TypeError as e:
+        raise TypeError(f"{name} must be an integer or a sequence of integers, got {value!r}") from e
 
 
 def check_length(name: str, values: Sequence[Any], rank: int, error: type[Exception] = ValueError) -> None:
     if len(values) != rank:
         raise error(f"{name} must have an entry for each of {rank} spatial dimensions, got {values}")
-
-
-def check_positive(name: str, values: Sequence[int] | None) -> None:
-    if values is not None and any(v < 1 for v in values):
-        error = TypeError if "dilation" in name else ValueError  # as lax
-        raise error(f"{name} must be positive integers, got {values}")
 
 
 def pairs(padding: Any) -> tuple[tuple[int, int], ...]:
@@ -118,17 +127,20 @@ def read(lax_function: Callable, lhs, rhs, arguments: Arguments) -> tuple[ConvPr
     return problem, out.sharding
 
 
-def _hashable(name: str, value: Any) -> Any:
-    """Sequences as tuples: lax takes lists and arrays, jit's static arguments do not."""
+def _hashable(arguments: Arguments) -> Arguments:
     try:
-        value = _as_tuples(value)
-        hash(value)
-    except TypeError as e:
-        raise TypeError(f"{name} must be hashable, got {value!r}") from e
-    return value
+        hash(arguments)
+    except TypeError:
+        for name, value in arguments:
+            try:
+                hash(value)
+            except TypeError as e:
+                raise TypeError(f"{name} must be hashable, got {value!r}") from e
+    return arguments
 
 
 def _as_tuples(value: Any) -> Any:
-    if isinstance(value, list | np.ndarray) or type(value) is tuple:
-        return tuple(_as_tuples(v) for v in value)
+    """Sequences as tuples: lax takes lists and arrays, jit's static arguments do not."""
+    if isinstance(value, list) or type(value) is tuple or (isinstance(value, np.ndarray) and value.ndim):
+        return tuple(map(_as_tuples, value))
     return value

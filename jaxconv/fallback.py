@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -45,12 +44,8 @@ def warn(reason: str, in_silence: str = 'implementation="xla" says so without th
 
 def warnings_are_errors(message: str = BEGINNING) -> bool:
     """Whether a filter makes them so. message: how they begin, as far as it is known."""
-    matches = (
-        action
-        for action, pattern, category, *_ in warnings.filters
-        if issubclass(FallbackWarning, category) and (pattern is None or re.match(pattern, message))
-    )
-    return next(matches, "default") == "error"
+    applies = lambda f: issubclass(FallbackWarning, f[2]) and (f[1] is None or f[1].match(message))
+    return next((f[0] for f in warnings.filters if applies(f)), "default") == "error"
 
 
 def allows_lax(implementation: str | Constraint | None) -> bool:
