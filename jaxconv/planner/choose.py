@@ -163,9 +163,9 @@ class Version(NamedTuple):
 def version_of(transform: Transform, product: Product, device: Device) -> Version | str:
     """The version under a transform, or why there is none."""
     problem = product.problem
-    disorder = 0.0 if ChannelsLast() in transform else _disorder_seconds(problem, device)
+    for_others = 0.0 if ChannelsLast() in transform else _order_seconds(problem, device)
     if not transform:
-        return Version(product, disorder)
+        return Version(product, for_others)
     if reason := transforms.unsupported_reason(transform, problem):
         return reason
     for why_not in (transforms.mixed_members_reason, transforms.added_results_reason):
@@ -175,10 +175,10 @@ def version_of(transform: Transform, product: Product, device: Device) -> Versio
     seconds = _conversion_seconds(product.kind, problem, transformed, device)
     version = dataclasses.replace(product, problem=transformed.problem)
     doubt = DOUBT if any(view.is_summed for view in transformed.views.values()) else 1.0
-    return unsupported_sizes(transformed.problem) or Version(version, seconds + disorder, doubt)
+    return unsupported_sizes(transformed.problem) or Version(version, seconds + for_others, doubt)
 
 
-def _disorder_seconds(problem: ConvProblem, device: Device) -> float:
+def _order_seconds(problem: ConvProblem, device: Device) -> float:
     """A kernel that takes channels first has XLA transpose images for a network's other convolutions."""
     return sum(copy_seconds(problem, role, device) for role in transforms.channels_first(problem))
 
