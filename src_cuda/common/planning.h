@@ -125,8 +125,6 @@ struct Product {
   // All results, and their bytes in the type of the sums.
   int64_t sums() const { return rows() * cols() * conv.groups; }
   int64_t sums_bytes() const { return sums() * ElementBytes(sum_type()); }
-  // Bytes of a row of the im2col matrix: all (tap, channel) of a position, of all groups.
-  int64_t column_bytes() const { return conv.groups * channel_taps() * ElementBytes(conv.src_type); }
 
   // Bytes of the destination, of the residual, and of the source pixels that windows see, each counted once.
   int64_t activation_bytes() const {

@@ -25,7 +25,7 @@ class Im2colPlanner : public TiledPlanner<Im2colPlanner, Im2colSettings> {
   // As many whole tiles of rows as the workspace's limit allows.
   Im2colSettings WithExtra(Im2colSettings s, const Requested& requested) const {
     const int64_t most =
-        std::min(kMaxColumnBytes / std::max<int64_t>(1, product_.column_bytes()), MatrixRows(product_.conv, s));
+        std::min(kMaxColumnBytes / std::max<int64_t>(1, MatrixRowBytes(product_.conv)), MatrixRows(product_.conv, s));
     const int64_t rows = kTiles[s.tile].block_m;
     s.chunk = requested.Find("chunk").value_or(std::max<int64_t>(1, most / rows) * rows);
     return s;
@@ -59,7 +59,7 @@ class Im2colPlanner : public TiledPlanner<Im2colPlanner, Im2colSettings> {
 
   // The column matrix is written and read once.
   double Seconds(const Im2colSettings& s) const {
-    const double copies = 2.0 * product_.positions() * product_.column_bytes() / device_.bandwidth;
+    const double copies = 2.0 * product_.positions() * MatrixRowBytes(product_.conv) / device_.bandwidth;
     return copies + LaunchesOf(s).count * kLaunchSeconds + TiledPlanner::Seconds(s);
   }
 

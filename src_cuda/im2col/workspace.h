@@ -16,6 +16,9 @@ inline int64_t MatrixRows(const ConvProblem& p, const Im2colSettings& s) {
   return RowTiles(p, Positions(p), tile_rows) * tile_rows;
 }
 
+// Bytes of such a row: all (tap, channel) of a position, of all groups.
+inline int64_t MatrixRowBytes(const ConvProblem& p) { return p.groups * ChannelTaps(p) * ElementBytes(p.src_type); }
+
 inline int64_t Chunks(const ConvProblem& p, const Im2colSettings& s) {
   return std::max<int64_t>(1, CeilDiv(MatrixRows(p, s), s.chunk));
 }
@@ -32,7 +35,7 @@ inline int64_t SumsBytes(const ConvProblem& p, Pass pass, const Im2colSettings& 
 }
 
 inline int64_t Im2colWorkspace(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
-  return SumsBytes(p, pass, s) + s.chunk * p.groups * ChannelTaps(p) * ElementBytes(p.src_type);
+  return SumsBytes(p, pass, s) + s.chunk * MatrixRowBytes(p);
 }
 
 }  // namespace jaxconv
