@@ -47,6 +47,13 @@ def without_tuning(monkeypatch):
 
 
 @pytest.fixture
+def full_precision():
+    """On GPUs, too, float32 must stay float32."""
+    with jax.default_matmul_precision("highest"):
+        yield
+
+
+@pytest.fixture
 def x64():
     with jax.enable_x64(True):
         yield

@@ -23,6 +23,7 @@ from jaxconv.problem import ConvProblem
 from jaxconv.problem.algorithms import names_algorithm
 from jaxconv.problem.conv_problem import ROLES
 from jaxconv.problem.product import OPERANDS, RESULT, Product
+from jaxconv.problem.wider import Compute
 from jaxconv.traced import pass_of, trace
 from jaxconv.transforms import ChannelsLast
 from jaxconv.transforms.array_views import AS_IT_IS
@@ -40,7 +41,6 @@ COMPILER_OPTIONS: dict[str, dict[str, str | bool]] = {"gpu": {"xla_gpu_enable_co
 
 _lock = threading.Lock()
 
-Compute = Callable[[Any, Any], Any]
 Candidates = dict[ConvPlan | Lax, float | None]  # the estimated microseconds of plans on a GPU
 
 
@@ -187,7 +187,7 @@ def _measured(
     return Entry(kind, problem, best, times.pop(best), {str(plan): t for plan, t in times.items()})
 
 
-def _in_a_network(kind: str, problem: ConvProblem, platform: str) -> tuple[Compute, Callable[[Compute], Compute]]:
+def _in_a_network(kind: str, problem: ConvProblem, platform: str) -> tuple[Callable, Callable[[Compute], Compute]]:
     """What makes the operands what they are between layers, and what makes of a convolution one of these. On a GPU XLA
     keeps a network's images channels last, so that kernels that want them so wait for no transposition."""
     roles = transforms.channels_first(problem) if platform == "gpu" else []

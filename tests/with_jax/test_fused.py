@@ -22,11 +22,7 @@ RTOL = 2e-5
 WITHOUT_SIMPLIFIER = {"xla_disable_hlo_passes": "algsimp"}  # as in test_property
 
 
-@pytest.fixture(autouse=True)
-def full_precision():
-    """On GPUs, too, float32 must stay float32."""
-    with jax.default_matmul_precision("highest"):
-        yield
+pytestmark = pytest.mark.usefixtures("full_precision")
 
 
 def check(transform, case, implementation, arrays, rtol=0.0):

@@ -12,11 +12,7 @@ from cases.reference import assert_same, integers, run, run_on_host
 RTOL = 2e-5
 
 
-@pytest.fixture(autouse=True)
-def full_precision():
-    """On GPUs, too, float32 must stay float32."""
-    with jax.default_matmul_precision("highest"):
-        yield
+pytestmark = pytest.mark.usefixtures("full_precision")
 
 
 def test_gradients_of_float64_with_a_scale_of_float32(implementation, x64):

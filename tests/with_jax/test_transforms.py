@@ -14,12 +14,7 @@ from cases.parts import diagonal, every_other, name, repeated
 from cases.reference import assert_same, cotangent, integers, lax_channels_last, pullback, run, run_on_host
 from cases.small import BATCH_GROUPS, BY_ENTRIES_IN_TURNS, BY_ENTRY, CASES, ENTRIES, GENERAL, named
 
-
-@pytest.fixture(autouse=True)
-def full_precision():
-    """Derivatives of sin are no small integers: on GPUs, too, float32 must stay float32."""
-    with jax.default_matmul_precision("highest"):
-        yield
+pytestmark = pytest.mark.usefixtures("full_precision")  # derivatives of sin are no small integers
 
 
 # A derivative of sin mixes all orders of magnitude; a wrong term is far outside of this.
