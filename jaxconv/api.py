@@ -77,8 +77,7 @@ def conv_general_dilated(
         on CUDA cores. A `jax.lax.DotAlgorithmPreset` names how float32 is multiplied: docs/numerics.md has a table of
         the seven that are taken, with the error of each. Another one is a ValueError. implementation="mma" does HIGHEST
         with two tf32 numbers for each float32, in three passes: a product has a relative error of at most 3 * 2^-22.
-        There an infinity, or a number that tf32 rounds to infinity, gives NaN. The host's kernels compute in float32 or
-        wider at every precision.
+        There an infinity gives NaN. The host's kernels compute in float32 or wider at every precision.
       preferred_element_type: dtype of the result and of the accumulation.
       out_sharding: as in lax, for explicit sharding.
       implementation: what computes the convolution and its gradients.
@@ -136,9 +135,9 @@ def fused_conv_general_dilated(
         out_scale * activation(scale * conv(lhs, rhs) + bias + residual_scale * residual)
 
     in float32 from the complete sums, in float64 if those are float64, and rounds once. It has the
-    derivatives of `conv2d`: no forward mode at the top level. For relu and leaky_relu they need the result; for other
-    activations, and for a quantised result, what the activation is applied to. Differentiated, that is then computed by
-    the kernel and rounded to out_dtype (not if that is quantised), and the activation by XLA.
+    derivatives of `conv2d`: no forward mode at the top level. For relu and leaky_relu they need the result alone. For
+    other activations, and for a quantised result, they need the activation's input: in a call that is differentiated
+    the kernel computes that, and XLA applies the activation. It is rounded to out_dtype, unless that is quantised.
 
     Args:
       lhs, rhs: as in `conv_general_dilated`; not complex, nor integers but int8. One may be float8_e4m3fn and the other
@@ -157,8 +156,8 @@ def fused_conv_general_dilated(
         has that of identity.
       out_scale: as scale, for a quantised result.
       implementation: as in `conv_general_dilated`. What a kernel cannot end with, XLA computes from the sums: over
-        several devices, with int8 results of floats, with float8 results on a GPU, and a residual of another dtype than
-        the result.
+        several devices; int8 results of floats; on a GPU float8_e5m2 results, and those of float8_e4m3fn that Hopper's
+        `wgmma` does not compute; a residual of another dtype than the result.
 
     Returns:
       The result, of the convolution's shape and of out_dtype.

@@ -131,6 +131,8 @@ def _check(x, w, sizes: dict[str, int], lhs_dilation: Sequence[int], groups: int
             f'x must have its channels in blocks of {BLOCK_CHANNELS}, [N, C/32, H, W, 32], with layout "{NAME}", '
             f"got shape {x.shape}"
         )
+    if groups != 1:
+        raise ValueError(f'feature_group_count must be 1 with layout "{NAME}", got {groups}')
     if sizes["O"] % BLOCK_CHANNELS:
         raise ValueError(
             f"w must have output channels that are a multiple of {BLOCK_CHANNELS} with layout "
@@ -139,7 +141,5 @@ def _check(x, w, sizes: dict[str, int], lhs_dilation: Sequence[int], groups: int
     if sizes["D"] != x.shape[1]:
         ins, expected = (blocks * BLOCK_CHANNELS for blocks in (sizes["D"], x.shape[1]))
         raise ValueError(f"w must have the input channels of x, {expected}, got {ins}")
-    if groups != 1:
-        raise ValueError(f'feature_group_count must be 1 with layout "{NAME}", got {groups}')
     if any(dilation != 1 for dilation in lhs_dilation):
         raise ValueError(f'lhs_dilation must be 1 with layout "{NAME}", got {lhs_dilation}')

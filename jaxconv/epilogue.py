@@ -73,7 +73,7 @@ class Epilogue:
         return Epilogue(operands, None, self.number_dtype(problem) if self.is_quantised else self.out_dtype)
 
     def sums_dtype(self, problem: ConvProblem) -> np.dtype:
-        """That of the sums, of which the result is made."""
+        """The dtype of the sums before the epilogue."""
         operand = problem.rhs_dtype
         if operand == INT8:
             return INT32

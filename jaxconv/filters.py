@@ -44,7 +44,7 @@ def prepare_filter(w: Array, layout: str | None = None) -> PreparedFilter:
       w: filter (spatial..., in channels / groups, out channels), with 1 to 3 spatial dimensions, of any dtype that the
         convolution takes.
       layout: "NCHW32" for `conv2d(..., layout="NCHW32")`. It takes other prepared filters too, but Hopper's `wgmma`
-        kernels read none of them.
+        kernels read only those of 1x1 windows.
 
     Returns:
       The prepared filter.

@@ -9,8 +9,8 @@
 // To add an operation, add its operands here, read them in ffi_decode.h, and apply it in EpilogueOf of
 // src_cpu/common/epilogue.h and in EpilogueOf of src_cuda/common/epilogue.cuh. Kernels that end many sums at once apply
 // it by themselves: EpilogueOfChannels in the same file; DepthwiseEpilogue of src_cuda/depthwise/params.cuh; DirectSums
-// and RowStreaming of src_cuda/direct; WgmmaEpilogue and ResultOf of src_cuda/wgmma/epilogue.cuh, and cluster_split.cuh
-// beside it.
+// and RowStreaming of src_cuda/direct; in src_cuda/wgmma WgmmaEpilogue of epilogue.cuh, ResultOf of results.cuh, and
+// cluster_split.cuh.
 #pragma once
 
 #include <cstdint>

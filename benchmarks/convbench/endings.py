@@ -22,7 +22,9 @@ KEY = ("case", "ending", "dtype")
 def main(arguments: Sequence[str]) -> int:
     """Exit status: 1 if one of our kernels failed."""
     description = "Convolutions with bias, residual and relu, beside XLA's on lax."
-    options = forward.parser("epilogue", description).parse_args(arguments)
+    parser = forward.parser("epilogue", description)
+    selection.add_dtypes(parser, "bfloat16")
+    options = parser.parse_args(arguments)
     forward.begin("epilogue")
     every = [
         (case, ending, dtype) for case in selection.selected(options) for dtype in options.dtypes for ending in ENDINGS

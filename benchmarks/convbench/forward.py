@@ -14,7 +14,7 @@ from convbench.rows import RowFile
 
 def parser(name: str, description: str) -> argparse.ArgumentParser:
     parser = without_cases(name, description, seconds=0.1)
-    selection.add_selection(parser, "bfloat16")
+    selection.add_cases(parser)
     return parser
 
 

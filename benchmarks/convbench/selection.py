@@ -19,13 +19,23 @@ def add_case_file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--case-file", type=Path, default=cases.CASES, help="JSON list of layers")
 
 
-def add_selection(parser: argparse.ArgumentParser, dtype: str) -> None:
-    """dtype: what is measured if none is named."""
+def add_cases(parser: argparse.ArgumentParser) -> None:
+    """What `selected` reads."""
     add_case_file(parser)
     parser.add_argument("--suites", **SEVERAL, help=f"default: {HOST_SUITE} on a host, all others on a GPU")
     parser.add_argument("--cases", **SEVERAL, help="of these suites; default: all")
     parser.add_argument("--without", **SEVERAL, help="cases that are left out")
+
+
+def add_dtypes(parser: argparse.ArgumentParser, dtype: str) -> None:
+    """dtype: what is measured if none is named."""
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=[dtype], help=f"default: {dtype}")
+
+
+def add_selection(parser: argparse.ArgumentParser, dtype: str) -> None:
+    """Layers, their passes and their arithmetic. dtype: what is measured if none is named."""
+    add_cases(parser)
+    add_dtypes(parser, dtype)
     _add_precision(parser)
     parser.add_argument("--passes", nargs="+", choices=PASSES, default=PASSES)
 

@@ -55,7 +55,8 @@ TYPICAL_DEVICE = MODELS["NVIDIA H200"]  # for planning without a GPU
 def planned_for(gpus: Sequence[Any], wgmma: bool = True) -> Device:
     """A device with the least of each number among the GPUs; without GPUs, a typical one.
 
-    Its costs are those of any of them, in all processes the same. They are fitted to it if it is one of them.
+    Its costs are those of one of these models, the same one in all processes. They are fitted to it if the device is
+    that model.
 
     gpus: the `jax.Device`s of all processes. wgmma: whether this installation has kernels with this instruction.
     """

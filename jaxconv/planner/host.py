@@ -13,9 +13,9 @@ from jaxconv.transforms import SwappedOperands, Transform
 # Of the newest instruction set that kernels are compiled for. Costs are fitted to measurements with it, of float32.
 # Those of int8 have about the same ratios.
 VECTOR = 16  # float32 numbers
-SHORT_VECTOR = 4  # of which two take as long
+SHORT_VECTOR = 4  # two of them cost as much as one vector
 TILE_ROWS = 12
-ONE_BY_ONE = 4  # what a vector costs whose numbers are read so
+ONE_BY_ONE = 4  # what a vector costs if its numbers are loaded one by one
 
 
 class HostFamily:

@@ -33,11 +33,14 @@ DEPTHWISE = "3x3 depthwise"
 class Constants(NamedTuple):
     """What is fitted for a kind of convolution.
 
-    begin_seconds: of any call. flops_per_second, bytes_per_second: of tensor cores, and of the memory for operands and
-    result. result_bytes_per_second: for the result once more, whose stores nothing overlaps with. wait_seconds: of a
-    unit of `Work.waits`. least_flops: of the rows; of less work nothing is known. ours_seconds: what the planner's
-    estimates of our kernels lack. error: a factor, by the standard deviation of the logarithm of (ours / lax), as
-    expected over as measured.
+    begin_seconds: what any call takes.
+    flops_per_second: of tensor cores.
+    bytes_per_second: of the memory, for operands and result.
+    result_bytes_per_second: for the result once more, because nothing overlaps with its stores.
+    wait_seconds: what a unit of `Work.waits` takes.
+    least_flops: the least of the rows; of less work nothing is known.
+    ours_seconds: what the planner's estimates of our kernels lack.
+    error: a factor, by the standard deviation of the logarithm of (ours / lax), as expected over as measured.
     """
 
     begin_seconds: float

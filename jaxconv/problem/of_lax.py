@@ -49,10 +49,10 @@ def are_summed_wide(p: ConvProblem) -> bool:
 
 
 def exchanged(p: ConvProblem) -> ConvProblem:
-    """The convolution of whose filter `p` computes the gradient: the window is the cotangent of its output.
+    """The convolution whose filter gradient is `p`. The window of `p` is the cotangent of that convolution's output.
 
-    That of the result is `p` again. Batch and channels change places, and so do strides and rhs dilation. The groups of
-    an exchanged batch are on the channels, and those of exchanged channels on the batch.
+    Exchanged once more, it is `p` again. Batch and channels change places, and so do strides and rhs dilation. The
+    groups of an exchanged batch are on the channels, and those of exchanged channels on the batch.
     """
     return replace(
         p,

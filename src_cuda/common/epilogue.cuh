@@ -63,8 +63,8 @@ __device__ __forceinline__ void WithBend(const Epilogue& epilogue, const F& f) {
 template <typename Acc>
 using EpilogueNumber = std::conditional_t<std::is_integral_v<Acc>, float, Acc>;
 
-// What kernels with many sums call for some of them is a function: code for each sum would take minutes to compile. Its
-// arguments are in registers: a kernel's parameters are constants only where they are named, and elsewhere memory.
+// A function that kernels call for a few of their sums at a time: inlined for every sum, it would take minutes to
+// compile. Numbers are passed by value, not as a reference to the kernel's parameters: that would be read from memory.
 template <typename Acc, int N>
 __device__ __noinline__ Pack<Acc, N> BendByCall(Activation activation, Acc a, Acc b, Pack<Acc, N> z) {
   WithBend(activation, a, b, [&](const auto& bend) {

@@ -26,7 +26,7 @@ __device__ __forceinline__ int64_t ChannelOffset(const TensorStrides& s, int64_t
   return channel / kBlockChannels * s.block + channel % kBlockChannels;
 }
 
-// Division by a divisor that is used often, by multiplication: the hardware's division takes 100 cycles and more.
+// Division by a divisor that is used often, by multiplication: the hardware has no fast division of integers.
 template <typename Index>
 class Divider {
  public:

@@ -51,7 +51,7 @@ __device__ __forceinline__ float AddDiagonals(const float (&first)[4], const flo
   float sums[4], halves[2];
 #pragma unroll
   for (int c = 0; c < 4; ++c) sums[c] = first[c] + __shfl_sync(kWholeWarp, second[c], lane + 4);
-  // Then it adds a neighbour's columns, whose row is two further on, or before. Then those two columns further.
+  // Then it adds the columns of a lane whose row is two further on, or two before; then those of four.
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const float sent = is_odd ? sums[2 * i] : sums[2 * i + 1];

@@ -105,16 +105,16 @@ struct DepthwiseShape {
   int32_t sets;      // of warps, or of lanes, that have the same channels, and other strips
   int32_t channels;  // of a thread block: a power of two
   int32_t log_channels;
-  int32_t log_vectors;     // and the vectors of a pixel that they are
-  int32_t log_gap;         // in shared memory, the pixels behind which a vector is left out, if any is
-  int32_t batch;           // bytes in shared memory from a thread's pixel to its next one
-  int32_t planes;          // of all images
-  int32_t images;          // of a tile, or planes
-  int32_t strips;          // of each image's row
-  bool images_first;       // whether neighbouring strips of a tile are of neighbouring images, of which there are some
-  uint32_t strip_inverse;  // InverseOf images, or else of strips; 0 of one image
-  int32_t tile_strips;     // of all images, with those behind the last that make whole multiplications
-  int32_t strip_step;      // source pixels between neighbouring strips
+  int32_t log_vectors;        // and the vectors of a pixel that they are
+  int32_t log_gap;            // in shared memory, the pixels behind which a vector is left out, if any is
+  int32_t batch;              // bytes in shared memory from a thread's pixel to its next one
+  int32_t planes;             // of all images
+  int32_t images;             // of a tile, or planes
+  int32_t strips;             // of each image's row
+  bool images_first;          // whether neighbouring strips of a tile are of neighbouring images, if it has several
+  uint32_t strip_inverse;     // InverseOf images, or else of strips; 0 of one image
+  int32_t tile_strips;        // of all images, with those behind the last that make whole multiplications
+  int32_t strip_step;         // source pixels between neighbouring strips
   int32_t zeros_before_taps;  // source pixels from a strip's first output to its last: zeros before a conv's taps
   int32_t src_width;          // source pixels of an image's row in shared memory; by TMA to the next one's
   uint32_t width_inverse;     // InverseOf it; 0 of one image

@@ -43,8 +43,8 @@ class DirectSums {
 
   __device__ __forceinline__ void Clear() { ClearSums(sum_); }
 
-  // Whether no source pixel can have become infinite by being rounded: it makes the sums of all columns so that read
-  // it.
+  // False if a source pixel became infinite when it was rounded. Such a pixel makes the sums of all columns that read
+  // it infinite, so one column of each set is enough to look at.
   __device__ __forceinline__ bool AreFinite() const {
     float all = 0;
 #pragma unroll

@@ -36,8 +36,8 @@ inline bool HasPixels(const TensorStrides& s, int64_t groups, int64_t channels, 
          s.spatial[1] % unit == 0 && s.spatial[2] % unit == 0 && groups * channels % unit == 0;
 }
 
-// Why a tile of packed K does not take a source: neighbours are read two at a time, and TMA copies vectors. Or why it
-// need not.
+// Why a tile of packed K does not take a source (neighbours are read two at a time, and TMA copies vectors), or why
+// packed K is not needed for it.
 inline Reason UnsupportedPacking(const ConvProblem& p) {
   const TensorStrides& s = p.src;
   if (p.groups > 1 || p.in_channels % kPackedVector == 0 || s.spatial[2] != p.in_channels) {

@@ -35,9 +35,9 @@ inline constexpr int kPlannedBlockK = TraitsOf(DType::kBF16).swizzle_row();
 inline constexpr int kBF16Parts = 4, kBF16x6Products = 6;  // of a number of float32, and of a product, see bf16x6.cuh
 inline constexpr int kMostHaloPixels = 104, kMostHaloTaps = 127;
 
-// What BLOCK_K of a problem may be: all channels of a swizzled row of so many, three quarters or half. The last one is
-// for results with channels in blocks, whose source has planes of so many: a quarter of a row of bytes. Kernels have a
-// loop for each. They are multiples of what a multiplication has of K.
+// What BLOCK_K of a problem may be: all channels of a swizzled row, three quarters, or half. The last one is for
+// results with channels in blocks: there a plane of the source is a quarter of a row of bytes. Each is a multiple of
+// the instruction's K. Kernels have a loop for each.
 constexpr std::array<int, 4> BlockKs(int row, int mma_depth) {
   const int three_quarters = row * 3 / 4, half = row / 2;
   return {row, three_quarters % mma_depth == 0 ? three_quarters : row, half, row == kSwizzleBytes ? row / 4 : half};
@@ -178,8 +178,9 @@ constexpr int WgmmaThreads(const WgmmaTile& tile) {
   return 32 * ConsumerWarps(tile) + (tile.ctas_per_sm == 1 ? 128 : tile.cluster_split > 0 ? 32 : 64);
 }
 
-// The pixels that shared memory has for a unit, and in how many halo tiles at most. A plane of few taps is multiplied
-// before the next one's pixels are there: then one stage is not enough, unless another block multiplies meanwhile.
+// Of halo tiles: the pixels of a unit that shared memory can hold, and how many stages there are at most. With few taps
+// a plane is multiplied before the next one has arrived. So one stage is too few, unless another block multiplies
+// meanwhile.
 constexpr int HaloPixels(const WgmmaTile& tile) { return tile.ctas_per_sm == 1 ? 248 : kMostHaloPixels; }
 constexpr int HaloStages(const WgmmaTile& tile) { return tile.ctas_per_sm == 1 ? 3 : 1; }
 

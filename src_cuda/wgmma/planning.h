@@ -28,9 +28,9 @@ struct WgmmaCosts {
   double cluster_wave, cluster_step, cluster_copy, cluster_cta;
   double cluster_held;        // fraction of the CTAs that fit, that clusters really fill, with cluster split-K
   double large_cluster_held;  // the same without, of clusters of more than two CTAs
-  double few_channels;        // fraction of the multiplications left out in a block of K of few channels that is saved
+  double few_channels;        // fraction of the time of skipped multiplications (blocks of few channels) that is saved
   double shared_sector_row;   // to copy a pixel's channels from L2, if neighbours share a sector
-  double shared_sector_filter_row;  // the same of the filter, whose few lines all CTAs read at the same time
+  double shared_sector_filter_row;  // the same for the filter: all CTAs read its few lines at the same time
   double reads_apart;               // how often a pixel is read, if windows are several pixels apart
   double activations;               // to move all of them through device memory
   double wgrad_begin, wgrad_tile, wgrad_result;

@@ -12,8 +12,10 @@
 
 namespace jaxconv {
 
-// The next three have an operand's numbers for a lane's columns: of two neighbours, so many columns behind the lane's
-// first. This one has one number for all columns.
+// The next three give an operand's numbers, scale or bias, for a lane's columns. Pair(n) is for the two neighbours that
+// are n columns behind the lane's first one.
+//
+// One number for all columns.
 struct NumberForAll {
   float number;
 

@@ -204,8 +204,8 @@ class WgmmaStores {
       __syncwarp();
     }
     if (ptx::ElectOne()) {
-      // Between the writes of all lanes, for which this one has waited, and what TMA reads. The others need not wait
-      // for the fence.
+      // TMA must see all lanes' writes. This lane has waited for them, so its fence is enough: the others need not
+      // wait.
       ptx::FenceForTma();
       if (HasWholeRows()) {
         StoreWholeRows(part, at.w);

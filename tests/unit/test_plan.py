@@ -62,6 +62,13 @@ def takes(kind, problem, family, tile):
 # The candidates.
 
 
+@pytest.mark.parametrize("family", CUDA)
+def test_names_of_tiles(family):
+    """Costs are kept by them."""
+    names = [tile.name for tile in CUDA[family].tiles]
+    assert len(set(names)) == len(names)
+
+
 @every_pass
 def test_every_tile_can_be_named(kind, problem):
     for family, tile in EVERY_TILE:

@@ -256,6 +256,7 @@ REFUSED = {
     "floats": (dict(x_dtype="float32"), TypeError, "x must be int8"),
     "filter_of_floats": (dict(w_dtype="bfloat16"), TypeError, "w must be int8"),
     "groups": (dict(feature_group_count=2), ValueError, "feature_group_count must be 1"),
+    "filter_of_groups": (dict(w=(3, 3, 32, 96), feature_group_count=2), ValueError, "feature_group_count must be 1"),
     "lhs_dilation": (dict(lhs_dilation=(1, 2)), ValueError, "lhs_dilation must be 1"),
     "strides": (dict(window_strides=(1, 1, 1)), ValueError, "window_strides must have an entry for each of 2 spatial"),
     "dilations": (dict(lhs_dilation=(1, 1, 1)), ValueError, "lhs_dilation must have an entry for each of 2 spatial"),
