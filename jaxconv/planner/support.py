@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import jax.numpy as jnp
@@ -30,6 +31,9 @@ DTYPES_WITH_EPILOGUE = DTYPES | {
 
 # With float8 in any role. All are summed in float32.
 DTYPES_WITH_FLOAT8 = FLOAT8 | set(map(jnp.dtype, ("float32", "bfloat16", "float16")))
+
+MOST_CLASSES = 2**16  # each has a row in a constant of the program, and thread blocks search them
+POSITIONS_LIMIT = 2**34  # kernels count the steps of K of a weight gradient in 31 bits, eight positions in each
 
 
 def _dtypes(p: ConvProblem, kind: str) -> tuple[np.dtype, np.dtype]:
@@ -69,5 +73,9 @@ def unsupported_sizes(p: ConvProblem) -> str | None:
     if not all(isinstance(d, int) for d in (*sizes, p.in_channels, p.out_channels)):
         return "a symbolic dimension other than an outermost batch"
     if not fits_int32(p):
-        return "an offset inside an image does not fit 32 bits"
+        return "an offset inside an image does not fit 32 bits, or a coordinate 30"
+    if (classes := math.prod(map(min, p.periods, p.out_spatial))) > MOST_CLASSES:
+        return f"{classes:,} residue classes of the strides and dilations (up to {MOST_CLASSES:,} are native)"
+    if isinstance(p.batch, int) and p.batch * math.prod(p.out_spatial) >= POSITIONS_LIMIT:
+        return "2^34 output positions or more"
     return None

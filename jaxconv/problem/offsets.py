@@ -17,6 +17,8 @@ import numpy as np
 from jaxconv.problem.conv_problem import SPATIAL, ConvProblem, Shape, Spec, row_major_strides
 
 INT32_MAX = np.iinfo(np.int32).max
+# Of coordinates in an image. Kernels add them to that of a point outside of the image, which is -2^30.
+COORDINATE_LIMIT = 2**30
 
 
 def in_three(values: Sequence[int]) -> tuple[int, ...]:
@@ -49,20 +51,22 @@ class Line(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _line(out_size, kernel, stride, pad_low, lhs_dilation, rhs_dilation, period, reverse) -> Line:
-    phase = np.arange(min(period, max(out_size, 1)))  # further phases have no positions
+    counts = np.maximum(0, -(-(out_size - np.arange(min(period, max(out_size, 1)))) // period))  # further ones are 0
     place = np.arange(kernel)[::-1] if reverse else np.arange(kernel)
-    shift, hole = np.divmod(phase[:, None] * stride + place * rhs_dilation - pad_low, lhs_dilation)
-    counts = np.maximum(0, -(-(out_size - phase) // period))
-    sees = (hole == 0) & (counts > 0)[:, None]
-    first = sees.argmax(axis=0)
-    return Line(counts, np.where(sees.any(axis=0), first, -1), shift[first, np.arange(kernel)])
+    tap = place * rhs_dilation - pad_low
+    # The phase that sees a tap solves phase * stride + tap = 0, modulo the lhs dilation.
+    common = math.gcd(stride, lhs_dilation)
+    inverse = pow(stride // common, -1, period)
+    phase = -tap // common % period * inverse % period
+    phase = np.where((tap % common == 0) & (phase < out_size), phase, -1)
+    return Line(counts, phase, (np.maximum(phase, 0) * stride + tap) // lhs_dilation)
 
 
 UNIT = _line(out_size=1, kernel=1, stride=1, pad_low=0, lhs_dilation=1, rhs_dilation=1, period=1, reverse=False)
 
 
 def fits_int32(problem: ConvProblem) -> bool:
-    """Whether 32 bits hold every offset in the tables of a problem and of its data gradient, and every coordinate.
+    """Whether 32 bits hold every offset in the tables of a problem and of its data gradient, and 30 every coordinate.
 
     This is an upper bound. It is cheaper than the tables.
     """
@@ -74,10 +78,11 @@ def fits_int32(problem: ConvProblem) -> bool:
         _offset(p.rhs_shape, p.rhs_spec, p.kernel),
     )
     coordinates = (
-        abs(low) + k * r + max((outs - 1) * s, (ins - 1) * d)
+        abs(low) + k * r + max(outs * s, ins * d)
         for (k, s, low, d, r), ins, outs in zip(dims, p.in_spatial, p.out_spatial, strict=True)
     )
-    return max(*farthest, *coordinates, *p.in_spatial, *p.out_spatial) <= INT32_MAX
+    farthest_at = max((0, *coordinates, *p.in_spatial, *p.out_spatial))
+    return max(farthest) <= INT32_MAX and farthest_at < COORDINATE_LIMIT
 
 
 def _offset(shape: Shape, spec: Spec, place: Sequence[int]) -> int:

@@ -116,3 +116,17 @@ def test_what_has_no_elements_is_planned(kind, what, dtype):
     assert 0 in (*nothing.lhs_shape, *nothing.out_shape)
     for ending in Ending if kind == "conv" else [Ending.SUMS]:
         assert choose("cuda", kind, nothing, ending=ending).plan is not None
+
+
+TOO_LARGE = {
+    "does not fit 32 bits": lambda: layer((1, 4, 2**28, 4), (3, 1, 4, 4)),
+    "or a coordinate 30": lambda: layer((1, 2**30, 1), (1, 1, 1)),
+    "1,002,001 residue classes": lambda: layer((1, 2, 2, 1), (1, 1, 1, 1), lhs_dilation=1001, padding=500),
+    "2^34 output positions": lambda: layer((2**20, 2**7, 2**7, 1), (1, 1, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("reason", TOO_LARGE)
+@pytest.mark.parametrize("kind", ["conv", "wgrad"])
+def test_what_is_too_large_is_refused(reason, kind):
+    assert reason in unsupported_reason(TOO_LARGE[reason](), kind)

@@ -156,6 +156,13 @@ def test_residue_classes_skip_the_zeros_of_a_dilated_input():
     assert set(classes[:, 1]) == {4}
 
 
+def test_classes_of_a_long_window():
+    """Each tap has a class of its own. The tables are as long as the window, not as its square."""
+    taps, classes = offset_tables(forward_problem((3,), (2**16,), (1,), ((2**16 - 1,) * 2,), (2**16,), (1,)))
+    assert (taps[:, 0] >= 0).all() and len(taps) == len(classes) == 2**16
+    assert set(classes[:, 1]) == {1}
+
+
 def test_tables_are_made_once_a_problem():
     problem = forward_problem((8,), (3,), (1,), ((1, 1),), (1,), (1,))
     assert offset_tables(problem) is offset_tables(problem.dgrad().dgrad())
@@ -169,8 +176,8 @@ def test_offsets_past_32_bits_are_noticed(width, fits):
     assert fits_int32(tall) == fits
 
 
-@pytest.mark.parametrize(("padding", "fits"), [(2**30, True), (2**32, False)])
-def test_coordinates_past_32_bits_are_noticed(padding, fits):
+@pytest.mark.parametrize(("padding", "fits"), [(2**29, True), (2**30, False), (2**32, False)])
+def test_coordinates_past_30_bits_are_noticed(padding, fits):
     """Of the last of few outputs."""
     problem = forward_problem((2,), (1,), (2**12,), ((0, padding),), (1,), (1,))
     assert fits_int32(problem) == fits_int32(problem.dgrad()) == fits
