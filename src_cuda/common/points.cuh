@@ -75,7 +75,7 @@ class Divider {
   Unsigned reciprocal_;
 };
 
-// A point outside of every source, also after the coordinates of another point were added.
+// A point outside of every source, also after the coordinates of another point were added: they are less than 2^30.
 __device__ __forceinline__ Point OutOfBounds() {
   constexpr int32_t kFar = INT32_MIN / 2;
   return {0, -1, {kFar, kFar, kFar}};
@@ -151,15 +151,30 @@ struct ClassPointsOf {
 using ClassPoints = ClassPointsOf<int64_t>;
 
 // Finds the residue class of a tile of M, and changes the tile's index to one within the class. Null after the last
-// class.
+// class. There may be thousands of classes, so the lanes of a warp look at 32 of them at once: whole warps call this.
 __device__ inline const ResidueClass* FindClass(const ConvProblem& problem, const ResidueClass* classes, bool wgrad,
                                                 int tile_rows, uint32_t* row_tile) {
   if (problem.class_count == 1) return classes;  // then no CTA is after the last tile
-  for (int c = 0; c < problem.class_count; ++c) {
-    const int64_t rows = wgrad ? problem.in_channels * classes[c].tap_count : Positions(problem, classes[c]);
-    const int64_t tiles = (rows + tile_rows - 1) / tile_rows;
-    if (*row_tile < tiles) return &classes[c];
-    *row_tile -= static_cast<uint32_t>(tiles);
+  constexpr uint32_t kAll = 0xffffffff;
+  const int lane = threadIdx.x % 32;
+  for (int first = 0; first < problem.class_count; first += 32) {
+    uint32_t tiles = 0;
+    if (first + lane < problem.class_count) {
+      const ResidueClass& residue = classes[first + lane];
+      const int64_t rows = wgrad ? problem.in_channels * residue.tap_count : Positions(problem, residue);
+      tiles = static_cast<uint32_t>((rows + tile_rows - 1) / tile_rows);
+    }
+    uint32_t end = tiles;  // of this lane's class, counted from the first lane's
+    for (int apart = 1; apart < 32; apart *= 2) {
+      const uint32_t before = __shfl_up_sync(kAll, end, apart);
+      if (lane >= apart) end += before;
+    }
+    if (const uint32_t ends_behind = __ballot_sync(kAll, *row_tile < end)) {
+      const int found = __ffs(ends_behind) - 1;
+      *row_tile -= __shfl_sync(kAll, end - tiles, found);
+      return &classes[first + found];
+    }
+    *row_tile -= __shfl_sync(kAll, end, 31);
   }
   return nullptr;
 }

@@ -333,6 +333,7 @@ __device__ __forceinline__ void MultiplyAddHalf(Sum (&sum)[4], const Sum (&befor
   }
 JAXCONV_MULTIPLY_ADD_HALF(__nv_bfloat16, float, "f", "m16n8k8.row.col.f32.bf16.bf16.f32")
 JAXCONV_MULTIPLY_ADD_HALF(__half, float, "f", "m16n8k8.row.col.f32.f16.f16.f32")
+JAXCONV_MULTIPLY_ADD_HALF(float, float, "f", "m16n8k4.row.col.f32.tf32.tf32.f32")
 JAXCONV_MULTIPLY_ADD_HALF(int8_t, int32_t, "r", "m16n8k16.row.col.s32.s8.s8.s32")
 #undef JAXCONV_MULTIPLY_ADD_HALF
 

@@ -22,8 +22,8 @@ namespace jaxconv {
 // copy, and at its end, is in the first lines.
 inline constexpr size_t kConstantLine = 64;
 
-struct alignas(kConstantLine) WgmmaParams {
-  // Of all kernels. A number's reciprocal is 2^32 - 1 over it: to divide then takes 20 instructions less.
+struct WgmmaParams {
+  // Of all kernels. A reciprocal is 2^32 - 1 over its number: the hardware has no fast division of integers.
   uint32_t tiles;        // of clusters, of all classes
   int32_t row_clusters;  // of a class's tiles
   int32_t col_clusters;
@@ -92,6 +92,7 @@ struct alignas(kConstantLine) WgmmaParams {
   const void *src, *rhs;       // what the maps read, for sums of tf32 that are not finite
   Epilogue epilogue;           // of a conv
 };
+static_assert(alignof(WgmmaParams) % kConstantLine == 0, "TMA's maps align the parameters to such lines");
 static_assert(offsetof(WgmmaParams, taps) == kConstantLine && offsetof(WgmmaParams, class_units) == 2 * kConstantLine &&
                   offsetof(WgmmaParams, whole_rows) == 3 * kConstantLine,
               "what is read together is in one line of the constants' cache");

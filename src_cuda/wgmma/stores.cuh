@@ -492,13 +492,13 @@ class WgmmaStores {
         const int row = i / 4 * 8 + lane_ % 4 * 2 + i % 2, col = warp_ * 16 + i / 2 % 2 * 8 + lane_ / 4;
         ptx::StoreWord(buffer + col / kCols * Columns::kBytes + Columns::Offset(row, col % kCols), pairs[i / 4][i % 4]);
       }
-      return;
-    }
+    } else {
 #pragma unroll
-    for (int block = 0; block < 64 / 8; block += 2) {
-      const int row = (block + lane_ / 16) * 8 + lane_ % 8, col = warp_ * 16 + lane_ / 8 % 2 * 8;
-      ptx::StoreMatrices<true>(buffer + Columns::Offset(row, col), pairs[block][0], pairs[block][1],
-                               pairs[block + 1][0], pairs[block + 1][1]);
+      for (int block = 0; block < 64 / 8; block += 2) {
+        const int row = (block + lane_ / 16) * 8 + lane_ % 8, col = warp_ * 16 + lane_ / 8 % 2 * 8;
+        ptx::StoreMatrices<true>(buffer + Columns::Offset(row, col), pairs[block][0], pairs[block][1],
+                                 pairs[block + 1][0], pairs[block + 1][1]);
+      }
     }
   }
 
