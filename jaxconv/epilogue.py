@@ -22,7 +22,7 @@ from jaxconv.arguments import as_array, check_array
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.wider import FLOAT8, is_of_two_float8
 
-# The operands, in the order in which primitives and custom calls take those that are present.
+# The operands, in the order of primitives' and custom calls' arguments. Those that are absent are left out.
 OPERANDS = ("scale", "bias", "residual", "residual_scale", "out_scale")
 PER_CHANNEL = ("scale", "bias", "out_scale")
 ARGUMENTS = (*OPERANDS, "activation", "out_dtype")

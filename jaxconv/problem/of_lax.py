@@ -26,7 +26,7 @@ def read(lhs, rhs, out, params: dict[str, Any]) -> tuple[str, ConvProblem]:
 
 
 def weight_gradient(problem: ConvProblem) -> ConvProblem | None:
-    """The convolution of whose filter the problem computes the gradient, if it looks like one."""
+    """The convolution whose filter gradient the problem is, if it looks like one."""
     return exchanged(problem) if _looks_like_wgrad(problem) else None
 
 

@@ -44,7 +44,7 @@ class Local(NamedTuple):
 
 
 class Devices(NamedTuple):
-    """The devices that split a dimension, in its order: that of `axes`, the first of which is the slowest."""
+    """The devices that split a dimension, in its order: that of `axes`, the slowest first."""
 
     axes: MeshAxes
     mesh_shape: MeshShape

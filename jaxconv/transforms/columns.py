@@ -211,7 +211,7 @@ def _mirrored(problem: ConvProblem) -> tuple[ConvProblem, ArrayView]:
 
 
 def _unrolled(problem: ConvProblem, by: int, columns: range) -> ArrayView:
-    """What `by` neighbouring taps see from each of some columns, the first of which begins the padding.
+    """What `by` neighbouring taps see from each of some columns. Column 0 is the first one of the padding.
 
     XLA's kernels move so many elements in a second, whatever their size.
     """

@@ -56,7 +56,7 @@ def autotune(fn: Callable, *args: Any, path: str | os.PathLike[str], **kwargs: A
     progress bar, by tqdm (`pip install 'jaxconv[tune]'`), counts candidates. Convolutions with an `implementation` are
     not measured. lax is no candidate where `precision` names an algorithm, which it does not honour. A GPU may plan an
     int8 weight gradient in two ways: candidates are those of the way with the lower estimate. A candidate that fails,
-    for example for lack of memory, is left out, with a warning. So is a convolution of which no candidate runs.
+    for example for lack of memory, is left out, with a warning. So is a convolution if none of its candidates runs.
 
     To tune gradients, pass a function that computes them: `autotune(jax.grad(loss), params, x, path=path)`. With
     sharded arrays the whole convolution is measured, although each device computes a part of it: pass arrays of the

@@ -16,7 +16,7 @@ inline int64_t PositionCount(const ConvProblem& p, const ResidueClass& cls) {
 
 inline bool Inside(int64_t i, int64_t size) { return static_cast<uint64_t>(i) < static_cast<uint64_t>(size); }
 
-// Items numbered through all classes, of which each has its own number.
+// Items numbered through all classes. A class has as many as it needs.
 class ClassItems {
  public:
   template <typename F>

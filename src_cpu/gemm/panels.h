@@ -89,7 +89,7 @@ class RightOperand {
     pack_(Offset(data_, type_, origin), rows, columns, stride, panel + kIsBiased<A> * width + first, width);
   }
 
-  // Ends a panel of k numbers a column, all of whose columns are packed.
+  // Ends a panel of k numbers a column, when all columns are packed.
   static void Finish(int64_t k, T* panel, int64_t width) {
     if constexpr (kIsBiased<A>) {
       constexpr int kShort = kShortLanes<T>;

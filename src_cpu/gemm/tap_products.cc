@@ -1,6 +1,6 @@
 // Convolutions to few output channels: every source pixel is multiplied with all taps at once, and each output adds up
-// the products that its taps find. So a vector's lanes are (tap, k), of which there are many, and a pixel is packed
-// once and not once for each tap.
+// the products that its taps find. So a vector's lanes are pairs (tap, k), and there are enough of them. A pixel is
+// packed once, not once for each tap.
 //
 //   products[pixel, (tap, k)] = src[pixel, c] * filter[c, (tap, k)]
 //   dst[position, k]          = sum over its taps of products[pixel(position, tap), (tap, k)]

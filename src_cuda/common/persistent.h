@@ -34,8 +34,8 @@ Reason UnsupportedSplit(const Settings& s, size_t tiles, Pass pass) {
   return is_split_conv ? Reason("a split of " + std::to_string(s.split) + ": its conv has none") : std::nullopt;
 }
 
-// PersistentCtas of the current device. `shared_bytes` is the shared memory of a CTA, `most` the CTAs for which an SM
-// has registers.
+// PersistentCtas of the current device. `shared_bytes` is the shared memory of a CTA. By its registers an SM holds
+// `most` CTAs.
 inline int32_t PersistentCtasOfDevice(int64_t shared_bytes, int most, int64_t others, int64_t tiles) {
   const int multiprocessors = std::max(1, DeviceAttribute(cudaDevAttrMultiProcessorCount));
   const int multiprocessor_bytes = DeviceAttribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);

@@ -9,7 +9,7 @@
 
 namespace jaxconv {
 
-// Of an address of shared memory: in front is the block's rank in its cluster, for which descriptors have no bits.
+// The low bits of an address of shared memory. Descriptors have no bits for the rest, the block's rank in its cluster.
 inline constexpr uint32_t kAddressInCta = (1 << 18) - 1;
 
 // A block's place among those of its cluster. Blocks with the same columns share the filter, those with the same rows

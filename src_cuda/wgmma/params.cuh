@@ -39,7 +39,7 @@ struct WgmmaParams {
   int32_t tiles_ahead;   // that the scheduler broadcasts, kTile.stages at most
   int32_t out_channels;
   bool is_plain;         // one residue class has positions, and tiles have all of its taps
-  bool leaves_out_taps;  // those by which a tile sees nothing of the image, or of a neighbour
+  bool leaves_out_taps;  // those that see nothing of the image, or of a neighbour, from any position of a tile
   bool has_rows;         // of neighbours
   bool has_out_maps;     // and residual_maps, if there is a residual
 

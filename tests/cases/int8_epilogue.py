@@ -21,7 +21,7 @@ def sums_of(convolution, x, w):
 
 
 def check_largest_sums(convolution, family, tiles, scale):
-    """By each tile that takes the convolution, of which there must be one."""
+    """By each tile that takes the convolution. There must be one."""
     problem = problem_of(convolution.lax(), convolution.lhs, convolution.rhs, "int8", "int8")
     x, w = (np.full(shape, -128, np.int8) for shape in (convolution.lhs, convolution.rhs))
     operands = {"scale": np.full((), scale, "float32")}

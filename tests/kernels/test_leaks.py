@@ -136,7 +136,7 @@ def test_distinct_problems(problems, implementation, capsys):
 @pytest.mark.full
 @pytest.mark.parametrize("times", [1_000, pytest.param(10_000, marks=pytest.mark.gpu)])
 def test_programs_loaded_and_dropped(times, implementation, capsys):
-    """On a GPU, calls of loaded programs have numbers, of which there are 16,384: they are given back."""
+    """On a GPU, calls of loaded programs have numbers. There are 16,384, so they must be given back."""
     conv = functools.partial(jaxconv.conv2d, implementation=implementation)
     x, w, g = integers((1, 8, 8, 8)), integers((3, 3, 8, 8)), integers((1, 8, 8, 8), seed=2)
     compiled = jax.jit(pullback(conv)).lower(x, w, g).compile()

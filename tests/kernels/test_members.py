@@ -57,7 +57,7 @@ class Ensemble:
         return x, w, integers(y.shape, dtype, 2)
 
     def spoilt(self, dtype):
-        """Operands of which the first member's x, w or g are no numbers, in turn."""
+        """Operands; in turn the first member's x, w or g are no numbers."""
         operands = self.operands(dtype)
         for value in (np.inf, np.nan):
             for role, axis in enumerate((*self.mapped, 0)):

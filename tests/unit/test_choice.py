@@ -85,7 +85,7 @@ def test_what_partial_families_are_chosen_for(family, problem, passes, is_chosen
     st.sampled_from([1e10, 4.9e12, 1e15]),
 )  # fmt: skip
 def test_the_choice_is_the_least_of_all_options(problem, multiprocessors, bandwidth):
-    """Each of which can be named, with its tile and its transform; the others have reasons, each once."""
+    """An option can be named, with its tile and its transform. The others have reasons, each once."""
     asked = device(multiprocessors=multiprocessors, bandwidth=bandwidth)
     for kind, problem in passes_of(problem).values():
         if unsupported_reason(problem, kind) is not None:

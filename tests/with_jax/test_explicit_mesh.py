@@ -131,7 +131,7 @@ def test_types_are_laxs(jit):
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_nested_vmaps_over_two_mesh_axes(entry):
-    """An ensemble over one mesh axis, of which each member has data over the other."""
+    """An ensemble over one mesh axis. Each member has its data over the other one."""
     x, w = integers((4, 2, 2, 3, 4, 4)), integers((4, 3, 3, 4, 6))
     nested = lambda conv: jax.vmap(jax.vmap(conv, (0, None)), (0, 0))
 

@@ -5,7 +5,7 @@ A row has the fields
     name, pass, dtype, implementation   the program, and what `install` was called with; "default": with nothing
     ms, lax_ms                          wall time of a call, milliseconds: the median of rounds, each a median of calls
     speedup                             lax_ms / ms
-    queued_ms, lax_queued_ms            a call among others, none of which waits for the one before; older rows lack it
+    queued_ms, lax_queued_ms            a call among others that do not wait for each other; older rows lack it
     compile_s, lax_compile_s            tracing, lowering and XLA's compilation: wall time, seconds
     ours, others                        convolutions in our compiled text: by our kernels, and not
     reasons                             of the latter

@@ -29,8 +29,8 @@ OTHERS = re.compile(r"\bconvolution\(|__cudnn\$conv|__onednn\$conv")
 class Side(NamedTuple):
     """What a program takes on one side, or why there is no time.
 
-    ms: median wall time of a call, until its result is there. queued_ms: of a call among others, none of which waits
-    for the one before. ours, others: convolutions in the compiled text that are our kernels, and that are not. reasons:
+    ms: median wall time of a call, until its result is there. queued_ms: of a call among others that do not wait for
+    each other. ours, others: convolutions in the compiled text that are our kernels, and that are not. reasons:
     of the latter. compared: the arrays that both sides must have in common.
     """
 

@@ -104,7 +104,7 @@ def test_what_direct_takes_fits(problem, area, shared):
 
 @pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
 def test_mambas_lines_are_directs(which):
-    """As tiles of a single row, in each of which `depthwise` would begin anew."""
+    """As tiles of a single row: `depthwise` would begin anew in each."""
     kind, of_pass = passes_of(each_channel((8, 4096, 4096), (4,), padding=[(3, 0)]))[which]
     assert choose("cuda", kind, of_pass).plan.family == "direct"
 

@@ -87,7 +87,7 @@ def test_what_is_refused(which, x, w, why):
 
 @pytest.mark.parametrize("batch, is_taken", [(1, True), (2, False)])
 def test_parts_are_whole_pieces_of_memory(batch, is_taken):
-    """Not with images between pixels, of which one image has none."""
+    """Not with images between pixels. One image alone has none between."""
     specs = ("NHWC", "HWIO", "HWNC")
     conv = lambda x, w, **more: lax.conv_general_dilated(
         x, w, (1, 1), "SAME", dimension_numbers=specs, precision="highest", **more)  # fmt: skip
