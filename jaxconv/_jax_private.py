@@ -3,6 +3,7 @@
 import jax
 
 try:
+    from jax._src.config import enable_x64 as enable_x64
     from jax._src.core import trace_state_clean as trace_state_clean
     from jax._src.dispatch import simple_impl as simple_impl
     from jax._src.distributed import global_state as global_state

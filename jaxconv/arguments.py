@@ -8,7 +8,7 @@ are those of lax by construction. Errors that lax finds only while lowering are 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -42,6 +42,8 @@ def of_dimensions(
 ) -> tuple[int, ...]:
     """A stride or a dilation for each dimension. rank: how many there are, if that is known."""
     try:
+        if isinstance(values, Set):
+            raise TypeError("a set has no order")
         numbers = tuple(map(operator.index, values))
     except TypeError as e:
         raise TypeError(f"{name} must be a sequence of integers, got {values!r}") from e

@@ -7,6 +7,7 @@ calls it, and what differentiation makes of it.
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -46,6 +47,7 @@ class Pass(NamedTuple):
     apart: Apart | None = None
 
 
+_lock = threading.RLock()  # of what follows, for threads that install and uninstall
 _installed: dict[str, Constraint | None] = {}  # by platform: what is asked of our kernels
 IN_SILENCE = "Without jaxconv.install, lax answers without this warning"
 # By platform: lax's own entry among JAX's rules. None: of the platforms that have no rule of their own.
@@ -74,8 +76,12 @@ def install(implementation: str | None = None) -> None:
     wanted = constraint_of(implementation)
     asked = None if implementation is None else dataclasses.replace(wanted, or_lax=True)
     platforms = [platform for platform in FAMILIES if wanted.is_for(platform)]
-    if _installed == dict.fromkeys(platforms, asked):
-        return
+    with _lock:
+        if _installed != dict.fromkeys(platforms, asked):
+            _install(platforms, asked, implementation)
+
+
+def _install(platforms: Sequence[str], asked: Constraint | None, implementation: str | None) -> None:
     reasons = [ffi.why_no_module(platform) for platform in platforms]
     if all(reasons):
         fallback.warn(str(reasons[0]), IN_SILENCE)
@@ -92,13 +98,14 @@ def install(implementation: str | None = None) -> None:
 
 def uninstall() -> None:
     """Undoes `install`: convolutions are lax's own again, also those of functions that are compiled already."""
-    if not _installed:
-        return
-    for platform, rule in _replaced.items():
-        _rules(platform)[CONV] = rule
-    _installed.clear()
-    _replaced.clear()
-    jax.clear_caches()
+    with _lock:
+        if not _installed:
+            return
+        for platform, rule in _replaced.items():
+            _rules(platform)[CONV] = rule
+        _installed.clear()
+        _replaced.clear()
+        jax.clear_caches()
 
 
 def _rules(platform: str | None) -> Any:

@@ -40,6 +40,7 @@ from jaxconv.sharding.partitioning import (
     explicitly_partitioned,
     is_explicit,
     partitioned,
+    why_unpartitioned,
     without_shardings,
 )
 from jaxconv.tuning.file import NOTHING, Tuning
@@ -63,8 +64,9 @@ def lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, i
     automatic = Automatic.of(ctx)
     if automatic.devices == 1:
         compute = block(kind, problem, local, {}, {})
-    elif is_export:  # the partitioner would call Python in this process
-        by_lax = partial(_by_lax, "an export for several devices", kind, implementation)
+    # XLA would split an exported program by Python of this process.
+    elif reason := "an export for several devices" if is_export else why_unpartitioned(problem, automatic):
+        by_lax = partial(_by_lax, reason, kind, implementation)
         compute = block(kind, problem, Local(by_lax), {}, {})
     else:
         name_it = set_xla_metadata(jaxconv=cache_key.digest(kind, platform, problem, implementation, tuning))

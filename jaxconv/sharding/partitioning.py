@@ -22,9 +22,9 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from jaxconv._jax_private import GSPMDSharding, ShardingContext, parse_flatten_op_sharding
+from jaxconv._jax_private import GSPMDSharding, ShardingContext, enable_x64, parse_flatten_op_sharding
 from jaxconv.fallback import LAX
-from jaxconv.problem import ConvProblem
+from jaxconv.problem import ROLES, ConvProblem
 from jaxconv.problem.factors import MeshAxes, carriers, mesh_axes
 from jaxconv.problem.product import OPERANDS, RESULT
 from jaxconv.sharding.block import SUMMED, Local, block
@@ -82,6 +82,22 @@ class Automatic(NamedTuple):
         devices = getattr(axis_context, "num_devices", 1)
         mesh = _mesh_of([aval.sharding for aval in (*ctx.avals_in, *ctx.avals_out)])
         return cls(devices, (devices,) if mesh.empty else mesh.axis_sizes)
+
+
+WIDE = frozenset(map(jnp.dtype, ("float64", "complex128")))
+
+
+def why_unpartitioned(problem: ConvProblem, automatic: Automatic) -> str | None:
+    """Why XLA's partitioner cannot split a problem by `partitioned`; None if it can."""
+    if not WIDE.isdisjoint(map(problem.dtype, ROLES)) and not enable_x64.get_global():
+        return (
+            "jax.enable_x64(True) is for one thread, and XLA partitions programs in others: "
+            'jax.config.update("jax_enable_x64", True) is for all'
+        )
+    has_shardy = jax.config.jax_use_shardy_partitioner  # pyright: ignore[reportAttributeAccessIssue]
+    if automatic.meshes and not has_shardy:
+        return "a shard_map over some axes of a mesh is partitioned without Shardy"
+    return None
 
 
 # A call of a custom_partitioning. JAX lowers one only for known devices, but uses their number alone: any device stands

@@ -60,6 +60,7 @@ GENERAL = {
     "one_stride": (dict(window_strides=(1,)), r"window_strides.*1"),
     "three_strides": (dict(window_strides=(1, 1, 1), padding="VALID"), r"window_strides.*(3|\(1, 1, 1\))"),
     "fractional_strides": (dict(window_strides=(1.5, 1)), r""),
+    "set_of_strides": (dict(window_strides={1, 2}), r"window_strides.*\{1, 2\}"),
     "lhs_dilation_of_0": (dict(lhs_dilation=(0, 1), padding=[(0, 0)] * 2), r"dilation.*\(0, 1\)"),
     "negative_lhs_dilation": (dict(lhs_dilation=(1, -2), padding=[(0, 0)] * 2), r"dilation.*\(1, -2\)"),
     "one_lhs_dilation": (dict(lhs_dilation=(2,), padding=[(0, 0)] * 2), r"lhs_dilation.*\(2,\)"),
