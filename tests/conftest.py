@@ -37,6 +37,22 @@ def on_the_host():
 
 
 @pytest.fixture
+def warned_anew(monkeypatch):
+    """No FallbackWarning was given yet."""
+    from jaxconv import fallback
+
+    monkeypatch.setattr(fallback, "_warned", set())
+
+
+@pytest.fixture(params=["shardy", "gspmd"])
+def partitioner(request):
+    name, before = "jax_use_shardy_partitioner", jax.config.jax_use_shardy_partitioner
+    jax.config.update(name, request.param == "shardy")
+    yield
+    jax.config.update(name, before)
+
+
+@pytest.fixture
 def without_tuning(monkeypatch):
     """No tuning file is loaded, before and after."""
     import jaxconv

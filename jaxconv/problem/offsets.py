@@ -51,7 +51,8 @@ class Line(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _line(out_size, kernel, stride, pad_low, lhs_dilation, rhs_dilation, period, reverse) -> Line:
-    counts = np.maximum(0, -(-(out_size - np.arange(min(period, max(out_size, 1)))) // period))  # further ones are 0
+    phases = np.arange(min(period, max(out_size, 1)))  # further ones have no positions
+    counts = np.maximum(0, -(-(out_size - phases) // period))
     place = np.arange(kernel)[::-1] if reverse else np.arange(kernel)
     tap = place * rhs_dilation - pad_low
     # The phase that sees a tap solves phase * stride + tap = 0, modulo the lhs dilation.

@@ -84,12 +84,12 @@ class Automatic(NamedTuple):
         return cls(devices, (devices,) if mesh.empty else mesh.axis_sizes)
 
 
-WIDE = frozenset(map(jnp.dtype, ("float64", "complex128")))
+NEED_X64 = frozenset(map(jnp.dtype, ("float64", "complex128")))
 
 
 def why_unpartitioned(problem: ConvProblem, automatic: Automatic) -> str | None:
     """Why XLA's partitioner cannot split a problem by `partitioned`; None if it can."""
-    if not WIDE.isdisjoint(map(problem.dtype, ROLES)) and not enable_x64.get_global():
+    if not NEED_X64.isdisjoint(map(problem.dtype, ROLES)) and not enable_x64.get_global():
         return (
             "jax.enable_x64(True) is for one thread, and XLA partitions programs in others: "
             'jax.config.update("jax_enable_x64", True) is for all'

@@ -10,7 +10,7 @@ import pytest
 
 import jaxconv
 from cases.reference import exception_of, integers
-from jaxconv import activations, fallback
+from jaxconv import activations
 from jaxconv.activations import Clip, LeakyRelu
 from jaxconv.epilogue import Epilogue
 
@@ -233,8 +233,8 @@ def test_implementations(name):
     assert type(error) is (ValueError if name == "unknown" else NotImplementedError) and name in str(error)
 
 
-def test_what_no_kernel_takes_goes_to_lax(monkeypatch):
-    monkeypatch.setattr(fallback, "_warned", set())
+@pytest.mark.usefixtures("warned_anew")
+def test_what_no_kernel_takes_goes_to_lax():
     x, w = integers((1, *[3] * 4, 2)), integers((*[2] * 4, 2, 3))
     arguments = dict(window_strides=(1,) * 4, padding="SAME", dimension_numbers=("NABDEC", "ABDEIO", "NABDEC"))
     with pytest.warns(jaxconv.FallbackWarning, match="4 spatial dimensions"):

@@ -80,11 +80,11 @@ CALLS = {
 }
 
 
+@pytest.mark.usefixtures("warned_anew")
 @pytest.mark.parametrize("dtype", ["float8_e4m3b11fnuz", "float32"], ids=["while_tracing", "while_lowering"])
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_the_warning_names_the_callers_line(call, dtype, monkeypatch):
     """Not a line of this package or of JAX, though many of their frames are in between where a program is lowered."""
-    monkeypatch.setattr(fallback, "_warned", set())
     monkeypatch.setattr(ffi, "why_no_kernels", lambda platform: "no kernels here")
     jax.clear_caches()  # eager calls keep their programs
     x = jnp.ones((3, 3, 3, 3), dtype)

@@ -10,7 +10,7 @@ import pytest
 
 import jaxconv
 from cases.reference import integers, lax_channels_last
-from jaxconv import api, fallback
+from jaxconv import api
 
 X, W = (2, 6, 5, 4), (3, 2, 4, 6)
 CALLS = {
@@ -75,9 +75,9 @@ def test_each_context_has_its_program(monkeypatch):
     assert len(set(precisions)) == len(precisions) == 2
 
 
-def test_a_warning_that_becomes_an_error(monkeypatch):
+@pytest.mark.usefixtures("warned_anew")
+def test_a_warning_that_becomes_an_error():
     """Also of a call that has its program."""
-    monkeypatch.setattr(fallback, "_warned", set())
     x = jnp.ones((1, 3, 3, 3), "int16")
     with pytest.warns(jaxconv.FallbackWarning, match="int16"):
         jaxconv.conv2d(x, x)

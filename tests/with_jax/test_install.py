@@ -26,7 +26,7 @@ from cases.reference import (
     run_on_host,
 )
 from cases.small import BATCH_GROUPS, CASES, Case, named
-from jaxconv import fallback, ffi, lowering
+from jaxconv import ffi, lowering
 from jaxconv.explain import lines
 from jaxconv.planner.choose import Choice
 from jaxconv.planner.plan import Lax
@@ -35,9 +35,8 @@ ALL_PASSES = {"conv": 2, "wgrad": 1}
 
 
 @pytest.fixture(autouse=True)
-def uninstalled(monkeypatch):
-    """After each test; and before, no warning was given."""
-    monkeypatch.setattr(fallback, "_warned", set())
+def uninstalled(warned_anew):
+    """After each test."""
     yield
     jaxconv.uninstall()
 

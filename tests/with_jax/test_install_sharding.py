@@ -1,6 +1,5 @@
 """`install` on eight host devices: lax's functions, split as our own are: with lax's values and collectives."""
 
-import contextlib
 import functools
 
 import jax
@@ -14,7 +13,7 @@ import jaxconv
 from cases.meshes import ONE_AXIS, PASSES, TWO_AXES, collectives, compiled, mesh, place, weight_gradient
 from cases.reference import assert_same, cotangent, custom_calls, pullback
 from cases.small import Case
-from jaxconv import fallback, lowering
+from jaxconv import lowering
 from jaxconv.planner.choose import Choice
 from jaxconv.planner.plan import Lax
 
@@ -164,14 +163,6 @@ def test_two_meshes():
     assert custom_calls(hlo) == {"conv": 2} and not collectives(hlo)["all-gather"]
 
 
-@pytest.fixture(params=["shardy", "gspmd"])
-def partitioner(request):
-    name, before = "jax_use_shardy_partitioner", jax.config.jax_use_shardy_partitioner
-    jax.config.update(name, request.param == "shardy")
-    yield
-    jax.config.update(name, before)
-
-
 @pytest.mark.usefixtures("partitioner")
 def test_two_meshes_without_common_axes():
     """XLA shows shardings that no one mesh has. What has no name is gathered."""
@@ -184,42 +175,3 @@ def test_two_meshes_without_common_axes():
     actual, hlo = compiled(case.lax(), placed, NamedSharding(two, outputs))
     assert_same(actual, expected)
     assert custom_calls(hlo) == {"conv": 1}
-
-
-# Where XLA's partitioner cannot ask for our kernels, lax answers, and says so.
-
-SQUARE = Case("square", (8, 8, 8, 8), (3, 3, 8, 8))
-
-
-@pytest.fixture
-def warned_anew(monkeypatch):
-    monkeypatch.setattr(fallback, "_warned", set())
-
-
-@pytest.mark.usefixtures("warned_anew")
-@pytest.mark.parametrize("of_x", [BATCH, P(None, "a"), CHANNELS], ids=["batch", "rows", "channels"])
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-def test_64_bits_of_one_thread(dtype, of_x):
-    """XLA partitions in threads that have 32 bits."""
-    with jax.enable_x64(True):
-        operands = [0.1 * array.astype(dtype) for array in SQUARE.operands()]
-        x, w = place(ONE_AXIS(), operands, (of_x, P()))
-        with pytest.warns(jaxconv.FallbackWarning, match="jax.enable_x64"):
-            y = jax.jit(SQUARE.general(None))(x, w)
-        assert y.dtype == dtype
-        np.testing.assert_allclose(y, SQUARE.lax()(*operands), rtol=1e-12, atol=1e-14)
-        with pytest.raises(NotImplementedError, match='jax.config.update."jax_enable_x64", True'):
-            jax.jit(SQUARE.general("cpu"))(x, w)
-
-
-@pytest.mark.usefixtures("partitioner", "warned_anew")
-def test_shard_map_over_some_axes():
-    x, w = place(TWO_AXES(), SQUARE.operands(), (P("a", "b"), P()))
-    convolve = jax.shard_map(
-        SQUARE.general(None), mesh=TWO_AXES(), in_specs=(BATCH, P()), out_specs=BATCH, axis_names={"a"}
-    )
-    has_shardy = jax.config.jax_use_shardy_partitioner
-    with contextlib.nullcontext() if has_shardy else pytest.warns(jaxconv.FallbackWarning, match="without Shardy"):
-        actual, hlo = compiled(convolve, (x, w))
-    assert_same(actual, SQUARE.lax()(x, w))
-    assert custom_calls(hlo) == ({"conv": 1} if has_shardy else {})

@@ -1,7 +1,10 @@
 """Eight host devices: values, and the collectives that XLA puts in, against lax's own convolution."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -395,3 +398,37 @@ def test_part_of_a_mesh_axis():
     g = cotangent(DENSE.lax(), x, w)
     actual = jax.jit(step(DENSE.front_door("cpu")))(x, w, g)
     assert_same(actual, run_on_host(step(DENSE.lax()), *jax.device_get((x, w, g))))
+
+
+# Where XLA's partitioner cannot ask for our kernels, lax answers, and says so.
+
+SQUARE = Case("square", (8, 8, 8, 8), (3, 3, 8, 8))
+
+
+@pytest.mark.usefixtures("warned_anew")
+@pytest.mark.parametrize("of_x", [P("a"), P(None, "a"), P(None, None, None, "a")], ids=["batch", "rows", "channels"])
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_64_bits_of_one_thread(dtype, of_x):
+    """XLA partitions in threads that have 32 bits."""
+    with jax.enable_x64(True):
+        operands = [0.1 * array.astype(dtype) for array in SQUARE.operands()]
+        x, w = place(ONE_AXIS(), operands, (of_x, P()))
+        with pytest.warns(jaxconv.FallbackWarning, match="jax.enable_x64"):
+            y = jax.jit(SQUARE.general(None))(x, w)
+        assert y.dtype == dtype
+        np.testing.assert_allclose(y, SQUARE.lax()(*operands), rtol=1e-12, atol=1e-14)
+        with pytest.raises(NotImplementedError, match='jax.config.update."jax_enable_x64", True'):
+            jax.jit(SQUARE.general("cpu"))(x, w)
+
+
+@pytest.mark.usefixtures("partitioner", "warned_anew")
+def test_shard_map_over_some_axes():
+    x, w = place(TWO_AXES(), SQUARE.operands(), (P("a", "b"), P()))
+    convolve = jax.shard_map(
+        SQUARE.general(None), mesh=TWO_AXES(), in_specs=(P("a"), P()), out_specs=P("a"), axis_names={"a"}
+    )
+    has_shardy = jax.config.jax_use_shardy_partitioner
+    with contextlib.nullcontext() if has_shardy else pytest.warns(jaxconv.FallbackWarning, match="without Shardy"):
+        actual, hlo = compiled(convolve, (x, w))
+    assert_same(actual, SQUARE.lax()(x, w))
+    assert custom_calls(hlo) == ({"conv": 1} if has_shardy else {})
