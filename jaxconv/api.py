@@ -411,9 +411,9 @@ def _convolve(
 
 @eager.compiled(static=5)
 def _answer(lax_function, bind, implementation, periodic, arguments: Arguments, lhs, rhs) -> Array:
+    problem, sharding = read(lax_function, lhs, rhs, arguments)
     if implementation == "xla":
         return _answer_of_lax(lax_function, lhs, rhs, periodic, **dict(arguments))
-    problem, sharding = read(lax_function, lhs, rhs, arguments)
     if (reason := unsupported_reason(problem)) is not None:
         fallback.warn_or_raise(reason, implementation, problem)
         return _answer_of_lax(lax_function, lhs, rhs, periodic, **dict(arguments))

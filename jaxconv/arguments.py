@@ -125,7 +125,8 @@ def read(lax_function: Callable, lhs, rhs, arguments: Arguments) -> tuple[ConvPr
     if 0 in problem.kernel:  # lax finds it while lowering
         raise ValueError(f"rhs must have a positive size in each spatial dimension, got {problem.kernel}")
     if problem.rhs_dtype in (np.float32, np.complex64) and (reason := algorithms.unsupported_reason(problem.precision)):
-        raise ValueError(f"precision must be one that convolutions have, and {reason}")
+        name = "precision" if dict(arguments)["precision"] is not None else "jax.default_matmul_precision"
+        raise ValueError(f"{name} must be one that convolutions have, and {reason}")
     return problem, out.sharding
 
 

@@ -73,7 +73,7 @@ def answers(fn: Callable, *args: Any, **kwargs: Any) -> list[Answer]:
 
 
 def _answer(equation: JaxprEqn, platform: str | None) -> Answer:
-    ours = pass_of(equation, platform)
+    ours = pass_of(equation, platform, tuning_for)
     if ours is None:
         lhs, rhs, out = (v.aval for v in (*equation.invars, *equation.outvars))
         problem = ConvProblem.from_lax(lhs, rhs, out, equation.params)

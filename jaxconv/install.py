@@ -136,7 +136,7 @@ def _leave_to_lax(
         for here in (platform,) if platform else ctx.platforms or ctx.module_context.platforms:
             is_for_others = f"install({name!r}) is not for {here}, but install() is"
             fallback.warn(is_for_others if here in FAMILIES else str(ffi.why_no_module(here)), IN_SILENCE)
-    return by_lax(ctx, lhs, rhs, **params)
+    return by_lax(ctx, lhs, rhs, **params | {"precision": precision_of_lax(params["precision"])})
 
 
 def _lower(platform: str, by_lax: Any, ctx: mlir.LoweringRuleContext, lhs, rhs, **params):

@@ -20,7 +20,7 @@ from jaxconv.planner.plan import ANY, Constraint, ConvPlan, Lax, constraint_of
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.planner.xla import choose_or_lax
 from jaxconv.problem import ROLES, ConvProblem
-from jaxconv.problem.algorithms import Float32, float32_of
+from jaxconv.problem.algorithms import Float32, allows_float8, float32_of
 from jaxconv.problem.of_lax import are_summed_wide, exchanged
 from jaxconv.problem.product import OPERANDS, RESULT, Ending
 from jaxconv.problem.wider import (
@@ -157,8 +157,7 @@ def float8_on_gpu(
     taken, wider = problem, without_float8(kind, problem)
     if ending is Ending.SUMS and problem.dtype(RESULT[kind]) in FLOAT8:
         taken = with_result(kind, problem, FLOAT32)
-    is_default = float32_of(problem.precision) in (Float32.BF16, Float32.TF32)
-    may_be_native = constraint.family in (None, FLOAT8_FAMILY) and is_default
+    may_be_native = constraint.family in (None, FLOAT8_FAMILY) and allows_float8(problem.precision)
     if not may_be_native or unsupported_reason(taken, kind) or ffi.why_no_kernels("cuda"):
         return wider
     device, of_wgmma = ffi.device("cuda"), dataclasses.replace(constraint, family=FLOAT8_FAMILY)
@@ -184,19 +183,25 @@ def decide(
     """The plan for a problem on a platform, measured or else estimated, or lax, or why no native kernel answers it.
 
     Lax, where it is faster, is for those who name no implementation. Complex numbers are planned as real ones: what is
-    known of lax is then of another convolution.
+    known of lax is then of another convolution. What is measured is a convolution without its epilogue. For an epilogue
+    lax would store the sums of 16 bits as float32, which it was not measured with.
     """
-    constraint, may_be_lax = constraint_of(implementation), implementation is None and not is_complex(problem)
+    constraint, is_measured = constraint_of(implementation), ending is Ending.SUMS or problem.lhs_dtype.itemsize >= 4
+    may_be_lax = implementation is None and not is_complex(problem) and is_measured
+    measured = seen_by_kernels(kind, platform, problem, constraint)
     kind, problem = seen_by_kernels(kind, platform, problem, constraint, ending)
     reason = _platform_reason(platform, constraint) or unsupported_reason(problem, kind, ending is not Ending.SUMS)
     if reason:
         return Choice.nothing(reason)
     device = ffi.device(platform)
-    tuned = tuning.choice(platform, kind, problem) if implementation is None else None
+    tuned = tuning.choice(platform, *measured) if implementation is None else None
+    if tuned and isinstance(tuned.plan, ConvPlan) and ending is not Ending.SUMS:
+        ended = choose(platform, kind, problem, tuned.plan.constraint, device, ending)
+        tuned = None if ended.plan is None else dataclasses.replace(tuned, plan=ended.plan)
     if tuned and (may_be_lax or not isinstance(tuned.plan, Lax)):
         return tuned
     if may_be_lax:
-        return choose_or_lax(platform, kind, problem, device)
+        return choose_or_lax(platform, kind, problem, device, ending)
     return choose(platform, kind, problem, constraint, device, ending)
 
 

@@ -15,9 +15,9 @@ from jaxconv.fused import primitive as fused
 from jaxconv.fused.call import Call
 from jaxconv.fused.lowering import planned
 from jaxconv.install import Pass, our_pass
-from jaxconv.planner.plan import constraint_of
 from jaxconv.primitives import PRIMITIVES
 from jaxconv.sharding.block import apart_on_one_device, of_one_device
+from jaxconv.tuning.file import NOTHING, Tuning
 
 KINDS = {primitive: kind for kind, primitive in PRIMITIVES.items()}
 
@@ -51,17 +51,21 @@ def trace(fn: Callable, *args: Any, **kwargs: Any) -> Traced:
     return Traced(list(_convolutions(needed)), _device(arrays))
 
 
-def pass_of(equation: JaxprEqn, platform: str | None) -> Pass | None:
-    """What an equation is for us, where nothing is split; None: it is left to lax."""
+def pass_of(
+    equation: JaxprEqn, platform: str | None, tuning_of: Callable[[Any], Tuning] = lambda implementation: NOTHING
+) -> Pass | None:
+    """What an equation is for us, where nothing is split; None: it is left to lax. tuning_of: the measured plans for an
+    implementation."""
     if equation.primitive in KINDS:
         kind, whole = KINDS[equation.primitive], equation.params["problem"]
         apart = apart_on_one_device(whole) if kind == "conv" else None
         return Pass(kind, of_one_device(whole), equation.params["implementation"], apart=apart)
     avals = [v.aval for v in (*equation.invars, *equation.outvars)]
     if equation.primitive is fused.PRIMITIVE:
-        problem, plan = planned(platform, call := Call(**equation.params), avals[:-1])
+        call = Call(**equation.params)
+        problem, plan = planned(platform, call, avals[:-1], tuning_of(call.implementation))
         if plan is not None:
-            return Pass("conv", problem, constraint_of(call.implementation), " with its epilogue", call.ending)
+            return Pass("conv", problem, call.implementation, " with its epilogue", call.ending)
         problem, then = of_one_device(call.of_sums), ", then its epilogue by XLA,"
         return Pass("conv", problem, call.implementation, then, apart=apart_on_one_device(call.of_sums))
     return our_pass(platform, equation.ctx, avals, equation.params)

@@ -16,7 +16,7 @@ from jaxconv.epilogue import FLOAT32, INT8
 from jaxconv.fused.call import Call, conv, wgrad
 from jaxconv.fused.primitive import bind, of_filter
 from jaxconv.problem import ConvProblem
-from jaxconv.problem.wider import has_float8, in_float32, wider_dtype
+from jaxconv.problem.wider import has_float8, in_float32, wider_dtype, with_dtypes
 
 Operands = dict[str, Array]
 
@@ -99,7 +99,7 @@ def _of_convolution(call: Call, lhs: Array, rhs: Array, scale: Array | None, dz:
     elif has_float8(p) and scale is None:
         p = dataclasses.replace(p, out_dtype=narrow)
     elif has_float8(p):  # which would hold neither the scaled filter nor the gradient that is scaled next
-        p, rhs = dataclasses.replace(p, rhs_dtype=FLOAT32, out_dtype=FLOAT32), rhs.astype(FLOAT32)
+        p, rhs = with_dtypes(p, rhs_dtype=FLOAT32, out_dtype=FLOAT32), rhs.astype(FLOAT32)
     dz = dz.astype(p.out_dtype)
     drhs, cotangents = None, {}
     if not is_integer or scale is not None:

@@ -1,4 +1,4 @@
-"""What answers a convolution with an epilogue: one native kernel, or a convolution and XLA."""
+"""What answers a convolution with an epilogue: one native kernel, or a convolution, by a kernel or by lax, and XLA."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from jax.core import ShapedArray
 
 from jaxconv import ffi
 from jaxconv._jax_private import lower_with_sharding_in_types
-from jaxconv.fused.call import Call
+from jaxconv.fused.call import BY_LAX, Call
 from jaxconv.lowering import decide, seen_by_kernels
-from jaxconv.planner.plan import ConvPlan, constraint_of
+from jaxconv.planner.plan import ConvPlan, Lax, constraint_of
 from jaxconv.problem import ConvProblem
 from jaxconv.sharding.partitioning import Automatic, lower_without_mesh
 from jaxconv.transforms import MultipliersAsDepth, has_more_zeros
+from jaxconv.tuning.file import NOTHING, Tuning
+from jaxconv.tuning.loaded import tuning_for
 
 
 def lower(platform: str | None, ctx, *arrays, **params):
@@ -31,13 +33,12 @@ def lower(platform: str | None, ctx, *arrays, **params):
 
 
 def fused(platform: str | None, call: Call, avals: Sequence[Any]) -> Callable[..., Array] | None:
-    """One kernel for all of it, or None. avals: of the operands.
-
-    Without a name the native kernel is taken, not compared with lax: no times of lax with an epilogue are known.
-    """
-    problem, plan = planned(platform, call, avals)
+    """One kernel for all of it, or lax and XLA, or None. avals: of the operands."""
+    problem, plan = planned(platform, call, avals, tuning_for(call.implementation))
     if plan is None:
         return None
+    if isinstance(plan, Lax):
+        return call._replace(implementation=BY_LAX).decomposed
     by_kernel = ffi.convolution(plan, problem, call.epilogue.for_kernels)
     dtype = call.epilogue.number_dtype(problem)
 
@@ -48,15 +49,18 @@ def fused(platform: str | None, call: Call, avals: Sequence[Any]) -> Callable[..
     return compute
 
 
-def planned(platform: str | None, call: Call, avals: Sequence[Any]) -> tuple[ConvProblem, ConvPlan | None]:
-    """The problem and the plan of a kernel that ends with the whole epilogue, if there is one."""
+def planned(
+    platform: str | None, call: Call, avals: Sequence[Any], tuning: Tuning = NOTHING
+) -> tuple[ConvProblem, ConvPlan | Lax | None]:
+    """The problem and the plan of a kernel that ends with the whole epilogue, if there is one. Without a name it may be
+    lax: where it was measured to be the fastest, or nothing is known of the GPU."""
     problem = call.epilogue.ended(call.problem)
     constraint = constraint_of(call.implementation)
     seen = seen_by_kernels("conv", platform, problem, constraint, call.ending).problem
     if problem.periodic or seen.out_dtype != problem.out_dtype or not _has_native_residual(call, avals):
         return problem, None
-    plan = decide("conv", platform, seen, constraint, ending=call.ending).plan
-    return seen, plan if isinstance(plan, ConvPlan) and ends_with(plan, seen) else None
+    plan = decide("conv", platform, seen, call.implementation, tuning, call.ending).plan
+    return seen, None if isinstance(plan, ConvPlan) and not ends_with(plan, seen) else plan
 
 
 def _has_native_residual(call: Call, avals: Sequence[Any]) -> bool:

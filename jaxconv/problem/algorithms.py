@@ -24,6 +24,10 @@ OF_PRESET = {
 }
 
 
+# Of float8, as it is. They are none for float32.
+OF_FLOAT8 = frozenset(preset for preset in Preset if preset.name.startswith("ANY_F8_ANY_F8_"))
+
+
 def names_algorithm(precision: Any) -> bool:
     """Whether it is an algorithm. lax takes one for a convolution, and computes as at DEFAULT."""
     return isinstance(precision, lax.DotAlgorithm | Preset) and precision is not Preset.DEFAULT
@@ -43,6 +47,12 @@ def unsupported_reason(precision: Any) -> str | None:
         return None
     names = ", ".join(preset.name for preset in OF_PRESET)
     return f"float32 is multiplied by one of the algorithms {names}, not by {precision}"
+
+
+def allows_float8(precision: Any) -> bool:
+    """Whether float8 may be multiplied as it is. Precisions above the default are for wider types."""
+    is_default = float32_of(precision) in (Float32.BF16, Float32.TF32)
+    return is_default or (isinstance(precision, Preset) and precision in OF_FLOAT8)
 
 
 def float32_of(precision: Any) -> Float32:

@@ -29,7 +29,8 @@ class Spec(NamedTuple):
 
     @classmethod
     def of(cls, axes) -> Spec:
-        return cls(axes[0], axes[1], tuple(axes[2:]))
+        first, second, *spatial = map(operator.index, axes)
+        return cls(first, second, tuple(spatial))
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -103,10 +104,13 @@ class ConvProblem:
 
     @classmethod
     def from_lax(cls, lhs, rhs, out, params: dict[str, Any]) -> ConvProblem:
-        """The problem of an equation of lax's: avals of operands and result, and the primitive's parameters."""
+        """The problem of an equation of lax's: avals of operands and result, and the primitive's parameters.
+
+        lax keeps integers as they were given, also numpy's, which files cannot hold."""
         lhs_spec, rhs_spec, out_spec = map(Spec.of, params["dimension_numbers"])
-        batch_groups = params["batch_group_count"]
-        groups = max(batch_groups, params["feature_group_count"])
+        integers = lambda values: tuple(map(operator.index, values))
+        batch_groups, groups = integers((params["batch_group_count"], params["feature_group_count"]))
+        groups = max(batch_groups, groups)
         return cls(
             lhs_shape=lhs.shape,
             rhs_shape=rhs.shape,
@@ -114,10 +118,10 @@ class ConvProblem:
             lhs_spec=lhs_spec,
             rhs_spec=rhs_spec,
             out_spec=out_spec,
-            window_strides=tuple(params["window_strides"]),
-            pad_low=tuple(low for low, _ in params["padding"]),
-            lhs_dilation=tuple(params["lhs_dilation"]),
-            rhs_dilation=tuple(params["rhs_dilation"]),
+            window_strides=integers(params["window_strides"]),
+            pad_low=integers(low for low, _ in params["padding"]),
+            lhs_dilation=integers(params["lhs_dilation"]),
+            rhs_dilation=integers(params["rhs_dilation"]),
             groups=groups,
             member=Member(groups, rhs.shape[rhs_spec.second], rhs.shape[rhs_spec.first] // groups),
             lhs_batch_grouped=batch_groups > 1,

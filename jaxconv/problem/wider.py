@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jaxconv.problem.algorithms import precision_of_lax, unsupported_reason
 from jaxconv.problem.conv_problem import ROLES, ConvProblem
 from jaxconv.problem.product import OPERANDS, RESULT
 
@@ -33,8 +34,17 @@ def is_of_two_float8(lhs: np.dtype, rhs: np.dtype) -> bool:
     return lhs != rhs and {lhs, rhs} <= FLOAT8
 
 
+def with_dtypes(problem: ConvProblem, **dtypes: np.dtype) -> ConvProblem:
+    """With other dtypes, by `lhs_dtype`, `rhs_dtype` and `out_dtype`. An algorithm that float32 does not have was asked
+    for the caller's dtypes. float32 in their place is multiplied at the highest precision then."""
+    wider = dataclasses.replace(problem, **dtypes)
+    if FLOAT32 not in map(wider.dtype, ROLES) or unsupported_reason(problem.precision) is None:
+        return wider
+    return dataclasses.replace(wider, precision=precision_of_lax(problem.precision))
+
+
 def in_float32(problem: ConvProblem) -> ConvProblem:
-    return dataclasses.replace(problem, lhs_dtype=FLOAT32, rhs_dtype=FLOAT32, out_dtype=FLOAT32)
+    return with_dtypes(problem, lhs_dtype=FLOAT32, rhs_dtype=FLOAT32, out_dtype=FLOAT32)
 
 
 def without_float8(kind: str, problem: ConvProblem) -> ConvProblem:
@@ -44,7 +54,7 @@ def without_float8(kind: str, problem: ConvProblem) -> ConvProblem:
     others = [dtype for dtype in map(problem.dtype, OPERANDS[kind]) if dtype not in FLOAT8]
     halves = FLOAT16 if result == FLOAT16 else BFLOAT16
     dtypes = {f"{role}_dtype": jnp.result_type(*others) if others else halves for role in OPERANDS[kind]}
-    wider = dataclasses.replace(problem, **dtypes)
+    wider = with_dtypes(problem, **dtypes)
     return with_result(kind, wider, FLOAT32) if result in FLOAT8 else wider
 
 

@@ -15,15 +15,17 @@ import numpy as np
 from jax.sharding import AxisType
 
 from jaxconv import ffi, transforms
+from jaxconv.complex_numbers import is_complex
 from jaxconv.fallback import LAX
 from jaxconv.lowering import decide, seen_by_kernels
 from jaxconv.planner.choose import Times, options
 from jaxconv.planner.plan import ANY, ConvPlan, Lax
+from jaxconv.planner.xla import AHEAD
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.algorithms import names_algorithm
 from jaxconv.problem.conv_problem import ROLES
-from jaxconv.problem.product import OPERANDS, RESULT, Product
-from jaxconv.problem.wider import Compute
+from jaxconv.problem.product import OPERANDS, RESULT, Ending, Product
+from jaxconv.problem.wider import Compute, has_float8
 from jaxconv.traced import pass_of, trace
 from jaxconv.transforms import ChannelsLast
 from jaxconv.transforms.array_views import AS_IT_IS
@@ -42,6 +44,7 @@ COMPILER_OPTIONS: dict[str, dict[str, str | bool]] = {"gpu": {"xla_gpu_enable_co
 _lock = threading.Lock()
 
 Candidates = dict[ConvPlan | Lax, float | None]  # the estimated microseconds of plans on a GPU
+Keys = dict[Key, bool]  # whether lax computes the same
 
 
 def autotune(fn: Callable, *args: Any, path: str | os.PathLike[str], **kwargs: Any) -> None:
@@ -54,9 +57,12 @@ def autotune(fn: Callable, *args: Any, path: str | os.PathLike[str], **kwargs: A
     `fn` is traced, not run. Each distinct convolution is measured alone, on random numbers, with each candidate: on a
     GPU the time of its kernels, on a host the wall time of a call. So nothing else should run there meanwhile. A
     progress bar, by tqdm (`pip install 'jaxconv[tune]'`), counts candidates. Convolutions with an `implementation` are
-    not measured. lax is no candidate where `precision` names an algorithm, which it does not honour. A GPU may plan an
-    int8 weight gradient in two ways: candidates are those of the way with the lower estimate. A candidate that fails,
-    for example for lack of memory, is left out, with a warning. So is a convolution if none of its candidates runs.
+    not measured. A convolution with an epilogue is measured without it. lax is no candidate where `precision` names an
+    algorithm, which it does not honour, nor for complex numbers and float8, which kernels compute in other types. It is
+    kept as the fastest if it is ahead by more than 5 %: programs on it may give other bits in another run. A GPU may
+    plan an int8 weight gradient in two ways: candidates are those of the way with the lower estimate. A candidate that
+    fails, for example for lack of memory, is left out, with a warning. So is a convolution if none of its candidates
+    runs.
 
     To tune gradients, pass a function that computes them: `autotune(jax.grad(loss), params, x, path=path)`. With
     sharded arrays the whole convolution is measured, although each device computes a part of it: pass arrays of the
@@ -103,39 +109,45 @@ def _alone_on(device: Any) -> Iterator[None]:
         yield
 
 
-def _extend(path: str | os.PathLike[str], keys: Iterable[Key], platform: str, device: Any, tqdm) -> None:
+def _extend(path: str | os.PathLike[str], keys: Keys, platform: str, device: Any, tqdm) -> None:
     known = read(path) if Path(path).exists() else NOTHING
     if known.platform not in (None, platform):
         raise ValueError(f"{path} is of platform {known.platform}, but the function runs on {platform}")
     entries = dict(known.entries)
     write(path, platform, entries.values())  # if that fails, before anything is measured
-    missing = {key: plausible(platform, *key) for key in keys if key not in entries}
+    missing = {key: plausible(platform, *key, or_lax=keys[key]) for key in keys if key not in entries}
     with tqdm(total=sum(map(len, missing.values())), unit="candidate") as bar:
         for key, candidates in missing.items():
+            before = bar.n
             try:
                 entries[key] = _measured(device, *key, candidates, bar.update)
             except RuntimeError as error:
+                bar.update(before + len(candidates) - bar.n)
                 warnings.warn(f"jaxconv.autotune leaves out a convolution: {error}. {key[1]}", stacklevel=3)
             else:
                 write(path, platform, entries.values())
 
 
-def _keys(equations: Iterable[Any], platform: str) -> dict[Key, None]:
+def _keys(equations: Iterable[Any], platform: str) -> Keys:
     """The convolutions that a native kernel may answer, each once, in their order."""
-    keys = {}
+    keys: Keys = {}
     for equation in equations:
         ours = pass_of(equation, platform)
         if ours is None or ours.implementation is not None:
             continue
         kind, problem = seen_by_kernels(ours.kind, platform, ours.problem)
+        is_same_for_lax = not (is_complex(ours.problem) or has_float8(ours.problem))
         if reason := why_not_stored(problem):
             warnings.warn(f"jaxconv.autotune does not measure a convolution with {reason}: {problem}", stacklevel=3)
         elif decide(kind, platform, problem, platform).plan is not None:  # the platform's name: a kernel of ours
-            keys[kind, problem] = None
+            keys[kind, problem] = keys.get((kind, problem), False) or is_same_for_lax
+        elif ours.ending is not Ending.SUMS:
+            what = f"a convolution with an epilogue to {problem.out_dtype}"
+            warnings.warn(f"jaxconv.autotune does not measure {what}: {problem}", stacklevel=3)
     return keys
 
 
-def plausible(platform: str, kind: str, problem: ConvProblem) -> Candidates:
+def plausible(platform: str, kind: str, problem: ConvProblem, or_lax: bool = True) -> Candidates:
     """The plans that are worth a measurement, and lax where it computes as asked."""
     every = options(platform, Product(kind, problem), ANY, ffi.device(platform))
     found = sorted((o for o in every if o.candidate.reason is None), key=lambda o: o.candidate.seconds)
@@ -145,7 +157,7 @@ def plausible(platform: str, kind: str, problem: ConvProblem) -> Candidates:
     likely += [option for option in cheapest.values() if option not in likely]
     microseconds = lambda option: _rounded(1e6 * option.candidate.seconds) if platform == "cuda" else None
     plans: Candidates = {option.plan(platform, kind): microseconds(option) for option in likely}
-    return plans if names_algorithm(problem.precision) else plans | {Lax(): None}
+    return plans | {Lax(): None} if or_lax and not names_algorithm(problem.precision) else plans
 
 
 def _measured(
@@ -183,7 +195,10 @@ def _measured(
     if not us:
         raise RuntimeError("all candidates failed")
     times = {plan: Times(candidates[plan], _rounded(us[plan])) for plan in sorted(us, key=us.__getitem__)}
-    best = next(iter(times))
+    kernels = [plan for plan in us if not isinstance(plan, Lax)]
+    best = min(us, key=us.__getitem__)
+    if isinstance(best, Lax) and kernels and min(map(us.__getitem__, kernels)) <= AHEAD * us[best]:
+        best = min(kernels, key=us.__getitem__)
     return Entry(kind, problem, best, times.pop(best), {str(plan): t for plan, t in times.items()})
 
 

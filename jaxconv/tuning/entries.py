@@ -39,6 +39,11 @@ class Entry:
     times: Times
     others: Mapping[str, Times] = dataclasses.field(hash=False)
 
+    def __post_init__(self):
+        for times in (self.times, *self.others.values()):
+            if not all(_is_time(us) for us in times if us is not None) or times.measured is None:
+                raise ValueError(f"times must be positive numbers of microseconds, got {times!r}")
+
     def choice(self, platform: str) -> Choice:
         """The plan, or lax. The plan is made again by this installation's planner, so a kernel can run it.
 
@@ -79,6 +84,10 @@ class Entry:
             Times(**entry["us"]),
             {name: Times(**times) for name, times in entry["others"].items()},
         )
+
+
+def _is_time(us: Any) -> bool:
+    return isinstance(us, int | float) and 0 < us < math.inf
 
 
 def why_not_stored(problem: ConvProblem) -> str | None:

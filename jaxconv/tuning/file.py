@@ -51,9 +51,10 @@ def read(path: str | os.PathLike[str]) -> Tuning:
     content = Path(path).read_bytes()
     try:
         found = json.loads(content)
-        platform, found_entries = found["platform"], list(found["entries"])
+        platform = found["platform"]
         if platform not in tuple(MODULES):
             raise ValueError(f"platform {platform!r}")
+        found_entries = list(found["entries"]) if found.get("format") == FORMAT else []  # another one is refused
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"{path} is no tuning file of jaxconv.autotune: {error!r}") from error
     here = _header(platform)

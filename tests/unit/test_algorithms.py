@@ -12,7 +12,7 @@ from jax import lax
 import jaxconv
 from cases.problems import layer
 from jaxconv import fallback
-from jaxconv.lowering import decide
+from jaxconv.lowering import decide, seen_by_kernels
 from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.plan import Constraint, Lax
@@ -165,3 +165,53 @@ def test_float32_itself_is_for_no_tensor_core(preset):
     for family in ("mma", "wgmma"):
         choice = choose("cuda", "conv", of_layer(preset), Constraint(family=family))
         assert choice.plan is None and "float32 is to be multiplied as it is" in choice.unsupported_reason()
+
+
+@pytest.mark.parametrize("preset", OTHERS, ids=lambda preset: preset.name)
+@pytest.mark.parametrize("dtype", ["int8", "float8_e4m3fn"])
+def test_gradients_of_narrow_types_by_an_algorithm_that_float32_lacks(preset, dtype):
+    """Their gradients are computed in float32, which the algorithm was not asked for."""
+    x, w = np.ones((2, 5, 5, 8), dtype), np.ones((3, 3, 8, 8), dtype)
+    wide = x if dtype != "int8" else np.ones(1, "float32")
+    arguments = dict(out_dtype="float32", implementation="cpu", precision=preset)
+
+    def loss(scale, x):
+        return jaxconv.conv2d(x if dtype != "int8" else np.ones((2, 5, 5, 8), dtype), w, scale=scale, **arguments).sum()
+
+    of_scale, of_x = jax.grad(loss, argnums=(0, 1))(np.ones(8, "float32"), wide)
+    arguments["precision"] = None
+    expected_scale, expected_x = jax.grad(loss, argnums=(0, 1))(np.ones(8, "float32"), wide)
+    np.testing.assert_array_equal(of_scale, expected_scale)
+    np.testing.assert_array_equal(of_x.astype("float32"), expected_x.astype("float32"))
+
+
+@pytest.mark.parametrize("preset", OTHERS, ids=lambda preset: preset.name)
+def test_gradients_of_float8_on_a_gpu(preset, monkeypatch):
+    monkeypatch.setattr("jaxconv.ffi.why_no_kernels", lambda platform: None)
+    monkeypatch.setattr("jaxconv.ffi.device", lambda platform: TYPICAL_DEVICE)
+    float8 = jnp.dtype("float8_e4m3fn")
+    problem = layer(X, W, float8, "float32", precision=preset)
+    for kind, p in (("conv", problem), ("conv", problem.dgrad()), ("wgrad", problem)):
+        assert decide(kind, "cuda", p, "cuda").plan is not None
+
+
+@pytest.mark.parametrize("preset", Preset, ids=lambda preset: preset.name)
+def test_float8_as_it_is(preset, monkeypatch):
+    """By the algorithms that are for it, and by those of float32 that ask for no more than the default."""
+    monkeypatch.setattr("jaxconv.ffi.why_no_kernels", lambda platform: None)
+    monkeypatch.setattr("jaxconv.ffi.device", lambda platform: TYPICAL_DEVICE)
+    problem = layer((64, 28, 28, 256), (3, 3, 256, 256), jnp.dtype("float8_e4m3fn"), "bfloat16", precision=preset)
+    is_native = seen_by_kernels("conv", "cuda", problem).problem.lhs_dtype == problem.lhs_dtype
+    of_float8 = preset.name.startswith("ANY_F8") or preset.name in ("DEFAULT", "BF16_BF16_F32", "TF32_TF32_F32")
+    assert is_native == of_float8
+
+
+@pytest.mark.parametrize("implementation", [None, "xla"])
+def test_algorithms_that_float32_lacks_are_refused(implementation):
+    """Also where lax answers, which would compute at another precision. The message names what asked for it."""
+    x, w = np.ones((1, 5, 5, 4), "float32"), np.ones((3, 3, 4, 4), "float32")
+    with pytest.raises(ValueError, match=r"^precision must be one .*F64_F64_F64"):
+        jaxconv.conv2d(x, w, precision="F64_F64_F64", implementation=implementation)
+    of_context = pytest.raises(ValueError, match=r"^jax\.default_matmul_precision must be one .*F64_F64_F64")
+    with of_context, jax.default_matmul_precision("F64_F64_F64"):
+        jaxconv.conv2d(x, w, implementation=implementation)

@@ -197,3 +197,28 @@ def test_equal_choices_are_equal():
     """By what was chosen, not by the reasons."""
     choice = choose_or_lax("cuda", "conv", BY_LAX, TYPICAL_DEVICE)
     assert choice == dataclasses.replace(choice, others=tuple)
+
+
+IN_FLOAT32 = layer((32, 28, 28, 128), (3, 3, 128, 128))
+
+
+def with_bias(problem, implementation=None):
+    return lambda x, w: jaxconv.conv2d(
+        x, w, feature_group_count=problem.groups, bias=0.5, activation="relu", implementation=implementation
+    )
+
+
+@pytest.mark.parametrize("problem, on, by_lax", [
+    (IN_FLOAT32, UNFITTED, True), (IN_FLOAT32, TYPICAL_DEVICE, False), (DENSE, UNFITTED, False),
+    (BY_LAX, TYPICAL_DEVICE, False),
+])  # fmt: skip
+def test_with_an_epilogue(problem, on, by_lax, on_cuda, monkeypatch):
+    """No times of lax with one are known. So lax has dense float32 layers of GPUs of which nothing is known, and no
+    others: of 16 bits it would store float32."""
+    monkeypatch.setattr(ffi, "device", lambda platform: on)
+    for implementation, expected in (None, by_lax), ("cuda", False):
+        conv = with_bias(problem, implementation)
+        (line,) = lines(conv, *operands(problem))
+        assert line.startswith("fprop with its epilogue ") and (": lax; not" in line) == expected
+        text = jax.jit(conv).trace(*operands(problem)).lower(lowering_platforms=("cuda",)).as_text()
+        assert ("stablehlo.convolution" in text) == expected and ("jaxconv_conv" in text) != expected

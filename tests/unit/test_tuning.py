@@ -240,6 +240,14 @@ def test_another_header(tmp_path, name):
     assert ": gemm (12.3 us measured)" in lines(depthwise, X, W)[0]
 
 
+def test_a_format_without_entries(tmp_path):
+    """Who reads it hears that it is of another format, not what it lacks."""
+    path = tmp_path / "later.json"
+    path.write_text('{"format": 2, "platform": "cpu", "measurements": []}')
+    with pytest.raises(ValueError, match="later.json was measured with format 2, but here is format 1"):
+        jaxconv.load_tuning(path)
+
+
 def test_a_gpu_that_is_not_here(tmp_path, monkeypatch):
     monkeypatch.setattr(file, "model", lambda platform: {"cuda": "NVIDIA L40S"}[platform])
     path = written(tmp_path, platform="cuda")
@@ -279,6 +287,10 @@ EDITS = {
     ),
     "incomplete": ({"plan": {"family": "gemm"}}, "transform"),
     "times": ({"us": {"measured": 1.0}}, "predicted"),
+    "no time": ({"us": {"predicted": None, "measured": None}}, "positive numbers of microseconds"),
+    "words": ({"us": {"predicted": None, "measured": "fast"}}, "positive numbers of microseconds"),
+    "negative": ({"others": {"lax": {"predicted": None, "measured": -1.0}}}, "positive numbers of microseconds"),
+    "not finite": ({"others": {"lax": {"predicted": 1e999, "measured": 1.0}}}, "positive numbers of microseconds"),
 }  # fmt: skip
 
 
