@@ -32,19 +32,37 @@ def measure(
     case: Case, which: str, dtype: str, precision: str, implementations: Sequence[str], budget_s: float
 ) -> list[dict]:
     """A row for each implementation of jaxconv's, as `results` describes it. No failure of a side raises."""
-    on = partial(program, case, which, dtype, precision)
     with jax.enable_x64(dtype == "float64"):
-        reference = on(lax.conv_general_dilated)
+        reference = program(case, which, dtype, precision, lax.conv_general_dilated)
         operands = operands_of(reference)
         theirs = timed(reference, operands, budget_s, ours=False)
         rows = []
         for implementation in implementations:
-            forced = on(partial(jaxconv.conv_general_dilated, implementation=implementation))
-            timing = timed(forced, operands, budget_s, ours=True)
-            names = {"case": case.name, "suite": case.suite, "pass": which, "dtype": dtype, "precision": precision}
-            names |= {"implementation": implementation, "plan": timing.plan}
-            rows.append(names | _numbers(case, which, dtype, precision, timing, theirs))
+            timing = timed(_forced(case, which, dtype, precision, implementation), operands, budget_s, ours=True)
+            rows.append(_row(case, which, dtype, precision, implementation, timing, theirs))
         return rows
+
+
+def unmeasured(case: Case, which: str, dtype: str, precision: str, implementation: str, why: str) -> dict:
+    """A row without times."""
+    return _row(case, which, dtype, precision, implementation, Timing(error=why), Timing())
+
+
+def planned(case: Case, which: str, dtype: str, precision: str, implementation: str) -> str:
+    """What a row's plan would be today."""
+    with jax.enable_x64(dtype == "float64"):
+        return _plan(_forced(case, which, dtype, precision, implementation))
+
+
+def _forced(case: Case, which: str, dtype: str, precision: str, implementation: str) -> Program:
+    function = partial(jaxconv.conv_general_dilated, implementation=implementation)
+    return program(case, which, dtype, precision, function)
+
+
+def _row(case: Case, which: str, dtype: str, precision: str, implementation: str, ours: Timing, theirs: Timing) -> dict:
+    names = {"case": case.name, "suite": case.suite, "pass": which, "dtype": dtype, "precision": precision}
+    names |= {"implementation": implementation, "plan": ours.plan}
+    return names | _numbers(case, which, dtype, precision, ours, theirs)
 
 
 def operands_of(side: Program) -> Callable[[], tuple[Array, ...]]:

@@ -22,7 +22,7 @@ MACHINE = {"platform": "gpu", "device": "NVIDIA H200", "multiprocessors": 132}
 DRAWN = draw(600, seed=0)
 # On GPUs that costs are fitted to: on others the default is lax for all dense layers.
 MEASURED = [path for path in sorted(page.MEASURED.glob("*.json"))
-            if MODELS[Results.load(path).machine["device"]].is_fitted]  # fmt: skip
+            if (gpu := MODELS.get(Results.load(path).machine["device"])) and gpu.is_fitted]  # fmt: skip
 LARGE = Case("", "", (128, 28, 28, 256), (3, 3, 256, 256), (1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1), 1)
 SMALL = Case("", "", (1, 16, 16, 960), (3, 3, 1, 960), (1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1), 960)
 
@@ -161,6 +161,56 @@ def test_rows_that_are_measured_stay_if_another_fails(gpu, tmp_path, monkeypatch
     with pytest.raises(KeyboardInterrupt):
         main(["census", "--out", str(path), "--rows", "5"])
     assert len(Results.load(path).rows) == 3
+
+
+def test_a_row_that_kills_the_process(gpu, tmp_path, monkeypatch):
+    """The file says so before, and the next run goes on behind it."""
+    seen = []
+    killed = lambda case, which, *others: seen.append(Results.load(path).rows[-1]) or [row(case, which)]
+    monkeypatch.setattr(command, "measure", killed)
+    path = tmp_path / "census.json"
+    census = ["census", "--out", str(path), "--rows"]
+    assert main([*census, "1"]) == 0
+    ((case, which),) = DRAWN[:1]
+    assert (seen[0]["case"], seen[0]["pass"], seen[0]["us"]) == (case.name, which, None)
+    assert seen[0]["error"] == command.PROCESS_ENDED and Results.load(path).rows[0]["error"] is None
+    Results(Results.load(path).machine, seen).save(path)
+    assert main([*census, "2"]) == 1  # as for other errors
+    assert [each["case"] for each in seen] == [case.name for case, _ in DRAWN[:2]]
+
+
+def test_rows_of_other_plans_are_renewed(gpu, tmp_path, monkeypatch):
+    """If that is asked for. Estimates are no part of a plan."""
+    path = tmp_path / "census.json"
+    census = ["census", "--out", str(path), "--rows", "3"]
+    today = {DRAWN[0].case.name: "wgmma (9.9 us)", DRAWN[1].case.name: "mma (1.0 us)"}
+    monkeypatch.setattr(command, "planned", lambda case, *others: today.get(case.name, "wgmma"))
+    for options in ([], ["--renew"]):
+        assert main([*census, *options]) == 0
+    assert gpu == [(case.name, which) for case, which in (*DRAWN[:3], DRAWN[1])]
+    assert len(Results.load(path).rows) == 3
+
+
+def test_a_report_is_of_what_is_drawn(tmp_path, capsys):
+    """Other seeds and longer censuses may be in the file."""
+    path = tmp_path / "census.json"
+    every = [Drawn(*each) for seed in (0, 1) for each in draw(4, seed)]
+    Results(MACHINE | {"device": "NVIDIA B200"}, [row(*each) for each in every]).save(path)
+    report_of = ["census", "--report", str(path), "--rows"]
+    for rows, seed in ((4, 0), (3, 1)):
+        assert main([*report_of, str(rows), "--seed", str(seed)]) == 0
+        assert [line[1] for line in lines(capsys.readouterr().out) if line[0] == "all"] == [str(rows)] * 2 + ["100.0%"]
+    with pytest.raises(SystemExit, match="no rows of bfloat16 that --rows and --seed draw"):
+        main([*report_of, "4", "--seed", "7"])
+
+
+def test_passes_and_precisions_that_a_dtype_lacks(gpu, tmp_path, capsys):
+    path = tmp_path / "census.json"
+    assert main(["census", "--out", str(path), "--rows", "20", "--dtype", "int8"]) == 0
+    assert {which for _, which in gpu} == {"fprop"}
+    with pytest.raises(SystemExit):
+        main(["census", "--out", str(path), "--dtype", "bfloat16", "--precision", "highest"])
+    assert "--precision is of float32, not of bfloat16" in capsys.readouterr().err
 
 
 def test_our_errors_fail_the_census(gpu, tmp_path, monkeypatch):

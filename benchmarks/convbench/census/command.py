@@ -11,19 +11,23 @@ import jax
 from tqdm import tqdm
 
 from convbench import machine, selection, tables
+from convbench.cases import Case
 from convbench.census import default, report
 from convbench.census.draw import Drawn, draw
-from convbench.measure import device_answers, measure, warm_up
-from convbench.results import Results, key
+from convbench.measure import device_answers, measure, planned, unmeasured, warm_up
+from convbench.programs import PASSES, passes_of
+from convbench.results import KEY, Results, key
 from jaxconv.planner.devices import MODELS
 
 IMPLEMENTATION = "cuda"
+PROCESS_ENDED = "the process ended while it was measured"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Exit status: 1 if one of our kernels failed."""
-    options = _parser().parse_args(arguments)
-    drawn = draw(options.rows, options.seed)
+    options = _options(arguments)
+    passes = passes_of(options.dtype, PASSES)
+    drawn = [each for each in draw(options.rows, options.seed) if each.which in passes]
     if options.report:
         return _report(options, drawn)
     if options.draw:
@@ -35,6 +39,14 @@ def main(arguments: Sequence[str]) -> int:
     return int(any(row["error"] for row in measured(drawn, options).rows))
 
 
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.precision != "default" and not options.dtype.startswith("float32"):
+        parser.error(f"--precision is of float32, not of {options.dtype}")
+    return options
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="benchmarks census", description="jaxconv beside lax, on layers drawn from kinds of networks."
@@ -43,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     work.add_argument("--out", type=Path, metavar="FILE", help="measure; what the file has is not measured again")
     work.add_argument("--report", type=Path, metavar="FILE", help="print and draw what --out has measured of a --seed")
     work.add_argument("--draw", type=Path, metavar="FILE", help="write the layers as a --case-file")
+    parser.add_argument("--renew", action="store_true", help="measure rows again whose plan is another one today")
     parser.add_argument("--rows", type=int, default=600, help="pairs of a layer and a pass; default: 600")
     parser.add_argument("--seed", type=int, default=0)
     selection.add_arithmetic(parser)
@@ -58,19 +71,41 @@ def measured(drawn: list[Drawn], options: argparse.Namespace) -> Results:
       SystemExit: a row cost this process its GPU. The other rows need a process that has one.
     """
     results, origin = Results.continued(options.out, machine.describe()), machine.origin(options.commit)
-    known, arithmetic = {key(row) for row in results.rows}, (options.dtype, options.precision)
+    known, arithmetic = {key(row): row for row in results.rows}, (options.dtype, options.precision)
     end = monotonic() + options.seconds_limit
     for case, which in (bar := tqdm(drawn, unit="row")):
         if monotonic() > end:
             break
         bar.set_description(case.name)
-        if (case.name, which, *arithmetic, IMPLEMENTATION) not in known:
-            (row,) = measure(case, which, *arithmetic, [IMPLEMENTATION], options.seconds)
-            results.rows.append(row | origin)
-            results.save(options.out)
+        row = known.get((case.name, which, *arithmetic, IMPLEMENTATION))
+        is_old = row and options.renew and _has_another_plan(row, case)
+        if row is None or is_old:
+            row = _measured(results, case, which, origin, options)
             if (row["error"] or row["lax_error"]) and not device_answers():
                 raise SystemExit(f"census: the GPU is lost after {case.name} {which}; run the command again to go on")
     return results
+
+
+def _measured(results: Results, case: Case, which: str, origin: dict, options: argparse.Namespace) -> dict:
+    """Measures and saves a row. If that kills the process, the file says so, and the next run goes on behind it."""
+    before, arithmetic = list(results.rows), (options.dtype, options.precision)
+    results.put(unmeasured(case, which, *arithmetic, IMPLEMENTATION, PROCESS_ENDED) | origin, KEY)
+    results.save(options.out)
+    try:
+        (row,) = measure(case, which, *arithmetic, [IMPLEMENTATION], options.seconds)
+    except BaseException:  # also an interruption: the row is measured by the next run
+        results.rows = before
+        results.save(options.out)
+        raise
+    results.put(row | origin, KEY)
+    results.save(options.out)
+    return row
+
+
+def _has_another_plan(row: dict, case: Case) -> bool:
+    """Than the planner makes today. Estimates behind it are no part of it."""
+    today = planned(case, row["pass"], row["dtype"], row["precision"], row["implementation"])
+    return (row["plan"] or "").partition(" (")[0] != today.partition(" (")[0]
 
 
 def _report(options: argparse.Namespace, drawn: list[Drawn]) -> int:
@@ -78,13 +113,14 @@ def _report(options: argparse.Namespace, drawn: list[Drawn]) -> int:
     from convbench.census import page  # measuring needs no matplotlib
 
     results, name = Results.load(options.report), tables.arithmetic(options.dtype, options.precision)
-    rows = [row for row in results.rows if tables.arithmetic_of(row) == name]
+    of_draw = {(case.name, which) for case, which in drawn}
+    rows = [row for row in results.rows if (row["case"], row["pass"]) in of_draw and tables.arithmetic_of(row) == name]
     if not rows:
-        raise SystemExit(f"census: {options.report} has no rows of {name}")
+        raise SystemExit(f"census: {options.report} has no rows of {name} that --rows and --seed draw")
     gpu = results.machine["device"]
-    selection.refuse_unknown([gpu], MODELS)
     print(report.text(rows))
-    print(f"\n{default.text(rows, [case for case, _ in drawn], MODELS[gpu])}")
+    if gpu in MODELS:  # what the default takes elsewhere is not known here
+        print(f"\n{default.text(rows, [case for case, _ in drawn], MODELS[gpu])}")
     suffix = "" if name == "bfloat16" else f"_{name.replace(' ', '_')}"
     path = options.report.with_name(f"{options.report.stem}{suffix}.svg")
     page.draw_rows(rows, gpu, path)

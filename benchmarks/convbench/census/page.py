@@ -91,7 +91,7 @@ def section(census: Census, every: Sequence[Case], folder: str) -> str:
         f"## {census.gpu}, {name}",
         f"{len(rows)} rows, {runs(rows)}.",
         f"![The census in {name} on an {census.gpu}]({folder}/{census.chart})",
-        default.table(rows, every, MODELS[census.gpu], PIPE),
+        default.table(rows, every, MODELS[census.gpu], PIPE) if census.gpu in MODELS else "",
         *percentiles,
         f"The {WORST} worst pairs of a template and a pass:\n\n{report.clusters(rows, WORST, PIPE)}",
         "\n".join(f"- {error}" for error in report.errors(rows)),
