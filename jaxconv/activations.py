@@ -84,7 +84,9 @@ class LeakyRelu(Activation):
         return self.slope > 0
 
     def __call__(self, z: Array) -> Array:
-        return jax.nn.leaky_relu(z, self.slope)
+        # A sum of zero times a negative scale is -0, and no negative number. XLA would fold z + 0.
+        zero = jax.lax.stop_gradient(jnp.where(z == 0, -z, 0))
+        return jax.nn.leaky_relu(z + zero, self.slope)
 
     def backward(self, y: Array, dy: Array) -> Array:
         return jnp.where(jnp.signbit(y), self.slope * dy, dy)  # what is rounded to -0 was negative
@@ -159,7 +161,7 @@ NAMED: dict[str, Activation] = {
 
 def activation_of(value: Any) -> Activation | None:
     """The activation that an argument is or names."""
-    if value is None or isinstance(value, Activation):
+    if value is None or (isinstance(value, Activation) and type(value) is not Activation):
         return value
     if isinstance(value, str) and value in NAMED:
         return NAMED[value]

@@ -145,13 +145,20 @@ def of_channels(problem: ConvProblem, numbers: Array) -> Array:
 # From arguments.
 
 
-def check_given(given: Mapping[str, Any]) -> None:
-    """Before `read`, where numbers may be traced, which an error cannot show, and a list could not be hashed."""
+def check_given(given: dict[str, Any]) -> None:
+    """Before `read`, where numbers may be traced, which an error cannot show, and a list could not be hashed.
+
+    Python's integers become floats: JAX's have 32 bits."""
     activation_of(given["activation"])
     if given["residual_scale"] is not None and given["residual"] is None:
         raise ValueError(f"residual_scale is for a residual, and residual is None; got {given['residual_scale']!r}")
     for name in OPERANDS:
-        if isinstance(given[name], str):
+        if isinstance(given[name], int) and not isinstance(given[name], bool):
+            given[name] = float(given[name])
+        is_known = hasattr(given[name], "dtype") or isinstance(
+            given[name], int | float | complex | list | tuple | type(None)
+        )
+        if not is_known:
             raise TypeError(f"{name} must be an array or a number, got {given[name]!r}")
         check_array(name, given[name])
     try:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from functools import partial
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 from jax import Array
 
@@ -17,7 +19,7 @@ OF_VOLUMES = "DHWOI"  # the axes of a filter that is prepared for NCHW32
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["array"], meta_fields=["layout"])
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)  # arrays are not simply equal or not
 class PreparedFilter:
     """A filter as `prepare_filter` returns it. It is a pytree of one array.
 
@@ -29,6 +31,14 @@ class PreparedFilter:
 
     array: Array
     layout: str | None = None
+
+
+jax.export.register_pytree_node_serialization(
+    PreparedFilter,
+    serialized_name="jaxconv.PreparedFilter",
+    serialize_auxdata=lambda layouts: json.dumps(layouts).encode(),
+    deserialize_auxdata=lambda layouts: tuple(json.loads(layouts)),
+)
 
 
 def prepare_filter(w: Array, layout: str | None = None) -> PreparedFilter:
@@ -50,6 +60,7 @@ def prepare_filter(w: Array, layout: str | None = None) -> PreparedFilter:
       The prepared filter.
 
     Raises:
+      AttributeError: w is no array.
       TypeError: w is prepared already, or has no 1 to 3 spatial dimensions, or for NCHW32 not 2.
       ValueError: layout is another one; or it is "NCHW32", and the input channels are no multiple of 32.
     """
@@ -57,6 +68,7 @@ def prepare_filter(w: Array, layout: str | None = None) -> PreparedFilter:
         raise TypeError("w must be an array, got a filter that is prepared already")
     if layout not in (None, blocks.NAME):
         raise ValueError(f'layout must be None or "{blocks.NAME}", got {layout!r}')
+    check_arrays(w=w)
     w = as_array(w)
     if layout is not None:
         volume, axes = blocks.filter_of_volumes(w, "HWIO")

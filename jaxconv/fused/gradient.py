@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxconv.epilogue import FLOAT32, INT8
+from jaxconv.epilogue import FLOAT32, INT8, of_channels
 from jaxconv.fused.call import Call, conv, wgrad
 from jaxconv.fused.primitive import bind, of_filter
 from jaxconv.problem import ConvProblem
-from jaxconv.problem.wider import has_float8, in_float32, wider_dtype, with_dtypes
+from jaxconv.problem.wider import FLOAT16, has_float8, in_float32, wider_dtype, with_dtypes
 
 Operands = dict[str, Array]
 
@@ -90,7 +90,8 @@ def _through_activation(call: Call, operands: Operands, result: Array | None, dy
 def _of_convolution(call: Call, lhs: Array, rhs: Array, scale: Array | None, dz: Array, narrow: np.dtype):
     """The cotangents of lhs, rhs and the scale. narrow: a dtype that holds dz exactly.
 
-    scale * conv(lhs, rhs) is linear in rhs: so the filter's cotangent has the scale's, without the output.
+    scale * conv(lhs, rhs) is linear in rhs: so the filter's cotangent has the scale's, without the output. Of 16 bits
+    it is float32 until it is scaled: float16 might be too narrow for it, as it might be for a scaled filter.
     """
     p = call.differentiated
     is_integer = p.lhs_dtype == INT8  # such have no cotangents, but the scale has
@@ -100,10 +101,12 @@ def _of_convolution(call: Call, lhs: Array, rhs: Array, scale: Array | None, dz:
         p = dataclasses.replace(p, out_dtype=narrow)
     elif has_float8(p):  # which would hold neither the scaled filter nor the gradient that is scaled next
         p, rhs = with_dtypes(p, rhs_dtype=FLOAT32, out_dtype=FLOAT32), rhs.astype(FLOAT32)
-    dz = dz.astype(p.out_dtype)
+    scaled, dz = dz, dz.astype(p.out_dtype)
     drhs, cotangents = None, {}
     if not is_integer or scale is not None:
-        drhs = wgrad(lhs, dz, p, call.implementation, jax.typeof(rhs).sharding)
+        is_scaled_later = scale is not None and p.lhs_dtype == p.out_dtype and p.rhs_dtype.itemsize == 2
+        of_rhs = dataclasses.replace(p, rhs_dtype=FLOAT32) if is_scaled_later else p
+        drhs = wgrad(lhs, dz, of_rhs, call.implementation, jax.typeof(rhs).sharding)
     if scale is not None and drhs is not None:
         wide = wider_dtype(scale.dtype, rhs.dtype)
         products = rhs.astype(wide) * drhs.astype(wide)
@@ -111,7 +114,11 @@ def _of_convolution(call: Call, lhs: Array, rhs: Array, scale: Array | None, dz:
         drhs = of_filter(p, scale, drhs)
     if is_integer:
         return None, None, cotangents
-    dlhs = conv(dz, of_filter(p, scale, rhs), p.dgrad(), call.implementation, jax.typeof(lhs).sharding)
+    if scale is not None and p.rhs_dtype == FLOAT16:
+        dz = (of_channels(p, scale) * scaled).astype(dz.dtype)
+    else:
+        rhs = of_filter(p, scale, rhs)
+    dlhs = conv(dz, rhs, p.dgrad(), call.implementation, jax.typeof(lhs).sharding)
     return dlhs, drhs, cotangents
 
 

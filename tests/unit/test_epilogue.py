@@ -192,6 +192,10 @@ REFUSED = {
     "residual_of_integers": (dict(residual=np.zeros((2, 5, 4, 6), "int32")), TypeError, r"residual.*int8.*int32"),
     "scale_of_text": (dict(scale="two"), TypeError, "scale must be an array or a number, got 'two'"),
     "residual_of_text": (dict(residual="x"), TypeError, "residual must be an array or a number, got 'x'"),
+    "scale_of_nothing_known": (dict(scale={}), TypeError, "scale must be an array or a number, got {}"),
+    "prepared_bias": (dict(bias=jaxconv.prepare_filter(np.ones((1, 1, 6), "float32"))), TypeError,
+                      "bias must be an array or a number, got PreparedFilter"),
+    "bare_activation": (dict(activation=jaxconv.activations.Activation()), ValueError, r"activation must be.*Clip"),
     "no_such_dtype": (dict(out_dtype="int7"), TypeError, "out_dtype must be one of float32, .*got 'int7'"),
     "no_residual": (dict(residual_scale=2.0), ValueError, r"residual_scale.*residual is None.*2\.0"),
     "not_quantised": (dict(out_scale=2.0), ValueError, r"out_scale.*int8, float8_e4m3fn, float8_e5m2.*float32"),
@@ -217,6 +221,11 @@ def test_refused(arguments, error, message):
     """While tracing."""
     with pytest.raises(error, match=message):
         jax.eval_shape(lambda: conv(**arguments))
+
+
+def test_a_python_integer_beyond_32_bits():
+    """It is a number as others."""
+    np.testing.assert_array_equal(conv(bias=3_000_000_000), conv(bias=3e9))
 
 
 def test_bias_of_float64_is_for_sums_of_float64(x64):

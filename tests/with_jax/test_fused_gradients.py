@@ -117,3 +117,30 @@ def test_gradients_where_promotion_is_strict(activation, more, implementation):
     with jax.numpy_dtype_promotion("strict"):
         actual = run(gradients, x, w, residual)
     assert_same(actual, run(gradients, x, w, residual))
+
+
+@pytest.mark.parametrize("out_dtype", [None, "bfloat16"], ids=["by a kernel", "by XLA"])
+@pytest.mark.parametrize("named", ["native", "xla"])
+def test_leaky_relu_of_zero_by_a_negative_scale(out_dtype, named, implementation):
+    """It is no negative number, also where XLA ends the epilogue."""
+    x, w = np.zeros((1, 4, 1), "float32"), np.ones((1, 1, 1), "float32")
+    more = dict(scale=np.float32(-1), activation=jaxconv.activations.LeakyRelu(0.25), out_dtype=out_dtype)
+    by = implementation if named == "native" else "xla"
+    grad = jax.grad(lambda x: jaxconv.conv1d(x, w, **more, implementation=by).astype("float32").sum())
+    np.testing.assert_array_equal(grad(x), np.full_like(x, -1))
+
+
+def test_gradients_of_float16_with_a_small_scale(implementation):
+    """The gradients without scale, and the scaled filter, would not fit in float16."""
+    scale = np.float32(2.0**-10)
+    x, w = np.full((1, 400, 4), 256, "float16"), np.full((1, 4, 4), 2.0**-7, "float16")
+    conv = lambda x, w, scale: jaxconv.conv1d(x, w, scale=scale, implementation=implementation)
+    _, pullback = jax.vjp(conv, x, w, scale)
+    dx, dw, dscale = pullback(np.ones((1, 400, 4), "float16"))
+    np.testing.assert_array_equal(dw, np.full((1, 4, 4), 100, "float16"))
+    assert dscale == 400 * 4 * 4 * 256 * 2.0**-7
+    np.testing.assert_array_equal(dx, np.full_like(x, 4 * 2.0**-17))
+    tiny = np.full((1, 4, 4), 2.0**-14, "float16")
+    _, pullback = jax.vjp(lambda x: conv(x, tiny, np.float32(2.0**-14)), x)
+    (dx,) = pullback(np.full((1, 400, 4), 2.0**13, "float16"))
+    np.testing.assert_array_equal(dx, np.full_like(x, 4 * 2.0**-15))

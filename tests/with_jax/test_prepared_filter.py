@@ -85,13 +85,37 @@ def test_is_a_pytree_of_one_array():
     assert isinstance(prepared, PreparedFilter)
     (array,) = jax.tree.leaves(prepared)
     assert_same(array, np.swapaxes(w, 2, 3))
-    assert jax.tree.map(lambda a: a.shape, prepared) == PreparedFilter((3, 2, 7, 5))
+    assert jax.tree.map(lambda a: a.shape, prepared).array == (3, 2, 7, 5)
+
+
+@pytest.mark.parametrize("layout", [None, "NCHW32"])
+def test_an_exported_function_takes_one(layout, implementation):
+    """Its bytes name the type, and are read again."""
+    w = prepare_filter(integers((3, 3, 32, 32), "int8"), layout)
+    x = integers((1, 5, 5, 32) if layout is None else (1, 1, 5, 5, 32), "int8")
+    conv = lambda x, w: jaxconv.conv2d(x, w, scale=0.5, out_dtype="int8", layout=layout or "NHWC")
+    checks = [jax.export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}") for kind in ("conv", "wgrad")]
+    exported = jax.export.export(jax.jit(conv), disabled_checks=checks)(x, w)
+    again = jax.export.deserialize(exported.serialize())
+    np.testing.assert_array_equal(again.call(x, w), conv(x, w))
+
+
+def test_is_equal_to_itself_alone():
+    a, b = (prepare_filter(integers((3, 3, 4, 8))) for _ in range(2))
+    assert a == a and a != b and len({a, b}) == 2
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (1, 1, 1, 1, 4, 6)])
 def test_no_filter(shape):
     error = exception_of(prepare_filter, integers(shape))
     assert type(error) is TypeError and str(error).startswith("w must have 1 to 3 spatial dimensions")
+
+
+@pytest.mark.parametrize("function", [prepare_filter, jaxconv.to_nchw32, jaxconv.from_nchw32])
+@pytest.mark.parametrize("value", ["text", None, 3])
+def test_no_array(function, value):
+    with pytest.raises(AttributeError, match=rf"^[wx] must be an array, got {type(value).__name__}$"):
+        function(value)
 
 
 def test_prepared_twice():
