@@ -7,22 +7,26 @@
 
 namespace jaxconv {
 
-#define JAXCONV_FAMILIES(isa)                                                                       \
-  namespace isa {                                                                                   \
-  Kernel GemmConv, GemmWgrad;                                                                       \
-  Kernel DepthwiseConv, DepthwiseWgrad;                                                             \
-  constexpr KernelFamily kFamilies[] = {                                                            \
-      {"gemm", GemmConv, GemmWgrad},                                                                \
-      {"depthwise", DepthwiseConv, DepthwiseWgrad}, /* right for any problem, fast for 1 channel */ \
-  };                                                                                                \
+// The families for an instruction set. gemm is right for any problem, and so is depthwise, which is fast for one
+// channel. It has no dot products of int8, so its kernels are those of the set without.
+#define JAXCONV_FAMILIES(isa, isa_of_depthwise)                                         \
+  namespace isa_of_depthwise {                                                          \
+  Kernel DepthwiseConv, DepthwiseWgrad;                                                 \
+  }                                                                                     \
+  namespace isa {                                                                       \
+  Kernel GemmConv, GemmWgrad;                                                           \
+  constexpr KernelFamily kFamilies[] = {                                                \
+      {"gemm", GemmConv, GemmWgrad},                                                    \
+      {"depthwise", isa_of_depthwise::DepthwiseConv, isa_of_depthwise::DepthwiseWgrad}, \
+  };                                                                                    \
   }
 
-JAXCONV_FAMILIES(baseline)
+JAXCONV_FAMILIES(baseline, baseline)
 #ifdef __x86_64__
-JAXCONV_FAMILIES(x86_64_v3)
-JAXCONV_FAMILIES(x86_64_v3_vnni)
-JAXCONV_FAMILIES(x86_64_v4)
-JAXCONV_FAMILIES(x86_64_v4_vnni)
+JAXCONV_FAMILIES(x86_64_v3, x86_64_v3)
+JAXCONV_FAMILIES(x86_64_v3_vnni, x86_64_v3)
+JAXCONV_FAMILIES(x86_64_v4, x86_64_v4)
+JAXCONV_FAMILIES(x86_64_v4_vnni, x86_64_v4)
 #endif
 
 namespace {

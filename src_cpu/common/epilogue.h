@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "common/simd.h"
@@ -73,6 +74,31 @@ void AddResidual(const void* residual, T scale, T* sums, int64_t sums_stride, co
   }
 }
 
+// exp in a few instructions of vectors: 2^n times the exponential of what is left, by a polynomial (Cephes, expf).
+// Beyond 88.4 it is infinite, below -87.3 as there. NaN stays NaN.
+inline float Exp(float x) {
+  constexpr float kMost = 89.0f, kLeast = -87.3f, kLog2E = 1.44269504f, kHigh = 0.693359375f, kLow = -2.12194440e-4f;
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: a sum with it has the nearest whole number in its last bits
+  x = x > kMost ? kMost : x;
+  x = x < kLeast ? kLeast : x;
+  const float shifted = x * kLog2E + kRound, n = shifted - kRound;
+  const float r = (x - n * kHigh) - n * kLow;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  uint32_t bits;
+  std::memcpy(&bits, &shifted, sizeof bits);
+  bits = (bits + 127) << 23;  // what is not n falls out at the top
+  float power;
+  std::memcpy(&power, &bits, sizeof power);
+  return p * power;
+}
+inline double Exp(double x) { return std::exp(x); }
+
 // Calls f with the activation as a function of a number. NaN stays NaN.
 template <typename T, typename F>
 void WithActivation(const Epilogue& epilogue, const F& f) {
@@ -90,7 +116,7 @@ void WithActivation(const Epilogue& epilogue, const F& f) {
       return f([=](T z) {
         constexpr T kLarge = 10'000;  // sigmoid is 0 or 1 from here on, and no product below becomes infinite
         const T x = z > kLarge ? kLarge : z < -kLarge ? -kLarge : z;
-        return z * (1 / (1 + std::exp(-x * (n0 + n1 * x * x))));
+        return z * (1 / (1 + Exp(-x * (n0 + n1 * x * x))));
       });
     case Activation::kHardSigmoid:
       return f([](T z) { return z * ((z + 3 < 0 ? T{0} : z + 3 > 6 ? T{6} : z + 3) / 6); });
