@@ -15,6 +15,8 @@ FORMAT: int  # of programs' custom calls: attributes, settings, offset tables
 
 Array = tuple[Sequence[int], Sequence[int], str]  # sizes, axes, dtype's name
 
+def fit_digest(numbers: Sequence[int]) -> int: ...  # what a call's problem and its settings have together
+
 class Float32(Enum):  # how it is multiplied
     BF16 = ...
     TF32 = ...

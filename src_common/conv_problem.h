@@ -15,7 +15,7 @@ inline constexpr int kSpatial = 3;  // (d, h, w)
 
 // The format of custom calls: the columns of the offset tables, the attributes and the families' settings. Increase it
 // when any of them changes. Compiled programs of another format are refused.
-inline constexpr int64_t kFormat = 7;
+inline constexpr int64_t kFormat = 8;
 
 enum class DType : int32_t { kF32, kF64, kBF16, kF16, kS8, kS32, kE4M3, kE5M2 };
 

@@ -1,6 +1,7 @@
 // Makes a ConvProblem from the sizes of arrays and the parameters of a convolution, for handlers and planning.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <span>
@@ -69,6 +70,15 @@ inline bool DecodeTensor(const ArrayArguments& a, int64_t groups, bool batch_gro
   return true;
 }
 
+// The residue classes that have positions: one for each phase of each dimension. False if they are too many.
+inline bool CountClasses(const ConvProblem& p, int64_t* live) {
+  *live = 1;
+  for (int i = 0; i < kSpatial; ++i) {
+    if (__builtin_mul_overflow(*live, std::min(p.period[i], p.dst_size[i]), live)) return false;
+  }
+  return *live < INT32_MAX;
+}
+
 // The destination's first spatial axis becomes blocks of its channels. False if it is none.
 inline bool TakeBlocks(const ArrayArguments& dst, ConvProblem* p) {
   const bool are_blocks = dst.sizes.size() == 2 + kSpatial && p->groups == 1 && p->out_channels == kBlockChannels;
@@ -126,6 +136,10 @@ inline const char* MakeProblem(const ProblemArguments& a, ConvProblem* problem) 
     p.period[i] = dilation / std::gcd(stride, dilation);
     p.step[i] = stride / std::gcd(stride, dilation);
   }
+  int64_t live = 0;
+  if (!internal::CountClasses(p, &live)) return "there are too many residue classes";
+  // The last class may hold taps alone.
+  if (p.class_count != live && p.class_count != live + 1) return "the table of classes has a wrong number of rows";
   p.src_type = a.src.type;
   p.filter_type = a.filter.type;
   p.dst_type = a.dst.type;

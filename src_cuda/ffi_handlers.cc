@@ -5,6 +5,8 @@
 #include <cuda_runtime_api.h>
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
+#include <iterator>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -12,9 +14,11 @@
 #include <thread>
 #include <tuple>
 #include <variant>
+#include <vector>
 
 #include "common/call_slot.h"
 #include "common/device_attribute.h"
+#include "common/fit_digest.h"
 #include "common/settings.h"
 #include "conv_problem.h"
 #include "families.h"
@@ -28,13 +32,15 @@ namespace jaxconv {
 struct CudaAttributes : ConvAttributes {
   std::string_view setting_names;
   ffi::Span<const int64_t> settings;
+  int64_t fit_digest;  // of the problem and the settings
 };
 
 }  // namespace jaxconv
 
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(::jaxconv::CudaAttributes, JAXCONV_CONV_ATTRIBUTE_MEMBERS,
                                       ::xla::ffi::StructMember<std::string_view>("setting_names"),
-                                      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("settings"));
+                                      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("settings"),
+                                      ::xla::ffi::StructMember<int64_t>("fit_digest"));
 
 namespace jaxconv {
 namespace {
@@ -129,6 +135,27 @@ Reason MismatchedRows(const ConvProblem& p, const NeighbourRows& rows, const Set
   }
 }
 
+// The digest of a call: as `_fit_digest` of ffi.py. A batch may be another one than was planned for.
+int64_t FitDigestOf(const ffi::AnyBuffer& src, const ffi::AnyBuffer& filter, const ffi::AnyBuffer& dst,
+                    const CudaAttributes& a) {
+  std::vector<int64_t> numbers;
+  const auto add = [&](ffi::Span<const int64_t> more) { numbers.insert(numbers.end(), more.begin(), more.end()); };
+  const auto add_sizes = [&](const ffi::AnyBuffer& array, int64_t batch_axis) {
+    for (int64_t axis = 0; axis < std::ssize(array.dimensions()); ++axis) {
+      if (axis != batch_axis) numbers.push_back(array.dimensions()[axis]);
+    }
+  };
+  add_sizes(src, a.src_spec[0]), add_sizes(filter, -1), add_sizes(dst, a.dst_spec[0]);
+  for (const auto& each :
+       {a.src_spec, a.filter_spec, a.dst_spec, a.window_strides, a.padding_low, a.lhs_dilation, a.rhs_dilation}) {
+    add(each);
+  }
+  numbers.insert(numbers.end(),
+                 {a.groups, a.src_batch_grouped, a.dst_batch_grouped, a.filter_in_grouped, a.dst_in_blocks});
+  add(a.settings);
+  return FitDigest(numbers);
+}
+
 ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& b, const CudaAttributes& attributes) {
   const ffi::AnyBuffer& filter = pass == Pass::kConv ? b.rhs : b.result;
   const ffi::AnyBuffer& dst = pass == Pass::kConv ? b.result : b.rhs;
@@ -164,6 +191,9 @@ ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& 
     if (HasFloat8(*problem) && !settings.kTakesFloat8) return refuse("the family has no kernels of float8");
     if (const Reason why = MismatchedRows(*problem, rows, settings)) return refuse(*why);
     if (const Reason why = family->unsupported_reason(*problem, pass, settings)) return refuse(*why);
+    if (FitDigestOf(b.src, filter, dst, attributes) != attributes.fit_digest) {
+      return refuse("the settings are those of another problem");
+    }
     if (const size_t need = family->workspace_bytes(*problem, pass, settings); b.workspace.size_bytes() < need) {
       return refuse("needs " + std::to_string(need) + " bytes of workspace, got " +
                     std::to_string(b.workspace.size_bytes()));

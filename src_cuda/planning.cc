@@ -15,6 +15,7 @@
 #include <tuple>
 #include <vector>
 
+#include "common/fit_digest.h"
 #include "common/planning.h"
 #include "common/tma_limits.h"
 #include "depthwise/planning.h"
@@ -207,6 +208,7 @@ NB_MODULE(_planning, module) {
   module.attr("MOST_WINDOW_PARTS") = depthwise::kMostParts;
   module.attr("DIGEST") = JAXCONV_PLANNING_DIGEST;
   module.attr("FORMAT") = kFormat;
+  module.def("fit_digest", [](const std::vector<int64_t>& numbers) { return FitDigest(numbers); }, nb::arg("numbers"));
   module.attr("NEXT_KERNEL_SECONDS") = kNextKernelSeconds;
   Bind<SimtPlanner>(module);
   Bind<Im2colPlanner>(module);

@@ -29,12 +29,9 @@ inline const char* CheckSteps(const ConvProblem& p) {
 
 // Classes hold each position once, in the order of their phases, and each tap once. The last one may hold taps alone.
 inline const char* CheckClasses(const ConvProblem& p, const ResidueClass* classes) {
-  int64_t phases[kSpatial], live = 1, taps = 0;
-  for (int i = 0; i < kSpatial; ++i) {
-    phases[i] = std::min(p.period[i], p.dst_size[i]);
-    if (__builtin_mul_overflow(live, phases[i], &live)) return "there are too many residue classes";
-  }
-  if (p.class_count != live && p.class_count != live + 1) return "the table of classes has a wrong number of rows";
+  int64_t phases[kSpatial], live = 0, taps = 0;
+  if (!CountClasses(p, &live)) return "there are too many residue classes";
+  for (int i = 0; i < kSpatial; ++i) phases[i] = std::min(p.period[i], p.dst_size[i]);
   for (int64_t c = 0; c < p.class_count; ++c) {
     const ResidueClass& cls = classes[c];
     if (cls.first_tap != taps || cls.tap_count < 0) return "the classes do not hold each tap once";

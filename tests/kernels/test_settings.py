@@ -13,6 +13,7 @@ from cases.tiles import FAMILY_TYPES
 from jaxconv import ffi
 from jaxconv.planner.choose import choose
 from jaxconv.planner.plan import Constraint
+from jaxconv.problem.offsets import offset_tables
 
 OF_FAMILY = {"depthwise": "depthwise_5x5", "direct": "groups_of_16"}
 FAMILIES_ON_GPUS = sorted({family for family, _ in FAMILY_TYPES})
@@ -57,6 +58,52 @@ def test_settings_that_no_kernel_has_are_refused(monkeypatch, family, settings, 
         with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=message):
             run()
     np.testing.assert_array_equal(run(), expected)
+
+
+OF_WINDOWS = [
+    ("wgmma", dict(corner_h=1)), ("wgmma", dict(corner_w=-1)), ("wgmma", dict(tap_stride=8)),
+    ("wgmma", dict(reach_w=-1)),
+    ("direct", dict(halo_height=-1)), ("direct", dict(halo_width=8)), ("direct", dict(taps=-1)),
+    ("depthwise", dict(first_row=1)), ("depthwise", dict(first_col=-1)),
+]  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family, added", OF_WINDOWS, ids=str)
+def test_settings_of_another_window_are_refused(monkeypatch, family, added):
+    """The handler cannot read the offset tables: it knows them by the digest. And the next call runs."""
+    name = OF_FAMILY.get(family, "many_of_all")
+    kind, of_pass = passes_of(problem(name))["fprop"]
+    plan = choose("cuda", kind, of_pass, Constraint("cuda", family, transform=()), ffi.device("cuda")).plan
+    operands = [a.astype("bfloat16") for a in convolutions()[name].operands()[:2]]
+    run = lambda: np.asarray(jax.jit(ffi.convolution(plan, of_pass))(*operands))
+    expected, of_plan = run(), ffi._kernel(plan)
+    others = {name: value + added.get(name, 0) for name, value in plan.settings.items()}
+    original = ffi._fit_digest
+    with monkeypatch.context() as patched:
+        of_others = ffi._kernel(dataclasses.replace(plan, settings=others))
+        patched.setattr(ffi, "_kernel", lambda plan: of_others)
+        patched.setattr(ffi, "_fit_digest", lambda problem, attributes: original(problem, attributes | of_plan))
+        with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="jaxconv: "):
+            run()
+    np.testing.assert_array_equal(run(), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", FAMILIES_ON_GPUS)
+@pytest.mark.parametrize("rows", [0, -1, 3], ids=["none", "one less", "three times"])
+def test_a_wrong_number_of_classes_is_refused(monkeypatch, family, rows):
+    name = OF_FAMILY.get(family, "many_of_all")
+    kind, of_pass = passes_of(problem(name))["dgrad"]
+    plan = choose("cuda", kind, of_pass, Constraint("cuda", family, transform=()), ffi.device("cuda")).plan
+    shapes = [jax.ShapeDtypeStruct(of_pass.shape(role), of_pass.dtype(role)) for role in ("lhs", "rhs")]
+    tables = offset_tables(of_pass)
+    classes = np.repeat(tables.classes, rows, 0) if rows == 3 else tables.classes[:rows]
+    monkeypatch.setattr(ffi, "offset_tables", lambda problem: tables._replace(classes=classes))
+    with pytest.raises(
+        (ValueError, jax.errors.JaxRuntimeError), match="the table of classes has a wrong number of rows"
+    ):
+        jax.block_until_ready(jax.jit(ffi.convolution(plan, of_pass))(*(np.zeros(s.shape, s.dtype) for s in shapes)))
 
 
 @pytest.mark.gpu
