@@ -79,11 +79,17 @@ struct WgmmaTile {
   constexpr int64_t shared_bytes(bool k_major) const;
   constexpr int64_t wgrad_shared_bytes() const;
   // Whether the tile is compiled for convs of a type. Results of one byte are stored by rows of 64 at least, and none
-  // where channels are M. Float8 waits for its additions: it gains nothing where both operands are shared.
+  // where channels are M. Float8 waits for its additions: it gains nothing where both operands are shared. The widest
+  // tile of bytes takes longest to compile, and is planned in clusters alone.
   constexpr bool HasConv(DType type) const {
-    const bool is_byte = TraitsOf(type).bytes == 1;
+    const bool is_byte = TraitsOf(type).bytes == 1, is_widest = cols == 256 && !halo && cluster() == 1;
     if (IsFloat8(type) && (!has_promoted_sums() || shares_both())) return false;
-    return has_conv && (!is_byte || (!swap_ab && cols % 64 == 0 && !bf16x6));
+    return has_conv && (!is_byte || (!swap_ab && cols % 64 == 0 && !bf16x6 && !is_widest));
+  }
+  // Whether such a conv may have an epilogue. Filters of 16 bits are K-major in data gradients, which have none, and
+  // seldom elsewhere: there the tiles for two CTAs per SM do, which take less long to compile.
+  constexpr bool HasEpilogue(DType type, bool k_major) const {
+    return HasConv(type) && (!k_major || TraitsOf(type).bytes != 2 || ctas_per_sm == 2);
   }
   // Whether the tile is compiled for wgrad of a type. With halo tiles, output channels are M.
   constexpr bool HasWgrad(DType type) const {
@@ -142,7 +148,7 @@ inline constexpr WgmmaTile kWgmmaTiles[] = {
     {256, 128, 4, 2, 1, 1, false, 0, true},
     {128, 256, 4, 2, 1, 1},
     {256, 160, 3, 2, 1, 1},
-    {192, 256, 3, 1, 1, 1, false, 0, true},
+    {192, 256, 3, 1, 1, 1, false, 0, true, false},
     {192, 128, 4, 1, 2, 1, false, 0, true},
     {128, 192, 4, 2, 1, 1},
     {128, 128, 6, 1, 2, 1},

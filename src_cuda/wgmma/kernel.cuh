@@ -253,6 +253,8 @@ constexpr WgmmaKernelPtr CompiledWgmma() {
   } else if constexpr (!kTile.HasConv(TypeOf<T>()) || kTile.bf16x6 != kBF16x6 ||
                        !(kKMajor || kReadsMnMajor<T> || kBF16x6)) {
     return nullptr;
+  } else if constexpr (kEnd != WgmmaEnd::kSums && !kTile.HasEpilogue(TypeOf<T>(), kKMajor)) {
+    return nullptr;
   } else if constexpr (kTile.cluster_split > 0) {
     return WgmmaClusterSplitKernel<T, kTileIndex, kKMajor, kEnd>;
   } else {

@@ -331,7 +331,7 @@ cudaError_t Launch(const ConvCall& given, const WgmmaSettings& s, cudaStream_t s
   if (!DeviceHasWgmma() || !AreAligned({given.src, given.rhs, given.result}) ||
       !AreAligned({given.rows.before, given.rows.after}) ||
       !AreAligned({epilogue.scale.data, epilogue.bias.data, epilogue.out_scale.data, epilogue.residual}) ||
-      (epilogue.residual && !wgmma::TakesResidual(p, tile, s.split))) {
+      (HasEpilogue(given) && wgmma::UnsupportedEpilogue(p, tile, s.split, epilogue.residual != nullptr))) {
     return LaunchWithoutWgmma(given, s, stream);
   }
   const ConvCall call = WithParts(given, tile);

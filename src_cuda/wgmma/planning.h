@@ -75,8 +75,8 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
 
   Reason UnsupportedExtra(const WgmmaSettings& s) const {
     if (Reason why = wgmma::UnsupportedTile(all_.conv, all_.pass, s)) return why;
-    const bool lacks_residual = product_.has_residual && !wgmma::TakesResidual(product_.conv, kTiles[s.tile], s.split);
-    return lacks_residual ? Reason("a residual of results that TMA does not store") : std::nullopt;
+    if (!product_.has_epilogue) return std::nullopt;
+    return wgmma::UnsupportedEpilogue(product_.conv, kTiles[s.tile], s.split, product_.has_residual);
   }
 
   // With cluster split-K, the divisors of the tile's cluster size.

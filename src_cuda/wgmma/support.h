@@ -267,11 +267,14 @@ inline Reason UnsupportedWgrad(const ConvProblem& p, const WgmmaSettings& s) {
   return std::nullopt;
 }
 
-// Residuals come by TMA, or where a cluster's CTAs add slices, from device memory; in blocks by threads; or the last
-// kernel of split-K adds them.
-inline bool TakesResidual(const ConvProblem& p, const WgmmaTile& tile, int64_t split) {
-  return tile.cluster_split > 0 || split > 1 || StoresByTma(p, tile, split, true) ||
-         EndOf(p, tile, true) == WgmmaEnd::kBlocks;
+// For an epilogue. The last kernel of split-K takes any. Otherwise residuals come by TMA, or where a cluster's CTAs add
+// slices, from device memory; in blocks by threads.
+inline Reason UnsupportedEpilogue(const ConvProblem& p, const WgmmaTile& tile, int64_t split, bool has_residual) {
+  if (tile.workspace_split(Pass::kConv, split) > 1) return std::nullopt;
+  if (!tile.HasEpilogue(p.src_type, IsKMajor(p))) return "an epilogue behind a K-major filter of 16 bits";
+  const bool takes_residual =
+      tile.cluster_split > 0 || StoresByTma(p, tile, split, true) || EndOf(p, tile, true) == WgmmaEnd::kBlocks;
+  return has_residual && !takes_residual ? Reason("a residual of results that TMA does not store") : std::nullopt;
 }
 
 // For a tile. The problem and its windows are supported.

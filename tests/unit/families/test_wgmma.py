@@ -17,6 +17,7 @@ from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.problem import row_major_strides
 from jaxconv.problem.offsets import offset_tables
+from jaxconv.problem.product import Ending
 
 TILES_OF_WGMMA = [tile for tile in CUDA["wgmma"].tiles if tile.has_conv and not tile.bf16x6]
 every_tile = pytest.mark.parametrize("tile", TILES_OF_WGMMA, ids=str)
@@ -271,6 +272,24 @@ def test_tma_reads_what_lax_multiplies(problem):
         if 0 not in of_pass.out_spatial:
             check_windows(of_pass)
         assert set(WINDOWS) < set(choice.plan.settings)
+
+
+@pytest.mark.parametrize("rhs, of_two_ctas", [("HWIO", False), ("OHWI", True)])
+@pytest.mark.parametrize("ending", [Ending.EPILOGUE, Ending.RESIDUAL])
+def test_epilogues_behind_k_major_filters_of_16_bits(rhs, of_two_ctas, ending):
+    """Few tiles are compiled for these; all are without an epilogue, and where another kernel adds slices."""
+    shape = {"HWIO": (3, 3, 256, 256), "OHWI": (256, 3, 3, 256)}[rhs]
+    layout = dict(dimension_numbers=("NHWC", rhs, "NHWC"), window_strides=(1, 1), padding="SAME")
+    conv = functools.partial(lax.conv_general_dilated, **layout)
+    problem = problem_of(conv, (64, 28, 28, 256), shape, "bfloat16")
+    asked = lambda tile, split: as_it_is("wgmma", tile.name, split=split)
+    plan = lambda tile, split, ending: choose("cuda", "conv", problem, asked(tile, split), ending=ending).plan
+    for tile in TILES_OF_WGMMA:
+        assert plan(tile, 1, Ending.SUMS) is not None
+        assert (plan(tile, 1, ending) is not None) == (tile.ctas_per_sm == 2 or not of_two_ctas)
+        assert plan(tile, 2, ending) is not None
+    chosen = choose("cuda", "conv", problem, as_it_is("wgmma"), ending=ending).plan
+    assert (TILES["wgmma"][chosen.tile].ctas_per_sm == 2) == of_two_ctas
 
 
 def test_filters_of_one_tap_of_any_size():
