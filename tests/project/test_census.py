@@ -180,7 +180,7 @@ def test_a_row_that_kills_the_process(gpu, tmp_path, monkeypatch):
 
 
 def test_rows_of_other_plans_are_renewed(gpu, tmp_path, monkeypatch):
-    """If that is asked for. Estimates are no part of a plan."""
+    """If that is asked for. Estimates are no part of a plan, and what killed a process is not tried again."""
     path = tmp_path / "census.json"
     census = ["census", "--out", str(path), "--rows", "3"]
     today = {DRAWN[0].case.name: "wgmma (9.9 us)", DRAWN[1].case.name: "mma (1.0 us)"}
@@ -188,7 +188,13 @@ def test_rows_of_other_plans_are_renewed(gpu, tmp_path, monkeypatch):
     for options in ([], ["--renew"]):
         assert main([*census, *options]) == 0
     assert gpu == [(case.name, which) for case, which in (*DRAWN[:3], DRAWN[1])]
-    assert len(Results.load(path).rows) == 3
+    results = Results.load(path)
+    assert len(results.rows) == 3
+    ((case, which),) = DRAWN[3:4]
+    results.rows.append(row(case, which, plan=None, us=None, speedup=None, error=command.PROCESS_ENDED))
+    results.save(path)
+    assert main(["census", "--out", str(path), "--rows", "4", "--renew"]) == 1
+    assert (case.name, which) not in gpu
 
 
 def test_a_report_is_of_what_is_drawn(tmp_path, capsys):

@@ -103,9 +103,11 @@ def _measured(results: Results, case: Case, which: str, origin: dict, options: a
 
 
 def _has_another_plan(row: dict, case: Case) -> bool:
-    """Than the planner makes today. Estimates behind it are no part of it."""
+    """Than the planner makes today. Estimates behind it are no part of it. Rows that failed have none."""
+    if row["plan"] is None:
+        return False
     today = planned(case, row["pass"], row["dtype"], row["precision"], row["implementation"])
-    return (row["plan"] or "").partition(" (")[0] != today.partition(" (")[0]
+    return row["plan"].partition(" (")[0] != today.partition(" (")[0]
 
 
 def _report(options: argparse.Namespace, drawn: list[Drawn]) -> int:
