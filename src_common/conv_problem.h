@@ -17,6 +17,11 @@ inline constexpr int kSpatial = 3;  // (d, h, w)
 // when any of them changes. Compiled programs of another format are refused.
 inline constexpr int64_t kFormat = 8;
 
+// Coordinates in an image are less: kernels add them to that of a point outside of it, which is -2^30.
+inline constexpr int32_t kCoordinateLimit = 1 << 30;
+// Output positions are fewer: kernels count the steps of K of a weight gradient in 31 bits, of eight positions each.
+inline constexpr int64_t kPositionsLimit = int64_t{1} << 34;
+
 enum class DType : int32_t { kF32, kF64, kBF16, kF16, kS8, kS32, kE4M3, kE5M2 };
 
 // The two products above.

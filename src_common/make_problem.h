@@ -91,6 +91,15 @@ inline bool TakeBlocks(const ArrayArguments& dst, ConvProblem* p) {
 
 }  // namespace internal
 
+// Whether kernels can count the output positions. Planning may ask for more: for the workspace of any batch.
+inline bool CountsPositions(const ConvProblem& p) {
+  int64_t positions = p.batch;
+  for (const int64_t size : p.dst_size) {
+    if (__builtin_mul_overflow(positions, size, &positions) || positions >= kPositionsLimit) return false;
+  }
+  return true;
+}
+
 // Fills in the problem. Returns why the arguments do not fit together, or null.
 inline const char* MakeProblem(const ProblemArguments& a, ConvProblem* problem) {
   ConvProblem& p = *problem;

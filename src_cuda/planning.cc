@@ -208,6 +208,8 @@ NB_MODULE(_planning, module) {
   module.attr("MOST_WINDOW_PARTS") = depthwise::kMostParts;
   module.attr("DIGEST") = JAXCONV_PLANNING_DIGEST;
   module.attr("FORMAT") = kFormat;
+  module.attr("COORDINATE_LIMIT") = kCoordinateLimit;
+  module.attr("POSITIONS_LIMIT") = kPositionsLimit;
   module.def("fit_digest", [](const std::vector<int64_t>& numbers) { return FitDigest(numbers); }, nb::arg("numbers"));
   module.attr("NEXT_KERNEL_SECONDS") = kNextKernelSeconds;
   Bind<SimtPlanner>(module);

@@ -8,6 +8,7 @@ from functools import lru_cache
 import jax.numpy as jnp
 import numpy as np
 
+from jaxconv.compiled import planning
 from jaxconv.complex_numbers import as_real, is_complex
 from jaxconv.problem import ROLES, SPATIAL, ConvProblem, algorithms
 from jaxconv.problem.offsets import fits_int32
@@ -33,7 +34,6 @@ DTYPES_WITH_EPILOGUE = DTYPES | {
 DTYPES_WITH_FLOAT8 = FLOAT8 | set(map(jnp.dtype, ("float32", "bfloat16", "float16")))
 
 MOST_CLASSES = 2**16  # each has a row in a constant of the program, and thread blocks search them
-POSITIONS_LIMIT = 2**34  # kernels count the steps of K of a weight gradient in 31 bits, eight positions in each
 
 
 def _dtypes(p: ConvProblem, kind: str) -> tuple[np.dtype, np.dtype]:
@@ -76,6 +76,6 @@ def unsupported_sizes(p: ConvProblem) -> str | None:
         return "an offset inside an image does not fit 32 bits, or a coordinate 30"
     if (classes := math.prod(map(min, p.periods, p.out_spatial))) > MOST_CLASSES:
         return f"{classes:,} residue classes of the strides and dilations (up to {MOST_CLASSES:,} are native)"
-    if isinstance(p.batch, int) and p.batch * math.prod(p.out_spatial) >= POSITIONS_LIMIT:
+    if isinstance(p.batch, int) and p.batch * math.prod(p.out_spatial) >= planning.POSITIONS_LIMIT:
         return "2^34 output positions or more"
     return None

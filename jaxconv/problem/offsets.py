@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxconv.compiled import planning
 from jaxconv.problem.conv_problem import SPATIAL, ConvProblem, Shape, Spec, row_major_strides
 
 INT32_MAX = np.iinfo(np.int32).max
-# Of coordinates in an image. Kernels add them to that of a point outside of the image, which is -2^30.
-COORDINATE_LIMIT = 2**30
 
 
 def in_three(values: Sequence[int]) -> tuple[int, ...]:
@@ -83,7 +82,7 @@ def fits_int32(problem: ConvProblem) -> bool:
         for (k, s, low, d, r), ins, outs in zip(dims, p.in_spatial, p.out_spatial, strict=True)
     )
     farthest_at = max((0, *coordinates, *p.in_spatial, *p.out_spatial))
-    return max(farthest) <= INT32_MAX and farthest_at < COORDINATE_LIMIT
+    return max(farthest) <= INT32_MAX and farthest_at < planning.COORDINATE_LIMIT
 
 
 def _offset(shape: Shape, spec: Spec, place: Sequence[int]) -> int:

@@ -75,9 +75,9 @@ class Divider {
   Unsigned reciprocal_;
 };
 
-// A point outside of every source, also after the coordinates of another point were added: they are less than 2^30.
+// A point outside of every source, also after the coordinates of another point were added.
 __device__ __forceinline__ Point OutOfBounds() {
-  constexpr int32_t kFar = INT32_MIN / 2;
+  constexpr int32_t kFar = -kCoordinateLimit;
   return {0, -1, {kFar, kFar, kFar}};
 }
 
