@@ -99,6 +99,13 @@ def check_array(name: str, x: Any) -> None:
         raise type(e)(f"{name} must be an array that JAX takes: {e}") from e
 
 
+def check_is_array(name: str, x: Any) -> None:
+    """`check_array` of what must be one: AttributeError, as from lax, if it is none."""
+    if not hasattr(x, "ndim"):
+        raise AttributeError(f"{name} must be an array, got {type(x).__name__}")
+    check_array(name, x)
+
+
 def as_array(x) -> Array:
     """`jnp.asarray`, which differentiates and maps a cast of a tracer, even one to its own dtype."""
     return x if isinstance(x, Array) else jnp.asarray(x)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxconv.arguments import as_array, check_length, circular_dimensions, pairs
+from jaxconv.arguments import as_array, check_is_array, check_length, circular_dimensions, pairs
 from jaxconv.problem.conv_problem import BLOCK_CHANNELS
 
 NAME = "NCHW32"
@@ -34,7 +34,8 @@ def to_nchw32(x: Array) -> Array:
       TypeError: x has not 4 dimensions.
       ValueError: the channels of x are no multiple of 32.
     """
-    x = _array(x)
+    check_is_array("x", x)
+    x = as_array(x)
     if x.ndim != 4:
         raise TypeError(f"x must have 4 dimensions, NHWC, got shape {x.shape}")
     *images, channels = x.shape
@@ -55,17 +56,12 @@ def from_nchw32(x: Array) -> Array:
     Raises:
       TypeError: x is not [N, C/32, H, W, 32].
     """
-    x = _array(x)
+    check_is_array("x", x)
+    x = as_array(x)
     if x.ndim != 5 or x.shape[-1] != BLOCK_CHANNELS:
         raise TypeError(f"x must have 5 dimensions, [N, C/32, H, W, 32], got shape {x.shape}")
     images, blocks, height, width, _ = x.shape
     return jnp.moveaxis(x, 1, 3).reshape(images, height, width, blocks * BLOCK_CHANNELS)
-
-
-def _array(x) -> Array:
-    if not hasattr(x, "ndim"):
-        raise AttributeError(f"x must be an array, got {type(x).__name__}")
-    return as_array(x)
 
 
 def to_blocks(y: Array) -> Array:

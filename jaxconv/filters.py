@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxconv import blocks
-from jaxconv.arguments import as_array, check_array
+from jaxconv.arguments import as_array, check_is_array
 
 OF_VOLUMES = "DHWOI"  # the axes of a filter that is prepared for NCHW32
 
@@ -85,9 +85,7 @@ def check_arrays(**arrays: Any) -> None:
             raise TypeError(
                 f"{name} must be an array, got a PreparedFilter, which is the w of conv1d, conv2d and conv3d"
             )
-        if not hasattr(array, "ndim"):
-            raise AttributeError(f"{name} must be an array, got {type(array).__name__}")
-        check_array(name, array)
+        check_is_array(name, array)
 
 
 def array_and_axes(w: Any, axes: str) -> tuple[Any, str]:

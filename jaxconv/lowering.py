@@ -188,13 +188,13 @@ def decide(
     """
     constraint, is_measured = constraint_of(implementation), ending is Ending.SUMS or problem.lhs_dtype.itemsize >= 4
     may_be_lax = implementation is None and not is_complex(problem) and is_measured
-    measured = seen_by_kernels(kind, platform, problem, constraint)
+    whole, is_tuned = (kind, platform, problem), implementation is None and tuning is not NOTHING
     kind, problem = seen_by_kernels(kind, platform, problem, constraint, ending)
     reason = _platform_reason(platform, constraint) or unsupported_reason(problem, kind, ending is not Ending.SUMS)
     if reason:
         return Choice.nothing(reason)
     device = ffi.device(platform)
-    tuned = tuning.choice(platform, *measured) if implementation is None else None
+    tuned = tuning.choice(platform, *seen_by_kernels(*whole)) if is_tuned else None
     if tuned and isinstance(tuned.plan, ConvPlan) and ending is not Ending.SUMS:
         ended = choose(platform, kind, problem, tuned.plan.constraint, device, ending)
         tuned = None if ended.plan is None else dataclasses.replace(tuned, plan=ended.plan)
