@@ -17,6 +17,10 @@ FORMAT: int  # of programs' custom calls: attributes, settings, offset tables
 
 Array = tuple[Sequence[int], Sequence[int], str]  # sizes, axes, dtype's name
 
+def has_channel_vectors(  # of 16 bytes, in both operands
+    is_wgrad: bool, src: Array, filter: Array, dst: Array, in_channels: int, out_channels: int
+) -> bool: ...
+def is_k_major_alone(dtype: str) -> bool: ...  # whether wgmma reads operands of a type in no other order
 def fit_digest(numbers: Sequence[int]) -> int: ...  # what a call's problem and its settings have together
 
 class Float32(Enum):  # how it is multiplied
@@ -26,6 +30,10 @@ class Float32(Enum):  # how it is multiplied
     FLOAT32 = ...
 
 class Product:
+    m: int  # the sizes of each group's matrix product
+    n: int
+    k: int  # on average over the residue classes: a position sees only the taps of its own class
+
     def __init__(
         self,
         is_wgrad: bool,

@@ -70,7 +70,16 @@ def _has_wider_sums(kind: str, problem: ConvProblem, platform: str | None) -> bo
     if platform != "cpu" or any(problem.dtype(role) != COMPLEX64 for role in ROLES):
         return False  # sums of a float64 operand are of float64
     is_dense = problem.groups == 1 and problem.out_channels > 1
-    return not (is_dense and FEWEST_PRODUCTS <= Product(kind, problem).k <= MOST_PRODUCTS[kind])
+    return not (is_dense and FEWEST_PRODUCTS <= _products(kind, problem) <= MOST_PRODUCTS[kind])
+
+
+def _products(kind: str, problem: ConvProblem) -> float:
+    """Of a sum, on average. A problem that no kernel takes has some, too."""
+    sizes = zip(problem.periods, problem.out_spatial, strict=True)
+    classes = math.prod(min(period, max(size, 1)) for period, size in sizes)
+    if kind == "wgrad":
+        return Product(kind, problem).images * math.prod(problem.out_spatial) / classes
+    return problem.in_channels * math.prod(problem.kernel) / classes
 
 
 def _factor_of_parts(kind: str, problem: ConvProblem, platform: str | None) -> str:

@@ -20,6 +20,7 @@
 #include "common/tma_limits.h"
 #include "depthwise/planning.h"
 #include "direct/planning.h"
+#include "host_planning.h"
 #include "im2col/planning.h"
 #include "make_problem.h"
 #include "mma/planning.h"
@@ -110,6 +111,13 @@ void Bind(nb::module_& module) {
   m.attr("takes_aligned") = Family::Settings::kTakesAligned;
 }
 
+template <typename Family>
+void BindHost(nb::module_& module) {
+  nb::module_ m = module.def_submodule(Family::kName);
+  m.def("unsupported_reason", &Family::UnsupportedReason, nb::arg("product"));
+  m.def("cost", &Family::Cost, nb::arg("product"));
+}
+
 DType TypeOf(const std::string& name) {
   for (DType type :
        {DType::kF32, DType::kF64, DType::kBF16, DType::kF16, DType::kS8, DType::kS32, DType::kE4M3, DType::kE5M2}) {
@@ -126,6 +134,16 @@ std::vector<Row> RowsOf(const Table& table) {
 
 // An array's sizes, axes and type.
 using Array = std::tuple<Sizes, Sizes, std::string>;
+
+ArrayShape ShapeOf(const Array& array) { return {std::get<0>(array), std::get<1>(array)}; }
+
+// Of 16 bytes.
+bool HasChannelVectorsOf(bool is_wgrad, const Array& src, const Array& filter, const Array& dst, int64_t in_channels,
+                         int64_t out_channels) {
+  const Pass pass = is_wgrad ? Pass::kWgrad : Pass::kConv;
+  const int vector = TraitsOf(TypeOf(std::get<2>(src))).vector();
+  return HasChannelVectors(pass, ShapeOf(src), ShapeOf(filter), ShapeOf(dst), in_channels, out_channels, vector);
+}
 
 void MakeProduct(Product* self, bool is_wgrad, Float32 float32, const Array& src, const Array& filter, const Array& dst,
                  const Three& kernel, const Sizes& window_strides, const Sizes& lhs_dilation, const Sizes& rhs_dilation,
@@ -153,9 +171,9 @@ void MakeProduct(Product* self, bool is_wgrad, Float32 float32, const Array& src
   new (self) Product{conv,
                      is_wgrad ? Pass::kWgrad : Pass::kConv,
                      float32,
-                     {std::get<0>(src), std::get<1>(src)},
-                     {std::get<0>(filter), std::get<1>(filter)},
-                     {std::get<0>(dst), std::get<1>(dst)},
+                     ShapeOf(src),
+                     ShapeOf(filter),
+                     ShapeOf(dst),
                      src_batch_grouped,
                      dst_batch_grouped,
                      has_epilogue,
@@ -193,7 +211,10 @@ NB_MODULE(_planning, module) {
            nb::arg("dst"), nb::arg("kernel"), nb::arg("window_strides"), nb::arg("lhs_dilation"),
            nb::arg("rhs_dilation"), nb::arg("groups"), nb::arg("member"), nb::arg("src_batch_grouped"),
            nb::arg("dst_batch_grouped"), nb::arg("filter_in_grouped"), nb::arg("dst_in_blocks"),
-           nb::arg("has_epilogue"), nb::arg("has_residual"), nb::arg("taps"), nb::arg("classes"));
+           nb::arg("has_epilogue"), nb::arg("has_residual"), nb::arg("taps"), nb::arg("classes"))
+      .def_prop_ro("m", &Product::rows)
+      .def_prop_ro("n", &Product::cols)
+      .def_prop_ro("k", &Product::steps);
   nb::class_<Device>(module, "Device")
       .def("__init__", &MakeDevice, nb::arg("multiprocessors"), nb::arg("clock_hz"), nb::arg("bandwidth"),
            nb::arg("shared_bytes"), nb::arg("wgmma"), nb::arg("costs"));
@@ -202,6 +223,11 @@ NB_MODULE(_planning, module) {
       .def_ro("reason", &Candidate::reason)
       .def_ro("seconds", &Candidate::seconds)
       .def_ro("settings", &Candidate::settings);
+  module.def("has_channel_vectors", &HasChannelVectorsOf, nb::arg("is_wgrad"), nb::arg("src"), nb::arg("filter"),
+             nb::arg("dst"), nb::arg("in_channels"), nb::arg("out_channels"));
+  module.def(
+      "is_k_major_alone", [](const std::string& dtype) { return TraitsOf(TypeOf(dtype)).is_k_major_alone(); },
+      nb::arg("dtype"));
   module.attr("SPATIAL") = kSpatial;
   module.attr("BLOCK_CHANNELS") = kBlockChannels;
   module.attr("MOST_TMA_STEP") = kMaxElementStride;
@@ -218,4 +244,7 @@ NB_MODULE(_planning, module) {
   Bind<DirectPlanner>(module);
   Bind<DepthwisePlanner>(module);
   Bind<WgmmaPlanner>(module);
+  nb::module_ of_host = module.def_submodule("host");
+  BindHost<host::GemmPlanner>(of_host);
+  BindHost<host::DepthwisePlanner>(of_host);
 }

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from jaxconv.planner.host import Gemm, HostDepthwise, HostFamily
+from jaxconv.planner.host import HostFamily
 from jaxconv.planner.native import NativeFamily
 from jaxconv.transforms import dense_transforms, depthwise_transforms
 
 Family = HostFamily | NativeFamily
 
 FAMILIES: dict[str, dict[str, Family]] = {
-    "cpu": {"gemm": Gemm(), "depthwise": HostDepthwise()},
+    "cpu": {"gemm": HostFamily("gemm", swaps=True), "depthwise": HostFamily("depthwise")},
     "cuda": {
         "simt": NativeFamily("simt"),
         "im2col": NativeFamily("im2col"),

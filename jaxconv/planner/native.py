@@ -12,9 +12,9 @@ from typing import Any
 from jaxconv.compiled import planning
 from jaxconv.planner.candidate import Asked, Candidate, Settings
 from jaxconv.planner.devices import Device
-from jaxconv.problem import ConvProblem, Dim, Shape, Spec
-from jaxconv.problem.offsets import in_three, offset_tables
-from jaxconv.problem.product import Ending, Product
+from jaxconv.problem import Dim
+from jaxconv.problem.native import native
+from jaxconv.problem.product import Product
 from jaxconv.transforms import Transform
 
 MANY_IMAGES = 1 << 20  # a wgrad sums so many in several launches
@@ -59,7 +59,7 @@ class NativeFamily:
         return not transform or self._transforms is not None
 
     def candidates(self, product: Product, device: Device, asked: Asked) -> Iterator[Candidate]:
-        found = self._native.candidates(_native(product), _native_device(device), *asked)
+        found = self._native.candidates(native(product), _native_device(device), *asked)
         return (Candidate(c.tile, c.reason, c.seconds, c.settings) for c in found)
 
     def workspace_bytes(self, settings: Settings, product: Product, device: Device) -> Dim:
@@ -67,7 +67,7 @@ class NativeFamily:
         be added for large batches alone.
         """
         need = lambda images: self._native.workspace_bytes(
-            _native(product, images), _native_device(device), dict(settings)
+            native(product, images), _native_device(device), dict(settings)
         )
         if product.has_known_batch:
             return need(product.images)
@@ -86,39 +86,3 @@ def _native_device(device: Device) -> planning.Device:
         wgmma=device.wgmma,
         costs=COSTS[device.costs],
     )
-
-
-@lru_cache(maxsize=4096)
-def _native(product: Product, images: int | None = None) -> planning.Product:
-    """images: of a batch group, that stand for a symbolic batch."""
-    p, tables = product.problem, offset_tables(product.problem)
-    batch = product.images if images is None else images
-    return planning.Product(
-        is_wgrad=product.kind == "wgrad",
-        float32=product.float32,
-        src=_array(p.lhs_shape, p.lhs_spec, p.lhs_dtype, _batch(p, p.lhs_batch_grouped, batch)),
-        filter=(p.rhs_shape, p.rhs_spec.axes, p.rhs_dtype.name),
-        dst=_array(p.stored_shape("out"), p.out_spec, p.out_dtype, _batch(p, p.out_batch_grouped, batch)),
-        kernel=in_three(p.kernel),
-        window_strides=p.window_strides,
-        lhs_dilation=p.lhs_dilation,
-        rhs_dilation=p.rhs_dilation,
-        groups=p.groups,
-        member=p.member,
-        src_batch_grouped=p.lhs_batch_grouped,
-        dst_batch_grouped=p.out_batch_grouped,
-        filter_in_grouped=p.reverse,
-        dst_in_blocks=p.out_in_blocks,
-        has_epilogue=product.ending is not Ending.SUMS,
-        has_residual=product.ending is Ending.RESIDUAL,
-        taps=tables.taps,
-        classes=tables.classes,
-    )
-
-
-def _batch(problem: ConvProblem, is_grouped: bool, images: int) -> int:
-    return images * problem.groups if is_grouped else images
-
-
-def _array(shape: Shape, spec: Spec, dtype, batch: int) -> tuple[Shape, tuple[int, ...], str]:
-    return (*shape[: spec.first], batch, *shape[spec.first + 1 :]), spec.axes, dtype.name

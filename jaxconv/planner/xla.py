@@ -19,6 +19,7 @@ from jaxconv.planner.native import COSTS
 from jaxconv.planner.plan import ANY, Lax
 from jaxconv.problem import ConvProblem, Spec
 from jaxconv.problem.algorithms import Float32, names_algorithm
+from jaxconv.problem.native import native
 from jaxconv.problem.product import OPERANDS, RESULT, Ending, Product, ceil_div, vector_elements
 from jaxconv.transforms import ChannelsLast
 
@@ -115,9 +116,10 @@ def _dense_kind(product: Product) -> str:
 def work_of(product: Product) -> Work:
     tile = TILE if product.groups == 1 else 1
     whole = lambda size: ceil_div(size, tile) * tile
-    flops = 2.0 * product.groups * whole(product.m) * whole(product.n) * product.k
+    sizes = native(product)
+    flops = 2.0 * product.groups * whole(sizes.m) * whole(sizes.n) * sizes.k
     size = {role: _bytes(product.problem, role) for role in (*OPERANDS[product.kind], RESULT[product.kind])}
-    waits = math.sqrt(flops / 1e6) if product.kind == "wgrad" else product.k / 64
+    waits = math.sqrt(flops / 1e6) if product.kind == "wgrad" else sizes.k / 64
     return Work(flops, sum(size.values()), size[RESULT[product.kind]], waits)
 
 

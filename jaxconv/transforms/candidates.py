@@ -7,6 +7,7 @@ import math
 from jaxconv.compiled import planning
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.algorithms import Float32
+from jaxconv.problem.native import has_channel_vectors
 from jaxconv.problem.product import Ending, Product, vector_elements
 from jaxconv.transforms.columns import PackedColumns, PackedOutputs, TapsAsChannels
 from jaxconv.transforms.dense import (
@@ -70,14 +71,14 @@ def dense_transforms(
     if product.kind == "wgrad" and has_few_outputs and math.prod(problem.kernel) > 1:
         found += [(*t, SwappedOperands()) for t in ((), *found)]
     vector = vector_elements(problem.rhs_dtype)
-    if k_major and problem.rhs_dtype.itemsize in (1, 4):
+    if k_major and planning.is_k_major_alone(problem.rhs_dtype.name):
         found += _k_majors(product, found)
 
     def has_vectors(transform: Transform) -> bool:
         after = apply(transform, product.problem).problem
         if any(isinstance(step, PositionsLast) for step in transform):
             return after.in_channels % vector == after.out_channels % vector == 0
-        return Product(product.kind, after).has_contiguous_channels(vector)
+        return has_channel_vectors(Product(product.kind, after))
 
     return [t for t in found if t == (SwappedOperands(),) or has_vectors(t)]
 

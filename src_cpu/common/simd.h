@@ -14,15 +14,19 @@
 #include <immintrin.h>
 #endif
 
+#include "common/registers.h"
+
 namespace jaxconv::JAXCONV_ISA {
 namespace {
 
 #if defined(__AVX512F__)
-constexpr int kVectorBytes = 64;
+constexpr Registers kRegisters = kAvx512;
 #elif defined(__AVX2__)
-constexpr int kVectorBytes = 32;
+constexpr Registers kRegisters = kAvx2;
+#elif defined(__aarch64__)
+constexpr Registers kRegisters = kNeon;
 #else
-constexpr int kVectorBytes = 16;
+constexpr Registers kRegisters = kBaseline;
 #endif
 
 template <typename T, int lanes>
@@ -35,9 +39,9 @@ struct VectorOf<T, 1> {
 };
 
 template <typename T>
-constexpr int kLanes = kVectorBytes / sizeof(T);
+constexpr int kLanes = kRegisters.vector_bytes / sizeof(T);
 template <typename T>
-constexpr int kShortLanes = 16 / sizeof(T);  // of the shortest vector
+constexpr int kShortLanes = kShortVectorBytes / sizeof(T);
 
 template <typename T, int lanes = kLanes<T>>
 using Vector = typename VectorOf<T, lanes>::Type;

@@ -342,7 +342,7 @@ bool IsCheaper(const ConvCall& call) {
     reads += static_cast<double>(cls.count[0]) * cls.count[1] * cls.count[2] * cls.tap_count;
   }
   const int64_t vectors = CeilDiv(p.tap_count * p.out_channels, kLanes<T>);
-  const double pixels = Blocks(call, vectors * kVectorBytes, 1).pixels();
+  const double pixels = Blocks(call, vectors * kRegisters.vector_bytes, 1).pixels();
   // Fitted to measurements: copying takes a quarter of an operation, which on a short vector is half of one.
   const double by_rows = reads * (channels * (p.out_channels <= kShortLanes<T> ? 0.75 : 1.25) + 5);
   const double products = pixels * channels * (vectors + 0.25);

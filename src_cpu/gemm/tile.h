@@ -12,16 +12,7 @@
 namespace jaxconv::JAXCONV_ISA {
 namespace {
 
-// The register tile is kTileM x up to two vectors: as many accumulators as there are registers.
-#if defined(__AVX512F__)
-constexpr int kTileM = 12;
-#elif defined(__AVX2__)
-constexpr int kTileM = 6;
-#elif defined(__aarch64__)
-constexpr int kTileM = 8;
-#else
-constexpr int kTileM = 4;
-#endif
+constexpr int kTileM = kRegisters.tile_m;
 
 // A row of a packed block holds so many elements at most. Rows are a fixed distance apart: so a tile's rows are one
 // pointer and constant displacements. The distance is an odd number of cache lines: so rows fall into different cache

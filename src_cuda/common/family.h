@@ -5,9 +5,9 @@
 
 #include <cstddef>
 
-#include "common/reason.h"
 #include "conv_epilogue.h"
 #include "conv_problem.h"
+#include "reason.h"
 
 namespace jaxconv {
 

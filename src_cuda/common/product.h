@@ -6,15 +6,12 @@
 #include <cstdint>
 #include <string>
 
-#include "common/reason.h"
 #include "common/types.h"
 #include "conv_problem.h"
+#include "reason.h"
+#include "sizes.h"
 
 namespace jaxconv {
-
-inline constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-inline int64_t Positions(const ConvProblem& p) { return p.batch * p.dst_size[0] * p.dst_size[1] * p.dst_size[2]; }
 
 // Elements of the source along all dimensions but this one of space.
 inline int64_t ElementsOfRow(const ConvProblem& p, int dim) {
@@ -22,10 +19,6 @@ inline int64_t ElementsOfRow(const ConvProblem& p, int dim) {
   for (int d = 0; d < kSpatial; ++d) elements *= d == dim ? 1 : p.src_size[d];
   return elements;
 }
-
-inline int64_t ChannelTaps(const ConvProblem& p) { return p.tap_count * p.in_channels; }
-
-inline int64_t Rows(const ConvProblem& p, Pass pass) { return pass == Pass::kConv ? Positions(p) : ChannelTaps(p); }
 
 inline int64_t ResultElements(const ConvProblem& p, Pass pass) { return p.groups * Rows(p, pass) * p.out_channels; }
 

@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-#include "common/reason.h"
+#include "reason.h"
 
 namespace jaxconv {
 

@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <string>
 
-#include "common/reason.h"
 #include "conv_problem.h"
 #include "operand_traits.h"
+#include "reason.h"
 
 namespace jaxconv {
 

@@ -36,8 +36,10 @@ inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {
   return result == p.src_type || result == DType::kF32 ? Reason() : "results of " + Name(result);
 }
 
-// Whether tensor cores read the operands K-major alone: those that have not 16 bits, nor are split into such.
-inline bool ReadsKMajorAlone(const ConvProblem& p, bool bf16x6) { return TraitsOf(p.src_type).bytes != 2 && !bf16x6; }
+// Whether tensor cores read the operands K-major alone. Those that are split into bfloat16 are read as that.
+inline bool ReadsKMajorAlone(const ConvProblem& p, bool bf16x6) {
+  return TraitsOf(p.src_type).is_k_major_alone() && !bf16x6;
+}
 
 // Each group is a launch. Of more groups than these, other families take all in one.
 inline constexpr int64_t kMostGroups = 16;

@@ -18,6 +18,7 @@ from jaxconv.planner.choose import choose, version_of
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.plan import Constraint
 from jaxconv.problem import ROLES
+from jaxconv.problem.native import has_channel_vectors
 from jaxconv.problem.product import OPERANDS, RESULT, Ending, Product
 from jaxconv.transforms import (
     ChannelsLast,
@@ -295,9 +296,8 @@ def test_what_is_tried_has_vectors(problem, packs_groups, stores_parts, k_major)
             swaps = SwappedOperands() in transform
             assert (transformed.reverse != p.reverse) == swaps
             assert kind == "wgrad" or not swaps
-            vector = 16 // p.rhs_dtype.itemsize
             # Few channels of a cotangent, which nothing was done to, may be read as packed K.
-            has_channels = Product(kind, transformed).has_contiguous_channels(vector)
+            has_channels = has_channel_vectors(Product(kind, transformed))
             has_positions = kind == "wgrad" and any(isinstance(step, PositionsLast) for step in transform)
             assert transform == (SwappedOperands(),) or has_channels or has_positions
 
