@@ -26,10 +26,7 @@ from jaxconv.planner.plan import Constraint, constraint_of
 X, W = jax.ShapeDtypeStruct((2, 5, 4, 3), np.float32), jax.ShapeDtypeStruct((3, 2, 3, 4), np.float32)
 
 
-@pytest.fixture(autouse=True)
-def on_the_host():
-    with jax.default_device(HOST):
-        yield
+pytestmark = pytest.mark.usefixtures("on_the_host")
 
 
 def passes(fn, *args, **kwargs):

@@ -11,7 +11,7 @@ from jax import lax
 
 import jaxconv
 from cases.parts import diagonal
-from cases.reference import HOST, assert_same, channels_last, cotangent, integers, pullback, run_on_host
+from cases.reference import assert_same, channels_last, cotangent, integers, pullback, run_on_host
 from cases.small import BATCH_GROUPS, BY_ENTRIES_IN_TURNS, BY_ENTRY, ENTRIES, Case, named
 from jaxconv import ffi
 from jaxconv.planner.families import FAMILIES
@@ -23,10 +23,7 @@ CUDA_ONLY = [*(name for name in FAMILIES["cuda"] if name not in FAMILIES["cpu"])
              Constraint("cuda", "im2col", "64x64x8", split=2)]  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def on_the_host():
-    with jax.default_device(HOST):
-        yield
+pytestmark = pytest.mark.usefixtures("on_the_host")
 
 
 def families(function, *args):

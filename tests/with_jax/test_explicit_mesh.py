@@ -12,21 +12,16 @@ from jax.sharding import PartitionSpec as P
 
 from cases.meshes import collectives, mesh, place
 from cases.parts import diagonal
-from cases.reference import HOST, assert_same, cotangent, custom_calls, integers, pullback, run_on_host
+from cases.reference import assert_same, cotangent, custom_calls, integers, pullback, run_on_host
 from cases.small import ENTRIES, Case
+
+pytestmark = pytest.mark.usefixtures("on_the_host")  # GPU machines simulate the eight devices too
 
 DENSE = Case("dense", (2, 3, 4, 4), (3, 3, 4, 6))
 GROUPED = Case("grouped", (2, 3, 4, 4), (3, 3, 2, 6), {"feature_group_count": 2})
 BATCH_GROUPS = Case("batch_groups", (4, 3, 4, 4), (3, 3, 4, 6), {"batch_group_count": 2})
 EIGHT_IMAGES = Case("eight_images", (8, 3, 4, 4), (3, 3, 4, 6))
 MEMBERS = 4
-
-
-@pytest.fixture(autouse=True)
-def on_the_host():
-    """GPU machines simulate the eight devices too."""
-    with jax.default_device(HOST):
-        yield
 
 
 def explicit_mesh():

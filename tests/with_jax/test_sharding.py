@@ -12,8 +12,10 @@ from jax.sharding import PartitionSpec as P
 import jaxconv
 from cases.meshes import ONE_AXIS, PASSES, TWO_AXES, collectives, compiled, exchanged, mesh, place
 from cases.parts import diagonal
-from cases.reference import HOST, assert_same, cotangent, custom_calls, integers, pullback, run_on_host
+from cases.reference import assert_same, cotangent, custom_calls, integers, pullback, run_on_host
 from cases.small import ENTRIES, Case, named
+
+pytestmark = pytest.mark.usefixtures("on_the_host")  # GPU machines simulate the eight devices too
 
 DENSE = Case("dense", (8, 4, 3, 8), (3, 3, 8, 16))
 STRIDED = Case("strided", (8, 5, 4, 8), (3, 3, 8, 8), {"window_strides": (2, 2)})
@@ -23,13 +25,6 @@ DEPTHWISE = Case("depthwise", (8, 4, 3, 16), (3, 3, 1, 16), {"feature_group_coun
 MULTIPLIER = Case("multiplier", (8, 4, 3, 3), (3, 3, 1, 6), {"feature_group_count": 3})
 FEW_GROUPS = Case("few_groups", (8, 4, 3, 16), (3, 3, 8, 16), {"feature_group_count": 2})
 SPATIAL = Case("spatial", (2, 8, 4, 3), (3, 3, 3, 4))
-
-
-@pytest.fixture(autouse=True)
-def on_the_host():
-    """GPU machines simulate the eight devices too."""
-    with jax.default_device(HOST):
-        yield
 
 
 # Where x, w and the result's cotangent lie, by (batch, in channels, out channels) on a mesh.

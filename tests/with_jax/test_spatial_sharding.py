@@ -15,20 +15,14 @@ from jax.sharding import PartitionSpec as P
 import jaxconv
 from cases.meshes import PASSES, compiled, exchanged, mesh, place
 from cases.parts import diagonal, every_other, name, parts
-from cases.reference import HOST, assert_same, cotangent, custom_calls, exception_of, integers, pullback, run_on_host
+from cases.reference import assert_same, cotangent, custom_calls, exception_of, integers, pullback, run_on_host
 from cases.small import ENTRIES, Case
 from jaxconv.arguments import normalised, read
 from jaxconv.fallback import LAX
 from jaxconv.problem.product import OPERANDS
 from jaxconv.sharding.block import Local, block
 
-
-@pytest.fixture(autouse=True)
-def on_the_host():
-    """GPU machines simulate the eight devices too."""
-    with jax.default_device(HOST):
-        yield
-
+pytestmark = pytest.mark.usefixtures("on_the_host")  # GPU machines simulate the eight devices too
 
 TALL = (2, 32, 3, 4)
 HEIGHT = P(None, "a")
