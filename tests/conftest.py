@@ -44,6 +44,23 @@ def warned_anew(monkeypatch):
     monkeypatch.setattr(fallback, "_warned", set())
 
 
+@pytest.fixture
+def cuda_kernels(monkeypatch):
+    """As with a GPU: programs are planned and lowered for its kernels, but not run."""
+    from jaxconv import ffi
+
+    monkeypatch.setattr(ffi, "why_no_kernels", lambda platform: None)
+
+
+@pytest.fixture
+def uninstalled():
+    """After the test, lax's functions are lax's again."""
+    import jaxconv
+
+    yield
+    jaxconv.uninstall()
+
+
 @pytest.fixture(params=["shardy", "gspmd"])
 def partitioner(request):
     name, before = "jax_use_shardy_partitioner", jax.config.jax_use_shardy_partitioner

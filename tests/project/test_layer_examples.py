@@ -10,7 +10,6 @@ import pytest
 from flax import nnx
 from skimage.measure import label
 
-import jaxconv
 from cases.parts import repeated
 from cases.reference import integers
 
@@ -41,16 +40,13 @@ def test_command(name, steps, tmp_path, capsys):
 
 
 @pytest.mark.full
-def test_quantised_digits(monkeypatch, tmp_path, capsys):
+def test_quantised_digits(monkeypatch, tmp_path, capsys, uninstalled):
     """A network that has learnt little is quantised as well: the accuracies are close."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     quantised = example("digits_quantised")
     monkeypatch.setattr(quantised, "MOST_LOST", 0.05)
     figure = tmp_path / "figure.png"
-    try:
-        quantised.main(["--small", "--out", str(figure)])
-    finally:
-        jaxconv.uninstall()
+    quantised.main(["--small", "--out", str(figure)])
     assert figure.stat().st_size > 10_000
     printed = capsys.readouterr()
     assert "40/40" in printed.err

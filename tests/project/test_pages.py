@@ -25,13 +25,12 @@ def name(page):
 
 
 @pytest.fixture
-def alone(tmp_path, monkeypatch, without_tuning):
+def alone(tmp_path, monkeypatch, without_tuning, uninstalled):
     """In an empty folder, and what a page changes in this process is changed back."""
     monkeypatch.chdir(tmp_path)
     flag = "jax_remove_custom_partitioning_ptr_from_cache_key"
     before = getattr(jax.config, flag)
     yield
-    jaxconv.uninstall()
     jax.config.update(flag, before)
 
 

@@ -35,6 +35,11 @@ OTHERS = [preset for preset in Preset if preset not in (Preset.DEFAULT, *ALGORIT
 each_algorithm = pytest.mark.parametrize("preset", ALGORITHMS, ids=lambda preset: preset.name)
 
 
+@pytest.fixture
+def typical_gpu(cuda_kernels, monkeypatch):
+    monkeypatch.setattr("jaxconv.ffi.device", lambda platform: TYPICAL_DEVICE)
+
+
 def of_layer(precision, dtype="float32"):
     return layer(X, W, dtype, precision=precision)
 
@@ -49,10 +54,8 @@ def test_the_algorithms():
 
 @each_algorithm
 @pytest.mark.parametrize("kind", ["conv", "wgrad"])
-def test_kernels_of_an_algorithm(preset, kind, monkeypatch):
+def test_kernels_of_an_algorithm(preset, kind, typical_gpu):
     """Those of tf32, of parts, or of float32 itself; and those of bfloat16 where operands are rounded to it."""
-    monkeypatch.setattr("jaxconv.ffi.why_no_kernels", lambda platform: None)
-    monkeypatch.setattr("jaxconv.ffi.device", lambda platform: TYPICAL_DEVICE)
     for problem in (of_layer(preset), of_layer(preset).dgrad()) if kind == "conv" else (of_layer(preset),):
         plan = decide(kind, "cuda", problem, "cuda").plan
         match ALGORITHMS[preset]:
@@ -151,10 +154,8 @@ def test_the_algorithm_of_a_context():
     assert equation.params["problem"].precision is Preset.BF16_BF16_F32_X6
 
 
-def test_results_of_float64_are_of_float32_operands(monkeypatch, x64):
+def test_results_of_float64_are_of_float32_operands(typical_gpu, x64):
     """They are not rounded to bfloat16: no kernel has float64 results of it."""
-    monkeypatch.setattr("jaxconv.ffi.why_no_kernels", lambda platform: None)
-    monkeypatch.setattr("jaxconv.ffi.device", lambda platform: TYPICAL_DEVICE)
     problem = layer(X, W, "float32", "float64", precision=Preset.BF16_BF16_F32)
     for kind in ("conv", "wgrad"):
         assert decide(kind, "cuda", problem, "cuda").plan.family == "simt"
@@ -186,9 +187,7 @@ def test_gradients_of_narrow_types_by_an_algorithm_that_float32_lacks(preset, dt
 
 
 @pytest.mark.parametrize("preset", OTHERS, ids=lambda preset: preset.name)
-def test_gradients_of_float8_on_a_gpu(preset, monkeypatch):
-    monkeypatch.setattr("jaxconv.ffi.why_no_kernels", lambda platform: None)
-    monkeypatch.setattr("jaxconv.ffi.device", lambda platform: TYPICAL_DEVICE)
+def test_gradients_of_float8_on_a_gpu(preset, typical_gpu):
     float8 = jnp.dtype("float8_e4m3fn")
     problem = layer(X, W, float8, "float32", precision=preset)
     for kind, p in (("conv", problem), ("conv", problem.dgrad()), ("wgrad", problem)):
@@ -196,10 +195,8 @@ def test_gradients_of_float8_on_a_gpu(preset, monkeypatch):
 
 
 @pytest.mark.parametrize("preset", Preset, ids=lambda preset: preset.name)
-def test_float8_as_it_is(preset, monkeypatch):
+def test_float8_as_it_is(preset, typical_gpu):
     """By the algorithms that are for it, and by those of float32 that ask for no more than the default."""
-    monkeypatch.setattr("jaxconv.ffi.why_no_kernels", lambda platform: None)
-    monkeypatch.setattr("jaxconv.ffi.device", lambda platform: TYPICAL_DEVICE)
     problem = layer((64, 28, 28, 256), (3, 3, 256, 256), jnp.dtype("float8_e4m3fn"), "bfloat16", precision=preset)
     is_native = seen_by_kernels("conv", "cuda", problem).problem.lhs_dtype == problem.lhs_dtype
     of_float8 = preset.name.startswith("ANY_F8") or preset.name in ("DEFAULT", "BF16_BF16_F32", "TF32_TF32_F32")

@@ -36,9 +36,8 @@ def kinds(problem):
 
 
 @pytest.fixture
-def on_cuda(without_tuning, monkeypatch):
-    """As on an H200: kernels are planned and lowered, and explained, but not run."""
-    monkeypatch.setattr(ffi, "why_no_kernels", lambda platform: None)
+def on_cuda(without_tuning, cuda_kernels, monkeypatch):
+    """As on an H200, also for what explains programs."""
     monkeypatch.setattr("jaxconv.traced.Traced.platform", "cuda")
 
 

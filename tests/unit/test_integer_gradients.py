@@ -22,9 +22,7 @@ DENSE = channels_last_convolution((32, 14, 14, 256), (3, 3, 256, 256))
 DEPTHWISE = channels_last_convolution((2, 6, 5, 19), (3, 3, 1, 19), feature_group_count=19)
 
 
-@pytest.fixture(autouse=True)
-def as_with_kernels(monkeypatch):
-    monkeypatch.setattr(ffi, "why_no_kernels", lambda platform: None)
+pytestmark = pytest.mark.usefixtures("cuda_kernels")
 
 
 def costs(problem, constraint=ANY):

@@ -29,12 +29,6 @@ EACH = pytest.mark.parametrize("lhs, rhs, out", [(*pair, out) for pair, out in i
 NAMES = {"float8_e4m3fn": "f8E4M3FN", "float8_e5m2": "f8E5M2", "bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 
 
-@pytest.fixture
-def on_cuda(without_tuning, monkeypatch):
-    """Kernels are planned and lowered, but not run."""
-    monkeypatch.setattr(ffi, "why_no_kernels", lambda platform: None)
-
-
 @EACH
 def test_types(lhs, rhs, out):
     """Operands have one type, which holds theirs exactly, and no sum is rounded before it becomes float8."""
@@ -66,7 +60,7 @@ def taken(lhs, rhs, result):
 
 
 @EACH
-def test_lowered(lhs, rhs, out, on_cuda):
+def test_lowered(lhs, rhs, out, without_tuning, cuda_kernels):
     """By our kernels, without a warning, forward and in gradients."""
 
     def every(x, w, g):
@@ -81,7 +75,7 @@ def test_lowered(lhs, rhs, out, on_cuda):
     assert calls(text) == expected
 
 
-def test_a_precision_above_the_default_is_for_wider_types(on_cuda):
+def test_a_precision_above_the_default_is_for_wider_types(without_tuning, cuda_kernels):
     """Tensor cores would cut off what float32 holds."""
     for precision, native in ((None, True), ("default", True), ("highest", False)):
         x, w = (jnp.zeros(shape, FLOAT8[0]) for shape in (DENSE.lhs, DENSE.rhs))
@@ -107,7 +101,7 @@ def test_residuals_that_tma_does_not_bring_are_not_planned(out):
         assert all(o.candidate.settings["split"] > 1 or "by slices" in o.candidate.tile for o in found)
 
 
-def test_explain_says_in_which_type(on_cuda, monkeypatch):
+def test_explain_says_in_which_type(without_tuning, cuda_kernels, monkeypatch):
     monkeypatch.setattr(Traced, "platform", "cuda")
     for operands, is_wider in ((FLOAT8[0], False), (FLOAT8[1], True)):
         x, w = (jax.ShapeDtypeStruct(shape, operands) for shape in (DENSE.lhs, DENSE.rhs))

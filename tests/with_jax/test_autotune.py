@@ -70,15 +70,12 @@ def test_all_passes_of_a_jitted_gradient(tmp_path, capfd):
     jax.tree.map(np.testing.assert_array_equal, jax.jit(step)(X, W), expected)
 
 
-def test_lax_with_install(tmp_path):
+def test_lax_with_install(tmp_path, uninstalled):
     """The convolutions of lax's functions are measured as what they are."""
     step = gradients(lambda x, w: lax_channels_last(x, w, window_strides=(2, 2)))
     jaxconv.install()
-    try:
-        found = tuned(tmp_path, step, X, W)
-        explained = lines(step, X, W)
-    finally:
-        jaxconv.uninstall()
+    found = tuned(tmp_path, step, X, W)
+    explained = lines(step, X, W)
     assert Counter(entry["kind"] for entry in found) == {"conv": 2, "wgrad": 1}
     assert all("lax" in entry["others"] or entry["plan"] is None for entry in found)
     assert len(explained) == 3 and all(" us measured)" in line for line in explained)
@@ -239,7 +236,7 @@ def test_an_epilogue_of_int8_is_not_measured(tmp_path):
     assert caught[0].filename == __file__
 
 
-def test_integers_of_numpy(tmp_path):
+def test_integers_of_numpy(tmp_path, uninstalled):
     """JAX keeps them as they are given. A file has them as others, for all who ask for the same."""
     two, one = np.int64(2), np.int32(1)
     axes = lambda *numbers: tuple(map(np.int64, numbers))
@@ -249,11 +246,8 @@ def test_integers_of_numpy(tmp_path):
     )
     w, ours = W[:, :, :2], lambda x, w: jaxconv.conv2d(x, w, window_strides=2, padding=((1, 1),) * 2, **GROUPS)
     jaxconv.install()
-    try:
-        tuned(tmp_path, conv, X, w)
-        assert " us measured)" in lines(conv, X, w)[0]
-    finally:
-        jaxconv.uninstall()
+    tuned(tmp_path, conv, X, w)
+    assert " us measured)" in lines(conv, X, w)[0]
     assert " us measured)" in lines(ours, X, w)[0]
 
 

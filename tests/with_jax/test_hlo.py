@@ -12,7 +12,6 @@ import jaxconv
 from cases.parts import diagonal
 from cases.reference import cotangent, custom_calls, integers, opcodes, pullback
 from cases.small import BY_ENTRY, ENTRIES, GENERAL, named
-from jaxconv import ffi
 
 ALONE = {"parameter", "constant", "custom-call", "tuple", "get-tuple-element", "bitcast"}
 
@@ -153,9 +152,8 @@ def gradients_of_layers(x, weights):
     return jax.grad(loss)(weights)
 
 
-def test_transposed_operands_are_of_arrays_in_row_major_order(without_tuning, monkeypatch):
+def test_transposed_operands_are_of_arrays_in_row_major_order(without_tuning, cuda_kernels):
     """But exported programs have custom calls of ours alone."""
-    monkeypatch.setattr(ffi, "why_no_kernels", lambda platform: None)
     traced = jax.jit(gradients_of_layers).trace(*LAYERS)
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("@LayoutConstraint") == custom_calls(text)["wgrad"] == 3

@@ -34,11 +34,7 @@ from jaxconv.planner.plan import Lax
 ALL_PASSES = {"conv": 2, "wgrad": 1}
 
 
-@pytest.fixture(autouse=True)
-def uninstalled(warned_anew):
-    """After each test."""
-    yield
-    jaxconv.uninstall()
+pytestmark = pytest.mark.usefixtures("uninstalled", "warned_anew")
 
 
 def has_cuda_kernels(monkeypatch):

@@ -12,11 +12,7 @@ from jax.scipy import signal
 import jaxconv
 from cases.reference import assert_same, compiled, custom_calls, integers, opcodes, run_on_host, value_and_gradients
 
-
-@pytest.fixture(autouse=True)
-def uninstalled():
-    yield
-    jaxconv.uninstall()
+pytestmark = pytest.mark.usefixtures("uninstalled")
 
 
 def assert_ours(function, args, implementation, calls):

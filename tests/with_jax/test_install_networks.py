@@ -50,10 +50,7 @@ def keras_on_jax(monkeypatch, tmp_path):
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
 
 
-@pytest.fixture(autouse=True)
-def uninstalled():
-    yield
-    jaxconv.uninstall()
+pytestmark = pytest.mark.usefixtures("uninstalled")
 
 
 def assert_ours(network, implementation, step_of=value_and_gradients, rtol=1e-4):

@@ -32,10 +32,7 @@ LAYOUTS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def uninstalled(on_the_host):
-    yield
-    jaxconv.uninstall()
+pytestmark = pytest.mark.usefixtures("on_the_host", "uninstalled")
 
 
 def operands_of(case):

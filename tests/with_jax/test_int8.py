@@ -48,18 +48,15 @@ def test_every_pass(name, implementation):
 
 
 @EACH
-def test_every_pass_with_install(name, implementation):
+def test_every_pass_with_install(name, implementation, uninstalled):
     case = CASES[name]
     (x, w, g), expected = exact(case)
     jaxconv.install(implementation)
-    try:
-        of_x, of_w = gradients(case, lax.conv_general_dilated)
-        assert_same(run(functools.partial(case.lax(), **SUMS), x, w), expected["fprop"])
-        assert_same(run(of_x, g, w), expected["dgrad"])
-        assert_same(run(of_w, x, g), expected["wgrad"])
-        assert custom_calls(jax.jit(of_w).lower(x, g).as_text()) in calls_of_a_gradient(implementation)
-    finally:
-        jaxconv.uninstall()
+    of_x, of_w = gradients(case, lax.conv_general_dilated)
+    assert_same(run(functools.partial(case.lax(), **SUMS), x, w), expected["fprop"])
+    assert_same(run(of_x, g, w), expected["dgrad"])
+    assert_same(run(of_w, x, g), expected["wgrad"])
+    assert custom_calls(jax.jit(of_w).lower(x, g).as_text()) in calls_of_a_gradient(implementation)
 
 
 def sizes(least, most):
@@ -115,18 +112,15 @@ def test_results_of_int8_wrap(name, implementation):
     assert line.startswith("fprop int8") and "not lax" not in line
 
 
-def test_results_of_int8_wrap_with_install(implementation):
+def test_results_of_int8_wrap_with_install(implementation, uninstalled):
     case = CASES["dense"]
     (x, w, g), expected = exact(case)
     of_result = lambda conv: lambda *arrays, **params: conv(*arrays, **params | {"preferred_element_type": None})
     jaxconv.install(implementation)
-    try:
-        _, of_w = gradients(case, of_result(lax.conv_general_dilated))
-        assert_same(run(case.lax(), x, w), expected["fprop"].astype("int8"))
-        assert_same(run(of_w, x, g), expected["wgrad"].astype("int8"))
-        assert custom_calls(jax.jit(case.lax()).lower(x, w).as_text()) == {"conv": 1}
-    finally:
-        jaxconv.uninstall()
+    _, of_w = gradients(case, of_result(lax.conv_general_dilated))
+    assert_same(run(case.lax(), x, w), expected["fprop"].astype("int8"))
+    assert_same(run(of_w, x, g), expected["wgrad"].astype("int8"))
+    assert custom_calls(jax.jit(case.lax()).lower(x, w).as_text()) == {"conv": 1}
 
 
 def test_no_derivatives(implementation):

@@ -18,7 +18,6 @@ from cases.blocks import CASES, EVERY, FILTERS, LAYOUT, Images, in_blocks, to_bl
 from cases.meshes import mesh, place
 from cases.parts import diagonal, parts
 from cases.reference import HOST, assert_same, custom_calls, exception_of, integers, opcodes, run
-from jaxconv import ffi
 from jaxconv.explain import lines
 
 INT8 = dict(layout=LAYOUT, out_dtype="int8")
@@ -224,9 +223,8 @@ def test_the_host_needs_only_our_calls(prepare):
     *((prepare, family) for prepare in FILTERS for family in ("cuda", "mma", "simt")), ("as_it_is", "wgmma"),
     ("prepared_for_it", "wgmma"),
 ])  # fmt: skip
-def test_a_gpu_needs_only_our_calls(prepare, family, without_tuning, monkeypatch):
+def test_a_gpu_needs_only_our_calls(prepare, family, without_tuning, cuda_kernels):
     """Programs are lowered for it, but not run. Only a filter that is not prepared may be transposed."""
-    monkeypatch.setattr(ffi, "why_no_kernels", lambda platform: None)
     x, filters = operands_of_network(FILTERS[prepare])
     program = jax.jit(functools.partial(network, implementation=family)).trace(x, filters)
     text = program.lower(lowering_platforms=("cuda",)).as_text()

@@ -9,7 +9,6 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxconv
-from jaxconv import ffi
 from jaxconv.lowering import decide_apart
 from jaxconv.planner.choose import Times
 from jaxconv.planner.plan import Constraint, ConvPlan
@@ -21,9 +20,7 @@ CHANNELS_LAST = ("NHWC", "HWIO", "NHWC")
 BOTH = ["rows_before rows_after"]
 
 
-@pytest.fixture(autouse=True)
-def as_if_there_were_kernels(monkeypatch):
-    monkeypatch.setattr(ffi, "why_no_kernels", lambda platform: None)
+pytestmark = pytest.mark.usefixtures("cuda_kernels")
 
 
 def operands_of(function, *operands):

@@ -9,7 +9,7 @@ import pytest
 
 import jaxconv
 from cases.reference import FLOATS, assert_same, exception_of, integers, run
-from jaxconv import PreparedFilter, ffi, prepare_filter
+from jaxconv import PreparedFilter, prepare_filter
 from jaxconv.epilogue import QUANTISED
 
 CASES = {
@@ -140,14 +140,9 @@ def test_functions_that_take_arrays_alone(function):
 # On a GPU, where programs are lowered here, but not run.
 
 
-@pytest.fixture
-def on_cuda(without_tuning, monkeypatch):
-    monkeypatch.setattr(ffi, "why_no_kernels", lambda platform: None)
-
-
 @pytest.mark.parametrize("dtype", ["int8", "float32", "bfloat16"])
 @pytest.mark.parametrize("family", ["wgmma", "mma"])
-def test_no_transposition_on_a_gpu(family, dtype, on_cuda):
+def test_no_transposition_on_a_gpu(family, dtype, without_tuning, cuda_kernels):
     """wgmma transposes a filter of 8 or 32 bits that is not prepared; and mma copies bytes by elements."""
     conv = functools.partial(jaxconv.conv2d, scale=0.5, out_dtype=dtype, implementation=family)
     x, w = jnp.zeros((8, 14, 14, 128), dtype), jnp.zeros((3, 3, 128, 256), dtype)
