@@ -13,6 +13,7 @@ import pytest
 from jax import lax
 
 import jaxconv
+from cases.derivatives import loss
 from cases.plans import candidates
 from cases.problems import problem_of
 from cases.reference import HOST, lax_channels_last
@@ -36,10 +37,6 @@ def passes(fn, *args, **kwargs):
 def answers(fn, *args, **kwargs):
     """What follows each problem."""
     return [line.split(": ", 1)[1] for line in lines(fn, *args, **kwargs)]
-
-
-def loss(conv):
-    return lambda x, w: jnp.sum(jnp.sin(conv(x, w)))
 
 
 def test_a_line(capsys):

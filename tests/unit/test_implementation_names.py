@@ -10,6 +10,7 @@ import pytest
 from jax import lax
 
 import jaxconv
+from cases.derivatives import loss
 from cases.parts import diagonal
 from cases.reference import assert_same, channels_last, cotangent, integers, pullback, run_on_host
 from cases.small import BATCH_GROUPS, BY_ENTRIES_IN_TURNS, BY_ENTRY, ENTRIES, Case, named
@@ -31,10 +32,6 @@ def families(function, *args):
     text = jax.jit(function).lower(*args).as_text()
     assert "stablehlo.convolution" not in text
     return re.findall(r'\bfamily = "(\w+)"', text)
-
-
-def loss(conv):
-    return lambda x, w: jnp.sum(jnp.sin(0.25 * conv(x, w)))
 
 
 @pytest.mark.parametrize("case, entry", [*BY_ENTRIES_IN_TURNS, (BATCH_GROUPS, "general")], ids=str)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from jax import export, lax
 
 import jaxconv
+from cases.derivatives import grad_of_grad, gradients, jvp_of_grad, loss, remat, stack, third_order
 from cases.fused import ACTIVATIONS, CASES, EVERY, EXACT, SMOOTH, Fused, channels_last_fused, cotangent, pullback
 from cases.parts import diagonal, parts, repeated
 from cases.reference import assert_same, custom_calls, integers, opcodes, run, run_on_host
@@ -259,37 +260,6 @@ def test_nans_and_infinities(implementation):
 # Derivatives.
 
 
-def loss(function, *arrays):
-    return jnp.sum(jnp.sin(0.1 * function(*arrays)))
-
-
-def grad(function):
-    return lambda *arrays: jax.grad(functools.partial(loss, function), argnums=tuple(range(len(arrays))))(*arrays)
-
-
-def directional(function):
-    return lambda *arrays: sum(
-        jnp.vdot(g, integers(g.shape, g.dtype, 10 + i)) for i, g in enumerate(grad(function)(*arrays))
-    )
-
-
-def grad_of_grad(function):
-    return lambda *arrays: jax.grad(directional(function), argnums=tuple(range(len(arrays))))(*arrays)
-
-
-def jvp_of_grad(function):
-    return lambda *arrays: jax.jvp(grad(function), arrays, tuple(integers(a.shape, a.dtype, 3) for a in arrays))
-
-
-def third_order(function):
-    twice = lambda *arrays: sum(jnp.sum(g * g) for g in grad_of_grad(function)(*arrays))
-    return lambda *arrays: jax.grad(twice, argnums=(0, 1, 2))(*arrays)
-
-
-def remat(function):
-    return grad(jax.checkpoint(function))
-
-
 NAMES = ["dense", "grouped", "scalars", "strided"]
 HIGHER_ORDERS = [grad_of_grad, jvp_of_grad, third_order, remat]
 
@@ -315,10 +285,6 @@ def test_second_order_of_float8_and_int8_operands(implementation):
 
 
 # vmap.
-
-
-def stack(x, axis, size=3):
-    return x if axis is None else jnp.stack([(i + 1) * x - i for i in range(size)], axis)
 
 
 def mapped(case, axes):
@@ -405,7 +371,7 @@ def test_nested_vmaps(nest, name, activation, implementation):
 def test_per_example_gradients(implementation):
     case = CASES["dense"].with_activation("silu")
     x, *others = case.arrays()
-    transform = lambda function: jax.vmap(grad(function), (0, *(None,) * len(others)))
+    transform = lambda function: jax.vmap(gradients(loss(function)), (0, *(None,) * len(others)))
     check(transform, case, implementation, [stack(x, 0), *others], RTOL)
 
 
@@ -462,7 +428,7 @@ def test_what_no_kernel_ends_with(more, residual, implementation):
 def test_training_step(activation, implementation):
     """One call for each pass: nothing is computed again."""
     case = CASES["dense"].with_activation(activation)
-    hlo = jax.jit(grad(case.ours(implementation))).lower(*case.arrays()).compile().as_text()
+    hlo = jax.jit(gradients(loss(case.ours(implementation)))).lower(*case.arrays()).compile().as_text()
     assert custom_calls(hlo) == {"conv": 2, "wgrad": 1}
 
 
@@ -484,7 +450,7 @@ def test_explain(implementation):
     assert line.startswith("fprop with its epilogue bfloat16[2,5,4,3] * bfloat16[3,2,3,4] -> bfloat16[2,5,4,4]")
     (line,) = lines(case.ours(implementation, out_dtype="int8"), *case.arrays("bfloat16"))
     assert line.startswith("fprop, then its epilogue by XLA, bfloat16[2,5,4,3] * bfloat16[3,2,3,4] -> float32[2,5,4,4]")
-    first, *others = lines(grad(case.ours(implementation)), *case.arrays())
+    first, *others = lines(gradients(loss(case.ours(implementation))), *case.arrays())
     assert first.startswith("fprop with its epilogue") and {line.split()[0] for line in others} == {"dgrad", "wgrad"}
 
 

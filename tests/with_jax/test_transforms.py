@@ -10,6 +10,16 @@ from jax import lax
 from jax.experimental.jet import jet
 
 import jaxconv
+from cases.derivatives import (
+    grad_of_grad,
+    gradients,
+    jvp_of_grad,
+    loss,
+    remat,
+    stack,
+    tangents,
+    third_order,
+)
 from cases.parts import diagonal, every_other, name, repeated
 from cases.reference import assert_same, cotangent, integers, lax_channels_last, pullback, run, run_on_host
 from cases.small import BATCH_GROUPS, BY_ENTRIES_IN_TURNS, BY_ENTRY, CASES, ENTRIES, GENERAL, named
@@ -21,81 +31,55 @@ pytestmark = pytest.mark.usefixtures("full_precision")  # derivatives of sin are
 RTOL = 2e-5
 
 
-def loss(conv):
-    return lambda x, w: jnp.sum(jnp.sin(0.25 * conv(x, w)))
+def value_and_grad(conv):
+    loss = lambda x, w: jnp.vdot(conv(x, w), cotangent(conv, x, w))
+    return jax.value_and_grad(loss, argnums=(0, 1))
 
 
-def directional(function, seed):
-    """The derivative along a fixed direction of the gradient: a scalar that can be differentiated again."""
-
-    def derivative(*args):
-        gradients = jax.grad(function, argnums=(0, 1))(*args)
-        return sum(jnp.vdot(g, integers(g.shape, g.dtype, seed + i)) for i, g in enumerate(gradients))
-
-    return derivative
+def hessian(conv):
+    return jax.hessian(loss(conv), argnums=(0, 1))
 
 
-def grad(conv, x, w):
-    return jax.value_and_grad(lambda x, w: jnp.vdot(conv(x, w), cotangent(conv, x, w)), argnums=(0, 1))(x, w)
+def jacrev(conv):
+    return jax.jacrev(conv, argnums=(0, 1))
 
 
-def grad_of_grad(conv, x, w):
-    return jax.grad(directional(loss(conv), 10), argnums=(0, 1))(x, w)
-
-
-def third_order(conv, x, w):
-    return jax.grad(directional(directional(loss(conv), 10), 20), argnums=(0, 1))(x, w)
-
-
-def jvp_of_grad(conv, x, w):
-    tangents = integers(x.shape, x.dtype, 3), integers(w.shape, w.dtype, 4)
-    return jax.jvp(jax.grad(loss(conv), argnums=(0, 1)), (x, w), tangents)
-
-
-def hessian(conv, x, w):
-    return jax.hessian(loss(conv), argnums=(0, 1))(x, w)
-
-
-def jacrev(conv, x, w):
-    return jax.jacrev(conv, argnums=(0, 1))(x, w)
-
-
-def remat(conv, x, w):
-    return jax.grad(lambda x, w: jnp.sum(jax.checkpoint(loss(conv))(x, w)) ** 2, argnums=(0, 1))(x, w)
-
-
-def cond(conv, x, w):
+def cond(conv):
     def branches(x, w, which):
         return lax.cond(which, loss(conv), lambda x, w: jnp.sum(conv(-x, w) ** 2), x, w)
 
-    return [jax.grad(branches, argnums=(0, 1))(x, w, which) for which in (True, False)]
+    return lambda x, w: [jax.grad(branches, argnums=(0, 1))(x, w, which) for which in (True, False)]
 
 
-def jvp(conv, x, w):
-    tangents = integers(x.shape, x.dtype, 3), integers(w.shape, w.dtype, 4)
-    return jax.jvp(conv, (x, w), tangents)
+def jvp(conv):
+    return lambda *arrays: jax.jvp(conv, arrays, tangents(arrays))
 
 
-def jacfwd(conv, x, w):
-    return jax.jacfwd(conv, argnums=(0, 1))(x, w)
+def jacfwd(conv):
+    return jax.jacfwd(conv, argnums=(0, 1))
 
 
-def linearize(conv, x, w):
-    y, tangent_map = jax.linearize(conv, x, w)
-    return y, tangent_map(integers(x.shape, x.dtype, 3), integers(w.shape, w.dtype, 4))
+def linearize(conv):
+    def value_and_tangent(*arrays):
+        y, tangent_map = jax.linearize(conv, *arrays)
+        return y, tangent_map(*tangents(arrays))
+
+    return value_and_tangent
 
 
-def linear_transpose(conv, x, w):
-    g = cotangent(conv, x, w)
-    return jax.linear_transpose(lambda x: conv(x, w), x)(g), jax.linear_transpose(lambda w: conv(x, w), w)(g)
+def linear_transpose(conv):
+    def both(x, w):
+        g = cotangent(conv, x, w)
+        return jax.linear_transpose(lambda x: conv(x, w), x)(g), jax.linear_transpose(lambda w: conv(x, w), w)(g)
+
+    return both
 
 
-def grad_of_jvp(conv, x, w):
-    tangents = integers(x.shape, x.dtype, 3), integers(w.shape, w.dtype, 4)
-    return jax.grad(lambda x, w: jax.jvp(loss(conv), (x, w), tangents)[1], argnums=(0, 1))(x, w)
+def grad_of_jvp(conv):
+    return gradients(lambda *arrays: jax.jvp(loss(conv), arrays, tangents(arrays))[1])
 
 
-EXACT = [grad, jacrev]
+EXACT = [value_and_grad, jacrev]
 ROUNDED = [grad_of_grad, third_order, jvp_of_grad, hessian, remat, cond]
 EXACT_FORWARD_MODE = [jvp, jacfwd, linearize, linear_transpose]
 ROUNDED_FORWARD_MODE = [grad_of_jvp]
@@ -103,8 +87,8 @@ ROUNDED_FORWARD_MODE = [grad_of_jvp]
 
 def check(transform, case, entry, implementation, rtol):
     x, w = case.operands()
-    actual = run(functools.partial(transform, getattr(case, entry)(implementation)), x, w)
-    assert_same(actual, run_on_host(functools.partial(transform, case.lax()), x, w), rtol)
+    actual = run(transform(getattr(case, entry)(implementation)), x, w)
+    assert_same(actual, run_on_host(transform(case.lax()), x, w), rtol)
 
 
 @pytest.mark.parametrize("case, entry, transform", diagonal(BY_ENTRY, EXACT + ROUNDED), ids=name)
@@ -129,16 +113,16 @@ def polynomials(x, w, order=3):
     return tuple([integers(a.shape, a.dtype, seed + k) for k in range(order)] for seed, a in ((30, x), (40, w)))
 
 
-def taylor(conv, x, w):
-    return jet(conv, (x, w), polynomials(x, w), factorial_scaled=False)
+def taylor(conv):
+    return lambda x, w: jet(conv, (x, w), polynomials(x, w), factorial_scaled=False)
 
 
-def taylor_of_grad(conv, x, w):
-    return jet(jax.grad(loss(conv), argnums=(0, 1)), (x, w), polynomials(x, w))
+def taylor_of_grad(conv):
+    return lambda x, w: jet(gradients(loss(conv)), (x, w), polynomials(x, w))
 
 
-def taylor_in_filter(conv, x, w):
-    return jet(lambda w: conv(x, w), (w,), polynomials(x, w)[1:], factorial_scaled=False)
+def taylor_in_filter(conv):
+    return lambda x, w: jet(lambda w: conv(x, w), (w,), polynomials(x, w)[1:], factorial_scaled=False)
 
 
 TAYLOR_MODES = [("general", taylor), ("general", taylor_in_filter), ("general", taylor_of_grad),
@@ -174,11 +158,6 @@ def mapped(conv, x_axis, w_axis, out_axis):
     return transform
 
 
-def stack(x, axis, size=3):
-    """`size` different arrays of small integers like x, stacked along an axis; x itself if that is None."""
-    return x if axis is None else jnp.stack([(i + 1) * x - i for i in range(size)], axis)
-
-
 # Each case by one of the entries and over half of the axes, in turns.
 HALVES = [
     (case, entry, half) if (entry, half) == (ENTRIES[n % 2], n // 2 % 2) else repeated(case, entry, half)
@@ -191,7 +170,7 @@ HALVES = [
 )
 def test_vmap_over_every_axis(case, entry, half, implementation):
     """One operand or both mapped, at any axis, with gradients inside and outside of the vmap."""
-    transform = lambda conv, x, w: [mapped(conv, *axes)(x, w) for axes in MAPPED[half::2]]
+    transform = lambda conv: lambda x, w: [mapped(conv, *axes)(x, w) for axes in MAPPED[half::2]]
     check(transform, case, entry, implementation, rtol=0)
 
 
@@ -217,24 +196,24 @@ def nested(conv, maps, x, w):
 
 @pytest.mark.parametrize("case, entry", every_other([(BATCH_GROUPS, "general"), *BY_ENTRIES_IN_TURNS]), ids=str)
 def test_nested_vmaps(case, entry, implementation):
-    transform = lambda conv, x, w: {name: nested(conv, maps, x, w) for name, maps in NESTS.items()}
+    transform = lambda conv: lambda x, w: {name: nested(conv, maps, x, w) for name, maps in NESTS.items()}
     check(transform, case, entry, implementation, rtol=0)
 
 
 @pytest.mark.parametrize("case, entry", [*BY_ENTRIES_IN_TURNS, (BATCH_GROUPS, "general")], ids=str)
 def test_per_example_gradients(case, entry, implementation):
-    def transform(conv, x, w):
-        examples = stack(x, 0)
-        return jax.vmap(jax.grad(loss(conv), argnums=1), in_axes=(0, None))(examples, w)
+    def transform(conv):
+        of_filter = jax.vmap(jax.grad(loss(conv), argnums=1), in_axes=(0, None))
+        return lambda x, w: of_filter(stack(x, 0), w)
 
     check(transform, case, entry, implementation, RTOL)
 
 
 @pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)], ids=str)
 def test_vmap_of_no_elements(axes, implementation):
-    def transform(conv, x, w):
-        empty = [a if axis is None else jnp.zeros((0, *a.shape)) for a, axis in zip((x, w), axes, strict=True)]
-        return jax.vmap(conv, in_axes=axes)(*empty)
+    def transform(conv):
+        empty = lambda a, axis: a if axis is None else jnp.zeros((0, *a.shape))
+        return lambda *arrays: jax.vmap(conv, in_axes=axes)(*map(empty, arrays, axes))
 
     check(transform, named("dense"), "general", implementation, rtol=0)
 
@@ -254,22 +233,23 @@ def test_scan_over_layers(entry, rematerialized, implementation):
         y, sums = lax.scan(layer, x, layers)
         return jnp.sum(y**2) + jnp.sum(sums)
 
-    transform = lambda conv, x, layers: jax.value_and_grad(functools.partial(network, conv), argnums=(0, 1))(x, layers)
-    actual = run(functools.partial(transform, getattr(case, entry)(implementation)), x, layers)
-    assert_same(actual, run_on_host(functools.partial(transform, case.lax()), x, layers), RTOL)
+    transform = lambda conv: jax.value_and_grad(functools.partial(network, conv), argnums=(0, 1))
+    actual = run(transform(getattr(case, entry)(implementation)), x, layers)
+    assert_same(actual, run_on_host(transform(case.lax()), x, layers), RTOL)
 
 
 def test_while_loop_and_scan_with_carried_filter(implementation):
     """Power iteration: the operands of both passes change in a loop."""
     case = named("dense")
 
-    def transform(conv, x, w):
-        def step(_, x):
+    def transform(conv):
+        def step(_, of):
+            x, w = of
             y, vjp = jax.vjp(lambda x: conv(x, w), x)
             (x,) = vjp(y)
-            return x / jnp.max(jnp.abs(x))
+            return x / jnp.max(jnp.abs(x)), w
 
-        return lax.fori_loop(0, 3, step, x)
+        return lambda x, w: lax.fori_loop(0, 3, step, (x, w))[0]
 
     check(transform, case, "general", implementation, RTOL)
 
@@ -300,5 +280,5 @@ def test_int_arguments_differentiate(implementation):
     params = {"window_strides": 2, "rhs_dilation": 2, "padding": "VALID"}
     ours = functools.partial(jaxconv.conv2d, **params, implementation=implementation)
     theirs = functools.partial(lax_channels_last, **params)
-    transform = lambda conv, x, w: jax.grad(lambda x: jnp.sum(conv(x, lax.stop_gradient(w)) ** 2))(x)
-    assert_same(run(functools.partial(transform, ours), x, w), run_on_host(functools.partial(transform, theirs), x, w))
+    transform = lambda conv: jax.grad(lambda x, w: jnp.sum(conv(x, lax.stop_gradient(w)) ** 2))
+    assert_same(run(transform(ours), x, w), run_on_host(transform(theirs), x, w))
