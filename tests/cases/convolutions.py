@@ -2,9 +2,9 @@
 
 import functools
 import json
-from pathlib import Path
 
 from cases.convolution import Convolution, channels_last_convolution
+from cases.files import ROOT
 from cases.for_depthwise import CHANNELS
 from cases.for_direct import NARROW
 from cases.for_wgmma import WINDOWS
@@ -13,7 +13,7 @@ from cases.small import GENERAL
 from cases.tiles import result_of
 from jaxconv.problem.conv_problem import dilate
 
-CASES = Path(__file__).parents[2] / "benchmarks" / "cases.json"
+CASES = ROOT / "benchmarks" / "cases.json"
 
 
 def fewer(size, most):

@@ -1,8 +1,8 @@
 """docs/numerics.md, whose tables are written by the modules that measure them."""
 
-from pathlib import Path
+from cases.files import ROOT
 
-PAGE = Path(__file__).parents[2] / "docs" / "numerics.md"
+PAGE = ROOT / "docs" / "numerics.md"
 
 
 def write_table(module, text):

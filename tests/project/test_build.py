@@ -1,6 +1,5 @@
 """The build backend's decisions: what is built, and what the package index must provide."""
 
-import importlib.util
 import os
 import re
 import tomllib
@@ -8,17 +7,15 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from cases.files import ROOT, module_at
+
 BACKEND = ROOT / "build_backend" / "jaxconv_build.py"
 HEADERS = ["jaxlib==0.10.0"]
 
 
 @pytest.fixture(scope="module")
 def backend():
-    spec = importlib.util.spec_from_file_location("jaxconv_build", BACKEND)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(BACKEND)
 
 
 def write_nvcc(folder: Path, release: str) -> str:

@@ -1,9 +1,7 @@
 """The ConvNeXt example, on networks small enough for a host."""
 
 import functools
-import importlib.util
 import json
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -11,18 +9,15 @@ import optax
 import pytest
 
 import jaxconv
+from cases.files import EXAMPLES, module_at
 from cases.reference import assert_same, run
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture(scope="module")
 def convnext():
-    spec = importlib.util.spec_from_file_location("convnext", EXAMPLES / "convnext.py")
-    module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.syspath_prepend(str(EXAMPLES))
-        spec.loader.exec_module(module)
+        module = module_at(EXAMPLES / "convnext.py")
     module.SMALL = module.Size(depths=(1, 1), widths=(4, 8), image=16, classes=10)
     return module
 

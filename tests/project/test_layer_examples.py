@@ -1,8 +1,6 @@
 """The examples that train: with few steps, or narrow networks."""
 
-import importlib.util
 import re
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -10,20 +8,15 @@ import pytest
 from flax import nnx
 from skimage.measure import label
 
+from cases.files import EXAMPLES, module_at
 from cases.parts import repeated
 from cases.reference import integers
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
 
 NAMES = ("float32", "bfloat16", "int8", "e4m3", "e5m2", "e4m3 x e5m2")  # of types in examples/int8_layer.py
 
 
 def example(name):
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(EXAMPLES / f"{name}.py")
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,17 @@
 
 import ast
 import functools
-import importlib.util
 import re
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
 import jaxconv
+from cases.files import ROOT, module_at
 from cases.reference import exception_of
 from jaxconv import ffi
 
-ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCED = re.compile(r"^```(\S*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LANGUAGES = ("python", "text", "{eval-rst}", "{toctree}")
@@ -94,8 +92,6 @@ def test_api_page_has_every_public_name():
 
 def test_pictures_are_as_drawn():
     """`python docs/kernels/draw.py` draws them: offset tables in them are those of the code."""
-    spec = importlib.util.spec_from_file_location("draw", ROOT / "docs" / "kernels" / "draw.py")
-    draw = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(draw)
+    draw = module_at(ROOT / "docs" / "kernels" / "draw.py")
     drawn = {f"{name}.svg": picture().svg() for name, picture in draw.PICTURES.items()}
     assert drawn == {file.name: file.read_text() for file in draw.HERE.glob("*.svg")}

@@ -1,23 +1,17 @@
 """The example of sharded volumes: a training step is that of one device, and a device holds a part of the memory."""
 
-import importlib.util
-from pathlib import Path
-
 import jax
 import numpy as np
 import pytest
 
+from cases.files import EXAMPLES, module_at
 from cases.meshes import exchanged
 from cases.reference import HOST
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "sharded_volume.py"
 
 
 @pytest.fixture(scope="module")
 def example():
-    spec = importlib.util.spec_from_file_location("sharded_volume", EXAMPLE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = module_at(EXAMPLES / "sharded_volume.py")
     module.CHANNELS = (2, 4)
     return module
 

@@ -1,25 +1,21 @@
 """The checks of a release's wheels, and the workflows that make them."""
 
-import importlib.util
 import os
 import re
 import zipfile
-from pathlib import Path
 
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[2]
+from cases.files import ROOT, module_at
+
 HOST = ["jaxconv/py.typed", "jaxconv/__init__.py", "jaxconv/_cpu.abi3.so", "jaxconv/_planning.abi3.so"]
 CUDA = ["jaxconv_cuda13_plugin/__init__.py", "jaxconv_cuda13_plugin/_cuda.abi3.so"]
 
 
 @pytest.fixture(scope="module")
 def checks():
-    spec = importlib.util.spec_from_file_location("check_wheels", ROOT / "packages" / "check_wheels.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(ROOT / "packages" / "check_wheels.py")
 
 
 def write_wheel(folder, name, files, tag="cp312-abi3-manylinux_2_27_x86_64.manylinux_2_28_x86_64", size=0):

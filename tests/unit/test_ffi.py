@@ -11,10 +11,9 @@ import jax
 import pytest
 
 import jaxconv
+from cases.files import ROOT
 from jaxconv import ffi
 from jaxconv.compiled import planning
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_the_running_api_is_read_off_jaxlib():
