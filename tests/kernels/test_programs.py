@@ -15,6 +15,7 @@ from cases.convolution import Convolution
 from cases.convolutions import TINY, convolutions
 from cases.exact import alone, cases_of, exact_in, pulled_back, results_of, rounded
 from cases.plans import PARTIAL
+from cases.programs import exported
 from cases.reference import assert_same, pullback, run_on_host
 from cases.small import named
 from cases.tiles import (
@@ -44,8 +45,7 @@ def test_exported_with_any_batch(family, tile, name):
     dtype = dtype_of(family, tile)
     x, w, g = convolution.operands(dtype)
     types = [jax.ShapeDtypeStruct((batch, *a.shape[1:]), a.dtype) for a in (x, g)]
-    checks = [export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}") for kind in ("conv", "wgrad")]
-    program = export.export(jax.jit(pullback(conv)), disabled_checks=checks)(types[0], w, types[1])
+    program = exported(pullback(conv), types[0], w, types[1])
     program = export.deserialize(program.serialize())
     for images in (1, 5):
         resized = dataclasses.replace(convolution, lhs=(images, *convolution.lhs[1:]))
@@ -93,14 +93,12 @@ def test_exported_with_any_batch_where_taken(family, tile):
     names = {name for name, *_ in cases}
     assert {which for _, which, _ in cases} == {which for _, which in kernels_of(family, tile)}
     (batch,) = export.symbolic_shape("b")
-    checks = [export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}") for kind in ("conv", "wgrad")]
 
     def types(name):
         x, w, g = (jax.ShapeDtypeStruct(a.shape, dtype) for a in convolutions()[name].operands())
         return x.update(shape=(batch, *x.shape[1:])), w, g.update(shape=(batch, *g.shape[1:]))
 
-    program = jax.jit(alone(cases, dtype))
-    program = export.export(program, disabled_checks=checks)({name: types(name) for name in names})
+    program = exported(alone(cases, dtype), {name: types(name) for name in names})
     program = export.deserialize(program.serialize())
 
     def resized(name, images):

@@ -12,6 +12,7 @@ from jax import export, lax
 
 from cases.plans import PARTIAL, tile_of
 from cases.problems import channels_first, halves, layer, passes_of, problem_of, sizes
+from cases.programs import exported
 from cases.random_problems import problems
 from jaxconv import ffi, transforms
 from jaxconv.planner.choose import choose, version_of
@@ -325,11 +326,9 @@ def test_the_call_with_any_batch(family, problem, transform, which):
         return
     plan = choice.plan
     types = {role: jax.ShapeDtypeStruct(getattr(problem, f"{role}_shape"), problem.rhs_dtype) for role in ROLES}
-    checks = [export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}")]
-    function = jax.jit(ffi.convolution(plan, problem))
-    exported = export.export(function, platforms=["cuda"], disabled_checks=checks)(*map(types.get, OPERANDS[kind]))
-    assert exported.out_avals[0].shape == types[RESULT[kind]].shape
-    (call,) = (line for line in exported.mlir_module().splitlines() if f"@jaxconv_{kind}" in line)
+    program = exported(ffi.convolution(plan, problem), *map(types.get, OPERANDS[kind]), platforms=["cuda"])
+    assert program.out_avals[0].shape == types[RESULT[kind]].shape
+    (call,) = (line for line in program.mlir_module().splitlines() if f"@jaxconv_{kind}" in line)
     transformed = apply(transform, problem).problem
     for role in (*OPERANDS[kind], RESULT[kind]):
         shape = getattr(transformed, f"{role}_shape")

@@ -1,7 +1,6 @@
 """`autotune`: measures what programs then use, in one process and in several."""
 
 import json
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ import jaxconv
 from cases.meshes import ONE_AXIS, mesh, place
 from cases.parts import every_other, repeated
 from cases.problems import channels_first, passes_of
+from cases.processes import free_port
 from cases.reference import HOST, assert_same, integers, lax_channels_last, run_on_host
 from cases.small import CASES
 from jaxconv import ffi
@@ -415,12 +415,6 @@ def in_two_processes(tmp_path, *steps):
         for number, of_process in enumerate(steps)
     ]  # fmt: skip
     return [process.communicate(timeout=120)[0] for process in processes]
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("localhost", 0))
-        return s.getsockname()[1]
 
 
 @pytest.fixture

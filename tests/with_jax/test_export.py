@@ -13,25 +13,23 @@ from jax.sharding import PartitionSpec as P
 
 from cases.meshes import mesh, place
 from cases.parts import every_other
+from cases.programs import exported
 from cases.reference import assert_same, cotangent, custom_calls, integers, pullback, run_on_host
 from cases.small import BY_ENTRIES_IN_TURNS, ENTRIES, Case, named
 
-# JAX vouches for the stability of its own custom calls only; ours must be named.
-CHECKS = [export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}") for kind in ("conv", "wgrad")]
 
-
-def exported(conv, case, vjp_order=0):
+def with_any_batch(conv, case, vjp_order=0):
     """`conv` with a batch of any size, through its serialized form."""
     (batch,) = export.symbolic_shape("b")
     x = jax.ShapeDtypeStruct((batch, *case.lhs[1:]), np.float32)
     w = jax.ShapeDtypeStruct(case.rhs, np.float32)
-    program = export.export(jax.jit(conv), disabled_checks=CHECKS)(x, w)
+    program = exported(conv, x, w)
     return export.deserialize(program.serialize(vjp_order=vjp_order))
 
 
 @pytest.mark.parametrize("case, entry", every_other(BY_ENTRIES_IN_TURNS), ids=str)
 def test_forward_and_gradient_with_any_batch(case, entry, implementation):
-    program = exported(getattr(case, entry)(implementation), case, vjp_order=1)
+    program = with_any_batch(getattr(case, entry)(implementation), case, vjp_order=1)
     gradient = program.vjp()
     assert custom_calls(program.mlir_module()) == {"conv": 1}
     assert custom_calls(gradient.mlir_module())["wgrad"] == 1
@@ -49,7 +47,7 @@ def test_exported_train_step(entry, implementation):
     """A value and gradients as one exported program."""
     case = named("strided")
     step = lambda conv: lambda x, w: jax.value_and_grad(lambda x, w: (conv(x, w) ** 2).sum(), argnums=(0, 1))(x, w)
-    program = exported(step(getattr(case, entry)(implementation)), case)
+    program = with_any_batch(step(getattr(case, entry)(implementation)), case)
     for batch in (1, 4):
         x, w = integers((batch, *case.lhs[1:])), integers(case.rhs)
         assert_same(program.call(x, w), run_on_host(step(case.lax()), x, w))
@@ -59,7 +57,7 @@ def test_vmap_inside_of_a_program(implementation):
     """The mapped axis has a symbolic size and folds into the batch."""
     case = named("dense")
     one_by_one = lambda conv: lambda x, w: jax.vmap(lambda x: conv(x[None], w)[0])(x)
-    program = exported(one_by_one(case.general(implementation)), case)
+    program = with_any_batch(one_by_one(case.general(implementation)), case)
     x, w = integers((3, *case.lhs[1:])), integers(case.rhs)
     assert_same(program.call(x, w), run_on_host(case.lax(), x, w))
 
@@ -67,7 +65,7 @@ def test_vmap_inside_of_a_program(implementation):
 def test_reload_in_another_process(implementation, tmp_path):
     case = named("grouped")
     x, w = case.operands()
-    program = exported(case.front_door(implementation), case)
+    program = with_any_batch(case.front_door(implementation), case)
     (tmp_path / "program").write_bytes(program.serialize())
     np.savez(tmp_path / "operands", x=x, w=w)
     reload = """
@@ -104,9 +102,7 @@ def test_several_devices_of_an_explicit_mesh(spec):
     explicit = mesh(kind=AxisType.Explicit)
     with jax.set_mesh(explicit):
         placed = place(explicit, operands, (spec, P(), spec))
-        program = export.export(jax.jit(pullback(case.general("cpu"))), platforms=["cpu"], disabled_checks=CHECKS)(
-            *placed
-        )
+        program = exported(pullback(case.general("cpu")), *placed, platforms=["cpu"])
         assert custom_calls(program.mlir_module()) == {"conv": 2, "wgrad": 1}
         program = export.deserialize(program.serialize())
         assert_same(program.call(*placed), run_on_host(pullback(case.lax()), *operands))
@@ -119,7 +115,7 @@ def test_several_devices_under_shard_map():
         jax.shard_map(case.general("cpu"), mesh=mesh(), in_specs=(P("a"), P()), out_specs=P("a"), check_vma=True)
     )
     placed = place(mesh(), operands, (P("a"), P(), P("a")))
-    program = export.export(jax.jit(step), platforms=["cpu"], disabled_checks=CHECKS)(*placed)
+    program = exported(step, *placed, platforms=["cpu"])
     assert custom_calls(program.mlir_module()) == {"conv": 2, "wgrad": 1}
     program = export.deserialize(program.serialize())
     assert_same(program.call(*placed), run_on_host(pullback(case.lax()), *operands))

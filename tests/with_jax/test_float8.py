@@ -15,6 +15,7 @@ from cases.convolution import channels_last_convolution
 from cases.float8 import FLOAT8, PAIRS, RESULTS, exact, largest_of, saturated
 from cases.meshes import collectives, compiled, mesh, place
 from cases.parts import diagonal
+from cases.programs import CALLS_ALONE
 from cases.reference import (
     HOST,
     assert_same,
@@ -226,8 +227,6 @@ def test_other_platforms(lhs, rhs):
 
 # On the host.
 
-ALONE = {"parameter", "constant", "custom-call", "tuple", "get-tuple-element", "bitcast"}
-
 
 @pytest.mark.parametrize("out_dtype", RESULTS)
 @pytest.mark.parametrize("name", ["dense", "grouped", "depthwise", "channels_first", "activation_alone"])
@@ -240,7 +239,7 @@ def test_one_call_has_all_of_it(name, out_dtype):
         conv = case.ours("cpu", out_dtype=out_dtype, **more)
         hlo = jax.jit(conv).lower(*arrays).compile().as_text()
         assert custom_calls(hlo) == {"conv": 1}
-        assert set(opcodes(hlo)) <= ALONE
+        assert set(opcodes(hlo)) <= CALLS_ALONE
         (line,) = lines(conv, *arrays)
         assert line.startswith(f"fprop with its epilogue {E4M3}") and f"-> {out_dtype}" in line
 
@@ -252,7 +251,7 @@ def test_float8_results_of_any_float(out_dtype, dtype):
     (x, w, _), (y, *_) = known("dense")
     x, w, conv = (16 * x).astype(dtype), w.astype(dtype), ours_of("dense", "cpu", out_dtype=out_dtype)
     with jax.default_device(HOST):
-        assert set(opcodes(jax.jit(conv).lower(x, w).compile().as_text())) <= ALONE
+        assert set(opcodes(jax.jit(conv).lower(x, w).compile().as_text())) <= CALLS_ALONE
         assert_same(run(conv, x, w), saturated(16 * np.asarray(y), out_dtype))
 
 

@@ -15,6 +15,7 @@ import jaxconv
 from cases.derivatives import grad_of_grad, gradients, jvp_of_grad, loss, remat, stack, third_order
 from cases.fused import ACTIVATIONS, CASES, EVERY, EXACT, SMOOTH, Fused, channels_last_fused, cotangent, pullback
 from cases.parts import diagonal, parts, repeated
+from cases.programs import CALLS_ALONE, exported
 from cases.reference import assert_same, custom_calls, integers, opcodes, run, run_on_host
 from jaxconv.explain import lines
 from jaxconv.planner.plan import Constraint
@@ -395,8 +396,6 @@ def test_hessian_of_a_vmap(implementation):
 
 # Programs.
 
-ALONE = {"parameter", "constant", "custom-call", "tuple", "get-tuple-element", "bitcast"}
-
 
 IN_ONE_CALL = [("dense", dtype, activation) for dtype in ("float32", "bfloat16") for activation in ACTIVATIONS]
 IN_ONE_CALL += [(name, "float16", "relu") for name in ("grouped", "depthwise", "channels_first", "out_of_reach")]
@@ -409,7 +408,7 @@ def test_one_call_has_all_of_it(name, dtype, activation, implementation):
     as_it_is = Constraint(platform=implementation, transform=())
     hlo = jax.jit(case.ours(as_it_is)).lower(*case.arrays(dtype)).compile().as_text()
     assert custom_calls(hlo) == {"conv": 1}
-    assert set(opcodes(hlo)) <= ALONE
+    assert set(opcodes(hlo)) <= CALLS_ALONE
 
 
 @pytest.mark.parametrize("more, residual", [
@@ -421,7 +420,7 @@ def test_what_no_kernel_ends_with(more, residual, implementation):
     case = CASES["dense"]
     hlo = jax.jit(case.ours(implementation, **more)).lower(*case.arrays("bfloat16", residual)).compile().as_text()
     assert custom_calls(hlo) == {"conv": 1}
-    assert not set(opcodes(hlo)) <= ALONE
+    assert not set(opcodes(hlo)) <= CALLS_ALONE
 
 
 @pytest.mark.parametrize("activation", ["relu", "silu"])
@@ -454,9 +453,6 @@ def test_explain(implementation):
     assert first.startswith("fprop with its epilogue") and {line.split()[0] for line in others} == {"dgrad", "wgrad"}
 
 
-CHECKS = [export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}") for kind in ("conv", "wgrad")]
-
-
 @pytest.mark.parametrize("name, activation", diagonal(["dense", "grouped", "channels_first"], ["relu", "silu"]))
 def test_export_with_any_batch(name, activation, implementation):
     case = CASES[name].with_activation(activation)
@@ -464,7 +460,7 @@ def test_export_with_any_batch(name, activation, implementation):
     arrays = case.arrays()
     types = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays]
     types[0], types[4] = (jax.ShapeDtypeStruct((batch, *types[i].shape[1:]), types[i].dtype) for i in (0, 4))
-    program = export.export(jax.jit(case.ours(implementation)), disabled_checks=CHECKS)(*types)
+    program = exported(case.ours(implementation), *types)
     program = export.deserialize(program.serialize(vjp_order=1))
     assert custom_calls(program.mlir_module()) == {"conv": 1}
     for images in (1, 3):

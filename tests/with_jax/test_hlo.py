@@ -10,10 +10,9 @@ import pytest
 
 import jaxconv
 from cases.parts import diagonal
+from cases.programs import CALLS_ALONE, exported
 from cases.reference import cotangent, custom_calls, integers, opcodes, pullback
 from cases.small import BY_ENTRY, ENTRIES, GENERAL, named
-
-ALONE = {"parameter", "constant", "custom-call", "tuple", "get-tuple-element", "bitcast"}
 
 
 def programs(function, *args):
@@ -49,7 +48,7 @@ def test_channels_last_needs_only_our_calls(case, entry, which, implementation):
     assert "stablehlo.convolution" not in stablehlo
     assert custom_calls(stablehlo) == expected
     assert custom_calls(hlo) == expected
-    assert set(opcodes(hlo)) <= ALONE
+    assert set(opcodes(hlo)) <= CALLS_ALONE
 
 
 @pytest.mark.parametrize("layout", [("NCHW", "OIHW", "NCHW"), ("CHWN", "IHWO", "HWNC"), ("NHWC", "OHWI", "NCHW")])
@@ -64,7 +63,7 @@ def test_any_layout_needs_only_our_calls(layout, implementation):
     )  # fmt: skip
     _, hlo = programs(pullback(conv), x, w, cotangent(conv, x, w))
     assert custom_calls(hlo) == {"conv": 2, "wgrad": 1}
-    assert set(opcodes(hlo)) <= ALONE
+    assert set(opcodes(hlo)) <= CALLS_ALONE
 
 
 @pytest.mark.parametrize("argnums, expected", [
@@ -123,7 +122,7 @@ def test_no_conversions(dtype, implementation, x64):
     case = named("dense")
     x, w = case.operands(dtype)
     _, hlo = programs(pullback(case.front_door(implementation)), x, w, cotangent(case.lax(), x, w))
-    assert set(opcodes(hlo)) <= ALONE
+    assert set(opcodes(hlo)) <= CALLS_ALONE
 
 
 def test_a_named_implementation_lasts_through_gradients():
@@ -157,9 +156,7 @@ def test_transposed_operands_are_of_arrays_in_row_major_order(without_tuning, cu
     traced = jax.jit(gradients_of_layers).trace(*LAYERS)
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("@LayoutConstraint") == custom_calls(text)["wgrad"] == 3
-    checks = [jax.export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}") for kind in ("conv", "wgrad")]
-    export = jax.export.export(jax.jit(gradients_of_layers), platforms=["cuda"], disabled_checks=checks)
-    assert "@LayoutConstraint" not in export(*LAYERS).mlir_module()
+    assert "@LayoutConstraint" not in exported(gradients_of_layers, *LAYERS, platforms=["cuda"]).mlir_module()
 
 
 @pytest.mark.gpu

@@ -12,6 +12,7 @@ from jax import export, lax
 from jax.interpreters import mlir
 
 import jaxconv
+from cases.programs import exported
 from cases.reference import (
     assert_same,
     channels_last,
@@ -352,9 +353,8 @@ def test_export_with_a_symbolic_batch(implementation):
     expected = run_on_host(step, x, w)
     jaxconv.install(implementation)
     (batch,) = export.symbolic_shape("b")
-    checks = [export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}") for kind in ("conv", "wgrad")]
     shapes = jax.ShapeDtypeStruct((batch, *case.lhs[1:]), np.float32), jax.ShapeDtypeStruct(case.rhs, np.float32)
-    program = export.export(jax.jit(step), disabled_checks=checks)(*shapes)
+    program = exported(step, *shapes)
     assert custom_calls(program.mlir_module()) == ALL_PASSES
     assert_same(program.call(x, w), expected)
 

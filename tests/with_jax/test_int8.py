@@ -17,6 +17,7 @@ from cases import fused
 from cases.convolution import channels_last_convolution
 from cases.int8 import CASES, exact, gradients, operands, whole_range
 from cases.meshes import collectives, compiled, mesh, place
+from cases.programs import CALLS_ALONE, exported
 from cases.reference import HOST, assert_same, custom_calls, exception_of, opcodes, run, run_on_host
 from jaxconv.explain import lines
 
@@ -196,16 +197,13 @@ def test_export_with_any_batch(implementation):
     conv = CASES["dense"].ours(implementation, "int32")
     (batch,) = export.symbolic_shape("b")
     types = [jax.ShapeDtypeStruct((batch, 5, 4, 6), "int8"), jax.ShapeDtypeStruct((3, 2, 6, 8), "int8")]
-    checks = [export.DisabledSafetyCheck.custom_call("jaxconv_conv")]
-    program = export.deserialize(export.export(jax.jit(conv), disabled_checks=checks)(*types).serialize())
+    program = export.deserialize(exported(conv, *types).serialize())
     for images in (1, 5):
         x, w = whole_range((images, 5, 4, 6), 0), whole_range((3, 2, 6, 8), 1)
         assert_same(program.call(x, w), run(conv, x, w))
 
 
 # With an epilogue, on the host.
-
-ALONE = {"parameter", "constant", "custom-call", "tuple", "get-tuple-element", "bitcast"}
 
 
 @pytest.mark.parametrize("out_dtype", ["int8", "bfloat16", "float16", "float32"])
@@ -218,7 +216,7 @@ def test_one_call_has_all_of_it(name, out_dtype):
         more = dict(out_scale=0.125) if out_dtype == "int8" else {}
         conv = case.ours("cpu", out_dtype=out_dtype, **more)
         hlo = jax.jit(conv).lower(*arrays).compile().as_text()
-        assert custom_calls(hlo) == {"conv": 1} and set(opcodes(hlo)) <= ALONE
+        assert custom_calls(hlo) == {"conv": 1} and set(opcodes(hlo)) <= CALLS_ALONE
         assert_same(run(conv, *arrays), run(case.ours("xla", out_dtype=out_dtype, **more), *arrays))
         (line,) = lines(conv, *arrays)
         assert line.startswith("fprop with its epilogue int8") and f"-> {out_dtype}" in line

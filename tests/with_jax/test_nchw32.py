@@ -17,11 +17,11 @@ import jaxconv
 from cases.blocks import CASES, EVERY, FILTERS, LAYOUT, Images, in_blocks, to_blocks
 from cases.meshes import mesh, place
 from cases.parts import diagonal, parts
+from cases.programs import CALLS_ALONE, exported
 from cases.reference import HOST, assert_same, custom_calls, exception_of, integers, opcodes, run
 from jaxconv.explain import lines
 
 INT8 = dict(layout=LAYOUT, out_dtype="int8")
-ALONE = {"parameter", "constant", "custom-call", "tuple", "get-tuple-element", "bitcast"}
 
 
 def ours(case, **more):
@@ -92,7 +92,7 @@ def test_last_layer_needs_no_conversion():
     conv = ours(case, out_dtype="float32", implementation="cpu")
     with jax.default_device(HOST):
         last = jax.jit(lambda *given: jaxconv.from_nchw32(conv(*given)))
-        assert set(opcodes(last.lower(to_blocks(x), w, operands).compile().as_text())) <= ALONE
+        assert set(opcodes(last.lower(to_blocks(x), w, operands).compile().as_text())) <= CALLS_ALONE
 
 
 def test_sums(implementation):
@@ -167,9 +167,8 @@ def test_export_with_any_batch(implementation):
     x, w, operands = case.arrays(("scale",))
     (batch,) = export.symbolic_shape("b")
     types = jax.ShapeDtypeStruct((batch, 2, 9, 8, 32), "int8"), jax.ShapeDtypeStruct(w.shape, "int8")
-    conv = jax.jit(lambda x, w: ours(case, implementation=implementation)(x, w, operands))
-    checks = [export.DisabledSafetyCheck.custom_call("jaxconv_conv")]
-    program = export.deserialize(export.export(conv, disabled_checks=checks)(*types).serialize())
+    conv = lambda x, w: ours(case, implementation=implementation)(x, w, operands)
+    program = export.deserialize(exported(conv, *types).serialize())
     assert_same(program.call(to_blocks(x), w), to_blocks(case.expected(x, w, operands)))
 
 
@@ -216,7 +215,7 @@ def operands_of_network(prepare):
 def test_the_host_needs_only_our_calls(prepare):
     with jax.default_device(HOST):
         hlo = jax.jit(network).lower(*operands_of_network(prepare)).compile().as_text()
-    assert custom_calls(hlo) == {"conv": 2} and set(opcodes(hlo)) <= ALONE
+    assert custom_calls(hlo) == {"conv": 2} and set(opcodes(hlo)) <= CALLS_ALONE
 
 
 @pytest.mark.parametrize("prepare, family", [

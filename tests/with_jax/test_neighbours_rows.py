@@ -9,6 +9,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxconv
+from cases.programs import exported
 from jaxconv.lowering import decide_apart
 from jaxconv.planner.choose import Times
 from jaxconv.planner.plan import Constraint, ConvPlan
@@ -68,9 +69,8 @@ def test_periodic_images():
 
 
 def test_an_export_may_run_on_another_gpu():
-    checks = [jax.export.DisabledSafetyCheck.custom_call("jaxconv_conv")]
-    exported = jax.export.export(jax.jit(periodic), platforms=["cuda"], disabled_checks=checks)(*IMAGE)
-    assert re.findall(r'operands = "([^"]*)"', exported.mlir_module()) == [""]
+    program = exported(periodic, *IMAGE, platforms=["cuda"])
+    assert re.findall(r'operands = "([^"]*)"', program.mlir_module()) == [""]
 
 
 def apart_of_image():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jaxconv
+from cases.programs import exported
 from cases.reference import FLOATS, assert_same, exception_of, integers, run
 from jaxconv import PreparedFilter, prepare_filter
 from jaxconv.epilogue import QUANTISED
@@ -94,9 +95,7 @@ def test_an_exported_function_takes_one(layout, implementation):
     w = prepare_filter(integers((3, 3, 32, 32), "int8"), layout)
     x = integers((1, 5, 5, 32) if layout is None else (1, 1, 5, 5, 32), "int8")
     conv = lambda x, w: jaxconv.conv2d(x, w, scale=0.5, out_dtype="int8", layout=layout or "NHWC")
-    checks = [jax.export.DisabledSafetyCheck.custom_call(f"jaxconv_{kind}") for kind in ("conv", "wgrad")]
-    exported = jax.export.export(jax.jit(conv), disabled_checks=checks)(x, w)
-    again = jax.export.deserialize(exported.serialize())
+    again = jax.export.deserialize(exported(conv, x, w).serialize())
     np.testing.assert_array_equal(again.call(x, w), conv(x, w))
 
 

@@ -1,8 +1,9 @@
 """Sharded images over the devices of two processes: the halos cross from one to the other."""
 
-import socket
 import subprocess
 import sys
+
+from cases.processes import free_port
 
 PROCESS = """
 import sys
@@ -38,12 +39,6 @@ for kind in (AxisType.Auto, AxisType.Explicit):
             np.testing.assert_array_equal(shard.data, right[shard.index])
     print(kind.name, "right")
 """
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("localhost", 0))
-        return s.getsockname()[1]
 
 
 def run_both(tmp_path):
