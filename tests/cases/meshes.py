@@ -7,6 +7,7 @@ from collections import Counter
 
 import jax
 from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
@@ -17,6 +18,21 @@ def mesh(shape=(8,), names=("a",), kind=AxisType.Auto):
 
 ONE_AXIS = functools.partial(mesh, (8,), ("a",))
 TWO_AXES = functools.partial(mesh, (4, 2), ("a", "b"))
+
+# Where x, w and the result's cotangent lie, by (batch, in channels, out channels) on a mesh.
+LAYOUTS = {
+    "batch": (ONE_AXIS, P("a"), P(), P("a")),
+    "in_channels": (ONE_AXIS, P(None, None, None, "a"), P(None, None, "a"), P()),
+    "out_channels": (ONE_AXIS, P(), P(None, None, None, "a"), P(None, None, None, "a")),
+    "batch_and_in_channels": (TWO_AXES, P("a", None, None, "b"), P(None, None, "b"), P("a")),
+    "batch_and_out_channels": (TWO_AXES, P("a"), P(None, None, None, "b"), P("a", None, None, "b")),
+    "in_and_out_channels": (
+        TWO_AXES, P(None, None, None, "a"), P(None, None, "a", "b"), P(None, None, None, "b")
+    ),
+    "batch_over_two_axes": (TWO_AXES, P(("a", "b")), P(), P(("a", "b"))),
+    "replicated": (ONE_AXIS, P(), P(), P()),
+}  # fmt: skip
+OF_ONE_AXIS = ("batch", "in_channels", "out_channels")
 
 
 def forward(conv):

@@ -8,6 +8,12 @@ DTYPES = [("float32", None), ("float64", None), ("bfloat16", None), ("float16", 
           ("float16", "float32"), ("float32", "float64"), ("int8", "int32")]  # fmt: skip
 
 
+def laid_out(spec, first, second, spatial):
+    """The shape whose axes `spec` are (first, second, *spatial)."""
+    sizes = dict(zip(spec, (first, second, *spatial), strict=True))
+    return tuple(sizes[axis] for axis in range(len(spec)))
+
+
 SIZES = st.sampled_from([1, 2, 3, 5, 8, 17, 33, 64, 129, 512, 4096])
 
 

@@ -7,13 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import PartitionSpec as P
 
 import jaxconv
 from cases import fused
 from cases.convolution import channels_last_convolution
 from cases.float8 import FLOAT8, PAIRS, RESULTS, exact, largest_of, saturated
-from cases.meshes import collectives, compiled, mesh, place
+from cases.meshes import LAYOUTS, OF_ONE_AXIS, collectives, compiled, mesh, place
 from cases.parts import diagonal
 from cases.programs import CALLS_ALONE
 from cases.reference import (
@@ -174,13 +173,7 @@ def test_vmap(name, axes, lhs, rhs, implementation):
     assert_same(actual, (y, dx.astype(lhs), dw.astype(rhs)))
 
 
-SHARDED = {
-    "batch": (P("a"), P(), P("a")), "in_channels": (P(None, None, None, "a"), P(None, None, "a"), P()),
-    "out_channels": (P(), P(None, None, None, "a"), P(None, None, None, "a")),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("layout", SHARDED)
+@pytest.mark.parametrize("layout", OF_ONE_AXIS)
 @pytest.mark.parametrize("out", ["float32", None])
 def test_sharded(out, layout):
     """What devices add up is rounded to float8 after that."""
@@ -188,7 +181,7 @@ def test_sharded(out, layout):
     (x, w, g), (y, dx, dw) = exact(case)
     out_dtype, on = np.dtype(out or E4M3), mesh()
     with jax.default_device(HOST), jax.set_mesh(on):
-        arrays = place(on, (x.astype(E4M3), w.astype(E4M3), g.astype(out_dtype)), SHARDED[layout])
+        arrays = place(on, (x.astype(E4M3), w.astype(E4M3), g.astype(out_dtype)), LAYOUTS[layout][1:])
         actual, text = compiled(pullback(case.ours("cpu", out)), arrays)
     assert_same(actual, (np.asarray(y).astype(out_dtype), dx.astype(E4M3), dw.astype(E4M3)))
     assert collectives(text) == {"all-reduce": 1}

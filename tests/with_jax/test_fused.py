@@ -16,12 +16,12 @@ from cases.derivatives import grad_of_grad, gradients, jvp_of_grad, loss, remat,
 from cases.fused import ACTIVATIONS, CASES, EVERY, EXACT, SMOOTH, Fused, channels_last_fused, cotangent, pullback
 from cases.parts import diagonal, parts, repeated
 from cases.programs import CALLS_ALONE, exported
-from cases.reference import assert_same, custom_calls, integers, opcodes, run, run_on_host
+from cases.random_problems import laid_out
+from cases.reference import WITHOUT_SIMPLIFIER, assert_same, custom_calls, integers, opcodes, run, run_on_host
 from jaxconv.explain import lines
 from jaxconv.planner.plan import Constraint
 
 RTOL = 2e-5
-WITHOUT_SIMPLIFIER = {"xla_disable_hlo_passes": "algsimp"}  # as in test_property
 
 
 pytestmark = pytest.mark.usefixtures("full_precision")
@@ -105,12 +105,6 @@ def problems(draw):
     if "residual" in operands and draw(st.booleans()):
         operands = (*operands, "residual_scale")
     return Fused(lhs, rhs, params, operands, scalars, draw(st.sampled_from(EXACT)))
-
-
-def laid_out(spec, first, second, spatial):
-    """The shape whose axes `spec` are (first, second, *spatial)."""
-    sizes = dict(zip(spec, (first, second, *spatial), strict=True))
-    return tuple(sizes[axis] for axis in range(len(spec)))
 
 
 def is_accepted(case):

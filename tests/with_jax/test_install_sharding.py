@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxconv
-from cases.meshes import ONE_AXIS, PASSES, TWO_AXES, collectives, compiled, mesh, place, weight_gradient
+from cases.meshes import LAYOUTS, ONE_AXIS, PASSES, TWO_AXES, collectives, compiled, mesh, place, weight_gradient
 from cases.reference import assert_same, cotangent, custom_calls, pullback
 from cases.small import Case
 from jaxconv import lowering
@@ -23,14 +23,6 @@ CASES = {
     "depthwise": Case("depthwise", (8, 4, 3, 16), (3, 3, 1, 16), {"feature_group_count": 16}),
 }
 BATCH, CHANNELS = P("a"), P(None, None, None, "a")
-# Where x, w and the result's cotangent lie.
-LAYOUTS = {
-    "batch": (ONE_AXIS, BATCH, P(), BATCH),
-    "in_channels": (ONE_AXIS, CHANNELS, P(None, None, "a"), P()),
-    "out_channels": (ONE_AXIS, P(), CHANNELS, CHANNELS),
-    "batch_and_out_channels": (TWO_AXES, BATCH, P(None, None, None, "b"), P("a", None, None, "b")),
-}
-
 
 pytestmark = pytest.mark.usefixtures("on_the_host", "uninstalled")
 
@@ -40,7 +32,7 @@ def operands_of(case):
 
 
 @pytest.mark.parametrize("of_conv, like", PASSES, ids=["forward", "data_gradient", "weight_gradient"])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["batch", "in_channels", "out_channels", "batch_and_out_channels"])
 @pytest.mark.parametrize("case", [CASES["dense"], CASES["strided"]], ids=str)
 def test_partitions_as_lax_does(case, layout, of_conv, like):
     make_mesh, *specs = LAYOUTS[layout]

@@ -16,7 +16,7 @@ import jaxconv
 from cases import fused
 from cases.convolution import channels_last_convolution
 from cases.int8 import CASES, exact, gradients, operands, whole_range
-from cases.meshes import collectives, compiled, mesh, place
+from cases.meshes import LAYOUTS, OF_ONE_AXIS, collectives, compiled, mesh, place
 from cases.programs import CALLS_ALONE, exported
 from cases.reference import HOST, assert_same, custom_calls, exception_of, opcodes, run, run_on_host
 from jaxconv.explain import lines
@@ -164,10 +164,6 @@ def test_vmap(name, axes, implementation):
 
 
 SHARDED = channels_last_convolution((8, 4, 3, 8), (3, 3, 8, 16))
-LAYOUTS = {
-    "batch": (P("a"), P(), P("a")), "in_channels": (P(None, None, None, "a"), P(None, None, "a"), P()),
-    "out_channels": (P(), P(None, None, None, "a"), P(None, None, None, "a")),
-}  # fmt: skip
 
 
 def check_sharded(layout, on, **result):
@@ -175,7 +171,7 @@ def check_sharded(layout, on, **result):
     (x, w, g), expected = exact(SHARDED)
     of_w = gradients(SHARDED, functools.partial(ours_of("cpu"), **result))[1]
     with jax.default_device(HOST), jax.set_mesh(on):
-        arrays = dict(zip("xwg", place(on, (x, w, g), LAYOUTS[layout]), strict=True))
+        arrays = dict(zip("xwg", place(on, (x, w, g), LAYOUTS[layout][1:]), strict=True))
         y, _ = compiled(SHARDED.ours("cpu", "int32"), [arrays["x"], arrays["w"]])
         dw, text = compiled(of_w, [arrays["x"], arrays["g"]])
     assert_same((y, dw), (expected["fprop"], expected["wgrad"]))
@@ -183,7 +179,7 @@ def check_sharded(layout, on, **result):
     assert collectives(text) == ({"all-reduce": 1} if layout == "batch" else {})
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", OF_ONE_AXIS)
 def test_sharded(layout):
     check_sharded(layout, mesh())
 

@@ -12,7 +12,7 @@ from flax import nnx
 import jaxconv.nn
 from cases.layers import APIS, flaxs, ours
 from cases.parts import every_other, in_turns
-from cases.reference import assert_same, integers, run, run_on_host
+from cases.reference import assert_same, integers, run, run_on_host, value_and_gradients
 from jaxconv.explain import lines
 
 MASK = np.tri(3 * 3 * 3, 4, dtype="float32").reshape(3, 3, 3, 4)
@@ -86,16 +86,6 @@ def compare(api, name, shape, options, implementation, activation="relu", dtype=
         run_on_host(value_and_gradients(expected), plain.parameters, x, residual),
         rtol,
     )
-
-
-def value_and_gradients(apply):
-    """The outputs, and the gradients of a loss that weighs each of them differently."""
-
-    def step(*arguments):
-        y, vjp = jax.vjp(apply, *arguments)
-        return y, vjp(integers(y.shape, y.dtype, seed=2))
-
-    return step
 
 
 @pytest.mark.parametrize("shape, options, api", in_turns(CONV, APIS))

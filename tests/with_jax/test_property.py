@@ -15,12 +15,10 @@ from jax import lax
 
 import jaxconv
 from cases.parts import parts
-from cases.reference import assert_same, channels_last, integers, pullback, run, run_on_host
+from cases.random_problems import laid_out
+from cases.reference import WITHOUT_SIMPLIFIER, assert_same, channels_last, integers, pullback, run, run_on_host
 
 PROBLEMS_IN_AN_EXAMPLE = 20
-
-# Where XLA's algebraic simplifier swaps the operands of lax's convolution, a failed check can end the process.
-WITHOUT_SIMPLIFIER = {"xla_disable_hlo_passes": "algsimp"}
 
 
 @dataclass(frozen=True)
@@ -105,12 +103,6 @@ def problems(draw, dtypes):
     lhs = laid_out(layout.lhs_spec, draw(SIZES) * batch_groups, in_channels, each(PIXELS[rank]))
     rhs = laid_out(layout.rhs_spec, out_channels, in_channels // groups + draw(MISMATCH), each(TAPS))
     return Problem(lhs, rhs, dtype, params, front_door)
-
-
-def laid_out(spec, first, second, spatial):
-    """The shape whose axes `spec` are (first, second, *spatial)."""
-    sizes = dict(zip(spec, (first, second, *spatial), strict=True))
-    return tuple(sizes[axis] for axis in range(len(spec)))
 
 
 def compare(drawn, implementation):

@@ -10,7 +10,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import jaxconv
-from cases.meshes import ONE_AXIS, PASSES, TWO_AXES, collectives, compiled, exchanged, mesh, place
+from cases.meshes import LAYOUTS, ONE_AXIS, PASSES, TWO_AXES, collectives, compiled, exchanged, mesh, place
 from cases.parts import diagonal
 from cases.reference import assert_same, cotangent, custom_calls, integers, pullback, run_on_host
 from cases.small import ENTRIES, Case, named
@@ -25,21 +25,6 @@ DEPTHWISE = Case("depthwise", (8, 4, 3, 16), (3, 3, 1, 16), {"feature_group_coun
 MULTIPLIER = Case("multiplier", (8, 4, 3, 3), (3, 3, 1, 6), {"feature_group_count": 3})
 FEW_GROUPS = Case("few_groups", (8, 4, 3, 16), (3, 3, 8, 16), {"feature_group_count": 2})
 SPATIAL = Case("spatial", (2, 8, 4, 3), (3, 3, 3, 4))
-
-
-# Where x, w and the result's cotangent lie, by (batch, in channels, out channels) on a mesh.
-LAYOUTS = {
-    "batch": (ONE_AXIS, P("a"), P(), P("a")),
-    "in_channels": (ONE_AXIS, P(None, None, None, "a"), P(None, None, "a"), P()),
-    "out_channels": (ONE_AXIS, P(), P(None, None, None, "a"), P(None, None, None, "a")),
-    "batch_and_in_channels": (TWO_AXES, P("a", None, None, "b"), P(None, None, "b"), P("a")),
-    "batch_and_out_channels": (TWO_AXES, P("a"), P(None, None, None, "b"), P("a", None, None, "b")),
-    "in_and_out_channels": (
-        TWO_AXES, P(None, None, None, "a"), P(None, None, "a", "b"), P(None, None, None, "b")
-    ),
-    "batch_over_two_axes": (TWO_AXES, P(("a", "b")), P(), P(("a", "b"))),
-    "replicated": (ONE_AXIS, P(), P(), P()),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(
