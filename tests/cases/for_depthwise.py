@@ -1,4 +1,4 @@
-"""Convolutions that depthwise is for."""
+"""Convolutions that depthwise is for, and what its tiles read."""
 
 from cases.convolution import Convolution
 from cases.convolution import depthwise_convolution as each
@@ -137,3 +137,8 @@ def of_channels():
 
 
 CHANNELS = dict(of_channels())
+
+
+def pixels_of(tile):
+    """Source pixels that a strip of eight outputs reads."""
+    return (8 // tile.period - 1) * tile.step + tile.width if tile.on_cuda_cores else tile.blocks * 16

@@ -1,10 +1,12 @@
 """What the host's families are tested with: sizes where their blocks, vectors and words end."""
 
 import contextlib
+import functools
 
 import jax
 import pytest
 
+import jaxconv
 from cases.convolution import Convolution, channels_last_convolution
 from cases.reference import assert_same
 from jaxconv import _cpu
@@ -35,6 +37,7 @@ DEPTHWISE = {
         (2, 11, 9, 16), (2, 1, 1, 16), window_strides=(3, 2), padding="VALID", feature_group_count=16),
     "batch_groups": channels_last_convolution((6, 5, 6, 1), (3, 3, 1, 6), batch_group_count=6),
 }  # fmt: skip
+conv2d = functools.partial(jaxconv.conv2d, implementation="cpu")
 FAMILIES = {"gemm": GEMM, "depthwise": DEPTHWISE}
 CASES = [(family, name) for family, convolutions in FAMILIES.items() for name in convolutions]
 EACH = pytest.mark.parametrize("family, name", CASES)
@@ -57,6 +60,12 @@ def channels_first(convolution):
     lhs, rhs = convolution.lhs, convolution.rhs
     layouts = dict(dimension_numbers=(f"NC{spatial}", f"OI{spatial}", f"NC{spatial}"))
     return Convolution((lhs[0], lhs[-1], *lhs[1:-1]), (rhs[-1], rhs[-2], *rhs[:-2]), convolution.params | layouts)
+
+
+def named(family, name, first=False):
+    """One of the families' convolutions; with channels first if asked."""
+    convolution = FAMILIES[family][name]
+    return channels_first(convolution) if first else convolution
 
 
 def check_by_every_instruction_set(function, arrays, expected):

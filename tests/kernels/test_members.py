@@ -10,7 +10,7 @@ import pytest
 
 import jaxconv
 from cases.parts import diagonal
-from cases.reference import channels_last, integers
+from cases.reference import channels_last, integers, pullback
 from jaxconv.planner.choose import choose
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint
@@ -138,12 +138,7 @@ def test_in_every_family(ensemble, dtype, family):
 def test_of_a_nested_vmap(channels, implementation):
     """Members of members, by filters, by images, and by both; each of the innermost is a member."""
     conv = functools.partial(jaxconv.conv2d, feature_group_count=3, implementation=implementation)
-
-    def passes(x, w, g):
-        y, vjp = jax.vjp(conv, x, w)
-        return y, *vjp(g)
-
-    both = jax.vmap(passes)
+    both = jax.vmap(pullback(conv))
     x = integers((3, 2, 1, 9, 9, 3 * channels), seed=0)
     w = integers((3, 2, 3, 3, channels, 3 * channels), seed=1)
     g = integers((3, 2, 1, 9, 9, 3 * channels), seed=2)

@@ -1,8 +1,18 @@
-"""Fixtures of the tests that fit the planner's costs."""
+"""Fixtures of the tests that measure, and that fit the planner's costs."""
 
+import jax
 import pytest
 
+from cases.machines import MACHINE
+from convbench import machine
 from convbench.tuning import data_files
+
+
+@pytest.fixture
+def an_h200(monkeypatch):
+    """A machine that seems to have one."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(machine, "describe", lambda: MACHINE)
 
 
 @pytest.fixture

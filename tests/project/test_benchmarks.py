@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from cases.machines import MACHINE
 from cases.parts import repeated
 from convbench import charts, docs
 from convbench.cases import Case, load
@@ -26,7 +27,6 @@ ROW = {"case": "a", "suite": "s", "pass": "fprop", "dtype": "float32", "precisio
        "plan": None, "us": 2.0, "tflops": 1.0, "flops_per_byte": 10.0, "lax_us": 4.0, "speedup": 2.0, "floor_us": 1.0,
        "over_floor": 2.0, "lower_s": 0.1, "compile_s": 0.1, "lax_lower_s": 0.1, "lax_compile_s": 0.1, "error": None,
        "lax_error": None, "commit": "abc", "date": "2000-01-02", "jax": "1"}  # fmt: skip
-MACHINE = {"platform": "gpu", "device": "NVIDIA H200", "multiprocessors": 132}
 
 
 @pytest.fixture

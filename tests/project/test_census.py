@@ -7,7 +7,8 @@ import jax
 import pytest
 from jax import lax
 
-from convbench import cases, machine
+from cases.machines import MACHINE
+from convbench import cases
 from convbench.cases import Case
 from convbench.census import command, default, page, report
 from convbench.census.draw import MOST_FLOPS, Drawn, draw, is_plausible
@@ -18,7 +19,6 @@ from convbench.programs import PASSES
 from convbench.results import Results
 from jaxconv.planner.devices import MODELS
 
-MACHINE = {"platform": "gpu", "device": "NVIDIA H200", "multiprocessors": 132}
 DRAWN = draw(600, seed=0)
 # On GPUs that costs are fitted to: on others the default is lax for all dense layers.
 MEASURED = [path for path in sorted(page.MEASURED.glob("*.json"))
@@ -36,16 +36,14 @@ def row(case, which, dtype="bfloat16", precision="default", implementations=("cu
 
 
 @pytest.fixture
-def gpu(monkeypatch):
-    """A machine that seems to have a GPU. What is measured on it is listed."""
+def gpu(an_h200, monkeypatch):
+    """What is measured on a machine that seems to have a GPU is listed."""
     calls = []
 
     def measure(case, which, *others):
         calls.append((case.name, which))
         return [row(case, which, *others)]
 
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(machine, "describe", lambda: MACHINE)
     monkeypatch.setattr(command, "measure", measure)
     monkeypatch.setattr(command, "warm_up", lambda implementations: None)
     return calls

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from convbench import cases, machine
+from cases.machines import MACHINE
+from convbench import cases
 from convbench.command import main
 from convbench.measure import Timing
 from convbench.programs import PASSES, problem_of, program
@@ -23,24 +24,20 @@ from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.native import COSTS
 
-GPU = "NVIDIA H200"
-MACHINE = {"platform": "gpu", "device": GPU, "multiprocessors": 132}
 NAMES = ["seed_cudnn_14x14", "rn50_28_3x3_128", "rn50_56_1x1_64_256", "rn50_7_1x1_512_2048"]
 CASES = [case for case in cases.load() if case.name in NAMES]
 COMMAND = ["--cases", *NAMES, "--families", "mma", "--passes", "fprop", "wgrad", "--random", "12", "--commit", "abc"]
 
 
 @pytest.fixture
-def gpu(monkeypatch):
-    """A machine that seems to have a GPU, on which each kernel takes a microsecond. Its calls are listed."""
+def gpu(an_h200, monkeypatch):
+    """On a machine that seems to have a GPU, each kernel takes a microsecond. Its calls are listed."""
     calls = []
 
     def timed(side, operands, budget_s, ours):
         calls.append(side)
         return Timing(us=1.0)
 
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(machine, "describe", lambda: MACHINE)
     monkeypatch.setattr(sample, "timed", timed)
     return calls
 
@@ -229,7 +226,7 @@ def test_costs_are_not_fitted_to_another_gpu(samples, data):
     before = data.read_text()
     other = "NVIDIA H200 NVL"
     RowFile(MACHINE | {"device": other}, RowFile.load(samples).rows).save(samples)
-    with pytest.raises(SystemExit, match=f"of {GPU}, the rows of {other}"):
+    with pytest.raises(SystemExit, match=f"of {MACHINE['device']}, the rows of {other}"):
         main(["fit", str(samples), "--write"])
     assert data.read_text() == before
 

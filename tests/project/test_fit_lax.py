@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from cases.machines import MACHINE
 from convbench import cases
 from convbench.command import main
 from convbench.rows import RowFile
@@ -13,7 +14,6 @@ from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.native import COSTS
 from jaxconv.planner.xla import Constants, constants_of
 
-MACHINE = {"platform": "gpu", "device": "NVIDIA H200", "multiprocessors": 132}
 CASES = [case for case in cases.load() if case.suite in ("resnet50", "latency")]
 TRUE = Constants(3e-6, 6e14, 3.5e12, 2e13, 9e-8, least_flops=0, ours_seconds=2e-6, error=1)
 

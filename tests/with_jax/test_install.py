@@ -12,6 +12,7 @@ from jax import export, lax
 from jax.interpreters import mlir
 
 import jaxconv
+from cases.installed import calls_of_installed
 from cases.programs import exported
 from cases.reference import (
     assert_same,
@@ -273,12 +274,7 @@ def test_vmap(case, axes, implementation):
     x, w = case.operands()
     g = cotangent(case.lax(), x, w)
     x, w = (a if axis is None else np.stack([a, a + 1, a]) for a, axis in zip((x, w), axes))
-    expected = run_on_host(mapped(case.lax(), axes), x, w, g)
-    jaxconv.install(implementation)
-    program = compiled(mapped(case.lax(), axes), x, w, g)
-    hlo = program.as_text()
-    assert sum(custom_calls(hlo).values()) == 3 and "convolution" not in opcodes(hlo)
-    assert_same(program(x, w, g), expected)
+    assert sum(calls_of_installed(mapped(case.lax(), axes), (x, w, g), implementation).values()) == 3
 
 
 def hessian_product(conv):
@@ -306,13 +302,7 @@ def scan(conv):
 @pytest.mark.parametrize("transform", [hessian_product, second_reverse, remat, scan])
 @pytest.mark.parametrize("case", [named("dense"), named("strided"), named("depthwise")], ids=str)
 def test_transforms(case, transform, implementation):
-    x, w = case.operands()
-    expected = run_on_host(transform(case.lax()), x, w)
-    jaxconv.install(implementation)
-    program = compiled(transform(case.lax()), x, w)
-    hlo = program.as_text()
-    assert custom_calls(hlo) and "convolution" not in opcodes(hlo)
-    assert_same(program(x, w), expected)
+    assert calls_of_installed(transform(case.lax()), case.operands(), implementation)
 
 
 @pytest.mark.parametrize("operand, result", [

@@ -2,12 +2,11 @@
 
 import functools
 
-import jax
 import pytest
 
-import jaxconv
 from cases import networks
-from cases.reference import assert_same, compiled, custom_calls, opcodes, run_on_host, value_and_gradients
+from cases.installed import calls_of_installed
+from cases.reference import value_and_gradients
 
 NETWORKS = {
     "linen U-Net": functools.partial(networks.linen, "unet"),
@@ -50,21 +49,11 @@ def keras_on_jax(monkeypatch, tmp_path):
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
 
 
-pytestmark = pytest.mark.usefixtures("uninstalled")
+pytestmark = pytest.mark.usefixtures("full_precision", "uninstalled")
 
 
-def assert_ours(network, implementation, step_of=value_and_gradients, rtol=1e-4):
-    """Every convolution of the compiled text is ours. How many calls of each kind there are."""
-    step = step_of(network.apply)
-    variables, x = network.arrays()
-    with jax.default_matmul_precision("highest"):
-        expected = run_on_host(step, variables, x)
-        jaxconv.install(implementation)
-        program = compiled(step, variables, x)
-    hlo = program.as_text()
-    assert "convolution" not in opcodes(hlo) and "__cudnn" not in hlo
-    assert_same(program(variables, x), expected, rtol)
-    return custom_calls(hlo)
+def calls_of(network, implementation, step_of=value_and_gradients, rtol=1e-4):
+    return calls_of_installed(step_of(network.apply), network.arrays(), implementation, rtol)
 
 
 @pytest.mark.parametrize("network", [
@@ -72,13 +61,13 @@ def assert_ours(network, implementation, step_of=value_and_gradients, rtol=1e-4)
     for name, network in NETWORKS.items()
 ])  # fmt: skip
 def test_network(network, implementation):
-    assert assert_ours(network(), implementation)["wgrad"] > 0
+    assert calls_of(network(), implementation)["wgrad"] > 0
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("network", MORE.values(), ids=MORE)
 def test_more_networks(network, implementation):
-    assert assert_ours(network(), implementation)["wgrad"] > 0
+    assert calls_of(network(), implementation)["wgrad"] > 0
 
 
 @pytest.mark.parametrize("library, dtype, training, backward", [
@@ -91,5 +80,5 @@ def test_quantized_by_qwix(library, dtype, training, backward, implementation):
     """
     network = networks.qwix(library, dtype, training, backward)
     step_of = value_and_gradients if training else lambda apply: apply
-    calls = assert_ours(network, implementation, step_of, 1e-4 if dtype == "int8" else 0.1)
+    calls = calls_of(network, implementation, step_of, 1e-4 if dtype == "int8" else 0.1)
     assert sum(calls.values()) == (3 if training else 1) * networks.QUANTIZED_LAYERS

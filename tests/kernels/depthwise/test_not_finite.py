@@ -5,6 +5,7 @@ import pytest
 
 from cases.convolutions import convolutions, problem
 from cases.exact import cases_of
+from cases.for_depthwise import pixels_of
 from cases.not_finite import check_not_finite
 from cases.problems import passes_of, steps_of
 from cases.tiles import dtype_of, kernels_of
@@ -29,11 +30,6 @@ def strips_that_read(problem, tile, settings, at):
     within_rows = (row >= 0) & (row < tile.step * tile.lags * settings["row_parts"])
     within_cols = (col >= 0) & (col < pixels_of(tile) * settings["col_parts"])
     return (within_depths[:, None, None] & within_rows[:, None] & within_cols).reshape(problem.out_spatial)
-
-
-def pixels_of(tile):
-    """Of the source, that a strip of eight outputs reads."""
-    return (8 // tile.period - 1) * tile.step + tile.width if tile.on_cuda_cores else 16 * tile.blocks
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)

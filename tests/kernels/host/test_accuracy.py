@@ -6,13 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-import jaxconv
 from cases.accuracy import gaussian
+from cases.for_host import conv2d
 from cases.parts import in_turns
 from cases.reference import FLOATS, OPTIMIZED, assert_same, lax_channels_last, pullback, run_on_host
-
-conv2d = functools.partial(jaxconv.conv2d, implementation="cpu")
-
 
 # (x, w, groups)
 ACCURACY = {

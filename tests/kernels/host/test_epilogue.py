@@ -7,22 +7,20 @@ import numpy as np
 import pytest
 
 from cases.convolution import channels_last_convolution
-from cases.epilogue import EVERY, ended, operands_of, with_epilogue
-from cases.for_host import CASES, FAMILIES, GEMM, channels_first
+from cases.epilogue import EVERY, NUMBERS, ended, operands_of, with_epilogue
+from cases.for_host import CASES, GEMM, named
 from cases.parts import diagonal, every_other, repeated
 from cases.problems import passes_of, problem_of
 from cases.reference import FLOATS, assert_same, exception_of, pullback, run_on_host
 from jaxconv.activations import Clip, LeakyRelu, activation_of
 
 BOTH = pytest.mark.parametrize("family, name", [("gemm", "dense"), ("depthwise", "channels")])
-SUMS = {"float64": "float64"}  # of results; others are float32
 
 
 @functools.cache
 def exact(family, name, first):
     """A convolution, its operands, and the sums of both passes by lax."""
-    convolution = FAMILIES[family][name]
-    convolution = channels_first(convolution) if first else convolution
+    convolution = named(family, name, first)
     with jax.enable_x64(True):
         x, w, g = convolution.operands("float64")
         forward, backward, _ = run_on_host(pullback(convolution.lax()), x, w, g)
@@ -47,7 +45,7 @@ def check(family, name, operand, result, passes=("fprop", "dgrad"), first=False,
             of_pass = passes_of(problem)[which][1]
             lhs, sums = operands_of_passes[which]
             lhs, rhs = lhs.astype(of_pass.lhs_dtype), w.astype(of_pass.rhs_dtype)
-            given = [operands_of(of_pass, SUMS.get(result, "float32"), names, one) for names, _, one in endings]
+            given = [operands_of(of_pass, NUMBERS.get(result, "float32"), names, one) for names, _, one in endings]
             conv = functools.partial(with_epilogue, "cpu", of_pass, family)
             every = jax.jit(lambda lhs, rhs, given: [
                 conv(lhs, rhs, operands, ending[1]) for operands, ending in zip(given, endings, strict=True)
@@ -84,7 +82,7 @@ def test_smooth_activations(family, name, dtype, rtol):
 @BOTH
 def test_nans_and_infinities(family, name):
     """And large numbers, whose squares are infinite: they go through every activation as in `jax.nn`."""
-    convolution = FAMILIES[family][name]
+    convolution = named(family, name)
     problem = problem_of(convolution.lax(), convolution.lhs, convolution.rhs)
     x, w = np.zeros(convolution.lhs, np.float32), np.ones(convolution.rhs, np.float32)
     residual = np.resize(np.array([np.nan, np.inf, -np.inf, 2, 1e25, -1e25], np.float32), problem.out_shape)
@@ -96,7 +94,7 @@ def test_nans_and_infinities(family, name):
 @BOTH
 def test_zero_times_a_negative_scale_is_not_negative(family, name):
     """The derivative of leaky_relu is had from the result, where a negative number may be rounded to -0."""
-    convolution = FAMILIES[family][name]
+    convolution = named(family, name)
     problem = problem_of(convolution.lax(), convolution.lhs, convolution.rhs)
     x, w = np.zeros(convolution.lhs, np.float32), np.ones(convolution.rhs, np.float32)
     result = with_epilogue("cpu", problem, family, x, w, {"scale": np.float32(-2)}, LeakyRelu(0.25))

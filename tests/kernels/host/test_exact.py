@@ -8,6 +8,7 @@ import pytest
 from jax import lax
 
 import jaxconv
+from cases.for_host import conv2d
 from cases.parts import diagonal, in_turns
 from cases.reference import (
     FLOATS,
@@ -20,7 +21,6 @@ from cases.reference import (
     run_on_host,
 )
 
-conv2d = functools.partial(jaxconv.conv2d, implementation="cpu")
 conv3d = functools.partial(jaxconv.conv3d, implementation="cpu")
 
 

@@ -7,9 +7,9 @@ import jax
 import numpy as np
 import pytest
 
-from cases.epilogue import ended, operands_of, plan_with
+from cases.epilogue import EVERY, ended, operands_of, plan_with
 from cases.float8 import FLOAT8, PAIRS, PASSES, RESULTS, exact, largest_of, passes
-from cases.for_host import CASES, FAMILIES, channels_first, check_by_every_instruction_set
+from cases.for_host import CASES, check_by_every_instruction_set, named
 from cases.parts import diagonal
 from cases.problems import problem_of
 from cases.reference import assert_same
@@ -22,8 +22,7 @@ from jaxconv.planner.plan import Constraint
 
 @functools.cache
 def known(family, name, first):
-    convolution = FAMILIES[family][name]
-    convolution = channels_first(convolution) if first else convolution
+    convolution = named(family, name, first)
     return convolution, *exact(convolution)
 
 
@@ -101,9 +100,6 @@ def test_sums_are_float32(lhs, rhs):
     assert expected > 65504
     _, conv = conv_of(x.shape, w.shape, (lhs, rhs, "float32"))
     check_by_every_instruction_set(lambda a: conv(*a), (x, w), expected)
-
-
-EVERY = ("scale", "bias", "residual", "residual_scale")
 
 
 @pytest.mark.parametrize("result", RESULTS)

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from cases.epilogue import activated, of_channels, plan_with
-from cases.for_host import CASES, FAMILIES, channels_first, check_by_every_instruction_set
+from cases.epilogue import EVERY, activated, of_channels, plan_with
+from cases.for_host import CASES, check_by_every_instruction_set, named
 from cases.int8 import exact, passes, whole_range, wrapped
 from cases.parts import diagonal
 from cases.problems import problem_of
@@ -23,8 +23,7 @@ PASSES = {"fprop": (0, 1), "dgrad": (2, 1), "wgrad": (0, 2)}  # which of x, w an
 
 @functools.cache
 def known(family, name, first=False):
-    convolution = FAMILIES[family][name]
-    convolution = channels_first(convolution) if first else convolution
+    convolution = named(family, name, first)
     return convolution, *exact(convolution)
 
 
@@ -103,7 +102,6 @@ def numbers(problem, names, dtype):
     return {name: x if name == "residual" else x.astype("float32") for name, x in values.items() if name in names}
 
 
-EVERY = ("scale", "bias", "residual", "residual_scale")
 ENDINGS = [
     ((), None), ((), "relu"), (("scale",), None), (("bias",), "relu"), (("scale", "bias"), "relu6"),
     (("residual",), LeakyRelu(0.3)), (EVERY, None), (EVERY, Clip(-20, 90.5)),

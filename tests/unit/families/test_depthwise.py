@@ -5,6 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from cases.for_depthwise import pixels_of
 from cases.plans import CUDA, as_it_is, device, is_refused, plan_of, shared_bytes, tile_of
 from cases.problems import each_channel, passes_of, steps_of
 from cases.random_problems import problems_of_channels
@@ -12,11 +13,6 @@ from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.problem.offsets import in_three, offset_tables
 from jaxconv.problem.product import Ending
-
-
-def pixels_of(tile):
-    """Source pixels that a strip of eight outputs reads."""
-    return (8 // tile.period - 1) * tile.step + tile.width if tile.on_cuda_cores else tile.blocks * 16
 
 
 def strips_of(tile, pixel_bytes):
