@@ -9,6 +9,13 @@ import jaxconv
 from cases.reference import channels_last, cotangent, integers
 from cases.tiles import is_for_highest
 
+BY_TWO, DOUBLED = dict(window_strides=(2, 2)), dict(lhs_dilation=(2, 2))
+
+
+def ours(implementation):
+    """The function of all layouts."""
+    return functools.partial(jaxconv.conv_general_dilated, implementation=implementation)
+
 
 @dataclasses.dataclass(frozen=True)
 class Convolution:

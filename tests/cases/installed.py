@@ -3,6 +3,8 @@
 import jaxconv
 from cases.reference import assert_same, compiled, custom_calls, opcodes, run_on_host
 
+ALL_PASSES = {"conv": 2, "wgrad": 1}
+
 
 def calls_of_installed(function, args, implementation, rtol=0.0):
     """How many calls of each kind a program has after `install`: no other convolution is left, and values are lax's."""

@@ -1,14 +1,12 @@
 """flax's own layers with our function injected, against the plain layers: outputs and parameter gradients."""
 
-import functools
-
 import flax.linen as linen
 import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-import jaxconv
+from cases.convolution import ours
 from cases.reference import assert_same, custom_calls, integers, run, run_on_host, value_and_gradients
 
 LAYERS = {
@@ -22,10 +20,6 @@ LAYERS = {
     "volume": ((2, 4, 3, 4, 2), dict(features=3, kernel_size=(2, 3, 2))),
     "input_dilated": ((2, 3, 4, 3), dict(features=4, kernel_size=(3, 3), input_dilation=2, padding=((1, 2), (2, 1)))),
 }
-
-
-def ours(implementation):
-    return functools.partial(jaxconv.conv_general_dilated, implementation=implementation)
 
 
 def parameters_of(module, *inputs):

@@ -12,7 +12,7 @@ from jax import export, lax
 from jax.interpreters import mlir
 
 import jaxconv
-from cases.installed import calls_of_installed
+from cases.installed import ALL_PASSES, calls_of_installed
 from cases.programs import exported
 from cases.reference import (
     assert_same,
@@ -32,9 +32,6 @@ from jaxconv import ffi, lowering
 from jaxconv.explain import lines
 from jaxconv.planner.choose import Choice
 from jaxconv.planner.plan import Lax
-
-ALL_PASSES = {"conv": 2, "wgrad": 1}
-
 
 pytestmark = pytest.mark.usefixtures("uninstalled", "warned_anew")
 

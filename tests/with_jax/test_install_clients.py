@@ -9,13 +9,12 @@ import pytest
 from flax import nnx
 from jax.scipy import signal
 
-from cases.installed import calls_of_installed
+from cases.installed import ALL_PASSES, calls_of_installed
 from cases.reference import integers, value_and_gradients
 
 pytestmark = pytest.mark.usefixtures("uninstalled")
 
 
-ALL_PASSES = {"conv": 2, "wgrad": 1}
 IMAGES = (2, 6, 5, 4)
 LAYERS = {
     "dense": ("Conv", IMAGES, dict(kernel_size=(3, 3))),

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxconv
 from cases import fused
-from cases.convolution import channels_last_convolution
+from cases.convolution import channels_last_convolution, ours
 from cases.int8 import CASES, exact, gradients, operands, whole_range
 from cases.meshes import LAYOUTS, OF_ONE_AXIS, collectives, compiled, mesh, place
 from cases.programs import CALLS_ALONE, exported
@@ -30,16 +30,12 @@ def calls_of_a_gradient(implementation):
     return [{"wgrad": 1}, {"conv": 1}] if implementation == "cuda" else [{"wgrad": 1}]
 
 
-def ours_of(implementation):
-    return functools.partial(jaxconv.conv_general_dilated, implementation=implementation)
-
-
 @EACH
 def test_every_pass(name, implementation):
     """A weight gradient is planned as one: its window is no filter of image size."""
     case = CASES[name]
     (x, w, g), expected = exact(case)
-    of_x, of_w = gradients(case, ours_of(implementation))
+    of_x, of_w = gradients(case, ours(implementation))
     assert_same(run(case.ours(implementation, "int32"), x, w), expected["fprop"])
     assert_same(run(of_x, g, w), expected["dgrad"])
     assert_same(run(of_w, x, g), expected["wgrad"])
@@ -89,7 +85,7 @@ def test_random_convolutions(drawn, implementation):
     def every(arrays):
         results = []
         for case, (x, w, g) in zip(drawn, arrays, strict=True):
-            of_x, of_w = gradients(case, ours_of(implementation))
+            of_x, of_w = gradients(case, ours(implementation))
             y = case.ours(implementation, "int32")(x, w)
             results.append({"fprop": y, "dgrad": of_x(g, w), "wgrad": of_w(x, g)})
         return results
@@ -155,7 +151,7 @@ def test_vmap(name, axes, implementation):
     case, members = CASES[name], 3
     stack = lambda a, axis: a if axis is None else np.stack([np.roll(a, i) for i in range(members)])
     x, w, g = operands(case)
-    of_x, of_w = gradients(case, ours_of(implementation))
+    of_x, of_w = gradients(case, ours(implementation))
     for conv, a, b in [(case.ours(implementation, "int32"), x, w), (of_x, g, w), (of_w, x, g)]:
         many = [stack(a, axes[0]), stack(b, axes[1])]
         one = lambda i: [array if axis is None else array[i] for array, axis in zip(many, axes, strict=True)]
@@ -169,7 +165,7 @@ SHARDED = channels_last_convolution((8, 4, 3, 8), (3, 3, 8, 16))
 def check_sharded(layout, on, **result):
     """A weight gradient sums over images, which devices add up."""
     (x, w, g), expected = exact(SHARDED)
-    of_w = gradients(SHARDED, functools.partial(ours_of("cpu"), **result))[1]
+    of_w = gradients(SHARDED, functools.partial(ours("cpu"), **result))[1]
     with jax.default_device(HOST), jax.set_mesh(on):
         arrays = dict(zip("xwg", place(on, (x, w, g), LAYOUTS[layout][1:]), strict=True))
         y, _ = compiled(SHARDED.ours("cpu", "int32"), [arrays["x"], arrays["w"]])

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import jaxconv
+from cases.convolution import BY_TWO, DOUBLED
 from cases.convolution import depthwise_convolution as each
 from cases.epilogue import ended, operands_of, plan_with, with_epilogue
 from cases.int8_epilogue import case_of, check_largest_sums
@@ -16,7 +17,6 @@ pytestmark = pytest.mark.gpu
 TILES = [tile for tile in FAMILIES["cuda"]["depthwise"].tiles if tile.of_bytes]
 
 
-BY_TWO, DOUBLED = dict(window_strides=(2, 2)), dict(lhs_dilation=(2, 2))
 CASES = {
     "line": each((3, 61, 48), (4,)),
     "line_of_31": each((2, 200, 64), (31,)),

@@ -5,6 +5,7 @@ import functools
 import jax
 import pytest
 
+from cases.convolution import BY_TWO, DOUBLED
 from cases.convolution import depthwise_convolution as each
 from cases.epilogue import ended, operands_of, plan_with, with_epilogue
 from cases.problems import problem_of
@@ -17,7 +18,6 @@ TILES = {f"{tile}-{dtype}": (tile, dtype) for tile in FAMILIES["cuda"]["depthwis
          for dtype in dtypes_of("depthwise", tile)}  # fmt: skip
 
 
-BY_TWO, DOUBLED = dict(window_strides=(2, 2)), dict(lhs_dilation=(2, 2))
 # A GPU runs some hundred thread blocks at once: these have more tiles.
 LAYERS = {
     "line": each((1500, 40, 64), (4,)),

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import jaxconv
-from cases.convolution import channels_last_convolution
+from cases.convolution import BY_TWO, DOUBLED, channels_last_convolution
 from cases.epilogue import ended, operands_of, plan_with, with_epilogue
 from cases.int8_epilogue import case_of, check_largest_sums
 from cases.reference import assert_same
@@ -23,7 +23,6 @@ def in_groups(lhs, kernel, groups, outs, **more):
     return channels_last_convolution(lhs, (*kernel, lhs[-1] // groups, outs), feature_group_count=groups, **more)
 
 
-BY_TWO, DOUBLED = dict(window_strides=(2, 2)), dict(lhs_dilation=(2, 2))
 CASES = {
     "groups_of_4": in_groups((3, 19, 70, 64), (3, 3), 16, 64),
     "groups_of_4_in_blocks": in_groups((2, 9, 11, 208), (3, 3), 52, 208),
