@@ -1,6 +1,7 @@
-"""Convolutions that wgmma is for."""
+"""Convolutions that wgmma is for, and what the hardware asks of its tiles."""
 
 from cases.convolution import Convolution, channels_last_convolution
+from jaxconv.planner.devices import TYPICAL_DEVICE
 
 
 def of_windows():
@@ -165,3 +166,22 @@ def of_windows():
 
 
 WINDOWS = dict(of_windows())
+
+
+def check_multiplications(tile):
+    """M of wgmma is 64, and N eight to 256; of halo tiles also several of three taps' 64 channels.
+
+    The sums leave a quarter of a multiprocessor's registers to all else.
+    """
+    m, n = (tile.cols, tile.rows) if tile.swap_ab else (tile.rows, tile.cols)
+    assert m % 64 == 0 and n % 8 == 0 and (n <= 256 or (tile.halo and n % (3 * 64) == 0))
+    assert tile.row_blocks * tile.col_blocks <= 8 and tile.cluster_split <= 8  # a cluster's, on every device
+    assert tile.ctas_per_sm * tile.rows * tile.cols <= 65536 * 3 / 4
+
+
+def check_shared_memory(tile, shared):
+    """Swizzled rows of operands begin at multiples of 1024 bytes, and blocks that run at once fit: each takes 1 KiB
+    more of the 228 that a multiprocessor has. Operands of all stages are in it, of K of 128 bytes."""
+    assert shared % 1024 == 0 and shared <= TYPICAL_DEVICE.shared_bytes
+    assert tile.ctas_per_sm * (shared + 1024) <= 228 * 1024
+    assert shared > tile.stages * (tile.cols + (0 if tile.halo else tile.rows)) * 128

@@ -10,7 +10,7 @@ from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint, kernel_name
-from jaxconv.problem.product import Product
+from jaxconv.problem.product import RESULT, Product
 from jaxconv.transforms import apply
 
 CUDA = FAMILIES["cuda"]
@@ -100,6 +100,17 @@ def factor(rejection):
 def is_refused(plan, problem, device=TYPICAL_DEVICE):
     """Whether the family itself says that it cannot run a plan."""
     return choose(plan.platform, plan.kind, problem, plan.constraint, device).plan != plan
+
+
+def stored_slices(kind, problem, asked):
+    """Of split-K, those that the workspace has room for; 0 where the kernel itself adds all."""
+    bytes_of = lambda split: choose(
+        "cuda", kind, problem, dataclasses.replace(asked, split=split)
+    ).plan.workspace_bytes(problem)
+    of_slices = bytes_of(asked.split) - bytes_of(1)
+    slices, rest = divmod(of_slices, sum_bytes(problem) * math.prod(problem.shape(RESULT[kind])))
+    assert rest == 0
+    return slices
 
 
 def shared_bytes(plan, problem):

@@ -1,7 +1,5 @@
 """The tiles of every CUDA family, the dtypes, passes and settings that each has, and constraints that reach it."""
 
-import math
-
 import jax
 import pytest
 
@@ -182,12 +180,3 @@ def splits_of(family, tile, which):
     if family == "wgmma" and which == "wgrad":
         return (1, 2, 8, 12, 17)
     return (1, 2, 4, 8) if family == "wgmma" and tile.cluster_split else SPLITS[family]
-
-
-def stored_slices(tile, split):
-    """Of a weight gradient by wgmma. A cluster has 8 blocks at most, which share operands or add slices.
-
-    These are a power of two, and each block adds as many columns of N, by 8.
-    """
-    columns = tile.rows if tile.swap_ab else tile.cols
-    return split // math.gcd(split, 8 // (tile.row_blocks * tile.col_blocks), columns // 8)

@@ -10,8 +10,9 @@ import jaxconv
 from cases.convolutions import problem
 from cases.exact import TRANSFORMS, cases_of, cases_of_transform, check_alone, exact_in, kernels_run_by, those_taken
 from cases.for_wgmma import WINDOWS
-from cases.problems import CONV_PASSES
-from cases.tiles import dtype_of, dtypes_of, every_tile_of, splits_of, stored_slices
+from cases.plans import stored_slices
+from cases.problems import CONV_PASSES, passes_of
+from cases.tiles import dtype_of, dtypes_of, every_tile_of, splits_of
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint
 from jaxconv.transforms import KMajorFilter, PositionsLast
@@ -48,8 +49,8 @@ def test_exact_when_transformed_for_wgmma(dtype):
     check_alone(cases, dtype)
 
 
-def check_kernels(tile, passes, splits, kernel, stored):
-    """Each group of a call runs `kernel`, and each call one more that adds slices if there are several `stored(split)`.
+def check_kernels(tile, passes, splits, kernel):
+    """Each group of a call runs `kernel`, and each call one more that adds slices if some are stored.
 
     mma would be as exact. It takes the place of wgmma where TMA has no maps of the operands, as of those without
     images.
@@ -59,7 +60,8 @@ def check_kernels(tile, passes, splits, kernel, stored):
     dtype = dtype_of("wgmma", tile)
     operands, _ = exact_in(dtype, {name for name, *_ in cases})
     kernels = kernels_run_by(cases, dtype, operands)
-    stores_slices = [stored(asked.split) > 1 for *_, asked in cases]
+    of_pass = lambda name, which, asked: passes_of(problem(name, dtype, asked))[which]
+    stores_slices = [stored_slices(*of_pass(*case), case[-1]) > 0 for case in cases]
     assert any(stores_slices) == (tile.cluster_split == 0) and not all(stores_slices)
     assert sum(kernel in name for name in kernels) == sum(problem(name).groups for name, *_ in cases)
     assert sum("AddSlices" in name for name in kernels) == sum(stores_slices)
@@ -70,13 +72,13 @@ def check_kernels(tile, passes, splits, kernel, stored):
 def test_convs_of_wgmma_itself_run(tile):
     kernel = "WgmmaClusterSplitKernel" if tile.cluster_split else "WgmmaKernel"
     splits = splits_of("wgmma", tile, "fprop")[:2]
-    check_kernels(tile, CONV_PASSES, splits, kernel, lambda split: 1 if tile.cluster_split else split)
+    check_kernels(tile, CONV_PASSES, splits, kernel)
 
 
 @every_tile_of("wgmma", "wgrad")
 def test_weight_gradients_of_wgmma_itself_run(tile):
     """A cluster adds four slices, and none of an odd number."""
-    check_kernels(tile, ("wgrad",), (4, 17), "WgradKernel", lambda split: stored_slices(tile, split))
+    check_kernels(tile, ("wgrad",), (4, 17), "WgradKernel")
 
 
 @pytest.mark.parametrize("split", [1, 2, 3, 8, 24])

