@@ -132,7 +132,7 @@ TINY = {
     family: [name for name in own if name.startswith("tiny")]
     for family, own in {"direct": NARROW, "depthwise": CHANNELS, "wgmma": WINDOWS}.items()
 }
-WITH_AREAS = {
+WITH_OUTPUT_TILES = {
     "direct": ["groups_of_16", "dilated_groups", "depthwise_5x5", "strided_depthwise", "strided_groups",
                "doubled_groups", "packed_stem", "doubled_rows", "causal_depthwise", "thirds", "doubled",
                "narrow_volume", "large_image", "image_stem", "latents",

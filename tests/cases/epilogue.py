@@ -105,7 +105,7 @@ def plan_of(platform, name, which, asked, dtype):
     return of_pass, choose(platform, kind, of_pass, asked, ffi.device(platform)).plan
 
 
-def taken(platform, cases, dtype, start=0, most=40):
+def supported(platform, cases, dtype, start=0, most=40):
     """Of (name, "fprop" or "dgrad", constraint)s those that have plans: those without sums, and some of the others."""
     has_plan = [case for case in cases if plan_of(platform, *case, dtype)[1] is not None]
     special = [case for case in has_plan if case[0] in NOTHING_SUMMED]

@@ -9,7 +9,7 @@ from cases.convolution import Convolution, channels_last_convolution, depthwise_
 from cases.convolutions import OF_PARTIAL, convolutions, problem
 from cases.problems import passes_of
 from cases.reference import assert_same, pullback, run_on_host
-from cases.tiles import DTYPES, FORWARD_ALONE, PASSES, constraint, dtype_of, passes_in_slices, transform_of
+from cases.tiles import DTYPES, FORWARD_ALONE, PASSES, constraint, dtype_of, passes_with_split_k, transform_of
 from jaxconv import ffi
 from jaxconv.planner.choose import choose
 from jaxconv.planner.plan import Constraint
@@ -30,16 +30,16 @@ from jaxconv.transforms import (
 )
 
 
-def are_taken(name, implementation, dtype="bfloat16", passes=("fprop", "dgrad", "wgrad")):
+def are_supported(name, implementation, dtype="bfloat16", passes=("fprop", "dgrad", "wgrad")):
     """Whether an implementation has plans for a convolution's passes, here."""
     device = ffi.device("cuda")
     of_passes = (passes_of(problem(name, dtype, implementation))[which] for which in passes)
     return all(choose("cuda", *of_pass, implementation, device).plan is not None for of_pass in of_passes)
 
 
-def those_taken(cases, dtype):
+def those_supported(cases, dtype):
     """Of (name, pass, constraint)s."""
-    return [(name, which, asked) for name, which, asked in cases if are_taken(name, asked, dtype, (which,))]
+    return [(name, which, asked) for name, which, asked in cases if are_supported(name, asked, dtype, (which,))]
 
 
 def pulled_back(of_convolution):
@@ -101,15 +101,15 @@ def alone(cases, dtype):
     return lambda operands: [PASSES[which](ours(name, asked))(*operands[name]) for name, which, asked in cases]
 
 
-def cases_of(family, tile, names, passes=tuple(PASSES), splits=(None,), areas=(None,), dtype=None):
-    """What a tile takes of the named convolutions; the splits are of reductions."""
+def cases_of(family, tile, names, passes=tuple(PASSES), splits=(None,), output_tiles=(None,), dtype=None):
+    """What a tile supports of the named convolutions; split-K is for the passes that have it."""
     dtype = dtype or dtype_of(family, tile)
     every = [
-        (name, which, constraint(family, tile, transform_of(family, tile, dtype, which), split=split, output_tile=area))
+        (name, which, constraint(family, tile, transform_of(family, tile, dtype, which), split=split, output_tile=of))
         for name in names for which in passes
-        for split in (splits if which in passes_in_slices(family) else (None,)) for area in areas
+        for split in (splits if which in passes_with_split_k(family) else (None,)) for of in output_tiles
     ]  # fmt: skip
-    return those_taken(every, dtype)
+    return those_supported(every, dtype)
 
 
 def results_of(cases, expected):

@@ -24,14 +24,14 @@ def of_channels():
     yield "tiny_dilated_3x3", each((1, 7, 9, 8), (3, 3), rhs_dilation=(3, 2))
     yield "tiny_doubled_3x3", each((1, 4, 5, 8), (3, 3), **twice, padding=((1, 2), (1, 2)))
     yield "tiny_doubled_5x5", each((1, 4, 5, 8), (5, 5), **twice, padding=((2, 3), (2, 3)))
-    yield "tiny_boxes", each((2, 3, 5, 32), (3, 3))
-    yield "boxes_of_7", each((19, 7, 7, 64), (7, 7))
-    yield "boxes_of_14", each((9, 14, 14, 120), (5, 9))
-    yield "boxes_of_31", each((5, 9, 30, 32), (7, 3), padding=((0, 3), (-1, 4)))
-    yield "boxes_of_60", each((3, 40, 60, 32), (7, 7))
-    yield "boxes_of_a_line", each((33, 14, 64), (5,))
+    yield "tiny_tma_tiles", each((2, 3, 5, 32), (3, 3))
+    yield "tma_tiles_of_7", each((19, 7, 7, 64), (7, 7))
+    yield "tma_tiles_of_14", each((9, 14, 14, 120), (5, 9))
+    yield "tma_tiles_of_31", each((5, 9, 30, 32), (7, 3), padding=((0, 3), (-1, 4)))
+    yield "tma_tiles_of_60", each((3, 40, 60, 32), (7, 7))
+    yield "tma_tiles_of_a_line", each((33, 14, 64), (5,))
     yield (
-        "boxes_of_images_inside",
+        "tma_tiles_of_images_inside",
         Convolution(
             (7, 6, 20, 64),
             (5, 5, 1, 64),
@@ -43,16 +43,16 @@ def of_channels():
             ),
         ),
     )
-    yield "boxes_of_13", each((9, 13, 13, 96), (7, 8))
-    yield "boxes_of_8", each((17, 8, 8, 64), (5, 8))
-    yield "boxes_of_6_to_7", each((33, 5, 6, 120), (6, 3), padding=((0, 3), (-1, 4)))
-    yield "boxes_of_8_to_3", each((5, 9, 8, 64), (3, 6), padding="VALID")
-    yield "tall_boxes", each((3, 41, 5, 32), (7, 7))
-    yield "low_boxes", each((18, 4, 3, 96), (7, 7), padding=((9, 0), (3, 3)))
-    yield "lower_boxes", each((18, 2, 3, 32), (7, 7))
-    yield "boxes_of_a_short_line", each((40, 7, 64), (5,))
+    yield "tma_tiles_of_13", each((9, 13, 13, 96), (7, 8))
+    yield "tma_tiles_of_8", each((17, 8, 8, 64), (5, 8))
+    yield "tma_tiles_of_6_to_7", each((33, 5, 6, 120), (6, 3), padding=((0, 3), (-1, 4)))
+    yield "tma_tiles_of_8_to_3", each((5, 9, 8, 64), (3, 6), padding="VALID")
+    yield "tall_tma_tiles", each((3, 41, 5, 32), (7, 7))
+    yield "low_tma_tiles", each((18, 4, 3, 96), (7, 7), padding=((9, 0), (3, 3)))
+    yield "lower_tma_tiles", each((18, 2, 3, 32), (7, 7))
+    yield "tma_tiles_of_a_short_line", each((40, 7, 64), (5,))
     yield (
-        "boxes_of_small_images_inside",
+        "tma_tiles_of_small_images_inside",
         Convolution(
             (7, 6, 20, 64),
             (5, 7, 1, 64),
@@ -75,7 +75,7 @@ def of_channels():
     yield "far_taps", each((3, 13, 17, 40), (3, 3), rhs_dilation=(12, 16))
     yield "dilated_columns", each((2, 9, 40, 24), (1, 5), rhs_dilation=(1, 6))
     yield "dilated_7x7", each((2, 20, 23, 16), (7, 7), rhs_dilation=(3, 3))
-    yield "dilated_pieces", each((2, 21, 40, 8), (9, 13), rhs_dilation=(3, 4))
+    yield "dilated_parts", each((2, 21, 40, 8), (9, 13), rhs_dilation=(3, 4))
     yield "dilated_rows_of_strided_columns", each((2, 14, 21, 16), (3, 3), rhs_dilation=(3, 2), window_strides=(1, 2))
     yield "cropped", each((2, 9, 12, 16), (3, 3), padding=((-1, 2), (1, -2)))
     yield "window_31x31", each((2, 34, 27, 24), (31, 31), padding=((15, 15), (15, 15)))

@@ -70,11 +70,11 @@ def gradients(convolution, conv_general_dilated):
 def _of_integers(jaxpr, conv_general_dilated, *arrays):
     values = dict(zip(jaxpr.invars, arrays, strict=True))
     for equation in jaxpr.eqns:
-        taken, params = [values[v] for v in equation.invars], dict(equation.params)
+        given, params = [values[v] for v in equation.invars], dict(equation.params)
         if equation.primitive is lax.conv_general_dilated_p:
             params = {name: value for name, value in params.items() if value is not None}
-            result = conv_general_dilated(*taken, **params | dict(preferred_element_type="int32"))
+            result = conv_general_dilated(*given, **params | dict(preferred_element_type="int32"))
         else:
-            result = equation.primitive.bind(*taken, **params)
+            result = equation.primitive.bind(*given, **params)
         values[equation.outvars[0]] = result
     return values[jaxpr.outvars[0]]

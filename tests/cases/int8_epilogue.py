@@ -27,7 +27,7 @@ def check_largest_sums(convolution, family, tiles, scale):
     operands = {"scale": np.full((), scale, "float32")}
     expected = ended(problem, sums_of(convolution, x, w), operands)
     asked = [constraint(family, tile) for tile in tiles]
-    taken = [of for of in asked if plan_with("cuda", problem, of)]
-    assert taken
-    for of in taken:
+    supported = [of for of in asked if plan_with("cuda", problem, of)]
+    assert supported
+    for of in supported:
         assert_same(with_epilogue("cuda", problem, of, x, w, operands), expected)

@@ -90,7 +90,7 @@ def planned(apart, name, family=None, tile=None, **more):
 
 def calls_of(family, tile):
     """The calls that a tile takes, their arrays and results, and the names of their cases."""
-    calls, arrays, results, taken = [], [], [], set()
+    calls, arrays, results, supported = [], [], [], set()
     for name in CASES:
         apart, (x, w, rows), expected = case_of(name)
         for split in (1, 3) if family == "wgmma" else (None,):
@@ -98,5 +98,5 @@ def calls_of(family, tile):
                 calls.append(ffi.convolution(plan, apart))
                 arrays.append((x, w, *rows))
                 results.append(expected)
-                taken.add(name)
-    return lambda arrays: [call(*of) for call, of in zip(calls, arrays, strict=True)], arrays, results, taken
+                supported.add(name)
+    return lambda arrays: [call(*of) for call, of in zip(calls, arrays, strict=True)], arrays, results, supported

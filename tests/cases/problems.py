@@ -74,4 +74,4 @@ def of_layouts(lhs, rhs, dimension_numbers, **params):
 channels_first = functools.partial(of_layouts, dimension_numbers=("NCHW", "OIHW", "NCHW"))
 
 
-PIECES = halves((2, 20, 20, 16), (3, 3, 16, 24))
+VECTORS = halves((2, 20, 20, 16), (3, 3, 16, 24))

@@ -141,17 +141,17 @@ def plans_of(variant, convolution, drawn, most):
     problem = problem_of(lax_conv, convolution.lhs, convolution.rhs, variant.operand, variant.result)
     for which in variant.passes:
         of_pass = passes_of(problem)[which]
-        is_taken = functools.partial(_is_taken, *of_pass, variant.ending)
+        is_supported = functools.partial(_is_supported, *of_pass, variant.ending)
         every = list(constraints(*of_pass).values())
         drawn.shuffle(every)
         for family in CUDA:
-            taken = filter(is_taken, (asked for asked in every if asked.family == family))
-            for asked in itertools.islice(taken, most):
-                own = [changed for more in SETTINGS if is_taken(changed := dataclasses.replace(asked, **more))]
+            supported = filter(is_supported, (asked for asked in every if asked.family == family))
+            for asked in itertools.islice(supported, most):
+                own = [changed for more in SETTINGS if is_supported(changed := dataclasses.replace(asked, **more))]
                 chosen = drawn.choice(own) if own and drawn.random() < 0.5 else asked
                 yield Planned(variant, convolution, which, chosen)
 
 
-def _is_taken(kind, problem, ending, asked):
+def _is_supported(kind, problem, ending, asked):
     plan = choose("cuda", kind, problem, asked, ffi.device("cuda"), ending).plan
     return plan is not None and (ending is Ending.SUMS or ends_with(plan, problem))

@@ -61,7 +61,7 @@ def ended(family, tile, dtype):
              for name in every for transform in transforms_of(family, tile, dtype, "fprop")]  # fmt: skip
     out_scale = ("out_scale",) if np.dtype(result_of(dtype)).itemsize == 1 else ()
     names = ("scale", "bias", "residual", "residual_scale", *out_scale)
-    return epilogue.program("cuda", epilogue.taken("cuda", cases, dtype)[:MOST], dtype, names, "relu")
+    return epilogue.program("cuda", epilogue.supported("cuda", cases, dtype)[:MOST], dtype, names, "relu")
 
 
 def store(path: Path, dtype: str, function, operands, expected) -> None:

@@ -113,7 +113,7 @@ FAMILY_TYPES = dict.fromkeys(
 
 
 def settings_of(family, tile):
-    """Whole and split reductions; several N tiles a block; and a column matrix at once, or a tile of rows at a time."""
+    """Whole and split K; several N tiles a block; and a column matrix at once, or a tile of rows at a time."""
     if family == "mma":
         return [
             *(dict(split=s) for s in (1, 2, 3, 17)),
@@ -133,8 +133,8 @@ PASSES = {
 }
 
 
-def passes_in_slices(family):
-    """Those whose reductions a partial family cuts into slices."""
+def passes_with_split_k(family):
+    """Those with split-K in a partial family."""
     return tuple(PASSES) if family == "wgmma" else ("wgrad",)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from cases.convolutions import OF_PARTIAL, OWN, convolutions, problem
 from cases.epilogue import EVERY as EPILOGUE
-from cases.epilogue import check, ended, operands_of, taken, with_epilogue
+from cases.epilogue import check, ended, operands_of, supported, with_epilogue
 from cases.exact import exact
 from cases.float8 import FLOAT8, largest_of
 from cases.plans import PARTIAL
@@ -54,7 +54,7 @@ def cases_of(family, tile, dtype):
     cases = [(name, which, constraint(family, tile, transform, **of))
              for of in settings for name in sorted(names) for which in passes
              for transform in transforms_of(family, tile, dtype, which)]  # fmt: skip
-    return taken("cuda", cases, dtype, start=list(EVERY_TILE.values()).index((family, tile)))
+    return supported("cuda", cases, dtype, start=list(EVERY_TILE.values()).index((family, tile)))
 
 
 @EACH
@@ -139,7 +139,7 @@ def test_numbers_for_each_channel_and_for_all(names, one, dtype, residual):
     cases = [(name, "fprop", constraint(family, tile, transform))
              for family, tile in EVERY_TILE.values() if family == "wgmma" and has_pass(tile, "fprop")
              for transform in transforms_of(family, tile, dtype, "fprop") for name in every]  # fmt: skip
-    cases = taken("cuda", cases, dtype)
+    cases = supported("cuda", cases, dtype)
     assert len(cases) >= 10 and any(name == every[-1] for name, *_ in cases)
     check("cuda", cases, dtype, names, "relu", one=one)
 
@@ -153,7 +153,7 @@ def test_operands_of_packs(family, dtype):
     cases = [(name, "fprop", Constraint("cuda", family, transform=(*transform, *to_k_major)))
              for transform in transforms for name in sorted(set(convolutions()) - set(OF_PARTIAL))
              if unsupported_reason(transform, problem(name, dtype)) is None]  # fmt: skip
-    cases = taken("cuda", cases, dtype, most=60)
+    cases = supported("cuda", cases, dtype, most=60)
     assert len({asked.transform for *_, asked in cases}) > 2
     check("cuda", cases, dtype, EPILOGUE, "relu")
 

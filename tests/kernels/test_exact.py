@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cases.convolutions import OWN, WITH_AREAS, convolutions
-from cases.exact import are_taken, cases_of, check, check_alone, each_pass, of_family
+from cases.convolutions import OWN, WITH_OUTPUT_TILES, convolutions
+from cases.exact import are_supported, cases_of, check, check_alone, each_pass, of_family
 from cases.for_wgmma import WINDOWS
 from cases.plans import PARTIAL
 from cases.reference import assert_same, run_on_host
@@ -25,7 +25,7 @@ from cases.tiles import (
     dtypes_of,
     dtypes_of_family,
     every_family,
-    passes_in_slices,
+    passes_with_split_k,
     settings_of,
     splits_of,
 )
@@ -53,7 +53,7 @@ def test_exact_as_planned(family, dtype):
         return check(constraint(family), dtype, list(convolutions()))
     passes = ("fprop",) if dtype in FORWARD_ALONE else tuple(PASSES)
     cases = [(name, which, constraint(family)) for name in convolutions() for which in passes
-             if are_taken(name, constraint(family), dtype, (which,))]  # fmt: skip
+             if are_supported(name, constraint(family), dtype, (which,))]  # fmt: skip
     assert len({name for name, *_ in cases} & set(OWN[family])) > len(OWN[family]) / 4
     check_alone(cases, dtype)
 
@@ -69,11 +69,11 @@ def test_exact_where_a_product_is_large(family, dtype):
 
 
 @pytest.mark.parametrize("family, tile, dtype, which", EVERY_KERNEL.values(), ids=EVERY_KERNEL)
-def test_exact_where_taken(family, tile, dtype, which):
+def test_exact_where_supported(family, tile, dtype, which):
     """Every convolution that the tile takes, but for those that are wgmma's own."""
     own, names = OWN[family], [name for name in convolutions() if name not in WINDOWS]
     cases = cases_of(family, tile, names, (which,), dtype=dtype)
-    if which in passes_in_slices(family):
+    if which in passes_with_split_k(family):
         cases += cases_of(family, tile, own, (which,), splits_of(family, tile, which), dtype=dtype)
     assert {name for name, *_ in cases} & set(own)
     check_alone(cases, dtype)
@@ -81,19 +81,22 @@ def test_exact_where_taken(family, tile, dtype, which):
 
 # By name: of direct a row, and several rows, of depthwise one or more strips. Whether or not they
 # divide the image, or are larger.
-AREAS = {"direct": [(1, 8), (3, 16), (2, 32), (5, 16)], "depthwise": [(1, 8), (3, 8), (3, 16), (2, 96), (50, 24)]}
-TILES_WITH_AREAS = {name: of for name, of in PARTIAL_TILES.items() if of[0] in WITH_AREAS}
+OUTPUT_TILES = {
+    "direct": [(1, 8), (3, 16), (2, 32), (5, 16)],
+    "depthwise": [(1, 8), (3, 8), (3, 16), (2, 96), (50, 24)],
+}
+TILES_WITH_OUTPUT_TILES = {name: of for name, of in PARTIAL_TILES.items() if of[0] in WITH_OUTPUT_TILES}
 
 
-@pytest.mark.parametrize("family, tile", TILES_WITH_AREAS.values(), ids=TILES_WITH_AREAS)
-def test_exact_areas(family, tile):
+@pytest.mark.parametrize("family, tile", TILES_WITH_OUTPUT_TILES.values(), ids=TILES_WITH_OUTPUT_TILES)
+def test_exact_output_tiles(family, tile):
     has = {
-        "direct": lambda area: not tile.packed or area[1] % 16 == 0,
-        "depthwise": lambda area: not tile.by_tma or area[1] in ((8,) if tile.in_pairs else (8, 16, 32, 64)),
+        "direct": lambda rows, cols: not tile.packed or cols % 16 == 0,
+        "depthwise": lambda rows, cols: not tile.by_tma or cols in ((8,) if tile.in_pairs else (8, 16, 32, 64)),
     }[family]
-    areas = [area for area in AREAS[family] if has(area)]
-    cases = cases_of(family, tile, WITH_AREAS[family], areas=areas)
-    assert {asked.output_tile for *_, asked in cases} == set(areas)
+    output_tiles = [output_tile for output_tile in OUTPUT_TILES[family] if has(*output_tile)]
+    cases = cases_of(family, tile, WITH_OUTPUT_TILES[family], output_tiles=output_tiles)
+    assert {asked.output_tile for *_, asked in cases} == set(output_tiles)
     check_alone(cases, dtype_of(family, tile))
 
 

@@ -148,22 +148,22 @@ def test_in_every_tile_of_wgmma(tile, which, operand, layer):
     kind, problem = passes_of(problem_of(conv_of(layer, jax.lax.conv_general_dilated), x, w))[which]
     precision = "highest" if tile.bf16x6 else None
     problem = dataclasses.replace(problem, precision=precision and jax.lax.Precision.HIGHEST)
-    taken = 0
+    supported = 0
     for split in (1, 2, 8):
         asked = Constraint("cuda", "wgmma", tile.name, split=split, or_lax=True)
         if choose("cuda", kind, problem, asked).plan is not None:
-            taken += 1
+            supported += 1
             check(layer, asked, which, operand, precision)
-    assert taken or (tile.halo and (layer, which) == ("strided", "dgrad"))
+    assert supported or (tile.halo and (layer, which) == ("strided", "dgrad"))
 
 
 @pytest.mark.parametrize("which, operand", [of for of in PASS_OPERANDS if of[0] != "wgrad"])
 @pytest.mark.parametrize("tile", [tile for tile in FAMILIES["cuda"]["direct"].tiles if tile.of_floats], ids=str)
 def test_in_every_tile_of_direct(tile, which, operand):
-    asked, taken = Constraint("cuda", "direct", tile.name, transform=()), 0
+    asked, supported = Constraint("cuda", "direct", tile.name, transform=()), 0
     for layer, (x, w, _) in NARROW.items():
         kind, problem = passes_of(problem_of(conv_of(layer, jax.lax.conv_general_dilated), x, w))[which]
         if choose("cuda", kind, problem, asked).plan is not None:
-            taken += 1
+            supported += 1
             check(layer, asked, which, operand)
-    assert taken
+    assert supported

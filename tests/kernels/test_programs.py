@@ -72,7 +72,14 @@ ALONE = {
         "to_an_image",
         "doubled_to_an_image",
     ],
-    "depthwise": [*TINY["depthwise"], "small_images", "boxes_of_7", "short_lines", "causal_depthwise", "joined_rows"],
+    "depthwise": [
+        *TINY["depthwise"],
+        "small_images",
+        "tma_tiles_of_7",
+        "short_lines",
+        "causal_depthwise",
+        "joined_rows",
+    ],
     "wgmma": [
         *TINY["wgmma"],
         "even_image_by_2",
@@ -87,7 +94,7 @@ ALONE = {
 
 
 @every_partial_tile
-def test_exported_with_any_batch_where_taken(family, tile):
+def test_exported_with_any_batch_where_supported(family, tile):
     """The plan is made for another batch."""
     cases, dtype = cases_of(family, tile, ALONE[family]), dtype_of(family, tile)
     names = {name for name, *_ in cases}
@@ -113,7 +120,7 @@ def test_exported_with_any_batch_where_taken(family, tile):
 
 
 @pytest.mark.parametrize("family, dtype", [of for of in FAMILY_TYPES if of[0] in PARTIAL])
-def test_command_buffers_where_taken(family, dtype):
+def test_command_buffers_where_supported(family, dtype):
     """Every tile and pass, as below."""
     tiles = [tile for tile in FAMILIES["cuda"][family].tiles if dtype in dtypes_of(family, tile)]
     of_pass = lambda tile, which: cases_of(family, tile, ALONE[family], (which,), splits_of(family, tile, which),

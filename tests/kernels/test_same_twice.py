@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from cases.convolution import channels_last_convolution
-from cases.convolutions import WITH_AREAS, convolutions
+from cases.convolutions import WITH_OUTPUT_TILES, convolutions
 from cases.exact import alone, cases_of
 from cases.for_wgmma import WINDOWS
 from cases.plans import PARTIAL
@@ -47,9 +47,9 @@ def test_the_same_twice(family, tile, dtype, split):
 
 
 @pytest.mark.parametrize("family, tile, dtype", WHERE_TAKEN.values(), ids=WHERE_TAKEN)
-def test_the_same_twice_where_taken(family, tile, dtype):
+def test_the_same_twice_where_supported(family, tile, dtype):
     rng = np.random.default_rng(0)
-    names = WITH_AREAS.get(family, WINDOWS)
+    names = WITH_OUTPUT_TILES.get(family, WINDOWS)
     operands = {name: [rng.standard_normal(a.shape).astype(dtype) for a in convolutions()[name].operands()]
                 for name in names}  # fmt: skip
     cases = [

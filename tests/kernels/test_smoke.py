@@ -41,7 +41,7 @@ def test_smoke_of_int8(family, tile, convolution, split):
 
 
 @pytest.mark.parametrize("family, tile, dtype, which", EVERY_KERNEL.values(), ids=EVERY_KERNEL)
-def test_smoke_where_taken(family, tile, dtype, which):
+def test_smoke_where_supported(family, tile, dtype, which):
     cases = cases_of(family, tile, TINY[family], (which,), splits=TINY_SPLITS[family], dtype=dtype)
     assert cases
     operands = {name: convolutions()[name].operands() for name in TINY[family]}

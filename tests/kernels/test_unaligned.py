@@ -81,9 +81,9 @@ def test_operands_within_larger_arrays(family, dtype):
     operands = convolution.operands()
 
     def apart(flat):
-        pieces = [(math.prod(a.shape), a.shape) for a in operands]
-        begins = [3, *(3 + end for end in itertools.accumulate(size for size, _ in pieces))]
-        return [flat[b : b + size].reshape(shape) for b, (size, shape) in zip(begins, pieces, strict=False)]
+        shapes = [(math.prod(a.shape), a.shape) for a in operands]
+        begins = [3, *(3 + end for end in itertools.accumulate(size for size, _ in shapes))]
+        return [flat[b : b + size].reshape(shape) for b, (size, shape) in zip(begins, shapes, strict=False)]
 
     flat = np.concatenate([np.zeros(3, dtype), *(a.ravel().astype(dtype) for a in operands)])
     ours, theirs = (each_pass(conv) for conv in (convolution.ours(constraint(family)), convolution.lax()))

@@ -26,7 +26,7 @@ DENSE = halves((32, 28, 28, 128), (3, 3, 128, 128))
 UNFITTED = device(is_fitted=False)
 
 
-def taken(kind, problem, on=TYPICAL_DEVICE):
+def is_lax(kind, problem, on=TYPICAL_DEVICE):
     return isinstance(choose_or_lax("cuda", kind, problem, on).plan, Lax)
 
 
@@ -93,7 +93,7 @@ OTHERS = {
 def test_what_lax_is_never_taken_for(problem):
     """Also not on a GPU without fitted costs: there it is never one of the first choices that anyone measured."""
     assert kinds(problem)[0] is None
-    assert not taken("conv", problem) and not taken("conv", problem, UNFITTED)
+    assert not is_lax("conv", problem) and not is_lax("conv", problem, UNFITTED)
 
 
 def test_more_work_takes_longer():
@@ -114,7 +114,7 @@ def test_lax_must_be_ahead_by_more_than_the_usual_error():
 
 
 def test_the_choice():
-    assert taken("conv", BY_LAX) and not taken("conv", BY_OURS)
+    assert is_lax("conv", BY_LAX) and not is_lax("conv", BY_OURS)
     choice = choose_or_lax("cuda", "conv", BY_LAX, TYPICAL_DEVICE)
     assert choice.cost < choose("cuda", "conv", BY_LAX).cost
     assert choose_or_lax("cuda", "conv", BY_OURS, TYPICAL_DEVICE) == choose("cuda", "conv", BY_OURS)
@@ -125,15 +125,15 @@ def test_the_choice_for_channels_first():
     by_lax = channels_first((1, 960, 16, 16), (960, 1, 3, 3), feature_group_count=960)
     by_ours = channels_first((128, 256, 28, 28), (256, 256, 3, 3))
     of_one_pixel = channels_first((128, 256, 1, 1), (256, 256, 1, 1))
-    assert taken("conv", by_lax) and not taken("conv", by_ours)
-    assert taken("conv", by_ours, UNFITTED) and taken("conv", of_one_pixel, UNFITTED)
+    assert is_lax("conv", by_lax) and not is_lax("conv", by_ours)
+    assert is_lax("conv", by_ours, UNFITTED) and is_lax("conv", of_one_pixel, UNFITTED)
 
 
 def test_less_work_than_was_measured(monkeypatch):
     """Nothing is known of small float32 layers: whatever is expected, lax does not answer them."""
     monkeypatch.setattr(Comparison, "is_lax_faster", True)
     large, small = (layer((n, 27, 29, 256), (3, 3, 256, 256)) for n in (128, 1))  # planned in no other test
-    assert taken("conv", large) and not taken("conv", small)
+    assert is_lax("conv", large) and not is_lax("conv", small)
 
 
 @pytest.mark.parametrize("implementation", ["cuda", "mma", Constraint(), Constraint("cuda", "mma", split=1)])
@@ -169,9 +169,9 @@ def test_a_loaded_tuning_wins(on_cuda, monkeypatch, tmp_path):
 def test_a_gpu_without_fitted_costs(on_cuda, monkeypatch):
     """Dense layers are lax's, small ones too; others are ours."""
     for kind, problem in passes_of(DENSE).values():
-        assert taken(kind, problem, UNFITTED)
-    assert taken("conv", halves((1, 7, 7, 64), (1, 1, 64, 64)), UNFITTED)
-    assert not taken("conv", BY_LAX, UNFITTED)
+        assert is_lax(kind, problem, UNFITTED)
+    assert is_lax("conv", halves((1, 7, 7, 64), (1, 1, 64, 64)), UNFITTED)
+    assert not is_lax("conv", BY_LAX, UNFITTED)
     monkeypatch.setattr(ffi, "device", lambda platform: UNFITTED)
     (line,) = lines(conv(DENSE), *operands(DENSE))
     assert ": lax; not wgmma " in line and line.endswith("autotune measures both)")

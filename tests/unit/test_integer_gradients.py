@@ -67,10 +67,10 @@ def gradient_within(function, *arrays):
     jaxpr = jax.make_jaxpr(function)(*arrays).jaxpr
     values = dict(zip(jaxpr.invars, arrays, strict=True))
     for equation in jaxpr.eqns:
-        taken = [values[v] for v in equation.invars]
+        given = [values[v] for v in equation.invars]
         if KINDS.get(equation.primitive) == "wgrad":
-            return equation.params["problem"], equation.params["sharding"], *taken
-        values[equation.outvars[0]] = equation.primitive.bind(*taken, **equation.params)
+            return equation.params["problem"], equation.params["sharding"], *given
+        values[equation.outvars[0]] = equation.primitive.bind(*given, **equation.params)
     raise AssertionError(f"no weight gradient in {jaxpr}")
 
 

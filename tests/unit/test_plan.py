@@ -84,14 +84,14 @@ def test_every_tile_can_be_named(kind, problem):
 def test_every_candidate_is_chosen_or_rejected_with_a_reason(kind, problem):
     """Once each; and a reason that a tile has of several transforms, or a family, once."""
     choice = choose("cuda", kind, problem)
-    expected, told = [], set()
+    expected, known = [], set()
     for name, constraint in constraints(kind, problem).items():
         named = choose("cuda", kind, problem, constraint)
         if named.plan is None:
             (reason,) = (r.reason for r in named.rejected if r.what == name)
-            if (constraint.family, constraint.tile, reason) not in told:
+            if (constraint.family, constraint.tile, reason) not in known:
                 expected.append((name, reason))
-            told.add((constraint.family, constraint.tile, reason))
+            known.add((constraint.family, constraint.tile, reason))
         elif named.plan != choice.plan:
             expected.append((name, None))
     rejected = [(r.what, None if factor(r) else r.reason) for r in choice.rejected]

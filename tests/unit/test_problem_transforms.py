@@ -359,7 +359,7 @@ def test_volumes_as_images(kernel, strides, images):
 
 @pytest.mark.parametrize("which", ["fprop", "dgrad"])
 def test_columns_side_by_side_are_packed(which):
-    """Where 2x2 by 2 of 96 channels is 2x1 by (2, 1) of 192, three whole chunks of wgmma's instead of two times two."""
+    """Where 2x2 by 2 of 96 channels is 2x1 by (2, 1) of 192, three K blocks of wgmma's instead of two times two."""
     kind, problem = passes_of(layer((128, 56, 56, 96), (2, 2, 96, 192), "bfloat16", window_strides=2, padding=0))[which]
     choice = choose("cuda", kind, problem)
     assert (choice.plan.family, choice.plan.transform) == ("wgmma", (PackedColumns(2),))

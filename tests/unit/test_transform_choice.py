@@ -125,7 +125,7 @@ def test_results_that_are_added_are_not_rounded_before():
     assert refused.plan is None and "rounded to bfloat16" in refused.unsupported_reason()
 
 
-IN_RUNS = [("stem", "fprop"), ("stem", "wgrad"), ("images", "dgrad"), ("images", "wgrad")]
+OF_PACKED_K = [("stem", "fprop"), ("stem", "wgrad"), ("images", "dgrad"), ("images", "wgrad")]
 
 
 @pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
@@ -145,7 +145,7 @@ def test_what_is_chosen_of_all_families(name, problem, transform, which):
         transform = (*transform, PatchRowsAsImages())
     assert chosen == (() if packs_groups or is_packed or taps_in_n else transform)
     assert (choice.plan.family == "direct") >= packs_groups
-    assert is_packed == ((name, which) in IN_RUNS)
+    assert is_packed == ((name, which) in OF_PACKED_K)
     assert taps_in_n == ((name, which) == ("images", "fprop"))
 
 

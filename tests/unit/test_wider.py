@@ -51,7 +51,7 @@ def calls(text):
     return [(kind, *types(line)[:2]) for kind, line in lines]
 
 
-def taken(lhs, rhs, result):
+def operands_of(lhs, rhs, result):
     """The types in which a conv of these types is multiplied."""
     if rhs == FLOAT8[0] and lhs in FLOAT8:
         return NAMES[lhs], NAMES[rhs]
@@ -71,7 +71,11 @@ def test_lowered(lhs, rhs, out, without_tuning, cuda_kernels):
                ((DENSE.lhs, lhs), (DENSE.rhs, rhs), ((32, 28, 28, 128), out)))  # fmt: skip
     text = jax.jit(every).trace(x, w, g).lower(lowering_platforms=("cuda",)).as_text()
     of_wgrad = NAMES["bfloat16" if out in FLOAT8 else out]
-    expected = [("conv", *taken(lhs, rhs, out)), ("wgrad", of_wgrad, of_wgrad), ("conv", *taken(out, rhs, "float32"))]
+    expected = [
+        ("conv", *operands_of(lhs, rhs, out)),
+        ("wgrad", of_wgrad, of_wgrad),
+        ("conv", *operands_of(out, rhs, "float32")),
+    ]
     assert calls(text) == expected
 
 
@@ -81,7 +85,7 @@ def test_a_precision_above_the_default_is_for_wider_types(without_tuning, cuda_k
         x, w = (jnp.zeros(shape, FLOAT8[0]) for shape in (DENSE.lhs, DENSE.rhs))
         conv = jax.jit(lambda x, w: jaxconv.conv2d(x, w, out_dtype="float32", precision=precision))
         text = conv.trace(x, w).lower(lowering_platforms=("cuda",)).as_text()
-        assert calls(text) == [("conv", *taken(FLOAT8[0], FLOAT8[0] if native else FLOAT8[1], "float32"))]
+        assert calls(text) == [("conv", *operands_of(FLOAT8[0], FLOAT8[0] if native else FLOAT8[1], "float32"))]
 
 
 def test_without_kernels_lax_gets_wider_types(without_tuning, monkeypatch):

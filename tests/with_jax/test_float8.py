@@ -69,9 +69,9 @@ def test_value_and_gradients(name, lhs, rhs, implementation):
     """The cotangent has the result's type, each gradient that of its operand."""
     (x, w, g), (y, dx, dw) = known(name)
     every = [pullback(ours_of(name, implementation, out_dtype=out)) for out in RESULTS]
-    taken = [(x.astype(lhs), w.astype(rhs), g.astype(out)) for out in RESULTS]
+    operands = [(x.astype(lhs), w.astype(rhs), g.astype(out)) for out in RESULTS]
     expected = [(saturated(y, out), dx.astype(lhs), dw.astype(rhs)) for out in RESULTS]
-    assert_same(run(lambda taken: [f(*of) for f, of in zip(every, taken, strict=True)], taken), expected)
+    assert_same(run(lambda operands: [f(*of) for f, of in zip(every, operands, strict=True)], operands), expected)
 
 
 @pytest.mark.parametrize("dtype", FLOAT8)
@@ -80,11 +80,11 @@ def test_as_lax_has_it(out, dtype, implementation):
     """Without an epilogue, rounded as JAX rounds: beyond the largest number to NaN or infinity."""
     case = channels_last_convolution((2, 5, 4, 6), (3, 2, 6, 8))
     (x, w, g), (_, dx, dw) = exact(case)
-    taken = (100 * x).astype(dtype), w.astype(dtype)
-    y = run(case.ours(implementation, out), *taken)
+    operands = (100 * x).astype(dtype), w.astype(dtype)
+    y = run(case.ours(implementation, out), *operands)
     if y.dtype not in FLOAT8:  # to which lax rounds in two steps, on the host
-        assert_same(y, run_on_host(functools.partial(case.lax(), preferred_element_type=out), *taken))
-    assert_same(y, run_on_host(case.lax(), *(a.astype("float32") for a in taken)).astype(y.dtype))
+        assert_same(y, run_on_host(functools.partial(case.lax(), preferred_element_type=out), *operands))
+    assert_same(y, run_on_host(case.lax(), *(a.astype("float32") for a in operands)).astype(y.dtype))
     assert np.any(np.isnan(np.asarray(y, "float32"))) == (y.dtype == E4M3)
     actual = run(pullback(case.ours(implementation, out)), x.astype(dtype), w.astype(dtype), g.astype(out or dtype))
     assert_same(actual[1:], (dx.astype(dtype), dw.astype(dtype)))
@@ -202,9 +202,9 @@ def test_by_lax(lhs, rhs):
     """implementation="xla", which is in float32 where lax has no such convolution."""
     (x, w, g), (y, dx, dw) = known("grouped")
     conv = pullback(ours_of("grouped", "xla", out_dtype="bfloat16"))
-    taken = x.astype(lhs), w.astype(rhs), g.astype("bfloat16")
-    assert not custom_calls(jax.jit(conv).lower(*taken).as_text())
-    assert_same(run(conv, *taken), (y.astype("bfloat16"), dx.astype(lhs), dw.astype(rhs)))
+    operands = x.astype(lhs), w.astype(rhs), g.astype("bfloat16")
+    assert not custom_calls(jax.jit(conv).lower(*operands).as_text())
+    assert_same(run(conv, *operands), (y.astype("bfloat16"), dx.astype(lhs), dw.astype(rhs)))
 
 
 @EACH_PAIR

@@ -46,7 +46,7 @@ def test_partitions_as_lax_does(layout, of_conv, like, case, entry):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_result_lies_as_laxs_does(layout):
-    """Without being told, the forward result is sharded as lax's is."""
+    """Where no sharding is given, the forward result is sharded as lax's is."""
     make_mesh, *specs = LAYOUTS[layout]
     placed = place(make_mesh(), DENSE.operands(), specs[:2])
     ours, hlo = compiled(DENSE.front_door("cpu"), placed)

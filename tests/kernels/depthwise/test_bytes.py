@@ -66,18 +66,18 @@ def test_every_tile(tile, names):
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_output_tiles(tile):
     """Other output tiles of the same problems: columns, rows and images end within them."""
-    taken = 0
+    supported = 0
     for name in ("3x3", "7x7", "strided_3x3", "doubled_3x3", "line_of_31", "volume"):
         problem, x, w, sums = case_of(CASES[name], len(name))
-        for area in ((4, 8), (7, 16), (100, 32)):
-            asked = constraint("depthwise", tile, output_tile=area)
+        for output_tile in ((4, 8), (7, 16), (100, 32)):
+            asked = constraint("depthwise", tile, output_tile=output_tile)
             if plan_with("cuda", problem, asked) is None:
                 continue
-            taken += 1
+            supported += 1
             operands = {"scale": np.full((), 2.0**-9, "float32"), "bias": np.full((), 3, "float32")}
             y = with_epilogue("cuda", problem, asked, x, w, operands)
             assert_same(y, ended(problem, sums, operands))
-    assert taken
+    assert supported
 
 
 @pytest.mark.parametrize("name", CASES)

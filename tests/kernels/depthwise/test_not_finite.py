@@ -36,10 +36,10 @@ def strips_that_read(problem, tile, settings, at):
 def test_not_finite_numbers_reach_no_further_than_their_strips(tile):
     """In a conv, and there no further than their channel and image.
 
-    In a reduction, no further than their channel.
+    In a weight gradient, no further than their channel.
     """
-    names = ["joined_rows", "short_lines", "window_31", "cropped", "depthwise_5x5", "depthwise_7x7", "boxes_of_7",
-             "boxes_of_14", "boxes_of_60", "window_31x31", "strided_depthwise", "strided_7x7", "doubled_3x3",
+    names = ["joined_rows", "short_lines", "window_31", "cropped", "depthwise_5x5", "depthwise_7x7", "tma_tiles_of_7",
+             "tma_tiles_of_14", "tma_tiles_of_60", "window_31x31", "strided_depthwise", "strided_7x7", "doubled_3x3",
              "doubled_7x7", "volume_3x3x3"]  # fmt: skip
     dtype, cases = dtype_of("depthwise", tile), cases_of("depthwise", tile, names)
     assert {which for _, which, _ in cases} == {which for _, which in kernels_of("depthwise", tile)}

@@ -27,7 +27,7 @@ BELOW = {
     "dilated_rows": each((3, 12, 150, 16), (2, 5), padding=((0, 3), (2, 2)), rhs_dilation=(3, 1)),
     "images_of_one_row": each((5, 1, 154, 16), (2, 7)),
 }
-AREAS = [None, (4, 160), (2, 56)]
+OUTPUT_TILES = [None, (4, 160), (2, 56)]
 TILES = [tile for tile in FAMILIES["cuda"]["depthwise"].tiles if tile.in_parts and not tile.of_bytes]
 
 
@@ -37,13 +37,14 @@ def test_rows_below_an_image(tile, convolution):
     dtype = dtype_of("depthwise", tile)
     problems = passes_of(problem_of(convolution.lax(), convolution.lhs, convolution.rhs, dtype))
     operands = convolution.operands()
-    taken = set()
-    for which, area in itertools.product(PASSES, AREAS):
-        asked = constraint("depthwise", tile, output_tile=area)
+    supported = set()
+    for which, output_tile in itertools.product(PASSES, OUTPUT_TILES):
+        asked = constraint("depthwise", tile, output_tile=output_tile)
         if choose("cuda", *problems[which], asked, ffi.device("cuda")).plan is None:
             continue
-        taken.add((which, area))
+        supported.add((which, output_tile))
         expected = run_on_host(PASSES[which](convolution.lax()), *operands)
         actual = jax.jit(PASSES[which](convolution.ours(asked)))(*(a.astype(dtype) for a in operands))
         assert_same(actual, np.asarray(expected).astype(dtype))
-    assert {which for which, area in taken if area is None} == {which for _, which in kernels_of("depthwise", tile)}
+    by_default = {which for which, output_tile in supported if output_tile is None}
+    assert by_default == {which for _, which in kernels_of("depthwise", tile)}

@@ -37,7 +37,7 @@ CASES = {
     "groups_of_16_to_24": in_groups((2, 9, 11, 64), (3, 3), 4, 96),
     "dense_16_to_24": in_groups((2, 20, 31, 16), (3, 3), 1, 24),
     "dense_48": in_groups((2, 15, 17, 48), (3, 3), 1, 48),
-    "dense_in_chunks": in_groups((2, 9, 8, 176), (3, 3), 1, 72),
+    "dense_of_k_blocks": in_groups((2, 9, 8, 176), (3, 3), 1, 72),
     "strided_groups": in_groups((3, 57, 29, 64), (3, 3), 16, 64, **BY_TWO),
     "strided_groups_of_32": in_groups((2, 28, 28, 64), (3, 3), 2, 64, **BY_TWO),
     "dilated_groups": in_groups((2, 33, 20, 64), (3, 3), 4, 64, rhs_dilation=(2, 2), padding=((2, 2), (2, 2))),
@@ -49,7 +49,7 @@ CASES = {
 
 
 def check_ended(names, asked_of, operands_names, result="int8"):
-    """Of what is taken, results with an epilogue. It is exact: scales are powers of two."""
+    """Of what is supported, results with an epilogue. It is exact: scales are powers of two."""
     calls, arrays, expected = [], [], []
     for name in names:
         problem, x, w, sums = case_of(CASES[name], len(name), result)
@@ -82,7 +82,7 @@ def test_every_tile(tile, result, names):
 def test_output_tiles(tile):
     """Other output tiles of the same problems: columns, rows and images end within them."""
     names = ("groups_of_4", "groups_of_16", "groups_of_48", "strided_groups", "dense_48")
-    asked = [constraint("direct", tile, output_tile=area) for area in ((1, 8), (4, 8), (7, 16), (19, 32))]
+    asked = [constraint("direct", tile, output_tile=output_tile) for output_tile in ((1, 8), (4, 8), (7, 16), (19, 32))]
     assert check_ended(names, lambda name: asked, ("scale", "bias", "out_scale")) > 1
 
 
@@ -90,13 +90,13 @@ def test_output_tiles(tile):
 def test_sums(tile):
     """In int32, of filters in both orders."""
     for transform in ((), (KMajorFilter(),)):
-        asked, taken = constraint("direct", tile, transform), 0
+        asked, supported = constraint("direct", tile, transform), 0
         for name in CASES:
             problem, x, w, sums = case_of(CASES[name], len(name), "int32")
             if choose("cuda", "conv", problem, asked).plan is not None:
-                taken += 1
+                supported += 1
                 assert_same(jax.jit(CASES[name].ours(asked, "int32"))(x, w), sums)
-        assert taken > 2
+        assert supported > 2
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -105,7 +105,7 @@ def test_as_planned(name):
 
 
 def test_largest_sums():
-    check_largest_sums(CASES["dense_in_chunks"], "direct", TILES, 2.0**-18)
+    check_largest_sums(CASES["dense_of_k_blocks"], "direct", TILES, 2.0**-18)
 
 
 def test_public_function():

@@ -8,7 +8,7 @@ import pytest
 
 from cases.convolution import channels_last_convolution
 from cases.convolutions import convolutions, problem
-from cases.exact import are_taken
+from cases.exact import are_supported
 from cases.not_finite import check_not_finite
 from cases.problems import passes_of, problem_of
 from cases.tiles import PASSES, constraint
@@ -24,7 +24,7 @@ TILES = [tile for tile in FAMILIES["cuda"]["direct"].tiles if not tile.of_bytes]
 def test_not_finite_numbers_reach_no_further_than_their_window(tile, of_group):
     """In a conv, and there no further than the channels that a set of output channels is multiplied with.
 
-    In a reduction, no further than their own vector of eight channels.
+    In a weight gradient, no further than their own vector of eight channels.
     """
     taps_in_n = tile.taps_in_n  # of one group
     rhs = (3, 3, 128, 3) if taps_in_n else (3, 3, of_group, 128)
@@ -33,29 +33,30 @@ def test_not_finite_numbers_reach_no_further_than_their_window(tile, of_group):
     problems = passes_of(problem_of(convolution.lax(), convolution.lhs, convolution.rhs, dtype))
     set_channels = 2 ** math.ceil(math.log2(tile.columns))
     asked = constraint("direct", tile)
-    taken = [which for which in PASSES if choose("cuda", *problems[which], asked, ffi.device("cuda")).plan is not None]
-    assert {"fprop", "dgrad"} & set(taken) or tile.packed or tile.stream_rows not in (0, 3)
+    plan = lambda which: choose("cuda", *problems[which], asked, ffi.device("cuda")).plan
+    supported = [which for which in PASSES if plan(which) is not None]
+    assert {"fprop", "dgrad"} & set(supported) or tile.packed or tile.stream_rows not in (0, 3)
 
     def reached(which, channel, seen):
         many = 8 if which == "wgrad" else set_channels
         near = bool(taps_in_n) | (np.arange(seen.shape[-1]) // many == channel // many)
         return near & (np.full_like(seen, True) if which == "wgrad" else np.any(seen, axis=-1, keepdims=True))
 
-    for which in taken:
+    for which in supported:
         check_not_finite(convolution, asked, which, dtype, (5, 16), functools.partial(reached, which))
 
 
-IN_RUNS = {
+OF_PACKED_K = {
     f"{tile}-{name}".replace(" ", "_"): (tile, name) for tile in FAMILIES["cuda"]["direct"].tiles if tile.packed
     for name in (["image_stem"] if tile.stream_rows else ["image_stem", "latents", "odd_image"])
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("tile, name", IN_RUNS.values(), ids=IN_RUNS)
-def test_not_finite_numbers_reach_no_further_than_their_runs(tile, name):
+@pytest.mark.parametrize("tile, name", OF_PACKED_K.values(), ids=OF_PACKED_K)
+def test_not_finite_numbers_reach_no_further_than_packed_k(tile, name):
     """Packed K is read in whole vectors, and behind the end of a row of taps: up to 32 elements."""
     asked, convolution, at = constraint("direct", tile), convolutions()[name], (5, 7)
-    assert are_taken(name, asked, passes=("fprop",))
+    assert are_supported(name, asked, passes=("fprop",))
     stride, channels = convolution.params["window_strides"][-1], convolution.lhs[-1]
 
     def reached(channel, seen):

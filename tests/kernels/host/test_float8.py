@@ -30,16 +30,17 @@ def known(family, name, first):
 def test_every_pass(family, name, first, lhs, rhs):
     """To every type of result; gradients take a cotangent of that type."""
     convolution, arrays, expected = known(family, name, first)
-    calls, taken, results = [], [], []
+    calls, operands, results = [], [], []
     for out in RESULTS:
         for which, (kind, problem) in passes(convolution, lhs, rhs, out).items():
             plan = choose("cpu", kind, problem, Constraint("cpu", family, transform=())).plan
             roles, result = PASSES[which]
             dtypes = lhs, rhs, out
             calls.append(ffi.convolution(plan, problem))
-            taken.append([arrays[i].astype(dtypes[i]) for i in roles])
+            operands.append([arrays[i].astype(dtypes[i]) for i in roles])
             results.append(np.asarray(expected[result]).astype((out, lhs, rhs)[result]))
-    check_by_every_instruction_set(lambda taken: [c(*a) for c, a in zip(calls, taken, strict=True)], taken, results)
+    every = lambda operands: [call(*of) for call, of in zip(calls, operands, strict=True)]
+    check_by_every_instruction_set(every, operands, results)
 
 
 def conv_of(lhs, rhs, dtypes, family="gemm", groups=1, epilogue=None):

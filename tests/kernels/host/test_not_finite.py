@@ -13,8 +13,8 @@ from cases.reference import assert_same, cotangent, integers, lax_channels_last,
 
 def group_by_group(x, w, groups, **params):
     """lax without feature groups: its own gradients of these let a NaN out of its group."""
-    pieces = zip(jnp.split(x, groups, -1), jnp.split(w, groups, -1), strict=True)
-    return jnp.concatenate([lax_channels_last(*piece, **params) for piece in pieces], -1)
+    of_groups = zip(jnp.split(x, groups, -1), jnp.split(w, groups, -1), strict=True)
+    return jnp.concatenate([lax_channels_last(*of_group, **params) for of_group in of_groups], -1)
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])

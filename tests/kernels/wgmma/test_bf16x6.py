@@ -92,7 +92,7 @@ def test_one_image_between_pixels(taps):
 @pytest.mark.parametrize("channels", [136, 256, 448])
 @pytest.mark.parametrize("tile", [tile for tile in TILES if tile.has_float32_wgrad], ids=str)
 def test_weight_gradients_of_tiles_beyond_the_channels(tile, channels):
-    """No box of a step is without channels: beside one, words of others could not be loaded yet."""
+    """No copy of a step is without channels: beside one, words of others could not be loaded yet."""
     rng = np.random.default_rng(0)
     x, g = (rng.integers(-2, 3, shape).astype("float32") for shape in ((16, 28, 28, 64), (16, 28, 28, channels)))
     w = np.zeros((3, 3, 64, channels), np.float32)

@@ -1,4 +1,4 @@
-"""wgmma of transforms, with works of several rounds, bit-equal to mma or lax on the host; and that it is what runs."""
+"""wgmma of transforms, with tiles for several rounds, bit-equal to mma or lax on the host; and that it is what runs."""
 
 import functools
 
@@ -8,7 +8,7 @@ import pytest
 
 import jaxconv
 from cases.convolutions import problem
-from cases.exact import TRANSFORMS, cases_of, cases_of_transform, check_alone, exact_in, kernels_run_by, those_taken
+from cases.exact import TRANSFORMS, cases_of, cases_of_transform, check_alone, exact_in, kernels_run_by, those_supported
 from cases.for_wgmma import WINDOWS
 from cases.plans import stored_slices
 from cases.problems import CONV_PASSES, passes_of
@@ -44,7 +44,7 @@ def test_exact_when_transformed_for_wgmma(dtype):
     """What it takes then."""
     transforms = [(*transform, *last) for transform in TRANSFORMS for last in K_MAJOR.get(dtype, [()])]
     every = [case for transform in transforms for case in cases_of_transform("wgmma", transform, dtype)]
-    cases = those_taken(every, dtype)
+    cases = those_supported(every, dtype)
     assert len({asked.transform for *_, asked in cases}) > len(TRANSFORMS) / 2
     check_alone(cases, dtype)
 
@@ -94,8 +94,8 @@ def test_exact_where_clusters_have_many_weight_gradients(tile, split):
 
 
 @every_tile_of_rows
-def test_exact_where_works_are_dealt_out(tile):
-    """Blocks take the next work by a counter of the call's own, which each launch leaves at zero: several launches of
+def test_exact_where_tiles_are_scheduled(tile):
+    """Blocks take the next tile by a counter of the call's own, which each launch leaves at zero: several launches of
     one call, in turn with those of others, by one program and another."""
     dtype = dtype_of("wgmma", tile)
     x = integers(0, dtype, 1, 1_300_007, 64)
@@ -124,7 +124,7 @@ def test_exact_where_float32_ends_within_64_columns(tile, outs):
 @pytest.mark.parametrize("which", ["fprop", "dgrad"])
 @pytest.mark.parametrize("tile, dtype", EVERY_ROWS, ids=str)
 def test_exact_where_columns_change(tile, dtype, which):
-    """Thread blocks have works for several rounds, of other columns each time: what is left of one is stored among the
+    """Thread blocks have tiles for several rounds, of other columns each time: what is left of one is stored among the
     steps of the next, of which there are fewer than those parts of a tile, as many, or more."""
 
     def conv(of, taps, channels, result=None):

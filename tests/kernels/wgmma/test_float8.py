@@ -37,7 +37,7 @@ def planned(name, which, tile, split, lhs_dtype, out_dtype):
 @pytest.mark.parametrize("which, lhs_dtype", [("fprop", E4M3), ("fprop", E5M2), ("dgrad", E4M3), ("dgrad", E5M2)])
 @every_tile
 def test_exact(tile, which, lhs_dtype):
-    """Small integers, in whole and split reductions, with each type of results."""
+    """Small integers, with and without split-K, with each type of results."""
     operands, expected = exact()
     calls, arrays, results = [], [], []
     for number, name in enumerate(sorted(convolutions())):

@@ -69,7 +69,7 @@ def test_groups_of_bytes(dtype):
 
 
 @pytest.mark.parametrize("which", PASSES)
-@pytest.mark.parametrize("name", ["windows_of_groups", "points_of_groups", "units_of_groups_of_a_line"])
+@pytest.mark.parametrize("name", ["windows_of_groups", "points_of_groups", "halo_tiles_of_groups_of_a_line"])
 def test_an_infinity_stays_in_its_group(name, which):
     case = convolutions()[name]
     x, w, g = (np.asarray(a, "float32") for a in case.operands())

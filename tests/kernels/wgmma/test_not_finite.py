@@ -17,8 +17,8 @@ from jaxconv.planner.choose import choose
 
 pytestmark = pytest.mark.gpu
 BY_WINDOWS = {
-    "begun_chunk": channels_last_convolution((2, 9, 8, 72), (3, 3, 72, 40)),
-    "less_than_a_chunk": channels_last_convolution((2, 9, 8, 8), (2, 3, 8, 136), padding="VALID"),
+    "begun_k_block": channels_last_convolution((2, 9, 8, 72), (3, 3, 72, 40)),
+    "less_than_a_k_block": channels_last_convolution((2, 9, 8, 8), (2, 3, 8, 136), padding="VALID"),
     "of_classes": channels_last_convolution((2, 9, 8, 40), (3, 3, 40, 72), window_strides=(2, 2)),
     "of_even_classes": channels_last_convolution(
         (2, 6, 7, 72), (4, 4, 72, 8), lhs_dilation=(2, 2), padding=((2, 2), (2, 2))),
@@ -36,7 +36,7 @@ BY_POSITIONS = {
 }  # fmt: skip
 
 
-def is_taken(convolution, asked, which, dtype):
+def is_supported(convolution, asked, which, dtype):
     problem = problem_of(convolution.lax_for(asked), convolution.lhs, convolution.rhs, dtype)
     return choose("cuda", *passes_of(problem)[which], asked, ffi.device("cuda")).plan is not None
 
@@ -44,9 +44,9 @@ def is_taken(convolution, asked, which, dtype):
 def taken_by(asked, dtype):
     """Tiles with halo tiles take no residue classes: of each convolution the convs that are left, one at least."""
     for convolution in BY_WINDOWS.values():
-        taken = [which for which in CONV_PASSES if is_taken(convolution, asked, which, dtype)]
-        assert taken
-        yield from ((convolution, which) for which in taken)
+        supported = [which for which in CONV_PASSES if is_supported(convolution, asked, which, dtype)]
+        assert supported
+        yield from ((convolution, which) for which in supported)
 
 
 @pytest.mark.parametrize("split", [1, 17])
@@ -89,9 +89,9 @@ def test_not_finite_numbers_reach_their_weight_gradients(tile, split):
     other sums. Halo tiles take windows side by side alone.
     """
     asked, dtype = constraint("wgmma", tile, split=split), dtype_of("wgmma", tile)
-    taken = [of for of in BY_POSITIONS.values() if is_taken(of[0], asked, "wgrad", dtype)]
-    assert len(taken) == (4 if tile.halo else len(BY_POSITIONS))
-    for convolution, at in taken:
+    supported = [of for of in BY_POSITIONS.values() if is_supported(of[0], asked, "wgrad", dtype)]
+    assert len(supported) == (4 if tile.halo else len(BY_POSITIONS))
+    for convolution, at in supported:
         check_not_finite(convolution, asked, "wgrad", dtype, at, lambda channel, seen: seen)
 
 
@@ -100,8 +100,8 @@ def test_not_finite_numbers_reach_their_weight_gradients(tile, split):
 def test_not_finite_numbers_at_an_edge_reach_their_channel(tile, at):
     """Windows have padding there: numbers of g reach the taps that meet its zeros, too.
 
-    Boxes have positions behind the last one. Their windows read pixels for gradients that are zeros: numbers of x reach
-    other taps, too.
+    Halo tiles have positions behind the last one. Their windows read pixels for gradients that are zeros: numbers of x
+    reach other taps, too.
     """
     convolution, _ = BY_POSITIONS["begun_blocks"]
     asked, dtype = constraint("wgmma", tile), dtype_of("wgmma", tile)

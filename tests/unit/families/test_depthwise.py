@@ -24,7 +24,7 @@ def strips_of(tile, pixel_bytes):
     return sets * strips
 
 
-def check_bands(problem, plan):
+def check_toeplitz(problem, plan):
     """Each tap has a place of its own, and all outputs of a strip read it from pixels that are there."""
     tile, of = tile_of(plan), plan.settings
     origin = np.array([of[f"first_{name}"] for name in ("depth", "row", "col")])
@@ -67,18 +67,19 @@ def check_stream(kind, problem, plan):
     problems_of_channels(), st.sampled_from([None, None, (1, 8), (3, 16), (7, 24), (100, 64)]),
     st.sampled_from([48 * 2**10, 99 * 2**10, TYPICAL_DEVICE.shared_bytes]),
 )  # fmt: skip
-def test_what_depthwise_takes_fits(problem, area, shared):
+def test_what_depthwise_takes_fits(problem, output_tile, shared):
     small = device(shared_bytes=shared)
     for kind, problem in passes_of(problem).values():
         for tile in CUDA["depthwise"].tiles:
-            choice = choose("cuda", kind, problem, as_it_is("depthwise", tile.name, output_tile=area), small)
+            choice = choose("cuda", kind, problem, as_it_is("depthwise", tile.name, output_tile=output_tile), small)
             plan = plan_of(choice, "depthwise")
             if plan is None:
                 continue
             assert not is_refused(plan, problem, small)
-            assert area is None or (plan.output_tile[0] <= area[0] and plan.output_tile[1] == area[1])
+            (rows, cols), (most_rows, asked_cols) = plan.output_tile, output_tile or plan.output_tile
+            assert rows <= most_rows and cols == asked_cols
             assert shared_bytes(plan, problem) <= shared
-            check_bands(problem, plan)
+            check_toeplitz(problem, plan)
             check_stream(kind, problem, plan)
 
 
@@ -101,12 +102,12 @@ BY_TMA, IN_PAIRS = (tile for tile in CUDA["depthwise"].tiles if tile.by_tma)
     st.tuples(st.tuples(st.just(3), st.just(3)), st.tuples(st.integers(-8, 12), st.integers(-8, 12))),
     st.sampled_from([None, (8, 8), (8, 16), (3, 32), (8, 64)]),
 )
-def test_tma_copies_rows_of_two_images_or_more(lhs, kernel, padding, area):
+def test_tma_copies_rows_of_two_images_or_more(lhs, kernel, padding, output_tile):
     """That fill the strips of a thread block; shared memory holds them with the zeros between and behind them."""
     assume(lhs[2] + sum(padding[1]) >= kernel[1])
     problem = each_channel(lhs, kernel, padding=padding)
     for kind, of_pass in passes_of(problem).values():
-        plan = choose("cuda", kind, of_pass, as_it_is("depthwise", BY_TMA.name, output_tile=area)).plan
+        plan = choose("cuda", kind, of_pass, as_it_is("depthwise", BY_TMA.name, output_tile=output_tile)).plan
         if plan is None:
             continue
         of, bytes_ = plan.settings, shared_bytes(plan, of_pass)
@@ -210,7 +211,7 @@ def test_int8_has_tiles_of_its_own(name):
         plan = choose("cuda", "conv", problem, as_it_is("depthwise", tile.name), ending=Ending.EPILOGUE).plan
         if plan is not None:
             assert tile.of_bytes and not is_refused(plan, problem)
-            check_bands(problem, plan)
+            check_toeplitz(problem, plan)
             assert plan.settings["channels"] * 2 % 16 == 0 and plan.settings["channels"] <= problem.groups
             assert shared_bytes(plan, problem) <= TYPICAL_DEVICE.shared_bytes
 

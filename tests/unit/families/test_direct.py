@@ -79,16 +79,16 @@ def check_warps(kind, problem, plan):
     problems_of_vectors(), st.sampled_from([None, None, (1, 8), (3, 16), (2, 32)]),
     st.sampled_from([48 * 2**10, 99 * 2**10, TYPICAL_DEVICE.shared_bytes]),
 )  # fmt: skip
-def test_what_direct_takes_fits(problem, area, shared):
+def test_what_direct_takes_fits(problem, output_tile, shared):
     small = device(shared_bytes=shared)
     for kind, problem in passes_of(problem).values():
         for tile in CUDA["direct"].tiles:
-            choice = choose("cuda", kind, problem, as_it_is("direct", tile.name, output_tile=area), small)
+            choice = choose("cuda", kind, problem, as_it_is("direct", tile.name, output_tile=output_tile), small)
             plan = plan_of(choice, "direct")
             if plan is None:
                 continue
             assert not is_refused(plan, problem, small)
-            assert area in (None, plan.output_tile)
+            assert output_tile in (None, plan.output_tile)
             of, halo = plan.settings, halo_of(plan)
             rows, across = of["streams"] * of["stream_rows"], kind == "conv" and tile.taps_in_n
             assert shared_bytes(plan, problem) <= shared

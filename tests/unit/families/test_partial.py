@@ -15,7 +15,7 @@ from cases.problems import (
     EVERY_PASS,
     LAYERS,
     PASSES,
-    PIECES,
+    VECTORS,
     channels_first,
     each_channel,
     halves,
@@ -50,7 +50,7 @@ REFUSED = {
             halves((2, 20, 20, 64), (3, 3, 64, 5)), {}, EVERY_PASS[:1],
             r"vectors of [28]$|N would be 45 \(tap, output channel\)s"
         ),
-        "large_box": (
+        "large_halo_tile": (
             halves((2, 20, 20, 64), (3, 3, 64, 3)), dict(output_tile=(20, 24)), EVERY_PASS[:1],
             r"vectors of [28]$|halo tile has more pixels"
         ),
@@ -70,10 +70,10 @@ REFUSED = {
         ),
         "split_conv": (GROUPED, dict(split=2), CONV_PASSES, "split of 2"),
         "no_split": (GROUPED, dict(split=0), EVERY_PASS, "split of 0"),
-        "large_area": (GROUPED, dict(output_tile=(64, 64)), CONV_PASSES, "more positions than warps hold"),
-        "long_area": (GROUPED, dict(output_tile=(1, 264)), EVERY_PASS[2:], "larger than TMA copies"),
+        "large_output_tile": (GROUPED, dict(output_tile=(64, 64)), CONV_PASSES, "more positions than warps hold"),
+        "long_output_tile": (GROUPED, dict(output_tile=(1, 264)), EVERY_PASS[2:], "larger than TMA copies"),
         "part_of_a_row": (GROUPED, dict(output_tile=(4, 12)), EVERY_PASS, r"output tile of \(4, 12\)"),
-        "no_area": (GROUPED, dict(output_tile=(0, 8)), EVERY_PASS, r"output tile of \(0, 8\)"),
+        "no_output_tile": (GROUPED, dict(output_tile=(0, 8)), EVERY_PASS, r"output tile of \(0, 8\)"),
         "chunks": (GROUPED, dict(chunk=128), EVERY_PASS, "no setting chunk"),
         "n_tiles_per_cta": (GROUPED, dict(n_tiles_per_cta=2), EVERY_PASS, "no setting n_tiles_per_cta"),
         "nothing": (halves((0, 20, 20, 16), (3, 3, 16, 16)), {}, EVERY_PASS, "nothing"),
@@ -137,10 +137,10 @@ REFUSED = {
         "split_conv": (EACH, dict(split=2), CONV_PASSES, "split of 2"),
         "no_split": (EACH, dict(split=0), EVERY_PASS, "split of 0"),
         "negative_split": (EACH, dict(split=-4), EVERY_PASS, "split of -4"),
-        "large_area": (EACH, dict(output_tile=(1, 256)), EVERY_PASS, "more positions than warps hold"),
-        "long_area": (EACH, dict(output_tile=(1, 1024)), EVERY_PASS, "more than 64 images, 512 columns"),
+        "large_output_tile": (EACH, dict(output_tile=(1, 256)), EVERY_PASS, "more positions than warps hold"),
+        "long_output_tile": (EACH, dict(output_tile=(1, 1024)), EVERY_PASS, "more than 64 images, 512 columns"),
         "part_of_a_strip": (EACH, dict(output_tile=(4, 12)), EVERY_PASS, r"output tile of \(4, 12\)"),
-        "no_area": (EACH, dict(output_tile=(0, 8)), EVERY_PASS, r"output tile of \(0, 8\)"),
+        "no_output_tile": (EACH, dict(output_tile=(0, 8)), EVERY_PASS, r"output tile of \(0, 8\)"),
         "no_columns": (EACH, dict(output_tile=(4, 0)), EVERY_PASS, r"output tile of \(4, 0\)"),
         "chunks": (EACH, dict(chunk=128), EVERY_PASS, "no setting chunk"),
         "n_tiles_per_cta": (EACH, dict(n_tiles_per_cta=2), EVERY_PASS, "no setting n_tiles_per_cta"),
@@ -202,10 +202,10 @@ REFUSED = {
             halves((2, 20, 20, 64), (3, 3, 64, 512)), dict(split=2**31 - 1), EVERY_PASS[2:],
             "split into more than 32768"
         ),
-        "no_split": (PIECES, dict(split=0), EVERY_PASS, "split of 0"),
-        "areas": (PIECES, dict(output_tile=(4, 8)), EVERY_PASS, "no setting (rows|cols)"),
-        "chunks": (PIECES, dict(chunk=128), EVERY_PASS, "no setting chunk"),
-        "n_tiles_per_cta": (PIECES, dict(n_tiles_per_cta=2), EVERY_PASS, "no setting n_tiles_per_cta"),
+        "no_split": (VECTORS, dict(split=0), EVERY_PASS, "split of 0"),
+        "output_tile": (VECTORS, dict(output_tile=(4, 8)), EVERY_PASS, "no setting (rows|cols)"),
+        "chunks": (VECTORS, dict(chunk=128), EVERY_PASS, "no setting chunk"),
+        "n_tiles_per_cta": (VECTORS, dict(n_tiles_per_cta=2), EVERY_PASS, "no setting n_tiles_per_cta"),
     },
 }  # fmt: skip
 # Than a tile is for.
@@ -220,7 +220,7 @@ EVERY_REFUSED = {f"{family}_{name}": (family, *case)
 
 
 @pytest.mark.parametrize("family, problem, asked, passes, why", EVERY_REFUSED.values(), ids=EVERY_REFUSED)
-def test_what_is_not_taken_says_why(family, problem, asked, passes, why):
+def test_what_is_unsupported_says_why(family, problem, asked, passes, why):
     """Of each tile, or of the family."""
     for which in passes:
         choice = choose("cuda", *passes_of(problem)[which], as_it_is(family, **asked))
@@ -235,7 +235,7 @@ def test_results_of_a_third_type(operand, result):
     """Which no convolution of lax has: refused while planning by wgmma, and by tiles of direct that stream rows."""
     dtypes = {"lhs_dtype": operand, "rhs_dtype": operand, "out_dtype": result}
     grouped = halves((2, 20, 20, 32), (3, 3, 8, 32), feature_group_count=4)
-    for family, problem in (("direct", grouped), ("wgmma", PIECES)):
+    for family, problem in (("direct", grouped), ("wgmma", VECTORS)):
         problem = dataclasses.replace(problem, **{name: np.dtype(dtype) for name, dtype in dtypes.items()})
         choice = choose("cuda", "conv", problem, as_it_is(family))
         reasons = [r.reason for r in choice.rejected if r.what.startswith(family)]

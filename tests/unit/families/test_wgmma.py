@@ -1,4 +1,4 @@
-"""Plans of wgmma's convs: TMA reads what lax multiplies, by maps and boxes as large as it takes."""
+"""Plans of wgmma's convs: TMA reads what lax multiplies, by maps and halo tiles as large as it takes."""
 
 import dataclasses
 import functools
@@ -13,7 +13,7 @@ from jax import export, lax
 
 from cases.for_wgmma import check_multiplications, check_shared_memory
 from cases.plans import CUDA, TILES, as_it_is, device, plan_of, shared_bytes
-from cases.problems import CONV_PASSES, PIECES, halves, of_layouts, passes_of, problem_of
+from cases.problems import CONV_PASSES, VECTORS, halves, of_layouts, passes_of, problem_of
 from jaxconv.planner.choose import choose
 from jaxconv.problem import row_major_strides
 from jaxconv.problem.offsets import offset_tables
@@ -93,7 +93,7 @@ WITHOUT_TAPS = {
 
 
 @pytest.mark.parametrize("problem, empty", WITHOUT_TAPS.values(), ids=WITHOUT_TAPS)
-def test_zeros_of_a_stride_are_no_works(problem, empty):
+def test_zeros_of_a_stride_are_no_tiles(problem, empty):
     """Of a data gradient; a warp stores those of residue classes without taps, by TMA. One class is left, whatever it
     has."""
     assert windows(problem)["empty_classes"] == 0
@@ -107,7 +107,7 @@ def seconds(problem, tile):
 
 @every_tile
 @pytest.mark.parametrize("size, dtype", [(511, "bfloat16"), (512, "float32")], ids=["odd", "float32"])
-def test_zeros_that_tma_does_not_store_are_works(size, dtype, tile):
+def test_zeros_that_tma_does_not_store_are_tiles(size, dtype, tile):
     """Residue classes that are not equally large, and results of another dtype, are stored from registers, which takes
     longer, and zeros are tiles, where TMA stores the zeros of three classes beside the tiles of one."""
     if tile.halo:
@@ -181,7 +181,7 @@ def test_filters_are_read_as_they_lie(spec):
         assert choose("cuda", *passes_of(problem)[which], as_it_is("wgmma")).plan is not None
 
 
-def unit_led(values, unit=1):
+def led_by(values, unit=1):
     return np.array([unit] * (3 - len(values)) + list(values))
 
 
@@ -192,10 +192,10 @@ def check_windows(problem):
     """
     where, tables = windows(problem), offset_tables(problem)
     rank, tap_stride = where["rank"], where["tap_stride"]
-    stride, dilation, spread, taps, ins, outs = map(unit_led, (
+    stride, dilation, spread, taps, ins, outs = map(led_by, (
         problem.window_strides, problem.lhs_dilation, problem.rhs_dilation, problem.kernel, problem.in_spatial,
         problem.out_spatial))  # fmt: skip
-    pad, corner = unit_led(problem.pad_low, 0), np.array([where[f"corner_{d}"] for d in "dhw"])
+    pad, corner = led_by(problem.pad_low, 0), np.array([where[f"corner_{d}"] for d in "dhw"])
     period, step = dilation // np.gcd(stride, dilation), stride // np.gcd(stride, dilation)
     most, far = TMA_REACH[rank]
     behind = corner + (-(-outs // period) - 1) * step - (ins - 1)
@@ -305,7 +305,7 @@ def test_filters_of_one_tap_of_any_size():
 
 @pytest.mark.parametrize("which", CONV_PASSES)
 def test_wgmma_is_of_devices_that_have_it(which):
-    kind, problem = passes_of(PIECES)[which]
+    kind, problem = passes_of(VECTORS)[which]
     choice = choose("cuda", kind, problem, as_it_is("wgmma"), device(wgmma=False))
     assert choice.plan is None
     (refused,) = (r.reason for r in choice.rejected if r.what.startswith("wgmma"))
@@ -313,7 +313,7 @@ def test_wgmma_is_of_devices_that_have_it(which):
     assert choose("cuda", kind, problem, device=device(wgmma=False)).plan is not None
 
 
-BOXED = [tile for tile in TILES_OF_WGMMA if tile.halo]
+OF_HALO_TILES = [tile for tile in TILES_OF_WGMMA if tile.halo]
 
 
 @pytest.mark.parametrize("image, window, more, why", [
@@ -324,9 +324,9 @@ BOXED = [tile for tile in TILES_OF_WGMMA if tile.halo]
     ((9, 9, 9), (3, 1, 1), {}, "has one tap"), ((9, 9), (1, 1), {}, "has one tap"),
 ])  # fmt: skip
 @pytest.mark.parametrize("which", CONV_PASSES)
-def test_windows_that_boxes_are_large_enough_for(image, window, more, why, which):
+def test_windows_that_halo_tiles_are_large_enough_for(image, window, more, why, which):
     kind, problem = passes_of(halves((2, *image, 16), (*window, 16, 8), **more))[which]
-    for tile in BOXED:
+    for tile in OF_HALO_TILES:
         choice = choose("cuda", kind, problem, as_it_is("wgmma", tile.name))
         assert (choice.plan is None) == (why is not None)
         assert why is None or any(why in r.reason for r in choice.rejected)
@@ -338,22 +338,22 @@ def test_windows_that_boxes_are_large_enough_for(image, window, more, why, which
     ((40, 40), (7, 7), (2, 2), "121 pixels, of 104"), ((40, 40), (2, 2), (2, 2), "has one tap"),
     ((500,), (5,), (4,), "257 pixels, with those between them, of 256"),
 ])  # fmt: skip
-def test_windows_that_boxes_are_large_enough_for_by_steps(image, window, strides, why):
+def test_windows_that_halo_tiles_are_large_enough_for_by_steps(image, window, strides, why):
     """Gradients are of several residue classes."""
     passes = passes_of(halves((2, *image, 16), (*window, 16, 8), window_strides=strides))
     for (kind, problem), reason in zip((passes[which] for which in CONV_PASSES), (why, "residue classes"), strict=True):
-        for tile in BOXED:
+        for tile in OF_HALO_TILES:
             choice = choose("cuda", kind, problem, as_it_is("wgmma", tile.name))
             assert (choice.plan is None) == (reason is not None)
             assert reason is None or any(reason in r.reason for r in choice.rejected)
 
 
-def test_boxes_of_windows_with_taps_that_no_position_sees():
+def test_halo_tiles_of_windows_with_taps_that_no_position_sees():
     """Such taps are a residue class, without positions. The others see a plane of 10 x 10 pixels."""
     dilated = dict(window_strides=(2, 2), lhs_dilation=(2, 2), padding=((2, 2), (2, 2)))
     problem = halves((2, 20, 20, 16), (5, 5, 16, 8), **dilated)
     assert len(offset_tables(problem).classes) == 2 and problem.periods == (1, 1)
-    for tile in BOXED:
+    for tile in OF_HALO_TILES:
         assert choose("cuda", "conv", problem, as_it_is("wgmma", tile.name)).plan is not None
 
 
@@ -362,9 +362,9 @@ def test_positions_of_wgmma_are_of_31_bits():
     for images, fits in ((2**15 - 1, True), (2**15, False)):
         choice = choose("cuda", "conv", halves((images, 2**15, 8), (3, 8, 8)), as_it_is("wgmma"))
         assert (choice.plan is not None) == fits
-    for images, fits in ((2**24 - 1, True), (2**24, False)):  # of a unit of 64 each
+    for images, fits in ((2**24 - 1, True), (2**24, False)):  # of a halo tile each
         choices = [choose("cuda", "conv", halves((images, 7, 7, 8), (3, 3, 8, 8)), as_it_is("wgmma", tile.name))
-                   for tile in BOXED]  # fmt: skip
+                   for tile in OF_HALO_TILES]  # fmt: skip
         assert all((choice.plan is not None) == fits for choice in choices)
 
 
@@ -373,7 +373,7 @@ def test_clusters_of_any_device(multiprocessors):
     """Also one that holds no whole cluster at a time is planned for."""
     for tile in TILES_OF_WGMMA:
         asked = as_it_is("wgmma", tile.name)
-        choices = [choose("cuda", "conv", PIECES, asked, device(multiprocessors=n)) for n in (multiprocessors, 132)]
+        choices = [choose("cuda", "conv", VECTORS, asked, device(multiprocessors=n)) for n in (multiprocessors, 132)]
         assert choices[0].plan is not None
         assert choices[0].cost >= choices[1].cost
 
@@ -386,8 +386,8 @@ def test_wgmma_with_any_batch(which, stride, split):
     (batch,) = export.symbolic_shape("b")
     at_batch = lambda b: passes_of(halves((b, 14, 14, 256), (3, 3, 256, 128), window_strides=stride))[which]
     (kind, symbolic), (_, known) = (at_batch(b) for b in (batch, 32))
-    takes_boxes = (stride, which) != (2, "dgrad")
-    for tile in (None, *(tile for tile in TILES_OF_WGMMA if takes_boxes or not tile.halo)):
+    takes_halo_tiles = (stride, which) != (2, "dgrad")
+    for tile in (None, *(tile for tile in TILES_OF_WGMMA if takes_halo_tiles or not tile.halo)):
         adds = tile is not None and tile.cluster_split > 0
         asked = as_it_is("wgmma", tile and tile.name, split=split and (8 if adds else split))
         plans = [choose("cuda", kind, problem, asked).plan for problem in (symbolic, known)]
@@ -404,7 +404,7 @@ def test_slices_that_clusters_add():
     """As many as a tile has, or a part: thread blocks add equally many columns."""
     (adding,) = (tile.name for tile in TILES_OF_WGMMA if tile.cluster_split)
     for split in range(1, 18):
-        choice = choose("cuda", "conv", PIECES, as_it_is("wgmma", adding, split=split))
+        choice = choose("cuda", "conv", VECTORS, as_it_is("wgmma", adding, split=split))
         assert (choice.plan is not None) == (split in (1, 2, 4, 8))
         assert choice.plan is not None or f"a split of {split}, which 8 slices are no" in choice.unsupported_reason()
     wide = choose("cuda", "conv", halves((1, 8, 8), (1, 8, 2**22)), as_it_is("wgmma", adding))
@@ -414,7 +414,7 @@ def test_slices_that_clusters_add():
 @every_tile
 def test_plans_of_wgmma_print(tile):
     split = tile.cluster_split or 3
-    plan = choose("cuda", "conv", PIECES, as_it_is("wgmma", tile.name, split=split)).plan
+    plan = choose("cuda", "conv", VECTORS, as_it_is("wgmma", tile.name, split=split)).plan
     assert str(plan) == f"wgmma {tile}, split {split}"
 
 
@@ -431,7 +431,7 @@ def test_tiles_are_of_multiplications(tile):
 
 @functools.cache
 def shared_of(tile):
-    return shared_bytes(choose("cuda", "conv", PIECES, as_it_is("wgmma", tile.name)).plan, PIECES)
+    return shared_bytes(choose("cuda", "conv", VECTORS, as_it_is("wgmma", tile.name)).plan, VECTORS)
 
 
 # KiB: stages of both operands, two result buffers of a warp or one, zeros, and barriers.

@@ -85,14 +85,14 @@ def test_what_is_refused(which, x, w, why):
     assert choice.plan is None and why in choice.unsupported_reason()
 
 
-@pytest.mark.parametrize("batch, is_taken", [(1, True), (2, False)])
-def test_parts_are_whole_pieces_of_memory(batch, is_taken):
+@pytest.mark.parametrize("batch, is_supported", [(1, True), (2, False)])
+def test_parts_are_contiguous_in_memory(batch, is_supported):
     """Not with images between pixels. One image alone has none between."""
     specs = ("NHWC", "HWIO", "HWNC")
     conv = lambda x, w, **more: lax.conv_general_dilated(
         x, w, (1, 1), "SAME", dimension_numbers=specs, precision="highest", **more)  # fmt: skip
     problem = problem_of(conv, (batch, 20, 20, 64), W)
-    assert (choice_of("wgrad", problem).plan is not None) == is_taken
+    assert (choice_of("wgrad", problem).plan is not None) == is_supported
 
 
 @each_pass

@@ -1,15 +1,15 @@
-"""Plans of wgmma's weight gradients: what is taken, the slices of the reduction, and what these cost."""
+"""Plans of wgmma's weight gradients: what is supported, the slices of split-K, and what these cost."""
 
 import pytest
 from jax import export
 
 from cases.for_wgmma import check_multiplications, check_shared_memory
 from cases.plans import CUDA, as_it_is, device, shared_bytes, stored_slices
-from cases.problems import PIECES, halves, of_layouts
+from cases.problems import VECTORS, halves, of_layouts
 from jaxconv.planner.choose import choose
 
 TILES = [tile for tile in CUDA["wgmma"].tiles if tile.has_wgrad]
-BOXED = [tile for tile in TILES if tile.halo]
+OF_HALO_TILES = [tile for tile in TILES if tile.halo]
 every_tile = pytest.mark.parametrize("tile", TILES, ids=str)
 
 
@@ -23,16 +23,16 @@ def cost(problem, tile=None, split=None, **of_device):
     return choice.cost
 
 
-# What is taken.
+# What is supported.
 
 
 @pytest.mark.parametrize("tile", [tile for tile in CUDA["wgmma"].tiles if not tile.bf16x6], ids=str)
 def test_passes_of_a_tile(tile):
     """Convs, weight gradients or both."""
-    for kind, is_taken, alone in (("wgrad", tile.has_wgrad, "convs"), ("conv", tile.has_conv, "weight gradients")):
-        choice = choose("cuda", kind, PIECES, as_it_is("wgmma", tile.name))
-        assert (choice.plan is not None) == is_taken
-        assert is_taken or f"a tile that is for {alone} alone" in choice.unsupported_reason()
+    for kind, is_supported, alone in (("wgrad", tile.has_wgrad, "convs"), ("conv", tile.has_conv, "weight gradients")):
+        choice = choose("cuda", kind, VECTORS, as_it_is("wgmma", tile.name))
+        assert (choice.plan is not None) == is_supported
+        assert is_supported or f"a tile that is for {alone} alone" in choice.unsupported_reason()
     assert tile.has_wgrad or tile.has_conv
 
 
@@ -70,10 +70,10 @@ def test_tma_reads_the_pixels_of_the_conv(problem, taps):
     ((9, 9), (3, 3), dict(window_strides=(1, 2)), "pixels apart"),
     ((9, 9), (4, 4), dict(lhs_dilation=2, padding=2), "residue classes"),
 ])  # fmt: skip
-def test_windows_that_boxes_are_large_enough_for(image, window, more, why):
+def test_windows_that_halo_tiles_are_large_enough_for(image, window, more, why):
     """Of three neighbouring taps of a row at a time."""
     problem = halves((2, *image, 16), (*window, 16, 8), **more)
-    for tile in BOXED:
+    for tile in OF_HALO_TILES:
         choice = choice_of(problem, tile)
         assert (choice.plan is None) == (why is not None)
         assert why is None or why in choice.unsupported_reason()
@@ -121,9 +121,9 @@ def test_splits_of_large_filters(outs, split, why):
 
 
 def test_weight_gradients_are_of_devices_that_have_wgmma():
-    choice = choice_of(PIECES, wgmma=False)
+    choice = choice_of(VECTORS, wgmma=False)
     assert choice.plan is None and "9.0" in choice.unsupported_reason()
-    assert choose("cuda", "wgrad", PIECES, device=device(wgmma=False)).plan is not None
+    assert choose("cuda", "wgrad", VECTORS, device=device(wgmma=False)).plan is not None
 
 
 # Slices.
@@ -144,7 +144,7 @@ def test_clusters_add_slices(tile, split):
 
 def test_a_cluster_has_eight_thread_blocks():
     """Some share operands, the others have slices, and each adds columns by 8."""
-    of_24 = lambda tile: stored_slices("wgrad", PIECES, as_it_is("wgmma", tile.name, split=24))
+    of_24 = lambda tile: stored_slices("wgrad", VECTORS, as_it_is("wgmma", tile.name, split=24))
     added = {tile.name: 24 // of_24(tile) for tile in TILES}
     assert added["128x256x64"] == added["384x128x64"] == added["256x64x64"] == 8
     assert added["256x160x64 by 2x1"] == added["128x128x64 by 1x2"] == added["256x96x64"] == 4
@@ -177,7 +177,7 @@ def test_slices_keep_several_steps(name, multiprocessors):
 def test_clusters_of_any_device(tile, multiprocessors):
     """Also one that holds no whole cluster at a time is planned for."""
     for split in (None, 1, 8):
-        fewer, more = (cost(PIECES, tile, split, multiprocessors=n) for n in (multiprocessors, 132))
+        fewer, more = (cost(VECTORS, tile, split, multiprocessors=n) for n in (multiprocessors, 132))
         assert fewer >= more > 0
 
 
@@ -185,8 +185,8 @@ def test_clusters_of_any_device(tile, multiprocessors):
 
 
 @every_tile
-def test_a_whole_reduction_takes_as_long_as_its_positions(tile):
-    """A filter of one tile or two is multiplied by as many clusters, unless the reduction is split."""
+def test_one_slice_takes_as_long_as_its_positions(tile):
+    """A filter of one tile or two is multiplied by as many clusters, unless K is split."""
     at = lambda images, split: cost(halves((images, 56, 56, 64), (1, 3, 64, 64)), tile, split, bandwidth=1e15)
     assert at(128, 1) / at(64, 1) == pytest.approx(2, rel=0.05)
     assert at(128, None) < at(128, 1) / 10
@@ -222,7 +222,7 @@ KIB = {
 @every_tile
 def test_shared_memory_of_weight_gradients(tile):
     """In the end the sums are in the operands' place."""
-    shared = shared_bytes(choice_of(PIECES, tile).plan, PIECES)
+    shared = shared_bytes(choice_of(VECTORS, tile).plan, VECTORS)
     check_shared_memory(tile, shared)
     assert shared >= tile.rows * tile.cols * 4
     assert KIB.keys() <= {tile.name for tile in TILES} and shared == 1024 * KIB.get(tile.name, shared / 1024)
