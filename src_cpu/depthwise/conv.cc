@@ -4,9 +4,9 @@
 #include "common/call.h"
 #include "common/chain.h"
 #include "common/epilogue.h"
+#include "common/items.h"
 #include "common/pack.h"
 #include "common/storage.h"
-#include "common/work.h"
 #include "depthwise/strip.h"
 
 namespace jaxconv::JAXCONV_ISA {
@@ -14,22 +14,23 @@ namespace {
 
 // n adjacent positions from `first` on: sums[i] = sum over the taps and channels of source * filter[tap][channel].
 template <typename T, bool whole, int n, typename S>
-void SumPositions(const Reaches& reaches, const Walk& walk, const S* src, const T* filter, int64_t first, T* sums) {
+void SumPositions(const Reaches& reaches, const SourceStrides& strides, const S* src, const T* filter, int64_t first,
+                  T* sums) {
   Vector<T> sum[n] = {};
   const bool inside = first >= reaches.low && first + n <= reaches.high;
-  const int64_t channels = Max<int64_t>(walk.channels, 1);
+  const int64_t channels = Max<int64_t>(strides.channels, 1);
   const int64_t taps = CeilDiv(ChainLength<T>(reaches.count * channels), channels);  // of a chain
   for (int64_t t = 0; t < reaches.count;) {
     Vector<T> chain[n] = {};
     for (const int64_t end = Min(t + taps, reaches.count); t < end; ++t) {
       const Reach& reach = reaches.taps[t];
-      for (int64_t c = 0; c < walk.channels; ++c) {
-        const Vector<T> weight = LoadVector<T>(filter + (reach.tap * walk.channels + c) * kLanes<T>);
-        const S* from = src + reach.src + first * walk.position + c * walk.channel;
+      for (int64_t c = 0; c < strides.channels; ++c) {
+        const Vector<T> weight = LoadVector<T>(filter + (reach.tap * strides.channels + c) * kLanes<T>);
+        const S* from = src + reach.src + first * strides.position + c * strides.channel;
 #pragma GCC unroll 8
         for (int i = 0; i < n; ++i)
           if (inside || (first + i >= reach.low && first + i < reach.high))
-            chain[i] += LoadLanes<T, whole>(from + i * walk.position, walk.lane, walk.lanes) * weight;
+            chain[i] += LoadLanes<T, whole>(from + i * strides.position, strides.lane, strides.lanes) * weight;
       }
     }
 #pragma GCC unroll 8
@@ -41,26 +42,27 @@ void SumPositions(const Reaches& reaches, const Walk& walk, const S* src, const 
 
 // All positions of a strip, n at a time; the last ones overlap.
 template <typename T, bool whole, int n, typename S>
-void SumStrip(const Strip& strip, const Reaches& reaches, const Walk& walk, const S* src, const T* filter, T* sums) {
+void SumStrip(const Strip& strip, const Reaches& reaches, const SourceStrides& strides, const S* src, const T* filter,
+              T* sums) {
   const int64_t count = strip.last - strip.first;
   if (count >= n) {
     for (int64_t i = 0; i < count; i += n) {
       const int64_t at = Min(i, count - n);
-      SumPositions<T, whole, n>(reaches, walk, src, filter, strip.first + at, sums + at * kLanes<T>);
+      SumPositions<T, whole, n>(reaches, strides, src, filter, strip.first + at, sums + at * kLanes<T>);
     }
   } else if constexpr (n > 1) {
-    SumStrip<T, whole, n / 2>(strip, reaches, walk, src, filter, sums);
+    SumStrip<T, whole, n / 2>(strip, reaches, strides, src, filter, sums);
   }
 }
 
 template <typename T, typename S>
-void SumStripOf(const Strip& strip, const Reaches& reaches, const Walk& walk, const void* src, const T* filter,
-                T* sums) {
+void SumStripOf(const Strip& strip, const Reaches& reaches, const SourceStrides& strides, const void* src,
+                const T* filter, T* sums) {
   constexpr int kPositions = 8;  // in registers
   const S* from = static_cast<const S*>(src);
-  const bool whole = walk.lane == 1 && walk.lanes == kLanes<T>;
-  if (whole) SumStrip<T, true, kPositions>(strip, reaches, walk, from, filter, sums);
-  else SumStrip<T, false, 1>(strip, reaches, walk, from, filter, sums);
+  const bool whole = strides.lane == 1 && strides.lanes == kLanes<T>;
+  if (whole) SumStrip<T, true, kPositions>(strip, reaches, strides, from, filter, sums);
+  else SumStrip<T, false, 1>(strip, reaches, strides, from, filter, sums);
 }
 
 template <typename T>
@@ -109,7 +111,8 @@ class Conv {
     const ResidueClass& cls = call_.classes[items_.Find(&item)];
     const Strip strip = LocateStrip(p_, cls, item);
     const Reaches reaches = FindReaches(call_, cls, strip, reaches_.data() + slot * p_.tap_count);
-    const Walk walk{p_.step[2] * p_.src.spatial[2], p_.src.channel, p_.in_channels, p_.src.group, lanes_.used()};
+    const SourceStrides strides{p_.step[2] * p_.src.spatial[2], p_.src.channel, p_.in_channels, p_.src.group,
+                                lanes_.used()};
     int64_t offsets[kStrip];
     for (int64_t q = strip.first; q < strip.last; ++q)
       offsets[q - strip.first] = strip.dst + q * p_.period[2] * p_.dst.spatial[2];
@@ -119,7 +122,8 @@ class Conv {
       const int64_t group = lanes_.first(b);
       const void* src = Offset(call_.src, p_.src_type, group * p_.src.group);
       for (int64_t k = 0; k < p_.out_channels; ++k) {
-        sum_strip_(strip, reaches, walk, src, packed_filter_.data() + (b * p_.out_channels + k) * FilterSize(), sums);
+        sum_strip_(strip, reaches, strides, src, packed_filter_.data() + (b * p_.out_channels + k) * FilterSize(),
+                   sums);
         epilogue_(sums, kLanes<T>,
                   OutputTile{.origin = group * p_.dst.group + k * p_.dst.channel,
                              .offsets = offsets,

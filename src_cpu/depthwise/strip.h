@@ -8,8 +8,8 @@
 #include <cstdint>
 
 #include "common/call.h"
+#include "common/items.h"
 #include "common/storage.h"
-#include "common/work.h"
 
 namespace jaxconv::JAXCONV_ISA {
 namespace {
@@ -100,8 +100,8 @@ Vector<T> LoadLanes(const S* from, int64_t stride, int64_t lanes) {
   }
 }
 
-// How a kernel walks the source: positions and channels within one vector of lanes.
-struct Walk {
+// How far apart neighbours lie in the source, and how many channels and lanes there are, within one vector of lanes.
+struct SourceStrides {
   int64_t position;
   int64_t channel;
   int64_t channels;
@@ -111,7 +111,7 @@ struct Walk {
 
 // The work on one vector of lanes of a strip; `right` is the filter in a conv, dst's gradient in a wgrad.
 template <typename T>
-using StripFunction = void(const Strip& strip, const Reaches& reaches, const Walk& walk, const void* src,
+using StripFunction = void(const Strip& strip, const Reaches& reaches, const SourceStrides& strides, const void* src,
                            const T* right, T* sums);
 
 }  // namespace

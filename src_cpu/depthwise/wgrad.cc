@@ -3,9 +3,9 @@
 
 #include "common/call.h"
 #include "common/epilogue.h"
+#include "common/items.h"
 #include "common/pack.h"
 #include "common/storage.h"
-#include "common/work.h"
 #include "depthwise/strip.h"
 
 namespace jaxconv::JAXCONV_ISA {
@@ -13,10 +13,11 @@ namespace {
 
 // n taps over a strip: sums[tap] += sum over the positions of source * grad[position].
 template <typename T, bool whole, int n, typename S>
-void SumTaps(const Strip& strip, const Reach* taps, const Walk& walk, const S* src, const T* grad, T* sums) {
+void SumTaps(const Strip& strip, const Reach* taps, const SourceStrides& strides, const S* src, const T* grad,
+             T* sums) {
   constexpr int kTogether = 2;  // positions, with their own sums: additions take several cycles
   const auto product = [&](const Reach& tap, int64_t q) {
-    return LoadLanes<T, whole>(src + tap.src + q * walk.position, walk.lane, walk.lanes) *
+    return LoadLanes<T, whole>(src + tap.src + q * strides.position, strides.lane, strides.lanes) *
            LoadVector<T>(grad + (q - strip.first) * kLanes<T>);
   };
   int64_t low = taps[0].low, high = taps[0].high;  // the positions that all n taps reach
@@ -45,27 +46,28 @@ void SumTaps(const Strip& strip, const Reach* taps, const Walk& walk, const S* s
 
 // All taps that a strip sees, up to n at a time in about equal parts.
 template <typename T, bool whole, typename S>
-void SumAllTaps(const Strip& strip, const Reaches& reaches, const Walk& walk, const S* src, const T* grad, T* sums) {
+void SumAllTaps(const Strip& strip, const Reaches& reaches, const SourceStrides& strides, const S* src, const T* grad,
+                T* sums) {
   constexpr int kTaps = whole ? 4 : 1;  // in registers
   const int64_t parts = CeilDiv(reaches.count, kTaps);
   for (int64_t part = 0; part < parts; ++part) {
     const int64_t first = part * reaches.count / parts, last = (part + 1) * reaches.count / parts;
     const Reach* taps = reaches.taps + first;
     switch (last - first) {
-      case 1: SumTaps<T, whole, 1>(strip, taps, walk, src, grad, sums); break;
-      case 2: SumTaps<T, whole, Min(2, kTaps)>(strip, taps, walk, src, grad, sums); break;
-      case 3: SumTaps<T, whole, Min(3, kTaps)>(strip, taps, walk, src, grad, sums); break;
-      default: SumTaps<T, whole, kTaps>(strip, taps, walk, src, grad, sums);
+      case 1: SumTaps<T, whole, 1>(strip, taps, strides, src, grad, sums); break;
+      case 2: SumTaps<T, whole, Min(2, kTaps)>(strip, taps, strides, src, grad, sums); break;
+      case 3: SumTaps<T, whole, Min(3, kTaps)>(strip, taps, strides, src, grad, sums); break;
+      default: SumTaps<T, whole, kTaps>(strip, taps, strides, src, grad, sums);
     }
   }
 }
 
 template <typename T, typename S>
-void SumAllTapsOf(const Strip& strip, const Reaches& reaches, const Walk& walk, const void* src, const T* grad,
-                  T* sums) {
+void SumAllTapsOf(const Strip& strip, const Reaches& reaches, const SourceStrides& strides, const void* src,
+                  const T* grad, T* sums) {
   const S* from = static_cast<const S*>(src);
-  if (walk.lane == 1 && walk.lanes == kLanes<T>) SumAllTaps<T, true>(strip, reaches, walk, from, grad, sums);
-  else SumAllTaps<T, false>(strip, reaches, walk, from, grad, sums);
+  if (strides.lane == 1 && strides.lanes == kLanes<T>) SumAllTaps<T, true>(strip, reaches, strides, from, grad, sums);
+  else SumAllTaps<T, false>(strip, reaches, strides, from, grad, sums);
 }
 
 // K is all positions. It is split along strips. The splits depend on the problem only, and their sums are added in
@@ -112,7 +114,8 @@ class Wgrad {
 
   void Sum(int64_t slot, int64_t split, const ResidueClass& cls) const {
     const int64_t strips = StripCount(p_, cls);
-    const Walk walk{p_.step[2] * p_.src.spatial[2], p_.src.channel, p_.in_channels, p_.src.group, lanes_.used()};
+    const SourceStrides strides{p_.step[2] * p_.src.spatial[2], p_.src.channel, p_.in_channels, p_.src.group,
+                                lanes_.used()};
     T* grad = packed_grad_.data() + slot * kStrip * kLanes<T>;
     for (int64_t i = split * strips / splits_; i < (split + 1) * strips / splits_; ++i) {
       const Strip strip = LocateStrip(p_, cls, i);
@@ -124,8 +127,8 @@ class Wgrad {
           const int64_t dst = strip.dst + strip.first * grad_step + group * p_.dst.group + k * p_.dst.channel;
           grad_.PackPanel(dst, Rows{strip.last - strip.first, grad_step}, lanes_.used(), p_.dst.group, grad, kLanes<T>);
           for (int64_t c = 0; c < p_.in_channels; ++c, sums += FilterSize())
-            sum_taps_(strip, reaches, walk, Offset(call_.src, p_.src_type, group * p_.src.group + c * p_.src.channel),
-                      grad, sums);
+            sum_taps_(strip, reaches, strides,
+                      Offset(call_.src, p_.src_type, group * p_.src.group + c * p_.src.channel), grad, sums);
         }
       }
     }

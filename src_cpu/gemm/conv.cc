@@ -8,8 +8,8 @@
 
 #include "common/call.h"
 #include "common/epilogue.h"
+#include "common/items.h"
 #include "common/storage.h"
-#include "common/work.h"
 #include "gemm/arithmetic.h"
 #include "gemm/im2col.h"
 #include "gemm/panels.h"
@@ -107,7 +107,7 @@ class Conv {
     T* sums = im2col + kBlockM * kRowStride<T>;
     const int64_t tiles = CeilDiv(at.count, kTileM);
 
-    const Source source{p_, Offset(call_.src, p_.src_type, group * p_.src.group), taps_.taps(cls), taps_.runs(cls)};
+    const Source source{p_, Offset(call_.src, p_.src_type, group * p_.src.group), taps_.taps(cls), taps_.counts(cls)};
     const T* filter = FilterPanel(c, group, panel);
     const TapBlocks blocks_k = BlocksK(c);
     int64_t i = 0;
@@ -141,7 +141,7 @@ class Conv {
   const int64_t block_panels_;
   const int64_t blocks_n_;
   const ClassItems blocks_;
-  const TapRuns taps_;
+  const ContiguousTaps taps_;
   const RightOperand<A> filter_;
   const ClassItems filter_rows_;
   const Buffer<T> packed_filter_;  // [class][group][panel][block of K][tap, c][k]

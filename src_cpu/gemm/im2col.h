@@ -7,8 +7,8 @@
 #include <type_traits>
 
 #include "common/call.h"
+#include "common/items.h"
 #include "common/storage.h"
-#include "common/work.h"
 #include "conv_problem.h"
 #include "gemm/arithmetic.h"
 #include "gemm/panels.h"
@@ -100,9 +100,9 @@ struct Positions {
 
 // The taps of each class in the order of what they read: those of a data gradient come the other way round. For each,
 // how many from it on are neighbours in a source row: those are copied at once.
-class TapRuns {
+class ContiguousTaps {
  public:
-  explicit TapRuns(const ConvCall& call) : taps_(call.problem.tap_count), runs_(call.problem.tap_count) {
+  explicit ContiguousTaps(const ConvCall& call) : taps_(call.problem.tap_count), counts_(call.problem.tap_count) {
     for (int32_t c = 0; c < call.problem.class_count; ++c) {
       const ResidueClass& cls = call.classes[c];
       const Tap* from = call.taps + cls.first_tap;
@@ -110,13 +110,13 @@ class TapRuns {
       const bool backwards = last > 0 && from[last].src_delta < from[0].src_delta;
       for (int32_t t = last; t >= 0; --t) {
         taps_[cls.first_tap + t] = from[backwards ? last - t : t];
-        runs_[cls.first_tap + t] = t < last && Joined(call.problem, cls.first_tap + t) ? runs(cls)[t + 1] + 1 : 1;
+        counts_[cls.first_tap + t] = t < last && Joined(call.problem, cls.first_tap + t) ? counts(cls)[t + 1] + 1 : 1;
       }
     }
   }
 
   const Tap* taps(const ResidueClass& cls) const { return taps_.data() + cls.first_tap; }
-  const int32_t* runs(const ResidueClass& cls) const { return runs_.data() + cls.first_tap; }
+  const int32_t* counts(const ResidueClass& cls) const { return counts_.data() + cls.first_tap; }
 
  private:
   bool Joined(const ConvProblem& p, int32_t t) const {
@@ -126,7 +126,7 @@ class TapRuns {
   }
 
   const Buffer<Tap> taps_;
-  const Buffer<int32_t> runs_;
+  const Buffer<int32_t> counts_;
 };
 
 // Where a block's (tap, channel)s lie in the filter, relative to its group.
@@ -141,7 +141,7 @@ struct Source {
   const ConvProblem& problem;
   const void* data;
   const Tap* taps;
-  const int32_t* runs;
+  const int32_t* contiguous;  // taps from each one on
 };
 
 template <typename T, typename S>
@@ -151,9 +151,9 @@ void PackContiguousRow(const Source& source, const Positions& at, int64_t r, con
   const int32_t end = block.tap + block.taps;
   for (int32_t t = block.tap; t < end;) {
     const Tap& tap = source.taps[t];
-    const int64_t length = Min(source.runs[t], end - t);
+    const int64_t length = Min(source.contiguous[t], end - t);
     const int64_t w = at.base[r][2] + tap.shift[2];
-    int64_t low = 0, high = 0;  // the part of the run that lies in the source
+    int64_t low = 0, high = 0;  // those of the taps that lie in the source
     if (Inside(at.base[r][0] + tap.shift[0], size[0]) && Inside(at.base[r][1] + tap.shift[1], size[1])) {
       low = Min(Max<int64_t>(-w, 0), length);
       high = Max(Min(size[2] - w, length), low);

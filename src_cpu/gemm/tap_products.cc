@@ -12,9 +12,9 @@
 #include "common/call.h"
 #include "common/chain.h"
 #include "common/epilogue.h"
+#include "common/items.h"
 #include "common/pack.h"
 #include "common/storage.h"
-#include "common/work.h"
 #include "gemm/arithmetic.h"
 #include "gemm/panels.h"
 #include "gemm/tap_products.h"
@@ -30,13 +30,13 @@ constexpr int64_t kProductBytes = 1024 * 1024;  // of a block, about: of more, f
 constexpr int64_t kLine = 64;                   // positions along w whose sums are in the first-level cache
 
 // A range of indices along each dimension.
-struct Box {
+struct Region {
   int64_t first[kSpatial];
   int64_t size[kSpatial];
 
   int64_t count() const { return size[0] * size[1] * size[2]; }
 
-  // An element's place among the box's.
+  // An element's index in the region.
   int64_t Index(int64_t d, int64_t h, int64_t w) const {
     return ((d - first[0]) * size[1] + h - first[1]) * size[2] + w - first[2];
   }
@@ -68,12 +68,12 @@ class Blocks {
   }
 
   // The positions of a class in a block.
-  Box Positions(const ResidueClass& cls, int64_t block) const {
+  Region Positions(const ResidueClass& cls, int64_t block) const {
     return EachAxis(block, [&](int i, int64_t begin, int64_t end) { return Positions(cls, i, begin, end); });
   }
 
   // The pixels that a block's positions see, of an image.
-  Box Pixels(int64_t block) const {
+  Region Pixels(int64_t block) const {
     return EachAxis(block, [&](int i, int64_t begin, int64_t end) { return Pixels(i, begin, end); });
   }
 
@@ -84,15 +84,15 @@ class Blocks {
   };
 
   template <typename F>
-  Box EachAxis(int64_t block, const F& range_of) const {
-    Box box;
+  Region EachAxis(int64_t block, const F& range_of) const {
+    Region region;
     for (int i = 0; i < kSpatial; ++i) {
       const int64_t at = Take(&block, count_[i]), size = p_.dst_size[i];
       const Range range = range_of(i, at * size / count_[i], (at + 1) * size / count_[i]);
-      box.first[i] = range.first;
-      box.size[i] = range.size;
+      region.first[i] = range.first;
+      region.size[i] = range.size;
     }
-    return box;
+    return region;
   }
 
   Range Positions(const ResidueClass& cls, int axis, int64_t begin, int64_t end) const {
@@ -132,10 +132,10 @@ struct Line {
   int64_t count;
 };
 
-// The products of a block's pixels: of a box, `row` elements each.
+// The products of a block's pixels: of a region, `row` elements each.
 template <typename T>
 struct Products {
-  Box box;
+  Region region;
   const T* data;
   int64_t row;
 };
@@ -157,7 +157,8 @@ void AddTaps(const ConvCall& call, const Products<T>& products, const Line& line
     const int64_t low = Max(CeilDiv(Max(-shift[2], 0), step), line.first);
     const int64_t high = Min(CeilDiv(Max<int64_t>(p.src_size[2] - shift[2], 0), step), end);
     if (low >= high) continue;
-    const T* from = products.data + products.box.Index(d, h, low * step + shift[2]) * products.row + t * p.out_channels;
+    const T* from =
+        products.data + products.region.Index(d, h, low * step + shift[2]) * products.row + t * p.out_channels;
     for (int64_t q = low; q < high; ++q, from += step * products.row) {
       T* sum = sums + (q - line.first) * lanes;
       StoreVector(LoadVector<T, lanes>(sum) + LoadVector<T, lanes>(from), sum);
@@ -208,10 +209,10 @@ class TapProducts {
     workers.For(p_.groups * panels_, filter_size, [this](int64_t, int64_t item) { PackPanel(item); });
     workers.For(p_.groups * p_.batch * blocks_.count(), MultiplyAdds(call_), [this](int64_t slot, int64_t item) {
       const int64_t block = Take(&item, blocks_.count()), image = Take(&item, p_.batch);
-      const Box box = blocks_.Pixels(block);
+      const Region region = blocks_.Pixels(block);
       T* products = products_.data() + slot * products_size_;
-      Multiply(slot, item, image, box, products);
-      Add(item, image, block, Products<T>{box, products, row_});
+      Multiply(slot, item, image, region, products);
+      Add(item, image, block, Products<T>{region, products, row_});
     });
   }
 
@@ -249,13 +250,13 @@ class TapProducts {
     filter_.Finish(channels, to, tile_.n);
   }
 
-  void Multiply(int64_t slot, int64_t group, int64_t image, const Box& box, T* products) const {
+  void Multiply(int64_t slot, int64_t group, int64_t image, const Region& region, T* products) const {
     T* words = rows_.data() + slot * kPixels * kRowStride<T>;
     L* rows = reinterpret_cast<L*>(words);
     int64_t offsets[kPixels];
-    for (int64_t first = 0; first < box.count(); first += kPixels) {
-      const int64_t count = Min(kPixels, box.count() - first);
-      Locate(box, first, count, group * p_.src.group + image * p_.src.batch, offsets);
+    for (int64_t first = 0; first < region.count(); first += kPixels) {
+      const int64_t count = Min(kPixels, region.count() - first);
+      Locate(region, first, count, group * p_.src.group + image * p_.src.batch, offsets);
       int64_t c = 0;
       do {  // once even with nothing to sum: those products are zero
         const int64_t channels = Min(kBlockK<L>, p_.in_channels - c);
@@ -268,14 +269,15 @@ class TapProducts {
     }
   }
 
-  // Where the pixels [first, first + count) of a box lie.
-  void Locate(const Box& box, int64_t first, int64_t count, int64_t origin, int64_t* offsets) const {
-    int64_t d = first, w = Take(&d, box.size[2]), h = Take(&d, box.size[1]);
+  // Where the pixels [first, first + count) of a region lie.
+  void Locate(const Region& region, int64_t first, int64_t count, int64_t origin, int64_t* offsets) const {
+    int64_t d = first, w = Take(&d, region.size[2]), h = Take(&d, region.size[1]);
     for (int64_t i = 0; i < count; w = 0) {  // a row of pixels
-      const int64_t row = origin + (box.first[0] + d) * p_.src.spatial[0] + (box.first[1] + h) * p_.src.spatial[1];
-      for (const int64_t end = Min(count, i + box.size[2] - w); i < end; ++i, ++w)
-        offsets[i] = row + (box.first[2] + w) * p_.src.spatial[2];
-      if (++h < box.size[1]) continue;
+      const int64_t row =
+          origin + (region.first[0] + d) * p_.src.spatial[0] + (region.first[1] + h) * p_.src.spatial[1];
+      for (const int64_t end = Min(count, i + region.size[2] - w); i < end; ++i, ++w)
+        offsets[i] = row + (region.first[2] + w) * p_.src.spatial[2];
+      if (++h < region.size[1]) continue;
       h = 0;
       ++d;
     }
@@ -284,7 +286,7 @@ class TapProducts {
   void Add(int64_t group, int64_t image, int64_t block, const Products<T>& products) const {
     for (int32_t c = 0; c < p_.class_count; ++c) {
       const ResidueClass& cls = call_.classes[c];
-      const Box q = blocks_.Positions(cls, block);
+      const Region q = blocks_.Positions(cls, block);
       const int64_t end = q.first[2] + q.size[2];
       for (int64_t d = q.first[0]; d < q.first[0] + q.size[0]; ++d)
         for (int64_t h = q.first[1]; h < q.first[1] + q.size[1]; ++h)

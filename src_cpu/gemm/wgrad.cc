@@ -7,8 +7,8 @@
 
 #include "common/call.h"
 #include "common/epilogue.h"
+#include "common/items.h"
 #include "common/storage.h"
-#include "common/work.h"
 #include "gemm/arithmetic.h"
 #include "gemm/im2col.h"
 #include "gemm/panels.h"
@@ -75,7 +75,7 @@ class Wgrad {
 
  private:
   // What a block computes: some (tap, channel)s of a class x some panels, of one group.
-  struct Place {
+  struct BlockCoord {
     int32_t cls;
     TapBlock taps;
     int64_t panel;
@@ -83,15 +83,15 @@ class Wgrad {
     int64_t group;
   };
 
-  Place Locate(int64_t block) const {
-    Place place;
-    place.cls = blocks_.Find(&block);
-    const TapBlocks blocks_m = BlocksM(place.cls);
-    place.taps = blocks_m[Take(&block, blocks_m.count())];
-    place.panel = Take(&block, blocks_n_) * block_panels_;
-    place.panels = Min(block_panels_, panels_ - place.panel);
-    place.group = block;
-    return place;
+  BlockCoord Locate(int64_t block) const {
+    BlockCoord coord;
+    coord.cls = blocks_.Find(&block);
+    const TapBlocks blocks_m = BlocksM(coord.cls);
+    coord.taps = blocks_m[Take(&block, blocks_m.count())];
+    coord.panel = Take(&block, blocks_n_) * block_panels_;
+    coord.panels = Min(block_panels_, panels_ - coord.panel);
+    coord.group = block;
+    return coord;
   }
 
   TapBlocks BlocksM(int32_t c) const { return TapBlocks(call_.classes[c].tap_count, p_.in_channels, kBlockK<T>); }
@@ -117,48 +117,48 @@ class Wgrad {
   T* SplitSums(int64_t i) const { return sums_.data() + i * SumsSize(); }
 
   void Sum(int64_t slot, int64_t block, int64_t split, T* sums) const {
-    const Place place = Locate(block);
-    const ResidueClass& cls = call_.classes[place.cls];
+    const BlockCoord coord = Locate(block);
+    const ResidueClass& cls = call_.classes[coord.cls];
     const int64_t count = PositionCount(p_, cls), end = (split + 1) * count / splits_;
-    const int64_t tiles = CeilDiv(place.taps.size(), kTileM);
+    const int64_t tiles = CeilDiv(coord.taps.size(), kTileM);
 
     Positions& at = positions_[slot];
     T* im2col = workspace_.data() + slot * WorkspaceSize();
     T* grad = im2col + Im2colSize();
-    const Source source{p_, Offset(call_.src, p_.src_type, place.group * p_.src.group), taps_.taps(cls),
-                        taps_.runs(cls)};
+    const Source source{p_, Offset(call_.src, p_.src_type, coord.group * p_.src.group), taps_.taps(cls),
+                        taps_.counts(cls)};
     const int64_t begin = split * count / splits_;
     int64_t first = begin;
     do {  // once even with nothing to sum: the gradient is zero then
       at.Locate(p_, cls, first, Min(kPositions, end - first));
-      pack_im2col_(source, at, place.taps, im2col);
-      PackGrad(at, place, grad);
+      pack_im2col_(source, at, coord.taps, im2col);
+      PackGrad(at, coord, grad);
       Sweep(tile_, CeilDiv(at.count, A::kDepth), im2col, kTileM * (k_major_ ? kRowStride<T> : 1), tiles, grad,
-            PanelSize(), place.panels, Sums<T>{sums, tile_.n, tiles * kTileM * tile_.n}, first > begin);
+            PanelSize(), coord.panels, Sums<T>{sums, tile_.n, tiles * kTileM * tile_.n}, first > begin);
     } while ((first += kPositions) < end);
   }
 
-  void PackGrad(const Positions& at, const Place& place, T* grad) const {
-    for (int64_t j = 0; j < place.panels; ++j) {
-      const int64_t k = (place.panel + j) * tile_.n;
-      const int64_t offset = place.group * p_.dst.group + k * p_.dst.channel;
+  void PackGrad(const Positions& at, const BlockCoord& coord, T* grad) const {
+    for (int64_t j = 0; j < coord.panels; ++j) {
+      const int64_t k = (coord.panel + j) * tile_.n;
+      const int64_t offset = coord.group * p_.dst.group + k * p_.dst.channel;
       grad_.PackPanel(offset, Rows{at.count, 0, at.dst}, Min(tile_.n, p_.out_channels - k), p_.dst.channel,
                       grad + j * PanelSize(), tile_.n);
     }
   }
 
   void StoreBlock(int64_t block, T* sums) const {
-    const Place place = Locate(block);
-    const ResidueClass& cls = call_.classes[place.cls];
-    const int64_t m = place.taps.size(), panel_size = RoundUp(m, kTileM) * tile_.n;
+    const BlockCoord coord = Locate(block);
+    const ResidueClass& cls = call_.classes[coord.cls];
+    const int64_t m = coord.taps.size(), panel_size = RoundUp(m, kTileM) * tile_.n;
     int64_t offsets[kBlockK<T>];
-    LocateInFilter(p_, taps_.taps(cls), place.taps, offsets);
-    const int64_t k = place.panel * tile_.n;
+    LocateInFilter(p_, taps_.taps(cls), coord.taps, offsets);
+    const int64_t k = coord.panel * tile_.n;
     StorePanels(epilogue_, sums, panel_size, tile_.n,
-                OutputTile{.origin = place.group * p_.filter.group + k * p_.filter.out,
+                OutputTile{.origin = coord.group * p_.filter.group + k * p_.filter.out,
                            .offsets = offsets,
                            .rows = m,
-                           .columns = Min(place.panels * tile_.n, p_.out_channels - k),
+                           .columns = Min(coord.panels * tile_.n, p_.out_channels - k),
                            .stride = p_.filter.out});
   }
 
@@ -172,7 +172,7 @@ class Wgrad {
   const ClassItems blocks_;
   const int64_t splits_;
   const int64_t block_m_;
-  const TapRuns taps_;
+  const ContiguousTaps taps_;
   const RightOperand<A> grad_;
   const Buffer<T> sums_;  // of every split of every block, or of every thread where K is not split
   const Buffer<T> workspace_;

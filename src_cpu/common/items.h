@@ -44,9 +44,9 @@ class ClassItems {
 
 // Takes the fastest index off a composed one.
 inline int64_t Take(int64_t* index, int64_t size) {
-  const int64_t taken = *index % size;
+  const int64_t fastest = *index % size;
   *index /= size;
-  return taken;
+  return fastest;
 }
 
 inline double MultiplyAdds(const ConvCall& call) {
