@@ -99,18 +99,22 @@ inline float Exp(float x) {
 }
 inline double Exp(double x) { return std::exp(x); }
 
-// Calls f with the activation as a function of a number. NaN stays NaN.
+// Calls f with the activation as a function of a number, or with one after the other. NaN stays NaN.
 template <typename T, typename F>
 void WithActivation(const Epilogue& epilogue, const F& f) {
   const T n0 = epilogue.numbers[0], n1 = epilogue.numbers[1], n2 = epilogue.numbers[2];
   switch (epilogue.activation) {
     case Activation::kNone: return;
     case Activation::kPiecewise:
-      return f([=](T z) {
-        const T below = n0 * z;
-        z = z < 0 ? below : z;
-        z = z < n1 ? n1 : z;
-        return z > n2 ? n2 : z;
+      if (n0 != 1) {
+        f([=](T z) {  // -0 becomes 0: the derivative is had from the result's sign, and only a negative number bends
+          const T below = n0 * z, others = z + T{0};
+          return z < 0 ? below : others;
+        });
+      }
+      return f([=](T z) {  // a zero at an end becomes the end, whatever its sign
+        z = z <= n1 ? n1 : z;
+        return z >= n2 ? n2 : z;
       });
     case Activation::kSigmoid:
       return f([=](T z) {
@@ -167,11 +171,7 @@ class EpilogueOf {
   // compiler would fuse a product and a sum in one.
   void Apply(Number* numbers, int64_t stride, const OutputTile& tile) const {
     ForEachChannel(epilogue_.scale, numbers, stride, tile, [](Number& z, Number scale) { z *= scale; });
-    if (epilogue_.bias.data) {
-      ForEachChannel(epilogue_.bias, numbers, stride, tile, [](Number& z, Number bias) { z += bias; });
-    } else if (epilogue_.scale.data) {  // a sum of zero times a negative scale is no negative number for an activation
-      ForEachSum(numbers, stride, tile, [](Number& z, int64_t) { z += Number{0}; });
-    }
+    ForEachChannel(epilogue_.bias, numbers, stride, tile, [](Number& z, Number bias) { z += bias; });
     if (epilogue_.residual) {
       const auto* scale = static_cast<const Number*>(epilogue_.residual_scale);
       add_residual_(epilogue_.residual, scale ? *scale : Number{1}, numbers, stride, tile);

@@ -1,6 +1,7 @@
 """The epilogue of the host's kernels: of each complete sum, once, before that is rounded to the result's dtype."""
 
 import functools
+import itertools
 
 import jax
 import numpy as np
@@ -91,14 +92,29 @@ def test_nans_and_infinities(family, name):
         np.testing.assert_allclose(actual, activation_of(activation)(residual), rtol=1e-6)
 
 
+ZEROS = [None, 0.0, -0.0]
+SIGNS = [None, "relu", "relu6", LeakyRelu(0.25), LeakyRelu(-2), Clip(-1, 2), Clip(-1, 0), "silu", "gelu", "hard_swish"]
+
+
 @BOTH
-def test_zero_times_a_negative_scale_is_not_negative(family, name):
-    """The derivative of leaky_relu is had from the result, where a negative number may be rounded to -0."""
+@pytest.mark.parametrize("activation", SIGNS, ids=str)
+def test_signs_of_zeros(family, name, activation):
+    """As those of the formula: the derivative of leaky_relu is had from the result, where -0 is a negative number that
+    was rounded, and no zero that was scaled by a negative number, whatever zeros are added to it."""
     convolution = named(family, name)
     problem = problem_of(convolution.lax(), convolution.lhs, convolution.rhs)
     x, w = np.zeros(convolution.lhs, np.float32), np.ones(convolution.rhs, np.float32)
-    result = with_epilogue("cpu", problem, family, x, w, {"scale": np.float32(-2)}, LeakyRelu(0.25))
-    assert not np.any(np.signbit(result))
+    for scale, bias, residual in itertools.product([None, 1.0, -2.0], ZEROS, ZEROS):
+        values = {"scale": scale, "bias": bias, "residual": residual}
+        given = {
+            name: np.full(problem.out_shape if name == "residual" else (), value, np.float32)
+            for name, value in values.items()
+            if value is not None
+        }
+        result = np.asarray(with_epilogue("cpu", problem, family, x, w, given, activation))
+        expected = ended(problem, np.zeros(problem.out_shape), given, activation)
+        np.testing.assert_array_equal(result, expected)
+        np.testing.assert_array_equal(np.signbit(result), np.signbit(expected), str(values))
 
 
 @pytest.mark.parametrize("family, groups", [("gemm", 1), ("depthwise", 16)])
