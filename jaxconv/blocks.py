@@ -100,10 +100,25 @@ def filter_of_volumes(w, axes: str) -> tuple[Any, str]:
     return w.reshape(*before, ins // BLOCK_CHANNELS, BLOCK_CHANNELS, *after), axes.replace("I", "DI")
 
 
+def check_filter(w, axes: str) -> None:
+    """Raises if the layout does not take a filter for its dtype or its output channels."""
+    _check_is_int8("w", w)
+    outs = w.shape[axes.index("O")]
+    if outs % BLOCK_CHANNELS:
+        raise ValueError(
+            f'w must have output channels that are a multiple of {BLOCK_CHANNELS} with layout "{NAME}", got {outs}'
+        )
+
+
+def _check_is_int8(name: str, array) -> None:
+    if array.dtype != jnp.int8:
+        raise TypeError(f'{name} must be int8 with layout "{NAME}", got {array.dtype.name}')
+
+
 def of_volumes(x, w, axes: str, window_strides, padding, lhs_dilation, rhs_dilation, groups: int) -> OfVolumes:
     """conv2d's arguments with one entry for each of two dimensions. w: of `axes`, as `filter_of_volumes`."""
     sizes = dict(zip(axes, w.shape, strict=True))
-    _check(x, w, sizes, lhs_dilation, groups)
+    _check(x, w, axes, sizes, lhs_dilation, groups)
     if isinstance(padding, str):
         padding = _pairs(padding, x.shape[2:4], (sizes["H"], sizes["W"]), window_strides, rhs_dilation)
     elif not circular_dimensions(padding, 2):
@@ -122,10 +137,9 @@ def _pairs(padding: str, image, window, strides, dilation) -> Sequence[Any]:
     return lax.padtype_to_pads(image, extents, strides, padding)
 
 
-def _check(x, w, sizes: dict[str, int], lhs_dilation: Sequence[int], groups: int) -> None:
-    for name, array in (("x", x), ("w", w)):
-        if array.dtype != jnp.int8:
-            raise TypeError(f'{name} must be int8 with layout "{NAME}", got {array.dtype.name}')
+def _check(x, w, axes: str, sizes: dict[str, int], lhs_dilation: Sequence[int], groups: int) -> None:
+    _check_is_int8("x", x)
+    check_filter(w, axes)
     if x.ndim != 5:
         raise TypeError(f'x must have 5 dimensions, [N, C/32, H, W, 32], with layout "{NAME}", got shape {x.shape}')
     if x.shape[-1] != BLOCK_CHANNELS:
@@ -135,11 +149,6 @@ def _check(x, w, sizes: dict[str, int], lhs_dilation: Sequence[int], groups: int
         )
     if groups != 1:
         raise ValueError(f'feature_group_count must be 1 with layout "{NAME}", got {groups}')
-    if sizes["O"] % BLOCK_CHANNELS:
-        raise ValueError(
-            f"w must have output channels that are a multiple of {BLOCK_CHANNELS} with layout "
-            f'"{NAME}", got {sizes["O"]}'
-        )
     if sizes["D"] != x.shape[1]:
         ins, expected = (blocks * BLOCK_CHANNELS for blocks in (sizes["D"], x.shape[1]))
         raise ValueError(f"w must have the input channels of x, {expected}, got {ins}")

@@ -61,8 +61,8 @@ def prepare_filter(w: Array, layout: str | None = None) -> PreparedFilter:
 
     Raises:
       AttributeError: w is no array.
-      TypeError: w is prepared already, or has no 1 to 3 spatial dimensions, or for NCHW32 not 2.
-      ValueError: layout is another one; or it is "NCHW32", and the input channels are no multiple of 32.
+      TypeError: w is prepared already, or has no 1 to 3 spatial dimensions; or for NCHW32 not 2, or it is not int8.
+      ValueError: layout is another one; or it is "NCHW32", and input or output channels are no multiple of 32.
     """
     if isinstance(w, PreparedFilter):
         raise TypeError("w must be an array, got a filter that is prepared already")
@@ -72,6 +72,7 @@ def prepare_filter(w: Array, layout: str | None = None) -> PreparedFilter:
     w = as_array(w)
     if layout is not None:
         volume, axes = blocks.filter_of_volumes(w, "HWIO")
+        blocks.check_filter(volume, axes)
         return PreparedFilter(jnp.transpose(volume, tuple(map(axes.index, OF_VOLUMES))), layout)
     if w.ndim not in (3, 4, 5):
         raise TypeError(f"w must have 1 to 3 spatial dimensions before its channels, got shape {w.shape}")

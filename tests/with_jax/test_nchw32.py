@@ -297,5 +297,30 @@ def test_filters_of_another_layout():
     assert type(error) is ValueError and 'w is prepared for layout "NCHW32" alone' in str(error)
     error = exception_of(jaxconv.prepare_filter, w, "NHWC")
     assert type(error) is ValueError and str(error).startswith("layout must be None or")
-    error = exception_of(jaxconv.prepare_filter, w[:, :, :40], LAYOUT)
-    assert type(error) is ValueError and str(error).startswith("w must have input channels that are a multiple of 32")
+
+
+@pytest.mark.parametrize("shape, dtype, type_, text", [
+    ((3, 3, 40, 64), "int8", ValueError,
+     'w must have input channels that are a multiple of 32 with layout "NCHW32", got 40'),
+    ((3, 3, 64, 8), "int8", ValueError,
+     'w must have output channels that are a multiple of 32 with layout "NCHW32", got 8'),
+    ((3, 3, 64, 64), "float32", TypeError, 'w must be int8 with layout "NCHW32", got float32'),
+    ((3, 64, 64), "int8", TypeError, "w must have 4 dimensions, HWIO, got shape (3, 64, 64)"),
+])  # fmt: skip
+def test_filters_that_cannot_be_prepared(shape, dtype, type_, text):
+    error = exception_of(
+        jax.eval_shape, lambda w: jaxconv.prepare_filter(w, LAYOUT), jax.ShapeDtypeStruct(shape, dtype)
+    )
+    assert type(error) is type_ and str(error) == text
+
+
+@pytest.mark.parametrize("change, type_, text", [
+    (lambda w: w.astype("float32"), TypeError, "w must be int8"),
+    (lambda w: w[..., :40, :], ValueError, "w must have output channels that are a multiple of 32"),
+])  # fmt: skip
+def test_prepared_filters_that_were_changed(change, type_, text):
+    """They are a pytree."""
+    x, w, _ = CASES["dense"].arrays(())
+    w = jax.tree.map(change, jaxconv.prepare_filter(w, LAYOUT))
+    error = exception_of(jaxconv.conv2d, to_blocks(x), w, layout=LAYOUT)
+    assert type(error) is type_ and str(error).startswith(text)
