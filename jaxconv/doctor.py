@@ -21,7 +21,7 @@ from jaxconv.compiled import planning
 from jaxconv.ffi import devices_of
 from jaxconv.planner.families import FAMILIES
 from jaxconv.tuning.file import read
-from jaxconv.tuning.loaded import VARIABLE
+from jaxconv.tuning.loaded import VARIABLE, load_tuning
 
 SECONDS = 1.0  # of a family's check
 CUDA_PACKAGES = (ffi.PLUGIN, "jax-cuda12-plugin", "jax-cuda13-plugin")
@@ -38,6 +38,7 @@ def main() -> int:
     print(f"{_versions()}\n\nnative modules")
     for name, where in _modules():
         print(f"  {name}: {where}")
+    load_tuning(None)  # kernels are checked with plans of the planner, also if a file of measured ones cannot be read
     problems = 0
     for title, findings in _sections():
         print(f"\n{title}")

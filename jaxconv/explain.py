@@ -16,7 +16,8 @@ from jaxconv.planner.support import unsupported_reason
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.wider import has_float8
 from jaxconv.traced import pass_of, trace
-from jaxconv.tuning.loaded import tuning_for
+from jaxconv.tuning.file import Tuning
+from jaxconv.tuning.loaded import loaded_tuning
 
 
 def explain(fn: Callable, *args: Any, **kwargs: Any) -> None:
@@ -69,11 +70,11 @@ class Answer(NamedTuple):
 def answers(fn: Callable, *args: Any, **kwargs: Any) -> list[Answer]:
     """One for each convolution of `fn(*args, **kwargs)`, as `explain` has them."""
     traced = trace(fn, *args, **kwargs)
-    return [_answer(equation, traced.platform) for equation in traced.equations]
+    return [_answer(equation, traced.platform, loaded_tuning()) for equation in traced.equations]
 
 
-def _answer(equation: JaxprEqn, platform: str | None) -> Answer:
-    ours = pass_of(equation, platform, tuning_for)
+def _answer(equation: JaxprEqn, platform: str | None, tuning: Tuning) -> Answer:
+    ours = pass_of(equation, platform, tuning)
     if ours is None:
         lhs, rhs, out = (v.aval for v in (*equation.invars, *equation.outvars))
         problem = ConvProblem.from_lax(lhs, rhs, out, equation.params)
@@ -81,7 +82,6 @@ def _answer(equation: JaxprEqn, platform: str | None) -> Answer:
         return Answer("convolution", problem, "lax" if reason else "lax, as asked", reason=reason)
     kind, problem, implementation, epilogue, ending, apart = ours
     name = ("wgrad" if kind == "wgrad" else "dgrad" if problem.reverse else "fprop") + epilogue
-    tuning = tuning_for(implementation)
     choice, rows = decide(kind, platform, problem, implementation, tuning, ending), ""
     if apart is not None and (of_apart := decide_apart(platform, apart, implementation, tuning)):
         choice, rows = of_apart.choice, " of the other end, where they lie"

@@ -27,7 +27,7 @@ from jaxconv.problem.of_lax import read
 from jaxconv.problem.product import Ending
 from jaxconv.sharding.block import Apart
 from jaxconv.sharding.partitioning import lower_without_mesh
-from jaxconv.tuning.loaded import tuning_for
+from jaxconv.tuning.loaded import loaded_tuning
 
 CONV = lax.conv_general_dilated_p
 
@@ -144,7 +144,7 @@ def _lower(platform: str, by_lax: Any, ctx: mlir.LoweringRuleContext, lhs, rhs, 
     if ours is None:
         return by_lax(ctx, lhs, rhs, **params)
     kind, problem, implementation = ours[:3]
-    choice = lowering.decide(kind, platform, problem, implementation, tuning_for(implementation))
+    choice = lowering.decide(kind, platform, problem, implementation, loaded_tuning())
     if choice.plan is None:
         fallback.warn(choice.unsupported_reason(), IN_SILENCE)
         return by_lax(ctx, lhs, rhs, **params | {"precision": precision_of_lax(params["precision"])})

@@ -44,14 +44,14 @@ from jaxconv.sharding.partitioning import (
     without_shardings,
 )
 from jaxconv.tuning.file import NOTHING, Tuning
-from jaxconv.tuning.loaded import tuning_for
+from jaxconv.tuning.loaded import loaded_tuning
 
 FLOAT8_FAMILY = "wgmma"  # whose kernels multiply float8 on a GPU
 
 
 def lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, implementation, sharding):
     # Taken once: the partitioner asks for the computation later, when another file may be loaded than the digest is of.
-    tuning = tuning_for(implementation)
+    tuning = loaded_tuning()
     compute = partial(_computation, kind, platform, implementation, tuning)
     local, module = Local(compute), ctx.module_context
     is_export = module.lowering_parameters.for_export
@@ -182,23 +182,26 @@ def decide(
 ) -> Choice:
     """The plan for a problem on a platform, measured or else estimated, or lax, or why no native kernel answers it.
 
-    Lax, where it is faster, is for those who name no implementation. Complex numbers are planned as real ones: what is
-    known of lax is then of another convolution. What is measured is a convolution without its epilogue. For an epilogue
-    lax would store the sums of 16 bits as float32, which it was not measured with.
+    Lax, where it is faster, is for those who name no implementation; others have the best that was measured of what
+    they name. Complex numbers are planned as real ones: what is known of lax is then of another convolution. What is
+    measured is a convolution without its epilogue. For an epilogue lax would store the sums of 16 bits as float32,
+    which it was not measured with.
     """
     constraint, is_measured = constraint_of(implementation), ending is Ending.SUMS or problem.lhs_dtype.itemsize >= 4
     may_be_lax = implementation is None and not is_complex(problem) and is_measured
-    whole, is_tuned = (kind, platform, problem), implementation is None and tuning is not NOTHING
+    asked = kind, platform, problem, constraint
     kind, problem = seen_by_kernels(kind, platform, problem, constraint, ending)
     reason = _platform_reason(platform, constraint) or unsupported_reason(problem, kind, ending is not Ending.SUMS)
     if reason:
         return Choice.nothing(reason)
     device = ffi.device(platform)
-    tuned = tuning.choice(platform, *seen_by_kernels(*whole)) if is_tuned else None
+    tuned = None
+    if tuning is not NOTHING:
+        tuned = tuning.choice(platform, *seen_by_kernels(*asked), constraint, may_be_lax)
     if tuned and isinstance(tuned.plan, ConvPlan) and ending is not Ending.SUMS:
         ended = choose(platform, kind, problem, tuned.plan.constraint, device, ending)
         tuned = None if ended.plan is None else dataclasses.replace(tuned, plan=ended.plan)
-    if tuned and (may_be_lax or not isinstance(tuned.plan, Lax)):
+    if tuned:
         return tuned
     if may_be_lax:
         return choose_or_lax(platform, kind, problem, device, ending)

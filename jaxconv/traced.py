@@ -51,11 +51,8 @@ def trace(fn: Callable, *args: Any, **kwargs: Any) -> Traced:
     return Traced(list(_convolutions(needed)), _device(arrays))
 
 
-def pass_of(
-    equation: JaxprEqn, platform: str | None, tuning_of: Callable[[Any], Tuning] = lambda implementation: NOTHING
-) -> Pass | None:
-    """What an equation is for us, where nothing is split; None: it is left to lax. tuning_of: the measured plans for an
-    implementation."""
+def pass_of(equation: JaxprEqn, platform: str | None, tuning: Tuning = NOTHING) -> Pass | None:
+    """What an equation is for us, where nothing is split; None: it is left to lax. tuning: the measured plans."""
     if equation.primitive in KINDS:
         kind, whole = KINDS[equation.primitive], equation.params["problem"]
         apart = apart_on_one_device(whole) if kind == "conv" else None
@@ -63,7 +60,7 @@ def pass_of(
     avals = [v.aval for v in (*equation.invars, *equation.outvars)]
     if equation.primitive is fused.PRIMITIVE:
         call = Call(**equation.params)
-        problem, plan = planned(platform, call, avals[:-1], tuning_of(call.implementation))
+        problem, plan = planned(platform, call, avals[:-1], tuning)
         if plan is not None:
             return Pass("conv", problem, call.implementation, " with its epilogue", call.ending)
         problem, then = of_one_device(call.of_sums), ", then its epilogue by XLA,"

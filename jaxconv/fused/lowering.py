@@ -17,7 +17,7 @@ from jaxconv.problem import ConvProblem
 from jaxconv.sharding.partitioning import Automatic, lower_without_mesh
 from jaxconv.transforms import MultipliersAsDepth, has_more_zeros
 from jaxconv.tuning.file import NOTHING, Tuning
-from jaxconv.tuning.loaded import tuning_for
+from jaxconv.tuning.loaded import loaded_tuning
 
 
 def lower(platform: str | None, ctx, *arrays, **params):
@@ -34,7 +34,7 @@ def lower(platform: str | None, ctx, *arrays, **params):
 
 def fused(platform: str | None, call: Call, avals: Sequence[Any]) -> Callable[..., Array] | None:
     """One kernel for all of it, or lax and XLA, or None. avals: of the operands."""
-    problem, plan = planned(platform, call, avals, tuning_for(call.implementation))
+    problem, plan = planned(platform, call, avals, loaded_tuning())
     if plan is None:
         return None
     if isinstance(plan, Lax):

@@ -46,6 +46,11 @@ class Constraint:
         families = FAMILIES.get(platform, {}) if platform else {}
         return self.platform in (None, platform) and self.family in (None, *families)
 
+    def allows(self, plan: ConvPlan) -> bool:
+        """Whether a plan is such."""
+        of_plan = dataclasses.replace(plan.constraint, or_lax=self.or_lax)
+        return all(asked in (None, getattr(of_plan, name)) for name, asked in vars(self).items())
+
     @property
     def asked(self) -> Asked:
         rows, cols = self.output_tile or (None, None)

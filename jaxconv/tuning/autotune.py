@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import warnings
@@ -19,7 +20,7 @@ from jaxconv.complex_numbers import is_complex
 from jaxconv.fallback import LAX
 from jaxconv.lowering import decide, seen_by_kernels
 from jaxconv.planner.choose import Times, options
-from jaxconv.planner.plan import ANY, ConvPlan, Lax
+from jaxconv.planner.plan import ANY, Constraint, ConvPlan, Lax, constraint_of
 from jaxconv.planner.xla import AHEAD
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.algorithms import names_algorithm
@@ -56,13 +57,13 @@ def autotune(fn: Callable, *args: Any, path: str | os.PathLike[str], **kwargs: A
 
     `fn` is traced, not run. Each distinct convolution is measured alone, on random numbers, with each candidate: on a
     GPU the time of its kernels, on a host the wall time of a call. So nothing else should run there meanwhile. A
-    progress bar, by tqdm (`pip install 'jaxconv[tune]'`), counts candidates. Convolutions with an `implementation` are
-    not measured. A convolution with an epilogue is measured without it. lax is no candidate where `precision` names an
-    algorithm, which it does not honour, nor for complex numbers and float8, which kernels compute in other types. It is
-    kept as the fastest if it is ahead by more than 5 %: programs on it may give other bits in another run. A GPU may
-    plan an int8 weight gradient in two ways: candidates are those of the way with the lower estimate. A candidate that
-    fails, for example for lack of memory, is left out, with a warning. So is a convolution if none of its candidates
-    runs.
+    progress bar, by tqdm (`pip install 'jaxconv[tune]'`), counts candidates. Convolutions whose `implementation` is a
+    kernel family or "xla" are not measured. A convolution with an epilogue is measured without it. lax is no candidate
+    where `precision` names an algorithm, which it does not honour, nor for complex numbers and float8, which kernels
+    compute in other types. It is kept as the fastest if it is ahead by more than 5 %: programs on it may give other
+    bits in another run. A GPU may plan an int8 weight gradient in two ways: candidates are those of the way with the
+    lower estimate. A candidate that fails, for example for lack of memory, is left out, with a warning. So is a
+    convolution if none of its candidates runs.
 
     To tune gradients, pass a function that computes them: `autotune(jax.grad(loss), params, x, path=path)`. With
     sharded arrays the whole convolution is measured, although each device computes a part of it: pass arrays of the
@@ -133,7 +134,7 @@ def _keys(equations: Iterable[Any], platform: str) -> Keys:
     keys: Keys = {}
     for equation in equations:
         ours = pass_of(equation, platform)
-        if ours is None or ours.implementation is not None:
+        if ours is None or not _is_open(ours.implementation, platform):
             continue
         kind, problem = seen_by_kernels(ours.kind, platform, ours.problem)
         is_same_for_lax = not (is_complex(ours.problem) or has_float8(ours.problem))
@@ -145,6 +146,11 @@ def _keys(equations: Iterable[Any], platform: str) -> Keys:
             what = f"a convolution with an epilogue to {problem.out_dtype}"
             warnings.warn(f"jaxconv.autotune does not measure {what}: {problem}", stacklevel=3)
     return keys
+
+
+def _is_open(implementation, platform: str) -> bool:
+    """Whether all families may answer: nothing is named, or the platform."""
+    return dataclasses.replace(constraint_of(implementation), or_lax=False) in (ANY, Constraint(platform))
 
 
 def plausible(platform: str, kind: str, problem: ConvProblem, or_lax: bool = True) -> Candidates:
@@ -194,12 +200,13 @@ def _measured(
             measure(plan)
     if not us:
         raise RuntimeError("all candidates failed")
-    times = {plan: Times(candidates[plan], _rounded(us[plan])) for plan in sorted(us, key=us.__getitem__)}
-    kernels = [plan for plan in us if not isinstance(plan, Lax)]
-    best = min(us, key=us.__getitem__)
-    if isinstance(best, Lax) and kernels and min(map(us.__getitem__, kernels)) <= AHEAD * us[best]:
-        best = min(kernels, key=us.__getitem__)
-    return Entry(kind, problem, best, times.pop(best), {str(plan): t for plan, t in times.items()})
+    fastest_first = sorted(us, key=us.__getitem__)
+    best = fastest_first[0]
+    kernel = next((plan for plan in fastest_first if not isinstance(plan, Lax)), best)
+    if us[kernel] <= AHEAD * us[best]:
+        best = kernel
+    times = {plan: Times(candidates[plan], _rounded(us[plan])) for plan in dict.fromkeys([best, *fastest_first])}
+    return Entry(kind, problem, times)
 
 
 def _in_a_network(kind: str, problem: ConvProblem, platform: str) -> tuple[Callable, Callable[[Compute], Compute]]:

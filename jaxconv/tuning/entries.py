@@ -1,11 +1,11 @@
-"""An entry of a tuning file: the fastest measured candidate for a pass of a problem, as a value and as JSON."""
+"""An entry of a tuning file: the measured candidates for a pass of a problem, as a value and as JSON."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -29,60 +29,62 @@ from jaxconv.transforms import STEPS, Step
 class Entry:
     """What was measured of a pass of a problem.
 
-    kind: "conv" or "wgrad". plan: the fastest. times: its own. others: those of the other candidates, by name, the
-    fastest first.
+    kind: "conv" or "wgrad". measured: the times of each candidate, the best first.
     """
 
     kind: str
     problem: ConvProblem
-    plan: ConvPlan | Lax
-    times: Times
-    others: Mapping[str, Times] = dataclasses.field(hash=False)
+    measured: Mapping[ConvPlan | Lax, Times] = dataclasses.field(hash=False)
 
     def __post_init__(self):
-        for times in (self.times, *self.others.values()):
+        if not self.measured:
+            raise ValueError("nothing was measured")
+        for times in self.measured.values():
             if not all(_is_time(us) for us in times if us is not None) or times.measured is None:
                 raise ValueError(f"times must be positive numbers of microseconds, got {times!r}")
 
-    def choice(self, platform: str) -> Choice:
-        """The plan, or lax. The plan is made again by this installation's planner, so a kernel can run it.
+    def choices(self, platform: str) -> tuple[Choice, ...]:
+        """The candidates, the best first. Plans are made again by this installation's planner, so kernels can run them.
 
         Raises:
           ValueError: this installation does not take the problem so.
         """
         _check_problem(self.kind, self.problem)
-        if isinstance(self.plan, Lax):
+        return tuple(
+            dataclasses.replace(self._choice(platform, plan), others=partial(self._others, plan), times=times)
+            for plan, times in self.measured.items()
+        )
+
+    def _choice(self, platform: str, plan: ConvPlan | Lax) -> Choice:
+        if isinstance(plan, Lax):
             if names_algorithm(self.problem.precision):
                 raise ValueError(f"lax does not honour the algorithm {self.problem.precision.name}. {self.problem}")
-            return Choice(self.plan, math.inf, self._rejected, self.times)
-        choice = choose(platform, self.kind, self.problem, self.plan.constraint, ffi.device(platform))
+            return Choice(plan, math.inf, tuple)
+        choice = choose(platform, self.kind, self.problem, plan.constraint, ffi.device(platform))
         if choice.plan is None:
-            raise ValueError(f"{self.plan} cannot run: {choice.unsupported_reason()}. {self.problem}")
-        if choice.plan != self.plan:
-            raise ValueError(f"{self.plan} has other settings than this version of jaxconv gives it. {self.problem}")
-        return dataclasses.replace(choice, others=self._rejected, times=self.times)
+            raise ValueError(f"{plan} cannot run: {choice.unsupported_reason()}. {self.problem}")
+        if choice.plan != plan:
+            raise ValueError(f"{plan} has other settings than this version of jaxconv gives it. {self.problem}")
+        return choice
 
-    def _rejected(self) -> tuple[Rejection, ...]:
-        return tuple(Rejection(name, str(times)) for name, times in self.others.items())
+    def _others(self, chosen: ConvPlan | Lax) -> tuple[Rejection, ...]:
+        return tuple(Rejection(str(plan), str(times)) for plan, times in self.measured.items() if plan != chosen)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "kind": self.kind,
             "problem": {name: _plain(value) for name, value in _fields(self.problem).items()},
-            "plan": _plan_to_json(self.plan),
-            "us": self.times._asdict(),
-            "others": {name: times._asdict() for name, times in self.others.items()},
+            "measured": [{"plan": _plan_to_json(plan), "us": t._asdict()} for plan, t in self.measured.items()],
         }
 
     @classmethod
     def from_json(cls, platform: str, entry: dict[str, Any]) -> Entry:
-        kind, plan = entry["kind"], entry["plan"]
+        kind = entry["kind"]
+        problem = ConvProblem(**{name: _field(name, value) for name, value in entry["problem"].items()})
         return cls(
             kind,
-            ConvProblem(**{name: _field(name, value) for name, value in entry["problem"].items()}),
-            _plan_from_json(platform, kind, plan),
-            Times(**entry["us"]),
-            {name: Times(**times) for name, times in entry["others"].items()},
+            problem,
+            {_plan_from_json(platform, kind, one["plan"]): Times(**one["us"]) for one in entry["measured"]},
         )
 
 

@@ -15,27 +15,34 @@ import jax
 
 from jaxconv.ffi import MODULES
 from jaxconv.planner.choose import Choice
+from jaxconv.planner.plan import ANY, Constraint, Lax
 from jaxconv.problem import ConvProblem
 from jaxconv.tuning.entries import Entry
 from jaxconv.tuning.machine import model
 
-FORMAT = 1
+FORMAT = 2
 MUST_MATCH = ("format", "device", "jaxconv")  # of the header
 Key = tuple[str, ConvProblem]  # kind, problem
 
 
 class Tuning(NamedTuple):
-    """What a file holds. choices: of the entries, checked by this installation's planner. digest: of its bytes."""
+    """What a file holds. choices: of each entry, the best first, checked by this installation's planner. digest: of the
+    file's bytes."""
 
     platform: str | None
     entries: dict[Key, Entry]
-    choices: dict[Key, Choice]
+    choices: dict[Key, tuple[Choice, ...]]
     digest: str | None
     name: str
 
-    def choice(self, platform: str | None, kind: str, problem: ConvProblem) -> Choice | None:
-        """What was measured to be the fastest for a problem on a platform; None if the file does not say."""
-        return self.choices.get((kind, problem)) if platform == self.platform else None
+    def choice(
+        self, platform: str | None, kind: str, problem: ConvProblem, constraint: Constraint = ANY, or_lax: bool = True
+    ) -> Choice | None:
+        """What was measured to be the best for a problem on a platform; None if the file does not say. constraint: of
+        kernels. or_lax: whether lax may answer in place of them."""
+        choices = self.choices.get((kind, problem), ()) if platform == self.platform else ()
+        allows = lambda plan: or_lax if isinstance(plan, Lax) else constraint.allows(plan)
+        return next((choice for choice in choices if allows(choice.plan)), None)
 
 
 NOTHING = Tuning(None, {}, {}, None, "no file")
@@ -70,7 +77,7 @@ def read(path: str | os.PathLike[str]) -> Tuning:
     for number, of_json in enumerate(found_entries):
         try:
             entry = Entry.from_json(platform, of_json)
-            choices[entry.kind, entry.problem] = entry.choice(platform)
+            choices[entry.kind, entry.problem] = entry.choices(platform)
         except Exception as error:  # whatever an entry that was edited by hand fails by
             raise ValueError(
                 f"{path}: entries[{number}] cannot be used: {type(error).__name__}: {error}. Measure again, by "

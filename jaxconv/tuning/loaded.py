@@ -23,9 +23,10 @@ _comparisons = 0
 def load_tuning(path: str | os.PathLike[str] | None) -> None:
     """Makes convolutions use the plans of a file that `jaxconv.autotune` wrote.
 
-    It is for convolutions with implementation=None. Those that the file does not have are planned by estimates. Where
-    lax was the fastest, lax answers, without a `FallbackWarning`. Programs that are compiled already keep their plans,
-    those of calls outside of jit too: load the file before the first convolution, or call `jax.clear_caches()`.
+    With implementation=None a convolution has the fastest that was measured. Where that is lax, lax answers, without a
+    `FallbackWarning`. With "cuda", "cpu" or a kernel family it has the fastest measured plan of that name, never lax.
+    What the file does not have so is planned by estimates. Programs that are compiled already keep their plans, those
+    of calls outside of jit too: load the file before the first convolution, or call `jax.clear_caches()`.
 
     If the environment variable JAXCONV_TUNING is the path of a file, the first convolution loads it.
 
@@ -49,11 +50,9 @@ def load_tuning(path: str | os.PathLike[str] | None) -> None:
         _current = tuning
 
 
-def tuning_for(implementation) -> Tuning:
-    """Measured plans, for those who name no implementation. The first call loads the environment's file."""
+def loaded_tuning() -> Tuning:
+    """The measured plans. The first call loads the environment's file."""
     global _current, _is_compared
-    if implementation is not None:
-        return NOTHING
     with _lock:
         if _current is None:
             _current = _of_environment()

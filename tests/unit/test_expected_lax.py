@@ -18,7 +18,7 @@ from jaxconv.planner.xla import AHEAD, ERRORS, Comparison, choose_or_lax, compar
 from jaxconv.problem.product import Product
 from jaxconv.tuning import file
 from jaxconv.tuning.entries import Entry
-from jaxconv.tuning.loaded import tuning_for
+from jaxconv.tuning.loaded import loaded_tuning
 
 BY_LAX = each_channel((1, 16, 16, 960), (3, 3))  # where cuDNN has a kernel of its own
 BY_OURS = halves((128, 28, 28, 256), (3, 3, 256, 256))
@@ -158,10 +158,10 @@ def test_programs(on_cuda):
 def test_a_loaded_tuning_wins(on_cuda, monkeypatch, tmp_path):
     monkeypatch.setattr(file, "model", lambda platform: "NVIDIA H200")
     plan, path = choose("cuda", "conv", BY_LAX).plan, tmp_path / "tuning.json"
-    file.write(path, "cuda", [Entry("conv", BY_LAX, plan, Times(7.5, 3.0), {"lax": Times(None, 3.1)}),
-                              Entry("conv", BY_OURS, Lax(), Times(None, 90.0), {})])  # fmt: skip
+    file.write(path, "cuda", [Entry("conv", BY_LAX, {plan: Times(7.5, 3.0), Lax(): Times(None, 3.1)}),
+                              Entry("conv", BY_OURS, {Lax(): Times(None, 90.0)})])  # fmt: skip
     jaxconv.load_tuning(path)
-    tuning = tuning_for(None)
+    tuning = loaded_tuning()
     assert decide("conv", "cuda", BY_LAX, None, tuning).plan == plan
     assert isinstance(decide("conv", "cuda", BY_OURS, None, tuning).plan, Lax)
 

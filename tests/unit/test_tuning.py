@@ -12,6 +12,7 @@ from jax import lax
 
 import jaxconv
 from cases.problems import PASSES, layer
+from jaxconv import ffi
 from jaxconv.explain import lines
 from jaxconv.lowering import decide
 from jaxconv.planner.choose import Times
@@ -21,7 +22,7 @@ from jaxconv.transforms import STEPS, PackedColumns, SwappedOperands
 from jaxconv.tuning import file
 from jaxconv.tuning.autotune import plausible
 from jaxconv.tuning.entries import Entry, why_not_stored
-from jaxconv.tuning.loaded import tuning_for
+from jaxconv.tuning.loaded import loaded_tuning
 from jaxconv.tuning.machine import model
 
 X, W = jax.ShapeDtypeStruct((2, 4, 3, 5), np.float32), jax.ShapeDtypeStruct((3, 3, 1, 5), np.float32)
@@ -41,7 +42,7 @@ def planned(implementation):
 
 
 def entry(plan, others=()):
-    return Entry("conv", DEPTHWISE, plan, Times(None, 12.34), dict(others))
+    return Entry("conv", DEPTHWISE, {plan: Times(None, 12.34), **dict(others)})
 
 
 def written(tmp_path, *entries, platform="cpu"):
@@ -69,10 +70,10 @@ def test_plausible_plans_come_back(name, platform):
     found = plausible(platform, kind, problem)
     assert len(found) >= 2 and list(found)[-1] == Lax()
     for plan, predicted in found.items():
-        before = Entry(kind, problem, plan, Times(predicted, 1.5), {"lax": Times(None, 2.5)})
+        before = Entry(kind, problem, {plan: Times(predicted, 1.5), Lax(): Times(None, 2.5)})
         after = through_json(platform, before)
         assert after == before and hash(after.problem) == hash(problem)
-        assert after.choice(platform).plan == plan
+        assert [choice.plan for choice in after.choices(platform)] == list(before.measured)
 
 
 def test_plausible_plans_are_few_and_of_several_families():
@@ -94,7 +95,7 @@ def test_lax_is_no_candidate_of_a_named_algorithm(platform):
 
 
 def test_lax_is_not_loaded_for_a_named_algorithm(tmp_path):
-    path = written(tmp_path, dataclasses.replace(entry(Lax()), problem=NAMED))
+    path = written(tmp_path, dataclasses.replace(entry(planned("gemm"), {Lax(): Times(None, 13.0)}), problem=NAMED))
     with pytest.raises(ValueError, match="lax does not honour the algorithm F32_F32_F32"):
         jaxconv.load_tuning(path)
 
@@ -123,37 +124,93 @@ def test_what_is_not_stored():
 
 
 def test_a_measured_plan_is_used(tmp_path):
-    """In what explain prints, with all times, and in the program. A named implementation, and no file, leave it."""
+    """In what explain prints, with all times, and in the program."""
     text = lambda: jax.jit(lambda x, w: depthwise(x, w)).lower(X, W).as_text()
     assert 'family = "depthwise"' in text()
-    others = {"depthwise": Times(None, 13.0), "lax": Times(None, 20.0)}
+    others = {planned("depthwise"): Times(None, 13.0), Lax(): Times(None, 20.0)}
     jaxconv.load_tuning(written(tmp_path, entry(planned("gemm"), others)))
     (line,) = lines(depthwise, X, W)
     assert line.endswith(": gemm (12.3 us measured); not depthwise: 13.0 us measured; not lax: 20.0 us measured")
     assert 'family = "gemm"' in text()
-    (named,) = lines(lambda x, w: depthwise(x, w, "cpu"), X, W)
-    assert ": depthwise; not gemm: 1.33x the cost" in named
     (another,) = lines(jaxconv.conv2d, X, jax.ShapeDtypeStruct((3, 3, 5, 5), np.float32))
     assert another.endswith(": gemm; not depthwise: it is for groups of one channel")
     jaxconv.load_tuning(None)
     assert 'family = "depthwise"' in text()
 
 
+OF_NAMES = {
+    None: "lax (12.3 us measured); not gemm: 13.0 us measured; not depthwise: 14.0 us measured",
+    "cpu": "gemm (13.0 us measured); not lax: 12.3 us measured; not depthwise: 14.0 us measured",
+    "gemm": "gemm (13.0 us measured); not lax: 12.3 us measured; not depthwise: 14.0 us measured",
+    "depthwise": "depthwise (14.0 us measured); not lax: 12.3 us measured; not gemm: 13.0 us measured",
+}
+
+
+@pytest.mark.parametrize("name", OF_NAMES)
+def test_a_named_implementation_has_its_best_measured_plan(tmp_path, name):
+    """Never lax."""
+    others = {planned("gemm"): Times(None, 13.0), planned("depthwise"): Times(None, 14.0)}
+    jaxconv.load_tuning(written(tmp_path, entry(Lax(), others)))
+    conv = lambda x, w: depthwise(x, w, name)
+    (line,) = lines(conv, X, W)
+    assert line.endswith(f": {OF_NAMES[name]}")
+    family = OF_NAMES[name].partition(" ")[0]
+    text = jax.jit(conv).lower(X, W).as_text()
+    assert ("jaxconv_conv" not in text) if family == "lax" else (f'family = "{family}"' in text)
+
+
+def test_a_name_of_which_nothing_was_measured(tmp_path):
+    """It is planned by estimates."""
+    jaxconv.load_tuning(written(tmp_path, entry(Lax(), {planned("gemm"): Times(None, 13.0)})))
+    (line,) = lines(lambda x, w: depthwise(x, w, "depthwise"), X, W)
+    assert line.endswith(": depthwise; not gemm: depthwise was asked for")
+
+
+def test_installed_by_name(tmp_path):
+    """As if each convolution named it."""
+    jaxconv.load_tuning(written(tmp_path, entry(Lax(), {planned("gemm"): Times(None, 13.0)})))
+    conv = lambda x, w: lax.conv_general_dilated(
+        x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=5
+    )
+    jaxconv.install("cpu")
+    try:
+        assert ": gemm (13.0 us measured); not lax" in lines(conv, X, W)[0]
+        assert 'family = "gemm"' in jax.jit(conv).lower(X, W).as_text()
+    finally:
+        jaxconv.uninstall()
+
+
+def test_names_on_a_gpu(monkeypatch):
+    """Of a family the fastest that was measured, whatever its tile; of a constraint, what it is."""
+    monkeypatch.setattr(ffi, "why_no_kernels", lambda platform: None)
+    kind, problem = PASSES["dense_fprop"]
+    found = [plan for plan in plausible("cuda", kind, problem) if plan != Lax()]
+    times = {Lax(): Times(None, 1.0)} | {plan: Times(1.0, 2.0 + n) for n, plan in enumerate(reversed(found))}
+    entry = Entry(kind, problem, times)
+    tuning = file.Tuning("cuda", {}, {(kind, problem): entry.choices("cuda")}, None, "a file")
+    first_of = lambda asked: decide(kind, "cuda", problem, asked, tuning).plan
+    assert first_of("cuda") == found[-1]
+    for family in {plan.family for plan in found}:
+        assert first_of(family) == next(plan for plan in reversed(found) if plan.family == family)
+    for plan in found:
+        assert first_of(plan.constraint) == first_of(dataclasses.replace(plan.constraint, or_lax=True)) == plan
+        assert not dataclasses.replace(plan.constraint, tile="another").allows(plan)
+
+
 def test_lax_answers_in_silence_where_it_was_the_fastest(tmp_path):
     """A FallbackWarning would be an error here."""
-    jaxconv.load_tuning(written(tmp_path, entry(Lax(), {"depthwise": Times(None, 13.0)})))
+    jaxconv.load_tuning(written(tmp_path, entry(Lax(), {planned("depthwise"): Times(None, 13.0)})))
     (line,) = lines(depthwise, X, W)
     assert line.endswith(": lax (12.3 us measured); not depthwise: 13.0 us measured")
     lowered = jax.jit(lambda x, w: depthwise(x, w)).lower(X, W).as_text()
     assert "stablehlo.convolution" in lowered and "jaxconv_conv" not in lowered
-    assert "jaxconv_conv" in jax.jit(lambda x, w: depthwise(x, w, "cpu")).lower(X, W).as_text()
 
 
 def test_predicted_beside_measured():
     """On a GPU, where estimates are times."""
     kind, problem = PASSES["dense_fprop"]
     plan, predicted = next(iter(plausible("cuda", kind, problem).items()))
-    choice = Entry(kind, problem, plan, Times(predicted, 11.94), {"lax": Times(None, 20.0)}).choice("cuda")
+    choice, _ = Entry(kind, problem, {plan: Times(predicted, 11.94), Lax(): Times(None, 20.0)}).choices("cuda")
     assert str(choice.times) == f"{predicted:.1f} us predicted, 11.9 us measured"
     assert 1e6 * choice.cost == pytest.approx(predicted, rel=1e-3)
 
@@ -161,7 +218,7 @@ def test_predicted_beside_measured():
 def test_compiled_programs_keep_their_plans(tmp_path):
     """Until JAX forgets them; calls outside of jit are such programs, too."""
     calls = []
-    conv = jax.jit(lambda x, w: (calls.append(tuning_for(None).digest), depthwise(x, w))[1])
+    conv = jax.jit(lambda x, w: (calls.append(loaded_tuning().digest), depthwise(x, w))[1])
     x, w = np.ones(X.shape, np.float32), np.ones(W.shape, np.float32)
     conv(x, w)
     jaxconv.load_tuning(written(tmp_path, entry(planned("gemm"))))
@@ -173,15 +230,14 @@ def test_compiled_programs_keep_their_plans(tmp_path):
 
 
 def test_the_key_of_the_persistent_cache(tmp_path):
-    """The whole file is part of it, but not for those who name an implementation."""
-    digests = lambda: [cache_key.digest("conv", "cpu", DEPTHWISE, name, tuning_for(name)) for name in (None, "cpu")]
+    """The whole file is part of it."""
+    digests = lambda: [cache_key.digest("conv", "cpu", DEPTHWISE, name, loaded_tuning()) for name in (None, "cpu")]
     before = digests()
     jaxconv.load_tuning(written(tmp_path, entry(planned("gemm"))))
     with_gemm = digests()
     jaxconv.load_tuning(written(tmp_path, entry(Lax())))
     with_lax = digests()
-    assert len({before[0], with_gemm[0], with_lax[0]}) == 3
-    assert before[1] == with_gemm[1] == with_lax[1]
+    assert len({*before, *with_gemm, *with_lax}) == 6
     jaxconv.load_tuning(None)
     assert digests() == before
 
@@ -219,7 +275,7 @@ def test_the_environment_names_a_file(tmp_path, monkeypatch):
 # What is refused.
 
 OTHER_HEADERS = {
-    "format": (2, "with format 2, but here is format 1"),
+    "format": (3, "with format 3, but here is format 2"),
     "device": ("NVIDIA A100", f"with device 'NVIDIA A100', but here is device {model('cpu')!r}"),
     "jaxconv": ("0.0.1", "with jaxconv '0.0.1', but here is jaxconv '"),
 }
@@ -243,8 +299,8 @@ def test_another_header(tmp_path, name):
 def test_a_format_without_entries(tmp_path):
     """Who reads it hears that it is of another format, not what it lacks."""
     path = tmp_path / "later.json"
-    path.write_text('{"format": 2, "platform": "cpu", "measurements": []}')
-    with pytest.raises(ValueError, match="later.json was measured with format 2, but here is format 1"):
+    path.write_text('{"format": 3, "platform": "cpu", "measurements": []}')
+    with pytest.raises(ValueError, match="later.json was measured with format 3, but here is format 2"):
         jaxconv.load_tuning(path)
 
 
@@ -257,7 +313,7 @@ def test_a_gpu_that_is_not_here(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("content", [
-    "", "[]", "{}", "3", '{"format": 1, "platform": "cpu"}', '{"platform": ["cpu"], "entries": []}',
+    "", "[]", "{}", "3", '{"format": 2, "platform": "cpu"}', '{"platform": ["cpu"], "entries": []}',
     '{"platform": "tpu", "entries": []}', b"\xff\x00",
 ])  # fmt: skip
 def test_no_tuning_file(tmp_path, content):
@@ -269,37 +325,41 @@ def test_no_tuning_file(tmp_path, content):
         jaxconv.load_tuning(tmp_path / "none.json")
 
 
+BY_GEMM = {"family": "gemm", "tile": None, "settings": {}, "transform": []}
 EDITS = {
     "kind": ({"kind": "fprop"}, ""),
-    "family": ({"plan": {"family": "fast", "tile": None, "settings": {}, "transform": []}}, "fast cannot run"),
-    "tile": ({"plan": {"family": "gemm", "tile": "8x8x8", "settings": {}, "transform": []}}, "gemm 8x8x8 cannot run"),
-    "settings": (
-        {"plan": {"family": "gemm", "tile": None, "settings": {"split": 2}, "transform": []}},
-        "gemm, split 2 cannot run: .*has no settings",
-    ),
-    "step": (
-        {"plan": {"family": "gemm", "tile": None, "settings": {}, "transform": [{"step": "Winograd"}]}},
-        "there is no transform 'Winograd'",
-    ),
+    "family": ({"plan": BY_GEMM | {"family": "fast"}}, "fast cannot run"),
+    "tile": ({"plan": BY_GEMM | {"tile": "8x8x8"}}, "gemm 8x8x8 cannot run"),
+    "settings": ({"plan": BY_GEMM | {"settings": {"split": 2}}}, "gemm, split 2 cannot run: .*has no settings"),
+    "step": ({"plan": BY_GEMM | {"transform": [{"step": "Winograd"}]}}, "there is no transform 'Winograd'"),
     "transform": (
-        {"plan": {"family": "gemm", "tile": None, "settings": {}, "transform": [{"step": "SwappedOperands"}]}},
+        {"plan": BY_GEMM | {"transform": [{"step": "SwappedOperands"}]}},
         "gemm of swapped operands cannot run: .*only a wgrad",
     ),
     "incomplete": ({"plan": {"family": "gemm"}}, "transform"),
+    "nothing": ({"measured": []}, "nothing was measured"),
     "times": ({"us": {"measured": 1.0}}, "predicted"),
     "no time": ({"us": {"predicted": None, "measured": None}}, "positive numbers of microseconds"),
     "words": ({"us": {"predicted": None, "measured": "fast"}}, "positive numbers of microseconds"),
-    "negative": ({"others": {"lax": {"predicted": None, "measured": -1.0}}}, "positive numbers of microseconds"),
-    "not finite": ({"others": {"lax": {"predicted": 1e999, "measured": 1.0}}}, "positive numbers of microseconds"),
-}  # fmt: skip
+    "negative": ({"us": {"predicted": None, "measured": -1.0}}, "positive numbers of microseconds"),
+    "not finite": ({"us": {"predicted": 1e999, "measured": 1.0}}, "positive numbers of microseconds"),
+}
 
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edited_entry(tmp_path, edit):
-    """The message names it."""
-    path = written(tmp_path, entry(Lax()), entry(planned("gemm")))
+    """The message names it, whichever of its candidates was edited."""
+    of_images = layer((3, *X.shape[1:]), W.shape, feature_group_count=5)
+    before = entry(Lax(), {planned("gemm"): Times(None, 13.0)})
+    path = written(tmp_path, before, dataclasses.replace(before, problem=of_images))
     change, message = EDITS[edit]
-    changed(path, lambda content: content["entries"][1].update(change))
+    whole = change.keys() & {"kind", "measured"}
+
+    def edited(content):
+        found = content["entries"][1]
+        (found if whole else found["measured"][1]).update(change)
+
+    changed(path, edited)
     with pytest.raises(ValueError, match=rf"entries\[1\] cannot be used: .*{message}.*Measure again, .*another file"):
         jaxconv.load_tuning(path)
 
@@ -326,7 +386,7 @@ def test_edited_settings_of_a_gpu(name):
     plan = next(plan for plan in plausible("cuda", kind, problem) if plan and plan.family == "depthwise")
     edited = dataclasses.replace(plan, settings={**plan.settings, name: SETTINGS[name]})
     with pytest.raises((ValueError, TypeError)):
-        through_json("cuda", Entry(kind, problem, edited, Times(1.0, 1.0), {})).choice("cuda")
+        through_json("cuda", Entry(kind, problem, {edited: Times(1.0, 1.0)})).choices("cuda")
 
 
 def test_a_file_that_cannot_be_written(tmp_path, monkeypatch):
