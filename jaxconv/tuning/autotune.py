@@ -8,7 +8,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -31,7 +30,7 @@ from jaxconv.traced import pass_of, trace
 from jaxconv.transforms import ChannelsLast
 from jaxconv.transforms.array_views import AS_IT_IS
 from jaxconv.tuning.entries import Entry, operand_types, why_not_stored
-from jaxconv.tuning.file import NOTHING, Key, read, write
+from jaxconv.tuning.file import Key, extend
 from jaxconv.tuning.timing import CLOCKS, median_us, random_operands
 
 # A candidate is plausible if it is estimated to take at most so many times the least time. At most so many are
@@ -73,7 +72,8 @@ def autotune(fn: Callable, *args: Any, path: str | os.PathLike[str], **kwargs: A
       fn: a function, jitted or not.
       *args, **kwargs: its arguments, as in `explain`. For an argument of `fn` named path, use `functools.partial`.
       path: the JSON file. If it exists, it is extended, and what it has is not measured again. It is written after each
-        convolution. One process at a time may write a file; threads of a process take turns.
+        convolution, and keeps what other processes add meanwhile: a file beside it, `path` with `.lock`, is their lock.
+        Measure in one process at a time on a device.
 
     Raises:
       ImportError: tqdm is not installed.
@@ -111,22 +111,18 @@ def _alone_on(device: Any) -> Iterator[None]:
 
 
 def _extend(path: str | os.PathLike[str], keys: Keys, platform: str, device: Any, tqdm) -> None:
-    known = read(path) if Path(path).exists() else NOTHING
-    if known.platform not in (None, platform):
-        raise ValueError(f"{path} is of platform {known.platform}, but the function runs on {platform}")
-    entries = dict(known.entries)
-    write(path, platform, entries.values())  # if that fails, before anything is measured
+    entries = extend(path, platform)  # if that fails, before anything is measured
     missing = {key: plausible(platform, *key, or_lax=keys[key]) for key in keys if key not in entries}
     with tqdm(total=sum(map(len, missing.values())), unit="candidate") as bar:
         for key, candidates in missing.items():
             before = bar.n
             try:
-                entries[key] = _measured(device, *key, candidates, bar.update)
+                entry = _measured(device, *key, candidates, bar.update)
             except RuntimeError as error:
                 bar.update(before + len(candidates) - bar.n)
                 warnings.warn(f"jaxconv.autotune leaves out a convolution: {error}. {key[1]}", stacklevel=3)
             else:
-                write(path, platform, entries.values())
+                extend(path, platform, [entry])
 
 
 def _keys(equations: Iterable[Any], platform: str) -> Keys:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.metadata
 import json
 import os
+import shutil
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
@@ -88,17 +90,40 @@ def read(path: str | os.PathLike[str]) -> Tuning:
     return Tuning(platform, entries, choices, digest, f"{os.fspath(path)} (sha256 {digest})")
 
 
-def write(path: str | os.PathLike[str], platform: str, entries: Iterable[Entry]) -> None:
-    """Writes the file, one entry a line. Who reads it meanwhile sees the old one or the new one.
+def extend(path: str | os.PathLike[str], platform: str, entries: Iterable[Entry] = ()) -> dict[Key, Entry]:
+    """Adds entries to the file, or makes it, and returns all that it has then.
 
-    If several write it at a time, the last one counts.
+    Who reads it meanwhile sees the old one or the new one. Threads and processes that extend it at a time take turns.
+
+    Raises:
+      OSError: it cannot be read or written.
+      ValueError: as `read`, or the file is of another platform.
     """
+    target = os.path.realpath(path)  # a link stays one
+    with open(f"{target}.lock", "a") as lock:  # it stays, too: who waits for one that is removed would lock alone
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known = read(path) if os.path.exists(path) else NOTHING
+        if known.platform not in (None, platform):
+            raise ValueError(f"{path} is of platform {known.platform}, but the function runs on {platform}")
+        every = known.entries | {(entry.kind, entry.problem): entry for entry in entries}
+        _replace(target, _content(platform, every.values()))
+    return every
+
+
+def _content(platform: str, entries: Iterable[Entry]) -> str:
+    """One entry a line."""
     header = json.dumps(_header(platform), indent=1).removesuffix("\n}")
     lines = ",\n".join(json.dumps(entry.to_json()) for entry in entries)
-    path = os.path.realpath(path)  # a link stays one
+    return f'{header},\n "entries": [\n{lines}\n]}}\n'
+
+
+def _replace(path: str, content: str) -> None:
+    """The mode of a file that is there stays."""
     unfinished = Path(f"{path}.{uuid.uuid4().hex}")
     try:
-        unfinished.write_text(f'{header},\n "entries": [\n{lines}\n]}}\n')
+        unfinished.write_text(content)
+        if os.path.exists(path):
+            shutil.copymode(path, unfinished)
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)

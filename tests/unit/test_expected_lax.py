@@ -158,8 +158,8 @@ def test_programs(on_cuda):
 def test_a_loaded_tuning_wins(on_cuda, monkeypatch, tmp_path):
     monkeypatch.setattr(file, "model", lambda platform: "NVIDIA H200")
     plan, path = choose("cuda", "conv", BY_LAX).plan, tmp_path / "tuning.json"
-    file.write(path, "cuda", [Entry("conv", BY_LAX, {plan: Times(7.5, 3.0), Lax(): Times(None, 3.1)}),
-                              Entry("conv", BY_OURS, {Lax(): Times(None, 90.0)})])  # fmt: skip
+    file.extend(path, "cuda", [Entry("conv", BY_LAX, {plan: Times(7.5, 3.0), Lax(): Times(None, 3.1)}),
+                               Entry("conv", BY_OURS, {Lax(): Times(None, 90.0)})])  # fmt: skip
     jaxconv.load_tuning(path)
     tuning = loaded_tuning()
     assert decide("conv", "cuda", BY_LAX, None, tuning).plan == plan

@@ -2,8 +2,11 @@
 
 import dataclasses
 import json
+import os
+import stat
 import subprocess
 import sys
+import threading
 
 import jax
 import numpy as np
@@ -47,7 +50,7 @@ def entry(plan, others=()):
 
 def written(tmp_path, *entries, platform="cpu"):
     path = tmp_path / "tuning.json"
-    file.write(path, platform, entries)
+    file.extend(path, platform, entries)
     return path
 
 
@@ -389,14 +392,17 @@ def test_edited_settings_of_a_gpu(name):
         through_json("cuda", Entry(kind, problem, {edited: Times(1.0, 1.0)})).choices("cuda")
 
 
+# How it is written.
+
+
 def test_a_file_that_cannot_be_written(tmp_path, monkeypatch):
-    """Leaves nothing beside the old one."""
+    """Leaves nothing but the old one, and the lock."""
     path = written(tmp_path)
-    before = path.read_text()
+    before, names = path.read_text(), sorted(tmp_path.iterdir())
     monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         written(tmp_path, entry(planned("gemm")))
-    assert list(tmp_path.iterdir()) == [path] and path.read_text() == before
+    assert sorted(tmp_path.iterdir()) == names == [path, path.with_suffix(".json.lock")] and path.read_text() == before
 
 
 def test_a_link_to_a_file_stays_one(tmp_path):
@@ -404,6 +410,86 @@ def test_a_link_to_a_file_stays_one(tmp_path):
     link.symlink_to(tmp_path / "there.json")
     written(tmp_path, entry(planned("gemm")))
     assert link.is_symlink() and len(file.read(tmp_path / "there.json").entries) == 1
+
+
+def test_what_others_added_stays(tmp_path):
+    """Of what two measured, the later one."""
+    of_three = dataclasses.replace(entry(Lax()), problem=layer((3, *X.shape[1:]), W.shape, feature_group_count=5))
+    written(tmp_path, entry(Lax()))
+    written(tmp_path, of_three)
+    path = written(tmp_path, entry(planned("gemm")))
+    assert list(file.read(path).entries.values()) == [entry(planned("gemm")), of_three]
+
+
+def mode_of(path):
+    return oct(stat.S_IMODE(path.stat().st_mode))
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o664])
+def test_the_mode_of_a_file_stays(tmp_path, mode):
+    path = written(tmp_path)
+    path.chmod(mode)
+    written(tmp_path, entry(planned("gemm")))
+    assert mode_of(path) == oct(mode)
+
+
+@pytest.mark.parametrize("umask, mode", [(0o022, 0o644), (0o077, 0o600)])
+def test_the_mode_of_a_new_file_is_by_the_umask(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        assert mode_of(written(tmp_path)) == oct(mode)
+    finally:
+        os.umask(before)
+
+
+WRITER = """
+import json, sys
+import jax
+jax.config.update("jax_platforms", "cpu")
+from jaxconv.tuning import file
+from jaxconv.tuning.entries import Entry
+
+path, *entries = sys.argv[1:]
+entries = [Entry.from_json("cpu", json.loads(entry)) for entry in entries]
+print("ready", flush=True)
+sys.stdin.readline()
+for entry in entries:
+    file.extend(path, "cpu", [entry])
+"""
+
+
+def test_processes_and_threads_that_write_at_once(tmp_path):
+    """No entry is lost."""
+    path, each = tmp_path / "tuning.json", 10
+    entries = [
+        dataclasses.replace(entry(Lax()), problem=layer((n, *X.shape[1:]), W.shape, feature_group_count=5))
+        for n in range(1, 4 * each + 1)
+    ]
+    parts = [entries[first : first + each] for first in range(0, len(entries), each)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path), *(json.dumps(entry.to_json()) for entry in part)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for part in parts[:2]
+    ]  # fmt: skip
+    for process in processes:
+        assert process.stdout and process.stdout.readline() == "ready\n"
+    threads = [
+        threading.Thread(target=lambda part: [file.extend(path, "cpu", [entry]) for entry in part], args=(part,))
+        for part in parts[2:]
+    ]
+    for thread in threads:
+        thread.start()
+    for process in processes:
+        process.communicate("go\n", timeout=120)
+        assert process.returncode == 0
+    for thread in threads:
+        thread.join()
+    assert file.read(path).entries.keys() == {(entry.kind, entry.problem) for entry in entries}
+
+
+# The device.
 
 
 def test_the_device_of_a_host_is_its_model_and_its_cores(monkeypatch):
