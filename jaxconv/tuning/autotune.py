@@ -79,7 +79,8 @@ def autotune(fn: Callable, *args: Any, path: str | os.PathLike[str], **kwargs: A
       ImportError: tqdm is not installed.
       NotImplementedError: there are no native kernels for the platform, the program has several processes, or the call
         is inside of `jit`, `grad` or `vmap`.
-      ValueError: the file exists, and is of another platform or device, another version of jaxconv or another format.
+      ValueError: the file exists, and is of another platform or device, another version of jaxconv, other kernels or
+        another format.
       Exception: what `fn` raises while it is traced.
     """
     try:

@@ -1,4 +1,4 @@
-"""The file of measured plans: JSON of one device, one version of jaxconv and one format."""
+"""The file of measured plans: JSON of one device, one version of jaxconv and its kernels, and one format."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jaxconv.compiled import planning
 from jaxconv.ffi import MODULES
 from jaxconv.planner.choose import Choice
 from jaxconv.planner.plan import ANY, Constraint, Lax
@@ -23,7 +24,7 @@ from jaxconv.tuning.entries import Entry
 from jaxconv.tuning.machine import model
 
 FORMAT = 2
-MUST_MATCH = ("format", "device", "jaxconv")  # of the header
+MUST_MATCH = ("format", "device", "jaxconv", "kernels")  # of the header
 Key = tuple[str, ConvProblem]  # kind, problem
 
 
@@ -55,7 +56,8 @@ def read(path: str | os.PathLike[str]) -> Tuning:
 
     Raises:
       OSError: it cannot be read.
-      ValueError: it is no tuning file; it is of another device, version or format; or an entry cannot run here.
+      ValueError: it is no tuning file; it is of another device, version or format, or of other kernels; or an entry
+        cannot run here.
     """
     content = Path(path).read_bytes()
     try:
@@ -130,11 +132,13 @@ def _replace(path: str, content: str) -> None:
 
 
 def _header(platform: str) -> dict[str, Any]:
-    """jax: for information. It may change the time of lax."""
+    """kernels: the digest of what plans mean, for builds of one version. jax: for information. It may change the time
+    of lax."""
     return {
         "format": FORMAT,
         "platform": platform,
         "device": model(platform),
         "jaxconv": importlib.metadata.version("jaxconv"),
+        "kernels": planning.DIGEST[:16],
         "jax": jax.__version__,
     }

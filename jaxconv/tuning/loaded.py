@@ -40,8 +40,9 @@ def load_tuning(path: str | os.PathLike[str] | None) -> None:
 
     Raises:
       OSError: the file cannot be read.
-      ValueError: it is of another device, another version of jaxconv or another format; an entry of it cannot run here;
-        or another process of the program holds another file, or does not load one. The one loaded before stays.
+      ValueError: it is of another device, another version of jaxconv, other kernels or another format; an entry of it
+        cannot run here; or another process of the program holds another file, or does not load one. The one loaded
+        before stays.
     """
     global _current, _is_compared
     with _lock:

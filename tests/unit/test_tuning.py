@@ -16,6 +16,7 @@ from jax import lax
 import jaxconv
 from cases.problems import PASSES, layer
 from jaxconv import ffi
+from jaxconv.compiled import planning
 from jaxconv.explain import lines
 from jaxconv.lowering import decide
 from jaxconv.planner.choose import Times
@@ -281,6 +282,7 @@ OTHER_HEADERS = {
     "format": (3, "with format 3, but here is format 2"),
     "device": ("NVIDIA A100", f"with device 'NVIDIA A100', but here is device {model('cpu')!r}"),
     "jaxconv": ("0.0.1", "with jaxconv '0.0.1', but here is jaxconv '"),
+    "kernels": ("0123", f"with kernels '0123', but here is kernels '{planning.DIGEST[:16]}'"),
 }
 
 
