@@ -8,9 +8,12 @@ import numpy as np
 
 import jaxconv
 from cases.reference import integers, run_on_host
+from cases.tiles import EVERY_TILE, constraint, dtypes_of
+from jaxconv.explain import lines
 
 LAYOUT = "NCHW32"
 EVERY = ("scale", "bias", "residual", "residual_scale", "out_scale")
+WITHOUT_RESIDUAL = ("scale", "bias", "out_scale")
 FILTERS = {
     "as_it_is": lambda w: w,
     "prepared": jaxconv.prepare_filter,
@@ -75,3 +78,36 @@ CASES = {
     "most_planes": Images((2, 5, 5, 1088), (1, 1, 1088, 64)),
     "many_positions": Images((3, 33, 31, 64), (3, 3, 64, 128), dict(padding="SAME_LOWER")),
 }
+
+
+# The CUDA tiles that take them.
+TILES = {name: (family, tile) for name, (family, tile) in EVERY_TILE.items()
+         if family not in ("im2col", "direct") and "int8_to_int32" in dtypes_of(family, tile)}  # fmt: skip
+
+
+def filter_of(family):
+    return FILTERS["prepared_for_it" if family == "wgmma" else "prepared"]
+
+
+def splits_of(family, tile):
+    return (1, 2, 8) if family == "wgmma" and tile.cluster_split else (1, 3)
+
+
+def calls_of(family, tile, prepare, names, **more):
+    """`(name, function, its arguments, result)` of those that a tile takes, each in all its splits, on a GPU."""
+    for name, case in CASES.items():
+        for split in splits_of(family, tile):
+            asked = constraint(family, tile, split=split)
+            conv = case.conv(layout=LAYOUT, out_dtype="int8", implementation=asked, **more)
+            x, w, operands = case.arrays(names)
+            given = to_blocks(x), prepare(w), in_blocks(operands)
+            call = lambda x, w, operands, conv=conv: conv(x, w, **operands)
+            (line,) = lines(call, *given)
+            if line.startswith("fprop with its epilogue"):
+                yield f"{name} {split}", call, given, to_blocks(case.expected(x, w, operands, **more))
+
+
+def program(calls):
+    """Calls as one function of arrays, these, and its results."""
+    _, functions, arrays, expected = zip(*calls, strict=True)
+    return lambda arrays: [f(*of) for f, of in zip(functions, arrays, strict=True)], list(arrays), list(expected)

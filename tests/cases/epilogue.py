@@ -19,6 +19,8 @@ from jaxconv.planner.plan import constraint_of
 
 EVERY = ("scale", "bias", "residual", "residual_scale")
 NUMBERS = {"float64": "float64"}  # else float32
+# Of activations that are no rounded sum of exact numbers, by the bytes of a result.
+RTOL_OF_SMOOTH = {1: 0.07, 2: 8e-3, 4: 1e-5, 8: 1e-6}
 PAGE = 2**16
 # Where no tap reaches a result, or nothing is summed up.
 NOTHING_SUMMED = ("nothing_seen", "no_channels", "many_classes", "doubled_without_overlap")

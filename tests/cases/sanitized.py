@@ -4,6 +4,7 @@ Under the sanitizer XLA's compilation is not reliable, and slow. docs/performanc
 """
 
 import argparse
+import itertools
 import pickle
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
 import jaxconv  # noqa: F401  (it registers the handlers that stored programs call)
-from cases import epilogue, neighbours
+from cases import blocks, epilogue, neighbours
 from cases.convolutions import TINY, convolutions
 from cases.exact import alone, cases_of, exact_in, results_of
 from cases.plans import PARTIAL
@@ -28,9 +29,12 @@ from cases.tiles import (
     result_of,
     transforms_of,
 )
+from jaxconv.activations import LeakyRelu
 from jaxconv.planner.families import FAMILIES
 
 MOST = 6  # cases of a program
+# One that clips, one that bends, and one that kernels call a function for; of each, how many cases.
+ACTIVATIONS = {"relu": ("relu", MOST), "leaky_relu": (LeakyRelu(0.25), 2), "silu": ("silu", 2)}
 
 
 def make(folder: Path, families: list[str]) -> None:
@@ -40,9 +44,13 @@ def make(folder: Path, families: list[str]) -> None:
             if (family, tile) in WITH_SUMS.values():
                 store(folder / f"{name}-{dtype}", dtype, *plain(family, tile, dtype))
             for ended_dtype in ENDED_DTYPES.get(dtype, [dtype] if has_pass(tile, "fprop") else []):
-                store(folder / f"{name}-{ended_dtype}-ended", ended_dtype, *ended(family, tile, ended_dtype))
+                for ending in ACTIVATIONS:
+                    path = folder / f"{name}-{ended_dtype}-{ending}"
+                    store(path, ended_dtype, *ended(family, tile, ended_dtype, ending))
         if family in families and (family, tile) in neighbours.TILES:
             store(folder / f"{name}-bfloat16-rows", "bfloat16", *neighbours.calls_of(family, tile)[:3])
+        if family in families and (family, tile) in blocks.TILES.values():
+            store(folder / f"{name}-int8-nchw32", "int8", *in_blocks(family, tile))
 
 
 def plain(family, tile, dtype):
@@ -54,23 +62,33 @@ def plain(family, tile, dtype):
     return alone(cases, dtype), operands, results_of(cases, expected)
 
 
-def ended(family, tile, dtype):
-    """The same with every operand of an epilogue."""
+def ended(family, tile, dtype, ending):
+    """The same with every operand of an epilogue and an activation, and how exact it is."""
+    activation, most = ACTIVATIONS[ending]
     every = TINY[family] if family in PARTIAL else list(convolutions())[:6]
     cases = [(name, "fprop", constraint(family, tile, transform))
              for name in every for transform in transforms_of(family, tile, dtype, "fprop")]  # fmt: skip
     out_scale = ("out_scale",) if np.dtype(result_of(dtype)).itemsize == 1 else ()
     names = ("scale", "bias", "residual", "residual_scale", *out_scale)
-    return epilogue.program("cuda", epilogue.supported("cuda", cases, dtype)[:MOST], dtype, names, "relu")
+    rtol = epilogue.RTOL_OF_SMOOTH[np.dtype(result_of(dtype)).itemsize] if ending == "silu" else 0.0
+    supported = epilogue.supported("cuda", cases, dtype)[:most]
+    return *epilogue.program("cuda", supported, dtype, names, activation), rtol
 
 
-def store(path: Path, dtype: str, function, operands, expected) -> None:
+def in_blocks(family, tile):
+    """Images of NCHW32, with an epilogue. Without a residual there are other stores."""
+    of = lambda names: blocks.calls_of(family, tile, blocks.filter_of(family), names, activation="relu")
+    kinds = blocks.EVERY, blocks.WITHOUT_RESIDUAL
+    return blocks.program([call for names in kinds for call in itertools.islice(of(names), MOST // 2)])
+
+
+def store(path: Path, dtype: str, function, operands, expected, rtol: float = 0.0) -> None:
     if not expected:
         return
     with jax.enable_x64(dtype == "float64"):
         program = jax.jit(function).lower(operands).compile()
         results = jax.device_get(program(operands))
-    assert_same(results, expected)
+    assert_same(results, expected, rtol)
     path.write_bytes(pickle.dumps((serialize(program), operands, results)))
     print("made", path.name, flush=True)
 

@@ -8,7 +8,7 @@ import pytest
 
 from cases.convolutions import OF_PARTIAL, OWN, convolutions, problem
 from cases.epilogue import EVERY as EPILOGUE
-from cases.epilogue import check, ended, operands_of, supported, with_epilogue
+from cases.epilogue import RTOL_OF_SMOOTH, check, ended, operands_of, supported, with_epilogue
 from cases.exact import exact
 from cases.float8 import FLOAT8, largest_of
 from cases.plans import PARTIAL
@@ -94,7 +94,7 @@ def test_silu_of_every_tile(family, tile, dtype):
 def test_both_bounds_and_what_bends(family, tile, dtype, activation):
     """A clip and a slope are exact. Results of one byte do not end at this clip's bounds by themselves."""
     is_exact = activation != "hard_swish"
-    rtol = 0.0 if is_exact else {1: 0.07, 2: 8e-3, 4: 1e-5, 8: 1e-6}[np.dtype(result_of(dtype)).itemsize]
+    rtol = 0.0 if is_exact else RTOL_OF_SMOOTH[np.dtype(result_of(dtype)).itemsize]
     check("cuda", cases_of(family, tile, dtype)[:3], dtype, ("scale", "bias"), activation, rtol)
 
 
