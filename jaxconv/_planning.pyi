@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ DIGEST: str  # of the sources that plans depend on
 NEXT_KERNEL_SECONDS: float  # of a kernel beside a call's first
 COORDINATE_LIMIT: int  # coordinates in an image are less
 POSITIONS_LIMIT: int  # output positions are fewer
+host: Any  # the planners of the host's kernel families, by their names
 FORMAT: int  # of programs' custom calls: attributes, settings, offset tables
 
 Array = tuple[Sequence[int], Sequence[int], str]  # sizes, axes, dtype's name

@@ -8,10 +8,10 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-__all__ = ["planning", "why_missing"]
+__all__ = ["planning", "missing_reason"]
 
 
-def why_missing(name: str) -> str:
+def missing_reason(name: str) -> str:
     """Why a native module is missing: perhaps the sources in the current folder hide the installed package."""
     here = Path(__file__).parent
     installed = PathFinder.find_spec(name, [os.path.join(entry, here.name) for entry in sys.path])
@@ -24,6 +24,6 @@ def why_missing(name: str) -> str:
 
 
 if importlib.util.find_spec("jaxconv._planning") is None:
-    raise ImportError(why_missing("jaxconv._planning"))
+    raise ImportError(missing_reason("jaxconv._planning"))
 
 from jaxconv import _planning as planning  # noqa: E402

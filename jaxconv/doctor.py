@@ -67,7 +67,7 @@ def _modules() -> Iterator[tuple[str, str]]:
     """The file of each, or why it is not used. Without those of the host, jaxconv is not imported at all."""
     yield planning.__name__, str(planning.__file__)
     for platform in FAMILIES:
-        reason, name = ffi.why_no_module(platform), ffi.find_module(platform)
+        reason, name = ffi.missing_module_reason(platform), ffi.find_module(platform)
         yield name or platform, reason or str(sys.modules[str(name)].__file__)
 
 
@@ -81,10 +81,10 @@ def _sections() -> Iterator[tuple[str, Findings]]:
     for platform in FAMILIES:
         yield f"{platform}: {_devices_text(platform)}", _findings(platform)
     if path := os.environ.get(VARIABLE):
-        yield f"measured plans: {VARIABLE}={path}", [("file", _why_not_read(path))]
+        yield f"measured plans: {VARIABLE}={path}", [("file", _unread_reason(path))]
 
 
-def _why_not_read(path: str) -> str | None:
+def _unread_reason(path: str) -> str | None:
     try:
         read(path)
     except (OSError, ValueError) as error:
@@ -126,9 +126,9 @@ def _findings(platform: str) -> Findings:
         if platform == "cuda":
             yield from _unused_driver()
         if ffi.find_module(platform) is not None:
-            yield "kernels", ffi.why_no_kernels(platform)
+            yield "kernels", ffi.unavailable_reason(platform)
         return
-    reason = ffi.why_no_kernels(platform)
+    reason = ffi.unavailable_reason(platform)
     if reason is not None:
         yield "kernels", f"{reason}. Until then lax answers every convolution"
         return

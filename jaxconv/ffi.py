@@ -16,7 +16,7 @@ import jaxlib.version
 import numpy as np
 from jax import Array, lax
 
-from jaxconv.compiled import planning, why_missing
+from jaxconv.compiled import missing_reason, planning
 from jaxconv.epilogue import NOTHING, Epilogue
 from jaxconv.planner import devices
 from jaxconv.planner.devices import Device
@@ -87,7 +87,7 @@ def _load(platform: str) -> ModuleType:
     """Imports, checks and registers a platform's native module. Raises ImportError if it cannot be used."""
     name = find_module(platform)
     if name is None:
-        raise ImportError(why_missing(MODULES[platform][0]))
+        raise ImportError(missing_reason(MODULES[platform][0]))
     module = importlib.import_module(name)
     check_fits(name, module.ffi_api_version(), running_ffi_api())
     if not name.startswith("jaxconv."):
@@ -115,14 +115,14 @@ def _load_cuda() -> ModuleType | str:
 _LOADED: dict[str, ModuleType | str] = {"cpu": _load("cpu"), "cuda": _load_cuda()}
 
 
-def why_no_module(platform: str) -> str | None:
+def missing_module_reason(platform: str) -> str | None:
     """Why there is no native module for a platform, or why it cannot be used; None if it can. No backend is started."""
     module = _LOADED.get(platform, f"jaxconv has no kernels for the platform {platform}")
     return module if isinstance(module, str) else None
 
 
 @lru_cache(maxsize=len(MODULES))
-def why_no_kernels(platform: str) -> str | None:
+def unavailable_reason(platform: str) -> str | None:
     """Why the native kernels for a platform do not run here; None if they do.
 
     Where there are GPUs, one kernel is loaded on each: an old driver, or a GPU that this installation has no code for,
@@ -130,11 +130,15 @@ def why_no_kernels(platform: str) -> str | None:
     """
     module = _LOADED.get(platform)
     if module is None or isinstance(module, str):
-        return why_no_module(platform)
+        return missing_module_reason(platform)
     for gpu in gpus() if platform == "cuda" else ():
         is_here = gpu.process_index == jax.process_index()
         reason = devices.unsupported_reason(gpu)
-        if reason is None and is_here and (error := module.why_not_run(gpu.local_hardware_id)) is not None:
+        if (
+            reason is None
+            and is_here
+            and (error := module.unsupported_device_reason(gpu.local_hardware_id)) is not None
+        ):
             reason = f"{gpu.device_kind} does not load the kernels of this installation of jaxconv: {error}"
         if reason is not None:
             return (

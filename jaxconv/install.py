@@ -82,7 +82,7 @@ def install(implementation: str | None = None) -> None:
 
 
 def _install(platforms: Sequence[str], asked: Constraint | None, implementation: str | None) -> None:
-    reasons = [ffi.why_no_module(platform) for platform in platforms]
+    reasons = [ffi.missing_module_reason(platform) for platform in platforms]
     if all(reasons):
         fallback.warn(str(reasons[0]), IN_SILENCE)
     uninstall()
@@ -135,7 +135,7 @@ def _leave_to_lax(
     if not fallback.is_by_lax(ctx.jaxpr_eqn_ctx):
         for here in (platform,) if platform else ctx.platforms or ctx.module_context.platforms:
             is_for_others = f"install({name!r}) is not for {here}, but install() is"
-            fallback.warn(is_for_others if here in FAMILIES else str(ffi.why_no_module(here)), IN_SILENCE)
+            fallback.warn(is_for_others if here in FAMILIES else str(ffi.missing_module_reason(here)), IN_SILENCE)
     return by_lax(ctx, lhs, rhs, **params | {"precision": precision_of_lax(params["precision"])})
 
 

@@ -40,13 +40,11 @@ from jaxconv.sharding.partitioning import (
     explicitly_partitioned,
     is_explicit,
     partitioned,
-    why_unpartitioned,
+    unpartitioned_reason,
     without_shardings,
 )
 from jaxconv.tuning.file import NOTHING, Tuning
 from jaxconv.tuning.loaded import loaded_tuning
-
-FLOAT8_FAMILY = "wgmma"  # whose kernels multiply float8 on a GPU
 
 
 def lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, implementation, sharding):
@@ -65,7 +63,7 @@ def lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, i
     if automatic.devices == 1:
         compute = block(kind, problem, local, {}, {})
     # XLA would split an exported program by Python of this process.
-    elif reason := "an export for several devices" if is_export else why_unpartitioned(problem, automatic):
+    elif reason := "an export for several devices" if is_export else unpartitioned_reason(problem, automatic):
         by_lax = partial(_by_lax, reason, kind, implementation)
         compute = block(kind, problem, Local(by_lax), {}, {})
     else:
@@ -142,7 +140,7 @@ def integer_readings(gradient: ConvProblem) -> list[Seen]:
 
 def _faster(readings: list[Seen], constraint: Constraint) -> Seen:
     """Of integers. Tensor cores read bytes only if what is summed comes last: a convolution can be brought to that."""
-    if ffi.why_no_kernels("cuda"):
+    if ffi.unavailable_reason("cuda"):
         return readings[0]
     taken = [seen for seen in readings if not unsupported_reason(seen.problem, seen.kind)]
     cost = lambda seen: choose("cuda", *seen, constraint, ffi.device("cuda")).cost
@@ -152,16 +150,15 @@ def _faster(readings: list[Seen], constraint: Constraint) -> Seen:
 def float8_on_gpu(
     kind: str, problem: ConvProblem, constraint: Constraint = ANY, ending: Ending = Ending.SUMS
 ) -> ConvProblem:
-    """A problem of float8 as kernels take it: as it is, if those of wgmma do and are expected to be faster, or in wider
+    """A problem of float8 as kernels take it: as it is, if some do and are expected to be faster, or in wider
     types. Without an epilogue they round no sums to float8. Precisions above the default are for wider types."""
     taken, wider = problem, without_float8(kind, problem)
     if ending is Ending.SUMS and problem.dtype(RESULT[kind]) in FLOAT8:
         taken = with_result(kind, problem, FLOAT32)
-    may_be_native = constraint.family in (None, FLOAT8_FAMILY) and allows_float8(problem.precision)
-    if not may_be_native or unsupported_reason(taken, kind) or ffi.why_no_kernels("cuda"):
+    if not allows_float8(problem.precision) or unsupported_reason(taken, kind) or ffi.unavailable_reason("cuda"):
         return wider
-    device, of_wgmma = ffi.device("cuda"), dataclasses.replace(constraint, family=FLOAT8_FAMILY)
-    native = choose("cuda", kind, taken, of_wgmma, device, ending)
+    device = ffi.device("cuda")
+    native = choose("cuda", kind, taken, constraint, device, ending)
     as_wider = choose("cuda", kind, wider, constraint, device, ending).cost
     is_faster = native.cost <= as_wider + widening_seconds(kind, taken, wider, device)
     return taken if native.plan is not None and is_faster else wider
@@ -239,4 +236,4 @@ def _platform_reason(platform: str | None, constraint: Constraint) -> str | None
         return f"it is being compiled for another platform ({platform or 'neither cpu nor cuda'})"
     if platform is None:
         return "no native kernels for this platform (cpu and cuda have them)"
-    return ffi.why_no_kernels(platform)
+    return ffi.unavailable_reason(platform)

@@ -276,7 +276,7 @@ nanobind::object UnsupportedDevice(int device) {
 NB_MODULE(_cuda, module) {
   module.def("registrations", &jaxconv::Registrations, "FFI handlers by target name.");
   module.def("types", &jaxconv::Types, "What FFI handlers keep, by name.");
-  module.def("why_not_run", &jaxconv::UnsupportedDevice, nanobind::arg("device"),
+  module.def("unsupported_device_reason", &jaxconv::UnsupportedDevice, nanobind::arg("device"),
              "Why a device, by its number among the visible ones, cannot run the kernels; None if it can.");
   module.def("calls_loaded", &jaxconv::CallSlot::Used, "Numbers that calls of loaded programs have now.");
   module.attr("has_wgmma") = jaxconv::kHasWgmmaCode;

@@ -49,7 +49,7 @@ def cuda_kernels(monkeypatch):
     """As with a GPU: programs are planned and lowered for its kernels, but not run."""
     from jaxconv import ffi
 
-    monkeypatch.setattr(ffi, "why_no_kernels", lambda platform: None)
+    monkeypatch.setattr(ffi, "unavailable_reason", lambda platform: None)
 
 
 @pytest.fixture

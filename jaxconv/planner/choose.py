@@ -168,8 +168,8 @@ def version_of(transform: Transform, product: Product, device: Device) -> Versio
         return Version(product, for_others)
     if reason := transforms.unsupported_reason(transform, problem):
         return reason
-    for why_not in (transforms.mixed_members_reason, transforms.added_results_reason):
-        if reason := why_not(transform, product):
+    for reason_of in (transforms.mixed_members_reason, transforms.added_results_reason):
+        if reason := reason_of(transform, product):
             return reason
     transformed = transforms.apply(transform, problem)
     seconds = _conversion_seconds(product.kind, problem, transformed, device)

@@ -22,7 +22,7 @@ from jaxconv.tuning.file import Tuning
 
 def digest(kind: str, platform: str | None, problem: ConvProblem, implementation, tuning: Tuning) -> str:
     """The digest of everything that the compiled convolution depends on. It is the same in every process."""
-    installed = package(), ffi.why_no_kernels(platform), ffi.device(platform)
+    installed = package(), ffi.unavailable_reason(platform), ffi.device(platform)
     asked = implementation is None, constraint_of(implementation)  # without a name lax may answer
     facts = kind, platform, problem, *asked, *installed, tuning.digest
     return hashlib.sha256(repr(facts).encode()).hexdigest()

@@ -87,7 +87,7 @@ class Automatic(NamedTuple):
 NEED_X64 = frozenset(map(jnp.dtype, ("float64", "complex128")))
 
 
-def why_unpartitioned(problem: ConvProblem, automatic: Automatic) -> str | None:
+def unpartitioned_reason(problem: ConvProblem, automatic: Automatic) -> str | None:
     """Why XLA's partitioner cannot split a problem by `partitioned`; None if it can."""
     if not NEED_X64.isdisjoint(map(problem.dtype, ROLES)) and not enable_x64.get_global():
         return (

@@ -29,7 +29,7 @@ from jaxconv.problem.wider import Compute, has_float8
 from jaxconv.traced import pass_of, trace
 from jaxconv.transforms import ChannelsLast
 from jaxconv.transforms.array_views import AS_IT_IS
-from jaxconv.tuning.entries import Entry, operand_types, why_not_stored
+from jaxconv.tuning.entries import Entry, operand_types, unstored_reason
 from jaxconv.tuning.file import Key, extend
 from jaxconv.tuning.timing import CLOCKS, median_us, random_operands
 
@@ -91,7 +91,7 @@ def autotune(fn: Callable, *args: Any, path: str | os.PathLike[str], **kwargs: A
         raise NotImplementedError("jaxconv.autotune in a program of several processes: run it in a program of one")
     traced = trace(fn, *args, **kwargs)
     platform = traced.platform
-    if platform is None or (reason := ffi.why_no_kernels(platform)) is not None:
+    if platform is None or (reason := ffi.unavailable_reason(platform)) is not None:
         raise NotImplementedError(f"jaxconv.autotune: {reason if platform else 'no native kernels for this platform'}")
     keys = _keys(traced.equations, platform)
     if not keys:
@@ -135,7 +135,7 @@ def _keys(equations: Iterable[Any], platform: str) -> Keys:
             continue
         kind, problem = seen_by_kernels(ours.kind, platform, ours.problem)
         is_same_for_lax = not (is_complex(ours.problem) or has_float8(ours.problem))
-        if reason := why_not_stored(problem):
+        if reason := unstored_reason(problem):
             warnings.warn(f"jaxconv.autotune does not measure a convolution with {reason}: {problem}", stacklevel=3)
         elif decide(kind, platform, problem, platform).plan is not None:  # the platform's name: a kernel of ours
             keys[kind, problem] = keys.get((kind, problem), False) or is_same_for_lax

@@ -92,7 +92,7 @@ def _is_time(us: Any) -> bool:
     return isinstance(us, int | float) and 0 < us < math.inf
 
 
-def why_not_stored(problem: ConvProblem) -> str | None:
+def unstored_reason(problem: ConvProblem) -> str | None:
     """Why a file cannot hold a problem; None if it can."""
     if not Product("conv", problem).has_known_batch:
         return "a symbolic batch"

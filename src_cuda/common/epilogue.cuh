@@ -11,9 +11,11 @@
 namespace jaxconv {
 
 // Activations of a number. NaN stays NaN.
+
+// Derivatives are had from results: there -0 is a negative number that was rounded. So a zero becomes +0.
 template <typename Acc>
 __device__ __forceinline__ Acc Slope(Acc slope, Acc z) {
-  return z < 0 ? slope * z : z;
+  return z < 0 ? slope * z : z + 0;
 }
 __device__ __forceinline__ float Clip(const FloatActivation& activation, float z) {
   return ptx::MinOrNan(ptx::MaxOrNan(z, activation.low), activation.high);

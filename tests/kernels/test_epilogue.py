@@ -179,6 +179,19 @@ def test_what_is_not_finite(family, name):
     np.testing.assert_array_equal(*as_float32)
 
 
+@OF_EACH_FAMILY
+def test_no_zero_of_a_slope_is_negative(family, name):
+    """The derivative is had from the result, where -0 is a negative number that was rounded."""
+    kind, of_pass = passes_of(problem(name))["fprop"]
+    x, w, _ = (a.astype("bfloat16") for a in convolutions()[name].operands())
+    of = {"scale": np.float32(-2), "bias": np.float32(-0.0)}
+    conv = functools.partial(
+        with_epilogue, "cuda", of_pass, constraint(family), operands=of, activation=LeakyRelu(0.25)
+    )
+    result = np.asarray(jax.jit(conv)(np.zeros_like(x), w)).astype("float32")
+    assert not np.any(result) and not np.any(np.signbit(result))
+
+
 @pytest.mark.parametrize("family, name", [
     ("mma", "many_of_all"), ("wgmma", "many_of_all"), ("direct", "groups_of_16"), ("depthwise", "depthwise_5x5"),
 ])  # fmt: skip

@@ -72,7 +72,7 @@ LOWER = textwrap.dedent("""
     module.ffi_api_version = lambda: (0, 3)
     module.types = module.registrations = dict
     module.has_wgmma = True
-    module.why_not_run = lambda device: None
+    module.unsupported_device_reason = lambda device: None
     module.device_limits = lambda: dict(
         multiprocessors=132, clock_hz=clock, bandwidth=4.9e12, shared_bytes=232448, wgmma=True
     )
@@ -115,25 +115,27 @@ def installed_with(monkeypatch):
     def install(*gpus, error=None):
         asked = []
 
-        def why_not_run(device):
+        def unsupported_device_reason(device):
             asked.append(device)
             return error
 
         monkeypatch.setattr(ffi, "gpus", lambda: list(gpus))
-        monkeypatch.setitem(ffi._LOADED, "cuda", SimpleNamespace(why_not_run=why_not_run, has_wgmma=True))
-        ffi.why_no_kernels.cache_clear()
+        monkeypatch.setitem(
+            ffi._LOADED, "cuda", SimpleNamespace(unsupported_device_reason=unsupported_device_reason, has_wgmma=True)
+        )
+        ffi.unavailable_reason.cache_clear()
         ffi.device.cache_clear()
         return asked
 
     yield install
     monkeypatch.undo()
-    ffi.why_no_kernels.cache_clear()
+    ffi.unavailable_reason.cache_clear()
     ffi.device.cache_clear()
 
 
 def test_gpus_that_load_the_kernels(installed_with):
     asked = installed_with(H200, gpu("NVIDIA H200", number=3), gpu("NVIDIA H200", number=0, process=1))
-    assert ffi.why_no_kernels("cuda") is None is ffi.why_no_kernels("cuda")
+    assert ffi.unavailable_reason("cuda") is None is ffi.unavailable_reason("cuda")
     assert asked == [0, 3]  # once each, and none of another process
 
 
@@ -159,14 +161,14 @@ def test_a_fused_call_has_the_plan_of_its_ending(installed_with):
 
 def test_a_gpu_that_does_not_load_the_kernels(installed_with):
     installed_with(H200, error="no kernel image is available for execution on the device")
-    reason = ffi.why_no_kernels("cuda")
+    reason = ffi.unavailable_reason("cuda")
     for what in ("NVIDIA H200", "no kernel image", "JAXCONV_CUDA_ARCHS", "driver", "CUDA_VISIBLE_DEVICES"):
         assert what in reason
 
 
 def test_a_gpu_of_an_older_architecture(installed_with):
     asked = installed_with(gpu("Tesla V100-SXM2-16GB", "7.0", 80))
-    assert "Tesla V100-SXM2-16GB has compute capability 7.0" in ffi.why_no_kernels("cuda")
+    assert "Tesla V100-SXM2-16GB has compute capability 7.0" in ffi.unavailable_reason("cuda")
     assert not asked
 
 
@@ -194,8 +196,8 @@ def test_a_name_is_an_error_where_kernels_do_not_load(installed_with):
 @pytest.mark.gpu
 def test_this_gpu_loads_the_kernels():
     for device in jax.local_devices():
-        assert ffi._LOADED["cuda"].why_not_run(device.local_hardware_id) is None
-    assert ffi._LOADED["cuda"].why_not_run(99) is not None
+        assert ffi._LOADED["cuda"].unsupported_device_reason(device.local_hardware_id) is None
+    assert ffi._LOADED["cuda"].unsupported_device_reason(99) is not None
     x, w = np.ones((1, 8, 8, 8), np.float32), np.ones((3, 3, 8, 8), np.float32)
     ours = partial(jaxconv.conv2d, implementation="cuda")
     np.testing.assert_array_equal(run(ours, jnp.asarray(x), w), run(lax_channels_last, x, w))

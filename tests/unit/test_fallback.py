@@ -85,7 +85,7 @@ CALLS = {
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_the_warning_names_the_callers_line(call, dtype, monkeypatch):
     """Not a line of this package or of JAX, though many of their frames are in between where a program is lowered."""
-    monkeypatch.setattr(ffi, "why_no_kernels", lambda platform: "no kernels here")
+    monkeypatch.setattr(ffi, "unavailable_reason", lambda platform: "no kernels here")
     jax.clear_caches()  # eager calls keep their programs
     x = jnp.ones((3, 3, 3, 3), dtype)
     with pytest.warns(jaxconv.FallbackWarning) as caught:

@@ -87,7 +87,7 @@ def plugin(monkeypatch, tmp_path):
 {source}
 DIGEST = {digest!r}
 types = registrations = dict
-why_not_run = lambda device: None
+unsupported_device_reason = lambda device: None
 has_wgmma = True
 ffi_api_version = lambda: (0, 3)
 """)
@@ -103,7 +103,7 @@ ffi_api_version = lambda: (0, 3)
     def forget():
         for name in [name for name in sys.modules if name.startswith("jaxconv_cuda13_plugin")]:
             del sys.modules[name]
-        ffi.why_no_kernels.cache_clear()
+        ffi.unavailable_reason.cache_clear()
 
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(ffi.MODULES, "cuda", ("jaxconv_cuda13_plugin._cuda",))
@@ -116,7 +116,7 @@ ffi_api_version = lambda: (0, 3)
 @pytest.mark.parametrize("jax_cuda", [(), (13,), (12, 13)])
 def test_a_plugin_that_fits(plugin, jax_cuda):
     assert plugin(jax_cuda=jax_cuda).__name__ == "jaxconv_cuda13_plugin._cuda"
-    assert ffi.why_no_kernels("cuda") is None
+    assert ffi.unavailable_reason("cuda") is None
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_a_name_of_both_platforms():
     x, w = jnp.ones((2, 9, 8, 16)), jnp.ones((3, 3, 1, 16))
     conv = functools.partial(jaxconv.conv2d, feature_group_count=16, implementation="depthwise")
     traced = jax.jit(jax.grad(loss(conv), argnums=(0, 1))).trace(x, w)
-    for platform in (p for p in FAMILIES if ffi.why_no_kernels(p) is None):
+    for platform in (p for p in FAMILIES if ffi.unavailable_reason(p) is None):
         text = traced.lower(lowering_platforms=(platform,)).as_text()
         called = re.findall(r'\bfamily = "(\w+)"', text)
         assert set(called) == {"depthwise"}

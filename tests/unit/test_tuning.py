@@ -25,7 +25,7 @@ from jaxconv.sharding import cache_key
 from jaxconv.transforms import STEPS, PackedColumns, SwappedOperands
 from jaxconv.tuning import file
 from jaxconv.tuning.autotune import plausible
-from jaxconv.tuning.entries import Entry, why_not_stored
+from jaxconv.tuning.entries import Entry, unstored_reason
 from jaxconv.tuning.loaded import loaded_tuning
 from jaxconv.tuning.machine import model
 
@@ -117,11 +117,11 @@ def test_every_step_has_a_name():
 
 def test_what_is_not_stored():
     (batch,) = jax.export.symbolic_shape("batch")
-    assert why_not_stored(layer((batch, 4, 3, 5), W.shape, feature_group_count=5)) == "a symbolic batch"
+    assert unstored_reason(layer((batch, 4, 3, 5), W.shape, feature_group_count=5)) == "a symbolic batch"
     algorithm = lax.DotAlgorithm(np.float32, np.float32, np.float32)
-    assert "DotAlgorithm" in (why_not_stored(dataclasses.replace(DEPTHWISE, precision=algorithm)) or "")
-    assert why_not_stored(layer((0, 4, 3, 5), W.shape, feature_group_count=5)) == "no elements"
-    assert why_not_stored(DEPTHWISE) is None
+    assert "DotAlgorithm" in (unstored_reason(dataclasses.replace(DEPTHWISE, precision=algorithm)) or "")
+    assert unstored_reason(layer((0, 4, 3, 5), W.shape, feature_group_count=5)) == "no elements"
+    assert unstored_reason(DEPTHWISE) is None
 
 
 # What a loaded file changes.
@@ -186,7 +186,7 @@ def test_installed_by_name(tmp_path):
 
 def test_names_on_a_gpu(monkeypatch):
     """Of a family the fastest that was measured, whatever its tile; of a constraint, what it is."""
-    monkeypatch.setattr(ffi, "why_no_kernels", lambda platform: None)
+    monkeypatch.setattr(ffi, "unavailable_reason", lambda platform: None)
     kind, problem = PASSES["dense_fprop"]
     found = [plan for plan in plausible("cuda", kind, problem) if plan != Lax()]
     times = {Lax(): Times(None, 1.0)} | {plan: Times(1.0, 2.0 + n) for n, plan in enumerate(reversed(found))}

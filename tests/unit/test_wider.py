@@ -89,7 +89,7 @@ def test_a_precision_above_the_default_is_for_wider_types(without_tuning, cuda_k
 
 
 def test_without_kernels_lax_gets_wider_types(without_tuning, monkeypatch):
-    monkeypatch.setattr(ffi, "why_no_kernels", lambda platform: "there are none")
+    monkeypatch.setattr(ffi, "unavailable_reason", lambda platform: "there are none")
     kind, problem = passes(DENSE, FLOAT8[0], FLOAT8[0], "bfloat16")["fprop"]
     assert float8_on_gpu(kind, problem).lhs_dtype == "bfloat16"
 

@@ -303,7 +303,7 @@ def test_no_place_for_the_file(tmp_path, monkeypatch):
 
 
 def test_a_platform_without_kernels(tmp_path, monkeypatch):
-    monkeypatch.setattr(ffi, "why_no_kernels", lambda platform: f"no {platform} kernels")
+    monkeypatch.setattr(ffi, "unavailable_reason", lambda platform: f"no {platform} kernels")
     with pytest.raises(NotImplementedError, match="no cpu kernels"):
         jaxconv.autotune(strided, X, W, path=tmp_path / "tuning.json")
 

@@ -98,7 +98,9 @@ def test_exact_results_are_those_of_lax(layer, on_the_host):
 def test_native_modules(capsys, monkeypatch):
     """The file of each, or why there is none: that of CUDA is no problem on a host."""
     monkeypatch.setattr(ffi, "find_module", lambda platform: "jaxconv._cpu" if platform == "cpu" else None)
-    monkeypatch.setattr(ffi, "why_no_module", lambda platform: "it is not built" if platform == "cuda" else None)
+    monkeypatch.setattr(
+        ffi, "missing_module_reason", lambda platform: "it is not built" if platform == "cuda" else None
+    )
     status, text = found(capsys)
     for name in ("_cpu", "_planning"):
         assert f"  jaxconv.{name}: {sys.modules[f'jaxconv.{name}'].__file__}\n" in text
@@ -126,7 +128,7 @@ def test_a_driver_that_jax_does_not_use(capsys, monkeypatch, tmp_path, platforms
 
 
 def test_kernels_that_are_missing(capsys, monkeypatch):
-    monkeypatch.setattr(ffi, "why_no_kernels", lambda platform: "they are not built")
+    monkeypatch.setattr(ffi, "unavailable_reason", lambda platform: "they are not built")
     status, text = found(capsys)
     assert status == 1 and "they are not built. Until then lax answers" in text
 
@@ -134,10 +136,10 @@ def test_kernels_that_are_missing(capsys, monkeypatch):
 @pytest.mark.parametrize("reason", [None, "the plugin is too old"])
 def test_cuda_kernels_without_a_gpu(capsys, monkeypatch, reason):
     """If they are installed, whether they fit is known without it."""
-    ours = ffi.why_no_kernels
+    ours = ffi.unavailable_reason
     find = ffi.find_module
     monkeypatch.setattr(ffi, "find_module", lambda platform: "jaxconv._cpu" if platform == "cuda" else find(platform))
-    monkeypatch.setattr(ffi, "why_no_kernels", lambda platform: reason if platform == "cuda" else ours(platform))
+    monkeypatch.setattr(ffi, "unavailable_reason", lambda platform: reason if platform == "cuda" else ours(platform))
     status, text = found(capsys)
     assert status == (reason is not None) and f"kernels: {reason or 'ok'}\n" in text
 

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("uninstalled", "warned_anew")
 
 def has_cuda_kernels(monkeypatch):
     """As with the CUDA module, on a machine without a GPU."""
-    for why in ("why_no_module", "why_no_kernels"):
+    for why in ("missing_module_reason", "unavailable_reason"):
         ours = getattr(ffi, why)
         monkeypatch.setattr(ffi, why, lambda platform, ours=ours: None if platform == "cuda" else ours(platform))
 
