@@ -20,7 +20,7 @@ from jaxconv.planner.plan import ANY, Constraint, ConvPlan, Lax, constraint_of
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.planner.xla import choose_or_lax
 from jaxconv.problem import ROLES, ConvProblem
-from jaxconv.problem.algorithms import Float32, allows_float8, float32_of
+from jaxconv.problem.algorithms import Float32, Preset, allows_float8, float32_of
 from jaxconv.problem.of_lax import are_summed_wide, exchanged
 from jaxconv.problem.product import OPERANDS, RESULT, Ending
 from jaxconv.problem.wider import (
@@ -113,7 +113,8 @@ def seen_by_kernels(
     ending: Ending = Ending.SUMS,
 ) -> Seen:
     """What is planned: of complex numbers, a real problem; of int8, sums of int32. On a GPU: of float8, a problem that
-    kernels take; of integers, a weight gradient or the convolution that it is; of float32 multiplied as bfloat16, that.
+    kernels take; of integers, a weight gradient or the convolution that it is; of float32 multiplied as bfloat16, that or
+    what is faster.
     """
     if is_complex(problem):
         problem = as_real(kind, problem, platform)
@@ -127,7 +128,7 @@ def seen_by_kernels(
         problem = float8_on_gpu(kind, problem, constraint, ending)
     is_float32 = all(problem.dtype(role) == jnp.float32 for role in ROLES)
     if is_float32 and float32_of(problem.precision) is Float32.BF16:
-        problem = dataclasses.replace(problem, **{f"{role}_dtype": jnp.dtype("bfloat16") for role in OPERANDS[kind]})
+        problem = bfloat16_on_gpu(kind, problem, constraint, ending)
     return Seen(kind, problem)
 
 
@@ -162,6 +163,18 @@ def float8_on_gpu(
     as_wider = choose("cuda", kind, wider, constraint, device, ending).cost
     is_faster = native.cost <= as_wider + widening_seconds(kind, taken, wider, device)
     return taken if native.plan is not None and is_faster else wider
+
+
+def bfloat16_on_gpu(kind: str, problem: ConvProblem, constraint: Constraint, ending: Ending) -> ConvProblem:
+    """A problem of float32 that is multiplied as bfloat16: of bfloat16; or of float32, where kernels that round less
+    are expected to be faster, as those of groups of one channel are."""
+    rounded = dataclasses.replace(problem, **{f"{role}_dtype": jnp.dtype("bfloat16") for role in OPERANDS[kind]})
+    if unsupported_reason(rounded, kind) or ffi.unavailable_reason("cuda"):
+        return rounded
+    device, as_it_is = ffi.device("cuda"), dataclasses.replace(problem, precision=Preset.TF32_TF32_F32)
+    cost = lambda problem: choose("cuda", kind, problem, constraint, device, ending).cost
+    of_rounded = cost(rounded) + widening_seconds(kind, rounded, problem, device)
+    return as_it_is if cost(as_it_is) < of_rounded else rounded
 
 
 def _by_lax(reason: str, kind: str, implementation, problem: ConvProblem):
