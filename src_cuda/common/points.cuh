@@ -7,8 +7,8 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
+#include "common/fast_division.h"
 #include "conv_problem.h"
 
 namespace jaxconv {
@@ -25,55 +25,6 @@ __device__ __forceinline__ int64_t ChannelOffset(const TensorStrides& s, int64_t
   if (s.block == 0) return channel * s.channel;
   return channel / kBlockChannels * s.block + channel % kBlockChannels;
 }
-
-// Division by a divisor that is used often, by multiplication: the hardware has no fast division of integers.
-template <typename Index>
-class Divider {
- public:
-  Divider() = default;
-  __host__ __device__ __forceinline__ explicit Divider(Index divisor)
-      : divisor_(divisor), reciprocal_(Reciprocal(max(divisor, Index{1}))) {}
-
-  // For 32 bits. `reciprocal` is (2^32 - 1) / divisor, rounded down.
-  __device__ __forceinline__ Divider(Index divisor, uint32_t reciprocal) : divisor_(divisor), reciprocal_(reciprocal) {
-    static_assert(sizeof(Index) == 4, "a 64-bit reciprocal is longer");
-  }
-
-  // What the last constructor takes.
-  static __host__ __device__ __forceinline__ uint32_t Reciprocal(int32_t divisor) {
-    return UINT32_MAX / static_cast<uint32_t>(divisor);
-  }
-
-  // i / divisor and i % divisor, for i >= 0. The reciprocal is rounded down, so the first quotient may be too small by
-  // one.
-  __device__ __forceinline__ Index Divide(Index i, Index* rest) const {
-    const Index quotient = static_cast<Index>(UpperHalf(static_cast<Unsigned>(i), reciprocal_));
-    *rest = i - quotient * divisor_;
-    const bool small = *rest >= divisor_;
-    *rest -= small ? divisor_ : 0;
-    return quotient + small;
-  }
-
- private:
-  using Unsigned = std::make_unsigned_t<Index>;
-
-  static __device__ __forceinline__ uint32_t UpperHalf(uint32_t a, uint32_t b) { return __umulhi(a, b); }
-  static __device__ __forceinline__ uint64_t UpperHalf(uint64_t a, uint64_t b) { return __umul64hi(a, b); }
-
-  // The 64 bits after the binary point. The first 50 are right, which is enough for dividends below 2^46. Starts from
-  // an estimate in float32; each step of Newton's method in float64 doubles the right bits.
-  static __device__ __forceinline__ uint64_t Reciprocal(int64_t divisor) {
-    const double d = static_cast<double>(divisor);
-    double x = __fdividef(1.0f, static_cast<float>(d));
-    x = __fma_rn(x, __fma_rn(-d, x, 1.0), x);
-    x = __fma_rn(x, __fma_rn(-d, x, 1.0), x);
-    constexpr double kBelowOne = 18446744073709535232.0;  // 2^64 (1 - 2^-50)
-    return static_cast<uint64_t>(x * kBelowOne);
-  }
-
-  Index divisor_;
-  Unsigned reciprocal_;
-};
 
 // A point outside of every source, also after the coordinates of another point were added.
 __device__ __forceinline__ Point OutOfBounds() {

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "common/fast_division.h"
 #include "common/product.h"
 #include "common/types.h"
 #include "conv_problem.h"

@@ -8,7 +8,7 @@
 
 #include "common/epilogue.cuh"
 #include "common/family.h"
-#include "common/points.cuh"
+#include "common/fast_division.h"
 #include "depthwise/params.h"
 
 namespace jaxconv {
@@ -23,15 +23,6 @@ struct DepthwiseMaps {
   CUtensorMap strips;    // the destination, or its gradient
   CUtensorMap residual;  // if there is one
 };
-
-// n / divisor, by its InverseOf or FastDivmodOf.
-__device__ __forceinline__ int32_t Quotient(int32_t n, int32_t divisor, uint32_t inverse) {
-  return divisor == 1 ? n : static_cast<int32_t>(__umulhi(n, inverse));
-}
-
-__device__ __forceinline__ int32_t Quotient(int32_t n, int32_t divisor, FastDivmod inverse) {
-  return divisor == 1 ? n : static_cast<int32_t>(__umulhi(n, inverse.factor) >> inverse.shift);
-}
 
 // A number of a tile's rows, as rows of an image. Strided rows have no distance.
 __device__ __forceinline__ int32_t RowsApart(const DepthwiseParams& p, const DepthwiseTile& tile, int32_t rows) {
@@ -211,7 +202,7 @@ struct StripPlace {
   int32_t strip;  // of the image's row
 
   __device__ __forceinline__ StripPlace(const DepthwiseParams& p, int32_t n) {
-    const int32_t quotient = static_cast<int32_t>(__umulhi(n, p.strip_inverse));
+    const int32_t quotient = Quotient(n, p.strip_inverse);
     const int32_t rest = n - quotient * (p.images_first ? p.images : p.strips);
     image = p.images_first ? rest : quotient;
     strip = p.images_first ? quotient : rest;

@@ -6,9 +6,9 @@
 // source, one step after the other, so it reads nothing twice along a column.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 
+#include "common/fast_division.h"
 #include "common/types.h"
 #include "conv_problem.h"
 #include "depthwise/config.h"
@@ -71,13 +71,6 @@ struct DepthwiseOffsets {
 // How a conv's kernel ends. A residual has kernels of its own: code for it would cost the others time.
 enum class DepthwiseEnd { kSums, kEpilogue, kResidual };
 
-// The factor of n, and the shift of the product's upper half, for n / divisor with 0 <= n < 2^31 and 1 < divisor.
-// Smaller divisors have none.
-struct FastDivmod {
-  uint32_t factor;
-  int32_t shift;
-};
-
 // What planning asks for, too. Operands are only known at launch.
 struct DepthwiseShape {
   ConvProblem problem;
@@ -137,14 +130,5 @@ struct DepthwiseShape {
   int32_t longer_workers;  // the first ones, which have one more
   int32_t strips_pitch;    // by TMA: from an image's row of strips in shared memory to the next, in pixels
 };
-
-// The factor of n that makes n / divisor the upper half of the product, for 0 <= n < 2^16 and 1 < divisor < 2^16.
-constexpr uint32_t InverseOf(int32_t divisor) { return UINT32_MAX / static_cast<uint32_t>(divisor) + 1; }
-
-constexpr FastDivmod FastDivmodOf(int32_t divisor) {
-  if (divisor <= 1) return {};
-  const int32_t shift = std::bit_width(static_cast<uint32_t>(divisor - 1)) - 1;
-  return {static_cast<uint32_t>(((uint64_t{1} << (32 + shift)) + divisor - 1) / divisor), shift};
-}
 
 }  // namespace jaxconv

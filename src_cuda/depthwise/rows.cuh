@@ -213,7 +213,7 @@ class DepthwiseRows {
     for (int i = 0; i < kCount; ++i) {
       if (kTile.has_producers && i >= p.copies) break;  // they are few, and wait for each instruction
       const int32_t pixel = vector.pixel + i * vector.apart;
-      const int32_t image = static_cast<int32_t>(__umulhi(pixel, p.width_inverse));
+      const int32_t image = Quotient(pixel, p.width_inverse);
       const int32_t at = pixel - image * p.src_width;
       const bool has_first = kTile.has_planes() && p.images == 1;
       const int32_t plane = has_first ? first : PlaneOffset(p, place, image, images, q.src, source_depth);

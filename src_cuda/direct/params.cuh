@@ -13,7 +13,7 @@
 
 #include "common/convert.cuh"
 #include "common/family.h"
-#include "common/points.cuh"
+#include "common/fast_division.h"
 #include "conv_epilogue.h"
 #include "conv_problem.h"
 #include "direct/config.h"

@@ -20,6 +20,7 @@
 #include "common/call_slot.h"
 #include "common/device_attribute.h"
 #include "common/enqueue.cuh"
+#include "common/fast_division.h"
 #include "common/layout.h"
 #include "common/persistent.h"
 #include "common/product.h"

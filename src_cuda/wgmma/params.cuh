@@ -8,7 +8,7 @@
 
 #include "common/convert.cuh"
 #include "common/family.h"
-#include "common/points.cuh"
+#include "common/fast_division.h"
 #include "common/ptx_cluster.cuh"
 #include "conv_epilogue.h"
 #include "conv_problem.h"

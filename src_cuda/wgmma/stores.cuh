@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "common/convert.cuh"
+#include "common/points.cuh"
 #include "common/ptx.cuh"
 #include "common/ptx_barrier.cuh"
 #include "common/ptx_cluster.cuh"

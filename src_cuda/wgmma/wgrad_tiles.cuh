@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "common/points.cuh"
+#include "common/fast_division.h"
 #include "common/types.h"
 #include "conv_problem.h"
 #include "wgmma/config.h"
