@@ -10,6 +10,7 @@
 
 #include "common/enqueue.cuh"
 #include "common/product.h"
+#include "common/split_k.cuh"
 #include "common/types.h"
 #include "families.h"
 #include "im2col/columns.cuh"

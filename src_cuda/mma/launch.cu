@@ -14,6 +14,7 @@
 #include "common/layout.h"
 #include "common/params.h"
 #include "common/product.h"
+#include "common/split_k.cuh"
 #include "common/types.h"
 #include "families.h"
 #include "mma/config.h"

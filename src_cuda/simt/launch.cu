@@ -10,6 +10,7 @@
 #include "common/layout.h"
 #include "common/params.h"
 #include "common/product.h"
+#include "common/split_k.cuh"
 #include "common/types.h"
 #include "common/unaligned.h"
 #include "families.h"

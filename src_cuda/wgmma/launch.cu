@@ -24,6 +24,7 @@
 #include "common/layout.h"
 #include "common/persistent.h"
 #include "common/product.h"
+#include "common/split_k.cuh"
 #include "common/types.h"
 #include "common/unaligned.h"
 #include "families.h"
