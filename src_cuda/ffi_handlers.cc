@@ -19,6 +19,7 @@
 #include "common/call_slot.h"
 #include "common/device_attribute.h"
 #include "common/fit_digest.h"
+#include "common/probe.h"
 #include "common/settings.h"
 #include "conv_problem.h"
 #include "families.h"

@@ -1,7 +1,7 @@
 // An empty kernel, compiled like the others. If the driver can load it, it can load them too.
 #include <cuda_runtime_api.h>
 
-#include "families.h"
+#include "common/probe.h"
 
 namespace jaxconv {
 namespace {

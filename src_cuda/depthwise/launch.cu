@@ -15,13 +15,13 @@
 #include "common/persistent.h"
 #include "common/product.h"
 #include "common/split_k.cuh"
+#include "common/stand_in.h"
 #include "common/types.h"
-#include "common/unaligned.h"
 #include "depthwise/config.h"
+#include "depthwise/family.h"
 #include "depthwise/layout.h"
 #include "depthwise/maps.h"
 #include "depthwise/support.h"
-#include "families.h"
 
 namespace jaxconv {
 namespace {
@@ -96,7 +96,7 @@ cudaError_t Launch(const ConvCall& call, const DepthwiseSettings& planned, cudaS
   static_assert(DepthwiseSettings::kTakesAligned, "arrays that are not aligned go to a slower kernel");
   // The filter, or its gradient, is read or written an element at a time.
   if (!AreAligned({d.src, wgrad ? d.rhs : d.out, call.epilogue.residual}))
-    return LaunchUnaligned(call, s.split, stream);
+    return LaunchStandIn(call, {s.split}, stream);
   // A conv's blocks stay as long as there are rows.
   d.workers = wgrad ? static_cast<int32_t>(s.split)
                     : PersistentCtasOfDevice(d.offsets.end, MaxCtasPerSm(tile, call.pass), d.channel_tiles, Tiles(d));

@@ -16,13 +16,13 @@
 #include "common/persistent.h"
 #include "common/product.h"
 #include "common/split_k.cuh"
+#include "common/stand_in.h"
 #include "common/types.h"
-#include "common/unaligned.h"
 #include "direct/config.h"
+#include "direct/family.h"
 #include "direct/layout.h"
 #include "direct/support.h"
 #include "direct/tensor_map.h"
-#include "families.h"
 
 namespace jaxconv {
 namespace {
@@ -172,7 +172,7 @@ cudaError_t Launch(const ConvCall& call, const DirectSettings& s, cudaStream_t s
   const void* const packs = tile.of_bytes() ? call.epilogue.residual : nullptr;  // others read it by the number
   static_assert(DirectSettings::kTakesAligned, "arrays that are not aligned go to a slower kernel");
   if (!AreAligned({d.src, d.rhs, d.out, packs, call.rows.before, call.rows.after})) {
-    return s.has_rows() ? cudaErrorMisalignedAddress : LaunchUnaligned(call, s.split, stream);
+    return s.has_rows() ? cudaErrorMisalignedAddress : LaunchStandIn(call, {s.split}, stream);
   }
   d.workers = wgrad ? static_cast<int32_t>(s.split) : ConvWorkers(layout);
   d.filter_order = OrderOf(call, tile);

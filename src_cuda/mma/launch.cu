@@ -16,8 +16,8 @@
 #include "common/product.h"
 #include "common/split_k.cuh"
 #include "common/types.h"
-#include "families.h"
 #include "mma/config.h"
+#include "mma/family.h"
 #include "mma/settings.h"
 #include "operand_traits.h"
 
@@ -160,9 +160,5 @@ cudaError_t Launch(const ConvCall& call, const MmaSettings& s, cudaStream_t stre
 }  // namespace
 
 const KernelFamily<MmaSettings> kMma = {UnsupportedReason, SplitWorkspace, SharedBytes, Launch};
-
-MmaSettings MmaWithoutWgmma(DType type, int most_cols, int64_t split) {
-  return {TileWithoutWgmma(type, most_cols), split};
-}
 
 }  // namespace jaxconv

@@ -12,9 +12,8 @@
 #include "common/product.h"
 #include "common/split_k.cuh"
 #include "common/types.h"
-#include "common/unaligned.h"
-#include "families.h"
 #include "simt/config.h"
+#include "simt/family.h"
 #include "simt/settings.h"
 
 namespace jaxconv {
@@ -76,11 +75,5 @@ cudaError_t Launch(const ConvCall& call, const SimtSettings& s, cudaStream_t str
 }  // namespace
 
 const KernelFamily<SimtSettings> kSimt = {UnsupportedReason, SplitWorkspace, SharedBytes, Launch};
-
-cudaError_t LaunchUnaligned(const ConvCall& call, int64_t split, cudaStream_t stream) {
-  const SimtSettings settings{kStandInTile, split};
-  if (UnsupportedReason(call.problem, call.pass, settings)) return cudaErrorMisalignedAddress;
-  return Launch(call, settings, stream);
-}
 
 }  // namespace jaxconv

@@ -25,10 +25,10 @@
 #include "common/persistent.h"
 #include "common/product.h"
 #include "common/split_k.cuh"
+#include "common/stand_in.h"
 #include "common/types.h"
-#include "common/unaligned.h"
-#include "families.h"
 #include "wgmma/config.h"
+#include "wgmma/family.h"
 #include "wgmma/maps.h"
 #include "wgmma/support.h"
 #include "wgmma/work_tiles.h"
@@ -64,14 +64,11 @@ int64_t SharedBytesOf(const ConvProblem& p, Pass pass, const WgmmaTile& tile) {
   return pass == Pass::kWgrad ? tile.wgrad_shared_bytes() : tile.shared_bytes(IsKMajor(p));
 }
 
-// Where there is no wgmma, or TMA has no maps of the operands, simt takes the call, which takes all; or mma takes it.
-bool IsForSimt(const ConvProblem& p, const WgmmaSettings& s) {
-  return kWgmmaTiles[s.tile].bf16x6 || TraitsOf(p.src_type).bytes == 1;
-}
-
-// The settings of mma then.
-MmaSettings WithoutWgmma(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
-  return MmaWithoutWgmma(p.src_type, kWgmmaTiles[s.tile].cols, StoredSplit(pass, s));
+// What runs the call where there is no wgmma, or TMA has no maps of the operands. It is no less exact.
+StandIn StandInOf(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
+  const WgmmaTile& tile = kWgmmaTiles[s.tile];
+  const bool on_tensor_cores = !tile.bf16x6 && TraitsOf(p.src_type).bytes != 1;
+  return {StoredSplit(pass, s), on_tensor_cores ? tile.cols : 0};
 }
 
 Reason UnsupportedReason(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
@@ -82,15 +79,13 @@ Reason UnsupportedReason(const ConvProblem& p, Pass pass, const WgmmaSettings& s
   if (Reason why = wgmma::UnsupportedSizes(p, pass, bf16x6)) return why;
   if (Reason why = wgmma::UnsupportedIm2col(p, s, bf16x6 && pass == Pass::kConv)) return why;
   if (Reason why = wgmma::UnsupportedTile(p, pass, s)) return why;
-  if (IsForSimt(p, s)) return std::nullopt;
-  return kMma.unsupported_reason(p, pass, WithoutWgmma(p, pass, s));
+  return UnsupportedStandIn(p, pass, StandInOf(p, pass, s));
 }
 
 size_t WorkspaceBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) { return WgmmaWorkspace(p, pass, s); }
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
-  // Kernels of simt have no dynamic shared memory.
-  const size_t without = IsForSimt(p, s) ? 0 : kMma.shared_bytes(p, pass, WithoutWgmma(p, pass, s));
+  const size_t without = SharedBytesOfStandIn(p, pass, StandInOf(p, pass, s));
   return DeviceHasWgmma() ? std::max<size_t>(SharedBytesOf(p, pass, kWgmmaTiles[s.tile]), without) : without;
 }
 
@@ -280,11 +275,9 @@ cudaError_t EnqueueClusters(WgmmaKernelPtr kernel, size_t shared_bytes, const Wg
   return cudaLaunchKernelExC(&config, function, arguments);
 }
 
-// Another family's kernel, where there is no wgmma, or TMA has no maps of the operands. It is no less exact.
 cudaError_t LaunchWithoutWgmma(const ConvCall& call, const WgmmaSettings& s, cudaStream_t stream) {
   if (s.has_rows()) return cudaErrorNotSupported;  // no other family takes rows of neighbours
-  if (IsForSimt(call.problem, s)) return LaunchUnaligned(call, StoredSplit(call.pass, s), stream);
-  return kMma.launch(call, WithoutWgmma(call.problem, call.pass, s), stream);
+  return LaunchStandIn(call, StandInOf(call.problem, call.pass, s), stream);
 }
 
 // The call with parts in place of the operand that is split. Slices are behind them.
