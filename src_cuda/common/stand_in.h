@@ -8,8 +8,8 @@
 #include <cstdint>
 
 #include "common/family.h"
-#include "common/reason.h"
 #include "conv_problem.h"
+#include "reason.h"
 
 namespace jaxconv {
 

@@ -306,7 +306,7 @@ __device__ __forceinline__ void MultiplyBoxes(const DepthwiseParams& p, const De
 
 // The consumers, and the warp that finds out where taps go to.
 template <DepthwiseTile kTile>
-inline constexpr int kReducers = ConsumerThreads(kTile) + 32;
+inline constexpr int kSumThreads = ConsumerThreads(kTile) + 32;
 
 template <typename T, DepthwiseTile kTile>
 __device__ __forceinline__ void WgradBoxes(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
@@ -316,7 +316,7 @@ __device__ __forceinline__ void WgradBoxes(const DepthwiseParams& p, const Depth
   const StoredTaps<kTile> taps(p, worker, shared, sums.DiagonalOfLane(p));
   BoxStages<kTile> stages(p, barriers, shared);
   MultiplyBoxes(p, DepthwiseRange(p, worker), sums, stages);
-  ptx::NamedBarrierSync<kReducers<kTile>>();
+  ptx::NamedBarrierSync<kSumThreads<kTile>>();
   float added[kTile.lags];
   sums.AddTaps(added);
   taps.Store(added);
@@ -351,7 +351,7 @@ __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
       if constexpr (kIsWgrad) {
         SyncRoles<kTile>();
         FindTaps<kTile>(p, reinterpret_cast<int32_t*>(boxes + p.offsets.taps));
-        ptx::NamedBarrierArrive<kReducers<kTile>>();
+        ptx::NamedBarrierArrive<kSumThreads<kTile>>();
       } else {
         __syncthreads();
         if (threadIdx.x % 32 == 0) StoreBoxes<kTile, kEnd == DepthwiseEnd::kResidual>(p, maps, barriers, worker, boxes);
