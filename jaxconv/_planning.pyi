@@ -11,7 +11,6 @@ BLOCK_CHANNELS: int  # of an activation that has its channels in blocks
 MOST_TMA_STEP: int  # pixels from a window to the next, where TMA reads them
 MOST_WINDOW_PARTS: int  # that depthwise takes of a window, whose every plane is one or more
 DIGEST: str  # of the sources that plans depend on
-NEXT_KERNEL_SECONDS: float  # of a kernel beside a call's first
 COORDINATE_LIMIT: int  # coordinates in an image are less
 POSITIONS_LIMIT: int  # output positions are fewer
 host: Any  # the planners of the host's kernel families, by their names

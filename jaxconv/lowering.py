@@ -113,8 +113,8 @@ def seen_by_kernels(
     ending: Ending = Ending.SUMS,
 ) -> Seen:
     """What is planned: of complex numbers, a real problem; of int8, sums of int32. On a GPU: of float8, a problem that
-    kernels take; of integers, a weight gradient or the convolution that it is; of float32 multiplied as bfloat16, that or
-    what is faster.
+    kernels take; of integers, a weight gradient or the convolution that it is; of float32 multiplied as bfloat16, that
+    or what is faster.
     """
     if is_complex(problem):
         problem = as_real(kind, problem, platform)

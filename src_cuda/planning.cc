@@ -192,7 +192,17 @@ void MakeProduct(Product* self, bool is_wgrad, Float32 float32, const Array& src
 
 void MakeDevice(Device* self, int64_t multiprocessors, double clock_hz, double bandwidth, int64_t shared_bytes,
                 bool wgmma, const std::map<std::string, std::map<std::string, double>>& costs) {
-  new (self) Device{multiprocessors, clock_hz, bandwidth, shared_bytes, wgmma, {}};
+  const Numbers of(costs.at("device"));
+  new (self) Device{multiprocessors,
+                    clock_hz,
+                    bandwidth,
+                    shared_bytes,
+                    wgmma,
+                    of["launch_seconds"],
+                    of["next_kernel_seconds"],
+                    of["next_group_seconds"],
+                    of["l2_bytes"],
+                    {}};
   for (const auto& [family, numbers] : costs) self->costs.emplace(family, Numbers(numbers));
 }
 
@@ -237,7 +247,6 @@ NB_MODULE(_planning, module) {
   module.attr("COORDINATE_LIMIT") = kCoordinateLimit;
   module.attr("POSITIONS_LIMIT") = kPositionsLimit;
   module.def("fit_digest", [](const std::vector<int64_t>& numbers) { return FitDigest(numbers); }, nb::arg("numbers"));
-  module.attr("NEXT_KERNEL_SECONDS") = kNextKernelSeconds;
   Bind<SimtPlanner>(module);
   Bind<Im2colPlanner>(module);
   Bind<MmaPlanner>(module);

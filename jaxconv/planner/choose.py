@@ -9,7 +9,6 @@ from functools import cached_property, lru_cache, partial
 from typing import NamedTuple
 
 from jaxconv import transforms
-from jaxconv.compiled import planning
 from jaxconv.planner.candidate import Candidate
 from jaxconv.planner.devices import TYPICAL_DEVICE, Device
 from jaxconv.planner.families import FAMILIES, Family
@@ -192,7 +191,7 @@ def _conversion_seconds(kind: str, problem: ConvProblem, transformed: Transforme
         read, written = reversed(sizes) if role == RESULT[kind] else sizes
         elements = written + (min(read, written) if view.is_spread else read)
         copy = elements * before.dtype(role).itemsize / device.bandwidth
-        return view.copies * copy + planning.NEXT_KERNEL_SECONDS
+        return view.copies * copy + device.next_kernel_seconds
 
     return sum(seconds(role) for role, view in transformed.views.items() if view.copies)
 
@@ -202,7 +201,7 @@ def widening_seconds(kind: str, problem: ConvProblem, wider: ConvProblem, device
 
     def seconds(role: str) -> float:
         sizes = problem.dtype(role).itemsize + wider.dtype(role).itemsize
-        return planning.NEXT_KERNEL_SECONDS + _elements(problem, role) * sizes / device.bandwidth
+        return device.next_kernel_seconds + _elements(problem, role) * sizes / device.bandwidth
 
     roles = (*OPERANDS[kind], RESULT[kind])
     return sum(seconds(role) for role in roles if problem.dtype(role) != wider.dtype(role))
@@ -211,7 +210,7 @@ def widening_seconds(kind: str, problem: ConvProblem, wider: ConvProblem, device
 def copy_seconds(problem: ConvProblem, role: str, device: Device) -> float:
     """To write an array that is put together of others."""
     bytes_moved = 2 * _elements(problem, role) * problem.dtype(role).itemsize
-    return planning.NEXT_KERNEL_SECONDS + bytes_moved / device.bandwidth
+    return device.next_kernel_seconds + bytes_moved / device.bandwidth
 
 
 def _elements(problem: ConvProblem, role: str) -> int:

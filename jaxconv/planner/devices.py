@@ -7,10 +7,20 @@ program must choose the same kernels.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 OLDEST_CAPABILITY = (8, 0)  # the kernels are compiled for this one and later ones
+DATA = Path(__file__).parent / "device_data"
+
+Costs = dict[str, float]  # numbers by name
+
+# By file: the device's own costs, those of its kernel families, and those of lax.
+COSTS: dict[str, dict[str, Costs]] = {
+    file.stem: json.loads(file.read_text()) for file in DATA.glob("*.json") if file.stem != "models"
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,24 +41,14 @@ class Device:
     costs: str = "h200"
     is_fitted: bool = False
 
+    @property
+    def next_kernel_seconds(self) -> float:
+        """What a kernel takes, besides its work, that is not a call's first."""
+        return COSTS[self.costs]["device"]["next_kernel_seconds"]
 
-HOPPER_SHARED, AMPERE_SHARED, CONSUMER_SHARED = 232448, 166912, 101376
 
 # By `jax.Device.device_kind`: the numbers of NVIDIA's data sheets, and of an H200 those that its driver reports.
-MODELS = {
-    "NVIDIA H200": Device(132, 1.98e9, 4.916736e12, HOPPER_SHARED, True, is_fitted=True),
-    "NVIDIA H200 NVL": Device(132, 1.785e9, 4.8e12, HOPPER_SHARED, True),
-    "NVIDIA GH200 480GB": Device(132, 1.98e9, 4.0e12, HOPPER_SHARED, True),
-    "NVIDIA H100 80GB HBM3": Device(132, 1.98e9, 3.352e12, HOPPER_SHARED, True, "h100", is_fitted=True),
-    "NVIDIA H100 NVL": Device(132, 1.785e9, 3.938e12, HOPPER_SHARED, True, "h100"),
-    "NVIDIA H100 PCIe": Device(114, 1.755e9, 2.039e12, HOPPER_SHARED, True, "h100"),
-    "NVIDIA A100-SXM4-80GB": Device(108, 1.41e9, 2.039e12, AMPERE_SHARED, False),
-    "NVIDIA A100-SXM4-40GB": Device(108, 1.41e9, 1.555e12, AMPERE_SHARED, False),
-    "NVIDIA A100 80GB PCIe": Device(108, 1.41e9, 1.935e12, AMPERE_SHARED, False),
-    "NVIDIA A100-PCIE-40GB": Device(108, 1.41e9, 1.555e12, AMPERE_SHARED, False),
-    "NVIDIA L40S": Device(142, 2.52e9, 8.64e11, CONSUMER_SHARED, False),
-    "NVIDIA L4": Device(58, 2.04e9, 3.0e11, CONSUMER_SHARED, False),
-}
+MODELS = {kind: Device(**numbers) for kind, numbers in json.loads((DATA / "models.json").read_text()).items()}
 TYPICAL_DEVICE = MODELS["NVIDIA H200"]  # for planning without a GPU
 
 
@@ -85,7 +85,8 @@ def _device_of(gpu: Any) -> Device:
         return MODELS[gpu.device_kind]
     major, minor = capability_of(gpu)
     # The first GPUs of an architecture are for data centers: with stacked memory, and more shared memory.
-    shared, bandwidth = CONSUMER_SHARED, 8e9
+    shared, bandwidth = MODELS["NVIDIA L4"].shared_bytes, 8e9
     if minor == 0 and major in (8, 9, 10):
-        shared, bandwidth = (AMPERE_SHARED if major == 8 else HOPPER_SHARED), 2e10
+        like = MODELS["NVIDIA A100-SXM4-80GB" if major == 8 else "NVIDIA H200"]
+        shared, bandwidth = like.shared_bytes, 2e10
     return Device(gpu.core_count, 1.7e9, gpu.core_count * bandwidth, shared, (major, minor) == (9, 0))

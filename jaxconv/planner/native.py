@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from jaxconv.compiled import planning
 from jaxconv.planner.candidate import Asked, Candidate, Settings
-from jaxconv.planner.devices import Device
+from jaxconv.planner.devices import COSTS, Device
 from jaxconv.problem import Dim
 from jaxconv.problem.native import native
 from jaxconv.problem.product import Product
 from jaxconv.transforms import Transform
 
 MANY_IMAGES = 1 << 20  # a wgrad sums so many in several launches
-
-COSTS = {file.stem: json.loads(file.read_text()) for file in (Path(__file__).parent / "device_data").glob("*.json")}
 
 
 @dataclasses.dataclass(frozen=True)

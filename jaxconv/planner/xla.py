@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from jaxconv import transforms
 from jaxconv.planner.choose import Choice, Rejection, choose
-from jaxconv.planner.devices import Device
-from jaxconv.planner.native import COSTS
+from jaxconv.planner.devices import COSTS, Device
 from jaxconv.planner.plan import ANY, Lax
 from jaxconv.problem import ConvProblem, Spec
 from jaxconv.problem.algorithms import Float32, names_algorithm

@@ -13,8 +13,6 @@
 
 namespace jaxconv {
 
-// Seconds that a call's first kernel takes besides its work, and each further one.
-inline constexpr double kLaunchSeconds = 3e-6, kNextKernelSeconds = 1.5e-6;
 inline constexpr int64_t kMaxSplit = 264, kMaxWaves = 6;  // for split-K
 
 // A tile as planning sees it.
@@ -82,7 +80,7 @@ inline double EpilogueSeconds(const Product& product, const Device& device, cons
 inline double SlicesSeconds(const Product& product, const Device& device, const Numbers& costs, int64_t split) {
   if (split == 1) return 0;
   const double slices = static_cast<double>(split) * product.sums_bytes();
-  return 2 * slices / device.bandwidth + split * costs["slice_seconds"] + kNextKernelSeconds;
+  return 2 * slices / device.bandwidth + split * costs["slice_seconds"] + device.next_kernel_seconds;
 }
 
 // The time of the multiplications and of device memory, and of the split-K reduction. Tiles count in full, also where
@@ -100,7 +98,7 @@ inline double TiledSeconds(const Product& product, const Device& device, const N
   const double multiplying = Overlapped(launches.count * load * steps / rate, copying);
   const double moving = ActivationSeconds(product, device, costs);
   const double seconds = share < 1 ? OverlappedBehind(multiplying, moving) : Overlapped(multiplying, moving);
-  return seconds + launches.count * kLaunchSeconds + SlicesSeconds(product, device, costs, split);
+  return seconds + launches.count * device.launch_seconds + SlicesSeconds(product, device, costs, split);
 }
 
 // Multiply-adds of an SM in a clock on tensor cores, at the peak rate of wgmma.

@@ -104,8 +104,8 @@ class DepthwisePlanner {
     const double seen = tile.in_parts && s.images == 1 ? window_->depths_seen / s.depth_parts : 1;
     const double compute = CeilDiv(blocks, capacity) * clocks * seen / device_.clock_hz;
     const double memory = BytesRead(shape) / (device_.bandwidth * copying.bandwidth);
-    const double slices = 2.0 * WorkspaceBytes(s) / device_.bandwidth + (s.split > 1 ? kNextKernelSeconds : 0);
-    return Overlapped(compute, memory) + copying.begin_seconds + kLaunchSeconds + slices;
+    const double slices = 2.0 * WorkspaceBytes(s) / device_.bandwidth + (s.split > 1 ? device_.next_kernel_seconds : 0);
+    return Overlapped(compute, memory) + copying.begin_seconds + device_.launch_seconds + slices;
   }
 
   int64_t WorkspaceBytes(const DepthwiseSettings& s) const { return SplitBytes(conv_, product_.pass, s.split); }
@@ -250,9 +250,8 @@ class DepthwisePlanner {
   // Bytes of activations that are moved. In a wgrad, CTAs of each window part read all of them. What L2 has counts
   // less.
   double BytesRead(const DepthwiseShape& shape) const {
-    constexpr double kBytesInL2 = 4e7;  // of Hopper's 50 MB
     const auto bytes = static_cast<double>(product_.activation_bytes());
-    const bool is_cached = bytes <= kBytesInL2;
+    const bool is_cached = bytes <= device_.l2_bytes;
     const double first = is_cached ? costs_["cached_activations"] : 1;
     if (is_conv()) return bytes * first;
     return bytes * (first + (shape.window_parts - 1) * (is_cached ? costs_["cached_read"] : 1));

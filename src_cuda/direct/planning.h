@@ -94,7 +94,7 @@ class DirectPlanner {
     const double ends = layout.is_conv() ? ConvEndsSeconds(layout) : WgradEndsSeconds(s.split);
     const double memory =
         ActivationSeconds(product_, device_, costs_) * (IsNarrow(layout) ? costs_["narrow_reads"] : 1);
-    return Overlapped(clocks / device_.clock_hz, memory) + ends + kLaunchSeconds +
+    return Overlapped(clocks / device_.clock_hz, memory) + ends + device_.launch_seconds +
            SlicesSeconds(product_, device_, costs_, s.split) + EpilogueSeconds(product_, device_, costs_);
   }
 

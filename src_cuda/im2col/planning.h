@@ -60,7 +60,7 @@ class Im2colPlanner : public TiledPlanner<Im2colPlanner, Im2colSettings> {
   // The column matrix is written and read once.
   double Seconds(const Im2colSettings& s) const {
     const double copies = 2.0 * product_.positions() * MatrixRowBytes(product_.conv) / device_.bandwidth;
-    return copies + LaunchesOf(s).count * kLaunchSeconds + TiledPlanner::Seconds(s);
+    return copies + LaunchesOf(s).count * device_.launch_seconds + TiledPlanner::Seconds(s);
   }
 
   int64_t WorkspaceBytes(const Im2colSettings& s) const { return Im2colWorkspace(product_.conv, product_.pass, s); }

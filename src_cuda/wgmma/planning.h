@@ -104,13 +104,12 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
   double Seconds(const WgmmaSettings& s) const {
     const int64_t split = kTiles[s.tile].workspace_split(all_.pass, s.split);
     const auto groups = static_cast<double>(all_.conv.groups);
-    return groups * SecondsOfGroup(s) + (groups - 1) * kNextGroupSeconds + PartsSeconds() +
+    return groups * SecondsOfGroup(s) + (groups - 1) * device_.next_group_seconds + PartsSeconds() +
            SlicesSeconds(all_, device_, costs_, split);
   }
 
  private:
-  static constexpr int64_t kSectorBytes = 32;          // that L2 reads or writes at least
-  static constexpr double kNextGroupSeconds = 2.5e-6;  // until the next group's kernel runs
+  static constexpr int64_t kSectorBytes = 32;  // that L2 reads or writes at least
 
   // The tiles that a cluster computes one after another.
   double SecondsOfGroup(const WgmmaSettings& s) const {
@@ -150,7 +149,7 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
     constexpr double kMovedBytes = 4 + kBF16Parts * 2;
     if (!IsBF16x6()) return 0;
     const auto elements = static_cast<double>(SplitElements(all_.conv, all_.pass));
-    return kNextKernelSeconds + elements * kMovedBytes / device_.bandwidth;
+    return device_.next_kernel_seconds + elements * kMovedBytes / device_.bandwidth;
   }
 
   int64_t CtasOfCluster(const WgmmaSettings& s) const {

@@ -20,9 +20,8 @@ from convbench.tuning.fit import fit
 from convbench.tuning.predictions import log_seconds, measured, trial
 from jaxconv import conv_general_dilated
 from jaxconv.planner.choose import choose
-from jaxconv.planner.devices import TYPICAL_DEVICE
+from jaxconv.planner.devices import COSTS, TYPICAL_DEVICE
 from jaxconv.planner.families import FAMILIES
-from jaxconv.planner.native import COSTS
 
 NAMES = ["seed_cudnn_14x14", "rn50_28_3x3_128", "rn50_56_1x1_64_256", "rn50_7_1x1_512_2048"]
 CASES = [case for case in cases.load() if case.name in NAMES]

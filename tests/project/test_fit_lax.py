@@ -10,8 +10,7 @@ from convbench.command import main
 from convbench.rows import RowFile
 from convbench.tuning import data_files
 from convbench.tuning.lax import fit_kinds, known, text
-from jaxconv.planner.devices import TYPICAL_DEVICE
-from jaxconv.planner.native import COSTS
+from jaxconv.planner.devices import COSTS, TYPICAL_DEVICE
 from jaxconv.planner.xla import Constants, constants_of
 
 CASES = [case for case in cases.load() if case.suite in ("resnet50", "latency")]

@@ -156,7 +156,9 @@ def test_the_algorithm_of_a_context():
 
 def test_bfloat16_is_not_slower_than_float32(typical_gpu):
     """Groups of one channel are multiplied as they are: kernels for them are of both types, and casts are more work."""
-    rounds = lambda x, w, **params: decide("conv", "cuda", layer(x, w, precision=Preset.BF16_BF16_F32, **params), "cuda")
+    rounds = lambda x, w, **params: decide(
+        "conv", "cuda", layer(x, w, precision=Preset.BF16_BF16_F32, **params), "cuda"
+    )
     depthwise = rounds((8, 56, 56, 144), (3, 3, 1, 144), feature_group_count=144)
     assert depthwise.plan.family == "depthwise"
     seen = seen_by_kernels("conv", "cuda", of_layer(Preset.BF16_BF16_F32)).problem

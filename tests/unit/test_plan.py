@@ -35,9 +35,8 @@ from cases.tiles import has_pass
 from jaxconv import _planning
 from jaxconv.planner.candidate import Asked
 from jaxconv.planner.choose import choose
-from jaxconv.planner.devices import TYPICAL_DEVICE
+from jaxconv.planner.devices import COSTS, TYPICAL_DEVICE
 from jaxconv.planner.families import FAMILIES
-from jaxconv.planner.native import COSTS
 from jaxconv.planner.plan import Constraint
 from jaxconv.problem.product import Ending, Product
 from jaxconv.transforms import ChannelsLast, SwappedOperands

@@ -12,8 +12,7 @@ from convbench.rows import RowFile
 from convbench.tuning import data_files, report
 from convbench.tuning.fit import fit
 from convbench.tuning.predictions import Costs, log_seconds, measured, trial
-from jaxconv.planner.devices import MODELS
-from jaxconv.planner.native import COSTS
+from jaxconv.planner.devices import COSTS, MODELS
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -10,8 +10,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from convbench.tuning.predictions import Costs, Measured, log_seconds, trial
-from jaxconv.planner.devices import Device
-from jaxconv.planner.native import COSTS
+from jaxconv.planner.devices import COSTS, Device
 
 STEP = 0.02  # for derivatives: of a number's logarithm, to either side. Costs that round to whole CTAs need it large
 REACH = np.log(2)  # a number that changes nothing when it is doubled or halved is not determined

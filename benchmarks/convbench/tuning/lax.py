@@ -20,8 +20,7 @@ from convbench.rows import RowFile
 from convbench.tuning import data_files
 from convbench.tuning.fit import OUTLIER, PULL
 from jaxconv.planner.choose import choose
-from jaxconv.planner.devices import MODELS, Device
-from jaxconv.planner.native import COSTS
+from jaxconv.planner.devices import COSTS, MODELS, Device
 from jaxconv.planner.xla import AHEAD, FAMILY, Comparison, Constants, Work, compare, kind_of, work_of
 from jaxconv.problem.product import Product
 

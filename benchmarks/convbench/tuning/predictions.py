@@ -16,9 +16,8 @@ from convbench.selection import cases_of, refuse_unknown
 from convbench.tuning.candidates import transform_text
 from jaxconv.planner.candidate import Asked, Candidate
 from jaxconv.planner.choose import Version, options, version_of
-from jaxconv.planner.devices import Device
+from jaxconv.planner.devices import COSTS, Device
 from jaxconv.planner.families import FAMILIES
-from jaxconv.planner.native import COSTS
 from jaxconv.planner.plan import ANY
 from jaxconv.problem.product import Product
 
