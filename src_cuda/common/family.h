@@ -3,11 +3,9 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstddef>
-
+#include "common/rules.h"
 #include "conv_epilogue.h"
 #include "conv_problem.h"
-#include "reason.h"
 
 namespace jaxconv {
 
@@ -33,14 +31,9 @@ struct ConvCall {
   }
 };
 
-// The functions of a family. Those before `launch` are called on the host before each launch, and enqueue nothing.
+// The functions of a family. Its rules, as they are on the current device, are asked on the host before each launch.
 template <typename Settings>
-struct KernelFamily {
-  Reason (*unsupported_reason)(const ConvProblem&, Pass, const Settings&);
-  // Bytes of workspace for a supported call.
-  size_t (*workspace_bytes)(const ConvProblem&, Pass, const Settings&);
-  // Bytes of shared memory for a CTA.
-  size_t (*shared_bytes)(const ConvProblem&, Pass, const Settings&);
+struct KernelFamily : Rules<Settings> {
   // Enqueues a supported call that has enough workspace and shared memory. Must not allocate or wait: XLA may be
   // recording a CUDA graph.
   cudaError_t (*launch)(const ConvCall&, const Settings&, cudaStream_t);

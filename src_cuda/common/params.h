@@ -7,11 +7,6 @@
 
 namespace jaxconv {
 
-// CTAs that compute a product in tiles of rows x cols.
-inline int64_t Blocks(const ConvProblem& p, Pass pass, int64_t split, int rows, int cols) {
-  return RowTiles(p, Rows(p, pass), rows) * CeilDiv(p.out_channels, cols) * split * p.groups;
-}
-
 inline ProductParams MakeParams(const ConvCall& call, int64_t split, int tile_rows, int tile_cols) {
   const ConvProblem& p = call.problem;
   const bool wgrad = call.pass == Pass::kWgrad;

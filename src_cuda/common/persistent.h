@@ -26,14 +26,6 @@ void SetOperands(const ConvCall& call, int64_t split, Params* params) {
   params->out_type = StoredType(call.problem, call.pass, split);
 }
 
-// For a family with `tiles` tiles whose conv has no split-K.
-template <typename Settings>
-Reason UnsupportedSplit(const Settings& s, size_t tiles, Pass pass) {
-  if (Reason why = UnsupportedTileOrSplit(s, tiles)) return why;
-  const bool is_split_conv = pass == Pass::kConv && s.split != 1;
-  return is_split_conv ? Reason("a split of " + std::to_string(s.split) + ": its conv has none") : std::nullopt;
-}
-
 // PersistentCtas of the current device. `shared_bytes` is the shared memory of a CTA. By its registers an SM holds
 // `most` CTAs.
 inline int32_t PersistentCtasOfDevice(int64_t shared_bytes, int most, int64_t others, int64_t tiles) {

@@ -48,12 +48,11 @@ inline Reason UnsupportedSums(const Tile& tile, DType sums) {
 // Multiply-adds of an SM's CUDA cores in a clock.
 inline double FmaRate(const Product& product) { return product.sum_type() == DType::kF32 ? 128 : 64; }
 
-// For a family with `tiles`.
+// For a family with `tiles`. Planning knows which types are taken at all.
 template <size_t kCount, typename Settings>
-Reason UnsupportedTile(const Tile (&tiles)[kCount], const ConvProblem& p, Pass pass, const Settings& s) {
+Reason UnsupportedTile(const Tile (&tiles)[kCount], const ConvProblem& p, const Settings& s) {
   if (Reason why = UnsupportedTileOrSplit(s, kCount)) return why;
-  if (Reason why = UnsupportedSums(tiles[s.tile], SumType(p))) return why;
-  return UnsupportedTypes(p, pass);
+  return UnsupportedSums(tiles[s.tile], SumType(p));
 }
 
 }  // namespace jaxconv

@@ -25,8 +25,8 @@ struct Launches {
   int64_t count, m, k;
 };
 
-// CTAs of a launch with M = rows. Each residue class has its own tiles along M. `merged` classes are one product: their
-// columns (N) are side by side.
+// CTAs of a launch with M = rows that have a tile, on average: for costs. Each residue class has its own tiles along M.
+// `merged` classes are one product: their columns (N) are side by side.
 inline int64_t ThreadBlocks(const Product& product, const PlannedTile& tile, int64_t rows, int64_t merged,
                             int64_t split) {
   const int64_t classes = product.classes();
@@ -119,8 +119,8 @@ inline Reason WithoutWgmmaInstruction(const Device& device) {
   return "wgmma is of compute capability 9.0, and in kernels that are built for it";
 }
 
-// The common part of these families' planners. Family is the derived class. It has kTiles and Rate, and may replace
-// LaunchesOf, Blocks, Merged, SplitsOf, CopySeconds, WithExtra and UnsupportedExtra.
+// The common part of these families' planners. Family is the derived class. It has kTiles, kRules and Rate, and may
+// replace LaunchesOf, Blocks, Merged, SplitsOf, CopySeconds, WithExtra, UnsupportedExtra and call.
 template <typename Family, typename S>
 class TiledPlanner {
  public:
@@ -152,10 +152,10 @@ class TiledPlanner {
   }
 
   Reason UnsupportedReason(const S& s) const {
+    const Product& call = family().call();
+    if (Reason why = Family::kRules.unsupported_reason(call.conv, call.pass, s)) return why;
     if (Reason why = family().UnsupportedExtra(s)) return why;
-    if (s.split < 1) return "a split of " + std::to_string(s.split);
-    if (Reason why = TooMuchSharedMemory(family().SharedBytes(s), device_)) return why;
-    return UnsupportedBlocks(family().Blocks(s));
+    return TooMuchSharedMemory(Family::kRules.shared_bytes(call.conv, call.pass, s), device_);
   }
 
   double Seconds(const S& s) const {
@@ -164,10 +164,16 @@ class TiledPlanner {
                         rate, family().CopySeconds(s));
   }
 
-  int64_t WorkspaceBytes(const S& s) const { return s.split > 1 ? s.split * product_.sums_bytes() : 0; }
+  int64_t WorkspaceBytes(const S& s) const {
+    const Product& call = family().call();
+    return Family::kRules.workspace_bytes(call.conv, call.pass, s);
+  }
 
+  // What the settings are for, of which `product_` may be a part.
+  const Product& call() const { return product_; }
   // Adds the settings that only some families have.
   S WithExtra(const S& s, const Requested&) const { return s; }
+  // What else this GPU, or the product, does not have.
   Reason UnsupportedExtra(const S&) const { return std::nullopt; }
   Launches LaunchesOf(const S&) const { return {1, product_.rows(), product_.steps()}; }
   int64_t Merged(const S&) const { return 1; }

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
 #include <optional>
 
 #include "common/enqueue.cuh"
@@ -27,10 +26,6 @@ namespace jaxconv {
 namespace {
 
 using namespace depthwise;
-
-DepthwiseShape ShapeOf(const ConvProblem& p, Pass pass, const DepthwiseSettings& s) {
-  return MakeShape(InElements(p), pass, kDepthwiseTiles[s.tile], s.stream());
-}
 
 const void* Find(DType type, int64_t tile, Pass pass, DepthwiseEnd end) {
   switch (type) {
@@ -71,18 +66,14 @@ DepthwiseSettings SettingsHere(const ConvProblem& problem, const DepthwiseSettin
 }
 
 Reason UnsupportedReason(const ConvProblem& p, Pass pass, const DepthwiseSettings& planned) {
-  if (Reason why = UnsupportedSplit(planned, std::size(kDepthwiseTiles), pass)) return why;
+  if (Reason why = UnsupportedSettings(p, pass, planned)) return why;
   if (ResultElements(p, pass) == 0) return std::nullopt;
-  if (Reason why = UnsupportedProblem(p)) return why;
   const DepthwiseSettings s = SettingsHere(p, planned);
-  const DepthwiseTile& tile = kDepthwiseTiles[s.tile];
-  if (Reason why = UnsupportedTile(p, pass, tile)) return why;
-  if (Reason why = UnsupportedStream(InElements(p), tile, s.stream())) return why;
-  return UnsupportedShape(ShapeOf(p, pass, s), tile);
+  return s.tile == planned.tile ? std::nullopt : UnsupportedSettings(p, pass, s);
 }
 
-size_t SharedBytes(const ConvProblem& p, Pass pass, const DepthwiseSettings& s) {
-  return ResultElements(p, pass) == 0 ? 0 : ShapeOf(p, pass, SettingsHere(p, s)).offsets.end;
+size_t SharedBytesHere(const ConvProblem& p, Pass pass, const DepthwiseSettings& s) {
+  return ResultElements(p, pass) == 0 ? 0 : SharedBytes(p, pass, SettingsHere(p, s));
 }
 
 cudaError_t Launch(const ConvCall& call, const DepthwiseSettings& planned, cudaStream_t stream) {
@@ -116,6 +107,6 @@ cudaError_t Launch(const ConvCall& call, const DepthwiseSettings& planned, cudaS
 
 }  // namespace
 
-const KernelFamily<DepthwiseSettings> kDepthwise = {UnsupportedReason, SplitWorkspace, SharedBytes, Launch};
+const KernelFamily<DepthwiseSettings> kDepthwise = {{UnsupportedReason, SplitWorkspace, SharedBytesHere}, Launch};
 
 }  // namespace jaxconv

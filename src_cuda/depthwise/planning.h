@@ -26,6 +26,7 @@ class DepthwisePlanner {
   using Settings = DepthwiseSettings;
 
   static constexpr const char* kName = DepthwiseSettings::kFamily;
+  static constexpr const auto& kRules = depthwise::kRules;
 
   DepthwisePlanner(const Product& product, const Device& device)
       : product_(product), conv_(depthwise::InElements(product.conv)), device_(device), costs_(device.CostsOf(kName)) {
@@ -74,17 +75,11 @@ class DepthwisePlanner {
   }
 
   Reason UnsupportedReason(const DepthwiseSettings& s) const {
-    const DepthwiseTile& tile = TileOf(s);
-    if (Reason why = UnsupportedTile(tile)) return why;
+    if (Reason why = UnsupportedTile(TileOf(s))) return why;
     if (s.rows == 0 && s.cols == 0) return "no output tile fits into shared memory";
     if (s.rows < 1 || s.cols < 1) return depthwise::NoStrips(s.rows, s.cols);
-    const auto text = std::to_string(s.split);
-    if (product_.pass == Pass::kConv && s.split != 1) return "a split of " + text + ": its conv has none";
-    if (s.split < 1) return "a split of " + text;
-    if (Reason why = depthwise::UnsupportedStream(conv_, tile, s.stream())) return why;
-    const DepthwiseShape shape = Shape(s);
-    if (Reason why = depthwise::UnsupportedShape(shape, tile)) return why;
-    return TooMuchSharedMemory(shape.offsets.end, device_);
+    if (Reason why = kRules.unsupported_reason(product_.conv, product_.pass, s)) return why;
+    return TooMuchSharedMemory(kRules.shared_bytes(product_.conv, product_.pass, s), device_);
   }
 
   // The CTAs of an SM share its rate of multiplications, a CTA may wait for its copies, and device memory takes time.
@@ -108,7 +103,9 @@ class DepthwisePlanner {
     return Overlapped(compute, memory) + copying.begin_seconds + device_.launch_seconds + slices;
   }
 
-  int64_t WorkspaceBytes(const DepthwiseSettings& s) const { return SplitBytes(conv_, product_.pass, s.split); }
+  int64_t WorkspaceBytes(const DepthwiseSettings& s) const {
+    return kRules.workspace_bytes(product_.conv, product_.pass, s);
+  }
 
  private:
   static const DepthwiseTile& TileOf(const DepthwiseSettings& s) { return kDepthwiseTiles[s.tile]; }
@@ -117,9 +114,7 @@ class DepthwisePlanner {
   // Whether a CTA computes all parts of the window, one after another: see ThreadBlocks of layout.h.
   bool LoopsOverWindowParts(const DepthwiseTile& tile) const { return is_conv() && tile.in_parts; }
 
-  DepthwiseShape Shape(const DepthwiseSettings& s) const {
-    return depthwise::MakeShape(conv_, product_.pass, TileOf(s), s.stream());
-  }
+  DepthwiseShape Shape(const DepthwiseSettings& s) const { return depthwise::ShapeOf(product_.conv, product_.pass, s); }
 
   Reason UnsupportedProduct() const {
     const auto is_empty = [](const ArrayShape& array) { return std::ranges::count(array.sizes, 0) > 0; };

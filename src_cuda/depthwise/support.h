@@ -3,13 +3,17 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <string>
 
 #include "common/planning.h"
+#include "common/product.h"
+#include "common/rules.h"
 #include "common/types.h"
 #include "conv_problem.h"
 #include "depthwise/config.h"
@@ -179,5 +183,25 @@ inline Reason UnsupportedShape(const DepthwiseShape& d, const DepthwiseTile& til
   }
   return std::nullopt;
 }
+
+inline DepthwiseShape ShapeOf(const ConvProblem& p, Pass pass, const DepthwiseSettings& s) {
+  return MakeShape(InElements(p), pass, kDepthwiseTiles[s.tile], s.stream());
+}
+
+inline Reason UnsupportedSettings(const ConvProblem& p, Pass pass, const DepthwiseSettings& s) {
+  if (Reason why = UnsupportedSplit(s, std::size(kDepthwiseTiles), pass)) return why;
+  if (ResultElements(p, pass) == 0) return std::nullopt;
+  if (Reason why = UnsupportedProblem(p)) return why;
+  const DepthwiseTile& tile = kDepthwiseTiles[s.tile];
+  if (Reason why = UnsupportedTile(p, pass, tile)) return why;
+  if (Reason why = UnsupportedStream(InElements(p), tile, s.stream())) return why;
+  return UnsupportedShape(ShapeOf(p, pass, s), tile);
+}
+
+inline size_t SharedBytes(const ConvProblem& p, Pass pass, const DepthwiseSettings& s) {
+  return ShapeOf(p, pass, s).offsets.end;
+}
+
+inline constexpr Rules<DepthwiseSettings> kRules{UnsupportedSettings, SplitWorkspace, SharedBytes};
 
 }  // namespace jaxconv::depthwise

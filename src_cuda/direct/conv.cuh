@@ -55,7 +55,7 @@ class DirectSums {
     return isfinite(all);
   }
 
-  // Adds the products of a chunk's entries. While two are multiplied for a set, the next ones are read.
+  // Adds the products of a channel part's entries. While two are multiplied for a set, the next ones are read.
   // kFinite: no number of float32 becomes infinite where it is rounded, which takes more instructions.
   template <bool kFinite = false>
   __device__ __forceinline__ void Multiply(const DirectParams& p, uint32_t entries, uint32_t box, uint32_t filter,
@@ -310,18 +310,18 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kD
     }
   } else {
     DirectSums<T, kTile, kOdd> sums(p, first_position, first_col);
-    const int chunk_bytes = steps.all * p.col_blocks * kColBlockBytes;
+    const int part_bytes = steps.all * p.col_blocks * kColBlockBytes;
 #pragma unroll 1
     for (int32_t tile = block.worker; tile < block.tiles; tile += p.workers) {
       sums.Clear();
 #pragma unroll 1
-      for (int chunk = 0; chunk < p.chunks; ++chunk) {
+      for (int channel_part = 0; channel_part < p.channel_parts; ++channel_part) {
         if (warp == 0) copy();
         read.WaitUntilFull();
         const uint32_t entries = base + p.offsets.entries, stage = base + read.stage() * p.offsets.stage,
-                       matrices = base + p.offsets.filter + chunk * chunk_bytes;
+                       matrices = base + p.offsets.filter + channel_part * part_bytes;
         sums.Multiply(p, entries, stage, matrices, steps.all);
-        if constexpr (kTile.of_floats()) {  // there is one chunk
+        if constexpr (kTile.of_floats()) {  // there is one channel part
           if (!__all_sync(0xffffffff, sums.AreFinite())) {
             sums.Clear();
             sums.template Multiply<true>(p, entries, stage, matrices, steps.all);

@@ -47,7 +47,7 @@ inline int64_t OperandBytes(const DirectLayout& d) {
   if (!d.taps_in_n()) return steps * (blocks * d.sets() * source + filters);
   // Products are written. Each position reads those of its taps, and their offsets.
   const int64_t products = d.product_bytes() + d.positions * d.problem.out_channels * taps * 8;
-  return steps * (blocks * source + filters) + products / d.chunks;
+  return steps * (blocks * source + filters) + products / d.channel_parts;
 }
 
 inline double Multiplications(const DirectLayout& d) {
@@ -64,7 +64,7 @@ inline int64_t CopiedBytes(const DirectLayout& d) {
   return (pixels * d.src_pixel.vectors + gradient) * 16;
 }
 
-// Of an output tile, of a chunk of the source channels: without copies.
+// Of an output tile, of a part of the source channels: without copies.
 inline double WorkClocks(const DirectLayout& d) {
   const double reads = OperandBytes(d) / kSharedBytesPerClock;
   const double multiplications = Multiplications(d) * kMultiplicationClocks;

@@ -12,8 +12,8 @@
 namespace jaxconv {
 
 // The filter's matrices of eight output channels by a vector of source channels, in the order of multiplications: two
-// entries, for each block of output channels, for each two entries of a row of taps, for each row, for each chunk.
-// Zeros stand between groups, and where an entry is missing.
+// entries, for each block of output channels, for each two entries of a row of taps, for each row, for each
+// channel part. Zeros stand between groups, and where an entry is missing.
 template <typename T, DirectTile kTile>
 class FilterMatrices {
   static constexpr int kThreads = 32 * kTile.warps;
@@ -39,9 +39,9 @@ class FilterMatrices {
         by_vectors(p.entry_vectors);
     const T* from = static_cast<const T*>(p.rhs);
 #pragma unroll 1  // instructions come from far away, too
-    for (int row = threadIdx.x; row < p.chunks * steps.all * p.col_blocks * 16; row += kThreads) {
+    for (int row = threadIdx.x; row < p.channel_parts * steps.all * p.col_blocks * 16; row += kThreads) {
       int32_t col_block, step, vector;
-      const int32_t chunk = by_all.Divide(by_blocks.Divide(row / 16, &col_block), &step);
+      const int32_t channel_part = by_all.Divide(by_blocks.Divide(row / 16, &col_block), &step);
       const int32_t tap_row = by_row.Divide(step, &step), entry = step * 2 + row / 8 % 2;
       if (entry >= steps.entries) {
         ptx::CopyAsync(ptx::SharedAddress(rows + row), from, false);
@@ -55,7 +55,7 @@ class FilterMatrices {
         continue;
       }
       const T* tap = from + p.taps[block.residue().first_tap + tap_row * steps.taps + tap_of_row].filter_delta;
-      vector += FirstVector<T>(p, col_block * 8 / kSetCols * kSetCols) + chunk * p.src_pixel.vectors;
+      vector += FirstVector<T>(p, col_block * 8 / kSetCols * kSetCols) + channel_part * p.src_pixel.vectors;
       FillRow(p, offsets, tap, vector * kVector<T>, col_block * 8, row % 8, rows + row);
     }
     ptx::CommitCopies();
@@ -66,7 +66,7 @@ class FilterMatrices {
   // and again. To be called by all threads, after the barrier.
   static __device__ __forceinline__ void Transpose(const DirectParams& p, const FilterSteps& steps, Row* rows) {
     static_assert(kTraits<T>.bytes == 2 || !kTransposes, "ldmatrix transposes elements of 16 bits");
-    const int matrices = p.chunks * steps.all * p.col_blocks * 2, lane = threadIdx.x % 32;
+    const int matrices = p.channel_parts * steps.all * p.col_blocks * 2, lane = threadIdx.x % 32;
     for (int first = threadIdx.x / 32 * 4; first < matrices; first += kThreads / 8) {
       uint32_t four[4];
       ptx::LoadMatrices<true>(four, ptx::SharedAddress(rows + min(first + lane / 8, matrices - 1) * 8 + lane % 8));
@@ -90,15 +90,15 @@ class FilterMatrices {
     const Divider<int32_t> by_units(p.col_blocks / kBlocks), by_all(steps.all), by_row(steps.of_row),
         by_vectors(p.entry_vectors);
 #pragma unroll 1
-    for (int at = threadIdx.x; at < p.chunks * steps.all * p.col_blocks * 4; at += kThreads) {
+    for (int at = threadIdx.x; at < p.channel_parts * steps.all * p.col_blocks * 4; at += kThreads) {
       int32_t blocks, step, vector;
-      const int32_t chunk = by_all.Divide(by_units.Divide(at / (2 * kUnits), &blocks), &step);
+      const int32_t channel_part = by_all.Divide(by_units.Divide(at / (2 * kUnits), &blocks), &step);
       const int32_t out = (blocks * kUnits + at % kUnits) * 4;
       const int32_t tap_row = by_row.Divide(step, &step), entry = step * 2 + at / kUnits % 2;
       Pack<T, 4> of_ins[kVector<T>] = {};
       if (entry < steps.entries) {
         const int32_t tap = tap_row * steps.taps + by_vectors.Divide(entry, &vector);
-        vector += FirstVector<T>(p, out / kSetCols * kSetCols) + chunk * p.src_pixel.vectors;
+        vector += FirstVector<T>(p, out / kSetCols * kSetCols) + channel_part * p.src_pixel.vectors;
         const FilterOffset col = offsets.OfOut(out);
         const T* from = static_cast<const T*>(p.rhs) + p.taps[block.residue().first_tap + tap].filter_delta + col.at;
 #pragma unroll

@@ -11,7 +11,7 @@
 
 namespace jaxconv {
 
-// What the first warp of a conv copies: a halo tile, one chunk of the source channels after the other.
+// What the first warp of a conv copies: a halo tile, one channel part of the source channels after the other.
 template <typename T, bool kPacked>
 class HaloTiles {
  public:
@@ -26,17 +26,17 @@ class HaloTiles {
     origin.HaloAt<kPacked>(p, place, at);
     filled_.WaitUntilEmpty();
     box.template Copy<T>(stages + filled_.stage() * p.offsets.stage, filled_.full(),
-                         block.channels.src + chunk_ * p.src_pixel.vectors * kVector<T>, at, place.image);
+                         block.channels.src + part_ * p.src_pixel.vectors * kVector<T>, at, place.image);
     Box::Arrive(filled_.full(), box.Bytes());
     filled_.Advance();
-    chunk_ = chunk_ + 1 < p.chunks ? chunk_ + 1 : 0;
-    next_ += chunk_ == 0 ? p.workers : 0;
+    part_ = part_ + 1 < p.channel_parts ? part_ + 1 : 0;
+    next_ += part_ == 0 ? p.workers : 0;
   }
 
  private:
   DirectPipeline filled_;
   int32_t next_;
-  int chunk_ = 0;
+  int part_ = 0;
 };
 
 // What a producer warp copies where stages are rows: for all output tiles the source rows of the streams, one of each

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
 
 #include "common/call_epilogue.h"
 #include "common/device_attribute.h"
@@ -27,31 +26,13 @@
 namespace jaxconv {
 namespace {
 
-DirectLayout LayoutOf(const ConvProblem& p, Pass pass, const DirectSettings& s) {
-  const OutputTile out_tile = s.out_tile();
-  return {DirectChannels({p, pass, kDirectTiles[s.tile]}, out_tile.taps, out_tile.packed), out_tile};
-}
-
-Reason UnsupportedReason(const ConvProblem& p, Pass pass, const DirectSettings& s) {
-  if (Reason why = UnsupportedSplit(s, std::size(kDirectTiles), pass)) return why;
-  if (ResultElements(p, pass) == 0) return std::nullopt;
-  const DirectPass tile{p, pass, kDirectTiles[s.tile]};
-  if (Reason why = direct::UnsupportedTypes(p, pass)) return why;
-  if (Reason why = UnsupportedProblem(tile)) return why;
-  if (Reason why = UnsupportedTileSize(tile, s.out_tile())) return why;
-  const DirectLayout layout = LayoutOf(p, pass, s);
-  if (Reason why = UnsupportedChannels(layout)) return why;
-  if (Reason why = UnsupportedRows(layout, s)) return why;
-  return UnsupportedLayout(layout);
-}
-
 // Everything but the operands.
 DirectParams ParamsOf(const DirectLayout& layout) {
   const ConvProblem& p = layout.problem;
   DirectParams d{};
   d.problem = p;
   d.channel_blocks = layout.channel_blocks;
-  d.chunks = layout.chunks;
+  d.channel_parts = layout.channel_parts;
   d.block_groups = layout.block_groups;
   d.col_blocks = layout.col_blocks;
   d.src_pixel = layout.src_pixel;
@@ -69,10 +50,6 @@ DirectParams ParamsOf(const DirectLayout& layout) {
   d.row_taps = layout.row_taps;
   d.row_dilation = layout.row_dilation;
   return d;
-}
-
-size_t SharedBytes(const ConvProblem& p, Pass pass, const DirectSettings& s) {
-  return ResultElements(p, pass) == 0 ? 0 : LayoutOf(p, pass, s).shared_bytes;
 }
 
 // Thread blocks of a conv are persistent.
@@ -139,7 +116,7 @@ void SetDividers(DirectParams* d) {
   const ConvProblem& p = d->problem;
   const auto divider = [](int64_t divisor) { return Divider<int32_t>(static_cast<int32_t>(divisor)); };
   d->by_workers = divider(d->workers);
-  d->by_chunks = divider(d->chunks);
+  d->by_channel_parts = divider(d->channel_parts);
   d->by_channel_blocks = divider(d->channel_blocks);
   d->by_cols = divider(d->tile.cols);
   d->by_vectors = divider(d->entry_vectors);
@@ -166,7 +143,7 @@ cudaError_t Launch(const ConvCall& call, const DirectSettings& s, cudaStream_t s
   if (ResultElements(p, call.pass) == 0) return cudaSuccess;
   const DirectTile& tile = kDirectTiles[s.tile];
   const bool wgrad = call.pass == Pass::kWgrad;
-  const DirectLayout layout = LayoutOf(p, call.pass, s);
+  const DirectLayout layout = direct::LayoutOf(p, call.pass, s);
   DirectParams d = ParamsOf(layout);
   SetOperands(call, s.split, &d);
   const void* const packs = tile.of_bytes() ? call.epilogue.residual : nullptr;  // others read it by the number
@@ -180,7 +157,8 @@ cudaError_t Launch(const ConvCall& call, const DirectSettings& s, cudaStream_t s
   if (!EncodeMaps(call, s, &d)) return cudaErrorInvalidValue;
   SetDividers(&d);
   const DirectKernel kernel = FindKernel(call, s, layout.has_odd_positions());
-  const int64_t blocks = static_cast<int64_t>(d.workers) * d.channel_blocks * p.class_count * (wgrad ? d.chunks : 1);
+  const int64_t blocks =
+      static_cast<int64_t>(d.workers) * d.channel_blocks * p.class_count * (wgrad ? d.channel_parts : 1);
   const int warps = wgrad ? kWgradWarps : tile.conv_warps();
   const cudaError_t status = EnqueueShared(kernel, blocks, 32 * warps, layout.shared_bytes, stream, d);
   if (status != cudaSuccess || s.split == 1) return status;
@@ -189,6 +167,6 @@ cudaError_t Launch(const ConvCall& call, const DirectSettings& s, cudaStream_t s
 
 }  // namespace
 
-const KernelFamily<DirectSettings> kDirect = {UnsupportedReason, SplitWorkspace, SharedBytes, Launch};
+const KernelFamily<DirectSettings> kDirect = {direct::kRules, Launch};
 
 }  // namespace jaxconv

@@ -94,9 +94,9 @@ struct DirectChannels : DirectPass {
   int32_t taps;    // of the class that has most
   int32_t packed;  // with packed K: taps of a row; else 0
   int32_t channel_blocks = 0;
-  int32_t chunks = 1;        // parts of the source channels, of the only group
-  int32_t block_groups = 0;  // groups of a channel block; 0: a part of the only group's channels
-  int32_t col_blocks = 0;    // blocks of eight output channels of a channel block
+  int32_t channel_parts = 1;  // parts of the source channels, of the only group
+  int32_t block_groups = 0;   // groups of a channel block; 0: a part of the only group's channels
+  int32_t col_blocks = 0;     // blocks of eight output channels of a channel block
   PixelLayout src_pixel{};
   PixelLayout dst_pixel{};    // of a wgrad
   int32_t entry_vectors = 0;  // vectors of source channels that a set of output channels reads of each tap
@@ -129,7 +129,7 @@ struct DirectChannels : DirectPass {
   int32_t entries() const { return FilterSteps(taps, entry_vectors, 0, packed).entries; }
   FilterSteps steps() const { return FilterSteps(taps_in_n() ? 1 : taps, entry_vectors, row_taps, packed); }
   // Of a conv's filter. A thread block begins with it.
-  int64_t filter_bytes() const { return chunks * int64_t{steps().all} * col_blocks * kColBlockBytes; }
+  int64_t filter_bytes() const { return channel_parts * int64_t{steps().all} * col_blocks * kColBlockBytes; }
   bool has_odd_positions() const { return packed > 0 && position_elements() % 2 == 1; }
 
   // With packed K: vectors of a row of a halo tile. It begins with the vector of the first element, which is an even
@@ -153,8 +153,8 @@ struct DirectChannels : DirectPass {
 
   void SetChannels() {
     const int64_t vectors = packed > 0 ? 1 : problem.in_channels / vector(), warp_cols = warp_col_blocks() * 8;
-    chunks = static_cast<int32_t>(CeilDiv(vectors, tile.vectors));
-    src_pixel = direct::LayoutOf(CeilDiv(vectors, chunks));
+    channel_parts = static_cast<int32_t>(CeilDiv(vectors, tile.vectors));
+    src_pixel = direct::LayoutOf(CeilDiv(vectors, channel_parts));
     entry_vectors = packed > 0 ? direct::PackedVectors(*this, packed) : src_pixel.vectors;
     const int64_t most = stages_rows() ? 1 : std::max<int64_t>(1, tile.vectors * vector() / warp_cols);
     col_blocks = static_cast<int32_t>(std::min(CeilDiv(problem.out_channels, warp_cols), most) * warp_col_blocks());

@@ -65,13 +65,13 @@ struct DirectParams {
   ConvProblem problem;
   // The first halo tile waits for these, so they lie together: parameters come in lines, each from afar. The host makes
   // reciprocals, as divisions are among a thread block's first instructions.
-  Divider<int32_t> by_workers, by_chunks, by_channel_blocks;
+  Divider<int32_t> by_workers, by_channel_parts, by_channel_blocks;
   TileGrid grid;    // of the only class
   int32_t workers;  // thread blocks that share out the output tiles
   int32_t channel_blocks;
-  int32_t chunks;        // parts of the source channels, of the only group
-  int32_t block_groups;  // groups of a channel block; 0: a part of the only group's channels
-  int32_t col_blocks;    // blocks of eight output channels of a channel block
+  int32_t channel_parts;  // parts of the source channels, of the only group
+  int32_t block_groups;   // groups of a channel block; 0: a part of the only group's channels
+  int32_t col_blocks;     // blocks of eight output channels of a channel block
   PixelLayout src_pixel;
   PixelLayout dst_pixel;  // of a wgrad
   OutputTile tile;
@@ -128,9 +128,9 @@ struct TilePosition {
 
 class DirectBlock {
  public:
-  __device__ __forceinline__ DirectBlock(const DirectParams& p, int src_chunks, int vector) {
+  __device__ __forceinline__ DirectBlock(const DirectParams& p, int src_parts, int vector) {
     int32_t part = 0, block, rest = p.by_workers.Divide(static_cast<int32_t>(blockIdx.x), &worker);
-    if (src_chunks > 1) rest = p.by_chunks.Divide(rest, &part);
+    if (src_parts > 1) rest = p.by_channel_parts.Divide(rest, &part);
     residue_ = ClassOf(p, p.by_channel_blocks.Divide(rest, &block));
     grid_ = p.problem.class_count > 1 ? TileGrid(p.tile, residue_.count) : p.grid;
     const ConvProblem& q = p.problem;
@@ -140,9 +140,9 @@ class DirectBlock {
       const int32_t first = block * p.block_groups, count = min(p.block_groups, static_cast<int32_t>(q.groups) - first);
       channels = {first, first * ins, count * ins, first * outs, count * outs};
     } else {
-      const int32_t chunk = p.src_pixel.vectors * vector, cols = p.col_blocks * 8;
-      channels = {0, part * chunk, min(ins - part * chunk, src_chunks > 1 ? chunk : ins), block * cols,
-                  min(outs - block * cols, cols)};
+      const int32_t part_channels = p.src_pixel.vectors * vector, cols = p.col_blocks * 8;
+      channels = {0, part * part_channels, min(ins - part * part_channels, src_parts > 1 ? part_channels : ins),
+                  block * cols, min(outs - block * cols, cols)};
     }
     first_to = channels.dst;
     for (int d = 0; d < kSpatial; ++d) first_to += residue_.phase[d] * q.dst.spatial[d];

@@ -25,6 +25,7 @@ class DirectPlanner {
  public:
   using Settings = DirectSettings;
   static constexpr const char* kName = DirectSettings::kFamily;
+  static constexpr const auto& kRules = direct::kRules;
 
   DirectPlanner(const Product& product, const Device& device)
       : product_(product), device_(device), costs_(device.CostsOf(kName)), types_(UnsupportedTypes(product)) {
@@ -74,16 +75,10 @@ class DirectPlanner {
 
   Reason UnsupportedReason(const DirectSettings& s) const {
     if (Reason why = UnsupportedTile(s.tile)) return why;
-    if (Reason why = UnsupportedExtent(s.rows, s.cols)) return why;
-    if (product_.pass == Pass::kConv && s.split != 1) return SplitOf(s) + ": its conv has none";
-    if (s.split < 1) return SplitOf(s);
-    const DirectChannels channels = ChannelsOf(s.tile);
-    if (Reason why = UnsupportedTileSize(channels, s.out_tile())) return why;
-    const DirectLayout layout(channels, s.out_tile());
-    if (Reason why = UnsupportedLayout(layout)) return why;
-    if (Reason why = UnsupportedRows(layout, s)) return why;
+    if (Reason why = UnsupportedExtent(s.rows, s.cols)) return why;  // it has no halo tile then
+    if (Reason why = kRules.unsupported_reason(product_.conv, product_.pass, s)) return why;
     if (s.has_rows() && !device_.wgmma) return "rows of neighbours come by TMA";
-    return TooMuchSharedMemory(layout.shared_bytes, device_);
+    return TooMuchSharedMemory(kRules.shared_bytes(product_.conv, product_.pass, s), device_);
   }
 
   // The time of the multiplications, from shared memory's bandwidth and the tensor cores' rate, and of device memory;
@@ -98,7 +93,9 @@ class DirectPlanner {
            SlicesSeconds(product_, device_, costs_, s.split) + EpilogueSeconds(product_, device_, costs_);
   }
 
-  int64_t WorkspaceBytes(const DirectSettings& s) const { return s.split > 1 ? s.split * product_.sums_bytes() : 0; }
+  int64_t WorkspaceBytes(const DirectSettings& s) const {
+    return kRules.workspace_bytes(product_.conv, product_.pass, s);
+  }
 
  private:
   using Extent = std::pair<int64_t, int64_t>;  // rows and columns of an output tile
@@ -114,8 +111,6 @@ class DirectPlanner {
     const bool is_tf32 = product.conv.src_type != DType::kF32 || product.MultipliesFloat32(Float32::kTF32);
     return is_tf32 ? std::nullopt : Reason("float32 is to be multiplied as it is");
   }
-
-  static std::string SplitOf(const DirectSettings& s) { return "a split of " + std::to_string(s.split); }
 
   // Why a tile does not support the product, whatever the output tile.
   Reason UnsupportedTile(int64_t tile) const {
@@ -274,7 +269,7 @@ class DirectPlanner {
   // Whether reads are shorter than a line of L2: of a part of each pixel's channels.
   static bool IsNarrow(const DirectLayout& d) {
     constexpr int64_t kLineVectors = 8;
-    return d.channel_blocks * d.chunks > 1 && d.src_pixel.vectors < kLineVectors;
+    return d.channel_blocks * d.channel_parts > 1 && d.src_pixel.vectors < kLineVectors;
   }
 
   double ConvClocks(const DirectLayout& d) const { return TilesPerSm(d) * direct::ConvTileClocks(d, costs_); }
@@ -301,11 +296,11 @@ class DirectPlanner {
   }
 
   // Thread blocks of a slice of a wgrad, which has one residue class.
-  static int64_t Blocks(const DirectLayout& d) { return d.channel_blocks * int64_t{d.chunks}; }
+  static int64_t Blocks(const DirectLayout& d) { return d.channel_blocks * int64_t{d.channel_parts}; }
 
   // Tiles that an SM computes, of a conv.
   int64_t TilesPerSm(const DirectLayout& d) const {
-    return CeilDiv(OutputTiles(d) * d.channel_blocks * d.chunks, device_.multiprocessors);
+    return CeilDiv(OutputTiles(d) * d.channel_blocks * d.channel_parts, device_.multiprocessors);
   }
 
   int64_t Slices(const DirectLayout& d) const {

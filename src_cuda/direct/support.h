@@ -3,11 +3,14 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
 
 #include "common/planning.h"
 #include "common/product.h"
+#include "common/rules.h"
 #include "common/tma_limits.h"
 #include "common/types.h"
 #include "conv_problem.h"
@@ -96,7 +99,7 @@ inline Reason UnsupportedRowStream(const DirectChannels& d) {
     return NotInRows(rows);
   }
   const bool is_held = d.steps().of_row <= rows.steps && (d.packed == 0 || d.entry_vectors <= d.tile.packed);
-  return d.chunks > 1 || !is_held ? Reason("the filter does not fit into registers") : std::nullopt;
+  return d.channel_parts > 1 || !is_held ? Reason("the filter does not fit into registers") : std::nullopt;
 }
 
 // Why a tile does not take so many taps. The kernel looks at where they are.
@@ -115,7 +118,7 @@ inline Reason UnsupportedChannels(const DirectChannels& d) {
   if (d.tile.of_floats() && d.problem.groups > 1 && d.problem.in_channels == 1)
     return "groups of one channel are for depthwise";
   // A warp may multiply its halo tile again, with operands that are rounded to finite numbers.
-  if (d.tile.of_floats() && d.chunks > 1) {
+  if (d.tile.of_floats() && d.channel_parts > 1) {
     return "there are more than " + std::to_string(d.tile.vectors * d.vector()) + " channels";
   }
   if (!d.taps_in_n()) return std::nullopt;
@@ -205,5 +208,33 @@ inline Reason UnsupportedLayout(const DirectLayout& d) {
   if (d.taps_in_n() && HaloPixels(out_tile) > d.pixels_held()) return "the halo tile has more pixels than warps hold";
   return std::nullopt;
 }
+
+namespace direct {
+
+inline DirectLayout LayoutOf(const ConvProblem& p, Pass pass, const DirectSettings& s) {
+  const OutputTile out_tile = s.out_tile();
+  return {DirectChannels({p, pass, kDirectTiles[s.tile]}, out_tile.taps, out_tile.packed), out_tile};
+}
+
+inline Reason UnsupportedSettings(const ConvProblem& p, Pass pass, const DirectSettings& s) {
+  if (Reason why = UnsupportedSplit(s, std::size(kDirectTiles), pass)) return why;
+  if (ResultElements(p, pass) == 0) return std::nullopt;
+  const DirectPass tile{p, pass, kDirectTiles[s.tile]};
+  if (Reason why = direct::UnsupportedTypes(p, pass)) return why;
+  if (Reason why = UnsupportedProblem(tile)) return why;
+  if (Reason why = UnsupportedTileSize(tile, s.out_tile())) return why;
+  const DirectLayout layout = LayoutOf(p, pass, s);
+  if (Reason why = UnsupportedChannels(layout)) return why;
+  if (Reason why = UnsupportedLayout(layout)) return why;
+  return UnsupportedRows(layout, s);
+}
+
+inline size_t SharedBytes(const ConvProblem& p, Pass pass, const DirectSettings& s) {
+  return ResultElements(p, pass) == 0 ? 0 : LayoutOf(p, pass, s).shared_bytes;
+}
+
+inline constexpr Rules<DirectSettings> kRules{UnsupportedSettings, SplitWorkspace, SharedBytes};
+
+}  // namespace direct
 
 }  // namespace jaxconv

@@ -28,7 +28,7 @@ template <typename T, DirectTile kTile>
 class PixelProducts {
   static constexpr int kPixels = kTile.positions, kBlocks = kTile.col_blocks();
   static_assert(kTraits<T>.mma_depth == 2 * kVector<T>, "a multiplication takes the channels of two vectors");
-  static constexpr int kSteps = kTile.vectors / 2;  // of 16 channels, of a chunk
+  static constexpr int kSteps = kTile.vectors / 2;  // of 16 channels, of a channel part
 
  public:
   __device__ __forceinline__ PixelProducts(const DirectParams& p, int warp)
@@ -47,7 +47,7 @@ class PixelProducts {
 
   __device__ __forceinline__ void Clear() { ClearSums(sum_); }
 
-  // Adds the products of a chunk's channels.
+  // Adds the products of a channel part's channels.
   __device__ __forceinline__ void Multiply(uint32_t box, uint32_t filter, int steps) {
     filter += threadIdx.x % 32 * 16;
 #pragma unroll
@@ -95,9 +95,9 @@ class PixelProducts {
 
 // Fills two tables. The columns' offsets among the products: bytes from the first column's product of the first pixel
 // that a position sees to its own product of the pixel that its tap sees. And the filter's matrices of eight columns by
-// a vector of source channels: two of these, for each block of columns, for each 16 channels of a chunk, for each
-// chunk; zeros where there is no such tap or channel. A thread has one column and reads its tap once. To be called by
-// all. Copies are under way when it returns.
+// a vector of source channels: two of these, for each block of columns, for each 16 channels of a channel part, for
+// each channel part; zeros where there is no such tap or channel. A thread has one column and reads its tap once. To be
+// called by all. Copies are under way when it returns.
 template <typename T, DirectTile kTile>
 __device__ __forceinline__ void FillColumns(const DirectParams& p, const DirectBlock& block, const HaloOrigin& origin,
                                             int steps, char* shared) {
@@ -118,10 +118,10 @@ __device__ __forceinline__ void FillColumns(const DirectParams& p, const DirectB
   const Divider<int32_t> by_vectors(2 * steps);
   auto* rows = reinterpret_cast<FilterRow<T>*>(shared + p.offsets.filter) + col / 8 * 16 + col % 8;
 #pragma unroll 2  // scalar loads of both are under way
-  for (int i = first; i < p.chunks * 2 * steps; i += kAbreast) {
+  for (int i = first; i < p.channel_parts * 2 * steps; i += kAbreast) {
     int32_t vector;
-    const int32_t chunk = by_vectors.Divide(i, &vector);
-    const int32_t in = (chunk * p.src_pixel.vectors + vector) * kVector<T>;
+    const int32_t channel_part = by_vectors.Divide(i, &vector);
+    const int32_t in = (channel_part * p.src_pixel.vectors + vector) * kVector<T>;
     const bool is_there = is_tap && vector < p.src_pixel.vectors && in < block.channels.src_count;
     const T* from = is_there ? filter + in * strides.in : filter;
     FilterRow<T>* to = rows + i / 2 * kBlocks * 16 + i % 2 * 8;
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTi
     DirectTapsInN(const __grid_constant__ DirectParams p) {
   constexpr DirectTile kTile = kDirectTiles[kTileIndex];
   constexpr int kThreads = 32 * kTile.warps;
-  static_assert(kTile.vectors % 2 == 0, "a chunk is read in steps of two vectors");
+  static_assert(kTile.vectors % 2 == 0, "a channel part is read in steps of two vectors");
   static_assert(kTile.packed == 0 && !kTile.streams_rows(), "pixels are whole vectors, and are read once");
   extern __shared__ __align__(1024) char shared[];
   const ConvProblem& q = p.problem;
@@ -198,16 +198,16 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTi
   for (int32_t tile = block.worker; tile < block.tiles; tile += p.workers) {
     products.Clear();
 #pragma unroll 1
-    for (int chunk = 0;; ++chunk) {
+    for (int channel_part = 0;; ++channel_part) {
       read.WaitUntilFull();
       products.Multiply(base + read.stage() * p.offsets.stage,
-                        base + p.offsets.filter + chunk * steps * kTile.col_blocks() * kColBlockBytes, steps);
-      if (chunk + 1 == p.chunks) break;
+                        base + p.offsets.filter + channel_part * steps * kTile.col_blocks() * kColBlockBytes, steps);
+      if (channel_part + 1 == p.channel_parts) break;
       read.Release();
       if (warp == 0) copy();
     }
     char* stage = shared + read.stage() * p.offsets.stage;
-    __syncthreads();  // the last chunk's pixels have been read
+    __syncthreads();  // the last channel part's pixels have been read
     products.Write(p, reinterpret_cast<float*>(stage));
     __syncthreads();
     const TileEnd end(p, block, block.Place(p, tile));

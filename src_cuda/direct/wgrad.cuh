@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(32 * kWgradWarps, kDirectTiles[kTileIndex].wgr
   box.Prefetch();
   gradient.Prefetch();
   PrefetchTables(p, 0);
-  const DirectBlock block(p, p.chunks, kVector<T>);
+  const DirectBlock block(p, p.channel_parts, kVector<T>);
   const uint32_t base = ptx::SharedAddress(shared);
   const HaloOrigin origin(p.tile);
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);

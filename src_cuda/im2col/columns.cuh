@@ -8,6 +8,7 @@
 
 #include "common/points.cuh"
 #include "conv_problem.h"
+#include "im2col/config.h"
 
 namespace jaxconv {
 
@@ -30,12 +31,6 @@ struct Im2colParams {
   uint32_t step_blocks;
   int tile_rows;
 };
-
-// A CTA writes kIm2colRows x kIm2colSteps elements. A warp copies 32 neighbouring columns of one row.
-constexpr int kIm2colSteps = 32;
-constexpr int kIm2colWarps = 8;
-constexpr int kIm2colRows = 32;
-static_assert(kIm2colRows % kIm2colWarps == 0);
 
 // Writes the column matrix. Elements are copied as words of the same size, so a kernel serves several types.
 template <typename Word>

@@ -17,10 +17,12 @@
 #include "im2col/family.h"
 #include "im2col/gemm.cuh"
 #include "im2col/settings.h"
-#include "im2col/workspace.h"
+#include "im2col/support.h"
 
 namespace jaxconv {
 namespace {
+
+using namespace im2col;
 
 void (*FindIm2col(DType type))(Im2colParams) {
   switch (ElementBytes(type)) {
@@ -35,20 +37,6 @@ Columns ChunkColumns(const ConvCall& call, const Im2colSettings& s, int64_t firs
   const ConvProblem& p = call.problem;
   return {static_cast<char*>(call.workspace) + SumsBytes(p, call.pass, s), first_row, s.chunk,
           p.groups * ChannelTaps(p), ChannelTaps(p)};
-}
-
-int64_t Im2colBlocks(const ConvProblem& p, const Im2colSettings& s) {
-  return CeilDiv(s.chunk, kIm2colRows) * p.groups * CeilDiv(ChannelTaps(p), kIm2colSteps);
-}
-
-int64_t GemmRowTiles(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
-  const int tile_rows = kIm2colTiles[s.tile].block_m;
-  return pass == Pass::kConv ? s.chunk / tile_rows : RowTiles(p, ChannelTaps(p), tile_rows);
-}
-
-int64_t GemmBlocks(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
-  const int64_t col_tiles = CeilDiv(p.out_channels, kIm2colTiles[s.tile].block_n);
-  return GemmRowTiles(p, pass, s) * col_tiles * s.split * p.groups;
 }
 
 cudaError_t EnqueueIm2col(const ConvCall& call, const Im2colSettings& s, const Columns& columns, cudaStream_t stream) {
@@ -109,16 +97,8 @@ cudaError_t LaunchSums(const ConvCall& call, const Im2colSettings& s, cudaStream
 }
 
 Reason UnsupportedReason(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
-  if (Reason why = UnsupportedTile(kIm2colTiles, p, pass, s)) return why;
-  if (p.dst.block != 0) return kBlocks;
-  if (Reason why = UnsupportedChunk(s)) return why;
-  return UnsupportedBlocks(std::max(Im2colBlocks(p, s), GemmBlocks(p, pass, s)));
-}
-
-size_t WorkspaceBytes(const ConvProblem& p, Pass pass, const Im2colSettings& s) { return Im2colWorkspace(p, pass, s); }
-
-size_t SharedBytes(const ConvProblem& p, Pass, const Im2colSettings& s) {
-  return kIm2colTiles[s.tile].shared_bytes(ElementBytes(SumType(p)));
+  if (Reason why = im2col::UnsupportedSettings(p, pass, s)) return why;
+  return UnsupportedTypes(p, pass);
 }
 
 cudaError_t Launch(const ConvCall& call, const Im2colSettings& s, cudaStream_t stream) {
@@ -128,6 +108,7 @@ cudaError_t Launch(const ConvCall& call, const Im2colSettings& s, cudaStream_t s
 
 }  // namespace
 
-const KernelFamily<Im2colSettings> kIm2col = {UnsupportedReason, WorkspaceBytes, SharedBytes, Launch};
+const KernelFamily<Im2colSettings> kIm2col = {
+    {UnsupportedReason, im2col::kRules.workspace_bytes, im2col::kRules.shared_bytes}, Launch};
 
 }  // namespace jaxconv

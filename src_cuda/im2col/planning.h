@@ -9,7 +9,7 @@
 #include "common/tiled_product.h"
 #include "im2col/config.h"
 #include "im2col/settings.h"
-#include "im2col/workspace.h"
+#include "im2col/support.h"
 
 namespace jaxconv {
 
@@ -19,22 +19,17 @@ class Im2colPlanner : public TiledPlanner<Im2colPlanner, Im2colSettings> {
  public:
   static constexpr const char* kName = Im2colSettings::kFamily;
   static constexpr const auto& kTiles = kIm2colTiles;
+  static constexpr const auto& kRules = im2col::kRules;
 
   using TiledPlanner::TiledPlanner;
 
   // As many whole tiles of rows as the workspace's limit allows.
   Im2colSettings WithExtra(Im2colSettings s, const Requested& requested) const {
-    const int64_t most =
-        std::min(kMaxColumnBytes / std::max<int64_t>(1, MatrixRowBytes(product_.conv)), MatrixRows(product_.conv, s));
+    const int64_t most = std::min(kMaxColumnBytes / std::max<int64_t>(1, im2col::MatrixRowBytes(product_.conv)),
+                                  im2col::MatrixRows(product_.conv, s));
     const int64_t rows = kTiles[s.tile].block_m;
     s.chunk = requested.Find("chunk").value_or(std::max<int64_t>(1, most / rows) * rows);
     return s;
-  }
-
-  Reason UnsupportedExtra(const Im2colSettings& s) const {
-    if (product_.conv.dst.block != 0) return kBlocks;
-    if (Reason why = UnsupportedChunk(s)) return why;
-    return UnsupportedSums(kTiles[s.tile], product_.sum_type());
   }
 
   // One launch for each chunk of the column matrix, which is a part of M (conv) or of K (wgrad).
@@ -48,22 +43,17 @@ class Im2colPlanner : public TiledPlanner<Im2colPlanner, Im2colSettings> {
   // The slices get no more workspace than the column matrix, because results can be large.
   std::vector<int64_t> SplitsOf(const Im2colSettings& whole) const {
     std::vector<int64_t> splits = TiledPlanner::SplitsOf(whole);
-    std::erase_if(splits, [&](int64_t n) { return n > 1 && n * product_.sums_bytes() > kMaxColumnBytes; });
+    std::erase_if(splits, [&](int64_t n) { return SplitBytes(product_.conv, product_.pass, n) > kMaxColumnBytes; });
     return splits;
   }
 
   double Rate() const { return FmaRate(product_); }
-  int64_t SharedBytes(const Im2colSettings& s) const {
-    return kTiles[s.tile].shared_bytes(ElementBytes(product_.sum_type()));
-  }
 
   // The column matrix is written and read once.
   double Seconds(const Im2colSettings& s) const {
-    const double copies = 2.0 * product_.positions() * MatrixRowBytes(product_.conv) / device_.bandwidth;
+    const double copies = 2.0 * product_.positions() * im2col::MatrixRowBytes(product_.conv) / device_.bandwidth;
     return copies + LaunchesOf(s).count * device_.launch_seconds + TiledPlanner::Seconds(s);
   }
-
-  int64_t WorkspaceBytes(const Im2colSettings& s) const { return Im2colWorkspace(product_.conv, product_.pass, s); }
 };
 
 }  // namespace jaxconv

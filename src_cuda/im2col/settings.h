@@ -3,10 +3,8 @@
 
 #include <array>
 #include <cstdint>
-#include <string>
 
 #include "common/settings.h"
-#include "im2col/config.h"
 
 namespace jaxconv {
 
@@ -23,12 +21,5 @@ struct Im2colSettings {
     return {{{"tile", &Im2colSettings::tile}, {"split", &Im2colSettings::split}, {"chunk", &Im2colSettings::chunk}}};
   }
 };
-
-// The tile must exist.
-inline Reason UnsupportedChunk(const Im2colSettings& s) {
-  const int64_t rows = kIm2colTiles[s.tile].block_m;
-  if (s.chunk >= 1 && s.chunk % rows == 0) return std::nullopt;
-  return "a chunk of " + std::to_string(s.chunk) + " rows, not whole tiles of " + std::to_string(rows);
-}
 
 }  // namespace jaxconv

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
 
 #include "common/call_epilogue.h"
 #include "common/device_attribute.h"
@@ -19,6 +18,7 @@
 #include "mma/config.h"
 #include "mma/family.h"
 #include "mma/settings.h"
+#include "mma/support.h"
 #include "operand_traits.h"
 
 namespace jaxconv {
@@ -70,30 +70,6 @@ bool HasVectors(const ConvCall& call) {
          (access == MmaAccess::kStepsSteps ? rhs.KVectors(vector) : rhs.MnVectors(vector)) && VectorsFit(call.problem);
 }
 
-// Of the classes' tables, whether their positions and taps can be equally many. The kernel looks at them.
-Reason UnsupportedMerged(const ConvProblem& p, Pass pass, int64_t merged) {
-  if (merged == 1) return std::nullopt;
-  if (pass == Pass::kWgrad || merged != p.class_count || merged != LiveClasses(p) || p.tap_count < merged ||
-      p.tap_count % merged) {
-    return "no such classes to merge";
-  }
-  if (!HasEqualClasses(p)) return "classes of different sizes cannot be merged";
-  if (p.dst.block != 0) return kBlocks;
-  const int64_t filter = p.groups * ChannelTaps(p) * p.out_channels * TraitsOf(p.filter_type).bytes;
-  return filter < INT32_MAX ? Reason() : "the filter is too large for merged classes";
-}
-
-Reason UnsupportedReason(const ConvProblem& p, Pass pass, const MmaSettings& s) {
-  if (Reason why = UnsupportedTileOrSplit(s, std::size(kMmaTiles))) return why;
-  if (s.n_tiles_per_cta < 0) return "a negative number of N tiles of a thread block";
-  if (ResultElements(p, pass) == 0) return std::nullopt;
-  if (Reason why = UnsupportedMerged(p, pass, s.merged)) return why;
-  if (Reason why = UnsupportedForMma(p, pass)) return why;
-  const MmaTile& tile = kMmaTiles[s.tile];
-  if (!tile.IsOf(p.src_type)) return "the tile is for another type";
-  return UnsupportedBlocks(Blocks(p, pass, s.split, tile.rows, tile.cols));
-}
-
 // The tile that runs on this device.
 int TileHere(DType operands, const MmaSettings& s) {
   const MmaTile& tile = kMmaTiles[s.tile];
@@ -101,10 +77,9 @@ int TileHere(DType operands, const MmaSettings& s) {
 }
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const MmaSettings& s) {
-  const auto bytes = [&](bool vectors, bool merged) {
-    return Find(p.src_type, {TileHere(p.src_type, s), ChooseAccess(p, pass), vectors, merged, false}).shared_bytes;
-  };
-  return std::max({bytes(true, false), bytes(false, false), bytes(true, true)});
+  MmaSettings here = s;
+  here.tile = TileHere(p.src_type, s);
+  return mma::kRules.shared_bytes(p, pass, here);
 }
 
 // N tiles that a thread block computes in turn. It prepares its rows once for all of them, which takes as long as some
@@ -159,6 +134,7 @@ cudaError_t Launch(const ConvCall& call, const MmaSettings& s, cudaStream_t stre
 
 }  // namespace
 
-const KernelFamily<MmaSettings> kMma = {UnsupportedReason, SplitWorkspace, SharedBytes, Launch};
+const KernelFamily<MmaSettings> kMma = {{mma::kRules.unsupported_reason, mma::kRules.workspace_bytes, SharedBytes},
+                                        Launch};
 
 }  // namespace jaxconv

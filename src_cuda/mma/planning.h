@@ -6,6 +6,7 @@
 #include "common/tiled_product.h"
 #include "mma/config.h"
 #include "mma/settings.h"
+#include "mma/support.h"
 #include "operand_traits.h"
 
 namespace jaxconv {
@@ -37,20 +38,20 @@ inline int64_t MergedClasses(const Product& product) {
       }
     }
   }
-  int64_t filter_bytes = TraitsOf(p.filter_type).bytes;
-  for (int64_t size : product.filter.sizes) filter_bytes *= size;
-  return filter_bytes < INT32_MAX && (follow || p.filter.in > p.filter.out) ? count : 1;
+  const bool are_read = follow || p.filter.in > p.filter.out;
+  return are_read && !mma::UnsupportedMerged(p, product.pass, count) ? count : 1;
 }
 
 class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
  public:
   static constexpr const char* kName = MmaSettings::kFamily;
   static constexpr const auto& kTiles = kMmaTiles;
+  static constexpr const auto& kRules = mma::kRules;
 
   MmaPlanner(const Product& product, const Device& device) : TiledPlanner(product, device) {}
 
   Reason UnsupportedReason() const {
-    if (Reason why = UnsupportedForMma(product_.conv, product_.pass)) return why;
+    if (Reason why = mma::UnsupportedTypes(product_.conv, product_.pass)) return why;
     if (product_.MultipliesFloat32(Float32::kFloat32)) return "float32 is to be multiplied as it is";
     return std::nullopt;
   }
@@ -78,7 +79,6 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
 
   int64_t Merged(const MmaSettings& s) const { return s.merged; }
   double Rate() const { return TensorCoreRate(traits().bytes); }
-  int64_t SharedBytes(const MmaSettings& s) const { return kTiles[s.tile].shared_bytes(); }
 
   // Copies of a step that spans several taps: vectors, and an address for each tap whose pixels are no neighbours of
   // the last one's in memory.

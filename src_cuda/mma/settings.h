@@ -5,14 +5,8 @@
 #include <cstdint>
 
 #include "common/settings.h"
-#include "common/types.h"
 
 namespace jaxconv {
-
-// For operands that mma does not take.
-inline Reason UnsupportedForMma(const ConvProblem& p, Pass pass) {
-  return p.src_type == DType::kS8 ? UnsupportedBytes(p, pass) : UnsupportedOperands(p, pass);
-}
 
 struct MmaSettings {
   static constexpr const char* kFamily = "mma";

@@ -15,6 +15,7 @@
 #include "simt/config.h"
 #include "simt/family.h"
 #include "simt/settings.h"
+#include "simt/support.h"
 
 namespace jaxconv {
 namespace {
@@ -49,21 +50,14 @@ cudaError_t LaunchSums(const ConvCall& call, const SimtSettings& s, cudaStream_t
   const Tile& tile = kSimtTiles[s.tile];
   SimtParams params{MakeParams(call, s.split, tile.block_m, tile.block_n), call.epilogue};
   params.out_vectors = ResultLayout(call, s.split).MnVectors(4) && AreAligned({call.epilogue.residual});
-  const int64_t blocks = Blocks(p, call.pass, s.split, tile.block_m, tile.block_n);
-  const cudaError_t status = Enqueue(kernel, blocks, tile.threads(), stream, params);
+  const cudaError_t status = Enqueue(kernel, simt::ThreadBlocks(p, call.pass, s), tile.threads(), stream, params);
   if (status != cudaSuccess || s.split == 1) return status;
   return AddSlices<Acc>(call, s.split, stream);
 }
 
 Reason UnsupportedReason(const ConvProblem& p, Pass pass, const SimtSettings& s) {
-  if (Reason why = UnsupportedTile(kSimtTiles, p, pass, s)) return why;
-  const Tile& tile = kSimtTiles[s.tile];
-  if (s.tile != kStandInTile && HasFloat8(p)) return "a tile that is not for float8";
-  return UnsupportedBlocks(Blocks(BlocksAsGroups(p), pass, s.split, tile.block_m, tile.block_n));
-}
-
-size_t SharedBytes(const ConvProblem& p, Pass, const SimtSettings& s) {
-  return kSimtTiles[s.tile].shared_bytes(ElementBytes(SumType(p)));
+  if (Reason why = simt::UnsupportedSettings(p, pass, s)) return why;
+  return UnsupportedTypes(p, pass);
 }
 
 cudaError_t Launch(const ConvCall& call, const SimtSettings& s, cudaStream_t stream) {
@@ -74,6 +68,7 @@ cudaError_t Launch(const ConvCall& call, const SimtSettings& s, cudaStream_t str
 
 }  // namespace
 
-const KernelFamily<SimtSettings> kSimt = {UnsupportedReason, SplitWorkspace, SharedBytes, Launch};
+const KernelFamily<SimtSettings> kSimt = {{UnsupportedReason, simt::kRules.workspace_bytes, simt::kRules.shared_bytes},
+                                          Launch};
 
 }  // namespace jaxconv

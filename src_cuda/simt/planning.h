@@ -1,12 +1,11 @@
 // Planning of the simt family.
 #pragma once
 
-#include <cstdint>
-
 #include "common/tile.h"
 #include "common/tiled_product.h"
 #include "simt/config.h"
 #include "simt/settings.h"
+#include "simt/support.h"
 
 namespace jaxconv {
 
@@ -14,6 +13,7 @@ class SimtPlanner : public TiledPlanner<SimtPlanner, SimtSettings> {
  public:
   static constexpr const char* kName = SimtSettings::kFamily;
   static constexpr const auto& kTiles = kSimtTiles;
+  static constexpr const auto& kRules = simt::kRules;
 
   using TiledPlanner::TiledPlanner;
 
@@ -22,11 +22,7 @@ class SimtPlanner : public TiledPlanner<SimtPlanner, SimtSettings> {
     return HasFloat8(product_.conv) ? Reason("float8 is faster as bfloat16") : std::nullopt;
   }
   using TiledPlanner::UnsupportedReason;
-  Reason UnsupportedExtra(const SimtSettings& s) const { return UnsupportedSums(kTiles[s.tile], product_.sum_type()); }
   double Rate() const { return FmaRate(product_); }
-  int64_t SharedBytes(const SimtSettings& s) const {
-    return kTiles[s.tile].shared_bytes(ElementBytes(product_.sum_type()));
-  }
 };
 
 }  // namespace jaxconv

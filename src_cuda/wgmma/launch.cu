@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
 #include <map>
 #include <mutex>
 #include <string>
@@ -60,10 +59,6 @@ WgmmaKernelPtr Find(const ConvProblem& p, Pass pass, int64_t tile, bool has_epil
   }
 }
 
-int64_t SharedBytesOf(const ConvProblem& p, Pass pass, const WgmmaTile& tile) {
-  return pass == Pass::kWgrad ? tile.wgrad_shared_bytes() : tile.shared_bytes(IsKMajor(p));
-}
-
 // What runs the call where there is no wgmma, or TMA has no maps of the operands. It is no less exact.
 StandIn StandInOf(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
@@ -72,21 +67,13 @@ StandIn StandInOf(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
 }
 
 Reason UnsupportedReason(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
-  if (Reason why = UnsupportedTileOrSplit(s, std::size(kWgmmaTiles))) return why;
-  if (ResultElements(p, pass) == 0) return std::nullopt;
-  if (Reason why = wgmma::UnsupportedTypes(p, pass)) return why;
-  const bool bf16x6 = kWgmmaTiles[s.tile].bf16x6;
-  if (Reason why = wgmma::UnsupportedSizes(p, pass, bf16x6)) return why;
-  if (Reason why = wgmma::UnsupportedIm2col(p, s, bf16x6 && pass == Pass::kConv)) return why;
-  if (Reason why = wgmma::UnsupportedTile(p, pass, s)) return why;
-  return UnsupportedStandIn(p, pass, StandInOf(p, pass, s));
+  if (Reason why = wgmma::UnsupportedSettings(p, pass, s)) return why;
+  return ResultElements(p, pass) == 0 ? std::nullopt : UnsupportedStandIn(p, pass, StandInOf(p, pass, s));
 }
-
-size_t WorkspaceBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) { return WgmmaWorkspace(p, pass, s); }
 
 size_t SharedBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
   const size_t without = SharedBytesOfStandIn(p, pass, StandInOf(p, pass, s));
-  return DeviceHasWgmma() ? std::max<size_t>(SharedBytesOf(p, pass, kWgmmaTiles[s.tile]), without) : without;
+  return DeviceHasWgmma() ? std::max(wgmma::SharedBytes(p, pass, s), without) : without;
 }
 
 // Whether windows begin above images, or end below them, by more rows than a cluster has.
@@ -334,7 +321,7 @@ cudaError_t Launch(const ConvCall& given, const WgmmaSettings& s, cudaStream_t s
   const ConvProblem one = OneGroup(p), seen = is_matrix ? AsMatrix(one) : one;
   const int64_t stored = StoredSplit(call.pass, s);
   const WgmmaKernelPtr kernel = Find(p, call.pass, s.tile, EndsWithEpilogue(call, stored));
-  const size_t shared_bytes = SharedBytesOf(p, call.pass, tile);
+  const size_t shared_bytes = wgmma::SharedBytes(p, call.pass, s);
   for (int64_t group = 0; group < p.groups; ++group) {
     const ConvCall of_group = OfGroup(call, seen, tile, group);
     WgmmaParams params = MakeParams(of_group, s, ResultElements(p, call.pass));
@@ -351,6 +338,6 @@ cudaError_t Launch(const ConvCall& given, const WgmmaSettings& s, cudaStream_t s
 
 }  // namespace
 
-const KernelFamily<WgmmaSettings> kWgmma = {UnsupportedReason, WorkspaceBytes, SharedBytes, Launch};
+const KernelFamily<WgmmaSettings> kWgmma = {{UnsupportedReason, WgmmaWorkspace, SharedBytes}, Launch};
 
 }  // namespace jaxconv

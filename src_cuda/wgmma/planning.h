@@ -51,6 +51,7 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
  public:
   static constexpr const char* kName = WgmmaSettings::kFamily;
   static constexpr const auto& kTiles = kWgmmaTiles;
+  static constexpr const auto& kRules = wgmma::kRules;
 
   WgmmaPlanner(const Product& all, const Device& device)
       : GroupProduct(all), TiledPlanner(of_group, device), all_(all), unsupported_(FindMaps()) {
@@ -73,15 +74,16 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
     return extra;
   }
 
+  const Product& call() const { return all_; }
+
   Reason UnsupportedExtra(const WgmmaSettings& s) const {
-    if (Reason why = wgmma::UnsupportedTile(all_.conv, all_.pass, s)) return why;
     if (!product_.has_epilogue) return std::nullopt;
     return wgmma::UnsupportedEpilogue(product_.conv, kTiles[s.tile], s.split, product_.has_residual);
   }
 
   // With cluster split-K, the divisors of the tile's cluster size.
   std::vector<int64_t> SplitsOf(const WgmmaSettings& whole) const {
-    if (IsWgrad()) return UnsupportedExtra(whole) ? std::vector<int64_t>{1} : WgradSplitsOf(whole);
+    if (IsWgrad()) return UnsupportedReason(whole) ? std::vector<int64_t>{1} : WgradSplitsOf(whole);
     const int most = kTiles[whole.tile].cluster_split;
     if (most == 0) return TiledPlanner::SplitsOf(whole);
     std::vector<int64_t> splits;
@@ -92,13 +94,6 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
   }
 
   int64_t Blocks(const WgmmaSettings& s) const { return WorkTilesOf(s) * CtasOfCluster(s); }
-
-  int64_t SharedBytes(const WgmmaSettings& s) const {
-    const WgmmaTile& tile = kTiles[s.tile];
-    return IsWgrad() ? tile.wgrad_shared_bytes() : tile.shared_bytes(IsKMajor(product_.conv));
-  }
-
-  int64_t WorkspaceBytes(const WgmmaSettings& s) const { return WgmmaWorkspace(all_.conv, all_.pass, s); }
 
   // An operand is split once, and slices are added once, for all groups.
   double Seconds(const WgmmaSettings& s) const {

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
 
 #include "common/planning.h"
 #include "common/product.h"
+#include "common/rules.h"
 #include "common/tma_limits.h"
 #include "common/types.h"
 #include "conv_problem.h"
@@ -298,5 +301,22 @@ inline Reason UnsupportedTile(const ConvProblem& p, Pass pass, const WgmmaSettin
   if (WorkTiles(p, tile, s.split) * tile.cluster() > INT32_MAX) return "more than 2^31 - 1 thread blocks";
   return tile.halo ? UnsupportedHalo(p, s) : std::nullopt;
 }
+
+inline Reason UnsupportedSettings(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
+  if (Reason why = UnsupportedTileOrSplit(s, std::size(kWgmmaTiles))) return why;
+  if (ResultElements(p, pass) == 0) return std::nullopt;
+  if (Reason why = wgmma::UnsupportedTypes(p, pass)) return why;
+  const bool bf16x6 = kWgmmaTiles[s.tile].bf16x6;
+  if (Reason why = UnsupportedSizes(p, pass, bf16x6)) return why;
+  if (Reason why = UnsupportedIm2col(p, s, bf16x6 && pass == Pass::kConv)) return why;
+  return UnsupportedTile(p, pass, s);
+}
+
+inline size_t SharedBytes(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
+  const WgmmaTile& tile = kWgmmaTiles[s.tile];
+  return pass == Pass::kWgrad ? tile.wgrad_shared_bytes() : tile.shared_bytes(IsKMajor(p));
+}
+
+inline constexpr Rules<WgmmaSettings> kRules{UnsupportedSettings, WgmmaWorkspace, SharedBytes};
 
 }  // namespace jaxconv::wgmma

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "common/product.h"
@@ -36,9 +37,9 @@ inline int64_t SplitElements(const ConvProblem& p, Pass pass) {
 inline int64_t PartsBytes(const ConvProblem& p, Pass pass, const WgmmaTile& tile) {
   return tile.bf16x6 ? SplitElements(p, pass) * kBF16Parts * TraitsOf(DType::kBF16).bytes : 0;
 }
-inline int64_t WgmmaWorkspace(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
+inline size_t WgmmaWorkspace(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
-  return PartsBytes(p, pass, tile) + static_cast<int64_t>(SplitBytes(p, pass, tile.workspace_split(pass, s.split)));
+  return PartsBytes(p, pass, tile) + SplitBytes(p, pass, tile.workspace_split(pass, s.split));
 }
 
 // Elements from a pixel to the next, if those of all images are evenly apart; else 0.

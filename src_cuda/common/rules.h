@@ -1,0 +1,36 @@
+// The rules of a family. Planning and the handlers ask the same functions. Host-only: without CUDA.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "common/product.h"
+#include "conv_problem.h"
+#include "reason.h"
+
+namespace jaxconv {
+
+template <typename Settings>
+struct Rules {
+  // Why no GPU runs a call with the settings.
+  Reason (*unsupported_reason)(const ConvProblem&, Pass, const Settings&);
+  // Bytes of workspace for a supported call.
+  size_t (*workspace_bytes)(const ConvProblem&, Pass, const Settings&);
+  // Bytes of shared memory for a CTA.
+  size_t (*shared_bytes)(const ConvProblem&, Pass, const Settings&);
+};
+
+// For a family with `tiles` tiles whose conv has no split-K.
+template <typename Settings>
+Reason UnsupportedSplit(const Settings& s, size_t tiles, Pass pass) {
+  if (pass == Pass::kConv && s.split != 1) return "a split of " + std::to_string(s.split) + ": its conv has none";
+  return UnsupportedTileOrSplit(s, tiles);
+}
+
+// CTAs that compute a product in tiles of rows x cols, with those that have none: see RowTiles.
+inline int64_t GridBlocks(const ConvProblem& p, Pass pass, int64_t split, int rows, int cols) {
+  return RowTiles(p, Rows(p, pass), rows) * CeilDiv(p.out_channels, cols) * split * p.groups;
+}
+
+}  // namespace jaxconv
