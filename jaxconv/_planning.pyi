@@ -10,7 +10,7 @@ SPATIAL: int  # the spatial dimensions that kernels have
 BLOCK_CHANNELS: int  # of an activation that has its channels in blocks
 MOST_TMA_STEP: int  # pixels from a window to the next, where TMA reads them
 MOST_WINDOW_PARTS: int  # that depthwise takes of a window, whose every plane is one or more
-DIGEST: str  # of the sources that plans depend on
+DIGEST: str  # of the native sources
 COORDINATE_LIMIT: int  # coordinates in an image are less
 POSITIONS_LIMIT: int  # output positions are fewer
 host: Any  # the planners of the host's kernel families, by their names

@@ -90,7 +90,8 @@ def conv_general_dilated(
           family in every pass, or an error.
         - "xla": lax itself.
 
-        Where a file of measured plans is loaded (`load_tuning`), it is the fastest of these that is such.
+        Where a file of measured plans is loaded (`load_tuning`), None takes the fastest measured plan, or lax. A
+        platform or a family takes its own fastest measured plan. What the file does not have is estimated.
 
         On a GPU, tensor cores take narrow groups and few channels in packs. So an infinity or a NaN may make NaNs of
         results in neighbouring groups or columns that do not depend on it. These are of the same image and of the same

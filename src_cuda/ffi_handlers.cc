@@ -281,7 +281,7 @@ NB_MODULE(_cuda, module) {
              "Why a device, by its number among the visible ones, cannot run the kernels; None if it can.");
   module.def("calls_loaded", &jaxconv::CallSlot::Used, "Numbers that calls of loaded programs have now.");
   module.attr("has_wgmma") = jaxconv::kHasWgmmaCode;
-  module.attr("DIGEST") = JAXCONV_PLANNING_DIGEST;
+  module.attr("DIGEST") = JAXCONV_NATIVE_DIGEST;
   module.def(
       "ffi_api_version", [] { return nanobind::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); },
       "(major, minor) of the FFI that the handlers were compiled for.");

@@ -242,7 +242,7 @@ NB_MODULE(_planning, module) {
   module.attr("BLOCK_CHANNELS") = kBlockChannels;
   module.attr("MOST_TMA_STEP") = kMaxElementStride;
   module.attr("MOST_WINDOW_PARTS") = depthwise::kMostParts;
-  module.attr("DIGEST") = JAXCONV_PLANNING_DIGEST;
+  module.attr("DIGEST") = JAXCONV_NATIVE_DIGEST;
   module.attr("FORMAT") = kFormat;
   module.attr("COORDINATE_LIMIT") = kCoordinateLimit;
   module.attr("POSITIONS_LIMIT") = kPositionsLimit;

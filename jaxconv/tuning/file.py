@@ -9,7 +9,8 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,14 +103,29 @@ def extend(path: str | os.PathLike[str], platform: str, entries: Iterable[Entry]
       ValueError: as `read`, or the file is of another platform.
     """
     target = os.path.realpath(path)  # a link stays one
-    with open(f"{target}.lock", "a") as lock:  # it stays, too: who waits for one that is removed would lock alone
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _alone(target):
         known = read(path) if os.path.exists(path) else NOTHING
         if known.platform not in (None, platform):
             raise ValueError(f"{path} is of platform {known.platform}, but the function runs on {platform}")
         every = known.entries | {(entry.kind, entry.problem): entry for entry in entries}
         _replace(target, _content(platform, every.values()))
     return every
+
+
+@contextmanager
+def _alone(path: str) -> Iterator[None]:
+    """Others wait. The file that is the lock stays: who waits for one that is removed would then be alone with it.
+
+    Other users need not be able to write the lock, and a child that was forked meanwhile must not keep it.
+    """
+    name = f"{path}.lock"
+    lock = os.open(name, os.O_RDONLY | (0 if os.path.exists(name) else os.O_CREAT), 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        os.close(lock)
 
 
 def _content(platform: str, entries: Iterable[Entry]) -> str:

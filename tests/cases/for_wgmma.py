@@ -169,14 +169,17 @@ WINDOWS = dict(of_windows())
 
 
 def check_multiplications(tile):
-    """M of wgmma is 64, and N eight to 256; of halo tiles also several of three taps' 64 channels.
+    """M of wgmma is 64 in each warp group, and N eight to 256; of halo tiles also several of three taps' 64 channels.
 
-    The sums leave a quarter of a multiprocessor's registers to all else.
+    The sums leave registers to all else. Where a warp group's rows, or columns, are shares of a tile, they are whole.
     """
+    warpgroups = 1 if tile.rows == 64 else 3 if tile.rows > 384 else 2
     m, n = (tile.cols, tile.rows) if tile.swap_ab else (tile.rows, tile.cols)
-    assert m % 64 == 0 and n % 8 == 0 and (n <= 256 or (tile.halo and n % (3 * 64) == 0))
+    assert m % (64 if tile.swap_ab else 64 * warpgroups) == 0 or tile.halo
+    assert n % 8 == 0 and (n <= 256 or (tile.halo and n % (3 * 64) == 0))
     assert tile.row_blocks * tile.col_blocks <= 8 and tile.cluster_split <= 8  # a cluster's, on every device
-    assert tile.ctas_per_sm * tile.rows * tile.cols <= 65536 * 3 / 4
+    registers = {(2, 1): 232, (2, 2): 96, (1, 2): 204, (3, 1): 160}[warpgroups, tile.ctas_per_sm]
+    assert tile.rows * tile.cols // (128 * warpgroups) < registers - 20
 
 
 def check_shared_memory(tile, shared):
