@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 OLDEST_CAPABILITY = (8, 0)  # the kernels are compiled for this one and later ones
 DATA = Path(__file__).parent / "device_data"
 
-Costs = dict[str, float]  # numbers by name
+Costs = Mapping[str, float]  # numbers by name
 
 # By file: the device's own costs, those of its kernel families, and those of lax.
 COSTS: dict[str, dict[str, Costs]] = {

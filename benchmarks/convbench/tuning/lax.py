@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.write:
         numbers = {f"{kind} {name}": n for kind, of in fitted.items() for name, n in of._asdict().items()}
         record = {"date": machine.origin(commit=None)["date"], "kinds": {kind: of.error for kind, of in fitted.items()}}
-        data_files.write(costs, {FAMILY: COSTS[costs][FAMILY] | numbers}, {FAMILY: record})
+        data_files.write(costs, {FAMILY: {**COSTS[costs][FAMILY], **numbers}}, {FAMILY: record})
     return 0
 
 

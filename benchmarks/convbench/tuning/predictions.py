@@ -16,12 +16,11 @@ from convbench.selection import cases_of, refuse_unknown
 from convbench.tuning.candidates import transform_text
 from jaxconv.planner.candidate import Asked, Candidate
 from jaxconv.planner.choose import Version, options, version_of
-from jaxconv.planner.devices import COSTS, Device
+from jaxconv.planner.devices import COSTS, Costs, Device
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import ANY
 from jaxconv.problem.product import Product
 
-Costs = Mapping[str, float]  # of a family: numbers by name
 _TRIALS = count()
 
 

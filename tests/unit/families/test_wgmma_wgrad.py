@@ -134,8 +134,10 @@ def test_weight_gradients_are_of_devices_that_have_wgmma():
 @pytest.mark.parametrize("split", [1, 2, 3, 4, 6, 8, 12, 16, 17, 24, 40])
 @every_tile
 def test_clusters_add_slices(tile, split):
-    """The workspace has those that they store, for any batch. A cluster has 8 blocks at most, which share operands or add
-    slices, each as many columns of N, by 8."""
+    """The workspace has those that they store, for any batch.
+
+    A cluster has 8 blocks at most. They share operands or add slices, each as many columns of N, by 8.
+    """
     (batch,) = export.symbolic_shape("b")
     symbolic, known = (halves((b, 14, 14, 256), (3, 3, 256, 128)) for b in (batch, 32))
     plans = [choice_of(problem, tile, split).plan for problem in (symbolic, known)]
