@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 
 SPATIAL: int  # the spatial dimensions that kernels have
+VECTOR_BYTES: int  # the most that a thread loads at once
+TAP_COLUMNS: int  # of the offset tables
+CLASS_COLUMNS: int
 BLOCK_CHANNELS: int  # of an activation that has its channels in blocks
 MOST_TMA_STEP: int  # pixels from a window to the next, where TMA reads them
 MOST_WINDOW_PARTS: int  # that depthwise takes of a window, whose every plane is one or more

@@ -239,6 +239,9 @@ NB_MODULE(_planning, module) {
       "is_k_major_alone", [](const std::string& dtype) { return TraitsOf(TypeOf(dtype)).is_k_major_alone(); },
       nb::arg("dtype"));
   module.attr("SPATIAL") = kSpatial;
+  module.attr("VECTOR_BYTES") = kVectorBytes;
+  module.attr("TAP_COLUMNS") = sizeof(Tap) / sizeof(int32_t);
+  module.attr("CLASS_COLUMNS") = sizeof(ResidueClass) / sizeof(int32_t);
   module.attr("BLOCK_CHANNELS") = kBlockChannels;
   module.attr("MOST_TMA_STEP") = kMaxElementStride;
   module.attr("MOST_WINDOW_PARTS") = depthwise::kMostParts;

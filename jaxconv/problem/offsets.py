@@ -107,19 +107,19 @@ def offset_tables(problem: ConvProblem) -> OffsetTables:
     row = np.minimum(_sum(phase, row_major_strides(periods)), live).ravel()
     tap_count = np.bincount(row, minlength=live + 1)
     first_tap = np.cumsum(tap_count) - tap_count
-    classes = np.zeros((live + 1, 8), np.int64)
+    classes = np.zeros((live + 1, planning.CLASS_COLUMNS), np.int64)
     classes[:, 0], classes[:, 1] = first_tap, tap_count
     if live:
-        of_phases = classes[:-1].reshape(*periods, 8)
+        of_phases = classes[:-1].reshape(*periods, planning.CLASS_COLUMNS)
         of_phases[..., 2], of_phases[..., 3], of_phases[..., 4] = _grid(map(np.arange, periods))
         of_phases[..., 5], of_phases[..., 6], of_phases[..., 7] = _grid(line.counts for line in lines)
 
     shift = _grid(line.shifts for line in lines)
-    taps = np.empty((*kernel, 5), np.int64)
+    taps = np.empty((*kernel, planning.TAP_COLUMNS), np.int64)
     taps[..., 0] = _sum(shift, _strides(problem.lhs_shape, problem.lhs_spec))
     taps[..., 1] = _sum(_grid(map(np.arange, kernel)), _strides(problem.rhs_shape, problem.rhs_spec))
     taps[..., 2], taps[..., 3], taps[..., 4] = shift
-    taps = taps.reshape(-1, 5)[np.argsort(row, kind="stable")]
+    taps = taps.reshape(-1, planning.TAP_COLUMNS)[np.argsort(row, kind="stable")]
     taps[first_tap[-1] :] *= np.array([0, 1, 0, 0, 0])
     return OffsetTables(_int32(taps), _int32(classes if tap_count[-1] else classes[:-1]))
 

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from jaxconv.compiled import planning
 from jaxconv.problem.algorithms import Float32, float32_of
 from jaxconv.problem.conv_problem import ConvProblem
 
@@ -61,7 +62,7 @@ class Product:
 
 def vector_elements(dtype: np.dtype) -> int:
     """Elements of a 16-byte vector."""
-    return 16 // dtype.itemsize
+    return planning.VECTOR_BYTES // dtype.itemsize
 
 
 def ceil_div(a: int, b: int) -> int:
