@@ -17,7 +17,7 @@ from jax import Array, lax
 
 from jaxconv.problem import ROLES, ConvProblem, Member
 from jaxconv.problem.factors import axis_of, resize
-from jaxconv.problem.product import OPERANDS, RESULT, Product
+from jaxconv.problem.product import OPERANDS, RESULT, Product, ceil_div
 from jaxconv.problem.wider import with_result
 from jaxconv.transforms.array_views import merged, split
 
@@ -73,13 +73,13 @@ def _has_wider_sums(kind: str, problem: ConvProblem, platform: str | None) -> bo
     return not (is_dense and FEWEST_PRODUCTS <= _products(kind, problem) <= MOST_PRODUCTS[kind])
 
 
-def _products(kind: str, problem: ConvProblem) -> float:
-    """Of a sum, on average. A problem that no kernel takes has some, too."""
+def _products(kind: str, problem: ConvProblem) -> int:
+    """Of a sum, as `Product::steps` of src_common. It is not asked: the sizes may be those that no kernel takes."""
     sizes = zip(problem.periods, problem.out_spatial, strict=True)
     classes = math.prod(min(period, max(size, 1)) for period, size in sizes)
     if kind == "wgrad":
-        return Product(kind, problem).images * math.prod(problem.out_spatial) / classes
-    return problem.in_channels * math.prod(problem.kernel) / classes
+        return ceil_div(Product(kind, problem).images * math.prod(problem.out_spatial), classes)
+    return ceil_div(problem.in_channels * math.prod(problem.kernel), classes)
 
 
 def _factor_of_parts(kind: str, problem: ConvProblem, platform: str | None) -> str:

@@ -62,7 +62,7 @@ def check_fits(name: str, built: tuple[int, int], running: tuple[int, int]) -> N
 def check_plugin(digest: str) -> None:
     """Raises ImportError if the plugin is of another version than this package, or for another CUDA than JAX.
 
-    digest: the plugin's own, of its version and of the sources that plans depend on.
+    digest: the plugin's own, of its version and of all native sources.
     """
     if digest != planning.DIGEST:
         ours, version = map(importlib.metadata.version, ("jaxconv", PLUGIN))

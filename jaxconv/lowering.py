@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -113,8 +114,8 @@ def seen_by_kernels(
     ending: Ending = Ending.SUMS,
 ) -> Seen:
     """What is planned: of complex numbers, a real problem; of int8, sums of int32. On a GPU: of float8, a problem that
-    kernels take; of integers, a weight gradient or the convolution that it is; of float32 multiplied as bfloat16, that
-    or what is faster.
+    kernels take; of integers, a weight gradient or the convolution that it is; of float32 that may
+    be rounded to bfloat16, the one of both that is expected to be faster.
     """
     if is_complex(problem):
         problem = as_real(kind, problem, platform)
@@ -158,11 +159,7 @@ def float8_on_gpu(
         taken = with_result(kind, problem, FLOAT32)
     if not allows_float8(problem.precision) or unsupported_reason(taken, kind) or ffi.unavailable_reason("cuda"):
         return wider
-    device = ffi.device("cuda")
-    native = choose("cuda", kind, taken, constraint, device, ending)
-    as_wider = choose("cuda", kind, wider, constraint, device, ending).cost
-    is_faster = native.cost <= as_wider + widening_seconds(kind, taken, wider, device)
-    return taken if native.plan is not None and is_faster else wider
+    return taken if _is_faster(kind, taken, wider, constraint, ending) else wider
 
 
 def bfloat16_on_gpu(kind: str, problem: ConvProblem, constraint: Constraint, ending: Ending) -> ConvProblem:
@@ -171,10 +168,15 @@ def bfloat16_on_gpu(kind: str, problem: ConvProblem, constraint: Constraint, end
     rounded = dataclasses.replace(problem, **{f"{role}_dtype": jnp.dtype("bfloat16") for role in OPERANDS[kind]})
     if unsupported_reason(rounded, kind) or ffi.unavailable_reason("cuda"):
         return rounded
-    device, as_it_is = ffi.device("cuda"), dataclasses.replace(problem, precision=Preset.TF32_TF32_F32)
-    cost = lambda problem: choose("cuda", kind, problem, constraint, device, ending).cost
-    of_rounded = cost(rounded) + widening_seconds(kind, rounded, problem, device)
-    return as_it_is if cost(as_it_is) < of_rounded else rounded
+    as_it_is = dataclasses.replace(problem, precision=Preset.TF32_TF32_F32)
+    return as_it_is if _is_faster(kind, as_it_is, rounded, constraint, ending) else rounded
+
+
+def _is_faster(kind: str, problem: ConvProblem, converted: ConvProblem, constraint: Constraint, ending: Ending) -> bool:
+    """Whether a kernel takes the problem, and is expected to be no slower than one of other types with its casts."""
+    device = ffi.device("cuda")
+    cost, of_converted = (choose("cuda", kind, p, constraint, device, ending).cost for p in (problem, converted))
+    return math.isfinite(cost) and cost <= of_converted + widening_seconds(kind, problem, converted, device)
 
 
 def _by_lax(reason: str, kind: str, implementation, problem: ConvProblem):

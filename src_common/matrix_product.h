@@ -45,7 +45,8 @@ inline bool HasChannelVectors(Pass pass, const ArrayShape& src, const ArrayShape
 }
 
 // How operands of float32 are multiplied, by the precision that is asked for: as what sum of rounded numbers. kBF16 is
-// left only where results are float64, which no tensor core has: else the operands are bfloat16.
+// left only where results are float64, which no tensor core has. Else the operands are
+// bfloat16, or float32 as kTF32.
 enum class Float32 {
   kBF16,
   kTF32,

@@ -16,8 +16,9 @@ struct OperandTraits {
   constexpr int vector() const { return 16 / bytes; }
   // Elements of a row of the 128-byte swizzle. Kernels with this swizzle have it as BLOCK_K.
   constexpr int swizzle_row() const { return 128 / bytes; }
-  // Whether wgmma reads operands of the type in no other order than K-major. Those of 16 bits may be MN-major.
-  constexpr bool is_k_major_alone() const { return bytes != 2; }
+  // Whether wgmma reads operands of the type in no other order than K-major. Those of 16 bits may be MN-major, and it
+  // has none of 64.
+  constexpr bool is_k_major_alone() const { return bytes == 1 || bytes == 4; }
 };
 
 inline constexpr OperandTraits kOperandTraits[] = {

@@ -5,8 +5,7 @@ namespace jaxconv {
 
 struct Registers {
   int vector_bytes;
-  int tile_m;  // the register tile of a matrix product is tile_m x up to two vectors: as many sums as there are
-               // registers
+  int tile_m;  // a matrix product's register tile is tile_m x up to two vectors: as many sums as registers
 };
 
 constexpr int kShortVectorBytes = 16;  // of the shortest vectors

@@ -34,7 +34,7 @@ constexpr FastDivmod FastDivmodOf(int32_t divisor) {
 
 #ifdef __CUDACC__
 
-// n / divisor, by the divisor's InverseOf or FastDivmodOf. By zeros it is 0.
+// n / divisor, by the divisor's InverseOf or FastDivmodOf. An inverse that is 0 gives 0: that of one image.
 __device__ __forceinline__ int32_t Quotient(int32_t n, uint32_t inverse) {
   return static_cast<int32_t>(__umulhi(n, inverse));
 }

@@ -5,16 +5,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from convbench.tuning.predictions import Costs
-from jaxconv.planner.devices import MODELS
+from jaxconv.planner import devices
 
+DEVICE_DATA = devices.DATA
 BENCHMARKS = Path(__file__).parent.parent.parent
-DEVICE_DATA = BENCHMARKS.parent / "jaxconv" / "planner" / "device_data"
 FITS = BENCHMARKS / "fits"  # {family: {"date": ..., "passes": {pass: quality}}}; lax has "kinds": {kind: error}
 
 
 def owner(name: str) -> str:
     """The GPU that a file of costs is of: the first of the models that use it."""
-    return next(kind for kind, device in MODELS.items() if device.costs == name)
+    return next(kind for kind, device in devices.MODELS.items() if device.costs == name)
 
 
 def write(name: str, costs: Mapping[str, Costs], records: Mapping[str, dict]) -> None:
