@@ -87,6 +87,19 @@ __device__ __noinline__ Number ResidualByCall(const void* data, DType type, int6
   return raw.Widen(type).v[0];
 }
 
+// Adds numbers of the residual, times the call's factor, to scaled sums.
+template <typename Number>
+class ResidualAdder {
+ public:
+  __device__ __forceinline__ explicit ResidualAdder(const Epilogue& epilogue)
+      : scale_(epilogue.residual_scale ? __ldg(static_cast<const Number*>(epilogue.residual_scale)) : Number{1}) {}
+
+  __device__ __forceinline__ Number operator()(Number z, Number residual) const { return z + scale_ * residual; }
+
+ private:
+  Number scale_;
+};
+
 // Several at once: they wait for each other's results less.
 template <int kCount>
 __device__ __forceinline__ void BendAll(const Epilogue& epilogue, float (&numbers)[kCount]) {
@@ -192,7 +205,7 @@ class EpilogueOf {
 #pragma unroll
       for (int v = 0; v < N; ++v) {
         Number z = of[v].Scaled(sums.v[v]);
-        if (HasResidual()) z += ResidualScale() * residual.v[v];
+        if (HasResidual()) z = Adder()(z, residual.v[v]);
         results.v[v] = z;
       }
       ActivateAll(results.v);
@@ -227,9 +240,7 @@ class EpilogueOf {
     return Operand(epilogue_.out_scale, channel, Number{1});
   }
   __device__ __forceinline__ bool HasResidual() const { return kHasEpilogue && epilogue_.residual != nullptr; }
-  __device__ __forceinline__ Number ResidualScale() const {
-    return epilogue_.residual_scale ? *static_cast<const Number*>(epilogue_.residual_scale) : Number{1};
-  }
+  __device__ __forceinline__ ResidualAdder<Number> Adder() const { return ResidualAdder<Number>(epilogue_); }
 
  private:
   __device__ __forceinline__ Number Operand(const PerChannel& operand, int64_t channel, Number without) const {
@@ -249,14 +260,14 @@ class EpilogueOfChannels {
   using Number = EpilogueNumber<Acc>;
 
   // `channel`: the first one, of all groups.
-  __device__ __forceinline__ EpilogueOfChannels(const Epilogue& epilogue, int64_t channel) : epilogue_(epilogue) {
+  __device__ __forceinline__ EpilogueOfChannels(const Epilogue& epilogue, int64_t channel)
+      : epilogue_(epilogue), add_(epilogue) {
     const EpilogueOf<Acc, true> of(epilogue, channel);
 #pragma unroll
     for (int v = 0; v < N; ++v) {
       channels_[v] = of.Of(v);
       out_scales_[v] = kScalesResults ? of.OutScale(v) : Number{1};
     }
-    residual_scale_ = of.HasResidual() ? of.ResidualScale() : Number{0};
   }
 
   // Of the elements from one on, which exist. Zeros if there is none.
@@ -270,7 +281,7 @@ class EpilogueOfChannels {
 #pragma unroll
     for (int v = 0; v < N; ++v) {
       numbers[v] = channels_[v].Scaled(sums.v[v]);
-      if (epilogue_.residual != nullptr) numbers[v] += residual_scale_ * static_cast<Number>(residual.v[v]);
+      if (epilogue_.residual != nullptr) numbers[v] = add_(numbers[v], static_cast<Number>(residual.v[v]));
     }
     ActivateAll(epilogue_, numbers);
     Pack<T, N> results;
@@ -285,7 +296,7 @@ class EpilogueOfChannels {
   const Epilogue& epilogue_;
   EpilogueOfChannel<Acc, true> channels_[N];
   Number out_scales_[N];
-  Number residual_scale_;
+  ResidualAdder<Number> add_;
 };
 
 }  // namespace jaxconv

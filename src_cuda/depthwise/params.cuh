@@ -258,12 +258,12 @@ class DepthwiseEpilogue {
       for (int i = 0; i < kCount; ++i) results[c][i] = Scaled(sums[c][i], c);
     }
     if constexpr (kHasResidual) {
-      const float scale = epilogue_.ResidualScale();
+      const ResidualAdder<float> add = epilogue_.Adder();
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         const Pack<float, kChannels> added = residual(i);
 #pragma unroll
-        for (int c = 0; c < kChannels; ++c) results[c][i] += scale * added.v[c];
+        for (int c = 0; c < kChannels; ++c) results[c][i] = add(results[c][i], added.v[c]);
       }
     }
     if constexpr (kHasEpilogue) epilogue_.ActivateAll(reinterpret_cast<float (&)[kChannels * kCount]>(results));

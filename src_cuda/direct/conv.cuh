@@ -164,7 +164,7 @@ class DirectSums {
                                               Results& results) const {
     const Position* positions = reinterpret_cast<const Position*>(shared + p.offsets.positions) + first_position_;
     const Out* const residual = epilogue.template ResidualAs<Out>() + end.to;
-    const float scale = epilogue.ResidualScale();
+    const ResidualAdder<float> add = epilogue.Adder();
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
 #pragma unroll
@@ -176,7 +176,7 @@ class DirectSums {
           const Out* const of_pair = residual + at.to + LaneChannel<Sum>(first_col_, j, dst_count);
           float* const pair = &results[i][j][2 * half];
 #pragma unroll
-          for (int k = 0; k < 2; ++k) pair[k] += scale * static_cast<float>(of_pair[k]);
+          for (int k = 0; k < 2; ++k) pair[k] = add(pair[k], static_cast<float>(of_pair[k]));
         }
       }
     }

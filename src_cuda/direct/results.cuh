@@ -72,14 +72,14 @@ class EpilogueOfFour {
     };
     each([&](float& z, int row, int k) { z = channels_[k].Scaled(sums[row][k]); });
     if (epilogue_.residual != nullptr) {
-      const float scale = EpilogueOf<Sum, true>(epilogue_, 0).ResidualScale();
+      const ResidualAdder<float> add(epilogue_);
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
         const int64_t at = element(row);
         if (at < 0) continue;
         const auto residual = *reinterpret_cast<const Pack<Out, 4>*>(static_cast<const Out*>(epilogue_.residual) + at);
 #pragma unroll
-        for (int k = 0; k < 4; ++k) results[row][k] += scale * static_cast<float>(residual.v[k]);
+        for (int k = 0; k < 4; ++k) results[row][k] = add(results[row][k], static_cast<float>(residual.v[k]));
       }
     }
     if (activation.bends) [[unlikely]] {

@@ -334,7 +334,7 @@ class RowStreaming {
   __device__ __forceinline__ void AddResidual(const EpilogueOf<Sum, true>& epilogue, int64_t origin, const Ends& ends,
                                               int32_t dst_count, float (&results)[kPositions][kBlocks][4]) const {
     const Out* const residual = epilogue.template ResidualAs<Out>() + origin - StoredCol<Out>();
-    const float scale = epilogue.ResidualScale();
+    const ResidualAdder<float> add = epilogue.Adder();
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
 #pragma unroll
@@ -347,7 +347,7 @@ class RowStreaming {
           const Out* const of_pair = residual + ends[i][half].to + LaneChannel<Sum>(first_col_, j, dst_count);
           float* const pair = results[i][j] + 2 * half;
 #pragma unroll
-          for (int k = 0; k < 2; ++k) pair[k] += scale * static_cast<float>(of_pair[k]);
+          for (int k = 0; k < 2; ++k) pair[k] = add(pair[k], static_cast<float>(of_pair[k]));
         }
       }
     }

@@ -229,13 +229,14 @@ class WgmmaEpilogue {
 
   __device__ __forceinline__ void AddResiduals(Sums& sums, const WgmmaReceivedTile& tile) {
     if constexpr (kFetchesLate) FetchFirst(tile);
-    const float scale = ResidualScale(params_.epilogue);
+    const ResidualAdder<float> add(params_.epilogue);
 #pragma unroll
-    for (int subtile = 0; subtile < kSubtiles; ++subtile) AddResidual(sums, subtile, tile, scale);
+    for (int subtile = 0; subtile < kSubtiles; ++subtile) AddResidual(sums, subtile, tile, add);
   }
 
   // Residuals come subtile by subtile. What has been read makes room for the one after the next.
-  __device__ __forceinline__ void AddResidual(Sums& sums, int subtile, const WgmmaReceivedTile& tile, float scale) {
+  __device__ __forceinline__ void AddResidual(Sums& sums, int subtile, const WgmmaReceivedTile& tile,
+                                              const ResidualAdder<float>& add) {
     if (tile.first_col() + FirstCol(subtile) < params_.out_channels) {
       Fragments& fragments = OfSubtile(sums, subtile);
       typename Stores::Subtile words;
@@ -243,7 +244,7 @@ class WgmmaEpilogue {
 #pragma unroll
       for (int i = 0; i < kBlocks * 4; ++i) {
         const float residual = FloatOf<Out>(words[i / 4], i % 4);
-        SetResult(fragments[i / 4][i % 4], ResultIn(fragments[i / 4][i % 4]) + scale * residual);
+        SetResult(fragments[i / 4][i % 4], add(ResultIn(fragments[i / 4][i % 4]), residual));
       }
     }
     if (subtile + ResultBuffers(kTile) < kSubtiles) Fetch(subtile + ResultBuffers(kTile), tile);

@@ -106,10 +106,6 @@ class Residual<int8_t> {
   DType type_;
 };
 
-__device__ __forceinline__ float ResidualScale(const Epilogue& epilogue) {
-  return epilogue.residual_scale ? __ldg(static_cast<const float*>(epilogue.residual_scale)) : 1;
-}
-
 // Adds the residual to a warpgroup's sums of columns up to an end, row by row.
 template <typename T, WgmmaTile kTile, typename Sum, int kBlocks, int kAcross, typename F>
 __device__ __forceinline__ void AddResidual(const WgmmaParams& p, int32_t first_col, int32_t end_col,
@@ -117,9 +113,9 @@ __device__ __forceinline__ void AddResidual(const WgmmaParams& p, int32_t first_
   constexpr bool kSwaps = kTile.swap_ab;
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const int32_t cols = end_col - first_col;
-  const float scale = ResidualScale(p.epilogue);
+  const ResidualAdder<float> add_residual(p.epilogue);
   const Residual<T> residual(p.epilogue);
-  const auto add = [&](Sum& sum, float one) { SetResult(sum, ResultIn(sum) + scale * one); };
+  const auto add = [&](Sum& sum, float one) { SetResult(sum, add_residual(ResultIn(sum), one)); };
 #pragma unroll
   for (int i = 0; i < (kSwaps ? 2 * kAcross : 2 * kBlocks); ++i) {  // rows of a lane
     const int64_t offset = offset_of(i);
