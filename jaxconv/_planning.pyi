@@ -67,6 +67,7 @@ class Device:
         multiprocessors: int,
         clock_hz: float,
         bandwidth: float,
+        l2_bytes: int,
         shared_bytes: int,
         wgmma: bool,
         costs: Mapping[str, Mapping[str, float]],

@@ -190,18 +190,18 @@ void MakeProduct(Product* self, bool is_wgrad, Float32 float32, const Array& src
                      RowsOf<ResidueClass>(classes)};
 }
 
-void MakeDevice(Device* self, int64_t multiprocessors, double clock_hz, double bandwidth, int64_t shared_bytes,
-                bool wgmma, const std::map<std::string, std::map<std::string, double>>& costs) {
+void MakeDevice(Device* self, int64_t multiprocessors, double clock_hz, double bandwidth, int64_t l2_bytes,
+                int64_t shared_bytes, bool wgmma, const std::map<std::string, std::map<std::string, double>>& costs) {
   const Numbers of(costs.at("device"));
   new (self) Device{multiprocessors,
                     clock_hz,
                     bandwidth,
+                    of["l2_share"] * static_cast<double>(l2_bytes),
                     shared_bytes,
                     wgmma,
                     of["launch_seconds"],
                     of["next_kernel_seconds"],
                     of["next_group_seconds"],
-                    of["l2_bytes"],
                     {}};
   for (const auto& [family, numbers] : costs) self->costs.emplace(family, Numbers(numbers));
 }
@@ -227,7 +227,7 @@ NB_MODULE(_planning, module) {
       .def_prop_ro("k", &Product::steps);
   nb::class_<Device>(module, "Device")
       .def("__init__", &MakeDevice, nb::arg("multiprocessors"), nb::arg("clock_hz"), nb::arg("bandwidth"),
-           nb::arg("shared_bytes"), nb::arg("wgmma"), nb::arg("costs"));
+           nb::arg("l2_bytes"), nb::arg("shared_bytes"), nb::arg("wgmma"), nb::arg("costs"));
   nb::class_<Candidate>(module, "Candidate")
       .def_ro("tile", &Candidate::tile)
       .def_ro("reason", &Candidate::reason)

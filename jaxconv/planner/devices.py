@@ -28,14 +28,15 @@ class Device:
     """The properties of a GPU that a plan depends on.
 
     clock_hz: the highest clock of the multiprocessors. bandwidth: of the memory, in bytes/s, by its clock and width.
-    shared_bytes: the most shared memory of a thread block. wgmma: whether there are kernels with this instruction.
-    costs: the file in device_data/ with what was fitted to measurements, of this model or of another. Clocks and bytes
-    scale with the numbers above. Seconds stay. is_fitted: whether the file is of this model.
+    l2_bytes: of the L2 cache. shared_bytes: the most shared memory of a thread block. wgmma: whether there are kernels
+    with this instruction. costs: the file in device_data/ with what was fitted to measurements, of this model or of
+    another. Clocks and bytes scale with the numbers above. Seconds stay. is_fitted: whether the file is of this model.
     """
 
     multiprocessors: int
     clock_hz: float
     bandwidth: float
+    l2_bytes: int
     shared_bytes: int
     wgmma: bool
     costs: str = "h200"
@@ -47,8 +48,12 @@ class Device:
         return COSTS[self.costs]["device"]["next_kernel_seconds"]
 
 
+_NUMBERS = json.loads((DATA / "models.json").read_text())
 # By `jax.Device.device_kind`: the numbers of NVIDIA's data sheets, and of an H200 those that its driver reports.
-MODELS = {kind: Device(**numbers) for kind, numbers in json.loads((DATA / "models.json").read_text()).items()}
+MODELS = {kind: Device(**numbers) for kind, numbers in _NUMBERS["models"].items()}
+# Of GPUs that are not there, by compute capability: what few of them lack. Those of 8.0, 9.0 and 10.0 are for data
+# centers: with stacked memory, and more shared memory.
+UNLISTED = _NUMBERS["unlisted"]
 TYPICAL_DEVICE = MODELS["NVIDIA H200"]  # for planning without a GPU
 
 
@@ -61,7 +66,7 @@ def planned_for(gpus: Sequence[Any], wgmma: bool = True) -> Device:
     gpus: the `jax.Device`s of all processes. wgmma: whether this installation has kernels with this instruction.
     """
     devices = [_device_of(gpu) for gpu in gpus] or [TYPICAL_DEVICE]
-    names = ("multiprocessors", "clock_hz", "bandwidth", "shared_bytes", "wgmma")
+    names = ("multiprocessors", "clock_hz", "bandwidth", "l2_bytes", "shared_bytes", "wgmma")
     numbers = {name: min(getattr(each, name) for each in devices) for name in names}
     least = dataclasses.replace(min(devices, key=lambda each: each.costs), **numbers)
     return dataclasses.replace(least, wgmma=wgmma and least.wgmma, is_fitted=least.is_fitted and least in devices)
@@ -80,13 +85,9 @@ def capability_of(gpu: Any) -> tuple[int, ...]:
 
 
 def _device_of(gpu: Any) -> Device:
-    """By its model. If that is not listed: by its architecture and its number of multiprocessors."""
+    """By its model. If that is not listed: by its compute capability and its number of multiprocessors."""
     if gpu.device_kind in MODELS:
         return MODELS[gpu.device_kind]
-    major, minor = capability_of(gpu)
-    # The first GPUs of an architecture are for data centers: with stacked memory, and more shared memory.
-    shared, bandwidth = MODELS["NVIDIA L4"].shared_bytes, 8e9
-    if minor == 0 and major in (8, 9, 10):
-        like = MODELS["NVIDIA A100-SXM4-80GB" if major == 8 else "NVIDIA H200"]
-        shared, bandwidth = like.shared_bytes, 2e10
-    return Device(gpu.core_count, 1.7e9, gpu.core_count * bandwidth, shared, (major, minor) == (9, 0))
+    numbers = UNLISTED.get(gpu.compute_capability, UNLISTED["other"])
+    together = {name: gpu.core_count * number for name, number in numbers["each_multiprocessor"].items()}
+    return Device(gpu.core_count, **numbers["device"], **together)

@@ -78,6 +78,7 @@ def _native_device(device: Device) -> planning.Device:
         multiprocessors=device.multiprocessors,
         clock_hz=device.clock_hz,
         bandwidth=device.bandwidth,
+        l2_bytes=device.l2_bytes,
         shared_bytes=device.shared_bytes,
         wgmma=device.wgmma,
         costs=COSTS[device.costs],

@@ -43,12 +43,12 @@ struct Device {
   int64_t multiprocessors;
   double clock_hz;
   double bandwidth;      // bytes/s
+  double cached_bytes;   // of activations that are still in L2 when they are read again
   int64_t shared_bytes;  // the most for a CTA
   bool wgmma;
   double launch_seconds;                 // that a call's first kernel takes besides its work
   double next_kernel_seconds;            // and each further one
   double next_group_seconds;             // until the kernel of the next group runs
-  double l2_bytes;                       // of activations that are still there when they are read again
   std::map<std::string, Numbers> costs;  // by family
 
   const Numbers& CostsOf(const std::string& family) const {

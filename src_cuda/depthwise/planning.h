@@ -246,7 +246,7 @@ class DepthwisePlanner {
   // less.
   double BytesRead(const DepthwiseShape& shape) const {
     const auto bytes = static_cast<double>(product_.activation_bytes());
-    const bool is_cached = bytes <= device_.l2_bytes;
+    const bool is_cached = bytes <= device_.cached_bytes;
     const double first = is_cached ? costs_["cached_activations"] : 1;
     if (is_conv()) return bytes * first;
     return bytes * (first + (shape.window_parts - 1) * (is_cached ? costs_["cached_read"] : 1));

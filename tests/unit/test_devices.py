@@ -39,7 +39,7 @@ def test_a_model_is_planned_for_by_its_name():
 def test_several_models_have_what_each_of_them_has():
     mixed = planned_for([H200, gpu("NVIDIA A100-SXM4-80GB", "8.0", 108)])
     assert not mixed.wgmma
-    for name in ("multiprocessors", "clock_hz", "bandwidth", "shared_bytes"):
+    for name in ("multiprocessors", "clock_hz", "bandwidth", "l2_bytes", "shared_bytes"):
         assert getattr(mixed, name) == getattr(MODELS["NVIDIA A100-SXM4-80GB"], name)
 
 
@@ -50,10 +50,18 @@ def test_costs_are_fitted_to_a_mix_only_if_it_is_planned_as_one_of_them(first):
     assert planned_for([first]).is_fitted
 
 
-@pytest.mark.parametrize("capability, shared", [("8.0", 166912), ("8.6", 101376), ("9.0", 232448), ("12.0", 101376)])
-def test_other_models_by_their_architecture(capability, shared):
-    device = planned_for([gpu("NVIDIA Unheard-of", capability, 40)])
-    assert (device.multiprocessors, device.shared_bytes, device.wgmma) == (40, shared, capability == "9.0")
+@pytest.mark.parametrize(("capability", "of_data_centers"), [
+    ("8.0", "A100-SXM4-80GB"), ("9.0", "H100 80GB HBM3"), ("10.0", "H100 80GB HBM3"), ("8.6", None), ("12.0", None),
+])  # fmt: skip
+def test_other_models_by_their_architecture(capability, of_data_centers):
+    """They have no more of anything than a known one with as many multiprocessors."""
+    like = MODELS[f"NVIDIA {of_data_centers or 'L40S'}"]
+    device = planned_for([gpu("NVIDIA Unheard-of", capability, like.multiprocessors)])
+    assert (device.shared_bytes, device.wgmma, device.is_fitted) == (like.shared_bytes, capability == "9.0", False)
+    assert like.l2_bytes / 10 < device.l2_bytes <= like.l2_bytes
+    assert (device.bandwidth > 2e12) == bool(of_data_centers)
+    twice = planned_for([gpu("NVIDIA Unheard-of", capability, 2 * like.multiprocessors)])
+    assert (twice.bandwidth, twice.l2_bytes) == (2 * device.bandwidth, 2 * device.l2_bytes)
 
 
 def test_an_installation_without_wgmma():

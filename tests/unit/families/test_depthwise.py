@@ -1,5 +1,7 @@
 """Plans of depthwise: Toeplitz matrices hold all taps, and stages the pixels of each strip."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -10,7 +12,7 @@ from cases.plans import CUDA, as_it_is, device, is_refused, plan_of, shared_byte
 from cases.problems import each_channel, passes_of, steps_of
 from cases.random_problems import problems_of_channels
 from jaxconv.planner.choose import choose
-from jaxconv.planner.devices import TYPICAL_DEVICE
+from jaxconv.planner.devices import MODELS, TYPICAL_DEVICE
 from jaxconv.problem.offsets import in_three, offset_tables
 from jaxconv.problem.product import Ending
 
@@ -231,3 +233,15 @@ def test_small_layers_have_tiles_of_few_rows(lhs, window, rows):
     """A thread block computes its rows one after the other, so those of one image are for more of them."""
     plan = choose("cuda", "conv", each_channel(lhs, window), as_it_is("depthwise")).plan
     assert plan.output_tile[0] == rows
+
+
+def test_activations_that_l2_holds_take_less_time():
+    """By the size of the device's L2: an H100's costs say how much less."""
+    _, problem = passes_of(each_channel((16, 64, 64, 96), (3, 3)))["fprop"]
+    bytes_moved = 2 * 2 * 16 * 64 * 64 * 96
+
+    def seconds(l2_bytes):
+        on = replace(MODELS["NVIDIA H100 80GB HBM3"], l2_bytes=l2_bytes)
+        return choose("cuda", "conv", problem, as_it_is("depthwise"), on).cost
+
+    assert seconds(2 * bytes_moved) < seconds(bytes_moved) == seconds(bytes_moved // 2)
