@@ -10,15 +10,13 @@ from typing import NamedTuple
 
 from jaxconv import transforms
 from jaxconv.planner.candidate import Candidate
-from jaxconv.planner.devices import TYPICAL_DEVICE, Device
+from jaxconv.planner.devices import TYPICAL_DEVICE, Costs, Device
 from jaxconv.planner.families import FAMILIES, Family
 from jaxconv.planner.plan import ANY, Constraint, ConvPlan, Lax, kernel_name
 from jaxconv.planner.support import unsupported_sizes
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.product import OPERANDS, RESULT, TYPICAL_BATCH, Ending, Product
-from jaxconv.transforms import ChannelsLast, SwappedOperands, Transform, Transformed
-
-DOUBT = 1.1
+from jaxconv.transforms import ChannelsLast, Moves, SwappedOperands, Transform, Transformed
 
 
 class Rejection(NamedTuple):
@@ -124,12 +122,14 @@ def options(platform: str, product: Product, constraint: Constraint, device: Dev
             continue
         tried = [(), *family.transforms(product)] if constraint.transform is None else [constraint.transform]
         for transform in tried:
-            version = _unsupported_transform(transform, family, product.kind) or version_of(transform, product, device)
+            version = _unsupported_transform(transform, family, product.kind) or version_of(transform, product)
             if isinstance(version, str):
                 yield Option(name, transform, _refused(version))
                 continue
+            conversions, doubt = version.conversion_seconds(device), version.doubt(device)
             for candidate in family.candidates(version.product, device, constraint.asked):
-                yield Option(name, transform, candidate._replace(seconds=version.seconds(candidate.seconds)))
+                seconds = (candidate.seconds + conversions) * doubt
+                yield Option(name, transform, candidate._replace(seconds=seconds))
 
 
 def _refused(reason: str) -> Candidate:
@@ -144,25 +144,45 @@ def _unsupported_transform(transform: Transform, family: Family, kind: str) -> s
     return None
 
 
-class Version(NamedTuple):
-    """A transformed problem's product, and the seconds that the changes of its arrays take.
+class Conversion(NamedTuple):
+    """An array that a kernel of XLA changes: elements read and elements written, the bytes of each, and how."""
 
-    doubt: what an estimate is multiplied by. Where numbers are repeated, it must promise more than others are wrong by.
-    """
+    elements: int
+    itemsize: int
+    moves: Moves = Moves.COPY
+
+    def seconds(self, device: Device) -> float:
+        copies = max(_copies(move, self.itemsize, device.own_costs) for move in self.moves)
+        return copies * (self.elements * self.itemsize / device.bandwidth) + device.own_costs["next_kernel_seconds"]
+
+
+def _copies(move: Moves, itemsize: int, costs: Costs) -> float:
+    """How many times the time of a copy it takes. A gather moves so many elements in a second, whatever their size."""
+    if move is Moves.GATHER:
+        return max(costs["gather_copies"], costs["gather_copies_of_byte"] / itemsize)
+    return costs["transpose_copies"] if move is Moves.TRANSPOSE else 1
+
+
+class Version(NamedTuple):
+    """A transformed problem's product, and how its arrays become those. repeats: elements are in them several times."""
 
     product: Product
-    conversions: float = 0.0
-    doubt: float = 1.0
+    conversions: tuple[Conversion, ...]
+    repeats: bool = False
 
-    def seconds(self, of_kernel: float) -> float:
-        return (of_kernel + self.conversions) * self.doubt
+    def conversion_seconds(self, device: Device) -> float:
+        return sum(conversion.seconds(device) for conversion in self.conversions)
+
+    def doubt(self, device: Device) -> float:
+        """What an estimate is multiplied by: with repeats it must promise more than others are wrong by."""
+        return device.own_costs["repeat_doubt"] if self.repeats else 1.0
 
 
 @lru_cache(maxsize=4096)
-def version_of(transform: Transform, product: Product, device: Device) -> Version | str:
+def version_of(transform: Transform, product: Product) -> Version | str:
     """The version under a transform, or why there is none."""
     problem = product.problem
-    for_others = 0.0 if ChannelsLast() in transform else _order_seconds(problem, device)
+    for_others = () if ChannelsLast() in transform else _conversions_of_order(problem)
     if not transform:
         return Version(product, for_others)
     if reason := transforms.unsupported_reason(transform, problem):
@@ -171,29 +191,28 @@ def version_of(transform: Transform, product: Product, device: Device) -> Versio
         if reason := reason_of(transform, product):
             return reason
     transformed = transforms.apply(transform, problem)
-    seconds = _conversion_seconds(product.kind, problem, transformed, device)
+    conversions = (*_conversions(product.kind, problem, transformed), *for_others)
+    repeats = any(view.is_summed for view in transformed.views.values())
     version = dataclasses.replace(product, problem=transformed.problem)
-    doubt = DOUBT if any(view.is_summed for view in transformed.views.values()) else 1.0
-    return unsupported_sizes(transformed.problem) or Version(version, seconds + for_others, doubt)
+    return unsupported_sizes(transformed.problem) or Version(version, conversions, repeats)
 
 
-def _order_seconds(problem: ConvProblem, device: Device) -> float:
+def _conversions_of_order(problem: ConvProblem) -> tuple[Conversion, ...]:
     """A kernel that takes channels first has XLA transpose images for a network's other convolutions."""
-    return sum(copy_seconds(problem, role, device) for role in transforms.channels_first(problem))
+    return tuple(_copy(problem, role) for role in transforms.channels_first(problem))
 
 
-def _conversion_seconds(kind: str, problem: ConvProblem, transformed: Transformed, device: Device) -> float:
+def _conversions(kind: str, problem: ConvProblem, transformed: Transformed) -> tuple[Conversion, ...]:
     """Each array that moves in memory is read and written. Of one that is spread, no more is read than written."""
     before = problem.dgrad() if transformed.swapped else problem
 
-    def seconds(role: str) -> float:
+    def conversion(role: str) -> Conversion:
         view, sizes = transformed.views[role], [_elements(p, role) for p in (before, transformed.problem)]
         read, written = reversed(sizes) if role == RESULT[kind] else sizes
         elements = written + (min(read, written) if view.is_spread else read)
-        copy = elements * before.dtype(role).itemsize / device.bandwidth
-        return view.copies * copy + device.next_kernel_seconds
+        return Conversion(elements, before.dtype(role).itemsize, view.moves)
 
-    return sum(seconds(role) for role, view in transformed.views.items() if view.copies)
+    return tuple(conversion(role) for role, view in transformed.views.items() if view.moves)
 
 
 def widening_seconds(kind: str, problem: ConvProblem, wider: ConvProblem, device: Device) -> float:
@@ -201,7 +220,7 @@ def widening_seconds(kind: str, problem: ConvProblem, wider: ConvProblem, device
 
     def seconds(role: str) -> float:
         sizes = problem.dtype(role).itemsize + wider.dtype(role).itemsize
-        return device.next_kernel_seconds + _elements(problem, role) * sizes / device.bandwidth
+        return Conversion(_elements(problem, role), sizes).seconds(device)
 
     roles = (*OPERANDS[kind], RESULT[kind])
     return sum(seconds(role) for role in roles if problem.dtype(role) != wider.dtype(role))
@@ -209,8 +228,11 @@ def widening_seconds(kind: str, problem: ConvProblem, wider: ConvProblem, device
 
 def copy_seconds(problem: ConvProblem, role: str, device: Device) -> float:
     """To write an array that is put together of others."""
-    bytes_moved = 2 * _elements(problem, role) * problem.dtype(role).itemsize
-    return device.next_kernel_seconds + bytes_moved / device.bandwidth
+    return _copy(problem, role).seconds(device)
+
+
+def _copy(problem: ConvProblem, role: str) -> Conversion:
+    return Conversion(2 * _elements(problem, role), problem.dtype(role).itemsize)
 
 
 def _elements(problem: ConvProblem, role: str) -> int:

@@ -43,9 +43,9 @@ class Device:
     is_fitted: bool = False
 
     @property
-    def next_kernel_seconds(self) -> float:
-        """What a kernel takes, besides its work, that is not a call's first."""
-        return COSTS[self.costs]["device"]["next_kernel_seconds"]
+    def own_costs(self) -> Costs:
+        """Those that are of no family: of kernels' beginnings, and of the copies that XLA makes."""
+        return COSTS[self.costs]["device"]
 
 
 _NUMBERS = json.loads((DATA / "models.json").read_text())

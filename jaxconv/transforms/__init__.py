@@ -1,6 +1,6 @@
 """A problem as another one, by cheap changes of its arrays."""
 
-from jaxconv.transforms.array_views import ArrayView, Transformed
+from jaxconv.transforms.array_views import ArrayView, Moves, Transformed
 from jaxconv.transforms.candidates import dense_transforms, depthwise_transforms
 from jaxconv.transforms.columns import PackedColumns, PackedOutputs, TapsAsChannels
 from jaxconv.transforms.dense import (

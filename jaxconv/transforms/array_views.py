@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Flag, auto
 from functools import partial
 from typing import NamedTuple
 
@@ -13,20 +14,27 @@ from jaxconv.problem import ROLES, ConvProblem, Shape
 from jaxconv.problem.product import vector_elements
 from jaxconv.transforms.row_major import row_major
 
-TRANSPOSE_COPIES = 1.3  # XLA's kernels reach less of the bandwidth than copies do
+
+class Moves(Flag):
+    """What a kernel of XLA does with an array's elements. Each has a time of its own."""
+
+    NONE = 0
+    COPY = auto()
+    TRANSPOSE = auto()
+    GATHER = auto()
 
 
 class ArrayView(NamedTuple):
     """`to` makes the new array, `back` the old one.
 
-    copies: how long that takes, in copies of the array; 0: nothing moves in memory. is_spread: the new array's elements
+    moves: by one kernel, together; NONE: nothing moves in memory. is_spread: the new array's elements
     lie apart in the old one. `to` reads no others, and `back` puts zeros between them. is_summed: an element is
     several times in the new array, and `back` adds them. packs: so many positions become channels of one.
     """
 
     to: Callable[[Array], Array]
     back: Callable[[Array], Array]
-    copies: float = 1
+    moves: Moves = Moves.COPY
     is_spread: bool = False
     is_summed: bool = False
     packs: int = 1
@@ -36,7 +44,7 @@ class ArrayView(NamedTuple):
         return ArrayView(
             lambda x: other.to(self.to(x)),
             lambda x: self.back(other.back(x)),
-            max(self.copies, other.copies),
+            self.moves | other.moves,
             self.is_spread or other.is_spread,
             self.is_summed or other.is_summed,
             self.packs * other.packs,
@@ -47,7 +55,7 @@ class ArrayView(NamedTuple):
         return self._replace(to=lambda x: self.to(row_major(x)))
 
 
-AS_IT_IS = ArrayView(lambda x: x, lambda x: x, copies=0)
+AS_IT_IS = ArrayView(lambda x: x, lambda x: x, moves=Moves.NONE)
 ALL_AS_THEY_ARE: dict[str, ArrayView] = dict.fromkeys(ROLES, AS_IT_IS)
 
 
@@ -109,7 +117,7 @@ def spread(shape: Shape, places: dict[int, range]) -> ArrayView:
 
     among_zeros = lambda x: lax.pad(x, x.dtype.type(0), edges)
     to, back = (move if len(shape) - 1 in places else partial(_in_words, move) for move in (taken, among_zeros))
-    return ArrayView(to, back, TRANSPOSE_COPIES, is_spread=True)
+    return ArrayView(to, back, Moves.TRANSPOSE, is_spread=True)
 
 
 def _in_words(move: Callable[[Array], Array], x: Array) -> Array:
@@ -130,8 +138,8 @@ def transposed(shape: Shape, axes: Shape) -> ArrayView:
     if axes == tuple(range(len(axes))):
         return AS_IT_IS
     inverse = tuple(map(axes.index, range(len(axes))))
-    copies = TRANSPOSE_COPIES if moves(shape, axes) else 0
-    return ArrayView(partial(jnp.transpose, axes=axes), partial(jnp.transpose, axes=inverse), copies)
+    made = Moves.TRANSPOSE if moves(shape, axes) else Moves.NONE
+    return ArrayView(partial(jnp.transpose, axes=axes), partial(jnp.transpose, axes=inverse), made)
 
 
 def moves(shape: Shape, axes: Shape) -> bool:
@@ -141,7 +149,7 @@ def moves(shape: Shape, axes: Shape) -> bool:
 
 
 def reshaped(shape: Shape, to: Shape) -> ArrayView:
-    return ArrayView(partial(jnp.reshape, shape=to), partial(jnp.reshape, shape=shape), copies=0)
+    return ArrayView(partial(jnp.reshape, shape=to), partial(jnp.reshape, shape=shape), moves=Moves.NONE)
 
 
 def split(x: Array, axis: int, factor: int) -> Array:

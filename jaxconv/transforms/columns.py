@@ -14,7 +14,7 @@ from jax import Array, lax
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.factors import fold, unfold
 from jaxconv.problem.product import ceil_div, vector_elements
-from jaxconv.transforms.array_views import AS_IT_IS, ArrayView, Transformed, merged, padded, resized, split
+from jaxconv.transforms.array_views import AS_IT_IS, ArrayView, Moves, Transformed, merged, padded, resized, split
 
 
 def _unsupported_columns(problem: ConvProblem) -> str | None:
@@ -99,7 +99,7 @@ def _packed(problem: ConvProblem, role: str, by: int) -> ArrayView:
         x, mapped = unfold(x, by, problem, role, factor)
         return merged(jnp.moveaxis(x, mapped, axis + 1), axis)
 
-    return ArrayView(to, back, copies=0 if spec.second == axis + 1 else 1, packs=by)
+    return ArrayView(to, back, Moves.NONE if spec.second == axis + 1 else Moves.COPY, packs=by)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,10 +211,7 @@ def _mirrored(problem: ConvProblem) -> tuple[ConvProblem, ArrayView]:
 
 
 def _unrolled(problem: ConvProblem, by: int, columns: range) -> ArrayView:
-    """What `by` neighbouring taps see from each of some columns. Column 0 is the first one of the padding.
-
-    XLA's kernels move so many elements in a second, whatever their size.
-    """
+    """What `by` neighbouring taps see from each of some columns. Column 0 is the first one of the padding."""
     axis, size = problem.lhs_spec.spatial[-1], problem.in_spatial[-1]
     firsts = range(-problem.pad_low[-1], by * problem.rhs_dilation[-1] - problem.pad_low[-1], problem.rhs_dilation[-1])
 
@@ -233,8 +230,7 @@ def _unrolled(problem: ConvProblem, by: int, columns: range) -> ArrayView:
 
         return _added(map(at, range(by)))
 
-    itemsize = problem.dtype("lhs").itemsize
-    return ArrayView(to, back, copies=max(1.1, 3.6 / itemsize), is_summed=True)
+    return ArrayView(to, back, Moves.GATHER, is_summed=True)
 
 
 def _counted(numbers: range) -> Array:

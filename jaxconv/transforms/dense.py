@@ -13,6 +13,7 @@ from jaxconv.problem import ROLES, ConvProblem, Member, Shape, Spec
 from jaxconv.problem.product import ceil_div, vector_elements
 from jaxconv.transforms.array_views import (
     ArrayView,
+    Moves,
     Transformed,
     moves,
     reshaped,
@@ -35,7 +36,7 @@ class ChannelsLast:
 
     def apply(self, problem: ConvProblem) -> Transformed:
         reordered = _reordered(problem, _orders(problem))
-        free = {role: reordered.views[role]._replace(copies=0) for role in channels_first(problem)}
+        free = {role: reordered.views[role]._replace(moves=Moves.NONE) for role in channels_first(problem)}
         return reordered._replace(views=reordered.views | free)
 
     def __str__(self) -> str:

@@ -18,6 +18,7 @@ from jaxconv.problem.product import ceil_div, vector_elements
 from jaxconv.transforms.array_views import (
     ALL_AS_THEY_ARE,
     ArrayView,
+    Moves,
     Transformed,
     chained,
     merged,
@@ -260,7 +261,7 @@ def _as_volume(problem: ConvProblem) -> tuple[ConvProblem, dict[str, ArrayView]]
         changes[f"{role}_spec"] = Spec(first, second, (*added, *spatial))
         changes[f"{role}_shape"] = (*shape[:at], *(1,) * units, *shape[at:])
         both_ways = partial(jnp.expand_dims, axis=added), partial(jnp.squeeze, axis=added)
-        views[role] = ArrayView(*both_ways, copies=0)
+        views[role] = ArrayView(*both_ways, moves=Moves.NONE)
     for name, value in (("window_strides", 1), ("pad_low", 0), ("lhs_dilation", 1), ("rhs_dilation", 1)):
         changes[name] = (*(value,) * units, *getattr(problem, name))
     return dataclasses.replace(problem, **changes), views

@@ -203,7 +203,7 @@ def test_array_views_are_those_of_the_problem(name, which):
         for role in ROLES:
             assert np.size(new[role]) < np.size(arrays[role]) or np.array_equal(again[role], arrays[role])
             assert new[role].shape == getattr(transformed, f"{role}_shape")
-            if not views[role].copies:
+            if not views[role].moves:
                 assert_same(np.ravel(new[role]), arrays[role].ravel())
 
 
@@ -231,7 +231,7 @@ def test_outputs_that_are_packed():
     line = layer((4, 1000, 1), (11, 1, 32), "bfloat16", padding=5)
     transformed, views, *_ = apply((PackedOutputs(8), PackedColumns(8)), line)
     assert sizes(transformed) == ((4, 125, 8), (3, 8, 256), (4, 125, 256), (1,), (1,))
-    assert (views["lhs"].copies, views["out"].copies, views["out"].packs) == (0, 0, 8)
+    assert not views["lhs"].moves and not views["out"].moves and views["out"].packs == 8
 
 
 def test_taps_that_become_channels():
@@ -259,7 +259,7 @@ def test_columns_alone():
     stem = layer((32, 224, 224, 3), (7, 7, 3, 64), "bfloat16", window_strides=2, padding=3)
     transformed, views, *_ = apply((PackedColumns(2, whole=False),), stem.dgrad())
     assert sizes(transformed)[:3] == ((32, 112, 112, 64), (7, 4, 6, 64), (32, 224, 112, 6))
-    assert not views["lhs"].copies and not views["out"].copies
+    assert not views["lhs"].moves and not views["out"].moves
     choice = choose("cuda", "conv", stem.dgrad())
     assert (choice.plan.family, choice.plan.transform) == ("direct", (PackedColumns(2, whole=False),))
 
@@ -271,7 +271,7 @@ def test_patches():
     assert sizes(transformed) == (
         (32, 224, 14, 48), (16, 1, 48, 768), (32, 14, 14, 768), (16, 1), (0, 0)
     )  # fmt: skip
-    assert not any(views[role].copies for role in ROLES)
+    assert not any(views[role].moves for role in ROLES)
 
 
 def test_rows_of_patches():
@@ -281,7 +281,7 @@ def test_rows_of_patches():
     assert sizes(transformed) == (
         (448, 16, 14, 48), (16, 1, 48, 768), (448, 1, 14, 768), (1, 1), (0, 0)
     )  # fmt: skip
-    assert not any(views[role].copies for role in ROLES)
+    assert not any(views[role].moves for role in ROLES)
 
 
 def test_seen_pixels():
@@ -354,7 +354,7 @@ def test_volumes_as_images(kernel, strides, images):
     volume = layer((2, 16, 14, 12, 8), (*kernel, 1, 8), window_strides=strides, feature_group_count=8)
     transformed, views, *_ = apply((VolumesAsImages(),), volume)
     assert sizes(transformed) == images
-    assert not any(views[role].copies for role in ROLES)
+    assert not any(views[role].moves for role in ROLES)
 
 
 @pytest.mark.parametrize("which", ["fprop", "dgrad"])
@@ -363,7 +363,7 @@ def test_columns_side_by_side_are_packed(which):
     kind, problem = passes_of(layer((128, 56, 56, 96), (2, 2, 96, 192), "bfloat16", window_strides=2, padding=0))[which]
     choice = choose("cuda", kind, problem)
     assert (choice.plan.family, choice.plan.transform) == ("wgmma", (PackedColumns(2),))
-    assert not any(view.copies for view in apply(choice.plan.transform, problem).views.values())
+    assert not any(view.moves for view in apply(choice.plan.transform, problem).views.values())
 
 
 def test_zeros_of_packed_groups_are_not_products():

@@ -15,7 +15,7 @@ from cases.problems import channels_first, halves, layer, passes_of, problem_of,
 from cases.programs import exported
 from cases.random_problems import problems
 from jaxconv import ffi, transforms
-from jaxconv.planner.choose import choose, version_of
+from jaxconv.planner.choose import Conversion, choose, version_of
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.plan import Constraint
 from jaxconv.problem import ROLES
@@ -24,6 +24,7 @@ from jaxconv.problem.product import OPERANDS, RESULT, Ending, Product
 from jaxconv.transforms import (
     ChannelsLast,
     KMajorFilter,
+    Moves,
     MultipliersAsDepth,
     PackedColumns,
     PackedGroups,
@@ -55,6 +56,8 @@ LAYERS = {
     "dense": (halves((32, 56, 56, 64), (3, 3, 64, 64)), ()),
     "strided": (halves((32, 56, 56, 64), (3, 3, 64, 128), window_strides=2), ()),
 }  # fmt: skip
+
+TRANSPOSE = TYPICAL_DEVICE.own_costs["transpose_copies"]
 
 
 def without_repeats(transform):
@@ -234,7 +237,7 @@ def conversions_of_order(problem, transform):
     """What a transform's conversions take longer with half of the bandwidth, times the bandwidth: bytes."""
     slow = dataclasses.replace(TYPICAL_DEVICE, bandwidth=TYPICAL_DEVICE.bandwidth / 2)
     product = Product("conv", problem)
-    seconds = [version_of(transform, product, on).conversions for on in (slow, TYPICAL_DEVICE)]
+    seconds = [version_of(transform, product).conversion_seconds(on) for on in (slow, TYPICAL_DEVICE)]
     return (seconds[0] - seconds[1]) * TYPICAL_DEVICE.bandwidth
 
 
@@ -242,7 +245,7 @@ def test_a_network_has_its_images_in_one_order():
     """XLA makes it channels last for free. A kernel that takes another order has it copy both; a filter is copied."""
     _, problem = passes_of(LAYERS["channels_first"][0])["fprop"]
     sizes = {role: 2 * math.prod(problem.shape(role)) for role in ROLES}
-    assert conversions_of_order(problem, (ChannelsLast(),)) == pytest.approx(1.3 * 2 * sizes["rhs"])
+    assert conversions_of_order(problem, (ChannelsLast(),)) == pytest.approx(TRANSPOSE * 2 * sizes["rhs"])
     assert conversions_of_order(problem, ()) == pytest.approx(2 * (sizes["lhs"] + sizes["out"]))
 
 
@@ -251,7 +254,7 @@ def test_images_of_one_channel_are_in_both_orders():
     _, of_one_pixel = passes_of(channels_first((32, 8, 1, 1), (128, 8, 1, 1)))["fprop"]
     assert transforms.channels_first(problem) == ["out"]
     assert transforms.channels_first(of_one_pixel) == []
-    assert conversions_of_order(of_one_pixel, (ChannelsLast(),)) == pytest.approx(1.3 * 2 * 2 * 128 * 8)
+    assert conversions_of_order(of_one_pixel, (ChannelsLast(),)) == pytest.approx(TRANSPOSE * 2 * 2 * 128 * 8)
 
 
 def test_another_order_than_that_of_images_is_copied():
@@ -261,7 +264,29 @@ def test_another_order_than_that_of_images_is_copied():
     _, problem = passes_of(problem_of(conv, (128, 28, 28, 32), (3, 3, 128, 64), "bfloat16"))["fprop"]
     assert conversions_of_order(problem, ()) == 0
     copied = conversions_of_order(problem, (ChannelsLast(),))
-    assert copied == pytest.approx(1.3 * 2 * 2 * math.prod(problem.shape("lhs")))
+    assert copied == pytest.approx(TRANSPOSE * 2 * 2 * math.prod(problem.shape("lhs")))
+
+
+def test_a_conversion_takes_as_long_as_its_slowest_move():
+    """A gather of small elements moves fewer bytes in a second."""
+    costs, elements = TYPICAL_DEVICE.own_costs, 1 << 24
+
+    def copies(moves, itemsize):
+        seconds = Conversion(elements, itemsize, moves).seconds(TYPICAL_DEVICE) - costs["next_kernel_seconds"]
+        return pytest.approx(seconds * TYPICAL_DEVICE.bandwidth / (elements * itemsize))
+
+    assert copies(Moves.COPY, 2) == 1
+    assert copies(Moves.COPY | Moves.TRANSPOSE, 2) == TRANSPOSE
+    assert copies(Moves.GATHER | Moves.TRANSPOSE, 1) == costs["gather_copies_of_byte"]
+    assert copies(Moves.GATHER, 8) == costs["gather_copies"]
+
+
+def test_where_numbers_repeat_an_estimate_is_doubted():
+    kind, problem = passes_of(halves((8, 128, 998, 1), (41, 11, 1, 32)))["wgrad"]
+    choice = choose("cuda", kind, problem)
+    version = version_of(choice.plan.transform, Product(kind, problem))
+    assert version.doubt(TYPICAL_DEVICE) == TYPICAL_DEVICE.own_costs["repeat_doubt"] > 1
+    assert version_of((), Product(kind, problem)).doubt(TYPICAL_DEVICE) == 1
 
 
 @pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
@@ -269,10 +294,12 @@ def test_what_is_not_seen_is_not_read(which):
     """But it is written, as zeros."""
     kind, problem = passes_of(halves((16, 30, 30, 512), (1, 1, 512, 1024), window_strides=2))[which]
     slow = dataclasses.replace(TYPICAL_DEVICE, bandwidth=TYPICAL_DEVICE.bandwidth / 2)
-    seconds = [version_of((SeenPixels(),), Product(kind, problem), on).conversions for on in (slow, TYPICAL_DEVICE)]
+    seconds = [
+        version_of((SeenPixels(),), Product(kind, problem)).conversion_seconds(on) for on in (slow, TYPICAL_DEVICE)
+    ]
     seen, all_pixels = 16 * 15 * 15 * 512, 16 * 30 * 30 * 512
     elements = seen + (all_pixels if which == "dgrad" else seen)
-    assert seconds[0] - seconds[1] == pytest.approx(1.3 * 2 * elements / TYPICAL_DEVICE.bandwidth)
+    assert seconds[0] - seconds[1] == pytest.approx(TRANSPOSE * 2 * elements / TYPICAL_DEVICE.bandwidth)
 
 
 @pytest.mark.parametrize("family", ["simt", "im2col"])

@@ -37,7 +37,7 @@ class Measured:
         return candidate
 
     def seconds(self, device: Device) -> float:
-        return self.candidate(device).seconds + self.version.conversions
+        return self.candidate(device).seconds + self.version.conversion_seconds(device)
 
 
 def measured(rows: Iterable[dict], cases: Iterable[Case], device: Device) -> list[Measured]:
@@ -81,5 +81,5 @@ def _versions(case: Case, which: str, dtype: str, precision: str, device: Device
     for option in options("cuda", product, ANY, device):
         place = option.family, transform_text(option.transform)
         if option.candidate.reason is None and place not in versions:
-            versions[place] = version_of(option.transform, product, device)
+            versions[place] = version_of(option.transform, product)
     return versions
