@@ -41,7 +41,7 @@ docs: $(INSTALLED)
 # Python 3.12 are for all later ones, too. How old a system they run on depends on where they are built.
 WHEEL_TOOLS := build/wheels/venv/bin
 wheels: export JAXCONV_NVCC ?= index
-wheels: export JAXCONV_CUDA_ARCHS ?= 80;90a-real
+wheels: export JAXCONV_CUDA_ARCHS ?= release
 wheels:
 	rm -rf build/wheels dist
 	$(PYTHON) -m venv build/wheels/venv

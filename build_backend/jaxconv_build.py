@@ -24,6 +24,7 @@ from scikit_build_core.build import (  # noqa: F401  (hooks that stay as they ar
 
 OLDEST_JAXLIB = "0.10.0"
 OLDEST_NVCC = "12.5"  # whose runtime has cudaGetDriverEntryPointByVersion
+OLDEST_CAPABILITY = (8, 0)  # of GPUs, as in CMakeLists.txt
 INDEX_NVCC = [f"nvidia-{part}==13.0.*" for part in ("cuda-nvcc", "cuda-crt", "cuda-runtime", "cuda-cccl", "nvvm")]
 
 
@@ -67,7 +68,7 @@ def gpu_capabilities() -> list[tuple[int, ...]]:
 
 def architectures(capabilities: Iterable[tuple[int, ...]]) -> str:
     """CUDA architectures in CMake's notation, of the GPUs that can run kernels; empty if none can."""
-    found = {architecture(capability) for capability in capabilities if capability >= (8, 0)}
+    found = {architecture(capability) for capability in capabilities if capability >= OLDEST_CAPABILITY}
     if "80" in found:
         found.discard("80-real")
     return ";".join(sorted(found))

@@ -13,6 +13,7 @@ CLASS_COLUMNS: int
 BLOCK_CHANNELS: int  # of an activation that has its channels in blocks
 MOST_TMA_STEP: int  # pixels from a window to the next, where TMA reads them
 MOST_WINDOW_PARTS: int  # that depthwise takes of a window, whose every plane is one or more
+OLDEST_CAPABILITY: tuple[int, int]  # of the GPUs that the CUDA kernels are compiled for
 DIGEST: str  # of the native sources
 COORDINATE_LIMIT: int  # coordinates in an image are less
 POSITIONS_LIMIT: int  # output positions are fewer

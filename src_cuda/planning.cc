@@ -245,6 +245,7 @@ NB_MODULE(_planning, module) {
   module.attr("BLOCK_CHANNELS") = kBlockChannels;
   module.attr("MOST_TMA_STEP") = kMaxElementStride;
   module.attr("MOST_WINDOW_PARTS") = depthwise::kMostParts;
+  module.attr("OLDEST_CAPABILITY") = nb::make_tuple(JAXCONV_OLDEST_ARCHITECTURE / 10, JAXCONV_OLDEST_ARCHITECTURE % 10);
   module.attr("DIGEST") = JAXCONV_NATIVE_DIGEST;
   module.attr("FORMAT") = kFormat;
   module.attr("COORDINATE_LIMIT") = kCoordinateLimit;

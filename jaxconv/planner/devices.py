@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-OLDEST_CAPABILITY = (8, 0)  # the kernels are compiled for this one and later ones
+from jaxconv.compiled import planning
+
 DATA = Path(__file__).parent / "device_data"
 
 Costs = Mapping[str, float]  # numbers by name
@@ -74,9 +75,9 @@ def planned_for(gpus: Sequence[Any], wgmma: bool = True) -> Device:
 
 def unsupported_reason(gpu: Any) -> str | None:
     """Why a GPU is too old for the kernels; None if it is not."""
-    if capability_of(gpu) >= OLDEST_CAPABILITY:
+    if capability_of(gpu) >= planning.OLDEST_CAPABILITY:
         return None
-    oldest = ".".join(map(str, OLDEST_CAPABILITY))
+    oldest = ".".join(map(str, planning.OLDEST_CAPABILITY))
     return f"{gpu.device_kind} has compute capability {gpu.compute_capability}, the kernels need {oldest}"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cases.files import ROOT, module_at
+from jaxconv.compiled import planning
 
 BACKEND = ROOT / "build_backend" / "jaxconv_build.py"
 HEADERS = ["jaxlib==0.10.0"]
@@ -124,6 +125,11 @@ def test_cuda_without_nvcc_is_an_error(backend, monkeypatch, tmp_path):
 def test_architectures_of_gpus(backend, monkeypatch, tmp_path, says, archs):
     put_nvidia_smi_on_path(monkeypatch, tmp_path, says)
     assert backend.architectures(backend.gpu_capabilities()) == archs
+
+
+def test_the_oldest_gpu_is_that_of_the_kernels(backend):
+    """The build asks before there is a CMake to say it."""
+    assert backend.OLDEST_CAPABILITY == planning.OLDEST_CAPABILITY
 
 
 def test_without_nvidia_smi_there_are_no_gpus(backend, monkeypatch, tmp_path):
