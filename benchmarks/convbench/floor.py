@@ -10,9 +10,9 @@ from convbench.cases import Case, dilate
 
 @dataclass(frozen=True)
 class Peaks:
-    """What a GPU was measured to reach."""
+    """What a GPU was measured to reach. What it is made for, by its data sheet, is in the planner's models.json."""
 
-    bandwidth: float  # bytes/s of a copy
+    bandwidth: float  # bytes/s of a copy: less than the memory's
     rates: dict[tuple[str, str], float]  # FLOP/s of matrix products, by dtype and precision
 
     def rate(self, dtype: str, precision: str) -> float | None:
@@ -20,6 +20,7 @@ class Peaks:
         return self.rates.get((dtype, precision))
 
 
+# By the names of the planner's models.
 PEAKS = {
     "NVIDIA H200": Peaks(
         bandwidth=4280e9,

@@ -20,6 +20,7 @@ from convbench.floor import PEAKS, Peaks, bytes_touched, floor_us, flops
 from convbench.measure import measure
 from convbench.programs import PASSES, answered_by_us
 from convbench.results import Results, geomean_speedup, key, path_of
+from jaxconv.planner.devices import MODELS
 from jaxconv.tuning import timing
 
 TINY = Case("tiny", "small", (2, 9, 8, 4), (3, 2, 2, 6), (2, 1), ((2, 0), (-1, 3)), (1, 3), (2, 1), 2)
@@ -87,6 +88,11 @@ def test_floor_is_the_longer_of_arithmetic_and_memory():
         assert floor_us(TINY, "fprop", "float16", "default", 2, peaks) == expected
     assert floor_us(TINY, "fprop", "float64", "default", 8, PEAKS["NVIDIA H200"]) is None
     assert floor_us(TINY, "fprop", "float32", "default", 4, None) is None
+
+
+def test_a_copy_reaches_less_than_the_memorys_bandwidth():
+    for kind, peaks in PEAKS.items():
+        assert 0.8 < peaks.bandwidth / MODELS[kind].bandwidth < 1
 
 
 def test_what_a_stride_skips_need_not_be_touched():
