@@ -18,6 +18,7 @@ DATA = Path(__file__).parent / "device_data"
 
 Costs = Mapping[str, float]  # numbers by name
 
+OWN_COSTS = "device"  # of a file: the section that is of no kernel family
 # By file: the device's own costs, those of its kernel families, and those of lax.
 COSTS: dict[str, dict[str, Costs]] = {
     file.stem: json.loads(file.read_text()) for file in DATA.glob("*.json") if file.stem != "models"
@@ -46,7 +47,7 @@ class Device:
     @property
     def own_costs(self) -> Costs:
         """Those that are of no family: of kernels' beginnings, and of the copies that XLA makes."""
-        return COSTS[self.costs]["device"]
+        return COSTS[self.costs][OWN_COSTS]
 
 
 _NUMBERS = json.loads((DATA / "models.json").read_text())

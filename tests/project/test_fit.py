@@ -20,12 +20,16 @@ from convbench.tuning.fit import fit
 from convbench.tuning.predictions import log_seconds, measured, trial
 from jaxconv import conv_general_dilated
 from jaxconv.planner.choose import choose
-from jaxconv.planner.devices import COSTS, TYPICAL_DEVICE
+from jaxconv.planner.devices import COSTS, OWN_COSTS, TYPICAL_DEVICE
 from jaxconv.planner.families import FAMILIES
 
 NAMES = ["seed_cudnn_14x14", "rn50_28_3x3_128", "rn50_56_1x1_64_256", "rn50_7_1x1_512_2048"]
 CASES = [case for case in cases.load() if case.name in NAMES]
 COMMAND = ["--cases", *NAMES, "--families", "mma", "--passes", "fprop", "wgrad", "--random", "12", "--commit", "abc"]
+
+# Layers whose kernels depend on the device's numbers: groups, a gather, and split reductions.
+OF_DEVICE = ["host_g2_28_128", "host_7x7s2_112_3_64", "rn50_7_1x1_512_2048"]
+FAMILIES_OF_DEVICE = ["mma", "wgmma", "direct"]
 
 
 @pytest.fixture
@@ -51,7 +55,7 @@ def samples(gpu, tmp_path):
 
 def as_if(rows, costs):
     """Rows with the times that a planner with these costs says."""
-    known = measured(rows, CASES, TYPICAL_DEVICE)
+    known = measured(rows, cases.load(), TYPICAL_DEVICE)
     assert len(known) == len(rows)
     with trial(TYPICAL_DEVICE, costs) as device:
         return [each.row | {"us": 1e6 * each.seconds(device)} for each in known]
@@ -135,7 +139,7 @@ def test_known_costs_are_recovered(samples):
     true = changed("mma", **{"bandwidth": 0.8, "fill": 1.5, "conv 128x128x64 wgmma": 0.8,
                              "conv 256x128x64 wgmma": 1.2, "wgrad 128x128x64 wgmma": 0.7})  # fmt: skip
     rows = measured(as_if(RowFile.load(samples).rows, true), CASES, TYPICAL_DEVICE)
-    fitted = fit("mma", rows, TYPICAL_DEVICE)
+    fitted = fit(["mma"], rows, TYPICAL_DEVICE)["mma"]
     assert fitted == pytest.approx(true["mma"], rel=0.02)
     with trial(TYPICAL_DEVICE, {"mma": fitted}) as device:
         after = report.quality(rows, log_seconds(rows, device))
@@ -143,12 +147,54 @@ def test_known_costs_are_recovered(samples):
     assert after.error < 1.01 and before.error > 1.1
 
 
+@pytest.fixture
+def samples_of_device(gpu, tmp_path):
+    """A file with rows of OF_DEVICE, and the device's numbers that they are made of."""
+    path = tmp_path / "of_device.json"
+    command = ["--cases", *OF_DEVICE, "--families", *FAMILIES_OF_DEVICE, "--random", "24", "--commit", "abc"]
+    assert main(["sample", "--out", str(path), *command]) == 0
+    true = changed(OWN_COSTS, launch_seconds=0.7, next_kernel_seconds=1.5, next_group_seconds=1.4,
+                   gather_copies_of_byte=1.2)  # fmt: skip
+    RowFile(MACHINE, as_if(RowFile.load(path).rows, true)).save(path)
+    return path, true[OWN_COSTS]
+
+
+def test_the_devices_numbers_are_recovered(samples_of_device, data):
+    """Together with those of families that could say a part of the same: what a kernel takes to begin, say."""
+    path, true = samples_of_device
+    before = json.loads(data.read_text())
+    assert main(["fit", str(path), "--device", "--write"]) == 0
+    after = json.loads(data.read_text())
+    assert list(after) == list(before)
+    assert after[OWN_COSTS] == pytest.approx(true, rel=0.02)
+    for family in FAMILIES_OF_DEVICE:
+        assert after[family] == pytest.approx(before[family], rel=0.02)
+    record = json.loads((data_files.FITS / "h200.json").read_text())
+    assert record.keys() == {OWN_COSTS, *FAMILIES_OF_DEVICE}
+    assert record[OWN_COSTS]["passes"]["wgrad"]["error"] < 1.01
+    assert record[OWN_COSTS]["passes"]["wgrad"]["rows"] == sum(
+        record[family]["passes"]["wgrad"]["rows"] for family in FAMILIES_OF_DEVICE
+    )
+
+
+def test_the_devices_numbers_are_of_all_families(samples_of_device, data):
+    path, _ = samples_of_device
+    before = json.loads(data.read_text())
+    with pytest.raises(SystemExit):
+        main(["fit", str(path), "--device", "--families", "direct", "--write"])
+    assert json.loads(data.read_text()) == before
+    assert main(["fit", str(path), "--families", "direct", "--write"]) == 0
+    after = json.loads(data.read_text())
+    assert [section for section in before if after[section] != before[section]] == ["direct"]
+
+
 def test_numbers_without_rows_stay(samples):
     """The times of one tile say nothing of others, nor of the other pass, nor of other types."""
     rows = [row for row in RowFile.load(samples).rows if (row["tile"], row["pass"]) == ("128x128x64 wgmma", "fprop")]
     noise = np.random.default_rng(0).lognormal(sigma=0.3, size=len(rows))
     noisy = [row | {"us": row["predicted_us"] * by} for row, by in zip(rows, noise)]
-    before, fitted = COSTS["h200"]["mma"], fit("mma", measured(noisy, CASES, TYPICAL_DEVICE), TYPICAL_DEVICE)
+    known = measured(noisy, CASES, TYPICAL_DEVICE)
+    before, fitted = COSTS["h200"]["mma"], fit(["mma"], known, TYPICAL_DEVICE)["mma"]
     moved = {name for name in before if fitted[name] != before[name]}
     assert "conv 128x128x64 wgmma" in moved
     assert moved <= {"conv 128x128x64 wgmma", "bandwidth", "fill", "slice_seconds"}

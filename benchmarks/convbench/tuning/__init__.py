@@ -1,4 +1,4 @@
-"""The planner's costs of CUDA families, fitted to measurements.
+"""The planner's costs of CUDA families, and of what they share, fitted to measurements.
 
 candidates.py   which settings of kernels are worth a measurement
 sample.py       `python -m benchmarks sample`: measures them

@@ -1,4 +1,4 @@
-"""`python -m benchmarks fit`: fits the costs of families to the rows of `sample`."""
+"""`python -m benchmarks fit`: fits the costs of families, and of the device, to the rows of `sample`."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,8 @@ from convbench import cases, machine, selection
 from convbench.rows import RowFile
 from convbench.tuning import data_files, report
 from convbench.tuning.fit import fit
-from convbench.tuning.predictions import Costs, log_seconds, measured, trial
-from jaxconv.planner.devices import COSTS, MODELS
+from convbench.tuning.predictions import Costs, Measured, log_seconds, measured, trial
+from jaxconv.planner.devices import COSTS, MODELS, OWN_COSTS, Device
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -27,14 +27,15 @@ def main(arguments: Sequence[str]) -> int:
     print(f"{len(rows)} of {len(samples.rows)} rows have a time, and are of kernels that the planner has")
     families = options.families or list(dict.fromkeys(each.row["family"] for each in rows))
     selection.refuse_unknown(families, {each.row["family"] for each in rows})
-    of = lambda family: [each for each in rows if each.row["family"] == family]
-    numbers = lambda family: COSTS[device.costs][family] if options.keep else fit(family, of(family), device)
-    fitted = {family: numbers(family) for family in tqdm(families, unit="family")}
+    sections = [OWN_COSTS, *families] if options.device else families
+    fitted = {section: COSTS[device.costs][section] for section in sections}
+    if not options.keep:
+        fitted = fit(sections, rows, device) if options.device else _each(families, rows, device)
     with trial(device, fitted) as changed:
         after = log_seconds(rows, changed)
     print(f"{_numbers(COSTS[device.costs], fitted)}\n\n{report.text(rows, log_seconds(rows, device), after)}")
     if options.write:
-        data_files.write(device.costs, fitted, _records(families, report.qualities(rows, after)))
+        data_files.write(device.costs, fitted, _records(sections, report.qualities(rows, after)))
     return 0
 
 
@@ -44,25 +45,34 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("samples", type=Path, help="file that `sample` wrote")
     selection.add_case_file(parser)
-    parser.add_argument("--families", **selection.SEVERAL, help="default: all that have rows")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--families", **selection.SEVERAL, help="default: all that have rows")
+    what.add_argument("--device", action="store_true", help="all families together, and the numbers that they share")
     parser.add_argument("--keep", action="store_true", help="change no number: how good they are for these rows")
     parser.add_argument("--write", action="store_true", help="keep the numbers in the data file of the GPU")
     return parser
 
 
-def _records(families: Sequence[str], qualities: Mapping[tuple[str, str], report.Quality]) -> dict[str, dict]:
-    """When each family was fitted, and how well, by pass."""
+def _each(families: Sequence[str], rows: Sequence[Measured], device: Device) -> dict[str, Costs]:
+    """The numbers of families that are fitted alone."""
+    of = lambda family: [each for each in rows if each.row["family"] == family]
+    return {family: fit([family], of(family), device)[family] for family in tqdm(families, unit="family")}
+
+
+def _records(sections: Sequence[str], qualities: Mapping[tuple[str, str], report.Quality]) -> dict[str, dict]:
+    """When each section was fitted, and how well, by pass. The device's is of all families."""
     date = machine.origin(commit=None)["date"]
+    rows_of = {section: report.ALL if section == OWN_COSTS else section for section in sections}
     passes = lambda family: {which: of._asdict() for (name, which), of in qualities.items() if name == family}
-    return {family: {"date": date, "passes": passes(family)} for family in families}
+    return {section: {"date": date, "passes": passes(family)} for section, family in rows_of.items()}
 
 
 def _numbers(before: Mapping[str, Costs], after: Mapping[str, Costs]) -> str:
     """The numbers that have moved."""
     lines = [
-        (family, name, before[family][name], number)
-        for family, numbers in after.items()
+        (section, name, before[section][name], number)
+        for section, numbers in after.items()
         for name, number in numbers.items()
-        if number != before[family][name]
+        if number != before[section][name]
     ]
-    return tabulate(lines, ("family", "number", "before", "after"), floatfmt=".3g")
+    return tabulate(lines, ("of", "number", "before", "after"), floatfmt=".3g")

@@ -9,7 +9,7 @@ from jaxconv.planner import devices
 
 DEVICE_DATA = devices.DATA
 BENCHMARKS = Path(__file__).parent.parent.parent
-FITS = BENCHMARKS / "fits"  # {family: {"date": ..., "passes": {pass: quality}}}; lax has "kinds": {kind: error}
+FITS = BENCHMARKS / "fits"  # {section: {"date": ..., "passes": {pass: quality}}}; lax has "kinds": {kind: error}
 
 
 def owner(name: str) -> str:
@@ -18,12 +18,12 @@ def owner(name: str) -> str:
 
 
 def write(name: str, costs: Mapping[str, Costs], records: Mapping[str, dict]) -> None:
-    """Replaces the numbers and the records of some families."""
+    """Replaces the numbers and the records of some sections."""
     _update(DEVICE_DATA / f"{name}.json", costs)
     FITS.mkdir(exist_ok=True)
     _update(FITS / f"{name}.json", records)
 
 
-def _update(path: Path, families: Mapping[str, Mapping]) -> None:
+def _update(path: Path, sections: Mapping[str, Mapping]) -> None:
     before = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**before, **families}, indent=1) + "\n")
+    path.write_text(json.dumps({**before, **sections}, indent=1) + "\n")

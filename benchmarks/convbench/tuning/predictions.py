@@ -64,7 +64,7 @@ def log_seconds(rows: Collection[Measured], device: Device) -> np.ndarray:
 
 @contextmanager
 def trial(device: Device, changed: Mapping[str, Costs]) -> Iterator[Device]:
-    """The device, with other costs of some families. The planner knows costs by the name of their file."""
+    """The device, with other costs in some sections. The planner knows costs by the name of their file."""
     name = f"trial {next(_TRIALS)}"  # never the same: the planner keeps what it has made of a device
     COSTS[name] = {**COSTS[device.costs], **changed}
     try:
