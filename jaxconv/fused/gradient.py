@@ -10,13 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from jaxconv.epilogue import FLOAT32, INT8, of_channels
 from jaxconv.fused.call import Call, conv, wgrad
 from jaxconv.fused.primitive import bind, of_filter
-from jaxconv.problem import ConvProblem
-from jaxconv.problem.wider import FLOAT16, has_float8, in_float32, wider_dtype, with_dtypes
+from jaxconv.problem.wider import BFLOAT16, FLOAT16, has_float8, in_float32, wider_dtype, with_dtypes
 
 Operands = dict[str, Array]
 
@@ -64,7 +63,7 @@ def _bwd(call: Call, kept, dy: Array):
     is_linear = call.epilogue.activation is None and "out_scale" not in operands
     narrow = dy.dtype if is_linear else dz.dtype
     dlhs, drhs, of_scale = _of_convolution(call, lhs, rhs, operands.get("scale"), dz, narrow)
-    cotangents |= of_scale | _of_summands(call.problem, operands, dz)
+    cotangents |= of_scale | _of_summands(call, operands, dz)
     cotangents = {name: _like(cotangents[name], x) for name, x in operands.items()}
     return dlhs, _like(drhs, rhs), cotangents
 
@@ -122,17 +121,27 @@ def _of_convolution(call: Call, lhs: Array, rhs: Array, scale: Array | None, dz:
     return dlhs, drhs, cotangents
 
 
-def _of_summands(problem: ConvProblem, operands: Operands, dz: Array) -> dict[str, Array | None]:
+def _of_summands(call: Call, operands: Operands, dz: Array) -> dict[str, Array | None]:
     cotangents: dict[str, Any] = {}
+    convolved = _as_convolved(call, dz)
     if "bias" in operands:
-        cotangents["bias"] = _total(dz, problem.out_spec.second, operands["bias"])
+        cotangents["bias"] = _total(convolved, call.problem.out_spec.second, operands["bias"])
     if "residual" in operands:
-        scale = operands.get("residual_scale")
-        is_integer = operands["residual"].dtype == INT8
-        cotangents["residual"] = None if is_integer else dz if scale is None else scale.astype(dz.dtype) * dz
+        scale, dtype = operands.get("residual_scale"), operands["residual"].dtype
+        own = convolved if dtype == call.differentiated.out_dtype else dz
+        cotangents["residual"] = None if dtype == INT8 else own if scale is None else scale.astype(dz.dtype) * own
     if "residual_scale" in operands:
-        cotangents["residual_scale"] = jnp.sum(dz * operands["residual"].astype(dz.dtype))
+        cotangents["residual_scale"] = jnp.sum(convolved * operands["residual"].astype(dz.dtype))
     return cotangents
+
+
+def _as_convolved(call: Call, dz: Array) -> Array:
+    """dz as the convolutions read it, if that is bfloat16. Then XLA sums it in the pass that stores it for them: it
+    would store float32 if that were summed, and read it once more. float16 might be too narrow for what is summed."""
+    if call.differentiated.out_dtype != BFLOAT16:
+        return dz
+    # Without reduce_precision, which changes nothing, XLA would leave out both conversions.
+    return lax.reduce_precision(dz.astype(BFLOAT16), exponent_bits=8, mantissa_bits=7).astype(dz.dtype)
 
 
 def _total(x: Array, channels: int, like: Array) -> Array:

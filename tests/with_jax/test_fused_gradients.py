@@ -130,6 +130,17 @@ def test_leaky_relu_of_zero_by_a_negative_scale(out_dtype, named, implementation
     np.testing.assert_array_equal(grad(x), np.full_like(x, -1))
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_bias_is_summed_as_the_convolutions_read_it(dtype, implementation):
+    """In bfloat16. Here the data gradient shows what they read, and each sum is of one number."""
+    x, w = np.linspace(-1, 2, 32, dtype="float32").astype(dtype)[None, None], np.eye(32, dtype=dtype)[None]
+    conv = lambda x, bias: jaxconv.conv1d(x, w, bias=bias, activation="silu", implementation=implementation)
+    _, pullback = jax.vjp(conv, x, np.zeros(32, "float32"))
+    of_x, of_bias = jax.jit(pullback)(np.full((1, 1, 32), 0.7, dtype))
+    np.testing.assert_array_equal(of_bias.astype(dtype), of_x[0, 0])
+    assert np.array_equal(of_bias, of_x[0, 0].astype("float32")) == (dtype == "bfloat16")
+
+
 def test_gradients_of_float16_with_a_small_scale(implementation):
     """The gradients without scale, and the scaled filter, would not fit in float16."""
     scale = np.float32(2.0**-10)
