@@ -158,9 +158,9 @@ def fused_conv_general_dilated(
         beyond it. A NaN stays NaN in float8, and is 0 as int8. An int8 result has no derivative; the rounding to float8
         has that of identity.
       out_scale: as scale, for a quantised result.
-      implementation: as in `conv_general_dilated`. What a kernel cannot end with, XLA computes from the sums: over
-        several devices; int8 results of floats; on a GPU float8_e5m2 results, and those of float8_e4m3fn that Hopper's
-        `wgmma` does not compute; a residual of another dtype than the result.
+      implementation: as in `conv_general_dilated`. What a kernel cannot end with, XLA computes from the sums: where
+        devices add up their parts of these; int8 results of floats; on a GPU float8_e5m2 results, and those of
+        float8_e4m3fn that Hopper's `wgmma` does not compute; a residual of another dtype than the result.
 
     Returns:
       The result, of the convolution's shape and of out_dtype.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -16,6 +16,7 @@ from jax.interpreters import mlir
 from jaxconv import fallback, ffi
 from jaxconv._jax_private import lower_with_sharding_in_types
 from jaxconv.complex_numbers import as_real, complex_convolution, is_complex
+from jaxconv.epilogue import NOTHING as NO_EPILOGUE
 from jaxconv.planner.choose import Choice, choose, copy_seconds, widening_seconds
 from jaxconv.planner.plan import ANY, Constraint, ConvPlan, Lax, constraint_of
 from jaxconv.planner.support import unsupported_reason
@@ -35,14 +36,15 @@ from jaxconv.problem.wider import (
     wraps_to_int8,
 )
 from jaxconv.sharding import cache_key
-from jaxconv.sharding.block import Apart, Local, block
+from jaxconv.sharding.block import Apart, End, Local
 from jaxconv.sharding.partitioning import (
     Automatic,
+    blocks_of,
     explicitly_partitioned,
     is_explicit,
+    lower_without_mesh,
     partitioned,
     unpartitioned_reason,
-    without_shardings,
 )
 from jaxconv.tuning.file import NOTHING, Tuning
 from jaxconv.tuning.loaded import loaded_tuning
@@ -50,27 +52,41 @@ from jaxconv.tuning.loaded import loaded_tuning
 
 def lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, implementation, sharding):
     # Taken once: the partitioner asks for the computation later, when another file may be loaded than the digest is of.
-    tuning = loaded_tuning()
+    return lower_split(kind, platform, ctx, (a, b), problem, implementation, loaded_tuning())
+
+
+def lower_split(
+    kind: str,
+    platform: str | None,
+    ctx,
+    operands: Sequence[Any],
+    problem: ConvProblem,
+    implementation,
+    tuning: Tuning,
+    end: End | None = None,
+):
+    """A primitive over the devices of its program. end: what a conv ends with, if not with its sums."""
     compute = partial(_computation, kind, platform, implementation, tuning)
     local, module = Local(compute), ctx.module_context
     is_export = module.lowering_parameters.for_export
     if kind == "conv" and not is_export:  # an export may run on a GPU whose kernels do not read rows so
         local = Local(compute, partial(_with_rows, platform, implementation, tuning))
-    shardings = [aval.sharding for aval in (*ctx.avals_in, *ctx.avals_out)]
-    if is_explicit(shardings):
-        compute = explicitly_partitioned(kind, problem, local, shardings)
-        return mlir.lower_fun(compute, multiple_results=False)(ctx, a, b)
+    types = [*ctx.avals_in, *ctx.avals_out]
+    if is_explicit([aval.sharding for aval in types]):
+        compute = explicitly_partitioned(kind, problem, local, types, end)
+        return mlir.lower_fun(compute, multiple_results=False)(ctx, *operands)
     automatic = Automatic.of(ctx)
     if automatic.devices == 1:
-        compute = block(kind, problem, local, {}, {})
+        compute = blocks_of(kind, problem, local, end)({}, {})
     # XLA would split an exported program by Python of this process.
     elif reason := "an export for several devices" if is_export else unpartitioned_reason(problem, automatic):
-        by_lax = partial(_by_lax, reason, kind, implementation)
-        compute = block(kind, problem, Local(by_lax), {}, {})
+        by_lax = Local(partial(_by_lax, reason, kind, implementation))
+        compute = blocks_of(kind, problem, by_lax, end and end.by_xla)({}, {})
     else:
-        name_it = set_xla_metadata(jaxconv=cache_key.digest(kind, platform, problem, implementation, tuning))
-        compute = name_it(partitioned(kind, problem, local, automatic))
-    (out,) = mlir.lower_fun(compute, multiple_results=False)(without_shardings(ctx), a, b)
+        epilogue = end.epilogue if end else NO_EPILOGUE
+        name_it = set_xla_metadata(jaxconv=cache_key.digest(kind, platform, problem, implementation, tuning, epilogue))
+        compute = name_it(partitioned(kind, problem, local, ctx.avals_in, automatic, end))
+    (out,) = lower_without_mesh(compute, ctx, *operands)
     return [lower_with_sharding_in_types(ctx, out, ctx.avals_out[0])]
 
 

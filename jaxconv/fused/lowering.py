@@ -6,35 +6,29 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax import Array
-from jax.core import ShapedArray
 
 from jaxconv import ffi
-from jaxconv._jax_private import lower_with_sharding_in_types
 from jaxconv.fused.call import BY_LAX, Call
-from jaxconv.lowering import decide, seen_by_kernels
+from jaxconv.lowering import decide, lower_split, seen_by_kernels
 from jaxconv.planner.plan import ConvPlan, Lax, constraint_of
 from jaxconv.problem import ConvProblem
-from jaxconv.sharding.partitioning import Automatic, lower_without_mesh
+from jaxconv.sharding.block import End
 from jaxconv.transforms import MultipliersAsDepth, has_more_zeros
 from jaxconv.tuning.file import NOTHING, Tuning
 from jaxconv.tuning.loaded import loaded_tuning
 
 
 def lower(platform: str | None, ctx, *arrays, **params):
-    """By a kernel, or else as two steps. Over several devices the sums are complete only after the first step."""
-    call = Call(**params)
-    is_one_device = Automatic.of(ctx).devices == 1
-    compute = fused(platform, call, ctx.avals_in) if is_one_device else None
-    if compute is None:
-        plain = ShapedArray(call.problem.out_shape, call.epilogue.out_dtype)
-        compute = call._replace(sharding=plain.sharding).decomposed
-    (out,) = lower_without_mesh(compute, ctx, *arrays)
-    return [lower_with_sharding_in_types(ctx, out, ctx.avals_out[0])]
+    """By a kernel, or else as two steps, as where devices have only parts of the sums."""
+    call, avals, tuning = Call(**params), ctx.avals_in, loaded_tuning()
+    end = End(call.epilogue, lambda problem: fused(platform, call._replace(problem=problem), avals, tuning))
+    problem = call.epilogue.ended(call.problem)
+    return lower_split("conv", platform, ctx, arrays, problem, call.implementation, tuning, end)
 
 
-def fused(platform: str | None, call: Call, avals: Sequence[Any]) -> Callable[..., Array] | None:
+def fused(platform: str | None, call: Call, avals: Sequence[Any], tuning: Tuning) -> Callable[..., Array] | None:
     """One kernel for all of it, or lax and XLA, or None. avals: of the operands."""
-    problem, plan = planned(platform, call, avals, loaded_tuning())
+    problem, plan = planned(platform, call, avals, tuning)
     if plan is None:
         return None
     if isinstance(plan, Lax):

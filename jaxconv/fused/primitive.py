@@ -5,6 +5,7 @@ It has no transpose. Its tangent is made of the bilinear primitives, which have.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -27,15 +28,16 @@ PRIMITIVE = Primitive("jaxconv_fused_conv")
 
 
 def bind(call: Call, lhs: Array, rhs: Array, operands: dict[str, Array]) -> Array:
-    """The convolution with its epilogue.
-
-    Over explicit mesh axes it is two steps already here: the devices' sums must be complete before the epilogue.
-    """
+    """The convolution with its epilogue. Over explicit mesh axes, a result in blocks is two steps already here."""
     arrays = promote(lhs, rhs, *call.in_order(operands))
-    shardings = [jax.typeof(x).sharding for x in arrays] + [call.sharding]
-    if call.implementation == BY_LAX or any(sharding.mesh.explicit_axes for sharding in shardings):
+    if call.implementation == BY_LAX or (call.epilogue.in_blocks and _is_explicit(call, arrays)):
         return call.decomposed(*arrays)
     return PRIMITIVE.bind(*arrays, **call._asdict())
+
+
+def _is_explicit(call: Call, arrays: Sequence[Array]) -> bool:
+    shardings = [call.sharding, *(jax.typeof(x).sharding for x in arrays)]
+    return any(sharding.mesh.explicit_axes for sharding in shardings)
 
 
 def _abstract(lhs, rhs, *operands, **params):
@@ -130,7 +132,8 @@ def _batch(axis_data, arrays, mapped_axes, **params):
     mapped = {name for name, axis in zip(call.epilogue.operands, operands, strict=True) if axis is not None}
     is_conv_mapped = lhs is not None or rhs is not None
     is_folded_inside = call.epilogue.in_blocks and factor != "n"  # of a block
-    if not is_conv_mapped or is_folded_inside or not mapped <= foldable or (isinstance(size, int) and size == 0):
+    is_foldable = is_conv_mapped and not is_folded_inside and mapped <= foldable and not _is_explicit(call, arrays)
+    if not is_foldable or (isinstance(size, int) and size == 0):
         return jax.vmap(call.decomposed, mapped_axes, axis_size=size)(*arrays), 0
     problem = factors.with_group_axis(call.problem) if factor == "g" else call.problem
     folded = [

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from jaxconv.epilogue import Epilogue
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.factors import MeshAxes, resize
 from jaxconv.problem.product import RESULT
@@ -43,6 +45,34 @@ class Local(NamedTuple):
     with_rows: Callable[[Apart], Callable[..., Array] | None] = lambda apart: None
 
 
+class End(NamedTuple):
+    """What a conv ends with. Its problem has the result that the epilogue gives it.
+
+    kernel: of the problem with the sums as its result, the function of all operands that has the whole epilogue, if
+      there is one.
+    """
+
+    epilogue: Epilogue
+    kernel: Callable[[ConvProblem], Callable[..., Array] | None]
+
+    def sums(self, problem: ConvProblem) -> ConvProblem:
+        """The problem with the sums as its result."""
+        return dataclasses.replace(problem, out_dtype=self.epilogue.sums_dtype(problem), out_in_blocks=False)
+
+    def apply(self, problem: ConvProblem, sums: Array, operands: Sequence[Array]) -> Array:
+        """The result, by XLA."""
+        return self.epilogue.apply(problem, sums, dict(zip(self.epilogue.operands, operands, strict=True)))
+
+    @property
+    def by_xla(self) -> End:
+        return self._replace(kernel=lambda problem: None)
+
+    def roles(self, operands: Sequence[Any]) -> tuple[str, ...]:
+        """Of the epilogue's operands, as `split` has them."""
+        named = zip(self.epilogue.operands, operands, strict=True)
+        return tuple("out" if name == "residual" else "channels" if x.ndim else "number" for name, x in named)
+
+
 class Devices(NamedTuple):
     """The devices that split a dimension, in its order: that of `axes`, the slowest first."""
 
@@ -74,19 +104,13 @@ def block(
     """The function from a device's blocks of the operands to its block of the result; the devices exchange rows and
     sums. Without a split it is that of one device."""
     halos = _halos(problem, split, mesh_shape)
-    devices = {factor: Devices(split.get(factor, ()), mesh_shape) for factor in halos}
+    devices = _devices(halos, split, mesh_shape)
     own, dtype = _shard(problem, split, mesh_shape, halos), problem.dtype(RESULT[kind])
     summed = tuple(axis for factor in SUMMED[kind] for axis in split.get(factor, ()))
     if summed and dtype in FLOAT8:  # rounded once, after all parts are added
         own = with_result(kind, own, FLOAT32)
     psum = lambda x: lax.psum(x, summed).astype(dtype) if summed else x
-
-    def moved(move: Callable, x: Array, role: str) -> Array:
-        axes = spatial_axes(problem, role)
-        for factor, halo in halos.items():
-            x = move(x, axes[factor], halo, devices[factor])
-        return x
-
+    moved = partial(_moved, problem, halos, devices)
     apart = _apart(own, halos)
     if apart is not None and (with_rows := local.with_rows(apart)):
         axis, halo, of = spatial_axes(problem, "lhs")["s0"], halos["s0"], devices["s0"]
@@ -102,16 +126,47 @@ def block(
     return run
 
 
+def ended_block(
+    problem: ConvProblem, local: Local, end: End, split: Split, mesh_shape: MeshShape
+) -> Callable[..., Array]:
+    """`block` of a conv that ends with an epilogue, whose operands follow: one kernel, where a device has complete sums
+    and computes its own rows alone. local: what computes sums."""
+    halos = _halos(problem, split, mesh_shape)
+    own = _shard(problem, split, mesh_shape, halos)
+    is_summed = any(split.get(factor) for factor in SUMMED["conv"])
+    has_more_rows = any(halo.out_count != halo.out_block for halo in halos.values())
+    if not (is_summed or has_more_rows or problem.periodic) and (kernel := end.kernel(end.sums(own))):
+        gather = partial(_moved, problem, halos, _devices(halos, split, mesh_shape), _gather_rows)
+        return lambda lhs, rhs, *operands: kernel(gather(lhs, "lhs"), rhs, *operands)
+    sums = block("conv", end.sums(problem), local, split, mesh_shape)
+    return lambda lhs, rhs, *operands: end.apply(own, sums(lhs, rhs), operands)
+
+
+def _devices(halos: dict[str, Halo], split: Split, mesh_shape: MeshShape) -> dict[str, Devices]:
+    return {factor: Devices(split.get(factor, ()), mesh_shape) for factor in halos}
+
+
+def _moved(
+    problem: ConvProblem, halos: dict[str, Halo], devices: dict[str, Devices], move: Callable, x: Array, role: str
+) -> Array:
+    """An array after each of its spatial dimensions was moved."""
+    axes = spatial_axes(problem, role)
+    for factor, halo in halos.items():
+        x = move(x, axes[factor], halo, devices[factor])
+    return x
+
+
 def _halos(problem: ConvProblem, split: Split, mesh_shape: MeshShape) -> dict[str, Halo]:
     """Of the spatial factors that are split or periodic."""
     p = problem
     dims = zip(
         p.in_spatial, p.out_spatial, p.kernel, p.window_strides, p.pad_low, p.lhs_dilation, p.rhs_dilation, strict=True
     )
+    are_there = spatial_axes(p, "lhs")
     return {
         factor: Halo(*dim, devices=size_of(split.get(factor, ()), mesh_shape), periodic=i in p.periodic)
-        for i, (factor, dim) in enumerate(zip(spatial_axes(p, "lhs"), dims, strict=False))
-        if split.get(factor) or i in p.periodic
+        for i, dim in enumerate(dims)
+        if (factor := f"s{i}") in are_there and (split.get(factor) or i in p.periodic)
     }
 
 

@@ -15,16 +15,24 @@ from pathlib import Path
 
 from jaxconv import ffi
 from jaxconv.compiled import planning
+from jaxconv.epilogue import NOTHING, Epilogue
 from jaxconv.planner.plan import constraint_of
 from jaxconv.problem import ConvProblem
 from jaxconv.tuning.file import Tuning
 
 
-def digest(kind: str, platform: str | None, problem: ConvProblem, implementation, tuning: Tuning) -> str:
+def digest(
+    kind: str,
+    platform: str | None,
+    problem: ConvProblem,
+    implementation,
+    tuning: Tuning,
+    epilogue: Epilogue = NOTHING,
+) -> str:
     """The digest of everything that the compiled convolution depends on. It is the same in every process."""
     installed = package(), ffi.unavailable_reason(platform), ffi.device(platform)
     asked = implementation is None, constraint_of(implementation)  # without a name lax may answer
-    facts = kind, platform, problem, *asked, *installed, tuning.digest
+    facts = kind, platform, problem, epilogue, *asked, *installed, tuning.digest
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 

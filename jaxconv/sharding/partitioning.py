@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -25,14 +26,24 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxconv._jax_private import GSPMDSharding, ShardingContext, enable_x64, parse_flatten_op_sharding
 from jaxconv.fallback import LAX
 from jaxconv.problem import ROLES, ConvProblem
-from jaxconv.problem.factors import MeshAxes, carriers, mesh_axes
+from jaxconv.problem.factors import MeshAxes, mesh_axes
 from jaxconv.problem.product import OPERANDS, RESULT
-from jaxconv.sharding.block import SUMMED, Local, block
-from jaxconv.sharding.split import choose, factor_sizes, partition_spec, spatial_axes, splittable_factors
+from jaxconv.sharding.block import SUMMED, End, Local, block, ended_block
+from jaxconv.sharding.split import (
+    MeshShape,
+    Split,
+    carriers_of,
+    choose,
+    factor_sizes,
+    partition_spec,
+    rank_of,
+    spatial_axes,
+    splittable_factors,
+)
 
 # One device's part of a convolution, lowered outside the user's mesh: collectives refuse shardings on its operations.
 block_p = Primitive("jaxconv_block")
-block_p.def_abstract_eval(lambda a, b, run, out: out)
+block_p.def_abstract_eval(lambda *operands, run, out: out)
 
 
 def without_shardings(ctx: mlir.LoweringRuleContext) -> mlir.LoweringRuleContext:
@@ -50,8 +61,8 @@ def lower_without_mesh(function: Callable[..., Array], ctx: mlir.LoweringRuleCon
         return mlir.lower_fun(function, multiple_results=False)(without_shardings(ctx), *operands)
 
 
-def _lower_block(ctx, a, b, *, run, out):
-    return lower_without_mesh(run, ctx, a, b)
+def _lower_block(ctx, *operands, run, out):
+    return lower_without_mesh(run, ctx, *operands)
 
 
 mlir.register_lowering(block_p, _lower_block)
@@ -117,51 +128,72 @@ def _lower_split(ctx, *operands, call, out):
 mlir.register_lowering(split_p, _lower_split)
 
 
-def partitioned(kind: str, problem: ConvProblem, local: Local, automatic: Automatic) -> Callable[[Array, Array], Array]:
-    """A problem on one device, as a function that XLA's partitioner splits into functions of smaller problems."""
-    roles = (*OPERANDS[kind], RESULT[kind])
+def partitioned(
+    kind: str, problem: ConvProblem, local: Local, operands: Sequence[Any], automatic: Automatic, end: End | None
+) -> Callable[..., Array]:
+    """A problem on one device, as a function that XLA's partitioner splits into functions of smaller problems.
+
+    operands: anything with their dimensions.
+    """
+    roles, result_role = roles_of(kind, operands, end), RESULT[kind]
+    count = len(roles)
     # The decorated function only gives the result's type: XLA always asks `partition`, so it never runs. It must not
     # hold constants such as offset tables, so it is lax's.
-    call = custom_partitioning(lambda a, b, *chart: LAX[kind](problem)(a, b))
-    rule, special = _sharding_rule(kind, problem, automatic)
+    by_lax = blocks_of(kind, problem, Local(LAX[kind]), end and end.by_xla)({}, {})
+    call = custom_partitioning(lambda *operands: by_lax(*operands[:count]))
+    rule, special = _sharding_rule(kind, problem, roles, automatic)
+    part = blocks_of(kind, problem, local, end)
+
+    def specs_of(arrays: Sequence[Any], mesh: Mesh | AbstractMesh, numbers: Sequence[int]):
+        roles = (*OPERANDS[kind], result_role)
+        return {role: _mesh_axes(array, mesh, numbers) for role, array in zip(roles, arrays, strict=False)}
 
     def partition(_, operands, result):
-        a, b, *chart = operands
+        (a, b, *_), chart = operands, operands[count:]
         mesh, own = automatic.meshes or (_axes_of((a, b, result), automatic.devices),) * 2
         numbers = _charted(*chart) if chart else list(range(own.size))
         if len(numbers) != own.size or own.size != automatic.devices:  # no axes can be named: gather everything
-            whole = GSPMDSharding.get_replicated(a.sharding._device_assignment)
-            run = block(kind, problem, local, {}, {})
-            return mesh, lambda a, b, *chart: run(a, b), whole, (whole,) * len(operands)
-        specs = {role: _mesh_axes(array, own, numbers) for role, array in zip(roles, (a, b, result), strict=True)}
-        split = choose(problem, own.shape, specs)
-        run = block(kind, problem, local, split, own.shape)
+            whole, run = GSPMDSharding.get_replicated(a.sharding._device_assignment), part({}, {})
+            return mesh, lambda *operands: run(*operands[:count]), whole, (whole,) * len(operands)
+        split = choose(problem, own.shape, specs_of((a, b, result), own, numbers))
+        run = part(split, own.shape)
 
-        def lower(a, b, *chart):
-            out = jax.eval_shape(run, a, b)
-            return block_p.bind(a, b, run=run, out=ShapedArray(out.shape, out.dtype))
+        def lower(*operands):
+            out = jax.eval_shape(run, *operands[:count])
+            return block_p.bind(*operands[:count], run=run, out=ShapedArray(out.shape, out.dtype))
 
         def sharding(role: str) -> GSPMDSharding:
             sharding = NamedSharding(own, partition_spec(problem, role, split))
-            sharding = sharding._to_xla_hlo_sharding(len(problem.shape(role)))
+            sharding = sharding._to_xla_hlo_sharding(rank_of(problem, role))
             return GSPMDSharding(a.sharding._device_assignment, _renumbered(sharding, numbers))
 
-        *args, out = map(sharding, roles)
-        return mesh, lower, out, (*args, *(array.sharding for array in chart))
+        args = (*map(sharding, roles), *(array.sharding for array in chart))
+        return mesh, lower, sharding(result_role), args
 
     def infer(_, operands, result):
-        mesh = automatic.meshes[1] if automatic.meshes else _axes_of(operands, automatic.devices)
+        mesh = automatic.meshes[1] if automatic.meshes else _axes_of(operands[:2], automatic.devices)
         if mesh.size != automatic.devices:  # no axes can be named
             return GSPMDSharding.get_replicated(operands[0].sharding._device_assignment)
-        numbers = list(range(mesh.size))
-        specs = {role: _mesh_axes(array, mesh, numbers) for role, array in zip(roles, operands, strict=False)}
-        return NamedSharding(mesh, partition_spec(problem, roles[-1], choose(problem, mesh.shape, specs)))
+        specs = specs_of(operands[:2], mesh, list(range(mesh.size)))
+        return NamedSharding(mesh, partition_spec(problem, result_role, choose(problem, mesh.shape, specs)))
 
     call.def_partition(
         partition, infer_sharding_from_operands=infer, decode_shardings=False, sharding_rule=rule, **special
     )
-    out = ShapedArray(problem.shape(roles[-1]), problem.dtype(roles[-1]))
-    return lambda a, b: split_p.bind(a, b, *_chart(automatic), call=call, out=out)
+    out = ShapedArray(problem.stored_shape(result_role), problem.dtype(result_role))
+    return lambda *operands: split_p.bind(*operands, *_chart(automatic), call=call, out=out)
+
+
+def roles_of(kind: str, operands: Sequence[Any], end: End | None) -> tuple[str, ...]:
+    """Of all operands."""
+    return (*OPERANDS[kind], *(end.roles(operands[2:]) if end else ()))
+
+
+def blocks_of(
+    kind: str, problem: ConvProblem, local: Local, end: End | None
+) -> Callable[[Split, MeshShape], Callable[..., Array]]:
+    """What a device computes of a split problem."""
+    return partial(block, kind, problem, local) if end is None else partial(ended_block, problem, local, end)
 
 
 # XLA shows no mesh, but numbers the devices, and tells which numbers have which part of an array.
@@ -224,11 +256,14 @@ def _renumbered(sharding: Any, numbers: Sequence[int]) -> Any:
     return type(sharding).from_proto(proto)
 
 
-def _sharding_rule(kind: str, problem: ConvProblem, automatic: Automatic) -> tuple[str, dict[str, Any]]:
+def _sharding_rule(
+    kind: str, problem: ConvProblem, roles: Sequence[str], automatic: Automatic
+) -> tuple[str, dict[str, Any]]:
     """Shardy's rule, and its arguments: the summed factors, the whole ones, and the sizes of those without an axis.
 
-    A factor whose name begins with a role stays whole. A spatial dimension is one factor of input and output, although
-    their sizes differ: Shardy takes the smaller one.
+    roles: of the operands. A factor whose name begins with a role stays whole. A spatial dimension is one factor of
+    input and output, although their sizes differ: Shardy takes the smaller one. So are output channels and blocks of
+    them.
     """
     splittable, sizes = splittable_factors(problem), factor_sizes(problem)
     # Few groups would be split over a part of a mesh axis. XLA then gathers other arrays, so they stay whole.
@@ -245,15 +280,15 @@ def _sharding_rule(kind: str, problem: ConvProblem, automatic: Automatic) -> tup
         return factor if factor in splittable else own
 
     def array(role: str) -> str:
-        names = [f"{role}_{axis}" for axis in range(len(problem.shape(role)))]
+        names = [f"{role}_{axis}" for axis in range(rank_of(problem, role))]
         for factor, axis in spatial_axes(problem, role).items():
             names[axis] = factor
-        for factor, (axis, grouped) in carriers(problem)[role].items():
+        for factor, (axis, grouped) in carriers_of(problem, role).items():
             names[axis] = name(role, factor, grouped)
         whole.extend(n.removeprefix("(g ").removesuffix(")") for n in names if role in n)
         return " ".join(names)
 
-    operands = [array(role) for role in OPERANDS[kind]]
+    operands = [array(role) for role in roles]
     if automatic.meshes:
         operands.append(" ".join(f"chart_{axis}" for axis in range(len(automatic.sizes))))
     rule = f"{', '.join(operands)} -> {array(RESULT[kind])}"
@@ -262,7 +297,8 @@ def _sharding_rule(kind: str, problem: ConvProblem, automatic: Automatic) -> tup
     spatial = tuple(spatial_axes(problem, "lhs"))
     summed = tuple(factor for factor in SUMMED[kind] if factor in (*splittable, *spatial))
     permuted = spatial if kind == "conv" else ()
-    special = dict(reduction_factors=summed, permutation_factors=permuted, need_replication_factors=tuple(whole))
+    replicated = tuple(dict.fromkeys(whole))
+    special = dict(reduction_factors=summed, permutation_factors=permuted, need_replication_factors=replicated)
     return rule, special | given
 
 
@@ -292,23 +328,21 @@ def is_explicit(shardings: Sequence[NamedSharding]) -> bool:
 
 
 def explicitly_partitioned(
-    kind: str, problem: ConvProblem, local: Local, shardings: Sequence[NamedSharding]
-) -> Callable[[Array, Array], Array]:
-    """A problem on arrays over an explicit mesh. shardings: of the types of the operands and of the result."""
-    roles, mesh = (*OPERANDS[kind], RESULT[kind]), _mesh_of(shardings)
-    specs = {
-        role: mesh_axes(sharding.spec, len(problem.shape(role)))
-        for role, sharding in zip(roles, shardings, strict=True)
-    }
+    kind: str, problem: ConvProblem, local: Local, types: Sequence[ShapedArray], end: End | None
+) -> Callable[..., Array]:
+    """A problem on arrays over an explicit mesh. types: of the operands and of the result."""
+    a, b, *_, out = shardings = [aval.sharding for aval in types]
+    mesh, named = _mesh_of(shardings), zip((*OPERANDS[kind], RESULT[kind]), (a, b, out), strict=True)
+    specs = {role: mesh_axes(sharding.spec, rank_of(problem, role)) for role, sharding in named}
     split = choose(problem, mesh.shape, specs)
-    *in_specs, out_spec = (partition_spec(problem, role, split) for role in roles)
-    run = block(kind, problem, local, split, mesh.shape)
-    run = jax.shard_map(run, mesh=mesh, in_specs=tuple(in_specs), out_specs=out_spec, check_vma=False)
+    in_specs = tuple(partition_spec(problem, role, split) for role in roles_of(kind, types[:-1], end))
+    run = blocks_of(kind, problem, local, end)(split, mesh.shape)
+    out_spec = partition_spec(problem, RESULT[kind], split)
+    run = jax.shard_map(run, mesh=mesh, in_specs=in_specs, out_specs=out_spec, check_vma=False)
 
-    def convolve(a: Array, b: Array) -> Array:
+    def convolve(*operands: Array) -> Array:
         with jax.sharding.use_abstract_mesh(mesh):
-            a, b = map(jax.sharding.reshard, (a, b), in_specs)
-            return jax.sharding.reshard(run(a, b), shardings[-1])
+            return jax.sharding.reshard(run(*map(jax.sharding.reshard, operands, in_specs)), out)
 
     return convolve
 

@@ -1,6 +1,9 @@
 """Which mesh axes split which factors of a convolution.
 
 Besides the four factors of `jaxconv.problem.factors` (n, g, c, k), each spatial dimension is one: "s0", "s1", "s2".
+
+An epilogue's residual has the role of the result, "out". Numbers of all output channels have the role "channels", and a
+single number has "number".
 """
 
 from __future__ import annotations
@@ -10,11 +13,13 @@ from collections.abc import Mapping
 
 from jax.sharding import PartitionSpec
 
-from jaxconv.problem import ConvProblem, Dim
-from jaxconv.problem.factors import MeshAxes, carriers
+from jaxconv.problem import ROLES, ConvProblem, Dim
+from jaxconv.problem.conv_problem import BLOCK_CHANNELS
+from jaxconv.problem.factors import Carrier, MeshAxes, carriers
 
 Split = dict[str, MeshAxes]  # the mesh axes of each factor
 MeshShape = Mapping[str, int]
+OF_EPILOGUE = {"channels": 1, "number": 0}  # the roles that only an epilogue has, and their arrays' dimensions
 
 
 def choose(problem: ConvProblem, mesh_shape: MeshShape, specs: dict[str, tuple[MeshAxes, ...]]) -> Split:
@@ -48,10 +53,14 @@ def _fits(problem: ConvProblem, factor: str, by: int) -> bool:
 
 def partition_spec(problem: ConvProblem, role: str, split: Split) -> PartitionSpec:
     """How a role's array lies."""
-    entries: list[MeshAxes | None] = [None] * len(problem.shape(role))
+    entries: list[MeshAxes | None] = [None] * rank_of(problem, role)
     for factor, axis in _split_axes(problem, role).items():
         entries[axis] = split[factor] or None
     return PartitionSpec(*entries)
+
+
+def rank_of(problem: ConvProblem, role: str) -> int:
+    return len(problem.shape(role)) if role in ROLES else OF_EPILOGUE[role]
 
 
 def size_of(axes: MeshAxes, mesh_shape: MeshShape) -> int:
@@ -59,8 +68,9 @@ def size_of(axes: MeshAxes, mesh_shape: MeshShape) -> int:
 
 
 def factor_sizes(problem: ConvProblem) -> dict[str, Dim]:
-    """Of the factors that are not spatial."""
-    return {"n": problem.batch, "g": problem.groups, "c": problem.in_channels, "k": problem.out_channels}
+    """Of the factors that are not spatial. Output channels in blocks are split by whole blocks."""
+    outs = problem.out_channels // BLOCK_CHANNELS if problem.out_in_blocks else problem.out_channels
+    return {"n": problem.batch, "g": problem.groups, "c": problem.in_channels, "k": outs}
 
 
 def splittable_factors(problem: ConvProblem) -> set[str]:
@@ -70,14 +80,25 @@ def splittable_factors(problem: ConvProblem) -> set[str]:
 
 
 def spatial_axes(problem: ConvProblem, role: str) -> dict[str, int]:
-    """The axes of the spatial factors. The filter has none, and those of empty arrays are not split."""
-    if role == "rhs" or problem.is_empty:
+    """The axes of the spatial factors. The filter has none, and those of empty arrays are not split. Nor are planes,
+    where those of the result are blocks of channels."""
+    if role not in ("lhs", "out") or problem.is_empty:
         return {}
-    return {f"s{i}": axis for i, axis in enumerate(problem.spec(role).spatial)}
+    return {f"s{i}": axis for i, axis in enumerate(problem.spec(role).spatial) if i or not problem.out_in_blocks}
+
+
+def carriers_of(problem: ConvProblem, role: str) -> dict[str, Carrier]:
+    """The carriers of n, c and k in an array as it is stored."""
+    if role in OF_EPILOGUE:
+        return {"k": Carrier(0, True)} if OF_EPILOGUE[role] else {}
+    own = carriers(problem)[role]
+    if role == "out" and problem.out_in_blocks:
+        own = own | {"k": Carrier(problem.out_spec.spatial[0], own["k"].grouped)}
+    return own
 
 
 def _split_axes(problem: ConvProblem, role: str) -> dict[str, int]:
     """For each factor of a role's array, the axis that is split with it: a grouped axis with g, its major part."""
     has_groups = problem.groups > 1
-    axes = {"g" if has_groups and c.grouped else factor: c.axis for factor, c in carriers(problem)[role].items()}
+    axes = {"g" if has_groups and c.grouped else factor: c.axis for factor, c in carriers_of(problem, role).items()}
     return axes | spatial_axes(problem, role)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import jax
 import numpy as np
 from jax import lax
 
@@ -19,6 +20,8 @@ CONVOLUTIONS = {
     "strides": (PLAIN | {"window_strides": (2,), "padding": ((5, 4),)}, {}),
     "dilation": (PLAIN | {"rhs_dilation": (2,), "padding": ((2, 2),)}, {}),
     "implementation": (PLAIN | {"implementation": "gemm"}, {}),
+    "relu": (PLAIN | {"activation": "relu"}, {}),
+    "relu6": (PLAIN | {"activation": "relu6"}, {}),
     "version": (PLAIN, {"jaxconv.sharding.cache_key.package": "a later version"}),
     "device": (PLAIN, {"jaxconv.ffi.device": "another GPU"}),
 }
@@ -45,7 +48,8 @@ def answer(arguments, replaced, kind="Auto"):
     mesh = jax.make_mesh((4,), ("a",), axis_types=(getattr(jax.sharding.AxisType, kind),))
     x = jax.device_put(operands["x"], NamedSharding(mesh, P("a")))
     w = jax.device_put(operands["w"], NamedSharding(mesh, P()))
-    conv = lambda x, w: jaxconv.conv_general_dilated(x, w, dimension_numbers=("NWC", "WIO", "NWC"), **arguments)
+    function = jaxconv.fused_conv_general_dilated if "activation" in arguments else jaxconv.conv_general_dilated
+    conv = lambda x, w: function(x, w, dimension_numbers=("NWC", "WIO", "NWC"), **arguments)
     events.clear()
     with contextlib.ExitStack() as stack:
         for name, value in replaced.items():
@@ -73,9 +77,10 @@ def entries(folder):
     return len(list((folder / "cache").glob("*-cache")))
 
 
-def expected(implementation, **arguments):
+def expected(implementation, activation=None, **arguments):
     conv = functools.partial(lax.conv_general_dilated, dimension_numbers=("NWC", "WIO", "NWC"), **arguments)
-    return run_on_host(conv, X, W)
+    activate = getattr(jax.nn, activation) if activation else lambda y: y
+    return run_on_host(lambda x, w: activate(conv(x, w)), X, W)
 
 
 def test_another_process_hits_for_the_same_convolution_alone(tmp_path):
