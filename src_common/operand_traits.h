@@ -47,6 +47,10 @@ inline bool HasFloat8(const ConvProblem& p) {
   return IsFloat8(p.src_type) || IsFloat8(p.filter_type) || IsFloat8(p.dst_type);
 }
 
+// The types of the second operand (B) and of the result.
+inline DType RhsType(const ConvProblem& p, Pass pass) { return pass == Pass::kConv ? p.filter_type : p.dst_type; }
+inline DType ResultType(const ConvProblem& p, Pass pass) { return pass == Pass::kConv ? p.dst_type : p.filter_type; }
+
 // The type in which a problem's sums are accumulated.
 inline DType SumType(const ConvProblem& p) {
   const auto any = [&](DType type) { return p.src_type == type || p.filter_type == type || p.dst_type == type; };

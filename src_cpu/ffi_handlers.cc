@@ -13,6 +13,7 @@
 #include "conv_problem.h"
 #include "families.h"
 #include "ffi_decode.h"
+#include "supported_types.h"
 
 namespace jaxconv {
 namespace {
@@ -24,17 +25,6 @@ void RunOnPool(void* pool, int64_t threads, int64_t items, Workers::Body body, c
   ParallelFor(
       threads, [xla](auto&& task) { xla->Schedule(std::forward<decltype(task)>(task)); }, items,
       [=](int64_t slot, int64_t item) { body(context, slot, item); });
-}
-
-// Sums of integers are 32 bits wide. An epilogue, which is in float32, rounds them to anything that is no wider.
-// Numbers of float8 are summed in float32 alone.
-bool SupportsTypes(const ConvProblem& p, Pass pass) {
-  const DType rhs = pass == Pass::kConv ? p.filter_type : p.dst_type;
-  const DType result = pass == Pass::kConv ? p.dst_type : p.filter_type;
-  if (IsInteger(p.src_type) != IsInteger(rhs)) return false;
-  const bool has_float8 = HasFloat8(p);
-  if (!IsInteger(rhs)) return !IsInteger(result) && !(has_float8 && SumType(p) == DType::kF64);
-  return pass == Pass::kConv ? result != DType::kF64 && !has_float8 : result == DType::kS32;
 }
 
 // A call's buffers in their roles, whichever of the filter and the destination is the result.
@@ -55,7 +45,6 @@ ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, ffi::Remainin
     if (!problem) return std::move(problem.error());
     const bool conv = pass == Pass::kConv;
     const ffi::AnyBuffer &rhs = conv ? o.filter : o.dst, &result = conv ? o.dst : o.filter;
-    if (!SupportsTypes(*problem, pass)) return invalid("the host has no kernel for these dtypes");
     const KernelFamily* family = HostFamily(attributes.family);
     if (!family) return invalid("the host has no such kernel family");
     const auto* taps = static_cast<const Tap*>(o.taps.untyped_data());
@@ -65,6 +54,7 @@ ffi::Error Run(Pass pass, ffi::ThreadPool pool, const Operands& o, ffi::Remainin
     if (const char* why = CheckTables(*problem, taps, classes, filter)) return invalid(why);
     Epilogue epilogue;
     if (const auto why = ReadOperands(attributes, more, *problem, pass, &epilogue)) return invalid(*why);
+    if (!TakesTypes(*problem, pass, epilogue.is_there)) return invalid("there are no kernels for these dtypes");
     if (result.element_count() == 0) return ffi::Error::Success();
 
     const ConvProblem seen = BlocksAsGroups(*problem);

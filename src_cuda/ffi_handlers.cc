@@ -24,6 +24,7 @@
 #include "conv_problem.h"
 #include "families.h"
 #include "ffi_decode.h"
+#include "supported_types.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jaxconv {
@@ -171,6 +172,7 @@ ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& 
   Epilogue epilogue;
   NeighbourRows rows;
   if (const Reason why = ReadOperands(attributes, b.more, *problem, pass, &epilogue, &rows)) return refuse(*why);
+  if (!TakesTypes(*problem, pass, epilogue.is_there)) return refuse("there are no kernels for these dtypes");
   if (IsFloat8(ResultType(*problem, pass)) && !epilogue.is_there) {
     return refuse("results of " + Name(ResultType(*problem, pass)) + " without an epilogue");
   }

@@ -25,6 +25,7 @@
 #include "make_problem.h"
 #include "mma/planning.h"
 #include "simt/planning.h"
+#include "supported_types.h"
 #include "wgmma/planning.h"
 
 namespace nb = nanobind;
@@ -118,12 +119,24 @@ void BindHost(nb::module_& module) {
   m.def("cost", &Family::Cost, nb::arg("product"));
 }
 
-DType TypeOf(const std::string& name) {
-  for (DType type :
-       {DType::kF32, DType::kF64, DType::kBF16, DType::kF16, DType::kS8, DType::kS32, DType::kE4M3, DType::kE5M2}) {
-    if (Name(type) == name) return type;
+bool IsType(const std::string& name, DType* type) {
+  for (const OperandTraits& traits : kOperandTraits) {
+    if (traits.name == name) return *type = traits.type, true;
   }
-  throw nb::value_error(("no kernels of " + name).c_str());
+  return false;
+}
+
+DType TypeOf(const std::string& name) {
+  DType type;
+  if (!IsType(name, &type)) throw nb::value_error(("no kernels of " + name).c_str());
+  return type;
+}
+
+bool TakesTypesOf(bool is_wgrad, const std::string& src, const std::string& filter, const std::string& dst,
+                  bool has_epilogue) {
+  ConvProblem p{};
+  const bool are_known = IsType(src, &p.src_type) && IsType(filter, &p.filter_type) && IsType(dst, &p.dst_type);
+  return are_known && TakesTypes(p, is_wgrad ? Pass::kWgrad : Pass::kConv, has_epilogue);
 }
 
 template <typename Row>
@@ -235,6 +248,8 @@ NB_MODULE(_planning, module) {
       .def_ro("settings", &Candidate::settings);
   module.def("has_channel_vectors", &HasChannelVectorsOf, nb::arg("is_wgrad"), nb::arg("src"), nb::arg("filter"),
              nb::arg("dst"), nb::arg("in_channels"), nb::arg("out_channels"));
+  module.def("takes_types", &TakesTypesOf, nb::arg("is_wgrad"), nb::arg("src"), nb::arg("filter"), nb::arg("dst"),
+             nb::arg("has_epilogue"));
   module.def(
       "is_k_major_alone", [](const std::string& dtype) { return TraitsOf(TypeOf(dtype)).is_k_major_alone(); },
       nb::arg("dtype"));

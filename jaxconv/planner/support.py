@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-import jax.numpy as jnp
 import numpy as np
 
 from jaxconv.compiled import planning
@@ -13,34 +12,9 @@ from jaxconv.complex_numbers import as_real, is_complex
 from jaxconv.problem import ROLES, SPATIAL, ConvProblem, algorithms
 from jaxconv.problem.offsets import fits_int32
 from jaxconv.problem.product import OPERANDS, RESULT
-from jaxconv.problem.wider import FLOAT8, has_float8
-
-# (lhs and rhs, out) of a forward convolution. Its gradients have the same three, in other roles.
-DTYPES = frozenset(
-    (jnp.dtype(operand), jnp.dtype(result))
-    for operand, result in [
-        ("float32", "float32"), ("float64", "float64"), ("bfloat16", "bfloat16"), ("float16", "float16"),
-        ("bfloat16", "float32"), ("float16", "float32"), ("float32", "float64"), ("int8", "int32"), ("int8", "int8"),
-    ]
-)  # fmt: skip
-
-
-# The same of a convolution that ends with an epilogue.
-DTYPES_WITH_EPILOGUE = DTYPES | {
-    (jnp.dtype("int8"), jnp.dtype(result)) for result in ("float32", "bfloat16", "float16")
-}
-
-# With float8 in any role. All are summed in float32.
-DTYPES_WITH_FLOAT8 = FLOAT8 | set(map(jnp.dtype, ("float32", "bfloat16", "float16")))
+from jaxconv.problem.wider import INT32, with_result, wraps_to_int8
 
 MOST_CLASSES = 2**16  # each has a row in a constant of the program, and thread blocks search them
-
-
-def _dtypes(p: ConvProblem, kind: str) -> tuple[np.dtype, np.dtype]:
-    """Of the operands and of the result: those of the forward convolution, or of a wgrad with equal operands."""
-    if kind == "wgrad" and p.lhs_dtype == p.out_dtype:
-        return p.lhs_dtype, p.rhs_dtype
-    return p.rhs_dtype, p.out_dtype if p.lhs_dtype == p.rhs_dtype else p.lhs_dtype
 
 
 @lru_cache(maxsize=4096)
@@ -53,17 +27,14 @@ def unsupported_reason(problem: ConvProblem, kind: str = "conv", with_epilogue: 
 
 
 def _unsupported_dtypes(p: ConvProblem, kind: str, with_epilogue: bool) -> str | None:
-    operand, result = _dtypes(p, kind)
-    if has_float8(p) and DTYPES_WITH_FLOAT8.issuperset(map(p.dtype, ROLES)):
-        return None
-    if (operand, result) not in (DTYPES_WITH_EPILOGUE if with_epilogue else DTYPES):
-        return f"dtype {operand.name} with result {result.name}"
-    if operand == jnp.float32 and (reason := algorithms.unsupported_reason(p.precision)):
-        return reason
-    are_two = len({p.dtype(role) for role in OPERANDS[kind]}) > 1
-    if are_two and p.dtype(RESULT[kind]) == jnp.dtype("int8"):
-        return "sums of integers as int8"
-    return None
+    if wraps_to_int8(p) and not with_epilogue:
+        p = with_result(kind, p, INT32)
+    # Those of the forward convolution: a gradient's operands are one of its operands and its result.
+    operand, other = sorted(map(p.dtype, OPERANDS[kind]), key=lambda dtype: dtype.itemsize)
+    lhs, rhs, out = (p.dtype(role).name for role in ROLES)
+    if not planning.takes_types(kind == "wgrad", lhs, rhs, out, with_epilogue):
+        return f"dtype {operand.name} with result {(p.dtype(RESULT[kind]) if operand == other else other).name}"
+    return algorithms.unsupported_reason(p.precision) if operand == np.float32 else None
 
 
 def unsupported_sizes(p: ConvProblem) -> str | None:

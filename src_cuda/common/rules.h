@@ -1,5 +1,4 @@
-// The rules of a family. Planning and the handlers ask the same functions. The types that
-// CUDA cores convert are an exception: planning has them in jaxconv/planner/support.py. Host-only: without CUDA.
+// The rules of a family. Planning and the handlers ask the same functions. Host-only: without CUDA.
 #pragma once
 
 #include <cstddef>

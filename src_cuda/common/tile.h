@@ -48,7 +48,7 @@ inline Reason UnsupportedSums(const Tile& tile, DType sums) {
 // Multiply-adds of an SM's CUDA cores in a clock.
 inline double FmaRate(const Product& product) { return product.sum_type() == DType::kF32 ? 128 : 64; }
 
-// For a family with `tiles`. Its types are UnsupportedTypes of common/types.h, which handlers ask.
+// For a family with `tiles`, which converts the elements that it loads to the type of the sums.
 template <size_t kCount, typename Settings>
 Reason UnsupportedTile(const Tile (&tiles)[kCount], const ConvProblem& p, const Settings& s) {
   if (Reason why = UnsupportedTileOrSplit(s, kCount)) return why;

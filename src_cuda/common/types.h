@@ -16,10 +16,6 @@ inline std::string Name(DType type) { return TraitsOf(type).name; }
 
 constexpr size_t ElementBytes(DType type) { return TraitsOf(type).bytes; }
 
-// The types of the second operand (B) and of the result.
-inline DType RhsType(const ConvProblem& p, Pass pass) { return pass == Pass::kConv ? p.filter_type : p.dst_type; }
-inline DType ResultType(const ConvProblem& p, Pass pass) { return pass == Pass::kConv ? p.dst_type : p.filter_type; }
-
 // Calls f(Acc{}) with the type of the sums.
 template <typename F>
 auto WithSumType(const ConvProblem& p, F&& f) {
@@ -60,17 +56,6 @@ inline Reason UnsupportedBytes(const ConvProblem& p, Pass pass) {
 inline Reason UnsupportedHalves(const ConvProblem& p, Pass pass) {
   if (Reason why = UnsupportedOperands(p, pass)) return why;
   return TraitsOf(p.src_type).bytes == 2 ? std::nullopt : Reason("operands of " + Name(p.src_type));
-}
-
-// For kernels on CUDA cores, which convert the elements that they load to the type of the sums.
-inline Reason UnsupportedTypes(const ConvProblem& p, Pass pass) {
-  const bool is_float_of_integers = pass == Pass::kConv && IsInteger(p.src_type) && !IsInteger(p.dst_type);
-  for (DType type : {p.src_type, p.filter_type, is_float_of_integers ? p.src_type : p.dst_type}) {
-    if (IsInteger(type) != IsInteger(p.src_type)) return "integer and floating operands do not mix";
-    if (SumType(p) == DType::kF64 && ElementBytes(type) < 4) return "16-bit operands do not mix with float64";
-  }
-  const bool is_rounded = pass == Pass::kWgrad && ResultType(p, pass) == DType::kS8;
-  return is_rounded ? Reason("the weight gradient of integers is int32") : std::nullopt;
 }
 
 }  // namespace jaxconv

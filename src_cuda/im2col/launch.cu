@@ -96,11 +96,6 @@ cudaError_t LaunchSums(const ConvCall& call, const Im2colSettings& s, cudaStream
   return AddSlices<Acc>(call, s.split, stream);
 }
 
-Reason UnsupportedReason(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
-  if (Reason why = im2col::UnsupportedSettings(p, pass, s)) return why;
-  return UnsupportedTypes(p, pass);
-}
-
 cudaError_t Launch(const ConvCall& call, const Im2colSettings& s, cudaStream_t stream) {
   if (ResultElements(call.problem, call.pass) == 0) return cudaSuccess;
   return WithSumType(call.problem, [&](auto acc) { return LaunchSums<decltype(acc)>(call, s, stream); });
@@ -108,7 +103,6 @@ cudaError_t Launch(const ConvCall& call, const Im2colSettings& s, cudaStream_t s
 
 }  // namespace
 
-const KernelFamily<Im2colSettings> kIm2col = {
-    {UnsupportedReason, im2col::kRules.workspace_bytes, im2col::kRules.shared_bytes}, Launch};
+const KernelFamily<Im2colSettings> kIm2col = {im2col::kRules, Launch};
 
 }  // namespace jaxconv

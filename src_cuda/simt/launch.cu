@@ -55,11 +55,6 @@ cudaError_t LaunchSums(const ConvCall& call, const SimtSettings& s, cudaStream_t
   return AddSlices<Acc>(call, s.split, stream);
 }
 
-Reason UnsupportedReason(const ConvProblem& p, Pass pass, const SimtSettings& s) {
-  if (Reason why = simt::UnsupportedSettings(p, pass, s)) return why;
-  return UnsupportedTypes(p, pass);
-}
-
 cudaError_t Launch(const ConvCall& call, const SimtSettings& s, cudaStream_t stream) {
   if (ResultElements(call.problem, call.pass) == 0) return cudaSuccess;
   const ConvProblem seen = BlocksAsGroups(call.problem);
@@ -68,7 +63,6 @@ cudaError_t Launch(const ConvCall& call, const SimtSettings& s, cudaStream_t str
 
 }  // namespace
 
-const KernelFamily<SimtSettings> kSimt = {{UnsupportedReason, simt::kRules.workspace_bytes, simt::kRules.shared_bytes},
-                                          Launch};
+const KernelFamily<SimtSettings> kSimt = {simt::kRules, Launch};
 
 }  // namespace jaxconv
