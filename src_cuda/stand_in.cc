@@ -24,7 +24,8 @@ bool IsForMma(const StandIn& needed) { return needed.tensor_core_cols > 0; }
 }  // namespace
 
 Reason UnsupportedStandIn(const ConvProblem& p, Pass pass, const StandIn& needed) {
-  return IsForMma(needed) ? kMma.unsupported_reason(p, pass, OfMma(p, needed)) : std::nullopt;
+  if (IsForMma(needed)) return kMma.unsupported_reason(p, pass, OfMma(p, needed));
+  return kSimt.unsupported_reason(p, pass, OfSimt(needed));
 }
 
 size_t SharedBytesOfStandIn(const ConvProblem& p, Pass pass, const StandIn& needed) {
@@ -33,10 +34,7 @@ size_t SharedBytesOfStandIn(const ConvProblem& p, Pass pass, const StandIn& need
 
 cudaError_t LaunchStandIn(const ConvCall& call, const StandIn& needed, cudaStream_t stream) {
   if (IsForMma(needed)) return kMma.launch(call, OfMma(call.problem, needed), stream);
-  // It loads and stores single elements.
-  const SimtSettings s = OfSimt(needed);
-  if (kSimt.unsupported_reason(call.problem, call.pass, s)) return cudaErrorMisalignedAddress;
-  return kSimt.launch(call, s, stream);
+  return kSimt.launch(call, OfSimt(needed), stream);
 }
 
 }  // namespace jaxconv

@@ -34,8 +34,8 @@ struct ConvCall {
 // The functions of a family. Its rules, as they are on the current device, are asked on the host before each launch.
 template <typename Settings>
 struct KernelFamily : Rules<Settings> {
-  // Enqueues a supported call that has enough workspace and shared memory. Must not allocate or wait: XLA may be
-  // recording a CUDA graph.
+  // Enqueues a supported call that has results, and enough workspace and shared memory. Must not allocate or wait: XLA
+  // may be recording a CUDA graph.
   cudaError_t (*launch)(const ConvCall&, const Settings&, cudaStream_t);
 };
 

@@ -20,7 +20,7 @@ struct StandIn {
   int tensor_core_cols = 0;
 };
 
-// As the functions of KernelFamily. CUDA cores take all calls, but one of too many thread blocks fails at its launch.
+// As the functions of KernelFamily.
 Reason UnsupportedStandIn(const ConvProblem& p, Pass pass, const StandIn& needed);
 size_t SharedBytesOfStandIn(const ConvProblem& p, Pass pass, const StandIn& needed);
 cudaError_t LaunchStandIn(const ConvCall& call, const StandIn& needed, cudaStream_t stream);

@@ -69,16 +69,16 @@ Reason UnsupportedReason(const ConvProblem& p, Pass pass, const DepthwiseSetting
   if (Reason why = UnsupportedSettings(p, pass, planned)) return why;
   if (ResultElements(p, pass) == 0) return std::nullopt;
   const DepthwiseSettings s = SettingsHere(p, planned);
-  return s.tile == planned.tile ? std::nullopt : UnsupportedSettings(p, pass, s);
+  if (Reason why = s.tile == planned.tile ? std::nullopt : UnsupportedSettings(p, pass, s)) return why;
+  return UnsupportedStandIn(p, pass, {s.split});
 }
 
 size_t SharedBytesHere(const ConvProblem& p, Pass pass, const DepthwiseSettings& s) {
-  return ResultElements(p, pass) == 0 ? 0 : SharedBytes(p, pass, SettingsHere(p, s));
+  return SharedBytes(p, pass, SettingsHere(p, s));
 }
 
 cudaError_t Launch(const ConvCall& call, const DepthwiseSettings& planned, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
-  if (ResultElements(p, call.pass) == 0) return cudaSuccess;
   const DepthwiseSettings s = SettingsHere(p, planned);
   const DepthwiseTile& tile = kDepthwiseTiles[s.tile];
   const bool wgrad = call.pass == Pass::kWgrad;

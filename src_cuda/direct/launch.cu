@@ -138,9 +138,13 @@ DirectKernel FindKernel(const ConvCall& call, const DirectSettings& s, bool is_o
   }
 }
 
+Reason UnsupportedReason(const ConvProblem& p, Pass pass, const DirectSettings& s) {
+  if (Reason why = direct::UnsupportedSettings(p, pass, s)) return why;
+  return UnsupportedStandIn(p, pass, {s.split});
+}
+
 cudaError_t Launch(const ConvCall& call, const DirectSettings& s, cudaStream_t stream) {
   const ConvProblem& p = call.problem;
-  if (ResultElements(p, call.pass) == 0) return cudaSuccess;
   const DirectTile& tile = kDirectTiles[s.tile];
   const bool wgrad = call.pass == Pass::kWgrad;
   const DirectLayout layout = direct::LayoutOf(p, call.pass, s);
@@ -167,6 +171,7 @@ cudaError_t Launch(const ConvCall& call, const DirectSettings& s, cudaStream_t s
 
 }  // namespace
 
-const KernelFamily<DirectSettings> kDirect = {direct::kRules, Launch};
+const KernelFamily<DirectSettings> kDirect = {
+    {UnsupportedReason, direct::kRules.workspace_bytes, direct::kRules.shared_bytes}, Launch};
 
 }  // namespace jaxconv
