@@ -27,7 +27,6 @@ def has_channel_vectors(  # of 16 bytes, in both operands
 ) -> bool: ...
 def takes_types(is_wgrad: bool, src: str, filter: str, dst: str, has_epilogue: bool) -> bool: ...  # names of dtypes
 def is_k_major_alone(dtype: str) -> bool: ...  # whether wgmma reads operands of a type in no other order
-def fit_digest(numbers: Sequence[int]) -> int: ...  # what a call's problem and its settings have together
 
 class Float32(Enum):  # how it is multiplied
     BF16 = ...

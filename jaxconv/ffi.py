@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from pathlib import Path
 from types import ModuleType
@@ -29,11 +29,6 @@ from jaxconv.transforms import apply, channel_numbers
 PLUGIN = "jaxconv-cuda13-plugin"  # the CUDA module as a wheel of its own, beside the host's
 # The first one that is installed.
 MODULES = {"cpu": ("jaxconv._cpu",), "cuda": ("jaxconv._cuda", "jaxconv_cuda13_plugin._cuda")}
-# Of a call's attributes, the numbers that settings depend on, and the settings.
-OF_PROBLEM = (
-    "src_spec", "filter_spec", "dst_spec", "window_strides", "padding_low", "lhs_dilation", "rhs_dilation", "groups",
-    "src_batch_grouped", "dst_batch_grouped", "filter_in_grouped", "dst_in_blocks", "settings",
-)  # fmt: skip
 FORMAT = planning.FORMAT  # of custom calls: what their attributes and tables mean
 FFI_PLATFORMS = {"cpu": "cpu", "cuda": "CUDA"}
 
@@ -185,9 +180,7 @@ def convolution(plan: ConvPlan, problem: ConvProblem, epilogue: Epilogue = NOTHI
     call = jax.ffi.ffi_call(f"jaxconv_{plan.kind}", results)
     names = (*epilogue.operands, *plan.rows)
     tables = offset_tables(problem)
-    attributes = _attributes(problem, epilogue, plan.rows) | _kernel(plan)
-    if plan.settings:
-        attributes["fit_digest"] = np.int64(_fit_digest(problem, attributes))
+    attributes = _attributes(problem, epilogue, plan.rows) | _kernel(plan, problem)
     into_a, into_b = (views[role].to for role in OPERANDS[plan.kind])
     back = views[result].back
     # XLA would hand over slices of larger arrays, wherever they begin.
@@ -235,19 +228,20 @@ def _attributes(
     }
 
 
-def _fit_digest(problem: ConvProblem, attributes: Mapping[str, Any]) -> int:
-    """Of the problem but for its batch, and the settings: as `FitDigestOf` of src_cuda/ffi_handlers.cc."""
-    batches = {"lhs": problem.lhs_spec.first, "rhs": None, "out": problem.out_spec.first}
-    sizes = [n for role, batch in batches.items() for axis, n in enumerate(problem.stored_shape(role)) if axis != batch]
-    return planning.fit_digest([*sizes, *(int(n) for name in OF_PROBLEM for n in np.ravel(attributes[name]))])
-
-
-def _kernel(plan: ConvPlan) -> dict[str, str | np.ndarray]:
-    """Which kernel the handler launches. Settings travel with their names: a handler of other settings refuses them."""
-    if not plan.settings:  # the host's kernels have none
+def _kernel(plan: ConvPlan, problem: ConvProblem) -> dict[str, Any]:
+    """Which kernel the handler launches. The tile and the settings travel by name: a handler that does not know them
+    refuses them. So it does those of another problem. problem: transformed.
+    """
+    digest = plan.fit_digest(problem)
+    if digest is None:
         return {"family": plan.family}
-    names, values = " ".join(plan.settings), _int64(plan.settings.values())
-    return {"family": plan.family, "setting_names": names, "settings": values}
+    return {
+        "family": plan.family,
+        "tile": plan.tile,
+        "setting_names": " ".join(plan.settings),
+        "settings": _int64(plan.settings.values()),
+        "fit_digest": np.int64(digest),
+    }
 
 
 def _int64(values: Iterable[int]) -> np.ndarray:

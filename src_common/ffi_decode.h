@@ -93,6 +93,24 @@ inline std::string Describe(ffi::Span<const int64_t> src, ffi::Span<const int64_
   return s.str();
 }
 
+// Those of a call, without the types of its arrays.
+inline ProblemArguments ArgumentsOf(ffi::AnyBuffer src, ffi::AnyBuffer filter, ffi::AnyBuffer dst, ffi::AnyBuffer taps,
+                                    ffi::AnyBuffer classes, const ConvAttributes& a) {
+  using internal::Of;
+  return {{Of(src.dimensions()), Of(a.src_spec), {}},
+          {Of(filter.dimensions()), Of(a.filter_spec), {}},
+          {Of(dst.dimensions()), Of(a.dst_spec), {}},
+          Of(a.window_strides),
+          Of(a.lhs_dilation),
+          a.groups,
+          a.src_batch_grouped,
+          a.dst_batch_grouped,
+          a.filter_in_grouped,
+          a.dst_in_blocks,
+          Of(taps.dimensions()),
+          Of(classes.dimensions())};
+}
+
 // Makes the problem of a call, or an error if the operands do not fit together. Any of the three arrays may be the
 // result.
 inline ffi::ErrorOr<ConvProblem> DecodeProblem(ffi::AnyBuffer src, ffi::AnyBuffer filter, ffi::AnyBuffer dst,
@@ -102,19 +120,7 @@ inline ffi::ErrorOr<ConvProblem> DecodeProblem(ffi::AnyBuffer src, ffi::AnyBuffe
         ffi::Error::InvalidArgument(Describe(src.dimensions(), filter.dimensions(), dst.dimensions(), a) + ": " + why));
   };
   if (const auto why = UnsupportedFormat(a)) return refuse(*why);
-  using internal::Of;
-  ProblemArguments arguments{{Of(src.dimensions()), Of(a.src_spec), {}},
-                             {Of(filter.dimensions()), Of(a.filter_spec), {}},
-                             {Of(dst.dimensions()), Of(a.dst_spec), {}},
-                             Of(a.window_strides),
-                             Of(a.lhs_dilation),
-                             a.groups,
-                             a.src_batch_grouped,
-                             a.dst_batch_grouped,
-                             a.filter_in_grouped,
-                             a.dst_in_blocks,
-                             Of(taps.dimensions()),
-                             Of(classes.dimensions())};
+  ProblemArguments arguments = ArgumentsOf(src, filter, dst, taps, classes, a);
   if (!internal::ToDType(src.element_type(), &arguments.src.type) ||
       !internal::ToDType(filter.element_type(), &arguments.filter.type) ||
       !internal::ToDType(dst.element_type(), &arguments.dst.type))

@@ -29,9 +29,10 @@
 
 namespace jaxconv {
 
-// The attributes of a convolution, and the settings of its kernel. `setting_names` is separated by spaces and has the
-// order of `settings`.
+// The attributes of a convolution, the name of its kernel's tile, and its settings. `setting_names` is separated by
+// spaces and has the order of `settings`.
 struct CudaAttributes : ConvAttributes {
+  std::string_view tile;
   std::string_view setting_names;
   ffi::Span<const int64_t> settings;
   int64_t fit_digest;  // of the problem and the settings
@@ -40,6 +41,7 @@ struct CudaAttributes : ConvAttributes {
 }  // namespace jaxconv
 
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(::jaxconv::CudaAttributes, JAXCONV_CONV_ATTRIBUTE_MEMBERS,
+                                      ::xla::ffi::StructMember<std::string_view>("tile"),
                                       ::xla::ffi::StructMember<std::string_view>("setting_names"),
                                       ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("settings"),
                                       ::xla::ffi::StructMember<int64_t>("fit_digest"));
@@ -78,7 +80,7 @@ Reason ReadKernel(const KernelFamily<Settings>* family, const CudaAttributes& at
   NamedSettings named;
   Settings settings;
   Reason why = ReadNames(attributes, &named);
-  if (!why) why = ReadSettings(named, &settings);
+  if (!why) why = ReadSettings(attributes.tile, named, &settings);
   if (why) return "settings of " + std::string(Settings::kFamily) + ": " + *why;
   *kernel = Kernel<Settings>{family, settings};
   return std::nullopt;
@@ -137,27 +139,6 @@ Reason MismatchedRows(const ConvProblem& p, const NeighbourRows& rows, const Set
   }
 }
 
-// The digest of a call: as `_fit_digest` of ffi.py. A batch may be another one than was planned for.
-int64_t FitDigestOf(const ffi::AnyBuffer& src, const ffi::AnyBuffer& filter, const ffi::AnyBuffer& dst,
-                    const CudaAttributes& a) {
-  std::vector<int64_t> numbers;
-  const auto add = [&](ffi::Span<const int64_t> more) { numbers.insert(numbers.end(), more.begin(), more.end()); };
-  const auto add_sizes = [&](const ffi::AnyBuffer& array, int64_t batch_axis) {
-    for (int64_t axis = 0; axis < std::ssize(array.dimensions()); ++axis) {
-      if (axis != batch_axis) numbers.push_back(array.dimensions()[axis]);
-    }
-  };
-  add_sizes(src, a.src_spec[0]), add_sizes(filter, -1), add_sizes(dst, a.dst_spec[0]);
-  for (const auto& each :
-       {a.src_spec, a.filter_spec, a.dst_spec, a.window_strides, a.padding_low, a.lhs_dilation, a.rhs_dilation}) {
-    add(each);
-  }
-  numbers.insert(numbers.end(),
-                 {a.groups, a.src_batch_grouped, a.dst_batch_grouped, a.filter_in_grouped, a.dst_in_blocks});
-  add(a.settings);
-  return FitDigest(numbers);
-}
-
 ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& b, const CudaAttributes& attributes) {
   const ffi::AnyBuffer& filter = pass == Pass::kConv ? b.rhs : b.result;
   const ffi::AnyBuffer& dst = pass == Pass::kConv ? b.result : b.rhs;
@@ -189,12 +170,14 @@ ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& 
                       &state->slot,
                       epilogue,
                       rows};
+  const FitArguments of_fit{ArgumentsOf(b.src, filter, dst, b.taps, b.classes, attributes),
+                            internal::Of(attributes.padding_low), internal::Of(attributes.rhs_dilation)};
   const auto run = [&](const auto& kernel) {
     const auto& [family, settings] = kernel;
     if (HasFloat8(*problem) && !settings.kTakesFloat8) return refuse("the family has no kernels of float8");
     if (const Reason why = MismatchedRows(*problem, rows, settings)) return refuse(*why);
     if (const Reason why = family->unsupported_reason(*problem, pass, settings)) return refuse(*why);
-    if (FitDigestOf(b.src, filter, dst, attributes) != attributes.fit_digest) {
+    if (FitDigest(of_fit, settings) != attributes.fit_digest) {
       return refuse("the settings are those of another problem");
     }
     if (ResultElements(*problem, pass) == 0) return ffi::Error::Success();

@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -36,6 +37,7 @@ namespace {
 using Table = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Sizes = std::vector<int64_t>;
 using Three = std::array<int64_t, kSpatial>;
+using Array = std::tuple<Sizes, Sizes, std::string>;  // sizes, axes, type
 
 // A tile with its fastest settings, or why the tile does not support the product. Without a tile: why the family does
 // not.
@@ -56,7 +58,7 @@ Reason UnknownSetting(const Requested& requested) {
 
 template <typename Family>
 Candidate Consider(const Family& family, int64_t tile, const Requested& requested) {
-  Candidate best{Family::TileName(tile), UnknownSetting<Family>(requested), 0, {}};
+  Candidate best{Family::Settings::kTiles[tile].name(), UnknownSetting<Family>(requested), 0, {}};
   if (best.reason) return best;
   const auto all = family.Candidates(tile, requested);
   if ((best.reason = family.UnsupportedReason(all.front()))) return best;
@@ -81,8 +83,8 @@ std::vector<Candidate> Candidates(const Product& product, const Device& device, 
   if (!reason && !is_named) reason = family.UnsupportedUnlessNamed();
   if (reason) return {{std::nullopt, reason, 0, {}}};
   std::vector<Candidate> candidates;
-  for (int64_t i = 0; i < Family::TileCount(); ++i) {
-    const bool is_requested = !tile || *tile == Family::TileName(i);
+  for (int64_t i = 0; i < std::ssize(Family::Settings::kTiles); ++i) {
+    const bool is_requested = !tile || *tile == Family::Settings::kTiles[i].name();
     if (is_requested && family.IsFor(i)) candidates.push_back(Consider(family, i, Requested{requested}));
   }
   if (candidates.empty()) {
@@ -91,11 +93,29 @@ std::vector<Candidate> Candidates(const Product& product, const Device& device, 
   return candidates;
 }
 
+template <typename Settings>
+Settings SettingsOf(const std::string& tile, const NamedSettings& named) {
+  Settings settings;
+  if (const Reason why = ReadSettings(tile, named, &settings)) throw nb::value_error(why->c_str());
+  return settings;
+}
+
 template <typename Family>
-int64_t WorkspaceBytes(const Product& product, const Device& device, const NamedSettings& named) {
-  typename Family::Settings settings;
-  if (const Reason why = ReadSettings(named, &settings)) throw nb::value_error(why->c_str());
-  return Family(product, device).WorkspaceBytes(settings);
+int64_t WorkspaceBytes(const Product& product, const Device& device, const std::string& tile,
+                       const NamedSettings& named) {
+  return Family(product, device).WorkspaceBytes(SettingsOf<typename Family::Settings>(tile, named));
+}
+
+template <typename Family>
+int64_t FitDigestOf(const Array& src, const Array& filter, const Array& dst, const Sizes& window_strides,
+                    const Sizes& padding_low, const Sizes& lhs_dilation, const Sizes& rhs_dilation, int64_t groups,
+                    bool src_batch_grouped, bool dst_batch_grouped, bool filter_in_grouped, bool dst_in_blocks,
+                    const std::string& tile, const NamedSettings& named) {
+  const auto of = [](const Array& array) { return ArrayArguments{std::get<0>(array), std::get<1>(array), {}}; };
+  const ProblemArguments problem{
+      of(src),           of(filter),        of(dst),           window_strides, lhs_dilation, groups,
+      src_batch_grouped, dst_batch_grouped, filter_in_grouped, dst_in_blocks,  {},           {}};
+  return FitDigest({problem, padding_low, rhs_dilation}, SettingsOf<typename Family::Settings>(tile, named));
 }
 
 template <typename Family>
@@ -103,10 +123,15 @@ void Bind(nb::module_& module) {
   nb::module_ m = module.def_submodule(Family::kName);
   m.def("candidates", &Candidates<Family>, nb::arg("product"), nb::arg("device"), nb::arg("asked"),
         nb::arg("tile").none(), nb::arg("is_named"));
-  m.def("workspace_bytes", &WorkspaceBytes<Family>, nb::arg("product"), nb::arg("device"), nb::arg("settings"));
+  m.def("workspace_bytes", &WorkspaceBytes<Family>, nb::arg("product"), nb::arg("device"), nb::arg("tile"),
+        nb::arg("settings"));
+  m.def("fit_digest", &FitDigestOf<Family>, nb::arg("src"), nb::arg("filter"), nb::arg("dst"),
+        nb::arg("window_strides"), nb::arg("padding_low"), nb::arg("lhs_dilation"), nb::arg("rhs_dilation"),
+        nb::arg("groups"), nb::arg("src_batch_grouped"), nb::arg("dst_batch_grouped"), nb::arg("filter_in_grouped"),
+        nb::arg("dst_in_blocks"), nb::arg("tile"), nb::arg("settings"));
   nb::list tiles;
-  for (int64_t i = 0; i < Family::TileCount(); ++i) {
-    tiles.append(nb::make_tuple(Family::TileName(i), Family::FieldsOfTile(i)));
+  for (int64_t i = 0; i < std::ssize(Family::Settings::kTiles); ++i) {
+    tiles.append(nb::make_tuple(Family::Settings::kTiles[i].name(), Family::FieldsOfTile(i)));
   }
   m.attr("tiles") = tiles;
   m.attr("takes_aligned") = Family::Settings::kTakesAligned;
@@ -144,9 +169,6 @@ std::vector<Row> RowsOf(const Table& table) {
   const auto* rows = reinterpret_cast<const Row*>(table.data());
   return {rows, rows + table.shape(0)};
 }
-
-// An array's sizes, axes and type.
-using Array = std::tuple<Sizes, Sizes, std::string>;
 
 ArrayShape ShapeOf(const Array& array) { return {std::get<0>(array), std::get<1>(array)}; }
 
@@ -265,7 +287,6 @@ NB_MODULE(_planning, module) {
   module.attr("FORMAT") = kFormat;
   module.attr("COORDINATE_LIMIT") = kCoordinateLimit;
   module.attr("POSITIONS_LIMIT") = kPositionsLimit;
-  module.def("fit_digest", [](const std::vector<int64_t>& numbers) { return FitDigest(numbers); }, nb::arg("numbers"));
   Bind<SimtPlanner>(module);
   Bind<Im2colPlanner>(module);
   Bind<MmaPlanner>(module);

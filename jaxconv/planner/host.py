@@ -9,6 +9,7 @@ from typing import Any
 from jaxconv.compiled import planning
 from jaxconv.planner.candidate import Asked, Candidate, Settings
 from jaxconv.planner.devices import Device
+from jaxconv.problem import ConvProblem
 from jaxconv.problem.native import native
 from jaxconv.problem.product import Product
 from jaxconv.transforms import SwappedOperands, Transform
@@ -38,5 +39,8 @@ class HostFamily:
         reason = reason or self._native.unsupported_reason(native(product))
         yield Candidate(None, reason, math.inf if reason else self._native.cost(native(product)), {})
 
-    def workspace_bytes(self, settings: Settings, product: Product, device: Device) -> None:
+    def fit_digest(self, tile: str | None, settings: Settings, problem: ConvProblem) -> None:
+        return None
+
+    def workspace_bytes(self, tile: str | None, settings: Settings, product: Product, device: Device) -> None:
         return None

@@ -10,8 +10,8 @@ from typing import Any
 from jaxconv.compiled import planning
 from jaxconv.planner.candidate import Asked, Candidate, Settings
 from jaxconv.planner.devices import COSTS, Device
-from jaxconv.problem import Dim
-from jaxconv.problem.native import native
+from jaxconv.problem import ConvProblem, Dim
+from jaxconv.problem.native import arguments, native
 from jaxconv.problem.product import Product
 from jaxconv.transforms import Transform
 
@@ -58,12 +58,18 @@ class NativeFamily:
         found = self._native.candidates(native(product), _native_device(device), *asked)
         return (Candidate(c.tile, c.reason, c.seconds, c.settings) for c in found)
 
-    def workspace_bytes(self, settings: Settings, product: Product, device: Device) -> Dim:
+    def fit_digest(self, tile: str | None, settings: Settings, problem: ConvProblem) -> int:
+        """A number of a problem, whatever its batch, and the settings that are for it."""
+        return self._native.fit_digest(
+            **arguments(problem), padding_low=problem.pad_low, tile=tile, settings=dict(settings)
+        )
+
+    def workspace_bytes(self, tile: str | None, settings: Settings, product: Product, device: Device) -> Dim:
         """Symbolic if the batch is: it grows by the same for each image, or in steps of 16 bytes. Sums of a wgrad may
         be added for large batches alone.
         """
         need = lambda images: self._native.workspace_bytes(
-            native(product, images), _native_device(device), dict(settings)
+            native(product, images), _native_device(device), tile, dict(settings)
         )
         if product.has_known_batch:
             return need(product.images)

@@ -98,7 +98,11 @@ class ConvPlan:
     def workspace_bytes(self, problem: ConvProblem) -> Dim | None:
         """Bytes of the workspace; None on a platform whose kernels take none."""
         product = Product(self.kind, apply(self.transform, problem).problem)
-        return self._family.workspace_bytes(self.settings, product, TYPICAL_DEVICE)
+        return self._family.workspace_bytes(self.tile, self.settings, product, TYPICAL_DEVICE)
+
+    def fit_digest(self, problem: ConvProblem) -> int | None:
+        """Of the transformed problem and the settings; None on a platform whose kernels have none."""
+        return self._family.fit_digest(self.tile, self.settings, problem)
 
     @property
     def takes_aligned(self) -> bool:

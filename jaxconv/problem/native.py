@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -16,27 +17,34 @@ from jaxconv.problem.product import Ending, Product
 def native(product: Product, images: int | None = None) -> planning.Product:
     """images: of a batch group, that stand for a symbolic batch."""
     p, tables = product.problem, offset_tables(product.problem)
-    src, filter, dst = _arrays(p, product.images if images is None else images)
     return planning.Product(
+        **arguments(p, product.images if images is None else images),
         is_wgrad=product.kind == "wgrad",
         float32=product.float32,
-        src=src,
-        filter=filter,
-        dst=dst,
         kernel=in_three(p.kernel),
-        window_strides=p.window_strides,
-        lhs_dilation=p.lhs_dilation,
-        rhs_dilation=p.rhs_dilation,
-        groups=p.groups,
         member=p.member,
-        src_batch_grouped=p.lhs_batch_grouped,
-        dst_batch_grouped=p.out_batch_grouped,
-        filter_in_grouped=p.reverse,
-        dst_in_blocks=p.out_in_blocks,
         has_epilogue=product.ending is not Ending.SUMS,
         has_residual=product.ending is Ending.RESIDUAL,
         taps=tables.taps,
         classes=tables.classes,
+    )
+
+
+def arguments(problem: ConvProblem, images: int = 1) -> dict[str, Any]:
+    """What C++ makes a problem of, by its names. images: of a batch group."""
+    src, filter, dst = _arrays(problem, images)
+    return dict(
+        src=src,
+        filter=filter,
+        dst=dst,
+        window_strides=problem.window_strides,
+        lhs_dilation=problem.lhs_dilation,
+        rhs_dilation=problem.rhs_dilation,
+        groups=problem.groups,
+        src_batch_grouped=problem.lhs_batch_grouped,
+        dst_batch_grouped=problem.out_batch_grouped,
+        filter_in_grouped=problem.reverse,
+        dst_in_blocks=problem.out_in_blocks,
     )
 
 

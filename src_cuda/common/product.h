@@ -64,10 +64,8 @@ inline DType StoredType(const ConvProblem& p, Pass pass, int64_t split) {
   return split > 1 ? SumType(p) : ResultType(p, pass);
 }
 
-// For a family with `tiles` tiles.
 template <typename Settings>
-Reason UnsupportedTileOrSplit(const Settings& s, size_t tiles) {
-  if (s.tile < 0 || s.tile >= static_cast<int64_t>(tiles)) return "there is no tile " + std::to_string(s.tile);
+Reason UnsupportedSplit(const Settings& s) {
   return s.split < 1 ? Reason("a split of " + std::to_string(s.split)) : std::nullopt;
 }
 

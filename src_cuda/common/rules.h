@@ -21,11 +21,11 @@ struct Rules {
   size_t (*shared_bytes)(const ConvProblem&, Pass, const Settings&);
 };
 
-// For a family with `tiles` tiles whose conv has no split-K.
+// For a family whose conv has no split-K.
 template <typename Settings>
-Reason UnsupportedSplit(const Settings& s, size_t tiles, Pass pass) {
+Reason UnsupportedSplit(const Settings& s, Pass pass) {
   if (pass == Pass::kConv && s.split != 1) return "a split of " + std::to_string(s.split) + ": its conv has none";
-  return UnsupportedTileOrSplit(s, tiles);
+  return UnsupportedSplit(s);
 }
 
 // CTAs that compute a product in tiles of rows x cols, with those that have none: see RowTiles.

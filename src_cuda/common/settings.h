@@ -1,11 +1,14 @@
-// The settings of a kernel family say how it runs a call: a struct of integers. Compiled programs carry them by name.
+// The settings of a kernel family say how it runs a call: a tile, which is an index of the family's table, and
+// integers. Compiled programs carry the tile and the integers by name: other versions may have another table.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "reason.h"
 
@@ -38,10 +41,14 @@ NamedSettings Named(const Settings& settings) {
   return named;
 }
 
-// Fills in the settings of a family from `named`, which must have each of their names and no other. Returns what is
-// wrong with `named`.
+// Fills in the settings of a family from a tile's name and from `named`, which must have each of their names and no
+// other. Returns what is wrong with these.
 template <typename Settings>
-Reason ReadSettings(const NamedSettings& named, Settings* settings) {
+Reason ReadSettings(std::string_view tile, const NamedSettings& named, Settings* settings) {
+  const auto& tiles = Settings::kTiles;
+  const auto found_tile = std::ranges::find_if(tiles, [&](const auto& each) { return each.name() == tile; });
+  if (found_tile == std::end(tiles)) return "there is no tile " + std::string(tile);
+  settings->tile = found_tile - std::begin(tiles);
   for (const auto& field : Settings::Fields()) {
     const auto found = named.find(field.name);
     if (found == named.end()) return "the setting " + std::string(field.name) + " is missing";

@@ -1,7 +1,6 @@
 // Tiles of the families that multiply on CUDA cores: simt and im2col.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -48,11 +47,11 @@ inline Reason UnsupportedSums(const Tile& tile, DType sums) {
 // Multiply-adds of an SM's CUDA cores in a clock.
 inline double FmaRate(const Product& product) { return product.sum_type() == DType::kF32 ? 128 : 64; }
 
-// For a family with `tiles`, which converts the elements that it loads to the type of the sums.
-template <size_t kCount, typename Settings>
-Reason UnsupportedTile(const Tile (&tiles)[kCount], const ConvProblem& p, const Settings& s) {
-  if (Reason why = UnsupportedTileOrSplit(s, kCount)) return why;
-  return UnsupportedSums(tiles[s.tile], SumType(p));
+// For a family that converts the elements that it loads to the type of the sums.
+template <typename Settings>
+Reason UnsupportedTile(const ConvProblem& p, const Settings& s) {
+  if (Reason why = UnsupportedSplit(s)) return why;
+  return UnsupportedSums(Settings::kTiles[s.tile], SumType(p));
 }
 
 }  // namespace jaxconv

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <iterator>
 #include <set>
 #include <string>
 #include <vector>
@@ -119,20 +118,19 @@ inline Reason WithoutWgmmaInstruction(const Device& device) {
   return "wgmma is of compute capability 9.0, and in kernels that are built for it";
 }
 
-// The common part of these families' planners. Family is the derived class. It has kTiles, kRules and Rate, and may
-// replace LaunchesOf, Blocks, Merged, SplitsOf, CopySeconds, WithExtra, UnsupportedExtra and call.
+// The common part of these families' planners. Family is the derived class. It has kRules and Rate, and may replace
+// LaunchesOf, Blocks, Merged, SplitsOf, CopySeconds, WithExtra, UnsupportedExtra and call.
 template <typename Family, typename S>
 class TiledPlanner {
  public:
   using Settings = S;
+  static constexpr const auto& kTiles = S::kTiles;
 
   TiledPlanner(const Product& product, const Device& device)
       : product_(product), device_(device), costs_(device.CostsOf(Family::kName)) {}
 
-  static int64_t TileCount() { return std::size(Family::kTiles); }
-  static std::string TileName(int64_t tile) { return Family::kTiles[tile].name(); }
-  static TileFields FieldsOfTile(int64_t tile) { return Family::kTiles[tile].fields(); }
-  static PlannedTile Planned(int64_t tile) { return Family::kTiles[tile].planned(); }
+  static TileFields FieldsOfTile(int64_t tile) { return kTiles[tile].fields(); }
+  static PlannedTile Planned(int64_t tile) { return kTiles[tile].planned(); }
 
   Reason UnsupportedReason() const { return std::nullopt; }
   // Why the planner does not consider the family for the product unless the user names the family.
@@ -159,7 +157,7 @@ class TiledPlanner {
   }
 
   double Seconds(const S& s) const {
-    const double rate = family().Rate() * device_.clock_hz * Efficiency(product_, costs_, TileName(s.tile));
+    const double rate = family().Rate() * device_.clock_hz * Efficiency(product_, costs_, kTiles[s.tile].name());
     return TiledSeconds(product_, device_, costs_, Planned(s.tile), family().LaunchesOf(s), family().Blocks(s), s.split,
                         rate, family().CopySeconds(s));
   }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,8 +35,6 @@ class DepthwisePlanner {
     if (!window_) unsupported_ = "nothing is to be computed";
   }
 
-  static int64_t TileCount() { return std::size(kDepthwiseTiles); }
-  static std::string TileName(int64_t tile) { return kDepthwiseTiles[tile].name(); }
   static TileFields FieldsOfTile(int64_t tile) {
     const DepthwiseTile& t = kDepthwiseTiles[tile];
     const bool has_conv = t.Has(Pass::kConv), has_wgrad = t.Has(Pass::kWgrad);

@@ -6,6 +6,7 @@
 
 #include "common/settings.h"
 #include "conv_problem.h"
+#include "depthwise/config.h"
 
 namespace jaxconv {
 
@@ -24,10 +25,11 @@ struct Stream {
 // A Stream, and the slices of a wgrad.
 struct DepthwiseSettings {
   static constexpr const char* kFamily = "depthwise";
+  static constexpr const auto& kTiles = kDepthwiseTiles;
   static constexpr bool kTakesFloat8 = false;
   static constexpr bool kTakesAligned = true;
 
-  int64_t tile = 0;
+  int64_t tile = 0;  // an index of kTiles
   int64_t split = 1;
   int64_t rows = 0;
   int64_t cols = 0;  // 0: no output tile takes the problem
@@ -42,10 +44,9 @@ struct DepthwiseSettings {
   int64_t rows_apart = 1;
   int64_t cols_apart = 1;
 
-  static constexpr std::array<Field<DepthwiseSettings>, 14> Fields() {
+  static constexpr std::array<Field<DepthwiseSettings>, 13> Fields() {
     using S = DepthwiseSettings;
-    return {{{"tile", &S::tile},
-             {"split", &S::split},
+    return {{{"split", &S::split},
              {"rows", &S::rows},
              {"cols", &S::cols},
              {"channels", &S::channels},

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <iterator>
 #include <optional>
 #include <set>
 #include <string>
@@ -189,7 +188,7 @@ inline DepthwiseShape ShapeOf(const ConvProblem& p, Pass pass, const DepthwiseSe
 }
 
 inline Reason UnsupportedSettings(const ConvProblem& p, Pass pass, const DepthwiseSettings& s) {
-  if (Reason why = UnsupportedSplit(s, std::size(kDepthwiseTiles), pass)) return why;
+  if (Reason why = UnsupportedSplit(s, pass)) return why;
   if (ResultElements(p, pass) == 0) return std::nullopt;
   if (Reason why = UnsupportedProblem(p)) return why;
   const DepthwiseTile& tile = kDepthwiseTiles[s.tile];

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
 #include <limits>
 #include <optional>
 #include <string>
@@ -32,8 +31,6 @@ class DirectPlanner {
     if (!types_) window_.emplace(product.taps, product.residue_classes);
   }
 
-  static int64_t TileCount() { return std::size(kDirectTiles); }
-  static std::string TileName(int64_t tile) { return kDirectTiles[tile].name(); }
   static TileFields FieldsOfTile(int64_t tile) {
     const DirectTile& t = kDirectTiles[tile];
     return {{"columns", 8 * t.set},

@@ -6,6 +6,7 @@
 
 #include "common/settings.h"
 #include "conv_problem.h"
+#include "direct/config.h"
 
 namespace jaxconv {
 
@@ -24,10 +25,11 @@ struct OutputTile {
 // An OutputTile. It may have more rows than were asked for: with row streaming a warp takes several.
 struct DirectSettings {
   static constexpr const char* kFamily = "direct";
+  static constexpr const auto& kTiles = kDirectTiles;
   static constexpr bool kTakesFloat8 = false;
   static constexpr bool kTakesAligned = true;
 
-  int64_t tile = 0;
+  int64_t tile = 0;  // an index of kTiles
   int64_t split = 1;
   int64_t rows = 0;  // output positions that a thread block computes at a time
   int64_t cols = 0;
@@ -48,9 +50,8 @@ struct DirectSettings {
   bool has_rows() const { return rows_before > 0 || rows_after > 0; }
   int rows_dim() const { return static_cast<int>(rows_along); }
 
-  static constexpr std::array<Field<DirectSettings>, 17> Fields() {
-    return {{{"tile", &DirectSettings::tile},
-             {"split", &DirectSettings::split},
+  static constexpr std::array<Field<DirectSettings>, 16> Fields() {
+    return {{{"split", &DirectSettings::split},
              {"rows", &DirectSettings::rows},
              {"cols", &DirectSettings::cols},
              {"streams", &DirectSettings::streams},

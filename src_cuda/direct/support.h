@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <string>
 
 #include "common/planning.h"
@@ -217,7 +216,7 @@ inline DirectLayout LayoutOf(const ConvProblem& p, Pass pass, const DirectSettin
 }
 
 inline Reason UnsupportedSettings(const ConvProblem& p, Pass pass, const DirectSettings& s) {
-  if (Reason why = UnsupportedSplit(s, std::size(kDirectTiles), pass)) return why;
+  if (Reason why = UnsupportedSplit(s, pass)) return why;
   if (ResultElements(p, pass) == 0) return std::nullopt;
   const DirectPass tile{p, pass, kDirectTiles[s.tile]};
   if (Reason why = direct::UnsupportedTypes(p, pass)) return why;

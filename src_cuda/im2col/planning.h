@@ -18,7 +18,6 @@ inline constexpr int64_t kMaxColumnBytes = int64_t{256} << 20;  // of a chunk, u
 class Im2colPlanner : public TiledPlanner<Im2colPlanner, Im2colSettings> {
  public:
   static constexpr const char* kName = Im2colSettings::kFamily;
-  static constexpr const auto& kTiles = kIm2colTiles;
   static constexpr const auto& kRules = im2col::kRules;
 
   using TiledPlanner::TiledPlanner;

@@ -67,7 +67,7 @@ inline Reason UnsupportedChunk(const Im2colSettings& s) {
 }
 
 inline Reason UnsupportedSettings(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
-  if (Reason why = UnsupportedTile(kIm2colTiles, p, s)) return why;
+  if (Reason why = UnsupportedTile(p, s)) return why;
   if (p.dst.block != 0) return kBlocks;
   if (Reason why = UnsupportedChunk(s)) return why;
   return UnsupportedBlocks(std::max(Im2colBlocks(p, s), GemmBlocks(p, pass, s)));

@@ -45,7 +45,6 @@ inline int64_t MergedClasses(const Product& product) {
 class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
  public:
   static constexpr const char* kName = MmaSettings::kFamily;
-  static constexpr const auto& kTiles = kMmaTiles;
   static constexpr const auto& kRules = mma::kRules;
 
   MmaPlanner(const Product& product, const Device& device) : TiledPlanner(product, device) {}

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 
 #include "common/product.h"
 #include "common/rules.h"
@@ -33,7 +32,7 @@ inline Reason UnsupportedMerged(const ConvProblem& p, Pass pass, int64_t merged)
 }
 
 inline Reason UnsupportedSettings(const ConvProblem& p, Pass pass, const MmaSettings& s) {
-  if (Reason why = UnsupportedTileOrSplit(s, std::size(kMmaTiles))) return why;
+  if (Reason why = UnsupportedSplit(s)) return why;
   if (s.n_tiles_per_cta < 0) return "a negative number of N tiles of a thread block";
   if (ResultElements(p, pass) == 0) return std::nullopt;
   if (Reason why = UnsupportedMerged(p, pass, s.merged)) return why;

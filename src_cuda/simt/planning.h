@@ -12,7 +12,6 @@ namespace jaxconv {
 class SimtPlanner : public TiledPlanner<SimtPlanner, SimtSettings> {
  public:
   static constexpr const char* kName = SimtSettings::kFamily;
-  static constexpr const auto& kTiles = kSimtTiles;
   static constexpr const auto& kRules = simt::kRules;
 
   using TiledPlanner::TiledPlanner;

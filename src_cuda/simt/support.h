@@ -21,7 +21,7 @@ inline int64_t ThreadBlocks(const ConvProblem& p, Pass pass, const SimtSettings&
 }
 
 inline Reason UnsupportedSettings(const ConvProblem& p, Pass pass, const SimtSettings& s) {
-  if (Reason why = UnsupportedTile(kSimtTiles, p, s)) return why;
+  if (Reason why = UnsupportedTile(p, s)) return why;
   if (s.tile != kStandInTile && HasFloat8(p)) return "a tile that is not for float8";
   return UnsupportedBlocks(ThreadBlocks(BlocksAsGroups(p), pass, s));
 }

@@ -50,7 +50,6 @@ struct GroupProduct {
 class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, WgmmaSettings> {
  public:
   static constexpr const char* kName = WgmmaSettings::kFamily;
-  static constexpr const auto& kTiles = kWgmmaTiles;
   static constexpr const auto& kRules = wgmma::kRules;
 
   WgmmaPlanner(const Product& all, const Device& device)

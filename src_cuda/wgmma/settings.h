@@ -6,16 +6,18 @@
 
 #include "common/settings.h"
 #include "conv_problem.h"
+#include "wgmma/config.h"
 
 namespace jaxconv {
 
 // All but tile and split follow from the problem: they say where TMA's im2col mode finds pixels and taps.
 struct WgmmaSettings {
   static constexpr const char* kFamily = "wgmma";
+  static constexpr const auto& kTiles = kWgmmaTiles;
   static constexpr bool kTakesFloat8 = true;
   static constexpr bool kTakesAligned = true;
 
-  int64_t tile = 0;
+  int64_t tile = 0;  // an index of kTiles
   int64_t split = 1;
   // The first window's corner: the lowest shift of a tap, in any residue class.
   int64_t corner_d = 0, corner_h = 0, corner_w = 0;
@@ -36,10 +38,9 @@ struct WgmmaSettings {
   // Pixels from a tap of a row to the next; 0: they are not evenly apart.
   int64_t tap_pixels() const { return taps_w > 1 && reach_w % (taps_w - 1) == 0 ? reach_w / (taps_w - 1) : 0; }
 
-  static constexpr std::array<Field<WgmmaSettings>, 18> Fields() {
+  static constexpr std::array<Field<WgmmaSettings>, 17> Fields() {
     using S = WgmmaSettings;
-    return {{{"tile", &S::tile},
-             {"split", &S::split},
+    return {{{"split", &S::split},
              {"corner_d", &S::corner_d},
              {"corner_h", &S::corner_h},
              {"corner_w", &S::corner_w},

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <string>
 
 #include "common/planning.h"
@@ -303,7 +302,7 @@ inline Reason UnsupportedTile(const ConvProblem& p, Pass pass, const WgmmaSettin
 }
 
 inline Reason UnsupportedSettings(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
-  if (Reason why = UnsupportedTileOrSplit(s, std::size(kWgmmaTiles))) return why;
+  if (Reason why = UnsupportedSplit(s)) return why;
   if (ResultElements(p, pass) == 0) return std::nullopt;
   if (Reason why = wgmma::UnsupportedTypes(p, pass)) return why;
   const bool bf16x6 = kWgmmaTiles[s.tile].bf16x6;

@@ -1,7 +1,5 @@
 """Programs carry their kernels' settings by name. What this version does not understand is refused: nothing runs."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
@@ -32,14 +30,22 @@ def test_a_program_of_another_format_is_refused(monkeypatch, implementation):
     assert np.isfinite(jaxconv.conv2d(x, w, implementation=implementation)).all()
 
 
+def kernel_attributes(plan, problem, settings):
+    """Those of a plan's call, with the digest of its settings and with other settings; None: without one."""
+    known = plan.settings | {"tile": plan.tile} | settings
+    tile, numbers = known.pop("tile"), {name: value for name, value in known.items() if value is not None}
+    others = {"tile": tile, "setting_names": " ".join(numbers), "settings": np.array([*numbers.values()], np.int64)}
+    return ffi._kernel(plan, problem) | others
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("family", FAMILIES_ON_GPUS)
 @pytest.mark.parametrize("settings, message", [
     (dict(split=None), "the setting split is missing"),
     (dict(stages=3), "there is no setting stages"),
-    (dict(tile=2**40), "beyond 32 bits"),
-    (dict(tile=999), "there is no tile 999"),
-    (dict(tile=-1), "there is no tile -1"),
+    (dict(split=2**40), "beyond 32 bits"),
+    (dict(tile="8x8x8"), "there is no tile 8x8x8"),
+    (dict(tile=""), "there is no tile "),
     (dict(split=0), "a split of 0"),
     (dict(split=-7), "a split of -7"),
 ])  # fmt: skip
@@ -51,10 +57,9 @@ def test_settings_that_no_kernel_has_are_refused(monkeypatch, family, settings, 
     operands = [a.astype("bfloat16") for a in convolutions()[name].operands()[:2]]
     run = lambda: np.asarray(jax.jit(ffi.convolution(plan, of_pass))(*operands))
     expected = run()
-    others = {name: value for name, value in (plan.settings | settings).items() if value is not None}
+    of_others = kernel_attributes(plan, of_pass, settings)
     with monkeypatch.context() as patched:
-        of_others = ffi._kernel(dataclasses.replace(plan, settings=others))
-        patched.setattr(ffi, "_kernel", lambda plan: of_others)
+        patched.setattr(ffi, "_kernel", lambda *_: of_others)
         with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=message):
             run()
     np.testing.assert_array_equal(run(), expected)
@@ -77,13 +82,10 @@ def test_settings_of_another_window_are_refused(monkeypatch, family, added):
     plan = choose("cuda", kind, of_pass, Constraint("cuda", family, transform=()), ffi.device("cuda")).plan
     operands = [a.astype("bfloat16") for a in convolutions()[name].operands()[:2]]
     run = lambda: np.asarray(jax.jit(ffi.convolution(plan, of_pass))(*operands))
-    expected, of_plan = run(), ffi._kernel(plan)
-    others = {name: value + added.get(name, 0) for name, value in plan.settings.items()}
-    original = ffi._fit_digest
+    expected = run()
+    of_others = kernel_attributes(plan, of_pass, {name: plan.settings[name] + more for name, more in added.items()})
     with monkeypatch.context() as patched:
-        of_others = ffi._kernel(dataclasses.replace(plan, settings=others))
-        patched.setattr(ffi, "_kernel", lambda plan: of_others)
-        patched.setattr(ffi, "_fit_digest", lambda problem, attributes: original(problem, attributes | of_plan))
+        patched.setattr(ffi, "_kernel", lambda *_: of_others)
         with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="jaxconv: "):
             run()
     np.testing.assert_array_equal(run(), expected)
@@ -108,13 +110,13 @@ def test_a_wrong_number_of_classes_is_refused(monkeypatch, family, rows):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("names, numbers, message", [
-    ("tile", 2, "numbers without names"), ("tile split", 1, "names without numbers"),
+    ("split", 2, "numbers without names"), ("split chunk", 1, "names without numbers"),
 ])  # fmt: skip
 def test_names_and_numbers_are_as_many(monkeypatch, names, numbers, message):
     kind, of_pass = passes_of(problem("many_of_all"))["fprop"]
     plan = choose("cuda", kind, of_pass, Constraint("cuda", "simt", transform=()), ffi.device("cuda")).plan
     operands = [a.astype("bfloat16") for a in convolutions()["many_of_all"].operands()[:2]]
-    attributes = {"family": "simt", "setting_names": names, "settings": np.ones(numbers, np.int64)}
-    monkeypatch.setattr(ffi, "_kernel", lambda plan: attributes)
+    attributes = ffi._kernel(plan, of_pass) | {"setting_names": names, "settings": np.ones(numbers, np.int64)}
+    monkeypatch.setattr(ffi, "_kernel", lambda *_: attributes)
     with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=message):
         jax.block_until_ready(jax.jit(ffi.convolution(plan, of_pass))(*operands))

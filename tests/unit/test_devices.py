@@ -153,16 +153,18 @@ def test_a_fused_call_has_the_plan_of_its_ending(installed_with):
     bias = jax.ShapeDtypeStruct((1024,), "float32")
     problem = problem_of(lax_channels_last, x.shape, w.shape, "bfloat16")
 
-    def settings(conv, *operands):
+    def kernel(conv, *operands):
         text = jax.jit(conv).trace(*operands).lower(lowering_platforms=("cuda",)).as_text()
         (numbers,) = re.findall(r"[^_]settings = dense<\[([^]]*)\]>", text)
-        return list(map(int, numbers.split(",")))
+        (tile,) = re.findall(r'tile = "([^"]*)"', text)
+        return tile, list(map(int, numbers.split(",")))
 
     def planned(ending):
-        return list(choose("cuda", "conv", problem, ending=ending).plan.settings.values())
+        plan = choose("cuda", "conv", problem, ending=ending).plan
+        return plan.tile, list(plan.settings.values())
 
-    plain = settings(jaxconv.conv2d, x, w)
-    fused = settings(lambda x, w, bias: jaxconv.conv2d(x, w, bias=bias, implementation="cuda"), x, w, bias)
+    plain = kernel(jaxconv.conv2d, x, w)
+    fused = kernel(lambda x, w, bias: jaxconv.conv2d(x, w, bias=bias, implementation="cuda"), x, w, bias)
     assert (plain, fused) == (planned(Ending.SUMS), planned(Ending.EPILOGUE))
     assert plain != fused
 

@@ -381,7 +381,7 @@ def test_an_edited_problem(tmp_path, field, value):
         jaxconv.load_tuning(path)
 
 
-SETTINGS = {"split": 7, "rows": 0, "tile": 1000, "made_up": 1, "channels": "many"}
+SETTINGS = {"split": 7, "rows": 0, "made_up": 1, "channels": "many"}
 
 
 @pytest.mark.parametrize("name", SETTINGS)

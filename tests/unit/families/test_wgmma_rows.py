@@ -16,7 +16,7 @@ from jaxconv.planner.plan import Constraint
 from jaxconv.problem.offsets import in_three, offset_tables
 from jaxconv.problem.product import Product
 
-TILES = FAMILIES["cuda"]["wgmma"].tiles
+TILES = {tile.name: tile for tile in FAMILIES["cuda"]["wgmma"].tiles}
 CORNERS = {3: 2**15, 4: 2**7, 5: 2**4}  # by rank: the end of those that TMA has
 IMAGE = -1
 
@@ -47,8 +47,8 @@ class Map:
 class Model:
     """A kernel with its settings."""
 
-    def __init__(self, problem, settings):
-        self.settings, self.tile = settings, TILES[settings["tile"]]
+    def __init__(self, problem, candidate):
+        settings, self.tile = candidate.settings, TILES[candidate.tile]
         self.batch = problem.lhs_shape[0]
         self.src, self.dst = in_three(problem.in_spatial), in_three(problem.out_spatial)
         self.step = np.array(in_three(problem.window_strides))
@@ -134,8 +134,8 @@ class Model:
 def accepted(problem, before, after):
     asked = Constraint("cuda", "wgmma", rows_before=before, rows_after=after, transform=())
     for option in options("cuda", Product("conv", problem), asked, TYPICAL_DEVICE):
-        if option.candidate.reason is None and not TILES[option.candidate.settings["tile"]].halo:
-            yield dict(option.candidate.settings)
+        if option.candidate.reason is None and not TILES[option.candidate.tile].halo:
+            yield option.candidate
 
 
 def problem_of(image, window, low, out_rows, batch=1, dilation=1, stride=1):
@@ -165,8 +165,8 @@ def test_random_rows(part):
         if batch * np.prod(image) > 12000 or max(before, after) > first or max(before, after) < 1 or after < 0:
             continue
         problem = problem_of(image, window, low, out_rows, batch, dilation, stride)
-        for settings in itertools.islice(accepted(problem, before, after), rng.randrange(4), None, 5):
-            Model(problem, settings).check()
+        for candidate in itertools.islice(accepted(problem, before, after), rng.randrange(4), None, 5):
+            Model(problem, candidate).check()
             checked += 1
 
 
@@ -179,8 +179,8 @@ def test_windows_that_look_one_way(image, window, dilation, is_causal):
     """Where a tile that sees rows may begin far before them, TMA has no corner for it: the plan is refused."""
     reach = (window[0] - 1) * dilation
     problem = problem_of(image, window, reach if is_causal else 0, image[0], dilation=dilation)
-    for settings in accepted(problem, *((reach, 0) if is_causal else (0, reach))):
-        Model(problem, settings).check()
+    for candidate in accepted(problem, *((reach, 0) if is_causal else (0, reach))):
+        Model(problem, candidate).check()
 
 
 def test_windows_near_their_rows_are_accepted():

@@ -57,7 +57,7 @@ SEEN = {
 def test_tma_reads_the_pixels_of_the_conv(problem, taps):
     """The windows are the same, whatever is summed."""
     conv, wgrad = (choose("cuda", kind, problem, as_it_is("wgmma")).plan.settings for kind in ("conv", "wgrad"))
-    windows = set(wgrad) - {"tile", "split", "taps_h", "taps_w"}
+    windows = set(wgrad) - {"split", "taps_h", "taps_w"}
     assert len(windows) == 14
     assert {name: conv[name] for name in windows} == {name: wgrad[name] for name in windows}
     assert (wgrad["taps_h"], wgrad["taps_w"]) == taps
