@@ -28,9 +28,14 @@ Reason UnsupportedSplit(const Settings& s, Pass pass) {
   return UnsupportedSplit(s);
 }
 
+// CTAs that compute so many tiles along M, with all tiles of `cols` columns.
+inline int64_t GridBlocks(const ConvProblem& p, int64_t row_tiles, int64_t split, int cols) {
+  return row_tiles * CeilDiv(p.out_channels, cols) * split * p.groups;
+}
+
 // CTAs that compute a product in tiles of rows x cols, with those that have none: see RowTiles.
 inline int64_t GridBlocks(const ConvProblem& p, Pass pass, int64_t split, int rows, int cols) {
-  return RowTiles(p, Rows(p, pass), rows) * CeilDiv(p.out_channels, cols) * split * p.groups;
+  return GridBlocks(p, RowTiles(p, Rows(p, pass), rows), split, cols);
 }
 
 }  // namespace jaxconv

@@ -56,8 +56,7 @@ inline int64_t GemmRowTiles(const ConvProblem& p, Pass pass, const Im2colSetting
 }
 
 inline int64_t GemmBlocks(const ConvProblem& p, Pass pass, const Im2colSettings& s) {
-  const int64_t col_tiles = CeilDiv(p.out_channels, kIm2colTiles[s.tile].block_n);
-  return GemmRowTiles(p, pass, s) * col_tiles * s.split * p.groups;
+  return GridBlocks(p, GemmRowTiles(p, pass, s), s.split, kIm2colTiles[s.tile].block_n);
 }
 
 inline Reason UnsupportedChunk(const Im2colSettings& s) {
