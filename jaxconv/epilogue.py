@@ -73,7 +73,9 @@ class Epilogue:
         return Epilogue(operands, None, self.number_dtype(problem) if self.is_quantised else self.out_dtype)
 
     def sums_dtype(self, problem: ConvProblem) -> np.dtype:
-        """The dtype of the sums before the epilogue."""
+        """The dtype of the sums before the epilogue, which XLA may compute, also for results that kernels do not have.
+        Of those that they have it is `SumType` of C++.
+        """
         operand = problem.rhs_dtype
         if operand == INT8:
             return INT32
