@@ -60,6 +60,11 @@ class Product:
         return float32_of(self.problem.precision)
 
 
+def operand_dtype(problem: ConvProblem) -> np.dtype:
+    """That of both operands of any pass. One of lhs and rhs may be the pass's result, which may be wider."""
+    return min(problem.lhs_dtype, problem.rhs_dtype, key=lambda dtype: dtype.itemsize)
+
+
 def vector_elements(dtype: np.dtype) -> int:
     """Elements of a 16-byte vector."""
     return planning.VECTOR_BYTES // dtype.itemsize

@@ -8,7 +8,7 @@ from jaxconv.compiled import planning
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.algorithms import Float32
 from jaxconv.problem.native import has_channel_vectors
-from jaxconv.problem.product import Ending, Product, vector_elements
+from jaxconv.problem.product import Ending, Product, operand_dtype, vector_elements
 from jaxconv.transforms.columns import PackedColumns, PackedOutputs, TapsAsChannels
 from jaxconv.transforms.dense import (
     ChannelsLast,
@@ -61,7 +61,7 @@ def dense_transforms(
     tried = [(*first, *pack, *rows) for rows in ((), *_patch_rows(problem)) for pack in ((), *((p,) for p in packs))]
     tried += [(*first, *steps) for steps in _of_few_channels(product)]
     # Without its stride, a wgrad becomes K-major from either side.
-    swaps = product.kind == "wgrad" and k_major and problem.rhs_dtype.itemsize == 4
+    swaps = product.kind == "wgrad" and k_major and operand_dtype(problem).itemsize == 4
     for seen in _seen_pixels(product, first, only_zeros=not swaps):
         packs = _packed_columns(apply(seen, problem).problem, stores_parts)
         tried += [(*seen, *pack) for pack in ((), *((p,) for p in packs))]
@@ -70,8 +70,8 @@ def dense_transforms(
     has_few_outputs = SWAPPED_RATIO * problem.out_channels <= problem.in_channels
     if product.kind == "wgrad" and has_few_outputs and math.prod(problem.kernel) > 1:
         found += [(*t, SwappedOperands()) for t in ((), *found)]
-    vector = vector_elements(problem.rhs_dtype)
-    if k_major and planning.is_k_major_alone(problem.rhs_dtype.name):
+    vector = vector_elements(operand_dtype(problem))
+    if k_major and planning.is_k_major_alone(operand_dtype(problem).name):
         found += _k_majors(product, found)
 
     def has_vectors(transform: Transform) -> bool:
@@ -87,7 +87,7 @@ def _k_majors(product: Product, found: list[Transform]) -> list[Transform]:
     """Those after which wgmma multiplies int8, or float32 as it is asked to, behind others."""
     problem = forward_of(product.problem)
     steps_of = {Float32.TF32: _k_major, Float32.BF16X6: _split}.get(product.float32, lambda product, swaps: [])
-    if problem.rhs_dtype.itemsize == 1:
+    if operand_dtype(problem).itemsize == 1:
         steps_of = lambda product, swaps: _k_major(product, swaps) if product.kind == "conv" else []
     as_they_lie = [t for t in ((), *found) if SwappedOperands() not in t]
     tried = [(*t, *last) for t in as_they_lie for last in steps_of(product, _is_undilated(t, problem))]
@@ -160,7 +160,7 @@ def _packed_columns(problem: ConvProblem, stores_parts: bool) -> list[PackedColu
     stride = problem.window_strides[-1] if problem.kernel else 1
     if stride == 1:
         return [PackedColumns(1)]
-    if problem.in_channels % vector_elements(problem.rhs_dtype) == 0:
+    if problem.in_channels % vector_elements(operand_dtype(problem)) == 0:
         return [PackedColumns(stride if are_side_by_side(problem, -1) else 1)]
     are_whole = PackedColumns(stride).channels(problem) == (problem.in_channels, problem.out_channels)
     unpadded = [PackedColumns(stride, whole=False)] if stores_parts and not are_whole else []
@@ -193,7 +193,7 @@ def _patch_rows(problem: ConvProblem) -> list[Transform]:
 def _packed_groups(product: Product) -> list[PackedGroups]:
     """Packs that have whole vectors of channels, and about a tile's width of them."""
     problem = forward_of(product.problem)
-    ins, outs, vector = problem.in_channels, problem.out_channels, vector_elements(problem.rhs_dtype)
+    ins, outs, vector = problem.in_channels, problem.out_channels, vector_elements(operand_dtype(problem))
     channels = max(ins, outs, 1)
     most = min(problem.groups, 2 * PACKED_CHANNELS[-1] // channels)
     packs = [pack for pack in range(2, most + 1) if problem.groups % pack == 0]

@@ -13,7 +13,7 @@ from jax import Array, lax
 
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.factors import fold, unfold
-from jaxconv.problem.product import ceil_div, vector_elements
+from jaxconv.problem.product import ceil_div, operand_dtype, vector_elements
 from jaxconv.transforms.array_views import AS_IT_IS, ArrayView, Moves, Transformed, merged, padded, resized, split
 
 
@@ -75,7 +75,7 @@ class PackedColumns:
         """Input and output channels, with the padding."""
         if not self.whole:
             return problem.in_channels, problem.out_channels
-        vector = vector_elements(problem.rhs_dtype)
+        vector = vector_elements(operand_dtype(problem))
         least = vector // math.gcd(self.columns, vector)
         return ceil_div(problem.in_channels, least) * least, ceil_div(problem.out_channels, vector) * vector
 

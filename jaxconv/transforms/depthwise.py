@@ -14,7 +14,7 @@ from jax import Array
 
 from jaxconv.compiled import planning
 from jaxconv.problem import ROLES, SPATIAL, ConvProblem, Shape, Spec
-from jaxconv.problem.product import ceil_div, vector_elements
+from jaxconv.problem.product import ceil_div, operand_dtype, vector_elements
 from jaxconv.transforms.array_views import (
     ALL_AS_THEY_ARE,
     ArrayView,
@@ -104,11 +104,11 @@ class PaddedGroups:
     def unsupported_reason(self, problem: ConvProblem) -> str | None:
         if reason := unsupported_channels(problem):
             return reason
-        is_whole = problem.groups % vector_elements(problem.rhs_dtype) == 0
+        is_whole = problem.groups % vector_elements(operand_dtype(problem)) == 0
         return "groups are whole 16-byte vectors already" if is_whole else None
 
     def apply(self, problem: ConvProblem) -> Transformed:
-        p, vector = problem, vector_elements(problem.rhs_dtype)
+        p, vector = problem, vector_elements(operand_dtype(problem))
         groups = ceil_div(p.groups, vector) * vector
         axes = {"lhs": p.lhs_spec.second, "rhs": p.rhs_spec.first, "out": p.out_spec.second}
         changes, views = {"groups": groups, "member": p.member._replace(groups=1)}, {}

@@ -67,6 +67,18 @@ def without_repeats(transform):
     return tuple(PackedColumns(step.columns // outs) if isinstance(step, PackedColumns) else step for step in others)
 
 
+@pytest.mark.parametrize("problem", [problem for problem, _ in LAYERS.values()], ids=LAYERS)
+def test_a_wider_result_has_the_transforms_of_the_operands(problem):
+    """Besides those that add results, which may not be rounded before."""
+    for which in ("wgrad", "dgrad"):
+        kind, of_pass = passes_of(problem)[which]
+        wider = dataclasses.replace(of_pass, **{f"{RESULT[kind]}_dtype": jax.numpy.dtype("float32")})
+        tried, of_wider = (
+            dense_transforms(Product(kind, p), packs_groups=True, k_major=True) for p in (of_pass, wider)
+        )
+        assert tried == [t for t in of_wider if added_results_reason(t, Product(kind, of_pass)) is None]
+
+
 @pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
 @pytest.mark.parametrize("problem, transform", LAYERS.values(), ids=LAYERS)
 def test_what_is_chosen(problem, transform, which):
