@@ -24,7 +24,7 @@ void RunOnPool(void* pool, int64_t threads, int64_t items, Workers::Body body, c
   auto* xla = static_cast<ffi::ThreadPool*>(pool);
   ParallelFor(
       threads, [xla](auto&& task) { xla->Schedule(std::forward<decltype(task)>(task)); }, items,
-      [=](int64_t slot, int64_t item) { body(context, slot, item); });
+      [=](int64_t worker, int64_t item) { body(context, worker, item); });
 }
 
 // A call's buffers in their roles, whichever of the filter and the destination is the result.

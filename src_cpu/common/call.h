@@ -24,22 +24,23 @@ struct ConvCall {
 // code that the linker could merge with the baseline's.
 class Workers {
  public:
-  using Body = void (*)(const void* context, int64_t slot, int64_t item);
+  using Body = void (*)(const void* context, int64_t worker, int64_t item);
   using Run = void (*)(void* pool, int64_t threads, int64_t items, Body body, const void* context);
 
   Workers(void* pool, int64_t threads, Run run) : pool_(pool), threads_(threads), run_(run) {}
 
   int64_t threads() const { return threads_; }
 
-  // Calls body(slot, item) for every item, with slot < threads(). `work` is about the number of multiply-adds in all:
-  // waking a thread costs as much as many of them.
+  // Calls body(worker, item) for every item, with worker < threads(). `work` is about the number of multiply-adds in
+  // all: waking a thread costs as much as many of them.
   template <typename F>
   void For(int64_t items, double work, const F& body) const {
     constexpr double kWorkPerThread = 2e5;
     const double worth = 1 + work / kWorkPerThread;
     run_(
         pool_, worth < threads_ ? static_cast<int64_t>(worth) : threads_, items,
-        [](const void* context, int64_t slot, int64_t item) { (*static_cast<const F*>(context))(slot, item); }, &body);
+        [](const void* context, int64_t worker, int64_t item) { (*static_cast<const F*>(context))(worker, item); },
+        &body);
   }
 
  private:

@@ -27,9 +27,9 @@ struct Loop {
   void Work() {
     int64_t item = claimed.fetch_add(1);
     if (item >= items) return;
-    const int64_t slot = participants.fetch_add(1);
+    const int64_t worker = participants.fetch_add(1);
     for (; item < items; item = claimed.fetch_add(1)) {
-      (*body)(slot, item);
+      (*body)(worker, item);
       if (done.fetch_add(1) + 1 == items) done.notify_all();
     }
   }
@@ -41,8 +41,8 @@ struct Loop {
 
 }  // namespace internal
 
-// Calls body(slot, item) once for every item in [0, items), from at most `threads` threads at a time, each with its own
-// slot in [0, threads). `schedule` hands a callable to the pool. The body must not throw.
+// Calls body(worker, item) once for every item in [0, items), from at most `threads` threads at a time, each with its
+// own worker in [0, threads). `schedule` hands a callable to the pool. The body must not throw.
 template <typename Schedule, typename F>
 void ParallelFor(int64_t threads, Schedule&& schedule, int64_t items, const F& body) {
   if (items <= 0) return;

@@ -14,22 +14,22 @@ namespace {
 
 // n adjacent positions from `first` on: sums[i] = sum over the taps and channels of source * filter[tap][channel].
 template <typename T, bool whole, int n, typename S>
-void SumPositions(const Reaches& reaches, const SourceStrides& strides, const S* src, const T* filter, int64_t first,
+void SumPositions(const StripTaps& seen, const SourceStrides& strides, const S* src, const T* filter, int64_t first,
                   T* sums) {
   Vector<T> sum[n] = {};
-  const bool inside = first >= reaches.low && first + n <= reaches.high;
+  const bool inside = first >= seen.low && first + n <= seen.high;
   const int64_t channels = Max<int64_t>(strides.channels, 1);
-  const int64_t taps = CeilDiv(ChainLength<T>(reaches.count * channels), channels);  // of a chain
-  for (int64_t t = 0; t < reaches.count;) {
+  const int64_t taps = CeilDiv(ChainLength<T>(seen.count * channels), channels);  // of a chain
+  for (int64_t t = 0; t < seen.count;) {
     Vector<T> chain[n] = {};
-    for (const int64_t end = Min(t + taps, reaches.count); t < end; ++t) {
-      const Reach& reach = reaches.taps[t];
+    for (const int64_t end = Min(t + taps, seen.count); t < end; ++t) {
+      const StripTap& each = seen.taps[t];
       for (int64_t c = 0; c < strides.channels; ++c) {
-        const Vector<T> weight = LoadVector<T>(filter + (reach.tap * strides.channels + c) * kLanes<T>);
-        const S* from = src + reach.src + first * strides.position + c * strides.channel;
+        const Vector<T> weight = LoadVector<T>(filter + (each.tap * strides.channels + c) * kLanes<T>);
+        const S* from = src + each.src + first * strides.position + c * strides.channel;
 #pragma GCC unroll 8
         for (int i = 0; i < n; ++i)
-          if (inside || (first + i >= reach.low && first + i < reach.high))
+          if (inside || (first + i >= each.low && first + i < each.high))
             chain[i] += LoadLanes<T, whole>(from + i * strides.position, strides.lane, strides.lanes) * weight;
       }
     }
@@ -42,27 +42,27 @@ void SumPositions(const Reaches& reaches, const SourceStrides& strides, const S*
 
 // All positions of a strip, n at a time; the last ones overlap.
 template <typename T, bool whole, int n, typename S>
-void SumStrip(const Strip& strip, const Reaches& reaches, const SourceStrides& strides, const S* src, const T* filter,
+void SumStrip(const Strip& strip, const StripTaps& seen, const SourceStrides& strides, const S* src, const T* filter,
               T* sums) {
   const int64_t count = strip.last - strip.first;
   if (count >= n) {
     for (int64_t i = 0; i < count; i += n) {
       const int64_t at = Min(i, count - n);
-      SumPositions<T, whole, n>(reaches, strides, src, filter, strip.first + at, sums + at * kLanes<T>);
+      SumPositions<T, whole, n>(seen, strides, src, filter, strip.first + at, sums + at * kLanes<T>);
     }
   } else if constexpr (n > 1) {
-    SumStrip<T, whole, n / 2>(strip, reaches, strides, src, filter, sums);
+    SumStrip<T, whole, n / 2>(strip, seen, strides, src, filter, sums);
   }
 }
 
 template <typename T, typename S>
-void SumStripOf(const Strip& strip, const Reaches& reaches, const SourceStrides& strides, const void* src,
+void SumStripOf(const Strip& strip, const StripTaps& seen, const SourceStrides& strides, const void* src,
                 const T* filter, T* sums) {
   constexpr int kPositions = 8;  // in registers
   const S* from = static_cast<const S*>(src);
   const bool whole = strides.lane == 1 && strides.lanes == kLanes<T>;
-  if (whole) SumStrip<T, true, kPositions>(strip, reaches, strides, from, filter, sums);
-  else SumStrip<T, false, 1>(strip, reaches, strides, from, filter, sums);
+  if (whole) SumStrip<T, true, kPositions>(strip, seen, strides, from, filter, sums);
+  else SumStrip<T, false, 1>(strip, seen, strides, from, filter, sums);
 }
 
 template <typename T>
@@ -75,7 +75,7 @@ class Conv {
         items_(p_, [&](int32_t c) { return StripCount(p_, call.classes[c]); }),
         filter_(call.rhs, p_.filter_type),
         packed_filter_(lanes_.count() * p_.out_channels * FilterSize()),
-        reaches_(workers.threads() * p_.tap_count),
+        strip_taps_(workers.threads() * p_.tap_count),
         sums_(workers.threads() * kStrip * kLanes<T>),
         epilogue_(call.result, p_.dst_type, call.epilogue) {
     WithStorage<T>(p_.src_type, [&](auto s) { sum_strip_ = SumStripOf<T, decltype(s)>; });
@@ -87,8 +87,8 @@ class Conv {
     // Strips can be short work: a thread takes several at a time.
     const int64_t strips = CeilDiv(items_.total(), workers.threads() * kItemsPerThread);
     if (strips == 0) return;
-    workers.For(CeilDiv(items_.total(), strips), MultiplyAdds(call_), [&](int64_t slot, int64_t item) {
-      for (int64_t i = item * strips; i < Min((item + 1) * strips, items_.total()); ++i) OneStrip(slot, i);
+    workers.For(CeilDiv(items_.total(), strips), MultiplyAdds(call_), [&](int64_t worker, int64_t item) {
+      for (int64_t i = item * strips; i < Min((item + 1) * strips, items_.total()); ++i) OneStrip(worker, i);
     });
   }
 
@@ -107,23 +107,22 @@ class Conv {
     }
   }
 
-  void OneStrip(int64_t slot, int64_t item) const {
+  void OneStrip(int64_t worker, int64_t item) const {
     const ResidueClass& cls = call_.classes[items_.Find(&item)];
     const Strip strip = LocateStrip(p_, cls, item);
-    const Reaches reaches = FindReaches(call_, cls, strip, reaches_.data() + slot * p_.tap_count);
+    const StripTaps seen = FindStripTaps(call_, cls, strip, strip_taps_.data() + worker * p_.tap_count);
     const SourceStrides strides{p_.step[2] * p_.src.spatial[2], p_.src.channel, p_.in_channels, p_.src.group,
                                 lanes_.used()};
     int64_t offsets[kStrip];
     for (int64_t q = strip.first; q < strip.last; ++q)
       offsets[q - strip.first] = strip.dst + q * p_.period[2] * p_.dst.spatial[2];
 
-    T* sums = sums_.data() + slot * kStrip * kLanes<T>;
+    T* sums = sums_.data() + worker * kStrip * kLanes<T>;
     for (int64_t b = 0; b < lanes_.count(); ++b) {
       const int64_t group = lanes_.first(b);
       const void* src = Offset(call_.src, p_.src_type, group * p_.src.group);
       for (int64_t k = 0; k < p_.out_channels; ++k) {
-        sum_strip_(strip, reaches, strides, src, packed_filter_.data() + (b * p_.out_channels + k) * FilterSize(),
-                   sums);
+        sum_strip_(strip, seen, strides, src, packed_filter_.data() + (b * p_.out_channels + k) * FilterSize(), sums);
         epilogue_(sums, kLanes<T>,
                   OutputTile{.origin = group * p_.dst.group + k * p_.dst.channel,
                              .offsets = offsets,
@@ -142,7 +141,7 @@ class Conv {
   const ClassItems items_;
   const Operand<T> filter_;
   const Buffer<T> packed_filter_;  // [vector of lanes][k][tap][c][lane]
-  const Buffer<Reach> reaches_;
+  const Buffer<StripTap> strip_taps_;
   const Buffer<T> sums_;
   StripFunction<T>* sum_strip_;
   const EpilogueOf<T> epilogue_;

@@ -46,36 +46,36 @@ Strip LocateStrip(const ConvProblem& p, const ResidueClass& cls, int64_t index) 
 }
 
 // A tap that a strip sees, and the positions [low, high) for which it reads inside the source.
-struct Reach {
+struct StripTap {
   int32_t tap;
   int64_t src;  // where position 0 reads
   int64_t low;
   int64_t high;
 };
 
-struct Reaches {
-  const Reach* taps;
+struct StripTaps {
+  const StripTap* taps;
   int64_t count;
-  int64_t low;  // the positions that all taps reach: empty if low >= high
+  int64_t low;  // the positions that all taps see: empty if low >= high
   int64_t high;
 };
 
-Reaches FindReaches(const ConvCall& call, const ResidueClass& cls, const Strip& strip, Reach* taps) {
+StripTaps FindStripTaps(const ConvCall& call, const ResidueClass& cls, const Strip& strip, StripTap* taps) {
   const ConvProblem& p = call.problem;
-  Reaches reaches{taps, 0, strip.first, strip.last};
+  StripTaps seen{taps, 0, strip.first, strip.last};
   for (int32_t t = cls.first_tap; t < cls.first_tap + cls.tap_count; ++t) {
     const Tap& tap = call.taps[t];
     if (!Inside(strip.base[0] + tap.shift[0], p.src_size[0]) || !Inside(strip.base[1] + tap.shift[1], p.src_size[1]))
       continue;
     const int64_t before = Max(-tap.shift[2], 0), inside = Max<int64_t>(p.src_size[2] - tap.shift[2], 0);
-    Reach reach{t, strip.src + tap.src_delta, Max(CeilDiv(before, p.step[2]), strip.first),
-                Min(CeilDiv(inside, p.step[2]), strip.last)};
-    if (reach.low >= reach.high) continue;
-    reaches.low = Max(reaches.low, reach.low);
-    reaches.high = Min(reaches.high, reach.high);
-    taps[reaches.count++] = reach;
+    StripTap each{t, strip.src + tap.src_delta, Max(CeilDiv(before, p.step[2]), strip.first),
+                  Min(CeilDiv(inside, p.step[2]), strip.last)};
+    if (each.low >= each.high) continue;
+    seen.low = Max(seen.low, each.low);
+    seen.high = Min(seen.high, each.high);
+    taps[seen.count++] = each;
   }
-  return reaches;
+  return seen;
 }
 
 // The groups cut into vectors; the last one overlaps its neighbour, which computes the same twice and needs no rest.
@@ -111,7 +111,7 @@ struct SourceStrides {
 
 // The work on one vector of lanes of a strip; `right` is the filter in a conv, dst's gradient in a wgrad.
 template <typename T>
-using StripFunction = void(const Strip& strip, const Reaches& reaches, const SourceStrides& strides, const void* src,
+using StripFunction = void(const Strip& strip, const StripTaps& seen, const SourceStrides& strides, const void* src,
                            const T* right, T* sums);
 
 }  // namespace

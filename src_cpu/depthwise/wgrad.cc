@@ -13,14 +13,14 @@ namespace {
 
 // n taps over a strip: sums[tap] += sum over the positions of source * grad[position].
 template <typename T, bool whole, int n, typename S>
-void SumTaps(const Strip& strip, const Reach* taps, const SourceStrides& strides, const S* src, const T* grad,
+void SumTaps(const Strip& strip, const StripTap* taps, const SourceStrides& strides, const S* src, const T* grad,
              T* sums) {
   constexpr int kTogether = 2;  // positions, with their own sums: additions take several cycles
-  const auto product = [&](const Reach& tap, int64_t q) {
+  const auto product = [&](const StripTap& tap, int64_t q) {
     return LoadLanes<T, whole>(src + tap.src + q * strides.position, strides.lane, strides.lanes) *
            LoadVector<T>(grad + (q - strip.first) * kLanes<T>);
   };
-  int64_t low = taps[0].low, high = taps[0].high;  // the positions that all n taps reach
+  int64_t low = taps[0].low, high = taps[0].high;  // the positions that all n taps see
   for (int t = 1; t < n; ++t) {
     low = Max(low, taps[t].low);
     high = Min(high, taps[t].high);
@@ -46,13 +46,13 @@ void SumTaps(const Strip& strip, const Reach* taps, const SourceStrides& strides
 
 // All taps that a strip sees, up to n at a time in about equal parts.
 template <typename T, bool whole, typename S>
-void SumAllTaps(const Strip& strip, const Reaches& reaches, const SourceStrides& strides, const S* src, const T* grad,
+void SumAllTaps(const Strip& strip, const StripTaps& seen, const SourceStrides& strides, const S* src, const T* grad,
                 T* sums) {
   constexpr int kTaps = whole ? 4 : 1;  // in registers
-  const int64_t parts = CeilDiv(reaches.count, kTaps);
+  const int64_t parts = CeilDiv(seen.count, kTaps);
   for (int64_t part = 0; part < parts; ++part) {
-    const int64_t first = part * reaches.count / parts, last = (part + 1) * reaches.count / parts;
-    const Reach* taps = reaches.taps + first;
+    const int64_t first = part * seen.count / parts, last = (part + 1) * seen.count / parts;
+    const StripTap* taps = seen.taps + first;
     switch (last - first) {
       case 1: SumTaps<T, whole, 1>(strip, taps, strides, src, grad, sums); break;
       case 2: SumTaps<T, whole, Min(2, kTaps)>(strip, taps, strides, src, grad, sums); break;
@@ -63,11 +63,11 @@ void SumAllTaps(const Strip& strip, const Reaches& reaches, const SourceStrides&
 }
 
 template <typename T, typename S>
-void SumAllTapsOf(const Strip& strip, const Reaches& reaches, const SourceStrides& strides, const void* src,
+void SumAllTapsOf(const Strip& strip, const StripTaps& seen, const SourceStrides& strides, const void* src,
                   const T* grad, T* sums) {
   const S* from = static_cast<const S*>(src);
-  if (strides.lane == 1 && strides.lanes == kLanes<T>) SumAllTaps<T, true>(strip, reaches, strides, from, grad, sums);
-  else SumAllTaps<T, false>(strip, reaches, strides, from, grad, sums);
+  if (strides.lane == 1 && strides.lanes == kLanes<T>) SumAllTaps<T, true>(strip, seen, strides, from, grad, sums);
+  else SumAllTaps<T, false>(strip, seen, strides, from, grad, sums);
 }
 
 // K is all positions. It is split along strips. The splits depend on the problem only, and their sums are added in
@@ -82,7 +82,7 @@ class Wgrad {
         splits_(Splits()),
         sums_(splits_ * SumsSize()),
         offsets_(p_.tap_count),
-        reaches_(workers.threads() * p_.tap_count),
+        strip_taps_(workers.threads() * p_.tap_count),
         grad_(call.rhs, p_.dst_type),
         packed_grad_(workers.threads() * kStrip * kLanes<T>),
         epilogue_(call.result, p_.filter_type, call.epilogue) {
@@ -91,9 +91,9 @@ class Wgrad {
   }
 
   void Run(const Workers& workers) const {
-    workers.For(splits_, MultiplyAdds(call_), [this](int64_t slot, int64_t split) {
+    workers.For(splits_, MultiplyAdds(call_), [this](int64_t worker, int64_t split) {
       Zero(SumsSize(), sums_.data() + split * SumsSize());
-      for (int32_t c = 0; c < p_.class_count; ++c) Sum(slot, split, call_.classes[c]);
+      for (int32_t c = 0; c < p_.class_count; ++c) Sum(worker, split, call_.classes[c]);
     });
     workers.For(FilterCount(), static_cast<double>(splits_) * SumsSize(),
                 [this](int64_t, int64_t item) { StoreFilter(item); });
@@ -112,14 +112,14 @@ class Wgrad {
     return Max<int64_t>(Min(kSplits, Min(strips, affordable)), 1);
   }
 
-  void Sum(int64_t slot, int64_t split, const ResidueClass& cls) const {
+  void Sum(int64_t worker, int64_t split, const ResidueClass& cls) const {
     const int64_t strips = StripCount(p_, cls);
     const SourceStrides strides{p_.step[2] * p_.src.spatial[2], p_.src.channel, p_.in_channels, p_.src.group,
                                 lanes_.used()};
-    T* grad = packed_grad_.data() + slot * kStrip * kLanes<T>;
+    T* grad = packed_grad_.data() + worker * kStrip * kLanes<T>;
     for (int64_t i = split * strips / splits_; i < (split + 1) * strips / splits_; ++i) {
       const Strip strip = LocateStrip(p_, cls, i);
-      const Reaches reaches = FindReaches(call_, cls, strip, reaches_.data() + slot * p_.tap_count);
+      const StripTaps seen = FindStripTaps(call_, cls, strip, strip_taps_.data() + worker * p_.tap_count);
       T* sums = sums_.data() + split * SumsSize();
       for (int64_t b = 0; b < lanes_.count(); ++b) {
         const int64_t group = lanes_.first(b), grad_step = p_.period[2] * p_.dst.spatial[2];
@@ -127,8 +127,8 @@ class Wgrad {
           const int64_t dst = strip.dst + strip.first * grad_step + group * p_.dst.group + k * p_.dst.channel;
           grad_.PackPanel(dst, Rows{strip.last - strip.first, grad_step}, lanes_.used(), p_.dst.group, grad, kLanes<T>);
           for (int64_t c = 0; c < p_.in_channels; ++c, sums += FilterSize())
-            sum_taps_(strip, reaches, strides,
-                      Offset(call_.src, p_.src_type, group * p_.src.group + c * p_.src.channel), grad, sums);
+            sum_taps_(strip, seen, strides, Offset(call_.src, p_.src_type, group * p_.src.group + c * p_.src.channel),
+                      grad, sums);
         }
       }
     }
@@ -152,7 +152,7 @@ class Wgrad {
   const int64_t splits_;
   const Buffer<T> sums_;  // [split][vector of lanes][k][c][tap][lane]
   const Buffer<int64_t> offsets_;
-  const Buffer<Reach> reaches_;
+  const Buffer<StripTap> strip_taps_;
   const Operand<T> grad_;
   const Buffer<T> packed_grad_;
   StripFunction<T>* sum_taps_;

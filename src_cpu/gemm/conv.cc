@@ -49,7 +49,7 @@ class Conv {
   void Run(const Workers& workers) const {
     const double filter_size = static_cast<double>(p_.tap_count) * p_.groups * p_.in_channels * p_.out_channels;
     workers.For(p_.class_count * p_.groups * panels_, filter_size, [this](int64_t, int64_t item) { PackFilter(item); });
-    workers.For(blocks_.total(), MultiplyAdds(call_), [this](int64_t slot, int64_t item) { Block(slot, item); });
+    workers.For(blocks_.total(), MultiplyAdds(call_), [this](int64_t worker, int64_t item) { Block(worker, item); });
   }
 
  private:
@@ -94,16 +94,16 @@ class Conv {
     } while (++i < blocks_k.count());
   }
 
-  void Block(int64_t slot, int64_t item) const {
+  void Block(int64_t worker, int64_t item) const {
     const int32_t c = blocks_.Find(&item);
     const ResidueClass& cls = call_.classes[c];
     const int64_t first = Take(&item, BlocksM(c)) * kBlockM;
     const int64_t panel = Take(&item, blocks_n_) * block_panels_, group = item;
     const int64_t panels = Min(block_panels_, panels_ - panel);
 
-    Positions& at = positions_[slot];
+    Positions& at = positions_[worker];
     at.Locate(p_, cls, first, Min(kBlockM, PositionCount(p_, cls) - first));
-    T* im2col = workspace_.data() + slot * WorkspaceSize();
+    T* im2col = workspace_.data() + worker * WorkspaceSize();
     T* sums = im2col + kBlockM * kRowStride<T>;
     const int64_t tiles = CeilDiv(at.count, kTileM);
 

@@ -207,11 +207,11 @@ class TapProducts {
   void Run(const Workers& workers) const {
     const double filter_size = static_cast<double>(p_.groups) * p_.in_channels * row_;
     workers.For(p_.groups * panels_, filter_size, [this](int64_t, int64_t item) { PackPanel(item); });
-    workers.For(p_.groups * p_.batch * blocks_.count(), MultiplyAdds(call_), [this](int64_t slot, int64_t item) {
+    workers.For(p_.groups * p_.batch * blocks_.count(), MultiplyAdds(call_), [this](int64_t worker, int64_t item) {
       const int64_t block = Take(&item, blocks_.count()), image = Take(&item, p_.batch);
       const Region region = blocks_.Pixels(block);
-      T* products = products_.data() + slot * products_size_;
-      Multiply(slot, item, image, region, products);
+      T* products = products_.data() + worker * products_size_;
+      Multiply(worker, item, image, region, products);
       Add(item, image, block, Products<T>{region, products, row_});
     });
   }
@@ -250,8 +250,8 @@ class TapProducts {
     filter_.Finish(channels, to, tile_.n);
   }
 
-  void Multiply(int64_t slot, int64_t group, int64_t image, const Region& region, T* products) const {
-    T* words = rows_.data() + slot * kPixels * kRowStride<T>;
+  void Multiply(int64_t worker, int64_t group, int64_t image, const Region& region, T* products) const {
+    T* words = rows_.data() + worker * kPixels * kRowStride<T>;
     L* rows = reinterpret_cast<L*>(words);
     int64_t offsets[kPixels];
     for (int64_t first = 0; first < region.count(); first += kPixels) {

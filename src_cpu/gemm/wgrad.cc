@@ -57,14 +57,14 @@ class Wgrad {
   void Run(const Workers& workers) const {
     const double work = MultiplyAdds(call_);
     if (splits_ == 1) {
-      workers.For(blocks_.total(), work, [this](int64_t slot, int64_t block) {
-        Sum(slot, block, 0, SplitSums(slot));
-        StoreBlock(block, SplitSums(slot));
+      workers.For(blocks_.total(), work, [this](int64_t worker, int64_t block) {
+        Sum(worker, block, 0, SplitSums(worker));
+        StoreBlock(block, SplitSums(worker));
       });
       return;
     }
     workers.For(blocks_.total() * splits_, work,
-                [this](int64_t slot, int64_t item) { Sum(slot, item / splits_, item % splits_, SplitSums(item)); });
+                [this](int64_t worker, int64_t item) { Sum(worker, item / splits_, item % splits_, SplitSums(item)); });
     workers.For(blocks_.total(), static_cast<double>(blocks_.total()) * splits_ * SumsSize(),
                 [this](int64_t, int64_t block) {
                   T* sums = SplitSums(block * splits_);
@@ -116,14 +116,14 @@ class Wgrad {
   int64_t WorkspaceSize() const { return Im2colSize() + block_panels_ * PanelSize(); }
   T* SplitSums(int64_t i) const { return sums_.data() + i * SumsSize(); }
 
-  void Sum(int64_t slot, int64_t block, int64_t split, T* sums) const {
+  void Sum(int64_t worker, int64_t block, int64_t split, T* sums) const {
     const BlockCoord coord = Locate(block);
     const ResidueClass& cls = call_.classes[coord.cls];
     const int64_t count = PositionCount(p_, cls), end = (split + 1) * count / splits_;
     const int64_t tiles = CeilDiv(coord.taps.size(), kTileM);
 
-    Positions& at = positions_[slot];
-    T* im2col = workspace_.data() + slot * WorkspaceSize();
+    Positions& at = positions_[worker];
+    T* im2col = workspace_.data() + worker * WorkspaceSize();
     T* grad = im2col + Im2colSize();
     const Source source{p_, Offset(call_.src, p_.src_type, coord.group * p_.src.group), taps_.taps(cls),
                         taps_.counts(cls)};
