@@ -159,9 +159,9 @@ class DirectPlanner {
       s->streams = std::max<int64_t>(1, most) * dilation;
       s->stream_rows = std::max(least, CeilDiv(s->rows, s->streams));
     }
-    const int64_t unit = d.taps_in_n() ? 1 : kMatrixRows, width = (s->cols - 1) * step[2] + w.reach[2];
-    s->halo_depth = w.reach[0];
-    s->halo_height = (s->streams * s->stream_rows - 1) * step[1] + w.reach[1];
+    const int64_t unit = d.taps_in_n() ? 1 : kMatrixRows, width = (s->cols - 1) * step[2] + w.size[2];
+    s->halo_depth = w.size[0];
+    s->halo_height = (s->streams * s->stream_rows - 1) * step[1] + w.size[1];
     s->halo_width = d.packed > 0 ? d.RowVectors(s->cols) : CeilDiv(width, unit) * unit;
     s->taps = d.taps, s->packed_taps = d.packed;
     s->corner_depth = w.corner[0], s->corner_row = w.corner[1], s->corner_col = w.corner[2];
@@ -203,7 +203,7 @@ class DirectPlanner {
   // Columns of output tiles to try: powers of two, and the most that a row, the warps and a halo tile can have. The
   // first of equals wins. So for long rows, 32 to 128 columns come first, which read more neighbouring memory.
   std::vector<int64_t> Widths(const DirectChannels& d) const {
-    const int64_t in_box = (kMaxBoxExtent - window_->reach[2]) / product_.conv.step[2] + 1;
+    const int64_t in_box = (kMaxBoxExtent - window_->size[2]) / product_.conv.step[2] + 1;
     const int64_t in_row = CeilDiv(window_->count[2], kMatrixRows) * kMatrixRows;
     const int64_t widest =
         std::min({MostPositions(d), in_row, std::max<int64_t>(kMatrixRows, in_box / kMatrixRows * kMatrixRows)});
@@ -232,10 +232,10 @@ class DirectPlanner {
 
   int64_t MostRows(const DirectChannels& d, int64_t cols) const {
     if (!d.taps_in_n()) return MostPositions(d) / cols;
-    const auto& reach = window_->reach;
+    const auto& size = window_->size;
     const auto& step = product_.conv.step;
-    const int64_t halo_height = d.pixels_held() / (reach[0] * ((cols - 1) * step[2] + reach[2]));
-    return (halo_height - reach[1]) / step[1] + 1;
+    const int64_t halo_height = d.pixels_held() / (size[0] * ((cols - 1) * step[2] + size[2]));
+    return (halo_height - size[1]) / step[1] + 1;
   }
 
   // The cost by which extents are compared.

@@ -47,9 +47,9 @@ inline std::optional<TapRows> RowsOfTaps(std::span<const Tap> taps) {
 
 // What the residue classes need at most.
 struct Window {
-  std::array<int32_t, kSpatial> corner{};        // the first class's taps' least shifts
-  std::array<int32_t, kSpatial> reach{1, 1, 1};  // of a class's taps, in source pixels
-  std::array<int64_t, kSpatial> count{};         // of a class's positions
+  std::array<int32_t, kSpatial> corner{};       // the first class's taps' least shifts
+  std::array<int32_t, kSpatial> size{1, 1, 1};  // of a class's taps, in source pixels
+  std::array<int64_t, kSpatial> count{};        // of a class's positions
   int32_t taps = 0;
   int64_t classes;
   std::optional<TapRows> rows;  // if all classes' taps are such
@@ -60,7 +60,7 @@ struct Window {
     for (const ResidueClass& c : residue_classes) {
       const std::span<const Tap> own(all.data() + c.first_tap, c.tap_count);
       const bool is_first = &c == residue_classes.data();
-      AddReach(own, is_first);
+      AddTaps(own, is_first);
       for (int d = 0; d < kSpatial; ++d) count[d] = std::max<int64_t>(count[d], c.count[d]);
       const auto found = has_rows ? RowsOfTaps(own) : std::nullopt;
       has_rows = found && (is_first || rows->Add(*found));
@@ -70,13 +70,13 @@ struct Window {
   }
 
  private:
-  void AddReach(std::span<const Tap> own, bool is_first) {
+  void AddTaps(std::span<const Tap> own, bool is_first) {
     if (own.empty()) return;
     taps = std::max(taps, static_cast<int32_t>(own.size()));
     for (int d = 0; d < kSpatial; ++d) {
       const auto [least, most] = std::ranges::minmax(own, {}, [d](const Tap& tap) { return tap.shift[d]; });
       if (is_first) corner[d] = least.shift[d];
-      reach[d] = std::max(reach[d], most.shift[d] - least.shift[d] + 1);
+      size[d] = std::max(size[d], most.shift[d] - least.shift[d] + 1);
     }
   }
 };

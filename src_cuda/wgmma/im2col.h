@@ -111,7 +111,7 @@ inline void FindRows(const Product& product, WgmmaSettings* s) {
     before += tap.shift[dim] < 0;
     after += last + tap.shift[dim] >= p.src_size[dim];
   }
-  s->descends = product.taps.front().shift[dim] > product.taps.back().shift[dim];
+  s->taps_reversed = product.taps.front().shift[dim] > product.taps.back().shift[dim];
   s->taps_before = s->rows_before > 0 ? before : 0;
   s->taps_after = s->rows_after > 0 ? after : 0;
 }

@@ -87,8 +87,8 @@ bool LeavesOutTaps(const ConvProblem& p, const WgmmaSettings& s, const WgmmaTile
 
 // Fills in what kernels read of neighbours' rows.
 void SetRows(const ConvProblem& p, const WgmmaSettings& s, WgmmaParams* params) {
-  const bool is_im2col = !kWgmmaTiles[s.tile].halo, descends = is_im2col && s.descends != 0;
-  const int before = descends ? 1 : 0, after = 1 - before;
+  const bool is_im2col = !kWgmmaTiles[s.tile].halo, taps_reversed = is_im2col && s.taps_reversed != 0;
+  const int before = taps_reversed ? 1 : 0, after = 1 - before;
   params->has_rows = true;
   params->rows_dim = s.rows_dim();
   params->rows_shift[before] = static_cast<int32_t>(s.rows_before);

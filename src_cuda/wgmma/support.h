@@ -247,7 +247,7 @@ inline Reason UnsupportedRows(const ConvProblem& p, Pass pass, const WgmmaSettin
   const int64_t size = p.src_size[s.rows_dim()];
   if (std::min({s.rows_before, s.rows_after, s.taps_before, s.taps_after}) < 0 ||
       std::max(s.rows_before, s.rows_after) > size || std::max(s.taps_before, s.taps_after) > p.tap_count ||
-      s.descends < 0 || s.descends > 1) {
+      s.taps_reversed < 0 || s.taps_reversed > 1) {
     return "no such rows of neighbours";
   }
   return tile.halo ? UnsupportedHaloRows(p, s) : UnsupportedIm2colRows(p, s);

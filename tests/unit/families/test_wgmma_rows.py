@@ -58,7 +58,7 @@ class Model:
         self.corner = [settings[f"corner_{d}"] for d in "dhw"]
         ways = [(settings["taps_before"], settings["rows_before"], settings["rows_before"]),
                 (settings["taps_after"], settings["rows_after"], -self.src[self.dim])]  # fmt: skip
-        (self.taps, self.rows, self.shift) = zip(*(ways[::-1] if settings["descends"] else ways), strict=True)
+        (self.taps, self.rows, self.shift) = zip(*(ways[::-1] if settings["taps_reversed"] else ways), strict=True)
         self.maps = {IMAGE: Map(self.corner, list(self.dst), list(self.src))} | {
             i: self.map_of_rows(i) for i in range(2) if self.taps[i]
         }
