@@ -108,21 +108,33 @@ __device__ __forceinline__ void ClearSums(Sum (&sums)[kRows][kBlocks][4]) {
   }
 }
 
-// scale * sum + bias, of sums whose output channels begin with one, and end before `end_channel`. The numbers of a
-// channel are loaded once. Sums may be in the results' place.
+// Scale and bias of a lane's pair of output channels, in registers.
+template <typename Sum>
+struct PairScales {
+  EpilogueOfChannel<Sum, true> channels[2];
+
+  __device__ __forceinline__ void Load(const EpilogueOf<Sum, true>& epilogue, int64_t channel) {
+    channels[0] = epilogue.Of(channel), channels[1] = epilogue.Of(channel + 1);
+  }
+  // scale * sum + bias. Sums may be in the results' place.
+  __device__ __forceinline__ void Scale(const Sum (&sums)[4], float (&results)[4]) const {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) results[k] = channels[k % 2].Scaled(sums[k]);
+  }
+};
+
+// The same of sums whose output channels begin with one, and end before `end_channel`. The numbers of a channel are
+// loaded once.
 template <typename Sum, int kPositions, int kBlocks>
 __device__ __forceinline__ void ScaleSums(const EpilogueOf<Sum, true>& epilogue, int32_t first_channel,
                                           int32_t end_channel, const Sum (&sums)[kPositions][kBlocks][4],
                                           float (&results)[kPositions][kBlocks][4]) {
 #pragma unroll
   for (int j = 0; j < kBlocks; ++j) {
-    const int64_t channel = LaneChannel<Sum>(first_channel, j, end_channel);
-    const EpilogueOfChannel<Sum, true> pair[] = {epilogue.Of(channel), epilogue.Of(channel + 1)};
+    PairScales<Sum> pair;
+    pair.Load(epilogue, LaneChannel<Sum>(first_channel, j, end_channel));
 #pragma unroll
-    for (int i = 0; i < kPositions; ++i) {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) results[i][j][k] = pair[k % 2].Scaled(sums[i][j][k]);
-    }
+    for (int i = 0; i < kPositions; ++i) pair.Scale(sums[i][j], results[i][j]);
   }
 }
 

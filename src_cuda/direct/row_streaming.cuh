@@ -81,6 +81,8 @@ class RowStreaming {
   // Whether registers also allow to store the results of a row while the next one is multiplied.
   static constexpr bool kDelays = kTile.of_bytes() ? kReads == 2 : kAhead > 2;
   static_assert(kBlocks <= 2, "a lane stores pairs of channels of one or two blocks");
+  // Whether registers also hold scale and bias of a lane's channels. Else they are loaded for each row.
+  static constexpr bool kHoldsScales = kPacked;
   // Whether a lane has four neighbouring channels, of two blocks.
   static constexpr bool kFours = kInFours<Sum>;
   static_assert(!kFours || kBlocks == 2);
@@ -147,11 +149,16 @@ class RowStreaming {
     Rounded<Out> rounded;
     const std::conditional_t<kFours && kHasEpilogue, EpilogueOfFour<Sum, Out>, NoEpilogue> ending(
         p.epilogue, channels.dst + FirstOfFour(channels.dst_count));
+    PairScales<Sum> scales[kBlocks];
+    if constexpr (kHasEpilogue && kHoldsScales) {
+#pragma unroll
+      for (int j = 0; j < kBlocks; ++j) scales[j].Load(epilogue, LaneChannel<Sum>(first_col_, j, first_col_ + cols_));
+    }
     const auto round = [&] {
       if constexpr (kFours) {
         RoundFours<Out, kHasEpilogue>(ending, end.to, ends, rounded);
       } else {
-        Round(epilogue, end.to, ends, rounded);
+        Round(epilogue, scales, end.to, ends, rounded);
       }
     };
     const auto step = [&](auto first_lag, auto last_lag, auto next_first_lag, int32_t at) {
@@ -355,7 +362,8 @@ class RowStreaming {
 
   // The results of a stream's row. `origin`: of the output tile.
   template <typename Out, bool kHasEpilogue>
-  __device__ __forceinline__ void Round(const EpilogueOf<Sum, kHasEpilogue>& epilogue, int64_t origin, const Ends& ends,
+  __device__ __forceinline__ void Round(const EpilogueOf<Sum, kHasEpilogue>& epilogue,
+                                        const PairScales<Sum> (&scales)[kBlocks], int64_t origin, const Ends& ends,
                                         Rounded<Out>& rounded) const {
     int32_t dst_count = first_col_ + cols_;
     if constexpr (kHasEpilogue) ptx::Keep(dst_count);  // or the compiler would hold the bias's address, too
@@ -366,7 +374,15 @@ class RowStreaming {
       results[i][j][at % 4] = sum_[kLags - 1][i][j][at % 4];
     }
     if constexpr (kHasEpilogue) {
-      ScaleSums(epilogue, first_col_, dst_count, results, results);
+      if constexpr (kHoldsScales) {
+#pragma unroll
+        for (int at = 0; at < kPositions * kBlocks; ++at) {
+          float (&four)[4] = results[at / kBlocks][at % kBlocks];
+          scales[at % kBlocks].Scale(four, four);
+        }
+      } else {
+        ScaleSums(epilogue, first_col_, dst_count, results, results);
+      }
       if (epilogue.HasResidual()) AddResidual<Out>(epilogue, origin, ends, dst_count, results);
       epilogue.ActivateAll(reinterpret_cast<float (&)[kPositions * kBlocks * 4]>(results));
     }
