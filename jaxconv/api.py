@@ -159,7 +159,7 @@ def fused_conv_general_dilated(
         has that of identity.
       out_scale: as scale, for a quantised result.
       implementation: as in `conv_general_dilated`. What a kernel cannot end with, XLA computes from the sums: where
-        devices add up their parts of these; int8 results of floats; on a GPU float8_e5m2 results, and those of
+        devices add up their parts of the sums; int8 results of floats; on a GPU float8_e5m2 results, and those of
         float8_e4m3fn that Hopper's `wgmma` does not compute; a residual of another dtype than the result.
 
     Returns:
@@ -464,7 +464,8 @@ def _answer_fused(
         fallback.warn_or_raise(reason, implementation, call.of_sums)
         call = call._replace(implementation="xla")
     lhs, rhs, *arrays = primitives.promote(as_array(lhs), as_array(rhs), *operands.values())
-    y: Array = fused_conv(call, lhs, rhs, call.named(arrays))
+    named = call.named(arrays) if in_blocks else call.placed(call.named(arrays))
+    y: Array = fused_conv(call, lhs, rhs, named)
     return blocks.to_blocks(y) if in_blocks and not end.in_blocks else y
 
 

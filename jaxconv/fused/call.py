@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 from jax import Array
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxconv import fallback, primitives
 from jaxconv.epilogue import Epilogue
@@ -51,6 +52,15 @@ class Call(NamedTuple):
 
     def in_order(self, operands: Mapping[str, Array]) -> list[Array]:
         return [operands[name] for name in self.epilogue.operands]
+
+    def placed(self, operands: Mapping[str, Array]) -> dict[str, Array]:
+        """Over explicit mesh axes as the result lies: derivatives multiply them by its cotangent."""
+        if not self.sharding.mesh.explicit_axes:
+            return dict(operands)
+        of_channels = PartitionSpec(self.sharding.spec[self.problem.out_spec.second])
+        specs = {name: self.sharding.spec if name == "residual" else of_channels for name in operands}
+        on = lambda name, x: NamedSharding(self.sharding.mesh, specs[name] if x.ndim else PartitionSpec())
+        return {name: jax.sharding.reshard(x, on(name, x)) for name, x in operands.items()}
 
     def decomposed(self, lhs: Array, rhs: Array, *operands: Array) -> Array:
         """The sums by a convolution without epilogue, and the epilogue by XLA."""

@@ -191,6 +191,10 @@ EXPLICIT = {
     "out_channels": (explicit, *LAYOUTS["out_channels"][1:], CHANNELS, EVERY),
     "in_channels": (explicit, *LAYOUTS["in_channels"][1:], P(), ""),
     "residual_apart": (explicit, P("a"), P(), P(), P(), None, EVERY),
+    "others_in_conflict": (explicit, P("a"), P(), P("a"), P(None, None, None, "a"), None, EVERY),
+    "scale_over_input_channels": (
+        lambda: explicit((4, 2), ("a", "b")), P("a"), P(None, None, "b"), P("b"), P(), P("a"), ""
+    ),
     "batch_and_out_channels": (
         lambda: explicit((4, 2), ("a", "b")), *LAYOUTS["batch_and_out_channels"][1:], P("a", None, None, "b"), EVERY
     ),
