@@ -334,7 +334,7 @@ def explicitly_partitioned(
     a, b, *_, out = shardings = [aval.sharding for aval in types]
     mesh, named = _mesh_of(shardings), zip((*OPERANDS[kind], RESULT[kind]), (a, b, out), strict=True)
     specs = {role: mesh_axes(sharding.spec, rank_of(problem, role)) for role, sharding in named}
-    split = choose(problem, mesh.shape, specs)
+    split = choose(problem, mesh.shape, specs, is_even=True)  # shard_map takes no other
     in_specs = tuple(partition_spec(problem, role, split) for role in roles_of(kind, types[:-1], end))
     run = blocks_of(kind, problem, local, end)(split, mesh.shape)
     out_spec = partition_spec(problem, RESULT[kind], split)

@@ -22,14 +22,16 @@ MeshShape = Mapping[str, int]
 OF_EPILOGUE = {"channels": 1, "number": 0}  # the roles that only an epilogue has, and their arrays' dimensions
 
 
-def choose(problem: ConvProblem, mesh_shape: MeshShape, specs: dict[str, tuple[MeshAxes, ...]]) -> Split:
+def choose(
+    problem: ConvProblem, mesh_shape: MeshShape, specs: dict[str, tuple[MeshAxes, ...]], is_even: bool = False
+) -> Split:
     """The mesh axes that split each factor: those of an operand, or else of the result.
 
     specs: the mesh axes of each axis of an array, for the roles of the operands and of the result, in this order.
 
     An axis splits one factor. The first array chooses first: if weights are sharded for storage over an axis of the
     activations, these keep it. The axes must divide the factor's size, except that of a spatial dimension that is not
-    periodic.
+    periodic. is_even: those of all dimensions.
     """
     sizes, splittable = factor_sizes(problem), splittable_factors(problem) | {"g"}
     split: Split = {factor: () for factor in (*sizes, *spatial_axes(problem, "lhs"))}
@@ -38,17 +40,21 @@ def choose(problem: ConvProblem, mesh_shape: MeshShape, specs: dict[str, tuple[M
         for factor, axis in _split_axes(problem, role).items():
             axes = spec[axis]
             by = size_of(axes, mesh_shape)
-            fits = factor in splittable and sizes[factor] % by == 0 if factor in sizes else _fits(problem, factor, by)
+            fits = (
+                factor in splittable and sizes[factor] % by == 0
+                if factor in sizes
+                else _fits(problem, factor, by, is_even)
+            )
             if fits and axes and not split[factor] and not taken & set(axes):
                 split[factor] = axes
                 taken |= set(axes)
     return split
 
 
-def _fits(problem: ConvProblem, factor: str, by: int) -> bool:
+def _fits(problem: ConvProblem, factor: str, by: int, is_even: bool) -> bool:
     """Whether a spatial factor can be split. The ends of a periodic dimension must meet."""
     i = int(factor[1:])
-    return i not in problem.periodic or problem.in_spatial[i] % by == problem.out_spatial[i] % by == 0
+    return not (is_even or i in problem.periodic) or problem.in_spatial[i] % by == problem.out_spatial[i] % by == 0
 
 
 def partition_spec(problem: ConvProblem, role: str, split: Split) -> PartitionSpec:

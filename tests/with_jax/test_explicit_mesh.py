@@ -3,6 +3,8 @@
 And abstract meshes, which have no devices yet.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -141,6 +143,23 @@ def test_nested_vmaps_over_two_mesh_axes(entry):
     actual, types = run_explicitly(run(getattr(DENSE, entry)("cpu")), (x, w), specs)
     assert_same(actual, run_on_host(run(DENSE.lax()), x, w))
     assert types == [specs[0], *specs]
+
+
+FEWER_ROWS = Case("fewer_rows", (2, 8, 3, 4), (3, 3, 4, 5), {"window_strides": (2, 2)})
+MORE_ROWS = Case("more_rows", (2, 3, 3, 4), (2, 2, 4, 5), {"padding": ((1, 1), (1, 1)), "lhs_dilation": (2, 2)})
+
+
+@pytest.mark.parametrize("case, spec, out_spec", [
+    (FEWER_ROWS, P(None, ("a", "b")), P()), (MORE_ROWS, P(), P(None, "b")),
+], ids=str)  # fmt: skip
+def test_rows_that_divide_on_one_side(case, spec, out_spec):
+    """They are not split: shard_map takes no uneven parts."""
+    run = lambda conv: lambda x, w: (conv(x, w),)
+    actual, types = run_explicitly(
+        run(functools.partial(case.general("cpu"), out_sharding=out_spec)), case.operands(), (spec, P())
+    )
+    assert_same(actual, run_on_host(run(case.lax()), *case.operands()))
+    assert types == [P(*out_spec, *(4 - len(out_spec)) * (None,))]
 
 
 def test_vmap_over_several_mesh_axes():
