@@ -73,8 +73,8 @@ class Epilogue:
         return Epilogue(operands, None, self.number_dtype(problem) if self.is_quantised else self.out_dtype)
 
     def sums_dtype(self, problem: ConvProblem) -> np.dtype:
-        """The dtype of the sums before the epilogue, which XLA may compute, also for results that kernels do not have.
-        Of those that they have it is `SumType` of C++.
+        """The dtype of the sums before the epilogue. XLA may compute the epilogue, also for results that kernels do not
+        have. Where a kernel has the result, the dtype is that of C++'s `SumType`.
         """
         operand = problem.rhs_dtype
         if operand == INT8:

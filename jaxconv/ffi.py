@@ -230,7 +230,7 @@ def _attributes(
 
 def _kernel(plan: ConvPlan, problem: ConvProblem) -> dict[str, Any]:
     """Which kernel the handler launches. The tile and the settings travel by name: a handler that does not know them
-    refuses them. So it does those of another problem. problem: transformed.
+    refuses them. It also refuses settings of another problem. problem: transformed.
     """
     digest = plan.fit_digest(problem)
     if digest is None:

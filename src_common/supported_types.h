@@ -1,5 +1,6 @@
 // Which types go together in a convolution. Planning and the handlers of all platforms ask. What one family's kernels
-// lack is among its own rules.
+// lack is among its own rules. CUDA's kernels have no results of float8 without an epilogue: handlers refuse these, and
+// Python makes them an epilogue.
 #pragma once
 
 #include "conv_problem.h"

@@ -1,4 +1,5 @@
-// The rules of a family. Planning and the handlers ask the same functions. Host-only: without CUDA.
+// The rules of a family. Planning and the handlers ask the same functions. Handlers also ask whether the stand-in takes
+// a call. Host-only: without CUDA.
 #pragma once
 
 #include <cstddef>

@@ -45,7 +45,7 @@ def kernel_attributes(plan, problem, settings):
     (dict(stages=3), "there is no setting stages"),
     (dict(split=2**40), "beyond 32 bits"),
     (dict(tile="8x8x8"), "there is no tile 8x8x8"),
-    (dict(tile=""), "there is no tile "),
+    (dict(tile=""), r"there is no tile (\W|$)"),
     (dict(split=0), "a split of 0"),
     (dict(split=-7), "a split of -7"),
 ])  # fmt: skip
