@@ -8,7 +8,7 @@ It is computed in float32, or in float64 for sums of float64, and rounded once.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -93,6 +93,13 @@ class Epilogue:
         z = self.linear(problem, sums, operands)
         y = self.rounded(self.activated(problem, z, operands.get("out_scale")))
         return blocks.to_blocks(y) if self.in_blocks else y
+
+    def named(self, operands: Sequence[Array]) -> dict[str, Array]:
+        return dict(zip(self.operands, operands, strict=True))
+
+    def of_sums(self, problem: ConvProblem) -> ConvProblem:
+        """The problem with the sums as its result."""
+        return dataclasses.replace(problem, out_dtype=self.sums_dtype(problem), out_in_blocks=False)
 
     def ended(self, problem: ConvProblem) -> ConvProblem:
         """The problem with the result that the epilogue gives it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -38,7 +37,7 @@ class Call(NamedTuple):
     @property
     def of_sums(self) -> ConvProblem:
         """The problem with the sums as its result."""
-        return dataclasses.replace(self.problem, out_dtype=self.epilogue.sums_dtype(self.problem))
+        return self.epilogue.of_sums(self.problem)
 
     @property
     def differentiated(self) -> ConvProblem:
@@ -48,7 +47,7 @@ class Call(NamedTuple):
         return self.of_sums if is_wider else self.problem
 
     def named(self, operands: Sequence[Array]) -> dict[str, Array]:
-        return dict(zip(self.epilogue.operands, operands, strict=True))
+        return self.epilogue.named(operands)
 
     def in_order(self, operands: Mapping[str, Array]) -> list[Array]:
         return [operands[name] for name in self.epilogue.operands]

@@ -55,13 +55,9 @@ class End(NamedTuple):
     epilogue: Epilogue
     kernel: Callable[[ConvProblem], Callable[..., Array] | None]
 
-    def sums(self, problem: ConvProblem) -> ConvProblem:
-        """The problem with the sums as its result."""
-        return dataclasses.replace(problem, out_dtype=self.epilogue.sums_dtype(problem), out_in_blocks=False)
-
     def apply(self, problem: ConvProblem, sums: Array, operands: Sequence[Array]) -> Array:
         """The result, by XLA."""
-        return self.epilogue.apply(problem, sums, dict(zip(self.epilogue.operands, operands, strict=True)))
+        return self.epilogue.apply(problem, sums, self.epilogue.named(operands))
 
     @property
     def by_xla(self) -> End:
@@ -135,10 +131,10 @@ def ended_block(
     own = _shard(problem, split, mesh_shape, halos)
     is_summed = any(split.get(factor) for factor in SUMMED["conv"])
     has_more_rows = any(halo.out_count != halo.out_block for halo in halos.values())
-    if not (is_summed or has_more_rows or problem.periodic) and (kernel := end.kernel(end.sums(own))):
+    if not (is_summed or has_more_rows or problem.periodic) and (kernel := end.kernel(end.epilogue.of_sums(own))):
         gather = partial(_moved, problem, halos, _devices(halos, split, mesh_shape), _gather_rows)
         return lambda lhs, rhs, *operands: kernel(gather(lhs, "lhs"), rhs, *operands)
-    sums = block("conv", end.sums(problem), local, split, mesh_shape)
+    sums = block("conv", end.epilogue.of_sums(problem), local, split, mesh_shape)
     return lambda lhs, rhs, *operands: end.apply(own, sums(lhs, rhs), operands)
 
 
