@@ -13,7 +13,7 @@
 #include "common/layout.h"
 #include "common/persistent.h"
 #include "common/product.h"
-#include "common/split_k.cuh"
+#include "common/split_k.h"
 #include "common/stand_in.h"
 #include "common/types.h"
 #include "depthwise/config.h"
@@ -102,7 +102,7 @@ cudaError_t Launch(const ConvCall& call, const DepthwiseSettings& planned, cudaS
   if (tile.by_tma && !EncodeMaps(call, d, &maps)) return Launch(call, WithTile(s, WithoutTma(tile)), stream);
   const cudaError_t status = tile.by_tma ? enqueue(maps) : enqueue();
   if (status != cudaSuccess || s.split == 1) return status;
-  return AddSlices<float>(call, s.split, stream);
+  return AddSlices(call, s.split, stream);
 }
 
 }  // namespace

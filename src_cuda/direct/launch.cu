@@ -14,7 +14,7 @@
 #include "common/layout.h"
 #include "common/persistent.h"
 #include "common/product.h"
-#include "common/split_k.cuh"
+#include "common/split_k.h"
 #include "common/stand_in.h"
 #include "common/types.h"
 #include "direct/config.h"
@@ -166,7 +166,7 @@ cudaError_t Launch(const ConvCall& call, const DirectSettings& s, cudaStream_t s
   const int warps = wgrad ? kWgradWarps : tile.conv_warps();
   const cudaError_t status = EnqueueShared(kernel, blocks, 32 * warps, layout.shared_bytes, stream, d);
   if (status != cudaSuccess || s.split == 1) return status;
-  return AddSlices<float>(call, s.split, stream);
+  return AddSlices(call, s.split, stream);
 }
 
 }  // namespace

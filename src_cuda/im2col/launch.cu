@@ -8,9 +8,10 @@
 #include <iterator>
 #include <utility>
 
+#include "common/call_epilogue.h"
 #include "common/enqueue.cuh"
 #include "common/product.h"
-#include "common/split_k.cuh"
+#include "common/split_k.h"
 #include "common/types.h"
 #include "im2col/columns.cuh"
 #include "im2col/config.h"
@@ -93,7 +94,7 @@ cudaError_t LaunchSums(const ConvCall& call, const Im2colSettings& s, cudaStream
     if (const cudaError_t status = EnqueueGemm<Acc>(call, s, columns, stream)) return status;
   }
   if (!KeepsSums(p, call.pass, s)) return cudaSuccess;
-  return AddSlices<Acc>(call, s.split, stream);
+  return AddSlices(call, s.split, stream);
 }
 
 cudaError_t Launch(const ConvCall& call, const Im2colSettings& s, cudaStream_t stream) {

@@ -13,7 +13,7 @@
 #include "common/layout.h"
 #include "common/params.h"
 #include "common/product.h"
-#include "common/split_k.cuh"
+#include "common/split_k.h"
 #include "common/types.h"
 #include "mma/config.h"
 #include "mma/family.h"
@@ -128,7 +128,7 @@ cudaError_t Launch(const ConvCall& call, const MmaSettings& s, cudaStream_t stre
   const cudaError_t status =
       EnqueueShared(kernel.function, blocks, tile.threads(), kernel.shared_bytes, stream, params);
   if (status != cudaSuccess || s.split == 1) return status;
-  return p.src_type == DType::kS8 ? AddSlices<int32_t>(call, s.split, stream) : AddSlices<float>(call, s.split, stream);
+  return AddSlices(call, s.split, stream);
 }
 
 }  // namespace

@@ -6,11 +6,12 @@
 #include <iterator>
 #include <type_traits>
 
+#include "common/call_epilogue.h"
 #include "common/enqueue.cuh"
 #include "common/layout.h"
 #include "common/params.h"
 #include "common/product.h"
-#include "common/split_k.cuh"
+#include "common/split_k.h"
 #include "common/types.h"
 #include "simt/config.h"
 #include "simt/family.h"
@@ -52,7 +53,7 @@ cudaError_t LaunchSums(const ConvCall& call, const SimtSettings& s, cudaStream_t
   params.out_vectors = ResultLayout(call, s.split).MnVectors(4) && AreAligned({call.epilogue.residual});
   const cudaError_t status = Enqueue(kernel, simt::ThreadBlocks(p, call.pass, s), tile.threads(), stream, params);
   if (status != cudaSuccess || s.split == 1) return status;
-  return AddSlices<Acc>(call, s.split, stream);
+  return AddSlices(call, s.split, stream);
 }
 
 cudaError_t Launch(const ConvCall& call, const SimtSettings& s, cudaStream_t stream) {

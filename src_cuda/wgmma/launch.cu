@@ -23,7 +23,7 @@
 #include "common/layout.h"
 #include "common/persistent.h"
 #include "common/product.h"
-#include "common/split_k.cuh"
+#include "common/split_k.h"
 #include "common/stand_in.h"
 #include "common/types.h"
 #include "wgmma/config.h"
@@ -332,7 +332,7 @@ cudaError_t Launch(const ConvCall& given, const WgmmaSettings& s, cudaStream_t s
       return status;
   }
   if (stored == 1) return cudaSuccess;
-  return p.src_type == DType::kS8 ? AddSlices<int32_t>(call, stored, stream) : AddSlices<float>(call, stored, stream);
+  return AddSlices(call, stored, stream);
 }
 
 }  // namespace

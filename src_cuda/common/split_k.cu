@@ -1,7 +1,5 @@
-// Split-K: the kernel that adds the slices, which the first kernel of a call has left in the workspace.
-#pragma once
-
-#include <cuda_runtime_api.h>
+// The kernel of split-K. All families call it, so it is compiled once.
+#include "common/split_k.h"
 
 #include <cstdint>
 
@@ -12,10 +10,12 @@
 #include "common/layout.h"
 #include "common/product.h"
 #include "common/ptx.cuh"
+#include "common/types.h"
 
 namespace jaxconv {
+namespace {
 
-inline constexpr int kAddSlicesThreads = 256;
+constexpr int kAddSlicesThreads = 256;
 
 // Adds `split` slices to `sums`, in order. The first slice is at `from`, the next one `step` elements further. The loop
 // is not unrolled: most calls need one iteration, and a short kernel also waits for its instructions to be fetched.
@@ -82,9 +82,8 @@ __global__ void AddSlicesKernel(const Acc* slices, void* out, DType type, int64_
   }
 }
 
-// The last kernel of a call that keeps its sums in the workspace: adds the slices in a fixed order.
 template <typename Acc, bool kHasEpilogue>
-cudaError_t AddSlices(const ConvCall& call, int64_t split, cudaStream_t stream) {
+cudaError_t EnqueueAddition(const ConvCall& call, int64_t split, cudaStream_t stream) {
   constexpr int kParts = 8;  // for many slices: a single thread would wait for each round of its loads
   constexpr int kPack = 2;   // for few slices: with fewer threads, the kernel starts faster
   const ConvProblem p = BlocksAsGroups(call.problem);
@@ -102,9 +101,14 @@ cudaError_t AddSlices(const ConvCall& call, int64_t split, cudaStream_t stream) 
                : add(AddSlicesKernel<Acc, 1, 1, kHasEpilogue>, 1, 1);
 }
 
-template <typename Acc>
+}  // namespace
+
 cudaError_t AddSlices(const ConvCall& call, int64_t split, cudaStream_t stream) {
-  return HasEpilogue(call) ? AddSlices<Acc, true>(call, split, stream) : AddSlices<Acc, false>(call, split, stream);
+  return WithSumType(call.problem, [&](auto acc) {
+    using Acc = decltype(acc);
+    return HasEpilogue(call) ? EnqueueAddition<Acc, true>(call, split, stream)
+                             : EnqueueAddition<Acc, false>(call, split, stream);
+  });
 }
 
 }  // namespace jaxconv
