@@ -91,8 +91,8 @@ def filter_of_volumes(w, axes: str) -> tuple[Any, str]:
     """A view of a filter, with its input channels as planes of blocks, and the names of its axes."""
     if w.ndim != 4:
         raise TypeError(f"w must have 4 dimensions, {axes}, got shape {w.shape}")
-    place = axes.index("I")
-    before, ins, after = w.shape[:place], w.shape[place], w.shape[place + 1 :]
+    axis = axes.index("I")
+    before, ins, after = w.shape[:axis], w.shape[axis], w.shape[axis + 1 :]
     if ins % BLOCK_CHANNELS:
         raise ValueError(
             f'w must have input channels that are a multiple of {BLOCK_CHANNELS} with layout "{NAME}", got {ins}'

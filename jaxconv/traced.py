@@ -40,10 +40,10 @@ class Traced(NamedTuple):
 def trace(fn: Callable, *args: Any, **kwargs: Any) -> Traced:
     """The convolutions of `fn(*args, **kwargs)`. Arrays may be `jax.ShapeDtypeStruct`s; other arguments are static."""
     leaves, tree = jax.tree.flatten((args, kwargs))
-    arrays = {place: leaf for place, leaf in enumerate(leaves) if _is_array(leaf)}
+    arrays = {index: leaf for index, leaf in enumerate(leaves) if _is_array(leaf)}
 
     def of_arrays(arrays):
-        args, kwargs = jax.tree.unflatten(tree, (arrays.get(place, leaf) for place, leaf in enumerate(leaves)))
+        args, kwargs = jax.tree.unflatten(tree, (arrays.get(index, leaf) for index, leaf in enumerate(leaves)))
         return fn(*args, **kwargs)
 
     jaxpr = jax.make_jaxpr(of_arrays)(arrays).jaxpr

@@ -101,7 +101,7 @@ def fold(x: Array, mapped_axis: int, problem: ConvProblem, role: str, factor: st
 
     Under an explicit mesh the merged axis is sharded over the mesh axes of both, first those of the mapped axis.
     """
-    axis, groups = _place(problem, role, factor)
+    axis, groups = _axis_and_groups(problem, role, factor)
     x = jnp.moveaxis(x, mapped_axis, axis)
     size, rest = x.shape[axis : axis + 2]
     mapped, own = _mesh_axes_of_type(x)[axis : axis + 2]
@@ -116,7 +116,7 @@ def unfold(
     x: Array, size: int, problem: ConvProblem, role: str, factor: str, mapped: MeshAxes = ()
 ) -> tuple[Array, int]:
     """The inverse of `fold`: the array and its mapped axis, now sharded over the mesh axes `mapped`."""
-    axis, groups = _place(problem, role, factor)
+    axis, groups = _axis_and_groups(problem, role, factor)
     rest = x.shape[axis] // size
     own = _mesh_axes_of_type(x)[axis][len(mapped) :]
     if groups == 1:
@@ -151,7 +151,7 @@ def _reshape(x: Array, axis: int, count: int, sizes: Shape, sharded: tuple[MeshA
     return lax.reshape(x, shape, out_sharding=NamedSharding(mesh, spec))
 
 
-def _place(problem: ConvProblem, role: str, factor: str) -> tuple[int, int]:
+def _axis_and_groups(problem: ConvProblem, role: str, factor: str) -> tuple[int, int]:
     """The axis that a mapped axis joins, and the number of groups that it is inside of."""
     if factor == "g":
         return axis_of(problem, role, "g"), 1

@@ -52,8 +52,8 @@ class Line(NamedTuple):
 def _line(out_size, kernel, stride, pad_low, lhs_dilation, rhs_dilation, period, reverse) -> Line:
     phases = np.arange(min(period, max(out_size, 1)))  # further ones have no positions
     counts = np.maximum(0, -(-(out_size - phases) // period))
-    place = np.arange(kernel)[::-1] if reverse else np.arange(kernel)
-    tap = place * rhs_dilation - pad_low
+    index = np.arange(kernel)[::-1] if reverse else np.arange(kernel)
+    tap = index * rhs_dilation - pad_low
     # The phase that sees a tap solves phase * stride + tap = 0, modulo the lhs dilation.
     common = math.gcd(stride, lhs_dilation)
     inverse = pow(stride // common, -1, period)
@@ -85,9 +85,9 @@ def fits_int32(problem: ConvProblem) -> bool:
     return max(farthest) <= INT32_MAX and farthest_at < planning.COORDINATE_LIMIT
 
 
-def _offset(shape: Shape, spec: Spec, place: Sequence[int]) -> int:
+def _offset(shape: Shape, spec: Spec, coord: Sequence[int]) -> int:
     strides = row_major_strides(shape)
-    return sum(at * strides[axis] for at, axis in zip(place, spec.spatial, strict=True))
+    return sum(at * strides[axis] for at, axis in zip(coord, spec.spatial, strict=True))
 
 
 @lru_cache(maxsize=4096)

@@ -89,9 +89,9 @@ class Devices(NamedTuple):
     def ppermute(self, x: Array, pairs: Sequence[tuple[int, int]]) -> Array:
         """lax's, which counts devices in the order of the mesh's axes, whatever the order of its argument."""
         axes = tuple(axis for axis in self.mesh_shape if axis in self.axes)
-        place = np.arange(self.count).reshape([self.mesh_shape[axis] for axis in axes])
-        place = place.transpose([axes.index(axis) for axis in self.axes]).ravel().tolist()
-        return lax.ppermute(x, axes, [(place[source], place[destination]) for source, destination in pairs])
+        index = np.arange(self.count).reshape([self.mesh_shape[axis] for axis in axes])
+        index = index.transpose([axes.index(axis) for axis in self.axes]).ravel().tolist()
+        return lax.ppermute(x, axes, [(index[source], index[destination]) for source, destination in pairs])
 
 
 def block(
@@ -116,7 +116,7 @@ def block(
     def run(a: Array, b: Array) -> Array:
         a = moved(_gather_rows, a, "lhs")
         if kind == "wgrad":
-            return psum(compute(a, moved(_place_rows, b, "out")))
+            return psum(compute(a, moved(_rows_among_zeros, b, "out")))
         return psum(moved(_own_rows, compute(a, b), "out"))
 
     return run
@@ -236,7 +236,7 @@ def _joined(parts: Sequence[tuple[int, Array]], like: Array, rows: int, axis: in
     return whole
 
 
-def _place_rows(g: Array, axis: int, halo: Halo, devices: Devices) -> Array:
+def _rows_among_zeros(g: Array, axis: int, halo: Halo, devices: Devices) -> Array:
     """The cotangent of the output rows that this device computes: zeros around those of its block."""
     g = _masked(g, axis, halo.out_size, devices)
     if halo.out_count == halo.out_block:

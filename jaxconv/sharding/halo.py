@@ -64,7 +64,7 @@ class Halo:
 
     @cached_property
     def out_offsets(self) -> tuple[int, ...]:
-        """The place of each device's block among the output rows that it computes."""
+        """The offset of each device's block among the output rows that it computes."""
         return tuple(m * self.out_block - start for m, start in enumerate(self.out_starts))
 
     @cached_property

@@ -310,9 +310,9 @@ def _mesh_axes(array: Any, mesh: Mesh | AbstractMesh, numbers: Sequence[int]) ->
     sharding, rank = array.sharding, len(array.shape)
     if sharding is None:
         return ((),) * rank
-    places = [numbers.index(device) for device in range(len(numbers))]
+    indices = [numbers.index(device) for device in range(len(numbers))]
     try:
-        spec = parse_flatten_op_sharding(_renumbered(sharding._to_xla_hlo_sharding(rank), places), mesh)[0]
+        spec = parse_flatten_op_sharding(_renumbered(sharding._to_xla_hlo_sharding(rank), indices), mesh)[0]
     except (AssertionError, KeyError, NotImplementedError, ValueError):
         spec = ()
     return mesh_axes(spec, rank)

@@ -85,38 +85,38 @@ def resized(shape: Shape, sizes: dict[int, int]) -> Shape:
     return tuple(sizes.get(axis, size) for axis, size in enumerate(shape))
 
 
-def padded(shape: Shape, places: dict[int, tuple[int, int]]) -> ArrayView:
-    """The array among zeros. places: for an axis, the index of the first element, and the new size."""
-    if all((low, size) == (0, shape[axis]) for axis, (low, size) in places.items()):
+def padded(shape: Shape, extents: dict[int, tuple[int, int]]) -> ArrayView:
+    """The array among zeros. extents: for an axis, the index of the first element, and the new size."""
+    if all((low, size) == (0, shape[axis]) for axis, (low, size) in extents.items()):
         return AS_IT_IS
     edges = [(0, 0, 0)] * len(shape)
-    for axis, (low, size) in places.items():
+    for axis, (low, size) in extents.items():
         edges[axis] = (low, size - low - shape[axis], 0)
 
     def back(x: Array) -> Array:
-        for axis, (low, _) in places.items():
+        for axis, (low, _) in extents.items():
             x = lax.slice_in_dim(x, low, low + shape[axis], axis=axis)
         return x
 
     return ArrayView(lambda x: lax.pad(x, x.dtype.type(0), edges), back)
 
 
-def spread(shape: Shape, places: dict[int, range]) -> ArrayView:
-    """The elements at some places along axes: ranges that stop right behind their last. What lies between them is zeros
-    on the way back."""
-    if all(len(at) == shape[axis] for axis, at in places.items()):
+def spread(shape: Shape, indices: dict[int, range]) -> ArrayView:
+    """The elements at some indices along axes: ranges that stop right behind their last. What lies between them is
+    zeros on the way back."""
+    if all(len(at) == shape[axis] for axis, at in indices.items()):
         return AS_IT_IS
     edges = [(0, 0, 0)] * len(shape)
-    for axis, at in places.items():
+    for axis, at in indices.items():
         edges[axis] = (at.start, shape[axis] - at.stop, at.step - 1)
 
     def taken(x: Array) -> Array:
-        for axis, at in places.items():
+        for axis, at in indices.items():
             x = lax.slice_in_dim(x, at.start, at.stop, at.step, axis)
         return x
 
     among_zeros = lambda x: lax.pad(x, x.dtype.type(0), edges)
-    to, back = (move if len(shape) - 1 in places else partial(_in_words, move) for move in (taken, among_zeros))
+    to, back = (move if len(shape) - 1 in indices else partial(_in_words, move) for move in (taken, among_zeros))
     return ArrayView(to, back, Moves.TRANSPOSE, is_spread=True)
 
 

@@ -130,24 +130,24 @@ class PackedOutputs:
             window_strides=(*p.window_strides[:-1], by * stride),
             member=p.member._replace(out_channels=by * p.out_channels),
         )
-        places = [padded(p.rhs_shape, {rhs_column: (n * stride, kernel)}) for n in range(by)]
+        views = [padded(p.rhs_shape, {rhs_column: (n * stride, kernel)}) for n in range(by)]
         out = padded(p.out_shape, {out_column: (0, by * width)}).then(_packed(p, "out", by))
-        return Transformed(packed, {"rhs": _repeated(p, places), "out": out})
+        return Transformed(packed, {"rhs": _repeated(p, views), "out": out})
 
     def __str__(self) -> str:
         return f"packed outputs ({self.columns})"
 
 
-def _repeated(problem: ConvProblem, places: list[ArrayView]) -> ArrayView:
-    """The filter at each of some places, for as many times its output channels."""
+def _repeated(problem: ConvProblem, views: list[ArrayView]) -> ArrayView:
+    """The filter in each of some views, for as many times its output channels."""
 
     def to(x: Array) -> Array:
-        return fold(jnp.stack([place.to(x) for place in places]), 0, problem, "rhs", "k")
+        return fold(jnp.stack([view.to(x) for view in views]), 0, problem, "rhs", "k")
 
     def back(x: Array) -> Array:
-        x, mapped = unfold(x, len(places), problem, "rhs", "k")
+        x, mapped = unfold(x, len(views), problem, "rhs", "k")
         each = jnp.moveaxis(x, mapped, 0)
-        return _added(place.back(each[n]) for n, place in enumerate(places))
+        return _added(view.back(each[n]) for n, view in enumerate(views))
 
     return ArrayView(to, back, is_summed=True)
 

@@ -46,7 +46,7 @@ __device__ __forceinline__ void CopyAsync(uint32_t to, const void* from, bool va
   }
 }
 
-// Copies 8 bytes. It stays behind the loads before it, which may be of the same place.
+// Copies 8 bytes. It stays behind the loads before it, which may be of the same address.
 __device__ __forceinline__ void CopyHalfAsync(uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(valid ? 8 : 0) : "memory");
 }

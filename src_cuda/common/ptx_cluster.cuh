@@ -112,12 +112,12 @@ __device__ __forceinline__ void CopyMatrix(uint32_t to, const CUtensorMap& map, 
 
 // The coordinates of a pixel. A TMA descriptor of rank 4 leaves out `d`, one of rank 3 also `h`. With rank 2, `w` is
 // a row of a matrix.
-struct PixelPlace {
+struct PixelCoord {
   int32_t w, h, d, image;
 };
 
 // The coordinates that a lane has. All lanes of the warp must call it.
-__device__ __forceinline__ PixelPlace PlaceOfLane(const PixelPlace& of_lane, int lane) {
+__device__ __forceinline__ PixelCoord CoordOfLane(const PixelCoord& of_lane, int lane) {
   return {__shfl_sync(0xffffffff, of_lane.w, lane), __shfl_sync(0xffffffff, of_lane.h, lane),
           __shfl_sync(0xffffffff, of_lane.d, lane), __shfl_sync(0xffffffff, of_lane.image, lane)};
 }
@@ -127,7 +127,7 @@ __device__ __forceinline__ PixelPlace PlaceOfLane(const PixelPlace& of_lane, int
 // number of pixels and of channels.
 template <bool kMulticast>
 __device__ __forceinline__ void CopyPixels(int rank, uint32_t to, const CUtensorMap& map, uint32_t barrier,
-                                           int32_t channel, const PixelPlace& at, uint16_t w, uint16_t h, uint16_t d,
+                                           int32_t channel, const PixelCoord& at, uint16_t w, uint16_t h, uint16_t d,
                                            uint16_t cta_mask) {
   [[maybe_unused]] const auto address = reinterpret_cast<uint64_t>(&map);
 #define JAXCONV_COPY_PIXELS "d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
@@ -157,7 +157,7 @@ __device__ __forceinline__ void CopyPixels(int rank, uint32_t to, const CUtensor
 
 // Stores pixels from `at` on, in im2col mode. Pixels outside are skipped.
 __device__ __forceinline__ void StorePixels(int rank, const CUtensorMap& map, uint32_t from, int32_t channel,
-                                            const PixelPlace& at) {
+                                            const PixelCoord& at) {
   [[maybe_unused]] const auto address = reinterpret_cast<uint64_t>(&map);
 #define JAXCONV_STORE_PIXELS "d.global.shared::cta.im2col_no_offs.bulk_group [%0, "
   if (rank == 2) {
@@ -178,7 +178,7 @@ __device__ __forceinline__ void StorePixels(int rank, const CUtensorMap& map, ui
 }
 
 // Stores a box of pixels, from `at` on. Pixels outside are skipped.
-__device__ __forceinline__ void StoreBox(const CUtensorMap& map, uint32_t from, int32_t channel, const PixelPlace& at) {
+__device__ __forceinline__ void StoreBox(const CUtensorMap& map, uint32_t from, int32_t channel, const PixelCoord& at) {
   [[maybe_unused]] const auto address = reinterpret_cast<uint64_t>(&map);
   JAXCONV_HOPPER_ASM(
       "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(address),

@@ -26,9 +26,9 @@ class LaneTaps {
       if (residue.count[1] == 0 || residue.count[2] == 0) continue;  // taps that no position sees
       for (int32_t t = threadIdx.x; t < residue.tap_count; t += kDepthwiseThreads) {
         const Tap tap = p.taps[residue.first_tap + t];
-        const TapPlace place(p, kTile, tap, residue);
-        const int32_t slot = place.window_part * kTile.slots() + place.slot;
-        table[(slot * kTile.period + residue.phase[2]) * kTile.width + place.pixel] = tap.filter_delta;
+        const TapCoord coord(p, kTile, tap, residue);
+        const int32_t slot = coord.window_part * kTile.slots() + coord.slot;
+        table[(slot * kTile.period + residue.phase[2]) * kTile.width + coord.pixel] = tap.filter_delta;
       }
     }
   }
@@ -161,16 +161,16 @@ class LaneSums {
   template <typename Epilogue>
   __device__ __forceinline__ void Store(const DepthwiseParams& p, const Epilogue& epilogue, char* to) const {
     constexpr int kCount = kTile.period * kStripCols;
-    const auto place = [&](int i) {
+    const auto address = [&](int i) {
       const int phase = i / kStripCols, col = i % kStripCols;
       return reinterpret_cast<T*>(to + phase * p.offsets.result_row + offsets_.dst + col * offsets_.pixel);
     };
     T sums[1][kCount], results[1][kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) sums[0][i] = sums_[i / kStripCols][kTile.lags - 1][i % kStripCols];
-    epilogue(sums, results, [&](int i) { return Pack<float, 1>{*place(i)}; });
+    epilogue(sums, results, [&](int i) { return Pack<float, 1>{*address(i)}; });
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) *place(i) = results[0][i];
+    for (int i = 0; i < kCount; ++i) *address(i) = results[0][i];
   }
 
  private:

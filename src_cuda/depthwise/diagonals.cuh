@@ -27,9 +27,9 @@ __device__ __forceinline__ void FindTaps(const DepthwiseParams& p, int32_t* taps
   for (int32_t t = lane; t < p.problem.tap_count; t += 32) {
     const StoredTap tap(p, kTile, 0, t);
     const int32_t row = tap.from / kTile.pixels(), col = tap.from % kTile.pixels();
-    const bool has_place = tap.from >= 0 && row < kTile.lags && col < kTapCols;
-    if (has_place) taps[row * kTapCols + col] = tap.to;
-    fits &= has_place;
+    const bool is_inside = tap.from >= 0 && row < kTile.lags && col < kTapCols;
+    if (is_inside) taps[row * kTapCols + col] = tap.to;
+    fits &= is_inside;
   }
   // Another planner's plan may not fit. All lanes decide: after a trap of one lane, the compiler would take nothing for
   // uniform.

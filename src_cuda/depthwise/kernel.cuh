@@ -79,15 +79,15 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].con
   uint32_t n = 0;         // steps of all tiles
   int32_t complete = -1;  // the position whose rows the step before has completed
   for (int32_t begin = range.begin; begin < range.end;) {
-    const DepthwiseTilePlace place(p, kTile, begin, range.end);
-    begin += place.rows();
-    const WindowPart first_window_part = place.FirstWindowPart(p, kTile);
+    const DepthwiseTileCoord coord(p, kTile, begin, range.end);
+    begin += coord.rows();
+    const WindowPart first_window_part = coord.FirstWindowPart(p, kTile);
     int32_t begun = kTile.in_parts ? p.rows : 0;  // the first row to have been begun by a window part
     for (WindowPart window_part = first_window_part, next; window_part.number < parts_of_window; window_part = next) {
-      next = place.NextWindowPart(p, kTile, window_part);
+      next = coord.NextWindowPart(p, kTile, window_part);
       const bool is_first = window_part.number == first_window_part.number, is_last = next.number == parts_of_window;
-      const int32_t first_step = place.FirstStep(p, kTile, window_part);
-      int32_t source_row = (place.Row(p, kTile) + RowsApart(p, kTile, first_step)) * kTile.step;
+      const int32_t first_step = coord.FirstStep(p, kTile, window_part);
+      int32_t source_row = (coord.Row(p, kTile) + RowsApart(p, kTile, first_step)) * kTile.step;
       source_row += SourceRow(p, kTile, window_part);
       if constexpr (kTile.in_parts) {
         taps.Read(p, table, window_part.number);
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].con
         if (first_step > 0) sums.Clear();
       }
 #pragma unroll 1
-      for (int32_t step = first_step; step < place.ConvSteps(kTile); ++step, ++n) {
+      for (int32_t step = first_step; step < coord.ConvSteps(kTile); ++step, ++n) {
         ptx::WaitForCopies<kTile.stages() - 2>();
         __syncthreads();
         // All reads of shared memory go first, and none waits for a copy to be begun.
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].con
         const auto vectors = writer.Load(results(n - 1));
         reader.Copy();
         writer.Store(complete, vectors);
-        if (step == first_step && is_first) writer.Begin(place);
+        if (step == first_step && is_first) writer.Begin(coord);
         const bool has_source = HasRow(p, source_row);
         source_row += RowsApart(p, kTile, kTile.step);
         const int32_t done = step - (kTile.lags - 1);

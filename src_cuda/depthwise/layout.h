@@ -82,18 +82,18 @@ inline DepthwiseOffsets MakeOffsets(const DepthwiseShape& d, const DepthwiseTile
   const bool is_conv = pass == Pass::kConv;
   DepthwiseOffsets offsets{};
   int64_t at = 0;
-  const auto place = [&](int32_t& where, int64_t bytes) { where = static_cast<int32_t>(at), at += bytes; };
+  const auto allocate = [&](int32_t& offset, int64_t bytes) { offset = static_cast<int32_t>(at), at += bytes; };
   offsets.stage = static_cast<int32_t>(stage);
   offsets.row = static_cast<int32_t>(row);
   at = std::max(tile.stages() * stage, is_conv ? 0 : other);
   offsets.result_row = static_cast<int32_t>(result_row);
-  if (is_conv) place(offsets.results, tile.results() * tile.period * result_row);
-  if (is_conv) place(offsets.taps, other);
+  if (is_conv) allocate(offsets.results, tile.results() * tile.period * result_row);
+  if (is_conv) allocate(offsets.taps, other);
   const int64_t row_sums = tile.row_sums() * 4 * kDepthwiseThreads;
-  if (is_conv && tile.in_parts) place(offsets.sums, d.rows * row_sums);
+  if (is_conv && tile.in_parts) allocate(offsets.sums, d.rows * row_sums);
   const int64_t taps_bytes = tile.by_tma ? tile.lags * kTapCols * 4 : int64_t{d.problem.tap_count} * kStoredTapBytes;
-  if (tile.has_producers && !is_conv) place(offsets.taps, taps_bytes);
-  if (tile.has_producers) place(offsets.barriers, kBarrierBytes);
+  if (tile.has_producers && !is_conv) allocate(offsets.taps, taps_bytes);
+  if (tile.has_producers) allocate(offsets.barriers, kBarrierBytes);
   offsets.end = static_cast<int32_t>(std::min<int64_t>(at, INT32_MAX));
   return offsets;
 }

@@ -81,8 +81,8 @@ __device__ __forceinline__ int32_t SourceDepth(const DepthwiseParams& p, int32_t
   return at >= 0 && at < q.src_size[0] ? at : -1;
 }
 
-// A tile's place. It begins at a row of the stream and ends before a thread block's end.
-struct DepthwiseTilePlace {
+// A tile's coordinates. It begins at a row of the stream and ends before a thread block's end.
+struct DepthwiseTileCoord {
   int32_t image;      // or the first plane
   int32_t images;     // that exist; 0: of no tile
   int32_t first_row;  // and the row behind the last, of a class's positions that are apart
@@ -90,8 +90,8 @@ struct DepthwiseTilePlace {
   int32_t row_phase;  // of them: the first row of the destination
   int32_t col;        // of the destination
 
-  DepthwiseTilePlace() = default;
-  __device__ __forceinline__ DepthwiseTilePlace(const DepthwiseParams& p, const DepthwiseTile& tile, int32_t begin,
+  DepthwiseTileCoord() = default;
+  __device__ __forceinline__ DepthwiseTileCoord(const DepthwiseParams& p, const DepthwiseTile& tile, int32_t begin,
                                                 int32_t end) {
     const int32_t column = Quotient(begin, p.all_rows, p.all_rows_divmod);
     // Boxes are of whole rows.
@@ -197,11 +197,11 @@ struct DepthwiseLane {
 };
 
 // Which of a tile's strips one is.
-struct StripPlace {
+struct StripCoord {
   int32_t image;
   int32_t strip;  // of the image's row
 
-  __device__ __forceinline__ StripPlace(const DepthwiseParams& p, int32_t n) {
+  __device__ __forceinline__ StripCoord(const DepthwiseParams& p, int32_t n) {
     const int32_t quotient = Quotient(n, p.strip_inverse);
     const int32_t rest = n - quotient * (p.images_first ? p.images : p.strips);
     image = p.images_first ? rest : quotient;

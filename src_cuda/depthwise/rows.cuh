@@ -163,15 +163,15 @@ template <typename T, DepthwiseTile kTile>
 struct DepthwiseVector {
   int32_t pixel;    // the first
   int32_t apart;    // pixels to the next
-  int32_t place;    // bytes
+  int32_t offset;   // bytes
   int32_t channel;  // the first
 
   __device__ __forceinline__ explicit DepthwiseVector(const DepthwiseParams& p)
       : pixel(Thread() >> p.log_vectors), apart(kDepthwiseThreads >> p.log_vectors) {
     const int32_t vector = Thread() & ((1 << p.log_vectors) - 1);
     // CUDA cores read a pixel's channels one beside the other, as they lie.
-    place = (kTile.on_cuda_cores() ? Thread() : VectorOffset<kTile>(p, pixel, vector)) * kVectorBytes;
-    ptx::Keep(place);
+    offset = (kTile.on_cuda_cores() ? Thread() : VectorOffset<kTile>(p, pixel, vector)) * kVectorBytes;
+    ptx::Keep(offset);
     channel = FirstChannel(p) + vector * kTraits<T>.vector();
   }
 
@@ -187,8 +187,8 @@ struct DepthwiseVector {
 // Whether a tile's pixels are where those of the tile before were, in other images or rows. Kernels without producers
 // do not ask: it would cost them registers.
 template <DepthwiseTile kTile>
-__device__ __forceinline__ bool HasSamePixels(const DepthwiseTilePlace& place, const DepthwiseTilePlace& before) {
-  return kTile.has_producers && !kTile.has_planes() && place.col == before.col && place.images == before.images;
+__device__ __forceinline__ bool HasSamePixels(const DepthwiseTileCoord& coord, const DepthwiseTileCoord& before) {
+  return kTile.has_producers && !kTile.has_planes() && coord.col == before.col && coord.images == before.images;
 }
 
 // The offsets of a thread's vectors in a tensor, of the rows of a tile's images.
@@ -200,15 +200,15 @@ class DepthwiseRows {
   // Of the source, for a depth of the window. The pixels of a tile's images follow each other. `are_known`: they are
   // where the pixels of the tile before were.
   __device__ __forceinline__ void BeginSource(const DepthwiseParams& p, const Vector& vector,
-                                              const DepthwiseTilePlace& place, const WindowPart& window, int depth,
+                                              const DepthwiseTileCoord& coord, const WindowPart& window, int depth,
                                               bool are_known) {
     const ConvProblem& q = p.problem;
-    const int32_t images = Begin(p, vector, place, p.src, q.src);
+    const int32_t images = Begin(p, vector, coord, p.src, q.src);
     if (are_known) return;
     const int32_t col =
-        (place.col >> p.log_col_period) * static_cast<int32_t>(q.step[2]) + p.first_col + window.col * p.col_apart;
+        (coord.col >> p.log_col_period) * static_cast<int32_t>(q.step[2]) + p.first_col + window.col * p.col_apart;
     const auto source_depth = [&](int32_t dst_depth) { return SourceDepth(p, dst_depth, window.depth + depth); };
-    const int32_t first = PlaneOffset(p, place, 0, images, q.src, source_depth);
+    const int32_t first = PlaneOffset(p, coord, 0, images, q.src, source_depth);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       if (kTile.has_producers && i >= p.copies) break;  // they are few, and wait for each instruction
@@ -216,7 +216,7 @@ class DepthwiseRows {
       const int32_t image = Quotient(pixel, p.width_inverse);
       const int32_t at = pixel - image * p.src_width;
       const bool has_first = kTile.has_planes() && p.images == 1;
-      const int32_t plane = has_first ? first : PlaneOffset(p, place, image, images, q.src, source_depth);
+      const int32_t plane = has_first ? first : PlaneOffset(p, coord, image, images, q.src, source_depth);
       const int32_t offset = PixelOffset(plane, col + at * p.col_apart, q.src_size[2], q.src);
       at_[i] = at < p.src_width ? offset : -1;
     }
@@ -224,20 +224,20 @@ class DepthwiseRows {
 
   // Of the destination or its gradient, whose pixels are those of the strips.
   __device__ __forceinline__ void BeginStrips(const DepthwiseParams& p, const Vector& vector,
-                                              const DepthwiseTilePlace& place, const void* tensor, bool are_known) {
+                                              const DepthwiseTileCoord& coord, const void* tensor, bool are_known) {
     const ConvProblem& q = p.problem;
-    const int32_t images = Begin(p, vector, place, tensor, q.dst);
+    const int32_t images = Begin(p, vector, coord, tensor, q.dst);
     if (are_known) return;
     const auto same_depth = [](int32_t dst_depth) { return dst_depth; };
-    const int32_t first = PlaneOffset(p, place, 0, images, q.dst, same_depth);
+    const int32_t first = PlaneOffset(p, coord, 0, images, q.dst, same_depth);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int32_t pixel = vector.pixel + i * vector.apart;
-      const StripPlace strip(p, pixel / kStripCols);
+      const StripCoord strip(p, pixel / kStripCols);
       const int32_t at = strip.strip * kStripCols + pixel % kStripCols;
       const bool has_first = kTile.has_planes() && p.images == 1;
-      const int32_t plane = has_first ? first : PlaneOffset(p, place, strip.image, images, q.dst, same_depth);
-      const int32_t offset = PixelOffset(plane, place.col + at * p.col_apart, q.dst_size[2], q.dst);
+      const int32_t plane = has_first ? first : PlaneOffset(p, coord, strip.image, images, q.dst, same_depth);
+      const int32_t offset = PixelOffset(plane, coord.col + at * p.col_apart, q.dst_size[2], q.dst);
       at_[i] = strip.strip < p.strips ? offset : -1;
     }
   }
@@ -262,18 +262,18 @@ class DepthwiseRows {
  private:
   // The images that exist, for a thread whose channels exist.
   __device__ __forceinline__ int32_t Begin(const DepthwiseParams& p, const Vector& vector,
-                                           const DepthwiseTilePlace& place, const void* tensor,
+                                           const DepthwiseTileCoord& coord, const void* tensor,
                                            const TensorStrides& strides) {
-    const int32_t image = kTile.has_planes() ? place.image / static_cast<int32_t>(p.problem.dst_size[0]) : place.image;
+    const int32_t image = kTile.has_planes() ? coord.image / static_cast<int32_t>(p.problem.dst_size[0]) : coord.image;
     first_ = static_cast<const T*>(tensor) + image * strides.batch + vector.channel;
     apart_ = static_cast<int32_t>(strides.spatial[1]);
-    return vector.channel < p.all_channels ? place.images : 0;
+    return vector.channel < p.all_channels ? coord.images : 0;
   }
 
   // Elements from a tile's first image to another of `images`, or from its first volume to a plane. Or -1. `depth_of`
   // gives the tensor's plane, or -1, by that of the destination.
   template <typename DepthOf>
-  static __device__ __forceinline__ int32_t PlaneOffset(const DepthwiseParams& p, const DepthwiseTilePlace& place,
+  static __device__ __forceinline__ int32_t PlaneOffset(const DepthwiseParams& p, const DepthwiseTileCoord& coord,
                                                         int32_t image, int32_t images, const TensorStrides& strides,
                                                         const DepthOf& depth_of) {
     if constexpr (!kTile.has_planes()) {
@@ -284,7 +284,7 @@ class DepthwiseRows {
     const int32_t planes = static_cast<int32_t>(p.problem.dst_size[0]);
     int32_t volume = image, plane = 0;
     if (planes > 1) {
-      plane = place.image % planes + image;
+      plane = coord.image % planes + image;
       volume = plane / planes, plane %= planes;
     }
     const int32_t depth = depth_of(plane);
@@ -322,7 +322,7 @@ class DepthwiseReader {
   // Begins the copies of the next step, if there is one.
   __device__ __forceinline__ void Copy() {
     if (begin_ < end_) {
-      const uint32_t to = stages_ + vector_.place + stage_ * p_.offsets.stage;
+      const uint32_t to = stages_ + vector_.offset + stage_ * p_.offsets.stage;
 #pragma unroll
       for (int a = 0; kWithSource && a < kTile.sources(); ++a) {
         const int32_t row = kTile.step * row_ + SourceRow(p_, kTile, window_) + a % kTile.step;
@@ -344,7 +344,7 @@ class DepthwiseReader {
     row_ += RowsApart(p_, kTile, 1);
     if (row_ < end_row_) return;
     if constexpr (kTile.in_parts && !kIsWgrad) {
-      const WindowPart next = place_.NextWindowPart(p_, kTile, window_);
+      const WindowPart next = coord_.NextWindowPart(p_, kTile, window_);
       if (next.number < p_.window_parts) return BeginWindowPart(next);
     }
     begin_ = next_;
@@ -352,12 +352,12 @@ class DepthwiseReader {
   }
 
   __device__ __forceinline__ void Begin() {
-    const DepthwiseTilePlace before = place_;
-    place_ = DepthwiseTilePlace(p_, kTile, begin_, end_);
-    next_ = begin_ + place_.rows();
-    if constexpr (kTile.in_parts && !kIsWgrad) window_ = place_.FirstWindowPart(p_, kTile);
-    const bool are_known = HasSamePixels<kTile>(place_, before);
-    if constexpr (kWithGradient) gradient_.BeginStrips(p_, vector_, place_, p_.rhs, are_known);
+    const DepthwiseTileCoord before = coord_;
+    coord_ = DepthwiseTileCoord(p_, kTile, begin_, end_);
+    next_ = begin_ + coord_.rows();
+    if constexpr (kTile.in_parts && !kIsWgrad) window_ = coord_.FirstWindowPart(p_, kTile);
+    const bool are_known = HasSamePixels<kTile>(coord_, before);
+    if constexpr (kWithGradient) gradient_.BeginStrips(p_, vector_, coord_, p_.rhs, are_known);
     BeginSource(are_known);
     BeginSteps();
   }
@@ -373,25 +373,25 @@ class DepthwiseReader {
   __device__ __forceinline__ void BeginSource(bool are_known) {
 #pragma unroll
     for (int depth = 0; kWithSource && depth < kTile.depths; ++depth) {
-      src_[depth].BeginSource(p_, vector_, place_, window_, depth, are_known);
+      src_[depth].BeginSource(p_, vector_, coord_, window_, depth, are_known);
     }
   }
 
   __device__ __forceinline__ void BeginSteps() {
-    const int32_t first = place_.Row(p_, kTile);
-    const int32_t steps = kIsWgrad              ? place_.WgradSteps(p_, kTile, window_)
-                          : kTile.has_producers ? place_.SeenConvSteps(p_, kTile)
-                                                : place_.ConvSteps(kTile);
-    row_ = first + RowsApart(p_, kTile, kIsWgrad ? 0 : place_.FirstStep(p_, kTile, window_));
+    const int32_t first = coord_.Row(p_, kTile);
+    const int32_t steps = kIsWgrad              ? coord_.WgradSteps(p_, kTile, window_)
+                          : kTile.has_producers ? coord_.SeenConvSteps(p_, kTile)
+                                                : coord_.ConvSteps(kTile);
+    row_ = first + RowsApart(p_, kTile, kIsWgrad ? 0 : coord_.FirstStep(p_, kTile, window_));
     end_row_ = first + RowsApart(p_, kTile, steps);
-    last_row_ = min(first + RowsApart(p_, kTile, place_.rows()), static_cast<int32_t>(p_.problem.dst_size[1]));
+    last_row_ = min(first + RowsApart(p_, kTile, coord_.rows()), static_cast<int32_t>(p_.problem.dst_size[1]));
   }
 
   const DepthwiseParams& p_;
   DepthwiseVector<T, kTile> vector_;
   uint32_t stages_;
   int32_t begin_, end_, next_;  // of the tile, of all tiles, and of the next tile
-  DepthwiseTilePlace place_{};
+  DepthwiseTileCoord coord_{};
   WindowPart window_;
   int32_t stage_ = 0;
   int32_t row_, end_row_;  // of the next step, and behind the last: that of its position, of a class
@@ -411,10 +411,10 @@ class DepthwiseWriter {
 
   __device__ __forceinline__ explicit DepthwiseWriter(const DepthwiseParams& p) : p_(p), vector_(p) {}
 
-  __device__ __forceinline__ void Begin(const DepthwiseTilePlace& place) {
-    dst_.BeginStrips(p_, vector_, place, p_.out, HasSamePixels<kTile>(place, place_));
-    place_ = place;
-    first_row_ = place.Row(p_, kTile);
+  __device__ __forceinline__ void Begin(const DepthwiseTileCoord& coord) {
+    dst_.BeginStrips(p_, vector_, coord, p_.out, HasSamePixels<kTile>(coord, coord_));
+    coord_ = coord;
+    first_row_ = coord.Row(p_, kTile);
   }
 
   __device__ __forceinline__ Vectors Load(const char* from) const {
@@ -424,7 +424,7 @@ class DepthwiseWriter {
 #pragma unroll
       for (int i = 0; i < StripVectors(kTile); ++i) {
         uint4& vector = vectors.of[phase][i];
-        vector = *reinterpret_cast<const uint4*>(from + phase * p_.offsets.result_row + vector_.place + i * p_.batch);
+        vector = *reinterpret_cast<const uint4*>(from + phase * p_.offsets.result_row + vector_.offset + i * p_.batch);
         if (SwapsHalves(kTile, vector_.pixel / kStripCols)) vector = {vector.z, vector.w, vector.x, vector.y};
       }
     }
@@ -448,7 +448,7 @@ class DepthwiseWriter {
 
   // Begins the copies of a residual's rows to where the results of a position will be.
   __device__ __forceinline__ void CopyResidual(int32_t position, char* to) const {
-    const uint32_t first = ptx::SharedAddress(to) + vector_.place;
+    const uint32_t first = ptx::SharedAddress(to) + vector_.offset;
     const T* const residual = static_cast<const T*>(p_.epilogue.residual);
 #pragma unroll
     for (int phase = 0; phase < kTile.period; ++phase) {
@@ -481,7 +481,7 @@ class DepthwiseWriter {
 
   const DepthwiseParams& p_;
   DepthwiseVector<T, kTile> vector_;
-  DepthwiseTilePlace place_{};
+  DepthwiseTileCoord coord_{};
   DepthwiseRows<T, kTile, StripVectors(kTile)> dst_;
   int32_t first_row_ = 0;
 };
@@ -489,16 +489,16 @@ class DepthwiseWriter {
 // The source pixel where a strip begins, in a row in shared memory. Strips after the last one read what it reads: their
 // results go nowhere.
 __device__ __forceinline__ int32_t StripPixel(const DepthwiseParams& p, int32_t strip) {
-  const StripPlace place(p, min(strip, p.images * p.strips - 1));
-  return place.image * p.src_width + place.strip * p.strip_step;
+  const StripCoord coord(p, min(strip, p.images * p.strips - 1));
+  return coord.image * p.src_width + coord.strip * p.strip_step;
 }
 
 // The same pixel of its destination, or gradient. In a box the strips of an image lie together, and images are apart.
 template <DepthwiseTile kTile>
 __device__ __forceinline__ int32_t StripResult(const DepthwiseParams& p, int32_t strip) {
   if constexpr (kTile.by_tma) {
-    const StripPlace place(p, strip);
-    return place.image * p.strips_pitch + place.strip * kStripCols;
+    const StripCoord coord(p, strip);
+    return coord.image * p.strips_pitch + coord.strip * kStripCols;
   } else {
     return strip * kStripCols;
   }
@@ -506,12 +506,12 @@ __device__ __forceinline__ int32_t StripResult(const DepthwiseParams& p, int32_t
 
 // Where a tap is in the Toeplitz matrices: the window part, the slot and the first pixel. A slot is a
 // source row of a step (or a row of the destination) and a lag.
-struct TapPlace {
+struct TapCoord {
   int32_t window_part = 0;
   int32_t slot;
   int32_t pixel;
 
-  __device__ __forceinline__ TapPlace(const DepthwiseParams& p, const DepthwiseTile& tile, const Tap& tap,
+  __device__ __forceinline__ TapCoord(const DepthwiseParams& p, const DepthwiseTile& tile, const Tap& tap,
                                       const ResidueClass& residue)
       : pixel(Quotient(tap.shift[2] - p.first_col, p.col_apart, p.col_inverse)) {
     const int32_t row = Quotient(tap.shift[1] - p.first_row, p.row_apart, p.row_inverse);
@@ -545,10 +545,10 @@ struct StoredTap {
     const Tap tap = p.taps[t];
     const ResidueClass residue = p.classes[0];
     const bool is_seen = t < residue.tap_count;
-    const TapPlace place(p, tile, tap, residue);
+    const TapCoord coord(p, tile, tap, residue);
     const int32_t pixels = tile.on_cuda_cores() ? tile.width : tile.pixels();
-    const bool is_others = window_part != (is_seen ? place.window_part : 0);
-    from = is_others ? kOfOthers : is_seen ? place.slot * pixels + place.pixel : kNone;
+    const bool is_others = window_part != (is_seen ? coord.window_part : 0);
+    from = is_others ? kOfOthers : is_seen ? coord.slot * pixels + coord.pixel : kNone;
     to = tap.filter_delta;
   }
 };

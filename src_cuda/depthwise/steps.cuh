@@ -34,11 +34,11 @@ __device__ __forceinline__ void MultiplyWgradSteps(const DepthwiseParams& p, con
                                                    const WindowPart& window, Sums& sums, Begin&& begin, Stage&& stage,
                                                    End&& end) {
   for (int32_t row = range.begin; row < range.end;) {
-    const DepthwiseTilePlace place(p, kTile, row, range.end);
-    row += place.rows();
-    const int32_t steps = place.WgradSteps(p, kTile, window);
-    int32_t source_row = place.Row(p, kTile) * kTile.step + SourceRow(p, kTile, window);
-    sums.Begin(place.rows());
+    const DepthwiseTileCoord coord(p, kTile, row, range.end);
+    row += coord.rows();
+    const int32_t steps = coord.WgradSteps(p, kTile, window);
+    int32_t source_row = coord.Row(p, kTile) * kTile.step + SourceRow(p, kTile, window);
+    sums.Begin(coord.rows());
     InTurns<Sums::kTurns>(steps, [&]<int kTurn>(int32_t step) {
       begin();
       const bool has_source = HasRow(p, source_row);
@@ -52,10 +52,10 @@ __device__ __forceinline__ void MultiplyWgradSteps(const DepthwiseParams& p, con
 
 // Stores the rows of a conv's other lags after a tile's last step. No source row follows, so they are complete, too.
 template <DepthwiseTile kTile, typename Store>
-__device__ __forceinline__ void StoreLastRows(const DepthwiseTilePlace& place, int32_t steps, Store&& store) {
+__device__ __forceinline__ void StoreLastRows(const DepthwiseTileCoord& coord, int32_t steps, Store&& store) {
 #pragma unroll
   for (int lag = kTile.lags - 2; lag >= 0; --lag) {
-    if (steps - 1 - lag >= 0 && steps - 1 - lag < place.rows()) store(lag);
+    if (steps - 1 - lag >= 0 && steps - 1 - lag < coord.rows()) store(lag);
   }
 }
 

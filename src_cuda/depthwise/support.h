@@ -82,7 +82,7 @@ inline Reason UnsupportedTile(const ConvProblem& p, Pass pass, const DepthwiseTi
   return std::nullopt;
 }
 
-// A window's place and its window parts, and how far apart its taps are.
+// Where a window begins, its window parts, and how far apart its taps are.
 inline Reason UnsupportedWindow(const ConvProblem& p, const DepthwiseTile& tile, const Stream& stream) {
   int64_t window_parts = 1;
   for (int d = 0; d < kSpatial; ++d) {

@@ -26,11 +26,11 @@ class BoxStages {
   // Each waits for the next step's stage and returns its address: the producer's, and a consumer's.
   __device__ __forceinline__ uint32_t WaitForEmpty() const {
     barriers_.WaitForEmptyStage(stage_, parity_);
-    return Place();
+    return Address();
   }
   __device__ __forceinline__ uint32_t WaitForFull() const {
     barriers_.WaitForFullStage(stage_, parity_);
-    return Place();
+    return Address();
   }
 
   // The barrier of its copies.
@@ -52,7 +52,7 @@ class BoxStages {
   }
 
  private:
-  __device__ __forceinline__ uint32_t Place() const { return first_ + stage_ * p_.offsets.stage; }
+  __device__ __forceinline__ uint32_t Address() const { return first_ + stage_ * p_.offsets.stage; }
 
   const DepthwiseParams& p_;
   const DepthwiseBarriers<kTile>& barriers_;
@@ -75,27 +75,27 @@ __device__ __forceinline__ void ArriveAtRoles() {
 // Has TMA copy a step's rows into a stage. A conv reads all rows, so for rows that do not exist TMA writes zeros.
 template <DepthwiseTile kTile, Pass kPass>
 __device__ __forceinline__ void CopyStep(const DepthwiseParams& p, const DepthwiseMaps& maps,
-                                         const DepthwiseTilePlace& place, int32_t step, int32_t channel, uint32_t stage,
+                                         const DepthwiseTileCoord& coord, int32_t step, int32_t channel, uint32_t stage,
                                          uint32_t barrier) {
   constexpr bool kIsWgrad = kPass == Pass::kWgrad;
   constexpr int kRows = kTile.box_rows();
   const uint32_t strips = stage + kRows * p.offsets.row;
-  const int32_t source = place.first_row + p.first_row + step * kRows;
+  const int32_t source = coord.first_row + p.first_row + step * kRows;
   const int32_t gradient = (step - kTile.late_steps()) * kRows;  // from the tile's first
   const auto has_source = [&](int i) { return !kIsWgrad || HasRow(p, source + i); };
-  const auto has_gradient = [&](int i) { return kIsWgrad && gradient + i >= 0 && gradient + i < place.rows(); };
+  const auto has_gradient = [&](int i) { return kIsWgrad && gradient + i >= 0 && gradient + i < coord.rows(); };
   uint32_t pixels = 0;
   for (int i = 0; i < kRows; ++i) pixels += (has_source(i) ? p.src_width : 0) + (has_gradient(i) ? p.strips_pitch : 0);
   ptx::ArriveExpecting(barrier, pixels * p.images * kBoxPixelBytes);
   for (int i = 0; i < kRows; ++i) {
     if (!has_source(i)) continue;
     ptx::CopyBoxByTma(stage + i * p.offsets.row, maps.source, barrier, channel, kTile.in_pairs ? 0 : p.first_col,
-                      source + i, 0, place.image);
+                      source + i, 0, coord.image);
   }
   for (int i = 0; i < kRows; ++i) {
     if (!has_gradient(i)) continue;
     ptx::CopyBoxByTma(strips + i * p.offsets.result_row, maps.strips, barrier, channel, 0,
-                      place.first_row + gradient + i, 0, place.image);
+                      coord.first_row + gradient + i, 0, coord.image);
   }
 }
 
@@ -117,9 +117,9 @@ __device__ __forceinline__ void LoadBoxes(const DepthwiseParams& p, const Depthw
   if (kIsWgrad && lane < kOwn) barriers.InitStage(loader + lane * kBoxLoaders);
   const DepthwiseRange range(p, worker);
   const int32_t channel = FirstChannel(p);
-  DepthwiseTilePlace place(p, kTile, range.begin, range.end);
+  DepthwiseTileCoord coord(p, kTile, range.begin, range.end);
   // Or the compiler works it out after the barrier.
-  ptx::Keep(place.image), ptx::Keep(place.first_row), ptx::Keep(place.last_row);
+  ptx::Keep(coord.image), ptx::Keep(coord.first_row), ptx::Keep(coord.last_row);
   __syncwarp();
   if constexpr (kIsWgrad) {
     ArriveAtRoles<kTile>();
@@ -129,15 +129,15 @@ __device__ __forceinline__ void LoadBoxes(const DepthwiseParams& p, const Depthw
   if (lane != 0) return;
   BoxStages<kTile> stages(p, barriers, shared, loader);
   int32_t skipped = loader;  // steps of the others, before the next
-  for (int32_t begin = range.begin; begin < range.end; place = {p, kTile, begin, range.end}) {
-    begin += place.rows();
-    const int32_t steps = kIsWgrad ? place.WgradSteps(p, kTile, {}) : place.SeenConvSteps(p, kTile);
-    int32_t step = skipped + (kIsWgrad && !kTile.in_pairs ? 0 : place.FirstStep(p, kTile, {}));
+  for (int32_t begin = range.begin; begin < range.end; coord = {p, kTile, begin, range.end}) {
+    begin += coord.rows();
+    const int32_t steps = kIsWgrad ? coord.WgradSteps(p, kTile, {}) : coord.SeenConvSteps(p, kTile);
+    int32_t step = skipped + (kIsWgrad && !kTile.in_pairs ? 0 : coord.FirstStep(p, kTile, {}));
 #pragma unroll 1
     for (; step < steps; step += kBoxLoaders) {
       const uint32_t stage = stages.WaitForEmpty(), barrier = stages.full();
       stages.template Advance<kBoxLoaders>();
-      CopyStep<kTile, kPass>(p, maps, place, step, channel, stage, barrier);
+      CopyStep<kTile, kPass>(p, maps, coord, step, channel, stage, barrier);
     }
     skipped = step - steps;
   }
@@ -167,31 +167,31 @@ __device__ __forceinline__ void StoreBoxes(const DepthwiseParams& p, const Depth
   const int32_t channel = FirstChannel(p);
   uint32_t row = 0;  // of all tiles
   for (int32_t begin = range.begin; begin < range.end;) {
-    const DepthwiseTilePlace place(p, kTile, begin, range.end);
-    begin += place.rows();
+    const DepthwiseTileCoord coord(p, kTile, begin, range.end);
+    begin += coord.rows();
     const auto copy_residual = [&](int32_t position, uint32_t row) {
       const uint32_t barrier = barriers.ResultEmpty(row % kResults);
       ptx::ArriveExpecting(barrier, p.strips_pitch * p.images * kBoxPixelBytes);
       ptx::CopyBoxByTma(ptx::SharedAddress(ResultAddress<kTile>(p, shared, row)), maps.residual, barrier, channel, 0,
-                        position, 0, place.image);
+                        position, 0, coord.image);
     };
     if constexpr (kHasResidual) {
       ptx::WaitForStores<0>();  // of the tile before
-      for (int i = 0; i < min(kResults, place.rows()); ++i) copy_residual(place.first_row + i, row + i);
+      for (int i = 0; i < min(kResults, coord.rows()); ++i) copy_residual(coord.first_row + i, row + i);
     }
 #pragma unroll 1
-    for (int32_t position = place.first_row; position < place.last_row; ++position, ++row) {
+    for (int32_t position = coord.first_row; position < coord.last_row; ++position, ++row) {
       barriers.WaitForResult(row);
       // One fence, by the thread that has seen all arrivals: it is between the writes of all consumers and what TMA
       // reads. They need not wait for it.
       ptx::FenceForTma();
       const uint32_t from = ptx::SharedAddress(ResultAddress<kTile>(p, shared, row));
-      ptx::StoreBox(maps.strips, from, channel, {.w = 0, .h = position, .d = 0, .image = place.image});
+      ptx::StoreBox(maps.strips, from, channel, {.w = 0, .h = position, .d = 0, .image = coord.image});
       ptx::CommitStores();
       ptx::WaitForStores<1>();
       if constexpr (!kHasResidual) {
         if (row > 0) barriers.ReleaseResult(row - 1);
-      } else if (position > place.first_row && position - 1 + kResults < place.last_row) {
+      } else if (position > coord.first_row && position - 1 + kResults < coord.last_row) {
         copy_residual(position - 1 + kResults, row - 1 + kResults);
       }
     }
@@ -217,9 +217,9 @@ __device__ __forceinline__ void ConvBoxes(const DepthwiseParams& p, const Depthw
   const auto store = [&](int lag) { StoreRow(p, barriers, sums, epilogue, lag, row++, shared); };
   auto pixels = read(0);
   for (int32_t begin = range.begin; begin < range.end;) {
-    const DepthwiseTilePlace place(p, kTile, begin, range.end);
-    begin += place.rows();
-    const int32_t first_step = place.FirstStep(p, kTile, {}), steps = place.SeenConvSteps(p, kTile);
+    const DepthwiseTileCoord coord(p, kTile, begin, range.end);
+    begin += coord.rows();
+    const int32_t first_step = coord.FirstStep(p, kTile, {}), steps = coord.SeenConvSteps(p, kTile);
     if (first_step > 0) sums.Clear();
 #pragma unroll 1
     for (int32_t step = first_step; step < steps; ++step, ++n) {
@@ -228,7 +228,7 @@ __device__ __forceinline__ void ConvBoxes(const DepthwiseParams& p, const Depthw
       });
       if (step >= kTile.lags - 1) store(kTile.lags - 1);
     }
-    StoreLastRows<kTile>(place, steps, store);
+    StoreLastRows<kTile>(coord, steps, store);
   }
 }
 
@@ -242,16 +242,16 @@ __device__ __forceinline__ void MultiplyBoxes(const DepthwiseParams& p, const De
     return pixels;
   };
   for (int32_t begin = range.begin; begin < range.end;) {
-    const DepthwiseTilePlace place(p, kTile, begin, range.end);
-    begin += place.rows();
-    const int32_t steps = place.WgradSteps(p, kTile, {});
-    int32_t source_row = place.first_row + p.first_row;
-    sums.Begin(place.rows());
+    const DepthwiseTileCoord coord(p, kTile, begin, range.end);
+    begin += coord.rows();
+    const int32_t steps = coord.WgradSteps(p, kTile, {});
+    int32_t source_row = coord.first_row + p.first_row;
+    sums.Begin(coord.rows());
     auto pixels = read(source_row, true);
     InTurns<ToeplitzFilterSums<T, kTile>::kTurns>(steps, [&]<int kTurn>(int32_t step) {
       const bool has_source = HasRow(p, source_row++);
       sums.template Multiply<kTurn>(pixels, has_source, [&] {
-        if (step + 1 < steps) pixels = read(source_row, step + 1 < place.rows());
+        if (step + 1 < steps) pixels = read(source_row, step + 1 < coord.rows());
       });
     });
   }
@@ -267,10 +267,10 @@ __device__ __forceinline__ void MultiplyBoxes(const DepthwiseParams& p, const De
   constexpr int kTurns = RowPairSums<T, kTile>::kTurns, kRows = kTile.box_rows();
   static_assert(kTile.late_steps() == kTurns - 1, "the gradient's first step is turn 0");
   for (int32_t begin = range.begin; begin < range.end;) {
-    const DepthwiseTilePlace place(p, kTile, begin, range.end);
-    begin += place.rows();
-    const int32_t first_step = place.FirstStep(p, kTile, {});
-    int32_t source_row = place.first_row + p.first_row + first_step * kRows;
+    const DepthwiseTileCoord coord(p, kTile, begin, range.end);
+    begin += coord.rows();
+    const int32_t first_step = coord.FirstStep(p, kTile, {});
+    int32_t source_row = coord.first_row + p.first_row + first_step * kRows;
     uint32_t stage;
     Row source[kRows], even;
     const auto read_source = [&] {
@@ -289,12 +289,12 @@ __device__ __forceinline__ void MultiplyBoxes(const DepthwiseParams& p, const De
     });
     read_source();
     even = read_gradient(0);
-    InTurns<kTurns>((place.rows() + kRows - 1) / kRows, [&]<int kTurn>(int32_t step) {
+    InTurns<kTurns>((coord.rows() + kRows - 1) / kRows, [&]<int kTurn>(int32_t step) {
       const Row odd = read_gradient(1);
       stages.Release();
       sums.template Keep<kTurn>(source);
       sums.template Multiply<kTurn, 0>(even);
-      const int32_t rows_left = place.rows() - step * kRows;  // with this step's
+      const int32_t rows_left = coord.rows() - step * kRows;  // with this step's
       if (rows_left > kRows) {
         read_source();
         even = read_gradient(0);

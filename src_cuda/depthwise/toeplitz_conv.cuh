@@ -71,9 +71,9 @@ class ToeplitzTaps {
         const int32_t first_row = p.zeros_before_taps + residue.phase[2] * kPixels;
 #pragma unroll
         for (int i = 0; i < FewTaps::kCount; ++i) {
-          const TapPlace place(p, kTile, taps.of[i], residue);
-          const int32_t slot = (place.window_part * kTile.slots() + place.slot) * static_cast<int32_t>(q.period[2]);
-          const int32_t row = first_row + slot * kPixels + place.pixel;
+          const TapCoord coord(p, kTile, taps.of[i], residue);
+          const int32_t slot = (coord.window_part * kTile.slots() + coord.slot) * static_cast<int32_t>(q.period[2]);
+          const int32_t row = first_row + slot * kPixels + coord.pixel;
           const uint32_t number = begin + i * lane.all - residue.first_tap;
           if (number < count) *reinterpret_cast<T*>(table + row * RowBytes(p)) = values[i];
         }
@@ -243,7 +243,7 @@ class ToeplitzSums {
   __device__ __forceinline__ void Store(const DepthwiseParams& p, const Epilogue& epilogue, char* to,
                                         int lag = kTile.lags - 1) const {
     constexpr int kCount = kTile.period * 4;
-    const auto place = [&](int i) {
+    const auto address = [&](int i) {
       const int phase = i / 4, half = i / 2 % 2, e = i % 2;
       return to + phase * p.offsets.result_row + to_[half].At(p, 0, e);
     };
@@ -254,13 +254,13 @@ class ToeplitzSums {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) sums[c][i] = sums_[c][i / 4][lag][i % 4];
     }
-    epilogue(sums, results, [&](int i) { return Residual(place(i)); });
+    epilogue(sums, results, [&](int i) { return Residual(address(i)); });
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       PixelPart<kTile.channels> part;
 #pragma unroll
       for (int word = 0; word < kTile.channels / 2; ++word) part.words[word] = Rounded(results, word, i);
-      part.Store(place(i));
+      part.Store(address(i));
     }
   }
 

@@ -156,7 +156,7 @@ __device__ __forceinline__ void CopySteps(const DepthwiseParams& p, const Depthw
 }
 
 // The role of the warps that write a conv's results. A residual's rows come first where results will be, as many rows
-// before them as there are places.
+// before them as shared memory holds.
 template <typename T, DepthwiseTile kTile, bool kHasResidual>
 __device__ __forceinline__ void WriteResults(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
                                              int32_t worker, char* shared) {
@@ -170,18 +170,18 @@ __device__ __forceinline__ void WriteResults(const DepthwiseParams& p, const Dep
     barriers.ReleaseWithResidual(row);
   };
   for (int32_t begin = range.begin; begin < range.end;) {
-    const DepthwiseTilePlace place(p, kTile, begin, range.end);
-    begin += place.rows();
-    writer.Begin(place);
+    const DepthwiseTileCoord coord(p, kTile, begin, range.end);
+    begin += coord.rows();
+    writer.Begin(coord);
 #pragma unroll 1
-    for (int i = 0; kHasResidual && i < min(kResults, place.rows()); ++i) copy_residual(i, row + i);
+    for (int i = 0; kHasResidual && i < min(kResults, coord.rows()); ++i) copy_residual(i, row + i);
 #pragma unroll 1
-    for (int32_t position = 0; position < place.rows(); ++position, ++row) {
+    for (int32_t position = 0; position < coord.rows(); ++position, ++row) {
       barriers.WaitForResult(row);
       const auto vectors = writer.Load(ResultAddress<kTile>(p, shared, row));
       if constexpr (!kHasResidual) {
         barriers.ReleaseResult(row);
-      } else if (position + kResults < place.rows()) {
+      } else if (position + kResults < coord.rows()) {
         copy_residual(position + kResults, row + kResults);
       }
       writer.Store(position, vectors);
@@ -241,9 +241,9 @@ __device__ __forceinline__ void MultiplyConv(const DepthwiseParams& p, const Dep
   uint32_t n = 0, row = 0;  // steps, and complete rows, of all tiles
   const auto store = [&](int lag) { StoreRow(p, barriers, sums, epilogue, lag, row++, shared); };
   for (int32_t begin = range.begin; begin < range.end;) {
-    const DepthwiseTilePlace place(p, kTile, begin, range.end);
-    begin += place.rows();
-    const int32_t first_step = place.FirstStep(p, kTile, {}), steps = place.SeenConvSteps(p, kTile);
+    const DepthwiseTileCoord coord(p, kTile, begin, range.end);
+    begin += coord.rows();
+    const int32_t first_step = coord.FirstStep(p, kTile, {}), steps = coord.SeenConvSteps(p, kTile);
     if (first_step > 0) sums.Clear();
 #pragma unroll 1
     for (int32_t step = first_step; step < steps; ++step, ++n) {
@@ -255,7 +255,7 @@ __device__ __forceinline__ void MultiplyConv(const DepthwiseParams& p, const Dep
       if constexpr (!kReadsAtOnce) barriers.Release(n);
       if (step >= kTile.lags - 1) store(kTile.lags - 1);
     }
-    StoreLastRows<kTile>(place, steps, store);
+    StoreLastRows<kTile>(coord, steps, store);
   }
 }
 

@@ -113,7 +113,7 @@ class DirectSums {
     }
   }
 
-  // Rounds the sums, or the results of type Result in their place, and stores them. `results` is the warp's place in
+  // Rounds the sums, or the results of type Result in their place, and stores them. `results` is the warp's part of
   // shared memory.
   template <typename Result, typename Out>
   __device__ __forceinline__ void Store(const DirectParams& p, const char* shared, Out* results, const TileEnd& end,
@@ -294,7 +294,7 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kD
         if (warp == 0) copy();
         read.WaitUntilFull();
       }
-      const TileEnd end(p, block, block.Place(p, tile));
+      const TileEnd end(p, block, block.CoordOf(p, tile));
       std::conditional_t<kStagesRows, StagedRows, HaloRows> rows(read, base, p.offsets.stage, streaming.StepBytes());
       const auto compute = [&](auto type) {
         streaming.template Compute<decltype(type)>(p, block.channels, end, epilogue, rows);
@@ -329,7 +329,7 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kD
         }
         read.Release();
       }
-      const TileEnd end(p, block, block.Place(p, tile));
+      const TileEnd end(p, block, block.CoordOf(p, tile));
       sums.End(p, shared, end, epilogue, block.channels.dst_count);
       using Sum = SumOf<T>;
       WithResultType<Sum, kHasEpilogue>(p.out_type, [&](auto type) {

@@ -205,20 +205,20 @@ class FilterMatrices {
     const auto exists = [&](int32_t at, int32_t col) {
       return at >= 0 && at < p.tile.packed * channels && col < block.channels.dst_count;
     };
-    const auto place = [&](int32_t at, int32_t col) {
+    const auto address = [&](int32_t at, int32_t col) {
       const Tap& tap = first_tap[origin.TapOfPacked(p, first_tap, at / channels)];
       return static_cast<const T*>(p.rhs) + tap.filter_delta + at % channels * strides.in +
              (block.channels.dst + col) * strides.out;
     };
     if (p.filter_order == FilterOrder::kOuts) {
       const bool is_there = exists(first + row, out);
-      ptx::CopyAsync(ptx::SharedAddress(to), is_there ? place(first + row, out) : p.rhs, is_there);
+      ptx::CopyAsync(ptx::SharedAddress(to), is_there ? address(first + row, out) : p.rhs, is_there);
       return;
     }
     Row pack;
 #pragma unroll
     for (int i = 0; i < kVector<T>; ++i) {
-      pack.v[i] = exists(first + i, out + row) ? *place(first + i, out + row) : T(0.0f);
+      pack.v[i] = exists(first + i, out + row) ? *address(first + i, out + row) : T(0.0f);
     }
     *to = pack;
   }

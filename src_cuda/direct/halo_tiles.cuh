@@ -21,12 +21,12 @@ class HaloTiles {
   __device__ __forceinline__ void CopyNext(const DirectParams& p, const DirectBlock& block, const HaloOrigin& origin,
                                            const Box& box, uint32_t stages) {
     if (next_ >= block.tiles) return;
-    const TilePlace place = block.Place(p, next_);
+    const TileCoord coord = block.CoordOf(p, next_);
     int32_t at[kSpatial];
-    origin.HaloAt<kPacked>(p, place, at);
+    origin.HaloAt<kPacked>(p, coord, at);
     filled_.WaitUntilEmpty();
     box.template Copy<T>(stages + filled_.stage() * p.offsets.stage, filled_.full(),
-                         block.channels.src + part_ * p.src_pixel.vectors * kVector<T>, at, place.image);
+                         block.channels.src + part_ * p.src_pixel.vectors * kVector<T>, at, coord.image);
     Box::Arrive(filled_.full(), box.Bytes());
     filled_.Advance();
     part_ = part_ + 1 < p.channel_parts ? part_ + 1 : 0;
@@ -48,9 +48,9 @@ __device__ __forceinline__ void CopyStreamedRows(const DirectParams& p, const Di
   const int32_t streams = p.tile.rows / p.tile.stream, rows = p.tile.stream + p.tile.halo[1] - p.tile.rows;
 #pragma unroll 1
   for (int32_t tile = block.worker; tile < block.tiles; tile += p.workers) {
-    const TilePlace place = block.Place(p, tile);
+    const TileCoord coord = block.CoordOf(p, tile);
     int32_t at[kSpatial];
-    origin.HaloAt<false>(p, place, at);
+    origin.HaloAt<false>(p, coord, at);
     const int32_t end = at[1] + rows;
 #pragma unroll 1
     for (; at[1] < end; ++at[1]) {
@@ -59,7 +59,7 @@ __device__ __forceinline__ void CopyStreamedRows(const DirectParams& p, const Di
       for (int32_t stream = 0; stream < streams; ++stream) {
         const int32_t from[kSpatial] = {at[0], at[1] + stream * p.tile.stream, at[2]};
         row.template Copy<T>(stages + filled.stage() * p.offsets.stage + stream * row.Bytes(), filled.full(),
-                             block.channels.src, from, place.image);
+                             block.channels.src, from, coord.image);
       }
       Box::Arrive(filled.full(), streams * row.Bytes());
       filled.Advance();

@@ -202,24 +202,24 @@ struct DirectLayout : DirectChannels {
   static int64_t Turns(int64_t bytes) { return CeilDiv(bytes, 1024) * 1024; }
   static int64_t Whole(int64_t bytes) { return CeilDiv(bytes, 128) * 128; }
 
-  void Place(int32_t& where, int64_t bytes) {
-    where = static_cast<int32_t>(shared_bytes);
+  void Allocate(int32_t& offset, int64_t bytes) {
+    offset = static_cast<int32_t>(shared_bytes);
     shared_bytes += Whole(bytes);
   }
 
   void SetOffsets() {
     SetStages();
-    Place(offsets.entries, taps_in_n() ? col_blocks * 8 * 4 : (entries() + 1) * kMatrixRows * 4);
-    Place(offsets.positions, positions * int64_t{8});
+    Allocate(offsets.entries, taps_in_n() ? col_blocks * 8 * 4 : (entries() + 1) * kMatrixRows * 4);
+    Allocate(offsets.positions, positions * int64_t{8});
     if (!is_conv()) {
-      Place(offsets.position_pixels, positions * int64_t{4});
-      Place(offsets.sums, int64_t{items} * (tile.filter_rows * 16 + tile.set * 8) * 8);
+      Allocate(offsets.position_pixels, positions * int64_t{4});
+      Allocate(offsets.sums, int64_t{items} * (tile.filter_rows * 16 + tile.set * 8) * 8);
     }
-    Place(offsets.zeros, 16);
-    Place(offsets.barriers, stages() * 16);
+    Allocate(offsets.zeros, 16);
+    Allocate(offsets.barriers, stages() * 16);
     if (is_conv() && !tile.streams_rows() && !tile.taps_in_n) {
       const int64_t out_bytes = TraitsOf(problem.dst_type).bytes;
-      Place(offsets.results, tile.warps * 16 * (tile.col_blocks() * 8 * out_bytes + 16));
+      Allocate(offsets.results, tile.warps * 16 * (tile.col_blocks() * 8 * out_bytes + 16));
     }
     offsets.end = static_cast<int32_t>(std::min<int64_t>(shared_bytes, INT32_MAX));
   }
@@ -239,7 +239,7 @@ struct DirectLayout : DirectChannels {
       offsets.filter = offsets.stage;
       shared_bytes = std::max(shared_bytes, stage + Whole(filter_bytes()));
     } else {
-      Place(offsets.filter, filter_bytes());
+      Allocate(offsets.filter, filter_bytes());
     }
   }
 };

@@ -22,7 +22,7 @@ struct PixelLayout {
   int32_t vectors;
   int32_t pitch;
 
-  // The place of a vector. The vector that belongs there has this one's place.
+  // The index at which a vector lies. The vector of that index lies at this one's.
   constexpr int32_t Exchange(int32_t vector, int32_t pixel) const {
     return vector ^ (pixel >> (3 - pitch) & ((1 << pitch) - 1));
   }

@@ -108,7 +108,7 @@ struct Channels {
 };
 
 // Where an output tile begins among the class's positions.
-struct TilePlace {
+struct TileCoord {
   int32_t image;
   int32_t at[kSpatial];
 };
@@ -150,15 +150,15 @@ class DirectBlock {
 
   __device__ __forceinline__ const ResidueClass& residue() const { return residue_; }
 
-  __device__ __forceinline__ TilePlace Place(const DirectParams& p, int32_t tile) const {
-    TilePlace place;
+  __device__ __forceinline__ TileCoord CoordOf(const DirectParams& p, int32_t tile) const {
+    TileCoord coord;
     int32_t h, w;
     tile = grid_.by_wide.Divide(tile, &w);
     tile = grid_.by_high.Divide(tile, &h);
-    place.image = grid_.by_deep.Divide(tile, &place.at[0]);
-    place.at[1] = h * p.tile.rows;
-    place.at[2] = w * p.tile.cols;
-    return place;
+    coord.image = grid_.by_deep.Divide(tile, &coord.at[0]);
+    coord.at[1] = h * p.tile.rows;
+    coord.at[2] = w * p.tile.cols;
+    return coord;
   }
 
   int32_t worker;

@@ -166,7 +166,7 @@ struct ResultRows {
   static constexpr int kPitch = kCols + kVector;             // elements: rows begin in different banks
   static constexpr int kElements = 16 * kPitch;
 
-  // The place of one of the lane's vectors. Lanes without one have another's row.
+  // The coordinates of one of the lane's vectors. Lanes without one have another's row.
   static __device__ __forceinline__ int Row(int v) {
     return min(static_cast<int>(threadIdx.x % 32 + v * 32) / kAcross, 15);
   }

@@ -77,7 +77,7 @@ class RowStreaming {
                                 : kReads > 6 && !kTile.row_stream.stages_rows() ? 2
                                 : kReads % 4 == 0                               ? 4
                                                                                 : 3;
-  static_assert(kReads % kAhead == 0 || (kReads % kAhead == 1 && kAhead == 2), "reads go round among their places");
+  static_assert(kReads % kAhead == 0 || (kReads % kAhead == 1 && kAhead == 2), "reads go round among their registers");
   // Whether registers also allow to store the results of a row while the next one is multiplied.
   static constexpr bool kDelays = kTile.of_bytes() ? kReads == 2 : kAhead > 2;
   static_assert(kBlocks <= 2, "a lane stores pairs of channels of one or two blocks");
@@ -276,7 +276,7 @@ class RowStreaming {
       const int ahead = (r + kAhead) % kReads, first_lag = is_next ? kNextFirstLag : kFirstLag;
       if (first_lag * kStep + ahead / kRowReads < kTapRows) Read(is_next ? next : row, ahead, source[r % kAhead]);
     }
-    if constexpr (kReads % kAhead == 1) {  // the next step's first read is in the second place
+    if constexpr (kReads % kAhead == 1) {  // the next step's first read is in source[1]
       static_assert(kAhead == 2);
 #pragma unroll
       for (int i = 0; i < kPositions; ++i) {

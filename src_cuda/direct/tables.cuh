@@ -60,10 +60,10 @@ struct HaloOrigin {
   // Where an output tile's halo tile begins: its first pixel. With packed K its first element, along the last
   // dimension.
   template <bool kPacked>
-  __device__ __forceinline__ void HaloAt(const DirectParams& p, const TilePlace& place, int32_t (&at)[kSpatial]) const {
+  __device__ __forceinline__ void HaloAt(const DirectParams& p, const TileCoord& coord, int32_t (&at)[kSpatial]) const {
 #pragma unroll
-    for (int d = 0; d < kSpatial; ++d) at[d] = place.at[d] * static_cast<int32_t>(p.problem.step[d]) + low[d];
-    if (kPacked) at[2] = place.at[2] * p.position_elements + (FirstPacked(p) & -kPackedVector);
+    for (int d = 0; d < kSpatial; ++d) at[d] = coord.at[d] * static_cast<int32_t>(p.problem.step[d]) + low[d];
+    if (kPacked) at[2] = coord.at[2] * p.position_elements + (FirstPacked(p) & -kPackedVector);
   }
 
   // With packed K: elements from the halo tile's first to the first that is read, and from there to the first tap's
@@ -253,11 +253,11 @@ struct TileEnd {
   int32_t rows;
   int32_t cols;
 
-  __device__ __forceinline__ TileEnd(const DirectParams& p, const DirectBlock& block, const TilePlace& place)
-      : to(place.image * p.problem.dst.batch + block.first_to +
-           (place.at[0] * p.dst_apart[0] + place.at[1] * p.dst_apart[1] + place.at[2] * p.dst_apart[2])),
-        rows(min(block.residue().count[1] - place.at[1], p.tile.rows)),
-        cols(min(block.residue().count[2] - place.at[2], p.tile.cols)) {}
+  __device__ __forceinline__ TileEnd(const DirectParams& p, const DirectBlock& block, const TileCoord& coord)
+      : to(coord.image * p.problem.dst.batch + block.first_to +
+           (coord.at[0] * p.dst_apart[0] + coord.at[1] * p.dst_apart[1] + coord.at[2] * p.dst_apart[2])),
+        rows(min(block.residue().count[1] - coord.at[1], p.tile.rows)),
+        cols(min(block.residue().count[2] - coord.at[2], p.tile.cols)) {}
 
   __device__ __forceinline__ bool Has(const Position& position) const {
     return position.row < rows && position.column < cols;

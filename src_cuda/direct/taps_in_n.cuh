@@ -38,7 +38,7 @@ class PixelProducts {
     for (int i = 0; i < kPixels; ++i) {
       from_[i] = (min(first_pixel_ + i * 16 + lane % 16, pixels_ - 1) << p.src_pixel.pitch) * 16;
     }
-    // The swizzle is the same for each block of 16 pixels: a step's vector is in the same place in all of them.
+    // The swizzle is the same for each block of 16 pixels: a step's vector is at the same offset in all of them.
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       vector_[s] = p.src_pixel.Exchange(min(2 * s + lane / 16, p.src_pixel.vectors - 1), lane % 16) * 16;
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTi
     __syncthreads();  // the last channel part's pixels have been read
     products.Write(p, reinterpret_cast<float*>(stage));
     __syncthreads();
-    const TileEnd end(p, block, block.Place(p, tile));
+    const TileEnd end(p, block, block.CoordOf(p, tile));
     WithType<float>(p.out_type, [&](auto type) {
       StoreTapSums<decltype(type), kHasEpilogue, kThreads>(p, block, end, shared, stage);
     });

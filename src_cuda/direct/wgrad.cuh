@@ -51,8 +51,8 @@ class DirectFilterSums {
     }
   }
 
-  // To shared memory. `sums`: the place of the item and of its part of the positions. Each lane has its own sums there,
-  // by fours.
+  // To shared memory. `sums`: where those of the item and of its part of the positions begin. Each lane has its own
+  // sums there, by fours.
   __device__ __forceinline__ void Write(float4* sums) const {
 #pragma unroll
     for (int at = 0; at < kRows * kBlocks; ++at) {
@@ -69,15 +69,15 @@ class DirectFilterSums {
     const FilterOffsets offsets(p, block.channels, !kPacked && p.block_groups > 0);
 #pragma unroll 1
     for (int i = part * 32 + threadIdx.x % 32; i < kResultOffsets; i += p.parts * 32) {
-      const FilterOffset place =
-          i < kRows * 16 ? PlaceOfRow(p, block, origin, offsets, i) : offsets.OfOut(first_col_ + i - kRows * 16);
-      results[i] = {static_cast<int32_t>(place.at), place.group};
+      const FilterOffset offset =
+          i < kRows * 16 ? OffsetOfRow(p, block, origin, offsets, i) : offsets.OfOut(first_col_ + i - kRows * 16);
+      results[i] = {static_cast<int32_t>(offset.at), offset.group};
     }
   }
   static constexpr int kResultOffsets = kRows * 16 + kBlocks * 8;
 
-  // Adds what all parts of the positions have written, and stores it. Each part takes some blocks. `sums`: the place of
-  // the item's first part.
+  // Adds what all parts of the positions have written, and stores it. Each part takes some blocks. `sums`: where
+  // those of the item's first part begin.
   __device__ __forceinline__ void Store(const DirectParams& p, const DirectBlock& block, const float4* sums,
                                         const ResultOffset* results, int part) const {
     const int lane = threadIdx.x % 32;
@@ -101,8 +101,8 @@ class DirectFilterSums {
     const Position* positions = reinterpret_cast<const Position*>(shared + p.offsets.positions) + first_position;
     const uint32_t pixels = ptx::SharedAddress(shared) + p.offsets.position_pixels;
     constexpr int kHalves = kPacked ? 2 : 1;  // of a step, in each of which the lane has a position
-    using Place = std::conditional_t<kPacked, PackedLane<kOdd>, uint32_t>;
-    Place from[kSteps][kHalves];
+    using Address = std::conditional_t<kPacked, PackedLane<kOdd>, uint32_t>;
+    Address from[kSteps][kHalves];
     bool is_there[kSteps][kHalves];
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
@@ -113,7 +113,7 @@ class DirectFilterSums {
         // The gradient is zero elsewhere, and so must be what it is multiplied with.
         is_there[k][half] = kWhole || end.Has(positions[at]);
         const uint32_t pixel = pixels + (first_position + at) * static_cast<int>(sizeof(uint32_t));
-        from[k][half] = Place(box + ptx::LoadWord(pixel));
+        from[k][half] = Address(box + ptx::LoadWord(pixel));
       }
     }
     uint32_t b[kSteps][kBlocks][2];
@@ -168,9 +168,9 @@ class DirectFilterSums {
     return sum;
   }
 
-  __device__ __forceinline__ FilterOffset PlaceOfRow(const DirectParams& p, const DirectBlock& block,
-                                                     const HaloOrigin& origin, const FilterOffsets& offsets,
-                                                     int row) const {
+  __device__ __forceinline__ FilterOffset OffsetOfRow(const DirectParams& p, const DirectBlock& block,
+                                                      const HaloOrigin& origin, const FilterOffsets& offsets,
+                                                      int row) const {
     const int entry = first_entry_ + row / 8;
     if (entry >= entries_) return {0, -1};
     const Tap* taps = p.taps + block.residue().first_tap;
@@ -181,9 +181,9 @@ class DirectFilterSums {
       taps += tap * p.tile.packed;
       tap = origin.TapOfPacked(p, taps, p.by_ins.Divide(element, &in));
     }
-    FilterOffset place = offsets.OfIn(in);
-    place.at += taps[tap].filter_delta;
-    return place;
+    FilterOffset offset = offsets.OfIn(in);
+    offset.at += taps[tap].filter_delta;
+    return offset;
   }
 
   // Two columns' sums of a row, those that exist. Neighbours in a slice are stored as a pair.
@@ -268,13 +268,13 @@ __global__ void __launch_bounds__(32 * kWgradWarps, kDirectTiles[kTileIndex].wgr
   int32_t next = block.worker;  // the output tile that is copied next
   const auto copy = [&] {
     if (next >= block.tiles) return;
-    const TilePlace place = block.Place(p, next);
+    const TileCoord coord = block.CoordOf(p, next);
     int32_t at[kSpatial];
-    origin.HaloAt<kPacked>(p, place, at);
+    origin.HaloAt<kPacked>(p, coord, at);
     const uint32_t stage = base + filled.stage() * p.offsets.stage;
     filled.WaitUntilEmpty();
-    box.template Copy<T>(stage, filled.full(), block.channels.src, at, place.image);
-    gradient.template Copy<T>(stage + p.offsets.gradient, filled.full(), block.channels.dst, place.at, place.image);
+    box.template Copy<T>(stage, filled.full(), block.channels.src, at, coord.image);
+    gradient.template Copy<T>(stage + p.offsets.gradient, filled.full(), block.channels.dst, coord.at, coord.image);
     Box::Arrive(filled.full(), box.Bytes() + gradient.Bytes());
     filled.Advance();
     next += p.workers;
@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(32 * kWgradWarps, kDirectTiles[kTileIndex].wgr
   __syncthreads();
 #pragma unroll 1
   for (int32_t tile = block.worker; tile < block.tiles; tile += p.workers) {
-    const TileEnd end(p, block, block.Place(p, tile));
+    const TileEnd end(p, block, block.CoordOf(p, tile));
     read.WaitUntilFull();
     if (part < p.parts && entries > 0) {
       sums.MultiplyTile(p, shared, base + read.stage() * p.offsets.stage, end, part);

@@ -25,7 +25,7 @@ class ConvProducer {
   static constexpr int kRhsCount = RhsTile::kKMajor ? RhsPattern::kCount : std::min(kVector, RhsPattern::kCount);
   static constexpr int kRhsVectors = RhsPattern::kCount / kRhsCount;
   static_assert(SrcTile::kKMajor && SrcPattern::kFast == kRowVectors,
-                "a thread copies vectors of one place in the rows");
+                "a thread copies vectors of one offset in the rows");
   static_assert(kRowVectors < kMaskTaps, "a tile's taps have two masks at most");
 
   struct alignas(16) Steps {  // of a vector

@@ -7,14 +7,14 @@
 
 namespace jaxconv {
 
-// The contiguous axis is the fast one. There a thread keeps its place, kVector elements at a time. Along the slow axis
-// threads alternate, or each has consecutive places if kConsecutive.
+// The contiguous axis is the fast one. There a thread keeps its coordinate, kVector elements at a time. Along the slow
+// axis threads alternate, or each has consecutive coordinates if kConsecutive.
 template <typename Tile, int kThreads, int kVector, bool kConsecutive = false>
 struct CopyPattern {
   static constexpr int kFast = (Tile::kKMajor ? Tile::kBlockK : Tile::kMn) / kVector;
   static constexpr int kCount = kFast * Tile::kRows / kThreads;
   static constexpr int kStride = kConsecutive ? 1 : kThreads / kFast;
-  static_assert(kThreads % kFast == 0, "a thread keeps its place along the fast axis");
+  static_assert(kThreads % kFast == 0, "a thread keeps its coordinate along the fast axis");
   static_assert(kCount * kThreads == kFast * Tile::kRows, "threads copy equally much");
   static_assert((kStride & (kStride - 1)) == 0 && (kCount & (kCount - 1)) == 0, "Tile::Advance counts in bits");
 

@@ -12,13 +12,13 @@ namespace jaxconv {
 // The low bits of an address of shared memory. Descriptors have no bits for the rest, the block's rank in its cluster.
 inline constexpr uint32_t kAddressInCta = (1 << 18) - 1;
 
-// A block's place among those of its cluster. Blocks with the same columns share the filter, those with the same rows
+// A block's coordinates in its cluster. Blocks with the same columns share the filter, those with the same rows
 // share the source: as masks of their ranks.
 template <WgmmaTile kTile>
-struct ClusterPlace {
+struct ClusterCoord {
   uint32_t row, col;
 
-  __device__ __forceinline__ ClusterPlace()
+  __device__ __forceinline__ ClusterCoord()
       : row(blockIdx.x % kTile.cluster() % kTile.row_blocks), col(blockIdx.x % kTile.cluster() / kTile.row_blocks) {}
 
   __device__ __forceinline__ uint16_t SharersOfFilter() const { return kColumn << col * kTile.row_blocks; }

@@ -68,14 +68,14 @@ class ClusterSums {
 
   // Sends the sums to the blocks that add them.
   __device__ __forceinline__ void Send(const Sums& sums) const {
-    uint32_t block = 0, place = 0;
+    uint32_t block = 0, in_block = 0;
 #pragma unroll
     for (int fragment = 0; fragment < kFragments; ++fragment) {
       const Sum(&four)[4] = sums[fragment];
-      ptx::StoreAsync(ptx::MapToCta(At(slice_, place), block),
+      ptx::StoreAsync(ptx::MapToCta(At(slice_, in_block), block),
                       {BitsOf(four[0]), BitsOf(four[1]), BitsOf(four[2]), BitsOf(four[3])},
                       ptx::MapToCta(barrier_, block));
-      if (++place == share_) place = 0, ++block;
+      if (++in_block == share_) in_block = 0, ++block;
     }
   }
 
@@ -84,26 +84,26 @@ class ClusterSums {
   __device__ __forceinline__ void Add(Sums& sums) const {
     ptx::WaitForRemoteStores(barrier_);
 #pragma unroll
-    for (int place = 0; place < kFragments; ++place) {
+    for (int fragment = 0; fragment < kFragments; ++fragment) {
       uint32_t words[4];
-      ptx::LoadFour(words, At(0, place));
+      ptx::LoadFour(words, At(0, fragment));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sums[place][i] = FromBits<Sum>(words[i]);
+      for (int i = 0; i < 4; ++i) sums[fragment][i] = FromBits<Sum>(words[i]);
     }
 #pragma unroll
     for (int half = kFragments / 2; half > 0; half /= 2) {
       if (half < share_) continue;
 #pragma unroll
-      for (int place = 0; place < half; ++place) {
+      for (int fragment = 0; fragment < half; ++fragment) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) sums[place][i] += sums[place + half][i];
+        for (int i = 0; i < 4; ++i) sums[fragment][i] += sums[fragment + half][i];
       }
     }
   }
 
   // This thread's part of a fragment, in all blocks.
-  __device__ __forceinline__ uint32_t At(uint32_t slice, uint32_t place) const {
-    return sums_ + (slice * share_ + place) * (ConsumerWarps(kTile) * 32 * 16);
+  __device__ __forceinline__ uint32_t At(uint32_t slice, uint32_t fragment) const {
+    return sums_ + (slice * share_ + fragment) * (ConsumerWarps(kTile) * 32 * 16);
   }
 
   uint32_t sums_;
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       const bool copies_one = thread < kTile.stages && step < tile.steps.end;
       if (!copies_one) step = tile.steps.first;
       const Tap tap = producer.TapOf(tile, step);
-      const ptx::PixelPlace at = producer.FirstPixel(tile);
+      const ptx::PixelCoord at = producer.FirstPixel(tile);
       auto from = producer.StepOf(tap, step);
       __syncthreads();
       ptx::ArriveInCluster();

@@ -33,22 +33,22 @@ struct WgmmaFilter {
 
   // Copies a tap's tile. Blocks of neighbouring rows copy a share each, to all of them.
   static __device__ __forceinline__ void Copy(const WgmmaParams& p, uint32_t to, uint32_t barrier, int32_t channel,
-                                              int32_t col, int32_t tap, const ClusterPlace<kTile>& place) {
-    if constexpr (kParts == 1) return CopyPart(p, to, barrier, channel, col, tap, place);
+                                              int32_t col, int32_t tap, const ClusterCoord<kTile>& coord) {
+    if constexpr (kParts == 1) return CopyPart(p, to, barrier, channel, col, tap, coord);
     const int32_t apart = tap < p.filter_taps ? p.filter_taps : 0;
     if (apart == 0) tap *= kParts;  // none of any part
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      CopyPart(p, to + part * Tile::kBytes, barrier, channel, col, tap + part * apart, place);
+      CopyPart(p, to + part * Tile::kBytes, barrier, channel, col, tap + part * apart, coord);
     }
   }
 
  private:
   static __device__ __forceinline__ void CopyPart(const WgmmaParams& p, uint32_t to, uint32_t barrier, int32_t channel,
-                                                  int32_t col, int32_t tap, const ClusterPlace<kTile>& place) {
+                                                  int32_t col, int32_t tap, const ClusterCoord<kTile>& coord) {
     constexpr bool kMulticast = kTile.row_blocks > 1;
-    const auto share = static_cast<int32_t>(place.row);
-    const uint16_t sharers = place.SharersOfFilter();
+    const auto share = static_cast<int32_t>(coord.row);
+    const uint16_t sharers = coord.SharersOfFilter();
     if constexpr (kKMajor) {
       constexpr int kShare = kTile.cols / kTile.row_blocks;
       static_assert(kShare % 8 == 0, "a share begins a turn of the swizzle");

@@ -64,21 +64,21 @@ class FiniteOperands {
       : problem_(p.problem), src_(static_cast<const float*>(p.src)), rhs_(static_cast<const float*>(p.rhs)) {}
 
   // Whether a position of a residue class exists.
-  __device__ __forceinline__ bool IsResult(const ptx::PixelPlace& at, const int32_t (&phase)[kSpatial]) const {
-    const ptx::PixelPlace dst = InPixels(at, problem_.period, phase);
+  __device__ __forceinline__ bool IsResult(const ptx::PixelCoord& at, const int32_t (&phase)[kSpatial]) const {
+    const ptx::PixelCoord dst = InPixels(at, problem_.period, phase);
     return at.image < problem_.batch && dst.d < problem_.dst_size[0] && dst.h < problem_.dst_size[1] &&
            dst.w < problem_.dst_size[2];
   }
 
   // Elements from the source's origin to the pixel that a position sees by a tap; less than 0: there is none.
-  __device__ __forceinline__ int64_t SourceAt(const ptx::PixelPlace& at, const int32_t (&shift)[kSpatial]) const {
-    const ptx::PixelPlace src = InPixels(at, problem_.step, shift);
+  __device__ __forceinline__ int64_t SourceAt(const ptx::PixelCoord& at, const int32_t (&shift)[kSpatial]) const {
+    const ptx::PixelCoord src = InPixels(at, problem_.step, shift);
     const bool is_there = Has(src.d, 0) && Has(src.h, 1) && Has(src.w, 2);
     return is_there ? Offset(problem_.src, src) : -1;
   }
 
   // Elements from the origin of the results, or of their gradient, to a position.
-  __device__ __forceinline__ int64_t ResultAt(const ptx::PixelPlace& at, const int32_t (&phase)[kSpatial]) const {
+  __device__ __forceinline__ int64_t ResultAt(const ptx::PixelCoord& at, const int32_t (&phase)[kSpatial]) const {
     return Offset(problem_.dst, InPixels(at, problem_.period, phase));
   }
 
@@ -91,7 +91,7 @@ class FiniteOperands {
   __device__ __forceinline__ bool Has(int32_t at, int d) const {
     return static_cast<uint32_t>(at) < static_cast<uint32_t>(problem_.src_size[d]);
   }
-  static __device__ __forceinline__ int64_t Offset(const TensorStrides& s, const ptx::PixelPlace& at) {
+  static __device__ __forceinline__ int64_t Offset(const TensorStrides& s, const ptx::PixelCoord& at) {
     return at.image * s.batch + at.d * s.spatial[0] + at.h * s.spatial[1] + at.w * s.spatial[2];
   }
 
@@ -119,7 +119,7 @@ class FiniteConvSums {
   template <int kBlocks, int kAcross>
   __device__ __forceinline__ void Replace(float (&sums)[kBlocks][kAcross][4], const WgmmaWorkTile& tile, int32_t row,
                                           int32_t col) const {
-    ReplaceInfinite(sums, [&](int i) { return SumOf(tile, Place<kAcross>(i, row, col)); });
+    ReplaceInfinite(sums, [&](int i) { return SumOf(tile, CoordOf<kAcross>(i, row, col)); });
   }
 
   // Stores all results from registers: replaced sums would cost the tiles that are finite registers, too.
@@ -130,12 +130,12 @@ class FiniteConvSums {
     float* const out = static_cast<float*>(params_.out) + tile.slice * params_.slice_elements;
 #pragma unroll 1
     for (int i = 0; i < copy.kCount; ++i) {
-      const ResultPlace place = Place<kAcross>(i, row, col);
-      if (!IsResult(tile, place)) continue;
-      const float sum = isfinite(copy.all[i]) ? copy.all[i] : SumOf(tile, place);
-      const int64_t at = operands_.ResultAt(rows_.At(place.row), Phase(tile)) + place.col;
+      const ResultCoord coord = CoordOf<kAcross>(i, row, col);
+      if (!IsResult(tile, coord)) continue;
+      const float sum = isfinite(copy.all[i]) ? copy.all[i] : SumOf(tile, coord);
+      const int64_t at = operands_.ResultAt(rows_.At(coord.row), Phase(tile)) + coord.col;
       if constexpr (kHasEpilogue) {
-        out[at] = ResultOf<float>(params_, sum, place.col, at);
+        out[at] = ResultOf<float>(params_, sum, coord.col, at);
       } else {
         out[at] = sum;
       }
@@ -143,12 +143,12 @@ class FiniteConvSums {
   }
 
  private:
-  struct ResultPlace {
+  struct ResultCoord {
     int32_t row, col;
   };
   // Of a thread's i-th sum.
   template <int kAcross>
-  static __device__ __forceinline__ ResultPlace Place(int i, int32_t row, int32_t col) {
+  static __device__ __forceinline__ ResultCoord CoordOf(int i, int32_t row, int32_t col) {
     const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     const int32_t along = i / 4 / kAcross * 64 + warp * 16 + i % 4 / 2 * 8 + lane / 4;
     const int32_t across = i / 4 % kAcross * 8 + lane % 4 * 2 + i % 2;
@@ -158,8 +158,8 @@ class FiniteConvSums {
   __device__ __forceinline__ const int32_t (&Phase(const WgmmaWorkTile& tile) const)[kSpatial] {
     return params_.classes[tile.residue].phase;
   }
-  __device__ __forceinline__ bool IsResult(const WgmmaWorkTile& tile, const ResultPlace& place) const {
-    return place.col < params_.problem.out_channels && operands_.IsResult(rows_.At(place.row), Phase(tile));
+  __device__ __forceinline__ bool IsResult(const WgmmaWorkTile& tile, const ResultCoord& coord) const {
+    return coord.col < params_.problem.out_channels && operands_.IsResult(rows_.At(coord.row), Phase(tile));
   }
 
   struct FilterTap {
@@ -167,16 +167,16 @@ class FiniteConvSums {
     int32_t shift[kSpatial];
   };
 
-  __device__ __forceinline__ float SumOf(const WgmmaWorkTile& tile, const ResultPlace& place) const {
+  __device__ __forceinline__ float SumOf(const WgmmaWorkTile& tile, const ResultCoord& coord) const {
     float sum = 0;
-    if (!IsResult(tile, place)) return sum;
+    if (!IsResult(tile, coord)) return sum;
     const ConvProblem& q = params_.problem;
-    const ptx::PixelPlace at = rows_.At(place.row);
+    const ptx::PixelCoord at = rows_.At(coord.row);
 #pragma unroll 1
     for (int32_t step = tile.steps.first; step < min(tile.steps.end, tile.steps.taps * params_.k_blocks); ++step) {
       const int32_t k_block = kTile.halo ? step / tile.steps.taps : step % params_.k_blocks;
       const FilterTap tap = TapOf(tile, kTile.halo ? step % tile.steps.taps : step / params_.k_blocks);
-      const int64_t src = operands_.SourceAt(at, tap.shift), rhs = tap.filter + place.col * q.filter.out;
+      const int64_t src = operands_.SourceAt(at, tap.shift), rhs = tap.filter + coord.col * q.filter.out;
       const int32_t first = k_block * params_.block_k;
       const int32_t end = min(first + params_.block_k, static_cast<int32_t>(q.in_channels));
 #pragma unroll 1
@@ -189,9 +189,9 @@ class FiniteConvSums {
   }
 
   // A tap of the tile's class, in the order of steps.
-  __device__ __forceinline__ FilterTap TapOf(const WgmmaWorkTile& tile, int32_t place) const {
+  __device__ __forceinline__ FilterTap TapOf(const WgmmaWorkTile& tile, int32_t index) const {
     if constexpr (kTile.halo) {
-      const HaloTap tap = halo_taps_[place];
+      const HaloTap tap = halo_taps_[index];
       const auto row_step = static_cast<int32_t>(params_.problem.step[1]);
       const auto col_step = static_cast<int32_t>(params_.problem.step[2]);
       return {int64_t{tap.filter} * params_.tap_stride,
@@ -199,7 +199,7 @@ class FiniteConvSums {
                params_.corner[1] + HaloPlane::Row(tap.plane) + tap.pixel / params_.halo_cols * row_step,
                params_.corner[2] + HaloPlane::Col(tap.plane) + tap.pixel % params_.halo_cols * col_step}};
     } else {
-      const Tap tap = params_.taps[tile.first_tap + place];
+      const Tap tap = params_.taps[tile.first_tap + index];
       return {tap.filter_delta, {tap.shift[0], tap.shift[1], tap.shift[2]}};
     }
   }
@@ -227,7 +227,7 @@ __device__ __forceinline__ void ReplaceInfiniteWgrad(float (&sums)[kBlocks][1][k
     const Tap tap = p.taps[rows.tap];
 #pragma unroll 1
     for (int32_t position = tile.first_step * kPositions; position < tile.end_step * kPositions; ++position) {
-      const ptx::PixelPlace at = positions.At(position);
+      const ptx::PixelCoord at = positions.At(position);
       if (!operands.IsResult(at, tile.phase)) continue;
       const int64_t src = operands.SourceAt(at, tap.shift);
       if (src < 0) continue;

@@ -47,7 +47,7 @@ struct alignas(16) HaloTap {
 // A part of a halo tile: where it lies, or null, and its first pixel of the halo tile.
 struct HaloPart {
   const CUtensorMap* map;
-  ptx::PixelPlace at;
+  ptx::PixelCoord at;
   int32_t pixel;
 };
 
@@ -105,14 +105,14 @@ struct WgmmaHaloStages {
     if (i <= count) taps[i] = tap;
     __syncthreads();
     if (is_one_plane) return;
-    int32_t place = 0, end = 0;
+    int32_t index = 0, end = 0;
     for (int32_t other = 0; other < count; ++other) {
       const int32_t plane = taps[other].plane;
-      place += plane < tap.plane || (plane == tap.plane && other < i);
+      index += plane < tap.plane || (plane == tap.plane && other < i);
       end += plane <= tap.plane;
     }
     __syncthreads();
-    if (i < count) taps[place] = {tap.pixel, tap.plane, tap.filter, end};
+    if (i < count) taps[index] = {tap.pixel, tap.plane, tap.filter, end};
   }
 
   // Calls round(first tap, end, block of K, steps behind them) for each halo tile of a unit. Steps are a block of K's
@@ -187,7 +187,7 @@ class WgmmaHaloProducer {
         filter_.WaitUntilEmpty();
         ptx::ArriveExpecting(filter_.full(), Stages::Filter::kCols * Stages::Filter::kElementBytes * params_.block_k);
         Stages::Filter::Copy(params_, ptx::SharedAddress(stages_.filter[filter_.stage()]), filter_.full(), channel,
-                             tile.first_col, stages_.taps[tap].filter, ClusterPlace<kTile>());
+                             tile.first_col, stages_.taps[tap].filter, ClusterCoord<kTile>());
         filter_.Advance();
       }
     });
@@ -199,7 +199,7 @@ class WgmmaHaloProducer {
     const int32_t corner[] = {HaloPlane::Depth(plane), params_.corner[1] + HaloPlane::Row(plane),
                               params_.corner[2] + HaloPlane::Col(plane)};
     const int lane = threadIdx.x % 32, unit = kHasRows ? lane % kPartLanes : lane;
-    const ptx::PixelPlace at = InPixels(rows_.OfUnit(first_row / kUnitRows + unit), params_.step, corner);
+    const ptx::PixelCoord at = InPixels(rows_.OfUnit(first_row / kUnitRows + unit), params_.step, corner);
     halos_.WaitUntilEmpty();
     if (lane == 0) {
       const int32_t pixels = Stages::kUnits * params_.halo_rows * params_.halo_cols;
@@ -217,7 +217,7 @@ class WgmmaHaloProducer {
 
   // The pixels of a halo tile that are in the image (0), in the rows before it (1), or in the rows after it (2). TMA
   // has no order of copies, so no two of them write to the same pixel.
-  __device__ __forceinline__ HaloPart PartOf(const ptx::PixelPlace& at, int part) const {
+  __device__ __forceinline__ HaloPart PartOf(const ptx::PixelCoord& at, int part) const {
     const WgmmaParams& p = params_;
     if (part > 2) return {nullptr, at, 0};
     const int32_t dim = p.rows_dim, first = Along(dim, at);

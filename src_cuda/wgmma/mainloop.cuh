@@ -54,7 +54,7 @@ class WgmmaProducer {
   struct Step {
     int32_t channel;
     uint16_t w, h, d;  // the tap's offset in windows
-    int16_t rows;      // whose they are, see TapPlace
+    int16_t rows;      // whose they are, see TapCoord
     int32_t tap;       // of the filter
   };
 
@@ -80,9 +80,9 @@ class WgmmaProducer {
   }
 
   // The first pixel that this block copies of each step.
-  __device__ __forceinline__ ptx::PixelPlace FirstPixel(const WgmmaWorkTile& tile) const {
+  __device__ __forceinline__ ptx::PixelCoord FirstPixel(const WgmmaWorkTile& tile) const {
     const bool is_zeros = tile.steps.first == tile.steps.taps * params_.k_blocks;  // behind the last image
-    ptx::PixelPlace at = InPixels(rows_.At(tile.first_row + FirstPart()), params_.step, params_.corner);
+    ptx::PixelCoord at = InPixels(rows_.At(tile.first_row + FirstPart()), params_.step, params_.corner);
     if (is_zeros) at.image = static_cast<int32_t>(params_.problem.batch);
     return at;
   }
@@ -91,8 +91,8 @@ class WgmmaProducer {
   // with a negative delta.
   __device__ __forceinline__ Tap TapOf(const WgmmaWorkTile& tile, int32_t step) const {
     int32_t k_block;
-    const int32_t place = by_k_blocks_.Divide(step, &k_block);
-    return TapAt(tile, place, place < tile.steps.taps);
+    const int32_t index = by_k_blocks_.Divide(step, &k_block);
+    return TapAt(tile, index, index < tile.steps.taps);
   }
 
   // If the maps do not reach a tap, the plan is of another problem.
@@ -114,18 +114,18 @@ class WgmmaProducer {
             static_cast<uint16_t>(from_corner[2]),
             static_cast<uint16_t>(from_corner[1]),
             static_cast<uint16_t>(from_corner[0]),
-            TapPlace::kImage,
+            TapCoord::kImage,
             number};
   }
 
   // Fills the stage with a step's operands, when it is empty.
   template <bool kHasRows = false>
-  __device__ __forceinline__ void CopyStep(const WgmmaWorkTile& tile, ptx::PixelPlace at, const Step& from) const {
+  __device__ __forceinline__ void CopyStep(const WgmmaWorkTile& tile, ptx::PixelCoord at, const Step& from) const {
     FillStage(tile, from.channel, from.tap, [&](uint32_t to) {
       const CUtensorMap* map = &params_.src_map;
-      if (kHasRows && from.rows != TapPlace::kImage) map = &params_.rows_maps[from.rows], at = AmongRows(at, from.rows);
+      if (kHasRows && from.rows != TapCoord::kImage) map = &params_.rows_maps[from.rows], at = AmongRows(at, from.rows);
       ptx::CopyPixels<kSharesSource>(params_.rank, to, *map, pipeline_.full(), from.channel, at, from.w, from.h, from.d,
-                                     place_.SharersOfSource());
+                                     cluster_coord_.SharersOfSource());
     });
   }
 
@@ -152,7 +152,7 @@ class WgmmaProducer {
     ptx::ArriveExpecting(pipeline_.full(), Stages::kBytesOfChannel * params_.block_k);
     copy_source(stage + FirstPart() * kSwizzleBytes);
     Stages::Filter::Copy(params_, stage + Stages::SrcTile::kBytes, pipeline_.full(), channel, tile.first_col, tap,
-                         place_);
+                         cluster_coord_);
   }
 
   // Of a matrix, without a look at tables: its one tap's blocks of K follow each other. Behind them is the step of
@@ -170,15 +170,15 @@ class WgmmaProducer {
     for (int32_t step = tile.steps.first; step < tile.steps.end; ++step) {
       FillStage(tile, from_.channel, from_.tap, [&](uint32_t to) {
         ptx::CopyMatrix<kSharesSource>(to, params_.src_map, pipeline_.full(), from_.channel, at_.w, 0,
-                                       place_.SharersOfSource());
+                                       cluster_coord_.SharersOfSource());
       });
       pipeline_.Advance();
       from_.channel += params_.block_k;
     }
   }
 
-  __device__ __forceinline__ Tap TapAt(const WgmmaWorkTile& tile, int32_t place, bool is_tap) const {
-    if (is_tap) return params_.taps[tile.first_tap + place];
+  __device__ __forceinline__ Tap TapAt(const WgmmaWorkTile& tile, int32_t index, bool is_tap) const {
+    if (is_tap) return params_.taps[tile.first_tap + index];
     return {0, -1, {params_.corner[0], params_.corner[1], params_.corner[2]}};
   }
 
@@ -187,9 +187,9 @@ class WgmmaProducer {
     if constexpr (!kHasRows) return StepOf(TapOf(tile, step), step);
     int32_t k_block;
     const int32_t number = by_k_blocks_.Divide(step, &k_block);
-    const TapPlace place(params_, number);
-    Step from = StepOf(TapAt(tile, place.tap, number < tile.steps.taps), step);
-    from.rows = static_cast<int16_t>(place.rows);
+    const TapCoord coord(params_, number);
+    Step from = StepOf(TapAt(tile, coord.tap, number < tile.steps.taps), step);
+    from.rows = static_cast<int16_t>(coord.rows);
     return from;
   }
 
@@ -206,8 +206,8 @@ class WgmmaProducer {
     }
   }
 
-  // A place among a neighbour's rows. Behind the last image it may be any that the map reaches.
-  __device__ __forceinline__ ptx::PixelPlace AmongRows(const ptx::PixelPlace& at, int32_t rows) const {
+  // The coordinates among a neighbour's rows. Behind the last image they may be any that the map reaches.
+  __device__ __forceinline__ ptx::PixelCoord AmongRows(const ptx::PixelCoord& at, int32_t rows) const {
     const int32_t dim = params_.rows_dim, shift = params_.rows_shift[rows];
     if (at.image < params_.problem.batch) return MovedAlong(dim, shift, at);
     const int32_t near = shift > 0 ? 0 : (params_.counts[dim] - 1) * params_.step[dim];
@@ -215,7 +215,7 @@ class WgmmaProducer {
   }
 
   // The first row that this block copies.
-  __device__ __forceinline__ int32_t FirstPart() const { return place_.col * kRowPart; }
+  __device__ __forceinline__ int32_t FirstPart() const { return cluster_coord_.col * kRowPart; }
 
   static constexpr int kRowPart = kTile.rows / kTile.col_blocks;
 
@@ -224,8 +224,8 @@ class WgmmaProducer {
   Divider<int32_t> by_k_blocks_;
   uint32_t stages_;
   StagePipeline<kTile.stages> pipeline_;
-  ClusterPlace<kTile> place_;
-  ptx::PixelPlace at_;
+  ClusterCoord<kTile> cluster_coord_;
+  ptx::PixelCoord at_;
   Step from_;
 };
 

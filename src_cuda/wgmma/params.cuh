@@ -86,7 +86,7 @@ struct WgmmaParams {
   CUtensorMap part_maps[3];  // of halo tiles without rows before the image, without rows after it, without either
   int32_t rows_dim;          // their dimension of space
   int32_t rows_count[2];
-  int32_t rows_shift[2];       // from a row of the image to its place among them
+  int32_t rows_shift[2];       // from a row of the image to its coordinate among them
   int32_t rows_taps[2];        // in im2col mode, how many taps see them
   int32_t rows_first_cluster;  // of a class's tiles, the one that comes first: those behind it see rows after the image
   const void *src, *rhs;       // what the maps read, for sums of tf32 that are not finite
@@ -101,19 +101,19 @@ static_assert(offsetof(WgmmaParams, taps) == kConstantLine && offsetof(WgmmaPara
 template <typename T>
 inline constexpr int kBlockK = kTraits<T>.swizzle_row();
 
-// A tap of a tile by its place. Where there are rows of neighbours, first come the taps that see one's, then all taps,
+// A tap of a tile by its index. Where there are rows of neighbours, first come the taps that see one's, then all taps,
 // which see the image, then those that see the other one's.
-struct TapPlace {
+struct TapCoord {
   static constexpr int32_t kImage = -1;
   int32_t tap;            // of the residue class
   int32_t rows = kImage;  // whose it sees: of rows_maps, or kImage
 
-  __device__ __forceinline__ TapPlace(const WgmmaParams& p, int32_t place) : tap(place) {
+  __device__ __forceinline__ TapCoord(const WgmmaParams& p, int32_t index) : tap(index) {
     if (!p.has_rows) return;
     const int32_t first = p.rows_taps[0], last = p.rows_taps[1];
-    if (place < first) {
+    if (index < first) {
       rows = 0;
-    } else if (place >= p.class_taps - last && place < p.class_taps) {
+    } else if (index >= p.class_taps - last && index < p.class_taps) {
       rows = 1, tap -= first + last;
     } else {
       tap -= first;
@@ -121,11 +121,11 @@ struct TapPlace {
   }
 };
 
-// A place's coordinate in a dimension of space.
-__device__ __forceinline__ int32_t Along(int32_t dim, const ptx::PixelPlace& at) {
+// A pixel's coordinate in a dimension of space.
+__device__ __forceinline__ int32_t Along(int32_t dim, const ptx::PixelCoord& at) {
   return dim == 2 ? at.w : dim == 1 ? at.h : at.d;
 }
-__device__ __forceinline__ ptx::PixelPlace MovedAlong(int32_t dim, int32_t by, ptx::PixelPlace at) {
+__device__ __forceinline__ ptx::PixelCoord MovedAlong(int32_t dim, int32_t by, ptx::PixelCoord at) {
   (dim == 2 ? at.w : dim == 1 ? at.h : at.d) += by;
   return at;
 }
@@ -142,9 +142,9 @@ class RowPositions {
         unit_cols_(p.unit_cols) {}
 
   // Images are counted on behind the last one.
-  __device__ __forceinline__ ptx::PixelPlace At(int32_t row) const {
+  __device__ __forceinline__ ptx::PixelCoord At(int32_t row) const {
     if constexpr (!kTile.halo) return OfCounts(row);
-    ptx::PixelPlace at = OfUnit(row / kUnitRows);
+    ptx::PixelCoord at = OfUnit(row / kUnitRows);
     const int32_t in_unit = row % kUnitRows;
     at.w += in_unit % unit_cols_;  // 8 or 64
     at.h += in_unit / unit_cols_;
@@ -152,16 +152,16 @@ class RowPositions {
   }
 
   // A unit's first one.
-  __device__ __forceinline__ ptx::PixelPlace OfUnit(int32_t unit) const {
-    ptx::PixelPlace at = OfCounts(unit);
+  __device__ __forceinline__ ptx::PixelCoord OfUnit(int32_t unit) const {
+    ptx::PixelCoord at = OfCounts(unit);
     at.w *= unit_cols_;
     at.h *= unit_rows_;
     return at;
   }
 
  private:
-  __device__ __forceinline__ ptx::PixelPlace OfCounts(int32_t i) const {
-    ptx::PixelPlace at;
+  __device__ __forceinline__ ptx::PixelCoord OfCounts(int32_t i) const {
+    ptx::PixelCoord at;
     int32_t rest = by_count_[2].Divide(i, &at.w);
     rest = by_count_[1].Divide(rest, &at.h);
     at.image = by_count_[0].Divide(rest, &at.d);
@@ -184,9 +184,9 @@ struct ClassPhase {
   }
 };
 
-// The same place, in pixels of a tensor.
+// The same coordinates, in pixels of a tensor.
 template <typename Step>
-__device__ __forceinline__ ptx::PixelPlace InPixels(const ptx::PixelPlace& at, const Step (&step)[kSpatial],
+__device__ __forceinline__ ptx::PixelCoord InPixels(const ptx::PixelCoord& at, const Step (&step)[kSpatial],
                                                     const int32_t (&first)[kSpatial]) {
   return {at.w * static_cast<int32_t>(step[2]) + first[2], at.h * static_cast<int32_t>(step[1]) + first[1],
           at.d * static_cast<int32_t>(step[0]) + first[0], at.image};

@@ -108,7 +108,7 @@ class WgmmaStores {
   }
   __device__ __forceinline__ int64_t RowOffset(int32_t residue, int32_t row) const {
     const ConvProblem& q = params_.problem;
-    const ptx::PixelPlace at = PlaceOf(residue, row);
+    const ptx::PixelCoord at = CoordOf(residue, row);
     if (at.image >= q.batch || at.d >= q.dst_size[0] || at.h >= q.dst_size[1] || at.w >= q.dst_size[2]) return -1;
     return at.image * q.dst.batch + at.d * q.dst.spatial[0] + at.h * q.dst.spatial[1] + at.w * q.dst.spatial[2];
   }
@@ -141,7 +141,7 @@ class WgmmaStores {
     } else if (HasWholeRows()) {
       position_ = {row, 0, 0, 0};
     } else {
-      position_ = PlaceOf(residue, row);
+      position_ = CoordOf(residue, row);
     }
   }
 
@@ -150,7 +150,7 @@ class WgmmaStores {
   __device__ __forceinline__ void FetchResidual(int32_t residue, int32_t row, int32_t col) {
     if (col >= params_.out_channels) return;
     if constexpr (kInBlocks) return FetchBlocks(residue, row, col);
-    const ptx::PixelPlace at = PlaceOfWarp(row);
+    const ptx::PixelCoord at = CoordOfWarp(row);
     if constexpr (kSharesCols) col += warp_ / 2 * kCols;
     const uint32_t part = buffers_ + fetched_ * 4 * kResultBytes + warp_ * kResultBytes;
     const uint32_t barrier = barriers_ + fetched_ * 8;
@@ -192,7 +192,7 @@ class WgmmaStores {
   __device__ __forceinline__ void StoreSubtile(const Subtile& pairs, int32_t residue, int32_t row, int32_t col) {
     if (col >= params_.out_channels) return;
     if constexpr (kInBlocks) return StoreBlocks(pairs, residue, row, col);
-    const ptx::PixelPlace at = PlaceOfWarp(row);
+    const ptx::PixelCoord at = CoordOfWarp(row);
     if constexpr (kSharesCols) col += warp_ / 2 * kCols;
     const uint32_t buffer = BeginBuffer(), part = buffer + warp_ * kResultBytes;
     if constexpr (kTile.swap_ab) {  // a warp has 16 channels of all rows, and stores 16 rows
@@ -285,16 +285,16 @@ class WgmmaStores {
     return is_bf16 ? RoundPair<__nv_bfloat16>(first, second) : RoundPair<__half>(first, second);
   }
 
-  // A row's place in the result. It may be behind the last one.
-  __device__ __forceinline__ ptx::PixelPlace PlaceOf(int32_t residue, int32_t row) const {
+  // A row's coordinates in the result. The row may be behind the last one.
+  __device__ __forceinline__ ptx::PixelCoord CoordOf(int32_t residue, int32_t row) const {
     if constexpr (kTile.halo) return rows_.At(row);  // neighbouring results are of one class
     if (params_.rank == 2) return {row, 0, 0, 0};
     return InPixels(rows_.At(row), params_.problem.period, ClassPhase(params_, residue).of);
   }
 
   // The first of the 16 rows that this warp stores of a subtile. All lanes must call it.
-  __device__ __forceinline__ ptx::PixelPlace PlaceOfWarp(int32_t row) const {
-    return ptx::PlaceOfLane(position_, row / kResultRows + (kSharesCols ? warp_ % 2 : warp_));
+  __device__ __forceinline__ ptx::PixelCoord CoordOfWarp(int32_t row) const {
+    return ptx::CoordOfLane(position_, row / kResultRows + (kSharesCols ? warp_ % 2 : warp_));
   }
 
   template <typename Sum>
@@ -514,7 +514,7 @@ class WgmmaStores {
   int read_ = 0;         // of the one that is read next
   int ahead_ = 0;        // copies of residuals in blocks that were not waited for
   uint32_t phases_ = 0;  // of the barriers, a bit each
-  ptx::PixelPlace position_;
+  ptx::PixelCoord position_;
 };
 
 }  // namespace jaxconv

@@ -77,13 +77,13 @@ class WgmmaTileOrder {
   static __device__ void FillOrder(const WgmmaParams& p, int32_t (&order)[kMostWgmmaClasses]) {
     if (p.live_classes == 1) return;
     const int32_t c = threadIdx.x % 32, taps = c < p.live_classes ? p.classes[c].tap_count : -1;
-    int32_t place = 0;
+    int32_t rank = 0;
 #pragma unroll
     for (int32_t other = 0; other < kMostWgmmaClasses; ++other) {
       const int32_t of_other = __shfl_sync(0xffffffff, taps, other);
-      place += of_other > taps || (of_other == taps && other < c);
+      rank += of_other > taps || (of_other == taps && other < c);
     }
-    if (c < p.live_classes) order[place] = c;
+    if (c < p.live_classes) order[rank] = c;
   }
 
   // The tile of an index, if there are so many.
@@ -91,23 +91,23 @@ class WgmmaTileOrder {
     if (index >= params_.tiles) return false;
     tile->residue = 0;
     if (params_.is_plain) {
-      FindPlace(index, tile);
+      FindCoord(index, tile);
       FindTaps(params_, tile);
       FindSteps(params_, 0, tile->steps.taps, tile);
       return true;
     }
     const uint32_t live = kTile.halo ? 1 : params_.live_classes - params_.empty_classes;  // halo tiles are of one class
-    uint32_t place = 0, rest = index;
-    if (live > 1) {  // the class's place in the order, and the tile's in the class
+    uint32_t rank = 0, rest = index;
+    if (live > 1) {  // the class's rank in the order, and the tile's in the class
       const uint32_t clusters = gridDim.x / kTile.cluster(), in_rounds = params_.rounds * clusters;
       const bool in_round = index < in_rounds * live;
       const uint32_t first = in_round ? index / (clusters * live) * clusters : in_rounds;
       const uint32_t each = in_round ? clusters : params_.class_tiles - in_rounds;
       rest -= first * live;
-      place = rest / each, rest = first + rest % each;
+      rank = rest / each, rest = first + rest % each;
     }
-    const int32_t first_row = FindPlace(rest, tile);
-    if (!kTile.halo && params_.live_classes > 1) tile->residue = order_[place];
+    const int32_t first_row = FindCoord(rest, tile);
+    if (!kTile.halo && params_.live_classes > 1) tile->residue = order_[rank];
     FindTaps(params_, tile);
     int32_t first = 0, end = tile->steps.taps;
     if (params_.leaves_out_taps) LeaveOutTaps(*tile, first_row, &first, &end);
@@ -119,8 +119,8 @@ class WgmmaTileOrder {
   static constexpr int kClusterRows = kTile.row_blocks * kTile.rows;
 
   // Finds where a tile of a class lies. Returns its cluster's first row.
-  __device__ __forceinline__ int32_t FindPlace(uint32_t index, WgmmaWorkTile* tile) const {
-    const ClusterPlace<kTile> place;
+  __device__ __forceinline__ int32_t FindCoord(uint32_t index, WgmmaWorkTile* tile) const {
+    const ClusterCoord<kTile> coord;
     int32_t row_cluster, col_cluster;
     const int32_t along = Divider<int32_t>(params_.col_clusters, params_.col_cluster_reciprocal)
                               .Divide(static_cast<int32_t>(index), &col_cluster);
@@ -129,8 +129,8 @@ class WgmmaTileOrder {
       row_cluster += params_.rows_first_cluster;
       row_cluster -= row_cluster < params_.row_clusters ? 0 : params_.row_clusters;
     }
-    tile->first_row = row_cluster * kClusterRows + static_cast<int32_t>(place.row) * kTile.rows;
-    tile->first_col = (col_cluster * kTile.col_blocks + static_cast<int32_t>(place.col)) * kTile.cols;
+    tile->first_row = row_cluster * kClusterRows + static_cast<int32_t>(coord.row) * kTile.rows;
+    tile->first_col = (col_cluster * kTile.col_blocks + static_cast<int32_t>(coord.col)) * kTile.cols;
     return row_cluster * kClusterRows;
   }
 
@@ -141,17 +141,17 @@ class WgmmaTileOrder {
     const RowPositions<kTile> rows(params_);
     const int32_t dim = kSpatial + 2 - params_.rank, count = params_.counts[0] * params_.counts[1] * params_.counts[2];
     const int32_t end_row = min(first_row + kClusterRows, static_cast<int32_t>(params_.problem.batch) * count);
-    const ptx::PixelPlace begin = rows.At(first_row), last = rows.At(end_row - 1);
+    const ptx::PixelCoord begin = rows.At(first_row), last = rows.At(end_row - 1);
     if (begin.image != last.image) return;
     const auto step = params_.step[dim];
     const auto image = static_cast<int32_t>(params_.problem.src_size[dim]);
     const int32_t begins = Along(dim, begin) * step, ends = Along(dim, last) * step;
     const auto is_seen = [&](int32_t i) {
-      const TapPlace place(params_, i);
-      const bool is_image = place.rows == TapPlace::kImage;
+      const TapCoord coord(params_, i);
+      const bool is_image = coord.rows == TapCoord::kImage;
       const int32_t shift =
-          params_.taps[tile.first_tap + place.tap].shift[dim] + (is_image ? 0 : params_.rows_shift[place.rows]);
-      return ends + shift >= 0 && begins + shift < (is_image ? image : params_.rows_count[place.rows]);
+          params_.taps[tile.first_tap + coord.tap].shift[dim] + (is_image ? 0 : params_.rows_shift[coord.rows]);
+      return ends + shift >= 0 && begins + shift < (is_image ? image : params_.rows_count[coord.rows]);
     };
     while (*first < *end && !is_seen(*first)) ++*first;
     while (*end > *first && !is_seen(*end - 1)) --*end;

@@ -98,7 +98,7 @@ class WgmmaTileBroadcast {
   typename WgmmaNextTiles<kTile>::TilePipeline pipeline_;
 };
 
-// Which tiles a cluster takes. Thread blocks are persistent. A cluster's place in the grid gives its first two tiles.
+// Which tiles a cluster takes. Thread blocks are persistent. A cluster's index in the grid gives its first two tiles.
 // For each further one its first block asks a counter, and tells the others. Multiprocessors get unlike shares of the
 // memory's bandwidth: were all tiles shared out beforehand, they would drift apart, meet pages of memory at random, and
 // some would end late. To be used by a lane.

@@ -104,7 +104,7 @@ class WgradIm2col {
   __device__ __forceinline__ void CopySource(const WgmmaParams& p, const WgradWorkTile&, int32_t step, uint32_t stage,
                                              uint32_t full, uint16_t ctas) const {
     const auto rank = static_cast<int>(blockIdx.x % kTile.cluster());
-    const ptx::PixelPlace of_source = PlaceOf(p, step, p.step, p.corner);
+    const ptx::PixelCoord of_source = CoordOf(p, step, p.step, p.corner);
 #pragma unroll
     for (int i = 0; i < kBlocks; ++i) {
       if (kTile.col_blocks > 1 && i % kTile.col_blocks != rank) continue;
@@ -122,7 +122,7 @@ class WgradIm2col {
                                                uint32_t stage, uint32_t full, uint16_t ctas) const {
     constexpr int32_t kOrigin[kSpatial] = {};
     const auto rank = static_cast<int>(blockIdx.x % kTile.cluster());
-    const ptx::PixelPlace of_gradient = PlaceOf(p, step, p.problem.period, kOrigin);
+    const ptx::PixelCoord of_gradient = CoordOf(p, step, p.problem.period, kOrigin);
 #pragma unroll
     for (int i = 0; i < Gradient::kParts * Gradient::kBlocks; ++i) {
       if (kTile.row_blocks > 1 && i % kTile.row_blocks != rank) continue;
@@ -170,7 +170,7 @@ class WgradIm2col {
  private:
   // A step's first position, in pixels of an operand.
   template <typename Apart>
-  __device__ __forceinline__ ptx::PixelPlace PlaceOf(const WgmmaParams& p, int32_t step, const Apart (&apart)[kSpatial],
+  __device__ __forceinline__ ptx::PixelCoord CoordOf(const WgmmaParams& p, int32_t step, const Apart (&apart)[kSpatial],
                                                      const int32_t (&first)[kSpatial]) const {
     if (p.rank == 2) return {step * kPositions, 0, 0, 0};
     return InPixels(positions_.At(step * kPositions), apart, first);
@@ -179,7 +179,7 @@ class WgradIm2col {
   // A part's pixels: its images, or rows of a matrix, lie behind those of the part before it. Positions behind the last
   // image's are in the next part. There the source has zeros, and the next part no infinity or NaN.
   static_assert(kFirst == 0, "infinities and NaNs lie behind no other part");
-  static __device__ __forceinline__ ptx::PixelPlace OfPart(const WgmmaParams& p, ptx::PixelPlace at, int part) {
+  static __device__ __forceinline__ ptx::PixelCoord OfPart(const WgmmaParams& p, ptx::PixelCoord at, int part) {
     if constexpr (Gradient::kParts == 1) return at;
     if (p.rank == 2) {
       at.w += part * static_cast<int32_t>(p.problem.dst_size[2]);
@@ -264,7 +264,7 @@ class WgradHalo {
   __device__ __forceinline__ void CopySource(const WgmmaParams& p, const WgradWorkTile&, int32_t step, uint32_t stage,
                                              uint32_t full, uint16_t) const {
     const int32_t corner[kSpatial] = {0, p.corner[1], p.corner[2]};  // each group has its own depth
-    const ptx::PixelPlace at = InPixels(positions_.OfUnit(step), p.step, corner);
+    const ptx::PixelCoord at = InPixels(positions_.OfUnit(step), p.step, corner);
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
       if (i >= planes_) break;
@@ -275,7 +275,7 @@ class WgradHalo {
 
   __device__ __forceinline__ void CopyGradient(const WgmmaParams& p, const WgradWorkTile& tile, int32_t step,
                                                uint32_t stage, uint32_t full, uint16_t) const {
-    const ptx::PixelPlace at = positions_.OfUnit(step);
+    const ptx::PixelCoord at = positions_.OfUnit(step);
 #pragma unroll
     for (int i = 0; i < Gradient::kBlocks; ++i) {
       ptx::CopyBoxByTma(stage + i * Gradient::kBlockBytes, p.rhs_map, full, tile.first_col + i * kBlockRows, at.w, at.h,

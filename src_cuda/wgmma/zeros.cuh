@@ -31,7 +31,7 @@ class WgmmaZeros {
   __device__ __forceinline__ void Store(const WgmmaReceivedTile& tile) const {
     const int32_t residue = tile.residue(), first_row = tile.first_row(), first_col = tile.first_col();
     if (residue != order_[0] || lane_ >= kTile.rows / kResultRows) return;
-    const ptx::PixelPlace row = rows_.At(first_row + lane_ * kResultRows);
+    const ptx::PixelCoord row = rows_.At(first_row + lane_ * kResultRows);
     for (int32_t c = params_.live_classes - params_.empty_classes; c < params_.live_classes; ++c) {
       const auto at = InPixels(row, params_.problem.period, params_.classes[order_[c]].phase);
       const int32_t end = min(first_col + kTile.cols, params_.out_channels);

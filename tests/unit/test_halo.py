@@ -28,8 +28,8 @@ def periodic_halos(draw):
 
 def rows_read(halo, output):
     """{tap: input row}, by definition; rows beyond the image are left out, or those of its other end."""
-    places = {tap: output * halo.stride + tap * halo.rhs_dilation - halo.pad_low for tap in range(halo.kernel)}
-    rows = {tap: place // halo.lhs_dilation for tap, place in places.items() if place % halo.lhs_dilation == 0}
+    dilated = {tap: output * halo.stride + tap * halo.rhs_dilation - halo.pad_low for tap in range(halo.kernel)}
+    rows = {tap: row // halo.lhs_dilation for tap, row in dilated.items() if row % halo.lhs_dilation == 0}
     if halo.periodic:
         return {tap: row % halo.in_size for tap, row in rows.items()}
     return {tap: row for tap, row in rows.items() if 0 <= row < halo.in_size}
@@ -65,8 +65,8 @@ def test_each_window_finds_its_rows(halo):
             assert 0 <= at < halo.out_count
             read = {}
             for tap in range(halo.kernel):
-                place = at * halo.stride + tap * halo.rhs_dilation - halo.local_pad_low
-                row, hole = divmod(place, halo.lhs_dilation)
+                dilated = at * halo.stride + tap * halo.rhs_dilation - halo.local_pad_low
+                row, hole = divmod(dilated, halo.lhs_dilation)
                 if hole == 0 and 0 <= row < halo.in_count and 0 <= received[row] < halo.in_size:
                     read[tap] = received[row]
             assert read == rows_read(halo, output)

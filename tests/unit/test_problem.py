@@ -67,10 +67,10 @@ def seen_by_definition(problem: ConvProblem) -> set:
         for tap in itertools.product(*map(range, problem.kernel)):
             source = []
             for axis in range(len(tap)):
-                place = problem.kernel[axis] - 1 - tap[axis] if problem.reverse else tap[axis]
+                coord = problem.kernel[axis] - 1 - tap[axis] if problem.reverse else tap[axis]
                 at = (
                     out[axis] * problem.window_strides[axis]
-                    + place * problem.rhs_dilation[axis]
+                    + coord * problem.rhs_dilation[axis]
                     - problem.pad_low[axis]
                 )
                 index, hole = divmod(at, problem.lhs_dilation[axis])

@@ -90,7 +90,7 @@ def by_numpy(convolution, x, g):
     pixels, gradients = padded(x, params["lhs_dilation"], params["padding"]), g.reshape(-1, g.shape[-1])
     result = np.empty(convolution.rhs, np.float32)
     for tap in np.ndindex(*convolution.rhs[:-2]):
-        firsts = (place * apart for place, apart in zip(tap, params["rhs_dilation"], strict=True))
+        firsts = (coord * apart for coord, apart in zip(tap, params["rhs_dilation"], strict=True))
         seen = (slice(first, first + (n - 1) * stride + 1, stride)
                 for first, n, stride in zip(firsts, positions, params["window_strides"], strict=True))  # fmt: skip
         result[tap] = pixels[:, *seen].reshape(-1, x.shape[-1]).T @ gradients.astype(np.float32)

@@ -27,7 +27,7 @@ def strips_of(tile, pixel_bytes):
 
 
 def check_toeplitz(problem, plan):
-    """Each tap has a place of its own, and all outputs of a strip read it from pixels that are there."""
+    """Each tap has coordinates of its own, and all outputs of a strip read it from pixels that are there."""
     tile, of = tile_of(plan), plan.settings
     origin = np.array([of[f"first_{name}"] for name in ("depth", "row", "col")])
     parts = [of[f"{name}_parts"] for name in ("depth", "row", "col")]
@@ -35,18 +35,18 @@ def check_toeplitz(problem, plan):
     (_, _, step), periods = in_three(steps_of(problem)), in_three(problem.periods)
     tables, pixels = offset_tables(problem), pixels_of(tile)
     part_cols = pixels - 7 // periods[2] * step
-    places = []
+    coords = []
     for first, count, *phases, _, _, _ in tables.classes[(tables.classes[:, 5:] > 0).all(axis=1)].tolist():
         shifts = tables.taps[first : first + count, 2:] - origin
         assert not np.any(shifts % apart)
         for depth, row, col in (shifts // apart).tolist():
             lag, row = divmod(row, tile.step)
             part = min(col // part_cols, parts[2] - 1)
-            places.append((depth, *phases, row, lag, col))
+            coords.append((depth, *phases, row, lag, col))
             assert 0 <= depth * periods[0] + phases[0] < tile.depths * parts[0]
             assert 0 <= lag < tile.lags * parts[1] and phases[1] < tile.period
             assert 0 <= col - part * part_cols < pixels - (7 - phases[2]) // periods[2] * step
-    assert len(set(places)) == len(places) > 0
+    assert len(set(coords)) == len(coords) > 0
 
 
 def check_stream(kind, problem, plan):

@@ -217,14 +217,14 @@ def check_windows(problem):
         for _, delta, *shift in tables.taps[first : first + count].tolist():
             tap, rest = divmod(delta, tap_stride)
             assert rest == 0
-            place = np.array(np.unravel_index(tap, taps))
-            place = taps - 1 - place if problem.reverse else place
+            coord = np.array(np.unravel_index(tap, taps))
+            coord = taps - 1 - coord if problem.reverse else coord
             offset = np.array(shift) - corner
             assert np.all((offset >= 0) & (offset <= far)) and not np.any(offset[left_out])
             reach = np.maximum(reach, offset)
             for d in range(3):
                 index = np.arange(positions[d])
-                dilated = (phase[d] + index * period[d]) * stride[d] + place[d] * spread[d] - pad[d]
+                dilated = (phase[d] + index * period[d]) * stride[d] + coord[d] * spread[d] - pad[d]
                 np.testing.assert_array_equal((corner[d] + index * step[d] + offset[d]) * dilation[d], dilated)
         seen += count * math.prod(positions)
     assert [where["reach_h"], where["reach_w"]] == reach[1:].tolist()

@@ -36,9 +36,9 @@ class Map:
 
     def windows(self, first, image, step, number):
         """The corners and images of the windows that follow one, which must be the map's."""
-        places = [divmod(first[d] - self.corner[d], step[d]) for d in range(3)]
-        assert all(rest == 0 and 0 <= k < n for (k, rest), n in zip(places, self.count, strict=True))
-        line = np.ravel_multi_index([k for k, _ in places], self.count) + np.arange(number)
+        divided = [divmod(first[d] - self.corner[d], step[d]) for d in range(3)]
+        assert all(rest == 0 and 0 <= k < n for (k, rest), n in zip(divided, self.count, strict=True))
+        line = np.ravel_multi_index([k for k, _ in divided], self.count) + np.arange(number)
         images, inside = np.divmod(line, np.prod(self.count))
         at = np.stack(np.unravel_index(inside, self.count), -1)
         return np.array(self.corner) + at * step, images + image
@@ -74,7 +74,7 @@ class Model:
         count[self.dim] = (last - corner[self.dim]) // step + 1
         return Map(corner, count, size)
 
-    def places(self):
+    def tap_coords(self):
         """(tap, whose rows it sees) of each step, in their order."""
         taps = range(len(self.shifts))
         first, last = (
@@ -102,7 +102,7 @@ class Model:
 
     def check_cluster(self, first, end):
         images, at = self.positions(np.arange(first, end))
-        steps = self.places()
+        steps = self.tap_coords()
         sees = lambda step: self.seen(at, *step)[1].any()
         if images[0] == images[-1]:
             steps = list(itertools.dropwhile(lambda s: not sees(s), steps))
