@@ -80,15 +80,15 @@ def _answer(equation: JaxprEqn, platform: str | None, tuning: Tuning) -> Answer:
         problem = ConvProblem.from_lax(lhs, rhs, out, equation.params)
         reason = unsupported_reason(problem)
         return Answer("convolution", problem, "lax" if reason else "lax, as asked", reason=reason)
-    kind, problem, implementation, epilogue, ending, apart = ours
+    kind, problem, implementation, epilogue, epilogue_kind, apart = ours
     name = ("wgrad" if kind == "wgrad" else "dgrad" if problem.reverse else "fprop") + epilogue
-    choice, rows = decide(kind, platform, problem, implementation, tuning, ending), ""
+    choice, rows = decide(kind, platform, problem, implementation, tuning, epilogue_kind), ""
     if apart is not None and (of_apart := decide_apart(platform, apart, implementation, tuning)):
         choice, rows = of_apart.choice, " of the other end, where they lie"
     if choice.plan is None:
         by = "lax" if fallback.allows_lax(implementation) else "an error"
         return Answer(name, problem, by, reason=choice.unsupported_reason())
-    seen = seen_by_kernels(kind, platform, problem, constraint_of(implementation), ending).problem
+    seen = seen_by_kernels(kind, platform, problem, constraint_of(implementation), epilogue_kind).problem
     wider = f" in {seen.lhs_dtype}" if has_float8(problem) and not has_float8(seen) else ""
     return Answer(name, problem, f"{choice.plan}{rows}{wider}", _time(choice, platform), others=choice.rejected)
 

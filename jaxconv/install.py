@@ -24,7 +24,7 @@ from jaxconv.problem import ConvProblem
 from jaxconv.problem.algorithms import precision_of_lax
 from jaxconv.problem.factors import other_filter
 from jaxconv.problem.of_lax import read
-from jaxconv.problem.product import Ending
+from jaxconv.problem.product import EpilogueKind
 from jaxconv.sharding.block import Apart
 from jaxconv.sharding.partitioning import lower_without_mesh
 from jaxconv.tuning.loaded import loaded_tuning
@@ -35,15 +35,15 @@ CONV = lax.conv_general_dilated_p
 class Pass(NamedTuple):
     """A convolution as one of ours: its kind, its problem, and which of our kernels may answer it.
 
-    epilogue: in words, what computes one; nothing if there is none. ending: of our kernel. apart: the problem as a
-    kernel may have it, if it is periodic.
+    epilogue: in words, what computes one; nothing if there is none. epilogue_kind: of our kernel. apart: the problem as
+    a kernel may have it, if it is periodic.
     """
 
     kind: str
     problem: ConvProblem
     implementation: Constraint | None
     epilogue: str = ""
-    ending: Ending = Ending.SUMS
+    epilogue_kind: EpilogueKind = EpilogueKind.NONE
     apart: Apart | None = None
 
 

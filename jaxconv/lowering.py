@@ -24,7 +24,7 @@ from jaxconv.planner.xla import choose_or_lax
 from jaxconv.problem import ROLES, ConvProblem
 from jaxconv.problem.algorithms import Float32, Preset, allows_float8, float32_of
 from jaxconv.problem.of_lax import are_summed_wide, exchanged
-from jaxconv.problem.product import OPERANDS, RESULT, Ending
+from jaxconv.problem.product import OPERANDS, RESULT, EpilogueKind
 from jaxconv.problem.wider import (
     FLOAT8,
     FLOAT32,
@@ -127,7 +127,7 @@ def seen_by_kernels(
     platform: str | None,
     problem: ConvProblem,
     constraint: Constraint = ANY,
-    ending: Ending = Ending.SUMS,
+    epilogue_kind: EpilogueKind = EpilogueKind.NONE,
 ) -> Seen:
     """What is planned: of complex numbers, a real problem; of int8, sums of int32. On a GPU: of float8, a problem that
     kernels take; of integers, a weight gradient or the convolution that it is; of float32 that may
@@ -135,17 +135,17 @@ def seen_by_kernels(
     """
     if is_complex(problem):
         problem = as_real(kind, problem, platform)
-    if wraps_to_int8(problem) and ending is Ending.SUMS:
+    if wraps_to_int8(problem) and epilogue_kind is EpilogueKind.NONE:
         problem = with_result(kind, problem, INT32)
     if platform != "cuda":
         return Seen(kind, problem)
     if kind == "wgrad" and are_summed_wide(exchanged(problem)):
         return _faster(integer_readings(problem), constraint)
     if has_float8(problem):
-        problem = float8_on_gpu(kind, problem, constraint, ending)
+        problem = float8_on_gpu(kind, problem, constraint, epilogue_kind)
     is_float32 = all(problem.dtype(role) == jnp.float32 for role in ROLES)
     if is_float32 and float32_of(problem.precision) is Float32.BF16:
-        problem = bfloat16_on_gpu(kind, problem, constraint, ending)
+        problem = bfloat16_on_gpu(kind, problem, constraint, epilogue_kind)
     return Seen(kind, problem)
 
 
@@ -166,32 +166,36 @@ def _faster(readings: list[Seen], constraint: Constraint) -> Seen:
 
 
 def float8_on_gpu(
-    kind: str, problem: ConvProblem, constraint: Constraint = ANY, ending: Ending = Ending.SUMS
+    kind: str, problem: ConvProblem, constraint: Constraint = ANY, epilogue_kind: EpilogueKind = EpilogueKind.NONE
 ) -> ConvProblem:
     """A problem of float8 as kernels take it: as it is, if some do and are expected to be faster, or in wider
     types. Without an epilogue they round no sums to float8. Precisions above the default are for wider types."""
     taken, wider = problem, without_float8(kind, problem)
-    if ending is Ending.SUMS and problem.dtype(RESULT[kind]) in FLOAT8:
+    if epilogue_kind is EpilogueKind.NONE and problem.dtype(RESULT[kind]) in FLOAT8:
         taken = with_result(kind, problem, FLOAT32)
     if not allows_float8(problem.precision) or unsupported_reason(taken, kind) or ffi.unavailable_reason("cuda"):
         return wider
-    return taken if _is_faster(kind, taken, wider, constraint, ending) else wider
+    return taken if _is_faster(kind, taken, wider, constraint, epilogue_kind) else wider
 
 
-def bfloat16_on_gpu(kind: str, problem: ConvProblem, constraint: Constraint, ending: Ending) -> ConvProblem:
+def bfloat16_on_gpu(
+    kind: str, problem: ConvProblem, constraint: Constraint, epilogue_kind: EpilogueKind
+) -> ConvProblem:
     """A problem of float32 that is multiplied as bfloat16: of bfloat16; or of float32, where kernels that round less
     are expected to be faster, as those of groups of one channel are."""
     rounded = dataclasses.replace(problem, **{f"{role}_dtype": jnp.dtype("bfloat16") for role in OPERANDS[kind]})
     if unsupported_reason(rounded, kind) or ffi.unavailable_reason("cuda"):
         return rounded
     as_it_is = dataclasses.replace(problem, precision=Preset.TF32_TF32_F32)
-    return as_it_is if _is_faster(kind, as_it_is, rounded, constraint, ending) else rounded
+    return as_it_is if _is_faster(kind, as_it_is, rounded, constraint, epilogue_kind) else rounded
 
 
-def _is_faster(kind: str, problem: ConvProblem, converted: ConvProblem, constraint: Constraint, ending: Ending) -> bool:
+def _is_faster(
+    kind: str, problem: ConvProblem, converted: ConvProblem, constraint: Constraint, epilogue_kind: EpilogueKind
+) -> bool:
     """Whether a kernel takes the problem, and is expected to be no slower than one of other types with its casts."""
     device = ffi.device("cuda")
-    cost, of_converted = (choose("cuda", kind, p, constraint, device, ending).cost for p in (problem, converted))
+    cost, of_converted = (choose("cuda", kind, p, constraint, device, epilogue_kind).cost for p in (problem, converted))
     return math.isfinite(cost) and cost <= of_converted + widening_seconds(kind, problem, converted, device)
 
 
@@ -206,7 +210,7 @@ def decide(
     problem: ConvProblem,
     implementation,
     tuning: Tuning = NOTHING,
-    ending: Ending = Ending.SUMS,
+    epilogue_kind: EpilogueKind = EpilogueKind.NONE,
 ) -> Choice:
     """The plan for a problem on a platform, measured or else estimated, or lax, or why no native kernel answers it.
 
@@ -215,25 +219,26 @@ def decide(
     measured is a convolution without its epilogue. For an epilogue lax would store the sums of 16 bits as float32,
     which it was not measured with.
     """
-    constraint, is_measured = constraint_of(implementation), ending is Ending.SUMS or problem.lhs_dtype.itemsize >= 4
+    constraint, has_epilogue = constraint_of(implementation), epilogue_kind is not EpilogueKind.NONE
+    is_measured = not has_epilogue or problem.lhs_dtype.itemsize >= 4
     may_be_lax = implementation is None and not is_complex(problem) and is_measured
     asked = kind, platform, problem, constraint
-    kind, problem = seen_by_kernels(kind, platform, problem, constraint, ending)
-    reason = _platform_reason(platform, constraint) or unsupported_reason(problem, kind, ending is not Ending.SUMS)
+    kind, problem = seen_by_kernels(kind, platform, problem, constraint, epilogue_kind)
+    reason = _platform_reason(platform, constraint) or unsupported_reason(problem, kind, has_epilogue)
     if reason:
         return Choice.nothing(reason)
     device = ffi.device(platform)
     tuned = None
     if tuning is not NOTHING:
         tuned = tuning.choice(platform, *seen_by_kernels(*asked), constraint, may_be_lax)
-    if tuned and isinstance(tuned.plan, ConvPlan) and ending is not Ending.SUMS:
-        ended = choose(platform, kind, problem, tuned.plan.constraint, device, ending)
+    if tuned and isinstance(tuned.plan, ConvPlan) and has_epilogue:
+        ended = choose(platform, kind, problem, tuned.plan.constraint, device, epilogue_kind)
         tuned = None if ended.plan is None else dataclasses.replace(tuned, plan=ended.plan)
     if tuned:
         return tuned
     if may_be_lax:
-        return choose_or_lax(platform, kind, problem, device, ending)
-    return choose(platform, kind, problem, constraint, device, ending)
+        return choose_or_lax(platform, kind, problem, device, epilogue_kind)
+    return choose(platform, kind, problem, constraint, device, epilogue_kind)
 
 
 class ChoiceOfRows(NamedTuple):

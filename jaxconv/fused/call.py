@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxconv import fallback, primitives
 from jaxconv.epilogue import Epilogue
 from jaxconv.problem import ConvProblem
-from jaxconv.problem.product import Ending
+from jaxconv.problem.product import EpilogueKind
 from jaxconv.sharding.block import Local, block
 
 BY_LAX = "xla"
@@ -31,8 +31,8 @@ class Call(NamedTuple):
         return self._replace(epilogue=self.epilogue.before_activation(self.problem))
 
     @property
-    def ending(self) -> Ending:
-        return Ending.RESIDUAL if "residual" in self.epilogue.operands else Ending.EPILOGUE
+    def epilogue_kind(self) -> EpilogueKind:
+        return EpilogueKind.RESIDUAL if "residual" in self.epilogue.operands else EpilogueKind.PLAIN
 
     @property
     def of_sums(self) -> ConvProblem:

@@ -50,10 +50,10 @@ def planned(
     lax: where it was measured to be the fastest, or nothing is known of the GPU."""
     problem = call.epilogue.ended(call.problem)
     constraint = constraint_of(call.implementation)
-    seen = seen_by_kernels("conv", platform, problem, constraint, call.ending).problem
+    seen = seen_by_kernels("conv", platform, problem, constraint, call.epilogue_kind).problem
     if problem.periodic or seen.out_dtype != problem.out_dtype or not _has_native_residual(call, avals):
         return problem, None
-    plan = decide("conv", platform, seen, call.implementation, tuning, call.ending).plan
+    plan = decide("conv", platform, seen, call.implementation, tuning, call.epilogue_kind).plan
     return seen, None if isinstance(plan, ConvPlan) and not ends_with(plan, seen) else plan
 
 

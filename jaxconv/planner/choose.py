@@ -15,7 +15,7 @@ from jaxconv.planner.families import FAMILIES, Family
 from jaxconv.planner.plan import ANY, Constraint, ConvPlan, Lax, kernel_name
 from jaxconv.planner.support import unsupported_sizes
 from jaxconv.problem import ConvProblem
-from jaxconv.problem.product import OPERANDS, RESULT, TYPICAL_BATCH, Ending, Product
+from jaxconv.problem.product import OPERANDS, RESULT, TYPICAL_BATCH, EpilogueKind, Product
 from jaxconv.transforms import ChannelsLast, Moves, SwappedOperands, Transform, Transformed
 
 
@@ -87,10 +87,10 @@ def choose(
     problem: ConvProblem,
     constraint: Constraint = ANY,
     device: Device = TYPICAL_DEVICE,
-    ending: Ending = Ending.SUMS,
+    epilogue_kind: EpilogueKind = EpilogueKind.NONE,
 ) -> Choice:
     """The plan for a problem without `unsupported_reason`, on a platform that has kernels."""
-    every = partial(options, platform, Product(kind, problem, ending), constraint, device)
+    every = partial(options, platform, Product(kind, problem, epilogue_kind), constraint, device)
     best = min((option for option in every() if option.candidate.reason is None), key=_cost, default=None)
     others = partial(_rejected, every, best)
     if best is None:

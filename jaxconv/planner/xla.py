@@ -19,7 +19,7 @@ from jaxconv.planner.plan import ANY, Lax
 from jaxconv.problem import ConvProblem, Spec
 from jaxconv.problem.algorithms import Float32, names_algorithm
 from jaxconv.problem.native import native
-from jaxconv.problem.product import OPERANDS, RESULT, Ending, Product, ceil_div, vector_elements
+from jaxconv.problem.product import OPERANDS, RESULT, EpilogueKind, Product, ceil_div, vector_elements
 from jaxconv.transforms import ChannelsLast
 
 FAMILY = "lax"  # of the constants in a device's data
@@ -150,20 +150,20 @@ def constants_of(kind: str, device: Device) -> Constants:
 
 @lru_cache(maxsize=4096)
 def choose_or_lax(
-    platform: str, kind: str, problem: ConvProblem, device: Device, ending: Ending = Ending.SUMS
+    platform: str, kind: str, problem: ConvProblem, device: Device, epilogue_kind: EpilogueKind = EpilogueKind.NONE
 ) -> Choice:
     """The choice for those who name no implementation: on a GPU lax, if it is expected to be faster.
 
     No times of lax with an epilogue are known.
     """
-    ours, product = choose(platform, kind, problem, ANY, device, ending), Product(kind, _channels_last(problem))
+    ours, product = choose(platform, kind, problem, ANY, device, epilogue_kind), Product(kind, _channels_last(problem))
     kind_of_lax = kind_of(product) if platform == "cuda" else None
     if kind_of_lax is None or ours.plan is None:
         return ours
     if not device.is_fitted:
         why = "lax is taken for dense layers on this GPU, which no costs are fitted to (jaxconv.autotune measures both)"
         return ours if kind_of_lax == DEPTHWISE else _lax(ours, math.inf, why)
-    if ending is not Ending.SUMS:
+    if epilogue_kind is not EpilogueKind.NONE:
         return ours
     work, constants = work_of(product), constants_of(kind_of_lax, device)
     if work.flops < constants.least_flops:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxconv.compiled import planning
 from jaxconv.problem.conv_problem import ConvProblem, Shape, Spec
 from jaxconv.problem.offsets import in_three, offset_tables
-from jaxconv.problem.product import Ending, Product
+from jaxconv.problem.product import EpilogueKind, Product
 
 
 @lru_cache(maxsize=4096)
@@ -23,8 +23,8 @@ def native(product: Product, images: int | None = None) -> planning.Product:
         float32=product.float32,
         kernel=in_three(p.kernel),
         member=p.member,
-        has_epilogue=product.ending is not Ending.SUMS,
-        has_residual=product.ending is Ending.RESIDUAL,
+        has_epilogue=product.epilogue_kind is not EpilogueKind.NONE,
+        has_residual=product.epilogue_kind is EpilogueKind.RESIDUAL,
         taps=tables.taps,
         classes=tables.classes,
     )

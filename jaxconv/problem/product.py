@@ -19,12 +19,12 @@ OPERANDS = {"conv": ("lhs", "rhs"), "wgrad": ("lhs", "out")}
 RESULT = {"conv": "out", "wgrad": "rhs"}
 
 
-class Ending(enum.Enum):
-    """What a kernel does with sums before it stores them."""
+class EpilogueKind(enum.Enum):
+    """Which epilogue a kernel has. Without one it stores sums."""
 
-    SUMS = "nothing"
-    EPILOGUE = "an epilogue without residual"
-    RESIDUAL = "an epilogue with a residual"
+    NONE = "none"
+    PLAIN = "without a residual"
+    RESIDUAL = "with a residual"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Product:
 
     kind: str
     problem: ConvProblem
-    ending: Ending = Ending.SUMS
+    epilogue_kind: EpilogueKind = EpilogueKind.NONE
 
     def __hash__(self) -> int:
         return hash(self.problem)

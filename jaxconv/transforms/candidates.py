@@ -8,7 +8,7 @@ from jaxconv.compiled import planning
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.algorithms import Float32
 from jaxconv.problem.native import has_channel_vectors
-from jaxconv.problem.product import Ending, Product, operand_dtype, vector_elements
+from jaxconv.problem.product import EpilogueKind, Product, operand_dtype, vector_elements
 from jaxconv.transforms.columns import PackedColumns, PackedOutputs, TapsAsChannels
 from jaxconv.transforms.dense import (
     ChannelsLast,
@@ -151,7 +151,7 @@ def _seen_pixels(product: Product, first: Transform = (), only_zeros: bool = Fal
     if unsupported_reason(seen, product.problem) is not None:
         return []
     if has_more_zeros(seen, product.problem):
-        return [seen] if product.ending is Ending.SUMS else []
+        return [seen] if product.epilogue_kind is EpilogueKind.NONE else []
     return [] if only_zeros else [seen]
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxconv.problem import ConvProblem
-from jaxconv.problem.product import RESULT, Ending, Product
+from jaxconv.problem.product import RESULT, EpilogueKind, Product
 from jaxconv.transforms.array_views import ALL_AS_THEY_ARE, Transformed, chained
 from jaxconv.transforms.columns import PackedColumns, PackedOutputs, TapsAsChannels
 from jaxconv.transforms.dense import (
@@ -118,7 +118,7 @@ def added_results_reason(transform: Transform, product: Product) -> str | None:
     role = RESULT[product.kind]
     if not apply(transform, product.problem).views[role].is_summed:
         return None
-    if product.ending is not Ending.SUMS:
+    if product.epilogue_kind is not EpilogueKind.NONE:
         return "an epilogue in front of the last additions"
     dtype = product.problem.dtype(role)
     return f"sums that are rounded to {dtype.name} before the last additions" if dtype.itemsize < 4 else None

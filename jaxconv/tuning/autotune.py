@@ -24,7 +24,7 @@ from jaxconv.planner.xla import AHEAD
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.algorithms import names_algorithm
 from jaxconv.problem.conv_problem import ROLES
-from jaxconv.problem.product import OPERANDS, RESULT, Ending, Product
+from jaxconv.problem.product import OPERANDS, RESULT, EpilogueKind, Product
 from jaxconv.problem.wider import Compute, has_float8
 from jaxconv.traced import pass_of, trace
 from jaxconv.transforms import ChannelsLast
@@ -139,7 +139,7 @@ def _keys(equations: Iterable[Any], platform: str) -> Keys:
             warnings.warn(f"jaxconv.autotune does not measure a convolution with {reason}: {problem}", stacklevel=3)
         elif decide(kind, platform, problem, platform).plan is not None:  # the platform's name: a kernel of ours
             keys[kind, problem] = keys.get((kind, problem), False) or is_same_for_lax
-        elif ours.ending is not Ending.SUMS:
+        elif ours.epilogue_kind is not EpilogueKind.NONE:
             what = f"a convolution with an epilogue to {problem.out_dtype}"
             warnings.warn(f"jaxconv.autotune does not measure {what}: {problem}", stacklevel=3)
     return keys

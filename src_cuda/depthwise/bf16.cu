@@ -3,6 +3,6 @@
 
 namespace jaxconv {
 
-template const void* FindDepthwise<__nv_bfloat16>(int64_t tile, Pass pass, DepthwiseEnd end);
+template const void* FindDepthwise<__nv_bfloat16>(int64_t tile, Pass pass, DepthwiseEpilogueKind epilogue_kind);
 
 }  // namespace jaxconv

@@ -52,7 +52,7 @@ __device__ __forceinline__ void ConvStep(const DepthwiseParams& p, const Taps& t
   }
 }
 
-template <typename T, int kIndex, DepthwiseEnd kEnd>
+template <typename T, int kIndex, DepthwiseEpilogueKind kEpilogueKind>
 __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].conv_ctas_per_sm())
     DepthwiseConv(const __grid_constant__ DepthwiseParams p) {
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].con
   DepthwiseTaps<T, kTile> taps;
   if constexpr (!kTile.in_parts) taps.Read(p, table, 0);
   DepthwiseSums<T, kTile> sums(p);
-  const DepthwiseEpilogue<kTile, kEnd> epilogue(p);
+  const DepthwiseEpilogue<kTile, kEpilogueKind> epilogue(p);
   DepthwiseWriter<T, kTile> writer(p);
   const auto results = [&](uint32_t n) {
     return shared + p.offsets.results + (n & 1) * kTile.period * p.offsets.result_row;
@@ -153,32 +153,33 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kDepthwiseTiles[kIndex].wgr
 }
 
 // The kernel of a tile, if it is for the type. A wgrad has no epilogue.
-template <typename Type, int kIndex, Pass kPass, DepthwiseEnd kEnd>
+template <typename Type, int kIndex, Pass kPass, DepthwiseEpilogueKind kEpilogueKind>
 const void* DepthwiseKernelOf() {
   constexpr DepthwiseTile kTile = kDepthwiseTiles[kIndex];
   using T = std::conditional_t<kTile.of_bytes, __half, Type>;  // of an element, as it is moved
   const auto pointer = [](auto* kernel) { return reinterpret_cast<const void*>(kernel); };
-  if constexpr (!kTile.IsFor(TypeOf<Type>()) || !kTile.Has(kPass) || (kTile.of_bytes && kEnd == DepthwiseEnd::kSums)) {
+  if constexpr (!kTile.IsFor(TypeOf<Type>()) || !kTile.Has(kPass) ||
+                (kTile.of_bytes && kEpilogueKind == DepthwiseEpilogueKind::kNone)) {
     return nullptr;
   } else if constexpr (kTile.by_tma) {
-    return pointer(DepthwiseByTma<T, kIndex, kPass, kEnd>);
+    return pointer(DepthwiseByTma<T, kIndex, kPass, kEpilogueKind>);
   } else if constexpr (kTile.has_producers) {
-    return pointer(DepthwiseWarpSpecialized<T, kIndex, kPass, kEnd>);
+    return pointer(DepthwiseWarpSpecialized<T, kIndex, kPass, kEpilogueKind>);
   } else if constexpr (kPass == Pass::kConv) {
-    return pointer(DepthwiseConv<T, kIndex, kEnd>);
+    return pointer(DepthwiseConv<T, kIndex, kEpilogueKind>);
   } else {
     return pointer(DepthwiseWgrad<T, kIndex>);
   }
 }
 
 template <typename T>
-const void* FindDepthwise(int64_t tile, Pass pass, DepthwiseEnd end) {
+const void* FindDepthwise(int64_t tile, Pass pass, DepthwiseEpilogueKind epilogue_kind) {
   return [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
-    const void* kernels[][4] = {{DepthwiseKernelOf<T, kIndex, Pass::kConv, DepthwiseEnd::kSums>(),
-                                 DepthwiseKernelOf<T, kIndex, Pass::kConv, DepthwiseEnd::kEpilogue>(),
-                                 DepthwiseKernelOf<T, kIndex, Pass::kConv, DepthwiseEnd::kResidual>(),
-                                 DepthwiseKernelOf<T, kIndex, Pass::kWgrad, DepthwiseEnd::kSums>()}...};
-    return kernels[tile][pass == Pass::kWgrad ? 3 : static_cast<int>(end)];
+    const void* kernels[][4] = {{DepthwiseKernelOf<T, kIndex, Pass::kConv, DepthwiseEpilogueKind::kNone>(),
+                                 DepthwiseKernelOf<T, kIndex, Pass::kConv, DepthwiseEpilogueKind::kPlain>(),
+                                 DepthwiseKernelOf<T, kIndex, Pass::kConv, DepthwiseEpilogueKind::kResidual>(),
+                                 DepthwiseKernelOf<T, kIndex, Pass::kWgrad, DepthwiseEpilogueKind::kNone>()}...};
+    return kernels[tile][pass == Pass::kWgrad ? 3 : static_cast<int>(epilogue_kind)];
   }(std::make_integer_sequence<int, std::size(kDepthwiseTiles)>());
 }
 

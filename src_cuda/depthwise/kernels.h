@@ -11,6 +11,6 @@ namespace jaxconv {
 // As cudaLaunchKernel takes it: a kernel of DepthwiseParams, and of DepthwiseMaps if TMA copies the tile's rows. Null
 // where the tile is for other types, or lacks the pass.
 template <typename T>
-const void* FindDepthwise(int64_t tile, Pass pass, DepthwiseEnd end);
+const void* FindDepthwise(int64_t tile, Pass pass, DepthwiseEpilogueKind epilogue_kind);
 
 }  // namespace jaxconv

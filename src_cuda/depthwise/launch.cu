@@ -27,18 +27,18 @@ namespace {
 
 using namespace depthwise;
 
-const void* Find(DType type, int64_t tile, Pass pass, DepthwiseEnd end) {
+const void* Find(DType type, int64_t tile, Pass pass, DepthwiseEpilogueKind epilogue_kind) {
   switch (type) {
-    case DType::kBF16: return FindDepthwise<__nv_bfloat16>(tile, pass, end);
-    case DType::kF16: return FindDepthwise<__half>(tile, pass, end);
-    case DType::kS8: return FindDepthwise<int8_t>(tile, pass, end);
-    default: return FindDepthwise<float>(tile, pass, end);
+    case DType::kBF16: return FindDepthwise<__nv_bfloat16>(tile, pass, epilogue_kind);
+    case DType::kF16: return FindDepthwise<__half>(tile, pass, epilogue_kind);
+    case DType::kS8: return FindDepthwise<int8_t>(tile, pass, epilogue_kind);
+    default: return FindDepthwise<float>(tile, pass, epilogue_kind);
   }
 }
 
-DepthwiseEnd EndOf(const Epilogue& epilogue) {
-  if (!epilogue.is_there) return DepthwiseEnd::kSums;
-  return epilogue.residual ? DepthwiseEnd::kResidual : DepthwiseEnd::kEpilogue;
+DepthwiseEpilogueKind EpilogueKindOf(const Epilogue& epilogue) {
+  if (!epilogue.is_there) return DepthwiseEpilogueKind::kNone;
+  return epilogue.residual ? DepthwiseEpilogueKind::kResidual : DepthwiseEpilogueKind::kPlain;
 }
 
 DepthwiseSettings WithTile(DepthwiseSettings s, const DepthwiseTile& tile) {
@@ -94,7 +94,7 @@ cudaError_t Launch(const ConvCall& call, const DepthwiseSettings& planned, cudaS
   d.worker_rows = d.stream_rows / d.workers;
   d.longer_workers = d.stream_rows % d.workers;
   const int64_t blocks = ThreadBlocks(d, call.pass, d.workers);
-  const void* kernel = Find(p.src_type, s.tile, call.pass, EndOf(call.epilogue));
+  const void* kernel = Find(p.src_type, s.tile, call.pass, EpilogueKindOf(call.epilogue));
   const auto enqueue = [&](const auto&... maps) {
     return EnqueueShared(kernel, blocks, BlockThreads(tile), d.offsets.end, stream, d, maps...);
   };

@@ -230,9 +230,9 @@ using DepthwiseSum = std::conditional_t<kTile.of_bytes, int32_t, float>;
 // The epilogue of a thread's sums: of its warp's channels on tensor cores, of its own one on CUDA cores. A thread has
 // the same channels in all rows, so it reads the operands once, unless its registers are full. Channels come in whole
 // vectors, so either all of a warp's exist or none. If none do, it takes the last ones instead: the results go nowhere.
-template <DepthwiseTile kTile, DepthwiseEnd kEnd>
+template <DepthwiseTile kTile, DepthwiseEpilogueKind kEpilogueKind>
 class DepthwiseEpilogue {
-  static constexpr bool kHasEpilogue = kEnd != DepthwiseEnd::kSums;
+  static constexpr bool kHasEpilogue = kEpilogueKind != DepthwiseEpilogueKind::kNone;
   using Sum = DepthwiseSum<kTile>;
   static constexpr int kChannels = kTile.on_cuda_cores() ? 1 : kTile.summed_channels();
 
@@ -245,7 +245,7 @@ class DepthwiseEpilogue {
     for (int c = 0; c < kChannels && kTile.of_bytes; ++c) out_scales_[c] = epilogue_.OutScale(c);
   }
 
-  static constexpr bool kHasResidual = kEnd == DepthwiseEnd::kResidual;
+  static constexpr bool kHasResidual = kEpilogueKind == DepthwiseEpilogueKind::kResidual;
 
   // Of as many sums of each channel, with one branch for the activation of all. residual(i) gives the channels' numbers
   // of the residual, if there is one.

@@ -68,8 +68,8 @@ struct DepthwiseOffsets {
   int32_t end;
 };
 
-// How a conv's kernel ends. A residual has kernels of its own: code for it would cost the others time.
-enum class DepthwiseEnd { kSums, kEpilogue, kResidual };
+// The epilogue of a conv's kernel. A residual has kernels of its own: code for it would cost the others time.
+enum class DepthwiseEpilogueKind { kNone, kPlain, kResidual };
 
 // What planning asks for, too. Operands are only known at launch.
 struct DepthwiseShape {

@@ -200,13 +200,13 @@ __device__ __forceinline__ void StoreBoxes(const DepthwiseParams& p, const Depth
 }
 
 // A conv reads the next step's pixels while it multiplies a step.
-template <typename T, DepthwiseTile kTile, DepthwiseEnd kEnd>
+template <typename T, DepthwiseTile kTile, DepthwiseEpilogueKind kEpilogueKind>
 __device__ __forceinline__ void ConvBoxes(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
                                           int32_t worker, char* shared) {
   const DepthwiseRange range(p, worker);
   Conv<T, kTile> conv(p, barriers, 1, shared + p.offsets.taps);
   auto& [bands, sums] = conv;
-  const DepthwiseEpilogue<kTile, kEnd> epilogue(p);
+  const DepthwiseEpilogue<kTile, kEpilogueKind> epilogue(p);
   uint32_t n = 0, row = 0;  // steps, and complete rows, of all tiles
   const auto read = [&](uint32_t n) {
     barriers.WaitForFull(n);
@@ -322,7 +322,7 @@ __device__ __forceinline__ void WgradBoxes(const DepthwiseParams& p, const Depth
   taps.Store(added);
 }
 
-template <typename T, int kIndex, Pass kPass, DepthwiseEnd kEnd>
+template <typename T, int kIndex, Pass kPass, DepthwiseEpilogueKind kEpilogueKind>
 __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
     DepthwiseByTma(const __grid_constant__ DepthwiseParams p, const __grid_constant__ DepthwiseMaps maps) {
   if constexpr (!ptx::kIsHopper) {
@@ -354,12 +354,14 @@ __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
         ptx::NamedBarrierArrive<kSumThreads<kTile>>();
       } else {
         __syncthreads();
-        if (threadIdx.x % 32 == 0) StoreBoxes<kTile, kEnd == DepthwiseEnd::kResidual>(p, maps, barriers, worker, boxes);
+        if (threadIdx.x % 32 == 0) {
+          StoreBoxes<kTile, kEpilogueKind == DepthwiseEpilogueKind::kResidual>(p, maps, barriers, worker, boxes);
+        }
       }
     } else {
       BeginConsumer<T, kTile, kPass>(p);
       if constexpr (kPass == Pass::kConv) {
-        ConvBoxes<T, kTile, kEnd>(p, barriers, worker, boxes);
+        ConvBoxes<T, kTile, kEpilogueKind>(p, barriers, worker, boxes);
       } else {
         WgradBoxes<T, kTile>(p, barriers, worker, boxes);
       }

@@ -230,13 +230,13 @@ __device__ __forceinline__ void StoreRow(const DepthwiseParams& p, const Depthwi
   barriers.CommitResult(row);
 }
 
-template <typename T, DepthwiseTile kTile, DepthwiseEnd kEnd>
+template <typename T, DepthwiseTile kTile, DepthwiseEpilogueKind kEpilogueKind>
 __device__ __forceinline__ void MultiplyConv(const DepthwiseParams& p, const DepthwiseBarriers<kTile>& barriers,
                                              int32_t worker, char* shared) {
   const DepthwiseRange range(p, worker);
   Conv<T, kTile> conv(p, barriers, kDepthwiseThreads, shared + p.offsets.taps);
   auto& [bands, sums] = conv;
-  const DepthwiseEpilogue<kTile, kEnd> epilogue(p);
+  const DepthwiseEpilogue<kTile, kEpilogueKind> epilogue(p);
   constexpr bool kReadsAtOnce = kTile.sources() * kTile.blocks == 1;
   uint32_t n = 0, row = 0;  // steps, and complete rows, of all tiles
   const auto store = [&](int lag) { StoreRow(p, barriers, sums, epilogue, lag, row++, shared); };
@@ -281,7 +281,7 @@ __device__ __forceinline__ void MultiplyWgrad(const DepthwiseParams& p, const De
   sums.Store(p, worker, reinterpret_cast<const float*>(shared), [&](int32_t t) { return taps[t]; });
 }
 
-template <typename T, int kIndex, Pass kPass, DepthwiseEnd kEnd>
+template <typename T, int kIndex, Pass kPass, DepthwiseEpilogueKind kEpilogueKind>
 __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
     DepthwiseWarpSpecialized(const __grid_constant__ DepthwiseParams p) {
   if constexpr (!ptx::kIsHopper) {
@@ -300,14 +300,14 @@ __global__ void __launch_bounds__(BlockThreads(kDepthwiseTiles[kIndex]), 1)
     } else if (threadIdx.x < FirstConsumer(kTile)) {
       ptx::DecreaseRegisters<kRegisters.producer>();
       if constexpr (kIsConv) {
-        WriteResults<T, kTile, kEnd == DepthwiseEnd::kResidual>(p, barriers, worker, shared);
+        WriteResults<T, kTile, kEpilogueKind == DepthwiseEpilogueKind::kResidual>(p, barriers, worker, shared);
       } else {
         CopySteps<T, kTile, Copies::kWgradGradient>(p, barriers, worker, shared);
       }
     } else {
       BeginConsumer<T, kTile, kPass>(p);
       if constexpr (kIsConv) {
-        MultiplyConv<T, kTile, kEnd>(p, barriers, worker, shared);
+        MultiplyConv<T, kTile, kEpilogueKind>(p, barriers, worker, shared);
       } else {
         MultiplyWgrad<T, kTile>(p, barriers, worker, shared);
       }

@@ -147,7 +147,7 @@ class RowStreaming {
 #pragma unroll
     for (int r = 0; r < kAhead; ++r) Read(row, r, source[r]);
     Rounded<Out> rounded;
-    const std::conditional_t<kFours && kHasEpilogue, EpilogueOfFour<Sum, Out>, NoEpilogue> ending(
+    const std::conditional_t<kFours && kHasEpilogue, EpilogueOfFour<Sum, Out>, NoEpilogue> epilogue_of_four(
         p.epilogue, channels.dst + FirstOfFour(channels.dst_count));
     PairScales<Sum> scales[kBlocks];
     if constexpr (kHasEpilogue && kHoldsScales) {
@@ -156,7 +156,7 @@ class RowStreaming {
     }
     const auto round = [&] {
       if constexpr (kFours) {
-        RoundFours<Out, kHasEpilogue>(ending, end.to, ends, rounded);
+        RoundFours<Out, kHasEpilogue>(epilogue_of_four, end.to, ends, rounded);
       } else {
         Round(epilogue, scales, end.to, ends, rounded);
       }
@@ -404,9 +404,9 @@ class RowStreaming {
     }
   }
 
-  // The same of a lane's four channels. `ending`: EpilogueOfFour, if there is an epilogue.
-  template <typename Out, bool kHasEpilogue, typename Ending>
-  __device__ __forceinline__ void RoundFours(const Ending& ending, int64_t origin, const Ends& ends,
+  // The same of a lane's four channels. `epilogue`: EpilogueOfFour, if there is an epilogue.
+  template <typename Out, bool kHasEpilogue, typename Epilogue>
+  __device__ __forceinline__ void RoundFours(const Epilogue& epilogue, int64_t origin, const Ends& ends,
                                              Rounded<Out>& rounded) const {
     constexpr int kRows = kPositions * 2;
     Sum sums[kRows][4];
@@ -416,7 +416,7 @@ class RowStreaming {
     }
     if constexpr (kHasEpilogue) {
       float results[kRows][4];
-      ending(sums, results, [&](int row) {
+      epilogue(sums, results, [&](int row) {
         const StreamEnd& end = ends[row / 2][row % 2];
         return end.rows > 0 ? origin + first_col_ + end.to : -1;
       });

@@ -3,6 +3,6 @@
 
 namespace jaxconv {
 
-template WgmmaKernelPtr FindWgmma<__nv_bfloat16, false>(int64_t tile, bool k_major, WgmmaEnd end);
+template WgmmaKernelPtr FindWgmma<__nv_bfloat16, false>(int64_t tile, bool k_major, WgmmaEpilogueKind epilogue_kind);
 
 }  // namespace jaxconv

@@ -3,6 +3,6 @@
 
 namespace jaxconv {
 
-template WgmmaKernelPtr FindWgmma<float, true>(int64_t tile, bool k_major, WgmmaEnd end);
+template WgmmaKernelPtr FindWgmma<float, true>(int64_t tile, bool k_major, WgmmaEpilogueKind epilogue_kind);
 
 }  // namespace jaxconv

@@ -122,7 +122,7 @@ struct alignas(1024) WgmmaClusterSplitShared {
   char unread[kUnreadBytes];
 };
 
-template <typename T, int kTileIndex, bool kKMajor, WgmmaEnd kEnd>
+template <typename T, int kTileIndex, bool kKMajor, WgmmaEpilogueKind kEpilogueKind>
 __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaTiles[kTileIndex].ctas_per_sm)
     WgmmaClusterSplitKernel(const __grid_constant__ WgmmaParams p) {
   constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
@@ -155,9 +155,9 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       ptx::ArriveInCluster();
       WgmmaConsumer<T, kTile, kKMajor> sums(p, shared.stages, barriers);
       // This takes long. It is done while there is nothing to multiply.
-      constexpr bool kHasEpilogue = kEnd != WgmmaEnd::kSums;
-      using Out = WgmmaResult<T, kEnd>;
-      const WgmmaStores<Out, kTile, kEnd, sizeof(T) == 1 && sizeof(Out) != 1> stores(p, 0);
+      constexpr bool kHasEpilogue = kEpilogueKind != WgmmaEpilogueKind::kNone;
+      using Out = WgmmaResult<T, kEpilogueKind>;
+      const WgmmaStores<Out, kTile, kEpilogueKind, sizeof(T) == 1 && sizeof(Out) != 1> stores(p, 0);
       const int32_t first_row = tile.first_row + threadIdx.x / 32 * kResultRows;
       const int64_t offsets[] = {stores.LaneOffset(tile, first_row, 0), stores.LaneOffset(tile, first_row, 1)};
       if constexpr (kHasEpilogue) {

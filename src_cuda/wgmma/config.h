@@ -13,9 +13,9 @@
 
 namespace jaxconv {
 
-// What a kernel ends with: sums, or an epilogue's results. Those of one byte have kernels of their own, and so have
+// The epilogue of a kernel. Without one it stores sums. Results of one byte have kernels of their own, and so have
 // those of int8 with channels in blocks.
-enum class WgmmaEnd { kSums, kEpilogue, kBytes, kBlocks };
+enum class WgmmaEpilogueKind { kNone, kPlain, kBytes, kBlocks };
 
 inline constexpr int kMostWgmmaClasses = 8;
 inline constexpr int kMostCluster = 8;     // thread blocks of a cluster, on every device with clusters

@@ -5,6 +5,6 @@
 
 namespace jaxconv {
 
-template WgmmaKernelPtr FindWgmma<__nv_fp8_e4m3, false>(int64_t tile, bool k_major, WgmmaEnd end);
+template WgmmaKernelPtr FindWgmma<__nv_fp8_e4m3, false>(int64_t tile, bool k_major, WgmmaEpilogueKind epilogue_kind);
 
 }  // namespace jaxconv

@@ -35,11 +35,12 @@ __device__ __forceinline__ void BringEpilogue(const WgmmaParams& p, int32_t firs
 // Large tiles leave their results in registers, rounded. Each subtile is stored behind the beginning of another step of
 // the next tile, which keeps the tensor cores busy meanwhile. The steps of smaller tiles are too short for that, or
 // another block multiplies. Larger tiles, and float32, lack registers.
-template <typename T, WgmmaTile kTile, WgmmaEnd kEnd, typename Sums>
+template <typename T, WgmmaTile kTile, WgmmaEpilogueKind kEpilogueKind, typename Sums>
 class WgmmaEpilogue {
-  static constexpr bool kHasEpilogue = kEnd != WgmmaEnd::kSums, kInBlocks = kEnd == WgmmaEnd::kBlocks;
-  using Out = WgmmaResult<T, kEnd>;
-  using Stores = WgmmaStores<Out, kTile, kEnd, sizeof(T) == 1 && sizeof(Out) != 1>;
+  static constexpr bool kHasEpilogue = kEpilogueKind != WgmmaEpilogueKind::kNone,
+                        kInBlocks = kEpilogueKind == WgmmaEpilogueKind::kBlocks;
+  using Out = WgmmaResult<T, kEpilogueKind>;
+  using Stores = WgmmaStores<Out, kTile, kEpilogueKind, sizeof(T) == 1 && sizeof(Out) != 1>;
   static constexpr bool kLeaves =
       !kIsFloat8<T> && sizeof(Out) <= 2 && kTile.rows * kTile.cols == 128 * 256 && kTile.ctas_per_sm == 1;
   static constexpr int kBlocks = Stores::kSubtileBlocks, kOfBlock = Sums::kAcross / (8 * kBlocks);
@@ -51,7 +52,7 @@ class WgmmaEpilogue {
   // Scale and bias are read once for all sums of a column. Integers lack the registers, as they are converted besides.
   // With two CTAs an SM, results of one byte spill less at once than subtile by subtile.
   static constexpr bool kScalesAtOnce =
-      !std::is_integral_v<SumOf<T>> || (kTile.ctas_per_sm == 2 && kEnd == WgmmaEnd::kBytes);
+      !std::is_integral_v<SumOf<T>> || (kTile.ctas_per_sm == 2 && kEpilogueKind == WgmmaEpilogueKind::kBytes);
 
  public:
   static constexpr int kLeft = kLeaves ? kSubtiles : 0;  // subtiles that are stored later

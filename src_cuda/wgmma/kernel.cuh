@@ -63,7 +63,7 @@ struct alignas(1024) WgmmaBlock {
 
   Stages stages;
   char results[kTile.warpgroups()][ResultBuffers(kTile)][4 * kResultBytes];
-  using Zeros = WgmmaZeros<WgmmaResult<T, WgmmaEnd::kSums>, kTile>;
+  using Zeros = WgmmaZeros<WgmmaResult<T, WgmmaEpilogueKind::kNone>, kTile>;
   alignas(128) char zeros[Zeros::kBytes];
   uint64_t barriers[Stages::kBarriers];
   int32_t order[kMostWgmmaClasses];
@@ -135,7 +135,7 @@ struct alignas(1024) WgmmaBlock {
   __device__ __forceinline__ void PrefetchResiduals(const WgmmaParams& p) {
     SyncBlocks<kTile>();
     if (p.epilogue.residual == nullptr) return;
-    const WgmmaStores<T, kTile, WgmmaEnd::kEpilogue> stores(p, 0);
+    const WgmmaStores<T, kTile, WgmmaEpilogueKind::kPlain> stores(p, 0);
     WgmmaTileBroadcast<kTile> tiles(p, next_tiles);
     for (WgmmaReceivedTile received; tiles.Next(&received);) {
       const WgmmaWorkTile tile = received.All();
@@ -145,13 +145,13 @@ struct alignas(1024) WgmmaBlock {
   }
 
   // Of consumer warpgroups.
-  template <WgmmaEnd kEnd>
+  template <WgmmaEpilogueKind kEpilogueKind>
   __device__ __forceinline__ void ConsumeTiles(const WgmmaParams& p) {
     WgmmaTileBroadcast<kTile> tiles(p, next_tiles);
     Consumer sums(p, stages, ptx::SharedAddress(barriers));
-    WgmmaEpilogue<T, kTile, kEnd, Consumer> epilogue(p, ptx::SharedAddress(results[threadIdx.x / 128]),
-                                                     ptx::SharedAddress(residual_barriers[threadIdx.x / 32]),
-                                                     ptx::SharedAddress(zeros));
+    WgmmaEpilogue<T, kTile, kEpilogueKind, Consumer> epilogue(p, ptx::SharedAddress(results[threadIdx.x / 128]),
+                                                              ptx::SharedAddress(residual_barriers[threadIdx.x / 32]),
+                                                              ptx::SharedAddress(zeros));
     WgmmaReceivedTile next;
     for (bool is_more = tiles.Next(&next); is_more;) {
       const WgmmaReceivedTile tile = next;
@@ -163,8 +163,9 @@ struct alignas(1024) WgmmaBlock {
       if constexpr (kRoundsToInfinity<T, kTile>) {
         if (!FiniteConvSums<kTile>::AreFinite(sums.All())) {
           FiniteConvSums<kTile>(p, HaloTaps())
-              .template Store<kEnd != WgmmaEnd::kSums>(sums.All(), tile.All(), tile.first_row() + Consumer::FirstRow(),
-                                                       tile.first_col() + Consumer::FirstCol());
+              .template Store<kEpilogueKind != WgmmaEpilogueKind::kNone>(sums.All(), tile.All(),
+                                                                         tile.first_row() + Consumer::FirstRow(),
+                                                                         tile.first_col() + Consumer::FirstCol());
           continue;
         }
       }
@@ -183,7 +184,7 @@ struct alignas(1024) WgmmaBlock {
   }
 };
 
-template <typename T, int kTileIndex, bool kKMajor, WgmmaEnd kEnd>
+template <typename T, int kTileIndex, bool kKMajor, WgmmaEpilogueKind kEpilogueKind>
 __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaTiles[kTileIndex].ctas_per_sm)
     WgmmaKernel(const __grid_constant__ WgmmaParams p) {
   constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
@@ -195,7 +196,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
   } else {
     using Block = WgmmaBlock<T, kTile, kKMajor>;
     constexpr int kProducers = Block::Stages::kProducers;
-    constexpr bool kHasEpilogue = kEnd != WgmmaEnd::kSums;
+    constexpr bool kHasEpilogue = kEpilogueKind != WgmmaEpilogueKind::kNone;
     constexpr bool kStoresZeros = StoresZeros(kTile) && !kHasEpilogue;    // else zeros are no results
     constexpr bool kPrefetches = kHasEpilogue && kTile.ctas_per_sm == 1;  // others have no warp to spare
     if (threadIdx.x == 32 * (ConsumerWarps(kTile) + kProducers)) FetchAhead<kTile>(p);
@@ -235,44 +236,45 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
     } else {
       SyncBlocks<kTile>();
       if constexpr (kTile.ctas_per_sm == 1) ptx::IncreaseRegisters<kConsumerRegisters>();
-      block.template ConsumeTiles<kEnd>(p);
+      block.template ConsumeTiles<kEpilogueKind>(p);
     }
     __syncwarp();
     if constexpr (kTile.cluster() > 1) ptx::SyncCluster();
   }
 }
 
-template <typename T, bool kBF16x6, int kTileIndex, bool kKMajor, WgmmaEnd kEnd>
+template <typename T, bool kBF16x6, int kTileIndex, bool kKMajor, WgmmaEpilogueKind kEpilogueKind>
 constexpr WgmmaKernelPtr CompiledWgmma() {
   constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
-  constexpr bool kToBytes = kEnd == WgmmaEnd::kBytes || kEnd == WgmmaEnd::kBlocks;
+  constexpr bool kToBytes = kEpilogueKind == WgmmaEpilogueKind::kBytes || kEpilogueKind == WgmmaEpilogueKind::kBlocks;
   if constexpr (kToBytes && sizeof(T) != 1) {
     return nullptr;
-  } else if constexpr (kEnd == WgmmaEnd::kBlocks && (!std::is_same_v<T, int8_t> || kTile.cluster_split > 0)) {
+  } else if constexpr (kEpilogueKind == WgmmaEpilogueKind::kBlocks &&
+                       (!std::is_same_v<T, int8_t> || kTile.cluster_split > 0)) {
     return nullptr;
   } else if constexpr (!kTile.HasConv(TypeOf<T>()) || kTile.bf16x6 != kBF16x6 ||
                        !(kKMajor || kReadsMnMajor<T> || kBF16x6)) {
     return nullptr;
-  } else if constexpr (kEnd != WgmmaEnd::kSums && !kTile.HasEpilogue(TypeOf<T>(), kKMajor)) {
+  } else if constexpr (kEpilogueKind != WgmmaEpilogueKind::kNone && !kTile.HasEpilogue(TypeOf<T>(), kKMajor)) {
     return nullptr;
   } else if constexpr (kTile.cluster_split > 0) {
-    return WgmmaClusterSplitKernel<T, kTileIndex, kKMajor, kEnd>;
+    return WgmmaClusterSplitKernel<T, kTileIndex, kKMajor, kEpilogueKind>;
   } else {
-    return WgmmaKernel<T, kTileIndex, kKMajor, kEnd>;
+    return WgmmaKernel<T, kTileIndex, kKMajor, kEpilogueKind>;
   }
 }
 
 // The compiled kernels for operands of type T.
 template <typename T, bool kBF16x6>
-WgmmaKernelPtr FindWgmma(int64_t tile, bool k_major, WgmmaEnd end) {
-  using enum WgmmaEnd;
+WgmmaKernelPtr FindWgmma(int64_t tile, bool k_major, WgmmaEpilogueKind epilogue_kind) {
+  using enum WgmmaEpilogueKind;
   return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
     constexpr WgmmaKernelPtr kKernels[][2][4] = {
-        {{CompiledWgmma<T, kBF16x6, kIndex, false, kSums>(), CompiledWgmma<T, kBF16x6, kIndex, false, kEpilogue>(),
+        {{CompiledWgmma<T, kBF16x6, kIndex, false, kNone>(), CompiledWgmma<T, kBF16x6, kIndex, false, kPlain>(),
           CompiledWgmma<T, kBF16x6, kIndex, false, kBytes>(), CompiledWgmma<T, kBF16x6, kIndex, false, kBlocks>()},
-         {CompiledWgmma<T, kBF16x6, kIndex, true, kSums>(), CompiledWgmma<T, kBF16x6, kIndex, true, kEpilogue>(),
+         {CompiledWgmma<T, kBF16x6, kIndex, true, kNone>(), CompiledWgmma<T, kBF16x6, kIndex, true, kPlain>(),
           CompiledWgmma<T, kBF16x6, kIndex, true, kBytes>(), CompiledWgmma<T, kBF16x6, kIndex, true, kBlocks>()}}...};
-    return kKernels[tile][k_major][static_cast<int>(end)];
+    return kKernels[tile][k_major][static_cast<int>(epilogue_kind)];
   }(std::make_index_sequence<std::size(kWgmmaTiles)>());
 }
 

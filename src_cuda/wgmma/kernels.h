@@ -12,7 +12,7 @@ using WgmmaKernelPtr = void (*)(WgmmaParams);
 
 // For conv. `k_major`: the filter's source channels are neighbours in memory, not its output channels.
 template <typename T, bool kBF16x6>
-WgmmaKernelPtr FindWgmma(int64_t tile, bool k_major, WgmmaEnd end);
+WgmmaKernelPtr FindWgmma(int64_t tile, bool k_major, WgmmaEpilogueKind epilogue_kind);
 
 // For wgrad. The tile takes it.
 template <typename T, bool kBF16x6>

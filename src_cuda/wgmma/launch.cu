@@ -39,22 +39,22 @@ namespace {
 int64_t StoredSplit(Pass pass, const WgmmaSettings& s) { return kWgmmaTiles[s.tile].workspace_split(pass, s.split); }
 
 template <typename T, bool kBF16x6 = false>
-WgmmaKernelPtr FindOfType(const ConvProblem& p, Pass pass, int64_t tile, WgmmaEnd end) {
+WgmmaKernelPtr FindOfType(const ConvProblem& p, Pass pass, int64_t tile, WgmmaEpilogueKind epilogue_kind) {
   if (pass == Pass::kWgrad) return FindWgrad<T, kBF16x6>(tile);
-  return FindWgmma<T, kBF16x6>(tile, IsKMajor(p), end);
+  return FindWgmma<T, kBF16x6>(tile, IsKMajor(p), epilogue_kind);
 }
 
 WgmmaKernelPtr Find(const ConvProblem& p, Pass pass, int64_t tile, bool has_epilogue) {
-  const WgmmaEnd end = EndOf(p, kWgmmaTiles[tile], has_epilogue);
+  const WgmmaEpilogueKind epilogue_kind = EpilogueKindOf(p, kWgmmaTiles[tile], has_epilogue);
   switch (p.src_type) {
-    case DType::kBF16: return FindOfType<__nv_bfloat16>(p, pass, tile, end);
-    case DType::kF16: return FindOfType<__half>(p, pass, tile, end);
-    case DType::kS8: return FindWgmma<int8_t, false>(tile, true, end);
-    case DType::kE4M3: return FindWgmma<__nv_fp8_e4m3, false>(tile, true, end);
-    case DType::kE5M2: return FindWgmma<__nv_fp8_e5m2, false>(tile, true, end);
+    case DType::kBF16: return FindOfType<__nv_bfloat16>(p, pass, tile, epilogue_kind);
+    case DType::kF16: return FindOfType<__half>(p, pass, tile, epilogue_kind);
+    case DType::kS8: return FindWgmma<int8_t, false>(tile, true, epilogue_kind);
+    case DType::kE4M3: return FindWgmma<__nv_fp8_e4m3, false>(tile, true, epilogue_kind);
+    case DType::kE5M2: return FindWgmma<__nv_fp8_e5m2, false>(tile, true, epilogue_kind);
     case DType::kF32:
-      return kWgmmaTiles[tile].bf16x6 ? FindOfType<float, true>(p, pass, tile, end)
-                                      : FindOfType<float>(p, pass, tile, end);
+      return kWgmmaTiles[tile].bf16x6 ? FindOfType<float, true>(p, pass, tile, epilogue_kind)
+                                      : FindOfType<float>(p, pass, tile, epilogue_kind);
     default: return nullptr;  // UnsupportedTypes says so
   }
 }

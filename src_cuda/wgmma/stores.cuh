@@ -17,12 +17,13 @@
 namespace jaxconv {
 
 // What TMA stores of a kernel for operands of type T: see TypeStoredByTma.
-template <typename T, WgmmaEnd kEnd>
+template <typename T, WgmmaEpilogueKind kEpilogueKind>
 using WgmmaResult = std::conditional_t<
     sizeof(T) != 1, T,
-    std::conditional_t<kEnd == WgmmaEnd::kBytes || kEnd == WgmmaEnd::kBlocks,
-                       std::conditional_t<kIsFloat8<T>, __nv_fp8_e4m3, int8_t>,
-                       std::conditional_t<kEnd == WgmmaEnd::kSums && !kIsFloat8<T>, int32_t, __nv_bfloat16>>>;
+    std::conditional_t<
+        kEpilogueKind == WgmmaEpilogueKind::kBytes || kEpilogueKind == WgmmaEpilogueKind::kBlocks,
+        std::conditional_t<kIsFloat8<T>, __nv_fp8_e4m3, int8_t>,
+        std::conditional_t<kEpilogueKind == WgmmaEpilogueKind::kNone && !kIsFloat8<T>, int32_t, __nv_bfloat16>>>;
 
 // A register with a sum, or with its result. That of an int32 has it as bits: its register is needed.
 __device__ __forceinline__ float ResultIn(float sum) { return sum; }
@@ -39,9 +40,10 @@ __device__ __forceinline__ int64_t ColOffset(const WgmmaParams& p, int32_t col) 
 
 // T: of results that TMA stores, or threads, where they have channels in blocks. kAnyFloat: an epilogue's may also be
 // of any type that float32 holds.
-template <typename T, WgmmaTile kTile, WgmmaEnd kEnd, bool kAnyFloat = false>
+template <typename T, WgmmaTile kTile, WgmmaEpilogueKind kEpilogueKind, bool kAnyFloat = false>
 class WgmmaStores {
-  static constexpr bool kHasEpilogue = kEnd != WgmmaEnd::kSums, kInBlocks = kEnd == WgmmaEnd::kBlocks;
+  static constexpr bool kHasEpilogue = kEpilogueKind != WgmmaEpilogueKind::kNone,
+                        kInBlocks = kEpilogueKind == WgmmaEpilogueKind::kBlocks;
 
  public:
   static constexpr int kCols = ResultCols(kTile, sizeof(T));

@@ -276,8 +276,8 @@ inline Reason UnsupportedWgrad(const ConvProblem& p, const WgmmaSettings& s) {
 inline Reason UnsupportedEpilogue(const ConvProblem& p, const WgmmaTile& tile, int64_t split, bool has_residual) {
   if (tile.workspace_split(Pass::kConv, split) > 1) return std::nullopt;
   if (!tile.HasEpilogue(p.src_type, IsKMajor(p))) return "an epilogue behind a K-major filter of 16 bits";
-  const bool takes_residual =
-      tile.cluster_split > 0 || StoresByTma(p, tile, split, true) || EndOf(p, tile, true) == WgmmaEnd::kBlocks;
+  const bool takes_residual = tile.cluster_split > 0 || StoresByTma(p, tile, split, true) ||
+                              EpilogueKindOf(p, tile, true) == WgmmaEpilogueKind::kBlocks;
   return has_residual && !takes_residual ? Reason("a residual of results that TMA does not store") : std::nullopt;
 }
 

@@ -132,25 +132,25 @@ inline int64_t WgradWorkTiles(const ConvProblem& p, const WgmmaSettings& s) {
   return WgradRowClusters(p, s) * ColClusters(p, tile) * tile.workspace_split(Pass::kWgrad, s.split);
 }
 
-// The kernel of a tile that a conv ends with. With split-K it ends with sums. Where a cluster adds them, threads store
+// The epilogue of a conv's kernel of a tile. With split-K there is none. Where a cluster adds sums, threads store
 // results from registers, also in blocks.
-inline WgmmaEnd EndOf(const ConvProblem& p, const WgmmaTile& tile, bool has_epilogue) {
-  if (!has_epilogue) return WgmmaEnd::kSums;
-  if (p.dst.block != 0 && tile.cluster_split == 0) return WgmmaEnd::kBlocks;
-  return TraitsOf(p.dst_type).bytes == 1 ? WgmmaEnd::kBytes : WgmmaEnd::kEpilogue;
+inline WgmmaEpilogueKind EpilogueKindOf(const ConvProblem& p, const WgmmaTile& tile, bool has_epilogue) {
+  if (!has_epilogue) return WgmmaEpilogueKind::kNone;
+  if (p.dst.block != 0 && tile.cluster_split == 0) return WgmmaEpilogueKind::kBlocks;
+  return TraitsOf(p.dst_type).bytes == 1 ? WgmmaEpilogueKind::kBytes : WgmmaEpilogueKind::kPlain;
 }
 
 // The type of results that kernels of an operand's type store by TMA. They store others from registers.
-inline DType TypeStoredByTma(DType src_type, WgmmaEnd end) {
+inline DType TypeStoredByTma(DType src_type, WgmmaEpilogueKind epilogue_kind) {
   if (TraitsOf(src_type).bytes != 1) return src_type;
-  if (end == WgmmaEnd::kBytes) return IsFloat8(src_type) ? DType::kE4M3 : DType::kS8;
-  return end == WgmmaEnd::kSums && !IsFloat8(src_type) ? DType::kS32 : DType::kBF16;
+  if (epilogue_kind == WgmmaEpilogueKind::kBytes) return IsFloat8(src_type) ? DType::kE4M3 : DType::kS8;
+  return epilogue_kind == WgmmaEpilogueKind::kNone && !IsFloat8(src_type) ? DType::kS32 : DType::kBF16;
 }
 
 // Whether TMA stores the results. Residue classes that are not equally large have boxes that end outside of the result,
 // which are illegal instructions to TMA.
 inline bool StoresByTma(const ConvProblem& p, const WgmmaTile& tile, int64_t split, bool has_epilogue) {
-  const bool is_of_type = p.dst_type == TypeStoredByTma(p.src_type, EndOf(p, tile, has_epilogue));
+  const bool is_of_type = p.dst_type == TypeStoredByTma(p.src_type, EpilogueKindOf(p, tile, has_epilogue));
   return tile.cluster_split == 0 && split == 1 && is_of_type && HasEqualClasses(p) && p.dst.block == 0;
 }
 

@@ -21,11 +21,10 @@ from jaxconv import ffi
 from jaxconv.fused.lowering import ends_with
 from jaxconv.planner.choose import choose
 from jaxconv.planner.plan import Constraint
-from jaxconv.problem.product import Ending
+from jaxconv.problem.product import EpilogueKind
 
 MOST_PRODUCTS = 1 << 25  # of a forward pass
-# The operands of an epilogue.
-ENDINGS = {Ending.SUMS: (), Ending.EPILOGUE: ("bias",), Ending.RESIDUAL: ("bias", "residual")}
+EPILOGUE_OPERANDS = {EpilogueKind.NONE: (), EpilogueKind.PLAIN: ("bias",), EpilogueKind.RESIDUAL: ("bias", "residual")}
 SETTINGS = [*({"split": n} for n in (2, 3, 5, 8)), *({"n_tiles_per_cta": n} for n in (1, 2, 7)),
             *({"output_tile": n} for n in ((1, 8), (2, 16), (3, 8), (5, 24)))]  # fmt: skip
 
@@ -69,14 +68,14 @@ def convolutions(draw):
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """What is drawn of convolutions: a dtype, as tiles have it, a precision, and what ends a forward pass."""
+    """What is drawn of convolutions: a dtype, as tiles have it, a precision, and the epilogue of a forward pass."""
 
     dtype: str
     precision: str | None
-    ending: Ending
+    epilogue_kind: EpilogueKind
 
     def __str__(self):
-        return "_".join([self.dtype, *([self.precision] if self.precision else []), self.ending.name.lower()])
+        return "_".join([self.dtype, *([self.precision] if self.precision else []), self.epilogue_kind.name.lower()])
 
     @property
     def operand(self):
@@ -88,16 +87,17 @@ class Variant:
 
     @property
     def passes(self):
-        is_forward_alone = self.dtype in FORWARD_ALONE or self.ending is not Ending.SUMS
+        is_forward_alone = self.dtype in FORWARD_ALONE or self.epilogue_kind is not EpilogueKind.NONE
         return ("fprop",) if is_forward_alone else tuple(PASSES)
 
     def fused(self, convolution):
-        return Fused(convolution.lhs, convolution.rhs, convolution.params, ENDINGS[self.ending], (), "none")
+        operands = EPILOGUE_OPERANDS[self.epilogue_kind]
+        return Fused(convolution.lhs, convolution.rhs, convolution.params, operands, (), "none")
 
     def operands(self, convolution):
         """x, w and a cotangent, or x, w and the epilogue's: so small that sums are exact."""
         bound = {"bfloat16": 1, "float16": 1, "int8": 15}.get(self.operand, 3)
-        if self.ending is not Ending.SUMS:
+        if self.epilogue_kind is not EpilogueKind.NONE:
             return self.fused(convolution).arrays(self.operand, self.result, bound)
         arrays = convolution.operands()
         return tuple(integers(a.shape, self.operand, seed, bound) for seed, a in enumerate(arrays))
@@ -105,16 +105,17 @@ class Variant:
     def expected(self, convolution, operands):
         """By lax in float32, rounded once: `{pass: result}`."""
         exact = [a.astype("float32") for a in operands]
-        if self.ending is not Ending.SUMS:
+        if self.epilogue_kind is not EpilogueKind.NONE:
             results = {"fprop": run_on_host(self.fused(convolution).theirs(), *exact)}
         else:
             results = dict(zip(PASSES, run_on_host(pullback(convolution.lax()), *exact), strict=True))
         return {which: np.asarray(array).astype(self.result) for which, array in results.items()}
 
 
-VARIANTS = [Variant(dtype, None, ending) for dtype in ("bfloat16", "float16", "float32", "bfloat16_to_float32")
-         for ending in Ending]  # fmt: skip
-VARIANTS += [Variant("float32", "highest", ending) for ending in Ending] + [Variant("int8_to_int32", None, Ending.SUMS)]
+VARIANTS = [Variant(dtype, None, kind) for dtype in ("bfloat16", "float16", "float32", "bfloat16_to_float32")
+         for kind in EpilogueKind]  # fmt: skip
+VARIANTS += [Variant("float32", "highest", kind) for kind in EpilogueKind]
+VARIANTS += [Variant("int8_to_int32", None, EpilogueKind.NONE)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +129,7 @@ class Planned:
 
     def results(self, operands):
         more = dict(precision=self.variant.precision, implementation=self.asked)
-        if self.variant.ending is not Ending.SUMS:
+        if self.variant.epilogue_kind is not EpilogueKind.NONE:
             return self.variant.fused(self.convolution).ours(out_dtype=self.variant.result, **more)(*operands)
         result = self.variant.result
         conv = self.convolution.bound(jaxconv.conv_general_dilated, preferred_element_type=result, **more)
@@ -141,7 +142,7 @@ def plans_of(variant, convolution, drawn, most):
     problem = problem_of(lax_conv, convolution.lhs, convolution.rhs, variant.operand, variant.result)
     for which in variant.passes:
         of_pass = passes_of(problem)[which]
-        is_supported = functools.partial(_is_supported, *of_pass, variant.ending)
+        is_supported = functools.partial(_is_supported, *of_pass, variant.epilogue_kind)
         every = list(constraints(*of_pass).values())
         drawn.shuffle(every)
         for family in CUDA:
@@ -152,6 +153,6 @@ def plans_of(variant, convolution, drawn, most):
                 yield Planned(variant, convolution, which, chosen)
 
 
-def _is_supported(kind, problem, ending, asked):
-    plan = choose("cuda", kind, problem, asked, ffi.device("cuda"), ending).plan
-    return plan is not None and (ending is Ending.SUMS or ends_with(plan, problem))
+def _is_supported(kind, problem, epilogue_kind, asked):
+    plan = choose("cuda", kind, problem, asked, ffi.device("cuda"), epilogue_kind).plan
+    return plan is not None and (epilogue_kind is EpilogueKind.NONE or ends_with(plan, problem))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cases.random_plans import VARIANTS, convolutions, plans_of
 from cases.reference import assert_same, custom_calls
-from jaxconv.problem.product import Ending
+from jaxconv.problem.product import EpilogueKind
 
 pytestmark = pytest.mark.gpu
 
@@ -16,7 +16,8 @@ def check(plans, operands, expected):
     lowered = jax.jit(lambda operands: [plan.results(operands) for plan in plans]).lower(operands)
     text = lowered.as_text()
     assert custom_calls(text).total() == len(plans) > 0
-    assert ('operands = ""' in text) == (plans[0].variant.ending is Ending.SUMS)  # kernels compute the epilogue
+    # Kernels compute the epilogue.
+    assert ('operands = ""' in text) == (plans[0].variant.epilogue_kind is EpilogueKind.NONE)
     for plan, actual in zip(plans, lowered.compile()(operands), strict=True):
         try:
             assert_same(actual, expected[plan.which])

@@ -11,7 +11,7 @@ from jaxconv.fused.call import Call
 from jaxconv.fused.lowering import planned
 from jaxconv.planner.choose import choose
 from jaxconv.planner.plan import Constraint
-from jaxconv.problem.product import Ending
+from jaxconv.problem.product import EpilogueKind
 from jaxconv.traced import trace
 
 pytestmark = pytest.mark.usefixtures("cuda_kernels")
@@ -44,7 +44,7 @@ def test_shape_in_memory():
 ])  # fmt: skip
 def test_families(family, reason):
     problem = problem_in_blocks("dense")
-    choice = choose("cuda", "conv", problem, Constraint(family=family, transform=()), ending=Ending.EPILOGUE)
+    choice = choose("cuda", "conv", problem, Constraint(family=family, transform=()), epilogue_kind=EpilogueKind.PLAIN)
     assert (choice.plan is not None) == (reason is None)
     if reason is not None:
         assert reason in choice.unsupported_reason()
@@ -55,12 +55,12 @@ def test_of_floats(family):
     """Kernels on tensor cores store blocks of int8 alone."""
     dtypes = dict.fromkeys(("lhs_dtype", "rhs_dtype", "out_dtype"), jax.numpy.dtype("bfloat16"))
     problem = dataclasses.replace(problem_in_blocks("dense"), **dtypes)
-    choice = choose("cuda", "conv", problem, Constraint(family=family, transform=()), ending=Ending.EPILOGUE)
+    choice = choose("cuda", "conv", problem, Constraint(family=family, transform=()), epilogue_kind=EpilogueKind.PLAIN)
     assert choice.plan is None and "results with channels in blocks" in choice.unsupported_reason()
 
 
 def test_many_planes_are_beyond_tma():
     """Descriptors of volumes reach 16 planes."""
     problem = problem_in_blocks("most_planes")
-    choice = choose("cuda", "conv", problem, Constraint(family="wgmma"), ending=Ending.EPILOGUE)
+    choice = choose("cuda", "conv", problem, Constraint(family="wgmma"), epilogue_kind=EpilogueKind.PLAIN)
     assert choice.plan is None and "pixels" in choice.unsupported_reason()

@@ -11,7 +11,7 @@ from cases.problems import EVERY_PASS, each_channel, halves, layer, passes_of
 from cases.random_problems import problems, problems_of_channels, problems_of_vectors
 from jaxconv.planner.choose import choose
 from jaxconv.planner.support import unsupported_reason
-from jaxconv.problem.product import Ending
+from jaxconv.problem.product import EpilogueKind
 
 CHOSEN_FOR = {
     "narrow_groups": (
@@ -114,8 +114,8 @@ WITHOUT_ELEMENTS = {
 def test_what_has_no_elements_is_planned(kind, what, dtype):
     nothing = WITHOUT_ELEMENTS[kind, what](dtype)
     assert 0 in (*nothing.lhs_shape, *nothing.out_shape)
-    for ending in Ending if kind == "conv" else [Ending.SUMS]:
-        assert choose("cuda", kind, nothing, ending=ending).plan is not None
+    for epilogue_kind in EpilogueKind if kind == "conv" else [EpilogueKind.NONE]:
+        assert choose("cuda", kind, nothing, epilogue_kind=epilogue_kind).plan is not None
 
 
 TOO_LARGE = {

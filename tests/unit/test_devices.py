@@ -20,7 +20,7 @@ from cases.reference import lax_channels_last, run
 from jaxconv import ffi
 from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import MODELS, TYPICAL_DEVICE, planned_for
-from jaxconv.problem.product import Ending
+from jaxconv.problem.product import EpilogueKind
 
 
 def gpu(kind, capability="9.0", multiprocessors=132, number=0, process=0):
@@ -159,13 +159,13 @@ def test_a_fused_call_has_the_plan_of_its_ending(installed_with):
         (tile,) = re.findall(r'tile = "([^"]*)"', text)
         return tile, list(map(int, numbers.split(",")))
 
-    def planned(ending):
-        plan = choose("cuda", "conv", problem, ending=ending).plan
+    def planned(epilogue_kind):
+        plan = choose("cuda", "conv", problem, epilogue_kind=epilogue_kind).plan
         return plan.tile, list(plan.settings.values())
 
     plain = kernel(jaxconv.conv2d, x, w)
     fused = kernel(lambda x, w, bias: jaxconv.conv2d(x, w, bias=bias, implementation="cuda"), x, w, bias)
-    assert (plain, fused) == (planned(Ending.SUMS), planned(Ending.EPILOGUE))
+    assert (plain, fused) == (planned(EpilogueKind.NONE), planned(EpilogueKind.PLAIN))
     assert plain != fused
 
 

@@ -38,7 +38,7 @@ from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import COSTS, TYPICAL_DEVICE
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint
-from jaxconv.problem.product import Ending, Product
+from jaxconv.problem.product import EpilogueKind, Product
 from jaxconv.transforms import ChannelsLast, SwappedOperands
 
 EVERY_TILE = [(name, tile) for name, family in CUDA.items() for tile in family.tiles]
@@ -239,16 +239,16 @@ def test_an_epilogue_takes_time():
     """The more so with a residual, which is also read."""
     problem = layer((32, 28, 28, 128), (3, 3, 128, 128), "bfloat16")
     for family in ("mma", "direct", "wgmma"):
-        costs = [choose("cuda", "conv", problem, Constraint(family=family), ending=ending).cost for ending in Ending]
+        costs = [choose("cuda", "conv", problem, Constraint(family=family), epilogue_kind=e).cost for e in EpilogueKind]
         assert costs == sorted(set(costs))
 
 
 def test_short_reductions_with_an_epilogue_have_tiles_that_hide_it():
     """Two blocks of a multiprocessor: one multiplies while the other ends its tile."""
     problem = layer((128, 14, 14, 256), (1, 1, 256, 1024), "bfloat16")
-    plans = {ending: choose("cuda", "conv", problem, ending=ending).plan for ending in Ending}
-    ctas = {ending: _tile_of(plan).ctas_per_sm for ending, plan in plans.items()}
-    assert ctas == {Ending.SUMS: 1, Ending.EPILOGUE: 2, Ending.RESIDUAL: 2}
+    plans = {e: choose("cuda", "conv", problem, epilogue_kind=e).plan for e in EpilogueKind}
+    ctas = {e: _tile_of(plan).ctas_per_sm for e, plan in plans.items()}
+    assert ctas == {EpilogueKind.NONE: 1, EpilogueKind.PLAIN: 2, EpilogueKind.RESIDUAL: 2}
 
 
 def _tile_of(plan):

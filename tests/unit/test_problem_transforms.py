@@ -22,7 +22,7 @@ from jaxconv.planner.choose import choose, options
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.plan import ANY, Constraint
 from jaxconv.problem import ROLES
-from jaxconv.problem.product import OPERANDS, RESULT, Ending, Product
+from jaxconv.problem.product import OPERANDS, RESULT, EpilogueKind, Product
 from jaxconv.transforms import (
     ChannelsLast,
     KMajorFilter,
@@ -309,18 +309,18 @@ STRIDED_POINTS = layer((16, 30, 30, 512), (1, 1, 512, 1024), window_strides=2)
 TWICE_AS_MANY_POINTS = layer((16, 15, 15, 512), (1, 1, 512, 1024), lhs_dilation=2, padding=0)
 
 
-@pytest.mark.parametrize("ending", Ending)
+@pytest.mark.parametrize("epilogue_kind", EpilogueKind)
 @pytest.mark.parametrize("which", ["fprop", "dgrad", "wgrad"])
 @pytest.mark.parametrize("problem, of_zeros", [
     (STRIDED_POINTS, ["dgrad"]), (TWICE_AS_MANY_POINTS, ["fprop", "wgrad"])
 ])  # fmt: skip
-def test_where_seen_pixels_are_tried(problem, of_zeros, which, ending):
+def test_where_seen_pixels_are_tried(problem, of_zeros, which, epilogue_kind):
     """Kernels read no other pixels. So it is for outputs that are zeros, and before weight gradients become K-major."""
     kind, problem = passes_of(problem)[which]
-    tried = {o.transform for o in options("cuda", Product(kind, problem, ending), ANY, TYPICAL_DEVICE)}
+    tried = {o.transform for o in options("cuda", Product(kind, problem, epilogue_kind), ANY, TYPICAL_DEVICE)}
     assert has_more_zeros((SeenPixels(),), problem) == (which in of_zeros)
     assert not has_more_zeros((), problem)
-    is_tried = ending is Ending.SUMS if which in of_zeros else kind == "wgrad"
+    is_tried = epilogue_kind is EpilogueKind.NONE if which in of_zeros else kind == "wgrad"
     assert any(SeenPixels() in transform for transform in tried) == is_tried
 
 

@@ -20,7 +20,7 @@ from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.plan import Constraint
 from jaxconv.problem import ROLES
 from jaxconv.problem.native import has_channel_vectors
-from jaxconv.problem.product import OPERANDS, RESULT, Ending, Product
+from jaxconv.problem.product import OPERANDS, RESULT, EpilogueKind, Product
 from jaxconv.transforms import (
     ChannelsLast,
     KMajorFilter,
@@ -133,8 +133,8 @@ def test_results_that_are_added_are_not_rounded_before():
     assert [key for key, each in taken.items() if each == [True, False]] == [(packs, "wgrad"), (taps, "dgrad")]
     assert all(each[0] for each in taken.values())
     assert reason(taps, "dgrad", narrow) == "sums that are rounded to bfloat16 before the last additions"
-    assert reason(taps, "dgrad", stem, ending=Ending.EPILOGUE) == "an epilogue in front of the last additions"
-    assert reason(packs, "fprop", narrow, ending=Ending.EPILOGUE) is None
+    assert reason(taps, "dgrad", stem, epilogue_kind=EpilogueKind.PLAIN) == "an epilogue in front of the last additions"
+    assert reason(packs, "fprop", narrow, epilogue_kind=EpilogueKind.PLAIN) is None
     asked = Constraint(family="mma", transform=taps)
     refused = choose("cuda", "conv", narrow.dgrad(), asked)
     assert refused.plan is None and "rounded to bfloat16" in refused.unsupported_reason()

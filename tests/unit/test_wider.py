@@ -18,7 +18,7 @@ from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.plan import Constraint
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.problem import ROLES
-from jaxconv.problem.product import OPERANDS, RESULT, Ending, Product
+from jaxconv.problem.product import OPERANDS, RESULT, EpilogueKind, Product
 from jaxconv.problem.wider import FLOAT8 as DTYPES
 from jaxconv.problem.wider import without_float8
 from jaxconv.traced import Traced
@@ -99,7 +99,7 @@ def test_residuals_that_tma_does_not_bring_are_not_planned(out):
     """Kernels of float8 and int8 store such results from registers: a residual has split-K, or another kernel."""
     for operands in (FLOAT8[0], "int8"):
         kind, problem = passes(DENSE, operands, operands, out)["fprop"]
-        product = Product(kind, problem, Ending.RESIDUAL)
+        product = Product(kind, problem, EpilogueKind.RESIDUAL)
         found = [o for o in options("cuda", product, Constraint(family="wgmma"), TYPICAL_DEVICE)
                  if o.candidate.reason is None]  # fmt: skip
         assert all(o.candidate.settings["split"] > 1 or "by slices" in o.candidate.tile for o in found)

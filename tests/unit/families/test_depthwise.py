@@ -14,7 +14,7 @@ from cases.random_problems import problems_of_channels
 from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import MODELS, TYPICAL_DEVICE
 from jaxconv.problem.offsets import in_three, offset_tables
-from jaxconv.problem.product import Ending
+from jaxconv.problem.product import EpilogueKind
 
 
 def strips_of(tile, pixel_bytes):
@@ -206,11 +206,11 @@ BYTES = {
 def test_int8_has_tiles_of_its_own(name):
     """That move pairs of channels as elements of 16 bits. Each tile that fits holds all taps."""
     problem = BYTES[name]
-    plan = choose("cuda", "conv", problem, ending=Ending.EPILOGUE).plan
+    plan = choose("cuda", "conv", problem, epilogue_kind=EpilogueKind.PLAIN).plan
     assert plan.family == ("direct" if name == "doubled" else "depthwise")
-    assert choose("cuda", "conv", problem, ending=Ending.RESIDUAL).plan.family == "depthwise"
+    assert choose("cuda", "conv", problem, epilogue_kind=EpilogueKind.RESIDUAL).plan.family == "depthwise"
     for tile in CUDA["depthwise"].tiles:
-        plan = choose("cuda", "conv", problem, as_it_is("depthwise", tile.name), ending=Ending.EPILOGUE).plan
+        plan = choose("cuda", "conv", problem, as_it_is("depthwise", tile.name), epilogue_kind=EpilogueKind.PLAIN).plan
         if plan is not None:
             assert tile.of_bytes and not is_refused(plan, problem)
             check_toeplitz(problem, plan)
@@ -224,7 +224,7 @@ def test_int8_has_tiles_of_its_own(name):
     (each_channel((8, 28, 28, 64), (3, 3), "int8", "bfloat16"), "it has no kernels of bfloat16 and int8"),
 ], ids=["channels", "int32", "bfloat16"])  # fmt: skip
 def test_what_tiles_of_int8_do_not_take(problem, reason):
-    choice = choose("cuda", "conv", problem, as_it_is("depthwise"), ending=Ending.EPILOGUE)
+    choice = choose("cuda", "conv", problem, as_it_is("depthwise"), epilogue_kind=EpilogueKind.PLAIN)
     assert choice.plan is None and reason in str(choice.rejected)
 
 

@@ -15,7 +15,7 @@ from cases.random_problems import problems_of_vectors
 from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.problem.offsets import offset_tables
-from jaxconv.problem.product import Ending
+from jaxconv.problem.product import EpilogueKind
 
 
 def halo_of(plan):
@@ -127,9 +127,9 @@ def grouped(name, dtype, result=None):
 @pytest.mark.parametrize("name", GROUPED)
 def test_narrow_groups_of_bytes_are_directs(name):
     """And by the planner's costs faster than in bfloat16, where all is summed alike."""
-    by_bytes = choose("cuda", "conv", grouped(name, "int8", "int8"), ending=Ending.EPILOGUE)
+    by_bytes = choose("cuda", "conv", grouped(name, "int8", "int8"), epilogue_kind=EpilogueKind.PLAIN)
     assert by_bytes.plan.family == "direct" and tile_of(by_bytes.plan).of_bytes
-    assert by_bytes.cost < choose("cuda", "conv", grouped(name, "bfloat16"), ending=Ending.EPILOGUE).cost
+    assert by_bytes.cost < choose("cuda", "conv", grouped(name, "bfloat16"), epilogue_kind=EpilogueKind.PLAIN).cost
 
 
 @pytest.mark.parametrize("result", ["int8", "int32", "bfloat16", "float16", "float32"])

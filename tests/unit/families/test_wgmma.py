@@ -17,7 +17,7 @@ from cases.problems import CONV_PASSES, VECTORS, halves, of_layouts, passes_of, 
 from jaxconv.planner.choose import choose
 from jaxconv.problem import row_major_strides
 from jaxconv.problem.offsets import offset_tables
-from jaxconv.problem.product import Ending
+from jaxconv.problem.product import EpilogueKind
 
 TILES_OF_WGMMA = [tile for tile in CUDA["wgmma"].tiles if tile.has_conv and not tile.bf16x6]
 every_tile = pytest.mark.parametrize("tile", TILES_OF_WGMMA, ids=str)
@@ -275,20 +275,20 @@ def test_tma_reads_what_lax_multiplies(problem):
 
 
 @pytest.mark.parametrize("rhs, of_two_ctas", [("HWIO", False), ("OHWI", True)])
-@pytest.mark.parametrize("ending", [Ending.EPILOGUE, Ending.RESIDUAL])
-def test_epilogues_behind_k_major_filters_of_16_bits(rhs, of_two_ctas, ending):
+@pytest.mark.parametrize("epilogue_kind", [EpilogueKind.PLAIN, EpilogueKind.RESIDUAL])
+def test_epilogues_behind_k_major_filters_of_16_bits(rhs, of_two_ctas, epilogue_kind):
     """Few tiles are compiled for these; all are without an epilogue, and where another kernel adds slices."""
     shape = {"HWIO": (3, 3, 256, 256), "OHWI": (256, 3, 3, 256)}[rhs]
     layout = dict(dimension_numbers=("NHWC", rhs, "NHWC"), window_strides=(1, 1), padding="SAME")
     conv = functools.partial(lax.conv_general_dilated, **layout)
     problem = problem_of(conv, (64, 28, 28, 256), shape, "bfloat16")
     asked = lambda tile, split: as_it_is("wgmma", tile.name, split=split)
-    plan = lambda tile, split, ending: choose("cuda", "conv", problem, asked(tile, split), ending=ending).plan
+    plan = lambda tile, split, kind: choose("cuda", "conv", problem, asked(tile, split), epilogue_kind=kind).plan
     for tile in TILES_OF_WGMMA:
-        assert plan(tile, 1, Ending.SUMS) is not None
-        assert (plan(tile, 1, ending) is not None) == (tile.ctas_per_sm == 2 or not of_two_ctas)
-        assert plan(tile, 2, ending) is not None
-    chosen = choose("cuda", "conv", problem, as_it_is("wgmma"), ending=ending).plan
+        assert plan(tile, 1, EpilogueKind.NONE) is not None
+        assert (plan(tile, 1, epilogue_kind) is not None) == (tile.ctas_per_sm == 2 or not of_two_ctas)
+        assert plan(tile, 2, epilogue_kind) is not None
+    chosen = choose("cuda", "conv", problem, as_it_is("wgmma"), epilogue_kind=epilogue_kind).plan
     assert (TILES["wgmma"][chosen.tile].ctas_per_sm == 2) == of_two_ctas
 
 
