@@ -1,7 +1,7 @@
 """The pages and pictures that are made from the committed results.
 
-README.md, docs/performance/README.md and networks.md: a part between two marks; docs/results.md and
-docs/performance/census.md: all of them, and their pictures; pictures of README.md and docs/performance/depthwise.md.
+README.md, docs/performance/README.md and networks.md: a part between two marks; docs/results.md, and census.md and
+inference.md of docs/performance: all of them, and their pictures; pictures of README.md and depthwise.md.
 """
 
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from convbench import calls, charts
+from convbench import calls, charts, endings, folded, narrow
 from convbench.census import page as census
 from convbench.clients.rows import RESULTS as NETWORK_RESULTS
 from convbench.clients.tables import markdown
@@ -21,6 +21,7 @@ from convbench.tables import case_table, mean_table, runs
 ROOT = Path(__file__).parent.parent.parent
 README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "results.md"
+INFERENCE = ROOT / "docs" / "performance" / "inference.md"
 CENSUS = ROOT / "docs" / "performance" / "census.md"
 NETWORKS = ROOT / "docs" / "performance" / "networks.md"
 PERFORMANCE = ROOT / "docs" / "performance" / "README.md"
@@ -65,6 +66,30 @@ This page shows every row of the files in `benchmarks/results/`, one for each ma
 times as fast as lax a layer is. Means are geometric. Both sides ran in one process, on the same arrays,
 and our kernels were forced. [performance](performance/README.md) explains the numbers."""
 
+# What the page of inference has, by the folder of its rows.
+MEASURED_FORWARD = {
+    "folded": (
+        """## ResNet-50, its normalisation folded into the convolutions
+
+All kernels of an inference. Scale, bias, residual and relu are in our kernels, and filters of one byte are prepared
+before. `lax` is the network as it is written, `lax folded` has the scale in the filter.""",
+        folded.table,
+    ),
+    "epilogue": (
+        """## Layers with an epilogue
+
+Each ends in our kernel. XLA compiles the same expression on lax's convolution, and fuses what it likes.""",
+        endings.table,
+    ),
+    "narrow": (
+        """## Layers of int8 and float8
+
+Filters are prepared before. "× bfloat16" is the speed against our own bfloat16, "× lax" against lax in the same type:
+lax has no int8 on a GPU.""",
+        narrow.table,
+    ),
+}
+
 
 def write() -> None:
     """Draws the charts and rewrites the pages."""
@@ -79,6 +104,7 @@ def write() -> None:
     PAGE.write_text(page())
     census.draw(CHARTS)
     CENSUS.write_text(census_page())
+    INFERENCE.write_text(inference_page())
 
 
 def committed() -> dict[str, Results]:
@@ -155,6 +181,17 @@ def page() -> str:
 def census_page() -> str:
     """The page of the census, in Markdown."""
     return f"# The census\n\n{BEGIN}\n\n{census.text(f'../{CHARTS.name}')}\n"
+
+
+def inference_page() -> str:
+    """The page of epilogues and of types of one byte, in Markdown: a table for each machine."""
+    parts = [f"# Inference: epilogues, int8 and float8\n\n{BEGIN}"]
+    for name, (head, table) in MEASURED_FORWARD.items():
+        parts.append(head)
+        for path in sorted((ROOT / "benchmarks" / name).glob("*.json")):
+            of = RowFile.load(path)
+            parts.append(f"{_name(of.machine)}, {runs(of.rows)}:\n\n{table(of.rows, 'pipe')}")
+    return "\n\n".join(parts) + "\n"
 
 
 def section(stem: str, results: Results) -> str:

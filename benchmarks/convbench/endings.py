@@ -64,11 +64,11 @@ def measure(case: Case, ending: str, dtype: str, budget_s: float) -> dict:
     return names | rounded(numbers) | {"error": ours.error, "lax_error": theirs.error}
 
 
-def table(rows: list[dict]) -> str:
+def table(rows: list[dict], tablefmt: str = "simple") -> str:
     """The speed against XLA's, by suite: the geometric mean, and the least."""
     lines = []
     for names, group in grouped(rows, "suite", "ending", "dtype").items():
         speedups = [row["speedup"] for row in group if row["speedup"]]
         lines.append((*names, len(speedups), geomean_speedup(group), min(speedups, default=None)))
     header = ("suite", "ending", "dtype", "layers", "x XLA, geometric mean", "least")
-    return tabulate(lines, header, floatfmt=".3g", missingval="-")
+    return tabulate(lines, header, tablefmt, floatfmt=".3g", missingval="-")

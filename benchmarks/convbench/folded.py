@@ -148,7 +148,7 @@ def _timed(side: Side, images: int, budget_s: float) -> Timing:
         return Timing(error=f"{type(error).__name__}: {error}"[:LONGEST_ERROR])
 
 
-def table(rows: list[dict]) -> str:
+def table(rows: list[dict], tablefmt: str = "simple") -> str:
     """Kernel times, and the speed against lax as it is written, and folded."""
     lines = []
     for row in rows:
@@ -156,4 +156,4 @@ def table(rows: list[dict]) -> str:
         against = [row["ms"] and times.get(side) and times[side] / row["ms"] for side in ("lax", "lax folded")]
         lines.append((row["side"], row["dtype"], row["images"], row["ms"], *against, row["compile_s"]))
     header = ("side", "dtype", "images", "ms", "x lax", "x lax folded", "compile s")
-    return tabulate(lines, header, floatfmt=".3g", missingval="-")
+    return tabulate(lines, header, tablefmt, floatfmt=".3g", missingval="-")

@@ -111,7 +111,7 @@ def measure(case: Case, kind: Kind, budget_s: float) -> dict:
     return names | rounded(numbers) | {"error": errors[0] if errors else None}
 
 
-def table(rows: list[dict]) -> str:
+def table(rows: list[dict], tablefmt: str = "simple") -> str:
     """By suite: geometric means of the speed against our bfloat16 and against lax, and the most TFLOP/s."""
     lines = []
     for (suite, dtype, result, ends), group in grouped(rows, "suite", "dtype", "result", "ends").items():
@@ -120,4 +120,4 @@ def table(rows: list[dict]) -> str:
         means = geomean_speedup(group), geomean_speedup(against_lax) if against_lax else None
         lines.append((suite, dtype, result, "scale bias relu" if ends else "", len(group), *means, most))
     header = ("suite", "dtype", "result", "ending", "layers", "x bfloat16", "x lax", "most TFLOP/s")
-    return tabulate(lines, header, floatfmt=".3g", missingval="-")
+    return tabulate(lines, header, tablefmt, floatfmt=("", "", "", "", "", ".3g", ".3g", ".0f"), missingval="-")

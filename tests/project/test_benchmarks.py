@@ -316,6 +316,10 @@ def test_pages_show_the_committed_results():
         assert all((docs.CHARTS / name).exists() for name in charts.names(results, stem))
 
 
+def test_page_of_inference_shows_the_committed_rows():
+    assert docs.INFERENCE.read_text() == docs.inference_page(), "`python -m benchmarks --docs` rewrites it"
+
+
 PICTURES_OF_THE_CENSUS = re.findall(r"!\[.*\]\(../results/(.*)\)", docs.CENSUS.read_text())
 
 
