@@ -26,16 +26,20 @@ struct OutputTile {
   int64_t channel_stride = 0;  // channels from a column to the next
 };
 
-// Calls f(column) for each column. Most tiles have one or two vectors of them: such loops have a constant length.
+// Calls f(column) for each column. Most tiles have one or two vectors of them: such loops have a constant length. GCC
+// would unroll 16 iterations before it looks for vectors, and then finds none.
 template <typename T, typename F>
 void ForEachColumn(int64_t columns, const F& f) {
   constexpr int64_t kVector = kLanes<T>;
-  if (columns == 2 * kVector)
+  if (columns == 2 * kVector) {
+#pragma GCC unroll 1
     for (int64_t c = 0; c < 2 * kVector; ++c) f(c);
-  else if (columns == kVector)
+  } else if (columns == kVector) {
+#pragma GCC unroll 1
     for (int64_t c = 0; c < kVector; ++c) f(c);
-  else
+  } else {
     for (int64_t c = 0; c < columns; ++c) f(c);
+  }
 }
 
 template <typename S, typename T>
