@@ -54,7 +54,7 @@ _NUMBERS = json.loads((DATA / "models.json").read_text())
 # By `jax.Device.device_kind`: the numbers of NVIDIA's data sheets, and of an H200 those that its driver reports.
 MODELS = {kind: Device(**numbers) for kind, numbers in _NUMBERS["models"].items()}
 # Of GPUs that are not there, by compute capability: what few of them lack. Those of 8.0, 9.0 and 10.0 are for data
-# centers: with stacked memory, and more shared memory.
+# centers: with stacked memory, and more shared memory. 8.7 is Jetson Orin, which reads the memory of its host.
 UNLISTED = _NUMBERS["unlisted"]
 TYPICAL_DEVICE = MODELS["NVIDIA H200"]  # for planning without a GPU
 

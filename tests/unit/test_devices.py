@@ -1,5 +1,6 @@
 """What plans depend on of GPUs: their models, the same in every process; and GPUs that do not load the kernels."""
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -19,7 +20,7 @@ from cases.problems import problem_of
 from cases.reference import lax_channels_last, run
 from jaxconv import ffi
 from jaxconv.planner.choose import choose
-from jaxconv.planner.devices import MODELS, TYPICAL_DEVICE, planned_for
+from jaxconv.planner.devices import MODELS, TYPICAL_DEVICE, Device, planned_for
 from jaxconv.problem.product import EpilogueKind
 
 
@@ -50,17 +51,23 @@ def test_costs_are_fitted_to_a_mix_only_if_it_is_planned_as_one_of_them(first):
     assert planned_for([first]).is_fitted
 
 
-@pytest.mark.parametrize(("capability", "of_data_centers"), [
-    ("8.0", "A100-SXM4-80GB"), ("9.0", "H100 80GB HBM3"), ("10.0", "H100 80GB HBM3"), ("8.6", None), ("12.0", None),
+@pytest.mark.parametrize(("capability", "known"), [
+    ("8.0", MODELS["NVIDIA A100-SXM4-80GB"]),
+    ("8.6", Device(72, 1.695e9, 600e9, 6 << 20, 101376, wgmma=False)),  # A10
+    ("8.7", Device(16, 1.3e9, 204.8e9, 4 << 20, 166912, wgmma=False)),  # Jetson AGX Orin
+    ("8.9", Device(128, 2.52e9, 1008e9, 72 << 20, 101376, wgmma=False)),  # GeForce RTX 4090
+    ("9.0", MODELS["NVIDIA H100 80GB HBM3"]),
+    ("10.0", dataclasses.replace(MODELS["NVIDIA H100 80GB HBM3"], wgmma=False)),
+    ("12.0", Device(170, 2.407e9, 1792e9, 96 << 20, 101376, wgmma=False)),  # GeForce RTX 5090
 ])  # fmt: skip
-def test_other_models_by_their_architecture(capability, of_data_centers):
-    """They have no more of anything than a known one with as many multiprocessors."""
-    like = MODELS[f"NVIDIA {of_data_centers or 'L40S'}"]
-    device = planned_for([gpu("NVIDIA Unheard-of", capability, like.multiprocessors)])
-    assert (device.shared_bytes, device.wgmma, device.is_fitted) == (like.shared_bytes, capability == "9.0", False)
-    assert like.l2_bytes / 10 < device.l2_bytes <= like.l2_bytes
-    assert (device.bandwidth > 2e12) == bool(of_data_centers)
-    twice = planned_for([gpu("NVIDIA Unheard-of", capability, 2 * like.multiprocessors)])
+def test_other_models_by_their_architecture(capability, known):
+    """They are about what a known one is with as many multiprocessors, and have no more L2."""
+    device = planned_for([gpu("NVIDIA Unheard-of", capability, known.multiprocessors)])
+    assert (device.shared_bytes, device.wgmma, device.is_fitted) == (known.shared_bytes, known.wgmma, False)
+    assert known.l2_bytes / 2 < device.l2_bytes <= known.l2_bytes
+    assert 0.7 < device.bandwidth / known.bandwidth < 1.25
+    assert 0.7 < device.clock_hz / known.clock_hz < 1.25
+    twice = planned_for([gpu("NVIDIA Unheard-of", capability, 2 * known.multiprocessors)])
     assert (twice.bandwidth, twice.l2_bytes) == (2 * device.bandwidth, 2 * device.l2_bytes)
 
 
