@@ -27,9 +27,9 @@ NAMES = ["seed_cudnn_14x14", "rn50_28_3x3_128", "rn50_56_1x1_64_256", "rn50_7_1x
 CASES = [case for case in cases.load() if case.name in NAMES]
 COMMAND = ["--cases", *NAMES, "--families", "mma", "--passes", "fprop", "wgrad", "--random", "12", "--commit", "abc"]
 
-# Layers whose kernels depend on the device's numbers: groups, a gather, and split reductions.
-OF_DEVICE = ["host_g2_28_128", "host_7x7s2_112_3_64", "rn50_7_1x1_512_2048"]
-FAMILIES_OF_DEVICE = ["mma", "wgmma", "direct"]
+# Layers whose kernels are of all families, and depend on the device's numbers: groups, a gather, and split reductions.
+OF_DEVICE = ["host_g2_28_128", "host_7x7s2_112_3_64", "rn50_7_1x1_512_2048", "convnext_7_dw7_1024"]
+FAMILIES_OF_DEVICE = list(FAMILIES["cuda"])
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_known_costs_are_recovered(samples):
 def samples_of_device(gpu, tmp_path):
     """A file with rows of OF_DEVICE, and the device's numbers that they are made of."""
     path = tmp_path / "of_device.json"
-    command = ["--cases", *OF_DEVICE, "--families", *FAMILIES_OF_DEVICE, "--random", "24", "--commit", "abc"]
+    command = ["--cases", *OF_DEVICE, "--random", "24", "--commit", "abc"]
     assert main(["sample", "--out", str(path), *command]) == 0
     true = changed(OWN_COSTS, launch_seconds=0.7, next_kernel_seconds=1.5, next_group_seconds=1.4,
                    gather_copies_of_byte=1.2)  # fmt: skip
@@ -186,6 +186,27 @@ def test_the_devices_numbers_are_of_all_families(samples_of_device, data):
     assert main(["fit", str(path), "--families", "direct", "--write"]) == 0
     after = json.loads(data.read_text())
     assert [section for section in before if after[section] != before[section]] == ["direct"]
+
+
+def test_the_devices_numbers_are_not_written_for_some_families(samples_of_device, data, capsys):
+    path, _ = samples_of_device
+    before, missing = data.read_text(), "no rows of families that share the device's numbers: simt depthwise"
+    some = [row for row in RowFile.load(path).rows if row["family"] not in ("simt", "depthwise")]
+    RowFile(MACHINE, some).save(path)
+    with pytest.raises(SystemExit) as refused:
+        main(["fit", str(path), "--device", "--write"])
+    assert missing in str(refused.value)
+    assert f"benchmarks sample --out {path} --families simt depthwise" in str(refused.value)
+    assert data.read_text() == before and not data_files.FITS.exists()
+    assert main(["fit", str(path), "--device", "--keep"]) == 0
+    assert f"warning: {missing}\n" in capsys.readouterr().out
+
+
+def test_a_device_without_wgmma_needs_no_rows_of_it(samples_of_device, capsys):
+    path, _ = samples_of_device
+    RowFile(MACHINE | {"device": "NVIDIA A100-SXM4-80GB"}, RowFile.load(path).rows).save(path)
+    assert main(["fit", str(path), "--device", "--keep"]) == 0
+    assert "warning" not in capsys.readouterr().out
 
 
 def test_numbers_without_rows_stay(samples):

@@ -13,6 +13,7 @@ from convbench.tuning import data_files, report
 from convbench.tuning.fit import fit
 from convbench.tuning.predictions import Costs, Measured, log_seconds, measured, trial
 from jaxconv.planner.devices import COSTS, MODELS, OWN_COSTS, Device
+from jaxconv.planner.families import FAMILIES
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -25,6 +26,8 @@ def main(arguments: Sequence[str]) -> int:
         raise SystemExit(f"the costs {device.costs} are of {data_files.owner(device.costs)}, the rows of {gpu}")
     rows = measured(samples.rows, cases.load(options.case_file), device)
     print(f"{len(rows)} of {len(samples.rows)} rows have a time, and are of kernels that the planner has")
+    if options.device:
+        _check_families(rows, device, options)
     families = options.families or list(dict.fromkeys(each.row["family"] for each in rows))
     selection.refuse_unknown(families, {each.row["family"] for each in rows})
     sections = [OWN_COSTS, *families] if options.device else families
@@ -51,6 +54,23 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--keep", action="store_true", help="change no number: how good they are for these rows")
     parser.add_argument("--write", action="store_true", help="keep the numbers in the data file of the GPU")
     return parser
+
+
+def _check_families(rows: Sequence[Measured], device: Device, options: argparse.Namespace) -> None:
+    """Warns of families that run on the device and have no rows: its numbers would be fitted to the others alone.
+
+    Raises:
+      SystemExit: these numbers would be kept.
+    """
+    found = {each.row["family"] for each in rows}
+    missing = [name for name in FAMILIES["cuda"] if name not in found and (device.wgmma or name != "wgmma")]
+    names = " ".join(missing)
+    what = f"no rows of families that share the device's numbers: {names}"
+    if missing and options.write:
+        how = f"python -m benchmarks sample --out {options.samples} --families {names}"
+        raise SystemExit(f"{what}. To write, add such rows, of layers that these families take: {how}")
+    if missing:
+        print(f"warning: {what}")
 
 
 def _each(families: Sequence[str], rows: Sequence[Measured], device: Device) -> dict[str, Costs]:
