@@ -49,11 +49,12 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(::jaxconv::CudaAttributes, JAXCONV_CONV_AT
 namespace jaxconv {
 namespace {
 
-// A kernel family and the settings of a call.
+// A kernel family and the settings of a call, also as the numbers that its digest has of them.
 template <typename Settings>
 struct Kernel {
   const KernelFamily<Settings>* family;
   Settings settings;
+  std::vector<int64_t> fit_numbers;
 };
 
 template <typename Families>
@@ -82,7 +83,7 @@ Reason ReadKernel(const KernelFamily<Settings>* family, const CudaAttributes& at
   Reason why = ReadNames(attributes, &named);
   if (!why) why = ReadSettings(attributes.tile, named, &settings);
   if (why) return "settings of " + std::string(Settings::kFamily) + ": " + *why;
-  *kernel = Kernel<Settings>{family, settings};
+  *kernel = Kernel<Settings>{family, settings, FitNumbers(settings)};
   return std::nullopt;
 }
 
@@ -173,11 +174,11 @@ ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& 
   const FitArguments of_fit{ArgumentsOf(b.src, filter, dst, b.taps, b.classes, attributes),
                             internal::Of(attributes.padding_low), internal::Of(attributes.rhs_dilation)};
   const auto run = [&](const auto& kernel) {
-    const auto& [family, settings] = kernel;
+    const auto& [family, settings, fit_numbers] = kernel;
     if (HasFloat8(*problem) && !settings.kTakesFloat8) return refuse("the family has no kernels of float8");
     if (const Reason why = MismatchedRows(*problem, rows, settings)) return refuse(*why);
     if (const Reason why = family->unsupported_reason(*problem, pass, settings)) return refuse(*why);
-    if (FitDigest(of_fit, settings) != attributes.fit_digest) {
+    if (FitDigest(of_fit, fit_numbers) != attributes.fit_digest) {
       return refuse("the settings are those of another problem");
     }
     if (ResultElements(*problem, pass) == 0) return ffi::Error::Success();

@@ -115,7 +115,8 @@ int64_t FitDigestOf(const Array& src, const Array& filter, const Array& dst, con
   const ProblemArguments problem{
       of(src),           of(filter),        of(dst),           window_strides, lhs_dilation, groups,
       src_batch_grouped, dst_batch_grouped, filter_in_grouped, dst_in_blocks,  {},           {}};
-  return FitDigest({problem, padding_low, rhs_dilation}, SettingsOf<typename Family::Settings>(tile, named));
+  return FitDigest({problem, padding_low, rhs_dilation},
+                   FitNumbers(SettingsOf<typename Family::Settings>(tile, named)));
 }
 
 template <typename Family>

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "make_problem.h"
 
@@ -28,9 +30,17 @@ struct FitArguments {
   Numbers64 padding_low, rhs_dilation;
 };
 
-// A batch may be another one than was planned for.
+// What the settings of a call add to the digest. They do not change, so a loaded program has these numbers at hand.
 template <typename Settings>
-int64_t FitDigest(const FitArguments& a, const Settings& settings) {
+std::vector<int64_t> FitNumbers(const Settings& settings) {
+  const std::string tile = Settings::kTiles[settings.tile].name();
+  std::vector<int64_t> numbers(tile.begin(), tile.end());
+  for (const auto& field : Settings::Fields()) numbers.push_back(settings.*field.member);
+  return numbers;
+}
+
+// A batch may be another one than was planned for. `settings`: their FitNumbers.
+inline int64_t FitDigest(const FitArguments& a, Numbers64 settings) {
   const ProblemArguments& p = a.problem;
   Digest digest;
   const auto add = [&](const ArrayArguments& array, int64_t batch_axis) {
@@ -43,8 +53,7 @@ int64_t FitDigest(const FitArguments& a, const Settings& settings) {
   for (Numbers64 each : {p.window_strides, a.padding_low, p.lhs_dilation, a.rhs_dilation}) digest.Add(each);
   for (bool each : {p.src_batch_grouped, p.dst_batch_grouped, p.filter_in_grouped, p.dst_in_blocks}) digest.Add(each);
   digest.Add(p.groups);
-  for (const char each : Settings::kTiles[settings.tile].name()) digest.Add(each);
-  for (const auto& field : Settings::Fields()) digest.Add(settings.*field.member);
+  digest.Add(settings);
   return digest.value();
 }
 

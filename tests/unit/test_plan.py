@@ -320,6 +320,14 @@ def test_the_digest_of_a_problem_and_its_settings():
     assert len({digest, *others}) == 1 + len(others)
 
 
+def test_the_digest_is_that_of_compiled_programs():
+    """With another one they are refused as those of another problem, unless kFormat is raised, too."""
+    problem = layer((2, 9, 8, 16), (3, 3, 16, 16))
+    plan = choose("cuda", "conv", problem, Constraint(family="simt", tile="64x64x8", split=4, transform=())).plan
+    assert plan.settings == {"split": 4}
+    assert plan.fit_digest(problem) == 4535490456481716322
+
+
 @pytest.mark.parametrize("case", [case for case in GENERAL if case.name != "batch_groups"], ids=str)
 def test_a_symbolic_batch_has_plans(case):
     (batch,) = export.symbolic_shape("b")
