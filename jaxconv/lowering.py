@@ -15,6 +15,7 @@ from jax.interpreters import mlir
 
 from jaxconv import fallback, ffi
 from jaxconv._jax_private import lower_with_sharding_in_types
+from jaxconv.compiled import planning
 from jaxconv.complex_numbers import as_real, complex_convolution, is_complex
 from jaxconv.epilogue import NOTHING as NO_EPILOGUE
 from jaxconv.planner.choose import Choice, choose, copy_seconds, widening_seconds
@@ -26,7 +27,6 @@ from jaxconv.problem.algorithms import Float32, Preset, allows_float8, float32_o
 from jaxconv.problem.of_lax import are_summed_wide, exchanged
 from jaxconv.problem.product import OPERANDS, RESULT, EpilogueKind
 from jaxconv.problem.wider import (
-    FLOAT8,
     FLOAT32,
     INT32,
     converted,
@@ -169,9 +169,9 @@ def float8_on_gpu(
     kind: str, problem: ConvProblem, constraint: Constraint = ANY, epilogue_kind: EpilogueKind = EpilogueKind.NONE
 ) -> ConvProblem:
     """A problem of float8 as kernels take it: as it is, if some do and are expected to be faster, or in wider
-    types. Without an epilogue they round no sums to float8. Precisions above the default are for wider types."""
+    types. Precisions above the default are for wider types."""
     taken, wider = problem, without_float8(kind, problem)
-    if epilogue_kind is EpilogueKind.NONE and problem.dtype(RESULT[kind]) in FLOAT8:
+    if epilogue_kind is EpilogueKind.NONE and planning.needs_epilogue_on_cuda(problem.dtype(RESULT[kind]).name):
         taken = with_result(kind, problem, FLOAT32)
     if not allows_float8(problem.precision) or unsupported_reason(taken, kind) or ffi.unavailable_reason("cuda"):
         return wider

@@ -1,6 +1,5 @@
 // Which types go together in a convolution. Planning and the handlers of all platforms ask. What one family's kernels
-// lack is among its own rules. CUDA's kernels have no results of float8 without an epilogue: handlers refuse these, and
-// Python makes them an epilogue.
+// lack is among its own rules.
 #pragma once
 
 #include "conv_problem.h"
@@ -33,5 +32,9 @@ inline bool TakesTypes(const ConvProblem& p, Pass pass, bool has_epilogue) {
   const DType narrow = is_wider ? rhs : p.src_type, wide = is_wider ? p.src_type : rhs;
   return MayBeResult(narrow, wide, false) && (result == wide || (result == narrow && !IsInteger(result)));
 }
+
+// Whether CUDA's kernels store results of a type with an epilogue alone. Planning without one asks for wider results,
+// and the handler refuses others.
+inline bool NeedsEpilogueOnCuda(DType result) { return IsFloat8(result); }
 
 }  // namespace jaxconv

@@ -274,6 +274,9 @@ NB_MODULE(_planning, module) {
   module.def("takes_types", &TakesTypesOf, nb::arg("is_wgrad"), nb::arg("src"), nb::arg("filter"), nb::arg("dst"),
              nb::arg("has_epilogue"));
   module.def(
+      "needs_epilogue_on_cuda", [](const std::string& result) { return NeedsEpilogueOnCuda(TypeOf(result)); },
+      nb::arg("result"));
+  module.def(
       "is_k_major_alone", [](const std::string& dtype) { return TraitsOf(TypeOf(dtype)).is_k_major_alone(); },
       nb::arg("dtype"));
   module.attr("SPATIAL") = kSpatial;

@@ -94,6 +94,13 @@ def test_without_kernels_lax_gets_wider_types(without_tuning, monkeypatch):
     assert float8_on_gpu(kind, problem).lhs_dtype == "bfloat16"
 
 
+@pytest.mark.parametrize("out", FLOAT8)
+def test_sums_for_a_float8_result_are_stored_as_float32(out, without_tuning, cuda_kernels):
+    kind, problem = passes(DENSE, FLOAT8[0], FLOAT8[0], out)["fprop"]
+    seen = float8_on_gpu(kind, problem)
+    assert (seen.lhs_dtype, seen.rhs_dtype, seen.out_dtype) == (FLOAT8[0], FLOAT8[0], "float32")
+
+
 @pytest.mark.parametrize("out", ["float32", "float16"])
 def test_residuals_that_tma_does_not_bring_are_not_planned(out):
     """Kernels of float8 and int8 store such results from registers: a residual has split-K, or another kernel."""
