@@ -17,7 +17,8 @@ from jax import Array, lax
 
 from jaxconv.problem import ROLES, ConvProblem, Member
 from jaxconv.problem.factors import axis_of, resize
-from jaxconv.problem.product import OPERANDS, RESULT, Product, ceil_div
+from jaxconv.problem.native import native
+from jaxconv.problem.product import OPERANDS, RESULT, Product
 from jaxconv.problem.wider import with_result
 from jaxconv.transforms.array_views import merged, split
 
@@ -34,14 +35,16 @@ def is_complex(problem: ConvProblem) -> bool:
 
 
 def as_real(kind: str, problem: ConvProblem, platform: str | None = None) -> ConvProblem:
-    """The real problem: one operand's parts are images or input channels, those of the other are output channels."""
-    factor, real = _factor_of_parts(kind, problem, platform), problem
+    """The real problem: one operand's parts are images or input channels, those of the other are output channels.
+
+    platform: whose kernels compute it. A host's may have wider sums, if the problem is one that they take.
+    """
+    factor, real = _factor_of_parts(kind, problem, platform), _of_parts(problem)
     for doubled in (factor, "k"):
         real = resize(real, doubled, lambda n: 2 * n)
     groups, ins, outs = problem.member
     member = Member(groups, 2 * ins if factor == "c" else ins, 2 * outs)
-    dtypes = {f"{role}_dtype": PARTS[problem.dtype(role).name] for role in ROLES}
-    real = dataclasses.replace(real, member=member, **dtypes)
+    real = dataclasses.replace(real, member=member)
     return with_result(kind, real, FLOAT64) if _has_wider_sums(kind, problem, platform) else real
 
 
@@ -74,12 +77,13 @@ def _has_wider_sums(kind: str, problem: ConvProblem, platform: str | None) -> bo
 
 
 def _products(kind: str, problem: ConvProblem) -> int:
-    """Of a sum, as `Product::steps` of src_common. It is not asked: the sizes may be those that no kernel takes."""
-    sizes = zip(problem.periods, problem.out_spatial, strict=True)
-    classes = math.prod(min(period, max(size, 1)) for period, size in sizes)
-    if kind == "wgrad":
-        return ceil_div(Product(kind, problem).images * math.prod(problem.out_spatial), classes)
-    return ceil_div(problem.in_channels * math.prod(problem.kernel), classes)
+    """Of a sum."""
+    return native(Product(kind, _of_parts(problem))).k
+
+
+def _of_parts(problem: ConvProblem) -> ConvProblem:
+    """The convolution of one part of each number."""
+    return dataclasses.replace(problem, **{f"{role}_dtype": PARTS[problem.dtype(role).name] for role in ROLES})
 
 
 def _factor_of_parts(kind: str, problem: ConvProblem, platform: str | None) -> str:

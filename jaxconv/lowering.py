@@ -134,7 +134,7 @@ def seen_by_kernels(
     be rounded to bfloat16, the one of both that is expected to be faster.
     """
     if is_complex(problem):
-        problem = as_real(kind, problem, platform)
+        problem = as_real(kind, problem, None if unsupported_reason(problem, kind) else platform)
     if wraps_to_int8(problem) and epilogue_kind is EpilogueKind.NONE:
         problem = with_result(kind, problem, INT32)
     if platform != "cuda":

@@ -1,5 +1,7 @@
 """Complex convolutions: real ones of all parts, native and no less exact than lax's."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,12 +10,13 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import jaxconv
+from cases import problems
 from cases.convolution import channels_last_convolution
 from cases.meshes import TWO_AXES, place
 from cases.reference import assert_same, custom_calls, pullback, run, run_on_host
 from jaxconv.complex_numbers import as_real
 from jaxconv.explain import lines
-from jaxconv.problem import ConvProblem
+from jaxconv.lowering import decide
 from jaxconv.problem.product import RESULT
 
 X, W = (2, 9, 8, 4), (3, 3, 4, 6)
@@ -170,9 +173,7 @@ def test_explain_has_the_real_convolutions_kernel():
 
 
 def problem_of(case):
-    x, w, _ = case.operands("complex64")
-    (equation,) = jax.make_jaxpr(case.lax())(x, w).jaxpr.eqns
-    return ConvProblem.from_lax(*(v.aval for v in (*equation.invars, *equation.outvars)), equation.params)
+    return problems.problem_of(case.lax(), case.lhs, case.rhs, "complex64")
 
 
 @pytest.mark.parametrize(
@@ -209,3 +210,11 @@ def test_sums_on_a_host(case, kind, doubled, sums):
     sizes = {"n": (2 * problem.batch, problem.in_channels), "c": (problem.batch, 2 * problem.in_channels)}
     assert (real.batch, real.in_channels) == sizes[doubled]
     assert as_real(kind, problem).dtype(RESULT[kind]) == np.float32  # a GPU's
+
+
+def test_sums_of_sizes_that_no_kernel_takes():
+    """They are not asked for: lax answers."""
+    conv = functools.partial(lax.conv, window_strides=(1, 1, 1, 1), padding="SAME")
+    problem = problems.problem_of(conv, (2, 64, 3, 3, 3, 3), (4, 64, 2, 2, 2, 2), "complex64")
+    choice = decide("conv", "cpu", problem, None)
+    assert choice.plan is None and choice.unsupported_reason().startswith("4 spatial dimensions")
