@@ -52,7 +52,7 @@ class Product:
         lhs_dilation: Sequence[int],
         rhs_dilation: Sequence[int],
         groups: int,
-        member: Sequence[int],
+        member_groups: int,
         src_batch_grouped: bool,
         dst_batch_grouped: bool,
         filter_in_grouped: bool,

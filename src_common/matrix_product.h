@@ -45,8 +45,7 @@ inline bool HasChannelVectors(Pass pass, const ArrayShape& src, const ArrayShape
 }
 
 // How operands of float32 are multiplied, by the precision that is asked for: as what sum of rounded numbers. kBF16 is
-// left only where results are float64, which no tensor core has. Else the operands are
-// bfloat16, or float32 as kTF32.
+// left only where results are float64, which no tensor core has. Else the operands are bfloat16, or float32 as kTF32.
 enum class Float32 {
   kBF16,
   kTF32,
@@ -64,8 +63,8 @@ struct Product {
   bool has_epilogue, has_residual;
   std::array<int64_t, kSpatial> kernel, window_strides, lhs_dilation, rhs_dilation;  // leading ones are 1
   int spatial_rank;
-  // The sizes of one member of a vmap. NaN or infinity in one member must not reach the results of another.
-  int64_t member_groups, member_in_channels, member_out_channels;
+  // Of one member of a vmap. NaN or infinity in one member must not reach the results of another.
+  int64_t member_groups;
   std::vector<Tap> taps;
   std::vector<ResidueClass> residue_classes;
 

@@ -183,7 +183,7 @@ bool HasChannelVectorsOf(bool is_wgrad, const Array& src, const Array& filter, c
 
 void MakeProduct(Product* self, bool is_wgrad, Float32 float32, const Array& src, const Array& filter, const Array& dst,
                  const Three& kernel, const Sizes& window_strides, const Sizes& lhs_dilation, const Sizes& rhs_dilation,
-                 int64_t groups, const Three& member, bool src_batch_grouped, bool dst_batch_grouped,
+                 int64_t groups, int64_t member_groups, bool src_batch_grouped, bool dst_batch_grouped,
                  bool filter_in_grouped, bool dst_in_blocks, bool has_epilogue, bool has_residual, const Table& taps,
                  const Table& classes) {
   const auto of = [](const Array& array) {
@@ -219,9 +219,7 @@ void MakeProduct(Product* self, bool is_wgrad, Float32 float32, const Array& src
                      in_three(lhs_dilation),
                      in_three(rhs_dilation),
                      static_cast<int>(window_strides.size()),
-                     member[0],
-                     member[1],
-                     member[2],
+                     member_groups,
                      RowsOf<Tap>(taps),
                      RowsOf<ResidueClass>(classes)};
 }
@@ -255,7 +253,7 @@ NB_MODULE(_planning, module) {
   nb::class_<Product>(module, "Product")
       .def("__init__", &MakeProduct, nb::arg("is_wgrad"), nb::arg("float32"), nb::arg("src"), nb::arg("filter"),
            nb::arg("dst"), nb::arg("kernel"), nb::arg("window_strides"), nb::arg("lhs_dilation"),
-           nb::arg("rhs_dilation"), nb::arg("groups"), nb::arg("member"), nb::arg("src_batch_grouped"),
+           nb::arg("rhs_dilation"), nb::arg("groups"), nb::arg("member_groups"), nb::arg("src_batch_grouped"),
            nb::arg("dst_batch_grouped"), nb::arg("filter_in_grouped"), nb::arg("dst_in_blocks"),
            nb::arg("has_epilogue"), nb::arg("has_residual"), nb::arg("taps"), nb::arg("classes"))
       .def_prop_ro("m", &Product::rows)

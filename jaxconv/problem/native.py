@@ -22,7 +22,7 @@ def native(product: Product, images: int | None = None) -> planning.Product:
         is_wgrad=product.kind == "wgrad",
         float32=product.float32,
         kernel=in_three(p.kernel),
-        member=p.member,
+        member_groups=p.member.groups,
         has_epilogue=product.epilogue_kind is not EpilogueKind.NONE,
         has_residual=product.epilogue_kind is EpilogueKind.RESIDUAL,
         taps=tables.taps,
