@@ -57,10 +57,11 @@ _replaced: dict[str | None, Any] = {}
 def install(implementation: str | None = None) -> None:
     """Makes every convolution of this process run on jaxconv, whatever library it comes from, and its gradients.
 
-    What no kernel takes stays with lax, with one `FallbackWarning` for each reason, also if an implementation is named.
-    So do calls of jaxconv's functions with implementation="xla". `jax.clear_caches()` is a part of this: functions that
-    are compiled already are compiled again at their next call. What `.lower(...).compile()` returned before stays as it
-    is. Installing the same again changes nothing; another implementation replaces the first.
+    lax computes what our kernels do not support, with one `FallbackWarning` for each reason, also if an implementation
+    is named. It also computes calls of jaxconv's functions with implementation="xla". `jax.clear_caches()` is a part of
+    this: functions that are compiled already are compiled again at their next call. What `.lower(...).compile()`
+    returned before stays as it is. Installing the same again changes nothing; another implementation replaces the
+    first.
 
     A `FallbackWarning` says so if the named platform's native module is missing, and at the first convolution that is
     lowered for a platform that is left to lax.

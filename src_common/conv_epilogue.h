@@ -7,9 +7,10 @@
 // is no epilogue: then it is rounded as XLA converts.
 //
 // To add an operation, add its operands here, read them in ffi_decode.h, and apply it in EpilogueOf of
-// src_cpu/common/epilogue.h and in EpilogueOf of src_cuda/common/epilogue.cuh. Kernels that end many sums at once apply
-// it by themselves: EpilogueOfChannels in the same file; DepthwiseEpilogue of src_cuda/depthwise/params.cuh; DirectSums
-// and RowStreaming of src_cuda/direct; in src_cuda/wgmma WgmmaEpilogue of epilogue.cuh, ResultOf of results.cuh, and
+// src_cpu/common/epilogue.h and in EpilogueOf of src_cuda/common/epilogue.cuh. Kernels that end many sums at once, in
+// registers, apply the same steps to them in these places: EpilogueOfChannels in the same file; DepthwiseEpilogue of
+// src_cuda/depthwise/params.cuh; in src_cuda/direct EpilogueOfFour of results.cuh, DirectSums of conv.cuh and
+// RowStreaming of row_streaming.cuh; in src_cuda/wgmma WgmmaEpilogue of epilogue.cuh, ResultOf of results.cuh, and
 // cluster_split.cuh.
 #pragma once
 

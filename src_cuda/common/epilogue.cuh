@@ -1,4 +1,5 @@
-// The epilogue on the device: from complete sums to results. Every kernel ends with it.
+// The epilogue on the device: from complete sums to results. conv_epilogue.h lists which kernels apply it by
+// themselves.
 #pragma once
 
 #include <cstdint>
