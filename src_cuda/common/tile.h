@@ -25,7 +25,7 @@ struct Tile {
   constexpr int threads() const { return block_m * block_n / (thread_m * thread_n); }
   // The operands' tiles, padded against bank conflicts, the points of the rows (M), and the StepTable.
   constexpr int64_t shared_bytes(int64_t sum_bytes) const {
-    constexpr int kPadding = 4, kPointBytes = 32;
+    constexpr int kPadding = 4;
     return stages * block_k * (block_m + block_n + 2 * kPadding) * sum_bytes + (block_m + 2 * threads()) * kPointBytes;
   }
   std::string name() const {

@@ -12,6 +12,8 @@
 
 namespace jaxconv {
 
+inline constexpr int64_t kPointBytes = 32;  // of a Point in shared memory
+
 inline constexpr int64_t kMaxSplit = 264, kMaxWaves = 6;  // for split-K
 
 // A tile as planning sees it.

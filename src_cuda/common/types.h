@@ -48,8 +48,8 @@ inline Reason UnsupportedBytes(const ConvProblem& p, Pass pass) {
   if (p.filter_type != p.src_type) {
     return "operands of two types, " + Name(p.src_type) + " and " + Name(p.filter_type);
   }
-  const bool is_integer = p.dst_type == DType::kS8 || p.dst_type == DType::kS32;
-  return is_integer || IsResultOfFloats(p.dst_type) ? std::nullopt : Reason("results of " + Name(p.dst_type));
+  return IsInteger(p.dst_type) || IsResultOfFloats(p.dst_type) ? std::nullopt
+                                                               : Reason("results of " + Name(p.dst_type));
 }
 
 // For those whose operands have 16 bits.

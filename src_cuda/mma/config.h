@@ -29,7 +29,7 @@ struct MmaTile {
   constexpr bool IsOf(DType operands) const { return depth == TraitsOf(operands).swizzle_row(); }
   // The stages of both operands, then the results in their place; points of the rows and the steps, padded.
   constexpr int64_t shared_bytes() const {
-    constexpr int64_t kRowBytes = 128, kSumBytes = 4, kPointBytes = 32, kAlignment = 1024;
+    constexpr int64_t kRowBytes = 128, kSumBytes = 4, kAlignment = 1024;
     const int64_t tiles = stages * int64_t{rows + cols} * kRowBytes, results = rows * int64_t{cols + 8} * kSumBytes;
     const int64_t points = (rows + int64_t{step_stages()} * depth) * 9 / 8 * kPointBytes;
     return CeilDiv(std::max(tiles, results) + points, kAlignment) * kAlignment;
