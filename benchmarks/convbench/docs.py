@@ -5,6 +5,8 @@ inference.md of docs/performance: all of them, and their pictures; pictures of R
 """
 
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tabulate import tabulate
@@ -84,7 +86,7 @@ Each ends in our kernel. XLA compiles the same expression on lax's convolution, 
     "narrow": (
         """## Layers of int8 and float8
 
-Filters are prepared before. "× bfloat16" is the speed against our own bfloat16, "× lax" against lax in the same type:
+Filters are prepared before. "x bfloat16" is the speed against our own bfloat16, "x lax" against lax in the same type:
 lax has no int8 on a GPU.""",
         narrow.table,
     ),
@@ -141,17 +143,24 @@ def rewritten(page: str, part: str) -> str:
 
 def networks() -> str:
     """Markdown: what is measured of whole networks, by machine."""
-    machines = [RowFile.load(path) for path in sorted(NETWORK_RESULTS.glob("*.json"))]
     sections = [
-        f"## {of.machine['device']}\n\n{len(of.rows)} rows, {runs(of.rows)}.\n\n{markdown(of.rows)}" for of in machines
+        f"## {of.machine['device']}\n\n{len(of.rows)} rows, {runs(of.rows)}.\n\n{markdown(of.rows)}"
+        for of in _machines(NETWORK_RESULTS)
     ]
     return "\n\n".join(sections) or "Nothing is measured yet."
 
 
 def cost_of_calls() -> str:
     """Markdown: what calls cost besides their kernels, by machine."""
-    machines = [RowFile.load(path) for path in sorted(calls.RESULTS.glob("*.json"))]
-    return "\n\n".join(f"{_name(of.machine)}, {runs(of.rows)}:\n\n{calls.table(of.rows)}" for of in machines)
+    return _tables_of_machines(calls.RESULTS, calls.table)
+
+
+def _tables_of_machines(folder: Path, table: Callable[[list[dict]], str]) -> str:
+    return "\n\n".join(f"{_name(of.machine)}, {runs(of.rows)}:\n\n{table(of.rows)}" for of in _machines(folder))
+
+
+def _machines(folder: Path) -> list[RowFile]:
+    return [RowFile.load(path) for path in sorted(folder.glob("*.json"))]
 
 
 def summary(machines: dict[str, Results]) -> str:
@@ -187,10 +196,7 @@ def inference_page() -> str:
     """The page of epilogues and of types of one byte, in Markdown: a table for each machine."""
     parts = [f"# Inference: epilogues, int8 and float8\n\n{BEGIN}"]
     for name, (head, table) in MEASURED_FORWARD.items():
-        parts.append(head)
-        for path in sorted((ROOT / "benchmarks" / name).glob("*.json")):
-            of = RowFile.load(path)
-            parts.append(f"{_name(of.machine)}, {runs(of.rows)}:\n\n{table(of.rows, 'pipe')}")
+        parts += [head, _tables_of_machines(ROOT / "benchmarks" / name, partial(table, tablefmt="pipe"))]
     return "\n\n".join(parts) + "\n"
 
 
