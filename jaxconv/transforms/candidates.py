@@ -90,14 +90,13 @@ def _k_majors(product: Product, found: list[Transform]) -> list[Transform]:
     if operand_dtype(problem).itemsize == 1:
         steps_of = lambda product, swaps: _k_major(product, swaps) if product.kind == "conv" else []
     as_they_lie = [t for t in ((), *found) if SwappedOperands() not in t]
-    tried = [(*t, *last) for t in as_they_lie for last in steps_of(product, _is_undilated(t, problem))]
+    tried = [(*t, *last) for t in as_they_lie for last in steps_of(product, _is_unstrided(t, problem))]
     return [t for t in tried if unsupported_reason(t, problem) is None]
 
 
-def _is_undilated(transform: Transform, problem: ConvProblem) -> bool:
-    """Whether a wgrad has no dilation from either side."""
-    after = apply(transform, problem).problem
-    return all(n == 1 for n in (*after.window_strides, *after.lhs_dilation))
+def _is_unstrided(transform: Transform, problem: ConvProblem) -> bool:
+    """Whether windows move by one pixel. Then a wgrad with swapped operands has one residue class."""
+    return all(stride == 1 for stride in apply(transform, problem).problem.window_strides)
 
 
 def _k_major(product: Product, swaps: bool) -> list[Transform]:

@@ -219,6 +219,15 @@ def test_a_strided_weight_gradient_is_k_major_from_the_side_of_its_pixels():
     assert (plan.family, plan.transform) == ("wgmma", (SeenPixels(), *swapped))
 
 
+@pytest.mark.parametrize("precision", [None, "highest"])
+def test_a_dilated_weight_gradient_is_k_major_from_the_side_of_its_outputs(precision):
+    """In float32: swapped, windows move by several pixels, and there are no residue classes."""
+    problem = layer((4, 64, 64, 256), (4, 4, 256, 128), padding=((2, 2), (2, 2)), lhs_dilation=2, precision=precision)
+    plan = choose("cuda", "wgrad", problem).plan
+    positions = () if precision else (PositionsLast("lhs"),)
+    assert (plan.family, plan.transform) == ("wgmma", (KMajorFilter(), *positions, SwappedOperands()))
+
+
 TOO_DEEP = {
     "multipliers_of_a_volume": (
         layer((1, 1, 1, 1, 2), (31, 31, 31, 1, 8192), feature_group_count=2), (PaddedGroups(),)

@@ -15,7 +15,7 @@ from cases.problems import CONV_PASSES, passes_of
 from cases.tiles import dtype_of, dtypes_of, every_tile_of, splits_of
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint
-from jaxconv.transforms import KMajorFilter, PositionsLast
+from jaxconv.transforms import KMajorFilter, PositionsLast, SwappedOperands
 
 pytestmark = pytest.mark.gpu
 ROWS = [tile for tile in FAMILIES["cuda"]["wgmma"].tiles if tile.has_conv and not tile.cluster_split]
@@ -47,6 +47,15 @@ def test_exact_when_transformed_for_wgmma(dtype):
     cases = those_supported(every, dtype)
     assert len({asked.transform for *_, asked in cases}) > len(TRANSFORMS) / 2
     check_alone(cases, dtype)
+
+
+def test_exact_when_swapped_to_be_k_major():
+    """Weight gradients of float32, of dilated sources also: those have no residue classes then."""
+    swapped = (KMajorFilter(), PositionsLast("lhs"), SwappedOperands())
+    cases = [case for case in cases_of_transform("wgmma", swapped, "float32") if case[1] == "wgrad"]
+    supported = those_supported(cases, "float32")
+    assert sum(max(problem(name).lhs_dilation) > 1 for name, *_ in supported) > 5
+    check_alone(supported, "float32")
 
 
 def check_kernels(tile, passes, splits, kernel):
