@@ -4,29 +4,46 @@
 #include <span>
 
 #include "families.h"
+#include "operand_traits.h"
 
 namespace jaxconv {
 
+// A pass by the kernel for products of int8 by int8, or by that for all others.
+template <Pass kPass, Kernel* kOfInt8, Kernel* kOfOthers>
+void ByType(const ConvCall& call, const Workers& workers) {
+  const ConvProblem& p = call.problem;
+  const bool is_of_int8 = p.src_type == DType::kS8 && RhsType(p, kPass) == DType::kS8;
+  (is_of_int8 ? kOfInt8 : kOfOthers)(call, workers);
+}
+
 // The families for an instruction set. gemm is right for any problem, and so is depthwise, which is fast for one
-// channel. It has no dot products of int8, so its kernels are those of the set without.
-#define JAXCONV_FAMILIES(isa, isa_of_depthwise)                                         \
-  namespace isa_of_depthwise {                                                          \
-  Kernel DepthwiseConv, DepthwiseWgrad;                                                 \
-  }                                                                                     \
-  namespace isa {                                                                       \
-  Kernel GemmConv, GemmWgrad;                                                           \
-  constexpr KernelFamily kFamilies[] = {                                                \
-      {"gemm", GemmConv, GemmWgrad},                                                    \
-      {"depthwise", isa_of_depthwise::DepthwiseConv, isa_of_depthwise::DepthwiseWgrad}, \
-  };                                                                                    \
+// channel.
+#define JAXCONV_FAMILIES(isa)                                \
+  namespace isa {                                            \
+  Kernel GemmConv, GemmWgrad, DepthwiseConv, DepthwiseWgrad; \
+  constexpr KernelFamily kFamilies[] = {                     \
+      {"gemm", GemmConv, GemmWgrad},                         \
+      {"depthwise", DepthwiseConv, DepthwiseWgrad},          \
+  };                                                         \
   }
 
-JAXCONV_FAMILIES(baseline, baseline)
+// Those for a set that has dot products of int8 besides.
+#define JAXCONV_FAMILIES_WITH_DOT_PRODUCTS(isa, isa_without)                  \
+  namespace isa {                                                             \
+  Kernel GemmConv, GemmWgrad;                                                 \
+  constexpr KernelFamily kFamilies[] = {                                      \
+      {"gemm", ByType<Pass::kConv, GemmConv, isa_without::GemmConv>,          \
+       ByType<Pass::kWgrad, GemmWgrad, isa_without::GemmWgrad>},              \
+      {"depthwise", isa_without::DepthwiseConv, isa_without::DepthwiseWgrad}, \
+  };                                                                          \
+  }
+
+JAXCONV_FAMILIES(baseline)
 #ifdef __x86_64__
-JAXCONV_FAMILIES(x86_64_v3, x86_64_v3)
-JAXCONV_FAMILIES(x86_64_v3_vnni, x86_64_v3)
-JAXCONV_FAMILIES(x86_64_v4, x86_64_v4)
-JAXCONV_FAMILIES(x86_64_v4_vnni, x86_64_v4)
+JAXCONV_FAMILIES(x86_64_v3)
+JAXCONV_FAMILIES_WITH_DOT_PRODUCTS(x86_64_v3_vnni, x86_64_v3)
+JAXCONV_FAMILIES(x86_64_v4)
+JAXCONV_FAMILIES_WITH_DOT_PRODUCTS(x86_64_v4_vnni, x86_64_v4)
 #endif
 
 namespace {

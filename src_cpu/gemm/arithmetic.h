@@ -73,11 +73,13 @@ using Int8Products = OneByOne<uint32_t>;
 template <typename A>
 constexpr bool kIsBiased = std::is_same_v<typename A::Left, Biased8>;
 
-// Calls f(A{}) with the arithmetic of a product of operands of these types.
+// Calls f(A{}) with the arithmetic of a product of operands of these types. Where vpdpbusd is, kernels are for int8
+// alone: dispatch.cc takes others from the instruction set without.
 template <typename F>
 void WithArithmetic(const ConvProblem& p, DType left, DType right, const F& f) {
-  if (left == DType::kS8 && right == DType::kS8) return f(Int8Products{});
-  WithSums(p, [&](auto t) { f(OneByOne<decltype(t)>{}); });
+  if constexpr (kIsBiased<Int8Products>) return f(Int8Products{});
+  else if (left == DType::kS8 && right == DType::kS8) return f(Int8Products{});
+  else WithSums(p, [&](auto t) { f(OneByOne<decltype(t)>{}); });
 }
 
 }  // namespace
