@@ -62,7 +62,10 @@ struct WgmmaTile {
   bool bf16x6 = false;   // float32 by products of bfloat16, see bf16x6.cuh; no other types
 
   constexpr int cluster() const { return row_blocks * col_blocks; }
-  constexpr int warpgroups() const { return rows == 64 ? 1 : rows > 384 ? 3 : 2; }  // that multiply
+  constexpr int warpgroups() const {  // that multiply
+    const int m = swap_ab ? cols : rows;
+    return rows == kBlockRows ? 1 : rows > 384 || m % (2 * kBlockRows) != 0 ? 3 : 2;
+  }
   // Slices that are stored: a cluster stores the sum of its own.
   constexpr int64_t workspace_split(Pass pass, int64_t split) const {
     if (pass == Pass::kWgrad) return split / wgrad_cluster_split(split);
@@ -175,6 +178,7 @@ inline constexpr WgmmaTile kWgmmaTiles[] = {
     {128, 160, 3, 2, 1, 1, false, 0, false, true, true},
     {128, 128, 6, 2, 2, 1},
     {256, 32, 4, 1, 1, 1, false, 0, false, true, true},
+    {192, 128, 5, 2, 1, 1, false, 0, false, false, false},
 };
 
 constexpr int ConsumerWarps(const WgmmaTile& tile) { return 4 * tile.warpgroups(); }

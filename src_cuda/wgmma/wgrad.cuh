@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
 
 template <typename T, bool kBF16x6, int kTileIndex>
 constexpr WgmmaKernelPtr CompiledWgrad() {
-  constexpr WgmmaTile kTile = WgradTile<T>(kTileIndex);
+  constexpr WgmmaTile kTile = kWgmmaTiles[kTileIndex];
   if constexpr (kTile.bf16x6 == kBF16x6 && kTile.HasWgrad(TypeOf<T>())) return WgradKernel<T, kTileIndex>;
   return nullptr;
 }
