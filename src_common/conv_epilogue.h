@@ -7,11 +7,9 @@
 // is no epilogue: then it is rounded as XLA converts.
 //
 // To add an operation, add its operands here, read them in ffi_decode.h, and apply it in EpilogueOf of
-// src_cpu/common/epilogue.h and in EpilogueOf of src_cuda/common/epilogue.cuh. Kernels that end many sums at once, in
-// registers, apply the same steps to them in these places: EpilogueOfChannels in the same file; DepthwiseEpilogue of
-// src_cuda/depthwise/params.cuh; in src_cuda/direct EpilogueOfFour of results.cuh, DirectSums of conv.cuh and
-// RowStreaming of row_streaming.cuh; in src_cuda/wgmma WgmmaEpilogue of epilogue.cuh, ResultOf of results.cuh, and
-// cluster_split.cuh.
+// src_cpu/common/epilogue.h and in EndSums of src_cuda/common/epilogue.cuh, which has the order on a GPU. Callers of
+// EndSums say how they do a step, so the compiler finds all. One kernel ends sums in two parts, without it: see
+// WgmmaEpilogue of src_cuda/wgmma/epilogue.cuh.
 #pragma once
 
 #include <cstdint>

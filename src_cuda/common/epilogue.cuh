@@ -1,5 +1,4 @@
-// The epilogue on the device: from complete sums to results. conv_epilogue.h lists which kernels apply it by
-// themselves.
+// The epilogue on the device: from complete sums to results.
 #pragma once
 
 #include <cstdint>
@@ -60,6 +59,17 @@ __device__ __forceinline__ void WithBend(Activation activation, Acc a, Acc b, co
 template <typename F>
 __device__ __forceinline__ void WithBend(const Epilogue& epilogue, const F& f) {
   WithBend(epilogue.activation, epilogue.of_floats.numbers[0], epilogue.of_floats.numbers[1], f);
+}
+
+// The order of an epilogue's steps. Kernels differ in where sums and operands are, so each says how it does a step, for
+// one sum or for all in its registers.
+template <typename Scale, typename AddResidual, typename Activate, typename ScaleResults>
+__device__ __forceinline__ void EndSums(const Scale& scale_and_add_bias, const AddResidual& add_residual,
+                                        const Activate& activate, const ScaleResults& scale_results) {
+  scale_and_add_bias();
+  add_residual();
+  activate();
+  scale_results();
 }
 
 // The type in which an epilogue computes: that of the sums, or float32 of integers.
@@ -203,15 +213,16 @@ class EpilogueOf {
       return sums;
     } else {
       Pack<Number, N> results;
+      const auto each = [&](const auto& f) {
 #pragma unroll
-      for (int v = 0; v < N; ++v) {
-        Number z = of[v].Scaled(sums.v[v]);
-        if (HasResidual()) z = Adder()(z, residual.v[v]);
-        results.v[v] = z;
-      }
-      ActivateAll(results.v);
-#pragma unroll
-      for (int v = 0; v < N; ++v) results.v[v] *= kToBytes ? OutScale(channel + v) : Number{1};
+        for (int v = 0; v < N; ++v) f(results.v[v], v);
+      };
+      EndSums([&] { each([&](Number& z, int v) { z = of[v].Scaled(sums.v[v]); }); },
+              [&] {
+                if (HasResidual()) each([&](Number& z, int v) { z = Adder()(z, residual.v[v]); });
+              },
+              [&] { ActivateAll(results.v); },
+              [&] { each([&](Number& z, int v) { z *= kToBytes ? OutScale(channel + v) : Number{1}; }); });
       return results;
     }
   }
@@ -279,15 +290,22 @@ class EpilogueOfChannels {
 
   __device__ __forceinline__ Pack<T, N> operator()(const Pack<Acc, N>& sums, const Pack<T, N>& residual) const {
     Number numbers[N];
+    const auto each = [&](const auto& f) {
 #pragma unroll
-    for (int v = 0; v < N; ++v) {
-      numbers[v] = channels_[v].Scaled(sums.v[v]);
-      if (epilogue_.residual != nullptr) numbers[v] = add_(numbers[v], static_cast<Number>(residual.v[v]));
-    }
-    ActivateAll(epilogue_, numbers);
+      for (int v = 0; v < N; ++v) f(numbers[v], v);
+    };
+    EndSums([&] { each([&](Number& z, int v) { z = channels_[v].Scaled(sums.v[v]); }); },
+            [&] {
+              if (epilogue_.residual == nullptr) return;
+              each([&](Number& z, int v) { z = add_(z, static_cast<Number>(residual.v[v])); });
+            },
+            [&] { ActivateAll(epilogue_, numbers); },
+            [&] {
+              if (kScalesResults) each([&](Number& z, int v) { z *= out_scales_[v]; });
+            });
     Pack<T, N> results;
 #pragma unroll
-    for (int v = 0; v < N; ++v) results.v[v] = RoundTo<T>(kScalesResults ? out_scales_[v] * numbers[v] : numbers[v]);
+    for (int v = 0; v < N; ++v) results.v[v] = RoundTo<T>(numbers[v]);
     return results;
   }
 

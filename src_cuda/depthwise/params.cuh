@@ -252,31 +252,36 @@ class DepthwiseEpilogue {
   template <int kCount, typename Residual>
   __device__ __forceinline__ void operator()(const Sum (&sums)[kChannels][kCount], float (&results)[kChannels][kCount],
                                              const Residual& residual) const {
+    const auto each = [&](const auto& f) {
 #pragma unroll
-    for (int c = 0; c < kChannels; ++c) {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) results[c][i] = Scaled(sums[c][i], c);
-    }
-    if constexpr (kHasResidual) {
-      const ResidualAdder<float> add = epilogue_.Adder();
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        const Pack<float, kChannels> added = residual(i);
-#pragma unroll
-        for (int c = 0; c < kChannels; ++c) results[c][i] = add(results[c][i], added.v[c]);
-      }
-    }
-    if constexpr (kHasEpilogue) epilogue_.ActivateAll(reinterpret_cast<float (&)[kChannels * kCount]>(results));
-    if constexpr (kTile.of_bytes) {
-#pragma unroll
-      for (int c = 0; c < kChannels; ++c) {
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) results[c][i] *= out_scales_[c];
-      }
-    }
+      for (int at = 0; at < kChannels * kCount; ++at) f(results[at / kCount][at % kCount], at / kCount, at % kCount);
+    };
+    EndSums([&] { each([&](float& z, int c, int i) { z = Scaled(sums[c][i], c); }); },
+            [&] {
+              if constexpr (kHasResidual) AddResidual(results, residual);
+            },
+            [&] {
+              if constexpr (kHasEpilogue) {
+                epilogue_.ActivateAll(reinterpret_cast<float (&)[kChannels * kCount]>(results));
+              }
+            },
+            [&] {
+              if constexpr (kTile.of_bytes) each([&](float& z, int c, int) { z *= out_scales_[c]; });
+            });
   }
 
  private:
+  template <int kCount, typename Residual>
+  __device__ __forceinline__ void AddResidual(float (&results)[kChannels][kCount], const Residual& residual) const {
+    const ResidualAdder<float> add = epilogue_.Adder();
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const Pack<float, kChannels> added = residual(i);
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) results[c][i] = add(results[c][i], added.v[c]);
+    }
+  }
+
   __device__ __forceinline__ float Scaled(Sum sum, int channel) const {
     constexpr int kFull = 192;  // of the 255 registers of a thread
     if constexpr (!kHasEpilogue) return sum;

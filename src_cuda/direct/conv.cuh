@@ -147,15 +147,19 @@ class DirectSums {
                                         const EpilogueOf<Sum, true>& epilogue, int32_t dst_count,
                                         Results& results) const {
     ptx::Keep(dst_count);  // or the compiler would hold the bias in registers that sums need
-    ScaleSums(epilogue, first_col_, dst_count, sum_, results);
-    if (epilogue.HasResidual()) {
-      WithResultType<Sum, true>(
-          p.out_type, [&](auto type) { AddResidual<decltype(type)>(p, shared, end, epilogue, dst_count, results); });
-    }
-    epilogue.ActivateAll(reinterpret_cast<float (&)[kPositions * kBlocks * 4]>(results));
-    if constexpr (kTile.of_bytes()) {
-      if (p.out_type == DType::kS8) ScaleResults(epilogue, first_col_, dst_count, results);
-    }
+    EndSums([&] { ScaleSums(epilogue, first_col_, dst_count, sum_, results); },
+            [&] {
+              if (!epilogue.HasResidual()) return;
+              WithResultType<Sum, true>(p.out_type, [&](auto type) {
+                AddResidual<decltype(type)>(p, shared, end, epilogue, dst_count, results);
+              });
+            },
+            [&] { epilogue.ActivateAll(reinterpret_cast<float (&)[kPositions * kBlocks * 4]>(results)); },
+            [&] {
+              if constexpr (kTile.of_bytes()) {
+                if (p.out_type == DType::kS8) ScaleResults(epilogue, first_col_, dst_count, results);
+              }
+            });
   }
 
   template <typename Out>

@@ -70,27 +70,36 @@ class EpilogueOfFour {
 #pragma unroll
       for (int at = 0; at < kRows * 4; ++at) f(results[at / 4][at % 4], at / 4, at % 4);
     };
-    each([&](float& z, int row, int k) { z = channels_[k].Scaled(sums[row][k]); });
-    if (epilogue_.residual != nullptr) {
-      const ResidualAdder<float> add(epilogue_);
-#pragma unroll
-      for (int row = 0; row < kRows; ++row) {
-        const int64_t at = element(row);
-        if (at < 0) continue;
-        const auto residual = *reinterpret_cast<const Pack<Out, 4>*>(static_cast<const Out*>(epilogue_.residual) + at);
-#pragma unroll
-        for (int k = 0; k < 4; ++k) results[row][k] = add(results[row][k], static_cast<float>(residual.v[k]));
-      }
-    }
-    if (activation.bends) [[unlikely]] {
-      BendAll(epilogue_, reinterpret_cast<float (&)[kRows * 4]>(results));
-    }
-    if (activation.low > -kInfinity) each([&](float& z, int, int) { z = ptx::MaxOrNan(z, activation.low); });
-    if (activation.high < kInfinity) each([&](float& z, int, int) { z = ptx::MinOrNan(z, activation.high); });
-    if (kScalesResults) each([&](float& z, int, int k) { z *= out_scales_[k]; });
+    EndSums([&] { each([&](float& z, int row, int k) { z = channels_[k].Scaled(sums[row][k]); }); },
+            [&] {
+              if (epilogue_.residual != nullptr) AddResidual(results, element);
+            },
+            [&] {
+              if (activation.bends) [[unlikely]] {
+                BendAll(epilogue_, reinterpret_cast<float (&)[kRows * 4]>(results));
+              }
+              if (activation.low > -kInfinity) each([&](float& z, int, int) { z = ptx::MaxOrNan(z, activation.low); });
+              if (activation.high < kInfinity) each([&](float& z, int, int) { z = ptx::MinOrNan(z, activation.high); });
+            },
+            [&] {
+              if (kScalesResults) each([&](float& z, int, int k) { z *= out_scales_[k]; });
+            });
   }
 
  private:
+  template <int kRows, typename F>
+  __device__ __forceinline__ void AddResidual(float (&results)[kRows][4], const F& element) const {
+    const ResidualAdder<float> add(epilogue_);
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      const int64_t at = element(row);
+      if (at < 0) continue;
+      const auto residual = *reinterpret_cast<const Pack<Out, 4>*>(static_cast<const Out*>(epilogue_.residual) + at);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) results[row][k] = add(results[row][k], static_cast<float>(residual.v[k]));
+    }
+  }
+
   static constexpr bool kScalesResults = std::is_same_v<Out, int8_t>;
   static constexpr float kInfinity = std::numeric_limits<float>::infinity();
 

@@ -337,6 +337,19 @@ class RowStreaming {
     __device__ __forceinline__ NoEpilogue(const Epilogue&, int64_t) {}
   };
 
+  __device__ __forceinline__ void Scale(const EpilogueOf<Sum, true>& epilogue, const PairScales<Sum> (&scales)[kBlocks],
+                                        int32_t dst_count, float (&results)[kPositions][kBlocks][4]) const {
+    if constexpr (kHoldsScales) {
+#pragma unroll
+      for (int at = 0; at < kPositions * kBlocks; ++at) {
+        float (&four)[4] = results[at / kBlocks][at % kBlocks];
+        scales[at % kBlocks].Scale(four, four);
+      }
+    } else {
+      ScaleSums(epilogue, first_col_, dst_count, results, results);
+    }
+  }
+
   template <typename Out>
   __device__ __forceinline__ void AddResidual(const EpilogueOf<Sum, true>& epilogue, int64_t origin, const Ends& ends,
                                               int32_t dst_count, float (&results)[kPositions][kBlocks][4]) const {
@@ -374,17 +387,12 @@ class RowStreaming {
       results[i][j][at % 4] = sum_[kLags - 1][i][j][at % 4];
     }
     if constexpr (kHasEpilogue) {
-      if constexpr (kHoldsScales) {
-#pragma unroll
-        for (int at = 0; at < kPositions * kBlocks; ++at) {
-          float (&four)[4] = results[at / kBlocks][at % kBlocks];
-          scales[at % kBlocks].Scale(four, four);
-        }
-      } else {
-        ScaleSums(epilogue, first_col_, dst_count, results, results);
-      }
-      if (epilogue.HasResidual()) AddResidual<Out>(epilogue, origin, ends, dst_count, results);
-      epilogue.ActivateAll(reinterpret_cast<float (&)[kPositions * kBlocks * 4]>(results));
+      EndSums([&] { Scale(epilogue, scales, dst_count, results); },
+              [&] {
+                if (epilogue.HasResidual()) AddResidual<Out>(epilogue, origin, ends, dst_count, results);
+              },
+              [&] { epilogue.ActivateAll(reinterpret_cast<float (&)[kPositions * kBlocks * 4]>(results)); },
+              [] {});  // rows are streamed of no bytes
     }
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {

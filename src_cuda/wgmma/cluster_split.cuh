@@ -179,13 +179,18 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
       const int32_t first_col = tile.first_col + cluster_sums.first_col();
       const int32_t end_col = first_col + cluster_sums.cols();
       if constexpr (kHasEpilogue) {
-        ScaleAndAddBias<kTile>(p, first_col, end_col, added);
-        if (p.epilogue.residual != nullptr) {
-          AddResidual<T, kTile>(p, first_col, end_col, added, [&](int half) { return offsets[half]; });
-        }
-        BendAll(p, added);
-        ClipAll(p.epilogue.of_floats, added[0]);
-        if constexpr (sizeof(Out) == 1) ScaleResults<kTile>(p, first_col, end_col, added[0]);
+        EndSums([&] { ScaleAndAddBias<kTile>(p, first_col, end_col, added); },
+                [&] {
+                  if (p.epilogue.residual == nullptr) return;
+                  AddResidual<T, kTile>(p, first_col, end_col, added, [&](int half) { return offsets[half]; });
+                },
+                [&] {
+                  BendAll(p, added);
+                  ClipAll(p.epilogue.of_floats, added[0]);
+                },
+                [&] {
+                  if constexpr (sizeof(Out) == 1) ScaleResults<kTile>(p, first_col, end_col, added[0]);
+                });
       }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {

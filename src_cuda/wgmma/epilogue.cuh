@@ -35,6 +35,9 @@ __device__ __forceinline__ void BringEpilogue(const WgmmaParams& p, int32_t firs
 // Large tiles leave their results in registers, rounded. Each subtile is stored behind the beginning of another step of
 // the next tile, which keeps the tensor cores busy meanwhile. The steps of smaller tiles are too short for that, or
 // another block multiplies. Larger tiles, and float32, lack registers.
+//
+// So the steps of EndSums are in two parts here: End has those that come before clipping, Round the others, subtile by
+// subtile.
 template <typename T, WgmmaTile kTile, WgmmaEpilogueKind kEpilogueKind, typename Sums>
 class WgmmaEpilogue {
   static constexpr bool kHasEpilogue = kEpilogueKind != WgmmaEpilogueKind::kNone,

@@ -176,10 +176,17 @@ __device__ __forceinline__ void ScaleResults(const WgmmaParams& p, int32_t first
 template <typename T>
 __device__ __forceinline__ float ResultOf(const WgmmaParams& p, float sum, int32_t channel, int64_t element) {
   const EpilogueOf<float, true> epilogue(p.epilogue, 0);
-  float z = epilogue.Of(channel).Scaled(sum);
-  if (epilogue.HasResidual()) z = epilogue.Adder()(z, Residual<T>(p.epilogue).One(true, element));
-  if (p.epilogue.of_floats.bends) WithBend(p.epilogue, [&](const auto& bend) { z = bend(z); });
-  return Clip(p.epilogue.of_floats, z);
+  float z;
+  EndSums([&] { z = epilogue.Of(channel).Scaled(sum); },
+          [&] {
+            if (epilogue.HasResidual()) z = epilogue.Adder()(z, Residual<T>(p.epilogue).One(true, element));
+          },
+          [&] {
+            if (p.epilogue.of_floats.bends) WithBend(p.epilogue, [&](const auto& bend) { z = bend(z); });
+            z = Clip(p.epilogue.of_floats, z);
+          },
+          [] {});  // of float32
+  return z;
 }
 
 // Four results, rounded to one byte and packed into one register.
