@@ -74,7 +74,7 @@ class LeakyRelu(Activation):
 
     slope: float = 0.01
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "slope", _number("LeakyRelu: slope", self.slope))
         if math.isinf(self.slope):
             raise ValueError(f"LeakyRelu: slope must be finite, got {self.slope}")
@@ -102,7 +102,7 @@ class Clip(Activation):
     low: float
     high: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "low", _number("Clip: low", self.low))
         object.__setattr__(self, "high", _number("Clip: high", self.high))
         if self.low > self.high:

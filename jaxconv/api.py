@@ -28,7 +28,7 @@ from jaxconv.arguments import (
 from jaxconv.filters import PreparedFilter, array_and_axes, array_and_axes_of_volumes, check_arrays
 from jaxconv.fused.call import Call
 from jaxconv.fused.gradient import fused_conv
-from jaxconv.planner.plan import check_implementation
+from jaxconv.planner.plan import Implementation, check_implementation
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.problem import ConvProblem, of_lax
 from jaxconv.problem.algorithms import precision_of_lax
@@ -37,7 +37,8 @@ from jaxconv.problem.wider import is_of_two_float8
 LAYOUTS = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}
 OF_DIMENSIONS = ("window_strides", "lhs_dilation", "rhs_dilation")
 Ints = int | Sequence[int]
-Padding = str | Sequence[tuple[int, int]]
+Pairs = Sequence[tuple[int, int]]
+Padding = str | Pairs
 Numbers = Array | float
 
 
@@ -322,7 +323,7 @@ def conv3d(
     return _conv(3, **locals())
 
 
-def _conv(rank: int, x, w, **arguments) -> Array:
+def _conv(rank: int, x: Array, w: Array | PreparedFilter, **arguments: Any) -> Array:
     lhs_layout, rhs_layout, out_layout = LAYOUTS[rank]
     check_arrays(x=x)
     w, rhs_layout = array_and_axes(w, rhs_layout)
@@ -334,7 +335,7 @@ def _conv(rank: int, x, w, **arguments) -> Array:
     return _conv_of(x, w, dimension_numbers=(lhs_layout, rhs_layout, out_layout), **arguments)
 
 
-def _conv_in_blocks(x, w, **arguments) -> Array:
+def _conv_in_blocks(x: Array, w: Array | PreparedFilter, **arguments: Any) -> Array:
     """conv2d of NCHW32."""
     arguments |= _of_each_dimension(2, arguments)
     arguments |= _checked(2, arguments)
@@ -359,7 +360,7 @@ def _checked(rank: int, arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: of_dimensions(name, arguments[name], rank) for name in OF_DIMENSIONS}
 
 
-def _conv_of(x, w, *, in_blocks: bool = False, **arguments) -> Array:
+def _conv_of(x: Array, w: Array, *, in_blocks: bool = False, **arguments: Any) -> Array:
     """in_blocks: whether the residual and the result have their channels in blocks, see `jaxconv.blocks`."""
     periodic = ()
     if circular := circular_dimensions(arguments["padding"], x.ndim - 2):
@@ -377,8 +378,16 @@ def _conv_of(x, w, *, in_blocks: bool = False, **arguments) -> Array:
 
 
 def _padded_with_other_ends(
-    circular: tuple[int, ...], x, kernel: Sequence[int], *, padding, window_strides, lhs_dilation, rhs_dilation, **_
-):
+    circular: tuple[int, ...],
+    x: Array,
+    kernel: Sequence[int],
+    *,
+    padding: Sequence[Any],
+    window_strides: Sequence[int],
+    lhs_dilation: Sequence[int],
+    rhs_dilation: Sequence[int],
+    **_: Any,
+) -> tuple[Array, Pairs, tuple[int, ...]]:
     """x, the padding, and the dimensions that are periodic with it.
 
     These are such whose size the stride divides. Along the others the image is copied with its padding.
@@ -391,7 +400,7 @@ def _padded_with_other_ends(
     return *_wrapped(x, pads, [i for i in circular if i not in periodic]), periodic
 
 
-def _wrapped(x, padding, dims: Sequence[int]):
+def _wrapped(x: Array, padding: Pairs, dims: Sequence[int]) -> tuple[Array, Pairs]:
     """x with its padding in some dimensions, and the padding of the others."""
     sides = [padding[i - 1] if i - 1 in dims else (0, 0) for i in range(x.ndim)]
     return jnp.pad(x, sides, "wrap"), [(0, 0) if i in dims else pair for i, pair in enumerate(padding)]
@@ -401,7 +410,13 @@ def _wrapped(x, padding, dims: Sequence[int]):
 
 
 def _convolve(
-    lax_function: Callable, bind: Callable, lhs, rhs, implementation, periodic: tuple[int, ...] = (), **arguments
+    lax_function: Callable[..., Array],
+    bind: Callable[..., Any],
+    lhs: Array,
+    rhs: Array,
+    implementation: Implementation,
+    periodic: tuple[int, ...] = (),
+    **arguments: Any,
 ) -> Array:
     """What lax's function would return, by `bind`, or by lax's function if no native kernel may take it.
 
@@ -413,7 +428,15 @@ def _convolve(
 
 
 @eager.compiled(static=5)
-def _answer(lax_function, bind, implementation, periodic, arguments: Arguments, lhs, rhs) -> Array:
+def _answer(
+    lax_function: Callable[..., Array],
+    bind: Callable[..., Any],
+    implementation: Implementation,
+    periodic: tuple[int, ...],
+    arguments: Arguments,
+    lhs: Array,
+    rhs: Array,
+) -> Array:
     problem, sharding = read(lax_function, lhs, rhs, arguments)
     if implementation == "xla":
         return _answer_of_lax(lax_function, lhs, rhs, periodic, **dict(arguments))
@@ -425,7 +448,14 @@ def _answer(lax_function, bind, implementation, periodic, arguments: Arguments, 
 
 
 def _answer_of_lax(
-    lax_function: Callable, lhs, rhs, periodic: tuple[int, ...], *, padding, precision, **arguments
+    lax_function: Callable[..., Array],
+    lhs: Array,
+    rhs: Array,
+    periodic: tuple[int, ...],
+    *,
+    padding: Sequence[Any],
+    precision: Any,
+    **arguments: Any,
 ) -> Array:
     if periodic:
         lhs, padding = _wrapped(lhs, padding, periodic)
@@ -434,26 +464,34 @@ def _answer_of_lax(
 
 
 def _convolve_fused(
-    lhs,
-    rhs,
+    lhs: Array,
+    rhs: Array,
     given: dict[str, Any],
-    implementation,
+    implementation: Implementation,
     periodic: tuple[int, ...] = (),
     in_blocks: bool = False,
-    **arguments,
+    **arguments: Any,
 ) -> Array:
     """The convolution with the epilogue of the arguments `given`, by kernels or by lax."""
     check_implementation(implementation, "xla")
     check_arrays(lhs=lhs, rhs=rhs)
     epilogue.check_given(given)
     activation, out_dtype = given.pop("activation"), given.pop("out_dtype")
-    arguments = normalised(lhs, rhs, arguments)
-    return _answer_fused(implementation, periodic, in_blocks, arguments, activation, out_dtype, lhs, rhs, given)
+    checked = normalised(lhs, rhs, arguments)
+    return _answer_fused(implementation, periodic, in_blocks, checked, activation, out_dtype, lhs, rhs, given)
 
 
 @eager.compiled(static=6)
 def _answer_fused(
-    implementation, periodic, in_blocks, arguments: Arguments, activation, out_dtype, lhs, rhs, given: dict[str, Any]
+    implementation: Implementation,
+    periodic: tuple[int, ...],
+    in_blocks: bool,
+    arguments: Arguments,
+    activation: str | Activation | None,
+    out_dtype: Any,
+    lhs: Array,
+    rhs: Array,
+    given: dict[str, Any],
 ) -> Array:
     problem, sharding = _read(lhs, rhs, arguments)
     preferred = dict(arguments)["preferred_element_type"]
@@ -469,7 +507,7 @@ def _answer_fused(
     return blocks.to_blocks(y) if in_blocks and not end.in_blocks else y
 
 
-def _read(lhs, rhs, arguments: Arguments) -> tuple[ConvProblem, NamedSharding]:
+def _read(lhs: Array, rhs: Array, arguments: Arguments) -> tuple[ConvProblem, NamedSharding]:
     """`read`, also of two float8 types. lax takes one type: all but that is the same."""
     if not is_of_two_float8(lhs.dtype, rhs.dtype):
         return read(lax.conv_general_dilated, lhs, rhs, arguments)
@@ -480,28 +518,42 @@ def _read(lhs, rhs, arguments: Arguments) -> tuple[ConvProblem, NamedSharding]:
 # The ways to bind a problem.
 
 
-def _bind(lhs, rhs, problem: ConvProblem, implementation, sharding) -> Array:
+def _bind(
+    lhs: Array, rhs: Array, problem: ConvProblem, implementation: Implementation, sharding: NamedSharding
+) -> Array:
     if of_lax.are_summed_wide(problem) and (gradient := of_lax.weight_gradient(problem)) is not None:
         return primitives.wgrad(lhs, rhs, gradient, implementation, sharding)
     return primitives.conv(lhs, rhs, problem, implementation, sharding)
 
 
-def _bind_transposed(lhs, rhs, problem: ConvProblem, implementation, sharding) -> Array:
+def _bind_transposed(
+    lhs: Array, rhs: Array, problem: ConvProblem, implementation: Implementation, sharding: NamedSharding
+) -> Array:
     """With `transpose_kernel` lax reverses the filter and swaps its channels. Here the problem says both."""
     problem = replace(problem, rhs_shape=rhs.shape, rhs_spec=problem.rhs_spec.swapped(), reverse=True)
     return primitives.conv(lhs, rhs, problem, implementation, sharding)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
-def _bind_front(x, w, problem: ConvProblem, implementation, sharding) -> Array:
+def _bind_front(
+    x: Array, w: Array, problem: ConvProblem, implementation: Implementation, sharding: NamedSharding
+) -> Array:
     return primitives.conv(x, w, problem, implementation, sharding)
 
 
-def _front_fwd(x, w, problem, implementation, sharding):
+def _front_fwd(
+    x: Array, w: Array, problem: ConvProblem, implementation: Implementation, sharding: NamedSharding
+) -> tuple[Array, tuple[Array, Array]]:
     return primitives.conv(x, w, problem, implementation, sharding), (x, w)
 
 
-def _front_bwd(problem, implementation, sharding, residuals, g):
+def _front_bwd(
+    problem: ConvProblem,
+    implementation: Implementation,
+    sharding: NamedSharding,
+    residuals: tuple[Array, Array],
+    g: Array,
+) -> tuple[Array, Array]:
     x, w = residuals
     dx = primitives.conv(g, w, problem.dgrad(), implementation, jax.typeof(x).sharding)
     dw = primitives.wgrad(x, g, problem, implementation, jax.typeof(w).sharding)

@@ -17,13 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.sharding import NamedSharding
+from jax.typing import ArrayLike
 
 from jaxconv.problem import ConvProblem, algorithms
 
 Arguments = tuple[tuple[str, Any], ...]  # by name, hashable
 
 
-def normalised(lhs, rhs, arguments: dict[str, Any]) -> Arguments:
+def normalised(lhs: Array, rhs: Array, arguments: dict[str, Any]) -> Arguments:
     """The arguments as tuples of integers, after the checks that lax makes only while lowering."""
     arguments = dict(arguments)
     rank = lhs.ndim - 2 if lhs.ndim == rhs.ndim >= 2 else None  # lax finds that there is none
@@ -79,7 +80,7 @@ def pairs(padding: Any) -> tuple[tuple[int, int], ...]:
         raise ValueError(f"padding must be a string or a sequence of (low, high) pairs, got {padding!r}") from e
 
 
-def _check_axes(lhs, rhs, numbers: Any) -> None:
+def _check_axes(lhs: Array, rhs: Array, numbers: Any) -> None:
     """Of an order of axes as numbers. One of names is checked by lax, and a tuple of tuples is refused by it."""
     if isinstance(numbers, lax.ConvDimensionNumbers):
         for axes in map(tuple, numbers):
@@ -106,7 +107,7 @@ def check_is_array(name: str, x: Any) -> None:
     check_array(name, x)
 
 
-def as_array(x) -> Array:
+def as_array(x: ArrayLike) -> Array:
     """`jnp.asarray`, which differentiates and maps a cast of a tracer, even one to its own dtype."""
     return x if isinstance(x, Array) else jnp.asarray(x)
 
@@ -119,11 +120,13 @@ def circular_dimensions(padding: Any, rank: int) -> tuple[int, ...]:
 
 
 @partial(jax.jit, static_argnames=("lax_function", "arguments"))
-def _traced(lhs, rhs, lax_function, arguments):
+def _traced(lhs: Array, rhs: Array, lax_function: Callable[..., Array], arguments: Arguments) -> Array:
     return lax_function(lhs, rhs, **dict(arguments))
 
 
-def read(lax_function: Callable, lhs, rhs, arguments: Arguments) -> tuple[ConvProblem, NamedSharding]:
+def read(
+    lax_function: Callable[..., Array], lhs: Array, rhs: Array, arguments: Arguments
+) -> tuple[ConvProblem, NamedSharding]:
     """The problem of lax's function for normalised arguments, and the sharding of its result."""
     jaxpr = _traced.trace(lhs, rhs, lax_function=lax_function, arguments=arguments).jaxpr
     (equation,) = (e for e in jaxpr.eqns if e.primitive is lax.conv_general_dilated_p)

@@ -87,7 +87,7 @@ class OfVolumes(NamedTuple):
     rhs_dilation: tuple[int, ...]
 
 
-def filter_of_volumes(w, axes: str) -> tuple[Any, str]:
+def filter_of_volumes(w: Array, axes: str) -> tuple[Array, str]:
     """A view of a filter, with its input channels as planes of blocks, and the names of its axes."""
     if w.ndim != 4:
         raise TypeError(f"w must have 4 dimensions, {axes}, got shape {w.shape}")
@@ -100,7 +100,7 @@ def filter_of_volumes(w, axes: str) -> tuple[Any, str]:
     return w.reshape(*before, ins // BLOCK_CHANNELS, BLOCK_CHANNELS, *after), axes.replace("I", "DI")
 
 
-def check_filter(w, axes: str) -> None:
+def check_filter(w: Array, axes: str) -> None:
     """Raises if the layout does not take a filter for its dtype or its output channels."""
     _check_is_int8("w", w)
     outs = w.shape[axes.index("O")]
@@ -110,12 +110,21 @@ def check_filter(w, axes: str) -> None:
         )
 
 
-def _check_is_int8(name: str, array) -> None:
+def _check_is_int8(name: str, array: Array) -> None:
     if array.dtype != jnp.int8:
         raise TypeError(f'{name} must be int8 with layout "{NAME}", got {array.dtype.name}')
 
 
-def of_volumes(x, w, axes: str, window_strides, padding, lhs_dilation, rhs_dilation, groups: int) -> OfVolumes:
+def of_volumes(
+    x: Array,
+    w: Array,
+    axes: str,
+    window_strides: Sequence[int],
+    padding: str | Sequence[Any],
+    lhs_dilation: Sequence[int],
+    rhs_dilation: Sequence[int],
+    groups: int,
+) -> OfVolumes:
     """conv2d's arguments with one entry for each of two dimensions. w: of `axes`, as `filter_of_volumes`."""
     sizes = dict(zip(axes, w.shape, strict=True))
     _check(x, w, axes, sizes, lhs_dilation, groups)
@@ -129,7 +138,9 @@ def of_volumes(x, w, axes: str, window_strides, padding, lhs_dilation, rhs_dilat
     return OfVolumes(numbers, (1, *window_strides), ((0, 0), *padding), (1, 1, 1), (1, *rhs_dilation))
 
 
-def _pairs(padding: str, image, window, strides, dilation) -> Sequence[Any]:
+def _pairs(
+    padding: str, image: Sequence[int], window: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
+) -> Sequence[Any]:
     """The padding of each dimension: of the planes there is none, so that a name must not be for all three."""
     if circular_dimensions(padding, 2):
         return (padding,) * 2
@@ -137,7 +148,7 @@ def _pairs(padding: str, image, window, strides, dilation) -> Sequence[Any]:
     return lax.padtype_to_pads(image, extents, strides, padding)
 
 
-def _check(x, w, axes: str, sizes: dict[str, int], lhs_dilation: Sequence[int], groups: int) -> None:
+def _check(x: Array, w: Array, axes: str, sizes: dict[str, int], lhs_dilation: Sequence[int], groups: int) -> None:
     _check_is_int8("x", x)
     check_filter(w, axes)
     if x.ndim != 5:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, wraps
+from typing import Any
 
 import jax
 
@@ -27,11 +28,11 @@ def compiled(static: int) -> Callable[[Function], Function]:
     def decorated(function: Function) -> Function:
         # A program that was compiled with a warning must not answer when the warning is an error.
         @partial(jax.jit, static_argnums=range(1 + static))
-        def convolution(warnings_are_errors, *arguments):
+        def convolution(warnings_are_errors: bool, *arguments: Any) -> jax.Array:
             return function(*arguments)
 
         @wraps(function)
-        def call(*arguments):
+        def call(*arguments: Any) -> jax.Array:
             if trace_state_clean():
                 return convolution(fallback.warnings_are_errors(), *arguments)
             return function(*arguments)

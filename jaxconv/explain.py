@@ -76,8 +76,8 @@ def answers(fn: Callable, *args: Any, **kwargs: Any) -> list[Answer]:
 def _answer(equation: JaxprEqn, platform: str | None, tuning: Tuning) -> Answer:
     ours = pass_of(equation, platform, tuning)
     if ours is None:
-        lhs, rhs, out = (v.aval for v in (*equation.invars, *equation.outvars))
-        problem = ConvProblem.from_lax(lhs, rhs, out, equation.params)
+        avals: list[Any] = [v.aval for v in (*equation.invars, *equation.outvars)]
+        problem = ConvProblem.from_lax(*avals, params=equation.params)
         reason = unsupported_reason(problem)
         return Answer("convolution", problem, "lax" if reason else "lax, as asked", reason=reason)
     kind, problem, implementation, epilogue, epilogue_kind, apart = ours

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental.xla_metadata import set_xla_metadata
 
-from jaxconv.planner.plan import Constraint
+from jaxconv.planner.plan import Constraint, Implementation
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.algorithms import precision_of_lax
 from jaxconv.problem.factors import fold, other_filter, unfold
@@ -48,11 +48,11 @@ def warnings_are_errors(message: str = BEGINNING) -> bool:
     return next((f[0] for f in warnings.filters if applies(f)), "default") == "error"
 
 
-def allows_lax(implementation: str | Constraint | None) -> bool:
+def allows_lax(implementation: Implementation) -> bool:
     return implementation is None or (isinstance(implementation, Constraint) and implementation.or_lax)
 
 
-def warn_or_raise(reason: str, implementation, problem: ConvProblem) -> None:
+def warn_or_raise(reason: str, implementation: Implementation, problem: ConvProblem) -> None:
     """Warns that lax answers, or raises NotImplementedError if the implementation does not allow it."""
     if not allows_lax(implementation):
         raise NotImplementedError(f"implementation={implementation!r} cannot do this convolution: {reason}. {problem}")

@@ -89,7 +89,7 @@ def check_arrays(**arrays: Any) -> None:
         check_is_array(name, array)
 
 
-def array_and_axes(w: Any, axes: str) -> tuple[Any, str]:
+def array_and_axes(w: Array | PreparedFilter, axes: str) -> tuple[Array, str]:
     """A filter's array, and the names of its axes. axes: those of a filter that is not prepared, as "HWIO"."""
     if not isinstance(w, PreparedFilter):
         return w, axes
@@ -99,7 +99,7 @@ def array_and_axes(w: Any, axes: str) -> tuple[Any, str]:
     return w.array, "".join((*spatial, outs, ins))
 
 
-def array_and_axes_of_volumes(w: Any) -> tuple[Any, str]:
+def array_and_axes_of_volumes(w: Array | PreparedFilter) -> tuple[Array, str]:
     """The same as the 3-D convolution sees a filter of NCHW32."""
     if isinstance(w, PreparedFilter) and w.layout == blocks.NAME:
         if w.array.ndim != len(OF_VOLUMES):

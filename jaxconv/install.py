@@ -19,7 +19,7 @@ from jax.interpreters import mlir
 from jaxconv import fallback, ffi, lowering
 from jaxconv._jax_private import _lowerings, _platform_specific_lowerings
 from jaxconv.planner.families import FAMILIES
-from jaxconv.planner.plan import Constraint, check_implementation, constraint_of
+from jaxconv.planner.plan import Constraint, Implementation, check_implementation, constraint_of
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.algorithms import precision_of_lax
 from jaxconv.problem.factors import other_filter
@@ -41,7 +41,7 @@ class Pass(NamedTuple):
 
     kind: str
     problem: ConvProblem
-    implementation: Constraint | None
+    implementation: Implementation
     epilogue: str = ""
     epilogue_kind: EpilogueKind = EpilogueKind.NONE
     apart: Apart | None = None
@@ -130,8 +130,14 @@ def our_pass(platform: str | None, context: Any, avals: Sequence[Any], params: d
 
 
 def _leave_to_lax(
-    platform: str | None, by_lax: Any, name: str | None, ctx: mlir.LoweringRuleContext, lhs, rhs, **params
-):
+    platform: str | None,
+    by_lax: Any,
+    name: str | None,
+    ctx: mlir.LoweringRuleContext,
+    lhs: mlir.Value,
+    rhs: mlir.Value,
+    **params: Any,
+) -> Sequence[mlir.Value]:
     """The rule of platforms that `install` was not asked for, or that have no kernels. A warning says so."""
     if not fallback.is_by_lax(ctx.jaxpr_eqn_ctx):
         for here in (platform,) if platform else ctx.platforms or ctx.module_context.platforms:
@@ -140,7 +146,9 @@ def _leave_to_lax(
     return by_lax(ctx, lhs, rhs, **params | {"precision": precision_of_lax(params["precision"])})
 
 
-def _lower(platform: str, by_lax: Any, ctx: mlir.LoweringRuleContext, lhs, rhs, **params):
+def _lower(
+    platform: str, by_lax: Any, ctx: mlir.LoweringRuleContext, lhs: mlir.Value, rhs: mlir.Value, **params: Any
+) -> Sequence[mlir.Value]:
     ours = our_pass(platform, ctx.jaxpr_eqn_ctx, [*ctx.avals_in, *ctx.avals_out], params)
     if ours is None:
         return by_lax(ctx, lhs, rhs, **params)

@@ -6,12 +6,13 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.interpreters import mlir
+from jax.sharding import NamedSharding
 
 from jaxconv import fallback, ffi
 from jaxconv._jax_private import lower_with_sharding_in_types
@@ -19,7 +20,7 @@ from jaxconv.compiled import planning
 from jaxconv.complex_numbers import as_real, complex_convolution, is_complex
 from jaxconv.epilogue import NOTHING as NO_EPILOGUE
 from jaxconv.planner.choose import Choice, choose, copy_seconds, widening_seconds
-from jaxconv.planner.plan import ANY, Constraint, ConvPlan, Lax, constraint_of
+from jaxconv.planner.plan import ANY, Constraint, ConvPlan, Implementation, Lax, constraint_of
 from jaxconv.planner.support import unsupported_reason
 from jaxconv.planner.xla import choose_or_lax
 from jaxconv.problem import ROLES, ConvProblem
@@ -29,6 +30,7 @@ from jaxconv.problem.product import OPERANDS, RESULT, EpilogueKind
 from jaxconv.problem.wider import (
     FLOAT32,
     INT32,
+    Compute,
     converted,
     has_float8,
     with_result,
@@ -50,7 +52,17 @@ from jaxconv.tuning.file import NOTHING, Tuning
 from jaxconv.tuning.loaded import loaded_tuning
 
 
-def lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, implementation, sharding):
+def lower(
+    kind: str,
+    platform: str | None,
+    ctx: mlir.LoweringRuleContext,
+    a: mlir.Value,
+    b: mlir.Value,
+    *,
+    problem: ConvProblem,
+    implementation: Implementation,
+    sharding: NamedSharding | None,
+) -> Sequence[mlir.Value]:
     # Taken once: the partitioner asks for the computation later, when another file may be loaded than the digest is of.
     return lower_split(kind, platform, ctx, (a, b), problem, implementation, loaded_tuning())
 
@@ -58,13 +70,13 @@ def lower(kind: str, platform: str | None, ctx, a, b, *, problem: ConvProblem, i
 def lower_split(
     kind: str,
     platform: str | None,
-    ctx,
-    operands: Sequence[Any],
+    ctx: mlir.LoweringRuleContext,
+    operands: Sequence[mlir.Value],
     problem: ConvProblem,
-    implementation,
+    implementation: Implementation,
     tuning: Tuning,
     end: End | None = None,
-):
+) -> Sequence[mlir.Value]:
     """A primitive over the devices of its program. end: what a conv ends with, if not with its sums."""
     compute = partial(_computation, kind, platform, implementation, tuning)
     local, module = Local(compute), ctx.module_context
@@ -90,7 +102,9 @@ def lower_split(
     return [lower_with_sharding_in_types(ctx, out, ctx.avals_out[0])]
 
 
-def _computation(kind: str, platform: str | None, implementation, tuning: Tuning, problem: ConvProblem):
+def _computation(
+    kind: str, platform: str | None, implementation: Implementation, tuning: Tuning, problem: ConvProblem
+) -> Compute:
     """What answers a problem on a platform: a native kernel; lax, where it is measured or expected to be the fastest;
     or else lax with a warning, if no name forbids that."""
     again = partial(_computation, kind, platform, implementation, tuning)
@@ -110,7 +124,9 @@ def _computation(kind: str, platform: str | None, implementation, tuning: Tuning
     return complex_convolution(kind, problem, compute, platform) if is_complex(problem) else compute
 
 
-def _with_rows(platform: str | None, implementation, tuning: Tuning, apart: Apart) -> Callable[..., Array] | None:
+def _with_rows(
+    platform: str | None, implementation: Implementation, tuning: Tuning, apart: Apart
+) -> Callable[..., Array] | None:
     choice = decide_apart(platform, apart, implementation, tuning)
     return choice and ffi.convolution(choice.plan, apart.problem)
 
@@ -199,7 +215,7 @@ def _is_faster(
     return math.isfinite(cost) and cost <= of_converted + widening_seconds(kind, problem, converted, device)
 
 
-def _by_lax(reason: str, kind: str, implementation, problem: ConvProblem):
+def _by_lax(reason: str, kind: str, implementation: Implementation, problem: ConvProblem) -> Compute:
     fallback.warn_or_raise(reason, implementation, problem)
     return fallback.LAX[kind](problem)
 
@@ -208,7 +224,7 @@ def decide(
     kind: str,
     platform: str | None,
     problem: ConvProblem,
-    implementation,
+    implementation: Implementation,
     tuning: Tuning = NOTHING,
     epilogue_kind: EpilogueKind = EpilogueKind.NONE,
 ) -> Choice:
@@ -248,7 +264,9 @@ class ChoiceOfRows(NamedTuple):
     choice: Choice
 
 
-def decide_apart(platform: str | None, apart: Apart, implementation, tuning: Tuning = NOTHING) -> ChoiceOfRows | None:
+def decide_apart(
+    platform: str | None, apart: Apart, implementation: Implementation, tuning: Tuning = NOTHING
+) -> ChoiceOfRows | None:
     """A kernel that reads the rows where they lie, if it is expected to be faster than a copy of the lhs with its rows,
     and the kernel that `decide` finds for that. What was measured is not expected, but taken."""
     constraint, problem = constraint_of(implementation), apart.problem

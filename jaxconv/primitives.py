@@ -6,17 +6,21 @@ wgrad[p](lhs, cotangent of out) has two convs as its transposes. So all derivati
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 from jax import Array, lax
+from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import ArrayLike
 
 from jaxconv import ffi, lowering
 from jaxconv._jax_private import simple_impl
+from jaxconv.planner.plan import Implementation
 from jaxconv.problem import ConvProblem, factors
 from jaxconv.problem.product import OPERANDS, RESULT
 
@@ -28,19 +32,25 @@ except ImportError:  # experimental: a jax without jet needs no rules for it
 PRIMITIVES = {kind: Primitive(f"jaxconv_{kind}") for kind in OPERANDS}
 
 
-def conv(lhs: Array, rhs: Array, problem: ConvProblem, implementation, sharding) -> Array:
+def conv(
+    lhs: Array, rhs: Array, problem: ConvProblem, implementation: Implementation, sharding: NamedSharding
+) -> Array:
     """The convolution of lhs and rhs. sharding: of the result's type."""
     return _bind("conv", lhs, rhs, problem, implementation, sharding)
 
 
-def wgrad(lhs: Array, out: Array, problem: ConvProblem, implementation, sharding) -> Array:
+def wgrad(
+    lhs: Array, out: Array, problem: ConvProblem, implementation: Implementation, sharding: NamedSharding
+) -> Array:
     """The filter's cotangent for an output's cotangent `out`."""
     if problem.reverse:  # the same sum from the other side has one residue class, where this one may have many
         lhs, out, problem = out, lhs, problem.dgrad()
     return _bind("wgrad", lhs, out, problem, implementation, sharding)
 
 
-def _bind(kind: str, a: Array, b: Array, problem: ConvProblem, implementation, sharding) -> Array:
+def _bind(
+    kind: str, a: Array, b: Array, problem: ConvProblem, implementation: Implementation, sharding: NamedSharding
+) -> Array:
     a, b = promote(a, b)
     return PRIMITIVES[kind].bind(a, b, problem=problem, implementation=implementation, sharding=sharding)
 
@@ -61,7 +71,15 @@ def promote(*arrays: Array) -> tuple[Array, ...]:
 # Shapes and types.
 
 
-def _abstract(kind: str, a, b, *, problem: ConvProblem, implementation, sharding):
+def _abstract(
+    kind: str,
+    a: ShapedArray,
+    b: ShapedArray,
+    *,
+    problem: ConvProblem,
+    implementation: Implementation,
+    sharding: NamedSharding,
+) -> ShapedArray:
     roles = OPERANDS[kind]
     for role, aval in zip(roles, (a, b), strict=True):
         expected = (problem.shape(role), problem.dtype(role))
@@ -78,23 +96,33 @@ def _abstract(kind: str, a, b, *, problem: ConvProblem, implementation, sharding
 # Derivatives. `x` is the operand whose cotangent is computed: only its type is known.
 
 
-def _conv_transpose_lhs(ct, x, rhs, *, problem, implementation, sharding):
+def _conv_transpose_lhs(
+    ct: Array, x: ad.UndefinedPrimal, rhs: Array, *, problem: ConvProblem, implementation: Implementation, **_: Any
+) -> Array:
     return conv(ct, rhs, problem.dgrad(), implementation, x.aval.sharding)
 
 
-def _conv_transpose_rhs(ct, lhs, x, *, problem, implementation, sharding):
+def _conv_transpose_rhs(
+    ct: Array, lhs: Array, x: ad.UndefinedPrimal, *, problem: ConvProblem, implementation: Implementation, **_: Any
+) -> Array:
     return wgrad(lhs, ct, problem, implementation, x.aval.sharding)
 
 
-def _wgrad_transpose_lhs(ct, x, out, *, problem, implementation, sharding):
+def _wgrad_transpose_lhs(
+    ct: Array, x: ad.UndefinedPrimal, out: Array, *, problem: ConvProblem, implementation: Implementation, **_: Any
+) -> Array:
     return conv(out, ct, problem.dgrad(), implementation, x.aval.sharding)
 
 
-def _wgrad_transpose_out(ct, lhs, x, *, problem, implementation, sharding):
+def _wgrad_transpose_out(
+    ct: Array, lhs: Array, x: ad.UndefinedPrimal, *, problem: ConvProblem, implementation: Implementation, **_: Any
+) -> Array:
     return conv(lhs, ct, problem, implementation, x.aval.sharding)
 
 
-def _taylor(product: Callable, operands, series, **params):
+def _taylor(
+    product: Callable[..., Array], operands: Sequence[Array], series: Sequence[Sequence[Array]], **params: Any
+) -> tuple[ArrayLike, Sequence[ArrayLike]]:
     """jet's rule, the product of two polynomials: coefficient k is the sum of a[i] * b[k - i]."""
     a, b = ([x, *coefficients] for x, coefficients in zip(operands, series, strict=True))
     first, *others = (sum(product(a[i], b[k - i], **params) for i in range(k + 1)) for k in range(len(a)))
@@ -111,8 +139,15 @@ TRANSPOSES = {
 
 
 def _batch(
-    kind: str, axis_data, operands: tuple[Array, Array], mapped_axes, *, problem: ConvProblem, implementation, sharding
-):
+    kind: str,
+    axis_data: Any,
+    operands: tuple[Array, Array],
+    mapped_axes: Sequence[int | None],
+    *,
+    problem: ConvProblem,
+    implementation: Implementation,
+    sharding: NamedSharding,
+) -> tuple[Array, int | None]:
     if all(axis is None for axis in mapped_axes):
         return _bind(kind, *operands, problem, implementation, sharding), None
     roles, result = OPERANDS[kind], RESULT[kind]

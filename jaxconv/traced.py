@@ -42,7 +42,7 @@ def trace(fn: Callable, *args: Any, **kwargs: Any) -> Traced:
     leaves, tree = jax.tree.flatten((args, kwargs))
     arrays = {index: leaf for index, leaf in enumerate(leaves) if _is_array(leaf)}
 
-    def of_arrays(arrays):
+    def of_arrays(arrays: dict[int, Any]) -> Any:
         args, kwargs = jax.tree.unflatten(tree, (arrays.get(index, leaf) for index, leaf in enumerate(leaves)))
         return fn(*args, **kwargs)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from jax import Array
@@ -11,6 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxconv import fallback, primitives
 from jaxconv.epilogue import Epilogue
+from jaxconv.planner.plan import Implementation
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.product import EpilogueKind
 from jaxconv.sharding.block import Local, block
@@ -23,7 +24,7 @@ class Call(NamedTuple):
 
     problem: ConvProblem
     epilogue: Epilogue
-    implementation: Any
+    implementation: Implementation
     sharding: NamedSharding
 
     @property
@@ -67,13 +68,17 @@ class Call(NamedTuple):
         return self.epilogue.apply(self.problem, sums, self.named(operands))
 
 
-def conv(lhs: Array, rhs: Array, problem: ConvProblem, implementation: Any, sharding: NamedSharding) -> Array:
+def conv(
+    lhs: Array, rhs: Array, problem: ConvProblem, implementation: Implementation, sharding: NamedSharding
+) -> Array:
     if implementation == BY_LAX:
         return block("conv", problem, Local(fallback.LAX["conv"]), {}, {})(lhs, rhs)
     return primitives.conv(lhs, rhs, problem, implementation, sharding)
 
 
-def wgrad(lhs: Array, out: Array, problem: ConvProblem, implementation: Any, sharding: NamedSharding) -> Array:
+def wgrad(
+    lhs: Array, out: Array, problem: ConvProblem, implementation: Implementation, sharding: NamedSharding
+) -> Array:
     if implementation == BY_LAX:
         return block("wgrad", problem, Local(fallback.LAX["wgrad"]), {}, {})(lhs, out)
     return primitives.wgrad(lhs, out, problem, implementation, sharding)

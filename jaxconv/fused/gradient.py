@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -18,6 +17,8 @@ from jaxconv.fused.primitive import bind, of_filter
 from jaxconv.problem.wider import BFLOAT16, FLOAT16, has_float8, in_float32, wider_dtype, with_dtypes
 
 Operands = dict[str, Array]
+Cotangents = dict[str, Array | None]
+Kept = tuple[Array, Array, dict[str, Any], Array | None]  # lhs, rhs, operands of which one may be `Absent`, result
 
 
 @jax.tree_util.register_static
@@ -35,7 +36,7 @@ def fused_conv(call: Call, lhs: Array, rhs: Array, operands: Operands) -> Array:
     return bind(call, lhs, rhs, operands)
 
 
-def _fwd(call: Call, lhs: Array, rhs: Array, operands: Operands):
+def _fwd(call: Call, lhs: Array, rhs: Array, operands: Operands) -> tuple[Array, Kept | None]:
     """Keeps the result if the activation's derivative can be had from it, or what the activation is applied to."""
     if call.epilogue.out_dtype == INT8:  # which has no derivative
         return bind(call, lhs, rhs, operands), None
@@ -47,7 +48,7 @@ def _fwd(call: Call, lhs: Array, rhs: Array, operands: Operands):
     return call.epilogue.rounded(activated), (lhs, rhs, _kept(operands), z)
 
 
-def _kept(operands: Operands) -> Mapping[str, Array | Absent]:
+def _kept(operands: Operands) -> dict[str, Any]:
     """Without a residual that no derivative reads: it would take memory until the backward pass."""
     if "residual" not in operands or "residual_scale" in operands:
         return operands
@@ -55,8 +56,8 @@ def _kept(operands: Operands) -> Mapping[str, Array | Absent]:
     return operands | {"residual": Absent(residual.dtype, jax.typeof(residual).sharding)}
 
 
-def _bwd(call: Call, kept, dy: Array):
-    if call.epilogue.out_dtype == INT8:
+def _bwd(call: Call, kept: Kept | None, dy: Array) -> tuple[Array | None, Array | None, Cotangents | None]:
+    if kept is None:  # of an int8 result
         return None, None, None
     lhs, rhs, operands, result = kept
     dz, cotangents = _through_activation(call, operands, result, dy)
@@ -71,7 +72,7 @@ def _bwd(call: Call, kept, dy: Array):
 fused_conv.defvjp(_fwd, _bwd)
 
 
-def _through_activation(call: Call, operands: Operands, result: Array | None, dy: Array):
+def _through_activation(call: Call, operands: Operands, result: Array | None, dy: Array) -> tuple[Array, Cotangents]:
     """The cotangent of what the activation is applied to, and that of out_scale."""
     dy = dy.astype(call.epilogue.number_dtype(call.problem))
     if result is None:
@@ -86,7 +87,9 @@ def _through_activation(call: Call, operands: Operands, result: Array | None, dy
     return dz, {} if out_scale is None else {"out_scale": d_out_scale}
 
 
-def _of_convolution(call: Call, lhs: Array, rhs: Array, scale: Array | None, dz: Array, narrow: np.dtype):
+def _of_convolution(
+    call: Call, lhs: Array, rhs: Array, scale: Array | None, dz: Array, narrow: np.dtype
+) -> tuple[Array | None, Array | None, Cotangents]:
     """The cotangents of lhs, rhs and the scale. narrow: a dtype that holds dz exactly.
 
     scale * conv(lhs, rhs) is linear in rhs: so the filter's cotangent has the scale's, without the output. Of 16 bits
@@ -121,8 +124,8 @@ def _of_convolution(call: Call, lhs: Array, rhs: Array, scale: Array | None, dz:
     return dlhs, drhs, cotangents
 
 
-def _of_summands(call: Call, operands: Operands, dz: Array) -> dict[str, Array | None]:
-    cotangents: dict[str, Any] = {}
+def _of_summands(call: Call, operands: Operands, dz: Array) -> Cotangents:
+    cotangents: Cotangents = {}
     convolved = _as_convolved(call, dz)
     if "bias" in operands:
         cotangents["bias"] = _total(convolved, call.problem.out_spec.second, operands["bias"])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax import Array
+from jax.interpreters import mlir
 
 from jaxconv import ffi
 from jaxconv.fused.call import BY_LAX, Call
@@ -18,7 +19,9 @@ from jaxconv.tuning.file import NOTHING, Tuning
 from jaxconv.tuning.loaded import loaded_tuning
 
 
-def lower(platform: str | None, ctx, *arrays, **params):
+def lower(
+    platform: str | None, ctx: mlir.LoweringRuleContext, *arrays: mlir.Value, **params: Any
+) -> Sequence[mlir.Value]:
     """By a kernel, or else as two steps, as where devices have only parts of the sums."""
     call, avals, tuning = Call(**params), ctx.avals_in, loaded_tuning()
     end = End(call.epilogue, lambda problem: fused(platform, call._replace(problem=problem), avals, tuning))

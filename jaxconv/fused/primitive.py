@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
@@ -25,6 +26,7 @@ from jaxconv.problem import ConvProblem, factors
 from jaxconv.problem.wider import has_float8, in_float32, wider_dtype
 
 PRIMITIVE = Primitive("jaxconv_fused_conv")
+Tangent = Array | ad.Zero
 
 
 def bind(call: Call, lhs: Array, rhs: Array, operands: dict[str, Array]) -> Array:
@@ -40,7 +42,7 @@ def _is_explicit(call: Call, arrays: Sequence[Array]) -> bool:
     return any(sharding.mesh.explicit_axes for sharding in shardings)
 
 
-def _abstract(lhs, rhs, *operands, **params):
+def _abstract(lhs: ShapedArray, rhs: ShapedArray, *operands: ShapedArray, **params: Any) -> ShapedArray:
     call = Call(**params)
     p, epilogue = call.problem, call.epilogue
     assert (lhs.shape, rhs.shape, lhs.dtype) == (p.lhs_shape, p.rhs_shape, p.lhs_dtype), (lhs, rhs, p)
@@ -52,10 +54,11 @@ def _abstract(lhs, rhs, *operands, **params):
 # The tangent.
 
 
-def _jvp(primals, tangents, **params):
+def _jvp(primals: Sequence[Array], tangents: Sequence[Tangent], **params: Any) -> tuple[Array, Tangent]:
     call = Call(**params)
     (lhs, rhs, *operands), (of_lhs, of_rhs, *of_operands) = primals, tangents
-    operands, of_operands = call.named(operands), call.named(of_operands)
+    operands = call.named(operands)
+    of_operands = dict(zip(operands, of_operands, strict=True))
     if call.epilogue.out_dtype == INT8:
         y = bind(call, lhs, rhs, operands)
         return y, ad.Zero(jax.typeof(y).to_tangent_aval())
@@ -77,22 +80,30 @@ def _jvp(primals, tangents, **params):
     return y, dy.astype(y.dtype)
 
 
-def _tangent_of_linear(call: Call, lhs, rhs, operands, of_lhs, of_rhs, of_operands) -> Array:
+def _tangent_of_linear(
+    call: Call,
+    lhs: Array,
+    rhs: Array,
+    operands: dict[str, Array],
+    of_lhs: Tangent,
+    of_rhs: Tangent,
+    of_operands: dict[str, Tangent],
+) -> Array:
     """Of scale * conv(lhs, rhs) + bias + residual_scale * residual, which is linear in each.
 
     scale times the convolution is that with scale * rhs.
     """
     p, dtype = call.differentiated, call.epilogue.number_dtype(call.problem)
-    known = {name: tangent for name, tangent in of_operands.items() if not _is_zero(tangent)}
+    known = {name: tangent for name, tangent in of_operands.items() if not isinstance(tangent, ad.Zero)}
     dz = jnp.zeros(p.out_shape, dtype)
     if p.lhs_dtype == INT8 or has_float8(p):
-        p = in_float32(p)
-        lhs, rhs, of_lhs, of_rhs = (x if _is_zero(x) else x.astype(FLOAT32) for x in (lhs, rhs, of_lhs, of_rhs))
+        p, lhs, rhs = in_float32(p), lhs.astype(FLOAT32), rhs.astype(FLOAT32)
+        of_lhs, of_rhs = (x if isinstance(x, ad.Zero) else x.astype(FLOAT32) for x in (of_lhs, of_rhs))
     product = lambda a, b: conv(a, b, p, call.implementation, call.sharding).astype(dtype)
     scaled = partial(of_filter, p, operands.get("scale"))
-    if not _is_zero(of_lhs):
+    if not isinstance(of_lhs, ad.Zero):
         dz = dz + product(of_lhs, scaled(rhs))
-    if not _is_zero(of_rhs):
+    if not isinstance(of_rhs, ad.Zero):
         dz = dz + product(lhs, scaled(of_rhs))
     if "scale" in known:
         dz = dz + product(lhs, of_filter(p, known["scale"], rhs))
@@ -102,10 +113,6 @@ def _tangent_of_linear(call: Call, lhs, rhs, operands, of_lhs, of_rhs, of_operan
     if "residual_scale" in known:
         dz = dz + known["residual_scale"].astype(dtype) * operands["residual"].astype(dtype)
     return dz
-
-
-def _is_zero(tangent: Any) -> bool:
-    return type(tangent) is ad.Zero
 
 
 def of_filter(problem: ConvProblem, numbers: Array | None, rhs: Array) -> Array:
@@ -121,7 +128,9 @@ def of_filter(problem: ConvProblem, numbers: Array | None, rhs: Array) -> Array:
 # vmap.
 
 
-def _batch(axis_data, arrays, mapped_axes, **params):
+def _batch(
+    axis_data: Any, arrays: Sequence[Array], mapped_axes: Sequence[int | None], **params: Any
+) -> tuple[Array, int | None]:
     """Folds the mapped axis into the convolution, if that is then one with an epilogue. Else the epilogue is mapped."""
     call, size = Call(**params), axis_data.size
     lhs, rhs, *operands = mapped_axes

@@ -119,7 +119,7 @@ def _per_dimension(layer: Any, name: str, rank: int) -> tuple[int, ...]:
 # Batch dimensions: flax takes none or any number of them, a convolution takes one.
 
 
-def _in_one_batch(rank: int, inputs: Array, residual: Array | None):
+def _in_one_batch(rank: int, inputs: Array, residual: Array | None) -> tuple[tuple[int, ...], Array, Array | None]:
     """The shape of the batch, and both arrays with one batch dimension."""
     dims = inputs.ndim - (rank + 1)
     if dims < 0:
@@ -162,7 +162,9 @@ def _with_pairs(inputs: Array, pairs: Pairs, mode: str) -> Array:
     return jnp.pad(inputs, [(0, 0), *pairs, (0, 0)], mode=mode)
 
 
-def _padding_of_lax(layer: Any, inputs: Array, kernel: Array, strides, dilation) -> Pairs:
+def _padding_of_lax(
+    layer: Any, inputs: Array, kernel: Array, strides: tuple[int, ...], dilation: tuple[int, ...]
+) -> Pairs:
     """That of the dilated inputs in lax's transposed convolution."""
     arguments = dict(
         strides=strides,

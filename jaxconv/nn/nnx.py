@@ -43,7 +43,7 @@ class Conv(nnx.Conv):
         activation: str | Activation | None = None,
         implementation: str | None = None,
         **options: Any,
-    ):
+    ) -> None:
         if "conv_general_dilated" in options:
             raise TypeError("conv_general_dilated is not for this layer: jaxconv computes it. Use flax's own Conv")
         groups = options.get("feature_group_count", 1)
@@ -95,7 +95,7 @@ class ConvTranspose(nnx.ConvTranspose):
         activation: str | Activation | None = None,
         implementation: str | None = None,
         **options: Any,
-    ):
+    ) -> None:
         super().__init__(in_features, out_features, forward.window_of(kernel_size), strides, **options)
         self.activation = activation
         self.implementation = implementation
@@ -140,7 +140,7 @@ class SeparableConv(nnx.Module):
         use_bias: bool = True,
         activation: str | Activation | None = None,
         **options: Any,
-    ):
+    ) -> None:
         window, between = forward.window_of(kernel_size), in_features * channel_multiplier
         self.depthwise = Conv(
             in_features,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from jaxconv.planner.candidate import Asked
 from jaxconv.planner.devices import TYPICAL_DEVICE
@@ -61,6 +61,9 @@ class Constraint:
 
 
 ANY = Constraint()
+# What a caller names. As text: modules that JAX keeps to the end import it, and would keep with the class what planning
+# has in its caches. nanobind warns of such objects.
+Implementation: TypeAlias = "str | Constraint | None"
 
 # The native implementations that users name: the platforms and their kernel families.
 IMPLEMENTATIONS = {platform: Constraint(platform=platform) for platform in FAMILIES} | {
@@ -68,14 +71,14 @@ IMPLEMENTATIONS = {platform: Constraint(platform=platform) for platform in FAMIL
 }
 
 
-def check_implementation(implementation: str | Constraint | None, *others: str) -> None:
+def check_implementation(implementation: Implementation, *others: str) -> None:
     """Raises ValueError for an unknown name. others: names that the caller takes besides."""
     allowed = (None, *IMPLEMENTATIONS, *others)
     if implementation not in allowed and not isinstance(implementation, Constraint):
         raise ValueError(f"implementation must be one of {allowed}, got {implementation!r}")
 
 
-def constraint_of(implementation: str | Constraint | None) -> Constraint:
+def constraint_of(implementation: Implementation) -> Constraint:
     if isinstance(implementation, Constraint):
         return implementation
     return ANY if implementation is None else IMPLEMENTATIONS[implementation]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
+from jax.core import ShapedArray
 
 from jaxconv.compiled import planning
 
@@ -28,7 +30,7 @@ class Spec(NamedTuple):
     spatial: tuple[int, ...]
 
     @classmethod
-    def of(cls, axes) -> Spec:
+    def of(cls, axes: Iterable[SupportsIndex]) -> Spec:
         first, second, *spatial = map(operator.index, axes)
         return cls(first, second, tuple(spatial))
 
@@ -103,7 +105,7 @@ class ConvProblem:
     out_in_blocks: bool = False
 
     @classmethod
-    def from_lax(cls, lhs, rhs, out, params: dict[str, Any]) -> ConvProblem:
+    def from_lax(cls, lhs: ShapedArray, rhs: ShapedArray, out: ShapedArray, params: dict[str, Any]) -> ConvProblem:
         """The problem of an equation of lax's: avals of operands and result, and the primitive's parameters.
 
         lax keeps integers as they were given, also numpy's, which files cannot hold."""
@@ -248,7 +250,7 @@ class ConvProblem:
         return any(isinstance(d, int) and d == 0 for d in self.lhs_shape + self.rhs_shape + self.out_shape)
 
     def __str__(self) -> str:
-        def name(shape, dtype):
+        def name(shape: Shape, dtype: np.dtype) -> str:
             return f"{dtype.name}[{','.join(map(str, shape))}]"
 
         return (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -90,7 +90,7 @@ def with_group_axis(problem: ConvProblem) -> ConvProblem:
     return dataclasses.replace(problem, lhs_batch_grouped=True, out_batch_grouped=True)
 
 
-def mesh_axes(spec, rank: int) -> tuple[MeshAxes, ...]:
+def mesh_axes(spec: Iterable[Any], rank: int) -> tuple[MeshAxes, ...]:
     """The mesh axes that a partition spec has for each axis of an array."""
     entries = (*spec, *(None,) * rank)[:rank]
     return tuple(() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in entries)

@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from jax.core import ShapedArray
 
 from jaxconv.problem.conv_problem import ConvProblem, Member, dilate
 
 
-def read(lhs, rhs, out, params: dict[str, Any]) -> tuple[str, ConvProblem]:
+def read(lhs: ShapedArray, rhs: ShapedArray, out: ShapedArray, params: dict[str, Any]) -> tuple[str, ConvProblem]:
     """The kind and the problem of an equation: avals of operands and result, and the primitive's parameters.
 
     JAX's gradients have exchanged axes, and programs have them in few other cases. There the reading is right too, but

@@ -49,7 +49,16 @@ class Line(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _line(out_size, kernel, stride, pad_low, lhs_dilation, rhs_dilation, period, reverse) -> Line:
+def _line(
+    out_size: int,
+    kernel: int,
+    stride: int,
+    pad_low: int,
+    lhs_dilation: int,
+    rhs_dilation: int,
+    period: int,
+    reverse: bool,
+) -> Line:
     phases = np.arange(min(period, max(out_size, 1)))  # further ones have no positions
     counts = np.maximum(0, -(-(out_size - phases) // period))
     index = np.arange(kernel)[::-1] if reverse else np.arange(kernel)

@@ -16,7 +16,7 @@ from pathlib import Path
 from jaxconv import ffi
 from jaxconv.compiled import planning
 from jaxconv.epilogue import NOTHING, Epilogue
-from jaxconv.planner.plan import constraint_of
+from jaxconv.planner.plan import Implementation, constraint_of
 from jaxconv.problem import ConvProblem
 from jaxconv.tuning.file import Tuning
 
@@ -25,7 +25,7 @@ def digest(
     kind: str,
     platform: str | None,
     problem: ConvProblem,
-    implementation,
+    implementation: Implementation,
     tuning: Tuning,
     epilogue: Epilogue = NOTHING,
 ) -> str:

@@ -21,7 +21,7 @@ from jax.core import ShapedArray
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from jaxconv._jax_private import GSPMDSharding, ShardingContext, enable_x64, parse_flatten_op_sharding
 from jaxconv.fallback import LAX
@@ -31,6 +31,7 @@ from jaxconv.problem.product import OPERANDS, RESULT
 from jaxconv.sharding.block import SUMMED, End, Local, block, ended_block
 from jaxconv.sharding.split import (
     MeshShape,
+    Specs,
     Split,
     carriers_of,
     choose,
@@ -49,19 +50,23 @@ block_p.def_abstract_eval(lambda *operands, run, out: out)
 def without_shardings(ctx: mlir.LoweringRuleContext) -> mlir.LoweringRuleContext:
     """The context with the types of one device's arrays, which have no mesh axes, manual or explicit."""
 
-    def plain(avals):
+    def plain(avals: Sequence[Any]) -> list[ShapedArray]:
         return [ShapedArray(aval.shape, aval.dtype) for aval in avals]
 
     return ctx.replace(avals_in=plain(ctx.avals_in), avals_out=plain(ctx.avals_out))
 
 
-def lower_without_mesh(function: Callable[..., Array], ctx: mlir.LoweringRuleContext, *operands):
+def lower_without_mesh(
+    function: Callable[..., Array], ctx: mlir.LoweringRuleContext, *operands: mlir.Value
+) -> Sequence[mlir.Value]:
     """The lowering of a function outside the user's mesh: inside an explicit one JAX annotates results."""
     with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
         return mlir.lower_fun(function, multiple_results=False)(without_shardings(ctx), *operands)
 
 
-def _lower_block(ctx, *operands, run, out):
+def _lower_block(
+    ctx: mlir.LoweringRuleContext, *operands: mlir.Value, run: Callable[..., Array], out: ShapedArray
+) -> Sequence[mlir.Value]:
     return lower_without_mesh(run, ctx, *operands)
 
 
@@ -82,16 +87,15 @@ class Automatic(NamedTuple):
     meshes: tuple[Mesh | AbstractMesh, AbstractMesh] | None = None
 
     @classmethod
-    def of(cls, ctx) -> Automatic:
-        """ctx: of a lowering rule."""
-        axis_context = ctx.module_context.axis_context
+    def of(cls, ctx: mlir.LoweringRuleContext) -> Automatic:
+        axis_context: Any = ctx.module_context.axis_context
         if manual := getattr(axis_context, "manual_axes", None):
             mesh = axis_context.mesh
             own = {axis: size for axis, size in mesh.shape.items() if axis not in manual and size > 1}
             part = AbstractMesh(tuple(own.values()), tuple(own))
             return cls(math.prod(own.values()), part.axis_sizes, (mesh, part))
         devices = getattr(axis_context, "num_devices", 1)
-        mesh = _mesh_of([aval.sharding for aval in (*ctx.avals_in, *ctx.avals_out)])
+        mesh = _mesh_of([aval.sharding for aval in [*ctx.avals_in, *ctx.avals_out]])
         return cls(devices, (devices,) if mesh.empty else mesh.axis_sizes)
 
 
@@ -117,10 +121,13 @@ split_p = Primitive("jaxconv_split")
 split_p.def_abstract_eval(lambda *operands, call, out: out)
 
 
-def _lower_split(ctx, *operands, call, out):
+def _lower_split(
+    ctx: mlir.LoweringRuleContext, *operands: mlir.Value, call: Callable[..., Array], out: ShapedArray
+) -> Sequence[mlir.Value]:
     module, (any_device, *_) = ctx.module_context, jax.local_devices()
-    mesh = getattr(module.axis_context, "mesh", None)
-    count = module.axis_context.num_devices if mesh is None else mesh.size
+    axis_context: Any = module.axis_context
+    mesh = getattr(axis_context, "mesh", None)
+    count = axis_context.num_devices if mesh is None else mesh.size
     module = module.replace(axis_context=ShardingContext(count, (any_device,) * count))
     return mlir.lower_fun(call, multiple_results=False)(ctx.replace(module_context=module), *operands)
 
@@ -144,12 +151,14 @@ def partitioned(
     rule, special = _sharding_rule(kind, problem, roles, automatic)
     part = blocks_of(kind, problem, local, end)
 
-    def specs_of(arrays: Sequence[Any], mesh: Mesh | AbstractMesh, numbers: Sequence[int]):
+    def specs_of(arrays: Sequence[Any], mesh: Mesh | AbstractMesh, numbers: Sequence[int]) -> Specs:
         roles = (*OPERANDS[kind], result_role)
         return {role: _mesh_axes(array, mesh, numbers) for role, array in zip(roles, arrays, strict=False)}
 
-    def partition(_, operands, result):
-        (a, b, *_), chart = operands, operands[count:]
+    def partition(
+        _: Mesh, operands: Sequence[Any], result: Any
+    ) -> tuple[Mesh | AbstractMesh, Callable[..., Array], Sharding, tuple[Sharding, ...]]:
+        (a, b), chart = operands[:2], operands[count:]
         mesh, own = automatic.meshes or (_axes_of((a, b, result), automatic.devices),) * 2
         numbers = _charted(*chart) if chart else list(range(own.size))
         if len(numbers) != own.size or own.size != automatic.devices:  # no axes can be named: gather everything
@@ -158,7 +167,7 @@ def partitioned(
         split = choose(problem, own.shape, specs_of((a, b, result), own, numbers))
         run = part(split, own.shape)
 
-        def lower(*operands):
+        def lower(*operands: Array) -> Array:
             out = jax.eval_shape(run, *operands[:count])
             return block_p.bind(*operands[:count], run=run, out=ShapedArray(out.shape, out.dtype))
 
@@ -170,7 +179,7 @@ def partitioned(
         args = (*map(sharding, roles), *(array.sharding for array in chart))
         return mesh, lower, sharding(result_role), args
 
-    def infer(_, operands, result):
+    def infer(_: Mesh, operands: Sequence[Any], result: Any) -> Sharding:
         mesh = automatic.meshes[1] if automatic.meshes else _axes_of(operands[:2], automatic.devices)
         if mesh.size != automatic.devices:  # no axes can be named
             return GSPMDSharding.get_replicated(operands[0].sharding._device_assignment)

@@ -19,15 +19,14 @@ from jaxconv.problem.factors import Carrier, MeshAxes, carriers
 
 Split = dict[str, MeshAxes]  # the mesh axes of each factor
 MeshShape = Mapping[str, int]
+Specs = dict[str, tuple[MeshAxes, ...]]  # by role: the mesh axes of each axis of an array
 OF_EPILOGUE = {"channels": 1, "number": 0}  # the roles that only an epilogue has, and their arrays' dimensions
 
 
-def choose(
-    problem: ConvProblem, mesh_shape: MeshShape, specs: dict[str, tuple[MeshAxes, ...]], is_even: bool = False
-) -> Split:
+def choose(problem: ConvProblem, mesh_shape: MeshShape, specs: Specs, is_even: bool = False) -> Split:
     """The mesh axes that split each factor: those of an operand, or else of the result.
 
-    specs: the mesh axes of each axis of an array, for the roles of the operands and of the result, in this order.
+    specs: for the roles of the operands and of the result, in this order.
 
     An axis splits one factor. The first array chooses first: if weights are sharded for storage over an axis of the
     activations, these keep it. The axes must divide the factor's size, except that of a spatial dimension that is not

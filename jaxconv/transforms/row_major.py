@@ -7,6 +7,8 @@ them back for the convolutions that read them as they are.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jax import Array
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.extend.core import Primitive
@@ -22,7 +24,7 @@ def row_major(x: Array) -> Array:
     return _row_major_p.bind(x)
 
 
-def _lower(ctx: mlir.LoweringRuleContext, x):
+def _lower(ctx: mlir.LoweringRuleContext, x: mlir.Value) -> Sequence[mlir.Value]:
     """An exported program has no such constraint: JAX does not vouch that other versions know it."""
     if ctx.module_context.lowering_parameters.for_export:
         return [x]

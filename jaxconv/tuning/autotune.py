@@ -19,7 +19,7 @@ from jaxconv.complex_numbers import is_complex
 from jaxconv.fallback import LAX
 from jaxconv.lowering import decide, seen_by_kernels
 from jaxconv.planner.choose import Times, options
-from jaxconv.planner.plan import ANY, Constraint, ConvPlan, Lax, constraint_of
+from jaxconv.planner.plan import ANY, Constraint, ConvPlan, Implementation, Lax, constraint_of
 from jaxconv.planner.xla import AHEAD
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.algorithms import names_algorithm
@@ -111,7 +111,7 @@ def _alone_on(device: Any) -> Iterator[None]:
         yield
 
 
-def _extend(path: str | os.PathLike[str], keys: Keys, platform: str, device: Any, tqdm) -> None:
+def _extend(path: str | os.PathLike[str], keys: Keys, platform: str, device: Any, tqdm: Callable[..., Any]) -> None:
     entries = extend(path, platform)  # if that fails, before anything is measured
     missing = {key: plausible(platform, *key, or_lax=keys[key]) for key in keys if key not in entries}
     with tqdm(total=sum(map(len, missing.values())), unit="candidate") as bar:
@@ -145,7 +145,7 @@ def _keys(equations: Iterable[Any], platform: str) -> Keys:
     return keys
 
 
-def _is_open(implementation, platform: str) -> bool:
+def _is_open(implementation: Implementation, platform: str) -> bool:
     """Whether all families may answer: nothing is named, or the platform."""
     return dataclasses.replace(constraint_of(implementation), or_lax=False) in (ANY, Constraint(platform))
 

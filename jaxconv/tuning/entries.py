@@ -36,7 +36,7 @@ class Entry:
     problem: ConvProblem
     measured: Mapping[ConvPlan | Lax, Times] = dataclasses.field(hash=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self.measured:
             raise ValueError("nothing was measured")
         for times in self.measured.values():
