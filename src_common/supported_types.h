@@ -2,8 +2,12 @@
 // lack is among its own rules.
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "conv_problem.h"
 #include "operand_traits.h"
+#include "reason.h"
 
 namespace jaxconv {
 
@@ -33,8 +37,14 @@ inline bool TakesTypes(const ConvProblem& p, Pass pass, bool has_epilogue) {
   return MayBeResult(narrow, wide, false) && (result == wide || (result == narrow && !IsInteger(result)));
 }
 
-// Whether CUDA's kernels store results of a type with an epilogue alone. Planning without one asks for wider results,
-// and the handler refuses others.
+// Whether CUDA's kernels store results of a type with an epilogue alone. Without one, wider results are asked for.
 inline bool NeedsEpilogueOnCuda(DType result) { return IsFloat8(result); }
+
+// Why no CUDA kernel stores the results of a pass. Planning and the handler ask.
+inline Reason UnsupportedResultOnCuda(const ConvProblem& p, Pass pass, bool has_epilogue) {
+  const DType result = ResultType(p, pass);
+  if (has_epilogue || !NeedsEpilogueOnCuda(result)) return std::nullopt;
+  return std::string("results of ") + TraitsOf(result).name + " without an epilogue";
+}
 
 }  // namespace jaxconv

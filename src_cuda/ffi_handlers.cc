@@ -155,9 +155,7 @@ ffi::Error Run(Pass pass, CallState* state, cudaStream_t stream, const Buffers& 
   NeighbourRows rows;
   if (const Reason why = ReadOperands(attributes, b.more, *problem, pass, &epilogue, &rows)) return refuse(*why);
   if (!TakesTypes(*problem, pass, epilogue.is_there)) return refuse("there are no kernels for these dtypes");
-  if (const DType type = ResultType(*problem, pass); NeedsEpilogueOnCuda(type) && !epilogue.is_there) {
-    return refuse("results of " + Name(type) + " without an epilogue");
-  }
+  if (const Reason why = UnsupportedResultOnCuda(*problem, pass, epilogue.is_there)) return refuse(*why);
   int limit = 0;
   if (const cudaError_t status = SharedMemoryLimit(&limit)) return fail(status);
   const ConvCall call{*problem,

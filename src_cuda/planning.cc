@@ -78,7 +78,8 @@ template <typename Family>
 std::vector<Candidate> Candidates(const Product& product, const Device& device, const NamedSettings& requested,
                                   const std::optional<std::string>& tile, bool is_named) {
   const Family family(product, device);
-  Reason reason = family.UnsupportedReason();
+  Reason reason = UnsupportedResultOnCuda(product.conv, product.pass, product.has_epilogue);
+  if (!reason) reason = family.UnsupportedReason();
   if (HasFloat8(product.conv) && !Family::Settings::kTakesFloat8) reason = "it has no kernels of float8";
   if (!reason && !is_named) reason = family.UnsupportedUnlessNamed();
   if (reason) return {{std::nullopt, reason, 0, {}}};

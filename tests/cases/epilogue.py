@@ -16,6 +16,7 @@ from jaxconv.activations import activation_of
 from jaxconv.epilogue import OPERANDS, Epilogue
 from jaxconv.planner.choose import choose
 from jaxconv.planner.plan import constraint_of
+from jaxconv.problem.product import EpilogueKind
 
 EVERY = ("scale", "bias", "residual", "residual_scale")
 NUMBERS = {"float64": "float64"}  # else float32
@@ -104,7 +105,9 @@ def of_channels(problem, numbers):
 def plan_of(platform, name, which, asked, dtype):
     """A pass of a convolution, and its plan or None."""
     kind, of_pass = passes_of(problem(name, dtype, asked))[which]
-    return of_pass, choose(platform, kind, of_pass, asked, ffi.device(platform)).plan
+    # As a convolution alone, which reaches more tiles, but results of float8 have no such plans.
+    epilogue_kind = EpilogueKind.PLAIN if of_pass.out_dtype.name in FLOAT8 else EpilogueKind.NONE
+    return of_pass, choose(platform, kind, of_pass, asked, ffi.device(platform), epilogue_kind).plan
 
 
 def supported(platform, cases, dtype, start=0, most=40):

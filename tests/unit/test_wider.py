@@ -101,6 +101,20 @@ def test_sums_for_a_float8_result_are_stored_as_float32(out, without_tuning, cud
     assert (seen.lhs_dtype, seen.rhs_dtype, seen.out_dtype) == (FLOAT8[0], FLOAT8[0], "float32")
 
 
+@pytest.mark.parametrize("out", FLOAT8)
+def test_float8_results_are_planned_with_an_epilogue_alone(out):
+    """On a GPU: the handler refuses other calls."""
+    of_passes = passes(DENSE, FLOAT8[0], FLOAT8[0], out)
+    for which in ("fprop", "wgrad"):
+        kind, problem = of_passes[which]
+        choice = choose("cuda", kind, problem)
+        assert choice.plan is None
+        assert f"results of {problem.dtype(RESULT[kind])} without an epilogue" in choice.unsupported_reason()
+        assert choose("cpu", kind, problem).plan is not None
+    ended = choose("cuda", *of_passes["fprop"], epilogue_kind=EpilogueKind.PLAIN)
+    assert (ended.plan is not None) == (out == FLOAT8[0])  # no kernel rounds to the other one
+
+
 @pytest.mark.parametrize("out", ["float32", "float16"])
 def test_residuals_that_tma_does_not_bring_are_not_planned(out):
     """Kernels of float8 and int8 store such results from registers: a residual has split-K, or another kernel."""
