@@ -46,6 +46,12 @@ struct Device {
   double cached_bytes;   // of activations that are still in L2 when they are read again
   int64_t shared_bytes;  // the most for a CTA
   bool wgmma;
+  // Of a multiprocessor, in a clock. Fitted efficiencies and clocks refer to them.
+  double float32_fmas_per_clock;       // multiply-adds of CUDA cores
+  double other_fmas_per_clock;         // of float64 and int32
+  double tensor_core_bytes_per_clock;  // multiply-adds of tensor cores at their peak, times the bytes of an element
+  double shared_bytes_per_clock;       // that shared memory gives
+
   double launch_seconds;                 // that a call's first kernel takes besides its work
   double next_kernel_seconds;            // and each further one
   double next_group_seconds;             // until the kernel of the next group runs

@@ -45,7 +45,9 @@ inline Reason UnsupportedSums(const Tile& tile, DType sums) {
 }
 
 // Multiply-adds of an SM's CUDA cores in a clock.
-inline double FmaRate(const Product& product) { return product.sum_type() == DType::kF32 ? 128 : 64; }
+inline double FmaRate(const Product& product, const Device& device) {
+  return product.sum_type() == DType::kF32 ? device.float32_fmas_per_clock : device.other_fmas_per_clock;
+}
 
 // For a family that converts the elements that it loads to the type of the sums.
 template <typename Settings>

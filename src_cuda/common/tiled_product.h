@@ -102,8 +102,10 @@ inline double TiledSeconds(const Product& product, const Device& device, const N
   return seconds + launches.count * device.launch_seconds + SlicesSeconds(product, device, costs, split);
 }
 
-// Multiply-adds of an SM in a clock on tensor cores, at the peak rate of wgmma.
-inline double TensorCoreRate(int64_t element_bytes) { return static_cast<double>(4096 / element_bytes); }
+// Multiply-adds of an SM in a clock on tensor cores, at their peak rate.
+inline double TensorCoreRate(const Device& device, DType type) {
+  return device.tensor_core_bytes_per_clock / TraitsOf(type).bytes;
+}
 
 // The fraction of the family's peak rate that a tile was measured to reach.
 inline double Efficiency(const Product& product, const Numbers& costs, const std::string& tile) {

@@ -10,8 +10,6 @@
 
 namespace jaxconv::direct {
 
-inline constexpr double kSharedBytesPerClock = 128;
-inline constexpr double kMultiplicationClocks = 1.5;  // of 16 x 8 results by 16 steps
 // Bytes of shared memory that a multiplication's operands take, or take as long as. Packed K is read by four
 // instructions, not by one, and by eight if positions are an odd number of elements apart.
 // Numbers of float32 are rounded, each time that they are read.
@@ -50,6 +48,7 @@ inline int64_t OperandBytes(const DirectLayout& d) {
   return steps * (blocks * source + filters) + products / d.channel_parts;
 }
 
+// Of 16 x 8 results by 32 bytes of steps.
 inline double Multiplications(const DirectLayout& d) {
   if (!d.is_conv()) return static_cast<double>(RowBlocks(d)) * d.items * d.tile.filter_rows * d.tile.set;
   const double steps = d.streams_rows() ? d.tile.row_stream.rows * RowEntries(d) / 2.0 : d.steps().all;
@@ -65,21 +64,22 @@ inline int64_t CopiedBytes(const DirectLayout& d) {
 }
 
 // Of an output tile, of a part of the source channels: without copies.
-inline double WorkClocks(const DirectLayout& d) {
-  const double reads = OperandBytes(d) / kSharedBytesPerClock;
-  const double multiplications = Multiplications(d) * kMultiplicationClocks;
+inline double WorkClocks(const DirectLayout& d, const Device& device, const Numbers& costs) {
+  const double reads = OperandBytes(d) / device.shared_bytes_per_clock;
+  const double multiplications = Multiplications(d) * costs["multiplication_clocks"];
   return std::max(reads, multiplications) + 0.5 * std::min(reads, multiplications);
 }
 
-inline double ConvTileClocks(const DirectLayout& d, const Numbers& costs) {
+inline double ConvTileClocks(const DirectLayout& d, const Device& device, const Numbers& costs) {
   const double rows = d.streams_rows() ? SourceRows(d) * d.tile.warps * costs["row_clocks"] : 0;
-  return WorkClocks(d) + CopiedBytes(d) / costs["halo_bytes_per_clock"] + costs["output_tile_clocks"] + rows;
+  return WorkClocks(d, device, costs) + CopiedBytes(d) / costs["halo_bytes_per_clock"] + costs["output_tile_clocks"] +
+         rows;
 }
 
 // side_by_side: thread blocks that an SM has. Of a block, items * parts warps multiply. Warps wait for their own
 // multiplications, and other blocks use that time.
-inline double WgradTileClocks(const DirectLayout& d, const Numbers& costs, int64_t side_by_side) {
-  return WorkClocks(d) * kWgradWarps / (d.items * d.parts * side_by_side) +
+inline double WgradTileClocks(const DirectLayout& d, const Device& device, const Numbers& costs, int64_t side_by_side) {
+  return WorkClocks(d, device, costs) * kWgradWarps / (d.items * d.parts * side_by_side) +
          CopiedBytes(d) / costs["wgrad_halo_bytes_per_clock"] + costs["wgrad_output_tile_clocks"];
 }
 

@@ -241,7 +241,7 @@ class DirectPlanner {
   // The cost by which extents are compared.
   double ExtentCost(const DirectLayout& d) const {
     if (d.stages_rows()) return ConvClocks(d);  // output tiles are large
-    if (d.streams_rows() || d.taps_in_n()) return OutputTiles(d) * direct::ConvTileClocks(d, costs_);
+    if (d.streams_rows() || d.taps_in_n()) return OutputTiles(d) * direct::ConvTileClocks(d, device_, costs_);
     constexpr int64_t kPixelTaps = 6;  // a pixel of a halo tile costs as much as 6 taps of a position
     return static_cast<double>(OutputTiles(d)) * (int64_t{d.positions} * d.taps + kPixelTaps * HaloPixels(d.out_tile));
   }
@@ -269,7 +269,7 @@ class DirectPlanner {
     return d.channel_blocks * d.channel_parts > 1 && d.src_pixel.vectors < kLineVectors;
   }
 
-  double ConvClocks(const DirectLayout& d) const { return TilesPerSm(d) * direct::ConvTileClocks(d, costs_); }
+  double ConvClocks(const DirectLayout& d) const { return TilesPerSm(d) * direct::ConvTileClocks(d, device_, costs_); }
 
   // A conv begins with its filter. With taps in N, each of its results is added up and stored on its own.
   double ConvEndsSeconds(const DirectLayout& d) const {
@@ -288,7 +288,7 @@ class DirectPlanner {
   // Of the thread blocks that one SM has, one turn after another.
   double WgradClocks(const DirectLayout& d, int64_t split) const {
     const int64_t blocks = CeilDiv(Blocks(d) * split, device_.multiprocessors);
-    const double tile_clocks = direct::WgradTileClocks(d, costs_, std::min(blocks, CtasPerSm(d)));
+    const double tile_clocks = direct::WgradTileClocks(d, device_, costs_, std::min(blocks, CtasPerSm(d)));
     return blocks * CeilDiv(OutputTiles(d), split) * tile_clocks;
   }
 

@@ -46,7 +46,7 @@ class Im2colPlanner : public TiledPlanner<Im2colPlanner, Im2colSettings> {
     return splits;
   }
 
-  double Rate() const { return FmaRate(product_); }
+  double Rate() const { return FmaRate(product_, device_); }
 
   // The column matrix is written and read once.
   double Seconds(const Im2colSettings& s) const {

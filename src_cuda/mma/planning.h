@@ -77,7 +77,7 @@ class MmaPlanner : public TiledPlanner<MmaPlanner, MmaSettings> {
   }
 
   int64_t Merged(const MmaSettings& s) const { return s.merged; }
-  double Rate() const { return TensorCoreRate(traits().bytes); }
+  double Rate() const { return TensorCoreRate(device_, product_.conv.src_type); }
 
   // Copies of a step that spans several taps: vectors, and an address for each tap whose pixels are no neighbours of
   // the last one's in memory.

@@ -21,7 +21,7 @@ class SimtPlanner : public TiledPlanner<SimtPlanner, SimtSettings> {
     return HasFloat8(product_.conv) ? Reason("float8 is faster as bfloat16") : std::nullopt;
   }
   using TiledPlanner::UnsupportedReason;
-  double Rate() const { return FmaRate(product_); }
+  double Rate() const { return FmaRate(product_, device_); }
 };
 
 }  // namespace jaxconv

@@ -274,7 +274,7 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
         .steps = {},
     };
     // Of 16-bit types. A block of K has 128 bytes, and takes as many clocks for other types.
-    const double rate_of_halves = TensorCoreRate(TraitsOf(DType::kBF16).bytes);
+    const double rate_of_halves = TensorCoreRate(device_, DType::kBF16);
     const DType type = product_.conv.src_type;
     const std::string of_type = type == DType::kF32  ? "of tf32 "
                                 : type == DType::kS8 ? "of int8 "

@@ -16,7 +16,7 @@ from convbench.programs import PASSES, problem_of, program
 from convbench.rows import RowFile
 from convbench.tuning import data_files, report, sample
 from convbench.tuning.candidates import candidates, likely, others
-from convbench.tuning.fit import fit
+from convbench.tuning.fit import FIXED, fit
 from convbench.tuning.predictions import log_seconds, measured, trial
 from jaxconv import conv_general_dilated
 from jaxconv.planner.choose import choose
@@ -167,6 +167,7 @@ def test_the_devices_numbers_are_recovered(samples_of_device, data):
     after = json.loads(data.read_text())
     assert list(after) == list(before)
     assert after[OWN_COSTS] == pytest.approx(true, rel=0.02)
+    assert all(after[OWN_COSTS][name] == true[name] for name in FIXED & true.keys())
     for family in FAMILIES_OF_DEVICE:
         assert after[family] == pytest.approx(before[family], rel=0.02)
     record = json.loads((data_files.FITS / "h200.json").read_text())

@@ -35,7 +35,7 @@ from cases.tiles import has_pass
 from jaxconv import _planning
 from jaxconv.planner.candidate import Asked
 from jaxconv.planner.choose import choose
-from jaxconv.planner.devices import COSTS, TYPICAL_DEVICE
+from jaxconv.planner.devices import COSTS, OWN_COSTS, TYPICAL_DEVICE
 from jaxconv.planner.families import FAMILIES
 from jaxconv.planner.plan import Constraint
 from jaxconv.problem.product import EpilogueKind, Product
@@ -233,6 +233,24 @@ def test_a_smaller_device_is_no_faster(kind, problem):
         device(bandwidth=TYPICAL_DEVICE.bandwidth / 4),
     ):
         assert choose("cuda", kind, problem, device=smaller).cost >= usual.cost
+
+
+@pytest.mark.parametrize("family, dtype, rate_of_it", [
+    ("simt", "float32", "float32_fmas_per_clock"), ("im2col", "int8", "other_fmas_per_clock"),
+    ("direct", "bfloat16", "shared_bytes_per_clock"), ("mma", "int8", "tensor_core_bytes_per_clock"),
+    ("wgmma", "bfloat16", "tensor_core_bytes_per_clock"),
+])  # fmt: skip
+def test_rates_in_a_clock_are_those_of_the_costs(family, dtype, rate_of_it, monkeypatch):
+    """A lower one makes those kernels slower that work at it, and no others."""
+    problem = layer((128, 56, 56, 32), (7, 7, 32, 64), dtype, "int32" if dtype == "int8" else None)
+    usual, own = choose("cuda", "conv", problem, Constraint("cuda", family)).cost, TYPICAL_DEVICE.own_costs
+    slower = set()
+    for rate in (name for name in own if name.endswith("_per_clock")):
+        costs = f"a fourth of {rate}"
+        monkeypatch.setitem(COSTS, costs, {**COSTS[TYPICAL_DEVICE.costs], OWN_COSTS: {**own, rate: own[rate] / 4}})
+        if choose("cuda", "conv", problem, Constraint("cuda", family), device(costs=costs)).cost > usual:
+            slower.add(rate)
+    assert slower == {rate_of_it}
 
 
 def test_an_epilogue_takes_time():

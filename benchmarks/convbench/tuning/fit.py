@@ -17,8 +17,9 @@ REACH = np.log(2)  # a number that changes nothing when it is doubled or halved 
 PULL = 0.05  # doubling a number costs as much as a row that is wrong by 0.05 * log(2)
 OUTLIER = 0.1  # errors beyond it count linearly, not squared
 # The rows cannot correct these. The planner chose the measured splits by the clusters that a GPU holds. The share of L2
-# is a limit: a small change of it changes no prediction.
-FIXED = {"cluster_held", "large_cluster_held", "l2_share"}
+# is a limit: a small change of it changes no prediction. Rates in a clock are the hardware's: efficiencies are of them.
+RATES = {"float32_fmas_per_clock", "other_fmas_per_clock", "tensor_core_bytes_per_clock", "shared_bytes_per_clock"}
+FIXED = {"cluster_held", "large_cluster_held", "l2_share", *RATES}
 
 Name = tuple[str, str]  # of a number: its section of the data file, which is a family or the device, and its own
 
