@@ -5,6 +5,9 @@
 
 namespace jaxconv {
 
+inline constexpr int kVectorBytes = 16;    // the most that a thread loads, stores or copies at once
+inline constexpr int kSwizzleBytes = 128;  // a swizzled row of shared memory: BLOCK_K channels of one tap, of all types
+
 struct OperandTraits {
   DType type;
   const char* name;
@@ -12,10 +15,9 @@ struct OperandTraits {
   DType sums;     // the accumulator type
   int mma_depth;  // K of the mma instruction; 0 if there are no kernels on tensor cores for the type
 
-  // Elements of a 16-byte vector, the widest load of a thread.
-  constexpr int vector() const { return 16 / bytes; }
-  // Elements of a row of the 128-byte swizzle. Kernels with this swizzle have it as BLOCK_K.
-  constexpr int swizzle_row() const { return 128 / bytes; }
+  // Elements of a vector, and of a swizzled row. Kernels with the swizzle have the latter as BLOCK_K.
+  constexpr int vector() const { return kVectorBytes / bytes; }
+  constexpr int swizzle_row() const { return kSwizzleBytes / bytes; }
   // Whether wgmma reads operands of the type in no other order than K-major. Those of 16 bits may be MN-major, and it
   // has none of 64.
   constexpr bool is_k_major_alone() const { return bytes == 1 || bytes == 4; }

@@ -10,8 +10,6 @@
 
 namespace jaxconv {
 
-inline constexpr int kVectorBytes = 16;  // the most that a thread loads, stores or copies at once
-
 inline std::string Name(DType type) { return TraitsOf(type).name; }
 
 constexpr size_t ElementBytes(DType type) { return TraitsOf(type).bytes; }

@@ -74,7 +74,7 @@ class StoredTaps {
       : type_(static_cast<int32_t>(p.out_type)) {
     const int32_t channel = DepthwiseWarp(p, kTile).channel + threadIdx.x % 4;
     const int64_t first = slice * p.out_elements + channel * p.problem.filter.group;
-    const int element_bytes = p.out_type == DType::kF32 ? 4 : 2;
+    const int element_bytes = p.out_type == DType::kF32 ? kTraits<float>.bytes : kTraits<__half>.bytes;
     to_ = static_cast<const char*>(p.out) + first * element_bytes;
     taps_ = static_cast<int32_t>(ptx::SharedAddress(shared)) + p.offsets.taps + (diagonal & kTapCols - 1) * 4;
     if (channel >= p.all_channels) type_ = kNone;

@@ -54,13 +54,11 @@ struct DirectTile {
   constexpr bool of_floats() const { return operands == DirectOperands::kFloats; }
   constexpr bool of_halves() const { return operands == DirectOperands::kHalves; }
   constexpr bool has_wgrad() const { return of_halves(); }
-  constexpr bool IsFor(DType type) const {
-    if (of_bytes()) return type == DType::kS8;
-    if (of_floats()) return type == DType::kF32;
-    return type == DType::kBF16 || type == DType::kF16;
-  }
+  // The operands' type, or one of two that have 16 bits.
+  constexpr DType type() const { return of_bytes() ? DType::kS8 : of_floats() ? DType::kF32 : DType::kBF16; }
+  constexpr bool IsFor(DType operands) const { return operands == type() || (of_halves() && operands == DType::kF16); }
   // Source channels of a 16-byte vector.
-  constexpr int vector() const { return of_bytes() ? 16 : of_floats() ? 4 : 8; }
+  constexpr int vector() const { return TraitsOf(type()).vector(); }
   constexpr int col_blocks() const { return set * sets; }
   constexpr bool streams_rows() const { return row_stream.rows > 0; }
   // Of a conv's thread block, with the producer warp if stages are rows.

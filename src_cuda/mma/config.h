@@ -14,7 +14,7 @@ namespace jaxconv {
 struct MmaTile {
   int rows;
   int cols;
-  int depth;  // a row of shared memory along the steps: the elements of 128 bytes, which the swizzle is for
+  int depth;  // a row of shared memory along the steps: the elements of kSwizzleBytes
   int stages;
   int warp_rows;
   int warp_cols;
@@ -24,13 +24,14 @@ struct MmaTile {
 
   // Whether there are kernels that merge residue classes: for narrower tiles it gains little. Of bytes the filter is
   // K-major.
-  constexpr bool merges() const { return cols == 128 && depth < 128; }
+  constexpr bool merges() const { return cols == 128 && !IsOf(DType::kS8); }
   constexpr int threads() const { return (wgmma ? 128 : 32) * (rows / warp_rows) * (cols / warp_cols); }
   constexpr bool IsOf(DType operands) const { return depth == TraitsOf(operands).swizzle_row(); }
   // The stages of both operands, then the results in their place; points of the rows and the steps, padded.
   constexpr int64_t shared_bytes() const {
-    constexpr int64_t kRowBytes = 128, kSumBytes = 4, kAlignment = 1024;
-    const int64_t tiles = stages * int64_t{rows + cols} * kRowBytes, results = rows * int64_t{cols + 8} * kSumBytes;
+    constexpr int64_t kSumBytes = TraitsOf(DType::kF32).bytes, kAlignment = 1024;  // int32 has as many
+    const int64_t tiles = stages * int64_t{rows + cols} * kSwizzleBytes;
+    const int64_t results = rows * int64_t{cols + 8} * kSumBytes;
     const int64_t points = (rows + int64_t{step_stages()} * depth) * 9 / 8 * kPointBytes;
     return CeilDiv(std::max(tiles, results) + points, kAlignment) * kAlignment;
   }

@@ -18,9 +18,8 @@ namespace jaxconv {
 enum class WgmmaEpilogueKind { kNone, kPlain, kBytes, kBlocks };
 
 inline constexpr int kMostWgmmaClasses = 8;
-inline constexpr int kMostCluster = 8;     // thread blocks of a cluster, on every device with clusters
-inline constexpr int kSwizzleBytes = 128;  // a swizzled row of TMA and wgmma: BLOCK_K channels of one tap, of all types
-inline constexpr int kResultRows = 16;     // a warp stores so many rows at once: its part of a multiplication's 64
+inline constexpr int kMostCluster = 8;  // thread blocks of a cluster, on every device with clusters
+inline constexpr int kResultRows = 16;  // a warp stores so many rows at once: its part of a multiplication's 64
 inline constexpr int kResultBytes = kResultRows * kSwizzleBytes;
 inline constexpr int kUnreadBytes = 3 * 32 * 4;  // a word for each lane of a warp and operand, see BringEpilogue
 inline constexpr int kBlockRows = 64;            // M of a multiplication, and channels that wgrad's tiles are made of

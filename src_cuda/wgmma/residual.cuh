@@ -19,7 +19,9 @@ template <typename T, typename F>
 __device__ __forceinline__ void PrefetchResidual(const WgmmaParams& p, int thread, int threads, int rows,
                                                  int32_t first_col, int cols, const F& offset_of) {
   const DType type = p.epilogue.residual_type;  // the table of traits is the host's
-  const int bytes = type == DType::kF32 ? 4 : type == DType::kBF16 || type == DType::kF16 ? 2 : 1;
+  const int bytes = type == DType::kF32                           ? kTraits<float>.bytes
+                    : type == DType::kBF16 || type == DType::kF16 ? kTraits<__half>.bytes
+                                                                  : 1;
   const int32_t end_col = min(first_col + cols, p.out_channels);
   const bool has_blocks = std::is_same_v<T, int8_t> && p.problem.dst.block != 0;
   const int32_t at_once = has_blocks ? kBlockChannels : ptx::kLineBytes / bytes;
@@ -57,7 +59,7 @@ class Residual {
 
   // Elements `at` and `at + 1`, or zeros.
   __device__ __forceinline__ float2 Pair(bool is_there, int64_t at) const {
-    const char* const from = data_ + at * (is_wide_ ? 4 : sizeof(T));
+    const char* const from = data_ + at * (is_wide_ ? sizeof(float) : sizeof(T));
     const uint32_t first = LoadWordIf(is_there, from), second = LoadWordIf(is_there && is_wide_, from + 4);
     if constexpr (sizeof(T) == 2) {
       const auto& halves = reinterpret_cast<const Pack<T, 2>&>(first);
@@ -70,7 +72,7 @@ class Residual {
 
   // Element `at`, or zero.
   __device__ __forceinline__ float One(bool is_there, int64_t at) const {
-    const float wide = __uint_as_float(LoadWordIf(is_there && is_wide_, data_ + at * 4));
+    const float wide = __uint_as_float(LoadWordIf(is_there && is_wide_, data_ + at * kTraits<float>.bytes));
     if constexpr (sizeof(T) == 4) return wide;
     const uint16_t half = LoadHalfIf(is_there && !is_wide_, data_ + at * sizeof(T));
     return is_wide_ ? wide : static_cast<float>(reinterpret_cast<const T&>(half));
@@ -90,7 +92,7 @@ class Residual<int8_t> {
 
   __device__ __forceinline__ float2 Pair(bool is_there, int64_t at) const {
     const bool is_bytes = type_ == DType::kS8, is_wide = type_ == DType::kF32;
-    const char* const from = data_ + at * (is_wide ? 4 : 2);
+    const char* const from = data_ + at * (is_wide ? kTraits<float>.bytes : kTraits<__half>.bytes);
     const uint32_t bytes = LoadHalfIf(is_there && is_bytes, data_ + at);
     const uint32_t first = LoadWordIf(is_there && !is_bytes, from), second = LoadWordIf(is_there && is_wide, from + 4);
     if (is_bytes) {
