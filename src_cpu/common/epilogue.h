@@ -147,6 +147,7 @@ class EpilogueOf {
     WithRounded<Number>(type, [this](auto s) {
       store_ = StoreTile<decltype(s), Number>;
       add_residual_ = AddResidual<decltype(s), Number>;
+      if constexpr (kIsFloat8<decltype(s)>) largest_ = Load<Number>(decltype(s){kLargestBits<decltype(s)>});
     });
   }
 
@@ -184,9 +185,8 @@ class EpilogueOf {
       ForEachSum(numbers, stride, tile, [&](Number& z, int64_t) { z = activation(z); });
     });
     ForEachChannel(epilogue_.out_scale, numbers, stride, tile, [](Number& y, Number scale) { y *= scale; });
-    if (IsFloat8(type_)) {
-      const Number largest = type_ == DType::kE4M3 ? 448 : 57344;
-      ForEachSum(numbers, stride, tile, [=](Number& y, int64_t) {
+    if (largest_ > 0) {
+      ForEachSum(numbers, stride, tile, [largest = largest_](Number& y, int64_t) {
         y = y < -largest ? -largest : y;
         y = y > largest ? largest : y;
       });
@@ -209,6 +209,7 @@ class EpilogueOf {
   void* result_;
   DType type_;
   const Epilogue& epilogue_;
+  Number largest_ = 0;  // of a float8 result
   void (*store_sums_)(const T* sums, int64_t sums_stride, const OutputTile& tile, void* result) = nullptr;
   void (*store_)(const Number* numbers, int64_t stride, const OutputTile& tile, void* result);
   void (*add_residual_)(const void* residual, Number scale, Number* numbers, int64_t stride, const OutputTile& tile);

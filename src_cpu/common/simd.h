@@ -142,11 +142,13 @@ U ToF16(F value) {
   return half | ((bits >> 16) & 0x8000u);
 }
 
-// Of a float8 type: the bias of its exponent, and the bits of its mantissa.
+// Of a float8 type: the bias of its exponent, the bits of its mantissa, and its largest number's.
 template <typename S>
 constexpr uint32_t kBias = std::is_same_v<S, E4M3> ? 7 : 15;
 template <typename S>
 constexpr uint32_t kMantissa = std::is_same_v<S, E4M3> ? 3 : 2;
+template <typename S>
+constexpr uint8_t kLargestBits = std::is_same_v<S, E4M3> ? 0x7e : 0x7b;
 
 // The bits of a float16 whose sign, exponent and mantissa are those of a number of 8 bits, which is sign-extended. E5M2
 // has the same exponent. That of E4M3 is one bit shorter.
@@ -171,7 +173,7 @@ F FromHalfBits(F half) {
 template <typename S, typename U, typename F>
 U ToFloat8(F value) {
   constexpr uint32_t kDropped = 23 - kMantissa<S>, kLeast = (127 - kBias<S>) << 23;
-  constexpr uint32_t kBeyond = std::is_same_v<S, E4M3> ? 0x7f : 0x7c;
+  constexpr uint32_t kBeyond = kLargestBits<S> + 1;
   constexpr float kRounds = std::is_same_v<S, E4M3> ? 0x1p14f : 0x1p7f;  // its last bit is the least subnormal number
   const U bits = BitCast<U>(value);
   const U magnitude = bits & 0x7fffffffu;
