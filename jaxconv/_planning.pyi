@@ -17,6 +17,7 @@ OLDEST_CAPABILITY: tuple[int, int]  # of the GPUs that the CUDA kernels are comp
 DIGEST: str  # of the native sources
 COORDINATE_LIMIT: int  # coordinates in an image are less
 POSITIONS_LIMIT: int  # output positions are fewer
+TOO_MANY_POSITIONS: str  # the reason against a problem that has them
 host: Any  # the planners of the host's kernel families, by their names
 FORMAT: int  # of programs' custom calls: attributes, settings, offset tables
 

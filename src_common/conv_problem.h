@@ -21,6 +21,7 @@ inline constexpr int64_t kFormat = 9;
 inline constexpr int32_t kCoordinateLimit = 1 << 30;
 // Output positions are fewer: kernels count the steps of K of a weight gradient in 31 bits, of eight positions each.
 inline constexpr int64_t kPositionsLimit = int64_t{1} << 34;
+inline constexpr const char* kTooManyPositions = "2^34 output positions or more";
 
 enum class DType : int32_t { kF32, kF64, kBF16, kF16, kS8, kS32, kE4M3, kE5M2 };
 

@@ -129,7 +129,7 @@ inline ffi::ErrorOr<ConvProblem> DecodeProblem(ffi::AnyBuffer src, ffi::AnyBuffe
     return refuse("the offset tables must be int32");
   ConvProblem problem;
   if (const char* why = MakeProblem(arguments, &problem)) return refuse(why);
-  if (!CountsPositions(problem)) return refuse("2^34 output positions or more");
+  if (!CountsPositions(problem)) return refuse(kTooManyPositions);
   return problem;
 }
 

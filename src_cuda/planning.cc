@@ -294,6 +294,7 @@ NB_MODULE(_planning, module) {
   module.attr("FORMAT") = kFormat;
   module.attr("COORDINATE_LIMIT") = kCoordinateLimit;
   module.attr("POSITIONS_LIMIT") = kPositionsLimit;
+  module.attr("TOO_MANY_POSITIONS") = kTooManyPositions;
   Bind<SimtPlanner>(module);
   Bind<Im2colPlanner>(module);
   Bind<MmaPlanner>(module);

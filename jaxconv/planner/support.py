@@ -48,5 +48,5 @@ def unsupported_sizes(p: ConvProblem) -> str | None:
     if (classes := math.prod(map(min, p.periods, p.out_spatial))) > MOST_CLASSES:
         return f"{classes:,} residue classes of the strides and dilations (up to {MOST_CLASSES:,} are native)"
     if isinstance(p.batch, int) and p.batch * math.prod(p.out_spatial) >= planning.POSITIONS_LIMIT:
-        return "2^34 output positions or more"
+        return planning.TOO_MANY_POSITIONS
     return None
