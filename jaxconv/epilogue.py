@@ -19,6 +19,7 @@ from jax import Array
 from jaxconv import blocks
 from jaxconv.activations import Activation, Clip, activation_of
 from jaxconv.arguments import as_array, check_array
+from jaxconv.compiled import planning
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.wider import FLOAT8, is_of_two_float8
 
@@ -27,8 +28,8 @@ OPERANDS = ("scale", "bias", "residual", "residual_scale", "out_scale")
 PER_CHANNEL = ("scale", "bias", "out_scale")
 ARGUMENTS = (*OPERANDS, "activation", "out_dtype")
 
-QUANTISED = tuple(map(jnp.dtype, ("int8", "float8_e4m3fn", "float8_e5m2")))
-RESULTS = (*map(jnp.dtype, ("float32", "float64", "bfloat16", "float16")), *QUANTISED)
+RESULTS = tuple(map(jnp.dtype, ("float32", "float64", "bfloat16", "float16", "int8", "float8_e4m3fn", "float8_e5m2")))
+QUANTISED = tuple(dtype for dtype in RESULTS if planning.is_quantised(dtype.name))
 RESULT_NAMES = ", ".join(dtype.name for dtype in RESULTS)
 INT8, INT32, FLOAT32, FLOAT64 = map(np.dtype, ("int8", "int32", "float32", "float64"))
 

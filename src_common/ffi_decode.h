@@ -17,6 +17,7 @@
 #include "conv_problem.h"
 #include "make_problem.h"
 #include "operand_traits.h"
+#include "supported_types.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jaxconv {
@@ -261,8 +262,7 @@ inline std::optional<std::string> ReadOperands(const ConvAttributes& a, const ff
   if (p.dst.block != 0 && pass != Pass::kConv) return "a wgrad has no channels in blocks";
   if (epilogue->is_there && pass != Pass::kConv) return "a wgrad has no epilogue";
   if (epilogue->is_there && p.dst_type == DType::kS32) return "sums of integers that are the result have no epilogue";
-  if (epilogue->out_scale.data && p.dst_type != DType::kS8 && !IsFloat8(p.dst_type))
-    return "an out scale is for a result of int8 or float8";
+  if (epilogue->out_scale.data && !IsQuantised(p.dst_type)) return "an out scale is for a result of int8 or float8";
   return std::nullopt;
 }
 

@@ -276,6 +276,7 @@ NB_MODULE(_planning, module) {
              nb::arg("dst"), nb::arg("in_channels"), nb::arg("out_channels"));
   module.def("takes_types", &TakesTypesOf, nb::arg("is_wgrad"), nb::arg("src"), nb::arg("filter"), nb::arg("dst"),
              nb::arg("has_epilogue"));
+  module.def("is_quantised", [](const std::string& result) { return IsQuantised(TypeOf(result)); }, nb::arg("result"));
   module.def(
       "needs_epilogue_on_cuda", [](const std::string& result) { return NeedsEpilogueOnCuda(TypeOf(result)); },
       nb::arg("result"));
