@@ -18,6 +18,7 @@ DIGEST: str  # of the native sources
 COORDINATE_LIMIT: int  # coordinates in an image are less
 POSITIONS_LIMIT: int  # output positions are fewer
 TOO_MANY_POSITIONS: str  # the reason against a problem that has them
+CUDA_FAMILIES: tuple[str, ...]  # each is a module of this one: its planner
 host: Any  # the planners of the host's kernel families, by their names
 FORMAT: int  # of programs' custom calls: attributes, settings, offset tables
 

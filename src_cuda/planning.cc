@@ -139,6 +139,13 @@ void Bind(nb::module_& module) {
   m.attr("takes_aligned") = Family::Settings::kTakesAligned;
 }
 
+// The families in the order in which they are asked.
+template <typename... Families>
+void BindCuda(nb::module_& module) {
+  (Bind<Families>(module), ...);
+  module.attr("CUDA_FAMILIES") = nb::make_tuple(Families::kName...);
+}
+
 template <typename Family>
 void BindHost(nb::module_& module) {
   nb::module_ m = module.def_submodule(Family::kName);
@@ -296,12 +303,7 @@ NB_MODULE(_planning, module) {
   module.attr("COORDINATE_LIMIT") = kCoordinateLimit;
   module.attr("POSITIONS_LIMIT") = kPositionsLimit;
   module.attr("TOO_MANY_POSITIONS") = kTooManyPositions;
-  Bind<SimtPlanner>(module);
-  Bind<Im2colPlanner>(module);
-  Bind<MmaPlanner>(module);
-  Bind<DirectPlanner>(module);
-  Bind<DepthwisePlanner>(module);
-  Bind<WgmmaPlanner>(module);
+  BindCuda<SimtPlanner, Im2colPlanner, MmaPlanner, DirectPlanner, DepthwisePlanner, WgmmaPlanner>(module);
   nb::module_ of_host = module.def_submodule("host");
   BindHost<host::GemmPlanner>(of_host);
   BindHost<host::DepthwisePlanner>(of_host);

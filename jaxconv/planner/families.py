@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from functools import partial
 
+from jaxconv.compiled import planning
 from jaxconv.planner.host import HostFamily
 from jaxconv.planner.native import NativeFamily
 from jaxconv.transforms import dense_transforms, depthwise_transforms
 
 Family = HostFamily | NativeFamily
 
+# Those that are tried for CUDA's families. The others take no transformed problem.
+TRANSFORMS = {
+    "mma": partial(dense_transforms, packs_groups=True),
+    "direct": partial(dense_transforms, stores_parts=True),
+    "depthwise": depthwise_transforms,
+    "wgmma": partial(dense_transforms, k_major=True),
+}
 FAMILIES: dict[str, dict[str, Family]] = {
     "cpu": {"gemm": HostFamily("gemm", swaps=True), "depthwise": HostFamily("depthwise")},
-    "cuda": {
-        "simt": NativeFamily("simt"),
-        "im2col": NativeFamily("im2col"),
-        "mma": NativeFamily("mma", partial(dense_transforms, packs_groups=True)),
-        "direct": NativeFamily("direct", partial(dense_transforms, stores_parts=True)),
-        "depthwise": NativeFamily("depthwise", depthwise_transforms),
-        "wgmma": NativeFamily("wgmma", partial(dense_transforms, k_major=True)),
-    },
+    "cuda": {name: NativeFamily(name, TRANSFORMS.get(name)) for name in planning.CUDA_FAMILIES},
 }
