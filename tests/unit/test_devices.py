@@ -88,9 +88,6 @@ LOWER = textwrap.dedent("""
     module.types = module.registrations = dict
     module.has_wgmma = True
     module.unsupported_device_reason = lambda device: None
-    module.device_limits = lambda: dict(
-        multiprocessors=132, clock_hz=clock, bandwidth=4.9e12, shared_bytes=232448, wgmma=True
-    )
     sys.modules["jaxconv._cuda"] = module
     import jaxconv
     every = jax.devices
