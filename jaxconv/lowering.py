@@ -33,6 +33,7 @@ from jaxconv.problem.wider import (
     Compute,
     converted,
     has_float8,
+    in_float32,
     with_result,
     without_float8,
     wraps_to_int8,
@@ -186,12 +187,30 @@ def float8_on_gpu(
 ) -> ConvProblem:
     """A problem of float8 as kernels take it: as it is, if some do and are expected to be faster, or in wider
     types. Precisions above the default are for wider types."""
-    taken, wider = problem, without_float8(kind, problem)
+    taken, wider = problem, _wider_than_float8(kind, problem, constraint, epilogue_kind)
     if epilogue_kind is EpilogueKind.NONE and planning.needs_epilogue_on_cuda(problem.dtype(RESULT[kind]).name):
         taken = with_result(kind, problem, FLOAT32)
     if not allows_float8(problem.precision) or unsupported_reason(taken, kind) or ffi.unavailable_reason("cuda"):
         return wider
     return taken if _is_faster(kind, taken, wider, constraint, epilogue_kind) else wider
+
+
+def _wider_than_float8(
+    kind: str, problem: ConvProblem, constraint: Constraint, epilogue_kind: EpilogueKind
+) -> ConvProblem:
+    """In 16 bits; or in float32, if results are to be that, and it is expected to be faster: depthwise kernels of 16
+    bits have results of 16 bits alone."""
+    halves = without_float8(kind, problem)
+    is_wide = halves.dtype(RESULT[kind]) == FLOAT32
+    if not is_wide or unsupported_reason(halves, kind) or ffi.unavailable_reason("cuda"):
+        return halves
+    device = ffi.device("cuda")
+
+    def seconds(wider: ConvProblem) -> float:
+        cost = choose("cuda", kind, wider, constraint, device, epilogue_kind).cost
+        return cost + widening_seconds(kind, problem, wider, device)
+
+    return min(halves, in_float32(problem), key=seconds)
 
 
 def bfloat16_on_gpu(

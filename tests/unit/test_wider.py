@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxconv
-from cases.convolution import channels_last_convolution
+from cases.convolution import channels_last_convolution, depthwise_convolution
 from cases.float8 import FLOAT8, PAIRS, RESULTS, passes
 from jaxconv import ffi
 from jaxconv.explain import lines
@@ -99,6 +99,15 @@ def test_sums_for_a_float8_result_are_stored_as_float32(out, without_tuning, cud
     kind, problem = passes(DENSE, FLOAT8[0], FLOAT8[0], out)["fprop"]
     seen = float8_on_gpu(kind, problem)
     assert (seen.lhs_dtype, seen.rhs_dtype, seen.out_dtype) == (FLOAT8[0], FLOAT8[0], "float32")
+
+
+@pytest.mark.parametrize("out, wider", [("bfloat16", "bfloat16"), ("float32", "float32"), (FLOAT8[0], "float32")])
+def test_depthwise_sums_of_float32_are_of_float32_operands(out, wider, without_tuning, cuda_kernels):
+    """Depthwise kernels of 16 bits have no results of float32, and other families take four times as long."""
+    kind, problem = passes(depthwise_convolution((32, 56, 56, 128), (31, 31)), FLOAT8[0], FLOAT8[0], out)["fprop"]
+    seen = float8_on_gpu(kind, problem)
+    assert {seen.lhs_dtype, seen.rhs_dtype, seen.out_dtype} == {jnp.dtype(wider)}
+    assert choose("cuda", kind, seen).plan.family == "depthwise"
 
 
 @pytest.mark.parametrize("out", FLOAT8)
