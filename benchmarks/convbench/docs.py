@@ -50,11 +50,11 @@ SUITES = {
     "host": "small layers of all kinds",
 }
 # The columns of the README's table: the file of a machine, dtype, precision and implementation.
-H200, H100, HOST = "nvidia_h200", "nvidia_h100_80gb_hbm3", "amd_epyc_2cores"
+H200, HOST = "nvidia_h200", "amd_epyc_2cores"
 SUMMARY = {
     "bfloat16": (H200, "bfloat16", "default", "cuda"),
     "float16": (H200, "float16", "default", "cuda"),
-    "float32 as tf32, H100": (H100, "float32", "default", "cuda"),
+    "float32 as tf32": (H200, "float32", "default", "cuda"),
     "float32 `HIGHEST`": (H200, "float32", "highest", "cuda"),
     "float32 on a CPU": (HOST, "float32", "default", "cpu"),
 }
