@@ -18,9 +18,9 @@ struct Tile {
   int block_k;
   int stages;    // of the pipeline: copies of the operands' tiles in shared memory
   int thread_m;  // the results of one thread: thread_m x thread_n
-  int thread_n;
+  int thread_n = 8;
   int ctas_per_sm;
-  bool only_f32;  // compiled for sums in float32 only; other tiles also for float64 and int32
+  bool only_f32 = false;  // compiled for sums in float32 only; other tiles also for float64 and int32
 
   constexpr int threads() const { return block_m * block_n / (thread_m * thread_n); }
   // The operands' tiles, padded against bank conflicts, the points of the rows (M), and the StepTable.

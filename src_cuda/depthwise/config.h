@@ -14,13 +14,13 @@ inline constexpr int kMultiplied = 16;  // strips, its rows; and source pixels, 
 // What a thread block of the depthwise family does in a step. It takes the source rows of one row of the destination,
 // or adds to all rows of the destination that one source row reaches.
 struct DepthwiseTile {
-  int step;        // source rows of a step
-  int period;      // rows of the destination
-  int lags;        // steps after which a source row is used for the last time, and one
-  int blocks;      // of 16 source pixels, which eight neighbouring outputs read; none of a tile on CUDA cores
-  int channels;    // of a warp on tensor cores, in elements of 16 bits
-  int width;       // of a window on CUDA cores, whose columns have the strides of the rows
-  int depths = 1;  // planes of a volume that a position's taps are in, whose rows a step takes together
+  int step = 1;      // source rows of a step
+  int period = 1;    // rows of the destination
+  int lags;          // steps after which a source row is used for the last time, and one
+  int blocks = 0;    // of 16 source pixels, which eight neighbouring outputs read; none of a tile on CUDA cores
+  int channels = 0;  // of a warp on tensor cores, in elements of 16 bits
+  int width = 0;     // of a window on CUDA cores, whose columns have the strides of the rows
+  int depths = 1;    // planes of a volume that a position's taps are in, whose rows a step takes together
   // Whether the tile takes larger windows in parts, one after the other. Meanwhile its sums wait in shared memory.
   bool in_parts = false;
   // Whether warps are specialized: four producer warps copy source rows, four copy what belongs to strips, and eight
@@ -105,60 +105,55 @@ struct DepthwiseTile {
   }
 };
 
-constexpr DepthwiseTile OfBytes(DepthwiseTile tile) {
-  tile.of_bytes = true;
-  return tile;
-}
-
 inline constexpr DepthwiseTile kDepthwiseTiles[] = {
-    {1, 1, 1, 1, 8, 0},
-    {1, 1, 1, 3, 8, 0},
-    {1, 1, 1, 3, 4, 0},
-    {1, 1, 3, 1, 8, 0},
-    {1, 1, 3, 1, 4, 0},
-    {1, 1, 5, 1, 4, 0},
-    {1, 1, 7, 1, 4, 0},
-    {1, 1, 8, 3, 2, 0, 1, true},
-    {1, 1, 5, 3, 2, 0, 1, true},
-    {2, 1, 2, 2, 4, 0},
-    {2, 1, 4, 2, 4, 0},
-    {1, 2, 2, 1, 4, 0},
-    {1, 2, 4, 1, 4, 0},
-    {1, 1, 1, 0, 0, 4},
-    {1, 1, 1, 0, 0, 32},
-    {1, 1, 3, 0, 0, 3},
-    {1, 1, 5, 0, 0, 5},
-    {1, 1, 7, 0, 0, 7},
-    {2, 1, 2, 0, 0, 3},
-    {2, 1, 3, 0, 0, 5},
-    {1, 2, 2, 0, 0, 2},
-    {1, 2, 3, 0, 0, 3},
-    {1, 1, 3, 1, 4, 0, 3},
-    {1, 1, 7, 1, 4, 0, 1, true},
-    {1, 1, 1, 3, 8, 0, 1, true},
-    {1, 1, 3, 0, 0, 3, 3},
-    {1, 1, 5, 0, 0, 5, 1, true},
-    {1, 1, 7, 0, 0, 7, 1, true},
-    {1, 1, 4, 0, 0, 16, 1, true},
-    {1, 1, 1, 0, 0, 32, 1, true},
-    {1, 1, 3, 1, 4, 0, 1, false, true},
-    {1, 1, 5, 1, 4, 0, 1, false, true},
-    {1, 1, 7, 1, 4, 0, 1, false, true},
-    {2, 1, 2, 2, 4, 0, 1, false, true},
-    {1, 2, 2, 1, 4, 0, 1, false, true},
-    {1, 1, 7, 1, 4, 0, 1, false, true, true},
-    {1, 1, 7, 1, 4, 0, 1, false, true, true, true},
-    OfBytes({1, 1, 1, 3, 4, 0}),
-    OfBytes({1, 1, 3, 1, 4, 0}),
-    OfBytes({1, 1, 7, 1, 2, 0}),
-    OfBytes({1, 1, 5, 3, 2, 0, 1, true}),
-    OfBytes({2, 1, 2, 2, 4, 0}),
-    OfBytes({2, 1, 4, 2, 2, 0}),
-    OfBytes({1, 2, 2, 1, 4, 0}),
-    OfBytes({1, 1, 3, 1, 4, 0, 1, false, true}),
-    OfBytes({1, 1, 7, 1, 2, 0, 1, false, true}),
-    OfBytes({2, 1, 2, 2, 4, 0, 1, false, true}),
-    OfBytes({1, 1, 3, 1, 2, 0, 3}),
+    {.lags = 1, .blocks = 1, .channels = 8},
+    {.lags = 1, .blocks = 3, .channels = 8},
+    {.lags = 1, .blocks = 3, .channels = 4},
+    {.lags = 3, .blocks = 1, .channels = 8},
+    {.lags = 3, .blocks = 1, .channels = 4},
+    {.lags = 5, .blocks = 1, .channels = 4},
+    {.lags = 7, .blocks = 1, .channels = 4},
+    {.lags = 8, .blocks = 3, .channels = 2, .in_parts = true},
+    {.lags = 5, .blocks = 3, .channels = 2, .in_parts = true},
+    {.step = 2, .lags = 2, .blocks = 2, .channels = 4},
+    {.step = 2, .lags = 4, .blocks = 2, .channels = 4},
+    {.period = 2, .lags = 2, .blocks = 1, .channels = 4},
+    {.period = 2, .lags = 4, .blocks = 1, .channels = 4},
+    {.lags = 1, .width = 4},
+    {.lags = 1, .width = 32},
+    {.lags = 3, .width = 3},
+    {.lags = 5, .width = 5},
+    {.lags = 7, .width = 7},
+    {.step = 2, .lags = 2, .width = 3},
+    {.step = 2, .lags = 3, .width = 5},
+    {.period = 2, .lags = 2, .width = 2},
+    {.period = 2, .lags = 3, .width = 3},
+    {.lags = 3, .blocks = 1, .channels = 4, .depths = 3},
+    {.lags = 7, .blocks = 1, .channels = 4, .in_parts = true},
+    {.lags = 1, .blocks = 3, .channels = 8, .in_parts = true},
+    {.lags = 3, .width = 3, .depths = 3},
+    {.lags = 5, .width = 5, .in_parts = true},
+    {.lags = 7, .width = 7, .in_parts = true},
+    {.lags = 4, .width = 16, .in_parts = true},
+    {.lags = 1, .width = 32, .in_parts = true},
+    {.lags = 3, .blocks = 1, .channels = 4, .has_producers = true},
+    {.lags = 5, .blocks = 1, .channels = 4, .has_producers = true},
+    {.lags = 7, .blocks = 1, .channels = 4, .has_producers = true},
+    {.step = 2, .lags = 2, .blocks = 2, .channels = 4, .has_producers = true},
+    {.period = 2, .lags = 2, .blocks = 1, .channels = 4, .has_producers = true},
+    {.lags = 7, .blocks = 1, .channels = 4, .has_producers = true, .by_tma = true},
+    {.lags = 7, .blocks = 1, .channels = 4, .has_producers = true, .by_tma = true, .in_pairs = true},
+    {.lags = 1, .blocks = 3, .channels = 4, .of_bytes = true},
+    {.lags = 3, .blocks = 1, .channels = 4, .of_bytes = true},
+    {.lags = 7, .blocks = 1, .channels = 2, .of_bytes = true},
+    {.lags = 5, .blocks = 3, .channels = 2, .in_parts = true, .of_bytes = true},
+    {.step = 2, .lags = 2, .blocks = 2, .channels = 4, .of_bytes = true},
+    {.step = 2, .lags = 4, .blocks = 2, .channels = 2, .of_bytes = true},
+    {.period = 2, .lags = 2, .blocks = 1, .channels = 4, .of_bytes = true},
+    {.lags = 3, .blocks = 1, .channels = 4, .has_producers = true, .of_bytes = true},
+    {.lags = 7, .blocks = 1, .channels = 2, .has_producers = true, .of_bytes = true},
+    {.step = 2, .lags = 2, .blocks = 2, .channels = 4, .has_producers = true, .of_bytes = true},
+    {.lags = 3, .blocks = 1, .channels = 2, .depths = 3, .of_bytes = true},
 };
 
 // The index of a tile in the table, or -1.

@@ -12,9 +12,9 @@ namespace jaxconv {
 // rows of taps at most; 0 if the tile does not stream. `step`: source rows from one destination row to the next.
 // `steps`: multiplications of 32 bytes of (tap, source channel)s for a row of taps at most.
 struct RowStream {
-  int rows;
-  int step;
-  int steps;
+  int rows = 0;
+  int step = rows > 0 ? 1 : 0;
+  int steps = 0;
 
   constexpr bool operator==(const RowStream&) const = default;
   // Destination rows that are under way: a step's source rows meet all of them.
@@ -36,13 +36,13 @@ enum class DirectOperands { kHalves, kBytes, kFloats };
 // What a warp of the direct family has, in multiplications of 16 x 8 results. A set is blocks of eight output channels
 // that read the same source channels.
 struct DirectTile {
-  int set;               // blocks of eight output channels
-  int sets;              // in a conv
-  int positions;         // blocks of 16, in a conv
-  int warps;             // consumers of a conv's thread block
-  int vectors;           // of 16 bytes: a pixel's in shared memory at most; and blocks of eight output channels
-  int filter_rows;       // blocks of 16 (tap, source channel)s, in a wgrad
-  RowStream row_stream;  // of a conv
+  int set = 1;                // blocks of eight output channels
+  int sets = 1;               // in a conv
+  int positions = 1;          // blocks of 16, in a conv
+  int warps;                  // consumers of a conv's thread block
+  int vectors;                // of 16 bytes: a pixel's in shared memory at most; and blocks of eight output channels
+  int filter_rows = 0;        // blocks of 16 (tap, source channel)s, in a wgrad
+  RowStream row_stream = {};  // of a conv
   // Packed K, for few channels: the (tap, channel)s of a row of taps lie one behind the other, as in the source. With
   // row streaming: 16-byte vectors of a row of taps at most. 0: a pixel is whole vectors.
   int packed = 0;
@@ -79,49 +79,45 @@ struct DirectTile {
   }
 };
 
-constexpr DirectTile DirectOfBytes(DirectTile tile) {
-  tile.operands = DirectOperands::kBytes;
-  return tile;
-}
-constexpr DirectTile DirectOfFloats(DirectTile tile) {
-  tile.operands = DirectOperands::kFloats;
-  return tile;
-}
-
 inline constexpr DirectTile kDirectTiles[] = {
-    {1, 2, 4, 8, 4, 5, {}},
-    {1, 2, 4, 8, 4, 13, {}},
-    {2, 1, 4, 8, 4, 9, {}},
-    {4, 1, 4, 4, 4, 5, {}},
-    {6, 1, 2, 4, 8, 4, {}},
-    {8, 1, 2, 8, 8, 4, {}},
-    {1, 1, 4, 8, 4, 9, {}},
-    {1, 2, 1, 16, 8, 5, {3, 1, 2}},
-    {2, 1, 1, 8, 8, 9, {3, 1, 3}},
-    {2, 1, 1, 4, 4, 5, {3, 1, 6}},
-    {2, 1, 1, 12, 8, 4, {3, 1, 9}},
-    {2, 1, 1, 12, 8, 9, {7, 2, 2}},
-    {1, 1, 1, 7, 8, 9, {4, 1, 16}},
-    {8, 1, 2, 8, 8, 2, {}},
-    {2, 1, 1, 12, 8, 9, {7, 2, 2}, 3},
-    {8, 1, 2, 8, 8, 3, {}, 1},
-    {4, 1, 4, 4, 4, 5, {}, 1},
-    {1, 4, 3, 8, 8, 9, {}, 0, true},
-    {1, 5, 3, 8, 8, 9, {}, 0, true},
-    DirectOfBytes({2, 1, 4, 8, 4, 0, {}}),
-    DirectOfBytes({4, 1, 4, 4, 4, 0, {}}),
-    DirectOfBytes({8, 1, 2, 8, 4, 0, {}}),
-    DirectOfBytes({2, 1, 1, 16, 4, 0, {3, 1, 2}}),
-    DirectOfBytes({2, 1, 1, 8, 4, 0, {3, 1, 3}}),
-    DirectOfBytes({2, 1, 1, 12, 4, 0, {3, 1, 5}}),
-    DirectOfBytes({2, 1, 1, 12, 4, 0, {3, 1, 6}}),
-    DirectOfFloats({1, 2, 4, 8, 8, 0, {}}),
-    DirectOfFloats({2, 1, 4, 8, 8, 0, {}}),
-    DirectOfFloats({4, 1, 4, 4, 8, 0, {}}),
-    DirectOfFloats({8, 1, 2, 8, 8, 0, {}}),
-    DirectOfFloats({6, 1, 2, 4, 8, 0, {}}),
-    DirectOfFloats({1, 2, 1, 16, 8, 0, {3, 1, 3}}),
-    DirectOfFloats({2, 1, 1, 4, 8, 0, {3, 1, 6}}),
+    {.sets = 2, .positions = 4, .warps = 8, .vectors = 4, .filter_rows = 5},
+    {.sets = 2, .positions = 4, .warps = 8, .vectors = 4, .filter_rows = 13},
+    {.set = 2, .positions = 4, .warps = 8, .vectors = 4, .filter_rows = 9},
+    {.set = 4, .positions = 4, .warps = 4, .vectors = 4, .filter_rows = 5},
+    {.set = 6, .positions = 2, .warps = 4, .vectors = 8, .filter_rows = 4},
+    {.set = 8, .positions = 2, .warps = 8, .vectors = 8, .filter_rows = 4},
+    {.positions = 4, .warps = 8, .vectors = 4, .filter_rows = 9},
+    {.sets = 2, .warps = 16, .vectors = 8, .filter_rows = 5, .row_stream = {.rows = 3, .steps = 2}},
+    {.set = 2, .warps = 8, .vectors = 8, .filter_rows = 9, .row_stream = {.rows = 3, .steps = 3}},
+    {.set = 2, .warps = 4, .vectors = 4, .filter_rows = 5, .row_stream = {.rows = 3, .steps = 6}},
+    {.set = 2, .warps = 12, .vectors = 8, .filter_rows = 4, .row_stream = {.rows = 3, .steps = 9}},
+    {.set = 2, .warps = 12, .vectors = 8, .filter_rows = 9, .row_stream = {.rows = 7, .step = 2, .steps = 2}},
+    {.warps = 7, .vectors = 8, .filter_rows = 9, .row_stream = {.rows = 4, .steps = 16}},
+    {.set = 8, .positions = 2, .warps = 8, .vectors = 8, .filter_rows = 2},
+    {.set = 2,
+     .warps = 12,
+     .vectors = 8,
+     .filter_rows = 9,
+     .row_stream = {.rows = 7, .step = 2, .steps = 2},
+     .packed = 3},
+    {.set = 8, .positions = 2, .warps = 8, .vectors = 8, .filter_rows = 3, .packed = 1},
+    {.set = 4, .positions = 4, .warps = 4, .vectors = 4, .filter_rows = 5, .packed = 1},
+    {.sets = 4, .positions = 3, .warps = 8, .vectors = 8, .filter_rows = 9, .taps_in_n = true},
+    {.sets = 5, .positions = 3, .warps = 8, .vectors = 8, .filter_rows = 9, .taps_in_n = true},
+    {.set = 2, .positions = 4, .warps = 8, .vectors = 4, .operands = DirectOperands::kBytes},
+    {.set = 4, .positions = 4, .warps = 4, .vectors = 4, .operands = DirectOperands::kBytes},
+    {.set = 8, .positions = 2, .warps = 8, .vectors = 4, .operands = DirectOperands::kBytes},
+    {.set = 2, .warps = 16, .vectors = 4, .row_stream = {.rows = 3, .steps = 2}, .operands = DirectOperands::kBytes},
+    {.set = 2, .warps = 8, .vectors = 4, .row_stream = {.rows = 3, .steps = 3}, .operands = DirectOperands::kBytes},
+    {.set = 2, .warps = 12, .vectors = 4, .row_stream = {.rows = 3, .steps = 5}, .operands = DirectOperands::kBytes},
+    {.set = 2, .warps = 12, .vectors = 4, .row_stream = {.rows = 3, .steps = 6}, .operands = DirectOperands::kBytes},
+    {.sets = 2, .positions = 4, .warps = 8, .vectors = 8, .operands = DirectOperands::kFloats},
+    {.set = 2, .positions = 4, .warps = 8, .vectors = 8, .operands = DirectOperands::kFloats},
+    {.set = 4, .positions = 4, .warps = 4, .vectors = 8, .operands = DirectOperands::kFloats},
+    {.set = 8, .positions = 2, .warps = 8, .vectors = 8, .operands = DirectOperands::kFloats},
+    {.set = 6, .positions = 2, .warps = 4, .vectors = 8, .operands = DirectOperands::kFloats},
+    {.sets = 2, .warps = 16, .vectors = 8, .row_stream = {.rows = 3, .steps = 3}, .operands = DirectOperands::kFloats},
+    {.set = 2, .warps = 4, .vectors = 8, .row_stream = {.rows = 3, .steps = 6}, .operands = DirectOperands::kFloats},
 };
 
 }  // namespace jaxconv

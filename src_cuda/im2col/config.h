@@ -6,8 +6,8 @@
 namespace jaxconv {
 
 inline constexpr Tile kIm2colTiles[] = {
-    {128, 128, 8, 1, 8, 8, 2, true},
-    {64, 64, 8, 1, 8, 8, 8, false},
+    {.block_m = 128, .block_n = 128, .block_k = 8, .stages = 1, .thread_m = 8, .ctas_per_sm = 2, .only_f32 = true},
+    {.block_m = 64, .block_n = 64, .block_k = 8, .stages = 1, .thread_m = 8, .ctas_per_sm = 8},
 };
 
 // A CTA writes kIm2colRows x kIm2colSteps elements of the column matrix. A warp copies 32 neighbouring columns of one

@@ -17,10 +17,10 @@ struct MmaTile {
   int depth;  // a row of shared memory along the steps: the elements of kSwizzleBytes
   int stages;
   int warp_rows;
-  int warp_cols;
-  int ctas_per_sm;
-  bool wgmma;  // of compute capability 9.0 alone
-  int passes;  // 1, or 3: float32 as the sum of two tf32 numbers
+  int warp_cols = cols;
+  int ctas_per_sm = 1;
+  bool wgmma = false;  // of compute capability 9.0 alone
+  int passes = 1;      // 1, or 3: float32 as the sum of two tf32 numbers
 
   // Whether there are kernels that merge residue classes: for narrower tiles it gains little. Of bytes the filter is
   // K-major.
@@ -58,15 +58,24 @@ struct MmaTile {
 };
 
 inline constexpr MmaTile kMmaTiles[] = {
-    {128, 128, 64, 3, 64, 64, 2, false, 1},  {128, 64, 64, 4, 64, 32, 2, false, 1},
-    {64, 64, 64, 4, 32, 32, 3, false, 1},    {128, 16, 64, 4, 32, 16, 2, false, 1},
-    {256, 128, 64, 4, 128, 128, 1, true, 1}, {128, 128, 64, 3, 128, 128, 2, true, 1},
-    {128, 64, 64, 2, 128, 64, 4, true, 1},   {128, 16, 64, 2, 128, 16, 5, true, 1},
-    {128, 128, 32, 3, 64, 64, 2, false, 1},  {128, 64, 32, 4, 64, 32, 2, false, 1},
-    {64, 64, 32, 4, 32, 32, 3, false, 1},    {128, 16, 32, 4, 32, 16, 2, false, 1},
-    {128, 128, 32, 3, 64, 32, 1, false, 3},  {64, 64, 32, 4, 32, 32, 2, false, 3},
-    {128, 128, 128, 3, 64, 64, 2, false, 1}, {128, 64, 128, 4, 64, 32, 2, false, 1},
-    {64, 64, 128, 4, 32, 32, 3, false, 1},   {128, 16, 128, 4, 32, 16, 2, false, 1},
+    {.rows = 128, .cols = 128, .depth = 64, .stages = 3, .warp_rows = 64, .warp_cols = 64, .ctas_per_sm = 2},
+    {.rows = 128, .cols = 64, .depth = 64, .stages = 4, .warp_rows = 64, .warp_cols = 32, .ctas_per_sm = 2},
+    {.rows = 64, .cols = 64, .depth = 64, .stages = 4, .warp_rows = 32, .warp_cols = 32, .ctas_per_sm = 3},
+    {.rows = 128, .cols = 16, .depth = 64, .stages = 4, .warp_rows = 32, .ctas_per_sm = 2},
+    {.rows = 256, .cols = 128, .depth = 64, .stages = 4, .warp_rows = 128, .wgmma = true},
+    {.rows = 128, .cols = 128, .depth = 64, .stages = 3, .warp_rows = 128, .ctas_per_sm = 2, .wgmma = true},
+    {.rows = 128, .cols = 64, .depth = 64, .stages = 2, .warp_rows = 128, .ctas_per_sm = 4, .wgmma = true},
+    {.rows = 128, .cols = 16, .depth = 64, .stages = 2, .warp_rows = 128, .ctas_per_sm = 5, .wgmma = true},
+    {.rows = 128, .cols = 128, .depth = 32, .stages = 3, .warp_rows = 64, .warp_cols = 64, .ctas_per_sm = 2},
+    {.rows = 128, .cols = 64, .depth = 32, .stages = 4, .warp_rows = 64, .warp_cols = 32, .ctas_per_sm = 2},
+    {.rows = 64, .cols = 64, .depth = 32, .stages = 4, .warp_rows = 32, .warp_cols = 32, .ctas_per_sm = 3},
+    {.rows = 128, .cols = 16, .depth = 32, .stages = 4, .warp_rows = 32, .ctas_per_sm = 2},
+    {.rows = 128, .cols = 128, .depth = 32, .stages = 3, .warp_rows = 64, .warp_cols = 32, .passes = 3},
+    {.rows = 64, .cols = 64, .depth = 32, .stages = 4, .warp_rows = 32, .warp_cols = 32, .ctas_per_sm = 2, .passes = 3},
+    {.rows = 128, .cols = 128, .depth = 128, .stages = 3, .warp_rows = 64, .warp_cols = 64, .ctas_per_sm = 2},
+    {.rows = 128, .cols = 64, .depth = 128, .stages = 4, .warp_rows = 64, .warp_cols = 32, .ctas_per_sm = 2},
+    {.rows = 64, .cols = 64, .depth = 128, .stages = 4, .warp_rows = 32, .warp_cols = 32, .ctas_per_sm = 3},
+    {.rows = 128, .cols = 16, .depth = 128, .stages = 4, .warp_rows = 32, .ctas_per_sm = 2},
 };
 
 // The widest tile without wgmma of so many columns at most, for devices that do not have it: programs may be compiled

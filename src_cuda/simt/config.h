@@ -6,10 +6,10 @@
 namespace jaxconv {
 
 inline constexpr Tile kSimtTiles[] = {
-    {128, 128, 8, 2, 8, 8, 2, true},
-    {128, 64, 8, 2, 8, 8, 4, true},
-    {64, 64, 8, 2, 4, 8, 8, false},
-    {128, 32, 8, 2, 4, 8, 8, false},
+    {.block_m = 128, .block_n = 128, .block_k = 8, .stages = 2, .thread_m = 8, .ctas_per_sm = 2, .only_f32 = true},
+    {.block_m = 128, .block_n = 64, .block_k = 8, .stages = 2, .thread_m = 8, .ctas_per_sm = 4, .only_f32 = true},
+    {.block_m = 64, .block_n = 64, .block_k = 8, .stages = 2, .thread_m = 4, .ctas_per_sm = 8},
+    {.block_m = 128, .block_n = 32, .block_k = 8, .stages = 2, .thread_m = 4, .ctas_per_sm = 8},
 };
 
 // That of calls of other families, whose kernels cannot run: for all types of sums, and the only one for float8.

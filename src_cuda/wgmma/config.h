@@ -49,9 +49,9 @@ struct WgmmaTile {
   int rows;
   int cols;
   int stages;
-  int row_blocks;  // thread blocks of a cluster, along rows and along columns
-  int col_blocks;
-  int ctas_per_sm;  // of two, one multiplies while the other begins or ends a tile
+  int row_blocks = 1;  // thread blocks of a cluster, along rows and along columns
+  int col_blocks = 1;
+  int ctas_per_sm = 1;  // of two, one multiplies while the other begins or ends a tile
   // TMA copies the pixels that all taps of a plane see once, for 8 x 8 positions or 64 of a line.
   bool halo = false;
   // Slices of K that a cluster adds: so many, or a divisor of it. 0: split-K is through the workspace.
@@ -147,37 +147,37 @@ struct WgmmaTile {
 };
 
 inline constexpr WgmmaTile kWgmmaTiles[] = {
-    {256, 128, 4, 2, 1, 1, false, 0, true},
-    {128, 256, 4, 2, 1, 1},
-    {256, 160, 3, 2, 1, 1},
-    {192, 256, 3, 1, 1, 1, false, 0, true, false},
-    {192, 128, 4, 1, 2, 1, false, 0, true},
-    {128, 192, 4, 2, 1, 1},
-    {128, 128, 6, 1, 2, 1},
-    {128, 128, 3, 1, 1, 2},
-    {256, 96, 4, 1, 1, 1},
-    {256, 64, 4, 1, 1, 1},
-    {256, 64, 2, 1, 1, 2},
-    {128, 64, 4, 1, 1, 2},
-    {256, 64, 5, 1, 1, 2, true},
-    {256, 96, 4, 1, 1, 1, true},
-    {256, 128, 4, 1, 1, 1, true},
-    {128, 256, 4, 1, 1, 1, true},
-    {64, 64, 5, 1, 1, 2, false, 8},
-    {128, 256, 4, 1, 1, 1},
-    {384, 128, 3, 1, 1, 1, false, 0, false, false},
-    {192, 256, 4, 2, 1, 1, false, 0, true, false},
-    {384, 128, 5, 1, 1, 1, true, 0, true, false},
-    {576, 64, 4, 1, 1, 1, true, 0, true, false},
-    {192, 256, 4, 1, 1, 1, true, 0, true, false},
-    {128, 128, 4, 2, 1, 1, false, 0, false, true, true},
-    {256, 64, 4, 1, 1, 1, false, 0, false, true, true},
-    {128, 128, 4, 1, 1, 1, true, 0, false, true, true},
-    {256, 64, 4, 1, 1, 1, true, 0, false, true, true},
-    {128, 160, 3, 2, 1, 1, false, 0, false, true, true},
-    {128, 128, 6, 2, 2, 1},
-    {256, 32, 4, 1, 1, 1, false, 0, false, true, true},
-    {192, 128, 5, 2, 1, 1, false, 0, false, false, false},
+    {.rows = 256, .cols = 128, .stages = 4, .row_blocks = 2, .swap_ab = true},
+    {.rows = 128, .cols = 256, .stages = 4, .row_blocks = 2},
+    {.rows = 256, .cols = 160, .stages = 3, .row_blocks = 2},
+    {.rows = 192, .cols = 256, .stages = 3, .swap_ab = true, .has_conv = false},
+    {.rows = 192, .cols = 128, .stages = 4, .col_blocks = 2, .swap_ab = true},
+    {.rows = 128, .cols = 192, .stages = 4, .row_blocks = 2},
+    {.rows = 128, .cols = 128, .stages = 6, .col_blocks = 2},
+    {.rows = 128, .cols = 128, .stages = 3, .ctas_per_sm = 2},
+    {.rows = 256, .cols = 96, .stages = 4},
+    {.rows = 256, .cols = 64, .stages = 4},
+    {.rows = 256, .cols = 64, .stages = 2, .ctas_per_sm = 2},
+    {.rows = 128, .cols = 64, .stages = 4, .ctas_per_sm = 2},
+    {.rows = 256, .cols = 64, .stages = 5, .ctas_per_sm = 2, .halo = true},
+    {.rows = 256, .cols = 96, .stages = 4, .halo = true},
+    {.rows = 256, .cols = 128, .stages = 4, .halo = true},
+    {.rows = 128, .cols = 256, .stages = 4, .halo = true},
+    {.rows = 64, .cols = 64, .stages = 5, .ctas_per_sm = 2, .cluster_split = 8},
+    {.rows = 128, .cols = 256, .stages = 4},
+    {.rows = 384, .cols = 128, .stages = 3, .has_conv = false},
+    {.rows = 192, .cols = 256, .stages = 4, .row_blocks = 2, .swap_ab = true, .has_conv = false},
+    {.rows = 384, .cols = 128, .stages = 5, .halo = true, .swap_ab = true, .has_conv = false},
+    {.rows = 576, .cols = 64, .stages = 4, .halo = true, .swap_ab = true, .has_conv = false},
+    {.rows = 192, .cols = 256, .stages = 4, .halo = true, .swap_ab = true, .has_conv = false},
+    {.rows = 128, .cols = 128, .stages = 4, .row_blocks = 2, .bf16x6 = true},
+    {.rows = 256, .cols = 64, .stages = 4, .bf16x6 = true},
+    {.rows = 128, .cols = 128, .stages = 4, .halo = true, .bf16x6 = true},
+    {.rows = 256, .cols = 64, .stages = 4, .halo = true, .bf16x6 = true},
+    {.rows = 128, .cols = 160, .stages = 3, .row_blocks = 2, .bf16x6 = true},
+    {.rows = 128, .cols = 128, .stages = 6, .row_blocks = 2, .col_blocks = 2},
+    {.rows = 256, .cols = 32, .stages = 4, .bf16x6 = true},
+    {.rows = 192, .cols = 128, .stages = 5, .row_blocks = 2, .has_conv = false},
 };
 
 constexpr int ConsumerWarps(const WgmmaTile& tile) { return 4 * tile.warpgroups(); }
