@@ -78,12 +78,26 @@ inline constexpr MmaTile kMmaTiles[] = {
     {.rows = 128, .cols = 16, .depth = 128, .stages = 4, .warp_rows = 32, .ctas_per_sm = 2},
 };
 
-// The widest tile without wgmma of so many columns at most, for devices that do not have it: programs may be compiled
-// elsewhere.
+// The first of the widest tiles without wgmma of so many columns at most; -1 if there is none. For devices that do not
+// have it: programs may be compiled elsewhere.
 constexpr int TileWithoutWgmma(DType type, int most_cols) {
-  int tile = 0;
-  while (!kMmaTiles[tile].IsOf(type) || kMmaTiles[tile].wgmma || kMmaTiles[tile].cols > most_cols) ++tile;
-  return tile;
+  int widest = -1, i = 0;
+  for (const MmaTile& tile : kMmaTiles) {
+    const bool fits = tile.IsOf(type) && !tile.wgmma && tile.cols <= most_cols;
+    if (fits && (widest < 0 || tile.cols > kMmaTiles[widest].cols)) widest = i;
+    ++i;
+  }
+  return widest;
 }
+
+constexpr bool HasTilesWithoutWgmma() {
+  for (const MmaTile& tile : kMmaTiles) {
+    for (const OperandTraits& operands : kOperandTraits) {
+      if (operands.mma_depth > 0 && TileWithoutWgmma(operands.type, tile.cols) < 0) return false;
+    }
+  }
+  return true;
+}
+static_assert(HasTilesWithoutWgmma(), "plans are for any device: another tile takes the place of one that it lacks");
 
 }  // namespace jaxconv
