@@ -184,7 +184,7 @@ def convolution(plan: ConvPlan, problem: ConvProblem, epilogue: Epilogue = NOTHI
     into_a, into_b = (views[role].to for role in OPERANDS[plan.kind])
     back = views[result].back
     # XLA would hand over slices of larger arrays, wherever they begin.
-    whole = lax.optimization_barrier if plan.takes_aligned else lambda arrays: arrays
+    whole = lax.optimization_barrier if plan.needs_aligned else lambda arrays: arrays
 
     def as_kernels_see(name: str, x: Array) -> Array:
         """The operand of the transformed problem."""

@@ -136,7 +136,7 @@ void Bind(nb::module_& module) {
     tiles.append(nb::make_tuple(Family::Settings::kTiles[i].name(), Family::FieldsOfTile(i)));
   }
   m.attr("tiles") = tiles;
-  m.attr("takes_aligned") = Family::Settings::kTakesAligned;
+  m.attr("needs_aligned") = Family::Settings::kNeedsAligned;
 }
 
 // The families in the order in which they are asked.

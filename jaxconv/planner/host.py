@@ -21,7 +21,7 @@ class HostFamily:
     swaps: whether it may take a wgrad with its operands swapped.
     """
 
-    takes_aligned = False
+    needs_aligned = False
 
     def __init__(self, name: str, swaps: bool = False) -> None:
         self._transforms: list[Transform] = [(SwappedOperands(),)] if swaps else []

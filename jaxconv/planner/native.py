@@ -44,7 +44,7 @@ class NativeFamily:
     def __init__(self, name: str, transforms: Callable[[Product], list[Transform]] | None = None) -> None:
         self._transforms = transforms
         self._native: Any = getattr(planning, name)
-        self.takes_aligned: bool = self._native.takes_aligned  # operands and results begin at multiples of 16 bytes
+        self.needs_aligned: bool = self._native.needs_aligned  # arrays that begin at multiples of 16 bytes
         self.tiles = tuple(Tile(name, fields) for name, fields in self._native.tiles)
 
     def transforms(self, product: Product) -> list[Transform]:

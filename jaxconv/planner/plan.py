@@ -108,9 +108,9 @@ class ConvPlan:
         return self._family.fit_digest(self.tile, self.settings, problem)
 
     @property
-    def takes_aligned(self) -> bool:
+    def needs_aligned(self) -> bool:
         """Whether operands and result must begin at multiples of 16 bytes."""
-        return self._family.takes_aligned
+        return self._family.needs_aligned
 
     @property
     def rows(self) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ cudaError_t Launch(const ConvCall& call, const DepthwiseSettings& planned, cudaS
   const bool wgrad = call.pass == Pass::kWgrad;
   DepthwiseParams d{ShapeOf(p, call.pass, s), call.epilogue};
   SetOperands(call, s.split, &d);
-  static_assert(DepthwiseSettings::kTakesAligned, "arrays that are not aligned go to a slower kernel");
+  static_assert(DepthwiseSettings::kNeedsAligned, "arrays that are not aligned go to a slower kernel");
   // The filter, or its gradient, is read or written an element at a time.
   if (!AreAligned({d.src, wgrad ? d.rhs : d.out, call.epilogue.residual}))
     return LaunchStandIn(call, {s.split}, stream);

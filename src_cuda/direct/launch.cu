@@ -151,7 +151,7 @@ cudaError_t Launch(const ConvCall& call, const DirectSettings& s, cudaStream_t s
   DirectParams d = ParamsOf(layout);
   SetOperands(call, s.split, &d);
   const void* const packs = tile.of_bytes() ? call.epilogue.residual : nullptr;  // others read it by the number
-  static_assert(DirectSettings::kTakesAligned, "arrays that are not aligned go to a slower kernel");
+  static_assert(DirectSettings::kNeedsAligned, "arrays that are not aligned go to a slower kernel");
   if (!AreAligned({d.src, d.rhs, d.out, packs, call.rows.before, call.rows.after})) {
     return s.has_rows() ? cudaErrorMisalignedAddress : LaunchStandIn(call, {s.split}, stream);
   }

@@ -27,7 +27,7 @@ struct DirectSettings {
   static constexpr const char* kFamily = "direct";
   static constexpr const auto& kTiles = kDirectTiles;
   static constexpr bool kTakesFloat8 = false;
-  static constexpr bool kTakesAligned = true;
+  static constexpr bool kNeedsAligned = true;
 
   int64_t tile = 0;  // an index of kTiles
   int64_t split = 1;

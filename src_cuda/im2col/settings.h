@@ -13,7 +13,7 @@ struct Im2colSettings {
   static constexpr const char* kFamily = "im2col";
   static constexpr const auto& kTiles = kIm2colTiles;
   static constexpr bool kTakesFloat8 = false;
-  static constexpr bool kTakesAligned = false;
+  static constexpr bool kNeedsAligned = false;
 
   int64_t tile = 0;  // an index of kTiles
   int64_t split = 1;

@@ -13,7 +13,7 @@ struct MmaSettings {
   static constexpr const char* kFamily = "mma";
   static constexpr const auto& kTiles = kMmaTiles;
   static constexpr bool kTakesFloat8 = false;
-  static constexpr bool kTakesAligned = false;
+  static constexpr bool kNeedsAligned = false;
 
   int64_t tile = 0;  // an index of kTiles
   int64_t split = 1;

@@ -13,7 +13,7 @@ struct SimtSettings {
   static constexpr const char* kFamily = "simt";
   static constexpr const auto& kTiles = kSimtTiles;
   static constexpr bool kTakesFloat8 = true;
-  static constexpr bool kTakesAligned = false;
+  static constexpr bool kNeedsAligned = false;
 
   int64_t tile = 0;  // an index of kTiles
   int64_t split = 1;

@@ -308,7 +308,7 @@ cudaError_t Launch(const ConvCall& given, const WgmmaSettings& s, cudaStream_t s
   const ConvProblem& p = given.problem;
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
   const Epilogue& epilogue = given.epilogue;
-  static_assert(WgmmaSettings::kTakesAligned, "arrays that are not aligned go to a slower kernel");
+  static_assert(WgmmaSettings::kNeedsAligned, "arrays that are not aligned go to a slower kernel");
   if (!DeviceHasWgmma() || !AreAligned({given.src, given.rhs, given.result}) ||
       !AreAligned({given.rows.before, given.rows.after}) ||
       !AreAligned({epilogue.scale.data, epilogue.bias.data, epilogue.out_scale.data, epilogue.residual}) ||

@@ -15,7 +15,7 @@ struct WgmmaSettings {
   static constexpr const char* kFamily = "wgmma";
   static constexpr const auto& kTiles = kWgmmaTiles;
   static constexpr bool kTakesFloat8 = true;
-  static constexpr bool kTakesAligned = true;
+  static constexpr bool kNeedsAligned = true;
 
   int64_t tile = 0;  // an index of kTiles
   int64_t split = 1;

@@ -197,7 +197,7 @@ def test_no_zero_of_a_slope_is_negative(family, name):
 ])  # fmt: skip
 def test_operands_that_are_not_aligned(monkeypatch, family, name):
     """Another kernel takes them, and ends with the epilogue as well."""
-    monkeypatch.setattr(ConvPlan, "takes_aligned", False)
+    monkeypatch.setattr(ConvPlan, "needs_aligned", False)
     kind, of_pass = passes_of(problem(name))["fprop"]
     plan = choose("cuda", kind, of_pass, Constraint("cuda", family, transform=()), ffi.device("cuda")).plan
     x, w, _ = (a.astype("bfloat16") for a in convolutions()[name].operands())

@@ -33,7 +33,7 @@ def flat(*arrays):
 @pytest.mark.parametrize("family, dtype, which", TAKEN)
 def test_slices_of_a_larger_array(monkeypatch, family, dtype, which):
     """Without the barrier that makes XLA copy them it hands over parts of the array, wherever these begin."""
-    monkeypatch.setattr(ConvPlan, "takes_aligned", False)
+    monkeypatch.setattr(ConvPlan, "needs_aligned", False)
     lhs, rhs = LAYERS[family]
     params = dict(window_strides=(1, 1), padding="SAME", dimension_numbers=channels_last(2),
                   feature_group_count=lhs[-1] // rhs[-2])  # fmt: skip

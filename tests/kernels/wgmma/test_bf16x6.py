@@ -67,7 +67,7 @@ def test_infinities_and_nans_are_those_of_float32(tile, special):
 @pytest.mark.parametrize("which", PASSES)
 def test_operands_that_are_not_aligned(which, monkeypatch):
     """Another kernel takes them, which is as exact."""
-    monkeypatch.setattr("jaxconv.planner.plan.ConvPlan.takes_aligned", False)
+    monkeypatch.setattr("jaxconv.planner.plan.ConvPlan.needs_aligned", False)
     rng = np.random.default_rng(0)
     x, w, g = (rng.integers(-4, 5, shape).astype("float32") for shape in ((2, 9, 9, 16), (3, 3, 16, 24), (2, 9, 9, 24)))
     conv = at_highest(TILES[0], split=3)

@@ -86,7 +86,7 @@ def test_an_infinity_stays_in_its_group(name, which):
 @pytest.mark.parametrize("name", ["windows_of_groups", "points_of_groups"])
 def test_not_aligned(monkeypatch, name):
     """Another kernel takes all groups."""
-    monkeypatch.setattr(ConvPlan, "takes_aligned", False)
+    monkeypatch.setattr(ConvPlan, "needs_aligned", False)
     case = convolutions()[name]
     x, w, _ = (np.asarray(a).astype("bfloat16") for a in case.operands())
 
