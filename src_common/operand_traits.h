@@ -44,6 +44,7 @@ static_assert(AreInOrder(), "TraitsOf uses the type as an index");
 
 inline bool IsInteger(DType type) { return type == DType::kS8 || type == DType::kS32; }
 constexpr bool IsFloat8(DType type) { return type == DType::kE4M3 || type == DType::kE5M2; }
+constexpr bool IsByte(DType type) { return TraitsOf(type).bytes == 1; }  // int8 or float8
 
 inline bool HasFloat8(const ConvProblem& p) {
   return IsFloat8(p.src_type) || IsFloat8(p.filter_type) || IsFloat8(p.dst_type);

@@ -39,7 +39,7 @@ inline bool TakesTypes(const ConvProblem& p, Pass pass, bool has_epilogue) {
 
 // Whether results of a type are of a scale of their own, which an epilogue may multiply them by. They end at the type's
 // largest numbers.
-inline bool IsQuantised(DType result) { return result == DType::kS8 || IsFloat8(result); }
+inline bool IsQuantised(DType result) { return IsByte(result); }
 
 // Whether CUDA's kernels store results of a type with an epilogue alone. Without one, wider results are asked for.
 inline bool NeedsEpilogueOnCuda(DType result) { return IsFloat8(result); }

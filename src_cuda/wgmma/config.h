@@ -84,9 +84,9 @@ struct WgmmaTile {
   // where channels are M. Float8 waits for its additions: it gains nothing where both operands are shared. The widest
   // tile of bytes takes longest to compile, and is planned in clusters alone.
   constexpr bool HasConv(DType type) const {
-    const bool is_byte = TraitsOf(type).bytes == 1, is_widest = cols == 256 && !halo && cluster() == 1;
+    const bool is_widest = cols == 256 && !halo && cluster() == 1;
     if (IsFloat8(type) && (!has_promoted_sums() || shares_both())) return false;
-    return has_conv && (!is_byte || (!swap_ab && cols % 64 == 0 && !bf16x6 && !is_widest));
+    return has_conv && (!IsByte(type) || (!swap_ab && cols % 64 == 0 && !bf16x6 && !is_widest));
   }
   // Whether such a conv may have an epilogue. Filters of 16 bits are K-major in data gradients, which have none, and
   // seldom elsewhere: there the tiles for two CTAs per SM do, which take less long to compile.
@@ -95,8 +95,8 @@ struct WgmmaTile {
   }
   // Whether the tile is compiled for wgrad of a type. With halo tiles, output channels are M.
   constexpr bool HasWgrad(DType type) const {
-    if (TraitsOf(type).bytes == 1) return false;  // wgmma reads bytes K-major alone
-    if (shares_both()) return false;              // producers of wgrad share one operand
+    if (IsByte(type)) return false;   // wgmma reads bytes K-major alone
+    if (shares_both()) return false;  // producers of wgrad share one operand
     if (bf16x6) return type == DType::kF32 && !halo && cols >= kBlockRows;
     if (type == DType::kF32) return has_tf32_wgrad();
     const int of_m = swap_ab ? cols : rows;

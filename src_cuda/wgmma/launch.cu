@@ -62,7 +62,7 @@ WgmmaKernelPtr Find(const ConvProblem& p, Pass pass, int64_t tile, bool has_epil
 // What runs the call where there is no wgmma, or TMA has no maps of the operands. It is no less exact.
 StandIn StandInOf(const ConvProblem& p, Pass pass, const WgmmaSettings& s) {
   const WgmmaTile& tile = kWgmmaTiles[s.tile];
-  const bool on_tensor_cores = !tile.bf16x6 && TraitsOf(p.src_type).bytes != 1;
+  const bool on_tensor_cores = !tile.bf16x6 && !IsByte(p.src_type);
   return {StoredSplit(pass, s), on_tensor_cores ? tile.cols : 0};
 }
 

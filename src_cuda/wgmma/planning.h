@@ -60,7 +60,7 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
   Reason UnsupportedReason() const { return unsupported_; }
   bool IsFor(int64_t tile) const {
     const DType type = product_.conv.src_type;
-    return kTiles[tile].bf16x6 == IsBF16x6() && (TraitsOf(type).bytes != 1 || kTiles[tile].HasConv(type));
+    return kTiles[tile].bf16x6 == IsBF16x6() && (!IsByte(type) || kTiles[tile].HasConv(type));
   }
   using TiledPlanner::UnsupportedReason;
 
@@ -243,13 +243,13 @@ class WgmmaPlanner : private GroupProduct, public TiledPlanner<WgmmaPlanner, Wgm
 
   void FindCosts() {
     const Numbers& of = costs_;
-    const bool is_byte = TraitsOf(product_.conv.src_type).bytes == 1;
+    const char* const epilogue = IsByte(product_.conv.src_type) ? "epilogue_seconds_of_bytes" : "epilogue_seconds";
     fitted_ = {
         .begin = of["begin_seconds"],
         .tile = of["tile_seconds"],
         .result = of["result_seconds"],
         .result_of_threads = of["result_of_threads_seconds"],
-        .epilogue = EpilogueSecondsOfResult(product_, of, is_byte ? "epilogue_seconds_of_bytes" : "epilogue_seconds"),
+        .epilogue = EpilogueSecondsOfResult(product_, of, epilogue),
         .halo_pixel = of["halo_pixel_seconds"],
         .halo_int8 = of["halo_int8_result_seconds"],
         .halos = {of["halos_seconds"], of["halos_seconds_of_two_ctas"]},

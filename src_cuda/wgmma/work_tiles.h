@@ -137,12 +137,12 @@ inline int64_t WgradWorkTiles(const ConvProblem& p, const WgmmaSettings& s) {
 inline WgmmaEpilogueKind EpilogueKindOf(const ConvProblem& p, const WgmmaTile& tile, bool has_epilogue) {
   if (!has_epilogue) return WgmmaEpilogueKind::kNone;
   if (p.dst.block != 0 && tile.cluster_split == 0) return WgmmaEpilogueKind::kBlocks;
-  return TraitsOf(p.dst_type).bytes == 1 ? WgmmaEpilogueKind::kBytes : WgmmaEpilogueKind::kPlain;
+  return IsByte(p.dst_type) ? WgmmaEpilogueKind::kBytes : WgmmaEpilogueKind::kPlain;
 }
 
 // The type of results that kernels of an operand's type store by TMA. They store others from registers.
 inline DType TypeStoredByTma(DType src_type, WgmmaEpilogueKind epilogue_kind) {
-  if (TraitsOf(src_type).bytes != 1) return src_type;
+  if (!IsByte(src_type)) return src_type;
   if (epilogue_kind == WgmmaEpilogueKind::kBytes) return IsFloat8(src_type) ? DType::kE4M3 : DType::kS8;
   return epilogue_kind == WgmmaEpilogueKind::kNone && !IsFloat8(src_type) ? DType::kS32 : DType::kBF16;
 }
