@@ -88,8 +88,8 @@ struct WgmmaTile {
     if (IsFloat8(type) && (!has_promoted_sums() || shares_both())) return false;
     return has_conv && (!IsByte(type) || (!swap_ab && cols % 64 == 0 && !bf16x6 && !is_widest));
   }
-  // Whether such a conv may have an epilogue. Filters of 16 bits are K-major in data gradients, which have none, and
-  // seldom elsewhere: there the tiles for two CTAs per SM do, which take less long to compile.
+  // Whether such a conv may have an epilogue. 16-bit K-major filters occur mostly in data gradients, which have no
+  // epilogue. For the few others, only tiles with two CTAs per SM have one: these take less long to compile.
   constexpr bool HasEpilogue(DType type, bool k_major) const {
     return HasConv(type) && (!k_major || TraitsOf(type).bytes != 2 || ctas_per_sm == 2);
   }
