@@ -30,6 +30,7 @@ struct WgradShare {
   static constexpr int kMults = kNOfWarpgroup / kCols;
   static_assert(kSharesN || kM % (kBlockRows * kWarpgroups) == 0, "warpgroups share out M in blocks of 64");
   static_assert(kCols <= 256 && kCols * kMults == kNOfWarpgroup, "N of a multiplication is 256 at most");
+  static_assert(kCols < 256 || WgmmaThreads(kTile) < 512, "ptxas refuses N of 256 in kernels of 512 threads");
 
   static constexpr int kFragments = kBlocks * kNOfWarpgroup / 8;  // of 16 rows of M by 8 columns of N, in a warp
   static constexpr int kThreads = 32 * ConsumerWarps(kTile);
