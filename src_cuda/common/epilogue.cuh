@@ -151,24 +151,14 @@ __device__ __forceinline__ void ActivateAll(const Epilogue& epilogue, double (&r
   }
 }
 
-// The epilogue of one output channel, with its operands in registers. For threads with many results of one channel.
-template <typename Acc, bool kHasEpilogue>
+// Scale and bias of one output channel, in registers. For threads with many results of one channel. Nothing reads
+// `epilogue`. Without it ptxas orders the instructions of some kernels otherwise, and these are not measured.
+template <typename Acc>
 struct EpilogueOfChannel {
   using Number = EpilogueNumber<Acc>;
   const Epilogue* epilogue;
   Number scale, bias;
 
-  __device__ __forceinline__ auto operator()(Acc sum) const {
-    if constexpr (kHasEpilogue) {
-      Number result[] = {Scaled(sum)};
-      ActivateAll(*epilogue, result);
-      return result[0];
-    } else {
-      return sum;
-    }
-  }
-
-  // Without the activation.
   __device__ __forceinline__ Number Scaled(Acc sum) const { return static_cast<Number>(sum) * scale + bias; }
 };
 
@@ -180,14 +170,14 @@ class EpilogueOf {
  public:
   using Number = EpilogueNumber<Acc>;
   using Result = std::conditional_t<kHasEpilogue, Number, Acc>;
-  using OfChannel = EpilogueOfChannel<Acc, kHasEpilogue>;
+  using OfChannel = EpilogueOfChannel<Acc>;
   static constexpr bool kIsNone = !kHasEpilogue;
 
   __device__ __forceinline__ EpilogueOf(const Epilogue& epilogue, int64_t first) : epilogue_(epilogue), first_(first) {}
 
-  // The numbers of one channel, which must exist, for several results. A residual is added, and activated, apart.
+  // The numbers of one channel, which must exist, for several results.
   __device__ __forceinline__ OfChannel Of(int64_t channel) const {
-    if constexpr (!kHasEpilogue) return {nullptr, Number{}, Number{}};
+    if constexpr (!kHasEpilogue) return {};
     return {&epilogue_, Operand(epilogue_.scale, channel, Number{1}), Operand(epilogue_.bias, channel, Number{0})};
   }
 
@@ -196,9 +186,6 @@ class EpilogueOf {
   __device__ __forceinline__ void ActivateAll(Number (&results)[kCount]) const {
     jaxconv::ActivateAll(epilogue_, results);
   }
-
-  // The result of one sum without a residual. The channel must exist.
-  __device__ __forceinline__ Result operator()(Acc sum, int64_t channel) const { return Of(channel)(sum); }
 
   // The result of one sum, of an element of the result that exists.
   __device__ __forceinline__ Result operator()(Acc sum, int64_t channel, int64_t element) const {
@@ -313,7 +300,7 @@ class EpilogueOfChannels {
   static constexpr bool kScalesResults = std::is_same_v<T, int8_t>;
 
   const Epilogue& epilogue_;
-  EpilogueOfChannel<Acc, true> channels_[N];
+  EpilogueOfChannel<Acc> channels_[N];
   Number out_scales_[N];
   ResidualAdder<Number> add_;
 };

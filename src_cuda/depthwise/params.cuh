@@ -296,7 +296,7 @@ class DepthwiseEpilogue {
   }
 
   EpilogueOf<Sum, kHasEpilogue> epilogue_;
-  EpilogueOfChannel<Sum, kHasEpilogue> channels_[kChannels];
+  EpilogueOfChannel<Sum> channels_[kChannels];
   float out_scales_[kChannels];  // of bytes
 };
 

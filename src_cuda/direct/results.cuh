@@ -104,7 +104,7 @@ class EpilogueOfFour {
   static constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
   const Epilogue& epilogue_;
-  EpilogueOfChannel<Sum, true> channels_[4];
+  EpilogueOfChannel<Sum> channels_[4];
   float out_scales_[4];
 };
 
@@ -120,7 +120,7 @@ __device__ __forceinline__ void ClearSums(Sum (&sums)[kRows][kBlocks][4]) {
 // Scale and bias of a lane's pair of output channels, in registers.
 template <typename Sum>
 struct PairScales {
-  EpilogueOfChannel<Sum, true> channels[2];
+  EpilogueOfChannel<Sum> channels[2];
 
   __device__ __forceinline__ void Load(const EpilogueOf<Sum, true>& epilogue, int64_t channel) {
     channels[0] = epilogue.Of(channel), channels[1] = epilogue.Of(channel + 1);
