@@ -36,7 +36,8 @@ struct Tap {
   int32_t filter_delta;     // elements from the filter's origin to the tap
   int32_t shift[kSpatial];  // source index = base + shift, in source pixels
 };
-static_assert(sizeof(Tap) == 5 * sizeof(int32_t), "Tap is a row of an int32[taps, 5] table made in offsets.py");
+inline constexpr int64_t kTapColumns = sizeof(Tap) / sizeof(int32_t);
+static_assert(kTapColumns == 5, "Tap is a row of an int32[taps, 5] table made in offsets.py");
 
 // A residue class, a row of the table `classes`: output positions that see the same taps. In each dimension, it has the
 // positions o = phase + q * period for 0 <= q < count, and their source bases are q * step. Without lhs dilation there
@@ -47,8 +48,8 @@ struct ResidueClass {
   int32_t phase[kSpatial];
   int32_t count[kSpatial];
 };
-static_assert(sizeof(ResidueClass) == 8 * sizeof(int32_t),
-              "ResidueClass is a row of an int32[classes, 8] table made in offsets.py");
+inline constexpr int64_t kClassColumns = sizeof(ResidueClass) / sizeof(int32_t);
+static_assert(kClassColumns == 8, "ResidueClass is a row of an int32[classes, 8] table made in offsets.py");
 
 // Channels of a block, where an activation has them in blocks: [batch, channels / 32, spatial..., 32].
 inline constexpr int64_t kBlockChannels = 32;

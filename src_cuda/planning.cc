@@ -292,8 +292,8 @@ NB_MODULE(_planning, module) {
       nb::arg("dtype"));
   module.attr("SPATIAL") = kSpatial;
   module.attr("VECTOR_BYTES") = kVectorBytes;
-  module.attr("TAP_COLUMNS") = sizeof(Tap) / sizeof(int32_t);
-  module.attr("CLASS_COLUMNS") = sizeof(ResidueClass) / sizeof(int32_t);
+  module.attr("TAP_COLUMNS") = kTapColumns;
+  module.attr("CLASS_COLUMNS") = kClassColumns;
   module.attr("BLOCK_CHANNELS") = kBlockChannels;
   module.attr("MOST_TMA_STEP") = kMaxElementStride;
   module.attr("MOST_WINDOW_PARTS") = depthwise::kMostParts;
