@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "conv_problem.h"
+#include "sizes.h"
 
 namespace jaxconv {
 
@@ -20,11 +21,7 @@ struct ArrayArguments {
   Numbers64 axes;
   DType type;
 
-  int64_t Stride(int64_t axis) const {
-    int64_t stride = 1;
-    for (size_t i = axis + 1; i < sizes.size(); ++i) stride *= sizes[i];
-    return stride;
-  }
+  int64_t Stride(int64_t axis) const { return StrideAlong(sizes, axis); }
 };
 
 struct ProblemArguments {

@@ -19,12 +19,7 @@ struct ArrayShape {
   std::vector<int64_t> axes;
 
   int64_t rank() const { return static_cast<int64_t>(sizes.size()); }
-  // Elements between neighbours along an axis.
-  int64_t Stride(int64_t axis) const {
-    int64_t stride = 1;
-    for (int64_t i = axis + 1; i < rank(); ++i) stride *= sizes[i];
-    return stride;
-  }
+  int64_t Stride(int64_t axis) const { return StrideAlong(sizes, axis); }
 };
 
 // Whether neighbours along an axis are adjacent in memory.
