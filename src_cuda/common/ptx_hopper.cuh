@@ -87,6 +87,10 @@ __device__ __forceinline__ void FenceOperand(int32_t (&sum)[4]) {
 template <typename T, int kCols, bool kTransposedA, bool kTransposedB, typename OperandA = uint64_t, typename Sum>
 __device__ __forceinline__ void WarpgroupMultiplyAdd(Sum (&sum)[kCols / 8][4], const OperandA& a, uint64_t b,
                                                      bool adds = true) {
+// Assembly names its operands by numbers. With S = kCols / 2 sums, %0 to %(S - 1) are the sums, %S is the descriptor of
+// B, %(S + 1) says whether to add, %(S + 2) and %(S + 3) whether A and B are transposed, and from %(S + 4) on there is
+// A: a descriptor, or four registers. JAXCONV_SUMS_n has n fours of sums, JAXCONV_NAMES_n the numbers of n. Each begins
+// with the next shorter one. JAXCONV_SIGNS: neither A nor B is negated. int8 has no such constants.
 #define JAXCONV_REGISTER "+f"
 #define JAXCONV_SIGNS ", 1, 1"
 #define JAXCONV_SUM(j) \
@@ -132,7 +136,6 @@ __device__ __forceinline__ void WarpgroupMultiplyAdd(Sum (&sum)[kCols / 8][4], c
   ", "                                                                                           \
   "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-// Operands behind the sums: the descriptor of B, whether to add, two transpositions, then A.
 #define JAXCONV_DESCRIPTOR(A, ...) A
 #define JAXCONV_REGISTERS(A, B, C, D) "{" A ", " B ", " C ", " D "}"
 #define JAXCONV_TRANSPOSES(A, B) ", " A ", " B
