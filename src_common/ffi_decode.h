@@ -78,6 +78,12 @@ inline bool ToDType(ffi::DataType type, DType* out) {
   }
 }
 
+inline std::string AllTypes() {
+  std::string names;
+  for (const OperandTraits& traits : kOperandTraits) names += (names.empty() ? "" : ", ") + std::string(traits.name);
+  return names;
+}
+
 inline Numbers64 Of(ffi::Span<const int64_t> numbers) { return {numbers.begin(), numbers.size()}; }
 
 }  // namespace internal
@@ -125,7 +131,7 @@ inline ffi::ErrorOr<ConvProblem> DecodeProblem(ffi::AnyBuffer src, ffi::AnyBuffe
   if (!internal::ToDType(src.element_type(), &arguments.src.type) ||
       !internal::ToDType(filter.element_type(), &arguments.filter.type) ||
       !internal::ToDType(dst.element_type(), &arguments.dst.type))
-    return refuse("dtypes are float32, float64, bfloat16, float16, float8_e4m3fn, float8_e5m2, int8 and int32");
+    return refuse("dtypes are " + internal::AllTypes());
   if (taps.element_type() != ffi::DataType::S32 || classes.element_type() != ffi::DataType::S32)
     return refuse("the offset tables must be int32");
   ConvProblem problem;
