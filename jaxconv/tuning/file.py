@@ -24,7 +24,7 @@ from jaxconv.problem import ConvProblem
 from jaxconv.tuning.entries import Entry
 from jaxconv.tuning.machine import model
 
-FORMAT = 2
+TUNING_FORMAT = 2
 MUST_MATCH = ("format", "device", "jaxconv", "kernels")  # of the header
 Key = tuple[str, ConvProblem]  # kind, problem
 
@@ -66,7 +66,7 @@ def read(path: str | os.PathLike[str]) -> Tuning:
         platform = found["platform"]
         if platform not in tuple(MODULES):
             raise ValueError(f"platform {platform!r}")
-        found_entries = list(found["entries"]) if found.get("format") == FORMAT else []  # another one is refused
+        found_entries = list(found["entries"]) if found.get("format") == TUNING_FORMAT else []  # another one is refused
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"{path} is no tuning file of jaxconv.autotune: {error!r}") from error
     here = _header(platform)
@@ -151,7 +151,7 @@ def _header(platform: str) -> dict[str, Any]:
     """kernels: the digest of what plans mean, for builds of one version. jax: for information. It may change the time
     of lax."""
     return {
-        "format": FORMAT,
+        "format": TUNING_FORMAT,
         "platform": platform,
         "device": model(platform),
         "jaxconv": importlib.metadata.version("jaxconv"),
