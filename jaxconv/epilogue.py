@@ -24,9 +24,9 @@ from jaxconv.problem import ConvProblem
 from jaxconv.problem.wider import FLOAT8, is_of_two_float8
 
 # The operands, in the order of primitives' and custom calls' arguments. Those that are absent are left out.
-OPERANDS = ("scale", "bias", "residual", "residual_scale", "out_scale")
+EPILOGUE_OPERANDS = ("scale", "bias", "residual", "residual_scale", "out_scale")
 PER_CHANNEL = ("scale", "bias", "out_scale")
-ARGUMENTS = (*OPERANDS, "activation", "out_dtype")
+ARGUMENTS = (*EPILOGUE_OPERANDS, "activation", "out_dtype")
 
 RESULTS = tuple(map(jnp.dtype, ("float32", "float64", "bfloat16", "float16", "int8", "float8_e4m3fn", "float8_e5m2")))
 QUANTISED = tuple(dtype for dtype in RESULTS if planning.is_quantised(dtype.name))
@@ -36,7 +36,7 @@ INT8, INT32, FLOAT32, FLOAT64 = map(np.dtype, ("int8", "int32", "float32", "floa
 
 @dataclasses.dataclass(frozen=True)
 class Epilogue:
-    """Which operands there are, of `OPERANDS` and in their order, and what is known of the rest.
+    """Which operands there are, of `EPILOGUE_OPERANDS` and in their order, and what is known of the rest.
 
     in_blocks: the result and the residual have their channels in blocks, where the sums are a volume of depth 1. Only
       an int8 result, which has no derivative.
@@ -162,7 +162,7 @@ def check_given(given: dict[str, Any]) -> None:
     activation_of(given["activation"])
     if given["residual_scale"] is not None and given["residual"] is None:
         raise ValueError(f"residual_scale is for a residual, and residual is None; got {given['residual_scale']!r}")
-    for name in OPERANDS:
+    for name in EPILOGUE_OPERANDS:
         if isinstance(given[name], int) and not isinstance(given[name], bool):
             given[name] = float(given[name])
         is_known = hasattr(given[name], "dtype") or isinstance(
@@ -183,11 +183,11 @@ def read(
     """The epilogue of a convolution, and its operands that are given.
 
     problem: with the result that lax has. preferred: lax's `preferred_element_type`. in_blocks: the residual has its
-    channels in blocks, and so has the result, if an epilogue can have it so. operands: by `OPERANDS`; those that are
-    not given are None.
+    channels in blocks, and so has the result, if an epilogue can have it so. operands: by `EPILOGUE_OPERANDS`; those
+    that are not given are None.
     """
     _check_operands(problem)
-    given = {name: operands[name] for name in OPERANDS if operands[name] is not None}
+    given = {name: operands[name] for name in EPILOGUE_OPERANDS if operands[name] is not None}
     result = _result(problem, preferred, out_dtype)
     epilogue = Epilogue(tuple(given), activation_of(activation), result, in_blocks and result == INT8)
     if "out_scale" in given and not epilogue.is_quantised:

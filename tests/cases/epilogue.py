@@ -13,7 +13,7 @@ from cases.problems import passes_of
 from cases.reference import assert_same, integers
 from jaxconv import ffi
 from jaxconv.activations import activation_of
-from jaxconv.epilogue import OPERANDS, Epilogue
+from jaxconv.epilogue import EPILOGUE_OPERANDS, Epilogue
 from jaxconv.planner.choose import choose
 from jaxconv.planner.plan import constraint_of
 from jaxconv.problem.product import EpilogueKind
@@ -35,7 +35,7 @@ def plan_with(platform, problem, implementation):
 
 def with_epilogue(platform, problem, implementation, lhs, rhs, operands, activation=None):
     """A conv that ends with operands by name, which are as the kernel takes them, and an activation or its name."""
-    epilogue = Epilogue(tuple(name for name in OPERANDS if name in operands), activation_of(activation))
+    epilogue = Epilogue(tuple(name for name in EPILOGUE_OPERANDS if name in operands), activation_of(activation))
     convolve = ffi.convolution(plan_with(platform, problem, implementation), problem, epilogue)
     return convolve(lhs, rhs, *(operands[name] for name in epilogue.operands))
 

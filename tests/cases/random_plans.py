@@ -24,7 +24,7 @@ from jaxconv.planner.plan import Constraint
 from jaxconv.problem.product import EpilogueKind
 
 MOST_PRODUCTS = 1 << 25  # of a forward pass
-EPILOGUE_OPERANDS = {EpilogueKind.NONE: (), EpilogueKind.PLAIN: ("bias",), EpilogueKind.RESIDUAL: ("bias", "residual")}
+OPERANDS_OF = {EpilogueKind.NONE: (), EpilogueKind.PLAIN: ("bias",), EpilogueKind.RESIDUAL: ("bias", "residual")}
 SETTINGS = [*({"split": n} for n in (2, 3, 5, 8)), *({"n_tiles_per_cta": n} for n in (1, 2, 7)),
             *({"output_tile": n} for n in ((1, 8), (2, 16), (3, 8), (5, 24)))]  # fmt: skip
 
@@ -91,7 +91,7 @@ class Variant:
         return ("fprop",) if is_forward_alone else tuple(PASSES)
 
     def fused(self, convolution):
-        operands = EPILOGUE_OPERANDS[self.epilogue_kind]
+        operands = OPERANDS_OF[self.epilogue_kind]
         return Fused(convolution.lhs, convolution.rhs, convolution.params, operands, (), "none")
 
     def operands(self, convolution):
