@@ -26,6 +26,7 @@ from jaxconv.problem.wider import FLOAT8, is_of_two_float8
 # The operands, in the order of primitives' and custom calls' arguments. Those that are absent are left out.
 EPILOGUE_OPERANDS = ("scale", "bias", "residual", "residual_scale", "out_scale")
 PER_CHANNEL = ("scale", "bias", "out_scale")
+LIKE_RESULT = ("residual",)  # arrays of the result's shape, which lie as it does. The others are numbers
 ARGUMENTS = (*EPILOGUE_OPERANDS, "activation", "out_dtype")
 
 RESULTS = tuple(map(jnp.dtype, ("float32", "float64", "bfloat16", "float16", "int8", "float8_e4m3fn", "float8_e5m2")))
@@ -197,7 +198,7 @@ def read(
     channels = (problem.groups * problem.out_channels,)
     arrays = {}
     for name, value in given.items():
-        if name == "residual":
+        if name in LIKE_RESULT:
             residual = _residual(dataclasses.replace(problem, out_in_blocks=in_blocks), value)
             arrays[name] = blocks.from_blocks(residual) if in_blocks and not epilogue.in_blocks else residual
         else:

@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array, lax
 
 from jaxconv.compiled import missing_reason, planning
-from jaxconv.epilogue import NOTHING, Epilogue
+from jaxconv.epilogue import LIKE_RESULT, NOTHING, Epilogue
 from jaxconv.planner import devices
 from jaxconv.planner.devices import Device
 from jaxconv.planner.plan import ConvPlan
@@ -188,7 +188,7 @@ def convolution(plan: ConvPlan, problem: ConvProblem, epilogue: Epilogue = NOTHI
 
     def as_kernels_see(name: str, x: Array) -> Array:
         """The operand of the transformed problem."""
-        if name == "residual":
+        if name in LIKE_RESULT:
             return views[result].to(x)
         if name in plan.rows:
             return x

@@ -10,7 +10,7 @@ from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxconv import fallback, primitives
-from jaxconv.epilogue import Epilogue
+from jaxconv.epilogue import LIKE_RESULT, Epilogue
 from jaxconv.planner.plan import Implementation
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.product import EpilogueKind
@@ -58,7 +58,7 @@ class Call(NamedTuple):
         if not self.sharding.mesh.explicit_axes:
             return dict(operands)
         of_channels = PartitionSpec(self.sharding.spec[self.problem.out_spec.second])
-        specs = {name: self.sharding.spec if name == "residual" else of_channels for name in operands}
+        specs = {name: self.sharding.spec if name in LIKE_RESULT else of_channels for name in operands}
         on = lambda name, x: NamedSharding(self.sharding.mesh, specs[name] if x.ndim else PartitionSpec())
         return {name: jax.sharding.reshard(x, on(name, x)) for name, x in operands.items()}
 

@@ -9,6 +9,7 @@ from jax import Array
 from jax.interpreters import mlir
 
 from jaxconv import ffi
+from jaxconv.epilogue import LIKE_RESULT
 from jaxconv.fused.call import BY_LAX, Call
 from jaxconv.lowering import decide, lower_split, seen_by_kernels
 from jaxconv.planner.plan import ConvPlan, Lax, constraint_of
@@ -40,7 +41,7 @@ def fused(platform: str | None, call: Call, avals: Sequence[Any], tuning: Tuning
     dtype = call.epilogue.number_dtype(problem)
 
     def compute(lhs: Array, rhs: Array, *operands: Array) -> Array:
-        numbers = {name: x if name == "residual" else x.astype(dtype) for name, x in call.named(operands).items()}
+        numbers = {name: x if name in LIKE_RESULT else x.astype(dtype) for name, x in call.named(operands).items()}
         return by_kernel(lhs.astype(problem.lhs_dtype), rhs.astype(problem.rhs_dtype), *call.in_order(numbers))
 
     return compute
@@ -63,7 +64,7 @@ def planned(
 def _has_native_residual(call: Call, avals: Sequence[Any]) -> bool:
     """Whether kernels can read the residual, if there is one."""
     named = zip(call.epilogue.operands, avals[2:], strict=True)
-    return all(aval.dtype == call.epilogue.out_dtype for name, aval in named if name == "residual")
+    return all(aval.dtype == call.epilogue.out_dtype for name, aval in named if name in LIKE_RESULT)
 
 
 def ends_with(plan: ConvPlan, problem: ConvProblem) -> bool:

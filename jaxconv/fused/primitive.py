@@ -18,7 +18,7 @@ from jax.interpreters import ad, batching, mlir
 
 from jaxconv import ffi
 from jaxconv._jax_private import simple_impl
-from jaxconv.epilogue import FLOAT32, INT8, PER_CHANNEL
+from jaxconv.epilogue import FLOAT32, INT8, LIKE_RESULT, PER_CHANNEL
 from jaxconv.fused import lowering
 from jaxconv.fused.call import BY_LAX, Call, conv
 from jaxconv.primitives import promote
@@ -137,7 +137,7 @@ def _batch(
     if all(axis is None for axis in mapped_axes):
         return bind(call, arrays[0], arrays[1], call.named(arrays[2:])), None
     factor = "n" if rhs is None else "k" if lhs is None else "g"
-    foldable = {"residual"} if factor == "n" else {"residual", *PER_CHANNEL}
+    foldable = set(LIKE_RESULT) if factor == "n" else {*LIKE_RESULT, *PER_CHANNEL}
     mapped = {name for name, axis in zip(call.epilogue.operands, operands, strict=True) if axis is not None}
     is_conv_mapped = lhs is not None or rhs is not None
     is_folded_inside = call.epilogue.in_blocks and factor != "n"  # of a block
@@ -156,7 +156,7 @@ def _batch(
 
 def _folded(problem: ConvProblem, factor: str, size: Any, name: str, x: Array, axis: int | None) -> Array:
     """An operand of the problem that has the mapped axis in a factor."""
-    role = "out" if name == "residual" else name
+    role = "out" if name in LIKE_RESULT else name
     if role in ("lhs", "rhs", "out"):
         if axis is None and role == "out":
             x, axis = jnp.broadcast_to(x, (size, *x.shape)), 0

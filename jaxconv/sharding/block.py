@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jaxconv.epilogue import Epilogue
+from jaxconv.epilogue import LIKE_RESULT, Epilogue
 from jaxconv.problem import ConvProblem
 from jaxconv.problem.factors import MeshAxes, resize
 from jaxconv.problem.product import RESULT
@@ -66,7 +66,7 @@ class End(NamedTuple):
     def roles(self, operands: Sequence[Any]) -> tuple[str, ...]:
         """Of the epilogue's operands, as `split` has them."""
         named = zip(self.epilogue.operands, operands, strict=True)
-        return tuple("out" if name == "residual" else "channels" if x.ndim else "number" for name, x in named)
+        return tuple("out" if name in LIKE_RESULT else "channels" if x.ndim else "number" for name, x in named)
 
 
 class Devices(NamedTuple):
