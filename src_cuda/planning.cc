@@ -256,6 +256,8 @@ void MakeDevice(Device* self, int64_t multiprocessors, double clock_hz, double b
 }  // namespace jaxconv
 
 NB_MODULE(_planning, module) {
+  // Caches of Python and JAX hold products and devices until the process ends. nanobind would call them leaks.
+  nanobind::set_leak_warnings(false);
   using namespace jaxconv;
   nb::enum_<Float32>(module, "Float32")
       .value("BF16", Float32::kBF16)

@@ -61,9 +61,7 @@ class Constraint:
 
 
 ANY = Constraint()
-# What a caller names. As text: modules that JAX keeps to the end import it, and would keep with the class what planning
-# has in its caches. nanobind warns of such objects.
-Implementation: TypeAlias = "str | Constraint | None"
+Implementation: TypeAlias = str | Constraint | None  # what a caller names
 
 # The native implementations that users name: the platforms and their kernel families.
 IMPLEMENTATIONS = {platform: Constraint(platform=platform) for platform in FAMILIES} | {
