@@ -24,11 +24,11 @@ def explain(fn: Callable, *args: Any, **kwargs: Any) -> None:
     """Prints a line for each convolution and pass of `fn(*args, **kwargs)`, which is traced, not run.
 
     A line has the pass (fprop, dgrad, wgrad), the problem, and what answers it: the kernel family with its tile and
-    settings, the wider type in which float8 is multiplied, if it is, the estimated time on a GPU, and the reason why
-    each other family and tile was not chosen. If lax answers a convolution, its line has the reason. Of a convolution
-    in the loaded tuning (`load_tuning`), a line has the measured times of all its candidates. To see gradients, pass a
-    function that computes them: `explain(jax.grad(loss), params, x)`. A convolution inside a loop has one line. With
-    sharded arrays, a line has the whole problem.
+    settings, the wider type in which float8 or int8 is multiplied, if it is, the estimated time on a GPU, and the
+    reason why each other family and tile was not chosen. If lax answers a convolution, its line has the reason. Of a
+    convolution in the loaded tuning (`load_tuning`), a line has the measured times of all its candidates. To see
+    gradients, pass a function that computes them: `explain(jax.grad(loss), params, x)`. A convolution inside a loop has
+    one line. With sharded arrays, a line has the whole problem.
 
     Args:
       fn: a function, jitted or not.
@@ -89,7 +89,9 @@ def _answer(equation: JaxprEqn, platform: str | None, tuning: Tuning) -> Answer:
         by = "lax" if fallback.allows_lax(implementation) else "an error"
         return Answer(name, problem, by, reason=choice.unsupported_reason())
     seen = seen_by_kernels(kind, platform, problem, constraint_of(implementation), epilogue_kind).problem
-    wider = f" in {seen.lhs_dtype}" if has_float8(problem) and not has_float8(seen) else ""
+    is_float8 = has_float8(problem) and not has_float8(seen)
+    is_wider = is_float8 or seen.lhs_dtype.itemsize > problem.lhs_dtype.itemsize
+    wider = f" in {seen.lhs_dtype}" if is_wider else ""
     return Answer(name, problem, f"{choice.plan}{rows}{wider}", _time(choice, platform), others=choice.rejected)
 
 

@@ -32,6 +32,7 @@ from jaxconv.problem.wider import (
     INT32,
     Compute,
     converted,
+    halves_of_int8,
     has_float8,
     in_float32,
     with_result,
@@ -147,8 +148,8 @@ def seen_by_kernels(
     epilogue_kind: EpilogueKind = EpilogueKind.NONE,
 ) -> Seen:
     """What is planned: of complex numbers, a real problem; of int8, sums of int32. On a GPU: of float8, a problem that
-    kernels take; of integers, a weight gradient or the convolution that it is; of float32 that may
-    be rounded to bfloat16, the one of both that is expected to be faster.
+    kernels take; of integers, a weight gradient or the convolution that it is; of int8 with an epilogue to 16 bits, and
+    of float32 that may be rounded to bfloat16, the one of both types that is expected to be faster.
     """
     if is_complex(problem):
         problem = as_real(kind, problem, None if unsupported_reason(problem, kind) else platform)
@@ -160,6 +161,8 @@ def seen_by_kernels(
         return _faster(integer_readings(problem), constraint)
     if has_float8(problem):
         problem = float8_on_gpu(kind, problem, constraint, epilogue_kind)
+    if epilogue_kind is not EpilogueKind.NONE:
+        problem = _int8_on_gpu(kind, problem, constraint, epilogue_kind)
     is_float32 = all(problem.dtype(role) == jnp.float32 for role in ROLES)
     if is_float32 and float32_of(problem.precision) is Float32.BF16:
         problem = bfloat16_on_gpu(kind, problem, constraint, epilogue_kind)
@@ -211,6 +214,15 @@ def _wider_than_float8(
         return cost + widening_seconds(kind, problem, wider, device)
 
     return min(halves, in_float32(problem), key=seconds)
+
+
+def _int8_on_gpu(kind: str, problem: ConvProblem, constraint: Constraint, epilogue_kind: EpilogueKind) -> ConvProblem:
+    """A problem of int8 as it is; or with operands of 16 bits, where sums stay exact and that is expected to be faster.
+    Depthwise kernels of int8 have results of int8 alone."""
+    halves = halves_of_int8(problem)
+    if halves is None or unsupported_reason(halves, kind, True) or ffi.unavailable_reason("cuda"):
+        return problem
+    return problem if _is_faster(kind, problem, halves, constraint, epilogue_kind) else halves
 
 
 def bfloat16_on_gpu(

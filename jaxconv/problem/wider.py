@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from jaxconv.problem.product import OPERANDS, RESULT
 FLOAT8 = frozenset(map(jnp.dtype, ("float8_e4m3fn", "float8_e5m2")))
 FLOAT32, BFLOAT16, FLOAT16 = map(jnp.dtype, ("float32", "bfloat16", "float16"))
 INT8, INT32 = map(jnp.dtype, ("int8", "int32"))
+EXACT_INT8_PRODUCTS = 2**24 // 2**14  # float32 holds integers up to 2**24, and -128 squared is 2**14
 
 Compute = Callable[[Array, Array], Array]
 
@@ -56,6 +58,15 @@ def without_float8(kind: str, problem: ConvProblem) -> ConvProblem:
     dtypes = {f"{role}_dtype": jnp.result_type(*others) if others else halves for role in OPERANDS[kind]}
     wider = with_dtypes(problem, **dtypes)
     return with_result(kind, wider, FLOAT32) if result in FLOAT8 else wider
+
+
+def halves_of_int8(problem: ConvProblem) -> ConvProblem | None:
+    """A convolution of int8 with operands of its result's 16 bits, if float32 holds each sum exactly."""
+    of_int8 = problem.lhs_dtype == problem.rhs_dtype == INT8 and problem.out_dtype in (BFLOAT16, FLOAT16)
+    products = math.prod(problem.kernel) * problem.in_channels
+    if not of_int8 or products > EXACT_INT8_PRODUCTS:
+        return None
+    return with_dtypes(problem, lhs_dtype=problem.out_dtype, rhs_dtype=problem.out_dtype)
 
 
 def wraps_to_int8(problem: ConvProblem) -> bool:

@@ -12,7 +12,7 @@ from cases.convolution import channels_last_convolution, depthwise_convolution
 from cases.float8 import FLOAT8, PAIRS, RESULTS, passes
 from jaxconv import ffi
 from jaxconv.explain import lines
-from jaxconv.lowering import float8_on_gpu
+from jaxconv.lowering import float8_on_gpu, seen_by_kernels
 from jaxconv.planner.choose import choose, options
 from jaxconv.planner.devices import TYPICAL_DEVICE
 from jaxconv.planner.plan import Constraint
@@ -108,6 +108,25 @@ def test_depthwise_sums_of_float32_are_of_float32_operands(out, wider, without_t
     seen = float8_on_gpu(kind, problem)
     assert {seen.lhs_dtype, seen.rhs_dtype, seen.out_dtype} == {jnp.dtype(wider)}
     assert choose("cuda", kind, seen).plan.family == "depthwise"
+
+
+@pytest.mark.parametrize("out", ["bfloat16", "float16"])
+@pytest.mark.parametrize("kernel, is_exact", [((31, 33), True), ((41, 25), False)])
+def test_depthwise_int8_to_16_bits_is_of_16_bits_while_exact(kernel, is_exact, out, without_tuning, cuda_kernels):
+    """Sums of up to 1024 products; another kernel would take ten times as long."""
+    kind, problem = passes(depthwise_convolution((32, 56, 56, 128), kernel), "int8", "int8", out)["fprop"]
+    seen = seen_by_kernels(kind, "cuda", problem, epilogue_kind=EpilogueKind.PLAIN).problem
+    assert {seen.lhs_dtype, seen.rhs_dtype} == {jnp.dtype(out if is_exact else "int8")}
+    assert seen.out_dtype == out
+    if is_exact:
+        assert choose("cuda", kind, seen, epilogue_kind=EpilogueKind.PLAIN).plan.family == "depthwise"
+
+
+@pytest.mark.parametrize("out", ["int8", "float32", "bfloat16"])
+def test_dense_int8_is_of_int8(out, without_tuning, cuda_kernels):
+    dense = channels_last_convolution((32, 28, 28, 512), (1, 1, 512, 512))
+    kind, problem = passes(dense, "int8", "int8", out)["fprop"]
+    assert seen_by_kernels(kind, "cuda", problem, epilogue_kind=EpilogueKind.PLAIN).problem == problem
 
 
 @pytest.mark.parametrize("out", FLOAT8)
