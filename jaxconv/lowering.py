@@ -201,10 +201,10 @@ def float8_on_gpu(
 def _wider_than_float8(
     kind: str, problem: ConvProblem, constraint: Constraint, epilogue_kind: EpilogueKind
 ) -> ConvProblem:
-    """In 16 bits; or in float32, if results are to be that, and it is expected to be faster: depthwise kernels of 16
-    bits have results of 16 bits alone."""
+    """In 16 bits; or in float32, if results are to be that, and it is expected to be faster: fewer kernels of 16 bits
+    have results of float32, and none of depthwise."""
     halves = without_float8(kind, problem)
-    is_wide = halves.dtype(RESULT[kind]) == FLOAT32
+    is_wide = halves.dtype(RESULT[kind]) == FLOAT32 and float32_of(problem.precision) is not Float32.BF16
     if not is_wide or unsupported_reason(halves, kind) or ffi.unavailable_reason("cuda"):
         return halves
     device = ffi.device("cuda")

@@ -46,7 +46,7 @@ class Device:
 
     @property
     def own_costs(self) -> Costs:
-        """Those that are of no family: rates a clock, of kernels' beginnings, and of the copies that XLA makes."""
+        """Those that are of no family: rates in a clock, what launches take, and the copies that XLA makes."""
         return COSTS[self.costs][OWN_COSTS]
 
 

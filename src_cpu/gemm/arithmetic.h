@@ -74,7 +74,7 @@ template <typename A>
 constexpr bool kIsBiased = std::is_same_v<typename A::Left, Biased8>;
 
 // Calls f(A{}) with the arithmetic of a product of operands of these types. Where vpdpbusd is, kernels are for int8
-// alone: dispatch.cc takes others from the instruction set without.
+// alone: dispatch.cc takes others from the instruction set that lacks it.
 template <typename F>
 void WithArithmetic(const ConvProblem& p, DType left, DType right, const F& f) {
   if constexpr (kIsBiased<Int8Products>) return f(Int8Products{});

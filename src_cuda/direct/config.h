@@ -56,7 +56,7 @@ struct DirectTile {
   constexpr bool has_wgrad() const { return of_halves(); }
   // The operands' type, or one of two that have 16 bits.
   constexpr DType type() const { return of_bytes() ? DType::kS8 : of_floats() ? DType::kF32 : DType::kBF16; }
-  constexpr bool IsFor(DType operands) const { return operands == type() || (of_halves() && operands == DType::kF16); }
+  constexpr bool IsFor(DType dtype) const { return dtype == type() || (of_halves() && dtype == DType::kF16); }
   // Source channels of a 16-byte vector.
   constexpr int vector() const { return TraitsOf(type()).vector(); }
   constexpr int col_blocks() const { return set * sets; }

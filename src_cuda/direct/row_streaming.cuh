@@ -387,12 +387,12 @@ class RowStreaming {
       results[i][j][at % 4] = sum_[kLags - 1][i][j][at % 4];
     }
     if constexpr (kHasEpilogue) {
+      static_assert(sizeof(Out) > 1, "results of one byte, which are scaled, end in RoundFours");
       EndSums([&] { Scale(epilogue, scales, dst_count, results); },
               [&] {
                 if (epilogue.HasResidual()) AddResidual<Out>(epilogue, origin, ends, dst_count, results);
               },
-              [&] { epilogue.ActivateAll(reinterpret_cast<float (&)[kPositions * kBlocks * 4]>(results)); },
-              [] {});  // rows are streamed of no bytes
+              [&] { epilogue.ActivateAll(reinterpret_cast<float (&)[kPositions * kBlocks * 4]>(results)); }, [] {});
     }
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {

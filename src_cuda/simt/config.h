@@ -12,8 +12,12 @@ inline constexpr Tile kSimtTiles[] = {
     {.block_m = 128, .block_n = 32, .block_k = 8, .stages = 2, .thread_m = 4, .ctas_per_sm = 8},
 };
 
-// That of calls of other families, whose kernels cannot run: for all types of sums, and the only one for float8.
-inline constexpr int kStandInTile = 2;
-static_assert(!kSimtTiles[kStandInTile].only_f32, "it is compiled for all types of sums");
+// That of calls of other families, whose kernels cannot run: the first for all types of sums, and the only one for
+// float8.
+inline constexpr int kStandInTile = [] {
+  int tile = 0;
+  while (kSimtTiles[tile].only_f32) ++tile;
+  return tile;
+}();
 
 }  // namespace jaxconv

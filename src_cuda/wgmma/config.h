@@ -114,6 +114,7 @@ struct WgmmaTile {
     return {{"rows", rows},
             {"cols", cols},
             {"stages", stages},
+            {"warpgroups", warpgroups()},
             {"row_blocks", row_blocks},
             {"col_blocks", col_blocks},
             {"ctas_per_sm", ctas_per_sm},

@@ -185,7 +185,7 @@ __device__ __forceinline__ float ResultOf(const WgmmaParams& p, float sum, int32
             if (p.epilogue.of_floats.bends) WithBend(p.epilogue, [&](const auto& bend) { z = bend(z); });
             z = Clip(p.epilogue.of_floats, z);
           },
-          [] {});  // of float32
+          [] {});  // results of float32 have no scale of their own
   return z;
 }
 

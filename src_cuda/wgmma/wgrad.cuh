@@ -242,7 +242,7 @@ constexpr int WgradConsumerRegisters(const WgmmaTile& tile) {
   return (512 - WgradProducerRegisters(tile)) / tile.warpgroups() / 8 * 8;
 }
 
-// A tile as weight gradients have it: of float32 operands are not swapped.
+// A tile as weight gradients have it: operands of float32 are not swapped.
 template <typename T>
 constexpr WgmmaTile WgradTile(int index) {
   WgmmaTile tile = kWgmmaTiles[index];
@@ -259,6 +259,7 @@ __global__ void __launch_bounds__(WgmmaThreads(kWgmmaTiles[kTileIndex]), kWgmmaT
   } else {
     using Block = WgradBlock<T, kTile>;
     static_assert(WgradRun(kTile) == WgradRun(kWgmmaTiles[kTileIndex]), "the host knows what slices a cluster may add");
+    static_assert(kTile.warpgroups() == kWgmmaTiles[kTileIndex].warpgroups(), "the host launches so many threads");
     static_assert(sizeof(Block) <= kTile.wgrad_shared_bytes(), "planning knows how much shared memory a CTA has");
     extern __shared__ __align__(1024) char raw_shared[];
     Block& block = *reinterpret_cast<Block*>(raw_shared);

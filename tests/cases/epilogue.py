@@ -105,7 +105,7 @@ def of_channels(problem, numbers):
 def plan_of(platform, name, which, asked, dtype):
     """A pass of a convolution, and its plan or None."""
     kind, of_pass = passes_of(problem(name, dtype, asked))[which]
-    # As a convolution alone, which reaches more tiles, but results of float8 have no such plans.
+    # Plans without an epilogue reach more tiles. Results of float8 have plans with one only.
     epilogue_kind = EpilogueKind.PLAIN if of_pass.out_dtype.name in FLOAT8 else EpilogueKind.NONE
     return of_pass, choose(platform, kind, of_pass, asked, ffi.device(platform), epilogue_kind).plan
 

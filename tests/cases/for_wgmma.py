@@ -174,7 +174,7 @@ def check_multiplications(tile):
     The sums leave registers to all else. Where a warp group's rows, or columns, are shares of a tile, they are whole.
     """
     m, n = (tile.cols, tile.rows) if tile.swap_ab else (tile.rows, tile.cols)
-    warpgroups = 1 if tile.rows == 64 else 3 if tile.rows > 384 or m % 128 else 2
+    warpgroups = tile.warpgroups
     assert m % (64 if tile.swap_ab else 64 * warpgroups) == 0 or tile.halo
     assert n % 8 == 0 and (n <= 256 or (tile.halo and n % (3 * 64) == 0))
     assert tile.row_blocks * tile.col_blocks <= 8 and tile.cluster_split <= 8  # a cluster's, on every device

@@ -36,7 +36,7 @@ from jaxconv import _planning
 from jaxconv.planner.candidate import Asked
 from jaxconv.planner.choose import choose
 from jaxconv.planner.devices import COSTS, OWN_COSTS, TYPICAL_DEVICE
-from jaxconv.planner.families import FAMILIES
+from jaxconv.planner.families import FAMILIES, TRANSFORMS
 from jaxconv.planner.plan import Constraint
 from jaxconv.problem.product import EpilogueKind, Product
 from jaxconv.transforms import ChannelsLast, SwappedOperands
@@ -520,3 +520,7 @@ def test_an_unknown_tile_is_a_reason(family):
     (candidate,) = CUDA[family].candidates(Product(kind, problem), TYPICAL_DEVICE, asked)
     assert candidate.tile is None and candidate.reason
     assert "no such tile" in candidate.reason or candidate.reason == answers(kind, problem, family)[0].reason
+
+
+def test_transforms_are_those_of_families():
+    assert TRANSFORMS.keys() <= FAMILIES["cuda"].keys()

@@ -1,5 +1,6 @@
 """float8 on a GPU: what kernels take as it is, which types other numbers are converted to, and that nothing else is."""
 
+import dataclasses
 import itertools
 import re
 
@@ -108,6 +109,15 @@ def test_depthwise_sums_of_float32_are_of_float32_operands(out, wider, without_t
     seen = float8_on_gpu(kind, problem)
     assert {seen.lhs_dtype, seen.rhs_dtype, seen.out_dtype} == {jnp.dtype(wider)}
     assert choose("cuda", kind, seen).plan.family == "depthwise"
+
+
+def test_dense_sums_of_float32_may_be_of_float32_operands(without_tuning, cuda_kernels):
+    """Of channels that are no whole vectors."""
+    few = channels_last_convolution((8, 28, 28, 17), (3, 3, 17, 5))
+    kind, problem = passes(few, FLOAT8[0], FLOAT8[0], FLOAT8[0])["dgrad"]
+    at = lambda precision: float8_on_gpu(kind, dataclasses.replace(problem, precision=precision)).lhs_dtype
+    assert at(None) == "float32"
+    assert at(jax.lax.DotAlgorithmPreset.BF16_BF16_F32) != "float32"  # which would be rounded to bfloat16
 
 
 @pytest.mark.parametrize("out", ["bfloat16", "float16"])
