@@ -207,13 +207,7 @@ def _wider_than_float8(
     is_wide = halves.dtype(RESULT[kind]) == FLOAT32 and float32_of(problem.precision) is not Float32.BF16
     if not is_wide or unsupported_reason(halves, kind) or ffi.unavailable_reason("cuda"):
         return halves
-    device = ffi.device("cuda")
-
-    def seconds(wider: ConvProblem) -> float:
-        cost = choose("cuda", kind, wider, constraint, device, epilogue_kind).cost
-        return cost + widening_seconds(kind, problem, wider, device)
-
-    return min(halves, in_float32(problem), key=seconds)
+    return min(halves, in_float32(problem), key=lambda wider: _seconds(kind, problem, wider, constraint, epilogue_kind))
 
 
 def _int8_on_gpu(kind: str, problem: ConvProblem, constraint: Constraint, epilogue_kind: EpilogueKind) -> ConvProblem:
@@ -241,9 +235,17 @@ def _is_faster(
     kind: str, problem: ConvProblem, converted: ConvProblem, constraint: Constraint, epilogue_kind: EpilogueKind
 ) -> bool:
     """Whether a kernel takes the problem, and is expected to be no slower than one of other types with its casts."""
+    as_it_is, of_converted = (_seconds(kind, problem, of, constraint, epilogue_kind) for of in (problem, converted))
+    return math.isfinite(as_it_is) and as_it_is <= of_converted
+
+
+def _seconds(
+    kind: str, problem: ConvProblem, converted: ConvProblem, constraint: Constraint, epilogue_kind: EpilogueKind
+) -> float:
+    """What a problem is expected to take on a GPU as one of other types, or as it is, with its casts."""
     device = ffi.device("cuda")
-    cost, of_converted = (choose("cuda", kind, p, constraint, device, epilogue_kind).cost for p in (problem, converted))
-    return math.isfinite(cost) and cost <= of_converted + widening_seconds(kind, problem, converted, device)
+    cost = choose("cuda", kind, converted, constraint, device, epilogue_kind).cost
+    return cost + widening_seconds(kind, problem, converted, device)
 
 
 def _by_lax(reason: str, kind: str, implementation: Implementation, problem: ConvProblem) -> Compute:
