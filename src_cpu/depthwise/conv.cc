@@ -12,27 +12,36 @@
 namespace jaxconv::JAXCONV_ISA {
 namespace {
 
-// n adjacent positions from `first` on: sums[i] = sum over the taps and channels of source * filter[tap][channel].
+// Adds source * filter[tap][channel] of taps [t, end) to n adjacent positions from `first` on.
+template <typename T, bool whole, int n, typename S>
+inline __attribute__((always_inline)) void AddTaps(const StripTaps& seen, int64_t t, int64_t end,
+                                                   const SourceStrides& strides, const S* src, const T* filter,
+                                                   int64_t first, Vector<T>* sums) {
+  const bool inside = first >= seen.low && first + n <= seen.high;
+  for (; t < end; ++t) {
+    const StripTap& each = seen.taps[t];
+    for (int64_t c = 0; c < strides.channels; ++c) {
+      const Vector<T> weight = LoadVector<T>(filter + (each.tap * strides.channels + c) * kLanes<T>);
+      const S* from = src + each.src + first * strides.position + c * strides.channel;
+#pragma GCC unroll 8
+      for (int i = 0; i < n; ++i)
+        if (inside || (first + i >= each.low && first + i < each.high))
+          sums[i] += LoadLanes<T, whole>(from + i * strides.position, strides.lane, strides.lanes) * weight;
+    }
+  }
+}
+
+// The sums of n adjacent positions, as a sum of chains. Most windows are one chain.
 template <typename T, bool whole, int n, typename S>
 void SumPositions(const StripTaps& seen, const SourceStrides& strides, const S* src, const T* filter, int64_t first,
                   T* sums) {
-  Vector<T> sum[n] = {};
-  const bool inside = first >= seen.low && first + n <= seen.high;
   const int64_t channels = Max<int64_t>(strides.channels, 1);
   const int64_t taps = CeilDiv(ChainLength<T>(seen.count * channels), channels);  // of a chain
-  for (int64_t t = 0; t < seen.count;) {
+  Vector<T> sum[n] = {};
+  AddTaps<T, whole, n>(seen, 0, Min(taps, seen.count), strides, src, filter, first, sum);
+  for (int64_t t = taps; t < seen.count; t += taps) {
     Vector<T> chain[n] = {};
-    for (const int64_t end = Min(t + taps, seen.count); t < end; ++t) {
-      const StripTap& each = seen.taps[t];
-      for (int64_t c = 0; c < strides.channels; ++c) {
-        const Vector<T> weight = LoadVector<T>(filter + (each.tap * strides.channels + c) * kLanes<T>);
-        const S* from = src + each.src + first * strides.position + c * strides.channel;
-#pragma GCC unroll 8
-        for (int i = 0; i < n; ++i)
-          if (inside || (first + i >= each.low && first + i < each.high))
-            chain[i] += LoadLanes<T, whole>(from + i * strides.position, strides.lane, strides.lanes) * weight;
-      }
-    }
+    AddTaps<T, whole, n>(seen, t, Min(t + taps, seen.count), strides, src, filter, first, chain);
 #pragma GCC unroll 8
     for (int i = 0; i < n; ++i) sum[i] += chain[i];
   }

@@ -81,6 +81,7 @@ bool EncodeRows(const ConvCall& call, const DirectSettings& s, DirectParams* d) 
   d->rows_before = static_cast<int32_t>(s.rows_before), d->rows_after = static_cast<int32_t>(s.rows_after);
   int32_t extent[] = {d->copied[0], d->copied[1], d->copied[2]};
   extent[dim] = 1;
+  d->row_bytes = static_cast<uint32_t>(extent[0] * extent[1] * extent[2] << d->src_pixel.pitch) * 16;
   const void* const arrays[] = {call.rows.before, call.src, call.rows.after};
   const int64_t counts[] = {s.rows_before, p.src_size[dim], s.rows_after};
   for (int i = 0; i < 3; ++i) {

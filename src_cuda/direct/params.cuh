@@ -62,6 +62,7 @@ struct DirectParams {
   bool has_rows;
   int32_t rows_dim;  // of space: 0 or 1
   int32_t rows_before, rows_after;
+  uint32_t row_bytes;  // from one to the next, in a halo tile
   ConvProblem problem;
   // The first halo tile waits for these, so they lie together: parameters come in lines, each from afar. The host makes
   // reciprocals, as divisions are among a thread block's first instructions.

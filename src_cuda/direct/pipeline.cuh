@@ -41,11 +41,7 @@ struct Box {
   __device__ __forceinline__ void Copy(uint32_t to, uint32_t barrier, int32_t channel, const int32_t (&at)[kSpatial],
                                        int32_t image) const {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if (threadIdx.x % 32 > 0) return;
-    const int32_t first = is_packed ? at[2] : in_rows ? at[2] * kVector<T> : channel;
-    const int32_t second = in_rows || is_packed ? 0 : at[2];
-    if (has_rows && ReachesNeighbour(at)) return CopyRows(to, barrier, first, second, at, image);
-    ptx::CopyBoxByTma(to, map, barrier, first, second, at[1], at[0], image);
+    if (threadIdx.x % 32 == 0) CopyByTma<T>(to, barrier, channel, at, image);
 #else
     if (is_packed) return CopyPacked<T>(to, at, image);
     const int32_t vector = threadIdx.x % 32 & ((1 << pixel.pitch) - 1);
@@ -65,6 +61,23 @@ struct Box {
 #endif
   }
 
+  // The box at once; or where rows of it are a neighbour's, row by row, each from the array that has it. There is one
+  // copy for both: the loop around a second one takes registers that sums and filters need.
+  template <typename T>
+  __device__ __forceinline__ void CopyByTma(uint32_t to, uint32_t barrier, int32_t channel,
+                                            const int32_t (&at)[kSpatial], int32_t image) const {
+    const int32_t first = is_packed ? at[2] : in_rows ? at[2] * kVector<T> : channel;
+    const int32_t second = in_rows || is_packed ? 0 : at[2];
+    const bool by_rows = has_rows && ReachesNeighbour(at), are_planes = params.rows_dim == 0;
+    int32_t row = AlongRows(at);
+#pragma unroll 1
+    for (int32_t left = by_rows ? AlongRows(extent) : 1; left > 0; --left, ++row, to += params.row_bytes) {
+      const RowOfArray from = by_rows ? ArrayOf(row) : RowOfArray{&map, row};
+      ptx::CopyBoxByTma(to, *from.map, barrier, first, second, are_planes ? at[1] : from.row,
+                        are_planes ? from.row : at[0], image);
+    }
+  }
+
   // A dimension's number, of the one with neighbours. Both are read: an index would put the array into local memory.
   template <typename Numbers>
   __device__ __forceinline__ int32_t AlongRows(const Numbers& numbers) const {
@@ -75,21 +88,17 @@ struct Box {
     return AlongRows(at) < 0 || AlongRows(at) + AlongRows(extent) > AlongRows(size);
   }
 
-  // Copies it row by row, each from the array that has it, or zeros from the image's. `first`, `second`: the
-  // coordinates of a row's first pixel.
-  __device__ __forceinline__ void CopyRows(uint32_t to, uint32_t barrier, int32_t first, int32_t second,
-                                           const int32_t (&at)[kSpatial], int32_t image) const {
-    const bool are_planes = params.rows_dim == 0;
-    const int32_t count = AlongRows(size), end = AlongRows(at) + AlongRows(extent);
-    const uint32_t row_bytes = Bytes() / AlongRows(extent);
-#pragma unroll 1
-    for (int32_t row = AlongRows(at); row < end; ++row, to += row_bytes) {
-      const bool is_before = row < 0 && params.rows_before > 0, is_after = row >= count && params.rows_after > 0;
-      const int32_t array = is_before ? 0 : is_after ? 2 : 1;
-      const int32_t in_array = is_before ? row + params.rows_before : is_after ? row - count : row;
-      ptx::CopyBoxByTma(to, params.row_maps[array], barrier, first, second, are_planes ? at[1] : in_array,
-                        are_planes ? in_array : at[0], image);
-    }
+  // The array that has a row of the image, or of a neighbour, and its number there. A row that none has is zeros of the
+  // image's map.
+  struct RowOfArray {
+    const CUtensorMap* map;
+    int32_t row;
+  };
+  __device__ __forceinline__ RowOfArray ArrayOf(int32_t row) const {
+    const int32_t count = AlongRows(size);
+    if (row < 0 && params.rows_before > 0) return {&params.row_maps[0], row + params.rows_before};
+    if (row >= count && params.rows_after > 0) return {&params.row_maps[2], row - count};
+    return {&params.row_maps[1], row};
   }
 
   // With packed K and without TMA: vectors of a row of the tensor. The row is whole ones.

@@ -29,6 +29,7 @@ inline constexpr int64_t kMostWgradSplit = 1 << 15;                  // its squa
 constexpr int WgradPositions(int element_bytes) { return kSwizzleBytes / element_bytes; }
 inline constexpr int kHaloWgradTaps = 3;  // of a window's row: they are columns of one multiplication of wgrad
 inline constexpr int kUnitRows = 64;      // positions that have a halo tile: the rows of one multiplication
+inline constexpr int kUnitSide = 8;       // of a unit that is a square, not a line
 // BLOCK_K of 16-bit types. Tiles' names have it, and what planning shares with other families.
 inline constexpr int kPlannedBlockK = TraitsOf(DType::kBF16).swizzle_row();
 inline constexpr int kBF16Parts = 4, kBF16x6Products = 6;  // of a number of float32, and of a product, see bf16x6.cuh

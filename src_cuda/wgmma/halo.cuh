@@ -119,9 +119,12 @@ struct WgmmaHaloStages {
   // taps, plane by plane.
   template <typename F>
   __device__ __forceinline__ void Rounds(const WgmmaSteps& steps, int32_t k_blocks, F&& round) const {
-    const bool are_zeros = steps.first == steps.taps * k_blocks;
-    int32_t k_block = are_zeros ? 0 : steps.first / steps.taps;
-    int32_t first = are_zeros ? steps.taps : steps.first % steps.taps;
+    int32_t k_block = 0, first = 0;
+    if (steps.first == steps.taps * k_blocks) {  // zeros
+      first = steps.taps;
+    } else if (steps.first > 0) {  // a division takes long, and most tiles begin with the first step
+      k_block = steps.first / steps.taps, first = steps.first % steps.taps;
+    }
 #pragma unroll 1
     for (int32_t left = steps.end - steps.first; left > 0;) {
       const int32_t last = min(taps[first].end, first + left);
@@ -264,7 +267,8 @@ class WgmmaHaloConsumer : public WgmmaSumsOf<T, kTile, kKMajor> {
         layout_(Unit::Layout(line_)) {}
 
   // Sums up a tile; calls last() while the last halo tiles are multiplied. Halo tiles are released when they have been
-  // multiplied: meanwhile the tensor cores have the other warpgroup's.
+  // multiplied: meanwhile the tensor cores have the other warpgroup's. A block with one stage of them calls last()
+  // behind that: its next halo tile is copied meanwhile.
   template <typename Epilogue, typename Last>
   __device__ __forceinline__ void Multiply(const WgmmaSteps& steps, Epilogue&& epilogue, Last&& last) {
     constexpr auto kBlockKs = BlockKs(kBlockK<T>, Stages::Filter::kMmaDepth);
@@ -282,10 +286,11 @@ class WgmmaHaloConsumer : public WgmmaSumsOf<T, kTile, kKMajor> {
       } else {
         read = MultiplyHalos<kBlockKs[0]>(first, end, adds, epilogue);
       }
-      if (left == 0) last();
+      if (Stages::kStages > 1 && left == 0) last();
       ptx::WarpgroupWait<0>();
       ReleaseInCluster<kTile>(read);
       ReleaseInCluster<kTile>(halos_.empty());
+      if (Stages::kStages == 1 && left == 0) last();
       halos_.Advance();
       adds = true;
     });

@@ -144,10 +144,14 @@ class RowPositions {
   // Images are counted on behind the last one.
   __device__ __forceinline__ ptx::PixelCoord At(int32_t row) const {
     if constexpr (!kTile.halo) return OfCounts(row);
-    ptx::PixelCoord at = OfUnit(row / kUnitRows);
-    const int32_t in_unit = row % kUnitRows;
-    at.w += in_unit % unit_cols_;  // 8 or 64
-    at.h += in_unit / unit_cols_;
+    const auto unsigned_row = static_cast<uint32_t>(row);  // divided by shifts
+    ptx::PixelCoord at = OfUnit(unsigned_row / kUnitRows);
+    const uint32_t in_unit = unsigned_row % kUnitRows;
+    if (unit_rows_ == 1) {
+      at.w += in_unit;
+    } else {
+      at.w += in_unit % kUnitSide, at.h += in_unit / kUnitSide;
+    }
     return at;
   }
 

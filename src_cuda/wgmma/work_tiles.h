@@ -73,7 +73,10 @@ inline ConvProblem AsMatrix(ConvProblem p) {
 }
 
 // Rows, or columns, of a unit: the positions of one halo tile.
-inline int32_t UnitOf(const ConvProblem& p, int d) { return p.dst_size[1] == 1 ? (d == 1 ? 1 : kUnitRows) : 8; }
+inline int32_t UnitOf(const ConvProblem& p, int d) {
+  static_assert(kUnitSide * kUnitSide == kUnitRows, "a unit is a square, or a line");
+  return p.dst_size[1] == 1 ? (d == 1 ? 1 : kUnitRows) : kUnitSide;
+}
 
 // Rows, or columns, of the halo tile of a plane.
 inline int64_t HaloSize(const ConvProblem& p, const WgmmaSettings& s, int d) {
