@@ -26,6 +26,7 @@ FAMILY = "lax"  # of the constants in a device's data
 AHEAD = 1.05  # lax must be expected to be so many times as fast as ours,
 ERRORS = 2  # and ahead of that by so many standard deviations of the comparison
 LEAST_CHANNELS = 16  # of what tensor cores multiply well
+WIDE_GROUPS = {64, 128, 256}  # channels of groups that cuDNN has fast kernels for
 TILE = 128  # rows and columns that cuDNN's thread blocks compute
 DEPTHWISE = "3x3 depthwise"
 
@@ -76,7 +77,8 @@ def kind_of(product: Product) -> str | None:
 
     All kinds are channels-last, of one or two dimensions, without dilations, in bfloat16, float16, or float32 as tf32.
     A data gradient of strides above 1 has a dilation. The kinds are dense convolutions with enough channels on both
-    sides for tensor cores, in whole 16-byte vectors; and fprop and dgrad of depthwise 3x3 windows in 16 bits.
+    sides for tensor cores, in whole 16-byte vectors; fprop and dgrad with groups of a few widths; and those of
+    depthwise 3x3 windows in 16 bits.
     """
     p, rank = product.problem, len(product.problem.kernel)
     dtypes = {p.lhs_dtype, p.rhs_dtype, p.out_dtype}
@@ -96,13 +98,17 @@ def kind_of(product: Product) -> str | None:
         or (dtype == "float32" and product.float32 is not Float32.TF32)
     ):
         return None
+    of_type, channels = "float32 " if dtype == "float32" else "", {p.in_channels, p.out_channels}
+    if p.groups > 1 and product.kind == "wgrad":
+        return None
+    if p.groups > 1 and channels <= WIDE_GROUPS:
+        return f"{of_type}groups"
     if p.groups > 1:
-        is_small = p.kernel == (3, 3) and {*p.window_strides} == {1} and product.kind == "conv" and dtype != "float32"
-        return DEPTHWISE if p.in_channels == p.out_channels == 1 and is_small else None
-    channels = p.in_channels, p.out_channels
+        is_small = channels == {1} and p.kernel == (3, 3) and {*p.window_strides} == {1}
+        return DEPTHWISE if is_small and dtype != "float32" else None
     if min(channels) < LEAST_CHANNELS or any(c % vector_elements(p.lhs_dtype) for c in channels):
         return None
-    return ("float32 " if dtype == "float32" else "") + _dense_kind(product)
+    return of_type + _dense_kind(product)
 
 
 def _dense_kind(product: Product) -> str:
@@ -113,9 +119,9 @@ def _dense_kind(product: Product) -> str:
 
 
 def work_of(product: Product) -> Work:
-    tile = TILE if product.groups == 1 else 1
-    whole = lambda size: ceil_div(size, tile) * tile
     sizes = native(product)
+    tile = TILE if sizes.n > 1 else 1  # depthwise has no matrix product
+    whole = lambda size: ceil_div(size, tile) * tile
     flops = 2.0 * product.groups * whole(sizes.m) * whole(sizes.n) * sizes.k
     size = {role: _bytes(product.problem, role) for role in (*OPERANDS[product.kind], RESULT[product.kind])}
     waits = math.sqrt(flops / 1e6) if product.kind == "wgrad" else sizes.k / 64

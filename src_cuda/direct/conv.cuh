@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].conv_warps(), kD
   extern __shared__ __align__(1024) char shared[];
   const ConvProblem& q = p.problem;
   PrefetchTables(p, q.tap_count * q.groups * q.in_channels * q.out_channels * kTraits<T>.bytes);
-  const Box box = SourceBox(p);
+  const Box box = SourceBox(p, kTile.of_halves() && p.has_rows);
   box.Prefetch();
   const DirectBlock block(p, 1, kVector<T>);
   if (block.worker >= block.tiles) return;

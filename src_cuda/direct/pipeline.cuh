@@ -128,7 +128,8 @@ struct Box {
   }
 };
 
-__device__ __forceinline__ Box SourceBox(const DirectParams& p) {
+// `has_rows`: of neighbours. Weight gradients see none, and need not look for them.
+__device__ __forceinline__ Box SourceBox(const DirectParams& p, bool has_rows) {
   const ConvProblem& q = p.problem;
   return {p.src_map,
           p.src_in_rows,
@@ -140,7 +141,7 @@ __device__ __forceinline__ Box SourceBox(const DirectParams& p) {
           p.src_pixel,
           {p.copied[0], p.copied[1], p.copied[2]},
           p,
-          p.has_rows};
+          has_rows};
 }
 
 __device__ __forceinline__ Box GradientBox(const DirectParams& p) {

@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(32 * kDirectTiles[kTileIndex].warps, kDirectTi
   extern __shared__ __align__(1024) char shared[];
   const ConvProblem& q = p.problem;
   PrefetchTables(p, q.tap_count * q.in_channels * q.out_channels * kTraits<T>.bytes);
-  const Box box = SourceBox(p);
+  const Box box = SourceBox(p, p.has_rows);
   box.Prefetch();
   const DirectBlock block(p, 1, kVector<T>);
   if (block.worker >= block.tiles) return;

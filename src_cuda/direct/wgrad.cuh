@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(32 * kWgradWarps, kDirectTiles[kTileIndex].wgr
   constexpr DirectTile kTile = kDirectTiles[kTileIndex];
   constexpr bool kPacked = kTile.packed > 0;
   extern __shared__ __align__(1024) char shared[];
-  const Box box = SourceBox(p), gradient = GradientBox(p);
+  const Box box = SourceBox(p, false), gradient = GradientBox(p);
   box.Prefetch();
   gradient.Prefetch();
   PrefetchTables(p, 0);

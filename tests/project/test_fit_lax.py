@@ -64,8 +64,23 @@ def test_write_changes_what_is_expected_of_lax_alone(measured, data, tmp_path, c
     assert main(["fit-lax", str(path), "--write"]) == 0
     after = json.loads(data.read_text())
     assert after.pop("lax") != before.pop("lax") and after == before
-    assert json.loads((data_files.FITS / "h200.json").read_text())["lax"]["kinds"].keys() >= {"window"}
+    assert data_files.record("h200", "lax")["kinds"].keys() >= {"window"}
     assert "1x1 fprop" in capsys.readouterr().out
+
+
+def test_kinds_without_rows_keep_their_numbers(measured, data, tmp_path):
+    path = tmp_path / "rows.json"
+    for kinds in ({"window"}, {"1x1 fprop"}):
+        RowFile(MACHINE, [each.row for each in measured if each.kind in kinds]).save(path)
+        assert main(["fit-lax", str(path), "--write"]) == 0
+    assert data_files.record("h200", "lax")["kinds"].keys() == {"window", "1x1 fprop"}
+    assert "float32 groups error" in json.loads(data.read_text())["lax"]
+
+
+def test_wide_groups_are_rows_of_the_fit():
+    groups = RowFile.load(cases.GROUPS.parent / "nvidia_h200.json")
+    kinds = {each.kind for each in known(groups.rows, cases.load(cases.GROUPS), TYPICAL_DEVICE)}
+    assert kinds == {"groups", "float32 groups"}
 
 
 def test_the_planner_has_what_was_fitted():
