@@ -77,8 +77,8 @@ def kind_of(product: Product) -> str | None:
 
     All kinds are channels-last, of one or two dimensions, without dilations, in bfloat16, float16, or float32 as tf32.
     A data gradient of strides above 1 has a dilation. The kinds are dense convolutions with enough channels on both
-    sides for tensor cores, in whole 16-byte vectors; fprop and dgrad with groups of a few widths; and those of
-    depthwise 3x3 windows in 16 bits.
+    sides for tensor cores, in whole 16-byte vectors; and fprop and dgrad of 3x3 windows, with groups of a few widths,
+    or depthwise in 16 bits.
     """
     p, rank = product.problem, len(product.problem.kernel)
     dtypes = {p.lhs_dtype, p.rhs_dtype, p.out_dtype}
@@ -99,13 +99,13 @@ def kind_of(product: Product) -> str | None:
     ):
         return None
     of_type, channels = "float32 " if dtype == "float32" else "", {p.in_channels, p.out_channels}
-    if p.groups > 1 and product.kind == "wgrad":
+    if p.groups > 1 and (product.kind == "wgrad" or p.kernel != (3, 3)):
         return None
     if p.groups > 1 and channels <= WIDE_GROUPS:
-        return f"{of_type}groups"
+        return f"{of_type}3x3 groups"
     if p.groups > 1:
-        is_small = channels == {1} and p.kernel == (3, 3) and {*p.window_strides} == {1}
-        return DEPTHWISE if is_small and dtype != "float32" else None
+        is_known = channels == {1} and {*p.window_strides} == {1} and dtype != "float32"
+        return DEPTHWISE if is_known else None
     if min(channels) < LEAST_CHANNELS or any(c % vector_elements(p.lhs_dtype) for c in channels):
         return None
     return of_type + _dense_kind(product)
