@@ -65,7 +65,7 @@ def lowered(problem, implementation=None):
     (halves((8, 500, 64), (3, 64, 96)), ("window", "window", "window wgrad")),
     (BY_LAX, ("3x3 depthwise", "3x3 depthwise", None)),
     (halves((32, 28, 28, 512), (3, 3, 128, 512), feature_group_count=4), ("3x3 groups", "3x3 groups", None)),
-    (layer((32, 28, 28, 512), (3, 3, 128, 512), feature_group_count=4), ("float32 3x3 groups", "float32 3x3 groups", None)),
+    (layer((32, 28, 28, 512), (3, 3, 128, 512), feature_group_count=4), ("float32 3x3 groups",) * 2 + (None,)),
 ])  # fmt: skip
 def test_kinds(problem, expected):
     assert kinds(problem) == expected
