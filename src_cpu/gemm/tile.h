@@ -85,6 +85,7 @@ TileShape<typename A::Sum> ChooseTile(int64_t n) {
   using T = typename A::Sum;
   constexpr int kShort = kShortLanes<T>, kLong = kLanes<T>;
   constexpr int64_t kStride = mn_major ? kRowStride<T> : 1;
+  static_assert(!kIsBiased<A> || std::is_integral_v<T>, "a bias is added once: sums of integers are one chain");
   if (n <= kShort) return {kShort, kStride, Tile<A, 1, kShort, mn_major>};
   if (RoundUp(n, kLong) < RoundUp(n, 2 * kLong)) return {kLong, kStride, Tile<A, 1, kLong, mn_major>};
   return {2 * kLong, kStride, Tile<A, 2, kLong, mn_major>};
