@@ -98,22 +98,26 @@ def kind_of(product: Product) -> str | None:
         or (dtype == "float32" and product.float32 is not Float32.TF32)
     ):
         return None
-    of_type, channels = "float32 " if dtype == "float32" else "", {p.in_channels, p.out_channels}
-    if p.groups > 1 and (product.kind == "wgrad" or p.kernel != (3, 3)):
+    kind = _kind_of_groups(product) if p.groups > 1 else _dense_kind(product)
+    return f"float32 {kind}" if kind and dtype == "float32" else kind
+
+
+def _kind_of_groups(product: Product) -> str | None:
+    p, channels = product.problem, {product.problem.in_channels, product.problem.out_channels}
+    if product.kind == "wgrad" or p.kernel != (3, 3):
         return None
-    if p.groups > 1 and channels <= WIDE_GROUPS:
-        return f"{of_type}3x3 groups"
-    if p.groups > 1:
-        is_known = channels == {1} and {*p.window_strides} == {1} and dtype != "float32"
-        return DEPTHWISE if is_known else None
+    if channels <= WIDE_GROUPS:
+        return "3x3 groups"
+    is_known = channels == {1} and {*p.window_strides} == {1} and p.lhs_dtype != "float32"
+    return DEPTHWISE if is_known else None
+
+
+def _dense_kind(product: Product) -> str | None:
+    p, is_wgrad, is_dgrad = product.problem, product.kind == "wgrad", product.problem.reverse
+    channels = p.in_channels, p.out_channels
     if min(channels) < LEAST_CHANNELS or any(c % vector_elements(p.lhs_dtype) for c in channels):
         return None
-    return of_type + _dense_kind(product)
-
-
-def _dense_kind(product: Product) -> str:
-    is_wgrad, is_dgrad = product.kind == "wgrad", product.problem.reverse
-    if math.prod(product.problem.kernel) == 1:
+    if math.prod(p.kernel) == 1:
         return f"1x1 {'wgrad' if is_wgrad else 'dgrad' if is_dgrad else 'fprop'}"
     return "window wgrad" if is_wgrad else "window"
 

@@ -128,7 +128,7 @@ struct Box {
   }
 };
 
-// `has_rows`: of neighbours. Weight gradients see none, and need not look for them.
+// `has_rows`: of neighbours. Kernels that UnsupportedRows refuses them for need not look for them.
 __device__ __forceinline__ Box SourceBox(const DirectParams& p, bool has_rows) {
   const ConvProblem& q = p.problem;
   return {p.src_map,

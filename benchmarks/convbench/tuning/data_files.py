@@ -26,10 +26,12 @@ def write(name: str, costs: Mapping[str, Costs], records: Mapping[str, dict]) ->
 
 def record(name: str, section: str) -> dict:
     """What a section of a file of costs was fitted to, if it was."""
-    path = FITS / f"{name}.json"
-    return json.loads(path.read_text()).get(section, {}) if path.exists() else {}
+    return _read(FITS / f"{name}.json").get(section, {})
+
+
+def _read(path: Path) -> dict[str, dict]:
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def _update(path: Path, sections: Mapping[str, Mapping]) -> None:
-    before = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**before, **sections}, indent=1) + "\n")
+    path.write_text(json.dumps({**_read(path), **sections}, indent=1) + "\n")
